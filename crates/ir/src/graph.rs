@@ -1,0 +1,481 @@
+//! The graph: values, the nodes that make them, and the builder.
+
+use std::collections::HashMap;
+
+use crate::error::nearest;
+use crate::op::Op;
+use crate::shape::IntoShape;
+use crate::{DType, Error, Shape, Tensor, TensorType};
+
+/// Names a value of one graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ValueId(pub u32);
+
+/// Names a node of one graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NodeId(pub u32);
+
+impl ValueId {
+    /// Position in [`Graph::values`].
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl NodeId {
+    /// Position in [`Graph::nodes`].
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// Where a value comes from.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Def {
+    /// Given at every run.
+    Input {
+        /// The caller's name for it.
+        name: String,
+        /// For each axis, the name of its size where a run may choose it; see [`Graph::specialise`].
+        dims: Vec<Option<String>>,
+    },
+    /// Given once, before the first run: a weight.
+    Param {
+        /// The caller's name for it.
+        name: String,
+    },
+    /// Known now; clones of the graph share it.
+    Const(Tensor),
+    /// A result of a node.
+    Node {
+        /// The node.
+        node: NodeId,
+        /// Which of its results.
+        result: usize,
+    },
+}
+
+/// A value: its type and where it comes from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Value {
+    /// Element type and shape.
+    pub ty: TensorType,
+    /// Where it comes from.
+    pub def: Def,
+}
+
+/// One operation applied to values.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Node {
+    /// A name for messages and profiles; need not be unique.
+    pub name: String,
+    /// The operation.
+    pub op: Op,
+    /// Operands.
+    pub inputs: Vec<ValueId>,
+    /// Results, in the operation's order.
+    pub outputs: Vec<ValueId>,
+}
+
+/// A named result of the graph.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Output {
+    /// The caller's name for it.
+    pub name: String,
+    /// The value.
+    pub value: ValueId,
+}
+
+/// A typed graph of tensor operations; nodes stand in an order in which they can run.
+///
+/// Values are numbered in the order they are made, a node's results one after another.
+///
+/// ```
+/// use olivine_ir::{DType, Graph};
+/// let mut g = Graph::new("twice");
+/// let x = g.input("x", DType::F32, [2, 3])?;
+/// let y = g.add(x, x)?;
+/// g.output("y", y)?;
+/// assert_eq!(g.ty(y)?.to_string(), "f32[2, 3]");
+/// # Ok::<(), olivine_ir::Error>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Graph {
+    name: String,
+    values: Vec<Value>,
+    nodes: Vec<Node>,
+    outputs: Vec<Output>,
+    scope: Vec<String>,
+    inputs: Declared,
+    params: Declared,
+}
+
+/// Inputs or params in order, and found by name without a scan.
+#[derive(Clone, Debug, Default)]
+struct Declared {
+    order: Vec<ValueId>,
+    by_name: HashMap<String, ValueId>,
+}
+
+impl Declared {
+    fn push(&mut self, name: &str, id: ValueId) {
+        self.order.push(id);
+        self.by_name.entry(name.to_string()).or_insert(id);
+    }
+}
+
+/// Equal names, values, nodes and outputs; the scope that the builder is in does not count.
+impl PartialEq for Graph {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+            && self.outputs == other.outputs
+            && self.nodes == other.nodes
+            && self.values == other.values
+    }
+}
+
+impl Graph {
+    /// An empty graph.
+    pub fn new(name: impl Into<String>) -> Self {
+        Graph { name: name.into(), ..Graph::default() }
+    }
+
+    /// Puts a graph together from its parts, which may be anything: nothing holds of it until [`Graph::verify`] agrees.
+    pub fn from_parts(
+        name: impl Into<String>,
+        values: Vec<Value>,
+        nodes: Vec<Node>,
+        outputs: Vec<Output>,
+    ) -> Self {
+        let mut graph = Graph { name: name.into(), nodes, outputs, ..Graph::default() };
+        for value in values {
+            graph.push_value(value.ty, value.def);
+        }
+        graph
+    }
+
+    /// The graph's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// All values, in the order they were made.
+    pub fn values(&self) -> &[Value] {
+        &self.values
+    }
+
+    /// All nodes, in an order in which they can run.
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// The named results.
+    pub fn outputs(&self) -> &[Output] {
+        &self.outputs
+    }
+
+    /// Inputs in declaration order: name, value.
+    pub fn inputs(&self) -> impl Iterator<Item = (&str, ValueId)> {
+        self.declared(&self.inputs)
+    }
+
+    /// Params in declaration order: name, value.
+    pub fn params(&self) -> impl Iterator<Item = (&str, ValueId)> {
+        self.declared(&self.params)
+    }
+
+    fn declared<'a>(&'a self, list: &'a Declared) -> impl Iterator<Item = (&'a str, ValueId)> {
+        list.order.iter().filter_map(|id| match &self.values.get(id.index())?.def {
+            Def::Input { name, .. } | Def::Param { name } => Some((name.as_str(), *id)),
+            _ => None,
+        })
+    }
+
+    /// The ids of all values.
+    pub fn ids(&self) -> impl Iterator<Item = ValueId> + use<> {
+        (0..self.values.len() as u32).map(ValueId)
+    }
+
+    /// One value, or an error if the id belongs to another graph.
+    pub fn value(&self, id: ValueId) -> Result<&Value, Error> {
+        self.values.get(id.index()).ok_or_else(|| Error::Invalid {
+            place: format!("%{}", id.0),
+            problem: format!("no such value; the graph has {}", self.values.len()),
+        })
+    }
+
+    /// A value's type.
+    pub fn ty(&self, id: ValueId) -> Result<TensorType, Error> {
+        self.value(id).map(|v| v.ty)
+    }
+
+    /// A value's constant elements, if it is one.
+    pub fn as_const(&self, id: ValueId) -> Option<&Tensor> {
+        match &self.values.get(id.index())?.def {
+            Def::Const(t) => Some(t),
+            _ => None,
+        }
+    }
+
+    /// The node that makes a value, if one does.
+    pub fn producer(&self, id: ValueId) -> Option<&Node> {
+        match self.values.get(id.index())?.def {
+            Def::Node { node, .. } => self.nodes.get(node.index()),
+            _ => None,
+        }
+    }
+
+    /// Declares an input with fixed sizes.
+    pub fn input(&mut self, name: &str, dtype: DType, shape: impl IntoShape) -> Result<ValueId, Error> {
+        let shape = shape.into_shape()?;
+        self.input_with_dims(name, dtype, shape, vec![None; shape.rank()])
+    }
+
+    /// Declares an input some of whose sizes a run may choose: `dims` names those axes.
+    ///
+    /// The given shape is what the graph is built and checked with; [`Graph::specialise`] makes it for other sizes.
+    pub fn input_with_dims(
+        &mut self,
+        name: &str,
+        dtype: DType,
+        shape: impl IntoShape,
+        dims: Vec<Option<String>>,
+    ) -> Result<ValueId, Error> {
+        let shape = shape.into_shape()?;
+        if dims.len() != shape.rank() {
+            return Err(Error::Invalid {
+                place: format!("input `{name}`"),
+                problem: format!("{} axis names for rank {}", dims.len(), shape.rank()),
+            });
+        }
+        if self.inputs.by_name.contains_key(name) {
+            return Err(Error::Duplicate { kind: "input", name: name.into() });
+        }
+        for (dim, size) in
+            dims.iter().zip(shape.iter()).filter_map(|(dim, size)| Some((dim.as_ref()?, *size)))
+        {
+            let own = dims.iter().zip(shape.iter()).find(|(d, s)| d.as_ref() == Some(dim) && **s != size);
+            if let Some(known) = own.map(|(_, s)| *s).or_else(|| self.free_size(dim)).filter(|s| *s != size) {
+                return Err(Error::Invalid {
+                    place: format!("input `{name}`"),
+                    problem: format!("size `{dim}` is {size} here and {known} elsewhere"),
+                });
+            }
+        }
+        let def = Def::Input { name: name.into(), dims };
+        Ok(self.push_value(TensorType::new(dtype, shape), def))
+    }
+
+    /// The size that the inputs declared so far give a free axis' name.
+    fn free_size(&self, dim: &str) -> Option<usize> {
+        self.inputs.order.iter().find_map(|id| {
+            let Value { ty, def: Def::Input { dims, .. } } = self.values.get(id.index())? else {
+                return None;
+            };
+            dims.iter().zip(ty.shape.iter()).find(|(d, _)| d.as_deref() == Some(dim)).map(|(_, size)| *size)
+        })
+    }
+
+    /// Declares a param: a weight given once, before the first run.
+    pub fn param(&mut self, name: &str, dtype: DType, shape: impl IntoShape) -> Result<ValueId, Error> {
+        let shape = shape.into_shape()?;
+        if self.params.by_name.contains_key(name) {
+            return Err(Error::Duplicate { kind: "param", name: name.into() });
+        }
+        Ok(self.push_value(TensorType::new(dtype, shape), Def::Param { name: name.into() }))
+    }
+
+    /// A constant; its elements are shared, not copied.
+    pub fn constant(&mut self, tensor: Tensor) -> ValueId {
+        self.push_value(tensor.ty(), Def::Const(tensor))
+    }
+
+    /// Names a value as a result of the graph.
+    pub fn output(&mut self, name: &str, value: ValueId) -> Result<(), Error> {
+        self.value(value)?;
+        if self.outputs.iter().any(|o| o.name == name) {
+            return Err(Error::Duplicate { kind: "output", name: name.into() });
+        }
+        self.outputs.push(Output { name: name.into(), value });
+        Ok(())
+    }
+
+    /// Names of nodes added from here on begin with the scope of another node's name: what stands before its last `/`.
+    pub fn set_scope_of(&mut self, name: &str) {
+        self.scope.clear();
+        self.scope.extend(name.rsplit_once('/').map(|(scope, _)| scope.to_string()));
+    }
+
+    /// Names of nodes added inside `body` begin with `scope/`.
+    pub fn scoped<R>(&mut self, scope: &str, body: impl FnOnce(&mut Graph) -> R) -> R {
+        self.scope.push(scope.to_string());
+        let result = body(self);
+        self.scope.pop();
+        result
+    }
+
+    /// Adds an operation; its results' types are inferred, or the error names op, node and operands.
+    pub fn add_op(&mut self, op: impl Into<Op>, inputs: &[ValueId]) -> Result<Vec<ValueId>, Error> {
+        let op = op.into();
+        let name = format!("{}{}_{}", self.scope_prefix(), op.name(), self.nodes.len());
+        self.add_named(name, op, inputs)
+    }
+
+    /// Adds an operation under a full name of the caller's.
+    pub fn add_named(
+        &mut self,
+        name: impl Into<String>,
+        op: impl Into<Op>,
+        inputs: &[ValueId],
+    ) -> Result<Vec<ValueId>, Error> {
+        let (name, op) = (name.into(), op.into());
+        let results = self.check(&name, &op, inputs)?;
+        let node = NodeId(self.nodes.len() as u32);
+        let outputs = results
+            .into_iter()
+            .enumerate()
+            .map(|(result, ty)| self.push_value(ty, Def::Node { node, result }))
+            .collect::<Vec<_>>();
+        self.nodes.push(Node { name, op, inputs: inputs.to_vec(), outputs: outputs.clone() });
+        Ok(outputs)
+    }
+
+    /// Adds an operation that has one result.
+    pub fn add1(&mut self, op: impl Into<Op>, inputs: &[ValueId]) -> Result<ValueId, Error> {
+        let op = op.into();
+        let name = op.name();
+        self.add_op(op, inputs)?.first().copied().ok_or_else(|| Error::Invalid {
+            place: format!("{name}_{}", self.nodes.len() - 1),
+            problem: "the operation has no result".into(),
+        })
+    }
+
+    /// Infers what `op` on `inputs` would give, without adding it.
+    pub fn check(&self, name: &str, op: &Op, inputs: &[ValueId]) -> Result<Vec<TensorType>, Error> {
+        let operands = inputs.iter().map(|id| self.ty(*id)).collect::<Result<Vec<_>, _>>()?;
+        let fail = |problem| Error::Op {
+            op: op.name().into(),
+            node: name.into(),
+            problem,
+            operands: operands.clone(),
+        };
+        let results = op.infer(&operands).map_err(fail)?;
+        let constants: Vec<Option<&Tensor>> = inputs.iter().map(|id| self.as_const(*id)).collect();
+        op.check_constants(&operands, &constants).map_err(fail)?;
+        Ok(results)
+    }
+
+    /// How many times each value is read, by nodes and as a result of the graph.
+    pub fn use_counts(&self) -> Vec<usize> {
+        let mut counts = vec![0; self.values.len()];
+        for id in self.nodes.iter().flat_map(|n| &n.inputs).chain(self.outputs.iter().map(|o| &o.value)) {
+            if let Some(count) = counts.get_mut(id.index()) {
+                *count += 1;
+            }
+        }
+        counts
+    }
+
+    /// The same graph for other input shapes: every node's shape is inferred anew.
+    ///
+    /// `shapes` maps input names to shapes; inputs not named keep theirs. Only axes that the input declares as
+    /// free may differ, and axes that share a name must agree.
+    pub fn specialise(&self, shapes: &[(&str, Shape)]) -> Result<Graph, Error> {
+        self.check_specialisation(shapes)?;
+        let mut out = Graph { name: self.name.clone(), ..Graph::default() };
+        for value in &self.values {
+            match &value.def {
+                Def::Input { name, .. } => {
+                    let shape = shapes.iter().find(|(n, _)| n == name).map_or(value.ty.shape, |(_, s)| *s);
+                    out.push_value(TensorType::new(value.ty.dtype, shape), value.def.clone());
+                }
+                Def::Param { .. } | Def::Const(_) => {
+                    out.push_value(value.ty, value.def.clone());
+                }
+                Def::Node { node, result: 0 } => {
+                    if let Some(n) = self.nodes.get(node.index()) {
+                        out.add_named(n.name.clone(), n.op.clone(), &n.inputs)?;
+                    }
+                }
+                Def::Node { .. } => {}
+            }
+        }
+        out.outputs = self.outputs.clone();
+        Ok(out)
+    }
+
+    /// The free dims' sizes must be given consistently and fixed axes must stay.
+    fn check_specialisation(&self, shapes: &[(&str, Shape)]) -> Result<(), Error> {
+        let mut sizes: HashMap<&str, usize> = HashMap::new();
+        for (name, _) in shapes {
+            if !self.inputs.by_name.contains_key(*name) {
+                let nearest = nearest(name, self.inputs().map(|(n, _)| n));
+                return Err(Error::Unknown { kind: "input", name: name.to_string(), nearest });
+            }
+        }
+        for value in &self.values {
+            let Def::Input { name, dims } = &value.def else { continue };
+            let shape = shapes.iter().find(|(n, _)| n == name).map_or(value.ty.shape, |(_, s)| *s);
+            let wrong = |problem| Err(Error::Invalid { place: format!("input `{name}`"), problem });
+            if shape.rank() != dims.len() {
+                return wrong(format!("expected rank {}, got shape {shape}", dims.len()));
+            }
+            for (axis, dim) in dims.iter().enumerate() {
+                let size = shape[axis];
+                match dim {
+                    None if Some(&size) != value.ty.shape.get(axis) => {
+                        return wrong(format!("expected shape {}, got {shape}", value.ty.shape));
+                    }
+                    None => {}
+                    Some(dim) => {
+                        let known = *sizes.entry(dim).or_insert(size);
+                        if known != size {
+                            return wrong(format!("size `{dim}` is {size} here and {known} elsewhere"));
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The value behind an output's name.
+    pub fn output_named(&self, name: &str) -> Result<ValueId, Error> {
+        self.outputs.iter().find(|o| o.name == name).map(|o| o.value).ok_or_else(|| Error::Unknown {
+            kind: "output",
+            name: name.into(),
+            nearest: nearest(name, self.outputs.iter().map(|o| o.name.as_str())),
+        })
+    }
+
+    fn push_value(&mut self, ty: TensorType, def: Def) -> ValueId {
+        let id = ValueId(self.values.len() as u32);
+        match &def {
+            Def::Input { name, .. } => self.inputs.push(name, id),
+            Def::Param { name } => self.params.push(name, id),
+            Def::Const(_) | Def::Node { .. } => {}
+        }
+        self.values.push(Value { ty, def });
+        id
+    }
+
+    fn scope_prefix(&self) -> String {
+        self.scope.iter().map(|s| format!("{s}/")).collect()
+    }
+
+    /// An axis of a value, counted from the back when negative.
+    pub(crate) fn axis_of(&self, op: &str, x: ValueId, axis: isize) -> Result<usize, Error> {
+        let ty = self.ty(x)?;
+        ty.shape.axis(axis).ok_or_else(|| Error::Op {
+            op: op.into(),
+            node: format!("{}{op}_{}", self.scope_prefix(), self.nodes.len()),
+            problem: format!("axis {axis} is outside rank {}", ty.shape.rank()),
+            operands: vec![ty],
+        })
+    }
+
+    /// Several axes, as [`Graph::axis_of`].
+    pub(crate) fn axes_of(&self, op: &str, x: ValueId, axes: &[isize]) -> Result<Vec<usize>, Error> {
+        axes.iter().map(|a| self.axis_of(op, x, *a)).collect()
+    }
+}

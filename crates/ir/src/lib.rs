@@ -1,0 +1,42 @@
+//! Typed tensor graphs: what a model computes, and nothing about how.
+//!
+//! ```text
+//!   Graph ── values (type, definition) ── nodes (Op, operands, results) ── named outputs
+//!     │            │                         │
+//!     │            Tensor / Shape / DType    op/: attribute struct + shape rule per operation
+//!     ├── verify: every rule of the IR checked again
+//!     └── text:   prints, and parses back to an equal graph
+//! ```
+//!
+//! ```
+//! use olivine_ir::{DType, Graph};
+//! let mut g = Graph::new("dense");
+//! let x = g.input("x", DType::F32, [4, 8])?;
+//! let w = g.param("w", DType::F32, [8, 2])?;
+//! let y = g.matmul(x, w)?;
+//! let y = g.gelu(y)?;
+//! g.output("y", y)?;
+//! let text = g.to_string();
+//! assert_eq!(text.parse::<Graph>()?, g);
+//! # Ok::<(), olivine_ir::Error>(())
+//! ```
+#![forbid(unsafe_code)]
+
+pub mod attr;
+mod dtype;
+mod error;
+mod graph;
+pub mod op;
+mod shape;
+mod tensor;
+mod text;
+mod verify;
+
+pub use dtype::{DType, Element, round_to_odd};
+pub use error::{Error, nearest};
+pub use graph::{Def, Graph, Node, NodeId, Output, Value, ValueId};
+pub use half;
+pub use op::Op;
+pub use shape::{IntoShape, MAX_ELEMENTS, MAX_RANK, Shape, TensorType};
+pub use tensor::{Data, Tensor, TensorView};
+pub use text::Printer;

@@ -1,0 +1,226 @@
+//! Attention and the key-value cache.
+
+use crate::graph::{Graph, ValueId};
+use crate::op::{Rule, arity, float, index, of_shape, op, same_dtype, shape};
+use crate::{DType, Error, Shape, TensorType, words};
+
+words! {
+    /// Where heads stand in q, k and v; never guessed from sizes.
+    pub enum HeadLayout {
+        /// `[batch, sequence, heads, dim]`.
+        Bshd = "bshd",
+        /// `[batch, heads, sequence, dim]`.
+        Bhsd = "bhsd",
+    }
+}
+
+impl HeadLayout {
+    /// `(batch, heads, sequence, dim)` of a rank-4 shape.
+    pub fn sizes(self, s: &Shape) -> (usize, usize, usize, usize) {
+        match self {
+            HeadLayout::Bshd => (s[0], s[2], s[1], s[3]),
+            HeadLayout::Bhsd => (s[0], s[1], s[2], s[3]),
+        }
+    }
+
+    /// Dimensions in this layout.
+    pub fn dims(self, batch: usize, heads: usize, sequence: usize, dim: usize) -> [usize; 4] {
+        match self {
+            HeadLayout::Bshd => [batch, sequence, heads, dim],
+            HeadLayout::Bhsd => [batch, heads, sequence, dim],
+        }
+    }
+}
+
+words! {
+    /// What the mask operand is.
+    pub enum MaskKind {
+        /// There is none.
+        None = "nomask",
+        /// bool: true keeps the score.
+        Keep = "keep",
+        /// Added to the score.
+        Bias = "bias",
+    }
+}
+
+op! {
+    /// `softmax(scale·q·kᵀ masked)·v` per head.
+    ///
+    /// Operands: q, k, v, then in this order those announced: the mask (broadcast to `[B, H, Sq, Sk]`), sinks `[H]`
+    /// (an extra logit per head that takes weight and adds nothing), lengths (i32/i64 `[B]` or scalar: how many
+    /// leading keys of k and v count; clamped to Sk at run time).
+    /// kv heads divide heads. Query i of Sq sits at position L−Sq+i, L being the length or Sk.
+    /// The order of the score's steps is scale, softcap, bias, masks. A fully masked row gives zeros.
+    pub struct Attention = "attention" {
+        /// Layout of q, k, v and the result.
+        pub layout: HeadLayout,
+        /// Factor on q·k; d^-1/2 when not given.
+        pub scale: Option<f64>,
+        /// Keys after the query's position do not count.
+        pub causal: bool,
+        /// Only keys in (position − window, position] count.
+        pub window: Option<usize>,
+        /// Scores become c·tanh(s/c).
+        pub softcap: Option<f64>,
+        /// What the mask operand is.
+        pub mask: MaskKind,
+        /// Whether sinks are given.
+        pub sinks: bool,
+        /// Whether lengths are given.
+        pub lengths: bool,
+    }
+}
+
+/// The largest head dim a backend must support.
+const MAX_HEAD_DIM: usize = 512;
+
+impl Attention {
+    /// Plain attention in a layout: default scale, no masks.
+    pub fn new(layout: HeadLayout) -> Self {
+        Attention {
+            layout,
+            scale: None,
+            causal: false,
+            window: None,
+            softcap: None,
+            mask: MaskKind::None,
+            sinks: false,
+            lengths: false,
+        }
+    }
+
+    /// The factor on q·k for a head dim.
+    pub fn scale_for(&self, dim: usize) -> f64 {
+        self.scale.unwrap_or(1.0 / (dim as f64).sqrt())
+    }
+
+    /// Positions among the operands of mask, sinks and lengths.
+    pub fn optional_operands(&self) -> (Option<usize>, Option<usize>, Option<usize>) {
+        let mut next = 3;
+        let mut take = |given: bool| {
+            given.then(|| {
+                next += 1;
+                next - 1
+            })
+        };
+        (take(self.mask != MaskKind::None), take(self.sinks), take(self.lengths))
+    }
+}
+
+impl Rule for Attention {
+    fn infer(&self, operands: &[TensorType]) -> Result<Vec<TensorType>, String> {
+        let (mask, sinks, lengths) = self.optional_operands();
+        let count = 3 + [mask, sinks, lengths].iter().flatten().count();
+        arity(operands, count..=count)?;
+        same_dtype(&operands[..3])?;
+        float(&operands[0])?;
+        if let Some(t) = operands[..3].iter().find(|t| t.shape.rank() != 4) {
+            return Err(format!("q, k and v must have rank 4, got {}", t.shape));
+        }
+        let (b, h, sq, d) = self.layout.sizes(&operands[0].shape);
+        let (bk, hk, sk, dk) = self.layout.sizes(&operands[1].shape);
+        let (bv, hv, sv, dv) = self.layout.sizes(&operands[2].shape);
+        if b != bk || b != bv {
+            return Err(format!("batches differ: q {b}, k {bk}, v {bv}"));
+        }
+        if d != dk {
+            return Err(format!("head dims of q and k differ: {d} and {dk}"));
+        }
+        if hk != hv || sk != sv {
+            return Err(format!("k and v differ: heads {hk} and {hv}, sequence {sk} and {sv}"));
+        }
+        if (hk == 0 && h != 0) || (hk != 0 && !h.is_multiple_of(hk)) {
+            return Err(format!("{hk} kv heads do not divide {h} heads"));
+        }
+        if d > MAX_HEAD_DIM || dv > MAX_HEAD_DIM || d == 0 {
+            return Err(format!("head dims must be 1 to {MAX_HEAD_DIM}, got {d} and {dv}"));
+        }
+        if self.window == Some(0) {
+            return Err("a window must hold at least one key".into());
+        }
+        if self.softcap.is_some_and(|c| c.is_nan() || c <= 0.0) {
+            return Err("a softcap must be positive".into());
+        }
+        if let Some(m) = mask {
+            let t = &operands[m];
+            let full = shape(&[b, h, sq, sk])?;
+            if t.shape.broadcast(&full) != Some(full) {
+                return Err(format!("mask {} does not broadcast to {full}", t.shape));
+            }
+            let want = if self.mask == MaskKind::Keep { DType::Bool } else { operands[0].dtype };
+            if t.dtype != want {
+                return Err(format!("the mask must be {want}, got {}", t.dtype));
+            }
+        }
+        if let Some(s) = sinks {
+            of_shape("sinks", &operands[s], &[h])?;
+            same_dtype(&[operands[0], operands[s]])?;
+        }
+        if let Some(l) = lengths {
+            index(&operands[l])?;
+            if operands[l].shape.rank() != 0 {
+                of_shape("lengths", &operands[l], &[b])?;
+            }
+        }
+        Ok(vec![TensorType::new(operands[0].dtype, shape(&self.layout.dims(b, h, sq, dv))?)])
+    }
+}
+
+op! {
+    /// Writes rows into a cache at a run-time position; operands: cache, rows, position (i32/i64 scalar).
+    ///
+    /// The result is the cache with `rows` at `position ..` along the sequence axis; rows that fall outside are
+    /// dropped. The buffer is reused when nothing else reads the old cache.
+    pub struct KvAppend = "kv_append" {
+        /// Layout of cache and rows.
+        pub layout: HeadLayout,
+    }
+}
+
+impl Rule for KvAppend {
+    fn infer(&self, operands: &[TensorType]) -> Result<Vec<TensorType>, String> {
+        arity(operands, 3..=3)?;
+        same_dtype(&operands[..2])?;
+        index(&operands[2])?;
+        of_shape("the position", &operands[2], &[])?;
+        if operands[..2].iter().any(|t| t.shape.rank() != 4) {
+            return Err("cache and rows must have rank 4".into());
+        }
+        let (b, h, capacity, d) = self.layout.sizes(&operands[0].shape);
+        let (br, hr, rows, dr) = self.layout.sizes(&operands[1].shape);
+        if (b, h, d) != (br, hr, dr) {
+            return Err("cache and rows differ in batch, heads or dim".into());
+        }
+        if rows > capacity {
+            return Err(format!("{rows} rows do not fit a cache of {capacity}"));
+        }
+        Ok(vec![operands[0]])
+    }
+}
+
+impl Graph {
+    /// Attention; `extra` holds the mask, sinks and lengths that `spec` announces. See [`Attention`].
+    pub fn attention(
+        &mut self,
+        spec: Attention,
+        q: ValueId,
+        k: ValueId,
+        v: ValueId,
+        extra: &[ValueId],
+    ) -> Result<ValueId, Error> {
+        let operands: Vec<ValueId> = [q, k, v].iter().chain(extra).copied().collect();
+        self.add1(spec, &operands)
+    }
+
+    /// Writes rows into a cache; see [`KvAppend`].
+    pub fn kv_append(
+        &mut self,
+        layout: HeadLayout,
+        cache: ValueId,
+        rows: ValueId,
+        position: ValueId,
+    ) -> Result<ValueId, Error> {
+        self.add1(KvAppend { layout }, &[cache, rows, position])
+    }
+}

@@ -1,0 +1,295 @@
+//! The operations: for each an attribute struct, its shape and dtype rule, and its builder method on [`Graph`](crate::Graph).
+//!
+//! Adding one: write the struct with `op!` and its [`Rule`] in the family's file, then name it in `ops!` below.
+
+mod attention;
+mod contraction;
+mod conv;
+mod create;
+mod elementwise;
+mod fused;
+mod index;
+mod join;
+mod layout;
+mod norm;
+mod pool;
+mod reduce;
+mod resize;
+mod rope;
+mod scan;
+
+use std::fmt::Debug;
+
+use crate::attr::Attrs;
+use crate::error::{hint, nearest};
+use crate::{Data, Shape, Tensor, TensorType};
+
+pub use attention::{Attention, HeadLayout, KvAppend, MaskKind};
+pub use contraction::{DotGeneral, Einsum, EinsumPlan, GroupedMatMul, LoraMatMul, MatMul};
+pub use conv::{Conv, ConvTranspose, Im2Col, Window};
+pub use create::{Fill, NonZero, OneHot, Range, TriPart, Trilu};
+pub use elementwise::{Activation, Binary, Compare, ScalarOp, Unary};
+pub use fused::{Arg, Fused, Instr, InstrOp, Region};
+pub use index::{Gather, GatherElements, GatherNd, ScatterElements, ScatterMode, ScatterNd};
+pub use join::{Concat, Pad, PadMode, Repeat, Reverse, Roll, Split, Stack, Tile};
+pub use layout::{DepthMode, DepthToSpace, Expand, Reshape, Slice, SpaceToDepth, Transpose, Unfold, View};
+pub use norm::{AdaLayerNorm, BatchNorm, GroupNorm, InstanceNorm, L2Norm, LayerNorm, LayerNorm2d, RmsNorm};
+pub use pool::{AdaptivePool, GlobalPool, Pool, PoolKind};
+pub use reduce::{ArgReduce, ArgReduceKind, LogSoftmax, Reduce, ReduceKind, Softmax};
+pub use resize::{CoordinateMode, NearestMode, Resize, ResizeMode};
+pub use rope::{Rope, RopeScaling, RopeStyle};
+pub use scan::{ArgSort, Cumulative, CumulativeKind, Sort, TopK};
+
+/// How an operation names itself and its attributes in the text form; `op!` writes it.
+pub trait Spelled: Sized {
+    /// The name in the text form.
+    fn name(&self) -> &'static str;
+    /// The attributes as data.
+    fn attrs(&self) -> Attrs;
+    /// Every name that [`Spelled::read`] knows.
+    fn names() -> Vec<&'static str>;
+    /// Reads the operation back; `None` when the name is another operation's.
+    fn read(name: &str, attrs: &Attrs) -> Option<Result<Self, String>>;
+}
+
+/// What an operation means for types: the contract that every backend relies on.
+pub trait Rule: Spelled + Clone + PartialEq + Debug {
+    /// The results' types, or what is wrong with the operands.
+    fn infer(&self, operands: &[TensorType]) -> Result<Vec<TensorType>, String>;
+
+    /// Refuses constant operands whose values break the contract (an index out of range).
+    fn check_constants(&self, _operands: &[TensorType], _values: &[Option<&Tensor>]) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+/// Declares an operation's attribute struct together with its spelling.
+macro_rules! op {
+    (
+        $(#[$doc:meta])*
+        pub struct $name:ident = $word:literal { $($(#[$fdoc:meta])* pub $field:ident : $ty:ty),* $(,)? }
+    ) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug)]
+        pub struct $name { $($(#[$fdoc])* pub $field: $ty),* }
+
+        impl PartialEq for $name {
+            #[allow(unused_variables, reason = "an operation may have no attributes")]
+            fn eq(&self, other: &Self) -> bool {
+                true $(&& $crate::attr::AttrField::same(&self.$field, &other.$field))*
+            }
+        }
+
+        impl $crate::op::Spelled for $name {
+            fn name(&self) -> &'static str {
+                $word
+            }
+            fn attrs(&self) -> $crate::attr::Attrs {
+                $crate::attr::Attrs(vec![$((stringify!($field).to_string(), $crate::attr::AttrField::write(&self.$field))),*])
+            }
+            fn names() -> Vec<&'static str> {
+                vec![$word]
+            }
+            fn read(name: &str, attrs: &$crate::attr::Attrs) -> Option<Result<Self, String>> {
+                (name == $word).then(|| {
+                    attrs.only(&[$(stringify!($field)),*])?;
+                    Ok($name { $($field: attrs.get(stringify!($field))?),* })
+                })
+            }
+        }
+    };
+}
+pub(crate) use op;
+
+/// Declares operations that share one attribute struct; the field `kind` is also the name.
+macro_rules! kind_op {
+    (
+        $(#[$doc:meta])*
+        pub struct $name:ident by $kind:ty { $($(#[$fdoc:meta])* pub $field:ident : $ty:ty),* $(,)? }
+    ) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug)]
+        pub struct $name {
+            /// Which operation of the family.
+            pub kind: $kind,
+            $($(#[$fdoc])* pub $field: $ty),*
+        }
+
+        impl PartialEq for $name {
+            fn eq(&self, other: &Self) -> bool {
+                self.kind == other.kind $(&& $crate::attr::AttrField::same(&self.$field, &other.$field))*
+            }
+        }
+
+        impl $crate::op::Spelled for $name {
+            fn name(&self) -> &'static str {
+                self.kind.name()
+            }
+            fn attrs(&self) -> $crate::attr::Attrs {
+                $crate::attr::Attrs(vec![$((stringify!($field).to_string(), $crate::attr::AttrField::write(&self.$field))),*])
+            }
+            fn names() -> Vec<&'static str> {
+                <$kind>::ALL.iter().map(|kind| kind.name()).collect()
+            }
+            fn read(name: &str, attrs: &$crate::attr::Attrs) -> Option<Result<Self, String>> {
+                let kind = <$kind>::from_name(name)?;
+                Some(attrs.only(&[$(stringify!($field)),*]).and_then(|()| {
+                    Ok($name { kind, $($field: attrs.get(stringify!($field))?),* })
+                }))
+            }
+        }
+    };
+}
+pub(crate) use kind_op;
+
+/// Lists every operation once.
+macro_rules! ops {
+    ($($name:ident),* $(,)?) => {
+        /// One operation with its attributes.
+        #[derive(Clone, Debug, PartialEq)]
+        #[allow(missing_docs, reason = "each variant wraps the documented struct of its name")]
+        pub enum Op { $($name($name)),* }
+
+        impl Op {
+            /// The name in the text form, for example `layer_norm`.
+            pub fn name(&self) -> &'static str {
+                match self { $(Op::$name(op) => op.name()),* }
+            }
+
+            /// The attributes as data.
+            pub fn attrs(&self) -> Attrs {
+                match self { $(Op::$name(op) => op.attrs()),* }
+            }
+
+            /// The names of all operations.
+            pub fn names() -> Vec<&'static str> {
+                [$($name::names()),*].concat()
+            }
+
+            /// Reads an operation from its spelling.
+            pub fn read(name: &str, attrs: &Attrs) -> Result<Op, String> {
+                $(if let Some(op) = $name::read(name, attrs) {
+                    return op.map(Op::$name);
+                })*
+                Err(format!("unknown operation `{name}`{}", hint(&nearest(name, Op::names()))))
+            }
+
+            /// The results' types, or what is wrong with the operands.
+            pub fn infer(&self, operands: &[TensorType]) -> Result<Vec<TensorType>, String> {
+                match self { $(Op::$name(op) => op.infer(operands)),* }
+            }
+
+            /// Refuses constant operands whose values break the contract; `operands` are ones that `infer` accepts,
+            /// and `values` has an entry for each.
+            pub fn check_constants(&self, operands: &[TensorType], values: &[Option<&Tensor>]) -> Result<(), String> {
+                match self { $(Op::$name(op) => op.check_constants(operands, values)),* }
+            }
+        }
+
+        $(impl From<$name> for Op {
+            fn from(op: $name) -> Op {
+                Op::$name(op)
+            }
+        })*
+    };
+}
+
+ops! {
+    ScalarOp, Fused,
+    MatMul, DotGeneral, Einsum, LoraMatMul, GroupedMatMul,
+    LayerNorm, RmsNorm, GroupNorm, InstanceNorm, BatchNorm, LayerNorm2d, AdaLayerNorm, L2Norm,
+    Reduce, Softmax, LogSoftmax, ArgReduce, Cumulative, TopK, Sort, ArgSort,
+    Attention, KvAppend, Rope,
+    Reshape, Transpose, Slice, Expand, View, DepthToSpace, SpaceToDepth, Unfold,
+    Concat, Split, Stack, Tile, Repeat, Reverse, Roll, Pad,
+    Gather, GatherElements, GatherNd, ScatterElements, ScatterNd,
+    OneHot, Trilu, Range, Fill, NonZero,
+    Conv, ConvTranspose, Im2Col, Pool, GlobalPool, AdaptivePool, Resize,
+}
+
+// Small checks that most rules share. Each returns the words of the error.
+
+pub(crate) fn arity(operands: &[TensorType], allowed: std::ops::RangeInclusive<usize>) -> Result<(), String> {
+    if allowed.contains(&operands.len()) {
+        return Ok(());
+    }
+    let (lo, hi) = (allowed.start(), allowed.end());
+    let range = match (*lo, *hi) {
+        (lo, hi) if lo == hi => format!("{lo}"),
+        (lo, usize::MAX) => format!("{lo} or more"),
+        (lo, hi) => format!("{lo} to {hi}"),
+    };
+    Err(format!("takes {range} operands, got {}", operands.len()))
+}
+
+pub(crate) fn same_dtype(operands: &[TensorType]) -> Result<(), String> {
+    match operands.windows(2).find(|w| w[0].dtype != w[1].dtype) {
+        None => Ok(()),
+        Some(w) => Err(format!("dtypes differ: {} and {}", w[0].dtype, w[1].dtype)),
+    }
+}
+
+pub(crate) fn float(operand: &TensorType) -> Result<(), String> {
+    if operand.dtype.is_float() { Ok(()) } else { Err(format!("needs a float dtype, got {}", operand.dtype)) }
+}
+
+pub(crate) fn number(operand: &TensorType) -> Result<(), String> {
+    if operand.dtype.is_float() || operand.dtype.is_int() {
+        Ok(())
+    } else {
+        Err(format!("needs a number dtype, got {}", operand.dtype))
+    }
+}
+
+pub(crate) fn index(operand: &TensorType) -> Result<(), String> {
+    if operand.dtype.is_index() {
+        Ok(())
+    } else {
+        Err(format!("indices must be i32 or i64, got {}", operand.dtype))
+    }
+}
+
+pub(crate) fn axis_in(axis: usize, shape: &Shape) -> Result<(), String> {
+    if axis < shape.rank() { Ok(()) } else { Err(format!("axis {axis} is outside rank {}", shape.rank())) }
+}
+
+pub(crate) fn shape(dims: &[usize]) -> Result<Shape, String> {
+    Shape::new(dims).map_err(|e| e.to_string())
+}
+
+/// A dimension list as a shape, where products of sizes may have overflowed.
+pub(crate) fn product(factors: &[usize]) -> Result<usize, String> {
+    factors
+        .iter()
+        .try_fold(1usize, |acc, &f| acc.checked_mul(f))
+        .ok_or_else(|| format!("size overflows: product of {factors:?}"))
+}
+
+pub(crate) fn of_shape(what: &str, operand: &TensorType, expected: &[usize]) -> Result<(), String> {
+    if operand.shape.dims() == expected {
+        Ok(())
+    } else {
+        Err(format!("{what} must have shape {expected:?}, got {}", operand.shape))
+    }
+}
+
+/// The first value of a constant index operand, widened, for which `wrong` of position and value holds.
+pub(crate) fn find_index(value: Option<&Tensor>, wrong: impl Fn(usize, i64) -> bool) -> Option<(usize, i64)> {
+    let wrong = |(position, i): &(usize, i64)| wrong(*position, *i);
+    match value?.data() {
+        Data::I32(v) => v.iter().map(|i| i64::from(*i)).enumerate().find(wrong),
+        Data::I64(v) => v.iter().copied().enumerate().find(wrong),
+        _ => None,
+    }
+}
+
+/// Refuses a constant index outside `-size..size`.
+pub(crate) fn indices_within(value: Option<&Tensor>, size: usize) -> Result<(), String> {
+    let size = size as i64;
+    match find_index(value, |_, i| !(-size..size).contains(&i)) {
+        None => Ok(()),
+        Some((position, i)) => {
+            Err(format!("index {i} at position {position} is out of range for size {size}"))
+        }
+    }
+}

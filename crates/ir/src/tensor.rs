@@ -1,0 +1,305 @@
+//! Tensors in host memory: owned and shared ([`Tensor`]) or borrowed ([`TensorView`]).
+
+use std::fmt;
+use std::sync::Arc;
+
+use half::{bf16, f16};
+
+use crate::shape::IntoShape;
+use crate::{DType, Element, Error, Shape, TensorType, round_to_odd};
+
+/// Elements of one dtype, held by the Rust type that stores it.
+#[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs, reason = "the variants are the dtypes")]
+pub enum Data {
+    F32(Vec<f32>),
+    F16(Vec<f16>),
+    BF16(Vec<bf16>),
+    F64(Vec<f64>),
+    I8(Vec<i8>),
+    U8(Vec<u8>),
+    I16(Vec<i16>),
+    I32(Vec<i32>),
+    U32(Vec<u32>),
+    I64(Vec<i64>),
+    Bool(Vec<bool>),
+}
+
+/// Runs `$body` on the vector inside a [`Data`], whatever its type.
+macro_rules! each {
+    ($data:expr, $v:ident => $body:expr) => {
+        match $data {
+            Data::F32($v) => $body,
+            Data::F16($v) => $body,
+            Data::BF16($v) => $body,
+            Data::F64($v) => $body,
+            Data::I8($v) => $body,
+            Data::U8($v) => $body,
+            Data::I16($v) => $body,
+            Data::I32($v) => $body,
+            Data::U32($v) => $body,
+            Data::I64($v) => $body,
+            Data::Bool($v) => $body,
+        }
+    };
+}
+
+impl Data {
+    /// Zeros (false for bool).
+    pub fn zeros(dtype: DType, len: usize) -> Data {
+        crate::with_dtype!(dtype, T => T::wrap(vec![T::default(); len]))
+    }
+
+    /// The dtype held.
+    pub fn dtype(&self) -> DType {
+        match self {
+            Data::F32(_) => DType::F32,
+            Data::F16(_) => DType::F16,
+            Data::BF16(_) => DType::BF16,
+            Data::F64(_) => DType::F64,
+            Data::I8(_) => DType::I8,
+            Data::U8(_) => DType::U8,
+            Data::I16(_) => DType::I16,
+            Data::I32(_) => DType::I32,
+            Data::U32(_) => DType::U32,
+            Data::I64(_) => DType::I64,
+            Data::Bool(_) => DType::Bool,
+        }
+    }
+
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        each!(self, v => v.len())
+    }
+
+    /// True without elements.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The elements as bytes, native endian.
+    pub fn as_bytes(&self) -> &[u8] {
+        each!(self, v => bytemuck::cast_slice(v.as_slice()))
+    }
+
+    /// The elements as bytes for writing; `None` for bool, whose bytes may only be 0 or 1.
+    pub fn as_bytes_mut(&mut self) -> Option<&mut [u8]> {
+        macro_rules! pod {
+            ($($variant:ident),*) => {
+                match self {
+                    $(Data::$variant(v) => Some(bytemuck::cast_slice_mut(v.as_mut_slice())),)*
+                    Data::Bool(_) => None,
+                }
+            };
+        }
+        pod!(F32, F16, BF16, F64, I8, U8, I16, I32, U32, I64)
+    }
+
+    /// Copies bytes in; the length must be a multiple of the element size and bools must be 0 or 1.
+    pub fn from_bytes(dtype: DType, bytes: &[u8]) -> Result<Data, Error> {
+        let bad = |problem: String| Error::BadData { problem };
+        if !bytes.len().is_multiple_of(dtype.size()) {
+            return Err(bad(format!("{} bytes are not a whole number of {dtype} elements", bytes.len())));
+        }
+        if dtype == DType::Bool {
+            if let Some(b) = bytes.iter().find(|b| **b > 1) {
+                return Err(bad(format!("a bool must be 0 or 1, found {b}")));
+            }
+            return Ok(Data::Bool(bytes.iter().map(|b| *b != 0).collect()));
+        }
+        macro_rules! pod {
+            ($($variant:ident),*) => {
+                match dtype {
+                    $(DType::$variant => Data::$variant(bytemuck::allocation::pod_collect_to_vec(bytes)),)*
+                    DType::Bool => Data::Bool(Vec::new()),
+                }
+            };
+        }
+        Ok(pod!(F32, F16, BF16, F64, I8, U8, I16, I32, U32, I64))
+    }
+}
+
+/// An owned tensor in host memory; clones share the elements.
+#[derive(Clone)]
+pub struct Tensor {
+    shape: Shape,
+    data: Arc<Data>,
+}
+
+impl Tensor {
+    /// Takes a vector of elements without copying it.
+    pub fn new<T: Element>(shape: impl IntoShape, elements: Vec<T>) -> Result<Self, Error> {
+        Tensor::from_data(shape, T::wrap(elements))
+    }
+
+    /// Takes typed elements whose dtype is known at run time.
+    pub fn from_data(shape: impl IntoShape, data: Data) -> Result<Self, Error> {
+        let shape = shape.into_shape()?;
+        if shape.numel() != data.len() {
+            return Err(Error::BadData {
+                problem: format!("shape {shape} holds {} elements, got {}", shape.numel(), data.len()),
+            });
+        }
+        Ok(Tensor { shape, data: Arc::new(data) })
+    }
+
+    /// A rank-0 tensor.
+    pub fn scalar<T: Element>(value: T) -> Self {
+        Tensor { shape: Shape::SCALAR, data: Arc::new(T::wrap(vec![value])) }
+    }
+
+    /// A rank-0 tensor of a dtype known at run time; the value is cast as OPS says.
+    pub fn scalar_of(dtype: DType, value: f64) -> Self {
+        let data = match dtype {
+            DType::F32 => Data::F32(vec![value as f32]),
+            DType::F16 => Data::F16(vec![f16::from_f32(round_to_odd(value))]),
+            DType::BF16 => Data::BF16(vec![bf16::from_f32(round_to_odd(value))]),
+            DType::F64 => Data::F64(vec![value]),
+            DType::I8 => Data::I8(vec![value as i8]),
+            DType::U8 => Data::U8(vec![value as u8]),
+            DType::I16 => Data::I16(vec![value as i16]),
+            DType::I32 => Data::I32(vec![value as i32]),
+            DType::U32 => Data::U32(vec![value as u32]),
+            DType::I64 => Data::I64(vec![value as i64]),
+            DType::Bool => Data::Bool(vec![value != 0.0]),
+        };
+        Tensor { shape: Shape::SCALAR, data: Arc::new(data) }
+    }
+
+    /// Zeros.
+    pub fn zeros(dtype: DType, shape: impl IntoShape) -> Result<Self, Error> {
+        let shape = shape.into_shape()?;
+        let bytes = TensorType::new(dtype, shape).bytes();
+        // An allocation that cannot be had would abort; asking first makes it an error.
+        Vec::<u8>::new().try_reserve_exact(bytes).map_err(|_| Error::OutOfMemory { bytes })?;
+        Ok(Tensor { shape, data: Arc::new(Data::zeros(dtype, shape.numel())) })
+    }
+
+    /// Sizes.
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// Element type.
+    pub fn dtype(&self) -> DType {
+        self.data.dtype()
+    }
+
+    /// Element type and sizes.
+    pub fn ty(&self) -> TensorType {
+        TensorType::new(self.dtype(), self.shape)
+    }
+
+    /// The typed elements.
+    pub fn data(&self) -> &Data {
+        &self.data
+    }
+
+    /// The typed elements for writing; shared elements are copied first.
+    pub fn data_mut(&mut self) -> &mut Data {
+        Arc::make_mut(&mut self.data)
+    }
+
+    /// The elements, if `T` is the dtype.
+    pub fn as_slice<T: Element>(&self) -> Result<&[T], Error> {
+        T::slice(&self.data).ok_or(Error::WrongElement { expected: self.dtype(), got: T::DTYPE })
+    }
+
+    /// The elements for writing; shared elements are copied first.
+    pub fn as_mut_slice<T: Element>(&mut self) -> Result<&mut [T], Error> {
+        let dtype = self.dtype();
+        T::slice_mut(self.data_mut()).ok_or(Error::WrongElement { expected: dtype, got: T::DTYPE })
+    }
+
+    /// The same elements under another shape with the same count.
+    pub fn reshaped(&self, shape: impl IntoShape) -> Result<Self, Error> {
+        let shape = shape.into_shape()?;
+        if shape.numel() != self.shape.numel() {
+            return Err(Error::BadData { problem: format!("cannot reshape {} to {shape}", self.shape) });
+        }
+        Ok(Tensor { shape, data: self.data.clone() })
+    }
+
+    /// Borrows the tensor as an input.
+    pub fn view(&self) -> TensorView<'_> {
+        TensorView { ty: self.ty(), bytes: self.data.as_bytes() }
+    }
+
+    /// True when both share the same elements in memory.
+    pub fn shares_data(&self, other: &Tensor) -> bool {
+        Arc::ptr_eq(&self.data, &other.data)
+    }
+
+    /// Every element as f64, for inspection and tests; i64 beyond 2^53 rounds.
+    pub fn to_f64(&self) -> Vec<f64> {
+        match &*self.data {
+            Data::F32(v) => v.iter().map(|x| f64::from(*x)).collect(),
+            Data::F16(v) => v.iter().map(|x| x.to_f64()).collect(),
+            Data::BF16(v) => v.iter().map(|x| x.to_f64()).collect(),
+            Data::F64(v) => v.clone(),
+            Data::I8(v) => v.iter().map(|x| f64::from(*x)).collect(),
+            Data::U8(v) => v.iter().map(|x| f64::from(*x)).collect(),
+            Data::I16(v) => v.iter().map(|x| f64::from(*x)).collect(),
+            Data::I32(v) => v.iter().map(|x| f64::from(*x)).collect(),
+            Data::U32(v) => v.iter().map(|x| f64::from(*x)).collect(),
+            Data::I64(v) => v.iter().map(|x| *x as f64).collect(),
+            Data::Bool(v) => v.iter().map(|x| f64::from(u8::from(*x))).collect(),
+        }
+    }
+}
+
+/// Equal type and equal bits: a NaN equals itself, 0.0 differs from -0.0.
+impl PartialEq for Tensor {
+    fn eq(&self, other: &Self) -> bool {
+        self.ty() == other.ty() && (self.shares_data(other) || self.data.as_bytes() == other.data.as_bytes())
+    }
+}
+
+impl fmt::Debug for Tensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let values = self.to_f64();
+        write!(f, "{} {:?}", self.ty(), &values[..values.len().min(8)])?;
+        if values.len() > 8 { f.write_str(" …") } else { Ok(()) }
+    }
+}
+
+/// A borrowed, row-major tensor; making one copies nothing.
+#[derive(Clone, Copy)]
+pub struct TensorView<'a> {
+    ty: TensorType,
+    bytes: &'a [u8],
+}
+
+impl<'a> TensorView<'a> {
+    /// Borrows a slice of elements under a shape.
+    pub fn new<T: Element>(shape: impl IntoShape, elements: &'a [T]) -> Result<Self, Error> {
+        let shape = shape.into_shape()?;
+        if shape.numel() != elements.len() {
+            return Err(Error::BadData {
+                problem: format!("shape {shape} holds {} elements, got {}", shape.numel(), elements.len()),
+            });
+        }
+        Ok(TensorView { ty: TensorType::new(T::DTYPE, shape), bytes: bytemuck::cast_slice(elements) })
+    }
+
+    /// Element type and sizes.
+    pub fn ty(&self) -> TensorType {
+        self.ty
+    }
+
+    /// The elements as bytes, native endian, aligned for the element type.
+    pub fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// Copies the elements out.
+    pub fn to_tensor(&self) -> Result<Tensor, Error> {
+        Tensor::from_data(self.ty.shape, Data::from_bytes(self.ty.dtype, self.bytes)?)
+    }
+}
+
+impl<'a> From<&'a Tensor> for TensorView<'a> {
+    fn from(t: &'a Tensor) -> Self {
+        t.view()
+    }
+}

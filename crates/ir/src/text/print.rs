@@ -1,0 +1,147 @@
+//! Writes a graph as text.
+
+use std::fmt;
+
+use super::base64;
+use super::lex::is_plain_word;
+use super::literal::Literal;
+use crate::attr::{Attr, Attrs, quoted};
+use crate::graph::{Def, Graph, Node, Value, ValueId};
+use crate::{Element, Tensor, with_dtype};
+
+/// Constants of up to this many elements are written as numbers.
+const MAX_NUMBERS: usize = 64;
+
+/// Prints a graph with options.
+///
+/// ```
+/// use olivine_ir::{DType, Graph, Printer, Tensor};
+/// let mut g = Graph::new("table");
+/// let table = g.constant(Tensor::zeros(DType::F32, [100, 100])?);
+/// g.output("y", table)?;
+/// let text = Printer::new(&g).elide_constants(true).to_string();
+/// assert!(text.contains("%0 = const f32[100, 100] …\n"));
+/// # Ok::<(), olivine_ir::Error>(())
+/// ```
+pub struct Printer<'a> {
+    graph: &'a Graph,
+    elide_constants: bool,
+}
+
+impl<'a> Printer<'a> {
+    /// Prints everything, so that the text parses back to an equal graph.
+    pub fn new(graph: &'a Graph) -> Self {
+        Printer { graph, elide_constants: false }
+    }
+
+    /// Whether constants that are too large to be read by eye print as `…`; such a text does not parse.
+    pub fn elide_constants(mut self, elide: bool) -> Self {
+        self.elide_constants = elide;
+        self
+    }
+
+    fn definition(&self, f: &mut fmt::Formatter<'_>, id: ValueId, value: &Value) -> fmt::Result {
+        match &value.def {
+            Def::Input { name, dims } => {
+                write!(f, "  {} = input {}: {}[", Id(id), quoted(name), value.ty.dtype)?;
+                for (axis, size) in value.ty.shape.iter().enumerate() {
+                    f.write_str(if axis > 0 { ", " } else { "" })?;
+                    match dims.get(axis) {
+                        Some(Some(dim)) if is_plain_word(dim) => write!(f, "{dim}={size}")?,
+                        Some(Some(dim)) => write!(f, "{}={size}", quoted(dim))?,
+                        _ => write!(f, "{size}")?,
+                    }
+                }
+                f.write_str("]\n")
+            }
+            Def::Param { name } => writeln!(f, "  {} = param {}: {}", Id(id), quoted(name), value.ty),
+            Def::Const(tensor) => {
+                write!(f, "  {} = const {} ", Id(id), value.ty)?;
+                self.elements(f, tensor)?;
+                f.write_str("\n")
+            }
+            // A node stands where its first result does; its other results come with it.
+            Def::Node { node, result: 0 } => match self.graph.nodes().get(node.index()) {
+                Some(node) => self.node(f, node),
+                None => writeln!(f, "  {}: {} = ?", Id(id), value.ty),
+            },
+            Def::Node { .. } => Ok(()),
+        }
+    }
+
+    fn node(&self, f: &mut fmt::Formatter<'_>, node: &Node) -> fmt::Result {
+        f.write_str("  ")?;
+        for (i, id) in node.outputs.iter().enumerate() {
+            f.write_str(if i > 0 { ", " } else { "" })?;
+            match self.graph.ty(*id) {
+                Ok(ty) => write!(f, "{}: {ty}", Id(*id))?,
+                Err(_) => write!(f, "{}: ?", Id(*id))?,
+            }
+        }
+        write!(f, " = {}(", node.op.name())?;
+        for (i, id) in node.inputs.iter().enumerate() {
+            write!(f, "{}{}", if i > 0 { ", " } else { "" }, Id(*id))?;
+        }
+        f.write_str(")")?;
+        let given = Attrs(node.op.attrs().0.into_iter().filter(|(_, a)| *a != Attr::None).collect());
+        if !given.0.is_empty() {
+            write!(f, " {given}")?;
+        }
+        writeln!(f, " {}", quoted(&node.name))
+    }
+
+    fn elements(&self, f: &mut fmt::Formatter<'_>, tensor: &Tensor) -> fmt::Result {
+        if let Some(numbers) = numbers(tensor) {
+            return f.write_str(&numbers);
+        }
+        if self.elide_constants {
+            return f.write_str("…");
+        }
+        let mut bytes = tensor.data().as_bytes().to_vec();
+        little_endian(&mut bytes, tensor.dtype().size());
+        write!(f, "base64 \"{}\"", base64::encode(&bytes))
+    }
+}
+
+/// A small tensor as numbers, if numbers show all its bits.
+fn numbers(tensor: &Tensor) -> Option<String> {
+    if tensor.data().len() > MAX_NUMBERS {
+        return None;
+    }
+    let texts: Vec<String> = with_dtype!(tensor.dtype(), T => {
+        <T as Element>::slice(tensor.data())?.iter().map(|x| Literal::print(*x)).collect::<Option<_>>()?
+    });
+    Some(match texts.as_slice() {
+        [one] if tensor.shape().rank() == 0 => one.clone(),
+        many => format!("[{}]", many.join(", ")),
+    })
+}
+
+/// Turns native elements into little-endian ones, and back.
+pub(super) fn little_endian(bytes: &mut [u8], size: usize) {
+    if cfg!(target_endian = "big") {
+        bytes.chunks_mut(size.max(1)).for_each(<[u8]>::reverse);
+    }
+}
+
+impl fmt::Display for Printer<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "graph {} {{", quoted(self.graph.name()))?;
+        for (id, value) in self.graph.ids().zip(self.graph.values()) {
+            self.definition(f, id, value)?;
+        }
+        for output in self.graph.outputs() {
+            writeln!(f, "  output {} = {}", quoted(&output.name), Id(output.value))?;
+        }
+        f.write_str("}\n")
+    }
+}
+
+/// `%5`.
+struct Id(ValueId);
+
+impl fmt::Display for Id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "%{}", self.0.0)
+    }
+}
