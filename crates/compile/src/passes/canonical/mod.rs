@@ -1,0 +1,66 @@
+//! Canonicalise: one spelling for what can be written in several ways, and nothing where nothing is done.
+//!
+//! Needs: nothing. Gives: a graph that computes the same bits for every input, NaN, infinities and −0.0 included;
+//! constants stand on the right of commutative operations.
+
+mod layout;
+mod scalar;
+
+use olivine_ir::{Error, Graph, Node, Op, TensorType, ValueId};
+
+use crate::{Options, Pass, rewrite};
+
+/// See the module.
+pub(crate) struct Canonicalise;
+
+/// A rule that leads back to where it began would otherwise never end; real chains take two or three steps.
+const MOST_STEPS: usize = 16;
+
+impl Pass for Canonicalise {
+    fn name(&self) -> &'static str {
+        "canonicalise"
+    }
+
+    fn run(&self, graph: &Graph, _options: &Options<'_>) -> Result<Graph, Error> {
+        rewrite(graph, |out, _, node| {
+            let [result] = node.outputs.as_slice() else { return Ok(false) };
+            let ty = graph.ty(*result)?;
+            let inputs = node.inputs.iter().map(|id| out.get(*id)).collect::<Result<Vec<_>, _>>()?;
+            let value = simplest(&mut out.new, node, inputs, ty)?;
+            out.bind(*result, value);
+            Ok(true)
+        })
+    }
+}
+
+/// What a rule puts in a node's place.
+enum Simpler {
+    /// A value that is there already.
+    Value(ValueId),
+    /// Another node.
+    Node(Op, Vec<ValueId>),
+}
+
+/// Applies rules until none fits, and adds the node that is left, if one is.
+fn simplest(g: &mut Graph, node: &Node, inputs: Vec<ValueId>, ty: TensorType) -> Result<ValueId, Error> {
+    let (mut op, mut inputs) = (node.op.clone(), inputs);
+    for _ in 0..MOST_STEPS {
+        let simpler = match &op {
+            Op::ScalarOp(scalar) => scalar::simplify(g, *scalar, &inputs, ty),
+            _ => layout::simplify(g, &op, &inputs, ty),
+        };
+        // Rules speak of elements; broadcasting may still have made the result larger than the value they offer.
+        match simpler {
+            Some(Simpler::Value(value)) if g.ty(value)? == ty => return Ok(value),
+            Some(Simpler::Node(new, operands)) if g.check(&node.name, &new, &operands)? == [ty] => {
+                (op, inputs) = (new, operands);
+            }
+            _ => break,
+        }
+    }
+    let results = g.add_named(node.name.clone(), op, &inputs)?;
+    results.first().copied().ok_or_else(|| Error::Invalid {
+        place: format!("node `{}`", node.name),
+        problem: "the operation lost its result".into(),
+    })
+}

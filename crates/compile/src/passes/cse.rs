@@ -1,0 +1,153 @@
+//! Common subexpressions: equal operations on equal operands are computed once, equal constants are kept once.
+
+use std::collections::HashMap;
+use std::mem::{Discriminant, discriminant};
+
+use olivine_ir::{Error, Graph, Op, Tensor, TensorType, ValueId};
+
+use crate::{Options, Pass, Rewriter, rewrite};
+
+/// Constants up to this size are compared by their bytes; larger ones only by sharing them.
+const SMALL_CONSTANT: usize = 4096;
+
+/// See the module.
+pub(crate) struct Cse;
+
+impl Pass for Cse {
+    fn name(&self) -> &'static str {
+        "cse"
+    }
+
+    fn run(&self, graph: &Graph, _options: &Options<'_>) -> Result<Graph, Error> {
+        let mut constants = Constants::default();
+        let mut seen: HashMap<(Discriminant<Op>, Vec<ValueId>), Vec<usize>> = HashMap::new();
+        rewrite(graph, |out, _, node| {
+            let inputs = node
+                .inputs
+                .iter()
+                .map(|id| constants.unify(graph, out, *id))
+                .collect::<Result<Vec<_>, _>>()?;
+            let alike = seen.entry((discriminant(&node.op), inputs)).or_default();
+            if let Some(i) = alike.iter().find(|i| same(&out.new.nodes()[**i].op, &node.op)) {
+                let results = out.new.nodes()[*i].outputs.clone();
+                for (old, new) in node.outputs.iter().zip(results) {
+                    out.bind(*old, new);
+                }
+                return Ok(true);
+            }
+            alike.push(out.new.nodes().len());
+            Ok(false)
+        })
+    }
+}
+
+/// Equal to the bit: `==` alone would take an attribute of −0.0 for one of 0.0.
+fn same(a: &Op, b: &Op) -> bool {
+    a == b && format!("{a:?}") == format!("{b:?}")
+}
+
+#[derive(Default)]
+struct Constants {
+    shared: HashMap<(usize, TensorType), ValueId>,
+    small: HashMap<(Vec<u8>, TensorType), ValueId>,
+}
+
+impl Constants {
+    /// The new value of an old one; for a constant, the first equal one's.
+    fn unify(&mut self, graph: &Graph, out: &mut Rewriter<'_>, id: ValueId) -> Result<ValueId, Error> {
+        let Some(tensor) = graph.as_const(id) else { return out.get(id) };
+        let known = match self.find(tensor) {
+            Some(known) => known,
+            None => {
+                let new = out.get(id)?;
+                self.insert(tensor, new);
+                new
+            }
+        };
+        out.bind(id, known);
+        Ok(known)
+    }
+
+    fn find(&self, tensor: &Tensor) -> Option<ValueId> {
+        let shared = self.shared.get(&(address(tensor), tensor.ty()));
+        shared.or_else(|| self.small.get(&(small_bytes(tensor)?, tensor.ty()))).copied()
+    }
+
+    fn insert(&mut self, tensor: &Tensor, value: ValueId) {
+        self.shared.insert((address(tensor), tensor.ty()), value);
+        if let Some(bytes) = small_bytes(tensor) {
+            self.small.insert((bytes, tensor.ty()), value);
+        }
+    }
+}
+
+/// Where the elements lie: the same for tensors that share them.
+fn address(tensor: &Tensor) -> usize {
+    std::ptr::from_ref(tensor.data()) as usize
+}
+
+fn small_bytes(tensor: &Tensor) -> Option<Vec<u8>> {
+    let bytes = tensor.data().as_bytes();
+    (bytes.len() <= SMALL_CONSTANT).then(|| bytes.to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use olivine_ir::DType;
+    use olivine_ir::op::PadMode;
+
+    fn run(g: &Graph) -> Result<Graph, Error> {
+        Cse.run(g, &Options::default())
+    }
+
+    #[test]
+    fn equal_chains_on_equal_constants_become_one() -> Result<(), Error> {
+        let mut g = Graph::new("g");
+        let x = g.input("x", DType::F32, [2])?;
+        let chain = |g: &mut Graph| {
+            let two = g.constant(Tensor::scalar(2.0f32));
+            let y = g.mul(x, two)?;
+            g.exp(y)
+        };
+        let (a, b) = (chain(&mut g)?, chain(&mut g)?);
+        let y = g.add(a, b)?;
+        g.output("y", y)?;
+        let out = run(&g)?;
+        assert_eq!(out.nodes().len(), 3);
+        assert_eq!(out.nodes()[2].inputs, vec![out.nodes()[1].outputs[0]; 2]);
+        Ok(())
+    }
+
+    #[test]
+    fn zeros_of_different_sign_stay_apart_as_constants_and_as_attributes() -> Result<(), Error> {
+        let mut g = Graph::new("g");
+        let x = g.input("x", DType::F32, [2])?;
+        for (i, zero) in [0.0, -0.0].into_iter().enumerate() {
+            let c = g.constant(Tensor::scalar(zero as f32));
+            let y = g.add(x, c)?;
+            let z = g.pad(y, &[(1, 0)], PadMode::Constant, 1.0)?;
+            let p = g.pad(x, &[(1, 0)], PadMode::Constant, zero)?;
+            g.output(&format!("z{i}"), z)?;
+            g.output(&format!("p{i}"), p)?;
+        }
+        assert_eq!(run(&g)?.nodes().len(), 6);
+        Ok(())
+    }
+
+    #[test]
+    fn large_constants_unify_when_they_share_their_elements() -> Result<(), Error> {
+        let mut g = Graph::new("g");
+        let x = g.input("x", DType::F32, [5000])?;
+        let weight = Tensor::new([5000], vec![1.5f32; 5000])?;
+        for (i, t) in [weight.clone(), weight].into_iter().enumerate() {
+            let c = g.constant(t);
+            let y = g.mul(x, c)?;
+            g.output(&format!("y{i}"), y)?;
+        }
+        let out = run(&g)?;
+        assert_eq!(out.nodes().len(), 1);
+        assert_eq!(out.outputs()[0].value, out.outputs()[1].value);
+        Ok(())
+    }
+}

@@ -1,0 +1,127 @@
+//! What the fusion passes share: who uses a value, what runs once, and dropping what nobody uses any more.
+
+use olivine_ir::op::{Reshape, Transpose};
+use olivine_ir::{Error, Graph, Node, NodeId, Op, Shape, ValueId};
+
+use crate::Rewriter;
+
+/// Facts about a graph that its nodes alone do not show.
+pub(super) struct Facts<'g> {
+    pub(super) graph: &'g Graph,
+    /// How often each value is read, by nodes and as a graph output.
+    pub(super) uses: Vec<usize>,
+    /// For every node: whether it depends on params and constants alone.
+    pub(super) at_load: Vec<bool>,
+    /// For every value, the nodes that read it, each once, in order.
+    readers: Vec<Vec<NodeId>>,
+}
+
+impl<'g> Facts<'g> {
+    pub(super) fn new(graph: &'g Graph) -> Self {
+        let mut readers: Vec<Vec<NodeId>> = vec![Vec::new(); graph.values().len()];
+        for (i, node) in graph.nodes().iter().enumerate() {
+            for id in &node.inputs {
+                let list = &mut readers[id.index()];
+                if list.last() != Some(&NodeId(i as u32)) {
+                    list.push(NodeId(i as u32));
+                }
+            }
+        }
+        Facts { graph, uses: graph.use_counts(), at_load: crate::at_load(graph), readers }
+    }
+
+    pub(super) fn node(&self, id: NodeId) -> &'g Node {
+        &self.graph.nodes()[id.index()]
+    }
+
+    pub(super) fn shape(&self, id: ValueId) -> Shape {
+        self.graph.values()[id.index()].ty.shape
+    }
+
+    /// The nodes that read a value, in order.
+    pub(super) fn readers(&self, id: ValueId) -> &[NodeId] {
+        &self.readers[id.index()]
+    }
+
+    /// How often nodes read a value; its uses beyond that are graph outputs.
+    pub(super) fn reads_by_nodes(&self, id: ValueId) -> usize {
+        let reads = |n: &NodeId| self.node(*n).inputs.iter().filter(|x| **x == id).count();
+        self.readers(id).iter().map(reads).sum()
+    }
+
+    /// The only node that reads a value, if there is one and the value is no graph output.
+    pub(super) fn only_reader(&self, id: ValueId) -> Option<NodeId> {
+        let [reader] = self.readers(id) else { return None };
+        let reads = self.node(*reader).inputs.iter().filter(|x| **x == id).count();
+        (reads == self.uses[id.index()]).then_some(*reader)
+    }
+
+    /// Whether a value is known once params are set.
+    pub(super) fn is_fixed(&self, id: ValueId) -> bool {
+        use olivine_ir::Def;
+        match self.graph.values()[id.index()].def {
+            Def::Param { .. } | Def::Const(_) => true,
+            Def::Input { .. } => false,
+            Def::Node { node, .. } => self.at_load[node.index()],
+        }
+    }
+
+    /// All nodes, those that run once first: whatever is made of them can then stand anywhere.
+    pub(super) fn load_first(&self) -> Vec<NodeId> {
+        let ids = || (0..self.graph.nodes().len() as u32).map(NodeId);
+        let once = |id: &NodeId| self.at_load[id.index()];
+        ids().filter(once).chain(ids().filter(|id| !once(id))).collect()
+    }
+}
+
+/// The graph without nodes that no output depends on.
+pub(super) fn sweep(graph: &Graph) -> Result<Graph, Error> {
+    let mut needed = vec![false; graph.values().len()];
+    for output in graph.outputs() {
+        needed[output.value.index()] = true;
+    }
+    let mut keep = vec![false; graph.nodes().len()];
+    for (i, node) in graph.nodes().iter().enumerate().rev() {
+        keep[i] = node.outputs.iter().any(|id| needed[id.index()]);
+        if keep[i] {
+            for id in &node.inputs {
+                needed[id.index()] = true;
+            }
+        }
+    }
+    if keep.iter().all(|k| *k) {
+        return Ok(graph.clone());
+    }
+    crate::rewrite(graph, |_, id, _| Ok(!keep[id.index()]))
+}
+
+/// Adds the transpose of an old value to the new graph, undoing transposes that already made it.
+pub(super) fn transposed(
+    out: &mut Rewriter<'_>,
+    graph: &Graph,
+    mut id: ValueId,
+    perm: &[usize],
+) -> Result<ValueId, Error> {
+    let mut perm = perm.to_vec();
+    while let Some(Node { op: Op::Transpose(inner), inputs, .. }) = graph.producer(id) {
+        if inner.perm.len() != perm.len() {
+            break;
+        }
+        perm = perm.iter().map(|a| inner.perm[*a]).collect();
+        id = inputs[0];
+    }
+    let x = out.get(id)?;
+    if perm.iter().enumerate().all(|(i, a)| i == *a) {
+        return Ok(x);
+    }
+    out.new.add1(Transpose { perm }, &[x])
+}
+
+/// Adds a reshape to the new graph, unless the value has that shape. No size may be 0: in a reshape it means another's.
+pub(super) fn reshaped(out: &mut Rewriter<'_>, x: ValueId, shape: &[usize]) -> Result<ValueId, Error> {
+    if out.new.ty(x)?.shape.dims() == shape {
+        return Ok(x);
+    }
+    let dims = shape.iter().map(|d| *d as i64).collect();
+    out.new.add1(Reshape { dims }, &[x])
+}

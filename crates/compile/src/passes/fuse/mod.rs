@@ -1,0 +1,37 @@
+//! The fusion passes, in order: many small nodes become few large ones.
+//!
+//! ```text
+//!   idioms     spelled-out activations, norms and softmax become one op
+//!   attention  softmax(q·kᵀ)·v becomes Attention
+//!   qkv        products that share their left operand become one, sliced
+//!   epilogue   elementwise ops after a product ride on it
+//!   regions    elementwise ops that are left run together
+//!   prologue   an elementwise op before a norm rides on it
+//! ```
+//!
+//! They need a legalised graph in which reshape, transpose, slice and expand are still operations of their own.
+
+mod attention;
+mod edit;
+mod epilogue;
+mod idioms;
+mod prologue;
+mod qkv;
+mod region;
+mod regions;
+#[cfg(test)]
+mod tests;
+
+use crate::Pass;
+
+/// All fusion passes in the order they run.
+pub(crate) fn passes() -> Vec<Box<dyn Pass>> {
+    vec![
+        Box::new(idioms::Idioms),
+        Box::new(attention::FuseAttention),
+        Box::new(qkv::JoinProducts),
+        Box::new(epilogue::FuseEpilogues),
+        Box::new(regions::FuseRegions),
+        Box::new(prologue::FusePrologues),
+    ]
+}

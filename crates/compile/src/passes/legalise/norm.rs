@@ -1,0 +1,118 @@
+//! Norms and pools over whole axes: reductions and elementwise steps, in f32 where the dtype is narrower.
+
+use olivine_ir::op::{
+    AdaLayerNorm, BatchNorm, Binary, GlobalPool, InstanceNorm, L2Norm, LayerNorm2d, PoolKind, ReduceKind,
+};
+use olivine_ir::{DType, Error, Graph, Tensor, ValueId};
+
+use super::{cast, reshape, transpose, working_dtype};
+
+pub(super) fn instance_norm(
+    g: &mut Graph,
+    op: &InstanceNorm,
+    x: ValueId,
+    gamma: ValueId,
+    beta: ValueId,
+) -> Result<ValueId, Error> {
+    let channels = g.ty(x)?.shape[1];
+    g.group_norm(x, gamma, beta, channels, op.eps)
+}
+
+/// `(x − mean)·(gamma·rsqrt(var + eps)) + beta`; the factor depends on weights alone and so is made once, at load.
+///
+/// The mean is taken off before the product because `x·factor − mean·factor` cancels when the mean is large.
+pub(super) fn batch_norm(
+    g: &mut Graph,
+    op: &BatchNorm,
+    x: ValueId,
+    per_channel: [ValueId; 4],
+) -> Result<ValueId, Error> {
+    let ty = g.ty(x)?;
+    let work = working_dtype(ty.dtype);
+    let mut dims = vec![1; ty.shape.rank() - 1];
+    dims[0] = ty.shape[1];
+    let mut along_channels = per_channel;
+    for value in &mut along_channels {
+        *value = cast(g, *value, work)?;
+        *value = reshape(g, *value, &dims)?;
+    }
+    let [gamma, beta, mean, variance] = along_channels;
+    let spread = g.binary_scalar(Binary::Add, variance, op.eps)?;
+    let spread = g.rsqrt(spread)?;
+    let factor = g.mul(gamma, spread)?;
+    let x = cast(g, x, work)?;
+    let centred = g.sub(x, mean)?;
+    let scaled = g.mul(centred, factor)?;
+    let shifted = g.add(scaled, beta)?;
+    cast(g, shifted, ty.dtype)
+}
+
+pub(super) fn layer_norm2d(
+    g: &mut Graph,
+    op: &LayerNorm2d,
+    x: ValueId,
+    gamma: ValueId,
+    beta: ValueId,
+) -> Result<ValueId, Error> {
+    let rank = g.ty(x)?.shape.rank();
+    let last: Vec<usize> = [0].into_iter().chain(2..rank).chain([1]).collect();
+    let back: Vec<usize> = [0, rank - 1].into_iter().chain(1..rank - 1).collect();
+    let x = transpose(g, x, &last)?;
+    let y = g.layer_norm(x, gamma, Some(beta), op.eps)?;
+    transpose(g, y, &back)
+}
+
+pub(super) fn ada_layer_norm(
+    g: &mut Graph,
+    op: &AdaLayerNorm,
+    x: ValueId,
+    scale: ValueId,
+    shift: ValueId,
+) -> Result<ValueId, Error> {
+    let ty = g.ty(x)?;
+    let work = working_dtype(ty.dtype);
+    let width = ty.shape[ty.shape.rank() - 1];
+    let ones = match work {
+        DType::F64 => Tensor::new([width], vec![1.0f64; width])?,
+        _ => Tensor::new([width], vec![1.0f32; width])?,
+    };
+    let ones = g.constant(ones);
+    let x = cast(g, x, work)?;
+    let scale = cast(g, scale, work)?;
+    let shift = cast(g, shift, work)?;
+    let normal = g.layer_norm(x, ones, None, op.eps)?;
+    let factor = g.binary_scalar(Binary::Add, scale, 1.0)?;
+    let scaled = g.mul(normal, factor)?;
+    let shifted = g.add(scaled, shift)?;
+    cast(g, shifted, ty.dtype)
+}
+
+pub(super) fn l2_norm(g: &mut Graph, op: &L2Norm, x: ValueId) -> Result<ValueId, Error> {
+    let dtype = g.ty(x)?.dtype;
+    // The sum of squares of f16 numbers overflows f16 long before their norm does.
+    let x = cast(g, x, working_dtype(dtype))?;
+    let length = g.reduce(ReduceKind::L2, x, &[op.axis as isize], true)?;
+    let length = g.binary_scalar(Binary::Max, length, op.eps)?;
+    let unit = g.div(x, length)?;
+    cast(g, unit, dtype)
+}
+
+pub(super) fn global_pool(g: &mut Graph, op: &GlobalPool, x: ValueId) -> Result<ValueId, Error> {
+    let ty = g.ty(x)?;
+    let axes: Vec<isize> = (2..ty.shape.rank() as isize).collect();
+    let kind = match (op.kind, op.p) {
+        (PoolKind::Average, _) => ReduceKind::Mean,
+        (PoolKind::Max, _) => ReduceKind::Max,
+        (PoolKind::Lp, 1) => ReduceKind::L1,
+        (PoolKind::Lp, 2) => ReduceKind::L2,
+        (PoolKind::Lp, p) => {
+            let x = cast(g, x, working_dtype(ty.dtype))?;
+            let size = g.abs(x)?;
+            let power = g.binary_scalar(Binary::Pow, size, p as f64)?;
+            let sum = g.reduce(ReduceKind::Sum, power, &axes, true)?;
+            let root = g.binary_scalar(Binary::Pow, sum, 1.0 / p as f64)?;
+            return cast(g, root, ty.dtype);
+        }
+    };
+    g.reduce(kind, x, &axes, true)
+}

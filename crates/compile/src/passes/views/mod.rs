@@ -1,0 +1,155 @@
+//! Views: layout operations become strides.
+//!
+//! Needs: a legalised graph. Gives: no layout operation but [`View`], whose operand is never itself a view; operands
+//! of kernels that do not read strides are contiguous; every output is the packed result of a node, or the whole of
+//! one under another shape.
+
+mod strides;
+#[cfg(test)]
+mod tests;
+
+use olivine_ir::op::{Fused, Region, View};
+use olivine_ir::{Def, Error, Graph, Node, Shape, ValueId};
+
+use crate::{Options, Pass, Rewriter, reads_strides};
+pub(super) use strides::{compose, is_layout};
+
+/// See the module.
+pub(crate) struct Views;
+
+impl Pass for Views {
+    fn name(&self) -> &'static str {
+        "views"
+    }
+
+    fn run(&self, graph: &Graph, _options: &Options<'_>) -> Result<Graph, Error> {
+        let mut walk = Walk { out: Rewriter::new(graph)?, readings: vec![None; graph.values().len()] };
+        for node in graph.nodes() {
+            walk.out.new.set_scope_of(&node.name);
+            walk.node(graph, node)?;
+        }
+        for output in graph.outputs() {
+            let value = walk.output(output.value)?;
+            walk.out.bind(output.value, value);
+        }
+        walk.out.finish()
+    }
+}
+
+/// An old value as a strided reading of a new one that is no view, and the nodes that were made to say so.
+#[derive(Clone)]
+struct Reading {
+    base: ValueId,
+    view: View,
+    /// Whether the view is the base as it is.
+    whole: bool,
+    /// The view node, once one was needed.
+    strided: Option<ValueId>,
+    /// The packed copy, once one was needed.
+    packed: Option<ValueId>,
+}
+
+struct Walk<'a> {
+    out: Rewriter<'a>,
+    readings: Vec<Option<Reading>>,
+}
+
+impl Walk<'_> {
+    fn node(&mut self, graph: &Graph, node: &Node) -> Result<(), Error> {
+        if is_layout(&node.op) {
+            return self.layout(graph, node);
+        }
+        let inputs = (node.inputs.iter().enumerate())
+            .map(|(i, id)| self.operand(*id, reads_strides(&node.op, i)))
+            .collect::<Result<Vec<_>, _>>()?;
+        let results = self.out.new.add_named(node.name.clone(), node.op.clone(), &inputs)?;
+        for (old, new) in node.outputs.iter().zip(results) {
+            self.out.bind(*old, new);
+        }
+        Ok(())
+    }
+
+    fn layout(&mut self, graph: &Graph, node: &Node) -> Result<(), Error> {
+        let results =
+            node.outputs.iter().map(|id| Ok(graph.ty(*id)?.shape)).collect::<Result<Vec<Shape>, Error>>()?;
+        let Some(&operand) = node.inputs.first() else { return Ok(()) };
+        let x = self.reading(operand)?;
+        let (base, views) = match compose(&node.op, &x.view, &results) {
+            Some(views) => (x.base, views),
+            None => {
+                let base = self.packed(operand)?;
+                let shape = self.out.new.ty(base)?.shape;
+                let views = compose(&node.op, &View::packed(shape), &results).ok_or_else(|| {
+                    let problem = format!("{} of a packed operand has no strides", node.op.name());
+                    Error::Invalid { place: format!("node `{}`", node.name), problem }
+                })?;
+                (base, views)
+            }
+        };
+        let of = self.out.new.ty(base)?.shape;
+        for (id, view) in node.outputs.iter().zip(views) {
+            let whole = view.shape == of && view.is_packed();
+            self.readings[id.index()] = Some(Reading { base, view, whole, strided: None, packed: None });
+        }
+        Ok(())
+    }
+
+    /// How an old value is read; a value that no layout operation made is read whole.
+    fn reading(&mut self, id: ValueId) -> Result<Reading, Error> {
+        if let Some(reading) = &self.readings[id.index()] {
+            return Ok(reading.clone());
+        }
+        let base = self.out.get(id)?;
+        let view = View::packed(self.out.new.ty(base)?.shape);
+        let reading = Reading { base, view, whole: true, strided: None, packed: None };
+        self.readings[id.index()] = Some(reading.clone());
+        Ok(reading)
+    }
+
+    /// The new value for an operand, contiguous unless the reader takes strides.
+    fn operand(&mut self, id: ValueId, takes_strides: bool) -> Result<ValueId, Error> {
+        let reading = self.reading(id)?;
+        match () {
+            () if reading.whole => Ok(reading.base),
+            () if takes_strides || strides::is_contiguous(&reading.view) => self.strided(id),
+            () => self.packed(id),
+        }
+    }
+
+    /// The value as a view node, or as its base when that is the same.
+    fn strided(&mut self, id: ValueId) -> Result<ValueId, Error> {
+        let reading = self.reading(id)?;
+        if reading.whole {
+            return Ok(reading.base);
+        }
+        if let Some(value) = reading.strided {
+            return Ok(value);
+        }
+        let value = self.out.new.add1(reading.view.clone(), &[reading.base])?;
+        self.readings[id.index()] = Some(Reading { strided: Some(value), ..reading });
+        Ok(value)
+    }
+
+    /// The value copied to a packed one of its own, even if it is one already.
+    fn packed(&mut self, id: ValueId) -> Result<ValueId, Error> {
+        if let Some(value) = self.reading(id)?.packed {
+            return Ok(value);
+        }
+        let strided = self.strided(id)?;
+        let copy = Fused { region: Region::identity() };
+        let Some(&value) = self.out.new.add_named("copy", copy, &[strided])?.first() else {
+            return Ok(strided);
+        };
+        let reading = self.reading(id)?;
+        self.readings[id.index()] = Some(Reading { packed: Some(value), ..reading });
+        Ok(value)
+    }
+
+    /// The new value for an output: a result of a node, possibly the whole of it under another shape, or a copy.
+    fn output(&mut self, id: ValueId) -> Result<ValueId, Error> {
+        let reading = self.reading(id)?;
+        let base = self.out.new.value(reading.base)?;
+        let all = reading.view.is_packed() && reading.view.shape.numel() == base.ty.shape.numel();
+        if all && matches!(base.def, Def::Node { .. }) { self.strided(id) } else { self.packed(id) }
+    }
+}

@@ -1,0 +1,226 @@
+//! Which values of a graph need bytes, for how long, and which may share them.
+
+use olivine_ir::{Def, Graph, Node, Op, ValueId};
+
+use super::{ALIGNMENT, Error, Lifetime, place};
+
+/// A value's bytes in the arena.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slot {
+    /// First byte, a multiple of [`ALIGNMENT`].
+    pub offset: usize,
+    /// Bytes of the packed root value.
+    pub bytes: usize,
+    /// The value whose node writes these bytes: the value itself, or what it is a view of.
+    pub root: ValueId,
+}
+
+/// How a graph output reaches the caller's buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OutputPlace {
+    /// The node that makes the value writes it there; later nodes read it from there.
+    Written,
+    /// It is copied there after the last node: an input, param, constant or load-time value, a view, or a value
+    /// that an earlier output already holds.
+    Copied,
+}
+
+/// Where the run-time values of a graph live.
+///
+/// Values fall into classes. A *view* ([`Op::View`] at run time) has no bytes of its own: its `root` is the first
+/// value up the chain that is not a view, and its slot is the root's. A root that is made by a run-time node and is no
+/// graph output lives in the arena and has a slot. A root that is a graph output lives in the caller's buffer, and
+/// inputs, params, constants and load-time values live elsewhere: these have no slot.
+///
+/// Slots of values that are needed at the same node never overlap, with one exception: where `in_place` names an
+/// operand, the node's result 0 has that operand's slot, byte for byte in the same packed layout, and no other operand
+/// of the node lies in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemoryPlan {
+    /// For every value its bytes in the arena, if it has any there.
+    pub slots: Vec<Option<Slot>>,
+    /// For every value the value whose bytes it reads; itself unless it is a run-time view.
+    pub roots: Vec<ValueId>,
+    /// For every node the operand whose bytes its result 0 takes over.
+    pub in_place: Vec<Option<usize>>,
+    /// For every graph output, in order, how it reaches the caller.
+    pub outputs: Vec<OutputPlace>,
+    /// Bytes of the arena.
+    pub arena: usize,
+    /// The most bytes alive at one node: no arena could be smaller.
+    pub largest_live_set: usize,
+}
+
+/// Plans the arena for the nodes that run every time (`at_load` false).
+pub fn plan_graph(graph: &Graph, at_load: &[bool]) -> Result<MemoryPlan, Error> {
+    let nodes = graph.nodes();
+    if at_load.len() != nodes.len() {
+        return Err(Error::Schedule { flags: at_load.len(), nodes: nodes.len() });
+    }
+    let roots = view_roots(graph, at_load);
+    let outputs = output_places(graph, at_load, &roots);
+    let residents = arena_residents(graph, at_load, &roots);
+    let last = last_uses(graph, at_load, &roots, &outputs);
+    let (in_place, buffer_of, lifetimes) = buffers(graph, at_load, &roots, &residents, &last);
+
+    let placement = place(&lifetimes, ALIGNMENT)?;
+    let largest_live_set = super::lower_bound(&lifetimes, ALIGNMENT)?;
+    let slots = graph
+        .ids()
+        .map(|id| {
+            let root = roots[id.index()];
+            let buffer = buffer_of[root.index()]?;
+            let bytes = graph.values()[root.index()].ty.bytes();
+            Some(Slot { offset: placement.offsets[buffer], bytes, root })
+        })
+        .collect();
+    Ok(MemoryPlan { slots, roots, in_place, outputs, arena: placement.peak, largest_live_set })
+}
+
+/// For every value, what it is a view of in the end.
+fn view_roots(graph: &Graph, at_load: &[bool]) -> Vec<ValueId> {
+    let mut roots: Vec<ValueId> = graph.ids().collect();
+    for (node, once) in graph.nodes().iter().zip(at_load) {
+        if let (Op::View(_), false, [x], [y]) = (&node.op, once, &node.inputs[..], &node.outputs[..]) {
+            roots[y.index()] = roots[x.index()];
+        }
+    }
+    roots
+}
+
+/// Whether a run-time node makes the value.
+fn made_at_run_time(graph: &Graph, at_load: &[bool], id: ValueId) -> bool {
+    matches!(graph.values()[id.index()].def, Def::Node { node, .. } if !at_load[node.index()])
+}
+
+fn output_places(graph: &Graph, at_load: &[bool], roots: &[ValueId]) -> Vec<OutputPlace> {
+    let mut taken = vec![false; graph.values().len()];
+    graph
+        .outputs()
+        .iter()
+        .map(|output| {
+            let id = output.value;
+            let own = roots[id.index()] == id && made_at_run_time(graph, at_load, id);
+            if own && !std::mem::replace(&mut taken[id.index()], true) {
+                OutputPlace::Written
+            } else {
+                OutputPlace::Copied
+            }
+        })
+        .collect()
+}
+
+/// For every value, whether it is a root whose bytes are in the arena.
+fn arena_residents(graph: &Graph, at_load: &[bool], roots: &[ValueId]) -> Vec<bool> {
+    let mut residents: Vec<bool> =
+        graph.ids().map(|id| roots[id.index()] == id && made_at_run_time(graph, at_load, id)).collect();
+    for output in graph.outputs() {
+        residents[output.value.index()] = false;
+    }
+    residents
+}
+
+/// For every root, the last node that reads it, itself or through views; the number of nodes if a copied output does.
+fn last_uses(graph: &Graph, at_load: &[bool], roots: &[ValueId], outputs: &[OutputPlace]) -> Vec<usize> {
+    let mut last = vec![0; graph.values().len()];
+    for (step, node) in graph.nodes().iter().enumerate() {
+        if at_load[step] || matches!(node.op, Op::View(_)) {
+            continue;
+        }
+        for id in node.inputs.iter().chain(&node.outputs) {
+            last[roots[id.index()].index()] = step;
+        }
+    }
+    for (output, place) in graph.outputs().iter().zip(outputs) {
+        if *place == OutputPlace::Copied {
+            last[roots[output.value.index()].index()] = graph.nodes().len();
+        }
+    }
+    last
+}
+
+/// Assigns a buffer to every arena resident, taking over an operand's where the node may write in place.
+#[allow(clippy::type_complexity, reason = "three parallel tables of one walk")]
+fn buffers(
+    graph: &Graph,
+    at_load: &[bool],
+    roots: &[ValueId],
+    residents: &[bool],
+    last: &[usize],
+) -> (Vec<Option<usize>>, Vec<Option<usize>>, Vec<Lifetime>) {
+    let mut in_place = vec![None; graph.nodes().len()];
+    let mut buffer_of: Vec<Option<usize>> = vec![None; graph.values().len()];
+    let mut lifetimes: Vec<Lifetime> = Vec::new();
+    for (step, node) in graph.nodes().iter().enumerate() {
+        if at_load[step] {
+            continue;
+        }
+        for (result, id) in node.outputs.iter().enumerate() {
+            if !residents[id.index()] {
+                continue;
+            }
+            let end = last[id.index()].max(step);
+            let reused = (result == 0)
+                .then(|| reusable_operand(graph, node, step, roots, residents, last))
+                .flatten()
+                .and_then(|operand| Some((operand, buffer_of[roots[node.inputs[operand].index()].index()]?)));
+            buffer_of[id.index()] = Some(match reused {
+                Some((operand, buffer)) => {
+                    in_place[step] = Some(operand);
+                    lifetimes[buffer].last = end;
+                    buffer
+                }
+                None => {
+                    let size = graph.values()[id.index()].ty.bytes();
+                    lifetimes.push(Lifetime { size, first: step, last: end });
+                    lifetimes.len() - 1
+                }
+            });
+        }
+    }
+    (in_place, buffer_of, lifetimes)
+}
+
+/// The first operand whose bytes result 0 may take: same layout, in the arena, and read for the last time, only once.
+fn reusable_operand(
+    graph: &Graph,
+    node: &Node,
+    step: usize,
+    roots: &[ValueId],
+    residents: &[bool],
+    last: &[usize],
+) -> Option<usize> {
+    let candidates = match node.op {
+        Op::ScalarOp(_) | Op::Fused(_) => 0..node.inputs.len(),
+        Op::KvAppend(_) | Op::ScatterElements(_) | Op::ScatterNd(_) => 0..1,
+        _ => return None,
+    };
+    let target = graph.values()[node.outputs.first()?.index()].ty;
+    candidates.into_iter().find(|operand| {
+        let id = node.inputs[*operand];
+        let root = roots[id.index()];
+        let (ty, whole) = (graph.values()[id.index()].ty, graph.values()[root.index()].ty);
+        let readers = node.inputs.iter().filter(|other| roots[other.index()] == root).count();
+        residents[root.index()]
+            && last[root.index()] == step
+            && readers == 1
+            && ty.shape == target.shape
+            && ty.dtype.size() == target.dtype.size()
+            && ty.bytes() == whole.bytes()
+            && ty.bytes() > 0
+            && reads_in_order(graph, id, root)
+    })
+}
+
+/// Whether a value reads its root's elements one after another from the first on.
+fn reads_in_order(graph: &Graph, mut id: ValueId, root: ValueId) -> bool {
+    while id != root {
+        match graph.producer(id) {
+            Some(Node { op: Op::View(view), inputs, .. }) if view.is_packed() && inputs.len() == 1 => {
+                id = inputs[0];
+            }
+            _ => return false,
+        }
+    }
+    true
+}

@@ -1,0 +1,96 @@
+//! Rebuilding a graph node by node: how every pass changes one.
+
+use olivine_ir::{Def, Error, Graph, Node, NodeId, Op, Tensor, ValueId};
+
+/// Walks a graph in order and builds its successor; each old value maps to the new value that stands for it.
+///
+/// ```text
+///   for node in old.nodes():  replace it (bind its results to new values)  or  copy it
+/// ```
+pub struct Rewriter<'a> {
+    old: &'a Graph,
+    /// The graph being built.
+    pub new: Graph,
+    map: Vec<Option<ValueId>>,
+}
+
+impl<'a> Rewriter<'a> {
+    /// Copies inputs and params (all of them, so that a caller's names stay valid); constants come when first used.
+    pub fn new(old: &'a Graph) -> Result<Self, Error> {
+        let mut out = Rewriter { old, new: Graph::new(old.name()), map: vec![None; old.values().len()] };
+        for id in old.ids() {
+            let value = old.value(id)?;
+            let new = match &value.def {
+                Def::Input { name, dims } => {
+                    out.new.input_with_dims(name, value.ty.dtype, value.ty.shape, dims.clone())?
+                }
+                Def::Param { name } => out.new.param(name, value.ty.dtype, value.ty.shape)?,
+                Def::Const(_) | Def::Node { .. } => continue,
+            };
+            out.map[id.index()] = Some(new);
+        }
+        Ok(out)
+    }
+
+    /// The new value of an old one; its producer must have been copied or replaced.
+    pub fn get(&mut self, id: ValueId) -> Result<ValueId, Error> {
+        if let Some(new) = self.map[id.index()] {
+            return Ok(new);
+        }
+        match self.old.as_const(id) {
+            Some(tensor) => {
+                let new = self.new.constant(Tensor::clone(tensor));
+                self.map[id.index()] = Some(new);
+                Ok(new)
+            }
+            None => Err(Error::Invalid {
+                place: format!("%{}", id.0),
+                problem: "a pass dropped the node that makes this value".into(),
+            }),
+        }
+    }
+
+    /// Declares that `new` stands for `old` from here on.
+    pub fn bind(&mut self, old: ValueId, new: ValueId) {
+        self.map[old.index()] = Some(new);
+    }
+
+    /// Copies a node as it is.
+    pub fn copy(&mut self, node: &Node) -> Result<(), Error> {
+        self.replace(node, node.op.clone(), &node.inputs)
+    }
+
+    /// Puts another operation, on old operands, in a node's place; it must have as many results.
+    pub fn replace(&mut self, node: &Node, op: Op, inputs: &[ValueId]) -> Result<(), Error> {
+        let inputs = inputs.iter().map(|id| self.get(*id)).collect::<Result<Vec<_>, _>>()?;
+        let results = self.new.add_named(node.name.clone(), op, &inputs)?;
+        for (old, new) in node.outputs.iter().zip(results) {
+            self.bind(*old, new);
+        }
+        Ok(())
+    }
+
+    /// Ends the walk: outputs follow their values.
+    pub fn finish(mut self) -> Result<Graph, Error> {
+        for output in self.old.outputs() {
+            let value = self.get(output.value)?;
+            self.new.output(&output.name, value)?;
+        }
+        Ok(self.new)
+    }
+}
+
+/// Rebuilds a graph, asking `visit` for each node; where it answers `false` the node is copied.
+pub fn rewrite(
+    graph: &Graph,
+    mut visit: impl FnMut(&mut Rewriter<'_>, NodeId, &Node) -> Result<bool, Error>,
+) -> Result<Graph, Error> {
+    let mut out = Rewriter::new(graph)?;
+    for (i, node) in graph.nodes().iter().enumerate() {
+        out.new.set_scope_of(&node.name);
+        if !visit(&mut out, NodeId(i as u32), node)? {
+            out.copy(node)?;
+        }
+    }
+    out.finish()
+}
