@@ -1,0 +1,60 @@
+//! One operation on tensors: how the compiler folds constants.
+
+use std::sync::Arc;
+
+use olivine_compile::{Compiled, Evaluate, Options, compile};
+use olivine_ir::{Data, Graph, Op, Tensor, TensorView};
+
+use crate::{Error, Executable, Weights};
+
+/// Computes single operations on the CPU.
+pub struct CpuEvaluator;
+
+impl Evaluate for CpuEvaluator {
+    fn evaluate(&self, op: &Op, operands: &[Tensor]) -> Result<Vec<Tensor>, String> {
+        evaluate(op, operands).map_err(|e| e.to_string())
+    }
+}
+
+/// The results of one operation.
+pub fn evaluate(op: &Op, operands: &[Tensor]) -> Result<Vec<Tensor>, Error> {
+    let mut graph = Graph::new("evaluate");
+    let graph_error = |e: olivine_ir::Error| Error::Compile(e.to_string());
+    let mut inputs = Vec::with_capacity(operands.len());
+    for (i, tensor) in operands.iter().enumerate() {
+        inputs.push(graph.input(&i.to_string(), tensor.dtype(), tensor.shape()).map_err(graph_error)?);
+    }
+    let results = graph.add_op(op.clone(), &inputs).map_err(graph_error)?;
+    for (i, value) in results.iter().enumerate() {
+        graph.output(&i.to_string(), *value).map_err(graph_error)?;
+    }
+    let compiled = compile(&graph, &Options::default()).map_err(|e| Error::Compile(e.to_string()))?;
+    run_once(&compiled, operands)
+}
+
+/// Runs a compiled graph without params on tensors in declaration order.
+fn run_once(compiled: &Compiled, inputs: &[Tensor]) -> Result<Vec<Tensor>, Error> {
+    let executable = Executable::new(compiled, Arc::new(Weights::new()), false)?;
+    let views: Vec<TensorView<'_>> = inputs.iter().map(Tensor::view).collect();
+    let mut bytes: Vec<Vec<u8>> = executable.outputs().iter().map(|(_, ty)| vec![0; ty.bytes()]).collect();
+    // Kernels cast their targets to wider elements, so the bytes must be aligned for those.
+    let mut aligned: Vec<Vec<u64>> = bytes.iter().map(|b| vec![0; b.len().div_ceil(8)]).collect();
+    {
+        let mut outputs: Vec<&mut [u8]> = aligned
+            .iter_mut()
+            .zip(&bytes)
+            .map(|(words, b)| &mut bytemuck::cast_slice_mut(words.as_mut_slice())[..b.len()])
+            .collect();
+        executable.run(&views, &mut outputs)?;
+    }
+    for (b, words) in bytes.iter_mut().zip(&aligned) {
+        let len = b.len();
+        b.copy_from_slice(&bytemuck::cast_slice(words)[..len]);
+    }
+    let tensor = |((_, ty), b): (&(String, olivine_ir::TensorType), Vec<u8>)| {
+        Data::from_bytes(ty.dtype, &b)
+            .and_then(|data| Tensor::from_data(ty.shape, data))
+            .map_err(|e| Error::Compile(e.to_string()))
+    };
+    executable.outputs().iter().zip(bytes).map(tensor).collect()
+}

@@ -1,0 +1,384 @@
+//! Running a lowered program.
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use olivine_compile::Compiled;
+use olivine_ir::{TensorType, TensorView};
+
+use crate::Error;
+use crate::arena::{Buffer, Carved};
+use crate::kernels::movement::copy_strided;
+use crate::lower::{Place, Program, Reading, Step, Stored};
+use crate::operand::{Operand, Source, Target};
+use crate::weights::Weights;
+
+/// A graph ready to run on the CPU; runs may overlap.
+pub struct Executable {
+    program: Program,
+    weights: Arc<Weights>,
+    loaded: Mutex<Option<(u64, Arc<Vec<Bytes>>)>>,
+    /// Arenas of finished runs, for the next ones.
+    arenas: Mutex<Vec<Buffer>>,
+    checked: bool,
+}
+
+/// A stored value's bytes.
+enum Bytes {
+    Tensor(olivine_ir::Tensor),
+    Packed(Arc<Buffer>),
+    /// A load-time result that is not computed yet.
+    Pending,
+}
+
+impl Bytes {
+    fn get(&self) -> &[u8] {
+        match self {
+            Bytes::Tensor(t) => t.data().as_bytes(),
+            Bytes::Packed(b) => b.bytes(),
+            Bytes::Pending => &[],
+        }
+    }
+}
+
+/// How long one step took.
+#[derive(Clone, Debug)]
+pub struct StepTime {
+    /// The node.
+    pub node: String,
+    /// The operation.
+    pub op: &'static str,
+    /// Wall-clock time.
+    pub time: Duration,
+}
+
+impl Executable {
+    /// Lowers a compiled graph. `checked` reports run-time indices out of range instead of clamping them.
+    pub fn new(compiled: &Compiled, weights: Arc<Weights>, checked: bool) -> Result<Self, Error> {
+        let program = Program::new(compiled)?;
+        let (needed, available) = (program.run_bytes(), physical_memory());
+        if needed > available {
+            return Err(Error::TooLarge { needed, available });
+        }
+        Ok(Executable { program, weights, loaded: Mutex::new(None), arenas: Mutex::new(Vec::new()), checked })
+    }
+
+    /// Inputs in declaration order.
+    pub fn inputs(&self) -> &[(String, TensorType)] {
+        &self.program.inputs
+    }
+
+    /// Outputs in declaration order.
+    pub fn outputs(&self) -> &[(String, TensorType)] {
+        &self.program.outputs
+    }
+
+    /// Bytes of intermediate results during a run.
+    pub fn arena_bytes(&self) -> usize {
+        self.program.arena
+    }
+
+    /// Computes load-time nodes now instead of at the first run.
+    pub fn load(&self) -> Result<(), Error> {
+        self.loaded().map(drop)
+    }
+
+    /// Runs; inputs and outputs in declaration order, outputs as packed bytes of their types (bool as 0 or 1).
+    pub fn run(&self, inputs: &[TensorView<'_>], outputs: &mut [&mut [u8]]) -> Result<(), Error> {
+        self.execute(inputs, outputs, None)
+    }
+
+    /// Runs and times every step.
+    pub fn profile(
+        &self,
+        inputs: &[TensorView<'_>],
+        outputs: &mut [&mut [u8]],
+    ) -> Result<Vec<StepTime>, Error> {
+        let mut times = Vec::with_capacity(self.program.run.len());
+        self.execute(inputs, outputs, Some(&mut times))?;
+        Ok(times)
+    }
+
+    fn execute(
+        &self,
+        inputs: &[TensorView<'_>],
+        outputs: &mut [&mut [u8]],
+        mut times: Option<&mut Vec<StepTime>>,
+    ) -> Result<(), Error> {
+        self.check(inputs, outputs)?;
+        let stored = self.loaded()?;
+        let mut arena = match self.arenas.lock().unwrap_or_else(PoisonError::into_inner).pop() {
+            Some(arena) => arena,
+            None => Buffer::new(self.program.arena)?,
+        };
+        let mut result = Ok(());
+        for step in &self.program.run {
+            let start = Instant::now();
+            result = self.run_step(step, inputs, &stored, arena.bytes_mut(), outputs);
+            if result.is_err() {
+                break;
+            }
+            if let Some(times) = times.as_deref_mut() {
+                times.push(StepTime {
+                    node: step.name.clone(),
+                    op: step.kernel.name(),
+                    time: start.elapsed(),
+                });
+            }
+        }
+        if result.is_ok() {
+            result = self.copy_outputs(inputs, &stored, arena.bytes_mut(), outputs);
+        }
+        self.arenas.lock().unwrap_or_else(PoisonError::into_inner).push(arena);
+        result
+    }
+
+    fn check(&self, inputs: &[TensorView<'_>], outputs: &[&mut [u8]]) -> Result<(), Error> {
+        let count = |what, expected: usize, got: usize| {
+            if expected == got { Ok(()) } else { Err(Error::WrongCount { what, expected, got }) }
+        };
+        count("inputs", self.program.inputs.len(), inputs.len())?;
+        count("outputs", self.program.outputs.len(), outputs.len())?;
+        for ((name, ty), view) in self.program.inputs.iter().zip(inputs) {
+            if *ty != view.ty() {
+                return Err(Error::WrongType {
+                    what: format!("input `{name}`"),
+                    expected: *ty,
+                    got: view.ty(),
+                });
+            }
+        }
+        for ((name, ty), bytes) in self.program.outputs.iter().zip(outputs) {
+            count("bytes of output", ty.bytes(), bytes.len())?;
+            if !bytes.is_empty() && !bytes.as_ptr().addr().is_multiple_of(ty.dtype.size()) {
+                return Err(Error::Misaligned { output: name.clone(), dtype: ty.dtype });
+            }
+        }
+        Ok(())
+    }
+
+    /// The stored values, computed again if a param changed.
+    fn loaded(&self) -> Result<Arc<Vec<Bytes>>, Error> {
+        let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        let generation = self.weights.generation();
+        if let Some((g, values)) = loaded.as_ref()
+            && *g == generation
+        {
+            return Ok(values.clone());
+        }
+        let mut values = self.stored_params()?;
+        for step in &self.program.load {
+            self.load_step(step, generation, &mut values)?;
+        }
+        let values = Arc::new(values);
+        *loaded = Some((generation, values.clone()));
+        Ok(values)
+    }
+
+    fn stored_params(&self) -> Result<Vec<Bytes>, Error> {
+        let mut missing = Vec::new();
+        let mut values = Vec::with_capacity(self.program.stored.len());
+        for stored in &self.program.stored {
+            values.push(match stored {
+                Stored::Const(tensor) => Bytes::Tensor(tensor.clone()),
+                Stored::Packed => Bytes::Pending,
+                Stored::Param(name, ty) => match self.weights.get(name) {
+                    Some(tensor) if tensor.ty() == *ty => Bytes::Tensor(tensor),
+                    Some(tensor) => {
+                        let what = format!("param `{name}`");
+                        return Err(Error::WrongType { what, expected: *ty, got: tensor.ty() });
+                    }
+                    None => {
+                        missing.push(name.clone());
+                        Bytes::Pending
+                    }
+                },
+            });
+        }
+        if missing.is_empty() { Ok(values) } else { Err(Error::MissingParams { names: missing }) }
+    }
+
+    /// Runs a load-time step, or takes its results from another executable of the same model.
+    fn load_step(&self, step: &Step, generation: u64, values: &mut [Bytes]) -> Result<(), Error> {
+        let key = |i: usize| step.expression.as_ref().map(|e| format!("{e}.{i}"));
+        let known: Option<Vec<_>> = (0..step.targets.len()).map(|i| self.weights.packed(&key(i)?)).collect();
+        let results = match known {
+            Some(results) => results,
+            None => {
+                let mut buffers = step
+                    .targets
+                    .iter()
+                    .map(|(ty, _)| Buffer::new(ty.bytes()))
+                    .collect::<Result<Vec<_>, _>>()?;
+                let mut targets: Vec<Target<'_>> = step
+                    .targets
+                    .iter()
+                    .zip(&mut buffers)
+                    .map(|((ty, _), buffer)| Target { ty: *ty, bytes: buffer.bytes_mut() })
+                    .collect();
+                let operands: Option<Vec<Operand<'_>>> = step
+                    .operands
+                    .iter()
+                    .map(|r| match r.place {
+                        Place::Stored(i) => Some(operand(r, Source::Bytes(values[i].get()))),
+                        _ => None,
+                    })
+                    .collect();
+                let operands = operands.ok_or_else(|| misplaced(step))?;
+                self.call(step, &operands, &mut targets)?;
+                let results: Vec<Arc<Buffer>> = buffers.into_iter().map(Arc::new).collect();
+                for (i, buffer) in results.iter().enumerate() {
+                    if let Some(key) = key(i) {
+                        self.weights.keep_packed(generation, key, buffer.clone());
+                    }
+                }
+                results
+            }
+        };
+        for ((_, place), buffer) in step.targets.iter().zip(results) {
+            if let Place::Stored(i) = place {
+                values[*i] = Bytes::Packed(buffer);
+            }
+        }
+        Ok(())
+    }
+
+    fn run_step(
+        &self,
+        step: &Step,
+        inputs: &[TensorView<'_>],
+        stored: &[Bytes],
+        arena: &mut [u8],
+        outputs: &mut [&mut [u8]],
+    ) -> Result<(), Error> {
+        let ranges: Vec<Range<usize>> = step
+            .targets
+            .iter()
+            .filter_map(|(_, place)| if let Place::Arena(r) = place { Some(r.clone()) } else { None })
+            .collect();
+        let mut memory = Memory {
+            inputs,
+            stored,
+            arena: Carved::new(arena, &ranges).ok_or_else(|| misplaced(step))?,
+            outputs: Outputs::new(outputs, step),
+        };
+        let mut targets = Vec::with_capacity(step.targets.len());
+        for (ty, place) in &step.targets {
+            let bytes = memory.write(place).ok_or_else(|| misplaced(step))?;
+            targets.push(Target { ty: *ty, bytes });
+        }
+        let mut operands = Vec::with_capacity(step.operands.len());
+        for reading in &step.operands {
+            let source = if reading.in_place {
+                Source::Target
+            } else {
+                Source::Bytes(memory.read(&reading.place).ok_or_else(|| misplaced(step))?)
+            };
+            operands.push(operand(reading, source));
+        }
+        self.call(step, &operands, &mut targets)
+    }
+
+    fn call(&self, step: &Step, operands: &[Operand<'_>], targets: &mut [Target<'_>]) -> Result<(), Error> {
+        step.kernel.run(operands, targets, self.checked).map_err(|fault| Error::IndexOutOfRange {
+            op: step.kernel.name(),
+            node: step.name.clone(),
+            position: fault.position,
+            value: fault.value,
+            size: fault.size,
+        })
+    }
+
+    fn copy_outputs(
+        &self,
+        inputs: &[TensorView<'_>],
+        stored: &[Bytes],
+        arena: &mut [u8],
+        outputs: &mut [&mut [u8]],
+    ) -> Result<(), Error> {
+        for (reading, to) in &self.program.copies {
+            let (before, rest) = outputs.split_at_mut(*to);
+            let Some((target, after)) = rest.split_first_mut() else { continue };
+            let source: &[u8] = match &reading.place {
+                Place::Input(i) => inputs[*i].bytes(),
+                Place::Stored(i) => stored[*i].get(),
+                Place::Arena(range) => &arena[range.clone()],
+                Place::Output(i) if i < to => &*before[*i],
+                Place::Output(i) => &*after[i - to - 1],
+            };
+            copy_strided(&operand(reading, Source::Bytes(source)), target);
+        }
+        Ok(())
+    }
+}
+
+fn operand<'a>(reading: &Reading, source: Source<'a>) -> Operand<'a> {
+    Operand { ty: reading.ty, strides: reading.strides, offset: reading.offset, source }
+}
+
+fn misplaced(step: &Step) -> Error {
+    Error::Unsupported {
+        op: step.kernel.name(),
+        node: step.name.clone(),
+        problem: "the memory plan gives it overlapping buffers".into(),
+    }
+}
+
+/// All memory of one step: what it may read, and what it writes.
+struct Memory<'a> {
+    inputs: &'a [TensorView<'a>],
+    stored: &'a [Bytes],
+    arena: Carved<'a>,
+    outputs: Outputs<'a>,
+}
+
+impl<'a> Memory<'a> {
+    fn read(&self, place: &Place) -> Option<&'a [u8]> {
+        match place {
+            Place::Input(i) => Some(self.inputs.get(*i)?.bytes()),
+            Place::Stored(i) => Some(self.stored.get(*i)?.get()),
+            Place::Arena(range) => self.arena.read(range),
+            Place::Output(i) => self.outputs.read.get(*i).copied().flatten(),
+        }
+    }
+
+    fn write(&mut self, place: &Place) -> Option<&'a mut [u8]> {
+        match place {
+            Place::Arena(range) => self.arena.write(range),
+            Place::Output(i) => self.outputs.write.get_mut(*i)?.take(),
+            Place::Input(_) | Place::Stored(_) => None,
+        }
+    }
+}
+
+/// The caller's output buffers, those of this step's targets apart.
+struct Outputs<'a> {
+    read: Vec<Option<&'a [u8]>>,
+    write: Vec<Option<&'a mut [u8]>>,
+}
+
+impl<'a> Outputs<'a> {
+    fn new(outputs: &'a mut [&mut [u8]], step: &Step) -> Self {
+        let mut out = Outputs { read: Vec::new(), write: Vec::new() };
+        for (i, bytes) in outputs.iter_mut().enumerate() {
+            if step.targets.iter().any(|(_, place)| *place == Place::Output(i)) {
+                out.write.push(Some(bytes));
+                out.read.push(None);
+            } else {
+                out.write.push(None);
+                out.read.push(Some(bytes));
+            }
+        }
+        out
+    }
+}
+
+/// Bytes of physical memory, where the system tells.
+fn physical_memory() -> usize {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    text.lines()
+        .find_map(|line| line.strip_prefix("MemTotal:"))
+        .and_then(|rest| rest.trim().strip_suffix("kB")?.trim().parse::<usize>().ok())
+        .map_or(usize::MAX, |kib| kib.saturating_mul(1024))
+}

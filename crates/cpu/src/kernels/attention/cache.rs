@@ -1,0 +1,38 @@
+//! The key-value cache: rows written at a run-time position.
+
+use olivine_ir::DType;
+use olivine_ir::op::{HeadLayout, KvAppend};
+
+use crate::kernels::movement::{copy_box, copy_strided, with_size};
+use crate::operand::{Operand, Source, Target, row_major};
+
+/// The cache with rows at `position ..`; rows that fall outside on either side are dropped.
+pub(crate) fn kv_append(op: &KvAppend, x: &[Operand<'_>], out: &mut [Target<'_>]) {
+    let Some(target) = out.first_mut() else { return };
+    if let Source::Bytes(_) = x[0].source {
+        copy_strided(&x[0], target.bytes);
+    }
+    if target.ty.shape.has_zero() || x[1].shape().has_zero() {
+        return;
+    }
+    let position = match x[2].ty.dtype {
+        DType::I32 => i64::from(x[2].slice::<i32>()[0]),
+        _ => x[2].slice::<i64>()[0],
+    };
+    let axis = match op.layout {
+        HeadLayout::Bshd => 1,
+        HeadLayout::Bhsd => 2,
+    };
+    let (rows, capacity) = (x[1].shape()[axis] as i64, target.ty.shape[axis] as i64);
+    let first = position.saturating_neg().clamp(0, rows);
+    let end = capacity.saturating_sub(position).clamp(first, rows);
+    if first == end {
+        return;
+    }
+    let mut kept = x[1];
+    kept.ty.shape = kept.ty.shape.shrunk(axis, (end - first) as usize);
+    kept.offset = (kept.offset as isize + first as isize * kept.strides[axis]) as usize;
+    let to = row_major(&target.ty.shape);
+    let start = (position + first) as usize * to[axis] as usize;
+    with_size!(target.ty.dtype.size(), T => copy_box::<T>(&kept, &to, &mut target.elements::<T>()[start..]));
+}

@@ -1,0 +1,336 @@
+//! matmul and grouped_matmul.
+
+use std::borrow::Cow;
+
+use half::{bf16, f16};
+use olivine_ir::{DType, Shape, TensorType};
+
+use crate::kernels::elementwise::{Program, Rider};
+use crate::kernels::product::{Accumulator, Finish, Matrix, product};
+use crate::operand::{Fault, Number, Operand, Target, with_number};
+use crate::parallel;
+
+/// A narrow float that is widened for the product.
+trait Narrow: bytemuck::Pod + Send + Sync {
+    fn widen(self) -> f32;
+    fn narrow(x: f32) -> Self;
+}
+
+impl Narrow for f16 {
+    fn widen(self) -> f32 {
+        self.to_f32()
+    }
+    fn narrow(x: f32) -> Self {
+        f16::from_f32(x)
+    }
+}
+
+impl Narrow for bf16 {
+    fn widen(self) -> f32 {
+        self.to_f32()
+    }
+    fn narrow(x: f32) -> Self {
+        bf16::from_f32(x)
+    }
+}
+
+/// The sizes of a batched product and where each batch's operands begin.
+struct Batched {
+    rows: usize,
+    columns: usize,
+    depth: usize,
+    /// Element offsets of a and b per batch.
+    offsets: Vec<(usize, usize)>,
+    a_strides: (isize, isize),
+    b_strides: (isize, isize),
+}
+
+impl Batched {
+    /// The compiler gives both operands rank 2 or more.
+    fn new(a: &Operand<'_>, b: &Operand<'_>, out: &Shape) -> Self {
+        let (ra, rb, r) = (a.shape().rank(), b.shape().rank(), out.rank());
+        let last_two = |x: &Operand<'_>, rank: usize| (x.strides[rank - 2], x.strides[rank - 1]);
+        let mut batched = Batched {
+            rows: out[r - 2],
+            columns: out[r - 1],
+            depth: a.shape()[ra - 1],
+            offsets: batch_offsets(a, b, &out[..r - 2]),
+            a_strides: last_two(a, ra),
+            b_strides: last_two(b, rb),
+        };
+        if b.shape()[..rb - 2].iter().all(|d| *d == 1) {
+            batched.merge_batches_into_rows(a);
+        }
+        batched
+    }
+
+    /// One tall product when all batches share b and a's rows continue from batch to batch.
+    fn merge_batches_into_rows(&mut self, a: &Operand<'_>) {
+        let step = self.a_strides.0 * self.rows as isize;
+        let continues = self.offsets.windows(2).all(|w| w[1].0 as isize - w[0].0 as isize == step);
+        let whole = a.shape()[..a.shape().rank() - 2].iter().product::<usize>() == self.offsets.len();
+        if continues && whole && self.offsets.len() > 1 {
+            self.rows *= self.offsets.len();
+            self.offsets.truncate(1);
+        }
+    }
+}
+
+/// Offsets of every batch, batch dims broadcast.
+fn batch_offsets(a: &Operand<'_>, b: &Operand<'_>, batch: &[usize]) -> Vec<(usize, usize)> {
+    let stride = |x: &Operand<'_>, axis: usize| {
+        // The axis of x under a result's batch axis, if it has one that is not broadcast.
+        let own = (axis + x.shape().rank()).checked_sub(batch.len() + 2);
+        own.map_or(0, |i| if x.shape()[i] == 1 { 0 } else { x.strides[i] })
+    };
+    let mut offsets = vec![(a.offset as isize, b.offset as isize)];
+    for (axis, size) in batch.iter().enumerate() {
+        let (sa, sb) = (stride(a, axis), stride(b, axis));
+        offsets = offsets
+            .iter()
+            .flat_map(|(oa, ob)| (0..*size as isize).map(move |i| (oa + i * sa, ob + i * sb)))
+            .collect();
+    }
+    offsets.into_iter().map(|(oa, ob)| (oa as usize, ob as usize)).collect()
+}
+
+/// Matrix product, then the epilogue on every run of it while it is still in cache.
+///
+/// f16 and bf16 accumulate in f32 and round once, before the epilogue; integers wrap.
+pub(crate) fn matmul(epilogue: Option<&Program>, x: &[Operand<'_>], out: &mut Target<'_>) {
+    let (a, b, shape) = (&x[0], &x[1], out.shape());
+    let Some(program) = epilogue else {
+        return match a.ty.dtype {
+            DType::F32 => matmul_with::<f32>(a, b, &shape, out.elements(), None),
+            DType::F64 => matmul_with::<f64>(a, b, &shape, out.elements(), None),
+            DType::F16 => narrowed::<f16>(&product_in_f32(a, b, &shape), out.elements()),
+            DType::BF16 => narrowed::<bf16>(&product_in_f32(a, b, &shape), out.elements()),
+            dtype => with_number!(dtype, T => matmul_integer::<T>(a, b, &shape, out.elements())),
+        };
+    };
+    let rider = Rider::new(program, &x[2..], &shape);
+    let same = program.output_dtype() == Some(a.ty.dtype);
+    match a.ty.dtype {
+        DType::F32 if same => {
+            matmul_with::<f32>(a, b, &shape, out.elements(), Some(&|at, run| rider.apply_in_place(at, run)));
+        }
+        DType::F64 if same => {
+            matmul_with::<f64>(a, b, &shape, out.elements(), Some(&|at, run| rider.apply_in_place(at, run)));
+        }
+        DType::F16 | DType::BF16 => {
+            let product = product_in_f32(a, b, &shape);
+            finish_runs(&product, out, &|at, run, to| rider.apply_wide(at, run, to));
+        }
+        dtype => with_number!(dtype, T => {
+            let mut product = vec![T::ZERO; shape.numel()];
+            let ty = TensorType::new(dtype, shape);
+            matmul(None, &x[..2], &mut Target { ty, bytes: bytemuck::cast_slice_mut(&mut product) });
+            finish_runs(&product, out, &|at, run, to| rider.apply(at, run, to));
+        }),
+    }
+}
+
+/// Called with a run's first flat position, the run, and the bytes of the target it becomes.
+pub(crate) type FinishRun<'a, T> = &'a (dyn Fn(usize, &[T], &mut [u8]) + Sync);
+
+/// Hands a product to its epilogue in runs, on all threads.
+pub(crate) fn finish_runs<T: Sync>(product: &[T], out: &mut Target<'_>, finish: FinishRun<'_, T>) {
+    const RUN: usize = 4096;
+    let size = out.ty.dtype.size();
+    parallel::chunks(out.bytes, RUN * size, &|i, to| {
+        finish(i * RUN, &product[i * RUN..][..to.len() / size], to);
+    });
+}
+
+fn narrowed<T: Narrow>(product: &[f32], out: &mut [T]) {
+    out.iter_mut().zip(product).for_each(|(o, x)| *o = T::narrow(*x));
+}
+
+/// Product into `out` (packed, of shape `shape`), with an epilogue on every finished run.
+fn matmul_with<T: Accumulator>(
+    a: &Operand<'_>,
+    b: &Operand<'_>,
+    shape: &Shape,
+    out: &mut [T],
+    finish: Option<Finish<'_, T>>,
+) {
+    let batched = Batched::new(a, b, shape);
+    let (da, db) = (a.elements::<T>(), b.elements::<T>());
+    multiply(&batched, da, db, out, finish);
+}
+
+fn multiply<T: Accumulator>(
+    batched: &Batched,
+    da: &[T],
+    db: &[T],
+    out: &mut [T],
+    finish: Option<Finish<'_, T>>,
+) {
+    let sizes = (batched.rows, batched.columns, batched.depth);
+    let each = batched.rows * batched.columns;
+    if each == 0 {
+        return;
+    }
+    let one = |i: usize, run: &mut [T]| {
+        let Some((oa, ob)) = batched.offsets.get(i) else { return };
+        let a = Matrix {
+            data: da,
+            offset: *oa,
+            row_stride: batched.a_strides.0,
+            column_stride: batched.a_strides.1,
+        };
+        let b = Matrix {
+            data: db,
+            offset: *ob,
+            row_stride: batched.b_strides.0,
+            column_stride: batched.b_strides.1,
+        };
+        product(sizes, a, b, run, i * each, finish);
+    };
+    if batched.offsets.len() > 1 && out.len() * batched.depth > 1 << 18 {
+        let least = (1usize << 15).div_ceil(each.saturating_mul(batched.depth).max(1));
+        parallel::grouped(out, each, least, &one);
+    } else {
+        out.chunks_mut(each).enumerate().for_each(|(i, run)| one(i, run));
+    }
+}
+
+/// Widens strided elements into packed f32 in the operand's own index order, so that strides stay those of its shape.
+fn widened<T: bytemuck::AnyBitPattern>(x: &Operand<'_>, widen: impl Fn(T) -> f32) -> Vec<f32> {
+    let data = x.elements::<T>();
+    let mut out = Vec::with_capacity(x.shape().numel());
+    for_each_offset(x, |offset| out.push(widen(data[offset])));
+    out
+}
+
+/// Visits element offsets in row-major order.
+fn for_each_offset(x: &Operand<'_>, mut visit: impl FnMut(usize)) {
+    let (shape, rank) = (x.shape(), x.shape().rank());
+    if shape.has_zero() {
+        return;
+    }
+    let mut index = [0usize; 8];
+    let mut offset = x.offset as isize;
+    loop {
+        visit(offset as usize);
+        let mut axis = rank;
+        loop {
+            if axis == 0 {
+                return;
+            }
+            axis -= 1;
+            index[axis] += 1;
+            offset += x.strides[axis];
+            if index[axis] < shape[axis] {
+                break;
+            }
+            offset -= x.strides[axis] * shape[axis] as isize;
+            index[axis] = 0;
+        }
+    }
+}
+
+/// The product of f16 or bf16 operands, unrounded.
+fn product_in_f32(a: &Operand<'_>, b: &Operand<'_>, shape: &Shape) -> Vec<f32> {
+    let wide = |x: &Operand<'_>| match x.ty.dtype {
+        DType::F16 => widened::<f16>(x, Narrow::widen),
+        _ => widened::<bf16>(x, Narrow::widen),
+    };
+    let (wa, wb) = (wide(a), wide(b));
+    let as_f32 = |x: &Operand<'_>| TensorType::new(DType::F32, *x.shape());
+    let pa = Operand::packed(as_f32(a), bytemuck::cast_slice(&wa));
+    let pb = Operand::packed(as_f32(b), bytemuck::cast_slice(&wb));
+    let mut out = vec![0f32; shape.numel()];
+    matmul_with(&pa, &pb, shape, &mut out, None);
+    out
+}
+
+fn matmul_integer<T: Number>(a: &Operand<'_>, b: &Operand<'_>, shape: &Shape, out: &mut [T]) {
+    let batched = Batched::new(a, b, shape);
+    let (da, db) = (a.elements::<T>(), b.elements::<T>());
+    let at = |data: &[T], offset: usize, delta: isize| data[(offset as isize + delta) as usize];
+    let each = batched.rows * batched.columns;
+    if each == 0 {
+        return;
+    }
+    for (run, (oa, ob)) in out.chunks_mut(each).zip(&batched.offsets) {
+        run.fill(T::ZERO);
+        for (i, row) in run.chunks_mut(batched.columns).enumerate() {
+            for k in 0..batched.depth {
+                let x = at(da, *oa, i as isize * batched.a_strides.0 + k as isize * batched.a_strides.1);
+                for (j, o) in row.iter_mut().enumerate() {
+                    let y = at(db, *ob, k as isize * batched.b_strides.0 + j as isize * batched.b_strides.1);
+                    *o = o.plus(x.times(y));
+                }
+            }
+        }
+    }
+}
+
+/// `out[i] = x[i] · w[expert[i]]`: rows are grouped by expert, so that each matrix is read once.
+pub(crate) fn grouped_matmul(x: &[Operand<'_>], out: &mut [Target<'_>], checked: bool) -> Result<(), Fault> {
+    let experts = expert_ids(&x[2]);
+    let count = x[1].shape()[0];
+    if checked {
+        let bad = experts.iter().position(|e| *e < 0 || *e >= count as i64);
+        if let Some(position) = bad {
+            return Err(Fault { position, value: experts[position], size: count });
+        }
+    }
+    match x[0].ty.dtype {
+        DType::F64 => grouped::<f64, f64>(x, &mut out[0], &experts, |s| Cow::Borrowed(s), |v| v),
+        DType::F16 => grouped::<f16, f32>(x, &mut out[0], &experts, widened_slice, f16::from_f32),
+        DType::BF16 => grouped::<bf16, f32>(x, &mut out[0], &experts, widened_slice, bf16::from_f32),
+        _ => grouped::<f32, f32>(x, &mut out[0], &experts, |s| Cow::Borrowed(s), |v| v),
+    }
+    Ok(())
+}
+
+fn expert_ids(x: &Operand<'_>) -> Vec<i64> {
+    match x.ty.dtype {
+        DType::I32 => x.slice::<i32>().iter().map(|e| i64::from(*e)).collect(),
+        _ => x.slice::<i64>().to_vec(),
+    }
+}
+
+fn widened_slice<T: Narrow>(x: &[T]) -> Cow<'_, [f32]> {
+    x.iter().map(|v| v.widen()).collect()
+}
+
+/// Rows of `[M, K]` times the `[K, N]` matrix of their expert; rows of no expert become zeros.
+fn grouped<T: Number, A: Accumulator>(
+    x: &[Operand<'_>],
+    out: &mut Target<'_>,
+    experts: &[i64],
+    widen: fn(&[T]) -> Cow<'_, [A]>,
+    narrow: fn(A) -> T,
+) {
+    let (k, n) = (x[1].shape()[1], x[1].shape()[2]);
+    let (rows, weights) = (x[0].slice::<T>(), x[1].slice::<T>());
+    let out = out.elements::<T>();
+    out.fill(T::ZERO);
+    if k * n == 0 {
+        return;
+    }
+    let mut groups: Vec<Vec<usize>> = vec![Vec::new(); x[1].shape()[0]];
+    for (i, expert) in experts.iter().enumerate() {
+        if let Some(group) = usize::try_from(*expert).ok().and_then(|e| groups.get_mut(e)) {
+            group.push(i);
+        }
+    }
+    for (group, matrix) in groups.iter().zip(weights.chunks(k * n)).filter(|(group, _)| !group.is_empty()) {
+        let a: Vec<A> = group.iter().flat_map(|i| widen(&rows[i * k..(i + 1) * k]).into_owned()).collect();
+        let mut c = vec![A::ZERO; group.len() * n];
+        product(
+            (group.len(), n, k),
+            Matrix::packed(&a, k),
+            Matrix::packed(&widen(matrix), n),
+            &mut c,
+            0,
+            None,
+        );
+        for (i, row) in group.iter().zip(c.chunks(n)) {
+            out[i * n..(i + 1) * n].iter_mut().zip(row).for_each(|(o, v)| *o = narrow(*v));
+        }
+    }
+}

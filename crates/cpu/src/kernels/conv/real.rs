@@ -1,0 +1,81 @@
+//! The two types convolutions and interpolations compute in, and the way from and to the half ones.
+
+use half::slice::HalfFloatSliceExt;
+
+use crate::kernels::product::Accumulator;
+use crate::operand::Number;
+use crate::parallel;
+
+/// f32 or f64.
+pub(crate) trait Real:
+    Accumulator
+    + std::ops::Add<Output = Self>
+    + std::ops::Mul<Output = Self>
+    + std::ops::Div<Output = Self>
+    + std::ops::AddAssign
+{
+    /// `self · a + b`, fused where that is one instruction.
+    fn multiply_add<const FMA: bool>(self, a: Self, b: Self) -> Self;
+    /// |self|.
+    fn magnitude(self) -> Self;
+    /// self to a power.
+    fn power(self, p: Self) -> Self;
+}
+
+macro_rules! real {
+    ($t:ty) => {
+        impl Real for $t {
+            #[inline(always)]
+            fn multiply_add<const FMA: bool>(self, a: Self, b: Self) -> Self {
+                if FMA { self.mul_add(a, b) } else { self * a + b }
+            }
+            #[inline(always)]
+            fn magnitude(self) -> Self {
+                self.abs()
+            }
+            fn power(self, p: Self) -> Self {
+                self.powf(p)
+            }
+        }
+    };
+}
+real!(f32);
+real!(f64);
+
+/// f16 or bf16.
+pub(crate) trait Half: Number + Send + Sync {
+    /// As f32, exactly.
+    fn widen(from: &[Self], to: &mut [f32]);
+    /// Rounded to nearest even.
+    fn narrow(from: &[f32], to: &mut [Self]);
+}
+
+macro_rules! half {
+    ($t:ty) => {
+        impl Half for $t {
+            fn widen(from: &[Self], to: &mut [f32]) {
+                from.convert_to_f32_slice(to);
+            }
+            fn narrow(from: &[f32], to: &mut [Self]) {
+                to.convert_from_f32_slice(from);
+            }
+        }
+    };
+}
+half!(half::f16);
+half!(half::bf16);
+
+/// Elements one task converts.
+const CONVERTED: usize = 1 << 16;
+
+/// All elements as f32.
+pub(crate) fn widened<H: Half>(from: &[H]) -> Vec<f32> {
+    let mut to = vec![0f32; from.len()];
+    parallel::chunks(&mut to, CONVERTED, &|i, to| H::widen(&from[i * CONVERTED..][..to.len()], to));
+    to
+}
+
+/// All elements rounded to a half type.
+pub(crate) fn narrowed<H: Half>(from: &[f32], to: &mut [H]) {
+    parallel::chunks(to, CONVERTED, &|i, to| H::narrow(&from[i * CONVERTED..][..to.len()], to));
+}

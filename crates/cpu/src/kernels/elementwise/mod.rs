@@ -1,0 +1,80 @@
+//! Elementwise operations and fused regions over operands of any strides.
+//!
+//! ```text
+//!   Region ── Program::new ──> steps over registers        (program.rs; once, at load)
+//!   output in blocks ─┬─ operands of the block             (layout.rs: a slice, a number, or a gather)
+//!                     ├─ each step one vector loop         (exec.rs → float.rs, int.rs, cast.rs)
+//!                     └─ the last step writes the target
+//!   a region that is the identity ── copy.rs: runs, or tiles where axes are swapped
+//! ```
+//!
+//! f16 and bf16 live in registers as f32 numbers, rounded after every step.
+
+mod cast;
+mod copy;
+mod exec;
+mod float;
+mod int;
+mod layout;
+mod program;
+mod rider;
+#[cfg(test)]
+mod tests;
+
+use olivine_ir::op::ScalarOp;
+
+use crate::operand::{Operand, Target};
+use crate::parallel;
+use exec::{Scratch, Sweep};
+
+pub(crate) use program::Program;
+pub(crate) use rider::Rider;
+
+/// Elements a task should have at least, for threads to be worth their cost.
+const TASK: usize = 32 << 10;
+
+/// One elementwise operation.
+pub(crate) fn scalar_op(op: &ScalarOp, x: &[Operand<'_>], out: &mut [Target<'_>]) {
+    let dtypes: Vec<_> = x.iter().map(|o| o.ty.dtype).collect();
+    fused(&Program::single(*op, &dtypes), x, out);
+}
+
+/// A region at every position of the operands' common shape; a target may share its bytes with operands of its layout.
+pub(crate) fn fused(program: &Program, x: &[Operand<'_>], out: &mut [Target<'_>]) {
+    let Some(first) = out.first() else { return };
+    let shape = first.ty.shape;
+    let numel = shape.numel();
+    if numel == 0 {
+        return;
+    }
+    if let (true, [operand], [target]) = (program.is_copy(), x, &mut *out) {
+        copy::copy(operand, target);
+        return;
+    }
+    let (dims, readers) = layout::readers(&shape, x);
+    let sweep = Sweep::new(program, &readers, &dims, numel, out.iter().map(|t| t.ty.bytes()).max());
+    let sizes: Vec<usize> = out.iter().map(|t| t.ty.dtype.size()).collect();
+    let work = numel.saturating_mul(program.cost());
+    let threads = rayon::current_num_threads();
+    if work < 2 * TASK || threads == 1 {
+        let mut runs: Vec<&mut [u8]> = out.iter_mut().map(|t| &mut *t.bytes).collect();
+        Scratch::with(|scratch| sweep.run(0, numel, None, &mut runs, scratch));
+        return;
+    }
+    // A few tasks per thread even out unequal cores; whole steps keep blocks from being cut.
+    let tasks = (work / TASK).min(threads * 4).max(1);
+    let per_task = numel.div_ceil(tasks).next_multiple_of(sweep.step());
+    let mut chunks: Vec<(usize, Vec<&mut [u8]>)> =
+        (0..numel.div_ceil(per_task)).map(|i| (i * per_task, Vec::with_capacity(sizes.len()))).collect();
+    for (target, size) in out.iter_mut().zip(&sizes) {
+        for (chunk, bytes) in chunks.iter_mut().zip(target.bytes.chunks_mut(per_task * size)) {
+            chunk.1.push(bytes);
+        }
+    }
+    parallel::parts(&mut chunks, 1, &|_, part| {
+        for (start, runs) in part {
+            let len = per_task.min(numel - *start);
+            Scratch::with(|scratch| sweep.run(*start, len, None, runs, scratch));
+        }
+    });
+}

@@ -1,0 +1,17 @@
+//! One file or folder per kernel family. A kernel reads strided [`Operand`](crate::operand::Operand)s and writes
+//! packed [`Target`](crate::operand::Target)s.
+
+pub(crate) mod attention;
+pub(crate) mod contraction;
+pub(crate) mod conv;
+pub(crate) mod create;
+pub(crate) mod elementwise;
+pub(crate) mod index;
+pub(crate) mod movement;
+pub(crate) mod pool;
+pub(crate) mod product;
+pub(crate) mod reduce;
+pub(crate) mod resize;
+pub(crate) mod rope;
+pub(crate) mod rows;
+pub(crate) mod scan;

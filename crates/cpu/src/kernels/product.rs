@@ -1,0 +1,245 @@
+//! Matrix products on strided memory: the one place that calls `gemm`.
+
+use std::marker::PhantomData;
+
+use crate::operand::Number;
+use crate::parallel;
+
+/// A float the product accumulates in.
+pub(crate) trait Accumulator: Number + Send + Sync {}
+
+impl Accumulator for f32 {}
+impl Accumulator for f64 {}
+
+/// A matrix read through strides from `data[offset]` on.
+#[derive(Clone, Copy)]
+pub(crate) struct Matrix<'a, T> {
+    pub(crate) data: &'a [T],
+    pub(crate) offset: usize,
+    pub(crate) row_stride: isize,
+    pub(crate) column_stride: isize,
+}
+
+impl<'a, T> Matrix<'a, T> {
+    /// Row-major with `columns` per row.
+    pub(crate) fn packed(data: &'a [T], columns: usize) -> Self {
+        Matrix { data, offset: 0, row_stride: columns as isize, column_stride: 1 }
+    }
+
+    /// Whether every element of a `rows × columns` reading lies in the data.
+    fn holds(&self, rows: usize, columns: usize) -> bool {
+        if rows == 0 || columns == 0 {
+            return true;
+        }
+        let (mut low, mut high) = (self.offset as isize, self.offset as isize);
+        for (count, stride) in [(rows, self.row_stride), (columns, self.column_stride)] {
+            let reach = (count as isize - 1) * stride;
+            if reach < 0 { low += reach } else { high += reach }
+        }
+        low >= 0 && (high as usize) < self.data.len()
+    }
+
+    /// The matrix without its first `rows` and `columns`.
+    fn after(self, rows: usize, columns: usize) -> Self {
+        let steps = rows as isize * self.row_stride + columns as isize * self.column_stride;
+        Matrix { offset: (self.offset as isize + steps) as usize, ..self }
+    }
+}
+
+/// Called on every finished run of a result row: the run's first flat position in the result, and its elements.
+pub(crate) type Finish<'a, T> = &'a (dyn Fn(usize, &mut [T]) + Sync);
+
+/// Tile sizes: both operands' panels of a tile stay in L2 beside the tile, which the epilogue then finds there.
+const TILE_ROWS: usize = 256;
+const TILE_COLUMNS: usize = 192;
+const WIDE_TILE_COLUMNS: usize = 384;
+
+/// Below this many multiplications one thread is faster than two.
+const SERIAL_WORK: usize = 64 * 64 * 64;
+
+/// A result of many rows, of which each task writes rectangles of its own.
+pub(crate) struct Grid<'a, T> {
+    first: *mut T,
+    len: usize,
+    owner: PhantomData<&'a mut [T]>,
+}
+
+// Safety: a grid only hands out memory through `run` and `multiply`, whose callers promise to keep to disjoint parts.
+unsafe impl<T: Send> Send for Grid<'_, T> {}
+// Safety: as above.
+unsafe impl<T: Send> Sync for Grid<'_, T> {}
+
+impl<'a, T: Accumulator> Grid<'a, T> {
+    pub(crate) fn new(data: &'a mut [T]) -> Self {
+        Grid { first: data.as_mut_ptr(), len: data.len(), owner: PhantomData }
+    }
+
+    /// `len` elements from `start` on.
+    ///
+    /// # Safety
+    /// Nobody else may hold or write these elements while the slice lives.
+    #[allow(clippy::mut_from_ref)]
+    pub(crate) unsafe fn run(&self, start: usize, len: usize) -> &mut [T] {
+        assert!(start <= self.len && len <= self.len - start, "a run lies inside its grid");
+        // Safety: in bounds as asserted; exclusive by the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.first.add(start), len) }
+    }
+
+    /// Writes `scale · a · b` (or adds it, with `accumulate`) to the rectangle that begins at `start` and whose rows lie
+    /// `pitch` apart, on this thread.
+    ///
+    /// # Safety
+    /// Nobody else may hold or write the rectangle meanwhile.
+    pub(crate) unsafe fn multiply(
+        &self,
+        (rows, columns, depth): (usize, usize, usize),
+        start: usize,
+        pitch: usize,
+        a: Matrix<'_, T>,
+        b: Matrix<'_, T>,
+        scale: T,
+        accumulate: bool,
+    ) {
+        if rows == 0 || columns == 0 {
+            return;
+        }
+        assert!(start + (rows - 1) * pitch + columns <= self.len, "a rectangle lies inside its grid");
+        assert!(a.holds(rows, depth) && b.holds(depth, columns), "a product's operands are whole");
+        if depth == 0 {
+            for row in (0..rows).filter(|_| !accumulate) {
+                // Safety: inside, as asserted; exclusive by the caller's promise.
+                unsafe { self.run(start + row * pitch, columns) }.fill(T::ZERO);
+            }
+            return;
+        }
+        // Safety: all three rectangles are in bounds as asserted; the result is exclusive by the caller's promise.
+        unsafe {
+            gemm::gemm(
+                rows,
+                columns,
+                depth,
+                self.first.add(start),
+                1,
+                pitch as isize,
+                accumulate,
+                a.data.as_ptr().add(a.offset),
+                a.column_stride,
+                a.row_stride,
+                b.data.as_ptr().add(b.offset),
+                b.column_stride,
+                b.row_stride,
+                T::ONE,
+                scale,
+                false,
+                false,
+                false,
+                gemm::Parallelism::None,
+            );
+        }
+    }
+}
+
+/// `out = scale · a · b` (or `out + scale · a · b`, with `accumulate`), packed, on this thread.
+pub(crate) fn multiply<T: Accumulator>(
+    sizes: (usize, usize, usize),
+    a: Matrix<'_, T>,
+    b: Matrix<'_, T>,
+    scale: T,
+    accumulate: bool,
+    out: &mut [T],
+) {
+    // Safety: the grid is this call's alone.
+    unsafe { Grid::new(out).multiply(sizes, 0, sizes.1, a, b, scale, accumulate) }
+}
+
+/// `out[rows, columns] = a[rows, depth] · b[depth, columns]`, packed, then `finish` on every run.
+///
+/// `start` is the flat position of `out` in the whole result, for `finish`.
+pub(crate) fn product<T: Accumulator>(
+    (rows, columns, depth): (usize, usize, usize),
+    a: Matrix<'_, T>,
+    b: Matrix<'_, T>,
+    out: &mut [T],
+    start: usize,
+    finish: Option<Finish<'_, T>>,
+) {
+    assert!(a.holds(rows, depth) && b.holds(depth, columns) && out.len() == rows * columns);
+    if rows == 0 || columns == 0 {
+        return;
+    }
+    let serial = rows * columns * depth.max(1) <= SERIAL_WORK || rayon::current_num_threads() == 1;
+    let tile_rows = rows.div_ceil(rows.div_ceil(TILE_ROWS));
+    let widest = if rows >= TILE_ROWS { WIDE_TILE_COLUMNS } else { TILE_COLUMNS };
+    let tile_columns = if serial { columns } else { even_part(columns, widest) };
+    let across = columns.div_ceil(tile_columns);
+    let tiles = rows.div_ceil(tile_rows) * across;
+    let grid = Grid::new(out);
+    let tile = |t: usize| {
+        let (r, c) = (t / across * tile_rows, t % across * tile_columns);
+        let (height, width) = (tile_rows.min(rows - r), tile_columns.min(columns - c));
+        let size = (height, width, depth);
+        // Safety: no other tile touches these rows and columns.
+        unsafe { grid.multiply(size, r * columns + c, columns, a.after(r, 0), b.after(0, c), T::ONE, false) };
+        let Some(finish) = finish else { return };
+        for row in r..r + height {
+            let first = row * columns + c;
+            // Safety: this run belongs to this tile alone.
+            let run = unsafe { grid.run(first, width) };
+            finish(start + first, run);
+        }
+    };
+    if serial {
+        (0..tiles).for_each(tile);
+    } else {
+        parallel::tasks(tiles, &tile);
+    }
+}
+
+/// Cuts `total` into equal parts of at most `most`, rounded up to whole vectors.
+fn even_part(total: usize, most: usize) -> usize {
+    let parts = total.div_ceil(most);
+    total.div_ceil(parts).next_multiple_of(16)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(rows: usize, columns: usize, depth: usize) {
+        let a: Vec<f32> = (0..rows * depth).map(|i| ((i * 7) % 13) as f32 - 6.0).collect();
+        let bt: Vec<f32> = (0..columns * depth).map(|i| ((i * 5) % 11) as f32 - 5.0).collect();
+        let b = Matrix { data: &bt, offset: 0, row_stride: 1, column_stride: depth as isize };
+        let mut out = vec![f32::NAN; rows * columns];
+        let add_one = |_: usize, run: &mut [f32]| run.iter_mut().for_each(|x| *x += 1.0);
+        product((rows, columns, depth), Matrix::packed(&a, depth), b, &mut out, 0, Some(&add_one));
+        for r in 0..rows {
+            for c in 0..columns {
+                let want: f32 = (0..depth).map(|k| a[r * depth + k] * bt[c * depth + k]).sum::<f32>() + 1.0;
+                assert_eq!(out[r * columns + c], want, "{rows}x{columns}x{depth} at {r},{c}");
+            }
+        }
+    }
+
+    #[test]
+    fn tiles_of_every_size_cover_the_result_once() {
+        for (r, c, k) in [(1, 1, 1), (3, 5, 0), (0, 4, 4), (300, 17, 40), (130, 500, 33), (257, 401, 9)] {
+            check(r, c, k);
+        }
+    }
+
+    #[test]
+    fn operands_may_run_backwards_and_results_accumulate() {
+        let (a, b) = ([6.0, 5.0, 4.0, 3.0, 2.0, 1.0f64], [1.0, 0.0, -1.0f64]);
+        // [[1, 2, 3], [4, 5, 6]] read from its last element, times a column.
+        let backwards = Matrix { data: &a, offset: 5, row_stride: -3, column_stride: -1 };
+        let mut out = [10.0, 20.0];
+        multiply((2, 1, 3), backwards, Matrix::packed(&b, 1), 2.0, true, &mut out);
+        assert_eq!(out, [6.0, 16.0]);
+        multiply((2, 1, 3), backwards, Matrix::packed(&b, 1), 0.5, false, &mut out);
+        assert_eq!(out, [-1.0, -1.0]);
+        multiply((2, 1, 0), backwards, Matrix::packed(&b, 1), 1.0, true, &mut out);
+        assert_eq!(out, [-1.0, -1.0]);
+        multiply((2, 1, 0), backwards, Matrix::packed(&b, 1), 1.0, false, &mut out);
+        assert_eq!(out, [0.0, 0.0]);
+    }
+}

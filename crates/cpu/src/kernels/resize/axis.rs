@@ -1,0 +1,142 @@
+//! One axis of a resize: where results lie in the operand, and which samples make them.
+
+use std::ops::Range;
+
+use olivine_ir::op::{CoordinateMode, NearestMode, Resize, ResizeMode};
+
+/// Samples and weights for every position of an axis' result, the same number for each.
+pub(super) struct Filter {
+    pub(super) input: usize,
+    pub(super) output: usize,
+    /// Samples per position.
+    pub(super) taps: usize,
+    pub(super) indices: Vec<usize>,
+    pub(super) weights: Vec<f64>,
+}
+
+/// Beyond every position that a sample can have.
+const FAR: f64 = (1u64 << 52) as f64;
+
+/// True when an axis passes through untouched.
+pub(super) fn is_unchanged(op: &Resize, from: &[usize], axis: usize) -> bool {
+    from[axis] == op.sizes[axis] && (scale(op, from, axis) - 1.0).abs() <= 1e-9
+}
+
+fn scale(op: &Resize, from: &[usize], axis: usize) -> f64 {
+    op.scales.as_ref().map_or_else(|| op.sizes[axis] as f64 / from[axis] as f64, |s| s[axis])
+}
+
+/// Where position `i` of the result lies in the operand.
+fn coordinate(op: &Resize, from: &[usize], axis: usize, i: usize) -> f64 {
+    let (input, output, scale) = (from[axis] as f64, op.sizes[axis] as f64, scale(op, from, axis));
+    // A given scale may stand for a fractional size, which the result's size rounds down.
+    let exact = scale * input;
+    let centre = (i as f64 + 0.5) / scale;
+    let x = match op.coordinates {
+        CoordinateMode::HalfPixel => centre - 0.5,
+        CoordinateMode::HalfPixelSymmetric => input / 2.0 * (1.0 - output / exact) + centre - 0.5,
+        CoordinateMode::PytorchHalfPixel if op.sizes[axis] == 1 => 0.0,
+        CoordinateMode::PytorchHalfPixel => centre - 0.5,
+        CoordinateMode::AlignCorners if i == 0 || exact == 1.0 => 0.0,
+        CoordinateMode::AlignCorners => i as f64 * (input - 1.0) / (exact - 1.0),
+        CoordinateMode::Asymmetric => i as f64 / scale,
+    };
+    // A position on a sample stays on it, whatever rounding the arithmetic above picked up.
+    if (x - x.round()).abs() <= 8.0 * f64::EPSILON * input { x.round() } else { x }
+}
+
+/// The nearest sample for every position of an axis.
+pub(super) fn nearest(op: &Resize, from: &[usize], axis: usize) -> Vec<usize> {
+    if is_unchanged(op, from, axis) {
+        return (0..from[axis]).collect();
+    }
+    (0..op.sizes[axis])
+        .map(|i| {
+            let x = coordinate(op, from, axis, i);
+            let at = match op.nearest {
+                NearestMode::RoundPreferFloor if x - x.floor() <= 0.5 => x.floor(),
+                NearestMode::RoundPreferCeil if x - x.floor() < 0.5 => x.floor(),
+                NearestMode::RoundPreferFloor | NearestMode::RoundPreferCeil => x.floor() + 1.0,
+                NearestMode::Floor => x.floor(),
+                NearestMode::Ceil => x.ceil(),
+            };
+            (at.max(0.0) as usize).min(from[axis].saturating_sub(1))
+        })
+        .collect()
+}
+
+impl Filter {
+    /// The interpolation of an axis; samples outside are the edge's.
+    pub(super) fn new(op: &Resize, from: &[usize], axis: usize) -> Self {
+        let (input, output) = (from[axis], op.sizes[axis]);
+        let cubic = op.mode == ResizeMode::Cubic;
+        // Downsampling with antialiasing stretches the filter by the inverse of the scale.
+        // A scale far below one over the size would only repeat the edges, at the cost of a long filter.
+        let least = 0.25 / input.max(1) as f64;
+        let shrink = if op.antialias { scale(op, from, axis).max(least).min(1.0) } else { 1.0 };
+        let radius = if cubic { 2.0 } else { 1.0 };
+        let lead = (-radius / shrink).floor() as i64 + 1;
+        let taps = (2 - 2 * lead) as usize;
+        let mut filter = Filter { input, output, taps, indices: Vec::new(), weights: Vec::new() };
+        let mut weights = vec![0.0; taps];
+        for i in 0..output {
+            let x = coordinate(op, from, axis, i).clamp(-FAR, FAR);
+            // The sample before x, strictly: a position on a sample counts as the end of the step towards it.
+            let before = x.ceil() - 1.0;
+            let ratio = x - before;
+            for (k, w) in weights.iter_mut().enumerate() {
+                let distance = (shrink * ((lead + k as i64) as f64 - ratio)).abs();
+                *w = if cubic { cubic_weight(distance, op.cubic) } else { (1.0 - distance).max(0.0) };
+            }
+            let place = |k: usize| before as i64 + lead + k as i64;
+            let outside = |k: usize| place(k) < 0 || place(k) >= input as i64;
+            // A position all of whose samples lie outside keeps them: it reads the edge.
+            if op.exclude_outside && (0..taps).any(|k| !outside(k) && weights[k] != 0.0) {
+                (0..taps).filter(|&k| outside(k)).for_each(|k| weights[k] = 0.0);
+            }
+            if op.exclude_outside || op.antialias {
+                let sum: f64 = weights.iter().sum();
+                weights.iter_mut().filter(|_| sum != 0.0).for_each(|w| *w /= sum);
+            }
+            filter.weights.extend_from_slice(&weights);
+            let last = input.saturating_sub(1) as i64;
+            filter.indices.extend((0..taps).map(|k| place(k).clamp(0, last) as usize));
+        }
+        filter
+    }
+
+    /// Every sample as it is.
+    pub(super) fn identity(size: usize) -> Self {
+        let indices = (0..size).collect();
+        Filter { input: size, output: size, taps: 1, indices, weights: vec![1.0; size] }
+    }
+
+    /// True for [`Filter::identity`].
+    pub(super) fn is_identity(&self) -> bool {
+        self.taps == 1
+    }
+
+    /// Samples and weights of one position.
+    pub(super) fn of(&self, i: usize) -> (&[usize], &[f64]) {
+        let at = i * self.taps..(i + 1) * self.taps;
+        (&self.indices[at.clone()], &self.weights[at])
+    }
+
+    /// The samples that positions `first..end` read, with those between.
+    pub(super) fn reach(&self, first: usize, end: usize) -> Range<usize> {
+        let seen = &self.indices[first * self.taps..end * self.taps];
+        let (lo, hi) = seen.iter().fold((self.input, 0), |(lo, hi), &i| (lo.min(i), hi.max(i + 1)));
+        lo..hi.max(lo)
+    }
+}
+
+/// Cubic convolution at a distance, with parameter `a`.
+fn cubic_weight(x: f64, a: f64) -> f64 {
+    if x <= 1.0 {
+        ((a + 2.0) * x - (a + 3.0)) * x * x + 1.0
+    } else if x < 2.0 {
+        ((a * x - 5.0 * a) * x + 8.0 * a) * x - 4.0 * a
+    } else {
+        0.0
+    }
+}

@@ -1,0 +1,227 @@
+//! The elementwise functions in f64, one number at a time.
+
+use olivine_ir::op::{Activation, Binary, Unary};
+
+/// The larger; NaN if either is.
+#[inline(always)]
+pub(crate) fn max(a: f64, b: f64) -> f64 {
+    if a > b || a.is_nan() { a } else { b }
+}
+
+/// The smaller; NaN if either is.
+#[inline(always)]
+pub(crate) fn min(a: f64, b: f64) -> f64 {
+    if a < b || a.is_nan() { a } else { b }
+}
+
+/// Remainder with the sign of b.
+pub(crate) fn modulo(a: f64, b: f64) -> f64 {
+    let r = a % b;
+    if r != 0.0 && (r < 0.0) != (b < 0.0) {
+        r + b
+    } else if r == 0.0 {
+        0.0f64.copysign(b)
+    } else {
+        r
+    }
+}
+
+const SQRT_1_2: f64 = std::f64::consts::FRAC_1_SQRT_2;
+
+/// selu's scale.
+pub(crate) const SELU_SCALE: f64 = 1.050_700_987_355_480_5;
+/// selu's scale times its alpha.
+pub(crate) const SELU_BELOW: f64 = 1.758_099_340_847_376_6;
+
+/// A function of one number.
+#[inline]
+pub(crate) fn unary(op: Unary, x: f64) -> f64 {
+    match op {
+        Unary::Neg => -x,
+        Unary::Abs => x.abs(),
+        Unary::Sign => {
+            if x > 0.0 {
+                1.0
+            } else if x < 0.0 {
+                -1.0
+            } else {
+                x
+            }
+        }
+        Unary::Reciprocal => 1.0 / x,
+        Unary::Square => x * x,
+        Unary::Sqrt => x.sqrt(),
+        Unary::Rsqrt => 1.0 / x.sqrt(),
+        Unary::Exp => x.exp(),
+        Unary::Expm1 => x.exp_m1(),
+        Unary::Log => x.ln(),
+        Unary::Log1p => x.ln_1p(),
+        Unary::Log2 => x.log2(),
+        Unary::Sin => x.sin(),
+        Unary::Cos => x.cos(),
+        Unary::Tan => x.tan(),
+        Unary::Asin => x.asin(),
+        Unary::Acos => x.acos(),
+        Unary::Atan => x.atan(),
+        Unary::Sinh => x.sinh(),
+        Unary::Cosh => x.cosh(),
+        Unary::Tanh => x.tanh(),
+        Unary::Asinh => x.asinh(),
+        Unary::Acosh => acosh(x),
+        Unary::Atanh => x.atanh(),
+        Unary::Erf => erf(x),
+        Unary::Ceil => x.ceil(),
+        Unary::Floor => x.floor(),
+        Unary::Round => x.round_ties_even(),
+        Unary::Trunc => x.trunc(),
+        Unary::Relu => max(x, 0.0),
+        Unary::Sigmoid => sigmoid(x),
+        Unary::Silu => times(x, sigmoid(x)),
+        Unary::Gelu => times(x, 0.5 * erfc(-x * SQRT_1_2)),
+        Unary::GeluTanh => {
+            let z = 2.0 * std::f64::consts::FRAC_2_SQRT_PI * SQRT_1_2 * (x + 0.044715 * x * x * x);
+            times(x, sigmoid(z))
+        }
+        Unary::Softplus => softplus(x),
+        Unary::Softsign => {
+            if x.is_infinite() {
+                x.signum()
+            } else {
+                x / (1.0 + x.abs())
+            }
+        }
+        Unary::Selu => {
+            if x > 0.0 || x.is_nan() {
+                SELU_SCALE * x
+            } else {
+                SELU_BELOW * x.exp_m1()
+            }
+        }
+        Unary::Mish => times(x, softplus(x).tanh()),
+        Unary::HardSwish => times(x, min(max(x / 6.0 + 0.5, 0.0), 1.0)),
+        Unary::LogSigmoid => -softplus(-x),
+        Unary::Not | Unary::IsNan | Unary::IsInf => x,
+    }
+}
+
+/// x·y where y is a weight that vanishes faster than x grows: −∞·0 is −0, not NaN.
+fn times(x: f64, y: f64) -> f64 {
+    if y == 0.0 && x == f64::NEG_INFINITY { -0.0 } else { x * y }
+}
+
+fn sigmoid(x: f64) -> f64 {
+    let e = (-x.abs()).exp();
+    if x < 0.0 { e / (1.0 + e) } else { 1.0 / (1.0 + e) }
+}
+
+fn softplus(x: f64) -> f64 {
+    max(x, 0.0) + (-x.abs()).exp().ln_1p()
+}
+
+fn acosh(x: f64) -> f64 {
+    if x > 1e9 {
+        return x.ln() + std::f64::consts::LN_2;
+    }
+    let t = x - 1.0;
+    (t + (2.0 * t + t * t).sqrt()).ln_1p()
+}
+
+/// A function of one number with parameters.
+pub(crate) fn activation(a: Activation, x: f64) -> f64 {
+    match a {
+        Activation::LeakyRelu { alpha } => {
+            if x < 0.0 {
+                alpha * x
+            } else {
+                x
+            }
+        }
+        Activation::Elu { alpha } => {
+            if x < 0.0 {
+                alpha * x.exp_m1()
+            } else {
+                x
+            }
+        }
+        Activation::Celu { alpha } => max(x, 0.0) + min(alpha * (x / alpha).exp_m1(), 0.0),
+        Activation::HardSigmoid { alpha, beta } => min(max(alpha * x + beta, 0.0), 1.0),
+    }
+}
+
+/// A function of two numbers.
+#[inline]
+pub(crate) fn binary(op: Binary, a: f64, b: f64) -> f64 {
+    match op {
+        Binary::Add => a + b,
+        Binary::Sub => a - b,
+        Binary::Mul => a * b,
+        Binary::Div => a / b,
+        Binary::Pow => a.powf(b),
+        Binary::Max => max(a, b),
+        Binary::Min => min(a, b),
+        Binary::Rem => a % b,
+        Binary::Mod => modulo(a, b),
+        Binary::Atan2 => a.atan2(b),
+        Binary::And | Binary::Or | Binary::Xor | Binary::Shl | Binary::Shr => a,
+    }
+}
+
+/// The error function: its series of positive terms below 2, one minus the complement above.
+pub(crate) fn erf(x: f64) -> f64 {
+    let t = x.abs();
+    if t < 2.0 {
+        series(x)
+    } else if t > 6.0 {
+        1.0f64.copysign(x)
+    } else if x.is_nan() {
+        x
+    } else {
+        (1.0 - erfc_fraction(t)).copysign(x)
+    }
+}
+
+/// 1 − erf(x) without cancellation for positive x.
+pub(crate) fn erfc(x: f64) -> f64 {
+    if x.is_nan() {
+        x
+    } else if x < 0.5 {
+        1.0 - erf(x)
+    } else if x < 1.0 {
+        // The fraction converges slowly here, and the difference loses less than two bits.
+        1.0 - series(x)
+    } else if x > 28.0 {
+        0.0
+    } else {
+        erfc_fraction(x)
+    }
+}
+
+/// erf(x) = 2/√π · e^(−x²) · Σ 2ⁿ x^(2n+1) / (1·3·…·(2n+1)).
+fn series(x: f64) -> f64 {
+    let square = x * x;
+    let (mut term, mut sum, mut n) = (x, x, 1.0);
+    while term.abs() > sum.abs() * 1e-18 {
+        term *= 2.0 * square / (2.0 * n + 1.0);
+        sum += term;
+        n += 1.0;
+    }
+    std::f64::consts::FRAC_2_SQRT_PI * exp_minus_square(x) * sum
+}
+
+/// erfc(x) by its continued fraction, from x = 1 on.
+fn erfc_fraction(x: f64) -> f64 {
+    // Depth enough for x = 1; the fraction converges faster above.
+    let depth = (400.0 / (x * x)) as usize + 16;
+    let mut tail = x;
+    for k in (1..=depth).rev() {
+        tail = x + 0.5 * k as f64 / tail;
+    }
+    0.5 * std::f64::consts::FRAC_2_SQRT_PI * exp_minus_square(x) / tail
+}
+
+/// e^(−x²), the square's rounding error put back.
+fn exp_minus_square(x: f64) -> f64 {
+    let square = x * x;
+    let lost = x.mul_add(x, -square);
+    (-square).exp() * (1.0 - lost)
+}
