@@ -1,0 +1,34 @@
+//! The table of cases every backend must pass, and the f64 oracle behind it.
+//!
+//! ```text
+//!   table()  ── Case: graph builder, inputs' distribution, Bound ──┐
+//!   fuzz_cases()  (random shapes, the same Case)                   ├── check(case, backend) ── Report ── ops_markdown
+//!   oracle  ── what each operation means, in f64 and i64 ──────────┘
+//! ```
+//!
+//! ```
+//! use olivine_cases::{Oracle, run_table, table};
+//! let report = run_table(&Oracle, &table(), "softmax/last-axis", 1);
+//! assert_eq!(report.passed(), report.results.len());
+//! ```
+#![forbid(unsafe_code)]
+
+mod bound;
+mod case;
+mod check;
+mod coverage;
+mod fill;
+mod fuzz;
+pub mod oracle;
+mod session;
+mod table;
+
+pub use bound::{Bound, Mismatch, round_to, sum_of, ulp};
+pub use case::{Build, Case, Outputs, Prepared, Table};
+pub use check::{Backend, CaseResult, Outcome, Report, check, run_table};
+pub use coverage::ops_markdown;
+pub use fill::{Fill, Rng, normal, these, to_tensor, uniform, whole};
+pub use fuzz::{fuzz_cases, random_case};
+pub use oracle::backend::Oracle;
+pub use session::SessionBackend;
+pub use table::table;

@@ -1,0 +1,127 @@
+//! Attention score by score, and the key-value cache.
+
+use olivine_ir::TensorType;
+use olivine_ir::op::{Attention, HeadLayout, KvAppend, MaskKind};
+
+use super::Value;
+use super::value::{broadcast_flat, each, flat};
+
+/// Position of (batch, head, sequence, element) in a layout.
+fn place(layout: HeadLayout, dims: &[usize], b: usize, h: usize, s: usize, d: usize) -> usize {
+    match layout {
+        HeadLayout::Bshd => flat(dims, &[b, s, h, d]),
+        HeadLayout::Bhsd => flat(dims, &[b, h, s, d]),
+    }
+}
+
+/// Heads, sequence and element sizes in a layout.
+fn sizes(layout: HeadLayout, dims: &[usize]) -> (usize, usize, usize) {
+    match layout {
+        HeadLayout::Bshd => (dims[2], dims[1], dims[3]),
+        HeadLayout::Bhsd => (dims[1], dims[2], dims[3]),
+    }
+}
+
+pub(super) fn attention(op: &Attention, x: &[Value], ty: TensorType) -> Result<Value, String> {
+    let (q, k, v) = (x[0].as_floats()?, x[1].as_floats()?, x[2].as_floats()?);
+    let mut rest = x[3..].iter();
+    let mask = if op.mask == MaskKind::None { None } else { rest.next() };
+    let sinks = if op.sinks { rest.next().map(Value::as_floats).transpose()? } else { None };
+    let lengths = if op.lengths { rest.next().map(Value::as_ints).transpose()? } else { None };
+    let layout = op.layout;
+    let (heads, sq, d) = sizes(layout, x[0].shape());
+    let (kv_heads, sk, _) = sizes(layout, x[1].shape());
+    let (_, _, dv) = sizes(layout, x[2].shape());
+    let scale = op.scale.unwrap_or(1.0 / (d as f64).sqrt());
+    let mut out = vec![0.0; ty.shape.numel()];
+    for b in 0..x[0].shape()[0] {
+        let length = match lengths {
+            Some([one]) => (*one).clamp(0, sk as i64),
+            Some(many) => many[b].clamp(0, sk as i64),
+            None => sk as i64,
+        };
+        for h in 0..heads {
+            let kv = h * kv_heads / heads;
+            for i in 0..sq {
+                let position = length - sq as i64 + i as i64;
+                let mut weights: Vec<(usize, f64)> = Vec::new();
+                for j in 0..length as usize {
+                    let at = j as i64;
+                    let hidden = (op.causal && at > position)
+                        || op.window.is_some_and(|w| at > position || at <= position - w as i64);
+                    if hidden {
+                        continue;
+                    }
+                    let dot: f64 = (0..d)
+                        .map(|e| {
+                            q[place(layout, x[0].shape(), b, h, i, e)]
+                                * k[place(layout, x[1].shape(), b, kv, j, e)]
+                        })
+                        .sum();
+                    let mut score = dot * scale;
+                    if let Some(c) = op.softcap {
+                        score = c * (score / c).tanh();
+                    }
+                    match (op.mask, mask) {
+                        (MaskKind::Bias, Some(m)) => {
+                            score += m.as_floats()?[broadcast_flat(m.shape(), &[b, h, i, j])];
+                        }
+                        (MaskKind::Keep, Some(m))
+                            if m.as_ints()?[broadcast_flat(m.shape(), &[b, h, i, j])] == 0 =>
+                        {
+                            continue;
+                        }
+                        _ => {}
+                    }
+                    if score != f64::NEG_INFINITY {
+                        weights.push((j, score));
+                    }
+                }
+                // The sink is one more logit in the denominator.
+                let sink = sinks.map(|s| s[h]);
+                let top = weights.iter().map(|w| w.1).chain(sink).fold(f64::NEG_INFINITY, f64::max);
+                let total: f64 = weights.iter().map(|w| w.1).chain(sink).map(|s| (s - top).exp()).sum();
+                for e in 0..dv {
+                    let sum: f64 = weights
+                        .iter()
+                        .map(|(j, s)| (s - top).exp() / total * v[place(layout, x[2].shape(), b, kv, *j, e)])
+                        .sum();
+                    out[place(layout, &ty.shape, b, h, i, e)] = sum;
+                }
+            }
+        }
+    }
+    Ok(Value::floats(ty, out))
+}
+
+pub(super) fn kv_append(op: &KvAppend, x: &[Value]) -> Result<Value, String> {
+    let position = x[2].as_ints()?[0];
+    let axis = if op.layout == HeadLayout::Bshd { 1 } else { 2 };
+    let rows = x[1].shape();
+    // Cache and rows side by side, so that one flat position names an element of either.
+    let joined = both(&x[0], &x[1])?;
+    let mut from: Vec<usize> = (0..x[0].len()).collect();
+    each(rows, |at| {
+        let to = i128::from(position) + at[axis] as i128;
+        if (0..x[0].shape()[axis] as i128).contains(&to) {
+            let mut there = at.to_vec();
+            there[axis] = to as usize;
+            from[flat(x[0].shape(), &there)] = x[0].len() + flat(rows, at);
+        }
+    });
+    let mut next = 0;
+    Ok(joined.pick(x[0].ty, |_| {
+        next += 1;
+        Some(from[next - 1])
+    }))
+}
+
+/// The elements of two tensors of one dtype in a row.
+fn both(a: &Value, b: &Value) -> Result<Value, String> {
+    let data = if a.ty.dtype.is_float() {
+        super::Numbers::Floats([a.as_floats()?, b.as_floats()?].concat())
+    } else {
+        super::Numbers::Ints([a.as_ints()?, b.as_ints()?].concat())
+    };
+    Ok(Value { ty: a.ty, data })
+}

@@ -1,0 +1,107 @@
+//! Convolutions as the sums that define them.
+
+use olivine_ir::op::{Conv, ConvTranspose, Im2Col, Window};
+use olivine_ir::{Shape, TensorType};
+
+use super::Value;
+use super::region::rider;
+use super::value::{each, flat};
+
+/// Where window `o` reads with kernel element `k` on every axis; `None` in the padding.
+fn tap(window: &Window, size: &[usize], o: &[usize], k: &[usize]) -> Option<Vec<usize>> {
+    (0..size.len())
+        .map(|a| {
+            let at = o[a] * window.strides[a] + k[a] * window.dilations[a];
+            at.checked_sub(window.pads[a].0).filter(|i| *i < size[a])
+        })
+        .collect()
+}
+
+fn shape_of(dims: &[usize]) -> Result<Shape, String> {
+    Shape::new(dims).map_err(|e| e.to_string())
+}
+
+pub(super) fn conv(op: &Conv, x: &[Value], ty: TensorType) -> Result<Value, String> {
+    let (data, w) = (x[0].as_floats()?, x[1].as_floats()?);
+    let bias = if op.bias { Some(x[2].as_floats()?) } else { None };
+    let (sx, sw) = (*x[0].shape(), *x[1].shape());
+    let kernel = shape_of(&sw[2..])?;
+    let per_group = (sx[1] / op.groups, sw[0] / op.groups);
+    let mut out = Vec::with_capacity(ty.shape.numel());
+    each(&ty.shape, |at| {
+        let m = at[1];
+        let first = m / per_group.1 * per_group.0;
+        let mut sum = bias.map_or(0.0, |b| b[m]);
+        each(&kernel, |k| {
+            let Some(from) = tap(&op.window, &sx[2..], &at[2..], k) else { return };
+            for c in 0..per_group.0 {
+                let xi =
+                    (at[0] * sx[1] + first + c) * sx[2..].iter().product::<usize>() + flat(&sx[2..], &from);
+                let wi = (m * sw[1] + c) * kernel.numel() + flat(&kernel, k);
+                sum += data[xi] * w[wi];
+            }
+        });
+        out.push(sum);
+    });
+    let own = 2 + usize::from(op.bias);
+    rider(&op.epilogue, Value::floats(TensorType::new(x[0].ty.dtype, ty.shape), out), &x[own..], ty)
+}
+
+/// Every input element spreads its kernel over the result.
+pub(super) fn conv_transpose(op: &ConvTranspose, x: &[Value], ty: TensorType) -> Result<Value, String> {
+    let (data, w) = (x[0].as_floats()?, x[1].as_floats()?);
+    let (sx, sw, so) = (*x[0].shape(), *x[1].shape(), ty.shape);
+    let kernel = shape_of(&sw[2..])?;
+    let mut out = vec![0.0; so.numel()];
+    if op.bias {
+        let bias = x[2].as_floats()?;
+        let mut i = 0;
+        each(&so, |at| {
+            out[i] = bias[at[1]];
+            i += 1;
+        });
+    }
+    let (c_group, m_group) = (sx[1] / op.groups, sw[1]);
+    let mut xi = 0;
+    each(&sx, |at| {
+        let value = data[xi];
+        xi += 1;
+        each(&kernel, |k| {
+            let to: Option<Vec<usize>> = (0..k.len())
+                .map(|a| {
+                    let p = at[2 + a] * op.window.strides[a] + k[a] * op.window.dilations[a];
+                    p.checked_sub(op.window.pads[a].0).filter(|i| *i < so[2 + a])
+                })
+                .collect();
+            let Some(to) = to else { return };
+            for m in 0..m_group {
+                let channel = at[1] / c_group * m_group + m;
+                let oi = (at[0] * so[1] + channel) * so[2..].iter().product::<usize>() + flat(&so[2..], &to);
+                out[oi] += value * w[(at[1] * m_group + m) * kernel.numel() + flat(&kernel, k)];
+            }
+        });
+    });
+    Ok(Value::floats(ty, out))
+}
+
+pub(super) fn im2col(op: &Im2Col, x: &Value, ty: TensorType) -> Value {
+    let sx = *x.shape();
+    let count = |a: usize| {
+        let span = op.kernel[a].saturating_sub(1) * op.window.dilations[a] + op.kernel[a].min(1);
+        (sx[2 + a] + op.window.pads[a].0 + op.window.pads[a].1 - span) / op.window.strides[a] + 1
+    };
+    let counts: Vec<usize> = (0..op.kernel.len()).map(count).collect();
+    let unravel = |mut n: usize, dims: &[usize]| {
+        let mut at = vec![0; dims.len()];
+        for a in (0..dims.len()).rev() {
+            (at[a], n) = (n % dims[a], n / dims[a]);
+        }
+        at
+    };
+    let area: usize = op.kernel.iter().product();
+    x.pick(ty, |at| {
+        let (channel, k) = (at[1] / area, unravel(at[1] % area, &op.kernel));
+        let from = tap(&op.window, &sx[2..], &unravel(at[2], &counts), &k)?;
+        Some((at[0] * sx[1] + channel) * sx[2..].iter().product::<usize>() + flat(&sx[2..], &from))
+    })
+}

@@ -1,0 +1,106 @@
+//! Joining, cutting, repeating and padding.
+
+use olivine_ir::op::{Pad, PadMode, Repeat, Reverse, Roll, Split};
+use olivine_ir::{Tensor, TensorType};
+
+use super::Value;
+use super::elementwise::{collect, read};
+use super::value::{each, flat};
+
+pub(super) fn concat(axis: usize, x: &[Value], ty: TensorType) -> Value {
+    let mut out = Vec::with_capacity(ty.shape.numel());
+    each(&ty.shape, |at| {
+        let mut from = at.to_vec();
+        for part in x {
+            if from[axis] < part.shape()[axis] {
+                out.push(read(part, flat(part.shape(), &from)));
+                return;
+            }
+            from[axis] -= part.shape()[axis];
+        }
+    });
+    collect(ty, out)
+}
+
+pub(super) fn split(op: &Split, x: &Value, results: &[TensorType]) -> Vec<Value> {
+    let mut begin = 0;
+    let mut parts = Vec::new();
+    for (ty, size) in results.iter().zip(&op.sizes) {
+        parts.push(x.pick(*ty, |at| {
+            let mut from = at.to_vec();
+            from[op.axis] += begin;
+            Some(flat(x.shape(), &from))
+        }));
+        begin += size;
+    }
+    parts
+}
+
+pub(super) fn stack(axis: usize, x: &[Value], ty: TensorType) -> Value {
+    let mut out = Vec::with_capacity(ty.shape.numel());
+    each(&ty.shape, |at| {
+        let mut from = at.to_vec();
+        let which = from.remove(axis);
+        out.push(read(&x[which], flat(x[which].shape(), &from)));
+    });
+    collect(ty, out)
+}
+
+pub(super) fn tile(x: &Value, ty: TensorType) -> Value {
+    x.pick(ty, |at| {
+        let from: Vec<usize> = at.iter().zip(x.shape().iter()).map(|(i, d)| i % d).collect();
+        Some(flat(x.shape(), &from))
+    })
+}
+
+pub(super) fn repeat(op: &Repeat, x: &Value, ty: TensorType) -> Value {
+    x.pick(ty, |at| {
+        let mut from = at.to_vec();
+        from[op.axis] /= op.repeats;
+        Some(flat(x.shape(), &from))
+    })
+}
+
+pub(super) fn reverse(op: &Reverse, x: &Value) -> Value {
+    x.pick(x.ty, |at| {
+        let mut from = at.to_vec();
+        for axis in &op.axes {
+            from[*axis] = x.shape()[*axis] - 1 - from[*axis];
+        }
+        Some(flat(x.shape(), &from))
+    })
+}
+
+pub(super) fn roll(op: &Roll, x: &Value) -> Value {
+    let size = x.shape()[op.axis] as i64;
+    x.pick(x.ty, |at| {
+        let mut from = at.to_vec();
+        from[op.axis] = (from[op.axis] as i64 - op.shift % size).rem_euclid(size) as usize;
+        Some(flat(x.shape(), &from))
+    })
+}
+
+/// Where a position outside `0..size` reads, if anywhere.
+fn reads(mode: PadMode, i: i64, size: i64) -> Option<i64> {
+    if (0..size).contains(&i) {
+        return Some(i);
+    }
+    match mode {
+        PadMode::Constant => None,
+        PadMode::Edge => Some(i.clamp(0, size - 1)),
+        PadMode::Wrap => Some(i.rem_euclid(size)),
+        PadMode::Reflect => Some(if i < 0 { -i } else { 2 * (size - 1) - i }),
+    }
+}
+
+pub(super) fn pad(op: &Pad, x: &Value, ty: TensorType) -> Value {
+    let constant = read(&Value::of(&Tensor::scalar_of(ty.dtype, op.value)), 0);
+    let mut out = Vec::with_capacity(ty.shape.numel());
+    each(&ty.shape, |at| {
+        let from: Option<Vec<usize>> = (0..at.len())
+            .map(|a| reads(op.mode, at[a] as i64 - op.pads[a].0, x.shape()[a] as i64).map(|i| i as usize))
+            .collect();
+        out.push(from.map_or(constant, |from| read(x, flat(x.shape(), &from))));
+    });
+    collect(ty, out)
+}

@@ -1,0 +1,61 @@
+//! A few large tensors: lengths past 16 bits, tens of millions of elements.
+
+use olivine_ir::DType::{F16, F32, I32, I64};
+use olivine_ir::op::{CumulativeKind, ReduceKind};
+
+use crate::bound::Bound::{Bits, Exact};
+use crate::bound::sum_of;
+use crate::case::Table;
+use crate::fill::{Fill, normal, whole};
+
+const MANY: usize = 20_000_000;
+
+pub(super) fn rows(t: &mut Table) {
+    t.case("add-20M", &[F32], Fill::Whole(-1000, 1000), Exact, |g| {
+        let x = g.x([MANY])?;
+        g.add(x, x)
+    });
+    t.case("sum-20M", &[F32], normal(), sum_of(MANY), |g| {
+        let x = g.x([MANY])?;
+        g.reduce(ReduceKind::Sum, x, &[0], false)
+    });
+    for n in [65_535usize, 65_536, 65_537] {
+        t.case(&format!("add-{n}"), &[F32, F16, I32], whole(-99, 99), Exact, move |g| {
+            let (x, y) = (g.x([n])?, g.x([n])?);
+            g.add(x, y)
+        });
+        t.case(&format!("sum-{n}"), &[F32], whole(-9, 9), Exact, move |g| {
+            let x = g.x([n])?;
+            g.reduce(ReduceKind::Sum, x, &[0], false)
+        });
+        t.case(&format!("rows-{n}"), &[F32], whole(-9, 9), Exact, move |g| {
+            let x = g.x([n, 3])?;
+            g.reduce(ReduceKind::Max, x, &[1], false)
+        });
+    }
+    t.case("columns-65537", &[F32], whole(-9, 9), Exact, |g| {
+        let x = g.x([3, 65_537])?;
+        g.reduce(ReduceKind::Sum, x, &[0], false)
+    });
+    t.case("cumsum-65537", &[F32, I64], whole(-9, 9), Exact, |g| {
+        let x = g.x([65_537])?;
+        g.cumulative(CumulativeKind::Sum, x, 0, false, false)
+    });
+    t.case("matmul-rows-65537", &[F32], whole(-8, 8), Exact, |g| {
+        let (x, w) = (g.x([65_537, 4])?, g.w([4, 3])?);
+        let w = g.round(w)?;
+        g.matmul(x, w)
+    });
+    t.case("transpose-1025x1030", &[F32], normal(), Bits, |g| {
+        let x = g.x([1025, 1030])?;
+        g.transpose(x, &[1, 0])
+    });
+    t.case("gather-65537", &[F32], normal(), Bits, |g| {
+        let (x, i) = (g.x([1000, 5])?, g.index([65_537], 1000)?);
+        g.gather(x, i, 0)
+    });
+    t.case("matmul-1000-cubed-thin", &[F32], whole(-8, 8), Exact, |g| {
+        let (x, y) = (g.x([130, 1000])?, g.x([1000, 70])?);
+        g.matmul(x, y)
+    });
+}

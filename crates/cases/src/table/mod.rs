@@ -1,0 +1,71 @@
+//! The table, a file per family, a line per case.
+//!
+//! Adding one: in the family's file, `t.case(what, dtypes, fill, bound, |g| { .. })`; the closure builds the graph from
+//! inputs `g.x(shape)` and weights `g.w(shape)` and returns its outputs. Whole numbers with an exact bound are worth
+//! more than a tolerance wherever sums of them are exact.
+
+mod attention;
+mod binary;
+mod composite;
+mod contraction;
+mod conv;
+mod fused;
+mod index;
+mod large;
+mod movement;
+mod norm;
+mod pool;
+mod reduce;
+mod resize;
+mod rope;
+mod scan;
+mod select;
+mod unary;
+
+use olivine_ir::DType;
+use olivine_ir::DType::{BF16, F16, F32, F64, I8, I16, I32, I64, U8, U32};
+
+use crate::case::{Case, Table};
+
+/// Every float dtype.
+const FLOATS: &[DType] = &[F32, F16, BF16, F64];
+/// Every integer dtype.
+const INTS: &[DType] = &[I8, U8, I16, I32, U32, I64];
+/// Every dtype but bool.
+const NUMBERS: &[DType] = &[F32, F16, BF16, F64, I8, U8, I16, I32, U32, I64];
+/// A wide and a narrow float.
+const PAIR: &[DType] = &[F32, F16];
+
+/// A family's name and what writes its rows.
+type Family = (&'static str, fn(&mut Table));
+
+/// Every case; cheap, since no data is made before a case runs.
+pub fn table() -> Vec<Case> {
+    let families: [Family; 18] = [
+        ("unary", unary::rows),
+        ("cast", select::casts),
+        ("binary", binary::rows),
+        ("select", select::rows),
+        ("contraction", contraction::rows),
+        ("norm", norm::rows),
+        ("reduce", reduce::rows),
+        ("scan", scan::rows),
+        ("attention", attention::rows),
+        ("rope", rope::rows),
+        ("movement", movement::rows),
+        ("index", index::rows),
+        ("conv", conv::rows),
+        ("pool", pool::rows),
+        ("resize", resize::rows),
+        ("composite", composite::rows),
+        ("fused", fused::rows),
+        ("large", large::rows),
+    ];
+    let mut cases = Vec::new();
+    for (family, rows) in families {
+        let mut table = Table::new(family);
+        rows(&mut table);
+        cases.append(&mut table.cases);
+    }
+    cases
+}

@@ -1,0 +1,143 @@
+//! Resizing over interpolations, coordinate modes and rounding modes.
+
+use olivine_ir::DType::{F32, I32, U8};
+use olivine_ir::op::{CoordinateMode, NearestMode, Resize, ResizeMode};
+
+use super::{FLOATS, PAIR};
+use crate::bound::Bound::{Bits, Close, Scaled};
+use crate::case::Table;
+use crate::fill::Fill::Anything;
+use crate::fill::normal;
+
+fn op(sizes: &[usize], mode: ResizeMode, coordinates: CoordinateMode) -> Resize {
+    Resize {
+        sizes: sizes.to_vec(),
+        scales: None,
+        mode,
+        coordinates,
+        nearest: NearestMode::RoundPreferFloor,
+        cubic: -0.75,
+        exclude_outside: false,
+        antialias: false,
+    }
+}
+
+fn row(t: &mut Table, what: &str, dtypes: &[olivine_ir::DType], x: &'static [usize], op: Resize) {
+    let bound = if op.mode == ResizeMode::Nearest { Bits } else { Scaled(32.0) };
+    t.case(what, dtypes, normal(), bound, move |g| {
+        let x = g.x(x)?;
+        g.add1(op.clone(), &[x])
+    });
+}
+
+pub(super) fn rows(t: &mut Table) {
+    nearest(t);
+    smooth(t);
+    filters(t);
+}
+
+fn nearest(t: &mut Table) {
+    for coordinates in CoordinateMode::ALL {
+        for nearest in NearestMode::ALL {
+            let name = format!("nearest/{}-{}", coordinates.name(), nearest.name());
+            let base = |sizes: &[usize]| Resize {
+                nearest: *nearest,
+                ..op(sizes, ResizeMode::Nearest, *coordinates)
+            };
+            row(t, &format!("{name}-up"), PAIR, &[1, 2, 4, 3], base(&[1, 2, 8, 12]));
+            row(t, &format!("{name}-down"), &[F32], &[1, 2, 8, 12], base(&[1, 2, 4, 3]));
+        }
+    }
+    let twice = op(&[1, 3, 10, 8], ResizeMode::Nearest, CoordinateMode::Asymmetric);
+    let twice = Resize { nearest: NearestMode::Floor, ..twice };
+    t.case("nearest/twice", &[F32, U8, I32], Anything, Bits, move |g| {
+        let x = g.x([1, 3, 5, 4])?;
+        g.add1(twice.clone(), &[x])
+    });
+    row(
+        t,
+        "nearest/every-axis",
+        PAIR,
+        &[2, 2, 2, 2],
+        op(&[4, 4, 4, 4], ResizeMode::Nearest, CoordinateMode::HalfPixel),
+    );
+    row(
+        t,
+        "nearest/empty",
+        &[F32],
+        &[0, 2, 2],
+        op(&[0, 4, 4], ResizeMode::Nearest, CoordinateMode::HalfPixel),
+    );
+}
+
+fn smooth(t: &mut Table) {
+    let sizes: [(&str, &[usize], &[usize]); 7] = [
+        ("up", &[1, 2, 4, 5], &[1, 2, 8, 15]),
+        ("up-uneven", &[1, 2, 4, 5], &[1, 2, 7, 9]),
+        ("down", &[1, 2, 12, 9], &[1, 2, 4, 3]),
+        ("down-uneven", &[2, 1, 11, 9], &[2, 1, 5, 4]),
+        ("to-one", &[1, 1, 5, 6], &[1, 1, 1, 1]),
+        ("from-one", &[1, 2, 1, 1], &[1, 2, 3, 4]),
+        ("1d", &[2, 3, 7], &[2, 3, 20]),
+    ];
+    for coordinates in CoordinateMode::ALL {
+        for mode in [ResizeMode::Linear, ResizeMode::Cubic] {
+            for (name, x, out) in sizes {
+                let what = format!("{}/{}-{name}", mode.name(), coordinates.name());
+                row(t, &what, PAIR, x, op(out, mode, *coordinates));
+            }
+        }
+    }
+    for mode in [ResizeMode::Linear, ResizeMode::Cubic] {
+        let name = mode.name();
+        row(
+            t,
+            &format!("{name}/every-dtype"),
+            FLOATS,
+            &[1, 2, 4, 5],
+            op(&[1, 2, 6, 7], mode, CoordinateMode::HalfPixel),
+        );
+        row(
+            t,
+            &format!("{name}/3d"),
+            PAIR,
+            &[1, 1, 3, 4, 5],
+            op(&[1, 1, 5, 6, 4], mode, CoordinateMode::HalfPixel),
+        );
+        row(
+            t,
+            &format!("{name}/same"),
+            PAIR,
+            &[1, 2, 4, 5],
+            op(&[1, 2, 4, 5], mode, CoordinateMode::HalfPixel),
+        );
+        // A scale that the sizes do not divide exactly.
+        for coordinates in CoordinateMode::ALL {
+            let scaled =
+                Resize { scales: Some(vec![1.0, 1.0, 1.75, 0.6]), ..op(&[1, 2, 7, 5], mode, *coordinates) };
+            row(t, &format!("{name}/scales-{}", coordinates.name()), &[F32], &[1, 2, 4, 9], scaled);
+        }
+    }
+}
+
+fn filters(t: &mut Table) {
+    for mode in [ResizeMode::Linear, ResizeMode::Cubic] {
+        let name = mode.name();
+        for (what, out) in [("down", [1usize, 2, 4, 5]), ("up", [1, 2, 17, 30]), ("mixed", [1, 2, 3, 21])] {
+            let base = op(&out, mode, CoordinateMode::HalfPixel);
+            let antialias = Resize { antialias: true, ..base.clone() };
+            let exclude = Resize { exclude_outside: true, ..base.clone() };
+            let both = Resize { antialias: true, exclude_outside: true, ..base };
+            row(t, &format!("{name}/antialias-{what}"), PAIR, &[1, 2, 11, 13], antialias);
+            row(t, &format!("{name}/exclude-outside-{what}"), PAIR, &[1, 2, 11, 13], exclude);
+            row(t, &format!("{name}/both-{what}"), PAIR, &[1, 2, 11, 13], both);
+        }
+    }
+    let sharper = Resize { cubic: -0.5, ..op(&[1, 1, 9, 11], ResizeMode::Cubic, CoordinateMode::HalfPixel) };
+    row(t, "cubic/coefficient-half", PAIR, &[1, 1, 4, 5], sharper);
+    let constant = op(&[1, 1, 9, 11], ResizeMode::Cubic, CoordinateMode::AlignCorners);
+    t.case("cubic/constant", &[F32], crate::fill::these(&[3.5]), Close { rel: 1e-6, abs: 0.0 }, move |g| {
+        let x = g.x([1, 1, 4, 5])?;
+        g.add1(constant.clone(), &[x])
+    });
+}

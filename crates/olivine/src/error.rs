@@ -1,0 +1,78 @@
+//! The one error of the public face.
+
+use olivine_ir::TensorType;
+
+/// What can go wrong, with what is needed to mend it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A graph or tensor is not valid.
+    #[error(transparent)]
+    Graph(#[from] olivine_ir::Error),
+    /// The compiler refused the graph.
+    #[error(transparent)]
+    Compile(#[from] olivine_compile::Error),
+    /// The CPU could not run it.
+    #[error(transparent)]
+    Cpu(#[from] olivine_cpu::Error),
+    /// A device's name that cannot be read.
+    #[error("device `{text}`: {problem}")]
+    BadDevice {
+        /// As given.
+        text: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// A device that is not there.
+    #[error("device `{device}` is not available: {reason}")]
+    Unavailable {
+        /// The device.
+        device: String,
+        /// Why.
+        reason: String,
+    },
+    /// A name the model does not have.
+    #[error("the model has no {kind} `{name}`{}", hint(.nearest))]
+    UnknownName {
+        /// `input`, `param` or `output`.
+        kind: &'static str,
+        /// As given.
+        name: String,
+        /// The nearest name it has.
+        nearest: Option<String>,
+    },
+    /// An input or output given twice.
+    #[error("{kind} `{name}` is given twice")]
+    GivenTwice {
+        /// `input` or `output`.
+        kind: &'static str,
+        /// Which one.
+        name: String,
+    },
+    /// An input or output not given.
+    #[error("{kind} `{name}` is missing: expected {expected}")]
+    Missing {
+        /// `input` or `output`.
+        kind: &'static str,
+        /// Which one.
+        name: String,
+        /// As declared.
+        expected: TensorType,
+    },
+    /// A tensor of another type than declared.
+    #[error("{kind} `{name}`: expected {expected}, got {got}")]
+    WrongType {
+        /// `input`, `param` or `output`.
+        kind: &'static str,
+        /// Which one.
+        name: String,
+        /// As declared; free sizes by name.
+        expected: String,
+        /// As given.
+        got: TensorType,
+    },
+}
+
+fn hint(nearest: &Option<String>) -> String {
+    nearest.as_ref().map(|n| format!("; did you mean `{n}`?")).unwrap_or_default()
+}

@@ -1,0 +1,52 @@
+//! Olivine: a machine-learning compiler and runtime. Build or load a model, compile it for a device, run it.
+//!
+//! ```text
+//!   Graph ── Session::compile ── Executable ── set_param ── run(inputs) ── Outputs
+//!                 │
+//!               Device: cpu · vulkan · wgpu
+//! ```
+//!
+//! ```
+//! use olivine::prelude::*;
+//!
+//! let mut g = Graph::new("dense");
+//! let x = g.input("x", DType::F32, [1, 3])?;
+//! let w = g.param("w", DType::F32, [3, 2])?;
+//! let y = g.matmul(x, w)?;
+//! let y = g.relu(y)?;
+//! g.output("y", y)?;
+//!
+//! let dense = Session::new(Device::auto()?)?.compile(&g)?;
+//! dense.set_param("w", Tensor::new([3, 2], vec![1.0f32, -1.0, 0.5, 0.5, 2.0, -2.0])?)?;
+//! let x = Tensor::new([1, 3], vec![1.0f32, 2.0, 3.0])?;
+//! let out = dense.run([("x", &x)])?;
+//! assert_eq!(out.get("y")?.as_slice::<f32>()?, &[8.0, 0.0]);
+//! # Ok::<(), olivine::Error>(())
+//! ```
+#![forbid(unsafe_code)]
+
+mod device;
+mod error;
+mod executable;
+pub mod models;
+mod session;
+
+pub use device::{Backend, Choice, Device, DeviceInfo, devices, is_available};
+pub use error::Error;
+pub use executable::{Executable, Outputs};
+pub use olivine_compile as compile;
+pub use olivine_cpu as cpu;
+pub use olivine_cpu::StepTime;
+pub use olivine_ir as ir;
+pub use session::{Session, SessionOptions};
+
+/// What most programs need.
+pub mod prelude {
+    pub use crate::ir::{DType, Graph, Shape, Tensor, TensorView};
+    pub use crate::{Device, Error, Executable, Outputs, Session, SessionOptions, devices, is_available};
+}
+
+/// The README's example, kept true by the doc tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -1,0 +1,45 @@
+//! Reproducible tensors: the same name and seed give the same numbers in every language.
+//!
+//! Element i is `mix(hash(name) + seed + i)`, `mix` being SplitMix64's finaliser on a Weyl step and `hash` FNV-1a of
+//! the name, so that a script can make the same weights with a few vector operations.
+
+use olivine_ir::{Graph, Shape, Tensor};
+
+use crate::Error;
+
+/// Uniform numbers in [-1, 1) with 24 bits.
+fn uniform(name: &str, seed: u64, count: usize) -> Vec<f32> {
+    let hash =
+        name.bytes().fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
+    let base = hash.wrapping_add(seed);
+    (0..count as u64)
+        .map(|i| ((mix(base.wrapping_add(i)) >> 40) as f32) / (1u32 << 23) as f32 - 1.0)
+        .collect()
+}
+
+fn mix(x: u64) -> u64 {
+    let mut z = x.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// Params for a graph of f32 params: matrices uniform within 1/√rows, vectors within 0.02, norm weights (`*.gamma`)
+/// around one.
+pub fn seeded_params(graph: &Graph, seed: u64) -> Result<Vec<(String, Tensor)>, Error> {
+    graph
+        .params()
+        .map(|(name, id)| {
+            let ty = graph.ty(id)?;
+            let scale = if ty.shape.rank() >= 2 { (ty.shape[0].max(1) as f32).sqrt().recip() } else { 0.02 };
+            let centre = if name.ends_with(".gamma") { 1.0 } else { 0.0 };
+            let elements = uniform(name, seed, ty.shape.numel()).iter().map(|x| centre + scale * x).collect();
+            Ok((name.to_string(), Tensor::new::<f32>(ty.shape, elements)?))
+        })
+        .collect()
+}
+
+/// An f32 input, uniform in [-1, 1).
+pub fn seeded_input(name: &str, shape: Shape, seed: u64) -> Result<Tensor, Error> {
+    Ok(Tensor::new(shape, uniform(name, seed, shape.numel()))?)
+}

@@ -1,0 +1,63 @@
+//! Built-in models: the numbers that other languages must be able to make too, and the graph's shape.
+#![forbid(unsafe_code)]
+#![allow(clippy::panic, clippy::unwrap_used, reason = "a failed expectation is a failed test")]
+
+use olivine::models::{Encoder, seeded_input, seeded_params};
+use olivine::prelude::*;
+
+fn small() -> Encoder {
+    Encoder { layers: 1, hidden: 4, heads: 2, feed_forward: 8, batch: 2, sequence: 3 }
+}
+
+/// Computed by bench/bert_vs_onnxruntime.py.
+#[test]
+fn seeded_numbers_are_those_of_the_python_script() {
+    let x = seeded_input("x", Shape::new(&[4]).unwrap(), 0).unwrap();
+    assert_eq!(x.as_slice::<f32>().unwrap(), [-0.8366958, -0.34707975, 0.2376517, -0.7528479]);
+}
+
+#[test]
+fn another_seed_gives_other_numbers_and_the_same_seed_the_same() {
+    let input = |seed| seeded_input("x", Shape::new(&[100]).unwrap(), seed).unwrap();
+    assert_eq!(input(5), input(5));
+    assert_ne!(input(5), input(6));
+    assert!(input(7).as_slice::<f32>().unwrap().iter().all(|x| (-1.0..1.0).contains(x)));
+}
+
+#[test]
+fn weights_are_scaled_by_their_kind() {
+    let params = seeded_params(&small().graph().unwrap(), 0).unwrap();
+    let get = |name: &str| params.iter().find(|(n, _)| n == name).map(|(_, t)| t.to_f64()).unwrap();
+    assert!(get("layer0.query.weight").iter().all(|w| w.abs() <= 0.5), "within 1/√4");
+    assert!(get("layer0.up.bias").iter().all(|b| b.abs() <= 0.02));
+    assert!(get("layer0.norm1.gamma").iter().all(|g| (g - 1.0).abs() <= 0.02));
+}
+
+#[test]
+fn an_encoder_keeps_its_inputs_shape_for_any_batch_and_sequence() {
+    let graph = small().graph().unwrap();
+    let executable = Session::new(Device::Cpu).unwrap().compile(&graph).unwrap();
+    executable.set_params(seeded_params(&graph, 0).unwrap()).unwrap();
+    for (batch, sequence) in [(2, 3), (1, 1), (3, 17), (0, 5)] {
+        let shape = Shape::new(&[batch, sequence, 4]).unwrap();
+        let x = seeded_input("x", shape, 1).unwrap();
+        let out = executable.run([("x", &x)]).unwrap();
+        let y = out.get("y").unwrap();
+        assert_eq!(y.shape(), &shape);
+        // The last step is a norm with weights near one: every row has mean 0 and variance 1, nearly.
+        for row in y.to_f64().chunks(4) {
+            let mean = row.iter().sum::<f64>() / 4.0;
+            let variance = row.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / 4.0;
+            assert!(mean.abs() < 0.1 && (variance - 1.0).abs() < 0.2, "{row:?}");
+        }
+    }
+}
+
+#[test]
+fn flops_count_the_products_alone() {
+    let e = small();
+    let tokens = 6.0;
+    let products = 2.0 * tokens * (4.0 * 16.0 + 2.0 * 32.0);
+    let attention = 2.0 * 2.0 * tokens * 3.0 * 4.0;
+    assert_eq!(e.flops(), products + attention);
+}

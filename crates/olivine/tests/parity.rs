@@ -1,0 +1,41 @@
+//! Every case of the table, on every way of running a graph.
+#![allow(clippy::panic, clippy::unwrap_used, reason = "a failed expectation is a failed test")]
+
+use olivine::{Device, SessionOptions};
+use olivine_cases::{Report, SessionBackend, fuzz_cases, run_table, table};
+
+fn passes(name: &str, options: SessionOptions) {
+    let backend = SessionBackend::new(name, Device::Cpu, options).unwrap();
+    all_passed(&run_table(&backend, &table(), "", 2));
+}
+
+fn all_passed(report: &Report) {
+    assert!(!report.results.is_empty());
+    assert_eq!(report.passed(), report.results.len(), "{report}");
+}
+
+#[test]
+fn the_table_passes_on_the_cpu() {
+    passes("cpu", SessionOptions::default());
+}
+
+#[test]
+fn the_table_passes_without_fusion() {
+    passes("cpu unfused", SessionOptions { no_fusion: true, ..SessionOptions::default() });
+}
+
+#[test]
+fn the_table_passes_on_one_thread() {
+    passes("cpu, one thread", SessionOptions { threads: Some(1), ..SessionOptions::default() });
+}
+
+#[test]
+fn the_table_has_at_least_400_cases() {
+    assert!(table().len() >= 400, "{} cases", table().len());
+}
+
+#[test]
+fn random_shapes_agree_with_the_oracle() {
+    let backend = SessionBackend::new("cpu", Device::Cpu, SessionOptions::default()).unwrap();
+    all_passed(&run_table(&backend, &fuzz_cases(2000, 1), "", 2));
+}
