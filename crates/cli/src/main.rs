@@ -1,0 +1,114 @@
+//! The `olivine` program: what is on this machine, what the compiler makes of a graph, and how fast it runs.
+//!
+//! ```text
+//!   arguments ── one file per command ── Answer (text and JSON) ── stdout
+//!                                    └── Failure (error, causes, hint) ── stderr
+//! ```
+#![forbid(unsafe_code)]
+
+mod answer;
+mod bench;
+mod completions;
+mod demo;
+mod devices;
+mod doctor;
+mod explain;
+mod memory;
+mod model;
+mod progress;
+mod table;
+mod timing;
+
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+use olivine::{Device, Session, SessionOptions};
+
+use answer::{Answer, Failure};
+
+#[derive(Parser)]
+#[command(name = "olivine", version, about = "A machine-learning compiler and runtime.")]
+struct Cli {
+    #[command(flatten)]
+    global: Global,
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// Flags of every command.
+#[derive(Args, Clone)]
+struct Global {
+    /// Print one JSON document instead of text.
+    #[arg(long, global = true)]
+    json: bool,
+    /// Device to use: auto, cpu, vulkan, vulkan:N, vulkan:uuid:…, wgpu, wgpu:N.
+    #[arg(long, global = true, value_name = "DEVICE")]
+    device: Option<String>,
+    /// Threads on the CPU; one per core when not given.
+    #[arg(long, global = true, value_name = "N", value_parser = threads)]
+    threads: Option<usize>,
+    /// No progress bars.
+    #[arg(long, short, global = true)]
+    quiet: bool,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// List the devices of this machine and why others are missing.
+    Devices,
+    /// Check what Olivine needs on this machine and say how to mend what is missing.
+    Doctor,
+    /// Build a small transformer and run it on every device.
+    Demo(demo::DemoArgs),
+    /// Show what the compiler makes of a graph.
+    Explain(explain::ExplainArgs),
+    /// Measure operations and models.
+    Bench(bench::BenchArgs),
+    /// Print a completion script for a shell.
+    Completions(completions::CompletionsArgs),
+}
+
+impl Global {
+    /// The device asked for, or the best there is.
+    fn device(&self) -> Result<Device, Failure> {
+        match &self.device {
+            Some(text) => Ok(text.parse::<Device>()?),
+            None => Ok(Device::auto()?),
+        }
+    }
+
+    /// A session on the device asked for, with its threads.
+    fn session(&self) -> Result<Session, Failure> {
+        Ok(Session::with_options(self.device()?, self.options())?)
+    }
+
+    fn options(&self) -> SessionOptions {
+        SessionOptions { threads: self.threads, ..SessionOptions::default() }
+    }
+
+    /// Threads that a session of these options uses.
+    fn thread_count(&self) -> usize {
+        self.threads.unwrap_or_else(olivine::cpu::default_threads)
+    }
+}
+
+/// Reads a number of threads; more than a few thousand is a slip of the finger, not a machine.
+fn threads(text: &str) -> Result<usize, String> {
+    match text.parse::<usize>() {
+        Ok(n) if (1..=4096).contains(&n) => Ok(n),
+        _ => Err("expected a number from 1 to 4096".into()),
+    }
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let answer = match &cli.command {
+        Command::Devices => devices::run(),
+        Command::Doctor => doctor::run(&cli.global),
+        Command::Demo(args) => demo::run(&cli.global, args),
+        Command::Explain(args) => explain::run(&cli.global, args),
+        Command::Bench(args) => bench::run(&cli.global, args),
+        Command::Completions(args) => completions::run(args),
+    };
+    answer.unwrap_or_else(Answer::from).print(cli.global.json)
+}

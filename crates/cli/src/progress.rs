@@ -1,0 +1,47 @@
+//! Progress bars: on stderr, on a terminal, and only for work that takes over a second.
+
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// Work shorter than this shows no bar.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Progress through a known number of steps.
+pub(crate) struct Progress {
+    bar: ProgressBar,
+    since: Instant,
+    shown: bool,
+    quiet: bool,
+}
+
+impl Progress {
+    pub(crate) fn new(steps: usize, quiet: bool) -> Self {
+        let bar = ProgressBar::with_draw_target(Some(steps as u64), ProgressDrawTarget::hidden());
+        if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}") {
+            bar.set_style(style);
+        }
+        Progress { bar, since: Instant::now(), shown: false, quiet }
+    }
+
+    /// Begins a step under a name.
+    pub(crate) fn begin(&mut self, name: &str) {
+        self.bar.set_message(name.to_string());
+        if !self.shown && !self.quiet && self.since.elapsed() > PATIENCE {
+            self.shown = true;
+            // indicatif draws nothing here when stderr is no terminal.
+            self.bar.set_draw_target(ProgressDrawTarget::stderr());
+        }
+    }
+
+    /// A step is done.
+    pub(crate) fn step(&self) {
+        self.bar.inc(1);
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}

@@ -1,0 +1,85 @@
+//! Repository chores, run as `cargo xtask <chore>`. It uses nothing but the standard library, so that it builds at once.
+#![forbid(unsafe_code)]
+
+mod docs;
+mod requirements;
+mod size;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+const USAGE: &str = "\
+cargo xtask <chore>
+
+  test [ARGS…]    install what the tests need, then `cargo test --workspace ARGS…`
+  docs [--check]  write docs/ops.md from the table of cases run on the CPU; --check fails if it is stale
+  size            list source files over 800 lines and fail if there are any
+  fuzz [ARGS…]    parse a million mutated graphs; `--cases N` for another number
+";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let (chore, rest) = match args.split_first() {
+        Some((chore, rest)) => (chore.as_str(), rest),
+        None => ("", args.as_slice()),
+    };
+    let done = match (chore, rest) {
+        ("test", _) => test(rest),
+        ("docs", []) => docs::write(),
+        ("docs", [flag]) if flag == "--check" => docs::check(),
+        ("size", []) => size::check(),
+        ("fuzz", _) => fuzz(rest),
+        ("help" | "--help" | "-h", _) => {
+            println!("{USAGE}");
+            Ok(())
+        }
+        _ => {
+            eprintln!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(problem) => {
+            eprintln!("error: {problem}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn test(args: &[String]) -> Result<(), String> {
+    requirements::meet()?;
+    run(cargo().args(["test", "--workspace"]).args(args))
+}
+
+fn fuzz(args: &[String]) -> Result<(), String> {
+    let mut command = cargo();
+    command.args(["run", "--release", "-p", "olivine-ir", "--example", "fuzz", "--"]);
+    if !args.iter().any(|a| a == "--cases") {
+        command.args(["--cases", "1000000"]);
+    }
+    run(command.args(args))
+}
+
+/// Cargo, in the repository's root.
+fn cargo() -> Command {
+    let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(program);
+    command.current_dir(root());
+    command
+}
+
+/// Runs a command and says which one failed.
+fn run(command: &mut Command) -> Result<(), String> {
+    let line = format!("{command:?}");
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("{line} ended with {status}")),
+        Err(error) => Err(format!("cannot run {line}: {error}")),
+    }
+}
+
+/// The repository's root.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().map_or_else(|| ".".into(), Path::to_path_buf)
+}

@@ -1,0 +1,68 @@
+//! What the tests need on the machine besides Rust, and how it gets there.
+
+use std::path::Path;
+use std::process::Command;
+
+/// Something the tests cannot do without.
+struct Requirement {
+    /// Its name, for messages.
+    what: &'static str,
+    /// Whether it is there.
+    present: fn() -> bool,
+    /// The Debian package that brings it.
+    package: &'static str,
+    /// The line a person can type where this program may not install.
+    install: &'static str,
+}
+
+/// Everything the tests need. A linker comes first: without one no test can be built.
+const REQUIREMENTS: &[Requirement] = &[Requirement {
+    what: "a C linker, for cargo",
+    present: || runs("cc", &["--version"]),
+    package: "gcc",
+    install: "sudo apt-get install -y gcc",
+}];
+
+/// Checks everything, installs what is missing where that is possible, and names the rest all at once.
+pub(crate) fn meet() -> Result<(), String> {
+    let missing = || REQUIREMENTS.iter().filter(|r| !(r.present)());
+    let packages: Vec<&str> = missing().map(|r| r.package).collect();
+    if !packages.is_empty() && may_install() {
+        println!("installing {}", packages.join(", "));
+        let install = ["install", "-y", "--no-install-recommends"];
+        // A stale list of packages is the usual reason why an install fails.
+        crate::run(Command::new("apt-get").arg("update"))?;
+        crate::run(Command::new("apt-get").args(install).args(&packages))?;
+    }
+    let lines: Vec<String> =
+        missing().map(|r| format!("{} is missing; run: {}", r.what, r.install)).collect();
+    if lines.is_empty() { Ok(()) } else { Err(lines.join("\n       ")) }
+}
+
+/// Root on Debian or a system like it.
+fn may_install() -> bool {
+    let root = Command::new("id").arg("-u").output().is_ok_and(|o| o.stdout.trim_ascii() == b"0");
+    root && Path::new("/etc/debian_version").exists()
+}
+
+fn runs(program: &str, args: &[&str]) -> bool {
+    Command::new(program).args(args).output().is_ok_and(|o| o.status.success())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_requirement_names_its_package_in_the_line_that_installs_it() {
+        for requirement in REQUIREMENTS {
+            assert!(requirement.install.ends_with(requirement.package), "{}", requirement.what);
+        }
+    }
+
+    #[test]
+    fn a_program_that_is_not_there_does_not_run() {
+        assert!(!runs("no-such-program-anywhere", &[]));
+        assert!(runs("cargo", &["--version"]));
+    }
+}
