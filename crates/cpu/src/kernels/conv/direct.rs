@@ -3,6 +3,10 @@
 //! A task copies the input rows it needs with their padding, one copy per phase of the stride, so that every
 //! kernel position reads its operands side by side whatever stride and dilation are.
 
+use std::ops::Range;
+
+use super::geometry::{Axis, Tap};
+use super::patches::copy_strided;
 use super::real::Real;
 use super::scratch::with_scratch;
 use super::{Problem, SMALL};
@@ -106,29 +110,45 @@ fn convolve_band<T: Real>(problem: &Problem<'_, T>, plane: usize, first: usize, 
             .map(|to| to % ax.stride * phases.pitch + to / ax.stride)
             .collect();
         let mut taps: Vec<(usize, T)> = Vec::with_capacity(depth);
+        let mut laid = None;
         for (i, line) in out.chunks_exact_mut(ax.output).enumerate() {
             let (z, y) = ((first + i) / ay.output, (first + i) % ay.output);
-            taps.clear();
-            for c in 0..problem.channels {
-                for (kz, tz) in az.taps.iter().enumerate() {
-                    let Some(iz) = tz.reach(z, az.stride) else { continue };
-                    for (ky, ty) in ay.taps.iter().enumerate() {
-                        let Some(iy) = ty.reach(y, ay.stride) else { continue };
-                        let at = (iz - seen_z.start) * seen_y.len() + (iy - seen_y.start);
-                        let weight = c * kernel + (kz * ay.taps.len() + ky) * ax.taps.len();
+            let (kz, ky) = (reaching(az, z), reaching(ay, y));
+            if kz.is_empty() || ky.is_empty() {
+                line.fill(start);
+                continue;
+            }
+            // Offsets count from the first row a window sees, so that lines whose windows see alike share them.
+            if laid != Some((kz.clone(), ky.clone())) {
+                taps.clear();
+                for c in 0..problem.channels {
+                    for (z, y) in kz.clone().flat_map(|z| ky.clone().map(move |y| (z, y))) {
+                        let down = (z - kz.start) * az.dilation * seen_y.len() + (y - ky.start) * ay.dilation;
+                        let weight = c * kernel + (z * ay.taps.len() + y) * ax.taps.len();
                         let weights = &weights[weight..][..ax.taps.len()];
-                        let base = c * per_channel + at * row;
+                        let base = c * per_channel + down * row;
                         taps.extend(columns.iter().zip(weights).map(|(column, w)| (base + column, *w)));
                     }
                 }
+                laid = Some((kz.clone(), ky.clone()));
             }
+            let iz = az.taps[kz.start].at(z, az.stride) - seen_z.start;
+            let iy = ay.taps[ky.start].at(y, ay.stride) - seen_y.start;
+            let rows = &rows[(iz * seen_y.len() + iy) * row..];
             simd::run(Line { taps: &taps, rows, start, out: line });
         }
     });
 }
 
+/// The kernel positions of an output's window that fall on the input.
+fn reaching(axis: &Axis, output: usize) -> Range<usize> {
+    let reaches = |t: &Tap| t.reach(output, axis.stride).is_some();
+    let first = axis.taps.iter().position(reaches).unwrap_or(0);
+    first..first + axis.taps[first..].iter().take_while(|t| reaches(t)).count()
+}
+
 /// The input lines that outputs `first..=last` read on an axis.
-fn reached(axis: &super::geometry::Axis, first: usize, last: usize) -> std::ops::Range<usize> {
+fn reached(axis: &Axis, first: usize, last: usize) -> Range<usize> {
     let (mut lo, mut hi) = (axis.input, 0);
     for tap in &axis.taps {
         let (a, b) = (first.max(tap.first), (last + 1).min(tap.end));
@@ -151,13 +171,7 @@ fn split_phases<T: Real>(from: &[T], before: usize, stride: usize, phases: Phase
         let source = from.get(skip..).unwrap_or(&[]);
         let count = source.len().div_ceil(stride).min(rest.len());
         let (seen, after) = rest.split_at_mut(count);
-        if stride == 1 {
-            seen.copy_from_slice(&source[..count]);
-        } else {
-            for (d, s) in seen.iter_mut().zip(source.iter().step_by(stride)) {
-                *d = *s;
-            }
-        }
+        copy_strided(source, stride, seen);
         after.fill(T::ZERO);
     }
 }
@@ -184,7 +198,10 @@ impl<T: Real> Kernel for Line<'_, T> {
             for &tap in rest {
                 add_taps::<T, 1, FMA>(&[tap], rows, &mut sums);
             }
-            out.copy_from_slice(&sums[..out.len()]);
+            match out.first_chunk_mut::<BLOCK>() {
+                Some(whole) => *whole = sums,
+                None => out.copy_from_slice(&sums[..out.len()]),
+            }
         }
     }
 }

@@ -30,13 +30,7 @@ pub(crate) fn patch_row<T: bytemuck::Pod>(
                 let seen = &mut head[first - from..end - from];
                 if !seen.is_empty() {
                     let source = &source[tx.at(first, ax.stride)..];
-                    if ax.stride == 1 {
-                        seen.copy_from_slice(&source[..seen.len()]);
-                    } else {
-                        for (d, s) in seen.iter_mut().zip(source.iter().step_by(ax.stride)) {
-                            *d = *s;
-                        }
-                    }
+                    copy_strided(source, ax.stride, seen);
                 }
             }
             _ => head.fill(T::zeroed()),
@@ -44,5 +38,22 @@ pub(crate) fn patch_row<T: bytemuck::Pod>(
         rest = tail;
         line += 1;
         from = 0;
+    }
+}
+
+/// Fills `to` with every `stride`-th element of `from`, which has enough of them.
+#[inline]
+pub(crate) fn copy_strided<T: Copy>(from: &[T], stride: usize, to: &mut [T]) {
+    match stride {
+        1 => to.copy_from_slice(&from[..to.len()]),
+        2 => {
+            // Pairs compile to shuffles; the last element may have no neighbour.
+            let (pairs, odd) = from.as_chunks::<2>();
+            to.iter_mut().zip(pairs).for_each(|(t, f)| *t = f[0]);
+            if let (Some(t), [f]) = (to.get_mut(pairs.len()), odd) {
+                *t = *f;
+            }
+        }
+        _ => to.iter_mut().zip(from.chunks(stride)).for_each(|(t, f)| *t = f[0]),
     }
 }

@@ -223,6 +223,21 @@ fn depthwise_conv_matches_direct_loops() {
 }
 
 #[test]
+fn any_number_of_threads_computes_the_same_convolution() {
+    for threads in [1, 3, 8] {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        pool.install(|| {
+            check_conv(&[1, 16, 21, 20], &[20, 16, 3, 3], 1, Window::same(2, 1, 1));
+            check_conv(&[1, 64, 5, 5], &[30, 64, 3, 3], 1, Window::same(2, 1, 1));
+            check_conv(&[1, 64, 5, 5], &[70, 64, 1, 1], 1, Window::unit(2));
+            check_conv(&[1, 1, 90, 90], &[2, 1, 3, 3], 1, Window::same(2, 1, 1));
+            check_conv(&[1, 1, 9, 20, 20], &[1, 1, 3, 3, 3], 1, Window::same(3, 2, 1));
+            check_transpose(&[1, 32, 12, 12], &[32, 3, 4, 4], 1, Window::same(2, 2, 1), &[0, 0]);
+        });
+    }
+}
+
+#[test]
 fn conv_with_nothing_to_sum_gives_the_bias() {
     check_conv(&[0, 3, 8, 8], &[4, 3, 3, 3], 1, Window::unit(2));
     check_conv(&[2, 0, 8, 8], &[4, 0, 3, 3], 1, Window::unit(2));
@@ -309,6 +324,40 @@ fn conv_transpose_matches_direct_loops() {
 fn conv_transpose_with_nothing_to_sum_gives_the_bias() {
     check_transpose(&[0, 4, 9], &[4, 3, 4], 1, Window::unit(1), &[0]);
     check_transpose(&[2, 0, 3], &[0, 3, 2], 1, Window::unit(1), &[0]);
+}
+
+#[test]
+fn arbitrary_geometries_match_direct_loops() {
+    let mut state = 7u64;
+    let mut below = |n: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % n
+    };
+    let mut tried = 0;
+    while tried < 120 {
+        let spatial = 1 + below(3);
+        let groups = 1 + below(3);
+        let (channels, filters) = (1 + below(6), 1 + below(6));
+        let mut sizes = |least: usize, most: usize| -> Vec<usize> {
+            (0..spatial).map(|_| least + below(most - least + 1)).collect()
+        };
+        let (input, kernel) = (sizes(1, if spatial == 1 { 60 } else { 9 }), sizes(1, 4));
+        let (strides, dilations) = (sizes(1, 3), sizes(1, 3));
+        let pads: Vec<(usize, usize)> = sizes(0, 3).into_iter().zip(sizes(0, 3)).collect();
+        let output_padding: Vec<usize> = strides.iter().map(|s| s - 1).collect();
+        let window = Window { strides, pads, dilations };
+        let x = [&[2, channels * groups][..], &input].concat();
+        if (0..spatial).all(|i| window.count(i, input[i], kernel[i], false).is_ok()) {
+            let w = [&[filters * groups, channels][..], &kernel].concat();
+            check_conv(&x, &w, groups, window.clone());
+            tried += 1;
+        }
+        let spread = |i: usize| (input[i] - 1) * window.strides[i] + window.span(i, kernel[i]).unwrap();
+        if (0..spatial).all(|i| spread(i) >= window.pads[i].0 + window.pads[i].1) {
+            let w = [&[channels * groups, filters][..], &kernel].concat();
+            check_transpose(&x, &w, groups, window, &output_padding);
+        }
+    }
 }
 
 #[test]
