@@ -42,5 +42,6 @@ pub use error::Error;
 pub use evaluate::{CpuEvaluator, evaluate};
 pub use executable::{Executable, StepTime};
 pub use processor::{features, processor_name};
+pub use simd::{Vectors, limit_vectors};
 pub use threads::{Threads, default_threads};
 pub use weights::Weights;

@@ -4,9 +4,12 @@
 //! compiler vectorises the inlined loops for them; no intrinsics are needed for arithmetic.
 
 pub(crate) mod half;
+mod level;
 pub(crate) mod math;
 mod stream;
 
+use level::vectors;
+pub use level::{Vectors, limit_vectors};
 pub(crate) use stream::{STREAM_FROM, stream_copy, stream_fence};
 
 /// A loop to be compiled for several instruction sets.
@@ -25,26 +28,20 @@ pub(crate) trait Kernel {
 const BASE_FMA: bool = cfg!(any(target_feature = "fma", target_arch = "aarch64"));
 
 /// Runs a kernel compiled for the widest instruction set this CPU has.
-#[cfg(target_arch = "x86_64")]
 #[inline]
 pub(crate) fn run<K: Kernel>(kernel: K) -> K::Output {
     if const { !K::WIDE } {
         return kernel.run::<BASE_FMA>();
     }
-    match level() {
-        // Safety: `level` has seen these features on this CPU.
-        Level::Avx512 => unsafe { run_avx512(kernel) },
+    match vectors() {
+        // Safety: `vectors` has seen these features on this CPU.
+        #[cfg(target_arch = "x86_64")]
+        Vectors::Avx512 => unsafe { run_avx512(kernel) },
         // Safety: as above.
-        Level::Avx2 => unsafe { run_avx2(kernel) },
-        Level::Base => kernel.run::<BASE_FMA>(),
+        #[cfg(target_arch = "x86_64")]
+        Vectors::Avx2 => unsafe { run_avx2(kernel) },
+        _ => kernel.run::<BASE_FMA>(),
     }
-}
-
-/// Runs a kernel compiled for the build target.
-#[cfg(not(target_arch = "x86_64"))]
-#[inline]
-pub(crate) fn run<K: Kernel>(kernel: K) -> K::Output {
-    kernel.run::<BASE_FMA>()
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -57,51 +54,6 @@ fn run_avx512<K: Kernel>(kernel: K) -> K::Output {
 #[target_feature(enable = "avx2,fma,bmi2,f16c")]
 fn run_avx2<K: Kernel>(kernel: K) -> K::Output {
     kernel.run::<true>()
-}
-
-#[cfg(target_arch = "x86_64")]
-#[derive(Clone, Copy, PartialEq)]
-#[repr(u8)]
-enum Level {
-    Base = 1,
-    Avx2 = 2,
-    Avx512 = 3,
-}
-
-/// The instruction set to use, looked up once.
-#[cfg(target_arch = "x86_64")]
-#[inline]
-fn level() -> Level {
-    use std::sync::atomic::{AtomicU8, Ordering};
-    static FOUND: AtomicU8 = AtomicU8::new(0);
-    match FOUND.load(Ordering::Relaxed) {
-        3 => Level::Avx512,
-        2 => Level::Avx2,
-        1 => Level::Base,
-        _ => {
-            let found = detect();
-            FOUND.store(found as u8, Ordering::Relaxed);
-            found
-        }
-    }
-}
-
-#[cfg(target_arch = "x86_64")]
-#[cold]
-fn detect() -> Level {
-    let avx2 = is_x86_feature_detected!("avx2")
-        && is_x86_feature_detected!("fma")
-        && is_x86_feature_detected!("bmi2")
-        && is_x86_feature_detected!("f16c");
-    let avx512 = is_x86_feature_detected!("avx512f")
-        && is_x86_feature_detected!("avx512bw")
-        && is_x86_feature_detected!("avx512dq")
-        && is_x86_feature_detected!("avx512vl");
-    match (avx2, avx512) {
-        (true, true) => Level::Avx512,
-        (true, false) => Level::Avx2,
-        _ => Level::Base,
-    }
 }
 
 /// a·b + c; fused where that is one instruction.

@@ -11,9 +11,9 @@ pub(crate) fn stream_copy(from: &[u8], to: &mut [u8]) {
     let done = head + (n - head) / 64 * 64;
     to[..head].copy_from_slice(&from[..head]);
     let (source, lines) = (&from[head..done], &mut to[head..done]);
-    match super::level() {
-        // Safety: `level` has seen AVX-512 on this CPU; `lines` starts on a 64-byte boundary.
-        super::Level::Avx512 => unsafe { stream_512(source, lines) },
+    match super::vectors() {
+        // Safety: `vectors` has seen AVX-512 on this CPU; `lines` starts on a 64-byte boundary.
+        super::Vectors::Avx512 => unsafe { stream_512(source, lines) },
         // Safety: SSE2 is part of x86-64; `lines` starts on a 64-byte boundary.
         _ => unsafe { stream_128(source, lines) },
     }
