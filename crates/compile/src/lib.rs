@@ -20,11 +20,13 @@
 
 use olivine_ir::{Def, Error as GraphError, Graph, Op, Tensor};
 
+mod kernels;
 mod passes;
 mod pattern;
 pub mod plan;
 mod rewrite;
 
+pub use kernels::{is_kernel, reads_strides};
 pub use rewrite::{Rewriter, rewrite};
 
 /// Computes an operation on constant operands, so that folding needs no backend of its own.
@@ -73,6 +75,12 @@ pub enum Error {
         /// What is wrong.
         source: GraphError,
     },
+    /// Operations that no pass rewrites and no kernel computes.
+    #[error("no kernel for {}", .nodes.join(", "))]
+    Unsupported {
+        /// All of them: operation and node.
+        nodes: Vec<String>,
+    },
 }
 
 /// One graph-to-graph step.
@@ -96,6 +104,13 @@ pub fn compile(graph: &Graph, options: &Options<'_>) -> Result<Compiled, Error> 
             stages.push(Stage { name: pass.name(), graph: graph.clone() });
         }
     }
+    let left: Vec<String> = (graph.nodes().iter())
+        .filter(|n| !is_kernel(&n.op) && !matches!(n.op, Op::View(_)))
+        .map(|n| format!("{} `{}`", n.op.name(), n.name))
+        .collect();
+    if !left.is_empty() {
+        return Err(Error::Unsupported { nodes: left });
+    }
     let at_load = at_load(&graph);
     Ok(Compiled { graph, at_load, stages })
 }
@@ -115,17 +130,6 @@ fn at_load(graph: &Graph) -> Vec<bool> {
             once
         })
         .collect()
-}
-
-/// Whether kernels read an operand through arbitrary strides; other operands are packed before their node.
-pub fn reads_strides(op: &Op, operand: usize) -> bool {
-    match op {
-        Op::ScalarOp(_) | Op::Fused(_) | Op::MatMul(_) | Op::Concat(_) | Op::Reduce(_) | Op::View(_) => true,
-        Op::Attention(a) => operand < 3 || a.optional_operands().0 == Some(operand),
-        Op::Rope(_) => operand == 0,
-        Op::KvAppend(_) => operand == 1,
-        _ => false,
-    }
 }
 
 #[cfg(test)]

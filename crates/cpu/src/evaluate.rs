@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use olivine_compile::{Compiled, Evaluate, Options, compile};
-use olivine_ir::{Data, Graph, Op, Tensor, TensorView};
+use olivine_ir::{Data, Graph, Op, Tensor, TensorType, TensorView};
 
+use crate::arena::Buffer;
 use crate::{Error, Executable, Weights};
 
 /// Computes single operations on the CPU.
@@ -36,25 +37,13 @@ pub fn evaluate(op: &Op, operands: &[Tensor]) -> Result<Vec<Tensor>, Error> {
 fn run_once(compiled: &Compiled, inputs: &[Tensor]) -> Result<Vec<Tensor>, Error> {
     let executable = Executable::new(compiled, Arc::new(Weights::new()), false)?;
     let views: Vec<TensorView<'_>> = inputs.iter().map(Tensor::view).collect();
-    let mut bytes: Vec<Vec<u8>> = executable.outputs().iter().map(|(_, ty)| vec![0; ty.bytes()]).collect();
-    // Kernels cast their targets to wider elements, so the bytes must be aligned for those.
-    let mut aligned: Vec<Vec<u64>> = bytes.iter().map(|b| vec![0; b.len().div_ceil(8)]).collect();
-    {
-        let mut outputs: Vec<&mut [u8]> = aligned
-            .iter_mut()
-            .zip(&bytes)
-            .map(|(words, b)| &mut bytemuck::cast_slice_mut(words.as_mut_slice())[..b.len()])
-            .collect();
-        executable.run(&views, &mut outputs)?;
-    }
-    for (b, words) in bytes.iter_mut().zip(&aligned) {
-        let len = b.len();
-        b.copy_from_slice(&bytemuck::cast_slice(words)[..len]);
-    }
-    let tensor = |((_, ty), b): (&(String, olivine_ir::TensorType), Vec<u8>)| {
-        Data::from_bytes(ty.dtype, &b)
+    let mut results =
+        executable.outputs().iter().map(|(_, ty)| Buffer::new(ty.bytes())).collect::<Result<Vec<_>, _>>()?;
+    executable.run(&views, &mut results.iter_mut().map(Buffer::bytes_mut).collect::<Vec<_>>())?;
+    let tensor = |((_, ty), buffer): (&(String, TensorType), &Buffer)| {
+        Data::from_bytes(ty.dtype, buffer.bytes())
             .and_then(|data| Tensor::from_data(ty.shape, data))
             .map_err(|e| Error::Compile(e.to_string()))
     };
-    executable.outputs().iter().zip(bytes).map(tensor).collect()
+    executable.outputs().iter().zip(&results).map(tensor).collect()
 }

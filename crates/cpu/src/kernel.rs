@@ -1,5 +1,6 @@
 //! The kernel of a node: its operation with everything prepared that does not change between runs.
 
+use olivine_compile::is_kernel;
 use olivine_ir::op::Region;
 use olivine_ir::{DType, Op};
 
@@ -20,7 +21,7 @@ pub(crate) struct Kernel {
 impl Kernel {
     /// Chooses the kernel of an operation that the compiler leaves in a graph; others are refused.
     pub(crate) fn prepare(op: &Op, operands: &[DType]) -> Result<Self, String> {
-        if !supported(op) {
+        if !is_kernel(op) {
             return Err("the compiler should have rewritten it into other operations".into());
         }
         // A riding region sees the main result first, then the operands after the operation's own.
@@ -86,46 +87,4 @@ impl Kernel {
         }
         Ok(())
     }
-}
-
-/// Whether an operation has a kernel of its own; the compiler rewrites the others.
-fn supported(op: &Op) -> bool {
-    matches!(
-        op,
-        Op::ScalarOp(_)
-            | Op::Fused(_)
-            | Op::MatMul(_)
-            | Op::GroupedMatMul(_)
-            | Op::LayerNorm(_)
-            | Op::RmsNorm(_)
-            | Op::GroupNorm(_)
-            | Op::Softmax(_)
-            | Op::LogSoftmax(_)
-            | Op::Reduce(_)
-            | Op::ArgReduce(_)
-            | Op::Cumulative(_)
-            | Op::TopK(_)
-            | Op::Sort(_)
-            | Op::ArgSort(_)
-            | Op::Attention(_)
-            | Op::KvAppend(_)
-            | Op::Rope(_)
-            | Op::Concat(_)
-            | Op::Pad(_)
-            | Op::Gather(_)
-            | Op::GatherElements(_)
-            | Op::GatherNd(_)
-            | Op::ScatterElements(_)
-            | Op::ScatterNd(_)
-            | Op::OneHot(_)
-            | Op::Trilu(_)
-            | Op::Range(_)
-            | Op::NonZero(_)
-            | Op::Conv(_)
-            | Op::ConvTranspose(_)
-            | Op::Im2Col(_)
-            | Op::Pool(_)
-            | Op::AdaptivePool(_)
-            | Op::Resize(_)
-    )
 }
