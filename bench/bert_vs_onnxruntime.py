@@ -30,12 +30,11 @@ MODELS = {
 
 
 def uniform(name: str, seed: int, count: int) -> np.ndarray:
-    """Uniform f32 in [-1, 1) with 24 bits: SplitMix64's finaliser over FNV-1a of the name, the seed and the position."""
+    """Uniform f32 in [-1, 1) with 24 bits: SplitMix64's finaliser over FNV-1a of name and seed, plus the position."""
     mask = (1 << 64) - 1
     base = 0xCBF29CE484222325
-    for byte in name.encode():
+    for byte in name.encode() + seed.to_bytes(8, "little"):
         base = ((base ^ byte) * 0x100000001B3) & mask
-    base = (base + seed) & mask
     # Arrays wrap around at 64 bits, as the Rust code does.
     z = (np.arange(count, dtype=np.uint64) + np.uint64(base)) * np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

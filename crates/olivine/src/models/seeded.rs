@@ -1,7 +1,8 @@
 //! Reproducible tensors: the same name and seed give the same numbers in every language.
 //!
-//! Element i is `mix(hash(name) + seed + i)`, `mix` being SplitMix64's finaliser on a Weyl step and `hash` FNV-1a of
-//! the name, so that a script can make the same weights with a few vector operations.
+//! Element i is `mix(hash(name, seed) + i)`, `mix` being SplitMix64's finaliser on a Weyl step and `hash` FNV-1a of the
+//! name's bytes and the seed's eight, low byte first, so that a script can make the same weights with a few vector
+//! operations.
 
 use olivine_ir::{Graph, Shape, Tensor};
 
@@ -9,9 +10,10 @@ use crate::Error;
 
 /// Uniform numbers in [-1, 1) with 24 bits.
 fn uniform(name: &str, seed: u64, count: usize) -> Vec<f32> {
-    let hash =
-        name.bytes().fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
-    let base = hash.wrapping_add(seed);
+    let base = name
+        .bytes()
+        .chain(seed.to_le_bytes())
+        .fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
     (0..count as u64)
         .map(|i| ((mix(base.wrapping_add(i)) >> 40) as f32) / (1u32 << 23) as f32 - 1.0)
         .collect()
