@@ -14,7 +14,7 @@ use crate::operand::{Fault, Operand, Target};
 /// A prepared operation.
 pub(crate) struct Kernel {
     op: Op,
-    /// The elementwise program of a fused region or an epilogue.
+    /// The elementwise program of a fused region, an epilogue or a prologue.
     program: Option<Program>,
 }
 
@@ -32,6 +32,8 @@ impl Kernel {
         let program = match op {
             Op::Fused(fused) => Some(Program::new(&fused.region, operands)),
             Op::MatMul(m) => m.epilogue.as_ref().map(|r| riding(r, 2)),
+            Op::LayerNorm(n) => n.prologue.as_ref().map(|r| riding(r, 2 + usize::from(n.bias))),
+            Op::RmsNorm(n) => n.prologue.as_ref().map(|r| riding(r, 2 + usize::from(n.bias))),
             Op::Conv(c) => c.epilogue.as_ref().map(|r| riding(r, 2 + usize::from(c.bias))),
             _ => None,
         };
@@ -51,8 +53,8 @@ impl Kernel {
             Op::Fused(_) => program.into_iter().for_each(|p| elementwise::fused(p, x, out)),
             Op::MatMul(_) => contraction::matmul(program, x, &mut out[0]),
             Op::GroupedMatMul(_) => contraction::grouped_matmul(x, out, checked)?,
-            Op::LayerNorm(op) => rows::layer_norm(op, x, out),
-            Op::RmsNorm(op) => rows::rms_norm(op, x, out),
+            Op::LayerNorm(op) => rows::layer_norm(op, program, x, out),
+            Op::RmsNorm(op) => rows::rms_norm(op, program, x, out),
             Op::GroupNorm(op) => rows::group_norm(op, x, out),
             Op::Softmax(op) => rows::softmax(op, x, out),
             Op::LogSoftmax(op) => rows::log_softmax(op, x, out),

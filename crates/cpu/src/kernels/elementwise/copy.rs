@@ -1,10 +1,10 @@
 //! Copies of strided operands into packed targets.
 
 use bytemuck::Pod;
-use rayon::prelude::*;
 
 use super::layout::{self, Dims, Reader};
 use crate::operand::{Operand, Target};
+use crate::parallel;
 use crate::simd;
 
 /// Elements of a task.
@@ -13,7 +13,10 @@ const TASK: usize = 64 << 10;
 const TILE: usize = 32;
 
 /// Copies an operand, whatever its strides, into a target of its dtype.
-pub(super) fn copy(operand: &Operand<'_>, target: &mut Target<'_>) {
+pub(crate) fn copy(operand: &Operand<'_>, target: &mut Target<'_>) {
+    if operand.shape().has_zero() {
+        return;
+    }
     match operand.ty.dtype.size() {
         1 => copy_as::<u8>(operand, target),
         2 => copy_as::<u16>(operand, target),
@@ -31,7 +34,8 @@ fn copy_as<T: Pod + Send + Sync>(operand: &Operand<'_>, target: &mut Target<'_>)
         Reader::Packed(bytes) => {
             let (stream, x) =
                 (size_of_val(out) >= simd::STREAM_FROM, &bytemuck::cast_slice::<u8, T>(bytes)[..out.len()]);
-            out.par_chunks_mut(TASK).zip(x.par_chunks(TASK)).for_each(|(out, x)| {
+            parallel::chunks(out, TASK, &|i, out| {
+                let x = &x[i * TASK..][..out.len()];
                 if stream {
                     simd::stream_copy(bytemuck::cast_slice(x), bytemuck::cast_slice_mut(out));
                     simd::stream_fence();
@@ -43,7 +47,7 @@ fn copy_as<T: Pod + Send + Sync>(operand: &Operand<'_>, target: &mut Target<'_>)
         Reader::Strided { bytes, strides, offset } if dims.is_transposed(strides) => {
             transpose(bytemuck::cast_slice(bytes), strides, *offset, &dims, out);
         }
-        _ => out.par_chunks_mut(TASK).enumerate().for_each(|(i, out)| reader.gather(&dims, i * TASK, out)),
+        _ => parallel::chunks(out, TASK, &|i, out| reader.gather(&dims, i * TASK, out)),
     }
 }
 
@@ -57,10 +61,10 @@ fn transpose<T: Pod + Send + Sync>(
 ) {
     let (rows, inner, step) = dims.last_two(strides);
     // A task is a band of rows of one matrix; bands end where matrices do.
-    out.par_chunks_mut(rows * inner).enumerate().for_each(|(matrix, out)| {
+    parallel::chunks(out, rows * inner, &|matrix, out| {
         let base = dims.position(strides, offset, matrix * rows * inner);
         let band = (TASK / inner).next_multiple_of(TILE);
-        out.par_chunks_mut(band * inner).enumerate().for_each(|(i, out)| {
+        parallel::chunks(out, band * inner, &|i, out| {
             let first = base + i * band;
             for top in (0..out.len() / inner).step_by(TILE) {
                 let height = TILE.min(out.len() / inner - top);

@@ -27,6 +27,7 @@ use crate::operand::{Operand, Target};
 use crate::parallel;
 use exec::{Scratch, Sweep};
 
+pub(crate) use copy::copy;
 pub(crate) use program::Program;
 pub(crate) use rider::Rider;
 
@@ -48,7 +49,7 @@ pub(crate) fn fused(program: &Program, x: &[Operand<'_>], out: &mut [Target<'_>]
         return;
     }
     if let (true, [operand], [target]) = (program.is_copy(), x, &mut *out) {
-        copy::copy(operand, target);
+        copy(operand, target);
         return;
     }
     let (dims, readers) = layout::readers(&shape, x);

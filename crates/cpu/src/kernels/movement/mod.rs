@@ -8,6 +8,7 @@ mod strided;
 use bytemuck::Pod;
 use olivine_ir::op::Concat;
 
+use crate::kernels::elementwise;
 use crate::operand::{Operand, Target, row_major};
 
 pub(crate) use pad::pad;
@@ -40,8 +41,7 @@ pub(crate) use with_size;
 
 /// Copies a view out into packed bytes of the same dtype.
 pub(crate) fn copy_strided(x: &Operand<'_>, out: &mut [u8]) {
-    let to = row_major(x.shape());
-    with_size!(x.ty.dtype.size(), T => copy_box::<T>(x, &to, bytemuck::cast_slice_mut(out)));
+    elementwise::copy(x, &mut Target { ty: x.ty, bytes: out });
 }
 
 /// Copies an operand into a box of a row-major tensor whose steps are `to`; the box begins at the first element.

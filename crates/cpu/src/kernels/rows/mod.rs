@@ -8,7 +8,7 @@ mod tests;
 mod wide;
 
 use olivine_ir::DType;
-use olivine_ir::op::{GroupNorm, LayerNorm, LogSoftmax, Region, RmsNorm, Softmax};
+use olivine_ir::op::{GroupNorm, LayerNorm, LogSoftmax, RmsNorm, Softmax};
 
 use super::elementwise::{Program, Rider};
 use crate::operand::{Operand, Target};
@@ -105,39 +105,42 @@ enum Norm {
     Rms,
 }
 
+/// A norm of rows: what both kinds have in common.
+#[derive(Clone, Copy)]
+struct RowNorm<'a> {
+    norm: Norm,
+    axis: usize,
+    eps: f64,
+    bias: bool,
+    /// Whether the row's input is a second result.
+    emit: bool,
+    /// What makes the row's input, prepared.
+    prologue: Option<&'a Program>,
+}
+
 /// Layer norm over trailing axes.
-pub(crate) fn layer_norm(op: &LayerNorm, x: &[Operand<'_>], out: &mut [Target<'_>]) {
-    row_norm(Norm::Layer, op.axis, op.eps, op.bias, op.prologue.as_ref(), op.emit_input, x, out);
+pub(crate) fn layer_norm(
+    op: &LayerNorm,
+    prologue: Option<&Program>,
+    x: &[Operand<'_>],
+    out: &mut [Target<'_>],
+) {
+    let &LayerNorm { axis, eps, bias, emit_input: emit, .. } = op;
+    row_norm(RowNorm { norm: Norm::Layer, axis, eps, bias, emit, prologue }, x, out);
 }
 
 /// RMS norm over trailing axes.
-pub(crate) fn rms_norm(op: &RmsNorm, x: &[Operand<'_>], out: &mut [Target<'_>]) {
-    row_norm(Norm::Rms, op.axis, op.eps, op.bias, op.prologue.as_ref(), op.emit_input, x, out);
+pub(crate) fn rms_norm(op: &RmsNorm, prologue: Option<&Program>, x: &[Operand<'_>], out: &mut [Target<'_>]) {
+    let &RmsNorm { axis, eps, bias, emit_input: emit, .. } = op;
+    row_norm(RowNorm { norm: Norm::Rms, axis, eps, bias, emit, prologue }, x, out);
 }
 
-fn row_norm(
-    norm: Norm,
-    axis: usize,
-    eps: f64,
-    bias: bool,
-    prologue: Option<&Region>,
-    emit: bool,
-    x: &[Operand<'_>],
-    out: &mut [Target<'_>],
-) {
-    with_float!(out[0].ty.dtype, T => row_norm_as::<T>(norm, axis, eps, bias, prologue, emit, x, out));
+fn row_norm(op: RowNorm<'_>, x: &[Operand<'_>], out: &mut [Target<'_>]) {
+    with_float!(out[0].ty.dtype, T => row_norm_as::<T>(op, x, out));
 }
 
-fn row_norm_as<T: Narrow>(
-    norm: Norm,
-    axis: usize,
-    eps: f64,
-    bias: bool,
-    prologue: Option<&Region>,
-    emit: bool,
-    x: &[Operand<'_>],
-    out: &mut [Target<'_>],
-) {
+fn row_norm_as<T: Narrow>(op: RowNorm<'_>, x: &[Operand<'_>], out: &mut [Target<'_>]) {
+    let RowNorm { norm, axis, eps, bias, emit, prologue } = op;
     let shape = out[0].ty.shape;
     let row: usize = shape[axis..].iter().product();
     if shape.has_zero() {
@@ -152,7 +155,7 @@ fn row_norm_as<T: Narrow>(
     };
     let (first, rest) = out.split_at_mut(1);
     let result: &mut [T] = first[0].elements();
-    let Some(region) = prologue else {
+    let Some(program) = prologue else {
         let x = x[0].slice::<T>();
         if let (true, Some(second)) = (emit, rest.first_mut()) {
             second.elements::<T>().copy_from_slice(x);
@@ -161,9 +164,7 @@ fn row_norm_as<T: Narrow>(
         return;
     };
     let own = 2 + usize::from(bias);
-    let dtypes: Vec<DType> = std::iter::once(&x[0]).chain(&x[own..]).map(|o| o.ty.dtype).collect();
-    let program = Program::new(region, &dtypes);
-    let rider = Rider::new(&program, &x[own..], &shape);
+    let rider = Rider::new(program, &x[own..], &shape);
     let main = Main { bytes: contiguous_bytes(&x[0]), size: x[0].ty.dtype.size() };
     let chunk = rows_per_task(row) * row;
     let stream = size_of_val(result) >= simd::STREAM_FROM;

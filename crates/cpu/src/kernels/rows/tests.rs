@@ -1,7 +1,7 @@
 //! Rows against their definitions in f64.
 
 use half::{bf16, f16};
-use olivine_ir::op::{Arg, Binary, Instr, InstrOp, ScalarOp};
+use olivine_ir::op::{Arg, Binary, Instr, InstrOp, Region, ScalarOp};
 use olivine_ir::{Shape, TensorType};
 
 use super::*;
@@ -100,10 +100,10 @@ fn norms_match_their_definition_even_far_from_zero() {
             let mut targets = [target(DType::F32, &[3, n], &mut out)];
             if rms {
                 let op = RmsNorm { axis: 1, eps, bias: true, prologue: None, emit_input: false };
-                rms_norm(&op, &operands, &mut targets);
+                rms_norm(&op, None, &operands, &mut targets);
             } else {
                 let op = LayerNorm { axis: 1, eps, bias: true, prologue: None, emit_input: false };
-                layer_norm(&op, &operands, &mut targets);
+                layer_norm(&op, None, &operands, &mut targets);
             }
             let truth = layer_norm_by_definition(&x, &gamma, &beta, eps, rms);
             for (a, b) in out.iter().zip(&truth) {
@@ -122,6 +122,7 @@ fn a_norm_takes_a_prologue_and_emits_its_input() {
         args: vec![Arg::Input(0), Arg::Input(1)],
     };
     let region = Region { inputs: 2, instrs: vec![add], outputs: vec![Arg::Instr(0)] };
+    let program = Program::new(&region, &[DType::F32; 2]);
     let sum: Vec<f32> = x.iter().zip(&residual).map(|(a, b)| a + b).collect();
     let truth = layer_norm_by_definition(&sum, &gamma, &vec![0.0; n], 1e-5, true);
     for emit in [false, true] {
@@ -136,7 +137,7 @@ fn a_norm_takes_a_prologue_and_emits_its_input() {
         let mut targets =
             vec![target(DType::F32, &[m, n], &mut out), target(DType::F32, &[m, n], &mut emitted)];
         targets.truncate(1 + usize::from(emit));
-        rms_norm(&op, &operands, &mut targets);
+        rms_norm(&op, Some(&program), &operands, &mut targets);
         assert!(out.iter().zip(&truth).all(|(a, b)| (f64::from(*a) - b).abs() < 1e-5));
         assert!(!emit || emitted == sum);
     }
@@ -153,7 +154,7 @@ fn narrow_and_wide_floats_norm_in_their_own_way() {
     let ones = vec![f16::ONE; n];
     let operands = [packed(DType::F16, &[2, n], &halves), packed(DType::F16, &[n], &ones)];
     let mut targets = [target(DType::F16, &[2, n], &mut out), target(DType::F16, &[2, n], &mut emitted)];
-    layer_norm(&op, &operands, &mut targets);
+    layer_norm(&op, None, &operands, &mut targets);
     assert!(out.iter().zip(&truth).all(|(a, b)| (a.to_f64() - b).abs() < 4e-3));
     assert_eq!(emitted, halves);
     let doubles: Vec<f64> = x.iter().map(|v| f64::from(*v)).collect();
@@ -161,7 +162,7 @@ fn narrow_and_wide_floats_norm_in_their_own_way() {
     let ones = vec![1f64; n];
     let operands = [packed(DType::F64, &[2, n], &doubles), packed(DType::F64, &[n], &ones)];
     let mut targets = [target(DType::F64, &[2, n], &mut out), target(DType::F64, &[2, n], &mut emitted)];
-    layer_norm(&op, &operands, &mut targets);
+    layer_norm(&op, None, &operands, &mut targets);
     assert!(out.iter().zip(&truth).all(|(a, b)| (a - b).abs() < 1e-12));
     let rows: Vec<bf16> = x.iter().map(|v| bf16::from_f32(*v)).collect();
     let mut out = vec![bf16::ZERO; 2 * n];
