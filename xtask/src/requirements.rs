@@ -16,12 +16,38 @@ struct Requirement {
 }
 
 /// Everything the tests need. A linker comes first: without one no test can be built.
-const REQUIREMENTS: &[Requirement] = &[Requirement {
-    what: "a C linker, for cargo",
-    present: || runs("cc", &["--version"]),
-    package: "gcc",
-    install: "sudo apt-get install -y gcc",
-}];
+const REQUIREMENTS: &[Requirement] = &[
+    Requirement {
+        what: "a C linker, for cargo",
+        present: || runs("cc", &["--version"]),
+        package: "gcc",
+        install: "sudo apt-get install -y gcc",
+    },
+    Requirement {
+        what: "the Vulkan loader",
+        present: || library("libvulkan.so.1"),
+        package: "libvulkan1",
+        install: "sudo apt-get install -y libvulkan1",
+    },
+    Requirement {
+        what: "a Vulkan driver that runs on the processor",
+        present: || manifest("icd.d", "lvp_icd"),
+        package: "mesa-vulkan-drivers",
+        install: "sudo apt-get install -y mesa-vulkan-drivers",
+    },
+    Requirement {
+        what: "the Vulkan validation layer",
+        present: || manifest("explicit_layer.d", "VkLayer_khronos_validation"),
+        package: "vulkan-validationlayers",
+        install: "sudo apt-get install -y vulkan-validationlayers",
+    },
+    Requirement {
+        what: "the SPIR-V validator",
+        present: || runs("spirv-val", &["--version"]),
+        package: "spirv-tools",
+        install: "sudo apt-get install -y spirv-tools",
+    },
+];
 
 /// Checks everything, installs what is missing where that is possible, and names the rest all at once.
 pub(crate) fn meet() -> Result<(), String> {
@@ -43,6 +69,22 @@ pub(crate) fn meet() -> Result<(), String> {
 fn may_install() -> bool {
     let root = Command::new("id").arg("-u").output().is_ok_and(|o| o.stdout.trim_ascii() == b"0");
     root && Path::new("/etc/debian_version").exists()
+}
+
+/// Whether the dynamic linker knows a library.
+fn library(name: &str) -> bool {
+    let known = Command::new("/sbin/ldconfig").arg("-p").output();
+    known.is_ok_and(|o| String::from_utf8_lossy(&o.stdout).contains(name))
+}
+
+/// Whether a Vulkan manifest whose name begins so is installed.
+fn manifest(folder: &str, name: &str) -> bool {
+    ["/usr/share/vulkan", "/etc/vulkan", "/usr/local/share/vulkan"].iter().any(|base| {
+        let entries = std::fs::read_dir(Path::new(base).join(folder));
+        entries.is_ok_and(|mut all| {
+            all.any(|e| e.is_ok_and(|e| e.file_name().to_string_lossy().starts_with(name)))
+        })
+    })
 }
 
 fn runs(program: &str, args: &[&str]) -> bool {
