@@ -47,12 +47,40 @@ pub struct MemoryPlan {
     pub outputs: Vec<OutputPlace>,
     /// Bytes of the arena.
     pub arena: usize,
+    /// For every node where its scratch bytes are, if it asked for any.
+    pub scratch: Vec<Option<usize>>,
     /// The most bytes alive at one node: no arena could be smaller.
     pub largest_live_set: usize,
 }
 
-/// Plans the arena for the nodes that run every time (`at_load` false).
+/// What a backend asks of the plan.
+#[derive(Clone, Copy, Debug)]
+pub struct PlanOptions<'a> {
+    /// What every slot's offset is a multiple of; a power of two.
+    pub alignment: usize,
+    /// Whether elementwise results may take over an operand's bytes.
+    pub in_place: bool,
+    /// For every node the bytes it needs for itself while it runs; may be shorter than the nodes.
+    pub scratch: &'a [usize],
+}
+
+impl Default for PlanOptions<'_> {
+    fn default() -> Self {
+        PlanOptions { alignment: ALIGNMENT, in_place: true, scratch: &[] }
+    }
+}
+
+/// Plans the arena for the nodes that run every time (`at_load` false), with the default options.
 pub fn plan_graph(graph: &Graph, at_load: &[bool]) -> Result<MemoryPlan, Error> {
+    plan_graph_with(graph, at_load, &PlanOptions::default())
+}
+
+/// Plans the arena for the nodes that run every time (`at_load` false).
+pub fn plan_graph_with(
+    graph: &Graph,
+    at_load: &[bool],
+    options: &PlanOptions<'_>,
+) -> Result<MemoryPlan, Error> {
     let nodes = graph.nodes();
     if at_load.len() != nodes.len() {
         return Err(Error::Schedule { flags: at_load.len(), nodes: nodes.len() });
@@ -61,10 +89,23 @@ pub fn plan_graph(graph: &Graph, at_load: &[bool]) -> Result<MemoryPlan, Error> 
     let outputs = output_places(graph, at_load, &roots);
     let residents = arena_residents(graph, at_load, &roots);
     let last = last_uses(graph, at_load, &roots, &outputs);
-    let (in_place, buffer_of, lifetimes) = buffers(graph, at_load, &roots, &residents, &last);
+    let (in_place, buffer_of, mut lifetimes) =
+        buffers(graph, at_load, &roots, &residents, &last, options.in_place);
+    let values = lifetimes.len();
+    let wants = |step: usize| options.scratch.get(step).copied().filter(|b| *b > 0 && !at_load[step]);
+    let asking: Vec<usize> = (0..nodes.len()).filter(|step| wants(*step).is_some()).collect();
+    lifetimes.extend(asking.iter().map(|step| Lifetime {
+        size: wants(*step).unwrap_or(0),
+        first: *step,
+        last: *step,
+    }));
 
-    let placement = place(&lifetimes, ALIGNMENT)?;
-    let largest_live_set = super::lower_bound(&lifetimes, ALIGNMENT)?;
+    let placement = place(&lifetimes, options.alignment)?;
+    let largest_live_set = super::lower_bound(&lifetimes, options.alignment)?;
+    let mut scratch = vec![None; nodes.len()];
+    for (i, step) in asking.iter().enumerate() {
+        scratch[*step] = Some(placement.offsets[values + i]);
+    }
     let slots = graph
         .ids()
         .map(|id| {
@@ -74,7 +115,7 @@ pub fn plan_graph(graph: &Graph, at_load: &[bool]) -> Result<MemoryPlan, Error> 
             Some(Slot { offset: placement.offsets[buffer], bytes, root })
         })
         .collect();
-    Ok(MemoryPlan { slots, roots, in_place, outputs, arena: placement.peak, largest_live_set })
+    Ok(MemoryPlan { slots, roots, in_place, outputs, arena: placement.peak, scratch, largest_live_set })
 }
 
 /// For every value, what it is a view of in the end.
@@ -147,6 +188,7 @@ fn buffers(
     roots: &[ValueId],
     residents: &[bool],
     last: &[usize],
+    may_reuse: bool,
 ) -> (Vec<Option<usize>>, Vec<Option<usize>>, Vec<Lifetime>) {
     let mut in_place = vec![None; graph.nodes().len()];
     let mut buffer_of: Vec<Option<usize>> = vec![None; graph.values().len()];
@@ -160,7 +202,7 @@ fn buffers(
                 continue;
             }
             let end = last[id.index()].max(step);
-            let reused = (result == 0)
+            let reused = (may_reuse && result == 0)
                 .then(|| reusable_operand(graph, node, step, roots, residents, last))
                 .flatten()
                 .and_then(|operand| Some((operand, buffer_of[roots[node.inputs[operand].index()].index()]?)));

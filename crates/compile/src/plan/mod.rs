@@ -7,7 +7,7 @@
 mod graph;
 mod place;
 
-pub use graph::{MemoryPlan, OutputPlace, Slot, plan_graph};
+pub use graph::{MemoryPlan, OutputPlace, PlanOptions, Slot, plan_graph, plan_graph_with};
 pub use place::{lower_bound, place};
 
 /// Every slot begins at a multiple of this: a cache line, and the widest vector.

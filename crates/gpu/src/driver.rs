@@ -1,0 +1,74 @@
+//! What a driver gives: memory, pipelines, recorded commands, submissions. Everything else is shared.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use olivine_kernel::Kernel;
+
+use crate::caps::DeviceCaps;
+use crate::program::{BufferId, Dispatch};
+use crate::{Error, Program};
+
+/// A device opened through some API. All methods may be called from several threads at once.
+pub trait Driver: Send + Sync + Sized + 'static {
+    /// Device-local memory; freed when dropped. Recordings keep what they use alive.
+    type Buffer: Send + Sync;
+    /// A built kernel.
+    type Pipeline: Send + Sync;
+    /// Recorded commands with staging memory of their own; one run at a time.
+    type Recording: Send;
+
+    /// What the device can do (features masked off are not in it).
+    fn caps(&self) -> &DeviceCaps;
+
+    /// Takes device-local memory; its content is unspecified. `label` says what for, in errors and debuggers.
+    fn allocate(&self, bytes: u64, label: &str) -> Result<Arc<Self::Buffer>, Error>;
+
+    /// Writes from the host. It waits for nothing but staging memory; later submissions see the bytes. The range must
+    /// not be in use by a run.
+    fn write(&self, buffer: &Arc<Self::Buffer>, offset: u64, bytes: &[u8]) -> Result<(), Error>;
+
+    /// Reads to the host after all submissions so far.
+    fn read(&self, buffer: &Arc<Self::Buffer>, offset: u64, into: &mut [u8]) -> Result<(), Error>;
+
+    /// Builds kernels, those that are not known yet in parallel; in order.
+    fn pipelines(&self, kernels: &[Arc<Kernel>], checked: bool) -> Result<Vec<Arc<Self::Pipeline>>, Error>;
+
+    /// Records commands.
+    fn record(&self, commands: Commands<'_, Self>) -> Result<Self::Recording, Error>;
+
+    /// Gives the bytes of the i-th upload for the next submission.
+    fn upload(&self, recording: &mut Self::Recording, i: usize, bytes: &[u8]) -> Result<(), Error>;
+
+    /// Submits; returns at once. The recording must not be in flight.
+    fn submit(&self, recording: &mut Self::Recording) -> Result<(), Error>;
+
+    /// Waits for the submission; a violation that checked kernels reported is an error.
+    fn wait(&self, recording: &mut Self::Recording) -> Result<(), Error>;
+
+    /// Takes the bytes of the i-th download after `wait`.
+    fn download(&self, recording: &mut Self::Recording, i: usize, into: &mut [u8]) -> Result<(), Error>;
+
+    /// When each dispatch of the last submission began and ended, from the submission's first; for timed recordings.
+    fn times(&self, recording: &mut Self::Recording) -> Result<Vec<(Duration, Duration)>, Error>;
+}
+
+/// What to record.
+pub struct Commands<'a, D: Driver> {
+    /// The program whose kernels and buffers the dispatches name.
+    pub program: &'a Program,
+    /// In order.
+    pub dispatches: &'a [Dispatch],
+    /// For every kernel of the program.
+    pub pipelines: &'a [Arc<D::Pipeline>],
+    /// For every buffer of the program where it is; two may share bytes. Those that nothing here uses may be `None`.
+    pub buffers: &'a [Option<Arc<D::Buffer>>],
+    /// Buffers that the host writes before each run, with the bytes that matter.
+    pub uploads: &'a [(BufferId, u64)],
+    /// Buffers that the host reads after each run, with the bytes that matter.
+    pub downloads: &'a [(BufferId, u64)],
+    /// Whether to take the time of every dispatch; they then run one after another.
+    pub timed: bool,
+    /// Whether pipelines are checked ones.
+    pub checked: bool,
+}

@@ -1,0 +1,336 @@
+//! Running a program on a driver: loading, slots that are recorded once and replayed, several runs in flight.
+
+mod load;
+mod slot;
+mod tensor;
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::driver::Driver;
+use crate::error::Error;
+use crate::program::{Content, Port, Program, Slice};
+use crate::weights::Weights;
+use load::Loaded;
+use slot::{Slot, Wish};
+
+pub use tensor::DeviceTensor;
+
+/// Recordings kept for later runs.
+const IDLE_SLOTS: usize = 8;
+
+/// A program ready to run on a device; runs may overlap.
+pub struct Executable<D: Driver> {
+    driver: Arc<D>,
+    program: Program,
+    pipelines: Vec<Arc<D::Pipeline>>,
+    weights: Arc<Weights<D>>,
+    checked: bool,
+    loaded: Mutex<Option<Loaded<D>>>,
+    idle: Mutex<Vec<Slot<D>>>,
+}
+
+/// Where an input comes from.
+pub enum Feed<'a, D: Driver> {
+    /// Bytes of the host.
+    Host(&'a [u8]),
+    /// A tensor that is on the device.
+    Device(&'a DeviceTensor<D>),
+}
+
+/// Where an output goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Take {
+    /// Back to the host.
+    Host,
+    /// It stays on the device.
+    Device,
+}
+
+/// What one dispatch of a profiled run did.
+#[derive(Clone, Debug)]
+pub struct DispatchTime {
+    /// The operation it belongs to.
+    pub op: &'static str,
+    /// The node it belongs to.
+    pub node: String,
+    /// The kernel.
+    pub kernel: String,
+    /// When it began, from the run's first dispatch.
+    pub start: Duration,
+    /// How long it took on the device.
+    pub time: Duration,
+    /// Floating-point operations.
+    pub flops: u64,
+    /// Bytes that it must read and write at least.
+    pub bytes: u64,
+}
+
+impl<D: Driver> Executable<D> {
+    /// Builds a program's pipelines. `checked` runs report accesses and indices out of range.
+    pub fn new(
+        driver: Arc<D>,
+        program: Program,
+        weights: Arc<Weights<D>>,
+        checked: bool,
+    ) -> Result<Self, Error> {
+        check_memory(&program, driver.as_ref())?;
+        let pipelines = driver.pipelines(&program.kernels, checked)?;
+        let (loaded, idle) = (Mutex::new(None), Mutex::new(Vec::new()));
+        Ok(Executable { driver, program, pipelines, weights, checked, loaded, idle })
+    }
+
+    /// Inputs in declaration order.
+    pub fn inputs(&self) -> &[Port] {
+        &self.program.inputs
+    }
+
+    /// Outputs in declaration order.
+    pub fn outputs(&self) -> &[Port] {
+        &self.program.outputs
+    }
+
+    /// What runs.
+    pub fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// Brings params to the device and packs them now instead of at the first run.
+    pub fn load(&self) -> Result<(), Error> {
+        self.loaded().map(drop)
+    }
+
+    /// Submits a run and returns at once. One feed for every input, one take for every output.
+    pub fn start(self: &Arc<Self>, feeds: &[Feed<'_, D>], takes: &[Take]) -> Result<Run<D>, Error> {
+        self.submit(feeds, takes, false)
+    }
+
+    /// Runs on host bytes and waits for the outputs, packed bytes of their types (bool as 0 or 1).
+    pub fn run(self: &Arc<Self>, inputs: &[&[u8]], outputs: &mut [&mut [u8]]) -> Result<(), Error> {
+        let feeds: Vec<Feed<'_, D>> = inputs.iter().map(|bytes| Feed::Host(bytes)).collect();
+        self.start(&feeds, &vec![Take::Host; self.program.outputs.len()])?.wait_into(outputs)
+    }
+
+    /// Runs and times every dispatch; they run one after another. The outputs stay on the device and are dropped.
+    pub fn profile(self: &Arc<Self>, feeds: &[Feed<'_, D>]) -> Result<Vec<DispatchTime>, Error> {
+        let mut run = self.submit(feeds, &vec![Take::Device; self.program.outputs.len()], true)?;
+        run.finish()?;
+        let Some(slot) = run.slot.as_mut() else { return Ok(Vec::new()) };
+        let times = self.driver.times(&mut slot.recording)?;
+        Ok(self
+            .program
+            .run
+            .iter()
+            .zip(times)
+            .map(|(d, (start, end))| DispatchTime {
+                op: d.op,
+                node: d.node.clone(),
+                kernel: self.program.kernel(d).name.clone(),
+                start,
+                time: end.saturating_sub(start),
+                flops: d.flops,
+                bytes: d.bytes,
+            })
+            .collect())
+    }
+
+    fn submit(self: &Arc<Self>, feeds: &[Feed<'_, D>], takes: &[Take], timed: bool) -> Result<Run<D>, Error> {
+        count("inputs", self.program.inputs.len(), feeds.len())?;
+        count("outputs", self.program.outputs.len(), takes.len())?;
+        for (port, feed) in self.program.inputs.iter().zip(feeds) {
+            match feed {
+                Feed::Host(bytes) => {
+                    count(&format!("bytes of input `{}`", port.name), port.ty.bytes(), bytes.len())?;
+                }
+                Feed::Device(tensor) if tensor.ty() != port.ty => {
+                    let what = format!("input `{}`", port.name);
+                    return Err(Error::WrongType { what, expected: port.ty, got: tensor.ty() });
+                }
+                Feed::Device(tensor) if !tensor.is_of(&self.driver) => {
+                    return Err(Error::OtherDevice { what: format!("input `{}`", port.name) });
+                }
+                Feed::Device(_) => {}
+            }
+        }
+        let loaded = self.loaded()?;
+        let wish = Wish::new(feeds, takes, timed, loaded.generation);
+        let idle = {
+            let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+            idle.retain(|slot| slot.wish.generation == loaded.generation && slot.is_wanted());
+            let found = idle.iter().position(|slot| slot.wish == wish && slot.is_free());
+            found.map(|i| idle.swap_remove(i))
+        };
+        let mut slot = match idle {
+            Some(slot) => slot,
+            None => self.record_anew(feeds, takes, wish, &loaded)?,
+        };
+        let mut upload = 0;
+        for feed in feeds {
+            if let Feed::Host(bytes) = feed {
+                self.driver.upload(&mut slot.recording, upload, bytes)?;
+                upload += 1;
+            }
+        }
+        self.driver.submit(&mut slot.recording)?;
+        Ok(Run { executable: self.clone(), slot: Some(slot), finished: false })
+    }
+
+    /// Records a slot; where there is no memory for it, those kept for later runs give theirs.
+    fn record_anew(
+        &self,
+        feeds: &[Feed<'_, D>],
+        takes: &[Take],
+        wish: Wish,
+        loaded: &Loaded<D>,
+    ) -> Result<Slot<D>, Error> {
+        match self.record(feeds, takes, wish.clone(), loaded) {
+            Err(problem @ Error::OutOfMemory { .. }) => {
+                let kept = std::mem::take(&mut *self.idle.lock().unwrap_or_else(PoisonError::into_inner));
+                if kept.is_empty() {
+                    return Err(problem);
+                }
+                drop(kept);
+                self.record(feeds, takes, wish, loaded)
+            }
+            other => other,
+        }
+    }
+
+    /// Keeps a slot for later runs.
+    fn give_back(&self, slot: Slot<D>) {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        idle.retain(Slot::is_wanted);
+        // What goes may have to wait for the device to free it; other threads need not.
+        let oldest = (idle.len() >= IDLE_SLOTS).then(|| idle.remove(0));
+        idle.push(slot);
+        drop(idle);
+        drop(oldest);
+    }
+}
+
+/// A run that was submitted. Dropping it waits for its end.
+pub struct Run<D: Driver> {
+    executable: Arc<Executable<D>>,
+    slot: Option<Slot<D>>,
+    finished: bool,
+}
+
+impl<D: Driver> Run<D> {
+    /// Waits, and copies the outputs that go to the host, in order; the slices of others must be empty.
+    pub fn wait_into(mut self, outputs: &mut [&mut [u8]]) -> Result<(), Error> {
+        self.finish()?;
+        self.copy_outputs(outputs)
+    }
+
+    /// Waits for the end.
+    pub fn finish(&mut self) -> Result<(), Error> {
+        if let (false, Some(slot)) = (self.finished, self.slot.as_mut()) {
+            self.finished = true;
+            if let Err(problem) = self.executable.driver.wait(&mut slot.recording) {
+                // What a failed run leaves behind is not trusted with another.
+                self.slot = None;
+                return Err(problem);
+            }
+        }
+        Ok(())
+    }
+
+    /// An output that stays on the device; it may be used before the run has ended.
+    pub fn output(&self, i: usize) -> Option<DeviceTensor<D>> {
+        let slot = self.slot.as_ref()?;
+        let port = self.executable.program.outputs.get(i)?;
+        let (buffer, lease) = slot.outputs.get(i)?.clone()?;
+        Some(DeviceTensor::leased(self.executable.driver.clone(), port.ty, buffer, lease))
+    }
+
+    /// Copies host outputs after `finish`.
+    pub fn copy_outputs(&mut self, outputs: &mut [&mut [u8]]) -> Result<(), Error> {
+        let ports = &self.executable.program.outputs;
+        count("outputs", ports.len(), outputs.len())?;
+        let Some(slot) = self.slot.as_mut() else {
+            let problem = "the run failed, so it has no outputs".to_string();
+            return Err(Error::Driver { call: "download", problem });
+        };
+        let mut download = 0;
+        for ((port, take), to) in ports.iter().zip(&slot.wish.takes).zip(outputs) {
+            if *take == Take::Host {
+                count(&format!("bytes of output `{}`", port.name), port.ty.bytes(), to.len())?;
+                self.executable.driver.download(&mut slot.recording, download, to)?;
+                download += 1;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<D: Driver> Drop for Run<D> {
+    fn drop(&mut self) {
+        // An error here has nobody to hear it; a failed slot is not kept.
+        let _ = self.finish();
+        if let Some(slot) = self.slot.take() {
+            self.executable.give_back(slot);
+        }
+    }
+}
+
+fn count(what: &str, expected: usize, got: usize) -> Result<(), Error> {
+    if expected == got { Ok(()) } else { Err(Error::WrongCount { what: what.into(), expected, got }) }
+}
+
+/// Refuses what cannot fit, naming the largest piece.
+fn check_memory<D: Driver>(program: &Program, driver: &D) -> Result<(), Error> {
+    let caps = driver.caps();
+    let too_large = |what: String, needed: u64, available: u64| Error::TooLarge {
+        what,
+        needed,
+        device: caps.name.clone(),
+        available,
+    };
+    for buffer in &program.buffers {
+        if buffer.bytes > caps.max_buffer_bytes {
+            return Err(too_large(describe(&buffer.content, program), buffer.bytes, caps.max_buffer_bytes));
+        }
+    }
+    // Scratch of the load goes before the first run.
+    let needed = program.stored_bytes().saturating_add(program.run_bytes().max(program.load_bytes()));
+    if needed > caps.memory_bytes {
+        let largest = program.buffers.iter().max_by_key(|b| b.bytes);
+        let largest =
+            largest.map_or(String::new(), |b| format!(" (most for {})", describe(&b.content, program)));
+        return Err(too_large(format!("the graph{largest}"), needed, caps.memory_bytes));
+    }
+    Ok(())
+}
+
+/// What a buffer is, in words.
+fn describe(content: &Content, program: &Program) -> String {
+    let name = |ports: &[Port], i: usize| ports.get(i).map_or(String::new(), |p| format!(" `{}`", p.name));
+    match content {
+        Content::Arena => match largest_result(program) {
+            Some((bytes, node)) => format!("the intermediate results (most, {bytes}, of {node})"),
+            None => "the intermediate results".into(),
+        },
+        Content::Input(i) => format!("input{}", name(&program.inputs, *i)),
+        Content::Output(i) => format!("output{}", name(&program.outputs, *i)),
+        Content::Constant(tensor) => format!("a constant {}", tensor.ty()),
+        Content::Param(name, _) => format!("param `{name}`"),
+        Content::Packed { .. } => "a packed weight".into(),
+        Content::LoadScratch => "scratch at load".into(),
+    }
+}
+
+/// The largest intermediate result and the node that makes it.
+fn largest_result(program: &Program) -> Option<(u64, String)> {
+    let of_arena = |slice: &Slice| {
+        let decl = program.buffers.get(slice.buffer.0 as usize);
+        decl.is_some_and(|decl| matches!(decl.content, Content::Arena))
+    };
+    let results = program.run.iter().flat_map(|dispatch| {
+        let written = dispatch.args.iter().zip(&program.kernel(dispatch).args);
+        written
+            .filter(|(slice, arg)| arg.access.writes() && of_arena(slice))
+            .map(move |(slice, _)| (slice.bytes, dispatch))
+    });
+    let (bytes, dispatch) = results.max_by_key(|(bytes, _)| *bytes)?;
+    Some((bytes, format!("{} `{}`", dispatch.op, dispatch.node)))
+}

@@ -1,0 +1,90 @@
+//! Tensors that stay on a device between runs.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use olivine_ir::TensorType;
+
+use crate::driver::Driver;
+use crate::error::Error;
+
+/// A tensor in device memory; clones share it.
+pub struct DeviceTensor<D: Driver> {
+    driver: Arc<D>,
+    ty: TensorType,
+    buffer: Arc<D::Buffer>,
+    /// Held as long as somebody may use the tensor: no run writes over an output meanwhile, and recordings made for
+    /// the tensor are kept no longer.
+    lease: Arc<()>,
+}
+
+impl<D: Driver> Clone for DeviceTensor<D> {
+    fn clone(&self) -> Self {
+        let (driver, buffer, lease) = (self.driver.clone(), self.buffer.clone(), self.lease.clone());
+        DeviceTensor { driver, ty: self.ty, buffer, lease }
+    }
+}
+
+impl<D: Driver> DeviceTensor<D> {
+    /// Brings packed bytes to the device.
+    pub fn upload(driver: &Arc<D>, ty: TensorType, bytes: &[u8]) -> Result<Self, Error> {
+        if bytes.len() != ty.bytes() {
+            let what = format!("bytes of {ty}");
+            return Err(Error::WrongCount { what, expected: ty.bytes(), got: bytes.len() });
+        }
+        // Kernels read whole vectors; memory is padded as programs pad theirs.
+        let padded = (bytes.len() as u64).max(1).next_multiple_of(driver.caps().alignment() as u64);
+        let buffer = driver.allocate(padded, "a resident tensor")?;
+        driver.write(&buffer, 0, bytes)?;
+        Ok(DeviceTensor { driver: driver.clone(), ty, buffer, lease: Arc::new(()) })
+    }
+
+    pub(super) fn leased(driver: Arc<D>, ty: TensorType, buffer: Arc<D::Buffer>, lease: Arc<()>) -> Self {
+        DeviceTensor { driver, ty, buffer, lease }
+    }
+
+    /// Its type.
+    pub fn ty(&self) -> TensorType {
+        self.ty
+    }
+
+    /// Whether it lies in the memory of this very driver; a buffer of one driver means nothing to another.
+    pub fn is_of(&self, driver: &Arc<D>) -> bool {
+        Arc::ptr_eq(&self.driver, driver)
+    }
+
+    pub(super) fn lease(&self) -> &Arc<()> {
+        &self.lease
+    }
+
+    pub(super) fn buffer(&self) -> &Arc<D::Buffer> {
+        &self.buffer
+    }
+
+    /// All bytes, after every run submitted so far.
+    pub fn read(&self, into: &mut [u8]) -> Result<(), Error> {
+        self.read_elements(0..self.ty.shape.numel(), into)
+    }
+
+    /// The bytes of some elements, counted row-major.
+    pub fn read_elements(&self, elements: Range<usize>, into: &mut [u8]) -> Result<(), Error> {
+        let size = self.ty.dtype.size();
+        let wrong = |what: String, expected, got| Err(Error::WrongCount { what, expected, got });
+        if elements.start > elements.end || elements.end > self.ty.shape.numel() {
+            return wrong(format!("elements of {} at most", self.ty), self.ty.shape.numel(), elements.end);
+        }
+        if into.len() != elements.len() * size {
+            return wrong("bytes to read into".into(), elements.len() * size, into.len());
+        }
+        self.driver.read(&self.buffer, (elements.start * size) as u64, into)
+    }
+
+    /// Writes packed bytes over all of it; no run that uses it may be in flight.
+    pub fn write(&self, bytes: &[u8]) -> Result<(), Error> {
+        if bytes.len() != self.ty.bytes() {
+            let what = format!("bytes of {}", self.ty);
+            return Err(Error::WrongCount { what, expected: self.ty.bytes(), got: bytes.len() });
+        }
+        self.driver.write(&self.buffer, 0, bytes)
+    }
+}

@@ -1,0 +1,160 @@
+//! What happens to sums when they are complete: the epilogue and the store, or a store among the parts of a split sum.
+
+use olivine_ir::DType;
+use olivine_ir::op::{Binary, InstrOp, Region, ScalarOp, Unary};
+use olivine_kernel::{Access, Buf, Builder, Elem, Scalar, Val};
+
+use crate::lower::launch::Launch;
+use crate::lower::site::Memory;
+use crate::math::{self, Typed};
+
+use super::problem::Problem;
+
+/// The element type that holds unrounded sums of an element type.
+pub(super) fn sum_elem(elem: Elem) -> Elem {
+    match elem.scalar() {
+        Scalar::F64 => Elem::F64,
+        Scalar::I32 => Elem::I32,
+        Scalar::U32 | Scalar::Bool => Elem::U32,
+        Scalar::I64 => Elem::I64,
+        Scalar::U64 => Elem::U64,
+        Scalar::F32 | Scalar::F16 => Elem::F32,
+    }
+}
+
+/// A sum as the product's dtype holds it, which is what epilogues take.
+pub(super) fn settled(sum: Val<'_>, dtype: DType) -> Typed<'_> {
+    let signed = |bits: u32| (sum << bits) >> bits;
+    let val = match dtype {
+        DType::I8 => signed(24),
+        DType::I16 => signed(16),
+        DType::U8 => sum & 0xffu32,
+        _ => math::round_to(sum, dtype),
+    };
+    Typed { val, dtype }
+}
+
+/// Where sums go.
+pub(super) enum Sink {
+    /// Through the epilogue to the target.
+    Target,
+    /// As they are to a part of a split sum; parts lie one after another, each as large as the target.
+    Parts(Memory),
+}
+
+/// A declared extra operand.
+struct Rider<'k> {
+    buffer: Buf<'k>,
+    row: Val<'k>,
+    column: Val<'k>,
+    lanes: usize,
+    once: bool,
+}
+
+/// The declared end of a product.
+pub(super) struct Finish<'k, 'p> {
+    k: &'k Builder,
+    problem: &'p Problem<'p>,
+    out: Buf<'k>,
+    strides: (Val<'k>, Val<'k>),
+    lanes: usize,
+    riders: Vec<Rider<'k>>,
+    to_target: bool,
+    columns: Val<'k>,
+}
+
+/// Where a batch begins.
+pub(super) struct Base<'k> {
+    /// In the target, or in the parts.
+    pub(super) out: Val<'k>,
+    /// In the extra operands.
+    pub(super) extras: Vec<Val<'k>>,
+}
+
+impl<'k, 'p> Finish<'k, 'p> {
+    /// Declares what the end needs; `columns` is the product's `n`.
+    pub(super) fn declare(l: &Launch<'k>, problem: &'p Problem<'p>, sink: &Sink, columns: Val<'k>) -> Self {
+        let k = l.k();
+        let stride = |name: &str, value: i64| match value {
+            0 | 1 => k.u32(value as u32),
+            _ => l.stride(name, value),
+        };
+        let strides = (stride("out_row", problem.out.0), stride("out_column", problem.out.1));
+        let (out, riders) = match sink {
+            Sink::Target => {
+                let rider = |i: usize| {
+                    let extra = &problem.extras[i];
+                    Rider {
+                        buffer: l.read(&format!("x{i}"), &extra.operand),
+                        row: stride(&format!("x{i}_row"), extra.row),
+                        column: stride(&format!("x{i}_column"), extra.column),
+                        lanes: problem.extra_lanes(i),
+                        once: extra.column == 0,
+                    }
+                };
+                (l.write("out", &problem.target), (0..problem.extras.len()).map(rider).collect())
+            }
+            Sink::Parts(memory) => {
+                let elem = sum_elem(math::elem(problem.dtype()));
+                (l.bind("parts", elem, Access::Write, *memory), Vec::new())
+            }
+        };
+        let wide = out.elem().size() > 4;
+        let lanes = problem.store_lanes().min(if wide { 2 } else { 4 });
+        let to_target = matches!(sink, Sink::Target);
+        Finish { k, problem, out, strides, lanes, riders, to_target, columns }
+    }
+
+    /// Whether the epilogue is long enough that its copies in a kernel should be few.
+    pub(super) fn is_heavy(&self) -> bool {
+        self.to_target && self.problem.region.is_some_and(|r| weight(r) > 8)
+    }
+
+    /// Finishes sums of neighbouring columns of a row that exists; columns past the last are left out.
+    pub(super) fn store(&self, base: &Base<'k>, row: Val<'k>, column: Val<'k>, sums: &[Val<'k>]) {
+        for (i, run) in sums.chunks(self.lanes).enumerate() {
+            let first = column + i * self.lanes;
+            self.k.if_(first.lt(self.columns), || self.store_run(base, row, first, run));
+        }
+    }
+
+    fn store_run(&self, base: &Base<'k>, row: Val<'k>, column: Val<'k>, sums: &[Val<'k>]) {
+        let at = base.out + row * self.strides.0 + column * self.strides.1;
+        let Some(region) = self.problem.region.filter(|_| self.to_target) else {
+            return self.out.store_vec(at, sums);
+        };
+        let mut inputs: Vec<Vec<Typed<'k>>> =
+            sums.iter().map(|sum| vec![settled(*sum, self.problem.dtype())]).collect();
+        for (rider, (extra, start)) in
+            self.riders.iter().zip(self.problem.extras.iter().zip(base.extras.iter()))
+        {
+            let at = *start + row * rider.row + column * rider.column;
+            let loaded = if rider.once {
+                vec![rider.buffer.load(at); sums.len()]
+            } else if rider.lanes >= sums.len() {
+                rider.buffer.load_vec(at, sums.len() as u8)
+            } else {
+                (0..sums.len()).map(|i| rider.buffer.load(at + rider.column * i)).collect()
+            };
+            for (to, val) in inputs.iter_mut().zip(loaded) {
+                to.push(Typed { val, dtype: extra.operand.ty.dtype });
+            }
+        }
+        let results: Vec<Val<'k>> =
+            inputs.iter().filter_map(|x| math::region(region, x).first().map(|result| result.val)).collect();
+        self.out.store_vec(at, &results);
+    }
+}
+
+/// About how many instructions a region becomes.
+fn weight(region: &Region) -> usize {
+    use ScalarOp as S;
+    let of = |op: &InstrOp| match op {
+        InstrOp::Splat(..) => 0,
+        InstrOp::Scalar(S::Binary(Binary::Add | Binary::Sub | Binary::Mul) | S::Compare(_) | S::Where) => 1,
+        InstrOp::Scalar(S::Unary(Unary::Relu | Unary::Neg | Unary::Abs | Unary::Square)) => 1,
+        InstrOp::Scalar(S::Binary(Binary::Max | Binary::Min) | S::Clamp | S::Cast(_)) => 3,
+        InstrOp::Scalar(_) => 9,
+    };
+    region.instrs.iter().map(|i| of(&i.op)).sum()
+}

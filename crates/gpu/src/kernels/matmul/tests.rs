@@ -1,0 +1,247 @@
+//! Which kernel a shape gets, and that every kernel is valid in every printed form.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use olivine_compile::{Options, compile};
+use olivine_ir::op::{Arg, Binary, Instr, InstrOp, MatMul, Region, ScalarOp, Unary};
+use olivine_ir::{DType, Graph, ValueId};
+use olivine_kernel::spirv::{self, SpirvOptions};
+use olivine_kernel::wgsl::{self, Dialect, WgslOptions};
+use olivine_kernel::{Kernel, Target};
+
+use super::choice::{Choice, LARGE, MEDIUM, SMALL, Shape, choose};
+use super::problem::{Axis, Lie};
+use crate::caps::{Addressing, DeviceCaps, DeviceKind};
+use crate::lower::lower;
+
+const ALONG_DEPTH: Lie = Lie { along: Axis::Depth, lanes: 4 };
+const ALONG_OUTER: Lie = Lie { along: Axis::Outer, lanes: 4 };
+
+fn caps(kind: DeviceKind, target: Target) -> DeviceCaps {
+    DeviceCaps {
+        name: "a device".into(),
+        driver: "a driver".into(),
+        kind,
+        target,
+        addressing: Addressing::Pointers,
+        max_groups: [65535; 3],
+        max_buffer_bytes: 1 << 32,
+        memory_bytes: 1 << 34,
+    }
+}
+
+/// A card with everything but cooperative matrices.
+fn card() -> DeviceCaps {
+    let target = Target {
+        subgroup: Some(32),
+        f16: true,
+        f64: true,
+        i64: true,
+        packed_dot: true,
+        matrices: Vec::new(),
+        max_invocations: 1024,
+        shared_bytes: 49152,
+    };
+    caps(DeviceKind::Discrete, target)
+}
+
+fn plain() -> DeviceCaps {
+    caps(DeviceKind::Other, Target::plain())
+}
+
+fn choice(m: usize, n: usize, k: usize, batches: usize, caps: &DeviceCaps) -> Choice {
+    choose(&Shape { m, n, k, batches }, ALONG_DEPTH, ALONG_OUTER, 4, caps)
+}
+
+fn turned(m: usize, n: usize, k: usize) -> Choice {
+    choose(&Shape { m, n, k, batches: 1 }, ALONG_DEPTH, ALONG_DEPTH, 4, &card())
+}
+
+#[test]
+fn large_products_get_large_tiles_where_they_fit() {
+    let whole = |tile| Choice::Tiles { tile, splits: 1 };
+    assert_eq!(choice(4096, 4096, 4096, 1, &card()), whole(LARGE));
+    assert_eq!(choice(1024, 1024, 1024, 1, &card()), whole(MEDIUM));
+    assert_eq!(choice(4096, 4096, 4096, 1, &plain()), whole(MEDIUM));
+    assert_eq!(choice(32, 32, 64, 768, &card()), whole(SMALL));
+    let wide = choose(&Shape { m: 4096, n: 4096, k: 64, batches: 1 }, ALONG_DEPTH, ALONG_OUTER, 8, &card());
+    assert_eq!(wide, whole(MEDIUM.wide()));
+}
+
+#[test]
+fn long_sums_of_small_products_are_split_into_parts_that_are_not_empty() {
+    assert_eq!(choice(128, 768, 768, 1, &card()), Choice::Tiles { tile: MEDIUM, splits: 6 });
+    for k in [129, 300, 1000, 2049, 5000, 100_003] {
+        let Choice::Tiles { tile, splits } = choice(40, 40, k, 1, &card()) else {
+            panic!("{k} is not done by tiles")
+        };
+        let chunk = k.div_ceil(splits).next_multiple_of(tile.k as usize);
+        assert!((splits - 1) * chunk < k && splits * chunk >= k, "{k}: {splits} parts of {chunk}");
+    }
+}
+
+#[test]
+fn skinny_products_read_the_large_factor_as_it_lies() {
+    assert_eq!(choice(1, 4096, 4096, 1, &card()), Choice::Sweep { swapped: false, rows: 1, splits: 8 });
+    assert!(matches!(turned(1, 4096, 4096), Choice::Dots { swapped: false, rows: 1, width: 32, splits: 1 }));
+    assert!(matches!(turned(3, 4096, 4096), Choice::Dots { swapped: false, rows: 4, .. }));
+    assert!(matches!(turned(4096, 5, 64), Choice::Dots { swapped: true, rows: 8, width: 8, splits: 1 }));
+    assert!(matches!(turned(1, 1, 1 << 20), Choice::Dots { width: 256, splits: 2.., .. }));
+    assert!(matches!(turned(70_000, 3, 4), Choice::Dots { swapped: true, width: 1, .. }));
+}
+
+#[test]
+fn empty_results_and_empty_sums_need_no_factors() {
+    assert_eq!(choice(0, 5, 5, 1, &card()), Choice::Nothing);
+    assert_eq!(choice(5, 5, 5, 0, &card()), Choice::Nothing);
+    assert_eq!(choice(5, 5, 0, 1, &card()), Choice::Zeros);
+}
+
+/// What `spirv-val` finds wrong; an empty string when nothing is.
+fn complaint(words: &[u32]) -> String {
+    let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+    let mut child = Command::new("spirv-val")
+        .args(["--target-env", "vulkan1.3", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap_or_else(|e| panic!("spirv-val: {e}; it comes with `apt install spirv-tools`"));
+    child.stdin.take().unwrap().write_all(&bytes).unwrap();
+    let output = child.wait_with_output().unwrap();
+    if output.status.success() {
+        return String::new();
+    }
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+fn check(kernel: &Kernel, dialect: Dialect) {
+    for checked in [false, true] {
+        let options = SpirvOptions {
+            addressing: spirv::Addressing::Pointers { push_bytes: 128 },
+            f16_registers: true,
+            checked,
+            ..SpirvOptions::default()
+        };
+        let words = spirv::print(kernel, &options).unwrap();
+        assert_eq!(complaint(&words), "", "{}", kernel.name);
+        let module = wgsl::print(kernel, &WgslOptions { dialect, checked }).unwrap();
+        let parsed = naga::front::wgsl::parse_str(&module.source)
+            .unwrap_or_else(|e| panic!("{}\n{}", module.source, e.emit_to_string(&module.source)));
+        let mut validator = naga::valid::Validator::new(
+            naga::valid::ValidationFlags::all(),
+            naga::valid::Capabilities::all(),
+        );
+        validator
+            .subgroup_stages(naga::valid::ShaderStages::COMPUTE)
+            .subgroup_operations(naga::valid::SubgroupOperationSet::all());
+        validator
+            .validate(&parsed)
+            .unwrap_or_else(|e| panic!("{}\n{}", module.source, e.emit_to_string(&module.source)));
+    }
+}
+
+/// Lowers a graph of one product and checks its kernels; gives their names.
+fn kernels(
+    caps: &DeviceCaps,
+    build: impl FnOnce(&mut Graph) -> Result<ValueId, olivine_ir::Error>,
+) -> Vec<String> {
+    let mut graph = Graph::new("product");
+    let out = build(&mut graph).unwrap();
+    graph.output("y", out).unwrap();
+    let compiled = compile(&graph, &Options::default()).unwrap();
+    let program = lower(&compiled, caps, &[]).unwrap();
+    let dialect = if caps.target.subgroup.is_some() { Dialect::Native } else { Dialect::Plain };
+    program.kernels.iter().for_each(|k| check(k, dialect));
+    program.run.iter().map(|d| program.kernel(d).name.clone()).collect()
+}
+
+/// gelu(product) + x, or product + x.
+fn epilogue(heavy: bool) -> Region {
+    let scalar = |op, args: &[Arg]| Instr { op: InstrOp::Scalar(op), args: args.to_vec() };
+    let mut instrs = Vec::new();
+    let mut product = Arg::Input(0);
+    if heavy {
+        instrs.push(scalar(ScalarOp::Unary(Unary::Gelu), &[product]));
+        product = Arg::Instr(0);
+    }
+    instrs.push(scalar(ScalarOp::Binary(Binary::Add), &[product, Arg::Input(1)]));
+    let last = Arg::Instr(instrs.len() - 1);
+    Region { inputs: 2, instrs, outputs: vec![last] }
+}
+
+#[test]
+fn every_kernel_is_valid_spirv_and_wgsl() {
+    for (caps, dtypes) in [
+        (card(), &[DType::F32, DType::BF16, DType::F64, DType::I8, DType::I64][..]),
+        (plain(), &[DType::F32, DType::F16, DType::U8]),
+    ] {
+        for dtype in dtypes {
+            for (m, k, n) in [(2048, 64, 2048), (70, 33, 500), (40, 1000, 36), (1, 4096, 64), (30, 9, 2)] {
+                for turn in [false, true] {
+                    for heavy in [false, true].into_iter().filter(|h| !h || *dtype == DType::F32) {
+                        kernels(&caps, |g| {
+                            let a = g.input("a", *dtype, [m, k])?;
+                            let b = if turn {
+                                let b = g.input("b", *dtype, [n, k])?;
+                                g.transpose(b, &[1, 0])?
+                            } else {
+                                g.input("b", *dtype, [k, n])?
+                            };
+                            let c = g.input("c", *dtype, [n])?;
+                            g.add1(MatMul { epilogue: Some(epilogue(heavy)) }, &[a, b, c])
+                        });
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn rows_of_few_or_many_experts_are_valid_kernels() {
+    for (caps, dtype) in [(card(), DType::BF16), (plain(), DType::F32)] {
+        for (rows, expected) in
+            [(4, &["matmul_sweep"][..]), (100, &["grouped_matmul_sort", "grouped_matmul_tiles"])]
+        {
+            let names = kernels(&caps, |g| {
+                let x = g.input("x", dtype, [rows, 24])?;
+                let w = g.input("w", dtype, [8, 24, 40])?;
+                let ids = g.input("ids", DType::I64, [rows])?;
+                g.grouped_matmul(x, w, ids)
+            });
+            assert_eq!(names, expected);
+        }
+    }
+}
+
+#[test]
+fn sums_are_split_and_summed_in_two_dispatches_and_empty_ones_need_one() {
+    let product = |m: usize, k: usize, n: usize| {
+        kernels(&card(), |g| {
+            let (a, b) = (g.input("a", DType::F32, [m, k])?, g.input("b", DType::F32, [k, n])?);
+            g.matmul(a, b)
+        })
+    };
+    assert_eq!(product(64, 2048, 64), ["matmul_tiles", "matmul_sum"]);
+    assert_eq!(product(3, 0, 4), ["matmul_sum"]);
+    assert_eq!(product(0, 3, 4), Vec::<String>::new());
+}
+
+#[test]
+fn batches_become_rows_where_the_right_factor_is_shared() {
+    let one = |a: &[usize], b: &[usize]| {
+        let mut graph = Graph::new("product");
+        let x = graph.input("a", DType::F32, a).unwrap();
+        let y = graph.input("b", DType::F32, b).unwrap();
+        let out = graph.matmul(x, y).unwrap();
+        graph.output("y", out).unwrap();
+        let compiled = compile(&graph, &Options::default()).unwrap();
+        lower(&compiled, &card(), &[]).unwrap().run[0].params[..3].to_vec()
+    };
+    assert_eq!(one(&[4, 25, 64], &[64, 48]), [100, 48, 64]);
+    assert_eq!(one(&[4, 25, 64], &[4, 64, 48]), [25, 48, 64]);
+    // Rows of one become rows of all.
+    assert_eq!(one(&[6, 1, 64], &[64, 48]), [6, 48, 64]);
+}

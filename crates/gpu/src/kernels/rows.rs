@@ -1,0 +1,337 @@
+//! How rows are given to invocations, and how those that share a row combine what they hold.
+//!
+//! A row belongs to a cluster of neighbouring invocations, a power of two of them: short rows share a workgroup, long
+//! rows have one of their own.
+
+use std::cell::RefCell;
+
+use olivine_ir::DType;
+use olivine_kernel::{Builder, Elem, Scalar, Shared, Val};
+
+/// Several registers that belong together.
+pub(crate) type State<'k> = Vec<Val<'k>>;
+
+/// Invocations of a workgroup where nothing asks for more.
+pub(crate) const GROUP: u32 = 256;
+
+/// Workgroups that keep a large device busy; below, work is split further.
+pub(crate) const BUSY: usize = 1024;
+
+/// Elements of one vector load: 16 bytes of 32-bit numbers.
+pub(crate) fn vector(dtype: DType) -> usize {
+    if dtype.size() > 4 { 2 } else { 4 }
+}
+
+/// What workgroup memory and scratch hold a register as.
+pub(crate) fn stored(scalar: Scalar) -> Elem {
+    match scalar {
+        Scalar::I32 => Elem::I32,
+        Scalar::I64 => Elem::I64,
+        Scalar::U64 => Elem::U64,
+        Scalar::F64 => Elem::F64,
+        Scalar::F32 | Scalar::F16 => Elem::F32,
+        Scalar::U32 | Scalar::Bool => Elem::U32,
+    }
+}
+
+/// The type a float is computed in.
+pub(crate) fn wide(dtype: DType) -> Scalar {
+    if dtype == DType::F64 { Scalar::F64 } else { Scalar::F32 }
+}
+
+/// Rows whose elements stay in registers between reading and writing. All numbers are baked into the kernel; the
+/// row's length is not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RowTile {
+    /// Invocations of a workgroup.
+    pub(crate) group: u32,
+    /// Invocations to a row; a power of two.
+    pub(crate) width: u32,
+    /// Loads of one invocation.
+    pub(crate) loads: u32,
+    /// Elements of one load.
+    pub(crate) lanes: u32,
+}
+
+impl RowTile {
+    /// The tile for rows of `n` elements, packed one after another; `None` if they are too long for registers.
+    pub(crate) fn new(n: usize, dtype: DType, most: u32) -> Option<Self> {
+        let vector = vector(dtype);
+        let lanes = if n.is_multiple_of(vector) { vector } else { 1 };
+        RowTile::with_lanes(n, lanes, dtype.size() > 4, most)
+    }
+
+    /// The same with vectors of a given length, which must divide the row's.
+    pub(crate) fn with_lanes(n: usize, lanes: usize, double: bool, most: u32) -> Option<Self> {
+        let most = most as usize;
+        let (good, largest) = if double { (8, 16) } else { (16, 32) };
+        let vectors = n.div_ceil(lanes).max(1);
+        let width = n.div_ceil(good).max(vectors.min(32)).next_power_of_two().min(most);
+        let loads = vectors.div_ceil(width).next_power_of_two();
+        let group = width.max((GROUP as usize).min(most));
+        let fits = loads * lanes <= largest;
+        fits.then_some(RowTile {
+            group: group as u32,
+            width: width as u32,
+            loads: loads as u32,
+            lanes: lanes as u32,
+        })
+    }
+
+    /// Rows of one workgroup.
+    pub(crate) fn rows(&self) -> u32 {
+        self.group / self.width
+    }
+
+    /// Workgroups for so many rows.
+    pub(crate) fn groups(&self, rows: usize) -> u64 {
+        rows.div_ceil(self.rows() as usize) as u64
+    }
+
+    /// The row of this invocation, given its workgroup's number, and its place in the row's cluster.
+    pub(crate) fn place<'k>(&self, group: Val<'k>) -> (Val<'k>, Val<'k>) {
+        let me = group.builder().local_index();
+        if self.width == self.group {
+            return (group, me);
+        }
+        (group * self.rows() + me / self.width, me % self.width)
+    }
+
+    /// Where the i-th load of an invocation begins in its row.
+    pub(crate) fn position<'k>(&self, lane: Val<'k>, i: u32) -> Val<'k> {
+        lane * self.lanes + i * self.width * self.lanes
+    }
+}
+
+/// Clusters of neighbouring invocations that combine values. Every invocation of the workgroup must take part in each
+/// of its methods.
+pub(crate) struct Clusters<'k> {
+    k: &'k Builder,
+    width: u32,
+    /// Workgroup memory, used again by every exchange.
+    memory: RefCell<Vec<(Elem, Shared<'k>)>>,
+}
+
+impl<'k> Clusters<'k> {
+    /// Clusters of `width` invocations, a power of two.
+    pub(crate) fn new(k: &'k Builder, width: u32) -> Self {
+        if !width.is_power_of_two() || width > k.group() {
+            k.fail(format!("clusters of {width} in a workgroup of {}", k.group()));
+        }
+        Clusters { k, width, memory: RefCell::default() }
+    }
+
+    /// Memory for a state of each `within` invocations, an array for every register.
+    fn memory(&self, state: &[Val<'k>], within: u32) -> Vec<Shared<'k>> {
+        let mut all = self.memory.borrow_mut();
+        let mut taken = Vec::with_capacity(state.len());
+        for value in state {
+            let elem = stored(value.scalar());
+            let free = (0..all.len()).find(|i| all[*i].0 == elem && !taken.contains(i));
+            taken.push(free.unwrap_or_else(|| {
+                all.push((elem, self.k.shared(elem, 1, self.k.group() / within)));
+                all.len() - 1
+            }));
+        }
+        taken.into_iter().map(|i| all[i].1).collect()
+    }
+
+    /// How many neighbours exchange by subgroup operations.
+    fn within(&self) -> u32 {
+        self.k.target().subgroup.map_or(1, |s| s.min(self.k.group()))
+    }
+
+    /// Combines the states of each cluster; all of it get the result. `join` is associative and commutative.
+    pub(crate) fn join(
+        &self,
+        mut state: State<'k>,
+        join: impl Fn(&[Val<'k>], &[Val<'k>]) -> State<'k>,
+    ) -> State<'k> {
+        let (k, width, within) = (self.k, self.width, self.within());
+        let mut step = 1;
+        while step < within.min(width) {
+            let other: State<'k> = state.iter().map(|v| v.shuffle_xor(step)).collect();
+            state = join(&state, &other);
+            step *= 2;
+        }
+        if width <= within {
+            return state;
+        }
+        let (parts, all) = (width / within, k.group() / within);
+        let memory = self.memory(&state, within);
+        let me = k.local_index();
+        let store = || put(&memory, me / within, &state);
+        if within == 1 {
+            store()
+        } else {
+            k.if_((me % within).eq(0), store)
+        }
+        k.barrier();
+        let first = if parts == all { k.u32(0) } else { me / width * parts };
+        if parts <= 8 {
+            let loaded: Vec<State<'k>> = (0..parts).map(|i| get(&memory, first + i)).collect();
+            state = tree(loaded, &join);
+        } else {
+            let part = me % width;
+            let mut half = parts / 2;
+            while half > 0 {
+                k.if_(part.lt(half), || {
+                    let at = first + part;
+                    put(&memory, at, &join(&get(&memory, at), &get(&memory, at + half)));
+                });
+                k.barrier();
+                half /= 2;
+            }
+            state = get(&memory, first);
+        }
+        // The next exchange writes the memory again.
+        k.barrier();
+        state
+    }
+
+    /// Combines single values.
+    pub(crate) fn join_one(&self, value: Val<'k>, join: impl Fn(Val<'k>, Val<'k>) -> Val<'k>) -> Val<'k> {
+        self.join(vec![value], |a, b| vec![join(a[0], b[0])])[0]
+    }
+
+    /// The values before this one in its cluster combined, and all of the cluster's.
+    pub(crate) fn scan(
+        &self,
+        value: Val<'k>,
+        identity: Val<'k>,
+        join: impl Fn(Val<'k>, Val<'k>) -> Val<'k>,
+    ) -> (Val<'k>, Val<'k>) {
+        let (k, width, within) = (self.k, self.width, self.within());
+        if width == 1 {
+            return (identity, value);
+        }
+        if width <= within {
+            let before = subgroup_scan(k, width, value, identity, &join);
+            return (before, join(before, value).shuffle(k.lane() | (width - 1)));
+        }
+        let me = k.local_index();
+        let memory = self.memory(&[value], within)[0];
+        let before = if within > 1 { subgroup_scan(k, within, value, identity, &join) } else { identity };
+        let slot = me / within;
+        let once = |store: &dyn Fn()| {
+            if within == 1 { store() } else { k.if_((me % within).eq(within - 1), store) }
+        };
+        once(&|| memory.store(slot, join(before, value)));
+        k.barrier();
+        // Sums of ever longer runs of slots; all are read before any is written.
+        let (slots, at) = (width / within, me % width / within);
+        let mut step = 1;
+        while step < slots {
+            let other = k.if_value(at.ge(step), || memory.load(slot - step), || identity);
+            let sum = join(other, memory.load(slot));
+            k.barrier();
+            once(&|| memory.store(slot, sum));
+            k.barrier();
+            step *= 2;
+        }
+        let earlier = k.if_value(at.gt(0), || memory.load(slot - 1), || identity);
+        let all = memory.load((me / width + 1) * slots - 1);
+        k.barrier();
+        (join(earlier, before), all)
+    }
+}
+
+/// The values of the lanes before this one in its part of a subgroup, combined.
+fn subgroup_scan<'k>(
+    k: &'k Builder,
+    width: u32,
+    value: Val<'k>,
+    identity: Val<'k>,
+    join: &impl Fn(Val<'k>, Val<'k>) -> Val<'k>,
+) -> Val<'k> {
+    let lane = k.lane();
+    let part = lane % width;
+    let from = |v: Val<'k>, step: u32| {
+        // Lanes without one before them ask themselves.
+        let reaches = part.ge(step);
+        let other = v.shuffle(reaches.select(lane - step, lane));
+        reaches.select(other, identity)
+    };
+    let mut sum = value;
+    let mut step = 1;
+    while step < width {
+        sum = join(from(sum, step), sum);
+        step *= 2;
+    }
+    from(sum, 1)
+}
+
+/// Workgroup memory for as many states as `len`, an array for every register.
+pub(crate) fn shared<'k>(k: &'k Builder, like: &[Val<'k>], len: u32) -> Vec<Shared<'k>> {
+    like.iter().map(|v| k.shared(stored(v.scalar()), 1, len)).collect()
+}
+
+/// Stores a state.
+pub(crate) fn put<'k>(memory: &[Shared<'k>], at: Val<'k>, state: &[Val<'k>]) {
+    memory.iter().zip(state).for_each(|(m, v)| m.store(at, *v));
+}
+
+/// Loads a state.
+pub(crate) fn get<'k>(memory: &[Shared<'k>], at: Val<'k>) -> State<'k> {
+    memory.iter().map(|m| m.load(at)).collect()
+}
+
+/// States combined pairwise; there is at least one.
+pub(crate) fn tree<'k>(
+    mut states: Vec<State<'k>>,
+    join: impl Fn(&[Val<'k>], &[Val<'k>]) -> State<'k>,
+) -> State<'k> {
+    while states.len() > 1 {
+        states = states
+            .chunks(2)
+            .map(|pair| match pair {
+                [a, b] => join(a, b),
+                one => one.concat(),
+            })
+            .collect();
+    }
+    states.pop().unwrap_or_default()
+}
+
+/// Values added pairwise; there is at least one.
+pub(crate) fn sum(values: Vec<Val<'_>>) -> Val<'_> {
+    let mut values = values;
+    while values.len() > 1 {
+        values = values.chunks(2).map(|p| p.iter().copied().reduce(|a, b| a + b).unwrap_or(p[0])).collect();
+    }
+    values[0]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_get_as_many_invocations_as_keep_their_elements_in_registers() {
+        let tile = |n, most| RowTile::new(n, DType::F32, most);
+        let of = |group, width, loads, lanes| Some(RowTile { group, width, loads, lanes });
+        assert_eq!(tile(4096, 1024), of(256, 256, 4, 4));
+        assert_eq!(tile(64, 1024), of(256, 16, 1, 4));
+        assert_eq!(tile(33, 1024), of(256, 32, 2, 1));
+        assert_eq!(tile(1, 1024), of(256, 1, 1, 1));
+        assert_eq!(tile(0, 1024), of(256, 1, 1, 4));
+        assert_eq!(tile(32768, 1024), of(1024, 1024, 8, 4));
+        assert_eq!(tile(4096, 128), of(128, 128, 8, 4));
+        assert_eq!(tile(65537, 1024), None);
+    }
+
+    #[test]
+    fn every_tile_covers_its_row_and_no_more_registers_than_allowed() {
+        for dtype in [DType::F32, DType::F16, DType::F64] {
+            for most in [128, 256, 1024] {
+                for n in (0..6000).chain([8191, 8192, 16384, 32767, 32768, 40000]) {
+                    let Some(t) = RowTile::new(n, dtype, most) else { continue };
+                    assert!((t.width * t.loads * t.lanes) as usize >= n, "{n} {t:?}");
+                    assert!(t.group <= most && t.group.is_multiple_of(t.width), "{n} {t:?}");
+                    assert!(t.loads * t.lanes <= if dtype == DType::F64 { 16 } else { 32 });
+                    assert!(n.is_multiple_of(t.lanes as usize));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! The GPU kernel library, the lowering of fused graphs to programs, and what every driver shares.
+//!
+//! ```text
+//!   fused Graph ─ lower ─► Program (kernels, dispatches, buffers) ─ Executable<D: Driver> ─► run
+//!                  │ kernels/: one file per family
+//!   DeviceCaps ────┘
+//! ```
+#![forbid(unsafe_code)]
+
+mod caps;
+mod driver;
+mod error;
+mod executable;
+mod hazard;
+mod kept;
+mod kernels;
+mod lower;
+#[allow(dead_code, reason = "kernel families call what they need")]
+mod math;
+mod program;
+mod weights;
+
+pub use caps::{Addressing, DeviceCaps, DeviceKind, Mask};
+pub use driver::{Commands, Driver};
+pub use error::Error;
+pub use executable::{DeviceTensor, DispatchTime, Executable, Feed, Run, Take};
+pub use hazard::{Hazards, Touched};
+pub use kept::{Kept, PipelineKey};
+pub use lower::{State, lower};
+pub use program::{BufferDecl, BufferId, Content, Dispatch, KernelId, Port, Program, Slice};
+pub use weights::Weights;

@@ -1,0 +1,85 @@
+//! A kernel together with what its arguments are bound to: declared in one breath, so that none can be forgotten.
+
+use std::cell::RefCell;
+
+use olivine_ir::TensorType;
+use olivine_kernel::{Access, Buf, Builder, Elem, Scalar, Val};
+
+use super::site::{Memory, Operand, Target};
+use crate::math;
+
+/// What a kernel's arguments are bound to, gathered while it is written.
+pub(crate) struct Launch<'k> {
+    k: &'k Builder,
+    bound: RefCell<Bound>,
+}
+
+/// Bindings of a finished launch.
+#[derive(Default)]
+pub(crate) struct Bound {
+    pub(super) args: Vec<Memory>,
+    pub(super) params: Vec<u32>,
+}
+
+impl<'k> Launch<'k> {
+    pub(crate) fn new(k: &'k Builder) -> Self {
+        Launch { k, bound: RefCell::default() }
+    }
+
+    /// The kernel.
+    pub(crate) fn k(&self) -> &'k Builder {
+        self.k
+    }
+
+    /// Declares a buffer that reads an operand's memory from its root's first element on: the operand's offset and
+    /// strides are the kernel's matter.
+    pub(crate) fn read(&self, name: &str, operand: &Operand) -> Buf<'k> {
+        self.bind(name, math::elem(operand.ty.dtype), Access::Read, operand.memory)
+    }
+
+    /// Declares a buffer that a target is written to.
+    pub(crate) fn write(&self, name: &str, target: &Target) -> Buf<'k> {
+        self.bind(name, math::elem(target.ty.dtype), Access::Write, target.memory)
+    }
+
+    /// Declares a buffer over any memory, as elements of any type.
+    pub(crate) fn bind(&self, name: &str, elem: Elem, access: Access, memory: Memory) -> Buf<'k> {
+        self.bound.borrow_mut().args.push(memory);
+        self.k.arg(name, elem, access)
+    }
+
+    /// Declares a size and gives its value; sizes were checked to fit before.
+    pub(crate) fn size(&self, name: &str, value: usize) -> Val<'k> {
+        self.word(name, Scalar::U32, value as u32)
+    }
+
+    /// Declares a stride: negative ones wrap, and so do sums with them, back into range.
+    pub(crate) fn stride(&self, name: &str, value: i64) -> Val<'k> {
+        self.word(name, Scalar::U32, value as u32)
+    }
+
+    /// Declares an i32.
+    pub(crate) fn i32(&self, name: &str, value: i32) -> Val<'k> {
+        self.word(name, Scalar::I32, value as u32)
+    }
+
+    /// Declares an f32.
+    pub(crate) fn f32(&self, name: &str, value: f32) -> Val<'k> {
+        self.word(name, Scalar::F32, value.to_bits())
+    }
+
+    fn word(&self, name: &str, scalar: Scalar, bits: u32) -> Val<'k> {
+        self.bound.borrow_mut().params.push(bits);
+        self.k.param(name, scalar)
+    }
+
+    /// The bindings; the kernel is finished apart.
+    pub(crate) fn done(self) -> Bound {
+        self.bound.into_inner()
+    }
+}
+
+/// Bytes of a value; what profiles count.
+pub(crate) fn bytes(ty: &TensorType) -> u64 {
+    ty.bytes() as u64
+}

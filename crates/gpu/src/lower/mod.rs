@@ -1,0 +1,225 @@
+//! From a fused graph to a program: a kernel choice for every node, then memory for all of them.
+//!
+//! Nodes are lowered first, against memory that has no place yet ([`site::Memory`]); so a family can ask for scratch.
+//! Then the planner places values and scratch together, and dispatches are bound to bytes.
+
+pub(crate) mod launch;
+mod limits;
+pub(crate) mod site;
+mod values;
+pub(crate) mod walk;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use olivine_compile::plan::{PlanOptions, plan_graph_with};
+use olivine_compile::{Compiled, reads_strides};
+use olivine_ir::{Graph, Node, Op, Tensor, TensorType, ValueId};
+use olivine_kernel::Kernel;
+
+use crate::caps::{Addressing, DeviceCaps};
+use crate::kernels;
+use crate::program::{BufferId, Dispatch, KernelId, Port, Program, Slice};
+use crate::{Content, Error};
+use site::{Emitted, Memory, Operand, Site, Target};
+use values::Places;
+
+/// An output that takes over an input's bytes, by their positions: state that stays on the device.
+pub type State = (usize, usize);
+
+/// A node's dispatches and where it stands.
+struct Lowered<'a> {
+    node: &'a Node,
+    step: usize,
+    emitted: Vec<Emitted>,
+    scratch: u64,
+    constants: Vec<Tensor>,
+}
+
+/// Lowers a compiled graph for a device. Every node that the device cannot run is named in the error.
+pub fn lower(compiled: &Compiled, caps: &DeviceCaps, states: &[State]) -> Result<Program, Error> {
+    let graph = &compiled.graph;
+    let mut lowered = Vec::new();
+    let mut refused = Vec::new();
+    for (step, node) in graph.nodes().iter().enumerate() {
+        if matches!(node.op, Op::View(_)) {
+            continue;
+        }
+        match lower_node(graph, node, caps) {
+            Ok(Site { emitted, scratch, constants, .. }) => {
+                lowered.push(Lowered { node, step, emitted, scratch, constants });
+            }
+            Err(problem) => refused.push(format!("{} `{}`: {problem}", node.op.name(), node.name)),
+        }
+    }
+    if !refused.is_empty() {
+        return Err(Error::Unsupported { device: caps.name.clone(), nodes: refused });
+    }
+
+    let mut scratch = vec![0; graph.nodes().len()];
+    for l in &lowered {
+        scratch[l.step] = l.scratch as usize;
+    }
+    let overlap = !matches!(caps.addressing, Addressing::Bindings { overlap: false, .. });
+    let options = PlanOptions { alignment: caps.alignment(), in_place: overlap, scratch: &scratch };
+    let plan = plan_graph_with(graph, &compiled.at_load, &options)?;
+
+    let mut places = Places::new(compiled, &plan, caps, states);
+    let mut program = Assembler::default();
+    for l in lowered {
+        let at_load = compiled.at_load[l.step];
+        let scratch = places.scratch(l.step, l.scratch, at_load);
+        let constants: Vec<Slice> = l.constants.into_iter().map(|table| places.constant(table)).collect();
+        for emitted in l.emitted {
+            // A state that already holds the bytes needs no copy of them.
+            let slice = |memory| match memory {
+                Memory::Constant(i) => constants.get(i).copied(),
+                _ => places.slice(memory, scratch),
+            };
+            let dispatch = program.dispatch(emitted, l.node.op.name(), &l.node.name, slice)?;
+            if let Some(dispatch) = dispatch {
+                if at_load { program.load.push(dispatch) } else { program.run.push(dispatch) }
+            }
+        }
+    }
+    for (reading, to, output) in places.copies(graph, states) {
+        let name = &graph.outputs()[output].name;
+        let target = Target { ty: reading.ty, memory: to };
+        let mut site = Site::new(caps, vec![reading], vec![target]);
+        let refuse = |problem: String| Error::Unsupported {
+            device: caps.name.clone(),
+            nodes: vec![format!("output `{name}`: {problem}")],
+        };
+        kernels::copy(&mut site).map_err(refuse)?;
+        for emitted in site.emitted {
+            let dispatch = program.dispatch(emitted, "copy", name, |memory| places.slice(memory, None))?;
+            program.run.extend(dispatch);
+        }
+    }
+    let program = program.finish(graph, places);
+    limits::check_bindings(&program, caps)?;
+    Ok(program)
+}
+
+/// Lowers one node by itself.
+fn lower_node<'a>(graph: &Graph, node: &Node, caps: &'a DeviceCaps) -> Result<Site<'a>, String> {
+    let mut operands = Vec::with_capacity(node.inputs.len());
+    for (i, id) in node.inputs.iter().enumerate() {
+        let operand = reading(graph, *id).ok_or_else(|| format!("operand {i} has no type"))?;
+        check_size(&format!("operand {i}"), &operand.ty)?;
+        if !reads_strides(&node.op, i) && !operand.is_packed() {
+            return Err(format!("operand {i} is strided"));
+        }
+        operands.push(operand);
+    }
+    let mut targets = Vec::with_capacity(node.outputs.len());
+    for (i, id) in node.outputs.iter().enumerate() {
+        let ty = graph.ty(*id).map_err(|e| e.to_string())?;
+        check_size(&format!("result {i}"), &ty)?;
+        targets.push(Target { ty, memory: Memory::Value(*id) });
+    }
+    let mut site = Site::new(caps, operands, targets);
+    kernels::lower(&node.op, &mut site)?;
+    Ok(site)
+}
+
+/// Kernels count elements in 32 bits.
+fn check_size(what: &str, ty: &TensorType) -> Result<(), String> {
+    let most = u32::MAX as usize - 3;
+    if ty.shape.numel() <= most {
+        return Ok(());
+    }
+    Err(format!("{what} has {} elements, kernels count up to {most}", ty.shape.numel()))
+}
+
+/// Follows a view to the value whose bytes it reads.
+pub(crate) fn reading(graph: &Graph, id: ValueId) -> Option<Operand> {
+    let ty = graph.ty(id).ok()?;
+    Some(match graph.producer(id) {
+        Some(Node { op: Op::View(view), inputs, .. }) => Operand {
+            ty,
+            strides: view.strides.clone(),
+            offset: view.offset,
+            memory: Memory::Value(*inputs.first()?),
+        },
+        _ => Operand {
+            ty,
+            strides: ty.shape.strides().iter().map(|s| *s as i64).collect(),
+            offset: 0,
+            memory: Memory::Value(id),
+        },
+    })
+}
+
+/// Gathers kernels, each once, and dispatches.
+#[derive(Default)]
+struct Assembler {
+    kernels: Vec<Arc<Kernel>>,
+    known: HashMap<u128, KernelId>,
+    load: Vec<Dispatch>,
+    run: Vec<Dispatch>,
+}
+
+impl Assembler {
+    /// Binds a dispatch; `None` for a copy of bytes onto themselves.
+    fn dispatch(
+        &mut self,
+        emitted: Emitted,
+        op: &'static str,
+        node: &str,
+        slice: impl Fn(Memory) -> Option<Slice>,
+    ) -> Result<Option<Dispatch>, Error> {
+        let fail = || Error::Unsupported {
+            device: String::new(),
+            nodes: vec![format!("{op} `{node}`: a buffer has no place")],
+        };
+        let args: Vec<Slice> =
+            emitted.bound.args.iter().map(|m| slice(*m).ok_or_else(fail)).collect::<Result<_, _>>()?;
+        if emitted.kernel.name == kernels::WHOLE_COPY && args.first() == args.get(1) {
+            return Ok(None);
+        }
+        let kernel = self.kernel(emitted.kernel);
+        let node = node.to_string();
+        let (groups, flops, bytes, params) =
+            (emitted.groups, emitted.flops, emitted.bytes, emitted.bound.params);
+        Ok(Some(Dispatch { kernel, args, params, groups, op, node, flops, bytes }))
+    }
+
+    fn kernel(&mut self, kernel: Kernel) -> KernelId {
+        let hash = kernel.content_hash();
+        *self.known.entry(hash).or_insert_with(|| {
+            self.kernels.push(Arc::new(kernel));
+            KernelId(self.kernels.len() as u32 - 1)
+        })
+    }
+
+    fn finish(self, graph: &Graph, places: Places) -> Program {
+        let port = |name: &str, id: ValueId, buffer: BufferId| Port {
+            name: name.to_string(),
+            ty: graph.values()[id.index()].ty,
+            buffer,
+        };
+        let find = |of: &dyn Fn(&Content) -> bool| {
+            places.buffers.iter().position(|b| of(&b.content)).map_or(BufferId(0), |i| BufferId(i as u32))
+        };
+        let inputs = graph
+            .inputs()
+            .enumerate()
+            .map(|(i, (name, id))| port(name, id, find(&|c| matches!(c, Content::Input(j) if *j == i))))
+            .collect();
+        let outputs = graph
+            .outputs()
+            .iter()
+            .enumerate()
+            .map(|(i, o)| port(&o.name, o.value, places.outputs[i]))
+            .collect();
+        Program {
+            kernels: self.kernels,
+            buffers: places.buffers,
+            inputs,
+            outputs,
+            load: self.load,
+            run: self.run,
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! What a kernel family sees of its node: operands, targets, scratch, and how to emit dispatches.
+
+use olivine_ir::{Tensor, TensorType, ValueId};
+use olivine_kernel::{Builder, Kernel, Val};
+
+use super::launch::Bound;
+use crate::caps::DeviceCaps;
+
+/// Bytes that get their place when all nodes are lowered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Memory {
+    /// All bytes of a value that is no view.
+    Value(ValueId),
+    /// The graph's i-th output, where it is copied.
+    Output(usize),
+    /// The graph's i-th output on its way to the state that it becomes.
+    Moving(usize),
+    /// A range of the node's scratch.
+    Scratch { offset: u64, bytes: u64 },
+    /// The node's i-th table of numbers that lowering computed.
+    Constant(usize),
+}
+
+/// A strided reading of memory; strides and offset count elements.
+#[derive(Clone, Debug)]
+pub(crate) struct Operand {
+    pub(crate) ty: TensorType,
+    pub(crate) strides: Vec<i64>,
+    pub(crate) offset: usize,
+    pub(crate) memory: Memory,
+}
+
+impl Operand {
+    /// Sizes.
+    pub(crate) fn dims(&self) -> &[usize] {
+        self.ty.shape.dims()
+    }
+
+    /// Whether its elements lie one after another from the root's first on.
+    pub(crate) fn is_packed(&self) -> bool {
+        self.offset == 0 && self.is_contiguous()
+    }
+
+    /// Whether its elements lie one after another from `offset` on.
+    pub(crate) fn is_contiguous(&self) -> bool {
+        let packed = self.ty.shape.strides();
+        self.dims().iter().zip(&self.strides).zip(packed).all(|((d, s), p)| *d <= 1 || *s == p as i64)
+    }
+
+    /// The same elements read as if broadcast to a shape; `None` if they do not broadcast.
+    pub(crate) fn broadcast_to(&self, dims: &[usize]) -> Option<Vec<i64>> {
+        let missing = dims.len().checked_sub(self.dims().len())?;
+        let mut strides = vec![0; dims.len()];
+        for (i, (size, stride)) in self.dims().iter().zip(&self.strides).enumerate() {
+            let to = dims[missing + i];
+            if *size == to {
+                strides[missing + i] = if to == 1 { 0 } else { *stride };
+            } else if *size != 1 {
+                return None;
+            }
+        }
+        Some(strides)
+    }
+}
+
+/// Where a result goes: packed.
+#[derive(Clone, Debug)]
+pub(crate) struct Target {
+    pub(crate) ty: TensorType,
+    pub(crate) memory: Memory,
+}
+
+impl Target {
+    /// The target read back by a later dispatch of the same node.
+    pub(crate) fn as_operand(&self) -> Operand {
+        let strides = self.ty.shape.strides().iter().map(|s| *s as i64).collect();
+        Operand { ty: self.ty, strides, offset: 0, memory: self.memory }
+    }
+}
+
+/// A dispatch whose memory has no place yet.
+pub(crate) struct Emitted {
+    pub(crate) kernel: Kernel,
+    pub(crate) bound: Bound,
+    pub(crate) groups: [u32; 3],
+    pub(crate) flops: u64,
+    pub(crate) bytes: u64,
+}
+
+/// A node being lowered.
+pub(crate) struct Site<'a> {
+    pub(crate) caps: &'a DeviceCaps,
+    pub(crate) operands: Vec<Operand>,
+    pub(crate) targets: Vec<Target>,
+    pub(crate) emitted: Vec<Emitted>,
+    pub(crate) scratch: u64,
+    pub(crate) constants: Vec<Tensor>,
+}
+
+impl<'a> Site<'a> {
+    /// A node with nothing emitted yet.
+    pub(crate) fn new(caps: &'a DeviceCaps, operands: Vec<Operand>, targets: Vec<Target>) -> Self {
+        Site { caps, operands, targets, emitted: Vec::new(), scratch: 0, constants: Vec::new() }
+    }
+
+    /// A kernel for this device.
+    pub(crate) fn builder(&self, name: &str, group: u32) -> Builder {
+        Builder::new(name, group, &self.caps.target)
+    }
+
+    /// Invocations for a workgroup, at most as many as wished and as the device has.
+    pub(crate) fn group_size(&self, wish: u32) -> u32 {
+        let most = self.caps.target.max_invocations;
+        wish.min(if most.is_power_of_two() { most } else { most.next_power_of_two() / 2 })
+    }
+
+    /// Takes scratch bytes that live while this node runs.
+    pub(crate) fn scratch(&mut self, bytes: u64) -> Memory {
+        let alignment = self.caps.alignment() as u64;
+        let offset = self.scratch;
+        let bytes = bytes.max(1).next_multiple_of(alignment);
+        self.scratch += bytes;
+        Memory::Scratch { offset, bytes }
+    }
+
+    /// Stores a table of numbers with the program; equal tables of several nodes are stored once.
+    pub(crate) fn constant(&mut self, table: Tensor) -> Memory {
+        self.constants.push(table);
+        Memory::Constant(self.constants.len() - 1)
+    }
+
+    /// Emits a dispatch of `groups` workgroups in a row; kernels find their number with [`linear_group`]. None if
+    /// there is no group.
+    pub(crate) fn dispatch(
+        &mut self,
+        k: Builder,
+        bound: Bound,
+        groups: u64,
+        cost: (u64, u64),
+    ) -> Result<(), String> {
+        if groups == 0 {
+            return Ok(());
+        }
+        let grid = grid(groups, self.caps.max_groups)
+            .ok_or_else(|| format!("{groups} workgroups are more than the device can count"))?;
+        self.dispatch_grid(k, bound, grid, cost)
+    }
+
+    /// Emits a dispatch over a grid of the kernel's own making; sizes are held against the device's limits.
+    pub(crate) fn dispatch_grid(
+        &mut self,
+        k: Builder,
+        bound: Bound,
+        groups: [u32; 3],
+        (flops, bytes): (u64, u64),
+    ) -> Result<(), String> {
+        if groups.contains(&0) {
+            return Ok(());
+        }
+        if let Some(d) = (0..3).find(|d| groups[*d] > self.caps.max_groups[*d]) {
+            return Err(format!(
+                "{} workgroups in dimension {d}, the device allows {}",
+                groups[d], self.caps.max_groups[d]
+            ));
+        }
+        let kernel = k.finish().map_err(|e| e.to_string())?;
+        self.emitted.push(Emitted { kernel, bound, groups, flops, bytes });
+        Ok(())
+    }
+}
+
+/// A grid of at least so many workgroups.
+fn grid(groups: u64, max: [u32; 3]) -> Option<[u32; 3]> {
+    let x = groups.min(u64::from(max[0]));
+    let y = groups.div_ceil(x);
+    if y <= u64::from(max[1]) {
+        // Even rows waste the fewest groups.
+        let x = groups.div_ceil(y);
+        return Some([x as u32, y as u32, 1]);
+    }
+    let y = u64::from(max[1]);
+    let z = groups.div_ceil(x * y);
+    (z <= u64::from(max[2])).then_some([x as u32, y as u32, z as u32])
+}
+
+/// The workgroup's number in a dispatch made by [`Site::dispatch`]; the last ones may be past the asked-for count.
+pub(crate) fn linear_group(k: &Builder) -> Val<'_> {
+    let (x, y, z) = (k.group_id(0), k.group_id(1), k.group_id(2));
+    (z * k.group_count(1) + y) * k.group_count(0) + x
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn grids_cover_any_count_within_the_limits() {
+        let max = [65535, 65535, 65535];
+        for groups in [1u64, 65535, 65536, 1 << 20, (1 << 32) - 1, 1 << 40] {
+            let g = grid(groups, max);
+            assert!(g.is_some_and(|g| {
+                let all: u64 = g.iter().map(|n| u64::from(*n)).product();
+                all >= groups && all < groups + groups / 8 + 65535 * 65535 && g.iter().all(|n| *n <= 65535)
+            }));
+        }
+        assert_eq!(grid(u64::MAX, max), None);
+    }
+}

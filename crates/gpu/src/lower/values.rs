@@ -1,0 +1,248 @@
+//! Where every value of a graph lives on the device.
+
+use std::collections::HashMap;
+
+use olivine_compile::Compiled;
+use olivine_compile::plan::MemoryPlan;
+use olivine_ir::{Def, Graph, Node, Op, Tensor, ValueId};
+
+use super::State;
+use super::site::{Memory, Operand, Target};
+use crate::caps::DeviceCaps;
+use crate::lower::reading;
+use crate::program::{BufferDecl, BufferId, Content, Slice};
+
+/// Constants up to this many bytes are spelled by their content.
+const SPELLED_CONSTANT: usize = 256;
+
+/// Buffers of a program, and for every value its bytes.
+pub(super) struct Places {
+    pub(super) buffers: Vec<BufferDecl>,
+    /// For every graph output, the buffer the caller finds it in.
+    pub(super) outputs: Vec<BufferId>,
+    /// For outputs that pass through memory of their own, where.
+    moving: HashMap<usize, BufferId>,
+    slices: Vec<Option<Slice>>,
+    alignment: u64,
+    arena: Option<BufferId>,
+    plan_scratch: Vec<Option<usize>>,
+    /// Tables that lowering computed, each once.
+    tables: Vec<(Tensor, Slice)>,
+}
+
+impl Places {
+    pub(super) fn new(compiled: &Compiled, plan: &MemoryPlan, caps: &DeviceCaps, states: &[State]) -> Self {
+        let graph = &compiled.graph;
+        let mut places = Places {
+            buffers: Vec::new(),
+            outputs: Vec::new(),
+            moving: HashMap::new(),
+            slices: vec![None; graph.values().len()],
+            alignment: caps.alignment() as u64,
+            arena: None,
+            plan_scratch: plan.scratch.clone(),
+            tables: Vec::new(),
+        };
+        if plan.arena > 0 {
+            places.arena = Some(places.buffer(Content::Arena, plan.arena as u64));
+        }
+        let mut inputs = Vec::new();
+        for (i, (_, id)) in graph.inputs().enumerate() {
+            let bytes = graph.values()[id.index()].ty.bytes() as u64;
+            inputs.push(places.buffer(Content::Input(i), bytes));
+            places.slices[id.index()] = Some(places.whole(inputs[i], bytes));
+        }
+        for (i, output) in graph.outputs().iter().enumerate() {
+            let bytes = graph.values()[output.value.index()].ty.bytes() as u64;
+            let state = states.iter().find(|(_, o)| *o == i).and_then(|(input, _)| inputs.get(*input));
+            let buffer = match state {
+                Some(buffer) => *buffer,
+                None => places.buffer(Content::Output(i), bytes),
+            };
+            places.outputs.push(buffer);
+        }
+        places.place_values(compiled, plan, states);
+        places
+    }
+
+    fn place_values(&mut self, compiled: &Compiled, plan: &MemoryPlan, states: &[State]) {
+        let graph = &compiled.graph;
+        let mut spelled = Spelling { graph, of: HashMap::new() };
+        for id in graph.ids() {
+            let value = &graph.values()[id.index()];
+            let bytes = value.ty.bytes() as u64;
+            let slice = match &value.def {
+                Def::Input { .. } => continue,
+                Def::Param { name } => {
+                    spelled.of.insert(id, format!("param {name:?}"));
+                    let buffer = self.buffer(Content::Param(name.clone(), value.ty), bytes);
+                    Some(self.whole(buffer, bytes))
+                }
+                Def::Const(tensor) => {
+                    let content = tensor.data().as_bytes();
+                    if content.len() <= SPELLED_CONSTANT {
+                        spelled.of.insert(id, format!("const {}{content:?}", value.ty));
+                    }
+                    let buffer = self.buffer(Content::Constant(tensor.clone()), bytes);
+                    Some(self.whole(buffer, bytes))
+                }
+                Def::Node { node, result } => {
+                    let at = node.index();
+                    let node = &graph.nodes()[at];
+                    if matches!(node.op, Op::View(_)) {
+                        None
+                    } else if compiled.at_load[at] {
+                        let key = spelled.spell(node, *result);
+                        if let Some(key) = &key {
+                            spelled.of.insert(id, key.clone());
+                        }
+                        let buffer = self.buffer(Content::Packed { key }, bytes);
+                        Some(self.whole(buffer, bytes))
+                    } else if let (Some(slot), Some(arena)) = (&plan.slots[id.index()], self.arena) {
+                        let bytes = (slot.bytes as u64).max(1).next_multiple_of(16);
+                        Some(Slice { buffer: arena, offset: slot.offset as u64, bytes })
+                    } else {
+                        self.written_output(graph, id, states)
+                    }
+                }
+            };
+            self.slices[id.index()] = slice;
+        }
+    }
+
+    /// The first output that is this value: its node writes there. A state is written by its own node only where
+    /// nobody still needs the input's old bytes; otherwise the value has a buffer of its own and is copied at the end.
+    fn written_output(&mut self, graph: &Graph, id: ValueId, states: &[State]) -> Option<Slice> {
+        let output = graph.outputs().iter().position(|o| o.value == id)?;
+        let bytes = graph.values()[id.index()].ty.bytes() as u64;
+        let state = states.iter().find(|(_, o)| *o == output);
+        let buffer = match state {
+            Some((input, _)) if !appends_in_place(graph, id, *input) => {
+                self.buffer(Content::Output(output), bytes)
+            }
+            _ => self.outputs[output],
+        };
+        Some(self.whole(buffer, bytes))
+    }
+
+    fn buffer(&mut self, content: Content, bytes: u64) -> BufferId {
+        let bytes = bytes.max(1).next_multiple_of(self.alignment);
+        self.buffers.push(BufferDecl { content, bytes });
+        BufferId(self.buffers.len() as u32 - 1)
+    }
+
+    fn whole(&self, buffer: BufferId, bytes: u64) -> Slice {
+        Slice { buffer, offset: 0, bytes: bytes.max(1).next_multiple_of(16) }
+    }
+
+    fn all(&self, buffer: BufferId) -> Option<Slice> {
+        let bytes = self.buffers.get(buffer.0 as usize)?.bytes;
+        Some(Slice { buffer, offset: 0, bytes })
+    }
+
+    /// The place of a node's scratch.
+    pub(super) fn scratch(&mut self, step: usize, bytes: u64, at_load: bool) -> Option<Slice> {
+        if bytes == 0 {
+            return None;
+        }
+        if at_load {
+            let buffer = self.buffer(Content::LoadScratch, bytes);
+            return Some(Slice { buffer, offset: 0, bytes });
+        }
+        let offset = self.plan_scratch.get(step).copied().flatten()? as u64;
+        Some(Slice { buffer: self.arena?, offset, bytes })
+    }
+
+    /// The place of a table that lowering computed.
+    pub(super) fn constant(&mut self, table: Tensor) -> Slice {
+        let same = |t: &Tensor| t.ty() == table.ty() && t.data().as_bytes() == table.data().as_bytes();
+        if let Some((_, slice)) = self.tables.iter().find(|(t, _)| same(t)) {
+            return *slice;
+        }
+        let bytes = table.ty().bytes() as u64;
+        let buffer = self.buffer(Content::Constant(table.clone()), bytes);
+        let slice = self.whole(buffer, bytes);
+        self.tables.push((table, slice));
+        slice
+    }
+
+    /// Where memory is; `scratch` is the node's.
+    pub(super) fn slice(&self, memory: Memory, scratch: Option<Slice>) -> Option<Slice> {
+        match memory {
+            Memory::Value(id) => self.slices.get(id.index()).copied().flatten(),
+            Memory::Output(i) => self.all(*self.outputs.get(i)?),
+            Memory::Moving(i) => self.all(*self.moving.get(&i)?),
+            Memory::Scratch { offset, bytes } => {
+                let all = scratch?;
+                Some(Slice { offset: all.offset + offset, bytes, ..all })
+            }
+            Memory::Constant(_) => None,
+        }
+    }
+
+    /// What is copied when all nodes have run: outputs whose value is not in their buffer, with where to and the
+    /// output's number, in order.
+    ///
+    /// What reads the old bytes of a state comes before any state is written; where it goes into a state itself (two
+    /// states that change places, a transposed one), it passes through memory of its own.
+    pub(super) fn copies(&mut self, graph: &Graph, states: &[State]) -> Vec<(Operand, Memory, usize)> {
+        let inputs: Vec<ValueId> = graph.inputs().map(|(_, id)| id).collect();
+        let is_state = |id: ValueId| states.iter().any(|(input, _)| inputs.get(*input) == Some(&id));
+        let (mut first, mut then) = (Vec::new(), Vec::new());
+        for (i, output) in graph.outputs().iter().enumerate() {
+            let Some(operand) = reading(graph, output.value) else { continue };
+            let there = match operand.memory {
+                Memory::Value(id) if id == output.value => self.slices[id.index()].map(|s| s.buffer),
+                _ => None,
+            };
+            if there == Some(self.outputs[i]) {
+                continue;
+            }
+            let reads_state = matches!(operand.memory, Memory::Value(id) if is_state(id));
+            let becomes_state = states.iter().any(|(_, o)| *o == i);
+            if reads_state && becomes_state {
+                let moving = Target { ty: operand.ty, memory: Memory::Moving(i) };
+                let buffer = self.buffer(Content::Output(i), operand.ty.bytes() as u64);
+                self.moving.insert(i, buffer);
+                then.push((moving.as_operand(), Memory::Output(i), i));
+                first.push((operand, Memory::Moving(i), i));
+            } else if reads_state {
+                first.push((operand, Memory::Output(i), i));
+            } else {
+                then.push((operand, Memory::Output(i), i));
+            }
+        }
+        first.extend(then);
+        first
+    }
+}
+
+/// Whether `id` comes from a node that may write over the state input it reads: it is that input's only reader.
+fn appends_in_place(graph: &Graph, id: ValueId, input: usize) -> bool {
+    let Some((_, cache)) = graph.inputs().nth(input) else { return false };
+    let readers = graph.nodes().iter().flat_map(|n| &n.inputs).filter(|i| **i == cache).count();
+    let also_output = graph.outputs().iter().any(|o| o.value == cache);
+    matches!(graph.producer(id), Some(Node { op: Op::KvAppend(_), inputs, .. })
+        if inputs.first() == Some(&cache) && readers == 1 && !also_output)
+}
+
+/// Spells load-time values out down to params and small constants, so that executables of one model share them.
+struct Spelling<'a> {
+    graph: &'a Graph,
+    of: HashMap<ValueId, String>,
+}
+
+impl Spelling<'_> {
+    fn spell(&self, node: &Node, result: usize) -> Option<String> {
+        let operands = node.inputs.iter().map(|id| self.value(*id)).collect::<Option<Vec<String>>>()?;
+        Some(format!("{}{}({}).{result}", node.op.name(), node.op.attrs(), operands.join(", ")))
+    }
+
+    fn value(&self, id: ValueId) -> Option<String> {
+        if let Some(text) = self.of.get(&id) {
+            return Some(text.clone());
+        }
+        let Some(Node { op: op @ Op::View(_), inputs, .. }) = self.graph.producer(id) else { return None };
+        Some(format!("view{}({})", op.attrs(), self.of.get(inputs.first()?)?))
+    }
+}

@@ -1,0 +1,222 @@
+//! Exponentials, logarithms and the error function of f32: the CPU backend's polynomials, within 4 ulp everywhere.
+//!
+//! No function needs a fused fma.
+
+use std::f32::consts::{FRAC_2_SQRT_PI, LOG2_E};
+
+use olivine_kernel::{Scalar, Val};
+
+use super::bits::{
+    INFINITY, absolute, bits, copysign, float, infinity, is_nan, magnitude, nan, near_zero, negative, pick,
+    power_of_two, scaled,
+};
+use super::exact::div_near;
+
+const LN2_HIGH: f32 = 0.693_359_4;
+const LN2_LOW: f32 = -2.121_944_4e-4;
+
+/// (eʳ − 1 − r) / r² on |r| ≤ ln 2 / 2.
+const EXP: [f32; 5] = [0.5, 0.166_665_38, 0.041_666_266, 0.008_367_247, 0.001_394_760_6];
+
+/// A polynomial by Horner's rule, the constant coefficient first; of f32 or f64.
+pub(super) fn horner<'k, C: Copy + Into<f64>>(x: Val<'k>, coefficients: &[C]) -> Val<'k> {
+    let mut rest = coefficients.iter().rev().map(|c| (*c).into());
+    let first = x.like(rest.next().unwrap_or(0.0));
+    rest.fold(first, |sum, c| sum.fma(x, c))
+}
+
+/// x, but not below `low`; NaN gives anything, and a denormal zero where the device flushes.
+pub(super) fn at_least<'k>(x: Val<'k>, low: f64) -> Val<'k> {
+    x.lt(low).select(x.like(low), x)
+}
+
+/// x, but not above `high`; likewise.
+pub(super) fn at_most<'k>(x: Val<'k>, high: f64) -> Val<'k> {
+    x.gt(high).select(x.like(high), x)
+}
+
+/// x + low = n·ln 2 + r, for a small second part: n (i32) and r.
+fn reduce<'k>(x: Val<'k>, low: Option<Val<'k>>) -> (Val<'k>, Val<'k>) {
+    let n = (low.map_or(x, |low| x + low) * LOG2_E).round_even();
+    // One product with both parts of ln 2 would lose what the parts are for.
+    let r = n.fma(-LN2_HIGH, x).opaque();
+    let r = match low {
+        Some(low) => r + n.fma(-LN2_LOW, low),
+        None => n.fma(-LN2_LOW, r),
+    };
+    (n.convert(Scalar::I32), r)
+}
+
+/// eʳ − 1 for a reduced r.
+fn reduced_expm1(r: Val<'_>) -> Val<'_> {
+    (r * r).fma(horner(r, &EXP), r)
+}
+
+/// e^(x + low) as `(1 + m) · s · t`, s and t powers of two, for |x| ≤ 110: products with other numbers can multiply
+/// s and t in last, so that a denormal result is rounded once.
+pub(super) fn exp_parts<'k>(x: Val<'k>, low: Option<Val<'k>>) -> (Val<'k>, Val<'k>, Val<'k>) {
+    let (n, r) = reduce(x, low);
+    let half = n >> 1;
+    (reduced_expm1(r), power_of_two(half), power_of_two(n - half))
+}
+
+/// eˣ.
+pub(super) fn exp(x: Val<'_>) -> Val<'_> {
+    let (n, r) = reduce(at_most(at_least(x, -104.0), 89.0), None);
+    scaled(reduced_expm1(r) + 1.0, n)
+}
+
+/// eˣ − 1 without cancellation.
+pub(super) fn expm1(x: Val<'_>) -> Val<'_> {
+    let (n, r) = reduce(at_most(at_least(x, -18.0), 89.0), None);
+    let p = reduced_expm1(r);
+    // Half of 2ⁿ, because 2¹²⁸ is not a number while half the result may be.
+    let s = power_of_two(n - 1);
+    let y = s.fma(p, s - 0.5) * 2.0;
+    linear_below(x, 1e-8, y)
+}
+
+/// x itself where |x| < `limit`, a normal number, else y.
+pub(super) fn linear_below<'k>(x: Val<'k>, limit: f32, y: Val<'k>) -> Val<'k> {
+    pick(magnitude(x).lt(limit.to_bits()), x, y)
+}
+
+/// tanh x = m / (m + 2) with m = e^(2|x|) − 1.
+pub(super) fn tanh(x: Val<'_>) -> Val<'_> {
+    let t = at_most(absolute(x), 10.0);
+    let (n, r) = reduce(t * 2.0, None);
+    let s = power_of_two(n);
+    let m = s.fma(reduced_expm1(r), s - 1.0);
+    // Below the normal numbers' square root the quotient would lose bits, and x is the result.
+    linear_below(x, 1e-5, copysign(div_near(m, m + 2.0), x))
+}
+
+/// (ln(1 + f) − f + f²/2) / f³ on √½ ≤ 1 + f ≤ √2.
+const LOG: [f32; 8] = [
+    0.333_333_17,
+    -0.250_008_1,
+    0.200_022_86,
+    -0.166_245_54,
+    0.141_811_93,
+    -0.131_287_57,
+    0.128_816_4,
+    -0.078_595_99,
+];
+
+/// A positive number as 2ᵉ·(1 + f), √½ ≤ 1 + f < √2: e as f32, and f.
+pub(super) fn split(x: Val<'_>) -> (Val<'_>, Val<'_>) {
+    /// The bits of √½, where the mantissa's range starts.
+    const START: u32 = 0x3f35_04f3;
+    let b = bits(x);
+    // A denormal's bits are a multiple of 2^-149.
+    let tiny = b.lt(0x0080_0000);
+    let b = tiny.select(bits(b.convert(Scalar::F32)), b);
+    let moved = (b - START).bitcast(Scalar::I32);
+    let e = (moved >> 23).convert(Scalar::F32) - tiny.select(x.like(149.0), x.like(0.0));
+    let f = float((moved.bitcast(Scalar::U32) & 0x007f_ffff) + START) - 1.0;
+    (e, f)
+}
+
+/// ln(1 + f) − f.
+fn log_rest(f: Val<'_>) -> Val<'_> {
+    let square = f * f;
+    (square * f).fma(horner(f, &LOG), square * -0.5)
+}
+
+/// Replaces the results of arguments that have no finite logarithm.
+pub(super) fn outside<'k>(x: Val<'k>, y: Val<'k>) -> Val<'k> {
+    let y = pick(bits(x).eq(INFINITY), x, y);
+    let none = (bits(x) >> 31).ne(0) | is_nan(x);
+    let y = pick(none, nan(x), y);
+    pick(magnitude(x).eq(0), negative(infinity(x)), y)
+}
+
+/// ln x.
+pub(super) fn log(x: Val<'_>) -> Val<'_> {
+    let (e, f) = split(x);
+    let y = e.fma(LN2_HIGH, e.fma(LN2_LOW, log_rest(f)) + f);
+    outside(x, y)
+}
+
+/// log₂ x.
+pub(super) fn log2(x: Val<'_>) -> Val<'_> {
+    // log₂ e = 1 + 0.4427…: the leading product is exact.
+    let (e, f) = split(x);
+    let low = f.fma(0.442_695_04f32, log_rest(f) * LOG2_E);
+    outside(x, e + (f + low))
+}
+
+/// ln(1 + x) without cancellation: the logarithm of the rounded sum, corrected by what the rounding lost.
+pub(super) fn log1p(x: Val<'_>) -> Val<'_> {
+    let u = (x + 1.0).opaque();
+    let (e, f) = split(u);
+    let lost = x.ge(1.0).select(u.like(1.0) - (u - x).opaque(), x - (u - 1.0).opaque());
+    let held = (bits(u) - 1).lt(INFINITY - 1);
+    let correction = held.select(lost / u, x.like(0.0));
+    let y = e.fma(LN2_HIGH, e.fma(LN2_LOW, log_rest(f) + correction) + f);
+    linear_below(x, 1e-8, outside(u, y))
+}
+
+/// erf(x) / x in x², on |x| ≤ 1.
+const ERF: [f32; 8] = [
+    FRAC_2_SQRT_PI,
+    -0.376_126_4,
+    0.112_837_82,
+    -0.026_865_4,
+    0.005_220_945_4,
+    -0.000_848_282_9,
+    0.000_112_569_48,
+    -9.641_517e-6,
+];
+
+/// −ln erfc(t) on 1 ≤ t ≤ 4, weighted by erfc.
+const MINUS_LOG_ERFC: [f32; 8] = [
+    -0.000_188_035_09,
+    1.129_578_4,
+    0.633_219_94,
+    0.108_418_53,
+    -0.025_208_231,
+    0.004_204_553,
+    -0.000_441_334_66,
+    2.168_671_3e-5,
+];
+
+/// erf x.
+pub(super) fn erf(x: Val<'_>) -> Val<'_> {
+    let t = at_most(absolute(x), 4.0);
+    let near = t * horner(t * t, &ERF);
+    let (m, s, u) = exp_parts(-horner(t, &MINUS_LOG_ERFC), None);
+    let far = t.like(1.0) - (m + 1.0) * s * u;
+    near_zero(x, FRAC_2_SQRT_PI.into(), copysign(t.lt(1.0).select(near, far), x))
+}
+
+/// (t + 2) · e^(t²/2) · Φ(−t) in (t − 2) / (t + 2), on 0 ≤ t ≤ 14.5, less [`TAIL_START`].
+const TAIL: [f32; 12] = [
+    2.017_344_8e-8,
+    -0.331_404_48,
+    0.028_797_37,
+    0.036_719_285,
+    -0.000_469_736_24,
+    -0.006_733_822,
+    -0.001_951_555_2,
+    0.000_821_902_66,
+    0.000_836_397_2,
+    0.000_134_687_27,
+    -0.000_148_980_8,
+    -6.608_679_5e-5,
+];
+/// The leading coefficient of [`TAIL`] as far as f32 holds it; what is left of it is there.
+const TAIL_START: f32 = 0.672408;
+
+/// x·Φ(x) = max(x, 0) − |x|·Φ(−|x|), the tail's powers of two last, so that it fades through the denormals.
+pub(super) fn gelu(x: Val<'_>) -> Val<'_> {
+    let t = at_most(absolute(x), 14.5);
+    // −t²/2 in two parts: the leading half of t has an exact square.
+    let high = float(bits(t) & 0xffff_f000u32);
+    let rest = t - high;
+    let (m, s, u) = exp_parts(high * high * -0.5, Some((t + high) * rest * -0.5));
+    let w = div_near(t, t + 2.0);
+    let mills = (horner(w.fma(2.0, -1.0), &TAIL) + TAIL_START) * w;
+    let tail = mills.fma(m, mills);
+    near_zero(x, 0.5, copysign(at_least(x, 0.0) - tail * s * u, x))
+}

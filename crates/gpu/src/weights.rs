@@ -1,0 +1,101 @@
+//! Params of a model on a device, and what load-time dispatches made of them; all executables of the model share them.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use olivine_ir::{Tensor, TensorType};
+
+use crate::driver::Driver;
+use crate::error::Error;
+
+/// A model's params. A param is kept on the host until an executable loads it, and on the device from then on.
+pub struct Weights<D: Driver> {
+    state: Mutex<State<D>>,
+}
+
+struct State<D: Driver> {
+    params: HashMap<String, Param<D>>,
+    packed: HashMap<String, Arc<D::Buffer>>,
+    /// Counts changes, so that an executable notices that what it loaded is stale.
+    generation: u64,
+}
+
+enum Param<D: Driver> {
+    Host(Tensor),
+    Device(TensorType, Arc<D::Buffer>),
+}
+
+impl<D: Driver> Default for Weights<D> {
+    fn default() -> Self {
+        let state = State { params: HashMap::new(), packed: HashMap::new(), generation: 0 };
+        Weights { state: Mutex::new(state) }
+    }
+}
+
+impl<D: Driver> Weights<D> {
+    /// Sets or replaces a param; the elements are shared until they are on the device.
+    pub fn set(&self, name: &str, tensor: Tensor) {
+        let mut state = self.lock();
+        state.params.insert(name.to_string(), Param::Host(tensor));
+        state.packed.clear();
+        state.generation += 1;
+    }
+
+    /// Sets or replaces a param and brings it to the device now, so that the host need not keep it.
+    pub fn upload(&self, driver: &D, name: &str, tensor: &Tensor) -> Result<(), Error> {
+        // What it replaces goes before the new one comes.
+        self.lock().params.remove(name);
+        let bytes = tensor.data().as_bytes();
+        let padded = (bytes.len() as u64).max(1).next_multiple_of(driver.caps().alignment() as u64);
+        let buffer = driver.allocate(padded, &format!("param `{name}`"))?;
+        driver.write(&buffer, 0, bytes)?;
+        let mut state = self.lock();
+        state.params.insert(name.to_string(), Param::Device(tensor.ty(), buffer));
+        state.packed.clear();
+        state.generation += 1;
+        Ok(())
+    }
+
+    pub(crate) fn generation(&self) -> u64 {
+        self.lock().generation
+    }
+
+    /// A param on the device, brought there if it is not; `None` when it was never set.
+    pub(crate) fn param(
+        &self,
+        driver: &D,
+        name: &str,
+        ty: TensorType,
+        bytes: u64,
+    ) -> Result<Option<Arc<D::Buffer>>, Error> {
+        let mut state = self.lock();
+        let wrong = |got: TensorType| Error::WrongType { what: format!("param `{name}`"), expected: ty, got };
+        let tensor = match state.params.get(name) {
+            None => return Ok(None),
+            Some(Param::Device(got, buffer)) if *got == ty => return Ok(Some(buffer.clone())),
+            Some(Param::Device(got, _)) => return Err(wrong(*got)),
+            Some(Param::Host(tensor)) if tensor.ty() == ty => tensor.clone(),
+            Some(Param::Host(tensor)) => return Err(wrong(tensor.ty())),
+        };
+        let buffer = driver.allocate(bytes, &format!("param `{name}`"))?;
+        driver.write(&buffer, 0, tensor.data().as_bytes())?;
+        state.params.insert(name.to_string(), Param::Device(ty, buffer.clone()));
+        Ok(Some(buffer))
+    }
+
+    pub(crate) fn packed(&self, key: &str) -> Option<Arc<D::Buffer>> {
+        self.lock().packed.get(key).cloned()
+    }
+
+    /// Keeps a packed form, unless a param changed since `generation`.
+    pub(crate) fn keep_packed(&self, generation: u64, key: &str, buffer: Arc<D::Buffer>) {
+        let mut state = self.lock();
+        if state.generation == generation {
+            state.packed.insert(key.to_string(), buffer);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<D>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,114 @@
+//! Programs run by the kernel interpreter: a backend of the table of cases that needs no device.
+
+use olivine_cases::Backend;
+use olivine_compile::{Options, compile};
+use olivine_gpu::{Addressing, Content, DeviceCaps, DeviceKind, Dispatch, Program, lower};
+use olivine_ir::{Data, Graph, Tensor};
+use olivine_kernel::Target;
+use olivine_kernel::interpret::{Device, interpret};
+
+/// Lowers for a made-up device and interprets every dispatch.
+pub(crate) struct Interpreter {
+    name: String,
+    caps: DeviceCaps,
+    arithmetic: Device,
+}
+
+impl Interpreter {
+    /// The plainest device.
+    pub(crate) fn plain() -> Self {
+        Interpreter::new("plain", Target::plain(), Device::EXACT)
+    }
+
+    /// A device with subgroups, wide registers and more workgroup memory.
+    pub(crate) fn rich(subgroup: u32) -> Self {
+        let target = Target {
+            subgroup: Some(subgroup),
+            f64: true,
+            i64: true,
+            shared_bytes: 49152,
+            max_invocations: 1024,
+            ..Target::plain()
+        };
+        Interpreter::new(&format!("subgroups of {subgroup}"), target, Device::ROUGH)
+    }
+
+    fn new(name: &str, target: Target, arithmetic: Device) -> Self {
+        let caps = DeviceCaps {
+            name: name.into(),
+            driver: "interpreter".into(),
+            kind: DeviceKind::Other,
+            target,
+            addressing: Addressing::Pointers,
+            max_groups: [65535; 3],
+            max_buffer_bytes: 1 << 32,
+            memory_bytes: 1 << 34,
+        };
+        Interpreter { name: name.into(), caps, arithmetic }
+    }
+
+    /// The program of a graph.
+    pub(crate) fn lower(&self, graph: &Graph) -> Result<Program, String> {
+        let options = Options { evaluator: None, no_fusion: false, keep_stages: false };
+        let compiled = compile(graph, &options).map_err(|e| e.to_string())?;
+        lower(&compiled, &self.caps, &[]).map_err(|e| e.to_string())
+    }
+
+    fn dispatch(&self, program: &Program, d: &Dispatch, memory: &mut [Vec<u8>]) -> Result<(), String> {
+        let kernel = program.kernel(d);
+        let range = |slice: &olivine_gpu::Slice| slice.offset as usize..(slice.offset + slice.bytes) as usize;
+        let mut buffers: Vec<Vec<u8>> =
+            d.args.iter().map(|s| memory[s.buffer.0 as usize][range(s)].to_vec()).collect();
+        let subgroup = self.caps.target.subgroup.unwrap_or(1);
+        interpret(kernel, subgroup, d.groups, &mut buffers, &d.params, self.arithmetic)
+            .map_err(|e| format!("{}: {e}", kernel.name))?;
+        for ((slice, arg), buffer) in d.args.iter().zip(&kernel.args).zip(buffers) {
+            if arg.access.writes() {
+                memory[slice.buffer.0 as usize][range(slice)].copy_from_slice(&buffer);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Backend for Interpreter {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn run(
+        &self,
+        graph: &Graph,
+        inputs: &[(String, Tensor)],
+        params: &[(String, Tensor)],
+    ) -> Result<Vec<Tensor>, String> {
+        let program = self.lower(graph)?;
+        let find = |list: &[(String, Tensor)], name: &str| {
+            list.iter()
+                .find(|(n, _)| n == name)
+                .map(|(_, t)| t.data().as_bytes().to_vec())
+                .unwrap_or_default()
+        };
+        let mut memory: Vec<Vec<u8>> = Vec::new();
+        for decl in &program.buffers {
+            let mut bytes = match &decl.content {
+                Content::Input(i) => find(inputs, &program.inputs[*i].name),
+                Content::Param(name, _) => find(params, name),
+                Content::Constant(tensor) => tensor.data().as_bytes().to_vec(),
+                _ => Vec::new(),
+            };
+            // What nobody wrote is NaN as a float and absurd as an index.
+            bytes.resize(decl.bytes as usize, 0xff);
+            memory.push(bytes);
+        }
+        for d in program.load.iter().chain(&program.run) {
+            self.dispatch(&program, d, &mut memory)?;
+        }
+        let tensor = |port: &olivine_gpu::Port| {
+            let bytes = &memory[port.buffer.0 as usize][..port.ty.bytes()];
+            let data = Data::from_bytes(port.ty.dtype, bytes).map_err(|e| e.to_string())?;
+            Tensor::from_data(port.ty.shape, data).map_err(|e| e.to_string())
+        };
+        program.outputs.iter().map(tensor).collect()
+    }
+}

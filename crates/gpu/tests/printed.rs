@@ -1,0 +1,94 @@
+//! Every kernel that the table of cases lowers to, printed: `spirv-val` takes the SPIR-V and naga the WGSL.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failed expectation is a failed test")]
+
+mod common;
+
+use std::collections::HashMap;
+use std::io::Write;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use common::Interpreter;
+use olivine_cases::{attention_cases, table};
+use olivine_kernel::spirv::{self, Addressing, SpirvOptions};
+use olivine_kernel::wgsl::{self, Dialect, WgslOptions};
+use olivine_kernel::{Kernel, Scalar};
+
+/// The kernels of all cases that a device runs, each once.
+fn kernels(device: &Interpreter) -> Vec<Arc<Kernel>> {
+    let mut known = HashMap::new();
+    for case in table().into_iter().chain(attention_cases(60, 7)) {
+        let Ok(program) = device.lower(&case.graph().unwrap()) else { continue };
+        for kernel in program.kernels {
+            known.entry(kernel.content_hash()).or_insert(kernel);
+        }
+    }
+    known.into_values().collect()
+}
+
+/// What `spirv-val` finds wrong with a module; nothing, if all is well.
+fn complaint(words: &[u32]) -> Option<String> {
+    let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+    let mut child = Command::new("spirv-val")
+        .args(["--target-env", "vulkan1.3", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap_or_else(|e| panic!("spirv-val: {e}; it comes with `apt install spirv-tools`"));
+    child.stdin.take().unwrap().write_all(&bytes).unwrap();
+    let output = child.wait_with_output().unwrap();
+    (!output.status.success()).then(|| String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[test]
+fn spirv_val_takes_every_kernel() {
+    for device in [Interpreter::plain(), Interpreter::rich(32)] {
+        let kernels = kernels(&device);
+        assert!(kernels.len() > 100, "{} kernels", kernels.len());
+        for kernel in kernels {
+            for checked in [false, true] {
+                let options = SpirvOptions {
+                    addressing: Addressing::Pointers { push_bytes: 128 },
+                    f16_registers: true,
+                    checked,
+                    ..SpirvOptions::default()
+                };
+                let words =
+                    spirv::print(&kernel, &options).unwrap_or_else(|e| panic!("{}: {e}", kernel.name));
+                if let Some(problem) = complaint(&words) {
+                    panic!("{}, checked {checked}: {problem}", kernel.name);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn naga_takes_every_kernel() {
+    use naga::valid::Capabilities as C;
+    let plain = C::SHADER_FLOAT16 | C::SHADER_FLOAT16_IN_FLOAT32;
+    let native = plain | C::IMMEDIATES | C::SHADER_INT64 | C::SUBGROUP | C::SUBGROUP_BARRIER;
+    let dialects =
+        [(Interpreter::plain(), Dialect::Plain, plain), (Interpreter::rich(32), Dialect::Native, native)];
+    for (device, dialect, capabilities) in dialects {
+        for kernel in kernels(&device) {
+            // WGSL has no f64.
+            if kernel.values.iter().any(|v| v.ty.scalar() == Some(Scalar::F64)) {
+                continue;
+            }
+            let module = wgsl::print(&kernel, &WgslOptions { dialect, checked: false })
+                .unwrap_or_else(|e| panic!("{}: {e}", kernel.name));
+            let parsed = naga::front::wgsl::parse_str(&module.source)
+                .unwrap_or_else(|e| panic!("{}\n{}", module.source, e.emit_to_string(&module.source)));
+            let mut validator =
+                naga::valid::Validator::new(naga::valid::ValidationFlags::all(), capabilities);
+            validator
+                .subgroup_stages(naga::valid::ShaderStages::COMPUTE)
+                .subgroup_operations(naga::valid::SubgroupOperationSet::all());
+            if let Err(e) = validator.validate(&parsed) {
+                panic!("{}\n{}", module.source, e.emit_to_string(&module.source));
+            }
+        }
+    }
+}
