@@ -1,0 +1,199 @@
+//! The Vulkan driver: everything that says `ash`.
+//!
+//! ```text
+//!   instance ─ facts ─ report (devices, choice)      what there is
+//!   context                                          the logical device; everything below keeps it alive
+//!   memory ─ block ─ ranges     transfer             device memory, and bytes between it and the host
+//!   pipeline ─ cache                                 kernels built, in parallel, and kept on disk
+//!   record ─ submit ─ run       time                 commands recorded once and replayed
+//! ```
+//!
+//! ```no_run
+//! use olivine_gpu::Driver;
+//! use olivine_vulkan::{Device, Options, Select};
+//!
+//! for device in olivine_vulkan::devices()? {
+//!     println!("{device}");
+//! }
+//! let device = Device::open(&Select::Auto, &Options::default())?;
+//! let buffer = device.allocate(4, "a word")?;
+//! device.write(&buffer, 0, &7u32.to_le_bytes())?;
+//! # Ok::<(), olivine_gpu::Error>(())
+//! ```
+
+mod block;
+mod cache;
+mod context;
+mod error;
+mod facts;
+mod instance;
+mod memory;
+mod pipeline;
+mod ranges;
+mod record;
+mod report;
+mod run;
+mod submit;
+mod time;
+mod transfer;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use olivine_gpu::{Commands, DeviceCaps, Driver, Mask};
+use olivine_kernel::Kernel;
+
+pub use olivine_gpu::Error;
+
+pub use instance::Messages;
+pub use memory::Buffer;
+pub use pipeline::{Pipeline, Statistic};
+pub use record::Recording;
+pub use report::{DeviceReport, Heap, Select, devices};
+
+use cache::Cache;
+use context::Context;
+use memory::Memory;
+use pipeline::Pipelines;
+use transfer::Transfers;
+
+/// How a device is opened.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Features not to use.
+    pub mask: Mask,
+    /// Whether every call is checked by the validation layer, which must be installed.
+    pub validation: bool,
+    /// The folder of built pipelines, by default `olivine` in the user's cache folder; `None` keeps none.
+    pub cache_dir: Option<PathBuf>,
+    /// Whether dispatches and objects carry names for debuggers and profilers, and pipelines keep statistics.
+    pub labels: bool,
+    /// The most bytes of device memory to take; all that there is if `None`.
+    pub memory_limit: Option<u64>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            mask: Mask::default(),
+            validation: false,
+            cache_dir: cache::default_dir(),
+            labels: false,
+            memory_limit: None,
+        }
+    }
+}
+
+/// An open device.
+pub struct Device {
+    caps: DeviceCaps,
+    pipelines: Pipelines,
+    transfers: Transfers,
+    memory: Arc<Memory>,
+    context: Arc<Context>,
+}
+
+impl Device {
+    /// Opens a device. Several may be open at once, also of the same hardware, and a new one after one was lost.
+    pub fn open(select: &Select, options: &Options) -> Result<Self, Error> {
+        let instance = if options.validation { instance::validated()? } else { instance::plain()? };
+        let facts = report::choose(&instance, select)?;
+        let mut caps = report::caps(&facts).without(options.mask);
+        if let Some(limit) = options.memory_limit {
+            caps.memory_bytes = caps.memory_bytes.min(limit);
+            caps.max_buffer_bytes = caps.max_buffer_bytes.min(limit);
+        }
+        let context = Context::open(instance, facts, options)?;
+        let cache = Cache::open(&context, options.cache_dir.as_deref())?;
+        Ok(Device {
+            caps,
+            pipelines: Pipelines::new(&context, cache),
+            transfers: Transfers::new(&context),
+            memory: Memory::new(&context),
+            context,
+        })
+    }
+
+    /// The SPIR-V that the driver is given for a kernel.
+    pub fn spirv(&self, kernel: &Kernel, checked: bool) -> Result<Vec<u32>, Error> {
+        self.pipelines.words(&self.caps, kernel, checked)
+    }
+
+    /// Identifies the device.
+    pub fn uuid(&self) -> [u8; 16] {
+        self.context.facts.uuid
+    }
+
+    /// Bytes of device memory taken, with what lies free in shared blocks.
+    pub fn memory_taken(&self) -> u64 {
+        self.context.taken()
+    }
+
+    /// What the validation layer said so far, of devices opened with it.
+    pub fn validation_messages(&self) -> Vec<String> {
+        self.messages().map_or_else(Vec::new, |m| m.list())
+    }
+
+    /// The same collection, to look at when the device is gone.
+    pub fn messages(&self) -> Option<Arc<Messages>> {
+        self.context.instance.messages.clone()
+    }
+}
+
+impl Driver for Device {
+    type Buffer = Buffer;
+    type Pipeline = Pipeline;
+    type Recording = Recording;
+
+    fn caps(&self) -> &DeviceCaps {
+        &self.caps
+    }
+
+    fn allocate(&self, bytes: u64, label: &str) -> Result<Arc<Buffer>, Error> {
+        match self.memory.allocate(bytes, label) {
+            // Buffers that were dropped may still be held by copies under way.
+            Err(Error::OutOfMemory { .. }) => {
+                self.transfers.settle()?;
+                self.memory.allocate(bytes, label)
+            }
+            other => other,
+        }
+    }
+
+    fn write(&self, buffer: &Arc<Buffer>, offset: u64, bytes: &[u8]) -> Result<(), Error> {
+        self.transfers.write(buffer, offset, bytes)
+    }
+
+    fn read(&self, buffer: &Arc<Buffer>, offset: u64, into: &mut [u8]) -> Result<(), Error> {
+        self.transfers.read(buffer, offset, into)
+    }
+
+    fn pipelines(&self, kernels: &[Arc<Kernel>], checked: bool) -> Result<Vec<Arc<Pipeline>>, Error> {
+        self.pipelines.get(&self.caps, kernels, checked)
+    }
+
+    fn record(&self, commands: Commands<'_, Self>) -> Result<Recording, Error> {
+        self.record_commands(&commands)
+    }
+
+    fn upload(&self, recording: &mut Recording, i: usize, bytes: &[u8]) -> Result<(), Error> {
+        self.give(recording, i, bytes)
+    }
+
+    fn submit(&self, recording: &mut Recording) -> Result<(), Error> {
+        self.launch_recording(recording)
+    }
+
+    fn wait(&self, recording: &mut Recording) -> Result<(), Error> {
+        self.finish(recording)
+    }
+
+    fn download(&self, recording: &mut Recording, i: usize, into: &mut [u8]) -> Result<(), Error> {
+        self.fetch(recording, i, into)
+    }
+
+    fn times(&self, recording: &mut Recording) -> Result<Vec<(Duration, Duration)>, Error> {
+        self.dispatch_times(recording)
+    }
+}

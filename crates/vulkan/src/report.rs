@@ -1,0 +1,196 @@
+//! Which devices there are, which of them can be used, and the choice of one.
+
+use std::fmt;
+
+use ash::vk;
+use olivine_gpu::{Addressing, DeviceCaps, DeviceKind, Error};
+use olivine_kernel::{Elem, Target};
+
+use crate::error::INSTALL;
+use crate::facts::{self, Facts};
+use crate::instance::{self, Instance};
+
+/// A heap of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Heap {
+    /// Bytes.
+    pub bytes: u64,
+    /// Free bytes, where the driver tells (`VK_EXT_memory_budget`).
+    pub free: Option<u64>,
+    /// Whether it is the device's own.
+    pub device_local: bool,
+}
+
+/// What is known about a device before it is opened.
+#[derive(Clone, Debug)]
+pub struct DeviceReport {
+    /// Its place in the loader's list, which may change between boots; the UUID does not.
+    pub index: usize,
+    /// Identifies the device.
+    pub uuid: [u8; 16],
+    /// The Vulkan version it implements.
+    pub api: String,
+    /// Name, driver, kind and what kernels may use.
+    pub caps: DeviceCaps,
+    /// Its memory.
+    pub heaps: Vec<Heap>,
+    /// What it lacks to be used; empty for usable devices.
+    pub missing: Vec<String>,
+}
+
+impl DeviceReport {
+    /// Whether the device can be opened.
+    pub fn usable(&self) -> bool {
+        self.missing.is_empty()
+    }
+}
+
+impl fmt::Display for DeviceReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let c = &self.caps;
+        write!(f, "{}: {} ({:?}, Vulkan {}, {})", self.index, c.name, c.kind, self.api, c.driver)?;
+        if !self.usable() {
+            write!(f, ": cannot be used, it lacks {}", self.missing.join(", "))?;
+        }
+        Ok(())
+    }
+}
+
+/// Which device to open.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Select {
+    /// The first usable one: discrete before integrated, virtual, and processors that play a GPU.
+    #[default]
+    Auto,
+    /// By place in the loader's list.
+    Index(usize),
+    /// The first whose name contains this, whatever the case.
+    Name(String),
+    /// By UUID, which stays when cards are added.
+    Uuid([u8; 16]),
+}
+
+impl fmt::Display for Select {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Select::Auto => f.write_str("any device"),
+            Select::Index(i) => write!(f, "device {i}"),
+            Select::Name(name) => write!(f, "a device named `{name}`"),
+            Select::Uuid(uuid) => {
+                f.write_str("device uuid ")?;
+                uuid.iter().try_for_each(|b| write!(f, "{b:02x}"))
+            }
+        }
+    }
+}
+
+/// Every physical device, usable or not. No loader and no driver are errors; a loader without devices is not.
+pub fn devices() -> Result<Vec<DeviceReport>, Error> {
+    let instance = instance::plain()?;
+    let all = facts::all(&instance)?;
+    Ok(all.iter().enumerate().map(|(i, facts)| report(&instance, i, facts)).collect())
+}
+
+fn report(instance: &Instance, index: usize, facts: &Facts) -> DeviceReport {
+    let free = facts.free(instance);
+    let heap = |(i, heap): (usize, &vk::MemoryHeap)| Heap {
+        bytes: heap.size,
+        free: free.as_ref().and_then(|f| f.get(i).copied()),
+        device_local: heap.flags.contains(vk::MemoryHeapFlags::DEVICE_LOCAL),
+    };
+    DeviceReport {
+        index,
+        uuid: facts.uuid,
+        api: facts::version(facts.properties.api_version),
+        caps: caps(facts),
+        heaps: facts.memory.memory_heaps_as_slice().iter().enumerate().map(heap).collect(),
+        missing: facts.missing.clone(),
+    }
+}
+
+/// Chooses among the devices.
+pub(crate) fn choose(instance: &Instance, select: &Select) -> Result<Facts, Error> {
+    let all = facts::all(instance)?;
+    if all.is_empty() {
+        return Err(Error::Unavailable(format!("Vulkan offers no device: {INSTALL}")));
+    }
+    let list: Vec<String> = all.iter().enumerate().map(|(i, f)| report(instance, i, f).to_string()).collect();
+    let chosen = match select {
+        Select::Auto => {
+            let rank = |f: &Facts| match f.kind() {
+                DeviceKind::Discrete => 0,
+                DeviceKind::Integrated => 1,
+                DeviceKind::Virtual => 2,
+                DeviceKind::Cpu => 3,
+                DeviceKind::Other => 4,
+            };
+            all.into_iter().filter(|f| f.missing.is_empty()).min_by_key(rank)
+        }
+        Select::Index(i) => all.into_iter().nth(*i),
+        Select::Name(name) => {
+            let name = name.to_lowercase();
+            all.into_iter().find(|f| f.name.to_lowercase().contains(&name))
+        }
+        Select::Uuid(uuid) => all.into_iter().find(|f| f.uuid == *uuid),
+    };
+    let there = list.join("; ");
+    match chosen {
+        Some(facts) if facts.missing.is_empty() => Ok(facts),
+        Some(facts) => Err(Error::Unavailable(format!(
+            "{} cannot be used, it lacks {}; there are: {there}",
+            facts.name,
+            facts.missing.join(", ")
+        ))),
+        None => Err(Error::Unavailable(format!("{select} was not found among: {there}"))),
+    }
+}
+
+/// What lowering may count on.
+pub(crate) fn caps(facts: &Facts) -> DeviceCaps {
+    let limits = &facts.properties.limits;
+    let subgroups = facts.subgroups;
+    let f = facts.features;
+    let fixed = subgroups.min == subgroups.max || (subgroups.choosable && f.subgroup_size_control);
+    let complete = subgroups.complete && f.subgroup_extended_types && f.full_subgroups;
+    let subgroup = (complete && fixed && subgroups.size > 0).then_some(subgroups.size);
+    let mut max_invocations =
+        limits.max_compute_work_group_invocations.min(limits.max_compute_work_group_size[0]);
+    if let Some(size) = subgroup {
+        max_invocations = max_invocations.min(size.saturating_mul(subgroups.most));
+    }
+    let mut matrices = facts.matrices.clone();
+    let has = |elem| match elem {
+        Elem::F16 => f.f16,
+        Elem::BF16 => f.bf16_matrices,
+        Elem::I8 | Elem::U8 => f.int8,
+        _ => true,
+    };
+    matrices.retain(|m| has(m.factor) && has(m.accumulator));
+    if subgroup.is_none() {
+        matrices.clear();
+    }
+    let heaps = facts.memory.memory_heaps_as_slice();
+    let local = |h: &&vk::MemoryHeap| h.flags.contains(vk::MemoryHeapFlags::DEVICE_LOCAL);
+    let memory_bytes = heaps.iter().filter(local).map(|h| h.size).max().unwrap_or(0);
+    let most =
+        if f.sparse { facts.max_buffer.max(limits.sparse_address_space_size) } else { facts.max_buffer };
+    DeviceCaps {
+        name: facts.name.clone(),
+        driver: facts.driver.clone(),
+        kind: facts.kind(),
+        target: Target {
+            subgroup,
+            f16: f.f16,
+            f64: f.f64,
+            i64: true,
+            packed_dot: f.packed_dot,
+            matrices,
+            max_invocations,
+            shared_bytes: limits.max_compute_shared_memory_size,
+        },
+        addressing: Addressing::Pointers,
+        max_groups: limits.max_compute_work_group_count,
+        max_buffer_bytes: most.min(memory_bytes),
+        memory_bytes,
+    }
+}
