@@ -1,0 +1,351 @@
+//! Adapters: which there are, which one to take, and what it can do.
+
+use std::sync::Arc;
+
+use olivine_gpu::{Addressing, DeviceCaps, DeviceKind, Error, Kept, Mask};
+use olivine_kernel::spirv::{self, FloatControls, SpirvOptions};
+use olivine_kernel::wgsl::Dialect;
+use olivine_kernel::{Interface, Target};
+
+use crate::error::Faults;
+use crate::memory::{GRAIN, Staging};
+use crate::patch::Patch;
+use crate::pipeline::Pipeline;
+#[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd"))]
+use crate::vulkan::facts as spirv_facts;
+
+/// An adapter that wgpu offers.
+#[derive(Clone, Debug)]
+pub struct AdapterReport {
+    /// Its number for [`Select::Index`].
+    pub index: usize,
+    /// The API under wgpu.
+    pub api: &'static str,
+    /// What a device opened on it with default options can do; with it name, driver and kind.
+    pub caps: DeviceCaps,
+    /// Whether run-time numbers travel with the commands instead of in a buffer.
+    pub immediates: bool,
+    /// Whether dispatches can be timed.
+    pub timestamps: bool,
+}
+
+/// Which adapter to open.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Select {
+    /// The strongest kind, discrete before integrated; the first of its kind.
+    #[default]
+    Auto,
+    /// By number in [`devices`].
+    Index(usize),
+    /// The first whose name contains this, whatever its case.
+    Name(String),
+}
+
+/// How to open a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Features not to use.
+    pub mask: Mask,
+    /// Use only what browsers have: no subgroups, no 64-bit types, run-time numbers in a uniform buffer. In a browser
+    /// this is always so.
+    pub plain_dialect: bool,
+    /// Print kernels as WGSL over Vulkan too.
+    pub wgsl: bool,
+}
+
+/// What kernels are printed as.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Language {
+    /// SPIR-V with bindings, unchecked by these options.
+    Spirv(SpirvOptions),
+    Wgsl(Dialect),
+}
+
+/// A device opened through wgpu.
+pub struct Device {
+    pub(crate) raw: wgpu::Device,
+    pub(crate) queue: wgpu::Queue,
+    pub(crate) caps: DeviceCaps,
+    pub(crate) features: wgpu::Features,
+    pub(crate) limits: wgpu::Limits,
+    pub(crate) language: Language,
+    pub(crate) faults: Arc<Faults>,
+    pub(crate) pipelines: Kept<Pipeline>,
+    pub(crate) staging: Staging,
+    pub(crate) patch: Patch,
+}
+
+impl std::fmt::Debug for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Device")
+            .field("caps", &self.caps)
+            .field("language", &self.language)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The adapters of this machine; none where there is no driver.
+#[cfg(not(target_arch = "wasm32"))]
+pub fn devices() -> Vec<AdapterReport> {
+    crate::error::block_on(devices_async())
+}
+
+/// The adapters of this machine, or the one that a browser offers.
+pub async fn devices_async() -> Vec<AdapterReport> {
+    let Ok((instance, adapters)) = adapters().await else { return Vec::new() };
+    let report = |(index, adapter): (usize, &wgpu::Adapter)| {
+        let plan = Plan::new(&instance, adapter, Options::default());
+        AdapterReport {
+            index,
+            api: api(adapter.get_info().backend),
+            immediates: plan.features.contains(wgpu::Features::IMMEDIATES),
+            timestamps: plan.features.contains(wgpu::Features::TIMESTAMP_QUERY),
+            caps: plan.caps,
+        }
+    };
+    adapters.iter().enumerate().map(report).collect()
+}
+
+impl Device {
+    /// Opens a device.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub fn open(select: Select, options: Options) -> Result<Self, Error> {
+        crate::error::block_on(Self::open_async(select, options))
+    }
+
+    /// Opens a device without blocking.
+    pub async fn open_async(select: Select, options: Options) -> Result<Self, Error> {
+        let (instance, adapters) = adapters().await?;
+        let adapter = choose(&adapters, &select)?;
+        let Plan { caps, features, limits, language } = Plan::new(&instance, adapter, options);
+        let wanted = wgpu::DeviceDescriptor {
+            label: Some("olivine"),
+            required_features: features,
+            required_limits: limits.clone(),
+            ..Default::default()
+        };
+        let (raw, queue) = adapter
+            .request_device(&wanted)
+            .await
+            .map_err(|e| Error::Unavailable(format!("{} cannot be opened: {e}", caps.name)))?;
+        let faults = Faults::of(&raw);
+        Ok(Device {
+            raw,
+            queue,
+            caps,
+            features,
+            limits,
+            language,
+            faults,
+            pipelines: Kept::default(),
+            staging: Staging::default(),
+            patch: Patch::default(),
+        })
+    }
+
+    /// What the device can do (features masked off are not in it).
+    pub fn caps(&self) -> &DeviceCaps {
+        &self.caps
+    }
+
+    /// Whether kernels are handed to the device as SPIR-V; otherwise as WGSL.
+    pub fn takes_spirv(&self) -> bool {
+        matches!(self.language, Language::Spirv(_))
+    }
+
+    /// Whether dispatches can be timed.
+    pub fn can_time(&self) -> bool {
+        self.features.contains(wgpu::Features::TIMESTAMP_QUERY)
+    }
+}
+
+async fn adapters() -> Result<(wgpu::Instance, Vec<wgpu::Adapter>), Error> {
+    let backends = wgpu::Instance::enabled_backend_features() & !wgpu::Backends::NOOP;
+    if backends.is_empty() {
+        return Err(Error::Unavailable("wgpu has no API to use on this platform".into()));
+    }
+    let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
+    descriptor.backends = backends;
+    // Software devices and layered ones that never went through conformance tests still run; our own tests are the
+    // judge. Nothing else: debug flags follow the build profile by default and slow every call down.
+    descriptor.flags = wgpu::InstanceFlags::ALLOW_UNDERLYING_NONCOMPLIANT_ADAPTER;
+    let instance = wgpu::Instance::new(descriptor);
+    let mut adapters = instance.enumerate_adapters(backends).await;
+    adapters.retain(|a| {
+        let compute = wgpu::DownlevelFlags::COMPUTE_SHADERS;
+        a.get_info().backend != wgpu::Backend::Noop && a.get_downlevel_capabilities().flags.contains(compute)
+    });
+    Ok((instance, adapters))
+}
+
+fn choose<'a>(adapters: &'a [wgpu::Adapter], select: &Select) -> Result<&'a wgpu::Adapter, Error> {
+    let names = || adapters.iter().map(|a| a.get_info().name).collect::<Vec<_>>().join(", ");
+    let found = match select {
+        _ if adapters.is_empty() => {
+            return Err(Error::Unavailable(format!(
+                "wgpu found no device ({}): is a driver installed?",
+                wgpu::Instance::enabled_backend_features()
+                    .iter_names()
+                    .map(|(name, _)| name)
+                    .collect::<Vec<_>>()
+                    .join(", ")
+            )));
+        }
+        Select::Auto => adapters.iter().min_by_key(|a| rank(kind(a.get_info().device_type))),
+        Select::Index(i) => adapters.get(*i),
+        Select::Name(name) => {
+            let name = name.to_lowercase();
+            adapters.iter().find(|a| a.get_info().name.to_lowercase().contains(&name))
+        }
+    };
+    found.ok_or_else(|| {
+        let asked = match select {
+            Select::Index(i) => format!("number {i}"),
+            Select::Name(name) => format!("named `{name}`"),
+            Select::Auto => String::new(),
+        };
+        Error::Unavailable(format!("wgpu found no device {asked}; there are: {}", names()))
+    })
+}
+
+fn rank(kind: DeviceKind) -> u8 {
+    match kind {
+        DeviceKind::Discrete => 0,
+        DeviceKind::Integrated => 1,
+        DeviceKind::Virtual => 2,
+        DeviceKind::Other => 3,
+        DeviceKind::Cpu => 4,
+    }
+}
+
+fn kind(kind: wgpu::DeviceType) -> DeviceKind {
+    match kind {
+        wgpu::DeviceType::DiscreteGpu => DeviceKind::Discrete,
+        wgpu::DeviceType::IntegratedGpu => DeviceKind::Integrated,
+        wgpu::DeviceType::VirtualGpu => DeviceKind::Virtual,
+        wgpu::DeviceType::Cpu => DeviceKind::Cpu,
+        wgpu::DeviceType::Other => DeviceKind::Other,
+    }
+}
+
+fn api(backend: wgpu::Backend) -> &'static str {
+    match backend {
+        wgpu::Backend::Vulkan => "Vulkan",
+        wgpu::Backend::Metal => "Metal",
+        wgpu::Backend::Dx12 => "Direct3D 12",
+        wgpu::Backend::Gl => "OpenGL",
+        wgpu::Backend::BrowserWebGpu => "WebGPU",
+        wgpu::Backend::Noop => "none",
+    }
+}
+
+/// What kernels printed as SPIR-V may count on.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct SpirvFacts {
+    pub(crate) float16: FloatControls,
+    pub(crate) float32: FloatControls,
+    pub(crate) float64: FloatControls,
+    /// Packed dot products are enabled; wgpu asks for them wherever they are.
+    pub(crate) packed_dot: bool,
+}
+
+/// Platforms that wgpu is not built with Vulkan for.
+#[cfg(not(any(target_os = "linux", target_os = "android", target_os = "freebsd")))]
+fn spirv_facts(_: &wgpu::Adapter) -> Option<SpirvFacts> {
+    None
+}
+
+/// What to ask of an adapter, and what the device then can do.
+struct Plan {
+    caps: DeviceCaps,
+    features: wgpu::Features,
+    limits: wgpu::Limits,
+    language: Language,
+}
+
+impl Plan {
+    fn new(instance: &wgpu::Instance, adapter: &wgpu::Adapter, options: Options) -> Self {
+        use wgpu::Features as F;
+        let info = adapter.get_info();
+        let browser = cfg!(target_arch = "wasm32");
+        let limits = adapter.limits();
+        let immediates = adapter.features().contains(F::IMMEDIATES)
+            && limits.max_immediate_size >= Interface::MAX_IMMEDIATE_BYTES;
+        let plain = options.plain_dialect || browser || !immediates;
+        let mut wanted = F::SHADER_F16 | F::TIMESTAMP_QUERY;
+        if !plain {
+            wanted |= F::SHADER_F64 | F::SHADER_INT64 | F::SUBGROUP | F::SUBGROUP_BARRIER | F::IMMEDIATES;
+        }
+        let facts = if plain || options.wgsl { None } else { spirv_facts(adapter) };
+        if facts.is_some() {
+            // Kernels hold no 16-bit integers in registers; the feature brings 16-bit accesses to buffers.
+            wanted |= F::PASSTHROUGH_SHADERS | F::SHADER_I16;
+        }
+        // What is masked off is not asked for either, so that wgpu refuses a kernel that uses it all the same.
+        if options.mask.subgroups {
+            wanted.remove(F::SUBGROUP | F::SUBGROUP_BARRIER);
+        }
+        if options.mask.f16 {
+            wanted.remove(F::SHADER_F16);
+        }
+        let features = adapter.features() & wanted;
+
+        // wgpu cannot pin the size of subgroups, so only devices with one size have a known one.
+        let fixed = info.subgroup_min_size == info.subgroup_max_size;
+        let subgroups = fixed && features.contains(F::SUBGROUP | F::SUBGROUP_BARRIER);
+        let packed = wgpu::WgslLanguageFeatures::Packed4x8IntegerDotProduct;
+        let packed_dot = match &facts {
+            Some(facts) => facts.packed_dot,
+            None => instance.wgsl_language_features().contains(packed),
+        };
+        let target = Target {
+            subgroup: subgroups.then_some(info.subgroup_min_size),
+            f16: features.contains(F::SHADER_F16),
+            f64: features.contains(F::SHADER_F64),
+            i64: features.contains(F::SHADER_INT64),
+            packed_dot,
+            matrices: Vec::new(),
+            max_invocations: limits
+                .max_compute_invocations_per_workgroup
+                .min(limits.max_compute_workgroup_size_x),
+            shared_bytes: limits.max_compute_workgroup_storage_size,
+        };
+        // One binding is kept for the report of checked kernels.
+        let bindings = limits.max_storage_buffers_per_shader_stage.min(limits.max_bindings_per_bind_group);
+        let addressing = Addressing::Bindings {
+            alignment: limits.min_storage_buffer_offset_alignment,
+            max_bytes: limits.max_storage_buffer_binding_size & !(GRAIN - 1),
+            max_count: bindings.saturating_sub(1),
+            overlap: !browser,
+        };
+        let driver = [info.driver.as_str(), info.driver_info.as_str()];
+        let caps = DeviceCaps {
+            name: if info.name.is_empty() { api(info.backend).to_string() } else { info.name.clone() },
+            driver: driver.iter().filter(|s| !s.is_empty()).copied().collect::<Vec<_>>().join(" "),
+            kind: kind(info.device_type),
+            target,
+            addressing,
+            max_groups: [limits.max_compute_workgroups_per_dimension; 3],
+            max_buffer_bytes: limits.max_buffer_size & !(GRAIN - 1),
+            // wgpu does not tell; the device's own refusal is the limit.
+            memory_bytes: u64::MAX,
+        };
+        let caps = caps.without(options.mask);
+        let language = match facts {
+            Some(facts) => Language::Spirv(SpirvOptions {
+                addressing: spirv::Addressing::Bindings {
+                    immediate_bytes: Interface::MAX_IMMEDIATE_BYTES,
+                    storage16: features.intersects(F::SHADER_F16 | F::SHADER_I16),
+                },
+                checked: false,
+                f16_registers: caps.target.f16,
+                float16: facts.float16,
+                float32: facts.float32,
+                float64: facts.float64,
+            }),
+            None if plain => Language::Wgsl(Dialect::Plain),
+            None => Language::Wgsl(Dialect::Native),
+        };
+        Plan { caps, features, limits, language }
+    }
+}
