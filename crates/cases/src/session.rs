@@ -9,12 +9,25 @@ use crate::Backend;
 pub struct SessionBackend {
     name: String,
     session: Session,
+    repeats: usize,
 }
 
 impl SessionBackend {
     /// Opens a device under a name for reports.
     pub fn new(name: &str, device: Device, options: SessionOptions) -> Result<Self, olivine::Error> {
-        Ok(SessionBackend { name: name.into(), session: Session::with_options(device, options)? })
+        Ok(SessionBackend { name: name.into(), session: Session::with_options(device, options)?, repeats: 1 })
+    }
+
+    /// Runs every case so many times; runs that differ in a bit are refused. Races hide in single runs.
+    #[must_use]
+    pub fn repeated(mut self, repeats: usize) -> Self {
+        self.repeats = repeats.max(1);
+        self
+    }
+
+    /// The session.
+    pub fn session(&self) -> &Session {
+        &self.session
     }
 }
 
@@ -32,9 +45,17 @@ impl Backend for SessionBackend {
         let run = || {
             let executable = self.session.compile(graph)?;
             executable.set_params(params.iter().cloned())?;
-            let outputs = executable.run(inputs.iter().map(|(name, tensor)| (name.as_str(), tensor)))?;
-            Ok(outputs.into_tensors())
+            let once = || executable.run(inputs.iter().map(|(name, tensor)| (name.as_str(), tensor)));
+            let first = once()?.into_tensors();
+            for repeat in 1..self.repeats {
+                let again = once()?.into_tensors();
+                let differs = |(a, b): (&Tensor, &Tensor)| a.data().as_bytes() != b.data().as_bytes();
+                if let Some(output) = first.iter().zip(&again).position(differs) {
+                    return Ok(Err(format!("run {} gave other bits in output {output}", repeat + 1)));
+                }
+            }
+            Ok(Ok(first))
         };
-        run().map_err(|e: olivine::Error| e.to_string())
+        run().map_err(|e: olivine::Error| e.to_string())?
     }
 }

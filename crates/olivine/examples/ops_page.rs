@@ -1,24 +1,26 @@
-//! Prints the table of operations that `cargo xtask docs` keeps in docs/ops.md: every case, run on the CPU.
+//! Prints the table of operations that `cargo xtask docs` keeps in docs/ops.md: every case, run on every backend.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
 
+use olivine::PipelineCache;
 use olivine::prelude::*;
 use olivine_cases::{SessionBackend, ops_markdown, run_table, table};
 
 fn main() -> ExitCode {
-    let backend = match SessionBackend::new("cpu", Device::Cpu, SessionOptions::default()) {
-        Ok(backend) => backend,
-        Err(error) => {
-            eprintln!("error: {error}");
-            return ExitCode::FAILURE;
-        }
-    };
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let report = run_table(&backend, &table(), "", threads);
-    for failure in report.failures() {
-        eprintln!("{}: {}", failure.name, failure.outcome);
+    let mut reports = Vec::new();
+    for (name, device) in [("cpu", Device::Cpu), ("vulkan", Device::Vulkan), ("wgpu", Device::Wgpu)] {
+        let options = SessionOptions { pipeline_cache: PipelineCache::Off, ..SessionOptions::default() };
+        let backend = match SessionBackend::new(name, device, options) {
+            Ok(backend) => backend,
+            Err(error) => {
+                eprintln!("error: {error}");
+                return ExitCode::FAILURE;
+            }
+        };
+        reports.push(run_table(&backend, &table(), "", threads));
     }
-    print!("{}", ops_markdown(&[report]));
+    print!("{}", ops_markdown(&reports));
     ExitCode::SUCCESS
 }

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use olivine_gpu::{DeviceCaps, DeviceKind};
+
 use crate::Error;
 
 /// A family of devices driven the same way.
@@ -34,6 +36,8 @@ pub enum Choice {
     Index(usize),
     /// By the driver's identifier, which stays.
     Uuid([u8; 16]),
+    /// The first whose name contains this, whatever the case.
+    Name(String),
 }
 
 /// A device to run on.
@@ -58,7 +62,7 @@ pub enum Device {
 }
 
 impl Device {
-    /// The fastest kind of device that is available: Vulkan, then wgpu, then the CPU.
+    /// The fastest kind of device that is available: a GPU through Vulkan, one through wgpu, then the CPU.
     pub fn auto() -> Result<Device, Error> {
         devices()
             .into_iter()
@@ -90,6 +94,7 @@ impl fmt::Display for Device {
                 }
                 Ok(())
             }
+            Device::Chosen(_, Choice::Name(name)) => write!(f, ":name:{name}"),
             _ => Ok(()),
         }
     }
@@ -118,14 +123,17 @@ impl FromStr for Device {
         };
         match choice {
             None => Ok(first),
-            Some(choice) => match choice.strip_prefix("uuid:") {
-                Some(uuid) => parse_uuid(uuid)
+            Some(choice) => match choice.split_once(':') {
+                Some(("uuid", uuid)) => parse_uuid(uuid)
                     .map(|u| Device::Chosen(backend, Choice::Uuid(u)))
                     .ok_or_else(|| bad("a UUID has 32 hexadecimal digits".into())),
-                None => choice
+                Some(("name", name)) if !name.is_empty() => {
+                    Ok(Device::Chosen(backend, Choice::Name(name.into())))
+                }
+                _ => choice
                     .parse()
                     .map(|i| Device::Chosen(backend, Choice::Index(i)))
-                    .map_err(|_| bad(format!("`{choice}` is neither a number nor uuid:…"))),
+                    .map_err(|_| bad(format!("`{choice}` is neither a number nor uuid:… nor name:…"))),
             },
         }
     }
@@ -151,39 +159,51 @@ pub struct DeviceInfo {
     pub device: Device,
     /// The maker's name for it.
     pub name: String,
-    /// Threads, features, memory in words.
+    /// The driver's identifier, where it has one: `vulkan:uuid:…` names the device by it.
+    pub uuid: Option<[u8; 16]>,
+    /// Driver, threads, features, memory in words.
     pub details: String,
+    /// Whether it is this machine's processor, as itself or playing a GPU.
+    pub processor: bool,
     /// Why it cannot be used, or `None` if it can.
     pub unavailable: Option<String>,
 }
 
-/// Every device of this machine, best first, and every backend that has none with the reason.
+/// Every device of this machine, best first, and every backend that has none with the reason. GPUs come before the
+/// CPU, and processors that play a GPU after it.
 pub fn devices() -> Vec<DeviceInfo> {
-    let absent = |device: Device, api: &str| DeviceInfo {
-        device,
-        name: api.into(),
-        details: String::new(),
-        unavailable: Some(format!("this build of olivine has no {api} backend")),
+    let mut all = vulkan();
+    all.extend(wgpu());
+    all.push(cpu());
+    let rank = |info: &DeviceInfo| match (&info.unavailable, info.processor, &info.device) {
+        (None, false, _) => 0,
+        (None, true, Device::Cpu) => 1,
+        (None, true, _) => 2,
+        _ => 3,
     };
-    vec![absent(Device::Vulkan, "Vulkan"), absent(Device::Wgpu, "wgpu"), cpu()]
+    all.sort_by_key(rank);
+    all
 }
 
 /// Whether a device can be used; never a crash.
 pub fn is_available(device: Device) -> bool {
-    unavailable_reason(&device).is_none()
-}
-
-/// Why a device cannot be used, or `None` if it can.
-pub(crate) fn unavailable_reason(device: &Device) -> Option<String> {
-    let known = devices();
-    match known.iter().find(|info| info.device == *device) {
-        Some(info) => info.unavailable.clone(),
-        None => known
-            .iter()
-            .find(|info| info.device.backend() == device.backend())
-            .and_then(|info| info.unavailable.clone())
-            .or_else(|| Some("no such device; `olivine devices` lists what is there".into())),
-    }
+    let fits = |info: &DeviceInfo| match (&device, &info.device) {
+        (Device::Chosen(backend, Choice::Uuid(uuid)), of) => {
+            of.backend() == *backend && info.uuid == Some(*uuid)
+        }
+        (Device::Chosen(backend, Choice::Name(name)), of) => {
+            of.backend() == *backend && info.name.to_lowercase().contains(&name.to_lowercase())
+        }
+        (Device::Chosen(..), of) => *of == device,
+        (_, of) => of.backend() == device.backend(),
+    };
+    // Asking the CPU need not wake a GPU driver.
+    let known = match device.backend() {
+        Backend::Cpu => vec![cpu()],
+        Backend::Vulkan => vulkan(),
+        Backend::Wgpu => wgpu(),
+    };
+    known.iter().any(|info| info.unavailable.is_none() && fits(info))
 }
 
 fn cpu() -> DeviceInfo {
@@ -191,7 +211,65 @@ fn cpu() -> DeviceInfo {
     DeviceInfo {
         device: Device::Cpu,
         name: olivine_cpu::processor_name(),
+        uuid: None,
         details: format!("{} threads · {features}", olivine_cpu::default_threads()),
+        processor: true,
         unavailable: None,
     }
+}
+
+fn absent(device: Device, api: &str, reason: String) -> DeviceInfo {
+    let details = String::new();
+    DeviceInfo { device, name: api.into(), uuid: None, details, processor: false, unavailable: Some(reason) }
+}
+
+fn vulkan() -> Vec<DeviceInfo> {
+    let reports = match olivine_vulkan::devices() {
+        Ok(reports) if reports.is_empty() => {
+            return vec![absent(Device::Vulkan, "Vulkan", "no driver offers a device".into())];
+        }
+        Ok(reports) => reports,
+        Err(problem) => return vec![absent(Device::Vulkan, "Vulkan", problem.to_string())],
+    };
+    let info = |report: olivine_vulkan::DeviceReport| DeviceInfo {
+        device: Device::Chosen(Backend::Vulkan, Choice::Index(report.index)),
+        name: report.caps.name.clone(),
+        uuid: Some(report.uuid),
+        details: details(&report.caps, &format!("Vulkan {}", report.api)),
+        processor: report.caps.kind == DeviceKind::Cpu,
+        unavailable: (!report.usable()).then(|| format!("the driver lacks {}", report.missing.join(", "))),
+    };
+    reports.into_iter().map(info).collect()
+}
+
+fn wgpu() -> Vec<DeviceInfo> {
+    let reports = olivine_wgpu::devices();
+    if reports.is_empty() {
+        return vec![absent(Device::Wgpu, "wgpu", "no adapter: no GPU driver is installed".into())];
+    }
+    let info = |report: olivine_wgpu::AdapterReport| DeviceInfo {
+        device: Device::Chosen(Backend::Wgpu, Choice::Index(report.index)),
+        name: report.caps.name.clone(),
+        uuid: None,
+        details: details(&report.caps, report.api),
+        processor: report.caps.kind == DeviceKind::Cpu,
+        unavailable: None,
+    };
+    reports.into_iter().map(info).collect()
+}
+
+/// A device's driver, memory and features in a line.
+fn details(caps: &DeviceCaps, api: &str) -> String {
+    let target = &caps.target;
+    let mut features = Vec::new();
+    features.extend(target.subgroup.map(|size| format!("subgroups of {size}")));
+    let types = [("f16", target.f16), ("f64", target.f64), ("i64", target.i64), ("dot4", target.packed_dot)];
+    features.extend(types.iter().filter(|(_, has)| *has).map(|(name, _)| name.to_string()));
+    if !target.matrices.is_empty() {
+        features.push(format!("{} cooperative matrix shapes", target.matrices.len()));
+    }
+    let gib = caps.memory_bytes as f64 / (1u64 << 30) as f64;
+    let known = caps.memory_bytes < u64::MAX / 2;
+    let memory = if known { format!("{gib:.1} GiB") } else { "memory unknown".into() };
+    format!("{api} · {} · {memory} · {}", caps.driver, features.join(" "))
 }

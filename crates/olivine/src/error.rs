@@ -15,6 +15,25 @@ pub enum Error {
     /// The CPU could not run it.
     #[error(transparent)]
     Cpu(#[from] olivine_cpu::Error),
+    /// A GPU could not run it.
+    #[error(transparent)]
+    Gpu(#[from] olivine_gpu::Error),
+    /// Elements past the end of a tensor.
+    #[error("elements {}..{} of a tensor that has {all}", .elements.start, .elements.end)]
+    BadRange {
+        /// As asked for.
+        elements: std::ops::Range<usize>,
+        /// What there is.
+        all: usize,
+    },
+    /// A tensor of another device than the executable's, or of another session on the same GPU.
+    #[error(
+        "the tensor belongs to another device or session than the model: upload it to the model's session"
+    )]
+    OtherDevice,
+    /// A background run ended without a result.
+    #[error("a background run ended without a result")]
+    WorkerDied,
     /// A device's name that cannot be read.
     #[error("device `{text}`: {problem}")]
     BadDevice {

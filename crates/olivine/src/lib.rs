@@ -26,24 +26,30 @@
 #![forbid(unsafe_code)]
 
 mod device;
+mod engine;
 mod error;
 mod executable;
 pub mod models;
 mod session;
 
 pub use device::{Backend, Choice, Device, DeviceInfo, devices, is_available};
+pub use engine::{DeviceTensor, KernelSource, StepTime};
 pub use error::Error;
-pub use executable::{Executable, Outputs};
+pub use executable::{CompileOptions, Executable, Input, Outputs, Pending, State};
 pub use olivine_compile as compile;
 pub use olivine_cpu as cpu;
-pub use olivine_cpu::StepTime;
+pub use olivine_gpu as gpu;
 pub use olivine_ir as ir;
-pub use session::{Session, SessionOptions};
+pub use olivine_kernel as kernel;
+pub use session::{PipelineCache, Session, SessionOptions};
 
 /// What most programs need.
 pub mod prelude {
     pub use crate::ir::{DType, Graph, Shape, Tensor, TensorView};
-    pub use crate::{Device, Error, Executable, Outputs, Session, SessionOptions, devices, is_available};
+    pub use crate::{
+        CompileOptions, Device, DeviceTensor, Error, Executable, Outputs, Session, SessionOptions, devices,
+        is_available,
+    };
 }
 
 /// The README's example, kept true by the doc tests.

@@ -1,0 +1,166 @@
+//! A GPU driver as an engine.
+
+use std::any::Any;
+use std::ops::Range;
+use std::sync::Arc;
+
+use olivine_compile::Compiled;
+use olivine_gpu::{Driver, Executable, Feed, Program, Run, Take, Weights, lower};
+use olivine_ir::{Tensor, TensorType};
+use olivine_kernel::Kernel;
+
+use super::{DeviceTensor, Engine, Given, InFlight, KernelSource, Model, Prepared, Resident, StepTime};
+use crate::Error;
+
+/// A device opened by a driver.
+pub(crate) struct GpuEngine<D: Driver> {
+    pub(crate) driver: Arc<D>,
+    pub(crate) checked: bool,
+    /// Messages of the driver's validation layer so far.
+    pub(crate) messages: fn(&D) -> Vec<String>,
+    /// Bytes of device memory that it has taken, where it tells.
+    pub(crate) memory_taken: fn(&D) -> Option<u64>,
+    /// A kernel as the driver prints it, checked or not.
+    pub(crate) source: fn(&D, &Kernel, bool) -> Result<KernelSource, olivine_gpu::Error>,
+}
+
+impl<D: Driver> Engine for GpuEngine<D> {
+    fn model(&self) -> Arc<dyn Model> {
+        let (driver, checked) = (self.driver.clone(), self.checked);
+        Arc::new(GpuModel { driver, checked, weights: Arc::new(Weights::default()) })
+    }
+
+    fn upload(&self, ty: TensorType, bytes: &[u8]) -> Result<DeviceTensor, Error> {
+        let tensor = olivine_gpu::DeviceTensor::upload(&self.driver, ty, bytes)?;
+        Ok(DeviceTensor::new(ty, Arc::new(OnGpu(tensor))))
+    }
+
+    fn describe(&self) -> String {
+        let caps = self.driver.caps();
+        format!("{} · {}", caps.name, caps.driver)
+    }
+
+    fn messages(&self) -> Vec<String> {
+        (self.messages)(&self.driver)
+    }
+
+    fn memory_taken(&self) -> Option<u64> {
+        (self.memory_taken)(&self.driver)
+    }
+
+    fn program(&self, compiled: &Compiled) -> Result<Option<Program>, Error> {
+        Ok(Some(lower(compiled, self.driver.caps(), &[])?))
+    }
+
+    fn source(&self, kernel: &Kernel) -> Result<Option<KernelSource>, Error> {
+        Ok(Some((self.source)(&self.driver, kernel, self.checked)?))
+    }
+}
+
+struct GpuModel<D: Driver> {
+    driver: Arc<D>,
+    checked: bool,
+    weights: Arc<Weights<D>>,
+}
+
+impl<D: Driver> Model for GpuModel<D> {
+    fn set_param(&self, name: &str, tensor: Tensor) {
+        self.weights.set(name, tensor);
+    }
+
+    fn upload_param(&self, name: &str, tensor: Tensor) -> Result<(), Error> {
+        Ok(self.weights.upload(&self.driver, name, &tensor)?)
+    }
+
+    fn prepare(&self, compiled: &Compiled, states: &[(usize, usize)]) -> Result<Arc<dyn Prepared>, Error> {
+        let program = lower(compiled, self.driver.caps(), states)?;
+        let outputs = program.outputs.iter().map(|p| (p.name.clone(), p.ty)).collect();
+        let (driver, weights) = (self.driver.clone(), self.weights.clone());
+        let executable = Arc::new(Executable::new(driver, program, weights, self.checked)?);
+        let driver = self.driver.clone();
+        Ok(Arc::new(GpuPrepared { driver, executable, outputs }))
+    }
+}
+
+struct GpuPrepared<D: Driver> {
+    driver: Arc<D>,
+    executable: Arc<Executable<D>>,
+    outputs: Vec<(String, TensorType)>,
+}
+
+impl<D: Driver> Prepared for GpuPrepared<D> {
+    fn outputs(&self) -> &[(String, TensorType)] {
+        &self.outputs
+    }
+
+    fn keeps_state(&self) -> bool {
+        true
+    }
+
+    fn load(&self) -> Result<(), Error> {
+        Ok(self.executable.load()?)
+    }
+
+    fn run(&self, inputs: &[Given<'_>], outputs: &mut [&mut [u8]]) -> Result<(), Error> {
+        let takes = vec![Take::Host; self.outputs.len()];
+        Ok(self.executable.start(&self.feeds(inputs)?, &takes)?.wait_into(outputs)?)
+    }
+
+    fn start(&self, inputs: &[Given<'_>], takes: &[Take]) -> Result<Box<dyn InFlight>, Error> {
+        Ok(Box::new(GpuRun(self.executable.start(&self.feeds(inputs)?, takes)?)))
+    }
+
+    fn profile(&self, inputs: &[Given<'_>]) -> Result<Vec<StepTime>, Error> {
+        let times = self.executable.profile(&self.feeds(inputs)?)?;
+        let step = |t: olivine_gpu::DispatchTime| StepTime {
+            node: t.node,
+            op: t.op,
+            kernel: t.kernel,
+            start: t.start,
+            time: t.time,
+            flops: t.flops,
+            bytes: t.bytes,
+        };
+        Ok(times.into_iter().map(step).collect())
+    }
+}
+
+struct GpuRun<D: Driver>(Run<D>);
+
+impl<D: Driver> InFlight for GpuRun<D> {
+    fn wait_into(&mut self, outputs: &mut [&mut [u8]]) -> Result<(), Error> {
+        self.0.finish()?;
+        Ok(self.0.copy_outputs(outputs)?)
+    }
+
+    fn output(&mut self, i: usize) -> Result<DeviceTensor, Error> {
+        let tensor = self.0.output(i).ok_or(Error::OtherDevice)?;
+        Ok(DeviceTensor::new(tensor.ty(), Arc::new(OnGpu(tensor))))
+    }
+}
+
+/// A tensor in a driver's memory.
+struct OnGpu<D: Driver>(olivine_gpu::DeviceTensor<D>);
+
+impl<D: Driver> Resident for OnGpu<D> {
+    fn read(&self, elements: Range<usize>, into: &mut [u8]) -> Result<(), Error> {
+        Ok(self.0.read_elements(elements, into)?)
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+impl<D: Driver> GpuPrepared<D> {
+    fn feeds<'a>(&self, inputs: &'a [Given<'_>]) -> Result<Vec<Feed<'a, D>>, Error> {
+        let feed = |given: &'a Given<'_>| match given {
+            Given::View(view) => Ok(Feed::Host(view.bytes())),
+            Given::Resident(tensor) => match tensor.downcast::<OnGpu<D>>() {
+                Some(on_gpu) if on_gpu.0.is_of(&self.driver) => Ok(Feed::Device(&on_gpu.0)),
+                _ => Err(Error::OtherDevice),
+            },
+        };
+        inputs.iter().map(feed).collect()
+    }
+}

@@ -1,0 +1,186 @@
+//! Devices behind one face: what a session and its executables ask of the CPU and of every GPU driver.
+
+mod cpu;
+mod gpu;
+
+use std::any::Any;
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use olivine_compile::Compiled;
+use olivine_gpu::Take;
+use olivine_ir::{Data, Tensor, TensorType, TensorView};
+use olivine_kernel::Kernel;
+
+use crate::Error;
+
+pub(crate) use cpu::CpuEngine;
+pub(crate) use gpu::GpuEngine;
+
+/// A device that is open.
+pub(crate) trait Engine: Send + Sync {
+    /// A place for a model's params.
+    fn model(&self) -> Arc<dyn Model>;
+
+    /// Brings packed bytes to the device.
+    fn upload(&self, ty: TensorType, bytes: &[u8]) -> Result<DeviceTensor, Error>;
+
+    /// What the device is, for error messages and reports.
+    fn describe(&self) -> String;
+
+    /// Messages of a validation layer so far.
+    fn messages(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Bytes of device memory that are taken, where the driver tells.
+    fn memory_taken(&self) -> Option<u64> {
+        None
+    }
+
+    /// The program that a compiled graph becomes; `None` on the CPU, whose kernels are functions.
+    fn program(&self, compiled: &Compiled) -> Result<Option<olivine_gpu::Program>, Error>;
+
+    /// A kernel as the driver is given it; `None` on the CPU.
+    fn source(&self, kernel: &Kernel) -> Result<Option<KernelSource>, Error>;
+}
+
+/// A model's params on a device, shared by what is prepared for all its input shapes.
+pub(crate) trait Model: Send + Sync {
+    /// Sets or replaces a param.
+    fn set_param(&self, name: &str, tensor: Tensor);
+
+    /// Sets or replaces a param and brings it to the device now.
+    fn upload_param(&self, name: &str, tensor: Tensor) -> Result<(), Error>;
+
+    /// Makes a compiled graph ready to run. `states` pairs outputs with the inputs whose bytes they take over.
+    fn prepare(&self, compiled: &Compiled, states: &[(usize, usize)]) -> Result<Arc<dyn Prepared>, Error>;
+}
+
+/// A graph ready to run.
+pub(crate) trait Prepared: Send + Sync {
+    /// Outputs in declaration order.
+    fn outputs(&self) -> &[(String, TensorType)];
+
+    /// Whether a state's output is in its input's bytes after a run; else it comes out as a tensor of its own.
+    fn keeps_state(&self) -> bool;
+
+    /// Packs params now instead of at the first run.
+    fn load(&self) -> Result<(), Error>;
+
+    /// Runs and waits; outputs are packed bytes of their types (bool as 0 or 1).
+    fn run(&self, inputs: &[Given<'_>], outputs: &mut [&mut [u8]]) -> Result<(), Error>;
+
+    /// Begins a run and returns at once.
+    fn start(&self, inputs: &[Given<'_>], takes: &[Take]) -> Result<Box<dyn InFlight>, Error>;
+
+    /// Runs and times every step.
+    fn profile(&self, inputs: &[Given<'_>]) -> Result<Vec<StepTime>, Error>;
+}
+
+/// A run that was begun.
+pub(crate) trait InFlight: Send {
+    /// Waits and copies the outputs that go to the host; slices of others are empty.
+    fn wait_into(&mut self, outputs: &mut [&mut [u8]]) -> Result<(), Error>;
+
+    /// An output that stays on the device.
+    fn output(&mut self, i: usize) -> Result<DeviceTensor, Error>;
+}
+
+/// A kernel as a driver is given it.
+#[derive(Clone, Debug)]
+pub enum KernelSource {
+    /// Words of SPIR-V, on Vulkan.
+    Spirv(Vec<u32>),
+    /// WGSL text, on wgpu.
+    Wgsl(String),
+}
+
+/// An input as it is given.
+#[derive(Clone)]
+pub(crate) enum Given<'a> {
+    View(TensorView<'a>),
+    Resident(DeviceTensor),
+}
+
+impl Given<'_> {
+    pub(crate) fn ty(&self) -> TensorType {
+        match self {
+            Given::View(view) => view.ty(),
+            Given::Resident(tensor) => tensor.ty(),
+        }
+    }
+}
+
+/// How long one step of a run took, and what it did.
+#[derive(Clone, Debug)]
+pub struct StepTime {
+    /// The node.
+    pub node: String,
+    /// The operation.
+    pub op: &'static str,
+    /// The GPU kernel; the operation again on the CPU.
+    pub kernel: String,
+    /// When it began, from the first step.
+    pub start: Duration,
+    /// Time on the device; wall-clock time on the CPU.
+    pub time: Duration,
+    /// Floating-point operations; 0 where they are not counted (on the CPU).
+    pub flops: u64,
+    /// Bytes it must read and write at least; 0 where they are not counted (on the CPU).
+    pub bytes: u64,
+}
+
+/// A tensor that stays on a device between runs; clones share it.
+#[derive(Clone)]
+pub struct DeviceTensor {
+    ty: TensorType,
+    inner: Arc<dyn Resident>,
+}
+
+/// What holds a tensor on a device.
+pub(crate) trait Resident: Send + Sync {
+    fn read(&self, elements: Range<usize>, into: &mut [u8]) -> Result<(), Error>;
+    fn as_any(&self) -> &dyn Any;
+}
+
+impl fmt::Debug for DeviceTensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "DeviceTensor({})", self.ty)
+    }
+}
+
+impl DeviceTensor {
+    pub(crate) fn new(ty: TensorType, inner: Arc<dyn Resident>) -> Self {
+        DeviceTensor { ty, inner }
+    }
+
+    /// Its type.
+    pub fn ty(&self) -> TensorType {
+        self.ty
+    }
+
+    /// Brings all of it to the host, after the runs submitted so far.
+    pub fn to_tensor(&self) -> Result<Tensor, Error> {
+        let data = self.read_elements(0..self.ty.shape.numel())?;
+        Ok(Tensor::from_data(self.ty.shape, data)?)
+    }
+
+    /// Brings some elements, counted row-major, to the host.
+    pub fn read_elements(&self, elements: Range<usize>) -> Result<Data, Error> {
+        let all = self.ty.shape.numel();
+        if elements.start > elements.end || elements.end > all {
+            return Err(Error::BadRange { elements, all });
+        }
+        let mut bytes = vec![0; elements.len() * self.ty.dtype.size()];
+        self.inner.read(elements, &mut bytes)?;
+        Ok(Data::from_bytes(self.ty.dtype, &bytes)?)
+    }
+
+    /// The device's own tensor, if it is that kind of device's.
+    pub(crate) fn downcast<T: 'static>(&self) -> Option<&T> {
+        self.inner.as_any().downcast_ref()
+    }
+}

@@ -1,0 +1,291 @@
+//! A compiled model: params in, inputs in, outputs out.
+
+mod io;
+mod state;
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use olivine_gpu::Take;
+use olivine_ir::{Data, Def, Graph, Shape, Tensor, TensorType, ValueId, nearest};
+
+use crate::engine::{DeviceTensor, Given, Model, Prepared, StepTime};
+use crate::{Error, Session};
+use io::named;
+pub(crate) use io::{write_results, zeros};
+
+pub use io::{Input, Outputs, Pending};
+pub use state::State;
+
+/// Shapes kept compiled at a time; the one that was compiled first goes when another comes.
+const COMPILED_SHAPES: usize = 64;
+
+/// A model compiled for a session's device. It may run from several threads at once.
+///
+/// Inputs may declare free sizes ([`Graph::input_with_dims`]); every combination of sizes is compiled once, when it
+/// first comes, and all of them share the params.
+pub struct Executable {
+    session: Session,
+    graph: Graph,
+    /// Pairs of an input and the output that takes over its bytes, by name.
+    states: Vec<(String, String)>,
+    model: Arc<dyn Model>,
+    compiled: RwLock<Shapes>,
+}
+
+/// How a graph is compiled; the defaults are right for most.
+#[derive(Clone, Debug, Default)]
+pub struct CompileOptions {
+    /// Pairs (input, output) of one type: the output takes over the input's bytes and stays on the device between
+    /// runs ([`Executable::run_with_state`]).
+    pub state: Vec<(String, String)>,
+}
+
+#[derive(Default)]
+struct Shapes {
+    by_shape: HashMap<Vec<Shape>, Arc<dyn Prepared>>,
+    order: Vec<Vec<Shape>>,
+}
+
+impl Executable {
+    pub(crate) fn new(session: Session, graph: Graph, options: &CompileOptions) -> Result<Self, Error> {
+        let model = session.inner.engine.model();
+        let states = options.state.clone();
+        let executable = Executable { session, graph, states, model, compiled: RwLock::default() };
+        executable.state_pairs()?;
+        executable.specialised(&executable.declared_shapes())?;
+        Ok(executable)
+    }
+
+    /// The graph as it was given.
+    pub fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
+    /// How many combinations of input shapes are compiled now.
+    pub fn compiled_shapes(&self) -> usize {
+        self.compiled.read().unwrap_or_else(PoisonError::into_inner).by_shape.len()
+    }
+
+    /// Sets or replaces a param; the elements are shared, not copied.
+    pub fn set_param(&self, name: &str, tensor: Tensor) -> Result<(), Error> {
+        self.check_param(name, &tensor)?;
+        self.model.set_param(name, tensor);
+        Ok(())
+    }
+
+    /// Sets or replaces a param and brings it to the device now, so that a model larger than the host's memory can
+    /// be loaded one param at a time.
+    pub fn upload_param(&self, name: &str, tensor: Tensor) -> Result<(), Error> {
+        self.check_param(name, &tensor)?;
+        self.model.upload_param(name, tensor)
+    }
+
+    fn check_param(&self, name: &str, tensor: &Tensor) -> Result<(), Error> {
+        let Some((_, id)) = self.graph.params().find(|(n, _)| *n == name) else {
+            let nearest = nearest(name, self.graph.params().map(|(n, _)| n));
+            return Err(Error::UnknownName { kind: "param", name: name.into(), nearest });
+        };
+        let expected = self.ty(id);
+        if expected != tensor.ty() {
+            let (name, expected) = (name.into(), expected.to_string());
+            return Err(Error::WrongType { kind: "param", name, expected, got: tensor.ty() });
+        }
+        Ok(())
+    }
+
+    /// Sets several params.
+    pub fn set_params(&self, params: impl IntoIterator<Item = (String, Tensor)>) -> Result<(), Error> {
+        params.into_iter().try_for_each(|(name, tensor)| self.set_param(&name, tensor))
+    }
+
+    /// Brings params to the device and packs them for the kernels now instead of at the first run.
+    pub fn load(&self) -> Result<(), Error> {
+        self.specialised(&self.declared_shapes())?.load()
+    }
+
+    /// Runs on named inputs, which are borrowed, not copied; results come in new tensors.
+    pub fn run<'a, V: Into<Input<'a>>>(
+        &self,
+        inputs: impl IntoIterator<Item = (&'a str, V)>,
+    ) -> Result<Outputs, Error> {
+        let (prepared, given) = self.prepare(listed(inputs))?;
+        let mut results = zeros(prepared.outputs());
+        write_results(&mut results.iter_mut().collect::<Vec<_>>(), |t| prepared.run(&given, t))?;
+        named(prepared.outputs(), results)
+    }
+
+    /// Begins a run and returns; several may be in flight. The inputs are taken over before this returns.
+    pub fn run_async<'a, V: Into<Input<'a>>>(
+        &self,
+        inputs: impl IntoIterator<Item = (&'a str, V)>,
+    ) -> Result<Pending, Error> {
+        let (prepared, given) = self.prepare(listed(inputs))?;
+        let outputs = prepared.outputs().to_vec();
+        let run = prepared.start(&given, &vec![Take::Host; outputs.len()])?;
+        Ok(Pending { run, outputs })
+    }
+
+    /// Runs and leaves the outputs on the device, by name; they may be inputs of other runs, or be read in part.
+    pub fn run_resident<'a, V: Into<Input<'a>>>(
+        &self,
+        inputs: impl IntoIterator<Item = (&'a str, V)>,
+    ) -> Result<Vec<(String, DeviceTensor)>, Error> {
+        let (prepared, given) = self.prepare(listed(inputs))?;
+        let outputs = prepared.outputs().to_vec();
+        let mut run = prepared.start(&given, &vec![Take::Device; outputs.len()])?;
+        outputs.into_iter().enumerate().map(|(i, (name, _))| Ok((name, run.output(i)?))).collect()
+    }
+
+    /// Runs and writes results into existing tensors, one for each output by name; nothing is allocated for them.
+    pub fn run_into<'a, V: Into<Input<'a>>>(
+        &self,
+        inputs: impl IntoIterator<Item = (&'a str, V)>,
+        outputs: &mut [(&str, &mut Tensor)],
+    ) -> Result<(), Error> {
+        let (prepared, given) = self.prepare(listed(inputs))?;
+        let declared = prepared.outputs();
+        let mut results: Vec<Option<&mut Data>> = declared.iter().map(|_| None).collect();
+        for (name, tensor) in outputs.iter_mut() {
+            let Some(i) = declared.iter().position(|(n, _)| n == name) else {
+                let nearest = nearest(name, declared.iter().map(|(n, _)| n.as_str()));
+                return Err(Error::UnknownName { kind: "output", name: name.to_string(), nearest });
+            };
+            let expected = declared[i].1;
+            if tensor.ty() != expected {
+                let (name, expected) = (name.to_string(), expected.to_string());
+                return Err(Error::WrongType { kind: "output", name, expected, got: tensor.ty() });
+            }
+            if results[i].replace(tensor.data_mut()).is_some() {
+                return Err(Error::GivenTwice { kind: "output", name: name.to_string() });
+            }
+        }
+        if let Some(i) = results.iter().position(Option::is_none) {
+            let (name, expected) = declared[i].clone();
+            return Err(Error::Missing { kind: "output", name, expected });
+        }
+        write_results(&mut results.into_iter().flatten().collect::<Vec<_>>(), |t| prepared.run(&given, t))
+    }
+
+    /// Runs once and times every kernel; the outputs are dropped where they are.
+    pub fn profile<'a, V: Into<Input<'a>>>(
+        &self,
+        inputs: impl IntoIterator<Item = (&'a str, V)>,
+    ) -> Result<Vec<StepTime>, Error> {
+        let (prepared, given) = self.prepare(listed(inputs))?;
+        prepared.profile(&given)
+    }
+
+    /// Checks names and types and finds what is prepared for these shapes.
+    fn prepare<'a>(
+        &self,
+        inputs: Vec<(String, Given<'a>)>,
+    ) -> Result<(Arc<dyn Prepared>, Vec<Given<'a>>), Error> {
+        let declared: Vec<(&str, ValueId)> = self.graph.inputs().collect();
+        let mut slots: Vec<Option<Given<'a>>> = vec![None; declared.len()];
+        for (name, given) in inputs {
+            let Some(i) = declared.iter().position(|(n, _)| *n == name) else {
+                let nearest = nearest(&name, declared.iter().map(|(n, _)| *n));
+                return Err(Error::UnknownName { kind: "input", name, nearest });
+            };
+            self.check_input(&name, declared[i].1, given.ty())?;
+            if slots[i].replace(given).is_some() {
+                return Err(Error::GivenTwice { kind: "input", name });
+            }
+        }
+        if let Some(i) = slots.iter().position(Option::is_none) {
+            let (name, id) = declared[i];
+            return Err(Error::Missing { kind: "input", name: name.into(), expected: self.ty(id) });
+        }
+        let given: Vec<Given<'a>> = slots.into_iter().flatten().collect();
+        let shapes: Vec<Shape> = given.iter().map(|g| g.ty().shape).collect();
+        Ok((self.specialised(&shapes)?, given))
+    }
+
+    fn check_input(&self, name: &str, id: ValueId, got: TensorType) -> Result<(), Error> {
+        let expected = self.ty(id);
+        let Def::Input { dims, .. } = &self.graph.values()[id.index()].def else { return Ok(()) };
+        let fits = got.dtype == expected.dtype
+            && got.shape.rank() == expected.shape.rank()
+            && (0..dims.len()).all(|i| dims[i].is_some() || got.shape[i] == expected.shape[i]);
+        if fits {
+            return Ok(());
+        }
+        let sizes: Vec<String> = dims
+            .iter()
+            .zip(expected.shape.iter())
+            .map(|(dim, size)| dim.clone().unwrap_or_else(|| size.to_string()))
+            .collect();
+        let expected = format!("{}[{}]", expected.dtype, sizes.join(", "));
+        Err(Error::WrongType { kind: "input", name: name.into(), expected, got })
+    }
+
+    /// What is prepared for some input shapes, compiled now if it is the first time they come.
+    fn specialised(&self, shapes: &[Shape]) -> Result<Arc<dyn Prepared>, Error> {
+        if let Some(found) = self.compiled.read().unwrap_or_else(PoisonError::into_inner).by_shape.get(shapes)
+        {
+            return Ok(found.clone());
+        }
+        let sizes: Vec<(&str, Shape)> =
+            self.graph.inputs().map(|(n, _)| n).zip(shapes.iter().copied()).collect();
+        let graph = self.graph.specialise(&sizes)?;
+        let session = &self.session.inner;
+        let compiled = session.compile(&graph, false)?;
+        let prepared = self.model.prepare(&compiled, &self.state_pairs()?)?;
+        let mut cache = self.compiled.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(found) = cache.by_shape.get(shapes) {
+            return Ok(found.clone());
+        }
+        if cache.order.len() == COMPILED_SHAPES {
+            let oldest = cache.order.remove(0);
+            cache.by_shape.remove(&oldest);
+        }
+        cache.order.push(shapes.to_vec());
+        cache.by_shape.insert(shapes.to_vec(), prepared.clone());
+        Ok(prepared)
+    }
+
+    /// The state pairs by position, or what is wrong with them.
+    fn state_pairs(&self) -> Result<Vec<(usize, usize)>, Error> {
+        let mut pairs = Vec::with_capacity(self.states.len());
+        for (input, output) in &self.states {
+            let unknown = |kind, name: &str, names: Vec<&str>| Error::UnknownName {
+                kind,
+                name: name.into(),
+                nearest: nearest(name, names),
+            };
+            let Some((i, (_, from))) = self.graph.inputs().enumerate().find(|(_, (n, _))| n == input) else {
+                return Err(unknown("input", input, self.graph.inputs().map(|(n, _)| n).collect()));
+            };
+            let outputs = self.graph.outputs();
+            let Some(o) = outputs.iter().position(|o| o.name == *output) else {
+                return Err(unknown("output", output, outputs.iter().map(|o| o.name.as_str()).collect()));
+            };
+            let (expected, got) = (self.ty(from), self.ty(outputs[o].value));
+            if expected != got {
+                let (name, expected) = (output.clone(), expected.to_string());
+                return Err(Error::WrongType { kind: "output", name, expected, got });
+            }
+            if pairs.iter().any(|(a, b)| *a == i || *b == o) {
+                return Err(Error::GivenTwice { kind: "state", name: input.clone() });
+            }
+            pairs.push((i, o));
+        }
+        Ok(pairs)
+    }
+
+    fn ty(&self, id: ValueId) -> TensorType {
+        self.graph.values()[id.index()].ty
+    }
+
+    fn declared_shapes(&self) -> Vec<Shape> {
+        self.graph.inputs().map(|(_, id)| self.ty(id).shape).collect()
+    }
+}
+
+/// Inputs with owned names.
+fn listed<'a, V: Into<Input<'a>>>(
+    inputs: impl IntoIterator<Item = (&'a str, V)>,
+) -> Vec<(String, Given<'a>)> {
+    inputs.into_iter().map(|(name, input)| (name.to_string(), input.into().into())).collect()
+}

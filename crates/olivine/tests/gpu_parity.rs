@@ -1,0 +1,122 @@
+//! Every case of the table on the GPU backends, over a software device where there is no other: with all features,
+//! with each masked off, checked, and in the browsers' dialect.
+#![allow(clippy::panic, clippy::unwrap_used, reason = "a failed expectation is a failed test")]
+
+use std::fmt::Write;
+use std::sync::{Mutex, PoisonError};
+
+use olivine::gpu::Mask;
+use olivine::{Device, PipelineCache, SessionOptions};
+use olivine_cases::{CaseResult, Outcome, Report, SessionBackend, fuzz_cases, run_table, table};
+
+/// What GPUs do not run yet. A case may be refused for these and for nothing else, and only by saying so.
+const NOT_YET: &[&str] = &["adaptive_pool", "conv", "conv_transpose", "im2col", "pool", "resize"];
+
+/// Opens a device, or says what to install.
+fn open(name: &str, device: Device, options: SessionOptions) -> SessionBackend {
+    let options = SessionOptions { pipeline_cache: PipelineCache::Off, ..options };
+    SessionBackend::new(name, device, options).unwrap_or_else(|e| {
+        panic!(
+            "{e}\ninstall a device: apt-get install mesa-vulkan-drivers libvulkan1 vulkan-validationlayers"
+        )
+    })
+}
+
+/// Whether a case was refused for a reason that is allowed.
+fn excused(result: &CaseResult, options: &SessionOptions) -> bool {
+    let Outcome::Refused(reason) = &result.outcome else { return false };
+    let not_yet = reason.contains("has no GPU kernel yet")
+        && NOT_YET.iter().any(|op| reason.contains(&format!("cannot run {op} `")));
+    // Checked runs report what others clamp.
+    let reported = options.checked && reason.contains("is out of range for size");
+    let wide = ["the device has no f64", "the device has no i64", "the device has no u64"];
+    let browser = options.browser_dialect && wide.iter().any(|r| reason.contains(r));
+    not_yet || reported || browser
+}
+
+fn passes(name: &str, device: Device, options: SessionOptions) {
+    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let backend = open(name, device, options.clone());
+    judge(&run_table(&backend, &table(), "", threads(&options)), &backend, &options);
+}
+
+/// Debian 12's validation layer (1.3.239) corrupts its own memory when several threads record at a time, so these tests
+/// take turns and those that use it run one case at a time; without it the same runs are sound on any number of threads.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+fn threads(options: &SessionOptions) -> usize {
+    if options.validation { 1 } else { 2 }
+}
+
+fn judge(report: &Report, backend: &SessionBackend, options: &SessionOptions) {
+    let failures: Vec<&CaseResult> = report.failures().filter(|r| !excused(r, options)).collect();
+    let mut text = String::new();
+    for failure in failures.iter().take(200) {
+        writeln!(text, "{}: {}", failure.name, failure.outcome).unwrap();
+    }
+    println!("{} of {} on {}", report.passed(), report.results.len(), report.backend);
+    assert!(failures.is_empty(), "{} failures on {}\n{text}", failures.len(), report.backend);
+    assert!(report.passed() * 4 > report.results.len() * 3, "{report}");
+    let messages = backend.session().validation_messages();
+    assert!(messages.is_empty(), "{} messages, the first: {:#?}", messages.len(), messages.first());
+}
+
+fn validated() -> SessionOptions {
+    SessionOptions { validation: true, ..SessionOptions::default() }
+}
+
+#[test]
+fn the_table_passes_on_vulkan_under_validation() {
+    passes("vulkan", Device::Vulkan, validated());
+}
+
+#[test]
+fn the_table_passes_on_vulkan_without_subgroups() {
+    let without = Mask { subgroups: true, ..Mask::default() };
+    passes("vulkan without subgroups", Device::Vulkan, SessionOptions { without, ..validated() });
+}
+
+#[test]
+fn the_table_passes_on_vulkan_without_f16() {
+    let without = Mask { f16: true, ..Mask::default() };
+    passes("vulkan without f16", Device::Vulkan, SessionOptions { without, ..validated() });
+}
+
+#[test]
+fn the_table_passes_on_vulkan_without_cooperative_matrices() {
+    let without = Mask { matrices: true, ..Mask::default() };
+    passes("vulkan without matrices", Device::Vulkan, SessionOptions { without, ..validated() });
+}
+
+#[test]
+fn the_table_passes_on_vulkan_checked() {
+    passes("vulkan checked", Device::Vulkan, SessionOptions { checked: true, ..validated() });
+}
+
+#[test]
+fn the_table_passes_on_wgpu() {
+    passes("wgpu", Device::Wgpu, SessionOptions::default());
+}
+
+#[test]
+fn indices_and_movement_pass_on_wgpu_checked() {
+    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let options = SessionOptions { checked: true, ..SessionOptions::default() };
+    let backend = open("wgpu checked", Device::Wgpu, options.clone());
+    for family in ["index/", "movement/", "unary/"] {
+        judge(&run_table(&backend, &table(), family, 2), &backend, &options);
+    }
+}
+
+#[test]
+fn the_table_passes_on_wgpu_in_the_browsers_dialect() {
+    let options = SessionOptions { browser_dialect: true, ..SessionOptions::default() };
+    passes("wgpu as in browsers", Device::Wgpu, options);
+}
+
+#[test]
+fn random_shapes_agree_with_the_oracle_on_vulkan() {
+    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let backend = open("vulkan", Device::Vulkan, validated());
+    judge(&run_table(&backend, &fuzz_cases(300, 1), "", 1), &backend, &validated());
+}

@@ -1,0 +1,34 @@
+//! Reductions, softmax, norms and scans over every way of giving rows to invocations, on the first Vulkan device.
+#![allow(clippy::panic, reason = "a failed expectation is a failed test")]
+
+use std::sync::{Mutex, PoisonError};
+
+use olivine::gpu::Mask;
+use olivine::{Device, PipelineCache, SessionOptions};
+use olivine_cases::{SessionBackend, row_cases, run_table};
+
+/// Debian 12's validation layer (1.3.239) corrupts its own memory when several threads record at a time.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// Runs all cases; none may fail, and the validation layer has nothing to say.
+fn pass(name: &str, options: SessionOptions) {
+    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let options = SessionOptions { validation: true, pipeline_cache: PipelineCache::Off, ..options };
+    let backend = SessionBackend::new(name, Device::Vulkan, options).unwrap_or_else(|e| panic!("{e}"));
+    let report = run_table(&backend, &row_cases(usize::MAX), "", 1);
+    assert!(report.results.len() > 200);
+    let mut wrong: Vec<String> = report.failures().map(|r| format!("{}: {}", r.name, r.outcome)).collect();
+    wrong.extend(backend.session().validation_messages());
+    assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), report.results.len(), wrong.join("\n"));
+}
+
+#[test]
+fn rows_of_every_length_with_every_access_checked() {
+    pass("vulkan checked", SessionOptions { checked: true, ..SessionOptions::default() });
+}
+
+#[test]
+fn rows_of_every_length_without_subgroups() {
+    let without = Mask { subgroups: true, ..Mask::default() };
+    pass("vulkan without subgroups", SessionOptions { without, ..SessionOptions::default() });
+}
