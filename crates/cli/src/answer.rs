@@ -87,7 +87,8 @@ impl Failure {
         self
     }
 
-    fn json(&self) -> Value {
+    /// Error, causes and hint as JSON.
+    pub(crate) fn json(&self) -> Value {
         json!({ "error": self.error, "causes": self.causes, "hint": self.hint })
     }
 

@@ -13,11 +13,15 @@ mod demo;
 mod devices;
 mod doctor;
 mod explain;
+mod measure;
 mod memory;
 mod model;
+mod profile;
 mod progress;
+mod source;
 mod table;
 mod timing;
+mod verify;
 
 use std::process::ExitCode;
 
@@ -41,7 +45,7 @@ struct Global {
     /// Print one JSON document instead of text.
     #[arg(long, global = true)]
     json: bool,
-    /// Device to use: auto, cpu, vulkan, vulkan:N, vulkan:uuid:…, wgpu, wgpu:N.
+    /// Device to use: auto, cpu, vulkan, vulkan:N, vulkan:uuid:…, vulkan:name:…, wgpu, wgpu:N.
     #[arg(long, global = true, value_name = "DEVICE")]
     device: Option<String>,
     /// Threads on the CPU; one per core when not given.
@@ -62,8 +66,12 @@ enum Command {
     Demo(demo::DemoArgs),
     /// Show what the compiler makes of a graph.
     Explain(explain::ExplainArgs),
+    /// Show where a model's time goes, beside what the device can do.
+    Profile(profile::ProfileArgs),
     /// Measure operations and models.
     Bench(bench::BenchArgs),
+    /// Run the table of cases on a device and compare with the exact results.
+    Verify(verify::VerifyArgs),
     /// Print a completion script for a shell.
     Completions(completions::CompletionsArgs),
 }
@@ -101,13 +109,16 @@ fn threads(text: &str) -> Result<usize, String> {
 }
 
 fn main() -> ExitCode {
+    timing::process_started();
     let cli = Cli::parse();
     let answer = match &cli.command {
         Command::Devices => devices::run(),
         Command::Doctor => doctor::run(&cli.global),
         Command::Demo(args) => demo::run(&cli.global, args),
         Command::Explain(args) => explain::run(&cli.global, args),
+        Command::Profile(args) => profile::run(&cli.global, args),
         Command::Bench(args) => bench::run(&cli.global, args),
+        Command::Verify(args) => verify::run(&cli.global, args),
         Command::Completions(args) => completions::run(args),
     };
     answer.unwrap_or_else(Answer::from).print(cli.global.json)

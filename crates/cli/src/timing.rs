@@ -1,8 +1,16 @@
 //! Times and how they are written.
 
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use crate::answer::Failure;
+
+static START: OnceLock<Instant> = OnceLock::new();
+
+/// When the process began; the first call, at the head of `main`, sets it.
+pub(crate) fn process_started() -> Instant {
+    *START.get_or_init(Instant::now)
+}
 
 /// Times of repeated runs.
 #[derive(Clone, Debug, Default)]

@@ -2,10 +2,15 @@
 
 mod cases;
 mod copy;
+mod gpu;
+mod large;
 mod model;
 mod ops;
+mod start;
 
 use clap::{Args, Subcommand};
+
+pub(crate) use copy::Copy;
 
 use crate::Global;
 use crate::answer::{Answer, Failure};
@@ -22,11 +27,20 @@ enum What {
     Ops(ops::OpsArgs),
     /// A built-in model.
     Model(model::ModelArgs),
+    /// A GPU's rates at sizes that show them, by its own timestamps.
+    Gpu(gpu::GpuArgs),
+    /// From the start of this process to a model's first result.
+    Start(start::StartArgs),
+    /// A tensor and a model larger than 32-bit offsets reach, checked.
+    Large(large::LargeArgs),
 }
 
 pub(crate) fn run(global: &Global, args: &BenchArgs) -> Result<Answer, Failure> {
     match &args.what {
         What::Ops(args) => ops::run(global, args),
         What::Model(args) => model::run(global, args),
+        What::Gpu(args) => gpu::run(global, args),
+        What::Start(args) => start::run(global, args),
+        What::Large(args) => large::run(global, args),
     }
 }

@@ -1,7 +1,8 @@
 //! `olivine explain`: what the compiler makes of a graph, stage by stage.
 
+mod device;
+
 use std::collections::BTreeMap;
-use std::io::Read;
 
 use clap::Args;
 use olivine::compile::{Compiled, plan};
@@ -10,14 +11,16 @@ use serde_json::{Value, json};
 
 use crate::Global;
 use crate::answer::{Answer, Failure};
-use crate::model::{BuiltIn, Sizes};
+use crate::model::Sizes;
+use crate::source;
 use crate::timing::bytes;
 
 #[derive(Args)]
 pub(crate) struct ExplainArgs {
     /// A file with a graph in text form, `-` for stdin, or a built-in model: bert-base, encoder.
     graph: String,
-    /// Print one stage: `ir` (as given), `fused` (the last), a pass by name, or `all`.
+    /// Print one stage: `ir` (as given), a pass by name, `fused` (the last graph), `all` of these, or on a GPU
+    /// `program` (buffers, dispatches, barriers), `spirv`, `wgsl` (its kernels).
     #[arg(long, value_name = "NAME")]
     stage: Option<String>,
     /// Print every constant in full, so that the text can be read back.
@@ -28,8 +31,9 @@ pub(crate) struct ExplainArgs {
 }
 
 pub(crate) fn run(global: &Global, args: &ExplainArgs) -> Result<Answer, Failure> {
-    let graph = graph(args)?;
-    let compiled = global.session()?.explain(&graph)?;
+    let graph = source::graph(&args.graph, &args.sizes)?;
+    let session = global.session()?;
+    let compiled = session.explain(&graph)?;
     let stages = stages(&graph, &compiled);
     let print = |graph: &Graph| Printer::new(graph).elide_constants(!args.full).to_string();
     let summary = Summary::new(&graph, &compiled)?;
@@ -47,6 +51,7 @@ pub(crate) fn run(global: &Global, args: &ExplainArgs) -> Result<Answer, Failure
                 stages.iter().map(|(name, graph)| json!({ "stage": name, "graph": print(graph) })).collect();
             Ok(Answer::new(format!("{text}{summary}"), json!({ "stages": list, "summary": summary.json() })))
         }
+        Some(name) if device::STAGES.contains(&name) => device::stage(name, &session, &compiled),
         Some(name) => {
             let Some((_, graph)) = stages.iter().find(|(n, _)| n == name) else {
                 return Err(unknown_stage(name, &stages));
@@ -56,30 +61,6 @@ pub(crate) fn run(global: &Global, args: &ExplainArgs) -> Result<Answer, Failure
             Ok(Answer::new(text, json))
         }
     }
-}
-
-/// Reads the graph that the arguments name.
-fn graph(args: &ExplainArgs) -> Result<Graph, Failure> {
-    if let Some(model) = BuiltIn::named(&args.graph) {
-        return Ok(args.sizes.of(model)?.graph()?);
-    }
-    if args.sizes.any() {
-        return Err(Failure::new("sizes can only be given for a built-in model")
-            .hint("the built-in models are bert-base and encoder"));
-    }
-    let mut text = String::new();
-    let read = match args.graph.as_str() {
-        "-" => std::io::stdin().lock().read_to_string(&mut text).map(drop),
-        path => std::fs::read_to_string(path).map(|read| text = read),
-    };
-    read.map_err(|error| {
-        let failure = Failure::new(error.to_string()).context(format!("cannot read `{}`", args.graph));
-        match nearest(&args.graph, ["bert-base", "encoder"]) {
-            Some(model) => failure.hint(format!("did you mean the built-in model `{model}`?")),
-            None => failure.hint("give a file, `-` for stdin, `bert-base` or `encoder`"),
-        }
-    })?;
-    text.parse().map_err(|error| Failure::from(error).context(format!("`{}` is not a graph", args.graph)))
 }
 
 /// All stages by name; a pass that runs again is numbered.
@@ -97,7 +78,7 @@ fn stages<'a>(graph: &'a Graph, compiled: &'a Compiled) -> Vec<(String, &'a Grap
 }
 
 fn unknown_stage(name: &str, stages: &[(String, &Graph)]) -> Failure {
-    let names: Vec<&str> = stages.iter().map(|(n, _)| n.as_str()).collect();
+    let names: Vec<&str> = stages.iter().map(|(n, _)| n.as_str()).chain(device::STAGES).collect();
     let failure = Failure::new(format!("no stage `{name}`; there are {}, all", names.join(", ")));
     match nearest(name, names.iter().copied()) {
         Some(near) => failure.hint(format!("did you mean `--stage {near}`?")),

@@ -1,18 +1,15 @@
 //! `olivine doctor`: what Olivine needs on this machine, and the line that mends what is missing.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+mod packages;
+mod vulkan;
 
 use olivine::ir::{DType, Graph, Tensor};
-use olivine::{Backend, Device, Session};
+use olivine::{Backend, Device, DeviceInfo, Session};
 use serde_json::json;
 
 use crate::answer::{Answer, Failure};
 use crate::table::Table;
 use crate::{Global, memory, timing};
-
-/// The line that installs a Vulkan loader and Mesa's drivers on Debian and its kin.
-const INSTALL_VULKAN: &str = "apt-get install mesa-vulkan-drivers libvulkan1";
 
 /// One line of the report.
 struct Check {
@@ -42,7 +39,7 @@ pub(crate) fn run(global: &Global) -> Result<Answer, Failure> {
     };
     let mut checks = vec![vector_features(), threads(global), memory_available(), cpu];
     checks.extend(backends());
-    checks.extend(vulkan_loader());
+    checks.extend(vulkan::checks());
 
     let mut table = Table::new(&["status", "what", "found", "to mend"]);
     for check in &checks {
@@ -96,6 +93,11 @@ fn memory_available() -> Check {
     }
 }
 
+/// A device's name, and whether it is a GPU at all.
+fn described(info: &DeviceInfo) -> String {
+    if info.processor { format!("{} (software, on the processor)", info.name) } else { info.name.clone() }
+}
+
 /// The GPU backends of this build and the devices they reach.
 fn backends() -> Vec<Check> {
     let devices = olivine::devices();
@@ -103,69 +105,18 @@ fn backends() -> Vec<Check> {
         .into_iter()
         .map(|(backend, what)| {
             let of_backend = || devices.iter().filter(|info| info.device.backend() == backend);
-            let names: Vec<String> =
-                of_backend().filter(|i| i.unavailable.is_none()).map(|i| i.name.clone()).collect();
+            let there: Vec<&DeviceInfo> = of_backend().filter(|i| i.unavailable.is_none()).collect();
+            let names: Vec<String> = there.iter().map(|info| described(info)).collect();
+            let fix = format!("{}; until then models run on the CPU", packages::drivers());
             match of_backend().find_map(|info| info.unavailable.clone()) {
-                _ if !names.is_empty() => Check::ok(what, names.join(", ")),
-                Some(reason) => {
-                    Check::missing(what, reason, Some("nothing to install; models run on the CPU"))
+                _ if there.is_empty() => {
+                    let reason = of_backend().find_map(|info| info.unavailable.clone());
+                    Check::missing(what, reason.unwrap_or("no device".into()), Some(&fix))
                 }
-                None => Check::missing(what, "no device", None),
+                // A second device that cannot be used is told beside those that can.
+                Some(reason) => Check::ok(what, format!("{}; another: {reason}", names.join(", "))),
+                None => Check::ok(what, names.join(", ")),
             }
         })
         .collect()
-}
-
-/// The Vulkan loader and its drivers on this machine, whether or not this build uses them.
-fn vulkan_loader() -> Vec<Check> {
-    if !cfg!(target_os = "linux") {
-        return vec![Check::ok("Vulkan loader", "not looked for on this system")];
-    }
-    let loader = match find_library("libvulkan.so.1") {
-        Some(path) => Check::ok("Vulkan loader", path.display().to_string()),
-        None => Check::missing("Vulkan loader", "libvulkan.so.1 not found", Some(INSTALL_VULKAN)),
-    };
-    let drivers = vulkan_drivers();
-    let driver = if drivers.is_empty() {
-        Check::missing("Vulkan driver", "no driver manifest in vulkan/icd.d", Some(INSTALL_VULKAN))
-    } else {
-        Check::ok("Vulkan driver", drivers.join(", "))
-    };
-    vec![loader, driver]
-}
-
-/// Where a shared library lies: the loader's path, the usual folders, then the linker's cache.
-fn find_library(name: &str) -> Option<PathBuf> {
-    let listed = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
-    let usual = ["/usr/lib", "/usr/lib64", "/lib", "/lib64", "/usr/local/lib", "/usr/local/lib64"];
-    let triple = format!("{}-linux-gnu", std::env::consts::ARCH);
-    let folders = std::env::split_paths(&listed)
-        .filter(|folder| folder.is_absolute())
-        .chain(usual.iter().flat_map(|folder| [PathBuf::from(folder), Path::new(folder).join(&triple)]));
-    folders.map(|folder| folder.join(name)).find(|path| path.exists()).or_else(|| linker_cache(name))
-}
-
-fn linker_cache(name: &str) -> Option<PathBuf> {
-    ["ldconfig", "/sbin/ldconfig"].iter().find_map(|program| {
-        let output = Command::new(program).arg("-p").output().ok()?;
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        let line = text.lines().find(|line| line.trim_start().starts_with(name))?;
-        line.rsplit_once("=> ").map(|(_, path)| PathBuf::from(path))
-    })
-}
-
-/// The drivers' manifests by file name.
-fn vulkan_drivers() -> Vec<String> {
-    let mut found: Vec<String> =
-        ["/usr/share/vulkan/icd.d", "/etc/vulkan/icd.d", "/usr/local/share/vulkan/icd.d"]
-            .iter()
-            .filter_map(|folder| std::fs::read_dir(folder).ok())
-            .flatten()
-            .flatten()
-            .map(|entry| entry.path())
-            .filter(|path| path.extension().is_some_and(|e| e == "json"))
-            .filter_map(|path| Some(path.file_stem()?.to_string_lossy().into_owned()))
-            .collect();
-    found.sort();
-    found
 }

@@ -1,0 +1,43 @@
+//! `olivine bench large`: a tensor and a model past what 32-bit offsets reach, each checked against the host.
+
+mod tensor;
+mod weights;
+
+use clap::Args;
+use serde_json::json;
+
+use crate::Global;
+use crate::answer::{Answer, Failure};
+
+#[derive(Args)]
+pub(crate) struct LargeArgs {
+    /// Size of the one large tensor; 0 leaves it out.
+    #[arg(long, default_value_t = 6144, value_name = "MIB")]
+    tensor_mib: usize,
+    /// Weight matrices of the model; 0 leaves it out.
+    #[arg(long, default_value_t = 20, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=4096))]
+    params: u32,
+    /// Rows and columns of each; 16384 are 1 GiB.
+    #[arg(long, default_value_t = 16384, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    width: u32,
+}
+
+pub(crate) fn run(global: &Global, args: &LargeArgs) -> Result<Answer, Failure> {
+    let session = global.session()?;
+    let mut text = format!("{} · {}\n\n", session.device(), session.device_name());
+    let (mut tensor, mut model) = (None, None);
+    if args.tensor_mib > 0 {
+        let found = tensor::check(&session, args.tensor_mib)?;
+        text += &found.text();
+        tensor = Some(found.json());
+    }
+    if args.params > 0 {
+        let found = weights::check(global, &session, args.params as usize, args.width as usize)?;
+        text += &found.text();
+        model = Some(found.json());
+    }
+    let json = json!({
+        "device": session.device().to_string(), "name": session.device_name(), "tensor": tensor, "model": model,
+    });
+    Ok(Answer::new(text, json))
+}

@@ -1,0 +1,190 @@
+//! The stages behind the graph: the program of a GPU, and its kernels as the driver is given them.
+
+use olivine::compile::Compiled;
+use olivine::gpu::{Content, Dispatch, Hazards, Program, Slice, Touched};
+use olivine::kernel::spirv;
+use olivine::{KernelSource, Session};
+use serde_json::{Value, json};
+
+use crate::answer::{Answer, Failure};
+use crate::table::Table;
+use crate::timing::bytes;
+
+/// The names of these stages.
+pub(super) const STAGES: [&str; 3] = ["program", "spirv", "wgsl"];
+
+/// Buffers stand this far apart in the one space of addresses that hazards are looked for in.
+const BUFFER_SPACE: u64 = 1 << 44;
+
+/// Prints a stage of the session's device.
+pub(super) fn stage(name: &str, session: &Session, compiled: &Compiled) -> Result<Answer, Failure> {
+    let Some(program) = session.program(compiled)? else {
+        return Err(Failure::new(format!("the CPU has no stage `{name}`: its kernels are functions"))
+            .hint("choose a GPU with --device; `olivine devices` lists what is there"));
+    };
+    match name {
+        "program" => Ok(listing(&program)),
+        _ => kernels(name, session, &program),
+    }
+}
+
+/// Every kernel as text.
+fn kernels(name: &str, session: &Session, program: &Program) -> Result<Answer, Failure> {
+    let (mut text, mut list) = (String::new(), Vec::new());
+    for (i, kernel) in program.kernels.iter().enumerate() {
+        let (source, comment) = match (name, session.kernel_source(kernel)?) {
+            ("spirv", Some(KernelSource::Spirv(words))) => {
+                let text = spirv::disassemble(&words)
+                    .map_err(|e| Failure::new(e.to_string()).context(format!("kernel `{}`", kernel.name)))?;
+                (text, ";")
+            }
+            ("wgsl", Some(KernelSource::Wgsl(text))) => (text, "//"),
+            _ => return Err(other_driver(name, session)),
+        };
+        text += &format!("{comment} kernel {i}: {}\n{}\n\n", kernel.name, source.trim_end());
+        list.push(json!({ "kernel": i, "name": kernel.name, "source": source }));
+    }
+    Ok(Answer::new(text, json!({ "stage": name, "kernels": list })))
+}
+
+fn other_driver(name: &str, session: &Session) -> Failure {
+    let driver = if name == "spirv" { "vulkan" } else { "wgpu" };
+    Failure::new(format!("`{}` has no stage `{name}`", session.device()))
+        .hint(format!("kernels are printed as {name} for `--device {driver}`"))
+}
+
+/// Buffers, kernels and dispatches.
+fn listing(program: &Program) -> Answer {
+    let mut buffers = Table::new(&[">buffer", "content", ">bytes", ""]);
+    for (i, buffer) in program.buffers.iter().enumerate() {
+        let (content, size) = (content(&buffer.content, program), bytes(buffer.bytes as usize));
+        buffers.row([i.to_string(), content, buffer.bytes.to_string(), size]);
+    }
+    let (load, run) = (steps(program, &program.load), steps(program, &program.run));
+    let barriers = |steps: &[Step<'_>]| steps.iter().filter(|s| s.barrier).count();
+    let mut text = format!(
+        "{} buffers: {} for every run, {} of params and constants\n{buffers}",
+        program.buffers.len(),
+        bytes(program.run_bytes() as usize),
+        bytes(program.stored_bytes() as usize)
+    );
+    for (title, steps) in [("once, when params are set", &load), ("at every run", &run)] {
+        text += &format!("\n{title}: {} dispatches, {} barriers\n", steps.len(), barriers(steps));
+        if !steps.is_empty() {
+            text += &table(program, steps).to_string();
+        }
+    }
+    text += &format!("\n{} kernels\n", program.kernels.len());
+    let part = |steps: &[Step<'_>]| steps.iter().map(|s| s.json(program)).collect::<Vec<_>>();
+    let declared: Vec<Value> = program
+        .buffers
+        .iter()
+        .map(|b| json!({ "content": content(&b.content, program), "bytes": b.bytes }))
+        .collect();
+    let names: Vec<&str> = program.kernels.iter().map(|k| k.name.as_str()).collect();
+    let json = json!({
+        "stage": "program", "buffers": declared, "kernels": names, "load": part(&load), "run": part(&run),
+        "run_bytes": program.run_bytes(), "stored_bytes": program.stored_bytes(),
+    });
+    Answer::new(text, json)
+}
+
+/// A dispatch and whether it must wait for those before it.
+struct Step<'a> {
+    dispatch: &'a Dispatch,
+    barrier: bool,
+    reads: Vec<Slice>,
+    writes: Vec<Slice>,
+}
+
+fn steps<'a>(program: &Program, dispatches: &'a [Dispatch]) -> Vec<Step<'a>> {
+    let mut hazards = Hazards::default();
+    let step = |dispatch: &'a Dispatch| {
+        let args =
+            || dispatch.args.iter().copied().zip(program.kernel(dispatch).args.iter().map(|a| a.access));
+        let reads: Vec<Slice> = args().filter(|(_, a)| a.reads()).map(|(s, _)| s).collect();
+        let writes: Vec<Slice> = args().filter(|(_, a)| a.writes()).map(|(s, _)| s).collect();
+        let ranges = |slices: &[Slice]| {
+            let place = |s: &Slice| {
+                let base = u64::from(s.buffer.0) * BUFFER_SPACE;
+                base + s.range().start..base + s.range().end
+            };
+            slices.iter().map(place).collect()
+        };
+        let barrier = hazards.next(&Touched { reads: ranges(&reads), writes: ranges(&writes) });
+        Step { dispatch, barrier, reads, writes }
+    };
+    dispatches.iter().map(step).collect()
+}
+
+impl Step<'_> {
+    fn json(&self, program: &Program) -> Value {
+        let slices = |slices: &[Slice]| -> Vec<Value> {
+            let slice = |s: &Slice| json!({ "buffer": s.buffer.0, "offset": s.offset, "bytes": s.bytes });
+            slices.iter().map(slice).collect()
+        };
+        let (d, kernel) = (self.dispatch, program.kernel(self.dispatch));
+        let params = kernel.params.iter().zip(&d.params).map(|(p, v)| (p.name.clone(), json!(v))).collect();
+        json!({
+            "kernel": d.kernel.0, "name": kernel.name, "op": d.op, "node": d.node, "groups": d.groups,
+            "params": Value::Object(params), "reads": slices(&self.reads), "writes": slices(&self.writes),
+            "barrier": self.barrier, "flops": d.flops, "bytes": d.bytes,
+        })
+    }
+}
+
+fn table(program: &Program, steps: &[Step<'_>]) -> Table {
+    let mut table =
+        Table::new(&[">#", "waits", "op", "node", "kernel", ">groups", "reads", "writes", "params"]);
+    for (i, step) in steps.iter().enumerate() {
+        let (d, kernel) = (step.dispatch, program.kernel(step.dispatch));
+        let groups: Vec<String> = d.groups.iter().map(u32::to_string).collect();
+        let params: Vec<String> =
+            kernel.params.iter().zip(&d.params).map(|(p, v)| format!("{}={v}", p.name)).collect();
+        table.row([
+            i.to_string(),
+            if step.barrier { "barrier".into() } else { String::new() },
+            d.op.to_string(),
+            d.node.clone(),
+            format!("{} {}", d.kernel.0, kernel.name),
+            groups.join("×"),
+            slices(&step.reads),
+            slices(&step.writes),
+            params.join(" "),
+        ]);
+    }
+    table
+}
+
+/// Ranges as `buffer[from..to]`.
+fn slices(slices: &[Slice]) -> String {
+    let slice = |s: &Slice| format!("{}[{}..{}]", s.buffer.0, s.range().start, s.range().end);
+    slices.iter().map(slice).collect::<Vec<_>>().join(" ")
+}
+
+fn content(content: &Content, program: &Program) -> String {
+    let name =
+        |port: Option<&olivine::gpu::Port>| port.map_or(String::new(), |p| format!(" `{}` {}", p.name, p.ty));
+    match content {
+        Content::Arena => "intermediate results".into(),
+        Content::Input(i) => format!("input{}", name(program.inputs.get(*i))),
+        Content::Output(i) => format!("output{}", name(program.outputs.get(*i))),
+        Content::Constant(tensor) => format!("constant {}", tensor.ty()),
+        Content::Param(name, ty) => format!("param `{name}` {ty}"),
+        Content::Packed { .. } => "made at load".into(),
+        Content::LoadScratch => "scratch at load".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use olivine::gpu::BufferId;
+
+    #[test]
+    fn ranges_are_written_with_their_buffers() {
+        let slice = |buffer, offset, bytes| Slice { buffer: BufferId(buffer), offset, bytes };
+        assert_eq!(slices(&[slice(0, 0, 16), slice(3, 8, 4)]), "0[0..16] 3[8..12]");
+        assert_eq!(slices(&[]), "");
+    }
+}

@@ -1,0 +1,89 @@
+//! `olivine verify`: does this device compute what the operations mean? The table of cases against its f64 oracle.
+
+use clap::Args;
+use olivine::{PipelineCache, SessionOptions, gpu::Mask};
+use olivine_cases::{Outcome, SessionBackend, run_table, table};
+use serde_json::json;
+
+use crate::Global;
+use crate::answer::{Answer, Failure};
+
+/// Arguments of `verify`.
+#[derive(Args)]
+pub(crate) struct VerifyArgs {
+    /// Only cases whose name contains this.
+    #[arg(default_value = "")]
+    filter: String,
+    /// Runs of every case; all must give the same bits.
+    #[arg(long, default_value_t = 3)]
+    repeat: usize,
+    /// Check every access of every kernel.
+    #[arg(long)]
+    checked: bool,
+    /// Do without subgroup operations.
+    #[arg(long)]
+    no_subgroups: bool,
+    /// Do without 16-bit registers.
+    #[arg(long)]
+    no_f16: bool,
+    /// Do without cooperative matrices.
+    #[arg(long)]
+    no_matrices: bool,
+    /// On wgpu, use only what browsers offer.
+    #[arg(long)]
+    browser: bool,
+    /// On wgpu over Vulkan, use WGSL instead of SPIR-V.
+    #[arg(long)]
+    wgsl: bool,
+    /// On Vulkan, run under the validation layer.
+    #[arg(long)]
+    validation: bool,
+    /// Cases at a time.
+    #[arg(long, default_value_t = 1)]
+    jobs: usize,
+}
+
+pub(crate) fn run(global: &Global, args: &VerifyArgs) -> Result<Answer, Failure> {
+    let device = global.device()?;
+    let without = Mask { subgroups: args.no_subgroups, f16: args.no_f16, matrices: args.no_matrices };
+    let options = SessionOptions {
+        checked: args.checked,
+        without,
+        browser_dialect: args.browser,
+        wgsl: args.wgsl,
+        validation: args.validation,
+        pipeline_cache: PipelineCache::Off,
+        ..global.options()
+    };
+    let backend = SessionBackend::new(&device.to_string(), device, options)?.repeated(args.repeat);
+    let name = backend.session().device_name();
+    let report = run_table(&backend, &table(), &args.filter, args.jobs);
+    let messages = backend.session().validation_messages();
+
+    let mut text = format!("{} · {name}\n\n", report.backend);
+    for (family, passed, all) in report.families() {
+        text.push_str(&format!("{family:<16} {passed:>5} of {all}\n"));
+    }
+    let refused = report.failures().filter(|r| matches!(r.outcome, Outcome::Refused(_))).count();
+    let wrong = report.results.len() - report.passed() - refused;
+    text.push_str(&format!(
+        "{:<16} {:>5} of {}, {refused} refused, {wrong} wrong; {} run(s) of each gave the same bits\n",
+        "all",
+        report.passed(),
+        report.results.len(),
+        args.repeat.max(1)
+    ));
+    for failure in report.failures() {
+        text.push_str(&format!("{}: {}\n", failure.name, failure.outcome));
+    }
+    for message in &messages {
+        text.push_str(&format!("validation: {message}\n"));
+    }
+    let failures: Vec<_> =
+        report.failures().map(|r| json!({ "case": r.name, "outcome": r.outcome.to_string() })).collect();
+    let json = json!({
+        "device": name, "cases": report.results.len(), "passed": report.passed(), "refused": refused,
+        "wrong": wrong, "failures": failures, "validation": messages,
+    });
+    Ok(Answer::new(text, json))
+}
