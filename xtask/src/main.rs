@@ -12,7 +12,7 @@ const USAGE: &str = "\
 cargo xtask <chore>
 
   test [ARGS…]    install what the tests need, then `cargo test --workspace ARGS…`
-  docs [--check]  write docs/ops.md from the table of cases run on the CPU; --check fails if it is stale
+  docs [--check]  write docs/ops.md from the table of cases run on every backend; --check fails if it is stale
   size            list source files over 800 lines and fail if there are any
   fuzz [ARGS…]    parse a million mutated graphs; `--cases N` for another number
 ";
