@@ -15,7 +15,6 @@ mod hazard;
 mod kept;
 mod kernels;
 mod lower;
-#[allow(dead_code, reason = "kernel families call what they need")]
 mod math;
 mod program;
 mod weights;

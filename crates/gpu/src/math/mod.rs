@@ -240,11 +240,6 @@ pub(crate) fn tanh(x: Val<'_>) -> Val<'_> {
     unary(Unary::Tanh, x)
 }
 
-/// erf x of f32 or f64.
-pub(crate) fn erf(x: Val<'_>) -> Val<'_> {
-    unary(Unary::Erf, x)
-}
-
 /// Evaluates a fused region on its inputs, of which there is at least one; what no output needs is left out. A region
 /// that does not fit its inputs fails the kernel.
 pub(crate) fn region<'k>(region: &Region, inputs: &[Typed<'k>]) -> Vec<Typed<'k>> {
