@@ -3,7 +3,7 @@
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
 use std::fmt::Write;
-use std::sync::{Mutex, PoisonError};
+use std::process::Command;
 
 use olivine::gpu::Mask;
 use olivine::{Device, PipelineCache, SessionOptions};
@@ -35,14 +35,30 @@ fn excused(result: &CaseResult, options: &SessionOptions) -> bool {
 }
 
 fn passes(name: &str, device: Device, options: SessionOptions) {
-    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    let backend = open(name, device, options.clone());
-    judge(&run_table(&backend, &table(), "", threads(&options)), &backend, &options);
+    in_own_process(|| {
+        let backend = open(name, device, options.clone());
+        judge(&run_table(&backend, &table(), "", threads(&options)), &backend, &options);
+    });
 }
 
-/// Debian 12's validation layer (1.3.239) corrupts its own memory when several threads record at a time, so these tests
-/// take turns and those that use it run one case at a time; without it the same runs are sound on any number of threads.
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+/// Runs the calling test's work in a process of its own, so that as many tests run at a time as there are cores.
+///
+/// In one process they could not: Debian 12's validation layer (1.3.239) corrupts its own memory when several threads
+/// record at a time (without it the same runs are sound on any number of threads), and a software device compiles
+/// kernels on one thread.
+fn in_own_process(work: impl FnOnce()) {
+    const CHILD: &str = "OLIVINE_TEST_IN_OWN_PROCESS";
+    if std::env::var_os(CHILD).is_some() {
+        return work();
+    }
+    let thread = std::thread::current();
+    let mut again = Command::new(std::env::current_exe().unwrap());
+    again.args([thread.name().unwrap(), "--exact", "--nocapture", "--test-threads=2"]).env(CHILD, "1");
+    let output = again.output().unwrap();
+    let (said, problems) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    println!("{said}");
+    assert!(output.status.success() && said.contains("1 passed"), "{}\n{said}\n{problems}", output.status);
+}
 
 fn threads(options: &SessionOptions) -> usize {
     if options.validation { 1 } else { 2 }
@@ -100,12 +116,13 @@ fn the_table_passes_on_wgpu() {
 
 #[test]
 fn indices_and_movement_pass_on_wgpu_checked() {
-    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    let options = SessionOptions { checked: true, ..SessionOptions::default() };
-    let backend = open("wgpu checked", Device::Wgpu, options.clone());
-    for family in ["index/", "movement/", "unary/"] {
-        judge(&run_table(&backend, &table(), family, 2), &backend, &options);
-    }
+    in_own_process(|| {
+        let options = SessionOptions { checked: true, ..SessionOptions::default() };
+        let backend = open("wgpu checked", Device::Wgpu, options.clone());
+        for family in ["index/", "movement/", "unary/"] {
+            judge(&run_table(&backend, &table(), family, 2), &backend, &options);
+        }
+    });
 }
 
 #[test]
@@ -116,7 +133,8 @@ fn the_table_passes_on_wgpu_in_the_browsers_dialect() {
 
 #[test]
 fn random_shapes_agree_with_the_oracle_on_vulkan() {
-    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    let backend = open("vulkan", Device::Vulkan, validated());
-    judge(&run_table(&backend, &fuzz_cases(300, 1), "", 1), &backend, &validated());
+    in_own_process(|| {
+        let backend = open("vulkan", Device::Vulkan, validated());
+        judge(&run_table(&backend, &fuzz_cases(300, 1), "", 1), &backend, &validated());
+    });
 }
