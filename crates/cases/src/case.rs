@@ -3,7 +3,9 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use olivine_ir::{DType, Error, Graph, IntoShape, Tensor, ValueId};
+use olivine_ir::attr::Attr;
+use olivine_ir::op::RUN_COUNTER;
+use olivine_ir::{DType, Error, Graph, IntoShape, Op, Tensor, TensorType, ValueId};
 
 use crate::bound::Bound;
 use crate::fill::{Fill, Rng, normal};
@@ -75,6 +77,13 @@ impl Build {
         self.of(dtype, shape, Fill::These(numbers.iter().map(|n| *n as f64).collect()))
     }
 
+    /// The number of the run that random numbers see; it is 0 where a case says nothing.
+    pub fn at_run(&mut self, run: u64) -> Result<(), Error> {
+        let words = vec![f64::from(run as u32), f64::from((run >> 32) as u32)];
+        self.feeds.push((RUN_COUNTER.into(), Fill::These(words), false));
+        self.graph.run_counter().map(drop)
+    }
+
     /// A bool input, mostly true.
     pub fn keep(&mut self, shape: impl IntoShape) -> Result<ValueId, Error> {
         self.of(DType::Bool, shape, Fill::Chance(0.7))
@@ -82,7 +91,7 @@ impl Build {
 
     /// A constant of the case's dtype with the given numbers.
     pub fn numbers(&mut self, shape: impl IntoShape, numbers: &[f64]) -> Result<ValueId, Error> {
-        let ty = olivine_ir::TensorType::new(self.dtype, shape.into_shape()?);
+        let ty = TensorType::new(self.dtype, shape.into_shape()?);
         let tensor = Fill::These(numbers.to_vec())
             .tensor(ty, &mut Rng::new(0))
             .map_err(|problem| Error::BadData { problem })?;
@@ -166,6 +175,10 @@ impl Case {
             feeds: Vec::new(),
         };
         let outputs = (self.build)(&mut g).map_err(|e| e.to_string())?;
+        let counts = g.inputs().any(|(name, _)| name == RUN_COUNTER);
+        if counts && !g.feeds.iter().any(|(name, _, _)| name == RUN_COUNTER) {
+            g.at_run(0).map_err(|e| e.to_string())?;
+        }
         for (i, id) in outputs.into_iter().enumerate() {
             g.graph.output(&format!("y{i}"), id).map_err(|e| e.to_string())?;
         }
@@ -191,23 +204,78 @@ impl Case {
         Ok(Prepared { graph: g.graph, inputs, params })
     }
 
-    /// The operations and the dtypes they work on: that of the last operand, or of the result where there is none.
+    /// The operations and the dtypes they work on: that of the last operand of a scalar operation, else of the first,
+    /// or of the result where there is none.
     pub fn uses(&self) -> Result<Vec<(&'static str, DType)>, String> {
         let graph = self.graph()?;
         let mut uses = Vec::new();
         for node in graph.nodes() {
-            let id = match &node.op {
-                olivine_ir::Op::ScalarOp(_) => node.inputs.last(),
-                _ => node.inputs.first(),
+            let operands = types(&graph, &node.inputs)?;
+            let results = types(&graph, &node.outputs)?;
+            let Some(ty) = principal(&node.op, &operands).map(|i| operands[i]).or(results.first().copied())
+            else {
+                continue;
             };
-            let Some(id) = id.or(node.outputs.first()) else { continue };
-            let pair = (node.op.name(), graph.ty(*id).map_err(|e| e.to_string())?.dtype);
+            let pair = (node.op.name(), ty.dtype);
             if !uses.contains(&pair) {
                 uses.push(pair);
             }
         }
         Ok(uses)
     }
+
+    /// The operations and all dtypes that their rules would let them work on in this case's place: each in turn stands
+    /// for the dtype of [`Case::uses`], in that operand alone or in all that share it.
+    pub fn admits(&self) -> Result<Vec<(&'static str, DType)>, String> {
+        let graph = self.graph()?;
+        let mut admits = Vec::new();
+        for node in graph.nodes() {
+            let operands = types(&graph, &node.inputs)?;
+            let main = principal(&node.op, &operands);
+            for dtype in DType::ALL {
+                let pair = (node.op.name(), dtype);
+                let fits = match main {
+                    None => with_dtype(&node.op, dtype).is_some_and(|op| op.infer(&[]).is_ok()),
+                    Some(main) => [true, false].into_iter().any(|all| {
+                        let mut others = operands.clone();
+                        for (i, ty) in others.iter_mut().enumerate() {
+                            if i == main || (all && ty.dtype == operands[main].dtype) {
+                                ty.dtype = dtype;
+                            }
+                        }
+                        node.op.infer(&others).is_ok()
+                    }),
+                };
+                if fits && !admits.contains(&pair) {
+                    admits.push(pair);
+                }
+            }
+        }
+        Ok(admits)
+    }
+}
+
+fn types(graph: &Graph, ids: &[ValueId]) -> Result<Vec<TensorType>, String> {
+    ids.iter().map(|id| graph.ty(*id).map_err(|e| e.to_string())).collect()
+}
+
+/// The operand whose dtype an operation is said to work on.
+fn principal(op: &Op, operands: &[TensorType]) -> Option<usize> {
+    match op {
+        Op::ScalarOp(_) => operands.len().checked_sub(1),
+        // What these work on is what comes out: the first operand decides, or counts runs.
+        Op::If(_) | Op::Loop(_) | Op::RngUniform(_) | Op::RngNormal(_) => None,
+        _ if operands.is_empty() => None,
+        _ => Some(0),
+    }
+}
+
+/// An operation without operands, made for another dtype.
+fn with_dtype(op: &Op, dtype: DType) -> Option<Op> {
+    let mut attrs = op.attrs();
+    let (_, value) = attrs.0.iter_mut().find(|(name, _)| name == "dtype")?;
+    *value = Attr::Word(dtype.name().to_string());
+    Op::read(op.name(), &attrs).ok()
 }
 
 /// Collects the cases of one family, a line each.

@@ -111,7 +111,7 @@ pub fn check(case: &Case, backend: &dyn Backend) -> Outcome {
 }
 
 /// Judges outputs against the oracle's.
-fn compare(case: &Case, want: &[Value], magnitudes: Option<&[Value]>, got: &[Tensor]) -> Outcome {
+pub(crate) fn compare(case: &Case, want: &[Value], magnitudes: Option<&[Value]>, got: &[Tensor]) -> Outcome {
     if want.len() != got.len() {
         return Outcome::Malformed(format!("{} outputs instead of {}", got.len(), want.len()));
     }

@@ -25,6 +25,11 @@ pub fn is_kernel(op: &Op) -> bool {
             | Op::Attention(_)
             | Op::KvAppend(_)
             | Op::Rope(_)
+            | Op::SelectiveScan(_)
+            | Op::Mamba2(_)
+            | Op::GatedDeltaNet(_)
+            | Op::CausalConv1d(_)
+            | Op::Recurrence(_)
             | Op::Concat(_)
             | Op::Pad(_)
             | Op::Gather(_)
@@ -42,6 +47,17 @@ pub fn is_kernel(op: &Op) -> bool {
             | Op::Pool(_)
             | Op::AdaptivePool(_)
             | Op::Resize(_)
+            | Op::GridSample(_)
+            | Op::RoiAlign(_)
+            | Op::Fft(_)
+            | Op::RngUniform(_)
+            | Op::RngNormal(_)
+            | Op::Sample(_)
+            | Op::QMatMul(_)
+            | Op::QConv(_)
+            | Op::If(_)
+            | Op::Loop(_)
+            | Op::Custom(_)
     )
 }
 
@@ -52,6 +68,7 @@ pub fn reads_strides(op: &Op, operand: usize) -> bool {
         Op::Attention(a) => operand < 3 || a.optional_operands().0 == Some(operand),
         Op::Rope(_) => operand == 0,
         Op::KvAppend(_) => operand == 1,
+        Op::QMatMul(_) => operand < 2,
         _ => false,
     }
 }

@@ -18,12 +18,14 @@
 //! ```
 #![forbid(unsafe_code)]
 
-use olivine_ir::{Def, Error as GraphError, Graph, Op, Tensor};
+use olivine_ir::{Def, Error as GraphError, Graph, Op, SubGraph, Tensor};
 
+pub mod fft;
 mod kernels;
 mod passes;
 mod pattern;
 pub mod plan;
+pub mod resample;
 mod rewrite;
 
 pub use kernels::{is_kernel, reads_strides};
@@ -96,18 +98,16 @@ pub fn compile(graph: &Graph, options: &Options<'_>) -> Result<Compiled, Error> 
     graph.verify().map_err(|source| Error::Graph { pass: "input", source })?;
     let mut graph = graph.clone();
     let mut stages = Vec::new();
-    for pass in passes::pipeline(options) {
+    let control = graph.nodes().iter().any(|n| !n.op.bodies().is_empty());
+    for pass in passes::pipeline(options, control) {
         let fail = |source| Error::Graph { pass: pass.name(), source };
-        graph = pass.run(&graph, options).map_err(fail)?;
+        graph = run_everywhere(pass.as_ref(), &graph, options).map_err(fail)?;
         graph.verify().map_err(fail)?;
         if options.keep_stages {
             stages.push(Stage { name: pass.name(), graph: graph.clone() });
         }
     }
-    let left: Vec<String> = (graph.nodes().iter())
-        .filter(|n| !is_kernel(&n.op) && !matches!(n.op, Op::View(_)))
-        .map(|n| format!("{} `{}`", n.op.name(), n.name))
-        .collect();
+    let left = without_kernel(&graph);
     if !left.is_empty() {
         return Err(Error::Unsupported { nodes: left });
     }
@@ -115,8 +115,39 @@ pub fn compile(graph: &Graph, options: &Options<'_>) -> Result<Compiled, Error> 
     Ok(Compiled { graph, at_load, stages })
 }
 
+/// Runs a pass on the graphs inside operations, and then on the graph itself.
+fn run_everywhere(pass: &dyn Pass, graph: &Graph, options: &Options<'_>) -> Result<Graph, GraphError> {
+    if graph.nodes().iter().all(|n| n.op.bodies().is_empty()) {
+        return pass.run(graph, options);
+    }
+    let inner = rewrite(graph, |out, _, node| {
+        if node.op.bodies().is_empty() {
+            return Ok(false);
+        }
+        let op = node.op.map_bodies(|b| SubGraph::new(run_everywhere(pass, b.graph(), options)?))?;
+        out.replace(node, op, &node.inputs)?;
+        Ok(true)
+    })?;
+    pass.run(&inner, options)
+}
+
+/// The nodes that no kernel computes, those of inner graphs among them.
+fn without_kernel(graph: &Graph) -> Vec<String> {
+    let mut left = Vec::new();
+    for node in graph.nodes() {
+        if !is_kernel(&node.op) && !matches!(node.op, Op::View(_)) {
+            left.push(format!("{} `{}`", node.op.name(), node.name));
+        }
+        for body in node.op.bodies() {
+            let inner = without_kernel(body.graph());
+            left.extend(inner.into_iter().map(|n| format!("{n} in {} `{}`", node.op.name(), node.name)));
+        }
+    }
+    left
+}
+
 /// Marks the nodes whose operands are all params, constants or results of such nodes.
-fn at_load(graph: &Graph) -> Vec<bool> {
+pub fn at_load(graph: &Graph) -> Vec<bool> {
     let mut fixed: Vec<bool> =
         graph.values().iter().map(|v| matches!(v.def, Def::Param { .. } | Def::Const(_))).collect();
     graph

@@ -69,6 +69,16 @@ pub enum Error {
         /// The size of the axis it indexes.
         size: usize,
     },
+    /// A custom operation's function failed or panicked, or there is none.
+    #[error("custom operation `{name}` of node `{node}`: {problem}")]
+    Custom {
+        /// The operation.
+        name: String,
+        /// The node.
+        node: String,
+        /// What it said.
+        problem: String,
+    },
     /// The compiler left something that no kernel takes; a defect of Olivine, not of the caller.
     #[error("cannot run {op} `{node}` on the CPU: {problem}")]
     Unsupported {

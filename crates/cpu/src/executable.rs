@@ -11,7 +11,7 @@ use crate::Error;
 use crate::arena::{Buffer, Carved};
 use crate::kernels::movement::copy_strided;
 use crate::lower::{Place, Program, Reading, Step, Stored};
-use crate::operand::{Operand, Source, Target};
+use crate::operand::{Failure, Operand, Source, Target};
 use crate::weights::Weights;
 
 /// A graph ready to run on the CPU; runs may overlap.
@@ -56,7 +56,7 @@ pub struct StepTime {
 impl Executable {
     /// Lowers a compiled graph. `checked` reports run-time indices out of range instead of clamping them.
     pub fn new(compiled: &Compiled, weights: Arc<Weights>, checked: bool) -> Result<Self, Error> {
-        let program = Program::new(compiled)?;
+        let program = Program::new(compiled, checked)?;
         let (needed, available) = (program.run_bytes(), physical_memory());
         if needed > available {
             return Err(Error::TooLarge { needed, available });
@@ -281,12 +281,16 @@ impl Executable {
     }
 
     fn call(&self, step: &Step, operands: &[Operand<'_>], targets: &mut [Target<'_>]) -> Result<(), Error> {
-        step.kernel.run(operands, targets, self.checked).map_err(|fault| Error::IndexOutOfRange {
-            op: step.kernel.name(),
-            node: step.name.clone(),
-            position: fault.position,
-            value: fault.value,
-            size: fault.size,
+        let done = step.kernel.run(operands, targets, self.checked, &step.name);
+        done.map_err(|failure| match failure {
+            Failure::Index(fault) => Error::IndexOutOfRange {
+                op: step.kernel.name(),
+                node: step.name.clone(),
+                position: fault.position,
+                value: fault.value,
+                size: fault.size,
+            },
+            Failure::Other(error) => error,
         })
     }
 

@@ -1,26 +1,41 @@
 //! The kernel of a node: its operation with everything prepared that does not change between runs.
 
+use std::sync::OnceLock;
+
 use olivine_compile::is_kernel;
 use olivine_ir::op::Region;
 use olivine_ir::{DType, Op};
 
+use crate::control::{Branches, Repeated};
+use crate::custom;
 use crate::kernels::elementwise::Program;
 use crate::kernels::{
-    attention, contraction, conv, create, elementwise, index, movement, pool, reduce, resize, rope, rows,
-    scan,
+    attention, contraction, conv, create, elementwise, fft, index, integer, interpolate, movement, pool,
+    random, recurrent, reduce, resize, rope, rows, sample, scan, state_space,
 };
-use crate::operand::{Fault, Operand, Target};
+use crate::operand::{Failure, Operand, Target};
 
 /// A prepared operation.
 pub(crate) struct Kernel {
     op: Op,
     /// The elementwise program of a fused region, an epilogue or a prologue.
     program: Option<Program>,
+    /// The tables of a Fourier transform, made at the first run.
+    fft: OnceLock<fft::Tables>,
+    /// The graphs of a branch or a loop.
+    inner: Inner,
+}
+
+/// What an operation with graphs inside runs.
+enum Inner {
+    None,
+    Branches(Box<Branches>),
+    Repeated(Box<Repeated>),
 }
 
 impl Kernel {
     /// Chooses the kernel of an operation that the compiler leaves in a graph; others are refused.
-    pub(crate) fn prepare(op: &Op, operands: &[DType]) -> Result<Self, String> {
+    pub(crate) fn prepare(op: &Op, operands: &[DType], checked: bool) -> Result<Self, String> {
         if !is_kernel(op) {
             return Err("the compiler should have rewritten it into other operations".into());
         }
@@ -37,7 +52,15 @@ impl Kernel {
             Op::Conv(c) => c.epilogue.as_ref().map(|r| riding(r, 2 + usize::from(c.bias))),
             _ => None,
         };
-        Ok(Kernel { op: op.clone(), program })
+        let inner = match op {
+            Op::If(op) => Inner::Branches(Box::new(Branches::new(op, checked)?)),
+            Op::Loop(op) => Inner::Repeated(Box::new(Repeated::new(op, checked)?)),
+            Op::Custom(op) if op.op.part::<custom::CpuFunction>().is_none() => {
+                return Err(format!("custom operation `{}`: {}", op.op.name(), custom::NO_FUNCTION));
+            }
+            _ => Inner::None,
+        };
+        Ok(Kernel { op: op.clone(), program, fft: OnceLock::new(), inner })
     }
 
     /// The operation's name.
@@ -45,8 +68,20 @@ impl Kernel {
         self.op.name()
     }
 
-    /// Computes the results; only index operations in checked mode can fail.
-    pub(crate) fn run(&self, x: &[Operand<'_>], out: &mut [Target<'_>], checked: bool) -> Result<(), Fault> {
+    /// Computes the results; only index operations in checked mode, inner graphs with such and users' functions can
+    /// fail. `node` is the kernel's, for errors.
+    pub(crate) fn run(
+        &self,
+        x: &[Operand<'_>],
+        out: &mut [Target<'_>],
+        checked: bool,
+        node: &str,
+    ) -> Result<(), Failure> {
+        match &self.inner {
+            Inner::Branches(branches) => return Ok(branches.run(x, out)?),
+            Inner::Repeated(repeated) => return Ok(repeated.run(x, out)?),
+            Inner::None => {}
+        }
         let program = self.program.as_ref();
         match &self.op {
             Op::ScalarOp(op) => elementwise::scalar_op(op, x, out),
@@ -67,6 +102,11 @@ impl Kernel {
             Op::Attention(op) => attention::attention(op, x, out),
             Op::KvAppend(op) => attention::kv_append(op, x, out),
             Op::Rope(op) => rope::rope(op, x, out),
+            Op::SelectiveScan(op) => state_space::selective_scan(op, x, out),
+            Op::Mamba2(op) => state_space::mamba2(op, x, out),
+            Op::GatedDeltaNet(op) => state_space::gated_delta_net(op, x, out),
+            Op::CausalConv1d(op) => state_space::causal_conv1d(op, x, out),
+            Op::Recurrence(op) => recurrent::recurrence(op, x, out),
             Op::Concat(op) => movement::concat(op, x, out),
             Op::Pad(op) => movement::pad(op, x, out),
             Op::Gather(op) => index::gather(op, x, out, checked)?,
@@ -84,6 +124,18 @@ impl Kernel {
             Op::Pool(op) => pool::pool(op, x, out),
             Op::AdaptivePool(op) => pool::adaptive_pool(op, x, out),
             Op::Resize(op) => resize::resize(op, x, out),
+            Op::GridSample(op) => interpolate::grid_sample(op, x, out),
+            Op::RoiAlign(op) => interpolate::roi_align(op, x, out, checked)?,
+            Op::Fft(op) => {
+                let tables = self.fft.get_or_init(|| fft::Tables::new(op, &x[0].ty.shape, x[0].ty.dtype));
+                fft::fft(op, tables, x, out);
+            }
+            Op::RngUniform(op) => random::uniform(op, x, out),
+            Op::RngNormal(op) => random::normal(op, x, out),
+            Op::Sample(op) => sample::sample(op, x, out),
+            Op::QMatMul(op) => integer::qmatmul(op, x, out),
+            Op::QConv(op) => integer::qconv(op, x, out),
+            Op::Custom(op) => custom::run(op, x, out, node)?,
             // `prepare` refuses every other operation.
             _ => {}
         }

@@ -25,6 +25,8 @@
 //! ```
 
 mod arena;
+mod control;
+mod custom;
 mod error;
 mod evaluate;
 mod executable;
@@ -38,6 +40,7 @@ mod simd;
 mod threads;
 mod weights;
 
+pub use custom::{CpuFunction, ResultMut};
 pub use error::Error;
 pub use evaluate::{CpuEvaluator, evaluate};
 pub use executable::{Executable, StepTime};

@@ -67,7 +67,7 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    pub(crate) fn new(compiled: &Compiled) -> Result<Self, Error> {
+    pub(crate) fn new(compiled: &Compiled, checked: bool) -> Result<Self, Error> {
         let graph = &compiled.graph;
         let plan =
             plan_graph(graph, &compiled.at_load).map_err(|e| Error::Compile(format!("memory plan: {e}")))?;
@@ -77,7 +77,7 @@ impl Program {
             if matches!(node.op, Op::View(_)) {
                 continue;
             }
-            let step = lowering.step(node, plan.in_place[i])?;
+            let step = lowering.step(node, plan.in_place[i], checked)?;
             if compiled.at_load[i] { load.push(step) } else { run.push(step) }
         }
         let copies = lowering.output_copies()?;
@@ -175,7 +175,7 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    fn step(&mut self, node: &Node, in_place: Option<usize>) -> Result<Step, Error> {
+    fn step(&mut self, node: &Node, in_place: Option<usize>, checked: bool) -> Result<Step, Error> {
         let fail =
             |problem: String| Error::Unsupported { op: node.op.name(), node: node.name.clone(), problem };
         let mut operands = Vec::with_capacity(node.inputs.len());
@@ -194,7 +194,7 @@ impl<'a> Lowering<'a> {
             targets.push((self.graph.values()[id.index()].ty, place));
         }
         let dtypes: Vec<_> = operands.iter().map(|o| o.ty.dtype).collect();
-        let kernel = Kernel::prepare(&node.op, &dtypes).map_err(fail)?;
+        let kernel = Kernel::prepare(&node.op, &dtypes, checked).map_err(fail)?;
         let expression = self.spell(node);
         Ok(Step { name: node.name.clone(), kernel, operands, targets, expression })
     }

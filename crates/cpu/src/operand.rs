@@ -22,6 +22,27 @@ pub(crate) struct Fault {
     pub(crate) size: usize,
 }
 
+/// Why a kernel did not end well.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// An index out of range; the caller adds whose it is.
+    Index(Fault),
+    /// An error of an inner graph or of a user's function, which says all.
+    Other(crate::Error),
+}
+
+impl From<Fault> for Failure {
+    fn from(fault: Fault) -> Self {
+        Failure::Index(fault)
+    }
+}
+
+impl From<crate::Error> for Failure {
+    fn from(error: crate::Error) -> Self {
+        Failure::Other(error)
+    }
+}
+
 /// An operand: a strided reading of some bytes.
 #[derive(Clone, Copy)]
 pub(crate) struct Operand<'a> {

@@ -24,6 +24,11 @@ pub trait Driver: Send + Sync + Sized + 'static {
     /// Takes device-local memory; its content is unspecified. `label` says what for, in errors and debuggers.
     fn allocate(&self, bytes: u64, label: &str) -> Result<Arc<Self::Buffer>, Error>;
 
+    /// As [`Driver::allocate`], for memory that dispatches read their numbers of workgroups from.
+    fn allocate_gates(&self, bytes: u64, label: &str) -> Result<Arc<Self::Buffer>, Error> {
+        self.allocate(bytes, label)
+    }
+
     /// Writes from the host. It waits for nothing but staging memory; later submissions see the bytes. The range must
     /// not be in use by a run.
     fn write(&self, buffer: &Arc<Self::Buffer>, offset: u64, bytes: &[u8]) -> Result<(), Error>;

@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod caps;
+mod custom;
 mod driver;
 mod error;
 mod executable;
@@ -20,6 +21,7 @@ mod program;
 mod weights;
 
 pub use caps::{Addressing, DeviceCaps, DeviceKind, Mask};
+pub use custom::{Args, Call, CodeLaunch, GpuKernel, Scratch};
 pub use driver::{Commands, Driver};
 pub use error::Error;
 pub use executable::{DeviceTensor, DispatchTime, Executable, Feed, Run, Take};

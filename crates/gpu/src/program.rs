@@ -34,6 +34,10 @@ pub enum Content {
     },
     /// What load-time dispatches need beside their results; may go when they are done.
     LoadScratch,
+    /// Numbers of workgroups that dispatches of a run read from memory.
+    Gates,
+    /// The same for load-time dispatches; may go when they are done.
+    LoadGates,
 }
 
 /// A buffer of a program.
@@ -74,6 +78,9 @@ pub struct Dispatch {
     pub params: Vec<u32>,
     /// Workgroups; none is zero, and none is above the device's limit.
     pub groups: [u32; 3],
+    /// Where the number of workgroups is at run time, three words: `groups`, or zeros where a branch is not taken. `None`
+    /// where it is always `groups`.
+    pub indirect: Option<Slice>,
     /// The operation it belongs to.
     pub op: &'static str,
     /// The node it belongs to.
@@ -120,7 +127,7 @@ impl Program {
 
     /// Bytes on the device for one run, beside params and what is packed from them.
     pub fn run_bytes(&self) -> u64 {
-        self.total(|c| matches!(c, Content::Arena | Content::Input(_) | Content::Output(_)))
+        self.total(|c| matches!(c, Content::Arena | Content::Gates | Content::Input(_) | Content::Output(_)))
     }
 
     /// Bytes on the device of params, constants and what is packed from them.
@@ -130,7 +137,7 @@ impl Program {
 
     /// Bytes on the device that only the load needs.
     pub fn load_bytes(&self) -> u64 {
-        self.total(|c| matches!(c, Content::LoadScratch))
+        self.total(|c| matches!(c, Content::LoadScratch | Content::LoadGates))
     }
 
     fn total(&self, of: impl Fn(&Content) -> bool) -> u64 {

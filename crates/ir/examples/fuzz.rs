@@ -200,6 +200,11 @@ const VOCABULARY: &[&str] = &[
     "{dims=[-1]}",
     "axis",
     "epilogue",
+    "if",
+    "loop",
+    "custom",
+    "then_branch=graph \"t\" {",
+    "body=graph \"b\" { %0 = input \"i\": i64[] output \"i\" = %0 }",
     "{epilogue={inputs=1, instrs=[], outputs=[in0]}}",
     "%0 = input \"x\": f32[n=2]\n",
 ];
@@ -403,6 +408,7 @@ fn break_attr(rng: &mut Rng, attr: &mut Attr) {
         Attr::Word(word) => {
             *word = rng.pick(&["f32", "bool", "in0", "in9", "t0", "t99", "max", "keep", "bhsd"]).into()
         }
+        Attr::Graph(_) => *attr = rng.pick(&[Attr::None, Attr::Int(0), Attr::Word("graph".into())]),
         Attr::None => {
             *attr = rng.pick(&[Attr::Int(0), Attr::Float(-1.0), Attr::List(vec![]), Attr::Int(1 << 64)])
         }

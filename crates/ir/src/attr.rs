@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::error::{hint, nearest};
-use crate::{DType, Shape};
+use crate::{DType, Shape, SubGraph};
 
 /// An attribute's value in the text form.
 #[derive(Clone, Debug)]
@@ -22,6 +22,8 @@ pub enum Attr {
     List(Vec<Attr>),
     /// `{name=value, …}`.
     Record(Vec<(String, Attr)>),
+    /// `graph "name" { … }`: a graph inside the operation.
+    Graph(SubGraph),
     /// `none`.
     None,
 }
@@ -36,6 +38,7 @@ impl PartialEq for Attr {
             (Attr::Word(a), Attr::Word(b)) | (Attr::Text(a), Attr::Text(b)) => a == b,
             (Attr::List(a), Attr::List(b)) => a == b,
             (Attr::Record(a), Attr::Record(b)) => a == b,
+            (Attr::Graph(a), Attr::Graph(b)) => a == b,
             (Attr::None, Attr::None) => true,
             _ => false,
         }
@@ -65,9 +68,15 @@ impl fmt::Display for Attr {
                 f.write_str("]")
             }
             Attr::Record(fields) => write_record(f, fields),
+            Attr::Graph(graph) => f.write_str(&inner_text(&graph.graph().to_string())),
             Attr::None => f.write_str("none"),
         }
     }
+}
+
+/// A graph's text as it stands inside another graph's node.
+pub(crate) fn inner_text(text: &str) -> String {
+    text.trim_end().replace('\n', "\n  ")
 }
 
 fn write_record(f: &mut fmt::Formatter<'_>, fields: &[(String, Attr)]) -> fmt::Result {
@@ -143,6 +152,18 @@ impl AttrField for usize {
     fn read(attr: &Attr) -> Result<Self, String> {
         match attr {
             Attr::Int(i) => usize::try_from(*i).or_else(|_| expected("a whole number from 0 up", attr)),
+            _ => expected("a whole number from 0 up", attr),
+        }
+    }
+}
+
+impl AttrField for u64 {
+    fn write(&self) -> Attr {
+        Attr::Int(i128::from(*self))
+    }
+    fn read(attr: &Attr) -> Result<Self, String> {
+        match attr {
+            Attr::Int(i) => u64::try_from(*i).or_else(|_| expected("a whole number from 0 up", attr)),
             _ => expected("a whole number from 0 up", attr),
         }
     }

@@ -394,7 +394,43 @@ impl Graph {
                 }
                 Def::Node { node, result: 0 } => {
                     if let Some(n) = self.nodes.get(node.index()) {
-                        out.add_named(n.name.clone(), n.op.clone(), &n.inputs)?;
+                        out.add_again(n)?;
+                    }
+                }
+                Def::Node { .. } => {}
+            }
+        }
+        out.outputs = self.outputs.clone();
+        Ok(out)
+    }
+
+    /// Adds a node of another graph with the same numbering, for operands that may have other types here.
+    fn add_again(&mut self, node: &Node) -> Result<(), Error> {
+        let op = if node.op.bodies().is_empty() {
+            node.op.clone()
+        } else {
+            let operands = node.inputs.iter().map(|id| self.ty(*id)).collect::<Result<Vec<_>, _>>()?;
+            node.op.for_operands(&operands)?
+        };
+        self.add_named(node.name.clone(), op, &node.inputs).map(drop)
+    }
+
+    /// The same graph with inputs of other types, in order: every node's types are inferred anew.
+    pub(crate) fn with_input_types(&self, types: &[TensorType]) -> Result<Graph, Error> {
+        let mut types = types.iter();
+        let mut out = Graph { name: self.name.clone(), ..Graph::default() };
+        for value in &self.values {
+            match &value.def {
+                Def::Input { name, .. } => {
+                    let ty = types.next().copied().unwrap_or(value.ty);
+                    out.input(name, ty.dtype, ty.shape)?;
+                }
+                Def::Param { .. } | Def::Const(_) => {
+                    out.push_value(value.ty, value.def.clone());
+                }
+                Def::Node { node, result: 0 } => {
+                    if let Some(n) = self.nodes.get(node.index()) {
+                        out.add_again(n)?;
                     }
                 }
                 Def::Node { .. } => {}

@@ -282,6 +282,30 @@ impl<'a> TensorView<'a> {
         Ok(TensorView { ty: TensorType::new(T::DTYPE, shape), bytes: bytemuck::cast_slice(elements) })
     }
 
+    /// Borrows the bytes of elements: as many as the type has, aligned for it, bools as 0 or 1.
+    pub fn from_bytes(ty: TensorType, bytes: &'a [u8]) -> Result<Self, Error> {
+        let bad = |problem: String| Err(Error::BadData { problem });
+        if bytes.len() != ty.bytes() {
+            return bad(format!("{ty} takes {} bytes, got {}", ty.bytes(), bytes.len()));
+        }
+        if !bytes.is_empty() && !bytes.as_ptr().addr().is_multiple_of(ty.dtype.size()) {
+            return bad(format!("the bytes are not aligned for {}", ty.dtype));
+        }
+        Ok(TensorView { ty, bytes })
+    }
+
+    /// The elements.
+    pub fn as_slice<T: Element + bytemuck::CheckedBitPattern>(&self) -> Result<&'a [T], Error> {
+        if T::DTYPE != self.ty.dtype {
+            return Err(Error::WrongElement { expected: self.ty.dtype, got: T::DTYPE });
+        }
+        if self.bytes.is_empty() {
+            return Ok(&[]);
+        }
+        let cast = bytemuck::checked::try_cast_slice(self.bytes);
+        cast.map_err(|e| Error::BadData { problem: e.to_string() })
+    }
+
     /// Element type and sizes.
     pub fn ty(&self) -> TensorType {
         self.ty

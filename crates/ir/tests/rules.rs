@@ -449,6 +449,65 @@ fn windows() {
 }
 
 #[test]
+fn sampling() {
+    let grid = |mode: &str| format!("mode={mode}, padding=zeros, align_corners=false");
+    let roi = |ratio: usize, scale: &str| {
+        format!(
+            "mode=average, height=2, width=3, sampling_ratio={ratio}, scale={scale}, coordinates=half_pixel"
+        )
+    };
+    check(&[
+        ("f16[2, 3, 4, 5]; f32[2, 6, 7, 2]", "grid_sample", &grid("cubic"), "f16[2, 3, 6, 7]"),
+        ("f32[2, 3, 4, 5, 6]; f32[2, 1, 8, 7, 3]", "grid_sample", &grid("linear"), "f32[2, 3, 1, 8, 7]"),
+        (
+            "f32[2, 3, 4, 5, 6]; f32[2, 1, 8, 7, 3]",
+            "grid_sample",
+            &grid("cubic"),
+            "cubic sampling is of images [N, C, H, W], got [2, 3, 4, 5, 6]",
+        ),
+        (
+            "f32[2, 3, 4, 5]; f32[2, 6, 7, 3]",
+            "grid_sample",
+            &grid("linear"),
+            "a grid for [2, 3, 4, 5] has shape [2, .., 2] and rank 4, got [2, 6, 7, 3]",
+        ),
+        (
+            "f32[2, 3, 0, 5]; f32[2, 6, 7, 2]",
+            "grid_sample",
+            &grid("linear"),
+            "nothing to read: [2, 3, 0, 5] has no elements",
+        ),
+        ("i32[2, 3, 4, 5]; f32[2, 6, 7, 2]", "grid_sample", &grid("nearest"), "needs a float dtype, got i32"),
+        ("f32[2, 3, 8, 8]; f32[5, 4]; i64[5]", "roi_align", &roi(0, "0.5"), "f32[5, 3, 2, 3]"),
+        (
+            "f32[2, 3, 8, 8]; f32[5, 4]; i64[4]",
+            "roi_align",
+            &roi(0, "0.5"),
+            "batch indices must have shape [5], got [4]",
+        ),
+        ("f32[2, 3, 8, 8]; f16[5, 4]; i64[5]", "roi_align", &roi(0, "0.5"), "dtypes differ: f32 and f16"),
+        (
+            "f32[0, 3, 8, 8]; f32[5, 4]; i64[5]",
+            "roi_align",
+            &roi(0, "0.5"),
+            "nothing to read: [0, 3, 8, 8] has no elements",
+        ),
+        (
+            "f32[2, 3, 8, 8]; f32[5, 4]; i64[5]",
+            "roi_align",
+            &roi(0, "0.0"),
+            "the scale must be positive, got 0",
+        ),
+        (
+            "f32[2, 3, 8, 8]; f32[5, 4]; i64[5]",
+            "roi_align",
+            &roi(5000, "1.0"),
+            "5000 samples along an axis, at most 4096",
+        ),
+    ]);
+}
+
+#[test]
 fn a_constant_index_out_of_range_is_refused_when_the_graph_is_built() {
     let mut g = Graph::new("g");
     let x = g.input("x", DType::F32, [3, 4]).unwrap();
@@ -461,6 +520,19 @@ fn a_constant_index_out_of_range_is_refused_when_the_graph_is_built() {
     let w = g.input("w", DType::F32, [2, 4, 5]).unwrap();
     let experts = g.constant(Tensor::new([3], vec![0i64, 1, -1]).unwrap());
     assert!(words(g.grouped_matmul(x, w, experts)).contains("expert id -1 is negative"));
+    let image = g.input("image", DType::F32, [2, 3, 8, 8]).unwrap();
+    let regions = g.input("regions", DType::F32, [2, 4]).unwrap();
+    let images = g.constant(Tensor::new([2], vec![-2i64, 2]).unwrap());
+    let op = olivine_ir::op::RoiAlign {
+        mode: olivine_ir::op::RoiMode::Max,
+        height: 1,
+        width: 1,
+        sampling_ratio: 0,
+        scale: 1.0,
+        coordinates: olivine_ir::op::RoiCoordinates::HalfPixel,
+    };
+    let refused = words(g.roi_align(op, image, regions, images));
+    assert!(refused.contains("index 2 at position 1 is out of range for size 2"), "{refused}");
 }
 
 #[test]

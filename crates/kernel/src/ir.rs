@@ -2,6 +2,7 @@
 
 use std::hash::{Hash, Hasher};
 
+use crate::foreign::Foreign;
 use crate::types::{Elem, MatrixType, Scalar, Type};
 
 macro_rules! handles {
@@ -459,6 +460,8 @@ pub struct Kernel {
     pub values: Vec<Def>,
     /// What it does.
     pub body: Block,
+    /// Finished code in the body's place.
+    pub foreign: Option<Foreign>,
 }
 
 impl Kernel {

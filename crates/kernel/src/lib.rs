@@ -21,6 +21,7 @@
 
 mod build;
 mod error;
+mod foreign;
 mod interface;
 pub mod interpret;
 mod ir;
@@ -32,6 +33,7 @@ pub mod wgsl;
 
 pub use build::{Buf, Builder, Number, Reduction, Shared, Val, Var};
 pub use error::Error;
+pub use foreign::{Foreign, MAX_FOREIGN_BYTES, SpirvModule, WgslModule};
 pub use interface::{BindingDecl, BindingKind, Interface, ParamsPlace};
 pub use ir::*;
 pub use layout::{ArgLayout, Check, REPORT_WORDS, Report, Violation};

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use olivine::PipelineCache;
 use olivine::prelude::*;
-use olivine_cases::{SessionBackend, ops_markdown, run_table, table};
+use olivine_cases::{SessionBackend, admitted, ops_markdown, run_table, table};
 
 fn main() -> ExitCode {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -21,6 +21,12 @@ fn main() -> ExitCode {
         };
         reports.push(run_table(&backend, &table(), "", threads));
     }
-    print!("{}", ops_markdown(&reports));
+    match admitted(&table()) {
+        Ok(admitted) => print!("{}", ops_markdown(&reports, &admitted)),
+        Err(problem) => {
+            eprintln!("error: {problem}");
+            return ExitCode::FAILURE;
+        }
+    }
     ExitCode::SUCCESS
 }

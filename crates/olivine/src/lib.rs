@@ -25,6 +25,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod custom;
 mod device;
 mod engine;
 mod error;
@@ -56,3 +57,8 @@ pub mod prelude {
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+/// The worked example of custom operations, kept true in the same way.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/custom-ops.md")]
+struct CustomOps;

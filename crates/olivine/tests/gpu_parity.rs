@@ -9,9 +9,6 @@ use olivine::gpu::Mask;
 use olivine::{Device, PipelineCache, SessionOptions};
 use olivine_cases::{CaseResult, Outcome, Report, SessionBackend, fuzz_cases, run_table, table};
 
-/// What GPUs do not run yet. A case may be refused for these and for nothing else, and only by saying so.
-const NOT_YET: &[&str] = &["adaptive_pool", "conv", "conv_transpose", "im2col", "pool", "resize"];
-
 /// Opens a device, or says what to install.
 fn open(name: &str, device: Device, options: SessionOptions) -> SessionBackend {
     let options = SessionOptions { pipeline_cache: PipelineCache::Off, ..options };
@@ -25,13 +22,11 @@ fn open(name: &str, device: Device, options: SessionOptions) -> SessionBackend {
 /// Whether a case was refused for a reason that is allowed.
 fn excused(result: &CaseResult, options: &SessionOptions) -> bool {
     let Outcome::Refused(reason) = &result.outcome else { return false };
-    let not_yet = reason.contains("has no GPU kernel yet")
-        && NOT_YET.iter().any(|op| reason.contains(&format!("cannot run {op} `")));
     // Checked runs report what others clamp.
     let reported = options.checked && reason.contains("is out of range for size");
     let wide = ["the device has no f64", "the device has no i64", "the device has no u64"];
     let browser = options.browser_dialect && wide.iter().any(|r| reason.contains(r));
-    not_yet || reported || browser
+    reported || browser
 }
 
 fn passes(name: &str, device: Device, options: SessionOptions) {

@@ -82,6 +82,7 @@ fn recording(device: &Device, buffer: &Arc<Buffer>, times: usize, timed: bool) -
         args: vec![Slice { buffer: BufferId(0), offset: 0, bytes }],
         params: vec![n, i as u32],
         groups: [groups.min(32768), groups.div_ceil(32768), 1],
+        indirect: None,
         op: "Count",
         node: format!("count{i}"),
         flops: 0,

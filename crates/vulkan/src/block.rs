@@ -12,6 +12,7 @@ use crate::error::{failed, is_memory};
 const DEVICE: vk::BufferUsageFlags = vk::BufferUsageFlags::from_raw(
     vk::BufferUsageFlags::STORAGE_BUFFER.as_raw()
         | vk::BufferUsageFlags::SHADER_DEVICE_ADDRESS.as_raw()
+        | vk::BufferUsageFlags::INDIRECT_BUFFER.as_raw()
         | HOST.as_raw(),
 );
 const HOST: vk::BufferUsageFlags = vk::BufferUsageFlags::from_raw(

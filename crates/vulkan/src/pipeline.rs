@@ -1,6 +1,7 @@
 //! Kernels made pipelines: each once for a device, those that are new in parallel.
 
 use std::collections::HashMap;
+use std::ffi::CString;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -74,6 +75,11 @@ impl Pipelines {
     /// The words that the driver is given for a kernel.
     pub(crate) fn words(&self, caps: &DeviceCaps, kernel: &Kernel, checked: bool) -> Result<Vec<u32>, Error> {
         let wrong = |source| Error::Kernel { kernel: kernel.name.clone(), source };
+        if let Some(code) = &kernel.foreign {
+            let module = code.pointers.as_ref().ok_or_else(|| no_module(caps, kernel))?;
+            module.fits(&caps.target, kernel.args.len()).map_err(wrong)?;
+            return Ok(module.words().to_vec());
+        }
         // A module that asks for more workgroup memory than there is builds without complaint and loses the device.
         olivine_kernel::validate(kernel, &caps.target).map_err(wrong)?;
         spirv::print(kernel, &options(&self.context, caps, checked)).map_err(wrong)
@@ -114,7 +120,8 @@ impl Pipelines {
     fn one(&self, caps: &DeviceCaps, kernel: &Kernel, checked: bool) -> Result<Pipeline, Error> {
         let context = &self.context;
         let words = self.words(caps, kernel, checked)?;
-        let args = ArgLayout::new(kernel, context.push_bytes(), checked);
+        // Foreign code knows nothing of checks.
+        let args = ArgLayout::new(kernel, context.push_bytes(), checked && kernel.foreign.is_none());
         let layout = context.layout(args.push_bytes())?;
         let device = &context.raw;
 
@@ -123,17 +130,21 @@ impl Pipelines {
         let pinned = caps.target.subgroup;
         let full =
             pinned.is_some_and(|size| kernel.group.is_multiple_of(size)) && facts.features.full_subgroups;
+        let full = full && kernel.foreign.is_none();
         let choose = facts.subgroups.min != facts.subgroups.max && facts.subgroups.choosable;
         let mut required = vk::PipelineShaderStageRequiredSubgroupSizeCreateInfo::default()
             .required_subgroup_size(pinned.unwrap_or(0));
         let info = vk::ShaderModuleCreateInfo::default().code(&words);
-        // Safety: the printer's modules are valid for the device's features; the module goes when the pipeline is made.
+        // Safety: the printer's modules are valid for the device's features, and the user answers for a foreign one; the
+        // module goes when the pipeline is made.
         let module =
             unsafe { device.create_shader_module(&info, None) }.map_err(failed("vkCreateShaderModule"))?;
+        let entry = kernel.foreign.as_ref().and_then(|f| f.pointers.as_ref()).map_or("main", |m| m.entry());
+        let entry = CString::new(entry).unwrap_or_default();
         let mut stage = vk::PipelineShaderStageCreateInfo::default()
             .stage(vk::ShaderStageFlags::COMPUTE)
             .module(module)
-            .name(c"main");
+            .name(&entry);
         if full {
             stage = stage.flags(vk::PipelineShaderStageCreateFlags::REQUIRE_FULL_SUBGROUPS);
         }
@@ -165,6 +176,12 @@ impl Pipelines {
         context.name(raw, &kernel.name);
         Ok(Pipeline { context: context.clone(), raw, layout, args, checked, name: kernel.name.clone() })
     }
+}
+
+/// A foreign kernel without code for this device.
+fn no_module(caps: &DeviceCaps, kernel: &Kernel) -> Error {
+    let node = format!("`{}`: it has no SPIR-V module that reaches buffers by address", kernel.name);
+    Error::Unsupported { device: caps.name.clone(), nodes: vec![node] }
 }
 
 /// What the printer needs to know.

@@ -101,6 +101,8 @@ struct Launch<'a> {
     pipeline: &'a Arc<Pipeline>,
     touched: Touched,
     block: Vec<u8>,
+    /// Where its number of workgroups is, if that is in memory.
+    indirect: Option<(vk::Buffer, u64)>,
 }
 
 /// Seconds that a dispatch takes on a slow device of its kind.
@@ -167,9 +169,21 @@ impl Device {
                 touched.writes.push(address..address + slice.bytes);
             }
         }
+        let mut indirect = None;
+        if let Some(slice) = &dispatch.indirect {
+            let buffer = Self::buffer(commands, slice.buffer)?;
+            buffer.check("record", slice.offset, slice.bytes)?;
+            if slice.bytes < 12 || !slice.offset.is_multiple_of(4) {
+                return Err(wrong("its number of workgroups is not three aligned words".into()));
+            }
+            let address = buffer.address() + slice.offset;
+            touched.reads.push(address..address + 12);
+            let (raw, start) = buffer.place();
+            indirect = Some((raw, start + slice.offset));
+        }
         let check = Check { report, lengths: &lengths, dispatch: i as u32 };
         let block = pipeline.args.write(&addresses, &dispatch.params, commands.checked.then_some(&check));
-        Ok(Launch { dispatch, kernel, pipeline, touched, block })
+        Ok(Launch { dispatch, kernel, pipeline, touched, block, indirect })
     }
 
     /// Places transfers in the staging memory behind `end`.
@@ -197,7 +211,8 @@ impl Device {
         let uploads = Self::place(c, c.uploads, &mut end)?;
         let downloads = Self::place(c, c.downloads, &mut end)?;
         let mut used = vec![false; c.buffers.len()];
-        for id in c.dispatches.iter().flat_map(|d| &d.args).map(|slice| slice.buffer.0 as usize) {
+        let slices = c.dispatches.iter().flat_map(|d| d.args.iter().chain(&d.indirect));
+        for id in slices.map(|slice| slice.buffer.0 as usize) {
             used.get_mut(id).into_iter().for_each(|used| *used = true);
         }
         let used = c.buffers.iter().zip(used).filter(|(_, used)| *used);
@@ -243,8 +258,9 @@ impl Device {
         if c.timed && !launches.is_empty() {
             recording.queries = Some(self.query_pool(launches.len())?);
         }
+        let gated = launches.iter().any(|l| l.indirect.is_some());
         let mut writer =
-            Writer { context, recording: &mut recording, launched: 0, seconds: 0.0, bound: None };
+            Writer { context, recording: &mut recording, launched: 0, seconds: 0.0, bound: None, gated };
         writer.begin()?;
         writer.before(report.as_deref());
         let mut hazards = Hazards::default();
@@ -296,6 +312,8 @@ struct Writer<'a> {
     launched: usize,
     seconds: f64,
     bound: Option<vk::Pipeline>,
+    /// Whether some dispatches read their number of workgroups from memory.
+    gated: bool,
 }
 
 impl Writer<'_> {
@@ -388,8 +406,12 @@ impl Writer<'_> {
         let (device, commands) = (&self.context.raw, self.commands());
         let timed = self.recording.queries;
         if barrier || (timed.is_some() && i > 0) {
-            let compute = S::COMPUTE_SHADER;
-            self.barrier((compute, A::SHADER_WRITE), (compute, A::SHADER_READ | A::SHADER_WRITE));
+            let (mut stages, mut reads) = (S::COMPUTE_SHADER, A::SHADER_READ | A::SHADER_WRITE);
+            if self.gated {
+                stages |= S::DRAW_INDIRECT;
+                reads |= A::INDIRECT_COMMAND_READ;
+            }
+            self.barrier((stages, A::SHADER_WRITE), (stages, reads));
         }
         let pipeline = launch.pipeline;
         let address = block.to_le_bytes();
@@ -422,7 +444,10 @@ impl Writer<'_> {
             if let Some(queries) = timed {
                 device.cmd_write_timestamp2(commands, S::ALL_COMMANDS, queries, 2 * i as u32);
             }
-            device.cmd_dispatch(commands, x, y, z);
+            match launch.indirect {
+                Some((buffer, offset)) => device.cmd_dispatch_indirect(commands, buffer, offset),
+                None => device.cmd_dispatch(commands, x, y, z),
+            }
             if let Some(queries) = timed {
                 device.cmd_write_timestamp2(commands, S::ALL_COMMANDS, queries, 2 * i as u32 + 1);
             }

@@ -62,7 +62,11 @@ impl Driver for Device {
     }
 
     fn allocate(&self, bytes: u64, label: &str) -> Result<Arc<Buffer>, Error> {
-        self.allocate_now(bytes, label)
+        self.allocate_now(bytes, label, wgpu::BufferUsages::empty())
+    }
+
+    fn allocate_gates(&self, bytes: u64, label: &str) -> Result<Arc<Buffer>, Error> {
+        self.allocate_now(bytes, label, wgpu::BufferUsages::INDIRECT)
     }
 
     fn write(&self, buffer: &Arc<Buffer>, offset: u64, bytes: &[u8]) -> Result<(), Error> {

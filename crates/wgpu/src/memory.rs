@@ -82,16 +82,22 @@ impl Device {
     pub async fn allocate_async(&self, bytes: u64, label: &str) -> Result<Arc<Buffer>, Error> {
         let size = self.fitting(bytes, label)?;
         let scope = Scope::new(&self.raw);
-        let raw = self.create(size, label);
+        let raw = self.create(size, label, wgpu::BufferUsages::empty());
         scope.end().await.map_err(|c| unallocated(c, size, label))?;
         self.faults.check("allocate", None)?;
         Ok(Arc::new(Buffer { raw, bytes: size }))
     }
 
-    pub(crate) fn allocate_now(&self, bytes: u64, label: &str) -> Result<Arc<Buffer>, Error> {
+    /// Takes device-local memory that is also of some other use.
+    pub(crate) fn allocate_now(
+        &self,
+        bytes: u64,
+        label: &str,
+        also: wgpu::BufferUsages,
+    ) -> Result<Arc<Buffer>, Error> {
         let size = self.fitting(bytes, label)?;
-        let raw =
-            self.scoped("allocate", || self.create(size, label)).map_err(|c| unallocated(c, size, label))?;
+        let raw = self.scoped("allocate", || self.create(size, label, also));
+        let raw = raw.map_err(|c| unallocated(c, size, label))?;
         Ok(Arc::new(Buffer { raw, bytes: size }))
     }
 
@@ -107,9 +113,9 @@ impl Device {
         Ok(bytes.max(GRAIN).next_multiple_of(GRAIN))
     }
 
-    fn create(&self, size: u64, label: &str) -> wgpu::Buffer {
+    fn create(&self, size: u64, label: &str, also: wgpu::BufferUsages) -> wgpu::Buffer {
         use wgpu::BufferUsages as U;
-        let usage = U::STORAGE | U::COPY_SRC | U::COPY_DST;
+        let usage = U::STORAGE | U::COPY_SRC | U::COPY_DST | also;
         self.raw.create_buffer(&wgpu::BufferDescriptor {
             label: Some(label),
             size,

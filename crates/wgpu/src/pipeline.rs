@@ -7,7 +7,7 @@ use std::sync::Arc;
 use olivine_gpu::{Error, PipelineKey as Key};
 use olivine_kernel::spirv::{self, Addressing, SpirvOptions};
 use olivine_kernel::wgsl::{self, Dialect, WgslOptions};
-use olivine_kernel::{BindingDecl, Interface, Kernel, ParamsPlace};
+use olivine_kernel::{BindingDecl, Foreign, Interface, Kernel, ParamsPlace};
 
 use crate::Device;
 use crate::device::Language;
@@ -119,6 +119,10 @@ impl Device {
 
     /// The WGSL that a kernel is, or would be, on this device.
     pub fn wgsl(&self, kernel: &Kernel, checked: bool) -> Result<String, Error> {
+        if let Some(code) = &kernel.foreign {
+            let module = code.wgsl.as_ref().ok_or_else(|| self.no_module(kernel))?;
+            return Ok(module.source.clone());
+        }
         let dialect = match &self.language {
             Language::Wgsl(dialect) => *dialect,
             Language::Spirv(_) => Dialect::Native,
@@ -127,8 +131,45 @@ impl Device {
         module.map(|m| m.source).map_err(|source| Error::Kernel { kernel: kernel.name.clone(), source })
     }
 
+    /// A foreign kernel without code for this device.
+    fn no_module(&self, kernel: &Kernel) -> Error {
+        let needs = match &self.language {
+            Language::Spirv(_) => "no SPIR-V module that reaches buffers by binding, and no WGSL",
+            Language::Wgsl(_) => "no WGSL",
+        };
+        let node = format!("`{}`: it has {needs}", kernel.name);
+        Error::Unsupported { device: self.caps.name.clone(), nodes: vec![node] }
+    }
+
+    /// A user's finished code: SPIR-V where the device takes it, else WGSL.
+    fn foreign(&self, kernel: &Kernel, code: &Foreign) -> Result<Printed, Error> {
+        let wrong = |source| Error::Kernel { kernel: kernel.name.clone(), source };
+        match (&self.language, &code.bindings, &code.wgsl) {
+            (Language::Spirv(options), Some(module), _) => {
+                module.fits(&self.caps.target, kernel.args.len()).map_err(wrong)?;
+                let bytes = match options.addressing {
+                    Addressing::Bindings { immediate_bytes, .. } => immediate_bytes,
+                    Addressing::Pointers { .. } => 0,
+                };
+                let interface = Interface::new(kernel, bytes, false);
+                if matches!(interface.params, Some(ParamsPlace::Uniform { .. })) {
+                    return Err(wrong(olivine_kernel::Error::Missing("immediates for its params".into())));
+                }
+                Ok(Printed { code: Code::Spirv(module.words().to_vec()), interface })
+            }
+            (_, _, Some(module)) => {
+                let interface = Interface::new(kernel, 0, false);
+                Ok(Printed { code: Code::Wgsl(module.source.clone()), interface })
+            }
+            _ => Err(self.no_module(kernel)),
+        }
+    }
+
     fn print(&self, kernel: &Arc<Kernel>, checked: bool) -> Result<Printed, Error> {
         let wrong = |source| Error::Kernel { kernel: kernel.name.clone(), source };
+        if let Some(code) = &kernel.foreign {
+            return self.foreign(kernel, code);
+        }
         // A module that asks for more than the device has would be accepted and lose the device when it runs.
         olivine_kernel::validate(kernel, &self.caps.target).map_err(wrong)?;
         let printed = match &self.language {
@@ -167,9 +208,17 @@ impl Device {
     fn compile(&self, kernel: &Arc<Kernel>, printed: Printed) -> Pipeline {
         let label = Some(kernel.name.as_str());
         let Printed { code, interface } = printed;
+        let foreign = kernel.foreign.as_ref();
+        let entry_point = match (&code, foreign) {
+            (Code::Spirv(_), Some(f)) => f.bindings.as_ref().map(|m| m.entry().to_string()),
+            (Code::Wgsl(_), Some(f)) => f.wgsl.as_ref().map(|m| m.entry.clone()),
+            (_, None) => None,
+        };
+        let entry_point = entry_point.unwrap_or_else(|| Interface::ENTRY.to_string());
         let shader = match code {
-            Code::Spirv(words) => self.spirv_module(kernel, words),
-            Code::Wgsl(source) => self.wgsl_module(kernel, source, interface.checked),
+            Code::Spirv(words) => self.spirv_module(kernel, words, &entry_point),
+            // A user's text keeps wgpu's checks.
+            Code::Wgsl(source) => self.wgsl_module(kernel, source, interface.checked || foreign.is_some()),
         };
         let entry = |(i, decl): (usize, &BindingDecl)| wgpu::BindGroupLayoutEntry {
             binding: i as u32,
@@ -201,7 +250,7 @@ impl Device {
             label,
             layout: Some(&whole),
             module: &shader,
-            entry_point: Some(Interface::ENTRY),
+            entry_point: Some(&entry_point),
             compilation_options: wgpu::PipelineCompilationOptions {
                 // Kernels write workgroup memory before they read it.
                 zero_initialize_workgroup_memory: false,
@@ -214,11 +263,11 @@ impl Device {
 
     /// The words go to the driver as they are.
     #[allow(unsafe_code, reason = "wgpu does not look into the module")]
-    fn spirv_module(&self, kernel: &Kernel, words: Vec<u32>) -> wgpu::ShaderModule {
-        let entry = wgpu::PassthroughShaderEntryPoint {
-            name: Interface::ENTRY.into(),
-            workgroup_size: (kernel.group, 1, 1),
-        };
+    fn spirv_module(&self, kernel: &Kernel, words: Vec<u32>, entry: &str) -> wgpu::ShaderModule {
+        let module = kernel.foreign.as_ref().and_then(|f| f.bindings.as_ref());
+        let [x, y, z] = module.map_or([kernel.group, 1, 1], |m| m.local_size());
+        let entry =
+            wgpu::PassthroughShaderEntryPoint { name: entry.to_string().into(), workgroup_size: (x, y, z) };
         let descriptor = wgpu::ShaderModuleDescriptorPassthrough {
             label: Some(kernel.name.as_str()),
             entry_points: vec![entry].into(),
@@ -227,7 +276,7 @@ impl Device {
         };
         // Safety: the words are printed from a kernel that was validated against what the device was opened with, and
         // the tests hold the printer's modules against Khronos's validator; indices, loops and divisors are in order
-        // as said for WGSL below.
+        // as said for WGSL below. A foreign module was parsed and fits the device; for the rest its user answers.
         unsafe { self.raw.create_shader_module_passthrough(descriptor) }
     }
 

@@ -44,6 +44,8 @@ pub(crate) struct Step {
     pub(crate) group: wgpu::BindGroup,
     pub(crate) immediates: Vec<u8>,
     pub(crate) groups: [u32; 3],
+    /// Where the number of workgroups is, if that is in memory.
+    pub(crate) indirect: Option<(wgpu::Buffer, u64)>,
     pub(crate) op: &'static str,
     pub(crate) node: String,
 }
@@ -76,6 +78,7 @@ struct Checked<'a> {
     pipeline: &'a Arc<Pipeline>,
     /// By argument: the buffer, first byte and bytes to bind.
     bound: Vec<(&'a Arc<Buffer>, u64, u64)>,
+    indirect: Option<(&'a Arc<Buffer>, u64)>,
     params: Vec<u8>,
 }
 
@@ -107,7 +110,8 @@ impl Device {
         let pipeline = commands.pipelines.get(dispatch.kernel.0 as usize);
         let pipeline = pipeline.ok_or_else(|| wrong(format!("no pipeline {}", dispatch.kernel.0)))?;
         let kernel = &pipeline.kernel;
-        if pipeline.interface.checked != commands.checked {
+        // Foreign code knows nothing of checks.
+        if pipeline.interface.checked != (commands.checked && kernel.foreign.is_none()) {
             return Err(wrong(format!("kernel `{}` was not built for this kind of run", kernel.name)));
         }
         let count = |what: &str, expected, got| match expected == got {
@@ -139,8 +143,18 @@ impl Device {
             let grain = pipeline.interface.bindings.get(i).map_or(4, |b| u64::from(b.min_bytes)).max(4);
             bound.push(self.bind(commands, slice, grain, || format!("{}: `{name}`", at()))?);
         }
+        let mut indirect = None;
+        if let Some(slice) = &dispatch.indirect {
+            let buffer = find(commands, slice.buffer).map_err(&wrong)?;
+            let inside = slice.offset.checked_add(12).is_some_and(|end| end <= buffer.bytes);
+            if !inside || !slice.offset.is_multiple_of(4) {
+                let problem = format!("no number of workgroups at byte {} of its buffer", slice.offset);
+                return Err(wrong(problem));
+            }
+            indirect = Some((buffer, slice.offset));
+        }
         let params = pipeline.interface.param_bytes(number as u32, &dispatch.params);
-        Ok(Checked { dispatch, pipeline, bound, params })
+        Ok(Checked { dispatch, pipeline, bound, indirect, params })
     }
 
     /// The range to bind for a slice, in whole cells of `grain` bytes.
@@ -210,6 +224,7 @@ impl Device {
                 group: self.group(one, uniform.as_ref().zip(place), report.as_ref()),
                 immediates,
                 groups: one.dispatch.groups,
+                indirect: one.indirect.map(|(buffer, offset)| (buffer.raw.clone(), offset)),
                 op: one.dispatch.op,
                 node: one.dispatch.node.clone(),
             }
@@ -358,6 +373,7 @@ mod tests {
             args: Vec::new(),
             params: Vec::new(),
             groups: [1; 3],
+            indirect: None,
             op: "MatMul",
             node: format!("n{flops}"),
             flops,

@@ -274,8 +274,13 @@ fn encode(
         if !step.immediates.is_empty() {
             pass.set_immediates(0, &step.immediates);
         }
-        let [x, y, z] = step.groups;
-        pass.dispatch_workgroups(x, y, z);
+        match &step.indirect {
+            Some((buffer, offset)) => pass.dispatch_workgroups_indirect(buffer, *offset),
+            None => {
+                let [x, y, z] = step.groups;
+                pass.dispatch_workgroups(x, y, z);
+            }
+        }
     }
 }
 

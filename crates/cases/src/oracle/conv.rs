@@ -8,7 +8,7 @@ use super::region::rider;
 use super::value::{each, flat};
 
 /// Where window `o` reads with kernel element `k` on every axis; `None` in the padding.
-fn tap(window: &Window, size: &[usize], o: &[usize], k: &[usize]) -> Option<Vec<usize>> {
+pub(super) fn tap(window: &Window, size: &[usize], o: &[usize], k: &[usize]) -> Option<Vec<usize>> {
     (0..size.len())
         .map(|a| {
             let at = o[a] * window.strides[a] + k[a] * window.dilations[a];

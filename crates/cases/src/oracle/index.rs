@@ -11,7 +11,7 @@ fn from_front(index: i64, size: usize) -> i64 {
     if index < 0 { index.saturating_add(size as i64) } else { index }
 }
 
-fn clamped(index: i64, size: usize) -> usize {
+pub(super) fn clamped(index: i64, size: usize) -> usize {
     from_front(index, size).clamp(0, size as i64 - 1) as usize
 }
 

@@ -5,20 +5,27 @@
 mod attention;
 pub(crate) mod backend;
 mod contraction;
+mod control;
 mod conv;
 mod create;
 mod elementwise;
 mod index;
+mod interpolate;
 mod join;
 mod layout;
 mod norm;
 mod pool;
+mod quantize;
+mod random;
+mod recurrent;
 mod reduce;
 mod region;
 mod resize;
 mod rope;
 mod scan;
+mod signal;
 pub mod special;
+mod state_space;
 mod value;
 
 use olivine_ir::{Def, Graph, Op};
@@ -29,6 +36,11 @@ pub use value::{Numbers, Value};
 
 /// The results of one operation.
 pub fn eval(op: &Op, operands: &[Value]) -> Result<Vec<Value>, String> {
+    eval_in(op, operands, Between::Unrounded)
+}
+
+/// As [`eval`]; `between` says how graphs inside the operation hold their results.
+fn eval_in(op: &Op, operands: &[Value], between: Between) -> Result<Vec<Value>, String> {
     let types: Vec<_> = operands.iter().map(|v| v.ty).collect();
     let results = op.infer(&types)?;
     if let Some(v) = operands.iter().find(|v| v.len() != v.ty.shape.numel()) {
@@ -67,6 +79,12 @@ pub fn eval(op: &Op, operands: &[Value]) -> Result<Vec<Value>, String> {
         Op::Attention(op) => one(attention::attention(op, x, ty)),
         Op::KvAppend(op) => one(attention::kv_append(op, x)),
         Op::Rope(op) => one(rope::rope(op, x)),
+        Op::SelectiveScan(op) => state_space::selective_scan(op, x, &results),
+        Op::Mamba2(op) => state_space::mamba2(op, x, &results),
+        Op::GatedDeltaNet(op) => state_space::gated_delta_net(op, x, &results),
+        Op::CausalConv1d(op) => state_space::causal_conv1d(op, x, &results),
+        Op::Recurrent(op) => recurrent::layer(op, x, &results),
+        Op::Recurrence(op) => recurrent::recurrence(op, x, &results),
         Op::Reshape(_) => Ok(vec![Value { ty, data: x[0].data.clone() }]),
         Op::Transpose(op) => Ok(vec![layout::transpose(op, &x[0], ty)]),
         Op::Slice(op) => Ok(vec![layout::slice(op, &x[0], ty)]),
@@ -100,6 +118,25 @@ pub fn eval(op: &Op, operands: &[Value]) -> Result<Vec<Value>, String> {
         Op::GlobalPool(op) => one(pool::global(op, &x[0], ty)),
         Op::AdaptivePool(op) => one(pool::adaptive(op, &x[0], ty)),
         Op::Resize(op) => one(resize::resize(op, &x[0], ty)),
+        Op::GridSample(op) => one(interpolate::grid_sample(op, x, ty)),
+        Op::RoiAlign(op) => one(interpolate::roi_align(op, x, ty)),
+        Op::Fft(op) => one(signal::fft(op, x, ty)),
+        Op::Dft(op) => one(signal::dft(op, x, ty)),
+        Op::Stft(op) => one(signal::stft(op, x, ty)),
+        Op::MelFilterBank(op) => one(signal::mel_filter_bank(op, ty)),
+        Op::LogMel(op) => one(signal::log_mel(op, x, ty)),
+        Op::RngUniform(op) => one(random::uniform(op, x, ty)),
+        Op::RngNormal(op) => one(random::normal(op, x, ty)),
+        Op::Sample(op) => one(random::sample(op, x, ty)),
+        Op::Penalties(_) => one(random::penalties(x)),
+        Op::QuantizeLinear(op) => one(quantize::quantize(op, x, ty)),
+        Op::DequantizeLinear(op) => one(quantize::dequantize(op, x, ty)),
+        Op::QMatMul(op) => one(quantize::qmatmul(op, x, ty)),
+        Op::QConv(op) => one(quantize::qconv(op, x, ty)),
+        Op::If(op) => control::if_(op, x, between),
+        Op::Loop(op) => control::loop_(op, x, &results, between),
+        Op::Scan(op) => control::scan(op, x, &results, between),
+        Op::Custom(op) => Err(format!("the oracle does not know the custom operation `{}`", op.op.name())),
     }
 }
 
@@ -139,8 +176,8 @@ pub fn run(graph: &Graph, feeds: &[(String, Value)], between: Between) -> Result
             let value = if uses[id.index()] == 0 { slot.take() } else { slot.clone() };
             operands.push(value.ok_or_else(|| format!("`{}` reads a value not yet made", node.name))?);
         }
-        let results =
-            eval(&node.op, &operands).map_err(|e| format!("{} `{}`: {e}", node.op.name(), node.name))?;
+        let results = eval_in(&node.op, &operands, between)
+            .map_err(|e| format!("{} `{}`: {e}", node.op.name(), node.name))?;
         for (id, value) in node.outputs.iter().zip(results) {
             let last = graph.outputs().iter().any(|o| o.value == *id);
             values[id.index()] =

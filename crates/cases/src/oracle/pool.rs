@@ -50,7 +50,11 @@ fn length(v: &[f64], positions: &[usize], p: usize) -> f64 {
     positions.iter().map(|i| v[*i].abs().powi(p as i32)).sum::<f64>().powf(1.0 / p as f64)
 }
 
+/// A window that counts nothing has the mean 0.
 fn mean(v: &[f64], positions: &[usize], count: usize) -> f64 {
+    if count == 0 {
+        return 0.0;
+    }
     positions.iter().map(|i| v[*i]).sum::<f64>() / count as f64
 }
 

@@ -4,7 +4,8 @@ use olivine_ir::DType::{BF16, F16, F32, F64, U8};
 use olivine_ir::op::Window;
 
 use super::{FLOATS, PAIR};
-use crate::bound::{Bound, sum_of};
+use crate::bound::Bound::{self, Peak};
+use crate::bound::sum_of;
 use crate::case::Table;
 use crate::fill::Fill::Anything;
 use crate::fill::{normal, whole};
@@ -28,6 +29,8 @@ impl Row {
 
 pub(super) fn rows(t: &mut Table) {
     forward(t);
+    shapes(t);
+    epilogues(t);
     transposed(t);
     columns(t);
 }
@@ -81,9 +84,115 @@ fn forward(t: &mut Table) {
     }
 }
 
+/// Lengths, sizes and shares of channels at which kernels change.
+fn shapes(t: &mut Table) {
+    let rows = [
+        Row("1d-length-1", &[2, 5, 1], &[6, 5, 3], &[1], &[(1, 1)], &[1], 1),
+        Row("1d-length-31", &[2, 6, 31], &[10, 3, 5], &[2], &[(2, 1)], &[3], 2),
+        Row("1d-length-33", &[3, 7, 33], &[40, 7, 4], &[1], &[(3, 0)], &[1], 1),
+        Row("1d-length-1000", &[1, 4, 1000], &[5, 4, 3], &[3], &[(0, 2)], &[2], 1),
+        Row("1d-long-kernel", &[1, 2, 20], &[6, 2, 41], &[1], &[(20, 20)], &[1], 1),
+        Row("1d-depthwise-1000", &[1, 3, 1000], &[3, 1, 4], &[1], &[(3, 0)], &[1], 3),
+        Row("1d-depthwise-dilated", &[2, 3, 33], &[6, 1, 3], &[2], &[(5, 4)], &[4], 3),
+        Row("1d-no-filters", &[2, 3, 9], &[0, 3, 3], &[1], &[(0, 0)], &[1], 1),
+        Row("1d-no-channels", &[2, 0, 9], &[4, 0, 3], &[1], &[(1, 1)], &[1], 1),
+        Row("1d-only-padding", &[2, 3, 0], &[4, 3, 3], &[1], &[(2, 3)], &[1], 1),
+        Row("2d-1x1-groups", &[2, 8, 12, 12], &[12, 4, 1, 1], &[1, 1], &[(0, 0), (0, 0)], &[1, 1], 2),
+        Row("2d-1x1-one-pixel", &[3, 20, 1, 1], &[10, 20, 1, 1], &[1, 1], &[(0, 0), (0, 0)], &[1, 1], 1),
+        Row("2d-1x1-one-filter", &[1, 16, 13, 20], &[1, 16, 1, 1], &[1, 1], &[(0, 0), (0, 0)], &[1, 1], 1),
+        Row("2d-1x1-padded", &[1, 3, 5, 6], &[5, 3, 1, 1], &[1, 2], &[(1, 0), (2, 1)], &[1, 1], 1),
+        Row("2d-64-filters", &[2, 4, 16, 17], &[64, 4, 3, 3], &[1, 1], &[(1, 1), (1, 1)], &[1, 1], 1),
+        Row("2d-100-filters", &[2, 2, 20, 18], &[100, 2, 3, 3], &[1, 1], &[(1, 1), (0, 0)], &[1, 1], 1),
+        Row("2d-three-filters", &[1, 9, 13, 21], &[3, 9, 3, 3], &[1, 1], &[(1, 1), (1, 1)], &[1, 1], 1),
+        Row("2d-long-sum", &[1, 120, 5, 7], &[20, 120, 3, 3], &[1, 1], &[(1, 1), (1, 1)], &[1, 1], 1),
+        Row("2d-large-kernel", &[1, 2, 9, 8], &[5, 2, 19, 17], &[1, 1], &[(9, 9), (8, 8)], &[1, 1], 1),
+        Row("2d-depthwise-large", &[1, 2, 9, 8], &[2, 1, 9, 8], &[1, 1], &[(5, 4), (3, 4)], &[1, 1], 2),
+        Row("2d-depthwise-wide", &[2, 24, 20, 20], &[24, 1, 3, 3], &[1, 1], &[(1, 1), (1, 1)], &[1, 1], 24),
+        Row("2d-depthwise-even", &[2, 24, 21, 18], &[24, 1, 3, 3], &[1, 1], &[(1, 1), (1, 1)], &[1, 1], 24),
+        Row("2d-depthwise-stride", &[2, 24, 39, 40], &[24, 1, 3, 3], &[2, 2], &[(1, 1), (0, 1)], &[1, 1], 24),
+        Row(
+            "2d-depthwise-dilated",
+            &[1, 20, 30, 36],
+            &[20, 1, 5, 3],
+            &[1, 1],
+            &[(4, 4), (3, 3)],
+            &[2, 3],
+            20,
+        ),
+        Row(
+            "3d-depthwise",
+            &[1, 4, 4, 5, 6],
+            &[8, 1, 2, 3, 3],
+            &[1, 1, 2],
+            &[(0, 1), (1, 1), (1, 1)],
+            &[1, 1, 1],
+            4,
+        ),
+        Row(
+            "3d-dilated",
+            &[1, 2, 6, 7, 8],
+            &[9, 2, 2, 3, 2],
+            &[1, 2, 1],
+            &[(1, 1), (2, 0), (0, 3)],
+            &[2, 1, 3],
+            1,
+        ),
+    ];
+    for row in rows {
+        let (window, x, w, groups) = (row.window(), row.1, row.2, row.6);
+        let k: usize = w[1..].iter().product();
+        // What the narrow types change is in how elements lie, which depthwise kernels load as vectors.
+        let dtypes = if row.0.ends_with("depthwise-wide") { FLOATS } else { &[F32] };
+        t.case(&format!("{}/bias", row.0), dtypes, normal(), sum_of(k), move |g| {
+            let (bias, x) = (g.w([w[0]])?, g.x(x)?);
+            let w = g.w(w)?;
+            g.conv(x, w, Some(bias), window.clone(), groups)
+        });
+    }
+}
+
+/// Elementwise operations that a convolution takes along: what is added broadcasts in every way to the result.
+fn epilogues(t: &mut Table) {
+    let rows = [
+        Row("tiles", &[2, 5, 8, 9], &[40, 5, 3, 3], &[1, 1], &[(1, 1), (1, 1)], &[1, 1], 1),
+        Row("tiles-groups", &[2, 6, 5, 9], &[24, 3, 3, 3], &[1, 1], &[(1, 1), (1, 1)], &[1, 1], 2),
+        Row("long-sum", &[1, 120, 4, 6], &[20, 120, 3, 3], &[1, 1], &[(1, 1), (1, 1)], &[1, 1], 1),
+        Row("few", &[1, 6, 7, 8], &[2, 6, 3, 3], &[1, 1], &[(1, 1), (1, 1)], &[1, 1], 1),
+        Row("1x1", &[2, 16, 12, 12], &[20, 16, 1, 1], &[1, 1], &[(0, 0), (0, 0)], &[1, 1], 1),
+        Row("1x1-small", &[3, 16, 3, 4], &[20, 16, 1, 1], &[1, 1], &[(0, 0), (0, 0)], &[1, 1], 1),
+        Row("1x1-one-pixel", &[3, 16, 1, 1], &[20, 16, 1, 1], &[1, 1], &[(0, 0), (0, 0)], &[1, 1], 1),
+        Row("depthwise", &[2, 6, 7, 8], &[6, 1, 3, 3], &[1, 1], &[(1, 1), (1, 1)], &[1, 1], 6),
+        Row("no-channels", &[2, 0, 3, 4], &[5, 0, 1, 1], &[1, 1], &[(0, 0), (0, 0)], &[1, 1], 1),
+    ];
+    for row in rows {
+        let (name, x, w, groups) = (row.0, row.1, row.2, row.6);
+        let (m, height, width) = (w[0], x[2], x[3]);
+        let window = row.window();
+        let dtypes: &[_] = if name == "tiles" { FLOATS } else { &[F32] };
+        t.case(&format!("{name}/relu-residual"), dtypes, normal(), Peak(64.0), move |g| {
+            let (data, bias) = (g.x(x)?, g.w([m])?);
+            let (w, residual) = (g.w(w)?, g.x([x[0], m, height, width])?);
+            let y = g.conv(data, w, Some(bias), window.clone(), groups)?;
+            let y = g.relu(y)?;
+            g.add(y, residual)
+        });
+        let window = row.window();
+        t.case(&format!("{name}/silu-broadcast"), &[F32], normal(), Peak(96.0), move |g| {
+            let (data, w, scale) = (g.x(x)?, g.w(w)?, g.w([m, 1, 1])?);
+            let (rows, columns, images) = (g.x([height, 1])?, g.x([width])?, g.x([x[0], 1, 1, 1])?);
+            let y = g.conv(data, w, None, window.clone(), groups)?;
+            let y = g.mul(y, scale)?;
+            let y = g.silu(y)?;
+            let y = g.add(y, rows)?;
+            let y = g.add(y, columns)?;
+            g.add(y, images)
+        });
+    }
+}
+
 fn transposed(t: &mut Table) {
     // The weight is [C, M / groups, ..]; the last list is the output padding.
-    let rows: [(Row, &[usize]); 12] = [
+    let rows: [(Row, &[usize]); 21] = [
         (Row("1d", &[2, 3, 7], &[3, 4, 3], &[1], &[(0, 0)], &[1], 1), &[0]),
         (Row("1d-stride", &[1, 4, 7], &[4, 2, 4], &[2], &[(1, 1)], &[1], 1), &[0]),
         (Row("1d-output-padding", &[1, 2, 5], &[2, 3, 3], &[3], &[(1, 0)], &[1], 1), &[2]),
@@ -95,6 +204,29 @@ fn transposed(t: &mut Table) {
         (Row("2d-groups", &[1, 6, 4, 4], &[6, 2, 3, 3], &[2, 1], &[(1, 1), (1, 1)], &[1, 1], 3), &[0, 0]),
         (Row("2d-depthwise", &[1, 4, 4, 4], &[4, 1, 4, 4], &[2, 2], &[(1, 1), (1, 1)], &[1, 1], 4), &[0, 0]),
         (Row("2d-asymmetric", &[1, 2, 4, 5], &[2, 2, 3, 3], &[2, 2], &[(0, 2), (1, 0)], &[1, 1], 1), &[0, 1]),
+        (Row("1d-length-1", &[2, 3, 1], &[3, 2, 4], &[3], &[(1, 0)], &[1], 1), &[1]),
+        (Row("1d-length-33", &[1, 4, 33], &[4, 20, 5], &[2], &[(2, 2)], &[1], 1), &[1]),
+        (Row("1d-length-1000", &[1, 2, 1000], &[2, 1, 3], &[1], &[(1, 1)], &[1], 1), &[0]),
+        (Row("1d-empty", &[2, 3, 0], &[3, 4, 3], &[4], &[(0, 0)], &[1], 1), &[3]),
+        (Row("1d-no-batch", &[0, 3, 5], &[3, 4, 3], &[1], &[(0, 0)], &[1], 1), &[0]),
+        (Row("1d-no-channels", &[2, 0, 5], &[0, 4, 3], &[2], &[(0, 0)], &[1], 1), &[0]),
+        (Row("2d-filters", &[2, 24, 9, 8], &[24, 40, 4, 4], &[2, 2], &[(1, 1), (1, 1)], &[1, 1], 1), &[0, 0]),
+        (
+            Row("2d-long-sum", &[1, 160, 4, 5], &[160, 12, 3, 3], &[1, 2], &[(1, 1), (1, 1)], &[1, 1], 1),
+            &[0, 1],
+        ),
+        (
+            Row(
+                "3d-groups",
+                &[1, 4, 3, 2, 4],
+                &[4, 3, 3, 2, 3],
+                &[1, 2, 2],
+                &[(1, 0), (0, 1), (1, 1)],
+                &[1, 2, 1],
+                2,
+            ),
+            &[0, 1, 1],
+        ),
         (
             Row(
                 "3d",
@@ -128,6 +260,10 @@ fn columns(t: &mut Table) {
         Row("1d", &[2, 3, 9], &[3], &[1], &[(0, 0)], &[1], 1),
         Row("2d", &[2, 3, 6, 7], &[3, 2], &[1, 2], &[(1, 0), (0, 1)], &[1, 1], 1),
         Row("2d-dilated", &[1, 2, 8, 9], &[2, 3], &[2, 1], &[(1, 1), (2, 2)], &[3, 2], 1),
+        Row("1d-length-1000", &[1, 2, 1000], &[5], &[1], &[(2, 2)], &[1], 1),
+        Row("2d-larger-than-input", &[1, 2, 3, 4], &[5, 6], &[1, 1], &[(2, 2), (3, 3)], &[1, 1], 1),
+        Row("2d-no-batch", &[0, 2, 5, 5], &[3, 3], &[1, 1], &[(0, 0), (0, 0)], &[1, 1], 1),
+        Row("1d-only-padding", &[2, 3, 0], &[3], &[1], &[(2, 2)], &[1], 1),
         Row("3d", &[1, 2, 4, 5, 4], &[2, 2, 3], &[1, 2, 1], &[(0, 0), (1, 1), (1, 0)], &[1, 1, 1], 1),
     ];
     for row in rows {

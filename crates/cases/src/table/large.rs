@@ -3,14 +3,27 @@
 use olivine_ir::DType::{F16, F32, I32, I64};
 use olivine_ir::op::{CumulativeKind, ReduceKind};
 
-use crate::bound::Bound::{Bits, Exact};
+use crate::bound::Bound::{Bits, Exact, Near};
 use crate::bound::sum_of;
 use crate::case::Table;
 use crate::fill::{Fill, normal, whole};
 
 const MANY: usize = 20_000_000;
+const MILLION: usize = 1 << 20;
+
+/// Lengths around what a subgroup, a workgroup and 16 bits hold.
+const LENGTHS: [usize; 6] = [1, 31, 33, 1000, 4096, 65_537];
 
 pub(super) fn rows(t: &mut Table) {
+    lengths(t);
+    t.case("sort-1M", &[F32], normal(), Exact, |g| {
+        let x = g.x([MILLION])?;
+        g.sort(x, 0, false)
+    });
+    t.case("top_k-1M", &[F32], normal(), Exact, |g| {
+        let x = g.x([MILLION])?;
+        g.top_k(x, 50, 0, true)
+    });
     t.case("add-20M", &[F32], Fill::Whole(-1000, 1000), Exact, |g| {
         let x = g.x([MANY])?;
         g.add(x, x)
@@ -58,4 +71,30 @@ pub(super) fn rows(t: &mut Table) {
         let (x, y) = (g.x([130, 1000])?, g.x([1000, 70])?);
         g.matmul(x, y)
     });
+}
+
+/// Folds, scans and softmax over rows and columns of every length.
+fn lengths(t: &mut Table) {
+    for n in LENGTHS {
+        for (place, dims, axis) in [("row", [2, n], 1isize), ("column", [n, 3], 0)] {
+            t.case(&format!("mean-{place}-{n}"), &[F32], normal(), sum_of(n), move |g| {
+                let x = g.x(dims)?;
+                g.reduce(ReduceKind::Mean, x, &[axis], false)
+            });
+            t.case(&format!("max-{place}-{n}"), &[F32], normal(), Exact, move |g| {
+                let x = g.x(dims)?;
+                g.reduce(ReduceKind::Max, x, &[axis], false)
+            });
+            t.case(&format!("softmax-{place}-{n}"), &[F32], normal(), Near(24.0, 0.01), move |g| {
+                let x = g.x(dims)?;
+                g.softmax(x, axis)
+            });
+            for (tail, exclusive, reverse) in [("", false, false), ("-exclusive-reverse", true, true)] {
+                t.case(&format!("cumsum-{place}-{n}{tail}"), &[F32], whole(-9, 9), Exact, move |g| {
+                    let x = g.x(dims)?;
+                    g.cumulative(CumulativeKind::Sum, x, axis, exclusive, reverse)
+                });
+            }
+        }
+    }
 }

@@ -8,18 +8,26 @@ mod attention;
 mod binary;
 mod composite;
 mod contraction;
+mod control;
 mod conv;
+mod dtypes;
 mod fused;
+mod generate;
 mod index;
+mod interpolate;
 mod large;
 mod movement;
 mod norm;
 mod pool;
+mod quantize;
+mod recurrent;
 mod reduce;
 mod resize;
 mod rope;
 mod scan;
 mod select;
+mod signal;
+mod state_space;
 mod unary;
 
 use olivine_ir::DType;
@@ -41,7 +49,7 @@ type Family = (&'static str, fn(&mut Table));
 
 /// Every case; cheap, since no data is made before a case runs.
 pub fn table() -> Vec<Case> {
-    let families: [Family; 18] = [
+    let families: &[Family] = &[
         ("unary", unary::rows),
         ("cast", select::casts),
         ("binary", binary::rows),
@@ -52,13 +60,21 @@ pub fn table() -> Vec<Case> {
         ("scan", scan::rows),
         ("attention", attention::rows),
         ("rope", rope::rows),
+        ("state_space", state_space::rows),
+        ("recurrent", recurrent::rows),
         ("movement", movement::rows),
         ("index", index::rows),
         ("conv", conv::rows),
         ("pool", pool::rows),
         ("resize", resize::rows),
+        ("interpolate", interpolate::rows),
+        ("signal", signal::rows),
+        ("generate", generate::rows),
+        ("quantize", quantize::rows),
         ("composite", composite::rows),
+        ("control", control::rows),
         ("fused", fused::rows),
+        ("dtypes", dtypes::rows),
         ("large", large::rows),
     ];
     let mut cases = Vec::new();

@@ -75,7 +75,7 @@ fn channel_norms(t: &mut Table) {
     ];
     for (name, x) in shapes {
         for groups in [1usize, 2, 3, 6] {
-            t.case(&format!("group_norm/{name}-{groups}"), PAIR, normal(), ONE, move |g| {
+            t.case(&format!("group_norm/{name}-{groups}"), FLOATS, normal(), ONE, move |g| {
                 let (x, gamma, beta) = (g.x(x)?, g.w([6])?, g.w([6])?);
                 g.group_norm(x, gamma, beta, groups, 1e-5)
             });

@@ -60,7 +60,7 @@ fn axes(t: &mut Table) {
 }
 
 fn one(t: &mut Table, what: &str, kind: ReduceKind, dtypes: &[olivine_ir::DType], fill: Fill, bound: Bound) {
-    for (place, axis) in [("middle", 1isize), ("last", 2)] {
+    for (place, axis) in [("first", 0isize), ("middle", 1), ("last", 2)] {
         t.case(&format!("{}/{what}-{place}", kind.name()), dtypes, fill.clone(), bound, move |g| {
             let x = g.x([5, 11, 13])?;
             g.reduce(kind, x, &[axis], false)

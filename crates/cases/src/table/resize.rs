@@ -1,6 +1,6 @@
 //! Resizing over interpolations, coordinate modes and rounding modes.
 
-use olivine_ir::DType::{F32, I32, U8};
+use olivine_ir::DType::{BF16, Bool, F16, F32, F64, I16, I32, I64, U8};
 use olivine_ir::op::{CoordinateMode, NearestMode, Resize, ResizeMode};
 
 use super::{FLOATS, PAIR};
@@ -34,6 +34,8 @@ pub(super) fn rows(t: &mut Table) {
     nearest(t);
     smooth(t);
     filters(t);
+    many(t);
+    scales(t);
 }
 
 fn nearest(t: &mut Table) {
@@ -50,7 +52,7 @@ fn nearest(t: &mut Table) {
     }
     let twice = op(&[1, 3, 10, 8], ResizeMode::Nearest, CoordinateMode::Asymmetric);
     let twice = Resize { nearest: NearestMode::Floor, ..twice };
-    t.case("nearest/twice", &[F32, U8, I32], Anything, Bits, move |g| {
+    t.case("nearest/twice", &[F32, BF16, F64, U8, I16, I32, I64, Bool], Anything, Bits, move |g| {
         let x = g.x([1, 3, 5, 4])?;
         g.add1(twice.clone(), &[x])
     });
@@ -84,7 +86,7 @@ fn smooth(t: &mut Table) {
         for mode in [ResizeMode::Linear, ResizeMode::Cubic] {
             for (name, x, out) in sizes {
                 let what = format!("{}/{}-{name}", mode.name(), coordinates.name());
-                row(t, &what, PAIR, x, op(out, mode, *coordinates));
+                row(t, &what, &[F32, F16, BF16], x, op(out, mode, *coordinates));
             }
         }
     }
@@ -116,6 +118,60 @@ fn smooth(t: &mut Table) {
             let scaled =
                 Resize { scales: Some(vec![1.0, 1.0, 1.75, 0.6]), ..op(&[1, 2, 7, 5], mode, *coordinates) };
             row(t, &format!("{name}/scales-{}", coordinates.name()), &[F32], &[1, 2, 4, 9], scaled);
+        }
+    }
+}
+
+/// Enough results that invocations compute several rows, in every layout of kept and resized axes.
+fn many(t: &mut Table) {
+    let shapes: [(&str, &[usize], &[usize]); 5] = [
+        ("twice", &[1, 2, 97, 99], &[1, 2, 194, 198]),
+        ("channels-last", &[1, 67, 65, 4], &[1, 134, 130, 4]),
+        ("channels-between", &[1, 66, 5, 65], &[1, 133, 5, 130]),
+        ("down", &[1, 2, 300, 601], &[1, 2, 222, 150]),
+        ("1d", &[1, 40000], &[1, 66001]),
+    ];
+    for (name, x, out) in shapes {
+        let coordinates = CoordinateMode::HalfPixel;
+        let narrow = &[F32, F16, U8];
+        let base = op(out, ResizeMode::Nearest, coordinates);
+        row(t, &format!("nearest/many-{name}"), narrow, x, base);
+        row(t, &format!("linear/many-{name}"), PAIR, x, op(out, ResizeMode::Linear, coordinates));
+        row(
+            t,
+            &format!("cubic/many-{name}"),
+            &[F32],
+            x,
+            op(out, ResizeMode::Cubic, CoordinateMode::AlignCorners),
+        );
+        let antialias = Resize { antialias: true, ..op(out, ResizeMode::Linear, coordinates) };
+        row(t, &format!("linear/many-antialias-{name}"), &[F32], x, antialias);
+    }
+    let volume = op(&[1, 1, 42, 40, 41], ResizeMode::Linear, CoordinateMode::HalfPixel);
+    row(t, "linear/many-3d", FLOATS, &[1, 1, 21, 27, 30], volume);
+    let far = op(&[1, 1, 3, 4], ResizeMode::Linear, CoordinateMode::HalfPixel);
+    let far = Resize { antialias: true, ..far };
+    row(t, "linear/far-down-antialias", FLOATS, &[1, 1, 90, 77], far);
+    let rank = op(&[2, 2, 3, 1, 2, 2, 4, 3], ResizeMode::Linear, CoordinateMode::Asymmetric);
+    row(t, "linear/rank-8", PAIR, &[2, 1, 3, 1, 2, 1, 2, 2], rank);
+    let rank = op(&[2, 2, 3, 1, 2, 2, 4, 3], ResizeMode::Nearest, CoordinateMode::Asymmetric);
+    row(t, "nearest/rank-8", PAIR, &[2, 1, 3, 1, 2, 1, 2, 2], rank);
+    for mode in ResizeMode::ALL {
+        row(t, &format!("{}/rank-0", mode.name()), &[F32], &[], op(&[], *mode, CoordinateMode::HalfPixel));
+    }
+}
+
+/// Scales that the sizes do not follow from, in every mode and every float.
+fn scales(t: &mut Table) {
+    let cases: [(&str, f64, usize); 4] =
+        [("up", 2.6, 26), ("down", 0.37, 3), ("third", 1.0 / 3.0, 3), ("tenths", 0.7, 7)];
+    for coordinates in CoordinateMode::ALL {
+        for mode in ResizeMode::ALL {
+            for (name, scale, size) in cases {
+                let scaled = Resize { scales: Some(vec![1.0, scale]), ..op(&[3, size], *mode, *coordinates) };
+                let what = format!("{}/scaled-{name}-{}", mode.name(), coordinates.name());
+                row(t, &what, FLOATS, &[3, 10], scaled);
+            }
         }
     }
 }

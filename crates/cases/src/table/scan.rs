@@ -1,6 +1,6 @@
 //! Scans and orders along every axis, with ties and NaN.
 
-use olivine_ir::DType::{F16, F32, F64, I32, I64, U8};
+use olivine_ir::DType::{self, BF16, F16, F32, F64, I16, I32, I64, U8};
 use olivine_ir::op::CumulativeKind as K;
 
 use super::{FLOATS, INTS, NUMBERS, PAIR};
@@ -78,6 +78,23 @@ fn top_k(t: &mut Table) {
                 g.top_k(x, k, axis, largest)
             });
         }
+        // Rows in several parts, and more results than a workgroup sorts.
+        for (size, k) in [(65_537, 50), (40_000, 5000), (12_288, 1)] {
+            t.case(&format!("top_k/{k}-of-{size}-{way}"), &[F32], normal(), Exact, move |g| {
+                let x = g.x([2, size])?;
+                g.top_k(x, k, 1, largest)
+            });
+        }
+        // Ties that only positions settle.
+        let ties: &[DType] = if largest { &[BF16, I64] } else { &[F32, U8] };
+        t.case(&format!("top_k/long-ties-{way}"), ties, whole(0, 2), Exact, move |g| {
+            let x = g.x([2, 20_000])?;
+            g.top_k(x, 700, 1, largest)
+        });
+        t.case(&format!("top_k/long-nan-{way}"), &[F32, F64], Mixed(f64::NAN, 0.1), Exact, move |g| {
+            let x = g.x([10_000, 2])?;
+            g.top_k(x, 1100, 0, largest)
+        });
         t.case(&format!("top_k/ties-{way}"), NUMBERS, whole(0, 3), Exact, move |g| {
             let x = g.x([4, 30])?;
             g.top_k(x, 11, 1, largest)
@@ -106,10 +123,28 @@ fn orders(t: &mut Table) {
             let x = g.x([5, 40])?;
             g.argsort(x, 1, descending)
         });
-        t.case(&format!("sort/long-{way}"), &[F32], normal(), Exact, move |g| {
-            let x = g.x([2, 4097])?;
-            g.sort(x, 1, descending)
-        });
+        // Every kind of key once: each costs several kernels.
+        let (sorted, listed): ([&[DType]; 2], [&[DType]; 2]) = match descending {
+            false => ([&[F32, F64], &[U8, I64]], [&[F32], &[I64]]),
+            true => ([&[F16], &[I16]], [&[F64], &[U8]]),
+        };
+        for (fill, sorted, listed) in [(Special, sorted[0], listed[0]), (Anything, sorted[1], listed[1])] {
+            t.case(&format!("sort/long-{way}"), sorted, fill.clone(), Exact, move |g| {
+                let x = g.x([2, 6000])?;
+                g.sort(x, 1, descending)
+            });
+            t.case(&format!("argsort/long-{way}"), listed, fill, Exact, move |g| {
+                let x = g.x([4099, 2])?;
+                g.argsort(x, 0, descending)
+            });
+        }
+        let sizes: &[usize] = if descending { &[65_537] } else { &[1, 31, 33, 1000, 4096, 65_537] };
+        for size in sizes.iter().copied() {
+            t.case(&format!("sort/{size}-{way}"), &[F32], normal(), Exact, move |g| {
+                let x = g.x([3, size])?;
+                g.sort(x, 1, descending)
+            });
+        }
         t.case(&format!("sort/single-{way}"), &[F32], normal(), Exact, move |g| {
             let x = g.x([5, 1])?;
             g.sort(x, 1, descending)

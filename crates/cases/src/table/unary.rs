@@ -134,6 +134,11 @@ fn edges(t: &mut Table) {
             },
         );
     }
+    let halves = these(&[0.5, 1.5, 2.5, 3.5, -0.5, -1.5, -2.5, 0.49, 0.51, 1022.5, 1023.5]);
+    t.case("round/half-to-even", FLOATS, halves, Exact, |g| {
+        let x = g.x([22])?;
+        g.round(x)
+    });
     t.case("gelu/tail", PAIR, uniform(-12.5, -2.0), Ulp(4.0), |g| {
         let x = g.x([2000])?;
         g.gelu(x)

@@ -1,11 +1,14 @@
 //! The passes, in the order they run. Each is a file: its name, what it needs and what it gives.
 //!
 //! ```text
-//!   canonicalise ─ fold ─ cse ─ dce ─ legalise ─ canonicalise ─ fold ─ cse ─ (fuse) ─ views ─ pack ─ cse ─ dce
+//!   canonicalise ─ fold ─ (control ─ …) ─ cse ─ dce ─ legalise ─ canonicalise ─ fold ─ cse ─ (fuse) ─ views ─ pack ─ cse ─ dce
 //!   └─ the graph as written, smaller ─┘ └─ kernel and layout ops only ────┘          └─ no layout op but view
 //! ```
+//!
+//! Every pass also runs on the graphs inside operations, before it runs on the graph around them.
 
 mod canonical;
+mod control;
 mod cse;
 mod dce;
 mod fold;
@@ -16,6 +19,7 @@ mod views;
 
 use crate::{Options, Pass};
 use canonical::Canonicalise;
+use control::Control;
 use cse::Cse;
 use dce::Dce;
 use fold::Fold;
@@ -23,18 +27,23 @@ use legalise::Legalise;
 use pack::Pack;
 use views::Views;
 
-/// All passes that `options` ask for.
-pub(crate) fn pipeline(options: &Options<'_>) -> Vec<Box<dyn Pass>> {
-    let mut passes: Vec<Box<dyn Pass>> = vec![
-        Box::new(Canonicalise),
-        Box::new(Fold),
-        Box::new(Cse),
+/// All passes that `options` ask for; `control` says whether the graph has operations with graphs inside.
+pub(crate) fn pipeline(options: &Options<'_>, control: bool) -> Vec<Box<dyn Pass>> {
+    let mut passes: Vec<Box<dyn Pass>> = vec![Box::new(Canonicalise), Box::new(Fold)];
+    if control {
+        // What a graph in its node's place computes of constants may decide the next one.
+        let again = [Box::new(Control) as Box<dyn Pass>, Box::new(Canonicalise), Box::new(Fold)];
+        passes.extend(again);
+        passes.push(Box::new(Control));
+    }
+    passes.extend([
+        Box::new(Cse) as Box<dyn Pass>,
         Box::new(Dce),
         Box::new(Legalise),
         Box::new(Canonicalise),
         Box::new(Fold),
         Box::new(Cse),
-    ];
+    ]);
     if !options.no_fusion {
         passes.extend(fuse::passes());
     }

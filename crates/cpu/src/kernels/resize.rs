@@ -3,6 +3,7 @@
 //! Interpolation is separable. Leading axes are resampled one after another; the last two together, plane by plane and
 //! in bands of rows, so that what lies between stays in cache.
 
+use olivine_compile::resample::{Filter, is_unchanged, nearest};
 use olivine_ir::DType;
 use olivine_ir::op::{Resize, ResizeMode};
 
@@ -10,13 +11,11 @@ use super::conv::real::{Half, Real, narrowed, widened};
 use super::conv::scratch::with_scratch;
 use crate::operand::{Operand, Target};
 
-mod axis;
 #[cfg(test)]
 mod tests;
 
 use crate::parallel;
 use crate::simd::{self, Kernel};
-use axis::{Filter, is_unchanged, nearest};
 
 /// Elements a task should write at least.
 const TASK: usize = 1 << 14;

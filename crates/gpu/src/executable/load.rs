@@ -52,7 +52,7 @@ impl<D: Driver> Executable<D> {
                 (Content::Packed { key: Some(key) }, Some(packed)) => {
                     self.weights.keep_packed(generation, key, packed.clone());
                 }
-                (Content::LoadScratch, _) => *buffer = None,
+                (Content::LoadScratch | Content::LoadGates, _) => *buffer = None,
                 _ => {}
             }
         }
@@ -70,7 +70,7 @@ impl<D: Driver> Executable<D> {
         let mut known = Vec::with_capacity(self.program.buffers.len());
         for decl in &self.program.buffers {
             let (buffer, there) = match &decl.content {
-                Content::Arena | Content::Input(_) | Content::Output(_) => (None, true),
+                Content::Arena | Content::Gates | Content::Input(_) | Content::Output(_) => (None, true),
                 Content::Constant(tensor) => {
                     let buffer = driver.allocate(decl.bytes, "a constant")?;
                     driver.write(&buffer, 0, tensor.data().as_bytes())?;
@@ -88,6 +88,7 @@ impl<D: Driver> Executable<D> {
                     None => (Some(driver.allocate(decl.bytes, "a packed weight")?), false),
                 },
                 Content::LoadScratch => (Some(driver.allocate(decl.bytes, "scratch at load")?), false),
+                Content::LoadGates => (Some(driver.allocate_gates(decl.bytes, "gates at load")?), false),
             };
             buffers.push(buffer);
             known.push(there);

@@ -316,6 +316,8 @@ fn describe(content: &Content, program: &Program) -> String {
         Content::Param(name, _) => format!("param `{name}`"),
         Content::Packed { .. } => "a packed weight".into(),
         Content::LoadScratch => "scratch at load".into(),
+        Content::Gates => "the gates of branches and loops".into(),
+        Content::LoadGates => "gates at load".into(),
     }
 }
 

@@ -78,10 +78,17 @@ impl<D: Driver> Executable<D> {
             }
         }
         for (decl, place) in program.buffers.iter().zip(&mut buffers) {
-            let of_the_run = matches!(decl.content, Content::Arena | Content::Input(_) | Content::Output(_));
-            if of_the_run && place.is_none() {
-                *place = Some(self.driver.allocate(decl.bytes, &super::describe(&decl.content, program))?);
+            if place.is_some() {
+                continue;
             }
+            let label = || super::describe(&decl.content, program);
+            *place = match decl.content {
+                Content::Arena | Content::Input(_) | Content::Output(_) => {
+                    Some(self.driver.allocate(decl.bytes, &label())?)
+                }
+                Content::Gates => Some(self.driver.allocate_gates(decl.bytes, &label())?),
+                _ => None,
+            };
         }
         let host_inputs = program.inputs.iter().zip(feeds).filter(|(_, f)| matches!(f, Feed::Host(_)));
         let uploads: Vec<(BufferId, u64)> =

@@ -4,10 +4,10 @@
 //! there are few and long lines, the totals of their parts are folded first, and every part begins with those before.
 
 use olivine_ir::op::{Cumulative, CumulativeKind, ReduceKind};
-use olivine_kernel::{Access, Buf, Val};
+use olivine_kernel::{Access, Buf, Val, Var};
 
 use super::reduce::{self, Block, Fold, Folded, Kind, Split, States};
-use super::rows::{Clusters, GROUP, stored};
+use super::rows::{BUSY, Clusters, GROUP, stored};
 use crate::lower::launch::{Launch, bytes};
 use crate::lower::site::{Operand, Site, Target, linear_group};
 
@@ -30,7 +30,9 @@ pub(crate) fn cumulative(op: &Cumulative, site: &mut Site<'_>) -> Result<(), Str
     };
     let fold = Kind { kind, dtype };
     let folded = Folded::packed(&[lines / inner, n, inner], &[1]);
-    let split = folded.split(super::rows::vector(dtype), site.group_size(GROUP));
+    // A part goes on where the one before ends, round by round: many short ones keep more loads under way.
+    let busy = if inner == 1 { 4 * BUSY } else { BUSY };
+    let split = folded.split_among(busy, super::rows::vector(dtype), site.group_size(GROUP));
     let totals = match split.parts {
         1 => None,
         _ => Some(reduce::parts(&fold, &x, &folded, split, site)?),
@@ -97,14 +99,8 @@ impl Scan<'_> {
     }
 
     fn rows(&self, site: &mut Site<'_>) -> Result<(), String> {
-        const HELD: usize = 4;
-        let group = site.group_size(GROUP);
-        let width = match self.totals {
-            Some(_) => group,
-            None => self.n.div_ceil(HELD).next_power_of_two().min(group as usize) as u32,
-        };
-        let vector = super::rows::vector(self.x.ty.dtype);
-        let lanes = if self.n.is_multiple_of(HELD) { vector } else { 1 };
+        let tile = Tile::new(self, site.group_size(GROUP));
+        let (group, width) = (tile.group, tile.width);
         let k = site.builder(&format!("{}_rows", self.op.kind.name()), group);
         let l = Launch::new(&k);
         let (source, sink) = (l.read("x", &self.x), l.write("y", &self.y));
@@ -122,11 +118,14 @@ impl Scan<'_> {
             Some(totals) => {
                 let totals = totals.bind(&l, Access::Read)[0];
                 let parts = l.size("parts", self.split.parts);
+                // Backwards: what was folded last may still be in the device's caches.
+                let all = rows * parts;
+                let live = work.lt(all);
+                let work = live.select(all - 1u32 - work, work);
                 let row = work / parts;
                 let part = work - row * parts;
                 let (first, end) = self.before(part, parts);
                 let own = k.var(identity);
-                let live = row.lt(rows);
                 k.for_(first + lane, live.select(end, first), k.u32(width), |p| {
                     own.set(self.join(own.get(), totals.load(row * parts + p)));
                 });
@@ -136,42 +135,42 @@ impl Scan<'_> {
         let piece = self.piece(&l, part);
         let live = row.lt(rows);
         let base = row.min(rows - 1) * l.size("length", self.n);
-        let tile = width * HELD as u32;
-        let rounds = (piece.len() + (tile - 1)) / tile;
+        let rounds = (piece.len() + (tile.len() - 1)) / tile.len();
+        // Parts of lines have many rounds: the next one's loads are under way while one is scanned.
+        let ahead: Option<Vec<Vec<Var<'_>>>> = self.totals.as_ref().map(|_| {
+            let first = tile.runs(source, base, &piece, &tile.begins(lane, k.u32(0)), identity);
+            first.into_iter().map(|run| run.into_iter().map(|v| k.var(v)).collect()).collect()
+        });
         k.for_(k.u32(0), rounds, k.u32(1), |round| {
-            let first = round * tile + lane * HELD;
-            let runs: Vec<Val<'_>> = (0..HELD).step_by(lanes).map(|i| first + i).collect();
-            let mut held = Vec::with_capacity(HELD);
-            for at in &runs {
-                // Loads past the end repeat the last run, so that none waits for a branch.
-                let inside = at.lt(piece.len());
-                let at = inside.select(*at, k.u32(0));
-                let mut values = source.load_vec(base + piece.run(at, lanes as u32), lanes as u8);
-                if piece.reverse {
-                    values.reverse();
-                }
-                held.extend(values.into_iter().map(|v| inside.select(v, identity)));
-            }
-            let mut sums = held.clone();
-            for i in 1..HELD {
-                sums[i] = self.join(sums[i - 1], sums[i]);
-            }
-            let (before, all) = clusters.scan(sums[HELD - 1], identity, join);
-            let begin = self.join(carry.get(), before);
-            carry.set(self.join(carry.get(), all));
-            let result = |i: usize| match (self.op.exclusive, i) {
-                (true, 0) => begin,
-                (true, _) => self.join(begin, sums[i - 1]),
-                (false, _) => self.join(begin, sums[i]),
-            };
-            for (run, at) in runs.iter().enumerate() {
-                k.if_(live & at.lt(piece.len()), || {
-                    let mut values: Vec<Val<'_>> = (0..lanes).map(|i| result(run * lanes + i)).collect();
-                    if piece.reverse {
-                        values.reverse();
+            let begins = tile.begins(lane, round);
+            let mut runs: Vec<Vec<Val<'_>>> = match &ahead {
+                None => tile.runs(source, base, &piece, &begins, identity),
+                Some(held) => {
+                    let now = held.iter().map(|run| run.iter().map(|v| v.get()).collect()).collect();
+                    let next = tile.begins(lane, round + 1);
+                    let next = tile.runs(source, base, &piece, &next, identity);
+                    for (held, next) in held.iter().zip(next) {
+                        held.iter().zip(next).for_each(|(var, value)| var.set(value));
                     }
-                    sink.store_vec(base + piece.run(*at, lanes as u32), &values);
-                });
+                    now
+                }
+            };
+            for run in &mut runs {
+                for i in 1..run.len() {
+                    run[i] = self.join(run[i - 1], run[i]);
+                }
+            }
+            let sums: Vec<Val<'_>> = runs.iter().map(|run| run[run.len() - 1]).collect();
+            let (before, all) = clusters.scan_many(&sums, identity, join);
+            for ((at, run), (before, all)) in begins.iter().zip(&runs).zip(before.into_iter().zip(all)) {
+                let begin = self.join(carry.get(), before);
+                carry.set(self.join(carry.get(), all));
+                let inclusive = run.iter().map(|v| self.join(begin, *v));
+                let results: Vec<Val<'_>> = match self.op.exclusive {
+                    true => [begin].into_iter().chain(inclusive).take(run.len()).collect(),
+                    false => inclusive.collect(),
+                };
+                tile.store(sink, base, &piece, *at, live, results);
             }
         });
         let groups = (self.lines * self.split.parts).div_ceil((group / width) as usize);
@@ -245,6 +244,109 @@ impl Scan<'_> {
         });
         let bound = l.done();
         site.dispatch(k, bound, (blocks * self.split.parts) as u64, self.cost())
+    }
+}
+
+/// Elements that an invocation has from one place.
+const RUN: u32 = 4;
+
+/// Runs of an invocation at a time at most.
+const RUNS: u32 = 4;
+
+/// How a row is given to a cluster: its invocations have runs side by side, and that several times over, so that one
+/// exchange serves many elements.
+struct Tile {
+    group: u32,
+    /// Invocations of a row.
+    width: u32,
+    /// Runs of an invocation.
+    runs: u32,
+    /// Elements of a load.
+    lanes: u32,
+}
+
+impl Tile {
+    fn new(scan: &Scan<'_>, group: u32) -> Self {
+        let n = scan.n;
+        let vector = super::rows::vector(scan.x.ty.dtype) as u32;
+        let lanes = if n.is_multiple_of(RUN as usize) { vector } else { 1 };
+        // Doubles fill registers twice as fast.
+        let most = if scan.x.ty.dtype.size() > 4 { RUNS / 2 } else { RUNS };
+        let runs = n.div_ceil(RUN as usize);
+        let each = ((runs / 32).max(1) as u32).min(most);
+        let each = 1 << each.ilog2();
+        let width = match scan.totals {
+            Some(_) => group,
+            None => runs.div_ceil(each as usize).next_power_of_two().min(group as usize) as u32,
+        };
+        Tile { group, width, runs: each, lanes }
+    }
+
+    /// Elements of a round.
+    fn len(&self) -> u32 {
+        self.width * self.runs * RUN
+    }
+
+    /// Where the runs of an invocation begin in a round.
+    fn begins<'k>(&self, lane: Val<'k>, round: Val<'k>) -> Vec<Val<'k>> {
+        (0..self.runs).map(|i| round * self.len() + (lane + i * self.width) * RUN).collect()
+    }
+
+    /// The runs that begin there.
+    fn runs<'k>(
+        &self,
+        source: Buf<'k>,
+        base: Val<'k>,
+        piece: &Piece<'k>,
+        begins: &[Val<'k>],
+        identity: Val<'k>,
+    ) -> Vec<Vec<Val<'k>>> {
+        begins.iter().map(|at| self.load(source, base, piece, *at, identity)).collect()
+    }
+
+    /// A run in the order of the scan; the identity stands for what is past the end.
+    fn load<'k>(
+        &self,
+        source: Buf<'k>,
+        base: Val<'k>,
+        piece: &Piece<'k>,
+        at: Val<'k>,
+        identity: Val<'k>,
+    ) -> Vec<Val<'k>> {
+        let k = at.builder();
+        let mut run = Vec::with_capacity(RUN as usize);
+        for i in (0..RUN).step_by(self.lanes as usize) {
+            // Loads past the end repeat the first, so that none waits for a branch.
+            let inside = (at + i).lt(piece.len());
+            let at = inside.select(at + i, k.u32(0));
+            let mut values = source.load_vec(base + piece.run(at, self.lanes), self.lanes as u8);
+            if piece.reverse {
+                values.reverse();
+            }
+            run.extend(values.into_iter().map(|v| inside.select(v, identity)));
+        }
+        run
+    }
+
+    fn store<'k>(
+        &self,
+        sink: Buf<'k>,
+        base: Val<'k>,
+        piece: &Piece<'k>,
+        at: Val<'k>,
+        live: Val<'k>,
+        mut results: Vec<Val<'k>>,
+    ) {
+        let k = at.builder();
+        for (i, values) in (0..RUN).step_by(self.lanes as usize).zip(results.chunks_mut(self.lanes as usize))
+        {
+            if piece.reverse {
+                values.reverse();
+            }
+            k.if_(live & (at + i).lt(piece.len()), || {
+                sink.store_vec(base + piece.run(at + i, self.lanes), values);
+            });
+        }
     }
 }
 

@@ -4,32 +4,49 @@ mod arg_reduce;
 mod attention;
 mod cells;
 mod concat;
+mod control;
+mod conv;
 mod copy;
 mod create;
 mod cumulative;
 mod elementwise;
+mod fft;
 mod gather;
 mod group_norm;
 mod index;
+mod integer_product;
 mod integers;
+mod interpolate;
 mod kv_append;
 mod matmul;
 mod nonzero;
 mod norm;
 mod order;
 mod pad;
+mod pool;
+mod random;
+mod recurrent;
 mod reduce;
+mod resize;
 mod rope;
 mod rows;
+mod sample;
 mod scatter;
 mod softmax;
+mod state_space;
 mod transpose;
 
 use olivine_ir::Op;
 
 use crate::lower::site::Site;
 
-pub(crate) use elementwise::{WHOLE_COPY, copy};
+pub(crate) use control::packed_operands;
+pub(crate) use elementwise::{WHOLE_COPY, copy, whole_copy};
+
+/// Whether a family reads packed operands that begin anywhere in their memory.
+pub(crate) fn reads_offset(op: &Op) -> bool {
+    matches!(op, Op::Fft(_))
+}
 
 /// Emits a node's dispatches.
 pub(crate) fn lower(op: &Op, site: &mut Site<'_>) -> Result<(), String> {
@@ -60,9 +77,31 @@ pub(crate) fn lower(op: &Op, site: &mut Site<'_>) -> Result<(), String> {
         Op::LogSoftmax(op) => softmax::softmax(op.axis, true, site),
         Op::MatMul(op) => matmul::matmul(op, site),
         Op::GroupedMatMul(_) => matmul::grouped(site),
+        Op::Conv(op) => conv::conv(op, site),
+        Op::ConvTranspose(op) => conv::conv_transpose(op, site),
+        Op::Im2Col(op) => conv::im2col(op, site),
         Op::Attention(op) => attention::attention(op, site),
         Op::KvAppend(op) => kv_append::kv_append(op, site),
         Op::Rope(op) => rope::rope(op, site),
+        Op::Pool(op) => pool::pool(op, site),
+        Op::AdaptivePool(op) => pool::adaptive_pool(op, site),
+        Op::Resize(op) => resize::resize(op, site),
+        Op::GridSample(op) => interpolate::grid_sample(op, site),
+        Op::RoiAlign(op) => interpolate::roi_align(op, site),
+        Op::SelectiveScan(op) => state_space::selective_scan(op, site),
+        Op::Mamba2(op) => state_space::mamba2(op, site),
+        Op::GatedDeltaNet(op) => state_space::gated_delta_net(op, site),
+        Op::CausalConv1d(op) => state_space::causal_conv1d(op, site),
+        Op::Recurrence(op) => recurrent::recurrence(op, site),
+        Op::Fft(op) => fft::fft(op, site),
+        Op::RngUniform(op) => random::uniform(op, site),
+        Op::RngNormal(op) => random::normal(op, site),
+        Op::Sample(op) => sample::sample(op, site),
+        Op::QMatMul(op) => integer_product::qmatmul(op, site),
+        Op::QConv(op) => integer_product::qconv(op, site),
+        Op::If(op) => control::if_(op, site),
+        Op::Loop(op) => control::loop_(op, site),
+        Op::Custom(op) => crate::custom::lower(op, site),
         _ => Err("has no GPU kernel yet".into()),
     }
 }

@@ -201,38 +201,74 @@ impl<'k> Clusters<'k> {
         identity: Val<'k>,
         join: impl Fn(Val<'k>, Val<'k>) -> Val<'k>,
     ) -> (Val<'k>, Val<'k>) {
+        let (before, all) = self.scan_many(&[value], identity, join);
+        (before[0], all[0])
+    }
+
+    /// The same for several values of each invocation, every one on its own.
+    pub(crate) fn scan_many(
+        &self,
+        values: &[Val<'k>],
+        identity: Val<'k>,
+        join: impl Fn(Val<'k>, Val<'k>) -> Val<'k>,
+    ) -> (State<'k>, State<'k>) {
         let (k, width, within) = (self.k, self.width, self.within());
+        let each = |a: &[Val<'k>], b: &[Val<'k>]| -> State<'k> {
+            a.iter().zip(b).map(|(a, b)| join(*a, *b)).collect()
+        };
+        let nothing = vec![identity; values.len()];
         if width == 1 {
-            return (identity, value);
+            return (nothing, values.to_vec());
         }
+        let among = |width: u32| -> State<'k> {
+            values.iter().map(|v| subgroup_scan(k, width, *v, identity, &join)).collect()
+        };
         if width <= within {
-            let before = subgroup_scan(k, width, value, identity, &join);
-            return (before, join(before, value).shuffle(k.lane() | (width - 1)));
+            let before = among(width);
+            let last = k.lane() | (width - 1);
+            let all = each(&before, values).iter().map(|v| v.shuffle(last)).collect();
+            return (before, all);
         }
         let me = k.local_index();
-        let memory = self.memory(&[value], within)[0];
-        let before = if within > 1 { subgroup_scan(k, within, value, identity, &join) } else { identity };
+        let memory = self.memory(values, within);
+        let before = if within > 1 { among(within) } else { nothing.clone() };
         let slot = me / within;
-        let once = |store: &dyn Fn()| {
+        let once = |state: &[Val<'k>]| {
+            let store = || put(&memory, slot, state);
             if within == 1 { store() } else { k.if_((me % within).eq(within - 1), store) }
         };
-        once(&|| memory.store(slot, join(before, value)));
+        once(&each(&before, values));
         k.barrier();
-        // Sums of ever longer runs of slots; all are read before any is written.
         let (slots, at) = (width / within, me % width / within);
+        if slots <= 8 {
+            // Few enough for every invocation to read them all.
+            let loaded: Vec<State<'k>> = (0..slots).map(|i| get(&memory, me / width * slots + i)).collect();
+            let (mut earlier, mut all) = (nothing.clone(), nothing);
+            for (i, state) in loaded.iter().enumerate() {
+                earlier = earlier.iter().zip(&all).map(|(e, a)| at.eq(i).select(*a, *e)).collect();
+                all = if i == 0 { state.clone() } else { each(&all, state) };
+            }
+            k.barrier();
+            return (each(&earlier, &before), all);
+        }
+        // Sums of ever longer runs of slots; all are read before any is written.
         let mut step = 1;
         while step < slots {
-            let other = k.if_value(at.ge(step), || memory.load(slot - step), || identity);
-            let sum = join(other, memory.load(slot));
+            let reaches = at.ge(step);
+            let from = reaches.select(slot - step, slot);
+            let other = get(&memory, from).into_iter().map(|v| reaches.select(v, identity));
+            let sum = each(&other.collect::<State<'k>>(), &get(&memory, slot));
             k.barrier();
-            once(&|| memory.store(slot, sum));
+            once(&sum);
             k.barrier();
             step *= 2;
         }
-        let earlier = k.if_value(at.gt(0), || memory.load(slot - 1), || identity);
-        let all = memory.load((me / width + 1) * slots - 1);
+        let first = at.eq(0);
+        let earlier = get(&memory, first.select(slot, slot - 1));
+        let earlier: State<'k> = earlier.into_iter().map(|v| first.select(identity, v)).collect();
+        let all = get(&memory, (me / width + 1) * slots - 1);
         k.barrier();
-        (join(earlier, before), all)
+        (each(&earlier, &before), all)
     }
 }
 

@@ -15,10 +15,31 @@ pub(crate) struct Launch<'k> {
 }
 
 /// Bindings of a finished launch.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Bound {
     pub(super) args: Vec<Memory>,
     pub(super) params: Vec<u32>,
+}
+
+impl Bound {
+    /// Binds the i-th buffer, as they were declared, to other memory.
+    pub(crate) fn set_arg(&mut self, i: usize, memory: Memory) {
+        if let Some(arg) = self.args.get_mut(i) {
+            *arg = memory;
+        }
+    }
+
+    /// Gives the i-th run-time number, as they were declared, another value.
+    pub(crate) fn set_param(&mut self, i: usize, word: u32) {
+        if let Some(param) = self.params.get_mut(i) {
+            *param = word;
+        }
+    }
+
+    /// Bindings of a kernel that was not written here: buffers and params in its order.
+    pub(crate) fn new(args: Vec<Memory>, params: Vec<u32>) -> Self {
+        Bound { args, params }
+    }
 }
 
 impl<'k> Launch<'k> {

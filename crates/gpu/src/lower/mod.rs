@@ -3,6 +3,7 @@
 //! Nodes are lowered first, against memory that has no place yet ([`site::Memory`]); so a family can ask for scratch.
 //! Then the planner places values and scratch together, and dispatches are bound to bytes.
 
+pub(crate) mod body;
 pub(crate) mod launch;
 mod limits;
 pub(crate) mod site;
@@ -21,7 +22,7 @@ use crate::caps::{Addressing, DeviceCaps};
 use crate::kernels;
 use crate::program::{BufferId, Dispatch, KernelId, Port, Program, Slice};
 use crate::{Content, Error};
-use site::{Emitted, Memory, Operand, Site, Target};
+use site::{Emitted, Gating, Memory, Operand, Site, Target};
 use values::Places;
 
 /// An output that takes over an input's bytes, by their positions: state that stays on the device.
@@ -34,6 +35,7 @@ struct Lowered<'a> {
     emitted: Vec<Emitted>,
     scratch: u64,
     constants: Vec<Tensor>,
+    gates: u64,
 }
 
 /// Lowers a compiled graph for a device. Every node that the device cannot run is named in the error.
@@ -46,8 +48,8 @@ pub fn lower(compiled: &Compiled, caps: &DeviceCaps, states: &[State]) -> Result
             continue;
         }
         match lower_node(graph, node, caps) {
-            Ok(Site { emitted, scratch, constants, .. }) => {
-                lowered.push(Lowered { node, step, emitted, scratch, constants });
+            Ok(Site { emitted, scratch, constants, gates, .. }) => {
+                lowered.push(Lowered { node, step, emitted, scratch, constants, gates });
             }
             Err(problem) => refused.push(format!("{} `{}`: {problem}", node.op.name(), node.name)),
         }
@@ -60,20 +62,24 @@ pub fn lower(compiled: &Compiled, caps: &DeviceCaps, states: &[State]) -> Result
     for l in &lowered {
         scratch[l.step] = l.scratch as usize;
     }
-    let overlap = !matches!(caps.addressing, Addressing::Bindings { overlap: false, .. });
-    let options = PlanOptions { alignment: caps.alignment(), in_place: overlap, scratch: &scratch };
+    let options = PlanOptions { alignment: caps.alignment(), in_place: overlaps(caps), scratch: &scratch };
     let plan = plan_graph_with(graph, &compiled.at_load, &options)?;
 
     let mut places = Places::new(compiled, &plan, caps, states);
+    let mut gates = Gates::new(&lowered, &compiled.at_load, &mut places);
     let mut program = Assembler::default();
     for l in lowered {
         let at_load = compiled.at_load[l.step];
         let scratch = places.scratch(l.step, l.scratch, at_load);
         let constants: Vec<Slice> = l.constants.into_iter().map(|table| places.constant(table)).collect();
+        let gate = gates.next(l.gates, at_load);
         for emitted in l.emitted {
             // A state that already holds the bytes needs no copy of them.
             let slice = |memory| match memory {
                 Memory::Constant(i) => constants.get(i).copied(),
+                Memory::Row { table, offset, bytes } => constants.get(table).map(|t| part(t, offset, bytes)),
+                Memory::Gate { offset, bytes } => gate.as_ref().map(|g| part(g, offset, bytes)),
+                Memory::Alive => gates.alive,
                 _ => places.slice(memory, scratch),
             };
             let dispatch = program.dispatch(emitted, l.node.op.name(), &l.node.name, slice)?;
@@ -101,15 +107,55 @@ pub fn lower(compiled: &Compiled, caps: &DeviceCaps, states: &[State]) -> Result
     Ok(program)
 }
 
+/// A range of a slice.
+fn part(of: &Slice, offset: u64, bytes: u64) -> Slice {
+    Slice { offset: of.offset + offset, bytes, ..*of }
+}
+
+/// Whether ranges of one buffer may overlap in a dispatch that writes one of them.
+fn overlaps(caps: &DeviceCaps) -> bool {
+    !matches!(caps.addressing, Addressing::Bindings { overlap: false, .. })
+}
+
+/// Memory of the gates: one buffer for every run, one for the load.
+struct Gates {
+    run: Option<BufferId>,
+    load: Option<BufferId>,
+    /// Bytes given out so far, of each.
+    given: [u64; 2],
+    /// What a gate outside of every other asks.
+    alive: Option<Slice>,
+}
+
+impl Gates {
+    fn new(lowered: &[Lowered<'_>], at_load: &[bool], places: &mut Places) -> Self {
+        let total =
+            |load: bool| lowered.iter().filter(|l| at_load[l.step] == load).map(|l| l.gates).sum::<u64>();
+        let (run, load) = (total(false), total(true));
+        Gates {
+            run: (run > 0).then(|| places.buffer(Content::Gates, run)),
+            load: (load > 0).then(|| places.buffer(Content::LoadGates, load)),
+            given: [0; 2],
+            alive: (run + load > 0).then(|| places.constant(Tensor::scalar(1u32))),
+        }
+    }
+
+    /// The next node's gates.
+    fn next(&mut self, bytes: u64, at_load: bool) -> Option<Slice> {
+        let buffer = if at_load { self.load } else { self.run };
+        let given = &mut self.given[usize::from(at_load)];
+        let slice = buffer.map(|buffer| Slice { buffer, offset: *given, bytes });
+        *given += bytes;
+        slice
+    }
+}
+
 /// Lowers one node by itself.
 fn lower_node<'a>(graph: &Graph, node: &Node, caps: &'a DeviceCaps) -> Result<Site<'a>, String> {
     let mut operands = Vec::with_capacity(node.inputs.len());
     for (i, id) in node.inputs.iter().enumerate() {
         let operand = reading(graph, *id).ok_or_else(|| format!("operand {i} has no type"))?;
         check_size(&format!("operand {i}"), &operand.ty)?;
-        if !reads_strides(&node.op, i) && !operand.is_packed() {
-            return Err(format!("operand {i} is strided"));
-        }
         operands.push(operand);
     }
     let mut targets = Vec::with_capacity(node.outputs.len());
@@ -119,8 +165,32 @@ fn lower_node<'a>(graph: &Graph, node: &Node, caps: &'a DeviceCaps) -> Result<Si
         targets.push(Target { ty, memory: Memory::Value(*id) });
     }
     let mut site = Site::new(caps, operands, targets);
+    // Those with graphs inside, and those of others, see to it themselves.
+    let packs = !node.op.bodies().is_empty() || matches!(node.op, Op::Custom(_));
+    for i in 0..node.inputs.len() {
+        let operand = &site.operands[i];
+        let begins_anywhere = kernels::reads_offset(&node.op) && operand.is_contiguous();
+        if !(packs || reads_strides(&node.op, i) || operand.is_packed() || begins_anywhere) {
+            pack(&mut site, i)?;
+        }
+    }
+    if !node.op.bodies().is_empty() {
+        site.known = node.inputs.iter().map(|id| graph.as_const(*id).cloned()).collect();
+    }
     kernels::lower(&node.op, &mut site)?;
     Ok(site)
+}
+
+/// Copies an operand that lies in the midst of another value to scratch, for kernels that read from the first element on.
+fn pack(site: &mut Site<'_>, i: usize) -> Result<(), String> {
+    let operand = site.operands[i].clone();
+    if operand.ty.shape.has_zero() {
+        return Ok(());
+    }
+    let target = Target { ty: operand.ty, memory: site.scratch(operand.ty.bytes() as u64) };
+    kernels::whole_copy(&operand, &target, site)?;
+    site.operands[i] = target.as_operand();
+    Ok(())
 }
 
 /// Kernels count elements in 32 bits.
@@ -156,6 +226,10 @@ pub(crate) fn reading(graph: &Graph, id: ValueId) -> Option<Operand> {
 struct Assembler {
     kernels: Vec<Arc<Kernel>>,
     known: HashMap<u128, KernelId>,
+    /// Kernels that were met before, by address: trips of a loop and steps of a recurrence share theirs.
+    met: HashMap<*const Kernel, KernelId>,
+    /// Keeps those addresses from being given to others.
+    held: Vec<Arc<Kernel>>,
     load: Vec<Dispatch>,
     run: Vec<Dispatch>,
 }
@@ -178,19 +252,32 @@ impl Assembler {
         if emitted.kernel.name == kernels::WHOLE_COPY && args.first() == args.get(1) {
             return Ok(None);
         }
-        let kernel = self.kernel(emitted.kernel);
-        let node = node.to_string();
+        let indirect = match emitted.gating {
+            Gating::By(memory) => Some(slice(memory).ok_or_else(fail)?),
+            Gating::Free | Gating::Always => None,
+        };
+        let kernel = self.kernel(&emitted.kernel);
+        let (op, node) = match emitted.of {
+            Some((op, inner)) => (op, format!("{node}/{inner}")),
+            None => (op, node.to_string()),
+        };
         let (groups, flops, bytes, params) =
             (emitted.groups, emitted.flops, emitted.bytes, emitted.bound.params);
-        Ok(Some(Dispatch { kernel, args, params, groups, op, node, flops, bytes }))
+        Ok(Some(Dispatch { kernel, args, params, groups, indirect, op, node, flops, bytes }))
     }
 
-    fn kernel(&mut self, kernel: Kernel) -> KernelId {
+    fn kernel(&mut self, kernel: &Arc<Kernel>) -> KernelId {
+        if let Some(id) = self.met.get(&Arc::as_ptr(kernel)) {
+            return *id;
+        }
         let hash = kernel.content_hash();
-        *self.known.entry(hash).or_insert_with(|| {
-            self.kernels.push(Arc::new(kernel));
+        let id = *self.known.entry(hash).or_insert_with(|| {
+            self.kernels.push(kernel.clone());
             KernelId(self.kernels.len() as u32 - 1)
-        })
+        });
+        self.met.insert(Arc::as_ptr(kernel), id);
+        self.held.push(kernel.clone());
+        id
     }
 
     fn finish(self, graph: &Graph, places: Places) -> Program {

@@ -1,5 +1,7 @@
 //! What a kernel family sees of its node: operands, targets, scratch, and how to emit dispatches.
 
+use std::sync::Arc;
+
 use olivine_ir::{Tensor, TensorType, ValueId};
 use olivine_kernel::{Builder, Kernel, Val};
 
@@ -19,6 +21,12 @@ pub(crate) enum Memory {
     Scratch { offset: u64, bytes: u64 },
     /// The node's i-th table of numbers that lowering computed.
     Constant(usize),
+    /// A range of the node's i-th table, which begins where a range may.
+    Row { table: usize, offset: u64, bytes: u64 },
+    /// A range of the node's gates: numbers of workgroups that dispatches read from memory.
+    Gate { offset: u64, bytes: u64 },
+    /// A word that is not 0 where the graph runs that the node stands in: branches that are not taken do not.
+    Alive,
 }
 
 /// A strided reading of memory; strides and offset count elements.
@@ -78,13 +86,28 @@ impl Target {
     }
 }
 
+/// Whether a dispatch depends on a gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Gating {
+    /// It runs when its graph does.
+    Free,
+    /// It runs always: a gate.
+    Always,
+    /// It runs as many workgroups as that memory says: its own, or none.
+    By(Memory),
+}
+
 /// A dispatch whose memory has no place yet.
+#[derive(Clone)]
 pub(crate) struct Emitted {
-    pub(crate) kernel: Kernel,
+    pub(crate) kernel: Arc<Kernel>,
     pub(crate) bound: Bound,
     pub(crate) groups: [u32; 3],
     pub(crate) flops: u64,
     pub(crate) bytes: u64,
+    pub(crate) gating: Gating,
+    /// Operation and node, where they are an inner graph's.
+    pub(crate) of: Option<(&'static str, Arc<str>)>,
 }
 
 /// A node being lowered.
@@ -95,12 +118,25 @@ pub(crate) struct Site<'a> {
     pub(crate) emitted: Vec<Emitted>,
     pub(crate) scratch: u64,
     pub(crate) constants: Vec<Tensor>,
+    /// Bytes of gates.
+    pub(crate) gates: u64,
+    /// The operands that are constants, of nodes with graphs inside.
+    pub(crate) known: Vec<Option<Tensor>>,
 }
 
 impl<'a> Site<'a> {
     /// A node with nothing emitted yet.
     pub(crate) fn new(caps: &'a DeviceCaps, operands: Vec<Operand>, targets: Vec<Target>) -> Self {
-        Site { caps, operands, targets, emitted: Vec::new(), scratch: 0, constants: Vec::new() }
+        Site {
+            caps,
+            operands,
+            targets,
+            emitted: Vec::new(),
+            scratch: 0,
+            constants: Vec::new(),
+            gates: 0,
+            known: Vec::new(),
+        }
     }
 
     /// A kernel for this device.
@@ -121,6 +157,14 @@ impl<'a> Site<'a> {
         let bytes = bytes.max(1).next_multiple_of(alignment);
         self.scratch += bytes;
         Memory::Scratch { offset, bytes }
+    }
+
+    /// Takes memory for numbers of workgroups.
+    pub(crate) fn gate(&mut self, bytes: u64) -> Memory {
+        let offset = self.gates;
+        let bytes = bytes.next_multiple_of(self.caps.alignment() as u64);
+        self.gates += bytes;
+        Memory::Gate { offset, bytes }
     }
 
     /// Stores a table of numbers with the program; equal tables of several nodes are stored once.
@@ -152,6 +196,21 @@ impl<'a> Site<'a> {
         k: Builder,
         bound: Bound,
         groups: [u32; 3],
+        cost: (u64, u64),
+    ) -> Result<(), String> {
+        if groups.contains(&0) {
+            return Ok(());
+        }
+        let kernel = k.finish().map_err(|e| e.to_string())?;
+        self.dispatch_kernel(kernel, bound, groups, cost)
+    }
+
+    /// Emits a dispatch of a finished kernel.
+    pub(crate) fn dispatch_kernel(
+        &mut self,
+        kernel: Kernel,
+        bound: Bound,
+        groups: [u32; 3],
         (flops, bytes): (u64, u64),
     ) -> Result<(), String> {
         if groups.contains(&0) {
@@ -163,9 +222,20 @@ impl<'a> Site<'a> {
                 groups[d], self.caps.max_groups[d]
             ));
         }
-        let kernel = k.finish().map_err(|e| e.to_string())?;
-        self.emitted.push(Emitted { kernel, bound, groups, flops, bytes });
+        let kernel = Arc::new(kernel);
+        let gating = Gating::Free;
+        self.emitted.push(Emitted { kernel, bound, groups, flops, bytes, gating, of: None });
         Ok(())
+    }
+
+    /// Emits a dispatch of this node once more, with changed bindings; the kernel is not made or compared again. None
+    /// if there is no such dispatch.
+    pub(crate) fn dispatch_again(&mut self, number: usize, change: impl FnOnce(&mut Bound)) {
+        let Some(earlier) = self.emitted.get(number) else { return };
+        let mut bound = earlier.bound.clone();
+        change(&mut bound);
+        let again = Emitted { bound, ..earlier.clone() };
+        self.emitted.push(again);
     }
 }
 

@@ -125,7 +125,7 @@ impl Places {
         Some(self.whole(buffer, bytes))
     }
 
-    fn buffer(&mut self, content: Content, bytes: u64) -> BufferId {
+    pub(super) fn buffer(&mut self, content: Content, bytes: u64) -> BufferId {
         let bytes = bytes.max(1).next_multiple_of(self.alignment);
         self.buffers.push(BufferDecl { content, bytes });
         BufferId(self.buffers.len() as u32 - 1)
@@ -176,7 +176,8 @@ impl Places {
                 let all = scratch?;
                 Some(Slice { offset: all.offset + offset, bytes, ..all })
             }
-            Memory::Constant(_) => None,
+            // Tables, gates and the like are the node's own; the caller knows where they are.
+            Memory::Constant(_) | Memory::Row { .. } | Memory::Gate { .. } | Memory::Alive => None,
         }
     }
 

@@ -240,6 +240,16 @@ pub(crate) fn tanh(x: Val<'_>) -> Val<'_> {
     unary(Unary::Tanh, x)
 }
 
+/// x·σ(x) of f32 or f64.
+pub(crate) fn silu(x: Val<'_>) -> Val<'_> {
+    unary(Unary::Silu, x)
+}
+
+/// ln(1 + eˣ) of f32 or f64.
+pub(crate) fn softplus(x: Val<'_>) -> Val<'_> {
+    unary(Unary::Softplus, x)
+}
+
 /// Evaluates a fused region on its inputs, of which there is at least one; what no output needs is left out. A region
 /// that does not fit its inputs fails the kernel.
 pub(crate) fn region<'k>(region: &Region, inputs: &[Typed<'k>]) -> Vec<Typed<'k>> {

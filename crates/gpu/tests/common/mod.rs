@@ -33,6 +33,12 @@ impl Interpreter {
         Interpreter::new(&format!("subgroups of {subgroup}"), target, Device::ROUGH)
     }
 
+    /// The plainest device with less workgroup memory than any has.
+    #[allow(dead_code, reason = "of use to some of the tests that share this module")]
+    pub(crate) fn cramped(shared_bytes: u32) -> Self {
+        Interpreter::new("cramped", Target { shared_bytes, ..Target::plain() }, Device::EXACT)
+    }
+
     fn new(name: &str, target: Target, arithmetic: Device) -> Self {
         let caps = DeviceCaps {
             name: name.into(),
@@ -59,8 +65,20 @@ impl Interpreter {
         let range = |slice: &olivine_gpu::Slice| slice.offset as usize..(slice.offset + slice.bytes) as usize;
         let mut buffers: Vec<Vec<u8>> =
             d.args.iter().map(|s| memory[s.buffer.0 as usize][range(s)].to_vec()).collect();
+        let mut groups = d.groups;
+        if let Some(at) = &d.indirect {
+            let words = &memory[at.buffer.0 as usize][range(at)];
+            let read: Vec<u32> = words.as_chunks::<4>().0.iter().map(|w| u32::from_le_bytes(*w)).collect();
+            if read.iter().all(|n| *n == 0) {
+                return Ok(());
+            }
+            if read != d.groups {
+                return Err(format!("{}: a gate says {read:?}, recorded were {:?}", kernel.name, d.groups));
+            }
+            groups = [read[0], read[1], read[2]];
+        }
         let subgroup = self.caps.target.subgroup.unwrap_or(1);
-        interpret(kernel, subgroup, d.groups, &mut buffers, &d.params, self.arithmetic)
+        interpret(kernel, subgroup, groups, &mut buffers, &d.params, self.arithmetic)
             .map_err(|e| format!("{}: {e}", kernel.name))?;
         for ((slice, arg), buffer) in d.args.iter().zip(&kernel.args).zip(buffers) {
             if arg.access.writes() {

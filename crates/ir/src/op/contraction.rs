@@ -20,7 +20,7 @@ op! {
 }
 
 /// Shape of a batched product, or why the inner sizes or batches do not fit.
-fn matmul_shape(a: &Shape, b: &Shape) -> Result<Shape, String> {
+pub(crate) fn matmul_shape(a: &Shape, b: &Shape) -> Result<Shape, String> {
     if a.rank() == 0 || b.rank() == 0 {
         return Err("operands need rank 1 or more".into());
     }

@@ -103,6 +103,27 @@ fn spatial_axes(operands: &[TensorType], window: &Window) -> Result<usize, Strin
     Ok(rank - 2)
 }
 
+/// The result's sizes of a convolution of the first operand with the second, or why they do not fit.
+pub(crate) fn conv_dims(
+    operands: &[TensorType],
+    window: &Window,
+    groups: usize,
+) -> Result<Vec<usize>, String> {
+    let spatial = spatial_axes(operands, window)?;
+    let (x, w) = (&operands[0].shape, &operands[1].shape);
+    if groups == 0 || !x[1].is_multiple_of(groups) || !w[0].is_multiple_of(groups) {
+        return Err(format!("{groups} groups do not divide {} and {} channels", x[1], w[0]));
+    }
+    if w[1] != x[1] / groups {
+        return Err(format!("w must take {} channels per group, takes {}", x[1] / groups, w[1]));
+    }
+    let mut dims = vec![x[0], w[0]];
+    for i in 0..spatial {
+        dims.push(window.count(i, x[2 + i], w[2 + i], false)?);
+    }
+    Ok(dims)
+}
+
 op! {
     /// Cross-correlation of x `[N, C, ..]` with w `[M, C/groups, ..]`; a third operand `[M]` is the bias.
     ///
@@ -125,20 +146,9 @@ impl Rule for Conv {
         arity(operands, own..=usize::MAX)?;
         same_dtype(&operands[..own])?;
         float(&operands[0])?;
-        let spatial = spatial_axes(operands, &self.window)?;
-        let (x, w) = (&operands[0].shape, &operands[1].shape);
-        if self.groups == 0 || !x[1].is_multiple_of(self.groups) || !w[0].is_multiple_of(self.groups) {
-            return Err(format!("{} groups do not divide {} and {} channels", self.groups, x[1], w[0]));
-        }
-        if w[1] != x[1] / self.groups {
-            return Err(format!("w must take {} channels per group, takes {}", x[1] / self.groups, w[1]));
-        }
+        let dims = conv_dims(operands, &self.window, self.groups)?;
         if self.bias {
-            of_shape("the bias", &operands[2], &[w[0]])?;
-        }
-        let mut dims = vec![x[0], w[0]];
-        for i in 0..spatial {
-            dims.push(self.window.count(i, x[2 + i], w[2 + i], false)?);
+            of_shape("the bias", &operands[2], &[operands[1].shape[0]])?;
         }
         rider(&self.epilogue, operands[0].dtype, shape(&dims)?, &operands[own..])
     }

@@ -4,19 +4,29 @@
 
 mod attention;
 mod contraction;
+mod control;
 mod conv;
 mod create;
+mod custom;
 mod elementwise;
+mod fft;
 mod fused;
+mod generate;
 mod index;
+mod interpolate;
 mod join;
 mod layout;
 mod norm;
 mod pool;
+mod quantize;
+mod random;
+mod recurrent;
 mod reduce;
 mod resize;
 mod rope;
 mod scan;
+mod signal;
+mod state_space;
 
 use std::fmt::Debug;
 
@@ -26,19 +36,34 @@ use crate::{Data, Shape, Tensor, TensorType};
 
 pub use attention::{Attention, HeadLayout, KvAppend, MaskKind};
 pub use contraction::{DotGeneral, Einsum, EinsumPlan, GroupedMatMul, LoraMatMul, MatMul};
+pub use control::{If, Loop, Scan};
 pub use conv::{Conv, ConvTranspose, Im2Col, Window};
 pub use create::{Fill, NonZero, OneHot, Range, TriPart, Trilu};
+pub use custom::{Custom, CustomOp, Registry};
 pub use elementwise::{Activation, Binary, Compare, ScalarOp, Unary};
+pub use fft::{Dft, Fft, FftKind, FftNorm};
 pub use fused::{Arg, Fused, Instr, InstrOp, Region};
+pub use generate::{Penalties, Sample, Sampling};
 pub use index::{Gather, GatherElements, GatherNd, ScatterElements, ScatterMode, ScatterNd};
+pub use interpolate::{GridMode, GridPadding, GridSample, RoiAlign, RoiCoordinates, RoiMode};
 pub use join::{Concat, Pad, PadMode, Repeat, Reverse, Roll, Split, Stack, Tile};
 pub use layout::{DepthMode, DepthToSpace, Expand, Reshape, Slice, SpaceToDepth, Transpose, Unfold, View};
 pub use norm::{AdaLayerNorm, BatchNorm, GroupNorm, InstanceNorm, L2Norm, LayerNorm, LayerNorm2d, RmsNorm};
 pub use pool::{AdaptivePool, GlobalPool, Pool, PoolKind};
+pub use quantize::{DequantizeLinear, Granularity, QConv, QMatMul, QuantizeLinear, Quantized};
+pub use random::{RUN_COUNTER, RngNormal, RngUniform, run_counter_type};
+pub use recurrent::{
+    Direction, GateFunction, Recurrence, Recurrent, RecurrentKind, RecurrentLayer, RecurrentOperands,
+    RecurrentSizes,
+};
 pub use reduce::{ArgReduce, ArgReduceKind, LogSoftmax, Reduce, ReduceKind, Softmax};
 pub use resize::{CoordinateMode, NearestMode, Resize, ResizeMode};
 pub use rope::{Rope, RopeScaling, RopeStyle};
 pub use scan::{ArgSort, Cumulative, CumulativeKind, Sort, TopK};
+pub use signal::{LogMel, MelFilterBank, MelScale, Stft, WindowKind};
+pub use state_space::{
+    CausalConv1d, GatedDeltaNet, Mamba2, SelectiveScan, SelectiveScanOperands, state_dtype,
+};
 
 /// How an operation names itself and its attributes in the text form; `op!` writes it.
 pub trait Spelled: Sized {
@@ -200,11 +225,12 @@ ops! {
     LayerNorm, RmsNorm, GroupNorm, InstanceNorm, BatchNorm, LayerNorm2d, AdaLayerNorm, L2Norm,
     Reduce, Softmax, LogSoftmax, ArgReduce, Cumulative, TopK, Sort, ArgSort,
     Attention, KvAppend, Rope,
+    SelectiveScan, Mamba2, GatedDeltaNet, CausalConv1d, Recurrent, Recurrence,
     Reshape, Transpose, Slice, Expand, View, DepthToSpace, SpaceToDepth, Unfold,
     Concat, Split, Stack, Tile, Repeat, Reverse, Roll, Pad,
     Gather, GatherElements, GatherNd, ScatterElements, ScatterNd,
     OneHot, Trilu, Range, Fill, NonZero,
-    Conv, ConvTranspose, Im2Col, Pool, GlobalPool, AdaptivePool, Resize,
+    Conv, ConvTranspose, Im2Col, Pool, GlobalPool, AdaptivePool, Resize, GridSample, RoiAlign, Fft, Dft, Stft, MelFilterBank, LogMel, RngUniform, RngNormal, Sample, Penalties, QuantizeLinear, DequantizeLinear, QMatMul, QConv, If, Loop, Scan, Custom,
 }
 
 // Small checks that most rules share. Each returns the words of the error.

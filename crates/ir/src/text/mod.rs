@@ -14,7 +14,8 @@
 //!
 //! Values are numbered from 0 in the order of their definitions, so a use can only name a value above it. A result's
 //! type and a node's name may be left out; a type that is given must be the inferred one. Attributes that are not
-//! given mean `none`. Elements stand as numbers, or as the base64 of their little-endian bytes. `#` and `//` begin
+//! given mean `none`. An attribute may be a graph (`if`, `loop`, `scan`), written as the whole is, with numbers of its
+//! own. Elements stand as numbers, or as the base64 of their little-endian bytes. `#` and `//` begin
 //! comments.
 
 mod base64;
@@ -26,6 +27,7 @@ mod print;
 use std::fmt;
 use std::str::FromStr;
 
+use crate::op::Registry;
 use crate::{Error, Graph};
 
 pub use print::Printer;
@@ -39,6 +41,13 @@ impl fmt::Display for Graph {
 impl FromStr for Graph {
     type Err = Error;
     fn from_str(text: &str) -> Result<Self, Error> {
-        parse::Parser::new(text)?.graph()
+        Graph::parse_with(text, &Registry::default())
+    }
+}
+
+impl Graph {
+    /// Reads a graph whose custom operations are in a registry.
+    pub fn parse_with(text: &str, registry: &Registry) -> Result<Graph, Error> {
+        parse::Parser::new(text, registry)?.whole()
     }
 }

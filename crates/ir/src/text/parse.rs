@@ -6,7 +6,9 @@ use super::{base64, print};
 use crate::attr::{Attr, Attrs};
 use crate::error::{hint, nearest};
 use crate::graph::{Graph, ValueId};
+use crate::op::Registry;
 use crate::{DType, Data, Element, Error, Op, Shape, Tensor, TensorType, with_dtype};
+use crate::{MAX_NESTING, SubGraph};
 
 /// Attribute lists and records may nest this deep; no operation needs more than a handful.
 const MAX_DEPTH: usize = 32;
@@ -27,19 +29,32 @@ pub(super) struct Parser<'a> {
     token: Token<'a>,
     at: usize,
     graph: Graph,
+    /// How many graphs are open around the one being read.
+    nesting: usize,
+    registry: &'a Registry,
 }
 
 impl<'a> Parser<'a> {
-    pub(super) fn new(text: &'a str) -> Result<Self, Error> {
+    pub(super) fn new(text: &'a str, registry: &'a Registry) -> Result<Self, Error> {
         let mut lexer = Lexer::new(text);
         let (at, token) = lexer.next()?;
-        Ok(Parser { lexer, token, at, graph: Graph::default() })
+        Ok(Parser { lexer, token, at, graph: Graph::default(), nesting: 0, registry })
     }
 
-    /// `graph "name" { definitions and outputs }`.
-    pub(super) fn graph(mut self) -> Result<Graph, Error> {
+    /// One graph and nothing after it.
+    pub(super) fn whole(mut self) -> Result<Graph, Error> {
         self.keyword("graph")?;
-        self.graph = Graph::new(self.text("the graph's name")?);
+        let graph = self.graph()?;
+        match self.token {
+            Token::End => Ok(graph),
+            _ => Err(self.expected("the end of the text")),
+        }
+    }
+
+    /// `"name" { definitions and outputs }`, after `graph`.
+    fn graph(&mut self) -> Result<Graph, Error> {
+        let name = self.text("the graph's name")?;
+        let outer = std::mem::replace(&mut self.graph, Graph::new(name));
         self.mark('{')?;
         loop {
             match self.token {
@@ -50,10 +65,18 @@ impl<'a> Parser<'a> {
             }
         }
         self.advance()?;
-        match self.token {
-            Token::End => Ok(self.graph),
-            _ => Err(self.expected("the end of the text")),
+        Ok(std::mem::replace(&mut self.graph, outer))
+    }
+
+    /// A graph as an attribute, after `graph`.
+    fn inner_graph(&mut self, at: usize) -> Result<Attr, Error> {
+        if self.nesting >= MAX_NESTING {
+            return Err(self.lexer.error(at, format!("graphs nest deeper than {MAX_NESTING}")));
         }
+        self.nesting += 1;
+        let graph = self.graph()?;
+        self.nesting -= 1;
+        SubGraph::new(graph).map(Attr::Graph).map_err(|e| self.lexer.error(at, e.to_string()))
     }
 
     fn output(&mut self) -> Result<(), Error> {
@@ -136,7 +159,11 @@ impl<'a> Parser<'a> {
             operands.push(self.operand()?);
         }
         let attrs = if self.token == Token::Mark('{') { Attrs(self.record(0)?) } else { Attrs::default() };
-        let op = Op::read(word, &attrs).map_err(|e| self.lexer.error(at, e))?;
+        let op = match word {
+            "custom" => self.registry.read(&attrs).map(Op::Custom),
+            _ => Op::read(word, &attrs),
+        };
+        let op = op.map_err(|e| self.lexer.error(at, e))?;
         let added = if let Token::Text(name) = &self.token {
             let name = name.to_string();
             self.advance()?;
@@ -316,6 +343,12 @@ impl<'a> Parser<'a> {
             Token::Word("none") => Attr::None,
             Token::Word("inf") => Attr::Float(f64::INFINITY),
             Token::Word("nan") => Attr::Float(f64::NAN),
+            Token::Word("graph") => {
+                let at = self.at;
+                self.advance()?;
+                let graph = matches!(self.token, Token::Text(_));
+                return if graph { self.inner_graph(at) } else { Ok(Attr::Word("graph".into())) };
+            }
             Token::Word(word) => Attr::Word(word.to_string()),
             _ => return Err(self.expected("an attribute's value")),
         };

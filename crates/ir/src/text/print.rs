@@ -5,7 +5,7 @@ use std::fmt;
 use super::base64;
 use super::lex::is_plain_word;
 use super::literal::Literal;
-use crate::attr::{Attr, Attrs, quoted};
+use crate::attr::{Attr, Attrs, inner_text, quoted};
 use crate::graph::{Def, Graph, Node, Value, ValueId};
 use crate::{Element, Tensor, with_dtype};
 
@@ -83,11 +83,26 @@ impl<'a> Printer<'a> {
             write!(f, "{}{}", if i > 0 { ", " } else { "" }, Id(*id))?;
         }
         f.write_str(")")?;
-        let given = Attrs(node.op.attrs().0.into_iter().filter(|(_, a)| *a != Attr::None).collect());
-        if !given.0.is_empty() {
-            write!(f, " {given}")?;
+        let given: Vec<_> = node.op.attrs().0.into_iter().filter(|(_, a)| *a != Attr::None).collect();
+        if given.iter().any(|(_, a)| matches!(a, Attr::Graph(_))) {
+            let fields: Vec<String> =
+                given.iter().map(|(name, a)| format!("{name}={}", self.attr(a))).collect();
+            write!(f, " {{{}}}", fields.join(", "))?;
+        } else if !given.is_empty() {
+            write!(f, " {}", Attrs(given))?;
         }
         writeln!(f, " {}", quoted(&node.name))
+    }
+
+    /// An attribute; a graph prints as the outer one does.
+    fn attr(&self, attr: &Attr) -> String {
+        match attr {
+            Attr::Graph(inner) => {
+                let printer = Printer::new(inner.graph()).elide_constants(self.elide_constants);
+                inner_text(&printer.to_string())
+            }
+            other => other.to_string(),
+        }
     }
 
     fn elements(&self, f: &mut fmt::Formatter<'_>, tensor: &Tensor) -> fmt::Result {

@@ -2,10 +2,11 @@
 
 use olivine_ir::DType;
 use olivine_ir::op::{
-    AdaLayerNorm, AdaptivePool, Attention, BatchNorm, Conv, ConvTranspose, CoordinateMode, DotGeneral,
-    Einsum, GlobalPool, GroupNorm, GroupedMatMul, HeadLayout, Im2Col, InstanceNorm, KvAppend, L2Norm,
-    LayerNorm, LayerNorm2d, LoraMatMul, MaskKind, MatMul, NearestMode, Pool, PoolKind, Region, Resize,
-    ResizeMode, RmsNorm, Rope, RopeScaling, RopeStyle, Window,
+    AdaLayerNorm, AdaptivePool, Attention, BatchNorm, Conv, ConvTranspose, CoordinateMode, Direction,
+    DotGeneral, Einsum, GateFunction, GlobalPool, GridMode, GridPadding, GridSample, GroupNorm,
+    GroupedMatMul, HeadLayout, Im2Col, InstanceNorm, KvAppend, L2Norm, LayerNorm, LayerNorm2d, LoraMatMul,
+    MaskKind, MatMul, NearestMode, Pool, PoolKind, Recurrence, Recurrent, RecurrentKind, Region, Resize,
+    ResizeMode, RmsNorm, RoiAlign, RoiCoordinates, RoiMode, Rope, RopeScaling, RopeStyle, Window,
 };
 use olivine_ir::{Op, TensorType};
 
@@ -25,6 +26,8 @@ pub(crate) const MAKERS: &[fn(&mut Rng) -> Made] = &[
     attention,
     kv_append,
     rope,
+    recurrent,
+    recurrence,
     conv,
     conv_transpose,
     im2col,
@@ -32,6 +35,8 @@ pub(crate) const MAKERS: &[fn(&mut Rng) -> Made] = &[
     global_pool,
     adaptive_pool,
     resize,
+    grid_sample,
+    roi_align,
 ];
 
 /// A region that rides on a result of the given sizes, the operands it adds, and the dtype it gives.
@@ -235,7 +240,7 @@ fn rope(rng: &mut Rng) -> Made {
 }
 
 /// A window, and sizes of kernel and operand that it fits; pads stay below the kernel's span.
-fn window(rng: &mut Rng, spatial: usize) -> (Window, Vec<usize>, Vec<usize>) {
+pub(super) fn window(rng: &mut Rng, spatial: usize) -> (Window, Vec<usize>, Vec<usize>) {
     let mut window = Window::unit(spatial);
     let (mut kernel, mut input) = (Vec::new(), Vec::new());
     for i in 0..spatial {
@@ -337,4 +342,96 @@ fn resize(rng: &mut Rng) -> Made {
         antialias: rng.chance(50),
     };
     (op.into(), vec![ty(dtype, &dims)])
+}
+
+fn grid_sample(rng: &mut Rng) -> Made {
+    let spatial = rng.within(2, 3);
+    let n = rng.size();
+    let x = [vec![n, rng.size()], rng.full_sizes(spatial)].concat();
+    let grid = [vec![n], rng.sizes(spatial), vec![spatial]].concat();
+    let modes = if spatial == 2 { GridMode::ALL } else { &[GridMode::Linear, GridMode::Nearest] };
+    let (mode, padding) = (rng.pick(modes), rng.pick(GridPadding::ALL));
+    let op = GridSample { mode, padding, align_corners: rng.chance(50) };
+    (op.into(), vec![ty(rng.float(), &x), ty(rng.float(), &grid)])
+}
+
+fn roi_align(rng: &mut Rng) -> Made {
+    let dtype = rng.float();
+    let (dims, regions) = (rng.full_sizes(4), rng.size());
+    let [height, width] = [0; 2].map(|_| rng.size());
+    let op = RoiAlign {
+        mode: rng.pick(RoiMode::ALL),
+        height,
+        width,
+        sampling_ratio: rng.below(3),
+        scale: rng.pick(&[0.5, 1.0, 0.0625]),
+        coordinates: rng.pick(RoiCoordinates::ALL),
+    };
+    (op.into(), vec![ty(dtype, &dims), ty(dtype, &[regions, 4]), ty(rng.index(), &[regions])])
+}
+
+/// Any layer, and its sequence, batch and hidden size.
+fn layer(rng: &mut Rng) -> (Recurrent, [usize; 3]) {
+    let (kind, direction) = (rng.pick(RecurrentKind::ALL), rng.pick(Direction::ALL));
+    let lstm = kind == RecurrentKind::Lstm;
+    let count = kind.functions().len() * direction.count();
+    let op = Recurrent {
+        batch_first: rng.chance(30),
+        functions: (0..count).map(|_| rng.pick(GateFunction::ALL)).collect(),
+        clip: if rng.chance(30) { Some(0.5) } else { None },
+        reset_after: kind == RecurrentKind::Gru && rng.chance(50),
+        input_forget: lstm && rng.chance(30),
+        bias: rng.chance(50),
+        lengths: rng.chance(50),
+        initial_h: rng.chance(50),
+        initial_c: lstm && rng.chance(50),
+        peepholes: lstm && rng.chance(30),
+        ..Recurrent::new(kind, direction)
+    };
+    (op, [0; 3].map(|_| rng.size()))
+}
+
+/// Lengths, initial states and peepholes that a layer announces.
+fn optional(rng: &mut Rng, op: &Recurrent, dtype: DType, batch: usize, state: [usize; 3]) -> Vec<TensorType> {
+    let mut types = Vec::new();
+    if op.lengths {
+        types.push(ty(rng.index(), &[batch]));
+    }
+    types.extend([op.initial_h, op.initial_c].iter().filter(|given| **given).map(|_| ty(dtype, &state)));
+    if op.peepholes {
+        types.push(ty(dtype, &[op.direction.count(), 3 * state[2]]));
+    }
+    types
+}
+
+fn recurrent(rng: &mut Rng) -> Made {
+    let (op, [sequence, batch, hidden]) = layer(rng);
+    let (dtype, input, dirs) = (rng.float(), rng.size(), op.direction.count());
+    let rows = op.kind.gates() * hidden;
+    let (x, state) = if op.batch_first {
+        ([batch, sequence, input], [batch, dirs, hidden])
+    } else {
+        ([sequence, batch, input], [dirs, batch, hidden])
+    };
+    let mut types = vec![ty(dtype, &x), ty(dtype, &[dirs, rows, input]), ty(dtype, &[dirs, rows, hidden])];
+    if op.bias {
+        types.push(ty(dtype, &[dirs, 2 * rows]));
+    }
+    types.extend(optional(rng, &op, dtype, batch, state));
+    (op.into(), types)
+}
+
+fn recurrence(rng: &mut Rng) -> Made {
+    let (of, [sequence, batch, hidden]) = layer(rng);
+    let (dtype, dirs) = (rng.float(), of.direction.count());
+    let wide = Recurrence::state_dtype(dtype);
+    let rows = of.kind.gates() * hidden;
+    let x = if of.batch_first { [batch, sequence, dirs * rows] } else { [sequence, batch, dirs * rows] };
+    let mut types = vec![ty(wide, &x), ty(dtype, &[dirs, rows, hidden])];
+    let op = Recurrence { of };
+    if op.has_bias() {
+        types.push(ty(wide, &[dirs, hidden]));
+    }
+    types.extend(optional(rng, &op.of, wide, batch, [dirs, batch, hidden]));
+    (op.into(), types)
 }

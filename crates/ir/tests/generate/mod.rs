@@ -1,10 +1,14 @@
 //! Random valid graphs that hold every operation; shared by the tests and by the `fuzz` example.
 #![allow(dead_code, reason = "each user takes a part")]
 
+mod control;
 mod elementwise;
+mod generation;
 mod heavy;
 mod movement;
 mod rng;
+mod signal;
+mod state_space;
 
 use olivine_ir::{DType, Data, Error, Graph, Op, Shape, Tensor, TensorType, ValueId};
 
@@ -15,7 +19,16 @@ pub(crate) type Made = (Op, Vec<TensorType>);
 
 /// One maker per attribute struct.
 pub(crate) fn makers() -> Vec<fn(&mut Rng) -> Made> {
-    [elementwise::MAKERS, heavy::MAKERS, movement::MAKERS].concat()
+    [
+        elementwise::MAKERS,
+        heavy::MAKERS,
+        movement::MAKERS,
+        generation::MAKERS,
+        control::MAKERS,
+        signal::MAKERS,
+        state_space::MAKERS,
+    ]
+    .concat()
 }
 
 /// Any operation with operands that it accepts.

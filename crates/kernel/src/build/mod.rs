@@ -48,6 +48,7 @@ impl Builder {
             vars: Vec::new(),
             values: Vec::new(),
             body: Vec::new(),
+            foreign: None,
         };
         let inner = Inner {
             kernel,

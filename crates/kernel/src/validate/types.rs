@@ -368,7 +368,9 @@ impl Scope<'_, '_> {
     ) -> Result<(), Error> {
         let elem = self.place(place, index, store)?;
         self.expect(layout.stride, U32, "stride of a matrix")?;
-        if elem != m.elem {
+        // Workgroup memory may hold the elements of matrices packed in words.
+        let packed = elem == Elem::U32 && matches!(place, Place::Shared(_));
+        if elem != m.elem && !packed {
             return self.rules.invalid(format_args!("matrix {} in memory of {elem}", Type::Matrix(m)));
         }
         Ok(())

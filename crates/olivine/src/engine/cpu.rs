@@ -198,6 +198,7 @@ fn views<'a>(inputs: &'a [Given<'_>]) -> Result<Vec<TensorView<'a>>, Error> {
         .iter()
         .map(|given| match given {
             Given::View(view) => Ok(*view),
+            Given::Own(tensor) => Ok(tensor.view()),
             Given::Resident(tensor) => {
                 let held = tensor.downcast::<Held>().ok_or(Error::OtherDevice)?;
                 Ok(held.0.view())

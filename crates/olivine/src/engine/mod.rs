@@ -102,6 +102,8 @@ pub enum KernelSource {
 #[derive(Clone)]
 pub(crate) enum Given<'a> {
     View(TensorView<'a>),
+    /// What the executable itself gives.
+    Own(Tensor),
     Resident(DeviceTensor),
 }
 
@@ -109,6 +111,7 @@ impl Given<'_> {
     pub(crate) fn ty(&self) -> TensorType {
         match self {
             Given::View(view) => view.ty(),
+            Given::Own(tensor) => tensor.ty(),
             Given::Resident(tensor) => tensor.ty(),
         }
     }

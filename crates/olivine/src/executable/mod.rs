@@ -4,9 +4,11 @@ mod io;
 mod state;
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use olivine_gpu::Take;
+use olivine_ir::op::{RUN_COUNTER, run_counter_type};
 use olivine_ir::{Data, Def, Graph, Shape, Tensor, TensorType, ValueId, nearest};
 
 use crate::engine::{DeviceTensor, Given, Model, Prepared, StepTime};
@@ -31,6 +33,8 @@ pub struct Executable {
     states: Vec<(String, String)>,
     model: Arc<dyn Model>,
     compiled: RwLock<Shapes>,
+    /// What the next run's random numbers see.
+    runs: AtomicU64,
 }
 
 /// How a graph is compiled; the defaults are right for most.
@@ -51,7 +55,14 @@ impl Executable {
     pub(crate) fn new(session: Session, graph: Graph, options: &CompileOptions) -> Result<Self, Error> {
         let model = session.inner.engine.model();
         let states = options.state.clone();
-        let executable = Executable { session, graph, states, model, compiled: RwLock::default() };
+        let executable = Executable {
+            session,
+            graph,
+            states,
+            model,
+            compiled: RwLock::default(),
+            runs: AtomicU64::new(0),
+        };
         executable.state_pairs()?;
         executable.specialised(&executable.declared_shapes())?;
         Ok(executable)
@@ -65,6 +76,17 @@ impl Executable {
     /// How many combinations of input shapes are compiled now.
     pub fn compiled_shapes(&self) -> usize {
         self.compiled.read().unwrap_or_else(PoisonError::into_inner).by_shape.len()
+    }
+
+    /// The number of the next run, which its random numbers depend on. It begins at 0, and every run that does not
+    /// give the input [`RUN_COUNTER`] itself takes it and adds 1.
+    pub fn run_counter(&self) -> u64 {
+        self.runs.load(Ordering::Relaxed)
+    }
+
+    /// Sets the number of the next run: the runs after it draw what the runs from that number on drew before.
+    pub fn set_run_counter(&self, run: u64) {
+        self.runs.store(run, Ordering::Relaxed);
     }
 
     /// Sets or replaces a param; the elements are shared, not copied.
@@ -193,6 +215,7 @@ impl Executable {
                 return Err(Error::GivenTwice { kind: "input", name });
             }
         }
+        self.count_run(&declared, &mut slots)?;
         if let Some(i) = slots.iter().position(Option::is_none) {
             let (name, id) = declared[i];
             return Err(Error::Missing { kind: "input", name: name.into(), expected: self.ty(id) });
@@ -200,6 +223,18 @@ impl Executable {
         let given: Vec<Given<'a>> = slots.into_iter().flatten().collect();
         let shapes: Vec<Shape> = given.iter().map(|g| g.ty().shape).collect();
         Ok((self.specialised(&shapes)?, given))
+    }
+
+    /// Gives the run its number where its random numbers need one and the caller gave none.
+    fn count_run(&self, declared: &[(&str, ValueId)], slots: &mut [Option<Given<'_>>]) -> Result<(), Error> {
+        let Some(i) = declared.iter().position(|(name, _)| *name == RUN_COUNTER) else { return Ok(()) };
+        let missing = slots.iter().filter(|slot| slot.is_none()).count();
+        if slots[i].is_some() || missing > 1 || self.ty(declared[i].1) != run_counter_type()? {
+            return Ok(());
+        }
+        let run = self.runs.fetch_add(1, Ordering::Relaxed);
+        slots[i] = Some(Given::Own(Tensor::new([2], vec![run as u32, (run >> 32) as u32])?));
+        Ok(())
     }
 
     fn check_input(&self, name: &str, id: ValueId, got: TensorType) -> Result<(), Error> {

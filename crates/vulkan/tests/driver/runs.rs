@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use half::f16;
-use olivine_gpu::{Commands, Driver};
+use olivine_gpu::{Commands, Driver, Slice};
 use olivine_kernel::{Access, Builder, Elem, Scalar};
 use olivine_vulkan::{Device, Error, Options, Select};
 
@@ -47,6 +47,40 @@ fn dependent_dispatches_wait_for_each_other() {
     let bytes = run(&device, &mut recording, &[&to_bytes(&vec![1.0; n as usize])], 4 * n as usize).unwrap();
     for (i, got) in to_f32(&bytes).iter().enumerate() {
         assert_eq!(*got, 1.0 + 10.0 * i as f32, "element {i}");
+    }
+}
+
+#[test]
+fn a_gated_dispatch_runs_as_many_workgroups_as_memory_says() {
+    let device = open();
+    let n = 1000u64;
+    let mut rig = Rig::default();
+    let gate = {
+        let k = Builder::new("gate", 4, &device.caps().target);
+        let (x, y) = (k.arg("x", Elem::U32, Access::Read), k.arg("y", Elem::U32, Access::Write));
+        let i = k.local_index();
+        k.if_(i.lt(3u32), || y.store(i, x.load(i)));
+        rig.kernel(k.finish().unwrap())
+    };
+    let kernel = rig.kernel(scale(&device.caps().target, Elem::F32, 1.0));
+    let [given, gates, x, y] = [16, 64, 4 * n, 4 * n].map(|bytes| rig.buffer(&device, bytes));
+    // Twice behind the same gate: what the first trip reads, the second gate writes again.
+    for _ in 0..2 {
+        rig.dispatch(gate, &[(given, 0, 16), (gates, 16, 16)], &[], 1);
+        rig.dispatch(kernel, &[(x, 0, 4 * n), (y, 0, 4 * n)], &[n as u32], 16);
+        if let Some(last) = rig.dispatches.last_mut() {
+            last.indirect = Some(Slice { buffer: gates, offset: 16, bytes: 12 });
+        }
+    }
+    rig.uploads = vec![(given, 12), (x, 4 * n), (y, 4 * n)];
+    rig.downloads = vec![(y, 4 * n)];
+    let mut recording = rig.record(&device).unwrap();
+    let (ones, minus) = (to_bytes(&vec![1.0; n as usize]), to_bytes(&vec![-1.0; n as usize]));
+    for groups in [[16u32, 1, 1], [0, 0, 0], [16, 1, 1]] {
+        let words: Vec<u8> = groups.iter().flat_map(|g| g.to_le_bytes()).collect();
+        let bytes = run(&device, &mut recording, &[&words, &ones, &minus], 4 * n as usize).unwrap();
+        let expected = |i: usize| if groups[0] == 0 { -1.0 } else { 1.0 + i as f32 };
+        assert!(to_f32(&bytes).iter().enumerate().all(|(i, got)| *got == expected(i)), "{groups:?}");
     }
 }
 
@@ -243,6 +277,10 @@ fn misuse_is_refused() {
     assert!(broken(&|r| r.dispatches[0].params.clear()));
     assert!(broken(&|r| r.dispatches[0].kernel.0 = 1));
     assert!(broken(&|r| r.buffers[0] = None));
+    let gate = |offset, bytes| Some(Slice { buffer: y, offset, bytes });
+    assert!(broken(&|r| r.dispatches[0].indirect = gate(2, 12)), "not aligned");
+    assert!(broken(&|r| r.dispatches[0].indirect = gate(248, 12)), "past the end");
+    assert!(broken(&|r| r.dispatches[0].indirect = gate(0, 8)), "two words");
     let pipelines = device.pipelines(&rig.program.kernels, false).unwrap();
     let mixed = device.record(Commands {
         program: &rig.program,

@@ -148,6 +148,7 @@ impl Rig {
             args: args.iter().map(slice).collect(),
             params: params.to_vec(),
             groups: [groups, 1, 1],
+            indirect: None,
             op: "Test",
             node: format!("node{}", self.dispatches.len()),
             flops: 0,

@@ -5,10 +5,16 @@
 
 mod contraction;
 mod einsum;
+mod generate;
 mod movement;
 mod norm;
+mod pool;
 #[cfg(test)]
 mod products;
+mod quantize;
+mod recurrent;
+mod signal;
+mod state_space;
 #[cfg(test)]
 mod tests;
 
@@ -27,6 +33,17 @@ impl Pass for Legalise {
 
     fn run(&self, graph: &Graph, _options: &Options<'_>) -> Result<Graph, Error> {
         rewrite(graph, |out, _, node| {
+            if let Op::GatedDeltaNet(op) = &node.op
+                && let Some(eps) = op.normalise
+            {
+                return state_space::normalise(out, node, op, eps).map(|()| true);
+            }
+            if let Op::Recurrent(op) = &node.op {
+                let inputs = node.inputs.iter().map(|id| out.get(*id)).collect::<Result<Vec<_>, _>>()?;
+                let results = out.new.scoped(&node.name, |g| recurrent::layer(g, op, &inputs))?;
+                node.outputs.iter().zip(results).for_each(|(old, new)| out.bind(*old, new));
+                return Ok(true);
+            }
             if !is_composite(graph, &node.op, &node.inputs)? {
                 return Ok(false);
             }
@@ -57,6 +74,8 @@ fn is_composite(graph: &Graph, op: &Op, inputs: &[ValueId]) -> Result<bool, Erro
                 .collect::<Result<Vec<_>, _>>()?;
             ranks.contains(&1)
         }
+        Op::Pool(op) => pool::sees_all(op, operand(graph, inputs)?),
+        Op::AdaptivePool(op) => pool::divides(op, operand(graph, inputs)?),
         Op::DotGeneral(_)
         | Op::Einsum(_)
         | Op::LoraMatMul(_)
@@ -72,9 +91,19 @@ fn is_composite(graph: &Graph, op: &Op, inputs: &[ValueId]) -> Result<bool, Erro
         | Op::Tile(_)
         | Op::Repeat(_)
         | Op::Roll(_)
-        | Op::Fill(_) => true,
+        | Op::Fill(_)
+        | Op::Dft(_)
+        | Op::Stft(_)
+        | Op::MelFilterBank(_)
+        | Op::LogMel(_) => true,
+        Op::Penalties(_) | Op::QuantizeLinear(_) | Op::DequantizeLinear(_) => true,
         _ => false,
     })
+}
+
+/// The sizes of the first operand.
+fn operand(graph: &Graph, inputs: &[ValueId]) -> Result<Shape, Error> {
+    inputs.first().map_or(Shape::new(&[]), |id| Ok(graph.ty(*id)?.shape))
 }
 
 /// The value of a composite operation, given its operands and its result's shape.
@@ -91,7 +120,9 @@ fn decompose(g: &mut Graph, op: &Op, x: &[ValueId], to: Shape) -> Result<ValueId
         (Op::LayerNorm2d(op), [x, gamma, beta]) => norm::layer_norm2d(g, op, *x, *gamma, *beta),
         (Op::AdaLayerNorm(op), [x, scale, shift]) => norm::ada_layer_norm(g, op, *x, *scale, *shift),
         (Op::L2Norm(op), [x]) => norm::l2_norm(g, op, *x),
-        (Op::GlobalPool(op), [x]) => norm::global_pool(g, op, *x),
+        (Op::GlobalPool(op), [x]) => pool::global_pool(g, op.kind, op.p, *x),
+        (Op::Pool(op), [x]) => pool::global_pool(g, op.kind, op.p, *x),
+        (Op::AdaptivePool(op), [x]) => pool::adaptive_pool(g, op, *x),
         (Op::DepthToSpace(op), [x]) => movement::depth_to_space(g, op, *x, to),
         (Op::SpaceToDepth(op), [x]) => movement::space_to_depth(g, op, *x, to),
         (Op::Stack(op), parts) => movement::stack(g, op, parts),
@@ -99,6 +130,17 @@ fn decompose(g: &mut Graph, op: &Op, x: &[ValueId], to: Shape) -> Result<ValueId
         (Op::Repeat(op), [x]) => movement::repeat(g, op, *x, to),
         (Op::Roll(op), [x]) => movement::roll(g, op, *x),
         (Op::Fill(_), [x]) => g.expand(*x, to),
+        (Op::Dft(op), [x]) => signal::dft(g, op, *x, to),
+        (Op::Stft(op), [x, window @ ..]) => signal::stft(g, op, *x, window.first().copied(), to),
+        (Op::MelFilterBank(op), []) => signal::mel_filter_bank(g, op, to),
+        (Op::LogMel(op), [x, window, filters]) => signal::log_mel(g, op, *x, *window, *filters, to),
+        (Op::Penalties(_), operands) => generate::penalties(g, operands),
+        (Op::QuantizeLinear(op), [x, scale, zero @ ..]) => {
+            quantize::quantize(g, op, *x, *scale, zero.first())
+        }
+        (Op::DequantizeLinear(op), [x, scale, zero @ ..]) => {
+            quantize::dequantize(g, op, *x, *scale, zero.first())
+        }
         _ => Err(Error::Invalid {
             place: op.name().into(),
             problem: format!("no rewrite for {} operands", x.len()),
@@ -107,7 +149,7 @@ fn decompose(g: &mut Graph, op: &Op, x: &[ValueId], to: Shape) -> Result<ValueId
 }
 
 /// A reshape to sizes that may hold zeros, or nothing where they are the operand's own.
-fn reshape(g: &mut Graph, x: ValueId, dims: &[usize]) -> Result<ValueId, Error> {
+pub(super) fn reshape(g: &mut Graph, x: ValueId, dims: &[usize]) -> Result<ValueId, Error> {
     if g.ty(x)?.shape.dims() == dims {
         return Ok(x);
     }

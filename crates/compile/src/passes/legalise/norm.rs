@@ -1,8 +1,6 @@
-//! Norms and pools over whole axes: reductions and elementwise steps, in f32 where the dtype is narrower.
+//! Norms: reductions and elementwise steps, in f32 where the dtype is narrower.
 
-use olivine_ir::op::{
-    AdaLayerNorm, BatchNorm, Binary, GlobalPool, InstanceNorm, L2Norm, LayerNorm2d, PoolKind, ReduceKind,
-};
+use olivine_ir::op::{AdaLayerNorm, BatchNorm, Binary, InstanceNorm, L2Norm, LayerNorm2d, ReduceKind};
 use olivine_ir::{DType, Error, Graph, Tensor, ValueId};
 
 use super::{cast, reshape, transpose, working_dtype};
@@ -95,24 +93,4 @@ pub(super) fn l2_norm(g: &mut Graph, op: &L2Norm, x: ValueId) -> Result<ValueId,
     let length = g.binary_scalar(Binary::Max, length, op.eps)?;
     let unit = g.div(x, length)?;
     cast(g, unit, dtype)
-}
-
-pub(super) fn global_pool(g: &mut Graph, op: &GlobalPool, x: ValueId) -> Result<ValueId, Error> {
-    let ty = g.ty(x)?;
-    let axes: Vec<isize> = (2..ty.shape.rank() as isize).collect();
-    let kind = match (op.kind, op.p) {
-        (PoolKind::Average, _) => ReduceKind::Mean,
-        (PoolKind::Max, _) => ReduceKind::Max,
-        (PoolKind::Lp, 1) => ReduceKind::L1,
-        (PoolKind::Lp, 2) => ReduceKind::L2,
-        (PoolKind::Lp, p) => {
-            let x = cast(g, x, working_dtype(ty.dtype))?;
-            let size = g.abs(x)?;
-            let power = g.binary_scalar(Binary::Pow, size, p as f64)?;
-            let sum = g.reduce(ReduceKind::Sum, power, &axes, true)?;
-            let root = g.binary_scalar(Binary::Pow, sum, 1.0 / p as f64)?;
-            return cast(g, root, ty.dtype);
-        }
-    };
-    g.reduce(kind, x, &axes, true)
 }

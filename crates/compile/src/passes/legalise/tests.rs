@@ -1,6 +1,6 @@
 //! What composite operations become.
 
-use olivine_ir::op::{Concat, DepthMode, DotGeneral, MatMul, PoolKind, Region};
+use olivine_ir::op::{Concat, DepthMode, DotGeneral, MatMul, PoolKind, Region, Window};
 
 use olivine_ir::Tensor;
 
@@ -218,6 +218,38 @@ fn halves_are_squared_in_f32_for_their_length() -> Result<(), Error> {
         g.l2_norm(x, 1, 1e-12)
     };
     assert_eq!(names(build)?, ["cast", "reduce_l2", "max", "div", "cast"]);
+    Ok(())
+}
+
+#[test]
+fn windows_that_are_all_of_a_plane_or_large_parts_of_it_become_reductions() -> Result<(), Error> {
+    let whole: Build = |g| {
+        let [x] = f32s(g, [&[2, 3, 7, 7]])?;
+        g.avg_pool(x, &[7, 7], Window::unit(2), false, false)
+    };
+    assert_eq!(names(whole)?, ["reduce_mean"]);
+    let padded: Build = |g| {
+        let [x] = f32s(g, [&[2, 3, 7, 7]])?;
+        g.max_pool(x, &[7, 7], Window::same(2, 1, 1), false)
+    };
+    assert_eq!(names(padded)?, ["pool"]);
+    let parts: Build = |g| {
+        let [x] = f32s(g, [&[2, 3, 64, 96]])?;
+        g.adaptive_pool(PoolKind::Max, x, &[2, 3])
+    };
+    assert_eq!(names(parts)?, ["reshape", "reduce_max"]);
+    for build in [
+        (|g| {
+            let [x] = f32s(g, [&[2, 3, 64, 96]])?;
+            g.adaptive_pool(PoolKind::Max, x, &[32, 48])
+        }) as Build,
+        |g| {
+            let [x] = f32s(g, [&[2, 3, 65, 96]])?;
+            g.adaptive_pool(PoolKind::Max, x, &[2, 3])
+        },
+    ] {
+        assert_eq!(names(build)?, ["adaptive_pool"]);
+    }
     Ok(())
 }
 

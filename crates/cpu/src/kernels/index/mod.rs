@@ -17,13 +17,13 @@ pub(crate) use scatter::{scatter_elements, scatter_nd};
 
 /// Index operands of either width.
 #[derive(Clone, Copy)]
-enum Indices<'a> {
+pub(super) enum Indices<'a> {
     Narrow(&'a [i32]),
     Wide(&'a [i64]),
 }
 
 impl<'a> Indices<'a> {
-    fn new(x: &Operand<'a>) -> Self {
+    pub(super) fn new(x: &Operand<'a>) -> Self {
         match x.ty.dtype {
             DType::I32 => Indices::Narrow(x.slice()),
             _ => Indices::Wide(x.slice()),
@@ -52,13 +52,13 @@ impl<'a> Indices<'a> {
     }
 
     /// The position index `i` names, moved to the nearest one in range.
-    fn clamped(self, i: usize, size: usize) -> usize {
+    pub(super) fn clamped(self, i: usize, size: usize) -> usize {
         let nearest = if self.at(i) < 0 { 0 } else { size.saturating_sub(1) };
         self.resolve(i, size).unwrap_or(nearest)
     }
 
     /// The first index out of range, where `size` tells the axis of each.
-    fn check(self, size: impl Fn(usize) -> usize) -> Result<(), Fault> {
+    pub(super) fn check(self, size: impl Fn(usize) -> usize) -> Result<(), Fault> {
         match (0..self.len()).find(|i| self.resolve(*i, size(*i)).is_none()) {
             None => Ok(()),
             Some(position) => Err(Fault { position, value: self.at(position), size: size(position) }),

@@ -17,6 +17,7 @@ use olivine_kernel::Val;
 use crate::lower::site::Site;
 use kernel::Sink;
 use problem::Problem;
+pub(crate) use softmax::exp2_below;
 use tile::{Need, Tile, fours};
 
 /// Workgroups that keep a large device busy.

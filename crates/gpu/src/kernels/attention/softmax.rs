@@ -10,7 +10,7 @@ pub(super) fn lowest(scalar: Scalar) -> f64 {
 /// 2^x for x ≤ 0; 0 where the result would be denormal, NaN for NaN.
 ///
 /// The device's own power may be off by units that grow with |x|, so it only sees the fraction.
-pub(super) fn exp2_below(x: Val<'_>) -> Val<'_> {
+pub(crate) fn exp2_below(x: Val<'_>) -> Val<'_> {
     let double = x.scalar() == Scalar::F64;
     let least = if double { -1022.0 } else { -126.0 };
     let tiny = x.lt(least);

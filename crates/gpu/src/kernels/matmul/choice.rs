@@ -2,6 +2,7 @@
 
 use crate::caps::{DeviceCaps, DeviceKind};
 
+use super::matrices::Blocks;
 use super::problem::{Axis, Lie};
 
 /// A workgroup's part of the product, and an invocation's part of that.
@@ -45,7 +46,7 @@ impl Tile {
         (Tile::pitch(self.m) + Tile::pitch(self.n)) * self.k * scalar
     }
 
-    fn fits(self, caps: &DeviceCaps, scalar: u32) -> bool {
+    pub(super) fn fits(self, caps: &DeviceCaps, scalar: u32) -> bool {
         self.group() <= caps.target.max_invocations && self.shared_bytes(scalar) <= caps.target.shared_bytes
     }
 
@@ -77,6 +78,13 @@ pub(super) enum Choice {
         /// Parts of the summed axis.
         splits: usize,
     },
+    /// Cooperative matrices; the summed axis in `splits` parts.
+    Matrices {
+        /// The blocks.
+        blocks: Blocks,
+        /// Parts of the summed axis.
+        splits: usize,
+    },
     /// Few rows, and columns of B that are read along the summed axis: a cluster of invocations to some columns.
     Dots {
         /// Transposed.
@@ -103,7 +111,7 @@ pub(super) enum Choice {
 pub(super) const SKINNY: usize = 8;
 
 /// Workgroups that keep a device busy.
-fn busy(caps: &DeviceCaps) -> u64 {
+pub(super) fn busy(caps: &DeviceCaps) -> u64 {
     match caps.kind {
         DeviceKind::Cpu => 16,
         DeviceKind::Integrated => 64,

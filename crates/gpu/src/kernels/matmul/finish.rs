@@ -1,5 +1,7 @@
 //! What happens to sums when they are complete: the epilogue and the store, or a store among the parts of a split sum.
 
+use std::rc::Rc;
+
 use olivine_ir::DType;
 use olivine_ir::op::{Binary, InstrOp, Region, ScalarOp, Unary};
 use olivine_kernel::{Access, Buf, Builder, Elem, Scalar, Val};
@@ -9,9 +11,10 @@ use crate::lower::site::Memory;
 use crate::math::{self, Typed};
 
 use super::problem::Problem;
+use super::taps::{Declared, Pattern};
 
 /// The element type that holds unrounded sums of an element type.
-pub(super) fn sum_elem(elem: Elem) -> Elem {
+pub(in crate::kernels) fn sum_elem(elem: Elem) -> Elem {
     match elem.scalar() {
         Scalar::F64 => Elem::F64,
         Scalar::I32 => Elem::I32,
@@ -23,7 +26,7 @@ pub(super) fn sum_elem(elem: Elem) -> Elem {
 }
 
 /// A sum as the product's dtype holds it, which is what epilogues take.
-pub(super) fn settled(sum: Val<'_>, dtype: DType) -> Typed<'_> {
+pub(in crate::kernels) fn settled(sum: Val<'_>, dtype: DType) -> Typed<'_> {
     let signed = |bits: u32| (sum << bits) >> bits;
     let val = match dtype {
         DType::I8 => signed(24),
@@ -61,6 +64,14 @@ pub(super) struct Finish<'k, 'p> {
     riders: Vec<Rider<'k>>,
     to_target: bool,
     columns: Val<'k>,
+    /// Where columns go, if not by strides.
+    pixels: Option<(Rc<Declared<'k>>, Pattern<'k>)>,
+}
+
+/// A column's place in the target, or in the parts, and in the extra operands.
+pub(super) struct Spot<'k> {
+    out: Val<'k>,
+    extras: Vec<Val<'k>>,
 }
 
 /// Where a batch begins.
@@ -102,48 +113,98 @@ impl<'k, 'p> Finish<'k, 'p> {
         let wide = out.elem().size() > 4;
         let lanes = problem.store_lanes().min(if wide { 2 } else { 4 });
         let to_target = matches!(sink, Sink::Target);
-        Finish { k, problem, out, strides, lanes, riders, to_target, columns }
+        Finish { k, problem, out, strides, lanes, riders, to_target, columns, pixels: None }
+    }
+
+    /// The same end for the columns of a class of pixels.
+    pub(super) fn over(self, taps: Rc<Declared<'k>>, class: Pattern<'k>) -> Self {
+        Finish { columns: class.columns, pixels: Some((taps, class)), ..self }
+    }
+
+    /// Where a column goes.
+    fn spot(&self, column: Val<'k>) -> Spot<'k> {
+        match &self.pixels {
+            Some((taps, class)) => {
+                let (out, extras) = taps.place(class, column);
+                Spot { out, extras }
+            }
+            None => Spot {
+                out: column * self.strides.1,
+                extras: self.riders.iter().map(|rider| column * rider.column).collect(),
+            },
+        }
+    }
+
+    /// Where each vector of the neighbouring columns from `column` on goes; those of several rows are the same.
+    pub(super) fn spots(&self, column: Val<'k>, count: usize) -> Vec<(Val<'k>, Spot<'k>)> {
+        let firsts = (0..count).step_by(self.lanes).map(|i| column + i);
+        firsts.map(|first| (first, self.spot(first))).collect()
     }
 
     /// Whether the epilogue is long enough that its copies in a kernel should be few.
     pub(super) fn is_heavy(&self) -> bool {
-        self.to_target && self.problem.region.is_some_and(|r| weight(r) > 8)
+        self.to_target && self.problem.region.is_some_and(is_heavy)
     }
 
     /// Finishes sums of neighbouring columns of a row that exists; columns past the last are left out.
     pub(super) fn store(&self, base: &Base<'k>, row: Val<'k>, column: Val<'k>, sums: &[Val<'k>]) {
-        for (i, run) in sums.chunks(self.lanes).enumerate() {
-            let first = column + i * self.lanes;
-            self.k.if_(first.lt(self.columns), || self.store_run(base, row, first, run));
+        self.store_at(base, row, &self.spots(column, sums.len()), sums);
+    }
+
+    /// The same for columns whose places are known.
+    pub(super) fn store_at(
+        &self,
+        base: &Base<'k>,
+        row: Val<'k>,
+        spots: &[(Val<'k>, Spot<'k>)],
+        sums: &[Val<'k>],
+    ) {
+        for ((first, spot), run) in spots.iter().zip(sums.chunks(self.lanes)) {
+            self.k.if_(first.lt(self.columns), || self.store_run(base, row, spot, run));
         }
     }
 
-    fn store_run(&self, base: &Base<'k>, row: Val<'k>, column: Val<'k>, sums: &[Val<'k>]) {
-        let at = base.out + row * self.strides.0 + column * self.strides.1;
-        let Some(region) = self.problem.region.filter(|_| self.to_target) else {
+    fn store_run(&self, base: &Base<'k>, row: Val<'k>, spot: &Spot<'k>, sums: &[Val<'k>]) {
+        let at = base.out + row * self.strides.0 + spot.out;
+        if !self.to_target {
             return self.out.store_vec(at, sums);
-        };
-        let mut inputs: Vec<Vec<Typed<'k>>> =
-            sums.iter().map(|sum| vec![settled(*sum, self.problem.dtype())]).collect();
-        for (rider, (extra, start)) in
-            self.riders.iter().zip(self.problem.extras.iter().zip(base.extras.iter()))
-        {
-            let at = *start + row * rider.row + column * rider.column;
-            let loaded = if rider.once {
-                vec![rider.buffer.load(at); sums.len()]
-            } else if rider.lanes >= sums.len() {
-                rider.buffer.load_vec(at, sums.len() as u8)
-            } else {
-                (0..sums.len()).map(|i| rider.buffer.load(at + rider.column * i)).collect()
-            };
-            for (to, val) in inputs.iter_mut().zip(loaded) {
-                to.push(Typed { val, dtype: extra.operand.ty.dtype });
-            }
         }
-        let results: Vec<Val<'k>> =
-            inputs.iter().filter_map(|x| math::region(region, x).first().map(|result| result.val)).collect();
+        let mut loaded: Vec<Vec<Val<'k>>> = self
+            .riders
+            .iter()
+            .zip(base.extras.iter().zip(&spot.extras))
+            .map(|(rider, (start, place))| {
+                let at = *start + row * rider.row + *place;
+                if rider.once {
+                    vec![rider.buffer.load(at); sums.len()]
+                } else if rider.lanes >= sums.len() {
+                    rider.buffer.load_vec(at, sums.len() as u8)
+                } else {
+                    (0..sums.len()).map(|i| rider.buffer.load(at + rider.column * i)).collect()
+                }
+            })
+            .collect();
+        let bias = if self.problem.bias { loaded.pop() } else { None };
+        let sums: Vec<Val<'k>> = match bias {
+            Some(bias) => sums.iter().zip(bias).map(|(sum, bias)| *sum + bias).collect(),
+            None => sums.to_vec(),
+        };
+        let Some(region) = self.problem.region else { return self.out.store_vec(at, &sums) };
+        let finished = |(i, sum): (usize, &Val<'k>)| {
+            let mut inputs = vec![settled(*sum, self.problem.dtype())];
+            for (values, extra) in loaded.iter().zip(&self.problem.extras) {
+                inputs.push(Typed { val: values[i], dtype: extra.operand.ty.dtype });
+            }
+            math::region(region, &inputs).first().map(|result| result.val)
+        };
+        let results: Vec<Val<'k>> = sums.iter().enumerate().filter_map(finished).collect();
         self.out.store_vec(at, &results);
     }
+}
+
+/// Whether a region is long enough that its copies in a kernel should be few.
+pub(in crate::kernels) fn is_heavy(region: &Region) -> bool {
+    weight(region) > 8
 }
 
 /// About how many instructions a region becomes.

@@ -13,7 +13,7 @@ use crate::math;
 use super::choice::{Choice, MEDIUM, SMALL, Tile, sweep_splits};
 use super::experts::Ids;
 use super::finish::{Base, Finish, Sink, sum_elem};
-use super::panel::{Source, Span};
+use super::panel::{Reach, Source, Span};
 use super::problem::{Experts, Factor, Problem};
 use super::tiled::{Work, declare_strides, multiply};
 
@@ -50,6 +50,8 @@ pub(crate) fn grouped(site: &mut Site<'_>) -> Result<(), String> {
         target,
         out: (n as i64, 1),
         experts: Some(Experts { ids: ids.clone(), count }),
+        bias: false,
+        taps: None,
     };
     let elem = sum_elem(math::elem(problem.dtype()));
     if !site.caps.target.has(elem.scalar()) {
@@ -109,8 +111,26 @@ fn by_tiles(problem: &Problem<'_>, rows: usize, tile: Tile, site: &mut Site<'_>)
         let matrix = known.select(expert, k.u32(0));
         let (zero, base) = (k.u32(0), matrix * (depths * n));
         let work = Work {
-            a: Source { buffer: a, lie: a_lie, outer: a_outer, depth: a_depth, base: zero, depths, tail },
-            b: Source { buffer: b, lie: b_lie, outer: b_outer, depth: b_depth, base, depths, tail },
+            a: Source {
+                buffer: a,
+                lie: a_lie,
+                outer: a_outer,
+                depth: a_depth,
+                base: zero,
+                depths,
+                tail,
+                reach: Reach::Strides,
+            },
+            b: Source {
+                buffer: b,
+                lie: b_lie,
+                outer: b_outer,
+                depth: b_depth,
+                base,
+                depths,
+                tail,
+                reach: Reach::Strides,
+            },
             rows: Span { first, end, order: Some(order) },
             columns: Span { first: (id - row_tile * across) * tile.n, end: n, order: None },
             start: zero,

@@ -4,10 +4,13 @@
 //! addresses, stores to workgroup memory whole vectors. Patches are dealt out so that neighbouring invocations load
 //! neighbouring memory, whichever axis that is, and their stores meet different banks.
 
+use std::rc::Rc;
+
 use olivine_kernel::{Buf, Builder, Shared, Val, Var};
 
 use super::choice::Tile;
 use super::problem::{Axis, Lie};
+use super::taps::{Declared, Entry, Pattern};
 
 /// A factor in memory.
 pub(super) struct Source<'k> {
@@ -22,6 +25,19 @@ pub(super) struct Source<'k> {
     pub(super) depths: Val<'k>,
     /// Whether the last step may be cut short.
     pub(super) tail: bool,
+    /// How elements are found if not by strides.
+    pub(super) reach: Reach<'k>,
+}
+
+/// How a factor's elements are found.
+#[derive(Clone)]
+pub(super) enum Reach<'k> {
+    /// By strides.
+    Strides,
+    /// Outer positions by stride, depths as the table says where weights are.
+    Weights(Rc<Declared<'k>>, Pattern<'k>),
+    /// Pixels and taps of an image.
+    Taps(Rc<Declared<'k>>, Pattern<'k>),
 }
 
 /// The positions that a workgroup's tile covers: `first` to one below `end`.
@@ -44,8 +60,12 @@ pub(super) struct Panel<'k> {
     depths: Vec<Val<'k>>,
     /// Index of each outer position at depth 0.
     rows: Vec<Val<'k>>,
+    /// What tells which taps of each outer position are outside.
+    bounds: Vec<Vec<Val<'k>>>,
     /// The patch, depth by depth.
     held: Vec<Var<'k>>,
+    /// What tells whether each depth of the patch is outside.
+    held_bounds: Vec<Vec<Var<'k>>>,
 }
 
 impl<'k> Panel<'k> {
@@ -75,28 +95,72 @@ impl<'k> Panel<'k> {
         };
         let step = if source.lie.along == Axis::Outer { source.lie.lanes } else { 1 };
         let last = span.end - step;
-        let rows = (0..4)
+        let positions: Vec<Val<'k>> = (0..4)
             .step_by(step)
             .map(|i| {
                 let position = (span.first + block * 4u32 + i).min(last);
-                let position = span.order.map_or(position, |order| order.load(position));
-                source.base + position * source.outer
+                span.order.map_or(position, |order| order.load(position))
             })
             .collect();
+        let (rows, bounds) = match &source.reach {
+            Reach::Taps(taps, class) => {
+                let spots = taps.spots(class, source.base, &positions);
+                spots.into_iter().map(|s| (s.index, s.bounds)).unzip()
+            }
+            _ => (positions.into_iter().map(|p| source.base + p * source.outer).collect(), Vec::new()),
+        };
         let pitch = Tile::pitch(outer) / 4;
-        let mut panel = Panel { k, source, shared, pitch, block, depths, rows, held: Vec::new() };
-        panel.held = panel.load(start).into_iter().map(|v| k.var(v)).collect();
+        let (held, held_bounds) = (Vec::new(), Vec::new());
+        let mut panel = Panel { k, source, shared, pitch, block, depths, rows, bounds, held, held_bounds };
+        let (values, entries) = panel.load(start);
+        panel.held = values.into_iter().map(|v| k.var(v)).collect();
+        let hold = |entry: Entry<'k>| entry.bounds.into_iter().map(|v| k.var(v)).collect();
+        panel.held_bounds = entries.into_iter().map(hold).collect();
         panel
     }
 
+    /// The patch where strides do not tell: one element at a time, those outside read from the input's first.
+    fn gather(&self, depths: &[Val<'k>]) -> (Vec<Val<'k>>, Vec<Entry<'k>>) {
+        let buffer = self.source.buffer;
+        let (mut patch, mut entries) = (Vec::with_capacity(4 * depths.len()), Vec::new());
+        for depth in depths {
+            match &self.source.reach {
+                Reach::Taps(taps, class) => {
+                    let entry = taps.entry(class, *depth);
+                    for (row, bounds) in self.rows.iter().zip(&self.bounds) {
+                        let index = *row + entry.offset;
+                        let index = match taps.inside(bounds, &entry.bounds) {
+                            Some(inside) => inside.select(index, self.k.u32(0)),
+                            None => index,
+                        };
+                        patch.push(buffer.load(index));
+                    }
+                    entries.push(entry);
+                }
+                Reach::Weights(taps, class) => {
+                    let step = taps.weight(class, *depth);
+                    patch.extend(self.rows.iter().map(|row| buffer.load(*row + step)));
+                }
+                Reach::Strides => {}
+            }
+        }
+        (patch, entries)
+    }
+
     /// The patch of the step at depth `at`, depth by depth, four values each. Depths past the last repeat others.
-    fn load(&self, at: Val<'k>) -> Vec<Val<'k>> {
+    fn load(&self, at: Val<'k>) -> (Vec<Val<'k>>, Vec<Entry<'k>>) {
         let (buffer, lanes) = (self.source.buffer, self.source.lie.lanes);
         let within = |depth: Val<'k>, lanes: usize| {
             if self.source.tail { depth.min(self.source.depths - lanes) } else { depth }
         };
+        if !matches!(self.source.reach, Reach::Strides) {
+            // There may be no depth at all, but there is something in its place.
+            let last = self.source.depths.max(1u32) - 1u32;
+            let depth = |d: &Val<'k>| if self.source.tail { (at + *d).min(last) } else { at + *d };
+            return self.gather(&self.depths.iter().map(depth).collect::<Vec<_>>());
+        }
         let run = |index: Val<'k>, lanes: usize| buffer.load_vec(index, lanes as u8);
-        match self.source.lie.along {
+        let patch = match self.source.lie.along {
             Axis::Outer => {
                 let mut patch = Vec::with_capacity(4 * self.depths.len());
                 for depth in &self.depths {
@@ -118,20 +182,32 @@ impl<'k> Panel<'k> {
                 }
                 (0..self.depths.len()).flat_map(|d| by_row.iter().map(move |row| row[d])).collect()
             }
-        }
+        };
+        (patch, Vec::new())
     }
 
     /// Loads the patch of the step at depth `at` into registers.
     pub(super) fn fetch(&self, at: Val<'k>) {
-        for (var, value) in self.held.iter().zip(self.load(at)) {
-            var.set(value);
+        let (values, entries) = self.load(at);
+        self.held.iter().zip(values).for_each(|(var, value)| var.set(value));
+        for (vars, entry) in self.held_bounds.iter().zip(entries) {
+            vars.iter().zip(entry.bounds).for_each(|(var, value)| var.set(value));
         }
     }
 
     /// Puts the patch in registers, of the step at depth `at`, into workgroup memory; depths past the last are zeros.
     pub(super) fn put(&self, at: Val<'k>) {
-        for (depth, held) in self.depths.iter().zip(self.held.chunks(4)) {
+        for (i, (depth, held)) in self.depths.iter().zip(self.held.chunks(4)).enumerate() {
             let mut values: Vec<Val<'k>> = held.iter().map(|v| v.get()).collect();
+            // Only now: what waits for a load should stand after the products that hide it.
+            if let (Reach::Taps(taps, _), Some(entry)) = (&self.source.reach, self.held_bounds.get(i)) {
+                let entry: Vec<Val<'k>> = entry.iter().map(|v| v.get()).collect();
+                for (value, bounds) in values.iter_mut().zip(&self.bounds) {
+                    if let Some(inside) = taps.inside(bounds, &entry) {
+                        *value = inside.select(*value, value.like(0.0));
+                    }
+                }
+            }
             if self.source.tail {
                 let inside = (at + *depth).lt(self.source.depths);
                 values.iter_mut().for_each(|v| *v = inside.select(*v, v.like(0.0)));

@@ -7,46 +7,53 @@ use crate::lower::launch::bytes;
 use crate::lower::site::{Operand, Target};
 use crate::lower::walk::Walk;
 
+use super::taps::Taps;
+
 /// A factor: its stride over rows (of A) or columns (of B), and over the summed axis. Axes of size 1 have stride 0.
 #[derive(Clone, Debug)]
-pub(super) struct Factor {
-    pub(super) operand: Operand,
-    pub(super) outer: i64,
-    pub(super) depth: i64,
+pub(in crate::kernels) struct Factor {
+    pub(in crate::kernels) operand: Operand,
+    pub(in crate::kernels) outer: i64,
+    pub(in crate::kernels) depth: i64,
 }
 
 /// A further operand of the epilogue.
 #[derive(Clone, Debug)]
-pub(super) struct Extra {
-    pub(super) operand: Operand,
-    pub(super) row: i64,
-    pub(super) column: i64,
+pub(in crate::kernels) struct Extra {
+    pub(in crate::kernels) operand: Operand,
+    pub(in crate::kernels) row: i64,
+    pub(in crate::kernels) column: i64,
 }
 
 /// A batched product and what becomes of it.
 #[derive(Clone, Debug)]
-pub(super) struct Problem<'a> {
-    pub(super) m: usize,
-    pub(super) n: usize,
-    pub(super) k: usize,
-    pub(super) a: Factor,
-    pub(super) b: Factor,
+pub(in crate::kernels) struct Problem<'a> {
+    pub(in crate::kernels) m: usize,
+    pub(in crate::kernels) n: usize,
+    pub(in crate::kernels) k: usize,
+    pub(in crate::kernels) a: Factor,
+    pub(in crate::kernels) b: Factor,
     /// Batch axes with the strides of A, B and the extra operands.
-    pub(super) batch: Walk,
-    pub(super) extras: Vec<Extra>,
-    pub(super) region: Option<&'a Region>,
-    pub(super) target: Target,
+    pub(in crate::kernels) batch: Walk,
+    pub(in crate::kernels) extras: Vec<Extra>,
+    pub(in crate::kernels) region: Option<&'a Region>,
+    pub(in crate::kernels) target: Target,
     /// Strides of the target over rows and columns; batches are `m·n` apart.
-    pub(super) out: (i64, i64),
+    pub(in crate::kernels) out: (i64, i64),
     /// For every batch, which of `count` matrices of B it takes; B's batch strides are 0 then.
-    pub(super) experts: Option<Experts>,
+    pub(in crate::kernels) experts: Option<Experts>,
+    /// Whether the last extra operand is added to the sum before the sum is rounded; the epilogue does not see it.
+    pub(in crate::kernels) bias: bool,
+    /// How B is gathered and where columns go, if not by strides. Batches are groups of channels then, and `n` and `k`
+    /// those of the largest class.
+    pub(in crate::kernels) taps: Option<Taps>,
 }
 
 /// Matrices chosen at run time.
 #[derive(Clone, Debug)]
-pub(super) struct Experts {
-    pub(super) ids: Operand,
-    pub(super) count: usize,
+pub(in crate::kernels) struct Experts {
+    pub(in crate::kernels) ids: Operand,
+    pub(in crate::kernels) count: usize,
 }
 
 /// Which axis of a factor neighbouring invocations should walk, and how many neighbours one load may take.
@@ -120,6 +127,8 @@ impl<'a> Problem<'a> {
             target: target.clone(),
             out: (n as i64, 1),
             experts: None,
+            bias: false,
+            taps: None,
         };
         problem.fold();
         Ok(problem)
@@ -220,6 +229,9 @@ impl<'a> Problem<'a> {
 
     /// Neighbouring columns that may be stored as one vector.
     pub(super) fn store_lanes(&self) -> usize {
+        if let Some(taps) = &self.taps {
+            return taps.run().map_or(1, |run| vector_lanes(self.target.ty.dtype, run, [].into_iter()));
+        }
         if self.out.1 == 1 { vector_lanes(self.target.ty.dtype, self.n, [].into_iter()) } else { 1 }
     }
 
@@ -228,6 +240,10 @@ impl<'a> Problem<'a> {
         let extra = &self.extras[i];
         let jumps = self.batch.strides[2 + i].iter().copied();
         let jumps = jumps.chain([extra.row, extra.operand.offset as i64]);
+        if let Some(taps) = &self.taps {
+            let run = taps.run().filter(|_| extra.column == 1).unwrap_or(1);
+            return vector_lanes(extra.operand.ty.dtype, run, jumps.chain([taps.extra_images[i]]));
+        }
         if extra.column == 1 { vector_lanes(extra.operand.ty.dtype, self.n, jumps) } else { 1 }
     }
 }

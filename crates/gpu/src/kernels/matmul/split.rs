@@ -11,7 +11,8 @@ use crate::math::{self, Typed};
 use super::finish::{settled, sum_elem};
 use super::problem::Problem;
 
-/// Emits the sum of `count` parts, each as large as the target and lying like it; no part makes zeros.
+/// Emits the sum of `count` parts, each as large as the target and lying like it; no part makes zeros. `extras` are
+/// those of the problem, as they broadcast to the target.
 pub(super) fn emit(
     problem: &Problem<'_>,
     parts: Memory,
@@ -62,10 +63,11 @@ pub(super) fn emit(
             .iter()
             .enumerate()
             .map(|(lane, sum)| {
-                let sum = sum.get();
+                let (bias, further) = if problem.bias { loaded.split_last().unzip() } else { (None, None) };
+                let sum = bias.map_or(sum.get(), |bias: &Vec<Val<'_>>| sum.get() + bias[lane]);
                 let Some(region) = problem.region else { return sum };
                 let mut inputs = vec![settled(sum, problem.dtype())];
-                for (values, operand) in loaded.iter().zip(extras) {
+                for (values, operand) in further.unwrap_or(&loaded).iter().zip(extras) {
                     inputs.push(Typed { val: values[lane], dtype: operand.ty.dtype });
                 }
                 math::region(region, &inputs).first().map_or(sum, |result| result.val)

@@ -4,13 +4,14 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 
 use olivine_compile::{Options, compile};
-use olivine_ir::op::{Arg, Binary, Instr, InstrOp, MatMul, Region, ScalarOp, Unary};
+use olivine_ir::op::{Arg, Binary, Conv, Instr, InstrOp, MatMul, Region, ScalarOp, Unary, Window};
 use olivine_ir::{DType, Graph, ValueId};
 use olivine_kernel::spirv::{self, SpirvOptions};
 use olivine_kernel::wgsl::{self, Dialect, WgslOptions};
-use olivine_kernel::{Kernel, Target};
+use olivine_kernel::{Elem, Kernel, MatrixShape, Target};
 
 use super::choice::{Choice, LARGE, MEDIUM, SMALL, Shape, choose};
+use super::convolve::{self, BROAD, NARROW};
 use super::problem::{Axis, Lie};
 use crate::caps::{Addressing, DeviceCaps, DeviceKind};
 use crate::lower::lower;
@@ -96,6 +97,41 @@ fn empty_results_and_empty_sums_need_no_factors() {
     assert_eq!(choice(0, 5, 5, 1, &card()), Choice::Nothing);
     assert_eq!(choice(5, 5, 5, 0, &card()), Choice::Nothing);
     assert_eq!(choice(5, 5, 0, 1, &card()), Choice::Zeros);
+}
+
+#[test]
+fn halves_are_multiplied_by_matrices_where_there_are_any() {
+    let mut with = card();
+    let shape = |factor| MatrixShape { factor, accumulator: Elem::F32, m: 16, n: 16, k: 16 };
+    with.target.matrices = vec![shape(Elem::F16), shape(Elem::BF16)];
+    let names = |caps: &DeviceCaps, dtype: DType, a: [usize; 2], b: [usize; 2], turned: bool| {
+        let mut g = Graph::new("product");
+        let x = g.input("x", dtype, a).unwrap();
+        let mut w = g.input("w", dtype, b).unwrap();
+        if turned {
+            w = g.transpose(w, &[1, 0]).unwrap();
+        }
+        let y = g.matmul(x, w).unwrap();
+        g.output("y", y).unwrap();
+        let program = lower(&compile(&g, &Options::default()).unwrap(), caps, &[]).unwrap();
+        program.run.iter().map(|d| program.kernel(d).name.clone()).collect::<Vec<_>>()
+    };
+    for dtype in [DType::F16, DType::BF16] {
+        // Whole slots, single elements, depths that end inside a step; both ways a factor may lie.
+        for (a, b, turned) in [
+            ([256, 64], [64, 256], false),
+            ([21, 40], [40, 24], false),
+            ([300, 33], [33, 17], false),
+            ([40, 96], [200, 96], true),
+            ([16, 31], [19, 31], true),
+        ] {
+            assert_eq!(names(&with, dtype, a, b, turned), ["matmul_matrices"], "{dtype} {a:?} {b:?}");
+            assert!(!names(&card(), dtype, a, b, turned).contains(&"matmul_matrices".to_string()));
+        }
+    }
+    assert_eq!(names(&with, DType::F32, [256, 64], [64, 256], false), ["matmul_tiles"]);
+    assert_eq!(names(&with, DType::F16, [4, 64], [64, 256], false), ["matmul_sweep"]);
+    assert_eq!(names(&with, DType::F16, [64, 4096], [4096, 64], false), ["matmul_matrices", "matmul_sum"]);
 }
 
 /// What `spirv-val` finds wrong; an empty string when nothing is.
@@ -244,4 +280,80 @@ fn batches_become_rows_where_the_right_factor_is_shared() {
     assert_eq!(one(&[4, 25, 64], &[4, 64, 48]), [25, 48, 64]);
     // Rows of one become rows of all.
     assert_eq!(one(&[6, 1, 64], &[64, 48]), [6, 48, 64]);
+}
+
+fn convolution(m: usize, columns: &[usize], k: usize, groups: usize, caps: &DeviceCaps) -> convolve::Choice {
+    convolve::choose(&convolve::Shape { m, columns: columns.to_vec(), k, groups }, 4, caps)
+}
+
+#[test]
+fn convolutions_get_tiles_as_wide_as_they_have_filters_and_parts_where_pixels_are_few() {
+    let whole = |tile| convolve::Choice::Tiles { tile, splits: 1 };
+    assert_eq!(convolution(64, &[32 * 3136], 576, 1, &card()), whole(BROAD));
+    assert_eq!(convolution(256, &[32 * 784], 1152, 1, &card()), whole(LARGE));
+    assert_eq!(convolution(16, &[32 * 3136], 144, 1, &card()), whole(NARROW));
+    assert_eq!(
+        convolution(64, &[3136], 576, 1, &card()),
+        convolve::Choice::Tiles { tile: MEDIUM, splits: 4 }
+    );
+    assert_eq!(convolution(3, &[512 * 512], 576, 1, &card()), convolve::Choice::Direct);
+    assert_eq!(convolution(1, &[32 * 49], 9, 512, &card()), convolve::Choice::Direct);
+    assert!(matches!(convolution(1, &[49], 4608, 1, &card()), convolve::Choice::Tiles { splits: 2.., .. }));
+    assert_eq!(convolution(8, &[100], 0, 1, &card()), convolve::Choice::Zeros);
+    assert_eq!(convolution(8, &[], 9, 1, &card()), convolve::Choice::Nothing);
+}
+
+#[test]
+fn every_convolution_is_valid_spirv_and_wgsl() {
+    let same = |kernel: usize, stride| Window::same(2, stride, kernel / 2);
+    for (caps, dtypes) in [(card(), &[DType::F32, DType::F64][..]), (plain(), &[DType::F32, DType::BF16])] {
+        for dtype in dtypes {
+            // Images, channels, side; filters, kernel, stride; groups.
+            for (x, w, groups, expected) in [
+                ([8, 6, 56], [64, 3, 1], 1, &["conv_tiles"][..]),
+                ([8, 6, 56], [200, 3, 1], 1, &["conv_tiles"]),
+                ([1, 160, 9], [40, 3, 1], 1, &["conv_tiles", "matmul_sum"]),
+                ([8, 6, 90], [16, 17, 1], 1, &["conv_tiles"]),
+                ([8, 6, 200], [3, 3, 2], 1, &["conv_direct"]),
+                ([8, 6, 40], [64, 1, 1], 1, &["matmul_tiles"]),
+                ([8, 64, 80], [64, 3, 2], 64, &["conv_depthwise"]),
+            ] {
+                let ([images, channels, side], [filters, kernel, stride]) = (x, w);
+                for heavy in [false, true].into_iter().filter(|h| !h || *dtype == DType::F32) {
+                    let names = kernels(&caps, |g| {
+                        let x = g.input("x", *dtype, [images, channels, side, side])?;
+                        let w = g.input("w", *dtype, [filters, channels / groups, kernel, kernel])?;
+                        let (bias, extra) = (g.input("bias", *dtype, [filters])?, g.input("c", *dtype, [1])?);
+                        let epilogue = Some(epilogue(heavy));
+                        let op = Conv { window: same(kernel, stride), groups, bias: true, epilogue };
+                        g.add1(op, &[x, w, bias, extra])
+                    });
+                    assert_eq!(names, expected, "{x:?} {w:?} {dtype}");
+                }
+            }
+            let names = kernels(&caps, |g| {
+                let x = g.input("x", *dtype, [4, 32, 20, 20])?;
+                let w = g.input("w", *dtype, [32, 64, 4, 4])?;
+                g.conv_transpose(x, w, None, Window::same(2, 2, 1), 1, &[0, 0])
+            });
+            assert_eq!(names, ["conv_tiles"]);
+        }
+    }
+}
+
+#[test]
+fn another_size_of_image_uses_the_same_kernels() {
+    let of_side = |side: usize| {
+        let mut graph = Graph::new("convolutions");
+        let x = graph.input("x", DType::F32, [8, 16, side, side]).unwrap();
+        let (w, d) =
+            (graph.input("w", DType::F32, [64, 16, 3, 3]), graph.input("d", DType::F32, [64, 1, 3, 3]));
+        let y = graph.conv(x, w.unwrap(), None, Window::same(2, 1, 1), 1).unwrap();
+        let y = graph.conv(y, d.unwrap(), None, Window::same(2, 1, 1), 64).unwrap();
+        let y = graph.im2col(y, &[2, 2], Window::unit(2)).unwrap();
+        graph.output("y", y).unwrap();
+        let program = lower(&compile(&graph, &Options::default()).unwrap(), &card(), &[]).unwrap();
+        program.run.iter().map(|d| program.kernel(d).content_hash()).collect::<Vec<_>>()
+    };
+    assert_eq!(of_side(104), of_side(112));
 }

@@ -8,7 +8,7 @@ use crate::lower::site::{Site, linear_group};
 use super::choice::Tile;
 use super::finish::{Base, Finish, Sink, sum_elem};
 use super::multiply_add;
-use super::panel::{Panel, Source, Span};
+use super::panel::{Panel, Reach, Source, Span};
 use super::problem::{Axis, Factor, Lie, Problem};
 
 /// Invocations side by side on a tile: each 32 of them cover 4 by 8 blocks of their rows and columns.
@@ -61,8 +61,26 @@ pub(super) fn emit(
         };
         let at = walker.at(batch);
         let work = Work {
-            a: Source { buffer: a, lie: a_lie, outer: a_outer, depth: a_depth, base: at[0], depths, tail },
-            b: Source { buffer: b, lie: b_lie, outer: b_outer, depth: b_depth, base: at[1], depths, tail },
+            a: Source {
+                buffer: a,
+                lie: a_lie,
+                outer: a_outer,
+                depth: a_depth,
+                base: at[0],
+                depths,
+                tail,
+                reach: Reach::Strides,
+            },
+            b: Source {
+                buffer: b,
+                lie: b_lie,
+                outer: b_outer,
+                depth: b_depth,
+                base: at[1],
+                depths,
+                tail,
+                reach: Reach::Strides,
+            },
             rows: Span { first: row_tile * tile.m, end: m, order: None },
             columns: Span { first: column_tile * tile.n, end: n, order: None },
             start,
@@ -162,10 +180,9 @@ pub(super) fn multiply<'k>(k: &'k Builder, tile: Tile, work: Work<'k>, finish: &
 
     let first_row = work.rows.first + row_block * 4u32;
     let first_column = work.columns.first + column_block * 4u32;
-    let put = |row: Val<'k>, column: Val<'k>, run: &[Val<'k>]| {
+    let in_place = |row: Val<'k>, put: &dyn Fn(Val<'k>)| {
         k.if_(row.lt(work.rows.end), || {
-            let row = work.rows.order.map_or(row, |order| order.load(row));
-            finish.store(&work.base, row, column, run);
+            put(work.rows.order.map_or(row, |order| order.load(row)));
         });
     };
     // Runs of four columns: which row and column of the tile each begins at.
@@ -178,8 +195,10 @@ pub(super) fn multiply<'k>(k: &'k Builder, tile: Tile, work: Work<'k>, finish: &
         }
     }
     if !finish.is_heavy() {
-        for (row, column, run) in &runs {
-            put(first_row + *row, first_column + *column, run);
+        let spots: Vec<_> =
+            (0..column_blocks).map(|j| finish.spots(first_column + j * ACROSS * 4, 4)).collect();
+        for ((row, _, run), spots) in runs.iter().zip(spots.iter().cycle()) {
+            in_place(first_row + *row, &|row| finish.store_at(&work.base, row, spots, run));
         }
         return;
     }
@@ -204,7 +223,9 @@ pub(super) fn multiply<'k>(k: &'k Builder, tile: Tile, work: Work<'k>, finish: &
             bit += 1;
         }
         if let Some([row, column, run @ ..]) = candidates.first().map(Vec::as_slice) {
-            put(first_row + *row, first_column + *column, run);
+            in_place(first_row + *row, &|row| {
+                finish.store(&work.base, row, first_column + *column, run);
+            });
         }
     });
 }

@@ -1,24 +1,26 @@
-//! Sort, argsort and top-k: records of a key and a position, sorted by bitonic networks.
+//! Sort, argsort and top-k: records of a key and a position in order.
 //!
 //! ```text
 //!   rows that fit     one workgroup sorts a row (or several short ones) in its memory and writes the results
-//!   longer, top-k     blocks of a row are sorted and their k best kept, until what is left fits
-//!   longer, sorted    blocks are sorted, then merged: wide steps in global memory, narrow ones in workgroup memory
+//!   longer, top-k     parts of a row keep their k best, until what is left fits
+//!   longer, sorted    a radix sort over tiles of all rows
 //! ```
 //!
 //! Positions are part of what is compared, so equal keys keep their order and every run gives the same bits.
 
 mod key;
 mod network;
+mod radix;
+mod select;
 
 use olivine_ir::op::{ArgSort, Sort, TopK};
 use olivine_kernel::{Access, Buf, Elem, Val};
 
 use super::cells::{CellBuf, Cells};
 use crate::lower::launch::{Launch, bytes};
-use crate::lower::site::{Memory, Site, linear_group};
+use crate::lower::site::{Memory, Site};
 use key::KeyOrder;
-use network::{Block, Network};
+use network::Block;
 
 /// Records of a block at most.
 const MOST: usize = 4096;
@@ -58,7 +60,8 @@ struct Lines {
 #[derive(Clone, Copy, Debug)]
 struct Records {
     keys: Memory,
-    places: Memory,
+    /// Where elements came from; not there where keys alone say what they were.
+    places: Option<Memory>,
     len: usize,
 }
 
@@ -77,95 +80,45 @@ fn order(
         return Ok(());
     }
     // Values alone are told apart by their bits; with positions, equal ones keep their order.
-    let order = KeyOrder { dtype: ty.dtype, descending, zeros_differ: positions.is_none() };
+    let order = KeyOrder { dtype: ty.dtype, descending, bits_differ: positions.is_none() };
     let lines = Lines { order, rows, size, inner, take, values, positions };
     let record = 4 * (order.words() + 1);
     let room = (site.caps.target.shared_bytes as usize / record).clamp(2, MOST);
     let block = 1 << room.ilog2();
 
     if size <= block {
-        let whole = Block { chunk: size.next_power_of_two(), chunks: 1, len: size };
-        return lines.block(whole, Network::Sort, None, To::Results, site);
+        return lines.block(Block::whole(size), None, site);
     }
-    if take <= block / 2 {
-        return lines.knock_out(block, site);
+    match select::Room::new(&lines, site) {
+        Some(room) if take < size => lines.knock_out(block, room, site),
+        _ => lines.radix(site),
     }
-    lines.merge(block, site)
-}
-
-/// Where a block's records go.
-#[derive(Clone, Copy, Debug)]
-enum To {
-    /// The first of each row to the targets.
-    Results,
-    /// The first `take` of each block.
-    First(Records),
-    /// All of them.
-    All(Records),
 }
 
 impl Lines {
-    fn records(&self, len: usize, site: &mut Site<'_>) -> Result<Records, String> {
+    fn records(&self, len: usize, with_places: bool, site: &mut Site<'_>) -> Result<Records, String> {
         let all = self.rows * len;
         if all > u32::MAX as usize / 2 {
             return Err(format!("{} lines of {} are more than can be sorted", self.rows, self.size));
         }
         let keys = site.scratch((4 * self.order.words() * all) as u64);
-        Ok(Records { keys, places: site.scratch(4 * all as u64), len })
+        Ok(Records { keys, places: with_places.then(|| site.scratch(4 * all as u64)), len })
     }
 
-    /// Keeps the best of every block until one block is left.
-    fn knock_out(&self, block: usize, site: &mut Site<'_>) -> Result<(), String> {
+    /// Keeps the best of parts until what is left fits into one block.
+    fn knock_out(&self, block: usize, room: select::Room, site: &mut Site<'_>) -> Result<(), String> {
         let (mut from, mut len) = (None, self.size);
         while len > block {
-            let chunks = len.div_ceil(block);
-            let kept = self.records(chunks * self.take, site)?;
-            self.block(Block { chunk: block, chunks, len }, Network::Sort, from, To::First(kept), site)?;
+            let parts = room.parts(self, len);
+            let kept = match parts.count {
+                1 => None,
+                count => Some(self.records(count * self.take, true, site)?),
+            };
+            self.select(room, parts, from, kept, site)?;
+            let Some(kept) = kept else { return Ok(()) };
             (from, len) = (Some(kept), kept.len);
         }
-        let last = Block { chunk: len.next_power_of_two(), chunks: 1, len };
-        self.block(last, Network::Sort, from, To::Results, site)
-    }
-
-    /// Sorts blocks up and down by turns and merges them.
-    fn merge(&self, block: usize, site: &mut Site<'_>) -> Result<(), String> {
-        let padded = self.size.next_power_of_two();
-        let records = self.records(padded, site)?;
-        let chunks = padded / block;
-        let first = Block { chunk: block, chunks, len: self.size };
-        self.block(first, Network::SortByTurns, None, To::All(records), site)?;
-        let mut span = 2 * block;
-        while span <= padded {
-            let mut distance = span / 2;
-            while distance >= block {
-                self.step(records, span, distance, site)?;
-                distance /= 2;
-            }
-            let all = Block { chunk: block, chunks, len: padded };
-            self.block(all, Network::Merge { span }, Some(records), To::All(records), site)?;
-            span *= 2;
-        }
-        self.write(records, site)
-    }
-
-    /// Writes results from sorted records.
-    fn write(&self, records: Records, site: &mut Site<'_>) -> Result<(), String> {
-        let group = site.group_size(256);
-        let k = site.builder("sort_write", group);
-        let l = Launch::new(&k);
-        let places = l.bind("places", Elem::U32, Access::Read, records.places);
-        let sink = Sink::declare(self, &l, site, None);
-        let items = self.rows * self.take;
-        let (count, take) = (l.size("items", items), l.size("taken", self.take));
-        let len = l.size("len", records.len);
-        let work = linear_group(&k) * group + k.local_index();
-        k.if_(work.lt(count), || {
-            let row = work / take;
-            let nth = work - row * take;
-            sink.put(row, nth, places.load(row * len + nth));
-        });
-        let bound = l.done();
-        site.dispatch(k, bound, items.div_ceil(group as usize) as u64, (0, self.moved(site)))
+        self.block(Block::whole(len), from, site)
     }
 
     fn moved(&self, site: &Site<'_>) -> u64 {
@@ -204,13 +157,30 @@ impl<'k> Sink<'k> {
         }
     }
 
+    /// Where a row's n-th result goes.
+    fn target(&self, row: Val<'k>, nth: Val<'k>) -> Val<'k> {
+        let outer = row / self.inner;
+        (outer * self.take + nth) * self.inner + (row - outer * self.inner)
+    }
+
+    /// Where the operand's element at a place of a row lies.
+    fn source(&self, row: Val<'k>, place: Val<'k>) -> Val<'k> {
+        let outer = row / self.inner;
+        (outer * self.size + place) * self.inner + (row - outer * self.inner)
+    }
+
+    /// Stores a row's n-th result, a value that its key tells.
+    fn put_key(&self, order: KeyOrder, cells: Cells, row: Val<'k>, nth: Val<'k>, key: &[Val<'k>]) {
+        if let (Some(values), Some(cell)) = (self.values, order.element(key, cells)) {
+            values.store(self.target(row, nth), &[cell]);
+        }
+    }
+
     /// Stores a row's n-th result, which stands at `place` in the operand.
     fn put(&self, row: Val<'k>, nth: Val<'k>, place: Val<'k>) {
-        let outer = row / self.inner;
-        let within = row - outer * self.inner;
-        let to = (outer * self.take + nth) * self.inner + within;
+        let to = self.target(row, nth);
         if let (Some(values), Some(x)) = (self.values, self.x) {
-            values.store(to, &[x.load((outer * self.size + place) * self.inner + within)]);
+            values.store(to, &[x.load(self.source(row, place))]);
         }
         if let Some((positions, cells)) = self.positions {
             positions.store(to, &[cells.of_words(place, row.builder().u32(0))]);
@@ -222,27 +192,30 @@ impl<'k> Sink<'k> {
 #[derive(Clone, Copy)]
 struct RecordBufs<'k> {
     keys: Buf<'k>,
-    places: Buf<'k>,
+    places: Option<Buf<'k>>,
     words: usize,
 }
 
 impl<'k> RecordBufs<'k> {
     fn declare(l: &Launch<'k>, access: Access, records: Records, words: usize) -> Self {
         let keys = l.bind("keys", Elem::U32, access, records.keys);
-        RecordBufs { keys, places: l.bind("places", Elem::U32, access, records.places), words }
+        let places = records.places.map(|places| l.bind("places", Elem::U32, access, places));
+        RecordBufs { keys, places, words }
     }
 
-    /// Key words and the position.
+    /// Key words and, where it is kept, the position.
     fn load(self, at: Val<'k>) -> Vec<Val<'k>> {
         let mut record = self.keys.load_vec(at * self.words, self.words as u8);
-        record.push(self.places.load(at));
+        record.extend(self.places.map(|places| places.load(at)));
         record
     }
 
     fn store(self, at: Val<'k>, record: &[Val<'k>]) {
-        if let Some((place, key)) = record.split_last() {
+        if let Some(key) = record.get(..self.words) {
             self.keys.store_vec(at * self.words, key);
-            self.places.store(at, *place);
+        }
+        if let (Some(places), Some(place)) = (self.places, record.get(self.words)) {
+            places.store(at, *place);
         }
     }
 }

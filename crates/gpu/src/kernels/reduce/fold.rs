@@ -115,7 +115,7 @@ fn magnitude(x: Val<'_>) -> Val<'_> {
 }
 
 /// The least (or greatest) number of a dtype: −∞ (or ∞) of floats.
-fn extreme(k: &Builder, dtype: DType, greatest: bool) -> Val<'_> {
+pub(crate) fn extreme(k: &Builder, dtype: DType, greatest: bool) -> Val<'_> {
     let scalar = math::elem(dtype).scalar();
     if scalar.is_float() {
         return k.number(scalar, if greatest { f64::INFINITY } else { f64::NEG_INFINITY });

@@ -18,7 +18,7 @@ use crate::lower::launch::{Launch, bytes};
 use crate::lower::site::{Memory, Operand, Site};
 use crate::math;
 
-pub(crate) use fold::{Fold, Kind, LogSumExp, Moments};
+pub(crate) use fold::{Fold, Kind, LogSumExp, Moments, extreme};
 pub(crate) use shape::{Block, Folded, Split};
 
 /// Lowers a reduction.

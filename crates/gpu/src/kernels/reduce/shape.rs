@@ -116,6 +116,11 @@ impl Folded {
 
     /// How to cut folds so that there is work for a large device.
     pub(crate) fn split(&self, vector: usize, group: u32) -> Split {
+        self.split_among(BUSY, vector, group)
+    }
+
+    /// How to cut folds into work for so many workgroups.
+    pub(crate) fn split_among(&self, busy: usize, vector: usize, group: u32) -> Split {
         let (results, count) = (self.results().max(1), self.count());
         let (columns, step) = if self.along_rows() {
             let tile = Strip::new(count, self.row_lanes(vector).0, group);
@@ -129,7 +134,7 @@ impl Folded {
         };
         let groups = results.div_ceil(columns);
         let least = (PART / columns).max(step);
-        let parts = (BUSY / groups).min(count / least).max(1);
+        let parts = (busy / groups).min(count / least).max(1);
         let chunk = count.div_ceil(parts).next_multiple_of(step);
         Split { parts: count.div_ceil(chunk.max(1)).max(1), chunk }
     }

@@ -1,24 +1,29 @@
-//! One axis of a resize: where results lie in the operand, and which samples make them.
+//! One axis of a resize: where results lie in the operand, and which samples make them. Every backend reads the same
+//! tables, so that all of them choose the same samples.
 
 use std::ops::Range;
 
 use olivine_ir::op::{CoordinateMode, NearestMode, Resize, ResizeMode};
 
 /// Samples and weights for every position of an axis' result, the same number for each.
-pub(super) struct Filter {
-    pub(super) input: usize,
-    pub(super) output: usize,
+pub struct Filter {
+    /// The operand's size.
+    pub input: usize,
+    /// The result's size.
+    pub output: usize,
     /// Samples per position.
-    pub(super) taps: usize,
-    pub(super) indices: Vec<usize>,
-    pub(super) weights: Vec<f64>,
+    pub taps: usize,
+    /// The samples, position after position.
+    pub indices: Vec<usize>,
+    /// Their weights.
+    pub weights: Vec<f64>,
 }
 
 /// Beyond every position that a sample can have.
 const FAR: f64 = (1u64 << 52) as f64;
 
 /// True when an axis passes through untouched.
-pub(super) fn is_unchanged(op: &Resize, from: &[usize], axis: usize) -> bool {
+pub fn is_unchanged(op: &Resize, from: &[usize], axis: usize) -> bool {
     from[axis] == op.sizes[axis] && (scale(op, from, axis) - 1.0).abs() <= 1e-9
 }
 
@@ -46,7 +51,7 @@ fn coordinate(op: &Resize, from: &[usize], axis: usize, i: usize) -> f64 {
 }
 
 /// The nearest sample for every position of an axis.
-pub(super) fn nearest(op: &Resize, from: &[usize], axis: usize) -> Vec<usize> {
+pub fn nearest(op: &Resize, from: &[usize], axis: usize) -> Vec<usize> {
     if is_unchanged(op, from, axis) {
         return (0..from[axis]).collect();
     }
@@ -67,7 +72,7 @@ pub(super) fn nearest(op: &Resize, from: &[usize], axis: usize) -> Vec<usize> {
 
 impl Filter {
     /// The interpolation of an axis; samples outside are the edge's.
-    pub(super) fn new(op: &Resize, from: &[usize], axis: usize) -> Self {
+    pub fn new(op: &Resize, from: &[usize], axis: usize) -> Self {
         let (input, output) = (from[axis], op.sizes[axis]);
         let cubic = op.mode == ResizeMode::Cubic;
         // Downsampling with antialiasing stretches the filter by the inverse of the scale.
@@ -106,24 +111,24 @@ impl Filter {
     }
 
     /// Every sample as it is.
-    pub(super) fn identity(size: usize) -> Self {
+    pub fn identity(size: usize) -> Self {
         let indices = (0..size).collect();
         Filter { input: size, output: size, taps: 1, indices, weights: vec![1.0; size] }
     }
 
     /// True for [`Filter::identity`].
-    pub(super) fn is_identity(&self) -> bool {
+    pub fn is_identity(&self) -> bool {
         self.taps == 1
     }
 
-    /// Samples and weights of one position.
-    pub(super) fn of(&self, i: usize) -> (&[usize], &[f64]) {
+    /// Samples and weights of one position, which is below the result's size.
+    pub fn of(&self, i: usize) -> (&[usize], &[f64]) {
         let at = i * self.taps..(i + 1) * self.taps;
         (&self.indices[at.clone()], &self.weights[at])
     }
 
     /// The samples that positions `first..end` read, with those between.
-    pub(super) fn reach(&self, first: usize, end: usize) -> Range<usize> {
+    pub fn reach(&self, first: usize, end: usize) -> Range<usize> {
         let seen = &self.indices[first * self.taps..end * self.taps];
         let (lo, hi) = seen.iter().fold((self.input, 0), |(lo, hi), &i| (lo.min(i), hi.max(i + 1)));
         lo..hi.max(lo)

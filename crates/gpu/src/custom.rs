@@ -1,0 +1,235 @@
+//! Kernels of the user's own for custom operations: written in the kernel language, or finished code.
+//!
+//! ```text
+//!   CustomOp ─ with(GpuKernel) ─┬─ GpuKernel::written: a Rust function writes kernels for the device at hand
+//!                               └─ GpuKernel::code: SPIR-V or WGSL, checked before use
+//! ```
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use olivine_ir::TensorType;
+use olivine_ir::attr::Attrs;
+use olivine_ir::op::Custom;
+use olivine_kernel::{Access, ArgDecl, Buf, Builder, Foreign, Kernel, ParamDecl, Scalar, Target, Val};
+
+use crate::caps::Addressing;
+use crate::kernels::packed_operands;
+use crate::lower::launch::{Bound, Launch};
+use crate::lower::site::{Memory, Operand, Site, linear_group};
+use crate::math;
+
+type Write = dyn Fn(&mut Call<'_, '_>) -> Result<(), String> + Send + Sync;
+type Shape = dyn Fn(&Attrs, &[TensorType], &[TensorType]) -> Result<CodeLaunch, String> + Send + Sync;
+
+/// The part of a [`CustomOp`](olivine_ir::op::CustomOp) that this crate looks for.
+pub struct GpuKernel(Kind);
+
+enum Kind {
+    Written(Box<Write>),
+    Code { code: Box<Foreign>, launch: Box<Shape> },
+}
+
+/// How finished code is launched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CodeLaunch {
+    /// Workgroups.
+    pub groups: [u32; 3],
+    /// Run-time numbers, as 32-bit words.
+    pub params: Vec<u32>,
+}
+
+impl GpuKernel {
+    /// A kernel written in the kernel language: `write` dispatches one or more through the [`Call`].
+    pub fn written(write: impl Fn(&mut Call<'_, '_>) -> Result<(), String> + Send + Sync + 'static) -> Self {
+        GpuKernel(Kind::Written(Box::new(write)))
+    }
+
+    /// Finished code, whose buffers are the operands and then the results; see [`Foreign`] for what it may count on.
+    /// `launch` gives the workgroups and params for attributes, operands and results.
+    pub fn code(
+        code: Foreign,
+        launch: impl Fn(&Attrs, &[TensorType], &[TensorType]) -> Result<CodeLaunch, String>
+        + Send
+        + Sync
+        + 'static,
+    ) -> Self {
+        GpuKernel(Kind::Code { code: Box::new(code), launch: Box::new(launch) })
+    }
+}
+
+/// A use of a custom operation that is being lowered.
+pub struct Call<'s, 'c> {
+    attrs: &'s Attrs,
+    site: &'s mut Site<'c>,
+    operands: Vec<(TensorType, Memory)>,
+}
+
+impl Call<'_, '_> {
+    /// Attributes of this use.
+    pub fn attrs(&self) -> &Attrs {
+        self.attrs
+    }
+
+    /// The operands' types; they lie packed, row-major.
+    pub fn operands(&self) -> Vec<TensorType> {
+        self.operands.iter().map(|(ty, _)| *ty).collect()
+    }
+
+    /// The results' types; they are written packed, row-major.
+    pub fn results(&self) -> Vec<TensorType> {
+        self.site.targets.iter().map(|t| t.ty).collect()
+    }
+
+    /// What kernels may use on this device.
+    pub fn target(&self) -> &Target {
+        &self.site.caps.target
+    }
+
+    /// Invocations for a workgroup, at most as many as wished and as the device has.
+    pub fn group_size(&self, wish: u32) -> u32 {
+        self.site.group_size(wish)
+    }
+
+    /// Takes memory for the time of this operation, for what one dispatch hands to the next.
+    pub fn scratch(&mut self, bytes: u64) -> Scratch {
+        Scratch(self.site.scratch(bytes))
+    }
+
+    /// Writes a kernel of `group` invocations and dispatches `groups` workgroups of it; no group, no dispatch. The cost is
+    /// floating-point operations and bytes moved, for profiles and to keep submissions short.
+    pub fn dispatch(
+        &mut self,
+        name: &str,
+        group: u32,
+        groups: u64,
+        cost: (u64, u64),
+        write: impl FnOnce(&Args<'_>) -> Result<(), String>,
+    ) -> Result<(), String> {
+        let k = self.site.builder(name, group);
+        let args = Args { launch: Launch::new(&k), call: (&self.operands, &self.site.targets) };
+        write(&args)?;
+        let bound = args.launch.done();
+        self.site.dispatch(k, bound, groups, cost)
+    }
+}
+
+/// Memory that one dispatch hands to the next.
+#[derive(Clone, Copy, Debug)]
+pub struct Scratch(Memory);
+
+/// A kernel being written: its builder and its arguments.
+pub struct Args<'k> {
+    launch: Launch<'k>,
+    call: (&'k [(TensorType, Memory)], &'k [crate::lower::site::Target]),
+}
+
+impl<'k> Args<'k> {
+    /// The builder: arithmetic, control flow, workgroup memory.
+    pub fn k(&self) -> &'k Builder {
+        self.launch.k()
+    }
+
+    /// Declares an operand's buffer, to read.
+    pub fn operand(&self, i: usize) -> Result<Buf<'k>, String> {
+        let (ty, memory) = self.call.0.get(i).ok_or_else(|| format!("there is no operand {i}"))?;
+        Ok(self.launch.bind(&format!("x{i}"), math::elem(ty.dtype), Access::Read, *memory))
+    }
+
+    /// Declares a result's buffer, to write.
+    pub fn result(&self, i: usize) -> Result<Buf<'k>, String> {
+        let target = self.call.1.get(i).ok_or_else(|| format!("there is no result {i}"))?;
+        Ok(self.launch.write(&format!("y{i}"), target))
+    }
+
+    /// Declares scratch memory, as elements of any type.
+    pub fn scratch(
+        &self,
+        name: &str,
+        elem: olivine_kernel::Elem,
+        access: Access,
+        scratch: Scratch,
+    ) -> Buf<'k> {
+        self.launch.bind(name, elem, access, scratch.0)
+    }
+
+    /// Declares a size that is known at every run; another size needs no other kernel.
+    pub fn size(&self, name: &str, value: usize) -> Val<'k> {
+        self.launch.size(name, value)
+    }
+
+    /// Declares an f32 that is known at every run.
+    pub fn f32(&self, name: &str, value: f32) -> Val<'k> {
+        self.launch.f32(name, value)
+    }
+
+    /// The invocation's number over all workgroups; the last ones may be past the asked-for count.
+    pub fn index(&self) -> Val<'k> {
+        let k = self.k();
+        linear_group(k) * k.group() + k.local_index()
+    }
+}
+
+/// Lowers a use of a custom operation.
+pub(crate) fn lower(custom: &Custom, site: &mut Site<'_>) -> Result<(), String> {
+    let name = custom.op.name();
+    let Some(kernel) = custom.op.part::<GpuKernel>() else {
+        return Err(format!("custom operation `{name}` has no GPU kernel"));
+    };
+    let types: Vec<TensorType> = site.operands.iter().map(|o: &Operand| o.ty).collect();
+    let memory = packed_operands(0, site)?;
+    let operands: Vec<(TensorType, Memory)> = types.into_iter().zip(memory).collect();
+    // The user's function is not ours to trust with a panic.
+    let done = catch_unwind(AssertUnwindSafe(|| match &kernel.0 {
+        Kind::Written(write) => write(&mut Call { attrs: &custom.attrs, site, operands }),
+        Kind::Code { code, launch } => finished(custom, code, launch.as_ref(), &operands, site),
+    }));
+    match done {
+        Ok(outcome) => outcome.map_err(|problem| format!("custom operation `{name}`: {problem}")),
+        Err(_) => Err(format!("custom operation `{name}`: its GPU part panicked")),
+    }
+}
+
+fn finished(
+    custom: &Custom,
+    code: &Foreign,
+    launch: &Shape,
+    operands: &[(TensorType, Memory)],
+    site: &mut Site<'_>,
+) -> Result<(), String> {
+    match site.caps.addressing {
+        Addressing::Pointers if code.pointers.is_none() => {
+            return Err("it has no SPIR-V module that reaches buffers by address".into());
+        }
+        Addressing::Bindings { .. } if code.bindings.is_none() && code.wgsl.is_none() => {
+            return Err("it has neither WGSL nor a SPIR-V module that reaches buffers by binding".into());
+        }
+        _ => {}
+    }
+    let module = match site.caps.addressing {
+        Addressing::Pointers => code.pointers.as_ref(),
+        Addressing::Bindings { .. } => code.bindings.as_ref(),
+    };
+    let types: Vec<TensorType> = operands.iter().map(|(ty, _)| *ty).collect();
+    let results: Vec<TensorType> = site.targets.iter().map(|t| t.ty).collect();
+    let CodeLaunch { groups, params } = launch(&custom.attrs, &types, &results)?;
+    let read = operands.iter().enumerate().map(|(i, (ty, _))| ArgDecl {
+        name: format!("x{i}"),
+        elem: math::elem(ty.dtype),
+        access: Access::Read,
+    });
+    let written = results.iter().enumerate().map(|(i, ty)| ArgDecl {
+        name: format!("y{i}"),
+        elem: math::elem(ty.dtype),
+        // What it does not write keeps its bytes, so it counts as read.
+        access: Access::ReadWrite,
+    });
+    let args: Vec<ArgDecl> = read.chain(written).collect();
+    if let Some(module) = module {
+        module.fits(&site.caps.target, args.len()).map_err(|e| e.to_string())?;
+    }
+    let names = (0..params.len()).map(|i| ParamDecl { name: format!("p{i}"), scalar: Scalar::U32 });
+    let kernel = Kernel::foreign(custom.op.name(), args, names.collect(), code.clone());
+    let memory = operands.iter().map(|(_, m)| *m).chain(site.targets.iter().map(|t| t.memory)).collect();
+    let bytes = types.iter().chain(&results).map(|ty| ty.bytes() as u64).sum();
+    site.dispatch_kernel(kernel.map_err(|e| e.to_string())?, Bound::new(memory, params), groups, (0, bytes))
+}

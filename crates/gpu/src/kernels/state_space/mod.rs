@@ -1,0 +1,24 @@
+//! Sequence models with a carried state: long sequences by chunks, short ones step by step.
+//!
+//! ```text
+//!   selective_scan    selective ── carry
+//!   mamba2            decay ── local ── carry ── outputs
+//!   gated_delta_net   decay ── delta ── sweep ── outputs
+//!   both, few steps   recurrent
+//! ```
+
+mod carry;
+mod conv;
+mod decay;
+mod delta;
+mod heads;
+mod local;
+mod outputs;
+mod product;
+mod recurrent;
+mod selective;
+mod sweep;
+
+pub(crate) use conv::causal_conv1d;
+pub(crate) use heads::{gated_delta_net, mamba2};
+pub(crate) use selective::selective_scan;

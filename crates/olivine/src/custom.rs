@@ -1,0 +1,10 @@
+//! Operations of your own: everything that defining one takes, in one place.
+//!
+//! A [`CustomOp`] has a name, a shape rule, and a part for each kind of device that can compute it: a [`CpuFunction`] for the
+//! CPU, a [`GpuKernel`] for GPUs. `docs/custom-ops.md` is a worked example.
+
+pub use olivine_cpu::{CpuFunction, ResultMut};
+pub use olivine_gpu::{Args, Call, CodeLaunch, GpuKernel, Scratch};
+pub use olivine_ir::attr::{Attr, Attrs};
+pub use olivine_ir::op::{Custom, CustomOp, Registry};
+pub use olivine_kernel::{Foreign, SpirvModule, WgslModule};
