@@ -116,6 +116,11 @@ def chain(links: int):
 def subject(name: str):
     """The work that a measurement of this name stands for; None for one that PyTorch has not."""
     number = lambda pattern: [int(n) for n in re.search(pattern, name).groups()]
+    if name.startswith("matmul f16 "):
+        (n,) = number(r"f16 (\d+)")
+        a, b = uniform(n, n).half(), uniform(n, n).half()
+        out = torch.empty_like(a)
+        return lambda: torch.matmul(a, b, out=out)
     if name.startswith("matmul "):
         (n,) = number(r"(\d+)")
         a, b = uniform(n, n), uniform(n, n)
@@ -130,6 +135,21 @@ def subject(name: str):
         h, s, d = number(r"h(\d+) s(\d+) d(\d+)")
         q, k, v = (uniform(1, h, s, d) for _ in range(3))
         return lambda: F.scaled_dot_product_attention(q, k, v)
+    convolution = re.match(r"(conv|depthwise|conv_transpose) ", name)
+    if convolution:
+        kernel, stride, batch, channels, filters, side = number(r"(\d+)x\d+/(\d+) b(\d+) (\d+)-(\d+) (\d+)x")
+        x, padding = uniform(batch, channels, side, side), (kernel - 1) // 2
+        if convolution.group(1) == "conv_transpose":
+            w = uniform(channels, filters, kernel, kernel)
+            return lambda: F.conv_transpose2d(x, w, stride=stride, padding=padding)
+        groups = channels if convolution.group(1) == "depthwise" else 1
+        w = uniform(filters, channels // groups, kernel, kernel)
+        return lambda: F.conv2d(x, w, stride=stride, padding=padding, groups=groups)
+    if name.startswith(("lstm ", "gru ")):
+        h, s, b = number(r"h(\d+) s(\d+) b(\d+)")
+        layer = (torch.nn.LSTM if name.startswith("lstm ") else torch.nn.GRU)(h, h).cuda().eval()
+        x = uniform(s, b, h)
+        return lambda: layer(x)[0]
     if name.startswith("chain of "):
         return chain(*number(r"(\d+)"))
     if name.startswith("bert-base "):
@@ -139,6 +159,25 @@ def subject(name: str):
     if name.startswith("encoder, "):
         model, x = Encoder(1, 256, 4).cuda().eval(), uniform(1, 64, 256)
         return lambda: model(x)
+    if name.startswith(("fft ", "rfft ")):
+        n, batch = number(r"(\d+)x(\d+)")
+        if name.startswith("rfft "):
+            x = uniform(batch, n)
+            return lambda: torch.fft.rfft(x)
+        x = torch.view_as_complex(uniform(batch, n, 2))
+        return lambda: torch.fft.fft(x)
+    ordered = re.fullmatch(r"(sort|argsort|top_k (\d+) of) (\d+)x(\d+)", name)
+    if ordered:
+        what, k, rows, n = ordered.groups()
+        x = uniform(int(rows), int(n))
+        if k:
+            return lambda: torch.topk(x, int(k), dim=1)
+        # Either gives values and positions: PyTorch sorts no other way.
+        return lambda: torch.sort(x, dim=1, stable=True)
+    if re.fullmatch(r"cumsum \d+", name):
+        (n,) = number(r"(\d+)")
+        x = uniform(n)
+        return lambda: torch.cumsum(x, 0)
     square = re.fullmatch(r"(.+) (\d+)x(\d+)", name)
     if not square:
         return None
@@ -152,6 +191,8 @@ def subject(name: str):
         "transpose": lambda: x.t().contiguous(),
         "sum rows": lambda: x.sum(1),
         "sum columns": lambda: x.sum(0),
+        "cumsum rows": lambda: torch.cumsum(x, 1),
+        "cumsum columns": lambda: torch.cumsum(x, 0),
     }.get(what)
 
 
@@ -182,6 +223,8 @@ def main() -> None:
     # As Olivine computes f32: without TF32.
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
+    # cuDNN tries its algorithms during the warm-up and keeps the fastest.
+    torch.backends.cudnn.benchmark = True
 
     ours = olivine(args)
     rows = []

@@ -9,7 +9,8 @@ const HEADING: &str = "\
 
 <!-- Written by `cargo xtask docs` from the table of cases in crates/cases; changes made here are lost. -->
 
-Cases per dtype: `✓12` means that all twelve pass, `9/12` that three do not, and an empty cell that there are none.
+Cases per dtype: `✓12` means that all twelve pass, `9/12` that three do not, `–` that the operation does not take the
+dtype, and an empty cell that it does but there are no cases.
 
 ";
 

@@ -1,7 +1,10 @@
 //! `olivine bench gpu`: a device's rates at sizes that show them, by its own timestamps.
 
+mod images;
+mod sequences;
+
 use clap::Args;
-use olivine::ir::op::{Attention, HeadLayout, ReduceKind};
+use olivine::ir::op::{Attention, CumulativeKind, HeadLayout, ReduceKind};
 use olivine::ir::{DType, Error, Graph, ValueId};
 use olivine::models::Encoder;
 use olivine::{Session, SessionOptions};
@@ -164,6 +167,13 @@ fn measurements(quick: bool) -> Result<Vec<Measurement>, Failure> {
             g.matmul(a, b)
         })?);
     }
+    let halves: &[usize] = if quick { &[64] } else { &[1024, 2048, 4096, 8192] };
+    for n in halves.iter().copied() {
+        list.push(device(format!("matmul f16 {n}"), Unit::Flops(2.0 * (n as f64).powi(3)), |g| {
+            let (a, b) = (g.input("a", DType::F16, [n, n])?, g.input("b", DType::F16, [n, n])?);
+            g.matmul(a, b)
+        })?);
+    }
     list.push(device(format!("add {wide}"), Unit::Bytes(12.0 * wide as f64), |g| {
         let (a, b) = (g.input("a", DType::F32, [wide])?, g.input("b", DType::F32, [wide])?);
         g.add(a, b)
@@ -183,6 +193,24 @@ fn measurements(quick: bool) -> Result<Vec<Measurement>, Failure> {
     list.push(of_square("transpose", 2.0 * square, |g, x, _| g.transpose(x, &[1, 0]))?);
     list.push(of_square("sum rows", square, |g, x, _| g.reduce(ReduceKind::Sum, x, &[-1], false))?);
     list.push(of_square("sum columns", square, |g, x, _| g.reduce(ReduceKind::Sum, x, &[0], false))?);
+    list.push(of_square("cumsum rows", 2.0 * square, |g, x, _| running_sum(g, x, 1))?);
+    list.push(of_square("cumsum columns", 2.0 * square, |g, x, _| running_sum(g, x, 0))?);
+    list.push(device(format!("cumsum {wide}"), Unit::Bytes(8.0 * wide as f64), |g| {
+        let x = g.input("x", DType::F32, [wide])?;
+        running_sum(g, x, 0)
+    })?);
+    let long = if quick { 5000 } else { 128 << 10 };
+    let ordered = |name: &str, rows: usize, body: fn(&mut Graph, ValueId) -> Result<ValueId, Error>| {
+        device(format!("{name} {rows}x{long}"), Unit::Time, |g| {
+            let x = g.input("x", DType::F32, [rows, long])?;
+            body(g, x)
+        })
+    };
+    list.push(ordered("sort", 64, |g, x| g.sort(x, 1, false))?);
+    list.push(ordered("argsort", 64, |g, x| g.argsort(x, 1, false))?);
+    for rows in [64, 1] {
+        list.push(ordered("top_k 50 of", rows, |g, x| Ok(g.top_k(x, 50, 1, true)?.0))?);
+    }
     let (heads, positions, dim) = if quick { (2, 32, 16) } else { (12, 512, 64) };
     let flops = 4.0 * (heads * positions * positions * dim) as f64;
     list.push(device(format!("attention b1 h{heads} s{positions} d{dim}"), Unit::Flops(flops), |g| {
@@ -192,6 +220,11 @@ fn measurements(quick: bool) -> Result<Vec<Measurement>, Failure> {
         let v = g.input("v", DType::F32, shape)?;
         g.attention(Attention::new(HeadLayout::Bhsd), q, k, v, &[])
     })?);
+    list.extend(images::movement(quick)?);
+    list.extend(images::convolutions(quick)?);
+    list.extend(sequences::state_spaces(quick)?);
+    list.extend(sequences::recurrent_layers(quick)?);
+    list.extend(sequences::transforms(quick)?);
     let links = if quick { 20 } else { 1000 };
     list.push(Measurement {
         name: format!("chain of {links}"),
@@ -216,6 +249,10 @@ fn device(
 ) -> Result<Measurement, Failure> {
     let graph = graph(&name, body)?;
     Ok(Measurement { name, unit, clock: Clock::Device, graph })
+}
+
+fn running_sum(g: &mut Graph, x: ValueId, axis: isize) -> Result<ValueId, Error> {
+    g.cumulative(CumulativeKind::Sum, x, axis, false, false)
 }
 
 /// Tiny operations, each waiting for the one before; sums and products in turn, so that nothing folds.
@@ -256,11 +293,20 @@ mod tests {
     #[test]
     fn every_measurement_is_a_valid_graph_and_the_full_ones_are_as_large_as_named() -> Result<(), Failure> {
         let names: Vec<String> = measurements(false)?.iter().map(|m| m.name.clone()).collect();
-        for name in ["matmul 4096", "add 67108864", "softmax 4096x4096", "chain of 1000", "bert-base b1 s128"]
-        {
+        for name in [
+            "matmul 4096",
+            "add 67108864",
+            "softmax 4096x4096",
+            "conv 3x3/1 b32 64-64 56x56",
+            "fft 1048576x64",
+            "fft 65537x256",
+            "rfft 400x48000",
+            "chain of 1000",
+            "bert-base b1 s128",
+        ] {
             assert!(names.iter().any(|n| n == name), "{name} in {names:?}");
         }
-        assert_eq!(measurements(true)?.len() + 1, names.len(), "quick leaves out one size of product");
+        assert_eq!(measurements(true)?.len() + 4, names.len(), "quick leaves out four sizes of products");
         assert_eq!(chain(7)?.nodes().len(), 7);
         Ok(())
     }

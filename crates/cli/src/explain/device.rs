@@ -102,7 +102,8 @@ fn steps<'a>(program: &Program, dispatches: &'a [Dispatch]) -> Vec<Step<'a>> {
     let step = |dispatch: &'a Dispatch| {
         let args =
             || dispatch.args.iter().copied().zip(program.kernel(dispatch).args.iter().map(|a| a.access));
-        let reads: Vec<Slice> = args().filter(|(_, a)| a.reads()).map(|(s, _)| s).collect();
+        let read = args().filter(|(_, a)| a.reads()).map(|(s, _)| s);
+        let reads: Vec<Slice> = read.chain(dispatch.indirect).collect();
         let writes: Vec<Slice> = args().filter(|(_, a)| a.writes()).map(|(s, _)| s).collect();
         let ranges = |slices: &[Slice]| {
             let place = |s: &Slice| {
@@ -126,7 +127,7 @@ impl Step<'_> {
         let (d, kernel) = (self.dispatch, program.kernel(self.dispatch));
         let params = kernel.params.iter().zip(&d.params).map(|(p, v)| (p.name.clone(), json!(v))).collect();
         json!({
-            "kernel": d.kernel.0, "name": kernel.name, "op": d.op, "node": d.node, "groups": d.groups,
+            "kernel": d.kernel.0, "name": kernel.name, "op": d.op, "node": d.node, "groups": d.groups, "gated": d.indirect.is_some(),
             "params": Value::Object(params), "reads": slices(&self.reads), "writes": slices(&self.writes),
             "barrier": self.barrier, "flops": d.flops, "bytes": d.bytes,
         })
@@ -147,7 +148,7 @@ fn table(program: &Program, steps: &[Step<'_>]) -> Table {
             d.op.to_string(),
             d.node.clone(),
             format!("{} {}", d.kernel.0, kernel.name),
-            groups.join("×"),
+            format!("{}{}", groups.join("×"), if d.indirect.is_some() { " or 0" } else { "" }),
             slices(&step.reads),
             slices(&step.writes),
             params.join(" "),
@@ -173,6 +174,8 @@ fn content(content: &Content, program: &Program) -> String {
         Content::Param(name, ty) => format!("param `{name}` {ty}"),
         Content::Packed { .. } => "made at load".into(),
         Content::LoadScratch => "scratch at load".into(),
+        Content::Gates => "gates of branches and loops".into(),
+        Content::LoadGates => "gates at load".into(),
     }
 }
 
