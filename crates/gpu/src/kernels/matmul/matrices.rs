@@ -12,7 +12,7 @@ use super::choice::{Shape, busy};
 use super::finish::{Base, Finish, Sink};
 use super::panel::Span;
 use super::problem::{Axis, Factor, Problem};
-use super::tiled::in_bands;
+use super::tiled::{Place, place};
 use super::words::{Measure, SLOT, Source, Words};
 
 /// A workgroup's part of the product, and a subgroup's part of that.
@@ -122,18 +122,7 @@ pub(super) fn emit(
 
     let id = linear_group(&k);
     k.if_(id.lt(total), || {
-        let (down, across) = ((m + (blocks.m - 1)) / blocks.m, (n + (blocks.n - 1)) / blocks.n);
-        let each = down * across;
-        let rest = id / each;
-        let (row_block, column_block) = in_bands(id - rest * each, down, across);
-        let (batch, start, end) = match parts {
-            Some((chunk, batches)) => {
-                let part = rest / batches;
-                let start = part * chunk;
-                (rest - part * batches, start, (start + chunk).min(depths))
-            }
-            None => (rest, k.u32(0), depths),
-        };
+        let Place { first, rest, batch, start, end } = place(id, (m, n, depths), (blocks.m, blocks.n), parts);
         let at = walker.at(batch);
         let source = |(buffer, whole, outer, depth), along, base| Source {
             buffer,
@@ -148,8 +137,8 @@ pub(super) fn emit(
         let work = Work {
             a: source(a, a_along, at[0]),
             b: source(b, b_along, at[1]),
-            rows: Span { first: row_block * blocks.m, end: m, order: None },
-            columns: Span { first: column_block * blocks.n, end: n, order: None },
+            rows: Span { first: first.0, end: m, order: None },
+            columns: Span { first: first.1, end: n, order: None },
             start,
             end,
             base: Base { out: rest * m * n, extras: at[2..].to_vec() },

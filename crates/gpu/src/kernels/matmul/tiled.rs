@@ -46,19 +46,7 @@ pub(super) fn emit(
 
     let id = linear_group(&k);
     k.if_(id.lt(total), || {
-        let (down, across) = ((m + (tile.m - 1)) / tile.m, (n + (tile.n - 1)) / tile.n);
-        let each = down * across;
-        let rest = id / each;
-        let (row_tile, column_tile) = in_bands(id - rest * each, down, across);
-        // Parts of the sum are the outermost: each is a whole product.
-        let (batch, start, end) = match parts {
-            Some((chunk, batches)) => {
-                let part = rest / batches;
-                let start = part * chunk;
-                (rest - part * batches, start, (start + chunk).min(depths))
-            }
-            None => (rest, k.u32(0), depths),
-        };
+        let Place { first, rest, batch, start, end } = place(id, (m, n, depths), (tile.m, tile.n), parts);
         let at = walker.at(batch);
         let work = Work {
             a: Source {
@@ -81,8 +69,8 @@ pub(super) fn emit(
                 tail,
                 reach: Reach::Strides,
             },
-            rows: Span { first: row_tile * tile.m, end: m, order: None },
-            columns: Span { first: column_tile * tile.n, end: n, order: None },
+            rows: Span { first: first.0, end: m, order: None },
+            columns: Span { first: first.1, end: n, order: None },
             start,
             end,
             base: Base { out: rest * m * n, extras: at[2..].to_vec() },
@@ -108,6 +96,42 @@ pub(super) fn declare_strides<'k>(
         }
     };
     (stride(Axis::Outer, "outer", factor.outer), stride(Axis::Depth, "depth", factor.depth))
+}
+
+/// A workgroup's part of a batched product whose sums may be split.
+pub(super) struct Place<'k> {
+    /// First row and column.
+    pub(super) first: (Val<'k>, Val<'k>),
+    /// Which product of all batches and parts of sums.
+    pub(super) rest: Val<'k>,
+    pub(super) batch: Val<'k>,
+    /// The depths that are summed.
+    pub(super) start: Val<'k>,
+    pub(super) end: Val<'k>,
+}
+
+/// The place of a workgroup by its number, for tiles of `(rows, columns)` of products `(m, n, k)`; `parts` are the depths
+/// of a part and the number of batches, where sums are split.
+pub(super) fn place<'k>(
+    id: Val<'k>,
+    (m, n, depths): (Val<'k>, Val<'k>, Val<'k>),
+    (rows, columns): (u32, u32),
+    parts: Option<(Val<'k>, Val<'k>)>,
+) -> Place<'k> {
+    let (down, across) = ((m + (rows - 1)) / rows, (n + (columns - 1)) / columns);
+    let each = down * across;
+    let rest = id / each;
+    let (row_tile, column_tile) = in_bands(id - rest * each, down, across);
+    // Parts of the sum are the outermost: each is a whole product.
+    let (batch, start, end) = match parts {
+        Some((chunk, batches)) => {
+            let part = rest / batches;
+            let start = part * chunk;
+            (rest - part * batches, start, (start + chunk).min(depths))
+        }
+        None => (rest, id.builder().u32(0), depths),
+    };
+    Place { first: (row_tile * rows, column_tile * columns), rest, batch, start, end }
 }
 
 /// A tile's place by its number: bands of tile rows, each walked column by column.
