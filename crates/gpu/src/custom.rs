@@ -13,9 +13,8 @@ use olivine_ir::op::Custom;
 use olivine_kernel::{Access, ArgDecl, Buf, Builder, Foreign, Kernel, ParamDecl, Scalar, Target, Val};
 
 use crate::caps::Addressing;
-use crate::kernels::packed_operands;
 use crate::lower::launch::{Bound, Launch};
-use crate::lower::site::{Memory, Operand, Site, linear_group};
+use crate::lower::site::{Memory, Site, linear_group};
 use crate::math;
 
 type Write = dyn Fn(&mut Call<'_, '_>) -> Result<(), String> + Send + Sync;
@@ -175,9 +174,7 @@ pub(crate) fn lower(custom: &Custom, site: &mut Site<'_>) -> Result<(), String> 
     let Some(kernel) = custom.op.part::<GpuKernel>() else {
         return Err(format!("custom operation `{name}` has no GPU kernel"));
     };
-    let types: Vec<TensorType> = site.operands.iter().map(|o: &Operand| o.ty).collect();
-    let memory = packed_operands(0, site)?;
-    let operands: Vec<(TensorType, Memory)> = types.into_iter().zip(memory).collect();
+    let operands: Vec<(TensorType, Memory)> = site.operands.iter().map(|o| (o.ty, o.memory)).collect();
     // The user's function is not ours to trust with a panic.
     let done = catch_unwind(AssertUnwindSafe(|| match &kernel.0 {
         Kind::Written(write) => write(&mut Call { attrs: &custom.attrs, site, operands }),

@@ -75,6 +75,30 @@ fn an_if_goes_both_ways_in_one_executable() {
     }
 }
 
+#[test]
+fn a_condition_may_lie_in_the_midst_of_another_value() {
+    let g = graph(&[(DType::Bool, &[3]), (DType::F32, &[2])], |g, x| {
+        let body = |double: bool| {
+            graph(&[(DType::F32, &[2])], |g, x| {
+                Ok(vec![if double { g.add(x[0], x[0])? } else { g.neg(x[0])? }])
+            })
+        };
+        let second = g.narrow(x[0], 0, 1, 1)?;
+        let second = g.reshape(second, &[])?;
+        g.if_(second, body(true), body(false), &[x[1]])
+    });
+    let x = floats(&[1.0, -2.0]);
+    for session in sessions() {
+        let run = session.compile(&g).unwrap();
+        for (flags, expected) in [([false, true, false], [2.0, -4.0]), ([true, false, true], [-1.0, 2.0])] {
+            let flags = Tensor::new([3], flags.to_vec()).unwrap();
+            let out = run.run([("x0", &flags), ("x1", &x)]).unwrap();
+            let y = out.get("y0").unwrap();
+            assert_eq!(y.as_slice::<f32>().unwrap(), &expected, "{}", session.device_name());
+        }
+    }
+}
+
 /// Collatz steps until 1: the number, its path as rows, the trips.
 fn collatz() -> Graph {
     let scalar: &[usize] = &[];

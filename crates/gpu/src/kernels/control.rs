@@ -19,7 +19,7 @@ use olivine_kernel::{Access, Elem, Scalar};
 use super::copy::{self, Move, Side};
 use crate::lower::body::{Body, Pass, Placed, Unread};
 use crate::lower::launch::Launch;
-use crate::lower::site::{Emitted, Gating, Memory, Operand, Site, linear_group};
+use crate::lower::site::{Emitted, Gating, Memory, Site, linear_group};
 
 /// Dispatches that a node may record at most, over all branches and trips.
 const MOST_DISPATCHES: usize = 100_000;
@@ -28,7 +28,7 @@ const MOST_DISPATCHES: usize = 100_000;
 pub(crate) fn if_(op: &If, site: &mut Site<'_>) -> Result<(), String> {
     let then = Body::new(op.then_branch.graph(), site.caps)?;
     let other = Body::new(op.else_branch.graph(), site.caps)?;
-    let inputs = packed_operands(1, site)?;
+    let inputs = site.operands.iter().skip(1).map(|o| o.memory).collect::<Vec<_>>();
     let condition = site.operands.first().ok_or("no condition")?.memory;
     let outputs: Vec<Memory> = site.targets.iter().map(|t| t.memory).collect();
     let alive = [flag(site), flag(site)];
@@ -102,7 +102,7 @@ pub(crate) fn loop_(op: &Loop, site: &mut Site<'_>) -> Result<(), String> {
     if most.saturating_mul(body.dispatches().max(1)) > MOST_DISPATCHES {
         return Err(too_many());
     }
-    let given = packed_operands(2, site)?;
+    let given = site.operands.iter().skip(2).map(|o| o.memory).collect::<Vec<_>>();
     let go_on = body.constant_output(0).map(|(t, unread)| (is_true(Some(t)), unread));
     let trips = whole(site.known.first()).map(|t| usize::try_from(t.max(0)).unwrap_or(usize::MAX));
     let begins = is_true(site.known.get(1).and_then(Option::as_ref));
@@ -375,22 +375,6 @@ fn too_many() -> String {
 /// Memory for one word.
 fn flag(site: &mut Site<'_>) -> Memory {
     site.scratch(4)
-}
-
-/// Operands from `from` on, each packed: a graph reads its inputs so.
-pub(crate) fn packed_operands(from: usize, site: &mut Site<'_>) -> Result<Vec<Memory>, String> {
-    let operands: Vec<Operand> = site.operands.iter().skip(from).cloned().collect();
-    operands.iter().map(|operand| packed(operand, site)).collect()
-}
-
-fn packed(operand: &Operand, site: &mut Site<'_>) -> Result<Memory, String> {
-    if operand.is_packed() {
-        return Ok(operand.memory);
-    }
-    let memory = site.scratch(operand.ty.bytes() as u64);
-    let target = crate::lower::site::Target { ty: operand.ty, memory };
-    super::elementwise::whole_copy(operand, &target, site)?;
-    Ok(memory)
 }
 
 /// A packed value copied to an element of some memory on.

@@ -40,7 +40,6 @@ use olivine_ir::Op;
 
 use crate::lower::site::Site;
 
-pub(crate) use control::packed_operands;
 pub(crate) use elementwise::{WHOLE_COPY, copy, whole_copy};
 
 /// Whether a family reads packed operands that begin anywhere in their memory.

@@ -165,12 +165,10 @@ fn lower_node<'a>(graph: &Graph, node: &Node, caps: &'a DeviceCaps) -> Result<Si
         targets.push(Target { ty, memory: Memory::Value(*id) });
     }
     let mut site = Site::new(caps, operands, targets);
-    // Those with graphs inside, and those of others, see to it themselves.
-    let packs = !node.op.bodies().is_empty() || matches!(node.op, Op::Custom(_));
     for i in 0..node.inputs.len() {
         let operand = &site.operands[i];
         let begins_anywhere = kernels::reads_offset(&node.op) && operand.is_contiguous();
-        if !(packs || reads_strides(&node.op, i) || operand.is_packed() || begins_anywhere) {
+        if !(reads_strides(&node.op, i) || operand.is_packed() || begins_anywhere) {
             pack(&mut site, i)?;
         }
     }
