@@ -44,7 +44,7 @@ impl<'g> Body<'g> {
             if matches!(node.op, Op::View(_)) {
                 continue;
             }
-            match lower_node(graph, node, caps) {
+            match lower_node(graph, node, caps, &[]) {
                 Ok(site) => {
                     scratch[step] = site.scratch as usize;
                     parts.push(Part::new(Some(step), node.op.name(), &node.name, site));
@@ -226,7 +226,8 @@ impl Placed<'_, '_> {
             },
             Memory::Gate { offset, bytes } => Memory::Gate { offset: self.gates.get(at)? + offset, bytes },
             Memory::Alive => pass.alive,
-            Memory::Moving(_) => return None,
+            // Nothing of an inner graph is stored.
+            Memory::Moving(_) | Memory::Made(_) | Memory::LoadScratch { .. } => return None,
         })
     }
 

@@ -15,14 +15,14 @@ use std::sync::Arc;
 
 use olivine_compile::plan::{PlanOptions, plan_graph_with};
 use olivine_compile::{Compiled, reads_strides};
-use olivine_ir::{Graph, Node, Op, Tensor, TensorType, ValueId};
+use olivine_ir::{Def, Graph, Node, Op, Tensor, TensorType, ValueId};
 use olivine_kernel::Kernel;
 
 use crate::caps::{Addressing, DeviceCaps};
 use crate::kernels;
 use crate::program::{BufferId, Dispatch, KernelId, Port, Program, Slice};
 use crate::{Content, Error};
-use site::{Emitted, Gating, Memory, Operand, Site, Target};
+use site::{Emitted, Gating, Made, Memory, Operand, Site, Target};
 use values::Places;
 
 /// An output that takes over an input's bytes, by their positions: state that stays on the device.
@@ -36,20 +36,25 @@ struct Lowered<'a> {
     scratch: u64,
     constants: Vec<Tensor>,
     gates: u64,
+    made: Vec<Made>,
+    load_scratch: u64,
 }
 
 /// Lowers a compiled graph for a device. Every node that the device cannot run is named in the error.
 pub fn lower(compiled: &Compiled, caps: &DeviceCaps, states: &[State]) -> Result<Program, Error> {
     let graph = &compiled.graph;
+    let stored = stored(compiled);
     let mut lowered = Vec::new();
     let mut refused = Vec::new();
     for (step, node) in graph.nodes().iter().enumerate() {
         if matches!(node.op, Op::View(_)) {
             continue;
         }
-        match lower_node(graph, node, caps) {
-            Ok(Site { emitted, scratch, constants, gates, .. }) => {
-                lowered.push(Lowered { node, step, emitted, scratch, constants, gates });
+        // What runs at load itself makes nothing to keep.
+        let stored = if compiled.at_load[step] { &[][..] } else { &stored };
+        match lower_node(graph, node, caps, stored) {
+            Ok(Site { emitted, scratch, constants, gates, made, load_scratch, .. }) => {
+                lowered.push(Lowered { node, step, emitted, scratch, constants, gates, made, load_scratch });
             }
             Err(problem) => refused.push(format!("{} `{}`: {problem}", node.op.name(), node.name)),
         }
@@ -73,18 +78,29 @@ pub fn lower(compiled: &Compiled, caps: &DeviceCaps, states: &[State]) -> Result
         let scratch = places.scratch(l.step, l.scratch, at_load);
         let constants: Vec<Slice> = l.constants.into_iter().map(|table| places.constant(table)).collect();
         let gate = gates.next(l.gates, at_load);
+        let made: Vec<values::Made> = l.made.into_iter().map(|made| places.make(made)).collect();
+        let load_scratch = places.scratch(l.step, l.load_scratch, true);
         for emitted in l.emitted {
+            let makes = emitted.makes;
+            if makes.and_then(|i| made.get(i)).is_some_and(|made| made.there) {
+                continue;
+            }
             // A state that already holds the bytes needs no copy of them.
             let slice = |memory| match memory {
                 Memory::Constant(i) => constants.get(i).copied(),
                 Memory::Row { table, offset, bytes } => constants.get(table).map(|t| part(t, offset, bytes)),
                 Memory::Gate { offset, bytes } => gate.as_ref().map(|g| part(g, offset, bytes)),
                 Memory::Alive => gates.alive,
+                Memory::Made(i) => made.get(i).map(|made| made.slice),
+                Memory::LoadScratch { offset, bytes } => {
+                    load_scratch.as_ref().map(|s| part(s, offset, bytes))
+                }
                 _ => places.slice(memory, scratch),
             };
             let dispatch = program.dispatch(emitted, l.node.op.name(), &l.node.name, slice)?;
             if let Some(dispatch) = dispatch {
-                if at_load { program.load.push(dispatch) } else { program.run.push(dispatch) }
+                let list = if at_load || makes.is_some() { &mut program.load } else { &mut program.run };
+                list.push(dispatch);
             }
         }
     }
@@ -150,11 +166,28 @@ impl Gates {
     }
 }
 
-/// Lowers one node by itself.
-fn lower_node<'a>(graph: &Graph, node: &Node, caps: &'a DeviceCaps) -> Result<Site<'a>, String> {
+/// For every value whether its bytes are the same in every run.
+fn stored(compiled: &Compiled) -> Vec<bool> {
+    let of = |def: &Def| match def {
+        Def::Param { .. } | Def::Const(_) => true,
+        Def::Node { node, .. } => compiled.at_load[node.index()],
+        Def::Input { .. } => false,
+    };
+    compiled.graph.values().iter().map(|value| of(&value.def)).collect()
+}
+
+/// Lowers one node by itself; `stored` tells of every value whether it is.
+fn lower_node<'a>(
+    graph: &Graph,
+    node: &Node,
+    caps: &'a DeviceCaps,
+    stored: &[bool],
+) -> Result<Site<'a>, String> {
     let mut operands = Vec::with_capacity(node.inputs.len());
     for (i, id) in node.inputs.iter().enumerate() {
-        let operand = reading(graph, *id).ok_or_else(|| format!("operand {i} has no type"))?;
+        let mut operand = reading(graph, *id).ok_or_else(|| format!("operand {i} has no type"))?;
+        operand.stored =
+            matches!(operand.memory, Memory::Value(root) if stored.get(root.index()) == Some(&true));
         check_size(&format!("operand {i}"), &operand.ty)?;
         operands.push(operand);
     }
@@ -179,15 +212,24 @@ fn lower_node<'a>(graph: &Graph, node: &Node, caps: &'a DeviceCaps) -> Result<Si
     Ok(site)
 }
 
-/// Copies an operand that lies in the midst of another value to scratch, for kernels that read from the first element on.
+/// Copies an operand that lies in the midst of another value, for kernels that read from the first element on: a weight
+/// at load, others to scratch.
 fn pack(site: &mut Site<'_>, i: usize) -> Result<(), String> {
     let operand = site.operands[i].clone();
-    if operand.ty.shape.has_zero() {
+    let ty = operand.ty;
+    if ty.shape.has_zero() {
         return Ok(());
     }
-    let target = Target { ty: operand.ty, memory: site.scratch(operand.ty.bytes() as u64) };
-    kernels::whole_copy(&operand, &target, site)?;
-    site.operands[i] = target.as_operand();
+    let bytes = ty.bytes() as u64;
+    let memory = if operand.stored {
+        let copy = |site: &mut Site<'_>, memory| kernels::whole_copy(&operand, &Target { ty, memory }, site);
+        site.at_load("packed".into(), &operand, bytes, copy)?
+    } else {
+        let memory = site.scratch(bytes);
+        kernels::whole_copy(&operand, &Target { ty, memory }, site)?;
+        memory
+    };
+    site.operands[i] = Target { ty, memory }.as_operand();
     Ok(())
 }
 
@@ -209,12 +251,14 @@ pub(crate) fn reading(graph: &Graph, id: ValueId) -> Option<Operand> {
             strides: view.strides.clone(),
             offset: view.offset,
             memory: Memory::Value(*inputs.first()?),
+            stored: false,
         },
         _ => Operand {
             ty,
             strides: ty.shape.strides().iter().map(|s| *s as i64).collect(),
             offset: 0,
             memory: Memory::Value(id),
+            stored: false,
         },
     })
 }

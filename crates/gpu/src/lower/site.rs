@@ -27,6 +27,10 @@ pub(crate) enum Memory {
     Gate { offset: u64, bytes: u64 },
     /// A word that is not 0 where the graph runs that the node stands in: branches that are not taken do not.
     Alive,
+    /// What the node made of a stored operand at load, the i-th such thing.
+    Made(usize),
+    /// A range of what dispatches at load need beside their results.
+    LoadScratch { offset: u64, bytes: u64 },
 }
 
 /// A strided reading of memory; strides and offset count elements.
@@ -36,6 +40,8 @@ pub(crate) struct Operand {
     pub(crate) strides: Vec<i64>,
     pub(crate) offset: usize,
     pub(crate) memory: Memory,
+    /// Whether its bytes are the same in every run, so that something may be made of them at load: a weight.
+    pub(crate) stored: bool,
 }
 
 impl Operand {
@@ -82,7 +88,7 @@ impl Target {
     /// The target read back by a later dispatch of the same node.
     pub(crate) fn as_operand(&self) -> Operand {
         let strides = self.ty.shape.strides().iter().map(|s| *s as i64).collect();
-        Operand { ty: self.ty, strides, offset: 0, memory: self.memory }
+        Operand { ty: self.ty, strides, offset: 0, memory: self.memory, stored: false }
     }
 }
 
@@ -108,6 +114,16 @@ pub(crate) struct Emitted {
     pub(crate) gating: Gating,
     /// Operation and node, where they are an inner graph's.
     pub(crate) of: Option<(&'static str, Arc<str>)>,
+    /// What it helps to make at load; `None` where it is part of every run.
+    pub(crate) makes: Option<usize>,
+}
+
+/// What a node makes of a stored operand at load.
+pub(crate) struct Made {
+    /// How, in words: with the operand, all that it depends on.
+    pub(crate) how: String,
+    pub(crate) of: Operand,
+    pub(crate) bytes: u64,
 }
 
 /// A node being lowered.
@@ -122,6 +138,10 @@ pub(crate) struct Site<'a> {
     pub(crate) gates: u64,
     /// The operands that are constants, of nodes with graphs inside.
     pub(crate) known: Vec<Option<Tensor>>,
+    pub(crate) made: Vec<Made>,
+    pub(crate) load_scratch: u64,
+    /// Whether what is emitted now makes something at load.
+    loading: bool,
 }
 
 impl<'a> Site<'a> {
@@ -136,6 +156,9 @@ impl<'a> Site<'a> {
             constants: Vec::new(),
             gates: 0,
             known: Vec::new(),
+            made: Vec::new(),
+            load_scratch: 0,
+            loading: false,
         }
     }
 
@@ -150,13 +173,33 @@ impl<'a> Site<'a> {
         wish.min(if most.is_power_of_two() { most } else { most.next_power_of_two() / 2 })
     }
 
-    /// Takes scratch bytes that live while this node runs.
+    /// Takes scratch bytes that live while this node runs, or while it makes something at load.
     pub(crate) fn scratch(&mut self, bytes: u64) -> Memory {
-        let alignment = self.caps.alignment() as u64;
-        let offset = self.scratch;
-        let bytes = bytes.max(1).next_multiple_of(alignment);
-        self.scratch += bytes;
-        Memory::Scratch { offset, bytes }
+        let bytes = bytes.max(1).next_multiple_of(self.caps.alignment() as u64);
+        let taken = if self.loading { &mut self.load_scratch } else { &mut self.scratch };
+        let offset = *taken;
+        *taken += bytes;
+        if self.loading { Memory::LoadScratch { offset, bytes } } else { Memory::Scratch { offset, bytes } }
+    }
+
+    /// Memory of `bytes` that the dispatches emitted by `make` fill from a stored operand, once at load. Nodes and
+    /// executables that make the same of the same operand share it: `how` names all that `make` depends on besides.
+    pub(crate) fn at_load(
+        &mut self,
+        how: String,
+        of: &Operand,
+        bytes: u64,
+        make: impl FnOnce(&mut Self, Memory) -> Result<(), String>,
+    ) -> Result<Memory, String> {
+        if !of.stored || self.loading {
+            return Err(format!("{how}: only what is stored can be brought to another form at load"));
+        }
+        let memory = Memory::Made(self.made.len());
+        self.made.push(Made { how, of: of.clone(), bytes });
+        self.loading = true;
+        let made = make(self, memory);
+        self.loading = false;
+        made.map(|()| memory)
     }
 
     /// Takes memory for numbers of workgroups.
@@ -224,7 +267,8 @@ impl<'a> Site<'a> {
         }
         let kernel = Arc::new(kernel);
         let gating = Gating::Free;
-        self.emitted.push(Emitted { kernel, bound, groups, flops, bytes, gating, of: None });
+        let makes = if self.loading { self.made.len().checked_sub(1) } else { None };
+        self.emitted.push(Emitted { kernel, bound, groups, flops, bytes, gating, of: None, makes });
         Ok(())
     }
 

@@ -7,7 +7,7 @@ use olivine_compile::plan::MemoryPlan;
 use olivine_ir::{Def, Graph, Node, Op, Tensor, ValueId};
 
 use super::State;
-use super::site::{Memory, Operand, Target};
+use super::site::{self, Memory, Operand, Target};
 use crate::caps::DeviceCaps;
 use crate::lower::reading;
 use crate::program::{BufferDecl, BufferId, Content, Slice};
@@ -28,6 +28,17 @@ pub(super) struct Places {
     plan_scratch: Vec<Option<usize>>,
     /// Tables that lowering computed, each once.
     tables: Vec<(Tensor, Slice)>,
+    /// Stored values, spelled out.
+    spelled: HashMap<ValueId, String>,
+    /// What nodes made of stored values, by its spelling.
+    made: HashMap<String, Slice>,
+}
+
+/// The place of what a node makes at load.
+pub(super) struct Made {
+    pub(super) slice: Slice,
+    /// Whether another node makes it already.
+    pub(super) there: bool,
 }
 
 impl Places {
@@ -42,6 +53,8 @@ impl Places {
             arena: None,
             plan_scratch: plan.scratch.clone(),
             tables: Vec::new(),
+            spelled: HashMap::new(),
+            made: HashMap::new(),
         };
         if plan.arena > 0 {
             places.arena = Some(places.buffer(Content::Arena, plan.arena as u64));
@@ -108,6 +121,26 @@ impl Places {
             };
             self.slices[id.index()] = slice;
         }
+        self.spelled = spelled.of;
+    }
+
+    /// The place of what a node makes of a stored operand. What is made of an unspelled one is the program's own.
+    pub(super) fn make(&mut self, made: site::Made) -> Made {
+        let site::Made { how, of, bytes } = made;
+        let Memory::Value(root) = of.memory else {
+            let buffer = self.buffer(Content::Packed { key: None }, bytes);
+            return Made { slice: self.whole(buffer, bytes), there: false };
+        };
+        let reading = format!("{}{:?}+{}", of.ty, of.strides, of.offset);
+        let key = self.spelled.get(&root).map(|value| format!("{how} of {reading} in {value}"));
+        let name = key.clone().unwrap_or_else(|| format!("{how} of {reading} in value {}", root.index()));
+        if let Some(slice) = self.made.get(&name) {
+            return Made { slice: *slice, there: true };
+        }
+        let buffer = self.buffer(Content::Packed { key }, bytes);
+        let slice = self.whole(buffer, bytes);
+        self.made.insert(name, slice);
+        Made { slice, there: false }
     }
 
     /// The first output that is this value: its node writes there. A state is written by its own node only where
@@ -177,7 +210,12 @@ impl Places {
                 Some(Slice { offset: all.offset + offset, bytes, ..all })
             }
             // Tables, gates and the like are the node's own; the caller knows where they are.
-            Memory::Constant(_) | Memory::Row { .. } | Memory::Gate { .. } | Memory::Alive => None,
+            Memory::Constant(_)
+            | Memory::Row { .. }
+            | Memory::Gate { .. }
+            | Memory::Alive
+            | Memory::Made(_)
+            | Memory::LoadScratch { .. } => None,
         }
     }
 

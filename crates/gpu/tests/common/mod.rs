@@ -16,6 +16,7 @@ pub(crate) struct Interpreter {
 
 impl Interpreter {
     /// The plainest device.
+    #[allow(dead_code, reason = "of use to some of the tests that share this module")]
     pub(crate) fn plain() -> Self {
         Interpreter::new("plain", Target::plain(), Device::EXACT)
     }
