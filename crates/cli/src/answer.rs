@@ -81,6 +81,12 @@ impl Failure {
         Failure { error: error.into(), causes, hint: self.hint }
     }
 
+    /// The error and its causes on one line.
+    pub(crate) fn line(&self) -> String {
+        let all: Vec<&str> = [&self.error].into_iter().chain(&self.causes).map(String::as_str).collect();
+        all.join(": ")
+    }
+
     /// Adds what to do about it.
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());

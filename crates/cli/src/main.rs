@@ -16,11 +16,13 @@ mod explain;
 mod measure;
 mod memory;
 mod model;
+mod noise;
 mod profile;
 mod progress;
 mod source;
 mod table;
 mod timing;
+mod tune;
 mod verify;
 
 use std::process::ExitCode;
@@ -70,6 +72,8 @@ enum Command {
     Profile(profile::ProfileArgs),
     /// Measure operations and models.
     Bench(bench::BenchArgs),
+    /// Time the kernels that could serve a shape and keep which is best on this device.
+    Tune(tune::TuneArgs),
     /// Run the table of cases on a device and compare with the exact results.
     Verify(verify::VerifyArgs),
     /// Print a completion script for a shell.
@@ -118,8 +122,12 @@ fn main() -> ExitCode {
         Command::Explain(args) => explain::run(&cli.global, args),
         Command::Profile(args) => profile::run(&cli.global, args),
         Command::Bench(args) => bench::run(&cli.global, args),
+        Command::Tune(args) => tune::run(&cli.global, args),
         Command::Verify(args) => verify::run(&cli.global, args),
         Command::Completions(args) => completions::run(args),
     };
+    for warning in olivine::warnings() {
+        eprintln!("warning: {warning}");
+    }
     answer.unwrap_or_else(Answer::from).print(cli.global.json)
 }

@@ -77,6 +77,7 @@ impl Sizes {
             feed_forward: self.hidden.map_or(own.feed_forward, |h| h.saturating_mul(4)),
             batch: self.batch.unwrap_or(own.batch),
             sequence: self.sequence.unwrap_or(own.sequence),
+            dtype: own.dtype,
         };
         let Encoder { hidden, heads, .. } = encoder;
         if heads == 0 || hidden == 0 || !hidden.is_multiple_of(heads) {
@@ -120,7 +121,7 @@ impl Model {
 
     /// The sizes as JSON.
     pub(crate) fn json(&self) -> serde_json::Value {
-        let Encoder { layers, hidden, heads, feed_forward, batch, sequence } = self.encoder;
+        let Encoder { layers, hidden, heads, feed_forward, batch, sequence, .. } = self.encoder;
         serde_json::json!({
             "layers": layers, "hidden": hidden, "heads": heads, "feed_forward": feed_forward,
             "batch": batch, "sequence": sequence, "flops": self.encoder.flops(),

@@ -371,12 +371,44 @@ fn explain_shows_a_gpus_program_and_its_kernels_in_the_drivers_language() {
 fn bench_gpu_measures_rates_and_counts_the_dispatches_of_a_chain() {
     for device in gpus().into_iter().chain(["cpu"]) {
         let flag = format!("--device={device}");
-        let result = json(&["bench", "gpu", "--quick", "--filter=chain", &flag, "--json"]);
+        let result = json(&["bench", "gpu", "--quick", "--filter=chain of", &flag, "--json"]);
         assert_eq!(result["measurements"][0]["dispatches"], 20, "{result}");
         let result = json(&["bench", "gpu", "--quick", "--filter=add", &flag, "--json"]);
         assert!(result["measurements"][0]["gb_per_s"].as_f64().unwrap() > 0.0, "{result}");
     }
     assert!(failure(&["bench", "gpu", "--filter=no-such-thing", "--device=cpu"]).contains("no-such-thing"));
+}
+
+#[test]
+fn bench_gpu_makes_every_measurement_in_small_and_says_so_line_by_line() {
+    for device in gpus() {
+        let flag = format!("--device={device}");
+        let said = text(&["bench", "gpu", "--quick", "--lines", "--same-bits=2", &flag]);
+        let lines: Vec<Value> = said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(lines[0]["device"], device);
+        let begun: Vec<&Value> = lines.iter().filter_map(|l| l.get("begin")).collect();
+        let made: Vec<&Value> =
+            lines.iter().filter_map(|l| l.get("measurement")).map(|m| &m["name"]).collect();
+        assert!(begun == made && made.len() > 60, "{device}: {said}");
+        let only = text(&["bench", "gpu", "--quick", "--only=softmax 128x128", "--only=add 65536", &flag]);
+        assert!(only.contains("softmax") && only.contains("add") && !only.contains("attention"), "{only}");
+    }
+    assert!(failure(&["bench", "gpu", "--only=soft", "--device=cpu"]).contains("`soft`"));
+}
+
+#[test]
+fn bench_accuracy_finds_the_errors_of_products_small_on_every_kind_of_numbers() {
+    for device in gpus().into_iter().chain(["cpu"]) {
+        let result = json(&["bench", "accuracy", "--quick", &format!("--device={device}"), "--json"]);
+        let rows = result["rows"].as_array().unwrap();
+        assert_eq!(rows.len(), 10, "{result}");
+        for row in rows {
+            for of in ["chosen", "fma"] {
+                let error = row[of].as_f64().unwrap();
+                assert!(error > 0.0 && error < 2e-6, "{device}: {row}");
+            }
+        }
+    }
 }
 
 #[test]
@@ -399,4 +431,37 @@ fn bench_large_checks_a_tensor_and_a_model_against_the_host() {
         assert!(result["tensor"]["checked"].as_u64().unwrap() > 10_000, "{result}");
         assert!(result["model"]["relative_l2"].as_f64().unwrap() <= 1e-5, "{result}");
     }
+}
+
+#[test]
+fn tune_measures_candidates_and_keeps_what_is_better() {
+    let cache = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-tuning", std::process::id()));
+    let folder = format!("--cache={}", cache.display());
+    for device in gpus() {
+        let flag = format!("--device={device}");
+        let args = ["tune", "--quick", "--dtypes=f32", &flag, &folder, "--json"];
+        let result = json(&args);
+        let rows = result["rows"].as_array().unwrap();
+        assert_eq!(rows.len(), 3, "two products and an attention: {result}");
+        for row in rows {
+            assert!(row["best_ms"].as_f64().unwrap() <= row["default_ms"].as_f64().unwrap(), "{row}");
+            assert_eq!(row["notes"].as_array().unwrap().len(), 0, "{row}");
+        }
+        let kept: Vec<&Value> = rows.iter().filter(|row| row["best"] != row["default"]).collect();
+        if let Some(path) = result["kept"].as_str() {
+            let text = std::fs::read_to_string(path).unwrap();
+            for row in kept {
+                let word = |key: &str| row[key].as_str().unwrap();
+                let line = format!("{} {} = {}\n", word("family"), word("class"), word("best"));
+                assert!(text.contains(&line), "{line} in {text}");
+            }
+        } else {
+            assert!(kept.is_empty(), "{result}");
+        }
+    }
+    let dry = ["tune", "--shapes=8x8x8", "--quick", "--dry-run", "--device=vulkan", &folder];
+    assert!(text(&dry).contains("nothing to keep"));
+    assert!(failure(&["tune", "--shapes=8x8", "--device=vulkan", &folder]).contains("8x8"));
+    assert!(failure(&["tune", "--quick", "--device=cpu"]).contains("nothing to tune"));
+    let _ = std::fs::remove_dir_all(&cache);
 }

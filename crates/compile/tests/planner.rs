@@ -1,6 +1,9 @@
 //! The planner's contract: nothing that lives at one time overlaps, and the arena is near the largest live set.
 
-use olivine_compile::plan::{ALIGNMENT, Lifetime, MemoryPlan, OutputPlace, lower_bound, place, plan_graph};
+use olivine_compile::plan::{
+    ALIGNMENT, Lifetime, MemoryPlan, OutputPlace, PlanOptions, lower_bound, place, plan_graph,
+    plan_graph_with,
+};
 use olivine_ir::op::{Binary, Concat, ScalarOp, View};
 use olivine_ir::{DType, Graph, Op, Shape, Tensor, ValueId};
 
@@ -216,6 +219,38 @@ fn a_value_that_is_read_later_or_twice_or_strided_is_not_overwritten() -> Outcom
     assert_eq!(plan.in_place, [None, None, Some(0), None, None, None, None, None]);
     assert_eq!(plan.slots[t.index()], plan.slots[square.index()]);
     assert_eq!(plan.roots[t.index()], square);
+    Ok(())
+}
+
+#[test]
+fn what_a_later_node_finishes_is_kept_until_then() -> Outcome {
+    let mut g = Graph::new("left");
+    let x = g.input("x", DType::F32, [64])?;
+    let a = g.exp(x)?; // step 0
+    let b = g.neg(a)?; // step 1, finished by step 3
+    let c = g.exp(x)?; // step 2
+    let d = g.add(b, c)?; // step 3
+    let e = g.exp(d)?;
+    g.output("e", e)?;
+    let scratch = [0, 1000, 0, 0, 0];
+    let plan = |until: &[usize], absent: &[bool]| {
+        let options = PlanOptions { scratch: &scratch, until, absent, ..PlanOptions::default() };
+        plan_graph_with(&g, &[false; 5], &options)
+    };
+    let range = |plan: &MemoryPlan, id: ValueId| plan.slots[id.index()].map(|s| s.offset..s.offset + s.bytes);
+    let apart = |a: &std::ops::Range<usize>, b: &std::ops::Range<usize>| a.end <= b.start || b.end <= a.start;
+    let left = plan(&[0, 3, 2, 3, 4], &[])?;
+    let of = |id| range(&left, id).ok_or("no slot");
+    let (operand, later) = (of(a)?, of(c)?);
+    let own = left.scratch[1].map(|at| at..at + 1000).ok_or("no scratch")?;
+    assert!(apart(&operand, &later) && apart(&own, &later), "{left:?}");
+    // Step 3 may write over nothing that step 1 still reads.
+    assert!(apart(&of(d)?, &operand), "{left:?}");
+    assert_eq!(plan(&[], &[])?.in_place[1], Some(0), "nothing is kept without being asked for");
+    // A value that nobody writes has no bytes.
+    let mut absent = vec![false; g.values().len()];
+    absent[b.index()] = true;
+    assert_eq!(range(&plan(&[0, 3, 2, 3, 4], &absent)?, b), None);
     Ok(())
 }
 

@@ -1,6 +1,10 @@
 //! What a device can do, as plain data: lowering reads nothing else of it.
 
+use std::sync::Arc;
+
 use olivine_kernel::Target;
+
+use crate::tune::Record;
 
 /// How kernels reach their buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +55,8 @@ pub struct DeviceCaps {
     pub max_buffer_bytes: u64,
     /// Bytes of device-local memory.
     pub memory_bytes: u64,
+    /// What was measured on such a device.
+    pub tuning: Arc<Record>,
 }
 
 /// Features that a session can be told not to use, so that every path is exercised on one machine.
@@ -78,8 +84,20 @@ impl DeviceCaps {
         // A cooperative matrix belongs to a subgroup.
         if mask.matrices || mask.subgroups {
             self.target.matrices.clear();
+            self.target.fragments = None;
         }
         self
+    }
+
+    /// Whether kernels should be short: a processor that plays a GPU compiles them slowly and gains little by
+    /// straight-line code.
+    pub(crate) fn wants_short_kernels(&self) -> bool {
+        self.kind == DeviceKind::Cpu
+    }
+
+    /// The same of kernels that run faster when they are long: not where so many multiply-adds make up for the wait.
+    pub(crate) fn wants_short_kernels_for(&self, work: usize) -> bool {
+        self.wants_short_kernels() && work < 1 << 22
     }
 
     /// What every slot and range that is bound must be aligned to.

@@ -54,8 +54,21 @@ pub trait Driver: Send + Sync + Sized + 'static {
     /// Takes the bytes of the i-th download after `wait`.
     fn download(&self, recording: &mut Self::Recording, i: usize, into: &mut [u8]) -> Result<(), Error>;
 
-    /// When each dispatch of the last submission began and ended, from the submission's first; for timed recordings.
+    /// When what the last submission timed began and ended, from the first beginning: each dispatch, or each piece that
+    /// the run was submitted in. An error for recordings that are not timed.
     fn times(&self, recording: &mut Self::Recording) -> Result<Vec<(Duration, Duration)>, Error>;
+}
+
+/// What a recording takes the time of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Timing {
+    /// Nothing.
+    #[default]
+    Off,
+    /// Every dispatch; they then run one after another.
+    Dispatches,
+    /// All dispatches together, which run as they do untimed; as often in a row as this says, at least once.
+    Runs(u32),
 }
 
 /// What to record.
@@ -72,8 +85,8 @@ pub struct Commands<'a, D: Driver> {
     pub uploads: &'a [(BufferId, u64)],
     /// Buffers that the host reads after each run, with the bytes that matter.
     pub downloads: &'a [(BufferId, u64)],
-    /// Whether to take the time of every dispatch; they then run one after another.
-    pub timed: bool,
+    /// What to take the time of.
+    pub timing: Timing,
     /// Whether pipelines are checked ones.
     pub checked: bool,
 }

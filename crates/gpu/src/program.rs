@@ -6,6 +6,8 @@ use std::sync::Arc;
 use olivine_ir::{Tensor, TensorType};
 use olivine_kernel::Kernel;
 
+use crate::tune::Decision;
+
 /// A buffer of [`Program::buffers`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BufferId(pub u32);
@@ -83,7 +85,7 @@ pub struct Dispatch {
     pub indirect: Option<Slice>,
     /// The operation it belongs to.
     pub op: &'static str,
-    /// The node it belongs to.
+    /// The node it belongs to; several that one dispatch serves are joined by ` + `.
     pub node: String,
     /// Floating-point operations, for profiles.
     pub flops: u64,
@@ -117,6 +119,8 @@ pub struct Program {
     pub load: Vec<Dispatch>,
     /// What every run does.
     pub run: Vec<Dispatch>,
+    /// What kernel families chose where they had a choice, node by node.
+    pub decisions: Vec<Decision>,
 }
 
 impl Program {

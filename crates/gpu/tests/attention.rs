@@ -1,10 +1,13 @@
 //! Attention, rotary positions and the key-value cache by the kernel interpreter: devices that are not here, and
 //! arithmetic as poor as devices may have it.
+#![allow(clippy::expect_used, reason = "a failed expectation is a failed test")]
 
 mod common;
 
 use common::Interpreter;
 use olivine_cases::{Case, attention_cases, run_table, table};
+use olivine_ir::op::{Attention, HeadLayout};
+use olivine_ir::{DType, Graph};
 
 /// Every third case of the families, from one of the first three on; devices run the whole table.
 fn cases(from: usize) -> Vec<Case> {
@@ -32,6 +35,43 @@ fn subgroups_of_eight_that_are_narrower_than_some_rows() {
 #[test]
 fn subgroups_of_thirty_two() {
     pass(&Interpreter::rich(32), &cases(1));
+}
+
+/// The kernels of one attention of 2 heads with one key-value head.
+fn kernels(device: &Interpreter, dtype: DType, queries: usize, keys: usize, dim: usize) -> Vec<String> {
+    let mut g = Graph::new("attention");
+    let mut input = |name: &str, heads, rows| g.input(name, dtype, [1, heads, rows, dim]);
+    let operands = input("q", 2, queries).and_then(|q| Ok((q, input("k", 1, keys)?, input("v", 1, keys)?)));
+    let (q, k, v) = operands.expect("inputs");
+    let y = g.attention(Attention::new(HeadLayout::Bhsd), q, k, v, &[]).expect("an attention");
+    g.output("y", y).expect("an output");
+    let program = device.lower(&g).expect("a program");
+    program.run.iter().map(|d| program.kernel(d).name.clone()).collect()
+}
+
+#[test]
+fn many_rows_go_to_matrices_where_their_elements_are_known() {
+    let device = Interpreter::with_matrices();
+    for dtype in [DType::F16, DType::BF16, DType::F32] {
+        assert_eq!(kernels(&device, dtype, 40, 50, 64), ["attention_matrices"], "{dtype}");
+        let split = ["attention_matrices_split", "attention_combine"];
+        assert_eq!(kernels(&device, dtype, 40, 5000, 64), split, "{dtype}");
+        // One query, and rows too wide for registers.
+        assert!(kernels(&device, dtype, 1, 50, 64).iter().all(|k| !k.contains("matrices")), "{dtype}");
+        assert!(kernels(&device, dtype, 40, 50, 320).iter().all(|k| !k.contains("matrices")), "{dtype}");
+        assert_eq!(kernels(&Interpreter::rich(32), dtype, 40, 50, 64), ["attention"], "{dtype}");
+    }
+    assert_eq!(kernels(&device, DType::F64, 40, 50, 64), ["attention"]);
+}
+
+#[test]
+fn cooperative_matrices() {
+    let device = Interpreter::with_matrices();
+    let ours = without_doubles(cases(0)).into_iter().filter(|c| c.family == "attention").step_by(2);
+    pass(&device, &ours.collect::<Vec<_>>());
+    let wild = |c: &Case| c.name.contains("infinite-values") || c.name.contains("attention/nan");
+    pass(&device, &table().into_iter().filter(wild).collect::<Vec<_>>());
+    pass(&device, &attention_cases(10, 51));
 }
 
 #[test]

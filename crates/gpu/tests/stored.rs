@@ -43,7 +43,7 @@ fn a_weight_inside_another_is_copied_once_at_load_and_an_input_in_every_run() {
         Tensor::new(dims, numbers).unwrap()
     };
     let (x, w) = (("x".to_string(), tensor(&[1, 2, 5, 5])), ("w".to_string(), tensor(&[6, 2, 3, 3])));
-    let by_param = device.run(&filtered(false), &[x.clone()], &[w.clone()]).unwrap();
+    let by_param = device.run(&filtered(false), std::slice::from_ref(&x), std::slice::from_ref(&w)).unwrap();
     let by_input = device.run(&filtered(true), &[x, w], &[]).unwrap();
     for (p, i) in by_param.iter().zip(&by_input) {
         assert_eq!(p.data().as_bytes(), i.data().as_bytes());

@@ -341,6 +341,17 @@ pub enum Expr {
     MatrixMulAdd(Value, Value, Value),
     /// The elements of one matrix times a number, or plus another matrix's: `Mul` or `Add`.
     MatrixBinary(BinaryOp, Value, Value),
+    /// A cooperative matrix of 16-bit elements from the words that each lane holds of it, as [`Expr::MatrixWord`] gives
+    /// them.
+    MatrixOfWords(MatrixType, Vec<Value>),
+    /// The i-th word that a lane holds of a cooperative matrix of 16-bit elements. Which elements these are is the
+    /// device's secret, the same for all matrices of a type.
+    MatrixWord(Value, u8),
+    /// The element of a matrix that this invocation holds as its i-th, in its register type; which one that is
+    /// [`Fragments`](crate::Fragments) says.
+    MatrixPart(Value, u8),
+    /// A matrix of the elements that the invocations hold, in order.
+    MatrixOf(MatrixType, Vec<Value>),
 }
 
 /// A value with its type.

@@ -37,5 +37,5 @@ pub use foreign::{Foreign, MAX_FOREIGN_BYTES, SpirvModule, WgslModule};
 pub use interface::{BindingDecl, BindingKind, Interface, ParamsPlace};
 pub use ir::*;
 pub use layout::{ArgLayout, Check, REPORT_WORDS, Report, Violation};
-pub use types::{Elem, MatrixShape, MatrixType, MatrixUse, Scalar, Target, Type};
+pub use types::{Elem, Fragments, MatrixShape, MatrixType, MatrixUse, Scalar, Target, Type};
 pub use validate::validate;

@@ -221,6 +221,33 @@ pub struct MatrixShape {
     pub k: u32,
 }
 
+/// Which elements of a cooperative matrix an invocation holds.
+///
+/// Vulkan leaves it open; a driver that knows it, because it tried, says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Fragments {
+    /// Of A and accumulator of 16 rows and columns in subgroups of 32 alike: four neighbouring lanes hold two rows,
+    /// eight apart, each lane two neighbours of either row and two more eight columns on.
+    Quads,
+}
+
+impl Fragments {
+    /// Elements that an invocation holds.
+    pub const COUNT: u8 = 8;
+
+    /// Whether it is known which elements of such a matrix an invocation holds.
+    pub fn covers(self, ty: MatrixType) -> bool {
+        (ty.rows, ty.columns) == (16, 16) && ty.role != MatrixUse::B
+    }
+
+    /// Row and column of the `part`-th element that a lane holds.
+    pub const fn position(self, lane: u32, part: u32) -> (u32, u32) {
+        match self {
+            Fragments::Quads => (lane / 4 + part / 4 * 8, lane % 4 * 2 + part % 2 + part / 2 % 2 * 8),
+        }
+    }
+}
+
 /// What kernels may use on a device. Authors ask it to choose an algorithm; the validator holds them to it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Target {
@@ -236,6 +263,8 @@ pub struct Target {
     pub packed_dot: bool,
     /// Cooperative matrix products.
     pub matrices: Vec<MatrixShape>,
+    /// Which elements of their matrices invocations hold, where that is known.
+    pub fragments: Option<Fragments>,
     /// Invocations of a workgroup.
     pub max_invocations: u32,
     /// Bytes of workgroup memory.
@@ -252,6 +281,7 @@ impl Target {
             i64: false,
             packed_dot: false,
             matrices: Vec::new(),
+            fragments: None,
             max_invocations: 128,
             shared_bytes: 16384,
         }
@@ -265,5 +295,22 @@ impl Target {
             Scalar::F16 => self.f16,
             Scalar::F64 => self.f64,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lanes_hold_every_element_once() {
+        let mut held = [0; 256];
+        for lane in 0..32 {
+            for part in 0..u32::from(Fragments::COUNT) {
+                let (row, column) = Fragments::Quads.position(lane, part);
+                held[(row * 16 + column) as usize] += 1;
+            }
+        }
+        assert_eq!(held, [1; 256]);
     }
 }

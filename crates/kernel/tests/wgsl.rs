@@ -18,6 +18,7 @@ fn target() -> Target {
             shape(Elem::F16, Elem::F16),
             shape(Elem::BF16, Elem::F32),
         ],
+        fragments: None,
         max_invocations: 1024,
         shared_bytes: 49152,
     }

@@ -31,6 +31,14 @@ pub enum Error {
         "the tensor belongs to another device or session than the model: upload it to the model's session"
     )]
     OtherDevice,
+    /// The record of measured choices cannot be written.
+    #[error("cannot write `{}`: {source}", .path.display())]
+    Tuning {
+        /// The file.
+        path: std::path::PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
     /// A background run ended without a result.
     #[error("a background run ended without a result")]
     WorkerDied,

@@ -42,7 +42,7 @@ pub use olivine_cpu as cpu;
 pub use olivine_gpu as gpu;
 pub use olivine_ir as ir;
 pub use olivine_kernel as kernel;
-pub use session::{PipelineCache, Session, SessionOptions};
+pub use session::{PipelineCache, Session, SessionOptions, TuneBy, warnings};
 
 /// What most programs need.
 pub mod prelude {

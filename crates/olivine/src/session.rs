@@ -1,11 +1,11 @@
 //! A session: a device, and the executables compiled for it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use olivine_compile::{Compiled, Options, compile};
 use olivine_cpu::{CpuEvaluator, Threads};
-use olivine_gpu::{Mask, Program};
+use olivine_gpu::{DeviceCaps, Driver, Finding, Mask, Program, Record, Tuning, tuning_file};
 use olivine_ir::{Graph, TensorView};
 use olivine_kernel::Kernel;
 
@@ -35,6 +35,21 @@ pub struct SessionOptions {
     pub wgsl: bool,
     /// Where built pipelines are kept between processes.
     pub pipeline_cache: PipelineCache,
+    /// On a GPU, what kernels are chosen by where several would do.
+    pub tuning: TuneBy,
+}
+
+/// What kernels are chosen by where several would do.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum TuneBy {
+    /// What was measured on this machine, kept beside the built pipelines, and where nothing was, what comes along for
+    /// such devices.
+    #[default]
+    Measured,
+    /// What comes along for such devices.
+    Shipped,
+    /// A record of the caller's.
+    Given(Arc<Record>),
 }
 
 /// Where built pipelines are kept between processes.
@@ -66,6 +81,10 @@ pub(crate) struct Inner {
     no_fusion: bool,
     threads: Arc<Threads>,
     pub(crate) engine: Box<dyn Engine>,
+    /// The folder of the user's record; `None` where nothing is kept.
+    folder: Option<PathBuf>,
+    /// What of the user's record was passed over.
+    notes: Vec<String>,
 }
 
 impl Session {
@@ -78,19 +97,21 @@ impl Session {
     pub fn with_options(device: Device, options: SessionOptions) -> Result<Self, Error> {
         let threads = Arc::new(Threads::new(options.threads)?);
         let unavailable = |reason: String| Error::Unavailable { device: device.to_string(), reason };
+        let folder = options.folder();
         let engine = match device.backend() {
             Backend::Cpu => {
-                Ok(Box::new(CpuEngine { threads: threads.clone(), checked: options.checked })
-                    as Box<dyn Engine>)
+                let engine = CpuEngine { threads: threads.clone(), checked: options.checked };
+                Ok((Box::new(engine) as Box<dyn Engine>, Vec::new()))
             }
-            Backend::Vulkan => open_vulkan(&device, &options),
-            Backend::Wgpu => open_wgpu(&device, &options),
+            Backend::Vulkan => open_vulkan(&device, &options, folder.as_deref()),
+            Backend::Wgpu => open_wgpu(&device, &options, folder.as_deref()),
         };
-        let engine = engine.map_err(|e| match e {
+        let (engine, notes) = engine.map_err(|e| match e {
             Error::Gpu(olivine_gpu::Error::Unavailable(reason)) => unavailable(reason),
             other => other,
         })?;
-        Ok(Session { inner: Arc::new(Inner { device, no_fusion: options.no_fusion, threads, engine }) })
+        let no_fusion = options.no_fusion;
+        Ok(Session { inner: Arc::new(Inner { device, no_fusion, threads, engine, folder, notes }) })
     }
 
     /// The device.
@@ -140,6 +161,31 @@ impl Session {
         self.inner.engine.source(kernel)
     }
 
+    /// Tries every product of cooperative matrices that the device offers. Programs do this by themselves for what they
+    /// use, once in a process, and do without what is wrong; see [`warnings`].
+    pub fn try_matrices(&self) -> Result<Vec<Finding>, Error> {
+        self.inner.engine.try_matrices()
+    }
+
+    /// What a GPU can do, with the record of measured choices in use; `None` on the CPU.
+    pub fn caps(&self) -> Option<&DeviceCaps> {
+        self.inner.engine.caps()
+    }
+
+    /// What of this machine's record of measured choices cannot be read and was passed over.
+    pub fn tuning_notes(&self) -> &[String] {
+        &self.inner.notes
+    }
+
+    /// Adds measured choices to this machine's record for the device, which sessions opened later are tuned by. The
+    /// answer is where it is kept, or `None` where nothing is: on the CPU, and without a folder of built pipelines.
+    pub fn save_tuning(&self, lines: &Record) -> Result<Option<PathBuf>, Error> {
+        let Some((caps, folder)) = self.caps().zip(self.inner.folder.as_deref()) else { return Ok(None) };
+        let path = tuning_file(caps, folder);
+        let failed = |source| Error::Tuning { path, source };
+        Ok(Some(Tuning::save(caps, folder, lines).map_err(failed)?))
+    }
+
     /// What the validation layer has said so far; empty without one.
     pub fn validation_messages(&self) -> Vec<String> {
         self.inner.engine.messages()
@@ -153,7 +199,39 @@ impl Inner {
     }
 }
 
-fn open_vulkan(device: &Device, options: &SessionOptions) -> Result<Box<dyn Engine>, Error> {
+/// What sessions of this process found wrong with their devices and do without.
+pub fn warnings() -> Vec<String> {
+    olivine_gpu::failed_trials().iter().map(Finding::to_string).collect()
+}
+
+impl SessionOptions {
+    /// Where things are kept between processes.
+    fn folder(&self) -> Option<PathBuf> {
+        match &self.pipeline_cache {
+            PipelineCache::User => olivine_vulkan::default_cache_dir(),
+            PipelineCache::Folder(path) => Some(path.clone()),
+            PipelineCache::Off => None,
+        }
+    }
+
+    /// The device with the record to tune by, and notes on it.
+    fn tuned(&self, caps: &DeviceCaps, folder: Option<&Path>) -> (DeviceCaps, Vec<String>) {
+        let (record, notes) = match &self.tuning {
+            TuneBy::Measured => {
+                let tuning = Tuning::load(caps, folder);
+                (Arc::new(tuning.record), tuning.notes)
+            }
+            TuneBy::Shipped => (Arc::new(Record::shipped(caps)), Vec::new()),
+            TuneBy::Given(record) => (record.clone(), Vec::new()),
+        };
+        (DeviceCaps { tuning: record, ..caps.clone() }, notes)
+    }
+}
+
+/// An open device, and notes on the record that it is tuned by.
+type Opened = (Box<dyn Engine>, Vec<String>);
+
+fn open_vulkan(device: &Device, options: &SessionOptions, folder: Option<&Path>) -> Result<Opened, Error> {
     use olivine_vulkan::{Device as Vulkan, Options, Select};
     let select = match device {
         Device::Chosen(_, Choice::Index(i)) => Select::Index(*i),
@@ -162,21 +240,19 @@ fn open_vulkan(device: &Device, options: &SessionOptions) -> Result<Box<dyn Engi
         _ => Select::Auto,
     };
     let (mask, validation, memory_limit) = (options.without, options.validation, options.memory_limit);
-    let mut how = Options { mask, validation, memory_limit, ..Options::default() };
-    match &options.pipeline_cache {
-        PipelineCache::User => {}
-        PipelineCache::Folder(path) => how.cache_dir = Some(path.clone()),
-        PipelineCache::Off => how.cache_dir = None,
-    }
+    let cache_dir = folder.map(Path::to_path_buf);
+    let how = Options { mask, validation, memory_limit, cache_dir, ..Options::default() };
     let driver = Arc::new(Vulkan::open(&select, &how)?);
     let source =
         |device: &Vulkan, kernel: &Kernel, checked| device.spirv(kernel, checked).map(KernelSource::Spirv);
     let messages = Vulkan::validation_messages;
     let memory_taken = |driver: &Vulkan| Some(driver.memory_taken());
-    Ok(Box::new(GpuEngine { driver, checked: options.checked, messages, memory_taken, source }))
+    let (caps, notes) = options.tuned(driver.caps(), folder);
+    let checked = options.checked;
+    Ok((Box::new(GpuEngine { driver, caps, checked, messages, memory_taken, source }), notes))
 }
 
-fn open_wgpu(device: &Device, options: &SessionOptions) -> Result<Box<dyn Engine>, Error> {
+fn open_wgpu(device: &Device, options: &SessionOptions, folder: Option<&Path>) -> Result<Opened, Error> {
     use olivine_wgpu::{Device as Wgpu, Options, Select};
     let select = match device {
         Device::Chosen(_, Choice::Index(i)) => Select::Index(*i),
@@ -192,6 +268,8 @@ fn open_wgpu(device: &Device, options: &SessionOptions) -> Result<Box<dyn Engine
     let driver = Arc::new(opened);
     let source =
         |device: &Wgpu, kernel: &Kernel, checked| device.wgsl(kernel, checked).map(KernelSource::Wgsl);
-    let checked = options.checked;
-    Ok(Box::new(GpuEngine { driver, checked, messages: |_| Vec::new(), memory_taken: |_| None, source }))
+    let (caps, notes) = options.tuned(driver.caps(), folder);
+    let (checked, messages): (bool, fn(&Wgpu) -> Vec<String>) = (options.checked, |_| Vec::new());
+    let engine = GpuEngine { driver, caps, checked, messages, memory_taken: |_| None, source };
+    Ok((Box::new(engine), notes))
 }

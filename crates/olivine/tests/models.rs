@@ -6,7 +6,7 @@ use olivine::models::{Encoder, seeded_input, seeded_params};
 use olivine::prelude::*;
 
 fn small() -> Encoder {
-    Encoder { layers: 1, hidden: 4, heads: 2, feed_forward: 8, batch: 2, sequence: 3 }
+    Encoder { layers: 1, hidden: 4, heads: 2, feed_forward: 8, batch: 2, sequence: 3, dtype: DType::F32 }
 }
 
 /// Computed by bench/bert_vs_onnxruntime.py.
@@ -60,4 +60,27 @@ fn flops_count_the_products_alone() {
     let products = 2.0 * tokens * (4.0 * 16.0 + 2.0 * 32.0);
     let attention = 2.0 * 2.0 * tokens * 3.0 * 4.0;
     assert_eq!(e.flops(), products + attention);
+}
+
+#[test]
+fn an_encoder_of_halves_computes_nearly_what_one_of_f32_does() {
+    let output = |dtype: DType| {
+        let graph = Encoder { dtype, ..small() }.graph().unwrap();
+        let executable = Session::new(Device::Cpu).unwrap().compile(&graph).unwrap();
+        let converted = |tensor: Tensor| {
+            let mut g = Graph::new("cast");
+            let x = g.input("x", DType::F32, *tensor.shape()).unwrap();
+            let y = g.cast(x, dtype).unwrap();
+            g.output("y", y).unwrap();
+            let cast = Session::new(Device::Cpu).unwrap().compile(&g).unwrap();
+            cast.run([("x", &tensor)]).unwrap().get("y").unwrap().clone()
+        };
+        let params = seeded_params(&small().graph().unwrap(), 0).unwrap();
+        executable.set_params(params.into_iter().map(|(name, tensor)| (name, converted(tensor)))).unwrap();
+        let x = converted(seeded_input("x", Shape::new(&[2, 3, 4]).unwrap(), 1).unwrap());
+        executable.run([("x", &x)]).unwrap().get("y").unwrap().to_f64()
+    };
+    let (f32, f16) = (output(DType::F32), output(DType::F16));
+    assert!(f32.iter().zip(&f16).all(|(a, b)| (a - b).abs() < 0.02), "{f32:?} {f16:?}");
+    assert_ne!(f32, f16);
 }

@@ -230,7 +230,8 @@ fn tensors_of_another_device_or_session_are_refused() {
 }
 
 fn states(pairs: &[(&str, &str)]) -> CompileOptions {
-    CompileOptions { state: pairs.iter().map(|(i, o)| (i.to_string(), o.to_string())).collect() }
+    let state = pairs.iter().map(|(i, o)| (i.to_string(), o.to_string())).collect();
+    CompileOptions { state, ..CompileOptions::default() }
 }
 
 /// count' = count + step; seen = 2 · count.

@@ -16,7 +16,7 @@ const _: () = shareable::<Tensor>();
 const _: () = shareable::<Error>();
 
 fn encoder() -> Encoder {
-    Encoder { layers: 2, hidden: 32, heads: 4, feed_forward: 64, batch: 1, sequence: 8 }
+    Encoder { layers: 2, hidden: 32, heads: 4, feed_forward: 64, batch: 1, sequence: 8, dtype: DType::F32 }
 }
 
 fn compiled(options: SessionOptions) -> Executable {

@@ -5,7 +5,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use olivine_gpu::{BufferDecl, BufferId, Commands, Content, Dispatch, Driver, KernelId, Program, Slice};
+use olivine_gpu::{
+    BufferDecl, BufferId, Commands, Content, Dispatch, Driver, KernelId, Program, Slice, Timing,
+};
 use olivine_kernel::{Access, Builder, Elem, Kernel, Scalar, Target};
 use olivine_vulkan::{Buffer, Device, Options, Recording, Select};
 
@@ -68,7 +70,12 @@ fn count(target: &Target) -> Result<Kernel, Failure> {
 }
 
 /// A recording that counts over a buffer several times.
-fn recording(device: &Device, buffer: &Arc<Buffer>, times: usize, timed: bool) -> Result<Recording, Failure> {
+fn recording(
+    device: &Device,
+    buffer: &Arc<Buffer>,
+    times: usize,
+    timing: Timing,
+) -> Result<Recording, Failure> {
     let bytes = buffer.bytes();
     let n = u32::try_from(bytes / 4)?;
     let groups = n.div_ceil(256);
@@ -101,7 +108,7 @@ fn recording(device: &Device, buffer: &Arc<Buffer>, times: usize, timed: bool) -
         buffers: &[Some(buffer.clone())],
         uploads: &[],
         downloads: &[],
-        timed,
+        timing,
         checked: false,
     })?)
 }
@@ -109,7 +116,7 @@ fn recording(device: &Device, buffer: &Arc<Buffer>, times: usize, timed: bool) -
 fn latency(device: &Device) -> Result<(), Failure> {
     let buffer = device.allocate(1024, "latency")?;
     for times in [1, 100] {
-        let mut recording = recording(device, &buffer, times, false)?;
+        let mut recording = recording(device, &buffer, times, Timing::Off)?;
         let mut best = Duration::MAX;
         for _ in 0..200 {
             let began = Instant::now();
@@ -126,7 +133,7 @@ fn large(device: &Device, bytes: u64) -> Result<(), Failure> {
     let began = Instant::now();
     let buffer = device.allocate(bytes, "large")?;
     println!("{bytes} bytes at {:#x} in {:?}", buffer.address(), began.elapsed());
-    let mut recording = recording(device, &buffer, 2, true)?;
+    let mut recording = recording(device, &buffer, 2, Timing::Dispatches)?;
     device.submit(&mut recording)?;
     device.wait(&mut recording)?;
     for (begin, end) in device.times(&mut recording)? {

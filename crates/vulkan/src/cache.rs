@@ -28,8 +28,8 @@ pub(crate) struct Cache {
     news: AtomicU64,
 }
 
-/// `$XDG_CACHE_HOME/olivine`, or `~/.cache/olivine`.
-pub(crate) fn default_dir() -> Option<PathBuf> {
+/// The folder of built pipelines: `$XDG_CACHE_HOME/olivine`, or `~/.cache/olivine`; `None` where there is no such place.
+pub fn default_cache_dir() -> Option<PathBuf> {
     let set = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
     let base = set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|home| home.join(".cache")))?;
     base.is_absolute().then(|| base.join("olivine"))

@@ -41,11 +41,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use olivine_gpu::{Commands, DeviceCaps, Driver, Mask};
-use olivine_kernel::Kernel;
+use olivine_gpu::{Commands, DeviceCaps, Driver, Mask, ask_fragments};
+use olivine_kernel::{Fragments, Kernel};
 
 pub use olivine_gpu::Error;
 
+pub use cache::default_cache_dir;
 pub use instance::Messages;
 pub use memory::Buffer;
 pub use pipeline::{Pipeline, Statistic};
@@ -78,7 +79,7 @@ impl Default for Options {
         Options {
             mask: Mask::default(),
             validation: false,
-            cache_dir: cache::default_dir(),
+            cache_dir: default_cache_dir(),
             labels: false,
             memory_limit: None,
         }
@@ -106,13 +107,17 @@ impl Device {
         }
         let context = Context::open(instance, facts, options)?;
         let cache = Cache::open(&context, options.cache_dir.as_deref())?;
-        Ok(Device {
+        let mut device = Device {
             caps,
             pipelines: Pipelines::new(&context, cache),
             transfers: Transfers::new(&context),
             memory: Memory::new(&context),
             context,
-        })
+        };
+        // As if they were known: the kernel that asks is held against what the device has.
+        device.caps.target.fragments = Some(Fragments::Quads);
+        device.caps.target.fragments = ask_fragments(&device);
+        Ok(device)
     }
 
     /// The SPIR-V that the driver is given for a kernel.

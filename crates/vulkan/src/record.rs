@@ -6,9 +6,10 @@
 //! Long recordings are cut into several command buffers, so that no submission runs into a watchdog.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use ash::vk;
-use olivine_gpu::{Commands, DeviceKind, Dispatch, Error, Hazards, Touched};
+use olivine_gpu::{Commands, DeviceKind, Dispatch, Error, Hazards, Timing, Touched};
 use olivine_kernel::{Check, Kernel, REPORT_WORDS};
 
 use crate::Device;
@@ -40,9 +41,13 @@ pub struct Recording {
     /// Where the report of checked kernels lands in the staging memory.
     pub(crate) report: Option<u64>,
     pub(crate) queries: Option<vk::QueryPool>,
+    pub(crate) timing: Timing,
     /// What each dispatch is, for errors.
     pub(crate) steps: Vec<Step>,
     pub(crate) state: State,
+    /// When it was last submitted, and how long the run before that took.
+    pub(crate) began: Instant,
+    pub(crate) took: Option<Duration>,
     _buffers: Vec<Arc<Buffer>>,
     _pipelines: Vec<Arc<Pipeline>>,
 }
@@ -76,6 +81,17 @@ pub(crate) enum State {
     /// The timeline's values of its first and its last part.
     InFlight(u64, u64),
     Done,
+}
+
+impl Recording {
+    /// Spans of time that it takes, two timestamps to each.
+    pub(crate) fn spans(&self) -> usize {
+        match self.timing {
+            Timing::Off => 0,
+            Timing::Dispatches => self.steps.len(),
+            Timing::Runs(_) => self.steps.len().min(1),
+        }
+    }
 }
 
 impl Drop for Recording {
@@ -247,16 +263,19 @@ impl Device {
             downloads,
             report: report_at,
             queries: None,
+            timing: c.timing,
             steps: launches
                 .iter()
                 .map(|l| Step { op: l.dispatch.op, node: l.dispatch.node.clone(), kernel: l.kernel.clone() })
                 .collect(),
             state: State::Fresh,
+            began: Instant::now(),
+            took: None,
             _buffers: keeps,
             _pipelines: c.pipelines.to_vec(),
         };
-        if c.timed && !launches.is_empty() {
-            recording.queries = Some(self.query_pool(launches.len())?);
+        if c.timing != Timing::Off && !launches.is_empty() {
+            recording.queries = Some(self.query_pool(recording.spans())?);
         }
         let gated = launches.iter().any(|l| l.indirect.is_some());
         let mut writer =
@@ -264,18 +283,21 @@ impl Device {
         writer.begin()?;
         writer.before(report.as_deref());
         let mut hazards = Hazards::default();
-        let mut at = blocks.as_ref().map_or(0, |b| b.address());
-        for (i, launch) in launches.iter().enumerate() {
-            let seconds = estimate(self.caps.kind, launch.dispatch);
-            if writer.full(seconds) {
-                writer.end(i)?;
-                writer.begin()?;
-            }
-            let barrier = hazards.next(&launch.touched);
-            writer.launch(i, launch, barrier, at);
-            writer.seconds += seconds;
-            if !launch.pipeline.args.in_push {
-                at += stride(launch.block.len());
+        let runs = if let Timing::Runs(runs) = c.timing { runs.max(1) } else { 1 };
+        for run in 0..runs {
+            let mut at = blocks.as_ref().map_or(0, |b| b.address());
+            for (i, launch) in launches.iter().enumerate() {
+                let seconds = estimate(self.caps.kind, launch.dispatch);
+                if writer.full(seconds) {
+                    writer.end(i)?;
+                    writer.begin()?;
+                }
+                let barrier = hazards.next(&launch.touched);
+                writer.launch(i, launch, barrier, at, (run == 0, run + 1 == runs));
+                writer.seconds += seconds;
+                if !launch.pipeline.args.in_push {
+                    at += stride(launch.block.len());
+                }
             }
         }
         writer.after(report.as_deref());
@@ -370,10 +392,8 @@ impl Writer<'_> {
         self.barrier((S::ALL_COMMANDS, A::MEMORY_WRITE), (S::ALL_COMMANDS, all));
         let (device, commands) = (&self.context.raw, self.commands());
         if let Some(queries) = self.recording.queries {
-            // Safety: the pool has two queries to a dispatch.
-            unsafe {
-                device.cmd_reset_query_pool(commands, queries, 0, 2 * self.recording.steps.len() as u32)
-            };
+            // Safety: the pool has two queries to a span.
+            unsafe { device.cmd_reset_query_pool(commands, queries, 0, 2 * self.recording.spans() as u32) };
         }
         let mut any = false;
         if let Some(report) = report {
@@ -400,12 +420,23 @@ impl Writer<'_> {
         }
     }
 
-    /// One dispatch, behind a barrier where it conflicts with one before; `block` is where its arguments are in memory.
-    fn launch(&mut self, i: usize, launch: &Launch<'_>, barrier: bool, block: u64) {
+    /// One dispatch, behind a barrier where it conflicts with one before; `block` is where its arguments are in memory. A
+    /// time of all begins with the `first` run and ends with the `last`.
+    fn launch(
+        &mut self,
+        i: usize,
+        launch: &Launch<'_>,
+        barrier: bool,
+        block: u64,
+        (first, last): (bool, bool),
+    ) {
         use vk::{AccessFlags2 as A, PipelineStageFlags2 as S};
         let (device, commands) = (&self.context.raw, self.commands());
-        let timed = self.recording.queries;
-        if barrier || (timed.is_some() && i > 0) {
+        let (queries, alone) = (self.recording.queries, self.recording.timing == Timing::Dispatches);
+        let span = if alone { i as u32 } else { 0 };
+        let begins = queries.filter(|_| alone || (first && i == 0));
+        let ends = queries.filter(|_| alone || (last && i + 1 == self.recording.steps.len()));
+        if barrier || (alone && i > 0) {
             let (mut stages, mut reads) = (S::COMPUTE_SHADER, A::SHADER_READ | A::SHADER_WRITE);
             if self.gated {
                 stages |= S::DRAW_INDIRECT;
@@ -441,15 +472,15 @@ impl Writer<'_> {
                     constants,
                 );
             }
-            if let Some(queries) = timed {
-                device.cmd_write_timestamp2(commands, S::ALL_COMMANDS, queries, 2 * i as u32);
+            if let Some(queries) = begins {
+                device.cmd_write_timestamp2(commands, S::ALL_COMMANDS, queries, 2 * span);
             }
             match launch.indirect {
                 Some((buffer, offset)) => device.cmd_dispatch_indirect(commands, buffer, offset),
                 None => device.cmd_dispatch(commands, x, y, z),
             }
-            if let Some(queries) = timed {
-                device.cmd_write_timestamp2(commands, S::ALL_COMMANDS, queries, 2 * i as u32 + 1);
+            if let Some(queries) = ends {
+                device.cmd_write_timestamp2(commands, S::ALL_COMMANDS, queries, 2 * span + 1);
             }
             if let Some((labels, _)) = &label {
                 labels.cmd_end_debug_utils_label(commands);

@@ -185,6 +185,7 @@ pub(crate) fn caps(facts: &Facts) -> DeviceCaps {
             i64: true,
             packed_dot: f.packed_dot,
             matrices,
+            fragments: None,
             max_invocations,
             shared_bytes: limits.max_compute_shared_memory_size,
         },
@@ -192,5 +193,6 @@ pub(crate) fn caps(facts: &Facts) -> DeviceCaps {
         max_groups: limits.max_compute_work_group_count,
         max_buffer_bytes: most.min(memory_bytes),
         memory_bytes,
+        tuning: std::sync::Arc::default(),
     }
 }

@@ -10,6 +10,8 @@ use crate::error::failed;
 
 /// How long a wait looks at the counter before it sleeps: waking up costs more than most runs' last part.
 const SPIN: Duration = Duration::from_micros(50);
+/// How long before a submission is due a wait stops sleeping, and how long after it begins to sleep again.
+const NEAR: Duration = Duration::from_micros(150);
 
 /// A queue with a timeline: every submission raises it by one.
 pub(crate) struct Queue {
@@ -132,20 +134,48 @@ impl Queue {
 
     /// Waits until the timeline reaches a value: at first by looking, then asleep.
     pub(crate) fn wait(&self, device: &ash::Device, value: u64) -> Result<(), Error> {
-        let began = Instant::now();
+        match self.look(device, value, Instant::now() + SPIN)? {
+            true => Ok(()),
+            false => self.sleep(device, value, None).map(drop),
+        }
+    }
+
+    /// The same for a value that should be reached at a known time: asleep until shortly before, then by looking.
+    pub(crate) fn wait_until_due(&self, device: &ash::Device, value: u64, due: Instant) -> Result<(), Error> {
+        let asleep = (due.saturating_duration_since(Instant::now())).saturating_sub(NEAR);
+        if asleep > SPIN && self.sleep(device, value, Some(asleep))? {
+            return Ok(());
+        }
+        match self.look(device, value, Instant::now().max(due) + NEAR)? {
+            true => Ok(()),
+            false => self.sleep(device, value, None).map(drop),
+        }
+    }
+
+    /// Looks at the counter until it reaches a value or the time is up; whether it did.
+    fn look(&self, device: &ash::Device, value: u64, end: Instant) -> Result<bool, Error> {
         loop {
             if self.reached(device)? >= value {
-                return Ok(());
+                return Ok(true);
             }
-            if began.elapsed() > SPIN {
-                break;
+            if Instant::now() > end {
+                return Ok(false);
             }
             std::hint::spin_loop();
         }
+    }
+
+    /// Sleeps until the timeline reaches a value or the time is up; whether it did.
+    fn sleep(&self, device: &ash::Device, value: u64, most: Option<Duration>) -> Result<bool, Error> {
+        let most = most.map_or(u64::MAX, |most| u64::try_from(most.as_nanos()).unwrap_or(u64::MAX));
         let (semaphores, values) = ([self.timeline], [value]);
         let info = vk::SemaphoreWaitInfo::default().semaphores(&semaphores).values(&values);
         // Safety: the semaphore is a timeline of this device.
-        unsafe { device.wait_semaphores(&info, u64::MAX) }.map_err(failed("vkWaitSemaphores"))
+        match unsafe { device.wait_semaphores(&info, most) } {
+            Ok(()) => Ok(true),
+            Err(vk::Result::TIMEOUT) => Ok(false),
+            Err(e) => Err(failed("vkWaitSemaphores")(e)),
+        }
     }
 
     /// Destroys the timeline; nothing may be in flight.

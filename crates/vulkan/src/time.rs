@@ -16,14 +16,14 @@ impl Device {
         family.map_or(0, |q| q.timestamp_valid_bits)
     }
 
-    /// A pool with two timestamps to a dispatch.
-    pub(crate) fn query_pool(&self, dispatches: usize) -> Result<vk::QueryPool, Error> {
+    /// A pool with two timestamps to a span.
+    pub(crate) fn query_pool(&self, spans: usize) -> Result<vk::QueryPool, Error> {
         if self.timestamp_bits() == 0 {
             return Err(refused("record", format!("{} takes no times", self.context.facts.name)));
         }
         let info = vk::QueryPoolCreateInfo::default()
             .query_type(vk::QueryType::TIMESTAMP)
-            .query_count(2 * dispatches as u32);
+            .query_count(2 * spans as u32);
         // Safety: the device is alive; the recording destroys the pool.
         unsafe { self.context.raw.create_query_pool(&info, None) }.map_err(failed("vkCreateQueryPool"))
     }
@@ -38,7 +38,7 @@ impl Device {
                 false => Err(refused("times", "the recording is not a timed one")),
             };
         };
-        let mut ticks = vec![0u64; 2 * recording.steps.len()];
+        let mut ticks = vec![0u64; 2 * recording.spans()];
         let flags = vk::QueryResultFlags::TYPE_64 | vk::QueryResultFlags::WAIT;
         // Safety: the run that wrote all queries is done.
         unsafe { self.context.raw.get_query_pool_results(queries, 0, &mut ticks, flags) }

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use olivine_gpu::{Addressing, DeviceCaps, DeviceKind, Error, Kept, Mask};
+use olivine_gpu::{Addressing, DeviceCaps, DeviceKind, Error, Kept, Mask, ask_fragments};
 use olivine_kernel::spirv::{self, FloatControls, SpirvOptions};
 use olivine_kernel::wgsl::Dialect;
-use olivine_kernel::{Interface, Target};
+use olivine_kernel::{Elem, Fragments, Interface, MatrixShape, Target};
 
 use crate::error::Faults;
 use crate::memory::{GRAIN, Staging};
@@ -110,7 +110,11 @@ impl Device {
     /// Opens a device.
     #[cfg(not(target_arch = "wasm32"))]
     pub fn open(select: Select, options: Options) -> Result<Self, Error> {
-        crate::error::block_on(Self::open_async(select, options))
+        let mut device = crate::error::block_on(Self::open_async(select, options))?;
+        // As if they were known: the kernel that asks is held against what the device has.
+        device.caps.target.fragments = Some(Fragments::Quads);
+        device.caps.target.fragments = ask_fragments(&device);
+        Ok(device)
     }
 
     /// Opens a device without blocking.
@@ -122,6 +126,7 @@ impl Device {
             label: Some("olivine"),
             required_features: features,
             required_limits: limits.clone(),
+            experimental_features: experimental(features),
             ..Default::default()
         };
         let (raw, queue) = adapter
@@ -157,6 +162,16 @@ impl Device {
     pub fn can_time(&self) -> bool {
         self.features.contains(wgpu::Features::TIMESTAMP_QUERY)
     }
+}
+
+/// Leave to use features that wgpu calls experimental, where they are asked for.
+#[allow(unsafe_code, reason = "wgpu wants the word said")]
+fn experimental(features: wgpu::Features) -> wgpu::ExperimentalFeatures {
+    if !features.contains(wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX) {
+        return wgpu::ExperimentalFeatures::disabled();
+    }
+    // Safety: matrices are used by our own validated kernels alone, which wgpu passes on as they are.
+    unsafe { wgpu::ExperimentalFeatures::enabled() }
 }
 
 async fn adapters() -> Result<(wgpu::Instance, Vec<wgpu::Adapter>), Error> {
@@ -255,6 +270,27 @@ fn spirv_facts(_: &wgpu::Adapter) -> Option<SpirvFacts> {
     None
 }
 
+/// The shapes of cooperative matrices that wgpu knows of.
+fn matrices(adapter: &wgpu::Adapter) -> Vec<MatrixShape> {
+    use wgpu::wgt::CooperativeScalarType as Component;
+    let elem = |component: Component| match component {
+        Component::F32 => Elem::F32,
+        Component::F16 => Elem::F16,
+        Component::I32 => Elem::I32,
+        Component::U32 => Elem::U32,
+    };
+    let plain = adapter.cooperative_matrix_properties().into_iter().filter(|p| !p.saturating_accumulation);
+    plain
+        .map(|p| MatrixShape {
+            factor: elem(p.ab_type),
+            accumulator: elem(p.cr_type),
+            m: p.m_size,
+            n: p.n_size,
+            k: p.k_size,
+        })
+        .collect()
+}
+
 /// What to ask of an adapter, and what the device then can do.
 struct Plan {
     caps: DeviceCaps,
@@ -279,7 +315,11 @@ impl Plan {
         let facts = if plain || options.wgsl { None } else { spirv_facts(adapter) };
         if facts.is_some() {
             // Kernels hold no 16-bit integers in registers; the feature brings 16-bit accesses to buffers.
-            wanted |= F::PASSTHROUGH_SHADERS | F::SHADER_I16;
+            wanted |= F::PASSTHROUGH_SHADERS | F::SHADER_I16 | F::EXPERIMENTAL_COOPERATIVE_MATRIX;
+        }
+        // A cooperative matrix belongs to a subgroup.
+        if options.mask.matrices || options.mask.subgroups {
+            wanted.remove(F::EXPERIMENTAL_COOPERATIVE_MATRIX);
         }
         // What is masked off is not asked for either, so that wgpu refuses a kernel that uses it all the same.
         if options.mask.subgroups {
@@ -304,7 +344,11 @@ impl Plan {
             f64: features.contains(F::SHADER_F64),
             i64: features.contains(F::SHADER_INT64),
             packed_dot,
-            matrices: Vec::new(),
+            matrices: match features.contains(F::EXPERIMENTAL_COOPERATIVE_MATRIX) && subgroups {
+                true => matrices(adapter),
+                false => Vec::new(),
+            },
+            fragments: None,
             max_invocations: limits
                 .max_compute_invocations_per_workgroup
                 .min(limits.max_compute_workgroup_size_x),
@@ -329,6 +373,7 @@ impl Plan {
             max_buffer_bytes: limits.max_buffer_size & !(GRAIN - 1),
             // wgpu does not tell; the device's own refusal is the limit.
             memory_bytes: u64::MAX,
+            tuning: Arc::default(),
         };
         let caps = caps.without(options.mask);
         let language = match facts {

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use olivine_gpu::{Addressing, BufferId, Commands, DeviceKind, Dispatch, Error, Slice};
+use olivine_gpu::{Addressing, BufferId, Commands, DeviceKind, Dispatch, Error, Slice, Timing};
 use olivine_kernel::{BindingKind, ParamsPlace, REPORT_WORDS};
 
 use crate::Device;
@@ -22,6 +22,7 @@ pub struct Recording {
     pub(crate) downloads: Vec<Download>,
     pub(crate) report: Option<ReportBuffers>,
     pub(crate) timer: Option<Timer>,
+    pub(crate) timing: Timing,
     /// First and last operation, for errors.
     pub(crate) span: String,
     pub(crate) state: State,
@@ -84,7 +85,7 @@ struct Checked<'a> {
 
 impl Device {
     pub(crate) fn record_now(&self, commands: &Commands<'_, Device>) -> Result<Recording, Error> {
-        if commands.timed && !self.can_time() {
+        if commands.timing != Timing::Off && !self.can_time() {
             let problem = format!("{} has no timestamps, so its dispatches cannot be timed", self.caps.name);
             return Err(Error::Driver { call: "record", problem });
         }
@@ -230,7 +231,6 @@ impl Device {
             }
         };
         let steps: Vec<Step> = checked.iter().zip(places).map(step).collect();
-        let timer = commands.timed.then(|| Timer::new(&self.raw, steps.len()));
         let download = |(buffer, bytes): (&Arc<Buffer>, u64)| {
             let staging = readback(&self.raw, bytes.max(4).next_multiple_of(4), "download");
             Download { buffer: buffer.clone(), staging, bytes }
@@ -240,6 +240,11 @@ impl Device {
         if parts.is_empty() {
             parts.push(0..0);
         }
+        let timer = match commands.timing {
+            Timing::Off => None,
+            Timing::Dispatches => Some(Timer::new(&self.raw, steps.len())),
+            Timing::Runs(_) => Some(Timer::new(&self.raw, if steps.is_empty() { 0 } else { parts.len() })),
+        };
         Recording {
             steps,
             parts,
@@ -247,6 +252,7 @@ impl Device {
             downloads: downloads.into_iter().map(download).collect(),
             report,
             timer,
+            timing: commands.timing,
             span: span(commands.dispatches),
             state: State::New,
         }

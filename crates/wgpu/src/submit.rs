@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use olivine_gpu::Error;
+use olivine_gpu::{Error, Timing};
 use olivine_kernel::{REPORT_WORDS, Report, Violation};
 
 use crate::Device;
@@ -212,13 +212,16 @@ impl Device {
                 encoder.clear_buffer(&report.buffer, 0, None);
             }
             let steps = recording.steps.get(part.clone()).unwrap_or_default();
-            match &recording.timer {
-                Some(timer) => {
+            match (&recording.timer, recording.timing) {
+                (Some(timer), Timing::Runs(times)) => {
+                    encode(&mut encoder, steps, times, timer.writes(i));
+                }
+                (Some(timer), _) => {
                     for (step, number) in steps.iter().zip(part.start..) {
-                        encode(&mut encoder, std::slice::from_ref(step), timer.writes(number));
+                        encode(&mut encoder, std::slice::from_ref(step), 1, timer.writes(number));
                     }
                 }
-                None => encode(&mut encoder, steps, None),
+                (None, _) => encode(&mut encoder, steps, 1, None),
             }
             if i == last {
                 recording.copy_back(&mut encoder);
@@ -261,6 +264,7 @@ impl Device {
 fn encode(
     encoder: &mut wgpu::CommandEncoder,
     steps: &[Step],
+    times: u32,
     timestamp_writes: Option<wgpu::ComputePassTimestampWrites<'_>>,
 ) {
     if steps.is_empty() {
@@ -268,7 +272,7 @@ fn encode(
     }
     let mut pass =
         encoder.begin_compute_pass(&wgpu::ComputePassDescriptor { label: Some("run"), timestamp_writes });
-    for step in steps {
+    for step in (0..times.max(1)).flat_map(|_| steps) {
         pass.set_pipeline(&step.pipeline.raw);
         pass.set_bind_group(0, &step.group, &[]);
         if !step.immediates.is_empty() {
@@ -397,7 +401,7 @@ mod tests {
             buffers: &[Some(buffer.clone())],
             uploads: &[],
             downloads: &[(olivine_gpu::BufferId(0), 64)],
-            timed: false,
+            timing: Timing::Off,
             checked: false,
         };
         let mut recording = device.record(commands).unwrap_or_else(|e| panic!("{e}"));

@@ -8,7 +8,7 @@ use crate::Device;
 use crate::memory::{copy_mapped, readback};
 use crate::record::Recording;
 
-/// Dispatches whose two timestamps fit in one query set.
+/// Spans whose two timestamps fit in one query set.
 const PER_SET: usize = wgpu::QUERY_SET_MAX_QUERIES as usize / 2;
 
 /// Query sets of a recording, and where their results go.
@@ -17,32 +17,32 @@ pub(crate) struct Timer {
     sets: Vec<(wgpu::QuerySet, u32)>,
     resolved: wgpu::Buffer,
     staging: wgpu::Buffer,
-    dispatches: usize,
+    spans: usize,
 }
 
 impl Timer {
-    pub(crate) fn new(device: &wgpu::Device, dispatches: usize) -> Self {
+    pub(crate) fn new(device: &wgpu::Device, spans: usize) -> Self {
         let set = |i: usize| {
-            let count = 2 * (dispatches - i * PER_SET).min(PER_SET) as u32;
+            let count = 2 * (spans - i * PER_SET).min(PER_SET) as u32;
             let descriptor =
                 wgpu::QuerySetDescriptor { label: Some("times"), ty: wgpu::QueryType::Timestamp, count };
             (device.create_query_set(&descriptor), count)
         };
-        let sets: Vec<_> = (0..dispatches.div_ceil(PER_SET)).map(set).collect();
-        let bytes = (2 * 8 * dispatches as u64).max(16);
+        let sets: Vec<_> = (0..spans.div_ceil(PER_SET)).map(set).collect();
+        let bytes = (2 * 8 * spans as u64).max(16);
         let resolved = device.create_buffer(&wgpu::BufferDescriptor {
             label: Some("times"),
             size: bytes,
             usage: wgpu::BufferUsages::QUERY_RESOLVE | wgpu::BufferUsages::COPY_SRC,
             mapped_at_creation: false,
         });
-        Timer { sets, resolved, staging: readback(device, bytes, "times"), dispatches }
+        Timer { sets, resolved, staging: readback(device, bytes, "times"), spans }
     }
 
-    /// What the pass of a dispatch writes.
-    pub(crate) fn writes(&self, dispatch: usize) -> Option<wgpu::ComputePassTimestampWrites<'_>> {
-        let (query_set, _) = self.sets.get(dispatch / PER_SET)?;
-        let first = 2 * (dispatch % PER_SET) as u32;
+    /// What the pass of a span writes: a dispatch, or a submission's all.
+    pub(crate) fn writes(&self, span: usize) -> Option<wgpu::ComputePassTimestampWrites<'_>> {
+        let (query_set, _) = self.sets.get(span / PER_SET)?;
+        let first = 2 * (span % PER_SET) as u32;
         Some(wgpu::ComputePassTimestampWrites {
             query_set,
             beginning_of_pass_write_index: Some(first),
@@ -71,7 +71,7 @@ impl Device {
         let Some(timer) = &recording.timer else {
             return Err(Error::Driver { call: "times", problem: "the recording is not a timed one".into() });
         };
-        let mut bytes = vec![0; 16 * timer.dispatches];
+        let mut bytes = vec![0; 16 * timer.spans];
         copy_mapped(&timer.staging, 0, &mut bytes)?;
         let ticks: Vec<u64> = bytes.as_chunks::<8>().0.iter().map(|b| u64::from_le_bytes(*b)).collect();
         Ok(spans(&ticks, f64::from(self.queue.get_timestamp_period())))

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use olivine_gpu::{
     Addressing, BufferDecl, BufferId, Commands, Content, Dispatch, Driver, Error, KernelId, Mask, Program,
-    Slice,
+    Slice, Timing,
 };
 use olivine_kernel::{Access, Builder, Elem, Kernel, Scalar, SubgroupOp, Target};
 use olivine_wgpu::{Buffer, Device, Options, Recording, Select};
@@ -114,7 +114,7 @@ impl Rig {
         device: &Device,
         dispatches: &[Dispatch],
         ports: (Ports<'_>, Ports<'_>),
-        timed: bool,
+        timing: Timing,
         checked: bool,
     ) -> Result<Recording, Error> {
         let pipelines = device.pipelines(&self.program.kernels, checked)?;
@@ -126,7 +126,7 @@ impl Rig {
             buffers: &self.buffers,
             uploads: &ids(ports.0),
             downloads: &ids(ports.1),
-            timed,
+            timing,
             checked,
         })
     }
@@ -197,7 +197,7 @@ fn floats_in_spirv_keep_their_rounding_nan_and_subnormal_numbers() {
     let device = open(NATIVE);
     let rig = Rig::new(&device, vec![strict(&device.caps().target)], &[256, 768]);
     let work = [dispatch(0, &[(0, 0, 256), (1, 0, 768)], &[], 1, "n")];
-    let mut recording = rig.record(&device, &work, (&[(0, 256)], &[(1, 768)]), false, false).unwrap();
+    let mut recording = rig.record(&device, &work, (&[(0, 256)], &[(1, 768)]), Timing::Off, false).unwrap();
     let some = [1e-8_f32, 0.1, f32::NAN, f32::INFINITY, 2e-38, -0.0, 3.0, 1e-39];
     let x: Vec<f32> = some.into_iter().cycle().take(64).collect();
     let out = to_floats(&run(&device, &mut recording, &[&to_bytes(&x)], &[768])[0]);
@@ -231,7 +231,7 @@ fn narrow_elements_keep_their_neighbours_in_every_language() {
                 let rig = Rig::new(&device, vec![shift_narrow(&device.caps().target, elem)], &lengths);
                 let work = [dispatch(0, &[(0, 0, lengths[0]), (1, 0, lengths[1])], &[], 1, "n")];
                 let ports: (Ports<'_>, Ports<'_>) = (&[(0, lengths[0]), (1, lengths[1])], &[(1, lengths[1])]);
-                let mut recording = rig.record(&device, &work, ports, false, checked).unwrap();
+                let mut recording = rig.record(&device, &work, ports, Timing::Off, checked).unwrap();
                 // Below 0x78 no high byte makes a NaN of a half, whose bits may change.
                 let number = |i: usize| if elem == Elem::Bool { i % 2 } else { i * 7 % 0x78 };
                 let x: Vec<u8> = (0..bytes).map(|i| number(i) as u8).collect();
@@ -300,7 +300,8 @@ fn a_kernel_runs_with_its_params_in_every_language() {
         let rig = Rig::new(&device, vec![scale_shift(&device.caps().target)], &[512, 512]);
         let params = [n as u32, 3.0_f32.to_bits(), 0.5_f32.to_bits()];
         let work = [dispatch(0, &[(0, 0, 400), (1, 0, 400)], &params, 2, "a")];
-        let mut recording = rig.record(&device, &work, (&[(0, 400)], &[(1, 400)]), false, false).unwrap();
+        let mut recording =
+            rig.record(&device, &work, (&[(0, 400)], &[(1, 400)]), Timing::Off, false).unwrap();
         let x: Vec<f32> = (0..n).map(|i| i as f32).collect();
         let out = run(&device, &mut recording, &[&to_bytes(&x)], &[400]);
         let expected: Vec<f32> = x.iter().map(|v| 3.0 * v + 0.5).collect();
@@ -313,7 +314,8 @@ fn vector_loads_and_workgroup_memory_work_in_every_language() {
     in_every_language(|device| {
         let rig = Rig::new(&device, vec![group_sum(&device.caps().target)], &[4096, 256]);
         let work = [dispatch(0, &[(0, 0, 4096), (1, 0, 16)], &[], 4, "sum")];
-        let mut recording = rig.record(&device, &work, (&[(0, 4096)], &[(1, 16)]), false, false).unwrap();
+        let mut recording =
+            rig.record(&device, &work, (&[(0, 4096)], &[(1, 16)]), Timing::Off, false).unwrap();
         let x: Vec<f32> = (0..1024).map(|i| (i % 37) as f32).collect();
         let out = run(&device, &mut recording, &[&to_bytes(&x)], &[16]);
         let expected: Vec<f32> = x.chunks(256).map(|c| c.iter().sum()).collect();
@@ -332,7 +334,8 @@ fn dependent_dispatches_in_one_arena_follow_each_other_and_replay_with_fresh_inp
             let (from, to) = (512 * (step % 2), 512 * ((step + 1) % 2));
             work.push(dispatch(0, &[(0, from, 256), (0, to, 256)], &params, 1, "step"));
         }
-        let mut recording = rig.record(&device, &work, (&[(1, 256)], &[(0, 256)]), false, false).unwrap();
+        let mut recording =
+            rig.record(&device, &work, (&[(1, 256)], &[(0, 256)]), Timing::Off, false).unwrap();
         for start in [0.0_f32, 7.0, -3.5] {
             let x: Vec<f32> = (0..64).map(|i| start + i as f32).collect();
             let out = run(&device, &mut recording, &[&to_bytes(&x)], &[256]);
@@ -349,7 +352,7 @@ fn a_kernel_may_write_what_it_reads_where_ranges_may_overlap() {
     let rig = Rig::new(&device, vec![scale_shift(&device.caps().target)], &[256]);
     let params = [64, 2.0_f32.to_bits(), 0.0_f32.to_bits()];
     let work = [dispatch(0, &[(0, 0, 256), (0, 0, 256)], &params, 1, "in place")];
-    let mut recording = rig.record(&device, &work, (&[(0, 256)], &[(0, 256)]), false, false).unwrap();
+    let mut recording = rig.record(&device, &work, (&[(0, 256)], &[(0, 256)]), Timing::Off, false).unwrap();
     let x: Vec<f32> = (0..64).map(|i| i as f32).collect();
     let out = run(&device, &mut recording, &[&to_bytes(&x)], &[256]);
     assert_eq!(to_floats(&out[0]), x.iter().map(|v| 2.0 * v).collect::<Vec<_>>());
@@ -367,7 +370,7 @@ fn a_checked_run_names_the_first_violation_and_the_next_run_is_clean() {
         let pick = dispatch(1, &[(0, 0, 64), (1, 0, 12), (2, 0, 12)], &[3, 16], 1, "pick");
 
         let ports: (Ports<'_>, Ports<'_>) = (&[(1, 12)], &[(2, 12)]);
-        let mut recording = rig.record(&device, &[shift(16, "ok"), pick], ports, false, true).unwrap();
+        let mut recording = rig.record(&device, &[shift(16, "ok"), pick], ports, Timing::Off, true).unwrap();
         let indices = |i: [i32; 3]| i.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>();
         for bad in [16, -7] {
             device.upload(&mut recording, 0, &indices([1, bad, 2])).unwrap();
@@ -382,7 +385,8 @@ fn a_checked_run_names_the_first_violation_and_the_next_run_is_clean() {
         device.submit(&mut recording).unwrap();
         device.wait(&mut recording).unwrap();
 
-        let mut recording = rig.record(&device, &[shift(17, "too far")], (&[], &[]), false, true).unwrap();
+        let mut recording =
+            rig.record(&device, &[shift(17, "too far")], (&[], &[]), Timing::Off, true).unwrap();
         device.submit(&mut recording).unwrap();
         let error = device.wait(&mut recording).unwrap_err();
         let Error::OutOfBounds { node, kernel, arg, index: 16, size: 16, .. } = error else {
@@ -401,13 +405,13 @@ fn timed_runs_tell_when_each_dispatch_ran() {
     let back = dispatch(0, &[(1, 0, 1 << 20), (0, 0, 1 << 20)], &params, 4096, "back");
     let work = [there.clone(), back, there];
     if !device.can_time() {
-        let Err(refused) = rig.record(&device, &work, (&[], &[]), true, false) else {
+        let Err(refused) = rig.record(&device, &work, (&[], &[]), Timing::Dispatches, false) else {
             panic!("no timestamps")
         };
         assert!(matches!(refused, Error::Driver { call: "record", .. }), "{refused}");
         return;
     }
-    let mut recording = rig.record(&device, &work, (&[], &[]), true, false).unwrap();
+    let mut recording = rig.record(&device, &work, (&[], &[]), Timing::Dispatches, false).unwrap();
     assert!(device.times(&mut recording).is_err(), "before it ran");
     for _ in 0..2 {
         device.submit(&mut recording).unwrap();
@@ -420,7 +424,12 @@ fn timed_runs_tell_when_each_dispatch_ran() {
         }
         assert!(times.windows(2).all(|w| w[0].1 <= w[1].1), "{times:?}");
     }
-    let mut untimed = rig.record(&device, &work, (&[], &[]), false, false).unwrap();
+    let mut whole = rig.record(&device, &work, (&[], &[]), Timing::Runs(3), false).unwrap();
+    device.submit(&mut whole).unwrap();
+    device.wait(&mut whole).unwrap();
+    let times = device.times(&mut whole).unwrap();
+    assert!(times.len() == 1 && times[0].0 < times[0].1, "one submission: {times:?}");
+    let mut untimed = rig.record(&device, &work, (&[], &[]), Timing::Off, false).unwrap();
     device.submit(&mut untimed).unwrap();
     device.wait(&mut untimed).unwrap();
     assert!(matches!(device.times(&mut untimed), Err(Error::Driver { call: "times", .. })));
@@ -437,7 +446,7 @@ fn several_threads_share_a_device() {
                 let params = [1000, 2.0_f32.to_bits(), (thread as f32).to_bits()];
                 let work = [dispatch(0, &[(0, 0, 4000), (1, 0, 4000)], &params, 16, "t")];
                 let ports: (Ports<'_>, Ports<'_>) = (&[(0, 4000)], &[(1, 4000)]);
-                let mut recording = rig.record(device, &work, ports, false, false).unwrap();
+                let mut recording = rig.record(device, &work, ports, Timing::Off, false).unwrap();
                 for round in 0..20 {
                     let x: Vec<f32> = (0..1000).map(|i| (i * round) as f32).collect();
                     let out = run(device, &mut recording, &[&to_bytes(&x)], &[4000]);
@@ -480,7 +489,7 @@ fn what_is_too_large_is_an_error_with_its_numbers() {
     let rig = Rig::new(&device, vec![scale_shift(&device.caps().target)], &[256, 256]);
     let work = [dispatch(0, &[(0, 0, max_bytes + 4), (1, 0, 256)], &[1, 0, 0], 1, "wide")];
     let Err(Error::TooLarge { what, needed, available, .. }) =
-        rig.record(&device, &work, (&[], &[]), false, false)
+        rig.record(&device, &work, (&[], &[]), Timing::Off, false)
     else {
         panic!("bound too much")
     };
@@ -493,7 +502,8 @@ fn what_is_too_large_is_an_error_with_its_numbers() {
         args.iter().for_each(|a| a.store(k.u32(0), k.u32(1)));
         let rig = Rig::new(&device, vec![Arc::new(k.finish().unwrap())], &[256]);
         let args = vec![(0, 0, 4); max_count as usize + 1];
-        let refused = rig.record(&device, &[dispatch(0, &args, &[], 1, "many")], (&[], &[]), false, false);
+        let refused =
+            rig.record(&device, &[dispatch(0, &args, &[], 1, "many")], (&[], &[]), Timing::Off, false);
         assert!(matches!(refused, Err(Error::Unsupported { .. } | Error::Driver { .. })));
     }
 }
@@ -502,7 +512,7 @@ fn what_is_too_large_is_an_error_with_its_numbers() {
 fn what_does_not_fit_the_kernel_is_refused_by_name() {
     let device = open(NATIVE);
     let rig = Rig::new(&device, vec![scale_shift(&device.caps().target)], &[512, 512]);
-    let refused = |work: Dispatch| match rig.record(&device, &[work], (&[], &[]), false, false) {
+    let refused = |work: Dispatch| match rig.record(&device, &[work], (&[], &[]), Timing::Off, false) {
         Ok(_) => panic!("recorded"),
         Err(error) => error.to_string(),
     };
@@ -527,7 +537,7 @@ fn a_recording_is_used_in_order() {
     let device = open(NATIVE);
     let rig = Rig::new(&device, vec![scale_shift(&device.caps().target)], &[256, 256]);
     let work = [dispatch(0, &[(0, 0, 256), (1, 0, 256)], &[64, 0, 0], 1, "n")];
-    let mut recording = rig.record(&device, &work, (&[(0, 256)], &[(1, 256)]), false, false).unwrap();
+    let mut recording = rig.record(&device, &work, (&[(0, 256)], &[(1, 256)]), Timing::Off, false).unwrap();
     let mut out = [0; 256];
     device.wait(&mut recording).unwrap();
     assert!(device.download(&mut recording, 0, &mut out).is_err(), "before it ran");
@@ -540,7 +550,7 @@ fn a_recording_is_used_in_order() {
     assert!(matches!(device.upload(&mut recording, 0, &[0; 3]), Err(Error::WrongCount { .. })));
     assert!(device.download(&mut recording, 1, &mut out).is_err());
     drop(recording);
-    let mut empty = rig.record(&device, &[], (&[], &[]), false, false).unwrap();
+    let mut empty = rig.record(&device, &[], (&[], &[]), Timing::Off, false).unwrap();
     device.submit(&mut empty).unwrap();
     device.wait(&mut empty).unwrap();
 }
@@ -567,7 +577,8 @@ fn a_run_needs_no_call_that_blocks() {
         device.pipelines_async(&rig.program.kernels, false).await.unwrap();
         let params = [64, 2.0_f32.to_bits(), 1.0_f32.to_bits()];
         let work = [dispatch(0, &[(0, 0, 256), (1, 0, 256)], &params, 1, "n")];
-        let mut recording = rig.record(&device, &work, (&[(0, 256)], &[(1, 256)]), false, false).unwrap();
+        let mut recording =
+            rig.record(&device, &work, (&[(0, 256)], &[(1, 256)]), Timing::Off, false).unwrap();
         let x: Vec<f32> = (0..64).map(|i| i as f32).collect();
         let expected: Vec<f32> = x.iter().map(|v| 2.0 * v + 1.0).collect();
         device.upload(&mut recording, 0, &to_bytes(&x)).unwrap();
@@ -606,7 +617,7 @@ fn more_params_than_immediates_hold_travel_in_a_buffer() {
         let doubled: Vec<u32> = params.iter().map(|p| 2 * p).collect();
         let work =
             [dispatch(0, &[(0, 0, 4)], &params, 1, "once"), dispatch(0, &[(1, 0, 4)], &doubled, 1, "twice")];
-        let mut recording = rig.record(&device, &work, (&[], &[(0, 4), (1, 4)]), false, false).unwrap();
+        let mut recording = rig.record(&device, &work, (&[], &[(0, 4), (1, 4)]), Timing::Off, false).unwrap();
         let out = run(&device, &mut recording, &[], &[4, 4]);
         assert_eq!(out, [4950_u32.to_le_bytes(), 9900_u32.to_le_bytes()]);
     });
@@ -628,7 +639,7 @@ fn subgroups_have_the_size_that_the_device_tells_and_are_refused_where_there_are
         let rig = Rig::new(&device, vec![subgroup_sum(size)], &[4096]);
         let bytes = u64::from(size) * 8;
         let work = [dispatch(0, &[(0, 0, bytes)], &[], 1, "n")];
-        let mut recording = rig.record(&device, &work, (&[], &[(0, bytes)]), false, false).unwrap();
+        let mut recording = rig.record(&device, &work, (&[], &[(0, bytes)]), Timing::Off, false).unwrap();
         let out = run(&device, &mut recording, &[], &[bytes as usize]);
         let words: Vec<u32> = out[0].as_chunks::<4>().0.iter().map(|b| u32::from_le_bytes(*b)).collect();
         let expected = |i: u32| size * (size + 1) / 2 + 10_000 * (i / size);

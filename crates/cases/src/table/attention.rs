@@ -43,6 +43,7 @@ pub(super) fn rows(t: &mut Table) {
         cache(t, layout);
     }
     head_sizes(t);
+    not_finite(t);
 }
 
 fn shapes(t: &mut Table, layout: HeadLayout) {
@@ -186,6 +187,23 @@ fn lengths(t: &mut Table, layout: HeadLayout) {
             lengths: true,
         };
         g.attention(spec, q, k, v, &[mask, sinks, lengths])
+    });
+}
+
+/// Values that are not finite reach the queries that see them, and no others.
+fn not_finite(t: &mut Table) {
+    let sizes = Sizes(1, 2, 1, 24, 40, 16, 16);
+    for (what, number) in [("infinite", f64::INFINITY), ("nan", f64::NAN)] {
+        t.case(&format!("{what}-values-causal"), PAIR, normal(), FEW, move |g| {
+            let [q, k, _] = sizes.qkv(g, HeadLayout::Bhsd)?;
+            let v = g.like([1, 1, 40, 16], Fill::Mixed(number, 0.004))?;
+            g.attention(Attention { causal: true, ..Attention::new(HeadLayout::Bhsd) }, q, k, v, &[])
+        });
+    }
+    t.case("nan-keys", PAIR, normal(), FEW, move |g| {
+        let [q, _, v] = sizes.qkv(g, HeadLayout::Bhsd)?;
+        let k = g.like([1, 1, 40, 16], Fill::Mixed(f64::NAN, 0.002))?;
+        g.attention(Attention { causal: true, ..Attention::new(HeadLayout::Bhsd) }, q, k, v, &[])
     });
 }
 

@@ -112,6 +112,27 @@ fn products(t: &mut Table) {
         let y = g.gelu(y)?;
         g.add(y, r)
     });
+    // A gate and what it lets through, from one operand.
+    for (name, rows, width) in [("swiglu", 9, 20), ("swiglu-row", 1, 36), ("swiglu-odd", 12, 7)] {
+        t.case(name, FLOATS, normal(), Peak(96.0), move |g| {
+            let (x, w, v) = (g.x([rows, 24])?, g.w([24, width])?, g.w([24, width])?);
+            let (b, r) = (g.w([width])?, g.x([rows, width])?);
+            let (gate, up) = (g.linear(x, w, b)?, g.matmul(x, v)?);
+            let gate = g.silu(gate)?;
+            let y = g.mul(gate, up)?;
+            g.add(r, y)
+        });
+    }
+    t.case("gated-by-itself", PAIR, normal(), Peak(96.0), |g| {
+        // The product's operand is also the epilogue's.
+        let (x, w, v) = (g.x([2, 5, 16])?, g.w([16, 16])?, g.w([16, 16])?);
+        let x = g.relu(x)?;
+        let (gate, up) = (g.matmul(x, w)?, g.matmul(x, v)?);
+        let gate = g.sigmoid(gate)?;
+        let y = g.mul(gate, up)?;
+        let y = g.add(y, x)?;
+        g.relu(y)
+    });
     t.case("matmul-column-bias", PAIR, normal(), Peak(32.0), |g| {
         let (x, w, b) = (g.x([2, 9, 24])?, g.w([24, 7])?, g.x([2, 9, 1])?);
         let y = g.matmul(x, w)?;
@@ -176,6 +197,30 @@ fn norms(t: &mut Table) {
         let (x, r, gamma) = (g.x([2, 5, 32])?, g.x([2, 1, 32])?, g.w([32])?);
         let s = g.add(x, r)?;
         g.rms_norm(s, gamma, None, 1e-6)
+    });
+    // Products over a long axis, in parts that the norm sums.
+    t.case("long-product-layer-norm", FLOATS, normal(), Peak(96.0), |g| {
+        let (x, w, b, r) = (g.x([12, 768])?, g.w([768, 32])?, g.w([32])?, g.x([12, 32])?);
+        let (gamma, beta) = (g.w([32])?, g.w([32])?);
+        let y = g.linear(x, w, b)?;
+        let y = g.add(y, r)?;
+        g.layer_norm(y, gamma, Some(beta), 1e-5)
+    });
+    t.case("long-product-rms-norm-residual", PAIR, normal(), Peak(96.0), |g| {
+        let (x, w, r, gamma) = (g.x([3, 1024])?, g.w([1024, 36])?, g.x([3, 36])?, g.w([36])?);
+        let y = g.matmul(x, w)?;
+        let s = g.add(y, r)?;
+        let n = g.rms_norm(s, gamma, None, 1e-6)?;
+        let n = g.add(n, s)?;
+        Ok(vec![n, s])
+    });
+    t.case("long-product-scaled-norm", PAIR, normal(), Peak(96.0), |g| {
+        let (x, w, c, gamma) = (g.x([10, 640])?, g.w([640, 17])?, g.x([17])?, g.w([17])?);
+        let y = g.matmul(x, w)?;
+        let s = g.mul(c, y)?;
+        let n = g.rms_norm(s, gamma, None, 1e-6)?;
+        let z = g.sub(y, n)?;
+        Ok(vec![z, s])
     });
     t.case("layer-norm-by-hand", &[F32, F64], normal(), Peak(64.0), |g| {
         let (x, gamma, beta) = (g.x([2, 5, 32])?, g.w([32])?, g.w([32])?);
@@ -311,6 +356,37 @@ fn layers(t: &mut Table) {
 }
 
 fn sharing(t: &mut Table) {
+    for (name, layout, style, hidden) in [
+        ("decoder-rows", HeadLayout::Bshd, RopeStyle::NeoX, 640),
+        ("decoder-rows-gptj", HeadLayout::Bhsd, RopeStyle::GptJ, 24),
+    ] {
+        // q and k rotated, k and v appended to caches, from one product.
+        t.case(name, PAIR, normal(), Peak(96.0), move |g| {
+            let (x, places) = (g.x([2, 3, hidden])?, g.ints(I64, [3], &[4, 5, 6])?);
+            let at = g.ints(I64, [], &[4])?;
+            let dims = |s: usize, h: usize| layout.dims(2, h, s, 8);
+            let (keys, values) = (g.x(dims(9, 2))?, g.x(dims(9, 2))?);
+            let mut heads = |count: usize| -> Result<ValueId, Error> {
+                let w = g.weight([hidden, 8 * count], Normal(0.0, (hidden as f64).sqrt().recip()))?;
+                let y = g.matmul(x, w)?;
+                let y = g.reshape(y, &[0, 0, count as i64, 8])?;
+                match layout {
+                    HeadLayout::Bshd => Ok(y),
+                    HeadLayout::Bhsd => g.transpose(y, &[0, 2, 1, 3]),
+                }
+            };
+            let (q, k, v) = (heads(4)?, heads(2)?, heads(2)?);
+            let (rotary, base, scaling, tables) = (8, 10000.0, RopeScaling::None, false);
+            let rope = Rope { layout, style, rotary, base, scaling, tables };
+            let (q, k) = (g.rope(rope.clone(), q, &[places])?, g.rope(rope, k, &[places])?);
+            let keys = g.kv_append(layout, keys, k, at)?;
+            let values = g.kv_append(layout, values, v, at)?;
+            let length = g.ints(I64, [], &[7])?;
+            let spec = Attention { causal: true, lengths: true, ..Attention::new(layout) };
+            let y = g.attention(spec, q, keys, values, &[length])?;
+            Ok(vec![y, keys, values])
+        });
+    }
     t.case("qkv-sharing-one-input", FLOATS, normal(), Peak(64.0), |g| {
         let x = g.x([2, 7, 24])?;
         let mut parts = Vec::new();

@@ -42,6 +42,8 @@ fn sizes(t: &mut Table) {
     product(t, "k-2049", PAIR, &[2, 2049], &[2049, 17]);
     product(t, "wide", &[F32, BF16], &[1, 96], &[96, 1000]);
     product(t, "tall", &[F32, F16], &[1000, 48], &[48, 3]);
+    product(t, "few-rows-of-slots", &[F16, BF16], &[3, 264], &[264, 136]);
+    product(t, "narrow", &[F16, BF16], &[16, 512], &[512, 520]);
     product(t, "square-100", FLOATS, &[100, 100], &[100, 100]);
     product(t, "vector-matrix", FLOATS, &[65], &[65, 33]);
     product(t, "matrix-vector", FLOATS, &[33, 65], &[65]);
@@ -94,6 +96,14 @@ fn batches(t: &mut Table) {
 fn transposed(t: &mut Table) {
     t.case("matmul/right-transposed", FLOATS, normal(), sum_of(33), |g| {
         let (x, y) = (g.x([2, 9, 33])?, g.x([2, 7, 33])?);
+        g.matmul_nt(x, y)
+    });
+    t.case("matmul/right-transposed-narrow", &[F16, BF16], normal(), sum_of(520), |g| {
+        let (x, y) = (g.x([33, 520])?, g.x([512, 520])?);
+        g.matmul_nt(x, y)
+    });
+    t.case("matmul/right-transposed-slots", &[F16, BF16], normal(), sum_of(264), |g| {
+        let (x, y) = (g.x([2, 264])?, g.x([40, 264])?);
         g.matmul_nt(x, y)
     });
     t.case("matmul/left-transposed", FLOATS, normal(), sum_of(33), |g| {

@@ -1,6 +1,6 @@
 //! A few large tensors: lengths past 16 bits, tens of millions of elements.
 
-use olivine_ir::DType::{F16, F32, I32, I64};
+use olivine_ir::DType::{F16, F32, I32, I64, U8};
 use olivine_ir::op::{CumulativeKind, ReduceKind};
 
 use crate::bound::Bound::{Bits, Exact, Near};
@@ -16,6 +16,7 @@ const LENGTHS: [usize; 6] = [1, 31, 33, 1000, 4096, 65_537];
 
 pub(super) fn rows(t: &mut Table) {
     lengths(t);
+    classes(t);
     t.case("sort-1M", &[F32], normal(), Exact, |g| {
         let x = g.x([MILLION])?;
         g.sort(x, 0, false)
@@ -27,6 +28,10 @@ pub(super) fn rows(t: &mut Table) {
     t.case("add-20M", &[F32], Fill::Whole(-1000, 1000), Exact, |g| {
         let x = g.x([MANY])?;
         g.add(x, x)
+    });
+    t.case("gelu-4M", &[F32], normal(), Near(16.0, 0.01), |g| {
+        let x = g.x([(4 << 20) + 2005])?;
+        g.gelu(x)
     });
     t.case("sum-20M", &[F32], normal(), sum_of(MANY), |g| {
         let x = g.x([MANY])?;
@@ -96,5 +101,45 @@ fn lengths(t: &mut Table) {
                 });
             }
         }
+    }
+}
+
+/// Shapes that have kernels of their own where there is enough of them: very many short rows, columns folded whole,
+/// narrow elements turned, few planes interleaved.
+fn classes(t: &mut Table) {
+    const ROWS: usize = 131_075;
+    t.case("softmax-131075x3", &[F32], normal(), Near(24.0, 0.01), |g| {
+        let x = g.x([ROWS, 3])?;
+        g.softmax(x, 1)
+    });
+    t.case("layer_norm-131075x3", &[F32], whole(-9, 9), Near(64.0, 0.1), |g| {
+        let (x, gamma) = (g.x([ROWS, 3])?, g.w([3])?);
+        g.layer_norm(x, gamma, None, 0.5)
+    });
+    t.case("sum-131075x3", &[F32], whole(-9, 9), Exact, |g| {
+        let x = g.x([ROWS, 3])?;
+        g.reduce(ReduceKind::Sum, x, &[1], false)
+    });
+    for columns in [3844, 3845] {
+        t.case(&format!("sum-columns-1030x{columns}"), &[F32], whole(-9, 9), Exact, move |g| {
+            let x = g.x([1030, columns])?;
+            g.reduce(ReduceKind::Sum, x, &[0], false)
+        });
+    }
+    for (m, n) in [(136, 72), (132, 260), (70, 140), (300, 3), (5, 1030), (2, 257)] {
+        t.case(&format!("transpose-{m}x{n}"), &[F32, F16, U8, I64], whole(0, 99), Bits, move |g| {
+            let x = g.x([m, n])?;
+            g.transpose(x, &[1, 0])
+        });
+    }
+    for (name, dims, order) in [
+        ("channels-last", [2, 3, 17, 20], [0, 2, 3, 1]),
+        ("channels-first", [2, 17, 20, 3], [0, 3, 1, 2]),
+        ("heads-last", [2, 12, 20, 64], [0, 1, 3, 2]),
+    ] {
+        t.case(&format!("transpose-{name}"), &[F32, F16, U8], whole(0, 99), Bits, move |g| {
+            let x = g.x(dims)?;
+            g.transpose(x, &order)
+        });
     }
 }

@@ -138,7 +138,8 @@ fn matmul(t: &mut Table) {
             g.qmatmul(a, b, Some(za), Some(zb))
         });
     }
-    let shapes: [(&str, &[usize], &[usize]); 9] = [
+    let shapes: [(&str, &[usize], &[usize]); 10] = [
+        ("many", &[128, 20, 40], &[128, 40, 24]),
         ("one", &[1, 1], &[1, 1]),
         ("row", &[1, 300], &[300, 70]),
         ("column", &[70, 300], &[300, 1]),

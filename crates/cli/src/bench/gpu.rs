@@ -1,18 +1,25 @@
 //! `olivine bench gpu`: a device's rates at sizes that show them, by its own timestamps.
 
+mod attention;
 mod images;
+mod matmul;
+mod memory;
+mod models;
+mod products;
+mod rows;
 mod sequences;
 
+use std::io::Write;
+
 use clap::Args;
-use olivine::ir::op::{Attention, CumulativeKind, HeadLayout, ReduceKind};
-use olivine::ir::{DType, Error, Graph, ValueId};
-use olivine::models::Encoder;
+use olivine::ir::{Error, Graph, ValueId};
 use olivine::{Session, SessionOptions};
 use serde_json::{Value, json};
 
 use crate::Global;
 use crate::answer::{Answer, Failure};
 use crate::measure::{Runs, Subject, graph};
+use crate::noise::Noise;
 use crate::progress::Progress;
 use crate::table::Table;
 use crate::timing::{Times, short};
@@ -22,9 +29,24 @@ pub(crate) struct GpuArgs {
     /// Only measurements whose name contains this.
     #[arg(long, default_value = "", value_name = "TEXT", hide_default_value = true)]
     filter: String,
+    /// Only measurements of this very name; may be given again and again.
+    #[arg(long, value_name = "NAME")]
+    only: Vec<String>,
     /// Small sizes and few runs, to see that all of it works.
     #[arg(long)]
     quick: bool,
+    /// Also run each as often on the same inputs; all runs must give the same bits.
+    #[arg(long, value_name = "RUNS")]
+    same_bits: Option<usize>,
+    /// Print a line of JSON when a measurement begins and when it is made, instead of all at the end.
+    #[arg(long)]
+    lines: bool,
+}
+
+impl GpuArgs {
+    fn wants(&self, name: &str) -> bool {
+        name.contains(self.filter.as_str()) && (self.only.is_empty() || self.only.iter().any(|n| n == name))
+    }
 }
 
 /// What a measurement is counted in.
@@ -62,11 +84,18 @@ struct Measured {
     clock: Clock,
     times: Times,
     dispatches: usize,
+    /// Floating-point operations and bytes that one run must move at least; 0 where they are not counted.
+    flops: f64,
+    bytes: f64,
 }
 
 pub(crate) fn run(global: &Global, args: &GpuArgs) -> Result<Answer, Failure> {
     let all = measurements(args.quick)?;
-    let chosen: Vec<&Measurement> = all.iter().filter(|m| m.name.contains(args.filter.as_str())).collect();
+    if let Some(unknown) = args.only.iter().find(|name| !all.iter().any(|m| m.name == **name)) {
+        return Err(Failure::new(format!("no measurement is named `{unknown}`"))
+            .hint("without --only and --filter, all are made and listed"));
+    }
+    let chosen: Vec<&Measurement> = all.iter().filter(|m| args.wants(&m.name)).collect();
     if chosen.is_empty() {
         return Err(Failure::new(format!("no measurement's name contains `{}`", args.filter))
             .hint("without --filter, all are made and listed"));
@@ -77,33 +106,70 @@ pub(crate) fn run(global: &Global, args: &GpuArgs) -> Result<Answer, Failure> {
         Ok(Session::with_options(device.clone(), options)?)
     };
     let fused = open(false)?;
-    let runs = if args.quick { Runs::QUICK } else { Runs::STEADY };
+    say(args, json!({ "device": device.to_string(), "name": fused.device_name() }))?;
+    let mut noise = Noise::default();
     let mut progress = Progress::new(chosen.len(), global.quiet);
     let mut rows = Vec::new();
     let mut failed = Vec::new();
     for measurement in chosen {
         progress.begin(&measurement.name);
+        say(args, json!({ "begin": measurement.name }))?;
         let session = if measurement.clock == Clock::WallUnfused { &open(true)? } else { &fused };
-        match measure(session, measurement, runs) {
-            Ok(row) => rows.push(row),
-            Err(failure) => failed.push(failure.context(measurement.name.clone())),
+        match measure(session, measurement, args, &mut noise) {
+            Ok(row) => {
+                say(args, json!({ "measurement": row.json() }))?;
+                rows.push(row);
+            }
+            Err(failure) => {
+                let failure = failure.context(measurement.name.clone());
+                say(args, json!({ "failed": failure.json() }))?;
+                failed.push(failure);
+            }
         }
         progress.step();
     }
     drop(progress);
-    let answer = report(&fused, &rows, &failed);
+    let answer = if args.lines { Answer::new("", Value::Null) } else { report(&fused, &rows, &failed) };
     Ok(answer.with_failure(failed.into_iter().next()))
 }
 
-fn measure(session: &Session, measurement: &Measurement, runs: Runs) -> Result<Measured, Failure> {
-    let subject = Subject::new(session, &measurement.graph)?;
-    let dispatches = subject.profile()?.len();
-    let times = match measurement.clock {
+/// Prints a line at once, where lines are asked for.
+fn say(args: &GpuArgs, line: Value) -> Result<(), Failure> {
+    if !args.lines {
+        return Ok(());
+    }
+    let mut out = std::io::stdout().lock();
+    let written = writeln!(out, "{line}").and_then(|()| out.flush());
+    written.map_err(|error| Failure::new(format!("cannot write a line: {error}")))
+}
+
+fn measure(
+    session: &Session,
+    measurement: &Measurement,
+    args: &GpuArgs,
+    noise: &mut Noise,
+) -> Result<Measured, Failure> {
+    let runs = if args.quick { Runs::QUICK } else { Runs::STEADY };
+    let Measurement { name, unit, clock, graph } = measurement;
+    let subject = Subject::with_noise(session, graph, noise)?;
+    let steps = subject.profile()?;
+    let times = match clock {
         Clock::Device => subject.device_times(runs)?,
         Clock::Wall | Clock::WallUnfused => subject.wall_times(runs)?,
     };
-    let Measurement { name, unit, clock, .. } = measurement;
-    Ok(Measured { name: name.clone(), unit: *unit, clock: *clock, times, dispatches })
+    if let Some(repeats) = args.same_bits {
+        subject.same_bits(repeats)?;
+    }
+    let values = graph.inputs().chain(graph.params()).map(|(_, id)| id);
+    let values = values.chain(graph.outputs().iter().map(|o| o.value));
+    let touched: usize = values.filter_map(|id| Some(graph.ty(id).ok()?.bytes())).sum();
+    let (flops, bytes) = match unit {
+        Unit::Flops(flops) => (*flops, touched as f64),
+        Unit::Bytes(bytes) => (steps.iter().map(|s| s.flops as f64).sum(), *bytes),
+        Unit::Time => (0.0, touched as f64),
+    };
+    let (name, unit, clock) = (name.clone(), *unit, *clock);
+    Ok(Measured { name, unit, clock, times, dispatches: steps.len(), flops, bytes })
 }
 
 impl Measured {
@@ -125,7 +191,7 @@ impl Measured {
         json!({
             "name": self.name, "clock": self.clock(), "median_ms": self.times.median(),
             "least_ms": self.times.least(), "runs": self.times.count(), "dispatches": self.dispatches,
-            "tflops": self.tflops(), "gb_per_s": self.gb_per_s(),
+            "tflops": self.tflops(), "gb_per_s": self.gb_per_s(), "flops": self.flops, "bytes": self.bytes,
         })
     }
 }
@@ -157,88 +223,24 @@ fn report(session: &Session, rows: &[Measured], failed: &[Failure]) -> Answer {
 
 /// The measurements; bytes are those that must move at least.
 fn measurements(quick: bool) -> Result<Vec<Measurement>, Failure> {
-    let (n, wide) = if quick { (128, 1 << 16) } else { (4096, 64 << 20) };
-    let square = 4.0 * (n * n) as f64;
     let mut list = Vec::new();
-    let products: &[usize] = if quick { &[64, 128] } else { &[1024, 2048, 4096] };
-    for n in products.iter().copied() {
-        list.push(device(format!("matmul {n}"), Unit::Flops(2.0 * (n as f64).powi(3)), |g| {
-            let (a, b) = (g.input("a", DType::F32, [n, n])?, g.input("b", DType::F32, [n, n])?);
-            g.matmul(a, b)
-        })?);
-    }
-    let halves: &[usize] = if quick { &[64] } else { &[1024, 2048, 4096, 8192] };
-    for n in halves.iter().copied() {
-        list.push(device(format!("matmul f16 {n}"), Unit::Flops(2.0 * (n as f64).powi(3)), |g| {
-            let (a, b) = (g.input("a", DType::F16, [n, n])?, g.input("b", DType::F16, [n, n])?);
-            g.matmul(a, b)
-        })?);
-    }
-    list.push(device(format!("add {wide}"), Unit::Bytes(12.0 * wide as f64), |g| {
-        let (a, b) = (g.input("a", DType::F32, [wide])?, g.input("b", DType::F32, [wide])?);
-        g.add(a, b)
-    })?);
-    let of_square =
-        |name: &str, bytes: f64, body: fn(&mut Graph, ValueId, usize) -> Result<ValueId, Error>| {
-            device(format!("{name} {n}x{n}"), Unit::Bytes(bytes), |g| {
-                let x = g.input("x", DType::F32, [n, n])?;
-                body(g, x, n)
-            })
-        };
-    list.push(of_square("layer_norm", 2.0 * square, |g, x, n| {
-        let (gamma, beta) = (g.param("n.gamma", DType::F32, [n])?, g.param("n.beta", DType::F32, [n])?);
-        g.layer_norm(x, gamma, Some(beta), 1e-5)
-    })?);
-    list.push(of_square("softmax", 2.0 * square, |g, x, _| g.softmax(x, -1))?);
-    list.push(of_square("transpose", 2.0 * square, |g, x, _| g.transpose(x, &[1, 0]))?);
-    list.push(of_square("sum rows", square, |g, x, _| g.reduce(ReduceKind::Sum, x, &[-1], false))?);
-    list.push(of_square("sum columns", square, |g, x, _| g.reduce(ReduceKind::Sum, x, &[0], false))?);
-    list.push(of_square("cumsum rows", 2.0 * square, |g, x, _| running_sum(g, x, 1))?);
-    list.push(of_square("cumsum columns", 2.0 * square, |g, x, _| running_sum(g, x, 0))?);
-    list.push(device(format!("cumsum {wide}"), Unit::Bytes(8.0 * wide as f64), |g| {
-        let x = g.input("x", DType::F32, [wide])?;
-        running_sum(g, x, 0)
-    })?);
-    let long = if quick { 5000 } else { 128 << 10 };
-    let ordered = |name: &str, rows: usize, body: fn(&mut Graph, ValueId) -> Result<ValueId, Error>| {
-        device(format!("{name} {rows}x{long}"), Unit::Time, |g| {
-            let x = g.input("x", DType::F32, [rows, long])?;
-            body(g, x)
-        })
-    };
-    list.push(ordered("sort", 64, |g, x| g.sort(x, 1, false))?);
-    list.push(ordered("argsort", 64, |g, x| g.argsort(x, 1, false))?);
-    for rows in [64, 1] {
-        list.push(ordered("top_k 50 of", rows, |g, x| Ok(g.top_k(x, 50, 1, true)?.0))?);
-    }
-    let (heads, positions, dim) = if quick { (2, 32, 16) } else { (12, 512, 64) };
-    let flops = 4.0 * (heads * positions * positions * dim) as f64;
-    list.push(device(format!("attention b1 h{heads} s{positions} d{dim}"), Unit::Flops(flops), |g| {
-        let shape = [1, heads, positions, dim];
-        let q = g.input("q", DType::F32, shape)?;
-        let k = g.input("k", DType::F32, shape)?;
-        let v = g.input("v", DType::F32, shape)?;
-        g.attention(Attention::new(HeadLayout::Bhsd), q, k, v, &[])
-    })?);
+    list.extend(matmul::squares(quick)?);
+    list.extend(matmul::by_weights(quick)?);
+    list.extend(products::skinny(quick)?);
+    list.extend(products::integers(quick)?);
+    list.extend(attention::heads(quick)?);
+    list.push(attention::decode(quick)?);
+    list.extend(memory::elementwise(quick)?);
+    list.extend(memory::squares(quick)?);
+    list.extend(memory::ordered(quick)?);
+    list.extend(rows::rows(quick)?);
+    list.extend(rows::transposes(quick)?);
     list.extend(images::movement(quick)?);
     list.extend(images::convolutions(quick)?);
     list.extend(sequences::state_spaces(quick)?);
     list.extend(sequences::recurrent_layers(quick)?);
     list.extend(sequences::transforms(quick)?);
-    let links = if quick { 20 } else { 1000 };
-    list.push(Measurement {
-        name: format!("chain of {links}"),
-        unit: Unit::Time,
-        clock: Clock::WallUnfused,
-        graph: chain(links)?,
-    });
-    let encoder = if quick { Encoder { layers: 1, ..Encoder::small() } } else { Encoder::bert_base(1, 128) };
-    list.push(Measurement {
-        name: if quick { "encoder, 1 layer".into() } else { "bert-base b1 s128".into() },
-        unit: Unit::Flops(encoder.flops()),
-        clock: Clock::Wall,
-        graph: encoder.graph()?,
-    });
+    list.extend(models::whole(quick)?);
     Ok(list)
 }
 
@@ -249,22 +251,6 @@ fn device(
 ) -> Result<Measurement, Failure> {
     let graph = graph(&name, body)?;
     Ok(Measurement { name, unit, clock: Clock::Device, graph })
-}
-
-fn running_sum(g: &mut Graph, x: ValueId, axis: isize) -> Result<ValueId, Error> {
-    g.cumulative(CumulativeKind::Sum, x, axis, false, false)
-}
-
-/// Tiny operations, each waiting for the one before; sums and products in turn, so that nothing folds.
-fn chain(links: usize) -> Result<Graph, Failure> {
-    Ok(graph("chain", |g| {
-        let mut y = g.input("x", DType::F32, [256])?;
-        let (a, b) = (g.input("a", DType::F32, [256])?, g.input("b", DType::F32, [256])?);
-        for i in 0..links {
-            y = if i % 2 == 0 { g.mul(y, a)? } else { g.add(y, b)? };
-        }
-        Ok(y)
-    })?)
 }
 
 #[cfg(test)]
@@ -284,6 +270,8 @@ mod tests {
             clock: Clock::Device,
             times: times.clone(),
             dispatches: 1,
+            flops: 0.0,
+            bytes: 0.0,
         };
         assert_eq!(row(Unit::Flops(4e9)).tflops(), Some(2.0));
         assert_eq!(row(Unit::Bytes(4e6)).gb_per_s(), Some(2.0));
@@ -294,20 +282,39 @@ mod tests {
     fn every_measurement_is_a_valid_graph_and_the_full_ones_are_as_large_as_named() -> Result<(), Failure> {
         let names: Vec<String> = measurements(false)?.iter().map(|m| m.name.clone()).collect();
         for name in [
-            "matmul 4096",
-            "add 67108864",
+            "matmul f32 8192",
+            "matmul f16 256",
+            "matmul i8 4096",
+            "matmul f16 m128 n3072 k768",
+            "gemv f16 4096 x16",
+            "attention f16 b1 h32 s4096 d128",
+            "attention f32 b4 h16 s2048 d64 causal",
+            "gelu chain 67108864",
             "softmax 4096x4096",
+            "softmax f16 1048576x16",
+            "sum f32 64x1024x256 axis 1",
+            "transpose u8 8192x8192 to 10",
             "conv 3x3/1 b32 64-64 56x56",
             "fft 1048576x64",
-            "fft 65537x256",
             "rfft 400x48000",
             "chain of 1000",
-            "bert-base b1 s128",
+            "bert-base f32 b1 s512",
+            "bert-base f16 b32 s128",
         ] {
             assert!(names.iter().any(|n| n == name), "{name} in {names:?}");
         }
-        assert_eq!(measurements(true)?.len() + 4, names.len(), "quick leaves out four sizes of products");
-        assert_eq!(chain(7)?.nodes().len(), 7);
+        let quick: Vec<String> = measurements(true)?.iter().map(|m| m.name.clone()).collect();
+        let of_rows = |quick| -> Result<usize, Failure> {
+            Ok(rows::rows(quick)?.len() + rows::transposes(quick)?.len())
+        };
+        let (small, full) = (quick.len() - of_rows(true)?, names.len() - of_rows(false)?);
+        assert_eq!(small, full, "the quick ones are the same in small, but for classes of rows");
+        for list in [names, quick] {
+            let mut once = list.clone();
+            once.sort();
+            once.dedup();
+            assert_eq!(once.len(), list.len(), "a name means one measurement: {list:?}");
+        }
         Ok(())
     }
 }

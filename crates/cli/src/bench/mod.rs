@@ -1,5 +1,6 @@
 //! `olivine bench`: how fast operations and models run.
 
+mod accuracy;
 mod cases;
 mod copy;
 mod gpu;
@@ -29,6 +30,8 @@ enum What {
     Model(model::ModelArgs),
     /// A GPU's rates at sizes that show them, by its own timestamps.
     Gpu(gpu::GpuArgs),
+    /// The error of f32 products on numbers of several kinds.
+    Accuracy(accuracy::AccuracyArgs),
     /// From the start of this process to a model's first result.
     Start(start::StartArgs),
     /// A tensor and a model larger than 32-bit offsets reach, checked.
@@ -40,6 +43,7 @@ pub(crate) fn run(global: &Global, args: &BenchArgs) -> Result<Answer, Failure> 
         What::Ops(args) => ops::run(global, args),
         What::Model(args) => model::run(global, args),
         What::Gpu(args) => gpu::run(global, args),
+        What::Accuracy(args) => accuracy::run(global, args),
         What::Start(args) => start::run(global, args),
         What::Large(args) => large::run(global, args),
     }

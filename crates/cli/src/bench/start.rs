@@ -2,8 +2,11 @@
 //! the first run is cold and the second warm.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
+use olivine::compile::{Options, compile};
+use olivine::cpu::CpuEvaluator;
 use olivine::{PipelineCache, Session, SessionOptions};
 use serde_json::{Map, json};
 
@@ -60,6 +63,8 @@ pub(crate) fn run(global: &Global, args: &StartArgs) -> Result<Answer, Failure> 
     let (second, again) = timed(|| executable.run([("x", &x)]));
     again?;
 
+    let stages = Stages::measure(&session, &model)?;
+
     let parts = [
         ("arguments", before),
         ("open the device", open),
@@ -70,12 +75,15 @@ pub(crate) fn run(global: &Global, args: &StartArgs) -> Result<Answer, Failure> 
         ("process start to first result", total),
         ("without making the weights", total.saturating_sub(make)),
         ("second run", second),
+        ("compiling again: graph passes", stages.passes),
+        ("compiling again: lowering", stages.lowering),
+        ("compiling again: all, with pipelines kept", stages.again),
     ];
     let mut table = Table::new(&["part", ">ms"]);
     let mut parts_ms = Map::new();
     for (name, time) in parts {
         table.row([name.into(), short(ms(time))]);
-        parts_ms.insert(name.replace(' ', "_"), json!(ms(time)));
+        parts_ms.insert(name.replace([':', ','], "").replace(' ', "_"), json!(ms(time)));
     }
     let name = format!("{} · {}", session.device(), session.device_name());
     let text = format!("{}: {}\n{name}\n\n{table}", args.model.name(), model.describe());
@@ -84,4 +92,24 @@ pub(crate) fn run(global: &Global, args: &StartArgs) -> Result<Answer, Failure> 
         "name": session.device_name(), "cache": args.cache, "ms": parts_ms,
     });
     Ok(Answer::new(text, json))
+}
+
+/// The stages of compiling by themselves. What comes with the first compilation beyond these is building pipelines.
+struct Stages {
+    passes: Duration,
+    lowering: Duration,
+    again: Duration,
+}
+
+impl Stages {
+    fn measure(session: &Session, model: &Model) -> Result<Self, Failure> {
+        let options = Options { evaluator: Some(&CpuEvaluator), ..Options::default() };
+        let (passes, compiled) = timed(|| compile(&model.graph, &options));
+        let compiled = compiled.map_err(olivine::Error::from)?;
+        let (lowering, program) = timed(|| session.program(&compiled));
+        program?;
+        let (again, executable) = timed(|| session.compile(&model.graph));
+        executable?;
+        Ok(Stages { passes, lowering, again })
+    }
 }

@@ -39,6 +39,7 @@ pub(crate) fn run(global: &Global) -> Result<Answer, Failure> {
     };
     let mut checks = vec![vector_features(), threads(global), memory_available(), cpu];
     checks.extend(backends());
+    checks.extend(matrices(global));
     checks.extend(vulkan::checks());
 
     let mut table = Table::new(&["status", "what", "found", "to mend"]);
@@ -91,6 +92,40 @@ fn memory_available() -> Check {
         }
         None => Check::ok("memory", "this system does not tell"),
     }
+}
+
+/// Whether the cooperative matrices of every GPU that is there, or of the one asked for, are right.
+fn matrices(global: &Global) -> Vec<Check> {
+    const WHAT: &str = "cooperative matrices";
+    let devices = match global.device.as_deref().map(str::parse::<Device>) {
+        Some(Ok(device)) => vec![device],
+        Some(Err(error)) => return vec![Check::missing(WHAT, error.to_string(), None)],
+        None => {
+            let there = olivine::devices().into_iter().filter(|info| info.unavailable.is_none());
+            there.map(|info| info.device).filter(|device| device.backend() != Backend::Cpu).collect()
+        }
+    };
+    let tried = |device: Device| {
+        let name = device.to_string();
+        let findings =
+            Session::with_options(device, global.options()).and_then(|session| session.try_matrices());
+        match findings {
+            Ok(findings) => {
+                let wrong: Vec<String> =
+                    findings.iter().filter(|f| f.problem.is_some()).map(|f| f.to_string()).collect();
+                match (findings.len(), wrong.is_empty()) {
+                    (0, _) => Check::ok(WHAT, format!("{name} has none")),
+                    (all, true) => Check::ok(WHAT, format!("{name}: {all} known products are right")),
+                    (_, false) => {
+                        let fix = "another driver version; until then slower kernels are used";
+                        Check::missing(WHAT, wrong.join("; "), Some(fix))
+                    }
+                }
+            }
+            Err(error) => Check::missing(WHAT, format!("{name}: {error}"), None),
+        }
+    };
+    devices.into_iter().map(tried).collect()
 }
 
 /// A device's name, and whether it is a GPU at all.

@@ -62,11 +62,23 @@ pub struct PlanOptions<'a> {
     pub in_place: bool,
     /// For every node the bytes it needs for itself while it runs; may be shorter than the nodes.
     pub scratch: &'a [usize],
+    /// For every node the last node that needs its operands and its scratch, where that is a later one; may be shorter
+    /// than the nodes.
+    pub until: &'a [usize],
+    /// For every value whether no node writes it, so that it needs no bytes; may be shorter than the values.
+    pub absent: &'a [bool],
+}
+
+impl PlanOptions<'_> {
+    /// The last step that needs a step's operands and scratch.
+    fn end(&self, step: usize) -> usize {
+        self.until.get(step).map_or(step, |end| step.max(*end))
+    }
 }
 
 impl Default for PlanOptions<'_> {
     fn default() -> Self {
-        PlanOptions { alignment: ALIGNMENT, in_place: true, scratch: &[] }
+        PlanOptions { alignment: ALIGNMENT, in_place: true, scratch: &[], until: &[], absent: &[] }
     }
 }
 
@@ -87,17 +99,19 @@ pub fn plan_graph_with(
     }
     let roots = view_roots(graph, at_load);
     let outputs = output_places(graph, at_load, &roots);
-    let residents = arena_residents(graph, at_load, &roots);
-    let last = last_uses(graph, at_load, &roots, &outputs);
-    let (in_place, buffer_of, mut lifetimes) =
-        buffers(graph, at_load, &roots, &residents, &last, options.in_place);
+    let mut residents = arena_residents(graph, at_load, &roots);
+    residents.iter_mut().zip(options.absent).for_each(|(resident, absent)| *resident &= !absent);
+    let last = last_uses(graph, at_load, &roots, &outputs, options);
+    let held = held(graph, &roots, options);
+    let uses = Uses { roots: &roots, residents: &residents, last: &last, held: &held };
+    let (in_place, buffer_of, mut lifetimes) = buffers(graph, at_load, &uses, options.in_place);
     let values = lifetimes.len();
     let wants = |step: usize| options.scratch.get(step).copied().filter(|b| *b > 0 && !at_load[step]);
     let asking: Vec<usize> = (0..nodes.len()).filter(|step| wants(*step).is_some()).collect();
     lifetimes.extend(asking.iter().map(|step| Lifetime {
         size: wants(*step).unwrap_or(0),
         first: *step,
-        last: *step,
+        last: options.end(*step),
     }));
 
     let placement = place(&lifetimes, options.alignment)?;
@@ -162,14 +176,21 @@ fn arena_residents(graph: &Graph, at_load: &[bool], roots: &[ValueId]) -> Vec<bo
 }
 
 /// For every root, the last node that reads it, itself or through views; the number of nodes if a copied output does.
-fn last_uses(graph: &Graph, at_load: &[bool], roots: &[ValueId], outputs: &[OutputPlace]) -> Vec<usize> {
+fn last_uses(
+    graph: &Graph,
+    at_load: &[bool],
+    roots: &[ValueId],
+    outputs: &[OutputPlace],
+    options: &PlanOptions<'_>,
+) -> Vec<usize> {
     let mut last = vec![0; graph.values().len()];
     for (step, node) in graph.nodes().iter().enumerate() {
         if at_load[step] || matches!(node.op, Op::View(_)) {
             continue;
         }
         for id in node.inputs.iter().chain(&node.outputs) {
-            last[roots[id.index()].index()] = step;
+            let last = &mut last[roots[id.index()].index()];
+            *last = options.end(step).max(*last);
         }
     }
     for (output, place) in graph.outputs().iter().zip(outputs) {
@@ -180,16 +201,36 @@ fn last_uses(graph: &Graph, at_load: &[bool], roots: &[ValueId], outputs: &[Outp
     last
 }
 
+/// For every root the step until which a node before that step reads it.
+fn held(graph: &Graph, roots: &[ValueId], options: &PlanOptions<'_>) -> Vec<usize> {
+    let mut held = vec![0; graph.values().len()];
+    for (step, node) in graph.nodes().iter().enumerate().filter(|(step, _)| options.end(*step) > *step) {
+        for id in &node.inputs {
+            let held = &mut held[roots[id.index()].index()];
+            *held = options.end(step).max(*held);
+        }
+    }
+    held
+}
+
+/// What is known of every value: its root, whether that is in the arena, its last reader, and until when nodes that
+/// stand earlier read it.
+struct Uses<'a> {
+    roots: &'a [ValueId],
+    residents: &'a [bool],
+    last: &'a [usize],
+    held: &'a [usize],
+}
+
 /// Assigns a buffer to every arena resident, taking over an operand's where the node may write in place.
 #[allow(clippy::type_complexity, reason = "three parallel tables of one walk")]
 fn buffers(
     graph: &Graph,
     at_load: &[bool],
-    roots: &[ValueId],
-    residents: &[bool],
-    last: &[usize],
+    uses: &Uses<'_>,
     may_reuse: bool,
 ) -> (Vec<Option<usize>>, Vec<Option<usize>>, Vec<Lifetime>) {
+    let Uses { roots, residents, last, .. } = *uses;
     let mut in_place = vec![None; graph.nodes().len()];
     let mut buffer_of: Vec<Option<usize>> = vec![None; graph.values().len()];
     let mut lifetimes: Vec<Lifetime> = Vec::new();
@@ -203,7 +244,7 @@ fn buffers(
             }
             let end = last[id.index()].max(step);
             let reused = (may_reuse && result == 0)
-                .then(|| reusable_operand(graph, node, step, roots, residents, last))
+                .then(|| reusable_operand(graph, node, step, uses))
                 .flatten()
                 .and_then(|operand| Some((operand, buffer_of[roots[node.inputs[operand].index()].index()]?)));
             buffer_of[id.index()] = Some(match reused {
@@ -224,14 +265,8 @@ fn buffers(
 }
 
 /// The first operand whose bytes result 0 may take: same layout, in the arena, and read for the last time, only once.
-fn reusable_operand(
-    graph: &Graph,
-    node: &Node,
-    step: usize,
-    roots: &[ValueId],
-    residents: &[bool],
-    last: &[usize],
-) -> Option<usize> {
+fn reusable_operand(graph: &Graph, node: &Node, step: usize, uses: &Uses<'_>) -> Option<usize> {
+    let Uses { roots, residents, last, held } = *uses;
     let candidates = match node.op {
         Op::ScalarOp(_) | Op::Fused(_) => 0..node.inputs.len(),
         Op::KvAppend(_) | Op::ScatterElements(_) | Op::ScatterNd(_) => 0..1,
@@ -245,6 +280,7 @@ fn reusable_operand(
         let readers = node.inputs.iter().filter(|other| roots[other.index()] == root).count();
         residents[root.index()]
             && last[root.index()] == step
+            && held[root.index()] < step
             && readers == 1
             && ty.shape == target.shape
             && ty.dtype.size() == target.dtype.size()

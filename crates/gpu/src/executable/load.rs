@@ -3,7 +3,7 @@
 use std::sync::{Arc, PoisonError};
 
 use super::Executable;
-use crate::driver::{Commands, Driver};
+use crate::driver::{Commands, Driver, Timing};
 use crate::error::Error;
 use crate::program::{Content, Dispatch, Program};
 
@@ -41,7 +41,7 @@ impl<D: Driver> Executable<D> {
                 buffers: &buffers,
                 uploads: &[],
                 downloads: &[],
-                timed: false,
+                timing: Timing::Off,
                 checked: self.checked,
             })?;
             self.driver.submit(&mut recording)?;

@@ -7,7 +7,7 @@ mod tensor;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::driver::Driver;
+use crate::driver::{Driver, Timing};
 use crate::error::Error;
 use crate::program::{Content, Port, Program, Slice};
 use crate::weights::Weights;
@@ -102,7 +102,7 @@ impl<D: Driver> Executable<D> {
 
     /// Submits a run and returns at once. One feed for every input, one take for every output.
     pub fn start(self: &Arc<Self>, feeds: &[Feed<'_, D>], takes: &[Take]) -> Result<Run<D>, Error> {
-        self.submit(feeds, takes, false)
+        self.submit(feeds, takes, Timing::Off)
     }
 
     /// Runs on host bytes and waits for the outputs, packed bytes of their types (bool as 0 or 1).
@@ -113,7 +113,8 @@ impl<D: Driver> Executable<D> {
 
     /// Runs and times every dispatch; they run one after another. The outputs stay on the device and are dropped.
     pub fn profile(self: &Arc<Self>, feeds: &[Feed<'_, D>]) -> Result<Vec<DispatchTime>, Error> {
-        let mut run = self.submit(feeds, &vec![Take::Device; self.program.outputs.len()], true)?;
+        let mut run =
+            self.submit(feeds, &vec![Take::Device; self.program.outputs.len()], Timing::Dispatches)?;
         run.finish()?;
         let Some(slot) = run.slot.as_mut() else { return Ok(Vec::new()) };
         let times = self.driver.times(&mut slot.recording)?;
@@ -134,7 +135,30 @@ impl<D: Driver> Executable<D> {
             .collect())
     }
 
-    fn submit(self: &Arc<Self>, feeds: &[Feed<'_, D>], takes: &[Take], timed: bool) -> Result<Run<D>, Error> {
+    /// Runs several times in a row and tells how long all dispatches together took on the device, a run's share of it; the
+    /// outputs stay there.
+    pub fn time(
+        self: &Arc<Self>,
+        feeds: &[Feed<'_, D>],
+        runs: u32,
+    ) -> Result<(Duration, Vec<DeviceTensor<D>>), Error> {
+        let takes = vec![Take::Device; self.program.outputs.len()];
+        let mut run = self.submit(feeds, &takes, Timing::Runs(runs.max(1)))?;
+        run.finish()?;
+        let outputs = (0..takes.len()).filter_map(|i| run.output(i)).collect();
+        let Some(slot) = run.slot.as_mut() else { return Ok((Duration::ZERO, outputs)) };
+        let spans = self.driver.times(&mut slot.recording)?;
+        let begin = spans.iter().map(|(begin, _)| *begin).min().unwrap_or_default();
+        let end = spans.iter().map(|(_, end)| *end).max().unwrap_or_default();
+        Ok((end.saturating_sub(begin) / runs.max(1), outputs))
+    }
+
+    fn submit(
+        self: &Arc<Self>,
+        feeds: &[Feed<'_, D>],
+        takes: &[Take],
+        timing: Timing,
+    ) -> Result<Run<D>, Error> {
         count("inputs", self.program.inputs.len(), feeds.len())?;
         count("outputs", self.program.outputs.len(), takes.len())?;
         for (port, feed) in self.program.inputs.iter().zip(feeds) {
@@ -153,7 +177,7 @@ impl<D: Driver> Executable<D> {
             }
         }
         let loaded = self.loaded()?;
-        let wish = Wish::new(feeds, takes, timed, loaded.generation);
+        let wish = Wish::new(feeds, takes, timing, loaded.generation);
         let idle = {
             let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
             idle.retain(|slot| slot.wish.generation == loaded.generation && slot.is_wanted());

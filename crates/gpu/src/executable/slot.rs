@@ -4,7 +4,7 @@ use std::sync::{Arc, Weak};
 
 use super::load::Loaded;
 use super::{Executable, Feed, Take};
-use crate::driver::{Commands, Driver};
+use crate::driver::{Commands, Driver, Timing};
 use crate::error::Error;
 use crate::program::{BufferId, Content};
 
@@ -14,7 +14,7 @@ pub(super) struct Wish {
     /// For every input that is on the device already, where.
     feeds: Vec<Option<usize>>,
     pub(super) takes: Vec<Take>,
-    timed: bool,
+    timing: Timing,
     /// Of the weights.
     pub(super) generation: u64,
 }
@@ -23,7 +23,7 @@ impl Wish {
     pub(super) fn new<D: Driver>(
         feeds: &[Feed<'_, D>],
         takes: &[Take],
-        timed: bool,
+        timing: Timing,
         generation: u64,
     ) -> Self {
         let address = |feed: &Feed<'_, D>| match feed {
@@ -31,7 +31,7 @@ impl Wish {
             // The recording keeps the buffer, so its address belongs to no other meanwhile.
             Feed::Device(tensor) => Some(Arc::as_ptr(tensor.buffer()).addr()),
         };
-        Wish { feeds: feeds.iter().map(address).collect(), takes: takes.to_vec(), timed, generation }
+        Wish { feeds: feeds.iter().map(address).collect(), takes: takes.to_vec(), timing, generation }
     }
 }
 
@@ -112,7 +112,7 @@ impl<D: Driver> Executable<D> {
             buffers: &buffers,
             uploads: &uploads,
             downloads: &downloads,
-            timed: wish.timed,
+            timing: wish.timing,
             checked: self.checked,
         })?;
         Ok(Slot { wish, recording, outputs, fed })

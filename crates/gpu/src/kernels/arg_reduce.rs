@@ -6,7 +6,7 @@ use olivine_ir::op::{ArgReduce, ArgReduceKind};
 use olivine_kernel::{Builder, Elem, Scalar, Val};
 
 use super::reduce::{self, Fold, Outlet};
-use super::rows::State;
+use super::rows::{State, tree};
 use crate::lower::site::Site;
 use crate::math;
 
@@ -76,6 +76,15 @@ impl Fold for Position {
         let preferred = if self.last { b[1].gt(a[1]) } else { b[1].lt(a[1]) };
         let b_wins = b[0].gt(a[0]) | (b[0].eq(a[0]) & preferred);
         vec![b_wins.select(b[0], a[0]), b_wins.select(b[1], a[1])]
+    }
+
+    /// Positions of a batch grow, so that keys decide alone.
+    fn batch<'k>(&self, elements: &[(Val<'k>, Val<'k>)]) -> State<'k> {
+        let lifted = elements.iter().map(|(x, position)| self.lift(*x, *position)).collect();
+        tree(lifted, |a, b| {
+            let b_wins = if self.last { b[0].ge(a[0]) } else { b[0].gt(a[0]) };
+            vec![b_wins.select(b[0], a[0]), b_wins.select(b[1], a[1])]
+        })
     }
 
     fn finish<'k>(&self, state: &[Val<'k>], _: Val<'k>) -> Vec<Val<'k>> {

@@ -1,13 +1,14 @@
 //! Strided copies: whatever only moves elements, from any strides to any strides, by size alone.
 //!
 //! Neighbours that lie together on both sides are moved as words and vectors of words. Where the two sides disagree on
-//! which dimension is contiguous, [`transpose`](super::transpose) turns tiles in workgroup memory.
+//! which dimension is contiguous, [`transpose`](super::transpose) turns tiles in workgroup memory, or
+//! [`interleave`](super::interleave) runs of a few planes.
 
 use olivine_ir::op::{Arg, Region};
 use olivine_kernel::Access;
 
 use super::cells::{CellBuf, Cells};
-use super::transpose;
+use super::{interleave, transpose};
 use crate::caps::Addressing;
 use crate::lower::launch::Launch;
 use crate::lower::site::{Memory, Operand, Site, Target, linear_group};
@@ -82,9 +83,11 @@ pub(crate) fn emit(name: &str, bytes: usize, moves: &[Move], site: &mut Site<'_>
     let mut plain = Vec::new();
     for m in moves.iter().filter(|m| !m.dims.contains(&0)) {
         let run = Run::new(m);
-        match transpose::axes(&run.walk) {
-            Some(axes) => transpose::emit(bytes, m, &run.walk, axes, site)?,
-            None => plain.push((m, run)),
+        let few = interleave::axes(&run.walk).filter(|axes| interleave::fits(&run.walk, *axes, bytes, site));
+        match (transpose::axes(&run.walk), few) {
+            (Some(axes), _) => transpose::emit(bytes, m, &run.walk, axes, site)?,
+            (None, Some(axes)) => interleave::emit(bytes, m, &run.walk, axes, site)?,
+            (None, None) => plain.push((m, run)),
         }
     }
     for together in plain.chunks(most) {

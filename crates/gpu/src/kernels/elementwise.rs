@@ -3,23 +3,31 @@
 //! Every invocation computes `LANES` neighbouring positions where all operands lie so that these are one vector load
 //! (or one number), else one position. Sizes and strides are run-time numbers.
 
-use olivine_ir::op::{Arg, Instr, InstrOp, Region, ScalarOp};
+use olivine_ir::op::{Arg, Binary, Instr, InstrOp, Region, ScalarOp};
 use olivine_kernel::{Buf, Val};
 
+use crate::kernels::matmul::is_heavy;
 use crate::lower::launch::{Launch, bytes};
 use crate::lower::site::{Operand, Site, Target, linear_group};
 use crate::lower::walk::Walk;
 use crate::math::{self, Typed};
+
+/// Vectors that are very many: all of a large device works on them for a while.
+const MANY: usize = 1 << 20;
 
 /// The name of the kernel that copies all of a value; a copy of bytes onto themselves is left out.
 pub(crate) const WHOLE_COPY: &str = "whole_copy";
 
 /// Lowers one elementwise operation.
 pub(crate) fn scalar(op: &ScalarOp, site: &mut Site<'_>) -> Result<(), String> {
-    let inputs = site.operands.len();
+    fused(&region_of(op, site.operands.len()), site)
+}
+
+/// The region of one operation on so many inputs.
+pub(super) fn region_of(op: &ScalarOp, inputs: usize) -> Region {
     let args = (0..inputs).map(Arg::Input).collect();
     let instr = Instr { op: InstrOp::Scalar(*op), args };
-    fused(&Region { inputs, instrs: vec![instr], outputs: vec![Arg::Instr(0)] }, site)
+    Region { inputs, instrs: vec![instr], outputs: vec![Arg::Instr(0)] }
 }
 
 /// Lowers a region.
@@ -67,7 +75,9 @@ pub(crate) fn emit(
     if n == 0 {
         return Ok(());
     }
-    let lanes = lanes(&walk, operands, targets);
+    // A long region is written once where kernels are to be short.
+    let long = site.caps.wants_short_kernels() && is_heavy(region);
+    let lanes = if long { 1 } else { lanes(&walk, operands, targets) };
 
     let group = site.group_size(256);
     let k = site.builder(name, group);
@@ -80,15 +90,12 @@ pub(crate) fn emit(
     offsets.push(0);
     let walker = walk.declare(&l, &offsets);
 
-    let work = linear_group(&k) * group + k.local_index();
-    k.if_(work.lt(count), || {
-        let position = work * lanes;
-        let indices = walker.at(position);
-        let loaded: Vec<Vec<Val<'_>>> = sources
-            .iter()
-            .enumerate()
-            .map(|(i, buffer)| load(*buffer, indices[i], walk.inner(i), lanes))
-            .collect();
+    let load_at = |work| -> Vec<Vec<Val<'_>>> {
+        let indices = walker.at(work * lanes);
+        let each = sources.iter().zip(indices).enumerate();
+        each.map(|(i, (buffer, index))| load(*buffer, index, walk.inner(i), lanes)).collect()
+    };
+    let compute = |loaded: &[Vec<Val<'_>>], work| {
         let mut results: Vec<Vec<Val<'_>>> = vec![Vec::with_capacity(lanes); targets.len()];
         for lane in 0..lanes {
             let inputs: Vec<Typed<'_>> = loaded
@@ -101,15 +108,40 @@ pub(crate) fn emit(
             }
         }
         for (sink, values) in sinks.iter().zip(&results) {
-            sink.store_vec(position, values);
+            sink.store_vec(work * lanes, values);
         }
-    });
+    };
+    let rounds = rounds(region, n.div_ceil(lanes));
+    let first = linear_group(&k) * (group * rounds) + k.local_index();
+    if rounds == 1 {
+        k.if_(first.lt(count), || compute(&load_at(first), first));
+    } else {
+        // What comes next is under way during the work; loads past the end repeat the last.
+        let mut next = load_at(first.min(count - 1));
+        for round in 0..rounds {
+            let (work, loaded) = (first + round * group, next);
+            next = if round + 1 < rounds { load_at((work + group).min(count - 1)) } else { Vec::new() };
+            k.if_(work.lt(count), || compute(&loaded, work));
+        }
+    }
 
     let moved: u64 = operands.iter().map(|o| bytes(&o.ty)).sum::<u64>()
         + targets.iter().map(|t| bytes(&t.ty)).sum::<u64>();
     let flops = (n * region.instrs.len()) as u64;
     let bound = l.done();
-    site.dispatch(k, bound, n.div_ceil(lanes).div_ceil(group as usize) as u64, (flops, moved))
+    let each = (group * rounds) as usize;
+    site.dispatch(k, bound, n.div_ceil(lanes).div_ceil(each) as u64, (flops, moved))
+}
+
+/// Vectors of an invocation: several where there are very many and the work on each is as long as loading it.
+fn rounds(region: &Region, vectors: usize) -> u32 {
+    let heavy = |instr: &Instr| {
+        matches!(
+            instr.op,
+            InstrOp::Scalar(ScalarOp::Unary(_) | ScalarOp::Activation(_) | ScalarOp::Binary(Binary::Pow))
+        )
+    };
+    if vectors >= MANY && region.instrs.iter().any(heavy) { 2 } else { 1 }
 }
 
 /// Positions for one invocation: as many as make 16 bytes of the narrower types and may be loaded as vectors. Memory

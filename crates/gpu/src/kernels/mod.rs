@@ -16,6 +16,7 @@ mod group_norm;
 mod index;
 mod integer_product;
 mod integers;
+mod interleave;
 mod interpolate;
 mod kv_append;
 mod matmul;
@@ -29,6 +30,7 @@ mod recurrent;
 mod reduce;
 mod resize;
 mod rope;
+mod rotations;
 mod rows;
 mod sample;
 mod scatter;
@@ -41,10 +43,23 @@ use olivine_ir::Op;
 use crate::lower::site::Site;
 
 pub(crate) use elementwise::{WHOLE_COPY, copy, whole_copy};
+pub(crate) use matmul::Unsummed;
 
 /// Whether a family reads packed operands that begin anywhere in their memory.
 pub(crate) fn reads_offset(op: &Op) -> bool {
     matches!(op, Op::Fft(_))
+}
+
+/// Emits the dispatches of several nodes together; their operands and targets stand one after another.
+/// Every operation comes with how many of the operands are its own.
+pub(crate) fn lower_together(ops: &[(&Op, usize)], site: &mut Site<'_>) -> Result<(), String> {
+    match ops {
+        [(Op::MatMul(_), _), (Op::Fused(op), _)] => matmul::paired(&op.region, site),
+        [(Op::MatMul(_), _), (Op::ScalarOp(op), inputs)] => {
+            matmul::paired(&elementwise::region_of(op, *inputs), site)
+        }
+        _ => rotations::rotations(ops, site),
+    }
 }
 
 /// Emits a node's dispatches.

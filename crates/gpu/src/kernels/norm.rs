@@ -8,10 +8,11 @@ use olivine_ir::op::{LayerNorm, ReduceKind, Region, RmsNorm};
 use olivine_kernel::{Access, Buf, Scalar, Val};
 
 use super::elementwise;
+use super::matmul::{Sums, Unsummed};
 use super::reduce::{self, Folded, Kind, Moments};
-use super::rows::{Clusters, GROUP, RowTile, State, sum, vector, wide};
+use super::rows::{Clusters, GROUP, RowTile, State, pairs, sum, vector, wide};
 use crate::lower::launch::{Launch, bytes};
-use crate::lower::site::{Operand, Site, Target, linear_group};
+use crate::lower::site::{Operand, Site, Target, from_the_end, linear_group};
 use crate::lower::walk::{Walk, Walker};
 use crate::math::{self, Typed};
 
@@ -57,6 +58,8 @@ struct Parts {
     y: Target,
     /// Where the row's input goes, if anywhere.
     emitted: Option<Target>,
+    /// What the first input is, if it is a product whose parts wait to be summed.
+    unsummed: Option<Unsummed>,
     rows: usize,
     n: usize,
 }
@@ -85,6 +88,7 @@ impl Norm<'_> {
             gamma: operand(1)?,
             beta: if has_beta { Some(operand(2)?) } else { None },
             emitted: site.targets.get(1).cloned(),
+            unsummed: site.unsummed.take(),
             rows: numel / n,
             n,
             y,
@@ -92,7 +96,10 @@ impl Norm<'_> {
         let input = Input::new(self.prologue, &parts)?;
         let (dtype, most) = (parts.y.ty.dtype, site.group_size(1024));
         match RowTile::with_lanes(n, input.lanes, dtype.size() > 4, most) {
-            Some(tile) => self.in_registers(tile, input, &parts, site),
+            Some(tile) => {
+                let tile = spread(tile, parts.rows, most).for_rows(parts.rows, &site.caps.target);
+                self.in_registers(tile, input, &parts, site)
+            }
             None => self.in_two_steps(&parts, site),
         }
     }
@@ -101,6 +108,7 @@ impl Norm<'_> {
         let operands = parts.inputs.iter().chain([&parts.gamma]).chain(&parts.beta);
         let targets = std::iter::once(&parts.y).chain(&parts.emitted);
         let moved = operands.map(|o| bytes(&o.ty)).sum::<u64>() + targets.map(|t| bytes(&t.ty)).sum::<u64>();
+        let moved = moved + parts.unsummed.as_ref().map_or(0, Unsummed::bytes);
         let each = 6 + self.prologue.map_or(0, |r| r.instrs.len());
         ((parts.rows * parts.n * each) as u64, moved)
     }
@@ -112,55 +120,78 @@ impl Norm<'_> {
         parts: &Parts,
         site: &mut Site<'_>,
     ) -> Result<(), String> {
-        let k = site.builder(&format!("{}_rows", self.name), tile.group);
+        let of = if parts.unsummed.is_some() { "parts" } else { "rows" };
+        let k = site.builder(&format!("{}_{of}", self.name), tile.group);
         let l = Launch::new(&k);
         let dtype = parts.y.ty.dtype;
-        let source = input.declare(&l);
+        let source = input.declare(&l)?;
         let weights = self.weights.declare(&l, parts);
         let sink = l.write("y", &parts.y);
         let emitted = parts.emitted.as_ref().map(|t| l.write("input", t));
+        let kept = parts.unsummed.as_ref().filter(|u| u.is_kept).map(|u| l.write("product", u.target()));
         let (rows, n) = (l.size("rows", parts.rows), l.size("n", parts.n));
         let eps = declare_eps(&l, dtype, self.eps);
-        let (row, lane) = tile.place(linear_group(&k));
-        let here = row.min(rows - 1);
-        let base = here * n;
+        let (numbers, lane) = tile.place(linear_group(&k));
         let lanes = tile.lanes as usize;
 
         let zero = k.number(wide(dtype), 0.0);
-        let count = n.convert(wide(dtype));
-        let held: Vec<(Val<'_>, Vec<Val<'_>>)> = (0..tile.loads)
-            .map(|i| {
-                let at = tile.position(lane, i);
+        // Means by the reciprocal: a quotient's last bit is not worth its time, and what the mean lacks is taken off.
+        let part = k.number(wide(dtype), 1.0) / n.convert(wide(dtype));
+        let held: Vec<Held<'_>> = (numbers.into_iter())
+            .map(|number| {
+                let row = number.min(rows - 1);
+                let places: Vec<Val<'_>> = (0..tile.loads).map(|i| tile.position(lane, i)).collect();
                 // Loads past the end repeat the row's last vector, so that none waits for a branch.
-                let values = source.load(base + at.min(n - tile.lanes), lanes);
-                (at, values)
+                let positions: Vec<Val<'_>> =
+                    places.iter().map(|at| row * n + at.min(n - tile.lanes)).collect();
+                let (values, firsts) = source.load(&positions, lanes);
+                let inside = (0u32..).zip(&places).map(|(i, at)| (*at, tile.inside(i, *at, n)));
+                let values = inside.zip(values).map(|((at, inside), values)| (at, inside, values)).collect();
+                Held { live: number.lt(rows), row, values, firsts }
             })
             .collect();
-        let clusters = Clusters::new(&k, tile.width);
-        let moments = if self.centred {
-            let mean = clusters.join_one(sum_inside(&held, n, zero, |v| v), |a, b| a + b) / count;
-            let first = sum_inside(&held, n, zero, |v| v - mean);
-            let second = sum_inside(&held, n, zero, |v| (v - mean) * (v - mean));
-            let joined = clusters.join(vec![first, second], |a, b| vec![a[0] + b[0], a[1] + b[1]]);
-            // What the rounding of the mean left over.
-            let rest = joined[0] / count;
-            let variance = joined[1] / count - rest * rest;
-            let variance = variance.lt(zero).select(zero, variance);
-            let scale = inverse_root(variance + eps);
-            Scaling { shift: Some(mean), scale, offset: Some(-(rest * scale)) }
-        } else {
-            let squares = clusters.join_one(sum_inside(&held, n, zero, |v| v * v), |a, b| a + b);
-            Scaling { shift: None, scale: inverse_root(squares / count + eps), offset: None }
-        };
-        let live = row.lt(rows);
-        for (at, values) in &held {
-            k.if_(live & at.lt(n), || {
-                let results = weights.apply(here, *at, values.iter().map(|v| moments.of(*v)).collect());
-                sink.store_vec(base + *at, &results);
-                if let Some(emitted) = emitted {
-                    emitted.store_vec(base + *at, values);
-                }
+        let clusters = Clusters::once(&k, tile.width);
+        let scalings: Vec<Scaling<'_>> = if self.centred {
+            let sums = held.iter().map(|h| h.sum(zero, |v| v)).collect();
+            let means: State<'_> = clusters.join(sums, added).into_iter().map(|sum| sum * part).collect();
+            let deviations = held.iter().zip(&means).flat_map(|(h, mean)| {
+                let first = h.sum(zero, |v| v - *mean);
+                [first, h.sum(zero, |v| (v - *mean) * (v - *mean))]
             });
+            let joined = clusters.join(deviations.collect(), added);
+            (joined.chunks(2).zip(&means))
+                .map(|(sums, mean)| {
+                    // What the rounding of the mean left over.
+                    let rest = sums[0] * part;
+                    let variance = sums[1] * part - rest * rest;
+                    let variance = variance.lt(zero).select(zero, variance);
+                    let scale = inverse_root(variance + eps);
+                    Scaling { shift: Some(*mean), scale, offset: Some(-(rest * scale)) }
+                })
+                .collect()
+        } else {
+            let squares = held.iter().map(|h| h.sum(zero, |v| v * v)).collect();
+            (clusters.join(squares, added).into_iter())
+                .map(|sum| {
+                    let scale = inverse_root(sum * part + eps);
+                    Scaling { shift: None, scale, offset: None }
+                })
+                .collect()
+        };
+        for (held, scaling) in held.iter().zip(&scalings) {
+            for ((at, inside, values), first) in held.values.iter().zip(&held.firsts) {
+                k.if_(held.live & *inside, || {
+                    let normalised = values.iter().map(|v| scaling.of(*v)).collect();
+                    let place = held.row * n + *at;
+                    sink.store_vec(place, &weights.apply(held.row, *at, normalised));
+                    if let Some(emitted) = emitted {
+                        emitted.store_vec(place, values);
+                    }
+                    if let Some(kept) = kept {
+                        kept.store_vec(place, first);
+                    }
+                });
+            }
         }
         let bound = l.done();
         site.dispatch(k, bound, tile.groups(parts.rows), self.cost(parts))
@@ -168,6 +199,9 @@ impl Norm<'_> {
 
     fn in_two_steps(&self, parts: &Parts, site: &mut Site<'_>) -> Result<(), String> {
         let dtype = parts.y.ty.dtype;
+        if let Some(unsummed) = &parts.unsummed {
+            unsummed.emit(site)?;
+        }
         // The row's input is needed twice: it is made once.
         let x = match (&parts.emitted, self.prologue) {
             (None, None) => parts.inputs[0].clone(),
@@ -204,7 +238,7 @@ impl Norm<'_> {
         let sink = l.write("y", &parts.y);
         let (all, n) = (l.size("vectors", vectors), l.size("n", parts.n));
         let eps = declare_eps(&l, dtype, self.eps);
-        let work = linear_group(&k) * group + k.local_index();
+        let work = from_the_end(&l, vectors.div_ceil(group as usize)) * group + k.local_index();
         k.if_(work.lt(all), || {
             let at = work * lanes;
             let row = at / n;
@@ -226,17 +260,43 @@ impl Norm<'_> {
     }
 }
 
-/// Pairwise sum of a function of the held values that lie inside the row.
-fn sum_inside<'k>(
-    held: &[(Val<'k>, Vec<Val<'k>>)],
-    n: Val<'k>,
-    zero: Val<'k>,
-    of: impl Fn(Val<'k>) -> Val<'k>,
-) -> Val<'k> {
-    let each = |(at, values): &(Val<'k>, Vec<Val<'k>>)| {
-        at.lt(n).select(sum(values.iter().map(|v| of(*v)).collect()), zero)
-    };
-    sum(held.iter().map(each).collect())
+/// Lists of sums, added one by one.
+fn added<'k>(a: &[Val<'k>], b: &[Val<'k>]) -> State<'k> {
+    pairs(a, b, |a, b| a + b)
+}
+
+/// What an invocation holds of a row.
+struct Held<'k> {
+    /// Whether there is such a row.
+    live: Val<'k>,
+    row: Val<'k>,
+    /// Positions, whether they are in the row, and the elements from there on.
+    values: Vec<(Val<'k>, Val<'k>, Vec<Val<'k>>)>,
+    /// What operand 0 has there.
+    firsts: Vec<Vec<Val<'k>>>,
+}
+
+impl<'k> Held<'k> {
+    /// Pairwise sum of a function of the elements that lie inside the row.
+    fn sum(&self, zero: Val<'k>, of: impl Fn(Val<'k>) -> Val<'k>) -> Val<'k> {
+        let each = |(_, inside, values): &(Val<'k>, Val<'k>, Vec<Val<'k>>)| {
+            inside.select(sum(values.iter().map(|v| of(*v)).collect()), zero)
+        };
+        sum(self.values.iter().map(each).collect())
+    }
+}
+
+/// Workgroups below which rows are dealt out among more invocations.
+const FEW: u64 = 128;
+
+/// A tile with more invocations to a row, each with fewer elements, where there are few rows.
+fn spread(tile: RowTile, rows: usize, most: u32) -> RowTile {
+    let mut tile = tile;
+    while tile.groups(rows) < FEW && tile.loads > 1 && tile.width * 2 <= most {
+        tile = RowTile { width: tile.width * 2, loads: tile.loads.div_ceil(2), ..tile };
+        tile.group = tile.group.max(tile.width);
+    }
+    tile
 }
 
 /// `(x − shift) · scale + offset` has mean 0 and variance 1.
@@ -274,6 +334,7 @@ fn declare_eps<'k>(l: &Launch<'k>, dtype: DType, eps: f64) -> Val<'k> {
 struct Input<'a> {
     prologue: Option<&'a Region>,
     operands: &'a [Operand],
+    unsummed: Option<&'a Unsummed>,
     walk: Walk,
     lanes: usize,
 }
@@ -290,45 +351,68 @@ impl<'a> Input<'a> {
         strides.push(shape.strides().iter().map(|s| *s as i64).collect());
         let walk = Walk::new(shape.dims(), &strides);
         let lanes = elementwise::lanes(&walk, operands, std::slice::from_ref(&parts.y));
+        let unsummed = parts.unsummed.as_ref();
+        let lanes = unsummed.map_or(Ok(lanes), |u| u.lanes().map(|of_parts| lanes.min(of_parts)))?;
         let lanes = if parts.n.is_multiple_of(lanes) { lanes } else { 1 };
-        Ok(Input { prologue, operands, walk, lanes })
+        Ok(Input { prologue, operands, unsummed, walk, lanes })
     }
 
-    fn declare<'k>(self, l: &Launch<'k>) -> Source<'a, 'k> {
-        let buffers = self.operands.iter().enumerate().map(|(i, o)| l.read(&format!("x{i}"), o)).collect();
+    fn declare<'k>(self, l: &Launch<'k>) -> Result<Source<'a, 'k>, String> {
+        let first = match (self.unsummed, self.operands.first()) {
+            (Some(unsummed), _) => First::Parts(unsummed.declare(l)?),
+            (None, Some(operand)) => First::Elements(l.read("x0", operand)),
+            (None, None) => return Err("a norm needs an operand".into()),
+        };
+        let others = self.operands.iter().enumerate().skip(1);
+        let others = others.map(|(i, o)| l.read(&format!("x{i}"), o)).collect();
         let mut offsets: Vec<usize> = self.operands.iter().map(|o| o.offset).collect();
         offsets.push(0);
         let walker = self.walk.declare(l, &offsets);
-        Source { input: self, buffers, walker }
+        Ok(Source { input: self, first, others, walker })
     }
 }
 
 /// A declared input.
 struct Source<'a, 'k> {
     input: Input<'a>,
-    buffers: Vec<Buf<'k>>,
+    first: First<'a, 'k>,
+    /// What else the prologue reads.
+    others: Vec<Buf<'k>>,
     walker: Walker<'k>,
 }
 
+/// Where operand 0 comes from.
+enum First<'a, 'k> {
+    Elements(Buf<'k>),
+    Parts(Sums<'k, 'a>),
+}
+
 impl<'k> Source<'_, 'k> {
-    /// `lanes` neighbouring elements of the rows' input.
-    fn load(&self, position: Val<'k>, lanes: usize) -> Vec<Val<'k>> {
-        let indices = self.walker.at(position);
+    /// At every position `lanes` neighbouring elements of the rows' input, and those of operand 0.
+    fn load(&self, positions: &[Val<'k>], lanes: usize) -> (Vec<Vec<Val<'k>>>, Vec<Vec<Val<'k>>>) {
         let inner = |i: usize| self.input.walk.inner(i);
-        let loaded: Vec<Vec<Val<'k>>> = (self.buffers.iter().enumerate())
-            .map(|(i, buffer)| elementwise::load(*buffer, indices[i], inner(i), lanes))
-            .collect();
-        let Some(region) = self.input.prologue else { return loaded.concat() };
-        (0..lanes)
-            .filter_map(|lane| {
-                let typed = |(values, operand): (&Vec<Val<'k>>, &Operand)| Typed {
-                    val: values[lane],
-                    dtype: operand.ty.dtype,
-                };
-                let inputs: Vec<Typed<'k>> = loaded.iter().zip(self.input.operands).map(typed).collect();
+        let indices: Vec<Vec<Val<'k>>> = positions.iter().map(|at| self.walker.at(*at)).collect();
+        let firsts: Vec<Vec<Val<'k>>> = match &self.first {
+            First::Elements(buffer) => {
+                indices.iter().map(|i| elementwise::load(*buffer, i[0], inner(0), lanes)).collect()
+            }
+            First::Parts(sums) => sums.at(positions, lanes),
+        };
+        let Some(region) = self.input.prologue else { return (firsts.clone(), firsts) };
+        let made = indices.iter().zip(&firsts).map(|(indices, first)| {
+            let other = |(i, buffer): (usize, &Buf<'k>)| {
+                elementwise::load(*buffer, indices[i + 1], inner(i + 1), lanes)
+            };
+            let others: Vec<Vec<Val<'k>>> = self.others.iter().enumerate().map(other).collect();
+            let lane = |lane: usize| {
+                let loaded = std::iter::once(first).chain(&others).zip(self.input.operands);
+                let inputs: Vec<Typed<'k>> =
+                    loaded.map(|(v, operand)| Typed { val: v[lane], dtype: operand.ty.dtype }).collect();
                 math::region(region, &inputs).first().map(|r| r.val)
-            })
-            .collect()
+            };
+            (0..lanes).filter_map(lane).collect()
+        });
+        (made.collect(), firsts)
     }
 }
 

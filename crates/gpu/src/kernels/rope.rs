@@ -8,79 +8,192 @@ use olivine_ir::{DType, Tensor};
 use olivine_kernel::{Access, Buf, Elem, Scalar, Val};
 
 use super::integers::Integers;
+use super::kv_append::{Cache, CacheRows};
+use super::matmul::{Elements, Unsummed};
 use crate::lower::launch::{Launch, bytes};
-use crate::lower::site::{Operand, Site, Target, linear_group};
+use crate::lower::site::{Memory, Operand, Site, Target, linear_group};
 use crate::math;
 
 /// Lowers a rotation.
 pub(crate) fn rope(op: &Rope, site: &mut Site<'_>) -> Result<(), String> {
-    let (Some(x), Some(target)) = (site.operands.first().cloned(), site.targets.first().cloned()) else {
-        return Err("needs an operand and a result".into());
-    };
-    let scalar = math::elem(x.ty.dtype).scalar();
-    if !site.caps.target.has(scalar) {
-        return Err(format!("the device has no {scalar}"));
-    }
-    let dims = x.dims().to_vec();
-    let pairs = op.rotary / 2;
-    let rest = dims[3] - op.rotary;
-    let lanes = lanes(op, &x, &target);
-    let units = (pairs + rest).div_ceil(lanes);
-    let rows = dims[0] * dims[1] * dims[2];
-    let count = rows * units;
-    if count == 0 {
-        return Ok(());
-    }
-    if count > u32::MAX as usize {
-        return Err(format!("{count} positions are more than kernels count"));
-    }
-    let (frequencies, amplitude) = op.frequencies();
-    let turns = match (op.tables, pairs) {
-        (true, _) | (_, 0) => None,
-        _ => Some(site.constant(turn_table(&frequencies)?)),
-    };
-
+    let operands = site.operands.clone();
+    let target = site.targets.first().cloned().ok_or("needs a result")?;
+    let Some(turn) = Turn::new(op, &operands, Place::Packed(target), site)? else { return Ok(()) };
     let group = site.group_size(256);
     let k = site.builder("rope", group);
     let l = Launch::new(&k);
-    let from = l.read("x", &x);
-    let out = l.write("out", &target);
-    let angles = match (turns, site.operands.get(1), site.operands.get(2)) {
-        (_, Some(cos), Some(sin)) if op.tables && pairs > 0 => {
-            Angles::Tables { cos: l.read("cos", cos), sin: l.read("sin", sin) }
-        }
-        (Some(turns), Some(positions), _) => Angles::Turns {
-            positions: Integers::read(&l, "positions", positions),
-            turns: l.bind("turns", Elem::U32, Access::Read, turns),
-            amplitude: match scalar {
-                Scalar::F64 => k.f64(amplitude),
-                _ => l.f32("amplitude", amplitude as f32),
-            },
-        },
-        _ => Angles::None,
-    };
-    let batched = site.operands.get(1).is_some_and(|o| o.dims().len() == if op.tables { 3 } else { 2 });
-    let (n, of_row) = (l.size("n", count), l.size("units", units));
-    let (d1, d2) = (l.size("d1", dims[1]), l.size("d2", dims[2]));
-    let strides: Vec<Val<'_>> = (0..3).map(|d| l.stride(&format!("s{d}"), x.strides[d])).collect();
-    let element = if x.strides[3] == 1 { k.u32(1) } else { l.stride("s3", x.strides[3]) };
-    let offset = l.size("offset", x.offset);
+    let declared = turn.declare(&l, None)?;
+    declared.run(linear_group(&k) * group + k.local_index());
+    let (count, cost, bound) = (turn.count, turn.cost(), l.done());
+    site.dispatch(k, bound, (count as u64).div_ceil(u64::from(group)), cost)
+}
 
-    let work = linear_group(&k) * group + k.local_index();
-    k.if_(work.lt(n), || {
-        let (row, unit) = (work / of_row, work % of_row);
-        let (b, i1, i2) = (row / (d1 * d2), row / d2 % d1, row % d2);
-        let (place, length) = match op.layout {
-            HeadLayout::Bshd => (i1, d1),
-            HeadLayout::Bhsd => (i2, d2),
+/// Where rotated rows go.
+pub(super) enum Place {
+    /// To a packed result.
+    Packed(Target),
+    /// Among a cache's rows.
+    Cache(Cache),
+}
+
+/// A rotation to be declared in a kernel.
+pub(super) struct Turn<'a> {
+    op: &'a Rope,
+    x: Operand,
+    /// Positions, or the tables of cosines and sines.
+    angles: Vec<Operand>,
+    /// Each pair's turns per position.
+    turns: Option<Memory>,
+    amplitude: f64,
+    place: Place,
+    lanes: usize,
+    units: usize,
+    /// Invocations.
+    pub(super) count: usize,
+}
+
+impl<'a> Turn<'a> {
+    /// A rotation of operand 0 by what the others say; `None` if there is nothing to rotate.
+    pub(super) fn new(
+        op: &'a Rope,
+        operands: &[Operand],
+        place: Place,
+        site: &mut Site<'_>,
+    ) -> Result<Option<Self>, String> {
+        let [x, angles @ ..] = operands else { return Err("needs an operand".into()) };
+        let scalar = math::elem(x.ty.dtype).scalar();
+        if !site.caps.target.has(scalar) {
+            return Err(format!("the device has no {scalar}"));
+        }
+        let dims = x.dims();
+        let pairs = op.rotary / 2;
+        let rest = dims[3] - op.rotary;
+        let lanes = lanes(op, x);
+        let units = (pairs + rest).div_ceil(lanes);
+        let count = dims[0] * dims[1] * dims[2] * units;
+        if count == 0 {
+            return Ok(None);
+        }
+        if count > u32::MAX as usize {
+            return Err(format!("{count} positions are more than kernels count"));
+        }
+        let (frequencies, amplitude) = op.frequencies();
+        let turns = match (op.tables, pairs) {
+            (true, _) | (_, 0) => None,
+            _ => Some(site.constant(turn_table(&frequencies)?)),
         };
-        let place = if batched { b * length + place } else { place };
-        let start = offset + b * strides[0] + i1 * strides[1] + i2 * strides[2];
-        let to = row * dims[3];
-        let lane = Lanes { from, out, start, element, to, lanes };
+        let (x, angles) = (x.clone(), angles.to_vec());
+        Ok(Some(Turn { op, x, angles, turns, amplitude, place, lanes, units, count }))
+    }
+
+    /// Operations and bytes.
+    pub(super) fn cost(&self) -> (u64, u64) {
+        let dims = self.x.dims();
+        ((dims[0] * dims[1] * dims[2] * self.op.rotary * 3) as u64, 2 * bytes(&self.x.ty))
+    }
+
+    /// Whether it reads the product whose parts wait to be summed.
+    pub(super) fn reads(&self, unsummed: &Unsummed) -> bool {
+        self.x.memory == unsummed.target().memory
+    }
+
+    /// Declares what the rotation reads and writes; `unsummed` is what it reads, if that is still in parts.
+    pub(super) fn declare<'k, 't>(
+        &'t self,
+        l: &Launch<'k>,
+        unsummed: Option<&'t Unsummed>,
+    ) -> Result<Turning<'k, 't>, String> {
+        let k = l.k();
+        let (op, x) = (self.op, &self.x);
+        let dims = x.dims();
+        let from = match unsummed {
+            Some(unsummed) => Elements::Summed(unsummed.declare(l)?),
+            None => Elements::Stored(l.read("x", x)),
+        };
+        let to = match &self.place {
+            Place::Packed(target) => To::Packed(l.write("out", target)),
+            Place::Cache(cache) => To::Cache(cache.declare(l, math::elem(x.ty.dtype))),
+        };
+        let angles = match (self.turns, self.angles.as_slice()) {
+            (_, [cos, sin, ..]) if op.tables && op.rotary > 0 => {
+                Angles::Tables { cos: l.read("cos", cos), sin: l.read("sin", sin) }
+            }
+            (Some(turns), [positions, ..]) => Angles::Turns {
+                positions: Integers::read(l, "positions", positions),
+                turns: l.bind("turns", Elem::U32, Access::Read, turns),
+                amplitude: match math::elem(x.ty.dtype).scalar() {
+                    Scalar::F64 => k.f64(self.amplitude),
+                    _ => l.f32("amplitude", self.amplitude as f32),
+                },
+            },
+            _ => Angles::None,
+        };
+        let rank = if op.tables { 3 } else { 2 };
+        let batched = self.angles.first().is_some_and(|o| o.dims().len() == rank);
+        let (n, of_row) = (l.size("n", self.count), l.size("units", self.units));
+        let sizes = (l.size("d1", dims[1]), l.size("d2", dims[2]));
+        let strides = [0, 1, 2].map(|d| l.stride(&format!("s{d}"), x.strides[d]));
+        let element = if x.strides[3] == 1 { k.u32(1) } else { l.stride("s3", x.strides[3]) };
+        let offset = l.size("offset", x.offset);
+        Ok(Turning { of: self, from, to, angles, batched, n, of_row, sizes, strides, element, offset })
+    }
+}
+
+/// Where a declared rotation's rows go.
+enum To<'k> {
+    Packed(Buf<'k>),
+    Cache(CacheRows<'k>),
+}
+
+/// A declared rotation.
+pub(super) struct Turning<'k, 't> {
+    of: &'t Turn<'t>,
+    from: Elements<'k, 't>,
+    to: To<'k>,
+    angles: Angles<'k>,
+    batched: bool,
+    n: Val<'k>,
+    of_row: Val<'k>,
+    sizes: (Val<'k>, Val<'k>),
+    strides: [Val<'k>; 3],
+    element: Val<'k>,
+    offset: Val<'k>,
+}
+
+impl<'k> Turning<'k, '_> {
+    /// Does one invocation's part.
+    pub(super) fn run(&self, work: Val<'k>) {
+        let k = work.builder();
+        let (d1, d2) = self.sizes;
+        k.if_(work.lt(self.n), || {
+            let (row, unit) = (work / self.of_row, work % self.of_row);
+            let (b, i1, i2) = (row / (d1 * d2), row / d2 % d1, row % d2);
+            let (place, length) = match self.of.op.layout {
+                HeadLayout::Bshd => (i1, d1),
+                HeadLayout::Bhsd => (i2, d2),
+            };
+            let place = if self.batched { b * length + place } else { place };
+            let [s0, s1, s2] = self.strides;
+            let start = self.offset + b * s0 + i1 * s1 + i2 * s2;
+            match &self.to {
+                To::Packed(out) => self.turn(*out, start, row * self.of.x.dims()[3], place, unit),
+                To::Cache(cache) => {
+                    cache.at([b, i1, i2], |out, to| self.turn(out, start, to, place, unit));
+                }
+            }
+        });
+    }
+
+    /// Rotates some pairs of a row, or passes some elements on.
+    fn turn(&self, out: Buf<'k>, start: Val<'k>, to: Val<'k>, place: Val<'k>, unit: Val<'k>) {
+        let k = start.builder();
+        let (op, lanes) = (self.of.op, self.of.lanes);
+        let (pairs, rest) = (op.rotary / 2, self.of.x.dims()[3] - op.rotary);
+        let lane = Lanes { from: &self.from, out, start, element: self.element, to, lanes };
         let first = unit * lanes;
         let turn = || {
-            let angles: Vec<_> = (0..lanes).map(|i| angles.at(place * pairs, place, first + i)).collect();
+            let angles: Vec<_> =
+                (0..lanes).map(|i| self.angles.at(place * pairs, place, first + i)).collect();
             match op.style {
                 RopeStyle::NeoX => {
                     let (a, b) = (lane.load(first), lane.load(first + pairs));
@@ -109,20 +222,16 @@ pub(crate) fn rope(op: &Rope, site: &mut Site<'_>) -> Result<(), String> {
             (_, 0) => turn(),
             _ => k.if_else(first.lt(pairs), turn, pass),
         }
-    });
-    let flops = (rows * op.rotary * 3) as u64;
-    let bound = l.done();
-    let cost = (flops, 2 * bytes(&x.ty));
-    site.dispatch(k, bound, (count as u64).div_ceil(u64::from(group)), cost)
+    }
 }
 
 /// Pairs, or passing elements, of an invocation: four where all of them are whole vectors.
-fn lanes(op: &Rope, x: &Operand, target: &Target) -> usize {
+fn lanes(op: &Rope, x: &Operand) -> usize {
     let dims = x.dims();
     let apart = dims.iter().zip(&x.strides).take(3).all(|(size, step)| *size <= 1 || step % 4 == 0);
     let fours = (op.rotary / 2).is_multiple_of(4) && dims[3].is_multiple_of(4);
     let unit = x.strides[3] == 1 && x.offset.is_multiple_of(4);
-    if apart && fours && unit && target.ty.dtype != DType::F64 { 4 } else { 1 }
+    if apart && fours && unit && x.ty.dtype != DType::F64 { 4 } else { 1 }
 }
 
 /// Each pair's angle per position as the fraction of a turn, in units of 2^-64: low word, high word.
@@ -220,9 +329,8 @@ fn rotate<'k>(a: &[Val<'k>], b: &[Val<'k>], angles: &[(Val<'k>, Val<'k>)]) -> (V
 }
 
 /// A row of x and of the result, `lanes` elements at a time.
-#[derive(Clone, Copy)]
-struct Lanes<'k> {
-    from: Buf<'k>,
+struct Lanes<'k, 'e> {
+    from: &'e Elements<'k, 'e>,
     out: Buf<'k>,
     start: Val<'k>,
     element: Val<'k>,
@@ -230,9 +338,9 @@ struct Lanes<'k> {
     lanes: usize,
 }
 
-impl<'k> Lanes<'k> {
+impl<'k> Lanes<'k, '_> {
     fn load(&self, at: Val<'k>) -> Vec<Val<'k>> {
-        self.from.load_vec(self.start + at * self.element, self.lanes as u8)
+        self.from.load(self.start + at * self.element, self.lanes)
     }
 
     fn store(&self, at: Val<'k>, values: &[Val<'k>]) {

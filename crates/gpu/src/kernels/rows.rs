@@ -6,7 +6,7 @@
 use std::cell::RefCell;
 
 use olivine_ir::DType;
-use olivine_kernel::{Builder, Elem, Scalar, Shared, Val};
+use olivine_kernel::{Builder, Elem, Scalar, Shared, Target, Val};
 
 /// Several registers that belong together.
 pub(crate) type State<'k> = Vec<Val<'k>>;
@@ -51,7 +51,15 @@ pub(crate) struct RowTile {
     pub(crate) loads: u32,
     /// Elements of one load.
     pub(crate) lanes: u32,
+    /// Rows of a cluster: short ones are held together.
+    pub(crate) each: u32,
 }
+
+/// Elements of a row that one invocation holds though they are no vector.
+const TINY: usize = 8;
+
+/// Rows that a cluster may hold together.
+const TOGETHER: u32 = 4;
 
 impl RowTile {
     /// The tile for rows of `n` elements, packed one after another; `None` if they are too long for registers.
@@ -64,10 +72,14 @@ impl RowTile {
     /// The same with vectors of a given length, which must divide the row's.
     pub(crate) fn with_lanes(n: usize, lanes: usize, double: bool, most: u32) -> Option<Self> {
         let most = most as usize;
-        let (good, largest) = if double { (8, 16) } else { (16, 32) };
+        let (good, largest) = if double { (10, 16) } else { (20, 32) };
         let vectors = n.div_ceil(lanes).max(1);
-        let width = n.div_ceil(good).max(vectors.min(32)).next_power_of_two().min(most);
-        let loads = vectors.div_ceil(width).next_power_of_two();
+        // Neighbours read neighbouring vectors, but of rows that fill none: those are better whole.
+        let near = if lanes == 1 && n <= TINY { 1 } else { vectors.min(32) };
+        let width = n.div_ceil(good).max(near).next_power_of_two().min(most);
+        let loads = vectors.div_ceil(width);
+        // Long rows of nearly the same length share a kernel.
+        let loads = loads.next_multiple_of(RowTile::rounding(loads));
         let group = width.max((GROUP as usize).min(most));
         let fits = loads * lanes <= largest;
         fits.then_some(RowTile {
@@ -75,11 +87,36 @@ impl RowTile {
             width: width as u32,
             loads: loads as u32,
             lanes: lanes as u32,
+            each: 1,
         })
+    }
+
+    /// What numbers of loads are multiples of.
+    fn rounding(loads: usize) -> usize {
+        (loads.next_power_of_two() / 8).max(1)
+    }
+
+    /// Whether an invocation's i-th load is inside a row of `n`, beginning at a position: known of all but the last.
+    pub(crate) fn inside<'k>(&self, i: u32, at: Val<'k>, n: Val<'k>) -> Val<'k> {
+        let sure = i + 1 + RowTile::rounding(self.loads as usize) as u32 <= self.loads;
+        if sure { at.builder().bool(true) } else { at.lt(n) }
+    }
+
+    /// The same for so many rows: where there are very many short ones, clusters hold several at once, so that more of
+    /// memory is under way. Their states meet by shuffles.
+    pub(crate) fn for_rows(self, rows: usize, target: &Target) -> Self {
+        let near = target.subgroup.is_some_and(|s| self.width <= s);
+        let short = self.loads * self.lanes * TOGETHER <= 16;
+        let many = self.groups(rows) >= 2 * BUSY as u64;
+        RowTile { each: if near && short && many { TOGETHER } else { 1 }, ..self }
     }
 
     /// Rows of one workgroup.
     pub(crate) fn rows(&self) -> u32 {
+        self.clusters() * self.each
+    }
+
+    fn clusters(&self) -> u32 {
         self.group / self.width
     }
 
@@ -88,13 +125,14 @@ impl RowTile {
         rows.div_ceil(self.rows() as usize) as u64
     }
 
-    /// The row of this invocation, given its workgroup's number, and its place in the row's cluster.
-    pub(crate) fn place<'k>(&self, group: Val<'k>) -> (Val<'k>, Val<'k>) {
+    /// The rows of this invocation, given its workgroup's number, and its place in their cluster.
+    pub(crate) fn place<'k>(&self, group: Val<'k>) -> (Vec<Val<'k>>, Val<'k>) {
         let me = group.builder().local_index();
         if self.width == self.group {
-            return (group, me);
+            return (vec![group], me);
         }
-        (group * self.rows() + me / self.width, me % self.width)
+        let first = group * self.rows() + me / self.width;
+        ((0..self.each).map(|i| first + i * self.clusters()).collect(), me % self.width)
     }
 
     /// Where the i-th load of an invocation begins in its row.
@@ -108,6 +146,8 @@ impl RowTile {
 pub(crate) struct Clusters<'k> {
     k: &'k Builder,
     width: u32,
+    /// Whether every exchange happens once, in memory of its own.
+    once: bool,
     /// Workgroup memory, used again by every exchange.
     memory: RefCell<Vec<(Elem, Shared<'k>)>>,
 }
@@ -118,12 +158,22 @@ impl<'k> Clusters<'k> {
         if !width.is_power_of_two() || width > k.group() {
             k.fail(format!("clusters of {width} in a workgroup of {}", k.group()));
         }
-        Clusters { k, width, memory: RefCell::default() }
+        Clusters { k, width, once: false, memory: RefCell::default() }
+    }
+
+    /// The same for exchanges outside of every loop: where subgroups leave little to exchange, each has memory of its
+    /// own, and nobody waits until it may be used again.
+    pub(crate) fn once(k: &'k Builder, width: u32) -> Self {
+        let once = k.target().subgroup.is_some_and(|s| k.group() / s.min(k.group()) <= 32);
+        Clusters { once, ..Clusters::new(k, width) }
     }
 
     /// Memory for a state of each `within` invocations, an array for every register.
     fn memory(&self, state: &[Val<'k>], within: u32) -> Vec<Shared<'k>> {
         let mut all = self.memory.borrow_mut();
+        if self.once {
+            all.clear();
+        }
         let mut taken = Vec::with_capacity(state.len());
         for value in state {
             let elem = stored(value.scalar());
@@ -144,16 +194,35 @@ impl<'k> Clusters<'k> {
     /// Combines the states of each cluster; all of it get the result. `join` is associative and commutative.
     pub(crate) fn join(
         &self,
+        state: State<'k>,
+        join: impl Fn(&[Val<'k>], &[Val<'k>]) -> State<'k>,
+    ) -> State<'k> {
+        let near = self.join_near(state, &join);
+        self.join_far(near, join)
+    }
+
+    /// Combines the states of those of a cluster who are in one subgroup; all of them get the result.
+    pub(crate) fn join_near(
+        &self,
         mut state: State<'k>,
         join: impl Fn(&[Val<'k>], &[Val<'k>]) -> State<'k>,
     ) -> State<'k> {
-        let (k, width, within) = (self.k, self.width, self.within());
         let mut step = 1;
-        while step < within.min(width) {
+        while step < self.within().min(self.width) {
             let other: State<'k> = state.iter().map(|v| v.shuffle_xor(step)).collect();
             state = join(&state, &other);
             step *= 2;
         }
+        state
+    }
+
+    /// Combines what [`Clusters::join_near`] left.
+    pub(crate) fn join_far(
+        &self,
+        mut state: State<'k>,
+        join: impl Fn(&[Val<'k>], &[Val<'k>]) -> State<'k>,
+    ) -> State<'k> {
+        let (k, width, within) = (self.k, self.width, self.within());
         if width <= within {
             return state;
         }
@@ -171,6 +240,15 @@ impl<'k> Clusters<'k> {
         if parts <= 8 {
             let loaded: Vec<State<'k>> = (0..parts).map(|i| get(&memory, first + i)).collect();
             state = tree(loaded, &join);
+        } else if parts <= within {
+            // Every subgroup joins all parts for itself.
+            state = get(&memory, first + k.lane() % parts);
+            let mut step = 1;
+            while step < parts {
+                let other: State<'k> = state.iter().map(|v| v.shuffle_xor(step)).collect();
+                state = join(&state, &other);
+                step *= 2;
+            }
         } else {
             let part = me % width;
             let mut half = parts / 2;
@@ -185,7 +263,9 @@ impl<'k> Clusters<'k> {
             state = get(&memory, first);
         }
         // The next exchange writes the memory again.
-        k.barrier();
+        if !self.once {
+            k.barrier();
+        }
         state
     }
 
@@ -297,6 +377,15 @@ fn subgroup_scan<'k>(
     from(sum, 1)
 }
 
+/// Two lists combined one by one.
+pub(crate) fn pairs<'k>(
+    a: &[Val<'k>],
+    b: &[Val<'k>],
+    join: impl Fn(Val<'k>, Val<'k>) -> Val<'k>,
+) -> State<'k> {
+    a.iter().zip(b).map(|(a, b)| join(*a, *b)).collect()
+}
+
 /// Workgroup memory for as many states as `len`, an array for every register.
 pub(crate) fn shared<'k>(k: &'k Builder, like: &[Val<'k>], len: u32) -> Vec<Shared<'k>> {
     like.iter().map(|v| k.shared(stored(v.scalar()), 1, len)).collect()
@@ -345,7 +434,7 @@ mod tests {
     #[test]
     fn rows_get_as_many_invocations_as_keep_their_elements_in_registers() {
         let tile = |n, most| RowTile::new(n, DType::F32, most);
-        let of = |group, width, loads, lanes| Some(RowTile { group, width, loads, lanes });
+        let of = |group, width, loads, lanes| Some(RowTile { group, width, loads, lanes, each: 1 });
         assert_eq!(tile(4096, 1024), of(256, 256, 4, 4));
         assert_eq!(tile(64, 1024), of(256, 16, 1, 4));
         assert_eq!(tile(33, 1024), of(256, 32, 2, 1));

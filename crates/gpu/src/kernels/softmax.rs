@@ -6,9 +6,9 @@
 use olivine_kernel::{Access, Reduction, Val};
 
 use super::reduce::{self, Folded, LogSumExp};
-use super::rows::{Clusters, GROUP, RowTile, vector, wide};
+use super::rows::{Clusters, GROUP, RowTile, State, pairs, vector, wide};
 use crate::lower::launch::{Launch, bytes};
-use crate::lower::site::{Operand, Site, Target, linear_group};
+use crate::lower::site::{Operand, Site, Target, from_the_end, linear_group};
 use crate::math;
 
 /// Lowers a softmax, or its logarithm.
@@ -22,7 +22,10 @@ pub(crate) fn softmax(axis: usize, log: bool, site: &mut Site<'_>) -> Result<(),
     }
     let inner: usize = dims[axis + 1..].iter().product();
     match RowTile::new(n, x.ty.dtype, site.group_size(1024)) {
-        Some(tile) if inner == 1 => in_registers(tile, n, log, &x, &y, site),
+        Some(tile) if inner == 1 => {
+            let tile = tile.for_rows(x.ty.shape.numel() / n, &site.caps.target);
+            in_registers(tile, n, log, &x, &y, site)
+        }
         _ => in_two_steps(axis, inner, log, &x, &y, site),
     }
 }
@@ -50,50 +53,75 @@ fn in_registers(
     let l = Launch::new(&k);
     let (source, sink) = (l.read("x", x), l.write("y", y));
     let (count, length) = (l.size("rows", rows), l.size("n", n));
-    let (row, lane) = tile.place(linear_group(&k));
-    let base = row.min(count - 1) * length;
+    let (numbers, lane) = tile.place(linear_group(&k));
     let lanes = tile.lanes;
 
     let scalar = wide(x.ty.dtype);
     let lowest = k.number(scalar, f64::NEG_INFINITY);
-    let mut held: Vec<(Val<'_>, Vec<Val<'_>>)> = Vec::new();
-    for i in 0..tile.loads {
-        let at = tile.position(lane, i);
-        // Loads past the end repeat the row's last vector, so that none waits for a branch.
-        let values = source.load_vec(base + at.min(length - lanes), lanes as u8);
-        let inside = at.lt(length);
-        held.push((at, values.into_iter().map(|v| inside.select(v, lowest)).collect()));
-    }
-    let clusters = Clusters::new(&k, tile.width);
-    let max = held.iter().flat_map(|(_, v)| v.iter().copied()).reduce(|a, b| a.max(b)).unwrap_or(lowest);
+    let mut held: Vec<Held<'_>> = (numbers.into_iter())
+        .map(|row| {
+            let base = row.min(count - 1) * length;
+            let load = |i: u32| {
+                let at = tile.position(lane, i);
+                // Loads past the end repeat the row's last vector, so that none waits for a branch.
+                let values = source.load_vec(base + at.min(length - lanes), lanes as u8);
+                let inside = tile.inside(i, at, length);
+                (at, inside, values.into_iter().map(|v| inside.select(v, lowest)).collect())
+            };
+            Held { live: row.lt(count), base, values: (0..tile.loads).map(load).collect() }
+        })
+        .collect();
+    let clusters = Clusters::once(&k, tile.width);
     // A NaN may get lost here: it comes back in the sum.
-    let max = clusters.join_one(max, |a, b| Reduction::Max.apply(a, b));
-    let mut sums = Vec::new();
-    for (at, values) in &mut held {
-        let inside = at.lt(length);
-        let mut terms = Vec::with_capacity(values.len());
-        for v in values.iter_mut() {
-            // Where the largest is the value itself, a compiler that expects no ∞ would make this 0 of ∞ - ∞.
-            let distance = *v - max.opaque();
-            let term = math::exp(distance);
-            *v = if log { distance } else { term };
-            // Of a row of −∞ every distance is NaN, and so is what lies past its end.
-            terms.push(inside.select(term, k.number(scalar, 0.0)));
+    let largest = held.iter().map(|h| h.all().reduce(|a, b| a.max(b)).unwrap_or(lowest)).collect();
+    let largest = clusters.join(largest, |a, b| pairs(a, b, |a, b| Reduction::Max.apply(a, b)));
+    let mut sums = State::new();
+    let mut unit = k.number(scalar, 1.0);
+    for (held, largest) in held.iter_mut().zip(largest) {
+        // Where the largest is the value itself, a compiler that expects no ∞ would make this 0 of ∞ - ∞.
+        let largest = largest.opaque();
+        let mut terms = Vec::new();
+        for (_, inside, values) in &mut held.values {
+            for v in values {
+                let distance = *v - largest;
+                // All are the same multiple, which the scale takes off.
+                let (term, one) = math::exp_multiple(distance);
+                unit = one;
+                *v = if log { distance } else { term };
+                // Of a row of −∞ every distance is NaN, and so is what lies past its end.
+                terms.push(inside.select(term, k.number(scalar, 0.0)));
+            }
         }
         sums.push(super::rows::sum(terms));
     }
-    let sum = clusters.join_one(super::rows::sum(sums), |a, b| a + b);
-    let scale = if log { math::log(sum) } else { sum.like(1.0) / sum };
-    let live = row.lt(count);
-    for (at, values) in &held {
-        k.if_(live & at.lt(length), || {
-            let results: Vec<Val<'_>> =
-                values.iter().map(|v| if log { *v - scale } else { *v * scale }).collect();
-            sink.store_vec(base + *at, &results);
-        });
+    let sums = clusters.join(sums, |a, b| pairs(a, b, |a, b| a + b));
+    for (held, sum) in held.iter().zip(sums) {
+        let scale = if log { math::log(sum * unit) } else { sum.like(1.0) / sum };
+        for (at, inside, values) in &held.values {
+            k.if_(held.live & *inside, || {
+                let result = values.iter().map(|v| if log { *v - scale } else { *v * scale });
+                sink.store_vec(held.base + *at, &result.collect::<Vec<_>>());
+            });
+        }
     }
     let bound = l.done();
     site.dispatch(k, bound, tile.groups(rows), cost(x, y))
+}
+
+/// What an invocation holds of a row.
+struct Held<'k> {
+    /// Whether there is such a row.
+    live: Val<'k>,
+    /// Where the row begins.
+    base: Val<'k>,
+    /// Positions, whether they are in the row, and the elements from there on.
+    values: Vec<(Val<'k>, Val<'k>, Vec<Val<'k>>)>,
+}
+
+impl<'k> Held<'k> {
+    fn all(&self) -> impl Iterator<Item = Val<'k>> {
+        self.values.iter().flat_map(|(_, _, v)| v.iter().copied())
+    }
 }
 
 fn in_two_steps(
@@ -117,7 +145,7 @@ fn in_two_steps(
     let (source, sink) = (l.read("x", x), l.write("y", y));
     let arrays = states.bind(&l, Access::Read);
     let (count, length) = (l.size("vectors", numel / lanes), l.size("n", n));
-    let work = linear_group(&k) * group + k.local_index();
+    let work = from_the_end(&l, (numel / lanes).div_ceil(group as usize)) * group + k.local_index();
     let columns = (inner > 1).then(|| l.size("inner", inner));
     k.if_(work.lt(count), || {
         let at = work * lanes;
@@ -130,15 +158,24 @@ fn in_two_steps(
                 arrays.iter().map(|a| a.load_vec(first, lanes as u8)).collect()
             }
         };
+        let unit = math::exp_multiple(values[0].like(0.0)).1;
+        let scale = |i: usize| {
+            let (max, sum) = (states[0][i], states[1][i]);
+            // A row whose largest is infinite has no softmax.
+            let sum = math::is_inf(max).select(sum.like(f64::NAN), sum);
+            (max.opaque(), if log { math::log(sum) } else { sum.like(1.0) / sum * unit })
+        };
+        // Along a row all have one.
+        let scales: Vec<(Val<'_>, Val<'_>)> = match columns {
+            None => vec![scale(0); lanes],
+            Some(_) => (0..lanes).map(scale).collect(),
+        };
         let results: Vec<Val<'_>> = values
             .iter()
-            .enumerate()
-            .map(|(i, v)| {
-                let (max, sum) = (states[0][i], states[1][i]);
-                // A row whose largest is infinite has no softmax.
-                let sum = math::is_inf(max).select(sum.like(f64::NAN), sum);
-                let distance = *v - max.opaque();
-                if log { distance - math::log(sum) } else { math::exp(distance) / sum }
+            .zip(scales)
+            .map(|(v, (max, scale))| {
+                let distance = *v - max;
+                if log { distance - scale } else { math::exp_multiple(distance).0 * scale }
             })
             .collect();
         sink.store_vec(at, &results);

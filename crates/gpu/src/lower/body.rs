@@ -11,8 +11,10 @@ use std::sync::Arc;
 use olivine_compile::plan::{MemoryPlan, PlanOptions, plan_graph_with};
 use olivine_ir::{Def, Graph, Op, Tensor, ValueId};
 
+use super::defer::Reading;
+use super::memo::Memo;
 use super::site::{Emitted, Gating, Memory, Site, Target};
-use super::{lower_node, overlaps, reading};
+use super::{overlaps, reading, site};
 use crate::caps::DeviceCaps;
 use crate::kernels;
 
@@ -40,11 +42,13 @@ impl<'g> Body<'g> {
         let mut parts = Vec::new();
         let mut scratch = vec![0; graph.nodes().len()];
         let mut refused = Vec::new();
+        let mut memo = Memo::default();
         for (step, node) in graph.nodes().iter().enumerate() {
             if matches!(node.op, Op::View(_)) {
                 continue;
             }
-            match lower_node(graph, node, caps, &[]) {
+            let site = site(graph, &[node], caps, &[], Reading::default());
+            match site.and_then(|site| memo.lower(&[(&node.op, node.inputs.len())], site)) {
                 Ok(site) => {
                     scratch[step] = site.scratch as usize;
                     parts.push(Part::new(Some(step), node.op.name(), &node.name, site));
@@ -55,8 +59,13 @@ impl<'g> Body<'g> {
         if !refused.is_empty() {
             return Err(refused.join("; "));
         }
-        let options =
-            PlanOptions { alignment: caps.alignment(), in_place: overlaps(caps), scratch: &scratch };
+        let options = PlanOptions {
+            alignment: caps.alignment(),
+            in_place: overlaps(caps),
+            scratch: &scratch,
+            until: &[],
+            absent: &[],
+        };
         let every_time = vec![false; graph.nodes().len()];
         let plan = plan_graph_with(graph, &every_time, &options).map_err(|e| e.to_string())?;
         let mut body = Body { graph, plan, parts };
@@ -226,8 +235,10 @@ impl Placed<'_, '_> {
             },
             Memory::Gate { offset, bytes } => Memory::Gate { offset: self.gates.get(at)? + offset, bytes },
             Memory::Alive => pass.alive,
-            // Nothing of an inner graph is stored.
-            Memory::Moving(_) | Memory::Made(_) | Memory::LoadScratch { .. } => return None,
+            // Nothing of an inner graph is stored, or left to another node.
+            Memory::Moving(_) | Memory::Made(_) | Memory::LoadScratch { .. } | Memory::Left { .. } => {
+                return None;
+            }
         })
     }
 

@@ -17,8 +17,8 @@ pub(crate) struct Launch<'k> {
 /// Bindings of a finished launch.
 #[derive(Clone, Default)]
 pub(crate) struct Bound {
-    pub(super) args: Vec<Memory>,
-    pub(super) params: Vec<u32>,
+    pub(crate) args: Vec<Memory>,
+    pub(crate) params: Vec<u32>,
 }
 
 impl Bound {
@@ -34,6 +34,12 @@ impl Bound {
         if let Some(param) = self.params.get_mut(i) {
             *param = word;
         }
+    }
+
+    /// What buffers are bound to, and the run-time numbers.
+    #[cfg(test)]
+    pub(crate) fn parts(&self) -> (&[Memory], &[u32]) {
+        (&self.args, &self.params)
     }
 
     /// Bindings of a kernel that was not written here: buffers and params in its order.

@@ -4,9 +4,12 @@
 //! Then the planner places values and scratch together, and dispatches are bound to bytes.
 
 pub(crate) mod body;
+mod defer;
 pub(crate) mod launch;
 mod limits;
+mod memo;
 pub(crate) mod site;
+mod together;
 mod values;
 pub(crate) mod walk;
 
@@ -19,10 +22,14 @@ use olivine_ir::{Def, Graph, Node, Op, Tensor, TensorType, ValueId};
 use olivine_kernel::Kernel;
 
 use crate::caps::{Addressing, DeviceCaps};
-use crate::kernels;
+use crate::kernels::{self, Unsummed};
 use crate::program::{BufferId, Dispatch, KernelId, Port, Program, Slice};
+use crate::tune::Decision;
 use crate::{Content, Error};
+use defer::{Reading, summing_readers};
+use memo::Memo;
 use site::{Emitted, Gating, Made, Memory, Operand, Site, Target};
+use together::Together;
 use values::Places;
 
 /// An output that takes over an input's bytes, by their positions: state that stays on the device.
@@ -31,6 +38,8 @@ pub type State = (usize, usize);
 /// A node's dispatches and where it stands.
 struct Lowered<'a> {
     node: &'a Node,
+    /// Its name, and those of the nodes that were lowered with it.
+    name: String,
     step: usize,
     emitted: Vec<Emitted>,
     scratch: u64,
@@ -45,16 +54,53 @@ pub fn lower(compiled: &Compiled, caps: &DeviceCaps, states: &[State]) -> Result
     let graph = &compiled.graph;
     let stored = stored(compiled);
     let mut lowered = Vec::new();
-    let mut refused = Vec::new();
+    let (mut refused, mut decisions) = (Vec::new(), Vec::new());
+    let together = Together::new(compiled, caps);
+    let summing = summing_readers(compiled, &together, caps);
+    let mut unsummed: HashMap<usize, Unsummed> = HashMap::new();
+    let mut memo = Memo::default();
+    let mut until: Vec<usize> = (0..graph.nodes().len()).collect();
     for (step, node) in graph.nodes().iter().enumerate() {
-        if matches!(node.op, Op::View(_)) {
+        let steps = together.at(step);
+        if matches!(node.op, Op::View(_)) || steps.is_empty() {
             continue;
         }
+        let nodes: Vec<&Node> = steps.iter().map(|step| &graph.nodes()[*step]).collect();
+        let ops: Vec<Of<'_>> = nodes.iter().map(|node| (&node.op, node.inputs.len())).collect();
+        steps.iter().for_each(|earlier| until[*earlier] = step);
         // What runs at load itself makes nothing to keep.
         let stored = if compiled.at_load[step] { &[][..] } else { &stored };
-        match lower_node(graph, node, caps, stored) {
-            Ok(Site { emitted, scratch, constants, gates, made, load_scratch, .. }) => {
-                lowered.push(Lowered { node, step, emitted, scratch, constants, gates, made, load_scratch });
+        let reading = Reading { may_leave_parts: summing[step].is_some(), unsummed: unsummed.remove(&step) };
+        let site = site(graph, &nodes, caps, stored, reading);
+        match site.and_then(|site| memo.lower(&ops, site)) {
+            Ok(Site {
+                emitted,
+                scratch,
+                constants,
+                gates,
+                made,
+                load_scratch,
+                left,
+                decisions: of_node,
+                ..
+            }) => {
+                decisions.extend(of_node.into_iter().map(|d| Decision { node: node.name.clone(), ..d }));
+                if let (Some(left), Some(reader)) = (left, summing[step]) {
+                    until[step] = reader.step;
+                    unsummed.insert(reader.step, left.left_by(step, reader.is_kept));
+                }
+                let name = nodes.iter().map(|node| node.name.as_str()).collect::<Vec<_>>().join(" + ");
+                lowered.push(Lowered {
+                    node,
+                    name,
+                    step,
+                    emitted,
+                    scratch,
+                    constants,
+                    gates,
+                    made,
+                    load_scratch,
+                });
             }
             Err(problem) => refused.push(format!("{} `{}`: {problem}", node.op.name(), node.name)),
         }
@@ -67,7 +113,14 @@ pub fn lower(compiled: &Compiled, caps: &DeviceCaps, states: &[State]) -> Result
     for l in &lowered {
         scratch[l.step] = l.scratch as usize;
     }
-    let options = PlanOptions { alignment: caps.alignment(), in_place: overlaps(caps), scratch: &scratch };
+    let absent = absent(graph, &lowered);
+    let options = PlanOptions {
+        alignment: caps.alignment(),
+        in_place: overlaps(caps),
+        scratch: &scratch,
+        until: &until,
+        absent: &absent,
+    };
     let plan = plan_graph_with(graph, &compiled.at_load, &options)?;
 
     let mut places = Places::new(compiled, &plan, caps, states);
@@ -97,7 +150,7 @@ pub fn lower(compiled: &Compiled, caps: &DeviceCaps, states: &[State]) -> Result
                 }
                 _ => places.slice(memory, scratch),
             };
-            let dispatch = program.dispatch(emitted, l.node.op.name(), &l.node.name, slice)?;
+            let dispatch = program.dispatch(emitted, l.node.op.name(), &l.name, slice)?;
             if let Some(dispatch) = dispatch {
                 let list = if at_load || makes.is_some() { &mut program.load } else { &mut program.run };
                 list.push(dispatch);
@@ -118,9 +171,22 @@ pub fn lower(compiled: &Compiled, caps: &DeviceCaps, states: &[State]) -> Result
             program.run.extend(dispatch);
         }
     }
-    let program = program.finish(graph, places);
+    let program = Program { decisions, ..program.finish(graph, places) };
     limits::check_bindings(&program, caps)?;
     Ok(program)
+}
+
+/// For every value whether no dispatch and no output reads or writes it.
+fn absent(graph: &Graph, lowered: &[Lowered<'_>]) -> Vec<bool> {
+    let mut absent = vec![true; graph.values().len()];
+    let args = lowered.iter().flat_map(|l| &l.emitted).flat_map(|emitted| &emitted.bound.args).copied();
+    let outputs = graph.outputs().iter().filter_map(|output| Some(reading(graph, output.value)?.memory));
+    for memory in args.chain(outputs) {
+        if let Memory::Value(id) = memory {
+            absent[id.index()] = false;
+        }
+    }
+    absent
 }
 
 /// A range of a slice.
@@ -176,40 +242,63 @@ fn stored(compiled: &Compiled) -> Vec<bool> {
     compiled.graph.values().iter().map(|value| of(&value.def)).collect()
 }
 
-/// Lowers one node by itself; `stored` tells of every value whether it is.
-fn lower_node<'a>(
+/// Nodes that nothing was emitted for yet; `stored` tells of every value whether it is, `of` what other nodes have to do
+/// with them.
+fn site<'a>(
     graph: &Graph,
-    node: &Node,
+    nodes: &[&Node],
     caps: &'a DeviceCaps,
     stored: &[bool],
+    of: Reading,
 ) -> Result<Site<'a>, String> {
-    let mut operands = Vec::with_capacity(node.inputs.len());
-    for (i, id) in node.inputs.iter().enumerate() {
+    let inputs: Vec<ValueId> = nodes.iter().flat_map(|node| &node.inputs).copied().collect();
+    let outputs = nodes.iter().flat_map(|node| &node.outputs);
+    let mut operands = Vec::with_capacity(inputs.len());
+    for (i, id) in inputs.iter().enumerate() {
         let mut operand = reading(graph, *id).ok_or_else(|| format!("operand {i} has no type"))?;
         operand.stored =
             matches!(operand.memory, Memory::Value(root) if stored.get(root.index()) == Some(&true));
         check_size(&format!("operand {i}"), &operand.ty)?;
         operands.push(operand);
     }
-    let mut targets = Vec::with_capacity(node.outputs.len());
-    for (i, id) in node.outputs.iter().enumerate() {
+    let mut targets = Vec::new();
+    for (i, id) in outputs.enumerate() {
         let ty = graph.ty(*id).map_err(|e| e.to_string())?;
         check_size(&format!("result {i}"), &ty)?;
         targets.push(Target { ty, memory: Memory::Value(*id) });
     }
     let mut site = Site::new(caps, operands, targets);
-    for i in 0..node.inputs.len() {
-        let operand = &site.operands[i];
-        let begins_anywhere = kernels::reads_offset(&node.op) && operand.is_contiguous();
-        if !(reads_strides(&node.op, i) || operand.is_packed() || begins_anywhere) {
-            pack(&mut site, i)?;
-        }
+    if nodes.iter().any(|node| !node.op.bodies().is_empty()) {
+        site.known = inputs.iter().map(|id| graph.as_const(*id).cloned()).collect();
     }
-    if !node.op.bodies().is_empty() {
-        site.known = node.inputs.iter().map(|id| graph.as_const(*id).cloned()).collect();
-    }
-    kernels::lower(&node.op, &mut site)?;
+    (site.may_leave_parts, site.unsummed) = (of.may_leave_parts, of.unsummed);
     Ok(site)
+}
+
+/// An operation and how many operands it has.
+type Of<'o> = (&'o Op, usize);
+
+/// Emits dispatches of a node, or of nodes together.
+fn emit(ops: &[Of<'_>], site: &mut Site<'_>) -> Result<(), String> {
+    let mut first = 0;
+    for (op, count) in ops {
+        for i in 0..*count {
+            let operand = &site.operands[first + i];
+            let begins_anywhere = kernels::reads_offset(op) && operand.is_contiguous();
+            if !(reads_strides(op, i) || operand.is_packed() || begins_anywhere) {
+                pack(site, first + i)?;
+            }
+        }
+        first += count;
+    }
+    match ops {
+        [(op, _)] => kernels::lower(op, site)?,
+        _ => kernels::lower_together(ops, site)?,
+    }
+    if site.unsummed.is_some() {
+        return Err("reads a product whose parts nobody summed".into());
+    }
+    Ok(())
 }
 
 /// Copies an operand that lies in the midst of another value, for kernels that read from the first element on: a weight
@@ -349,6 +438,7 @@ impl Assembler {
             outputs,
             load: self.load,
             run: self.run,
+            decisions: Vec::new(),
         }
     }
 }

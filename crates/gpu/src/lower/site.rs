@@ -1,12 +1,15 @@
 //! What a kernel family sees of its node: operands, targets, scratch, and how to emit dispatches.
 
+use std::fmt::Display;
 use std::sync::Arc;
 
 use olivine_ir::{Tensor, TensorType, ValueId};
 use olivine_kernel::{Builder, Kernel, Val};
 
-use super::launch::Bound;
+use super::launch::{Bound, Launch};
 use crate::caps::DeviceCaps;
+use crate::kernels::Unsummed;
+use crate::tune::Decision;
 
 /// Bytes that get their place when all nodes are lowered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -19,6 +22,8 @@ pub(crate) enum Memory {
     Moving(usize),
     /// A range of the node's scratch.
     Scratch { offset: u64, bytes: u64 },
+    /// A range of the scratch of the graph's `step`-th node, an earlier one, which keeps it for this one.
+    Left { step: usize, offset: u64, bytes: u64 },
     /// The node's i-th table of numbers that lowering computed.
     Constant(usize),
     /// A range of the node's i-th table, which begins where a range may.
@@ -34,7 +39,7 @@ pub(crate) enum Memory {
 }
 
 /// A strided reading of memory; strides and offset count elements.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Operand {
     pub(crate) ty: TensorType,
     pub(crate) strides: Vec<i64>,
@@ -78,7 +83,7 @@ impl Operand {
 }
 
 /// Where a result goes: packed.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Target {
     pub(crate) ty: TensorType,
     pub(crate) memory: Memory,
@@ -119,6 +124,7 @@ pub(crate) struct Emitted {
 }
 
 /// What a node makes of a stored operand at load.
+#[derive(Clone)]
 pub(crate) struct Made {
     /// How, in words: with the operand, all that it depends on.
     pub(crate) how: String,
@@ -127,6 +133,7 @@ pub(crate) struct Made {
 }
 
 /// A node being lowered.
+#[derive(Clone)]
 pub(crate) struct Site<'a> {
     pub(crate) caps: &'a DeviceCaps,
     pub(crate) operands: Vec<Operand>,
@@ -138,10 +145,18 @@ pub(crate) struct Site<'a> {
     pub(crate) gates: u64,
     /// The operands that are constants, of nodes with graphs inside.
     pub(crate) known: Vec<Option<Tensor>>,
+    /// Whether the node that reads this product can sum its parts.
+    pub(crate) may_leave_parts: bool,
+    /// The product's parts, left to that node.
+    pub(crate) left: Option<Unsummed>,
+    /// An earlier product that operands read and whose memory holds nothing yet: its parts, to be taken and summed.
+    pub(crate) unsummed: Option<Unsummed>,
     pub(crate) made: Vec<Made>,
     pub(crate) load_scratch: u64,
     /// Whether what is emitted now makes something at load.
     loading: bool,
+    /// Choices of kernels; the node's name is added later.
+    pub(crate) decisions: Vec<Decision>,
 }
 
 impl<'a> Site<'a> {
@@ -156,9 +171,13 @@ impl<'a> Site<'a> {
             constants: Vec::new(),
             gates: 0,
             known: Vec::new(),
+            may_leave_parts: false,
+            left: None,
+            unsummed: None,
             made: Vec::new(),
             load_scratch: 0,
             loading: false,
+            decisions: Vec::new(),
         }
     }
 
@@ -171,6 +190,28 @@ impl<'a> Site<'a> {
     pub(crate) fn group_size(&self, wish: u32) -> u32 {
         let most = self.caps.target.max_invocations;
         wish.min(if most.is_power_of_two() { most } else { most.next_power_of_two() / 2 })
+    }
+
+    /// The configuration that the device's record has for a class of shapes, if it is among the candidates, else the
+    /// default; the choice is noted. Candidates are all that may be chosen for the shape at hand.
+    pub(crate) fn tuned<C: Copy + PartialEq + Display>(
+        &mut self,
+        family: &'static str,
+        class: String,
+        default: C,
+        mut candidates: Vec<C>,
+    ) -> C {
+        if !candidates.contains(&default) {
+            candidates.insert(0, default);
+        }
+        let names: Vec<String> = candidates.iter().map(C::to_string).collect();
+        let recorded = self.caps.tuning.get(family, &class);
+        let found = recorded.and_then(|config| names.iter().position(|name| name == config));
+        let chosen = found.and_then(|i| candidates.get(i)).copied().unwrap_or(default);
+        let (default, of_chosen) = (default.to_string(), chosen.to_string());
+        let node = String::new();
+        self.decisions.push(Decision { node, family, class, default, chosen: of_chosen, candidates: names });
+        chosen
     }
 
     /// Takes scratch bytes that live while this node runs, or while it makes something at load.
@@ -301,6 +342,12 @@ fn grid(groups: u64, max: [u32; 3]) -> Option<[u32; 3]> {
 pub(crate) fn linear_group(k: &Builder) -> Val<'_> {
     let (x, y, z) = (k.group_id(0), k.group_id(1), k.group_id(2));
     (z * k.group_count(1) + y) * k.group_count(0) + x
+}
+
+/// The same counted from the last of `groups` to the first, for what reads once more what another dispatch has just read:
+/// the last of it may still be in the cache. Numbers past the asked-for count are no group's.
+pub(crate) fn from_the_end<'k>(l: &Launch<'k>, groups: usize) -> Val<'k> {
+    l.size("last", groups.max(1) - 1) - linear_group(l.k())
 }
 
 #[cfg(test)]

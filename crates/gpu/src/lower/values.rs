@@ -209,6 +209,10 @@ impl Places {
                 let all = scratch?;
                 Some(Slice { offset: all.offset + offset, bytes, ..all })
             }
+            Memory::Left { step, offset, bytes } => {
+                let first = self.plan_scratch.get(step).copied().flatten()? as u64;
+                Some(Slice { buffer: self.arena?, offset: first + offset, bytes })
+            }
             // Tables, gates and the like are the node's own; the caller knows where they are.
             Memory::Constant(_)
             | Memory::Row { .. }

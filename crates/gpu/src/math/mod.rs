@@ -225,6 +225,15 @@ pub(crate) fn exp(x: Val<'_>) -> Val<'_> {
     unary(Unary::Exp, x)
 }
 
+/// A multiple of eˣ, the same for all x, for x ≤ 0 and NaN of f32 or f64; and what to multiply it with to get eˣ. Far
+/// below zero it is small, but no zero.
+pub(crate) fn exp_multiple(x: Val<'_>) -> (Val<'_>, Val<'_>) {
+    match x.scalar() {
+        Scalar::F32 => (single::exp_raised(x), x.like(1.0 / (1u128 << 64) as f64)),
+        _ => (exp(x), x.like(1.0)),
+    }
+}
+
 /// eˣ − 1 of f32 or f64.
 pub(crate) fn expm1(x: Val<'_>) -> Val<'_> {
     unary(Unary::Expm1, x)

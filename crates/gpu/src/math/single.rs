@@ -7,8 +7,8 @@ use std::f32::consts::{FRAC_2_SQRT_PI, LOG2_E};
 use olivine_kernel::{Scalar, Val};
 
 use super::bits::{
-    INFINITY, absolute, bits, copysign, float, infinity, is_nan, magnitude, nan, near_zero, negative, pick,
-    power_of_two, scaled,
+    INFINITY, absolute, bits, copysign, float, infinity, is_nan, magnitude, nan, near_zero, nearest,
+    negative, pick, power_of_two, raised, scaled,
 };
 use super::exact::div_near;
 
@@ -37,14 +37,14 @@ pub(super) fn at_most<'k>(x: Val<'k>, high: f64) -> Val<'k> {
 
 /// x + low = n·ln 2 + r, for a small second part: n (i32) and r.
 fn reduce<'k>(x: Val<'k>, low: Option<Val<'k>>) -> (Val<'k>, Val<'k>) {
-    let n = (low.map_or(x, |low| x + low) * LOG2_E).round_even();
+    let (integer, n) = nearest(low.map_or(x, |low| x + low) * LOG2_E);
     // One product with both parts of ln 2 would lose what the parts are for.
     let r = n.fma(-LN2_HIGH, x).opaque();
     let r = match low {
         Some(low) => r + n.fma(-LN2_LOW, low),
         None => n.fma(-LN2_LOW, r),
     };
-    (n.convert(Scalar::I32), r)
+    (integer, r)
 }
 
 /// eʳ − 1 for a reduced r.
@@ -58,6 +58,15 @@ pub(super) fn exp_parts<'k>(x: Val<'k>, low: Option<Val<'k>>) -> (Val<'k>, Val<'
     let (n, r) = reduce(x, low);
     let half = n >> 1;
     (reduced_expm1(r), power_of_two(half), power_of_two(n - half))
+}
+
+/// 2⁶⁴·eˣ for x ≤ 0 and NaN: what is summed and divided by the sum needs no smaller numbers. Below −104 it is what it is
+/// at −104, which is nothing beside e⁰.
+pub(super) fn exp_raised(x: Val<'_>) -> Val<'_> {
+    // A comparison keeps NaN.
+    let held = x.lt(-104.0).select(x.like(-104.0), x);
+    let (n, r) = reduce(held, None);
+    r.fma(r.fma(horner(r, &EXP), 1.0), 1.0) * raised(n)
 }
 
 /// eˣ.

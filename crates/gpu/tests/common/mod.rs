@@ -4,8 +4,8 @@ use olivine_cases::Backend;
 use olivine_compile::{Options, compile};
 use olivine_gpu::{Addressing, Content, DeviceCaps, DeviceKind, Dispatch, Program, lower};
 use olivine_ir::{Data, Graph, Tensor};
-use olivine_kernel::Target;
 use olivine_kernel::interpret::{Device, interpret};
+use olivine_kernel::{Elem, Fragments, MatrixShape, Target};
 
 /// Lowers for a made-up device and interprets every dispatch.
 pub(crate) struct Interpreter {
@@ -34,6 +34,23 @@ impl Interpreter {
         Interpreter::new(&format!("subgroups of {subgroup}"), target, Device::ROUGH)
     }
 
+    /// A device with subgroups of 32 and cooperative matrices of halves and of bytes.
+    #[allow(dead_code, reason = "of use to some of the tests that share this module")]
+    pub(crate) fn with_matrices() -> Self {
+        let shape = |factor, accumulator, k| MatrixShape { factor, accumulator, m: 16, n: 16, k };
+        let mut device = Interpreter::rich(32);
+        device.name = "cooperative matrices".into();
+        device.caps.target.f16 = true;
+        device.caps.target.packed_dot = true;
+        device.caps.target.matrices = vec![
+            shape(Elem::F16, Elem::F32, 16),
+            shape(Elem::BF16, Elem::F32, 16),
+            shape(Elem::I8, Elem::I32, 32),
+        ];
+        device.caps.target.fragments = Some(Fragments::Quads);
+        device
+    }
+
     /// The plainest device with less workgroup memory than any has.
     #[allow(dead_code, reason = "of use to some of the tests that share this module")]
     pub(crate) fn cramped(shared_bytes: u32) -> Self {
@@ -50,6 +67,7 @@ impl Interpreter {
             max_groups: [65535; 3],
             max_buffer_bytes: 1 << 32,
             memory_bytes: 1 << 34,
+            tuning: std::sync::Arc::default(),
         };
         Interpreter { name: name.into(), caps, arithmetic }
     }

@@ -3,5 +3,6 @@
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
 mod limits;
+mod matrices;
 mod runs;
 mod told;

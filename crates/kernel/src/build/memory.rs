@@ -198,6 +198,15 @@ fn atomic<'k>(
     k.compute(expr, Type::Scalar(if elem == Elem::I32 { Scalar::I32 } else { Scalar::U32 }))
 }
 
+impl Builder {
+    /// A cooperative matrix of 16-bit elements from the words of its lanes, as [`Val::matrix_words`] gave them for one
+    /// of the same type.
+    pub fn matrix_of_words<'k>(&'k self, ty: MatrixType, words: &[Val<'k>]) -> Val<'k> {
+        let words = words.iter().map(|w| w.id).collect();
+        self.compute(Expr::MatrixOfWords(ty, words), Type::Matrix(ty))
+    }
+}
+
 fn load_matrix<'k>(
     k: &'k Builder,
     place: Place,

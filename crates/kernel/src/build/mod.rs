@@ -12,7 +12,7 @@ use std::collections::HashMap;
 
 use crate::Error;
 use crate::ir::*;
-use crate::types::{Elem, Scalar, Target, Type};
+use crate::types::{Elem, MatrixType, Scalar, Target, Type};
 
 pub use group::Reduction;
 pub use memory::{Buf, Shared, Var};
@@ -263,6 +263,12 @@ impl Builder {
         if let Some(condition) = holds {
             self.push(Stmt::While { head, condition: condition.id, body });
         }
+    }
+
+    /// A cooperative matrix of the elements that the invocations hold, in the order of [`Val::matrix_parts`].
+    pub fn matrix_of<'k>(&'k self, ty: MatrixType, parts: &[Val<'k>]) -> Val<'k> {
+        let ids = parts.iter().map(|p| p.id).collect();
+        self.compute(Expr::MatrixOf(ty, ids), Type::Matrix(ty))
     }
 
     /// Waits for the whole workgroup; its stores before are seen after.

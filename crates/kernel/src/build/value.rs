@@ -5,7 +5,7 @@ use std::ops;
 
 use super::Builder;
 use crate::ir::*;
-use crate::types::{MatrixType, Scalar, Type};
+use crate::types::{Fragments, MatrixType, Scalar, Type};
 
 /// A value of the kernel being written.
 #[derive(Clone, Copy)]
@@ -294,9 +294,26 @@ impl<'k> Val<'k> {
         self.k.compute(Expr::MatrixMulAdd(self.id, b.id, c.id), c.ty())
     }
 
+    /// The words that this lane holds of a cooperative matrix of 16-bit elements; [`Builder::matrix_of_words`] makes
+    /// the matrix again. Which elements they are is the device's secret.
+    pub fn matrix_words(self, count: u8) -> Vec<Val<'k>> {
+        let word = |i| self.k.compute(Expr::MatrixWord(self.id, i), Type::Scalar(Scalar::U32));
+        (0..count).map(word).collect()
+    }
+
     /// The sum of two cooperative matrices of one type.
     pub fn matrix_add(self, other: Val<'k>) -> Val<'k> {
         self.k.compute(Expr::MatrixBinary(BinaryOp::Add, self.id, other.id), self.ty())
+    }
+
+    /// The elements of a cooperative matrix that this invocation holds; only where the target says which they are.
+    pub fn matrix_parts(self) -> Vec<Val<'k>> {
+        let Type::Matrix(m) = self.ty() else {
+            self.k.fail(format!("parts of {}", self.ty()));
+            return Vec::new();
+        };
+        let part = |i| self.k.compute(Expr::MatrixPart(self.id, i), Type::Scalar(m.elem.scalar()));
+        (0..Fragments::COUNT).map(part).collect()
     }
 
     /// A cooperative matrix times a number of its element type.

@@ -7,7 +7,7 @@ use crate::types::Elem;
 
 impl Run<'_> {
     /// The bytes behind a place, its element type and the scalars of one of its elements.
-    fn memory(&mut self, place: Place) -> Result<(&mut Vec<u8>, Elem, usize), Error> {
+    pub(super) fn memory(&mut self, place: Place) -> Result<(&mut Vec<u8>, Elem, usize), Error> {
         let missing = || invalid("no such memory");
         match place {
             Place::Arg(id) => {
@@ -75,7 +75,7 @@ impl Run<'_> {
     }
 }
 
-fn widen(elem: Elem, raw: u64) -> u64 {
+pub(super) fn widen(elem: Elem, raw: u64) -> u64 {
     match elem {
         Elem::F16 => u64::from(arithmetic::half(raw as u16).to_bits()),
         Elem::BF16 => raw << 16,
@@ -86,7 +86,7 @@ fn widen(elem: Elem, raw: u64) -> u64 {
     }
 }
 
-fn narrow(elem: Elem, bits: u64) -> u64 {
+pub(super) fn narrow(elem: Elem, bits: u64) -> u64 {
     match elem {
         Elem::F16 => u64::from(crate::build::half_bits(f32::from_bits(bits as u32))),
         Elem::BF16 => {

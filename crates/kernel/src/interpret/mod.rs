@@ -4,6 +4,7 @@
 //! and sums of an fma rounded apart, and the device's own functions a few units off.
 
 mod arithmetic;
+mod matrix;
 mod memory;
 
 use crate::Error;
@@ -82,6 +83,8 @@ struct Run<'a> {
     /// Values, all invocations of one value side by side.
     values: Vec<Register>,
     vars: Vec<Register>,
+    /// Cooperative matrices, row by row; registers hold their numbers.
+    matrices: Vec<Vec<u64>>,
     width: usize,
 }
 
@@ -108,6 +111,7 @@ impl<'a> Run<'a> {
             shared: kernel.shared.iter().map(|s| vec![0xcd; s.bytes() as usize]).collect(),
             values: vec![[0; 4]; kernel.values.len() * width],
             vars: vec![[0; 4]; kernel.vars.len() * width],
+            matrices: Vec::new(),
             width,
         }
     }
@@ -187,7 +191,9 @@ impl<'a> Run<'a> {
                     self.store(Place::Shared(*shared), at, Some(*part), &[what])?;
                 }
             }
-            Stmt::StoreMatrix { .. } => return Err(Error::Missing("cooperative matrices".into())),
+            Stmt::StoreMatrix { place, index, layout, value } => {
+                self.store_matrix(*place, *index, *layout, *value, active)?;
+            }
             Stmt::If { condition, then, otherwise } => {
                 for (block, want) in [(then, true), (otherwise, false)] {
                     let inside = self.masked(active, |run, l| (run.get(*condition, l) != 0) == want);
@@ -272,6 +278,20 @@ impl<'a> Run<'a> {
         if let Expr::Subgroup(op, x, other) = &def.expr {
             return self.among_lanes(value, *op, *x, *other, active);
         }
+        let of_matrices = matches!(
+            def.expr,
+            Expr::MatrixSplat(..)
+                | Expr::MatrixLoad { .. }
+                | Expr::MatrixMulAdd(..)
+                | Expr::MatrixBinary(..)
+                | Expr::MatrixOfWords(..)
+                | Expr::MatrixWord(..)
+                | Expr::MatrixPart(..)
+                | Expr::MatrixOf(..)
+        );
+        if of_matrices {
+            return self.among_matrices(value, &def.expr, def.ty, active);
+        }
         for lane in (0..self.width).filter(|l| active[*l]) {
             let result = self.expr(&def.expr, def.ty, lane)?;
             self.values[value.index() * self.width + lane] = result;
@@ -353,7 +373,11 @@ impl<'a> Run<'a> {
             Expr::MatrixSplat(..)
             | Expr::MatrixLoad { .. }
             | Expr::MatrixMulAdd(..)
-            | Expr::MatrixBinary(..) => return Err(Error::Missing("cooperative matrices".into())),
+            | Expr::MatrixBinary(..)
+            | Expr::MatrixOfWords(..)
+            | Expr::MatrixWord(..)
+            | Expr::MatrixPart(..)
+            | Expr::MatrixOf(..) => return Err(invalid("a cooperative matrix out of place")),
         })
     }
 
@@ -402,6 +426,7 @@ impl<'a> Run<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::types::{Fragments, MatrixType, MatrixUse};
     use crate::{Access, Builder, Elem, Reduction, Target};
 
     fn bytes(x: &[u32]) -> Vec<u8> {
@@ -422,6 +447,44 @@ mod tests {
             interpret(&kernel, size, [1, 1, 1], &mut buffers, &[], Device::EXACT).expect("it runs");
             assert_eq!(buffers[1], bytes(&[2016; 64]));
         }
+    }
+
+    #[test]
+    fn matrices_are_multiplied_taken_apart_and_put_together() {
+        let shape = crate::MatrixShape { factor: Elem::F16, accumulator: Elem::F32, m: 16, n: 16, k: 16 };
+        let target = Target {
+            subgroup: Some(32),
+            matrices: vec![shape],
+            fragments: Some(Fragments::Quads),
+            ..Target::plain()
+        };
+        let ty = |elem, role| MatrixType { elem, rows: 16, columns: 16, role };
+        let (left, right) = (ty(Elem::F16, MatrixUse::A), ty(Elem::F16, MatrixUse::B));
+        let sum = ty(Elem::F32, MatrixUse::Accumulator);
+        // y = (x + 1)·xᵀ + x, the ones added to the elements that lanes hold.
+        let k = Builder::new("matrices", 32, &target);
+        let (x, y) = (k.arg("x", Elem::F16, Access::Read), k.arg("y", Elem::F32, Access::ReadWrite));
+        let (zero, stride) = (k.u32(0), k.u32(16));
+        let more: Vec<_> =
+            x.load_matrix(left, zero, stride, false).matrix_parts().iter().map(|p| *p + 1.0).collect();
+        let old = y.load_matrix(sum, zero, stride, false);
+        let transposed = x.load_matrix(right, zero, stride, true);
+        let product = k.var(k.matrix_of(left, &more).matrix_mul_add(transposed, old));
+        y.store_matrix(zero, stride, false, product.get());
+        let kernel = k.finish().expect("a valid kernel");
+        let number = |i: usize| (i % 7) as f32 - 2.0;
+        let halves = (0..256).flat_map(|i| crate::build::half_bits(number(i)).to_le_bytes()).collect();
+        let floats = (0..256).flat_map(|i| number(i).to_le_bytes()).collect();
+        let mut buffers = [halves, floats];
+        interpret(&kernel, 32, [1, 1, 1], &mut buffers, &[], Device::EXACT).expect("it runs");
+        let expected: Vec<u8> = (0..256)
+            .flat_map(|i| {
+                let (row, column) = (i / 16 * 16, i % 16 * 16);
+                let terms = (0..16).map(|d| (number(row + d) + 1.0) * number(column + d));
+                (terms.sum::<f32>() + number(i)).to_le_bytes()
+            })
+            .collect();
+        assert_eq!(buffers[1], expected);
     }
 
     #[test]

@@ -104,6 +104,10 @@ impl Printer<'_> {
             }
             Expr::MatrixMulAdd(a, b, c) => self.matrix_mul_add(*a, *b, *c, ty),
             Expr::MatrixBinary(op, a, b) => self.matrix_binary(*op, *a, *b, ty),
+            Expr::MatrixOfWords(matrix, words) => self.matrix_of_words(*matrix, words, ty),
+            Expr::MatrixWord(matrix, i) => self.matrix_word(*matrix, *i, ty),
+            Expr::MatrixPart(matrix, part) => self.matrix_part(*matrix, *part, ty),
+            Expr::MatrixOf(matrix, parts) => self.matrix_from_parts(*matrix, parts, ty),
         }
     }
 

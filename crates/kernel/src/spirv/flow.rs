@@ -127,7 +127,7 @@ impl Printer<'_> {
 
     fn barrier(&mut self, scope: Scope) {
         let mut semantics = MemorySemantics::ACQUIRE_RELEASE | MemorySemantics::WORKGROUP_MEMORY;
-        if !self.is_logical() {
+        if self.m.vulkan {
             semantics |= MemorySemantics::MAKE_AVAILABLE | MemorySemantics::MAKE_VISIBLE;
         }
         if self.communicates {

@@ -152,7 +152,7 @@ impl Printer<'_> {
 
     /// The scope of atomics on buffers: GLSL's memory model has no queue families.
     pub(super) fn device_scope(&self) -> Scope {
-        if self.is_logical() { Scope::Device } else { Scope::QueueFamily }
+        if self.m.vulkan { Scope::QueueFamily } else { Scope::Device }
     }
 
     fn atomic_at(

@@ -12,16 +12,8 @@ use crate::Error;
 use crate::ir::*;
 use crate::types::{Elem, MatrixType, MatrixUse, Scalar, Type};
 
-/// Cooperative matrices want Vulkan's memory model.
-fn no_bindings() -> Error {
-    Error::Missing("cooperative matrices with bindings".into())
-}
-
 impl Printer<'_> {
     pub(super) fn matrix_type(&mut self, ty: MatrixType) -> Result<Id, Error> {
-        if self.is_logical() {
-            return Err(no_bindings());
-        }
         self.m.extension("SPV_KHR_cooperative_matrix");
         self.m.capability(Capability::CooperativeMatrixKHR);
         let component = self.component(ty.elem)?;
@@ -37,6 +29,10 @@ impl Printer<'_> {
 
     fn component(&mut self, elem: Elem) -> Result<Id, Error> {
         match elem {
+            // wgpu enables neither their registers nor their storage.
+            Elem::BF16 | Elem::I8 | Elem::U8 if self.is_logical() => {
+                Err(Error::Missing(format!("cooperative matrices of {elem} with bindings")))
+            }
             Elem::F16 => Ok(self.m.float(16)),
             Elem::BF16 => Ok(self.m.bfloat()),
             Elem::I8 | Elem::U8 => {
@@ -111,6 +107,33 @@ impl Printer<'_> {
         }
     }
 
+    /// An element as a register: wider than some components.
+    pub(super) fn matrix_part(&mut self, matrix: Value, part: u8, ty: Id) -> Result<Id, Error> {
+        let elem = self.matrix_of(matrix)?.elem;
+        let (id, component) = (self.value(matrix)?, self.component(elem)?);
+        let found = self.op(Op::CompositeExtract, component, &[id, u32::from(part)]);
+        Ok(match elem {
+            Elem::F16 | Elem::BF16 => self.op(Op::FConvert, ty, &[found]),
+            Elem::I8 => self.op(Op::SConvert, ty, &[found]),
+            Elem::U8 => self.op(Op::UConvert, ty, &[found]),
+            _ => found,
+        })
+    }
+
+    pub(super) fn matrix_from_parts(
+        &mut self,
+        matrix: MatrixType,
+        parts: &[Value],
+        ty: Id,
+    ) -> Result<Id, Error> {
+        let mut whole = self.m.zero(ty);
+        for (i, part) in parts.iter().enumerate() {
+            let component = self.as_component(matrix.elem, *part)?;
+            whole = self.op(Op::CompositeInsert, ty, &[component, whole, i as u32]);
+        }
+        Ok(whole)
+    }
+
     pub(super) fn matrix_load(
         &mut self,
         matrix: MatrixType,
@@ -179,6 +202,51 @@ impl Printer<'_> {
         Ok(())
     }
 
+    /// A pointer to a component that the lane holds of a matrix in a variable.
+    fn part_place(&mut self, variable: Id, component: Id, i: u32) -> Id {
+        let pointer = self.m.pointer(StorageClass::Function, component);
+        let i = self.m.u32(i);
+        self.op(Op::AccessChain, pointer, &[variable, i])
+    }
+
+    pub(super) fn matrix_of_words(
+        &mut self,
+        matrix: MatrixType,
+        words: &[Value],
+        ty: Id,
+    ) -> Result<Id, Error> {
+        let component = self.component(matrix.elem)?;
+        let pair = self.m.vector(component, 2);
+        let variable = self.local(ty);
+        for (i, word) in (0u32..).zip(words) {
+            let word = self.value(*word)?;
+            let both = self.op(Op::Bitcast, pair, &[word]);
+            for half in 0..2 {
+                let part = self.op(Op::CompositeExtract, component, &[both, half]);
+                let place = self.part_place(variable, component, 2 * i + half);
+                self.act(Op::Store, &[place, part]);
+            }
+        }
+        Ok(self.op(Op::Load, ty, &[variable]))
+    }
+
+    pub(super) fn matrix_word(&mut self, matrix: Value, i: u8, ty: Id) -> Result<Id, Error> {
+        let component = self.component(self.matrix_of(matrix)?.elem)?;
+        let value = self.value(matrix)?;
+        let matrix_ty = self.matrix_type(self.matrix_of(matrix)?)?;
+        let variable = self.local(matrix_ty);
+        self.act(Op::Store, &[variable, value]);
+        let halves: Vec<Id> = (0..2)
+            .map(|half| {
+                let place = self.part_place(variable, component, 2 * u32::from(i) + half);
+                self.op(Op::Load, component, &[place])
+            })
+            .collect();
+        let pair = self.m.vector(component, 2);
+        let both = self.op(Op::CompositeConstruct, pair, &halves);
+        Ok(self.op(Op::Bitcast, ty, &[both]))
+    }
+
     /// Layout and stride as operands.
     fn matrix_layout(&mut self, layout: MatrixLayout) -> Result<[Id; 2], Error> {
         let order = match layout.column_major {
@@ -202,8 +270,10 @@ impl Printer<'_> {
                 Ok((pointer, self.shared_operands().to_vec()))
             }
             Place::Arg(arg) => {
-                let Reach::Pointers(arguments) = self.reach else { return Err(no_bindings()) };
                 let elem = self.arg(arg)?.elem;
+                let Reach::Pointers(arguments) = self.reach else {
+                    return self.bound_matrix(arg, index, elem);
+                };
                 let mut element = self.memory_type(elem);
                 if (elem, matrix.elem) == (Elem::BF16, Elem::BF16) {
                     element = self.m.bfloat();
@@ -224,7 +294,17 @@ impl Printer<'_> {
         }
     }
 
-    /// The first and the last element of a buffer that a matrix takes, as u64.
+    /// The same with bindings.
+    fn bound_matrix(&mut self, arg: ArgId, index: Value, elem: Elem) -> Result<(Id, Vec<u32>), Error> {
+        if self.in_words(elem) {
+            return Err(Error::Missing(format!("cooperative matrices in a binding of {elem}")));
+        }
+        let element = self.memory_type(elem);
+        let pointer = self.bound_pointer(arg, index, element, elem.size())?;
+        Ok((pointer, self.arg_operands(arg, elem.size())?))
+    }
+
+    /// The first and the last element of a buffer that a matrix takes, as checks count them: u64, with bindings u32.
     fn matrix_span(
         &mut self,
         arg: ArgId,
@@ -238,9 +318,14 @@ impl Printer<'_> {
         };
         let held = self.arg(arg)?.elem.size();
         let elements = (run * matrix.elem.size()).div_ceil(held).max(1);
-        let ty = self.m.uint(64);
-        let (first, stride) = (self.wide_index(index)?, self.wide_index(layout.stride)?);
-        let (runs, rest) = (self.m.u64(u64::from(runs.max(1) - 1)), self.m.u64(u64::from(elements - 1)));
+        let (runs, rest) = (runs.max(1) - 1, elements - 1);
+        let (ty, first, stride, runs, rest) = if self.is_logical() {
+            let (first, stride) = (self.word_index(index)?, self.word_index(layout.stride)?);
+            (self.m.uint(32), first, stride, self.m.u32(runs), self.m.u32(rest))
+        } else {
+            let (first, stride) = (self.wide_index(index)?, self.wide_index(layout.stride)?);
+            (self.m.uint(64), first, stride, self.m.u64(runs.into()), self.m.u64(rest.into()))
+        };
         let far = self.op(Op::IMul, ty, &[stride, runs]);
         let far = self.op(Op::IAdd, ty, &[far, rest]);
         let last = self.op(Op::IAdd, ty, &[first, far]);

@@ -135,23 +135,22 @@ impl<'a> Printer<'a> {
     }
 
     /// What stands behind the pointer of a buffer access: its alignment, and whether other invocations' accesses to
-    /// it are ordered by barriers. Bindings know both by themselves.
+    /// it are ordered by barriers. Bindings know the one by themselves, and in GLSL's memory model the other.
     pub(super) fn arg_operands(&mut self, arg: ArgId, align: u32) -> Result<Vec<u32>, Error> {
-        if self.is_logical() {
-            return Ok(Vec::new());
-        }
-        let mut mask = MemoryAccess::ALIGNED;
-        if self.communicates && self.arg(arg)?.access == Access::ReadWrite {
-            mask |= MemoryAccess::NON_PRIVATE_POINTER;
-        }
-        Ok(vec![mask.bits(), align])
+        let ordered = self.communicates && self.arg(arg)?.access == Access::ReadWrite;
+        let order = if ordered { MemoryAccess::NON_PRIVATE_POINTER } else { MemoryAccess::NONE };
+        Ok(match (self.is_logical(), self.m.vulkan && ordered) {
+            (true, false) => Vec::new(),
+            (true, true) => vec![order.bits()],
+            (false, _) => vec![(MemoryAccess::ALIGNED | order).bits(), align],
+        })
     }
 
     /// What stands behind the pointer of an access to workgroup memory: that barriers order it, where the memory model
     /// wants to be told.
     pub(super) fn shared_operands(&self) -> &'static [u32] {
         const NON_PRIVATE: [u32; 1] = [MemoryAccess::NON_PRIVATE_POINTER.bits()];
-        if self.is_logical() { &[] } else { &NON_PRIVATE }
+        if self.m.vulkan { &NON_PRIVATE } else { &[] }
     }
 
     // Workgroup arrays.

@@ -64,7 +64,8 @@ pub enum Addressing {
         push_bytes: u32,
     },
     /// By bindings, described by [`Interface::new`] of the kernel. Nothing is asked of the device that wgpu does not
-    /// enable: no memory model but GLSL's, no 8-bit types, no subgroup operations on types that are not 32 bits wide.
+    /// enable: no memory model but GLSL's except with cooperative matrices, no 8-bit types, no subgroup operations on
+    /// types that are not 32 bits wide.
     Bindings {
         /// Bytes of push constants that the params may take.
         immediate_bytes: u32,
@@ -177,7 +178,11 @@ impl<'a> Printer<'a> {
                 Reach::Bindings { params: interface.params, report: interface.report_binding(), storage16 }
             }
         };
-        let mut m = Module::new(matches!(reach, Reach::Bindings { .. }));
+        let logical = matches!(reach, Reach::Bindings { .. });
+        // Cooperative matrices want Vulkan's memory model, and bring it along where wgpu enables them.
+        let types = kernel.values.iter().map(|d| d.ty).chain(kernel.vars.iter().copied());
+        let matrices = types.into_iter().any(|ty| matches!(ty, Type::Matrix(_)));
+        let mut m = Module::new(logical, matrices || !logical);
         m.mode(ExecutionMode::LocalSize, &[kernel.group, 1, 1]);
         let main = m.main;
         m.name(main, &kernel.name);

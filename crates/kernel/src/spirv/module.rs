@@ -42,6 +42,8 @@ fn put_string(to: &mut Vec<u32>, op: Op, before: &[u32], text: &str, after: &[u3
 pub(super) struct Module {
     /// Bindings instead of pointers.
     logical: bool,
+    /// Vulkan's memory model instead of GLSL's.
+    pub(super) vulkan: bool,
     next: Id,
     capabilities: BTreeSet<u32>,
     extensions: BTreeSet<&'static str>,
@@ -60,16 +62,25 @@ pub(super) struct Module {
 }
 
 impl Module {
-    pub(super) fn new(logical: bool) -> Self {
+    /// A module with bindings or with pointers, and in one of the memory models; pointers go with Vulkan's.
+    pub(super) fn new(logical: bool, vulkan: bool) -> Self {
         let mut capabilities = vec![Capability::Shader];
+        let mut extensions = BTreeSet::new();
         if !logical {
-            capabilities.extend([Capability::PhysicalStorageBufferAddresses, Capability::VulkanMemoryModel]);
+            capabilities.push(Capability::PhysicalStorageBufferAddresses);
+        }
+        if vulkan {
+            capabilities.push(Capability::VulkanMemoryModel);
+            if logical {
+                extensions.insert("SPV_KHR_vulkan_memory_model");
+            }
         }
         Module {
             logical,
+            vulkan,
             next: 3,
             capabilities: capabilities.into_iter().map(|c| c as u32).collect(),
-            extensions: BTreeSet::new(),
+            extensions,
             modes: Vec::new(),
             names: Vec::new(),
             decorations: Vec::new(),
@@ -295,10 +306,11 @@ impl Module {
         let void = self.void();
         let signature = self.ty(Op::TypeFunction, &[void]);
         let mut words = Vec::with_capacity(256 + self.globals.len() + self.functions.len() + body.len());
-        let (version, addressing, memory) = match self.logical {
-            true => (LOGICAL_VERSION, AddressingModel::Logical, MemoryModel::GLSL450),
-            false => (POINTER_VERSION, AddressingModel::PhysicalStorageBuffer64, MemoryModel::Vulkan),
+        let (version, addressing) = match self.logical {
+            true => (LOGICAL_VERSION, AddressingModel::Logical),
+            false => (POINTER_VERSION, AddressingModel::PhysicalStorageBuffer64),
         };
+        let memory = if self.vulkan { MemoryModel::Vulkan } else { MemoryModel::GLSL450 };
         words.extend([MAGIC_NUMBER, version, 0, self.next, 0]);
         for capability in &self.capabilities {
             put(&mut words, Op::Capability, &[*capability]);

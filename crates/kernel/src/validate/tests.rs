@@ -11,6 +11,7 @@ fn full() -> Target {
         i64: true,
         packed_dot: true,
         matrices: vec![shape(Elem::F16, Elem::F32)],
+        fragments: Some(Fragments::Quads),
         max_invocations: 1024,
         shared_bytes: 16384,
     }
@@ -485,6 +486,44 @@ fn matrices_are_those_of_the_target() {
         let a = k.arg("a", Elem::F16, Access::ReadWrite);
         let m = a.load_matrix(half, k.u32(0), k.u32(16), false);
         k.if_(k.lane().eq(0), || a.store_matrix(k.u32(0), k.u32(16), false, m));
+    });
+}
+
+#[test]
+fn elements_of_matrices_are_held_where_the_target_says() {
+    let ty = |elem, role| MatrixType { elem, rows: 16, columns: 16, role };
+    let (half, sum) = (ty(Elem::F16, MatrixUse::A), ty(Elem::F32, MatrixUse::Accumulator));
+    let kernel = keeps(|k, _| {
+        let y = k.arg("y", Elem::F32, Access::ReadWrite);
+        let parts = y.load_matrix(sum, k.u32(0), k.u32(16), false).matrix_parts();
+        let twice: Vec<Val<'_>> = parts.iter().map(|p| *p + *p).collect();
+        let product = k
+            .matrix_of(half, &twice)
+            .matrix_mul_add(k.f32(1.0).splat(ty(Elem::F16, MatrixUse::B)), k.matrix_of(sum, &parts));
+        y.store_matrix(k.u32(0), k.u32(16), false, product);
+    });
+    refused(validate(&kernel, &Target { fragments: None, ..full() }), "no elements of f32[16x16]Accumulator");
+    broken("part 8 of", &kernel, |k| {
+        for def in &mut k.values {
+            if let Expr::MatrixPart(_, part) = &mut def.expr {
+                *part = 8;
+            }
+        }
+    });
+    broken("of 7 parts", &kernel, |k| {
+        for def in &mut k.values {
+            if let Expr::MatrixOf(_, parts) = &mut def.expr {
+                parts.pop();
+            }
+        }
+    });
+    breaks("parts of f16[16x16]B", |k, x| {
+        let parts = k.f32(1.0).splat(ty(Elem::F16, MatrixUse::B)).matrix_parts();
+        x.store(k.u32(0), parts[0].bitcast(Scalar::U32));
+    });
+    breaks("a cooperative matrix in control flow", |k, x| {
+        let m = k.f32(1.0).splat(sum);
+        k.if_(k.lane().eq(0), || x.store(k.u32(0), m.matrix_parts()[0].bitcast(Scalar::U32)));
     });
 }
 

@@ -3,7 +3,7 @@
 use super::scope::Scope;
 use crate::Error;
 use crate::ir::*;
-use crate::types::{Elem, MatrixType, MatrixUse, Scalar, Type};
+use crate::types::{Elem, Fragments, MatrixType, MatrixUse, Scalar, Type};
 
 const BOOL: Type = Type::Scalar(Scalar::Bool);
 const F32: Type = Type::Scalar(Scalar::F32);
@@ -151,6 +151,41 @@ impl Scope<'_, '_> {
                     _ => return self.wrong(at, format_args!("{op:?} of matrices")),
                 }
                 Type::Matrix(m)
+            }
+            Expr::MatrixOfWords(m, words) => {
+                self.words(at, *m, words.len())?;
+                for word in words {
+                    self.expect(*word, U32, format_args!("%{}: a word of a matrix", at.0))?;
+                }
+                Type::Matrix(*m)
+            }
+            Expr::MatrixWord(matrix, i) => {
+                let Type::Matrix(m) = self.ty(*matrix)? else {
+                    return self.wrong(at, format_args!("%{} is no matrix", matrix.0));
+                };
+                self.words(at, m, self.lane_words(m))?;
+                if usize::from(*i) >= self.lane_words(m) {
+                    return self.wrong(at, format_args!("word {i} of {}", Type::Matrix(m)));
+                }
+                U32
+            }
+            Expr::MatrixPart(matrix, part) => {
+                let Type::Matrix(m) = self.ty(*matrix)? else {
+                    return self.wrong(at, format_args!("%{} is no matrix", matrix.0));
+                };
+                self.fragments(at, m)?;
+                if *part >= Fragments::COUNT {
+                    return self.wrong(at, format_args!("part {part} of {}", Type::Matrix(m)));
+                }
+                Type::Scalar(m.elem.scalar())
+            }
+            Expr::MatrixOf(ty, parts) => {
+                self.fragments(at, *ty)?;
+                if parts.len() != usize::from(Fragments::COUNT) {
+                    return self.wrong(at, format_args!("{} of {} parts", Type::Matrix(*ty), parts.len()));
+                }
+                parts.iter().try_for_each(|part| self.matrix_number(at, *ty, *part))?;
+                Type::Matrix(*ty)
             }
         };
         match ty {
@@ -355,6 +390,30 @@ impl Scope<'_, '_> {
             return Ok(());
         }
         self.wrong(at, format_args!("%{} is {found}, the matrix {}", number.0, Type::Matrix(m)))
+    }
+
+    /// Words that each lane holds of a matrix of 16-bit elements.
+    fn lane_words(&self, m: MatrixType) -> usize {
+        let lanes = self.rules.target.subgroup.unwrap_or(1).max(1);
+        (m.rows * m.columns / 2 / lanes) as usize
+    }
+
+    /// Checks that a matrix is so many words in each lane.
+    fn words(&self, at: Value, m: MatrixType, count: usize) -> Result<(), Error> {
+        let halves = matches!(m.elem, Elem::F16 | Elem::BF16);
+        if halves && count > 0 && count == self.lane_words(m) {
+            return Ok(());
+        }
+        self.wrong(at, format_args!("{} as {count} words of a lane", Type::Matrix(m)))
+    }
+
+    /// Checks that it is known which elements of a matrix an invocation holds.
+    fn fragments(&self, at: Value, m: MatrixType) -> Result<(), Error> {
+        match self.rules.target.fragments {
+            Some(fragments) if fragments.covers(m) => Ok(()),
+            Some(_) => self.wrong(at, format_args!("parts of {}", Type::Matrix(m))),
+            None => self.rules.missing(format_args!("elements of {}", Type::Matrix(m))),
+        }
     }
 
     /// Checks a matrix's access to memory.

@@ -163,7 +163,13 @@ impl Levels<'_, '_> {
                 self.divergent(&format!("%{}: subgroup {op:?}", at.0), flow)
             }
             Expr::MatrixLoad { index, layout, .. } => self.matrix(*index, layout, flow),
-            Expr::MatrixSplat(..) | Expr::MatrixMulAdd(..) | Expr::MatrixBinary(..)
+            Expr::MatrixSplat(..)
+            | Expr::MatrixMulAdd(..)
+            | Expr::MatrixBinary(..)
+            | Expr::MatrixOfWords(..)
+            | Expr::MatrixWord(..)
+            | Expr::MatrixPart(..)
+            | Expr::MatrixOf(..)
                 if flow.level > Level::Subgroup =>
             {
                 self.divergent(&format!("%{}: a cooperative matrix", at.0), flow)
@@ -245,7 +251,8 @@ impl Levels<'_, '_> {
                     level => level.max(self.of(*a).min(Level::Subgroup)),
                 },
             },
-            Expr::MatrixLoad { .. } => Level::Subgroup,
+            Expr::MatrixLoad { .. } | Expr::MatrixOfWords(..) | Expr::MatrixOf(..) => Level::Subgroup,
+            Expr::MatrixWord(..) | Expr::MatrixPart(..) => Level::Invocation,
         }
     }
 

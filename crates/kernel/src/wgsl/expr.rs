@@ -182,6 +182,12 @@ impl<'k> Printer<'k> {
                 format!("coopMultiplyAdd({a}, {b}, {c})")
             }
             Expr::MatrixBinary(op, a, b) => self.matrix_binary(*op, *a, *b)?,
+            Expr::MatrixOfWords(..) | Expr::MatrixWord(..) => {
+                return Err(Error::Missing("the words of cooperative matrices in WGSL".into()));
+            }
+            Expr::MatrixPart(..) | Expr::MatrixOf(..) => {
+                return Err(Error::Missing("elements of cooperative matrices in WGSL".into()));
+            }
         };
         self.line(format_args!("let v{} = {text};", value.0));
         Ok(())

@@ -17,6 +17,7 @@ pub(crate) fn rich() -> Target {
             product(Elem::I8, Elem::I32, 32),
             product(Elem::U8, Elem::U32, 32),
         ],
+        fragments: Some(Fragments::Quads),
         max_invocations: 1024,
         shared_bytes: 49152,
     }

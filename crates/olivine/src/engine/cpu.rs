@@ -4,11 +4,11 @@ use std::any::Any;
 use std::ops::Range;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use olivine_compile::Compiled;
 use olivine_cpu::{Executable, Threads, Weights};
-use olivine_gpu::Take;
+use olivine_gpu::{Record, Take};
 use olivine_ir::{Data, Tensor, TensorType, TensorView};
 use olivine_kernel::Kernel;
 
@@ -23,7 +23,7 @@ pub(crate) struct CpuEngine {
 }
 
 impl Engine for CpuEngine {
-    fn model(&self) -> Arc<dyn Model> {
+    fn model(&self, _: Option<Arc<Record>>) -> Arc<dyn Model> {
         let (threads, checked) = (self.threads.clone(), self.checked);
         Arc::new(CpuModel { threads, checked, weights: Arc::new(Weights::new()) })
     }
@@ -136,6 +136,21 @@ impl Prepared for CpuPrepared {
         };
         Ok(times.into_iter().map(step).collect())
     }
+
+    fn time(&self, inputs: &[Given<'_>], runs: u32) -> Result<(Duration, Vec<DeviceTensor>), Error> {
+        let mut results = zeros(self.outputs());
+        let began = Instant::now();
+        for _ in 0..runs.max(1) {
+            write_results(&mut results.iter_mut().collect::<Vec<_>>(), |targets| self.run(inputs, targets))?;
+        }
+        let time = began.elapsed() / runs.max(1);
+        let types = self.outputs().iter().map(|(_, ty)| *ty);
+        let hold = |(ty, data): (TensorType, Data)| {
+            let held = Held(Tensor::from_data(ty.shape, data)?);
+            Ok(DeviceTensor::new(ty, Arc::new(held)))
+        };
+        Ok((time, types.zip(results).map(hold).collect::<Result<_, Error>>()?))
+    }
 }
 
 /// A run on a thread of its own.
@@ -185,6 +200,10 @@ impl Resident for Held {
         if let Some(from) = self.0.data().as_bytes().get(elements.start * size..elements.end * size) {
             into.copy_from_slice(from);
         }
+        Ok(())
+    }
+
+    fn spoil(&self) -> Result<(), Error> {
         Ok(())
     }
 

@@ -3,9 +3,13 @@
 use std::any::Any;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use olivine_compile::Compiled;
-use olivine_gpu::{Driver, Executable, Feed, Program, Run, Take, Weights, lower};
+use olivine_gpu::{
+    DeviceCaps, Driver, Executable, Feed, Finding, Program, Record, Run, Take, Weights, lower, proven,
+    try_matrices,
+};
 use olivine_ir::{Tensor, TensorType};
 use olivine_kernel::Kernel;
 
@@ -15,6 +19,8 @@ use crate::Error;
 /// A device opened by a driver.
 pub(crate) struct GpuEngine<D: Driver> {
     pub(crate) driver: Arc<D>,
+    /// What the driver's device can do, with the record that the session tunes by.
+    pub(crate) caps: DeviceCaps,
     pub(crate) checked: bool,
     /// Messages of the driver's validation layer so far.
     pub(crate) messages: fn(&D) -> Vec<String>,
@@ -25,14 +31,20 @@ pub(crate) struct GpuEngine<D: Driver> {
 }
 
 impl<D: Driver> Engine for GpuEngine<D> {
-    fn model(&self) -> Arc<dyn Model> {
-        let (driver, checked) = (self.driver.clone(), self.checked);
-        Arc::new(GpuModel { driver, checked, weights: Arc::new(Weights::default()) })
+    fn model(&self, tuning: Option<Arc<Record>>) -> Arc<dyn Model> {
+        let (driver, mut caps, checked) = (self.driver.clone(), self.caps.clone(), self.checked);
+        if let Some(tuning) = tuning {
+            caps.tuning = tuning;
+        }
+        Arc::new(GpuModel { driver, caps, checked, weights: Arc::new(Weights::default()) })
+    }
+
+    fn caps(&self) -> Option<&DeviceCaps> {
+        Some(&self.caps)
     }
 
     fn upload(&self, ty: TensorType, bytes: &[u8]) -> Result<DeviceTensor, Error> {
-        let tensor = olivine_gpu::DeviceTensor::upload(&self.driver, ty, bytes)?;
-        Ok(DeviceTensor::new(ty, Arc::new(OnGpu(tensor))))
+        Ok(resident(olivine_gpu::DeviceTensor::upload(&self.driver, ty, bytes)?))
     }
 
     fn describe(&self) -> String {
@@ -49,7 +61,11 @@ impl<D: Driver> Engine for GpuEngine<D> {
     }
 
     fn program(&self, compiled: &Compiled) -> Result<Option<Program>, Error> {
-        Ok(Some(lower(compiled, self.driver.caps(), &[])?))
+        Ok(Some(proven(&self.driver, |caps| lower(compiled, &tuned(caps, &self.caps), &[]))?))
+    }
+
+    fn try_matrices(&self) -> Result<Vec<Finding>, Error> {
+        Ok(try_matrices(&self.driver)?)
     }
 
     fn source(&self, kernel: &Kernel) -> Result<Option<KernelSource>, Error> {
@@ -59,6 +75,7 @@ impl<D: Driver> Engine for GpuEngine<D> {
 
 struct GpuModel<D: Driver> {
     driver: Arc<D>,
+    caps: DeviceCaps,
     checked: bool,
     weights: Arc<Weights<D>>,
 }
@@ -73,7 +90,7 @@ impl<D: Driver> Model for GpuModel<D> {
     }
 
     fn prepare(&self, compiled: &Compiled, states: &[(usize, usize)]) -> Result<Arc<dyn Prepared>, Error> {
-        let program = lower(compiled, self.driver.caps(), states)?;
+        let program = proven(&self.driver, |caps| lower(compiled, &tuned(caps, &self.caps), states))?;
         let outputs = program.outputs.iter().map(|p| (p.name.clone(), p.ty)).collect();
         let (driver, weights) = (self.driver.clone(), self.weights.clone());
         let executable = Arc::new(Executable::new(driver, program, weights, self.checked)?);
@@ -123,6 +140,16 @@ impl<D: Driver> Prepared for GpuPrepared<D> {
         };
         Ok(times.into_iter().map(step).collect())
     }
+
+    fn time(&self, inputs: &[Given<'_>], runs: u32) -> Result<(Duration, Vec<DeviceTensor>), Error> {
+        let (time, outputs) = self.executable.time(&self.feeds(inputs)?, runs)?;
+        Ok((time, outputs.into_iter().map(resident).collect()))
+    }
+}
+
+/// Outputs with the driver's type forgotten.
+fn resident<D: Driver>(tensor: olivine_gpu::DeviceTensor<D>) -> DeviceTensor {
+    DeviceTensor::new(tensor.ty(), Arc::new(OnGpu(tensor)))
 }
 
 struct GpuRun<D: Driver>(Run<D>);
@@ -134,8 +161,7 @@ impl<D: Driver> InFlight for GpuRun<D> {
     }
 
     fn output(&mut self, i: usize) -> Result<DeviceTensor, Error> {
-        let tensor = self.0.output(i).ok_or(Error::OtherDevice)?;
-        Ok(DeviceTensor::new(tensor.ty(), Arc::new(OnGpu(tensor))))
+        Ok(resident(self.0.output(i).ok_or(Error::OtherDevice)?))
     }
 }
 
@@ -145,6 +171,10 @@ struct OnGpu<D: Driver>(olivine_gpu::DeviceTensor<D>);
 impl<D: Driver> Resident for OnGpu<D> {
     fn read(&self, elements: Range<usize>, into: &mut [u8]) -> Result<(), Error> {
         Ok(self.0.read_elements(elements, into)?)
+    }
+
+    fn spoil(&self) -> Result<(), Error> {
+        Ok(self.0.write(&vec![0xff; self.0.ty().bytes()])?)
     }
 
     fn as_any(&self) -> &dyn Any {
@@ -164,4 +194,9 @@ impl<D: Driver> GpuPrepared<D> {
         };
         inputs.iter().map(feed).collect()
     }
+}
+
+/// A device as it has proved to be, with the record that the session is tuned by.
+fn tuned(caps: &DeviceCaps, by: &DeviceCaps) -> DeviceCaps {
+    DeviceCaps { tuning: by.tuning.clone(), ..caps.clone() }
 }

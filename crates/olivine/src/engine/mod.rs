@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use olivine_compile::Compiled;
-use olivine_gpu::Take;
+use olivine_gpu::{DeviceCaps, Finding, Record, Take};
 use olivine_ir::{Data, Tensor, TensorType, TensorView};
 use olivine_kernel::Kernel;
 
@@ -21,8 +21,13 @@ pub(crate) use gpu::GpuEngine;
 
 /// A device that is open.
 pub(crate) trait Engine: Send + Sync {
-    /// A place for a model's params.
-    fn model(&self) -> Arc<dyn Model>;
+    /// A place for a model's params; graphs are lowered by another record than the session's if one is given.
+    fn model(&self, tuning: Option<Arc<Record>>) -> Arc<dyn Model>;
+
+    /// What a GPU can do, with the record in use; `None` on the CPU.
+    fn caps(&self) -> Option<&DeviceCaps> {
+        None
+    }
 
     /// Brings packed bytes to the device.
     fn upload(&self, ty: TensorType, bytes: &[u8]) -> Result<DeviceTensor, Error>;
@@ -38,6 +43,11 @@ pub(crate) trait Engine: Send + Sync {
     /// Bytes of device memory that are taken, where the driver tells.
     fn memory_taken(&self) -> Option<u64> {
         None
+    }
+
+    /// Tries the products of cooperative matrices that the device offers; none on the CPU.
+    fn try_matrices(&self) -> Result<Vec<Finding>, Error> {
+        Ok(Vec::new())
     }
 
     /// The program that a compiled graph becomes; `None` on the CPU, whose kernels are functions.
@@ -78,6 +88,9 @@ pub(crate) trait Prepared: Send + Sync {
 
     /// Runs and times every step.
     fn profile(&self, inputs: &[Given<'_>]) -> Result<Vec<StepTime>, Error>;
+
+    /// Runs several times in a row, and a run's share of the time of all; outputs stay on the device.
+    fn time(&self, inputs: &[Given<'_>], runs: u32) -> Result<(Duration, Vec<DeviceTensor>), Error>;
 }
 
 /// A run that was begun.
@@ -146,6 +159,8 @@ pub struct DeviceTensor {
 /// What holds a tensor on a device.
 pub(crate) trait Resident: Send + Sync {
     fn read(&self, elements: Range<usize>, into: &mut [u8]) -> Result<(), Error>;
+    /// Sets every bit of memory that a later run may be given; nothing where every run's is fresh.
+    fn spoil(&self) -> Result<(), Error>;
     fn as_any(&self) -> &dyn Any;
 }
 
@@ -180,6 +195,13 @@ impl DeviceTensor {
         let mut bytes = vec![0; elements.len() * self.ty.dtype.size()];
         self.inner.read(elements, &mut bytes)?;
         Ok(Data::from_bytes(self.ty.dtype, &bytes)?)
+    }
+
+    /// Sets all its bits (floats become NaNs), so that what a later run into the same memory leaves unwritten shows.
+    /// Runs into the memory of outputs that nobody holds any more; on the CPU every run has fresh memory and this does
+    /// nothing. No run that uses the tensor may be in flight.
+    pub fn spoil(&self) -> Result<(), Error> {
+        self.inner.spoil()
     }
 
     /// The device's own tensor, if it is that kind of device's.

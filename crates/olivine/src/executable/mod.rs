@@ -6,8 +6,9 @@ mod state;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
-use olivine_gpu::Take;
+use olivine_gpu::{Record, Take};
 use olivine_ir::op::{RUN_COUNTER, run_counter_type};
 use olivine_ir::{Data, Def, Graph, Shape, Tensor, TensorType, ValueId, nearest};
 
@@ -43,6 +44,8 @@ pub struct CompileOptions {
     /// Pairs (input, output) of one type: the output takes over the input's bytes and stays on the device between
     /// runs ([`Executable::run_with_state`]).
     pub state: Vec<(String, String)>,
+    /// On a GPU, the record of measured choices to compile by, instead of the session's.
+    pub tuning: Option<Arc<Record>>,
 }
 
 #[derive(Default)]
@@ -53,7 +56,7 @@ struct Shapes {
 
 impl Executable {
     pub(crate) fn new(session: Session, graph: Graph, options: &CompileOptions) -> Result<Self, Error> {
-        let model = session.inner.engine.model();
+        let model = session.inner.engine.model(options.tuning.clone());
         let states = options.state.clone();
         let executable = Executable {
             session,
@@ -196,6 +199,20 @@ impl Executable {
     ) -> Result<Vec<StepTime>, Error> {
         let (prepared, given) = self.prepare(listed(inputs))?;
         prepared.profile(&given)
+    }
+
+    /// Runs so many times in a row and tells how long all kernels together took on the device (from call to answer on the
+    /// CPU), running as they do untimed: a run's share. The outputs stay on the device, by name.
+    #[allow(clippy::type_complexity, reason = "a time and what `run_resident` gives")]
+    pub fn time<'a, V: Into<Input<'a>>>(
+        &self,
+        inputs: impl IntoIterator<Item = (&'a str, V)>,
+        runs: u32,
+    ) -> Result<(Duration, Vec<(String, DeviceTensor)>), Error> {
+        let (prepared, given) = self.prepare(listed(inputs))?;
+        let (time, outputs) = prepared.time(&given, runs)?;
+        let names = prepared.outputs().iter().map(|(name, _)| name.clone());
+        Ok((time, names.zip(outputs).collect()))
     }
 
     /// Checks names and types and finds what is prepared for these shapes.

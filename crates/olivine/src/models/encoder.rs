@@ -20,17 +20,27 @@ pub struct Encoder {
     pub batch: usize,
     /// Positions.
     pub sequence: usize,
+    /// Type of the weights and of everything between them: a float.
+    pub dtype: DType,
 }
 
 impl Encoder {
     /// BERT-base: 12 layers of width 768.
     pub fn bert_base(batch: usize, sequence: usize) -> Self {
-        Encoder { layers: 12, hidden: 768, heads: 12, feed_forward: 3072, batch, sequence }
+        Encoder { layers: 12, hidden: 768, heads: 12, feed_forward: 3072, batch, sequence, dtype: DType::F32 }
     }
 
     /// Small enough to run anywhere in a moment.
     pub fn small() -> Self {
-        Encoder { layers: 4, hidden: 256, heads: 4, feed_forward: 1024, batch: 1, sequence: 64 }
+        Encoder {
+            layers: 4,
+            hidden: 256,
+            heads: 4,
+            feed_forward: 1024,
+            batch: 1,
+            sequence: 64,
+            dtype: DType::F32,
+        }
     }
 
     /// The graph, written out in plain operations as an exporter writes it: attention as two products around a
@@ -40,7 +50,7 @@ impl Encoder {
         let mut g = Graph::new("encoder");
         let shape = Shape::new(&[self.batch, self.sequence, self.hidden])?;
         let free = vec![Some("batch".to_string()), Some("sequence".to_string()), None];
-        let mut x = g.input_with_dims("x", DType::F32, shape, free)?;
+        let mut x = g.input_with_dims("x", self.dtype, shape, free)?;
         for layer in 0..self.layers {
             x = g.scoped(&format!("layer{layer}"), |g| self.layer(g, x, &format!("layer{layer}")))?;
         }
@@ -101,14 +111,14 @@ impl Encoder {
         to: usize,
         name: &str,
     ) -> Result<ValueId, Error> {
-        let weight = g.param(&format!("{name}.weight"), DType::F32, [from, to])?;
-        let bias = g.param(&format!("{name}.bias"), DType::F32, [to])?;
+        let weight = g.param(&format!("{name}.weight"), self.dtype, [from, to])?;
+        let bias = g.param(&format!("{name}.bias"), self.dtype, [to])?;
         Ok(g.linear(x, weight, bias)?)
     }
 
     fn norm(&self, g: &mut Graph, x: ValueId, name: &str) -> Result<ValueId, Error> {
-        let gamma = g.param(&format!("{name}.gamma"), DType::F32, [self.hidden])?;
-        let beta = g.param(&format!("{name}.beta"), DType::F32, [self.hidden])?;
+        let gamma = g.param(&format!("{name}.gamma"), self.dtype, [self.hidden])?;
+        let beta = g.param(&format!("{name}.beta"), self.dtype, [self.hidden])?;
         Ok(g.layer_norm(x, gamma, Some(beta), 1e-12)?)
     }
 }

@@ -4,9 +4,14 @@
 //! name's bytes and the seed's eight, low byte first, so that a script can make the same weights with a few vector
 //! operations.
 
+use std::num::NonZero;
+
 use olivine_ir::{Graph, Shape, Tensor};
 
 use crate::Error;
+
+/// Elements that are worth a thread.
+const LEAST_PART: usize = 1 << 18;
 
 /// Uniform numbers in [-1, 1) with 24 bits.
 fn uniform(name: &str, seed: u64, count: usize) -> Vec<f32> {
@@ -14,9 +19,25 @@ fn uniform(name: &str, seed: u64, count: usize) -> Vec<f32> {
         .bytes()
         .chain(seed.to_le_bytes())
         .fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
-    (0..count as u64)
-        .map(|i| ((mix(base.wrapping_add(i)) >> 40) as f32) / (1u32 << 23) as f32 - 1.0)
-        .collect()
+    let mut elements = vec![0.0; count];
+    let fill = |first: usize, part: &mut [f32]| {
+        for (i, x) in part.iter_mut().enumerate() {
+            let bits = mix(base.wrapping_add((first + i) as u64)) >> 40;
+            *x = bits as f32 / (1u32 << 23) as f32 - 1.0;
+        }
+    };
+    let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
+    let part = count.div_ceil(threads).max(LEAST_PART);
+    if part >= count {
+        fill(0, &mut elements);
+        return elements;
+    }
+    std::thread::scope(|scope| {
+        for (i, elements) in elements.chunks_mut(part).enumerate() {
+            scope.spawn(move || fill(i * part, elements));
+        }
+    });
+    elements
 }
 
 fn mix(x: u64) -> u64 {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use half::f16;
-use olivine_gpu::{Commands, Driver, Slice};
+use olivine_gpu::{Commands, Driver, Slice, Timing};
 use olivine_kernel::{Access, Builder, Elem, Scalar};
 use olivine_vulkan::{Device, Error, Options, Select};
 
@@ -171,19 +171,28 @@ fn transfers_too_large_for_staging_memory_go_in_pieces() {
 fn times_of_dispatches_follow_each_other() {
     let device = open();
     let n = 50_000u64;
-    let mut rig = Rig { timed: true, ..Rig::default() };
+    let mut rig = Rig::default();
     let kernel = rig.kernel(scale(&device.caps().target, Elem::F32, 2.0));
     let (x, y) = (rig.buffer(&device, 4 * n), rig.buffer(&device, 4 * n));
     for _ in 0..5 {
         rig.dispatch(kernel, &[(x, 0, 4 * n), (y, 0, 4 * n)], &[n as u32], 782);
     }
     rig.uploads = vec![(x, 4 * n)];
-    let mut recording = rig.record(&device).unwrap();
-    assert!(device.times(&mut recording).is_err(), "nothing ran yet");
-    device.upload(&mut recording, 0, &to_bytes(&vec![1.0; n as usize])).unwrap();
-    device.submit(&mut recording).unwrap();
-    device.wait(&mut recording).unwrap();
-    let times = device.times(&mut recording).unwrap();
+    let times = |timing: Timing, rig: &mut Rig| {
+        rig.timing = timing;
+        let mut recording = rig.record(&device).unwrap();
+        assert!(device.times(&mut recording).is_err(), "nothing ran yet");
+        device.upload(&mut recording, 0, &to_bytes(&vec![1.0; n as usize])).unwrap();
+        device.submit(&mut recording).unwrap();
+        device.wait(&mut recording).unwrap();
+        device.times(&mut recording)
+    };
+    assert!(times(Timing::Off, &mut rig).is_err());
+    for runs in [1, 3] {
+        let whole = times(Timing::Runs(runs), &mut rig).unwrap();
+        assert!(whole.len() == 1 && whole[0].0 == Duration::ZERO && whole[0].1 > Duration::ZERO, "{whole:?}");
+    }
+    let times = times(Timing::Dispatches, &mut rig).unwrap();
     assert_eq!(times.len(), 5);
     assert_eq!(times[0].0, Duration::ZERO);
     assert!(times.iter().all(|(begin, end)| begin < end), "{times:?}");
@@ -289,7 +298,7 @@ fn misuse_is_refused() {
         buffers: &rig.buffers,
         uploads: &[],
         downloads: &[],
-        timed: false,
+        timing: Timing::Off,
         checked: true,
     });
     assert!(mixed.is_err(), "pipelines that do not check in a checked recording");

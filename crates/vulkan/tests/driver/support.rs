@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::ThreadId;
 
-use olivine_gpu::{BufferDecl, BufferId, Commands, Content, Dispatch, Driver, KernelId, Program, Slice};
+use olivine_gpu::{
+    BufferDecl, BufferId, Commands, Content, Dispatch, Driver, KernelId, Program, Slice, Timing,
+};
 use olivine_kernel::{Access, Builder, Elem, Kernel, Scalar, Target};
 use olivine_vulkan::{Buffer, Device, Error, Messages, Options, Recording, Select};
 
@@ -115,7 +117,7 @@ pub(crate) struct Rig {
     pub(crate) buffers: Vec<Option<Arc<Buffer>>>,
     pub(crate) uploads: Vec<(BufferId, u64)>,
     pub(crate) downloads: Vec<(BufferId, u64)>,
-    pub(crate) timed: bool,
+    pub(crate) timing: Timing,
     pub(crate) checked: bool,
 }
 
@@ -165,7 +167,7 @@ impl Rig {
             buffers: &self.buffers,
             uploads: &self.uploads,
             downloads: &self.downloads,
-            timed: self.timed,
+            timing: self.timing,
             checked: self.checked,
         })
     }

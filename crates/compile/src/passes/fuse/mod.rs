@@ -4,6 +4,7 @@
 //!   idioms     spelled-out activations, norms and softmax become one op
 //!   attention  softmax(q·kᵀ)·v becomes Attention
 //!   qkv        products that share their left operand become one, sliced
+//!   gates      two products that meet elementwise become one, their columns in turn
 //!   epilogue   elementwise ops after a product ride on it
 //!   regions    elementwise ops that are left run together
 //!   prologue   an elementwise op before a norm rides on it
@@ -14,6 +15,7 @@
 mod attention;
 mod edit;
 mod epilogue;
+mod gates;
 mod idioms;
 mod prologue;
 mod qkv;
@@ -30,6 +32,7 @@ pub(crate) fn passes() -> Vec<Box<dyn Pass>> {
         Box::new(idioms::Idioms),
         Box::new(attention::FuseAttention),
         Box::new(qkv::JoinProducts),
+        Box::new(gates::JoinGates),
         Box::new(epilogue::FuseEpilogues),
         Box::new(regions::FuseRegions),
         Box::new(prologue::FusePrologues),

@@ -2,8 +2,8 @@
 
 use olivine_kernel::{Access, Elem};
 
-use super::kernel::Sink;
 use super::problem::Problem;
+use super::scene::Sink;
 use super::softmax::{base, exp2_below, lowest, normaliser};
 use super::tile::fours;
 use crate::lower::launch::{Launch, bytes};

@@ -7,39 +7,20 @@
 //!   then, per row:           accumulators / sum of weights, or both kept apart for the combining dispatch
 //! ```
 
-use olivine_ir::op::MaskKind;
-use olivine_kernel::{Access, AtomicOp, Buf, Builder, Elem, Reduction, Scalar, Shared, Val, Var};
+use olivine_kernel::{AtomicOp, Buf, Builder, Elem, Reduction, Shared, Val, Var};
 
 use super::problem::Problem;
 use super::rows::Rows;
+use super::scene::{Out, Place, Row, Scene, Sink};
 use super::softmax::{base, exp2_below, lowest, normaliser};
 use super::tile::{GROUP, Tile, fours};
-use crate::kernels::integers::Integers;
 use crate::lower::launch::Launch;
-use crate::lower::site::{Memory, Site, linear_group};
+use crate::lower::site::{Site, linear_group};
 use crate::math;
-
-/// Where the results of a workgroup go.
-pub(super) enum Sink {
-    /// To the target, finished.
-    Target,
-    /// Accumulators, and maximum and sum of every row, of one of several ranges of keys.
-    Partial {
-        /// `[batch, kv head, row, split, value element]`, rows padded to fours.
-        values: Memory,
-        /// `[batch, kv head, row, split, 2]`.
-        sums: Memory,
-        /// Ranges that the keys are split into.
-        splits: usize,
-    },
-}
 
 /// Emits the tile kernel.
 pub(super) fn emit(p: &Problem<'_>, t: &Tile, sink: &Sink, site: &mut Site<'_>) -> Result<(), String> {
-    let splits = match sink {
-        Sink::Target => 1,
-        Sink::Partial { splits, .. } => *splits,
-    };
+    let splits = sink.splits();
     let tiles = p.rows().div_ceil(t.rows() as usize);
     let name = if splits > 1 { "attention_split" } else { "attention" };
     let k = site.builder(name, GROUP);
@@ -52,36 +33,10 @@ pub(super) fn emit(p: &Problem<'_>, t: &Tile, sink: &Sink, site: &mut Site<'_>) 
 
     let number = linear_group(&k);
     k.if_(number.lt(count), || {
-        let (rest, split) = (number / splits, number % splits);
-        // Later queries see more keys: they go first.
-        let (pair, tile) = (rest / tiles, tiles - 1 - rest % tiles);
-        let place = Place { batch: pair / kv_heads, kv_head: pair % kv_heads, pair, tile, split, splits };
-        kernel.run(&place);
+        kernel.run(&Place::of(number, tiles, splits, kv_heads));
     });
     let bound = l.done();
     site.dispatch(k, bound, groups as u64, p.cost())
-}
-
-/// Which part of the problem a workgroup has; the same in all of it.
-struct Place<'k> {
-    batch: Val<'k>,
-    kv_head: Val<'k>,
-    /// Batch and kv head as one number.
-    pair: Val<'k>,
-    tile: Val<'k>,
-    split: Val<'k>,
-    splits: Val<'k>,
-}
-
-/// A row of this invocation: a query of a head. Rows past the last one repeat it and are not stored.
-struct Row<'k> {
-    /// Position among the rows of the kv head.
-    number: Val<'k>,
-    head: Val<'k>,
-    query: Val<'k>,
-    /// Keys it may see.
-    first: Val<'k>,
-    end: Val<'k>,
 }
 
 struct Kernel<'k, 'p> {
@@ -91,18 +46,7 @@ struct Kernel<'k, 'p> {
     q: Rows<'k>,
     keys: Rows<'k>,
     values: Rows<'k>,
-    mask: Option<(Buf<'k>, Vec<Val<'k>>)>,
-    sinks: Option<Buf<'k>>,
-    lengths: Option<Integers<'k>>,
-    out: Out<'k>,
-    sk: Val<'k>,
-    sq: Val<'k>,
-    rows: Val<'k>,
-    heads: Val<'k>,
-    group: Val<'k>,
-    scale: Val<'k>,
-    softcap: Option<Val<'k>>,
-    window: Option<Val<'k>>,
+    scene: Scene<'k, 'p>,
     /// q and k, then v.
     stage: Shared<'k>,
     weights: Shared<'k>,
@@ -114,43 +58,11 @@ struct Kernel<'k, 'p> {
     column: Val<'k>,
 }
 
-enum Out<'k> {
-    Target(Buf<'k>),
-    Partial { values: Buf<'k>, sums: Buf<'k> },
-}
-
 impl<'k, 'p> Kernel<'k, 'p> {
     fn declare(l: &Launch<'k>, p: &'p Problem<'p>, t: Tile, sink: &Sink) -> Self {
         let k = l.k();
         let layout = p.op.layout;
         let elem = math::elem(p.partial());
-        let mask = p.mask.as_ref().map(|(operand, steps)| {
-            let buffer = l.read("mask", operand);
-            let step = |(i, s): (usize, &i64)| match *s {
-                0 => k.u32(0),
-                s => l.stride(&format!("mask_{i}"), s),
-            };
-            let mut steps: Vec<Val<'k>> = steps.iter().enumerate().map(step).collect();
-            steps.push(l.size("mask_offset", operand.offset));
-            (buffer, steps)
-        });
-        let (out, sinks) = match sink {
-            Sink::Target => {
-                (Out::Target(l.write("out", &p.target)), p.sinks.as_ref().map(|s| l.read("sinks", s)))
-            }
-            Sink::Partial { values, sums, .. } => {
-                let values = l.bind("part_values", elem, Access::Write, *values);
-                (Out::Partial { values, sums: l.bind("part_sums", elem, Access::Write, *sums) }, None)
-            }
-        };
-        // Scores are exponents of two.
-        let factor =
-            p.op.scale_for(p.dim) * if p.op.softcap.is_some() { 1.0 } else { std::f64::consts::LOG2_E };
-        let number = |name: &str, x: f64| match p.scalar {
-            Scalar::F64 => k.f64(x),
-            _ => l.f32(name, x as f32),
-        };
-        let window = |w: usize| l.i32("window", w.min(i32::MAX as usize / 2) as i32);
         Kernel {
             k,
             p,
@@ -158,18 +70,7 @@ impl<'k, 'p> Kernel<'k, 'p> {
             q: Rows::read(l, "q", layout, &p.q),
             keys: Rows::read(l, "k", layout, &p.k),
             values: Rows::read(l, "v", layout, &p.v),
-            mask,
-            sinks,
-            lengths: p.lengths.as_ref().map(|x| Integers::read(l, "lengths", x)),
-            out,
-            sk: l.size("keys", p.keys),
-            sq: l.size("queries", p.queries),
-            rows: l.size("rows", p.rows()),
-            heads: l.size("heads", p.heads),
-            group: l.size("group", p.group()),
-            scale: number("scale", factor),
-            softcap: p.op.softcap.map(|c| number("softcap", c)),
-            window: p.op.window.map(window),
+            scene: Scene::declare(l, p, sink),
             stage: k.shared(elem, 4, t.stage_len(p.value_dim)),
             weights: k.shared(elem, t.rows_each as u8, t.keys() * t.weight_stride()),
             maxima: (!t.shuffle).then(|| k.shared(elem, 1, t.rows() * t.columns)),
@@ -186,27 +87,14 @@ impl<'k, 'p> Kernel<'k, 'p> {
     /// A workgroup's whole work.
     fn run(&self, place: &Place<'k>) {
         let (k, t) = (self.k, self.t);
-        let length = match self.lengths {
-            None => self.sk,
-            // One length for all batches, or one for each.
-            Some(x) if self.p.lengths.as_ref().is_some_and(|x| x.ty.shape.rank() == 0) => {
-                x.uniform(k.u32(0)).clamp(self.sk)
-            }
-            Some(x) => x.uniform(place.batch).clamp(self.sk),
-        };
+        let length = self.scene.length(place);
         let first_row = place.tile * t.rows();
-        let first = self.row_at(place, first_row, length);
-        let last = self.row_at(place, first_row + (t.rows() - 1), length);
-        // The keys that some row of the tile may see, and of these the range of this split.
-        let (begin, end) = (first.first, last.end);
-        let steps = (end.max(begin) - begin + (t.keys() - 1)) / t.keys();
-        let each = (steps + place.splits - 1) / place.splits * t.keys();
-        let begin = begin + place.split * each;
-        let end = end.min(begin + each);
+        let range = self.scene.range(place, first_row, t.rows(), t.keys(), length);
+        let (begin, end) = (range.begin, range.end);
 
         let mine: Vec<Row<'k>> = (0..t.rows_each)
             .map(|i| {
-                let row = self.row_at(place, first_row + self.row * t.rows_each + i, length);
+                let row = self.scene.row_at(place, first_row + self.row * t.rows_each + i, length);
                 Row { end: row.end.min(end), ..row }
             })
             .collect();
@@ -217,30 +105,12 @@ impl<'k, 'p> Kernel<'k, 'p> {
         k.for_(begin, end, k.u32(t.keys()), |key| {
             let scores = self.scores(&staged, starts.0, key, end);
             // Where every row sees every key of the tile nothing is masked.
-            let all = (key + t.keys()).le(first.end.min(end)) & key.ge(last.first);
+            let all = range.all_seen(key, t.keys());
             let scores = self.masked(place, &mine, key, end, all, &scores);
             self.weigh(&state, &scores);
             self.accumulate(&state, starts.1, key, end);
         });
         self.finish(place, &mine, &state);
-    }
-
-    /// A row of the kv head and the keys it may see by length, causality and window.
-    fn row_at(&self, place: &Place<'k>, number: Val<'k>, length: Val<'k>) -> Row<'k> {
-        let known = number.min(self.rows - 1);
-        let (query, head) = (known / self.group, place.kv_head * self.group + known % self.group);
-        let (mut first, mut end) = (self.k.u32(0), length);
-        if self.p.looks_back() {
-            // One past the query's own position, which lies before key 0 when there are fewer keys than queries.
-            let signed = |x: Val<'k>| x.bitcast(Scalar::I32);
-            let past = signed(length + query + 1) - signed(self.sq);
-            let unsigned = |x: Val<'k>| x.max(0).bitcast(Scalar::U32);
-            end = unsigned(past).min(length);
-            if let Some(window) = self.window {
-                first = unsigned(past - window).min(end);
-            }
-        }
-        Row { number, head, query, first, end }
     }
 
     /// Where the elements of q that this invocation stages begin, in the order of [`Kernel::each_staged`].
@@ -249,9 +119,9 @@ impl<'k, 'p> Kernel<'k, 'p> {
         let slots = (self.t.rows() * self.t.chunk).div_ceil(GROUP);
         for i in 0..slots {
             let row = (self.k.local_index() + i * GROUP) / self.t.chunk;
-            let known = (first_row + row).min(self.rows - 1);
-            let head = place.kv_head * self.group + known % self.group;
-            starts.push(self.q.row(self.q.start(place.batch, head), known / self.group));
+            let known = (first_row + row).min(self.scene.rows - 1);
+            let head = place.kv_head * self.scene.group + known % self.scene.group;
+            starts.push(self.q.row(self.q.start(place.batch, head), known / self.scene.group));
         }
         starts
     }
@@ -264,6 +134,15 @@ impl<'k, 'p> Kernel<'k, 'p> {
             let one = || stage(i as usize, at / width, at % width);
             if (i + 1) * GROUP <= all { one() } else { self.k.if_(at.lt(all), one) }
         }
+    }
+
+    /// The same in a loop where kernels are to be short.
+    fn each_staged_again(&self, rows: u32, width: u32, stage: impl Fn(Val<'k>, Val<'k>)) {
+        let (k, all) = (self.k, rows * width);
+        if self.t.unroll > 1 || all <= GROUP {
+            return self.each_staged(rows, width, |_, row, group| stage(row, group));
+        }
+        k.for_(k.local_index(), k.u32(all), k.u32(GROUP), |at| stage(at / width, at % width));
     }
 
     /// The products of this invocation's rows and keys, not yet scaled.
@@ -286,7 +165,7 @@ impl<'k, 'p> Kernel<'k, 'p> {
                 let four = self.q.four(queries[i], first + group, groups);
                 self.stage.store_vec(row * stride + group, &four);
             });
-            self.each_staged(t.keys(), t.chunk, |_, row, group| {
+            self.each_staged_again(t.keys(), t.chunk, |row, group| {
                 // Keys past the end repeat the last one: their scores are masked.
                 let at = self.keys.row(keys, (key + row).min(end - 1));
                 let four = self.keys.four(at, first + group, groups);
@@ -297,7 +176,7 @@ impl<'k, 'p> Kernel<'k, 'p> {
                 (0..t.rows_each).map(|i| (self.row * t.rows_each + i) * stride).collect();
             let columns: Vec<Val<'k>> =
                 (0..t.keys_each).map(|n| (self.column + n * t.columns + t.rows()) * stride).collect();
-            let unroll = if t.chunk.is_multiple_of(2) { 2 } else { 1 };
+            let unroll = if t.chunk.is_multiple_of(t.unroll) { t.unroll } else { 1 };
             k.for_(k.u32(0), k.u32(t.chunk), k.u32(unroll), |group| {
                 for u in 0..unroll {
                     let load = |at: &Val<'k>| self.stage.load_vec(*at + group + u);
@@ -330,39 +209,19 @@ impl<'k, 'p> Kernel<'k, 'p> {
         products: &[Vec<Val<'k>>],
     ) -> Vec<Vec<Var<'k>>> {
         let (k, t) = (self.k, self.t);
-        let dead = self.number(lowest(self.p.scalar));
         let key_of = |n: usize| key + self.column + n as u32 * t.columns;
         let mut scores: Vec<Vec<Var<'k>>> = Vec::with_capacity(rows.len());
         for (row, products) in rows.iter().zip(products) {
-            let mask_row = self.mask.as_ref().map(|(_, steps)| {
-                let within = place.batch * steps[0] + row.head * steps[1] + row.query * steps[2];
-                steps[4] + within
-            });
+            let mask_row = self.scene.mask_row(place, row);
             let score = |(n, product): (usize, &Val<'k>)| {
-                let mut score = *product * self.scale;
-                if let Some(cap) = self.softcap {
-                    score = math::tanh(score / cap) * (cap * std::f64::consts::LOG2_E);
-                }
-                if let (Some((buffer, steps)), Some(start)) = (&self.mask, mask_row) {
-                    let value = buffer.load(start + key_of(n).min(end - 1) * steps[3]);
-                    score = match self.p.op.mask {
-                        MaskKind::Keep => value.select(score, dead),
-                        _ => value.fma(std::f64::consts::LOG2_E, score),
-                    };
-                }
-                k.var(score)
+                k.var(self.scene.score(*product, mask_row, key_of(n).min(end - 1)))
             };
             scores.push(products.iter().enumerate().map(score).collect());
         }
         k.if_(!all, || {
             for (row, scores) in rows.iter().zip(&scores) {
                 for (n, score) in scores.iter().enumerate() {
-                    let key = key_of(n);
-                    let mut sees = key.lt(row.end);
-                    if self.window.is_some() {
-                        sees = sees & key.ge(row.first);
-                    }
-                    score.set(sees.select(score.get(), dead));
+                    score.set(self.scene.seen(score.get(), row, key_of(n)));
                 }
             }
         });
@@ -425,7 +284,14 @@ impl<'k, 'p> Kernel<'k, 'p> {
         }
         k.barrier();
         let one = |row: &Val<'k>| {
-            (1..t.columns).fold(memory.load(*row), |sum, c| op.apply(sum, memory.load(*row + c)))
+            if t.unroll > 1 {
+                return (1..t.columns).fold(memory.load(*row), |sum, c| op.apply(sum, memory.load(*row + c)));
+            }
+            let sum = k.var(memory.load(*row));
+            k.for_(k.u32(1), k.u32(t.columns), k.u32(1), |c| {
+                sum.set(op.apply(sum.get(), memory.load(*row + c)))
+            });
+            sum.get()
         };
         rows.iter().map(one).collect()
     }
@@ -438,7 +304,7 @@ impl<'k, 'p> Kernel<'k, 'p> {
             let first = slab * t.slab;
             // Weights are there, and everyone is done with what was staged before.
             k.barrier();
-            self.each_staged(t.slab, groups, |_, row, group| {
+            self.each_staged_again(t.slab, groups, |row, group| {
                 let at = key + first + row;
                 let four = self.values.four(self.values.row(values, at.min(end - 1)), group, groups);
                 let inside = at.lt(end);
@@ -477,7 +343,7 @@ impl<'k, 'p> Kernel<'k, 'p> {
             // Columns past the last repeat it; they are not stored.
             .map(|j| (self.column + j * t.columns).min(groups - 1))
             .collect();
-        let unroll = if !wary && t.slab.is_multiple_of(2) { 2 } else { 1 };
+        let unroll = if !wary && t.slab.is_multiple_of(t.unroll) { t.unroll } else { 1 };
         k.for_(k.u32(0), k.u32(t.slab), k.u32(unroll), |from| {
             for row in (0..unroll).map(|u| from + u) {
                 let weights = self.weights.load_vec((first + row) * t.weight_stride() + self.row);
@@ -503,16 +369,15 @@ impl<'k, 'p> Kernel<'k, 'p> {
         }
         let sums = self.over_row(&state.iter().map(|s| s.sum.get()).collect::<Vec<_>>(), Reduction::Add);
         for ((row, state), sum) in rows.iter().zip(state).zip(sums) {
-            k.if_(row.number.lt(self.rows), || match &self.out {
+            k.if_(row.number.lt(self.scene.rows), || match &self.scene.out {
                 Out::Target(out) => {
-                    let sink = self.sinks.map(|s| s.load(row.head) * std::f64::consts::LOG2_E);
-                    let scale = normaliser(state.maximum.get(), sum, sink);
-                    let start = self.target_row(place, row) * self.p.value_dim;
+                    let scale = normaliser(state.maximum.get(), sum, self.scene.sink(row));
+                    let start = self.scene.target_row(place, row) * self.p.value_dim;
                     let values: Vec<Val<'k>> = state.values.iter().map(|v| v.get() * scale).collect();
                     self.store(*out, start, &values, self.p.value_dim);
                 }
                 Out::Partial { values, sums } => {
-                    let part = (place.pair * self.rows + row.number) * place.splits + place.split;
+                    let part = self.scene.part(place, row);
                     let groups = fours(self.p.value_dim);
                     let raw: Vec<Val<'k>> = state.values.iter().map(|v| v.get()).collect();
                     self.store(*values, part * (groups * 4), &raw, groups as usize * 4);
@@ -520,11 +385,6 @@ impl<'k, 'p> Kernel<'k, 'p> {
                 }
             });
         }
-    }
-
-    /// A row's position in the result.
-    fn target_row(&self, place: &Place<'k>, row: &Row<'k>) -> Val<'k> {
-        super::target_row(self.p.op.layout, place.batch, row.head, row.query, self.heads, self.sq)
     }
 
     /// Stores this invocation's groups of four of a row of `width` elements.

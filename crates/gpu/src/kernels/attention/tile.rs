@@ -1,5 +1,7 @@
 //! How much of the problem a workgroup takes, chosen from the device's limits.
 
+use std::fmt;
+
 use olivine_kernel::Target;
 
 /// Invocations of a workgroup: what every device has.
@@ -25,6 +27,8 @@ pub(super) struct Tile {
     pub(super) chunk: u32,
     /// Rows of v that are staged at a time; divides `keys()`.
     pub(super) slab: u32,
+    /// Steps of the inner loops that are written out at a time: 1 or 2.
+    pub(super) unroll: u32,
     /// Whether the invocations of a row find their maximum by shuffles; otherwise in workgroup memory.
     pub(super) shuffle: bool,
 }
@@ -40,6 +44,8 @@ pub(super) struct Need {
     pub(super) value_dim: usize,
     /// Bytes of an accumulator.
     pub(super) bytes: u32,
+    /// Whether the kernel should be short.
+    pub(super) short: bool,
 }
 
 impl Tile {
@@ -53,28 +59,61 @@ impl Tile {
     }
 
     fn within(need: Need, target: &Target, budget: u32) -> Option<Tile> {
-        // Few rows: more invocations to a row. Wide values: likewise, or accumulators would not stay in registers.
-        let (columns, rows_each) = match need.rows {
-            0..=4 => (32, 1),
-            5..=8 => (32, 2),
-            9..=16 => (16, 2),
-            17..=32 => (16, 4),
-            _ => (8, 4),
-        };
-        let least = fours(need.value_dim).div_ceil(ACCUMULATORS).next_power_of_two().min(GROUP);
-        let columns = least.max(columns);
-        let shuffle = target.subgroup.is_some_and(|s| s >= columns && GROUP.is_multiple_of(s));
+        let (columns, rows_each) = usual(need);
+        let (most_keys, unroll) = if need.short { (2, 1) } else { (4, 2) };
+        let columns = least_columns(need).max(columns);
         // Rather fewer keys or smaller chunks than values staged a few rows at a time; fewer rows last.
         for (rows_each, least_slab) in [(rows_each, 8), (rows_each, 1), (rows_each / 2, 1), (1, 1)] {
-            for keys_each in [4, 2, 1].into_iter().filter(|n| *n == 1 || n * columns <= 128) {
-                for chunk in chunks(fours(need.dim)) {
-                    let keys = keys_each * columns;
-                    for slab in (0..=keys.ilog2()).rev().map(|n| 1 << n).take_while(|s| *s >= least_slab) {
-                        let tile = Tile { columns, rows_each, keys_each, chunk, slab, shuffle };
-                        if rows_each > 0 && tile.shared_bytes(need) <= budget {
-                            return Some(tile);
-                        }
+            for keys_each in [4, 2, 1].into_iter().filter(|n| *n <= most_keys) {
+                let grid = Tile { columns, rows_each, keys_each, chunk: 0, slab: 0, unroll, shuffle: false };
+                if let Some(tile) = grid.staged(need, target, budget, least_slab) {
+                    return Some(tile);
+                }
+            }
+        }
+        None
+    }
+
+    /// All grids that are worth a measurement, as their staging fits the device.
+    pub(super) fn candidates(need: Need, target: &Target) -> Vec<Tile> {
+        let mut all: Vec<Tile> = Vec::new();
+        if target.max_invocations < GROUP {
+            return all;
+        }
+        let least = least_columns(need);
+        for columns in [8, 16, 32].into_iter().filter(|columns| *columns >= least) {
+            for (rows_each, keys_each) in [(4, 4), (4, 2), (2, 4), (2, 2), (1, 4), (1, 2)] {
+                // Most rows of such a tile would be empty.
+                if rows_each * (GROUP / columns) >= 4 * need.rows.max(4) as u32 {
+                    continue;
+                }
+                let grid =
+                    Tile { columns, rows_each, keys_each, chunk: 0, slab: 0, unroll: 2, shuffle: false };
+                let budgets = [target.shared_bytes.min(COMFORT), target.shared_bytes];
+                let staged = budgets.iter().filter_map(|most| grid.staged(need, target, *most, 8));
+                for tile in staged {
+                    if !all.contains(&tile) {
+                        all.push(tile);
                     }
+                }
+            }
+        }
+        all
+    }
+
+    /// The grid with as much staged at a time as fits `budget`.
+    fn staged(self, need: Need, target: &Target, budget: u32, least_slab: u32) -> Option<Tile> {
+        let Tile { columns, rows_each, keys_each, .. } = self;
+        if rows_each == 0 || (keys_each > 1 && keys_each * columns > 128) {
+            return None;
+        }
+        let shuffle = target.subgroup.is_some_and(|s| s >= columns && GROUP.is_multiple_of(s));
+        for chunk in chunks(fours(need.dim)) {
+            let keys = keys_each * columns;
+            for slab in (0..=keys.ilog2()).rev().map(|n| 1 << n).take_while(|s| *s >= least_slab) {
+                let tile = Tile { chunk, slab, shuffle, ..self };
+                if tile.shared_bytes(need) <= budget {
+                    return Some(tile);
                 }
             }
         }
@@ -122,6 +161,32 @@ impl Tile {
     }
 }
 
+impl fmt::Display for Tile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Tile { columns, rows_each, keys_each, chunk, slab, unroll, .. } = self;
+        write!(f, "{columns}/{rows_each}x{keys_each} {chunk}+{slab}/u{unroll}")
+    }
+}
+
+/// Invocations to a row, and rows of each. Few rows: more invocations to a row, unless the kernel should be short:
+/// a row that stays within a subgroup needs no workgroup memory for its maximum.
+fn usual(need: Need) -> (u32, u32) {
+    match need.rows {
+        0..=16 if need.short => (8, 1),
+        _ if need.short => (8, 2),
+        0..=4 => (32, 1),
+        5..=8 => (32, 2),
+        9..=16 => (16, 2),
+        17..=32 => (16, 4),
+        _ => (8, 4),
+    }
+}
+
+/// Wide values: more invocations to a row, or accumulators would not stay in registers.
+fn least_columns(need: Need) -> u32 {
+    fours(need.value_dim).div_ceil(ACCUMULATORS).next_power_of_two().min(GROUP)
+}
+
 /// Groups of four elements.
 pub(super) fn fours(elements: usize) -> u32 {
     elements.div_ceil(4) as u32
@@ -143,7 +208,7 @@ mod tests {
     use super::*;
 
     fn need(rows: usize, dim: usize, value_dim: usize) -> Need {
-        Need { rows, dim, value_dim, bytes: 4 }
+        Need { rows, dim, value_dim, bytes: 4, short: false }
     }
 
     fn subgroups(size: u32, shared_bytes: u32) -> Target {

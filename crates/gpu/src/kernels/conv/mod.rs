@@ -112,6 +112,7 @@ impl<'a> Parts<'a> {
             out: (out_plane as i64, 1),
             experts: None,
             bias: self.bias,
+            pairs: false,
             taps: Some(taps),
         };
         (problem, self.extras)
@@ -165,6 +166,7 @@ fn pointwise<'a>(parts: &Parts<'a>) -> Option<Problem<'a>> {
         out,
         experts: None,
         bias: parts.bias,
+        pairs: false,
         taps: None,
     };
     let x = parts.x.clone();

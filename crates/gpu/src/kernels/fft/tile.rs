@@ -69,7 +69,9 @@ impl Tile {
         count: usize,
         across: bool,
     ) -> Option<Tile> {
-        let radices = radices(points, RADIX)?;
+        let (radix, held) = if site.caps.wants_short_kernels() { (4, 8) } else { (RADIX, HELD) };
+        // A prime above the small radix is a radix of its own.
+        let radices = radices(points, radix).or_else(|| radices(points, RADIX))?;
         let size = elem.size() as usize;
         let available = site.caps.target.shared_bytes as usize;
         let budget = SHARED_BYTES.min(available);
@@ -103,7 +105,8 @@ impl Tile {
             best
         };
         // Small workgroups hold more of lines that do not divide among them well.
-        let (_, lines, group) = best_within(HELD).or_else(|| best_within(2 * RADIX))?;
+        let (_, lines, group) =
+            best_within(held).or_else(|| best_within(HELD)).or_else(|| best_within(2 * RADIX))?;
         let pitch = pitch(points, lines);
         let together = 2 * lines * pitch * size <= budget;
         Some(Tile { points, radices, lines, group, together, pitch })
@@ -127,6 +130,7 @@ mod tests {
             max_groups: [65535; 3],
             max_buffer_bytes: 1 << 30,
             memory_bytes: 1 << 30,
+            tuning: std::sync::Arc::default(),
         };
         let site = Site::new(&caps, Vec::new(), Vec::new());
         for elem in [Elem::F32, Elem::F64] {

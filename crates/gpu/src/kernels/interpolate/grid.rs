@@ -29,7 +29,7 @@ pub(crate) fn grid_sample(op: &GridSample, site: &mut Site<'_>) -> Result<(), St
     };
     let (images, all) = (x.dims()[0], x.dims()[1]);
     let places: usize = target.ty.shape[2..].iter().product();
-    let together = channels(all, taps);
+    let together = channels(all, taps, site);
     let items = images * all.div_ceil(together) * places;
 
     let group = site.group_size(GROUP);

@@ -20,8 +20,9 @@ const LOADS: usize = 16;
 const CHANNELS: usize = 4;
 
 /// Channels that share their places, given the samples of each.
-fn channels(count: usize, samples: usize) -> usize {
-    let most = (LOADS / samples.max(1)).clamp(1, CHANNELS).min(count);
+fn channels(count: usize, samples: usize, site: &Site<'_>) -> usize {
+    let unrolled = if site.caps.wants_short_kernels() { LOADS / 2 } else { LOADS };
+    let most = (unrolled / samples.max(1)).clamp(1, CHANNELS).min(count);
     [4, 2].into_iter().find(|c| *c <= most).unwrap_or(1)
 }
 

@@ -23,7 +23,7 @@ pub(crate) fn roi_align(op: &RoiAlign, site: &mut Site<'_>) -> Result<(), String
     }
     let scalar = working(&[x.ty.dtype], site)?;
     let dims = x.dims();
-    let together = channels(dims[1], NEAR);
+    let together = channels(dims[1], NEAR, site);
     let blocks = dims[1].div_ceil(together);
     let (regions, bins) = (corners.dims()[0], op.height * op.width);
     let items = regions * blocks * bins;

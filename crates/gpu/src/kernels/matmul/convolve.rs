@@ -20,9 +20,9 @@ use super::taps::Taps;
 use super::tiled::{Work, declare_strides, in_bands, multiply};
 
 /// A tile for up to 64 filters and many pixels.
-pub(super) const BROAD: Tile = Tile { m: 64, n: 128, k: 16, rows: 8, columns: 8 };
+pub(super) const BROAD: Tile = Tile { m: 64, n: 128, k: 16, rows: 8, columns: 8, unroll: 16 };
 /// A tile for up to 16 filters.
-pub(super) const NARROW: Tile = Tile { m: 16, n: 128, k: 16, rows: 4, columns: 8 };
+pub(super) const NARROW: Tile = Tile { m: 16, n: 128, k: 16, rows: 4, columns: 8, unroll: 16 };
 
 /// Filters of a group up to which an invocation may sum all of them for its pixels.
 const FEW: usize = 4;
@@ -85,10 +85,11 @@ pub(super) fn choose(shape: &Shape, scalar: u32, caps: &DeviceCaps) -> Choice {
         work as f64 / rate / (invocations as f64 / busy as f64).min(1.0)
     };
     // A part should be worth its own sum.
-    let least = if matches!(caps.kind, DeviceKind::Cpu) { 256 } else { 128 };
+    let least = if caps.kind == DeviceKind::Cpu { 256 } else { 128 };
+    let short = caps.wants_short_kernels_for((shape.m * columns * shape.groups).saturating_mul(shape.k));
     let of_tile = |(tile, rate): (Tile, f64)| {
-        let wide = tile.wide();
-        let tile = if scalar > 4 { wide } else { tile };
+        let tile = if scalar > 4 { tile.wide() } else { tile };
+        let tile = if short { tile.rolled() } else { tile };
         let across: usize = shape.columns.iter().map(|n| n.div_ceil(tile.n as usize)).sum();
         let groups = shape.m.div_ceil(tile.m as usize) * across * shape.groups;
         let invocations = groups * tile.group() as usize;
@@ -104,8 +105,11 @@ pub(super) fn choose(shape: &Shape, scalar: u32, caps: &DeviceCaps) -> Choice {
     // tile's depth is less than one element for each invocation.
     let tiles = [(LARGE, 1.0), (BROAD, 0.9), (MEDIUM, 0.75), (SMALL, 0.45), (NARROW, 0.35)];
     let fits = |tile: &Tile| {
+        let long = short && [LARGE, BROAD, NARROW].contains(tile);
         let tile = if scalar > 4 { tile.wide() } else { *tile };
-        tile.fits(caps, scalar) && (scalar <= 4 || ![LARGE, BROAD, NARROW].contains(&Tile { k: 16, ..tile }))
+        !long
+            && tile.fits(caps, scalar)
+            && (scalar <= 4 || ![LARGE, BROAD, NARROW].contains(&Tile { k: 16, unroll: 16, ..tile }))
     };
     let mut candidates: Vec<(f64, Choice)> =
         tiles.into_iter().filter(|(tile, _)| fits(tile)).map(of_tile).collect();

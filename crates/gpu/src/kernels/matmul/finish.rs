@@ -128,10 +128,13 @@ impl<'k, 'p> Finish<'k, 'p> {
                 let (out, extras) = taps.place(class, column);
                 Spot { out, extras }
             }
-            None => Spot {
-                out: column * self.strides.1,
-                extras: self.riders.iter().map(|rider| column * rider.column).collect(),
-            },
+            None => {
+                let column = if self.problem.pairs { column >> 1 } else { column };
+                Spot {
+                    out: column * self.strides.1,
+                    extras: self.riders.iter().map(|rider| column * rider.column).collect(),
+                }
+            }
         }
     }
 
@@ -169,6 +172,9 @@ impl<'k, 'p> Finish<'k, 'p> {
         if !self.to_target {
             return self.out.store_vec(at, sums);
         }
+        // How many neighbouring columns go into an element.
+        let each = if self.problem.pairs { 2 } else { 1 };
+        let count = sums.len() / each;
         let mut loaded: Vec<Vec<Val<'k>>> = self
             .riders
             .iter()
@@ -176,11 +182,11 @@ impl<'k, 'p> Finish<'k, 'p> {
             .map(|(rider, (start, place))| {
                 let at = *start + row * rider.row + *place;
                 if rider.once {
-                    vec![rider.buffer.load(at); sums.len()]
-                } else if rider.lanes >= sums.len() {
-                    rider.buffer.load_vec(at, sums.len() as u8)
+                    vec![rider.buffer.load(at); count]
+                } else if rider.lanes >= count {
+                    rider.buffer.load_vec(at, count as u8)
                 } else {
-                    (0..sums.len()).map(|i| rider.buffer.load(at + rider.column * i)).collect()
+                    (0..count).map(|i| rider.buffer.load(at + rider.column * i)).collect()
                 }
             })
             .collect();
@@ -190,14 +196,14 @@ impl<'k, 'p> Finish<'k, 'p> {
             None => sums.to_vec(),
         };
         let Some(region) = self.problem.region else { return self.out.store_vec(at, &sums) };
-        let finished = |(i, sum): (usize, &Val<'k>)| {
-            let mut inputs = vec![settled(*sum, self.problem.dtype())];
+        let finished = |(i, sums): (usize, &[Val<'k>])| {
+            let mut inputs: Vec<_> = sums.iter().map(|sum| settled(*sum, self.problem.dtype())).collect();
             for (values, extra) in loaded.iter().zip(&self.problem.extras) {
                 inputs.push(Typed { val: values[i], dtype: extra.operand.ty.dtype });
             }
             math::region(region, &inputs).first().map(|result| result.val)
         };
-        let results: Vec<Val<'k>> = sums.iter().enumerate().filter_map(finished).collect();
+        let results: Vec<Val<'k>> = sums.chunks(each).enumerate().filter_map(finished).collect();
         self.out.store_vec(at, &results);
     }
 }

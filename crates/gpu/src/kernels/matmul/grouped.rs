@@ -10,11 +10,12 @@ use crate::lower::site::{Memory, Site, linear_group};
 use crate::lower::walk::Walk;
 use crate::math;
 
-use super::choice::{Choice, MEDIUM, SMALL, Tile, sweep_splits};
+use super::choice::{self, Choice, MEDIUM, SMALL, Shape, Tile};
 use super::experts::Ids;
 use super::finish::{Base, Finish, Sink, sum_elem};
 use super::panel::{Reach, Source, Span};
-use super::problem::{Experts, Factor, Problem};
+use super::problem::{Axis, Experts, Factor, Problem};
+use super::stream::{Side, longest};
 use super::tiled::{Work, declare_strides, multiply};
 
 /// Rows up to which each is a product of its own.
@@ -51,6 +52,7 @@ pub(crate) fn grouped(site: &mut Site<'_>) -> Result<(), String> {
         out: (n as i64, 1),
         experts: Some(Experts { ids: ids.clone(), count }),
         bias: false,
+        pairs: false,
         taps: None,
     };
     let elem = sum_elem(math::elem(problem.dtype()));
@@ -67,8 +69,9 @@ pub(crate) fn grouped(site: &mut Site<'_>) -> Result<(), String> {
         problem.batch = Walk::new(&[m], &[vec![depth as i64], vec![0]]);
         problem.m = 1;
         problem.a.outer = 0;
-        let splits = sweep_splits(n, depth, m, problem.lie_of_b().lanes, site.caps);
-        return super::emit(problem, Choice::Sweep { swapped: false, rows: 1, splits }, &[], site);
+        let run = longest(&problem, Side::B, Axis::Outer);
+        let cut = choice::sweep(&Shape { m: 1, n, k: depth, batches: m }, run as usize, site.caps);
+        return super::emit(problem, Choice::Sweep { swapped: false, cut }, &[], site);
     }
     let tile = if m >= 32 * count { MEDIUM } else { SMALL };
     let tile = if elem.size() > 4 { tile.wide() } else { tile };

@@ -1,88 +1,29 @@
-//! Products by cooperative matrices: panels of 16-bit words in workgroup memory, sums in the matrices of subgroups.
+//! Products by cooperative matrices: 16-bit factors, sums in the matrices of subgroups.
 
-use olivine_ir::DType;
-use olivine_kernel::{Access, Builder, Elem, MatrixType, MatrixUse, Scalar, Shared, Val, Var};
+use std::cell::RefCell;
 
-use crate::caps::{Addressing, DeviceCaps};
+use olivine_kernel::{Builder, Elem, MatrixType, MatrixUse, Scalar, Shared, Val, Var};
+
 use crate::lower::launch::Launch;
 use crate::lower::site::{Site, linear_group};
 use crate::math;
 
-use super::choice::{Shape, busy};
+use super::blocks::Blocks;
+use super::choice::Shape;
+use super::feed::{Depths, Fed, Feed, Given, Side};
 use super::finish::{Base, Finish, Sink};
 use super::panel::Span;
-use super::problem::{Axis, Factor, Problem};
-use super::tiled::{Place, place};
-use super::words::{Measure, SLOT, Source, Words};
-
-/// A workgroup's part of the product, and a subgroup's part of that.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Blocks {
-    pub(super) m: u32,
-    pub(super) n: u32,
-    pub(super) rows: u32,
-    pub(super) columns: u32,
-}
+use super::problem::Problem;
+use super::tiled::{Place, place_in};
 
 /// Rows, columns and depths of a matrix.
-const SIDE: u32 = 16;
-/// Depth of a step.
-const DEPTH: u32 = 32;
+pub(super) const SIDE: u32 = 16;
 /// Lanes of a subgroup.
-const LANES: u32 = 32;
+pub(super) const LANES: u32 = 32;
 
-const LARGE: Blocks = Blocks { m: 128, n: 128, rows: 64, columns: 64 };
-const MEDIUM: Blocks = Blocks { m: 64, n: 64, rows: 32, columns: 32 };
-const LOW: Blocks = Blocks { m: 32, n: 64, rows: 16, columns: 32 };
-
-impl Blocks {
-    fn group(self) -> u32 {
-        self.m / self.rows * (self.n / self.columns) * LANES
-    }
-
-    fn count(self, shape: &Shape) -> u64 {
-        (shape.m.div_ceil(self.m as usize) * shape.n.div_ceil(self.n as usize) * shape.batches) as u64
-    }
-}
-
-/// The blocks for a product, and into how many parts the summed axis goes; `None` where other kernels serve it.
-pub(super) fn choose(problem: &Problem<'_>, shape: &Shape, caps: &DeviceCaps) -> Option<(Blocks, usize)> {
-    let elem = math::elem(problem.dtype());
-    let offered = caps
-        .target
-        .matrices
-        .iter()
-        .any(|s| (s.factor, s.accumulator, s.m, s.n, s.k) == (elem, Elem::F32, SIDE, SIDE, SIDE));
-    let halves = matches!(problem.dtype(), DType::F16 | DType::BF16);
-    let pointers = matches!(caps.addressing, Addressing::Pointers);
-    let subgroups = caps.target.subgroup == Some(LANES);
-    if !(halves && offered && pointers && subgroups && problem.experts.is_none()) {
-        return None;
-    }
-    if shape.m.min(shape.n) <= super::choice::SKINNY || shape.k == 0 || shape.batches == 0 {
-        return None;
-    }
-    let busy = busy(caps);
-    let blocks = match shape.m {
-        0..=32 => LOW,
-        _ if LARGE.count(shape) * 2 >= busy => LARGE,
-        _ => MEDIUM,
-    };
-    let wanted = (busy / blocks.count(shape).max(1)).max(1) as usize;
-    let parts = wanted.min(shape.k / 256).clamp(1, 32);
-    let chunk = shape.k.div_ceil(parts).next_multiple_of(DEPTH as usize);
-    Some((blocks, shape.k.div_ceil(chunk)))
-}
-
-/// Whether slots of a factor can be loaded whole: neighbours along its axis, in whole slots, at aligned steps.
-fn whole(problem: &Problem<'_>, factor: &Factor, along: Axis, extent: usize, number: usize) -> bool {
-    let slot = i64::from(SLOT);
-    let (unit, other, size) = match along {
-        Axis::Outer => (factor.outer, factor.depth, extent),
-        Axis::Depth => (factor.depth, factor.outer, problem.k),
-    };
-    let steps = problem.batch.strides[number].iter().copied().chain([other, factor.operand.offset as i64]);
-    unit == 1 && size as i64 % slot == 0 && steps.into_iter().all(|s| s % slot == 0)
+/// The type of matrices here.
+pub(super) fn matrix(elem: Elem, role: MatrixUse) -> MatrixType {
+    MatrixType { elem, rows: SIDE, columns: SIDE, role }
 }
 
 /// Emits a product by cooperative matrices, the summed axis in `splits` parts.
@@ -95,139 +36,180 @@ pub(super) fn emit(
 ) -> Result<(), String> {
     let shape = Shape { m: problem.m, n: problem.n, k: problem.k, batches: problem.batches() };
     let groups = blocks.count(&shape) as usize * splits;
-    let chunk = problem.k.div_ceil(splits).next_multiple_of(DEPTH as usize);
+    let chunk = problem.k.div_ceil(splits).next_multiple_of(blocks.depth as usize);
+    let (a_sizes, b_sizes) = ((problem.m, problem.k), (problem.n, problem.k));
+    let a_given = Given::new(blocks.ways.0, &problem.a, a_sizes, MatrixUse::A, site)?;
+    let b_given = Given::new(blocks.ways.1, &problem.b, b_sizes, MatrixUse::B, site)?;
 
     let k = site.builder("matmul_matrices", blocks.group());
     let l = Launch::new(&k);
-    let factor = |name: &str, factor: &Factor, along: Axis, extent: usize, number: usize| {
-        let whole = whole(problem, factor, along, extent, number);
-        let elem = if whole { Elem::U32 } else { Elem::U16 };
-        let buffer = l.bind(name, elem, Access::Read, factor.operand.memory);
-        let stride = |axis: Axis, what: &str, value: i64| {
-            if whole && along == axis { k.u32(1) } else { l.stride(&format!("{name}_{what}"), value) }
-        };
-        let (outer, depth) =
-            (stride(Axis::Outer, "outer", factor.outer), stride(Axis::Depth, "depth", factor.depth));
-        (buffer, whole, outer, depth)
-    };
-    let (a_along, b_along) = (problem.lie_of_a().along, problem.lie_of_b().along);
-    let a = factor("a", &problem.a, a_along, problem.m, 0);
-    let b = factor("b", &problem.b, b_along, problem.n, 1);
-    let (m, n, depths) = (l.size("m", problem.m), l.size("n", problem.n), l.size("k", problem.k));
+    let jumps = &problem.batch.strides;
+    let a = Fed::declare(&l, "a", &a_given, &problem.a, a_sizes, &jumps[0]);
+    let b = Fed::declare(&l, "b", &b_given, &problem.b, b_sizes, &jumps[1]);
+    let (m, n, all) = (l.size("m", problem.m), l.size("n", problem.n), l.size("k", problem.k));
     let total = l.size("groups", groups);
     let parts = (splits > 1).then(|| (l.size("chunk", chunk), l.size("batches", shape.batches)));
     let finish = Finish::declare(&l, problem, sink, n);
     let walker = problem.batch.declare(&l, &problem.offsets());
-    let tail = !problem.k.is_multiple_of(DEPTH as usize);
+    let tail = !problem.k.is_multiple_of(blocks.depth as usize);
 
     let id = linear_group(&k);
     k.if_(id.lt(total), || {
-        let Place { first, rest, batch, start, end } = place(id, (m, n, depths), (blocks.m, blocks.n), parts);
+        let Place { first, rest, batch, start, end } =
+            place_in(id, (m, n, all), (blocks.m, blocks.n), blocks.band, parts);
         let at = walker.at(batch);
-        let source = |(buffer, whole, outer, depth), along, base| Source {
-            buffer,
-            along,
-            whole,
-            outer,
-            depth,
-            base,
-            depths,
-            tail,
+        let parts = blocks.m / blocks.rows * (blocks.n / blocks.columns);
+        let (slice, team) = (k.subgroup_id() / parts, k.subgroup_id() % parts);
+        let across = blocks.n / blocks.columns;
+        let span = |first, end| Span { first, end, order: None };
+        let (rows, columns) = (blocks.rows, blocks.columns);
+        let down = Side { span: span(first.0, m), mine: team / across * rows, block: blocks.m, part: rows };
+        let wide =
+            Side { span: span(first.1, n), mine: team % across * columns, block: blocks.n, part: columns };
+        let step = blocks.depth;
+        let own = step / blocks.slices;
+        let from = slice * own;
+        let past = if tail { (end + (step - 1)) / step * step } else { end };
+        let depths = Depths { start, end, past, all, step, from, own, ahead: blocks.ahead, tail };
+        let elem = math::elem(problem.dtype());
+        let a = Feed::new(&k, &a, matrix(elem, MatrixUse::A), &down, &depths, at[0]);
+        let b = Feed::new(&k, &b, matrix(elem, MatrixUse::B), &wide, &depths, at[1]);
+        let measures = (rows / SIDE, columns / SIDE);
+        let sums = if blocks.carry {
+            multiply_late(&k, (&a, &b), measures, &depths, elem)
+        } else {
+            multiply(&k, (&a, &b), measures, &depths)
         };
-        let work = Work {
-            a: source(a, a_along, at[0]),
-            b: source(b, b_along, at[1]),
-            rows: Span { first: first.0, end: m, order: None },
-            columns: Span { first: first.1, end: n, order: None },
-            start,
-            end,
-            base: Base { out: rest * m * n, extras: at[2..].to_vec() },
-        };
-        multiply(&k, math::elem(problem.dtype()), blocks, work, &finish);
+        let base = Base { out: rest * m * n, extras: at[2..].to_vec() };
+        let out = Out::new(&k, [&a, &b], (slice, team), (blocks.slices, parts));
+        for (i, line) in (0u32..).zip(sums.chunks((columns / SIDE) as usize)) {
+            let row = first.0 + down.mine + i * SIDE;
+            let at_once = out.at_once().min(columns / SIDE);
+            for (j, some) in (0u32..).zip(line.chunks(at_once as usize)) {
+                let column = first.1 + wide.mine + j * at_once * SIDE;
+                out.store(some, (row, m), column, &base, &finish);
+            }
+        }
     });
     let bound = l.done();
     site.dispatch(k, bound, groups as u64, problem.cost())
 }
 
-/// A workgroup's part of a product.
-struct Work<'k> {
-    a: Source<'k>,
-    b: Source<'k>,
-    rows: Span<'k>,
-    columns: Span<'k>,
-    start: Val<'k>,
-    end: Val<'k>,
-    base: Base<'k>,
+/// The sums of a subgroup, so many matrices down and so many wide, in registers while a loop goes on.
+struct Sums<'k> {
+    wide: u32,
+    kept: Vec<Var<'k>>,
+    now: Vec<Val<'k>>,
 }
 
-/// Multiplies one block and finishes it. The whole workgroup must come here together.
-fn multiply<'k>(k: &'k Builder, elem: Elem, blocks: Blocks, work: Work<'k>, finish: &Finish<'k, '_>) {
-    let matrix = |elem, role| MatrixType { elem, rows: SIDE, columns: SIDE, role };
-    let (left, right) = (matrix(elem, MatrixUse::A), matrix(elem, MatrixUse::B));
-    let sum = matrix(Elem::F32, MatrixUse::Accumulator);
-    let a_measure = Measure::new(work.a.along, blocks.m, DEPTH);
-    let b_measure = Measure::new(work.b.along, blocks.n, DEPTH);
-    let teams = blocks.group() / LANES;
-    // The panel's memory serves the sums on their way out as well.
-    let slots = a_measure.len().max(Out::pitch(1) * SIDE * teams);
-    let a_memory = k.shared(Elem::U32, 4, slots);
-    let b_memory = k.shared(Elem::U32, 4, b_measure.len());
-    let a = Words::new(k, a_memory, work.a, &work.rows, a_measure, work.start);
-    let b = Words::new(k, b_memory, work.b, &work.columns, b_measure, work.start);
+impl<'k> Sums<'k> {
+    fn new(k: &'k Builder, (down, wide): (u32, u32)) -> Self {
+        let zero = k.f32(0.0).splat(matrix(Elem::F32, MatrixUse::Accumulator));
+        Sums { wide, kept: (0..down * wide).map(|_| k.var(zero)).collect(), now: Vec::new() }
+    }
 
-    let team = k.subgroup_id();
-    let across = blocks.n / blocks.columns;
-    let (first_row, first_column) = (team / across * blocks.rows, team % across * blocks.columns);
-    let (down, wide) = (blocks.rows / SIDE, blocks.columns / SIDE);
-    let zero = k.f32(0.0).splat(sum);
-    let sums: Vec<Var<'k>> = (0..down * wide).map(|_| k.var(zero)).collect();
-    let step = k.u32(DEPTH);
-    let fetch = |at: Val<'k>| {
-        // The last step loads once more what it has, so that the body stays straight-line code.
-        let next = at + step;
-        let next = next.lt(work.end).select(next, at);
-        a.fetch(next);
-        b.fetch(next);
-    };
-    let x_at = |depth: u32| -> Vec<Val<'k>> {
-        (0..down).map(|i| a.matrix(left, first_row + i * SIDE, depth, false)).collect()
-    };
-    let y_at = |depth: u32, j: u32| b.matrix(right, first_column + j * SIDE, depth, true);
-    let add = |running: &mut [Val<'k>], x: &[Val<'k>], y: Val<'k>, j: u32| {
+    fn take(&mut self) {
+        self.now = self.kept.iter().map(|s| s.get()).collect();
+    }
+
+    fn keep(&mut self) {
+        self.kept.iter().zip(self.now.drain(..)).for_each(|(var, value)| var.set(value));
+    }
+
+    /// Adds the products of a column of matrices and one beside the j-th column.
+    fn add(&mut self, x: &[Val<'k>], y: Val<'k>, j: u32) {
         for (i, x) in x.iter().enumerate() {
-            let sum = &mut running[i * wide as usize + j as usize];
+            let sum = &mut self.now[i * self.wide as usize + j as usize];
             *sum = x.matrix_mul_add(y, *sum);
         }
-    };
-    let running = || -> Vec<Val<'k>> { sums.iter().map(|s| s.get()).collect() };
-    let keep = |running: Vec<Val<'k>>| sums.iter().zip(running).for_each(|(var, value)| var.set(value));
-    k.for_(work.start, work.end, step, |at| {
-        k.barrier();
-        a.put(at);
-        b.put(at);
-        k.barrier();
-        fetch(at);
-        let mut running = running();
-        for depth in (0..DEPTH).step_by(SIDE as usize) {
-            let x = x_at(depth);
-            for j in 0..wide {
-                add(&mut running, &x, y_at(depth, j), j);
+    }
+
+    fn add_all(&mut self, x: &[Val<'k>], y: &[Val<'k>]) {
+        (0u32..).zip(y).for_each(|(j, y)| self.add(x, *y, j));
+    }
+}
+
+/// Multiplies a block; each step's matrices when they have come. The whole workgroup must come here together.
+fn multiply<'k>(
+    k: &'k Builder,
+    (a, b): (&Feed<'k>, &Feed<'k>),
+    measures: (u32, u32),
+    depths: &Depths<'k>,
+) -> Vec<Val<'k>> {
+    let panels = || [a, b].into_iter().filter_map(Feed::words);
+    let sums = RefCell::new(Sums::new(k, measures));
+    k.for_(depths.start, depths.end, k.u32(depths.step), |at| {
+        if panels().next().is_some() {
+            k.barrier();
+            panels().for_each(|p| p.put(at));
+            k.barrier();
+            panels().for_each(|p| p.fetch(depths.next(at, depths.step)));
+        }
+        let mut sums = sums.borrow_mut();
+        sums.take();
+        for depth in (0..depths.own).step_by(SIDE as usize) {
+            let x = a.all(depths, at, depth);
+            // One by one, so that few are in registers.
+            match b {
+                Feed::Panel { .. } => {
+                    let y = (0..measures.1).filter_map(|j| Some((j, b.panel_matrix(j, depth)?)));
+                    y.for_each(|(j, y)| sums.add(&x, y, j));
+                }
+                Feed::Fragments(_) => sums.add_all(&x, &b.all(depths, at, depth)),
             }
         }
-        keep(running);
+        sums.keep();
     });
+    sums.into_inner().kept.iter().map(|s| s.get()).collect()
+}
 
-    k.barrier();
-    let out = Out { k, memory: a_memory, slots, teams, team };
-    for i in 0..down {
-        let row = work.rows.first + first_row + i * SIDE;
-        let columns: Vec<Val<'k>> = (0..wide).map(|j| sums[(i * wide + j) as usize].get()).collect();
-        let at_once = out.at_once().min(wide);
-        for (j, some) in columns.chunks(at_once as usize).enumerate() {
-            let column = work.columns.first + first_column + j as u32 * at_once * SIDE;
-            out.store(some, (row, work.rows.end), column, &work.base, finish);
+/// Multiplies a block; the last matrices of each step while the next step's come. The whole workgroup must come here
+/// together.
+fn multiply_late<'k>(
+    k: &'k Builder,
+    (a, b): (&Feed<'k>, &Feed<'k>),
+    measures: (u32, u32),
+    depths: &Depths<'k>,
+    elem: Elem,
+) -> Vec<Val<'k>> {
+    let panels = || [a, b].into_iter().filter_map(Feed::words);
+    let none = |role, count: u32| -> Vec<Var<'k>> {
+        let zero = k.f32(0.0).splat(matrix(elem, role));
+        (0..count).map(|_| k.var(zero)).collect()
+    };
+    let (x_late, y_late) = (none(MatrixUse::A, measures.0), none(MatrixUse::B, measures.1));
+    let get = |vars: &[Var<'k>]| -> Vec<Val<'k>> { vars.iter().map(|v| v.get()).collect() };
+    let set = |vars: &[Var<'k>], to: Vec<Val<'k>>| vars.iter().zip(to).for_each(|(var, x)| var.set(x));
+    let sums = RefCell::new(Sums::new(k, measures));
+    k.for_(depths.start, depths.end, k.u32(depths.step), |at| {
+        // All have read the step before: they came to the barrier below.
+        panels().for_each(|p| p.put(at));
+        k.barrier();
+        panels().for_each(|p| p.fetch(depths.next(at, depths.step)));
+        let mut sums = sums.borrow_mut();
+        sums.take();
+        let (mut x, mut y) = (get(&x_late), get(&y_late));
+        for depth in (0..depths.own).step_by(SIDE as usize) {
+            let next = (a.all(depths, at, depth), b.all(depths, at, depth));
+            if depth + SIDE == depths.own {
+                k.barrier();
+            }
+            sums.add_all(&x, &y);
+            (x, y) = next;
         }
-    }
+        set(&x_late, x);
+        set(&y_late, y);
+        sums.keep();
+    });
+    let mut sums = sums.into_inner();
+    sums.take();
+    sums.add_all(&get(&x_late), &get(&y_late));
+    sums.now
+}
+
+/// Slots of workgroup memory that so many subgroups take on the way out where there is no panel.
+pub(super) fn out_slots(subgroups: u32) -> u32 {
+    Out::pitch(2) * SIDE * subgroups
 }
 
 /// The way of sums from matrices to rows: through workgroup memory, a part of it to each subgroup.
@@ -235,11 +217,34 @@ struct Out<'k> {
     k: &'k Builder,
     memory: Shared<'k>,
     slots: u32,
-    teams: u32,
+    /// Which part of the block, and which of those that share it.
     team: Val<'k>,
+    slice: Val<'k>,
+    teams: u32,
+    slices: u32,
 }
 
 impl<'k> Out<'k> {
+    /// Takes a panel's memory, which nobody reads any more, or some of its own. The whole workgroup must come here
+    /// together.
+    fn new(
+        k: &'k Builder,
+        feeds: [&Feed<'k>; 2],
+        (slice, team): (Val<'k>, Val<'k>),
+        (slices, teams): (u32, u32),
+    ) -> Self {
+        let least = Out::pitch(1) * SIDE * teams * slices;
+        let panel = |feed: &&Feed<'k>| match feed {
+            Feed::Panel { memory, slots, .. } if *slots >= least => Some((*memory, *slots)),
+            _ => None,
+        };
+        let own = out_slots(teams * slices);
+        let panel = feeds.iter().filter_map(panel).max_by_key(|(_, slots)| *slots);
+        let (memory, slots) = panel.unwrap_or_else(|| (k.shared(Elem::U32, 4, own), own));
+        k.barrier();
+        Out { k, memory, slots, team, slice, teams, slices }
+    }
+
     /// Slots from one row to the next when so many matrices lie side by side.
     fn pitch(matrices: u32) -> u32 {
         matrices * SIDE / 4 + 1
@@ -247,10 +252,17 @@ impl<'k> Out<'k> {
 
     /// Matrices that a subgroup's part holds side by side.
     fn at_once(&self) -> u32 {
-        let fits = |matrices: &u32| Out::pitch(*matrices) * SIDE * self.teams <= self.slots;
+        let fits = |matrices: &u32| Out::pitch(*matrices) * SIDE * self.teams * self.slices <= self.slots;
         [4, 2].into_iter().find(fits).unwrap_or(1)
     }
 
+    /// Waits for those that share a part.
+    fn wait(&self) {
+        if self.slices > 1 { self.k.barrier() } else { self.k.subgroup_barrier() }
+    }
+
+    /// Finishes matrices side by side; those that share a part add theirs, and each stores some of the rows. The whole
+    /// workgroup must come here together.
     fn store(
         &self,
         matrices: &[Val<'k>],
@@ -262,27 +274,42 @@ impl<'k> Out<'k> {
         let k = self.k;
         let count = matrices.len() as u32;
         let pitch = Out::pitch(count);
-        let mine = self.team * (pitch * SIDE);
+        let (each, all) = (pitch * SIDE, self.teams * pitch * SIDE);
+        let first = self.team * each;
+        let mine = first + self.slice * all;
         for (i, matrix) in matrices.iter().enumerate() {
             self.memory.store_matrix(mine + i as u32 * SIDE / 4, k.u32(pitch), false, *matrix);
         }
-        k.subgroup_barrier();
+        self.wait();
         let runs = count * SIDE / 4;
+        let load = |at: Val<'k>| -> Vec<Val<'k>> {
+            self.memory.load_vec(at).into_iter().map(|s| s.bitcast(Scalar::F32)).collect()
+        };
         let put = |round: Val<'k>| {
-            let number = round * LANES + k.lane();
+            let number = round * (LANES * self.slices) + self.slice * LANES + k.lane();
             let (line, run) = (number / runs, number % runs);
-            k.if_((row + line).lt(end), || {
-                let sums: Vec<Val<'k>> = self.memory.load_vec(mine + line * pitch + run);
-                let sums: Vec<Val<'k>> = sums.into_iter().map(|s| s.bitcast(Scalar::F32)).collect();
+            let inside = (row + line).lt(end);
+            // The last round may be of some subgroups only.
+            let inside = if (SIDE * runs).is_multiple_of(LANES * self.slices) {
+                inside
+            } else {
+                inside & line.lt(SIDE)
+            };
+            k.if_(inside, || {
+                let mut sums = load(first + line * pitch + run);
+                for slice in 1..self.slices {
+                    let more = load(first + line * pitch + run + slice * all);
+                    sums.iter_mut().zip(more).for_each(|(sum, x)| *sum = *sum + x);
+                }
                 finish.store(base, row + line, column + run * 4u32, &sums);
             });
         };
-        let rounds = SIDE * runs / LANES;
+        let rounds = (SIDE * runs).div_ceil(LANES * self.slices);
         if finish.is_heavy() {
             k.for_(k.u32(0), k.u32(rounds), k.u32(1), put);
         } else {
             (0..rounds).for_each(|round| put(k.u32(round)));
         }
-        k.subgroup_barrier();
+        self.wait();
     }
 }

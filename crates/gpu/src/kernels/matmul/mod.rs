@@ -2,52 +2,85 @@
 //!
 //! ```text
 //!   node ─ Problem (batches of [m, k]·[k, n], by strides) ─ choose ─┬─ matrices  halves by cooperative matrices
+//!                                                                   ├─ narrow    a few dozen rows of halves, likewise
+//!                                                                   ├─ triple    f32 by three products of halves
 //!                                                                   ├─ tiled     panels in workgroup memory
 //!                                                                   ├─ skinny    few rows: dots, sweeps
 //!                                                                   └─ split     sums of parts of a long axis
 //! ```
 //! All of them end in [`finish::Finish`]: the epilogue and the store.
 
+mod block;
+mod blocks;
+mod candidates;
 mod choice;
 mod convolve;
 mod experts;
+mod feed;
 mod finish;
+mod fragments;
 mod grouped;
 mod matrices;
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic, reason = "a failed expectation is a failed test")]
+mod matrices_tests;
+mod narrow;
+mod pairs;
 mod panel;
+mod planes;
 mod problem;
+mod raw;
+mod sides;
 mod skinny;
 mod split;
+mod stream;
 mod taps;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::panic, reason = "a failed expectation is a failed test")]
 mod tests;
 mod tiled;
+mod triple;
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic, reason = "a failed expectation is a failed test")]
+mod triple_tests;
 mod words;
 
-use olivine_ir::op::MatMul;
+use olivine_ir::op::{MatMul, Region};
 use olivine_kernel::Val;
 
-use crate::lower::site::{Operand, Site};
+use crate::lower::site::{Operand, Site, Target};
 use crate::math;
 
 use choice::{Choice, Shape, choose};
 use finish::Sink;
-use skinny::Skinny;
+use problem::Lie;
+use stream::{Side, longest};
 
 pub(in crate::kernels) use convolve::convolve;
 pub(in crate::kernels) use finish::{is_heavy, settled, sum_elem};
 pub(crate) use grouped::grouped;
+pub(crate) use pairs::paired;
 pub(in crate::kernels) use problem::{Extra, Factor, Problem};
+pub(crate) use split::{Elements, Sums, Unsummed};
 pub(in crate::kernels) use taps::{Bounds, Class, MOST_BITS, Tap, TapAxis, Taps};
+pub(in crate::kernels) use tiled::in_bands;
 
 /// Lowers a matrix product.
 pub(crate) fn matmul(op: &MatMul, site: &mut Site<'_>) -> Result<(), String> {
     let operands = site.operands.clone();
-    let [_, _, extras @ ..] = operands.as_slice() else { return Err("a product needs two operands".into()) };
     let target = site.targets.first().ok_or("a product needs a target")?.clone();
-    let problem = Problem::new(&operands, &target, op.epilogue.as_ref())?;
-    lower(problem, extras, site)
+    matmul_of(&operands, &target, op.epilogue.as_ref(), site)
+}
+
+/// Lowers a product of operands 0 and 1; the others are its epilogue's.
+fn matmul_of(
+    operands: &[Operand],
+    target: &Target,
+    epilogue: Option<&Region>,
+    site: &mut Site<'_>,
+) -> Result<(), String> {
+    let [_, _, extras @ ..] = operands else { return Err("a product needs two operands".into()) };
+    lower(Problem::new(operands, target, epilogue)?, extras, site)
 }
 
 /// Chooses and emits; `extras` are the further operands as they broadcast to the target.
@@ -61,16 +94,29 @@ pub(in crate::kernels) fn lower(
         return Err(format!("the device has no {elem}"));
     }
     let shape = Shape { m: problem.m, n: problem.n, k: problem.k, batches: problem.batches() };
-    if let Some((blocks, splits)) = matrices::choose(&problem, &shape, site.caps) {
-        return emit(problem, Choice::Matrices { blocks, splits }, extras, site);
+    let lie = |side: Side, lie: Lie| Lie { lanes: longest(&problem, side, lie.along) as usize, ..lie };
+    let (a, b) = (lie(Side::A, problem.lie_of_a()), lie(Side::B, problem.lie_of_b()));
+    let default = narrow::choose(&problem, &shape, site.caps)
+        .map(Choice::Narrow)
+        .or_else(|| {
+            let chosen = blocks::choose(&problem, &shape, site.caps);
+            chosen.map(|(blocks, splits)| Choice::Matrices { blocks, splits })
+        })
+        .or_else(|| triple::choose(&problem, &shape, site.caps).map(Choice::Triple))
+        .unwrap_or_else(|| choose(&shape, a, b, elem.size(), site.caps));
+    if matches!(default, Choice::Nothing | Choice::Zeros) {
+        return emit(problem, default, extras, site);
     }
-    let choice = choose(&shape, problem.lie_of_a(), problem.lie_of_b(), elem.size(), site.caps);
+    let candidates = candidates::candidates(&problem, &shape, default, elem.size(), site.caps);
+    let class = candidates::class(&problem, &shape);
+    let choice = site.tuned(candidates::FAMILY, class, default, candidates);
     emit(problem, choice, extras, site)
 }
 
 fn emit(problem: Problem<'_>, choice: Choice, extras: &[Operand], site: &mut Site<'_>) -> Result<(), String> {
     let elem = sum_elem(math::elem(problem.dtype()));
     let size = problem.target.ty.shape.numel() as u64 * u64::from(elem.size());
+    let choice = if problem.pairs { choice.of_pairs() } else { choice };
     let (swapped, splits) = match choice {
         Choice::Nothing => return Ok(()),
         Choice::Zeros => {
@@ -78,7 +124,9 @@ fn emit(problem: Problem<'_>, choice: Choice, extras: &[Operand], site: &mut Sit
             return split::emit(&problem, none, 0, extras, site);
         }
         Choice::Tiles { splits, .. } | Choice::Matrices { splits, .. } => (false, splits),
-        Choice::Dots { swapped, splits, .. } | Choice::Sweep { swapped, splits, .. } => (swapped, splits),
+        Choice::Narrow(_) => (false, 1),
+        Choice::Dots { swapped, cut } | Choice::Sweep { swapped, cut } => (swapped, cut.splits),
+        Choice::Triple(config) => (false, config.splits),
     };
     let parts = (splits > 1).then(|| site.scratch(size * splits as u64));
     let sink = parts.map_or(Sink::Target, Sink::Parts);
@@ -86,10 +134,10 @@ fn emit(problem: Problem<'_>, choice: Choice, extras: &[Operand], site: &mut Sit
     match choice {
         Choice::Tiles { tile, .. } => tiled::emit(&problem, tile, splits, &sink, site)?,
         Choice::Matrices { blocks, .. } => matrices::emit(&problem, blocks, splits, &sink, site)?,
-        Choice::Dots { rows, width, .. } => {
-            skinny::dots(&problem, &Skinny { rows, splits }, width, &sink, site)?;
-        }
-        Choice::Sweep { rows, .. } => skinny::sweep(&problem, &Skinny { rows, splits }, &sink, site)?,
+        Choice::Narrow(cut) => narrow::emit(&problem, &cut, &sink, site)?,
+        Choice::Dots { cut, .. } => skinny::dots(&problem, &cut, &sink, site)?,
+        Choice::Sweep { cut, .. } => skinny::sweep(&problem, &cut, &sink, site)?,
+        Choice::Triple(config) => triple::emit(&problem, config, &sink, site)?,
         Choice::Nothing | Choice::Zeros => {}
     }
     match parts {

@@ -68,15 +68,20 @@ pub(super) struct Panel<'k> {
     held_bounds: Vec<Vec<Var<'k>>>,
 }
 
+/// Registers that begin with some values.
+fn registers(values: Vec<Val<'_>>) -> Vec<Var<'_>> {
+    values.into_iter().map(|v| v.builder().var(v)).collect()
+}
+
 impl<'k> Panel<'k> {
-    /// A panel of a workgroup; its first patch is the one at depth `start`.
+    /// A panel of a workgroup; it holds the patch at depth `start`, or nothing that counts without one.
     pub(super) fn new(
         k: &'k Builder,
         shared: Shared<'k>,
         source: Source<'k>,
         span: &Span<'k>,
         (outer, depth): (u32, u32),
-        start: Val<'k>,
+        start: Option<Val<'k>>,
     ) -> Self {
         let me = k.local_index();
         let blocks = outer / 4;
@@ -112,10 +117,22 @@ impl<'k> Panel<'k> {
         let pitch = Tile::pitch(outer) / 4;
         let (held, held_bounds) = (Vec::new(), Vec::new());
         let mut panel = Panel { k, source, shared, pitch, block, depths, rows, bounds, held, held_bounds };
-        let (values, entries) = panel.load(start);
-        panel.held = values.into_iter().map(|v| k.var(v)).collect();
-        let hold = |entry: Entry<'k>| entry.bounds.into_iter().map(|v| k.var(v)).collect();
-        panel.held_bounds = entries.into_iter().map(hold).collect();
+        let (values, bounds) = match start {
+            Some(start) => {
+                let (values, entries) = panel.load(start);
+                (values, entries.into_iter().map(|e| e.bounds).collect())
+            }
+            None => {
+                let zero = k.number(panel.source.buffer.elem().scalar(), 0.0);
+                let words = match &panel.source.reach {
+                    Reach::Taps(taps, _) => vec![vec![k.u32(0); taps.bound_words()]; panel.depths.len()],
+                    _ => Vec::new(),
+                };
+                (vec![zero; 4 * panel.depths.len()], words)
+            }
+        };
+        panel.held = registers(values);
+        panel.held_bounds = bounds.into_iter().map(registers).collect();
         panel
     }
 
@@ -216,8 +233,9 @@ impl<'k> Panel<'k> {
         }
     }
 
-    /// Four neighbours at a depth of the panel.
-    pub(super) fn read(&self, depth: u32, block: Val<'k>) -> Vec<Val<'k>> {
-        self.shared.load_vec(block + self.k.u32(depth * self.pitch))
+    /// Four neighbours at a depth of the panel, which counts from `first` on if there is one.
+    pub(super) fn read(&self, first: Option<Val<'k>>, depth: u32, block: Val<'k>) -> Vec<Val<'k>> {
+        let at = block + self.k.u32(depth * self.pitch);
+        self.shared.load_vec(first.map_or(at, |first| at + first * self.pitch))
     }
 }

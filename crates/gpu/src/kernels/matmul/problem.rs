@@ -17,6 +17,14 @@ pub(in crate::kernels) struct Factor {
     pub(in crate::kernels) depth: i64,
 }
 
+impl Factor {
+    /// The axis along which it lies, given how many positions and depths it has.
+    pub(super) fn along(&self, extent: usize, depths: usize) -> Axis {
+        let near = |stride: i64, size: usize| if size == 1 { u64::MAX } else { stride.unsigned_abs().max(1) };
+        if near(self.outer, extent) < near(self.depth, depths) { Axis::Outer } else { Axis::Depth }
+    }
+}
+
 /// A further operand of the epilogue.
 #[derive(Clone, Debug)]
 pub(in crate::kernels) struct Extra {
@@ -44,6 +52,9 @@ pub(in crate::kernels) struct Problem<'a> {
     pub(in crate::kernels) experts: Option<Experts>,
     /// Whether the last extra operand is added to the sum before the sum is rounded; the epilogue does not see it.
     pub(in crate::kernels) bias: bool,
+    /// Whether an even column and the odd one after it make one element of the target: the epilogue takes both. There
+    /// is one batch then.
+    pub(in crate::kernels) pairs: bool,
     /// How B is gathered and where columns go, if not by strides. Batches are groups of channels then, and `n` and `k`
     /// those of the largest class.
     pub(in crate::kernels) taps: Option<Taps>,
@@ -128,9 +139,35 @@ impl<'a> Problem<'a> {
             out: (n as i64, 1),
             experts: None,
             bias: false,
+            pairs: false,
             taps: None,
         };
         problem.fold();
+        Ok(problem)
+    }
+
+    /// The form of a product whose even and odd columns make one element each of the target; `operands` are A, B and
+    /// what else the epilogue takes.
+    pub(super) fn of_pairs(
+        operands: &[Operand],
+        target: &Target,
+        region: &'a Region,
+    ) -> Result<Self, String> {
+        let mut operands = operands.to_vec();
+        let b = operands.get_mut(1).ok_or("a product needs two operands")?;
+        // The product by the even columns of B has the target's shape.
+        let whole = b.clone();
+        let mut dims = b.dims().to_vec();
+        let (Some(columns), Some(stride)) = (dims.last_mut(), b.strides.last_mut()) else {
+            return Err("a product of a scalar".into());
+        };
+        (*columns, *stride) = (*columns / 2, *stride * 2);
+        b.ty.shape = olivine_ir::Shape::new(&dims).map_err(|e| e.to_string())?;
+        let mut problem = Problem::new(&operands, target, Some(region))?;
+        problem.n *= 2;
+        problem.b.outer = whole.strides.last().copied().unwrap_or(1);
+        problem.b.operand = whole;
+        problem.pairs = true;
         Ok(problem)
     }
 
@@ -215,9 +252,7 @@ impl<'a> Problem<'a> {
     }
 
     fn lie(&self, factor: &Factor, extent: usize, number: usize) -> Lie {
-        let near = |stride: i64, size: usize| if size == 1 { u64::MAX } else { stride.unsigned_abs().max(1) };
-        let along =
-            if near(factor.outer, extent) < near(factor.depth, self.k) { Axis::Outer } else { Axis::Depth };
+        let along = factor.along(extent, self.k);
         let (unit, other, size) = match along {
             Axis::Outer => (factor.outer, factor.depth, extent),
             Axis::Depth => (factor.depth, factor.outer, self.k),

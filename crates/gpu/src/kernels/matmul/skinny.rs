@@ -5,57 +5,45 @@ use olivine_kernel::{Builder, Reduction, Val, Var};
 use crate::lower::launch::Launch;
 use crate::lower::site::{Site, linear_group};
 
-use super::choice::{SWEEP_WIDTH, cluster_columns};
+use super::choice::Skinny;
 use super::experts;
 use super::finish::{Base, Finish, Sink, sum_elem};
 use super::multiply_add;
-use super::problem::{Axis, Lie, Problem};
-use super::tiled::declare_strides;
+use super::problem::{Axis, Problem};
+use super::stream::{Side, Stream, longest};
+use super::tiled::pick;
 
-/// Loads of B that are under way at once in every invocation.
-const UNDER_WAY: u32 = 4;
+/// Bytes of workgroup memory that the sums of a sweep's slices may take.
+const MEETING: u32 = 8192;
 
-/// How a skinny product is cut up.
-pub(super) struct Skinny {
-    /// Rows, at most as many; a power of two.
-    pub(super) rows: usize,
-    /// Parts of the summed axis.
-    pub(super) splits: usize,
-}
-
-/// A product with columns of B read along the summed axis: a cluster of `width` invocations to some columns.
+/// A product with columns of B read along the summed axis: a cluster of invocations to some columns.
 pub(super) fn dots(
     problem: &Problem<'_>,
     cut: &Skinny,
-    width: u32,
     sink: &Sink,
     site: &mut Site<'_>,
 ) -> Result<(), String> {
-    let group = site.group_size(256).max(width);
-    let columns = cluster_columns(cut.rows);
+    let Skinny { rows, columns, width, .. } = *cut;
+    let (rows, columns) = (rows as usize, columns as usize);
+    let group = site.group_size(cut.group).max(width);
     let per_batch = problem.n.div_ceil(columns);
     let batches = problem.batches();
     let clusters = per_batch * batches * cut.splits;
-    // Vectors only where both factors allow them; both are read along depths.
-    let lie_a = problem.lie_of_a();
-    let lanes = match (lie_a.along, problem.lie_of_b()) {
-        (Axis::Depth, Lie { along: Axis::Depth, lanes }) => lanes.min(lie_a.lanes),
-        _ => 1,
-    };
-    let lie = Lie { along: Axis::Depth, lanes };
-    let step = width * lanes as u32;
-    let chunk = problem.k.div_ceil(cut.splits).next_multiple_of((step * UNDER_WAY) as usize);
+    // Both factors are read along depths, in runs of one length.
+    let run = [Side::A, Side::B].map(|side| longest(problem, side, Axis::Depth));
+    let run = run[0].min(run[1]);
+    let step = width * run;
+    let chunk = problem.k.div_ceil(cut.splits).next_multiple_of((step * cut.at_once) as usize);
 
     let k = site.builder("matmul_dots", group);
     let l = Launch::new(&k);
-    let (a, b) = (l.read("a", &problem.a.operand), l.read("b", &problem.b.operand));
     let (m, n, depths) = (l.size("m", problem.m), l.size("n", problem.n), l.size("k", problem.k));
+    let a = Stream::declare(&l, problem, Side::A, Axis::Depth, run);
+    let b = Stream::declare(&l, problem, Side::B, Axis::Depth, run);
     let (total, per_batch) = (l.size("clusters", clusters), l.size("per_batch", per_batch));
     let parts = (cut.splits > 1).then(|| (l.size("chunk", chunk), l.size("batches", batches)));
     let finish = Finish::declare(&l, problem, sink, n);
     let walker = problem.batch.declare(&l, &problem.offsets());
-    let (a_outer, a_depth) = declare_strides(&l, "a", &problem.a, lie);
-    let (b_outer, b_depth) = declare_strides(&l, "b", &problem.b, lie);
 
     let cluster = linear_group(&k) * (group / width) + k.local_index() / width;
     // Clusters past the last work for nothing, so that all take part in reductions.
@@ -65,22 +53,19 @@ pub(super) fn dots(
     let column = (number - rest * per_batch) * columns;
     let (batch, start, end) = part_of(&k, rest, depths, parts);
     let at = walker.at(batch);
-    let row_at: Vec<Val<'_>> =
-        (0..cut.rows).map(|r| at[0] + (m - 1u32).min(k.u32(r as u32)) * a_outer).collect();
+    let row_at: Vec<Val<'_>> = (0..rows).map(|r| at[0] + (m - 1u32).min(k.u32(r as u32)) * a.outer).collect();
     let column_at: Vec<Val<'_>> =
-        (0..columns).map(|c| at[1] + (column + c).min(n - 1u32) * b_outer).collect();
+        (0..columns).map(|c| at[1] + (column + c).min(n - 1u32) * b.outer).collect();
 
-    let zero = k.number(sum_elem(a.elem()).scalar(), 0.0);
-    let sums: Vec<Var<'_>> = (0..cut.rows * columns).map(|_| k.var(zero)).collect();
+    let zero = k.number(sum_elem(crate::math::elem(problem.dtype())).scalar(), 0.0);
+    let sums: Vec<Var<'_>> = (0..rows * columns).map(|_| k.var(zero)).collect();
     let round = |depths: &[Val<'_>]| {
         let mut running: Vec<Val<'_>> = sums.iter().map(|s| s.get()).collect();
-        let weights: Vec<Vec<Vec<Val<'_>>>> = depths
-            .iter()
-            .map(|d| column_at.iter().map(|c| b.load_vec(*c + *d * b_depth, lanes as u8)).collect())
-            .collect();
+        let weights: Vec<Vec<Vec<Val<'_>>>> =
+            depths.iter().map(|d| column_at.iter().map(|c| b.run(*c + *d * b.depth)).collect()).collect();
         for (d, weights) in depths.iter().zip(&weights) {
             for (r, row) in row_at.iter().enumerate() {
-                let x = a.load_vec(*row + *d * a_depth, lanes as u8);
+                let x = a.run(*row + *d * a.depth);
                 for (c, weight) in weights.iter().enumerate() {
                     let sum = &mut running[r * columns + c];
                     *sum = x.iter().zip(weight).fold(*sum, |sum, (x, w)| multiply_add(*x, *w, sum));
@@ -89,9 +74,17 @@ pub(super) fn dots(
         }
         sums.iter().zip(running).for_each(|(var, value)| var.set(value));
     };
-    let first = start + k.local_index() % width * lanes;
-    let under_way = if width == 1 { 1 } else { UNDER_WAY };
-    sweep_depths(&k, (start, first, end), step, under_way, &round);
+    // As many depths at once as all invocations have left, then one by one.
+    let first = start + k.local_index() % width * run;
+    let stride = step * cut.at_once;
+    let whole = if cut.at_once > 1 { (end - start) / stride * stride } else { k.u32(0) };
+    if cut.at_once > 1 {
+        k.for_(first, start + whole, k.u32(stride), |depth| {
+            let depths: Vec<Val<'_>> = (0..cut.at_once).map(|i| depth + i * step).collect();
+            round(&depths);
+        });
+    }
+    k.for_(first + whole, end, k.u32(step), |depth| round(&[depth]));
 
     let base = Base { out: rest * m * n, extras: at[2..].to_vec() };
     let mut results: Vec<Val<'_>> = sums.iter().map(|s| s.get()).collect();
@@ -101,6 +94,13 @@ pub(super) fn dots(
     let leads = (k.local_index() % width).eq(0u32);
     k.if_(live, || {
         k.if_(leads, || {
+            if site.caps.wants_short_kernels() && finish.is_heavy() {
+                return k.for_(k.u32(0), k.u32(results.len() as u32), k.u32(1), |number| {
+                    let result = pick(number, results.iter().map(|r| vec![*r]).collect());
+                    let (row, of_row) = (number / columns, number % columns);
+                    k.if_(row.lt(m), || finish.store(&base, row, column + of_row, &result));
+                });
+            }
             for (r, run) in results.chunks(columns).enumerate() {
                 let row = k.u32(r as u32);
                 k.if_(row.lt(m), || finish.store(&base, row, column, run));
@@ -111,33 +111,34 @@ pub(super) fn dots(
     site.dispatch(k, bound, (clusters as u64).div_ceil(u64::from(group / width)), problem.cost())
 }
 
-/// A product with rows of B read as they lie: invocations side by side on columns, the depths dealt out among
-/// `group / SWEEP_WIDTH` slices whose sums meet in workgroup memory.
+/// A product with rows of B read as they lie: `width` invocations side by side on runs of columns, the depths dealt out
+/// among slices of the workgroup, whose sums meet at the end.
 pub(super) fn sweep(
     problem: &Problem<'_>,
     cut: &Skinny,
     sink: &Sink,
     site: &mut Site<'_>,
 ) -> Result<(), String> {
-    let group = site.group_size(256);
-    let slices = group / SWEEP_WIDTH;
-    let lie = problem.lie_of_b();
-    let lanes = if lie.along == Axis::Outer { lie.lanes } else { 1 };
-    let across = problem.n.div_ceil(SWEEP_WIDTH as usize * lanes);
+    let Skinny { rows, width, at_once, .. } = *cut;
+    let group = site.group_size(cut.group).max(width);
+    let slices = group / width;
+    let run = longest(problem, Side::B, Axis::Outer).min(cut.columns);
+    let across = problem.n.div_ceil((width * run) as usize);
     let batches = problem.batches();
     let groups = across * batches * cut.splits;
-    let chunk = problem.k.div_ceil(cut.splits).next_multiple_of((slices * UNDER_WAY) as usize);
+    let round_depths = slices * at_once;
+    let chunk = problem.k.div_ceil(cut.splits).next_multiple_of(round_depths as usize);
 
     let k = site.builder("matmul_sweep", group);
     let l = Launch::new(&k);
-    let (a, b) = (l.read("a", &problem.a.operand), l.read("b", &problem.b.operand));
     let (m, n, depths) = (l.size("m", problem.m), l.size("n", problem.n), l.size("k", problem.k));
+    let a_run = longest(problem, Side::A, Axis::Depth).min(at_once);
+    let a = Stream::declare(&l, problem, Side::A, Axis::Depth, a_run);
+    let b = Stream::declare(&l, problem, Side::B, Axis::Outer, run);
     let (total, across) = (l.size("groups", groups), l.size("across", across));
     let parts = (cut.splits > 1).then(|| (l.size("chunk", chunk), l.size("batches", batches)));
     let finish = Finish::declare(&l, problem, sink, n);
     let walker = problem.batch.declare(&l, &problem.offsets());
-    let (a_outer, a_depth) = declare_strides(&l, "a", &problem.a, Lie { along: Axis::Depth, lanes: 1 });
-    let (b_outer, b_depth) = declare_strides(&l, "b", &problem.b, Lie { along: Axis::Outer, lanes });
     let chosen = problem.experts.as_ref().map(|e| experts::Ids::declare(&l, e));
 
     let id = linear_group(&k);
@@ -154,47 +155,73 @@ pub(super) fn sweep(
         k.if_(k.local_index().eq(0u32), || ids.check(&k, batch));
     }
     let me = k.local_index();
-    let (place, slice) = (me % SWEEP_WIDTH, me / SWEEP_WIDTH);
-    let column = ((number - rest * across) * SWEEP_WIDTH + place) * lanes;
-    let column_at = at[1] + column.min(n - lanes) * b_outer;
-    let row_at: Vec<Val<'_>> =
-        (0..cut.rows).map(|r| at[0] + (m - 1u32).min(k.u32(r as u32)) * a_outer).collect();
+    let (place, slice) = (me % width, me / width);
+    let first_column = (number - rest * across) * (width * run);
+    let column_at = at[1] + (first_column + place * run).min(n - run) * b.outer;
+    let row_at: Vec<Val<'_>> = (0..rows).map(|r| at[0] + (m - 1u32).min(k.u32(r)) * a.outer).collect();
 
-    let elem = sum_elem(a.elem());
+    let elem = sum_elem(crate::math::elem(problem.dtype()));
     let zero = k.number(elem.scalar(), 0.0);
-    let sums: Vec<Var<'_>> = (0..cut.rows * lanes).map(|_| k.var(zero)).collect();
-    let round = |depths: &[Val<'_>]| {
+    let sums: Vec<Var<'_>> = (0..rows * run).map(|_| k.var(zero)).collect();
+    // So many depths from one on, those of A in runs of a length.
+    let round = |depth: Val<'_>, count: u32, a_run: u32| {
         let mut running: Vec<Val<'_>> = sums.iter().map(|s| s.get()).collect();
         let weights: Vec<Vec<Val<'_>>> =
-            depths.iter().map(|d| b.load_vec(column_at + *d * b_depth, lanes as u8)).collect();
-        for (d, weights) in depths.iter().zip(&weights) {
-            for (row, sums) in row_at.iter().zip(running.chunks_mut(lanes)) {
-                let x = a.load(*row + *d * a_depth);
-                sums.iter_mut().zip(weights).for_each(|(sum, w)| *sum = multiply_add(x, *w, *sum));
+            (0..count).map(|i| b.run(column_at + (depth + i) * b.depth)).collect();
+        for (i, weights) in weights.chunks(a_run as usize).enumerate() {
+            let depth = depth + i as u32 * a_run;
+            for (row, sums) in row_at.iter().zip(running.chunks_mut(run as usize)) {
+                let index = *row + depth * a.depth;
+                let x = if a_run == 1 { vec![a.one(index)] } else { a.run(index) };
+                for (x, weights) in x.iter().zip(weights) {
+                    sums.iter_mut().zip(weights).for_each(|(sum, w)| *sum = multiply_add(*x, *w, *sum));
+                }
             }
         }
         sums.iter().zip(running).for_each(|(var, value)| var.set(value));
     };
-    sweep_depths(&k, (start, start + slice, end), slices, UNDER_WAY, &round);
+    let whole = (end - start) / round_depths * round_depths;
+    k.for_(start + slice * at_once, start + whole, k.u32(round_depths), |depth| {
+        round(depth, at_once, a_run);
+    });
+    k.for_(start + whole + slice, end, k.u32(slices), |depth| round(depth, 1, 1));
 
+    // Slices of one subgroup meet by shuffles, those of several in workgroup memory.
+    let merged = k.target().subgroup.map_or(1, |s| (s.min(group) / width).max(1));
+    let mut mine: Vec<Val<'_>> = sums.iter().map(|s| s.get()).collect();
+    let mut step = width;
+    while step < width * merged {
+        mine = mine.into_iter().map(|x| x + x.shuffle_xor(step)).collect();
+        step *= 2;
+    }
+    let parts = slices / merged;
+    let columns = width * run;
+    let together = (MEETING / elem.size() / (parts * columns)).min(group / columns).min(rows).max(1);
+    let memory = k.shared(elem, 1, together * parts * columns);
     let base = Base { out: rest * m * n, extras: at[2..].to_vec() };
-    let memory = k.shared(elem, lanes as u8, group);
-    for (r, sums) in sums.chunks(lanes).enumerate() {
-        let mine: Vec<Val<'_>> = sums.iter().map(|s| s.get()).collect();
+    for (i, mine) in mine.chunks((together * run) as usize).enumerate() {
+        if i > 0 {
+            k.barrier();
+        }
+        k.if_((slice % merged).eq(0u32), || {
+            for (r, sums) in mine.chunks(run as usize).enumerate() {
+                let to = (slice / merged + r as u32 * parts) * columns + place * run;
+                sums.iter().enumerate().for_each(|(j, sum)| memory.store(to + j, *sum));
+            }
+        });
         k.barrier();
-        memory.store_vec(me, &mine);
-        k.barrier();
-        let row = k.u32(r as u32);
-        k.if_(live, || {
-            k.if_(slice.eq(0u32), || {
-                k.if_(row.lt(m), || {
-                    let mut all = mine.clone();
-                    for other in 1..slices {
-                        let part = memory.load_vec(me + other * SWEEP_WIDTH);
-                        all = all.iter().zip(&part).map(|(x, y)| *x + *y).collect();
-                    }
-                    finish.store(&base, row, column, &all);
-                });
+        let held = (mine.len() as u32) / run;
+        // Both columns of a pair are finished together.
+        let each = if problem.pairs { 2 } else { 1 };
+        k.for_(me, k.u32(held * columns / each), k.u32(group), |number| {
+            let (r, column) = (number / (columns / each), number % (columns / each) * each);
+            let row = r + i as u32 * together;
+            k.if_(live & row.lt(m), || {
+                let from = r * (parts * columns) + column;
+                let load = |j: u32, part: u32| memory.load(from + (part * columns + j));
+                let sum = |j: u32| (1..parts).fold(load(j, 0), |sum, part| sum + load(j, part));
+                let all: Vec<Val<'_>> = (0..each).map(sum).collect();
+                finish.store(&base, row, first_column + column, &all);
             });
         });
     }
@@ -217,26 +244,4 @@ fn part_of<'k>(
         }
         None => (rest, k.u32(0), depths),
     }
-}
-
-/// Runs `round` on the depths `first`, `first + step`, .. below `end`, several at once as long as all invocations have
-/// that many left from `start` on.
-fn sweep_depths<'k>(
-    k: &'k Builder,
-    (start, first, end): (Val<'k>, Val<'k>, Val<'k>),
-    step: u32,
-    at_once: u32,
-    round: &dyn Fn(&[Val<'k>]),
-) {
-    let mut rest = first;
-    if at_once > 1 {
-        let stride = step * at_once;
-        let whole = (end - start) / stride * stride;
-        k.for_(first, start + whole, k.u32(stride), |depth| {
-            let depths: Vec<Val<'k>> = (0..at_once).map(|i| depth + i * step).collect();
-            round(&depths);
-        });
-        rest = first + whole;
-    }
-    k.for_(rest, end, k.u32(step), |depth| round(&[depth]));
 }

@@ -354,8 +354,15 @@ impl<'k> Declared<'k> {
         let at = self.entries + (class.first + depth) * u32::from(self.words);
         let mut words = self.table.load_vec(at, self.words).into_iter();
         let offset = words.next().unwrap_or(depth);
-        let kept = if self.bounds == Bounds::Coordinates { self.axes.len() } else { 1 };
-        Entry { offset, bounds: words.take(kept).collect() }
+        Entry { offset, bounds: words.take(self.bound_words()).collect() }
+    }
+
+    /// Words that tell whether a depth is outside.
+    pub(super) fn bound_words(&self) -> usize {
+        match self.bounds {
+            Bounds::Coordinates => self.axes.len(),
+            _ => usize::from(self.words > 1),
+        }
     }
 
     /// Where a depth's weight is, from its filter's first.

@@ -29,6 +29,7 @@ fn caps(kind: DeviceKind, target: Target) -> DeviceCaps {
         max_groups: [65535; 3],
         max_buffer_bytes: 1 << 32,
         memory_bytes: 1 << 34,
+        tuning: std::sync::Arc::default(),
     }
 }
 
@@ -41,6 +42,7 @@ fn card() -> DeviceCaps {
         i64: true,
         packed_dot: true,
         matrices: Vec::new(),
+        fragments: None,
         max_invocations: 1024,
         shared_bytes: 49152,
     };
@@ -84,12 +86,22 @@ fn long_sums_of_small_products_are_split_into_parts_that_are_not_empty() {
 
 #[test]
 fn skinny_products_read_the_large_factor_as_it_lies() {
-    assert_eq!(choice(1, 4096, 4096, 1, &card()), Choice::Sweep { swapped: false, rows: 1, splits: 8 });
-    assert!(matches!(turned(1, 4096, 4096), Choice::Dots { swapped: false, rows: 1, width: 32, splits: 1 }));
-    assert!(matches!(turned(3, 4096, 4096), Choice::Dots { swapped: false, rows: 4, .. }));
-    assert!(matches!(turned(4096, 5, 64), Choice::Dots { swapped: true, rows: 8, width: 8, splits: 1 }));
-    assert!(matches!(turned(1, 1, 1 << 20), Choice::Dots { width: 256, splits: 2.., .. }));
-    assert!(matches!(turned(70_000, 3, 4), Choice::Dots { swapped: true, width: 1, .. }));
+    let Choice::Sweep { swapped: false, cut } = choice(1, 4096, 4096, 1, &card()) else {
+        panic!("no sweep of rows as they lie")
+    };
+    assert_eq!((cut.rows, cut.splits), (1, 1), "enough columns to keep a card busy without parts");
+    let dots = |m, n, k| match turned(m, n, k) {
+        Choice::Dots { swapped, cut } => (swapped, cut),
+        other => panic!("{other:?} for {m}x{k}x{n}"),
+    };
+    let (swapped, cut) = dots(1, 4096, 4096);
+    assert!(!swapped && (cut.rows, cut.width, cut.splits) == (1, 32, 1));
+    assert!(!dots(3, 4096, 4096).0 && dots(3, 4096, 4096).1.rows == 4);
+    let (swapped, cut) = dots(4096, 5, 64);
+    assert!(swapped && (cut.rows, cut.width, cut.splits) == (8, 8, 1));
+    let (_, cut) = dots(1, 1, 1 << 20);
+    assert!(cut.width == 256 && cut.splits > 1);
+    assert!(dots(70_000, 3, 4).0 && dots(70_000, 3, 4).1.width == 1);
 }
 
 #[test]
@@ -356,4 +368,48 @@ fn another_size_of_image_uses_the_same_kernels() {
         program.run.iter().map(|d| program.kernel(d).content_hash()).collect::<Vec<_>>()
     };
     assert_eq!(of_side(104), of_side(112));
+}
+
+#[test]
+fn every_candidate_is_a_kernel_that_the_device_can_hold() {
+    let mut with = card();
+    let shape = |factor| MatrixShape { factor, accumulator: Elem::F32, m: 16, n: 16, k: 16 };
+    with.target.matrices = vec![shape(Elem::F16)];
+    let mut seen = std::collections::HashSet::new();
+    for (dtype, m, n, k) in [
+        (DType::F16, 512, 256, 1024),
+        (DType::F16, 40, 72, 100),
+        (DType::F32, 512, 256, 1024),
+        (DType::F32, 3, 256, 5000),
+        (DType::F64, 100, 100, 300),
+    ] {
+        let product = |caps: &DeviceCaps| {
+            let mut g = Graph::new("product");
+            let (x, w) = (g.input("x", dtype, [m, k]).unwrap(), g.input("w", dtype, [k, n]).unwrap());
+            let y = g.matmul(x, w).unwrap();
+            g.output("y", y).unwrap();
+            lower(&compile(&g, &Options::default()).unwrap(), caps, &[]).unwrap()
+        };
+        let [made] = product(&with).decisions.try_into().unwrap();
+        assert!(made.candidates.len() >= 2 && made.candidates.contains(&made.default), "{made:?}");
+        for candidate in &made.candidates {
+            let mut record = crate::tune::Record::default();
+            record.set(made.family, &made.class, candidate);
+            let caps = DeviceCaps { tuning: std::sync::Arc::new(record), ..with.clone() };
+            let program = product(&caps);
+            assert_eq!(&program.decisions[0].chosen, candidate);
+            for kernel in &program.kernels {
+                assert!(kernel.group <= 1024, "{candidate}");
+                // Installed validators may not know cooperative matrices; ours has seen them.
+                if kernel.name != "matmul_matrices" && seen.insert(kernel.content_hash()) {
+                    let options = SpirvOptions {
+                        addressing: spirv::Addressing::Pointers { push_bytes: 128 },
+                        f16_registers: true,
+                        ..SpirvOptions::default()
+                    };
+                    assert_eq!(complaint(&spirv::print(kernel, &options).unwrap()), "", "{candidate}");
+                }
+            }
+        }
+    }
 }

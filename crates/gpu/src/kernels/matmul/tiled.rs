@@ -1,9 +1,9 @@
 //! Products by tiles: both factors' panels in workgroup memory, sums in registers, the next panels under way.
 
-use olivine_kernel::{Builder, Val, Var};
+use olivine_kernel::{Access, Builder, Elem, Val, Var};
 
 use crate::lower::launch::Launch;
-use crate::lower::site::{Site, linear_group};
+use crate::lower::site::{Memory, Site, linear_group};
 
 use super::choice::Tile;
 use super::finish::{Base, Finish, Sink, sum_elem};
@@ -26,6 +26,18 @@ pub(super) fn emit(
     sink: &Sink,
     site: &mut Site<'_>,
 ) -> Result<(), String> {
+    emit_where(problem, tile, splits, sink, None, site)
+}
+
+/// Emits a product by tiles of those batches only whose word in `chosen` is not 0.
+pub(super) fn emit_where(
+    problem: &Problem<'_>,
+    tile: Tile,
+    splits: usize,
+    sink: &Sink,
+    chosen: Option<Memory>,
+    site: &mut Site<'_>,
+) -> Result<(), String> {
     let tiles = problem.m.div_ceil(tile.m as usize) * problem.n.div_ceil(tile.n as usize);
     let batches = problem.batches();
     let groups = tiles * batches * splits;
@@ -43,10 +55,11 @@ pub(super) fn emit(
     let (a_outer, a_depth) = declare_strides(&l, "a", &problem.a, a_lie);
     let (b_outer, b_depth) = declare_strides(&l, "b", &problem.b, b_lie);
     let tail = !problem.k.is_multiple_of(tile.k as usize);
+    let chosen = chosen.map(|memory| l.bind("chosen", Elem::U32, Access::Read, memory));
 
     let id = linear_group(&k);
-    k.if_(id.lt(total), || {
-        let Place { first, rest, batch, start, end } = place(id, (m, n, depths), (tile.m, tile.n), parts);
+    let work = |place: Place<'_>| {
+        let Place { first, rest, batch, start, end } = place;
         let at = walker.at(batch);
         let work = Work {
             a: Source {
@@ -76,6 +89,13 @@ pub(super) fn emit(
             base: Base { out: rest * m * n, extras: at[2..].to_vec() },
         };
         multiply(&k, tile, work, &finish);
+    };
+    k.if_(id.lt(total), || {
+        let place = place(id, (m, n, depths), (tile.m, tile.n), parts);
+        match chosen {
+            Some(chosen) => k.if_(chosen.load_uniform(place.batch).ne(0u32), || work(place)),
+            None => work(place),
+        }
     });
     let bound = l.done();
     site.dispatch(k, bound, groups as u64, problem.cost())
@@ -114,14 +134,25 @@ pub(super) struct Place<'k> {
 /// of a part and the number of batches, where sums are split.
 pub(super) fn place<'k>(
     id: Val<'k>,
+    sizes: (Val<'k>, Val<'k>, Val<'k>),
+    tile: (u32, u32),
+    parts: Option<(Val<'k>, Val<'k>)>,
+) -> Place<'k> {
+    place_in(id, sizes, tile, TOGETHER, parts)
+}
+
+/// The same with so many tile rows walked together.
+pub(super) fn place_in<'k>(
+    id: Val<'k>,
     (m, n, depths): (Val<'k>, Val<'k>, Val<'k>),
     (rows, columns): (u32, u32),
+    together: u32,
     parts: Option<(Val<'k>, Val<'k>)>,
 ) -> Place<'k> {
     let (down, across) = ((m + (rows - 1)) / rows, (n + (columns - 1)) / columns);
     let each = down * across;
     let rest = id / each;
-    let (row_tile, column_tile) = in_bands(id - rest * each, down, across);
+    let (row_tile, column_tile) = in_bands_of(together, id - rest * each, (down, across));
     // Parts of the sum are the outermost: each is a whole product.
     let (batch, start, end) = match parts {
         Some((chunk, batches)) => {
@@ -135,11 +166,15 @@ pub(super) fn place<'k>(
 }
 
 /// A tile's place by its number: bands of tile rows, each walked column by column.
-pub(super) fn in_bands<'k>(tile: Val<'k>, down: Val<'k>, across: Val<'k>) -> (Val<'k>, Val<'k>) {
-    let per_band = across * TOGETHER;
+pub(in crate::kernels) fn in_bands<'k>(tile: Val<'k>, down: Val<'k>, across: Val<'k>) -> (Val<'k>, Val<'k>) {
+    in_bands_of(TOGETHER, tile, (down, across))
+}
+
+fn in_bands_of<'k>(together: u32, tile: Val<'k>, (down, across): (Val<'k>, Val<'k>)) -> (Val<'k>, Val<'k>) {
+    let per_band = across * together;
     let band = tile / per_band;
-    let first = band * TOGETHER;
-    let height = (down - first).min(TOGETHER);
+    let first = band * together;
+    let height = (down - first).min(together);
     let within = tile - band * per_band;
     let column = within / height;
     (first + (within - column * height), column)
@@ -164,8 +199,11 @@ pub(super) fn multiply<'k>(k: &'k Builder, tile: Tile, work: Work<'k>, finish: &
     let (row_blocks, column_blocks) = (tile.rows / 4, tile.columns / 4);
     let panel = |outer: u32| k.shared(elem, 4, Tile::pitch(outer) / 4 * tile.k);
     let (a_memory, b_memory) = (panel(tile.m), panel(tile.n));
-    let a = Panel::new(k, a_memory, work.a, &work.rows, (tile.m, tile.k), work.start);
-    let b = Panel::new(k, b_memory, work.b, &work.columns, (tile.n, tile.k), work.start);
+    // Loads stand in a kernel once where they are not made a step ahead.
+    let ahead = tile.unroll == tile.k;
+    let start = ahead.then_some(work.start);
+    let a = Panel::new(k, a_memory, work.a, &work.rows, (tile.m, tile.k), start);
+    let b = Panel::new(k, b_memory, work.b, &work.columns, (tile.n, tile.k), start);
 
     let me = k.local_index();
     let (team, member) = (me / 32, me % 32);
@@ -177,28 +215,43 @@ pub(super) fn multiply<'k>(k: &'k Builder, tile: Tile, work: Work<'k>, finish: &
     let sums: Vec<Var<'k>> = (0..tile.rows * tile.columns).map(|_| k.var(zero)).collect();
     let step = k.u32(tile.k);
     k.for_(work.start, work.end, step, |at| {
+        if !ahead {
+            a.fetch(at);
+            b.fetch(at);
+        }
         k.barrier();
         a.put(at);
         b.put(at);
         k.barrier();
-        // The last step loads once more what it has, so that the body stays straight-line code.
-        let next = at + step;
-        let next = next.lt(work.end).select(next, at);
-        a.fetch(next);
-        b.fetch(next);
-        let mut running: Vec<Val<'k>> = sums.iter().map(|s| s.get()).collect();
-        for depth in 0..tile.k {
-            let x: Vec<Val<'k>> = (0..row_blocks).flat_map(|i| a.read(depth, row_block + i * DOWN)).collect();
-            let y: Vec<Val<'k>> =
-                (0..column_blocks).flat_map(|j| b.read(depth, column_block + j * ACROSS)).collect();
-            for (row, x) in running.chunks_mut(tile.columns as usize).zip(&x) {
-                for (sum, y) in row.iter_mut().zip(&y) {
-                    *sum = multiply_add(*x, *y, *sum);
+        if ahead {
+            // The last step loads once more what it has, so that the body stays straight-line code.
+            let next = at + step;
+            let next = next.lt(work.end).select(next, at);
+            a.fetch(next);
+            b.fetch(next);
+        }
+        let some_depths = |first: Option<Val<'k>>| {
+            let mut running: Vec<Val<'k>> = sums.iter().map(|s| s.get()).collect();
+            for depth in 0..tile.unroll {
+                let x: Vec<Val<'k>> =
+                    (0..row_blocks).flat_map(|i| a.read(first, depth, row_block + i * DOWN)).collect();
+                let y: Vec<Val<'k>> = (0..column_blocks)
+                    .flat_map(|j| b.read(first, depth, column_block + j * ACROSS))
+                    .collect();
+                for (row, x) in running.chunks_mut(tile.columns as usize).zip(&x) {
+                    for (sum, y) in row.iter_mut().zip(&y) {
+                        *sum = multiply_add(*x, *y, *sum);
+                    }
                 }
             }
-        }
-        for (var, value) in sums.iter().zip(running) {
-            var.set(value);
+            for (var, value) in sums.iter().zip(running) {
+                var.set(value);
+            }
+        };
+        if ahead {
+            some_depths(None);
+        } else {
+            k.for_(k.u32(0), step, k.u32(tile.unroll), |first| some_depths(Some(first)));
         }
     });
 
@@ -218,7 +271,7 @@ pub(super) fn multiply<'k>(k: &'k Builder, tile: Tile, work: Work<'k>, finish: &
             runs.push((row / 4 * DOWN * 4 + row % 4, block * ACROSS * 4, values));
         }
     }
-    if !finish.is_heavy() {
+    if ahead && !finish.is_heavy() {
         let spots: Vec<_> =
             (0..column_blocks).map(|j| finish.spots(first_column + j * ACROSS * 4, 4)).collect();
         for ((row, _, run), spots) in runs.iter().zip(spots.iter().cycle()) {
@@ -226,30 +279,33 @@ pub(super) fn multiply<'k>(k: &'k Builder, tile: Tile, work: Work<'k>, finish: &
         }
         return;
     }
-    // A long epilogue is written once and picks its run by number.
+    // A long epilogue, or any where kernels are to be short, is written once and picks its run by number.
     k.for_(k.u32(0), k.u32(runs.len() as u32), k.u32(1), |number| {
-        let mut candidates: Vec<Vec<Val<'k>>> = runs
+        let candidates: Vec<Vec<Val<'k>>> = runs
             .iter()
             .map(|(row, column, run)| {
                 [k.u32(*row), k.u32(*column)].into_iter().chain(run.iter().copied()).collect()
             })
             .collect();
-        let mut bit = 0;
-        while candidates.len() > 1 {
-            let odd = ((number >> bit) & 1u32).ne(0u32);
-            candidates = candidates
-                .chunks(2)
-                .map(|pair| match pair {
-                    [even, other] => even.iter().zip(other).map(|(e, o)| odd.select(*o, *e)).collect(),
-                    rest => rest.concat(),
-                })
-                .collect();
-            bit += 1;
-        }
-        if let Some([row, column, run @ ..]) = candidates.first().map(Vec::as_slice) {
+        if let [row, column, run @ ..] = pick(number, candidates).as_slice() {
             in_place(first_row + *row, &|row| {
                 finish.store(&work.base, row, first_column + *column, run);
             });
         }
     });
+}
+
+/// The values with a number among several of equal length, by selections: registers have no index.
+pub(super) fn pick<'k>(number: Val<'k>, mut from: Vec<Vec<Val<'k>>>) -> Vec<Val<'k>> {
+    let mut bit = 0;
+    while from.len() > 1 {
+        let odd = ((number >> bit) & 1u32).ne(0u32);
+        let of_pair = |pair: &[Vec<Val<'k>>]| match pair {
+            [even, other] => even.iter().zip(other).map(|(e, o)| odd.select(*o, *e)).collect(),
+            rest => rest.concat(),
+        };
+        from = from.chunks(2).map(of_pair).collect();
+        bit += 1;
+    }
+    from.pop().unwrap_or_default()
 }

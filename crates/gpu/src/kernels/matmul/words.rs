@@ -3,19 +3,20 @@
 //! The panel keeps the axis along which the factor lies as its inner one: cooperative matrices read either order. Lines
 //! are an odd number of 16-byte slots apart, so that the rows of a matrix meet different banks.
 
-use olivine_kernel::{Buf, Builder, MatrixType, Shared, Val, Var};
+use olivine_kernel::{Access, Buf, Builder, Elem, MatrixType, Shared, Val, Var};
+
+use crate::lower::launch::Launch;
 
 use super::panel::Span;
-use super::problem::Axis;
+use super::problem::{Axis, Factor};
 
 /// 16-bit elements of a slot.
 pub(super) const SLOT: u32 = 8;
 
 /// A factor of 16-bit elements in memory.
 pub(super) struct Source<'k> {
-    /// Words where whole slots can be loaded, otherwise single elements.
+    /// Words where whole slots can be loaded, otherwise single elements. Strides are not negative then.
     pub(super) buffer: Buf<'k>,
-    pub(super) along: Axis,
     pub(super) whole: bool,
     pub(super) outer: Val<'k>,
     pub(super) depth: Val<'k>,
@@ -25,6 +26,51 @@ pub(super) struct Source<'k> {
     pub(super) depths: Val<'k>,
     /// Whether the last step may be cut short.
     pub(super) tail: bool,
+}
+
+/// A factor of 16-bit elements, declared to a kernel.
+#[derive(Clone, Copy)]
+pub(super) struct Declared<'k> {
+    buffer: Buf<'k>,
+    pub(super) along: Axis,
+    whole: bool,
+    outer: Val<'k>,
+    depth: Val<'k>,
+}
+
+impl<'k> Declared<'k> {
+    /// Declares a factor of so many positions and depths, whose batches are `jumps` apart. Slots are loaded whole where
+    /// its neighbours along an axis come in whole slots at aligned steps.
+    pub(super) fn new(
+        l: &Launch<'k>,
+        name: &str,
+        factor: &Factor,
+        (extent, depths): (usize, usize),
+        jumps: &[i64],
+    ) -> Self {
+        let along = factor.along(extent, depths);
+        let (unit, other, size) = match along {
+            Axis::Outer => (factor.outer, factor.depth, extent),
+            Axis::Depth => (factor.depth, factor.outer, depths),
+        };
+        let slot = i64::from(SLOT);
+        let mut steps = jumps.iter().copied().chain([other, factor.operand.offset as i64, size as i64]);
+        let whole = unit == 1 && steps.all(|s| s >= 0 && s % slot == 0);
+        let elem = if whole { Elem::U32 } else { Elem::U16 };
+        let buffer = l.bind(name, elem, Access::Read, factor.operand.memory);
+        let stride = |axis: Axis, what: &str, value: i64| {
+            if whole && along == axis { l.k().u32(1) } else { l.stride(&format!("{name}_{what}"), value) }
+        };
+        let (outer, depth) =
+            (stride(Axis::Outer, "outer", factor.outer), stride(Axis::Depth, "depth", factor.depth));
+        Declared { buffer, along, whole, outer, depth }
+    }
+
+    /// The matrix whose first element is at `base`; `depths` are all of its own.
+    pub(super) fn source(self, base: Val<'k>, depths: Val<'k>, tail: bool) -> Source<'k> {
+        let Declared { buffer, whole, outer, depth, .. } = self;
+        Source { buffer, whole, outer, depth, base, depths, tail }
+    }
 }
 
 /// A panel's measures in workgroup memory.
@@ -63,6 +109,8 @@ struct Load<'k> {
     rows: Vec<Val<'k>>,
     /// The depth of its first element inside the panel.
     depth: Val<'k>,
+    /// Index of its first word at depth 0, where it is loaded whole.
+    word: Option<Val<'k>>,
 }
 
 /// A panel of a workgroup.
@@ -99,7 +147,8 @@ impl<'k> Words<'k> {
                     ((0..SLOT).map(|e| position(first + e, span.end - 1u32)).collect(), line)
                 }
             };
-            Load { slot: at, rows, depth }
+            let word = source.whole.then(|| (rows[0] + depth * source.depth) / 2u32);
+            Load { slot: at, rows, depth, word }
         };
         let loads = (0..each).map(load).collect();
         let mut panel = Words { k, source, shared, measure, loads, held: Vec::new() };
@@ -114,7 +163,13 @@ impl<'k> Words<'k> {
             if source.tail { depth.min(source.depths - run) } else { depth }
         };
         let mut words = Vec::with_capacity(4 * self.loads.len());
+        // The same for all invocations: a step on.
+        let on = at * source.depth / 2u32;
         for load in &self.loads {
+            if let (Some(word), false) = (load.word, source.tail) {
+                words.extend(source.buffer.load_vec(word + on, 4));
+                continue;
+            }
             let depth = at + load.depth;
             if source.whole {
                 let run = if self.measure.along == Axis::Depth { SLOT } else { 1 };
@@ -174,10 +229,21 @@ impl<'k> Words<'k> {
 
     /// A matrix of the panel: `outer` positions on from the first, `depth` deep.
     pub(super) fn matrix(&self, ty: MatrixType, outer: Val<'k>, depth: u32, transposed: bool) -> Val<'k> {
+        self.matrix_from(ty, (outer, self.k.u32(0)), depth, transposed)
+    }
+
+    /// The same, `depth` on from a depth that subgroups have each for themselves.
+    pub(super) fn matrix_from(
+        &self,
+        ty: MatrixType,
+        (outer, from): (Val<'k>, Val<'k>),
+        depth: u32,
+        transposed: bool,
+    ) -> Val<'k> {
         let pitch = self.measure.pitch();
         let index = match self.measure.along {
-            Axis::Depth => outer * pitch + depth / SLOT,
-            Axis::Outer => outer / SLOT + depth * pitch,
+            Axis::Depth => outer * pitch + from / SLOT + depth / SLOT,
+            Axis::Outer => outer / SLOT + from * pitch + depth * pitch,
         };
         // A is read by rows where depths are the inner axis, and B where they are the outer one.
         let column_major = (self.measure.along == Axis::Outer) != transposed;

@@ -42,7 +42,7 @@ impl Tiling {
         let room = site.caps.target.shared_bytes;
         let fits = 4 * (spread(group * ITEMS) + DIGITS + group) <= room;
         // Never fewer records than counters, which lie in the same memory.
-        let items = if fits { ITEMS } else { COUNTERS };
+        let items = if fits && !site.caps.wants_short_kernels() { ITEMS } else { COUNTERS };
         Tiling { group, items, tiles: size.div_ceil((group * items) as usize) }
     }
 

@@ -4,7 +4,7 @@ use olivine_kernel::{Builder, Val, Var};
 
 use super::shape::Block;
 use super::{Fold, Folded, Loaded, Outlet, Source, Split, cost, declare_count};
-use crate::kernels::rows::{GROUP, State, get, put, shared, tree};
+use crate::kernels::rows::{State, get, put, shared, tree};
 use crate::lower::launch::Launch;
 use crate::lower::site::{Site, linear_group};
 
@@ -17,8 +17,13 @@ pub(super) fn dispatch(
     split: Split,
     site: &mut Site<'_>,
 ) -> Result<(), String> {
-    let lanes = folded.column_lanes(source.vector());
-    let tile = Block::new(folded.results(), folded.count(), lanes, site.group_size(GROUP));
+    let (access, room) = (source.access(), super::room(site));
+    let lanes = folded.column_lanes(access.lanes);
+    let tile = if split.parts == 1 {
+        folded.block(access, room)
+    } else {
+        Block::new(folded.results(), folded.count(), lanes, room.group)
+    };
     let k = site.builder(&format!("{}_columns", fold.name()), tile.group());
     let l = Launch::new(&k);
     let from = source.bind(&l);
@@ -51,21 +56,24 @@ pub(super) fn dispatch(
     let acc: Vec<Vec<Var<'_>>> =
         (0..lanes).map(|_| fold.identity(&k).into_iter().map(|v| k.var(v)).collect()).collect();
     let (down, step) = (tile.down, tile.step() as u32);
-    let mut rest = start + y;
-    if tile.unroll > 1 {
-        let whole = (end - start) / step;
-        k.for_(k.u32(0), whole, k.u32(1), |i| {
-            let at = start + y + i * step;
-            let positions: Vec<Val<'_>> = (0..tile.unroll as u32).map(|u| at + u * down).collect();
-            let loaded =
-                positions.iter().map(|at| from.load(places[0] + reduced.at(*at)[0], lanes)).collect();
-            add(fold, &acc, &positions, loaded);
-        });
-        rest = start + y + whole * step;
-    }
-    k.for_(rest, end, k.u32(down), |at| {
-        add(fold, &acc, &[at], vec![from.load(places[0] + reduced.at(at)[0], lanes)]);
+    let load = |at| from.load(places[0] + reduced.at(at)[0], lanes);
+    let round = |first| (0..tile.unroll as u32).map(|u| first + u * down).collect::<Vec<Val<'_>>>();
+    let rounds = (end - start) / step;
+    k.for_(k.u32(0), rounds, k.u32(1), |i| {
+        let positions = round(start + y + i * step);
+        let loaded = positions.iter().map(|at| load(*at)).collect();
+        add(fold, &acc, &positions, loaded, None);
     });
+    if !(split.parts == 1 && folded.count().is_multiple_of(tile.step())) {
+        let positions = round(start + y + rounds * step);
+        // Loads past the end read the first row instead.
+        k.if_(positions[0].lt(end), || {
+            let inside: Vec<Val<'_>> = positions.iter().map(|at| at.lt(end)).collect();
+            let here = positions.iter().zip(&inside).map(|(at, inside)| inside.select(*at, start));
+            let loaded = here.map(load).collect();
+            add(fold, &acc, &positions, loaded, Some(&inside));
+        });
+    }
 
     let own: Vec<State<'_>> = acc.iter().map(|of| of.iter().map(|v| v.get()).collect()).collect();
     let states = gather(&k, fold, &tile, own);
@@ -83,15 +91,28 @@ pub(super) fn dispatch(
     site.dispatch(k, bound, (blocks * split.parts) as u64, cost(source, folded, to, split))
 }
 
-/// Adds loaded rows of elements to the accumulators of every lane.
-fn add<'k>(fold: &dyn Fold, acc: &[Vec<Var<'k>>], positions: &[Val<'k>], loaded: Vec<Loaded<'k>>) {
+/// Adds loaded rows of elements to the accumulators of every lane; of masked ones those inside.
+fn add<'k>(
+    fold: &dyn Fold,
+    acc: &[Vec<Var<'k>>],
+    positions: &[Val<'k>],
+    loaded: Vec<Loaded<'k>>,
+    inside: Option<&[Val<'k>]>,
+) {
     for (lane, acc) in acc.iter().enumerate() {
         let mut elements = Vec::new();
         let mut states: Vec<State<'k>> = Vec::new();
         for (at, loaded) in positions.iter().zip(&loaded) {
             match loaded {
-                Loaded::Elements(xs) => elements.push((xs[lane], *at)),
+                Loaded::Elements(xs) if inside.is_none() => elements.push((xs[lane], *at)),
+                Loaded::Elements(xs) => states.push(fold.batch(&[(xs[lane], *at)])),
                 Loaded::State(state) => states.push(state.clone()),
+            }
+        }
+        if let Some(inside) = inside {
+            let nothing: State<'k> = fold.identity(positions[0].builder());
+            for (state, inside) in states.iter_mut().zip(inside) {
+                state.iter_mut().zip(&nothing).for_each(|(s, none)| *s = inside.select(*s, *none));
             }
         }
         if !elements.is_empty() {
@@ -107,26 +128,49 @@ fn add<'k>(fold: &dyn Fold, acc: &[Vec<Var<'k>>], positions: &[Val<'k>], loaded:
 
 /// Joins what the sharers of each column hold; the first of them gets the result.
 fn gather<'k>(k: &'k Builder, fold: &dyn Fold, tile: &Block, states: Vec<State<'k>>) -> Vec<State<'k>> {
-    if tile.down == 1 {
-        return states;
+    let (across, me) = (tile.across, k.local_index());
+    let mut states = states;
+    // Sharers in one subgroup first.
+    let within = k.target().subgroup.filter(|s| tile.group().is_multiple_of(*s)).unwrap_or(1);
+    let mut joined = 1;
+    while across * joined < within && joined < tile.down {
+        for state in &mut states {
+            let other: State<'k> = state.iter().map(|v| v.shuffle_xor(across * joined)).collect();
+            *state = fold.join(state, &other);
+        }
+        joined *= 2;
     }
-    let (me, group) = (k.local_index(), tile.group());
-    let (x, y) = (me % tile.across, me / tile.across);
-    let Some(first) = states.first() else { return states };
-    let memory = shared(k, first, group * tile.lanes as u32);
-    let of = |lane: usize, at: Val<'k>| at + lane as u32 * group;
-    for (lane, state) in states.iter().enumerate() {
-        put(&memory, of(lane, me), state);
+    let left = tile.down / joined;
+    let Some(first) = states.first().filter(|_| left > 1) else { return states };
+    let (x, part) = (me % across, me / across / joined);
+    let columns = left * across;
+    let memory = shared(k, first, columns * tile.lanes as u32);
+    let of = |lane: usize, at: Val<'k>| at + lane as u32 * columns;
+    let slot = part * across + x;
+    let store = || {
+        for (lane, state) in states.iter().enumerate() {
+            put(&memory, of(lane, slot), state);
+        }
+    };
+    if joined == 1 {
+        store()
+    } else {
+        k.if_((me / across % joined).eq(0), store)
     }
     k.barrier();
-    let mut half = tile.down / 2;
+    // All invocations share the joins out, a column's lane to each.
+    let mut half = left / 2;
     while half > 0 {
-        k.if_(y.lt(half), || {
-            for lane in 0..tile.lanes {
-                let at = of(lane, me);
-                put(&memory, at, &fold.join(&get(&memory, at), &get(&memory, at + half * tile.across)));
-            }
-        });
+        let items = half * across * tile.lanes as u32;
+        for first in (0..items).step_by(tile.group() as usize) {
+            let item = me + first;
+            let work = || {
+                let (lane, at) = (item / (half * across), item % (half * across));
+                let at = lane * columns + at;
+                put(&memory, at, &fold.join(&get(&memory, at), &get(&memory, at + half * across)));
+            };
+            if items >= tile.group() { work() } else { k.if_(item.lt(items), work) }
+        }
         k.barrier();
         half /= 2;
     }

@@ -24,7 +24,7 @@ pub(crate) trait Fold {
     /// The registers that are stored, of the state of `count` elements.
     fn finish<'k>(&self, state: &[Val<'k>], count: Val<'k>) -> Vec<Val<'k>>;
 
-    /// The state of several elements; there is at least one.
+    /// The state of several elements, whose positions grow; there is at least one.
     fn batch<'k>(&self, elements: &[(Val<'k>, Val<'k>)]) -> State<'k> {
         let lifted = elements.iter().map(|(x, position)| self.lift(*x, *position)).collect();
         tree(lifted, |a, b| self.join(a, b))
@@ -100,6 +100,49 @@ impl Fold for Kind {
     }
 }
 
+/// The largest, or the smallest, of f32 and what is held in f32, among integers in the order of the numbers: a join is
+/// one instruction, and NaN and denormals are what they are.
+pub(crate) struct Extreme {
+    pub(crate) smallest: bool,
+}
+
+impl Extreme {
+    /// All bits but the sign's turned where that is set: between bits of floats and integers in their order.
+    fn turned(bits: Val<'_>) -> Val<'_> {
+        bits ^ ((bits >> 31) & 0x7fff_ffff)
+    }
+
+    /// The order from the largest down, where the smallest is looked for.
+    fn directed<'k>(&self, key: Val<'k>) -> Val<'k> {
+        if self.smallest { !key } else { key }
+    }
+}
+
+impl Fold for Extreme {
+    fn name(&self) -> &'static str {
+        if self.smallest { ReduceKind::Min.name() } else { ReduceKind::Max.name() }
+    }
+
+    fn identity<'k>(&self, k: &'k Builder) -> State<'k> {
+        // −∞ going up is ∞ going down.
+        vec![k.constant(Scalar::I32, 0x807f_ffff)]
+    }
+
+    fn lift<'k>(&self, x: Val<'k>, _: Val<'k>) -> State<'k> {
+        let key = self.directed(Extreme::turned(x.bitcast(Scalar::I32)));
+        // The greatest of all is NaN's either way.
+        vec![math::is_nan(x).select(key.like(f64::from(i32::MAX)), key)]
+    }
+
+    fn join<'k>(&self, a: &[Val<'k>], b: &[Val<'k>]) -> State<'k> {
+        vec![a[0].max(b[0])]
+    }
+
+    fn finish<'k>(&self, state: &[Val<'k>], _: Val<'k>) -> Vec<Val<'k>> {
+        vec![Extreme::turned(self.directed(state[0])).bitcast(Scalar::F32)]
+    }
+}
+
 /// The larger; NaN if either is.
 fn larger<'k>(a: Val<'k>, b: Val<'k>) -> Val<'k> {
     if a.scalar().is_float() { math::max_nan(a, b) } else { a.max(b) }
@@ -161,6 +204,18 @@ impl Fold for LogSumExp {
 
     fn finish<'k>(&self, state: &[Val<'k>], _: Val<'k>) -> Vec<Val<'k>> {
         state.to_vec()
+    }
+
+    /// The largest first: an exponential for every element and none for joins.
+    fn batch<'k>(&self, elements: &[(Val<'k>, Val<'k>)]) -> State<'k> {
+        let numbers = || elements.iter().map(|(x, _)| *x);
+        let Some(largest) = numbers().reduce(|a, b| a.max(b)) else { return Vec::new() };
+        let term = |x: Val<'k>| {
+            let distance = x.eq(largest).select(x.like(0.0), x - largest.opaque());
+            vec![math::exp_multiple(distance).0]
+        };
+        let sum = tree(numbers().map(term).collect(), |a, b| vec![a[0] + b[0]]);
+        vec![largest, sum[0] * math::exp_multiple(largest.like(0.0)).1]
     }
 }
 

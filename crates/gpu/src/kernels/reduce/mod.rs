@@ -10,7 +10,7 @@ mod shape;
 mod strip;
 
 use olivine_ir::DType;
-use olivine_ir::op::Reduce;
+use olivine_ir::op::{Reduce, ReduceKind};
 use olivine_kernel::{Access, Buf, Builder, Elem, Scalar, Val};
 
 use super::rows::stored;
@@ -18,15 +18,22 @@ use crate::lower::launch::{Launch, bytes};
 use crate::lower::site::{Memory, Operand, Site};
 use crate::math;
 
+use fold::Extreme;
 pub(crate) use fold::{Fold, Kind, LogSumExp, Moments, extreme};
 pub(crate) use shape::{Block, Folded, Split};
 
 /// Lowers a reduction.
 pub(crate) fn reduce(op: &Reduce, site: &mut Site<'_>) -> Result<(), String> {
     let operand = site.operands[0].clone();
-    let fold = Kind { kind: op.kind, dtype: operand.ty.dtype };
+    let kind = Kind { kind: op.kind, dtype: operand.ty.dtype };
+    let extreme = Extreme { smallest: op.kind == ReduceKind::Min };
+    let single = math::elem(operand.ty.dtype).scalar() == Scalar::F32;
+    let fold: &dyn Fold = match op.kind {
+        ReduceKind::Max | ReduceKind::Min if single => &extreme,
+        _ => &kind,
+    };
     let to = Outlet::Result { memory: site.targets[0].memory, elem: math::elem(operand.ty.dtype), lanes: 1 };
-    run(&fold, &operand, &op.axes, to, site)
+    run(fold, &operand, &op.axes, to, site)
 }
 
 /// Folds axes of an operand into an outlet.
@@ -131,11 +138,14 @@ impl Source {
         }
     }
 
-    /// The most lanes a load can have.
-    fn vector(&self) -> usize {
+    /// How it may be loaded.
+    fn access(&self) -> shape::Access {
         match self {
-            Source::Elements(operand) => super::rows::vector(operand.ty.dtype),
-            Source::States(_) => 1,
+            Source::Elements(operand) => {
+                let dtype = operand.ty.dtype;
+                shape::Access { lanes: super::rows::vector(dtype), bytes: dtype.size() }
+            }
+            Source::States(_) => shape::Access { lanes: 1, bytes: 4 },
         }
     }
 }
@@ -216,13 +226,21 @@ fn emit(
     if folded.results() == 0 {
         return Ok(());
     }
-    let split = folded.split(source.vector(), site.group_size(super::rows::GROUP));
+    let split = folded.split(source.access(), room(site));
     if split.parts == 1 {
         return dispatch(fold, &source, &folded, &to, split, site);
     }
     let states = States::new(fold, folded.results() * split.parts, site);
     dispatch(fold, &source, &folded, &Outlet::States(states.clone()), split, site)?;
     emit(fold, Source::States(states), folded.of_parts(split.parts), to, site)
+}
+
+/// Invocations that folds may have.
+fn room(site: &Site<'_>) -> shape::Room {
+    let group = site.group_size(super::rows::GROUP);
+    // Without subgroups the states of all invocations lie in workgroup memory.
+    let most = if site.caps.target.subgroup.is_some() { site.group_size(1024) } else { group };
+    shape::Room { group, most }
 }
 
 /// Emits one step: whole folds, or the parts of split ones.

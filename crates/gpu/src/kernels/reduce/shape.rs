@@ -35,6 +35,24 @@ impl Split {
 /// Elements of a workgroup's part at least.
 const PART: usize = 4096;
 
+/// How a source may be loaded.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Access {
+    /// Elements of a vector load at most.
+    pub(super) lanes: usize,
+    /// Bytes of an element.
+    pub(super) bytes: usize,
+}
+
+/// Invocations of a workgroup.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Room {
+    /// As many as suit most work.
+    pub(super) group: u32,
+    /// As many as there may be, where they exchange by subgroups; else the same.
+    pub(super) most: u32,
+}
+
 impl Folded {
     pub(crate) fn new(dims: &[usize], strides: &[i64], offset: usize, axes: &[usize]) -> Self {
         // Results are packed over the kept dimensions.
@@ -114,16 +132,30 @@ impl Folded {
         if starts && whole && run && self.offset.is_multiple_of(vector) { vector } else { 1 }
     }
 
+    /// The block for a fold along columns: one that folds them whole, if the device is busy with that.
+    pub(super) fn block(&self, access: Access, room: Room) -> Block {
+        let (results, count, lanes) = (self.results(), self.count(), self.column_lanes(access.lanes));
+        let block = Block::new(results, count, lanes, room.group);
+        let groups = results.div_ceil(block.columns());
+        if groups * 4 >= BUSY || room.most <= room.group {
+            return block;
+        }
+        Block::tall(results, count, lanes, access.bytes, room.most).unwrap_or(block)
+    }
+
     /// How to cut folds so that there is work for a large device.
-    pub(crate) fn split(&self, vector: usize, group: u32) -> Split {
-        self.split_among(BUSY, vector, group)
+    pub(super) fn split(&self, access: Access, room: Room) -> Split {
+        if !self.along_rows() && self.block(access, room).group() > room.group {
+            return Split::whole(self.count());
+        }
+        self.split_among(BUSY, access.lanes, room.group)
     }
 
     /// How to cut folds into work for so many workgroups.
     pub(crate) fn split_among(&self, busy: usize, vector: usize, group: u32) -> Split {
         let (results, count) = (self.results().max(1), self.count());
         let (columns, step) = if self.along_rows() {
-            let tile = Strip::new(count, self.row_lanes(vector).0, group);
+            let tile = Strip::new(results, count, self.row_lanes(vector).0, group);
             if tile.width < group {
                 return Split::whole(count);
             }
@@ -171,20 +203,38 @@ pub(super) struct Strip {
     pub(super) lanes: usize,
     /// Loads of one round.
     pub(super) unroll: usize,
+    /// Rows of a cluster: short ones are loaded together.
+    pub(super) rows: u32,
 }
 
+/// Rows of a cluster where there are many short ones.
+const TOGETHER: u32 = 4;
+
 impl Strip {
-    pub(super) fn new(count: usize, lanes: usize, group: u32) -> Self {
-        let width = count.div_ceil(lanes * UNROLL).max(1).next_power_of_two().min(group as usize);
-        let unroll = if count >= width * lanes * UNROLL { UNROLL } else { 1 };
-        Strip { group, width: width as u32, lanes, unroll }
+    pub(super) fn new(rows: usize, count: usize, lanes: usize, group: u32) -> Self {
+        let vectors = count.div_ceil(lanes).max(1);
+        // Neighbours read neighbouring vectors, as far as a row goes.
+        let width = vectors.div_ceil(UNROLL).max(vectors.min(32)).next_power_of_two().min(group as usize);
+        let unroll = vectors.div_ceil(width).next_power_of_two().min(UNROLL);
+        let groups = rows.div_ceil(group as usize / width);
+        let many = unroll == 1 && groups >= 2 * BUSY;
+        Strip { group, width: width as u32, lanes, unroll, rows: if many { TOGETHER } else { 1 } }
     }
 
     /// Elements of a cluster's round.
     pub(super) fn step(&self) -> usize {
         self.width as usize * self.lanes * self.unroll
     }
+
+    /// Clusters of a workgroup.
+    pub(super) fn clusters(&self) -> u32 {
+        self.group / self.width
+    }
 }
+
+/// Workgroups, and invocations of all of them, that keep a large device nearly busy.
+const LEAST_GROUPS: usize = 120;
+const LEAST_INVOCATIONS: usize = 96 << 10;
 
 /// Columns over a block of invocations: `across` neighbours own columns, `down` of each share them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -200,10 +250,27 @@ impl Block {
         let all = results.div_ceil(lanes).max(1).next_power_of_two();
         // Few sharers where there are few elements to share, many where there are few columns.
         let useful = (count / UNROLL).max(1).next_power_of_two();
-        let down = (group as usize / all.min(32)).min(useful).min(group as usize).max(1);
+        let wanted = (BUSY * group as usize).div_ceil(all).next_power_of_two();
+        let down = (group as usize / all.min(32)).min(useful).min(wanted).min(group as usize).max(1);
         let across = (group as usize / down).min(all);
         let unroll = if count >= UNROLL * down { UNROLL } else { 1 };
         Block { across: across as u32, down: down as u32, lanes, unroll }
+    }
+
+    /// A block of few columns with many sharers, for folds of long columns in one step; `None` where too few
+    /// invocations would come together to keep a large device busy.
+    fn tall(results: usize, count: usize, lanes: usize, bytes: usize, most: u32) -> Option<Self> {
+        let all = results.div_ceil(lanes).max(1);
+        let useful = (count / UNROLL).max(1).next_power_of_two() / 2;
+        // Lines of memory first, halves of them if need be.
+        [128, 64].into_iter().find_map(|run: usize| {
+            let across = (run / (lanes * bytes)).max(1);
+            let down = (most as usize / across).min(useful).max(1);
+            let groups = all.div_ceil(across);
+            let busy = groups >= LEAST_GROUPS && groups * across * down >= LEAST_INVOCATIONS;
+            let unroll = if count >= UNROLL * down { UNROLL } else { 1 };
+            busy.then_some(Block { across: across as u32, down: down as u32, lanes, unroll })
+        })
     }
 
     /// Invocations.
@@ -263,7 +330,9 @@ mod tests {
 
     #[test]
     fn few_long_folds_are_split_and_many_are_not() {
-        let split = |dims: &[usize], axes: &[usize]| packed(dims, axes).split(4, 256);
+        let access = Access { lanes: 4, bytes: 4 };
+        let split =
+            |dims: &[usize], axes: &[usize]| packed(dims, axes).split(access, Room { group: 256, most: 256 });
         assert_eq!(split(&[4096, 4096], &[1]).parts, 1);
         assert_eq!(split(&[1, 65537], &[1]), Split { parts: 9, chunk: 8192 });
         assert_eq!(split(&[1 << 26], &[0]), Split { parts: 1024, chunk: 65536 });

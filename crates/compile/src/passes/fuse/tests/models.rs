@@ -198,7 +198,7 @@ fn a_llama_layer_keeps_one_kernel_per_step() -> Outcome {
         "matmul",
         "rms_norm",
         "matmul",
-        "matmul",
+        "fused",
         "matmul",
     ];
     assert_eq!(kernels(&fused), expected, "{fused}");

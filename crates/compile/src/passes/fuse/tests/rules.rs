@@ -267,14 +267,40 @@ fn a_convolution_absorbs_its_batch_norm_and_activation() -> Outcome {
 #[test]
 fn a_sum_of_two_products_rides_on_one_of_them() -> Outcome {
     let mut g = Graph::new("sum");
-    let x = g.input("x", F32, [3, 4])?;
+    let (x, z) = (g.input("x", F32, [3, 4])?, g.input("z", F32, [3, 4])?);
     let (w, u) = (g.param("w", F32, [4, 4])?, g.param("u", F32, [4, 4])?);
-    let (a, b) = (g.matmul(x, w)?, g.matmul(x, u)?);
+    let (a, b) = (g.matmul(x, w)?, g.matmul(z, u)?);
     let y = g.add(a, b)?;
     g.output("y", y)?;
     let fused = fuse(&g)?;
     assert_eq!(kernels(&fused), ["matmul", "matmul"]);
     same(&g, &fused);
+    Ok(())
+}
+
+#[test]
+fn a_gate_and_what_it_lets_through_are_one_product() -> Outcome {
+    let gated = |width: usize, read_twice: bool| -> Result<Graph, Error> {
+        let mut g = Graph::new("gate");
+        let x = g.input("x", F32, [3, 4])?;
+        let (w, u) = (g.param("w", F32, [4, 5])?, g.param("u", F32, [4, width])?);
+        let (a, b) = (g.matmul(x, w)?, g.matmul(x, u)?);
+        let gate = g.silu(a)?;
+        let y = g.mul(gate, b)?;
+        g.output("y", y)?;
+        if read_twice {
+            g.output("gate", gate)?;
+        }
+        Ok(g)
+    };
+    let g = gated(5, false)?;
+    let fused = fuse(&g)?;
+    assert_eq!(kernels(&fused), ["matmul", "fused"]);
+    assert!(difference(&g, &fused) < 1e-6, "differ by {}", difference(&g, &fused));
+    // Weights of two shapes, and a gate that is read elsewhere, stay apart.
+    for g in [gated(1, false)?, gated(5, true)?] {
+        assert_eq!(fuse(&g)?.nodes().iter().filter(|n| n.op.name() == "matmul").count(), 2);
+    }
     Ok(())
 }
 

@@ -4,6 +4,9 @@
 //! off at the end: Σ(a − p)(b − q) = Σab − qΣa − pΣb + kpq. A convolution is the same product; its right side
 //! gathers windows of the image as it loads, padding as the zero point.
 
+mod matrices;
+mod pack;
+
 use olivine_ir::DType;
 use olivine_ir::op::{QConv, QMatMul};
 use olivine_kernel::{Access, Buf, Builder, Elem, Scalar, Shared, Val, Var};
@@ -88,16 +91,20 @@ impl Lines<'_> {
         }
     }
 
+    /// What makes four bytes signed.
+    fn sign(&self) -> u32 {
+        if self.operand.ty.dtype == DType::U8 { 0x8080_8080 } else { 0 }
+    }
+
     fn declare<'k>(&self, l: &Launch<'k>, name: &str, lie: Lie) -> Side<'k> {
         let elem = if lie == Lie::Bytes { Elem::U8 } else { Elem::U32 };
-        let sign = if self.operand.ty.dtype == DType::U8 { (0x80, 0x8080_8080) } else { (0, 0) };
         Side {
             lie,
             buffer: l.bind(name, elem, Access::Read, self.operand.memory),
             outer: l.stride(&format!("{name}_outer"), self.outer),
             depth: l.stride(&format!("{name}_depth"), self.depth),
             count: l.size(&format!("{name}_lines"), self.count),
-            sign,
+            sign: (self.sign() & 0xff, self.sign()),
             image: None,
         }
     }
@@ -275,15 +282,19 @@ pub(crate) fn qmatmul(op: &QMatMul, site: &mut Site<'_>) -> Result<(), String> {
     if m * n * batches == 0 {
         return Ok(());
     }
+    let zeros = [rest.first().filter(|_| op.a_zero), rest.get(usize::from(op.a_zero)).filter(|_| op.b_zero)];
+    let sizes = matrices::Sizes { m, n, k: depths, batches };
+    if let Some(blocks) = matrices::choose(sizes, site.caps) {
+        return matrices::emit(sizes, blocks, [&left, &right], zeros, &batch, site);
+    }
 
     let group = site.group_size(256);
     let k = site.builder("qmatmul", group);
     let l = Launch::new(&k);
     let (a_side, b_side) =
         (left.declare(&l, "a", left.lie(depths)), right.declare(&l, "b", right.lie(depths)));
-    let a_zeros = Zeros::declare(&l, "a_zero", rest.first().filter(|_| op.a_zero), a.ty.dtype);
-    let b_zeros =
-        Zeros::declare(&l, "b_zero", rest.get(usize::from(op.a_zero)).filter(|_| op.b_zero), b.ty.dtype);
+    let a_zeros = Zeros::declare(&l, "a_zero", zeros[0], a.ty.dtype);
+    let b_zeros = Zeros::declare(&l, "b_zero", zeros[1], b.ty.dtype);
     let to = l.write("y", &target);
     let sizes = Sizes { depths: l.size("depths", depths), batches: l.size("batches", batches) };
     let walker = batch.declare(&l, &[a.offset, b.offset]);

@@ -1,5 +1,7 @@
 //! `olivine verify`: does this device compute what the operations mean? The table of cases against its f64 oracle.
 
+mod words;
+
 use clap::Args;
 use olivine::{PipelineCache, SessionOptions, gpu::Mask};
 use olivine_cases::{Outcome, SessionBackend, run_table, table};
@@ -41,6 +43,9 @@ pub(crate) struct VerifyArgs {
     /// Cases at a time.
     #[arg(long, default_value_t = 1)]
     jobs: usize,
+    /// Count the words of the kernels instead of running them.
+    #[arg(long, hide = true)]
+    words: bool,
 }
 
 pub(crate) fn run(global: &Global, args: &VerifyArgs) -> Result<Answer, Failure> {
@@ -56,6 +61,9 @@ pub(crate) fn run(global: &Global, args: &VerifyArgs) -> Result<Answer, Failure>
         ..global.options()
     };
     let backend = SessionBackend::new(&device.to_string(), device, options)?.repeated(args.repeat);
+    if args.words {
+        return words::count(backend.session(), &table(), &args.filter, global.quiet);
+    }
     let name = backend.session().device_name();
     let report = run_table(&backend, &table(), &args.filter, args.jobs);
     let messages = backend.session().validation_messages();

@@ -1,0 +1,103 @@
+//! Products bound by the reading of weights, and products of 8-bit integers.
+
+use olivine::ir::{DType, Graph, ValueId};
+
+use super::{Clock, Measurement, Unit, device};
+use crate::answer::Failure;
+
+/// How the weights of products lie.
+#[derive(Clone, Copy, PartialEq)]
+enum Weights {
+    /// `[K, N]`, stored.
+    ByDepth,
+    /// `[N, K]`, given with every run: those stored would be turned at load.
+    ByColumn,
+}
+
+/// Products of few rows with weights that no cache holds; bytes are those of the weights.
+pub(super) fn skinny(quick: bool) -> Result<Vec<Measurement>, Failure> {
+    use Weights::{ByColumn, ByDepth};
+    let (n, wide) = if quick { (64, 96) } else { (4096, 11008) };
+    let mut list = Vec::new();
+    for dtype in [DType::F32, DType::F16] {
+        for weights in [ByDepth, ByColumn] {
+            if weights == ByColumn {
+                list.push(products(16, dtype, [1, n, n], weights)?);
+            }
+            for rows in [4, 16, 64] {
+                list.push(products(4, dtype, [rows, n, n], weights)?);
+            }
+        }
+        list.push(products(4, dtype, [16, n, wide], ByDepth)?);
+    }
+    Ok(list)
+}
+
+/// Products of one vector with several matrices of weights, none of which waits for another.
+pub(super) fn apart(dtype: DType, n: usize, count: usize) -> Result<Measurement, Failure> {
+    let products = products(count, dtype, [1, n, n], Weights::ByDepth)?;
+    Ok(Measurement { name: format!("gemv {dtype} {n} x{count} apart"), ..products })
+}
+
+/// Several products of one input.
+fn products(
+    count: usize,
+    dtype: DType,
+    [m, k, n]: [usize; 3],
+    weights: Weights,
+) -> Result<Measurement, Failure> {
+    let order = if weights == Weights::ByDepth { "kn" } else { "nk" };
+    let name = format!("gemv {dtype} {order} {count} of {m}x{k}x{n}");
+    let mut graph = Graph::new(&name);
+    let x = graph.input("x", dtype, [m, k])?;
+    for i in 0..count {
+        let y = product(&mut graph, x, &format!("w{i}"), (k, n), weights)?;
+        graph.output(&format!("y{i}"), y)?;
+    }
+    let bytes = (count * k * n * dtype.size()) as f64;
+    Ok(Measurement { name, unit: Unit::Bytes(bytes), clock: Clock::Device, graph })
+}
+
+fn product(
+    g: &mut Graph,
+    x: ValueId,
+    name: &str,
+    (k, n): (usize, usize),
+    weights: Weights,
+) -> Result<ValueId, Failure> {
+    let dtype = g.ty(x)?.dtype;
+    Ok(match weights {
+        Weights::ByDepth => {
+            let w = g.param(name, dtype, [k, n])?;
+            g.matmul(x, w)?
+        }
+        Weights::ByColumn => {
+            let w = g.input(name, dtype, [n, k])?;
+            g.matmul_nt(x, w)?
+        }
+    })
+}
+
+/// Products of signed bytes, with the right side as it comes and transposed, and as a weight.
+pub(super) fn integers(quick: bool) -> Result<Vec<Measurement>, Failure> {
+    let mut list = Vec::new();
+    let sizes = if quick { [64, 96] } else { [2048, 4096] };
+    for n in sizes {
+        let flops = Unit::Flops(2.0 * (n as f64).powi(3));
+        list.push(device(format!("qmatmul i8 kn {n}"), flops, |g| {
+            let (a, b) = (g.input("a", DType::I8, [n, n])?, g.input("b", DType::I8, [n, n])?);
+            g.qmatmul(a, b, None, None)
+        })?);
+        list.push(device(format!("qmatmul i8 nk {n}"), flops, |g| {
+            let (a, b) = (g.input("a", DType::I8, [n, n])?, g.input("b", DType::I8, [n, n])?);
+            let b = g.transpose(b, &[1, 0])?;
+            g.qmatmul(a, b, None, None)
+        })?);
+        list.push(device(format!("qmatmul u8 i8 weight {n}"), flops, |g| {
+            let (a, b) = (g.input("a", DType::U8, [n, n])?, g.param("b", DType::I8, [n, n])?);
+            let zero = g.input("zero", DType::U8, [0; 0])?;
+            g.qmatmul(a, b, Some(zero), None)
+        })?);
+    }
+    Ok(list)
+}

@@ -1,0 +1,90 @@
+//! Nodes that differ in nothing but where their values are: lowered once, bound again. The layers of a model do.
+
+use std::collections::HashMap;
+
+use olivine_ir::{Op, ValueId};
+
+use super::site::{Gating, Memory, Site};
+use super::{Of, emit};
+
+/// Nodes that were lowered, each with its values numbered in the order it names them.
+#[derive(Default)]
+pub(super) struct Memo<'a> {
+    known: HashMap<&'static str, Vec<Entry<'a>>>,
+}
+
+/// Nodes as they were before they were lowered together, and after.
+struct Entry<'a> {
+    ops: Vec<Op>,
+    before: Site<'a>,
+    after: Site<'a>,
+}
+
+impl<'a> Memo<'a> {
+    /// Lowers nodes together, or binds what equal ones became.
+    pub(super) fn lower(&mut self, ops: &[Of<'_>], mut site: Site<'a>) -> Result<Site<'a>, String> {
+        // Graphs inside see constants, and a user's operation may look at anything.
+        if ops.iter().any(|(op, _)| !op.bodies().is_empty() || matches!(op, Op::Custom(_))) {
+            emit(ops, &mut site)?;
+            return Ok(site);
+        }
+        let mut places = Vec::new();
+        site.rebind(|memory| numbered(&mut places, memory));
+        let first = ops.first().map_or("", |(op, _)| op.name());
+        let entries = self.known.entry(first).or_default();
+        let equal =
+            |e: &&Entry<'a>| e.ops.iter().eq(ops.iter().map(|(op, _)| *op)) && e.before.reads_like(&site);
+        let mut bound = match entries.iter().find(equal) {
+            Some(entry) => entry.after.clone(),
+            None => {
+                let before = site.clone();
+                emit(ops, &mut site)?;
+                let ops = ops.iter().map(|(op, _)| (*op).clone()).collect();
+                entries.push(Entry { ops, before, after: site.clone() });
+                site
+            }
+        };
+        bound.rebind(|memory| match memory {
+            Memory::Value(id) => places.get(id.index()).copied().unwrap_or(memory),
+            other => other,
+        });
+        Ok(bound)
+    }
+}
+
+/// The number of a place, as a value's.
+fn numbered(places: &mut Vec<Memory>, memory: Memory) -> Memory {
+    let known = places.iter().position(|m| *m == memory);
+    let number = known.unwrap_or_else(|| {
+        places.push(memory);
+        places.len() - 1
+    });
+    Memory::Value(ValueId(number as u32))
+}
+
+impl Site<'_> {
+    /// Whether another site that nothing was emitted for reads and writes the same, in the same places.
+    fn reads_like(&self, other: &Self) -> bool {
+        self.operands == other.operands
+            && self.targets == other.targets
+            && self.may_leave_parts == other.may_leave_parts
+            && self.unsummed == other.unsummed
+    }
+
+    /// Changes all memory that it names.
+    fn rebind(&mut self, mut to: impl FnMut(Memory) -> Memory) {
+        let operands = self.operands.iter_mut().map(|o| &mut o.memory);
+        let targets = self.targets.iter_mut().map(|t| &mut t.memory);
+        operands.chain(targets).for_each(|memory| *memory = to(*memory));
+        for emitted in &mut self.emitted {
+            emitted.bound.args.iter_mut().for_each(|memory| *memory = to(*memory));
+            if let Gating::By(memory) = &mut emitted.gating {
+                *memory = to(*memory);
+            }
+        }
+        self.made.iter_mut().for_each(|made| made.of.memory = to(made.of.memory));
+        for unsummed in self.left.iter_mut().chain(&mut self.unsummed) {
+            unsummed.rebind(&mut to);
+        }
+    }
+}

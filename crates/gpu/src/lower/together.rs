@@ -1,0 +1,171 @@
+//! Nodes that one dispatch serves: they are lowered together, where the last of them stands.
+//!
+//! ```text
+//!   x·[W, V] ── even and odd columns ── silu(even)·odd      one product, half as wide
+//!   rope(q)   rope(k) ── kv_append   kv_append(v)           one pass over the rows of q, k and v
+//! ```
+
+use std::collections::HashMap;
+
+use olivine_compile::Compiled;
+use olivine_ir::{Node, Op, ValueId};
+
+use super::reading;
+use super::site::{Memory, Operand};
+use crate::caps::{Addressing, DeviceCaps};
+
+/// For every node the nodes that are lowered with it, itself among them, in order; none for nodes by themselves.
+pub(super) struct Together {
+    /// For every node the number of its group.
+    of: Vec<Option<usize>>,
+    groups: Vec<Vec<usize>>,
+}
+
+impl Together {
+    /// Finds all groups of a graph.
+    pub(super) fn new(compiled: &Compiled, caps: &DeviceCaps) -> Self {
+        let graph = &compiled.graph;
+        let readers = readers(compiled);
+        let mut together = Together { of: vec![None; graph.nodes().len()], groups: Vec::new() };
+        for step in 0..graph.nodes().len() {
+            if let Some(other) = reader_of_pairs(compiled, &readers, step) {
+                together.add(vec![step, other]);
+            }
+        }
+        let most = match caps.addressing {
+            Addressing::Pointers => usize::MAX,
+            Addressing::Bindings { max_count, .. } => max_count as usize,
+        };
+        // Rows, result and what angles are made of; rows, position and cache.
+        let buffers = |step: &usize| if matches!(graph.nodes()[*step].op, Op::Rope(_)) { 4 } else { 3 };
+        for group in rotations(compiled, &readers) {
+            if group.iter().map(buffers).sum::<usize>() <= most {
+                together.add(group);
+            }
+        }
+        together
+    }
+
+    /// Where a step is lowered: where the last of its group stands.
+    pub(super) fn last(&self, step: usize) -> usize {
+        let group = self.of.get(step).copied().flatten().and_then(|i| self.groups.get(i));
+        group.and_then(|group| group.last().copied()).unwrap_or(step)
+    }
+
+    fn add(&mut self, group: Vec<usize>) {
+        if group.len() < 2 || group.iter().any(|step| self.of[*step].is_some()) {
+            return;
+        }
+        group.iter().for_each(|step| self.of[*step] = Some(self.groups.len()));
+        self.groups.push(group);
+    }
+
+    /// The steps that are lowered where this one stands: itself, all of its group, or none if that waits for a later
+    /// step.
+    pub(super) fn at(&self, step: usize) -> Vec<usize> {
+        match self.of.get(step).copied().flatten().and_then(|i| self.groups.get(i)) {
+            None => vec![step],
+            Some(group) if group.last() == Some(&step) => group.clone(),
+            Some(_) => Vec::new(),
+        }
+    }
+}
+
+/// A reading of a value by a node.
+struct Reader {
+    step: usize,
+    operand: Operand,
+}
+
+/// For every value that is no view who reads it, in order; outputs of the graph read at the step after the last.
+fn readers(compiled: &Compiled) -> HashMap<ValueId, Vec<Reader>> {
+    let graph = &compiled.graph;
+    let mut readers: HashMap<ValueId, Vec<Reader>> = HashMap::new();
+    let mut note = |step: usize, id: ValueId| {
+        if let Some(operand) = reading(graph, id)
+            && let Memory::Value(root) = operand.memory
+        {
+            readers.entry(root).or_default().push(Reader { step, operand });
+        }
+    };
+    for (step, node) in graph.nodes().iter().enumerate() {
+        if !matches!(node.op, Op::View(_)) {
+            node.inputs.iter().for_each(|id| note(step, *id));
+        }
+    }
+    graph.outputs().iter().for_each(|output| note(graph.nodes().len(), output.value));
+    readers
+}
+
+/// The elementwise node that alone reads a product, its even and its odd columns.
+fn reader_of_pairs(
+    compiled: &Compiled,
+    readers: &HashMap<ValueId, Vec<Reader>>,
+    step: usize,
+) -> Option<usize> {
+    let graph = &compiled.graph;
+    let node = graph.nodes().get(step)?;
+    let Op::MatMul(op) = &node.op else { return None };
+    let product = *node.outputs.first()?;
+    let [first, second] = readers.get(&product)?.as_slice() else { return None };
+    let reader = graph.nodes().get(first.step)?;
+    let elementwise = matches!(reader.op, Op::Fused(_) | Op::ScalarOp(_)) && reader.outputs.len() == 1;
+    let shape = graph.ty(product).ok()?.shape;
+    let halved = |operand: &Operand| {
+        let (Some((wide, outer)), Some((narrow, of))) =
+            (shape.dims().split_last(), operand.dims().split_last())
+        else {
+            return false;
+        };
+        let strides: Vec<i64> = shape.strides().iter().map(|s| *s as i64).collect();
+        let walks = operand.strides.iter().zip(&strides).zip(operand.dims()).enumerate();
+        let twice = |(i, ((own, whole), size)): (usize, ((&i64, &i64), &usize))| {
+            *size <= 1 || *own == if i == of.len() { 2 } else { *whole }
+        };
+        outer == of && *wide == 2 * narrow && walks.into_iter().all(twice)
+    };
+    let mut offsets = [first.operand.offset, second.operand.offset];
+    offsets.sort_unstable();
+    let result = graph.ty(*reader.outputs.first()?).ok()?.shape;
+    let pairs = op.epilogue.is_none()
+        && !compiled.at_load[step]
+        && elementwise
+        && first.step == second.step
+        && offsets == [0, 1]
+        && [first, second].iter().all(|r| halved(&r.operand) && r.operand.ty.shape == result);
+    pairs.then_some(first.step)
+}
+
+/// Groups of rotations and of rows that go to caches, none of which waits for another's result, but for rows that a
+/// rotation makes for one cache alone.
+fn rotations(compiled: &Compiled, readers: &HashMap<ValueId, Vec<Reader>>) -> Vec<Vec<usize>> {
+    let graph = &compiled.graph;
+    let mut groups: Vec<Vec<usize>> = Vec::new();
+    let mut open: Vec<usize> = Vec::new();
+    let made_by = |open: &[usize], id: ValueId| {
+        let Some(Memory::Value(root)) = reading(graph, id).map(|o| o.memory) else { return None };
+        open.iter().copied().find(|step| graph.nodes()[*step].outputs.contains(&root))
+    };
+    let moves = |node: &Node| matches!(node.op, Op::Rope(_) | Op::KvAppend(_));
+    for (step, node) in graph.nodes().iter().enumerate() {
+        if matches!(node.op, Op::View(_)) || compiled.at_load[step] {
+            continue;
+        }
+        let waits = node.inputs.iter().enumerate().any(|(i, id)| match made_by(&open, *id) {
+            None => false,
+            Some(maker) => {
+                let rotated = matches!(graph.nodes()[maker].op, Op::Rope(_));
+                let alone = readers.get(id).is_some_and(|r| r.len() == 1);
+                !(matches!(node.op, Op::KvAppend(_)) && i == 1 && rotated && alone)
+            }
+        });
+        if waits {
+            groups.push(std::mem::take(&mut open));
+        }
+        if moves(node) {
+            open.push(step);
+        }
+    }
+    groups.push(open);
+    groups
+}

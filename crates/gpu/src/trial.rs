@@ -1,0 +1,137 @@
+//! Cooperative matrices prove themselves before anything relies on them: drivers have been silently wrong.
+//!
+//! The first program of a process with products of some shape on some device has a tiny product of that shape run
+//! first, whose numbers are known: a result that is transposed, swapped, not added to what was there, read in the other
+//! order or with another sign, or zero, is another one. A shape that fails is left out of what lowering may use.
+
+mod product;
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use olivine_kernel::{Expr, Kernel, MatrixShape, Type};
+
+use crate::caps::{Addressing, DeviceCaps};
+use crate::driver::Driver;
+use crate::{Error, Program};
+
+/// What the trial of a shape gave.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// The device and its driver.
+    pub device: String,
+    /// The product.
+    pub shape: MatrixShape,
+    /// What was wrong, if anything was.
+    pub problem: Option<String>,
+}
+
+impl std::fmt::Display for Finding {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: cooperative matrices {}", self.device, name(self.shape))?;
+        match &self.problem {
+            None => write!(f, " are right"),
+            Some(problem) => write!(f, " are not used: {problem}"),
+        }
+    }
+}
+
+/// A shape in words: `f16 16x8x16 into f32`.
+fn name(shape: MatrixShape) -> String {
+    let MatrixShape { factor, accumulator, m, n, k } = shape;
+    format!("{factor} {m}x{n}x{k} into {accumulator}")
+}
+
+/// Findings of this process, by device.
+static FINDINGS: Mutex<BTreeMap<String, Vec<Finding>>> = Mutex::new(BTreeMap::new());
+
+/// The device as findings name it; kernels reach it in different words through different drivers.
+fn device(caps: &DeviceCaps) -> String {
+    let way = match caps.addressing {
+        Addressing::Pointers => "",
+        Addressing::Bindings { .. } => " by bindings",
+    };
+    format!("{} ({}{way})", caps.name, caps.driver)
+}
+
+fn known(device: &str) -> Vec<Finding> {
+    FINDINGS.lock().unwrap_or_else(PoisonError::into_inner).get(device).cloned().unwrap_or_default()
+}
+
+fn keep(finding: Finding) {
+    let mut all = FINDINGS.lock().unwrap_or_else(PoisonError::into_inner);
+    let of_device = all.entry(finding.device.clone()).or_default();
+    if !of_device.iter().any(|f| f.shape == finding.shape) {
+        of_device.push(finding);
+    }
+}
+
+/// The trials of this process that went wrong, on all devices: what a user should be told.
+pub fn failed_trials() -> Vec<Finding> {
+    let all = FINDINGS.lock().unwrap_or_else(PoisonError::into_inner);
+    all.values().flatten().filter(|f| f.problem.is_some()).cloned().collect()
+}
+
+/// Tries every product of matrices that a device offers, those already tried excepted.
+pub fn try_matrices<D: Driver>(driver: &Arc<D>) -> Result<Vec<Finding>, Error> {
+    driver.caps().target.matrices.clone().into_iter().map(|shape| try_shape(driver, shape)).collect()
+}
+
+/// Lowers with `lower` for a device as it has proved to be: a program that multiplies matrices of a shape for the first
+/// time waits for the shape's trial, and is lowered again without it where that goes wrong.
+pub fn proven<D: Driver>(
+    driver: &Arc<D>,
+    lower: impl Fn(&DeviceCaps) -> Result<Program, Error>,
+) -> Result<Program, Error> {
+    let mut caps = driver.caps().clone();
+    let device = device(&caps);
+    let wrong = |shape: &MatrixShape| {
+        known(&device).iter().any(|finding| finding.shape == *shape && finding.problem.is_some())
+    };
+    loop {
+        caps.target.matrices.retain(|shape| !wrong(shape));
+        let program = lower(&caps)?;
+        let used: HashSet<MatrixShape> = program.kernels.iter().flat_map(|k| shapes(k)).collect();
+        let mut all_right = true;
+        for shape in caps.target.matrices.iter().copied().filter(|shape| used.contains(shape)) {
+            all_right &= try_shape(driver, shape)?.problem.is_none();
+        }
+        if all_right {
+            return Ok(program);
+        }
+    }
+}
+
+/// The products of matrices in a kernel.
+fn shapes(kernel: &Kernel) -> impl Iterator<Item = MatrixShape> + '_ {
+    kernel.values.iter().filter_map(|def| {
+        let Expr::MatrixMulAdd(a, b, c) = def.expr else { return None };
+        match (kernel.ty(a), kernel.ty(b), kernel.ty(c)) {
+            (Type::Matrix(a), Type::Matrix(b), Type::Matrix(c)) => Some(MatrixShape {
+                factor: a.elem,
+                accumulator: c.elem,
+                m: a.rows,
+                n: b.columns,
+                k: a.columns,
+            }),
+            _ => None,
+        }
+    })
+}
+
+/// What is known of a shape, or what its trial gives.
+fn try_shape<D: Driver>(driver: &Arc<D>, shape: MatrixShape) -> Result<Finding, Error> {
+    let device = device(driver.caps());
+    if let Some(finding) = known(&device).into_iter().find(|f| f.shape == shape) {
+        return Ok(finding);
+    }
+    let problem = match product::run(driver, shape) {
+        Ok(problem) => problem,
+        // Of these a trial says nothing: the next run would meet them too.
+        Err(lost @ (Error::DeviceLost { .. } | Error::OutOfMemory { .. })) => return Err(lost),
+        Err(refused) => Some(refused.to_string()),
+    };
+    let finding = Finding { device, shape, problem };
+    keep(finding.clone());
+    Ok(finding)
+}

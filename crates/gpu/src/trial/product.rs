@@ -1,0 +1,241 @@
+//! The product that is tried: A·B + 3 with factors read by rows, and on top of it another with factors read by columns.
+
+use std::sync::Arc;
+
+use olivine_ir::half::{bf16, f16};
+use olivine_ir::{DType, Shape, Tensor, TensorType};
+use olivine_kernel::{Access, Builder, Elem, Kernel, MatrixShape, MatrixType, MatrixUse};
+
+use crate::caps::DeviceCaps;
+use crate::driver::Driver;
+use crate::program::{BufferDecl, BufferId, Content, Dispatch, KernelId, Port, Program, Slice};
+use crate::{Error, Executable, Weights};
+
+/// What the first product is added to.
+const START: i64 = 3;
+
+/// 32-bit words of the slots that workgroup memory is counted in.
+const SLOT: u32 = 4;
+
+/// A matrix in slots of 16 bytes, lines an odd number of them apart, as kernels keep their panels.
+#[derive(Clone, Copy, Debug)]
+struct Panel {
+    ty: MatrixType,
+    column_major: bool,
+    first: u32,
+}
+
+impl Panel {
+    /// Lines and elements of a line.
+    fn lines(self) -> (u32, u32) {
+        let MatrixType { rows, columns, .. } = self.ty;
+        if self.column_major { (columns, rows) } else { (rows, columns) }
+    }
+
+    /// Slots from one line to the next.
+    fn pitch(self) -> u32 {
+        (self.lines().1 * self.ty.elem.size()).div_ceil(4 * SLOT) | 1
+    }
+
+    fn slots(self) -> u32 {
+        self.lines().0 * self.pitch()
+    }
+
+    /// The first byte of an element.
+    fn place(self, row: u32, column: u32) -> usize {
+        let (line, along) = if self.column_major { (column, row) } else { (row, column) };
+        ((self.first + line * self.pitch()) * 4 * SLOT + along * self.ty.elem.size()) as usize
+    }
+}
+
+/// Where everything lies: factors in one piece of memory, results in another.
+#[derive(Clone, Copy, Debug)]
+struct Plan {
+    /// The first A and B, the second A and B.
+    factors: [Panel; 4],
+    results: [Panel; 2],
+}
+
+impl Plan {
+    fn new(shape: MatrixShape) -> Self {
+        let MatrixShape { factor, accumulator, m, n, k } = shape;
+        let a = MatrixType { elem: factor, rows: m, columns: k, role: MatrixUse::A };
+        let b = MatrixType { elem: factor, rows: k, columns: n, role: MatrixUse::B };
+        let c = MatrixType { elem: accumulator, rows: m, columns: n, role: MatrixUse::Accumulator };
+        let mut next = 0;
+        let factors = [(a, false), (b, false), (a, true), (b, true)].map(|(ty, column_major)| {
+            let panel = Panel { ty, column_major, first: next };
+            next += panel.slots();
+            panel
+        });
+        let first = Panel { ty: c, column_major: false, first: 0 };
+        Plan { factors, results: [first, Panel { first: first.slots(), ..first }] }
+    }
+
+    fn factor_slots(&self) -> u32 {
+        self.factors.iter().map(|p| p.slots()).sum()
+    }
+
+    fn result_slots(&self) -> u32 {
+        self.results.iter().map(|p| p.slots()).sum()
+    }
+}
+
+/// An element of a factor: small where sums must be exact in few bits, of all bits where they are integers.
+fn element(factor: Elem, which: usize, row: u32, column: u32) -> i64 {
+    let mut bits =
+        (which as u32 + 1).wrapping_mul(0x9e37_79b9) ^ (row * 64 + column).wrapping_mul(0x85eb_ca6b);
+    bits = (bits ^ (bits >> 15)).wrapping_mul(0x2c1b_3c6d);
+    bits ^= bits >> 13;
+    match factor {
+        Elem::I8 => i64::from(bits as u8 as i8),
+        Elem::U8 => i64::from(bits as u8),
+        _ => i64::from(bits % 7) - 3,
+    }
+}
+
+/// The element's bytes in a factor.
+fn bytes(factor: Elem, value: i64) -> Vec<u8> {
+    match factor {
+        Elem::F16 => f16::from_f32(value as f32).to_le_bytes().to_vec(),
+        Elem::BF16 => bf16::from_f32(value as f32).to_le_bytes().to_vec(),
+        Elem::F32 => (value as f32).to_le_bytes().to_vec(),
+        _ => vec![value as u8],
+    }
+}
+
+/// What a device must give, row by row: the first result and the second.
+fn expected(shape: MatrixShape) -> [Vec<i64>; 2] {
+    let MatrixShape { factor, m, n, k, .. } = shape;
+    let product = |which: usize, i: u32, j: u32| -> i64 {
+        (0..k).map(|d| element(factor, which, i, d) * element(factor, which + 1, d, j)).sum()
+    };
+    let of = |value: &dyn Fn(u32, u32) -> i64| (0..m * n).map(|at| value(at / n, at % n)).collect();
+    let first = |i, j| product(0, i, j) + START;
+    [of(&first), of(&|i, j| product(2, i, j) + 2 * first(i, j))]
+}
+
+/// Reads a result's element.
+fn read(accumulator: Elem, bytes: &[u8]) -> f64 {
+    match (accumulator, bytes) {
+        (Elem::F16, [a, b]) => f64::from(f16::from_le_bytes([*a, *b])),
+        (Elem::F32, [a, b, c, d]) => f64::from(f32::from_le_bytes([*a, *b, *c, *d])),
+        (Elem::I32, [a, b, c, d]) => f64::from(i32::from_le_bytes([*a, *b, *c, *d])),
+        (Elem::U32, [a, b, c, d]) => f64::from(u32::from_le_bytes([*a, *b, *c, *d])),
+        _ => f64::NAN,
+    }
+}
+
+/// One subgroup's work: factors into workgroup memory, two products, results out again.
+fn kernel(shape: MatrixShape, plan: &Plan, caps: &DeviceCaps) -> Result<Kernel, Error> {
+    let missing = |what: &str| Error::Kernel {
+        kernel: "matrix_trial".into(),
+        source: olivine_kernel::Error::Missing(what.into()),
+    };
+    let lanes = caps.target.subgroup.ok_or_else(|| missing("subgroups of one size"))?;
+    let k = Builder::new("matrix_trial", lanes, &caps.target);
+    let x = k.arg("x", Elem::U32, Access::Read);
+    let y = k.arg("y", Elem::U32, Access::Write);
+    let me = k.local_index();
+    let panels = k.shared(Elem::U32, SLOT as u8, plan.factor_slots());
+    let sums = k.shared(Elem::U32, SLOT as u8, plan.result_slots());
+    for first in (0..plan.factor_slots()).step_by(lanes as usize) {
+        let slot = me + first;
+        k.if_(slot.lt(plan.factor_slots()), || {
+            panels.store_vec(slot, &x.load_vec(slot * SLOT, SLOT as u8));
+        });
+    }
+    k.barrier();
+    let load = |panel: Panel| {
+        panels.load_matrix(panel.ty, k.u32(panel.first), k.u32(panel.pitch()), panel.column_major)
+    };
+    let start = k.number(shape.accumulator.scalar(), START as f64).splat(plan.results[0].ty);
+    let [a, b, other_a, other_b] = plan.factors.map(load);
+    let first = a.matrix_mul_add(b, start);
+    let second = other_a.matrix_mul_add(other_b, first).matrix_add(first);
+    for (panel, value) in plan.results.iter().zip([first, second]) {
+        sums.store_matrix(k.u32(panel.first), k.u32(panel.pitch()), false, value);
+    }
+    k.barrier();
+    for first in (0..plan.result_slots()).step_by(lanes as usize) {
+        let slot = me + first;
+        k.if_(slot.lt(plan.result_slots()), || y.store_vec(slot * SLOT, &sums.load_vec(slot)));
+    }
+    k.finish().map_err(|source| Error::Kernel { kernel: "matrix_trial".into(), source })
+}
+
+/// The program of one trial.
+fn program(shape: MatrixShape, plan: &Plan, caps: &DeviceCaps) -> Result<Program, Error> {
+    let kernel = kernel(shape, plan, caps)?;
+    let mut words = vec![0u8; (plan.factor_slots() * 4 * SLOT) as usize];
+    for (which, panel) in plan.factors.iter().enumerate() {
+        for row in 0..panel.ty.rows {
+            for column in 0..panel.ty.columns {
+                let element = bytes(shape.factor, element(shape.factor, which, row, column));
+                let at = panel.place(row, column);
+                words[at..at + element.len()].copy_from_slice(&element);
+            }
+        }
+    }
+    let words: Vec<u32> = words.as_chunks::<4>().0.iter().map(|w| u32::from_le_bytes(*w)).collect();
+    let unfit =
+        |e: olivine_ir::Error| Error::Unsupported { device: caps.name.clone(), nodes: vec![e.to_string()] };
+    let x = Tensor::new([words.len()], words).map_err(unfit)?;
+    let ty =
+        TensorType::new(DType::U32, Shape::new(&[(plan.result_slots() * SLOT) as usize]).map_err(unfit)?);
+    let decl = |content: Content, bytes: usize| BufferDecl {
+        content,
+        bytes: bytes.next_multiple_of(caps.alignment()) as u64,
+    };
+    let buffers =
+        vec![decl(Content::Constant(x.clone()), x.ty().bytes()), decl(Content::Output(0), ty.bytes())];
+    let slice = |i: u32, bytes: usize| Slice { buffer: BufferId(i), offset: 0, bytes: bytes as u64 };
+    let dispatch = Dispatch {
+        kernel: KernelId(0),
+        args: vec![slice(0, x.ty().bytes()), slice(1, ty.bytes())],
+        params: Vec::new(),
+        groups: [1; 3],
+        indirect: None,
+        op: "matrix_trial",
+        node: super::name(shape),
+        flops: 0,
+        bytes: (x.ty().bytes() + ty.bytes()) as u64,
+    };
+    Ok(Program {
+        kernels: vec![Arc::new(kernel)],
+        buffers,
+        outputs: vec![Port { name: "y".into(), ty, buffer: BufferId(1) }],
+        run: vec![dispatch],
+        ..Program::default()
+    })
+}
+
+/// Runs the trial of a shape; gives what is wrong, if anything is.
+pub(super) fn run<D: Driver>(driver: &Arc<D>, shape: MatrixShape) -> Result<Option<String>, Error> {
+    let plan = Plan::new(shape);
+    let program = program(shape, &plan, driver.caps())?;
+    let mut y = vec![0; (plan.result_slots() * 4 * SLOT) as usize];
+    let executable = Arc::new(Executable::new(driver.clone(), program, Arc::new(Weights::default()), false)?);
+    executable.run(&[], &mut [&mut y])?;
+    Ok(judge(shape, &plan, &y))
+}
+
+/// What is wrong with the results, if anything is.
+fn judge(shape: MatrixShape, plan: &Plan, y: &[u8]) -> Option<String> {
+    let size = shape.accumulator.size() as usize;
+    for (number, (panel, expected)) in plan.results.iter().zip(expected(shape)).enumerate() {
+        let at = |i: usize| panel.place(i as u32 / shape.n, i as u32 % shape.n);
+        let wrong = expected.iter().enumerate().find_map(|(i, expected)| {
+            let got = y.get(at(i)..at(i) + size).map_or(f64::NAN, |b| read(shape.accumulator, b));
+            (got != *expected as f64).then_some((i, *expected, got))
+        });
+        if let Some((i, expected, got)) = wrong {
+            let (row, column) = (i as u32 / shape.n, i as u32 % shape.n);
+            let order = ["rows", "columns"][number];
+            return Some(format!(
+                "a known product, factors read by {order}, is {got} instead of {expected} at {row}, {column}"
+            ));
+        }
+    }
+    None
+}

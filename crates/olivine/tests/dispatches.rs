@@ -1,0 +1,96 @@
+//! How many dispatches a layer takes, on devices that need not be here: lowering reads plain data.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failed expectation is a failed test")]
+
+use olivine::compile::{Options, compile};
+use olivine::gpu::{Addressing, DeviceCaps, DeviceKind, Program, State, lower};
+use olivine::ir::Graph;
+use olivine::kernel::{Elem, Fragments, MatrixShape, Target};
+use olivine::models::{Decoder, Encoder};
+
+/// A large NVIDIA card.
+fn h200() -> DeviceCaps {
+    let shape = |factor, accumulator, k| MatrixShape { factor, accumulator, m: 16, n: 16, k };
+    let target = Target {
+        subgroup: Some(32),
+        f16: true,
+        f64: true,
+        i64: true,
+        shared_bytes: 48 << 10,
+        max_invocations: 1024,
+        matrices: vec![
+            shape(Elem::F16, Elem::F32, 16),
+            shape(Elem::F16, Elem::F16, 16),
+            shape(Elem::BF16, Elem::F32, 16),
+            shape(Elem::I8, Elem::I32, 32),
+            shape(Elem::U8, Elem::U32, 32),
+        ],
+        fragments: Some(Fragments::Quads),
+        ..Target::plain()
+    };
+    caps("a large card", DeviceKind::Discrete, target)
+}
+
+/// A processor that plays a GPU.
+fn lavapipe() -> DeviceCaps {
+    let target = Target {
+        subgroup: Some(8),
+        f16: true,
+        f64: true,
+        i64: true,
+        shared_bytes: 32 << 10,
+        max_invocations: 1024,
+        ..Target::plain()
+    };
+    caps("a processor", DeviceKind::Cpu, target)
+}
+
+fn caps(name: &str, kind: DeviceKind, target: Target) -> DeviceCaps {
+    DeviceCaps {
+        name: name.into(),
+        driver: "none".into(),
+        kind,
+        target,
+        addressing: Addressing::Pointers,
+        max_groups: [65535; 3],
+        max_buffer_bytes: 1 << 32,
+        memory_bytes: 1 << 34,
+        tuning: std::sync::Arc::default(),
+    }
+}
+
+fn lowered(graph: &Graph, caps: &DeviceCaps, states: &[State]) -> Program {
+    lower(&compile(graph, &Options::default()).unwrap(), caps, states).unwrap()
+}
+
+/// The kernels of a layer's dispatches, in order.
+fn of_layer<'p>(program: &'p Program, layer: &str) -> Vec<&'p str> {
+    let within = format!("{layer}/");
+    let of = program.run.iter().filter(|d| d.node.starts_with(&within));
+    of.map(|d| program.kernel(d).name.as_str()).collect()
+}
+
+#[test]
+fn a_layer_of_bert_takes_seven_dispatches() {
+    let graph = Encoder { layers: 3, ..Encoder::bert_base(1, 128) }.graph().unwrap();
+    for caps in [h200(), lavapipe()] {
+        let program = lowered(&graph, &caps, &[]);
+        let kernels = of_layer(&program, "layer1");
+        assert_eq!(kernels.len(), 7, "{}: {kernels:?}", caps.name);
+    }
+}
+
+#[test]
+fn a_layer_of_llama_takes_eight_dispatches() {
+    let prompt = Decoder { layers: 3, ..Decoder::llama_8b(1, 512, 2048) };
+    let token = Decoder { sequence: 1, capacity: 256, ..prompt };
+    for decoder in [prompt, token] {
+        let graph = decoder.graph().unwrap();
+        // Inputs are x, the position and the caches; outputs y and the caches.
+        let states: Vec<State> = (0..2 * decoder.layers).map(|i| (i + 2, i + 1)).collect();
+        for caps in [h200(), lavapipe()] {
+            let program = lowered(&graph, &caps, &states);
+            let kernels = of_layer(&program, "layer1");
+            assert_eq!(kernels.len(), 8, "{} positions, {}: {kernels:?}", decoder.sequence, caps.name);
+        }
+    }
+}
