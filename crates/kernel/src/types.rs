@@ -272,6 +272,11 @@ pub struct Target {
 }
 
 impl Target {
+    /// Whether matrices of `m` by `k` and `k` by `n` elements can be multiplied, their products added up in another type.
+    pub fn multiplies(&self, factor: Elem, accumulator: Elem, [m, n, k]: [u32; 3]) -> bool {
+        self.matrices.contains(&MatrixShape { factor, accumulator, m, n, k })
+    }
+
     /// What every Vulkan and WebGPU device gives: the plainest target.
     pub fn plain() -> Self {
         Target {

@@ -61,11 +61,7 @@ pub(super) struct Sizes {
 
 /// The blocks for a product; `None` where the device has no such matrices, or too little would come of them.
 pub(super) fn choose(sizes: Sizes, caps: &DeviceCaps) -> Option<Blocks> {
-    let offered = caps
-        .target
-        .matrices
-        .iter()
-        .any(|s| (s.factor, s.accumulator, s.m, s.n, s.k) == (Elem::I8, Elem::I32, SIDE, SIDE, DEEP));
+    let offered = caps.target.multiplies(Elem::I8, Elem::I32, [SIDE, SIDE, DEEP]);
     let pointers = matches!(caps.addressing, Addressing::Pointers);
     let subgroups = caps.target.subgroup == Some(LANES);
     if !(offered && pointers && subgroups) || sizes.m.min(sizes.n) <= 8 || sizes.k < DEEP as usize {

@@ -11,7 +11,8 @@ use crate::math;
 use super::candidates::whole_parts;
 use super::choice::{SKINNY, Shape, busy};
 use super::fragments::{PANEL, WHOLE};
-use super::matrices::{LANES, SIDE, out_slots};
+use super::matrices::{LANES, SIDE};
+use super::out::out_slots;
 use super::problem::{Axis, Problem};
 use super::words::Measure;
 
@@ -164,11 +165,7 @@ fn deals_once(caps: &DeviceCaps) -> bool {
 /// Whether a product can be computed by these kernels on a device.
 fn serves(problem: &Problem<'_>, shape: &Shape, caps: &DeviceCaps) -> bool {
     let elem = math::elem(problem.dtype());
-    let offered = caps
-        .target
-        .matrices
-        .iter()
-        .any(|s| (s.factor, s.accumulator, s.m, s.n, s.k) == (elem, Elem::F32, SIDE, SIDE, SIDE));
+    let offered = caps.target.multiplies(elem, Elem::F32, [SIDE, SIDE, SIDE]);
     let halves = matches!(problem.dtype(), DType::F16 | DType::BF16);
     let subgroups = caps.target.subgroup == Some(LANES);
     let skinny = shape.m.min(shape.n) <= SKINNY;

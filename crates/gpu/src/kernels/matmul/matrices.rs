@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-use olivine_kernel::{Builder, Elem, MatrixType, MatrixUse, Scalar, Shared, Val, Var};
+use olivine_kernel::{Builder, Elem, MatrixType, MatrixUse, Shared, Val, Var};
 
 use crate::lower::launch::Launch;
 use crate::lower::site::{Site, linear_group};
@@ -12,6 +12,7 @@ use super::blocks::Blocks;
 use super::choice::Shape;
 use super::feed::{Depths, Fed, Feed, Given, Side};
 use super::finish::{Base, Finish, Sink};
+use super::out::{Out, least_slots, out_slots};
 use super::panel::Span;
 use super::problem::Problem;
 use super::tiled::{Place, place_in};
@@ -81,13 +82,16 @@ pub(super) fn emit(
             multiply(&k, (&a, &b), measures, &depths)
         };
         let base = Base { out: rest * m * n, extras: at[2..].to_vec() };
-        let out = Out::new(&k, [&a, &b], (slice, team), (blocks.slices, parts));
+        let (memory, slots) = way_out(&k, [&a, &b], parts * blocks.slices);
+        let out = Out { k: &k, memory, slots, team, slice, teams: parts, slices: blocks.slices };
         for (i, line) in (0u32..).zip(sums.chunks((columns / SIDE) as usize)) {
             let row = first.0 + down.mine + i * SIDE;
             let at_once = out.at_once().min(columns / SIDE);
             for (j, some) in (0u32..).zip(line.chunks(at_once as usize)) {
                 let column = first.1 + wide.mine + j * at_once * SIDE;
-                out.store(some, (row, m), column, &base, &finish);
+                out.store(some, (row, m), column, finish.is_heavy(), |row, column, sums| {
+                    finish.store(&base, row, column, sums);
+                });
             }
         }
     });
@@ -207,109 +211,16 @@ fn multiply_late<'k>(
     sums.now
 }
 
-/// Slots of workgroup memory that so many subgroups take on the way out where there is no panel.
-pub(super) fn out_slots(subgroups: u32) -> u32 {
-    Out::pitch(2) * SIDE * subgroups
-}
-
-/// The way of sums from matrices to rows: through workgroup memory, a part of it to each subgroup.
-struct Out<'k> {
-    k: &'k Builder,
-    memory: Shared<'k>,
-    slots: u32,
-    /// Which part of the block, and which of those that share it.
-    team: Val<'k>,
-    slice: Val<'k>,
-    teams: u32,
-    slices: u32,
-}
-
-impl<'k> Out<'k> {
-    /// Takes a panel's memory, which nobody reads any more, or some of its own. The whole workgroup must come here
-    /// together.
-    fn new(
-        k: &'k Builder,
-        feeds: [&Feed<'k>; 2],
-        (slice, team): (Val<'k>, Val<'k>),
-        (slices, teams): (u32, u32),
-    ) -> Self {
-        let least = Out::pitch(1) * SIDE * teams * slices;
-        let panel = |feed: &&Feed<'k>| match feed {
-            Feed::Panel { memory, slots, .. } if *slots >= least => Some((*memory, *slots)),
-            _ => None,
-        };
-        let own = out_slots(teams * slices);
-        let panel = feeds.iter().filter_map(panel).max_by_key(|(_, slots)| *slots);
-        let (memory, slots) = panel.unwrap_or_else(|| (k.shared(Elem::U32, 4, own), own));
-        k.barrier();
-        Out { k, memory, slots, team, slice, teams, slices }
-    }
-
-    /// Slots from one row to the next when so many matrices lie side by side.
-    fn pitch(matrices: u32) -> u32 {
-        matrices * SIDE / 4 + 1
-    }
-
-    /// Matrices that a subgroup's part holds side by side.
-    fn at_once(&self) -> u32 {
-        let fits = |matrices: &u32| Out::pitch(*matrices) * SIDE * self.teams * self.slices <= self.slots;
-        [4, 2].into_iter().find(fits).unwrap_or(1)
-    }
-
-    /// Waits for those that share a part.
-    fn wait(&self) {
-        if self.slices > 1 { self.k.barrier() } else { self.k.subgroup_barrier() }
-    }
-
-    /// Finishes matrices side by side; those that share a part add theirs, and each stores some of the rows. The whole
-    /// workgroup must come here together.
-    fn store(
-        &self,
-        matrices: &[Val<'k>],
-        (row, end): (Val<'k>, Val<'k>),
-        column: Val<'k>,
-        base: &Base<'k>,
-        finish: &Finish<'k, '_>,
-    ) {
-        let k = self.k;
-        let count = matrices.len() as u32;
-        let pitch = Out::pitch(count);
-        let (each, all) = (pitch * SIDE, self.teams * pitch * SIDE);
-        let first = self.team * each;
-        let mine = first + self.slice * all;
-        for (i, matrix) in matrices.iter().enumerate() {
-            self.memory.store_matrix(mine + i as u32 * SIDE / 4, k.u32(pitch), false, *matrix);
-        }
-        self.wait();
-        let runs = count * SIDE / 4;
-        let load = |at: Val<'k>| -> Vec<Val<'k>> {
-            self.memory.load_vec(at).into_iter().map(|s| s.bitcast(Scalar::F32)).collect()
-        };
-        let put = |round: Val<'k>| {
-            let number = round * (LANES * self.slices) + self.slice * LANES + k.lane();
-            let (line, run) = (number / runs, number % runs);
-            let inside = (row + line).lt(end);
-            // The last round may be of some subgroups only.
-            let inside = if (SIDE * runs).is_multiple_of(LANES * self.slices) {
-                inside
-            } else {
-                inside & line.lt(SIDE)
-            };
-            k.if_(inside, || {
-                let mut sums = load(first + line * pitch + run);
-                for slice in 1..self.slices {
-                    let more = load(first + line * pitch + run + slice * all);
-                    sums.iter_mut().zip(more).for_each(|(sum, x)| *sum = *sum + x);
-                }
-                finish.store(base, row + line, column + run * 4u32, &sums);
-            });
-        };
-        let rounds = (SIDE * runs).div_ceil(LANES * self.slices);
-        if finish.is_heavy() {
-            k.for_(k.u32(0), k.u32(rounds), k.u32(1), put);
-        } else {
-            (0..rounds).for_each(|round| put(k.u32(round)));
-        }
-        self.wait();
-    }
+/// Memory for sums on their way out: a panel's, which nobody reads any more, or some of its own, and its slots. The whole
+/// workgroup must come here together.
+fn way_out<'k>(k: &'k Builder, feeds: [&Feed<'k>; 2], subgroups: u32) -> (Shared<'k>, u32) {
+    let panel = |feed: &&Feed<'k>| match feed {
+        Feed::Panel { memory, slots, .. } if *slots >= least_slots(subgroups) => Some((*memory, *slots)),
+        _ => None,
+    };
+    let own = out_slots(subgroups);
+    let panel = feeds.iter().filter_map(panel).max_by_key(|(_, slots)| *slots);
+    let found = panel.unwrap_or_else(|| (k.shared(Elem::U32, 4, own), own));
+    k.barrier();
+    found
 }

@@ -10,7 +10,6 @@
 //! ```
 //! All of them end in [`finish::Finish`]: the epilogue and the store.
 
-mod block;
 mod blocks;
 mod candidates;
 mod choice;
@@ -25,6 +24,7 @@ mod matrices;
 #[allow(clippy::unwrap_used, clippy::panic, reason = "a failed expectation is a failed test")]
 mod matrices_tests;
 mod narrow;
+mod out;
 mod pairs;
 mod panel;
 mod planes;
@@ -40,6 +40,7 @@ mod taps;
 mod tests;
 mod tiled;
 mod triple;
+mod triple_block;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::panic, reason = "a failed expectation is a failed test")]
 mod triple_tests;

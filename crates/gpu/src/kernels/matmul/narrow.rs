@@ -55,11 +55,7 @@ const OUT_PITCH: u32 = SIDE / 4 + 1;
 /// How a product is cut up; `None` where other kernels serve it.
 pub(super) fn choose(problem: &Problem<'_>, shape: &Shape, caps: &DeviceCaps) -> Option<Narrow> {
     let elem = math::elem(problem.dtype());
-    let offered = caps
-        .target
-        .matrices
-        .iter()
-        .any(|s| (s.factor, s.accumulator, s.m, s.n, s.k) == (elem, Elem::F32, SIDE, SIDE, SIDE));
+    let offered = caps.target.multiplies(elem, Elem::F32, [SIDE, SIDE, SIDE]);
     let device = offered
         && matches!(caps.addressing, Addressing::Pointers)
         && !matches!(caps.kind, DeviceKind::Cpu)

@@ -13,7 +13,6 @@ use crate::lower::launch::Launch;
 use crate::lower::site::{Site, linear_group};
 use crate::lower::walk::Walk;
 
-use super::block::{Work, multiply};
 use super::choice::{Choice, SKINNY, Shape, busy, choose as choose_tiles};
 use super::finish::{Base, Finish, Sink};
 use super::planes::{self, Neighbours, Side};
@@ -21,6 +20,7 @@ use super::problem::{Axis, Problem};
 use super::raw::Rows;
 use super::sides::{Declared, Left, Original};
 use super::tiled::{self, Place, place};
+use super::triple_block::{Work, multiply};
 
 /// A workgroup's part of the product, and a subgroup's part of that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -70,11 +70,7 @@ impl Blocks {
 
 /// How a product of f32 is done by matrices of f16; `None` where other kernels serve it.
 pub(super) fn choose(problem: &Problem<'_>, shape: &Shape, caps: &DeviceCaps) -> Option<Config> {
-    let offered = caps
-        .target
-        .matrices
-        .iter()
-        .any(|s| (s.factor, s.accumulator, s.m, s.n, s.k) == (Elem::F16, Elem::F32, SIDE, SIDE, SIDE));
+    let offered = caps.target.multiplies(Elem::F16, Elem::F32, [SIDE, SIDE, SIDE]);
     let roomy = caps.target.max_invocations >= 256 && caps.target.shared_bytes >= 48 << 10;
     let plain = problem.experts.is_none() && problem.taps.is_none();
     if !(problem.dtype() == DType::F32 && offered && roomy && plain) || caps.target.subgroup != Some(LANES) {

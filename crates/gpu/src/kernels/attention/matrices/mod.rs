@@ -84,10 +84,7 @@ fn factors(p: &Problem<'_>) -> Option<Factors> {
 pub(super) fn choose(p: &Problem<'_>, caps: &DeviceCaps) -> Option<Plan> {
     let factors = factors(p)?;
     let target = &caps.target;
-    let offered = target
-        .matrices
-        .iter()
-        .any(|s| (s.factor, s.accumulator, s.m, s.n, s.k) == (factors.elem(), Elem::F32, SIDE, SIDE, SIDE));
+    let offered = target.multiplies(factors.elem(), Elem::F32, [SIDE, SIDE, SIDE]);
     let known = target.fragments == Some(Fragments::Quads) && target.subgroup == Some(LANES);
     if !(offered && known) || p.rows() < LEAST_ROWS {
         return None;

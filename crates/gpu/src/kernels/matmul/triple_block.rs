@@ -1,8 +1,9 @@
 //! A workgroup's block of a product by three: the loop over depths, and what becomes of its sums.
 
-use olivine_kernel::{Builder, Elem, MatrixType, MatrixUse, Scalar, Shared, SubgroupOp, Val, Var};
+use olivine_kernel::{Builder, Elem, MatrixType, MatrixUse, SubgroupOp, Val, Var};
 
 use super::finish::{Base, Finish};
+use super::out::{Out, least_slots};
 use super::panel::Span;
 use super::planes::{MARK, Order, RUN, WILD, back};
 use super::problem::Axis;
@@ -41,7 +42,7 @@ pub(super) fn multiply<'k>(
     let a_measure = Measure::new(a_along, blocks.m, 2 * blocks.k);
     let teams = blocks.group() / LANES;
     // The panel's memory serves the sums on their way out as well.
-    let slots = a_measure.len().max(Out::pitch(1) * SIDE * teams);
+    let slots = a_measure.len().max(least_slots(teams));
     let a_memory = k.shared(Elem::U32, 4, slots);
     let team = k.subgroup_id();
     let across = blocks.n / blocks.columns;
@@ -111,13 +112,18 @@ pub(super) fn multiply<'k>(
 
     k.barrier();
     let store = || {
-        let out = Out { k, a: &a, memory: a_memory, slots, teams, team };
+        let out = Out { k, memory: a_memory, slots, team, slice: k.u32(0), teams, slices: 1 };
         for i in 0..down {
             let columns: Vec<Val<'k>> = (0..wide).map(|j| sums[(i * wide + j) as usize].get()).collect();
             let at_once = out.at_once().min(wide);
             for (j, some) in columns.chunks(at_once as usize).enumerate() {
                 let column = column + j as u32 * at_once * SIDE;
-                out.store(some, (row + i * SIDE, column), &work, finish);
+                let rows = (row + i * SIDE, work.size.0);
+                out.store(some, rows, column, finish.is_heavy(), |row, column, sums| {
+                    k.if_(column.lt(work.size.1), || {
+                        finish.store(&work.base, row, column, &unscaled(a.scale(row), &work, column, sums));
+                    });
+                });
             }
         }
     };
@@ -204,62 +210,4 @@ fn term_by_term<'k>(
             finish.store(&work.base, row, column, &sums);
         });
     });
-}
-
-/// The way of sums from matrices to rows: through workgroup memory, a part of it to each subgroup.
-struct Out<'k, 'a> {
-    k: &'k Builder,
-    a: &'a Panel<'k>,
-    memory: Shared<'k>,
-    slots: u32,
-    teams: u32,
-    team: Val<'k>,
-}
-
-impl<'k> Out<'k, '_> {
-    /// Slots from one row to the next when so many matrices lie side by side.
-    fn pitch(matrices: u32) -> u32 {
-        matrices * SIDE / 4 + 1
-    }
-
-    /// Matrices that a subgroup's part holds side by side.
-    fn at_once(&self) -> u32 {
-        let fits = |matrices: &u32| Out::pitch(*matrices) * SIDE * self.teams <= self.slots;
-        [4, 2].into_iter().find(fits).unwrap_or(1)
-    }
-
-    fn store(
-        &self,
-        matrices: &[Val<'k>],
-        (row, column): (Val<'k>, Val<'k>),
-        work: &Work<'k>,
-        finish: &Finish<'k, '_>,
-    ) {
-        let k = self.k;
-        let count = matrices.len() as u32;
-        let pitch = Out::pitch(count);
-        let mine = self.team * (pitch * SIDE);
-        for (i, matrix) in matrices.iter().enumerate() {
-            self.memory.store_matrix(mine + i as u32 * SIDE / 4, k.u32(pitch), false, *matrix);
-        }
-        k.subgroup_barrier();
-        let runs = count * SIDE / 4;
-        let put = |round: Val<'k>| {
-            let number = round * LANES + k.lane();
-            let (line, run) = (number / runs, number % runs);
-            let (row, column) = (row + line, column + run * 4u32);
-            k.if_(row.lt(work.size.0) & column.lt(work.size.1), || {
-                let sums: Vec<Val<'k>> = self.memory.load_vec(mine + line * pitch + run);
-                let sums: Vec<Val<'k>> = sums.into_iter().map(|s| s.bitcast(Scalar::F32)).collect();
-                finish.store(&work.base, row, column, &unscaled(self.a.scale(row), work, column, &sums));
-            });
-        };
-        let rounds = SIDE * runs / LANES;
-        if finish.is_heavy() {
-            k.for_(k.u32(0), k.u32(rounds), k.u32(1), put);
-        } else {
-            (0..rounds).for_each(|round| put(k.u32(round)));
-        }
-        k.subgroup_barrier();
-    }
 }
