@@ -1,7 +1,7 @@
 //! Built-in models and the flags that size them.
 
 use clap::{Args, ValueEnum};
-use olivine::ir::{Graph, Shape, Tensor};
+use olivine::ir::{DType, Graph, Shape, Tensor};
 use olivine::models::{Encoder, seeded_input, seeded_params};
 
 use crate::answer::Failure;
@@ -59,12 +59,16 @@ pub(crate) struct Sizes {
     /// Positions.
     #[arg(long, value_name = "N")]
     pub(crate) sequence: Option<usize>,
+    /// Element type of weights and hidden states: f32, f16 or bf16.
+    #[arg(long, value_name = "DTYPE")]
+    pub(crate) dtype: Option<DType>,
 }
 
 impl Sizes {
     /// Whether any size is given.
     pub(crate) fn any(&self) -> bool {
         [self.layers, self.hidden, self.heads, self.batch, self.sequence].iter().any(Option::is_some)
+            || self.dtype.is_some()
     }
 
     /// A built-in model in these sizes.
@@ -77,7 +81,7 @@ impl Sizes {
             feed_forward: self.hidden.map_or(own.feed_forward, |h| h.saturating_mul(4)),
             batch: self.batch.unwrap_or(own.batch),
             sequence: self.sequence.unwrap_or(own.sequence),
-            dtype: own.dtype,
+            dtype: self.dtype.unwrap_or(own.dtype),
         };
         let Encoder { hidden, heads, .. } = encoder;
         if heads == 0 || hidden == 0 || !hidden.is_multiple_of(heads) {
