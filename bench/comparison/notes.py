@@ -9,14 +9,15 @@ NOTES: dict[str, str] = {
     "helps; packing bytes by lanes does not. Through wgpu there are no matrices of bytes.",
     "matmul f16 m128 n768 k3072": "0.3 µs above the target: one dispatch with the sum split among the subgroups of a workgroup. "
     "Splits among workgroups and their sum took 14.6 µs.",
-    "matmul f32 m128": "Every workgroup measures and splits its rows before it multiplies; a 64-deep step takes about 2 µs where waiting "
-    "for memory explains 0.6. Planes made by a pass of their own, other blocks and 1–6 parts were slower; see docs/performance.md.",
+    "matmul f32 m128": "Lanes load, scale and split their part of A themselves, and subgroups share the depths. The compiler moves all loads of the "
+    "next step to the end of the loop, where they are waited for in full; see docs/performance.md.",
     "gemv f32 4096 x16 apart": "4517 GB/s, 97 % of what reading memory gives on this card.",
-    "gemv": "Products that wait for one another pay about 4 µs each for the start and the end of a dispatch; block sizes and loads under "
-    "way did not change that. PyTorch's f32 products take 18.3 µs each, 3.67 TB/s.",
-    "bert-base f32 b1 s128": "Three quarters of it are products of 128 rows, whose rows above miss as well. Runs of the same build took "
-    "1.24–1.32 ms.",
-    "bert-base f32 b1 s512": "Products of 512 rows take most of it; they are cut as those of 128 rows are.",
+    "gemv f32 4096 x16": "Reading alone takes 14.5 µs a product and the gap between dispatches that wait for each other 1.2–2.0 µs: 251–264 µs at "
+    "best, a ratio of 1.11–1.16. The rest, 2.5 µs a product, is filling and emptying the cores; block sizes and loads under way did not change it.",
+    "gemv": "Products that wait for one another pay about 4 µs each for the start and the end of a dispatch, 1.2–2.0 µs of it the gap itself; "
+    "block sizes and loads under way did not change that. At best a product would take 8.4–9.2 µs.",
+    "bert-base f32 b1 s128": "Seven tenths of it are products of 128 rows; 84 dispatches that wait for one another take 2–4 µs each before any work.",
+    "bert-base f32 b1 s512": "Three quarters of it are products of 512 rows, cut as those of 128 rows are.",
     "bert-base f16 b1 s128": "PyTorch's graph runs it in 0.68 ms. 84 dispatches that wait for one another take 2–4 µs each before any "
     "work; runs of the same build took 0.82–1.02 ms.",
     "bert-base f16 b32 s128": "Not yet understood: the products alone should take about 3 ms at the rates above. Epilogues with gelu, "

@@ -239,10 +239,10 @@ def subject(name: str):
         padding, groups = (kernel - 1) // 2, channels if first == "depthwise" else 1
         transposed = first == "conv_transpose"
         shape = (channels, filters) if transposed else (filters, channels // groups)
-        w = uniform(*shape, kernel, kernel)
+        w = uniform(*shape, kernel, kernel, dtype=dtype)
 
         def make():
-            x = uniform(batch, channels, side, side)
+            x = uniform(batch, channels, side, side, dtype=dtype)
             if transposed:
                 return [x], lambda: F.conv_transpose2d(x, w, stride=stride, padding=padding)
             return [x], lambda: F.conv2d(x, w, stride=stride, padding=padding, groups=groups)

@@ -49,7 +49,7 @@ impl Backend for SessionBackend {
             let first = once()?.into_tensors();
             for repeat in 1..self.repeats {
                 let again = once()?.into_tensors();
-                let differs = |(a, b): (&Tensor, &Tensor)| a.data().as_bytes() != b.data().as_bytes();
+                let differs = |(a, b): (&Tensor, &Tensor)| a.bytes() != b.bytes();
                 if let Some(output) = first.iter().zip(&again).position(differs) {
                     return Ok(Err(format!("run {} gave other bits in output {output}", repeat + 1)));
                 }

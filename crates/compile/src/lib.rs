@@ -18,7 +18,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
-use olivine_ir::{Def, Error as GraphError, Graph, Op, SubGraph, Tensor};
+use olivine_ir::{Def, Error as GraphError, Graph, Op, SubGraph};
 
 pub mod fft;
 mod kernels;
@@ -29,13 +29,8 @@ pub mod resample;
 mod rewrite;
 
 pub use kernels::{is_kernel, reads_strides};
+pub use olivine_ir::Evaluate;
 pub use rewrite::{Rewriter, rewrite};
-
-/// Computes an operation on constant operands, so that folding needs no backend of its own.
-pub trait Evaluate: Sync {
-    /// The results of `op` on `operands`.
-    fn evaluate(&self, op: &Op, operands: &[Tensor]) -> Result<Vec<Tensor>, String>;
-}
 
 /// What the compiler may do.
 #[derive(Default)]

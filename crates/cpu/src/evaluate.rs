@@ -1,9 +1,12 @@
 //! One operation on tensors: how the compiler folds constants.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
 use std::sync::Arc;
 
-use olivine_compile::{Compiled, Evaluate, Options, compile};
-use olivine_ir::{Data, Graph, Op, Tensor, TensorType, TensorView};
+use olivine_compile::{Evaluate, Options, compile};
+use olivine_ir::{DType, Data, Graph, Op, Tensor, TensorType, TensorView};
 
 use crate::arena::Buffer;
 use crate::{Error, Executable, Weights};
@@ -17,8 +20,58 @@ impl Evaluate for CpuEvaluator {
     }
 }
 
+/// What is kept compiled at a time.
+const KEPT: usize = 256;
+
+/// Bytes of operands beyond which nothing is kept: those are computed once, not in a loop.
+const SMALL: usize = 1 << 12;
+
+thread_local! {
+    /// Small operations that were computed lately, by what they are and take: arithmetic on shapes repeats itself.
+    static RECENT: RefCell<HashMap<String, Rc<Executable>>> = RefCell::default();
+}
+
 /// The results of one operation.
 pub fn evaluate(op: &Op, operands: &[Tensor]) -> Result<Vec<Tensor>, Error> {
+    if !repeats(op) || operands.iter().map(|t| t.ty().bytes()).sum::<usize>() > SMALL {
+        return run_once(&executable(op, operands)?, operands);
+    }
+    let types: Vec<TensorType> = operands.iter().map(Tensor::ty).collect();
+    let key = format!("{op:?} {types:?}");
+    let found = RECENT.with_borrow(|recent| recent.get(&key).cloned());
+    let executable = match found {
+        Some(executable) => executable,
+        None => {
+            let made = Rc::new(executable(op, operands)?);
+            RECENT.with_borrow_mut(|recent| {
+                if recent.len() == KEPT {
+                    recent.clear();
+                }
+                recent.insert(key, made.clone());
+            });
+            made
+        }
+    };
+    run_once(&executable, operands)
+}
+
+/// Whether an operation is one of those that shapes are computed with; none of them depends on chance.
+fn repeats(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::ScalarOp(_)
+            | Op::Reshape(_)
+            | Op::Slice(_)
+            | Op::Concat(_)
+            | Op::Gather(_)
+            | Op::Transpose(_)
+            | Op::Expand(_)
+            | Op::Reduce(_)
+    )
+}
+
+/// One operation, compiled.
+fn executable(op: &Op, operands: &[Tensor]) -> Result<Executable, Error> {
     let mut graph = Graph::new("evaluate");
     let graph_error = |e: olivine_ir::Error| Error::Compile(e.to_string());
     let mut inputs = Vec::with_capacity(operands.len());
@@ -29,13 +82,16 @@ pub fn evaluate(op: &Op, operands: &[Tensor]) -> Result<Vec<Tensor>, Error> {
     for (i, value) in results.iter().enumerate() {
         graph.output(&i.to_string(), *value).map_err(graph_error)?;
     }
-    let compiled = compile(&graph, &Options::default()).map_err(|e| Error::Compile(e.to_string()))?;
-    run_once(&compiled, operands)
+    // One operation has nothing to be fused with; what it is decomposed into may, which saves narrow floats a rounding.
+    let narrow = |ty: TensorType| matches!(ty.dtype, DType::F16 | DType::BF16);
+    let plain = op.bodies().is_empty() && !operands.iter().any(|t| narrow(t.ty()));
+    let options = Options { no_fusion: plain, ..Options::default() };
+    let compiled = compile(&graph, &options).map_err(|e| Error::Compile(e.to_string()))?;
+    Executable::new(&compiled, Arc::new(Weights::new()), false)
 }
 
 /// Runs a compiled graph without params on tensors in declaration order.
-fn run_once(compiled: &Compiled, inputs: &[Tensor]) -> Result<Vec<Tensor>, Error> {
-    let executable = Executable::new(compiled, Arc::new(Weights::new()), false)?;
+fn run_once(executable: &Executable, inputs: &[Tensor]) -> Result<Vec<Tensor>, Error> {
     let views: Vec<TensorView<'_>> = inputs.iter().map(Tensor::view).collect();
     let mut results =
         executable.outputs().iter().map(|(_, ty)| Buffer::new(ty.bytes())).collect::<Result<Vec<_>, _>>()?;

@@ -1,7 +1,7 @@
 //! Running a lowered program.
 
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use olivine_compile::Compiled;
@@ -35,7 +35,7 @@ enum Bytes {
 impl Bytes {
     fn get(&self) -> &[u8] {
         match self {
-            Bytes::Tensor(t) => t.data().as_bytes(),
+            Bytes::Tensor(t) => t.bytes(),
             Bytes::Packed(b) => b.bytes(),
             Bytes::Pending => &[],
         }
@@ -380,9 +380,12 @@ impl<'a> Outputs<'a> {
 
 /// Bytes of physical memory, where the system tells.
 fn physical_memory() -> usize {
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    text.lines()
-        .find_map(|line| line.strip_prefix("MemTotal:"))
-        .and_then(|rest| rest.trim().strip_suffix("kB")?.trim().parse::<usize>().ok())
-        .map_or(usize::MAX, |kib| kib.saturating_mul(1024))
+    static TOTAL: OnceLock<usize> = OnceLock::new();
+    *TOTAL.get_or_init(|| {
+        let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        text.lines()
+            .find_map(|line| line.strip_prefix("MemTotal:"))
+            .and_then(|rest| rest.trim().strip_suffix("kB")?.trim().parse::<usize>().ok())
+            .map_or(usize::MAX, |kib| kib.saturating_mul(1024))
+    })
 }

@@ -133,7 +133,7 @@ impl<'a> Lowering<'a> {
                     Some(lowering.store(Stored::Param(name.clone(), value.ty)))
                 }
                 Def::Const(tensor) => {
-                    let bytes = tensor.data().as_bytes();
+                    let bytes = tensor.bytes();
                     if bytes.len() <= SPELLED_CONSTANT {
                         lowering.spelled.insert(id, format!("const {}{bytes:?}", value.ty));
                     }

@@ -45,7 +45,7 @@ impl<D: Driver> Weights<D> {
     pub fn upload(&self, driver: &D, name: &str, tensor: &Tensor) -> Result<(), Error> {
         // What it replaces goes before the new one comes.
         self.lock().params.remove(name);
-        let bytes = tensor.data().as_bytes();
+        let bytes = tensor.bytes();
         let padded = (bytes.len() as u64).max(1).next_multiple_of(driver.caps().alignment() as u64);
         let buffer = driver.allocate(padded, &format!("param `{name}`"))?;
         driver.write(&buffer, 0, bytes)?;
@@ -78,7 +78,7 @@ impl<D: Driver> Weights<D> {
             Some(Param::Host(tensor)) => return Err(wrong(tensor.ty())),
         };
         let buffer = driver.allocate(bytes, &format!("param `{name}`"))?;
-        driver.write(&buffer, 0, tensor.data().as_bytes())?;
+        driver.write(&buffer, 0, tensor.bytes())?;
         state.params.insert(name.to_string(), Param::Device(ty, buffer.clone()));
         Ok(Some(buffer))
     }

@@ -143,6 +143,8 @@ pub trait Element:
     fn slice(data: &Data) -> Option<&[Self]>;
     /// The mutable slice inside, if the dtype is this one.
     fn slice_mut(data: &mut Data) -> Option<&mut [Self]>;
+    /// Bytes as elements, if they are aligned, whole and valid.
+    fn cast(bytes: &[u8]) -> Option<&[Self]>;
 }
 
 macro_rules! elements {
@@ -158,6 +160,9 @@ macro_rules! elements {
             }
             fn slice_mut(data: &mut Data) -> Option<&mut [Self]> {
                 if let Data::$variant(v) = data { Some(v) } else { None }
+            }
+            fn cast(bytes: &[u8]) -> Option<&[Self]> {
+                if bytes.is_empty() { Some(&[]) } else { bytemuck::checked::try_cast_slice(bytes).ok() }
             }
         }
     )*};

@@ -25,6 +25,7 @@
 pub mod attr;
 mod dtype;
 mod error;
+mod evaluate;
 mod graph;
 pub mod op;
 mod shape;
@@ -35,6 +36,7 @@ mod verify;
 
 pub use dtype::{DType, Element, round_to_odd};
 pub use error::{Error, nearest};
+pub use evaluate::Evaluate;
 pub use graph::{Def, Graph, Node, NodeId, Output, Value, ValueId};
 pub use half;
 pub use op::Op;

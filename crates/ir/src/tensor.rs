@@ -1,8 +1,9 @@
 //! Tensors in host memory: owned and shared ([`Tensor`]) or borrowed ([`TensorView`]).
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
+use bytes::Bytes;
 use half::{bf16, f16};
 
 use crate::shape::IntoShape;
@@ -101,21 +102,25 @@ impl Data {
         if !bytes.len().is_multiple_of(dtype.size()) {
             return Err(bad(format!("{} bytes are not a whole number of {dtype} elements", bytes.len())));
         }
-        if dtype == DType::Bool {
-            if let Some(b) = bytes.iter().find(|b| **b > 1) {
-                return Err(bad(format!("a bool must be 0 or 1, found {b}")));
-            }
-            return Ok(Data::Bool(bytes.iter().map(|b| *b != 0).collect()));
+        if dtype == DType::Bool
+            && let Some(b) = bytes.iter().find(|b| **b > 1)
+        {
+            return Err(bad(format!("a bool must be 0 or 1, found {b}")));
         }
+        Ok(Data::copied(dtype, bytes))
+    }
+
+    /// Copies bytes in whose length fits; a bool is true where its byte is not 0.
+    fn copied(dtype: DType, bytes: &[u8]) -> Data {
         macro_rules! pod {
             ($($variant:ident),*) => {
                 match dtype {
                     $(DType::$variant => Data::$variant(bytemuck::allocation::pod_collect_to_vec(bytes)),)*
-                    DType::Bool => Data::Bool(Vec::new()),
+                    DType::Bool => Data::Bool(bytes.iter().map(|b| *b != 0).collect()),
                 }
             };
         }
-        Ok(pod!(F32, F16, BF16, F64, I8, U8, I16, I32, U32, I64))
+        pod!(F32, F16, BF16, F64, I8, U8, I16, I32, U32, I64)
     }
 }
 
@@ -123,7 +128,28 @@ impl Data {
 #[derive(Clone)]
 pub struct Tensor {
     shape: Shape,
-    data: Arc<Data>,
+    elements: Elements,
+}
+
+/// Where a tensor's elements lie.
+#[derive(Clone)]
+enum Elements {
+    Own(Arc<Data>),
+    Shared(Arc<Shared>),
+}
+
+/// Elements in memory that another owns, such as a mapped file.
+struct Shared {
+    dtype: DType,
+    bytes: Bytes,
+    /// The elements again, for those who ask for [`Data`].
+    copy: OnceLock<Data>,
+}
+
+impl Shared {
+    fn data(&self) -> &Data {
+        self.copy.get_or_init(|| Data::copied(self.dtype, &self.bytes))
+    }
 }
 
 impl Tensor {
@@ -140,12 +166,27 @@ impl Tensor {
                 problem: format!("shape {shape} holds {} elements, got {}", shape.numel(), data.len()),
             });
         }
-        Ok(Tensor { shape, data: Arc::new(data) })
+        Ok(Tensor::own(shape, data))
+    }
+
+    /// Takes elements that lie in another's memory, native endian, without copying them: as many bytes as the type has,
+    /// aligned for it, and no bools, whose bytes would have to be looked at.
+    pub fn from_shared(ty: TensorType, bytes: Bytes) -> Result<Self, Error> {
+        if ty.dtype == DType::Bool {
+            return Err(Error::BadData { problem: "bools cannot be shared".into() });
+        }
+        TensorView::from_bytes(ty, &bytes)?;
+        let shared = Shared { dtype: ty.dtype, bytes, copy: OnceLock::new() };
+        Ok(Tensor { shape: ty.shape, elements: Elements::Shared(Arc::new(shared)) })
+    }
+
+    fn own(shape: Shape, data: Data) -> Self {
+        Tensor { shape, elements: Elements::Own(Arc::new(data)) }
     }
 
     /// A rank-0 tensor.
     pub fn scalar<T: Element>(value: T) -> Self {
-        Tensor { shape: Shape::SCALAR, data: Arc::new(T::wrap(vec![value])) }
+        Tensor::own(Shape::SCALAR, T::wrap(vec![value]))
     }
 
     /// A rank-0 tensor of a dtype known at run time; the value is cast as OPS says.
@@ -163,7 +204,7 @@ impl Tensor {
             DType::I64 => Data::I64(vec![value as i64]),
             DType::Bool => Data::Bool(vec![value != 0.0]),
         };
-        Tensor { shape: Shape::SCALAR, data: Arc::new(data) }
+        Tensor::own(Shape::SCALAR, data)
     }
 
     /// Zeros.
@@ -172,7 +213,7 @@ impl Tensor {
         let bytes = TensorType::new(dtype, shape).bytes();
         // An allocation that cannot be had would abort; asking first makes it an error.
         Vec::<u8>::new().try_reserve_exact(bytes).map_err(|_| Error::OutOfMemory { bytes })?;
-        Ok(Tensor { shape, data: Arc::new(Data::zeros(dtype, shape.numel())) })
+        Ok(Tensor::own(shape, Data::zeros(dtype, shape.numel())))
     }
 
     /// Sizes.
@@ -182,7 +223,10 @@ impl Tensor {
 
     /// Element type.
     pub fn dtype(&self) -> DType {
-        self.data.dtype()
+        match &self.elements {
+            Elements::Own(data) => data.dtype(),
+            Elements::Shared(shared) => shared.dtype,
+        }
     }
 
     /// Element type and sizes.
@@ -190,19 +234,42 @@ impl Tensor {
         TensorType::new(self.dtype(), self.shape)
     }
 
-    /// The typed elements.
+    /// The typed elements. Those that lie in another's memory are copied when they are first asked for in this way;
+    /// [`Tensor::bytes`] and [`Tensor::as_slice`] never copy.
     pub fn data(&self) -> &Data {
-        &self.data
+        match &self.elements {
+            Elements::Own(data) => data,
+            Elements::Shared(shared) => shared.data(),
+        }
+    }
+
+    /// The elements as bytes, native endian, aligned for the element type.
+    pub fn bytes(&self) -> &[u8] {
+        match &self.elements {
+            Elements::Own(data) => data.as_bytes(),
+            Elements::Shared(shared) => &shared.bytes,
+        }
     }
 
     /// The typed elements for writing; shared elements are copied first.
     pub fn data_mut(&mut self) -> &mut Data {
-        Arc::make_mut(&mut self.data)
+        if let Elements::Shared(shared) = &self.elements {
+            self.elements = Elements::Own(Arc::new(Data::copied(shared.dtype, &shared.bytes)));
+        }
+        match &mut self.elements {
+            Elements::Own(data) => Arc::make_mut(data),
+            Elements::Shared(_) => unreachable!("shared elements were copied above"),
+        }
     }
 
     /// The elements, if `T` is the dtype.
     pub fn as_slice<T: Element>(&self) -> Result<&[T], Error> {
-        T::slice(&self.data).ok_or(Error::WrongElement { expected: self.dtype(), got: T::DTYPE })
+        let slice = match &self.elements {
+            Elements::Own(data) => T::slice(data),
+            Elements::Shared(shared) if shared.dtype == T::DTYPE => T::cast(&shared.bytes),
+            Elements::Shared(_) => None,
+        };
+        slice.ok_or(Error::WrongElement { expected: self.dtype(), got: T::DTYPE })
     }
 
     /// The elements for writing; shared elements are copied first.
@@ -217,22 +284,26 @@ impl Tensor {
         if shape.numel() != self.shape.numel() {
             return Err(Error::BadData { problem: format!("cannot reshape {} to {shape}", self.shape) });
         }
-        Ok(Tensor { shape, data: self.data.clone() })
+        Ok(Tensor { shape, elements: self.elements.clone() })
     }
 
     /// Borrows the tensor as an input.
     pub fn view(&self) -> TensorView<'_> {
-        TensorView { ty: self.ty(), bytes: self.data.as_bytes() }
+        TensorView { ty: self.ty(), bytes: self.bytes() }
     }
 
     /// True when both share the same elements in memory.
     pub fn shares_data(&self, other: &Tensor) -> bool {
-        Arc::ptr_eq(&self.data, &other.data)
+        match (&self.elements, &other.elements) {
+            (Elements::Own(a), Elements::Own(b)) => Arc::ptr_eq(a, b),
+            (Elements::Shared(a), Elements::Shared(b)) => Arc::ptr_eq(a, b),
+            _ => false,
+        }
     }
 
     /// Every element as f64, for inspection and tests; i64 beyond 2^53 rounds.
     pub fn to_f64(&self) -> Vec<f64> {
-        match &*self.data {
+        match self.data() {
             Data::F32(v) => v.iter().map(|x| f64::from(*x)).collect(),
             Data::F16(v) => v.iter().map(|x| x.to_f64()).collect(),
             Data::BF16(v) => v.iter().map(|x| x.to_f64()).collect(),
@@ -251,7 +322,7 @@ impl Tensor {
 /// Equal type and equal bits: a NaN equals itself, 0.0 differs from -0.0.
 impl PartialEq for Tensor {
     fn eq(&self, other: &Self) -> bool {
-        self.ty() == other.ty() && (self.shares_data(other) || self.data.as_bytes() == other.data.as_bytes())
+        self.ty() == other.ty() && (self.shares_data(other) || self.bytes() == other.bytes())
     }
 }
 

@@ -255,6 +255,8 @@ pub struct Target {
     pub subgroup: Option<u32>,
     /// Registers of 16-bit floats.
     pub f16: bool,
+    /// Whether results in them are rounded to nearest even, and denormal numbers are kept.
+    pub exact_f16: bool,
     /// Registers of 64-bit floats.
     pub f64: bool,
     /// Registers of 64-bit integers.
@@ -282,6 +284,7 @@ impl Target {
         Target {
             subgroup: None,
             f16: false,
+            exact_f16: false,
             f64: false,
             i64: false,
             packed_dot: false,

@@ -10,6 +10,7 @@ fn target() -> Target {
     Target {
         subgroup: Some(32),
         f16: true,
+        exact_f16: false,
         f64: true,
         i64: true,
         packed_dot: true,

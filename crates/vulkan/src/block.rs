@@ -7,6 +7,7 @@ use ash::vk;
 use olivine_gpu::Error;
 
 use crate::context::Context;
+use crate::copy::copy;
 use crate::error::{failed, is_memory};
 
 const DEVICE: vk::BufferUsageFlags = vk::BufferUsageFlags::from_raw(
@@ -269,53 +270,6 @@ impl Block {
         unsafe { copy(from, into.as_mut_ptr(), into.len()) };
         true
     }
-}
-
-/// Bytes that are worth a thread: copying them takes several times as long as beginning one.
-const SHARE: usize = 1 << 20;
-/// Threads that copy at once at most; more do not copy faster.
-const COPIERS: usize = 8;
-
-/// Ends of a part of a copy.
-#[derive(Clone, Copy)]
-struct Part(*const u8, *mut u8);
-
-// Safety: parts of one copy do not overlap, and `copy` outlives its threads.
-unsafe impl Send for Part {}
-
-impl Part {
-    /// # Safety
-    /// As for [`copy`].
-    unsafe fn copy(self, len: usize) {
-        // Safety: the caller's.
-        unsafe { std::ptr::copy_nonoverlapping(self.0, self.1, len) };
-    }
-}
-
-/// Copies bytes, large numbers of them by several threads: one alone is slower than the bus.
-///
-/// # Safety
-/// Both ranges are valid and do not overlap, and nothing else writes them.
-unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let threads = (len / SHARE).min(COPIERS).min(processors);
-    if threads < 2 {
-        // Safety: the caller's.
-        return unsafe { Part(from, to).copy(len) };
-    }
-    let share = len.div_ceil(threads).next_multiple_of(4096);
-    std::thread::scope(|scope| {
-        for start in (0..len).step_by(share) {
-            // Safety: the part begins inside both ranges.
-            let part = unsafe { Part(from.add(start), to.add(start)) };
-            let bytes = share.min(len - start);
-            // Safety: the part ends inside both ranges.
-            let work = move || unsafe { part.copy(bytes) };
-            if std::thread::Builder::new().spawn_scoped(scope, work).is_err() {
-                work();
-            }
-        }
-    });
 }
 
 impl Drop for Block {

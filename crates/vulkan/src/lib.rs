@@ -3,7 +3,7 @@
 //! ```text
 //!   instance ─ facts ─ report (devices, choice)      what there is
 //!   context                                          the logical device; everything below keeps it alive
-//!   memory ─ block ─ ranges     transfer             device memory, and bytes between it and the host
+//!   memory ─ block ─ ranges     transfer ─ copy      device memory, and bytes between it and the host
 //!   pipeline ─ cache                                 kernels built, in parallel, and kept on disk
 //!   record ─ submit ─ run       time                 commands recorded once and replayed
 //! ```
@@ -24,6 +24,7 @@
 mod block;
 mod cache;
 mod context;
+mod copy;
 mod error;
 mod facts;
 mod instance;

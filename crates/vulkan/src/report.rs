@@ -181,6 +181,7 @@ pub(crate) fn caps(facts: &Facts) -> DeviceCaps {
         target: Target {
             subgroup,
             f16: f.f16,
+            exact_f16: f.f16 && facts.floats.rte[0] && facts.floats.denormals[0],
             f64: f.f64,
             i64: true,
             packed_dot: f.packed_dot,

@@ -341,6 +341,8 @@ impl Plan {
         let target = Target {
             subgroup: subgroups.then_some(info.subgroup_min_size),
             f16: features.contains(F::SHADER_F16),
+            exact_f16: features.contains(F::SHADER_F16)
+                && facts.as_ref().is_some_and(|f| f.float16.rounding_rte && f.float16.denorm_preserve),
             f64: features.contains(F::SHADER_F64),
             i64: features.contains(F::SHADER_INT64),
             packed_dot,

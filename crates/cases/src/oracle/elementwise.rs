@@ -1,5 +1,6 @@
 //! Elementwise operations on exact numbers.
 
+use olivine_ir::half::{bf16, f16};
 use olivine_ir::op::{Activation, Binary, Compare, ScalarOp, Unary};
 use olivine_ir::{DType, TensorType};
 
@@ -76,6 +77,7 @@ pub(super) fn scalar(op: ScalarOp, dtype: DType, args: &[Scalar]) -> Result<Scal
     let bool_of = |b: bool| Scalar::I(i64::from(b));
     Ok(match (op, args) {
         (ScalarOp::Cast(to), [x]) => cast(to, *x),
+        (ScalarOp::Bitcast(to), [x]) => bitcast(dtype, to, *x),
         (ScalarOp::Activation(a), [Scalar::F(x)]) => Scalar::F(activation(a, *x)),
         (ScalarOp::Unary(Unary::IsNan), [Scalar::F(x)]) => bool_of(x.is_nan()),
         (ScalarOp::Unary(Unary::IsInf), [Scalar::F(x)]) => bool_of(x.is_infinite()),
@@ -108,6 +110,24 @@ pub(super) fn scalar(op: ScalarOp, dtype: DType, args: &[Scalar]) -> Result<Scal
         }
         _ => return Err(format!("{op:?} does not take {args:?}")),
     })
+}
+
+/// The bits of a number as another dtype.
+fn bitcast(from: DType, to: DType, x: Scalar) -> Scalar {
+    let bits = match (from, x) {
+        (DType::F32, Scalar::F(x)) => u64::from((x as f32).to_bits()),
+        (DType::F16, Scalar::F(x)) => u64::from(f16::from_f64(x).to_bits()),
+        (DType::BF16, Scalar::F(x)) => u64::from(bf16::from_f64(x).to_bits()),
+        (_, Scalar::F(x)) => x.to_bits(),
+        (_, Scalar::I(x)) => x as u64,
+    };
+    match to {
+        DType::F32 => Scalar::F(f64::from(f32::from_bits(bits as u32))),
+        DType::F16 => Scalar::F(f16::from_bits(bits as u16).to_f64()),
+        DType::BF16 => Scalar::F(bf16::from_bits(bits as u16).to_f64()),
+        DType::F64 => Scalar::F(f64::from_bits(bits)),
+        _ => Scalar::I(wrap(to, bits as i64)),
+    }
 }
 
 fn cast(to: DType, x: Scalar) -> Scalar {

@@ -1,6 +1,6 @@
 //! Whole small graphs: what fusion, views and memory planning have to keep right.
 
-use olivine_ir::DType::{self, BF16, Bool, F16, F32, F64, I64};
+use olivine_ir::DType::{self, BF16, Bool, F16, F32, F64, I16, I32, I64, U32};
 use olivine_ir::op::{
     Attention, Binary, HeadLayout, MaskKind, ReduceKind, Rope, RopeScaling, RopeStyle, Window,
 };
@@ -45,6 +45,20 @@ fn chains(t: &mut Table) {
         let (i, b) = (g.cast(i, F32)?, g.cast(b, F32)?);
         g.add(i, b)
     });
+    for (name, from, to) in
+        [("f32", F32, I32), ("f16", F16, I16), ("bf16", BF16, I16), ("f64", F64, I64), ("i32", I32, U32)]
+    {
+        t.case(&format!("bitcast/of-{name}"), &[from], normal(), Exact, move |g| {
+            let x = g.x([3, 11])?;
+            g.bitcast(x, to)
+        });
+        t.case(&format!("bitcast/to-{name}"), &[to], whole(0, 120), Exact, move |g| {
+            let x = g.x([3, 11])?;
+            let y = g.bitcast(x, from)?;
+            let turned = g.neg(y)?;
+            g.bitcast(turned, to)
+        });
+    }
     t.case("chain/long", FLOATS, uniform(0.5, 2.0), Near(200.0, 0.0), |g| {
         let x = g.x([7, 33])?;
         let mut y = x;

@@ -215,6 +215,20 @@ fn adapters(t: &mut Table) {
             });
         }
     }
+    // So many rows that they are put in the order of their experts.
+    let many: [(&str, usize, [usize; 3]); 2] = [("many", 150, [5, 64, 72]), ("many-odd", 83, [40, 41, 37])];
+    for (name, m, [e, k, n]) in many {
+        t.case(&format!("grouped/{name}"), FLOATS, normal(), sum_of(k), move |g| {
+            let (x, w) = (g.x([m, k])?, g.w([e, k, n])?);
+            let ids = g.ints(I32, [m], &[2, 0, 1, 1, 3, 0, 2, 2, 2, 4, 2])?;
+            g.grouped_matmul(x, w, ids)
+        });
+    }
+    t.case("grouped/many-out-of-range", &[F32, F16], normal(), sum_of(48), |g| {
+        let (x, w) = (g.x([40, 48])?, g.w([3, 48, 24])?);
+        let ids = g.ints(I64, [40], &[0, 7, -1, 2, 1, 1])?;
+        g.grouped_matmul(x, w, ids)
+    });
 }
 
 /// Unlike one product, a narrow low-rank factor may be stored in its own dtype on the way.

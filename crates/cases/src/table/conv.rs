@@ -31,6 +31,7 @@ pub(super) fn rows(t: &mut Table) {
     forward(t);
     shapes(t);
     epilogues(t);
+    halves(t);
     transposed(t);
     columns(t);
 }
@@ -188,6 +189,35 @@ fn epilogues(t: &mut Table) {
             g.add(y, images)
         });
     }
+}
+
+/// Enough filters and pixels for matrices, where a device has them.
+fn halves(t: &mut Table) {
+    let rows = [
+        Row("1d", &[2, 24, 300], &[40, 24, 3], &[1], &[(1, 1)], &[1], 1),
+        Row("2d", &[3, 19, 14, 15], &[72, 19, 3, 3], &[1, 1], &[(1, 1), (1, 1)], &[1, 1], 1),
+        Row("2d-uneven", &[1, 40, 45, 33], &[33, 40, 2, 3], &[2, 1], &[(1, 0), (0, 2)], &[3, 2], 1),
+        Row("2d-deep", &[1, 128, 16, 16], &[32, 128, 3, 3], &[1, 1], &[(1, 1), (1, 1)], &[1, 1], 1),
+        Row("3d", &[1, 16, 5, 8, 9], &[32, 16, 3, 3, 3], &[1; 3], &[(1, 1); 3], &[1; 3], 1),
+    ];
+    for row in rows {
+        let (window, x, w) = (row.window(), row.1, row.2);
+        let k: usize = w[1..].iter().product();
+        let dtypes: &[_] = if row.0 == "2d" { &[F16, BF16] } else { &[F16] };
+        t.case(&format!("halves-{}", row.0), dtypes, normal(), sum_of(k), move |g| {
+            let (bias, x) = (g.w([w[0]])?, g.x(x)?);
+            let w = g.w(w)?;
+            g.conv(x, w, Some(bias), window.clone(), 1)
+        });
+    }
+    t.case("halves-epilogue", &[F16], normal(), Peak(96.0), |g| {
+        let (x, w, bias) = (g.x([2, 12, 12, 13])?, g.w([40, 12, 3, 3])?, g.w([40])?);
+        let (columns, residual) = (g.x([13])?, g.x([2, 40, 12, 13])?);
+        let y = g.conv(x, w, Some(bias), Window::same(2, 1, 1), 1)?;
+        let y = g.silu(y)?;
+        let y = g.add(y, columns)?;
+        g.add(y, residual)
+    });
 }
 
 fn transposed(t: &mut Table) {

@@ -89,6 +89,18 @@ fn alone(t: &mut Table) {
         let x = g.transpose(x, &[1, 0])?;
         g.add1(Fused { region: Region::identity() }, &[x])
     });
+    let lost = region(
+        1,
+        vec![
+            instr(ScalarOp::Cast(F16), &[Input(0)]),
+            instr(ScalarOp::Cast(F32), &[Made(0)]),
+            binary(Binary::Sub, Input(0), Made(1)),
+        ],
+    );
+    t.case("what-a-half-loses", &[F32], normal(), Exact, move |g| {
+        let x = g.x([9, 37])?;
+        g.add1(Fused { region: lost.clone() }, &[x])
+    });
     let several = Region {
         inputs: 3,
         instrs: vec![

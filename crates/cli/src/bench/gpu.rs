@@ -228,6 +228,7 @@ fn measurements(quick: bool) -> Result<Vec<Measurement>, Failure> {
     list.extend(matmul::by_weights(quick)?);
     list.extend(products::skinny(quick)?);
     list.extend(products::integers(quick)?);
+    list.extend(products::grouped(quick)?);
     list.extend(attention::heads(quick)?);
     list.push(attention::decode(quick)?);
     list.extend(memory::elementwise(quick)?);
@@ -287,6 +288,7 @@ mod tests {
             "matmul i8 4096",
             "matmul f16 m128 n3072 k768",
             "gemv f16 4096 x16",
+            "grouped f16 m4096 k2048 n1408 e64",
             "attention f16 b1 h32 s4096 d128",
             "attention f32 b4 h16 s2048 d64 causal",
             "gelu chain 67108864",

@@ -81,13 +81,13 @@ impl Constants {
     }
 }
 
-/// Where the elements lie: the same for tensors that share them.
+/// Where the elements lie: the same for tensors that share them, and for empty ones.
 fn address(tensor: &Tensor) -> usize {
-    std::ptr::from_ref(tensor.data()) as usize
+    tensor.bytes().as_ptr().addr()
 }
 
 fn small_bytes(tensor: &Tensor) -> Option<Vec<u8>> {
-    let bytes = tensor.data().as_bytes();
+    let bytes = tensor.bytes();
     (bytes.len() <= SMALL_CONSTANT).then(|| bytes.to_vec())
 }
 

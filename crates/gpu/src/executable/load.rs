@@ -73,7 +73,7 @@ impl<D: Driver> Executable<D> {
                 Content::Arena | Content::Gates | Content::Input(_) | Content::Output(_) => (None, true),
                 Content::Constant(tensor) => {
                     let buffer = driver.allocate(decl.bytes, "a constant")?;
-                    driver.write(&buffer, 0, tensor.data().as_bytes())?;
+                    driver.write(&buffer, 0, tensor.bytes())?;
                     (Some(buffer), true)
                 }
                 Content::Param(name, ty) => {

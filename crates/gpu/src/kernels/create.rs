@@ -109,8 +109,7 @@ pub(crate) fn range(op: &Range, site: &mut Site<'_>) -> Result<(), String> {
             DType::F32 => Tensor::new([op.count], numbers.iter().map(|x| *x as f32).collect()),
             _ => {
                 let halves: Vec<Tensor> = numbers.iter().map(|x| Tensor::scalar_of(op.dtype, *x)).collect();
-                let bytes: Vec<u8> =
-                    halves.iter().flat_map(|t| t.data().as_bytes().iter().copied()).collect();
+                let bytes: Vec<u8> = halves.iter().flat_map(|t| t.bytes().iter().copied()).collect();
                 Data::from_bytes(op.dtype, &bytes).and_then(|data| Tensor::from_data([op.count], data))
             }
         };

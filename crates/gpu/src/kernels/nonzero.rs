@@ -90,7 +90,7 @@ fn count(blocks: usize, counts: Memory, site: &mut Site<'_>) -> Result<(), Strin
 }
 
 /// The sum of all earlier invocations' values, and of all.
-fn scan<'k>(k: &'k Builder, memory: Shared<'k>, value: Val<'k>) -> (Val<'k>, Val<'k>) {
+pub(super) fn scan<'k>(k: &'k Builder, memory: Shared<'k>, value: Val<'k>) -> (Val<'k>, Val<'k>) {
     let (me, group) = (k.local_index(), k.group());
     let sum = k.var(value);
     let mut step = 1;

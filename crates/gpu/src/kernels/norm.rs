@@ -133,6 +133,7 @@ impl Norm<'_> {
         let eps = declare_eps(&l, dtype, self.eps);
         let (numbers, lane) = tile.place(linear_group(&k));
         let lanes = tile.lanes as usize;
+        let few = tile.groups(parts.rows) <= 2 * FEW;
 
         let zero = k.number(wide(dtype), 0.0);
         // Means by the reciprocal: a quotient's last bit is not worth its time, and what the mean lacks is taken off.
@@ -145,9 +146,13 @@ impl Norm<'_> {
                 let positions: Vec<Val<'_>> =
                     places.iter().map(|at| row * n + at.min(n - tile.lanes)).collect();
                 let (values, firsts) = source.load(&positions, lanes);
+                // Where memory is not the bound, its latency is: weights come beside the rows then.
+                let early = places.iter();
+                let early = early.map(|at| few.then(|| weights.load(row, at.min(n - tile.lanes), lanes)));
+                let early = early.collect();
                 let inside = (0u32..).zip(&places).map(|(i, at)| (*at, tile.inside(i, *at, n)));
                 let values = inside.zip(values).map(|((at, inside), values)| (at, inside, values)).collect();
-                Held { live: number.lt(rows), row, values, firsts }
+                Held { live: number.lt(rows), row, values, firsts, early }
             })
             .collect();
         let clusters = Clusters::once(&k, tile.width);
@@ -179,11 +184,13 @@ impl Norm<'_> {
                 .collect()
         };
         for (held, scaling) in held.iter().zip(&scalings) {
-            for ((at, inside, values), first) in held.values.iter().zip(&held.firsts) {
+            let places = held.values.iter().zip(&held.firsts).zip(&held.early);
+            for (((at, inside, values), first), early) in places {
                 k.if_(held.live & *inside, || {
-                    let normalised = values.iter().map(|v| scaling.of(*v)).collect();
+                    let normalised = values.iter().map(|v| scaling.of(*v));
                     let place = held.row * n + *at;
-                    sink.store_vec(place, &weights.apply(held.row, *at, normalised));
+                    let late = || weights.load(held.row, *at, lanes);
+                    sink.store_vec(place, &early.clone().unwrap_or_else(late).apply(normalised));
                     if let Some(emitted) = emitted {
                         emitted.store_vec(place, values);
                     }
@@ -252,8 +259,8 @@ impl Norm<'_> {
                 }
                 _ => Scaling { shift: None, scale: inverse_root(state[0] / count + eps), offset: None },
             };
-            let normalised = values.iter().map(|v| moments.of(*v)).collect();
-            sink.store_vec(at, &weights.apply(row, at - row * n, normalised));
+            let normalised = values.iter().map(|v| moments.of(*v));
+            sink.store_vec(at, &weights.load(row, at - row * n, lanes).apply(normalised));
         });
         let bound = l.done();
         site.dispatch(k, bound, vectors.div_ceil(group as usize) as u64, self.cost(parts))
@@ -274,6 +281,8 @@ struct Held<'k> {
     values: Vec<(Val<'k>, Val<'k>, Vec<Val<'k>>)>,
     /// What operand 0 has there.
     firsts: Vec<Vec<Val<'k>>>,
+    /// The weights of those positions, where they are loaded beside the row.
+    early: Vec<Option<Loaded<'k>>>,
 }
 
 impl<'k> Held<'k> {
@@ -449,9 +458,8 @@ struct Channels<'k> {
 }
 
 impl<'k> BoundWeights<'k> {
-    /// Scales and shifts neighbouring normalised elements, the first of which stands at `at` in its row.
-    fn apply(&self, row: Val<'k>, at: Val<'k>, values: Vec<Val<'k>>) -> Vec<Val<'k>> {
-        let lanes = values.len();
+    /// The weights of neighbouring elements, the first of which stands at `at` in its row.
+    fn load(&self, row: Val<'k>, at: Val<'k>, lanes: usize) -> Loaded<'k> {
         let load = |buffer: Buf<'k>| match &self.channels {
             None => buffer.load_vec(at, lanes as u8),
             Some(c) => {
@@ -460,12 +468,24 @@ impl<'k> BoundWeights<'k> {
                 if c.together { vec![of(0); lanes] } else { (0..lanes).map(of).collect() }
             }
         };
-        let gamma = load(self.gamma);
-        let beta = self.beta.map(load);
-        (values.into_iter().enumerate())
-            .map(|(i, v)| match &beta {
-                Some(beta) => v.fma(gamma[i], beta[i]),
-                None => v * gamma[i],
+        Loaded { gamma: load(self.gamma), beta: self.beta.map(load) }
+    }
+}
+
+/// The weights of neighbouring elements.
+#[derive(Clone)]
+struct Loaded<'k> {
+    gamma: Vec<Val<'k>>,
+    beta: Option<Vec<Val<'k>>>,
+}
+
+impl<'k> Loaded<'k> {
+    /// Scales and shifts as many normalised elements.
+    fn apply(&self, values: impl Iterator<Item = Val<'k>>) -> Vec<Val<'k>> {
+        (values.enumerate())
+            .map(|(i, v)| match &self.beta {
+                Some(beta) => v.fma(self.gamma[i], beta[i]),
+                None => v * self.gamma[i],
             })
             .collect()
     }

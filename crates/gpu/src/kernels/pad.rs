@@ -103,7 +103,7 @@ pub(crate) fn pad(op: &Pad, site: &mut Site<'_>) -> Result<(), String> {
     }
     let value = Tensor::scalar_of(target.ty.dtype, op.value);
     let mut bits = [0; 8];
-    bits[..size].copy_from_slice(value.data().as_bytes());
+    bits[..size].copy_from_slice(value.bytes());
     for i in size..size * factor {
         bits[i] = bits[i - size];
     }

@@ -17,6 +17,9 @@ use crate::math;
 /// Invocations that keep a device busy: lanes are cut into ranges up to this many.
 const BUSY: usize = 1 << 16;
 
+/// Updates that one invocation looks at. Devices end what takes too long, and lavapipe every loop after 65,535 rounds.
+const UPDATES: usize = 1 << 15;
+
 /// Single elements along an axis.
 pub(crate) fn scatter_elements(op: &ScatterElements, site: &mut Site<'_>) -> Result<(), String> {
     let (x, indices, target) = (site.operands[0].clone(), site.operands[1].clone(), site.targets[0].clone());
@@ -86,7 +89,13 @@ struct Scatter {
 }
 
 impl Scatter {
+    /// All updates, a part after another.
     fn lower(self, site: &mut Site<'_>) -> Result<(), String> {
+        (0..self.count).step_by(UPDATES).try_for_each(|from| self.part(from, site))
+    }
+
+    /// Updates from `from` on.
+    fn part(&self, from: usize, site: &mut Site<'_>) -> Result<(), String> {
         let (indices, updates, target) =
             (site.operands[1].clone(), site.operands[2].clone(), site.targets[0].clone());
         let (lanes, positions) = (self.walk.numel(), self.axes.iter().product::<usize>());
@@ -104,7 +113,8 @@ impl Scatter {
         let meeting = self.meeting(&l, &updates, &target, site)?;
         let read = Indices::declare(&l, "indices", &indices);
         let (lane_count, item_count) = (l.size("lanes", lanes), l.size("items", items));
-        let (range, count) = (l.size("range", range), l.size("count", self.count));
+        let range = l.size("range", range);
+        let (from, until) = (l.size("from", from), l.size("until", self.count.min(from + UPDATES)));
         let axes: Vec<Val<'_>> = self.axes.iter().map(|size| l.size("axis", *size)).collect();
         let steps = self.steps.map(|s| l.stride("step", s));
         let walker = self.walk.declare(&l, &[0; 3]);
@@ -114,7 +124,7 @@ impl Scatter {
             let number = work / lane_count;
             let start = walker.at(work - number * lane_count);
             let first = number * range;
-            k.for_(k.u32(0), count, k.u32(1), |update| {
+            k.for_(from, until, k.u32(1), |update| {
                 let at = start[1] + update * steps[1];
                 let (mut position, mut inside) = (k.u32(0), k.bool(true));
                 for (t, size) in axes.iter().enumerate() {
@@ -134,8 +144,9 @@ impl Scatter {
             });
         });
 
-        let moved = bytes(&indices.ty) + 2 * bytes(&updates.ty);
-        let flops = updates.ty.shape.numel() as u64;
+        let parts = self.count.div_ceil(UPDATES) as u64;
+        let moved = (bytes(&indices.ty) + 2 * bytes(&updates.ty)) / parts;
+        let flops = updates.ty.shape.numel() as u64 / parts;
         let bound = l.done();
         site.dispatch(k, bound, items.div_ceil(group as usize) as u64, (flops, moved))
     }

@@ -92,7 +92,7 @@ impl Places {
                     Some(self.whole(buffer, bytes))
                 }
                 Def::Const(tensor) => {
-                    let content = tensor.data().as_bytes();
+                    let content = tensor.bytes();
                     if content.len() <= SPELLED_CONSTANT {
                         spelled.of.insert(id, format!("const {}{content:?}", value.ty));
                     }
@@ -188,7 +188,7 @@ impl Places {
 
     /// The place of a table that lowering computed.
     pub(super) fn constant(&mut self, table: Tensor) -> Slice {
-        let same = |t: &Tensor| t.ty() == table.ty() && t.data().as_bytes() == table.data().as_bytes();
+        let same = |t: &Tensor| t.ty() == table.ty() && t.bytes() == table.bytes();
         if let Some((_, slice)) = self.tables.iter().find(|(t, _)| same(t)) {
             return *slice;
         }

@@ -40,6 +40,50 @@ pub(super) fn cast<'k>(x: Typed<'k>, to: DType) -> Val<'k> {
     }
 }
 
+/// The bits of a number as another dtype of the same size.
+pub(super) fn bitcast<'k>(x: Typed<'k>, to: DType) -> Val<'k> {
+    let (from, x) = (x.dtype, x.val);
+    let scalar = elem(to).scalar();
+    if to.size() == 8 {
+        return x.bitcast(scalar);
+    }
+    let word = match from {
+        DType::F32 => bits(x),
+        DType::BF16 => bits(x) >> 16,
+        DType::F16 => half_bits(x),
+        _ => x.convert(Scalar::U32),
+    };
+    match to {
+        DType::F32 => float(word),
+        DType::BF16 => float(word << 16),
+        DType::F16 => half_of(word),
+        _ => super::ints::wrap(word.convert(scalar), to),
+    }
+}
+
+/// The bits of an f16 that an f32 holds, by integer arithmetic.
+fn half_bits(x: Val<'_>) -> Val<'_> {
+    let (b, m) = (bits(x), bits(x) & 0x7fff_ffff);
+    // Below the normal numbers of f16 a number is a multiple of 2^-24.
+    let tiny = (float(m) * 16_777_216.0).convert(Scalar::U32);
+    let normal = (m >> 13) - (112 << 10);
+    let special = ((m >> 13) & 0x3ff) | 0x7c00;
+    let y = m.lt(0x3880_0000).select(tiny, normal);
+    let y = m.ge(0x7f80_0000).select(special, y);
+    y | ((b >> 16) & 0x8000)
+}
+
+/// The f32 that holds the f16 of some bits.
+fn half_of(word: Val<'_>) -> Val<'_> {
+    let m = word & 0x7fff;
+    let tiny = bits(m.convert(Scalar::F32) * 2f64.powi(-24));
+    let normal = (m << 13) + (112 << 23);
+    let special = (m << 13) | 0x7f80_0000;
+    let y = m.lt(0x400).select(tiny, normal);
+    let y = m.ge(0x7c00).select(special, y);
+    float(y | ((word & 0x8000) << 16))
+}
+
 /// An f32 as f64; a denormal's bits are a multiple of 2^-149.
 fn widen(x: Val<'_>) -> Val<'_> {
     let (b, m) = (bits(x), bits(x) & 0x7fff_ffff);

@@ -85,12 +85,17 @@ pub(crate) fn splat<'k>(k: &'k Builder, dtype: DType, value: f64) -> Typed<'k> {
 pub(crate) fn scalar_op<'k>(op: &ScalarOp, args: &[Typed<'k>], out: DType) -> Typed<'k> {
     let val = match (*op, args) {
         (ScalarOp::Cast(to), [x]) => casts::cast(*x, to),
+        (ScalarOp::Bitcast(to), [x]) => casts::bitcast(*x, to),
         (ScalarOp::Where, [c, a, b]) => pick(c.val, a.val, b.val),
         (ScalarOp::Compare(c), [a, b]) => bits::compare(comparison(c), a.val, b.val),
+        (ScalarOp::Unary(Unary::Gelu), [x]) if x.dtype == DType::F16 => {
+            pick(is_nan(x.val), x.val, single::gelu_of_half(x.val))
+        }
         (ScalarOp::Unary(u), [x]) if x.dtype.is_float() => unary(u, x.val),
         (ScalarOp::Unary(_), [x]) if x.dtype == DType::Bool => !x.val,
         (ScalarOp::Unary(u), [x]) => ints::unary(u, x.val, x.dtype),
         (ScalarOp::Activation(a), [x]) => activation::parametric(a, x.val),
+        (ScalarOp::Binary(b), [x, y]) if is_native(b, *x) => return native(b, x.val, y.val),
         (ScalarOp::Binary(b), [x, y]) if x.dtype.is_float() => binary(b, x.val, y.val),
         (ScalarOp::Binary(b), [x, y]) if x.dtype == DType::Bool => ints::logic(b, x.val, y.val),
         (ScalarOp::Binary(b), [x, y]) => ints::binary(b, x.val, y.val, x.dtype),
@@ -105,7 +110,10 @@ pub(crate) fn scalar_op<'k>(op: &ScalarOp, args: &[Typed<'k>], out: DType) -> Ty
             first
         }
     };
-    let exact = matches!(op, ScalarOp::Cast(_) | ScalarOp::Where | ScalarOp::Fma | ScalarOp::Clamp);
+    let exact = matches!(
+        op,
+        ScalarOp::Cast(_) | ScalarOp::Bitcast(_) | ScalarOp::Where | ScalarOp::Fma | ScalarOp::Clamp
+    );
     let val = if exact { val } else { round_to(val, out) };
     Typed { val, dtype: out }
 }
@@ -183,7 +191,20 @@ fn of_single(u: Unary, x: Val<'_>) -> Val<'_> {
     }
 }
 
-/// A function of two f32 or f64.
+/// Whether the device's own instructions round an operation on two halves as it should be.
+fn is_native(op: Binary, x: Typed<'_>) -> bool {
+    let plain = matches!(op, Binary::Add | Binary::Sub | Binary::Mul);
+    plain && x.dtype == DType::F16 && x.val.builder().target().exact_f16
+}
+
+/// A sum, difference or product of two halves in their own registers.
+fn native<'k>(op: Binary, a: Val<'k>, b: Val<'k>) -> Typed<'k> {
+    let half = |x: Val<'k>| x.convert(Scalar::F16);
+    let val = binary(op, half(a), half(b)).convert(Scalar::F32);
+    Typed { val, dtype: DType::F16 }
+}
+
+/// A function of two f32 or f64; sums, differences and products of two f16 too.
 fn binary<'k>(op: Binary, a: Val<'k>, b: Val<'k>) -> Val<'k> {
     let wide = a.scalar() == Scalar::F64;
     match op {

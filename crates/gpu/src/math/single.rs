@@ -229,3 +229,22 @@ pub(super) fn gelu(x: Val<'_>) -> Val<'_> {
     let tail = mills.fma(m, mills);
     near_zero(x, 0.5, copysign(at_least(x, 0.0) - tail * s * u, x))
 }
+
+/// log₂ Φ(−t) on 0 ≤ t ≤ 5.75, within 1e-5 where t·Φ(−t) is no denormal f16.
+const LOG_TAIL: [f32; 7] = [
+    -1.000_009_8,
+    -1.150_997_4,
+    -0.459_278_82,
+    -0.052_942_574,
+    0.007_892_675,
+    -0.000_738_092_64,
+    3.164_24e-5,
+];
+
+/// x·Φ(x) as f16 can tell it, with a fraction of the instructions that f32 takes; the device's power of two is near enough.
+/// Past 5.75 the tail is nothing to f16.
+pub(super) fn gelu_of_half(x: Val<'_>) -> Val<'_> {
+    let t = absolute(x).min(5.75);
+    let tail = horner(t, &LOG_TAIL).exp2_native();
+    copysign(t.fma(-tail, x.max(0.0)), x)
+}

@@ -14,9 +14,9 @@ const FLUSHING: Device = Device { flush: true, unfused: true, off_by: 2 };
 
 const GROUP: u32 = 64;
 
-/// A kernel that applies a region to elements side by side.
-fn kernel(program: &Region, inputs: &[DType], outputs: &[DType]) -> Kernel {
-    let target = Target { i64: true, f64: true, ..Target::plain() };
+/// A kernel that applies a region to elements side by side, for a device that computes with halves or not.
+fn kernel(program: &Region, inputs: &[DType], outputs: &[DType], halves: bool) -> Kernel {
+    let target = Target { i64: true, f64: true, f16: halves, exact_f16: halves, ..Target::plain() };
     let k = Builder::new("elementwise", GROUP, &target);
     let at = k.group_id(0) * GROUP + k.local_index();
     let args: Vec<Typed<'_>> = inputs
@@ -36,7 +36,7 @@ fn run(program: &Region, inputs: &[(DType, Vec<u8>)], outputs: &[DType], device:
     let n = bytes.len() / dtype.size();
     let padded = n.next_multiple_of(GROUP as usize);
     let dtypes: Vec<DType> = inputs.iter().map(|(d, _)| *d).collect();
-    let kernel = kernel(program, &dtypes, outputs);
+    let kernel = kernel(program, &dtypes, outputs, !device.flush);
     let mut buffers: Vec<Vec<u8>> = inputs.iter().map(|(_, b)| b.clone()).collect();
     buffers.extend(outputs.iter().map(|_| Vec::new()));
     for (buffer, dtype) in buffers.iter_mut().zip(dtypes.iter().chain(outputs)) {
@@ -419,7 +419,7 @@ fn odd_functions_keep_the_sign_of_zero() {
 fn kernels_of_the_functions_stay_small() {
     for u in Unary::ALL.iter().filter(|u| **u != Unary::Not) {
         let out = if matches!(u, Unary::IsNan | Unary::IsInf) { DType::Bool } else { DType::F32 };
-        let kernel = kernel(&single(ScalarOp::Unary(*u)), &[DType::F32], &[out]);
+        let kernel = kernel(&single(ScalarOp::Unary(*u)), &[DType::F32], &[out], false);
         println!("{u:?}: {} values", kernel.values.len());
         assert!(kernel.values.len() < 450, "{u:?}: {} values", kernel.values.len());
     }

@@ -202,6 +202,8 @@ pub enum ScalarOp {
     Activation(Activation),
     /// Conversion to a dtype: floats truncate and saturate to integers, NaN gives 0, x to bool is x ≠ 0.
     Cast(DType),
+    /// The bits of a number read as another dtype of the same size; neither is bool.
+    Bitcast(DType),
     /// Two operands.
     Binary(Binary),
     /// Two operands, bool result.
@@ -218,7 +220,7 @@ impl ScalarOp {
     /// Number of operands.
     pub fn arity(self) -> usize {
         match self {
-            ScalarOp::Unary(_) | ScalarOp::Activation(_) | ScalarOp::Cast(_) => 1,
+            ScalarOp::Unary(_) | ScalarOp::Activation(_) | ScalarOp::Cast(_) | ScalarOp::Bitcast(_) => 1,
             ScalarOp::Binary(_) | ScalarOp::Compare(_) => 2,
             ScalarOp::Where | ScalarOp::Fma | ScalarOp::Clamp => 3,
         }
@@ -238,6 +240,9 @@ impl ScalarOp {
         }
         match self {
             ScalarOp::Cast(to) => Ok(to),
+            ScalarOp::Bitcast(to) if d == DType::Bool || to == DType::Bool => refuse("a number dtype"),
+            ScalarOp::Bitcast(to) if d.size() != to.size() => Err(format!("{d} and {to} differ in size")),
+            ScalarOp::Bitcast(to) => Ok(to),
             ScalarOp::Activation(_) if !d.is_float() => refuse("a float dtype"),
             ScalarOp::Activation(_) => Ok(d),
             ScalarOp::Unary(u) => match u {
@@ -283,6 +288,7 @@ impl Spelled for ScalarOp {
             ScalarOp::Activation(Activation::Celu { .. }) => "celu",
             ScalarOp::Activation(Activation::HardSigmoid { .. }) => "hard_sigmoid",
             ScalarOp::Cast(_) => "cast",
+            ScalarOp::Bitcast(_) => "bitcast",
             ScalarOp::Where => "where",
             ScalarOp::Fma => "fma",
             ScalarOp::Clamp => "clamp",
@@ -292,7 +298,7 @@ impl Spelled for ScalarOp {
     fn attrs(&self) -> Attrs {
         let field = |name: &str, value: Attr| (name.to_string(), value);
         Attrs(match *self {
-            ScalarOp::Cast(to) => vec![field("to", to.write())],
+            ScalarOp::Cast(to) | ScalarOp::Bitcast(to) => vec![field("to", to.write())],
             ScalarOp::Activation(
                 Activation::LeakyRelu { alpha } | Activation::Elu { alpha } | Activation::Celu { alpha },
             ) => vec![field("alpha", alpha.write())],
@@ -304,7 +310,8 @@ impl Spelled for ScalarOp {
     }
 
     fn names() -> Vec<&'static str> {
-        let with_attributes = ["leaky_relu", "elu", "celu", "hard_sigmoid", "cast", "where", "fma", "clamp"];
+        let with_attributes =
+            ["leaky_relu", "elu", "celu", "hard_sigmoid", "cast", "bitcast", "where", "fma", "clamp"];
         let plain = Unary::ALL.iter().map(|u| u.name()).chain(Binary::ALL.iter().map(|b| b.name()));
         plain.chain(Compare::ALL.iter().map(|c| c.name())).chain(with_attributes).collect()
     }
@@ -335,6 +342,7 @@ impl Spelled for ScalarOp {
                 Ok(ScalarOp::Activation(Activation::HardSigmoid { alpha, beta }))
             })),
             "cast" => Some(attrs.only(&["to"]).and_then(|()| Ok(ScalarOp::Cast(attrs.get("to")?)))),
+            "bitcast" => Some(attrs.only(&["to"]).and_then(|()| Ok(ScalarOp::Bitcast(attrs.get("to")?)))),
             _ => None,
         }
     }
@@ -405,6 +413,11 @@ impl Graph {
     /// Conversion to another dtype.
     pub fn cast(&mut self, x: ValueId, to: DType) -> Result<ValueId, Error> {
         self.add1(ScalarOp::Cast(to), &[x])
+    }
+
+    /// The same bits as another dtype of the same size.
+    pub fn bitcast(&mut self, x: ValueId, to: DType) -> Result<ValueId, Error> {
+        self.add1(ScalarOp::Bitcast(to), &[x])
     }
 
     /// `a` where the condition is true, `b` elsewhere; all three broadcast.

@@ -112,7 +112,7 @@ impl<'a> Printer<'a> {
         if self.elide_constants {
             return f.write_str("…");
         }
-        let mut bytes = tensor.data().as_bytes().to_vec();
+        let mut bytes = tensor.bytes().to_vec();
         little_endian(&mut bytes, tensor.dtype().size());
         write!(f, "base64 \"{}\"", base64::encode(&bytes))
     }

@@ -28,7 +28,10 @@ pub(crate) fn scalar_op(rng: &mut Rng) -> ScalarOp {
         0..=3 => ScalarOp::Unary(rng.pick(Unary::ALL)),
         4..=5 => ScalarOp::Binary(rng.pick(Binary::ALL)),
         6 => ScalarOp::Compare(rng.pick(Compare::ALL)),
-        7 => ScalarOp::Cast(rng.dtype()),
+        7 => match rng.dtype() {
+            to if to != DType::Bool && rng.chance(30) => ScalarOp::Bitcast(to),
+            to => ScalarOp::Cast(to),
+        },
         8 => rng.pick(&[ScalarOp::Where, ScalarOp::Fma, ScalarOp::Clamp]),
         _ => {
             let (alpha, beta) = (rng.real(), rng.real());

@@ -7,6 +7,7 @@ fn full() -> Target {
     Target {
         subgroup: Some(32),
         f16: true,
+        exact_f16: false,
         f64: true,
         i64: true,
         packed_dot: true,

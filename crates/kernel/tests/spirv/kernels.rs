@@ -8,6 +8,7 @@ pub(crate) fn rich() -> Target {
     Target {
         subgroup: Some(32),
         f16: true,
+        exact_f16: true,
         f64: true,
         i64: true,
         packed_dot: true,

@@ -197,7 +197,7 @@ struct Held(Tensor);
 impl Resident for Held {
     fn read(&self, elements: Range<usize>, into: &mut [u8]) -> Result<(), Error> {
         let size = self.0.dtype().size();
-        if let Some(from) = self.0.data().as_bytes().get(elements.start * size..elements.end * size) {
+        if let Some(from) = self.0.bytes().get(elements.start * size..elements.end * size) {
             into.copy_from_slice(from);
         }
         Ok(())

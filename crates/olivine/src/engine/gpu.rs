@@ -186,7 +186,7 @@ impl<D: Driver> GpuPrepared<D> {
     fn feeds<'a>(&self, inputs: &'a [Given<'_>]) -> Result<Vec<Feed<'a, D>>, Error> {
         let feed = |given: &'a Given<'_>| match given {
             Given::View(view) => Ok(Feed::Host(view.bytes())),
-            Given::Own(tensor) => Ok(Feed::Host(tensor.data().as_bytes())),
+            Given::Own(tensor) => Ok(Feed::Host(tensor.bytes())),
             Given::Resident(tensor) => match tensor.downcast::<OnGpu<D>>() {
                 Some(on_gpu) if on_gpu.0.is_of(&self.driver) => Ok(Feed::Device(&on_gpu.0)),
                 _ => Err(Error::OtherDevice),

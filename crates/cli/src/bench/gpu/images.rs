@@ -64,6 +64,7 @@ struct Convolution {
     channels: usize,
     filters: usize,
     side: usize,
+    dtype: DType,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -73,43 +74,41 @@ enum Kind {
     Transposed,
 }
 
-const CONVOLUTIONS: [Convolution; 7] = [
-    Convolution { what: Kind::Dense, kernel: 3, stride: 1, batch: 32, channels: 64, filters: 64, side: 56 },
-    Convolution { what: Kind::Dense, kernel: 3, stride: 1, batch: 1, channels: 64, filters: 64, side: 56 },
-    Convolution { what: Kind::Dense, kernel: 1, stride: 1, batch: 32, channels: 64, filters: 256, side: 56 },
-    Convolution { what: Kind::Dense, kernel: 7, stride: 2, batch: 32, channels: 3, filters: 64, side: 224 },
-    Convolution {
-        what: Kind::Depthwise,
-        kernel: 3,
-        stride: 1,
-        batch: 32,
-        channels: 256,
-        filters: 256,
-        side: 112,
-    },
-    Convolution {
-        what: Kind::Depthwise,
-        kernel: 3,
-        stride: 1,
-        batch: 32,
-        channels: 256,
-        filters: 256,
-        side: 56,
-    },
-    Convolution {
-        what: Kind::Transposed,
-        kernel: 4,
-        stride: 2,
-        batch: 8,
-        channels: 256,
-        filters: 128,
-        side: 32,
-    },
+/// A square kernel over square images of f32.
+const fn convolution(
+    what: Kind,
+    (kernel, stride): (usize, usize),
+    (batch, channels, filters): (usize, usize, usize),
+    side: usize,
+) -> Convolution {
+    Convolution { what, kernel, stride, batch, channels, filters, side, dtype: DType::F32 }
+}
+
+/// The same of halves.
+const fn of_halves(convolution: Convolution) -> Convolution {
+    Convolution { dtype: DType::F16, ..convolution }
+}
+
+const CONVOLUTIONS: [Convolution; 14] = [
+    convolution(Kind::Dense, (3, 1), (32, 64, 64), 56),
+    convolution(Kind::Dense, (3, 1), (1, 64, 64), 56),
+    convolution(Kind::Dense, (1, 1), (32, 64, 256), 56),
+    convolution(Kind::Dense, (7, 2), (32, 3, 64), 224),
+    convolution(Kind::Dense, (3, 1), (8, 256, 256), 56),
+    convolution(Kind::Depthwise, (3, 1), (32, 256, 256), 112),
+    convolution(Kind::Depthwise, (3, 1), (32, 256, 256), 56),
+    convolution(Kind::Transposed, (4, 2), (8, 256, 128), 32),
+    of_halves(convolution(Kind::Dense, (3, 1), (8, 256, 256), 56)),
+    of_halves(convolution(Kind::Dense, (3, 1), (32, 64, 64), 56)),
+    of_halves(convolution(Kind::Dense, (3, 1), (1, 64, 64), 56)),
+    of_halves(convolution(Kind::Dense, (3, 2), (32, 256, 512), 28)),
+    of_halves(convolution(Kind::Dense, (3, 1), (32, 512, 512), 7)),
+    of_halves(convolution(Kind::Dense, (7, 2), (32, 3, 64), 224)),
 ];
 
 impl Convolution {
     fn measurement(&self, quick: bool) -> Result<Measurement, Failure> {
-        let Convolution { what, kernel, stride, .. } = *self;
+        let Convolution { what, kernel, stride, dtype, .. } = *self;
         let less = |size: usize, by: usize| if quick { size.div_ceil(by) } else { size };
         let (batch, side) = (less(self.batch, 16), less(self.side, 8));
         let (channels, filters) = (less(self.channels, 8), less(self.filters, 8));
@@ -118,7 +117,9 @@ impl Convolution {
             Kind::Depthwise => ("depthwise", channels),
             Kind::Transposed => ("conv_transpose", 1),
         };
-        let name = format!("{kind} {kernel}x{kernel}/{stride} b{batch} {channels}-{filters} {side}x{side}");
+        let halves = if dtype == DType::F16 { " f16" } else { "" };
+        let name =
+            format!("{kind}{halves} {kernel}x{kernel}/{stride} b{batch} {channels}-{filters} {side}x{side}");
         let window = Window::same(2, stride, (kernel - 1) / 2);
         let taps = (batch * channels / groups * filters * kernel * kernel) as f64;
         let out = if what == Kind::Transposed { side } else { side.div_ceil(stride) };
@@ -127,10 +128,10 @@ impl Convolution {
             _ => Unit::Flops(2.0 * taps * (out * out) as f64),
         };
         device(name, unit, |g| {
-            let x = g.input("x", DType::F32, [batch, channels, side, side])?;
+            let x = g.input("x", dtype, [batch, channels, side, side])?;
             let shape =
                 if what == Kind::Transposed { [channels, filters] } else { [filters, channels / groups] };
-            let w = g.param("w", DType::F32, [shape[0], shape[1], kernel, kernel])?;
+            let w = g.param("w", dtype, [shape[0], shape[1], kernel, kernel])?;
             match what {
                 Kind::Transposed => g.conv_transpose(x, w, None, window, 1, &[0, 0]),
                 _ => g.conv(x, w, None, window, groups),

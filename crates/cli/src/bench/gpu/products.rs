@@ -1,6 +1,6 @@
-//! Products bound by the reading of weights, and products of 8-bit integers.
+//! Products bound by the reading of weights, by those of experts, and products of 8-bit integers.
 
-use olivine::ir::{DType, Graph, ValueId};
+use olivine::ir::{DType, Graph, Tensor, ValueId};
 
 use super::{Clock, Measurement, Unit, device};
 use crate::answer::Failure;
@@ -100,4 +100,37 @@ pub(super) fn integers(quick: bool) -> Result<Vec<Measurement>, Failure> {
         })?);
     }
     Ok(list)
+}
+
+/// Rows with the weights of an expert each, as routers deal them out, and a product of as many operations.
+pub(super) fn grouped(quick: bool) -> Result<Vec<Measurement>, Failure> {
+    let (count, k, n) = if quick { (4, 32, 24) } else { (64, 2048, 1408) };
+    let rows = if quick { [24, 20, 18, 2] } else { [16384, 4096, 512, 16] };
+    let mut list = Vec::new();
+    for (dtype, m) in rows.map(|m| (DType::F16, m)).into_iter().chain([(DType::F32, rows[1])]) {
+        let flops = 2.0 * (m * k * n) as f64;
+        list.push(device(format!("grouped {dtype} m{m} k{k} n{n} e{count}"), Unit::Flops(flops), |g| {
+            let (x, w) = (g.input("x", dtype, [m, k])?, g.param("w", dtype, [count, k, n])?);
+            let ids = g.constant(Tensor::new([m], ids(m, count))?);
+            g.grouped_matmul(x, w, ids)
+        })?);
+    }
+    let m = rows[1];
+    list.push(device(format!("matmul f16 m{m} n{n} k{k}"), Unit::Flops(2.0 * (m * k * n) as f64), |g| {
+        let (x, w) = (g.input("x", DType::F16, [m, k])?, g.param("w", DType::F16, [k, n])?);
+        g.matmul(x, w)
+    })?);
+    Ok(list)
+}
+
+/// Experts of rows, each as likely as any other.
+fn ids(rows: usize, count: usize) -> Vec<i32> {
+    let mut state = 0x2545_f491_u32;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 17;
+        state ^= state << 5;
+        (state as usize % count) as i32
+    };
+    (0..rows).map(|_| next()).collect()
 }

@@ -172,14 +172,14 @@ fn filled_with(g: &Graph, id: ValueId) -> Option<f64> {
     if !(1..=MOST_SEARCHED).contains(&tensor.shape().numel()) {
         return None;
     }
-    let bytes = tensor.data().as_bytes();
+    let bytes = tensor.bytes();
     let (first, rest) = bytes.split_at_checked(tensor.dtype().size())?;
     rest.chunks_exact(first.len()).all(|c| c == first).then(|| tensor.to_f64().first().copied())?
 }
 
 /// The first element as a scalar, to the bit.
 fn first_element(tensor: &Tensor) -> Option<Tensor> {
-    let bytes = tensor.data().as_bytes().get(..tensor.dtype().size())?;
+    let bytes = tensor.bytes().get(..tensor.dtype().size())?;
     Tensor::from_data(Shape::SCALAR, Data::from_bytes(tensor.dtype(), bytes).ok()?).ok()
 }
 

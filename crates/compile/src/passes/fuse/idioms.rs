@@ -3,6 +3,8 @@
 //! Needs: any graph. Gives: the same graph with each idiom of the table as its own op; statistics of norms are then
 //! computed without cancellation, and softplus without overflow.
 
+use std::sync::OnceLock;
+
 use olivine_ir::op::{LayerNorm, RmsNorm, ScalarOp, Softmax, Unary};
 use olivine_ir::{Error, Graph, Node, Op, TensorType, ValueId};
 
@@ -84,17 +86,13 @@ impl Pass for Idioms {
     }
 
     fn run(&self, graph: &Graph, _options: &Options<'_>) -> Result<Graph, Error> {
-        let parse = |rule: &'static Rule| match Pattern::parse(rule.pattern) {
-            Ok(pattern) => Ok((rule, pattern)),
-            Err(problem) => Err(Error::Invalid { place: format!("rule `{}`", rule.name), problem }),
-        };
-        let rules = RULES.iter().map(parse).collect::<Result<Vec<_>, _>>()?;
+        let rules = parsed()?;
         let mut graph = graph.clone();
         for _ in 0..MOST_ROUNDS {
             let mut changed = false;
             let uses = graph.use_counts();
             let next = crate::rewrite(&graph, |out, _, node| {
-                let applied = apply(&rules, &graph, &uses, out, node)?;
+                let applied = apply(rules, &graph, &uses, out, node)?;
                 changed |= applied;
                 Ok(applied)
             })?;
@@ -105,6 +103,17 @@ impl Pass for Idioms {
         }
         Ok(graph)
     }
+}
+
+/// The rules with their patterns, parsed once: constants are folded one small graph at a time, and each runs this pass.
+fn parsed() -> Result<&'static [(&'static Rule, Pattern)], Error> {
+    static PARSED: OnceLock<Result<Vec<(&'static Rule, Pattern)>, Error>> = OnceLock::new();
+    let parse = |rule: &'static Rule| match Pattern::parse(rule.pattern) {
+        Ok(pattern) => Ok((rule, pattern)),
+        Err(problem) => Err(Error::Invalid { place: format!("rule `{}`", rule.name), problem }),
+    };
+    let all = PARSED.get_or_init(|| RULES.iter().map(parse).collect());
+    all.as_deref().map_err(Clone::clone)
 }
 
 /// Replaces a node that is the root of an idiom. What it covered stays until it is swept.

@@ -70,6 +70,7 @@ fn is_cheap(op: ScalarOp) -> bool {
     matches!(
         op,
         ScalarOp::Cast(_)
+            | ScalarOp::Bitcast(_)
             | ScalarOp::Compare(_)
             | ScalarOp::Where
             | ScalarOp::Unary(Unary::Neg | Unary::Abs | Unary::Not | Unary::Square | Unary::Relu)

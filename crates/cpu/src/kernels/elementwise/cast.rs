@@ -1,6 +1,7 @@
 //! Conversions between dtypes.
 
 use olivine_ir::DType;
+use olivine_ir::half::{bf16, f16};
 
 use super::int::unary;
 use crate::operand::Number;
@@ -29,6 +30,24 @@ pub(super) fn cast(from: DType, to: DType, x: &[u8], out: &mut [u8]) {
         DType::I64 if to == DType::F16 => unary([x, &[], &[]], out, |v: i64| f16_from_f64(to_odd(v))),
         DType::I64 if to == DType::BF16 => unary([x, &[], &[]], out, |v: i64| bf16_from_f64(to_odd(v))),
         DType::I64 => cast_from::<i64>(to, x, out),
+    }
+}
+
+/// Reads a block's bits as another dtype of the same size; f16 and bf16 are f32 in registers, so theirs are put together.
+pub(super) fn bitcast(from: DType, to: DType, x: &[u8], out: &mut [u8]) {
+    let halves = [x, &[], &[]];
+    match (from, to) {
+        (DType::F16, DType::I16) => unary(halves, out, |v: f32| f16::from_f32(v).to_bits() as i16),
+        (DType::BF16, DType::I16) => unary(halves, out, |v: f32| bf16::from_f32(v).to_bits() as i16),
+        (DType::I16, DType::F16) => unary(halves, out, |v: i16| f16::from_bits(v as u16).to_f32()),
+        (DType::I16, DType::BF16) => unary(halves, out, |v: i16| bf16::from_bits(v as u16).to_f32()),
+        (DType::F16, DType::BF16) => {
+            unary(halves, out, |v: f32| bf16::from_bits(f16::from_f32(v).to_bits()).to_f32());
+        }
+        (DType::BF16, DType::F16) => {
+            unary(halves, out, |v: f32| f16::from_bits(bf16::from_f32(v).to_bits()).to_f32());
+        }
+        _ => out.copy_from_slice(x),
     }
 }
 

@@ -321,6 +321,7 @@ fn fill(register: &mut [Line], dtype: DType, value: f64, n: usize) {
 fn run_step(step: &Step, args: [&[u8]; 3], out: &mut [u8]) {
     match (step.op, step.dtype) {
         (ScalarOp::Cast(to), from) => cast::cast(from, to, args[0], out),
+        (ScalarOp::Bitcast(to), from) => cast::bitcast(from, to, args[0], out),
         (ScalarOp::Where, dtype) => int::select(register_size(dtype), args, out),
         (op, DType::F32 | DType::F16 | DType::BF16) => float::step32(op, step.dtype, args, out),
         (op, DType::F64) => float::step64(op, args, out),

@@ -54,7 +54,7 @@ pub(super) fn step32(op: ScalarOp, dtype: DType, args: [&[u8]; 3], out: &mut [u8
             _ => ternary(args, out, f32::mul_add),
         },
         ScalarOp::Clamp => ternary(args, out, |x: f32, low, high| math::min(math::max(x, low), high)),
-        ScalarOp::Cast(_) | ScalarOp::Where => {}
+        ScalarOp::Cast(_) | ScalarOp::Bitcast(_) | ScalarOp::Where => {}
     }
 }
 
@@ -143,7 +143,7 @@ pub(super) fn step64(op: ScalarOp, args: [&[u8]; 3], out: &mut [u8]) {
         ScalarOp::Clamp => {
             ternary(args, out, |x: f64, low, high| double::min(double::max(x, low), high));
         }
-        ScalarOp::Cast(_) | ScalarOp::Where => {}
+        ScalarOp::Cast(_) | ScalarOp::Bitcast(_) | ScalarOp::Where => {}
     }
 }
 

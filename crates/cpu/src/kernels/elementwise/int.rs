@@ -123,7 +123,7 @@ pub(super) fn step<T: Int>(op: ScalarOp, args: [&[u8]; 3], out: &mut [u8]) {
         ScalarOp::Compare(c) => compare::<T>(c, args, out),
         ScalarOp::Fma => ternary(args, out, |a: T, b, c| a.times(b).plus(c)),
         ScalarOp::Clamp => ternary(args, out, |x: T, low, high| x.max(low).min(high)),
-        ScalarOp::Activation(_) | ScalarOp::Cast(_) | ScalarOp::Where => {}
+        ScalarOp::Activation(_) | ScalarOp::Cast(_) | ScalarOp::Bitcast(_) | ScalarOp::Where => {}
     }
 }
 

@@ -26,7 +26,7 @@ pub(crate) fn pad(op: &Pad, x: &[Operand<'_>], out: &mut [Target<'_>]) {
 /// Fills with the value, then copies what remains of the operand inside.
 fn constant<T: Pod + Send + Sync>(op: &Pad, x: &Operand<'_>, target: &mut Target<'_>) {
     let value = Tensor::scalar_of(target.ty.dtype, op.value);
-    let value: T = bytemuck::pod_read_unaligned(value.data().as_bytes());
+    let value: T = bytemuck::pod_read_unaligned(value.bytes());
     let shape = target.ty.shape;
     let (from, to) = (row_major(x.shape()), row_major(&shape));
     let out = target.elements::<T>();

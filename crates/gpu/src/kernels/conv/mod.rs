@@ -12,7 +12,7 @@ mod depthwise;
 mod im2col;
 mod taps;
 
-use olivine_ir::op::{Conv, ConvTranspose, Region};
+use olivine_ir::op::{Conv, ConvTranspose, Region, Window};
 use olivine_ir::{Shape, TensorType};
 
 use crate::lower::site::{Operand, Site, Target};
@@ -136,11 +136,25 @@ pub(crate) fn conv(op: &Conv, site: &mut Site<'_>) -> Result<(), String> {
     if depthwise::suits(window, &parts) {
         return depthwise::depthwise(window, &parts, site);
     }
+    let (problem, extras) = by_taps(window, parts)?;
+    matmul::convolve(&problem, &extras, site)
+}
+
+/// A convolution as a product with gathered pixels.
+fn by_taps<'a>(window: &Window, parts: Parts<'a>) -> Result<(Problem<'a>, Vec<Operand>), String> {
     let taps = taps::of_conv(window, &parts)?;
     let depth = parts.channels * parts.spatial().1.iter().product::<usize>();
     let filters = parts.m * depth;
-    let (problem, extras) = parts.gathered(taps, (depth, filters), 1);
-    matmul::convolve(&problem, &extras, site)
+    Ok(parts.gathered(taps, (depth, filters), 1))
+}
+
+/// A convolution of one group as a product, whatever kernel it would get.
+#[cfg(test)]
+pub(in crate::kernels) fn as_product<'a>(
+    op: &'a Conv,
+    site: &Site<'_>,
+) -> Result<(Problem<'a>, Vec<Operand>), String> {
+    by_taps(&op.window, Parts::new(site, op.groups, op.bias, op.epilogue.as_ref())?)
 }
 
 /// A convolution of single elements as a product, if that is a good one.

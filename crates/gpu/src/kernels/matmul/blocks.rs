@@ -10,9 +10,9 @@ use crate::math;
 
 use super::candidates::whole_parts;
 use super::choice::{SKINNY, Shape, busy};
-use super::fragments::{PANEL, WHOLE};
+use super::fragments::{PANEL, whole};
 use super::matrices::{LANES, SIDE};
-use super::out::out_slots;
+use super::out::{half_slots, out_slots, pass_as_halves};
 use super::problem::{Axis, Problem};
 use super::words::Measure;
 
@@ -62,6 +62,8 @@ const LARGE: Blocks = Blocks {
     ahead: 1,
 };
 const LARGE_STORED: Blocks = Blocks { ways: STORED, ..LARGE };
+/// As fast, and twice as many: the last of them keep a device busier.
+const BROAD_STORED: Blocks = Blocks { m: 64, rows: 32, ways: STORED, ..LARGE };
 /// Without workgroup memory and barriers.
 const LARGE_PACKED: Blocks = Blocks { ways: (Way::Packed, Way::Packed), band: 16, ..LARGE };
 /// For about a thousand rows and columns: few enough blocks that each begins at once.
@@ -72,7 +74,10 @@ const MEDIUM_STORED: Blocks = Blocks { ways: STORED, ..MEDIUM };
 const WIDE: Blocks = Blocks { m: 32, slices: 4, depth: 128, ..MEDIUM };
 const FLAT: Blocks = Blocks { m: 16, n: 64, rows: 16, columns: 64, slices: 8, depth: 128, ..LARGE };
 const SMALL: Blocks = Blocks { n: 32, ..WIDE };
-const SMALL_STORED: Blocks = Blocks { ways: STORED, ..SMALL };
+/// The weights of a whole step under way: they come from far.
+const FLAT_STORED: Blocks = Blocks { columns: 32, slices: 2, ways: STORED, ahead: 4, ..FLAT };
+/// For so few blocks that each has the workgroup memory of two.
+const DEEP_STORED: Blocks = Blocks { depth: 256, ways: STORED, ahead: 4, ..SMALL };
 /// What the plainest device with matrices has room for.
 const PLAIN: Blocks = Blocks { m: 32, n: 32, rows: 16, columns: 16, ..LARGE };
 
@@ -81,9 +86,10 @@ const STORED: (Way, Way) = (Way::Panel, Way::Packed);
 
 /// Blocks worth a measurement.
 #[allow(dead_code, reason = "for whoever measures candidates")]
-const ALL: [Blocks; 13] = [
+const ALL: [Blocks; 15] = [
     LARGE,
     LARGE_STORED,
+    BROAD_STORED,
     LARGE_PACKED,
     Blocks { m: 64, ..LARGE_PACKED },
     TALL,
@@ -93,7 +99,8 @@ const ALL: [Blocks; 13] = [
     WIDE,
     FLAT,
     SMALL,
-    SMALL_STORED,
+    FLAT_STORED,
+    DEEP_STORED,
     PLAIN,
 ];
 
@@ -104,7 +111,7 @@ impl Blocks {
     }
 
     /// Whether a product's factors can come to such blocks, and whether the device has room for them.
-    fn fits(self, problem: &Problem<'_>, caps: &DeviceCaps) -> bool {
+    pub(super) fn fits(self, problem: &Problem<'_>, caps: &DeviceCaps) -> bool {
         let sides = [
             (self.ways.0, &problem.a, problem.m, self.m, self.rows, 0),
             (self.ways.1, &problem.b, problem.n, self.n, self.columns, 1),
@@ -123,15 +130,19 @@ impl Blocks {
                     deals_once(caps)
                         && jumps.iter().all(|jump| *jump == 0)
                         && PANEL.is_multiple_of(part)
-                        && WHOLE.is_multiple_of(self.depth)
+                        && whole(problem.k).is_multiple_of(self.depth as usize)
                 }
             };
             if !comes {
                 return false;
             }
         }
-        let out = out_slots(self.group() / LANES);
-        let room = 16 * (slots + if largest < out { out } else { 0 });
+        let subgroups = self.group() / LANES;
+        let out = out_slots(subgroups);
+        let halves = self.slices == 1 && pass_as_halves(problem.dtype(), slots, subgroups, &caps.target);
+        let own = if largest < out { 16 * out } else { 0 };
+        let own = if halves { own.max(8 * half_slots(subgroups)) } else { own };
+        let room = 16 * slots + own;
         self.group() <= caps.target.max_invocations && room <= caps.target.shared_bytes
     }
 
@@ -158,7 +169,7 @@ impl fmt::Display for Blocks {
 
 /// Whether a device gives each element of a matrix to exactly one lane, so that a lane's words are as many as packed
 /// factors have; Vulkan leaves it open, and lanes of some devices hold the same elements.
-fn deals_once(caps: &DeviceCaps) -> bool {
+pub(super) fn deals_once(caps: &DeviceCaps) -> bool {
     caps.driver.starts_with("NVIDIA")
 }
 
@@ -173,13 +184,28 @@ fn serves(problem: &Problem<'_>, shape: &Shape, caps: &DeviceCaps) -> bool {
     halves && offered && subgroups && problem.experts.is_none() && !skinny && !empty
 }
 
-/// The blocks for a product, and into how many parts the summed axis goes; `None` where other kernels serve it.
-pub(super) fn choose(problem: &Problem<'_>, shape: &Shape, caps: &DeviceCaps) -> Option<(Blocks, usize)> {
+/// The blocks for a product, and into how many parts the summed axis goes; `None` where other kernels serve it. `left`
+/// says that whoever reads the product sums the parts.
+pub(super) fn choose(
+    problem: &Problem<'_>,
+    shape: &Shape,
+    caps: &DeviceCaps,
+    left: bool,
+) -> Option<(Blocks, usize)> {
     if !serves(problem, shape, caps) {
         return None;
     }
-    let preferred = preferences(problem, shape, caps);
-    let blocks = preferred.into_iter().find(|b| b.fits(problem, caps))?;
+    let fit = |blocks: Blocks| blocks.fits(problem, caps).then_some(blocks);
+    // Parts that cost no dispatch: as many as make the device busy.
+    let flat = left.then_some(FLAT_STORED).filter(|_| problem.b.operand.stored).and_then(fit);
+    if let Some(blocks) = flat {
+        let wanted = (busy(caps) * 3 / 2 / blocks.count(shape).max(1)) as usize;
+        let splits = wanted.min(shape.k / 256);
+        if splits > 1 {
+            return Some((blocks, whole_parts(shape.k, splits, blocks.depth)));
+        }
+    }
+    let blocks = preferences(problem, shape, caps).into_iter().find_map(fit)?;
     // The sum of parts is a dispatch more.
     let wanted = (busy(caps) / 2 / blocks.count(shape).max(1)) as usize;
     let splits = wanted.min(shape.k / 1024).clamp(1, 32);
@@ -219,12 +245,17 @@ fn preferences(problem: &Problem<'_>, shape: &Shape, caps: &DeviceCaps) -> Vec<B
         let a_pays = long && shape.n >= 4096;
         let b_pays = stored || (long && shape.m >= if turned { 2048 } else { 4096 });
         all.extend((a_pays && b_pays).then_some(LARGE_PACKED));
+        // Twice as many where the last round of large ones would leave much of the device idle.
+        let (count, round) = (LARGE.count(shape), busy(caps));
+        let idle = 10 * count < 9 * count.div_ceil(round) * round;
+        all.extend((stored && idle).then_some(BROAD_STORED));
         all.extend(b_pays.then_some(LARGE_STORED));
         all.push(LARGE);
     }
     if stored {
         all.extend(apt(&MEDIUM, 2).then_some(MEDIUM_STORED));
-        all.push(SMALL_STORED);
+        all.extend((2 * DEEP_STORED.count(shape) <= busy(caps)).then_some(DEEP_STORED));
+        all.push(FLAT_STORED);
     }
     all.extend(apt(&TALL, 4).then_some(TALL));
     all.extend([MEDIUM, WIDE, FLAT].into_iter().filter(|b| apt(b, 3)));

@@ -5,10 +5,12 @@ use std::fmt;
 use crate::caps::DeviceCaps;
 use crate::tune::rounded;
 
-use super::blocks;
+use super::blocks::{self, Blocks};
 use super::choice::{Choice, LARGE, MEDIUM, SKINNY, SMALL, Shape, Skinny, Tile, busy};
 use super::convolve::BROAD;
+use super::lanes;
 use super::problem::{Axis, Lie, Problem};
+use super::shares::Shares;
 
 /// The name of the family in records.
 pub(super) const FAMILY: &str = "matmul";
@@ -52,9 +54,11 @@ pub(super) fn candidates(
     match default {
         Choice::Nothing | Choice::Zeros => {}
         // Tiles are no match for them.
-        Choice::Matrices { .. } => {
-            let offered = blocks::candidates(problem, shape, caps);
-            all.extend(offered.into_iter().map(|(blocks, splits)| Choice::Matrices { blocks, splits }));
+        Choice::Matrices { .. } | Choice::Shared { .. } => {
+            for (blocks, splits) in blocks::candidates(problem, shape, caps) {
+                all.push(Choice::Matrices { blocks, splits });
+                all.extend(shared(blocks, splits, shape, caps));
+            }
         }
         Choice::Tiles { .. } => all.extend(tiles(shape, scalar, caps)),
         Choice::Dots { swapped, cut } => {
@@ -65,6 +69,7 @@ pub(super) fn candidates(
         }
         // Their one cut each was measured over all of their shapes.
         Choice::Narrow(_) | Choice::Triple(_) => {}
+        Choice::Lanes(_) => all.extend(lanes::CUTS.map(Choice::Lanes)),
     }
     let mut distinct = Vec::with_capacity(all.len());
     for choice in all {
@@ -73,6 +78,15 @@ pub(super) fn candidates(
         }
     }
     distinct
+}
+
+/// The same blocks, the last ones shared, if that should pay.
+pub(super) fn shared(blocks: Blocks, splits: usize, shape: &Shape, caps: &DeviceCaps) -> Option<Choice> {
+    // What a step and a round take is known of the large ones.
+    let known = blocks.m == 128 && blocks.n == 128 && splits == 1 && !blocks.carry;
+    let steps = shape.k.div_ceil(blocks.depth as usize);
+    let shares = known.then(|| Shares::new(blocks.count(shape) as usize, steps, caps))??;
+    Some(Choice::Shared { blocks, shares })
 }
 
 /// The same cut of a skinny product with other loads under way and other parts.
@@ -142,8 +156,10 @@ impl fmt::Display for Choice {
             Choice::Zeros => f.write_str("zeros"),
             Choice::Tiles { tile, splits } => write!(f, "tiles {tile} s{splits}"),
             Choice::Matrices { blocks, splits } => write!(f, "matrices {blocks} s{splits}"),
+            Choice::Shared { blocks, .. } => write!(f, "shared {blocks}"),
             Choice::Narrow(cut) => write!(f, "narrow {}x{}", cut.rows, cut.columns),
             Choice::Triple(config) => write!(f, "triple s{}", config.splits),
+            Choice::Lanes(cut) => write!(f, "lanes {cut}"),
             Choice::Dots { cut, .. } => write!(f, "dots {cut}"),
             Choice::Sweep { cut, .. } => write!(f, "sweep {cut}"),
         }

@@ -4,8 +4,10 @@ use crate::caps::{DeviceCaps, DeviceKind};
 
 use super::blocks::Blocks;
 use super::candidates::whole_parts;
+use super::lanes;
 use super::narrow::Narrow;
 use super::problem::{Axis, Lie};
+use super::shares::Shares;
 use super::triple;
 
 /// A workgroup's part of the product, and an invocation's part of that.
@@ -96,10 +98,19 @@ pub(super) enum Choice {
         /// Parts of the summed axis.
         splits: usize,
     },
+    /// Cooperative matrices; the last blocks shared by all workgroups.
+    Shared {
+        /// The blocks.
+        blocks: Blocks,
+        /// Which are whole, and how the rest is shared.
+        shares: Shares,
+    },
     /// Some dozen rows of halves by cooperative matrices.
     Narrow(Narrow),
     /// Three products of cooperative matrices of f16.
     Triple(triple::Config),
+    /// The same for few rows by stored columns, without workgroup memory.
+    Lanes(lanes::Cut),
     /// Few rows, and columns of B that are read along the summed axis: a cluster of invocations to some columns.
     Dots {
         /// Transposed.

@@ -1,5 +1,5 @@
-//! Convolutions as products of filters with gathered pixels: by tiles in workgroup memory, or directly where a
-//! group has few filters.
+//! Convolutions as products of filters with gathered pixels: by cooperative matrices, by tiles in workgroup memory,
+//! or directly where a group has few filters.
 
 use std::rc::Rc;
 
@@ -13,6 +13,7 @@ use crate::math;
 
 use super::choice::{LARGE, MEDIUM, SMALL, Tile};
 use super::finish::{Base, Finish, Sink, sum_elem};
+use super::implicit;
 use super::panel::{Reach, Source, Span};
 use super::problem::{Axis, Lie, Problem};
 use super::split;
@@ -70,8 +71,8 @@ fn busy(caps: &DeviceCaps) -> usize {
     }
 }
 
-/// Chooses what should take the least time: the work, what tiles add to it at the edges included, over the rate of the
-/// kernel when the device is busy, over how busy it is.
+/// Chooses what should take the least time: the work, what tiles add to it at the edges included, over the rate of
+/// the kernel when the device is busy, over how busy it is.
 pub(super) fn choose(shape: &Shape, scalar: u32, caps: &DeviceCaps) -> Choice {
     let columns: usize = shape.columns.iter().sum();
     if shape.m * columns * shape.groups == 0 {
@@ -101,8 +102,8 @@ pub(super) fn choose(shape: &Shape, scalar: u32, caps: &DeviceCaps) -> Choice {
         let rate = if splits > 1 { rate * 0.9 } else { rate };
         (time(work, rate, invocations * splits), Choice::Tiles { tile, splits })
     };
-    // Rates are relative to the large tile's. 64-bit sums of 64 results would not stay in registers, and half a narrow
-    // tile's depth is less than one element for each invocation.
+    // Rates are relative to the large tile's. 64-bit sums of 64 results would not stay in registers, and half a
+    // narrow tile's depth is less than one element for each invocation.
     let tiles = [(LARGE, 1.0), (BROAD, 0.9), (MEDIUM, 0.75), (SMALL, 0.45), (NARROW, 0.35)];
     let fits = |tile: &Tile| {
         let long = short && [LARGE, BROAD, NARROW].contains(tile);
@@ -140,6 +141,11 @@ pub(in crate::kernels) fn convolve(
         k: if problem.b.operand.ty.shape.numel() == 0 { 0 } else { problem.k },
         groups: problem.batches(),
     };
+    if shape.k > 0
+        && let Some(choice) = implicit::choose(problem, taps, site.caps)
+    {
+        return implicit::lower(problem, taps, &choice, extras, site);
+    }
     let (tile, splits) = match choose(&shape, elem.size(), site.caps) {
         Choice::Nothing => return Ok(()),
         Choice::Zeros => {

@@ -182,6 +182,14 @@ impl<'k> Feed<'k> {
         }
     }
 
+    /// Slots of the panel, if there is one.
+    pub(super) fn slots(&self) -> u32 {
+        match self {
+            Feed::Panel { slots, .. } => *slots,
+            Feed::Fragments(_) => 0,
+        }
+    }
+
     /// All matrices side by side, `depth` on from `at`; packed ones are followed by those of the depths after.
     pub(super) fn all(&self, depths: &Depths<'k>, at: Val<'k>, depth: u32) -> Vec<Val<'k>> {
         match self {

@@ -64,6 +64,8 @@ pub(super) struct Finish<'k, 'p> {
     riders: Vec<Rider<'k>>,
     to_target: bool,
     columns: Val<'k>,
+    /// Whether sums come rounded to their dtype.
+    is_settled: bool,
     /// Where columns go, if not by strides.
     pixels: Option<(Rc<Declared<'k>>, Pattern<'k>)>,
 }
@@ -73,6 +75,9 @@ pub(super) struct Spot<'k> {
     out: Val<'k>,
     extras: Vec<Val<'k>>,
 }
+
+/// What the extra operands have at neighbouring columns of a row.
+pub(super) struct Ridden<'k>(Vec<Vec<Vec<Val<'k>>>>);
 
 /// Where a batch begins.
 pub(super) struct Base<'k> {
@@ -113,12 +118,28 @@ impl<'k, 'p> Finish<'k, 'p> {
         let wide = out.elem().size() > 4;
         let lanes = problem.store_lanes().min(if wide { 2 } else { 4 });
         let to_target = matches!(sink, Sink::Target);
-        Finish { k, problem, out, strides, lanes, riders, to_target, columns, pixels: None }
+        Finish {
+            k,
+            problem,
+            out,
+            strides,
+            lanes,
+            riders,
+            to_target,
+            columns,
+            is_settled: false,
+            pixels: None,
+        }
     }
 
     /// The same end for the columns of a class of pixels.
     pub(super) fn over(self, taps: Rc<Declared<'k>>, class: Pattern<'k>) -> Self {
         Finish { columns: class.columns, pixels: Some((taps, class)), ..self }
+    }
+
+    /// The same end for sums that come rounded to their dtype, or not.
+    pub(super) fn of_settled(self, is_settled: bool) -> Self {
+        Finish { is_settled, ..self }
     }
 
     /// Where a column goes.
@@ -149,6 +170,41 @@ impl<'k, 'p> Finish<'k, 'p> {
         self.to_target && self.problem.region.is_some_and(is_heavy)
     }
 
+    /// Whether sums may come rounded to their dtype: nothing is added before.
+    pub(super) fn takes_settled(&self) -> bool {
+        self.to_target && !self.problem.bias
+    }
+
+    /// Whether the epilogue's extra operands can be loaded ahead of the sums, and whether they are the same for all rows.
+    pub(super) fn rides(&self) -> Option<bool> {
+        let rides = self.to_target && self.pixels.is_none() && !self.problem.pairs && !self.riders.is_empty();
+        rides.then(|| self.problem.extras.iter().all(|extra| extra.row == 0))
+    }
+
+    /// Loads the extra operands at neighbouring columns of a row that exists; columns past the last give others'.
+    pub(super) fn ride(&self, base: &Base<'k>, row: Val<'k>, column: Val<'k>, count: usize) -> Ridden<'k> {
+        let last = self.columns - self.lanes as u32;
+        let firsts = (0..count).step_by(self.lanes).map(|i| (column + i).min(last));
+        Ridden(firsts.map(|first| self.load(base, row, &self.spot(first), self.lanes)).collect())
+    }
+
+    /// Finishes sums of neighbouring columns of a row that exists with the extra operands loaded before.
+    pub(super) fn store_ridden(
+        &self,
+        base: &Base<'k>,
+        row: Val<'k>,
+        column: Val<'k>,
+        sums: &[Val<'k>],
+        ridden: &Ridden<'k>,
+    ) {
+        let runs = sums.chunks(self.lanes).zip(&ridden.0);
+        for ((first, spot), (run, loaded)) in self.spots(column, sums.len()).iter().zip(runs) {
+            self.k.if_(first.lt(self.columns), || {
+                self.store_loaded(base, row, spot, run, loaded.clone());
+            });
+        }
+    }
+
     /// Finishes sums of neighbouring columns of a row that exists; columns past the last are left out.
     pub(super) fn store(&self, base: &Base<'k>, row: Val<'k>, column: Val<'k>, sums: &[Val<'k>]) {
         self.store_at(base, row, &self.spots(column, sums.len()), sums);
@@ -168,17 +224,19 @@ impl<'k, 'p> Finish<'k, 'p> {
     }
 
     fn store_run(&self, base: &Base<'k>, row: Val<'k>, spot: &Spot<'k>, sums: &[Val<'k>]) {
-        let at = base.out + row * self.strides.0 + spot.out;
-        if !self.to_target {
-            return self.out.store_vec(at, sums);
-        }
-        // How many neighbouring columns go into an element.
-        let each = if self.problem.pairs { 2 } else { 1 };
-        let count = sums.len() / each;
-        let mut loaded: Vec<Vec<Val<'k>>> = self
-            .riders
-            .iter()
-            .zip(base.extras.iter().zip(&spot.extras))
+        let count = sums.len() / self.each();
+        self.store_loaded(base, row, spot, sums, self.load(base, row, spot, count));
+    }
+
+    /// How many neighbouring columns go into an element.
+    fn each(&self) -> usize {
+        if self.problem.pairs { 2 } else { 1 }
+    }
+
+    /// So many neighbouring elements of every extra operand.
+    fn load(&self, base: &Base<'k>, row: Val<'k>, spot: &Spot<'k>, count: usize) -> Vec<Vec<Val<'k>>> {
+        let places = base.extras.iter().zip(&spot.extras);
+        (self.riders.iter().zip(places))
             .map(|(rider, (start, place))| {
                 let at = *start + row * rider.row + *place;
                 if rider.once {
@@ -189,7 +247,21 @@ impl<'k, 'p> Finish<'k, 'p> {
                     (0..count).map(|i| rider.buffer.load(at + rider.column * i)).collect()
                 }
             })
-            .collect();
+            .collect()
+    }
+
+    fn store_loaded(
+        &self,
+        base: &Base<'k>,
+        row: Val<'k>,
+        spot: &Spot<'k>,
+        sums: &[Val<'k>],
+        mut loaded: Vec<Vec<Val<'k>>>,
+    ) {
+        let at = base.out + row * self.strides.0 + spot.out;
+        if !self.to_target {
+            return self.out.store_vec(at, sums);
+        }
         let bias = if self.problem.bias { loaded.pop() } else { None };
         let sums: Vec<Val<'k>> = match bias {
             Some(bias) => sums.iter().zip(bias).map(|(sum, bias)| *sum + bias).collect(),
@@ -197,13 +269,15 @@ impl<'k, 'p> Finish<'k, 'p> {
         };
         let Some(region) = self.problem.region else { return self.out.store_vec(at, &sums) };
         let finished = |(i, sums): (usize, &[Val<'k>])| {
-            let mut inputs: Vec<_> = sums.iter().map(|sum| settled(*sum, self.problem.dtype())).collect();
+            let dtype = self.problem.dtype();
+            let settle = |val| if self.is_settled { Typed { val, dtype } } else { settled(val, dtype) };
+            let mut inputs: Vec<_> = sums.iter().map(|sum| settle(*sum)).collect();
             for (values, extra) in loaded.iter().zip(&self.problem.extras) {
                 inputs.push(Typed { val: values[i], dtype: extra.operand.ty.dtype });
             }
             math::region(region, &inputs).first().map(|result| result.val)
         };
-        let results: Vec<Val<'k>> = sums.chunks(each).enumerate().filter_map(finished).collect();
+        let results: Vec<Val<'k>> = sums.chunks(self.each()).enumerate().filter_map(finished).collect();
         self.out.store_vec(at, &results);
     }
 }

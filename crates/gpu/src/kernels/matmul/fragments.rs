@@ -28,8 +28,10 @@ const ABREAST: u32 = 4;
 pub(super) const PANEL: u32 = ABREAST * SIDE;
 /// Depths of a block that is packed at once.
 const DEEP: u32 = 64;
-/// Packed factors are whole in as many depths.
-pub(super) const WHOLE: u32 = 128;
+/// Packed factors of so many depths are whole in as many.
+pub(super) fn whole(depths: usize) -> usize {
+    if depths > 128 { 256 } else { 128 }
+}
 
 /// The measures of a packed factor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +44,7 @@ pub(super) struct Packed {
 
 impl Packed {
     pub(super) fn new(extent: usize, depths: usize) -> Self {
-        let lines = depths.next_multiple_of(WHOLE as usize) / SIDE as usize;
+        let lines = depths.next_multiple_of(whole(depths)) / SIDE as usize;
         Packed { panels: extent.div_ceil(PANEL as usize), lines }
     }
 
@@ -68,7 +70,7 @@ pub(super) fn pack(
     let (positions, all) = (l.size("extent", extent), l.size("depths", depths));
     let (steps, total) = (l.size("steps", steps as usize), l.size("groups", packed.panels * steps as usize));
     let base = l.size("offset", factor.operand.offset);
-    let tail = !depths.is_multiple_of(WHOLE as usize);
+    let tail = !depths.is_multiple_of(whole(depths));
     let id = linear_group(&k);
     k.if_(id.lt(total), || {
         let panel = id / steps;

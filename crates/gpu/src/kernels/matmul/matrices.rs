@@ -11,8 +11,8 @@ use crate::math;
 use super::blocks::Blocks;
 use super::choice::Shape;
 use super::feed::{Depths, Fed, Feed, Given, Side};
-use super::finish::{Base, Finish, Sink};
-use super::out::{Out, least_slots, out_slots};
+use super::finish::{Base, Finish, Ridden, Sink};
+use super::out::{Grain, Out, half_slots, least_slots, out_slots, pass_as_halves};
 use super::panel::Span;
 use super::problem::Problem;
 use super::tiled::{Place, place_in};
@@ -76,24 +76,37 @@ pub(super) fn emit(
         let a = Feed::new(&k, &a, matrix(elem, MatrixUse::A), &down, &depths, at[0]);
         let b = Feed::new(&k, &b, matrix(elem, MatrixUse::B), &wide, &depths, at[1]);
         let measures = (rows / SIDE, columns / SIDE);
+        let base = Base { out: rest * m * n, extras: at[2..].to_vec() };
+        let panels = [&a, &b].iter().map(|feed| feed.slots()).sum();
+        let halves = finish.takes_settled()
+            && blocks.slices == 1
+            && pass_as_halves(problem.dtype(), panels, parts, k.target());
+        let finish = finish.of_settled(halves);
+        let (memory, slots, grain) = if halves {
+            let slots = half_slots(parts);
+            (k.shared(Elem::U32, 2, slots), slots, Grain::Halves)
+        } else {
+            let (memory, slots) = way_out(&k, [&a, &b], parts * blocks.slices);
+            (memory, slots, Grain::Whole)
+        };
+        let out = Out { k: &k, memory, slots, grain, team, slice, teams: parts, slices: blocks.slices };
+        let at_once = out.at_once().min(1 << (columns / SIDE).trailing_zeros());
+        let places = (0..rows / SIDE).flat_map(|i| {
+            let row = first.0 + down.mine + i * SIDE;
+            (0..columns / SIDE).step_by(at_once as usize).map(move |j| (row, first.1 + wide.mine + j * SIDE))
+        });
+        let exit =
+            Exit { out: &out, finish: &finish, base: &base, end: m, places: places.collect(), at_once };
+        // Small blocks have registers for what comes with their sums, and little else to hide its latency.
+        let early = if rows * columns <= SMALL { exit.all_beside() } else { Vec::new() };
         let sums = if blocks.carry {
             multiply_late(&k, (&a, &b), measures, &depths, elem)
         } else {
             multiply(&k, (&a, &b), measures, &depths)
         };
-        let base = Base { out: rest * m * n, extras: at[2..].to_vec() };
-        let (memory, slots) = way_out(&k, [&a, &b], parts * blocks.slices);
-        let out = Out { k: &k, memory, slots, team, slice, teams: parts, slices: blocks.slices };
-        for (i, line) in (0u32..).zip(sums.chunks((columns / SIDE) as usize)) {
-            let row = first.0 + down.mine + i * SIDE;
-            let at_once = out.at_once().min(columns / SIDE);
-            for (j, some) in (0u32..).zip(line.chunks(at_once as usize)) {
-                let column = first.1 + wide.mine + j * at_once * SIDE;
-                out.store(some, (row, m), column, finish.is_heavy(), |row, column, sums| {
-                    finish.store(&base, row, column, sums);
-                });
-            }
-        }
+        // Nobody reads the panels any more.
+        k.barrier();
+        exit.take(&sums, (columns / SIDE) as usize, early);
     });
     let bound = l.done();
     site.dispatch(k, bound, groups as u64, problem.cost())
@@ -134,7 +147,7 @@ impl<'k> Sums<'k> {
 }
 
 /// Multiplies a block; each step's matrices when they have come. The whole workgroup must come here together.
-fn multiply<'k>(
+pub(super) fn multiply<'k>(
     k: &'k Builder,
     (a, b): (&Feed<'k>, &Feed<'k>),
     measures: (u32, u32),
@@ -211,16 +224,69 @@ fn multiply_late<'k>(
     sums.now
 }
 
-/// Memory for sums on their way out: a panel's, which nobody reads any more, or some of its own, and its slots. The whole
-/// workgroup must come here together.
-fn way_out<'k>(k: &'k Builder, feeds: [&Feed<'k>; 2], subgroups: u32) -> (Shared<'k>, u32) {
+/// Elements of a subgroup's part up to which what comes with the sums is loaded before them.
+const SMALL: u32 = 1024;
+
+/// Where a subgroup's sums leave the kernel.
+struct Exit<'x, 'k> {
+    out: &'x Out<'k>,
+    finish: &'x Finish<'k, 'x>,
+    base: &'x Base<'k>,
+    /// One past the last row.
+    end: Val<'k>,
+    /// Where the matrices begin that leave together.
+    places: Vec<(Val<'k>, Val<'k>)>,
+    /// How many do.
+    at_once: u32,
+}
+
+impl<'k> Exit<'_, 'k> {
+    /// What the epilogue takes besides the sums at the i-th place; nothing where it is to be loaded with them.
+    fn beside(&self, i: usize) -> Vec<Ridden<'k>> {
+        // Of a long way out there is one copy for all rows.
+        let rides = self.finish.rides().filter(|alike| *alike || !self.finish.is_heavy());
+        let (Some((row, column)), Some(alike)) = (self.places.get(i), rides) else { return Vec::new() };
+        let ride = |row: Val<'k>, column: Val<'k>| self.finish.ride(self.base, row, column, 4);
+        self.out.beside(self.at_once, (*row, self.end), *column, alike, ride)
+    }
+
+    fn all_beside(&self) -> Vec<Vec<Ridden<'k>>> {
+        (0..self.places.len()).map(|i| self.beside(i)).collect()
+    }
+
+    /// Hands on the sums, so many matrices wide. What comes from memory besides, unless it was loaded early, comes while
+    /// those before are handed on.
+    fn take(&self, sums: &[Val<'k>], wide: usize, early: Vec<Vec<Ridden<'k>>>) {
+        let mut early = early.into_iter();
+        let mut load = |i: usize| early.next().unwrap_or_else(|| self.beside(i));
+        let mut next = load(0);
+        let runs = sums.chunks(wide).flat_map(|line| line.chunks(self.at_once as usize));
+        for (i, (some, (row, column))) in runs.zip(&self.places).enumerate() {
+            let now = std::mem::replace(&mut next, load(i + 1));
+            let way = (self.finish.is_heavy(), now.as_slice());
+            let (finish, base) = (self.finish, self.base);
+            self.out.store_with(
+                some,
+                (*row, self.end),
+                *column,
+                way,
+                |row, column, sums, ridden| match ridden {
+                    Some(ridden) => finish.store_ridden(base, row, column, sums, ridden),
+                    None => finish.store(base, row, column, sums),
+                },
+            );
+        }
+    }
+}
+
+/// Memory for sums on their way out, once nobody reads the panels any more: a panel's, or some of its own; and its slots.
+/// The whole workgroup must come here together.
+pub(super) fn way_out<'k>(k: &'k Builder, feeds: [&Feed<'k>; 2], subgroups: u32) -> (Shared<'k>, u32) {
     let panel = |feed: &&Feed<'k>| match feed {
         Feed::Panel { memory, slots, .. } if *slots >= least_slots(subgroups) => Some((*memory, *slots)),
         _ => None,
     };
     let own = out_slots(subgroups);
     let panel = feeds.iter().filter_map(panel).max_by_key(|(_, slots)| *slots);
-    let found = panel.unwrap_or_else(|| (k.shared(Elem::U32, 4, own), own));
-    k.barrier();
-    found
+    panel.unwrap_or_else(|| (k.shared(Elem::U32, 4, own), own))
 }

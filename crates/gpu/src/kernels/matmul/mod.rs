@@ -2,14 +2,17 @@
 //!
 //! ```text
 //!   node ─ Problem (batches of [m, k]·[k, n], by strides) ─ choose ─┬─ matrices  halves by cooperative matrices
+//!                                                                   ├─ shares    the same, the last blocks shared
 //!                                                                   ├─ narrow    a few dozen rows of halves, likewise
 //!                                                                   ├─ triple    f32 by three products of halves
+//!                                                                   ├─ lanes     the same for few rows by stored columns
 //!                                                                   ├─ tiled     panels in workgroup memory
 //!                                                                   ├─ skinny    few rows: dots, sweeps
 //!                                                                   └─ split     sums of parts of a long axis
 //! ```
 //! All of them end in [`finish::Finish`]: the epilogue and the store.
 
+mod block_out;
 mod blocks;
 mod candidates;
 mod choice;
@@ -19,6 +22,8 @@ mod feed;
 mod finish;
 mod fragments;
 mod grouped;
+mod implicit;
+mod lanes;
 mod matrices;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::panic, reason = "a failed expectation is a failed test")]
@@ -30,6 +35,8 @@ mod panel;
 mod planes;
 mod problem;
 mod raw;
+mod shared_blocks;
+mod shares;
 mod sides;
 mod skinny;
 mod split;
@@ -100,10 +107,19 @@ pub(in crate::kernels) fn lower(
     let default = narrow::choose(&problem, &shape, site.caps)
         .map(Choice::Narrow)
         .or_else(|| {
-            let chosen = blocks::choose(&problem, &shape, site.caps);
-            chosen.map(|(blocks, splits)| Choice::Matrices { blocks, splits })
+            let chosen = blocks::choose(&problem, &shape, site.caps, site.may_leave_parts);
+            chosen.map(|(blocks, splits)| {
+                // Whoever sums parts anyway takes those of a split without another dispatch.
+                let shared = candidates::shared(blocks, splits, &shape, site.caps);
+                let shared = shared.filter(|_| !site.may_leave_parts);
+                shared.unwrap_or(Choice::Matrices { blocks, splits })
+            })
         })
-        .or_else(|| triple::choose(&problem, &shape, site.caps).map(Choice::Triple))
+        .or_else(|| {
+            let config = triple::choose(&problem, &shape, site.caps)?;
+            let cut = lanes::choose(&problem, &shape, site.caps);
+            Some(cut.map_or(Choice::Triple(config), Choice::Lanes))
+        })
         .unwrap_or_else(|| choose(&shape, a, b, elem.size(), site.caps));
     if matches!(default, Choice::Nothing | Choice::Zeros) {
         return emit(problem, default, extras, site);
@@ -125,7 +141,7 @@ fn emit(problem: Problem<'_>, choice: Choice, extras: &[Operand], site: &mut Sit
             return split::emit(&problem, none, 0, extras, site);
         }
         Choice::Tiles { splits, .. } | Choice::Matrices { splits, .. } => (false, splits),
-        Choice::Narrow(_) => (false, 1),
+        Choice::Narrow(_) | Choice::Lanes(_) | Choice::Shared { .. } => (false, 1),
         Choice::Dots { swapped, cut } | Choice::Sweep { swapped, cut } => (swapped, cut.splits),
         Choice::Triple(config) => (false, config.splits),
     };
@@ -135,10 +151,12 @@ fn emit(problem: Problem<'_>, choice: Choice, extras: &[Operand], site: &mut Sit
     match choice {
         Choice::Tiles { tile, .. } => tiled::emit(&problem, tile, splits, &sink, site)?,
         Choice::Matrices { blocks, .. } => matrices::emit(&problem, blocks, splits, &sink, site)?,
+        Choice::Shared { blocks, shares } => shared_blocks::emit(&problem, blocks, shares, site)?,
         Choice::Narrow(cut) => narrow::emit(&problem, &cut, &sink, site)?,
         Choice::Dots { cut, .. } => skinny::dots(&problem, &cut, &sink, site)?,
         Choice::Sweep { cut, .. } => skinny::sweep(&problem, &cut, &sink, site)?,
         Choice::Triple(config) => triple::emit(&problem, config, &sink, site)?,
+        Choice::Lanes(cut) => lanes::emit(&problem, cut, &sink, site)?,
         Choice::Nothing | Choice::Zeros => {}
     }
     match parts {

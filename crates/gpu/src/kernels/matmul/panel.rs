@@ -44,7 +44,7 @@ pub(super) enum Reach<'k> {
 pub(super) struct Span<'k> {
     pub(super) first: Val<'k>,
     pub(super) end: Val<'k>,
-    /// Where positions really are, if not in their order.
+    /// Where positions really are, if not in their order; they are loaded one by one then.
     pub(super) order: Option<Buf<'k>>,
 }
 

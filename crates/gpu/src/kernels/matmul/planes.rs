@@ -8,7 +8,8 @@
 //! Planes lie as their factor does, along depths or along outer positions, as one matrix of twice the depths: 16 of the
 //! high plane, the same 16 of the low one, and so on. Depths are filled up with zeros to a multiple of [`DEPTHS`]. Or
 //! they lie in the order of fragments: cooperative matrices as the lanes of a subgroup hold them, down the depths of 16
-//! columns before the next 16, so that no workgroup memory is needed on the way to the matrix units.
+//! columns before the next 16, so that no workgroup memory is needed on the way to the matrix units. Fragments may have
+//! their depths [`dealt`], so that a lane that loads A by itself finds its four depths of 16 side by side.
 
 use olivine_kernel::{Access, Buf, Elem, MatrixType, MatrixUse, Reduction, Scalar, Val};
 
@@ -50,6 +51,8 @@ pub(super) struct Planes {
     pub(super) depths: usize,
     /// Strides over the problem's batches, in matrices.
     pub(super) batch: Vec<i64>,
+    /// Whether each 16 depths of lines are [`dealt`].
+    dealt: bool,
 }
 
 /// How planes lie.
@@ -57,8 +60,19 @@ pub(super) struct Planes {
 pub(super) enum Order {
     /// In lines along an axis.
     Lines(Axis),
-    /// As lanes hold matrices of B.
+    /// As lanes hold matrices of B; each 16 depths [`dealt`] or as they are.
+    Fragments { dealt: bool },
+}
+
+/// How planes shall lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// In lines, as their factor does.
+    Lines,
+    /// In fragments, for B.
     Fragments,
+    /// In fragments with depths [`dealt`].
+    Dealt,
 }
 
 /// Which factor of a product.
@@ -113,11 +127,11 @@ fn numbering(dims: &[usize], strides: &[i64]) -> Vec<i64> {
     numbers
 }
 
-/// Emits what makes a factor's planes: at load where the factor is stored, otherwise in every run. Fragments are B's.
+/// Emits what makes a factor's planes: at load where the factor is stored, otherwise in every run.
 pub(super) fn emit(
     problem: &Problem<'_>,
     side: Side,
-    fragments: bool,
+    form: Form,
     site: &mut Site<'_>,
 ) -> Result<Planes, String> {
     let extent = extent(problem, side);
@@ -134,8 +148,9 @@ pub(super) fn emit(
     let bytes = 4 * (scales + outer * extent.matrices) as u64;
     let batch = numbering(&problem.batch.dims, strides);
     let lines = Order::Lines(extent.lie.along);
-    let order = if fragments { Order::Fragments } else { lines };
-    let planes = |memory, order| Planes { memory, scales, order, outer, depths, batch: batch.clone() };
+    let (fragments, dealt) = (form != Form::Lines, form == Form::Dealt);
+    let order = if fragments { Order::Fragments { dealt } } else { lines };
+    let planes = |memory, order| Planes { memory, scales, order, outer, depths, batch: batch.clone(), dealt };
     let make = |site: &mut Site<'_>, memory: Memory| {
         let first = planes(if fragments { site.scratch(bytes) } else { memory }, lines);
         match extent.lie.along {
@@ -329,6 +344,22 @@ fn store<'k>(out: Buf<'k>, at: [Val<'k>; 2], planes: &[Vec<Val<'k>>; 2]) {
     }
 }
 
+/// Where a depth lies among 16 that are dealt: pairs go to the first eight and the last eight by turns, as the four
+/// neighbours that a lane has of a row of A lie in its matrix.
+fn dealt(depth: Val<'_>) -> Val<'_> {
+    let within = depth % RUN;
+    depth / RUN * RUN + within / 4u32 * 2u32 + (within / 2u32 % 2u32) * (RUN / 2) + within % 2u32
+}
+
+/// The same as [`store`] for a unit of depths that are dealt.
+fn store_dealt<'k>(out: Buf<'k>, at: [Val<'k>; 2], planes: &[Vec<Val<'k>>; 2]) {
+    for (at, words) in at.into_iter().zip(planes) {
+        for (half, pairs) in [[words[0], words[2]], [words[1], words[3]]].iter().enumerate() {
+            out.store_vec(at / 2u32 + half as u32 * (RUN / 4), pairs);
+        }
+    }
+}
+
 /// Units that an invocation has under way.
 const AT_ONCE: u32 = 4;
 
@@ -382,8 +413,14 @@ fn by_rows(
             let loads: Vec<_> = starts.map(|start| (start, source.load_filled(base, start))).collect();
             for (at, words) in loads {
                 k.if_(at.lt(padded), || {
-                    let high = start + doubled(at);
-                    store(out, [high, high + RUN], &split(&words, &by));
+                    let halves = split(&words, &by);
+                    if planes.dealt {
+                        let high = start + doubled(dealt(at));
+                        store_dealt(out, [high, high + RUN], &halves);
+                    } else {
+                        let high = start + doubled(at);
+                        store(out, [high, high + RUN], &halves);
+                    }
                 });
             }
         });
@@ -512,7 +549,8 @@ fn by_columns(
             let words: Vec<Val<'_>> = words.into_iter().map(|w| inside.select(w, k.u32(0))).collect();
             k.if_(depth.lt(padded) & at.column.lt(columns.pitch), || {
                 let start = at.matrix * (padded * 2u32);
-                let high = (start + doubled(depth)) * columns.pitch + at.column;
+                let place = doubled(if planes.dealt { dealt(depth) } else { depth });
+                let high = (start + place) * columns.pitch + at.column;
                 store(out, [high, high + columns.pitch * RUN], &split(&words, &by));
             });
         }

@@ -82,7 +82,7 @@ impl<'k> Matrix<'k> {
     pub(super) fn along(&self) -> Axis {
         match self.order {
             Order::Lines(along) => along,
-            Order::Fragments => Axis::Depth,
+            Order::Fragments { .. } => Axis::Depth,
         }
     }
 
@@ -95,6 +95,7 @@ impl<'k> Matrix<'k> {
             base: self.base,
             depths: self.depths,
             tail: false,
+            table: None,
         }
     }
 
@@ -177,26 +178,31 @@ pub(super) struct Direct<'k> {
 }
 
 impl<'k> Direct<'k> {
-    /// Fragments of `wide` times 16 columns from `column` on; it holds the step at depth `start` of both planes.
-    pub(super) fn new(
-        k: &'k Builder,
-        b: &Matrix<'k>,
-        column: Val<'k>,
-        (wide, runs): (u32, u32),
-        start: Val<'k>,
-    ) -> Self {
+    /// Fragments of `wide` times 16 columns from `column` on, so many runs of 16 depths at a step; it holds none yet.
+    pub(super) fn begin(k: &'k Builder, b: &Matrix<'k>, column: Val<'k>, (wide, runs): (u32, u32)) -> Self {
         let down = b.depths / RUN;
         let last = b.scales / RUN - 1u32;
         let begin = |j: u32| {
             let number = (column / RUN + j).min(last) * down;
             b.base / 2u32 + number * FRAGMENT + k.lane() * 4u32
         };
-        let mut direct =
-            Direct { k, words: b.words, columns: (0..wide).map(begin).collect(), runs, held: Vec::new() };
+        Direct { k, words: b.words, columns: (0..wide).map(begin).collect(), runs, held: Vec::new() }
+    }
+
+    /// The same with the step at depth `start` of both planes.
+    pub(super) fn new(
+        k: &'k Builder,
+        b: &Matrix<'k>,
+        column: Val<'k>,
+        measures: (u32, u32),
+        start: Val<'k>,
+    ) -> Self {
+        let mut direct = Direct::begin(k, b, column, measures);
         direct.held = direct.load(start).into_iter().map(|word| k.var(word)).collect();
         direct
     }
 
+    /// The lane's words of the step at a depth of both planes, column by column.
     pub(super) fn load(&self, at: Val<'k>) -> Vec<Val<'k>> {
         let first = at / RUN * FRAGMENT;
         let runs = 0..self.runs;

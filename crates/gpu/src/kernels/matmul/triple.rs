@@ -15,7 +15,7 @@ use crate::lower::walk::Walk;
 
 use super::choice::{Choice, SKINNY, Shape, busy, choose as choose_tiles};
 use super::finish::{Base, Finish, Sink};
-use super::planes::{self, Neighbours, Side};
+use super::planes::{self, Form, Neighbours, Side};
 use super::problem::{Axis, Problem};
 use super::raw::Rows;
 use super::sides::{Declared, Left, Original};
@@ -117,8 +117,9 @@ pub(super) fn emit(
     site: &mut Site<'_>,
 ) -> Result<(), String> {
     let Config { blocks, splits, raw, direct } = config;
-    let a = if raw { None } else { Some(planes::emit(problem, Side::Left, false, site)?) };
-    let b = planes::emit(problem, Side::Right, direct, site)?;
+    let a = if raw { None } else { Some(planes::emit(problem, Side::Left, Form::Lines, site)?) };
+    let form = if direct { Form::Fragments } else { Form::Lines };
+    let b = planes::emit(problem, Side::Right, form, site)?;
     let shape = Shape { m: problem.m, n: problem.n, k: problem.k, batches: problem.batches() };
     let groups = blocks.count(&shape) as usize * splits;
     let chunk = problem.k.div_ceil(splits).next_multiple_of(planes::DEPTHS);

@@ -3,7 +3,7 @@
 use olivine_kernel::{Builder, Elem, MatrixType, MatrixUse, SubgroupOp, Val, Var};
 
 use super::finish::{Base, Finish};
-use super::out::{Out, least_slots};
+use super::out::{Grain, Out, least_slots};
 use super::panel::Span;
 use super::planes::{MARK, Order, RUN, WILD, back};
 use super::problem::Axis;
@@ -52,7 +52,9 @@ pub(super) fn multiply<'k>(
     let span = |first: Val<'k>, end: Val<'k>| Span { first, end, order: None };
     let (start, end) = (work.start * 2u32, work.end * 2u32);
     let b = match work.b.order {
-        Order::Fragments => Right::Direct(Direct::new(k, &work.b, column, (wide, 2 * blocks.k / RUN), start)),
+        Order::Fragments { .. } => {
+            Right::Direct(Direct::new(k, &work.b, column, (wide, 2 * blocks.k / RUN), start))
+        }
         Order::Lines(along) => {
             let measure = Measure::new(along, blocks.n, 2 * blocks.k);
             let memory = k.shared(Elem::U32, 4, measure.len());
@@ -112,7 +114,8 @@ pub(super) fn multiply<'k>(
 
     k.barrier();
     let store = || {
-        let out = Out { k, memory: a_memory, slots, team, slice: k.u32(0), teams, slices: 1 };
+        let out =
+            Out { k, memory: a_memory, slots, grain: Grain::Whole, team, slice: k.u32(0), teams, slices: 1 };
         for i in 0..down {
             let columns: Vec<Val<'k>> = (0..wide).map(|j| sums[(i * wide + j) as usize].get()).collect();
             let at_once = out.at_once().min(wide);

@@ -1,7 +1,10 @@
 //! A tile of a 16-bit factor on its way through registers into workgroup memory, in words, as it lies in memory.
 //!
-//! The panel keeps the axis along which the factor lies as its inner one: cooperative matrices read either order. Lines
-//! are an odd number of 16-byte slots apart, so that the rows of a matrix meet different banks.
+//! The panel keeps the axis along which the factor lies as its inner one: cooperative matrices read either order.
+//! Lines are an odd number of 16-byte slots apart, so that the rows of a matrix meet different banks. The panel of
+//! a convolution has its slots from wherever a table says.
+
+use std::rc::Rc;
 
 use olivine_kernel::{Access, Buf, Builder, Elem, MatrixType, Shared, Val, Var};
 
@@ -9,6 +12,7 @@ use crate::lower::launch::Launch;
 
 use super::panel::Span;
 use super::problem::{Axis, Factor};
+use super::taps::{self, Pattern};
 
 /// 16-bit elements of a slot.
 pub(super) const SLOT: u32 = 8;
@@ -26,6 +30,31 @@ pub(super) struct Source<'k> {
     pub(super) depths: Val<'k>,
     /// Whether the last step may be cut short.
     pub(super) tail: bool,
+    /// Where slots are, if strides do not tell.
+    pub(super) table: Option<Box<Table<'k>>>,
+}
+
+/// Where the slots of a position are: a depth of the table, so many slots from the position's first, is a slot of
+/// eight.
+pub(super) struct Table<'k> {
+    pub(super) taps: Rc<taps::Declared<'k>>,
+    pub(super) class: Pattern<'k>,
+    /// Slots of a pixel.
+    pub(super) pixel: Val<'k>,
+}
+
+impl<'k> Table<'k> {
+    /// The first slot of a position.
+    fn place(&self, base: Val<'k>, position: Val<'k>) -> Val<'k> {
+        let spots = self.taps.spots(&self.class, base, &[position]);
+        spots.first().map_or(position, |spot| spot.index) * self.pixel
+    }
+
+    /// How far from there the slot at a depth is; past the last depth it is another's.
+    fn offset(&self, depth: Val<'k>) -> Val<'k> {
+        let slot = (depth / SLOT).min(self.class.depths - 1u32);
+        self.taps.entry(&self.class, slot).offset
+    }
 }
 
 /// A factor of 16-bit elements, declared to a kernel.
@@ -39,8 +68,8 @@ pub(super) struct Declared<'k> {
 }
 
 impl<'k> Declared<'k> {
-    /// Declares a factor of so many positions and depths, whose batches are `jumps` apart. Slots are loaded whole where
-    /// its neighbours along an axis come in whole slots at aligned steps.
+    /// Declares a factor of so many positions and depths, whose batches are `jumps` apart. Slots are loaded whole
+    /// where its neighbours along an axis come in whole slots at aligned steps.
     pub(super) fn new(
         l: &Launch<'k>,
         name: &str,
@@ -69,7 +98,7 @@ impl<'k> Declared<'k> {
     /// The matrix whose first element is at `base`; `depths` are all of its own.
     pub(super) fn source(self, base: Val<'k>, depths: Val<'k>, tail: bool) -> Source<'k> {
         let Declared { buffer, whole, outer, depth, .. } = self;
-        Source { buffer, whole, outer, depth, base, depths, tail }
+        Source { buffer, whole, outer, depth, base, depths, tail, table: None }
     }
 }
 
@@ -121,6 +150,8 @@ pub(super) struct Words<'k> {
     measure: Measure,
     loads: Vec<Load<'k>>,
     held: Vec<Var<'k>>,
+    /// Where the next step's slots are, if a table tells and an invocation's are all at one depth.
+    ahead: Option<Var<'k>>,
 }
 
 impl<'k> Words<'k> {
@@ -138,7 +169,14 @@ impl<'k> Words<'k> {
             let number = k.local_index() + i * k.group();
             let (line, slot) = (number / measure.slots, number % measure.slots);
             let at = line * measure.pitch() + slot;
-            let position = |position: Val<'k>, last: Val<'k>| source.base + position.min(last) * source.outer;
+            let position = |position: Val<'k>, last: Val<'k>| {
+                let position = position.min(last);
+                let place = span.order.map_or(position, |order| order.load(position));
+                match &source.table {
+                    Some(table) => table.place(source.base, place),
+                    None => source.base + place * source.outer,
+                }
+            };
             let (rows, depth) = match (measure.along, source.whole) {
                 (Axis::Depth, _) => (vec![position(span.first + line, span.end - 1u32)], slot * SLOT),
                 (Axis::Outer, true) => (vec![position(span.first + slot * SLOT, span.end - SLOT)], line),
@@ -147,13 +185,21 @@ impl<'k> Words<'k> {
                     ((0..SLOT).map(|e| position(first + e, span.end - 1u32)).collect(), line)
                 }
             };
-            let word = source.whole.then(|| (rows[0] + depth * source.depth) / 2u32);
+            let strided = source.whole && source.table.is_none();
+            let word = strided.then(|| (rows[0] + depth * source.depth) / 2u32);
             Load { slot: at, rows, depth, word }
         };
         let loads = (0..each).map(load).collect();
-        let mut panel = Words { k, source, shared, measure, loads, held: Vec::new() };
+        let mut panel = Words { k, source, shared, measure, loads, held: Vec::new(), ahead: None };
+        panel.ahead =
+            panel.offset(start).filter(|_| k.group().is_multiple_of(measure.slots)).map(|o| k.var(o));
         panel.held = panel.load(start).into_iter().map(|v| k.var(v)).collect();
         panel
+    }
+
+    /// Where a table has the first slot of an invocation in the step at depth `at`.
+    fn offset(&self, at: Val<'k>) -> Option<Val<'k>> {
+        Some(self.source.table.as_ref()?.offset(at + self.loads.first()?.depth))
     }
 
     /// The four words of every slot of the step at depth `at`. Depths past the last repeat others.
@@ -163,6 +209,18 @@ impl<'k> Words<'k> {
             if source.tail { depth.min(source.depths - run) } else { depth }
         };
         let mut words = Vec::with_capacity(4 * self.loads.len());
+        if let Some(table) = &source.table {
+            let ahead = self.ahead.map(|ahead| ahead.get());
+            for load in &self.loads {
+                let offset = ahead.unwrap_or_else(|| table.offset(at + load.depth));
+                words.extend(source.buffer.load_vec((load.rows[0] + offset) * 4u32, 4));
+            }
+            // Under way long before it is needed: the loads of the next step wait for it.
+            if let (Some(ahead), Some(next)) = (self.ahead, self.offset(at + self.measure.slots * SLOT)) {
+                ahead.set(next);
+            }
+            return words;
+        }
         // The same for all invocations: a step on.
         let on = at * source.depth / 2u32;
         for load in &self.loads {

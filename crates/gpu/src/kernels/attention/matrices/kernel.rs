@@ -142,10 +142,6 @@ impl<'k, 'p> Kernel<'k, 'p> {
             k.if_(k.local_index().eq(0), || wild.flag.store(k.u32(0), k.u32(0)));
             k.barrier();
         }
-        let mine = first_row + k.subgroup_id() * (plan.blocks * SIDE);
-        let blocks: Vec<Block<'k>> =
-            (0..plan.blocks).map(|b| self.block(place, mine + b * SIDE, length, end)).collect();
-
         let key_panel = Panel::new(self.memory, k.u32(0), plan.keys, self.slots.0);
         let after = Panel::len(plan.keys, self.slots.0, self.factors.planes());
         let value_panel = Panel::new(self.memory, k.u32(after), plan.keys, self.slots.1);
@@ -157,7 +153,12 @@ impl<'k, 'p> Kernel<'k, 'p> {
             keys.fetch(&self.keys, starts.0, key, end);
             values.fetch(&self.values, starts.1, key, end);
         };
+        // Under way before the rows of q are waited for.
         k.if_(begin.lt(end), || fetch(begin));
+        let mine = first_row + k.subgroup_id() * (plan.blocks * SIDE);
+        let blocks: Vec<Block<'k>> =
+            (0..plan.blocks).map(|b| self.block(place, mine + b * SIDE, length, end)).collect();
+
         k.for_(begin, end, k.u32(plan.keys), |key| {
             self.tell_largest(&keys, &values);
             // Everyone is done with what was staged before.

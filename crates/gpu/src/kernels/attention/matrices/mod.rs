@@ -32,6 +32,9 @@ const LANES: u32 = 32;
 const LEAST_ROWS: usize = 8;
 /// Workgroups below which they are made smaller.
 const FEW_GROUPS: usize = 96;
+/// Keys that count as few, and the plan for them.
+const SHORT: usize = 256;
+const NARROW: Plan = Plan { blocks: 1, teams: 4, keys: 32 };
 /// The widest rows whose accumulators stay in registers.
 const MOST_WIDTH: usize = 256;
 
@@ -93,14 +96,16 @@ pub(super) fn choose(p: &Problem<'_>, caps: &DeviceCaps) -> Option<Plan> {
     if width * factors.planes() as usize > MOST_WIDTH || p.dim == 0 || p.value_dim == 0 {
         return None;
     }
+    let groups = |plan: Plan| p.batch * p.kv_heads * p.rows().div_ceil(plan.rows() as usize);
     let mut plan = match (width, factors) {
+        // So few keys are over before many rows of a subgroup pay.
+        (0..=64, Factors::Whole(_)) if p.keys <= SHORT && groups(NARROW) >= FEW_GROUPS => NARROW,
         (0..=64, Factors::Whole(_)) => Plan { blocks: 2, teams: 4, keys: 64 },
         (0..=64, Factors::Split) => Plan { blocks: 1, teams: 8, keys: 64 },
         (65..=128, Factors::Whole(_)) => Plan { blocks: 1, teams: 8, keys: 64 },
         (65..=128, Factors::Split) => Plan { blocks: 1, teams: 8, keys: 32 },
         _ => Plan { blocks: 1, teams: 4, keys: 16 },
     };
-    let groups = |plan: Plan| p.batch * p.kv_heads * p.rows().div_ceil(plan.rows() as usize);
     // Smaller workgroups where large ones would leave cores idle.
     while groups(plan) < FEW_GROUPS && plan.rows() > 2 * SIDE {
         match plan {
