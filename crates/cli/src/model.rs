@@ -6,6 +6,7 @@ use olivine::models::{Encoder, seeded_input, seeded_params};
 
 use crate::answer::Failure;
 use crate::memory;
+use crate::onnx::given::DimArgs;
 
 /// The seed of all built-in weights and of the input whose output is shown.
 pub(crate) const SEED: u64 = 0;
@@ -62,6 +63,8 @@ pub(crate) struct Sizes {
     /// Element type of weights and hidden states: f32, f16 or bf16.
     #[arg(long, value_name = "DTYPE")]
     pub(crate) dtype: Option<DType>,
+    #[command(flatten)]
+    pub(crate) dims: DimArgs,
 }
 
 impl Sizes {

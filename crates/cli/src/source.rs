@@ -1,16 +1,29 @@
-//! Where a command's graph comes from: a file, stdin or a built-in model.
+//! Where a command's graph comes from: a file, stdin, a built-in model or an ONNX file.
 
 use std::io::Read;
+use std::path::Path;
 
-use olivine::ir::{Graph, nearest};
+use olivine::ir::{Graph, Tensor, nearest};
 
 use crate::answer::Failure;
 use crate::model::{BuiltIn, Sizes};
+use crate::onnx;
 
-/// Reads the graph that `name` stands for: a built-in model, `-` for stdin, or a file in text form.
+/// Reads the graph that `name` stands for: a built-in model, an ONNX file, `-` for stdin, or a file in text form.
 pub(crate) fn graph(name: &str, sizes: &Sizes) -> Result<Graph, Failure> {
+    Ok(graph_and_weights(name, sizes)?.0)
+}
+
+/// The graph that `name` stands for, and its weights where it brings some.
+pub(crate) fn graph_and_weights(
+    name: &str,
+    sizes: &Sizes,
+) -> Result<(Graph, Vec<(String, Tensor)>), Failure> {
     if let Some(model) = BuiltIn::named(name) {
-        return Ok(sizes.of(model)?.graph()?);
+        return Ok((sizes.of(model)?.graph()?, Vec::new()));
+    }
+    if onnx::is_onnx(name) && !sizes.any() {
+        return onnx::graph(Path::new(name), &sizes.dims);
     }
     if sizes.any() {
         return Err(Failure::new("sizes can only be given for a built-in model")
@@ -28,5 +41,7 @@ pub(crate) fn graph(name: &str, sizes: &Sizes) -> Result<Graph, Failure> {
             None => failure.hint("give a file, `-` for stdin, `bert-base` or `encoder`"),
         }
     })?;
-    text.parse().map_err(|error| Failure::from(error).context(format!("`{name}` is not a graph")))
+    let graph =
+        text.parse().map_err(|error| Failure::from(error).context(format!("`{name}` is not a graph")))?;
+    Ok((graph, Vec::new()))
 }

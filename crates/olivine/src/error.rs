@@ -9,6 +9,20 @@ pub enum Error {
     /// A graph or tensor is not valid.
     #[error(transparent)]
     Graph(#[from] olivine_ir::Error),
+    /// A model file cannot be imported.
+    #[error(transparent)]
+    Onnx(#[from] olivine_onnx::Error),
+    /// A file of weights cannot be used.
+    #[error(transparent)]
+    Safetensors(#[from] olivine_safetensors::Error),
+    /// A model's configuration cannot be used.
+    #[error("cannot use `{}`: {problem}", .path.display())]
+    Config {
+        /// The file.
+        path: std::path::PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
     /// The compiler refused the graph.
     #[error(transparent)]
     Compile(#[from] olivine_compile::Error),

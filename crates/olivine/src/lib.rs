@@ -30,6 +30,7 @@ mod device;
 mod engine;
 mod error;
 mod executable;
+mod model;
 pub mod models;
 mod session;
 
@@ -37,19 +38,21 @@ pub use device::{Backend, Choice, Device, DeviceInfo, devices, is_available};
 pub use engine::{DeviceTensor, KernelSource, StepTime};
 pub use error::Error;
 pub use executable::{CompileOptions, Executable, Input, Outputs, Pending, State};
+pub use model::{Compile, Model, ModelExecutable};
 pub use olivine_compile as compile;
 pub use olivine_cpu as cpu;
 pub use olivine_gpu as gpu;
 pub use olivine_ir as ir;
 pub use olivine_kernel as kernel;
+pub use olivine_onnx as onnx;
 pub use session::{PipelineCache, Session, SessionOptions, TuneBy, warnings};
 
 /// What most programs need.
 pub mod prelude {
     pub use crate::ir::{DType, Graph, Shape, Tensor, TensorView};
     pub use crate::{
-        CompileOptions, Device, DeviceTensor, Error, Executable, Outputs, Session, SessionOptions, devices,
-        is_available,
+        CompileOptions, Device, DeviceTensor, Error, Executable, Model, Outputs, Session, SessionOptions,
+        devices, is_available,
     };
 }
 

@@ -11,7 +11,7 @@ use olivine_kernel::Kernel;
 
 use crate::device::Choice;
 use crate::engine::{CpuEngine, DeviceTensor, Engine, GpuEngine, KernelSource};
-use crate::{Backend, CompileOptions, Device, Error, Executable};
+use crate::{Backend, Compile, CompileOptions, Device, Error};
 
 /// Options of a session; the defaults are right for most.
 #[derive(Clone, Debug, Default)]
@@ -124,14 +124,18 @@ impl Session {
         self.inner.engine.describe()
     }
 
-    /// Compiles a graph; params are set on the result.
-    pub fn compile(&self, graph: &Graph) -> Result<Executable, Error> {
-        self.compile_with(graph, &CompileOptions::default())
+    /// Compiles a graph, whose params are set on the result, or a model.
+    pub fn compile<C: Compile>(&self, source: &C) -> Result<C::Executable, Error> {
+        self.compile_with(source, &CompileOptions::default())
     }
 
-    /// Compiles a graph with options.
-    pub fn compile_with(&self, graph: &Graph, options: &CompileOptions) -> Result<Executable, Error> {
-        Executable::new(self.clone(), graph.clone(), options)
+    /// Compiles a graph or a model with options.
+    pub fn compile_with<C: Compile>(
+        &self,
+        source: &C,
+        options: &CompileOptions,
+    ) -> Result<C::Executable, Error> {
+        source.compile_for(self, options)
     }
 
     /// Brings a tensor to the device, to be an input of any number of runs.

@@ -26,7 +26,7 @@ pub(crate) struct BenchArgs {
 enum What {
     /// Single operations at sizes where speed shows.
     Ops(ops::OpsArgs),
-    /// A built-in model.
+    /// A built-in model or an ONNX file.
     Model(model::ModelArgs),
     /// A GPU's rates at sizes that show them, by its own timestamps.
     Gpu(gpu::GpuArgs),
@@ -34,6 +34,8 @@ enum What {
     Accuracy(accuracy::AccuracyArgs),
     /// From the start of this process to a model's first result.
     Start(start::StartArgs),
+    /// Models that others made, beside ONNX Runtime.
+    Zoo(crate::zoo::ZooBenchArgs),
     /// A tensor and a model larger than 32-bit offsets reach, checked.
     Large(large::LargeArgs),
 }
@@ -45,6 +47,7 @@ pub(crate) fn run(global: &Global, args: &BenchArgs) -> Result<Answer, Failure> 
         What::Gpu(args) => gpu::run(global, args),
         What::Accuracy(args) => accuracy::run(global, args),
         What::Start(args) => start::run(global, args),
+        What::Zoo(args) => crate::zoo::run_bench(global, args),
         What::Large(args) => large::run(global, args),
     }
 }

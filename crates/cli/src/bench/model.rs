@@ -1,16 +1,17 @@
-//! `olivine bench model`: a built-in model from compiling to its slowest kernels.
+//! `olivine bench model`: a model from compiling to its slowest kernels.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use olivine::ir::Tensor;
-use olivine::{Executable, StepTime};
+use olivine::{Executable, Input, StepTime};
 use serde_json::{Value, json};
 
 use crate::Global;
 use crate::answer::{Answer, Failure};
 use crate::model::{BuiltIn, Model, SEED, Sizes};
+use crate::onnx;
 use crate::progress::Progress;
 use crate::table::Table;
 use crate::timing::{Times, ms, short, timed};
@@ -23,9 +24,9 @@ const SLOWEST: usize = 10;
 
 #[derive(Args)]
 pub(crate) struct ModelArgs {
-    /// The model.
-    #[arg(value_enum)]
-    model: BuiltIn,
+    /// A built-in model (bert-base, encoder) or an ONNX file, whose inputs are random.
+    #[arg(value_parser = named)]
+    model: String,
     #[command(flatten)]
     sizes: Sizes,
     /// Timed runs, each on an input of its own.
@@ -34,13 +35,67 @@ pub(crate) struct ModelArgs {
     /// Runs before the timed ones.
     #[arg(long, default_value_t = 2, value_name = "N")]
     warmup: u32,
-    /// Write the output for the input of seed 0 to a file, as little-endian f32.
+    /// Write the output of a built-in model for the input of seed 0 to a file, as little-endian f32.
     #[arg(long, value_name = "FILE")]
     dump_output: Option<PathBuf>,
 }
 
+fn named(text: &str) -> Result<String, String> {
+    if BuiltIn::named(text).is_some() || onnx::is_onnx(text) {
+        return Ok(text.to_string());
+    }
+    Err("expected bert-base, encoder or a file whose name ends in .onnx".into())
+}
+
 pub(crate) fn run(global: &Global, args: &ModelArgs) -> Result<Answer, Failure> {
-    let model = Model::new(args.sizes.of(args.model)?)?;
+    match BuiltIn::named(&args.model) {
+        Some(model) => built_in(global, args, model),
+        None if !args.sizes.any() && args.dump_output.is_none() => onnx_model(global, args),
+        None => Err(Failure::new("sizes and --dump-output are for built-in models")
+            .hint("the sizes of an ONNX model are given with --dim NAME=N")),
+    }
+}
+
+/// An ONNX model on random inputs; sizes that no `--dim` gives are 1.
+fn onnx_model(global: &Global, args: &ModelArgs) -> Result<Answer, Failure> {
+    let (load, model) = timed(|| onnx::load(Path::new(&args.model)));
+    let model = model?;
+    let inputs = args.sizes.dims.random(&model)?;
+    let session = global.session()?;
+    let executable = session.compile(&model)?;
+    let given = || inputs.iter().map(|(name, tensor)| (name.as_str(), tensor));
+    let (first, out) = timed(|| executable.run(given()));
+    out?;
+    let mut times = Times::default();
+    for i in 0..args.warmup + args.runs {
+        let (time, out) = timed(|| executable.run(given()));
+        out?;
+        if i >= args.warmup {
+            times.push(time);
+        }
+    }
+    let profiled = |executable: &Executable, inputs: &[(&str, Input<'_>)]| {
+        let run = |_| executable.profile(inputs.iter().copied());
+        (0..PROFILED_RUNS).map(run).collect::<Result<Vec<_>, _>>()
+    };
+    let kernels = Kernels::of(&executable.with_executable(given(), profiled)?);
+    let (device, threads) = (session.device().to_string(), global.thread_count());
+    let of: Vec<String> = inputs.iter().map(|(name, tensor)| format!("{name}: {}", tensor.ty())).collect();
+    let mut text = format!("{} for {}\n{device}, {threads} threads\n\n", args.model, of.join(", "));
+    let mut table = Table::new(&[">load ms", ">first ms", ">median ms", ">least ms", ">runs"]);
+    let numbers = [ms(load), ms(first), times.median(), times.least()].map(short);
+    table.row(numbers.into_iter().chain([times.count().to_string()]));
+    text += &format!("{table}\n{}\n{}", kernels.by_op(), kernels.slowest());
+    let json = json!({
+        "model": args.model, "inputs": of, "device": device, "threads": threads, "load_ms": ms(load),
+        "first_ms": ms(first), "median_ms": times.median(), "least_ms": times.least(), "runs": times.count(),
+        "kernels": kernels.json(),
+    });
+    Ok(Answer::new(text, json))
+}
+
+fn built_in(global: &Global, args: &ModelArgs, built_in: BuiltIn) -> Result<Answer, Failure> {
+    let model = Model::new(args.sizes.of(built_in)?)?;
     let session = global.session()?;
     let (compile, executable) = timed(|| session.compile(&model.graph));
     let executable = executable?;
@@ -60,7 +115,7 @@ pub(crate) fn run(global: &Global, args: &ModelArgs) -> Result<Answer, Failure> 
     let kernels = profile(&executable, &x)?;
 
     let gflops = model.encoder.flops() / times.median() / 1e6;
-    let (name, device, threads) = (args.model.name(), session.device().to_string(), global.thread_count());
+    let (name, device, threads) = (built_in.name(), session.device().to_string(), global.thread_count());
     let mut text = format!("{name}: {}\n{device}, {threads} threads\n\n", model.describe());
     let mut table = Table::new(&[">compile ms", ">load ms", ">median ms", ">least ms", ">runs", ">GFLOP/s"]);
     table.row([
@@ -142,17 +197,23 @@ struct Kernels {
 fn profile(executable: &Executable, x: &Tensor) -> Result<Kernels, Failure> {
     let profiles: Vec<Vec<StepTime>> =
         (0..PROFILED_RUNS).map(|_| Ok(executable.profile([("x", x)])?)).collect::<Result<_, Failure>>()?;
-    let Some(first) = profiles.first() else { return Ok(Kernels { times: Vec::new() }) };
-    let median = |i: usize| {
-        let mut times = Times::default();
-        profiles.iter().filter_map(|p| p.get(i)).for_each(|step| times.push(step.time));
-        times.median()
-    };
-    let times = first.iter().enumerate().map(|(i, step)| (step.node.clone(), step.op, median(i))).collect();
-    Ok(Kernels { times })
+    Ok(Kernels::of(&profiles))
 }
 
 impl Kernels {
+    /// The medians of several runs.
+    fn of(profiles: &[Vec<StepTime>]) -> Self {
+        let Some(first) = profiles.first() else { return Kernels { times: Vec::new() } };
+        let median = |i: usize| {
+            let mut times = Times::default();
+            profiles.iter().filter_map(|p| p.get(i)).for_each(|step| times.push(step.time));
+            times.median()
+        };
+        let times =
+            first.iter().enumerate().map(|(i, step)| (step.node.clone(), step.op, median(i))).collect();
+        Kernels { times }
+    }
+
     fn total(&self) -> f64 {
         self.times.iter().map(|(_, _, ms)| ms).sum()
     }

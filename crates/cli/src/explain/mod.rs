@@ -17,7 +17,7 @@ use crate::timing::bytes;
 
 #[derive(Args)]
 pub(crate) struct ExplainArgs {
-    /// A file with a graph in text form, `-` for stdin, or a built-in model: bert-base, encoder.
+    /// A built-in model (bert-base, encoder), an ONNX file, a file with a graph in text form, or `-` for stdin.
     graph: String,
     /// Print one stage: `ir` (as given), a pass by name, `fused` (the last graph), `all` of these, or on a GPU
     /// `program` (buffers, dispatches, barriers), `spirv`, `wgsl` (its kernels).

@@ -25,7 +25,7 @@ const SLOWEST: usize = 10;
 
 #[derive(Args)]
 pub(crate) struct ProfileArgs {
-    /// A built-in model (bert-base, encoder), a file with a graph in text form, or `-` for stdin.
+    /// A built-in model (bert-base, encoder), an ONNX file, a file with a graph in text form, or `-` for stdin.
     model: String,
     #[command(flatten)]
     sizes: Sizes,
@@ -41,12 +41,16 @@ pub(crate) struct ProfileArgs {
 }
 
 pub(crate) fn run(global: &Global, args: &ProfileArgs) -> Result<Answer, Failure> {
-    let graph = source::graph(&args.model, &args.sizes)?;
+    let (graph, weights) = source::graph_and_weights(&args.model, &args.sizes)?;
     memory::check_fits(&graph)?;
     // A path that cannot be written is told before anything runs.
     args.trace.as_deref().map(|path| write(path, &trace::trace(&args.model, "", &[]))).transpose()?;
     let session = global.session()?;
     let subject = Subject::new(&session, &graph)?;
+    if !weights.is_empty() {
+        subject.executable.set_params(weights)?;
+        subject.executable.load()?;
+    }
     Runs { warmup: 2, ..Runs::QUICK }.warm(|| subject.profile().map(drop))?;
     let runs: Vec<Vec<StepTime>> =
         (0..args.runs).map(|_| subject.profile()).collect::<Result<_, Failure>>()?;

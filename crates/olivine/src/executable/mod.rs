@@ -57,6 +57,16 @@ struct Shapes {
 impl Executable {
     pub(crate) fn new(session: Session, graph: Graph, options: &CompileOptions) -> Result<Self, Error> {
         let model = session.inner.engine.model(options.tuning.clone());
+        Executable::sharing(session, graph, options, model)
+    }
+
+    /// An executable whose params are those of a model on the device.
+    pub(crate) fn sharing(
+        session: Session,
+        graph: Graph,
+        options: &CompileOptions,
+        model: Arc<dyn Model>,
+    ) -> Result<Self, Error> {
         let states = options.state.clone();
         let executable = Executable {
             session,

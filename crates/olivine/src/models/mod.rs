@@ -1,9 +1,11 @@
-//! Models built in Rust with seeded weights, for demonstrations and benchmarks.
+//! Models built in Rust: with seeded weights, for demonstrations and benchmarks, or with those of a folder.
 
+mod bert;
 mod decoder;
 mod encoder;
 mod seeded;
 
+pub use bert::Bert;
 pub use decoder::Decoder;
 pub use encoder::Encoder;
 pub use seeded::{seeded_input, seeded_params};

@@ -1,0 +1,214 @@
+//! `olivine inspect`: what is in an ONNX file, and what it takes to run it.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use olivine::compile::plan;
+use olivine::ir::{Graph, Tensor};
+use olivine::onnx::{Port, Unsupported};
+use olivine::{Model, Session};
+use serde_json::{Value, json};
+
+use super::given::GivenArgs;
+use super::{flops, read_failure};
+use crate::Global;
+use crate::answer::{Answer, Failure};
+use crate::table::Table;
+use crate::timing::{bytes, ms, short, timed};
+
+#[derive(Args)]
+pub(crate) struct InspectArgs {
+    /// The ONNX file.
+    model: PathBuf,
+    #[command(flatten)]
+    given: GivenArgs,
+}
+
+pub(crate) fn run(global: &Global, args: &InspectArgs) -> Result<Answer, Failure> {
+    let (loading, model) = timed(|| Model::open(&args.model));
+    let model = model.map_err(|e| read_failure(&args.model, e))?;
+    let onnx = model.onnx();
+    let (parameters, weights) = onnx.parameters();
+    let opsets: Vec<String> = onnx
+        .opsets()
+        .into_iter()
+        .map(|(domain, version)| format!("{} {version}", if domain.is_empty() { "ai.onnx" } else { &domain }))
+        .collect();
+    let mut text = format!("{}\n", args.model.display());
+    let producer = if onnx.producer().is_empty() { "nobody named" } else { onnx.producer() };
+    text += &format!("graph `{}`, made by {producer}; opsets: {}\n", onnx.name(), opsets.join(", "));
+    text += &format!("{parameters} parameters, {}; read in {} ms\n", bytes(weights), short(ms(loading)));
+    text += &format!("\n{}", ports(&model.inputs(), &model.outputs()));
+
+    let mut operators: Vec<(String, usize)> = onnx.operators().into_iter().collect();
+    operators.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    let mut table = Table::new(&["operator", ">nodes"]);
+    operators.iter().for_each(|(name, count)| table.row([name.clone(), count.to_string()]));
+    text += &format!("\n{table}\n");
+
+    let unsupported = onnx.unsupported();
+    let mut json = json!({
+        "model": args.model, "graph": onnx.name(), "producer": onnx.producer(), "opsets": onnx.opsets(),
+        "inputs": ports_json(&model.inputs()), "outputs": ports_json(&model.outputs()),
+        "parameters": parameters, "weight_bytes": weights, "operators": onnx.operators(), "load_ms": ms(loading),
+        "unsupported": unsupported.iter().map(unsupported_json).collect::<Vec<_>>(),
+    });
+    if !unsupported.is_empty() {
+        text += &missing(unsupported);
+        return Ok(Answer::new(text, json));
+    }
+    match Specialised::of(global, args, &model) {
+        Ok(known) => {
+            text += &known.text();
+            if let (Value::Object(all), Value::Object(more)) = (&mut json, known.json()) {
+                all.extend(more);
+            }
+            Ok(Answer::new(text, json))
+        }
+        Err(failure) => Ok(Answer::new(text, json).with_failure(Some(too_small(failure)))),
+    }
+}
+
+fn too_small(failure: Failure) -> Failure {
+    failure.context("the model cannot be made a graph for these inputs").hint(
+        "sizes that are not given are 1: give others with --dim NAME=N or --input NAME=shape:1x3x224x224",
+    )
+}
+
+fn ports(inputs: &[Port], outputs: &[Port]) -> Table {
+    let mut table = Table::new(&["", "name", "type"]);
+    for (what, ports) in [("input", inputs), ("output", outputs)] {
+        for port in ports {
+            table.row([what.into(), port.name.clone(), port.kind.to_string()]);
+        }
+    }
+    table
+}
+
+fn ports_json(ports: &[Port]) -> Vec<Value> {
+    ports.iter().map(|p| json!({ "name": p.name, "type": p.kind.to_string() })).collect()
+}
+
+fn missing(unsupported: &[Unsupported]) -> String {
+    let mut table = Table::new(&["would not run", ">nodes", "first"]);
+    for u in unsupported {
+        table.row([u.operator.clone(), u.count.to_string(), u.first.clone()]);
+    }
+    table.to_string()
+}
+
+fn unsupported_json(u: &Unsupported) -> Value {
+    json!({ "operator": u.operator, "count": u.count, "first": u.first })
+}
+
+/// What a model comes to for some inputs.
+struct Specialised {
+    inputs: Vec<(String, Tensor)>,
+    nodes: usize,
+    flops: u64,
+    graphs: usize,
+    devices: Vec<(String, Result<Memory, String>)>,
+}
+
+/// Bytes that a device is asked for.
+struct Memory {
+    /// Weights, constants and what is packed from them.
+    stored: usize,
+    /// Inputs, outputs and everything in between, for one run.
+    run: usize,
+}
+
+impl Specialised {
+    fn of(global: &Global, args: &InspectArgs, model: &Model) -> Result<Self, Failure> {
+        let inputs = args.given.tensors(model, true)?;
+        let session = Session::with_options(olivine::Device::Cpu, global.options())?;
+        let executable = session.compile(model)?;
+        let given = inputs.iter().map(|(name, tensor)| (name.as_str(), tensor));
+        let graph = executable.with_executable(given, |executable, _| Ok(executable.graph().clone()))?;
+        let chosen: Vec<olivine::Device> = match &global.device {
+            Some(_) => vec![global.device()?],
+            None => {
+                let there = olivine::devices().into_iter().filter(|info| info.unavailable.is_none());
+                there.map(|info| info.device).collect()
+            }
+        };
+        let devices = chosen.into_iter().map(|device| {
+            let name = device.to_string();
+            let memory = Session::with_options(device, global.options())
+                .map_err(Failure::from)
+                .and_then(|session| memory(&session, &graph));
+            (name, memory.map_err(|failure| failure.line()))
+        });
+        let devices = devices.collect();
+        let graphs = executable.compiled();
+        Ok(Specialised {
+            inputs,
+            nodes: graph.nodes().len(),
+            flops: flops::of_graph(&graph),
+            graphs,
+            devices,
+        })
+    }
+
+    fn text(&self) -> String {
+        let given: Vec<String> = self.inputs.iter().map(|(n, t)| format!("{n}: {}", t.ty())).collect();
+        let mut text = format!("for {}\n", given.join(", "));
+        let stages = match self.graphs {
+            0 | 1 => String::new(),
+            n => format!(", after {} that find out shapes", n - 1),
+        };
+        text += &format!(
+            "{} operations in one graph{stages}; {} GFLOP a run\n\n",
+            self.nodes,
+            short(self.flops as f64 / 1e9)
+        );
+        let mut table = Table::new(&["device", ">weights", ">one run", ""]);
+        for (name, memory) in &self.devices {
+            match memory {
+                Ok(m) => table.row([name.clone(), bytes(m.stored), bytes(m.run)]),
+                Err(problem) => table.row([
+                    name.clone(),
+                    String::new(),
+                    String::new(),
+                    format!("would not run: {problem}"),
+                ]),
+            }
+        }
+        text + &table.to_string()
+    }
+
+    fn json(&self) -> Value {
+        let inputs: Vec<Value> =
+            self.inputs.iter().map(|(n, t)| json!({ "name": n, "type": t.ty().to_string() })).collect();
+        let devices: Vec<Value> = self
+            .devices
+            .iter()
+            .map(|(name, memory)| match memory {
+                Ok(m) => json!({ "device": name, "stored_bytes": m.stored, "run_bytes": m.run }),
+                Err(problem) => json!({ "device": name, "problem": problem }),
+            })
+            .collect();
+        json!({
+            "for": inputs, "operations": self.nodes, "graphs": self.graphs, "flops": self.flops,
+            "devices": devices,
+        })
+    }
+}
+
+/// What a device is asked for to run a graph.
+fn memory(session: &Session, graph: &Graph) -> Result<Memory, Failure> {
+    let compiled = session.explain(graph)?;
+    if let Some(program) = session.program(&compiled)? {
+        return Ok(Memory { stored: program.stored_bytes() as usize, run: program.run_bytes() as usize });
+    }
+    let plan = plan::plan_graph(&compiled.graph, &compiled.at_load)
+        .map_err(|error| Failure::new(error.to_string()).context("the memory cannot be planned"))?;
+    let size = |id| compiled.graph.ty(id).map_or(0, |ty| ty.bytes());
+    // What is computed once, packed weights among it, is kept beside the weights.
+    let nodes = compiled.graph.nodes().iter().zip(&compiled.at_load).filter(|(_, once)| **once);
+    let packed: usize = nodes.flat_map(|(node, _)| &node.outputs).map(|id| size(*id)).sum();
+    let params: usize = compiled.graph.params().map(|(_, id)| size(id)).sum();
+    let ports = compiled.graph.inputs().map(|(_, id)| size(id)).sum::<usize>()
+        + compiled.graph.outputs().iter().map(|o| size(o.value)).sum::<usize>();
+    Ok(Memory { stored: params + packed, run: plan.arena + ports })
+}

@@ -1,0 +1,60 @@
+//! Commands on ONNX models: `run`, `inspect`, `check`.
+
+pub(crate) mod check;
+mod compare;
+mod flops;
+pub(crate) mod given;
+pub(crate) mod inspect;
+mod npy;
+pub(crate) mod run;
+
+use std::path::Path;
+
+use olivine::ir::{Graph, Tensor};
+use olivine::onnx::{Element, Kind, Port};
+use olivine::{Model, Session};
+
+use crate::answer::Failure;
+use given::DimArgs;
+
+/// Reads a model all of whose operators can be imported.
+pub(crate) fn load(path: &Path) -> Result<Model, Failure> {
+    Model::load(path).map_err(|e| read_failure(path, e))
+}
+
+fn read_failure(path: &Path, error: olivine::Error) -> Failure {
+    let failure = Failure::from(error);
+    if path.exists() { failure.context(format!("cannot use `{}`", path.display())) } else { failure }
+}
+
+/// Whether a name on the command line is that of an ONNX file.
+pub(crate) fn is_onnx(name: &str) -> bool {
+    Path::new(name).extension().is_some_and(|e| e.eq_ignore_ascii_case("onnx"))
+}
+
+/// A model as a graph, with its weights: sizes that no `--dim` gives are 1, and values that decide shapes are random.
+pub(crate) fn graph(path: &Path, dims: &DimArgs) -> Result<(Graph, Vec<(String, Tensor)>), Failure> {
+    let model = load(path)?;
+    let inputs = dims.random(&model)?;
+    let session = Session::new(olivine::Device::Cpu)?;
+    let executable = session.compile(&model)?;
+    let given = inputs.iter().map(|(name, tensor)| (name.as_str(), tensor));
+    let graph = executable.with_executable(given, |executable, _| Ok(executable.graph().clone()))?;
+    let weight = |name: &str| Some((name.to_string(), model.onnx().weight(name)?.clone()));
+    let weights = graph.params().filter_map(|(name, _)| weight(name)).collect();
+    Ok((graph, weights))
+}
+
+/// The element type of an output by the name that a run knows it by: `name`, or `name[i]` in a sequence.
+fn element_of(name: &str, ports: &[Port]) -> Option<Element> {
+    fn innermost(kind: &Kind) -> Option<Element> {
+        match kind {
+            Kind::Tensor { element, .. } => Some(*element),
+            Kind::Sequence(inner) | Kind::Optional(inner) => innermost(inner),
+            Kind::Other(_) => None,
+        }
+    }
+    let base = name.split_once('[').map_or(name, |(base, _)| base);
+    let port = ports.iter().find(|p| p.name == name).or_else(|| ports.iter().find(|p| p.name == base));
+    port.and_then(|p| innermost(&p.kind))
+}

@@ -1,0 +1,172 @@
+//! `olivine run`: an ONNX model on inputs from files, its outputs into files.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use olivine::ir::Tensor;
+use olivine::onnx::Element;
+use serde_json::{Value, json};
+
+use super::given::GivenArgs;
+use super::{element_of, load, npy};
+use crate::Global;
+use crate::answer::{Answer, Failure};
+use crate::table::Table;
+use crate::timing::{Times, ms, short, timed};
+
+/// Elements of an output to show.
+const SHOWN: usize = 4;
+
+#[derive(Args)]
+pub(crate) struct RunArgs {
+    /// The ONNX file.
+    model: PathBuf,
+    #[command(flatten)]
+    given: GivenArgs,
+    /// Write every output as a .npy file into this folder.
+    #[arg(long, value_name = "DIR")]
+    output: Option<PathBuf>,
+    /// Run this often and tell the times.
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    repeat: u32,
+}
+
+pub(crate) fn run(global: &Global, args: &RunArgs) -> Result<Answer, Failure> {
+    let (loading, model) = timed(|| load(&args.model));
+    let model = model?;
+    let inputs = args.given.tensors(&model, false)?;
+    let session = global.session()?;
+    let executable = session.compile(&model)?;
+    let given = || inputs.iter().map(|(name, tensor)| (name.as_str(), tensor));
+    let (first, outputs) = timed(|| executable.run(given()));
+    let outputs = outputs?;
+    let mut times = Times::default();
+    for _ in 1..args.repeat {
+        let (time, again) = timed(|| executable.run(given()));
+        again?;
+        times.push(time);
+    }
+    if let Some(folder) = &args.output {
+        std::fs::create_dir_all(folder).map_err(|e| {
+            Failure::new(e.to_string()).context(format!("cannot make `{}`", folder.display()))
+        })?;
+    }
+    let ports = model.outputs();
+    let mut table = Table::new(&["output", "type", ">least", ">mean", ">largest", "first elements", "file"]);
+    let (mut list, mut taken) = (Vec::new(), HashSet::new());
+    for (name, tensor) in outputs.iter() {
+        let element = element_of(name, &ports).unwrap_or_else(|| Element::of_dtype(tensor.dtype()));
+        let file = match &args.output {
+            Some(folder) => Some(save(folder, name, tensor, element, &mut taken)?),
+            None => None,
+        };
+        let about = About::of(tensor, element);
+        let shown = file.as_ref().map_or(String::new(), |f| f.display().to_string());
+        let numbers = [about.least, about.mean, about.largest].map(short);
+        let [least, mean, largest] = numbers;
+        let ty = format!("{element}{}", tensor.shape());
+        table.row([name.to_string(), ty, least, mean, largest, about.first.join(" "), shown]);
+        list.push(json!({
+            "name": name, "element": element.to_string(), "shape": tensor.shape().to_vec(), "least": about.least,
+            "mean": about.mean, "largest": about.largest, "file": file,
+        }));
+    }
+    let device = format!("{} · {}", session.device(), session.device_name());
+    let mut text = format!("{}\n{device}\n\n{table}\n", args.model.display());
+    text += &format!("loaded in {} ms, compiled and run in {} ms", short(ms(loading)), short(ms(first)));
+    if times.count() > 0 {
+        text += &format!(
+            "; {} more runs: median {} ms, least {} ms",
+            times.count(),
+            short(times.median()),
+            short(times.least())
+        );
+    }
+    let later: Value = if times.count() > 0 {
+        json!({ "runs": times.count(), "median_ms": times.median(), "least_ms": times.least() })
+    } else {
+        Value::Null
+    };
+    let json = json!({
+        "model": args.model, "device": session.device().to_string(), "outputs": list,
+        "load_ms": ms(loading), "first_ms": ms(first), "repeated": later,
+    });
+    Ok(Answer::new(text, json))
+}
+
+/// What is told of an output.
+struct About {
+    least: f64,
+    mean: f64,
+    largest: f64,
+    first: Vec<String>,
+}
+
+impl About {
+    fn of(tensor: &Tensor, element: Element) -> Self {
+        let mut values = tensor.to_f64();
+        if element == Element::U64 {
+            values.iter_mut().filter(|x| **x < 0.0).for_each(|x| *x += 2f64.powi(64));
+        }
+        // `f64::min` and `f64::max` would drop a NaN.
+        let fold = |pick: fn(f64, f64) -> f64| {
+            values.iter().copied().reduce(|a, b| if a.is_nan() || b.is_nan() { f64::NAN } else { pick(a, b) })
+        };
+        About {
+            least: fold(f64::min).unwrap_or(f64::NAN),
+            mean: values.iter().sum::<f64>() / values.len() as f64,
+            largest: fold(f64::max).unwrap_or(f64::NAN),
+            first: values.iter().take(SHOWN).map(|x| short(*x)).collect(),
+        }
+    }
+}
+
+/// Writes an output under its name, in which odd characters become `_`; names that become the same are numbered.
+fn save(
+    folder: &Path,
+    name: &str,
+    tensor: &Tensor,
+    element: Element,
+    taken: &mut HashSet<String>,
+) -> Result<PathBuf, Failure> {
+    let mut file = file_name(name);
+    let mut number = 1;
+    while !taken.insert(file.to_lowercase()) {
+        number += 1;
+        file = format!("{}_{number}", file_name(name));
+    }
+    let path = folder.join(format!("{file}.npy"));
+    std::fs::write(&path, npy::write(tensor, element))
+        .map_err(|e| Failure::new(e.to_string()).context(format!("cannot write `{}`", path.display())))?;
+    Ok(path)
+}
+
+fn file_name(name: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.') { c } else { '_' };
+    let text: String = name.chars().map(plain).take(120).collect();
+    let text = text.trim_start_matches('.');
+    if text.is_empty() { "output".into() } else { text.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_names_stay_in_the_folder() {
+        assert_eq!(file_name("logits"), "logits");
+        assert_eq!(file_name("/model/layer.0/out[1]"), "_model_layer.0_out_1_");
+        assert_eq!(file_name("../../etc/passwd"), "_.._etc_passwd");
+        assert_eq!(file_name(".."), "output");
+    }
+
+    #[test]
+    fn a_nan_shows_in_what_is_told() {
+        let tensor = Tensor::new([3], vec![1.0f32, f32::NAN, 2.0]).unwrap();
+        let about = About::of(&tensor, Element::F32);
+        assert!(about.least.is_nan() && about.largest.is_nan() && about.mean.is_nan());
+        let whole = Tensor::new([1], vec![-1i64]).unwrap();
+        assert_eq!(About::of(&whole, Element::U64).largest, 2f64.powi(64));
+    }
+}

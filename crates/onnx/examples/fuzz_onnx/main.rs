@@ -1,0 +1,299 @@
+//! Throws broken models at the importer: no case may panic, take over a second or much memory.
+//!
+//! ```text
+//! cargo run -p olivine-onnx --example fuzz_onnx -- --cases 1000000 [--seed N] [--only CASE] [--suite DIR] [--all]
+//! ```
+//!
+//! The corpus is written by code; `--suite` adds every `model.onnx` below a folder. A case is told by the seed, the corpus
+//! and its number: `--only` runs that one again and shows the panic; `--all` goes on after a failure and tells every
+//! place where there was one. Built without optimisations that hide overflow: a sum that wraps is a panic here.
+
+mod corpus;
+mod memory;
+mod mutate;
+#[allow(dead_code, reason = "a part is enough here")]
+#[path = "../../tests/wire/mod.rs"]
+mod wire;
+
+use std::backtrace::Backtrace;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use mutate::Rng;
+use olivine_cpu::CpuEvaluator;
+use olivine_ir::{DType, Data, Shape, Tensor, TensorType};
+use olivine_onnx::{Bindings, Bound, Dim, Kind, Model, Outcome};
+
+/// No case takes longer.
+const LONGEST: Duration = Duration::from_secs(1);
+
+/// No case holds more bytes at a time.
+const MOST_MEMORY: usize = 1 << 30;
+
+/// Values that are brought to an import before it is given up.
+const ROUNDS: usize = 6;
+
+/// The largest tensor that is brought to an import, in elements.
+const LARGEST: usize = 4096;
+
+/// The case that runs now and when it began, for the watch.
+static CASE: AtomicU64 = AtomicU64::new(0);
+static BEGAN: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    /// Where the last panic was and what it said.
+    static PANIC: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+struct Options {
+    cases: u64,
+    seed: u64,
+    only: Option<u64>,
+    suite: Option<PathBuf>,
+    all: bool,
+}
+
+fn options() -> Result<Options, String> {
+    let mut options = Options { cases: 1_000_000, seed: 1, only: None, suite: None, all: false };
+    let mut args = std::env::args().skip(1);
+    while let Some(name) = args.next() {
+        if name == "--all" {
+            options.all = true;
+            continue;
+        }
+        let value = args.next().ok_or_else(|| format!("{name} needs a value"))?;
+        let number = || value.parse().map_err(|_| format!("{name}: `{value}` is not a number"));
+        match name.as_str() {
+            "--cases" => options.cases = number()?,
+            "--seed" => options.seed = number()?,
+            "--only" => options.only = Some(number()?),
+            "--suite" => options.suite = Some(value.into()),
+            _ => return Err(format!("unknown option {name}: --cases, --seed, --only, --suite, --all")),
+        }
+    }
+    Ok(options)
+}
+
+fn main() -> ExitCode {
+    match options().and_then(|options| run(&options)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(problem) => {
+            eprintln!("error: {problem}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(options: &Options) -> Result<(), String> {
+    let corpus = corpus::build(options.suite.as_deref())?;
+    if let Some(number) = options.only {
+        let outcome = case(&corpus, options.seed, number)?;
+        println!("case {number} is fine: {outcome}");
+        return Ok(());
+    }
+    std::panic::set_hook(Box::new(|info| {
+        let place = info.location().map_or(String::new(), |l| format!("{}:{}", l.file(), l.line()));
+        let text = info.payload_as_str().unwrap_or_default();
+        // Where the standard library panics, who called it is what matters.
+        let trace =
+            if place.starts_with("crates/") { String::new() } else { Backtrace::force_capture().to_string() };
+        let caller = trace
+            .lines()
+            .map(str::trim)
+            .find(|line| line.starts_with("at ") && line.contains("crates/onnx/src"));
+        let caller = caller.map_or(String::new(), |line| format!(" by {}", &line[3..]));
+        PANIC.with_borrow_mut(|panic| *panic = format!("{place}{caller}: {text}"));
+    }));
+    let start = Instant::now();
+    std::thread::spawn(move || watch(start));
+    let mut outcomes: BTreeMap<&'static str, u64> = BTreeMap::new();
+    let mut failures: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+    for number in 0..options.cases {
+        CASE.store(number, Ordering::Relaxed);
+        BEGAN.store(start.elapsed().as_millis() as u64, Ordering::Relaxed);
+        memory::reset();
+        let began = busy(start);
+        let outcome = catch_unwind(AssertUnwindSafe(|| case(&corpus, options.seed, number)))
+            .unwrap_or_else(|_| Err(format!("panicked at {}", PANIC.with_borrow(String::clone))));
+        let (took, peak) = (busy(start).saturating_sub(began), memory::peak());
+        let outcome = match outcome {
+            Ok(_) if took > LONGEST => Err(format!("slow: {:.1} s", took.as_secs_f64())),
+            Ok(_) if peak > MOST_MEMORY => Err(format!("large: {} MiB", peak >> 20)),
+            other => other,
+        };
+        match outcome {
+            Ok(kind) => *outcomes.entry(kind).or_default() += 1,
+            Err(problem) if options.all => {
+                let seen = failures.entry(digest(&problem)).or_insert((number, 0));
+                seen.1 += 1;
+                if seen.1 == 1 {
+                    eprintln!("case {number}: {problem}");
+                }
+            }
+            Err(problem) => {
+                return Err(format!(
+                    "case {number}: {problem}\nagain: --seed {} --only {number}",
+                    options.seed
+                ));
+            }
+        }
+        if (number + 1) % 100_000 == 0 {
+            eprintln!("{} cases in {:.0} s", number + 1, start.elapsed().as_secs_f64());
+        }
+    }
+    for (problem, (first, count)) in &failures {
+        println!("{count} times, first case {first}: {problem}");
+    }
+    let each: Vec<String> = outcomes.iter().map(|(kind, n)| format!("{n} {kind}")).collect();
+    let (models, seconds) = (corpus.len(), start.elapsed().as_secs_f64());
+    println!("{} cases of {models} models in {seconds:.0} s: {}", options.cases, each.join(", "));
+    match failures.values().map(|(_, count)| count).sum::<u64>() {
+        0 => Ok(()),
+        failed => Err(format!("{failed} cases failed, at {} places", failures.len())),
+    }
+}
+
+/// Time that this thread has computed, where the system tells: other work on the machine does not make a case slow.
+fn busy(start: Instant) -> Duration {
+    let told = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
+    let nanoseconds = told.and_then(|text| text.split(' ').next()?.parse().ok());
+    nanoseconds.map_or_else(|| start.elapsed(), Duration::from_nanos)
+}
+
+/// Failures at one place are one: numbers in what they say differ.
+fn digest(problem: &str) -> String {
+    let (place, rest) = problem.split_once(": ").unwrap_or((problem, ""));
+    let rest: String = rest.chars().filter(|c| !c.is_ascii_digit()).take(160).collect();
+    format!("{place}: {rest}")
+}
+
+/// Ends the process when a case does not end.
+fn watch(start: Instant) {
+    loop {
+        std::thread::sleep(Duration::from_millis(200));
+        let took = (start.elapsed().as_millis() as u64).saturating_sub(BEGAN.load(Ordering::Relaxed));
+        if took > 30_000 {
+            eprintln!("error: case {} runs for {} s", CASE.load(Ordering::Relaxed), took / 1000);
+            std::process::exit(1);
+        }
+    }
+}
+
+/// One case and how it went; an error is a broken promise other than a panic.
+fn case(corpus: &[Vec<u8>], seed: u64, number: u64) -> Result<&'static str, String> {
+    let mut rng = Rng::new(seed.wrapping_mul(0x2545_F491_4F6C_DD1D) ^ number);
+    let bytes = mutate::mutated(corpus, &mut rng);
+    let model = match Model::from_bytes(bytes) {
+        Ok(model) => model,
+        Err(error) => {
+            let text = error.to_string();
+            return Ok(if text.starts_with("not an ONNX") { "no models" } else { "refused when read" });
+        }
+    };
+    let (_, _, _) = (model.operators(), model.opsets(), model.outputs());
+    let mut bindings = Bindings::default();
+    for port in model.inputs() {
+        if let Some(bound) = bound(&port.kind, &mut rng, 0) {
+            bindings.inputs.push((port.name, bound));
+        }
+    }
+    for _ in 0..ROUNDS {
+        match model.specialise(&bindings, &CpuEvaluator) {
+            Err(error) => {
+                let _ = error.to_string();
+                return Ok("refused when imported");
+            }
+            Ok(Outcome::Whole(whole)) => {
+                whole.graph.verify().map_err(|e| format!("the graph does not verify: {e}"))?;
+                return Ok("imported");
+            }
+            Ok(Outcome::NeedsInputs(names)) => {
+                if !bring(&mut bindings, &names, &mut rng) {
+                    return Ok("given up");
+                }
+            }
+            Ok(Outcome::Stage(stage)) => {
+                stage.verify().map_err(|e| format!("a stage does not verify: {e}"))?;
+                let ty = stage.outputs().first().and_then(|o| stage.ty(o.value).ok());
+                match ty.and_then(|ty| tensor(ty, &mut rng)) {
+                    Some(value) => bindings.known.push(value),
+                    None => return Ok("given up"),
+                }
+            }
+        }
+    }
+    Ok("given up")
+}
+
+/// What an input of a kind may be bound to.
+fn bound(kind: &Kind, rng: &mut Rng, depth: usize) -> Option<Bound> {
+    match kind {
+        Kind::Tensor { element, dims } => {
+            let dims: Vec<usize> = match dims {
+                Some(dims) => dims
+                    .iter()
+                    .map(|dim| match dim {
+                        Dim::Fixed(size) => *size,
+                        _ => rng.below(4),
+                    })
+                    .collect(),
+                None => (0..rng.below(4)).map(|_| rng.below(4)).collect(),
+            };
+            let ty = TensorType::new(element.dtype()?, Shape::new(&dims).ok()?);
+            Some(Bound::Tensor { ty, value: None })
+        }
+        Kind::Sequence(inner) if depth < 3 => {
+            let items = (0..rng.below(3)).map(|_| bound(inner, rng, depth + 1)).collect::<Option<_>>()?;
+            Some(Bound::Sequence(items))
+        }
+        Kind::Optional(inner) if depth < 3 => {
+            if rng.chance(50) {
+                Some(Bound::Nothing)
+            } else {
+                bound(inner, rng, depth + 1)
+            }
+        }
+        _ => None,
+    }
+}
+
+/// Gives inputs values; false where that cannot be done.
+fn bring(bindings: &mut Bindings, names: &[String], rng: &mut Rng) -> bool {
+    names.iter().all(|name| {
+        let base = name.split_once('[').map_or(name.as_str(), |(base, _)| base);
+        let found = bindings.inputs.iter_mut().find(|(n, _)| n == name || n == base);
+        found.is_some_and(|(_, bound)| fill(bound, rng))
+    })
+}
+
+fn fill(bound: &mut Bound, rng: &mut Rng) -> bool {
+    match bound {
+        Bound::Tensor { ty, value } => {
+            *value = tensor(*ty, rng);
+            value.is_some()
+        }
+        Bound::Sequence(items) => items.iter_mut().all(|item| fill(item, rng)),
+        Bound::Nothing => false,
+    }
+}
+
+/// A tensor of sizes, mostly: small numbers, and now and then one that no size is.
+fn tensor(ty: TensorType, rng: &mut Rng) -> Option<Tensor> {
+    if ty.shape.numel() > LARGEST {
+        return None;
+    }
+    let wild = [0, -1, 7, 1 << 20, 1 << 31, 1 << 40, i64::MAX, i64::MIN];
+    let mut number = || if rng.chance(85) { rng.below(5) as i64 } else { rng.pick(&wild) };
+    if ty.dtype == DType::I64 {
+        let values = (0..ty.shape.numel()).map(|_| number()).collect();
+        return Tensor::new(ty.shape, values).ok();
+    }
+    let values = (0..ty.shape.numel()).map(|_| Tensor::scalar_of(ty.dtype, number() as f64));
+    let bytes: Vec<u8> = values.flat_map(|t| t.bytes().to_vec()).collect();
+    Tensor::from_data(ty.shape, Data::from_bytes(ty.dtype, &bytes).ok()?).ok()
+}

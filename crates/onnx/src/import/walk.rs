@@ -1,0 +1,598 @@
+//! The walk over a model's nodes.
+
+use std::collections::{HashMap, HashSet};
+
+use olivine_ir::{Evaluate, Graph, NodeId, Tensor, TensorType, ValueId};
+
+use super::limits::{Budget, label};
+use super::{Answer, Bindings, Bound, Held, NodeContext, Part, Value};
+use crate::element::Element;
+use crate::error::Error;
+use crate::model::{Dim, Kind, MAX_DEPTH, Model, function_key, operator, place};
+use crate::ops;
+use crate::proto::{AttributeProto, FunctionProto, GraphProto, NodeProto, OperatorSetIdProto};
+use crate::sparse::sparse_name;
+
+/// Weights of at most this many elements are constants of the graph, which passes look into; others are params.
+const SMALL_WEIGHT: usize = 1024;
+
+/// Results of at most this many elements that follow from constants alone are computed on the spot.
+const SMALL_RESULT: usize = 4096;
+
+/// Nodes that are looked at to tell whether a value follows from constants.
+const MAX_ANCESTORS: usize = 4096;
+
+/// Graphs under construction and the names that can be seen.
+pub(crate) struct Walk<'m> {
+    pub(crate) model: &'m Model,
+    pub(super) bindings: &'m Bindings,
+    pub(super) evaluator: &'m dyn Evaluate,
+    /// The main graph, and inside it the bodies that are being built.
+    pub(super) frames: Vec<Frame>,
+    scopes: Vec<Scope<'m>>,
+    /// Values found out so far, by graph and value.
+    pub(super) fixed: HashMap<(usize, ValueId), Tensor>,
+    /// How many of the known results of stages are used.
+    pub(super) taken: usize,
+    pub(super) budget: Budget,
+    /// Names of inner values that are to be outputs, and those found so far.
+    watching: HashSet<&'m str>,
+    watched: Vec<(String, Held)>,
+}
+
+/// A graph under construction.
+pub(super) struct Frame {
+    pub(super) graph: Graph,
+    /// Values of the graph around it, and the inputs that stand for them here.
+    pub(super) captures: Vec<(ValueId, ValueId)>,
+}
+
+/// Names that can be seen from a graph's nodes.
+struct Scope<'m> {
+    names: HashMap<String, Value>,
+    /// A function's: names around it are not seen.
+    opaque: bool,
+    opsets: &'m [OperatorSetIdProto],
+    /// What a function was called with.
+    attributes: HashMap<&'m str, &'m AttributeProto>,
+}
+
+/// A body as a graph of its own.
+pub(crate) struct Captured {
+    /// The graph: inputs as given, then one for each capture; its outputs are named `0`, `1` and so on.
+    pub(crate) graph: Graph,
+    /// The outputs' types.
+    pub(crate) outputs: Vec<(Element, TensorType)>,
+    /// What it takes from the graph around it.
+    pub(crate) captures: Vec<ValueId>,
+}
+
+impl<'m> Walk<'m> {
+    pub(super) fn new(model: &'m Model, bindings: &'m Bindings, evaluator: &'m dyn Evaluate) -> Self {
+        let graph = Graph::new(model.name());
+        Walk {
+            model,
+            bindings,
+            evaluator,
+            frames: vec![Frame { graph, captures: Vec::new() }],
+            scopes: Vec::new(),
+            fixed: HashMap::new(),
+            taken: 0,
+            budget: Budget::default(),
+            watching: bindings.watched.iter().map(String::as_str).collect(),
+            watched: Vec::new(),
+        }
+    }
+
+    /// The main graph.
+    pub(super) fn finish(&mut self) -> Graph {
+        self.frames.truncate(1);
+        self.frames.pop().map(|f| f.graph).unwrap_or_default()
+    }
+
+    /// Imports the whole model; the answer is its outputs.
+    pub(super) fn whole(&mut self) -> Answer<Vec<(String, Part)>> {
+        let model = self.model;
+        let opsets = &model.proto.opset_import;
+        self.scopes.push(Scope { names: HashMap::new(), opaque: true, opsets, attributes: HashMap::new() });
+        for port in model.inputs() {
+            let bound = self.bindings.inputs.iter().find(|(name, _)| *name == port.name).map(|(_, b)| b);
+            let value = match bound {
+                Some(bound) => self.declare(&port.name, &port.kind, bound)?,
+                None if matches!(port.kind, Kind::Optional(_)) => Value::Nothing,
+                None => {
+                    return Err(Error::invalid(format!("input `{}`", port.name), "it is not given").into());
+                }
+            };
+            self.bind(&port.name, value);
+        }
+        self.run(&model.graph)?;
+        let mut outputs = Vec::new();
+        for port in model.outputs() {
+            let place = format!("output `{}`", port.name);
+            let value =
+                self.resolve(&port.name)?.ok_or_else(|| Error::invalid(&place, "nothing makes it"))?;
+            self.agrees(&port.kind, &value, || place.clone())?;
+            outputs.push((port.name.clone(), self.give(&port.name, &value, &place)?));
+        }
+        for (name, held) in std::mem::take(&mut self.watched) {
+            if !outputs.iter().any(|(n, _)| *n == name) {
+                let place = format!("value `{name}`");
+                let part = self.give(&name, &Value::Tensor(held), &place)?;
+                outputs.push((name, part));
+            }
+        }
+        Ok(outputs)
+    }
+
+    /// Whether a value is what the model declares it to be. Declared sizes of inner values and outputs are often stale
+    /// and not looked at.
+    fn agrees(&self, declared: &Kind, value: &Value, place: impl FnOnce() -> String) -> Answer<()> {
+        let problem = match (declared, value) {
+            (Kind::Tensor { element, .. }, Value::Tensor(held)) if *element != held.element => {
+                format!("it is declared to be of {element}, and it is of {}", held.element)
+            }
+            (Kind::Tensor { element, .. }, Value::Sequence(..)) => {
+                format!("it is declared to be a tensor of {element}, and it is {}", value.describe())
+            }
+            (Kind::Sequence(_), Value::Tensor(_)) => {
+                format!("it is declared to be a sequence, and it is {}", value.describe())
+            }
+            _ => return Ok(()),
+        };
+        Err(Error::invalid(place(), problem).into())
+    }
+
+    /// Makes a value an output of the main graph.
+    fn give(&mut self, name: &str, value: &Value, place: &str) -> Answer<Part> {
+        Ok(match value {
+            Value::Tensor(held) => {
+                let id = self.local(*held)?;
+                self.graph().output(name, id).map_err(|e| Error::invalid(place, e.to_string()))?;
+                Part::Tensor(name.to_string())
+            }
+            Value::Sequence(items, _) => {
+                let parts =
+                    items.iter().enumerate().map(|(i, v)| self.give(&format!("{name}[{i}]"), v, place));
+                Part::Sequence(parts.collect::<Answer<_>>()?)
+            }
+            Value::Nothing => Part::Nothing,
+        })
+    }
+
+    /// Declares a run's input.
+    fn declare(&mut self, name: &str, kind: &Kind, bound: &Bound) -> Answer<Value> {
+        let wrong = |problem: String| Error::invalid(format!("input `{name}`"), problem);
+        match (kind, bound) {
+            (Kind::Optional(_), Bound::Nothing) => Ok(Value::Nothing),
+            (Kind::Optional(inner), bound) => self.declare(name, inner, bound),
+            (Kind::Sequence(inner), Bound::Sequence(items)) => {
+                let element = match &**inner {
+                    Kind::Tensor { element, .. } => Some(*element),
+                    _ => None,
+                };
+                let values =
+                    items.iter().enumerate().map(|(i, b)| self.declare(&format!("{name}[{i}]"), inner, b));
+                Ok(Value::Sequence(values.collect::<Answer<_>>()?, element))
+            }
+            (Kind::Tensor { element, dims }, Bound::Tensor { ty, .. }) => {
+                let fits = |(dim, size): (&Dim, &usize)| !matches!(dim, Dim::Fixed(fixed) if fixed != size);
+                if let Some(dims) = dims
+                    && (dims.len() != ty.shape.rank() || !dims.iter().zip(ty.shape.iter()).all(fits))
+                {
+                    let declared: Vec<String> = dims.iter().map(Dim::to_string).collect();
+                    let problem = format!("it is declared as [{}]; given {}", declared.join(", "), ty.shape);
+                    return Err(wrong(problem).into());
+                }
+                if element.dtype() != Some(ty.dtype) {
+                    let by = element.dtype().map_or("nothing".to_string(), |d| d.to_string());
+                    return Err(wrong(format!("it is of {element}, held by {by}; given {ty}")).into());
+                }
+                let id = self.graph().input(name, ty.dtype, ty.shape).map_err(|e| wrong(e.to_string()))?;
+                Ok(Value::Tensor(Held { frame: 0, id, element: *element }))
+            }
+            (Kind::Other(what), _) => Err(wrong(format!("values of kind {what} cannot be imported")).into()),
+            _ => Err(wrong("what is given is of another kind than declared".into()).into()),
+        }
+    }
+
+    /// The graph that nodes are added to now.
+    pub(crate) fn graph(&mut self) -> &mut Graph {
+        let last = self.frames.len() - 1;
+        &mut self.frames[last].graph
+    }
+
+    /// Which of the graphs under construction nodes are added to now.
+    pub(crate) fn depth(&self) -> usize {
+        self.frames.len() - 1
+    }
+
+    fn bind(&mut self, name: &str, value: Value) {
+        if let Some(scope) = self.scopes.last_mut() {
+            scope.names.insert(name.to_string(), value);
+        }
+    }
+
+    /// What a name stands for, if anything.
+    fn resolve(&mut self, name: &str) -> Answer<Option<Value>> {
+        for scope in self.scopes.iter().rev() {
+            if let Some(value) = scope.names.get(name) {
+                return Ok(Some(value.clone()));
+            }
+            if scope.opaque {
+                break;
+            }
+        }
+        // Functions do not see the main graph's weights.
+        if self.scopes.iter().skip(1).any(|s| s.opaque) {
+            return Ok(None);
+        }
+        let Some((element, tensor)) = self.model.weights.get(name) else { return Ok(None) };
+        let graph = &mut self.frames[0].graph;
+        let id = if tensor.shape().numel() <= SMALL_WEIGHT {
+            graph.constant(tensor.clone())
+        } else {
+            let param = graph.param(name, tensor.dtype(), *tensor.shape());
+            param.map_err(|e| Error::invalid(format!("initializer `{name}`"), e.to_string()))?
+        };
+        let value = Value::Tensor(Held { frame: 0, id, element: *element });
+        if let Some(scope) = self.scopes.first_mut() {
+            scope.names.insert(name.to_string(), value.clone());
+        }
+        Ok(Some(value))
+    }
+
+    /// A tensor in the graph that nodes are added to now: itself, or an input of a body that stands for it.
+    pub(crate) fn local(&mut self, held: Held) -> Answer<ValueId> {
+        let mut id = held.id;
+        for frame in held.frame + 1..self.frames.len() {
+            let ty =
+                self.frames[frame - 1].graph.ty(id).map_err(|e| Error::invalid("capture", e.to_string()))?;
+            let constant = self.frames[frame - 1].graph.as_const(id).cloned();
+            let Frame { graph, captures } = &mut self.frames[frame];
+            id = match (captures.iter().find(|(outer, _)| *outer == id), constant) {
+                (Some((_, inner)), _) => *inner,
+                (None, Some(tensor)) => graph.constant(tensor),
+                (None, None) => {
+                    let name = format!("capture_{}", captures.len());
+                    let inner = graph
+                        .input(&name, ty.dtype, ty.shape)
+                        .map_err(|e| Error::invalid("capture", e.to_string()))?;
+                    captures.push((id, inner));
+                    inner
+                }
+            };
+        }
+        Ok(id)
+    }
+
+    /// The version of an operator set that nodes are written in here.
+    pub(super) fn opset(&self, domain: &str) -> i64 {
+        let same = |d: &str| d == domain || (matches!(d, "" | "ai.onnx") && matches!(domain, "" | "ai.onnx"));
+        let opsets = self.scopes.iter().rev().find(|s| s.opaque).map_or(&[] as &[_], |s| s.opsets);
+        opsets.iter().find(|o| same(o.domain())).map_or(1, |o| o.version())
+    }
+
+    /// What a function was called with, by the name of its attribute.
+    pub(super) fn argument(&self, name: &str) -> Option<&'m AttributeProto> {
+        self.scopes.iter().rev().find(|s| s.opaque)?.attributes.get(name).copied()
+    }
+
+    /// Imports a graph's nodes into the scope that is open.
+    fn run(&mut self, graph: &'m GraphProto) -> Answer<()> {
+        for proto in &graph.initializer {
+            let (element, tensor) = self.model.decoded(proto)?;
+            let frame = self.frames.len() - 1;
+            let id = self.graph().constant(tensor);
+            self.bind(proto.name(), Value::Tensor(Held { frame, id, element }));
+        }
+        for proto in &graph.sparse_initializer {
+            let (element, tensor) = self.model.sparse(proto)?;
+            let frame = self.frames.len() - 1;
+            let id = self.graph().constant(tensor);
+            self.bind(sparse_name(proto), Value::Tensor(Held { frame, id, element }));
+        }
+        let dense = graph.initializer.iter().map(|t| t.name());
+        let sparse = graph.sparse_initializer.iter().map(sparse_name);
+        let given = graph.input.iter().map(|i| i.name()).chain(dense).chain(sparse).collect();
+        self.run_nodes(&graph.node, &given)
+    }
+
+    fn run_nodes(&mut self, nodes: &'m [NodeProto], given: &HashSet<&str>) -> Answer<()> {
+        for index in self.order(nodes, given)? {
+            self.import_node(&nodes[index])?;
+        }
+        Ok(())
+    }
+
+    /// The order to import nodes in: as they stand, unless a node stands before one that it needs.
+    fn order(&mut self, nodes: &'m [NodeProto], given: &HashSet<&str>) -> Answer<Vec<usize>> {
+        let mut makers: HashMap<&str, usize> = HashMap::new();
+        for (i, node) in nodes.iter().enumerate() {
+            for output in node.output.iter().filter(|o| !o.is_empty()) {
+                if makers.insert(output, i).is_some() || given.contains(output.as_str()) {
+                    return Err(Error::invalid(place(node), format!("`{output}` is made twice")).into());
+                }
+            }
+        }
+        let mut needs: Vec<Vec<usize>> = Vec::with_capacity(nodes.len());
+        let mut sorted = true;
+        for (i, node) in nodes.iter().enumerate() {
+            let mut names = HashSet::new();
+            needed(node, &mut names);
+            self.budget.step(names.len(), || place(node))?;
+            let of: Vec<usize> = names.iter().filter_map(|n| makers.get(n).copied()).collect();
+            sorted &= of.iter().all(|maker| *maker < i);
+            needs.push(of);
+        }
+        if sorted {
+            return Ok((0..nodes.len()).collect());
+        }
+        let mut left: Vec<usize> = needs.iter().map(Vec::len).collect();
+        let mut users: Vec<Vec<usize>> = vec![Vec::new(); nodes.len()];
+        for (i, of) in needs.iter().enumerate() {
+            of.iter().for_each(|maker| users[*maker].push(i));
+        }
+        let mut ready: std::collections::BTreeSet<usize> =
+            (0..nodes.len()).filter(|i| left[*i] == 0).collect();
+        let mut order = Vec::with_capacity(nodes.len());
+        while let Some(i) = ready.pop_first() {
+            order.push(i);
+            for user in &users[i] {
+                left[*user] -= 1;
+                if left[*user] == 0 {
+                    ready.insert(*user);
+                }
+            }
+        }
+        match left.iter().position(|l| *l > 0) {
+            Some(i) => Err(Error::invalid(place(&nodes[i]), "the graph has a cycle through it").into()),
+            None => Ok(order),
+        }
+    }
+
+    /// Imports one node and binds its results' names.
+    fn import_node(&mut self, node: &'m NodeProto) -> Answer<()> {
+        self.budget.node(|| place(node))?;
+        let named: usize = node.input.iter().chain(&node.output).map(|name| 1 + name.len() / 64).sum();
+        self.budget.step(named, || place(node))?;
+        let mut inputs = Vec::with_capacity(node.input.len());
+        for name in &node.input {
+            let value = if name.is_empty() { None } else { self.resolve(name)? };
+            if value.is_none() && !name.is_empty() {
+                return Err(Error::invalid(place(node), format!("nothing makes its input `{name}`")).into());
+            }
+            if let Some(Value::Sequence(items, _)) = &value {
+                self.budget.step(8 * items.len(), || place(node))?;
+            }
+            inputs.push(value);
+        }
+        let constant = inputs.iter().flatten().all(|v| self.is_constant(v));
+        let named =
+            if node.name().is_empty() { node.output.first().map_or("", String::as_str) } else { node.name() };
+        let label = label(named);
+        if !label.is_empty() {
+            self.graph().set_scope_of(&format!("{label}/"));
+        }
+        let model = self.model;
+        let results = match model.functions.get(&function_key(node.domain(), node.op_type(), node.overload()))
+        {
+            Some(function) => self.call(function, node, inputs)?,
+            None => match ops::importer(node.domain(), node.op_type()) {
+                Some(import) => import(&mut NodeContext::new(self, node, inputs))?,
+                None => {
+                    return Err(Error::invalid(place(node), format!("no operator {}", operator(node))).into());
+                }
+            },
+        };
+        let wanted = node.output.iter().rposition(|o| !o.is_empty()).map_or(0, |i| i + 1);
+        if results.len() < wanted {
+            let problem = format!("{wanted} results are named, the operator has {}", results.len());
+            return Err(Error::invalid(place(node), problem).into());
+        }
+        for (name, value) in node.output.iter().zip(results).filter(|(name, _)| !name.is_empty()) {
+            let value = if constant { self.folded(value, node)? } else { value };
+            if self.scopes.len() == 1
+                && let Some(declared) = self.model.declared.get(name)
+            {
+                self.agrees(declared, &value, || format!("{}, output `{name}`", place(node)))?;
+            }
+            if let Value::Tensor(held) = &value
+                && self.scopes.len() == 1
+                && self.watching.contains(name.as_str())
+            {
+                self.watched.push((name.clone(), *held));
+            }
+            self.bind(name, value);
+        }
+        Ok(())
+    }
+
+    fn is_constant(&self, value: &Value) -> bool {
+        match value {
+            Value::Tensor(held) => {
+                self.frames.get(held.frame).is_some_and(|f| f.graph.as_const(held.id).is_some())
+            }
+            Value::Sequence(items, _) => items.iter().all(|v| self.is_constant(v)),
+            Value::Nothing => true,
+        }
+    }
+
+    /// A small result of constants as a constant.
+    fn folded(&mut self, value: Value, node: &NodeProto) -> Answer<Value> {
+        let Value::Tensor(held) = value else { return Ok(value) };
+        let frame = self.frames.len() - 1;
+        let graph = &self.frames[frame].graph;
+        let ty = graph.ty(held.id).map_err(|e| Error::invalid(place(node), e.to_string()))?;
+        let small = held.frame == frame && ty.shape.numel() <= SMALL_RESULT;
+        if !small || graph.producer(held.id).is_none() || !self.follows_from_constants(held.id) {
+            return Ok(value);
+        }
+        if !self.is_affordable(held)? {
+            return Ok(value);
+        }
+        let tensor = self.fixed(held, &place(node))?;
+        let id = self.graph().constant(tensor);
+        Ok(Value::Tensor(Held { id, ..held }))
+    }
+
+    /// Whether a value of the innermost graph has neither inputs nor params nor chance among its ancestors.
+    fn follows_from_constants(&self, id: ValueId) -> bool {
+        use olivine_ir::Def;
+        let graph = &self.frames[self.frames.len() - 1].graph;
+        let mut open = vec![id];
+        let mut seen: HashSet<NodeId> = HashSet::new();
+        while let Some(id) = open.pop() {
+            match graph.value(id).map(|v| &v.def) {
+                Ok(Def::Const(_)) => {}
+                Ok(Def::Node { node, .. }) => {
+                    if seen.len() > MAX_ANCESTORS {
+                        return false;
+                    }
+                    if seen.insert(*node)
+                        && let Some(node) = graph.nodes().get(node.index())
+                    {
+                        open.extend_from_slice(&node.inputs);
+                    }
+                }
+                _ => return false,
+            }
+        }
+        true
+    }
+
+    /// Imports a call of a function of the model's.
+    fn call(
+        &mut self,
+        function: &'m FunctionProto,
+        node: &'m NodeProto,
+        inputs: Vec<Option<Value>>,
+    ) -> Answer<Vec<Value>> {
+        if self.scopes.len() > MAX_DEPTH {
+            return Err(Error::invalid(place(node), format!("calls nest deeper than {MAX_DEPTH}")).into());
+        }
+        let mut attributes: HashMap<&'m str, &'m AttributeProto> =
+            function.attribute_proto.iter().map(|a| (a.name(), a)).collect();
+        for attribute in &node.attribute {
+            match attribute.ref_attr_name() {
+                "" => attributes.insert(attribute.name(), attribute),
+                other => self.argument(other).and_then(|a| attributes.insert(attribute.name(), a)),
+            };
+        }
+        if inputs.len() > function.input.len() {
+            let problem =
+                format!("the function takes {} values, {} are given", function.input.len(), inputs.len());
+            return Err(Error::invalid(place(node), problem).into());
+        }
+        let inputs = inputs.into_iter().map(|v| v.unwrap_or(Value::Nothing));
+        let inputs = inputs.chain(std::iter::repeat(Value::Nothing));
+        let names: HashMap<String, Value> = function.input.iter().cloned().zip(inputs).collect();
+        let depth = self.scopes.len();
+        self.scopes.push(Scope { names, opaque: true, opsets: &function.opset_import, attributes });
+        let given = function.input.iter().map(String::as_str).collect();
+        let results =
+            self.run_nodes(&function.node, &given).and_then(|()| self.results(function.output.iter(), node));
+        self.scopes.truncate(depth);
+        results
+    }
+
+    fn results<'a>(
+        &mut self,
+        names: impl Iterator<Item = &'a String>,
+        node: &NodeProto,
+    ) -> Answer<Vec<Value>> {
+        names
+            .map(|name| {
+                let problem =
+                    || Error::invalid(place(node), format!("nothing makes output `{name}` inside it"));
+                self.resolve(name)?.ok_or_else(|| problem().into())
+            })
+            .collect()
+    }
+
+    /// Imports a graph inside a node in that node's place.
+    pub(crate) fn inline(
+        &mut self,
+        graph: &'m GraphProto,
+        arguments: Vec<Value>,
+        node: &'m NodeProto,
+    ) -> Answer<Vec<Value>> {
+        let depth = self.scopes.len();
+        if depth > MAX_DEPTH {
+            return Err(Error::invalid(place(node), format!("graphs nest deeper than {MAX_DEPTH}")).into());
+        }
+        if graph.input.len() != arguments.len() {
+            let problem =
+                format!("the graph inside takes {} values, {} are given", graph.input.len(), arguments.len());
+            return Err(Error::invalid(place(node), problem).into());
+        }
+        let names = graph.input.iter().map(|i| i.name().to_string()).zip(arguments).collect();
+        self.scopes.push(Scope { names, opaque: false, opsets: &[], attributes: HashMap::new() });
+        let results = self.run(graph).and_then(|()| {
+            let names: Vec<String> = graph.output.iter().map(|o| o.name().to_string()).collect();
+            self.results(names.iter(), node)
+        });
+        self.scopes.truncate(depth);
+        results
+    }
+
+    /// Imports a graph inside a node as a graph of its own, with inputs of the given types.
+    pub(crate) fn body(
+        &mut self,
+        graph: &'m GraphProto,
+        inputs: &[(Element, TensorType)],
+        node: &'m NodeProto,
+    ) -> Answer<Captured> {
+        let invalid = |e: olivine_ir::Error| Error::invalid(place(node), e.to_string());
+        let frame = self.frames.len();
+        let mut inner = Graph::new(graph.name());
+        let mut arguments = Vec::with_capacity(inputs.len());
+        for (i, (element, ty)) in inputs.iter().enumerate() {
+            let id = inner.input(&format!("input_{i}"), ty.dtype, ty.shape).map_err(invalid)?;
+            arguments.push(Value::Tensor(Held { frame, id, element: *element }));
+        }
+        self.frames.push(Frame { graph: inner, captures: Vec::new() });
+        let built = self.inline(graph, arguments, node).and_then(|results| {
+            let mut outputs = Vec::with_capacity(results.len());
+            for (i, value) in results.iter().enumerate() {
+                let Value::Tensor(held) = value else {
+                    let problem = format!("output {i} of the graph inside is {}", value.describe());
+                    return Err(Error::invalid(place(node), problem).into());
+                };
+                let id = self.local(*held)?;
+                self.graph().output(&i.to_string(), id).map_err(invalid)?;
+                outputs.push((held.element, self.graph().ty(id).map_err(invalid)?));
+            }
+            Ok(outputs)
+        });
+        self.fixed.retain(|(f, _), _| *f < frame);
+        let done = self.frames.drain(frame..).next();
+        match (built, done) {
+            (Ok(outputs), Some(Frame { graph, captures })) => Ok(Captured {
+                graph,
+                outputs,
+                captures: captures.into_iter().map(|(outer, _)| outer).collect(),
+            }),
+            (Err(stop), _) => Err(stop),
+            (Ok(_), None) => Err(Error::invalid(place(node), "its graph was lost").into()),
+        }
+    }
+}
+
+/// The names that a node uses; of those that the graphs inside it use, the ones that they do not make themselves.
+fn needed<'m>(node: &'m NodeProto, names: &mut HashSet<&'m str>) {
+    names.extend(node.input.iter().map(String::as_str));
+    for attribute in &node.attribute {
+        for graph in attribute.g.iter().chain(&attribute.graphs) {
+            let mut inside = HashSet::new();
+            graph.node.iter().for_each(|node| needed(node, &mut inside));
+            inside.extend(graph.output.iter().map(|o| o.name()));
+            let made = graph.node.iter().flat_map(|node| node.output.iter().map(String::as_str));
+            let made = made.chain(graph.input.iter().map(|i| i.name()));
+            for name in made.chain(graph.initializer.iter().map(|t| t.name())) {
+                inside.remove(name);
+            }
+            names.extend(inside);
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! ONNX models as graphs.
+//!
+//! ```text
+//!   file ── Model: parsed, checked, weights decoded
+//!             │  specialise(bindings: shapes of inputs, values where shapes depend on them)
+//!             ▼
+//!           Outcome: a whole graph · names of inputs whose values decide shapes · a first stage to run
+//! ```
+//!
+//! Shapes in a graph are fixed, those of ONNX models need not be: a model becomes a graph when its inputs' shapes are
+//! known. Operands that decide shapes (the second of Reshape, the limits of Slice) must have values then. What follows
+//! from constants and shapes is computed on the spot; what follows from inputs makes those inputs' values part of the
+//! bindings; and what is left (how many elements are not zero) is computed by a graph of its own, a stage, whose result
+//! joins the bindings of the next.
+#![deny(unsafe_code)]
+
+mod data;
+mod element;
+mod error;
+mod files;
+mod import;
+mod model;
+mod ops;
+#[allow(missing_docs, unreachable_pub, unused_qualifications, clippy::all, reason = "generated")]
+#[rustfmt::skip]
+mod proto;
+mod sparse;
+mod tensor;
+
+pub use data::DataValue;
+pub use element::Element;
+pub use error::{Error, Unsupported};
+pub use import::{Bindings, Bound, Outcome, Part, Specialised};
+pub use model::{Dim, Kind, Model, NodeInfo, Port};

@@ -1,0 +1,452 @@
+//! A model: parsed, checked, its weights decoded once.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use bytes::Bytes;
+use olivine_ir::{Evaluate, Tensor};
+use prost::Message;
+
+use crate::element::Element;
+use crate::error::{Error, Unsupported};
+use crate::files::Files;
+use crate::import::{Bindings, Outcome, import};
+use crate::ops;
+use crate::proto::{
+    FunctionProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto, TypeProto,
+    ValueInfoProto, tensor_shape_proto, type_proto,
+};
+use crate::sparse::{decode_sparse, sparse_name};
+use crate::tensor::{decode, shape_of};
+
+/// Graphs inside nodes, and functions inside functions, may stand inside each other this deep.
+pub(crate) const MAX_DEPTH: usize = 16;
+
+/// Bytes of a name that go into messages.
+const LONGEST_NAME: usize = 200;
+
+/// A size in an input's or output's declared shape.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Dim {
+    /// Known.
+    Fixed(usize),
+    /// Chosen by a run; axes of one name have one size.
+    Named(String),
+    /// Chosen by a run.
+    Free,
+}
+
+impl fmt::Display for Dim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Dim::Fixed(size) => write!(f, "{size}"),
+            Dim::Named(name) => f.write_str(shortened(name)),
+            Dim::Free => f.write_str("?"),
+        }
+    }
+}
+
+/// What an input or output holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A tensor; sizes are `None` where not even their number is declared.
+    Tensor {
+        /// Its elements.
+        element: Element,
+        /// Its sizes.
+        dims: Option<Vec<Dim>>,
+    },
+    /// A sequence of such values.
+    Sequence(Box<Kind>),
+    /// Such a value or none.
+    Optional(Box<Kind>),
+    /// Something else, in ONNX's words.
+    Other(&'static str),
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Kind::Tensor { element, dims: None } => write!(f, "{element}[…]"),
+            Kind::Tensor { element, dims: Some(dims) } => {
+                let dims: Vec<String> = dims.iter().map(Dim::to_string).collect();
+                write!(f, "{element}[{}]", dims.join(", "))
+            }
+            Kind::Sequence(inner) => write!(f, "sequence of {inner}"),
+            Kind::Optional(inner) => write!(f, "optional {inner}"),
+            Kind::Other(what) => f.write_str(what),
+        }
+    }
+}
+
+/// An input or output.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Port {
+    /// Its name.
+    pub name: String,
+    /// What it holds.
+    pub kind: Kind,
+}
+
+/// A node of the main graph.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeInfo {
+    /// The node as messages call it.
+    pub place: String,
+    /// Names of what it reads, without those left out.
+    pub inputs: Vec<String>,
+    /// Names of what it makes, without those left out.
+    pub outputs: Vec<String>,
+}
+
+/// Domain, name and overload of a function.
+pub(crate) type FunctionKey = (String, String, String);
+
+/// What a function is found by.
+pub(crate) fn function_key(domain: &str, name: &str, overload: &str) -> FunctionKey {
+    let domain = if domain == "ai.onnx" { "" } else { domain };
+    (domain.to_string(), name.to_string(), overload.to_string())
+}
+
+/// An ONNX model.
+pub struct Model {
+    pub(crate) proto: ModelProto,
+    pub(crate) graph: GraphProto,
+    /// Initializers of the main graph by name.
+    pub(crate) weights: HashMap<String, (Element, Tensor)>,
+    pub(crate) functions: HashMap<FunctionKey, FunctionProto>,
+    /// What the main graph says of its inner values.
+    pub(crate) declared: HashMap<String, Kind>,
+    files: Files,
+    /// Tensors of nodes and of graphs inside them, by the address of what describes them.
+    decoded: Mutex<HashMap<usize, (Element, Tensor)>>,
+    unsupported: Vec<Unsupported>,
+}
+
+impl Model {
+    /// Reads a model file, all of whose operators can be imported; external data are looked for beside it.
+    pub fn load(path: impl AsRef<Path>) -> Result<Self, Error> {
+        Model::open(path)?.supported()
+    }
+
+    /// Reads a model file whatever its operators are: [`Model::unsupported`] tells which cannot be imported.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
+        let (bytes, files) = Files::of_model(path.as_ref())?;
+        Model::read(bytes, files)
+    }
+
+    /// Reads a model from memory, all of whose operators can be imported.
+    pub fn from_bytes(bytes: impl Into<Bytes>) -> Result<Self, Error> {
+        Model::read(bytes.into(), Files::default())?.supported()
+    }
+
+    fn supported(self) -> Result<Self, Error> {
+        if self.unsupported.is_empty() { Ok(self) } else { Err(Error::Unsupported(self.unsupported)) }
+    }
+
+    fn read(bytes: Bytes, files: Files) -> Result<Self, Error> {
+        let mut proto = ModelProto::decode(bytes).map_err(|e| Error::NotOnnx { problem: e.to_string() })?;
+        let mut graph =
+            proto.graph.take().ok_or_else(|| Error::NotOnnx { problem: "there is no graph in it".into() })?;
+        if let Some(opset) = proto.opset_import.iter().find(|o| o.version() < 1) {
+            let problem = format!("version {} of the operators `{}`", opset.version(), opset.domain());
+            return Err(Error::NotOnnx { problem });
+        }
+        let mut weights = HashMap::new();
+        for tensor in std::mem::take(&mut graph.initializer) {
+            let decoded = decode(&tensor, &files)?;
+            if weights.insert(tensor.name().to_string(), decoded).is_some() {
+                return Err(twice("initializer", tensor.name()));
+            }
+        }
+        for sparse in std::mem::take(&mut graph.sparse_initializer) {
+            let name = sparse_name(&sparse);
+            if weights.insert(name.to_string(), decode_sparse(&sparse, &files)?).is_some() {
+                return Err(twice("initializer", name));
+            }
+        }
+        let mut functions = HashMap::new();
+        for function in std::mem::take(&mut proto.functions) {
+            let key = function_key(function.domain(), function.name(), function.overload());
+            if let Some(function) = functions.insert(key, function) {
+                return Err(twice("function", function.name()));
+            }
+        }
+        let declared =
+            graph.value_info.iter().map(|info| (info.name().to_string(), port(info).kind)).collect();
+        let decoded = Mutex::default();
+        let mut model =
+            Model { proto, graph, weights, functions, declared, files, decoded, unsupported: Vec::new() };
+        model.check_names()?;
+        model.unsupported = model.find_unsupported()?;
+        Ok(model)
+    }
+
+    /// Whether every name of the main graph is declared once, and initializers are what inputs say of them.
+    fn check_names(&self) -> Result<(), Error> {
+        let mut seen = HashSet::new();
+        for input in &self.graph.input {
+            if !seen.insert(input.name()) {
+                return Err(twice("input", input.name()));
+            }
+            let Some((element, tensor)) = self.weights.get(input.name()) else { continue };
+            let Kind::Tensor { element: declared, dims } = port(input).kind else { continue };
+            let fits = |(dim, size): (&Dim, &usize)| !matches!(dim, Dim::Fixed(fixed) if fixed != size);
+            let shape = tensor.shape();
+            let same_sizes = dims
+                .as_ref()
+                .is_none_or(|dims| dims.len() == shape.rank() && dims.iter().zip(shape.iter()).all(fits));
+            if declared != *element || !same_sizes {
+                let place = format!("initializer `{}`", shortened(input.name()));
+                let kind = Kind::Tensor { element: declared, dims };
+                let problem = format!("it is {element}{shape}, and the input of its name is {kind}");
+                return Err(Error::invalid(place, problem));
+            }
+        }
+        for node in &self.graph.node {
+            if let Some(name) = node.output.iter().find(|name| self.weights.contains_key(*name)) {
+                let problem = format!("`{}` is an initializer as well", shortened(name));
+                return Err(Error::invalid(place(node), problem));
+            }
+        }
+        Ok(())
+    }
+
+    /// Operators that cannot be imported, all of them.
+    pub fn unsupported(&self) -> &[Unsupported] {
+        &self.unsupported
+    }
+
+    /// A tensor of a node's or of an inner graph's, decoded once.
+    pub(crate) fn decoded(&self, proto: &TensorProto) -> Result<(Element, Tensor), Error> {
+        self.once(std::ptr::from_ref(proto).addr(), || decode(proto, &self.files))
+    }
+
+    /// A sparse tensor of a node's or of an inner graph's, decoded once.
+    pub(crate) fn sparse(&self, proto: &SparseTensorProto) -> Result<(Element, Tensor), Error> {
+        self.once(std::ptr::from_ref(proto).addr(), || decode_sparse(proto, &self.files))
+    }
+
+    /// What is decoded from a proto, by the proto's address: protos belong to the model and stay where they are. A sparse
+    /// tensor begins where its values' tensor may begin too, but that one is never asked for by itself.
+    fn once(
+        &self,
+        address: usize,
+        decode: impl FnOnce() -> Result<(Element, Tensor), Error>,
+    ) -> Result<(Element, Tensor), Error> {
+        let all = || self.decoded.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(found) = all().get(&address) {
+            return Ok(found.clone());
+        }
+        let decoded = decode()?;
+        all().insert(address, decoded.clone());
+        Ok(decoded)
+    }
+
+    /// The graph's name.
+    pub fn name(&self) -> &str {
+        self.graph.name()
+    }
+
+    /// Who made the file, as it says.
+    pub fn producer(&self) -> &str {
+        self.proto.producer_name()
+    }
+
+    /// Versions of the operator sets it is written in, by domain; ONNX's own domain is empty.
+    pub fn opsets(&self) -> BTreeMap<String, i64> {
+        self.proto.opset_import.iter().map(|o| (o.domain().to_string(), o.version())).collect()
+    }
+
+    /// Inputs that a run gives: those without an initializer.
+    pub fn inputs(&self) -> Vec<Port> {
+        self.graph.input.iter().filter(|i| !self.weights.contains_key(i.name())).map(port).collect()
+    }
+
+    /// Outputs.
+    pub fn outputs(&self) -> Vec<Port> {
+        self.graph.output.iter().map(port).collect()
+    }
+
+    /// Weights by name.
+    pub fn weights(&self) -> impl Iterator<Item = (&str, &Tensor)> {
+        self.weights.iter().map(|(name, (_, tensor))| (name.as_str(), tensor))
+    }
+
+    /// A weight by name.
+    pub fn weight(&self, name: &str) -> Option<&Tensor> {
+        self.weights.get(name).map(|(_, tensor)| tensor)
+    }
+
+    /// Nodes by operator, with those of graphs inside nodes and inside functions; a function's count once.
+    pub fn operators(&self) -> BTreeMap<String, usize> {
+        let mut counts = BTreeMap::new();
+        let mut count = |node: &NodeProto| *counts.entry(operator(node)).or_insert(0) += 1;
+        // That nothing nests too deep was seen when the model was read.
+        let _ = self.each_node(&self.graph.node, 0, &mut count);
+        for function in self.functions.values() {
+            let _ = self.each_node(&function.node, 0, &mut count);
+        }
+        counts
+    }
+
+    /// The nodes of the main graph, as they stand in the file.
+    pub fn nodes(&self) -> Vec<NodeInfo> {
+        let named = |names: &[String]| names.iter().filter(|n| !n.is_empty()).cloned().collect();
+        let info = |node: &NodeProto| NodeInfo {
+            place: place(node),
+            inputs: named(&node.input),
+            outputs: named(&node.output),
+        };
+        self.graph.node.iter().map(info).collect()
+    }
+
+    /// Elements and bytes of all its tensors: initializers, constants of nodes, and those of graphs inside them.
+    pub fn parameters(&self) -> (usize, usize) {
+        let mut total = (0usize, 0usize);
+        for (element, tensor) in self.weights.values() {
+            add_tensor(&mut total, *element, tensor.shape().numel());
+        }
+        let mut count = |node: &NodeProto| {
+            let own = node.attribute.iter().flat_map(|a| a.t.iter().chain(&a.tensors));
+            let graphs = node.attribute.iter().flat_map(|a| a.g.iter().chain(&a.graphs));
+            for proto in own.chain(graphs.flat_map(|g| &g.initializer)) {
+                if let (Some(element), Ok(shape)) =
+                    (Element::of_number(proto.data_type()), shape_of(&proto.dims))
+                {
+                    add_tensor(&mut total, element, shape.numel());
+                }
+            }
+        };
+        let _ = self.each_node(&self.graph.node, 0, &mut count);
+        for function in self.functions.values() {
+            let _ = self.each_node(&function.node, 0, &mut count);
+        }
+        total
+    }
+
+    /// The graph for some bindings, or what it takes to have one.
+    pub fn specialise(&self, bindings: &Bindings, evaluator: &dyn Evaluate) -> Result<Outcome, Error> {
+        import(self, bindings, evaluator)
+    }
+
+    fn find_unsupported(&self) -> Result<Vec<Unsupported>, Error> {
+        let mut found: Vec<Unsupported> = Vec::new();
+        let mut places: HashMap<String, usize> = HashMap::new();
+        let mut note = |node: &NodeProto| {
+            let key = function_key(node.domain(), node.op_type(), node.overload());
+            if ops::importer(node.domain(), node.op_type()).is_some() || self.functions.contains_key(&key) {
+                return;
+            }
+            let operator = operator(node);
+            match places.get(&operator).and_then(|i| found.get_mut(*i)) {
+                Some(u) => u.count += 1,
+                None => {
+                    places.insert(operator.clone(), found.len());
+                    found.push(Unsupported { operator, count: 1, first: place(node) });
+                }
+            }
+        };
+        self.each_node(&self.graph.node, 0, &mut note)?;
+        // In an order of their own, so that the same file always reads the same.
+        let ordered: BTreeMap<&FunctionKey, &FunctionProto> = self.functions.iter().collect();
+        for function in ordered.values() {
+            self.each_node(&function.node, 0, &mut note)?;
+        }
+        Ok(found)
+    }
+
+    /// Visits nodes, and those of the graphs inside them.
+    fn each_node(
+        &self,
+        nodes: &[NodeProto],
+        depth: usize,
+        visit: &mut dyn FnMut(&NodeProto),
+    ) -> Result<(), Error> {
+        for node in nodes {
+            visit(node);
+            for attribute in &node.attribute {
+                for graph in attribute.g.iter().chain(&attribute.graphs) {
+                    if depth == MAX_DEPTH {
+                        return Err(Error::invalid(
+                            place(node),
+                            format!("graphs nest deeper than {MAX_DEPTH}"),
+                        ));
+                    }
+                    self.each_node(&graph.node, depth + 1, visit)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A node's operator, with the domain where it is not ONNX's own.
+pub(crate) fn operator(node: &NodeProto) -> String {
+    match node.domain() {
+        "" | "ai.onnx" => shortened(node.op_type()).to_string(),
+        domain => format!("{}.{}", shortened(domain), shortened(node.op_type())),
+    }
+}
+
+/// A node as messages call it.
+pub(crate) fn place(node: &NodeProto) -> String {
+    let name =
+        if node.name().is_empty() { node.output.first().map_or("", String::as_str) } else { node.name() };
+    format!("node `{}` ({})", shortened(name), operator(node))
+}
+
+/// As much of a name as goes into a message.
+fn shortened(name: &str) -> &str {
+    let end =
+        name.char_indices().map(|(i, c)| i + c.len_utf8()).take_while(|end| *end <= LONGEST_NAME).last();
+    &name[..end.unwrap_or(0)]
+}
+
+fn add_tensor((elements, bytes): &mut (usize, usize), element: Element, count: usize) {
+    *elements = elements.saturating_add(count);
+    *bytes = bytes.saturating_add(count.saturating_mul(element.bits()).div_ceil(8));
+}
+
+fn twice(what: &str, name: &str) -> Error {
+    Error::invalid(format!("{what} `{}`", shortened(name)), "declared twice")
+}
+
+pub(crate) fn port(info: &ValueInfoProto) -> Port {
+    let kind = info.r#type.as_ref().map_or(Kind::Other("undeclared"), |ty| kind(ty, 0));
+    Port { name: info.name().to_string(), kind }
+}
+
+fn kind(ty: &TypeProto, depth: usize) -> Kind {
+    use type_proto::Value;
+    let inner = |ty: &Option<Box<TypeProto>>| match ty {
+        Some(ty) if depth < MAX_DEPTH => Box::new(kind(ty, depth + 1)),
+        _ => Box::new(Kind::Other("undeclared")),
+    };
+    match &ty.value {
+        Some(Value::TensorType(tensor)) => {
+            let Some(element) = Element::of_number(tensor.elem_type()) else {
+                return Kind::Other("undeclared");
+            };
+            let dims = tensor.shape.as_ref().map(|shape| shape.dim.iter().map(dim).collect());
+            Kind::Tensor { element, dims }
+        }
+        Some(Value::SequenceType(sequence)) => Kind::Sequence(inner(&sequence.elem_type)),
+        Some(Value::OptionalType(optional)) => Kind::Optional(inner(&optional.elem_type)),
+        Some(Value::MapType(_)) => Kind::Other("map"),
+        Some(Value::SparseTensorType(_)) => Kind::Other("sparse tensor"),
+        Some(Value::OpaqueType(_)) => Kind::Other("opaque"),
+        None => Kind::Other("undeclared"),
+    }
+}
+
+fn dim(dim: &tensor_shape_proto::Dimension) -> Dim {
+    use tensor_shape_proto::dimension::Value;
+    match &dim.value {
+        Some(Value::DimValue(size)) => usize::try_from(*size).map_or(Dim::Free, Dim::Fixed),
+        Some(Value::DimParam(name)) if !name.is_empty() => Dim::Named(name.clone()),
+        _ => Dim::Free,
+    }
+}

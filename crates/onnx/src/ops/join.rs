@@ -1,0 +1,273 @@
+//! Tensors put together, taken apart, repeated and padded.
+
+use olivine_ir::op::{Pad, PadMode, Slice};
+use olivine_ir::{DType, Data, Tensor, ValueId};
+
+use super::Entry;
+use crate::import::{Answer, NodeContext, Value};
+use crate::tensor::shape_of;
+
+pub(super) const OPERATORS: &[Entry] = &[
+    ("CenterCropPad", center_crop_pad),
+    ("Concat", concat),
+    ("Expand", expand),
+    ("Pad", pad),
+    ("Slice", slice),
+    ("Split", split),
+    ("Tile", tile),
+];
+
+fn concat(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
+    let operands = n.tensors()?;
+    let Some(first) = operands.first().copied() else { return Err(n.wrong("it has no inputs")) };
+    let element = n.element(0)?;
+    for i in 1..operands.len() {
+        if n.element(i)? != element {
+            return Err(n.wrong(format!("its inputs are of {element} and of {}", n.element(i)?)));
+        }
+    }
+    let rank = n.shape(first)?.rank();
+    // The axis had a default in the first version alone.
+    let axis = match n.int("axis")? {
+        Some(axis) => axis,
+        None if n.opset() < 4 => 1,
+        None => return Err(n.wrong("attribute `axis` is missing")),
+    };
+    let axis = n.axis(axis, rank)?;
+    let y = n.build(|g| g.concat(&operands, axis as isize))?;
+    n.like_first(y)
+}
+
+fn split(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
+    let x = n.tensor(0)?;
+    let shape = n.shape(x)?;
+    let axis = n.axis(n.int_or("axis", 0)?, shape.rank())?;
+    let given = match n.optional_ints(1)? {
+        Some(sizes) => Some(sizes),
+        None => n.ints("split")?,
+    };
+    let sizes = match given {
+        Some(sizes) => {
+            let whole: Result<Vec<usize>, _> = sizes.iter().map(|s| usize::try_from(*s)).collect();
+            whole.map_err(|_| n.wrong(format!("parts {sizes:?} are not all from 0 on")))?
+        }
+        None => {
+            let parts = match n.int("num_outputs")? {
+                Some(parts) => usize::try_from(parts).unwrap_or(0),
+                None => n.output_count(),
+            };
+            if parts == 0 || parts != n.output_count() {
+                return Err(n.wrong(format!("{parts} parts for {} outputs", n.output_count())));
+            }
+            // All of one size, but the last where the axis does not come out even.
+            let (size, whole) = (shape[axis].div_ceil(parts), shape[axis]);
+            (0..parts).map(|i| size.min(whole.saturating_sub(i.saturating_mul(size)))).collect()
+        }
+    };
+    let parts = n.build(|g| g.split(x, axis as isize, &sizes))?;
+    let element = n.element(0)?;
+    Ok(parts.into_iter().map(|id| n.result(id, element)).collect())
+}
+
+fn slice(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
+    let x = n.tensor(0)?;
+    let rank = n.shape(x)?.rank();
+    let (starts, ends, axes, steps) = if n.opset() < 10 {
+        let limits = |name: &str| n.ints(name)?.ok_or_else(|| n.wrong(format!("`{name}` is missing")));
+        (limits("starts")?, limits("ends")?, n.ints("axes")?, None)
+    } else {
+        (n.fixed_ints(1)?, n.fixed_ints(2)?, n.optional_ints(3)?, n.optional_ints(4)?)
+    };
+    let axes = axes.unwrap_or_else(|| (0..starts.len() as i64).collect());
+    let steps = steps.unwrap_or_else(|| vec![1; starts.len()]);
+    let axes = n.axes(&axes, rank)?;
+    let y = n.add(Slice { axes, starts, ends, steps }, &[x])?;
+    n.like_first(y)
+}
+
+fn expand(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
+    let x = n.tensor(0)?;
+    let to = shape_of(&n.fixed_ints(1)?).map_err(|e| n.wrong(e))?;
+    let y = n.build(|g| g.expand(x, to))?;
+    n.like_first(y)
+}
+
+fn tile(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
+    let x = n.tensor(0)?;
+    let rank = n.shape(x)?.rank();
+    let mut repeats = n.fixed_ints(1)?;
+    if n.opset() < 6 {
+        // One axis, and how often.
+        let (times, axis) = (n.fixed_int(1)?, n.fixed_int(2)?);
+        let axis = n.axis(axis, rank)?;
+        repeats = (0..rank).map(|i| if i == axis { times } else { 1 }).collect();
+    }
+    let counts: Result<Vec<usize>, _> = repeats.iter().map(|r| usize::try_from(*r)).collect();
+    let counts = counts.map_err(|_| n.wrong(format!("repeats {repeats:?} are not all from 0 on")))?;
+    let y = n.build(|g| g.tile(x, &counts))?;
+    n.like_first(y)
+}
+
+fn pad(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
+    let x = n.tensor(0)?;
+    let shape = n.shape(x)?;
+    let attributes = n.opset() < 11;
+    let amounts = if attributes {
+        let name = if n.opset() < 2 { "paddings" } else { "pads" };
+        n.ints(name)?.ok_or_else(|| n.wrong(format!("attribute `{name}` is missing")))?
+    } else {
+        n.fixed_ints(1)?
+    };
+    let axes = match n.optional_ints(3)? {
+        Some(axes) => n.axes(&axes, shape.rank())?,
+        None => (0..shape.rank()).collect(),
+    };
+    if amounts.len() != 2 * axes.len() {
+        return Err(n.wrong(format!("{} pads for {} axes", amounts.len(), axes.len())));
+    }
+    let mut pads = vec![(0i64, 0i64); shape.rank()];
+    for (i, axis) in axes.iter().enumerate() {
+        pads[*axis] = (amounts[i], amounts[axes.len() + i]);
+    }
+    let mode = match n.string_or("mode", "constant")?.as_str() {
+        "constant" => PadMode::Constant,
+        "reflect" => PadMode::Reflect,
+        "edge" => PadMode::Edge,
+        "wrap" => PadMode::Wrap,
+        other => return Err(n.wrong(format!("mode `{other}` is unknown"))),
+    };
+    let y = if mode != PadMode::Constant {
+        pad_by_copies(n, x, &pads, mode)?
+    } else if attributes {
+        let value = f64::from(n.float_or("value", 0.0)?);
+        n.build(|g| g.pad(x, &pads, mode, value))?
+    } else {
+        let value = n.optional(2)?;
+        pad_with(n, x, &pads, value)?
+    };
+    n.like_first(y)
+}
+
+/// Pads with a value of x's dtype that may be known only at run time; without one, with zero.
+pub(super) fn pad_with(
+    n: &mut NodeContext<'_, '_>,
+    x: ValueId,
+    pads: &[(i64, i64)],
+    value: Option<ValueId>,
+) -> Answer<ValueId> {
+    let known = match value {
+        Some(id) => n.graph().as_const(id).and_then(exact),
+        None => Some(0.0),
+    };
+    if let Some(number) = known {
+        return n.build(|g| g.pad(x, pads, PadMode::Constant, number));
+    }
+    let Some(value) = value else { return Err(n.wrong("its value is lost")) };
+    let (dtype, shape, given) = (n.dtype(x)?, n.shape(x)?, n.ty(value)?);
+    if given.dtype != dtype || given.shape.numel() != 1 {
+        return Err(n.wrong(format!("its value is {given}, not one element of {dtype}")));
+    }
+    n.build(|g| {
+        let value = g.reshape(value, &[])?;
+        let one = g.constant(Tensor::scalar_of(DType::U8, 1.0));
+        let inside = g.fill(one, shape)?;
+        let inside = g.pad(inside, pads, PadMode::Constant, 0.0)?;
+        let inside = g.cast(inside, DType::Bool)?;
+        let padded = g.pad(x, pads, PadMode::Constant, 0.0)?;
+        g.select(inside, padded, value)
+    })
+}
+
+/// The one element of a constant, if a double holds it exactly.
+fn exact(tensor: &Tensor) -> Option<f64> {
+    if let Data::I64(v) = tensor.data()
+        && v.iter().any(|v| v.unsigned_abs() > 1 << 53)
+    {
+        return None;
+    }
+    match tensor.to_f64().as_slice() {
+        [one] => Some(*one),
+        _ => None,
+    }
+}
+
+/// The longest axis whose padding is written down position by position.
+const MOST_COPIES: i64 = 1 << 24;
+
+/// Pads with elements of x. Negative amounts cut first: what is left is what is repeated.
+fn pad_by_copies(
+    n: &mut NodeContext<'_, '_>,
+    x: ValueId,
+    pads: &[(i64, i64)],
+    mode: PadMode,
+) -> Answer<ValueId> {
+    let cuts: Vec<(i64, i64)> = pads.iter().map(|(a, b)| ((*a).min(0), (*b).min(0))).collect();
+    let mut y = x;
+    if cuts.iter().any(|cut| *cut != (0, 0)) {
+        y = n.add(Pad { pads: cuts, mode: PadMode::Constant, value: 0.0 }, &[y])?;
+    }
+    let pads: Vec<(i64, i64)> = pads.iter().map(|(a, b)| ((*a).max(0), (*b).max(0))).collect();
+    let shape = n.shape(y)?;
+    let fits = |(size, (before, after)): (&usize, &(i64, i64))| match mode {
+        PadMode::Reflect => *before.max(after) < (*size as i64).max(1),
+        _ => *before.max(after) <= *size as i64,
+    };
+    if shape.iter().zip(&pads).all(fits) {
+        return n.add(Pad { pads, mode, value: 0.0 }, &[y]);
+    }
+    for (axis, (before, after)) in pads.into_iter().enumerate() {
+        let size = n.shape(y)?[axis] as i64;
+        if (before, after) == (0, 0) {
+            continue;
+        }
+        if size == 0 {
+            return Err(n.wrong(format!("axis {axis} is empty: there is nothing to pad it with")));
+        }
+        let total = before.checked_add(after).and_then(|p| p.checked_add(size));
+        let total = total.filter(|t| *t <= MOST_COPIES);
+        let total =
+            total.ok_or_else(|| n.wrong(format!("pads of axis {axis} make it longer than {MOST_COPIES}")))?;
+        let positions: Vec<i64> = (0..total).map(|i| source(i - before, size, mode)).collect();
+        let list = Tensor::new([positions.len()], positions);
+        let list = n.built(list)?;
+        let list = n.constant(list);
+        y = n.build(|g| g.gather(y, list, axis as isize))?;
+    }
+    Ok(y)
+}
+
+/// Which element of an axis stands at a position that may lie outside it.
+fn source(at: i64, size: i64, mode: PadMode) -> i64 {
+    match mode {
+        PadMode::Wrap => at.rem_euclid(size),
+        PadMode::Reflect if size > 1 => {
+            // There and back again, without the two ends twice.
+            let period = 2 * (size - 1);
+            let at = at.rem_euclid(period);
+            at.min(period - at)
+        }
+        _ => at.clamp(0, size - 1),
+    }
+}
+
+fn center_crop_pad(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
+    let x = n.tensor(0)?;
+    let shape = n.shape(x)?;
+    let sizes = n.fixed_ints(1)?;
+    let axes = match n.ints("axes")? {
+        Some(axes) => n.axes(&axes, shape.rank())?,
+        None => (0..shape.rank()).collect(),
+    };
+    if sizes.len() != axes.len() {
+        return Err(n.wrong(format!("{} sizes for {} axes", sizes.len(), axes.len())));
+    }
+    let mut pads = vec![(0i64, 0i64); shape.rank()];
+    for (axis, size) in axes.iter().zip(&sizes) {
+        let more = size.checked_sub(shape[*axis] as i64).filter(|_| *size >= 0);
+        let more = more.ok_or_else(|| n.wrong(format!("size {size} of axis {axis}")))?;
+        // The odd one goes to, or from, the end: division towards zero on both sides.
+        pads[*axis] = (more / 2, more - more / 2);
+    }
+    let y = pad_with(n, x, &pads, None)?;
+    n.like_first(y)
+}

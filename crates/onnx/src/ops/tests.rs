@@ -1,0 +1,235 @@
+//! Operators whose results' sizes, or whose trips, come out only when they are computed.
+
+use std::collections::HashMap;
+
+use olivine_cpu::CpuEvaluator;
+use olivine_ir::{Data, Def, Evaluate, Graph, Tensor, ValueId};
+use prost::Message;
+
+use crate::proto::attribute_proto::AttributeType;
+use crate::proto::{
+    AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TypeProto, ValueInfoProto,
+    type_proto,
+};
+use crate::{Bindings, Bound, Model, Outcome, Part};
+
+fn node(op: &str, inputs: &[&str], outputs: &[&str], attribute: Vec<AttributeProto>) -> NodeProto {
+    NodeProto {
+        op_type: Some(op.into()),
+        input: inputs.iter().map(|s| s.to_string()).collect(),
+        output: outputs.iter().map(|s| s.to_string()).collect(),
+        attribute,
+        ..NodeProto::default()
+    }
+}
+
+fn attribute(name: &str, r#type: AttributeType) -> AttributeProto {
+    AttributeProto { name: Some(name.into()), r#type: Some(r#type as i32), ..AttributeProto::default() }
+}
+
+fn int(name: &str, value: i64) -> AttributeProto {
+    AttributeProto { i: Some(value), ..attribute(name, AttributeType::Int) }
+}
+
+fn text(name: &str, value: &'static str) -> AttributeProto {
+    AttributeProto { s: Some(value.as_bytes().into()), ..attribute(name, AttributeType::String) }
+}
+
+fn float(value: f32) -> Vec<AttributeProto> {
+    vec![AttributeProto { f: Some(value), ..attribute("value_float", AttributeType::Float) }]
+}
+
+/// A graph inside a node.
+fn body(inputs: &[&str], nodes: Vec<NodeProto>, outputs: &[&str]) -> Vec<AttributeProto> {
+    let infos = |names: &[&str]| names.iter().map(|name| info(name, None)).collect();
+    let graph =
+        GraphProto { node: nodes, input: infos(inputs), output: infos(outputs), ..GraphProto::default() };
+    vec![AttributeProto { g: Some(graph), ..attribute("body", AttributeType::Graph) }]
+}
+
+fn info(name: &str, element: Option<i32>) -> ValueInfoProto {
+    let tensor = |elem_type| type_proto::Tensor { elem_type: Some(elem_type), shape: None };
+    let ty = element
+        .map(|e| TypeProto { value: Some(type_proto::Value::TensorType(tensor(e))), ..TypeProto::default() });
+    ValueInfoProto { name: Some(name.into()), r#type: ty, ..ValueInfoProto::default() }
+}
+
+/// Computes a graph's outputs, node by node.
+fn compute(graph: &Graph, inputs: &[(&str, Tensor)]) -> HashMap<String, Tensor> {
+    let mut known: HashMap<ValueId, Tensor> = HashMap::new();
+    for (id, value) in graph.ids().zip(graph.values()) {
+        if let Def::Const(tensor) = &value.def {
+            known.insert(id, tensor.clone());
+        }
+    }
+    for (name, id) in graph.inputs() {
+        let (_, tensor) = inputs.iter().find(|(n, _)| *n == name).expect("an input that was not given");
+        known.insert(id, tensor.clone());
+    }
+    for node in graph.nodes() {
+        let operands: Vec<Tensor> = node.inputs.iter().map(|id| known[id].clone()).collect();
+        let results = CpuEvaluator.evaluate(&node.op, &operands).expect("an operation that computes");
+        known.extend(node.outputs.iter().copied().zip(results));
+    }
+    graph.outputs().iter().map(|o| (o.name.clone(), known[&o.value].clone())).collect()
+}
+
+/// What a model of these nodes makes of its inputs, and how many stages it took.
+fn run(nodes: Vec<NodeProto>, inputs: &[(&str, Tensor)], outputs: &[&str]) -> (Vec<Vec<Tensor>>, usize) {
+    let number = |tensor: &Tensor| match tensor.data() {
+        Data::F32(_) => 1,
+        Data::I64(_) => 7,
+        Data::Bool(_) => 9,
+        other => panic!("no tests with {:?}", other.dtype()),
+    };
+    let graph = GraphProto {
+        node: nodes,
+        input: inputs.iter().map(|(name, tensor)| info(name, Some(number(tensor)))).collect(),
+        output: outputs.iter().map(|name| info(name, None)).collect(),
+        ..GraphProto::default()
+    };
+    let opset = OperatorSetIdProto { version: Some(24), ..OperatorSetIdProto::default() };
+    let proto = ModelProto {
+        ir_version: Some(10),
+        opset_import: vec![opset],
+        graph: Some(graph),
+        ..ModelProto::default()
+    };
+    let model = Model::from_bytes(proto.encode_to_vec()).expect("a model");
+    let bound = |tensor: &Tensor| Bound::Tensor { ty: tensor.ty(), value: None };
+    let mut bindings = Bindings {
+        inputs: inputs.iter().map(|(name, tensor)| (name.to_string(), bound(tensor))).collect(),
+        ..Bindings::default()
+    };
+    loop {
+        match model.specialise(&bindings, &CpuEvaluator).expect("a graph") {
+            Outcome::NeedsInputs(names) => {
+                for (name, bound) in bindings.inputs.iter_mut().filter(|(name, _)| names.contains(name)) {
+                    let given = inputs.iter().find(|(n, _)| n == name).map(|(_, tensor)| tensor.clone());
+                    if let Bound::Tensor { value, .. } = bound {
+                        *value = given;
+                    }
+                }
+            }
+            Outcome::Stage(stage) => bindings.known.push(compute(&stage, inputs)["value"].clone()),
+            Outcome::Whole(whole) => {
+                let made = compute(&whole.graph, inputs);
+                let tensors = |part: &Part| match part {
+                    Part::Tensor(name) => vec![made[name].clone()],
+                    Part::Sequence(parts) => parts
+                        .iter()
+                        .map(|part| match part {
+                            Part::Tensor(name) => made[name].clone(),
+                            other => panic!("{other:?} in a sequence"),
+                        })
+                        .collect(),
+                    Part::Nothing => Vec::new(),
+                };
+                let results = whole.outputs.iter().map(|(_, part)| tensors(part)).collect();
+                return (results, bindings.known.len());
+            }
+        }
+    }
+}
+
+fn floats(dims: &[usize], values: &[f32]) -> Tensor {
+    Tensor::new(dims, values.to_vec()).expect("as many elements as the shape has")
+}
+
+fn ints(dims: &[usize], values: &[i64]) -> Tensor {
+    Tensor::new(dims, values.to_vec()).expect("as many elements as the shape has")
+}
+
+#[test]
+fn suppression_takes_boxes_by_score_and_leaves_out_what_overlaps() {
+    let boxes = floats(
+        &[1, 4, 4],
+        &[0.0, 0.0, 1.0, 1.0, 0.0, 0.1, 1.0, 1.1, 0.0, 10.0, 1.0, 11.0, 1.0, 11.1, 0.0, 10.1],
+    );
+    let scores = floats(&[1, 2, 4], &[0.9, 0.95, 0.5, 0.6, 0.1, 0.1, 0.8, 0.1]);
+    let suppress = node("NonMaxSuppression", &["b", "s", "m", "o", "t"], &["y"], vec![]);
+    let inputs = [
+        ("b", boxes),
+        ("s", scores),
+        ("m", ints(&[1], &[i64::MAX])),
+        ("o", floats(&[1], &[0.5])),
+        ("t", floats(&[1], &[0.2])),
+    ];
+    let (results, stages) = run(vec![suppress], &inputs, &["y"]);
+    assert_eq!(results[0][0], ints(&[3, 3], &[0, 0, 1, 0, 0, 3, 0, 1, 2]));
+    assert_eq!(stages, 1);
+}
+
+#[test]
+fn distinct_rows_come_in_the_order_asked_for() {
+    let x = floats(&[5, 2], &[2.0, 1.0, 0.0, 3.0, 2.0, 1.0, 0.0, 1.0, 0.0, 3.0]);
+    let outputs = ["y", "first", "inverse", "counts"];
+    for (sorted, y, first, inverse, counts) in [
+        (1, [0.0, 1.0, 0.0, 3.0, 2.0, 1.0], [3, 1, 0], [2, 1, 2, 0, 1], [1, 2, 2]),
+        (0, [2.0, 1.0, 0.0, 3.0, 0.0, 1.0], [0, 1, 3], [0, 1, 0, 2, 1], [2, 2, 1]),
+    ] {
+        let unique = node("Unique", &["x"], &outputs, vec![int("axis", 0), int("sorted", sorted)]);
+        let (results, stages) = run(vec![unique], &[("x", x.clone())], &outputs);
+        assert_eq!(results[0][0], floats(&[3, 2], &y));
+        assert_eq!(results[1][0], ints(&[3], &first));
+        assert_eq!(results[2][0], ints(&[5], &inverse));
+        assert_eq!(results[3][0], ints(&[3], &counts));
+        assert_eq!(stages, 1);
+    }
+}
+
+#[test]
+fn a_condition_alone_ends_a_loop_and_its_rows_are_as_many_as_its_trips() {
+    let trip = vec![
+        node("Constant", &[], &["half"], float(0.5)),
+        node("Constant", &[], &["limit"], float(1.0)),
+        node("Mul", &["v", "half"], &["w"], vec![]),
+        node("ReduceSum", &["w"], &["s"], vec![int("keepdims", 0)]),
+        node("Greater", &["s", "limit"], &["more"], vec![]),
+    ];
+    let attributes = body(&["i", "c", "v"], trip, &["more", "w", "s"]);
+    let model = vec![node("Loop", &["", "", "x"], &["y", "rows"], attributes)];
+    let (results, stages) = run(model, &[("x", floats(&[10], &[1.6; 10]))], &["y", "rows"]);
+    assert_eq!(results[0][0], floats(&[10], &[0.1; 10]));
+    assert_eq!(results[1][0], floats(&[4], &[8.0, 4.0, 2.0, 1.0]));
+    assert_eq!(stages, 1);
+}
+
+#[test]
+fn a_sequence_grows_and_shrinks_by_position() {
+    let nodes = vec![
+        node("SequenceConstruct", &["a", "b"], &["s"], vec![]),
+        node("SequenceInsert", &["s", "c", "p"], &["t"], vec![]),
+        node("SequenceErase", &["t"], &["y"], vec![]),
+    ];
+    let (a, b, c) = (floats(&[1], &[1.0]), floats(&[2], &[2.0, 3.0]), floats(&[1], &[4.0]));
+    let inputs = [("a", a.clone()), ("b", b), ("c", c.clone()), ("p", ints(&[], &[-1]))];
+    let (results, _) = run(nodes, &inputs, &["y"]);
+    assert_eq!(results[0], [a, c]);
+}
+
+#[test]
+fn padding_goes_round_as_often_as_it_is_asked_to() {
+    let x = floats(&[3], &[1.0, 2.0, 3.0]);
+    for (mode, expected) in [
+        ("wrap", [3.0, 1.0, 2.0, 3.0, 1.0, 2.0, 3.0, 1.0, 2.0, 3.0]),
+        ("reflect", [1.0, 2.0, 3.0, 2.0, 1.0, 2.0, 3.0, 2.0, 1.0, 2.0]),
+        ("edge", [1.0, 1.0, 1.0, 1.0, 1.0, 2.0, 3.0, 3.0, 3.0, 3.0]),
+    ] {
+        let pad = node("Pad", &["x", "p"], &["y"], vec![text("mode", mode)]);
+        let (results, _) = run(vec![pad], &[("x", x.clone()), ("p", ints(&[2], &[4, 3]))], &["y"]);
+        assert_eq!(results[0][0], floats(&[10], &expected), "{mode}");
+    }
+}
+
+#[test]
+fn a_cache_is_written_round_its_end() {
+    let scatter = node("TensorScatter", &["x", "u", "w"], &["y"], vec![text("mode", "circular")]);
+    let inputs = [
+        ("x", floats(&[1, 3, 1], &[1.0, 2.0, 3.0])),
+        ("u", floats(&[1, 2, 1], &[7.0, 8.0])),
+        ("w", ints(&[1], &[5])),
+    ];
+    let (results, _) = run(vec![scatter], &inputs, &["y"]);
+    assert_eq!(results[0][0], floats(&[1, 3, 1], &[8.0, 2.0, 7.0]));
+}

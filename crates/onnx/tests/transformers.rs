@@ -1,0 +1,107 @@
+//! What transformers' files do, on constants: results are known while a model is imported.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a failed expectation is a failed test"
+)]
+
+#[allow(dead_code, reason = "tests share it, none uses all of it")]
+mod wire;
+
+use olivine_cpu::CpuEvaluator;
+use olivine_ir::{DType, Shape, TensorType};
+use olivine_onnx::{Bindings, Bound, Model, Outcome};
+use wire::{BOOL, F32, Graph, Message, floats, graph_attribute, int_attribute, node, tensor, value};
+
+const U8: i64 = 2;
+
+/// The result `y` of one node of constants, in an opset.
+fn result(opset: i64, node: Message, constants: &[Message]) -> Vec<f64> {
+    let graph = Graph {
+        nodes: vec![node],
+        initializers: constants.to_vec(),
+        outputs: vec![value("y", F32, &["a"])],
+        ..Graph::default()
+    };
+    let onnx = Message::new().int(2, opset);
+    let microsoft = Message::new().text(1, "com.microsoft").int(2, 1);
+    let model = Message::new().int(1, 10).inside(8, &onnx).inside(8, &microsoft).inside(7, &graph.message());
+    let model = Model::from_bytes(model.0).unwrap();
+    let Outcome::Whole(whole) = model.specialise(&Bindings::default(), &CpuEvaluator).unwrap() else {
+        panic!("constants leave nothing open");
+    };
+    let y = whole.graph.output_named("y").unwrap();
+    whole.graph.as_const(y).expect("a small result of constants is one").to_f64()
+}
+
+#[track_caller]
+fn close(got: &[f64], want: &[f64]) {
+    let near = |(a, b): (&f64, &f64)| (a - b).abs() < 1e-5;
+    assert!(got.len() == want.len() && got.iter().zip(want).all(near), "got {got:?}, want {want:?}");
+}
+
+#[test]
+fn an_if_may_name_its_branches_results_like_its_own() {
+    let branch = |op: &str| {
+        let nodes = vec![node(op, &["x"], &["y"])];
+        Graph { nodes, outputs: vec![value("y", F32, &["2"])], ..Graph::default() }.message()
+    };
+    let choose = node("If", &["c"], &["y"])
+        .inside(5, &graph_attribute("then_branch", &branch("Abs")))
+        .inside(5, &graph_attribute("else_branch", &branch("Neg")));
+    let graph = Graph {
+        nodes: vec![choose],
+        inputs: vec![value("x", F32, &["2"]), value("c", BOOL, &[])],
+        outputs: vec![value("y", F32, &["2"])],
+        ..Graph::default()
+    };
+    let model = Model::from_bytes(graph.model()).unwrap();
+    let bound = |dtype, dims: &[usize]| Bound::Tensor {
+        ty: TensorType::new(dtype, Shape::new(dims).unwrap()),
+        value: None,
+    };
+    let inputs = vec![("x".into(), bound(DType::F32, &[2])), ("c".into(), bound(DType::Bool, &[]))];
+    let outcome = model.specialise(&Bindings { inputs, ..Bindings::default() }, &CpuEvaluator);
+    assert!(outcome.is_ok(), "{outcome:?}");
+}
+
+#[test]
+fn softmax_spans_all_axes_from_its_own_on_up_to_opset_12() {
+    let x = [floats("x", &[1, 2, 2], &[0.0; 4])];
+    let softmax = || node("Softmax", &["x"], &["y"]);
+    close(&result(12, softmax(), &x), &[0.25; 4]);
+    close(&result(13, softmax(), &x), &[0.5; 4]);
+}
+
+#[test]
+fn a_query_without_keys_gets_zeros() {
+    let (q, k) = (floats("q", &[1, 1, 2, 1], &[1.0, 1.0]), floats("k", &[1, 1, 2, 1], &[1.0, 1.0]));
+    let (v, mask) = (floats("v", &[1, 1, 2, 1], &[2.0, 4.0]), tensor("m", BOOL, &[2, 2], &[0, 0, 1, 1]));
+    let attention = node("Attention", &["q", "k", "v", "m"], &["y"]);
+    close(&result(23, attention, &[q, k, v, mask]), &[0.0, 3.0]);
+}
+
+#[test]
+fn causal_queries_stand_after_the_keys_of_the_past() {
+    let (q, k) = (floats("q", &[1, 1, 2, 1], &[0.0, 0.0]), floats("k", &[1, 1, 2, 1], &[0.0, 0.0]));
+    let (v, past) = (floats("v", &[1, 1, 2, 1], &[3.0, 5.0]), floats("p", &[1, 1, 1, 1], &[1.0]));
+    let attention =
+        node("Attention", &["q", "k", "v", "", "p", "p"], &["y"]).inside(5, &int_attribute("is_causal", 1));
+    close(&result(23, attention, &[q, k, v, past]), &[2.0, 3.0]);
+}
+
+#[test]
+fn packed_weights_have_their_first_value_in_the_lowest_bits() {
+    let mut a = [0.0; 16];
+    (a[0], a[1]) = (1.0, 10.0);
+    let constants =
+        [floats("a", &[1, 16], &a), tensor("b", U8, &[1, 1, 8], &[0x21; 8]), floats("s", &[1], &[0.5])];
+    let product = [("K", 16), ("N", 1), ("block_size", 16), ("bits", 4)]
+        .iter()
+        .fold(node("com.microsoft:MatMulNBits", &["a", "b", "s"], &["y"]), |m, (name, value)| {
+            m.inside(5, &int_attribute(name, *value))
+        });
+    // (1 − 8 + 10·(2 − 8))·0.5
+    close(&result(20, product, &constants), &[-33.5]);
+}
