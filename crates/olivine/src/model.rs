@@ -125,7 +125,7 @@ pub struct ModelExecutable {
 
 #[derive(Default)]
 struct State {
-    plans: HashMap<Key, Arc<Plan>>,
+    plans: HashMap<Key, Plan>,
     order: Vec<Key>,
     /// Weights that the device's model has been given.
     given: HashSet<String>,
@@ -141,13 +141,14 @@ struct Key {
 }
 
 /// What there is to do for a key.
+#[derive(Clone)]
 enum Plan {
     /// Values of inputs join it.
-    Needs(Vec<String>),
+    Needs(Arc<[String]>),
     /// A graph's result joins it.
-    Stage(Executable),
+    Stage(Arc<Executable>),
     /// The model's results come out.
-    Whole(Executable),
+    Whole(Arc<Executable>),
 }
 
 impl ModelExecutable {
@@ -159,7 +160,7 @@ impl ModelExecutable {
     /// How many graphs are compiled now, stages among them.
     pub fn compiled(&self) -> usize {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.plans.values().filter(|plan| !matches!(***plan, Plan::Needs(_))).count()
+        state.plans.values().filter(|plan| !matches!(plan, Plan::Needs(_))).count()
     }
 
     /// Runs on named inputs. Element `i` of a sequence is the input, or output, `name[i]`.
@@ -169,11 +170,8 @@ impl ModelExecutable {
     ) -> Result<Outputs, Error> {
         let inputs: Vec<(String, Input<'a>)> =
             inputs.into_iter().map(|(n, v)| (n.to_string(), v.into())).collect();
-        let (plan, inputs) = self.plan(inputs)?;
-        match &*plan {
-            Plan::Whole(executable) => executable.run(taken(executable, &inputs)),
-            _ => Err(Error::WorkerDied),
-        }
+        let whole = self.whole(&inputs)?;
+        whole.run(taken(&whole, &inputs))
     }
 
     /// What a model becomes for such inputs: the graph and what is compiled from it.
@@ -184,27 +182,19 @@ impl ModelExecutable {
     ) -> Result<R, Error> {
         let inputs: Vec<(String, Input<'a>)> =
             inputs.into_iter().map(|(n, v)| (n.to_string(), v.into())).collect();
-        let (plan, inputs) = self.plan(inputs)?;
-        match &*plan {
-            Plan::Whole(executable) => with(executable, &taken(executable, &inputs)),
-            _ => Err(Error::WorkerDied),
-        }
+        let whole = self.whole(&inputs)?;
+        with(&whole, &taken(&whole, &inputs))
     }
 
-    /// The plan that brings the model's results, after all stages before it have run.
-    #[allow(clippy::type_complexity, reason = "inputs come back as they were given")]
-    fn plan<'a>(
-        &self,
-        inputs: Vec<(String, Input<'a>)>,
-    ) -> Result<(Arc<Plan>, Vec<(String, Input<'a>)>), Error> {
+    /// What brings the model's results, after all stages before it have run.
+    fn whole(&self, inputs: &[(String, Input<'_>)]) -> Result<Arc<Executable>, Error> {
         let types = inputs.iter().map(|(n, i)| (n.clone(), Given::from(*i).ty())).collect();
         let mut key = Key { types, ..Key::default() };
         loop {
-            let plan = self.planned(&key)?;
-            match &*plan {
-                Plan::Whole(_) => return Ok((plan, inputs)),
+            match self.planned(&key)? {
+                Plan::Whole(whole) => return Ok(whole),
                 Plan::Needs(names) => {
-                    for name in names {
+                    for name in names.iter() {
                         let found = inputs.iter().find(|(n, _)| n == name);
                         let (_, input) = found.ok_or_else(|| self.unknown(name))?;
                         let bytes = match input {
@@ -215,7 +205,7 @@ impl ModelExecutable {
                     }
                 }
                 Plan::Stage(stage) => {
-                    let outputs = stage.run(taken(stage, &inputs))?;
+                    let outputs = stage.run(taken(&stage, inputs))?;
                     let value = outputs.get("value")?;
                     key.known.push((value.ty(), value.bytes().to_vec()));
                 }
@@ -230,17 +220,16 @@ impl ModelExecutable {
     }
 
     /// The plan for a key, made now if it is the first time that it comes.
-    fn planned(&self, key: &Key) -> Result<Arc<Plan>, Error> {
+    fn planned(&self, key: &Key) -> Result<Plan, Error> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(plan) = state.plans.get(key) {
             return Ok(plan.clone());
         }
         let plan = match self.model.onnx.specialise(&self.bindings(key)?, &CpuEvaluator)? {
-            Outcome::NeedsInputs(names) => Plan::Needs(names),
-            Outcome::Stage(graph) => Plan::Stage(self.executable(graph, &mut state)?),
-            Outcome::Whole(whole) => Plan::Whole(self.executable(whole.graph, &mut state)?),
+            Outcome::NeedsInputs(names) => Plan::Needs(names.into()),
+            Outcome::Stage(graph) => Plan::Stage(Arc::new(self.executable(graph, &mut state)?)),
+            Outcome::Whole(whole) => Plan::Whole(Arc::new(self.executable(whole.graph, &mut state)?)),
         };
-        let plan = Arc::new(plan);
         if state.order.len() == PLANS {
             let oldest = state.order.remove(0);
             state.plans.remove(&oldest);

@@ -34,7 +34,10 @@ fn deform_conv(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
         )));
     }
     let (batch, channels, places) = (xs[0], xs[1], os[2..].to_vec());
-    let area: usize = places.iter().product();
+    let area = places.iter().try_fold(1usize, |a, b| a.checked_mul(*b)).filter(|area| *area <= MAX_GRID);
+    let Some(area) = area.filter(|_| taps <= MAX_GRID) else {
+        return Err(n.wrong(format!("{taps} taps at {places:?} places are more than {MAX_GRID} of either")));
+    };
     // Places to read, one row of taps and result positions for every batch and group of offsets.
     let each = batch * groups;
     let offset = reshaped(n, offset, &[each, taps, spatial, area])?;
@@ -167,6 +170,9 @@ fn col2im(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     let y = in_range(n, y, element)?;
     n.like_first(y)
 }
+
+/// Taps, and places of the result, that are written down one by one; a batch of nothing has room for any number.
+const MAX_GRID: usize = 1 << 24;
 
 /// Blocks up to this size are folded by a transposed convolution, whose weights are the square of it.
 const MAX_TAPS: usize = 256;
