@@ -158,7 +158,7 @@ fn hardmax(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
             end if end == shape.rank() as i64 => shape.rank(),
             axis => n.axis(axis, shape.rank())?,
         };
-        let outer: usize = shape.iter().take(axis).product();
+        let outer: usize = shape.iter().take(axis).fold(1usize, |a, b| a.saturating_mul(*b));
         (reshaped(n, x, &[outer, shape.numel() / outer])?, 1)
     };
     let sizes = n.shape(rows)?;

@@ -85,7 +85,7 @@ fn det(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
         let y = n.build(|g| g.fill(one, outer))?;
         return n.like_first(y);
     }
-    let batch = outer.iter().product();
+    let batch = outer.iter().fold(1usize, |a, b| a.saturating_mul(*b));
     let matrices = reshaped(n, x, &[batch, rows, rows])?;
     let matrices = cast(n, matrices, dtype)?;
     let one = n.scalar(dtype, 1.0);

@@ -20,7 +20,7 @@ fn deform_conv(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     let (group, groups) = (n.int_or("group", 1)?, n.int_or("offset_group", 1)?);
     let (group, groups) = (size(n, "group", group)?.max(1), size(n, "offset_group", groups)?.max(1));
     let (xs, ws, os) = (n.shape(x)?, n.shape(w)?, n.shape(offset)?);
-    let taps: usize = kernel.iter().product();
+    let taps: usize = kernel.iter().fold(1usize, |a, b| a.saturating_mul(*b));
     let fits = spatial <= 3
         && os.rank() == xs.rank()
         && os[0] == xs[0]
@@ -44,8 +44,8 @@ fn deform_conv(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     let offset = cast(n, offset, wide(dtype))?;
     let mut along = Vec::with_capacity(spatial);
     for axis in 0..spatial {
-        let inner: usize = kernel[axis + 1..].iter().product();
-        let reach: usize = places[axis + 1..].iter().product();
+        let inner: usize = kernel[axis + 1..].iter().fold(1usize, |a, b| a.saturating_mul(*b));
+        let reach: usize = places[axis + 1..].iter().fold(1usize, |a, b| a.saturating_mul(*b));
         let start = -(moves.pads[axis].0 as f32);
         let tap = |t: usize| (t / inner.max(1) % kernel[axis] * moves.dilations[axis]) as f32;
         let step = |p: usize| (p / reach.max(1) % places[axis] * moves.strides[axis]) as f32;
@@ -57,7 +57,7 @@ fn deform_conv(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
         let at = binary(n, Binary::Add, moved, regular)?;
         along.push(reshaped(n, at, &[each, 1, taps * area])?);
     }
-    let pixels = input.iter().product();
+    let pixels = input.iter().fold(1usize, |a, b| a.saturating_mul(*b));
     let x = reshaped(n, x, &[each, channels / groups, pixels])?;
     let x = cast(n, x, wide(dtype))?;
     let read = between_pixels(n, x, &input, &along)?;

@@ -69,7 +69,7 @@ fn affine_grid(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     let one = n.scalar(dtype, 1.0);
     along.push(n.build(|g| g.fill(one, places))?);
     let grid = n.build(|g| g.stack(&along, spatial))?;
-    let count = places.iter().product();
+    let count = places.iter().fold(1usize, |a, b| a.saturating_mul(*b));
     let grid = reshaped(n, grid, &[count, spatial + 1])?;
     let moved = n.build(|g| g.matmul_nt(grid, theta))?;
     let dims: Vec<usize> = [wanted[0]].into_iter().chain(places.iter().copied()).chain([spatial]).collect();

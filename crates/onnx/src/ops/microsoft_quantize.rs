@@ -78,8 +78,8 @@ fn softmax(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     let y = if n.int_or("opset", 13)? >= 13 || axis + 1 == shape.rank() {
         n.build(|g| g.softmax(x, axis as isize))?
     } else {
-        let outer: usize = shape.iter().take(axis).product();
-        let inner: usize = shape.iter().skip(axis).product();
+        let outer: usize = shape.iter().take(axis).fold(1usize, |a, b| a.saturating_mul(*b));
+        let inner: usize = shape.iter().skip(axis).fold(1usize, |a, b| a.saturating_mul(*b));
         let rows = reshaped(n, x, &[outer, inner])?;
         let y = n.build(|g| g.softmax(rows, 1))?;
         reshaped(n, y, shape.dims())?

@@ -296,7 +296,7 @@ fn lrn(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     if shape.has_zero() {
         return n.like_first(x);
     }
-    let positions = shape[2..].iter().product();
+    let positions = shape[2..].iter().fold(1usize, |a, b| a.saturating_mul(*b));
     let held = cast(n, x, wide(dtype))?;
     let square = n.build(|g| g.square(held))?;
     let square = reshaped(n, square, &[shape[0], 1, shape[1], positions])?;

@@ -83,13 +83,16 @@ fn relocated(
     to: &[usize],
     by_columns: bool,
 ) -> Answer<ValueId> {
-    let (area, whole): (usize, usize) = (from.iter().product(), to.iter().product());
+    let (area, whole): (usize, usize) = (
+        from.iter().fold(1usize, |a, b| a.saturating_mul(*b)),
+        to.iter().fold(1usize, |a, b| a.saturating_mul(*b)),
+    );
     let mut rest = with_number(n, Binary::Mod, at, area as f64)?;
     let image = with_number(n, Binary::Div, at, area as f64)?;
     let mut moved = with_number(n, Binary::Mul, image, whole as f64)?;
     for i in (0..from.len()).rev() {
         let faster = if by_columns { &to[..i] } else { &to[i + 1..] };
-        let stride: usize = faster.iter().product();
+        let stride: usize = faster.iter().fold(1usize, |a, b| a.saturating_mul(*b));
         let along = with_number(n, Binary::Mod, rest, from[i] as f64)?;
         let along = with_number(n, Binary::Add, along, first[i] as f64)?;
         let along = with_number(n, Binary::Mul, along, stride as f64)?;

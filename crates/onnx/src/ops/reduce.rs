@@ -63,7 +63,7 @@ fn reduce(n: &mut NodeContext<'_, '_>, kind: ReduceKind) -> Answer<Vec<Value>> {
         K::L1 if element == Element::U64 => over(n, K::Sum, x)?,
         K::Mean if !float => {
             let shape = n.shape(x)?;
-            let count = axes.iter().map(|a| shape[*a]).product::<usize>().max(1);
+            let count = axes.iter().fold(1usize, |count, a| count.saturating_mul(shape[*a])).max(1);
             whole(n, x, |n, x| {
                 let sum = over(n, K::Sum, x)?;
                 divided(n, sum, count, element)

@@ -150,7 +150,10 @@ fn flatten(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
         return Err(n.wrong(format!("axis {axis} is outside rank {rank}")));
     }
     let (outer, inner) = shape.split_at((at as usize).min(shape.rank()));
-    let to = Shape::new(&[outer.iter().product(), inner.iter().product()]);
+    let to = Shape::new(&[
+        outer.iter().fold(1usize, |a, b| a.saturating_mul(*b)),
+        inner.iter().fold(1usize, |a, b| a.saturating_mul(*b)),
+    ]);
     let to = n.built(to)?;
     let y = reshape_to(n, x, to)?;
     n.like_first(y)

@@ -25,8 +25,8 @@ fn along(n: &mut NodeContext<'_, '_>, op: impl Fn(usize) -> Op) -> Answer<Vec<Va
         let axis = n.int_or("axis", 1)?;
         // The axis that follows the last one makes every row a single element.
         let axis = if axis == rank as i64 { rank } else { n.axis(axis, rank)? };
-        let rows: usize = shape[..axis].iter().product();
-        let columns: usize = shape[axis..].iter().product();
+        let rows: usize = shape[..axis].iter().fold(1usize, |a, b| a.saturating_mul(*b));
+        let columns: usize = shape[axis..].iter().fold(1usize, |a, b| a.saturating_mul(*b));
         as_matrix(n, x, [rows, columns], &op)?
     } else {
         let axis = n.axis(n.int_or("axis", -1)?, rank)?;
