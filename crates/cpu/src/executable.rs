@@ -10,7 +10,7 @@ use olivine_ir::{TensorType, TensorView};
 use crate::Error;
 use crate::arena::{Buffer, Carved};
 use crate::kernels::movement::copy_strided;
-use crate::lower::{Place, Program, Reading, Step, Stored};
+use crate::lower::{Pack, Place, Program, Reading, Step, Stored};
 use crate::operand::{Failure, Operand, Source, Target};
 use crate::weights::Weights;
 
@@ -171,6 +171,9 @@ impl Executable {
         for step in &self.program.load {
             self.load_step(step, generation, &mut values)?;
         }
+        for pack in &self.program.packs {
+            self.pack(pack, generation, &mut values)?;
+        }
         let values = Arc::new(values);
         *loaded = Some((generation, values.clone()));
         Ok(values)
@@ -221,7 +224,7 @@ impl Executable {
                     .operands
                     .iter()
                     .map(|r| match r.place {
-                        Place::Stored(i) => Some(operand(r, Source::Bytes(values[i].get()))),
+                        Place::Stored(i) => Some(operand(r, Source::Bytes(values[i].get()), None)),
                         _ => None,
                     })
                     .collect();
@@ -241,6 +244,28 @@ impl Executable {
                 values[*i] = Bytes::Packed(buffer);
             }
         }
+        Ok(())
+    }
+
+    /// Lays an operand out for its kernel, or takes it from another executable of the same model.
+    fn pack(&self, pack: &Pack, generation: u64, values: &mut [Bytes]) -> Result<(), Error> {
+        let known = pack.expression.as_ref().and_then(|e| self.weights.packed(e));
+        let packed = match known {
+            Some(packed) => packed,
+            None => {
+                let mut buffer = Buffer::new(pack.packing.bytes)?;
+                if let Place::Stored(i) = pack.operand.place {
+                    let operand = operand(&pack.operand, Source::Bytes(values[i].get()), None);
+                    (pack.packing.pack)(&pack.op, &operand, buffer.bytes_mut());
+                }
+                let packed = Arc::new(buffer);
+                if let Some(expression) = &pack.expression {
+                    self.weights.keep_packed(generation, expression.clone(), packed.clone());
+                }
+                packed
+            }
+        };
+        values[pack.to] = Bytes::Packed(packed);
         Ok(())
     }
 
@@ -275,7 +300,8 @@ impl Executable {
             } else {
                 Source::Bytes(memory.read(&reading.place).ok_or_else(|| misplaced(step))?)
             };
-            operands.push(operand(reading, source));
+            let packed = reading.packed.and_then(|i| stored.get(i)).map(Bytes::get);
+            operands.push(operand(reading, source, packed));
         }
         self.call(step, &operands, &mut targets)
     }
@@ -311,14 +337,14 @@ impl Executable {
                 Place::Output(i) if i < to => &*before[*i],
                 Place::Output(i) => &*after[i - to - 1],
             };
-            copy_strided(&operand(reading, Source::Bytes(source)), target);
+            copy_strided(&operand(reading, Source::Bytes(source), None), target);
         }
         Ok(())
     }
 }
 
-fn operand<'a>(reading: &Reading, source: Source<'a>) -> Operand<'a> {
-    Operand { ty: reading.ty, strides: reading.strides, offset: reading.offset, source }
+fn operand<'a>(reading: &Reading, source: Source<'a>, packed: Option<&'a [u8]>) -> Operand<'a> {
+    Operand { ty: reading.ty, strides: reading.strides, offset: reading.offset, source, packed }
 }
 
 fn misplaced(step: &Step) -> Error {

@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use olivine_compile::is_kernel;
 use olivine_ir::op::Region;
-use olivine_ir::{DType, Op};
+use olivine_ir::{DType, Op, TensorType};
 
 use crate::control::{Branches, Repeated};
 use crate::custom;
@@ -24,6 +24,19 @@ pub(crate) struct Kernel {
     fft: OnceLock<fft::Tables>,
     /// The graphs of a branch or a loop.
     inner: Inner,
+}
+
+/// How a kernel wants an operand laid out that stays the same from run to run.
+///
+/// A layout may not depend on the instruction set in use, which tests change between loading and running, nor on the
+/// operands' other sizes, so that a model's executables for several shapes share it.
+pub(crate) struct Packing {
+    /// Names the layout: operands packed by one name and one type are the same bytes.
+    pub(crate) layout: String,
+    /// Its size.
+    pub(crate) bytes: usize,
+    /// Lays an operand out.
+    pub(crate) pack: fn(&Op, &Operand<'_>, &mut [u8]),
 }
 
 /// What an operation with graphs inside runs.
@@ -66,6 +79,19 @@ impl Kernel {
     /// The operation's name.
     pub(crate) fn name(&self) -> &'static str {
         self.op.name()
+    }
+
+    /// How operand `i` of given types is laid out while a model is loaded, if it is then known; `None` to read it as
+    /// it is.
+    pub(crate) fn packing(&self, i: usize, operands: &[TensorType]) -> Option<Packing> {
+        match &self.op {
+            _ => None,
+        }
+    }
+
+    /// The operation.
+    pub(crate) fn op(&self) -> &Op {
+        &self.op
     }
 
     /// Computes the results; only index operations in checked mode, inner graphs with such and users' functions can

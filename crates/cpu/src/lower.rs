@@ -8,7 +8,7 @@ use olivine_compile::{Compiled, reads_strides};
 use olivine_ir::{Def, Graph, Node, Op, Tensor, TensorType, ValueId};
 
 use crate::Error;
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, Packing};
 use crate::operand::row_major;
 
 /// Where a value's bytes are during a run.
@@ -33,6 +33,19 @@ pub(crate) struct Reading {
     pub(crate) offset: usize,
     /// Shares its bytes with target 0.
     pub(crate) in_place: bool,
+    /// The stored value that holds it laid out for the kernel.
+    pub(crate) packed: Option<usize>,
+}
+
+/// An operand to lay out for a kernel when the model is loaded.
+pub(crate) struct Pack {
+    pub(crate) op: Op,
+    pub(crate) packing: Packing,
+    pub(crate) operand: Reading,
+    /// The stored value it becomes.
+    pub(crate) to: usize,
+    /// As [`Step::expression`].
+    pub(crate) expression: Option<String>,
 }
 
 /// One kernel call.
@@ -60,6 +73,8 @@ pub(crate) struct Program {
     pub(crate) outputs: Vec<(String, TensorType)>,
     pub(crate) stored: Vec<Stored>,
     pub(crate) load: Vec<Step>,
+    /// After the load-time steps.
+    pub(crate) packs: Vec<Pack>,
     pub(crate) run: Vec<Step>,
     /// Outputs whose value lives elsewhere: copied at the end of a run.
     pub(crate) copies: Vec<(Reading, usize)>,
@@ -77,8 +92,13 @@ impl Program {
             if matches!(node.op, Op::View(_)) {
                 continue;
             }
-            let step = lowering.step(node, plan.in_place[i], checked)?;
-            if compiled.at_load[i] { load.push(step) } else { run.push(step) }
+            let mut step = lowering.step(node, plan.in_place[i], checked)?;
+            if compiled.at_load[i] {
+                load.push(step);
+            } else {
+                lowering.pack_operands(node, &mut step);
+                run.push(step);
+            }
         }
         let copies = lowering.output_copies()?;
         let types = |ids: Vec<(&str, ValueId)>| {
@@ -89,6 +109,7 @@ impl Program {
             outputs: types(graph.outputs().iter().map(|o| (o.name.as_str(), o.value)).collect()),
             stored: lowering.stored,
             load,
+            packs: lowering.packs,
             run,
             copies,
             arena: plan.arena,
@@ -110,6 +131,7 @@ struct Lowering<'a> {
     stored: Vec<Stored>,
     /// How load-time values are spelled.
     spelled: HashMap<ValueId, String>,
+    packs: Vec<Pack>,
 }
 
 impl<'a> Lowering<'a> {
@@ -119,6 +141,7 @@ impl<'a> Lowering<'a> {
             places: vec![None; graph.values().len()],
             stored: Vec::new(),
             spelled: HashMap::new(),
+            packs: Vec::new(),
         };
         let mut inputs = 0;
         for id in graph.ids() {
@@ -166,11 +189,18 @@ impl<'a> Lowering<'a> {
                     *s = *v as isize;
                 }
                 let place = self.places[inputs[0].index()].clone()?;
-                Some(Reading { place, ty, strides, offset: view.offset, in_place: false })
+                Some(Reading { place, ty, strides, offset: view.offset, in_place: false, packed: None })
             }
             _ => {
                 let place = self.places[id.index()].clone()?;
-                Some(Reading { place, ty, strides: row_major(&ty.shape), offset: 0, in_place: false })
+                Some(Reading {
+                    place,
+                    ty,
+                    strides: row_major(&ty.shape),
+                    offset: 0,
+                    in_place: false,
+                    packed: None,
+                })
             }
         }
     }
@@ -197,6 +227,31 @@ impl<'a> Lowering<'a> {
         let kernel = Kernel::prepare(&node.op, &dtypes, checked).map_err(fail)?;
         let expression = self.spell(node);
         Ok(Step { name: node.name.clone(), kernel, operands, targets, expression })
+    }
+
+    /// Has operands that are known at load laid out as the kernel wants them.
+    fn pack_operands(&mut self, node: &Node, step: &mut Step) {
+        let types: Vec<TensorType> = step.operands.iter().map(|o| o.ty).collect();
+        for (i, (operand, id)) in step.operands.iter_mut().zip(&node.inputs).enumerate() {
+            if !matches!(operand.place, Place::Stored(_)) {
+                continue;
+            }
+            let Some(packing) = step.kernel.packing(i, &types) else { continue };
+            let spelled = self.spelling(*id);
+            let expression = spelled.map(|s| format!("{} of {}{s}", packing.layout, operand.ty));
+            let made = |p: &Pack| expression.is_some() && p.expression == expression;
+            let to = match self.packs.iter().find(|p| made(p)) {
+                Some(pack) => pack.to,
+                None => {
+                    self.stored.push(Stored::Packed);
+                    let to = self.stored.len() - 1;
+                    let op = step.kernel.op().clone();
+                    self.packs.push(Pack { op, packing, operand: operand.clone(), to, expression });
+                    to
+                }
+            };
+            operand.packed = Some(to);
+        }
     }
 
     /// Spells a load-time node; `None` for run-time nodes and those that use a large constant.

@@ -52,6 +52,8 @@ pub(crate) struct Operand<'a> {
     /// First element.
     pub(crate) offset: usize,
     pub(crate) source: Source<'a>,
+    /// The same elements as the kernel laid them out when the model was loaded ([`crate::kernel::Kernel::packing`]).
+    pub(crate) packed: Option<&'a [u8]>,
 }
 
 /// A result to write: packed, row-major.
@@ -63,7 +65,7 @@ pub(crate) struct Target<'a> {
 impl<'a> Operand<'a> {
     /// An operand that reads packed bytes.
     pub(crate) fn packed(ty: TensorType, bytes: &'a [u8]) -> Self {
-        Operand { ty, strides: row_major(&ty.shape), offset: 0, source: Source::Bytes(bytes) }
+        Operand { ty, strides: row_major(&ty.shape), offset: 0, source: Source::Bytes(bytes), packed: None }
     }
 
     pub(crate) fn shape(&self) -> &Shape {

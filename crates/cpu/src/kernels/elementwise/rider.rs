@@ -24,7 +24,7 @@ impl<'a> Rider<'a> {
     pub(crate) fn new(program: &'a Program, extra: &[Operand<'a>], shape: &Shape) -> Self {
         let dtype = program.inputs.first().copied().unwrap_or(DType::F32);
         let ty = TensorType::new(dtype, *shape);
-        let main = Operand { ty, strides: row_major(shape), offset: 0, source: Source::Target };
+        let main = Operand { ty, strides: row_major(shape), offset: 0, source: Source::Target, packed: None };
         let operands: Vec<Operand<'a>> = std::iter::once(main).chain(extra.iter().copied()).collect();
         let (dims, readers) = layout::readers(shape, &operands);
         Rider { program, readers, dims, numel: shape.numel() }
