@@ -63,8 +63,8 @@ pub(super) fn exp_parts<'k>(x: Val<'k>, low: Option<Val<'k>>) -> (Val<'k>, Val<'
 /// 2⁶⁴·eˣ for x ≤ 0 and NaN: what is summed and divided by the sum needs no smaller numbers. Below −104 it is what it is
 /// at −104, which is nothing beside e⁰.
 pub(super) fn exp_raised(x: Val<'_>) -> Val<'_> {
-    // A comparison keeps NaN.
-    let held = x.lt(-104.0).select(x.like(-104.0), x);
+    // A comparison keeps NaN, unless a compiler that expects none sees a maximum in it.
+    let held = x.opaque().lt(-104.0).select(x.like(-104.0), x);
     let (n, r) = reduce(held, None);
     r.fma(r.fma(horner(r, &EXP), 1.0), 1.0) * raised(n)
 }

@@ -13,7 +13,8 @@ pub(super) fn lowest(scalar: Scalar) -> f64 {
 pub(crate) fn exp2_below(x: Val<'_>) -> Val<'_> {
     let double = x.scalar() == Scalar::F64;
     let least = if double { -1022.0 } else { -126.0 };
-    let tiny = x.lt(least);
+    // Apart from x, or a compiler that expects no NaN makes a maximum of it.
+    let tiny = x.opaque().lt(least);
     let x = tiny.select(x.like(least), x);
     let whole = x.round_even();
     let fraction = x - whole;
