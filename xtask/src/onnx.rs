@@ -17,7 +17,7 @@ pub(crate) fn check() -> Result<(), String> {
 
 /// Adds what passes to the lists, on every backend, and writes the page.
 pub(crate) fn update() -> Result<(), String> {
-    conformance(&["--devices", "cpu,vulkan,wgpu", "--update", "--page", "docs/onnx-conformance.md"])
+    conformance(&["--devices", "cpu,vulkan,wgpu", "--update", "--page", "docs/onnx.md"])
 }
 
 fn conformance(args: &[&str]) -> Result<(), String> {

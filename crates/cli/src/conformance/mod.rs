@@ -35,7 +35,7 @@ pub(crate) struct ConformanceArgs {
     /// Add cases that pass now to the lists.
     #[arg(long, requires = "passing")]
     update: bool,
-    /// Write a page on every case that does not pass, and why.
+    /// Put into a page how many cases pass, and why others do not.
     #[arg(long, value_name = "FILE")]
     page: Option<PathBuf>,
 }
@@ -58,8 +58,8 @@ pub(crate) fn run(global: &Global, args: &ConformanceArgs) -> Result<Answer, Fai
     }
     if let Some(path) = &args.page {
         let facts: Vec<suite::Facts> = cases.iter().map(suite::facts).collect();
-        let text = page::page(&cases, &facts, &results);
-        std::fs::write(path, text)
+        let old = if path.exists() { std::fs::read_to_string(path) } else { Ok(String::new()) };
+        old.and_then(|old| std::fs::write(path, page::put(&old, &page::section(&cases, &facts, &results))))
             .map_err(|e| Failure::new(format!("cannot write `{}`: {e}", path.display())))?;
     }
     let mut lost = Vec::new();

@@ -1,21 +1,34 @@
-//! The page on ONNX's backend tests: how many pass, and why each of the others does not.
+//! The section of a page on ONNX's backend tests: how many pass, and why each of the others does not.
 
 use super::Results;
 use super::suite::{Case, Facts};
 
-const HEADING: &str = "\
-# ONNX backend tests
+/// What stands before and after the section in its page.
+const MARKS: [&str; 2] =
+    ["<!-- backend tests: written by `cargo xtask onnx --update` -->\n", "<!-- end of backend tests -->\n"];
 
-<!-- Written by `cargo xtask onnx --update`; changes made here are lost. -->
+const HEADING: &str = "\
+## ONNX's backend tests
 
 The cases are those of the `onnx` package named in `zoo/zoo.json`, without `light` (its weights are constants: it cannot
 fail) and `real`. *Plain* are the node cases whose inputs and outputs are tensors of f32, f16, integers and bools. *Idle*
-are those that a backend would pass by giving zeros or its first input; what counts is what passes beyond them.
+are those that a backend would pass by giving zeros or its first input; what counts is what passes beyond them. The cases
+that pass are listed by device in `zoo/passing`, and `cargo xtask onnx` fails if one of them does not.
 
 ";
 
-/// The page.
-pub(super) fn page(cases: &[Case], facts: &[Facts], results: &[Results]) -> String {
+/// A page with the section in the place of the one that it has, or at its end.
+pub(super) fn put(page: &str, section: &str) -> String {
+    let [begin, end] = MARKS;
+    let (before, after) = match page.split_once(begin) {
+        Some((before, rest)) => (before, rest.split_once(end).map_or("", |(_, after)| after)),
+        None => (page, ""),
+    };
+    format!("{before}{begin}{section}{end}{after}")
+}
+
+/// The section.
+pub(super) fn section(cases: &[Case], facts: &[Facts], results: &[Results]) -> String {
     let mut text = HEADING.to_string();
     text += "| cases | all | idle |";
     results.iter().for_each(|r| text += &format!(" {} |", r.device));
@@ -30,7 +43,7 @@ pub(super) fn page(cases: &[Case], facts: &[Facts], results: &[Results]) -> Stri
             });
         }
     }
-    text += "\n## Cases that do not pass\n\n| case | where | why |\n|---|---|---|\n";
+    text += "\nThese do not pass:\n\n| case | where | why |\n|---|---|---|\n";
     for (i, case) in cases.iter().enumerate() {
         let problem =
             |r: &Results| r.done.get(i).and_then(|d| d.problem.clone()).map(|p| (r.device.clone(), p));
@@ -97,4 +110,17 @@ fn reason(problem: &str) -> String {
         return format!("not imported: {}", names.join(", "));
     }
     problem.replace('\n', " ").replace('|', "\\|")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_section_takes_the_place_of_the_one_before_it() {
+        let page = put("# Title\n\n", "first\n");
+        assert_eq!(page, format!("# Title\n\n{}first\n{}", MARKS[0], MARKS[1]));
+        let again = put(&format!("{page}\nafter\n"), "second\n");
+        assert_eq!(again, format!("# Title\n\n{}second\n{}\nafter\n", MARKS[0], MARKS[1]));
+    }
 }
