@@ -18,6 +18,10 @@ impl Evaluate for CpuEvaluator {
     fn evaluate(&self, op: &Op, operands: &[Tensor]) -> Result<Vec<Tensor>, String> {
         evaluate(op, operands).map_err(|e| e.to_string())
     }
+
+    fn keeps(&self, op: &Op) -> bool {
+        repeats(op)
+    }
 }
 
 /// What is kept compiled at a time.
@@ -67,6 +71,8 @@ fn repeats(op: &Op) -> bool {
             | Op::Transpose(_)
             | Op::Expand(_)
             | Op::Reduce(_)
+            | Op::Range(_)
+            | Op::Tile(_)
     )
 }
 

@@ -7,4 +7,9 @@ use crate::{Op, Tensor};
 pub trait Evaluate: Sync {
     /// The results of `op` on `operands`.
     fn evaluate(&self, op: &Op, operands: &[Tensor]) -> Result<Vec<Tensor>, String>;
+
+    /// Whether operations like this one are kept prepared, so that the next on operands of the same types is quick.
+    fn keeps(&self, _op: &Op) -> bool {
+        false
+    }
 }

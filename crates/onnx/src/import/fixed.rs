@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use olivine_ir::{DType, Def, Graph, Node, Op, Tensor, TensorType, ValueId};
 
-use super::limits::{EVALUATION, work};
+use super::limits::work;
 use super::walk::Walk;
 use super::{Answer, Bound, Held, Stop};
 use crate::error::Error;
@@ -42,8 +42,11 @@ impl Walk<'_> {
         if let Some(tensor) = self.frames.get(held.frame).and_then(|f| f.graph.as_const(held.id)) {
             return Ok(tensor.clone());
         }
-        let ancestry = self.ancestry(at)?;
-        if !ancestry.inputs.is_empty() && ancestry.elements > LITTLE || !self.budget.affords(ancestry.work) {
+        let ancestry = self.ancestry(at, false)?;
+        if self.is_too_much(&ancestry) {
+            if self.guesses.is_some() {
+                return Err(Stop::PerTrip);
+            }
             let known = self.bindings.known.get(self.taken).cloned();
             let Some(tensor) = known else { return Err(Stop::Stage(Box::new(self.stage(&ancestry, at)?))) };
             self.taken += 1;
@@ -58,6 +61,9 @@ impl Walk<'_> {
                 }
                 None => missing.push(name.clone()),
             }
+        }
+        if !missing.is_empty() && self.guesses.is_some() {
+            return Err(Stop::PerTrip);
         }
         if !missing.is_empty() {
             missing.sort();
@@ -74,18 +80,15 @@ impl Walk<'_> {
 
     /// Whether a value is known, or will be once inputs that look like sizes are.
     pub(crate) fn is_decided(&self, held: Held) -> bool {
-        match self.ancestry((held.frame, held.id)) {
-            Ok(ancestry) => {
-                (ancestry.inputs.is_empty() || ancestry.elements <= LITTLE)
-                    && self.budget.affords(ancestry.work)
-            }
+        match self.ancestry((held.frame, held.id), true) {
+            Ok(ancestry) => !self.is_too_much(&ancestry),
             Err(_) => false,
         }
     }
 
     /// Whether a value that follows from constants may be computed here and now.
     pub(super) fn is_affordable(&self, held: Held) -> Answer<bool> {
-        Ok(self.budget.folds() && self.budget.affords(self.ancestry((held.frame, held.id))?.work))
+        Ok(self.budget.folds() && self.budget.affords(self.ancestry((held.frame, held.id), true)?.work))
     }
 
     fn bound(&self, name: &str) -> Option<Tensor> {
@@ -123,14 +126,22 @@ impl Walk<'_> {
         captures.iter().find(|(_, inner)| *inner == id).map(|(outer, _)| (frame - 1, *outer))
     }
 
-    /// Everything that a value follows from and that is not known yet.
-    fn ancestry(&self, at: Place) -> Answer<Ancestry> {
+    /// Whether the device has to compute what follows from so much.
+    fn is_too_much(&self, ancestry: &Ancestry) -> bool {
+        !ancestry.inputs.is_empty() && ancestry.elements > LITTLE || !self.budget.affords(ancestry.work)
+    }
+
+    /// Everything that a value follows from and that is not known yet; with `within` no more of it than is too much.
+    fn ancestry(&self, at: Place, within: bool) -> Answer<Ancestry> {
         let mut found = Ancestry::default();
         let mut seen: HashMap<Place, ()> = HashMap::new();
         // A place, and whether what it needs was looked at.
         let mut open = vec![(at, false)];
         while let Some((at, ready)) = open.pop() {
             self.budget.step(1, || format!("graph `{}`", self.model.name()))?;
+            if within && self.is_too_much(&found) {
+                break;
+            }
             if !ready && seen.insert(at, ()).is_some() || self.fixed.contains_key(&at) {
                 continue;
             }
@@ -175,7 +186,9 @@ impl Walk<'_> {
         let node = graph.producer(at.1).ok_or_else(|| wrong("a value has no maker"))?.clone();
         let operands: Option<Vec<Tensor>> = node.inputs.iter().map(|id| self.known((at.0, *id))).collect();
         let operands = operands.ok_or_else(|| wrong("an operand is not known"))?;
-        self.budget.step(EVALUATION, || place.to_string())?;
+        let types: Vec<TensorType> = operands.iter().map(Tensor::ty).collect();
+        let kept = self.evaluator.keeps(&node.op);
+        self.budget.evaluate(&node.op, &types, kept, || place.to_string())?;
         let results = self.evaluator.evaluate(&node.op, &operands).map_err(|e| wrong(&e))?;
         for (id, tensor) in node.outputs.iter().zip(results) {
             self.fixed.insert((at.0, *id), tensor);

@@ -1,8 +1,10 @@
 //! What importing a model may take: a small file must not cost much time or memory.
 
 use std::cell::Cell;
+use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
-use olivine_ir::{Graph, Node, Op};
+use olivine_ir::{Graph, Node, Op, TensorType};
 
 use super::Answer;
 use crate::error::Error;
@@ -13,8 +15,11 @@ const MAX_NODES: usize = 250_000;
 /// Steps of the walk: names looked up, values looked at.
 const MAX_STEPS: usize = 100_000_000;
 
-/// Steps that computing one operation counts for.
-pub(super) const EVALUATION: usize = 16_000;
+/// Steps that computing one operation counts for, and one that was computed for operands of the same types before,
+/// which evaluators keep prepared; of so many they forget all.
+const EVALUATION: usize = 16_000;
+const AGAIN: usize = 1_500;
+const KEPT: usize = 128;
 
 /// Numbers computed while a model is imported, for one value and for all of them; the device computes what goes beyond.
 const MOST_FOR_ONE: usize = 1 << 22;
@@ -29,6 +34,8 @@ pub(super) struct Budget {
     steps: Cell<usize>,
     nodes: usize,
     computed: usize,
+    /// Hashes of operations that were computed, and their operands' types.
+    evaluated: HashSet<u64>,
 }
 
 impl Budget {
@@ -42,6 +49,26 @@ impl Budget {
             );
         }
         Ok(())
+    }
+
+    /// Counts an operation that is computed, at a place; `kept` says that evaluators keep the likes of it prepared.
+    pub(super) fn evaluate(
+        &mut self,
+        op: &Op,
+        operands: &[TensorType],
+        kept: bool,
+        place: impl FnOnce() -> String,
+    ) -> Answer<()> {
+        if !kept {
+            return self.step(EVALUATION, place);
+        }
+        let mut hasher = DefaultHasher::new();
+        format!("{op:?} {operands:?}").hash(&mut hasher);
+        if self.evaluated.len() == KEPT {
+            self.evaluated.clear();
+        }
+        let first = self.evaluated.insert(hasher.finish());
+        self.step(if first { EVALUATION } else { AGAIN }, place)
     }
 
     /// Counts a node, at a place.

@@ -4,12 +4,14 @@
 //!   mod.rs    bindings in, outcome out
 //!   walk.rs   graphs under construction, names, one node after another
 //!   fixed.rs  values that are known while the graph is built
+//!   guess.rs  conditions that are taken for what they were last
 //!   node.rs   what an operator's import sees of its node
 //!   value.rs  what a name stands for
 //!   limits.rs what an import may take
 //! ```
 
 mod fixed;
+mod guess;
 mod limits;
 mod node;
 mod value;

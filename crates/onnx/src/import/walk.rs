@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use olivine_ir::{Evaluate, Graph, NodeId, Tensor, TensorType, ValueId};
 
+use super::guess::Guesses;
 use super::limits::{Budget, label};
 use super::{Answer, Bindings, Bound, Held, NodeContext, Part, Value};
 use crate::element::Element;
@@ -34,6 +35,10 @@ pub(crate) struct Walk<'m> {
     pub(super) fixed: HashMap<(usize, ValueId), Tensor>,
     /// How many of the known results of stages are used.
     pub(super) taken: usize,
+    /// Set while what is imported may never run: nothing may be asked for its sake, and conditions are guessed.
+    pub(super) guesses: Option<Guesses>,
+    /// What the conditions of nodes were last, by the nodes' addresses.
+    pub(super) remembered: HashMap<usize, bool>,
     pub(super) budget: Budget,
     /// Names of inner values that are to be outputs, and those found so far.
     watching: HashSet<&'m str>,
@@ -78,6 +83,8 @@ impl<'m> Walk<'m> {
             scopes: Vec::new(),
             fixed: HashMap::new(),
             taken: 0,
+            guesses: None,
+            remembered: HashMap::new(),
             budget: Budget::default(),
             watching: bindings.watched.iter().map(String::as_str).collect(),
             watched: Vec::new(),

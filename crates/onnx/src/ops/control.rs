@@ -1,6 +1,6 @@
 //! If and Loop: in place where what they do is known, as graphs inside the graph where it is not.
 
-use olivine_ir::op::{Compare, Loop, ScalarOp};
+use olivine_ir::op::{Compare, Loop, ScalarOp, Unary};
 use olivine_ir::{DType, Def, Error as GraphError, Graph, Shape, SubGraph, Tensor, TensorType, ValueId};
 
 use super::Entry;
@@ -50,9 +50,16 @@ fn if_(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
 
 /// A condition that decides what the graph is.
 fn condition(n: &mut NodeContext<'_, '_>, input: usize) -> Answer<bool> {
+    let (held, node) = (n.held(input)?, n.node);
+    if let Some(guess) = n.walk.guess(node, held) {
+        return Ok(guess);
+    }
     let tensor = n.fixed(input)?;
     match tensor.to_f64().as_slice() {
-        [one] => Ok(*one != 0.0),
+        [one] => {
+            n.walk.remember(node, *one != 0.0);
+            Ok(*one != 0.0)
+        }
         _ => Err(n.wrong(format!("its condition has {} elements", tensor.shape().numel()))),
     }
 }
@@ -201,44 +208,141 @@ fn goes_on_always(body: &Graph) -> bool {
     }
 }
 
-/// A loop's trips one after another.
-fn written_out(
-    n: &mut NodeContext<'_, '_>,
-    mut carried: Vec<Value>,
-    most: Option<usize>,
-    rows: usize,
-) -> Answer<Vec<Value>> {
-    let (body, node) = (n.graph_attribute("body")?, n.node);
-    let mut stacks: Vec<Vec<Held>> = vec![Vec::new(); rows];
-    let mut going = if n.has(1) { n.value(1)? } else { truth(n, true) };
-    let mut trip = 0;
-    while most.is_none_or(|most| trip < most) {
-        let place = n.place();
-        let Value::Tensor(held) = going else { return Err(n.wrong("its condition is no tensor")) };
-        let goes_on = n.walk.fixed(held, &place)?.to_f64().first().is_some_and(|v| *v != 0.0);
-        if !goes_on {
-            break;
-        }
-        if trip == MAX_WRITTEN_OUT {
+/// A loop as far as it is written out.
+#[derive(Clone)]
+struct Trips {
+    made: usize,
+    /// Whether to go on.
+    going: Value,
+    carried: Vec<Value>,
+    stacks: Vec<Vec<Held>>,
+}
+
+impl Trips {
+    /// Writes out one more.
+    fn next(&mut self, n: &mut NodeContext<'_, '_>) -> Answer<()> {
+        if self.made == MAX_WRITTEN_OUT {
             return Err(n.wrong(format!(
                 "its shapes change from trip to trip, and there are over {MAX_WRITTEN_OUT}"
             )));
         }
-        let number = n.constant(Tensor::scalar(trip as i64));
-        let mut arguments = vec![n.result(number, Element::I64), going.clone()];
-        arguments.append(&mut carried);
+        let (body, node) = (n.graph_attribute("body")?, n.node);
+        let number = n.constant(Tensor::scalar(self.made as i64));
+        let mut arguments = vec![n.result(number, Element::I64), self.going.clone()];
+        arguments.append(&mut self.carried);
         let mut results = n.walk.inline(body, arguments, node)?.into_iter();
-        going = results.next().ok_or_else(|| n.wrong("its body has no outputs"))?;
+        self.going = results.next().ok_or_else(|| n.wrong("its body has no outputs"))?;
         let all: Vec<Value> = results.collect();
-        let kept = all.len().saturating_sub(rows);
-        for (stack, row) in stacks.iter_mut().zip(&all[kept..]) {
+        let kept = all.len().saturating_sub(self.stacks.len());
+        for (stack, row) in self.stacks.iter_mut().zip(&all[kept..]) {
             let Value::Tensor(held) = row else { return Err(n.wrong("a row that it collects is no tensor")) };
             stack.push(*held);
         }
-        carried = all[..kept].to_vec();
-        trip += 1;
+        self.carried = all[..kept].to_vec();
+        self.made += 1;
+        Ok(())
     }
-    for (i, stack) in stacks.into_iter().enumerate() {
+
+    /// Writes out one more as it may turn out, and what was guessed for it.
+    fn guessed(&mut self, n: &mut NodeContext<'_, '_>) -> Answer<Vec<(Held, bool)>> {
+        let outer = n.walk.begin_guessing();
+        let made = self.next(n);
+        let guesses = n.walk.end_guessing(outer);
+        made.map(|()| guesses)
+    }
+
+    fn condition(&self, n: &NodeContext<'_, '_>) -> Answer<Held> {
+        if let Value::Tensor(held) = self.going {
+            Ok(held)
+        } else {
+            Err(n.wrong("its condition is no tensor"))
+        }
+    }
+
+    /// Goes on to where the loop ends, or as far as it can be seen: some trips more are written out with the branches
+    /// taken that were taken last, and the device says of all their conditions at once how far that is what happens.
+    /// The answer is whether the loop goes on from there.
+    fn skip(&mut self, n: &mut NodeContext<'_, '_>, most: Option<usize>) -> Answer<bool> {
+        let mut ways = vec![self.clone()];
+        // What must hold, in order, and how much of it for each way; the next after that is its own condition.
+        let mut checks = vec![(self.condition(n)?, true)];
+        let mut needs = vec![0];
+        let left = most.map_or(MOST_AHEAD, |most| most - self.made);
+        let ahead = self.made.max(LEAST_AHEAD).min(left).min(MOST_AHEAD);
+        while ways.len() < ahead {
+            let mut way = ways[ways.len() - 1].clone();
+            // A trip that the loop may never make need not be one that it could.
+            let Ok(guesses) = way.guessed(n) else { break };
+            let Ok(condition) = way.condition(n) else { break };
+            checks.extend(guesses);
+            needs.push(checks.len());
+            checks.push((condition, true));
+            ways.push(way);
+        }
+        let mut bits = Vec::with_capacity(checks.len());
+        for (held, expected) in checks {
+            let id = n.walk.local(held)?;
+            bits.push(n.build(|g| {
+                let bit = g.reshape(id, &[1])?;
+                if expected { Ok(bit) } else { g.add1(ScalarOp::Unary(Unary::Not), &[bit]) }
+            })?);
+        }
+        let id = n.build(|g| g.concat(&bits, 0))?;
+        let place = n.place();
+        let known = n.walk.fixed(Held { frame: n.walk.depth(), id, element: Element::Bool }, &place)?;
+        let holds = known.to_f64().iter().take_while(|v| **v != 0.0).count();
+        let last = needs.iter().rposition(|need| *need <= holds).unwrap_or(0);
+        *self = ways.swap_remove(last);
+        Ok(holds > needs[last])
+    }
+}
+
+/// Trips that are written out before it is known whether they are made: as many as were made, within these.
+const LEAST_AHEAD: usize = 4;
+const MOST_AHEAD: usize = 512;
+
+/// A loop's trips one after another.
+fn written_out(
+    n: &mut NodeContext<'_, '_>,
+    carried: Vec<Value>,
+    most: Option<usize>,
+    rows: usize,
+) -> Answer<Vec<Value>> {
+    let going = if n.has(1) { n.value(1)? } else { truth(n, true) };
+    let mut trips = Trips { made: 0, going, carried, stacks: vec![Vec::new(); rows] };
+    while most.is_none_or(|most| trips.made < most) {
+        let held = trips.condition(n)?;
+        if n.walk.is_decided(held) {
+            let place = n.place();
+            if n.walk.fixed(held, &place)?.to_f64().first().is_none_or(|v| *v == 0.0) {
+                break;
+            }
+            let mut way = trips.clone();
+            let guesses = way.guessed(n);
+            match guesses {
+                Ok(guesses) if guesses.is_empty() => {
+                    trips = way;
+                    continue;
+                }
+                Ok(_) => {}
+                // It asks for what it needs, or says what is wrong.
+                Err(_) => {
+                    trips.next(n)?;
+                    continue;
+                }
+            }
+        }
+        let before = trips.made;
+        if !trips.skip(n, most)? {
+            break;
+        }
+        if trips.made == before {
+            trips.next(n)?;
+        }
+    }
+    let body = n.graph_attribute("body")?;
+    let mut results = trips.carried;
+    for (i, stack) in trips.stacks.into_iter().enumerate() {
         let row = match stack.first() {
             Some(first) => {
                 let element = first.element;
@@ -248,9 +352,9 @@ fn written_out(
             }
             None => no_rows(n, body.output.get(body.output.len() - rows + i))?,
         };
-        carried.push(row);
+        results.push(row);
     }
-    Ok(carried)
+    Ok(results)
 }
 
 /// Rows of a loop that makes no trip: their type is the declared one.

@@ -41,10 +41,14 @@ fn float(value: f32) -> Vec<AttributeProto> {
 
 /// A graph inside a node.
 fn body(inputs: &[&str], nodes: Vec<NodeProto>, outputs: &[&str]) -> Vec<AttributeProto> {
+    vec![graph("body", inputs, nodes, outputs)]
+}
+
+fn graph(name: &str, inputs: &[&str], nodes: Vec<NodeProto>, outputs: &[&str]) -> AttributeProto {
     let infos = |names: &[&str]| names.iter().map(|name| info(name, None)).collect();
     let graph =
         GraphProto { node: nodes, input: infos(inputs), output: infos(outputs), ..GraphProto::default() };
-    vec![AttributeProto { g: Some(graph), ..attribute("body", AttributeType::Graph) }]
+    AttributeProto { g: Some(graph), ..attribute(name, AttributeType::Graph) }
 }
 
 fn info(name: &str, element: Option<i32>) -> ValueInfoProto {
@@ -193,6 +197,56 @@ fn a_condition_alone_ends_a_loop_and_its_rows_are_as_many_as_its_trips() {
     assert_eq!(results[0][0], floats(&[10], &[0.1; 10]));
     assert_eq!(results[1][0], floats(&[4], &[8.0, 4.0, 2.0, 1.0]));
     assert_eq!(stages, 1);
+}
+
+#[test]
+fn a_loop_whose_values_grow_is_seen_through_in_few_stages() {
+    let trip = vec![
+        node("Constant", &[], &["limit"], float(300.5)),
+        node("Concat", &["v", "x"], &["w"], vec![int("axis", 0)]),
+        node("ReduceSum", &["w"], &["s"], vec![int("keepdims", 0)]),
+        node("Less", &["s", "limit"], &["more"], vec![]),
+    ];
+    let attributes = body(&["i", "c", "v"], trip, &["more", "w", "s"]);
+    let model = vec![node("Loop", &["", "", "x"], &["y", "rows"], attributes)];
+    let (results, stages) = run(model, &[("x", floats(&[10], &[1.0; 10]))], &["y", "rows"]);
+    assert_eq!(results[0][0], floats(&[310], &[1.0; 310]));
+    let sums: Vec<f32> = (2..=31).map(|i| i as f32 * 10.0).collect();
+    assert_eq!(results[1][0], floats(&[30], &sums));
+    assert!(stages <= 6, "{stages} stages");
+}
+
+#[test]
+fn a_branch_that_a_loop_takes_of_a_sudden_is_taken() {
+    // Past a sum of 100 what is joined is larger by one; the branches' results have different shapes.
+    let one = AttributeProto { floats: vec![1.0], ..attribute("value_floats", AttributeType::Floats) };
+    let branches = vec![
+        graph("then_branch", &[], vec![node("Constant", &[], &["f"], vec![one])], &["f"]),
+        graph("else_branch", &[], vec![node("Constant", &[], &["f"], float(0.0))], &["f"]),
+    ];
+    let trip = vec![
+        node("Constant", &[], &["some"], float(100.0)),
+        node("Constant", &[], &["limit"], float(300.5)),
+        node("ReduceSum", &["v"], &["s"], vec![int("keepdims", 0)]),
+        node("Greater", &["s", "some"], &["past"], vec![]),
+        node("If", &["past"], &["more_of_it"], branches),
+        node("Add", &["x", "more_of_it"], &["u"], vec![]),
+        node("Concat", &["v", "u"], &["w"], vec![int("axis", 0)]),
+        node("Less", &["s", "limit"], &["more"], vec![]),
+    ];
+    let attributes = body(&["i", "c", "v"], trip, &["more", "w"]);
+    let model = vec![node("Loop", &["", "", "x"], &["y"], attributes)];
+    let (results, stages) = run(model, &[("x", floats(&[10], &[1.0; 10]))], &["y"]);
+    let mut expected = vec![1.0f32; 10];
+    loop {
+        let sum: f32 = expected.iter().sum();
+        expected.extend([if sum > 100.0 { 2.0 } else { 1.0 }; 10]);
+        if sum >= 300.5 {
+            break;
+        }
+    }
+    assert_eq!(results[0][0], floats(&[expected.len()], &expected));
+    assert!(stages <= 8, "{stages} stages");
 }
 
 #[test]
