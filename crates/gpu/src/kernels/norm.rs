@@ -158,7 +158,9 @@ impl Norm<'_> {
         let clusters = Clusters::once(&k, tile.width);
         let scalings: Vec<Scaling<'_>> = if self.centred {
             let sums = held.iter().map(|h| h.sum(zero, |v| v)).collect();
-            let means: State<'_> = clusters.join(sums, added).into_iter().map(|sum| sum * part).collect();
+            // Opaque, or a compiler puts the unrounded product where the mean is taken off.
+            let means = clusters.join(sums, added).into_iter().map(|sum| (sum * part).opaque());
+            let means: State<'_> = means.collect();
             let deviations = held.iter().zip(&means).flat_map(|(h, mean)| {
                 let first = h.sum(zero, |v| v - *mean);
                 [first, h.sum(zero, |v| (v - *mean) * (v - *mean))]
