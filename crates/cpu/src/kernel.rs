@@ -24,6 +24,8 @@ pub(crate) struct Kernel {
     fft: OnceLock<fft::Tables>,
     /// The graphs of a branch or a loop.
     inner: Inner,
+    /// Whether a product's rows become their softmax.
+    softmax: bool,
 }
 
 /// How a kernel wants an operand laid out that stays the same from run to run.
@@ -73,7 +75,7 @@ impl Kernel {
             }
             _ => Inner::None,
         };
-        Ok(Kernel { op: op.clone(), program, fft: OnceLock::new(), inner })
+        Ok(Kernel { op: op.clone(), program, fft: OnceLock::new(), inner, softmax: false })
     }
 
     /// The operation's name.
@@ -85,8 +87,16 @@ impl Kernel {
     /// it is.
     pub(crate) fn packing(&self, i: usize, operands: &[TensorType]) -> Option<Packing> {
         match &self.op {
+            Op::QMatMul(_) if i == 1 => Some(integer::panels_packing(&operands[1])),
+            Op::QConv(_) if i == 1 => Some(integer::filters_packing(&operands[1])),
             _ => None,
         }
+    }
+
+    /// Takes a softmax over a product's rows on, if the product of this type is better made with it.
+    pub(crate) fn join_softmax(&mut self, product: &TensorType) -> bool {
+        self.softmax = matches!(self.op, Op::MatMul(_)) && contraction::suits_softmax(product);
+        self.softmax
     }
 
     /// The operation.
@@ -112,6 +122,7 @@ impl Kernel {
         match &self.op {
             Op::ScalarOp(op) => elementwise::scalar_op(op, x, out),
             Op::Fused(_) => program.into_iter().for_each(|p| elementwise::fused(p, x, out)),
+            Op::MatMul(_) if self.softmax => contraction::matmul_softmax(program, x, &mut out[0]),
             Op::MatMul(_) => contraction::matmul(program, x, &mut out[0]),
             Op::GroupedMatMul(_) => contraction::grouped_matmul(x, out, checked)?,
             Op::LayerNorm(op) => rows::layer_norm(op, program, x, out),

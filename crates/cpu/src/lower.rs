@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use olivine_compile::plan::{MemoryPlan, plan_graph};
+use olivine_compile::plan::{MemoryPlan, PlanOptions, plan_graph_with};
 use olivine_compile::{Compiled, reads_strides};
 use olivine_ir::{Def, Graph, Node, Op, Tensor, TensorType, ValueId};
 
@@ -84,9 +84,12 @@ pub(crate) struct Program {
 impl Program {
     pub(crate) fn new(compiled: &Compiled, checked: bool) -> Result<Self, Error> {
         let graph = &compiled.graph;
-        let plan =
-            plan_graph(graph, &compiled.at_load).map_err(|e| Error::Compile(format!("memory plan: {e}")))?;
-        let mut lowering = Lowering::new(graph, &compiled.at_load, &plan);
+        let viewed = viewed_outputs(graph, &compiled.at_load);
+        let absent: Vec<bool> = viewed.iter().map(Option::is_some).collect();
+        let options = PlanOptions { absent: &absent, ..PlanOptions::default() };
+        let plan = plan_graph_with(graph, &compiled.at_load, &options)
+            .map_err(|e| Error::Compile(format!("memory plan: {e}")))?;
+        let mut lowering = Lowering::new(graph, &compiled.at_load, &plan, &viewed);
         let (mut load, mut run) = (Vec::new(), Vec::new());
         for (i, node) in graph.nodes().iter().enumerate() {
             if matches!(node.op, Op::View(_)) {
@@ -97,7 +100,9 @@ impl Program {
                 load.push(step);
             } else {
                 lowering.pack_operands(node, &mut step);
-                run.push(step);
+                if !run.last_mut().is_some_and(|last| lowering.join_softmax(last, node, &step)) {
+                    run.push(step);
+                }
             }
         }
         let copies = lowering.output_copies()?;
@@ -122,6 +127,26 @@ impl Program {
     }
 }
 
+/// For every value the output that is all of it in order under another shape, so that its node writes it there.
+fn viewed_outputs(graph: &Graph, at_load: &[bool]) -> Vec<Option<usize>> {
+    let mut viewed = vec![None; graph.values().len()];
+    for (i, output) in graph.outputs().iter().enumerate() {
+        let Some(Node { op: Op::View(view), inputs, .. }) = graph.producer(output.value) else { continue };
+        let (root, id) = (&graph.values()[inputs[0].index()], inputs[0]);
+        let Def::Node { node, .. } = root.def else { continue };
+        let shape = graph.values()[output.value.index()].ty.shape;
+        let in_order =
+            (0..shape.rank()).all(|i| shape[i] <= 1 || view.strides[i] == shape.strides()[i] as i64);
+        let whole = view.offset == 0 && in_order && shape.numel() == root.ty.shape.numel();
+        let made = !at_load[node.index()] && !matches!(graph.nodes()[node.index()].op, Op::View(_));
+        let free = viewed[id.index()].is_none() && graph.outputs().iter().all(|o| o.value != id);
+        if whole && made && free {
+            viewed[id.index()] = Some(i);
+        }
+    }
+    viewed
+}
+
 /// Constants up to this many bytes are spelled by their content.
 const SPELLED_CONSTANT: usize = 256;
 
@@ -135,7 +160,7 @@ struct Lowering<'a> {
 }
 
 impl<'a> Lowering<'a> {
-    fn new(graph: &'a Graph, at_load: &[bool], plan: &MemoryPlan) -> Self {
+    fn new(graph: &'a Graph, at_load: &[bool], plan: &MemoryPlan, viewed: &[Option<usize>]) -> Self {
         let mut lowering = Lowering {
             graph,
             places: vec![None; graph.values().len()],
@@ -167,7 +192,8 @@ impl<'a> Lowering<'a> {
                 Def::Node { .. } => plan.slots[id.index()]
                     .as_ref()
                     .map(|slot| Place::Arena(slot.offset..slot.offset + slot.bytes))
-                    .or_else(|| graph.outputs().iter().position(|o| o.value == id).map(Place::Output)),
+                    .or_else(|| graph.outputs().iter().position(|o| o.value == id).map(Place::Output))
+                    .or_else(|| viewed[id.index()].map(Place::Output)),
             };
             lowering.places[id.index()] = place;
         }
@@ -254,6 +280,43 @@ impl<'a> Lowering<'a> {
         }
     }
 
+    /// Lets the product just before a softmax over its rows make that instead, if nobody else reads the product.
+    fn join_softmax(&self, product: &mut Step, node: &Node, softmax: &Step) -> bool {
+        let Op::Softmax(op) = &node.op else { return false };
+        let ([x], [(_, to)]) = (softmax.operands.as_slice(), softmax.targets.as_slice()) else {
+            return false;
+        };
+        let [(ty, made)] = product.targets.as_slice() else { return false };
+        let (rank, shape) = (x.ty.shape.rank(), x.ty.shape);
+        let rows = op.axis + 1 == rank
+            && shape.numel() == ty.shape.numel()
+            && ty.shape.rank() > 0
+            && shape[rank - 1] == ty.shape[ty.shape.rank() - 1]
+            && x.ty.dtype == ty.dtype;
+        // The product's operands are still there when the softmax's result is written only if that has other memory.
+        let clash = product.operands.iter().any(|o| match (&o.place, to) {
+            _ if o.in_place => true,
+            (Place::Arena(a), Place::Arena(b)) => a.start < b.end && b.start < a.end,
+            (a, b) => a == b,
+        });
+        let joins = rows && x.place == *made && x.offset == 0 && contiguous(x) && !clash;
+        if !joins || !self.is_read_once(node.inputs[0]) || !product.kernel.join_softmax(ty) {
+            return false;
+        }
+        product.targets = vec![(*ty, to.clone())];
+        true
+    }
+
+    /// Whether a value, and what it is a view of, is read by one node and is no output.
+    fn is_read_once(&self, id: ValueId) -> bool {
+        let reads = self.graph.nodes().iter().flat_map(|n| &n.inputs).filter(|i| **i == id).count();
+        let once = reads == 1 && self.graph.outputs().iter().all(|o| o.value != id);
+        match self.graph.producer(id) {
+            Some(Node { op: Op::View(_), inputs, .. }) => once && self.is_read_once(inputs[0]),
+            _ => once,
+        }
+    }
+
     /// Spells a load-time node; `None` for run-time nodes and those that use a large constant.
     fn spell(&mut self, node: &Node) -> Option<String> {
         let operands = node.inputs.iter().map(|id| self.spelling(*id)).collect::<Option<Vec<String>>>()?;
@@ -291,4 +354,74 @@ impl<'a> Lowering<'a> {
 fn contiguous(reading: &Reading) -> bool {
     let packed = row_major(&reading.ty.shape);
     (0..reading.ty.shape.rank()).all(|i| reading.ty.shape[i] <= 1 || reading.strides[i] == packed[i])
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use olivine_compile::{Options, compile};
+    use olivine_ir::{DType, Error as GraphError, TensorView};
+
+    use super::*;
+    use crate::{Executable, Weights};
+
+    /// softmax(q·k) as an output, and what reads it; also the product itself if `scores`.
+    fn attention(scores: bool) -> Result<(Graph, Compiled), GraphError> {
+        let mut g = Graph::new("attention");
+        let (q, k) = (g.input("q", DType::F32, [3, 70, 8])?, g.input("k", DType::F32, [3, 8, 33])?);
+        let product = g.matmul(q, k)?;
+        let weights = g.softmax(product, -1)?;
+        g.output("weights", weights)?;
+        let most = g.reduce(olivine_ir::op::ReduceKind::Sum, weights, &[2], false)?;
+        g.output("sum", most)?;
+        let flat = g.reshape(weights, &[210, 33])?;
+        let shifted = g.add(flat, flat)?;
+        let twice = g.reshape(shifted, &[-1])?;
+        g.output("twice", twice)?;
+        if scores {
+            g.output("scores", product)?;
+        }
+        let compiled = compile(&g, &Options::default())
+            .map_err(|e| GraphError::Invalid { place: "test".into(), problem: e.to_string() })?;
+        Ok((g, compiled))
+    }
+
+    #[test]
+    fn a_softmax_joins_the_product_that_nobody_else_reads() -> Result<(), Box<dyn std::error::Error>> {
+        let (_, joined) = attention(false)?;
+        let (_, apart) = attention(true)?;
+        let steps = |c: &Compiled| Program::new(c, false).map(|p| p.run.len());
+        assert_eq!(steps(&joined)? + 1, steps(&apart)?);
+        let number = |i: usize| ((i * 37) % 101) as f32 / 25.0 - 2.0;
+        let (q, k): (Vec<f32>, Vec<f32>) =
+            ((0..3 * 70 * 8).map(number).collect(), (0..3 * 8 * 33).map(number).collect());
+        let inputs = [TensorView::new([3, 70, 8], &q)?, TensorView::new([3, 8, 33], &k)?];
+        let (mut ours, mut theirs, mut scores) = (vec![0f32; 6930], vec![0f32; 6930], vec![0f32; 6930]);
+        let (mut sum, mut other) = (vec![0f32; 210], vec![0f32; 210]);
+        let (mut twice, mut more) = (vec![0f32; 6930], vec![0f32; 6930]);
+        Executable::new(&joined, Arc::new(Weights::new()), false)?.run(
+            &inputs,
+            &mut [
+                bytemuck::cast_slice_mut(&mut ours),
+                bytemuck::cast_slice_mut(&mut sum),
+                bytemuck::cast_slice_mut(&mut twice),
+            ],
+        )?;
+        Executable::new(&apart, Arc::new(Weights::new()), false)?.run(
+            &inputs,
+            &mut [
+                bytemuck::cast_slice_mut(&mut theirs),
+                bytemuck::cast_slice_mut(&mut other),
+                bytemuck::cast_slice_mut(&mut more),
+                bytemuck::cast_slice_mut(&mut scores),
+            ],
+        )?;
+        for (a, b) in ours.iter().zip(&theirs) {
+            assert!((a - b).abs() <= 1e-6, "{a} is not {b}");
+        }
+        assert!(sum.iter().all(|s| (s - 1.0).abs() < 1e-5));
+        assert!(twice.iter().zip(&ours).all(|(t, w)| *t == 2.0 * w));
+        Ok(())
+    }
 }

@@ -154,10 +154,12 @@ pub(crate) trait Number: Element + bytemuck::Pod + PartialOrd {
     /// Product; integers wrap.
     fn times(self, other: Self) -> Self;
     /// The larger; NaN if either is.
+    #[inline(always)]
     fn larger(self, other: Self) -> Self {
         if self.is_nan() || self > other { self } else { other }
     }
     /// The smaller; NaN if either is.
+    #[inline(always)]
     fn smaller(self, other: Self) -> Self {
         if self.is_nan() || self < other { self } else { other }
     }
@@ -170,6 +172,7 @@ macro_rules! int_number {
             const ONE: Self = 1;
             const LOWEST: Self = <$t>::MIN;
             const HIGHEST: Self = <$t>::MAX;
+            #[inline(always)]
             fn is_nan(self) -> bool { false }
             fn to_f64(self) -> f64 { self as f64 }
             fn from_f64(x: f64) -> Self { x as $t }
@@ -188,6 +191,7 @@ macro_rules! float_number {
             const ONE: Self = $one;
             const LOWEST: Self = <$t>::NEG_INFINITY;
             const HIGHEST: Self = <$t>::INFINITY;
+            #[inline(always)]
             fn is_nan(self) -> bool { <$t>::is_nan(self) }
             fn to_f64(self) -> f64 { $to(self) }
             fn from_f64(x: f64) -> Self { $from(x) }

@@ -11,6 +11,11 @@ pub(crate) type Task<'a, T> = &'a (dyn Fn(usize, &mut [T]) + Sync);
 /// What happens to chunks of two slices with one number.
 pub(crate) type Task2<'a, T, U> = &'a (dyn Fn(usize, &mut [T], &mut [U]) + Sync);
 
+/// How many threads share work.
+pub(crate) fn threads() -> usize {
+    rayon::current_num_threads()
+}
+
 /// Calls `task` with every number below `count`.
 pub(crate) fn tasks(count: usize, task: &(dyn Fn(usize) + Sync)) {
     halves(0, count, task);

@@ -1,13 +1,13 @@
 //! Tensors in host memory: owned and shared ([`Tensor`]) or borrowed ([`TensorView`]).
 
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 use bytes::Bytes;
 use half::{bf16, f16};
 
 use crate::shape::IntoShape;
-use crate::{DType, Element, Error, Shape, TensorType, round_to_odd};
+use crate::{DType, Element, Error, Recycler, Shape, TensorType, round_to_odd};
 
 /// Elements of one dtype, held by the Rust type that stores it.
 #[derive(Clone, Debug, PartialEq)]
@@ -134,8 +134,29 @@ pub struct Tensor {
 /// Where a tensor's elements lie.
 #[derive(Clone)]
 enum Elements {
-    Own(Arc<Data>),
+    Own(Arc<Owned>),
     Shared(Arc<Shared>),
+}
+
+/// A tensor's own elements, and who takes them when it goes.
+struct Owned {
+    data: Data,
+    home: Weak<Recycler>,
+}
+
+/// A copy is nobody's to take.
+impl Clone for Owned {
+    fn clone(&self) -> Self {
+        Owned { data: self.data.clone(), home: Weak::new() }
+    }
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        if let Some(home) = self.home.upgrade() {
+            home.give(std::mem::replace(&mut self.data, Data::U8(Vec::new())));
+        }
+    }
 }
 
 /// Elements in memory that another owns, such as a mapped file.
@@ -181,7 +202,16 @@ impl Tensor {
     }
 
     fn own(shape: Shape, data: Data) -> Self {
-        Tensor { shape, elements: Elements::Own(Arc::new(data)) }
+        Tensor { shape, elements: Elements::Own(Arc::new(Owned { data, home: Weak::new() })) }
+    }
+
+    /// Takes typed elements that go to a recycler when the last owner is gone.
+    pub fn recycled(shape: impl IntoShape, data: Data, home: &Arc<Recycler>) -> Result<Self, Error> {
+        let mut tensor = Tensor::from_data(shape, data)?;
+        if let Elements::Own(owned) = &mut tensor.elements {
+            Arc::make_mut(owned).home = Arc::downgrade(home);
+        }
+        Ok(tensor)
     }
 
     /// A rank-0 tensor.
@@ -224,7 +254,7 @@ impl Tensor {
     /// Element type.
     pub fn dtype(&self) -> DType {
         match &self.elements {
-            Elements::Own(data) => data.dtype(),
+            Elements::Own(own) => own.data.dtype(),
             Elements::Shared(shared) => shared.dtype,
         }
     }
@@ -238,7 +268,7 @@ impl Tensor {
     /// [`Tensor::bytes`] and [`Tensor::as_slice`] never copy.
     pub fn data(&self) -> &Data {
         match &self.elements {
-            Elements::Own(data) => data,
+            Elements::Own(own) => &own.data,
             Elements::Shared(shared) => shared.data(),
         }
     }
@@ -246,7 +276,7 @@ impl Tensor {
     /// The elements as bytes, native endian, aligned for the element type.
     pub fn bytes(&self) -> &[u8] {
         match &self.elements {
-            Elements::Own(data) => data.as_bytes(),
+            Elements::Own(own) => own.data.as_bytes(),
             Elements::Shared(shared) => &shared.bytes,
         }
     }
@@ -254,10 +284,11 @@ impl Tensor {
     /// The typed elements for writing; shared elements are copied first.
     pub fn data_mut(&mut self) -> &mut Data {
         if let Elements::Shared(shared) = &self.elements {
-            self.elements = Elements::Own(Arc::new(Data::copied(shared.dtype, &shared.bytes)));
+            let data = Data::copied(shared.dtype, &shared.bytes);
+            self.elements = Elements::Own(Arc::new(Owned { data, home: Weak::new() }));
         }
         match &mut self.elements {
-            Elements::Own(data) => Arc::make_mut(data),
+            Elements::Own(own) => &mut Arc::make_mut(own).data,
             Elements::Shared(_) => unreachable!("shared elements were copied above"),
         }
     }
@@ -265,7 +296,7 @@ impl Tensor {
     /// The elements, if `T` is the dtype.
     pub fn as_slice<T: Element>(&self) -> Result<&[T], Error> {
         let slice = match &self.elements {
-            Elements::Own(data) => T::slice(data),
+            Elements::Own(own) => T::slice(&own.data),
             Elements::Shared(shared) if shared.dtype == T::DTYPE => T::cast(&shared.bytes),
             Elements::Shared(_) => None,
         };

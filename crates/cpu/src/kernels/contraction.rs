@@ -5,10 +5,13 @@ use std::borrow::Cow;
 use half::{bf16, f16};
 use olivine_ir::{DType, Shape, TensorType};
 
+use crate::kernels::conv::scratch::with_scratch;
 use crate::kernels::elementwise::{Program, Rider};
-use crate::kernels::product::{Accumulator, Finish, Matrix, product};
+use crate::kernels::product::{Accumulator, Finish, Grid, Matrix, multiply as multiply_here, product};
+use crate::kernels::rows::softmax_rows;
 use crate::operand::{Fault, Number, Operand, Target, with_number};
 use crate::parallel;
+use crate::simd;
 
 /// A narrow float that is widened for the product.
 trait Narrow: bytemuck::Pod + Send + Sync {
@@ -128,6 +131,56 @@ pub(crate) fn matmul(epilogue: Option<&Program>, x: &[Operand<'_>], out: &mut Ta
             finish_runs(&product, out, &|at, run, to| rider.apply(at, run, to));
         }),
     }
+}
+
+/// Rows of a product at most that become weights while they are in cache, and their bytes.
+const SCORE_ROWS: usize = 192;
+const SCORE_BYTES: usize = 768 << 10;
+
+/// Whether a softmax over a product's rows is better made with them: where rows are many, and short enough for cache.
+pub(crate) fn suits_softmax(product: &TensorType) -> bool {
+    let (shape, rank) = (&product.shape, product.shape.rank());
+    rank >= 2
+        && product.dtype == DType::F32
+        && shape[..rank - 1].iter().product::<usize>() >= 64
+        && (1..=SCORE_BYTES / 64).contains(&shape[rank - 1])
+}
+
+/// Matrix product of f32 and its epilogue, then the softmax of every row while it is in cache.
+pub(crate) fn matmul_softmax(epilogue: Option<&Program>, x: &[Operand<'_>], out: &mut Target<'_>) {
+    let (a, b, shape) = (&x[0], &x[1], out.shape());
+    let batched = Batched::new(a, b, &shape);
+    let (rows, columns, depth) = (batched.rows, batched.columns, batched.depth);
+    let rider = epilogue.map(|program| Rider::new(program, &x[2..], &shape));
+    let (da, db) = (a.elements::<f32>(), b.elements::<f32>());
+    let out = out.elements::<f32>();
+    if out.is_empty() {
+        return;
+    }
+    let stream = size_of_val(out) >= simd::STREAM_FROM;
+    let most = (SCORE_BYTES / (columns * size_of::<f32>())).clamp(1, SCORE_ROWS);
+    let tall = rows.div_ceil(rows.div_ceil(most));
+    let down = rows.div_ceil(tall);
+    let grid = Grid::new(out);
+    let task = |t: usize| {
+        let (batch, row) = (t / down, t % down * tall);
+        let height = tall.min(rows - row);
+        let (oa, ob) = batched.offsets[batch];
+        let matrix =
+            |data, offset, (row_stride, column_stride)| Matrix { data, offset, row_stride, column_stride };
+        let left = matrix(da, oa, batched.a_strides).after(row, 0);
+        let right = matrix(db, ob, batched.b_strides);
+        with_scratch(height * columns, |scores: &mut [f32]| {
+            multiply_here((height, columns, depth), left, right, 1.0, false, scores);
+            let first = (batch * rows + row) * columns;
+            if let Some(rider) = &rider {
+                rider.apply_in_place(first, scores);
+            }
+            // Safety: no other task writes these rows.
+            softmax_rows(scores, unsafe { grid.run(first, height * columns) }, columns, stream);
+        });
+    };
+    parallel::tasks(batched.offsets.len() * down, &task);
 }
 
 /// Called with a run's first flat position, the run, and the bytes of the target it becomes.

@@ -40,7 +40,7 @@ impl<'a, T> Matrix<'a, T> {
     }
 
     /// The matrix without its first `rows` and `columns`.
-    fn after(self, rows: usize, columns: usize) -> Self {
+    pub(crate) fn after(self, rows: usize, columns: usize) -> Self {
         let steps = rows as isize * self.row_stride + columns as isize * self.column_stride;
         Matrix { offset: (self.offset as isize + steps) as usize, ..self }
     }
@@ -69,7 +69,7 @@ unsafe impl<T: Send> Send for Grid<'_, T> {}
 // Safety: as above.
 unsafe impl<T: Send> Sync for Grid<'_, T> {}
 
-impl<'a, T: Accumulator> Grid<'a, T> {
+impl<'a, T> Grid<'a, T> {
     pub(crate) fn new(data: &'a mut [T]) -> Self {
         Grid { first: data.as_mut_ptr(), len: data.len(), owner: PhantomData }
     }
@@ -85,6 +85,15 @@ impl<'a, T: Accumulator> Grid<'a, T> {
         unsafe { std::slice::from_raw_parts_mut(self.first.add(start), len) }
     }
 
+    /// Where the rectangle begins whose first element is at `start` and whose rows lie `pitch` apart.
+    pub(crate) fn corner(&self, start: usize, rows: usize, columns: usize, pitch: usize) -> *mut T {
+        let end = start + rows.saturating_sub(1) * pitch + columns;
+        assert!(end <= self.len, "a rectangle lies inside its grid");
+        self.first.wrapping_add(start)
+    }
+}
+
+impl<T: Accumulator> Grid<'_, T> {
     /// Writes `scale · a · b` (or adds it, with `accumulate`) to the rectangle that begins at `start` and whose rows lie
     /// `pitch` apart, on this thread.
     ///

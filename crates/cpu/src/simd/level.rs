@@ -27,13 +27,20 @@ pub fn limit_vectors(most: Vectors) -> Vectors {
 
 /// The instruction set to use, looked up once.
 #[inline]
-pub(super) fn vectors() -> Vectors {
+pub(crate) fn vectors() -> Vectors {
     match CHOSEN.load(Ordering::Relaxed) {
         3 => Vectors::Avx512,
         2 => Vectors::Avx2,
         1 => Vectors::Base,
         _ => limit_vectors(Vectors::Avx512),
     }
+}
+
+/// Whether a processor with AVX-512 also multiplies and adds bytes by fours (VNNI).
+#[cfg(target_arch = "x86_64")]
+#[inline]
+pub(crate) fn has_dot_products() -> bool {
+    is_x86_feature_detected!("avx512vnni")
 }
 
 #[cfg(target_arch = "x86_64")]

@@ -8,7 +8,9 @@ mod level;
 pub(crate) mod math;
 mod stream;
 
-use level::vectors;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use level::has_dot_products;
+pub(crate) use level::vectors;
 pub use level::{Vectors, limit_vectors};
 pub(crate) use stream::{STREAM_FROM, stream_copy, stream_fence};
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use olivine_compile::Compiled;
 use olivine_cpu::{Executable, Threads, Weights};
 use olivine_gpu::{Record, Take};
-use olivine_ir::{Data, Tensor, TensorType, TensorView};
+use olivine_ir::{Data, Recycler, Tensor, TensorType, TensorView};
 use olivine_kernel::Kernel;
 
 use super::{DeviceTensor, Engine, Given, InFlight, KernelSource, Model, Prepared, Resident, StepTime};
@@ -64,18 +64,24 @@ impl Model for CpuModel {
 
     fn prepare(&self, compiled: &Compiled, _: &[(usize, usize)]) -> Result<Arc<dyn Prepared>, Error> {
         let executable = Arc::new(Executable::new(compiled, self.weights.clone(), self.checked)?);
-        Ok(Arc::new(CpuPrepared { threads: self.threads.clone(), executable }))
+        let recycler = Recycler::new(executable.outputs().iter().map(|(_, ty)| *ty));
+        Ok(Arc::new(CpuPrepared { threads: self.threads.clone(), executable, recycler }))
     }
 }
 
 struct CpuPrepared {
     threads: Arc<Threads>,
     executable: Arc<Executable>,
+    recycler: Arc<Recycler>,
 }
 
 impl Prepared for CpuPrepared {
     fn outputs(&self) -> &[(String, TensorType)] {
         self.executable.outputs()
+    }
+
+    fn recycler(&self) -> Option<&Arc<Recycler>> {
+        Some(&self.recycler)
     }
 
     fn keeps_state(&self) -> bool {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use olivine_compile::Compiled;
 use olivine_gpu::{DeviceCaps, Finding, Record, Take};
-use olivine_ir::{Data, Tensor, TensorType, TensorView};
+use olivine_ir::{Data, Recycler, Tensor, TensorType, TensorView};
 use olivine_kernel::Kernel;
 
 use crate::Error;
@@ -73,6 +73,11 @@ pub(crate) trait Model: Send + Sync {
 pub(crate) trait Prepared: Send + Sync {
     /// Outputs in declaration order.
     fn outputs(&self) -> &[(String, TensorType)];
+
+    /// Who keeps the memory of large results between runs, where that is worth it.
+    fn recycler(&self) -> Option<&Arc<Recycler>> {
+        None
+    }
 
     /// Whether a state's output is in its input's bytes after a run; else it comes out as a tensor of its own.
     fn keeps_state(&self) -> bool;

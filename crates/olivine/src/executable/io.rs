@@ -1,6 +1,8 @@
 //! What goes into a run and what comes out.
 
-use olivine_ir::{DType, Data, Tensor, TensorType, TensorView, nearest};
+use std::sync::Arc;
+
+use olivine_ir::{DType, Data, Recycler, Tensor, TensorType, TensorView, nearest};
 
 use crate::Error;
 use crate::engine::{DeviceTensor, Given, InFlight};
@@ -80,7 +82,7 @@ impl Pending {
         let mut results = zeros(&self.outputs);
         let run = &mut self.run;
         write_results(&mut results.iter_mut().collect::<Vec<_>>(), |targets| run.wait_into(targets))?;
-        named(&self.outputs, results)
+        named(&self.outputs, results, None)
     }
 }
 
@@ -89,12 +91,20 @@ pub(crate) fn zeros(outputs: &[(String, TensorType)]) -> Vec<Data> {
     outputs.iter().map(|(_, ty)| Data::zeros(ty.dtype, ty.shape.numel())).collect()
 }
 
-/// Results under their names.
-pub(super) fn named(outputs: &[(String, TensorType)], results: Vec<Data>) -> Result<Outputs, Error> {
+/// Results under their names, whose memory goes to a recycler when they go.
+pub(super) fn named(
+    outputs: &[(String, TensorType)],
+    results: Vec<Data>,
+    home: Option<&Arc<Recycler>>,
+) -> Result<Outputs, Error> {
+    let tensor = |ty: &TensorType, data: Data| match home {
+        Some(home) => Tensor::recycled(ty.shape, data, home),
+        None => Tensor::from_data(ty.shape, data),
+    };
     let named = outputs
         .iter()
         .zip(results)
-        .map(|((name, ty), data)| Ok((name.clone(), Tensor::from_data(ty.shape, data)?)))
+        .map(|((name, ty), data)| Ok((name.clone(), tensor(ty, data)?)))
         .collect::<Result<_, Error>>()?;
     Ok(Outputs { named })
 }

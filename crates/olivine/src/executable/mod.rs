@@ -145,9 +145,13 @@ impl Executable {
         inputs: impl IntoIterator<Item = (&'a str, V)>,
     ) -> Result<Outputs, Error> {
         let (prepared, given) = self.prepare(listed(inputs))?;
-        let mut results = zeros(prepared.outputs());
+        let home = prepared.recycler();
+        let mut results = match home {
+            Some(home) => prepared.outputs().iter().map(|(_, ty)| home.take(*ty)).collect(),
+            None => zeros(prepared.outputs()),
+        };
         write_results(&mut results.iter_mut().collect::<Vec<_>>(), |t| prepared.run(&given, t))?;
-        named(prepared.outputs(), results)
+        named(prepared.outputs(), results, home)
     }
 
     /// Begins a run and returns; several may be in flight. The inputs are taken over before this returns.

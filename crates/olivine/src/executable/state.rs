@@ -76,7 +76,7 @@ impl Executable {
             all.iter().enumerate().filter(|(i, _)| keep(*i)).map(|(_, o)| o.clone()).collect();
         let results =
             results.into_iter().enumerate().filter(|(i, _)| keep(*i)).map(|(_, data)| data).collect();
-        named(&outputs, results)
+        named(&outputs, results, None)
     }
 
     /// The input whose bytes an output takes over.

@@ -1,14 +1,71 @@
 //! Conversions between dtypes.
 
+use bytemuck::Pod;
 use olivine_ir::DType;
 use olivine_ir::half::{bf16, f16};
 
 use super::int::unary;
 use crate::operand::Number;
 use crate::simd::half::{bf16_from_f64, f16_from_f64};
+use crate::simd::{self, Fn1};
+
+/// The conversions of quantised models, in wide registers.
+fn cast_wide(from: DType, to: DType, x: &[u8], out: &mut [u8]) -> bool {
+    fn map<T: Pod, U: Pod>(f: impl Fn1<T, U>, x: &[u8], out: &mut [u8]) -> bool {
+        simd::map1(f, bytemuck::cast_slice(x), bytemuck::cast_slice_mut(out));
+        true
+    }
+    match (from, to) {
+        (DType::F32, DType::U8) => map::<f32, u8>(Wide, x, out),
+        (DType::F32, DType::I8) => map::<f32, i8>(Wide, x, out),
+        (DType::I32, DType::F32) => map::<i32, f32>(Wide, x, out),
+        (DType::U8, DType::F32) => map::<u8, f32>(Wide, x, out),
+        (DType::I8, DType::F32) => map::<i8, f32>(Wide, x, out),
+        (DType::U8, DType::I32) => map::<u8, i32>(Wide, x, out),
+        (DType::I8, DType::I32) => map::<i8, i32>(Wide, x, out),
+        _ => false,
+    }
+}
+
+/// A cast that the compiler vectorises.
+#[derive(Clone, Copy)]
+struct Wide;
+
+macro_rules! wide {
+    ($($from:ty => $to:ty),*) => {$(
+        impl Fn1<$from, $to> for Wide {
+            #[inline(always)]
+            fn call<const FMA: bool>(self, x: $from) -> $to {
+                x as $to
+            }
+        }
+    )*};
+}
+wide!(i32 => f32, u8 => f32, i8 => f32, u8 => i32, i8 => i32);
+
+macro_rules! wide_saturating {
+    ($($to:ty),*) => {$(
+        impl Fn1<f32, $to> for Wide {
+            #[inline(always)]
+            fn call<const FMA: bool>(self, x: f32) -> $to {
+                // Saturating in floats, where it is two instructions for a whole register.
+                let (least, most) = (<$to>::MIN as f32, <$to>::MAX as f32);
+                let x = if x.is_nan() { 0.0 } else { x };
+                let x = if x > least { x } else { least };
+                let x = if x < most { x } else { most };
+                // Safety: a number between the bounds of a byte.
+                unsafe { x.to_int_unchecked::<i32>() as $to }
+            }
+        }
+    )*};
+}
+wide_saturating!(u8, i8);
 
 /// Converts a block; f16 and bf16 are f32 in registers, so casting to them only widens or narrows to f32 here.
 pub(super) fn cast(from: DType, to: DType, x: &[u8], out: &mut [u8]) {
+    if cast_wide(from, to, x, out) {
+        return;
+    }
     match from {
         DType::F32 | DType::F16 | DType::BF16 => cast_from::<f32>(to, x, out),
         DType::F64 => match to {

@@ -171,11 +171,10 @@ impl<T: Number, F: Fold<T>> simd::Kernel for Run<'_, T, F> {
         const LANES: usize = 32;
         let Run(fold, run) = self;
         let mut lanes = [fold.identity(); LANES];
-        let chunks = run.chunks_exact(LANES);
-        let rest = chunks.remainder();
+        let (chunks, rest) = run.as_chunks::<LANES>();
         for chunk in chunks {
-            for (lane, x) in lanes.iter_mut().zip(chunk) {
-                *lane = fold.step(*lane, *x);
+            for i in 0..LANES {
+                lanes[i] = fold.step(lanes[i], chunk[i]);
             }
         }
         let mut acc = fold.identity();

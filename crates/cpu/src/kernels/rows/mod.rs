@@ -19,6 +19,9 @@ use wide::{Narrow, Wide};
 /// Elements a task should have at least.
 const TASK: usize = 32 << 10;
 
+/// Elements that a prologue makes at once: they stay in the first-level cache.
+const PROLOGUE: usize = 4096;
+
 /// Runs `$body` with `$t` bound to the Rust type of a float dtype; other dtypes never get here.
 macro_rules! with_float {
     ($dtype:expr, $t:ident => $body:expr) => {
@@ -46,6 +49,16 @@ macro_rules! with_float {
 /// `eˣ / Σeˣ` along an axis.
 pub(crate) fn softmax(op: &Softmax, x: &[Operand<'_>], out: &mut [Target<'_>]) {
     with_float!(x[0].ty.dtype, T => along::<T>(op.axis, false, &x[0], &mut out[0]));
+}
+
+/// `eˣ / Σeˣ` of rows that lie one after the other, on this thread; results may bypass the caches.
+pub(crate) fn softmax_rows(x: &[f32], out: &mut [f32], row: usize, stream: bool) {
+    wide::with_buffers(|_, to| {
+        for (x, out) in x.chunks_exact(row).zip(out.chunks_exact_mut(row)) {
+            f32::write(out, to, stream, |out| f32::softmax(x, out));
+        }
+    });
+    fence(stream);
 }
 
 /// `x − ln Σeˣ` along an axis.
@@ -168,29 +181,33 @@ fn row_norm_as<T: Narrow>(op: RowNorm<'_>, x: &[Operand<'_>], out: &mut [Target<
     let main = Main { bytes: contiguous_bytes(&x[0]), size: x[0].ty.dtype.size() };
     let chunk = rows_per_task(row) * row;
     let stream = size_of_val(result) >= simd::STREAM_FROM;
-    let one =
+    // The prologue makes several short rows at once.
+    let group = (PROLOGUE / row).max(1) * row;
+    let some =
         |start: usize, input: &mut [T], out: &mut [T], from: &mut Vec<T::Wide>, to: &mut Vec<T::Wide>| {
-            rider.apply(start, main.run(start, row), input);
-            let input = T::wide(input, from);
-            T::write(out, to, stream, |out| apply(input, out));
+            rider.apply(start, main.run(start, input.len()), input);
+            for (input, out) in input.chunks_exact(row).zip(out.chunks_exact_mut(row)) {
+                let input = T::wide(input, from);
+                T::write(out, to, stream, |out| apply(input, out));
+            }
         };
     if let (true, Some(second)) = (emit, rest.first_mut()) {
         let emitted: &mut [T] = second.elements();
         parallel::chunks2((result, chunk), (emitted, chunk), &|i, out, emitted| {
             wide::with_buffers(|from, to| {
-                let rows = out.chunks_exact_mut(row).zip(emitted.chunks_exact_mut(row));
-                for (j, (out, emitted)) in rows.enumerate() {
-                    one(i * chunk + j * row, emitted, out, from, to);
+                let groups = out.chunks_mut(group).zip(emitted.chunks_mut(group));
+                for (j, (out, emitted)) in groups.enumerate() {
+                    some(i * chunk + j * group, emitted, out, from, to);
                 }
             });
             fence(stream);
         });
     } else {
         parallel::chunks(result, chunk, &|i, out| {
-            let mut input = vec![T::default(); row];
+            let mut input = vec![T::default(); group.min(out.len())];
             wide::with_buffers(|from, to| {
-                for (j, out) in out.chunks_exact_mut(row).enumerate() {
-                    one(i * chunk + j * row, &mut input, out, from, to);
+                for (j, out) in out.chunks_mut(group).enumerate() {
+                    some(i * chunk + j * group, &mut input[..out.len()], out, from, to);
                 }
             });
             fence(stream);

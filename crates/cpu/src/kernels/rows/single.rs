@@ -85,9 +85,15 @@ impl Kernel for Softmax<'_> {
                     lanes[i] += e;
                 }
             }
-            for (i, (x, out)) in x_rest.iter().zip(out_rest).enumerate() {
-                *out = exp_below::<FMA>(*x - max);
-                lanes[i] += *out;
+            if !x_rest.is_empty() {
+                // Filled up, so that the end of a row is no slower than the rest of it; e to −∞ adds nothing.
+                let mut last = [f32::NEG_INFINITY; LANES];
+                last[..x_rest.len()].copy_from_slice(x_rest);
+                for i in 0..LANES {
+                    last[i] = exp_below::<FMA>(last[i] - max);
+                    lanes[i] += last[i];
+                }
+                out_rest.copy_from_slice(&last[..out_rest.len()]);
             }
             total += fold(lanes);
         }
