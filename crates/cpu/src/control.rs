@@ -45,6 +45,11 @@ impl Branches {
         Ok(Branches { then: prepared(&op.then_branch, checked)?, other: prepared(&op.else_branch, checked)? })
     }
 
+    /// The work of the larger graph.
+    pub(crate) fn work(&self) -> usize {
+        self.then.work().max(self.other.work())
+    }
+
     pub(crate) fn run(&self, x: &[Operand<'_>], out: &mut [Target<'_>]) -> Result<(), Error> {
         let views = x.iter().map(view).collect::<Result<Vec<_>, _>>()?;
         let Some((condition, captures)) = views.split_first() else { return Ok(()) };

@@ -1,6 +1,6 @@
 //! Running a lowered program.
 
-use std::ops::Range;
+use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -8,11 +8,12 @@ use olivine_compile::Compiled;
 use olivine_ir::{TensorType, TensorView};
 
 use crate::Error;
-use crate::arena::{Buffer, Carved};
+use crate::arena::Buffer;
 use crate::kernels::movement::copy_strided;
 use crate::lower::{Pack, Place, Program, Reading, Step, Stored};
 use crate::operand::{Failure, Operand, Source, Target};
 use crate::weights::Weights;
+use crate::{cost, team};
 
 /// A graph ready to run on the CPU; runs may overlap.
 pub struct Executable {
@@ -79,6 +80,11 @@ impl Executable {
         self.program.arena
     }
 
+    /// The work of a run, as [`cost::work`] counts.
+    pub(crate) fn work(&self) -> usize {
+        self.program.work
+    }
+
     /// Computes load-time nodes now instead of at the first run.
     pub fn load(&self) -> Result<(), Error> {
         self.loaded().map(drop)
@@ -104,7 +110,7 @@ impl Executable {
         &self,
         inputs: &[TensorView<'_>],
         outputs: &mut [&mut [u8]],
-        mut times: Option<&mut Vec<StepTime>>,
+        times: Option<&mut Vec<StepTime>>,
     ) -> Result<(), Error> {
         self.check(inputs, outputs)?;
         let stored = self.loaded()?;
@@ -112,26 +118,40 @@ impl Executable {
             Some(arena) => arena,
             None => Buffer::new(self.program.arena)?,
         };
-        let mut result = Ok(());
-        for step in &self.program.run {
-            let start = Instant::now();
-            result = self.run_step(step, inputs, &stored, arena.bytes_mut(), outputs);
-            if result.is_err() {
-                break;
-            }
-            if let Some(times) = times.as_deref_mut() {
-                times.push(StepTime {
-                    node: step.name.clone(),
-                    op: step.kernel.name(),
-                    time: start.elapsed(),
-                });
-            }
-        }
-        if result.is_ok() {
-            result = self.copy_outputs(inputs, &stored, arena.bytes_mut(), outputs);
-        }
+        // A small graph runs on this thread alone: others would be late to help.
+        let result = team::within(cost::width(self.program.work), || {
+            self.run_steps(inputs, &stored, arena.bytes_mut(), outputs, times)?;
+            self.copy_outputs(inputs, &stored, arena.bytes_mut(), outputs)
+        });
         self.arenas.lock().unwrap_or_else(PoisonError::into_inner).push(arena);
         result
+    }
+
+    fn run_steps(
+        &self,
+        inputs: &[TensorView<'_>],
+        stored: &[Bytes],
+        arena: &mut [u8],
+        outputs: &mut [&mut [u8]],
+        mut times: Option<&mut Vec<StepTime>>,
+    ) -> Result<(), Error> {
+        assert_eq!(arena.len(), self.program.arena, "steps are checked against the arena's size");
+        let memory = Memory::new(inputs, stored, arena, outputs);
+        let (mut operands, mut targets) = (Vec::new(), Vec::new());
+        for step in &self.program.run {
+            let start = times.is_some().then(Instant::now);
+            operands.clear();
+            targets.clear();
+            // Safety: nothing of an earlier step is held any more, and lowering has checked that this step's
+            // targets overlap neither each other nor what it reads.
+            unsafe { memory.lend(step, &mut operands, &mut targets) }.ok_or_else(|| misplaced(step))?;
+            self.call(step, &operands, &mut targets)?;
+            if let (Some(times), Some(start)) = (times.as_deref_mut(), start) {
+                let (node, op) = (step.name.clone(), step.kernel.name());
+                times.push(StepTime { node, op, time: start.elapsed() });
+            }
+        }
+        Ok(())
     }
 
     fn check(&self, inputs: &[TensorView<'_>], outputs: &[&mut [u8]]) -> Result<(), Error> {
@@ -269,43 +289,6 @@ impl Executable {
         Ok(())
     }
 
-    fn run_step(
-        &self,
-        step: &Step,
-        inputs: &[TensorView<'_>],
-        stored: &[Bytes],
-        arena: &mut [u8],
-        outputs: &mut [&mut [u8]],
-    ) -> Result<(), Error> {
-        let ranges: Vec<Range<usize>> = step
-            .targets
-            .iter()
-            .filter_map(|(_, place)| if let Place::Arena(r) = place { Some(r.clone()) } else { None })
-            .collect();
-        let mut memory = Memory {
-            inputs,
-            stored,
-            arena: Carved::new(arena, &ranges).ok_or_else(|| misplaced(step))?,
-            outputs: Outputs::new(outputs, step),
-        };
-        let mut targets = Vec::with_capacity(step.targets.len());
-        for (ty, place) in &step.targets {
-            let bytes = memory.write(place).ok_or_else(|| misplaced(step))?;
-            targets.push(Target { ty: *ty, bytes });
-        }
-        let mut operands = Vec::with_capacity(step.operands.len());
-        for reading in &step.operands {
-            let source = if reading.in_place {
-                Source::Target
-            } else {
-                Source::Bytes(memory.read(&reading.place).ok_or_else(|| misplaced(step))?)
-            };
-            let packed = reading.packed.and_then(|i| stored.get(i)).map(Bytes::get);
-            operands.push(operand(reading, source, packed));
-        }
-        self.call(step, &operands, &mut targets)
-    }
-
     fn call(&self, step: &Step, operands: &[Operand<'_>], targets: &mut [Target<'_>]) -> Result<(), Error> {
         let done = step.kernel.run(operands, targets, self.checked, &step.name);
         done.map_err(|failure| match failure {
@@ -355,52 +338,84 @@ fn misplaced(step: &Step) -> Error {
     }
 }
 
-/// All memory of one step: what it may read, and what it writes.
+/// All memory of a run: what its steps read and write.
 struct Memory<'a> {
     inputs: &'a [TensorView<'a>],
     stored: &'a [Bytes],
-    arena: Carved<'a>,
-    outputs: Outputs<'a>,
+    arena: Lent<'a>,
+    outputs: Vec<Lent<'a>>,
+}
+
+/// Bytes that steps share out among themselves.
+struct Lent<'a> {
+    first: *mut u8,
+    len: usize,
+    owner: PhantomData<&'a mut [u8]>,
+}
+
+impl<'a> Lent<'a> {
+    fn new(bytes: &'a mut [u8]) -> Self {
+        Lent { first: bytes.as_mut_ptr(), len: bytes.len(), owner: PhantomData }
+    }
+
+    fn pointer(&self, start: usize, len: usize) -> Option<*mut u8> {
+        let within = start <= self.len && len <= self.len - start;
+        // Safety: the offset is within the bytes.
+        within.then(|| unsafe { self.first.add(start) })
+    }
 }
 
 impl<'a> Memory<'a> {
-    fn read(&self, place: &Place) -> Option<&'a [u8]> {
-        match place {
-            Place::Input(i) => Some(self.inputs.get(*i)?.bytes()),
-            Place::Stored(i) => Some(self.stored.get(*i)?.get()),
-            Place::Arena(range) => self.arena.read(range),
-            Place::Output(i) => self.outputs.read.get(*i).copied().flatten(),
-        }
+    fn new(
+        inputs: &'a [TensorView<'a>],
+        stored: &'a [Bytes],
+        arena: &'a mut [u8],
+        outputs: &'a mut [&mut [u8]],
+    ) -> Self {
+        let outputs = outputs.iter_mut().map(|bytes| Lent::new(bytes)).collect();
+        Memory { inputs, stored, arena: Lent::new(arena), outputs }
     }
 
-    fn write(&mut self, place: &Place) -> Option<&'a mut [u8]> {
+    /// Adds a step's operands and targets; `None` where a place is not there.
+    ///
+    /// # Safety
+    /// Nothing may be held of an earlier step, and the step's targets may overlap neither each other nor operands that
+    /// are not in place.
+    unsafe fn lend(
+        &self,
+        step: &Step,
+        operands: &mut Vec<Operand<'a>>,
+        targets: &mut Vec<Target<'a>>,
+    ) -> Option<()> {
+        for (ty, place) in &step.targets {
+            let (first, len) = self.lent(place)?;
+            // Safety: inside the arena or an output, and exclusive by the caller's promise.
+            let bytes = unsafe { std::slice::from_raw_parts_mut(first, len) };
+            targets.push(Target { ty: *ty, bytes });
+        }
+        for reading in &step.operands {
+            let source = match &reading.place {
+                _ if reading.in_place => Source::Target,
+                Place::Input(i) => Source::Bytes(self.inputs.get(*i)?.bytes()),
+                Place::Stored(i) => Source::Bytes(self.stored.get(*i)?.get()),
+                place => {
+                    let (first, len) = self.lent(place)?;
+                    // Safety: inside the arena or an output, and not written by the caller's promise.
+                    Source::Bytes(unsafe { std::slice::from_raw_parts(first, len) })
+                }
+            };
+            let packed = reading.packed.and_then(|i| self.stored.get(i)).map(Bytes::get);
+            operands.push(operand(reading, source, packed));
+        }
+        Some(())
+    }
+
+    fn lent(&self, place: &Place) -> Option<(*mut u8, usize)> {
         match place {
-            Place::Arena(range) => self.arena.write(range),
-            Place::Output(i) => self.outputs.write.get_mut(*i)?.take(),
+            Place::Arena(range) => Some((self.arena.pointer(range.start, range.len())?, range.len())),
+            Place::Output(i) => self.outputs.get(*i).map(|bytes| (bytes.first, bytes.len)),
             Place::Input(_) | Place::Stored(_) => None,
         }
-    }
-}
-
-/// The caller's output buffers, those of this step's targets apart.
-struct Outputs<'a> {
-    read: Vec<Option<&'a [u8]>>,
-    write: Vec<Option<&'a mut [u8]>>,
-}
-
-impl<'a> Outputs<'a> {
-    fn new(outputs: &'a mut [&mut [u8]], step: &Step) -> Self {
-        let mut out = Outputs { read: Vec::new(), write: Vec::new() };
-        for (i, bytes) in outputs.iter_mut().enumerate() {
-            if step.targets.iter().any(|(_, place)| *place == Place::Output(i)) {
-                out.write.push(Some(bytes));
-                out.read.push(None);
-            } else {
-                out.write.push(None);
-                out.read.push(Some(bytes));
-            }
-        }
-        out
     }
 }
 

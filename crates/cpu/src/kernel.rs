@@ -18,7 +18,7 @@ use crate::operand::{Failure, Operand, Target};
 /// A prepared operation.
 pub(crate) struct Kernel {
     op: Op,
-    /// The elementwise program of a fused region, an epilogue or a prologue.
+    /// The elementwise program of an operation, a fused region, an epilogue or a prologue.
     program: Option<Program>,
     /// The tables of a Fourier transform, made at the first run.
     fft: OnceLock<fft::Tables>,
@@ -60,6 +60,7 @@ impl Kernel {
             Program::new(region, &inputs)
         };
         let program = match op {
+            Op::ScalarOp(op) => Some(Program::single(*op, operands)),
             Op::Fused(fused) => Some(Program::new(&fused.region, operands)),
             Op::MatMul(m) => m.epilogue.as_ref().map(|r| riding(r, 2)),
             Op::LayerNorm(n) => n.prologue.as_ref().map(|r| riding(r, 2 + usize::from(n.bias))),
@@ -104,6 +105,14 @@ impl Kernel {
         &self.op
     }
 
+    /// The work of a run of the graph inside.
+    pub(crate) fn inner_work(&self) -> usize {
+        match &self.inner {
+            Inner::Branches(branches) => branches.work(),
+            Inner::None | Inner::Repeated(_) => 0,
+        }
+    }
+
     /// Computes the results; only index operations in checked mode, inner graphs with such and users' functions can
     /// fail. `node` is the kernel's, for errors.
     pub(crate) fn run(
@@ -120,8 +129,7 @@ impl Kernel {
         }
         let program = self.program.as_ref();
         match &self.op {
-            Op::ScalarOp(op) => elementwise::scalar_op(op, x, out),
-            Op::Fused(_) => program.into_iter().for_each(|p| elementwise::fused(p, x, out)),
+            Op::ScalarOp(_) | Op::Fused(_) => program.into_iter().for_each(|p| elementwise::fused(p, x, out)),
             Op::MatMul(_) if self.softmax => contraction::matmul_softmax(program, x, &mut out[0]),
             Op::MatMul(_) => contraction::matmul(program, x, &mut out[0]),
             Op::GroupedMatMul(_) => contraction::grouped_matmul(x, out, checked)?,

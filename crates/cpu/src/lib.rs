@@ -26,6 +26,7 @@
 
 mod arena;
 mod control;
+mod cost;
 mod custom;
 mod error;
 mod evaluate;
@@ -37,6 +38,7 @@ mod operand;
 mod parallel;
 mod processor;
 mod simd;
+mod team;
 mod threads;
 mod weights;
 

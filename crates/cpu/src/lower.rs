@@ -8,6 +8,7 @@ use olivine_compile::{Compiled, reads_strides};
 use olivine_ir::{Def, Graph, Node, Op, Tensor, TensorType, ValueId};
 
 use crate::Error;
+use crate::cost;
 use crate::kernel::{Kernel, Packing};
 use crate::operand::row_major;
 
@@ -59,6 +60,46 @@ pub(crate) struct Step {
     pub(crate) expression: Option<String>,
 }
 
+impl Step {
+    fn work(&self) -> usize {
+        let operands: Vec<TensorType> = self.operands.iter().map(|o| o.ty).collect();
+        let targets: Vec<TensorType> = self.targets.iter().map(|(ty, _)| *ty).collect();
+        let own = cost::work(self.kernel.op(), &operands, &targets);
+        own.saturating_add(self.kernel.inner_work())
+    }
+
+    /// Checks what running relies on: that every range lies in the arena, and that what the step writes is neither
+    /// written twice nor read, but in place.
+    fn check_places(&self, arena: usize) -> Result<(), Error> {
+        let inside = |place: &Place| match place {
+            Place::Arena(range) => range.start <= range.end && range.end <= arena,
+            _ => true,
+        };
+        let writable = |(_, place): &(TensorType, Place)| !matches!(place, Place::Input(_));
+        let read = self.operands.iter().filter(|o| !o.in_place).map(|o| &o.place);
+        let clash = self.targets.iter().enumerate().any(|(i, (_, target))| {
+            self.targets[..i].iter().map(|(_, place)| place).chain(read.clone()).any(|p| overlap(p, target))
+        });
+        let places =
+            self.targets.iter().map(|(_, place)| place).chain(self.operands.iter().map(|o| &o.place));
+        if !clash && self.targets.iter().all(writable) && places.into_iter().all(inside) {
+            return Ok(());
+        }
+        Err(Error::Unsupported {
+            op: self.kernel.name(),
+            node: self.name.clone(),
+            problem: "the memory plan gives it overlapping buffers".into(),
+        })
+    }
+}
+
+fn overlap(a: &Place, b: &Place) -> bool {
+    match (a, b) {
+        (Place::Arena(a), Place::Arena(b)) => a.start.max(b.start) < a.end.min(b.end),
+        _ => a == b,
+    }
+}
+
 /// What a stored value is before loading.
 pub(crate) enum Stored {
     Const(Tensor),
@@ -79,6 +120,8 @@ pub(crate) struct Program {
     /// Outputs whose value lives elsewhere: copied at the end of a run.
     pub(crate) copies: Vec<(Reading, usize)>,
     pub(crate) arena: usize,
+    /// The work of a run, as [`cost::work`] counts.
+    pub(crate) work: usize,
 }
 
 impl Program {
@@ -96,6 +139,7 @@ impl Program {
                 continue;
             }
             let mut step = lowering.step(node, plan.in_place[i], checked)?;
+            step.check_places(plan.arena)?;
             if compiled.at_load[i] {
                 load.push(step);
             } else {
@@ -106,6 +150,7 @@ impl Program {
             }
         }
         let copies = lowering.output_copies()?;
+        let work = run.iter().map(Step::work).fold(0, usize::saturating_add);
         let types = |ids: Vec<(&str, ValueId)>| {
             ids.into_iter().map(|(n, id)| (n.to_string(), graph.values()[id.index()].ty)).collect::<Vec<_>>()
         };
@@ -118,6 +163,7 @@ impl Program {
             run,
             copies,
             arena: plan.arena,
+            work,
         })
     }
 

@@ -129,8 +129,10 @@ impl Target<'_> {
 /// Row-major strides as an inline array.
 pub(crate) fn row_major(shape: &Shape) -> [isize; 8] {
     let mut out = [0; 8];
-    for (o, s) in out.iter_mut().zip(shape.strides()) {
-        *o = s;
+    let mut step = 1;
+    for (stride, size) in out.iter_mut().zip(shape.iter()).rev() {
+        *stride = step;
+        step *= (*size).max(1) as isize;
     }
     out
 }
@@ -156,12 +158,13 @@ pub(crate) trait Number: Element + bytemuck::Pod + PartialOrd {
     /// The larger; NaN if either is.
     #[inline(always)]
     fn larger(self, other: Self) -> Self {
-        if self.is_nan() || self > other { self } else { other }
+        // Both tests at once: a branch would keep loops from being vectors.
+        if self.is_nan() | (self > other) { self } else { other }
     }
     /// The smaller; NaN if either is.
     #[inline(always)]
     fn smaller(self, other: Self) -> Self {
-        if self.is_nan() || self < other { self } else { other }
+        if self.is_nan() | (self < other) { self } else { other }
     }
 }
 
@@ -174,10 +177,15 @@ macro_rules! int_number {
             const HIGHEST: Self = <$t>::MAX;
             #[inline(always)]
             fn is_nan(self) -> bool { false }
+            #[inline(always)]
             fn to_f64(self) -> f64 { self as f64 }
+            #[inline(always)]
             fn from_f64(x: f64) -> Self { x as $t }
+            #[inline(always)]
             fn plus(self, other: Self) -> Self { self.wrapping_add(other) }
+            #[inline(always)]
             fn minus(self, other: Self) -> Self { self.wrapping_sub(other) }
+            #[inline(always)]
             fn times(self, other: Self) -> Self { self.wrapping_mul(other) }
         }
     )*};
@@ -193,10 +201,15 @@ macro_rules! float_number {
             const HIGHEST: Self = <$t>::INFINITY;
             #[inline(always)]
             fn is_nan(self) -> bool { <$t>::is_nan(self) }
+            #[inline(always)]
             fn to_f64(self) -> f64 { $to(self) }
+            #[inline(always)]
             fn from_f64(x: f64) -> Self { $from(x) }
+            #[inline(always)]
             fn plus(self, other: Self) -> Self { self + other }
+            #[inline(always)]
             fn minus(self, other: Self) -> Self { self - other }
+            #[inline(always)]
             fn times(self, other: Self) -> Self { self * other }
         }
     )*};

@@ -1,9 +1,11 @@
-//! Work on all threads, through function pointers.
-//!
-//! Every closure handed straight to rayon is compiled with a copy of rayon's machinery; with kernels for eleven element
-//! types that was half of this crate. These few functions are compiled once, and one indirect call per task costs nothing.
+//! Work on all threads, through function pointers: these few functions are compiled once for all kernels, and one
+//! indirect call per task costs nothing.
+
+use std::marker::PhantomData;
 
 use bytemuck::Pod;
+
+pub(crate) use crate::team::{share as tasks, threads};
 
 /// What happens to a chunk: its number, and its elements.
 pub(crate) type Task<'a, T> = &'a (dyn Fn(usize, &mut [T]) + Sync);
@@ -11,33 +13,39 @@ pub(crate) type Task<'a, T> = &'a (dyn Fn(usize, &mut [T]) + Sync);
 /// What happens to chunks of two slices with one number.
 pub(crate) type Task2<'a, T, U> = &'a (dyn Fn(usize, &mut [T], &mut [U]) + Sync);
 
-/// How many threads share work.
-pub(crate) fn threads() -> usize {
-    rayon::current_num_threads()
+/// A slice whose chunks go to different threads.
+struct Chunks<'a, T> {
+    first: *mut T,
+    len: usize,
+    size: usize,
+    owner: PhantomData<&'a mut [T]>,
 }
 
-/// Calls `task` with every number below `count`.
-pub(crate) fn tasks(count: usize, task: &(dyn Fn(usize) + Sync)) {
-    halves(0, count, task);
-}
+// Safety: a chunk's elements are handed out to one thread only, by the promise of `get`'s callers, and they may go to
+// another thread: this module takes plain data and what is `Send`.
+unsafe impl<T> Sync for Chunks<'_, T> {}
 
-fn halves(first: usize, last: usize, task: &(dyn Fn(usize) + Sync)) {
-    match last - first {
-        0 => {}
-        1 => task(first),
-        count => {
-            let middle = first + count / 2;
-            rayon::join(|| halves(first, middle, task), || halves(middle, last, task));
-        }
+impl<'a, T> Chunks<'a, T> {
+    fn new(items: &'a mut [T], size: usize) -> Self {
+        Chunks { first: items.as_mut_ptr(), len: items.len(), size, owner: PhantomData }
+    }
+
+    /// The elements of chunk `i`; none past the end.
+    ///
+    /// # Safety
+    /// Nobody else may hold the chunk meanwhile.
+    #[allow(clippy::mut_from_ref)]
+    unsafe fn get(&self, i: usize) -> &mut [T] {
+        let start = i.saturating_mul(self.size).min(self.len);
+        let len = self.size.min(self.len - start);
+        // Safety: inside the slice; exclusive by the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.first.add(start), len) }
     }
 }
 
 /// Calls `task` with the number and the elements of every chunk of `size` elements; the last may be shorter.
 pub(crate) fn chunks<T: Pod>(out: &mut [T], size: usize, task: Task<'_, T>) {
-    let bytes = size.max(1).saturating_mul(size_of::<T>());
-    pairs(bytemuck::cast_slice_mut(out), bytes, &mut [], 0, 0, &|i, chunk, _| {
-        task(i, bytemuck::cast_slice_mut(chunk));
-    });
+    each(out, size, task);
 }
 
 /// [`chunks`] of `size` elements too small for a task each: a task takes `least` of them.
@@ -50,19 +58,15 @@ pub(crate) fn grouped<T: Pod>(out: &mut [T], size: usize, least: usize, task: Ta
 
 /// [`chunks`] of items that are not plain bytes.
 pub(crate) fn parts<R: Send>(items: &mut [R], size: usize, task: Task<'_, R>) {
-    fn halve<R: Send>(items: &mut [R], size: usize, first: usize, task: Task<'_, R>) {
-        let count = items.len().div_ceil(size);
-        if count <= 1 {
-            if count == 1 {
-                task(first, items);
-            }
-            return;
-        }
-        let half = count / 2;
-        let (a, b) = items.split_at_mut(half * size);
-        rayon::join(|| halve(a, size, first, task), || halve(b, size, first + half, task));
-    }
-    halve(items, size.max(1), 0, task);
+    each(items, size, task);
+}
+
+fn each<R>(items: &mut [R], size: usize, task: Task<'_, R>) {
+    let size = size.max(1);
+    let count = items.len().div_ceil(size);
+    let parts = Chunks::new(items, size);
+    // Safety: every number comes once.
+    tasks(count, &|i| task(i, unsafe { parts.get(i) }));
 }
 
 /// [`chunks`] of two slices side by side; the second may be shorter or empty.
@@ -71,43 +75,18 @@ pub(crate) fn chunks2<T: Pod, U: Pod>(
     (second, second_size): (&mut [U], usize),
     task: Task2<'_, T, U>,
 ) {
-    let bytes = size.max(1) * size_of::<T>();
-    let second_bytes = second_size * size_of::<U>();
-    let (a, b) = (bytemuck::cast_slice_mut(first), bytemuck::cast_slice_mut(second));
-    pairs(a, bytes, b, second_bytes, 0, &|i, a, b| {
-        task(i, bytemuck::cast_slice_mut(a), bytemuck::cast_slice_mut(b));
-    });
-}
-
-/// Splits both slices at the same chunk until one chunk is left.
-fn pairs(a: &mut [u8], a_size: usize, b: &mut [u8], b_size: usize, first: usize, task: Task2<'_, u8, u8>) {
-    let count = a.len().div_ceil(a_size);
-    if count <= 1 {
-        if count == 1 {
-            task(first, a, b);
-        }
-        return;
-    }
-    let half = count / 2;
-    let (a1, a2) = a.split_at_mut(half * a_size);
-    let (b1, b2) = b.split_at_mut((half * b_size).min(b.len()));
-    rayon::join(
-        || pairs(a1, a_size, b1, b_size, first, task),
-        || pairs(a2, a_size, b2, b_size, first + half, task),
-    );
+    let size = size.max(1);
+    let count = first.len().div_ceil(size);
+    let (first, second) = (Chunks::new(first, size), Chunks::new(second, second_size));
+    // Safety: every number comes once.
+    tasks(count, &|i| task(i, unsafe { first.get(i) }, unsafe { second.get(i) }));
 }
 
 /// The results of `task` for every number below `count`, in order.
 pub(crate) fn map<A: Send>(count: usize, task: &(dyn Fn(usize) -> A + Sync)) -> Vec<A> {
-    let slots: Vec<std::sync::Mutex<Option<A>>> = (0..count).map(|_| std::sync::Mutex::new(None)).collect();
-    tasks(count, &|i| {
-        let result = task(i);
-        *slots[i].lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(result);
-    });
-    slots
-        .into_iter()
-        .filter_map(|s| s.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner))
-        .collect()
+    let mut slots: Vec<Option<A>> = (0..count).map(|_| None).collect();
+    parts(&mut slots, 1, &|i, slot| slot[0] = Some(task(i)));
+    slots.into_iter().flatten().collect()
 }
 
 #[cfg(test)]

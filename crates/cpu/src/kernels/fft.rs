@@ -124,7 +124,7 @@ fn run<E: Sample>(op: &Fft, tables: &Prepared<E::Work>, x: &Operand<'_>, target:
     let least = GRAIN.div_ceil(n * most);
     if inner == 1 {
         // Some lines for every thread, if there are not enough for all of them to be full.
-        let lanes = most.min(outer.div_ceil(rayon::current_num_threads()));
+        let lanes = most.min(outer.div_ceil(parallel::threads()));
         parallel::grouped(out, lanes * lines.bins * parts, least, &|block, out| {
             let count = out.len() / (lines.bins * parts);
             let y = lines.transform::<E>(tables, source, block * lanes, count);

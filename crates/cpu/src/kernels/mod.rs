@@ -6,6 +6,7 @@ pub(crate) mod contraction;
 pub(crate) mod conv;
 pub(crate) mod create;
 pub(crate) mod elementwise;
+mod few_rows;
 pub(crate) mod fft;
 pub(crate) mod index;
 pub(crate) mod integer;

@@ -2,13 +2,32 @@
 
 use std::marker::PhantomData;
 
+use super::few_rows::{self, FewRows};
 use crate::operand::Number;
 use crate::parallel;
 
 /// A float the product accumulates in.
-pub(crate) trait Accumulator: Number + Send + Sync {}
+pub(crate) trait Accumulator: Number + Send + Sync {
+    /// Does a product of few rows, if there is a kernel for it.
+    ///
+    /// # Safety
+    /// Operands and result must be whole, and the result nobody else's meanwhile.
+    unsafe fn few_rows(_: FewRows<'_, Self>) -> bool {
+        false
+    }
+}
 
-impl Accumulator for f32 {}
+impl Accumulator for f32 {
+    unsafe fn few_rows(few: FewRows<'_, f32>) -> bool {
+        let suits = few_rows::suits(few.sizes.0, &few.a, &few.b);
+        if suits {
+            // Safety: the caller's promise.
+            unsafe { few.multiply() };
+        }
+        suits
+    }
+}
+
 impl Accumulator for f64 {}
 
 /// A matrix read through strides from `data[offset]` on.
@@ -37,6 +56,13 @@ impl<'a, T> Matrix<'a, T> {
             if reach < 0 { low += reach } else { high += reach }
         }
         low >= 0 && (high as usize) < self.data.len()
+    }
+
+    /// Where an element of the matrix is.
+    #[inline(always)]
+    pub(super) fn pointer(&self, row: usize, column: usize) -> *const T {
+        let steps = row as isize * self.row_stride + column as isize * self.column_stride;
+        self.data.as_ptr().wrapping_add(self.offset).wrapping_offset(steps)
     }
 
     /// The matrix without its first `rows` and `columns`.
@@ -121,13 +147,19 @@ impl<T: Accumulator> Grid<'_, T> {
             }
             return;
         }
+        let out = self.first.wrapping_add(start);
+        let few = FewRows { sizes: (rows, columns, depth), a, b, scale, accumulate, out, pitch };
+        // Safety: all three rectangles are in bounds as asserted; the result is exclusive by the caller's promise.
+        if unsafe { T::few_rows(few) } {
+            return;
+        }
         // Safety: all three rectangles are in bounds as asserted; the result is exclusive by the caller's promise.
         unsafe {
             gemm::gemm(
                 rows,
                 columns,
                 depth,
-                self.first.add(start),
+                out,
                 1,
                 pitch as isize,
                 accumulate,
@@ -176,9 +208,15 @@ pub(crate) fn product<T: Accumulator>(
     if rows == 0 || columns == 0 {
         return;
     }
-    let serial = rows * columns * depth.max(1) <= SERIAL_WORK || rayon::current_num_threads() == 1;
+    let threads = parallel::threads();
+    let serial = rows * columns * depth.max(1) <= SERIAL_WORK || threads == 1;
     let tile_rows = rows.div_ceil(rows.div_ceil(TILE_ROWS));
-    let widest = if rows >= TILE_ROWS { WIDE_TILE_COLUMNS } else { TILE_COLUMNS };
+    let widest = match rows {
+        // Nothing of b is packed and kept: long runs of its rows are read best.
+        _ if few_rows::suits(rows, &a, &b) => TILE_COLUMNS.max(columns.div_ceil(threads)),
+        TILE_ROWS.. => WIDE_TILE_COLUMNS,
+        _ => TILE_COLUMNS,
+    };
     let tile_columns = if serial { columns } else { even_part(columns, widest) };
     let across = columns.div_ceil(tile_columns);
     let tiles = rows.div_ceil(tile_rows) * across;
@@ -190,11 +228,12 @@ pub(crate) fn product<T: Accumulator>(
         // Safety: no other tile touches these rows and columns.
         unsafe { grid.multiply(size, r * columns + c, columns, a.after(r, 0), b.after(0, c), T::ONE, false) };
         let Some(finish) = finish else { return };
-        for row in r..r + height {
-            let first = row * columns + c;
+        // Whole rows follow each other: they are one run.
+        let (runs, len) = if width == columns { (1, height * width) } else { (height, width) };
+        for run in 0..runs {
+            let first = (r + run) * columns + c;
             // Safety: this run belongs to this tile alone.
-            let run = unsafe { grid.run(first, width) };
-            finish(start + first, run);
+            finish(start + first, unsafe { grid.run(first, len) });
         }
     };
     if serial {

@@ -264,28 +264,37 @@ impl<A: Gate> Layer<'_, A> {
         let n = self.sizes.hidden;
         let mut gates = vec![A::ZERO; 4 * n];
         add(&mut gates, x, s);
-        let (i, rest) = gates.split_at_mut(n);
-        let (o, rest) = rest.split_at_mut(n);
-        let (f, new) = rest.split_at_mut(n);
+        let (front, new) = gates.split_at_mut(3 * n);
+        // Where no gate depends on another or on c, one loop does them all.
+        let together = self.peepholes.is_none() && !self.op.of.input_forget;
+        if together {
+            self.apply(d, 0, front);
+        }
+        let (i, rest) = front.split_at_mut(n);
+        let (o, f) = rest.split_at_mut(n);
         let peep = |which: usize, gate: &mut [A], c: &[A]| {
             let Some(p) = self.peepholes else { return };
             let p = &p[(3 * d + which) * n..][..n];
             gate.iter_mut().zip(p).zip(c).for_each(|((g, p), c)| *g += *p * *c);
         };
-        peep(0, i, c);
-        peep(2, f, c);
-        self.apply(d, 0, i);
-        self.apply(d, 1, new);
-        if self.op.of.input_forget {
-            f.iter_mut().zip(&*i).for_each(|(f, i)| *f = A::ONE - *i);
-        } else {
-            self.apply(d, 0, f);
+        if !together {
+            peep(0, i, c);
+            peep(2, f, c);
+            self.apply(d, 0, i);
+            if self.op.of.input_forget {
+                f.iter_mut().zip(&*i).for_each(|(f, i)| *f = A::ONE - *i);
+            } else {
+                self.apply(d, 0, f);
+            }
         }
+        self.apply(d, 1, new);
         for (((c, f), i), new) in c.iter_mut().zip(&*f).zip(&*i).zip(&*new) {
             *c = *f * *c + *i * *new;
         }
-        peep(1, o, c);
-        self.apply(d, 0, o);
+        if !together {
+            peep(1, o, c);
+            self.apply(d, 0, o);
+        }
         h.copy_from_slice(c);
         self.apply(d, 2, h);
         h.iter_mut().zip(&*o).for_each(|(h, o)| *h *= *o);
@@ -328,7 +337,15 @@ impl<A: Gate> Layer<'_, A> {
 
 /// `out = x + s`.
 fn add<A: Gate>(out: &mut [A], x: &[A], s: &[A]) {
-    out.iter_mut().zip(x).zip(s).for_each(|((o, x), s)| *o = *x + *s);
+    #[derive(Clone, Copy)]
+    struct Plus;
+    impl<A: Gate> simd::Fn2<A, A> for Plus {
+        #[inline(always)]
+        fn call<const FMA: bool>(self, a: A, b: A) -> A {
+            a + b
+        }
+    }
+    simd::map2(Plus, x, s, out);
 }
 
 /// `h = (1 − z)·new + z·h`.

@@ -27,7 +27,7 @@ pub(crate) trait Kernel {
 }
 
 /// Whether the build target itself has fused multiply-add.
-const BASE_FMA: bool = cfg!(any(target_feature = "fma", target_arch = "aarch64"));
+pub(crate) const BASE_FMA: bool = cfg!(any(target_feature = "fma", target_arch = "aarch64"));
 
 /// Runs a kernel compiled for the widest instruction set this CPU has.
 #[inline]

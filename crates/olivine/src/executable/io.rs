@@ -16,6 +16,16 @@ pub enum Input<'a> {
     Device(&'a DeviceTensor),
 }
 
+impl Input<'_> {
+    /// Its type.
+    pub fn ty(&self) -> TensorType {
+        match self {
+            Input::Host(view) => view.ty(),
+            Input::Device(tensor) => tensor.ty(),
+        }
+    }
+}
+
 impl<'a> From<TensorView<'a>> for Input<'a> {
     fn from(view: TensorView<'a>) -> Self {
         Input::Host(view)

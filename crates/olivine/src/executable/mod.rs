@@ -51,7 +51,18 @@ pub struct CompileOptions {
 #[derive(Default)]
 struct Shapes {
     by_shape: HashMap<Vec<Shape>, Arc<dyn Prepared>>,
+    /// What is compiled while that is for one combination of shapes, which is found without a hash.
+    only: Option<(Vec<Shape>, Arc<dyn Prepared>)>,
     order: Vec<Vec<Shape>>,
+}
+
+impl Shapes {
+    fn get(&self, shapes: &[Shape]) -> Option<&Arc<dyn Prepared>> {
+        match &self.only {
+            Some((only, prepared)) => (only == shapes).then_some(prepared),
+            None => self.by_shape.get(shapes),
+        }
+    }
 }
 
 impl Executable {
@@ -230,20 +241,20 @@ impl Executable {
     }
 
     /// Checks names and types and finds what is prepared for these shapes.
-    fn prepare<'a>(
+    fn prepare<'a, 'n>(
         &self,
-        inputs: Vec<(String, Given<'a>)>,
+        inputs: impl IntoIterator<Item = (&'n str, Given<'a>)>,
     ) -> Result<(Arc<dyn Prepared>, Vec<Given<'a>>), Error> {
         let declared: Vec<(&str, ValueId)> = self.graph.inputs().collect();
         let mut slots: Vec<Option<Given<'a>>> = vec![None; declared.len()];
         for (name, given) in inputs {
             let Some(i) = declared.iter().position(|(n, _)| *n == name) else {
-                let nearest = nearest(&name, declared.iter().map(|(n, _)| *n));
-                return Err(Error::UnknownName { kind: "input", name, nearest });
+                let nearest = nearest(name, declared.iter().map(|(n, _)| *n));
+                return Err(Error::UnknownName { kind: "input", name: name.into(), nearest });
             };
-            self.check_input(&name, declared[i].1, given.ty())?;
+            self.check_input(name, declared[i].1, given.ty())?;
             if slots[i].replace(given).is_some() {
-                return Err(Error::GivenTwice { kind: "input", name });
+                return Err(Error::GivenTwice { kind: "input", name: name.into() });
             }
         }
         self.count_run(&declared, &mut slots)?;
@@ -288,8 +299,7 @@ impl Executable {
 
     /// What is prepared for some input shapes, compiled now if it is the first time they come.
     fn specialised(&self, shapes: &[Shape]) -> Result<Arc<dyn Prepared>, Error> {
-        if let Some(found) = self.compiled.read().unwrap_or_else(PoisonError::into_inner).by_shape.get(shapes)
-        {
+        if let Some(found) = self.compiled.read().unwrap_or_else(PoisonError::into_inner).get(shapes) {
             return Ok(found.clone());
         }
         let sizes: Vec<(&str, Shape)> =
@@ -306,6 +316,7 @@ impl Executable {
             let oldest = cache.order.remove(0);
             cache.by_shape.remove(&oldest);
         }
+        cache.only = cache.order.is_empty().then(|| (shapes.to_vec(), prepared.clone()));
         cache.order.push(shapes.to_vec());
         cache.by_shape.insert(shapes.to_vec(), prepared.clone());
         Ok(prepared)
@@ -349,9 +360,9 @@ impl Executable {
     }
 }
 
-/// Inputs with owned names.
-fn listed<'a, V: Into<Input<'a>>>(
-    inputs: impl IntoIterator<Item = (&'a str, V)>,
-) -> Vec<(String, Given<'a>)> {
-    inputs.into_iter().map(|(name, input)| (name.to_string(), input.into().into())).collect()
+/// Inputs as they are given.
+fn listed<'a, 'n, V: Into<Input<'a>>>(
+    inputs: impl IntoIterator<Item = (&'n str, V)>,
+) -> impl Iterator<Item = (&'n str, Given<'a>)> {
+    inputs.into_iter().map(|(name, input)| (name, input.into().into()))
 }

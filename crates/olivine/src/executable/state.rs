@@ -45,9 +45,9 @@ impl Executable {
         state: &mut State,
         inputs: impl IntoIterator<Item = (&'a str, V)>,
     ) -> Result<Outputs, Error> {
-        let resident = state.tensors.iter().map(|(n, t)| (n.clone(), Given::Resident(t.clone())));
-        let given = inputs.into_iter().map(|(n, v)| (n.to_string(), v.into().into()));
-        let (prepared, given) = self.prepare(resident.chain(given).collect())?;
+        let resident = state.tensors.iter().map(|(n, t)| (n.as_str(), Given::Resident(t.clone())));
+        let given = inputs.into_iter().map(|(n, v)| (n, v.into().into()));
+        let (prepared, given) = self.prepare(resident.chain(given))?;
         let all = prepared.outputs().to_vec();
         let takes: Vec<Take> = all
             .iter()

@@ -215,7 +215,7 @@ type Write<'a, R, A> = &'a (dyn Fn(&mut [R], usize, &[A]) + Sync);
 fn share<T: Real, R: Send>(p: &Problem<'_, T>, out: &mut [R], width: usize, write: Write<'_, R, T::Acc>) {
     let group = p.heads / p.kv_heads;
     let work = out.len() / width * p.keys * (p.dim + p.value_dim);
-    let threads = if work < SMALL { 1 } else { rayon::current_num_threads() };
+    let threads = if work < SMALL { 1 } else { parallel::threads() };
     let groups = out.len() / (group * p.queries * width);
     // Few queries: several heads of a group in a tile, but not so many that threads stay idle.
     let heads = (QUERIES / p.queries).clamp(1, group).min(group.div_ceil(threads.div_ceil(groups)));

@@ -35,7 +35,7 @@ pub(crate) fn convolve<T: Real>(
 ) {
     let positions = problem.geometry.output_len();
     let depth = problem.depth();
-    let threads = if problem.work() < SMALL { 1 } else { rayon::current_num_threads() };
+    let threads = if problem.work() < SMALL { 1 } else { parallel::threads() };
     let width = tile_width::<T>(positions, depth, threads);
     let tiles = positions.div_ceil(width);
     let tile = |task: usize| Tile {

@@ -43,7 +43,7 @@ pub(crate) fn convolve<T: Real>(
     let [az, ay, ax] = &problem.geometry.axes;
     let lines = az.output * ay.output;
     let planes = problem.images * problem.w_filters;
-    let threads = if problem.work() < SMALL { 1 } else { rayon::current_num_threads() };
+    let threads = if problem.work() < SMALL { 1 } else { parallel::threads() };
     let bands = if planes >= threads { 1 } else { (threads * 2).div_ceil(planes).min(lines) };
     let band = lines.div_ceil(bands);
     let run = |index: usize, chunk: &mut [T]| {

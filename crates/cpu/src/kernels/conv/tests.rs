@@ -225,8 +225,7 @@ fn depthwise_conv_matches_direct_loops() {
 #[test]
 fn any_number_of_threads_computes_the_same_convolution() {
     for threads in [1, 3, 8] {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-        pool.install(|| {
+        crate::Threads::new(Some(threads)).unwrap().install(|| {
             check_conv(&[1, 16, 21, 20], &[20, 16, 3, 3], 1, Window::same(2, 1, 1));
             check_conv(&[1, 64, 5, 5], &[30, 64, 3, 3], 1, Window::same(2, 1, 1));
             check_conv(&[1, 64, 5, 5], &[70, 64, 1, 1], 1, Window::unit(2));

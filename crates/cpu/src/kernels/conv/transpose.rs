@@ -57,7 +57,7 @@ pub(crate) fn scatter<T: Real>(
     let result_channels = problem.filters * problem.groups;
     let per_filter = problem.geometry.output_len() * problem.geometry.kernel_len();
     let work = per_filter.saturating_mul(problem.channels).saturating_mul(result_channels * xs[0]);
-    let threads = if work < SMALL { 1 } else { rayon::current_num_threads() };
+    let threads = if work < SMALL { 1 } else { parallel::threads() };
     // A task owns whole planes of one group, enough of them for the product to reuse x.
     let kernel = problem.geometry.kernel_len().max(1);
     let wanted = 64usize.div_ceil(kernel).clamp(1, problem.filters);

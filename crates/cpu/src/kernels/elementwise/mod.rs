@@ -21,8 +21,6 @@ mod rider;
 #[cfg(test)]
 mod tests;
 
-use olivine_ir::op::ScalarOp;
-
 use crate::operand::{Operand, Target};
 use crate::parallel;
 use exec::{Scratch, Sweep};
@@ -32,13 +30,7 @@ pub(crate) use program::Program;
 pub(crate) use rider::Rider;
 
 /// Elements a task should have at least, for threads to be worth their cost.
-const TASK: usize = 32 << 10;
-
-/// One elementwise operation.
-pub(crate) fn scalar_op(op: &ScalarOp, x: &[Operand<'_>], out: &mut [Target<'_>]) {
-    let dtypes: Vec<_> = x.iter().map(|o| o.ty.dtype).collect();
-    fused(&Program::single(*op, &dtypes), x, out);
-}
+const TASK: usize = 16 << 10;
 
 /// A region at every position of the operands' common shape; a target may share its bytes with operands of its layout.
 pub(crate) fn fused(program: &Program, x: &[Operand<'_>], out: &mut [Target<'_>]) {
@@ -54,17 +46,21 @@ pub(crate) fn fused(program: &Program, x: &[Operand<'_>], out: &mut [Target<'_>]
     }
     let (dims, readers) = layout::readers(&shape, x);
     let sweep = Sweep::new(program, &readers, &dims, numel, out.iter().map(|t| t.ty.bytes()).max());
-    let sizes: Vec<usize> = out.iter().map(|t| t.ty.dtype.size()).collect();
     let work = numel.saturating_mul(program.cost());
-    let threads = rayon::current_num_threads();
+    let threads = parallel::threads();
     if work < 2 * TASK || threads == 1 {
-        let mut runs: Vec<&mut [u8]> = out.iter_mut().map(|t| &mut *t.bytes).collect();
-        Scratch::with(|scratch| sweep.run(0, numel, None, &mut runs, scratch));
-        return;
+        return Scratch::with(|scratch| match out {
+            [target] => sweep.run(0, numel, None, &mut [&mut *target.bytes], scratch),
+            _ => {
+                let mut runs: Vec<&mut [u8]> = out.iter_mut().map(|t| &mut *t.bytes).collect();
+                sweep.run(0, numel, None, &mut runs, scratch);
+            }
+        });
     }
     // A few tasks per thread even out unequal cores; whole steps keep blocks from being cut.
     let tasks = (work / TASK).min(threads * 4).max(1);
     let per_task = numel.div_ceil(tasks).next_multiple_of(sweep.step());
+    let sizes: Vec<usize> = out.iter().map(|t| t.ty.dtype.size()).collect();
     let mut chunks: Vec<(usize, Vec<&mut [u8]>)> =
         (0..numel.div_ceil(per_task)).map(|i| (i * per_task, Vec::with_capacity(sizes.len()))).collect();
     for (target, size) in out.iter_mut().zip(&sizes) {

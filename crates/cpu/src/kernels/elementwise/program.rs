@@ -90,7 +90,7 @@ impl Program {
     }
 
     /// The program of one operation on inputs of its own.
-    pub(super) fn single(op: ScalarOp, inputs: &[DType]) -> Program {
+    pub(crate) fn single(op: ScalarOp, inputs: &[DType]) -> Program {
         let args = (0..op.arity()).map(Arg::Input).collect();
         let instr = Instr { op: InstrOp::Scalar(op), args };
         Program::new(

@@ -4,8 +4,13 @@ use half::{bf16, f16};
 use olivine_ir::op::{Activation, Arg, Binary, Compare, Instr, InstrOp, Region, ScalarOp, Unary};
 use olivine_ir::{DType, Shape, TensorType};
 
-use super::{Program, Rider, fused, scalar_op};
+use super::{Program, Rider, fused};
 use crate::operand::{Operand, Source, Target};
+
+fn scalar_op(op: &ScalarOp, x: &[Operand<'_>], out: &mut [Target<'_>]) {
+    let dtypes: Vec<_> = x.iter().map(|o| o.ty.dtype).collect();
+    fused(&Program::single(*op, &dtypes), x, out);
+}
 
 fn ty(dtype: DType, dims: &[usize]) -> TensorType {
     TensorType::new(dtype, Shape::new(dims).unwrap())

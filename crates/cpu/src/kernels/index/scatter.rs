@@ -158,7 +158,7 @@ fn slices<T: Pod + Send + Sync>(
     meet: impl Fn(T, T) -> T + Sync,
 ) {
     // Every task looks at all tuples and keeps those that land in its part; that pays when slices are long.
-    let parts = if inner >= 64 && count * inner >= GRAIN { rayon::current_num_threads() } else { 1 };
+    let parts = if inner >= 64 && count * inner >= GRAIN { parallel::threads() } else { 1 };
     let per_part = (out.len() / inner).div_ceil(parts);
     parallel::chunks(out, per_part * inner, &|part, out| {
         for row in 0..count {

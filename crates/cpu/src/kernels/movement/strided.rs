@@ -5,6 +5,8 @@
 
 use bytemuck::Pod;
 
+use crate::parallel;
+
 /// Elements below which a copy stays on one thread.
 const GRAIN: usize = 1 << 16;
 /// Side of the blocks a transpose is cut into: a block's rows and columns stay in the first-level cache.
@@ -55,7 +57,7 @@ pub(crate) fn copy<T: Pod + Send + Sync>(src: &[T], start: usize, dims: &[Dim], 
     split(src, start as isize, dims, dst);
 }
 
-/// Halves the outermost dimension until each part is small enough for one thread.
+/// Shares out the outermost dimension; where its parts are single rows, these are shared out in turn.
 fn split<T: Pod + Send + Sync>(src: &[T], start: isize, mut dims: Dims, dst: &mut [T]) {
     let elements: usize = dims.dims[..dims.rank].iter().map(|d| d.size).product();
     if elements <= GRAIN || dims.rank == 0 {
@@ -67,18 +69,21 @@ fn split<T: Pod + Send + Sync>(src: &[T], start: isize, mut dims: Dims, dst: &mu
         dims.rank -= 1;
         return split(src, start, dims, dst);
     }
-    let half = outer.size / 2;
-    let half = if half > TILE { half / TILE * TILE } else { half };
-    let with = |size| {
+    // Parts of whole tiles, a few for each thread.
+    let parts = (4 * parallel::threads()).min(elements.div_ceil(GRAIN)).max(2);
+    let rows = outer.size.div_ceil(parts);
+    let rows = if rows > TILE { rows.next_multiple_of(TILE) } else { rows };
+    let written = dst.len().min(outer.size * outer.to);
+    parallel::parts(&mut dst[..written], rows * outer.to, &|i, dst| {
         let mut part = Dims { dims: dims.dims, rank: dims.rank };
-        part.dims[0].size = size;
-        part
-    };
-    let (front, back) = dst.split_at_mut(half * outer.to);
-    rayon::join(
-        || split(src, start, with(half), front),
-        || split(src, start + half as isize * outer.from, with(outer.size - half), back),
-    );
+        part.dims[0].size = rows.min(outer.size - i * rows);
+        let start = start + (i * rows) as isize * outer.from;
+        if part.dims[0].size == 1 {
+            split(src, start, part, dst)
+        } else {
+            block(src, start, &part.dims[..part.rank], dst)
+        }
+    });
 }
 
 /// Copies a box on this thread.

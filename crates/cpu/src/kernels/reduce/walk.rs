@@ -81,7 +81,7 @@ impl Walk {
         results: usize,
         count: usize,
     ) -> Vec<A> {
-        let threads = rayon::current_num_threads();
+        let threads = parallel::threads();
         if results * count <= SERIAL || threads == 1 {
             return (0..results).map(|i| self.fold_row(folder, i, 0..count)).collect();
         }
@@ -124,7 +124,7 @@ impl Walk {
         let blocks = self.inner.size.div_ceil(COLUMNS);
         let mut targets: Vec<(usize, &mut [A])> =
             out.chunks_mut(self.inner.size).flat_map(|row| row.chunks_mut(COLUMNS)).enumerate().collect();
-        let threads = rayon::current_num_threads();
+        let threads = parallel::threads();
         let fill =
             |b: usize, accs: &mut [A]| self.fold_block(folder, (b / blocks, b % blocks), 0..turns, accs);
         if results * turns <= SERIAL || threads == 1 {

@@ -2,7 +2,6 @@
 
 use bytemuck::Pod;
 use olivine_ir::op::{ArgSort, Sort, TopK};
-use rayon::slice::ParallelSliceMut;
 
 use super::key::{KeyBits, Keyed, Packed};
 use super::{Axis, GRAIN};
@@ -38,7 +37,13 @@ fn sort_row<T: Keyed>(descending: bool, row: &[T], out: &mut [T]) {
 }
 
 fn in_order<K: Ord + Copy + Send>(keys: &mut [K]) {
-    if keys.len() >= LONG { keys.par_sort_unstable() } else { keys.sort_unstable() }
+    if keys.len() < LONG {
+        return keys.sort_unstable();
+    }
+    let part = keys.len().div_ceil(parallel::threads());
+    parallel::parts(keys, part, &|_, keys| keys.sort_unstable());
+    // The stable sort finds the sorted runs and merges them.
+    keys.sort();
 }
 
 /// Positions that put an axis in order.
