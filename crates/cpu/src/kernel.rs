@@ -22,6 +22,8 @@ pub(crate) struct Kernel {
     program: Option<Program>,
     /// The tables of a Fourier transform, made at the first run.
     fft: OnceLock<fft::Tables>,
+    /// How a convolution is cut up, found at the first run.
+    conv: OnceLock<conv::plan::Plan>,
     /// The graphs of a branch or a loop.
     inner: Inner,
     /// Whether a product's rows become their softmax.
@@ -76,7 +78,14 @@ impl Kernel {
             }
             _ => Inner::None,
         };
-        Ok(Kernel { op: op.clone(), program, fft: OnceLock::new(), inner, softmax: false })
+        Ok(Kernel {
+            op: op.clone(),
+            program,
+            fft: OnceLock::new(),
+            conv: OnceLock::new(),
+            inner,
+            softmax: false,
+        })
     }
 
     /// The operation's name.
@@ -90,6 +99,7 @@ impl Kernel {
         match &self.op {
             Op::QMatMul(_) if i == 1 => Some(integer::panels_packing(&operands[1])),
             Op::QConv(_) if i == 1 => Some(integer::filters_packing(&operands[1])),
+            Op::Conv(op) if i == 1 => conv::packing(op, &operands[1]),
             _ => None,
         }
     }
@@ -163,7 +173,7 @@ impl Kernel {
             Op::Trilu(op) => create::trilu(op, x, out),
             Op::Range(op) => create::range(op, x, out),
             Op::NonZero(op) => create::nonzero(op, x, out),
-            Op::Conv(op) => conv::conv(op, program, x, out),
+            Op::Conv(op) => conv::conv(op, program, &self.conv, x, out),
             Op::ConvTranspose(op) => conv::conv_transpose(op, x, out),
             Op::Im2Col(op) => conv::im2col(op, x, out),
             Op::Pool(op) => pool::pool(op, x, out),

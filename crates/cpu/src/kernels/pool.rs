@@ -3,7 +3,7 @@
 use olivine_ir::DType;
 use olivine_ir::op::{AdaptivePool, Pool, PoolKind};
 
-use super::conv::geometry::{Axis, Geometry, Tap};
+use super::conv::geometry::{Axis, Geometry};
 use super::conv::real::{Half, Real};
 use super::conv::scratch::with_scratch;
 use crate::operand::{Number, Operand, Target};
@@ -174,68 +174,128 @@ fn divide<T: Real>(geometry: &Geometry, out: &mut [T], count: impl Fn(&Axis, usi
     }
 }
 
-/// Folds every window of a plane.
+/// Folds every window of a plane: first the rows it sees, column by column, then those columns.
 fn fold_plane<T: Number, F: Fold<T>>(fold: F, geometry: &Geometry, x: &[T], out: &mut [T]) {
     let [az, ay, ax] = &geometry.axes;
-    for (line, out) in out.chunks_exact_mut(ax.output).enumerate() {
-        out.fill(F::START);
-        let (z, y) = (line / ay.output, line % ay.output);
-        for iz in az.taps.iter().filter_map(|t| t.reach(z, az.stride)) {
-            for iy in ay.taps.iter().filter_map(|t| t.reach(y, ay.stride)) {
-                let row = &x[(iz * ay.input + iy) * ax.input..][..ax.input];
-                if ax.output < NARROW && ax.dilation == 1 {
-                    for (o, v) in out.iter_mut().enumerate() {
-                        if let Some(seen) = seen(ax, row, o) {
-                            *v = fold.join(*v, simd::run(Run { fold, x: seen }));
-                        }
-                    }
-                } else {
-                    simd::run(Row { fold, taps: &ax.taps, stride: ax.stride, row, out });
-                }
-            }
-        }
-    }
+    with_scratch(az.output * ay.output * ax.input, |columns: &mut [T]| {
+        simd::run(Plane { fold, geometry, x, columns, out });
+    });
 }
 
 /// What an undilated window sees of a row.
+#[inline(always)]
 fn seen<'a, T>(axis: &Axis, row: &'a [T], output: usize) -> Option<&'a [T]> {
     let mut reached = axis.taps.iter().filter_map(|t| t.reach(output, axis.stride));
     let first = reached.next()?;
     Some(&row[first..=reached.next_back().unwrap_or(first)])
 }
 
-/// Adds to each of a row of windows what it sees of one input row.
-struct Row<'a, T, F> {
+/// A plane with its windows; `columns` has room for an input row of every line.
+struct Plane<'a, T, F> {
     fold: F,
-    taps: &'a [Tap],
-    stride: usize,
-    row: &'a [T],
+    geometry: &'a Geometry,
+    x: &'a [T],
+    columns: &'a mut [T],
     out: &'a mut [T],
 }
 
-impl<T: Number, F: Fold<T>> Kernel for Row<'_, T, F> {
+impl<T: Number, F: Fold<T>> Kernel for Plane<'_, T, F> {
     type Output = ();
     #[inline(always)]
     fn run<const FMA: bool>(self) {
-        for tap in self.taps {
-            let out = &mut self.out[tap.first..tap.end];
-            if out.is_empty() {
-                continue;
-            }
-            let x = &self.row[tap.at(tap.first, self.stride)..];
-            match self.stride {
-                1 => out.iter_mut().zip(x).for_each(|(o, &x)| *o = self.fold.add(*o, x)),
-                2 => {
-                    // The last window may have no second element after the one it reads.
-                    let (most, last) = out.split_at_mut(out.len() - 1);
-                    let pairs = x.chunks_exact(2);
-                    most.iter_mut().zip(pairs).for_each(|(o, x)| *o = self.fold.add(*o, x[0]));
-                    last[0] = self.fold.add(last[0], x[most.len() * 2]);
+        let Plane { fold, geometry, x, columns, out } = self;
+        let [az, ay, ax] = &geometry.axes;
+        for (line, columns) in columns.chunks_exact_mut(ax.input.max(1)).enumerate() {
+            let (z, y) = (line / ay.output, line % ay.output);
+            let mut first = true;
+            for tz in &az.taps {
+                let Some(iz) = tz.reach(z, az.stride) else { continue };
+                for ty in &ay.taps {
+                    let Some(iy) = ty.reach(y, ay.stride) else { continue };
+                    let row = &x[(iz * ay.input + iy) * ax.input..][..ax.input];
+                    if first {
+                        columns.iter_mut().zip(row).for_each(|(c, &x)| *c = fold.add(F::START, x));
+                        first = false;
+                    } else {
+                        columns.iter_mut().zip(row).for_each(|(c, &x)| *c = fold.add(*c, x));
+                    }
                 }
-                s => out.iter_mut().zip(x.iter().step_by(s)).for_each(|(o, &x)| *o = self.fold.add(*o, x)),
+            }
+            if first {
+                columns.fill(F::START);
+            }
+        }
+        out.fill(F::START);
+        // Where windows part a row without a rest, all rows are one.
+        let whole = ax.before == 0 && ax.input == ax.output * ax.stride;
+        let within = ax.taps.len().saturating_sub(1).saturating_mul(ax.dilation) < ax.stride;
+        if whole && within && ax.output > 0 {
+            let all = out.len();
+            for tap in &ax.taps {
+                join_tap(fold, (0, all), tap.at(0, ax.stride), ax.stride, columns, out);
+            }
+            return;
+        }
+        for (columns, out) in columns.chunks_exact(ax.input.max(1)).zip(out.chunks_exact_mut(ax.output)) {
+            if ax.output < NARROW && ax.dilation == 1 {
+                for (o, v) in out.iter_mut().enumerate() {
+                    if let Some(seen) = seen(ax, columns, o) {
+                        *v = joined(fold, seen);
+                    }
+                }
+            } else {
+                for tap in &ax.taps {
+                    let from = tap.at(tap.first, ax.stride);
+                    join_tap(fold, (tap.first, tap.end), from, ax.stride, columns, out);
+                }
             }
         }
     }
+}
+
+/// Joins to windows `first..end` the columns that one kernel position sees, `from` the first on.
+#[inline(always)]
+fn join_tap<T: Number, F: Fold<T>>(
+    fold: F,
+    (first, end): (usize, usize),
+    from: usize,
+    stride: usize,
+    columns: &[T],
+    out: &mut [T],
+) {
+    let out = &mut out[first..end];
+    if out.is_empty() {
+        return;
+    }
+    let x = &columns[from..];
+    match stride {
+        1 => out.iter_mut().zip(x).for_each(|(o, &x)| *o = fold.join(*o, x)),
+        2 => {
+            // The last window may have no second element after the one it reads.
+            let (most, last) = out.split_at_mut(out.len() - 1);
+            most.iter_mut().zip(x.as_chunks::<2>().0).for_each(|(o, x)| *o = fold.join(*o, x[0]));
+            last[0] = fold.join(last[0], x[most.len() * 2]);
+        }
+        s => out.iter_mut().zip(x.iter().step_by(s)).for_each(|(o, &x)| *o = fold.join(*o, x)),
+    }
+}
+
+/// Joins partial results that lie side by side.
+#[inline(always)]
+fn joined<T: Number, F: Fold<T>>(fold: F, x: &[T]) -> T {
+    const LANES: usize = 16;
+    let mut total = F::START;
+    let (blocks, rest) = x.as_chunks::<LANES>();
+    if !blocks.is_empty() {
+        let mut lanes = [F::START; LANES];
+        for block in blocks {
+            for i in 0..LANES {
+                lanes[i] = fold.join(lanes[i], block[i]);
+            }
+        }
+        total = lanes.into_iter().fold(total, |a, b| fold.join(a, b));
+    }
+    rest.iter().fold(total, |sum, &x| fold.join(sum, x))
 }
 
 /// Folds elements that lie side by side.
@@ -248,19 +308,7 @@ impl<T: Number, F: Fold<T>> Kernel for Run<'_, T, F> {
     type Output = T;
     #[inline(always)]
     fn run<const FMA: bool>(self) -> T {
-        const LANES: usize = 16;
-        let mut total = F::START;
-        let (blocks, rest) = self.x.as_chunks::<LANES>();
-        if !blocks.is_empty() {
-            let mut lanes = [F::START; LANES];
-            for block in blocks {
-                for i in 0..LANES {
-                    lanes[i] = self.fold.add(lanes[i], block[i]);
-                }
-            }
-            total = lanes.into_iter().fold(total, |a, b| self.fold.join(a, b));
-        }
-        rest.iter().fold(total, |sum, &x| self.fold.add(sum, x))
+        joined(self.fold, self.x)
     }
 }
 

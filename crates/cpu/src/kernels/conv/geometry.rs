@@ -32,11 +32,13 @@ pub(crate) struct Geometry {
 
 impl Tap {
     /// The input position an output in `first..end` reads.
+    #[inline(always)]
     pub(crate) fn at(&self, output: usize, stride: usize) -> usize {
         output.wrapping_mul(stride).wrapping_add(self.shift)
     }
 
     /// The input position if the output reads one here.
+    #[inline(always)]
     pub(crate) fn reach(&self, output: usize, stride: usize) -> Option<usize> {
         (self.first <= output && output < self.end).then(|| self.at(output, stride))
     }
@@ -98,6 +100,21 @@ impl Geometry {
             None => Axis::new(1, 1, 1, 1, 1, (0, 0)),
         });
         Geometry { axes }
+    }
+
+    /// The same windows with all axes as one, where every output reads the input at its own position.
+    pub(crate) fn flattened(self) -> Self {
+        if !self.is_pointwise() {
+            return self;
+        }
+        let all = self.input_len();
+        Geometry {
+            axes: [
+                Axis::new(1, 1, 1, 1, 1, (0, 0)),
+                Axis::new(1, 1, 1, 1, 1, (0, 0)),
+                Axis::new(all, all, 1, 1, 1, (0, 0)),
+            ],
+        }
     }
 
     /// Input positions per channel.

@@ -1,56 +1,51 @@
-//! Convolutions: by tiles of matrix products, or row by row where channels per group are few.
+//! Convolutions.
+//!
+//! ```text
+//!   plan.rs, planes.rs: bands, where their operands lie ───┐
+//!   weights.rs: panels of filters, laid out at load ───────┼─▶ engine.rs: tiles (tile.rs, lines.rs) on all threads
+//!   lanes.rs: vectors per instruction set ─────────────────┘
+//! ```
 
-use olivine_ir::op::{Conv, ConvTranspose, Im2Col};
+use std::sync::OnceLock;
+
+use olivine_ir::op::{Activation, Conv, ConvTranspose, Im2Col, ScalarOp, Unary};
 use olivine_ir::{DType, TensorType};
 
 use crate::kernels::contraction::finish_runs;
-use crate::kernels::elementwise::{Program, Rider};
+use crate::kernels::elementwise::{Chain, Link, Program, Rider, apply};
 use crate::operand::{Number, Operand, Target, with_number};
 
-mod blocked;
-mod direct;
+mod engine;
 pub(crate) mod geometry;
+pub(crate) mod lanes;
+mod lines;
 mod patches;
+pub(crate) mod plan;
+mod planes;
 pub(crate) mod real;
 pub(crate) mod scratch;
 #[cfg(test)]
 mod tests;
+mod tile;
 mod transpose;
+mod weights;
 
 use crate::parallel;
+use engine::{Ending, RunEnding};
 use geometry::Geometry;
+use plan::Plan;
 use real::{Half, Real, narrowed, widened};
+use scratch::with_scratch;
+use tile::Curve;
+use weights::{Panels, packed};
+
+pub(crate) use weights::packing;
 
 /// Multiply-adds below which threads cost more than they bring.
 const SMALL: usize = 1 << 16;
 
-/// What happens to each finished run of a result while it is in cache: the flat position of its first element, and the run.
-///
-/// Runs are disjoint, cover the result, and are finished in parallel.
-#[derive(Clone, Copy)]
-pub(crate) enum Finish<'a> {
-    /// Nothing.
-    Keep,
-    /// For f32 results, and f16 and bf16 ones before they are rounded.
-    Single(&'a (dyn Fn(usize, &mut [f32]) + Sync)),
-    /// For f64 results.
-    Double(&'a (dyn Fn(usize, &mut [f64]) + Sync)),
-}
-
-impl<'a> Finish<'a> {
-    fn single(self) -> &'a (dyn Fn(usize, &mut [f32]) + Sync) {
-        debug_assert!(!matches!(self, Finish::Double(_)), "a result that is not f64 is finished in f32");
-        if let Finish::Single(f) = self { f } else { &|_, _| {} }
-    }
-
-    fn double(self) -> &'a (dyn Fn(usize, &mut [f64]) + Sync) {
-        debug_assert!(!matches!(self, Finish::Single(_)), "an f64 result is finished in f64");
-        if let Finish::Double(f) = self { f } else { &|_, _| {} }
-    }
-}
-
 /// A convolution in the type it is computed in.
-struct Problem<'a, T> {
+pub(crate) struct Problem<'a, T> {
     geometry: Geometry,
     images: usize,
     groups: usize,
@@ -60,10 +55,24 @@ struct Problem<'a, T> {
     w_filters: usize,
     x: &'a [T],
     w: &'a [T],
-    bias: Option<&'a [T]>,
 }
 
 impl<'a, T> Problem<'a, T> {
+    fn new(op: &Conv, operands: &[Operand<'_>], x: &'a [T], w: &'a [T]) -> Self {
+        let (xs, ws) = (operands[0].shape(), operands[1].shape());
+        let counts: Vec<usize> =
+            (2..xs.rank()).map(|i| op.window.count(i - 2, xs[i], ws[i], false).unwrap_or_default()).collect();
+        Problem {
+            geometry: Geometry::new(&op.window, &xs[2..], &ws[2..], &counts).flattened(),
+            images: xs[0],
+            groups: op.groups,
+            channels: ws[1],
+            w_filters: ws[0],
+            x,
+            w,
+        }
+    }
+
     /// Filters per group.
     fn filters(&self) -> usize {
         self.w_filters / self.groups
@@ -87,85 +96,139 @@ impl<'a, T> Problem<'a, T> {
     }
 }
 
-/// Convolution, then the epilogue on every run of the result while it is in cache.
-pub(crate) fn conv(op: &Conv, epilogue: Option<&Program>, x: &[Operand<'_>], out: &mut [Target<'_>]) {
-    let Some(program) = epilogue else { return plain_conv(op, x, out, Finish::Keep) };
+/// Convolution: x `[N, C, ..]`, w `[M, C/groups, ..]` and a bias `[M]`, then the epilogue on results in cache.
+///
+/// `plan` is the operation's own, kept from call to call with operands of the same shapes.
+pub(crate) fn conv(
+    op: &Conv,
+    epilogue: Option<&Program>,
+    plan: &OnceLock<Plan>,
+    x: &[Operand<'_>],
+    out: &mut [Target<'_>],
+) {
     let (own, shape, dtype) = (2 + usize::from(op.bias), out[0].shape(), x[0].ty.dtype);
-    let rider = Rider::new(program, &x[own..], &shape);
+    let target = &mut out[0];
+    let Some(program) = epilogue else {
+        return match dtype {
+            DType::F64 => conv_double(op, x, plan, target, None),
+            DType::F16 => conv_half::<half::f16>(op, x, plan, target),
+            DType::BF16 => conv_half::<half::bf16>(op, x, plan, target),
+            _ => conv_single(op, x, plan, target, Chain::default(), None),
+        };
+    };
     let same = program.output_dtype() == Some(dtype);
+    if dtype == DType::F32
+        && same
+        && let Some(chain) = Chain::new(program, &x[own..], &shape)
+    {
+        return conv_single(op, x, plan, target, chain, None);
+    }
+    let rider = Rider::new(program, &x[own..], &shape);
     match dtype {
         DType::F32 if same => {
-            plain_conv(op, x, out, Finish::Single(&|at, run| rider.apply_in_place(at, run)))
+            let finish = |at: usize, run: &mut [f32]| rider.apply_in_place(at, run);
+            conv_single(op, x, plan, target, Chain::default(), Some(&finish));
         }
         DType::F64 if same => {
-            plain_conv(op, x, out, Finish::Double(&|at, run| rider.apply_in_place(at, run)))
+            conv_double(op, x, plan, target, Some(&|at, run: &mut [f64]| rider.apply_in_place(at, run)));
         }
         // The result is rounded to its own dtype before the region sees it, as if it had been stored.
         dtype => with_number!(dtype, T => {
             let mut result = vec![T::ZERO; shape.numel()];
             let ty = TensorType::new(dtype, shape);
-            let target = Target { ty, bytes: bytemuck::cast_slice_mut(&mut result) };
-            plain_conv(op, x, &mut [target], Finish::Keep);
-            finish_runs(&result, &mut out[0], &|at, run, to| rider.apply(at, run, to));
+            let plain = Target { ty, bytes: bytemuck::cast_slice_mut(&mut result) };
+            conv(op, None, plan, x, &mut [plain]);
+            finish_runs(&result, target, &|at, run, to| rider.apply(at, run, to));
         }),
     }
 }
 
-/// Convolution: x `[N, C, ..]`, w `[M, C/groups, ..]` and a bias `[M]`; the region of `op` is the caller's, by `finish`.
-fn plain_conv(op: &Conv, x: &[Operand<'_>], out: &mut [Target<'_>], finish: Finish<'_>) {
-    let target = &mut out[0];
-    match x[0].ty.dtype {
-        DType::F64 => {
-            let bias = op.bias.then(|| x[2].slice());
-            convolve(op, x, x[0].slice(), x[1].slice(), bias, target.elements::<f64>(), finish.double());
-        }
-        DType::F16 => conv_half::<half::f16>(op, x, target, finish),
-        DType::BF16 => conv_half::<half::bf16>(op, x, target, finish),
-        _ => {
-            let bias = op.bias.then(|| x[2].slice());
-            convolve(op, x, x[0].slice(), x[1].slice(), bias, target.elements::<f32>(), finish.single());
-        }
-    }
+/// A convolution of f32, then a chain, then `finish` on every run.
+fn conv_single(
+    op: &Conv,
+    x: &[Operand<'_>],
+    plan: &OnceLock<Plan>,
+    target: &mut Target<'_>,
+    mut chain: Chain<'_>,
+    finish: Option<RunEnding<'_, f32>>,
+) {
+    let bias = op.bias.then(|| x[2].slice());
+    let affine = chain.take_affine();
+    let later = chain.split_positions();
+    let curves = leading_curves(&mut chain);
+    let of_tile = |tile: &mut [f32], spare: &mut [f32], width: usize, filter: usize| {
+        apply(&chain.links, tile, spare, width, filter, 0);
+    };
+    let (shape, positions) = (target.shape(), target.shape()[2..].iter().product::<usize>());
+    let of_run = |at: usize, run: &mut [f32]| {
+        with_scratch(run.len(), |spare: &mut [f32]| {
+            apply(&later.links, run, spare, run.len(), at / positions.max(1) % shape[1], at);
+        });
+    };
+    let problem = Problem::new(op, x, x[0].slice(), x[1].slice());
+    let panels = Panels::new(problem.w, packed(&x[1]), op.groups, problem.filters(), problem.depth());
+    let mut ending = Ending::new(&problem, &panels, |filter| {
+        let bias = bias.map_or(0.0, |b| b[filter]);
+        affine.as_ref().map_or((1.0, bias), |a| (a.scale[filter], bias * a.scale[filter] + a.shift[filter]))
+    });
+    ending.curves = curves.into_iter().map(|c| panels.padded(c, op.groups)).collect();
+    ending.tile = (!chain.links.is_empty()).then_some(&of_tile);
+    ending.run = if later.links.is_empty() { finish } else { Some(&of_run) };
+    engine::convolve(&problem, &panels, &ending, plan, target.elements::<f32>());
 }
 
-fn conv_half<H: Half>(op: &Conv, x: &[Operand<'_>], target: &mut Target<'_>, finish: Finish<'_>) {
+/// Takes the links off a chain's beginning that registers can do.
+fn leading_curves(chain: &mut Chain<'_>) -> Vec<Curve<f32>> {
+    let curve = |link: &Link<'_>| match link {
+        Link::Affine(affine) => Some(Curve::Affine(affine.scale.clone(), affine.shift.clone())),
+        Link::AtLeast(low) => Some(Curve::Clamp(*low, f32::INFINITY)),
+        Link::AtMost(high) => Some(Curve::Clamp(f32::NEG_INFINITY, *high)),
+        Link::Map(ScalarOp::Unary(Unary::Relu)) => Some(Curve::Clamp(0.0, f32::INFINITY)),
+        Link::Map(ScalarOp::Unary(Unary::HardSwish)) => Some(Curve::HardSwish),
+        Link::Map(ScalarOp::Activation(Activation::HardSigmoid { alpha, beta })) => {
+            Some(Curve::HardSigmoid(*alpha as f32, *beta as f32))
+        }
+        Link::Map(ScalarOp::Activation(Activation::LeakyRelu { alpha })) => Some(Curve::Leaky(*alpha as f32)),
+        _ => None,
+    };
+    let curves: Vec<Curve<f32>> = chain.links.iter().map_while(curve).collect();
+    chain.links.drain(..curves.len());
+    curves
+}
+
+fn conv_double(
+    op: &Conv,
+    x: &[Operand<'_>],
+    plan: &OnceLock<Plan>,
+    target: &mut Target<'_>,
+    finish: Option<RunEnding<'_, f64>>,
+) {
+    let bias = op.bias.then(|| x[2].slice());
+    convolve(op, x, (x[0].slice(), x[1].slice(), bias), plan, target.elements::<f64>(), finish);
+}
+
+fn conv_half<H: Half>(op: &Conv, x: &[Operand<'_>], plan: &OnceLock<Plan>, target: &mut Target<'_>) {
     let (data, w) = (widened(x[0].slice::<H>()), widened(x[1].slice::<H>()));
     let bias = op.bias.then(|| widened(x[2].slice::<H>()));
     let mut result = vec![0f32; target.shape().numel()];
-    convolve(op, x, &data, &w, bias.as_deref(), &mut result, finish.single());
+    convolve(op, x, (&data, &w, bias.as_deref()), plan, &mut result, None);
     narrowed(&result, target.elements::<H>());
 }
 
+/// A convolution of weights that are not laid out.
 fn convolve<T: Real>(
     op: &Conv,
     operands: &[Operand<'_>],
-    x: &[T],
-    w: &[T],
-    bias: Option<&[T]>,
+    (x, w, bias): (&[T], &[T], Option<&[T]>),
+    plan: &OnceLock<Plan>,
     out: &mut [T],
-    finish: &(dyn Fn(usize, &mut [T]) + Sync),
+    finish: Option<RunEnding<'_, T>>,
 ) {
-    if out.is_empty() {
-        return;
-    }
-    let (xs, ws) = (operands[0].shape(), operands[1].shape());
-    let counts: Vec<usize> =
-        (2..xs.rank()).map(|i| op.window.count(i - 2, xs[i], ws[i], false).unwrap_or_default()).collect();
-    let problem = Problem {
-        geometry: Geometry::new(&op.window, &xs[2..], &ws[2..], &counts),
-        images: xs[0],
-        groups: op.groups,
-        channels: ws[1],
-        w_filters: ws[0],
-        x,
-        w,
-        bias,
-    };
-    if direct::suits(&problem) {
-        direct::convolve(&problem, out, finish);
-    } else {
-        blocked::convolve(&problem, out, finish);
-    }
+    let problem = Problem::new(op, operands, x, w);
+    let panels = Panels::new(w, None, op.groups, problem.filters(), problem.depth());
+    let mut ending = Ending::new(&problem, &panels, |filter| (T::ONE, bias.map_or(T::ZERO, |b| b[filter])));
+    ending.run = finish;
+    engine::convolve(&problem, &panels, &ending, plan, out);
 }
 
 /// Transposed convolution: x `[N, C, ..]`, w `[C, M/groups, ..]` and a bias `[M]`.

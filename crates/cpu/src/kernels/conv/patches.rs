@@ -42,7 +42,7 @@ pub(crate) fn patch_row<T: bytemuck::Pod>(
 }
 
 /// Fills `to` with every `stride`-th element of `from`, which has enough of them.
-#[inline]
+#[inline(always)]
 pub(crate) fn copy_strided<T: Copy>(from: &[T], stride: usize, to: &mut [T]) {
     match stride {
         1 => to.copy_from_slice(&from[..to.len()]),

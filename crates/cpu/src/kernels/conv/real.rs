@@ -2,9 +2,11 @@
 
 use half::slice::HalfFloatSliceExt;
 
+use super::lanes::{Job, dispatch_f32, dispatch_f64};
 use crate::kernels::product::Accumulator;
 use crate::operand::Number;
 use crate::parallel;
+use crate::simd::Vectors;
 
 /// f32 or f64.
 pub(crate) trait Real:
@@ -20,10 +22,12 @@ pub(crate) trait Real:
     fn magnitude(self) -> Self;
     /// self to a power.
     fn power(self, p: Self) -> Self;
+    /// Runs a micro-kernel's work on the vectors of an instruction set that [`super::lanes::lanes`] gave.
+    fn dispatch(set: Vectors, job: impl Job<Self>);
 }
 
 macro_rules! real {
-    ($t:ty) => {
+    ($t:ty, $dispatch:expr) => {
         impl Real for $t {
             #[inline(always)]
             fn multiply_add<const FMA: bool>(self, a: Self, b: Self) -> Self {
@@ -36,11 +40,14 @@ macro_rules! real {
             fn power(self, p: Self) -> Self {
                 self.powf(p)
             }
+            fn dispatch(set: Vectors, job: impl Job<Self>) {
+                $dispatch(set, job);
+            }
         }
     };
 }
-real!(f32);
-real!(f64);
+real!(f32, dispatch_f32);
+real!(f64, |_, job| dispatch_f64(job));
 
 /// f16 or bf16.
 pub(crate) trait Half: Number + Send + Sync {

@@ -1,12 +1,17 @@
 //! Kernels against direct loops in f64.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use olivine_ir::op::{Conv, ConvTranspose, Im2Col, Rule, Window};
-use olivine_ir::{DType, Shape, Tensor};
+use olivine_ir::op::{
+    Arg, Binary, Conv, ConvTranspose, Im2Col, Instr, InstrOp, Region, Rule, ScalarOp, Unary, Window,
+};
+use olivine_ir::{DType, Op, Shape, Tensor};
 
-use super::{Finish, conv, conv_transpose, im2col};
+use super::{conv, conv_double, conv_single, conv_transpose, im2col, packing};
+use crate::kernels::elementwise::{Chain, Program};
 use crate::operand::{Operand, Target};
+use crate::{Vectors, limit_vectors};
 
 /// Small numbers that halves hold exactly, so that only accumulation differs.
 fn numbers(dims: &[usize], dtype: DType, seed: u64) -> Tensor {
@@ -48,6 +53,16 @@ fn run(
     let bytes: &[u8] = &bytemuck::cast_slice(&words)[..size];
     let data = olivine_ir::Data::from_bytes(ty.dtype, bytes).unwrap();
     (ty.shape, Tensor::from_data(ty.shape, data).unwrap().to_f64())
+}
+
+/// As [`run`] for a kernel that takes more operands than the operation itself.
+fn run_with_extra(
+    op: &Conv,
+    inputs: &[&Tensor],
+    kernel: impl FnOnce(&[Operand<'_>], &mut [Target<'_>]),
+) -> (Shape, Vec<f64>) {
+    let all: Vec<_> = inputs.iter().map(|t| Operand::packed(t.ty(), t.data().as_bytes())).collect();
+    run(op, &inputs[..3], |_, out| kernel(&all, out))
 }
 
 /// Three sizes with leading ones.
@@ -158,15 +173,44 @@ fn window(strides: &[usize], pads: &[(usize, usize)], dilations: &[usize]) -> Wi
     Window { strides: strides.to_vec(), pads: pads.to_vec(), dilations: dilations.to_vec() }
 }
 
+const SETS: [Vectors; 3] = [Vectors::Base, Vectors::Avx2, Vectors::Avx512];
+
+/// As [`run`], with the weights laid out as at load.
+fn run_packed(
+    op: &Conv,
+    inputs: &[&Tensor],
+    kernel: impl FnOnce(&[Operand<'_>], &mut [Target<'_>]),
+) -> (Shape, Vec<f64>) {
+    run(op, inputs, |x, out| match packing(op, &x[1].ty) {
+        Some(packing) => {
+            let mut lines = vec![[u64::MAX; 8]; packing.bytes.div_ceil(64)];
+            let bytes = &mut bytemuck::cast_slice_mut(&mut lines)[..packing.bytes];
+            (packing.pack)(&Op::Conv(op.clone()), &x[1], bytes);
+            let mut x = x.to_vec();
+            x[1].packed = Some(bytes);
+            kernel(&x, out);
+        }
+        None => kernel(x, out),
+    })
+}
+
 fn check_conv(x: &[usize], w: &[usize], groups: usize, window: Window) {
     for dtype in FLOATS {
         for bias in [false, true] {
             let op = Conv { window: window.clone(), groups, bias, epilogue: None };
             let (xt, wt, bt) = (numbers(x, dtype, 1), numbers(w, dtype, 2), numbers(&w[..1], dtype, 3));
             let inputs = if bias { vec![&xt, &wt, &bt] } else { vec![&xt, &wt] };
-            let (shape, found) = run(&op, &inputs, |x, out| conv(&op, None, x, out));
-            let expected = expected_conv(&op, &xt, &wt, bias.then_some(&bt), &shape);
-            close(&found, &expected, dtype, &format!("{dtype:?} {x:?} * {w:?} groups {groups} {window:?}"));
+            let text = format!("{dtype:?} {x:?} * {w:?} groups {groups} {window:?}");
+            let mut expected = None;
+            for set in SETS {
+                limit_vectors(set);
+                let (shape, found) = run(&op, &inputs, |x, out| conv(&op, None, &OnceLock::new(), x, out));
+                let expected =
+                    expected.get_or_insert_with(|| expected_conv(&op, &xt, &wt, bias.then_some(&bt), &shape));
+                close(&found, expected, dtype, &text);
+                let (_, found) = run_packed(&op, &inputs, |x, out| conv(&op, None, &OnceLock::new(), x, out));
+                close(&found, expected, dtype, &text);
+            }
         }
     }
 }
@@ -184,6 +228,9 @@ fn conv_in_two_dimensions_matches_direct_loops() {
     check_conv(&[1, 6, 9, 11], &[10, 6, 3, 2], 1, window(&[2, 3], &[(2, 0), (0, 3)], &[1, 2]));
     check_conv(&[1, 16, 40, 41], &[20, 16, 3, 3], 1, Window::same(2, 1, 1));
     check_conv(&[1, 130, 5, 5], &[40, 130, 3, 3], 1, Window::same(2, 2, 1));
+    check_conv(&[1, 40, 4, 3], &[37, 40, 3, 3], 1, Window::same(2, 1, 1));
+    check_conv(&[1, 8, 30, 19], &[70, 8, 5, 5], 1, window(&[1, 1], &[(8, 8), (8, 8)], &[4, 4]));
+    check_conv(&[2, 9, 7, 3], &[3, 3, 1, 1], 3, window(&[2, 2], &[(0, 0), (1, 1)], &[1, 1]));
     check_conv(&[3, 12, 7, 5], &[12, 4, 3, 3], 3, Window::same(2, 2, 2));
 }
 
@@ -223,6 +270,20 @@ fn depthwise_conv_matches_direct_loops() {
 }
 
 #[test]
+fn single_filters_by_lines_match_direct_loops() {
+    for lines in 1..=9 {
+        for width in [10, 16, 31, 33, 50, 64] {
+            check_conv(&[1, 2, lines, width], &[2, 1, 5, 5], 2, Window::same(2, 1, 2));
+        }
+    }
+    check_conv(&[2, 4, 6, 40], &[2, 2, 3, 3], 2, Window::same(2, 1, 1));
+    check_conv(&[1, 3, 11, 20], &[3, 1, 7, 3], 3, window(&[1, 2], &[(3, 2), (0, 1)], &[1, 1]));
+    check_conv(&[1, 3, 11, 40], &[3, 1, 3, 3], 3, window(&[1, 1], &[(1, 1), (2, 2)], &[1, 2]));
+    check_conv(&[1, 5, 9, 21], &[5, 1, 3, 3], 5, Window::same(2, 2, 1));
+    check_conv(&[1, 5, 10, 64], &[5, 1, 5, 5], 5, Window::same(2, 2, 2));
+}
+
+#[test]
 fn any_number_of_threads_computes_the_same_convolution() {
     for threads in [1, 3, 8] {
         crate::Threads::new(Some(threads)).unwrap().install(|| {
@@ -254,6 +315,55 @@ fn windows_that_see_only_padding_give_the_bias() {
 }
 
 #[test]
+fn epilogues_that_are_chains_match_direct_loops() {
+    let scalar = |op: ScalarOp, args: &[Arg]| Instr { op: InstrOp::Scalar(op), args: args.to_vec() };
+    let binary = |op: Binary, a: Arg, b: Arg| scalar(ScalarOp::Binary(op), &[a, b]);
+    let (i, t) = (Arg::Input, Arg::Instr);
+    // max((x − mean) · scale, 0.25) with or without a tensor added, then relu and a second scale.
+    for plus in [false, true] {
+        let mut instrs = vec![
+            binary(Binary::Sub, i(0), i(1)),
+            binary(Binary::Mul, i(2), t(0)),
+            Instr { op: InstrOp::Splat(DType::F32, 0.25), args: vec![] },
+            binary(Binary::Max, t(1), t(2)),
+        ];
+        instrs.push(if plus { binary(Binary::Add, t(3), i(3)) } else { binary(Binary::Sub, t(2), t(3)) });
+        instrs.push(scalar(ScalarOp::Unary(Unary::Relu), &[t(4)]));
+        instrs.push(binary(Binary::Mul, t(5), i(2)));
+        let region = Region { inputs: 4, instrs, outputs: vec![t(6)] };
+        for (x, w, groups) in [([2, 6, 9, 7], [10, 6, 3, 3], 1), ([1, 5, 20, 33], [5, 1, 3, 3], 5)] {
+            let window = Window::same(2, 1, 1);
+            let plain = Conv { window, groups, bias: true, epilogue: None };
+            let (xt, wt) = (numbers(&x, DType::F32, 1), numbers(&w, DType::F32, 2));
+            let bias = numbers(&w[..1], DType::F32, 3);
+            let (mean, scale) =
+                (numbers(&[w[0], 1, 1], DType::F32, 4), numbers(&[w[0], 1, 1], DType::F32, 5));
+            let added = numbers(&[x[0], w[0], x[2], x[3]], DType::F32, 6);
+            let inputs = [&xt, &wt, &bias, &mean, &scale, &added];
+            let program = Program::new(&region, &[DType::F32; 4]);
+            let shape = *added.shape();
+            let mut expected = expected_conv(&plain, &xt, &wt, Some(&bias), &shape);
+            let (mean, scale, added) = (mean.to_f64(), scale.to_f64(), added.to_f64());
+            for (at, v) in expected.iter_mut().enumerate() {
+                let c = at / (x[2] * x[3]) % w[0];
+                let first = ((*v - mean[c]) * scale[c]).max(0.25);
+                let second = if plus { first + added[at] } else { 0.25 - first };
+                *v = second.max(0.0) * scale[c];
+            }
+            for set in SETS {
+                limit_vectors(set);
+                let run = |x: &[Operand<'_>], out: &mut [Target<'_>]| {
+                    assert!(Chain::new(&program, &x[3..], &shape).is_some());
+                    conv(&plain, Some(&program), &OnceLock::new(), x, out);
+                };
+                let (_, found) = run_with_extra(&plain, &inputs, run);
+                close(&found, &expected, DType::F32, &format!("{x:?} * {w:?} plus {plus} {set:?}"));
+            }
+        }
+    }
+}
+
+#[test]
 fn finishing_sees_every_element_once_with_its_place() {
     let cases: [(&[usize], &[usize], usize); 4] = [
         (&[2, 16, 31, 29], &[24, 16, 3, 3], 1),
@@ -262,7 +372,7 @@ fn finishing_sees_every_element_once_with_its_place() {
         (&[1, 1, 90, 90], &[1, 1, 3, 3], 1),
     ];
     for (x, w, groups) in cases {
-        for dtype in FLOATS {
+        for dtype in [DType::F32, DType::F64] {
             let op = Conv { window: Window::same(2, 1, 1), groups, bias: false, epilogue: None };
             let (x, w) = (numbers(x, dtype, 4), numbers(w, dtype, 5));
             let seen = AtomicUsize::new(0);
@@ -274,8 +384,10 @@ fn finishing_sees_every_element_once_with_its_place() {
                 seen.fetch_add(run.len(), Ordering::Relaxed);
                 run.iter_mut().enumerate().for_each(|(i, v)| *v += ((start + i) % 1000) as f64);
             };
-            let finish = if dtype == DType::F64 { Finish::Double(&double) } else { Finish::Single(&single) };
-            let (shape, found) = run(&op, &[&x, &w], |x, out| super::plain_conv(&op, x, out, finish));
+            let (shape, found) = run(&op, &[&x, &w], |x, out| match dtype {
+                DType::F64 => conv_double(&op, x, &OnceLock::new(), &mut out[0], Some(&double)),
+                _ => conv_single(&op, x, &OnceLock::new(), &mut out[0], Chain::default(), Some(&single)),
+            });
             let mut expected = expected_conv(&op, &x, &w, None, &shape);
             expected.iter_mut().enumerate().for_each(|(i, v)| *v += (i % 1000) as f64);
             close(&found, &expected, dtype, &format!("{dtype:?} {shape}"));

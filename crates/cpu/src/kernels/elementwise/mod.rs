@@ -11,6 +11,7 @@
 //! f16 and bf16 live in registers as f32 numbers, rounded after every step.
 
 mod cast;
+mod chain;
 mod copy;
 mod exec;
 mod float;
@@ -25,6 +26,7 @@ use crate::operand::{Operand, Target};
 use crate::parallel;
 use exec::{Scratch, Sweep};
 
+pub(crate) use chain::{Chain, Link, apply};
 pub(crate) use copy::copy;
 pub(crate) use program::Program;
 pub(crate) use rider::Rider;

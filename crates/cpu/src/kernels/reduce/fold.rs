@@ -177,10 +177,13 @@ impl<T: Number, F: Fold<T>> simd::Kernel for Run<'_, T, F> {
                 lanes[i] = fold.step(lanes[i], chunk[i]);
             }
         }
-        let mut acc = fold.identity();
-        for lane in lanes {
-            acc = fold.join(acc, lane);
+        // Pairs of lanes join side by side; one after another they would wait for each other.
+        for width in [16, 8, 4, 2, 1] {
+            for i in 0..width {
+                lanes[i] = fold.join(lanes[i], lanes[i + width]);
+            }
         }
+        let mut acc = lanes[0];
         for x in rest {
             acc = fold.step(acc, *x);
         }

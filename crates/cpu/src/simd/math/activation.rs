@@ -20,9 +20,8 @@ pub(crate) fn sigmoid<const FMA: bool>(x: f32) -> f32 {
 /// x·sigmoid(z) where e^(−|z|) is `p · s · t`; x and z have one sign.
 #[inline(always)]
 fn gated(x: f32, (p, s, t): (f32, f32, f32)) -> f32 {
-    let divisor = 1.0 + p * s * t;
-    let below = at_least(x, -200.0) * p / divisor * s * t;
-    if x < 0.0 { below } else { x / divisor }
+    let above = at_least(x, -200.0) / (1.0 + p * s * t);
+    if x < 0.0 { above * p * s * t } else { above }
 }
 
 /// x · sigmoid(x).
