@@ -23,6 +23,12 @@ mod microsoft;
 mod microsoft_lstm;
 mod microsoft_quantize;
 mod ml;
+mod ml_coupling;
+mod ml_features;
+mod ml_linear;
+mod ml_scores;
+mod ml_svm;
+mod ml_trees;
 mod norm;
 mod pool;
 mod quantize;
@@ -40,6 +46,8 @@ mod trees;
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_ml;
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
@@ -90,7 +98,7 @@ const MICROSOFT: &[&[Entry]] =
     &[microsoft::OPERATORS, microsoft_lstm::OPERATORS, microsoft_quantize::OPERATORS];
 
 /// The families of `ai.onnx.ml`.
-const ML: &[&[Entry]] = &[ml::ML, trees::ML];
+const ML: &[&[Entry]] = &[ml::ML, ml_features::ML, ml_linear::ML, ml_svm::ML, ml_trees::ML, trees::ML];
 
 /// The families of `ai.onnx.preview.training`.
 const TRAINING: &[&[Entry]] = &[loss::TRAINING];

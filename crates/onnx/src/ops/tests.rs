@@ -13,7 +13,7 @@ use crate::proto::{
 };
 use crate::{Bindings, Bound, Model, Outcome, Part};
 
-fn node(op: &str, inputs: &[&str], outputs: &[&str], attribute: Vec<AttributeProto>) -> NodeProto {
+pub(super) fn node(op: &str, inputs: &[&str], outputs: &[&str], attribute: Vec<AttributeProto>) -> NodeProto {
     NodeProto {
         op_type: Some(op.into()),
         input: inputs.iter().map(|s| s.to_string()).collect(),
@@ -23,15 +23,15 @@ fn node(op: &str, inputs: &[&str], outputs: &[&str], attribute: Vec<AttributePro
     }
 }
 
-fn attribute(name: &str, r#type: AttributeType) -> AttributeProto {
+pub(super) fn attribute(name: &str, r#type: AttributeType) -> AttributeProto {
     AttributeProto { name: Some(name.into()), r#type: Some(r#type as i32), ..AttributeProto::default() }
 }
 
-fn int(name: &str, value: i64) -> AttributeProto {
+pub(super) fn int(name: &str, value: i64) -> AttributeProto {
     AttributeProto { i: Some(value), ..attribute(name, AttributeType::Int) }
 }
 
-fn text(name: &str, value: &'static str) -> AttributeProto {
+pub(super) fn text(name: &str, value: &'static str) -> AttributeProto {
     AttributeProto { s: Some(value.as_bytes().into()), ..attribute(name, AttributeType::String) }
 }
 
@@ -51,7 +51,7 @@ fn graph(name: &str, inputs: &[&str], nodes: Vec<NodeProto>, outputs: &[&str]) -
     AttributeProto { g: Some(graph), ..attribute(name, AttributeType::Graph) }
 }
 
-fn info(name: &str, element: Option<i32>) -> ValueInfoProto {
+pub(super) fn info(name: &str, element: Option<i32>) -> ValueInfoProto {
     let tensor = |elem_type| type_proto::Tensor { elem_type: Some(elem_type), shape: None };
     let ty = element
         .map(|e| TypeProto { value: Some(type_proto::Value::TensorType(tensor(e))), ..TypeProto::default() });
@@ -79,7 +79,11 @@ fn compute(graph: &Graph, inputs: &[(&str, Tensor)]) -> HashMap<String, Tensor> 
 }
 
 /// What a model of these nodes makes of its inputs, and how many stages it took.
-fn run(nodes: Vec<NodeProto>, inputs: &[(&str, Tensor)], outputs: &[&str]) -> (Vec<Vec<Tensor>>, usize) {
+pub(super) fn run(
+    nodes: Vec<NodeProto>,
+    inputs: &[(&str, Tensor)],
+    outputs: &[&str],
+) -> (Vec<Vec<Tensor>>, usize) {
     let number = |tensor: &Tensor| match tensor.data() {
         Data::F32(_) => 1,
         Data::I64(_) => 7,

@@ -5,6 +5,7 @@ use olivine_ir::{DType, Graph, Tensor, ValueId};
 
 use super::Entry;
 use super::compose::{cast, indices, reduced, reshaped, size, sizes};
+use super::ml_scores::Transform;
 use crate::import::{Answer, NodeContext, Value};
 
 /// Operators of `ai.onnx.ml`.
@@ -16,8 +17,8 @@ const MAX_LEVELS: usize = 1024;
 /// The mode that asks whether a feature is one of a set.
 const MEMBER: usize = 6;
 
-/// Trees as they stand in the attributes. Branches go to nodes, or past them all to leaves.
-struct Trees {
+/// Trees of nodes that branch. Branches and roots are nodes, or past them all leaves.
+pub(super) struct Trees {
     features: Vec<i64>,
     modes: Vec<usize>,
     splits: Vec<f64>,
@@ -83,6 +84,43 @@ fn trees(n: &NodeContext<'_, '_>, width: usize, leaves: usize) -> Answer<Trees> 
 }
 
 impl Trees {
+    /// Trees without nodes as yet.
+    pub(super) fn of_roots(roots: Vec<i64>, leaves: usize) -> Trees {
+        Trees {
+            features: Vec::new(),
+            modes: Vec::new(),
+            splits: Vec::new(),
+            nan_is_true: Vec::new(),
+            branches: [Vec::new(), Vec::new()],
+            sets: Vec::new(),
+            roots,
+            leaves,
+        }
+    }
+
+    /// Adds a node that compares a feature with a number and goes where the answer, false or true, says.
+    pub(super) fn push(
+        &mut self,
+        feature: i64,
+        mode: usize,
+        split: f64,
+        nan_is_true: bool,
+        [on_false, on_true]: [i64; 2],
+    ) {
+        self.features.push(feature);
+        self.modes.push(mode);
+        self.splits.push(split);
+        self.nan_is_true.push(nan_is_true);
+        self.branches[0].push(on_false);
+        self.branches[1].push(on_true);
+        self.sets.push(Vec::new());
+    }
+
+    /// How many trees there are.
+    pub(super) fn count(&self) -> usize {
+        self.roots.len()
+    }
+
     /// Levels from a root to the farthest leaf, if every path ends.
     fn levels(&self) -> Option<usize> {
         let count = self.features.len();
@@ -117,11 +155,8 @@ fn tree_ensemble(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
         return Err(n.wrong("its leaves' weights and targets do not fit"));
     }
     let trees = trees(n, width, targets.len())?;
-    let levels = trees.levels();
-    let levels =
-        levels.ok_or_else(|| n.wrong(format!("its trees have over {MAX_LEVELS} levels, or none ends")))?;
-    let leaf = walk(n, x, &trees, levels)?;
-    let each = trees.roots.len();
+    let leaf = reached(n, x, &trees)?;
+    let each = trees.count();
     let weights = n.constant(weights);
     let weights = reshaped(n, weights, &[targets.len()])?;
     let weights = cast(n, weights, dtype)?;
@@ -140,11 +175,18 @@ fn tree_ensemble(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     if n.int_or("aggregate_function", 1)? == 0 {
         y = n.build(|g| g.binary_scalar(olivine_ir::op::Binary::Div, y, each.max(1) as f64))?;
     }
-    let y = transformed(n, y)?;
+    let y = Transform::numbered(n)?.apply(n, y)?;
     n.like_first(y)
 }
 
-/// The leaf that every row reaches in every tree, `[rows, trees]`.
+/// The leaf that every row of x reaches in every tree, `[rows, trees]`.
+pub(super) fn reached(n: &mut NodeContext<'_, '_>, x: ValueId, trees: &Trees) -> Answer<ValueId> {
+    let Some(levels) = trees.levels() else {
+        return Err(n.wrong(format!("its trees have over {MAX_LEVELS} levels, or do not end")));
+    };
+    walk(n, x, trees, levels)
+}
+
 fn walk(n: &mut NodeContext<'_, '_>, x: ValueId, trees: &Trees, levels: usize) -> Answer<ValueId> {
     let (rows, dtype, count) = (n.shape(x)?[0], n.dtype(x)?, trees.features.len());
     // Leaves are nodes that lead to themselves.
@@ -212,7 +254,12 @@ fn walk(n: &mut NodeContext<'_, '_>, x: ValueId, trees: &Trees, levels: usize) -
 }
 
 /// Numbers as a constant of x's dtype, without losing digits.
-fn table(n: &mut NodeContext<'_, '_>, dtype: DType, dims: &[usize], numbers: Vec<f64>) -> Answer<ValueId> {
+pub(super) fn table(
+    n: &mut NodeContext<'_, '_>,
+    dtype: DType,
+    dims: &[usize],
+    numbers: Vec<f64>,
+) -> Answer<ValueId> {
     let tensor = if dtype == DType::F64 {
         Tensor::new(dims, numbers)
     } else {
@@ -235,28 +282,6 @@ fn chosen(
     let number = g.constant(Tensor::scalar(number as i64));
     let is = g.eq(mode, number)?;
     g.select(is, answer, others)
-}
-
-/// The attribute `post_transform`.
-fn transformed(n: &mut NodeContext<'_, '_>, y: ValueId) -> Answer<ValueId> {
-    match n.int_or("post_transform", 0)? {
-        0 => Ok(y),
-        1 => n.build(|g| g.softmax(y, 1)),
-        2 => n.build(|g| g.sigmoid(y)),
-        3 => softmax_zero(n, y),
-        other => Err(n.wrong(format!("post_transform {other} cannot be imported"))),
-    }
-}
-
-/// Softmax over the scores that are not zero; those that are stay.
-fn softmax_zero(n: &mut NodeContext<'_, '_>, y: ValueId) -> Answer<ValueId> {
-    let dtype = n.dtype(y)?;
-    let zero = n.scalar(dtype, 0.0);
-    let least = n.scalar(dtype, f64::NEG_INFINITY);
-    let is_zero = n.build(|g| g.eq(y, zero))?;
-    let others = n.build(|g| g.select(is_zero, least, y))?;
-    let shares = n.build(|g| g.softmax(others, 1))?;
-    n.build(|g| g.select(is_zero, zero, shares))
 }
 
 #[cfg(test)]
