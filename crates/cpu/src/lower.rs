@@ -139,7 +139,6 @@ impl Program {
                 continue;
             }
             let mut step = lowering.step(node, plan.in_place[i], checked)?;
-            step.check_places(plan.arena)?;
             if compiled.at_load[i] {
                 load.push(step);
             } else {
@@ -149,6 +148,7 @@ impl Program {
                 }
             }
         }
+        load.iter().chain(&run).try_for_each(|step| step.check_places(plan.arena))?;
         let copies = lowering.output_copies()?;
         let work = run.iter().map(Step::work).fold(0, usize::saturating_add);
         let types = |ids: Vec<(&str, ValueId)>| {

@@ -57,8 +57,9 @@ fn every_instruction_set_multiplies_strips_alike() {
     ] {
         let (depth, panels) = (steps * STEP, width.div_ceil(PANEL));
         let (left, right) = (fill(1, rows * (depth + 3)), fill(2, panels * PANEL * depth));
-        let terms: Vec<RowTerms> =
-            (0..rows as i32).map(|r| RowTerms { zero: r * 77 - 300, sum: i32::MAX / 3 * r }).collect();
+        let terms: Vec<RowTerms> = (0..rows as i32)
+            .map(|r| RowTerms { zero: r * 77 - 300, sum: (i32::MAX / 3).wrapping_mul(r) })
+            .collect();
         let columns = ColumnTerms {
             sums: std::array::from_fn(|c| c as i32 * 1_000_003),
             zeros: std::array::from_fn(|c| 128 - c as i32),
