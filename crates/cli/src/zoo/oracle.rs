@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use olivine::ir::half::f16;
 use olivine::ir::{Data, Shape, Tensor};
 use olivine::{Model, Session};
 use serde_json::Value;
@@ -87,34 +88,42 @@ fn input(spec: &Value, folder: &Path) -> Result<Option<Tensor>, Failure> {
     let shape = Shape::new(&sizes.into_iter().map(|s| s as usize).collect::<Vec<_>>())?;
     let count = shape.numel();
     let seed = spec["seed"].as_u64().unwrap_or(0);
-    let data = match (spec["kind"].as_str(), spec["dtype"].as_str()) {
-        (Some("noise"), Some("float32")) => {
+    let values: Vec<f64> = match spec["kind"].as_str() {
+        Some("noise") => {
             let scale = spec["scale"].as_f64().unwrap_or(1.0) as f32;
             let unit = |i| (splitmix(seed, i) >> 40) as f32 / (1u64 << 24) as f32;
-            Data::F32((0..count as u64).map(|i| (unit(i) * 2.0 - 1.0) * scale).collect())
+            (0..count as u64).map(|i| f64::from((unit(i) * 2.0 - 1.0) * scale)).collect()
         }
-        (Some("below"), Some("int32")) => {
+        Some("below") => {
             let limit = spec["limit"].as_u64().unwrap_or(1).max(1);
-            Data::I32((0..count as u64).map(|i| (splitmix(seed, i) % limit) as i32).collect())
+            (0..count as u64).map(|i| (splitmix(seed, i) % limit) as f64).collect()
         }
-        (Some("list"), Some(dtype)) => {
-            let values =
-                spec["values"].as_array().and_then(|v| v.iter().map(Value::as_i64).collect::<Option<_>>());
-            let Some(values): Option<Vec<i64>> = values else { return Ok(None) };
-            match dtype {
-                "int64" => Data::I64(values),
-                "bool" => Data::Bool(values.into_iter().map(|v| v != 0).collect()),
-                _ => return Ok(None),
-            }
+        Some("list") => {
+            let list = spec["values"].as_array().and_then(|v| v.iter().map(Value::as_f64).collect());
+            let Some(list) = list else { return Ok(None) };
+            list
         }
-        (Some("bars"), Some("float32")) if shape.rank() == 4 => {
-            let pixel = |i: usize| bars(i / shape[3] % shape[2], i % shape[3]);
-            Data::F32((0..count).map(pixel).collect())
+        Some("bars") if shape.rank() == 4 => {
+            (0..count).map(|i| f64::from(bars(i / shape[3] % shape[2], i % shape[3]))).collect()
         }
-        (Some("speech"), Some("float32")) => Data::F32(speech(folder, count)?),
+        Some("speech") => speech(folder, count)?.into_iter().map(f64::from).collect(),
         _ => return Ok(None),
     };
+    let Some(data) = spec["dtype"].as_str().and_then(|dtype| typed(dtype, values)) else { return Ok(None) };
     Ok(Some(Tensor::from_data(shape, data)?))
+}
+
+/// Numbers as elements of the type that NumPy calls so.
+fn typed(dtype: &str, values: Vec<f64>) -> Option<Data> {
+    let values = values.into_iter();
+    Some(match dtype {
+        "float32" => Data::F32(values.map(|v| v as f32).collect()),
+        "float16" => Data::F16(values.map(f16::from_f64).collect()),
+        "int32" => Data::I32(values.map(|v| v as i32).collect()),
+        "int64" => Data::I64(values.map(|v| v as i64).collect()),
+        "bool" => Data::Bool(values.map(|v| v != 0.0).collect()),
+        _ => return None,
+    })
 }
 
 /// A pixel of an image of bars that look like lines of text.
