@@ -44,13 +44,15 @@ impl<'a, T> Chunks<'a, T> {
 }
 
 /// Calls `task` with the number and the elements of every chunk of `size` elements; the last may be shorter.
+///
+/// Chunks of no elements are a mistake of the caller's arithmetic, unless there is nothing to do.
 pub(crate) fn chunks<T: Pod>(out: &mut [T], size: usize, task: Task<'_, T>) {
     each(out, size, task);
 }
 
 /// [`chunks`] of `size` elements too small for a task each: a task takes `least` of them.
 pub(crate) fn grouped<T: Pod>(out: &mut [T], size: usize, least: usize, task: Task<'_, T>) {
-    let (size, least) = (size.max(1), least.max(1));
+    let (size, least) = (chunk_size(size, out.len()), least.max(1));
     chunks(out, size.saturating_mul(least), &|group, part| {
         part.chunks_mut(size).enumerate().for_each(|(i, chunk)| task(group * least + i, chunk));
     });
@@ -61,8 +63,15 @@ pub(crate) fn parts<R: Send>(items: &mut [R], size: usize, task: Task<'_, R>) {
     each(items, size, task);
 }
 
+/// The size of chunks of `len` elements. A size of 0 must not become another one: a task would see elements of some
+/// other chunk, or none, and leave its own unwritten.
+fn chunk_size(size: usize, len: usize) -> usize {
+    assert!(size > 0 || len == 0, "chunks of no elements cannot cover {len}");
+    size.max(1)
+}
+
 fn each<R>(items: &mut [R], size: usize, task: Task<'_, R>) {
-    let size = size.max(1);
+    let size = chunk_size(size, items.len());
     let count = items.len().div_ceil(size);
     let parts = Chunks::new(items, size);
     // Safety: every number comes once.
@@ -75,7 +84,7 @@ pub(crate) fn chunks2<T: Pod, U: Pod>(
     (second, second_size): (&mut [U], usize),
     task: Task2<'_, T, U>,
 ) {
-    let size = size.max(1);
+    let size = chunk_size(size, first.len());
     let count = first.len().div_ceil(size);
     let (first, second) = (Chunks::new(first, size), Chunks::new(second, second_size));
     // Safety: every number comes once.
@@ -117,6 +126,16 @@ mod tests {
             parts(&mut items, size, &|i, part| part.iter_mut().for_each(|x| x.push_str(&i.to_string())));
             assert!(items.iter().enumerate().all(|(i, x)| *x == (i / size).to_string()));
         }
+    }
+
+    #[test]
+    fn chunks_of_no_elements_are_refused_and_not_guessed() {
+        let refused = |f: &dyn Fn()| std::panic::catch_unwind(std::panic::AssertUnwindSafe(f)).is_err();
+        assert!(refused(&|| chunks(&mut [1u8, 2], 0, &|_, _| {})));
+        assert!(refused(&|| grouped(&mut [1u8, 2], 0, 3, &|_, _| {})));
+        assert!(refused(&|| chunks2((&mut [1u8], 0), (&mut [1u8], 1), &|_, _, _| {})));
+        chunks(&mut [0u8; 0], 0, &|_, _| panic!("there is nothing to do"));
+        grouped(&mut [0u8; 0], 0, 3, &|_, _| panic!("there is nothing to do"));
     }
 
     #[test]

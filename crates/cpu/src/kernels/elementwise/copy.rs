@@ -1,8 +1,11 @@
 //! Copies of strided operands into packed targets.
 
+use std::ops::Range;
+
 use bytemuck::Pod;
 
 use super::layout::{self, Dims, Reader};
+use crate::kernels::product::Grid;
 use crate::operand::{Operand, Target};
 use crate::parallel;
 use crate::simd;
@@ -60,29 +63,87 @@ fn transpose<T: Pod + Send + Sync>(
     out: &mut [T],
 ) {
     let (rows, inner, step) = dims.last_two(strides);
-    // A task is a band of rows of one matrix; bands end where matrices do.
-    parallel::chunks(out, rows * inner, &|matrix, out| {
-        let base = dims.position(strides, offset, matrix * rows * inner);
-        let band = (TASK / inner).next_multiple_of(TILE);
-        parallel::chunks(out, band * inner, &|i, out| {
-            let first = base + i * band;
-            for top in (0..out.len() / inner).step_by(TILE) {
-                let height = TILE.min(out.len() / inner - top);
-                for left in (0..inner).step_by(TILE) {
-                    let width = TILE.min(inner - left);
+    let bands = Bands::new(rows, inner);
+    let (all, per_task) = (out.len() / (rows * inner) * bands.count(), bands.per_task());
+    let grid = Grid::new(out);
+    parallel::tasks(all.div_ceil(per_task), &|task| {
+        for band in task * per_task..all.min((task + 1) * per_task) {
+            let (matrix, (down, across)) = (band / bands.count(), bands.range(band % bands.count()));
+            let first = matrix * rows * inner;
+            let base = dims.position(strides, offset, first);
+            for top in down.clone().step_by(TILE) {
+                let height = TILE.min(down.end - top);
+                for left in across.clone().step_by(TILE) {
+                    let width = TILE.min(across.end - left);
                     let mut tile = [[T::zeroed(); TILE]; TILE];
                     for j in 0..width {
-                        let at = ((first + top) as isize + (left + j) as isize * step) as usize;
+                        let at = ((base + top) as isize + (left + j) as isize * step) as usize;
                         tile[j][..height].copy_from_slice(&from[at..at + height]);
                     }
                     for i in 0..height {
-                        let row = &mut out[(top + i) * inner + left..][..width];
+                        // Safety: bands share no element, and this one is this task's alone.
+                        let row = unsafe { grid.run(first + (top + i) * inner + left, width) };
                         for (j, o) in row.iter_mut().enumerate() {
                             *o = tile[j][i];
                         }
                     }
                 }
             }
-        });
+        }
     });
+}
+
+/// The division of a matrix into bands of whole tiles: of its rows, and of its columns where rows are long.
+struct Bands {
+    sizes: (usize, usize),
+    /// Rows and columns of a band.
+    band: (usize, usize),
+}
+
+impl Bands {
+    fn new(rows: usize, columns: usize) -> Self {
+        let wide = (TASK / rows.clamp(1, TILE)).next_multiple_of(TILE).min(columns).max(1);
+        let tall = (TASK / wide).max(1).next_multiple_of(TILE).min(rows).max(1);
+        Bands { sizes: (rows, columns), band: (tall, wide) }
+    }
+
+    /// Bands of a matrix.
+    fn count(&self) -> usize {
+        self.sizes.0.div_ceil(self.band.0) * self.sizes.1.div_ceil(self.band.1)
+    }
+
+    /// Bands worth a task: several matrices where they are small.
+    fn per_task(&self) -> usize {
+        (TASK / (self.band.0 * self.band.1)).max(1)
+    }
+
+    /// Rows and columns of band `i`.
+    fn range(&self, i: usize) -> (Range<usize>, Range<usize>) {
+        let across = self.sizes.1.div_ceil(self.band.1);
+        let part = |i: usize, band: usize, size: usize| i * band..size.min((i + 1) * band);
+        (part(i / across, self.band.0, self.sizes.0), part(i % across, self.band.1, self.sizes.1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bands_cover_a_matrix_once_whatever_its_sizes() {
+        let sizes = [1, 2, 31, 32, 33, 2047, 2048, 2049, TASK - 1, TASK, TASK + 1, 3 * TASK + 5, 1 << 33];
+        for rows in sizes {
+            for columns in sizes {
+                let bands = Bands::new(rows, columns);
+                let (tall, wide) = bands.band;
+                assert!(tall * wide <= 2 * TASK && bands.per_task() > 0, "{rows} by {columns}");
+                assert!(tall == rows || tall.is_multiple_of(TILE), "{rows} by {columns}");
+                // The last band ends where the matrix does, and begins where the one before it ends.
+                let (down, across) = bands.range(bands.count() - 1);
+                assert_eq!((down.end, across.end), (rows, columns));
+                assert_eq!((down.start % tall, across.start % wide), (0, 0), "{rows} by {columns}");
+                assert!(!down.is_empty() && !across.is_empty(), "{rows} by {columns}");
+            }
+        }
+    }
 }
