@@ -119,11 +119,7 @@ impl Plan {
             let fitting = (BAND_ELEMENTS / depth).max(4 * most * lanes);
             let count = wanted(positions.div_ceil(fitting));
             let width = positions.div_ceil(count).next_multiple_of(most * lanes).min(positions);
-            let mut bands = flat_bands(positions, width, lanes, most, true);
-            // A last band narrower than a vector would read beyond the operand.
-            if bands.last().is_some_and(|b| b.len < lanes) {
-                bands = flat_bands(positions, positions, lanes, most, true);
-            }
+            let bands = flat_bands(positions, width, lanes, most, true);
             let offsets = (0..problem.channels).map(|c| c * positions).collect();
             let parts = parts(bands.len());
             return Plan {
@@ -225,18 +221,24 @@ impl Plan {
     }
 }
 
-/// Bands of `width` positions without gaps.
+/// Bands of `width` positions without gaps. Vectors that stay `inside` their band need one of a vector at least: a
+/// shorter rest joins the band before it.
 fn flat_bands(positions: usize, width: usize, lanes: usize, most: usize, inside: bool) -> Vec<Band> {
-    let band = |start: usize| {
-        let len = width.min(positions - start);
+    let width = width.clamp(1, positions.max(1));
+    let rest = positions % width;
+    let count = if inside && rest < lanes { positions / width } else { positions.div_ceil(width) };
+    let band = |i: usize| {
+        let start = i * width;
+        let len = if i + 1 == count { positions - start } else { width };
         let (blocks, keeps) = blocks(len, len, len, lanes, most, inside);
         Band { z: 0, y: 0, spans: Vec::new(), lines: 1, start, len, blocks, keeps }
     };
-    (0..positions).step_by(width.max(1)).map(band).collect()
+    (0..count).map(band).collect()
 }
 
 /// Covers `flat` positions with blocks of up to `most` vectors. Those `inside` never reach beyond the positions (of
-/// which there is a vector at least): the last one begins earlier instead and repeats some.
+/// which there is a vector at least): a block is narrower than they are, and the last one begins earlier instead and
+/// repeats some.
 fn blocks(
     flat: usize,
     width: usize,
@@ -246,15 +248,15 @@ fn blocks(
     inside: bool,
 ) -> (Vec<Block>, Vec<Keep>) {
     let (mut blocks, mut keeps) = (Vec::new(), Vec::with_capacity(flat.div_ceil(lanes)));
+    let room = if inside { flat / lanes } else { usize::MAX };
     let mut at = 0;
     while at < flat {
-        let left = (flat - at).div_ceil(lanes);
-        let vectors = match left {
-            _ if left >= most => most,
-            // Two halves are better than a block and a rest.
+        let vectors = match (flat - at).div_ceil(lanes).min(room) {
+            n if n >= most => most,
+            // Two equal blocks are better than a block and a rest.
             4 => 2,
             5 => 3,
-            _ => left,
+            n => n,
         };
         let from = if inside { at.min(flat.saturating_sub(vectors * lanes)) } else { at };
         blocks.push(Block { at: from, vectors, keep: keeps.len() });
@@ -272,4 +274,35 @@ fn blocks(
         at += vectors * lanes;
     }
     (blocks, keeps)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flat_bands_keep_every_position_once_and_stay_inside() {
+        for lanes in [4, 8, 16] {
+            for most in [VECTORS, SINGLE_VECTORS] {
+                for positions in (lanes..700).chain([4095, 4096, 4097]) {
+                    for width in [1, 2, 4, 7].map(|n| n * most * lanes).into_iter().chain([positions]) {
+                        let bands = flat_bands(positions, width, lanes, most, true);
+                        let what = format!("{positions} positions in bands of {width}, {lanes} lanes");
+                        assert_eq!(bands.iter().map(|b| b.len).sum::<usize>(), positions, "{what}");
+                        for band in &bands {
+                            let mut kept = vec![false; band.len];
+                            for block in &band.blocks {
+                                assert!(block.at + block.vectors * lanes <= band.len, "{what}: {block:?}");
+                                assert!(matches!(block.vectors, 1..=3 | SINGLE_VECTORS), "{what}: {block:?}");
+                                for keep in &band.keeps[block.keep..][..block.vectors] {
+                                    kept[keep.to..][..keep.count as usize].fill(true);
+                                }
+                            }
+                            assert!(kept.iter().all(|k| *k), "{what}");
+                        }
+                    }
+                }
+            }
+        }
+    }
 }
