@@ -21,7 +21,7 @@ pub(crate) mod lanes;
 mod lines;
 mod patches;
 pub(crate) mod plan;
-mod planes;
+pub(crate) mod planes;
 pub(crate) mod real;
 pub(crate) mod scratch;
 #[cfg(test)]

@@ -29,7 +29,7 @@ pub(crate) struct Planes {
 }
 
 /// What a plane's rows see of an input row: `count` elements from `from` on, as far apart as the stride, go to `to`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
     from: usize,
     to: usize,
@@ -51,14 +51,7 @@ impl Planes {
     /// The layout for bands of up to `lines` lines of `width` columns; `None` if gaps or padding would be most of it.
     pub(crate) fn new<T>(problem: &Problem<'_, T>, lines: usize, width: usize) -> Option<Self> {
         let [az, ay, ax] = &problem.geometry.axes;
-        let sane = |a: &Axis| {
-            let most = (a.input + a.output).saturating_mul(4).saturating_add(64);
-            a.stride < 1 << 20
-                && a.before < 1 << 20
-                && reach(a).is_some_and(|r| r / a.stride <= most)
-                && a.output.checked_mul(a.stride).is_some_and(|n| n < 1 << 40)
-        };
-        if !(sane(az) && sane(ay) && sane(ax)) {
+        if !problem.geometry.axes.iter().all(fits_rows) {
             return None;
         }
         let (columns, rows) = (remainders(ax), remainders(ay));
@@ -141,7 +134,13 @@ impl Planes {
     ) {
         let [az, ay, ax] = &problem.geometry.axes;
         let lines = band.lines + self.halo;
-        let inside = band.y >= ay.before && band.y + lines <= ay.before + ay.input;
+        // Rows that all exist, are seen whole and follow each other without gaps are one run.
+        let whole = [Span { from: 0, to: 0, count: ax.input }];
+        let one_run = self.pitch == ax.input
+            && band.spans == whole
+            && ax.stride * ay.stride == 1
+            && band.y >= ay.before
+            && band.y + lines <= ay.before + ay.input;
         for c in 0..problem.channels {
             let source = problem.plane(image, group, c);
             let channel = &mut to[c * self.channel..][..self.channel];
@@ -151,12 +150,7 @@ impl Planes {
                 for py in &self.rows {
                     let planes = &mut channel[next..][..self.columns.len() * self.plane];
                     next += planes.len();
-                    // Rows without gaps that all exist are one run.
-                    if self.pitch == ax.input
-                        && ax.stride * ay.stride == 1
-                        && inside
-                        && let Some(z) = z
-                    {
+                    if one_run && let Some(z) = z {
                         let from =
                             &source[(z * ay.input + band.y - ay.before) * ax.input..][..lines * ax.input];
                         // Safety: the caller's promise.
@@ -186,7 +180,8 @@ impl Planes {
     pub(crate) fn spans(&self, ax: &Axis, x: usize) -> Vec<Span> {
         let span = |(p, column): (usize, &usize)| {
             let (lead, count) = seen(ax, x, *column, self.row);
-            let from = ((x + lead) * ax.stride + column).wrapping_sub(ax.before);
+            // A row wholly in the padding sees nothing, and begins before the input or after its end.
+            let from = if count == 0 { 0 } else { (x + lead) * ax.stride + column - ax.before };
             Span { from, to: p * self.plane + lead, count }
         };
         self.columns.iter().enumerate().map(span).collect()
@@ -244,20 +239,29 @@ impl Planes {
     }
 }
 
+/// Whether rows with their padding are about as long as what they hold: neither huge nor mostly between the taps.
+pub(crate) fn fits_rows(a: &Axis) -> bool {
+    let most = (a.input + a.output).saturating_mul(4).saturating_add(64);
+    a.stride < 1 << 20
+        && a.before < 1 << 20
+        && reach(a).is_some_and(|r| r / a.stride <= most)
+        && a.output.checked_mul(a.stride).is_some_and(|n| n < 1 << 40)
+}
+
 /// The plane of a tap on one axis, and its distance there.
-fn place(axis: &Axis, remainders: &[usize], k: usize) -> (usize, usize) {
+pub(crate) fn place(axis: &Axis, remainders: &[usize], k: usize) -> (usize, usize) {
     let far = k * axis.dilation;
     let phase = remainders.iter().position(|r| *r == far % axis.stride).unwrap_or(0);
     (phase, far / axis.stride)
 }
 
 /// How far the last tap lies from the first.
-fn reach(axis: &Axis) -> Option<usize> {
+pub(crate) fn reach(axis: &Axis) -> Option<usize> {
     axis.taps.len().checked_sub(1)?.checked_mul(axis.dilation)
 }
 
 /// What taps leave modulo the stride.
-fn remainders(axis: &Axis) -> Vec<usize> {
+pub(crate) fn remainders(axis: &Axis) -> Vec<usize> {
     let mut all: Vec<usize> = (0..axis.taps.len()).map(|k| k * axis.dilation % axis.stride).collect();
     all.sort_unstable();
     all.dedup();

@@ -13,6 +13,7 @@ use super::sides::{
 };
 use crate::kernel::Packing;
 use crate::kernels::conv::geometry::Geometry;
+use crate::kernels::conv::planes::fits_rows;
 use crate::kernels::conv::scratch::with_scratch;
 use crate::kernels::product::Grid;
 use crate::operand::{Operand, Target};
@@ -177,7 +178,7 @@ pub(crate) fn qconv(op: &QConv, x: &[Operand<'_>], out: &mut [Target<'_>]) {
     };
     let w_zeros = Zeros::left(w.ty.dtype, w_zero);
     let out = target.elements::<i32>();
-    if windows.filters < FEW_FILTERS {
+    if windows.filters < FEW_FILTERS && fits_rows(&windows.geometry.axes[2]) {
         let x_signed = image.ty.dtype == olivine_ir::DType::I8;
         return few_filters(&windows, x_signed, (w.slice(), w_zeros, left_flip(w.ty.dtype)), out);
     }

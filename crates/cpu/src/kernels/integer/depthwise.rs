@@ -6,6 +6,7 @@
 use super::conv::{Windows, run_tasks};
 use super::sides::Zeros;
 use crate::kernels::conv::geometry::Axis;
+use crate::kernels::conv::planes::{place, reach, remainders};
 use crate::kernels::conv::scratch::with_scratch;
 use crate::kernels::product::Grid;
 use crate::parallel;
@@ -14,15 +15,15 @@ use crate::simd;
 /// Results that a line computes at once, in registers.
 const BLOCK: usize = 64;
 
-/// How an input line is laid out.
-#[derive(Clone, Copy)]
+/// How an input line is laid out: once for every remainder that kernel positions leave modulo the stride.
 struct Phases {
-    count: usize,
+    remainders: Vec<usize>,
     /// Elements per phase.
     pitch: usize,
 }
 
-/// Convolves; weights are given with their zero points and the byte that makes them unsigned as those are.
+/// Convolves windows whose last axis [`fits_rows`](crate::kernels::conv::planes::fits_rows); weights are given with their
+/// zero points and the byte that makes them unsigned as those are.
 pub(super) fn few_filters(
     windows: &Windows<'_>,
     x_signed: bool,
@@ -33,18 +34,18 @@ pub(super) fn few_filters(
     let [az, ay, ax] = &windows.geometry.axes;
     let lines = az.output * ay.output;
     let planes = out.len() / (filters * lines * ax.output);
-    let reach = (ax.taps.len().max(1) - 1).saturating_mul(ax.dilation);
-    let phases = Phases { count: ax.stride.min(reach + 1), pitch: ax.output + reach / ax.stride };
+    let beyond = reach(ax).unwrap_or(0) / ax.stride;
+    let phases = Phases { remainders: remainders(ax), pitch: ax.output + beyond };
     let work = out.len().saturating_mul(depth.max(1));
     // Few groups: their lines are shared out too, and every band widens the input for itself.
     let bands =
         if planes >= parallel::threads() { 1 } else { (2 * parallel::threads()).div_ceil(planes).min(lines) };
     let band = lines.div_ceil(bands);
     let bands = lines.div_ceil(band);
-    let line = phases.count * phases.pitch;
+    let line = phases.remainders.len() * phases.pitch;
     let columns: Vec<usize> = (0..ax.taps.len())
-        .map(|k| k * ax.dilation)
-        .map(|to| to % ax.stride * phases.pitch + to / ax.stride)
+        .map(|k| place(ax, &phases.remainders, k))
+        .map(|(phase, right)| phase * phases.pitch + right)
         .collect();
     let grid = Grid::new(out);
     let task = |t: usize| {
@@ -52,7 +53,7 @@ pub(super) fn few_filters(
         let input = windows.channels * az.input * ay.input;
         // The last block of the last line may read past its end.
         with_scratch(input * line + BLOCK, |x: &mut [i16]| {
-            simd::run(Widen { windows, plane, x_signed, phases, to: &mut *x });
+            simd::run(Widen { windows, plane, x_signed, phases: &phases, to: &mut *x });
             let mut taps = Vec::with_capacity(depth);
             for filter in 0..filters {
                 let number = plane % windows.groups * filters + filter;
@@ -95,7 +96,7 @@ struct Widen<'a> {
     windows: &'a Windows<'a>,
     plane: usize,
     x_signed: bool,
-    phases: Phases,
+    phases: &'a Phases,
     to: &'a mut [i16],
 }
 
@@ -111,8 +112,9 @@ impl simd::Kernel for Widen<'_> {
         to.fill(0);
         for line in 0..lines {
             let x = &x[line * ax.input..][..ax.input];
-            let to = &mut to[line * phases.count * phases.pitch..][..phases.count * phases.pitch];
-            for (p, to) in to.chunks_exact_mut(phases.pitch).enumerate() {
+            let len = phases.remainders.len() * phases.pitch;
+            let to = &mut to[line * len..][..len];
+            for (&p, to) in phases.remainders.iter().zip(to.chunks_exact_mut(phases.pitch)) {
                 // Element i of phase p lies at i · stride + p, counted from the padding's begin.
                 let lead = ax.before.saturating_sub(p).div_ceil(ax.stride).min(to.len());
                 let Some(x) = x.get((lead * ax.stride + p).saturating_sub(ax.before)..) else { continue };
