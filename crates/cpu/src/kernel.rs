@@ -6,6 +6,7 @@ use olivine_compile::is_kernel;
 use olivine_ir::op::Region;
 use olivine_ir::{DType, Op, TensorType};
 
+use crate::Error;
 use crate::control::{Branches, Repeated};
 use crate::custom;
 use crate::kernels::elementwise::Program;
@@ -191,9 +192,66 @@ impl Kernel {
             Op::QMatMul(op) => integer::qmatmul(op, x, out),
             Op::QConv(op) => integer::qconv(op, x, out),
             Op::Custom(op) => custom::run(op, x, out, node)?,
-            // `prepare` refuses every other operation.
-            _ => {}
+            // Listed one by one, so that a new operation does not compile before it has a kernel or a place here.
+            // `prepare` gives branches and loops their graphs and refuses the others; without a kernel nothing would be
+            // written.
+            Op::If(_)
+            | Op::Loop(_)
+            | Op::DotGeneral(_)
+            | Op::Einsum(_)
+            | Op::LoraMatMul(_)
+            | Op::InstanceNorm(_)
+            | Op::BatchNorm(_)
+            | Op::LayerNorm2d(_)
+            | Op::AdaLayerNorm(_)
+            | Op::L2Norm(_)
+            | Op::Recurrent(_)
+            | Op::Reshape(_)
+            | Op::Transpose(_)
+            | Op::Slice(_)
+            | Op::Expand(_)
+            | Op::View(_)
+            | Op::DepthToSpace(_)
+            | Op::SpaceToDepth(_)
+            | Op::Unfold(_)
+            | Op::Split(_)
+            | Op::Stack(_)
+            | Op::Tile(_)
+            | Op::Repeat(_)
+            | Op::Reverse(_)
+            | Op::Roll(_)
+            | Op::Fill(_)
+            | Op::GlobalPool(_)
+            | Op::Dft(_)
+            | Op::Stft(_)
+            | Op::MelFilterBank(_)
+            | Op::LogMel(_)
+            | Op::Penalties(_)
+            | Op::QuantizeLinear(_)
+            | Op::DequantizeLinear(_)
+            | Op::Scan(_) => {
+                let problem = "there is no kernel for it".to_string();
+                return Err(Error::Unsupported { op: self.op.name(), node: node.to_string(), problem }.into());
+            }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use olivine_ir::op::Reshape;
+
+    use super::*;
+
+    #[test]
+    fn an_operation_without_a_kernel_is_an_error_and_not_an_unwritten_result() {
+        let op = Op::Reshape(Reshape { dims: vec![4] });
+        assert!(Kernel::prepare(&op, &[DType::F32], false).is_err());
+        // As if the list of kernels named it while no arm of `run` computes it.
+        let (fft, conv) = (OnceLock::new(), OnceLock::new());
+        let kernel = Kernel { op, program: None, fft, conv, inner: Inner::None, softmax: false };
+        let Err(Failure::Other(error)) = kernel.run(&[], &mut [], false, "n") else { panic!("it ran") };
+        assert_eq!(error.to_string(), "cannot run reshape `n` on the CPU: there is no kernel for it");
     }
 }
