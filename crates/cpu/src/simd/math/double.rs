@@ -66,7 +66,7 @@ pub(crate) fn unary(op: Unary, x: f64) -> f64 {
         Unary::Sinh => x.sinh(),
         Unary::Cosh => x.cosh(),
         Unary::Tanh => x.tanh(),
-        Unary::Asinh => x.asinh(),
+        Unary::Asinh => asinh(x),
         Unary::Acosh => acosh(x),
         Unary::Atanh => x.atanh(),
         Unary::Erf => erf(x),
@@ -118,8 +118,26 @@ fn softplus(x: f64) -> f64 {
     max(x, 0.0) + (-x.abs()).exp().ln_1p()
 }
 
+/// Above this 1 does not matter beside a number's square.
+const LARGE: f64 = 1e9;
+
+/// ln(x + √(x² + 1)); the standard library's doubles its argument, which overflows.
+fn asinh(x: f64) -> f64 {
+    let a = x.abs();
+    let y = if a > LARGE {
+        a.ln() + std::f64::consts::LN_2
+    } else {
+        (a + a * a / ((a * a + 1.0).sqrt() + 1.0)).ln_1p()
+    };
+    y.copysign(x)
+}
+
+/// ln(x + √(x² − 1)), NaN below 1: there the root would cancel against x, or its square overflow.
 fn acosh(x: f64) -> f64 {
-    if x > 1e9 {
+    if x < 1.0 {
+        return f64::NAN;
+    }
+    if x > LARGE {
         return x.ln() + std::f64::consts::LN_2;
     }
     let t = x - 1.0;

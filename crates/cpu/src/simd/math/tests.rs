@@ -88,6 +88,58 @@ fn sine_cosine_and_tangent_are_accurate_even_for_huge_arguments() {
 }
 
 #[test]
+fn inverse_and_hyperbolic_functions_are_accurate_everywhere() {
+    // The standard library's are other code than ours where ours is not theirs.
+    check("asin", 0.51, asin::<true>, f64::asin);
+    check("acos", 0.51, acos::<true>, f64::acos);
+    check("atan", 0.51, atan::<true>, f64::atan);
+    check("sinh", 0.51, sinh::<true>, f64::sinh);
+    check("cosh", 0.51, cosh::<true>, f64::cosh);
+    check("asinh", 0.51, asinh::<true>, f64::asinh);
+    check("acosh", 0.51, acosh::<true>, f64::acosh);
+    check("atanh", 0.51, atanh::<true>, f64::atanh);
+}
+
+#[test]
+fn functions_of_f64_are_nan_outside_their_domain_and_finite_within() {
+    use Unary as U;
+    let finite = |x: &f64| x.is_finite();
+    let sweep = || (0..=u64::MAX).step_by((1 << 50) + 12_345_678_901).map(f64::from_bits).filter(finite);
+    let apply = double::unary;
+    let all = [-1.0, 1.0, f64::MAX, f64::MIN, f64::MIN_POSITIVE, 0.0, 5e-324, -5e-324];
+    for x in sweep().chain(all) {
+        for (op, inside) in [
+            (U::Acosh, x >= 1.0),
+            (U::Asin, x.abs() <= 1.0),
+            (U::Acos, x.abs() <= 1.0),
+            (U::Atanh, x.abs() < 1.0),
+            (U::Log, x > 0.0),
+            (U::Log2, x > 0.0),
+            (U::Log1p, x > -1.0),
+            (U::Sqrt, x >= 0.0),
+            (U::Rsqrt, x > 0.0),
+        ] {
+            let y = apply(op, x);
+            // At the very end of the domain some are infinite.
+            let end = match op {
+                U::Atanh => x.abs() == 1.0,
+                U::Log1p => x == -1.0,
+                _ => x == 0.0,
+            };
+            assert!(if inside { y.is_finite() } else { y.is_nan() || end }, "{op:?}({x:e}) = {y:e}");
+        }
+        for op in [U::Asinh, U::Atan, U::Tanh, U::Erf, U::Sin, U::Cos, U::Tan, U::Sigmoid, U::Softsign] {
+            assert!(apply(op, x).is_finite(), "{op:?}({x:e}) = {:e}", apply(op, x));
+        }
+        for op in [U::Silu, U::Gelu, U::GeluTanh, U::Softplus, U::Mish, U::HardSwish, U::LogSigmoid] {
+            assert!(apply(op, x).is_finite(), "{op:?}({x:e}) = {:e}", apply(op, x));
+        }
+        let (up, down) = (apply(U::Asinh, x), apply(U::Asinh, -x));
+        assert_eq!(up, -down, "asinh is odd at {x:e}");
+    }
+}
+
+#[test]
 fn odd_functions_keep_the_sign_of_zero() {
     let negative = (-0.0f32).to_bits();
     for f in [erf::<true>, tanh::<true>, expm1::<true>, log1p::<true>, gelu::<true>, silu::<true>] {
