@@ -1,0 +1,25 @@
+//! Files under hostile conditions: plain files only, bounded reads, and caches that no other user can write.
+//!
+//! ```text
+//!   plain.rs   opens and reads: never a pipe, a device, a socket or a folder
+//!   cache.rs   a folder of this user: checked reads, atomic replacement, locks
+//!   seal.rs    bytes with their length and hash
+//!   format.rs  the format of a file, from its first bytes
+//! ```
+//!
+//! ```
+//! let folder = std::env::temp_dir();
+//! let error = olivine_files::read_plain(&folder, 1 << 20).unwrap_err();
+//! assert!(error.to_string().contains("folder"));
+//! ```
+#![deny(unsafe_code)]
+
+mod cache;
+mod format;
+mod plain;
+mod seal;
+
+pub use cache::{CacheFolder, Lock, Untrusted, default_cache_dir};
+pub use format::Format;
+pub use plain::{open_plain, open_unlinked, read_bounded, read_plain, read_text};
+pub use seal::{SEAL_BYTES, seal, unseal};
