@@ -1,13 +1,16 @@
 //! Where a command's graph comes from: a file, stdin, a built-in model or an ONNX file.
 
-use std::io::Read;
 use std::path::Path;
 
 use olivine::ir::{Graph, Tensor, nearest};
+use olivine_files::{Format, read_bounded, read_plain};
 
 use crate::answer::Failure;
 use crate::model::{BuiltIn, Sizes};
 use crate::onnx;
+
+/// A larger text is no graph that anyone wrote.
+const LARGEST: u64 = 1 << 30;
 
 /// Reads the graph that `name` stands for: a built-in model, an ONNX file, `-` for stdin, or a file in text form.
 pub(crate) fn graph(name: &str, sizes: &Sizes) -> Result<Graph, Failure> {
@@ -29,19 +32,22 @@ pub(crate) fn graph_and_weights(
         return Err(Failure::new("sizes can only be given for a built-in model")
             .hint("the built-in models are bert-base and encoder"));
     }
-    let mut text = String::new();
     let read = match name {
-        "-" => std::io::stdin().lock().read_to_string(&mut text).map(drop),
-        path => std::fs::read_to_string(path).map(|read| text = read),
+        "-" => read_bounded(std::io::stdin().lock(), 0, LARGEST),
+        path => read_plain(Path::new(path), LARGEST),
     };
-    read.map_err(|error| {
+    let bytes = read.map_err(|error| {
         let failure = Failure::new(error.to_string()).context(format!("cannot read `{name}`"));
         match nearest(name, ["bert-base", "encoder"]) {
             Some(model) => failure.hint(format!("did you mean the built-in model `{model}`?")),
             None => failure.hint("give a file, `-` for stdin, `bert-base` or `encoder`"),
         }
     })?;
-    let graph =
-        text.parse().map_err(|error| Failure::from(error).context(format!("`{name}` is not a graph")))?;
+    let not_a_graph = |failure: Failure| failure.context(format!("`{name}` is not a graph"));
+    if let Some(format) = Format::of(&bytes).filter(|format| *format != Format::GraphText) {
+        return Err(not_a_graph(Failure::new(format!("it is {format}")).hint(format.advice())));
+    }
+    let text = std::str::from_utf8(&bytes).map_err(|error| not_a_graph(Failure::new(error.to_string())))?;
+    let graph = text.parse().map_err(|error| not_a_graph(Failure::from(error)))?;
     Ok((graph, Vec::new()))
 }

@@ -1,10 +1,11 @@
 //! A session: a device, and the executables compiled for it.
 
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use olivine_compile::{Compiled, Options, compile};
 use olivine_cpu::{CpuEvaluator, Threads};
+use olivine_files::{CacheFolder, default_cache_dir};
 use olivine_gpu::{DeviceCaps, Driver, Finding, Mask, Program, Record, Tuning, tuning_file};
 use olivine_ir::{Graph, TensorView};
 use olivine_kernel::Kernel;
@@ -33,7 +34,8 @@ pub struct SessionOptions {
     pub browser_dialect: bool,
     /// On wgpu over Vulkan, use WGSL instead of SPIR-V.
     pub wgsl: bool,
-    /// Where built pipelines are kept between processes.
+    /// Where built pipelines are kept between processes. A folder that another user could write is not used; see
+    /// [`warnings`].
     pub pipeline_cache: PipelineCache,
     /// On a GPU, what kernels are chosen by where several would do.
     pub tuning: TuneBy,
@@ -82,7 +84,7 @@ pub(crate) struct Inner {
     threads: Arc<Threads>,
     pub(crate) engine: Box<dyn Engine>,
     /// The folder of the user's record; `None` where nothing is kept.
-    folder: Option<PathBuf>,
+    folder: Option<CacheFolder>,
     /// What of the user's record was passed over.
     notes: Vec<String>,
 }
@@ -97,14 +99,15 @@ impl Session {
     pub fn with_options(device: Device, options: SessionOptions) -> Result<Self, Error> {
         let threads = Arc::new(Threads::new(options.threads)?);
         let unavailable = |reason: String| Error::Unavailable { device: device.to_string(), reason };
-        let folder = options.folder();
+        // Nothing of the CPU's is kept between processes.
+        let folder = if device.backend() == Backend::Cpu { None } else { options.folder() };
         let engine = match device.backend() {
             Backend::Cpu => {
                 let engine = CpuEngine { threads: threads.clone(), checked: options.checked };
                 Ok((Box::new(engine) as Box<dyn Engine>, Vec::new()))
             }
-            Backend::Vulkan => open_vulkan(&device, &options, folder.as_deref()),
-            Backend::Wgpu => open_wgpu(&device, &options, folder.as_deref()),
+            Backend::Vulkan => open_vulkan(&device, &options, folder.as_ref()),
+            Backend::Wgpu => open_wgpu(&device, &options, folder.as_ref()),
         };
         let (engine, notes) = engine.map_err(|e| match e {
             Error::Gpu(olivine_gpu::Error::Unavailable(reason)) => unavailable(reason),
@@ -184,8 +187,8 @@ impl Session {
     /// Adds measured choices to this machine's record for the device, which sessions opened later are tuned by. The
     /// answer is where it is kept, or `None` where nothing is: on the CPU, and without a folder of built pipelines.
     pub fn save_tuning(&self, lines: &Record) -> Result<Option<PathBuf>, Error> {
-        let Some((caps, folder)) = self.caps().zip(self.inner.folder.as_deref()) else { return Ok(None) };
-        let path = tuning_file(caps, folder);
+        let Some((caps, folder)) = self.caps().zip(self.inner.folder.as_ref()) else { return Ok(None) };
+        let path = tuning_file(caps, folder.path());
         let failed = |source| Error::Tuning { path, source };
         Ok(Some(Tuning::save(caps, folder, lines).map_err(failed)?))
     }
@@ -203,23 +206,34 @@ impl Inner {
     }
 }
 
-/// What sessions of this process found wrong with their devices and do without.
+/// What sessions of this process found wrong with their devices and their cache folder, and go on without.
 pub fn warnings() -> Vec<String> {
-    olivine_gpu::failed_trials().iter().map(Finding::to_string).collect()
+    let folders = FOLDERS_NOT_USED.lock().unwrap_or_else(PoisonError::into_inner);
+    olivine_gpu::failed_trials().iter().map(Finding::to_string).chain(folders.iter().cloned()).collect()
 }
 
+/// Cache folders that sessions were given and could not trust, once each.
+static FOLDERS_NOT_USED: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
 impl SessionOptions {
-    /// Where things are kept between processes.
-    fn folder(&self) -> Option<PathBuf> {
-        match &self.pipeline_cache {
-            PipelineCache::User => olivine_vulkan::default_cache_dir(),
-            PipelineCache::Folder(path) => Some(path.clone()),
-            PipelineCache::Off => None,
-        }
+    /// Where things are kept between processes; a folder that cannot be trusted becomes a warning.
+    fn folder(&self) -> Option<CacheFolder> {
+        let path = match &self.pipeline_cache {
+            PipelineCache::User => default_cache_dir()?,
+            PipelineCache::Folder(path) => path.clone(),
+            PipelineCache::Off => return None,
+        };
+        let warn = |problem: String| {
+            let mut all = FOLDERS_NOT_USED.lock().unwrap_or_else(PoisonError::into_inner);
+            if !all.contains(&problem) {
+                all.push(problem);
+            }
+        };
+        CacheFolder::open(path).map_err(|untrusted| warn(untrusted.to_string())).ok()
     }
 
     /// The device with the record to tune by, and notes on it.
-    fn tuned(&self, caps: &DeviceCaps, folder: Option<&Path>) -> (DeviceCaps, Vec<String>) {
+    fn tuned(&self, caps: &DeviceCaps, folder: Option<&CacheFolder>) -> (DeviceCaps, Vec<String>) {
         let (record, notes) = match &self.tuning {
             TuneBy::Measured => {
                 let tuning = Tuning::load(caps, folder);
@@ -235,7 +249,11 @@ impl SessionOptions {
 /// An open device, and notes on the record that it is tuned by.
 type Opened = (Box<dyn Engine>, Vec<String>);
 
-fn open_vulkan(device: &Device, options: &SessionOptions, folder: Option<&Path>) -> Result<Opened, Error> {
+fn open_vulkan(
+    device: &Device,
+    options: &SessionOptions,
+    folder: Option<&CacheFolder>,
+) -> Result<Opened, Error> {
     use olivine_vulkan::{Device as Vulkan, Options, Select};
     let select = match device {
         Device::Chosen(_, Choice::Index(i)) => Select::Index(*i),
@@ -244,7 +262,7 @@ fn open_vulkan(device: &Device, options: &SessionOptions, folder: Option<&Path>)
         _ => Select::Auto,
     };
     let (mask, validation, memory_limit) = (options.without, options.validation, options.memory_limit);
-    let cache_dir = folder.map(Path::to_path_buf);
+    let cache_dir = folder.map(|folder| folder.path().to_path_buf());
     let how = Options { mask, validation, memory_limit, cache_dir, ..Options::default() };
     let driver = Arc::new(Vulkan::open(&select, &how)?);
     let source =
@@ -256,7 +274,11 @@ fn open_vulkan(device: &Device, options: &SessionOptions, folder: Option<&Path>)
     Ok((Box::new(GpuEngine { driver, caps, checked, messages, memory_taken, source }), notes))
 }
 
-fn open_wgpu(device: &Device, options: &SessionOptions, folder: Option<&Path>) -> Result<Opened, Error> {
+fn open_wgpu(
+    device: &Device,
+    options: &SessionOptions,
+    folder: Option<&CacheFolder>,
+) -> Result<Opened, Error> {
     use olivine_wgpu::{Device as Wgpu, Options, Select};
     let select = match device {
         Device::Chosen(_, Choice::Index(i)) => Select::Index(*i),

@@ -47,7 +47,6 @@ use olivine_kernel::{Fragments, Kernel};
 
 pub use olivine_gpu::Error;
 
-pub use cache::default_cache_dir;
 pub use instance::Messages;
 pub use memory::Buffer;
 pub use pipeline::{Pipeline, Statistic};
@@ -67,7 +66,8 @@ pub struct Options {
     pub mask: Mask,
     /// Whether every call is checked by the validation layer, which must be installed.
     pub validation: bool,
-    /// The folder of built pipelines, by default `olivine` in the user's cache folder; `None` keeps none.
+    /// The folder of built pipelines, by default `olivine` in the user's cache folder; `None` keeps none. A folder that
+    /// another user could write is not used.
     pub cache_dir: Option<PathBuf>,
     /// Whether dispatches and objects carry names for debuggers and profilers, and pipelines keep statistics.
     pub labels: bool,
@@ -80,7 +80,7 @@ impl Default for Options {
         Options {
             mask: Mask::default(),
             validation: false,
-            cache_dir: default_cache_dir(),
+            cache_dir: olivine_files::default_cache_dir(),
             labels: false,
             memory_limit: None,
         }

@@ -1,9 +1,9 @@
 //! The user's record: a file for each device and driver in the folder of built pipelines.
 
-use std::fs::{File, OpenOptions};
 use std::io::{Error, ErrorKind, Result};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+
+use olivine_files::CacheFolder;
 
 use super::text::{self, Head};
 use super::{Record, defaults};
@@ -26,10 +26,11 @@ pub struct Tuning {
 
 impl Tuning {
     /// The shipped defaults and, if a folder is given and has one, the user's record.
-    pub fn load(caps: &DeviceCaps, dir: Option<&Path>) -> Self {
+    pub fn load(caps: &DeviceCaps, folder: Option<&CacheFolder>) -> Self {
         let mut tuning = Tuning { record: defaults::shipped(caps), ..Tuning::default() };
-        let Some(path) = dir.map(|dir| tuning_file(caps, dir)) else { return tuning };
-        match read(&path, caps) {
+        let Some(folder) = folder else { return tuning };
+        let path = tuning_file(caps, folder.path());
+        match read(folder, caps) {
             Ok((own, notes)) => {
                 tuning.own = own.len();
                 tuning.record.merge(&own);
@@ -43,30 +44,28 @@ impl Tuning {
 
     /// Adds lines to the user's record. Processes that do so at once wait for each other, and readers see the old file
     /// or the new one.
-    pub fn save(caps: &DeviceCaps, dir: &Path, lines: &Record) -> Result<PathBuf> {
-        let path = tuning_file(caps, dir);
-        std::fs::create_dir_all(dir)?;
+    pub fn save(caps: &DeviceCaps, folder: &CacheFolder, lines: &Record) -> Result<PathBuf> {
+        let name = file_name(caps);
         // The lock has a file of its own: the record's is replaced under it.
-        let lock: File =
-            OpenOptions::new().create(true).truncate(false).write(true).open(path.with_extension("lock"))?;
-        match lock.lock() {
-            // Some network file systems have no locks; the last writer wins there.
-            Err(e) if e.kind() != ErrorKind::Unsupported => return Err(e),
-            _ => {}
-        }
-        let mut all = match read(&path, caps) {
+        let _lock = folder.lock(&name.replace(".txt", ".lock"))?;
+        let mut all = match read(folder, caps) {
             Ok((record, _)) => record,
             // What cannot be read is replaced.
             Err(_) => Record::default(),
         };
         all.merge(lines);
-        replace(&path, text::print(&head(caps), &all).as_bytes())?;
-        Ok(path)
+        folder.clear_leftovers(&name);
+        folder.replace(&name, text::print(&head(caps), &all).as_bytes())?;
+        Ok(folder.path().join(name))
     }
 }
 
 /// Where the user's record for a device is.
 pub fn tuning_file(caps: &DeviceCaps, dir: &Path) -> PathBuf {
+    dir.join(file_name(caps))
+}
+
+fn file_name(caps: &DeviceCaps) -> String {
     let Head { device, driver } = head(caps);
     let plain: String = device.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
     let plain: String = plain.split('-').filter(|s| !s.is_empty()).collect::<Vec<_>>().join("-");
@@ -74,7 +73,7 @@ pub fn tuning_file(caps: &DeviceCaps, dir: &Path) -> PathBuf {
     let hash = format!("{device}\n{driver}")
         .bytes()
         .fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0000_0100_0000_01b3));
-    dir.join(format!("tuning-{plain}-{hash:016x}.txt"))
+    format!("tuning-{plain}-{hash:016x}.txt")
 }
 
 /// Whose record it is. Kernels with pointers and kernels with bindings are measured apart.
@@ -84,11 +83,8 @@ fn head(caps: &DeviceCaps) -> Head {
     Head { device: plain(&caps.name), driver: plain(&format!("{} ({way})", caps.driver)) }
 }
 
-fn read(path: &Path, caps: &DeviceCaps) -> Result<(Record, Vec<String>)> {
-    if std::fs::metadata(path)?.len() > LARGEST {
-        return Err(Error::new(ErrorKind::InvalidData, "it is too large to be a record"));
-    }
-    let bytes = std::fs::read(path)?;
+fn read(folder: &CacheFolder, caps: &DeviceCaps) -> Result<(Record, Vec<String>)> {
+    let bytes = folder.read(&file_name(caps), LARGEST)?;
     let parsed = text::parse(&String::from_utf8_lossy(&bytes));
     let (head_read, record, notes) = parsed.ok_or_else(|| {
         Error::new(ErrorKind::InvalidData, format!("it does not begin with `{}`", text::FORMAT))
@@ -97,14 +93,4 @@ fn read(path: &Path, caps: &DeviceCaps) -> Result<(Record, Vec<String>)> {
         return Err(Error::new(ErrorKind::InvalidData, "it is of another device or driver"));
     }
     Ok((record, notes))
-}
-
-/// Writes beside the file and renames.
-fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
-    static NUMBER: AtomicU64 = AtomicU64::new(0);
-    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    let beside = path.with_extension(format!("{}-{number}.tmp", std::process::id()));
-    std::fs::write(&beside, bytes).and_then(|()| std::fs::rename(&beside, path)).inspect_err(|_| {
-        let _ = std::fs::remove_file(&beside);
-    })
 }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use olivine_files::read_text;
 use olivine_ir::op::{Attention, Binary, CumulativeKind, HeadLayout, MaskKind, ReduceKind};
 use olivine_ir::{DType, Graph, Shape, Tensor, ValueId};
 use olivine_safetensors::Weights;
@@ -18,6 +19,9 @@ pub struct Bert {
     graph: Graph,
     params: Vec<(String, Tensor)>,
 }
+
+/// Bytes that a `config.json` may have.
+const LARGEST_CONFIG: u64 = 1 << 24;
 
 /// What `config.json` says.
 struct Config {
@@ -53,7 +57,7 @@ impl Bert {
 impl Config {
     fn read(path: &Path) -> Result<Self, Error> {
         let bad = |problem: String| Error::Config { path: path.to_path_buf(), problem };
-        let text = std::fs::read_to_string(path).map_err(|e| bad(e.to_string()))?;
+        let text = read_text(path, LARGEST_CONFIG).map_err(|e| bad(e.to_string()))?;
         let json: Value = serde_json::from_str(&text).map_err(|e| bad(e.to_string()))?;
         let number = |key: &str| {
             let value = json[key].as_u64().filter(|v| (1..=1 << 20).contains(v));

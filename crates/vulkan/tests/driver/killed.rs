@@ -63,7 +63,11 @@ fn a_killed_process_leaves_a_cache_that_others_can_use() {
         for file in files(&dir).iter().filter(|f| !is_temporary(f)) {
             let bytes = std::fs::read(file).unwrap();
             let length = u64::from_le_bytes(bytes[8..16].try_into().unwrap());
-            assert_eq!(bytes.len() as u64, 24 + length, "round {round}: the file is whole");
+            assert_eq!(
+                bytes.len() as u64,
+                olivine_files::SEAL_BYTES as u64 + length,
+                "round {round}: the file is whole"
+            );
         }
     }
     assert!(files(&dir).iter().any(|f| !is_temporary(f)), "they did write");

@@ -50,12 +50,12 @@ fn the_cache_is_written_and_a_damaged_one_is_ignored() {
     let files: Vec<_> = std::fs::read_dir(&dir).unwrap().map(|f| f.unwrap().path()).collect();
     assert_eq!(files.len(), 1, "one file and nothing beside it: {files:?}");
     let whole = std::fs::read(&files[0]).unwrap();
-    assert!(whole.len() >= 24 + 32, "our header and the driver's");
+    assert!(whole.len() >= olivine_files::SEAL_BYTES + 32, "our header and the driver's");
     for damage in 0..4 {
         let mut bytes = whole.clone();
         match damage {
             0 => bytes.truncate(bytes.len() / 2),
-            1 => bytes[30] ^= 0xff,
+            1 => bytes[60] ^= 0xff,
             2 => bytes.clear(),
             _ => bytes = vec![0xaa; 4096],
         }
