@@ -40,9 +40,19 @@ impl Model {
         Ok(Model::of(onnx::Model::load(path)?))
     }
 
+    /// Reads a model file with options: where links among its files may lead.
+    pub fn load_with(path: impl AsRef<Path>, options: &onnx::LoadOptions) -> Result<Self, Error> {
+        Ok(Model::of(onnx::Model::load_with(path, options)?))
+    }
+
     /// Reads a model file even if some of its operators cannot be imported: to look at it, not to run it.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
-        Ok(Model::of(onnx::Model::open(path)?))
+        Model::open_with(path, &onnx::LoadOptions::default())
+    }
+
+    /// Reads a model file even if some of its operators cannot be imported, with options.
+    pub fn open_with(path: impl AsRef<Path>, options: &onnx::LoadOptions) -> Result<Self, Error> {
+        Ok(Model::of(onnx::Model::open_with(path, options)?))
     }
 
     /// Reads an ONNX model from memory.

@@ -1,22 +1,43 @@
-//! The files of a model: mapped once each, and only from the model's own folder.
+//! The files of a model: mapped once each, and only from where links may lead.
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io;
 use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
+use olivine_files::{open_plain, open_unlinked};
 
 use crate::error::Error;
 use mapping::Mapping;
+
+/// How a model file is read.
+#[derive(Clone, Debug, Default)]
+pub struct LoadOptions {
+    /// Where links among the files beside the model may lead.
+    pub links: Links,
+}
+
+/// Where links among a model's files may lead. External data are always named by a path below the model's folder.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Links {
+    /// To files of the model's folder.
+    Folder,
+    /// Also to the files of the download cache that the model is in: in `NAME/snapshots/REVISION/`, as Hugging Face lays
+    /// it out, to `NAME/blobs/` and `NAME/snapshots/`.
+    #[default]
+    Cache,
+    /// To any file.
+    Anywhere,
+}
 
 /// The files that a model's tensors lie in.
 #[derive(Default)]
 pub(crate) struct Files {
     /// Where external data are looked for; a model from memory has no such place.
     folder: Option<PathBuf>,
+    links: Links,
     mapped: Mutex<HashMap<PathBuf, Mapping>>,
     /// Elements that the files do not hold: zeros of sparse tensors.
     written_out: AtomicUsize,
@@ -36,13 +57,13 @@ pub(crate) enum Refused {
 
 impl Files {
     /// A model file's bytes, and the files beside it.
-    pub(crate) fn of_model(path: &Path) -> Result<(Bytes, Files), Error> {
+    pub(crate) fn of_model(path: &Path, options: &LoadOptions) -> Result<(Bytes, Files), Error> {
         let folder = path.parent().map(|p| if p.as_os_str().is_empty() { Path::new(".") } else { p });
-        let mapping = map(path)?;
+        let mapping = map(path, open_plain)?;
         let bytes = mapping.bytes();
         let mapped = Mutex::new(HashMap::from([(path.to_path_buf(), mapping)]));
         let folder = folder.map(Path::to_path_buf);
-        Ok((bytes, Files { folder, mapped, ..Files::default() }))
+        Ok((bytes, Files { folder, links: options.links, mapped, ..Files::default() }))
     }
 
     /// The bytes of a file beside the model.
@@ -50,12 +71,13 @@ impl Files {
         let folder = self.folder.as_deref().ok_or_else(|| {
             Refused::Model(format!("its data are in `{location}`, and a model from memory has no folder"))
         })?;
-        let path = inside(folder, location)?;
+        let path = inside(folder, location, self.links)?;
         let mut mapped = self.mapped.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(mapping) = mapped.get(&path) {
             return Ok(mapping.bytes());
         }
-        let mapping = map(&path).map_err(Refused::File)?;
+        // Links are resolved; one that has appeared since is not followed.
+        let mapping = map(&path, open_unlinked).map_err(Refused::File)?;
         let bytes = mapping.bytes();
         mapped.insert(path, mapping);
         Ok(bytes)
@@ -77,13 +99,12 @@ impl Files {
     }
 }
 
-/// A path below a folder, or why it is refused: a model must not read what lies outside its own folder, not even by a
-/// link.
-fn inside(folder: &Path, location: &str) -> Result<PathBuf, Refused> {
-    let outside = || Refused::Model(format!("external data `{location}` lie outside the model's folder"));
+/// The file that a path below a folder leads to, or why it is refused: a model must not read what is none of its own,
+/// not even by a link.
+fn inside(folder: &Path, location: &str, links: Links) -> Result<PathBuf, Refused> {
     let relative = Path::new(location);
     if !relative.components().all(|c| matches!(c, Component::Normal(_) | Component::CurDir)) {
-        return Err(outside());
+        return Err(Refused::Model(format!("external data `{location}` are outside the model's folder")));
     }
     let path = folder.join(relative);
     let real = |path: &Path| {
@@ -91,20 +112,41 @@ fn inside(folder: &Path, location: &str) -> Result<PathBuf, Refused> {
         path.canonicalize().map_err(failed)
     };
     let (found, root) = (real(&path)?, real(folder)?);
-    if found.starts_with(&root) { Ok(found) } else { Err(outside()) }
+    let allowed = match links {
+        Links::Folder => found.starts_with(&root),
+        Links::Cache => {
+            found.starts_with(&root) || cache_of(&root).iter().any(|part| found.starts_with(part))
+        }
+        Links::Anywhere => true,
+    };
+    if allowed {
+        return Ok(found);
+    }
+    let place = if links == Links::Cache { "the model's folder and cache" } else { "the model's folder" };
+    Err(Refused::Model(format!(
+        "external data `{location}` are a link to `{}`, outside {place}; `Links::Anywhere` (`--links anywhere`) allows it",
+        found.display()
+    )))
 }
 
-/// A file's bytes, read as they are needed. What is no plain file is refused: a pipe would never end.
-fn map(path: &Path) -> Result<Mapping, Error> {
+/// The folders of the download cache that a folder is in, as Hugging Face lays it out: the files of all revisions, by
+/// their content, and the revisions, which link to them. Nothing else beside them is part of the cache.
+fn cache_of(folder: &Path) -> Vec<PathBuf> {
+    let is_folder = |path: &Path| std::fs::symlink_metadata(path).is_ok_and(|about| about.is_dir());
+    let snapshots =
+        folder.ancestors().skip(1).find(|a| a.file_name().is_some_and(|name| name == "snapshots"));
+    let blobs = snapshots.and_then(|s| Some(s.parent()?.join("blobs"))).filter(|blobs| is_folder(blobs));
+    snapshots.zip(blobs).map_or_else(Vec::new, |(snapshots, blobs)| vec![snapshots.to_path_buf(), blobs])
+}
+
+/// A plain file's bytes, read as they are needed.
+fn map(path: &Path, open: fn(&Path) -> std::io::Result<File>) -> Result<Mapping, Error> {
     let failed = |source| Error::File { path: path.to_path_buf(), source };
-    let about = std::fs::metadata(path).map_err(failed)?;
-    if !about.is_file() {
-        return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, "it is no plain file")));
-    }
-    if about.len() == 0 {
+    let file = open(path).map_err(failed)?;
+    if file.metadata().map_err(failed)?.len() == 0 {
         return Ok(Mapping::empty());
     }
-    Mapping::new(&File::open(path).map_err(failed)?).map_err(failed)
+    Mapping::new(&file).map_err(failed)
 }
 
 /// Mapping a file into memory, the one thing here that the compiler cannot check.

@@ -30,5 +30,6 @@ mod tensor;
 pub use data::DataValue;
 pub use element::Element;
 pub use error::{Error, Unsupported};
+pub use files::{Links, LoadOptions};
 pub use import::{Bindings, Bound, Outcome, Part, Specialised};
 pub use model::{Dim, Kind, Model, NodeInfo, Port};

@@ -6,12 +6,13 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
+use olivine_files::Format;
 use olivine_ir::{Evaluate, Tensor};
 use prost::Message;
 
 use crate::element::Element;
 use crate::error::{Error, Unsupported};
-use crate::files::Files;
+use crate::files::{Files, LoadOptions};
 use crate::import::{Bindings, Outcome, import};
 use crate::ops;
 use crate::proto::{
@@ -128,12 +129,22 @@ pub struct Model {
 impl Model {
     /// Reads a model file, all of whose operators can be imported; external data are looked for beside it.
     pub fn load(path: impl AsRef<Path>) -> Result<Self, Error> {
-        Model::open(path)?.supported()
+        Model::load_with(path, &LoadOptions::default())
+    }
+
+    /// Reads a model file, all of whose operators can be imported, with options.
+    pub fn load_with(path: impl AsRef<Path>, options: &LoadOptions) -> Result<Self, Error> {
+        Model::open_with(path, options)?.supported()
     }
 
     /// Reads a model file whatever its operators are: [`Model::unsupported`] tells which cannot be imported.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
-        let (bytes, files) = Files::of_model(path.as_ref())?;
+        Model::open_with(path, &LoadOptions::default())
+    }
+
+    /// Reads a model file whatever its operators are, with options.
+    pub fn open_with(path: impl AsRef<Path>, options: &LoadOptions) -> Result<Self, Error> {
+        let (bytes, files) = Files::of_model(path.as_ref(), options)?;
         Model::read(bytes, files)
     }
 
@@ -147,9 +158,10 @@ impl Model {
     }
 
     fn read(bytes: Bytes, files: Files) -> Result<Self, Error> {
-        let mut proto = ModelProto::decode(bytes).map_err(|e| Error::NotOnnx { problem: e.to_string() })?;
+        let mut proto = ModelProto::decode(bytes.clone()).map_err(|e| not_onnx(&bytes, e.to_string()))?;
         let mut graph =
-            proto.graph.take().ok_or_else(|| Error::NotOnnx { problem: "there is no graph in it".into() })?;
+            proto.graph.take().ok_or_else(|| not_onnx(&bytes, "there is no graph in it".into()))?;
+        drop(bytes);
         if let Some(opset) = proto.opset_import.iter().find(|o| o.version() < 1) {
             let problem = format!("version {} of the operators `{}`", opset.version(), opset.domain());
             return Err(Error::NotOnnx { problem });
@@ -381,6 +393,13 @@ impl Model {
         }
         Ok(())
     }
+}
+
+/// The error for bytes that are no model: what they are where that is known, and what is wrong with them otherwise.
+fn not_onnx(bytes: &[u8], problem: String) -> Error {
+    let known = Format::of(bytes).map(|format| format!("it is {format}; {}", format.advice()));
+    let empty = || bytes.is_empty().then(|| "it is empty, there is no graph in it".to_string());
+    Error::NotOnnx { problem: known.or_else(empty).unwrap_or(problem) }
 }
 
 /// A node's operator, with the domain where it is not ONNX's own.

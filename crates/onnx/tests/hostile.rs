@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use olivine_cpu::CpuEvaluator;
 use olivine_ir::{DType, Shape, TensorType};
-use olivine_onnx::{Bindings, Bound, Model, Outcome};
+use olivine_onnx::{Bindings, Bound, Links, LoadOptions, Model, Outcome};
 use wire::{
     BOOL, F32, Graph, I64, Message, external, floats, function, graph_attribute, int_attribute, ints, model,
     node, tensor, tensor_attribute, value,
@@ -354,13 +354,18 @@ impl Folder {
 
     /// A model in `model/` whose weight lies at a location.
     fn load(&self, entries: &[(&str, &str)]) -> Result<Model, String> {
+        self.load_at("model", entries, Links::default())
+    }
+
+    /// A model in a folder whose weight lies at a location, with links as given.
+    fn load_at(&self, at: &str, entries: &[(&str, &str)], links: Links) -> Result<Model, String> {
         let graph = Graph {
             initializers: vec![external("w", F32, &[2], entries)],
             ..through(&[node("Add", &["x", "w"], &["y"])])
         };
-        let path = self.0.join("model/m.onnx");
+        let path = self.0.join(at).join("m.onnx");
         std::fs::write(&path, graph.model()).unwrap();
-        Model::load(&path).map_err(|e| e.to_string())
+        Model::load_with(&path, &LoadOptions { links }).map_err(|e| e.to_string())
     }
 }
 
@@ -398,6 +403,98 @@ fn links_that_lead_out_of_the_folder_are_refused() {
     for location in ["w", "up/secret"] {
         let error = folder.load(&[("location", location)]).err().unwrap();
         assert!(error.contains("outside"), "{error}");
+    }
+}
+
+/// A download cache as Hugging Face lays it out, with a model whose weight is a link.
+#[cfg(unix)]
+fn hugging_face(name: &str, link: &str) -> Folder {
+    let folder = Folder::new(name);
+    let snapshot = folder.0.join("hub/models--org--name/snapshots/abc/onnx");
+    std::fs::create_dir_all(&snapshot).unwrap();
+    std::fs::create_dir_all(folder.0.join("hub/models--org--name/blobs")).unwrap();
+    std::fs::write(folder.0.join("hub/models--org--name/blobs/0123"), [0u8; 8]).unwrap();
+    std::fs::write(folder.0.join("hub/models--org--name/notes"), [0u8; 8]).unwrap();
+    std::fs::create_dir_all(folder.0.join("hub/models--other--name/blobs")).unwrap();
+    std::fs::write(folder.0.join("hub/models--other--name/blobs/4567"), [0u8; 8]).unwrap();
+    std::fs::write(folder.0.join("secret"), [0u8; 8]).unwrap();
+    std::os::unix::fs::symlink(link, snapshot.join("w")).unwrap();
+    folder
+}
+
+#[cfg(unix)]
+#[test]
+fn links_of_a_download_cache_lead_to_its_blobs_and_no_further() {
+    let at = "hub/models--org--name/snapshots/abc/onnx";
+    let load = |folder: &Folder, links| folder.load_at(at, &[("location", "w")], links);
+    let folder = hugging_face("cache", "../../../blobs/0123");
+    assert_eq!(load(&folder, Links::Cache).err(), None);
+    assert_eq!(load(&folder, Links::Anywhere).err(), None);
+    assert!(load(&folder, Links::Folder).err().unwrap().contains("--links anywhere"));
+    // The model file itself is a link as well, and the folder may be reached by another.
+    let snapshot = folder.0.join(at);
+    std::fs::rename(snapshot.join("m.onnx"), folder.0.join("hub/models--org--name/blobs/89ab")).unwrap();
+    std::os::unix::fs::symlink("../../../blobs/89ab", snapshot.join("m.onnx")).unwrap();
+    assert!(Model::load(snapshot.join("m.onnx")).is_ok());
+    std::os::unix::fs::symlink(&snapshot, folder.0.join("shortcut")).unwrap();
+    assert!(Model::load(folder.0.join("shortcut/m.onnx")).is_ok());
+    drop(folder);
+    let outside = ["../../../../../secret", "../../../../models--other--name/blobs/4567", "../../../notes"];
+    for (i, link) in outside.into_iter().enumerate() {
+        let folder = hugging_face(&format!("cache-{i}"), link);
+        assert!(load(&folder, Links::Cache).err().unwrap().contains("outside"), "{link}");
+        assert_eq!(load(&folder, Links::Anywhere).err(), None, "{link}");
+    }
+    // A blob that is a link itself leads no further, and folders without blobs are no cache.
+    let folder = hugging_face("cache-blob", "../../../blobs/far");
+    let blobs = folder.0.join("hub/models--org--name/blobs");
+    std::os::unix::fs::symlink("../../../secret", blobs.join("far")).unwrap();
+    assert!(load(&folder, Links::Cache).err().unwrap().contains("outside"));
+    std::fs::remove_file(blobs.join("far")).unwrap();
+    std::fs::write(blobs.join("far"), [0u8; 8]).unwrap();
+    assert_eq!(load(&folder, Links::Cache).err(), None);
+    std::fs::rename(&blobs, blobs.with_file_name("elsewhere")).unwrap();
+    std::os::unix::fs::symlink("elsewhere", &blobs).unwrap();
+    assert!(load(&folder, Links::Cache).err().unwrap().contains("outside"), "blobs is a link");
+}
+
+#[cfg(unix)]
+#[test]
+fn pipes_and_devices_are_refused_and_nothing_waits_for_them() {
+    let folder = Folder::new("pipes");
+    let pipe = folder.0.join("model/w");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    std::os::unix::fs::symlink("/dev/zero", folder.0.join("model/endless")).unwrap();
+    let (send, receive) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let entries = [("location", "w"), ("length", "8")];
+        send.send(folder.load_at("model", &entries, Links::Anywhere).err()).unwrap();
+        let entries = [("location", "endless"), ("length", "8")];
+        send.send(folder.load_at("model", &entries, Links::Anywhere).err()).unwrap();
+        send.send(Model::load(&pipe).err().map(|e| e.to_string())).unwrap();
+    });
+    for _ in 0..3 {
+        let error = receive.recv_timeout(Duration::from_secs(20)).expect("it must not hang");
+        assert!(error.as_ref().is_some_and(|e| e.contains("not a plain file")), "{error:?}");
+    }
+}
+
+#[test]
+fn files_of_other_formats_are_named_with_what_to_do() {
+    let safetensors = [&2u64.to_le_bytes(), b"{}".as_slice()].concat();
+    for (bytes, words) in [
+        (safetensors.as_slice(), ["a safetensors file", "export the model to ONNX"]),
+        (b"GGUF\x03\0\0\0\0\0\0\0", ["a GGUF file", "ONNX"]),
+        (b"PK\x03\x04\x14\0\0\0\x08\x08", ["a ZIP archive", "torch.onnx.export"]),
+        (b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.", ["a Python pickle", "torch.onnx.export"]),
+        (b"\x1c\0\0\0TFL3\x14\0 \0", ["TensorFlow Lite", "tf2onnx"]),
+        (b"\x89HDF\r\n\x1a\n\0\0", ["HDF5", "tf2onnx"]),
+        (b"version https://git-lfs.github.com/spec/v1\noid", ["git-lfs pointer", "git lfs pull"]),
+        (b"<!doctype html>\n<title>404</title>", ["a web page", "download"]),
+        (b"{\"error\": \"not found\"}", ["JSON", "binary"]),
+        (b"", ["empty", "not an ONNX model"]),
+    ] {
+        refused(bytes.to_vec(), &words);
     }
 }
 

@@ -35,7 +35,7 @@ pub(crate) struct CheckArgs {
 }
 
 pub(crate) fn run(global: &Global, args: &CheckArgs) -> Result<Answer, Failure> {
-    let model = load(&args.model)?;
+    let model = load(&args.model, &args.given.load_options())?;
     let inputs = args.given.tensors(&model, true)?;
     let nodes = model.onnx().nodes();
     let check = Check { global, args, model, inputs, nodes };

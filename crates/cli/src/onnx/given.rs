@@ -3,10 +3,12 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use olivine::Model;
 use olivine::ir::{Data, Shape, Tensor, nearest};
-use olivine::onnx::{Dim, Element, Kind, Port};
+use olivine::onnx::{Dim, Element, Kind, Links, LoadOptions, Port};
+
+use olivine_files::Format;
 
 use super::npy;
 use crate::answer::Failure;
@@ -25,12 +27,27 @@ pub(crate) struct GivenArgs {
     seed: u64,
 }
 
-/// Sizes for the named dimensions of an ONNX model.
+/// How an ONNX model is read: sizes for its named dimensions, and where its files may be.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct DimArgs {
+    /// Where links among an ONNX model's files may lead.
+    #[arg(long, value_enum, default_value_t, value_name = "WHERE")]
+    links: LinkArg,
     /// The size of a named dimension of an ONNX model's inputs: `batch=1`.
     #[arg(long = "dim", value_name = "NAME=N")]
     dims: Vec<String>,
+}
+
+/// Where links among a model's files may lead.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LinkArg {
+    /// To files of the model's folder.
+    Folder,
+    /// Also to the files of the download cache that the model is in.
+    #[default]
+    Cache,
+    /// To any file.
+    Anywhere,
 }
 
 /// What to put into a tensor.
@@ -53,6 +70,16 @@ impl Fill {
 }
 
 impl DimArgs {
+    /// How the model's files are read.
+    pub(crate) fn load_options(&self) -> LoadOptions {
+        let links = match self.links {
+            LinkArg::Folder => Links::Folder,
+            LinkArg::Cache => Links::Cache,
+            LinkArg::Anywhere => Links::Anywhere,
+        };
+        LoadOptions { links }
+    }
+
     fn sizes(&self) -> Result<HashMap<String, usize>, Failure> {
         let mut sizes = HashMap::new();
         for text in &self.dims {
@@ -71,6 +98,11 @@ impl DimArgs {
 }
 
 impl GivenArgs {
+    /// How the model's files are read.
+    pub(crate) fn load_options(&self) -> LoadOptions {
+        self.dims.load_options()
+    }
+
     /// The tensors of a run. Inputs that are not given are filled at random if `fill_rest`, with sizes of 1 where none
     /// are known; otherwise they are an error.
     pub(crate) fn tensors(&self, model: &Model, fill_rest: bool) -> Result<Vec<(String, Tensor)>, Failure> {
@@ -170,9 +202,13 @@ impl GivenArgs {
             };
             return fill(element, &parse_shape(text)?, how, seed);
         }
-        let bytes = std::fs::read(Path::new(what))
+        let bytes = olivine_files::read_plain(Path::new(what), u64::MAX)
             .map_err(|e| Failure::new(e.to_string()).context(format!("cannot read `{what}`")))?;
-        npy::read(&bytes, element).map_err(|e| Failure::new(e).context(format!("cannot use `{what}`")))
+        npy::read(&bytes, element).map_err(|e| {
+            let other = Format::of(&bytes).filter(|format| *format != Format::Npy);
+            let problem = other.map_or(e, |format| format!("it is {format}, not a .npy file"));
+            Failure::new(problem).context(format!("cannot use `{what}`"))
+        })
     }
 }
 

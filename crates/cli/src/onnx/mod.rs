@@ -11,15 +11,15 @@ pub(crate) mod run;
 use std::path::Path;
 
 use olivine::ir::{Graph, Tensor};
-use olivine::onnx::{Element, Kind, Port};
+use olivine::onnx::{Element, Kind, LoadOptions, Port};
 use olivine::{Model, Session};
 
 use crate::answer::Failure;
 use given::DimArgs;
 
 /// Reads a model all of whose operators can be imported.
-pub(crate) fn load(path: &Path) -> Result<Model, Failure> {
-    Model::load(path).map_err(|e| read_failure(path, e))
+pub(crate) fn load(path: &Path, options: &LoadOptions) -> Result<Model, Failure> {
+    Model::load_with(path, options).map_err(|e| read_failure(path, e))
 }
 
 fn read_failure(path: &Path, error: olivine::Error) -> Failure {
@@ -34,7 +34,7 @@ pub(crate) fn is_onnx(name: &str) -> bool {
 
 /// A model as a graph, with its weights: sizes that no `--dim` gives are 1, and values that decide shapes are random.
 pub(crate) fn graph(path: &Path, dims: &DimArgs) -> Result<(Graph, Vec<(String, Tensor)>), Failure> {
-    let model = load(path)?;
+    let model = load(path, &dims.load_options())?;
     let inputs = dims.random(&model)?;
     let session = Session::new(olivine::Device::Cpu)?;
     let executable = session.compile(&model)?;

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use olivine::ir::Tensor;
 use olivine::onnx::Element;
+use olivine::{Session, SessionOptions};
 use serde_json::{Value, json};
 
 use super::given::GivenArgs;
@@ -30,13 +31,17 @@ pub(crate) struct RunArgs {
     /// Run this often and tell the times.
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     repeat: u32,
+    /// Report indices out of range as errors; on a GPU, check every access of every kernel.
+    #[arg(long)]
+    checked: bool,
 }
 
 pub(crate) fn run(global: &Global, args: &RunArgs) -> Result<Answer, Failure> {
-    let (loading, model) = timed(|| load(&args.model));
+    let (loading, model) = timed(|| load(&args.model, &args.given.load_options()));
     let model = model?;
     let inputs = args.given.tensors(&model, false)?;
-    let session = global.session()?;
+    let options = SessionOptions { checked: args.checked, ..global.options() };
+    let session = Session::with_options(global.device()?, options)?;
     let executable = session.compile(&model)?;
     let given = || inputs.iter().map(|(name, tensor)| (name.as_str(), tensor));
     let (first, outputs) = timed(|| executable.run(given()));
