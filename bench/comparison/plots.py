@@ -1,12 +1,14 @@
 """Plots as SVG, written out by hand: they need nothing, and read well on light and dark pages."""
 
+import dataclasses
 import math
 from xml.sax.saxutils import escape
 
 from .table import Row
 
-# What the card gives at best, measured through Vulkan (the f32 rate by its clock).
-MEMORY_GB_PER_S = 4259
+# What the card gives at best, measured through Vulkan on 1 GiB (the f32 rate by its clock). What only reads can be faster
+# than what also writes.
+READ_GB_PER_S, COPY_GB_PER_S = 4642, 4259
 CEILINGS = [("s8 matrices", 1243e12), ("f16 matrices", 620e12), ("f32 FMA", 67e12)]
 
 STYLE = """
@@ -14,12 +16,13 @@ text { font: 12px system-ui, -apple-system, "Segoe UI", sans-serif; fill: #24292
 .small { font-size: 11px; } .faint { fill: #6e7781; } .title { font-size: 14px; font-weight: 600; }
 .grid { stroke: #d0d7de; stroke-width: 1; } .axis { stroke: #6e7781; stroke-width: 1; fill: none; }
 .roof { stroke: #6e7781; stroke-width: 1.5; fill: none; } .dashed { stroke-dasharray: 5 4; }
-.met { fill: #2da44e; } .missed { fill: #d4711c; } .plain { fill: #57a0d3; } .mark { stroke: #24292f; stroke-width: 2; }
+.faster { fill: #2da44e; } .slower { fill: #cf5b4a; } .ceiling { fill: #8c959f; } .plain { fill: #57a0d3; } .mark { stroke: #24292f; stroke-width: 2; }
+.one { stroke: #24292f; stroke-width: 1.5; } .range { stroke: #24292f; stroke-width: 1; }
 .f32 { fill: #2f7fd1; } .f16 { fill: #d4711c; } .i8 { fill: #8250df; }
 .leader { stroke: #8c959f; stroke-width: 0.7; }
 @media (prefers-color-scheme: dark) {
   text { fill: #e6edf3; } .faint { fill: #9198a1; } .grid { stroke: #30363d; } .axis, .roof { stroke: #9198a1; }
-  .mark { stroke: #e6edf3; }
+  .mark, .one, .range { stroke: #e6edf3; }
 }
 """
 
@@ -46,30 +49,53 @@ def dtype_of(name: str) -> str:
     return next((w for w in words if w in ("f16", "i8")), "f32")
 
 
-def _bars(title: str, rows: list[tuple[str, float, str, str, float | None]], top: float, step: float, note: str) -> str:
-    """Horizontal bars: name, length, its text, its class, and where its mark stands."""
-    left, right, height = 250, 90, 20
-    width = 900
+@dataclasses.dataclass
+class Bar:
+    name: str
+    value: float
+    label: str
+    kind: str
+    # Where its target stands, and the least and the largest value of its rounds.
+    mark: float | None = None
+    range: tuple[float, float] | None = None
+
+    def end(self) -> float:
+        return max(self.value, self.mark or 0.0, *(self.range or (0.0,)))
+
+
+def _bars(title: str, bars: list[Bar], step: float, note: list[str], line_at: float | None = None) -> str:
+    """Horizontal bars, all of them whole, with a line through all at a value."""
+    left, right, height = 250, 210, 20
+    width = 1000
     span = width - left - right
-    at = lambda v: left + span * min(v, top) / top
-    bottom = 44 + height * len(rows)
+    top = math.ceil(max([step] + [bar.end() for bar in bars]) / step) * step
+    at = lambda v: left + span * v / top
+    bottom = 44 + height * len(bars)
     body = ""
-    for i in range(int(top / step + 1e-9) + 1):
+    for i in range(round(top / step) + 1):
         body += line(at(i * step), 40, at(i * step), bottom, "grid")
         body += text(at(i * step), bottom + 16, f"{i * step:g}", "middle", "small faint")
-    for i, (name, value, label, kind, mark) in enumerate(rows):
+    for i, bar in enumerate(bars):
         y = 44 + height * i
-        body += text(left - 8, y + 13, name, "end", "small")
-        body += f'<rect x="{left}" y="{y + 3}" width="{max(at(value) - left, 1):.1f}" height="{height - 6}" rx="2" class="{kind}"/>\n'
-        end = at(value)
-        if mark is not None:
-            body += line(at(mark), y + 1, at(mark), y + height - 1, "mark")
-            # The number stands between the bar and its mark where there is room, else behind both.
-            if end - 3 < at(mark) < end + 40:
-                end = at(mark)
-        body += text(end + 6, y + 13, label, "start", "small")
-    body += text(left, bottom + 34, note, kind="small faint")
-    return document(width, bottom + 46, title, body)
+        body += text(left - 8, y + 13, bar.name, "end", "small")
+        body += f'<rect x="{left}" y="{y + 3}" width="{max(at(bar.value) - left, 1):.1f}" height="{height - 6}" rx="2" class="{bar.kind}"/>\n'
+        if bar.range:
+            middle = y + height / 2
+            body += line(at(bar.range[0]), middle, at(bar.range[1]), middle, "range")
+            for end in bar.range:
+                body += line(at(end), middle - 3, at(end), middle + 3, "range")
+        if bar.mark is not None:
+            body += line(at(bar.mark), y + 1, at(bar.mark), y + height - 1, "mark")
+        end = at(bar.end())
+        # A label does not stand across the line.
+        if line_at is not None and end < at(line_at) < end + 10 + 6.5 * len(bar.label):
+            end = at(line_at)
+        body += text(end + 6, y + 13, bar.label, "start", "small")
+    if line_at is not None:
+        body += line(at(line_at), 36, at(line_at), bottom, "one")
+    for i, said in enumerate(note):
+        body += text(16, bottom + 36 + 15 * i, said, kind="small faint")
+    return document(width, bottom + 46 + 15 * len(note), title, body)
 
 
 def ratios(rows: list[Row]) -> str:
@@ -77,20 +103,32 @@ def ratios(rows: list[Row]) -> str:
     for row in rows:
         if row.ratio is None:
             continue
-        bound = row.target.ratio if row.target else None
-        kind = "plain" if bound is None else "met" if row.ratio >= bound else "missed"
-        bars.append((row.name, row.ratio, f"{row.ratio:.2f}", kind, bound))
-    longest = max([1.5] + [max(b[1], b[4] or 0) for b in bars])
-    top = min(8.0, math.ceil(longest * 2) / 2)
-    note = "PyTorch's time over ours; a mark is the target: green where reached, orange where not, blue without one"
-    return _bars("How many times as fast as PyTorch", bars, top, 0.5 if top <= 5 else 1.0, note)
+        label = f"{row.ratio:.2f}"
+        if row.met() is False:
+            missed = ", ".join(said for said, holds in row.judged() if holds is False)
+            label += f" · misses {missed}"
+        if row.unsteady:
+            label += " · unsteady"
+        kind = "faster" if row.ratio >= 1 else "slower"
+        bars.append(Bar(row.name, row.ratio, label, kind, row.target.ratio if row.target else None, row.ratio_range))
+    spread = "a thin line is the range of the rounds" if any(bar.range for bar in bars) else "one round: the spread was not measured"
+    note = [
+        "PyTorch's time, in its fastest way (one call, CUDA graph or torch.compile), over ours: green where we are as fast or faster, red where slower.",
+        f"A mark is the target for the ratio; targets of any kind that are missed are named; {spread}.",
+    ]
+    longest = max([1.5] + [bar.end() for bar in bars])
+    return _bars("How many times as fast as PyTorch", bars, 0.5 if longest <= 5 else 1.0, note, 1.0)
 
 
 def bandwidth(rows: list[Row]) -> str:
-    bars = [(r.name, r.gb_per_s, f"{r.gb_per_s:.0f} GB/s", "plain", None) for r in rows if r.gb_per_s]
-    top = max([MEMORY_GB_PER_S * 1.1] + [b[1] for b in bars])
-    bars = [("copy of 1 GiB, the ceiling", MEMORY_GB_PER_S, f"{MEMORY_GB_PER_S} GB/s", "met", None), *bars]
-    return _bars("Memory rates of what memory bounds", bars, math.ceil(top / 500) * 500, 500, "GB/s of the bytes that must move at least")
+    bars = [Bar(r.name, r.gb_per_s, f"{r.gb_per_s:.0f} GB/s", "plain") for r in rows if r.gb_per_s]
+    ceilings = [("reading 1 GiB", READ_GB_PER_S), ("copying 1 GiB, both ways", COPY_GB_PER_S)]
+    bars = [Bar(name, rate, f"{rate} GB/s", "ceiling") for name, rate in ceilings] + bars
+    note = [
+        "GB/s of the bytes that must move at least. Grey: what plain kernels reach on this card. Matrix-vector products and sums mostly read;",
+        "softmax, norms, transposes and elementwise work read and write.",
+    ]
+    return _bars("Memory rates of what memory bounds", bars, 500, note)
 
 
 def roofline(rows: list[Row]) -> str:
@@ -116,7 +154,7 @@ def roofline(rows: list[Row]) -> str:
         body += text(left - 6, at_y(10**e) + 4, f"{10.0 ** (e - prefix):g} {units[prefix]}", "end", "small faint")
     body += text((left + width - right) / 2, height - 12, "floating-point operations to a byte that must move", "middle", "small faint")
     body += text(16, 40, "FLOP/s", kind="small faint")
-    memory = MEMORY_GB_PER_S * 1e9
+    memory = READ_GB_PER_S * 1e9
     highest = CEILINGS[0][1]
     begin, knee = max(10**x0, 10**y0 / memory), highest / memory
     body += line(at_x(begin), at_y(memory * begin), at_x(knee), at_y(highest), "roof")
@@ -128,7 +166,7 @@ def roofline(rows: list[Row]) -> str:
         body += text(x + 14, y - 5, f"{name} {ceiling / 1e12:.0f} T", kind="small faint")
         taken.append((x + 10, y - 18, x + 140, y - 2))
     x, y = at_x(begin * 2.2) + 12, at_y(memory * begin * 2.2) + 14
-    body += text(x, y, f"memory {MEMORY_GB_PER_S} GB/s", kind="small faint")
+    body += text(x, y, f"reading memory {READ_GB_PER_S} GB/s", kind="small faint")
     taken.append((x, y - 12, x + 120, y + 4))
     body += _numbered(points, at_x, at_y, rate, (left, width - right, top, height - bottom), taken)
     y, gap = top + 4, min(15.0, (height - top - 10) / max(len(points), 1))
@@ -137,7 +175,7 @@ def roofline(rows: list[Row]) -> str:
         body += f'<circle cx="{width - right + 32}" cy="{y:.1f}" r="3.5" class="{dtype_of(r.name)}"/>\n'
         body += text(width - right + 42, y + 4, f"{r.name}: {_short(rate(r))}", kind="small")
         y += gap
-    return document(width, max(height, y + 10), "Achieved rates under the ceilings of an H200", body)
+    return document(width, max(height, y + 10), "Achieved rates beside the ceilings of an H200", body)
 
 
 def _short(flops: float) -> str:

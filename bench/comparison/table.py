@@ -5,6 +5,9 @@ import statistics
 
 from .targets import COMPILE, WGPU_FROM_MS, WGPU_RATIO, Target, targets
 
+# Rounds of a row that differ by more than this part of its median are not to be trusted: clocks fell, or others were at work.
+UNSTEADY = 0.1
+
 
 @dataclasses.dataclass
 class Row:
@@ -12,10 +15,15 @@ class Row:
     group: str
     target: Target | None
     ours_ms: float | None = None
-    # PyTorch's time that counts, and how it was had.
+    # Our times of all rounds; empty where there was one.
+    ours_rounds: list[float] = dataclasses.field(default_factory=list)
+    # PyTorch's fastest way, which way that is, and its times of all rounds.
     theirs_ms: float | None = None
     theirs_how: str = ""
-    graph_ms: float | None = None
+    theirs_rounds: list[float] = dataclasses.field(default_factory=list)
+    # One call outside a CUDA graph.
+    call_ms: float | None = None
+    graph_measured: bool = False
     # Whole runs in a CUDA graph with query, key and value as one product.
     fused_ms: float | None = None
     wgpu_ms: float | None = None
@@ -31,11 +39,23 @@ class Row:
         return self.theirs_ms / self.ours_ms if self.theirs_ms and self.ours_ms else None
 
     @property
-    def graph_ratio(self) -> float | None:
-        """Against a call's share of a CUDA graph, where that is not what counts already."""
-        if self.theirs_how == "graph" or not self.graph_ms or not self.ours_ms:
+    def ratio_range(self) -> tuple[float, float] | None:
+        """The least and the largest ratio that the rounds allow; None where there was one round."""
+        if len(self.ours_rounds) < 2 or len(self.theirs_rounds) < 2:
             return None
-        return self.graph_ms / self.ours_ms
+        return min(self.theirs_rounds) / max(self.ours_rounds), max(self.theirs_rounds) / min(self.ours_rounds)
+
+    @property
+    def unsteady(self) -> bool:
+        """Whether the rounds of a side differ by more than a tenth of its median."""
+        return any(len(r) > 1 and max(r) - min(r) > UNSTEADY * statistics.median(r) for r in (self.ours_rounds, self.theirs_rounds))
+
+    @property
+    def call_ratio(self) -> float | None:
+        """Against a single call, where PyTorch has a faster way."""
+        if self.theirs_how == "call" or not self.call_ms or not self.ours_ms:
+            return None
+        return self.call_ms / self.ours_ms
 
     @property
     def fused_ratio(self) -> float | None:
@@ -85,20 +105,19 @@ class Row:
         return {True: "yes", None: "?", False: "in part" if any(held) else "no"}[self.met()]
 
     def as_dict(self) -> dict:
-        ratios = dict(ratio=self.ratio, graph_ratio=self.graph_ratio, wgpu_ratio=self.wgpu_ratio)
+        ratios = dict(ratio=self.ratio, call_ratio=self.call_ratio, wgpu_ratio=self.wgpu_ratio)
         plain = {k: v for k, v in dataclasses.asdict(self).items() if k != "target"}
         return dict(plain, **ratios, target=self.target_text(), met=self.met())
 
 
-def _theirs(name: str, times: dict) -> tuple[float | None, str]:
-    """PyTorch's time that counts: compiled for chains of elements, the better way for whole runs, in a graph for
-    products that a graph was asked for, else a single call."""
-    if name.startswith("gelu chain") and "compiled_ms" in times:
-        return times["compiled_ms"], "compiled"
-    if name.startswith(("bert-base", "encoder", "chain of", "gemv")):
-        ways = [(times[k], k.removesuffix("_ms")) for k in ("eager_ms", "graph_ms") if times.get(k)]
-        return min(ways, default=(None, ""))
-    return (times["eager_ms"], "eager") if times.get("eager_ms") else (None, "")
+# Ways that PyTorch was timed in, and what the page calls them.
+WAYS = {"eager_ms": "call", "graph_ms": "graph", "compiled_ms": "compiled"}
+
+
+def _theirs(times: dict) -> tuple[float | None, str, list[float]]:
+    """PyTorch's fastest way: a single call, in a CUDA graph, or under torch.compile."""
+    ways = [(times[key], how, times.get("rounds", {}).get(key, [])) for key, how in WAYS.items() if times.get(key)]
+    return min(ways, default=(None, "", []))
 
 
 def table(result: dict) -> list[Row]:
@@ -126,13 +145,15 @@ def table(result: dict) -> list[Row]:
         if name in ours["rows"]:
             m = ours["rows"][name]
             row.ours_ms, row.dispatches = m["median_ms"], m["dispatches"]
+            row.ours_rounds = m.get("rounds", {}).get("median_ms", [])
             row.tflops, row.gb_per_s, row.flops, row.bytes = m["tflops"], m["gb_per_s"], m["flops"], m["bytes"]
         elif name in ours["failed"]:
             said.append(f"{device}: {ours['failed'][name]}")
         times = pytorch["rows"].get(name)
         if times:
-            row.theirs_ms, row.theirs_how = _theirs(name, times)
-            row.graph_ms, row.fused_ms = times.get("graph_ms"), times.get("fused_ms")
+            row.theirs_ms, row.theirs_how, row.theirs_rounds = _theirs(times)
+            row.call_ms, row.fused_ms = times.get("eager_ms"), times.get("fused_ms")
+            row.graph_measured = "graph_ms" in times
             said += [f"PyTorch: {times[k]}" for k in ("compile_failed", "graph_failed") if k in times]
         elif name in pytorch["failed"] and target:
             said.append(f"PyTorch: {pytorch['failed'][name]}")
