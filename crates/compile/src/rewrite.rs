@@ -44,7 +44,7 @@ impl<'a> Rewriter<'a> {
                 Ok(new)
             }
             None => Err(Error::Invalid {
-                place: format!("%{}", id.0),
+                place: id.to_string(),
                 problem: "a pass dropped the node that makes this value".into(),
             }),
         }

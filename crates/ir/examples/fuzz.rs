@@ -276,7 +276,7 @@ fn any_id(rng: &mut Rng, count: usize) -> u32 {
 
 fn break_parts(rng: &mut Rng, values: &mut Vec<Value>, nodes: &mut Vec<Node>, outputs: &mut Vec<Output>) {
     let (v, n) = (rng.below(values.len()), rng.below(nodes.len()));
-    let id = ValueId(any_id(rng, values.len()));
+    let id = ValueId::new(any_id(rng, values.len()));
     match rng.below(14) {
         0 => values.truncate(v),
         1 => nodes.truncate(n),

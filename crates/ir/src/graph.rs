@@ -3,31 +3,11 @@
 use std::collections::HashMap;
 
 use crate::error::nearest;
+use crate::id::Identity;
+pub(crate) use crate::id::{NodeId, ValueId};
 use crate::op::Op;
 use crate::shape::IntoShape;
 use crate::{DType, Error, Shape, Tensor, TensorType};
-
-/// Names a value of one graph.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ValueId(pub u32);
-
-/// Names a node of one graph.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct NodeId(pub u32);
-
-impl ValueId {
-    /// Position in [`Graph::values`].
-    pub fn index(self) -> usize {
-        self.0 as usize
-    }
-}
-
-impl NodeId {
-    /// Position in [`Graph::nodes`].
-    pub fn index(self) -> usize {
-        self.0 as usize
-    }
-}
 
 /// Where a value comes from.
 #[derive(Clone, Debug, PartialEq)]
@@ -102,6 +82,7 @@ pub struct Output {
 #[derive(Clone, Debug, Default)]
 pub struct Graph {
     name: String,
+    identity: Identity,
     values: Vec<Value>,
     nodes: Vec<Node>,
     outputs: Vec<Output>,
@@ -137,7 +118,7 @@ impl PartialEq for Graph {
 impl Graph {
     /// An empty graph.
     pub fn new(name: impl Into<String>) -> Self {
-        Graph { name: name.into(), ..Graph::default() }
+        Graph { name: name.into(), identity: Identity::new(), ..Graph::default() }
     }
 
     /// Puts a graph together from its parts, which may be anything: nothing holds of it until [`Graph::verify`] agrees.
@@ -193,13 +174,18 @@ impl Graph {
 
     /// The ids of all values.
     pub fn ids(&self) -> impl Iterator<Item = ValueId> + use<> {
-        (0..self.values.len() as u32).map(ValueId)
+        let graph = self.identity;
+        (0..self.values.len() as u32).map(move |number| ValueId { number, graph })
     }
 
     /// One value, or an error if the id belongs to another graph.
     pub fn value(&self, id: ValueId) -> Result<&Value, Error> {
+        if !self.identity.takes(id.graph) {
+            let problem = format!("the value belongs to another graph than `{}`", self.name);
+            return Err(Error::Invalid { place: id.to_string(), problem });
+        }
         self.values.get(id.index()).ok_or_else(|| Error::Invalid {
-            place: format!("%{}", id.0),
+            place: id.to_string(),
             problem: format!("no such value; the graph has {}", self.values.len()),
         })
     }
@@ -211,7 +197,7 @@ impl Graph {
 
     /// A value's constant elements, if it is one.
     pub fn as_const(&self, id: ValueId) -> Option<&Tensor> {
-        match &self.values.get(id.index())?.def {
+        match &self.value(id).ok()?.def {
             Def::Const(t) => Some(t),
             _ => None,
         }
@@ -219,7 +205,7 @@ impl Graph {
 
     /// The node that makes a value, if one does.
     pub fn producer(&self, id: ValueId) -> Option<&Node> {
-        match self.values.get(id.index())?.def {
+        match self.value(id).ok()?.def {
             Def::Node { node, .. } => self.nodes.get(node.index()),
             _ => None,
         }
@@ -485,7 +471,7 @@ impl Graph {
     }
 
     fn push_value(&mut self, ty: TensorType, def: Def) -> ValueId {
-        let id = ValueId(self.values.len() as u32);
+        let id = ValueId { number: self.values.len() as u32, graph: self.identity };
         match &def {
             Def::Input { name, .. } => self.inputs.push(name, id),
             Def::Param { name } => self.params.push(name, id),

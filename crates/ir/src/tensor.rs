@@ -102,11 +102,7 @@ impl Data {
         if !bytes.len().is_multiple_of(dtype.size()) {
             return Err(bad(format!("{} bytes are not a whole number of {dtype} elements", bytes.len())));
         }
-        if dtype == DType::Bool
-            && let Some(b) = bytes.iter().find(|b| **b > 1)
-        {
-            return Err(bad(format!("a bool must be 0 or 1, found {b}")));
-        }
+        check_bools(dtype, bytes)?;
         Ok(Data::copied(dtype, bytes))
     }
 
@@ -121,6 +117,14 @@ impl Data {
             };
         }
         pod!(F32, F16, BF16, F64, I8, U8, I16, I32, U32, I64)
+    }
+}
+
+/// Whether bytes are elements of a dtype: a bool must be 0 or 1, since kernels compute with the byte.
+fn check_bools(dtype: DType, bytes: &[u8]) -> Result<(), Error> {
+    match bytes.iter().find(|b| dtype == DType::Bool && **b > 1) {
+        Some(b) => Err(Error::BadData { problem: format!("a bool must be 0 or 1, found {b}") }),
+        None => Ok(()),
     }
 }
 
@@ -384,7 +388,8 @@ impl<'a> TensorView<'a> {
         Ok(TensorView { ty: TensorType::new(T::DTYPE, shape), bytes: bytemuck::cast_slice(elements) })
     }
 
-    /// Borrows the bytes of elements: as many as the type has, aligned for it, bools as 0 or 1.
+    /// Borrows the bytes of elements: as many as the type has, aligned for it; a bool that is neither 0 nor 1 is
+    /// an error.
     pub fn from_bytes(ty: TensorType, bytes: &'a [u8]) -> Result<Self, Error> {
         let bad = |problem: String| Err(Error::BadData { problem });
         if bytes.len() != ty.bytes() {
@@ -393,6 +398,7 @@ impl<'a> TensorView<'a> {
         if !bytes.is_empty() && !bytes.as_ptr().addr().is_multiple_of(ty.dtype.size()) {
             return bad(format!("the bytes are not aligned for {}", ty.dtype));
         }
+        check_bools(ty.dtype, bytes)?;
         Ok(TensorView { ty, bytes })
     }
 

@@ -21,7 +21,7 @@ impl Graph {
             if output.value.index() >= self.values().len() {
                 return invalid(
                     format!("output `{}`", output.name),
-                    format!("%{} does not exist", output.value.0),
+                    format!("{} does not exist", output.value),
                 );
             }
         }
@@ -117,7 +117,7 @@ fn invalid<T>(place: String, problem: String) -> Result<T, Error> {
 }
 
 fn place(id: ValueId) -> String {
-    format!("%{}", id.0)
+    id.to_string()
 }
 
 fn described(node: &Node) -> String {

@@ -45,15 +45,15 @@ fn a_built_graph_verifies_and_equals_its_parts() {
 #[test]
 fn ids_out_of_range_are_refused() {
     assert_eq!(
-        verdict(|_, n, _| n[1].inputs[0] = ValueId(99)),
+        verdict(|_, n, _| n[1].inputs[0] = ValueId::new(99)),
         "invalid graph at top_k `top_k_1`: %99 is used before it is defined"
     );
     assert_eq!(
-        verdict(|_, n, _| n[0].outputs[0] = ValueId(u32::MAX)),
+        verdict(|_, n, _| n[0].outputs[0] = ValueId::new(u32::MAX)),
         "invalid graph at %1: it is not result 0 of relu `relu_0`"
     );
     assert_eq!(
-        verdict(|_, _, o| o[0].value = ValueId(4)),
+        verdict(|_, _, o| o[0].value = ValueId::new(4)),
         "invalid graph at output `best`: %4 does not exist"
     );
     assert_eq!(
@@ -65,11 +65,11 @@ fn ids_out_of_range_are_refused() {
 #[test]
 fn uses_before_definitions_are_refused() {
     assert_eq!(
-        verdict(|_, n, _| n[0].inputs[0] = ValueId(1)),
+        verdict(|_, n, _| n[0].inputs[0] = ValueId::new(1)),
         "invalid graph at relu `relu_0`: %1 is used before it is defined"
     );
     assert_eq!(
-        verdict(|_, n, _| n[0].inputs[0] = ValueId(2)),
+        verdict(|_, n, _| n[0].inputs[0] = ValueId::new(2)),
         "invalid graph at relu `relu_0`: %2 is used before it is defined"
     );
 }

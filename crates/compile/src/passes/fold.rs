@@ -162,7 +162,7 @@ mod tests {
         let y = g.exp(x)?;
         g.output("y", y)?;
         let out = run(&g)?;
-        assert_eq!(out.as_const(out.output_named("y")?).map(Tensor::ty), Some(out.ty(x)?));
+        assert_eq!(out.as_const(out.output_named("y")?).map(Tensor::ty), Some(g.ty(x)?));
         Ok(())
     }
 

@@ -59,7 +59,7 @@ fn numbered(places: &mut Vec<Memory>, memory: Memory) -> Memory {
         places.push(memory);
         places.len() - 1
     });
-    Memory::Value(ValueId(number as u32))
+    Memory::Value(ValueId::new(number as u32))
 }
 
 impl Site<'_> {

@@ -193,7 +193,7 @@ impl<'a> Parser<'a> {
             return Err(self.lexer.error(self.at, format!("%{id} is used before it is defined")));
         }
         self.advance()?;
-        Ok(ValueId(id))
+        Ok(ValueId::new(id))
     }
 
     fn tensor_type(&mut self) -> Result<TensorType, Error> {

@@ -157,6 +157,6 @@ struct Id(ValueId);
 
 impl fmt::Display for Id {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "%{}", self.0.0)
+        write!(f, "{}", self.0)
     }
 }

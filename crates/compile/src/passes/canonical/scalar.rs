@@ -279,7 +279,7 @@ mod tests {
         g.output("n", n)?;
         g.output("lossy", lossy)?;
         let out = Canonicalise.run(&g, &Options::default())?;
-        assert_eq!(out.output_named("n")?, ValueId(0));
+        assert_eq!(out.output_named("n")?, ValueId::new(0));
         let kept = out.producer(out.output_named("lossy")?).and_then(|n| out.producer(n.inputs[0]));
         assert_eq!(kept.map(|n| n.op.clone()), Some(ScalarOp::Cast(DType::BF16).into()));
         Ok(())

@@ -110,7 +110,7 @@ fn without(
         let known = map[id.index()].or_else(|| Some(out.constant(body.as_const(id)?.clone())));
         map[id.index()] = known;
         known.ok_or_else(|| Error::Invalid {
-            place: format!("%{}", id.0),
+            place: id.to_string(),
             problem: "a value of the loop's body was lost".into(),
         })
     };

@@ -23,7 +23,7 @@ pub(super) fn inline(
         };
     }
     let at = |map: &[Option<ValueId>], id: ValueId| {
-        map.get(id.index()).copied().flatten().ok_or_else(|| lost(format!("%{} is not defined", id.0)))
+        map.get(id.index()).copied().flatten().ok_or_else(|| lost(format!("{id} is not defined")))
     };
     for node in body.nodes() {
         let operands = node.inputs.iter().map(|id| at(&map, *id)).collect::<Result<Vec<_>, _>>()?;

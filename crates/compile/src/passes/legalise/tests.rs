@@ -30,7 +30,7 @@ fn names(build: Build) -> Result<Vec<&'static str>, Error> {
 }
 
 fn f32s<const N: usize>(g: &mut Graph, shapes: [&[usize]; N]) -> Result<[ValueId; N], Error> {
-    let mut out = [ValueId(0); N];
+    let mut out = [ValueId::new(0); N];
     for (i, shape) in shapes.into_iter().enumerate() {
         out[i] = g.input(&format!("x{i}"), DType::F32, shape)?;
     }

@@ -58,12 +58,18 @@ pub(super) fn bits(dtype: DType, x: f32) -> [u8; 2] {
 /// An operand of two axes that lies as `strides` say.
 pub(super) fn operand(dtype: DType, id: u32, dims: [usize; 2], strides: [i64; 2]) -> Operand {
     let ty = TensorType::new(dtype, Shape::new(&dims).unwrap());
-    Operand { ty, strides: strides.to_vec(), offset: 0, memory: Memory::Value(ValueId(id)), stored: false }
+    Operand {
+        ty,
+        strides: strides.to_vec(),
+        offset: 0,
+        memory: Memory::Value(ValueId::new(id)),
+        stored: false,
+    }
 }
 
 /// What memory holds after all dispatches; values are given from the first on.
 pub(super) fn run<const N: usize>(site: &Site<'_>, given: [Vec<u8>; N]) -> HashMap<Memory, Vec<u8>> {
-    let values = (0..).map(|id| Memory::Value(ValueId(id)));
+    let values = (0..).map(|id| Memory::Value(ValueId::new(id)));
     let mut memory: HashMap<Memory, Vec<u8>> = values.zip(given).collect();
     for emitted in &site.emitted {
         let mut buffers: Vec<Vec<u8>> = Vec::new();
@@ -135,7 +141,7 @@ fn check_end(dtype: DType, [m, n, k]: [usize; 3], turned: bool, blocks: Blocks, 
     let b = operand(dtype, 1, [k, n], b_strides);
     let target = Target {
         ty: TensorType::new(dtype, Shape::new(&[m, n]).unwrap()),
-        memory: Memory::Value(ValueId(2)),
+        memory: Memory::Value(ValueId::new(2)),
     };
     let bias = operand(dtype, 3, [1, n], [n as i64, 1]);
     let residual = operand(dtype, 4, [m, n], [n as i64, 1]);
@@ -159,7 +165,7 @@ fn check_end(dtype: DType, [m, n, k]: [usize; 3], turned: bool, blocks: Blocks, 
     };
     let given = [fill(m * k, 0), fill(k * n, 5), vec![0xff; 2 * m * n], fill(n, 2), fill(m * n, 3)];
     let memory = run(&site, given);
-    let found = &memory[&Memory::Value(ValueId(2))];
+    let found = &memory[&Memory::Value(ValueId::new(2))];
     for i in 0..m {
         for j in 0..n {
             let y = |l: usize| number(if turned { j * k + l } else { l * n + j }, 5);
@@ -262,7 +268,7 @@ fn chosen([m, n, k]: [usize; 3], stored: bool, caps: &DeviceCaps) -> String {
     let a = operand(DType::F16, 0, [m, k], [k as i64, 1]);
     let b = Operand { stored, ..operand(DType::F16, 1, [k, n], [n as i64, 1]) };
     let ty = TensorType::new(DType::F16, Shape::new(&[m, n]).unwrap());
-    let target = Target { ty, memory: Memory::Value(ValueId(2)) };
+    let target = Target { ty, memory: Memory::Value(ValueId::new(2)) };
     let problem = Problem::new(&[a, b], &target, None).unwrap();
     let shape = choice::Shape { m, n, k, batches: 1 };
     let of = |(blocks, splits): (Blocks, usize)| format!("{blocks} s{splits}");

@@ -111,7 +111,7 @@ mod tests {
         let a = operand(dtype, 0, [m, k], [k as i64, 1]);
         let b = operand(dtype, 1, [k, n], [n as i64, 1]);
         let ty = TensorType::new(dtype, Shape::new(&[m, n]).unwrap());
-        let target = Target { ty, memory: Memory::Value(ValueId(2)) };
+        let target = Target { ty, memory: Memory::Value(ValueId::new(2)) };
         let mut site = Site::new(&caps, vec![a.clone(), b.clone()], vec![target.clone()]);
         let problem = Problem::new(&[a, b], &target, None).unwrap();
         let count = m.div_ceil(blocks.m as usize) * n.div_ceil(blocks.n as usize);
@@ -121,7 +121,7 @@ mod tests {
             (0..count).flat_map(|i| bits(dtype, number(i, skew))).collect()
         };
         let memory = run(&site, [fill(m * k, 0), fill(k * n, 5), vec![0xff; 2 * m * n]]);
-        let found = &memory[&Memory::Value(ValueId(2))];
+        let found = &memory[&Memory::Value(ValueId::new(2))];
         for (i, j) in (0..m * n).map(|at| (at / n, at % n)) {
             let sum: f32 = (0..k).map(|l| number(i * k + l, 0) * number(l * n + j, 5)).sum();
             let at = 2 * (i * n + j);

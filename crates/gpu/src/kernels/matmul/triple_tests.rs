@@ -67,7 +67,7 @@ impl Input {
             strides[last - 2..].copy_from_slice(&[1, rows as i64]);
         }
         let ty = TensorType::new(DType::F32, shape);
-        Operand { ty, strides, offset: 0, memory: Memory::Value(ValueId(number)), stored: self.stored }
+        Operand { ty, strides, offset: 0, memory: Memory::Value(ValueId::new(number)), stored: self.stored }
     }
 
     /// The bytes as they lie.
@@ -113,7 +113,7 @@ fn product(a: &Input, b: &Input, way: impl Into<Way>) -> Vec<f32> {
     let mut dims = longer[..longer.len() - 2].to_vec();
     dims.extend([m, n]);
     let shape = Dims::new(&dims).unwrap();
-    let target = Target { ty: TensorType::new(DType::F32, shape), memory: Memory::Value(ValueId(2)) };
+    let target = Target { ty: TensorType::new(DType::F32, shape), memory: Memory::Value(ValueId::new(2)) };
     let operands = vec![a.operand(0), b.operand(1)];
     let problem = Problem::new(&operands, &target, None).unwrap();
     let mut site = Site::new(&caps, operands, vec![target.clone()]);
@@ -132,8 +132,8 @@ fn product(a: &Input, b: &Input, way: impl Into<Way>) -> Vec<f32> {
         super::split::emit(&problem, parts, splits, &[], &mut site).unwrap();
     }
     let mut memory: HashMap<Memory, Vec<u8>> = HashMap::new();
-    memory.insert(Memory::Value(ValueId(0)), a.bytes());
-    memory.insert(Memory::Value(ValueId(1)), b.bytes());
+    memory.insert(Memory::Value(ValueId::new(0)), a.bytes());
+    memory.insert(Memory::Value(ValueId::new(1)), b.bytes());
     memory.insert(target.memory, vec![0xff; size as usize]);
     for emitted in &site.emitted {
         let (args, params) = emitted.bound.parts();

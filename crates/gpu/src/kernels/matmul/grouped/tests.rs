@@ -11,7 +11,7 @@ use crate::lower::site::{Memory, Operand, Target};
 fn operand(dtype: DType, id: u32, dims: &[usize], stored: bool) -> Operand {
     let ty = TensorType::new(dtype, Shape::new(dims).unwrap());
     let strides = ty.shape.strides().iter().map(|s| *s as i64).collect();
-    Operand { ty, strides, offset: 0, memory: Memory::Value(ValueId(id)), stored }
+    Operand { ty, strides, offset: 0, memory: Memory::Value(ValueId::new(id)), stored }
 }
 
 /// The expert of a row; some have none.
@@ -30,7 +30,7 @@ fn check(dtype: DType, [m, n, k, count]: [usize; 4], cut: Cut) {
     let ids = operand(DType::I32, 2, &[m], false);
     let target = Target {
         ty: TensorType::new(dtype, Shape::new(&[m, n]).unwrap()),
-        memory: Memory::Value(ValueId(3)),
+        memory: Memory::Value(ValueId::new(3)),
     };
     let mut site = Site::new(&caps, vec![x.clone(), w.clone(), ids.clone()], vec![target.clone()]);
     let problem = problem_of(&x, &w, &ids, target).unwrap();
@@ -43,7 +43,7 @@ fn check(dtype: DType, [m, n, k, count]: [usize; 4], cut: Cut) {
     let ids = (0..m).flat_map(|row| expert(row, count).to_le_bytes()).collect();
     let given = [fill(m * k, 0), fill(count * k * n, 5), ids, vec![0xff; 2 * m * n]];
     let memory = run(&site, given);
-    let found = &memory[&Memory::Value(ValueId(3))];
+    let found = &memory[&Memory::Value(ValueId::new(3))];
     for i in 0..m {
         let e = usize::try_from(expert(i, count)).ok().filter(|e| *e < count);
         for j in 0..n {
@@ -74,7 +74,7 @@ fn chosen([m, n, k, count]: [usize; 4], stored: bool) -> Option<String> {
     let ids = operand(DType::I32, 2, &[m], false);
     let target = Target {
         ty: TensorType::new(DType::F16, Shape::new(&[m, n]).unwrap()),
-        memory: Memory::Value(ValueId(3)),
+        memory: Memory::Value(ValueId::new(3)),
     };
     let mut site = Site::new(&caps, vec![], vec![target.clone()]);
     let problem = problem_of(&x, &w, &ids, target).unwrap();

@@ -19,7 +19,7 @@ struct Case {
 fn operand(dtype: DType, id: u32, dims: &[usize]) -> Operand {
     let ty = TensorType::new(dtype, IrShape::new(dims).unwrap());
     let strides = ty.shape.strides().iter().map(|s| *s as i64).collect();
-    Operand { ty, strides, offset: 0, memory: Memory::Value(ValueId(id)), stored: false }
+    Operand { ty, strides, offset: 0, memory: Memory::Value(ValueId::new(id)), stored: false }
 }
 
 /// The operation with a bias, and a place for it.
@@ -33,7 +33,7 @@ fn prepared<'c>(dtype: DType, case: &Case, caps: &'c DeviceCaps) -> (Conv, Site<
         operand(dtype, 2, &[*filters]),
     ];
     let shape = IrShape::new(&[*images, *filters, h, w]).unwrap();
-    let target = Target { ty: TensorType::new(dtype, shape), memory: Memory::Value(ValueId(3)) };
+    let target = Target { ty: TensorType::new(dtype, shape), memory: Memory::Value(ValueId::new(3)) };
     let op = Conv { window: window.clone(), groups: 1, bias: true, epilogue: None };
     (op, Site::new(caps, operands, vec![target]))
 }
@@ -53,7 +53,7 @@ fn check(dtype: DType, case: &Case, site: &Site<'_>) -> Vec<String> {
         vec![0xff; 2 * shape.numel()],
     ];
     let memory = run(site, given);
-    let found = &memory[&Memory::Value(ValueId(3))];
+    let found = &memory[&Memory::Value(ValueId::new(3))];
     let apart = |p: usize, sizes: [usize; 3]| {
         let (rest, c) = (p / sizes[2], p % sizes[2]);
         (rest / sizes[1] / sizes[0], rest / sizes[1] % sizes[0], rest % sizes[1], c)
