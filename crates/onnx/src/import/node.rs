@@ -211,7 +211,12 @@ impl<'w, 'm> NodeContext<'w, 'm> {
 
     /// An integer attribute that is 0 or 1.
     pub(crate) fn flag(&self, name: &str, default: bool) -> Answer<bool> {
-        Ok(self.int(name)?.map_or(default, |v| v != 0))
+        match self.int(name)? {
+            None => Ok(default),
+            Some(0) => Ok(false),
+            Some(1) => Ok(true),
+            Some(other) => Err(self.wrong(format!("attribute `{name}` is {other}, not 0 or 1"))),
+        }
     }
 
     /// A list of integers.

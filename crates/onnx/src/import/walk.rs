@@ -386,7 +386,14 @@ impl<'m> Walk<'m> {
         {
             Some(function) => self.call(function, node, inputs)?,
             None => match ops::importer(node.domain(), node.op_type()) {
-                Some(import) => import(&mut NodeContext::new(self, node, inputs))?,
+                Some(import) => {
+                    let mut context = NodeContext::new(self, node, inputs);
+                    if let Some(problem) = ops::problem(node, context.opset(), |name| context.attribute(name))
+                    {
+                        return Err(context.wrong(problem));
+                    }
+                    import(&mut context)?
+                }
                 None => {
                     return Err(Error::invalid(place(node), format!("no operator {}", operator(node))).into());
                 }

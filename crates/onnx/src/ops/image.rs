@@ -89,12 +89,12 @@ fn roi_align(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
         other => return Err(n.wrong(format!("mode `{other}` is unknown"))),
     };
     let (height, width) = (n.int_or("output_height", 1)?, n.int_or("output_width", 1)?);
-    let sampling_ratio = n.int_or("sampling_ratio", 0)?.max(0);
+    let sampling_ratio = n.int_or("sampling_ratio", 0)?;
     let op = RoiAlign {
         mode,
         height: size(n, "output_height", height)?,
         width: size(n, "output_width", width)?,
-        sampling_ratio: sampling_ratio as usize,
+        sampling_ratio: size(n, "sampling_ratio", sampling_ratio)?,
         scale: f64::from(n.float_or("spatial_scale", 1.0)?),
         coordinates,
     };

@@ -1,6 +1,7 @@
 //! Operators, one file a family: each turns a node into operations of the graph.
 
 mod arithmetic;
+mod arity;
 mod attention;
 mod cast;
 mod cell;
@@ -37,6 +38,7 @@ mod recurrent;
 mod reduce;
 mod resize;
 mod scan;
+mod schema;
 mod sequence;
 mod shape;
 mod signal;
@@ -53,6 +55,7 @@ use std::collections::HashMap;
 use std::sync::OnceLock;
 
 use crate::import::{NodeContext, Value};
+pub(crate) use schema::problem;
 
 /// Imports a node: its results, in order.
 pub(crate) type Importer = fn(&mut NodeContext<'_, '_>) -> crate::import::Answer<Vec<Value>>;

@@ -187,9 +187,10 @@ fn layer_norm(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
         let (mean, variance) = moments(n, x, &axes)?;
         let variance = with_number(n, Binary::Add, variance, eps)?;
         let inverse = n.build(|g| g.rsqrt(variance))?;
-        let stash = Element::of_number(n.int_or("stash_type", 1)? as i32).unwrap_or(Element::F32);
-        let held = stash.dtype().filter(|d| d.is_float());
-        let held = held.ok_or_else(|| n.wrong(format!("stash_type {stash} is no float")))?;
+        let number = n.int_or("stash_type", 1)?;
+        let stash = i32::try_from(number).ok().and_then(Element::of_number);
+        let held = stash.and_then(|stash| Some((stash, stash.dtype().filter(|d| d.is_float())?)));
+        let (stash, held) = held.ok_or_else(|| n.wrong(format!("stash_type {number} is no float")))?;
         for id in [mean, inverse] {
             let id = cast(n, id, held)?;
             results.push(n.result(id, stash));

@@ -61,7 +61,7 @@ fn pool(n: &mut NodeContext<'_, '_>, kind: PoolKind) -> Answer<Vec<Value>> {
     let element = n.element(0)?;
     let mut values: Vec<Value> = results.first().map(|y| n.result(*y, element)).into_iter().collect();
     if let Some(at) = results.get(1) {
-        let by_columns = n.int_or("storage_order", 0)? == 1;
+        let by_columns = n.flag("storage_order", false)?;
         let read = n.shape(x)?;
         let at = if by_columns || read != shape {
             relocated(n, *at, &read[2..], &cut, &shape[2..], by_columns)?

@@ -39,7 +39,7 @@ fn layer(n: &mut NodeContext<'_, '_>, kind: RecurrentKind) -> Answer<Vec<Value>>
     let lengths = n.optional(4)?;
     let plain: Option<Vec<GateFunction>> = functions.iter().map(|f| f.plain()).collect();
     let spec = Recurrent {
-        batch_first: n.int_or("layout", 0)? == 1,
+        batch_first: n.flag("layout", false)?,
         functions: plain.clone().unwrap_or_default(),
         clip,
         reset_after: kind == RecurrentKind::Gru && n.flag("linear_before_reset", false)?,
@@ -65,14 +65,14 @@ fn functions(n: &NodeContext<'_, '_>, kind: RecurrentKind, direction: Direction)
     let Some(names) = n.strings("activations")? else {
         return Ok(usual.into_iter().map(Function::Gate).collect());
     };
-    if names.len() < usual.len() {
+    if names.len() != usual.len() {
         return Err(n.wrong(format!("{} activations where {} are needed", names.len(), usual.len())));
     }
     // Numbers go, in order, to those functions that have any.
     let mut alphas = n.floats("activation_alpha")?.unwrap_or_default().into_iter();
     let mut betas = n.floats("activation_beta")?.unwrap_or_default().into_iter();
     let mut found = Vec::with_capacity(usual.len());
-    for name in names.iter().take(usual.len()) {
+    for name in &names {
         let mut alpha = |default: f64| alphas.next().map_or(default, f64::from);
         let mut beta = |default: f64| betas.next().map_or(default, f64::from);
         found.push(match name.to_lowercase().as_str() {
