@@ -21,10 +21,11 @@ fn headers_of_98_megabytes_take_little_more_memory_than_their_text() {
     let nested = std::iter::once(r#""w":{"more":"#.to_string()).chain(std::iter::repeat("[".to_string()));
     let name = std::iter::once("\"".to_string()).chain(std::iter::repeat("name".repeat(1000)));
     let headers: [(&str, Box<dyn Iterator<Item = String>>); 4] = [
-        ("tensors", Box::new(many)),
+        // The one that takes most comes last: the mark only rises.
         ("sizes", Box::new(sizes)),
         ("nesting", Box::new(nested)),
         ("a name", Box::new(name)),
+        ("tensors", Box::new(many)),
     ];
     for (what, parts) in headers {
         let mut file = vec![0; 8];
@@ -41,7 +42,9 @@ fn headers_of_98_megabytes_take_little_more_memory_than_their_text() {
         let before = high_water();
         let error = Weights::from_bytes(file).err().map(|e| e.to_string());
         assert!(error.is_some_and(|e| e.len() < 2000), "{what}");
-        let grown = (high_water() - before) / 1024;
+        // The kernel counts in batches, so the mark may fall by a little.
+        let grown = high_water().saturating_sub(before) / 1024;
+        println!("{what}: {grown} MiB");
         assert!(grown < 350, "{what}: {grown} MiB beside the {} of the file", length >> 20);
     }
 }
