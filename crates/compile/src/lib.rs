@@ -30,6 +30,7 @@ mod rewrite;
 
 pub use kernels::{is_kernel, reads_strides};
 pub use olivine_ir::Evaluate;
+pub use passes::Widen;
 pub use rewrite::{Rewriter, rewrite};
 
 /// What the compiler may do.
@@ -39,6 +40,8 @@ pub struct Options<'a> {
     pub evaluator: Option<&'a dyn Evaluate>,
     /// Leave out the fusion passes: every op runs as it was written (decomposed where no kernel exists).
     pub no_fusion: bool,
+    /// Compute f16 and bf16 in f32 and keep results in f32 between operations.
+    pub widen: Option<Widen>,
     /// Keep the graph after every pass, for `explain`.
     pub keep_stages: bool,
 }

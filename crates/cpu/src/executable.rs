@@ -420,7 +420,7 @@ impl<'a> Memory<'a> {
 }
 
 /// Bytes of physical memory, where the system tells.
-fn physical_memory() -> usize {
+pub(crate) fn physical_memory() -> usize {
     static TOTAL: OnceLock<usize> = OnceLock::new();
     *TOTAL.get_or_init(|| {
         let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();

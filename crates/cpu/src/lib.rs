@@ -49,4 +49,4 @@ pub use executable::{Executable, StepTime};
 pub use processor::{features, processor_name};
 pub use simd::{Vectors, limit_vectors};
 pub use threads::{Threads, default_threads};
-pub use weights::Weights;
+pub use weights::{Weights, widen};

@@ -3,9 +3,16 @@
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
+use olivine_compile::Widen;
 use olivine_ir::Tensor;
 
 use crate::arena::Buffer;
+use crate::executable::physical_memory;
+
+/// How the CPU computes f16 and bf16 in f32: weights may take a quarter of the machine's memory as f32.
+pub fn widen() -> Widen {
+    Widen { weight_bytes: physical_memory() / 4 }
+}
 
 /// A model's params and their packed forms; executables for several shapes share one.
 #[derive(Default)]

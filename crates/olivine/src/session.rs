@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use olivine_compile::{Compiled, Options, compile};
+use olivine_compile::{Compiled, Options, Widen, compile};
 use olivine_cpu::{CpuEvaluator, Threads};
 use olivine_files::{CacheFolder, default_cache_dir};
 use olivine_gpu::{DeviceCaps, Driver, Finding, Mask, Program, Record, Tuning, tuning_file};
@@ -24,6 +24,9 @@ pub struct SessionOptions {
     pub checked: bool,
     /// Run every operation by itself, to compare with the fused graph.
     pub no_fusion: bool,
+    /// On the CPU, round f16 and bf16 after every operation as GPUs do, instead of keeping results in f32 between
+    /// operations.
+    pub round_every_op: bool,
     /// GPU features not to use.
     pub without: Mask,
     /// On Vulkan, run under the Khronos validation layer; see [`Session::validation_messages`].
@@ -81,6 +84,8 @@ pub struct Session {
 pub(crate) struct Inner {
     device: Device,
     no_fusion: bool,
+    /// How f16 and bf16 are computed in f32.
+    widen: Option<Widen>,
     threads: Arc<Threads>,
     pub(crate) engine: Box<dyn Engine>,
     /// The folder of the user's record; `None` where nothing is kept.
@@ -114,7 +119,10 @@ impl Session {
             other => other,
         })?;
         let no_fusion = options.no_fusion;
-        Ok(Session { inner: Arc::new(Inner { device, no_fusion, threads, engine, folder, notes }) })
+        // Without fusion operations run as they are written.
+        let widens = device.backend() == Backend::Cpu && !no_fusion && !options.round_every_op;
+        let widen = widens.then(olivine_cpu::widen);
+        Ok(Session { inner: Arc::new(Inner { device, no_fusion, widen, threads, engine, folder, notes }) })
     }
 
     /// The device.
@@ -201,7 +209,8 @@ impl Session {
 
 impl Inner {
     pub(crate) fn compile(&self, graph: &Graph, keep_stages: bool) -> Result<Compiled, Error> {
-        let options = Options { evaluator: Some(&CpuEvaluator), no_fusion: self.no_fusion, keep_stages };
+        let (no_fusion, widen) = (self.no_fusion, self.widen);
+        let options = Options { evaluator: Some(&CpuEvaluator), no_fusion, widen, keep_stages };
         Ok(self.threads.install(|| compile(graph, &options))?)
     }
 }

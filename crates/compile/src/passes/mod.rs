@@ -1,7 +1,7 @@
 //! The passes, in the order they run. Each is a file: its name, what it needs and what it gives.
 //!
 //! ```text
-//!   canonicalise ─ fold ─ (control ─ …) ─ cse ─ dce ─ legalise ─ canonicalise ─ fold ─ cse ─ (fuse) ─ views ─ pack ─ cse ─ dce
+//!   (widen) ─ canonicalise ─ fold ─ (control ─ …) ─ cse ─ dce ─ legalise ─ canonicalise ─ fold ─ cse ─ (fuse) ─ views ─ pack ─ cse ─ dce
 //!   └─ the graph as written, smaller ─┘ └─ kernel and layout ops only ────┘          └─ no layout op but view
 //! ```
 //!
@@ -16,6 +16,7 @@ mod fuse;
 mod legalise;
 mod pack;
 mod views;
+mod widen;
 
 use crate::{Options, Pass};
 use canonical::Canonicalise;
@@ -26,10 +27,16 @@ use fold::Fold;
 use legalise::Legalise;
 use pack::Pack;
 use views::Views;
+pub use widen::Widen;
+use widen::WidenFloats;
 
 /// All passes that `options` ask for; `control` says whether the graph has operations with graphs inside.
 pub(crate) fn pipeline(options: &Options<'_>, control: bool) -> Vec<Box<dyn Pass>> {
-    let mut passes: Vec<Box<dyn Pass>> = vec![Box::new(Canonicalise), Box::new(Fold)];
+    let mut passes: Vec<Box<dyn Pass>> = Vec::new();
+    if let Some(widen) = options.widen {
+        passes.push(Box::new(WidenFloats(widen)));
+    }
+    passes.extend([Box::new(Canonicalise) as Box<dyn Pass>, Box::new(Fold)]);
     if control {
         // What a graph in its node's place computes of constants may decide the next one.
         let again = [Box::new(Control) as Box<dyn Pass>, Box::new(Canonicalise), Box::new(Fold)];

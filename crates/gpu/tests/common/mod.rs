@@ -74,7 +74,7 @@ impl Interpreter {
 
     /// The program of a graph.
     pub(crate) fn lower(&self, graph: &Graph) -> Result<Program, String> {
-        let options = Options { evaluator: None, no_fusion: false, keep_stages: false };
+        let options = Options::default();
         let compiled = compile(graph, &options).map_err(|e| e.to_string())?;
         lower(&compiled, &self.caps, &[]).map_err(|e| e.to_string())
     }

@@ -1,9 +1,9 @@
 //! What a loop's body computes of captures and constants alone is computed once, before the loop.
 //!
-//! A weight that a body reads transposed is thus turned once, at load. What is larger than its operands stays inside:
-//! broadcasts cost nothing where they are read, and memory where they are kept.
+//! A weight that a body reads transposed or as f32 is thus converted once, at load. What else is larger than its operands
+//! stays inside: broadcasts cost nothing where they are read, and memory where they are kept.
 
-use olivine_ir::op::Loop;
+use olivine_ir::op::{Loop, ScalarOp};
 use olivine_ir::{Def, Error, Graph, NodeId, Op, SubGraph, TensorType, ValueId};
 
 /// The loop's results with its invariant nodes in front of it; `None` if there are none.
@@ -63,7 +63,9 @@ fn invariant(body: &Graph, carried: usize) -> Result<(Vec<bool>, Vec<bool>), Err
         // What is made of constants alone folds where it stands, and an inner loop may take long for nothing.
         let captured = node.inputs.iter().any(|id| body.as_const(*id).is_none());
         let plain = node.op.bodies().is_empty() && !matches!(node.op, Op::Custom(_));
-        let moves = all && captured && plain && bytes(&node.outputs)? <= bytes(&node.inputs)?;
+        let converts = matches!(node.op, Op::ScalarOp(ScalarOp::Cast(_)));
+        let small = converts || bytes(&node.outputs)? <= bytes(&node.inputs)?;
+        let moves = all && captured && plain && small;
         for id in &node.outputs {
             fixed[id.index()] = moves;
         }
