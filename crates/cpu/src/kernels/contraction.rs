@@ -7,35 +7,39 @@ use olivine_ir::{DType, Shape, TensorType};
 
 use crate::kernels::conv::scratch::with_scratch;
 use crate::kernels::elementwise::{Program, Rider};
-use crate::kernels::product::{Accumulator, Finish, Grid, Matrix, multiply as multiply_here, product};
+use crate::kernels::product::{Accumulator, Finish, Grid, Matrix, Rhs, multiply as multiply_here, product};
 use crate::kernels::rows::softmax_rows;
 use crate::operand::{Fault, Number, Operand, Target, with_number};
 use crate::parallel;
 use crate::simd;
+use crate::simd::half::{narrow_bf16, narrow_f16, widen_bf16, widen_f16};
 
-/// A narrow float that is widened for the product.
-trait Narrow: bytemuck::Pod + Send + Sync {
-    fn widen(self) -> f32;
-    fn narrow(x: f32) -> Self;
+/// A float that is widened for the product.
+trait Narrow: Number + Rhs<f32> {
+    fn widen(x: &[Self], out: &mut [f32]);
+    fn narrow(x: &[f32], out: &mut [Self]);
 }
 
 impl Narrow for f16 {
-    fn widen(self) -> f32 {
-        self.to_f32()
+    fn widen(x: &[Self], out: &mut [f32]) {
+        widen_f16(x, out);
     }
-    fn narrow(x: f32) -> Self {
-        f16::from_f32(x)
+    fn narrow(x: &[f32], out: &mut [Self]) {
+        narrow_f16(x, out);
     }
 }
 
 impl Narrow for bf16 {
-    fn widen(self) -> f32 {
-        self.to_f32()
+    fn widen(x: &[Self], out: &mut [f32]) {
+        widen_bf16(x, out);
     }
-    fn narrow(x: f32) -> Self {
-        bf16::from_f32(x)
+    fn narrow(x: &[f32], out: &mut [Self]) {
+        narrow_bf16(x, out);
     }
 }
+
+/// Elements that are converted at a time.
+const CONVERTED: usize = 1 << 14;
 
 /// The sizes of a batched product and where each batch's operands begin.
 struct Batched {
@@ -99,15 +103,16 @@ fn batch_offsets(a: &Operand<'_>, b: &Operand<'_>, batch: &[usize]) -> Vec<(usiz
 
 /// Matrix product, then the epilogue on every run of it while it is still in cache.
 ///
-/// f16 and bf16 accumulate in f32 and round once, before the epilogue; integers wrap.
+/// f16 and bf16 accumulate in f32 and round once, before the epilogue; integers wrap. The right operand of f32 may be
+/// stored in f16 or bf16.
 pub(crate) fn matmul(epilogue: Option<&Program>, x: &[Operand<'_>], out: &mut Target<'_>) {
     let (a, b, shape) = (&x[0], &x[1], out.shape());
     let Some(program) = epilogue else {
         return match a.ty.dtype {
-            DType::F32 => matmul_with::<f32>(a, b, &shape, out.elements(), None),
-            DType::F64 => matmul_with::<f64>(a, b, &shape, out.elements(), None),
-            DType::F16 => narrowed::<f16>(&product_in_f32(a, b, &shape), out.elements()),
-            DType::BF16 => narrowed::<bf16>(&product_in_f32(a, b, &shape), out.elements()),
+            DType::F32 => matmul_in_f32(a, b, &shape, out.elements(), None),
+            DType::F64 => matmul_with::<f64, f64>(a, b, &shape, out.elements(), None),
+            DType::F16 => narrowed::<f16>(&product_in_f32::<f16>(a, b, &shape), out.elements()),
+            DType::BF16 => narrowed::<bf16>(&product_in_f32::<bf16>(a, b, &shape), out.elements()),
             dtype => with_number!(dtype, T => matmul_integer::<T>(a, b, &shape, out.elements())),
         };
     };
@@ -115,13 +120,17 @@ pub(crate) fn matmul(epilogue: Option<&Program>, x: &[Operand<'_>], out: &mut Ta
     let same = program.output_dtype() == Some(a.ty.dtype);
     match a.ty.dtype {
         DType::F32 if same => {
-            matmul_with::<f32>(a, b, &shape, out.elements(), Some(&|at, run| rider.apply_in_place(at, run)));
+            matmul_in_f32(a, b, &shape, out.elements(), Some(&|at, run| rider.apply_in_place(at, run)));
         }
         DType::F64 if same => {
-            matmul_with::<f64>(a, b, &shape, out.elements(), Some(&|at, run| rider.apply_in_place(at, run)));
+            let finish = |at: usize, run: &mut [f64]| rider.apply_in_place(at, run);
+            matmul_with::<f64, f64>(a, b, &shape, out.elements(), Some(&finish));
         }
         DType::F16 | DType::BF16 => {
-            let product = product_in_f32(a, b, &shape);
+            let product = match a.ty.dtype {
+                DType::F16 => product_in_f32::<f16>(a, b, &shape),
+                _ => product_in_f32::<bf16>(a, b, &shape),
+            };
             finish_runs(&product, out, &|at, run, to| rider.apply_wide(at, run, to));
         }
         dtype => with_number!(dtype, T => {
@@ -196,11 +205,26 @@ pub(crate) fn finish_runs<T: Sync>(product: &[T], out: &mut Target<'_>, finish: 
 }
 
 fn narrowed<T: Narrow>(product: &[f32], out: &mut [T]) {
-    out.iter_mut().zip(product).for_each(|(o, x)| *o = T::narrow(*x));
+    parallel::chunks(out, CONVERTED, &|i, to| T::narrow(&product[i * CONVERTED..][..to.len()], to));
+}
+
+/// Product of an f32 operand with one that is stored in f32, f16 or bf16.
+fn matmul_in_f32(
+    a: &Operand<'_>,
+    b: &Operand<'_>,
+    shape: &Shape,
+    out: &mut [f32],
+    finish: Option<Finish<'_, f32>>,
+) {
+    match b.ty.dtype {
+        DType::F16 => matmul_with::<f32, f16>(a, b, shape, out, finish),
+        DType::BF16 => matmul_with::<f32, bf16>(a, b, shape, out, finish),
+        _ => matmul_with::<f32, f32>(a, b, shape, out, finish),
+    }
 }
 
 /// Product into `out` (packed, of shape `shape`), with an epilogue on every finished run.
-fn matmul_with<T: Accumulator>(
+fn matmul_with<T: Accumulator, E: Rhs<T> + bytemuck::AnyBitPattern>(
     a: &Operand<'_>,
     b: &Operand<'_>,
     shape: &Shape,
@@ -208,14 +232,14 @@ fn matmul_with<T: Accumulator>(
     finish: Option<Finish<'_, T>>,
 ) {
     let batched = Batched::new(a, b, shape);
-    let (da, db) = (a.elements::<T>(), b.elements::<T>());
+    let (da, db) = (a.elements::<T>(), b.elements::<E>());
     multiply(&batched, da, db, out, finish);
 }
 
-fn multiply<T: Accumulator>(
+fn multiply<T: Accumulator, E: Rhs<T>>(
     batched: &Batched,
     da: &[T],
-    db: &[T],
+    db: &[E],
     out: &mut [T],
     finish: Option<Finish<'_, T>>,
 ) {
@@ -248,11 +272,17 @@ fn multiply<T: Accumulator>(
     }
 }
 
-/// Widens strided elements into packed f32 in the operand's own index order, so that strides stay those of its shape.
-fn widened<T: bytemuck::AnyBitPattern>(x: &Operand<'_>, widen: impl Fn(T) -> f32) -> Vec<f32> {
+/// Widens strided elements into packed f32 in the operand's own index order.
+fn widened<T: Narrow>(x: &Operand<'_>) -> Vec<f32> {
+    let mut out = vec![0f32; x.shape().numel()];
+    if let Some(data) = x.contiguous::<T>() {
+        parallel::chunks(&mut out, CONVERTED, &|i, to| T::widen(&data[i * CONVERTED..][..to.len()], to));
+        return out;
+    }
     let data = x.elements::<T>();
-    let mut out = Vec::with_capacity(x.shape().numel());
-    for_each_offset(x, |offset| out.push(widen(data[offset])));
+    let mut narrow = Vec::with_capacity(x.shape().numel());
+    for_each_offset(x, |offset| narrow.push(data[offset]));
+    T::widen(&narrow, &mut out);
     out
 }
 
@@ -284,17 +314,11 @@ fn for_each_offset(x: &Operand<'_>, mut visit: impl FnMut(usize)) {
 }
 
 /// The product of f16 or bf16 operands, unrounded.
-fn product_in_f32(a: &Operand<'_>, b: &Operand<'_>, shape: &Shape) -> Vec<f32> {
-    let wide = |x: &Operand<'_>| match x.ty.dtype {
-        DType::F16 => widened::<f16>(x, Narrow::widen),
-        _ => widened::<bf16>(x, Narrow::widen),
-    };
-    let (wa, wb) = (wide(a), wide(b));
-    let as_f32 = |x: &Operand<'_>| TensorType::new(DType::F32, *x.shape());
-    let pa = Operand::packed(as_f32(a), bytemuck::cast_slice(&wa));
-    let pb = Operand::packed(as_f32(b), bytemuck::cast_slice(&wb));
+fn product_in_f32<T: Narrow>(a: &Operand<'_>, b: &Operand<'_>, shape: &Shape) -> Vec<f32> {
+    let wide = widened::<T>(a);
+    let a = Operand::packed(TensorType::new(DType::F32, *a.shape()), bytemuck::cast_slice(&wide));
     let mut out = vec![0f32; shape.numel()];
-    matmul_with(&pa, &pb, shape, &mut out, None);
+    matmul_with::<f32, T>(&a, b, shape, &mut out, None);
     out
 }
 
@@ -347,11 +371,13 @@ fn expert_ids(x: &Operand<'_>) -> Vec<i64> {
 }
 
 fn widened_slice<T: Narrow>(x: &[T]) -> Cow<'_, [f32]> {
-    x.iter().map(|v| v.widen()).collect()
+    let mut out = vec![0f32; x.len()];
+    T::widen(x, &mut out);
+    Cow::Owned(out)
 }
 
 /// Rows of `[M, K]` times the `[K, N]` matrix of their expert; rows of no expert become zeros.
-fn grouped<T: Number, A: Accumulator>(
+fn grouped<T: Number + Rhs<A>, A: Accumulator>(
     x: &[Operand<'_>],
     out: &mut Target<'_>,
     experts: &[i64],
@@ -374,14 +400,7 @@ fn grouped<T: Number, A: Accumulator>(
     for (group, matrix) in groups.iter().zip(weights.chunks(k * n)).filter(|(group, _)| !group.is_empty()) {
         let a: Vec<A> = group.iter().flat_map(|i| widen(&rows[i * k..(i + 1) * k]).into_owned()).collect();
         let mut c = vec![A::ZERO; group.len() * n];
-        product(
-            (group.len(), n, k),
-            Matrix::packed(&a, k),
-            Matrix::packed(&widen(matrix), n),
-            &mut c,
-            0,
-            None,
-        );
+        product((group.len(), n, k), Matrix::packed(&a, k), Matrix::packed(matrix, n), &mut c, 0, None);
         for (i, row) in group.iter().zip(c.chunks(n)) {
             out[i * n..(i + 1) * n].iter_mut().zip(row).for_each(|(o, v)| *o = narrow(*v));
         }

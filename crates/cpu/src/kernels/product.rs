@@ -2,33 +2,149 @@
 
 use std::marker::PhantomData;
 
-use super::few_rows::{self, FewRows};
+use half::{bf16, f16};
+
+use super::conv::scratch::with_scratch;
+use super::few_rows::{self, FewRows, Stored};
 use crate::operand::Number;
 use crate::parallel;
+use crate::simd::half::{widen_bf16, widen_f16};
 
 /// A float the product accumulates in.
-pub(crate) trait Accumulator: Number + Send + Sync {
-    /// Does a product of few rows, if there is a kernel for it.
+pub(crate) trait Accumulator: Number + Rhs<Self> + Send + Sync {}
+
+impl Accumulator for f32 {}
+impl Accumulator for f64 {}
+
+/// How the right operand of a product that accumulates in `T` may be stored.
+pub(crate) trait Rhs<T>: Copy + Send + Sync {
+    /// Computes a product of at least one row, column and step, on this thread.
     ///
     /// # Safety
-    /// Operands and result must be whole, and the result nobody else's meanwhile.
-    unsafe fn few_rows(_: FewRows<'_, Self>) -> bool {
-        false
-    }
+    /// The operands must hold all that is read of them, and the result's rows must be writable and nobody else's
+    /// meanwhile.
+    unsafe fn multiply(product: FewRows<'_, T, Self>);
 }
 
-impl Accumulator for f32 {
-    unsafe fn few_rows(few: FewRows<'_, f32>) -> bool {
-        let suits = few_rows::suits(few.sizes.0, &few.a, &few.b);
-        if suits {
-            // Safety: the caller's promise.
-            unsafe { few.multiply() };
+impl Rhs<f32> for f32 {
+    unsafe fn multiply(product: FewRows<'_, f32>) {
+        // Safety: the caller's promise.
+        unsafe {
+            match few_rows::suits(product.sizes.0, &product.a, &product.b) {
+                true => product.multiply(),
+                false => gemm(&product),
+            }
         }
-        suits
     }
 }
 
-impl Accumulator for f64 {}
+impl Rhs<f64> for f64 {
+    unsafe fn multiply(product: FewRows<'_, f64>) {
+        // Safety: the caller's promise.
+        unsafe { gemm(&product) }
+    }
+}
+
+impl Rhs<f32> for f16 {
+    unsafe fn multiply(product: FewRows<'_, f32, f16>) {
+        // Safety: the caller's promise.
+        unsafe { multiply_stored(&product, widen_f16) }
+    }
+}
+
+impl Rhs<f32> for bf16 {
+    unsafe fn multiply(product: FewRows<'_, f32, bf16>) {
+        // Safety: the caller's promise.
+        unsafe { multiply_stored(&product, widen_bf16) }
+    }
+}
+
+/// Elements of a narrow right operand that are widened at a time for many rows: they stay in L2 until they are packed.
+const WIDENED: usize = 1 << 16;
+
+/// A product whose right operand is widened as it is read: in registers for few rows, some of its rows at a time for
+/// many.
+///
+/// # Safety
+/// That of [`Rhs::multiply`].
+unsafe fn multiply_stored<E: Stored>(product: &FewRows<'_, f32, E>, widen: fn(&[E], &mut [f32])) {
+    let FewRows { sizes: (rows, columns, depth), a, b, scale, accumulate, out, pitch } = *product;
+    if few_rows::suits(rows, &a, &b) {
+        // Safety: the caller's promise.
+        return unsafe { product.multiply() };
+    }
+    let stretch = (WIDENED / columns).clamp(1, depth);
+    with_scratch(stretch * columns, |panel: &mut [f32]| {
+        for first in (0..depth).step_by(stretch) {
+            let some = stretch.min(depth - first);
+            let part = &mut panel[..some * columns];
+            let b = widen_part(b.after(first, 0), some, columns, part, widen);
+            let (sizes, a) = ((rows, columns, some), a.after(0, first));
+            let accumulate = accumulate || first > 0;
+            // Safety: the caller's promise; the part of b is whole.
+            unsafe { gemm(&FewRows { sizes, a, b, scale, accumulate, out, pitch }) };
+        }
+    });
+}
+
+/// Widens the first `rows` and `columns` of a matrix along its contiguous axis, if it has one.
+fn widen_part<'a, E: Copy>(
+    from: Matrix<'_, E>,
+    rows: usize,
+    columns: usize,
+    to: &'a mut [f32],
+    widen: fn(&[E], &mut [f32]),
+) -> Matrix<'a, f32> {
+    let at = |r: usize, c: usize| from.after(r, c).offset;
+    if from.row_stride == 1 && from.column_stride != 1 {
+        for (c, column) in to.chunks_exact_mut(rows).enumerate() {
+            widen(&from.data[at(0, c)..][..rows], column);
+        }
+        return Matrix { data: to, offset: 0, row_stride: 1, column_stride: rows as isize };
+    }
+    for (r, row) in to.chunks_exact_mut(columns).enumerate() {
+        if from.column_stride == 1 {
+            widen(&from.data[at(r, 0)..][..columns], row);
+        } else {
+            for (c, x) in row.iter_mut().enumerate() {
+                widen(&from.data[at(r, c)..][..1], std::slice::from_mut(x));
+            }
+        }
+    }
+    Matrix::packed(to, columns)
+}
+
+/// A product by the gemm crate.
+///
+/// # Safety
+/// That of [`Rhs::multiply`].
+unsafe fn gemm<T: Number>(product: &FewRows<'_, T>) {
+    let FewRows { sizes: (rows, columns, depth), a, b, scale, accumulate, out, pitch } = *product;
+    // Safety: the caller's promise.
+    unsafe {
+        gemm::gemm(
+            rows,
+            columns,
+            depth,
+            out,
+            1,
+            pitch as isize,
+            accumulate,
+            a.data.as_ptr().add(a.offset),
+            a.column_stride,
+            a.row_stride,
+            b.data.as_ptr().add(b.offset),
+            b.column_stride,
+            b.row_stride,
+            T::ONE,
+            scale,
+            false,
+            false,
+            false,
+            gemm::Parallelism::None,
+        );
+    }
+}
 
 /// A matrix read through strides from `data[offset]` on.
 #[derive(Clone, Copy)]
@@ -125,13 +241,13 @@ impl<T: Accumulator> Grid<'_, T> {
     ///
     /// # Safety
     /// Nobody else may hold or write the rectangle meanwhile.
-    pub(crate) unsafe fn multiply(
+    pub(crate) unsafe fn multiply<E: Rhs<T>>(
         &self,
         (rows, columns, depth): (usize, usize, usize),
         start: usize,
         pitch: usize,
         a: Matrix<'_, T>,
-        b: Matrix<'_, T>,
+        b: Matrix<'_, E>,
         scale: T,
         accumulate: bool,
     ) {
@@ -148,35 +264,9 @@ impl<T: Accumulator> Grid<'_, T> {
             return;
         }
         let out = self.first.wrapping_add(start);
-        let few = FewRows { sizes: (rows, columns, depth), a, b, scale, accumulate, out, pitch };
+        let product = FewRows { sizes: (rows, columns, depth), a, b, scale, accumulate, out, pitch };
         // Safety: all three rectangles are in bounds as asserted; the result is exclusive by the caller's promise.
-        if unsafe { T::few_rows(few) } {
-            return;
-        }
-        // Safety: all three rectangles are in bounds as asserted; the result is exclusive by the caller's promise.
-        unsafe {
-            gemm::gemm(
-                rows,
-                columns,
-                depth,
-                out,
-                1,
-                pitch as isize,
-                accumulate,
-                a.data.as_ptr().add(a.offset),
-                a.column_stride,
-                a.row_stride,
-                b.data.as_ptr().add(b.offset),
-                b.column_stride,
-                b.row_stride,
-                T::ONE,
-                scale,
-                false,
-                false,
-                false,
-                gemm::Parallelism::None,
-            );
-        }
+        unsafe { E::multiply(product) };
     }
 }
 
@@ -196,10 +286,10 @@ pub(crate) fn multiply<T: Accumulator>(
 /// `out[rows, columns] = a[rows, depth] · b[depth, columns]`, packed, then `finish` on every run.
 ///
 /// `start` is the flat position of `out` in the whole result, for `finish`.
-pub(crate) fn product<T: Accumulator>(
+pub(crate) fn product<T: Accumulator, E: Rhs<T>>(
     (rows, columns, depth): (usize, usize, usize),
     a: Matrix<'_, T>,
-    b: Matrix<'_, T>,
+    b: Matrix<'_, E>,
     out: &mut [T],
     start: usize,
     finish: Option<Finish<'_, T>>,

@@ -1,13 +1,28 @@
 //! f16 and bf16 as f32 numbers: widening, narrowing and rounding, without branches.
+//!
+//! f16 goes through the processor's own conversions where it has them; what is left of a vector, through ours.
 
 use half::{bf16, f16};
 use olivine_ir::round_to_odd;
 
 use super::{Fn1, map1};
+#[cfg(target_arch = "x86_64")]
+use super::{Vectors, f16c, vectors};
+
+/// Whether conversions of f16 are instructions.
+#[cfg(target_arch = "x86_64")]
+fn has_f16c() -> bool {
+    vectors() >= Vectors::Avx2
+}
 
 /// Widens f16 numbers.
 pub(crate) fn widen_f16(x: &[f16], out: &mut [f32]) {
-    map1(WidenF16, x, out);
+    // Safety: `has_f16c` has seen the instructions on this processor.
+    #[cfg(target_arch = "x86_64")]
+    let done = if has_f16c() { unsafe { f16c::widen(x, out) } } else { 0 };
+    #[cfg(not(target_arch = "x86_64"))]
+    let done = 0;
+    map1(WidenF16, &x[done..], &mut out[done..]);
 }
 
 /// Widens bf16 numbers.
@@ -17,7 +32,12 @@ pub(crate) fn widen_bf16(x: &[bf16], out: &mut [f32]) {
 
 /// Narrows to f16, to nearest even.
 pub(crate) fn narrow_f16(x: &[f32], out: &mut [f16]) {
-    map1(NarrowF16, x, out);
+    // Safety: as above.
+    #[cfg(target_arch = "x86_64")]
+    let done = if has_f16c() { unsafe { f16c::narrow(x, out) } } else { 0 };
+    #[cfg(not(target_arch = "x86_64"))]
+    let done = 0;
+    map1(NarrowF16, &x[done..], &mut out[done..]);
 }
 
 /// Narrows to bf16, to nearest even.
@@ -27,7 +47,12 @@ pub(crate) fn narrow_bf16(x: &[f32], out: &mut [bf16]) {
 
 /// Rounds each number to one that f16 can hold.
 pub(crate) fn round_f16(x: &mut [f32]) {
-    round_in_place(x, |v| f16_to_f32(f32_to_f16(v)));
+    // Safety: as above.
+    #[cfg(target_arch = "x86_64")]
+    let done = if has_f16c() { unsafe { f16c::round(x) } } else { 0 };
+    #[cfg(not(target_arch = "x86_64"))]
+    let done = 0;
+    round_in_place(&mut x[done..], |v| f16_to_f32(f32_to_f16(v)));
 }
 
 /// Rounds each number to one that bf16 can hold.
@@ -152,6 +177,33 @@ mod tests {
             let (ours, theirs) = (f32_to_bf16(x), bf16::from_f32(x));
             assert!(ours == theirs.to_bits() || (x.is_nan() && theirs.is_nan()), "{x}: {ours:#x} {theirs}");
         }
+    }
+
+    #[test]
+    fn slices_convert_alike_on_every_instruction_set() {
+        use crate::simd::{Vectors, limit_vectors};
+        let x: Vec<f32> = (0..=u32::MAX).step_by(10_007).map(f32::from_bits).collect();
+        let all: Vec<f16> = (0..=u16::MAX).map(f16::from_bits).collect();
+        for most in [Vectors::Base, Vectors::Avx2, Vectors::Avx512] {
+            limit_vectors(most);
+            for len in [0, 1, 7, 8, 9, x.len()] {
+                let mut narrow = vec![f16::ZERO; len];
+                narrow_f16(&x[..len], &mut narrow);
+                for (n, x) in narrow.iter().zip(&x) {
+                    let want = f16::from_f32_const(*x);
+                    assert!(
+                        n.to_bits() == want.to_bits() || (n.is_nan() && want.is_nan()),
+                        "{x}: {n} {want}"
+                    );
+                }
+            }
+            let mut wide = vec![0.0; all.len()];
+            widen_f16(&all, &mut wide);
+            for (w, x) in wide.iter().zip(&all) {
+                assert!(*w == x.to_f32_const() || (w.is_nan() && x.is_nan()), "{x}: {w}");
+            }
+        }
+        limit_vectors(Vectors::Avx512);
     }
 
     #[test]

@@ -3,6 +3,8 @@
 //! A [`Kernel`] is an always-inlined body. [`run`] calls it from a function that enables wide registers, so that the
 //! compiler vectorises the inlined loops for them; no intrinsics are needed for arithmetic.
 
+#[cfg(target_arch = "x86_64")]
+mod f16c;
 pub(crate) mod half;
 mod level;
 pub(crate) mod math;

@@ -1,4 +1,5 @@
-//! f32 products of few rows: the other operand is read where it lies, once or nearly so, and nothing is packed.
+//! f32 products of few rows: the other operand is read where it lies, once or nearly so, and nothing is packed. It may be
+//! stored in f16 or bf16, which become f32 as they are loaded.
 //!
 //! ```text
 //!   rows of b contiguous:    tiles of a few rows and vectors of columns, summed over a stretch of the depth
@@ -16,6 +17,7 @@ use std::ops::Range;
 
 use super::product::Matrix;
 use lanes::Lanes;
+pub(crate) use lanes::Stored;
 
 #[cfg(target_arch = "x86_64")]
 use {
@@ -36,11 +38,11 @@ const FAR_BLOCK: (usize, usize) = (2048, 8);
 /// Elements from which b is taken to come from memory.
 const FAR: usize = 1 << 19;
 
-/// A product.
-pub(crate) struct FewRows<'a, T> {
+/// A product; b's elements may be stored in another type.
+pub(crate) struct FewRows<'a, T, E = T> {
     pub(super) sizes: (usize, usize, usize),
     pub(super) a: Matrix<'a, T>,
-    pub(super) b: Matrix<'a, T>,
+    pub(super) b: Matrix<'a, E>,
     pub(super) scale: T,
     pub(super) accumulate: bool,
     /// The result's first element, and how far its rows lie apart.
@@ -49,16 +51,16 @@ pub(crate) struct FewRows<'a, T> {
 }
 
 /// Whether a product of so many rows is better done here.
-pub(super) fn suits<T>(rows: usize, a: &Matrix<'_, T>, b: &Matrix<'_, T>) -> bool {
+pub(super) fn suits<T, E>(rows: usize, a: &Matrix<'_, T>, b: &Matrix<'_, E>) -> bool {
     (b.column_stride == 1 && rows <= BY_ROWS) || (along_columns(a, b) && rows <= BY_COLUMNS)
 }
 
 /// Whether both operands are contiguous along the depth. Without vectors of their own, dot products are left to others.
-fn along_columns<T>(a: &Matrix<'_, T>, b: &Matrix<'_, T>) -> bool {
+fn along_columns<T, E>(a: &Matrix<'_, T>, b: &Matrix<'_, E>) -> bool {
     cfg!(target_arch = "x86_64") && b.row_stride == 1 && a.column_stride == 1
 }
 
-impl FewRows<'_, f32> {
+impl<E: Stored> FewRows<'_, f32, E> {
     /// Computes it.
     ///
     /// # Safety
@@ -197,7 +199,7 @@ impl FewRows<'_, f32> {
                     if next != 0 {
                         L::prefetch(y.wrapping_offset(next).wrapping_add(v * L::N));
                     }
-                    right[v] = if whole { L::load(y.add(v * L::N)) } else { L::load_some(y, some) };
+                    right[v] = if whole { E::load(y.add(v * L::N)) } else { E::load_some(y, some) };
                 }
                 for r in 0..R {
                     let left = L::splat(*x.offset(r as isize * self.a.row_stride));
@@ -267,7 +269,7 @@ impl FewRows<'_, f32> {
                     left[r] = L::load(x.offset(r as isize * down).add(k));
                 }
                 for c in 0..C {
-                    let right = L::load(y.offset(c as isize * across).add(k));
+                    let right: L = E::load(y.offset(c as isize * across).add(k));
                     for r in 0..R {
                         sums[r][c] = left[r].mul_add(right, sums[r][c]);
                     }
@@ -275,7 +277,7 @@ impl FewRows<'_, f32> {
             }
             if whole < depth {
                 for c in 0..C {
-                    let right = L::load_some(y.offset(c as isize * across).add(whole), depth - whole);
+                    let right: L = E::load_some(y.offset(c as isize * across).add(whole), depth - whole);
                     for r in 0..R {
                         let left = L::load_some(x.offset(r as isize * down).add(whole), depth - whole);
                         sums[r][c] = left.mul_add(right, sums[r][c]);
@@ -296,7 +298,7 @@ impl FewRows<'_, f32> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::product::{multiply, product};
+    use super::super::product::{Rhs, multiply, product};
     use super::*;
     use crate::simd::{Vectors, limit_vectors};
 
@@ -327,6 +329,35 @@ mod tests {
             multiply((rows, columns, depth), a, b, -2.0, true, &mut out);
             assert!(out.iter().zip(&want).all(|(o, w)| *o == -w), "{rows}x{columns}x{depth} accumulated");
         }
+    }
+
+    /// The same with b stored narrow, whose small whole numbers are exact.
+    fn check_stored<E: Stored + Rhs<f32>>(sizes: (usize, usize, usize), narrow: fn(f32) -> E) {
+        let (rows, columns, depth) = sizes;
+        let (a, b) = (numbers(rows * depth, 7), numbers(columns * depth, 5));
+        let stored: Vec<E> = b.iter().map(|x| narrow(*x)).collect();
+        for (row_stride, column_stride) in [(columns as isize, 1), (1, depth as isize)] {
+            let wide = Matrix { data: &b, offset: 0, row_stride, column_stride };
+            let stored = Matrix { data: &stored, offset: 0, row_stride, column_stride };
+            let (mut want, mut out) = (vec![0f32; rows * columns], vec![f32::NAN; rows * columns]);
+            product(sizes, Matrix::packed(&a, depth), wide, &mut want, 0, None);
+            product(sizes, Matrix::packed(&a, depth), stored, &mut out, 0, None);
+            assert_eq!(out, want, "{rows}x{columns}x{depth} by {row_stride}, {column_stride}");
+        }
+    }
+
+    #[test]
+    fn weights_stored_in_f16_and_bf16_give_the_same_on_every_instruction_set() {
+        for vectors in [Vectors::Base, Vectors::Avx2, Vectors::Avx512] {
+            limit_vectors(vectors);
+            for rows in [1, 3, 9, 40] {
+                for (columns, depth) in [(1, 70), (17, 5), (64, 33), (530, 19), (4, 0), (300, 700)] {
+                    check_stored((rows, columns, depth), half::f16::from_f32);
+                    check_stored((rows, columns, depth), half::bf16::from_f32);
+                }
+            }
+        }
+        limit_vectors(Vectors::Avx512);
     }
 
     #[test]
