@@ -42,6 +42,8 @@ pub struct Options<'a> {
     pub no_fusion: bool,
     /// Compute f16 and bf16 in f32 and keep results in f32 between operations.
     pub widen: Option<Widen>,
+    /// Compute matmuls and convolutions of dequantised operands on their integers.
+    pub integers: bool,
     /// Keep the graph after every pass, for `explain`.
     pub keep_stages: bool,
 }

@@ -210,7 +210,8 @@ impl Session {
 impl Inner {
     pub(crate) fn compile(&self, graph: &Graph, keep_stages: bool) -> Result<Compiled, Error> {
         let (no_fusion, widen) = (self.no_fusion, self.widen);
-        let options = Options { evaluator: Some(&CpuEvaluator), no_fusion, widen, keep_stages };
+        let integers = self.device.backend() == Backend::Cpu && !no_fusion;
+        let options = Options { evaluator: Some(&CpuEvaluator), no_fusion, widen, integers, keep_stages };
         Ok(self.threads.install(|| compile(graph, &options))?)
     }
 }

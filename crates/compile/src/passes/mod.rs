@@ -1,7 +1,7 @@
 //! The passes, in the order they run. Each is a file: its name, what it needs and what it gives.
 //!
 //! ```text
-//!   (widen) ─ canonicalise ─ fold ─ (control ─ …) ─ cse ─ dce ─ legalise ─ canonicalise ─ fold ─ cse ─ (fuse) ─ views ─ pack ─ cse ─ dce
+//!   (widen) ─ (integers) ─ canonicalise ─ fold ─ (control ─ …) ─ cse ─ dce ─ legalise ─ canonicalise ─ fold ─ cse ─ (fuse) ─ views ─ pack ─ cse ─ dce
 //!   └─ the graph as written, smaller ─┘ └─ kernel and layout ops only ────┘          └─ no layout op but view
 //! ```
 //!
@@ -13,6 +13,7 @@ mod cse;
 mod dce;
 mod fold;
 mod fuse;
+mod integers;
 mod legalise;
 mod pack;
 mod views;
@@ -24,6 +25,7 @@ use control::Control;
 use cse::Cse;
 use dce::Dce;
 use fold::Fold;
+use integers::Integers;
 use legalise::Legalise;
 use pack::Pack;
 use views::Views;
@@ -35,6 +37,9 @@ pub(crate) fn pipeline(options: &Options<'_>, control: bool) -> Vec<Box<dyn Pass
     let mut passes: Vec<Box<dyn Pass>> = Vec::new();
     if let Some(widen) = options.widen {
         passes.push(Box::new(WidenFloats(widen)));
+    }
+    if options.integers {
+        passes.push(Box::new(Integers));
     }
     passes.extend([Box::new(Canonicalise) as Box<dyn Pass>, Box::new(Fold)]);
     if control {
