@@ -74,9 +74,21 @@ impl Model {
         self.onnx.name()
     }
 
-    /// What a run gives.
+    /// The inputs that a run must supply.
     pub fn inputs(&self) -> Vec<Port> {
         self.onnx.inputs()
+    }
+
+    /// Inputs that have a default value, which a run may override: initializers that are listed as inputs too.
+    pub fn overridable_initializers(&self) -> Vec<Port> {
+        self.onnx.overridable_initializers()
+    }
+
+    /// All inputs that a run may supply.
+    fn all_inputs(&self) -> Vec<Port> {
+        let mut ports = self.inputs();
+        ports.extend(self.overridable_initializers());
+        ports
     }
 
     /// What a run has in return.
@@ -255,7 +267,7 @@ impl ModelExecutable {
     }
 
     fn unknown(&self, name: &str) -> Error {
-        let ports = self.model.inputs();
+        let ports = self.model.all_inputs();
         let nearest = olivine_ir::nearest(name, ports.iter().map(|p| p.name.as_str()));
         Error::UnknownName { kind: "input", name: name.into(), nearest }
     }
@@ -294,16 +306,17 @@ impl ModelExecutable {
     fn bindings(&self, key: &Key) -> Result<Bindings, Error> {
         let mut bindings = Bindings { watched: self.model.watched.to_vec(), ..Bindings::default() };
         let mut used = 0;
-        for port in self.model.inputs() {
+        let known = self.model.all_inputs();
+        for port in &known {
             let bound = self.bound(key, &port.name, &port.kind, &mut used)?;
             if let Some(bound) = bound {
                 bindings.inputs.push((port.name.clone(), bound));
-            } else if !matches!(port.kind, Kind::Optional(_)) {
+            } else if !matches!(port.kind, Kind::Optional(_)) && self.model.onnx.weight(&port.name).is_none()
+            {
                 return Err(onnx_error(&port.name, "it is missing"));
             }
         }
         if used < key.types.len() {
-            let known = self.model.inputs();
             let belongs = |name: &str| {
                 known
                     .iter()

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use olivine_files::Format;
@@ -13,7 +13,7 @@ use prost::Message;
 use crate::element::Element;
 use crate::error::{Error, Unsupported};
 use crate::files::{Files, LoadOptions};
-use crate::import::{Bindings, Outcome, import};
+use crate::import::{Bindings, Outcome, import, needed};
 use crate::ops;
 use crate::proto::{
     FunctionProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto, TypeProto,
@@ -24,6 +24,9 @@ use crate::tensor::{decode, shape_of};
 
 /// Graphs inside nodes, and functions inside functions, may stand inside each other this deep.
 pub(crate) const MAX_DEPTH: usize = 16;
+
+/// The IR version from which on an initializer that is also an input may be overridden.
+const FIRST_OVERRIDABLE: i64 = 4;
 
 /// Bytes of a name that go into messages.
 const LONGEST_NAME: usize = 200;
@@ -120,7 +123,7 @@ pub struct Model {
     pub(crate) functions: HashMap<FunctionKey, FunctionProto>,
     /// What the main graph says of its inner values.
     pub(crate) declared: HashMap<String, Kind>,
-    files: Files,
+    files: Arc<Files>,
     /// Tensors of nodes and of graphs inside them, by the address of what describes them.
     decoded: Mutex<HashMap<usize, (Element, Tensor)>>,
     unsupported: Vec<Unsupported>,
@@ -167,7 +170,11 @@ impl Model {
             return Err(Error::NotOnnx { problem });
         }
         let mut weights = HashMap::new();
+        let dead = dead_initializers(&graph);
         for tensor in std::mem::take(&mut graph.initializer) {
+            if dead.contains(tensor.name()) {
+                continue;
+            }
             let decoded = decode(&tensor, &files)?;
             if weights.insert(tensor.name().to_string(), decoded).is_some() {
                 return Err(twice("initializer", tensor.name()));
@@ -188,7 +195,7 @@ impl Model {
         }
         let declared =
             graph.value_info.iter().map(|info| (info.name().to_string(), port(info).kind)).collect();
-        let decoded = Mutex::default();
+        let (files, decoded) = (Arc::new(files), Mutex::default());
         let mut model =
             Model { proto, graph, weights, functions, declared, files, decoded, unsupported: Vec::new() };
         model.check_names()?;
@@ -272,9 +279,19 @@ impl Model {
         self.proto.opset_import.iter().map(|o| (o.domain().to_string(), o.version())).collect()
     }
 
-    /// Inputs that a run gives: those without an initializer.
+    /// Inputs that a run must supply: those without an initializer.
     pub fn inputs(&self) -> Vec<Port> {
         self.graph.input.iter().filter(|i| !self.weights.contains_key(i.name())).map(port).collect()
+    }
+
+    /// Inputs with an initializer, which is their value unless a run supplies another. Before IR version 4 every
+    /// initializer had to be listed as an input, and none could be overridden.
+    pub fn overridable_initializers(&self) -> Vec<Port> {
+        if self.proto.ir_version() < FIRST_OVERRIDABLE {
+            return Vec::new();
+        }
+        let inputs = self.graph.input.iter().filter(|i| self.weights.contains_key(i.name())).map(port);
+        inputs.filter(|port| matches!(port.kind, Kind::Tensor { .. })).collect()
     }
 
     /// Outputs.
@@ -427,6 +444,22 @@ fn shortened(name: &str) -> &str {
 fn add_tensor((elements, bytes): &mut (usize, usize), element: Element, count: usize) {
     *elements = elements.saturating_add(count);
     *bytes = bytes.saturating_add(count.saturating_mul(element.bits()).div_ceil(8));
+}
+
+/// Initializers that no device can hold and that nothing reads, such as the strings of labels.
+fn dead_initializers(graph: &GraphProto) -> HashSet<String> {
+    let element = |tensor: &TensorProto| Element::of_number(tensor.data_type());
+    let strange = |tensor: &&TensorProto| element(tensor).is_some_and(|e| e.dtype().is_none());
+    let mut dead: HashSet<String> =
+        graph.initializer.iter().filter(strange).map(|tensor| tensor.name().to_string()).collect();
+    if dead.is_empty() {
+        return dead;
+    }
+    let mut used: HashSet<&str> = HashSet::new();
+    graph.node.iter().for_each(|node| needed(node, &mut used));
+    used.extend(graph.input.iter().chain(&graph.output).map(|info| info.name()));
+    dead.retain(|name| !used.contains(name.as_str()));
+    dead
 }
 
 fn twice(what: &str, name: &str) -> Error {

@@ -106,7 +106,8 @@ impl GivenArgs {
     /// The tensors of a run. Inputs that are not given are filled at random if `fill_rest`, with sizes of 1 where none
     /// are known; otherwise they are an error.
     pub(crate) fn tensors(&self, model: &Model, fill_rest: bool) -> Result<Vec<(String, Tensor)>, Failure> {
-        let ports = model.inputs();
+        let required = model.inputs();
+        let ports = all_inputs(model);
         let sizes = self.dims.sizes()?;
         self.check_dims(&sizes, &ports)?;
         let mut given: Vec<(String, Tensor)> = Vec::new();
@@ -127,7 +128,7 @@ impl GivenArgs {
             let within = |name: &str| name.strip_prefix(&port.name).is_some_and(|r| r.starts_with('['));
             given.iter().any(|(n, _)| *n == port.name || within(n))
         };
-        let missing: Vec<&Port> = ports.iter().filter(|p| needed(&p.kind) && !is_given(p)).collect();
+        let missing: Vec<&Port> = required.iter().filter(|p| needed(&p.kind) && !is_given(p)).collect();
         if !fill_rest && !missing.is_empty() {
             return Err(missing_inputs(&missing));
         }
@@ -220,6 +221,11 @@ fn parse_shape(text: &str) -> Result<Vec<usize>, Failure> {
     let sizes: Result<Vec<usize>, _> = text.split(['x', ',']).map(str::parse).collect();
     sizes
         .map_err(|_| Failure::new(format!("`{text}` is no shape")).hint("sizes are joined by x: 1x3x224x224"))
+}
+
+/// All inputs that a run may supply, initializers that may be overridden among them.
+fn all_inputs(model: &Model) -> Vec<Port> {
+    model.inputs().into_iter().chain(model.overridable_initializers()).collect()
 }
 
 /// What an input, or an element of a sequence, is declared to be.

@@ -38,7 +38,8 @@ pub(crate) fn run(global: &Global, args: &InspectArgs) -> Result<Answer, Failure
     let producer = if onnx.producer().is_empty() { "nobody named" } else { onnx.producer() };
     text += &format!("graph `{}`, made by {producer}; opsets: {}\n", onnx.name(), opsets.join(", "));
     text += &format!("{parameters} parameters, {}; read in {} ms\n", bytes(weights), short(ms(loading)));
-    text += &format!("\n{}", ports(&model.inputs(), &model.outputs()));
+    let defaults = model.overridable_initializers();
+    text += &format!("\n{}", ports(&model.inputs(), &defaults, &model.outputs()));
 
     let mut operators: Vec<(String, usize)> = onnx.operators().into_iter().collect();
     operators.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
@@ -50,6 +51,7 @@ pub(crate) fn run(global: &Global, args: &InspectArgs) -> Result<Answer, Failure
     let mut json = json!({
         "model": args.model, "graph": onnx.name(), "producer": onnx.producer(), "opsets": onnx.opsets(),
         "inputs": ports_json(&model.inputs()), "outputs": ports_json(&model.outputs()),
+        "inputs_with_defaults": ports_json(&defaults),
         "parameters": parameters, "weight_bytes": weights, "operators": onnx.operators(), "load_ms": ms(loading),
         "unsupported": unsupported.iter().map(unsupported_json).collect::<Vec<_>>(),
     });
@@ -75,9 +77,9 @@ fn too_small(failure: Failure) -> Failure {
     )
 }
 
-fn ports(inputs: &[Port], outputs: &[Port]) -> Table {
+fn ports(inputs: &[Port], defaults: &[Port], outputs: &[Port]) -> Table {
     let mut table = Table::new(&["", "name", "type"]);
-    for (what, ports) in [("input", inputs), ("output", outputs)] {
+    for (what, ports) in [("input", inputs), ("input with a default", defaults), ("output", outputs)] {
         for port in ports {
             table.row([what.into(), port.name.clone(), port.kind.to_string()]);
         }

@@ -64,6 +64,7 @@ fn own() -> Vec<Vec<u8>> {
         sequences(),
         large_weight(),
         counted(),
+        defaults(),
     ];
     all.push(many_elements());
     all
@@ -170,6 +171,15 @@ fn scanned() -> Vec<u8> {
         .inside(5, &graph_attribute("body", &body.message()));
     let mut graph = x_to_y(&[node]);
     graph.initializers = vec![floats("start", &[2], &[0.0, 0.0])];
+    graph.model()
+}
+
+/// Initializers that are inputs as well, one of them a shape, and an output that is listed twice.
+fn defaults() -> Vec<u8> {
+    let mut graph = x_to_y(&[node("Reshape", &["x", "s"], &["a"]), node("Add", &["a", "w"], &["y"])]);
+    graph.initializers = vec![ints("s", &[2], &[-1, 2]), floats("w", &[2], &[1.0, 2.0])];
+    graph.inputs.extend([value("s", I64, &["2"]), value("w", F32, &["2"])]);
+    graph.outputs.extend([value("y", F32, &["n", "2"]), value("w", F32, &["2"])]);
     graph.model()
 }
 

@@ -21,7 +21,7 @@ use olivine_ir::{Evaluate, Graph, Tensor, TensorType};
 
 pub(crate) use node::NodeContext;
 pub(crate) use value::{Held, Value};
-pub(crate) use walk::{Captured, Walk};
+pub(crate) use walk::{Captured, Walk, needed};
 
 use crate::error::Error;
 use crate::model::Model;

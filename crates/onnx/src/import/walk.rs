@@ -102,10 +102,12 @@ impl<'m> Walk<'m> {
         let model = self.model;
         let opsets = &model.proto.opset_import;
         self.scopes.push(Scope { names: HashMap::new(), opaque: true, opsets, attributes: HashMap::new() });
-        for port in model.inputs() {
+        for port in model.inputs().into_iter().chain(model.overridable_initializers()) {
             let bound = self.bindings.inputs.iter().find(|(name, _)| *name == port.name).map(|(_, b)| b);
             let value = match bound {
                 Some(bound) => self.declare(&port.name, &port.kind, bound)?,
+                // The initializer is the value of an input that the caller leaves out.
+                None if model.weights.contains_key(&port.name) => continue,
                 None if matches!(port.kind, Kind::Optional(_)) => Value::Nothing,
                 None => {
                     return Err(Error::invalid(format!("input `{}`", port.name), "it is not given").into());
@@ -115,15 +117,22 @@ impl<'m> Walk<'m> {
         }
         self.run(&model.graph)?;
         let mut outputs = Vec::new();
+        let mut added: HashMap<String, Part> = HashMap::new();
         for port in model.outputs() {
             let place = format!("output `{}`", port.name);
             let value =
                 self.resolve(&port.name)?.ok_or_else(|| Error::invalid(&place, "nothing makes it"))?;
             self.agrees(&port.kind, &value, || place.clone())?;
-            outputs.push((port.name.clone(), self.give(&port.name, &value, &place)?));
+            // An output that the model lists twice is one output of the graph.
+            let part = match added.get(&port.name) {
+                Some(part) => part.clone(),
+                None => self.give(&port.name, &value, &place)?,
+            };
+            added.insert(port.name.clone(), part.clone());
+            outputs.push((port.name, part));
         }
         for (name, held) in std::mem::take(&mut self.watched) {
-            if !outputs.iter().any(|(n, _)| *n == name) {
+            if !added.contains_key(&name) {
                 let place = format!("value `{name}`");
                 let part = self.give(&name, &Value::Tensor(held), &place)?;
                 outputs.push((name, part));
@@ -220,6 +229,16 @@ impl<'m> Walk<'m> {
         }
     }
 
+    /// Binds an initializer's name, unless an argument of that name overrides it.
+    fn bind_default(&mut self, name: &str, element: Element, tensor: Tensor) {
+        if self.scopes.last().is_some_and(|scope| scope.names.contains_key(name)) {
+            return;
+        }
+        let frame = self.frames.len() - 1;
+        let id = self.graph().constant(tensor);
+        self.bind(name, Value::Tensor(Held { frame, id, element }));
+    }
+
     /// What a name stands for, if anything.
     fn resolve(&mut self, name: &str) -> Answer<Option<Value>> {
         for scope in self.scopes.iter().rev() {
@@ -289,19 +308,13 @@ impl<'m> Walk<'m> {
     fn run(&mut self, graph: &'m GraphProto) -> Answer<()> {
         for proto in &graph.initializer {
             let (element, tensor) = self.model.decoded(proto)?;
-            let frame = self.frames.len() - 1;
-            let id = self.graph().constant(tensor);
-            self.bind(proto.name(), Value::Tensor(Held { frame, id, element }));
+            self.bind_default(proto.name(), element, tensor);
         }
         for proto in &graph.sparse_initializer {
             let (element, tensor) = self.model.sparse(proto)?;
-            let frame = self.frames.len() - 1;
-            let id = self.graph().constant(tensor);
-            self.bind(sparse_name(proto), Value::Tensor(Held { frame, id, element }));
+            self.bind_default(sparse_name(proto), element, tensor);
         }
-        let dense = graph.initializer.iter().map(|t| t.name());
-        let sparse = graph.sparse_initializer.iter().map(sparse_name);
-        let given = graph.input.iter().map(|i| i.name()).chain(dense).chain(sparse).collect();
+        let given = graph.input.iter().map(|i| i.name()).chain(initializer_names(graph)).collect();
         self.run_nodes(&graph.node, &given)
     }
 
@@ -535,12 +548,13 @@ impl<'m> Walk<'m> {
         if depth > MAX_DEPTH {
             return Err(Error::invalid(place(node), format!("graphs nest deeper than {MAX_DEPTH}")).into());
         }
-        if graph.input.len() != arguments.len() {
+        let inputs = positional_inputs(graph, arguments.len());
+        if inputs.len() != arguments.len() {
             let problem =
-                format!("the graph inside takes {} values, {} are given", graph.input.len(), arguments.len());
+                format!("the graph inside takes {} values, {} are given", inputs.len(), arguments.len());
             return Err(Error::invalid(place(node), problem).into());
         }
-        let names = graph.input.iter().map(|i| i.name().to_string()).zip(arguments).collect();
+        let names = inputs.into_iter().map(str::to_string).zip(arguments).collect();
         self.scopes.push(Scope { names, opaque: false, opsets: &[], attributes: HashMap::new() });
         let results = self.run(graph).and_then(|()| {
             let names: Vec<String> = graph.output.iter().map(|o| o.name().to_string()).collect();
@@ -594,7 +608,7 @@ impl<'m> Walk<'m> {
 }
 
 /// The names that a node uses; of those that the graphs inside it use, the ones that they do not make themselves.
-fn needed<'m>(node: &'m NodeProto, names: &mut HashSet<&'m str>) {
+pub(crate) fn needed<'m>(node: &'m NodeProto, names: &mut HashSet<&'m str>) {
     names.extend(node.input.iter().map(String::as_str));
     for attribute in &node.attribute {
         for graph in attribute.g.iter().chain(&attribute.graphs) {
@@ -603,10 +617,27 @@ fn needed<'m>(node: &'m NodeProto, names: &mut HashSet<&'m str>) {
             inside.extend(graph.output.iter().map(|o| o.name()));
             let made = graph.node.iter().flat_map(|node| node.output.iter().map(String::as_str));
             let made = made.chain(graph.input.iter().map(|i| i.name()));
-            for name in made.chain(graph.initializer.iter().map(|t| t.name())) {
+            for name in made.chain(initializer_names(graph)) {
                 inside.remove(name);
             }
             names.extend(inside);
         }
     }
+}
+
+/// Names of a graph's initializers.
+fn initializer_names(graph: &GraphProto) -> impl Iterator<Item = &str> {
+    let dense = graph.initializer.iter().map(|tensor| tensor.name());
+    dense.chain(graph.sparse_initializer.iter().map(sparse_name))
+}
+
+/// The inputs of a graph inside a node that so many arguments are for. Files of the first IR versions list initializers
+/// among the inputs: those take no argument unless there is one for every input.
+fn positional_inputs(graph: &GraphProto, arguments: usize) -> Vec<&str> {
+    let all: Vec<&str> = graph.input.iter().map(|input| input.name()).collect();
+    if all.len() == arguments {
+        return all;
+    }
+    let initialised: HashSet<&str> = initializer_names(graph).collect();
+    all.into_iter().filter(|name| !initialised.contains(name)).collect()
 }
