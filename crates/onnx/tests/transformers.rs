@@ -12,7 +12,9 @@ mod wire;
 use olivine_cpu::CpuEvaluator;
 use olivine_ir::{DType, Shape, TensorType};
 use olivine_onnx::{Bindings, Bound, Model, Outcome};
-use wire::{BOOL, F32, Graph, Message, floats, graph_attribute, int_attribute, node, tensor, value};
+use wire::{
+    BOOL, F32, Graph, Message, float_attribute, floats, graph_attribute, int_attribute, node, tensor, value,
+};
 
 const U8: i64 = 2;
 
@@ -89,6 +91,61 @@ fn causal_queries_stand_after_the_keys_of_the_past() {
     let attention =
         node("Attention", &["q", "k", "v", "", "p", "p"], &["y"]).inside(5, &int_attribute("is_causal", 1));
     close(&result(23, attention, &[q, k, v, past]), &[2.0, 3.0]);
+}
+
+/// Two queries, keys 0.5, −1 and 2 of which the first may be the past, all of one head of one element.
+#[test]
+fn every_score_that_attention_hands_out_is_that_of_its_step() {
+    let (q, k, v) = ([3.0, -2.0], [0.5, -1.0, 2.0], [1.0, 2.0, 4.0]);
+    let column = |name: &str, x: &[f32]| floats(name, &[1, 1, x.len() as i64, 1], x);
+    let float_mask = [0.25f32, 1.0, -0.5, 0.75, -1.0, 0.5];
+    let bool_mask = [1u8, 1, 0, 1, 0, 1];
+    for case in 0..48u32 {
+        let bit = |i: u32| case >> i & 1 == 1;
+        let (opset, softcap, causal, past) = (if bit(0) { 24 } else { 23 }, bit(1), bit(2), bit(3));
+        let mask = case >> 4;
+        // The past is the first key: with it a causal query stands one further.
+        let keep = |i: usize, j: usize| {
+            let near = !causal || j <= i + usize::from(past);
+            near && (mask != 2 || bool_mask[3 * i + j] != 0)
+        };
+        let mut steps = [const { Vec::new() }; 4];
+        for i in 0..2 {
+            let product: Vec<f64> = k.iter().map(|k| f64::from(q[i] * k)).collect();
+            let capped: Vec<f64> =
+                product.iter().map(|s| if softcap { 2.0 * (s / 2.0).tanh() } else { *s }).collect();
+            let biased =
+                |j: usize| capped[j] + if mask == 1 { f64::from(float_mask[3 * i + j]) } else { 0.0 };
+            let masked: Vec<f64> =
+                (0..3).map(|j| if keep(i, j) { biased(j) } else { f64::NEG_INFINITY }).collect();
+            let sum: f64 = masked.iter().map(|s| s.exp()).sum();
+            steps[3].extend(masked.iter().map(|s| s.exp() / sum));
+            steps[0].extend(product);
+            steps[1].extend(capped);
+            steps[2].extend(masked);
+        }
+        let before = usize::from(past);
+        let mut constants = vec![column("q", &q), column("k", &k[before..]), column("v", &v[before..])];
+        constants.extend([column("pk", &k[..1]), column("pv", &v[..1])]);
+        let raw: Vec<u8> = float_mask.iter().flat_map(|v| v.to_le_bytes()).collect();
+        constants.push(if mask == 1 {
+            tensor("m", F32, &[2, 3], &raw)
+        } else {
+            tensor("m", BOOL, &[2, 3], &bool_mask)
+        });
+        let mask_name = if mask == 0 { "" } else { "m" };
+        let inputs =
+            if past { vec!["q", "k", "v", mask_name, "pk", "pv"] } else { vec!["q", "k", "v", mask_name] };
+        for (mode, want) in steps.iter().enumerate() {
+            let attention = node("Attention", &inputs, &["", "", "", "y"])
+                .inside(5, &int_attribute("qk_matmul_output_mode", mode as i64))
+                .inside(5, &int_attribute("is_causal", i64::from(causal)))
+                .inside(5, &float_attribute("softcap", if softcap { 2.0 } else { 0.0 }));
+            let got = result(opset, attention, &constants);
+            let near = |(a, b): (&f64, &f64)| a == b || (a - b).abs() < 1e-5;
+            assert!(got.iter().zip(want).all(near), "case {case}, mode {mode}: got {got:?}, want {want:?}");
+        }
+    }
 }
 
 #[test]

@@ -106,6 +106,11 @@ pub(crate) fn int_attribute(name: &str, value: i64) -> Message {
     Message::new().text(1, name).int(3, value).int(20, 2)
 }
 
+/// A float attribute.
+pub(crate) fn float_attribute(name: &str, value: f32) -> Message {
+    Message::new().text(1, name).float(2, value).int(20, 1)
+}
+
 /// A list of integers as an attribute.
 pub(crate) fn ints_attribute(name: &str, values: &[i64]) -> Message {
     values.iter().fold(Message::new().text(1, name), |m, v| m.int(8, *v)).int(20, 7)

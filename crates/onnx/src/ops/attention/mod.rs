@@ -135,18 +135,15 @@ fn attention(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
             _ => heads.bias = Some(n.build(|g| g.cast(mask, dtype))?),
         }
     }
-    // As opset 23 came out, the mask was added before the softcap, and the modes are numbered in that order.
-    let mask_first = n.opset() < 24;
-    heads.bias_before_cap = mask_first;
     let (y, qk) = if n.wants(3) {
         let steps = heads.steps(n)?;
-        let qk = match (n.int_or("qk_matmul_output_mode", 0)?, mask_first) {
-            (0, _) => steps.product,
-            (1, true) => steps.uncapped,
-            (1, false) => steps.capped,
-            (2, _) => steps.masked,
-            (3, _) => steps.weights,
-            (mode, _) => return Err(n.wrong(format!("qk_matmul_output_mode {mode} is unknown"))),
+        // In the order of the computation, as onnx 1.22 says of opsets 23 and 24; before it, opset 23 had the mask first.
+        let qk = match n.int_or("qk_matmul_output_mode", 0)? {
+            0 => steps.product,
+            1 => steps.capped,
+            2 => steps.masked,
+            3 => steps.weights,
+            mode => return Err(n.wrong(format!("qk_matmul_output_mode {mode} is unknown"))),
         };
         (steps.result, Some(n.build(|g| g.cast(qk, dtype))?))
     } else {

@@ -27,8 +27,6 @@ pub(in crate::ops) struct Heads {
     pub(in crate::ops) softcap: Option<f64>,
     /// Added to scores; broadcast to `[batch, heads, queries, keys]`.
     pub(in crate::ops) bias: Option<ValueId>,
-    /// The bias is added before the softcap, not after it. What is −∞ in it stays out in any case.
-    pub(in crate::ops) bias_before_cap: bool,
     /// bool: where false a key does not count; broadcast like the bias.
     pub(in crate::ops) keep: Option<ValueId>,
     pub(in crate::ops) start: Start,
@@ -46,11 +44,9 @@ pub(in crate::ops) struct Heads {
 pub(in crate::ops) struct Steps {
     /// q·k, scaled.
     pub(in crate::ops) product: ValueId,
-    /// After the softcap.
+    /// After the softcap, before bias and masks.
     pub(in crate::ops) capped: ValueId,
-    /// After bias and masks, without the softcap if that follows them.
-    pub(in crate::ops) uncapped: ValueId,
-    /// After bias, masks and softcap.
+    /// After softcap, bias and masks.
     pub(in crate::ops) masked: ValueId,
     /// After softmax, zeros where nothing counts.
     pub(in crate::ops) weights: ValueId,
@@ -70,7 +66,6 @@ impl Heads {
             scale: None,
             softcap: None,
             bias: None,
-            bias_before_cap: false,
             keep: None,
             start: Start::After(0),
             left: None,
@@ -99,8 +94,7 @@ impl Heads {
     pub(in crate::ops) fn result(mut self, n: &mut NodeContext<'_, '_>) -> Answer<ValueId> {
         let [_, _, queries, keys, size] = self.sizes(n)?;
         let value_size = n.shape(self.v)?[3];
-        let odd_order = self.bias_before_cap && self.softcap.is_some() && self.bias.is_some();
-        if odd_order || size > LARGEST_HEAD || !(1..=LARGEST_HEAD).contains(&value_size) || keys == 0 {
+        if size > LARGEST_HEAD || !(1..=LARGEST_HEAD).contains(&value_size) || keys == 0 {
             return Ok(self.steps(n)?.result);
         }
         let aligned = match self.start {
@@ -142,9 +136,25 @@ impl Heads {
         n.build(|g| g.attention(op, self.q, self.k, self.v, &extra))
     }
 
+    /// q·k, scaled, in f32 at least: `[batch, heads, queries, keys]`.
+    pub(super) fn product(&self, n: &mut NodeContext<'_, '_>) -> Answer<ValueId> {
+        let [_, heads, _, _, size] = self.sizes(n)?;
+        let wide = if n.dtype(self.q)? == DType::F64 { DType::F64 } else { DType::F32 };
+        let key_heads = n.shape(self.k)?[1];
+        let scale = self.scale.unwrap_or(1.0 / (size as f64).sqrt());
+        let (q, k) = (self.q, self.k);
+        n.build(|g| {
+            let q = g.cast(q, wide)?;
+            let q = g.binary_scalar(Binary::Mul, q, scale)?;
+            let k = g.cast(k, wide)?;
+            let k = if key_heads == heads { k } else { g.repeat(k, 1, heads / key_heads)? };
+            g.matmul_nt(q, k)
+        })
+    }
+
     /// The same in steps; those before the result are in f32 at least.
     pub(in crate::ops) fn steps(mut self, n: &mut NodeContext<'_, '_>) -> Answer<Steps> {
-        let [batch, heads, queries, keys, size] = self.sizes(n)?;
+        let [batch, heads, queries, keys, _] = self.sizes(n)?;
         let dtype = n.dtype(self.q)?;
         let wide = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
         if let Some(near) = self.near(n)? {
@@ -159,49 +169,25 @@ impl Heads {
             })?;
             self.also_keep(n, counts)?;
         }
-        let key_heads = n.shape(self.k)?[1];
-        let scale = self.scale.unwrap_or(1.0 / (size as f64).sqrt());
-        let (q, k, v) = (self.q, self.k, self.v);
-        let product = n.build(|g| {
-            let q = g.cast(q, wide)?;
-            let q = g.binary_scalar(Binary::Mul, q, scale)?;
-            let k = g.cast(k, wide)?;
-            let k = if key_heads == heads { k } else { g.repeat(k, 1, heads / key_heads)? };
-            g.matmul_nt(q, k)
-        })?;
+        let (key_heads, v) = (n.shape(self.k)?[1], self.v);
+        let product = self.product(n)?;
         let bias = match self.bias {
             Some(bias) => Some(n.build(|g| g.cast(bias, wide))?),
             None => None,
         };
         let full = n.built(Shape::new(&[batch, heads, queries, keys]))?;
-        let (capped, uncapped, masked) = match (self.softcap, bias) {
-            (Some(cap), Some(bias)) if self.bias_before_cap => {
-                let uncapped = self.masked(n, product, Some(bias), full)?;
-                let capped = self.capped(n, uncapped, cap)?;
-                let lowest = n.scalar(wide, f64::NEG_INFINITY);
-                let masked = n.build(|g| {
-                    let out = g.eq(uncapped, lowest)?;
-                    g.select(out, lowest, capped)
-                })?;
-                (capped, uncapped, masked)
-            }
-            (Some(cap), _) => {
-                let capped = self.capped(n, product, cap)?;
-                let uncapped = self.masked(n, product, bias, full)?;
-                (capped, uncapped, self.masked(n, capped, bias, full)?)
-            }
-            (None, _) => {
-                let masked = self.masked(n, product, bias, full)?;
-                (product, masked, masked)
-            }
+        let capped = match self.softcap {
+            Some(cap) => self.capped(n, product, cap)?,
+            None => product,
         };
+        let masked = self.masked(n, capped, bias, full)?;
         let weights = self.weights(n, masked)?;
         let result = n.build(|g| {
             let v = if key_heads == heads { v } else { g.repeat(v, 1, heads / key_heads)? };
             let narrow = g.cast(weights, dtype)?;
             g.matmul(narrow, v)
         })?;
-        Ok(Steps { product, capped, uncapped, masked, weights, result })
+        Ok(Steps { product, capped, masked, weights, result })
     }
 
     /// Scores with the bias added and −∞ where keys do not count.
