@@ -13,7 +13,8 @@ use olivine_cpu::CpuEvaluator;
 use olivine_ir::{DType, Shape, TensorType};
 use olivine_onnx::{Bindings, Bound, Model, Outcome};
 use wire::{
-    BOOL, F32, Graph, Message, float_attribute, floats, graph_attribute, int_attribute, node, tensor, value,
+    BOOL, F32, Graph, Message, float_attribute, floats, graph_attribute, int_attribute, node,
+    string_attribute, tensor, value,
 };
 
 const U8: i64 = 2;
@@ -28,7 +29,9 @@ fn result(opset: i64, node: Message, constants: &[Message]) -> Vec<f64> {
     };
     let onnx = Message::new().int(2, opset);
     let microsoft = Message::new().text(1, "com.microsoft").int(2, 1);
-    let model = Message::new().int(1, 10).inside(8, &onnx).inside(8, &microsoft).inside(7, &graph.message());
+    let preview = Message::new().text(1, "ai.onnx.preview").int(2, 1);
+    let opsets = [onnx, microsoft, preview];
+    let model = Message::new().int(1, 10).all(8, &opsets).inside(7, &graph.message());
     let model = Model::from_bytes(model.0).unwrap();
     let Outcome::Whole(whole) = model.specialise(&Bindings::default(), &CpuEvaluator).unwrap() else {
         panic!("constants leave nothing open");
@@ -144,6 +147,75 @@ fn every_score_that_attention_hands_out_is_that_of_its_step() {
             let got = result(opset, attention, &constants);
             let near = |(a, b): (&f64, &f64)| a == b || (a - b).abs() < 1e-5;
             assert!(got.iter().zip(want).all(near), "case {case}, mode {mode}: got {got:?}, want {want:?}");
+        }
+    }
+}
+
+#[test]
+fn the_scores_and_weights_of_flexible_attention_go_through_its_graphs() {
+    let body = |op: &str, other: &str| Graph {
+        nodes: vec![node(op, &["s", other], &["t"])],
+        inputs: vec![value("s", F32, &["1", "1", "2", "2"])],
+        outputs: vec![value("t", F32, &["1", "1", "2", "2"])],
+        ..Graph::default()
+    };
+    let (q, k) = (floats("q", &[1, 1, 2, 1], &[0.0, 0.0]), floats("k", &[1, 1, 2, 1], &[1.0, 1.0]));
+    let (v, low) = (floats("v", &[1, 1, 2, 1], &[2.0, 4.0]), f32::NEG_INFINITY);
+    let (bias, twice) = (floats("bias", &[2, 2], &[0.0, low, 0.0, 0.0]), floats("twice", &[1], &[2.0]));
+    let constants = [q, k, v, bias, twice];
+    let flex = || node("ai.onnx.preview:FlexAttention", &["q", "k", "v"], &["y"]);
+    let scores = graph_attribute("score_mod", &body("Add", "bias").message());
+    let weights = graph_attribute("prob_mod", &body("Mul", "twice").message());
+    close(&result(26, flex(), &constants), &[3.0, 3.0]);
+    close(&result(26, flex().inside(5, &scores), &constants), &[2.0, 3.0]);
+    close(&result(26, flex().inside(5, &scores).inside(5, &weights), &constants), &[4.0, 6.0]);
+}
+
+/// Two steps of two query heads that share a head of keys of two elements and values of one.
+#[test]
+fn linear_attention_follows_its_rule_with_decays_of_heads_and_of_elements() {
+    let (q, k, v) = ([1.0, 0.5, -1.0, 2.0, 0.25, 1.0, 1.5, -0.5], [0.6, 0.8, 1.0, 0.0], [2.0, -1.0]);
+    let (past, beta) = ([0.5, -0.25], [0.5, 0.75]);
+    for (rule, gated, delta) in [
+        ("linear", false, false),
+        ("gated", true, false),
+        ("delta", false, true),
+        ("gated_delta", true, true),
+    ] {
+        for decay in [&[-0.5, -0.1] as &[f64], &[-0.5, -0.2, -0.1, -0.3]] {
+            let (mut state, mut want) = (past, Vec::new());
+            for t in 0..2 {
+                let g = |d: usize| if decay.len() == 2 { decay[t] } else { decay[2 * t + d] };
+                if gated {
+                    state = std::array::from_fn(|d| state[d] * f64::exp(g(d)));
+                }
+                let held: f64 = (0..2).map(|d| state[d] * k[2 * t + d]).sum();
+                let new = if delta { beta[t] * (v[t] - held) } else { v[t] };
+                state = std::array::from_fn(|d| state[d] + k[2 * t + d] * new);
+                let head = |h: usize| (0..2).map(|d| q[4 * t + 2 * h + d] * state[d]).sum::<f64>() * 0.5;
+                want.extend([head(0), head(1)]);
+            }
+            let of = |name: &str, dims: &[i64], x: &[f64]| {
+                floats(name, dims, &x.iter().map(|x| *x as f32).collect::<Vec<_>>())
+            };
+            let constants = [
+                of("q", &[1, 2, 4], &q),
+                of("k", &[1, 2, 2], &k),
+                of("v", &[1, 2, 1], &v),
+                of("p", &[1, 1, 2, 1], &past),
+                of("d", &[1, 2, decay.len() as i64 / 2], decay),
+                of("b", &[1, 2, 1], &beta),
+            ];
+            let inputs = ["q", "k", "v", "p", if gated { "d" } else { "" }, if delta { "b" } else { "" }];
+            let attention = |outputs: &[&str]| {
+                node("LinearAttention", &inputs, outputs)
+                    .inside(5, &int_attribute("q_num_heads", 2))
+                    .inside(5, &int_attribute("kv_num_heads", 1))
+                    .inside(5, &float_attribute("scale", 0.5))
+                    .inside(5, &string_attribute("update_rule", rule))
+            };
+            close(&result(27, attention(&["y", "s"]), &constants), &want);
+            close(&result(27, attention(&["", "y"]), &constants), &state);
         }
     }
 }

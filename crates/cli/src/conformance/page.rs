@@ -86,10 +86,8 @@ fn row(
 
 /// Why cases do not pass whose data say something else than the specification, by how their names begin.
 const KNOWN: &[(&str, &str)] = &[
-    ("test_adam_multiple", "made with an epsilon of 0.01, which the model does not have"),
     ("test_bernoulli", "expects the numbers that NumPy drew"),
     ("test_training_dropout", "expects the numbers that NumPy drew"),
-    ("test_qlinearmatmul", "the data wrap around where the specification saturates"),
     ("test_dft_inverse", "expects NumPy's rounding error, 1.9e-7, where the result is 0"),
     ("test_dft", "the result is 0 in theory; f32 rounding is above the absolute 1e-7"),
 ];

@@ -103,6 +103,9 @@ const MICROSOFT: &[&[Entry]] =
 /// The families of `ai.onnx.ml`.
 const ML: &[&[Entry]] = &[ml::ML, ml_features::ML, ml_linear::ML, ml_svm::ML, ml_trees::ML, trees::ML];
 
+/// The families of `ai.onnx.preview`.
+const PREVIEW: &[&[Entry]] = &[attention::PREVIEW];
+
 /// The families of `ai.onnx.preview.training`.
 const TRAINING: &[&[Entry]] = &[loss::TRAINING];
 
@@ -112,12 +115,14 @@ pub(crate) fn importer(domain: &str, name: &str) -> Option<Importer> {
     static ONNX_TABLE: OnceLock<Table> = OnceLock::new();
     static MICROSOFT_TABLE: OnceLock<Table> = OnceLock::new();
     static ML_TABLE: OnceLock<Table> = OnceLock::new();
+    static PREVIEW_TABLE: OnceLock<Table> = OnceLock::new();
     static TRAINING_TABLE: OnceLock<Table> = OnceLock::new();
     let table = |families: &[&[Entry]]| families.iter().copied().flatten().copied().collect::<Table>();
     match domain {
         "" | "ai.onnx" => ONNX_TABLE.get_or_init(|| table(ONNX)).get(name).copied(),
         "com.microsoft" => MICROSOFT_TABLE.get_or_init(|| table(MICROSOFT)).get(name).copied(),
         "ai.onnx.ml" => ML_TABLE.get_or_init(|| table(ML)).get(name).copied(),
+        "ai.onnx.preview" => PREVIEW_TABLE.get_or_init(|| table(PREVIEW)).get(name).copied(),
         "ai.onnx.preview.training" => TRAINING_TABLE.get_or_init(|| table(TRAINING)).get(name).copied(),
         _ => None,
     }

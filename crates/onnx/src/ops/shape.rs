@@ -6,6 +6,7 @@ use olivine_ir::{DType, Data, Shape, Tensor, ValueId};
 use super::Entry;
 use crate::element::Element;
 use crate::import::{Answer, NodeContext, Value};
+use crate::proto::tensor_proto::DataType;
 use crate::tensor::shape_of;
 
 pub(super) const OPERATORS: &[Entry] = &[
@@ -25,6 +26,10 @@ pub(super) const OPERATORS: &[Entry] = &[
     ("Trilu", trilu),
     ("Unsqueeze", unsqueeze),
 ];
+
+/// ONNX's numbers of the types that Range computes f16 and bf16 in.
+const FLOAT: i64 = DataType::Float as i64;
+const DOUBLE: i64 = DataType::Double as i64;
 
 fn constant(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     let (element, tensor) = if let Some(found) = n.tensor_attribute("value")? {
@@ -209,14 +214,19 @@ fn range(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     if limit.dtype() != dtype || delta.dtype() != dtype {
         return Err(n.wrong("its inputs are not of one type"));
     }
+    let stash_type = n.int_or("stash_type", FLOAT)?;
+    if !matches!(stash_type, FLOAT | DOUBLE) {
+        return Err(n.wrong(format!("stash_type {stash_type} is neither float nor double")));
+    }
+    let in_f64 = dtype == DType::F64 || stash_type == DOUBLE && matches!(dtype, DType::F16 | DType::BF16);
     let count = match (start.data(), limit.data(), delta.data()) {
         (Data::I64(a), Data::I64(b), Data::I64(d)) => {
             steps(i128::from(a[0]), i128::from(b[0]), i128::from(d[0]))
         }
         _ => {
             let (a, b, d) = (start.to_f64()[0], limit.to_f64()[0], delta.to_f64()[0]);
-            // The difference has the type of its operands, as elsewhere in ONNX.
-            let span = if dtype == DType::F64 { b - a } else { f64::from((b - a) as f32) };
+            // The difference has the type of its operands, as elsewhere in ONNX; f16 and bf16 are wider on the way.
+            let span = if in_f64 { b - a } else { f64::from((b - a) as f32) };
             (d != 0.0).then(|| (span / d).ceil().max(0.0) as u64)
         }
     };

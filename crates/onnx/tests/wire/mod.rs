@@ -111,6 +111,11 @@ pub(crate) fn float_attribute(name: &str, value: f32) -> Message {
     Message::new().text(1, name).float(2, value).int(20, 1)
 }
 
+/// A string attribute.
+pub(crate) fn string_attribute(name: &str, value: &str) -> Message {
+    Message::new().text(1, name).text(4, value).int(20, 3)
+}
+
 /// A list of integers as an attribute.
 pub(crate) fn ints_attribute(name: &str, values: &[i64]) -> Message {
     values.iter().fold(Message::new().text(1, name), |m, v| m.int(8, *v)).int(20, 7)

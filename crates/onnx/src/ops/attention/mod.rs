@@ -3,10 +3,14 @@
 //! ```text
 //!   mod.rs      ONNX's Attention: heads, caches and masks from inputs and attributes
 //!   scores.rs   attention of heads, in one operation or in steps
+//!   flex.rs     FlexAttention, with graphs of the model's in between
+//!   linear.rs   LinearAttention, with a state
 //!   rotary.rs   rotary position embedding
 //!   softmax.rs  softmax and its logarithm
 //! ```
 
+mod flex;
+mod linear;
 pub(super) mod rotary;
 pub(super) mod scores;
 mod softmax;
@@ -19,10 +23,14 @@ use scores::{Heads, Start};
 
 pub(super) const OPERATORS: &[Entry] = &[
     ("Attention", attention),
+    ("LinearAttention", linear::linear_attention),
     ("LogSoftmax", softmax::log_softmax),
     ("RotaryEmbedding", rotary::rotary_embedding),
     ("Softmax", softmax::softmax),
 ];
+
+/// Operators of `ai.onnx.preview`.
+pub(super) const PREVIEW: &[Entry] = &[("FlexAttention", flex::flex_attention)];
 
 /// The same elements under other sizes, which may be zero.
 pub(super) fn reshaped(n: &mut NodeContext<'_, '_>, x: ValueId, sizes: &[usize]) -> Answer<ValueId> {
