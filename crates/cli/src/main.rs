@@ -19,6 +19,7 @@ mod memory;
 mod model;
 mod noise;
 mod onnx;
+mod panics;
 mod profile;
 mod progress;
 mod source;

@@ -72,7 +72,7 @@ pub(crate) fn ms(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-/// A number with about three digits that count: `0.0123`, `1.23`, `123`, `12345`.
+/// A number with about three digits that count: `0.0123`, `1.23`, `123`, `12345`, `1.23e12`.
 pub(crate) fn short(number: f64) -> String {
     let size = number.abs();
     if !number.is_finite() {
@@ -82,6 +82,7 @@ pub(crate) fn short(number: f64) -> String {
         return "0".into();
     }
     match size {
+        s if s >= 1e9 => format!("{number:.2e}"),
         s if s >= 100.0 => format!("{number:.0}"),
         s if s >= 10.0 => format!("{number:.1}"),
         s if s >= 1.0 => format!("{number:.2}"),
@@ -136,6 +137,8 @@ mod tests {
             (1.234, "1.23"),
             (0.01234, "0.0123"),
             (1e-7, "1.0e-7"),
+            (-123456789.0, "-123456789"),
+            (1.234e300, "1.23e300"),
         ] {
             assert_eq!(short(number), text);
         }

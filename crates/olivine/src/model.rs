@@ -69,6 +69,16 @@ impl Model {
         Model { watched: values.into_iter().collect(), ..self }
     }
 
+    /// The model with other weights: those that `change` returns take the place of the ones of their name. They are of the
+    /// same type and shape.
+    pub fn with_weights(
+        &self,
+        change: impl FnMut(&str, onnx::Element, &Tensor) -> Option<Tensor>,
+    ) -> Result<Self, Error> {
+        let onnx = Arc::new(self.onnx.with_weights(change)?);
+        Ok(Model { onnx, watched: self.watched.clone() })
+    }
+
     /// The model's name for itself.
     pub fn name(&self) -> &str {
         self.onnx.name()

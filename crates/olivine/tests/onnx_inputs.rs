@@ -56,3 +56,18 @@ fn names_that_are_neither_inputs_nor_defaults_are_refused() {
     let text = executable.run([("w", &x)]).unwrap_err().to_string();
     assert!(text.contains("`x`") && text.contains("missing"), "{text}");
 }
+
+#[test]
+fn weights_are_exchanged_for_others_of_their_type() {
+    let twice = |_: &str, _: olivine::onnx::Element, tensor: &Tensor| {
+        let values = tensor.as_slice::<f32>().ok()?;
+        Tensor::new([values.len()], values.iter().map(|v| 2.0 * v).collect()).ok()
+    };
+    let changed = model().with_weights(twice).unwrap();
+    let executable = Session::new(Device::Cpu).unwrap().compile(&changed).unwrap();
+    let x = Tensor::new([2, 2], vec![1f32; 4]).unwrap();
+    let outputs = executable.run([("x", &x)]).unwrap();
+    assert_eq!(outputs.get("y").unwrap().as_slice::<f32>().unwrap(), [4.0; 4]);
+    let wrong = model().with_weights(|_, _, _| Tensor::new([3], vec![1f32; 3]).ok());
+    assert!(wrong.is_err_and(|e| e.to_string().contains("cannot take its place")));
+}

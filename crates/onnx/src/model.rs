@@ -309,6 +309,33 @@ impl Model {
         self.weights.get(name).map(|(_, tensor)| tensor)
     }
 
+    /// The model with other weights: those that `change` returns take the place of the ones of their name. They are of the
+    /// same type and shape.
+    pub fn with_weights(
+        &self,
+        mut change: impl FnMut(&str, Element, &Tensor) -> Option<Tensor>,
+    ) -> Result<Model, Error> {
+        let mut weights = self.weights.clone();
+        for (name, (element, tensor)) in &mut weights {
+            let Some(new) = change(name, *element, tensor) else { continue };
+            if new.ty() != tensor.ty() {
+                let problem = format!("it is {}; {} cannot take its place", tensor.ty(), new.ty());
+                return Err(Error::invalid(format!("initializer `{}`", shortened(name)), problem));
+            }
+            *tensor = new;
+        }
+        Ok(Model {
+            proto: self.proto.clone(),
+            graph: self.graph.clone(),
+            weights,
+            functions: self.functions.clone(),
+            declared: self.declared.clone(),
+            files: self.files.clone(),
+            decoded: Mutex::default(),
+            unsupported: self.unsupported.clone(),
+        })
+    }
+
     /// Nodes by operator, with those of graphs inside nodes and inside functions; a function's count once.
     pub fn operators(&self) -> BTreeMap<String, usize> {
         let mut counts = BTreeMap::new();

@@ -1,6 +1,5 @@
 //! The cases of ONNX's backend tests, and what becomes of one.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,6 +10,7 @@ use olivine::{Model, Session};
 
 use super::compare::compare;
 use crate::answer::Failure;
+use crate::panics::{Silence, caught};
 
 /// A case on disk.
 pub(super) struct Case {
@@ -80,18 +80,12 @@ pub(super) fn run_all(cases: &[Case], session: &Session, jobs: usize) -> Vec<Don
     let next = AtomicUsize::new(0);
     let done: Mutex<Vec<Done>> = Mutex::new(Vec::with_capacity(cases.len()));
     // A case that panics is a case that fails; what it says is in the result.
-    let hook = std::panic::take_hook();
-    std::panic::set_hook(Box::new(|_| {}));
+    let silence = Silence::new();
     std::thread::scope(|scope| {
         for _ in 0..jobs.clamp(1, 64) {
             scope.spawn(|| {
                 while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let outcome = catch_unwind(AssertUnwindSafe(|| run(session, &case.folder)));
-                    let problem = match outcome {
-                        Ok(Ok(())) => None,
-                        Ok(Err(problem)) => Some(problem),
-                        Err(panic) => Some(format!("panicked: {}", words(&*panic))),
-                    };
+                    let problem = caught(|| run(session, &case.folder)).flatten().err();
                     if let Ok(mut done) = done.lock() {
                         done.push(Done { name: case.name.clone(), problem });
                     }
@@ -99,15 +93,10 @@ pub(super) fn run_all(cases: &[Case], session: &Session, jobs: usize) -> Vec<Don
             });
         }
     });
-    std::panic::set_hook(hook);
+    drop(silence);
     let mut done = done.into_inner().unwrap_or_default();
     done.sort_by(|a, b| a.name.cmp(&b.name));
     done
-}
-
-fn words(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(|s| s.to_string());
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default()
 }
 
 /// Runs a case's data sets.

@@ -224,7 +224,7 @@ fn parse_shape(text: &str) -> Result<Vec<usize>, Failure> {
 }
 
 /// All inputs that a run may supply, initializers that may be overridden among them.
-fn all_inputs(model: &Model) -> Vec<Port> {
+pub(super) fn all_inputs(model: &Model) -> Vec<Port> {
     model.inputs().into_iter().chain(model.overridable_initializers()).collect()
 }
 
@@ -302,7 +302,7 @@ pub(crate) fn fill(element: Element, shape: &[usize], how: Fill, seed: u64) -> R
     if how == Fill::Zeros {
         return Ok(tensor);
     }
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let mut next = |one: f64, floats: bool, bytes: Option<f64>| match (how, floats, bytes) {
         (Fill::Random, true, _) => random.unit() * 2.0 - 1.0,
         (Fill::Random, false, Some(low)) => (random.unit() * 256.0).floor() + low,
@@ -340,11 +340,15 @@ pub(crate) fn fill(element: Element, shape: &[usize], how: Fill, seed: u64) -> R
 }
 
 /// SplitMix64.
-struct Random(u64);
+pub(super) struct Random(u64);
 
 impl Random {
+    pub(super) fn new(seed: u64) -> Self {
+        Random(seed)
+    }
+
     /// A number in [0, 1).
-    fn unit(&mut self) -> f64 {
+    pub(super) fn unit(&mut self) -> f64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

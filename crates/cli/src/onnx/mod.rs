@@ -1,7 +1,6 @@
 //! Commands on ONNX models: `run`, `inspect`, `check`.
 
 pub(crate) mod check;
-mod compare;
 mod flops;
 pub(crate) mod given;
 pub(crate) mod inspect;
