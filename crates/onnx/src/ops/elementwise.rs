@@ -3,8 +3,8 @@
 use olivine_ir::op::{Activation, Binary, Compare, ScalarOp, Unary};
 use olivine_ir::{DType, ValueId};
 
-use super::Entry;
 use super::integer;
+use super::{Entry, angle};
 use crate::element::Element;
 use crate::import::{Answer, NodeContext, Value};
 
@@ -264,6 +264,9 @@ fn select(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     if n.element(2)? != element {
         return Err(n.wrong(format!("it chooses between {element} and {}", n.element(2)?)));
     }
-    let y = n.build(|g| g.select(condition, a, b))?;
+    let y = match angle::angle(n, condition, a, b)? {
+        Some(angle) => angle,
+        None => n.build(|g| g.select(condition, a, b))?,
+    };
     Ok(vec![n.result(y, element)])
 }

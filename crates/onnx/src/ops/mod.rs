@@ -1,5 +1,6 @@
 //! Operators, one file a family: each turns a node into operations of the graph.
 
+mod angle;
 mod arithmetic;
 mod arity;
 mod attention;

@@ -35,7 +35,7 @@ pub(super) fn text(name: &str, value: &'static str) -> AttributeProto {
     AttributeProto { s: Some(value.as_bytes().into()), ..attribute(name, AttributeType::String) }
 }
 
-fn float(value: f32) -> Vec<AttributeProto> {
+pub(super) fn float(value: f32) -> Vec<AttributeProto> {
     vec![AttributeProto { f: Some(value), ..attribute("value_float", AttributeType::Float) }]
 }
 
