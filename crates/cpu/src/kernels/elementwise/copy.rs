@@ -14,6 +14,8 @@ use crate::simd;
 const TASK: usize = 64 << 10;
 /// Rows and columns of a tile; a tile of any dtype and its transpose fit the first-level cache.
 const TILE: usize = 32;
+/// Rows or columns that are not worth a tile.
+const FEW: usize = 8;
 
 /// Copies an operand, whatever its strides, into a target of its dtype.
 pub(crate) fn copy(operand: &Operand<'_>, target: &mut Target<'_>) {
@@ -71,6 +73,26 @@ fn transpose<T: Pod + Send + Sync>(
             let (matrix, (down, across)) = (band / bands.count(), bands.range(band % bands.count()));
             let first = matrix * rows * inner;
             let base = dims.position(strides, offset, first);
+            if inner < FEW {
+                // Columns of the result are runs of the operand.
+                // Safety: bands share no element, and this one is this task's alone.
+                let rows = unsafe { grid.run(first + down.start * inner, down.len() * inner) };
+                for j in 0..inner {
+                    let at = ((base + down.start) as isize + j as isize * step) as usize;
+                    let column = rows[j..].iter_mut().step_by(inner);
+                    column.zip(&from[at..at + down.len()]).for_each(|(o, x)| *o = *x);
+                }
+                continue;
+            }
+            if rows < FEW && step > 0 {
+                for i in down {
+                    let at = base + i + across.start * step as usize;
+                    // Safety: as above.
+                    let row = unsafe { grid.run(first + i * inner + across.start, across.len()) };
+                    row.iter_mut().zip(from[at..].iter().step_by(step as usize)).for_each(|(o, x)| *o = *x);
+                }
+                continue;
+            }
             for top in down.clone().step_by(TILE) {
                 let height = TILE.min(down.end - top);
                 for left in across.clone().step_by(TILE) {
@@ -127,7 +149,33 @@ impl Bands {
 
 #[cfg(test)]
 mod tests {
+    use olivine_ir::{DType, Shape, TensorType};
+
     use super::*;
+
+    #[test]
+    fn transposes_of_any_sizes_and_directions_read_every_element() {
+        let sizes = [(2, 3), (7, 9), (8, 8), (9, 7), (33, 65), (2, TASK + 1), (TASK + 1, 2), (3, 70_000)];
+        for (rows, columns) in sizes.into_iter().chain([(33, 2049), (9, 7300), (70_000, 9), (7, TASK / 7)]) {
+            for (matrices, backwards) in [(1, false), (3, false), (2, true)] {
+                let numel = matrices * rows * columns;
+                let data: Vec<u16> = (0..numel).map(|i| (i % 65_521) as u16).collect();
+                let ty = TensorType::new(DType::I16, Shape::new(&[matrices, rows, columns]).unwrap());
+                let mut x = Operand::packed(ty, bytemuck::cast_slice(&data));
+                let step = rows as isize;
+                x.strides[1..3].copy_from_slice(&[1, if backwards { -step } else { step }]);
+                x.offset = if backwards { (columns - 1) * rows } else { 0 };
+                let mut out = vec![u16::MAX; numel];
+                copy(&x, &mut Target { ty, bytes: bytemuck::cast_slice_mut(&mut out) });
+                for (i, got) in out.iter().enumerate() {
+                    let (m, r, c) = (i / (rows * columns), i / columns % rows, i % columns);
+                    let c = if backwards { columns - 1 - c } else { c };
+                    let want = data[(m * columns + c) * rows + r];
+                    assert_eq!(*got, want, "{matrices} of {rows} by {columns}, {backwards}, at {i}");
+                }
+            }
+        }
+    }
 
     #[test]
     fn bands_cover_a_matrix_once_whatever_its_sizes() {
