@@ -125,10 +125,25 @@ impl<T: Number, F: Fn(T, T) -> T + Copy + Sync> Fold<T> for Own<T, F> {
     }
 }
 
+/// Elements widened at once; they stay in the first-level cache.
+const BLOCK: usize = 1024;
+
+/// Loads elements from a position on, some steps apart.
+pub(super) type Load<'a, T> = &'a (dyn Fn(isize, isize, &mut [T]) + Sync);
+
+/// Where a fold's elements come from.
+#[derive(Clone, Copy)]
+pub(super) enum Elements<'a, T> {
+    /// Memory that holds them as they are.
+    Direct(&'a [T]),
+    /// Memory of a narrower type. A wide copy of it all would be several times as large.
+    Widened(Load<'a, T>),
+}
+
 /// A fold over certain elements.
 pub(super) struct Over<'a, T, F> {
     pub(super) fold: F,
-    pub(super) data: &'a [T],
+    pub(super) data: Elements<'a, T>,
 }
 
 impl<T: Number, F: Fold<T>> Folder for Over<'_, T, F> {
@@ -143,19 +158,45 @@ impl<T: Number, F: Fold<T>> Folder for Over<'_, T, F> {
     }
 
     fn run(&self, start: isize, len: usize, stride: isize) -> F::Acc {
-        if stride == 1 {
-            return simd::run(Run(self.fold, &self.data[start as usize..start as usize + len]));
+        match self.data {
+            Elements::Direct(data) if stride == 1 => {
+                simd::run(Run(self.fold, &data[start as usize..start as usize + len]))
+            }
+            Elements::Direct(data) => {
+                let at = |i: usize| data[(start + i as isize * stride) as usize];
+                (0..len).fold(self.fold.identity(), |acc, i| self.fold.step(acc, at(i)))
+            }
+            Elements::Widened(load) => {
+                let mut block = [T::ZERO; BLOCK];
+                let mut acc = self.fold.identity();
+                for at in (0..len).step_by(BLOCK) {
+                    let block = &mut block[..BLOCK.min(len - at)];
+                    load(start + at as isize * stride, stride, block);
+                    acc = self.fold.join(acc, simd::run(Run(self.fold, block)));
+                }
+                acc
+            }
         }
-        let at = |i: usize| self.data[(start + i as isize * stride) as usize];
-        (0..len).fold(self.fold.identity(), |acc, i| self.fold.step(acc, at(i)))
     }
 
     fn side(&self, start: isize, stride: isize, accs: &mut [F::Acc]) {
-        if stride == 1 {
-            return simd::run(Side(self.fold, &self.data[start as usize..start as usize + accs.len()], accs));
-        }
-        for (j, acc) in accs.iter_mut().enumerate() {
-            *acc = self.fold.step(*acc, self.data[(start + j as isize * stride) as usize]);
+        match self.data {
+            Elements::Direct(data) if stride == 1 => {
+                simd::run(Side(self.fold, &data[start as usize..start as usize + accs.len()], accs));
+            }
+            Elements::Direct(data) => {
+                for (j, acc) in accs.iter_mut().enumerate() {
+                    *acc = self.fold.step(*acc, data[(start + j as isize * stride) as usize]);
+                }
+            }
+            Elements::Widened(load) => {
+                let mut block = [T::ZERO; BLOCK];
+                for (i, accs) in accs.chunks_mut(BLOCK).enumerate() {
+                    let block = &mut block[..accs.len()];
+                    load(start + (i * BLOCK) as isize * stride, stride, block);
+                    simd::run(Side(self.fold, block, accs));
+                }
+            }
         }
     }
 }

@@ -86,3 +86,48 @@ fn a_sum_of_twenty_million_keeps_its_last_bits() {
     let want = f64::from(0.1f32) * 20_000_000.0;
     assert_eq!(one(ReduceKind::Sum, &data), want as f32);
 }
+
+/// Sums and maxima of a narrow type along both axes of a matrix, read in order and transposed.
+fn narrow_matches<T: Number>(numbers: impl Fn(usize) -> T) {
+    for [rows, columns] in [[3, 1023], [3, 1024], [3, 1025], [2, 5000], [1025, 2], [2049, 3], [40, 2050]] {
+        let data: Vec<T> = (0..rows * columns).map(&numbers).collect();
+        for (transposed, axis) in [(false, 0), (false, 1), (true, 0), (true, 1)] {
+            let dims = if transposed { [columns, rows] } else { [rows, columns] };
+            let ty = TensorType::new(T::DTYPE, Shape::new(&dims).unwrap());
+            let mut x = Operand::packed(ty, bytemuck::cast_slice(&data));
+            if transposed {
+                x.strides[..2].copy_from_slice(&[1, columns as isize]);
+            }
+            for kind in [ReduceKind::Sum, ReduceKind::Max] {
+                let mut out = vec![T::ONE; dims[1 - axis]];
+                let ty = TensorType::new(T::DTYPE, Shape::new(&[out.len()]).unwrap());
+                let op = Reduce { kind, axes: vec![axis], keepdims: false };
+                reduce(&op, &[x], &mut [Target { ty, bytes: bytemuck::cast_slice_mut(&mut out) }]);
+                for (kept, got) in out.iter().enumerate() {
+                    let line = (0..dims[axis]).map(|i| {
+                        let (r, c) = if axis == 0 { (i, kept) } else { (kept, i) };
+                        data[(r as isize * x.strides[0] + c as isize * x.strides[1]) as usize]
+                    });
+                    let want = match kind {
+                        // Small whole numbers: every partial sum is exact, or wraps.
+                        ReduceKind::Sum => line.fold(T::ZERO, T::plus),
+                        _ => line.fold(T::LOWEST, T::larger),
+                    };
+                    assert!(*got == want, "{} {kind:?} {dims:?} axis {axis} at {kept}", T::DTYPE);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn narrow_types_are_widened_block_by_block() {
+    narrow_matches(|i| (i * 37 % 256) as u8);
+    narrow_matches(|i| (i * 37 % 256) as u8 as i8);
+    narrow_matches(|i| (i * 7919 % 65536) as u16 as i16);
+    narrow_matches(|i| (i as i32).wrapping_mul(123_456_789));
+    narrow_matches(|i| (i as u32).wrapping_mul(123_456_789));
+    let few = |i: usize| f32::from(u8::from(i.is_multiple_of(97)));
+    narrow_matches(|i| f16::from_f32(few(i)));
+    narrow_matches(|i| bf16::from_f32(few(i)));
+}
