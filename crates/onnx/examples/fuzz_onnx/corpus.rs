@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
+use crate::hostile;
 use crate::wire::{
-    BOOL, F32, Graph, I64, Message, floats, function, graph_attribute, int_attribute, ints, ints_attribute,
-    model, node, tensor, tensor_attribute, value,
+    BOOL, F32, Graph, I64, Message, external, floats, function, graph_attribute, int_attribute, ints,
+    ints_attribute, model, node, tensor, tensor_attribute, value,
 };
 
 /// Larger files are left out: a case should be quick.
@@ -13,6 +14,7 @@ const LARGEST: u64 = 1 << 15;
 /// All models.
 pub(crate) fn build(suite: Option<&Path>) -> Result<Vec<Vec<u8>>, String> {
     let mut all = own();
+    all.extend(hostile::LOCATIONS.iter().map(|location| with_weights_in(location)));
     if let Some(folder) = suite {
         let before = all.len();
         collect(folder, &mut all).map_err(|e| format!("cannot read `{}`: {e}", folder.display()))?;
@@ -45,6 +47,13 @@ fn x_to_y(nodes: &[Message]) -> Graph {
         outputs: vec![value("y", F32, &["n", "2"])],
         ..Graph::default()
     }
+}
+
+/// A model whose weight is in another file.
+fn with_weights_in(location: &str) -> Vec<u8> {
+    let entries = [("location", location), ("offset", "0"), ("length", "8")];
+    let initializers = vec![external("w", F32, &[2], &entries)];
+    Graph { initializers, ..x_to_y(&[node("Add", &["x", "w"], &["y"])]) }.model()
 }
 
 fn own() -> Vec<Vec<u8>> {

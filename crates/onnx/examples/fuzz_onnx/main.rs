@@ -9,6 +9,7 @@
 //! place where there was one. Built without optimisations that hide overflow: a sum that wraps is a panic here.
 
 mod corpus;
+mod hostile;
 mod memory;
 mod mutate;
 #[allow(dead_code, reason = "a part is enough here")]
@@ -188,7 +189,9 @@ fn watch(start: Instant) {
 fn case(corpus: &[Vec<u8>], seed: u64, number: u64) -> Result<&'static str, String> {
     let mut rng = Rng::new(seed.wrapping_mul(0x2545_F491_4F6C_DD1D) ^ number);
     let bytes = mutate::mutated(corpus, &mut rng);
-    let model = match Model::from_bytes(bytes) {
+    // Some models come from a file among others that mean harm.
+    let read = if rng.chance(5) { hostile::load(&bytes, &mut rng)? } else { Model::from_bytes(bytes) };
+    let model = match read {
         Ok(model) => model,
         Err(error) => {
             let text = error.to_string();
