@@ -2,11 +2,23 @@
 
 use serde_json::json;
 
+use crate::Global;
 use crate::answer::{Answer, Failure};
 use crate::table::Table;
 
-pub(crate) fn run() -> Result<Answer, Failure> {
-    let devices = olivine::devices();
+pub(crate) fn run(global: &Global) -> Result<Answer, Failure> {
+    let devices = match &global.device {
+        None => olivine::devices(),
+        Some(name) => {
+            let device = global.device()?;
+            let found: Vec<_> = olivine::devices().into_iter().filter(|info| info.is(&device)).collect();
+            if found.is_empty() {
+                let reason = "there is none of that name".to_string();
+                return Err(olivine::Error::Unavailable { device: name.clone(), reason }.into());
+            }
+            found
+        }
+    };
     let mut table = Table::new(&["device", "name", "details", "status"]);
     for info in &devices {
         let status = match &info.unavailable {

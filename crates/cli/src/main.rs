@@ -64,7 +64,7 @@ struct Global {
 
 #[derive(Subcommand)]
 enum Command {
-    /// List the devices of this machine and why others are missing.
+    /// List the devices of this machine, or those that --device names, and why others are missing.
     Devices,
     /// Check what Olivine needs on this machine and say how to mend what is missing.
     Doctor,
@@ -130,7 +130,7 @@ fn main() -> ExitCode {
     timing::process_started();
     let cli = Cli::parse();
     let answer = match &cli.command {
-        Command::Devices => devices::run(),
+        Command::Devices => devices::run(&cli.global),
         Command::Doctor => doctor::run(&cli.global),
         Command::Demo(args) => demo::run(&cli.global, args),
         Command::Explain(args) => explain::run(&cli.global, args),

@@ -76,6 +76,7 @@ impl Sizes {
 
     /// A built-in model in these sizes.
     pub(crate) fn of(&self, model: BuiltIn) -> Result<Encoder, Failure> {
+        self.dims.none()?;
         let own = model.sizes();
         let encoder = Encoder {
             layers: self.layers.unwrap_or(own.layers),

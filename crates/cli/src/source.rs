@@ -28,6 +28,7 @@ pub(crate) fn graph_and_weights(
     if onnx::is_onnx(name) && !sizes.any() {
         return onnx::graph(Path::new(name), &sizes.dims);
     }
+    sizes.dims.none()?;
     if sizes.any() {
         return Err(Failure::new("sizes can only be given for a built-in model")
             .hint("the built-in models are bert-base and encoder"));

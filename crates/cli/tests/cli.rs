@@ -465,3 +465,61 @@ fn tune_measures_candidates_and_keeps_what_is_better() {
     assert!(failure(&["tune", "--quick", "--device=cpu"]).contains("nothing to tune"));
     let _ = std::fs::remove_dir_all(&cache);
 }
+
+#[test]
+fn a_name_or_filter_that_matches_nothing_is_an_error() {
+    let missing = ["devices", "--device=gpu"];
+    assert!(failure(&missing).contains("unknown device"));
+    for args in [
+        &["devices", "--device=vulkan:name:no such card"] as &[&str],
+        &["devices", "--device=vulkan:99"],
+        &["devices", "--device=wgpu:99"],
+        &["verify", "no-such-case", "--device=cpu"],
+        &["demo", "--dim=batch=2", "--device=cpu"],
+        &["explain", "encoder", "--dim=batch=2", "--device=cpu"],
+        &["bench", "ops", "--filter=no-such-operation", "--device=cpu"],
+        &["bench", "gpu", "--filter=no-such-measurement", "--device=cpu"],
+        &["zoo", "/", "no-such-model", "--device=cpu", "--oracle=../../zoo/oracle.json"],
+    ] {
+        let text = failure(args);
+        assert!(text.contains("  hint: "), "{args:?}: {text}");
+    }
+    for device in gpus() {
+        let flag = format!("--device={device}");
+        assert!(failure(&["verify", "no-such-case", "--words", &flag]).contains("no-such-case"));
+        let tune = ["tune", "--quick", "--shapes=8x8x8", "--family=no-such-family", "--dry-run", &flag];
+        assert!(failure(&tune).contains("no-such-family"));
+    }
+    let cpu = json(&["devices", "--device=cpu", "--json"]);
+    assert_eq!(cpu["devices"].as_array().unwrap().len(), 1);
+    assert_eq!(json(&["verify", "relu", "--device=cpu", "--repeat=1", "--json"])["wrong"], 0);
+}
+
+#[test]
+fn files_that_are_no_model_are_named_with_what_to_do() {
+    let safetensors = String::from_utf8([&2u64.to_le_bytes(), b"{}".as_slice()].concat()).unwrap();
+    let path = file("weights.safetensors", &safetensors);
+    let path = path.to_str().unwrap();
+    for command in ["run", "inspect", "check", "explain", "profile"] {
+        let text = failure(&[command, path, "--device=cpu"]);
+        assert!(text.contains("a safetensors file") && text.contains("export"), "{command}: {text}");
+    }
+    let pointer = file("pointer.onnx", "version https://git-lfs.github.com/spec/v1\noid sha256:0\n");
+    assert!(failure(&["run", pointer.to_str().unwrap(), "--device=cpu"]).contains("git lfs pull"));
+}
+
+#[cfg(unix)]
+#[test]
+fn pipes_devices_and_folders_are_refused_as_models_and_graphs() {
+    let pipe = file("pipe", "");
+    std::fs::remove_file(&pipe).unwrap();
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let pipe = pipe.to_str().unwrap();
+    for path in [pipe, "/dev/zero", "/"] {
+        for command in ["run", "inspect", "explain"] {
+            let text = failure(&[command, path, "--device=cpu"]);
+            assert!(text.contains("not a plain file"), "{command} {path}: {text}");
+        }
+    }
+    let _ = std::fs::remove_file(pipe);
+}

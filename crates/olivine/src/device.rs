@@ -169,6 +169,22 @@ pub struct DeviceInfo {
     pub unavailable: Option<String>,
 }
 
+impl DeviceInfo {
+    /// Whether a device's name can mean this one.
+    pub fn is(&self, device: &Device) -> bool {
+        match (device, &self.device) {
+            (Device::Chosen(backend, Choice::Uuid(uuid)), of) => {
+                of.backend() == *backend && self.uuid == Some(*uuid)
+            }
+            (Device::Chosen(backend, Choice::Name(name)), of) => {
+                of.backend() == *backend && self.name.to_lowercase().contains(&name.to_lowercase())
+            }
+            (Device::Chosen(..), of) => of == device,
+            (_, of) => of.backend() == device.backend(),
+        }
+    }
+}
+
 /// Every device of this machine, best first, and every backend that has none with the reason. GPUs come before the
 /// CPU, and processors that play a GPU after it.
 pub fn devices() -> Vec<DeviceInfo> {
@@ -187,23 +203,13 @@ pub fn devices() -> Vec<DeviceInfo> {
 
 /// Whether a device can be used; never a crash.
 pub fn is_available(device: Device) -> bool {
-    let fits = |info: &DeviceInfo| match (&device, &info.device) {
-        (Device::Chosen(backend, Choice::Uuid(uuid)), of) => {
-            of.backend() == *backend && info.uuid == Some(*uuid)
-        }
-        (Device::Chosen(backend, Choice::Name(name)), of) => {
-            of.backend() == *backend && info.name.to_lowercase().contains(&name.to_lowercase())
-        }
-        (Device::Chosen(..), of) => *of == device,
-        (_, of) => of.backend() == device.backend(),
-    };
     // Asking the CPU need not wake a GPU driver.
     let known = match device.backend() {
         Backend::Cpu => vec![cpu()],
         Backend::Vulkan => vulkan(),
         Backend::Wgpu => wgpu(),
     };
-    known.iter().any(|info| info.unavailable.is_none() && fits(info))
+    known.iter().any(|info| info.unavailable.is_none() && info.is(&device))
 }
 
 fn cpu() -> DeviceInfo {

@@ -70,6 +70,15 @@ impl Fill {
 }
 
 impl DimArgs {
+    /// Refuses sizes of dimensions where there is no ONNX model that could have them.
+    pub(crate) fn none(&self) -> Result<(), Failure> {
+        match self.dims.first() {
+            None => Ok(()),
+            Some(text) => Err(Failure::new(format!("`--dim {text}` is for ONNX models"))
+                .hint("sizes of built-in models are given with --batch, --sequence and so on")),
+        }
+    }
+
     /// How the model's files are read.
     pub(crate) fn load_options(&self) -> LoadOptions {
         let links = match self.links {
@@ -86,7 +95,9 @@ impl DimArgs {
             let bad =
                 || Failure::new(format!("`--dim {text}` is not NAME=N")).hint("for example --dim batch=1");
             let (name, size) = text.rsplit_once('=').ok_or_else(bad)?;
-            sizes.insert(name.to_string(), size.parse().map_err(|_| bad())?);
+            if sizes.insert(name.to_string(), size.parse().map_err(|_| bad())?).is_some() {
+                return Err(Failure::new(format!("the size of `{name}` is given twice")));
+            }
         }
         Ok(sizes)
     }

@@ -96,6 +96,11 @@ pub(crate) fn run(global: &Global, args: &TuneArgs) -> Result<Answer, Failure> {
         progress.step();
     }
     drop(progress);
+    if let Some(family) = args.family.as_ref().filter(|_| found.is_empty() && failed.is_empty() && left == 0)
+    {
+        return Err(Failure::new(format!("these shapes have no choice of the family `{family}`"))
+            .hint("the families are matmul and attention"));
+    }
     let answer = report(&session, &found, &failed, left, kept_at);
     Ok(answer.with_failure(failed.into_iter().next()))
 }

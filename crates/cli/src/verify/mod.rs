@@ -66,6 +66,9 @@ pub(crate) fn run(global: &Global, args: &VerifyArgs) -> Result<Answer, Failure>
     }
     let name = backend.session().device_name();
     let report = run_table(&backend, &table(), &args.filter, args.jobs);
+    if report.results.is_empty() {
+        return Err(no_case(&args.filter));
+    }
     let messages = backend.session().validation_messages();
 
     let mut text = format!("{} · {name}\n\n", report.backend);
@@ -93,5 +96,13 @@ pub(crate) fn run(global: &Global, args: &VerifyArgs) -> Result<Answer, Failure>
         "device": name, "cases": report.results.len(), "passed": report.passed(), "refused": refused,
         "wrong": wrong, "failures": failures, "validation": messages,
     });
-    Ok(Answer::new(text, json))
+    let failure = (wrong > 0 || !messages.is_empty()).then(|| {
+        let problem = format!("{wrong} results are wrong, {} validation messages", messages.len());
+        Failure::new(problem)
+    });
+    Ok(Answer::new(text, json).with_failure(failure))
+}
+
+fn no_case(filter: &str) -> Failure {
+    Failure::new(format!("no case's name contains `{filter}`")).hint("without a filter, all cases run")
 }

@@ -21,6 +21,9 @@ struct Kernels {
 /// Lowers the cases whose names contain `filter`, and counts every distinct kernel once; nothing runs.
 pub(super) fn count(session: &Session, cases: &[Case], filter: &str, quiet: bool) -> Result<Answer, Failure> {
     let chosen: Vec<&Case> = cases.iter().filter(|c| c.name.contains(filter)).collect();
+    if chosen.is_empty() {
+        return Err(super::no_case(filter));
+    }
     let mut progress = Progress::new(chosen.len(), quiet);
     let (mut by_name, mut seen) = (BTreeMap::<String, Kernels>::new(), HashSet::new());
     for case in &chosen {

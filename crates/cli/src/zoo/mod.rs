@@ -49,8 +49,11 @@ impl ZooArgs {
         let mut entries = load(&self.oracle)?;
         entries.retain(|e| e.model.contains(&self.filter) && self.folder.join(&e.model).exists());
         if entries.is_empty() {
-            let problem =
-                format!("no model of `{}` is in `{}`", self.oracle.display(), self.folder.display());
+            let (oracle, folder) = (self.oracle.display(), self.folder.display());
+            let problem = match self.filter.as_str() {
+                "" => format!("no model of `{oracle}` is in `{folder}`"),
+                filter => format!("no model of `{oracle}` with `{filter}` in its path is in `{folder}`"),
+            };
             return Err(Failure::new(problem).hint("bring them with: cargo xtask zoo small"));
         }
         Ok(entries)
