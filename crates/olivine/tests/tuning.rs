@@ -201,3 +201,52 @@ fn files_that_are_damaged_or_of_another_device_are_passed_over_and_told() {
     assert_eq!(kept_in(&dir).tuning_notes(), [] as [String; 0]);
     std::fs::remove_dir_all(&dir).unwrap();
 }
+
+/// A session must come soon, whatever is in its folder.
+#[cfg(unix)]
+fn soon(dir: &Path) -> Session {
+    let (send, receive) = std::sync::mpsc::channel();
+    let dir = dir.to_path_buf();
+    std::thread::spawn(move || send.send(kept_in(&dir)));
+    receive.recv_timeout(std::time::Duration::from_secs(60)).expect("it must not hang")
+}
+
+#[cfg(unix)]
+#[test]
+fn pipes_links_and_folders_of_others_are_passed_over_and_told() {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    let dir = folder("tuning-hostile");
+    let session = kept_in(&dir);
+    let mut line = Record::default();
+    line.set("matmul", "class", "tiles");
+    let path = session.save_tuning(&line).unwrap().expect("a file");
+    let precious = dir.join("precious");
+    std::fs::rename(&path, &precious).unwrap();
+    let place = |what: &str| {
+        let _ = std::fs::remove_file(&path);
+        match what {
+            "pipe" => assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success()),
+            "device" => symlink("/dev/zero", &path).unwrap(),
+            _ => symlink(&precious, &path).unwrap(),
+        }
+    };
+    for what in ["pipe", "device", "link"] {
+        place(what);
+        let session = soon(&dir);
+        let notes = session.tuning_notes().join("\n");
+        assert!(notes.contains("not a plain file"), "{what}: {notes}");
+        assert_eq!(session.caps().expect("a GPU").tuning.get("matmul", "class"), None, "{what}");
+        // Saving puts a file in its place and leaves what it led to alone.
+        session.save_tuning(&line).unwrap();
+        assert!(std::fs::symlink_metadata(&path).unwrap().is_file(), "{what}");
+        assert_eq!(soon(&dir).caps().expect("a GPU").tuning.get("matmul", "class"), Some("tiles"));
+    }
+    std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o777)).unwrap();
+    let session = soon(&dir);
+    assert_eq!(session.caps().expect("a GPU").tuning.get("matmul", "class"), None);
+    assert_eq!(session.save_tuning(&line).unwrap(), None);
+    let told = olivine::warnings();
+    let said = |w: &&String| w.contains("others may write") && w.contains(&*dir.to_string_lossy());
+    assert_eq!(told.iter().filter(said).count(), 1, "{told:?}");
+    std::fs::remove_dir_all(&dir).unwrap();
+}

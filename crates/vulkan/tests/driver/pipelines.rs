@@ -68,6 +68,34 @@ fn the_cache_is_written_and_a_damaged_one_is_ignored() {
     std::fs::remove_dir_all(&dir).unwrap();
 }
 
+#[cfg(unix)]
+#[test]
+fn a_pipe_a_device_or_a_link_in_place_of_the_cache_is_replaced() {
+    use std::os::unix::fs::symlink;
+    let dir = folder("hostile-cache");
+    let build = || {
+        let device = open_with(|o| o.cache_dir = Some(dir.clone()));
+        let kernel = Arc::new(scale(&device.caps().target, Elem::F32, 5.0));
+        device.pipelines(&[kernel], false).unwrap();
+    };
+    build();
+    let path = std::fs::read_dir(&dir).unwrap().next().unwrap().unwrap().path();
+    let precious = dir.join("precious");
+    std::fs::write(&precious, b"mine").unwrap();
+    for what in ["pipe", "device", "link"] {
+        std::fs::remove_file(&path).unwrap();
+        match what {
+            "pipe" => assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success()),
+            "device" => symlink("/dev/zero", &path).unwrap(),
+            _ => symlink(&precious, &path).unwrap(),
+        }
+        build();
+        assert!(std::fs::symlink_metadata(&path).unwrap().is_file(), "{what} was replaced");
+        assert_eq!(std::fs::read(&precious).unwrap(), b"mine", "{what}");
+    }
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
 #[test]
 fn a_cache_folder_that_cannot_be_written_harms_nothing() {
     let dir = folder("no-folder");
