@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use olivine::ir::{Data, Error, Graph, Tensor, TensorType, ValueId};
+use olivine::ir::{DType, Data, Error, Graph, Tensor, TensorType, ValueId};
 use olivine::{DeviceTensor, Executable, Session, StepTime};
 
 use crate::answer::Failure;
@@ -50,6 +50,30 @@ const PIECES: usize = 32;
 const PIECE: usize = 4096;
 /// Bytes of an output that are compared all.
 const READABLE: usize = 64 << 20;
+
+/// Work that keeps a device busy before a measurement: clocks fall within seconds while the host makes inputs.
+pub(crate) struct Busy(Subject);
+
+impl Busy {
+    /// How long it works.
+    const TIME: Duration = Duration::from_millis(300);
+
+    pub(crate) fn new(session: &Session) -> Result<Self, Failure> {
+        let matmul = graph("busy", |g| {
+            let x = g.input("x", DType::F32, [1024, 1024])?;
+            g.matmul(x, x)
+        })?;
+        Ok(Busy(Subject::new(session, &matmul)?))
+    }
+
+    pub(crate) fn work(&self) -> Result<(), Failure> {
+        let start = Instant::now();
+        while start.elapsed() < Busy::TIME {
+            self.0.executable.time(self.0.inputs(0), ROW)?;
+        }
+        Ok(())
+    }
+}
 
 /// A compiled graph with random params and several sets of random inputs on the device.
 pub(crate) struct Subject {
@@ -243,7 +267,7 @@ mod tests {
     #[test]
     fn long_outputs_are_looked_at_in_pieces_from_their_beginning_to_their_end() -> Result<(), Failure> {
         let ty = |n: usize| -> Result<TensorType, Failure> {
-            Ok(TensorType::new(olivine::ir::DType::F32, olivine::ir::Shape::new(&[n])?))
+            Ok(TensorType::new(DType::F32, olivine::ir::Shape::new(&[n])?))
         };
         assert_eq!(pieces(ty(5)?, 20), vec![0..5; 1]);
         assert_eq!(pieces(ty(0)?, 20), vec![0..0; 1]);
@@ -256,7 +280,7 @@ mod tests {
     #[test]
     fn a_subject_is_timed_on_every_set_and_gives_the_same_bits_again() -> Result<(), Failure> {
         let graph = graph("twice", |g| {
-            let x = g.input("x", olivine::ir::DType::F32, [8])?;
+            let x = g.input("x", DType::F32, [8])?;
             g.add(x, x)
         })?;
         let session = Session::new(olivine::Device::Cpu)?;

@@ -70,6 +70,16 @@ impl Executable {
         &self.program.inputs
     }
 
+    /// Bytes of params, constants and what is computed or packed from them when they are loaded.
+    pub fn stored_bytes(&self) -> usize {
+        self.program.stored_bytes()
+    }
+
+    /// Bytes that a run needs beside its inputs and what is stored.
+    pub fn run_bytes(&self) -> usize {
+        self.program.run_bytes()
+    }
+
     /// Outputs in declaration order.
     pub fn outputs(&self) -> &[(String, TensorType)] {
         &self.program.outputs

@@ -167,6 +167,18 @@ impl Program {
         })
     }
 
+    /// Bytes of params, constants and what is computed or packed from them when they are loaded.
+    pub(crate) fn stored_bytes(&self) -> usize {
+        let given = self.stored.iter().map(|stored| match stored {
+            Stored::Const(tensor) => tensor.ty().bytes(),
+            Stored::Param(_, ty) => ty.bytes(),
+            Stored::Packed => 0,
+        });
+        let made = self.load.iter().flat_map(|step| &step.targets).map(|(ty, _)| ty.bytes());
+        let packed = self.packs.iter().map(|pack| pack.packing.bytes);
+        given.chain(made).chain(packed).fold(0, usize::saturating_add)
+    }
+
     /// Bytes a run needs beside inputs and weights.
     pub(crate) fn run_bytes(&self) -> usize {
         self.outputs.iter().map(|(_, ty)| ty.bytes()).fold(self.arena, usize::saturating_add)

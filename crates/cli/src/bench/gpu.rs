@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use crate::Global;
 use crate::answer::{Answer, Failure};
-use crate::measure::{Runs, Subject, graph};
+use crate::measure::{Busy, Runs, Subject, graph};
 use crate::noise::Noise;
 use crate::progress::Progress;
 use crate::table::Table;
@@ -108,6 +108,7 @@ pub(crate) fn run(global: &Global, args: &GpuArgs) -> Result<Answer, Failure> {
     let fused = open(false)?;
     say(args, json!({ "device": device.to_string(), "name": fused.device_name() }))?;
     let mut noise = Noise::default();
+    let busy = if args.quick { None } else { Some(Busy::new(&fused)?) };
     let mut progress = Progress::new(chosen.len(), global.quiet);
     let mut rows = Vec::new();
     let mut failed = Vec::new();
@@ -115,7 +116,7 @@ pub(crate) fn run(global: &Global, args: &GpuArgs) -> Result<Answer, Failure> {
         progress.begin(&measurement.name);
         say(args, json!({ "begin": measurement.name }))?;
         let session = if measurement.clock == Clock::WallUnfused { &open(true)? } else { &fused };
-        match measure(session, measurement, args, &mut noise) {
+        match measure(session, measurement, args, &mut noise, busy.as_ref()) {
             Ok(row) => {
                 say(args, json!({ "measurement": row.json() }))?;
                 rows.push(row);
@@ -148,11 +149,13 @@ fn measure(
     measurement: &Measurement,
     args: &GpuArgs,
     noise: &mut Noise,
+    busy: Option<&Busy>,
 ) -> Result<Measured, Failure> {
     let runs = if args.quick { Runs::QUICK } else { Runs::STEADY };
     let Measurement { name, unit, clock, graph } = measurement;
     let subject = Subject::with_noise(session, graph, noise)?;
     let steps = subject.profile()?;
+    busy.map_or(Ok(()), Busy::work)?;
     let times = match clock {
         Clock::Device => subject.device_times(runs)?,
         Clock::Wall | Clock::WallUnfused => subject.wall_times(runs)?,

@@ -1,9 +1,10 @@
 //! `olivine inspect`: what is in an ONNX file, and what it takes to run it.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use clap::Args;
-use olivine::compile::plan;
+use olivine::cpu::Weights;
 use olivine::ir::{Graph, Tensor};
 use olivine::onnx::{Port, Unsupported};
 use olivine::{Model, Session};
@@ -11,10 +12,10 @@ use serde_json::{Value, json};
 
 use super::given::GivenArgs;
 use super::{flops, read_failure};
-use crate::Global;
 use crate::answer::{Answer, Failure};
 use crate::table::Table;
 use crate::timing::{bytes, ms, short, timed};
+use crate::{Global, memory};
 
 #[derive(Args)]
 pub(crate) struct InspectArgs {
@@ -25,7 +26,7 @@ pub(crate) struct InspectArgs {
 }
 
 pub(crate) fn run(global: &Global, args: &InspectArgs) -> Result<Answer, Failure> {
-    let (loading, model) = timed(|| Model::open(&args.model));
+    let (loading, model) = timed(|| Model::open_with(&args.model, &args.given.load_options()));
     let model = model.map_err(|e| read_failure(&args.model, e))?;
     let onnx = model.onnx();
     let (parameters, weights) = onnx.parameters();
@@ -115,9 +116,23 @@ struct Specialised {
 /// Bytes that a device is asked for.
 struct Memory {
     /// Weights, constants and what is packed from them.
-    stored: usize,
+    stored: u64,
+    /// What only packing them needs.
+    load: u64,
     /// Inputs, outputs and everything in between, for one run.
-    run: usize,
+    run: u64,
+    /// What the device has, where that is known.
+    there: Option<u64>,
+}
+
+impl Memory {
+    /// Why it does not fit the device.
+    fn problem(&self) -> Option<String> {
+        let needed = self.stored.saturating_add(self.load.max(self.run));
+        let there = self.there.filter(|there| needed > *there)?;
+        let shown = |count: u64| bytes(usize::try_from(count).unwrap_or(usize::MAX));
+        Some(format!("does not fit: {} are needed, the device has {}", shown(needed), shown(there)))
+    }
 }
 
 impl Specialised {
@@ -167,7 +182,12 @@ impl Specialised {
         let mut table = Table::new(&["device", ">weights", ">one run", ""]);
         for (name, memory) in &self.devices {
             match memory {
-                Ok(m) => table.row([name.clone(), bytes(m.stored), bytes(m.run)]),
+                Ok(m) => table.row([
+                    name.clone(),
+                    bytes(m.stored as usize),
+                    bytes(m.run as usize),
+                    m.problem().unwrap_or_default(),
+                ]),
                 Err(problem) => table.row([
                     name.clone(),
                     String::new(),
@@ -186,7 +206,10 @@ impl Specialised {
             .devices
             .iter()
             .map(|(name, memory)| match memory {
-                Ok(m) => json!({ "device": name, "stored_bytes": m.stored, "run_bytes": m.run }),
+                Ok(m) => json!({
+                    "device": name, "stored_bytes": m.stored, "load_bytes": m.load, "run_bytes": m.run,
+                    "device_bytes": m.there, "fits": m.problem().is_none(), "problem": m.problem(),
+                }),
                 Err(problem) => json!({ "device": name, "problem": problem }),
             })
             .collect();
@@ -197,20 +220,58 @@ impl Specialised {
     }
 }
 
-/// What a device is asked for to run a graph.
+/// What a device is asked for to run a graph, from the very program that would run.
 fn memory(session: &Session, graph: &Graph) -> Result<Memory, Failure> {
     let compiled = session.explain(graph)?;
-    if let Some(program) = session.program(&compiled)? {
-        return Ok(Memory { stored: program.stored_bytes() as usize, run: program.run_bytes() as usize });
+    if let (Some(program), Some(caps)) = (session.program(&compiled)?, session.caps()) {
+        return Ok(Memory {
+            stored: program.stored_bytes(),
+            load: program.load_bytes(),
+            run: program.run_bytes(),
+            // Drivers that do not say how much there is report more than any card has.
+            there: Some(caps.memory_bytes).filter(|bytes| *bytes < u64::MAX / 2),
+        });
     }
-    let plan = plan::plan_graph(&compiled.graph, &compiled.at_load)
-        .map_err(|error| Failure::new(error.to_string()).context("the memory cannot be planned"))?;
-    let size = |id| compiled.graph.ty(id).map_or(0, |ty| ty.bytes());
-    // What is computed once, packed weights among it, is kept beside the weights.
-    let nodes = compiled.graph.nodes().iter().zip(&compiled.at_load).filter(|(_, once)| **once);
-    let packed: usize = nodes.flat_map(|(node, _)| &node.outputs).map(|id| size(*id)).sum();
-    let params: usize = compiled.graph.params().map(|(_, id)| size(id)).sum();
-    let ports = compiled.graph.inputs().map(|(_, id)| size(id)).sum::<usize>()
-        + compiled.graph.outputs().iter().map(|o| size(o.value)).sum::<usize>();
-    Ok(Memory { stored: params + packed, run: plan.arena + ports })
+    let executable = olivine::cpu::Executable::new(&compiled, Arc::new(Weights::new()), false)
+        .map_err(olivine::Error::from)?;
+    let inputs = executable.inputs().iter().map(|(_, ty)| ty.bytes()).fold(0, usize::saturating_add);
+    Ok(Memory {
+        stored: executable.stored_bytes() as u64,
+        load: 0,
+        run: executable.run_bytes().saturating_add(inputs) as u64,
+        there: memory::total_and_available().map(|(_, available)| available as u64),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_fit_is_told_by_the_larger_of_load_and_run() {
+        let memory = |stored, load, run, there| Memory { stored, load, run, there };
+        assert_eq!(memory(10, 5, 2, Some(15)).problem(), None);
+        assert_eq!(memory(10, 5, 2, None).problem(), None);
+        let said = memory(10 << 20, 5 << 20, 2 << 20, Some(14 << 20)).problem();
+        assert_eq!(said.as_deref(), Some("does not fit: 15.0 MiB are needed, the device has 14.0 MiB"));
+        assert!(memory(10, 2, 5, Some(14)).problem().is_some());
+        assert!(memory(u64::MAX, 2, 5, Some(14)).problem().is_some());
+    }
+
+    #[test]
+    fn the_memory_of_the_cpu_is_that_of_the_program_and_counts_no_views() {
+        // A weight that is transposed by a view, and read by a matmul: once as it is, once packed at most.
+        let mut g = Graph::new("dense");
+        let x = g.input("x", olivine::ir::DType::F32, [8, 256]).unwrap();
+        let w = g.param("w", olivine::ir::DType::F32, [256, 256]).unwrap();
+        let turned = g.transpose(w, &[1, 0]).unwrap();
+        let y = g.matmul(x, turned).unwrap();
+        g.output("y", y).unwrap();
+        let session = Session::new(olivine::Device::Cpu).unwrap();
+        let found = memory(&session, &g).unwrap();
+        let weight = 256 * 256 * 4;
+        // Packing rounds up to whole panels.
+        assert!((weight..=2 * weight + weight / 4).contains(&found.stored), "{}", found.stored);
+        assert!(found.run >= 2 * 8 * 256 * 4);
+    }
 }
