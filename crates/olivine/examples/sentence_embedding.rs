@@ -22,19 +22,20 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let bert = session.compile(model.graph())?;
     bert.set_params(model.params())?;
 
-    let mut vectors: Vec<Vec<f32>> = Vec::new();
+    let mut vectors: Vec<Vec<f64>> = Vec::new();
     for sentence in sentences {
         let ids = tokens.encode(sentence);
         let of = |v: Vec<i64>| Tensor::new([1, v.len()], v);
         let (mask, kinds) = (of(vec![1; ids.len()])?, of(vec![0; ids.len()])?);
         let ids = of(ids)?;
         let out = bert.run([("input_ids", &ids), ("attention_mask", &mask), ("token_type_ids", &kinds)])?;
-        vectors.push(out.get("sentence_embedding")?.as_slice::<f32>()?.to_vec());
+        // Of the type of the weights, which may be f16 or bf16.
+        vectors.push(out.get("sentence_embedding")?.to_f64());
     }
     if let Some(first) = vectors.first() {
         println!("{:?} begins {:.6?}", sentences[0], &first[..5.min(first.len())]);
         for (sentence, vector) in sentences.iter().zip(&vectors).skip(1) {
-            let cosine: f32 = first.iter().zip(vector).map(|(a, b)| a * b).sum();
+            let cosine: f64 = first.iter().zip(vector).map(|(a, b)| a * b).sum();
             println!("{cosine:.4}  {sentence}");
         }
     }
