@@ -2,15 +2,21 @@
 //!
 //! ```text
 //!   CustomOp ─ with(GpuKernel) ─┬─ GpuKernel::written: a Rust function writes kernels for the device at hand
-//!                               └─ GpuKernel::code: SPIR-V or WGSL, checked before use
+//!                               │    └─ bounded: every access stays inside its buffer
+//!                               ├─ GpuKernel::written_unchecked (unsafe): the same without bounds
+//!                               └─ GpuKernel::code (unsafe): SPIR-V or WGSL, parsed before use
 //! ```
 
+use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use olivine_ir::TensorType;
 use olivine_ir::attr::Attrs;
 use olivine_ir::op::Custom;
-use olivine_kernel::{Access, ArgDecl, Buf, Builder, Foreign, Kernel, ParamDecl, Scalar, Target, Val};
+use olivine_kernel::{
+    Access, ArgDecl, Buf, Builder, Elem, Foreign, Kernel, MAX_BOUNDED_LENGTH, ParamDecl, Scalar, Target, Val,
+    bounded,
+};
 
 use crate::caps::Addressing;
 use crate::lower::launch::{Bound, Launch};
@@ -24,7 +30,7 @@ type Shape = dyn Fn(&Attrs, &[TensorType], &[TensorType]) -> Result<CodeLaunch, 
 pub struct GpuKernel(Kind);
 
 enum Kind {
-    Written(Box<Write>),
+    Written { write: Box<Write>, bounded: bool },
     Code { code: Box<Foreign>, launch: Box<Shape> },
 }
 
@@ -38,14 +44,33 @@ pub struct CodeLaunch {
 }
 
 impl GpuKernel {
-    /// A kernel written in the kernel language: `write` dispatches one or more through the [`Call`].
+    /// A kernel written in the kernel language: `write` dispatches one or more through the [`Call`]. Every access is
+    /// checked as [`bounded`] says: loads outside of a buffer read its last element, stores are dropped.
     pub fn written(write: impl Fn(&mut Call<'_, '_>) -> Result<(), String> + Send + Sync + 'static) -> Self {
-        GpuKernel(Kind::Written(Box::new(write)))
+        GpuKernel(Kind::Written { write: Box::new(write), bounded: true })
+    }
+
+    /// As [`GpuKernel::written`], without the checks and what they cost.
+    ///
+    /// # Safety
+    /// Whatever its attributes and operands are, every kernel that `write` dispatches keeps its accesses inside its
+    /// buffers and workgroup arrays, aligned as [`Buf`] asks, and does nothing that the kernel language leaves
+    /// undefined.
+    #[allow(unsafe_code, reason = "declares what its caller must promise")]
+    pub unsafe fn written_unchecked(
+        write: impl Fn(&mut Call<'_, '_>) -> Result<(), String> + Send + Sync + 'static,
+    ) -> Self {
+        GpuKernel(Kind::Written { write: Box::new(write), bounded: false })
     }
 
     /// Finished code, whose buffers are the operands and then the results; see [`Foreign`] for what it may count on.
     /// `launch` gives the workgroups and params for attributes, operands and results.
-    pub fn code(
+    ///
+    /// # Safety
+    /// Nothing checks what the code does. For every launch that `launch` gives, it accesses nothing but its buffers and
+    /// its own memory, and has no undefined behaviour by the rules of its language.
+    #[allow(unsafe_code, reason = "declares what its caller must promise")]
+    pub unsafe fn code(
         code: Foreign,
         launch: impl Fn(&Attrs, &[TensorType], &[TensorType]) -> Result<CodeLaunch, String>
         + Send
@@ -61,6 +86,7 @@ pub struct Call<'s, 'c> {
     attrs: &'s Attrs,
     site: &'s mut Site<'c>,
     operands: Vec<(TensorType, Memory)>,
+    bounded: bool,
 }
 
 impl Call<'_, '_> {
@@ -105,10 +131,33 @@ impl Call<'_, '_> {
         write: impl FnOnce(&Args<'_>) -> Result<(), String>,
     ) -> Result<(), String> {
         let k = self.site.builder(name, group);
-        let args = Args { launch: Launch::new(&k), call: (&self.operands, &self.site.targets) };
+        let args = Args {
+            launch: Launch::new(&k),
+            call: (&self.operands, &self.site.targets),
+            lengths: RefCell::default(),
+            scratch: self.site.scratch,
+        };
         write(&args)?;
-        let bound = args.launch.done();
-        self.site.dispatch(k, bound, groups, cost)
+        let (mut bound, lengths) = (args.launch.done(), args.lengths.into_inner());
+        let mut kernel = k.finish().map_err(|e| e.to_string())?;
+        if (kernel.args.len(), kernel.params.len()) != (bound.args.len(), bound.params.len()) {
+            return Err(format!("kernel `{name}` declares buffers or params that `Args` does not bind"));
+        }
+        if self.bounded {
+            kernel = bounded(kernel, &self.site.caps.target).map_err(|e| e.to_string())?;
+            for (i, length) in lengths.into_iter().enumerate() {
+                if length > MAX_BOUNDED_LENGTH {
+                    let arg = &kernel.args[i].name;
+                    return Err(format!("`{arg}` has {length} elements, too many for a kernel with bounds"));
+                }
+                bound.params.push(length as u32);
+                if length == 0 {
+                    // A clamped load of an empty buffer reads something.
+                    bound.set_arg(i, self.site.scratch(16));
+                }
+            }
+        }
+        self.site.dispatch_finished(kernel, bound, groups, cost)
     }
 }
 
@@ -120,6 +169,10 @@ pub struct Scratch(Memory);
 pub struct Args<'k> {
     launch: Launch<'k>,
     call: (&'k [(TensorType, Memory)], &'k [crate::lower::site::Target]),
+    /// Elements of the buffers, as they were declared.
+    lengths: RefCell<Vec<u64>>,
+    /// Bytes of scratch that the operation has taken.
+    scratch: u64,
 }
 
 impl<'k> Args<'k> {
@@ -131,23 +184,27 @@ impl<'k> Args<'k> {
     /// Declares an operand's buffer, to read.
     pub fn operand(&self, i: usize) -> Result<Buf<'k>, String> {
         let (ty, memory) = self.call.0.get(i).ok_or_else(|| format!("there is no operand {i}"))?;
+        self.lengths.borrow_mut().push(ty.shape.numel() as u64);
         Ok(self.launch.bind(&format!("x{i}"), math::elem(ty.dtype), Access::Read, *memory))
     }
 
     /// Declares a result's buffer, to write.
     pub fn result(&self, i: usize) -> Result<Buf<'k>, String> {
         let target = self.call.1.get(i).ok_or_else(|| format!("there is no result {i}"))?;
+        self.lengths.borrow_mut().push(target.ty.shape.numel() as u64);
         Ok(self.launch.write(&format!("y{i}"), target))
     }
 
-    /// Declares scratch memory, as elements of any type.
-    pub fn scratch(
-        &self,
-        name: &str,
-        elem: olivine_kernel::Elem,
-        access: Access,
-        scratch: Scratch,
-    ) -> Buf<'k> {
+    /// Declares scratch memory of this operation, as elements of any type.
+    pub fn scratch(&self, name: &str, elem: Elem, access: Access, scratch: Scratch) -> Buf<'k> {
+        let bytes = match scratch.0 {
+            Memory::Scratch { offset, bytes } if offset + bytes <= self.scratch => bytes,
+            _ => {
+                self.k().fail(format!("scratch `{name}` was taken by another operation"));
+                0
+            }
+        };
+        self.lengths.borrow_mut().push(bytes / u64::from(elem.size()));
         self.launch.bind(name, elem, access, scratch.0)
     }
 
@@ -177,7 +234,9 @@ pub(crate) fn lower(custom: &Custom, site: &mut Site<'_>) -> Result<(), String> 
     let operands: Vec<(TensorType, Memory)> = site.operands.iter().map(|o| (o.ty, o.memory)).collect();
     // The user's function is not ours to trust with a panic.
     let done = catch_unwind(AssertUnwindSafe(|| match &kernel.0 {
-        Kind::Written(write) => write(&mut Call { attrs: &custom.attrs, site, operands }),
+        Kind::Written { write, bounded } => {
+            write(&mut Call { attrs: &custom.attrs, site, operands, bounded: *bounded })
+        }
         Kind::Code { code, launch } => finished(custom, code, launch.as_ref(), &operands, site),
     }));
     match done {

@@ -450,6 +450,15 @@ pub enum Stmt {
         /// u32: what it must stay below.
         size: Value,
     },
+    /// In checked kernels, reports an access to a buffer unless its index is below the size; otherwise nothing.
+    CheckAccess {
+        /// The buffer.
+        arg: ArgId,
+        /// u32: the index.
+        index: Value,
+        /// u32: elements of the buffer.
+        size: Value,
+    },
 }
 
 /// A kernel: what a dispatch runs.

@@ -3,7 +3,8 @@
 //! ```text
 //!   Rust function ─ Builder, Val ─► Kernel (validated) ─┬─ spirv::print  (pointers in push constants, or bindings)
 //!                                                       ├─ wgsl::print   (bindings)
-//!                                                       └─ interpret     (on the host, for tests)
+//!                                          │            └─ interpret     (on the host, for tests)
+//!                                       bounded: the same with every access checked
 //! ```
 //!
 //! ```
@@ -19,6 +20,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod bounded;
 mod build;
 mod error;
 mod foreign;
@@ -31,6 +33,7 @@ mod types;
 mod validate;
 pub mod wgsl;
 
+pub use bounded::{MAX_BOUNDED_LENGTH, bounded};
 pub use build::{Buf, Builder, Number, Reduction, Shared, Val, Var};
 pub use error::Error;
 pub use foreign::{Foreign, MAX_FOREIGN_BYTES, SpirvModule, WgslModule};

@@ -98,6 +98,25 @@ fn every_kernel_is_valid_in_every_mode() {
     }
 }
 
+#[test]
+fn every_kernel_is_valid_with_bounds() {
+    let [plain, checked] = [options().swap_remove(0), options().swap_remove(3)];
+    for (name, options) in [plain, checked, bindings().swap_remove(0), bindings().swap_remove(3)] {
+        let pointers = matches!(options.addressing, Addressing::Pointers { .. });
+        let of = if validator_knows_matrices() && pointers { kernels::rich().matrices } else { Vec::new() };
+        for kernel in kernels::all().into_iter().chain(of.into_iter().map(kernels::matrices)) {
+            let kernel = bounded(kernel, &kernels::rich()).expect("bounds");
+            let words = match print(&kernel, &options) {
+                Ok(words) => words,
+                Err(Error::Missing(_)) if is_wide_subgroup(&kernel) => continue,
+                Err(problem) => panic!("{}, {name}: {problem}", kernel.name),
+            };
+            let complaint = complaint(&words);
+            assert!(complaint.is_empty(), "{}, {name}: {complaint}\n{}", kernel.name, disassemble(&words));
+        }
+    }
+}
+
 /// Arithmetic among the lanes of a subgroup on types that wgpu does not enable it for.
 fn is_wide_subgroup(kernel: &Kernel) -> bool {
     kernel.values.iter().any(|d| {

@@ -62,12 +62,20 @@ fn both(kernel: &Kernel) {
         check(kernel, Dialect::Native, checked);
         check(kernel, Dialect::Plain, checked);
     }
+    let kept = with_bounds(kernel);
+    check(&kept, Dialect::Native, true);
+    check(&kept, Dialect::Plain, false);
+}
+
+fn with_bounds(kernel: &Kernel) -> Kernel {
+    bounded(kernel.clone(), &target()).expect("bounds")
 }
 
 /// For kernels that use what browsers do not have: printed natively, and refused in plain.
 fn native_only(kernel: &Kernel) {
     check(kernel, Dialect::Native, false);
     check(kernel, Dialect::Native, true);
+    check(&with_bounds(kernel), Dialect::Native, false);
     let plain = wgsl::print(kernel, &WgslOptions { dialect: Dialect::Plain, checked: false });
     assert!(matches!(plain, Err(Error::Missing(_))), "{plain:?}");
 }

@@ -7,6 +7,7 @@ use olivine::PipelineCache;
 use olivine::custom::{
     Attr, Attrs, CodeLaunch, CpuFunction, CustomOp, Foreign, GpuKernel, SpirvModule, WgslModule,
 };
+use olivine::ir::TensorType;
 use olivine::kernel::spirv::{Addressing, SpirvOptions, print};
 use olivine::kernel::{Access, Builder, Elem, Scalar, Target};
 use olivine::prelude::*;
@@ -89,11 +90,31 @@ fn scale_add(@builtin(global_invocation_id) id: vec3<u32>) {
 ";
 
 fn code(foreign: Foreign) -> GpuKernel {
-    GpuKernel::code(foreign, |attrs, operands, _| {
+    let launch = |attrs: &Attrs, operands: &[TensorType], _: &[TensorType]| {
         let n = operands[0].shape.numel() as u32;
         let by = attrs.get::<f64>("by")? as f32;
         Ok(CodeLaunch { groups: [n.div_ceil(64), 1, 1], params: vec![n, by.to_bits()] })
-    })
+    };
+    // Safety: every module here reads and writes elements below its first param, which all operands and the result have.
+    unsafe { GpuKernel::code(foreign, launch) }
+}
+
+/// The same numbers without bounds.
+fn unchecked() -> GpuKernel {
+    // Safety: `i` is below the number of elements of all three.
+    unsafe {
+        GpuKernel::written_unchecked(|call| {
+            let by = call.attrs().get::<f64>("by")? as f32;
+            let n = call.operands()[0].shape.numel();
+            let group = call.group_size(128);
+            call.dispatch("unchecked", group, n.div_ceil(group as usize) as u64, (0, 0), |args| {
+                let (x, z, y) = (args.operand(0)?, args.operand(1)?, args.result(0)?);
+                let (n, by, i) = (args.size("n", n), args.f32("by", by), args.index());
+                args.k().if_(i.lt(n), || y.store(i, x.load(i) * by + z.load(i)));
+                Ok(())
+            })
+        })
+    }
 }
 
 fn pointers() -> Foreign {
@@ -152,6 +173,8 @@ fn a_function_and_every_kind_of_kernel_give_the_same() {
         let (vulkan, wgpu) = (session("vulkan"), session("wgpu"));
         gives_the_same(&vulkan, rule().with(written()), "kernel");
         gives_the_same(&wgpu, rule().with(written()), "kernel");
+        gives_the_same(&vulkan, rule().with(unchecked()), "kernel without bounds");
+        gives_the_same(&wgpu, rule().with(unchecked()), "kernel without bounds");
         gives_the_same(&vulkan, rule().with(code(pointers())), "SPIR-V with pointers");
         gives_the_same(&wgpu, rule().with(code(bindings())), "SPIR-V with bindings");
         gives_the_same(&wgpu, rule().with(code(wgsl())), "WGSL");

@@ -269,24 +269,24 @@ impl<'a> Site<'a> {
         if groups == 0 {
             return Ok(());
         }
-        let grid = grid(groups, self.caps.max_groups)
-            .ok_or_else(|| format!("{groups} workgroups are more than the device can count"))?;
-        self.dispatch_grid(k, bound, grid, cost)
+        let kernel = k.finish().map_err(|e| e.to_string())?;
+        self.dispatch_finished(kernel, bound, groups, cost)
     }
 
-    /// Emits a dispatch over a grid of the kernel's own making; sizes are held against the device's limits.
-    pub(crate) fn dispatch_grid(
+    /// The same of a finished kernel.
+    pub(crate) fn dispatch_finished(
         &mut self,
-        k: Builder,
+        kernel: Kernel,
         bound: Bound,
-        groups: [u32; 3],
+        groups: u64,
         cost: (u64, u64),
     ) -> Result<(), String> {
-        if groups.contains(&0) {
+        if groups == 0 {
             return Ok(());
         }
-        let kernel = k.finish().map_err(|e| e.to_string())?;
-        self.dispatch_kernel(kernel, bound, groups, cost)
+        let grid = grid(groups, self.caps.max_groups)
+            .ok_or_else(|| format!("{groups} workgroups are more than the device can count"))?;
+        self.dispatch_kernel(kernel, bound, grid, cost)
     }
 
     /// Emits a dispatch of a finished kernel.

@@ -16,8 +16,8 @@ use crate::types::{Elem, MatrixType, Scalar, Target, Type};
 
 pub use group::Reduction;
 pub use memory::{Buf, Shared, Var};
-pub(crate) use value::half_bits;
 pub use value::{Number, Val};
+pub(crate) use value::{bits_of, half_bits};
 
 /// Records a kernel.
 pub struct Builder {
@@ -159,7 +159,7 @@ impl Builder {
 
     /// A number of any type; floats are rounded to it, integers truncated.
     pub fn number(&self, scalar: Scalar, x: f64) -> Val<'_> {
-        self.constant(scalar, value::bits_of(scalar, x))
+        self.constant(scalar, bits_of(scalar, x))
     }
 
     // Where the invocation stands.

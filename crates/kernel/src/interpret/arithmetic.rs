@@ -229,20 +229,21 @@ pub(super) fn convert(from: Scalar, to: Scalar, x: u64, device: Device) -> u64 {
         (Scalar::Bool, None) => u64::from(x != 0),
         // Out of range is unspecified: something no kernel should rely on.
         (Scalar::I32, Some(f)) => {
-            u64::from(if f.abs() < 2_147_483_648.0 { f as i32 as u32 } else { 0x5555_5555 })
+            let inside = f > -2_147_483_649.0 && f < 2_147_483_648.0;
+            u64::from(if inside { f as i32 as u32 } else { 0x5555_5555 })
         }
         (Scalar::U32, Some(f)) => {
             u64::from(if f > -1.0 && f < 4_294_967_296.0 { f as u32 } else { 0x5555_5555 })
         }
         (Scalar::I64, Some(f)) => {
-            if f.abs() < 9.2e18 {
+            if (-9_223_372_036_854_775_808.0..9_223_372_036_854_775_808.0).contains(&f) {
                 f as i64 as u64
             } else {
                 0x5555_5555
             }
         }
         (Scalar::U64, Some(f)) => {
-            if f > -1.0 && f < 1.8e19 {
+            if f > -1.0 && f < 18_446_744_073_709_551_616.0 {
                 f as u64
             } else {
                 0x5555_5555

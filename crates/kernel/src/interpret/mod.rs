@@ -225,7 +225,7 @@ impl<'a> Run<'a> {
                 }
             }
             Stmt::SubgroupBarrier => self.whole_subgroups(active)?,
-            Stmt::Report { .. } => {}
+            Stmt::Report { .. } | Stmt::CheckAccess { .. } => {}
         }
         Ok(())
     }

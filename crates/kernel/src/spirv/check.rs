@@ -91,6 +91,24 @@ impl Printer<'_> {
         self.op(Op::UConvert, u32_ty, &[shown])
     }
 
+    /// [`Stmt::CheckAccess`]: nothing unless the kernel is checked.
+    pub(super) fn report_access(&mut self, arg: ArgId, index: Value, size: Value) -> Result<(), Error> {
+        if !self.options.checked {
+            return Ok(());
+        }
+        let (index, size, bool) = (self.value(index)?, self.value(size)?, self.m.bool());
+        let inside = self.op(Op::ULessThan, bool, &[index, size]);
+        let [bad, merge] = [(); 2].map(|()| self.m.id());
+        self.act(Op::SelectionMerge, &[merge, SelectionControl::NONE.bits()]);
+        self.act(Op::BranchConditional, &[inside, merge, bad]);
+        self.begin(bad);
+        let (what, none) = (self.m.u32(arg.0), self.m.u32(0));
+        self.call_report([what, index, none, none, size])?;
+        self.jump(merge);
+        self.begin(merge);
+        Ok(())
+    }
+
     /// [`Stmt::Report`]: nothing unless the kernel is checked.
     pub(super) fn report_index(&mut self, position: Value, value: Value, size: Value) -> Result<(), Error> {
         if !self.options.checked {

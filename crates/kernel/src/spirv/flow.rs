@@ -44,6 +44,7 @@ impl Printer<'_> {
                 Ok(())
             }
             Stmt::Report { position, value, size } => self.report_index(*position, *value, *size),
+            Stmt::CheckAccess { arg, index, size } => self.report_access(*arg, *index, *size),
         }
     }
 

@@ -151,6 +151,13 @@ impl<'r, 'k> Scope<'r, 'k> {
             }
             Stmt::Barrier => Ok(()),
             Stmt::SubgroupBarrier => self.rules.subgroups("a subgroup barrier"),
+            Stmt::CheckAccess { arg, index, size } => {
+                if arg.index() >= self.rules.kernel.args.len() {
+                    return self.invalid(format_args!("there is no buffer {}", arg.0));
+                }
+                self.expect(*index, U32, "index of a checked access")?;
+                self.expect(*size, U32, "size of a checked access")
+            }
             Stmt::Report { position, value, size } => {
                 self.expect(*position, U32, "position of a report")?;
                 self.expect(*size, U32, "size of a report")?;

@@ -151,7 +151,8 @@ impl Levels<'_, '_> {
             | Stmt::StoreLane { .. }
             | Stmt::Barrier
             | Stmt::SubgroupBarrier
-            | Stmt::Report { .. } => {}
+            | Stmt::Report { .. }
+            | Stmt::CheckAccess { .. } => {}
         }
         Ok(())
     }

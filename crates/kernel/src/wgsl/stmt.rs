@@ -62,6 +62,7 @@ impl Printer<'_> {
             Stmt::Barrier => self.barrier(),
             Stmt::SubgroupBarrier => self.subgroup_barrier()?,
             Stmt::Report { position, value, size } => self.report(*position, *value, *size)?,
+            Stmt::CheckAccess { arg, index, size } => self.check_access(*arg, *index, *size)?,
         }
         Ok(())
     }
@@ -83,6 +84,16 @@ impl Printer<'_> {
         } else {
             return self.missing("subgroup barrier around memory, where not all subgroups come by,");
         }
+        Ok(())
+    }
+
+    fn check_access(&mut self, arg: ArgId, index: Value, size: Value) -> Result<(), Error> {
+        if !self.options.checked {
+            return Ok(());
+        }
+        let (index, size) = (self.value(index)?, self.value(size)?);
+        let (name, inside) = (self.name(), self.helper(Helper::Inside));
+        self.line(format_args!("let {name} = {inside}({}u, {index}, 1u, {size});", arg.0));
         Ok(())
     }
 
