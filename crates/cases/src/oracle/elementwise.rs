@@ -4,7 +4,6 @@ use olivine_ir::half::{bf16, f16};
 use olivine_ir::op::{Activation, Binary, Compare, ScalarOp, Unary};
 use olivine_ir::{DType, TensorType};
 
-use super::special::erfc;
 use super::value::{broadcast_flat, each, limits, wrap};
 use super::{Numbers, Value, special};
 use crate::bound::round_to;
@@ -177,7 +176,6 @@ fn fma(dtype: DType, a: f64, b: f64, c: f64) -> f64 {
 }
 
 fn unary(u: Unary, x: f64) -> Option<f64> {
-    use std::f64::consts::{FRAC_1_SQRT_2, PI};
     let softplus = |x: f64| x.max(0.0) + (-x.abs()).exp().ln_1p();
     let sigmoid = |x: f64| if x >= 0.0 { 1.0 / (1.0 + (-x).exp()) } else { x.exp() / (1.0 + x.exp()) };
     // 0·∞ stands for a limit of 0 in x·f(x) as x goes to −∞.
@@ -232,10 +230,10 @@ fn unary(u: Unary, x: f64) -> Option<f64> {
             }
         }
         Unary::Sigmoid => sigmoid(x),
-        Unary::Silu => times(x, sigmoid(x)),
-        Unary::Gelu => times(x, 0.5 * erfc(-x * FRAC_1_SQRT_2)),
+        Unary::Silu => special::gated(x, x, 0.0),
+        Unary::Gelu => special::times_normal_below(x),
         // 1 + tanh(u) = 2·sigmoid(2u), which keeps the small values on the negative side.
-        Unary::GeluTanh => times(x, sigmoid(2.0 * (2.0 / PI).sqrt() * (x + 0.044715 * x * x * x))),
+        Unary::GeluTanh => special::times_sigmoid_of_cubic(x),
         Unary::Softplus => {
             if x.is_nan() {
                 x
@@ -251,12 +249,18 @@ fn unary(u: Unary, x: f64) -> Option<f64> {
             }
         }
         Unary::Selu => {
-            let (alpha, scale) = (1.6732632423543772, 1.0507009873554805);
-            scale * if x > 0.0 { x } else { alpha * x.exp_m1() }
+            let (scale, scale_alpha) = (1.0507009873554805, 1.7580993408473766);
+            if x > 0.0 { scale * x } else { scale_alpha * x.exp_m1() }
         }
-        Unary::Mish => times(x, softplus(x).tanh()),
+        // tanh(ln(1 + e)) = n / (n + 2) with n = e·(e + 2); the small factor comes last, in two parts.
+        Unary::Mish if x > 20.0 => x,
+        Unary::Mish if x < -800.0 => -0.0,
+        Unary::Mish => {
+            let (e, part) = (x.exp(), (0.5 * x).exp());
+            x * (e + 2.0) / (e * (e + 2.0) + 2.0) * part * part
+        }
         Unary::HardSwish => {
-            let gate = (x / 6.0 + 0.5).clamp(0.0, 1.0);
+            let gate = ((x + 3.0) / 6.0).clamp(0.0, 1.0);
             times(x, gate)
         }
         Unary::LogSigmoid => {

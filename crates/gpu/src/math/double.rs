@@ -67,21 +67,18 @@ pub(super) fn unary(u: Unary, x: Val<'_>) -> Val<'_> {
         Unary::Atanh => trig::atanh(x),
         Unary::Erf => erf(x),
         Unary::Sigmoid => sigmoid(x),
-        Unary::Silu => times(x, sigmoid(x)),
-        Unary::Gelu => times(x, erfc(x * -std::f64::consts::FRAC_1_SQRT_2) * 0.5),
-        Unary::GeluTanh => {
-            const SCALE: f64 = 2.0 * std::f64::consts::FRAC_2_SQRT_PI * std::f64::consts::FRAC_1_SQRT_2;
-            times(x, sigmoid((x + x * 0.044715 * x * x) * SCALE))
-        }
+        Unary::Silu => gated(x, x, None),
+        Unary::Gelu => gelu(x),
+        Unary::GeluTanh => gelu_tanh(x),
         Unary::Softplus => softplus(x),
         Unary::Softsign => {
             let y = x / (x.abs() + 1.0);
             is_inf(x).select(copysign(x.like(1.0), x), y)
         }
         Unary::Selu => x.lt(0.0).select(expm1(x) * SELU_BELOW, x * SELU_SCALE),
-        Unary::Mish => times(x, tanh(softplus(x))),
+        Unary::Mish => mish(x),
         Unary::HardSwish => {
-            let gate = x * (1.0 / 6.0) + 0.5;
+            let gate = (x + 3.0) / 6.0;
             times(x, min_nan(max_nan(gate, x.like(0.0)), x.like(1.0)))
         }
         _ => {
@@ -170,6 +167,44 @@ pub(super) fn tanh(x: Val<'_>) -> Val<'_> {
 fn sigmoid(x: Val<'_>) -> Val<'_> {
     let e = exp(-x.abs());
     x.lt(0.0).select(e, x.like(1.0)) / (e + 1.0)
+}
+
+/// x·sigmoid(z + low): the powers of two come last, so that a denormal result is rounded once.
+fn gated<'k>(x: Val<'k>, z: Val<'k>, low: Option<Val<'k>>) -> Val<'k> {
+    let below = z.lt(0.0);
+    let held = at_least(-z.abs(), -800.0);
+    let low = low.map(|low| below.select(low, -low));
+    let (m, s, t) = exp_parts(held, low);
+    let p = m + 1.0;
+    let divisor = p * s * t + 1.0;
+    let y = below.select(at_least(x, -1e4) * p / divisor * s * t, x / divisor);
+    x.eq(0.0).select(x, y)
+}
+
+/// The tanh approximation of gelu: x·sigmoid(z), z = 2·√(2/π)·(x + 0.044715·x³) in two parts.
+fn gelu_tanh(x: Val<'_>) -> Val<'_> {
+    const SCALE: f64 = 1.595_769_121_605_730_8;
+    const SCALE_LOW: f64 = -9.969_308_809_110_92e-17;
+    const CUBIC: f64 = 0.044715;
+    let held = at_most(at_least(x, -50.0), 50.0);
+    let (square, square_low) = two_product(held, held);
+    let (cube, cube_low) = two_product(square, held);
+    let (term, term_low) = two_product(cube, x.like(CUBIC));
+    let term_low = term_low + (cube_low + square_low * held) * CUBIC;
+    let (sum, sum_low) = two_sum(held, term);
+    let sum_low = sum_low + term_low;
+    let (z, z_low) = two_product(sum, x.like(SCALE));
+    gated(x, z, Some(z_low + (sum_low * SCALE + sum * SCALE_LOW)))
+}
+
+/// x·tanh(ln(1 + eˣ)) = x·n / (n + 2) with n = eˣ(eˣ + 2), the powers of two last.
+fn mish(x: Val<'_>) -> Val<'_> {
+    let held = at_most(at_least(x, -800.0), 20.0);
+    let (m, s, t) = exp_parts(held, None);
+    let p = m + 1.0;
+    let e = p * s * t;
+    let y = held * (e + 2.0) / (e * (e + 2.0) + 2.0) * p * s * t;
+    x.gt(20.0).select(x, y)
 }
 
 fn softplus(x: Val<'_>) -> Val<'_> {
@@ -278,11 +313,33 @@ const TAIL: [f64; 24] = [
 /// erfc t for t ≥ ½.
 fn tail(t: Val<'_>) -> Val<'_> {
     let t = at_most(at_least(t, 0.5), 28.0);
-    // −t² in two parts: the leading half of t has an exact square.
+    let (m, s, u) = exp_minus_square(t, 1.0);
+    (m + 1.0) * scaled_tail(t) * s * u
+}
+
+/// e^(t²)·erfc(t).
+fn scaled_tail(t: Val<'_>) -> Val<'_> {
+    horner((t - 2.0) / (t + 2.0), &TAIL) / (t + 2.0)
+}
+
+/// e^(−t²·part), part a power of two, as [`exp_parts`] gives it: the leading half of t has an exact square.
+fn exp_minus_square<'k>(t: Val<'k>, part: f64) -> (Val<'k>, Val<'k>, Val<'k>) {
     let (high, rest) = halves(t);
-    let (m, s, u) = exp_parts(-(high * high), Some(-((t + high) * rest)));
-    let y = horner((t - 2.0) / (t + 2.0), &TAIL) / (t + 2.0);
-    (m + 1.0) * y * s * u
+    exp_parts(high * high * -part, Some((t + high) * rest * -part))
+}
+
+/// x·Φ(x); in the tail the exponent is x²/2 to the last digit and the powers of two come last.
+fn gelu(x: Val<'_>) -> Val<'_> {
+    const SQRT_1_2: f64 = std::f64::consts::FRAC_1_SQRT_2;
+    x.builder().if_value(
+        x.gt(-0.75),
+        || x * 0.5 * erfc(x * -SQRT_1_2),
+        || {
+            let t = at_most(-x, 40.0);
+            let (m, s, u) = exp_minus_square(t, 0.5);
+            -t * 0.5 * scaled_tail(t * SQRT_1_2) * (m + 1.0) * s * u
+        },
+    )
 }
 
 fn erf_below_one(x: Val<'_>) -> Val<'_> {

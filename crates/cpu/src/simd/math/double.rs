@@ -2,6 +2,8 @@
 
 use olivine_ir::op::{Activation, Binary, Unary};
 
+use super::double_gates as gates;
+
 /// The larger; NaN if either is.
 #[inline(always)]
 pub(crate) fn max(a: f64, b: f64) -> f64 {
@@ -25,8 +27,6 @@ pub(crate) fn modulo(a: f64, b: f64) -> f64 {
         r
     }
 }
-
-const SQRT_1_2: f64 = std::f64::consts::FRAC_1_SQRT_2;
 
 /// selu's scale.
 pub(crate) const SELU_SCALE: f64 = 1.050_700_987_355_480_5;
@@ -68,20 +68,17 @@ pub(crate) fn unary(op: Unary, x: f64) -> f64 {
         Unary::Tanh => x.tanh(),
         Unary::Asinh => asinh(x),
         Unary::Acosh => acosh(x),
-        Unary::Atanh => x.atanh(),
-        Unary::Erf => erf(x),
+        Unary::Atanh => atanh(x),
+        Unary::Erf => gates::erf(x),
         Unary::Ceil => x.ceil(),
         Unary::Floor => x.floor(),
         Unary::Round => x.round_ties_even(),
         Unary::Trunc => x.trunc(),
         Unary::Relu => max(x, 0.0),
         Unary::Sigmoid => sigmoid(x),
-        Unary::Silu => times(x, sigmoid(x)),
-        Unary::Gelu => times(x, 0.5 * erfc(-x * SQRT_1_2)),
-        Unary::GeluTanh => {
-            let z = 2.0 * std::f64::consts::FRAC_2_SQRT_PI * SQRT_1_2 * (x + 0.044715 * x * x * x);
-            times(x, sigmoid(z))
-        }
+        Unary::Silu => gates::silu(x),
+        Unary::Gelu => gates::gelu(x),
+        Unary::GeluTanh => gates::gelu_tanh(x),
         Unary::Softplus => softplus(x),
         Unary::Softsign => {
             if x.is_infinite() {
@@ -97,8 +94,8 @@ pub(crate) fn unary(op: Unary, x: f64) -> f64 {
                 SELU_BELOW * x.exp_m1()
             }
         }
-        Unary::Mish => times(x, softplus(x).tanh()),
-        Unary::HardSwish => times(x, min(max(x / 6.0 + 0.5, 0.0), 1.0)),
+        Unary::Mish => gates::mish(x),
+        Unary::HardSwish => times(x, min(max((x + 3.0) / 6.0, 0.0), 1.0)),
         Unary::LogSigmoid => -softplus(-x),
         Unary::Not | Unary::IsNan | Unary::IsInf => x,
     }
@@ -130,6 +127,12 @@ fn asinh(x: f64) -> f64 {
         (a + a * a / ((a * a + 1.0).sqrt() + 1.0)).ln_1p()
     };
     y.copysign(x)
+}
+
+/// ½·ln((1 + x)/(1 − x)); the standard library's loses digits near −1, where its logarithm is of a small number.
+fn atanh(x: f64) -> f64 {
+    let a = x.abs();
+    (0.5 * (2.0 * a / (1.0 - a)).ln_1p()).copysign(x)
 }
 
 /// ln(x + √(x² − 1)), NaN below 1: there the root would cancel against x, or its square overflow.
@@ -182,64 +185,4 @@ pub(crate) fn binary(op: Binary, a: f64, b: f64) -> f64 {
         Binary::Atan2 => a.atan2(b),
         Binary::And | Binary::Or | Binary::Xor | Binary::Shl | Binary::Shr => a,
     }
-}
-
-/// The error function: its series of positive terms below 2, one minus the complement above.
-pub(crate) fn erf(x: f64) -> f64 {
-    let t = x.abs();
-    if t < 2.0 {
-        series(x)
-    } else if t > 6.0 {
-        1.0f64.copysign(x)
-    } else if x.is_nan() {
-        x
-    } else {
-        (1.0 - erfc_fraction(t)).copysign(x)
-    }
-}
-
-/// 1 − erf(x) without cancellation for positive x.
-pub(crate) fn erfc(x: f64) -> f64 {
-    if x.is_nan() {
-        x
-    } else if x < 0.5 {
-        1.0 - erf(x)
-    } else if x < 1.0 {
-        // The fraction converges slowly here, and the difference loses less than two bits.
-        1.0 - series(x)
-    } else if x > 28.0 {
-        0.0
-    } else {
-        erfc_fraction(x)
-    }
-}
-
-/// erf(x) = 2/√π · e^(−x²) · Σ 2ⁿ x^(2n+1) / (1·3·…·(2n+1)).
-fn series(x: f64) -> f64 {
-    let square = x * x;
-    let (mut term, mut sum, mut n) = (x, x, 1.0);
-    while term.abs() > sum.abs() * 1e-18 {
-        term *= 2.0 * square / (2.0 * n + 1.0);
-        sum += term;
-        n += 1.0;
-    }
-    std::f64::consts::FRAC_2_SQRT_PI * exp_minus_square(x) * sum
-}
-
-/// erfc(x) by its continued fraction, from x = 1 on.
-fn erfc_fraction(x: f64) -> f64 {
-    // Depth enough for x = 1; the fraction converges faster above.
-    let depth = (400.0 / (x * x)) as usize + 16;
-    let mut tail = x;
-    for k in (1..=depth).rev() {
-        tail = x + 0.5 * k as f64 / tail;
-    }
-    0.5 * std::f64::consts::FRAC_2_SQRT_PI * exp_minus_square(x) / tail
-}
-
-/// e^(−x²), the square's rounding error put back.
-fn exp_minus_square(x: f64) -> f64 {
-    let square = x * x;
-    let lost = x.mul_add(x, -square);
-    (-square).exp() * (1.0 - lost)
 }

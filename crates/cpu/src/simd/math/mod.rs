@@ -5,6 +5,7 @@
 mod activation;
 mod bell;
 pub(crate) mod double;
+mod double_gates;
 mod exponential;
 mod logarithm;
 #[cfg(test)]
