@@ -5,6 +5,7 @@ use olivine_ir::{DType, Data, Tensor, TensorType};
 
 use crate::bound::round_to;
 use crate::oracle::Value;
+use crate::range::{corners, int_corners, pair, pattern};
 
 /// A small, fixed generator of random bits (SplitMix64); the same seed gives the same numbers everywhere.
 #[derive(Clone, Debug)]
@@ -67,6 +68,11 @@ pub enum Fill {
     Special,
     /// As `Special`, without infinities.
     Finite,
+    /// Every bit pattern of f16 and bf16; every exponent and sign of f32 and f64, each with several mantissas: zeros,
+    /// denormals, infinities and NaN are among them. As many as [`whole_range_len`](crate::whole_range_len) says.
+    WholeRange,
+    /// The first (false) or second (true) of all pairs of a dtype's corners, as many as [`pairs_len`](crate::pairs_len) says.
+    Pairs(bool),
     /// True with a probability.
     Chance(f64),
     /// Indices below n; with the flag, negative ones too.
@@ -132,6 +138,8 @@ impl Fill {
             }
             Fill::Whole(low, high) => (low + rng.below((high - low + 1) as usize) as i64) as f64,
             Fill::Anything | Fill::Special => special(dtype, rng),
+            Fill::WholeRange => pattern(dtype, i, rng),
+            Fill::Pairs(second) => pair(&corners(dtype), i, *second),
             Fill::Finite => Some(special(dtype, rng)).filter(|x| !x.is_infinite()).unwrap_or(3.0),
             Fill::Chance(p) => f64::from(u8::from(rng.unit() < *p)),
             Fill::Index(n, _) => rng.below(*n) as f64,
@@ -154,6 +162,8 @@ impl Fill {
                 2 => [0, 1, -1, 2, 7][rng.below(5)].clamp(low, high),
                 _ => rng.bits() as i64,
             },
+            Fill::WholeRange => rng.bits() as i64,
+            Fill::Pairs(second) => pair(&int_corners(low, high), i, *second),
             Fill::Whole(a, b) => (a + rng.below((b - a + 1) as usize) as i64).clamp(low, high),
             Fill::Index(n, negative) => {
                 let index = rng.below(*n) as i64;

@@ -23,6 +23,7 @@ mod fuzz_attention;
 mod fuzz_rows;
 mod joined;
 pub mod oracle;
+mod range;
 mod session;
 mod table;
 
@@ -36,5 +37,6 @@ pub use fuzz_attention::attention_cases;
 pub use fuzz_rows::row_cases;
 pub use joined::Joined;
 pub use oracle::backend::Oracle;
+pub use range::{pairs_len, whole_range_len};
 pub use session::SessionBackend;
 pub use table::table;

@@ -84,7 +84,7 @@ fn shapes(t: &mut Table, layout: HeadLayout) {
         let spec = Attention { causal: true, ..spec };
         plain(t, &format!("window-{window}-causal-{name}"), &[F32], Sizes(2, 2, 2, 9, 9, 8, 8), spec);
     }
-    t.case(&format!("large-scores-{name}"), PAIR, Fill::Normal(0.0, 12.0), Scaled(256.0), move |g| {
+    t.case(&format!("large-scores-{name}"), PAIR, Fill::Normal(0.0, 12.0), Scaled(16.0), move |g| {
         let [q, k, v] = SMALL.qkv(g, layout)?;
         g.attention(Attention::new(layout), q, k, v, &[])
     });

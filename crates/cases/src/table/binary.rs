@@ -8,10 +8,12 @@ use crate::bound::Bound::{self, Exact, Ulp};
 use crate::case::Table;
 use crate::fill::Fill::{self, Anything, Chance, Special};
 use crate::fill::{normal, these, uniform, whole};
+use crate::range::pairs_len;
 
 pub(super) fn rows(t: &mut Table) {
     floats(t);
     integers(t);
+    corners(t);
     comparisons(t);
     broadcasts(t);
 }
@@ -32,7 +34,7 @@ fn floats(t: &mut Table) {
         (Binary::Sub, any(), any(), Exact),
         (Binary::Mul, any(), any(), Exact),
         (Binary::Div, any(), any(), Exact),
-        (Binary::Pow, uniform(0.01, 9.0), uniform(-4.0, 4.0), Ulp(8.0)),
+        (Binary::Pow, uniform(0.01, 9.0), uniform(-4.0, 4.0), Ulp(4.0)),
         (Binary::Max, any(), any(), Exact),
         (Binary::Min, any(), any(), Exact),
         (Binary::Rem, any(), any(), Exact),
@@ -44,14 +46,14 @@ fn floats(t: &mut Table) {
         pair(t, op.name(), scalar, FLOATS, [a, b], bound);
         pair(t, &format!("{}/special", op.name()), scalar, &[F32, F16, BF16, F64], [Special, Special], bound);
     }
-    pair(t, "pow/negative-base", ScalarOp::Binary(Binary::Pow), FLOATS, [any(), whole(-3, 4)], Ulp(8.0));
+    pair(t, "pow/negative-base", ScalarOp::Binary(Binary::Pow), FLOATS, [any(), whole(-3, 4)], Ulp(4.0));
     pair(
         t,
         "pow/square-and-root",
         ScalarOp::Binary(Binary::Pow),
         FLOATS,
         [uniform(0.0, 9.0), these(&[2.0, 0.5, 1.0, 0.0, -1.0, 3.0])],
-        Ulp(8.0),
+        Ulp(4.0),
     );
     pair(t, "mod/whole", ScalarOp::Binary(Binary::Mod), FLOATS, [whole(-9, 9), whole(-4, 4)], Exact);
     pair(t, "rem/whole", ScalarOp::Binary(Binary::Rem), FLOATS, [whole(-9, 9), whole(-4, 4)], Exact);
@@ -94,6 +96,42 @@ fn integers(t: &mut Table) {
     pair(t, "mod/small", ScalarOp::Binary(B::Mod), INTS, [whole(-9, 9), whole(-4, 4)], Exact);
     pair(t, "div/small", ScalarOp::Binary(B::Div), INTS, [whole(-9, 9), whole(-4, 4)], Exact);
     pair(t, "shr/arithmetic", ScalarOp::Binary(B::Shr), &[I8, U8], [Anything, whole(0, 9)], Exact);
+}
+
+/// Every corner of a dtype with every other.
+fn corners(t: &mut Table) {
+    use Binary as B;
+    let mut case = |op: ScalarOp, name: &str, dtypes: &[DType], bound: Bound| {
+        t.case(&format!("{name}/corners"), dtypes, Fill::Pairs(false), bound, move |g| {
+            let n = pairs_len(g.dtype());
+            let (x, y) = (g.x([n])?, g.like([n], Fill::Pairs(true))?);
+            g.add1(op, &[x, y])
+        });
+    };
+    for op in [B::Add, B::Sub, B::Mul, B::Div, B::Max, B::Min, B::Rem, B::Mod] {
+        case(ScalarOp::Binary(op), op.name(), FLOATS, Exact);
+        case(ScalarOp::Binary(op), op.name(), INTS, Exact);
+    }
+    for op in [B::Pow, B::Atan2] {
+        case(ScalarOp::Binary(op), op.name(), FLOATS, Ulp(4.0));
+    }
+    for op in [B::Pow, B::And, B::Or, B::Xor, B::Shl, B::Shr] {
+        case(ScalarOp::Binary(op), op.name(), INTS, Exact);
+    }
+    for op in Compare::ALL {
+        case(ScalarOp::Compare(*op), op.name(), NUMBERS, Exact);
+    }
+    for op in [B::Pow, B::Atan2, B::Div, B::Rem, B::Mod, B::Mul, B::Add] {
+        let bound = if matches!(op, B::Pow | B::Atan2) { Ulp(4.0) } else { Exact };
+        let (name, wide) = (format!("{}/whole-range", op.name()), Fill::Exponents(-1000, 1000));
+        t.case(&name, FLOATS, Fill::WholeRange, bound, move |g| {
+            let n = 16_385;
+            // A power with any exponent is 0, 1 or infinite.
+            let other = if op == B::Pow { Fill::Exponents(-12, 7) } else { wide.clone() };
+            let (x, y) = (g.x([n])?, g.like([n], other)?);
+            g.add1(ScalarOp::Binary(op), &[x, y])
+        });
+    }
 }
 
 fn comparisons(t: &mut Table) {

@@ -16,7 +16,7 @@ pub(super) fn rows(t: &mut Table) {
 }
 
 /// Places are rounded to f32 before they are weights, at a cost that grows with the distance.
-const ROUNDED: Bound = Scaled(256.0);
+const ROUNDED: Bound = Scaled(64.0);
 
 fn grids(t: &mut Table) {
     let shapes: [(&str, &[usize], &[usize]); 6] = [
@@ -87,7 +87,7 @@ fn places(t: &mut Table) {
         });
     }
     for mode in [GridMode::Linear, GridMode::Cubic] {
-        t.case(&format!("grid/{}-large", mode.name()), PAIR, normal(), Scaled(4096.0), move |g| {
+        t.case(&format!("grid/{}-large", mode.name()), PAIR, normal(), Scaled(1024.0), move |g| {
             let image = g.x([1, 6, 40, 50])?;
             let places = g.of(F32, [1, 60, 70, 2], uniform(-1.1, 1.1))?;
             g.grid_sample(image, places, mode, GridPadding::Border, false)
@@ -159,7 +159,7 @@ fn regions(t: &mut Table) {
             g.roi_align(op.clone(), x, corners, batch)
         });
         let large = roi(*mode, [1, 2], 0, 1.0, false);
-        t.case(&format!("roi/{name}-large"), &[F32, F64], normal(), Scaled(4096.0), move |g| {
+        t.case(&format!("roi/{name}-large"), &[F32, F64], normal(), Scaled(1024.0), move |g| {
             let x = g.x([1, 3, 33, 40])?;
             let corners = g.like([2, 4], these(&[1.0, 2.0, 38.5, 31.0, -100.0, -90.0, 100.0, 100.0]))?;
             let batch = g.ints(I64, [2], &[0, 0])?;

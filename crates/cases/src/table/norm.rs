@@ -122,19 +122,19 @@ fn others(t: &mut Table) {
 /// One pass over squares would leave no digit of the variance.
 fn far_from_zero(t: &mut Table) {
     let far = || Normal(1e4, 1.0);
-    t.case("layer_norm/offset-1e4", &[F32], far(), Close { rel: 1e-3, abs: 4e-3 }, |g| {
+    t.case("layer_norm/offset-1e4", &[F32], far(), Close { rel: 1e-5, abs: 1e-5 }, |g| {
         let (x, gamma, beta) = (g.x([4, 256])?, g.w([256])?, g.w([256])?);
         g.layer_norm(x, gamma, Some(beta), 1e-5)
     });
-    t.case("group_norm/offset-1e4", &[F32], far(), Close { rel: 1e-3, abs: 4e-3 }, |g| {
+    t.case("group_norm/offset-1e4", &[F32], far(), Close { rel: 1e-5, abs: 1e-5 }, |g| {
         let (x, gamma, beta) = (g.x([2, 8, 9, 9])?, g.w([8])?, g.w([8])?);
         g.group_norm(x, gamma, beta, 4, 1e-5)
     });
-    t.case("instance_norm/offset-1e4", &[F32], far(), Close { rel: 1e-3, abs: 4e-3 }, |g| {
+    t.case("instance_norm/offset-1e4", &[F32], far(), Close { rel: 1e-5, abs: 1e-5 }, |g| {
         let (x, gamma, beta) = (g.x([2, 3, 13, 9])?, g.w([3])?, g.w([3])?);
         g.instance_norm(x, gamma, beta, 1e-5)
     });
-    t.case("layer_norm2d/offset-1e4", &[F32], far(), Close { rel: 1e-3, abs: 4e-3 }, |g| {
+    t.case("layer_norm2d/offset-1e4", &[F32], far(), Close { rel: 1e-5, abs: 1e-5 }, |g| {
         let (x, gamma, beta) = (g.x([2, 24, 3, 5])?, g.w([24])?, g.w([24])?);
         g.layer_norm2d(x, gamma, beta, 1e-5)
     });

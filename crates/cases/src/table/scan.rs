@@ -30,7 +30,7 @@ fn cumulative(t: &mut Table) {
                 let x = g.x(x)?;
                 g.cumulative(K::Sum, x, axis, exclusive, reverse)
             });
-            t.case(&format!("cumprod/{place}{tail}"), PAIR, uniform(0.7, 1.3), Near(150.0, 0.0), move |g| {
+            t.case(&format!("cumprod/{place}{tail}"), PAIR, uniform(0.7, 1.3), Near(32.0, 0.0), move |g| {
                 let x = g.x(x)?;
                 g.cumulative(K::Prod, x, axis, exclusive, reverse)
             });
@@ -49,7 +49,7 @@ fn cumulative(t: &mut Table) {
             let x = g.x([3, 40])?;
             g.cumulative(kind, x, 1, false, false)
         });
-        t.case(&format!("{}/nan", kind.name()), PAIR, Mixed(f64::NAN, 0.05), Near(600.0, 600.0), move |g| {
+        t.case(&format!("{}/nan", kind.name()), PAIR, Mixed(f64::NAN, 0.05), Near(64.0, 64.0), move |g| {
             let x = g.x([5, 20])?;
             g.cumulative(kind, x, 1, false, false)
         });

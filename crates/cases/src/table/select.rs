@@ -5,8 +5,9 @@ use olivine_ir::DType::{self, BF16, Bool, F16, F32, F64, I32};
 use super::{FLOATS, INTS, NUMBERS};
 use crate::bound::Bound::{Bits, Exact, Ulp};
 use crate::case::Table;
-use crate::fill::Fill::{Anything, Chance, Exponents, Special};
+use crate::fill::Fill::{Anything, Chance, Pairs, Special, WholeRange};
 use crate::fill::{normal, whole};
+use crate::range::{pairs_len, whole_range_len};
 
 pub(super) fn casts(t: &mut Table) {
     for to in DType::ALL {
@@ -17,8 +18,8 @@ pub(super) fn casts(t: &mut Table) {
                 g.cast(x, to)
             });
         }
-        t.case(&format!("wide-to-{to}/from"), FLOATS, Exponents(-20, 66), Exact, move |g| {
-            let x = g.x([331])?;
+        t.case(&format!("wide-to-{to}/from"), FLOATS, WholeRange, Exact, move |g| {
+            let x = g.x([whole_range_len(g.dtype())])?;
             g.cast(x, to)
         });
     }
@@ -77,6 +78,11 @@ pub(super) fn rows(t: &mut Table) {
     t.case("where/every", &[Bool], Chance(0.5), Exact, |g| {
         let (c, x, y) = (g.x([9, 1, 5])?, g.x([9, 4, 5])?, g.x([4, 1])?);
         g.select(c, x, y)
+    });
+    t.case("fma/corners", &[F32, F16, BF16], Pairs(false), Exact, |g| {
+        let n = pairs_len(g.dtype());
+        let (x, y, z) = (g.x([n])?, g.like([n], Pairs(true))?, g.like([n], Special)?);
+        g.fma(x, y, z)
     });
     t.case("fma/narrow", &[F16, BF16], normal(), Ulp(1.0), |g| {
         let (x, y, z) = (g.x([501])?, g.x([501])?, g.x([501])?);
