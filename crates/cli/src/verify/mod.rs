@@ -1,14 +1,18 @@
 //! `olivine verify`: does this device compute what the operations mean? The table of cases against its f64 oracle.
 
+mod umath;
 mod words;
+
+use std::path::PathBuf;
 
 use clap::Args;
 use olivine::{PipelineCache, SessionOptions, gpu::Mask};
-use olivine_cases::{Outcome, SessionBackend, run_table, table};
+use olivine_cases::{Outcome, Report, SessionBackend, run_table, table};
 use serde_json::json;
 
 use crate::Global;
 use crate::answer::{Answer, Failure};
+use crate::table::Table;
 
 /// Arguments of `verify`.
 #[derive(Args)]
@@ -43,6 +47,12 @@ pub(crate) struct VerifyArgs {
     /// Cases at a time.
     #[arg(long, default_value_t = 1)]
     jobs: usize,
+    /// Show how much of its bound every case uses, the least first.
+    #[arg(long)]
+    bounds: bool,
+    /// Run NumPy's validation sets in this folder (`umath-validation-set-*.csv`) instead of the table.
+    #[arg(long, value_name = "DIR")]
+    umath: Option<PathBuf>,
     /// Count the words of the kernels instead of running them.
     #[arg(long, hide = true)]
     words: bool,
@@ -64,6 +74,9 @@ pub(crate) fn run(global: &Global, args: &VerifyArgs) -> Result<Answer, Failure>
     if args.words {
         return words::count(backend.session(), &table(), &args.filter, global.quiet);
     }
+    if let Some(folder) = &args.umath {
+        return umath::run(backend.session(), folder);
+    }
     let name = backend.session().device_name();
     let report = run_table(&backend, &table(), &args.filter, args.jobs);
     if report.results.is_empty() {
@@ -72,6 +85,9 @@ pub(crate) fn run(global: &Global, args: &VerifyArgs) -> Result<Answer, Failure>
     let messages = backend.session().validation_messages();
 
     let mut text = format!("{} · {name}\n\n", report.backend);
+    if args.bounds {
+        text.push_str(&used_bounds(&report));
+    }
     for (family, passed, all) in report.families() {
         text.push_str(&format!("{family:<16} {passed:>5} of {all}\n"));
     }
@@ -105,4 +121,26 @@ pub(crate) fn run(global: &Global, args: &VerifyArgs) -> Result<Answer, Failure>
 
 fn no_case(filter: &str) -> Failure {
     Failure::new(format!("no case's name contains `{filter}`")).hint("without a filter, all cases run")
+}
+
+/// Cases that are not exact, by the part of their bound that they use.
+fn used_bounds(report: &Report) -> String {
+    let cases = table();
+    let mut rows: Vec<(f64, String, String)> = report
+        .results
+        .iter()
+        .filter_map(|r| match r.outcome {
+            Outcome::Pass { worst } => {
+                let case = cases.iter().find(|c| c.name == r.name)?;
+                (!case.bound.is_exact()).then(|| (worst, r.name.clone(), format!("{:?}", case.bound)))
+            }
+            _ => None,
+        })
+        .collect();
+    rows.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let mut text = Table::new(&["case", "bound", ">used"]);
+    for (worst, name, bound) in rows {
+        text.row([name, bound, format!("{:.1} %", 100.0 * worst)]);
+    }
+    format!("{text}\n")
 }
