@@ -27,6 +27,7 @@ mod dtype;
 mod error;
 mod evaluate;
 mod graph;
+pub mod memory;
 pub mod op;
 mod recycle;
 mod shape;

@@ -11,6 +11,7 @@ use crate::kernels::product::{Accumulator, Finish, Grid, Matrix, multiply as mul
 use crate::kernels::rows::softmax_rows;
 use crate::operand::{Fault, Number, Operand, Target, with_number};
 use crate::parallel;
+use crate::scratch;
 use crate::simd;
 
 /// A narrow float that is widened for the product.
@@ -89,6 +90,7 @@ fn batch_offsets(a: &Operand<'_>, b: &Operand<'_>, batch: &[usize]) -> Vec<(usiz
     let mut offsets = vec![(a.offset as isize, b.offset as isize)];
     for (axis, size) in batch.iter().enumerate() {
         let (sa, sb) = (stride(a, axis), stride(b, axis));
+        scratch::probe::<(isize, isize)>(2 * offsets.len() * size);
         offsets = offsets
             .iter()
             .flat_map(|(oa, ob)| (0..*size as isize).map(move |i| (oa + i * sa, ob + i * sb)))
@@ -125,7 +127,7 @@ pub(crate) fn matmul(epilogue: Option<&Program>, x: &[Operand<'_>], out: &mut Ta
             finish_runs(&product, out, &|at, run, to| rider.apply_wide(at, run, to));
         }
         dtype => with_number!(dtype, T => {
-            let mut product = vec![T::ZERO; shape.numel()];
+            let mut product = scratch::zeroed::<T>(shape.numel());
             let ty = TensorType::new(dtype, shape);
             matmul(None, &x[..2], &mut Target { ty, bytes: bytemuck::cast_slice_mut(&mut product) });
             finish_runs(&product, out, &|at, run, to| rider.apply(at, run, to));
@@ -251,7 +253,7 @@ fn multiply<T: Accumulator>(
 /// Widens strided elements into packed f32 in the operand's own index order, so that strides stay those of its shape.
 fn widened<T: bytemuck::AnyBitPattern>(x: &Operand<'_>, widen: impl Fn(T) -> f32) -> Vec<f32> {
     let data = x.elements::<T>();
-    let mut out = Vec::with_capacity(x.shape().numel());
+    let mut out = scratch::with_room(x.shape().numel());
     for_each_offset(x, |offset| out.push(widen(data[offset])));
     out
 }
@@ -293,7 +295,7 @@ fn product_in_f32(a: &Operand<'_>, b: &Operand<'_>, shape: &Shape) -> Vec<f32> {
     let as_f32 = |x: &Operand<'_>| TensorType::new(DType::F32, *x.shape());
     let pa = Operand::packed(as_f32(a), bytemuck::cast_slice(&wa));
     let pb = Operand::packed(as_f32(b), bytemuck::cast_slice(&wb));
-    let mut out = vec![0f32; shape.numel()];
+    let mut out = scratch::zeroed::<f32>(shape.numel());
     matmul_with(&pa, &pb, shape, &mut out, None);
     out
 }
@@ -341,13 +343,13 @@ pub(crate) fn grouped_matmul(x: &[Operand<'_>], out: &mut [Target<'_>], checked:
 
 fn expert_ids(x: &Operand<'_>) -> Vec<i64> {
     match x.ty.dtype {
-        DType::I32 => x.slice::<i32>().iter().map(|e| i64::from(*e)).collect(),
-        _ => x.slice::<i64>().to_vec(),
+        DType::I32 => scratch::collected(x.slice::<i32>().iter().map(|e| i64::from(*e))),
+        _ => scratch::copied(x.slice::<i64>()),
     }
 }
 
 fn widened_slice<T: Narrow>(x: &[T]) -> Cow<'_, [f32]> {
-    x.iter().map(|v| v.widen()).collect()
+    scratch::collected(x.iter().map(|v| v.widen())).into()
 }
 
 /// Rows of `[M, K]` times the `[K, N]` matrix of their expert; rows of no expert become zeros.
@@ -373,7 +375,7 @@ fn grouped<T: Number, A: Accumulator>(
     }
     for (group, matrix) in groups.iter().zip(weights.chunks(k * n)).filter(|(group, _)| !group.is_empty()) {
         let a: Vec<A> = group.iter().flat_map(|i| widen(&rows[i * k..(i + 1) * k]).into_owned()).collect();
-        let mut c = vec![A::ZERO; group.len() * n];
+        let mut c = scratch::zeroed::<A>(group.len() * n);
         product(
             (group.len(), n, k),
             Matrix::packed(&a, k),

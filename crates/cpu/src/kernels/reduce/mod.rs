@@ -14,6 +14,7 @@ use olivine_ir::{DType, TensorType};
 
 use crate::kernels::movement::copy_strided;
 use crate::operand::{Number, Operand, Target, with_number};
+use crate::scratch;
 use fold::{Fold, LogSumExp, Over, Own, Product, Sum};
 use walk::Walk;
 
@@ -61,9 +62,9 @@ impl<W: Number> Wide<W> {
 }
 
 fn widened<T: Number, W>(x: &Operand<'_>, widen: impl Fn(T) -> W) -> Wide<W> {
-    let mut packed = vec![T::ZERO; x.shape().numel()];
+    let mut packed = scratch::zeroed::<T>(x.shape().numel());
     copy_strided(x, bytemuck::cast_slice_mut(&mut packed));
-    Wide { ty: x.ty, data: packed.into_iter().map(widen).collect() }
+    Wide { ty: x.ty, data: scratch::collected(packed.into_iter().map(widen)) }
 }
 
 /// The accumulators of every result.
@@ -77,7 +78,7 @@ fn float<T: Number>(op: &Reduce, x: &Operand<'_>) -> Vec<f64> {
     use ReduceKind as K;
     let count = op.axes.iter().map(|a| x.shape()[*a]).product::<usize>() as f64;
     let each = |values: Vec<f64>, f: fn(f64, f64) -> f64| values.into_iter().map(|v| f(v, count)).collect();
-    let wide = |values: Vec<T>| values.into_iter().map(T::to_f64).collect();
+    let wide = |values: Vec<T>| scratch::collected(values.into_iter().map(T::to_f64));
     match op.kind {
         K::Sum | K::Any | K::All => fold::<T, _>(Sum(|v| v), op, x),
         K::Mean => each(fold::<T, _>(Sum(|v| v), op, x), |v, n| v / n),
