@@ -18,7 +18,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
-use olivine_ir::{Def, Error as GraphError, Graph, Op, SubGraph};
+use olivine_ir::{Def, Error as GraphError, Graph, Node, Op, SubGraph, ValueId};
 
 pub mod fft;
 mod kernels;
@@ -27,11 +27,13 @@ mod pattern;
 pub mod plan;
 pub mod resample;
 mod rewrite;
+mod spelling;
 
 pub use kernels::{is_kernel, reads_strides};
 pub use olivine_ir::Evaluate;
 pub use passes::Widen;
 pub use rewrite::{Rewriter, rewrite};
+pub use spelling::Spelling;
 
 /// What the compiler may do.
 #[derive(Default)]
@@ -96,19 +98,21 @@ pub trait Pass {
 /// Runs all passes, verifying what goes in and what comes out; a build with debug assertions verifies after each.
 pub fn compile(graph: &Graph, options: &Options<'_>) -> Result<Compiled, Error> {
     graph.verify().map_err(|source| Error::Graph { pass: "input", source })?;
-    let mut graph = graph.clone();
     let mut stages = Vec::new();
     let control = graph.nodes().iter().any(|n| !n.op.bodies().is_empty());
+    let mut made: Option<Graph> = None;
     for pass in passes::pipeline(options, control) {
         let fail = |source| Error::Graph { pass: pass.name(), source };
-        graph = run_everywhere(pass.as_ref(), &graph, options).map_err(fail)?;
+        let next = run_everywhere(pass.as_ref(), made.as_ref().unwrap_or(graph), options).map_err(fail)?;
         if cfg!(debug_assertions) {
-            graph.verify().map_err(fail)?;
+            next.verify().map_err(fail)?;
         }
         if options.keep_stages {
-            stages.push(Stage { name: pass.name(), graph: graph.clone() });
+            stages.push(Stage { name: pass.name(), graph: next.clone() });
         }
+        made = Some(next);
     }
+    let graph = made.unwrap_or_else(|| graph.clone());
     graph.verify().map_err(|source| Error::Graph { pass: "all passes", source })?;
     let left = without_kernel(&graph);
     if !left.is_empty() {
@@ -149,7 +153,14 @@ fn without_kernel(graph: &Graph) -> Vec<String> {
     left
 }
 
-/// Marks the nodes whose operands are all params, constants or results of such nodes.
+/// A result of more bytes than this is not kept from run to run if it is [`GENERATED`] times as large as its operands.
+const MOST_GENERATED: usize = 16 << 20;
+
+/// See [`MOST_GENERATED`].
+const GENERATED: usize = 64;
+
+/// Marks the nodes whose operands are all params, constants or results of such nodes. What is large and made of next to
+/// nothing, such as a long range, is made by every run: it costs no more time than reading it, and no memory in between.
 pub fn at_load(graph: &Graph) -> Vec<bool> {
     let mut fixed: Vec<bool> =
         graph.values().iter().map(|v| matches!(v.def, Def::Param { .. } | Def::Const(_))).collect();
@@ -157,7 +168,7 @@ pub fn at_load(graph: &Graph) -> Vec<bool> {
         .nodes()
         .iter()
         .map(|node| {
-            let once = node.inputs.iter().all(|id| fixed[id.index()]);
+            let once = node.inputs.iter().all(|id| fixed[id.index()]) && !is_generated(graph, node);
             for id in &node.outputs {
                 fixed[id.index()] = once;
             }
@@ -166,10 +177,25 @@ pub fn at_load(graph: &Graph) -> Vec<bool> {
         .collect()
 }
 
+/// Whether a node makes much of next to nothing, at about the cost of writing it.
+fn is_generated(graph: &Graph, node: &Node) -> bool {
+    if !matches!(node.op, Op::Range(_) | Op::OneHot(_) | Op::ScalarOp(_) | Op::Fused(_)) {
+        return false;
+    }
+    let bytes = |id: &ValueId| graph.values()[id.index()].ty.bytes();
+    // A view counts as the elements that it reads.
+    let read = |id: &ValueId| match graph.producer(*id) {
+        Some(Node { op: Op::View(_), inputs, .. }) => inputs.iter().map(bytes).fold(0, usize::saturating_add),
+        _ => bytes(id),
+    };
+    let made = node.outputs.iter().map(bytes).fold(0, usize::saturating_add);
+    made > MOST_GENERATED && made / GENERATED > node.inputs.iter().map(read).fold(0, usize::saturating_add)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use olivine_ir::{DType, ValueId};
+    use olivine_ir::DType;
 
     /// A stack of transformer layers written the way exporters write them: no composite attention, explicit layouts.
     fn encoder(layers: usize) -> Result<Graph, GraphError> {
@@ -228,6 +254,29 @@ mod tests {
         let stages: Vec<(&str, bool)> =
             compiled.graph.nodes().iter().map(|n| n.op.name()).zip(compiled.at_load).collect();
         assert_eq!(stages, [("concat", true), ("matmul", false)]);
+        Ok(())
+    }
+
+    #[test]
+    fn what_is_large_and_made_of_nothing_is_not_kept_from_run_to_run() -> Result<(), GraphError> {
+        let mut g = Graph::new("g");
+        let x = g.input("x", DType::F32, [1])?;
+        for (count, once) in [(1 << 10, true), (1 << 24, false)] {
+            let numbers = g.range(DType::F32, 0.0, 1.0, count)?;
+            let one = g.constant(olivine_ir::Tensor::scalar(1f32));
+            let ones = g.expand(one, [count])?;
+            let weights = g.param(&format!("w{count}"), DType::F32, [count])?;
+            let doubled = g.add(weights, weights)?;
+            for (i, y) in [numbers, ones, doubled].into_iter().enumerate() {
+                let y = g.mul(y, x)?;
+                g.output(&format!("{i} {once}"), y)?;
+            }
+        }
+        let compiled = compile(&g, &Options { no_fusion: true, ..Options::default() });
+        let compiled = compiled.map_err(|e| GraphError::BadData { problem: e.to_string() })?;
+        let ranges =
+            compiled.graph.nodes().iter().zip(&compiled.at_load).filter(|(n, _)| n.op.name() == "range");
+        assert_eq!(ranges.map(|(_, once)| *once).collect::<Vec<_>>(), [true, false]);
         Ok(())
     }
 

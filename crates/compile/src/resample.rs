@@ -4,6 +4,7 @@
 use std::ops::Range;
 
 use olivine_ir::op::{CoordinateMode, NearestMode, Resize, ResizeMode};
+use olivine_ir::{Error, memory};
 
 /// Samples and weights for every position of an axis' result, the same number for each.
 pub struct Filter {
@@ -51,28 +52,26 @@ fn coordinate(op: &Resize, from: &[usize], axis: usize, i: usize) -> f64 {
 }
 
 /// The nearest sample for every position of an axis.
-pub fn nearest(op: &Resize, from: &[usize], axis: usize) -> Vec<usize> {
+pub fn nearest(op: &Resize, from: &[usize], axis: usize) -> Result<Vec<usize>, Error> {
     if is_unchanged(op, from, axis) {
-        return (0..from[axis]).collect();
+        return memory::collected(0..from[axis]);
     }
-    (0..op.sizes[axis])
-        .map(|i| {
-            let x = coordinate(op, from, axis, i);
-            let at = match op.nearest {
-                NearestMode::RoundPreferFloor if x - x.floor() <= 0.5 => x.floor(),
-                NearestMode::RoundPreferCeil if x - x.floor() < 0.5 => x.floor(),
-                NearestMode::RoundPreferFloor | NearestMode::RoundPreferCeil => x.floor() + 1.0,
-                NearestMode::Floor => x.floor(),
-                NearestMode::Ceil => x.ceil(),
-            };
-            (at.max(0.0) as usize).min(from[axis].saturating_sub(1))
-        })
-        .collect()
+    memory::collected((0..op.sizes[axis]).map(|i| {
+        let x = coordinate(op, from, axis, i);
+        let at = match op.nearest {
+            NearestMode::RoundPreferFloor if x - x.floor() <= 0.5 => x.floor(),
+            NearestMode::RoundPreferCeil if x - x.floor() < 0.5 => x.floor(),
+            NearestMode::RoundPreferFloor | NearestMode::RoundPreferCeil => x.floor() + 1.0,
+            NearestMode::Floor => x.floor(),
+            NearestMode::Ceil => x.ceil(),
+        };
+        (at.max(0.0) as usize).min(from[axis].saturating_sub(1))
+    }))
 }
 
 impl Filter {
     /// The interpolation of an axis; samples outside are the edge's.
-    pub fn new(op: &Resize, from: &[usize], axis: usize) -> Self {
+    pub fn new(op: &Resize, from: &[usize], axis: usize) -> Result<Self, Error> {
         let (input, output) = (from[axis], op.sizes[axis]);
         let cubic = op.mode == ResizeMode::Cubic;
         // Downsampling with antialiasing stretches the filter by the inverse of the scale.
@@ -82,8 +81,10 @@ impl Filter {
         let radius = if cubic { 2.0 } else { 1.0 };
         let lead = (-radius / shrink).floor() as i64 + 1;
         let taps = (2 - 2 * lead) as usize;
-        let mut filter = Filter { input, output, taps, indices: Vec::new(), weights: Vec::new() };
-        let mut weights = vec![0.0; taps];
+        let all = output.saturating_mul(taps);
+        let (indices, room) = (memory::with_room(all)?, memory::with_room(all)?);
+        let mut filter = Filter { input, output, taps, indices, weights: room };
+        let mut weights = memory::zeroed(taps)?;
         for i in 0..output {
             let x = coordinate(op, from, axis, i).clamp(-FAR, FAR);
             // The sample before x, strictly: a position on a sample counts as the end of the step towards it.
@@ -107,13 +108,13 @@ impl Filter {
             let last = input.saturating_sub(1) as i64;
             filter.indices.extend((0..taps).map(|k| place(k).clamp(0, last) as usize));
         }
-        filter
+        Ok(filter)
     }
 
     /// Every sample as it is.
-    pub fn identity(size: usize) -> Self {
-        let indices = (0..size).collect();
-        Filter { input: size, output: size, taps: 1, indices, weights: vec![1.0; size] }
+    pub fn identity(size: usize) -> Result<Self, Error> {
+        let (indices, weights) = (memory::collected(0..size)?, memory::filled(1.0, size)?);
+        Ok(Filter { input: size, output: size, taps: 1, indices, weights })
     }
 
     /// True for [`Filter::identity`].

@@ -55,9 +55,16 @@ impl<'a> Rewriter<'a> {
         self.map[old.index()] = Some(new);
     }
 
-    /// Copies a node as it is.
+    /// Copies a node as it is; new operands have the types of the old ones, and so have its results.
     pub fn copy(&mut self, node: &Node) -> Result<(), Error> {
-        self.replace(node, node.op.clone(), &node.inputs)
+        let inputs = node.inputs.iter().map(|id| self.get(*id)).collect::<Result<Vec<_>, _>>()?;
+        let values = self.old.values();
+        let types = node.outputs.iter().map(|id| values[id.index()].ty);
+        let results = self.new.add_typed(node.name.clone(), node.op.clone(), inputs, types);
+        for (old, new) in node.outputs.iter().zip(results) {
+            self.bind(*old, new);
+        }
+        Ok(())
     }
 
     /// Puts another operation, on old operands, in a node's place; it must have as many results.

@@ -18,11 +18,9 @@ pub(crate) struct Buffer {
 impl Buffer {
     /// Asks for memory; an impossible size is an error, not an abort.
     pub(crate) fn new(len: usize) -> Result<Self, Error> {
-        let count = len.div_ceil(64);
-        let mut probe: Vec<Line> = Vec::new();
-        probe.try_reserve_exact(count).map_err(|_| Error::OutOfMemory { bytes: len })?;
-        drop(probe);
-        Ok(Buffer { lines: vec![Line::zeroed(); count], len })
+        let lines =
+            olivine_ir::memory::zeroed(len.div_ceil(64)).map_err(|_| Error::OutOfMemory { bytes: len })?;
+        Ok(Buffer { lines, len })
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {

@@ -11,15 +11,23 @@ pub enum Error {
         /// Bytes asked for.
         bytes: usize,
     },
-    /// The graph needs more memory than the machine has.
+    /// The graph needs more memory than the process may use.
     #[error(
-        "the graph needs {needed} bytes for intermediate results and outputs; this machine has {available}"
+        "the graph needs {needed} bytes for its results and for what is made of params; this process may use {available}"
     )]
     TooLarge {
-        /// Bytes of the arena and all outputs.
+        /// Bytes of the arena, all outputs and what is made of params when they are loaded.
         needed: usize,
-        /// Bytes of physical memory.
+        /// Bytes that the machine, the control group and the resource limits leave to the process.
         available: usize,
+    },
+    /// More threads than a machine has a use for.
+    #[error("{asked} threads are asked for; this machine has a use for {most} at most")]
+    TooManyThreads {
+        /// As asked for.
+        asked: usize,
+        /// The most there may be.
+        most: usize,
     },
     /// Params without elements.
     #[error("params not set: {}", .names.join(", "))]

@@ -1,7 +1,7 @@
 //! Running a lowered program.
 
 use std::marker::PhantomData;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use olivine_compile::Compiled;
@@ -10,10 +10,15 @@ use olivine_ir::{TensorType, TensorView};
 use crate::Error;
 use crate::arena::Buffer;
 use crate::kernels::movement::copy_strided;
+use crate::limit::memory_limit;
 use crate::lower::{Pack, Place, Program, Reading, Step, Stored};
 use crate::operand::{Failure, Operand, Source, Target};
 use crate::weights::Weights;
-use crate::{cost, team};
+use crate::{cost, scratch, team};
+
+/// What needs no more bytes than this is not held against the limit of the process: reading that takes longer than
+/// compiling a small graph.
+const LITTLE: usize = 16 << 20;
 
 /// A graph ready to run on the CPU; runs may overlap.
 pub struct Executable {
@@ -57,10 +62,24 @@ pub struct StepTime {
 impl Executable {
     /// Lowers a compiled graph. `checked` reports run-time indices out of range instead of clamping them.
     pub fn new(compiled: &Compiled, weights: Arc<Weights>, checked: bool) -> Result<Self, Error> {
-        let program = Program::new(compiled, checked)?;
-        let (needed, available) = (program.run_bytes(), physical_memory());
-        if needed > available {
-            return Err(Error::TooLarge { needed, available });
+        Executable::with_states(compiled, weights, checked, &[])
+    }
+
+    /// As [`Executable::new`]; `states` pairs inputs with outputs, by position, that may take over their bytes. Those
+    /// that do are listed by [`Executable::in_place_states`].
+    pub fn with_states(
+        compiled: &Compiled,
+        weights: Arc<Weights>,
+        checked: bool,
+        states: &[(usize, usize)],
+    ) -> Result<Self, Error> {
+        let program = Program::new(compiled, checked, states)?;
+        let needed = program.bytes();
+        if needed > LITTLE {
+            let available = memory_limit();
+            if needed > available {
+                return Err(Error::TooLarge { needed, available });
+            }
         }
         Ok(Executable { program, weights, loaded: Mutex::new(None), arenas: Mutex::new(Vec::new()), checked })
     }
@@ -90,6 +109,11 @@ impl Executable {
         self.program.arena
     }
 
+    /// Whether a run takes less time than it takes to wake another thread.
+    pub fn is_quick(&self) -> bool {
+        cost::width(self.program.work) == 1
+    }
+
     /// The work of a run, as [`cost::work`] counts.
     pub(crate) fn work(&self) -> usize {
         self.program.work
@@ -100,9 +124,34 @@ impl Executable {
         self.loaded().map(drop)
     }
 
+    /// Pairs of an input and an output of one buffer: a run changes a few rows of it and leaves the others alone.
+    pub fn in_place_states(&self) -> &[(usize, usize)] {
+        &self.program.states
+    }
+
     /// Runs; inputs and outputs in declaration order, outputs as packed bytes of their types (bool as 0 or 1).
     pub fn run(&self, inputs: &[TensorView<'_>], outputs: &mut [&mut [u8]]) -> Result<(), Error> {
+        self.check(inputs, outputs, false)?;
+        self.bring_states(inputs, outputs);
         self.execute(inputs, outputs, None)
+    }
+
+    /// As [`Executable::run`], where the output of every pair of [`Executable::in_place_states`] holds the bytes of the
+    /// input already; what is given for that input is not looked at.
+    pub fn run_in_place(&self, inputs: &[TensorView<'_>], outputs: &mut [&mut [u8]]) -> Result<(), Error> {
+        self.check(inputs, outputs, true)?;
+        self.execute(inputs, outputs, None)
+    }
+
+    /// Copies states to where steps read and change them.
+    fn bring_states(&self, inputs: &[TensorView<'_>], outputs: &mut [&mut [u8]]) {
+        for (input, output) in &self.program.states {
+            if let (Some(from), Some(to)) = (inputs.get(*input), outputs.get_mut(*output))
+                && from.bytes().len() == to.len()
+            {
+                to.copy_from_slice(from.bytes());
+            }
+        }
     }
 
     /// Runs and times every step.
@@ -112,6 +161,8 @@ impl Executable {
         outputs: &mut [&mut [u8]],
     ) -> Result<Vec<StepTime>, Error> {
         let mut times = Vec::with_capacity(self.program.run.len());
+        self.check(inputs, outputs, false)?;
+        self.bring_states(inputs, outputs);
         self.execute(inputs, outputs, Some(&mut times))?;
         Ok(times)
     }
@@ -122,7 +173,6 @@ impl Executable {
         outputs: &mut [&mut [u8]],
         times: Option<&mut Vec<StepTime>>,
     ) -> Result<(), Error> {
-        self.check(inputs, outputs)?;
         let stored = self.loaded()?;
         let mut arena = match self.arenas.lock().unwrap_or_else(PoisonError::into_inner).pop() {
             Some(arena) => arena,
@@ -130,8 +180,10 @@ impl Executable {
         };
         // A small graph runs on this thread alone: others would be late to help.
         let result = team::within(cost::width(self.program.work), || {
-            self.run_steps(inputs, &stored, arena.bytes_mut(), outputs, times)?;
-            self.copy_outputs(inputs, &stored, arena.bytes_mut(), outputs)
+            scratch::guarded(|| {
+                self.run_steps(inputs, &stored, arena.bytes_mut(), outputs, times)?;
+                self.copy_outputs(inputs, &stored, arena.bytes_mut(), outputs)
+            })
         });
         self.arenas.lock().unwrap_or_else(PoisonError::into_inner).push(arena);
         result
@@ -164,14 +216,16 @@ impl Executable {
         Ok(())
     }
 
-    fn check(&self, inputs: &[TensorView<'_>], outputs: &[&mut [u8]]) -> Result<(), Error> {
+    /// Whether inputs and outputs are as declared; `in_place` says that states are given as outputs alone.
+    fn check(&self, inputs: &[TensorView<'_>], outputs: &[&mut [u8]], in_place: bool) -> Result<(), Error> {
         let count = |what, expected: usize, got: usize| {
             if expected == got { Ok(()) } else { Err(Error::WrongCount { what, expected, got }) }
         };
         count("inputs", self.program.inputs.len(), inputs.len())?;
         count("outputs", self.program.outputs.len(), outputs.len())?;
-        for ((name, ty), view) in self.program.inputs.iter().zip(inputs) {
-            if *ty != view.ty() {
+        for (i, ((name, ty), view)) in self.program.inputs.iter().zip(inputs).enumerate() {
+            let is_state = || in_place && self.program.states.iter().any(|(input, _)| *input == i);
+            if *ty != view.ty() && !is_state() {
                 return Err(Error::WrongType {
                     what: format!("input `{name}`"),
                     expected: *ty,
@@ -198,12 +252,12 @@ impl Executable {
             return Ok(values.clone());
         }
         let mut values = self.stored_params()?;
-        for step in &self.program.load {
-            self.load_step(step, generation, &mut values)?;
-        }
-        for pack in &self.program.packs {
-            self.pack(pack, generation, &mut values)?;
-        }
+        scratch::guarded(|| {
+            for step in &self.program.load {
+                self.load_step(step, generation, &mut values)?;
+            }
+            self.program.packs.iter().try_for_each(|pack| self.pack(pack, generation, &mut values))
+        })?;
         let values = Arc::new(values);
         *loaded = Some((generation, values.clone()));
         Ok(values)
@@ -427,16 +481,4 @@ impl<'a> Memory<'a> {
             Place::Input(_) | Place::Stored(_) => None,
         }
     }
-}
-
-/// Bytes of physical memory, where the system tells.
-pub(crate) fn physical_memory() -> usize {
-    static TOTAL: OnceLock<usize> = OnceLock::new();
-    *TOTAL.get_or_init(|| {
-        let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-        text.lines()
-            .find_map(|line| line.strip_prefix("MemTotal:"))
-            .and_then(|rest| rest.trim().strip_suffix("kB")?.trim().parse::<usize>().ok())
-            .map_or(usize::MAX, |kib| kib.saturating_mul(1024))
-    })
 }

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use olivine_compile::plan::{MemoryPlan, PlanOptions, plan_graph_with};
-use olivine_compile::{Compiled, reads_strides};
-use olivine_ir::{Def, Graph, Node, Op, Tensor, TensorType, ValueId};
+use olivine_compile::{Compiled, Spelling, reads_strides};
+use olivine_ir::{DType, Def, Graph, Node, Op, Tensor, TensorType, ValueId};
 
 use crate::Error;
 use crate::cost;
@@ -119,26 +119,35 @@ pub(crate) struct Program {
     pub(crate) run: Vec<Step>,
     /// Outputs whose value lives elsewhere: copied at the end of a run.
     pub(crate) copies: Vec<(Reading, usize)>,
+    /// Pairs of an input and an output that are the same bytes: steps find the input where the output is.
+    pub(crate) states: Vec<(usize, usize)>,
     pub(crate) arena: usize,
     /// The work of a run, as [`cost::work`] counts.
     pub(crate) work: usize,
 }
 
 impl Program {
-    pub(crate) fn new(compiled: &Compiled, checked: bool) -> Result<Self, Error> {
+    /// Lowers a compiled graph. `states` pairs inputs with the outputs that may take over their bytes.
+    pub(crate) fn new(compiled: &Compiled, checked: bool, states: &[(usize, usize)]) -> Result<Self, Error> {
         let graph = &compiled.graph;
-        let viewed = viewed_outputs(graph, &compiled.at_load);
+        let written = written_outputs(graph);
+        let viewed = viewed_outputs(graph, &compiled.at_load, &written);
         let absent: Vec<bool> = viewed.iter().map(Option::is_some).collect();
         let options = PlanOptions { absent: &absent, ..PlanOptions::default() };
         let plan = plan_graph_with(graph, &compiled.at_load, &options)
             .map_err(|e| Error::Compile(format!("memory plan: {e}")))?;
-        let mut lowering = Lowering::new(graph, &compiled.at_load, &plan, &viewed);
+        let states: Vec<(usize, usize)> =
+            states.iter().copied().filter(|state| appends_in_place(graph, &written, *state)).collect();
+        let mut lowering = Lowering::new(compiled, &plan, &written, &viewed, &states);
         let (mut load, mut run) = (Vec::new(), Vec::new());
         for (i, node) in graph.nodes().iter().enumerate() {
             if matches!(node.op, Op::View(_)) {
                 continue;
             }
-            let mut step = lowering.step(node, plan.in_place[i], checked)?;
+            let appended = node.outputs.first().and_then(|id| written[id.index()]);
+            let in_state = states.iter().any(|(_, output)| Some(*output) == appended);
+            let in_place = if in_state { Some(0) } else { plan.in_place[i] };
+            let mut step = lowering.step(node, in_place, checked)?;
             if compiled.at_load[i] {
                 load.push(step);
             } else {
@@ -162,6 +171,7 @@ impl Program {
             packs: lowering.packs,
             run,
             copies,
+            states,
             arena: plan.arena,
             work,
         })
@@ -174,19 +184,57 @@ impl Program {
             Stored::Param(_, ty) => ty.bytes(),
             Stored::Packed => 0,
         });
-        let made = self.load.iter().flat_map(|step| &step.targets).map(|(ty, _)| ty.bytes());
-        let packed = self.packs.iter().map(|pack| pack.packing.bytes);
-        given.chain(made).chain(packed).fold(0, usize::saturating_add)
+        given.fold(self.made_bytes(), usize::saturating_add)
     }
 
     /// Bytes a run needs beside inputs and weights.
     pub(crate) fn run_bytes(&self) -> usize {
         self.outputs.iter().map(|(_, ty)| ty.bytes()).fold(self.arena, usize::saturating_add)
     }
+
+    /// Bytes that a run needs beside inputs and params: results, and what is made of params at load.
+    pub(crate) fn bytes(&self) -> usize {
+        self.made_bytes().saturating_add(self.run_bytes())
+    }
+
+    /// Bytes of what load-time steps and packing make of params and constants.
+    fn made_bytes(&self) -> usize {
+        let made = self.load.iter().flat_map(|step| &step.targets).map(|(ty, _)| ty.bytes());
+        let packed = self.packs.iter().map(|pack| pack.packing.bytes);
+        made.chain(packed).fold(0, usize::saturating_add)
+    }
+}
+
+/// For every value the first output that is it.
+fn written_outputs(graph: &Graph) -> Vec<Option<usize>> {
+    let mut written = vec![None; graph.values().len()];
+    for (i, output) in graph.outputs().iter().enumerate() {
+        written[output.value.index()].get_or_insert(i);
+    }
+    written
+}
+
+/// Whether an output is rows appended to a state by the only node that reads it: the rest of its bytes stay as they are.
+fn appends_in_place(graph: &Graph, written: &[Option<usize>], (input, output): (usize, usize)) -> bool {
+    let (Some((_, cache)), Some(output_value)) =
+        (graph.inputs().nth(input), graph.outputs().get(output).map(|o| o.value))
+    else {
+        return false;
+    };
+    let readers = graph.nodes().iter().flat_map(|n| &n.inputs).filter(|i| **i == cache).count();
+    let appends = matches!(graph.producer(output_value), Some(Node { op: Op::KvAppend(_), inputs, .. })
+        if inputs.first() == Some(&cache));
+    // Bools are held as such, which kernels do not write.
+    let bytes = graph.values()[cache.index()].ty.dtype != DType::Bool;
+    appends
+        && bytes
+        && readers == 1
+        && written[cache.index()].is_none()
+        && written[output_value.index()] == Some(output)
 }
 
 /// For every value the output that is all of it in order under another shape, so that its node writes it there.
-fn viewed_outputs(graph: &Graph, at_load: &[bool]) -> Vec<Option<usize>> {
+fn viewed_outputs(graph: &Graph, at_load: &[bool], written: &[Option<usize>]) -> Vec<Option<usize>> {
     let mut viewed = vec![None; graph.values().len()];
     for (i, output) in graph.outputs().iter().enumerate() {
         let Some(Node { op: Op::View(view), inputs, .. }) = graph.producer(output.value) else { continue };
@@ -197,7 +245,7 @@ fn viewed_outputs(graph: &Graph, at_load: &[bool]) -> Vec<Option<usize>> {
             (0..shape.rank()).all(|i| shape[i] <= 1 || view.strides[i] == shape.strides()[i] as i64);
         let whole = view.offset == 0 && in_order && shape.numel() == root.ty.shape.numel();
         let made = !at_load[node.index()] && !matches!(graph.nodes()[node.index()].op, Op::View(_));
-        let free = viewed[id.index()].is_none() && graph.outputs().iter().all(|o| o.value != id);
+        let free = viewed[id.index()].is_none() && written[id.index()].is_none();
         if whole && made && free {
             viewed[id.index()] = Some(i);
         }
@@ -205,26 +253,35 @@ fn viewed_outputs(graph: &Graph, at_load: &[bool]) -> Vec<Option<usize>> {
     viewed
 }
 
-/// Constants up to this many bytes are spelled by their content.
-const SPELLED_CONSTANT: usize = 256;
-
 struct Lowering<'a> {
     graph: &'a Graph,
     places: Vec<Option<Place>>,
     stored: Vec<Stored>,
-    /// How load-time values are spelled.
-    spelled: HashMap<ValueId, String>,
+    spelling: Spelling,
     packs: Vec<Pack>,
+    /// The stored values that packs become, by what they are.
+    packed: HashMap<String, usize>,
+    /// How often each value is read, by nodes and as an output.
+    uses: Vec<usize>,
 }
 
 impl<'a> Lowering<'a> {
-    fn new(graph: &'a Graph, at_load: &[bool], plan: &MemoryPlan, viewed: &[Option<usize>]) -> Self {
+    fn new(
+        compiled: &'a Compiled,
+        plan: &MemoryPlan,
+        written: &[Option<usize>],
+        viewed: &[Option<usize>],
+        states: &[(usize, usize)],
+    ) -> Self {
+        let (graph, at_load) = (&compiled.graph, &compiled.at_load);
         let mut lowering = Lowering {
             graph,
             places: vec![None; graph.values().len()],
             stored: Vec::new(),
-            spelled: HashMap::new(),
+            spelling: Spelling::new(graph, at_load),
             packs: Vec::new(),
+            packed: HashMap::new(),
+            uses: graph.use_counts(),
         };
         let mut inputs = 0;
         for id in graph.ids() {
@@ -232,25 +289,17 @@ impl<'a> Lowering<'a> {
             let place = match &value.def {
                 Def::Input { .. } => {
                     inputs += 1;
-                    Some(Place::Input(inputs - 1))
+                    let state = states.iter().find(|(input, _)| *input == inputs - 1);
+                    Some(state.map_or(Place::Input(inputs - 1), |(_, output)| Place::Output(*output)))
                 }
-                Def::Param { name } => {
-                    lowering.spelled.insert(id, format!("param {name:?}"));
-                    Some(lowering.store(Stored::Param(name.clone(), value.ty)))
-                }
-                Def::Const(tensor) => {
-                    let bytes = tensor.bytes();
-                    if bytes.len() <= SPELLED_CONSTANT {
-                        lowering.spelled.insert(id, format!("const {}{bytes:?}", value.ty));
-                    }
-                    Some(lowering.store(Stored::Const(tensor.clone())))
-                }
+                Def::Param { name } => Some(lowering.store(Stored::Param(name.clone(), value.ty))),
+                Def::Const(tensor) => Some(lowering.store(Stored::Const(tensor.clone()))),
                 Def::Node { node, .. } if matches!(graph.nodes()[node.index()].op, Op::View(_)) => None,
                 Def::Node { node, .. } if at_load[node.index()] => Some(lowering.store(Stored::Packed)),
                 Def::Node { .. } => plan.slots[id.index()]
                     .as_ref()
                     .map(|slot| Place::Arena(slot.offset..slot.offset + slot.bytes))
-                    .or_else(|| graph.outputs().iter().position(|o| o.value == id).map(Place::Output))
+                    .or_else(|| written[id.index()].map(Place::Output))
                     .or_else(|| viewed[id.index()].map(Place::Output)),
             };
             lowering.places[id.index()] = place;
@@ -309,7 +358,7 @@ impl<'a> Lowering<'a> {
         }
         let dtypes: Vec<_> = operands.iter().map(|o| o.ty.dtype).collect();
         let kernel = Kernel::prepare(&node.op, &dtypes, checked).map_err(fail)?;
-        let expression = self.spell(node);
+        let expression = node.outputs.first().and_then(|id| self.spelling.get(*id)).map(str::to_string);
         Ok(Step { name: node.name.clone(), kernel, operands, targets, expression })
     }
 
@@ -321,14 +370,16 @@ impl<'a> Lowering<'a> {
                 continue;
             }
             let Some(packing) = step.kernel.packing(i, &types) else { continue };
-            let spelled = self.spelling(*id);
+            let spelled = self.spelling.get(*id);
             let expression = spelled.map(|s| format!("{} of {}{s}", packing.layout, operand.ty));
-            let made = |p: &Pack| expression.is_some() && p.expression == expression;
-            let to = match self.packs.iter().find(|p| made(p)) {
-                Some(pack) => pack.to,
+            let to = match expression.as_ref().and_then(|e| self.packed.get(e)) {
+                Some(to) => *to,
                 None => {
                     self.stored.push(Stored::Packed);
                     let to = self.stored.len() - 1;
+                    if let Some(expression) = &expression {
+                        self.packed.insert(expression.clone(), to);
+                    }
                     let op = step.kernel.op().clone();
                     self.packs.push(Pack { op, packing, operand: operand.clone(), to, expression });
                     to
@@ -367,30 +418,12 @@ impl<'a> Lowering<'a> {
 
     /// Whether a value, and what it is a view of, is read by one node and is no output.
     fn is_read_once(&self, id: ValueId) -> bool {
-        let reads = self.graph.nodes().iter().flat_map(|n| &n.inputs).filter(|i| **i == id).count();
-        let once = reads == 1 && self.graph.outputs().iter().all(|o| o.value != id);
+        // The asking node reads it, so that a single use is that one.
+        let once = self.uses[id.index()] == 1;
         match self.graph.producer(id) {
             Some(Node { op: Op::View(_), inputs, .. }) => once && self.is_read_once(inputs[0]),
             _ => once,
         }
-    }
-
-    /// Spells a load-time node; `None` for run-time nodes and those that use a large constant.
-    fn spell(&mut self, node: &Node) -> Option<String> {
-        let operands = node.inputs.iter().map(|id| self.spelling(*id)).collect::<Option<Vec<String>>>()?;
-        let text = format!("{}{}({})", node.op.name(), node.op.attrs(), operands.join(", "));
-        for (i, id) in node.outputs.iter().enumerate() {
-            self.spelled.insert(*id, format!("{text}.{i}"));
-        }
-        Some(text)
-    }
-
-    fn spelling(&self, id: ValueId) -> Option<String> {
-        if let Some(text) = self.spelled.get(&id) {
-            return Some(text.clone());
-        }
-        let Some(Node { op: op @ Op::View(_), inputs, .. }) = self.graph.producer(id) else { return None };
-        Some(format!("view{}({})", op.attrs(), self.spelled.get(&inputs[0])?))
     }
 
     fn output_copies(&self) -> Result<Vec<(Reading, usize)>, Error> {
@@ -419,7 +452,7 @@ mod tests {
     use std::sync::Arc;
 
     use olivine_compile::{Options, compile};
-    use olivine_ir::{DType, Error as GraphError, TensorView};
+    use olivine_ir::{Error as GraphError, TensorView};
 
     use super::*;
     use crate::{Executable, Weights};
@@ -449,7 +482,7 @@ mod tests {
     fn a_softmax_joins_the_product_that_nobody_else_reads() -> Result<(), Box<dyn std::error::Error>> {
         let (_, joined) = attention(false)?;
         let (_, apart) = attention(true)?;
-        let steps = |c: &Compiled| Program::new(c, false).map(|p| p.run.len());
+        let steps = |c: &Compiled| Program::new(c, false, &[]).map(|p| p.run.len());
         assert_eq!(steps(&joined)? + 1, steps(&apart)?);
         let number = |i: usize| ((i * 37) % 101) as f32 / 25.0 - 2.0;
         let (q, k): (Vec<f32>, Vec<f32>) =

@@ -11,11 +11,14 @@
 
 use std::any::Any;
 use std::cell::{Cell, UnsafeCell};
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+use crate::fork;
 
 /// Loops that can be shared out at a time; others are done by the thread that has them.
 const POSTS: usize = 8;
@@ -126,6 +129,18 @@ pub(crate) struct Shared {
     asleep: AtomicUsize,
     beds: Mutex<Beds>,
     wake: Condvar,
+    /// Work that nobody has begun yet.
+    queue: Mutex<VecDeque<Arc<dyn Work>>>,
+    /// Its length.
+    queued: AtomicUsize,
+    /// Workers that do such work now.
+    working: AtomicUsize,
+}
+
+/// Work for any thread, done by the first that comes; it must not panic.
+pub(crate) trait Work: Send + Sync {
+    /// Does it, unless it was begun already.
+    fn perform(&self);
 }
 
 /// What sleeping workers wait for.
@@ -148,19 +163,15 @@ thread_local! {
 pub(crate) struct Team {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
+    /// The process that it was made in.
+    born: u64,
 }
 
 impl Team {
     /// A team of `count` threads, the caller being one.
     pub(crate) fn new(count: usize) -> std::io::Result<Self> {
-        let shared = Arc::new(Shared {
-            posts: std::array::from_fn(|_| Post::new()),
-            workers: count.clamp(1, 1 << 15) - 1,
-            asleep: AtomicUsize::new(0),
-            beds: Mutex::default(),
-            wake: Condvar::new(),
-        });
-        let mut team = Team { shared, workers: Vec::new() };
+        let shared = Arc::new(Shared::new(count.clamp(1, 1 << 15) - 1));
+        let mut team = Team { shared, workers: Vec::new(), born: fork::generation() };
         for i in 1..=team.shared.workers {
             let shared = team.shared.clone();
             let named = std::thread::Builder::new().name(format!("olivine-{i}"));
@@ -183,6 +194,11 @@ impl Team {
 
 impl Drop for Team {
     fn drop(&mut self) {
+        if self.born != fork::generation() {
+            // The threads stayed behind in the process that this one was forked from, perhaps with the lock.
+            self.workers.drain(..).for_each(std::mem::forget);
+            return;
+        }
         self.shared.beds.lock().unwrap_or_else(PoisonError::into_inner).over = true;
         self.shared.wake.notify_all();
         // A task may let go of the last hold on its own team; its thread cannot wait for itself.
@@ -207,21 +223,35 @@ impl Drop for Reset {
     }
 }
 
-/// The process' own team: one thread per core, or as many as the system lets start.
+/// The process' own team: one thread per core, or none but the caller's where the system lets none start. A process
+/// that is forked makes its own: threads stay behind.
 fn common() -> &'static Shared {
-    static COMMON: OnceLock<Option<Team>> = OnceLock::new();
-    static ALONE: OnceLock<Shared> = OnceLock::new();
-    let cores = || std::thread::available_parallelism().map_or(1, |n| n.get());
-    match COMMON.get_or_init(|| Team::new(cores()).ok()) {
-        Some(team) => &team.shared,
-        None => ALONE.get_or_init(|| Shared {
-            posts: std::array::from_fn(|_| Post::new()),
-            workers: 0,
-            asleep: AtomicUsize::new(0),
-            beds: Mutex::default(),
-            wake: Condvar::new(),
-        }),
+    struct Common {
+        team: Option<Team>,
+        alone: Shared,
+        born: u64,
     }
+    static COMMON: AtomicPtr<Common> = AtomicPtr::new(std::ptr::null_mut());
+    let known = COMMON.load(Ordering::Acquire);
+    // Safety: what the pointer points to was leaked.
+    let found = unsafe { known.as_ref() }.filter(|common| common.born == fork::generation());
+    let common = found.unwrap_or_else(|| {
+        let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+        let born = fork::generation();
+        let made =
+            Box::into_raw(Box::new(Common { team: Team::new(cores).ok(), alone: Shared::new(0), born }));
+        match COMMON.compare_exchange(known, made, Ordering::AcqRel, Ordering::Acquire) {
+            // Safety: it is leaked from here on.
+            Ok(_) => unsafe { &*made },
+            Err(other) => {
+                // Safety: nobody else has seen it.
+                drop(unsafe { Box::from_raw(made) });
+                // Safety: what the pointer points to was leaked.
+                unsafe { &*other }
+            }
+        }
+    });
+    common.team.as_ref().map_or(&common.alone, |team| &team.shared)
 }
 
 /// Runs `f` with this thread's team.
@@ -260,7 +290,52 @@ pub(crate) fn share(count: usize, task: Task<'_>) {
     }
 }
 
+/// Leaves work to a worker of this thread's team; where there is none, nobody begins it.
+pub(crate) fn enqueue(work: Arc<dyn Work>) {
+    with_team(|team| team.enqueue(work));
+}
+
 impl Shared {
+    fn new(workers: usize) -> Self {
+        Shared {
+            posts: std::array::from_fn(|_| Post::new()),
+            workers,
+            asleep: AtomicUsize::new(0),
+            beds: Mutex::default(),
+            wake: Condvar::new(),
+            queue: Mutex::default(),
+            queued: AtomicUsize::new(0),
+            working: AtomicUsize::new(0),
+        }
+    }
+
+    fn enqueue(&self, work: Arc<dyn Work>) {
+        if self.workers == 0 {
+            return;
+        }
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        queue.push_back(work);
+        self.queued.store(queue.len(), Ordering::Relaxed);
+        drop(queue);
+        self.rouse(1);
+    }
+
+    /// Does the first work of the queue, if there is any.
+    fn perform_queued(&self) -> bool {
+        if self.queued.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let work = queue.pop_front();
+        self.queued.store(queue.len(), Ordering::Relaxed);
+        drop(queue);
+        let Some(work) = work else { return false };
+        self.working.fetch_add(1, Ordering::Relaxed);
+        work.perform();
+        self.working.fetch_sub(1, Ordering::Relaxed);
+        true
+    }
+
     /// Shares a loop out and returns when it is done.
     fn lead(&self, count: usize, width: usize, task: Task<'_>) {
         let seats = self.workers.min(count - 1).min(width - 1);
@@ -303,9 +378,9 @@ impl Shared {
             return;
         }
         let busy = |post: &Post| inside(post.state.load(Ordering::Relaxed)) as usize;
-        let busy: usize = self.posts.iter().map(busy).sum();
+        let busy = self.posts.iter().map(busy).sum::<usize>() + self.working.load(Ordering::Relaxed);
         // Those who are awake and idle come by themselves.
-        let missing = seats.saturating_sub(self.workers.saturating_sub(asleep + busy));
+        let missing = seats.saturating_sub(self.workers.saturating_sub(asleep.saturating_add(busy)));
         if missing > 0 {
             self.call(missing);
         }
@@ -335,7 +410,7 @@ impl Shared {
             let mut since = None;
             let mut rounds = 0;
             loop {
-                if self.help_somewhere(&mut seen) {
+                if self.help_somewhere(&mut seen) || self.perform_queued() {
                     (since, rounds) = (None, 0);
                     continue;
                 }
@@ -370,7 +445,7 @@ impl Shared {
             let state = post.state.load(Ordering::Relaxed);
             state & SEATS != 0 && number(state) != *seen
         };
-        if self.posts.iter().zip(seen).any(wanted) {
+        if self.posts.iter().zip(seen).any(wanted) || self.queued.load(Ordering::Relaxed) > 0 {
             self.asleep.fetch_sub(1, Ordering::Relaxed);
             return !beds.over;
         }

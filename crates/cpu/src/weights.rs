@@ -7,11 +7,11 @@ use olivine_compile::Widen;
 use olivine_ir::Tensor;
 
 use crate::arena::Buffer;
-use crate::executable::physical_memory;
+use crate::limit::memory_limit;
 
-/// How the CPU computes f16 and bf16 in f32: weights may take a quarter of the machine's memory as f32.
+/// How the CPU computes f16 and bf16 in f32: weights may take a quarter of the memory that this process may use.
 pub fn widen() -> Widen {
-    Widen { weight_bytes: physical_memory() / 4 }
+    Widen { weight_bytes: memory_limit() / 4 }
 }
 
 /// A model's params and their packed forms; executables for several shapes share one.

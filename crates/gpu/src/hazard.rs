@@ -1,5 +1,6 @@
 //! Barriers only where bytes really conflict.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// What one command touches, in one space of addresses (device addresses, or a buffer's number in the high bits).
@@ -14,29 +15,57 @@ pub struct Touched {
 /// Follows commands in order and says where a barrier must stand.
 #[derive(Debug, Default)]
 pub struct Hazards {
-    reads: Vec<Range<u64>>,
-    writes: Vec<Range<u64>>,
+    reads: Ranges,
+    writes: Ranges,
 }
 
 impl Hazards {
     /// Whether the next command conflicts with one since the last barrier: it reads or writes what was written, or
     /// writes what was read. If so the barrier is taken to stand before it.
     pub fn next(&mut self, command: &Touched) -> bool {
-        let conflict = overlap(&self.writes, &command.reads)
-            || overlap(&self.writes, &command.writes)
-            || overlap(&self.reads, &command.writes);
+        let conflict = self.writes.overlap(&command.reads)
+            || self.writes.overlap(&command.writes)
+            || self.reads.overlap(&command.writes);
         if conflict {
-            self.reads.clear();
-            self.writes.clear();
+            self.reads.ends.clear();
+            self.writes.ends.clear();
         }
-        self.reads.extend(command.reads.iter().cloned());
-        self.writes.extend(command.writes.iter().cloned());
+        command.reads.iter().for_each(|range| self.reads.insert(range));
+        command.writes.iter().for_each(|range| self.writes.insert(range));
         conflict
     }
 }
 
-fn overlap(a: &[Range<u64>], b: &[Range<u64>]) -> bool {
-    a.iter().any(|x| b.iter().any(|y| x.start < y.end && y.start < x.end))
+/// A set of bytes as ranges that do not touch: any number of commands may stand between two barriers.
+#[derive(Debug, Default)]
+struct Ranges {
+    /// Ends by beginnings.
+    ends: BTreeMap<u64, u64>,
+}
+
+impl Ranges {
+    fn overlap(&self, others: &[Range<u64>]) -> bool {
+        let meets = |other: &Range<u64>| {
+            let before = self.ends.range(..other.end).next_back();
+            other.start < other.end && before.is_some_and(|(_, end)| *end > other.start)
+        };
+        others.iter().any(meets)
+    }
+
+    fn insert(&mut self, range: &Range<u64>) {
+        let Range { mut start, mut end } = *range;
+        if start >= end {
+            return;
+        }
+        // All that touch it become one with it.
+        while let Some((from, to)) = self.ends.range(..=end).next_back().map(|(from, to)| (*from, *to))
+            && to >= start
+        {
+            self.ends.remove(&from);
+            (start, end) = (start.min(from), end.max(to));
+        }
+        self.ends.insert(start, end);
+    }
 }
 
 #[cfg(test)]
@@ -57,5 +86,27 @@ mod tests {
         assert!(hazards.next(&touched(90..90, 23..25)), "write after write");
         assert!(!hazards.next(&touched(1..2, 90..90)));
         assert!(hazards.next(&touched(90..90, 1..2)), "write after read");
+    }
+
+    #[test]
+    fn sets_of_ranges_say_the_same_as_lists_of_them() {
+        let mut seed = 1u64;
+        let mut below = |n: u64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 33) % n
+        };
+        for _ in 0..200 {
+            let (mut set, mut list) = (Ranges::default(), Vec::new());
+            for _ in 0..20 {
+                let start = below(100);
+                let range = start..start + below(8);
+                let naive = list.iter().any(|x: &Range<u64>| {
+                    x.start < range.end && range.start < x.end && !x.is_empty() && !range.is_empty()
+                });
+                assert_eq!(set.overlap(std::slice::from_ref(&range)), naive, "{range:?} and {list:?}");
+                set.insert(&range);
+                list.push(range);
+            }
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! The graph: values, the nodes that make them, and the builder.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use crate::error::nearest;
 use crate::id::Identity;
@@ -89,6 +89,9 @@ pub struct Graph {
     scope: Vec<String>,
     inputs: Declared,
     params: Declared,
+    output_names: HashSet<String>,
+    /// What the inputs' named axes have for sizes.
+    sizes: HashMap<String, usize>,
 }
 
 /// Inputs or params in order, and found by name without a scan.
@@ -128,10 +131,11 @@ impl Graph {
         nodes: Vec<Node>,
         outputs: Vec<Output>,
     ) -> Self {
-        let mut graph = Graph { name: name.into(), nodes, outputs, ..Graph::default() };
+        let mut graph = Graph { name: name.into(), nodes, ..Graph::default() };
         for value in values {
             graph.push_value(value.ty, value.def);
         }
+        graph.set_outputs(outputs);
         graph
     }
 
@@ -163,6 +167,16 @@ impl Graph {
     /// Params in declaration order: name, value.
     pub fn params(&self) -> impl Iterator<Item = (&str, ValueId)> {
         self.declared(&self.params)
+    }
+
+    /// The input of a name.
+    pub fn input_named(&self, name: &str) -> Option<ValueId> {
+        self.inputs.by_name.get(name).copied()
+    }
+
+    /// The param of a name.
+    pub fn param_named(&self, name: &str) -> Option<ValueId> {
+        self.params.by_name.get(name).copied()
     }
 
     fn declared<'a>(&'a self, list: &'a Declared) -> impl Iterator<Item = (&'a str, ValueId)> {
@@ -241,7 +255,9 @@ impl Graph {
             dims.iter().zip(shape.iter()).filter_map(|(dim, size)| Some((dim.as_ref()?, *size)))
         {
             let own = dims.iter().zip(shape.iter()).find(|(d, s)| d.as_ref() == Some(dim) && **s != size);
-            if let Some(known) = own.map(|(_, s)| *s).or_else(|| self.free_size(dim)).filter(|s| *s != size) {
+            if let Some(known) =
+                own.map(|(_, s)| *s).or_else(|| self.sizes.get(dim.as_str()).copied()).filter(|s| *s != size)
+            {
                 return Err(Error::Invalid {
                     place: format!("input `{name}`"),
                     problem: format!("size `{dim}` is {size} here and {known} elsewhere"),
@@ -250,16 +266,6 @@ impl Graph {
         }
         let def = Def::Input { name: name.into(), dims };
         Ok(self.push_value(TensorType::new(dtype, shape), def))
-    }
-
-    /// The size that the inputs declared so far give a free axis' name.
-    fn free_size(&self, dim: &str) -> Option<usize> {
-        self.inputs.order.iter().find_map(|id| {
-            let Value { ty, def: Def::Input { dims, .. } } = self.values.get(id.index())? else {
-                return None;
-            };
-            dims.iter().zip(ty.shape.iter()).find(|(d, _)| d.as_deref() == Some(dim)).map(|(_, size)| *size)
-        })
     }
 
     /// Declares a param: a weight given once, before the first run.
@@ -279,7 +285,7 @@ impl Graph {
     /// Names a value as a result of the graph.
     pub fn output(&mut self, name: &str, value: ValueId) -> Result<(), Error> {
         self.value(value)?;
-        if self.outputs.iter().any(|o| o.name == name) {
+        if !self.output_names.insert(name.into()) {
             return Err(Error::Duplicate { kind: "output", name: name.into() });
         }
         self.outputs.push(Output { name: name.into(), value });
@@ -316,14 +322,26 @@ impl Graph {
     ) -> Result<Vec<ValueId>, Error> {
         let (name, op) = (name.into(), op.into());
         let results = self.check(&name, &op, inputs)?;
+        Ok(self.add_typed(name, op, inputs.to_vec(), results))
+    }
+
+    /// Adds an operation whose results' types are known, as of a node of another graph on operands of the same types;
+    /// they are not inferred again.
+    pub fn add_typed(
+        &mut self,
+        name: String,
+        op: Op,
+        inputs: Vec<ValueId>,
+        results: impl IntoIterator<Item = TensorType>,
+    ) -> Vec<ValueId> {
         let node = NodeId(self.nodes.len() as u32);
         let outputs = results
             .into_iter()
             .enumerate()
             .map(|(result, ty)| self.push_value(ty, Def::Node { node, result }))
             .collect::<Vec<_>>();
-        self.nodes.push(Node { name, op, inputs: inputs.to_vec(), outputs: outputs.clone() });
-        Ok(outputs)
+        self.nodes.push(Node { name, op, inputs, outputs: outputs.clone() });
+        outputs
     }
 
     /// Adds an operation that has one result.
@@ -367,12 +385,16 @@ impl Graph {
     /// `shapes` maps input names to shapes; inputs not named keep theirs. Only axes that the input declares as
     /// free may differ, and axes that share a name must agree.
     pub fn specialise(&self, shapes: &[(&str, Shape)]) -> Result<Graph, Error> {
-        self.check_specialisation(shapes)?;
+        let mut given: HashMap<&str, Shape> = HashMap::new();
+        for (name, shape) in shapes {
+            given.entry(name).or_insert(*shape);
+        }
+        self.check_specialisation(&given)?;
         let mut out = Graph { name: self.name.clone(), ..Graph::default() };
         for value in &self.values {
             match &value.def {
                 Def::Input { name, .. } => {
-                    let shape = shapes.iter().find(|(n, _)| n == name).map_or(value.ty.shape, |(_, s)| *s);
+                    let shape = given.get(name.as_str()).copied().unwrap_or(value.ty.shape);
                     out.push_value(TensorType::new(value.ty.dtype, shape), value.def.clone());
                 }
                 Def::Param { .. } | Def::Const(_) => {
@@ -386,7 +408,7 @@ impl Graph {
                 Def::Node { .. } => {}
             }
         }
-        out.outputs = self.outputs.clone();
+        out.set_outputs(self.outputs.clone());
         Ok(out)
     }
 
@@ -422,14 +444,14 @@ impl Graph {
                 Def::Node { .. } => {}
             }
         }
-        out.outputs = self.outputs.clone();
+        out.set_outputs(self.outputs.clone());
         Ok(out)
     }
 
     /// The free dims' sizes must be given consistently and fixed axes must stay.
-    fn check_specialisation(&self, shapes: &[(&str, Shape)]) -> Result<(), Error> {
+    fn check_specialisation(&self, shapes: &HashMap<&str, Shape>) -> Result<(), Error> {
         let mut sizes: HashMap<&str, usize> = HashMap::new();
-        for (name, _) in shapes {
+        for name in shapes.keys() {
             if !self.inputs.by_name.contains_key(*name) {
                 let nearest = nearest(name, self.inputs().map(|(n, _)| n));
                 return Err(Error::Unknown { kind: "input", name: name.to_string(), nearest });
@@ -437,7 +459,7 @@ impl Graph {
         }
         for value in &self.values {
             let Def::Input { name, dims } = &value.def else { continue };
-            let shape = shapes.iter().find(|(n, _)| n == name).map_or(value.ty.shape, |(_, s)| *s);
+            let shape = shapes.get(name.as_str()).copied().unwrap_or(value.ty.shape);
             let wrong = |problem| Err(Error::Invalid { place: format!("input `{name}`"), problem });
             if shape.rank() != dims.len() {
                 return wrong(format!("expected rank {}, got shape {shape}", dims.len()));
@@ -473,12 +495,24 @@ impl Graph {
     fn push_value(&mut self, ty: TensorType, def: Def) -> ValueId {
         let id = ValueId { number: self.values.len() as u32, graph: self.identity };
         match &def {
-            Def::Input { name, .. } => self.inputs.push(name, id),
+            Def::Input { name, dims } => {
+                self.inputs.push(name, id);
+                for (dim, size) in dims.iter().zip(ty.shape.iter()) {
+                    if let Some(dim) = dim {
+                        self.sizes.entry(dim.clone()).or_insert(*size);
+                    }
+                }
+            }
             Def::Param { name } => self.params.push(name, id),
             Def::Const(_) | Def::Node { .. } => {}
         }
         self.values.push(Value { ty, def });
         id
+    }
+
+    fn set_outputs(&mut self, outputs: Vec<Output>) {
+        self.output_names = outputs.iter().map(|o| o.name.clone()).collect();
+        self.outputs = outputs;
     }
 
     fn scope_prefix(&self) -> String {

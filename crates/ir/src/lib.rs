@@ -28,6 +28,7 @@ mod error;
 mod evaluate;
 mod graph;
 mod id;
+pub mod memory;
 pub mod op;
 mod recycle;
 mod shape;

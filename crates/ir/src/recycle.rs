@@ -3,9 +3,9 @@
 //! Fresh memory of many pages costs more to get than to fill; a caller that drops a run's results before the next run
 //! gets the same memory again.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, TryLockError};
 
-use crate::{DType, Data, TensorType};
+use crate::{DType, Data, Error, TensorType};
 
 /// Tensors of fewer bytes are not worth keeping.
 const LARGE: usize = 1 << 20;
@@ -32,11 +32,11 @@ impl Recycler {
     }
 
     /// Elements of a type: those of a tensor that is gone, whatever they were, else zeros.
-    pub fn take(&self, ty: TensorType) -> Data {
+    pub fn take(&self, ty: TensorType) -> Result<Data, Error> {
         let len = ty.shape.numel();
         let found =
             self.slot(|slot| slot.dtype == ty.dtype && slot.len == len && slot.spare.is_some(), Option::take);
-        found.flatten().unwrap_or_else(|| Data::zeros(ty.dtype, len))
+        found.flatten().map_or_else(|| Data::zeros(ty.dtype, len), Ok)
     }
 
     /// Keeps elements if there is room for their type.
@@ -50,7 +50,12 @@ impl Recycler {
 
     /// Does something with the first slot that fits.
     fn slot<R>(&self, fits: impl Fn(&Slot) -> bool, with: impl FnOnce(&mut Option<Data>) -> R) -> Option<R> {
-        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        // Another thread's being at it is no reason to wait, and in a forked process that thread is not there.
+        let mut slots = match self.slots.try_lock() {
+            Ok(slots) => slots,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
         slots.iter_mut().find(|slot| fits(slot)).map(|slot| with(&mut slot.spare))
     }
 }
@@ -58,20 +63,20 @@ impl Recycler {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Error, Shape, Tensor};
+    use crate::{Shape, Tensor};
 
     #[test]
     fn a_gone_tensors_memory_comes_again_once() -> Result<(), Error> {
         let ty = TensorType::new(DType::F32, Shape::new(&[1 << 18])?);
         let recycler = Recycler::new([ty]);
-        let tensor = Tensor::recycled(ty.shape, recycler.take(ty), &recycler)?;
+        let tensor = Tensor::recycled(ty.shape, recycler.take(ty)?, &recycler)?;
         let (first, copy) = (tensor.bytes().as_ptr(), tensor.clone());
         drop(tensor);
-        assert_ne!(recycler.take(ty).as_bytes().as_ptr(), first, "it is still held");
+        assert_ne!(recycler.take(ty)?.as_bytes().as_ptr(), first, "it is still held");
         drop(copy);
-        let again = recycler.take(ty);
+        let again = recycler.take(ty)?;
         assert_eq!(again.as_bytes().as_ptr(), first);
-        assert!(recycler.take(ty).as_bytes().iter().all(|b| *b == 0));
+        assert!(recycler.take(ty)?.as_bytes().iter().all(|b| *b == 0));
         Ok(())
     }
 
@@ -79,7 +84,7 @@ mod tests {
     fn a_tensor_that_is_written_keeps_its_memory_and_small_ones_are_not_kept() -> Result<(), Error> {
         let ty = TensorType::new(DType::F32, Shape::new(&[1 << 18])?);
         let recycler = Recycler::new([ty]);
-        let mut tensor = Tensor::recycled(ty.shape, recycler.take(ty), &recycler)?;
+        let mut tensor = Tensor::recycled(ty.shape, recycler.take(ty)?, &recycler)?;
         let first = tensor.bytes().as_ptr();
         tensor.as_mut_slice::<f32>()?[0] = 1.0;
         assert_eq!(tensor.bytes().as_ptr(), first);
@@ -88,7 +93,7 @@ mod tests {
         let small = TensorType::new(DType::U8, Shape::new(&[8])?);
         let recycler = Recycler::new([small]);
         drop(Tensor::recycled(small.shape, Data::U8(vec![7; 8]), &recycler)?);
-        assert_eq!(recycler.take(small), Data::U8(vec![0; 8]));
+        assert_eq!(recycler.take(small)?, Data::U8(vec![0; 8]));
         Ok(())
     }
 }

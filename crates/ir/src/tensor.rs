@@ -7,7 +7,7 @@ use bytes::Bytes;
 use half::{bf16, f16};
 
 use crate::shape::IntoShape;
-use crate::{DType, Element, Error, Recycler, Shape, TensorType, round_to_odd};
+use crate::{DType, Element, Error, Recycler, Shape, TensorType, memory, round_to_odd};
 
 /// Elements of one dtype, held by the Rust type that stores it.
 #[derive(Clone, Debug, PartialEq)]
@@ -47,8 +47,13 @@ macro_rules! each {
 
 impl Data {
     /// Zeros (false for bool).
-    pub fn zeros(dtype: DType, len: usize) -> Data {
-        crate::with_dtype!(dtype, T => T::wrap(vec![T::default(); len]))
+    pub fn zeros(dtype: DType, len: usize) -> Result<Data, Error> {
+        crate::with_dtype!(dtype, T => memory::zeroed::<T>(len).map(T::wrap))
+    }
+
+    /// A copy; [`Clone`] aborts where there is no memory for one.
+    pub fn try_clone(&self) -> Result<Data, Error> {
+        crate::with_dtype!(self.dtype(), T => memory::copied(T::slice(self).unwrap_or_default()).map(T::wrap))
     }
 
     /// The dtype held.
@@ -103,16 +108,16 @@ impl Data {
             return Err(bad(format!("{} bytes are not a whole number of {dtype} elements", bytes.len())));
         }
         check_bools(dtype, bytes)?;
-        Ok(Data::copied(dtype, bytes))
+        Data::copied(dtype, bytes)
     }
 
     /// Copies bytes in whose length fits; a bool is true where its byte is not 0.
-    fn copied(dtype: DType, bytes: &[u8]) -> Data {
+    fn copied(dtype: DType, bytes: &[u8]) -> Result<Data, Error> {
         macro_rules! pod {
             ($($variant:ident),*) => {
                 match dtype {
-                    $(DType::$variant => Data::$variant(bytemuck::allocation::pod_collect_to_vec(bytes)),)*
-                    DType::Bool => Data::Bool(bytes.iter().map(|b| *b != 0).collect()),
+                    $(DType::$variant => memory::from_bytes(bytes).map(Data::$variant),)*
+                    DType::Bool => memory::collected(bytes.iter().map(|b| *b != 0)).map(Data::Bool),
                 }
             };
         }
@@ -148,13 +153,6 @@ struct Owned {
     home: Weak<Recycler>,
 }
 
-/// A copy is nobody's to take.
-impl Clone for Owned {
-    fn clone(&self) -> Self {
-        Owned { data: self.data.clone(), home: Weak::new() }
-    }
-}
-
 impl Drop for Owned {
     fn drop(&mut self) {
         if let Some(home) = self.home.upgrade() {
@@ -172,9 +170,38 @@ struct Shared {
 }
 
 impl Shared {
+    /// The elements as [`Data`], copied at the first call. Nothing here asks for all elements of a large tensor in this
+    /// way; for a caller who does and has no memory for them, there is no answer to give.
+    #[allow(clippy::expect_used, reason = "the signature of `Tensor::data` has no room for an error")]
     fn data(&self) -> &Data {
-        self.copy.get_or_init(|| Data::copied(self.dtype, &self.bytes))
+        self.copy
+            .get_or_init(|| Data::copied(self.dtype, &self.bytes).expect("memory for a copy of the tensor"))
     }
+}
+
+/// Runs `$body` with an iterator over a tensor's elements as f64.
+macro_rules! with_numbers {
+    ($tensor:expr, $numbers:ident => $body:expr) => {{
+        macro_rules! of {
+            ($t:ty, $to:expr) => {{
+                let $numbers = $tensor.as_slice::<$t>().unwrap_or_default().iter().map($to);
+                $body
+            }};
+        }
+        match $tensor.dtype() {
+            DType::F32 => of!(f32, |x| f64::from(*x)),
+            DType::F16 => of!(f16, |x| x.to_f64()),
+            DType::BF16 => of!(bf16, |x| x.to_f64()),
+            DType::F64 => of!(f64, |x| *x),
+            DType::I8 => of!(i8, |x| f64::from(*x)),
+            DType::U8 => of!(u8, |x| f64::from(*x)),
+            DType::I16 => of!(i16, |x| f64::from(*x)),
+            DType::I32 => of!(i32, |x| f64::from(*x)),
+            DType::U32 => of!(u32, |x| f64::from(*x)),
+            DType::I64 => of!(i64, |x| *x as f64),
+            DType::Bool => of!(bool, |x| f64::from(u8::from(*x))),
+        }
+    }};
 }
 
 impl Tensor {
@@ -212,8 +239,10 @@ impl Tensor {
     /// Takes typed elements that go to a recycler when the last owner is gone.
     pub fn recycled(shape: impl IntoShape, data: Data, home: &Arc<Recycler>) -> Result<Self, Error> {
         let mut tensor = Tensor::from_data(shape, data)?;
-        if let Elements::Own(owned) = &mut tensor.elements {
-            Arc::make_mut(owned).home = Arc::downgrade(home);
+        if let Elements::Own(owned) = &mut tensor.elements
+            && let Some(owned) = Arc::get_mut(owned)
+        {
+            owned.home = Arc::downgrade(home);
         }
         Ok(tensor)
     }
@@ -244,10 +273,7 @@ impl Tensor {
     /// Zeros.
     pub fn zeros(dtype: DType, shape: impl IntoShape) -> Result<Self, Error> {
         let shape = shape.into_shape()?;
-        let bytes = TensorType::new(dtype, shape).bytes();
-        // An allocation that cannot be had would abort; asking first makes it an error.
-        Vec::<u8>::new().try_reserve_exact(bytes).map_err(|_| Error::OutOfMemory { bytes })?;
-        Ok(Tensor::own(shape, Data::zeros(dtype, shape.numel())))
+        Ok(Tensor::own(shape, Data::zeros(dtype, shape.numel())?))
     }
 
     /// Sizes.
@@ -286,13 +312,23 @@ impl Tensor {
     }
 
     /// The typed elements for writing; shared elements are copied first.
-    pub fn data_mut(&mut self) -> &mut Data {
-        if let Elements::Shared(shared) = &self.elements {
-            let data = Data::copied(shared.dtype, &shared.bytes);
+    pub fn data_mut(&mut self) -> Result<&mut Data, Error> {
+        let copy = match &mut self.elements {
+            Elements::Own(own) => match Arc::get_mut(own) {
+                Some(_) => None,
+                None => Some(own.data.try_clone()?),
+            },
+            Elements::Shared(shared) => Some(Data::copied(shared.dtype, &shared.bytes)?),
+        };
+        if let Some(data) = copy {
+            // A copy is nobody's to recycle.
             self.elements = Elements::Own(Arc::new(Owned { data, home: Weak::new() }));
         }
         match &mut self.elements {
-            Elements::Own(own) => &mut Arc::make_mut(own).data,
+            Elements::Own(own) => match Arc::get_mut(own) {
+                Some(own) => Ok(&mut own.data),
+                None => unreachable!("elements that others hold were copied above"),
+            },
             Elements::Shared(_) => unreachable!("shared elements were copied above"),
         }
     }
@@ -310,7 +346,7 @@ impl Tensor {
     /// The elements for writing; shared elements are copied first.
     pub fn as_mut_slice<T: Element>(&mut self) -> Result<&mut [T], Error> {
         let dtype = self.dtype();
-        T::slice_mut(self.data_mut()).ok_or(Error::WrongElement { expected: dtype, got: T::DTYPE })
+        T::slice_mut(self.data_mut()?).ok_or(Error::WrongElement { expected: dtype, got: T::DTYPE })
     }
 
     /// The same elements under another shape with the same count.
@@ -338,19 +374,12 @@ impl Tensor {
 
     /// Every element as f64, for inspection and tests; i64 beyond 2^53 rounds.
     pub fn to_f64(&self) -> Vec<f64> {
-        match self.data() {
-            Data::F32(v) => v.iter().map(|x| f64::from(*x)).collect(),
-            Data::F16(v) => v.iter().map(|x| x.to_f64()).collect(),
-            Data::BF16(v) => v.iter().map(|x| x.to_f64()).collect(),
-            Data::F64(v) => v.clone(),
-            Data::I8(v) => v.iter().map(|x| f64::from(*x)).collect(),
-            Data::U8(v) => v.iter().map(|x| f64::from(*x)).collect(),
-            Data::I16(v) => v.iter().map(|x| f64::from(*x)).collect(),
-            Data::I32(v) => v.iter().map(|x| f64::from(*x)).collect(),
-            Data::U32(v) => v.iter().map(|x| f64::from(*x)).collect(),
-            Data::I64(v) => v.iter().map(|x| *x as f64).collect(),
-            Data::Bool(v) => v.iter().map(|x| f64::from(u8::from(*x))).collect(),
-        }
+        with_numbers!(self, numbers => numbers.collect())
+    }
+
+    /// The elements one after another as f64, as [`Tensor::to_f64`] lists them; nothing is copied.
+    pub fn numbers(&self) -> Box<dyn ExactSizeIterator<Item = f64> + '_> {
+        with_numbers!(self, numbers => Box::new(numbers))
     }
 }
 
@@ -363,9 +392,9 @@ impl PartialEq for Tensor {
 
 impl fmt::Debug for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let values = self.to_f64();
-        write!(f, "{} {:?}", self.ty(), &values[..values.len().min(8)])?;
-        if values.len() > 8 { f.write_str(" …") } else { Ok(()) }
+        let first: Vec<f64> = self.numbers().take(8).collect();
+        write!(f, "{} {first:?}", self.ty())?;
+        if self.shape.numel() > 8 { f.write_str(" …") } else { Ok(()) }
     }
 }
 

@@ -56,6 +56,9 @@ pub enum Error {
     /// A background run ended without a result.
     #[error("a background run ended without a result")]
     WorkerDied,
+    /// A session of the process that this one was forked from.
+    #[error("the session belongs to the process that this one was forked from: open one here")]
+    Forked,
     /// A device's name that cannot be read.
     #[error("device `{text}`: {problem}")]
     BadDevice {

@@ -32,6 +32,7 @@ mod error;
 mod executable;
 mod model;
 pub mod models;
+mod process;
 mod session;
 
 pub use device::{Backend, Choice, Device, DeviceInfo, devices, is_available};

@@ -11,6 +11,7 @@ use onnx::{Bindings, Bound, Kind, Outcome, Port};
 
 use crate::engine;
 use crate::executable::{Input, Outputs};
+use crate::process::OfProcess;
 use crate::{CompileOptions, Error, Executable, Session};
 
 /// What is kept compiled of a model at a time; the one that was compiled first goes when another comes.
@@ -136,9 +137,9 @@ impl Compile for Model {
         Ok(ModelExecutable {
             session: session.clone(),
             model: self.clone(),
-            params: session.inner.engine.model(options.tuning.clone()),
+            params: OfProcess::new(session.inner.engine.model(options.tuning.clone())),
             options: options.clone(),
-            state: Mutex::default(),
+            state: OfProcess::new(Mutex::default()),
         })
     }
 }
@@ -150,9 +151,9 @@ impl Compile for Model {
 pub struct ModelExecutable {
     session: Session,
     model: Model,
-    params: Arc<dyn engine::Model>,
+    params: OfProcess<Arc<dyn engine::Model>>,
     options: CompileOptions,
-    state: Mutex<State>,
+    state: OfProcess<Mutex<State>>,
 }
 
 #[derive(Default)]
@@ -215,6 +216,9 @@ impl ModelExecutable {
 
     /// How many graphs are compiled now, stages among them.
     pub fn compiled(&self) -> usize {
+        if !self.state.is_here() {
+            return 0;
+        }
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.plans.values().filter(|plan| !matches!(plan, Plan::Needs(_))).count()
     }
@@ -242,6 +246,7 @@ impl ModelExecutable {
 
     /// What brings the model's results, after all stages before it have run.
     fn whole(&self, inputs: &[(&str, Input<'_>)]) -> Result<Arc<Executable>, Error> {
+        self.state.check()?;
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(last) = state.last.as_ref().filter(|last| last.is_for(inputs)) {
             return Ok(last.whole.clone());
@@ -310,7 +315,7 @@ impl ModelExecutable {
                 self.params.set_param(name, weight.clone());
             }
         }
-        Executable::sharing(self.session.clone(), graph, &self.options, self.params.clone())
+        Executable::sharing(self.session.clone(), graph, &self.options, Arc::clone(&self.params))
     }
 
     fn bindings(&self, key: &Key) -> Result<Bindings, Error> {

@@ -12,6 +12,7 @@ use olivine_kernel::Kernel;
 
 use crate::device::Choice;
 use crate::engine::{CpuEngine, DeviceTensor, Engine, GpuEngine, KernelSource};
+use crate::process::OfProcess;
 use crate::{Backend, Compile, CompileOptions, Device, Error};
 
 /// Options of a session; the defaults are right for most.
@@ -78,7 +79,7 @@ pub enum PipelineCache {
 /// ```
 #[derive(Clone)]
 pub struct Session {
-    pub(crate) inner: Arc<Inner>,
+    pub(crate) inner: OfProcess<Arc<Inner>>,
 }
 
 pub(crate) struct Inner {
@@ -122,7 +123,8 @@ impl Session {
         // Without fusion operations run as they are written.
         let widens = device.backend() == Backend::Cpu && !no_fusion && !options.round_every_op;
         let widen = widens.then(olivine_cpu::widen);
-        Ok(Session { inner: Arc::new(Inner { device, no_fusion, widen, threads, engine, folder, notes }) })
+        let inner = Inner { device, no_fusion, widen, threads, engine, folder, notes };
+        Ok(Session { inner: OfProcess::new(Arc::new(inner)) })
     }
 
     /// The device.
@@ -146,39 +148,45 @@ impl Session {
         source: &C,
         options: &CompileOptions,
     ) -> Result<C::Executable, Error> {
+        self.inner.check()?;
         source.compile_for(self, options)
     }
 
     /// Brings a tensor to the device, to be an input of any number of runs.
     pub fn upload<'a>(&self, tensor: impl Into<TensorView<'a>>) -> Result<DeviceTensor, Error> {
+        self.inner.check()?;
         let view = tensor.into();
         self.inner.engine.upload(view.ty(), view.bytes())
     }
 
     /// The compiler's stages for a graph, for inspection.
     pub fn explain(&self, graph: &Graph) -> Result<Compiled, Error> {
+        self.inner.check()?;
         self.inner.compile(graph, true)
     }
 
     /// The program that a compiled graph becomes on a GPU; `None` on the CPU.
     pub fn program(&self, compiled: &Compiled) -> Result<Option<Program>, Error> {
+        self.inner.check()?;
         self.inner.engine.program(compiled)
     }
 
     /// Bytes of device memory that the session has taken, with what lies free in blocks that tensors share; `None`
     /// where the driver does not tell (on wgpu) and on the CPU.
     pub fn memory_taken(&self) -> Option<u64> {
-        self.inner.engine.memory_taken()
+        if self.inner.is_here() { self.inner.engine.memory_taken() } else { None }
     }
 
     /// A kernel of a program as the driver is given it; `None` on the CPU.
     pub fn kernel_source(&self, kernel: &Kernel) -> Result<Option<KernelSource>, Error> {
+        self.inner.check()?;
         self.inner.engine.source(kernel)
     }
 
     /// Tries every product of cooperative matrices that the device offers. Programs do this by themselves for what they
     /// use, once in a process, and do without what is wrong; see [`warnings`].
     pub fn try_matrices(&self) -> Result<Vec<Finding>, Error> {
+        self.inner.check()?;
         self.inner.engine.try_matrices()
     }
 
@@ -203,7 +211,7 @@ impl Session {
 
     /// What the validation layer has said so far; empty without one.
     pub fn validation_messages(&self) -> Vec<String> {
-        self.inner.engine.messages()
+        if self.inner.is_here() { self.inner.engine.messages() } else { Vec::new() }
     }
 }
 

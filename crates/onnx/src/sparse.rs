@@ -1,6 +1,6 @@
 //! Sparse tensors, written out with their zeros.
 
-use olivine_ir::{Data, Tensor};
+use olivine_ir::{Data, Tensor, memory};
 
 use crate::element::Element;
 use crate::error::Error;
@@ -30,7 +30,8 @@ pub(crate) fn decode_sparse(proto: &SparseTensorProto, files: &Files) -> Result<
     let sizes: Vec<usize> = if tuple == 1 { vec![shape.numel()] } else { shape.to_vec() };
     let width = values.dtype().size();
     files.write_out(shape.numel()).map_err(bad)?;
-    let mut bytes = vec![0u8; shape.numel() * width];
+    let mut bytes: Vec<u8> =
+        memory::zeroed(shape.numel().saturating_mul(width)).map_err(|e| bad(e.to_string()))?;
     for (i, value) in values.bytes().chunks_exact(width).enumerate() {
         let mut at = 0;
         for (index, size) in positions[i * tuple..(i + 1) * tuple].iter().zip(&sizes) {

@@ -296,6 +296,11 @@ fn made(t: &mut Table) {
         let d = g.dtype();
         g.range(d, -1.0, 0.1, 33)
     });
+    // More than a table: computed on the device.
+    t.case("range/long", FLOATS, normal(), Exact, |g| {
+        let d = g.dtype();
+        g.range(d, -3.0, 0.000_7, 40_001)
+    });
     t.case("range/empty", &[F32, I64], normal(), Exact, |g| {
         let d = g.dtype();
         g.range(d, 1.0, 1.0, 0)

@@ -5,7 +5,8 @@ use std::path::Path;
 
 use clap::{Args, ValueEnum};
 use olivine::Model;
-use olivine::ir::{Data, Shape, Tensor, nearest};
+use olivine::ir::half::{bf16, f16};
+use olivine::ir::{Data, Shape, Tensor, nearest, round_to_odd};
 use olivine::onnx::{Dim, Element, Kind, Links, LoadOptions, Port};
 
 use olivine_files::Format;
@@ -321,7 +322,7 @@ pub(crate) fn fill(element: Element, shape: &[usize], how: Fill, seed: u64) -> R
         _ => one,
     };
     let whole = matches!(element, Element::U8 | Element::I8);
-    match tensor.data_mut() {
+    match tensor.data_mut()? {
         // Small floats are held by f32, which must hold one of their values.
         Data::F32(v) if element != Element::F32 => {
             v.iter_mut().for_each(|x| *x = next(1.0, false, None) as f32)
@@ -341,11 +342,8 @@ pub(crate) fn fill(element: Element, shape: &[usize], how: Fill, seed: u64) -> R
         Data::U32(v) => v.iter_mut().for_each(|x| *x = next(1.0, false, None) as u32),
         Data::I64(v) => v.iter_mut().for_each(|x| *x = next(1.0, false, None) as i64),
         Data::Bool(v) => v.iter_mut().for_each(|x| *x = next(1.0, false, None) != 0.0),
-        halves @ (Data::F16(_) | Data::BF16(_)) => {
-            let scalars = (0..shape.numel()).map(|_| Tensor::scalar_of(dtype, next(1.0, true, None)));
-            let bytes: Vec<u8> = scalars.flat_map(|t| t.bytes().to_vec()).collect();
-            *halves = Data::from_bytes(dtype, &bytes)?;
-        }
+        Data::F16(v) => v.iter_mut().for_each(|x| *x = f16::from_f32(round_to_odd(next(1.0, true, None)))),
+        Data::BF16(v) => v.iter_mut().for_each(|x| *x = bf16::from_f32(round_to_odd(next(1.0, true, None)))),
     }
     Ok(tensor)
 }

@@ -1,9 +1,14 @@
 //! NumPy's `.npy` files: versions 1 to 3, both orders of elements, both orders of bytes.
 
+use std::io::Write;
+
 use olivine::ir::{DType, Data, Shape, Tensor};
 use olivine::onnx::Element;
 
 const MAGIC: &[u8] = b"\x93NUMPY";
+
+/// Bytes of a tensor that are written at a time, whole elements of every dtype.
+const PIECE: usize = 1 << 16;
 
 /// What a header says.
 #[derive(Debug, PartialEq, Eq)]
@@ -46,22 +51,22 @@ pub(crate) fn read(bytes: &[u8], element: Element) -> Result<Tensor, String> {
     Tensor::from_data(shape, data).map_err(|e| e.to_string())
 }
 
-/// A tensor as a file. What NumPy has no type for is written as one that holds every value of it: bfloat16 as float32.
-pub(crate) fn write(tensor: &Tensor, element: Element) -> Vec<u8> {
-    let (descr, raw): (&str, Vec<u8>) = match (element, tensor.data()) {
-        (Element::U16, Data::U32(v)) => ("<u2", v.iter().flat_map(|x| (*x as u16).to_le_bytes()).collect()),
-        (Element::U64, Data::I64(v)) => ("<u8", v.iter().flat_map(|x| x.to_le_bytes()).collect()),
-        (_, Data::F32(v)) => ("<f4", v.iter().flat_map(|x| x.to_le_bytes()).collect()),
-        (_, Data::F16(v)) => ("<f2", v.iter().flat_map(|x| x.to_le_bytes()).collect()),
-        (_, Data::BF16(v)) => ("<f4", v.iter().flat_map(|x| x.to_f32().to_le_bytes()).collect()),
-        (_, Data::F64(v)) => ("<f8", v.iter().flat_map(|x| x.to_le_bytes()).collect()),
-        (_, Data::I8(v)) => ("|i1", v.iter().map(|x| *x as u8).collect()),
-        (_, Data::U8(v)) => ("|u1", v.clone()),
-        (_, Data::I16(v)) => ("<i2", v.iter().flat_map(|x| x.to_le_bytes()).collect()),
-        (_, Data::I32(v)) => ("<i4", v.iter().flat_map(|x| x.to_le_bytes()).collect()),
-        (_, Data::U32(v)) => ("<u4", v.iter().flat_map(|x| x.to_le_bytes()).collect()),
-        (_, Data::I64(v)) => ("<i8", v.iter().flat_map(|x| x.to_le_bytes()).collect()),
-        (_, Data::Bool(v)) => ("|b1", v.iter().map(|x| u8::from(*x)).collect()),
+/// Writes a tensor as a file. What NumPy has no type for is written as one that holds every value of it: bfloat16 as
+/// float32.
+pub(crate) fn write(to: &mut impl Write, tensor: &Tensor, element: Element) -> std::io::Result<()> {
+    let descr = match (element, tensor.dtype()) {
+        (Element::U16, DType::U32) => "<u2",
+        (Element::U64, DType::I64) => "<u8",
+        (_, DType::F32 | DType::BF16) => "<f4",
+        (_, DType::F16) => "<f2",
+        (_, DType::F64) => "<f8",
+        (_, DType::I8) => "|i1",
+        (_, DType::U8) => "|u1",
+        (_, DType::I16) => "<i2",
+        (_, DType::I32) => "<i4",
+        (_, DType::U32) => "<u4",
+        (_, DType::I64) => "<i8",
+        (_, DType::Bool) => "|b1",
     };
     let sizes: Vec<String> = tensor.shape().iter().map(|d| format!("{d},")).collect();
     let mut text =
@@ -70,12 +75,28 @@ pub(crate) fn write(tensor: &Tensor, element: Element) -> Vec<u8> {
     let open = MAGIC.len() + 4 + text.len() + 1;
     text.extend(std::iter::repeat_n(' ', open.next_multiple_of(64) - open));
     text.push('\n');
-    let mut out = MAGIC.to_vec();
-    out.extend([1, 0]);
-    out.extend((text.len() as u16).to_le_bytes());
-    out.extend(text.as_bytes());
-    out.extend(raw);
-    out
+    to.write_all(MAGIC)?;
+    to.write_all(&[1, 0])?;
+    to.write_all(&(text.len() as u16).to_le_bytes())?;
+    to.write_all(text.as_bytes())?;
+    // Piece by piece: a copy of all bytes would take as much again as the tensor.
+    let size = tensor.dtype().size();
+    for piece in tensor.bytes().chunks(PIECE) {
+        let mut bytes = piece.to_vec();
+        if cfg!(target_endian = "big") {
+            bytes.chunks_exact_mut(size).for_each(<[u8]>::reverse);
+        }
+        match (element, tensor.dtype()) {
+            (Element::U16, DType::U32) => {
+                bytes = bytes.chunks_exact(4).flat_map(|x| [x[0], x[1]]).collect();
+            }
+            // The upper half of an f32.
+            (_, DType::BF16) => bytes = bytes.chunks_exact(2).flat_map(|x| [0, 0, x[0], x[1]]).collect(),
+            _ => {}
+        }
+        to.write_all(&bytes)?;
+    }
+    Ok(())
 }
 
 /// A type that elements are stored in.
@@ -309,7 +330,8 @@ mod tests {
                 let scalars = (0..shape.numel()).map(|i| Tensor::scalar_of(dtype, (i % 2) as f64));
                 let raw: Vec<u8> = scalars.flat_map(|t| t.bytes().to_vec()).collect();
                 let tensor = Tensor::from_data(shape, Data::from_bytes(dtype, &raw).unwrap()).unwrap();
-                let written = write(&tensor, element);
+                let mut written = Vec::new();
+                write(&mut written, &tensor, element).unwrap();
                 assert_eq!((written.len() - tensor_bytes(&tensor, element)) % 64, 0);
                 assert_eq!(read(&written, element).unwrap(), tensor, "{element}{shape}");
             }

@@ -110,19 +110,18 @@ struct About {
 
 impl About {
     fn of(tensor: &Tensor, element: Element) -> Self {
-        let mut values = tensor.to_f64();
-        if element == Element::U64 {
-            values.iter_mut().filter(|x| **x < 0.0).for_each(|x| *x += 2f64.powi(64));
-        }
+        // Held in i64, the upper half of the numbers is below zero.
+        let wraps = element == Element::U64;
+        let values = || tensor.numbers().map(|x| if wraps && x < 0.0 { x + 2f64.powi(64) } else { x });
         // `f64::min` and `f64::max` would drop a NaN.
         let fold = |pick: fn(f64, f64) -> f64| {
-            values.iter().copied().reduce(|a, b| if a.is_nan() || b.is_nan() { f64::NAN } else { pick(a, b) })
+            values().reduce(|a, b| if a.is_nan() || b.is_nan() { f64::NAN } else { pick(a, b) })
         };
         About {
             least: fold(f64::min).unwrap_or(f64::NAN),
-            mean: values.iter().sum::<f64>() / values.len() as f64,
+            mean: values().sum::<f64>() / tensor.shape().numel() as f64,
             largest: fold(f64::max).unwrap_or(f64::NAN),
-            first: values.iter().take(SHOWN).map(|x| short(*x)).collect(),
+            first: values().take(SHOWN).map(short).collect(),
         }
     }
 }
@@ -142,7 +141,8 @@ fn save(
         file = format!("{}_{number}", file_name(name));
     }
     let path = folder.join(format!("{file}.npy"));
-    std::fs::write(&path, npy::write(tensor, element))
+    std::fs::File::create(&path)
+        .and_then(|mut file| npy::write(&mut file, tensor, element))
         .map_err(|e| Failure::new(e.to_string()).context(format!("cannot write `{}`", path.display())))?;
     Ok(path)
 }

@@ -1,7 +1,8 @@
 //! Common subexpressions: equal operations on equal operands are computed once, equal constants are kept once.
 
 use std::collections::HashMap;
-use std::mem::{Discriminant, discriminant};
+use std::fmt::Write as _;
+use std::hash::{DefaultHasher, Hasher};
 
 use olivine_ir::{Error, Graph, Op, Tensor, TensorType, ValueId};
 
@@ -20,14 +21,15 @@ impl Pass for Cse {
 
     fn run(&self, graph: &Graph, _options: &Options<'_>) -> Result<Graph, Error> {
         let mut constants = Constants::default();
-        let mut seen: HashMap<(Discriminant<Op>, Vec<ValueId>), Vec<usize>> = HashMap::new();
+        // By operands and a hash of the operation: a value may have any number of readers that differ in attributes.
+        let mut seen: HashMap<(u64, Vec<ValueId>), Vec<usize>> = HashMap::new();
         rewrite(graph, |out, _, node| {
             let inputs = node
                 .inputs
                 .iter()
                 .map(|id| constants.unify(graph, out, *id))
                 .collect::<Result<Vec<_>, _>>()?;
-            let alike = seen.entry((discriminant(&node.op), inputs)).or_default();
+            let alike = seen.entry((hash_of(&node.op), inputs)).or_default();
             if let Some(i) = alike.iter().find(|i| same(&out.new.nodes()[**i].op, &node.op)) {
                 let results = out.new.nodes()[*i].outputs.clone();
                 for (old, new) in node.outputs.iter().zip(results) {
@@ -44,6 +46,21 @@ impl Pass for Cse {
 /// Equal to the bit: `==` alone would take an attribute of −0.0 for one of 0.0.
 fn same(a: &Op, b: &Op) -> bool {
     a == b && format!("{a:?}") == format!("{b:?}")
+}
+
+/// A hash of all that an operation shows.
+fn hash_of(op: &Op) -> u64 {
+    struct Written(DefaultHasher);
+    impl std::fmt::Write for Written {
+        fn write_str(&mut self, text: &str) -> std::fmt::Result {
+            self.0.write(text.as_bytes());
+            Ok(())
+        }
+    }
+    let mut written = Written(DefaultHasher::new());
+    // Writing to a hasher does not fail.
+    let _ = write!(written, "{op:?}");
+    written.0.finish()
 }
 
 #[derive(Default)]

@@ -3,7 +3,7 @@
 //! Layout operations are folded here, all others by the evaluator of the options; where that declines, the node stays.
 
 use olivine_ir::op::View;
-use olivine_ir::{Element, Error, Graph, Node, Op, Shape, Tensor, TensorType, ValueId, with_dtype};
+use olivine_ir::{Element, Error, Graph, Node, Op, Shape, Tensor, TensorType, ValueId, memory, with_dtype};
 
 use super::views::{compose, is_layout};
 use crate::{Options, Pass, rewrite};
@@ -86,7 +86,7 @@ fn read(x: &Tensor, view: &View) -> Option<Tensor> {
 
 fn gather<T: Element>(from: &[T], view: &View) -> Option<Vec<T>> {
     let rank = view.shape.rank();
-    let mut out = Vec::with_capacity(view.shape.numel());
+    let mut out = memory::with_room(view.shape.numel()).ok()?;
     let mut index = vec![0usize; rank];
     let mut at = view.offset as i64;
     for _ in 0..view.shape.numel() {

@@ -13,6 +13,8 @@ mod cse;
 mod dce;
 mod fold;
 mod fuse;
+#[cfg(test)]
+mod growth;
 mod integers;
 mod legalise;
 mod pack;

@@ -6,6 +6,7 @@
 
 mod graph;
 mod place;
+mod sweep;
 
 pub use graph::{MemoryPlan, OutputPlace, PlanOptions, Slot, plan_graph, plan_graph_with};
 pub use place::{lower_bound, place};

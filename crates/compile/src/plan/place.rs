@@ -4,7 +4,11 @@
 //! decides everything. Finding the best is NP-hard, so a few good orders are tried and the best of them is improved by
 //! moving the buffers that define the peak to earlier places.
 
+use super::sweep::sweep;
 use super::{Error, Lifetime, Placement};
+
+/// More buffers than this are not compared with each other.
+const MOST_COMPARED: usize = 4096;
 
 /// The search ends as soon as the peak is within this many thousandths of the lower bound.
 const GOOD_ENOUGH: usize = 1010;
@@ -49,6 +53,11 @@ pub fn place(lifetimes: &[Lifetime], alignment: usize) -> Result<Placement, Erro
     let bound = lower_bound(lifetimes, alignment)?;
     let mut arena = Arena::new(lifetimes, alignment)?;
     let good = bound.saturating_add(bound / 1000 * (GOOD_ENOUGH - 1000));
+    if arena.buffers.len() > MOST_COMPARED {
+        let too_large = || Error::TooLarge { step: lifetimes.iter().map(|l| l.first).min().unwrap_or(0) };
+        let peak = sweep(&arena.buffers, &mut arena.offsets).ok_or_else(too_large)?;
+        return Ok(Placement { offsets: arena.offsets, peak });
+    }
     let mut best = Best { order: Vec::new(), offsets: vec![0; lifetimes.len()], peak: usize::MAX };
 
     for order in greedy_orders(&arena.buffers) {
@@ -96,11 +105,11 @@ enum Fit {
 
 /// A buffer with bytes; empty ones never get here.
 #[derive(Clone, Copy)]
-struct Buffer {
-    id: usize,
-    size: usize,
-    first: usize,
-    last: usize,
+pub(super) struct Buffer {
+    pub(super) id: usize,
+    pub(super) size: usize,
+    pub(super) first: usize,
+    pub(super) last: usize,
 }
 
 struct Arena {
@@ -302,6 +311,30 @@ mod tests {
         let chain: Vec<Lifetime> = (0..10).map(|i| life(100, i, i + 1)).collect();
         assert_eq!(place(&chain, 64)?.peak, 256);
         assert_eq!(lower_bound(&chain, 64)?, 256);
+        Ok(())
+    }
+
+    #[test]
+    fn very_many_buffers_do_not_overlap_and_take_little_more_than_they_must() -> Result<(), Error> {
+        let mut random = XorShift(7);
+        let count = 3 * MOST_COMPARED;
+        let lives: Vec<Lifetime> = (0..count)
+            .map(|i| {
+                let long = if random.below(50) == 0 { count / 2 } else { 20 };
+                life(random.below(5000), i, i + random.below(long))
+            })
+            .collect();
+        let placed = place(&lives, 64)?;
+        let bound = lower_bound(&lives, 64)?;
+        assert!(placed.peak >= bound && placed.peak <= bound + bound / 2, "{} for {bound}", placed.peak);
+        let mut order: Vec<usize> = (0..count).filter(|i| lives[*i].size > 0).collect();
+        order.sort_by_key(|i| placed.offsets[*i]);
+        for (at, i) in order.iter().enumerate() {
+            let end = placed.offsets[*i] + lives[*i].size;
+            let mut above = order[at + 1..].iter().take_while(|j| placed.offsets[**j] < end);
+            assert!(above.all(|j| !lives[*i].overlaps(&lives[*j])), "{i}");
+            assert!(end <= placed.peak && placed.offsets[*i] % 64 == 0);
+        }
         Ok(())
     }
 

@@ -11,6 +11,7 @@ use crate::kernels::product::{Accumulator, Finish, Grid, Matrix, Rhs, multiply a
 use crate::kernels::rows::softmax_rows;
 use crate::operand::{Fault, Number, Operand, Target, with_number};
 use crate::parallel;
+use crate::scratch;
 use crate::simd;
 use crate::simd::half::{narrow_bf16, narrow_f16, widen_bf16, widen_f16};
 
@@ -93,6 +94,7 @@ fn batch_offsets(a: &Operand<'_>, b: &Operand<'_>, batch: &[usize]) -> Vec<(usiz
     let mut offsets = vec![(a.offset as isize, b.offset as isize)];
     for (axis, size) in batch.iter().enumerate() {
         let (sa, sb) = (stride(a, axis), stride(b, axis));
+        scratch::probe::<(isize, isize)>(2 * offsets.len() * size);
         offsets = offsets
             .iter()
             .flat_map(|(oa, ob)| (0..*size as isize).map(move |i| (oa + i * sa, ob + i * sb)))
@@ -134,7 +136,7 @@ pub(crate) fn matmul(epilogue: Option<&Program>, x: &[Operand<'_>], out: &mut Ta
             finish_runs(&product, out, &|at, run, to| rider.apply_wide(at, run, to));
         }
         dtype => with_number!(dtype, T => {
-            let mut product = vec![T::ZERO; shape.numel()];
+            let mut product = scratch::zeroed::<T>(shape.numel());
             let ty = TensorType::new(dtype, shape);
             matmul(None, &x[..2], &mut Target { ty, bytes: bytemuck::cast_slice_mut(&mut product) });
             finish_runs(&product, out, &|at, run, to| rider.apply(at, run, to));
@@ -274,13 +276,13 @@ fn multiply<T: Accumulator, E: Rhs<T>>(
 
 /// Widens strided elements into packed f32 in the operand's own index order.
 fn widened<T: Narrow>(x: &Operand<'_>) -> Vec<f32> {
-    let mut out = vec![0f32; x.shape().numel()];
+    let mut out = scratch::zeroed::<f32>(x.shape().numel());
     if let Some(data) = x.contiguous::<T>() {
         parallel::chunks(&mut out, CONVERTED, &|i, to| T::widen(&data[i * CONVERTED..][..to.len()], to));
         return out;
     }
     let data = x.elements::<T>();
-    let mut narrow = Vec::with_capacity(x.shape().numel());
+    let mut narrow = scratch::with_room(x.shape().numel());
     for_each_offset(x, |offset| narrow.push(data[offset]));
     T::widen(&narrow, &mut out);
     out
@@ -317,7 +319,7 @@ fn for_each_offset(x: &Operand<'_>, mut visit: impl FnMut(usize)) {
 fn product_in_f32<T: Narrow>(a: &Operand<'_>, b: &Operand<'_>, shape: &Shape) -> Vec<f32> {
     let wide = widened::<T>(a);
     let a = Operand::packed(TensorType::new(DType::F32, *a.shape()), bytemuck::cast_slice(&wide));
-    let mut out = vec![0f32; shape.numel()];
+    let mut out = scratch::zeroed::<f32>(shape.numel());
     matmul_with::<f32, T>(&a, b, shape, &mut out, None);
     out
 }
@@ -365,13 +367,13 @@ pub(crate) fn grouped_matmul(x: &[Operand<'_>], out: &mut [Target<'_>], checked:
 
 fn expert_ids(x: &Operand<'_>) -> Vec<i64> {
     match x.ty.dtype {
-        DType::I32 => x.slice::<i32>().iter().map(|e| i64::from(*e)).collect(),
-        _ => x.slice::<i64>().to_vec(),
+        DType::I32 => scratch::collected(x.slice::<i32>().iter().map(|e| i64::from(*e))),
+        _ => scratch::copied(x.slice::<i64>()),
     }
 }
 
 fn widened_slice<T: Narrow>(x: &[T]) -> Cow<'_, [f32]> {
-    let mut out = vec![0f32; x.len()];
+    let mut out = scratch::zeroed::<f32>(x.len());
     T::widen(x, &mut out);
     Cow::Owned(out)
 }
@@ -399,7 +401,7 @@ fn grouped<T: Number + Rhs<A>, A: Accumulator>(
     }
     for (group, matrix) in groups.iter().zip(weights.chunks(k * n)).filter(|(group, _)| !group.is_empty()) {
         let a: Vec<A> = group.iter().flat_map(|i| widen(&rows[i * k..(i + 1) * k]).into_owned()).collect();
-        let mut c = vec![A::ZERO; group.len() * n];
+        let mut c = scratch::zeroed::<A>(group.len() * n);
         product((group.len(), n, k), Matrix::packed(&a, k), Matrix::packed(matrix, n), &mut c, 0, None);
         for (i, row) in group.iter().zip(c.chunks(n)) {
             out[i * n..(i + 1) * n].iter_mut().zip(row).for_each(|(o, v)| *o = narrow(*v));

@@ -9,6 +9,7 @@ use olivine_ir::{DType, Shape};
 
 use crate::operand::{Number, Operand, Target};
 use crate::parallel;
+use crate::scratch;
 
 /// Bytes of the lines that are transformed together: what stays in a core's own cache.
 const TOGETHER: usize = 256 << 10;
@@ -60,6 +61,8 @@ impl Tables {
     /// Prepares the transform of an operand.
     pub(crate) fn new(op: &Fft, x: &Shape, dtype: DType) -> Tables {
         let Ok(n) = op.length(x) else { return Tables::None };
+        // The compiler's tables are made by collecting; a line of a prime length takes the most.
+        scratch::probe::<(f64, f64)>(n.saturating_mul(6));
         let made = if dtype == DType::F64 {
             Prepared::new(op.kind, n).map(Tables::Double)
         } else {
@@ -139,7 +142,7 @@ fn run<E: Sample>(op: &Fft, tables: &Prepared<E::Work>, x: &Operand<'_>, target:
     let lanes = most.min(inner);
     let blocks = inner.div_ceil(lanes);
     let room = lines.bins * lanes * parts;
-    let mut collected = vec![E::Work::default(); outer * blocks * room];
+    let mut collected = scratch::filled(E::Work::default(), outer * blocks * room);
     parallel::grouped(&mut collected, room, least, &|block, out| {
         let (o, first) = (block / blocks, block % blocks * lanes);
         let count = lanes.min(inner - first);

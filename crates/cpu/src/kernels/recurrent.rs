@@ -14,6 +14,7 @@ use super::attention::{Acc, Real};
 use super::product::{Matrix, product};
 use crate::operand::{Number, Operand, Target};
 use crate::parallel;
+use crate::scratch;
 use crate::simd::{self, math};
 
 /// Units whose gates one task computes at least.
@@ -119,7 +120,7 @@ where
         r: match T::as_acc(r) {
             Some(r) => Cow::Borrowed(r),
             None => {
-                let mut wide = vec![T::Acc::ZERO; r.len()];
+                let mut wide = scratch::zeroed::<T::Acc>(r.len());
                 T::widen(r, &mut wide);
                 Cow::Owned(wide)
             }
@@ -130,10 +131,11 @@ where
     };
     let RecurrentSizes { sequence, batch, hidden } = sizes;
     let dirs = op.of.direction.count();
-    let begin =
-        |state: Option<&[T::Acc]>| state.map_or(vec![T::Acc::ZERO; dirs * batch * hidden], <[_]>::to_vec);
+    let begin = |state: Option<&[T::Acc]>| {
+        state.map_or_else(|| scratch::zeroed(dirs * batch * hidden), scratch::copied)
+    };
     let (mut h, mut c) = (begin(floats(at.initial_h)), begin(floats(at.initial_c)));
-    let mut sums = vec![T::Acc::ZERO; batch * layer.rows()];
+    let mut sums = scratch::zeroed::<T::Acc>(batch * layer.rows());
     let each = batch * hidden;
     let y = out[0].elements::<T>();
     for step in 0..sequence {
@@ -205,8 +207,8 @@ impl<A: Gate> Layer<'_, A> {
         self.multiply(d, 0..width / hidden, h, sums);
         if before {
             // The candidate's product waits for the reset gate: z stays, r·h takes r's place.
-            let mut held = vec![A::ZERO; h.len()];
-            let mut update = vec![A::ZERO; h.len()];
+            let mut held = scratch::zeroed::<A>(h.len());
+            let mut update = scratch::zeroed::<A>(h.len());
             self.each(&mut update, &mut held, &|b, z, held| {
                 let (x, s) = (self.projected(d, step, b), &sums[b * width..(b + 1) * width]);
                 add(z, &x[..hidden], &s[..hidden]);
@@ -220,7 +222,7 @@ impl<A: Gate> Layer<'_, A> {
                 if step >= self.length(b) {
                     return;
                 }
-                let mut new = vec![A::ZERO; hidden];
+                let mut new = scratch::zeroed::<A>(hidden);
                 let x = &self.projected(d, step, b)[2 * hidden..];
                 add(&mut new, x, &sums[b * hidden..(b + 1) * hidden]);
                 self.apply(d, 1, &mut new);
@@ -248,7 +250,7 @@ impl<A: Gate> Layer<'_, A> {
     /// A gru whose reset gate acts after the product.
     fn gru(&self, d: usize, x: &[A], s: &[A], h: &mut [A]) {
         let n = self.sizes.hidden;
-        let mut gates = vec![A::ZERO; 3 * n];
+        let mut gates = scratch::zeroed::<A>(3 * n);
         add(&mut gates[..2 * n], &x[..2 * n], &s[..2 * n]);
         let (front, new) = gates.split_at_mut(2 * n);
         self.apply(d, 0, front);
@@ -262,7 +264,7 @@ impl<A: Gate> Layer<'_, A> {
 
     fn lstm(&self, d: usize, x: &[A], s: &[A], h: &mut [A], c: &mut [A]) {
         let n = self.sizes.hidden;
-        let mut gates = vec![A::ZERO; 4 * n];
+        let mut gates = scratch::zeroed::<A>(4 * n);
         add(&mut gates, x, s);
         let (front, new) = gates.split_at_mut(3 * n);
         // Where no gate depends on another or on c, one loop does them all.

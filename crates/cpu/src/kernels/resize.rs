@@ -15,6 +15,7 @@ use crate::operand::{Operand, Target};
 mod tests;
 
 use crate::parallel;
+use crate::scratch::{self, or_unwind};
 use crate::simd::{self, Kernel};
 
 /// Elements a task should write at least.
@@ -49,7 +50,7 @@ fn pick<T: bytemuck::Pod + Send + Sync>(op: &Resize, x: &Operand<'_>, out: &mut 
     let Some(last) = (0..from.rank()).rev().find(|&a| !is_unchanged(op, &from, a)) else {
         return out.copy_from_slice(x);
     };
-    let tables: Vec<Vec<usize>> = (0..=last).map(|a| nearest(op, &from, a)).collect();
+    let tables: Vec<Vec<usize>> = (0..=last).map(|a| or_unwind(nearest(op, &from, a))).collect();
     let run: usize = from[last + 1..].iter().product();
     let (row_in, row_out) = (from[last] * run, to[last] * run);
     let columns = &tables[last];
@@ -107,7 +108,7 @@ impl<T: Copy> Kernel for Double<'_, T> {
 }
 
 fn interpolate_half<H: Half>(op: &Resize, x: &Operand<'_>, out: &mut Target<'_>) {
-    let mut result = vec![0f32; out.shape().numel()];
+    let mut result = scratch::zeroed::<f32>(out.shape().numel());
     interpolate(op, x.shape(), &widened(x.slice::<H>()), &mut result);
     narrowed(&result, out.elements::<H>());
 }
@@ -126,22 +127,22 @@ fn interpolate<T: Real>(op: &Resize, from: &[usize], x: &[T], out: &mut [T]) {
         n => (None, &resized[..n - 1]),
     };
     for &axis in leading {
-        let filter = Filter::new(op, from, axis);
-        let mut next = vec![T::ZERO; sizes.iter().product::<usize>() / sizes[axis] * op.sizes[axis]];
+        let filter = or_unwind(Filter::new(op, from, axis));
+        let mut next = scratch::zeroed::<T>(sizes.iter().product::<usize>() / sizes[axis] * op.sizes[axis]);
         let inner = sizes[axis + 1..].iter().product();
-        resample(held.as_deref().unwrap_or(x), &filter, &Filter::identity(1), inner, &mut next);
+        resample(held.as_deref().unwrap_or(x), &filter, &or_unwind(Filter::identity(1)), inner, &mut next);
         sizes[axis] = op.sizes[axis];
         held = Some(next);
     }
     let x = held.as_deref().unwrap_or(x);
     let inner = sizes[last + 1..].iter().product::<usize>();
-    let column_filter = Filter::new(op, from, last);
+    let column_filter = or_unwind(Filter::new(op, from, last));
     match rows {
-        Some(axis) => resample(x, &Filter::new(op, from, axis), &column_filter, inner, out),
-        None if inner > 1 => resample(x, &column_filter, &Filter::identity(1), inner, out),
+        Some(axis) => resample(x, &or_unwind(Filter::new(op, from, axis)), &column_filter, inner, out),
+        None if inner > 1 => resample(x, &column_filter, &or_unwind(Filter::identity(1)), inner, out),
         None => {
             let rows = last.checked_sub(1).map_or(1, |a| sizes[a]);
-            resample(x, &Filter::identity(rows), &column_filter, 1, out);
+            resample(x, &or_unwind(Filter::identity(rows)), &column_filter, 1, out);
         }
     }
 }

@@ -7,6 +7,7 @@ use olivine_ir::op::{HeadLayout, Rope, RopeStyle};
 use super::attention::{Acc, Real};
 use crate::operand::{Number, Operand, Target};
 use crate::parallel;
+use crate::scratch;
 
 /// Elements one task writes at least.
 const GRAIN: usize = 1 << 14;
@@ -37,7 +38,7 @@ fn table<T: Real>(op: &Rope, x: &[Operand<'_>]) -> Table<T::Acc> {
     if op.tables {
         let wide = |t: &Operand<'_>| {
             let src = t.slice::<T>();
-            let mut out = vec![T::Acc::ZERO; src.len()];
+            let mut out = scratch::zeroed::<T::Acc>(src.len());
             T::widen(src, &mut out);
             out
         };
@@ -50,7 +51,7 @@ fn table<T: Real>(op: &Rope, x: &[Operand<'_>]) -> Table<T::Acc> {
         _ => x[1].slice::<i64>()[i] as f64,
     };
     let entries = x[1].shape().numel() * pairs;
-    let (mut cos, mut sin) = (vec![T::Acc::ZERO; entries], vec![T::Acc::ZERO; entries]);
+    let (mut cos, mut sin) = (scratch::zeroed::<T::Acc>(entries), scratch::zeroed::<T::Acc>(entries));
     if entries > 0 {
         let rows = ANGLES.div_ceil(pairs);
         let size = rows * pairs;
@@ -74,7 +75,7 @@ fn rotate<T: Real>(op: &Rope, x: &[Operand<'_>], target: &mut Target<'_>) {
     let (size1, size2) = (target.ty.shape[1], target.ty.shape[2]);
     let rows = GRAIN.div_ceil(dim);
     parallel::chunks(target.elements::<T>(), rows * dim, &|task, part| {
-        let (mut row, mut rotated) = (vec![T::Acc::ZERO; dim], vec![T::Acc::ZERO; op.rotary]);
+        let (mut row, mut rotated) = (scratch::zeroed::<T::Acc>(dim), scratch::zeroed::<T::Acc>(op.rotary));
         for (i, out) in part.chunks_mut(dim).enumerate() {
             let index = task * rows + i;
             let (b, i1, i2) = (index / (size1 * size2), index / size2 % size1, index % size2);

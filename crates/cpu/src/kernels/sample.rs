@@ -9,6 +9,7 @@ use olivine_ir::op::Sample;
 use super::random::Stream;
 use crate::operand::{Operand, Target};
 use crate::parallel;
+use crate::scratch;
 
 /// The weight of the likeliest token.
 const ONE: u32 = 1 << 30;
@@ -47,9 +48,9 @@ pub(crate) fn sample(op: &Sample, x: &[Operand<'_>], out: &mut [Target<'_>]) {
     parallel::chunks(target.elements::<i32>(), 1, &|row, to| {
         let range = row * v..(row + 1) * v;
         let keys: Vec<u32> = match logits.ty.dtype {
-            DType::F16 => logits.slice::<f16>()[range].iter().map(|x| key(x.to_f32())).collect(),
-            DType::BF16 => logits.slice::<bf16>()[range].iter().map(|x| key(x.to_f32())).collect(),
-            _ => logits.slice::<f32>()[range].iter().map(|x| key(*x)).collect(),
+            DType::F16 => scratch::collected(logits.slice::<f16>()[range].iter().map(|x| key(x.to_f32()))),
+            DType::BF16 => scratch::collected(logits.slice::<bf16>()[range].iter().map(|x| key(x.to_f32()))),
+            _ => scratch::collected(logits.slice::<f32>()[range].iter().map(|x| key(*x))),
         };
         to[0] = draw(&keys, &filters(row), stream.block(row as u32)[0]) as i32;
     });
@@ -105,7 +106,9 @@ fn draw(keys: &[u32], filters: &Filters, word: u32) -> usize {
         NOTHING => 0,
         _ => weight((logit(key) - highest) * filters.inverse_temperature),
     };
-    let mut kept: Vec<(u32, u32)> = keys.iter().enumerate().map(|(i, key)| (*key, i as u32)).collect();
+    let mut kept: Vec<(u32, u32)> =
+        scratch::collected(keys.iter().enumerate().map(|(i, key)| (*key, i as u32)));
+    scratch::probe::<(u32, u32, u32)>(kept.len());
     let order = |(key, i): &(u32, u32)| (Reverse(*key), *i);
     if filters.top_k < kept.len() {
         kept.select_nth_unstable_by_key(filters.top_k - 1, order);

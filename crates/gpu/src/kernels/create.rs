@@ -1,14 +1,16 @@
 //! Tensors made from a rule.
 
-use olivine_ir::op::{OneHot, Range, TriPart, Trilu};
-use olivine_ir::{DType, Data, Tensor};
-use olivine_kernel::{Access, Val};
+use olivine_ir::half::{bf16, f16};
+use olivine_ir::op::{OneHot, Range, ScalarOp, TriPart, Trilu};
+use olivine_ir::{DType, Data, Tensor, memory, round_to_odd};
+use olivine_kernel::{Access, Scalar, Val};
 
 use super::cells::{Cell, CellBuf, Cells};
 use super::elementwise::whole_copy;
 use super::index::Indices;
 use crate::lower::launch::{Launch, bytes};
 use crate::lower::site::{Operand, Site, linear_group};
+use crate::math::{self, Typed};
 
 /// Writes the first `n` cells of a target, whose memory is padded, a vector at a time; `cell` computes each.
 fn fill<'k>(l: &Launch<'k>, cells: Cells, to: CellBuf<'k>, n: usize, cell: impl Fn(Val<'k>) -> Cell<'k>) {
@@ -95,27 +97,76 @@ pub(crate) fn trilu(op: &Trilu, site: &mut Site<'_>) -> Result<(), String> {
     site.dispatch(k, bound, groups(cells, n, group), (0, moved))
 }
 
-/// Numbers at equal distances: integers are counted on the device; floats are computed here in f64, which not every
-/// device has, and stored with the program.
+/// A range of floats as a table that is stored with the program.
+fn float_table(op: &Range, site: &mut Site<'_>) -> Result<(), String> {
+    let target = site.targets[0].clone();
+    let most = site.caps.max_buffer_bytes;
+    // Refused now, before the host computes it.
+    if target.ty.bytes() as u64 > most {
+        return Err(format!("{} takes more bytes than a buffer may have, {most}", target.ty));
+    }
+    let numbers = (0..op.count).map(|i| op.start + i as f64 * op.step);
+    let data = match op.dtype {
+        DType::F64 => memory::collected(numbers).map(Data::F64),
+        DType::F32 => memory::collected(numbers.map(|x| x as f32)).map(Data::F32),
+        DType::F16 => memory::collected(numbers.map(|x| f16::from_f32(round_to_odd(x)))).map(Data::F16),
+        _ => memory::collected(numbers.map(|x| bf16::from_f32(round_to_odd(x)))).map(Data::BF16),
+    };
+    let tensor = data.and_then(|data| Tensor::from_data([op.count], data)).map_err(|e| e.to_string())?;
+    let memory = site.constant(tensor);
+    let constant = Operand { memory, ..target.as_operand() };
+    whole_copy(&constant, &target, site)
+}
+
+/// A range of floats, four numbers to an invocation; memory is padded to four.
+fn float_range(op: &Range, site: &mut Site<'_>) -> Result<(), String> {
+    let (target, dtype) = (site.targets[0].clone(), op.dtype);
+    let group = site.group_size(256);
+    let k = site.builder("range", group);
+    let l = Launch::new(&k);
+    let to = l.write("y", &target);
+    let (count, fours) = (l.size("n", op.count), l.size("fours", op.count.div_ceil(4)));
+    let (start, step) = (math::splat(&k, DType::F64, op.start).val, math::splat(&k, DType::F64, op.step).val);
+    let at = linear_group(&k) * group + k.local_index();
+    k.if_(at.lt(fours), || {
+        let first = at * 4;
+        let number = |i: u32| {
+            // The product is opaque, so that no compiler joins it with the sum.
+            let val = start + ((first + i).convert(Scalar::F64) * step).opaque();
+            let wide = Typed { val, dtype: DType::F64 };
+            if dtype == DType::F64 {
+                val
+            } else {
+                math::scalar_op(&ScalarOp::Cast(dtype), &[wide], dtype).val
+            }
+        };
+        let values = [0, 1, 2, 3].map(number);
+        if dtype == DType::F64 {
+            for (i, x) in values.into_iter().enumerate() {
+                k.if_((first + i).lt(count), || to.store(first + i, x));
+            }
+        } else {
+            to.store_vec(first, &values);
+        }
+    });
+    let fours = op.count.div_ceil(4) as u64;
+    let bound = l.done();
+    site.dispatch(k, bound, fours.div_ceil(u64::from(group)), (8 * fours, bytes(&target.ty)))
+}
+
+/// A range of floats of no more bytes than this is a table.
+const TABLE: usize = 64 << 10;
+
+/// Numbers at equal distances. Integers are counted on the device; floats are computed there in f64, or are a table that
+/// is computed here: a short one, and any on a device without f64.
 pub(crate) fn range(op: &Range, site: &mut Site<'_>) -> Result<(), String> {
     let target = site.targets[0].clone();
     if op.count == 0 {
         return Ok(());
     }
     if op.dtype.is_float() {
-        let numbers: Vec<f64> = (0..op.count).map(|i| op.start + i as f64 * op.step).collect();
-        let tensor = match op.dtype {
-            DType::F64 => Tensor::new([op.count], numbers),
-            DType::F32 => Tensor::new([op.count], numbers.iter().map(|x| *x as f32).collect()),
-            _ => {
-                let halves: Vec<Tensor> = numbers.iter().map(|x| Tensor::scalar_of(op.dtype, *x)).collect();
-                let bytes: Vec<u8> = halves.iter().flat_map(|t| t.bytes().iter().copied()).collect();
-                Data::from_bytes(op.dtype, &bytes).and_then(|data| Tensor::from_data([op.count], data))
-            }
-        };
-        let memory = site.constant(tensor.map_err(|e| e.to_string())?);
-        let constant = Operand { memory, ..target.as_operand() };
-        return whole_copy(&constant, &target, site);
+        let table = target.ty.bytes() <= TABLE || !site.caps.target.f64;
+        return if table { float_table(op, site) } else { float_range(op, site) };
     }
 
     let cells = Cells::new(target.ty.dtype.size(), site.caps);

@@ -6,7 +6,7 @@
 //!   product ── parts ── rotations and appends: each sums the columns it reads
 //! ```
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use olivine_compile::Compiled;
 use olivine_ir::{Op, ValueId};
@@ -55,7 +55,7 @@ pub(super) fn summing_readers(
             readers.entry(root).or_default().push((step, i, all && operand.is_packed()));
         }
     }
-    let roots_of_outputs: Vec<Memory> =
+    let roots_of_outputs: HashSet<Memory> =
         graph.outputs().iter().filter_map(|o| Some(reading(graph, o.value)?.memory)).collect();
     let summing = |step: usize| {
         let node = graph.nodes().get(step)?;

@@ -1,6 +1,7 @@
 //! Nodes that differ in nothing but where their values are: lowered once, bound again. The layers of a model do.
 
 use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 use olivine_ir::{Op, ValueId};
 
@@ -10,7 +11,8 @@ use super::{Of, emit};
 /// Nodes that were lowered, each with its values numbered in the order it names them.
 #[derive(Default)]
 pub(super) struct Memo<'a> {
-    known: HashMap<&'static str, Vec<Entry<'a>>>,
+    /// By a hash of what they are and read.
+    known: HashMap<u64, Vec<Entry<'a>>>,
 }
 
 /// Nodes as they were before they were lowered together, and after.
@@ -30,8 +32,7 @@ impl<'a> Memo<'a> {
         }
         let mut places = Vec::new();
         site.rebind(|memory| numbered(&mut places, memory));
-        let first = ops.first().map_or("", |(op, _)| op.name());
-        let entries = self.known.entry(first).or_default();
+        let entries = self.known.entry(hash_of(ops, &site)).or_default();
         let equal =
             |e: &&Entry<'a>| e.ops.iter().eq(ops.iter().map(|(op, _)| *op)) && e.before.reads_like(&site);
         let mut bound = match entries.iter().find(equal) {
@@ -50,6 +51,22 @@ impl<'a> Memo<'a> {
         });
         Ok(bound)
     }
+}
+
+/// A hash of operations and of what they read and write; equal ones have equal hashes.
+fn hash_of(ops: &[Of<'_>], site: &Site<'_>) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for (op, _) in ops {
+        // Equal operations may print zeros of either sign.
+        op.name().hash(&mut hasher);
+    }
+    for operand in &site.operands {
+        (operand.ty, &operand.strides, operand.offset, operand.memory, operand.stored).hash(&mut hasher);
+    }
+    for target in &site.targets {
+        (target.ty, target.memory).hash(&mut hasher);
+    }
+    hasher.finish()
 }
 
 /// The number of a place, as a value's.

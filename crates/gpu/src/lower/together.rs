@@ -142,16 +142,18 @@ fn rotations(compiled: &Compiled, readers: &HashMap<ValueId, Vec<Reader>>) -> Ve
     let graph = &compiled.graph;
     let mut groups: Vec<Vec<usize>> = Vec::new();
     let mut open: Vec<usize> = Vec::new();
-    let made_by = |open: &[usize], id: ValueId| {
+    // What the open steps make.
+    let mut makers: HashMap<ValueId, usize> = HashMap::new();
+    let made_by = |makers: &HashMap<ValueId, usize>, id: ValueId| {
         let Some(Memory::Value(root)) = reading(graph, id).map(|o| o.memory) else { return None };
-        open.iter().copied().find(|step| graph.nodes()[*step].outputs.contains(&root))
+        makers.get(&root).copied()
     };
     let moves = |node: &Node| matches!(node.op, Op::Rope(_) | Op::KvAppend(_));
     for (step, node) in graph.nodes().iter().enumerate() {
         if matches!(node.op, Op::View(_)) || compiled.at_load[step] {
             continue;
         }
-        let waits = node.inputs.iter().enumerate().any(|(i, id)| match made_by(&open, *id) {
+        let waits = node.inputs.iter().enumerate().any(|(i, id)| match made_by(&makers, *id) {
             None => false,
             Some(maker) => {
                 let rotated = matches!(graph.nodes()[maker].op, Op::Rope(_));
@@ -161,9 +163,11 @@ fn rotations(compiled: &Compiled, readers: &HashMap<ValueId, Vec<Reader>>) -> Ve
         });
         if waits {
             groups.push(std::mem::take(&mut open));
+            makers.clear();
         }
         if moves(node) {
             open.push(step);
+            makers.extend(node.outputs.iter().map(|id| (*id, step)));
         }
     }
     groups.push(open);

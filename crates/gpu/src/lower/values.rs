@@ -1,9 +1,10 @@
 //! Where every value of a graph lives on the device.
 
 use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
-use olivine_compile::Compiled;
 use olivine_compile::plan::MemoryPlan;
+use olivine_compile::{Compiled, Spelling};
 use olivine_ir::{Def, Graph, Node, Op, Tensor, ValueId};
 
 use super::State;
@@ -11,9 +12,6 @@ use super::site::{self, Memory, Operand, Target};
 use crate::caps::DeviceCaps;
 use crate::lower::reading;
 use crate::program::{BufferDecl, BufferId, Content, Slice};
-
-/// Constants up to this many bytes are spelled by their content.
-const SPELLED_CONSTANT: usize = 256;
 
 /// Buffers of a program, and for every value its bytes.
 pub(super) struct Places {
@@ -26,10 +24,12 @@ pub(super) struct Places {
     alignment: u64,
     arena: Option<BufferId>,
     plan_scratch: Vec<Option<usize>>,
-    /// Tables that lowering computed, each once.
-    tables: Vec<(Tensor, Slice)>,
+    /// Tables that lowering computed, each once, by a hash of their bytes.
+    tables: HashMap<u64, Vec<(Tensor, Slice)>>,
     /// Stored values, spelled out.
-    spelled: HashMap<ValueId, String>,
+    spelling: Spelling,
+    /// For every value the first output that is it.
+    written: Vec<Option<usize>>,
     /// What nodes made of stored values, by its spelling.
     made: HashMap<String, Slice>,
 }
@@ -52,8 +52,9 @@ impl Places {
             alignment: caps.alignment() as u64,
             arena: None,
             plan_scratch: plan.scratch.clone(),
-            tables: Vec::new(),
-            spelled: HashMap::new(),
+            tables: HashMap::new(),
+            spelling: Spelling::new(graph, &compiled.at_load),
+            written: vec![None; graph.values().len()],
             made: HashMap::new(),
         };
         if plan.arena > 0 {
@@ -66,6 +67,7 @@ impl Places {
             places.slices[id.index()] = Some(places.whole(inputs[i], bytes));
         }
         for (i, output) in graph.outputs().iter().enumerate() {
+            places.written[output.value.index()].get_or_insert(i);
             let bytes = graph.values()[output.value.index()].ty.bytes() as u64;
             let state = states.iter().find(|(_, o)| *o == i).and_then(|(input, _)| inputs.get(*input));
             let buffer = match state {
@@ -80,35 +82,26 @@ impl Places {
 
     fn place_values(&mut self, compiled: &Compiled, plan: &MemoryPlan, states: &[State]) {
         let graph = &compiled.graph;
-        let mut spelled = Spelling { graph, of: HashMap::new() };
         for id in graph.ids() {
             let value = &graph.values()[id.index()];
             let bytes = value.ty.bytes() as u64;
             let slice = match &value.def {
                 Def::Input { .. } => continue,
                 Def::Param { name } => {
-                    spelled.of.insert(id, format!("param {name:?}"));
                     let buffer = self.buffer(Content::Param(name.clone(), value.ty), bytes);
                     Some(self.whole(buffer, bytes))
                 }
                 Def::Const(tensor) => {
-                    let content = tensor.bytes();
-                    if content.len() <= SPELLED_CONSTANT {
-                        spelled.of.insert(id, format!("const {}{content:?}", value.ty));
-                    }
                     let buffer = self.buffer(Content::Constant(tensor.clone()), bytes);
                     Some(self.whole(buffer, bytes))
                 }
-                Def::Node { node, result } => {
+                Def::Node { node, .. } => {
                     let at = node.index();
                     let node = &graph.nodes()[at];
                     if matches!(node.op, Op::View(_)) {
                         None
                     } else if compiled.at_load[at] {
-                        let key = spelled.spell(node, *result);
-                        if let Some(key) = &key {
-                            spelled.of.insert(id, key.clone());
-                        }
+                        let key = self.spelling.get(id).map(str::to_string);
                         let buffer = self.buffer(Content::Packed { key }, bytes);
                         Some(self.whole(buffer, bytes))
                     } else if let (Some(slot), Some(arena)) = (&plan.slots[id.index()], self.arena) {
@@ -121,7 +114,6 @@ impl Places {
             };
             self.slices[id.index()] = slice;
         }
-        self.spelled = spelled.of;
     }
 
     /// The place of what a node makes of a stored operand. What is made of an unspelled one is the program's own.
@@ -132,7 +124,7 @@ impl Places {
             return Made { slice: self.whole(buffer, bytes), there: false };
         };
         let reading = format!("{}{:?}+{}", of.ty, of.strides, of.offset);
-        let key = self.spelled.get(&root).map(|value| format!("{how} of {reading} in {value}"));
+        let key = self.spelling.get(root).map(|value| format!("{how} of {reading} in {value}"));
         let name = key.clone().unwrap_or_else(|| format!("{how} of {reading} in value {}", root.index()));
         if let Some(slice) = self.made.get(&name) {
             return Made { slice: *slice, there: true };
@@ -146,7 +138,7 @@ impl Places {
     /// The first output that is this value: its node writes there. A state is written by its own node only where
     /// nobody still needs the input's old bytes; otherwise the value has a buffer of its own and is copied at the end.
     fn written_output(&mut self, graph: &Graph, id: ValueId, states: &[State]) -> Option<Slice> {
-        let output = graph.outputs().iter().position(|o| o.value == id)?;
+        let output = self.written[id.index()]?;
         let bytes = graph.values()[id.index()].ty.bytes() as u64;
         let state = states.iter().find(|(_, o)| *o == output);
         let buffer = match state {
@@ -188,14 +180,18 @@ impl Places {
 
     /// The place of a table that lowering computed.
     pub(super) fn constant(&mut self, table: Tensor) -> Slice {
+        let mut hasher = DefaultHasher::new();
+        (table.ty(), table.bytes()).hash(&mut hasher);
+        let hash = hasher.finish();
         let same = |t: &Tensor| t.ty() == table.ty() && t.bytes() == table.bytes();
-        if let Some((_, slice)) = self.tables.iter().find(|(t, _)| same(t)) {
+        if let Some((_, slice)) = self.tables.get(&hash).and_then(|alike| alike.iter().find(|(t, _)| same(t)))
+        {
             return *slice;
         }
         let bytes = table.ty().bytes() as u64;
         let buffer = self.buffer(Content::Constant(table.clone()), bytes);
         let slice = self.whole(buffer, bytes);
-        self.tables.push((table, slice));
+        self.tables.entry(hash).or_default().push((table, slice));
         slice
     }
 
@@ -267,25 +263,4 @@ fn appends_in_place(graph: &Graph, id: ValueId, input: usize) -> bool {
     let also_output = graph.outputs().iter().any(|o| o.value == cache);
     matches!(graph.producer(id), Some(Node { op: Op::KvAppend(_), inputs, .. })
         if inputs.first() == Some(&cache) && readers == 1 && !also_output)
-}
-
-/// Spells load-time values out down to params and small constants, so that executables of one model share them.
-struct Spelling<'a> {
-    graph: &'a Graph,
-    of: HashMap<ValueId, String>,
-}
-
-impl Spelling<'_> {
-    fn spell(&self, node: &Node, result: usize) -> Option<String> {
-        let operands = node.inputs.iter().map(|id| self.value(*id)).collect::<Option<Vec<String>>>()?;
-        Some(format!("{}{}({}).{result}", node.op.name(), node.op.attrs(), operands.join(", ")))
-    }
-
-    fn value(&self, id: ValueId) -> Option<String> {
-        if let Some(text) = self.of.get(&id) {
-            return Some(text.clone());
-        }
-        let Some(Node { op: op @ Op::View(_), inputs, .. }) = self.graph.producer(id) else { return None };
-        Some(format!("view{}({})", op.attrs(), self.of.get(inputs.first()?)?))
-    }
 }

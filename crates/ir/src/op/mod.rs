@@ -32,7 +32,7 @@ use std::fmt::Debug;
 
 use crate::attr::Attrs;
 use crate::error::{hint, nearest};
-use crate::{Data, Shape, Tensor, TensorType};
+use crate::{DType, Shape, Tensor, TensorType};
 
 pub use attention::{Attention, HeadLayout, KvAppend, MaskKind};
 pub use contraction::{DotGeneral, Einsum, EinsumPlan, GroupedMatMul, LoraMatMul, MatMul};
@@ -302,9 +302,11 @@ pub(crate) fn of_shape(what: &str, operand: &TensorType, expected: &[usize]) -> 
 /// The first value of a constant index operand, widened, for which `wrong` of position and value holds.
 pub(crate) fn find_index(value: Option<&Tensor>, wrong: impl Fn(usize, i64) -> bool) -> Option<(usize, i64)> {
     let wrong = |(position, i): &(usize, i64)| wrong(*position, *i);
-    match value?.data() {
-        Data::I32(v) => v.iter().map(|i| i64::from(*i)).enumerate().find(wrong),
-        Data::I64(v) => v.iter().copied().enumerate().find(wrong),
+    // Slices, not `data`, which copies the elements of a mapped file.
+    let value = value?;
+    match value.dtype() {
+        DType::I32 => value.as_slice::<i32>().ok()?.iter().map(|i| i64::from(*i)).enumerate().find(wrong),
+        DType::I64 => value.as_slice::<i64>().ok()?.iter().copied().enumerate().find(wrong),
         _ => None,
     }
 }

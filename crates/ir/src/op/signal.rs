@@ -2,7 +2,7 @@
 
 use crate::graph::{Graph, ValueId};
 use crate::op::{Rule, arity, float, of_shape, op, same_dtype, shape};
-use crate::{DType, Data, Error, Tensor, TensorType, round_to_odd, words};
+use crate::{DType, Data, Error, Tensor, TensorType, memory, round_to_odd, words};
 
 op! {
     /// Transforms of overlapping frames of a signal: `[batch, frames, bins, 2]`, as ONNX's STFT lays it out.
@@ -156,7 +156,7 @@ words! {
 
 impl WindowKind {
     /// The window's numbers; a periodic one leaves out the last of a symmetric one that is longer by one.
-    pub fn numbers(self, length: usize, periodic: bool) -> Vec<f64> {
+    pub fn numbers(self, length: usize, periodic: bool) -> Result<Vec<f64>, Error> {
         let turns = if periodic { length } else { length.saturating_sub(1) };
         let (a0, a1, a2) = match self {
             WindowKind::Hann => (0.5, 0.5, 0.0),
@@ -165,10 +165,10 @@ impl WindowKind {
             WindowKind::Blackman => (0.42, 0.5, 0.08),
         };
         if length == 1 {
-            return vec![1.0];
+            return Ok(vec![1.0]);
         }
         let cos = |i: usize| (std::f64::consts::TAU * (i % turns.max(1)) as f64 / turns as f64).cos();
-        (0..length).map(|i| a0 - a1 * cos(i) + a2 * cos(2 * i)).collect()
+        memory::collected((0..length).map(|i| a0 - a1 * cos(i) + a2 * cos(2 * i)))
     }
 }
 
@@ -176,10 +176,12 @@ impl WindowKind {
 fn floats(dtype: DType, numbers: &[f64]) -> Result<Data, Error> {
     use half::{bf16, f16};
     Ok(match dtype {
-        DType::F64 => Data::F64(numbers.to_vec()),
-        DType::F32 => Data::F32(numbers.iter().map(|x| *x as f32).collect()),
-        DType::F16 => Data::F16(numbers.iter().map(|x| f16::from_f32(round_to_odd(*x))).collect()),
-        DType::BF16 => Data::BF16(numbers.iter().map(|x| bf16::from_f32(round_to_odd(*x))).collect()),
+        DType::F64 => Data::F64(memory::copied(numbers)?),
+        DType::F32 => Data::F32(memory::collected(numbers.iter().map(|x| *x as f32))?),
+        DType::F16 => Data::F16(memory::collected(numbers.iter().map(|x| f16::from_f32(round_to_odd(*x))))?),
+        DType::BF16 => {
+            Data::BF16(memory::collected(numbers.iter().map(|x| bf16::from_f32(round_to_odd(*x))))?)
+        }
         other => return Err(Error::BadData { problem: format!("needs a float dtype, got {other}") }),
     })
 }
@@ -193,7 +195,7 @@ impl Graph {
         periodic: bool,
         dtype: DType,
     ) -> Result<ValueId, Error> {
-        let data = floats(dtype, &kind.numbers(length, periodic))?;
+        let data = floats(dtype, &kind.numbers(length, periodic)?)?;
         Ok(self.constant(Tensor::from_data([length], data)?))
     }
 
@@ -275,11 +277,11 @@ mod tests {
     #[test]
     fn windows_are_symmetric_or_periodic() {
         let near = |a: &[f64], b: &[f64]| a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-15);
-        assert!(near(&WindowKind::Hann.numbers(4, true), &[0.0, 0.5, 1.0, 0.5]));
-        assert!(near(&WindowKind::Hann.numbers(5, false), &[0.0, 0.5, 1.0, 0.5, 0.0]));
-        assert!(near(&WindowKind::Hamming.numbers(3, false), &[0.08, 1.0, 0.08]));
-        assert!(near(&WindowKind::Blackman.numbers(3, false), &[0.0, 1.0, 0.0]));
-        assert_eq!(WindowKind::Hann.numbers(1, false), [1.0]);
-        assert!(WindowKind::Hann.numbers(0, true).is_empty());
+        assert!(near(&WindowKind::Hann.numbers(4, true).unwrap(), &[0.0, 0.5, 1.0, 0.5]));
+        assert!(near(&WindowKind::Hann.numbers(5, false).unwrap(), &[0.0, 0.5, 1.0, 0.5, 0.0]));
+        assert!(near(&WindowKind::Hamming.numbers(3, false).unwrap(), &[0.08, 1.0, 0.08]));
+        assert!(near(&WindowKind::Blackman.numbers(3, false).unwrap(), &[0.0, 1.0, 0.0]));
+        assert_eq!(WindowKind::Hann.numbers(1, false), Ok(vec![1.0]));
+        assert_eq!(WindowKind::Hann.numbers(0, true), Ok(Vec::new()));
     }
 }

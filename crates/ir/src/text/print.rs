@@ -7,10 +7,13 @@ use super::lex::is_plain_word;
 use super::literal::Literal;
 use crate::attr::{Attr, Attrs, inner_text, quoted};
 use crate::graph::{Def, Graph, Node, Value, ValueId};
-use crate::{Element, Tensor, with_dtype};
+use crate::{Tensor, with_dtype};
 
 /// Constants of up to this many elements are written as numbers.
 const MAX_NUMBERS: usize = 64;
+
+/// Bytes that are written at a time; whole elements of every dtype, and whole characters.
+const PIECE: usize = 24 << 10;
 
 /// Prints a graph with options.
 ///
@@ -112,19 +115,24 @@ impl<'a> Printer<'a> {
         if self.elide_constants {
             return f.write_str("…");
         }
-        let mut bytes = tensor.bytes().to_vec();
-        little_endian(&mut bytes, tensor.dtype().size());
-        write!(f, "base64 \"{}\"", base64::encode(&bytes))
+        f.write_str("base64 \"")?;
+        // Piece by piece: a text of all bytes and a copy of them would take more than the tensor itself.
+        for piece in tensor.bytes().chunks(PIECE) {
+            let mut bytes = piece.to_vec();
+            little_endian(&mut bytes, tensor.dtype().size());
+            f.write_str(&base64::encode(&bytes))?;
+        }
+        f.write_str("\"")
     }
 }
 
 /// A small tensor as numbers, if numbers show all its bits.
 fn numbers(tensor: &Tensor) -> Option<String> {
-    if tensor.data().len() > MAX_NUMBERS {
+    if tensor.shape().numel() > MAX_NUMBERS {
         return None;
     }
     let texts: Vec<String> = with_dtype!(tensor.dtype(), T => {
-        <T as Element>::slice(tensor.data())?.iter().map(|x| Literal::print(*x)).collect::<Option<_>>()?
+        tensor.as_slice::<T>().ok()?.iter().map(|x| Literal::print(*x)).collect::<Option<_>>()?
     });
     Some(match texts.as_slice() {
         [one] if tensor.shape().rank() == 0 => one.clone(),

@@ -3,16 +3,17 @@
 use std::any::Any;
 use std::ops::Range;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use olivine_compile::Compiled;
-use olivine_cpu::{Executable, Threads, Weights};
+use olivine_cpu::{Executable, Spawned, Threads, Weights};
 use olivine_gpu::{Record, Take};
 use olivine_ir::{Data, Recycler, Tensor, TensorType, TensorView};
 use olivine_kernel::Kernel;
 
-use super::{DeviceTensor, Engine, Given, InFlight, KernelSource, Model, Prepared, Resident, StepTime};
+use super::{
+    DeviceTensor, Engine, Given, InFlight, KernelSource, Model, Prepared, Resident, StatePart, StepTime,
+};
 use crate::Error;
 use crate::executable::{write_results, zeros};
 
@@ -29,8 +30,7 @@ impl Engine for CpuEngine {
     }
 
     fn upload(&self, ty: TensorType, bytes: &[u8]) -> Result<DeviceTensor, Error> {
-        let tensor = Tensor::from_data(ty.shape, Data::from_bytes(ty.dtype, bytes)?)?;
-        Ok(DeviceTensor::new(ty, Arc::new(Held(tensor))))
+        Ok(held(Tensor::from_data(ty.shape, Data::from_bytes(ty.dtype, bytes)?)?))
     }
 
     fn describe(&self) -> String {
@@ -62,8 +62,9 @@ impl Model for CpuModel {
         Ok(())
     }
 
-    fn prepare(&self, compiled: &Compiled, _: &[(usize, usize)]) -> Result<Arc<dyn Prepared>, Error> {
-        let executable = Arc::new(Executable::new(compiled, self.weights.clone(), self.checked)?);
+    fn prepare(&self, compiled: &Compiled, states: &[(usize, usize)]) -> Result<Arc<dyn Prepared>, Error> {
+        let weights = self.weights.clone();
+        let executable = Arc::new(Executable::with_states(compiled, weights, self.checked, states)?);
         let recycler = Recycler::new(executable.outputs().iter().map(|(_, ty)| *ty));
         Ok(Arc::new(CpuPrepared { threads: self.threads.clone(), executable, recycler }))
     }
@@ -84,10 +85,6 @@ impl Prepared for CpuPrepared {
         Some(&self.recycler)
     }
 
-    fn keeps_state(&self) -> bool {
-        false
-    }
-
     fn load(&self) -> Result<(), Error> {
         Ok(self.threads.install(|| self.executable.load())?)
     }
@@ -97,37 +94,61 @@ impl Prepared for CpuPrepared {
         Ok(self.threads.install(|| self.executable.run(&views, outputs))?)
     }
 
+    fn run_with_state(
+        &self,
+        mut inputs: Vec<Given<'_>>,
+        states: &mut [StatePart<'_>],
+    ) -> Result<Vec<Data>, Error> {
+        let in_place = self.executable.in_place_states();
+        let is_in_place = |input: usize, output: usize| in_place.contains(&(input, output));
+        let nothing: &'static [u8] = &[];
+        let mut results = Vec::with_capacity(self.outputs().len());
+        for (i, (_, ty)) in self.outputs().iter().enumerate() {
+            let in_place = states.iter().any(|state| state.output == i && is_in_place(state.input, i));
+            results.push(if in_place { Data::zeros(ty.dtype, 0)? } else { self.recycler.take(*ty)? });
+        }
+        {
+            let mut targets: Vec<Option<&mut Data>> = results.iter_mut().map(Some).collect();
+            for state in states.iter_mut().filter(|state| is_in_place(state.input, state.output)) {
+                // The run's own hold on the state goes, so that nobody but the caller has it.
+                inputs[state.input] = Given::View(TensorView::new([0], nothing)?);
+                targets[state.output] = Some(own(state.tensor)?.data_mut()?);
+            }
+            let views = views(&inputs)?;
+            write_results(&mut targets.into_iter().flatten().collect::<Vec<_>>(), |targets| {
+                Ok(self.threads.install(|| self.executable.run_in_place(&views, targets))?)
+            })?;
+        }
+        for state in states.iter_mut().filter(|state| !is_in_place(state.input, state.output)) {
+            let ty = state.tensor.ty();
+            let data = std::mem::replace(&mut results[state.output], Data::zeros(ty.dtype, 0)?);
+            // The old one's memory is what the next run writes to.
+            *state.tensor = held(Tensor::recycled(ty.shape, data, &self.recycler)?);
+        }
+        Ok(results)
+    }
+
     fn start(&self, inputs: &[Given<'_>], takes: &[Take]) -> Result<Box<dyn InFlight>, Error> {
-        let tensors = views(inputs)?.iter().map(TensorView::to_tensor).collect::<Result<Vec<Tensor>, _>>()?;
-        let (threads, executable) = (self.threads.clone(), self.executable.clone());
-        let work = move || {
-            let mut results: Vec<Vec<u8>> =
-                executable.outputs().iter().map(|(_, ty)| vec![0; ty.bytes()]).collect();
-            // Results are written as words of their type; bytes of a fresh vector need not be aligned for that.
-            let mut words: Vec<Vec<u64>> = results.iter().map(|r| vec![0u64; r.len().div_ceil(8)]).collect();
-            {
-                let mut targets: Vec<&mut [u8]> = words
-                    .iter_mut()
-                    .zip(&results)
-                    .map(|(w, r)| &mut bytemuck::cast_slice_mut(w)[..r.len()])
-                    .collect();
+        let (executable, recycler) = (self.executable.clone(), self.recycler.clone());
+        let run = if executable.is_quick() {
+            let views = views(inputs)?;
+            Begun::Done(self.threads.install(|| results(&executable, &recycler, &views)))
+        } else {
+            let tensors = inputs.iter().map(taken).collect::<Result<Vec<Tensor>, _>>()?;
+            let threads = self.threads.clone();
+            Begun::Left(self.threads.spawn(move || {
                 let views: Vec<TensorView<'_>> = tensors.iter().map(Tensor::view).collect();
-                threads.install(|| executable.run(&views, &mut targets))?;
-            }
-            for (result, words) in results.iter_mut().zip(&words) {
-                let len = result.len();
-                result.copy_from_slice(&bytemuck::cast_slice(words)[..len]);
-            }
-            Ok(results)
+                threads.install(|| results(&executable, &recycler, &views))
+            }))
         };
         let types = self.outputs().iter().map(|(_, ty)| *ty).collect();
-        let takes = takes.to_vec();
-        Ok(Box::new(CpuRun { worker: Some(std::thread::spawn(work)), results: Vec::new(), types, takes }))
+        let (takes, recycler) = (takes.to_vec(), self.recycler.clone());
+        Ok(Box::new(CpuRun { run: Some(run), results: Vec::new(), types, takes, recycler }))
     }
 
     fn profile(&self, inputs: &[Given<'_>]) -> Result<Vec<StepTime>, Error> {
         let views = views(inputs)?;
-        let mut results = zeros(self.outputs());
+        let mut results = zeros(self.outputs())?;
         let mut times = Vec::new();
         write_results(&mut results.iter_mut().collect::<Vec<_>>(), |targets| {
             times = self.threads.install(|| self.executable.profile(&views, targets))?;
@@ -144,57 +165,97 @@ impl Prepared for CpuPrepared {
     }
 
     fn time(&self, inputs: &[Given<'_>], runs: u32) -> Result<(Duration, Vec<DeviceTensor>), Error> {
-        let mut results = zeros(self.outputs());
+        let mut results = zeros(self.outputs())?;
         let began = Instant::now();
         for _ in 0..runs.max(1) {
             write_results(&mut results.iter_mut().collect::<Vec<_>>(), |targets| self.run(inputs, targets))?;
         }
         let time = began.elapsed() / runs.max(1);
         let types = self.outputs().iter().map(|(_, ty)| *ty);
-        let hold = |(ty, data): (TensorType, Data)| {
-            let held = Held(Tensor::from_data(ty.shape, data)?);
-            Ok(DeviceTensor::new(ty, Arc::new(held)))
-        };
+        let hold = |(ty, data): (TensorType, Data)| Ok(held(Tensor::from_data(ty.shape, data)?));
         Ok((time, types.zip(results).map(hold).collect::<Result<_, Error>>()?))
     }
 }
 
-/// A run on a thread of its own.
+/// A run's results, in memory of results that are gone.
+fn results(
+    executable: &Executable,
+    recycler: &Recycler,
+    inputs: &[TensorView<'_>],
+) -> Result<Vec<Data>, Error> {
+    let types = executable.outputs().iter();
+    let mut results = types.map(|(_, ty)| recycler.take(*ty)).collect::<Result<Vec<_>, _>>()?;
+    write_results(&mut results.iter_mut().collect::<Vec<_>>(), |to| Ok(executable.run(inputs, to)?))?;
+    Ok(results)
+}
+
+/// An input for a run that others will do: what the caller may change is copied.
+fn taken(given: &Given<'_>) -> Result<Tensor, Error> {
+    match given {
+        Given::View(view) => Ok(view.to_tensor()?),
+        Given::Own(tensor) => Ok(tensor.clone()),
+        Given::Resident(tensor) => Ok(tensor.downcast::<Held>().ok_or(Error::OtherDevice)?.0.clone()),
+    }
+}
+
+/// A run that was begun: done already, or left to the pool.
+enum Begun {
+    Done(Result<Vec<Data>, Error>),
+    Left(Spawned<Result<Vec<Data>, Error>>),
+}
+
 struct CpuRun {
-    worker: Option<JoinHandle<Result<Vec<Vec<u8>>, olivine_cpu::Error>>>,
-    results: Vec<Vec<u8>>,
+    run: Option<Begun>,
+    /// Outputs that nobody has taken yet.
+    results: Vec<Option<Data>>,
     types: Vec<TensorType>,
     takes: Vec<Take>,
+    recycler: Arc<Recycler>,
 }
 
 impl CpuRun {
     fn finish(&mut self) -> Result<(), Error> {
-        if let Some(worker) = self.worker.take() {
-            self.results = worker.join().map_err(|_| Error::WorkerDied)??;
-        }
+        let results = match self.run.take() {
+            None => return Ok(()),
+            Some(Begun::Done(results)) => results?,
+            Some(Begun::Left(run)) => run.wait().map_err(|_| Error::WorkerDied)??,
+        };
+        self.results = results.into_iter().map(Some).collect();
         Ok(())
     }
 }
 
 impl InFlight for CpuRun {
-    fn wait_into(&mut self, outputs: &mut [&mut [u8]]) -> Result<(), Error> {
+    fn wait(&mut self) -> Result<Vec<Data>, Error> {
         self.finish()?;
-        for ((take, result), to) in self.takes.iter().zip(&self.results).zip(outputs) {
-            if *take == Take::Host && to.len() == result.len() {
-                to.copy_from_slice(result);
-            }
+        let mut outputs = Vec::with_capacity(self.types.len());
+        for ((ty, take), result) in self.types.iter().zip(&self.takes).zip(&mut self.results) {
+            let taken = if *take == Take::Host { result.take() } else { None };
+            outputs.push(taken.map_or_else(|| Data::zeros(ty.dtype, 0), Ok)?);
         }
-        Ok(())
+        Ok(outputs)
     }
 
     fn output(&mut self, i: usize) -> Result<DeviceTensor, Error> {
         self.finish()?;
-        let (Some(ty), Some(bytes)) = (self.types.get(i), self.results.get(i)) else {
-            return Err(Error::WorkerDied);
-        };
-        let tensor = Tensor::from_data(ty.shape, Data::from_bytes(ty.dtype, bytes)?)?;
-        Ok(DeviceTensor::new(*ty, Arc::new(Held(tensor))))
+        let data = self.results.get_mut(i).and_then(Option::take);
+        let (Some(ty), Some(data)) = (self.types.get(i), data) else { return Err(Error::WorkerDied) };
+        Ok(held(Tensor::recycled(ty.shape, data, &self.recycler)?))
     }
+}
+
+/// A tensor as one of the CPU's device memory.
+fn held(tensor: Tensor) -> DeviceTensor {
+    DeviceTensor::new(tensor.ty(), Arc::new(Held(tensor)))
+}
+
+/// The host's tensor behind a device's, which is the caller's own: a copy if others hold it.
+fn own(tensor: &mut DeviceTensor) -> Result<&mut Tensor, Error> {
+    if tensor.downcast_mut::<Held>().is_none() {
+        let shared = tensor.downcast::<Held>().ok_or(Error::OtherDevice)?.0.clone();
+        *tensor = held(shared);
+    }
+    tensor.downcast_mut::<Held>().map(|held| &mut held.0).ok_or(Error::OtherDevice)
 }
 
 /// A tensor of the host; the CPU's device memory.
@@ -214,6 +275,10 @@ impl Resident for Held {
     }
 
     fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn as_any_mut(&mut self) -> &mut dyn Any {
         self
     }
 }

@@ -10,11 +10,14 @@ use olivine_gpu::{
     DeviceCaps, Driver, Executable, Feed, Finding, Program, Record, Run, Take, Weights, lower, proven,
     try_matrices,
 };
-use olivine_ir::{Tensor, TensorType};
+use olivine_ir::{Data, Tensor, TensorType, memory};
 use olivine_kernel::Kernel;
 
-use super::{DeviceTensor, Engine, Given, InFlight, KernelSource, Model, Prepared, Resident, StepTime};
+use super::{
+    DeviceTensor, Engine, Given, InFlight, KernelSource, Model, Prepared, Resident, StatePart, StepTime,
+};
 use crate::Error;
+use crate::executable::write_results;
 
 /// A device opened by a driver.
 pub(crate) struct GpuEngine<D: Driver> {
@@ -110,10 +113,6 @@ impl<D: Driver> Prepared for GpuPrepared<D> {
         &self.outputs
     }
 
-    fn keeps_state(&self) -> bool {
-        true
-    }
-
     fn load(&self) -> Result<(), Error> {
         Ok(self.executable.load()?)
     }
@@ -124,7 +123,21 @@ impl<D: Driver> Prepared for GpuPrepared<D> {
     }
 
     fn start(&self, inputs: &[Given<'_>], takes: &[Take]) -> Result<Box<dyn InFlight>, Error> {
-        Ok(Box::new(GpuRun(self.executable.start(&self.feeds(inputs)?, takes)?)))
+        let run = self.executable.start(&self.feeds(inputs)?, takes)?;
+        let types = self.outputs.iter().map(|(_, ty)| *ty).collect();
+        Ok(Box::new(GpuRun { run, types, takes: takes.to_vec() }))
+    }
+
+    fn run_with_state(
+        &self,
+        inputs: Vec<Given<'_>>,
+        states: &mut [StatePart<'_>],
+    ) -> Result<Vec<Data>, Error> {
+        let becomes = |i: usize| states.iter().any(|state| state.output == i);
+        let takes: Vec<Take> =
+            (0..self.outputs.len()).map(|i| if becomes(i) { Take::Device } else { Take::Host }).collect();
+        // A state's output is in the bytes of its input.
+        self.start(&inputs, &takes)?.wait()
     }
 
     fn profile(&self, inputs: &[Given<'_>]) -> Result<Vec<StepTime>, Error> {
@@ -152,16 +165,27 @@ fn resident<D: Driver>(tensor: olivine_gpu::DeviceTensor<D>) -> DeviceTensor {
     DeviceTensor::new(tensor.ty(), Arc::new(OnGpu(tensor)))
 }
 
-struct GpuRun<D: Driver>(Run<D>);
+struct GpuRun<D: Driver> {
+    run: Run<D>,
+    types: Vec<TensorType>,
+    takes: Vec<Take>,
+}
 
 impl<D: Driver> InFlight for GpuRun<D> {
-    fn wait_into(&mut self, outputs: &mut [&mut [u8]]) -> Result<(), Error> {
-        self.0.finish()?;
-        Ok(self.0.copy_outputs(outputs)?)
+    fn wait(&mut self) -> Result<Vec<Data>, Error> {
+        self.run.finish()?;
+        let size = |(ty, take): (&TensorType, &Take)| match take {
+            Take::Host => Data::zeros(ty.dtype, ty.shape.numel()),
+            Take::Device => Data::zeros(ty.dtype, 0),
+        };
+        let mut results = self.types.iter().zip(&self.takes).map(size).collect::<Result<Vec<_>, _>>()?;
+        let run = &mut self.run;
+        write_results(&mut results.iter_mut().collect::<Vec<_>>(), |targets| Ok(run.copy_outputs(targets)?))?;
+        Ok(results)
     }
 
     fn output(&mut self, i: usize) -> Result<DeviceTensor, Error> {
-        Ok(resident(self.0.output(i).ok_or(Error::OtherDevice)?))
+        Ok(resident(self.run.output(i).ok_or(Error::OtherDevice)?))
     }
 }
 
@@ -174,10 +198,14 @@ impl<D: Driver> Resident for OnGpu<D> {
     }
 
     fn spoil(&self) -> Result<(), Error> {
-        Ok(self.0.write(&vec![0xff; self.0.ty().bytes()])?)
+        Ok(self.0.write(&memory::filled(0xff, self.0.ty().bytes())?)?)
     }
 
     fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn as_any_mut(&mut self) -> &mut dyn Any {
         self
     }
 }

@@ -15,6 +15,8 @@ use olivine_ir::{Data, Recycler, Tensor, TensorType, TensorView};
 use olivine_kernel::Kernel;
 
 use crate::Error;
+use crate::executable::write_results;
+use crate::process::OfProcess;
 
 pub(crate) use cpu::CpuEngine;
 pub(crate) use gpu::GpuEngine;
@@ -79,16 +81,21 @@ pub(crate) trait Prepared: Send + Sync {
         None
     }
 
-    /// Whether a state's output is in its input's bytes after a run; else it comes out as a tensor of its own.
-    fn keeps_state(&self) -> bool;
-
     /// Packs params now instead of at the first run.
     fn load(&self) -> Result<(), Error>;
 
     /// Runs and waits; outputs are packed bytes of their types (bool as 0 or 1).
     fn run(&self, inputs: &[Given<'_>], outputs: &mut [&mut [u8]]) -> Result<(), Error>;
 
-    /// Begins a run and returns at once.
+    /// Runs on states, which move on, and waits. States are among the inputs too. The answer is all outputs, those that
+    /// states take over without elements.
+    fn run_with_state(
+        &self,
+        inputs: Vec<Given<'_>>,
+        states: &mut [StatePart<'_>],
+    ) -> Result<Vec<Data>, Error>;
+
+    /// Begins a run and returns at once, or when it is done where it takes less than handing it over.
     fn start(&self, inputs: &[Given<'_>], takes: &[Take]) -> Result<Box<dyn InFlight>, Error>;
 
     /// Runs and times every step.
@@ -98,10 +105,17 @@ pub(crate) trait Prepared: Send + Sync {
     fn time(&self, inputs: &[Given<'_>], runs: u32) -> Result<(Duration, Vec<DeviceTensor>), Error>;
 }
 
+/// A part of a state: the input that it is, and the output that it becomes.
+pub(crate) struct StatePart<'a> {
+    pub(crate) input: usize,
+    pub(crate) output: usize,
+    pub(crate) tensor: &'a mut DeviceTensor,
+}
+
 /// A run that was begun.
 pub(crate) trait InFlight: Send {
-    /// Waits and copies the outputs that go to the host; slices of others are empty.
-    fn wait_into(&mut self, outputs: &mut [&mut [u8]]) -> Result<(), Error>;
+    /// Waits for all outputs; those that stay on the device come without elements.
+    fn wait(&mut self) -> Result<Vec<Data>, Error>;
 
     /// An output that stays on the device.
     fn output(&mut self, i: usize) -> Result<DeviceTensor, Error>;
@@ -158,7 +172,7 @@ pub struct StepTime {
 #[derive(Clone)]
 pub struct DeviceTensor {
     ty: TensorType,
-    inner: Arc<dyn Resident>,
+    inner: OfProcess<Arc<dyn Resident>>,
 }
 
 /// What holds a tensor on a device.
@@ -167,6 +181,7 @@ pub(crate) trait Resident: Send + Sync {
     /// Sets every bit of memory that a later run may be given; nothing where every run's is fresh.
     fn spoil(&self) -> Result<(), Error>;
     fn as_any(&self) -> &dyn Any;
+    fn as_any_mut(&mut self) -> &mut dyn Any;
 }
 
 impl fmt::Debug for DeviceTensor {
@@ -177,7 +192,7 @@ impl fmt::Debug for DeviceTensor {
 
 impl DeviceTensor {
     pub(crate) fn new(ty: TensorType, inner: Arc<dyn Resident>) -> Self {
-        DeviceTensor { ty, inner }
+        DeviceTensor { ty, inner: OfProcess::new(inner) }
     }
 
     /// Its type.
@@ -193,24 +208,34 @@ impl DeviceTensor {
 
     /// Brings some elements, counted row-major, to the host.
     pub fn read_elements(&self, elements: Range<usize>) -> Result<Data, Error> {
+        self.inner.check()?;
         let all = self.ty.shape.numel();
         if elements.start > elements.end || elements.end > all {
             return Err(Error::BadRange { elements, all });
         }
-        let mut bytes = vec![0; elements.len() * self.ty.dtype.size()];
-        self.inner.read(elements, &mut bytes)?;
-        Ok(Data::from_bytes(self.ty.dtype, &bytes)?)
+        let mut data = Data::zeros(self.ty.dtype, elements.len())?;
+        write_results(&mut [&mut data], |targets| match targets {
+            [to] => self.inner.read(elements, to),
+            _ => Ok(()),
+        })?;
+        Ok(data)
     }
 
     /// Sets all its bits (floats become NaNs), so that what a later run into the same memory leaves unwritten shows.
     /// Runs into the memory of outputs that nobody holds any more; on the CPU every run has fresh memory and this does
     /// nothing. No run that uses the tensor may be in flight.
     pub fn spoil(&self) -> Result<(), Error> {
+        self.inner.check()?;
         self.inner.spoil()
     }
 
     /// The device's own tensor, if it is that kind of device's.
     pub(crate) fn downcast<T: 'static>(&self) -> Option<&T> {
         self.inner.as_any().downcast_ref()
+    }
+
+    /// The device's own tensor for changing, if it is that kind of device's and nobody else holds it.
+    pub(crate) fn downcast_mut<T: 'static>(&mut self) -> Option<&mut T> {
+        Arc::get_mut(self.inner.get_mut().ok()?)?.as_any_mut().downcast_mut()
     }
 }

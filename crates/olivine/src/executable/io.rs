@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use olivine_ir::{DType, Data, Recycler, Tensor, TensorType, TensorView, nearest};
+use olivine_ir::{DType, Data, Recycler, Tensor, TensorType, TensorView, memory, nearest};
 
 use crate::Error;
 use crate::engine::{DeviceTensor, Given, InFlight};
+use crate::process::OfProcess;
 
 /// An input of a run: borrowed from the host, or on the device already.
 #[derive(Clone, Copy)]
@@ -82,23 +83,23 @@ impl Outputs {
 
 /// A run in flight; several may be, of one executable and of many.
 pub struct Pending {
-    pub(super) run: Box<dyn InFlight>,
+    pub(super) run: OfProcess<Box<dyn InFlight>>,
     pub(super) outputs: Vec<(String, TensorType)>,
+    /// Where the memory of large results goes when they do.
+    pub(super) home: Option<Arc<Recycler>>,
 }
 
 impl Pending {
     /// Waits for the outputs.
     pub fn wait(mut self) -> Result<Outputs, Error> {
-        let mut results = zeros(&self.outputs);
-        let run = &mut self.run;
-        write_results(&mut results.iter_mut().collect::<Vec<_>>(), |targets| run.wait_into(targets))?;
-        named(&self.outputs, results, None)
+        let results = self.run.get_mut()?.wait()?;
+        named(&self.outputs, results, self.home.as_ref())
     }
 }
 
 /// Zeroed results.
-pub(crate) fn zeros(outputs: &[(String, TensorType)]) -> Vec<Data> {
-    outputs.iter().map(|(_, ty)| Data::zeros(ty.dtype, ty.shape.numel())).collect()
+pub(crate) fn zeros(outputs: &[(String, TensorType)]) -> Result<Vec<Data>, Error> {
+    outputs.iter().map(|(_, ty)| Ok(Data::zeros(ty.dtype, ty.shape.numel())?)).collect()
 }
 
 /// Results under their names, whose memory goes to a recycler when they go.
@@ -125,10 +126,10 @@ pub(crate) fn write_results(
     run: impl FnOnce(&mut [&mut [u8]]) -> Result<(), Error>,
 ) -> Result<(), Error> {
     // A bool cannot be lent as a byte that a kernel might set to 2, so bools pass through bytes of their own.
-    let mut spare: Vec<Vec<u8>> = results
+    let mut spare = results
         .iter()
-        .map(|data| if data.dtype() == DType::Bool { vec![0; data.len()] } else { Vec::new() })
-        .collect();
+        .map(|data| memory::zeroed(if data.dtype() == DType::Bool { data.len() } else { 0 }))
+        .collect::<Result<Vec<Vec<u8>>, _>>()?;
     let mut targets: Vec<&mut [u8]> = results
         .iter_mut()
         .zip(&mut spare)

@@ -13,6 +13,7 @@ use olivine_ir::op::{RUN_COUNTER, run_counter_type};
 use olivine_ir::{Data, Def, Graph, Shape, Tensor, TensorType, ValueId, nearest};
 
 use crate::engine::{DeviceTensor, Given, Model, Prepared, StepTime};
+use crate::process::OfProcess;
 use crate::{Error, Session};
 use io::named;
 pub(crate) use io::{write_results, zeros};
@@ -32,8 +33,10 @@ pub struct Executable {
     graph: Graph,
     /// Pairs of an input and the output that takes over its bytes, by name.
     states: Vec<(String, String)>,
-    model: Arc<dyn Model>,
-    compiled: RwLock<Shapes>,
+    /// Positions of inputs by name.
+    inputs: HashMap<String, usize>,
+    model: OfProcess<Arc<dyn Model>>,
+    compiled: OfProcess<RwLock<Shapes>>,
     /// What the next run's random numbers see.
     runs: AtomicU64,
 }
@@ -79,12 +82,14 @@ impl Executable {
         model: Arc<dyn Model>,
     ) -> Result<Self, Error> {
         let states = options.state.clone();
+        let inputs = graph.inputs().enumerate().map(|(i, (name, _))| (name.to_string(), i)).collect();
         let executable = Executable {
             session,
             graph,
             states,
-            model,
-            compiled: RwLock::default(),
+            inputs,
+            model: OfProcess::new(model),
+            compiled: OfProcess::new(RwLock::default()),
             runs: AtomicU64::new(0),
         };
         executable.state_pairs()?;
@@ -99,6 +104,9 @@ impl Executable {
 
     /// How many combinations of input shapes are compiled now.
     pub fn compiled_shapes(&self) -> usize {
+        if !self.compiled.is_here() {
+            return 0;
+        }
         self.compiled.read().unwrap_or_else(PoisonError::into_inner).by_shape.len()
     }
 
@@ -128,7 +136,8 @@ impl Executable {
     }
 
     fn check_param(&self, name: &str, tensor: &Tensor) -> Result<(), Error> {
-        let Some((_, id)) = self.graph.params().find(|(n, _)| *n == name) else {
+        self.session.inner.check()?;
+        let Some(id) = self.graph.param_named(name) else {
             let nearest = nearest(name, self.graph.params().map(|(n, _)| n));
             return Err(Error::UnknownName { kind: "param", name: name.into(), nearest });
         };
@@ -158,8 +167,10 @@ impl Executable {
         let (prepared, given) = self.prepare(listed(inputs))?;
         let home = prepared.recycler();
         let mut results = match home {
-            Some(home) => prepared.outputs().iter().map(|(_, ty)| home.take(*ty)).collect(),
-            None => zeros(prepared.outputs()),
+            Some(home) => {
+                prepared.outputs().iter().map(|(_, ty)| home.take(*ty)).collect::<Result<_, _>>()?
+            }
+            None => zeros(prepared.outputs())?,
         };
         write_results(&mut results.iter_mut().collect::<Vec<_>>(), |t| prepared.run(&given, t))?;
         named(prepared.outputs(), results, home)
@@ -172,8 +183,8 @@ impl Executable {
     ) -> Result<Pending, Error> {
         let (prepared, given) = self.prepare(listed(inputs))?;
         let outputs = prepared.outputs().to_vec();
-        let run = prepared.start(&given, &vec![Take::Host; outputs.len()])?;
-        Ok(Pending { run, outputs })
+        let run = OfProcess::new(prepared.start(&given, &vec![Take::Host; outputs.len()])?);
+        Ok(Pending { run, outputs, home: prepared.recycler().cloned() })
     }
 
     /// Runs and leaves the outputs on the device, by name; they may be inputs of other runs, or be read in part.
@@ -206,7 +217,7 @@ impl Executable {
                 let (name, expected) = (name.to_string(), expected.to_string());
                 return Err(Error::WrongType { kind: "output", name, expected, got: tensor.ty() });
             }
-            if results[i].replace(tensor.data_mut()).is_some() {
+            if results[i].replace(tensor.data_mut()?).is_some() {
                 return Err(Error::GivenTwice { kind: "output", name: name.to_string() });
             }
         }
@@ -245,10 +256,11 @@ impl Executable {
         &self,
         inputs: impl IntoIterator<Item = (&'n str, Given<'a>)>,
     ) -> Result<(Arc<dyn Prepared>, Vec<Given<'a>>), Error> {
+        self.session.inner.check()?;
         let declared: Vec<(&str, ValueId)> = self.graph.inputs().collect();
         let mut slots: Vec<Option<Given<'a>>> = vec![None; declared.len()];
         for (name, given) in inputs {
-            let Some(i) = declared.iter().position(|(n, _)| *n == name) else {
+            let Some(i) = self.position(name) else {
                 let nearest = nearest(name, declared.iter().map(|(n, _)| *n));
                 return Err(Error::UnknownName { kind: "input", name: name.into(), nearest });
             };
@@ -269,7 +281,7 @@ impl Executable {
 
     /// Gives the run its number where its random numbers need one and the caller gave none.
     fn count_run(&self, declared: &[(&str, ValueId)], slots: &mut [Option<Given<'_>>]) -> Result<(), Error> {
-        let Some(i) = declared.iter().position(|(name, _)| *name == RUN_COUNTER) else { return Ok(()) };
+        let Some(i) = self.position(RUN_COUNTER) else { return Ok(()) };
         let missing = slots.iter().filter(|slot| slot.is_none()).count();
         if slots[i].is_some() || missing > 1 || self.ty(declared[i].1) != run_counter_type()? {
             return Ok(());
@@ -299,14 +311,18 @@ impl Executable {
 
     /// What is prepared for some input shapes, compiled now if it is the first time they come.
     fn specialised(&self, shapes: &[Shape]) -> Result<Arc<dyn Prepared>, Error> {
+        self.compiled.check()?;
         if let Some(found) = self.compiled.read().unwrap_or_else(PoisonError::into_inner).get(shapes) {
             return Ok(found.clone());
         }
-        let sizes: Vec<(&str, Shape)> =
-            self.graph.inputs().map(|(n, _)| n).zip(shapes.iter().copied()).collect();
-        let graph = self.graph.specialise(&sizes)?;
         let session = &self.session.inner;
-        let compiled = session.compile(&graph, false)?;
+        let compiled = if shapes == self.declared_shapes() {
+            session.compile(&self.graph, false)?
+        } else {
+            let names = self.graph.inputs().map(|(name, _)| name);
+            let sizes: Vec<(&str, Shape)> = names.zip(shapes.iter().copied()).collect();
+            session.compile(&self.graph.specialise(&sizes)?, false)?
+        };
         let prepared = self.model.prepare(&compiled, &self.state_pairs()?)?;
         let mut cache = self.compiled.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(found) = cache.by_shape.get(shapes) {
@@ -349,6 +365,11 @@ impl Executable {
             pairs.push((i, o));
         }
         Ok(pairs)
+    }
+
+    /// The position of an input among all.
+    fn position(&self, input: &str) -> Option<usize> {
+        self.inputs.get(input).copied()
     }
 
     fn ty(&self, id: ValueId) -> TensorType {

@@ -1,12 +1,11 @@
 //! State that stays on the device: outputs that become the next run's inputs without a copy, such as a key-value cache.
 
-use olivine_gpu::Take;
 use olivine_ir::{Tensor, nearest};
 
-use super::io::{named, write_results, zeros};
+use super::io::named;
 use super::{Executable, Input, Outputs};
 use crate::Error;
-use crate::engine::{DeviceTensor, Given};
+use crate::engine::{DeviceTensor, Given, StatePart};
 
 /// A model's state on its device, one for every sequence or stream; made by [`Executable::new_state`].
 #[derive(Debug)]
@@ -30,6 +29,7 @@ impl State {
 impl Executable {
     /// A fresh state, all zeros.
     pub fn new_state(&self) -> Result<State, Error> {
+        self.session.inner.check()?;
         let mut tensors = Vec::new();
         for (input, id) in self.graph.inputs().filter(|(name, _)| self.is_state(name)) {
             let ty = self.ty(id);
@@ -40,6 +40,9 @@ impl Executable {
     }
 
     /// Runs on a state and the other inputs; the state moves on, the other outputs come back.
+    ///
+    /// A run that fails leaves the state as it was, but that rows of [`kv_append`](olivine_ir::Graph::kv_append) may have
+    /// been written in place already; the same run again writes them again.
     pub fn run_with_state<'a, V: Into<Input<'a>>>(
         &self,
         state: &mut State,
@@ -48,35 +51,28 @@ impl Executable {
         let resident = state.tensors.iter().map(|(n, t)| (n.as_str(), Given::Resident(t.clone())));
         let given = inputs.into_iter().map(|(n, v)| (n, v.into().into()));
         let (prepared, given) = self.prepare(resident.chain(given))?;
-        let all = prepared.outputs().to_vec();
-        let takes: Vec<Take> = all
+        let outputs = prepared.outputs();
+        let mut parts = Vec::with_capacity(state.tensors.len());
+        for (name, tensor) in &mut state.tensors {
+            let input = self.position(name);
+            let output =
+                outputs.iter().position(|(output, _)| self.state_input(output) == Some(name.as_str()));
+            if let (Some(input), Some(output)) = (input, output) {
+                parts.push(StatePart { input, output, tensor });
+            }
+        }
+        let results = prepared.run_with_state(given, &mut parts)?;
+        let taken: Vec<usize> = parts.iter().map(|part| part.output).collect();
+        let of_caller = |i: usize| !taken.contains(&i);
+        let (outputs, results): (Vec<_>, Vec<_>) = outputs
             .iter()
-            .map(|(name, _)| if self.state_input(name).is_some() { Take::Device } else { Take::Host })
-            .collect();
-        let mut run = prepared.start(&given, &takes)?;
-        let mut results = zeros(&all);
-        for (data, take) in results.iter_mut().zip(&takes) {
-            if *take == Take::Device {
-                *data = olivine_ir::Data::zeros(data.dtype(), 0);
-            }
-        }
-        write_results(&mut results.iter_mut().collect::<Vec<_>>(), |targets| run.wait_into(targets))?;
-        for (i, (name, _)) in all.iter().enumerate() {
-            let Some(input) = self.state_input(name) else { continue };
-            if !prepared.keeps_state() {
-                let moved = run.output(i)?;
-                if let Some((_, tensor)) = state.tensors.iter_mut().find(|(n, _)| n == input) {
-                    *tensor = moved;
-                }
-            }
-        }
-        let host: Vec<bool> = takes.iter().map(|t| *t == Take::Host).collect();
-        let keep = |i: usize| host[i];
-        let outputs: Vec<_> =
-            all.iter().enumerate().filter(|(i, _)| keep(*i)).map(|(_, o)| o.clone()).collect();
-        let results =
-            results.into_iter().enumerate().filter(|(i, _)| keep(*i)).map(|(_, data)| data).collect();
-        named(&outputs, results, None)
+            .cloned()
+            .zip(results)
+            .enumerate()
+            .filter(|(i, _)| of_caller(*i))
+            .map(|(_, pair)| pair)
+            .unzip();
+        named(&outputs, results, prepared.recycler())
     }
 
     /// The input whose bytes an output takes over.

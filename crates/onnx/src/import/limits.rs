@@ -9,11 +9,14 @@ use olivine_ir::{Graph, Node, Op, TensorType};
 use super::Answer;
 use crate::error::Error;
 
-/// Nodes that a model may come to once its loops and functions are written out.
+/// Nodes that a model may come to, beside those of its main graph, once its loops and functions are written out.
 const MAX_NODES: usize = 250_000;
 
 /// Steps of the walk: names looked up, values looked at.
 const MAX_STEPS: usize = 100_000_000;
+
+/// Steps that each node of the main graph adds to them.
+const STEPS_OF_NODE: usize = 200;
 
 /// Steps that computing one operation counts for, and one that was computed for operands of the same types before,
 /// which evaluators keep prepared; of so many they forget all.
@@ -33,17 +36,28 @@ const LONGEST_LABEL: usize = 128;
 pub(super) struct Budget {
     steps: Cell<usize>,
     nodes: usize,
+    /// Nodes of the main graph: a file may be as large as it likes, but must not grow much.
+    written: usize,
     computed: usize,
     /// Hashes of operations that were computed, and their operands' types.
     evaluated: HashSet<u64>,
 }
 
 impl Budget {
+    /// The budget of a model whose main graph has so many nodes.
+    pub(super) fn of(nodes: usize) -> Self {
+        Budget { written: nodes, ..Budget::default() }
+    }
+
+    fn most_steps(&self) -> usize {
+        self.written.saturating_mul(STEPS_OF_NODE).saturating_add(MAX_STEPS)
+    }
+
     /// Counts steps, at a place.
     pub(super) fn step(&self, count: usize, place: impl FnOnce() -> String) -> Answer<()> {
         let steps = self.steps.get().saturating_add(count);
         self.steps.set(steps);
-        if steps > MAX_STEPS {
+        if steps > self.most_steps() {
             return Err(
                 Error::invalid(place(), "importing the model takes more steps than are allowed").into()
             );
@@ -74,9 +88,9 @@ impl Budget {
     /// Counts a node, at a place.
     pub(super) fn node(&mut self, place: impl FnOnce() -> String) -> Answer<()> {
         self.nodes += 1;
-        if self.nodes > MAX_NODES {
-            let problem =
-                format!("with its loops and functions written out the model has over {MAX_NODES} nodes");
+        let most = self.written.saturating_add(MAX_NODES);
+        if self.nodes > most {
+            let problem = format!("with its loops and functions written out the model has over {most} nodes");
             return Err(Error::invalid(place(), problem).into());
         }
         Ok(())
@@ -89,7 +103,7 @@ impl Budget {
 
     /// Whether constants may still be folded, or the steps that are left are kept for what decides shapes.
     pub(super) fn folds(&self) -> bool {
-        self.steps.get() < MAX_STEPS / 2
+        self.steps.get() < self.most_steps() / 2
     }
 
     /// Counts work that is done.

@@ -85,7 +85,7 @@ impl<'m> Walk<'m> {
             taken: 0,
             guesses: None,
             remembered: HashMap::new(),
-            budget: Budget::default(),
+            budget: Budget::of(model.graph.node.len()),
             watching: bindings.watched.iter().map(String::as_str).collect(),
             watched: Vec::new(),
         }
@@ -102,8 +102,11 @@ impl<'m> Walk<'m> {
         let model = self.model;
         let opsets = &model.proto.opset_import;
         self.scopes.push(Scope { names: HashMap::new(), opaque: true, opsets, attributes: HashMap::new() });
+        let bindings = self.bindings;
+        let given: HashMap<&str, &Bound> =
+            bindings.inputs.iter().rev().map(|(n, b)| (n.as_str(), b)).collect();
         for port in model.inputs().into_iter().chain(model.overridable_initializers()) {
-            let bound = self.bindings.inputs.iter().find(|(name, _)| *name == port.name).map(|(_, b)| b);
+            let bound = given.get(port.name.as_str()).copied();
             let value = match bound {
                 Some(bound) => self.declare(&port.name, &port.kind, bound)?,
                 // The initializer is the value of an input that the caller leaves out.

@@ -52,9 +52,8 @@ impl Distance {
                 count => Distance::Unequal { count, of: want.shape().numel() },
             };
         }
-        let (got, want) = (got.to_f64(), want.to_f64());
         let (mut scale, mut most) = (0.0f64, 0.0f64);
-        for (a, b) in got.iter().zip(&want) {
+        for (a, b) in got.numbers().zip(want.numbers()) {
             if a == b || a.is_nan() && b.is_nan() {
                 scale = if b.is_finite() { scale.max(b.abs()) } else { scale };
                 continue;

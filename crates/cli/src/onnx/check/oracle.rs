@@ -46,7 +46,8 @@ impl Question<'_> {
                 return Err(format!("input `{name}` cannot be handed over"));
             }
             let file = format!("input_{i}.npy");
-            std::fs::write(folder.join(&file), npy::write(tensor, element)).map_err(failed)?;
+            let written = std::fs::File::create(folder.join(&file));
+            written.and_then(|mut to| npy::write(&mut to, tensor, element)).map_err(failed)?;
             files.insert(name.clone(), file.into());
         }
         let request = json!({ "inputs": files, "values": self.values, "threads": self.threads });

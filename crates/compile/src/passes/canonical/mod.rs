@@ -58,7 +58,7 @@ fn simplest(g: &mut Graph, node: &Node, inputs: Vec<ValueId>, ty: TensorType) ->
             _ => break,
         }
     }
-    let results = g.add_named(node.name.clone(), op, &inputs)?;
+    let results = g.add_typed(node.name.clone(), op, inputs, [ty]);
     results.first().copied().ok_or_else(|| Error::Invalid {
         place: format!("node `{}`", node.name),
         problem: "the operation lost its result".into(),

@@ -78,7 +78,7 @@ fn invariant(body: &Graph, carried: usize) -> Result<(Vec<bool>, Vec<bool>), Err
 fn free_name(g: &Graph) -> String {
     let from = g.inputs().count();
     let names = (from..).map(|i| format!("hoisted {i}"));
-    names.into_iter().find(|name| g.inputs().all(|(n, _)| n != name)).unwrap_or_default()
+    names.into_iter().find(|name| g.input_named(name).is_none()).unwrap_or_default()
 }
 
 /// The body without the nodes that moved; what others still read of them comes as captures, added to `given`.

@@ -160,7 +160,7 @@ fn find(facts: &Facts<'_>, id: NodeId) -> Option<Found> {
     if facts.uses[weights.index()] != reads {
         return None;
     }
-    let mut scores = peel(facts, softmax.inputs[0])?;
+    let mut scores = scores(facts, softmax.inputs[0])?;
     (scores.q, scores.scale) = unscaled(facts, scores.q, scores.scale);
     (scores.kt, scores.scale) = unscaled(facts, scores.kt, scores.scale);
     let same_type = [scores.q, scores.kt].iter().all(|x| {
@@ -224,9 +224,18 @@ fn is_float_cast(op: &Op) -> bool {
     matches!(op, Op::ScalarOp(ScalarOp::Cast(to)) if to.is_float())
 }
 
+/// Steps between the product and softmax, at most; those that models write are three or four.
+const MOST_STEPS: usize = 16;
+
 /// Takes the scores apart from softmax's side; the order of steps must be scale, softcap, mask.
-fn peel(facts: &Facts<'_>, id: ValueId) -> Option<Scores> {
+fn scores(facts: &Facts<'_>, id: ValueId) -> Option<Scores> {
+    peel(facts, id, MOST_STEPS)
+}
+
+/// [`scores`] within so many steps.
+fn peel(facts: &Facts<'_>, id: ValueId, left: usize) -> Option<Scores> {
     let node = sole(facts, id)?;
+    let peel = |id: ValueId| peel(facts, id, left.checked_sub(1)?);
     if let Some((q, kt)) = plain_product(node) {
         return Some(Scores { q, kt, scale: 1.0, softcap: None, biases: [None; 2], keep: None });
     }
@@ -236,7 +245,7 @@ fn peel(facts: &Facts<'_>, id: ValueId) -> Option<Scores> {
     match (op, node.inputs.as_slice()) {
         (ScalarOp::Cast(to), [x]) if to.is_float() => {
             let from = facts.graph.ty(*x).ok()?.dtype;
-            (from.is_float() && to.size() >= from.size()).then(|| peel(facts, *x)).flatten()
+            (from.is_float() && to.size() >= from.size()).then(|| peel(*x)).flatten()
         }
         (ScalarOp::Binary(Binary::Mul), [a, b]) => {
             let (x, factor) = number(*b).map(|n| (*a, n)).or_else(|| number(*a).map(|n| (*b, n)))?;
@@ -245,22 +254,20 @@ fn peel(facts: &Facts<'_>, id: ValueId) -> Option<Scores> {
             }
             if let Some(Node { op: Op::ScalarOp(ScalarOp::Unary(Unary::Tanh)), inputs, .. }) = sole(facts, x)
             {
-                return peel(facts, inputs[0])?.capped(factor);
+                return peel(inputs[0])?.capped(factor);
             }
-            peel(facts, x)?.scaled(factor)
+            peel(x)?.scaled(factor)
         }
-        (ScalarOp::Binary(Binary::Div), [a, b]) if same_shape(*a) => {
-            peel(facts, *a)?.scaled(1.0 / number(*b)?)
-        }
+        (ScalarOp::Binary(Binary::Div), [a, b]) if same_shape(*a) => peel(*a)?.scaled(1.0 / number(*b)?),
         (ScalarOp::Binary(Binary::Add), [a, b]) => [(*a, *b), (*b, *a)]
             .into_iter()
             .filter(|(x, _)| same_shape(*x))
-            .find_map(|(x, mask)| peel(facts, x)?.biased(mask)),
+            .find_map(|(x, mask)| peel(x)?.biased(mask)),
         (ScalarOp::Where, [mask, a, b]) => {
             if number(*b).is_some_and(|n| n <= LOW_ENOUGH) && same_shape(*a) {
-                peel(facts, *a)?.kept(*mask, false)
+                peel(*a)?.kept(*mask, false)
             } else if number(*a).is_some_and(|n| n <= LOW_ENOUGH) && same_shape(*b) {
-                peel(facts, *b)?.kept(*mask, true)
+                peel(*b)?.kept(*mask, true)
             } else {
                 None
             }

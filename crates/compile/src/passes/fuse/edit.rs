@@ -14,20 +14,24 @@ pub(super) struct Facts<'g> {
     pub(super) at_load: Vec<bool>,
     /// For every value, the nodes that read it, each once, in order.
     readers: Vec<Vec<NodeId>>,
+    /// How often nodes read each value.
+    reads: Vec<usize>,
 }
 
 impl<'g> Facts<'g> {
     pub(super) fn new(graph: &'g Graph) -> Self {
         let mut readers: Vec<Vec<NodeId>> = vec![Vec::new(); graph.values().len()];
+        let mut reads = vec![0; graph.values().len()];
         for (i, node) in graph.nodes().iter().enumerate() {
             for id in &node.inputs {
+                reads[id.index()] += 1;
                 let list = &mut readers[id.index()];
                 if list.last() != Some(&NodeId(i as u32)) {
                     list.push(NodeId(i as u32));
                 }
             }
         }
-        Facts { graph, uses: graph.use_counts(), at_load: crate::at_load(graph), readers }
+        Facts { graph, uses: graph.use_counts(), at_load: crate::at_load(graph), readers, reads }
     }
 
     pub(super) fn node(&self, id: NodeId) -> &'g Node {
@@ -45,15 +49,13 @@ impl<'g> Facts<'g> {
 
     /// How often nodes read a value; its uses beyond that are graph outputs.
     pub(super) fn reads_by_nodes(&self, id: ValueId) -> usize {
-        let reads = |n: &NodeId| self.node(*n).inputs.iter().filter(|x| **x == id).count();
-        self.readers(id).iter().map(reads).sum()
+        self.reads[id.index()]
     }
 
     /// The only node that reads a value, if there is one and the value is no graph output.
     pub(super) fn only_reader(&self, id: ValueId) -> Option<NodeId> {
         let [reader] = self.readers(id) else { return None };
-        let reads = self.node(*reader).inputs.iter().filter(|x| **x == id).count();
-        (reads == self.uses[id.index()]).then_some(*reader)
+        (self.reads[id.index()] == self.uses[id.index()]).then_some(*reader)
     }
 
     /// Whether a value is known once params are set.

@@ -45,6 +45,9 @@ impl Pass for FuseEpilogues {
                 at_last.insert(*last, fusion);
             }
         }
+        if at_last.is_empty() {
+            return Ok(graph.clone());
+        }
         crate::rewrite(graph, |out, id, node| match at_last.get(&id) {
             Some(fusion) => emit(out, &facts, fusion, node).map(|()| true),
             None => Ok(absorbed[id.index()]),

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use olivine_ir::op::{Concat, MatMul};
-use olivine_ir::{Error, Graph, NodeId, Op, ValueId};
+use olivine_ir::{Error, Graph, NodeId, Op, TensorType, ValueId};
 
 use super::edit::{Facts, reshaped};
 use crate::{Options, Pass, Rewriter};
@@ -27,20 +27,23 @@ impl Pass for JoinGates {
         let facts = Facts::new(graph);
         let mut first_of: HashMap<NodeId, NodeId> = HashMap::new();
         let mut joined = vec![false; graph.nodes().len()];
-        let mut open: HashMap<ValueId, Vec<NodeId>> = HashMap::new();
+        // Products without a partner yet: by their operand, their weight's type and a node that they go through.
+        let mut open: HashMap<(ValueId, TensorType, NodeId), NodeId> = HashMap::new();
         for index in 0..graph.nodes().len() {
             let id = NodeId(index as u32);
             if !is_gate(&facts, id) {
                 continue;
             }
-            let others = open.entry(facts.node(id).inputs[0]).or_default();
-            match others.iter().position(|other| meet(&facts, *other, id)) {
-                Some(at) => {
-                    let other = others.remove(at);
+            let [x, weight] = facts.node(id).inputs[..] else { continue };
+            let ty = graph.ty(weight)?;
+            let readers = readers(&facts, id);
+            let others = readers.iter().filter_map(|reader| open.get(&(x, ty, *reader)));
+            match others.filter(|other| !first_of.contains_key(other)).min().copied() {
+                Some(other) => {
                     joined[index] = true;
                     first_of.insert(other, id);
                 }
-                None => others.push(id),
+                None => open.extend(readers.into_iter().map(|reader| ((x, ty, reader), id))),
             }
         }
         if first_of.is_empty() {
@@ -67,13 +70,6 @@ fn is_gate(facts: &Facts<'_>, id: NodeId) -> bool {
     let shape = facts.shape(*weight);
     let runs = !facts.is_fixed(*x) && facts.is_fixed(*weight);
     runs && shape.rank() == 2 && !shape.has_zero() && facts.shape(*x).rank() >= 2
-}
-
-/// Whether two products of one operand have weights of one type and meet elementwise.
-fn meet(facts: &Facts<'_>, a: NodeId, b: NodeId) -> bool {
-    let weight = |id: NodeId| facts.graph.ty(facts.node(id).inputs[1]).ok();
-    let (of_a, of_b) = (readers(facts, a), readers(facts, b));
-    weight(a).is_some() && weight(a) == weight(b) && of_a.iter().any(|reader| of_b.contains(reader))
 }
 
 /// The elementwise ops that a product's result goes through, as long as each has one reader and keeps the shape.

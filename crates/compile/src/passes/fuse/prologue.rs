@@ -44,6 +44,9 @@ impl Pass for FusePrologues {
             let at = if fusion.emit_input { fusion.maker } else { fusion.norm };
             fusions.insert(at, fusion);
         }
+        if fusions.is_empty() {
+            return Ok(graph.clone());
+        }
         let mut out = Rewriter::new(graph)?;
         for id in facts.load_first() {
             match fusions.get(&id) {

@@ -14,7 +14,7 @@ use olivine_ir::op::{Binary, Fused, ScalarOp, Unary};
 use olivine_ir::{Def, Error, Graph, NodeId, Op, Shape, ValueId};
 
 use super::edit::{Facts, sweep};
-use super::region::{MAX_INPUTS, RegionBuilder};
+use super::region::{MAX_INPUTS, MAX_INSTRS, RegionBuilder};
 use crate::{Options, Pass, Rewriter};
 
 /// Results a region may have.
@@ -110,23 +110,21 @@ fn group(facts: &Facts<'_>) -> Vec<Vec<NodeId>> {
             outside_reads: facts.uses[result.index()],
             cheap: is_cheap(op),
         };
-        let target = joined.first().copied().unwrap_or(groups.len());
-        let mut absorbed: Vec<Group> = joined.iter().filter_map(|g| groups[*g].take()).collect();
-        // Keeping the longest list and appending the others bounds the moves of a node by the logarithm of the count.
-        absorbed.sort_by_key(|g| Reverse(g.members.len()));
-        for g in absorbed {
-            merged.outside_reads += g.outside_reads;
-            merged.cheap &= g.cheap;
-            if merged.members.is_empty() {
-                merged.members = g.members;
-                for m in &merged.members {
-                    group_of[m.index()] = Some(target);
-                }
+        // The longest list stays where it is and the others are appended: that bounds how often a node moves by the
+        // logarithm of the count.
+        let length = |g: &usize| groups[*g].as_ref().map_or(0, |group| group.members.len());
+        let target = joined.iter().copied().max_by_key(length).unwrap_or(groups.len());
+        for g in std::iter::once(target).chain(joined.into_iter().filter(|g| *g != target)) {
+            let Some(group) = groups.get_mut(g).and_then(Option::take) else { continue };
+            merged.outside_reads += group.outside_reads;
+            merged.cheap &= group.cheap;
+            if g == target {
+                merged.members = group.members;
             } else {
-                for m in &g.members {
+                for m in &group.members {
                     group_of[m.index()] = Some(target);
                 }
-                merged.members.extend(g.members);
+                merged.members.extend(group.members);
             }
         }
         let inside = node.inputs.iter().filter(|x| producer_in(facts, &group_of, target, **x)).count();
@@ -214,7 +212,8 @@ fn exits(facts: &Facts<'_>, members: &[NodeId]) -> Vec<ValueId> {
 fn split_to_fit(facts: &Facts<'_>, members: Vec<NodeId>, out: &mut Vec<Vec<NodeId>>) {
     if members.len() > 1 {
         let mut builder = RegionBuilder::new(facts.graph);
-        for m in &members {
+        // Every member is an instruction; there is no need to look at more of them than a region may have.
+        for m in members.iter().take(MAX_INSTRS + 1) {
             builder.push(facts.node(*m));
         }
         let shapes_agree = || {

@@ -1,7 +1,7 @@
 //! Norms: reductions and elementwise steps, in f32 where the dtype is narrower.
 
 use olivine_ir::op::{AdaLayerNorm, BatchNorm, Binary, InstanceNorm, L2Norm, LayerNorm2d, ReduceKind};
-use olivine_ir::{DType, Error, Graph, Tensor, ValueId};
+use olivine_ir::{DType, Error, Graph, Tensor, ValueId, memory};
 
 use super::{cast, reshape, transpose, working_dtype};
 
@@ -71,8 +71,8 @@ pub(super) fn ada_layer_norm(
     let work = working_dtype(ty.dtype);
     let width = ty.shape[ty.shape.rank() - 1];
     let ones = match work {
-        DType::F64 => Tensor::new([width], vec![1.0f64; width])?,
-        _ => Tensor::new([width], vec![1.0f32; width])?,
+        DType::F64 => Tensor::new([width], memory::filled(1.0f64, width)?)?,
+        _ => Tensor::new([width], memory::filled(1.0f32, width)?)?,
     };
     let ones = g.constant(ones);
     let x = cast(g, x, work)?;

@@ -6,7 +6,7 @@ use olivine_ir::half::{bf16, f16};
 use olivine_ir::op::{
     Binary, Dft, FftKind, FftNorm, LogMel, MelFilterBank, MelScale, PadMode, ReduceKind, Stft,
 };
-use olivine_ir::{DType, Data, Error, Graph, Shape, Tensor, ValueId, round_to_odd};
+use olivine_ir::{DType, Data, Error, Graph, Shape, Tensor, ValueId, memory, round_to_odd};
 
 use super::{cast, reshape, transpose, working_dtype};
 
@@ -127,14 +127,16 @@ pub(super) fn log_mel(
 
 pub(super) fn mel_filter_bank(g: &mut Graph, op: &MelFilterBank, to: Shape) -> Result<ValueId, Error> {
     let numbers = match op.scale {
-        MelScale::Onnx => bins_as_onnx(op),
-        MelScale::Htk | MelScale::Slaney => triangles(op),
+        MelScale::Onnx => bins_as_onnx(op)?,
+        MelScale::Htk | MelScale::Slaney => triangles(op)?,
     };
     let data = match op.dtype {
         DType::F64 => Data::F64(numbers),
-        DType::F16 => Data::F16(numbers.iter().map(|x| f16::from_f32(round_to_odd(*x))).collect()),
-        DType::BF16 => Data::BF16(numbers.iter().map(|x| bf16::from_f32(round_to_odd(*x))).collect()),
-        _ => Data::F32(numbers.iter().map(|x| *x as f32).collect()),
+        DType::F16 => Data::F16(memory::collected(numbers.iter().map(|x| f16::from_f32(round_to_odd(*x))))?),
+        DType::BF16 => {
+            Data::BF16(memory::collected(numbers.iter().map(|x| bf16::from_f32(round_to_odd(*x))))?)
+        }
+        _ => Data::F32(memory::collected(numbers.iter().map(|x| *x as f32))?),
     };
     Ok(g.constant(Tensor::from_data(to, data)?))
 }
@@ -172,7 +174,7 @@ fn to_hz(slaney: bool, mel: f64) -> f64 {
 }
 
 /// ONNX's filters: edges lie on bins, and the step between them is that of two more bands than there are.
-fn bins_as_onnx(op: &MelFilterBank) -> Vec<f64> {
+fn bins_as_onnx(op: &MelFilterBank) -> Result<Vec<f64>, Error> {
     let (bins, bands) = (op.dft_length / 2 + 1, op.bands);
     let (low, high) = (to_mel(false, op.lower_hz), to_mel(false, op.upper_hz));
     let step = (high - low) / (bands + 2) as f64;
@@ -180,7 +182,7 @@ fn bins_as_onnx(op: &MelFilterBank) -> Vec<f64> {
         let hz = to_hz(false, i as f64 * step + low);
         ((op.dft_length as f64 + 1.0) * hz / op.sample_rate).floor() as usize
     };
-    let mut out = vec![0.0; bins * bands];
+    let mut out: Vec<f64> = memory::zeroed(bins.saturating_mul(bands))?;
     for band in 0..bands {
         let (lower, centre, upper) = (edge(band), edge(band + 1), edge(band + 2));
         let mut set = |bin: usize, x: f64| {
@@ -200,16 +202,16 @@ fn bins_as_onnx(op: &MelFilterBank) -> Vec<f64> {
             set(bin, (upper - bin) as f64 / (upper - centre) as f64);
         }
     }
-    out
+    Ok(out)
 }
 
 /// Triangles over the bins' exact frequencies.
-fn triangles(op: &MelFilterBank) -> Vec<f64> {
+fn triangles(op: &MelFilterBank) -> Result<Vec<f64>, Error> {
     let slaney = op.scale == MelScale::Slaney;
     let (bins, bands) = (op.dft_length / 2 + 1, op.bands);
     let (low, high) = (to_mel(slaney, op.lower_hz), to_mel(slaney, op.upper_hz));
     let edge = |i: usize| to_hz(slaney, low + (high - low) * i as f64 / (bands + 1) as f64);
-    let mut out = vec![0.0; bins * bands];
+    let mut out: Vec<f64> = memory::zeroed(bins.saturating_mul(bands))?;
     for band in 0..bands {
         let (lower, centre, upper) = (edge(band), edge(band + 1), edge(band + 2));
         let area = if op.equal_area { 2.0 / (upper - lower) } else { 1.0 };
@@ -219,7 +221,7 @@ fn triangles(op: &MelFilterBank) -> Vec<f64> {
             out[bin * bands + band] = height.max(0.0) * area;
         }
     }
-    out
+    Ok(out)
 }
 
 #[cfg(test)]
@@ -242,7 +244,7 @@ mod tests {
     #[test]
     fn onnx_filters_are_those_of_its_own_example() {
         // The first rows of the example in ONNX's documentation of MelWeightMatrix.
-        let m = bins_as_onnx(&bank(MelScale::Onnx));
+        let m = bins_as_onnx(&bank(MelScale::Onnx)).unwrap();
         assert_eq!(m[..8], [1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
         assert_eq!(m[8..16], [0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0]);
         assert_eq!(m[16..24], [0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0]);
@@ -264,7 +266,7 @@ mod tests {
     #[test]
     fn filters_of_equal_area_have_heights_of_two_over_their_width() {
         let op = MelFilterBank { bands: 2, dft_length: 8192, equal_area: true, ..bank(MelScale::Htk) };
-        let m = triangles(&op);
+        let m = triangles(&op).unwrap();
         let tops: Vec<f64> =
             (0..2).map(|b| m.iter().skip(b).step_by(2).copied().fold(0.0, f64::max)).collect();
         let sums: Vec<f64> = (0..2).map(|b| m.iter().skip(b).step_by(2).sum::<f64>()).collect();

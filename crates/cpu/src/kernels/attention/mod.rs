@@ -18,6 +18,7 @@ use olivine_ir::op::{Attention, HeadLayout, MaskKind};
 
 use crate::operand::{Number, Operand, Target};
 use crate::parallel;
+use crate::scratch;
 use tile::{Tile, attend};
 
 pub(crate) use cache::kv_append;
@@ -198,8 +199,8 @@ fn solve<T: Real>(op: &Attention, x: &[Operand<'_>], target: &mut Target<'_>) {
         return share(&p, out, dim, &|rows, r, result| T::narrow(result, &mut rows[r * dim..(r + 1) * dim]));
     }
     // Rows of a head lie apart in this layout: hand each tile the slices it owns, in [batch, head, sequence] order.
-    let mut given: Vec<Option<&mut [T]>> = out.chunks_mut(dim).map(Some).collect();
-    let mut owned: Vec<&mut [T]> = Vec::with_capacity(given.len());
+    let mut given: Vec<Option<&mut [T]>> = scratch::collected(out.chunks_mut(dim).map(Some));
+    let mut owned: Vec<&mut [T]> = scratch::with_room(given.len());
     for batch in given.chunks_mut(queries * p.heads) {
         for head in 0..p.heads {
             owned.extend(batch.iter_mut().skip(head).step_by(p.heads).filter_map(Option::take));

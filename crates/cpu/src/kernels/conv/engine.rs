@@ -14,6 +14,7 @@ use super::tile::{Curve, TILE, Tile, compute, rows};
 use super::weights::Panels;
 use crate::kernels::product::Grid;
 use crate::parallel;
+use crate::scratch;
 
 /// What happens to sums on their way into the result.
 pub(crate) struct Ending<'a, T> {
@@ -37,7 +38,7 @@ impl<T: Real> Ending<'_, T> {
     ) -> Self {
         let (filters, padded) = (problem.filters(), panels.count * panels.width);
         let (mut scale, mut shift) =
-            (vec![T::ZERO; problem.groups * padded], vec![T::ZERO; problem.groups * padded]);
+            (scratch::zeroed::<T>(problem.groups * padded), scratch::zeroed::<T>(problem.groups * padded));
         for group in 0..problem.groups {
             for f in 0..filters {
                 (scale[group * padded + f], shift[group * padded + f]) = of(group * filters + f);

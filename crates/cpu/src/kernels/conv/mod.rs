@@ -13,7 +13,7 @@ use olivine_ir::{DType, TensorType};
 
 use crate::kernels::contraction::finish_runs;
 use crate::kernels::elementwise::{Chain, Link, Program, Rider, apply};
-use crate::operand::{Number, Operand, Target, with_number};
+use crate::operand::{Operand, Target, with_number};
 
 mod engine;
 pub(crate) mod geometry;
@@ -31,6 +31,7 @@ mod transpose;
 mod weights;
 
 use crate::parallel;
+use crate::scratch::zeroed;
 use engine::{Ending, RunEnding};
 use geometry::Geometry;
 use plan::Plan;
@@ -134,7 +135,7 @@ pub(crate) fn conv(
         }
         // The result is rounded to its own dtype before the region sees it, as if it had been stored.
         dtype => with_number!(dtype, T => {
-            let mut result = vec![T::ZERO; shape.numel()];
+            let mut result = zeroed::<T>(shape.numel());
             let ty = TensorType::new(dtype, shape);
             let plain = Target { ty, bytes: bytemuck::cast_slice_mut(&mut result) };
             conv(op, None, plan, x, &mut [plain]);
@@ -210,7 +211,7 @@ fn conv_double(
 fn conv_half<H: Half>(op: &Conv, x: &[Operand<'_>], plan: &OnceLock<Plan>, target: &mut Target<'_>) {
     let (data, w) = (widened(x[0].slice::<H>()), widened(x[1].slice::<H>()));
     let bias = op.bias.then(|| widened(x[2].slice::<H>()));
-    let mut result = vec![0f32; target.shape().numel()];
+    let mut result = zeroed::<f32>(target.shape().numel());
     convolve(op, x, (&data, &w, bias.as_deref()), plan, &mut result, None);
     narrowed(&result, target.elements::<H>());
 }
@@ -267,7 +268,7 @@ pub(crate) fn conv_transpose(op: &ConvTranspose, x: &[Operand<'_>], out: &mut [T
 fn transpose_half<H: Half>(op: &ConvTranspose, x: &[Operand<'_>], target: &mut Target<'_>) {
     let (data, w) = (widened(x[0].slice::<H>()), widened(x[1].slice::<H>()));
     let bias = op.bias.then(|| widened(x[2].slice::<H>()));
-    let mut result = vec![0f32; target.shape().numel()];
+    let mut result = zeroed::<f32>(target.shape().numel());
     transpose::scatter(op, x, &data, &w, bias.as_deref(), target.shape(), &mut result);
     narrowed(&result, target.elements::<H>());
 }

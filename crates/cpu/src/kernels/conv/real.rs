@@ -6,6 +6,7 @@ use super::lanes::{Job, dispatch_f32, dispatch_f64};
 use crate::kernels::product::Accumulator;
 use crate::operand::Number;
 use crate::parallel;
+use crate::scratch;
 use crate::simd::Vectors;
 
 /// f32 or f64.
@@ -77,7 +78,7 @@ const CONVERTED: usize = 1 << 16;
 
 /// All elements as f32.
 pub(crate) fn widened<H: Half>(from: &[H]) -> Vec<f32> {
-    let mut to = vec![0f32; from.len()];
+    let mut to = scratch::zeroed::<f32>(from.len());
     parallel::chunks(&mut to, CONVERTED, &|i, to| H::widen(&from[i * CONVERTED..][..to.len()], to));
     to
 }

@@ -19,7 +19,7 @@ pub(crate) fn with_scratch<T: bytemuck::Pod, R>(len: usize, work: impl FnOnce(&m
     let mut lines = LINES.take();
     let need = (len * size_of::<T>()).div_ceil(size_of::<Line>());
     if lines.len() < need {
-        lines.resize(need, Line([0; 64]));
+        lines = crate::scratch::zeroed(need);
     }
     let result = work(&mut bytemuck::cast_slice_mut(&mut lines[..need])[..len]);
     if lines.len() * size_of::<Line>() <= KEEP {

@@ -13,6 +13,7 @@ use super::real::Real;
 use super::tile::Curve;
 use crate::kernel::Packing;
 use crate::operand::Operand;
+use crate::scratch;
 
 /// Filters per panel for `filters` per group.
 pub(crate) fn panel_width(filters: usize) -> usize {
@@ -51,7 +52,7 @@ impl<'a, T: Real> Panels<'a, T> {
             // One filter per group lies in order as it is.
             None if width == 1 => Cow::Borrowed(w),
             None => {
-                let mut data = vec![T::ZERO; len];
+                let mut data = scratch::zeroed::<T>(len);
                 pack(w, groups, filters, depth, &mut data);
                 Cow::Owned(data)
             }
@@ -64,7 +65,7 @@ impl<'a, T: Real> Panels<'a, T> {
         let Curve::Affine(scale, shift) = curve else { return curve };
         let filters = scale.len() / groups.max(1);
         let lay = |from: &[T]| {
-            let mut to = vec![T::ZERO; groups * self.count * self.width];
+            let mut to = scratch::zeroed::<T>(groups * self.count * self.width);
             for (to, from) in to.chunks_mut(self.count * self.width).zip(from.chunks(filters.max(1))) {
                 to[..from.len()].copy_from_slice(from);
             }

@@ -5,6 +5,7 @@ use olivine_ir::DType;
 use super::micro::{ColumnTerms, PANEL, RowTerms, STEP, STRIP, Strip};
 use crate::operand::Operand;
 use crate::parallel;
+use crate::scratch;
 use crate::simd;
 
 /// Flips the sign bit, which turns i8 into u8 that are 128 more, and u8 into i8 that are 128 less.
@@ -197,7 +198,7 @@ pub(super) fn pack_panels(x: Bytes<'_>, columns: usize, depth: usize, to: &mut [
 
 /// The sums of panels' columns: a row of ones times them.
 pub(super) fn sum_columns(panels: &[u8], depth: usize, sums: &mut [i32]) {
-    let mut ones = vec![1u8; padded(depth)];
+    let mut ones = scratch::filled(1u8, padded(depth));
     ones[depth..].fill(0);
     let columns = ColumnTerms { sums: [0; STRIP * PANEL], zeros: [0; STRIP * PANEL] };
     for (i, sums) in sums.chunks_mut(STRIP * PANEL).enumerate() {

@@ -5,6 +5,7 @@ use olivine_ir::op::{GridMode, GridPadding, GridSample};
 use super::{TASK, with_float};
 use crate::operand::{Number, Operand, Target};
 use crate::parallel;
+use crate::scratch;
 
 /// One sample of a plane and its weight.
 #[derive(Clone, Copy)]
@@ -57,7 +58,8 @@ impl Taps {
             }
             taps
         });
-        let mut all = Taps { taps: Vec::new(), ends: Vec::with_capacity(places) };
+        let samples = parts.iter().map(|part| part.taps.len()).sum();
+        let mut all = Taps { taps: scratch::with_room(samples), ends: scratch::with_room(places) };
         for part in parts {
             let before = all.taps.len();
             all.ends.extend(part.ends.iter().map(|e| before + e));

@@ -7,6 +7,7 @@ use olivine_ir::op::{Pad, PadMode};
 use super::{Dim, copy, with_size};
 use crate::operand::{Operand, Target, row_major};
 use crate::parallel;
+use crate::scratch;
 
 /// Elements one task writes at least.
 const GRAIN: usize = 1 << 15;
@@ -50,18 +51,16 @@ fn constant<T: Pod + Send + Sync>(op: &Pad, x: &Operand<'_>, target: &mut Target
 /// The read position of each written one along an axis.
 fn source(mode: PadMode, before: i64, size: usize, out: usize) -> Vec<usize> {
     let size = size as i64;
-    (0..out as i64)
-        .map(|i| {
-            let p = i - before;
-            let p = match mode {
-                PadMode::Reflect if p < 0 => -p,
-                PadMode::Reflect if p >= size => 2 * (size - 1) - p,
-                PadMode::Wrap => p.rem_euclid(size.max(1)),
-                _ => p,
-            };
-            p.clamp(0, (size - 1).max(0)) as usize
-        })
-        .collect()
+    scratch::collected((0..out).map(|i| {
+        let p = i as i64 - before;
+        let p = match mode {
+            PadMode::Reflect if p < 0 => -p,
+            PadMode::Reflect if p >= size => 2 * (size - 1) - p,
+            PadMode::Wrap => p.rem_euclid(size.max(1)),
+            _ => p,
+        };
+        p.clamp(0, (size - 1).max(0)) as usize
+    }))
 }
 
 /// Reads every element through one table per axis.

@@ -13,6 +13,7 @@ use olivine_ir::DType;
 use olivine_ir::op::{Reduce, ReduceKind};
 
 use crate::operand::{Number, Operand, Target};
+use crate::scratch;
 use fold::{Elements, Fold, LogSumExp, Over, Own, Product, Sum};
 use walk::Walk;
 
@@ -85,7 +86,7 @@ fn float<T: Number>(op: &Reduce, x: &Operand<'_>, data: Elements<'_, T>) -> Vec<
     use ReduceKind as K;
     let count = op.axes.iter().map(|a| x.shape()[*a]).product::<usize>() as f64;
     let each = |values: Vec<f64>, f: fn(f64, f64) -> f64| values.into_iter().map(|v| f(v, count)).collect();
-    let wide = |values: Vec<T>| values.into_iter().map(T::to_f64).collect();
+    let wide = |values: Vec<T>| scratch::collected(values.into_iter().map(T::to_f64));
     match op.kind {
         K::Sum | K::Any | K::All => fold::<T, _>(Sum(|v| v), op, x, data),
         K::Mean => each(fold::<T, _>(Sum(|v| v), op, x, data), |v, n| v / n),

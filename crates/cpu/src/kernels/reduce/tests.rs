@@ -20,7 +20,7 @@ fn check(kind: ReduceKind, perm: [usize; 4], direct: impl Fn(&[f64]) -> f64) {
         let result = Shape::new(&kept.iter().map(|a| shape[*a]).collect::<Vec<_>>()).unwrap();
         let mut out = Tensor::new::<f32>(result, vec![f32::NAN; result.numel()]).unwrap();
         let ty = out.ty();
-        let bytes = out.data_mut().as_bytes_mut().unwrap();
+        let bytes = out.data_mut().unwrap().as_bytes_mut().unwrap();
         reduce(&op, &[x], &mut [Target { ty, bytes }]);
         let mut groups: Vec<Vec<f64>> = vec![Vec::new(); result.numel()];
         for flat in 0..shape.numel() {

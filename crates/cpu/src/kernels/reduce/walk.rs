@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use crate::operand::Operand;
 use crate::parallel;
+use crate::scratch;
 
 /// The inner loops of a reduction, called through a pointer: the walk is compiled once per accumulator, not per kind.
 pub(super) trait Folder: Sync {
@@ -66,7 +67,7 @@ impl Walk {
         count: usize,
     ) -> Vec<A> {
         if results == 0 || count == 0 {
-            vec![folder.identity(); results]
+            scratch::filled(folder.identity(), results)
         } else if self.inner.reduced {
             self.along_rows(folder, results, count)
         } else {
@@ -87,7 +88,7 @@ impl Walk {
         }
         if results >= 4 * threads {
             let least = (SERIAL / count).max(1);
-            let mut out = vec![folder.identity(); results];
+            let mut out = scratch::filled(folder.identity(), results);
             parallel::parts(&mut out, least, &|part, out| {
                 for (i, acc) in out.iter_mut().enumerate() {
                     *acc = self.fold_row(folder, part * least + i, 0..count);
@@ -120,10 +121,10 @@ impl Walk {
     /// The inner axis is kept: neighbouring results fold neighbouring elements side by side.
     fn along_columns<A: Copy + Send + Sync>(&self, folder: &dyn Folder<Acc = A>, results: usize) -> Vec<A> {
         let turns: usize = self.reduced.iter().map(|a| a.size).product();
-        let mut out = vec![folder.identity(); results];
+        let mut out = scratch::filled(folder.identity(), results);
         let blocks = self.inner.size.div_ceil(COLUMNS);
-        let mut targets: Vec<(usize, &mut [A])> =
-            out.chunks_mut(self.inner.size).flat_map(|row| row.chunks_mut(COLUMNS)).enumerate().collect();
+        let mut targets: Vec<(usize, &mut [A])> = scratch::with_room(results / self.inner.size * blocks);
+        targets.extend(out.chunks_mut(self.inner.size).flat_map(|row| row.chunks_mut(COLUMNS)).enumerate());
         let threads = parallel::threads();
         let fill =
             |b: usize, accs: &mut [A]| self.fold_block(folder, (b / blocks, b % blocks), 0..turns, accs);
@@ -135,7 +136,7 @@ impl Walk {
             let parts = (results * turns / SERIAL).clamp(1, 8 * threads).min(turns);
             for (b, accs) in targets {
                 let partial = |p: usize| {
-                    let mut part = vec![folder.identity(); accs.len()];
+                    let mut part = scratch::filled(folder.identity(), accs.len());
                     let range = p * turns / parts..(p + 1) * turns / parts;
                     self.fold_block(folder, (b / blocks, b % blocks), range, &mut part);
                     part

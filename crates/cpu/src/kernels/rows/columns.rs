@@ -3,6 +3,7 @@
 use super::TASK;
 use super::wide::{Narrow, Wide};
 use crate::parallel;
+use crate::scratch;
 
 /// Columns of a block.
 const COLUMNS: usize = 256;
@@ -18,9 +19,9 @@ pub(super) fn softmax<T: Narrow>(x: &[T], out: &mut [T], n: usize, inner: usize,
     let outer = out.len() / (n * inner);
     let blocks = inner.div_ceil(COLUMNS);
     // Maxima and sums of every column first: the result is then written row by row, by any thread.
-    let mut max = vec![T::Wide::LOWEST; outer * inner];
-    let mut sum = vec![0f64; outer * inner];
-    let mut tasks: Vec<Block<'_, T::Wide>> = Vec::with_capacity(outer * blocks);
+    let mut max = scratch::filled(T::Wide::LOWEST, outer * inner);
+    let mut sum = scratch::zeroed::<f64>(outer * inner);
+    let mut tasks: Vec<Block<'_, T::Wide>> = scratch::with_room(outer * blocks);
     for (o, (max, sum)) in max.chunks_mut(inner).zip(sum.chunks_mut(inner)).enumerate() {
         for (b, (max, sum)) in max.chunks_mut(COLUMNS).zip(sum.chunks_mut(COLUMNS)).enumerate() {
             tasks.push((o * n * inner + b * COLUMNS, max, sum));

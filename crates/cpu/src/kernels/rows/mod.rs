@@ -13,6 +13,7 @@ use olivine_ir::op::{GroupNorm, LayerNorm, LogSoftmax, RmsNorm, Softmax};
 use super::elementwise::{Program, Rider};
 use crate::operand::{Operand, Target};
 use crate::parallel;
+use crate::scratch;
 use crate::simd;
 use wide::{Narrow, Wide};
 
@@ -204,7 +205,7 @@ fn row_norm_as<T: Narrow>(op: RowNorm<'_>, x: &[Operand<'_>], out: &mut [Target<
         });
     } else {
         parallel::chunks(result, chunk, &|i, out| {
-            let mut input = vec![T::default(); group.min(out.len())];
+            let mut input = scratch::filled(T::default(), group.min(out.len()));
             wide::with_buffers(|from, to| {
                 for (j, out) in out.chunks_mut(group).enumerate() {
                     some(i * chunk + j * group, &mut input[..out.len()], out, from, to);

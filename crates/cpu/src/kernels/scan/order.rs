@@ -8,6 +8,7 @@ use super::{Axis, GRAIN};
 use crate::kernels::movement::{Dim, copy};
 use crate::operand::{Operand, Target, with_number};
 use crate::parallel;
+use crate::scratch;
 
 /// Rows from this length on are sorted by several threads.
 const LONG: usize = 1 << 16;
@@ -28,8 +29,8 @@ pub(crate) fn sort(op: &Sort, x: &[Operand<'_>], out: &mut [Target<'_>]) {
 }
 
 fn sort_row<T: Keyed>(descending: bool, row: &[T], out: &mut [T]) {
-    let mut codes: Vec<T::Key> =
-        row.iter().map(|x| if descending { x.code().turned() } else { x.code() }).collect();
+    let code = |x: &T| if descending { x.code().turned() } else { x.code() };
+    let mut codes: Vec<T::Key> = scratch::collected(row.iter().map(code));
     in_order(&mut codes);
     for (o, code) in out.iter_mut().zip(codes) {
         *o = T::decode(if descending { code.turned() } else { code });
@@ -42,6 +43,7 @@ fn in_order<K: Ord + Copy + Send>(keys: &mut [K]) {
     }
     let part = keys.len().div_ceil(parallel::threads());
     parallel::parts(keys, part, &|_, keys| keys.sort_unstable());
+    scratch::probe::<K>(keys.len());
     // The stable sort finds the sorted runs and merges them.
     keys.sort();
 }
@@ -78,7 +80,7 @@ fn key_of<T: Keyed>(descending: bool, x: T) -> T::Key {
 
 fn argsort_row<T: Keyed, P: Packed>(descending: bool, row: &[T], out: &mut [i64]) {
     let pack = |(i, x): (usize, &T)| P::pack(key_of(descending, *x).into(), i);
-    let mut packed: Vec<P> = row.iter().enumerate().map(pack).collect();
+    let mut packed: Vec<P> = scratch::collected(row.iter().enumerate().map(pack));
     in_order(&mut packed);
     for (o, p) in out.iter_mut().zip(packed) {
         *o = p.position() as i64;
@@ -110,7 +112,7 @@ pub(crate) fn top_k(op: &TopK, x: &[Operand<'_>], out: &mut [Target<'_>]) {
 fn top_row<T: Keyed, P: Packed>(op: &TopK, row: &[T], out: &mut [i64]) {
     let (k, largest) = (op.k, op.largest);
     let room = (2 * k).max(k + 256).min(row.len());
-    let mut pool: Vec<P> = Vec::with_capacity(room);
+    let mut pool: Vec<P> = scratch::with_room(room);
     let pack = |i: usize, x: T| P::pack(key_of(largest, x).into(), i);
     pool.extend(row[..room].iter().enumerate().map(|(i, x)| pack(i, *x)));
     let mut bar = cut(&mut pool, k);
@@ -157,7 +159,7 @@ impl<'a, T: Pod + Send + Sync> Rows<'a, T> {
         let packed = if axis.inner == 1 {
             src.into()
         } else {
-            let mut rows = vec![T::zeroed(); src.len()];
+            let mut rows = scratch::zeroed::<T>(src.len());
             turn(axis.outer, axis.size, axis.inner, src, &mut rows);
             rows.into()
         };
@@ -177,7 +179,7 @@ impl<'a, T: Pod + Send + Sync> Rows<'a, T> {
         if inner == 1 {
             return tasks(out);
         }
-        let mut results = vec![U::zeroed(); out.len()];
+        let mut results = scratch::zeroed::<U>(out.len());
         tasks(&mut results);
         turn(outer, inner, width, &results, out);
     }

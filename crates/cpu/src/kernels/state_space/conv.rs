@@ -6,6 +6,7 @@ use olivine_ir::op::CausalConv1d;
 
 use super::{GRAIN, Real, Step, wide};
 use crate::operand::{Number, Operand, Target};
+use crate::scratch;
 use crate::{parallel, simd};
 
 /// Convolves; see [`CausalConv1d`].
@@ -32,7 +33,7 @@ fn conv<T: Real<Acc: Step>>(op: &CausalConv1d, x: &[Operand<'_>], out: &mut [Tar
     };
     let weight = wide::<T>(&x[1]);
     // Taps lie [tap, channel], so that loops run along channels.
-    let mut taps = vec![T::Acc::ZERO; weight.len()];
+    let mut taps = scratch::zeroed::<T::Acc>(weight.len());
     for (d, of) in weight.chunks_exact(width).enumerate() {
         of.iter().enumerate().for_each(|(j, w)| taps[j * channels + d] = *w);
     }
@@ -40,7 +41,8 @@ fn conv<T: Real<Acc: Step>>(op: &CausalConv1d, x: &[Operand<'_>], out: &mut [Tar
     if !target.ty.shape.has_zero() {
         let rows = GRAIN.div_ceil(channels);
         parallel::chunks(target.elements::<T>(), rows * channels, &|task, out| {
-            let (mut sums, mut line) = (vec![T::Acc::ZERO; channels], vec![T::Acc::ZERO; channels]);
+            let (mut sums, mut line) =
+                (scratch::zeroed::<T::Acc>(channels), scratch::zeroed::<T::Acc>(channels));
             for (i, out) in out.chunks_mut(channels).enumerate() {
                 let (batch, t) = ((task * rows + i) / length, (task * rows + i) % length);
                 match &bias {

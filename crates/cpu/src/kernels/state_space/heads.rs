@@ -7,6 +7,7 @@ use olivine_ir::op::{GatedDeltaNet, Mamba2};
 
 use super::{Part, Real, Step, lay, wide};
 use crate::operand::{Number, Operand, Target};
+use crate::scratch;
 use crate::{parallel, simd};
 
 /// Scans; see [`Mamba2`].
@@ -67,7 +68,7 @@ impl<A: Step> simd::Kernel for Task<'_, A> {
     fn run<const FMA: bool>(self) -> Part<A> {
         let Sizes { length, heads, key_heads, dk, dv, .. } = self.sizes;
         let mut state = self.state;
-        let (mut rows, mut change) = (vec![A::ZERO; length * dv], vec![A::ZERO; dv]);
+        let (mut rows, mut change) = (scratch::zeroed::<A>(length * dv), scratch::zeroed::<A>(dv));
         let key_head = self.head * key_heads / heads;
         for t in 0..length {
             let row = self.batch * length + t;

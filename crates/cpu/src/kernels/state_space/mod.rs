@@ -14,8 +14,9 @@ use std::borrow::Cow;
 use olivine_ir::op::Unary;
 
 use super::attention::{Acc, Real};
-use crate::operand::{Number, Operand, Target};
+use crate::operand::{Operand, Target};
 use crate::parallel;
+use crate::scratch;
 use crate::simd::math;
 
 pub(crate) use conv::causal_conv1d;
@@ -62,7 +63,7 @@ fn wide<'a, T: Real>(x: &Operand<'a>) -> Cow<'a, [T::Acc]> {
     match T::as_acc(src) {
         Some(same) => Cow::Borrowed(same),
         None => {
-            let mut out = vec![T::Acc::ZERO; src.len()];
+            let mut out = scratch::zeroed::<T::Acc>(src.len());
             T::widen(src, &mut out);
             Cow::Owned(out)
         }

@@ -6,6 +6,7 @@ use olivine_ir::op::SelectiveScan;
 
 use super::{Part, Real, Step, lay, wide};
 use crate::operand::{Operand, Target};
+use crate::scratch;
 use crate::{parallel, simd};
 
 /// Channels of a task.
@@ -86,7 +87,7 @@ impl<A: Step> simd::Kernel for Task<'_, A> {
         let [length, channels, states] = self.sizes;
         let count = BLOCK.min(channels - self.first);
         // Both lie [state, channel]; channels past the last stay zeros.
-        let (mut a, mut h) = (vec![A::ZERO; states * BLOCK], vec![A::ZERO; states * BLOCK]);
+        let (mut a, mut h) = (scratch::zeroed::<A>(states * BLOCK), scratch::zeroed::<A>(states * BLOCK));
         for d in 0..count {
             for n in 0..states {
                 a[n * BLOCK + d] = self.a[(self.first + d) * states + n];
@@ -95,7 +96,7 @@ impl<A: Step> simd::Kernel for Task<'_, A> {
                 }
             }
         }
-        let mut rows = vec![A::ZERO; length * BLOCK];
+        let mut rows = scratch::zeroed::<A>(length * BLOCK);
         let (mut step, mut input) = ([A::ZERO; BLOCK], [A::ZERO; BLOCK]);
         for t in 0..length {
             let row = self.batch * length + t;

@@ -19,14 +19,21 @@ pub(super) fn emit(op: &Resize, site: &mut Site<'_>) -> Result<(), String> {
     let (from, to) = (operand.dims(), target.ty.shape.dims());
     let n = target.ty.shape.numel();
     let mut words: Vec<u32> = Vec::new();
+    let mut failed = None;
     let axes = axes(from.iter().copied().zip(to.iter().copied()), |axis| {
         (!is_unchanged(op, from, axis)).then(|| {
             let offset = words.len();
-            words.extend(nearest(op, from, axis).iter().map(|i| *i as u32));
+            match nearest(op, from, axis) {
+                Ok(samples) => words.extend(samples.iter().map(|i| *i as u32)),
+                Err(e) => failed = Some(e.to_string()),
+            }
             words.resize(words.len().next_multiple_of(ALIGNED), 0);
             offset
         })
     });
+    if let Some(problem) = failed {
+        return Err(problem);
+    }
     let table = site.constant(Tensor::new([words.len()], words).map_err(|e| e.to_string())?);
 
     let (rows, columns) = last_two(&axes);

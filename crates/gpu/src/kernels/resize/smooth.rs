@@ -34,7 +34,8 @@ pub(super) fn emit(op: &Resize, site: &mut Site<'_>) -> Result<(), String> {
     admit(dtype, site)?;
     let from = operand.dims().to_vec();
     let resized: Vec<usize> = (0..from.len()).filter(|a| !is_unchanged(op, &from, *a)).collect();
-    let filters: Vec<(usize, Filter)> = resized.iter().map(|a| (*a, Filter::new(op, &from, *a))).collect();
+    let filter = |a: &usize| Ok((*a, Filter::new(op, &from, *a).map_err(|e| e.to_string())?));
+    let filters = resized.iter().map(filter).collect::<Result<Vec<(usize, Filter)>, String>>()?;
 
     let mut sizes = from;
     let mut read = End { memory: operand.memory, elem: math::elem(dtype) };

@@ -1,0 +1,112 @@
+//! Passes whose time must grow in proportion to the nodes, each on the graph that would make it grow faster.
+
+use std::time::Instant;
+
+use olivine_ir::op::Binary;
+use olivine_ir::{DType, Error, Graph, ValueId};
+
+use crate::plan::{Lifetime, place};
+use crate::{Options, Pass};
+
+/// Twice the size takes twice the time; work that grows with the square takes four times as long.
+fn assert_linear(
+    what: &str,
+    small: usize,
+    mut work: impl FnMut(usize) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let mut seconds = |n: usize| {
+        let mut least = f64::INFINITY;
+        for _ in 0..3 {
+            let begun = Instant::now();
+            work(n)?;
+            least = least.min(begun.elapsed().as_secs_f64());
+        }
+        Ok::<f64, Error>(least)
+    };
+    let mut grows = || {
+        let (once, twice) = (seconds(small)?, seconds(2 * small)?);
+        println!("{what}: {small} in {once:.4} s, twice as many in {twice:.4} s");
+        // So little time shows nothing; a square of these sizes takes longer.
+        Ok::<bool, Error>(twice > 0.15 && twice > 3.2 * once)
+    };
+    // A second try for what the machine did in between.
+    assert!(!grows()? || !grows()?, "{what}: twice as many take more than three times as long");
+    Ok(())
+}
+
+fn graph(
+    n: usize,
+    build: impl Fn(&mut Graph, ValueId, usize) -> Result<ValueId, Error>,
+) -> Result<Graph, Error> {
+    let mut g = Graph::new("g");
+    let x = g.input("x", DType::F32, [4])?;
+    let y = build(&mut g, x, n)?;
+    g.output("y", y)?;
+    Ok(g)
+}
+
+#[test]
+fn a_chain_of_elementwise_operations_is_fused_in_linear_time() -> Result<(), Error> {
+    let fuse = crate::passes::fuse::passes();
+    let regions = fuse.iter().find(|pass| pass.name() == "regions");
+    assert_linear("regions", 20_000, |n| {
+        let g = graph(n, |g, x, n| (0..n).try_fold(x, |y, _| g.add(y, x)))?;
+        regions.map_or(Ok(()), |pass| pass.run(&g, &Options::default()).map(drop))
+    })
+}
+
+#[test]
+fn readers_of_one_value_that_differ_are_told_apart_in_linear_time() -> Result<(), Error> {
+    assert_linear("cse", 10_000, |n| {
+        let g = graph(n, |g, x, n| {
+            let wide = g.expand(x, [n, 4])?;
+            let part = |g: &mut Graph, i: usize| g.slice(wide, 0, i as i64, i as i64 + 1, 1);
+            (0..n).try_fold(x, |y, i| {
+                let part = part(g, i)?;
+                let flat = g.reshape(part, &[4])?;
+                g.add(y, flat)
+            })
+        })?;
+        super::cse::Cse.run(&g, &Options::default()).map(drop)
+    })
+}
+
+#[test]
+fn products_of_one_operand_are_looked_at_in_linear_time() -> Result<(), Error> {
+    let fuse = crate::passes::fuse::passes();
+    let gates = fuse.iter().find(|pass| pass.name() == "gates");
+    assert_linear("gates", 4_000, |n| {
+        let g = graph(n, |g, x, n| {
+            let row = g.reshape(x, &[1, 4])?;
+            let mut sum = x;
+            for i in 0..n {
+                let w = g.param(&format!("w{i}"), DType::F32, [4, 4])?;
+                let product = g.matmul(row, w)?;
+                let scaled = g.binary_scalar(Binary::Mul, product, 2.0)?;
+                let flat = g.reshape(scaled, &[4])?;
+                sum = g.add(sum, flat)?;
+            }
+            Ok(sum)
+        })?;
+        gates.map_or(Ok(()), |pass| pass.run(&g, &Options::default()).map(drop))
+    })
+}
+
+#[test]
+fn many_outputs_are_named_in_linear_time() -> Result<(), Error> {
+    assert_linear("outputs", 10_000, |n| {
+        let mut g = Graph::new("g");
+        let x = g.input("x", DType::F32, [4])?;
+        (0..n).try_for_each(|i| g.output(&format!("output {i}"), x))
+    })
+}
+
+#[test]
+fn many_buffers_are_placed_in_linear_time() -> Result<(), Error> {
+    assert_linear("place", 20_000, |n| {
+        let lives: Vec<Lifetime> = (0..n)
+            .map(|i| Lifetime { size: 64 + 64 * (i * 7 % 13), first: i, last: i + i * 31 % 97 })
+            .collect();
+        place(&lives, 64).map(drop).map_err(|e| Error::BadData { problem: e.to_string() })
+    })
+}
