@@ -1,6 +1,11 @@
 //! Paths that an attacker could choose or prepare: none of them blocks, is read without end, or leads elsewhere.
 #![cfg(unix)]
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a failed expectation is a failed test")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a failed expectation is a failed test"
+)]
 
 use std::fs::Permissions;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
