@@ -39,4 +39,4 @@ pub use joined::Joined;
 pub use oracle::backend::Oracle;
 pub use range::{pairs_len, whole_range_len};
 pub use session::SessionBackend;
-pub use table::table;
+pub use table::{long_axes, table};

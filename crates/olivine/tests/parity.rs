@@ -2,7 +2,7 @@
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
 use olivine::{Device, SessionOptions};
-use olivine_cases::{Report, SessionBackend, fuzz_cases, run_table, table};
+use olivine_cases::{Report, SessionBackend, fuzz_cases, long_axes, run_table, table};
 
 fn passes(name: &str, options: SessionOptions) {
     let backend = SessionBackend::new(name, Device::Cpu, options).unwrap();
@@ -27,6 +27,15 @@ fn the_table_passes_without_fusion() {
 #[test]
 fn the_table_passes_on_one_thread() {
     passes("cpu, one thread", SessionOptions { threads: Some(1), ..SessionOptions::default() });
+}
+
+/// Around the sizes of tasks (2¹⁴ to 2¹⁶ elements), and beyond what 16 bits count.
+#[test]
+fn long_axes_pass_on_the_cpu() {
+    let backend = SessionBackend::new("cpu", Device::Cpu, SessionOptions::default()).unwrap();
+    for n in [16_385, 32_767, 32_769, 65_536, 65_537] {
+        all_passed(&run_table(&backend, &long_axes(n), "", 2));
+    }
 }
 
 #[test]

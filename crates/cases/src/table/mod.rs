@@ -16,6 +16,7 @@ mod generate;
 mod index;
 mod interpolate;
 mod large;
+mod long;
 mod movement;
 mod norm;
 mod pool;
@@ -84,4 +85,12 @@ pub fn table() -> Vec<Case> {
         cases.append(&mut table.cases);
     }
     cases
+}
+
+/// Cases of every family with one axis of `n`. They are no part of [`table`]: a backend runs them in one way only, since
+/// all their kernels would be compiled again for every other.
+pub fn long_axes(n: usize) -> Vec<Case> {
+    let mut table = Table::new("long");
+    long::rows(&mut table, n);
+    table.cases
 }

@@ -7,12 +7,15 @@ use std::path::PathBuf;
 
 use clap::Args;
 use olivine::{PipelineCache, SessionOptions, gpu::Mask};
-use olivine_cases::{Outcome, Report, SessionBackend, run_table, table};
+use olivine_cases::{Outcome, Report, SessionBackend, long_axes, run_table, table};
 use serde_json::json;
 
 use crate::Global;
 use crate::answer::{Answer, Failure};
 use crate::table::Table;
+
+/// The length of the long axes: more than 16 bits count.
+const LONG: usize = 65_537;
 
 /// Arguments of `verify`.
 #[derive(Args)]
@@ -78,7 +81,8 @@ pub(crate) fn run(global: &Global, args: &VerifyArgs) -> Result<Answer, Failure>
         return umath::run(backend.session(), folder);
     }
     let name = backend.session().device_name();
-    let report = run_table(&backend, &table(), &args.filter, args.jobs);
+    let cases = [table(), long_axes(LONG)].concat();
+    let report = run_table(&backend, &cases, &args.filter, args.jobs);
     if report.results.is_empty() {
         return Err(no_case(&args.filter));
     }
