@@ -7,7 +7,7 @@ use std::process::Command;
 
 use olivine::gpu::Mask;
 use olivine::{Device, PipelineCache, SessionOptions};
-use olivine_cases::{CaseResult, Outcome, Report, SessionBackend, fuzz_cases, run_table, table};
+use olivine_cases::{CaseResult, Outcome, Report, SessionBackend, fuzz_cases, long_axes, run_table, table};
 
 /// Opens a device, or says what to install.
 fn open(name: &str, device: Device, options: SessionOptions) -> SessionBackend {
@@ -124,6 +124,23 @@ fn indices_and_movement_pass_on_wgpu_checked() {
 fn the_table_passes_on_wgpu_in_the_browsers_dialect() {
     let options = SessionOptions { browser_dialect: true, ..SessionOptions::default() };
     passes("wgpu as in browsers", Device::Wgpu, options);
+}
+
+/// Axes that 16 bits do not count, nor the workgroups of one dispatch.
+#[test]
+fn axes_beyond_16_bits_pass_on_vulkan() {
+    in_own_process(|| {
+        let backend = open("vulkan", Device::Vulkan, validated());
+        judge(&run_table(&backend, &long_axes(65_537), "", 1), &backend, &validated());
+    });
+}
+
+#[test]
+fn axes_beyond_16_bits_pass_on_wgpu() {
+    in_own_process(|| {
+        let backend = open("wgpu", Device::Wgpu, SessionOptions::default());
+        judge(&run_table(&backend, &long_axes(65_537), "", 2), &backend, &SessionOptions::default());
+    });
 }
 
 #[test]
