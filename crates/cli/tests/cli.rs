@@ -426,8 +426,11 @@ fn bench_start_tells_the_parts_of_a_first_result() {
 fn bench_large_checks_a_tensor_and_a_model_against_the_host() {
     for device in gpus().into_iter().chain(["cpu"]) {
         let flag = format!("--device={device}");
-        let args = ["bench", "large", "--tensor-mib=2", "--params=3", "--width=40", &flag, "--json"];
-        let result = json(&args);
+        let sizes = ["--tensor-mib=2", "--elements=70000", "--params=3", "--width=40"];
+        let result = json(&[&["bench", "large", &flag, "--json"][..], &sizes].concat());
+        let operations = result["operations"].as_array().unwrap();
+        assert!(operations.len() > 20, "{result}");
+        assert!(operations.iter().all(|o| o["checked"].as_u64().unwrap() > 0), "{result}");
         assert!(result["tensor"]["checked"].as_u64().unwrap() > 10_000, "{result}");
         assert!(result["model"]["relative_l2"].as_f64().unwrap() <= 1e-5, "{result}");
     }

@@ -36,7 +36,7 @@ enum What {
     Start(start::StartArgs),
     /// Models that others made, beside ONNX Runtime.
     Zoo(crate::zoo::ZooBenchArgs),
-    /// A tensor and a model larger than 32-bit offsets reach, checked.
+    /// A tensor, operations and a model larger than 32-bit offsets reach, checked.
     Large(large::LargeArgs),
 }
 

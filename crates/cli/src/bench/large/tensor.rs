@@ -69,19 +69,20 @@ pub(super) fn check(session: &Session, mib: usize) -> Result<Checked, Failure> {
     Ok(Checked { bytes: 4 * elements, elements, checked, median_ms: times.median() })
 }
 
-fn only(outputs: Vec<(String, DeviceTensor)>) -> Result<DeviceTensor, Failure> {
+pub(super) fn only(outputs: Vec<(String, DeviceTensor)>) -> Result<DeviceTensor, Failure> {
     let first = outputs.into_iter().next().map(|(_, tensor)| tensor);
     first.ok_or_else(|| Failure::new("a run gave no output"))
 }
 
-/// Both ends, the neighbourhoods of 2 and 4 GiB, and places in between that a generator chooses.
-fn places(elements: usize, count: usize, length: usize) -> Vec<Range<usize>> {
+/// Both ends, the neighbourhoods of 2 and 4 GiB of f32 and of 2³¹ and 2³² elements, and places in between that a
+/// generator chooses.
+pub(super) fn places(elements: usize, count: usize, length: usize) -> Vec<Range<usize>> {
     let around = |middle: usize| {
         let from = middle.min(elements).saturating_sub(length / 2);
         from..from.saturating_add(length).min(elements)
     };
     let mut list = vec![0..length.min(elements), elements.saturating_sub(length)..elements];
-    list.extend([1usize << 29, 1 << 30].map(around));
+    list.extend([1usize << 29, 1 << 30, 1 << 31, 1 << 32].map(around));
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
     for _ in 0..count {
         state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
