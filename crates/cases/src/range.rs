@@ -70,7 +70,7 @@ pub(crate) fn int_corners(low: i64, high: i64) -> Vec<i64> {
     let mut all: Vec<i64> = all.filter(|n| (low..=high).contains(n)).collect();
     all.sort_unstable();
     all.dedup();
-    if all.len() % 2 == 0 {
+    if all.len().is_multiple_of(2) {
         all.retain(|n| *n != 5);
     }
     all

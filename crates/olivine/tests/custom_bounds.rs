@@ -267,7 +267,7 @@ fn matrices_outside_are_zeros_and_are_not_stored() {
 fn checked_sessions_report_the_access() {
     for session in sessions(true) {
         let outputs = [(DType::F32, 7), (DType::F32, GROUP as usize), (DType::U32, 16)];
-        let problem = results(&session, scattered, DType::F32, 7, &outputs).err().expect("a report");
+        let problem = results(&session, scattered, DType::F32, 7, &outputs).expect_err("a report");
         let Error::Gpu(olivine::gpu::Error::OutOfBounds { kernel, arg, size: 7, .. }) = &problem else {
             panic!("{problem} on {}", session.device_name());
         };
