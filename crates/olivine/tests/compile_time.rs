@@ -180,7 +180,7 @@ fn compiling_takes_time_in_proportion_to_the_nodes() {
 #[test]
 fn lowering_for_a_gpu_takes_time_in_proportion_to_the_nodes() {
     for (name, build) in GRAPHS {
-        grows_in_proportion("gpu", name, 6_000, |n| on_gpu(*build, n));
+        grows_in_proportion("gpu", name, 3_000, |n| on_gpu(*build, n));
     }
 }
 

@@ -1,5 +1,6 @@
 //! Passes whose time must grow in proportion to the nodes, each on the graph that would make it grow faster.
 
+use std::sync::OnceLock;
 use std::time::Instant;
 
 use olivine_ir::op::Binary;
@@ -7,6 +8,14 @@ use olivine_ir::{DType, Error, Graph, ValueId};
 
 use crate::plan::{Lifetime, place};
 use crate::{Options, Pass};
+
+/// Seconds that this thread has run, or that have passed where the system does not say: other processes do not count.
+fn running() -> f64 {
+    static FIRST: OnceLock<Instant> = OnceLock::new();
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let ran = text.split_whitespace().next().and_then(|nanoseconds| nanoseconds.parse::<f64>().ok());
+    ran.map_or_else(|| FIRST.get_or_init(Instant::now).elapsed().as_secs_f64(), |ran| ran / 1e9)
+}
 
 /// Twice the size takes twice the time; work that grows with the square takes four times as long.
 fn assert_linear(
@@ -17,9 +26,9 @@ fn assert_linear(
     let mut seconds = |n: usize| {
         let mut least = f64::INFINITY;
         for _ in 0..3 {
-            let begun = Instant::now();
+            let begun = running();
             work(n)?;
-            least = least.min(begun.elapsed().as_secs_f64());
+            least = least.min(running() - begun);
         }
         Ok::<f64, Error>(least)
     };
@@ -27,10 +36,10 @@ fn assert_linear(
         let (once, twice) = (seconds(small)?, seconds(2 * small)?);
         println!("{what}: {small} in {once:.4} s, twice as many in {twice:.4} s");
         // So little time shows nothing; a square of these sizes takes longer.
-        Ok::<bool, Error>(twice > 0.15 && twice > 3.2 * once)
+        Ok::<bool, Error>(twice > 0.2 && twice > 3.3 * once)
     };
-    // A second try for what the machine did in between.
-    assert!(!grows()? || !grows()?, "{what}: twice as many take more than three times as long");
+    // Another try or two for what the machine did in between.
+    assert!(!grows()? || !grows()? || !grows()?, "{what}: twice as many take more than three times as long");
     Ok(())
 }
 
