@@ -12,6 +12,7 @@ use crate::import::{Answer, NodeContext};
 /// The parts of the spelling.
 struct Angle {
     y: ValueId,
+    x: ValueId,
     slope: ValueId,
     is_left: ValueId,
     is_up: ValueId,
@@ -26,12 +27,13 @@ pub(super) fn angle(
     otherwise: ValueId,
 ) -> Answer<Option<ValueId>> {
     let Some(found) = find(n.graph(), condition, chosen, otherwise) else { return Ok(None) };
-    let Angle { y, slope, is_left, is_up, pi } = found;
+    let Angle { y, x, slope, is_left, is_up, pi } = found;
     n.build(|g| {
         let dtype = g.ty(y)?.dtype;
         let zero = g.constant(Tensor::scalar_of(dtype, 0.0));
-        let is_flat = g.eq(y, zero)?;
-        let slope = g.select(is_flat, y, slope)?;
+        let (no_y, no_x) = (g.eq(y, zero)?, g.eq(x, zero)?);
+        let nothing = g.and(no_y, no_x)?;
+        let slope = g.select(nothing, y, slope)?;
         let right = g.atan(slope)?;
         let (up, down) = (g.add(right, pi)?, g.sub(right, pi)?);
         let left = g.select(is_up, up, down)?;
@@ -50,7 +52,7 @@ fn find(g: &Graph, condition: ValueId, chosen: ValueId, otherwise: ValueId) -> O
         && (a, b) == (otherwise, otherwise)
         && is_number(g, pi, PI)
         && is_number(g, other, PI);
-    whole.then_some(Angle { y, slope, is_left: condition, is_up, pi })
+    whole.then_some(Angle { y, x, slope, is_left: condition, is_up, pi })
 }
 
 /// The operands of the operation that makes a value, if it is of this name.
@@ -99,7 +101,7 @@ mod tests {
 
     #[test]
     fn the_angle_of_nothing_is_0_and_all_others_are_as_spelled() {
-        let parts = [0.0f32, -0.0, 1.0, -1.0, 0.5, -3.0, 1e-30, f32::INFINITY];
+        let parts = [0.0f32, -0.0, 1.0, -1.0, -3.0, 1e-30, f32::INFINITY, f32::NAN];
         let (mut ys, mut xs) = (Vec::new(), Vec::new());
         for y in parts {
             ys.extend([y; 8]);
