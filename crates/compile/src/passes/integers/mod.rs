@@ -145,9 +145,9 @@ impl Known<'_> {
     fn matmul(&self, out: &mut Rewriter<'_>, node: &Node, a: ValueId, b: ValueId) -> Result<bool, Error> {
         let (Some(left), Some(right)) = (self.of[a.index()], self.of[b.index()]) else { return Ok(false) };
         let (a, b) = (self.old.ty(a)?.shape, self.old.ty(b)?.shape);
-        let (Some(depth), true) = (a.last(), a.rank() >= 2 && b.rank() >= 2) else { return Ok(false) };
+        let (Some(terms), true) = (a.last(), a.rank() >= 2 && b.rank() >= 2) else { return Ok(false) };
         let by_column = right.axis.is_none_or(|axis| axis + 1 == b.rank());
-        if left.axis.is_some() || !by_column || *depth > LONGEST_SUM {
+        if left.axis.is_some() || !by_column || *terms > LONGEST_SUM {
             return Ok(false);
         }
         let op = QMatMul { a_zero: left.zero.is_some(), b_zero: right.zero.is_some() };
@@ -167,8 +167,8 @@ impl Known<'_> {
         let [x, w, bias @ ..] = inputs else { return Ok(false) };
         let (Some(left), Some(right)) = (self.of[x.index()], self.of[w.index()]) else { return Ok(false) };
         let weights = self.old.ty(*w)?.shape;
-        let depth = weights[1..].iter().product::<usize>();
-        if left.axis.is_some() || right.axis.is_some_and(|axis| axis != 0) || depth > LONGEST_SUM {
+        let terms = weights[1..].iter().product::<usize>();
+        if left.axis.is_some() || right.axis.is_some_and(|axis| axis != 0) || terms > LONGEST_SUM {
             return Ok(false);
         }
         let (x_zero, w_zero) = (left.zero.is_some(), right.zero.is_some());

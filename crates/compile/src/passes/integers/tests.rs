@@ -25,7 +25,7 @@ fn dequantised(g: &mut Graph, name: &str, shape: &[usize], scale: f32) -> Result
 }
 
 #[test]
-fn products_of_dequantised_operands_are_products_of_integers() -> Result<(), Error> {
+fn matmuls_of_dequantised_operands_are_matmuls_of_integers() -> Result<(), Error> {
     for per_column in [false, true] {
         let mut g = Graph::new("g");
         let x = dequantised(&mut g, "x", &[4, 8], 0.1)?;
@@ -60,7 +60,7 @@ fn convolutions_of_dequantised_operands_are_convolutions_of_integers() -> Result
 }
 
 #[test]
-fn scales_along_the_sum_and_reals_stay_products_of_reals() -> Result<(), Error> {
+fn scales_along_the_sum_and_reals_stay_matmuls_of_reals() -> Result<(), Error> {
     let mut g = Graph::new("g");
     let x = dequantised(&mut g, "x", &[4, 8], 0.1)?;
     let values = g.param("w", DType::I8, [8, 16])?;
