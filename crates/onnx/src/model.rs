@@ -13,11 +13,13 @@ use prost::Message;
 use crate::element::Element;
 use crate::error::{Error, Unsupported};
 use crate::files::{Files, LoadOptions};
-use crate::import::{Bindings, Outcome, import, needed};
+use crate::import::{
+    Bindings, LoopCall, Made, Outcome, SMALL_WEIGHT, import, import_iterations, needed,
+};
 use crate::ops;
 use crate::proto::{
-    FunctionProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto, TypeProto,
-    ValueInfoProto, tensor_shape_proto, type_proto,
+    AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto,
+    TypeProto, ValueInfoProto, tensor_shape_proto, type_proto,
 };
 use crate::sparse::{decode_sparse, sparse_name};
 use crate::tensor::{decode, shape_of};
@@ -126,6 +128,9 @@ pub struct Model {
     files: Arc<Files>,
     /// Tensors of nodes and of graphs inside them, by the address of what describes them.
     decoded: Mutex<HashMap<usize, (Element, Tensor)>>,
+    /// Large constants of nodes and of graphs inside them: names by address, and tensors by name.
+    constant_names: HashMap<usize, String>,
+    constants: HashMap<String, Tensor>,
     unsupported: Vec<Unsupported>,
 }
 
@@ -195,12 +200,62 @@ impl Model {
         }
         let declared =
             graph.value_info.iter().map(|info| (info.name().to_string(), port(info).kind)).collect();
-        let (files, decoded) = (Arc::new(files), Mutex::default());
-        let mut model =
-            Model { proto, graph, weights, functions, declared, files, decoded, unsupported: Vec::new() };
+        let mut model = Model {
+            proto,
+            graph,
+            weights,
+            functions,
+            declared,
+            files: Arc::new(files),
+            decoded: Mutex::default(),
+            constant_names: HashMap::new(),
+            constants: HashMap::new(),
+            unsupported: Vec::new(),
+        };
         model.check_names()?;
         model.unsupported = model.find_unsupported()?;
+        model.name_constants()?;
         Ok(model)
+    }
+
+    /// Gives names to large constants, so that they are weights as initializers are. Those that cannot be decoded are
+    /// found when they are used.
+    fn name_constants(&mut self) -> Result<(), Error> {
+        let mut found: Vec<(usize, String, Tensor)> = Vec::new();
+        let mut note = |node: &NodeProto| {
+            let named = node.output.first().map_or("", String::as_str);
+            let own = node.attribute.iter().filter(|_| node.op_type() == "Constant");
+            let own = own.filter(|a| a.name() == "value").flat_map(|a| &a.t).map(|t| (t, named));
+            let inner = node.attribute.iter().flat_map(|a| a.g.iter().chain(&a.graphs));
+            let inner = inner.flat_map(|g| &g.initializer).map(|t| (t, t.name()));
+            for (proto, name) in own.chain(inner) {
+                if shape_of(&proto.dims).is_ok_and(|shape| shape.numel() > SMALL_WEIGHT)
+                    && let Ok((_, tensor)) = self.decoded(proto)
+                {
+                    found.push((std::ptr::from_ref(proto).addr(), shortened(name).to_string(), tensor));
+                }
+            }
+        };
+        self.each_node(&self.graph.node, 0, &mut note)?;
+        let ordered: BTreeMap<&FunctionKey, &FunctionProto> = self.functions.iter().collect();
+        for function in ordered.values() {
+            self.each_node(&function.node, 0, &mut note)?;
+        }
+        for (i, (address, name, tensor)) in found.into_iter().enumerate() {
+            let taken = |n: &str| self.weights.contains_key(n) || self.constants.contains_key(n);
+            let mut unique = name.clone();
+            while taken(&unique) {
+                unique = format!("{unique} ({i})");
+            }
+            self.constant_names.insert(address, unique.clone());
+            self.constants.insert(unique, tensor);
+        }
+        Ok(())
+    }
+
+    /// The name of a large constant.
+    pub(crate) fn constant_name(&self, proto: &TensorProto) -> Option<&str> {
+        self.constant_names.get(&std::ptr::from_ref(proto).addr()).map(String::as_str)
     }
 
     /// Whether every name of the main graph is declared once, and initializers are what inputs say of them.
@@ -304,9 +359,9 @@ impl Model {
         self.weights.iter().map(|(name, (_, tensor))| (name.as_str(), tensor))
     }
 
-    /// A weight by name.
+    /// A weight by name: an initializer, or a large constant of a node.
     pub fn weight(&self, name: &str) -> Option<&Tensor> {
-        self.weights.get(name).map(|(_, tensor)| tensor)
+        self.weights.get(name).map(|(_, tensor)| tensor).or_else(|| self.constants.get(name))
     }
 
     /// The model with other weights: those that `change` returns take the place of the ones of their name. They are of the
@@ -332,6 +387,8 @@ impl Model {
             declared: self.declared.clone(),
             files: self.files.clone(),
             decoded: Mutex::default(),
+            constant_names: HashMap::new(),
+            constants: HashMap::new(),
             unsupported: self.unsupported.clone(),
         })
     }
@@ -386,6 +443,34 @@ impl Model {
     /// The graph for some bindings, or what it takes to have one.
     pub fn specialise(&self, bindings: &Bindings, evaluator: &dyn Evaluate) -> Result<Outcome, Error> {
         import(self, bindings, evaluator)
+    }
+
+    /// Graphs of a loop's iterations, or what it takes to have them; `state` says what its carried values are now.
+    pub fn iterations(
+        &self,
+        call: &LoopCall,
+        state: &[Made],
+        bindings: &Bindings,
+        evaluator: &dyn Evaluate,
+    ) -> Result<Outcome, Error> {
+        import_iterations(self, call, state, bindings, evaluator)
+    }
+
+    /// A node by its address, wherever it stands.
+    pub(crate) fn node_at(&self, address: usize) -> Option<&NodeProto> {
+        let nodes = std::iter::once(&self.graph.node).chain(self.functions.values().map(|f| &f.node));
+        let is = |node: &NodeProto| std::ptr::from_ref(node).addr() == address;
+        nodes.filter_map(|nodes| find_node(nodes, &is)).next()
+    }
+
+    /// An attribute by its address, of a node or a function.
+    pub(crate) fn attribute_at(&self, address: usize) -> Option<&AttributeProto> {
+        let is = |a: &&AttributeProto| std::ptr::from_ref(*a).addr() == address;
+        let nodes = std::iter::once(&self.graph.node).chain(self.functions.values().map(|f| &f.node));
+        let mut found =
+            nodes.filter_map(|nodes| find_node(nodes, &|node| node.attribute.iter().any(|a| is(&a))));
+        let own = self.functions.values().flat_map(|f| &f.attribute_proto).find(is);
+        own.or_else(|| found.next()?.attribute.iter().find(is))
     }
 
     fn find_unsupported(&self) -> Result<Vec<Unsupported>, Error> {
@@ -444,6 +529,14 @@ fn not_onnx(bytes: &[u8], problem: String) -> Error {
     let known = Format::of(bytes).map(|format| format!("it is {format}; {}", format.advice()));
     let empty = || bytes.is_empty().then(|| "it is empty, there is no graph in it".to_string());
     Error::NotOnnx { problem: known.or_else(empty).unwrap_or(problem) }
+}
+
+/// The first node that is so, of some nodes and of those of graphs inside them.
+fn find_node<'m>(nodes: &'m [NodeProto], is: &dyn Fn(&NodeProto) -> bool) -> Option<&'m NodeProto> {
+    nodes.iter().find_map(|node| {
+        let graphs = || node.attribute.iter().flat_map(|a| a.g.iter().chain(&a.graphs));
+        if is(node) { Some(node) } else { graphs().find_map(|graph| find_node(&graph.node, is)) }
+    })
 }
 
 /// A node's operator, with the domain where it is not ONNX's own.

@@ -75,6 +75,11 @@ impl Outputs {
         self.named.iter().map(|(n, t)| (n.as_str(), t))
     }
 
+    /// All results with their names, to keep.
+    pub(crate) fn into_named(self) -> Vec<(String, Tensor)> {
+        self.named
+    }
+
     /// All results without their names.
     pub fn into_tensors(self) -> Vec<Tensor> {
         self.named.into_iter().map(|(_, t)| t).collect()

@@ -28,7 +28,9 @@ use std::time::{Duration, Instant};
 use mutate::Rng;
 use olivine_cpu::CpuEvaluator;
 use olivine_ir::{DType, Data, Shape, Tensor, TensorType};
-use olivine_onnx::{Bindings, Bound, Dim, Kind, Model, Outcome};
+use olivine_onnx::{
+    Argument, Bindings, Bound, Dim, Kind, Known, LoopCall, LoopResults, Made, Model, Outcome, Stage,
+};
 
 /// No case takes longer.
 const LONGEST: Duration = Duration::from_secs(1);
@@ -220,17 +222,42 @@ fn case(corpus: &[Vec<u8>], seed: u64, number: u64) -> Result<&'static str, Stri
                     return Ok("given up");
                 }
             }
-            Ok(Outcome::Stage(stage)) => {
+            Ok(Outcome::Stage(Stage { graph: stage, kept })) => {
                 stage.verify().map_err(|e| format!("a stage does not verify: {e}"))?;
                 let ty = stage.outputs().first().and_then(|o| stage.ty(o.value).ok());
+                bindings.kept.extend(kept);
                 match ty.and_then(|ty| tensor(ty, &mut rng)) {
-                    Some(value) => bindings.known.push(value),
+                    Some(value) => bindings.known.push(Known::Value(value)),
                     None => return Ok("given up"),
                 }
+            }
+            Ok(Outcome::Loop(call)) => {
+                let known = looped(&model, *call, &mut bindings)?;
+                bindings.known.push(known);
             }
         }
     }
     Ok("given up")
+}
+
+/// A loop as if it ended before its first iteration; what a first one becomes is looked at all the same.
+fn looped(model: &Model, call: LoopCall, bindings: &mut Bindings) -> Result<Known, String> {
+    let state: Vec<Made> = call.carried.iter().map(Argument::made).collect();
+    match model.iterations(&call, &state, &Bindings::default(), &CpuEvaluator) {
+        Ok(Outcome::Whole(whole)) => {
+            whole.graph.verify().map_err(|e| format!("an iteration does not verify: {e}"))?;
+        }
+        Ok(Outcome::Stage(stage)) => {
+            stage.graph.verify().map_err(|e| format!("a stage of an iteration does not verify: {e}"))?;
+        }
+        Ok(_) => {}
+        Err(error) => drop(error.to_string()),
+    }
+    if let Some(stage) = call.arguments {
+        stage.graph.verify().map_err(|e| format!("a loop's arguments do not verify: {e}"))?;
+        bindings.kept.extend(stage.kept);
+    }
+    Ok(Known::Loop(LoopResults { carried: state, rows: None }))
 }
 
 /// What an input of a kind may be bound to.

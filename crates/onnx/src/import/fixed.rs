@@ -6,7 +6,8 @@ use olivine_ir::{DType, Def, Graph, Node, Op, Tensor, TensorType, ValueId};
 
 use super::limits::work;
 use super::walk::Walk;
-use super::{Answer, Bound, Held, Stop};
+use super::{Answer, Bound, Held, Known, Stop};
+use crate::element::Element;
 use crate::error::Error;
 
 /// What follows from inputs is computed here while it is this little, in elements; the device computes the rest.
@@ -17,20 +18,23 @@ const LITTLE: usize = 1 << 16;
 const FEW: (usize, usize) = (64, 8);
 
 /// A value of one of the graphs under construction.
-type Place = (usize, ValueId);
+pub(super) type Place = (usize, ValueId);
 
 /// What a value follows from.
 #[derive(Default)]
-struct Ancestry {
+pub(super) struct Ancestry {
     /// Values that nodes make, each after what it needs.
-    nodes: Vec<Place>,
-    /// Inputs of the run, by place.
-    inputs: Vec<(Place, String)>,
+    pub(super) nodes: Vec<Place>,
+    /// Inputs of the run and values of earlier stages, by place.
+    pub(super) inputs: Vec<(Place, String)>,
     /// Elements of all of them.
     elements: usize,
     /// About how many numbers it takes to compute them.
     work: usize,
 }
+
+/// The most work, as [`work`] counts, to find out before every iteration whether a shape is still what it was.
+const LITTLE_WORK: usize = 1 << 12;
 
 impl Walk<'_> {
     /// The value of a tensor, which decides a shape; the answer may be what it takes to know it.
@@ -42,16 +46,20 @@ impl Walk<'_> {
         if let Some(tensor) = self.frames.get(held.frame).and_then(|f| f.graph.as_const(held.id)) {
             return Ok(tensor.clone());
         }
-        let ancestry = self.ancestry(at, false)?;
+        let ancestry = match self.ancestry(&[at], false) {
+            Err(Stop::PerIteration) => return self.assumed(at, place),
+            found => found?,
+        };
         if self.is_too_much(&ancestry) {
-            if self.guesses.is_some() {
-                return Err(Stop::PerTrip);
-            }
-            let known = self.bindings.known.get(self.taken).cloned();
-            let Some(tensor) = known else { return Err(Stop::Stage(Box::new(self.stage(&ancestry, at)?))) };
+            let Some(known) = self.bindings.known.get(self.taken) else {
+                return Err(Stop::Stage(Box::new(self.stage_for(&ancestry, at)?)));
+            };
+            let Known::Value(tensor) = known else {
+                return Err(Error::invalid(place, "a loop's results are given for a value").into());
+            };
             self.taken += 1;
             self.fixed.insert(at, tensor.clone());
-            return Ok(tensor);
+            return Ok(tensor.clone());
         }
         let mut missing = Vec::new();
         for (at, name) in &ancestry.inputs {
@@ -61,9 +69,6 @@ impl Walk<'_> {
                 }
                 None => missing.push(name.clone()),
             }
-        }
-        if !missing.is_empty() && self.guesses.is_some() {
-            return Err(Stop::PerTrip);
         }
         if !missing.is_empty() {
             missing.sort();
@@ -78,9 +83,44 @@ impl Walk<'_> {
             .ok_or_else(|| Error::invalid(place, "a value that decides a shape cannot be found out").into())
     }
 
+    /// The value that a loop's carried values decide: what it is for the next iteration. The loop holds for as many
+    /// iterations as it stays the same; where that is more than a little work to find out, it has no such value.
+    fn assumed(&mut self, at: Place, place: &str) -> Answer<Tensor> {
+        let (frame, _) = at;
+        let outer = self.lifted(at)?;
+        let tensor = self.fixed(Held { frame: frame - 1, id: outer, element: Element::I64 }, place)?;
+        let body = &mut self.frames[frame];
+        if !body.first.is_empty() {
+            body.assumed.push((at.1, tensor.clone()));
+        }
+        self.fixed.insert(at, tensor.clone());
+        Ok(tensor)
+    }
+
+    /// A value of a body, computed in the graph around it from what its first iteration is given.
+    fn lifted(&mut self, (frame, id): Place) -> Answer<ValueId> {
+        let lost = || Error::invalid("import", "a value of a graph that is gone");
+        if frame == 0 || frame >= self.frames.len() {
+            return Err(Stop::PerIteration);
+        }
+        let (around, inside) = self.frames.split_at_mut(frame);
+        let (around, body) = (around.last_mut().ok_or_else(lost)?, inside.first().ok_or_else(lost)?);
+        self.budget.step(body.graph.nodes().len(), || format!("graph `{}`", body.graph.name()))?;
+        let nodes = ancestors(&body.graph, &[id]);
+        let total = nodes.iter().map(|node| work(&body.graph, node)).fold(0, usize::saturating_add);
+        if total > LITTLE_WORK {
+            return Err(Stop::PerIteration);
+        }
+        let captured = body.captures.iter().map(|(outer, inner)| (*inner, *outer));
+        let given: HashMap<ValueId, ValueId> = captured.chain(body.first.iter().copied()).collect();
+        let there = computed(&body.graph, &nodes, &mut around.graph, given, &[id]);
+        let there = there.map_err(|e| Error::invalid("import", e.to_string()))?;
+        there.and_then(|ids| ids.first().copied()).ok_or(Stop::PerIteration)
+    }
+
     /// Whether a value is known, or will be once inputs that look like sizes are.
     pub(crate) fn is_decided(&self, held: Held) -> bool {
-        match self.ancestry((held.frame, held.id), true) {
+        match self.ancestry(&[(held.frame, held.id)], true) {
             Ok(ancestry) => !self.is_too_much(&ancestry),
             Err(_) => false,
         }
@@ -88,27 +128,35 @@ impl Walk<'_> {
 
     /// Whether a value that follows from constants may be computed here and now.
     pub(super) fn is_affordable(&self, held: Held) -> Answer<bool> {
-        Ok(self.budget.folds() && self.budget.affords(self.ancestry((held.frame, held.id), true)?.work))
+        Ok(self.budget.folds() && self.budget.affords(self.ancestry(&[(held.frame, held.id)], true)?.work))
     }
 
-    fn bound(&self, name: &str) -> Option<Tensor> {
-        let base = |bound: &Bound| match bound {
-            Bound::Tensor { value, .. } => value.clone(),
-            _ => None,
-        };
+    /// What the bindings say of an input of the run.
+    fn binding(&self, name: &str) -> Option<&Bound> {
         if let Some((_, bound)) = self.bindings.inputs.iter().find(|(n, _)| n == name) {
-            return base(bound);
+            return Some(bound);
         }
         // An element of a sequence.
         let (name, index) = name.strip_suffix(']')?.rsplit_once('[')?;
-        let (_, bound) = self.bindings.inputs.iter().find(|(n, _)| n == name)?;
-        match bound {
-            Bound::Sequence(items) => base(items.get(index.parse::<usize>().ok()?)?),
+        match self.bindings.inputs.iter().find(|(n, _)| n == name)? {
+            (_, Bound::Sequence(items)) => items.get(index.parse::<usize>().ok()?),
             _ => None,
         }
     }
 
-    fn known(&self, at: Place) -> Option<Tensor> {
+    /// Whether an input may join the bindings by value: those that hold results of loops and stages may not.
+    fn is_bound(&self, name: &str) -> bool {
+        matches!(self.binding(name), Some(Bound::Tensor { .. }))
+    }
+
+    fn bound(&self, name: &str) -> Option<Tensor> {
+        match self.binding(name)? {
+            Bound::Tensor { value, .. } => value.clone(),
+            _ => None,
+        }
+    }
+
+    pub(super) fn known(&self, at: Place) -> Option<Tensor> {
         if let Some(tensor) = self.fixed.get(&at) {
             return Some(tensor.clone());
         }
@@ -121,7 +169,7 @@ impl Walk<'_> {
     }
 
     /// What stands around a body for one of its inputs.
-    fn outer(&self, (frame, id): Place) -> Option<Place> {
+    pub(super) fn outer(&self, (frame, id): Place) -> Option<Place> {
         let captures = &self.frames.get(frame)?.captures;
         captures.iter().find(|(_, inner)| *inner == id).map(|(outer, _)| (frame - 1, *outer))
     }
@@ -131,12 +179,12 @@ impl Walk<'_> {
         !ancestry.inputs.is_empty() && ancestry.elements > LITTLE || !self.budget.affords(ancestry.work)
     }
 
-    /// Everything that a value follows from and that is not known yet; with `within` no more of it than is too much.
-    fn ancestry(&self, at: Place, within: bool) -> Answer<Ancestry> {
+    /// Everything that values follow from and that is not known yet; with `within` no more of it than is too much.
+    pub(super) fn ancestry(&self, of: &[Place], within: bool) -> Answer<Ancestry> {
         let mut found = Ancestry::default();
         let mut seen: HashMap<Place, ()> = HashMap::new();
         // A place, and whether what it needs was looked at.
-        let mut open = vec![(at, false)];
+        let mut open: Vec<(Place, bool)> = of.iter().rev().map(|at| (*at, false)).collect();
         while let Some((at, ready)) = open.pop() {
             self.budget.step(1, || format!("graph `{}`", self.model.name()))?;
             if within && self.is_too_much(&found) {
@@ -151,12 +199,17 @@ impl Walk<'_> {
             match &value.def {
                 Def::Const(_) | Def::Param { .. } => {}
                 Def::Input { name, .. } if at.0 == 0 => {
-                    found.elements = found.elements.saturating_add(weight(&value.ty));
+                    let count = if self.is_bound(name) { weight(&value.ty) } else { LITTLE + 1 };
+                    found.elements = found.elements.saturating_add(count);
                     found.inputs.push((at, name.clone()));
+                }
+                _ if at.0 == 0 && self.kept.contains(&at.1) => {
+                    found.elements = found.elements.saturating_add(LITTLE + 1);
+                    found.inputs.push((at, self.kept_name(at.1)));
                 }
                 Def::Input { .. } => match self.outer(at) {
                     Some(outer) => open.push((outer, false)),
-                    None => return Err(Stop::PerTrip),
+                    None => return Err(Stop::PerIteration),
                 },
                 Def::Node { node, .. } if ready => {
                     if let Some(node) = graph.nodes().get(node.index()) {
@@ -195,63 +248,6 @@ impl Walk<'_> {
         }
         Ok(())
     }
-
-    /// A graph that computes one value.
-    fn stage(&self, ancestry: &Ancestry, at: Place) -> Answer<Graph> {
-        let wrong = |e: olivine_ir::Error| Error::invalid("stage", e.to_string());
-        let mut stage = Graph::new(format!("{}, shapes", self.model.name()));
-        let mut ids: HashMap<Place, ValueId> = HashMap::new();
-        for (at, name) in &ancestry.inputs {
-            let ty = self.frames[at.0].graph.ty(at.1).map_err(wrong)?;
-            ids.insert(*at, stage.input(name, ty.dtype, ty.shape).map_err(wrong)?);
-        }
-        for at in &ancestry.nodes {
-            let Some(node) = self.frames[at.0].graph.producer(at.1).cloned() else { continue };
-            if ids.contains_key(at) {
-                continue;
-            }
-            let mut operands = Vec::with_capacity(node.inputs.len());
-            for id in &node.inputs {
-                operands.push(self.stage_operand(&mut stage, &mut ids, (at.0, *id)).map_err(wrong)?);
-            }
-            let results = stage.add_named(node.name.clone(), node.op.clone(), &operands).map_err(wrong)?;
-            ids.extend(node.outputs.iter().map(|id| (at.0, *id)).zip(results));
-        }
-        let value = self.stage_operand(&mut stage, &mut ids, at).map_err(wrong)?;
-        stage.output("value", value).map_err(wrong)?;
-        Ok(stage)
-    }
-
-    fn stage_operand(
-        &self,
-        stage: &mut Graph,
-        ids: &mut HashMap<Place, ValueId>,
-        at: Place,
-    ) -> Result<ValueId, olivine_ir::Error> {
-        let mut place = at;
-        while !ids.contains_key(&place)
-            && !self.fixed.contains_key(&place)
-            && let Some(outer) = self.outer(place)
-        {
-            place = outer;
-        }
-        if let Some(id) = ids.get(&place) {
-            return Ok(*id);
-        }
-        let value = self.frames[place.0].graph.value(place.1)?;
-        let id = match &value.def {
-            Def::Param { name } => stage.param(name, value.ty.dtype, value.ty.shape)?,
-            _ => match self.known(place) {
-                Some(tensor) => stage.constant(tensor),
-                None => {
-                    let problem = "a stage needs a value that is not known".to_string();
-                    return Err(olivine_ir::Error::Invalid { place: "stage".into(), problem });
-                }
-            },
-        };
-        ids.insert(place, id);
-        Ok(id)
-    }
 }
 
 /// What an input counts for: one that cannot join the bindings makes everything too much.
@@ -265,4 +261,46 @@ fn cost(graph: &Graph, node: &Node) -> usize {
     let sizes = node.outputs.iter().filter_map(|id| graph.ty(*id).ok()).map(|ty| ty.shape.numel());
     let made = sizes.fold(0, usize::saturating_add);
     if matches!(node.op, Op::Loop(_) | Op::Scan(_)) { LITTLE + 1 } else { made }
+}
+
+/// The nodes that values of a graph follow from, in order.
+pub(super) fn ancestors<'g>(graph: &'g Graph, of: &[ValueId]) -> Vec<&'g Node> {
+    let mut needed = vec![false; graph.values().len()];
+    of.iter().for_each(|id| needed[id.index()] = true);
+    let mut found = Vec::new();
+    for node in graph.nodes().iter().rev() {
+        if node.outputs.iter().any(|id| needed[id.index()]) {
+            node.inputs.iter().for_each(|id| needed[id.index()] = true);
+            found.push(node);
+        }
+    }
+    found.reverse();
+    found
+}
+
+/// Nodes of one graph again in another, where `given` stand for some of their operands; the answer is what stands for
+/// `ids` there, if all that they need is given.
+pub(super) fn computed(
+    from: &Graph,
+    nodes: &[&Node],
+    to: &mut Graph,
+    mut given: HashMap<ValueId, ValueId>,
+    ids: &[ValueId],
+) -> Result<Option<Vec<ValueId>>, olivine_ir::Error> {
+    let place = |to: &mut Graph, given: &mut HashMap<ValueId, ValueId>, id: ValueId| {
+        if let Some(there) = given.get(&id) {
+            return Some(*there);
+        }
+        let there = to.constant(from.as_const(id)?.clone());
+        given.insert(id, there);
+        Some(there)
+    };
+    for node in nodes {
+        let operands: Option<Vec<ValueId>> =
+            node.inputs.iter().map(|id| place(to, &mut given, *id)).collect();
+        let Some(operands) = operands else { return Ok(None) };
+        let results = to.add_op(node.op.clone(), &operands)?;
+        given.extend(node.outputs.iter().copied().zip(results));
+    }
+    Ok(ids.iter().map(|id| place(to, &mut given, *id)).collect())
 }

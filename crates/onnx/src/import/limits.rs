@@ -9,7 +9,7 @@ use olivine_ir::{Graph, Node, Op, TensorType};
 use super::Answer;
 use crate::error::Error;
 
-/// Nodes that a model may come to, beside those of its main graph, once its loops and functions are written out.
+/// Nodes that a model may come to, beside those of its main graph, once its scans and functions are unrolled.
 const MAX_NODES: usize = 250_000;
 
 /// Steps of the walk: names looked up, values looked at.
@@ -90,7 +90,7 @@ impl Budget {
         self.nodes += 1;
         let most = self.written.saturating_add(MAX_NODES);
         if self.nodes > most {
-            let problem = format!("with its loops and functions written out the model has over {most} nodes");
+            let problem = format!("with its functions and scans unrolled the model has over {most} nodes");
             return Err(Error::invalid(place(), problem).into());
         }
         Ok(())

@@ -4,25 +4,33 @@
 //!   mod.rs    bindings in, outcome out
 //!   walk.rs   graphs under construction, names, one node after another
 //!   fixed.rs  values that are known while the graph is built
-//!   guess.rs  conditions that are taken for what they were last
+//!   stage.rs  graphs that compute some of the values, and what they leave for later graphs
+//!   loops.rs  loops that the caller runs
+//!   iterations.rs  graphs of their iterations
 //!   node.rs   what an operator's import sees of its node
 //!   value.rs  what a name stands for
 //!   limits.rs what an import may take
 //! ```
 
 mod fixed;
-mod guess;
+mod iterations;
 mod limits;
+mod loops;
 mod node;
+mod stage;
 mod value;
 mod walk;
 
-use olivine_ir::{Evaluate, Graph, Tensor, TensorType};
+use olivine_ir::{Evaluate, Graph, Tensor, TensorType, ValueId};
 
+pub(crate) use iterations::copied;
+pub(crate) use loops::unchanged;
+pub use loops::{Argument, LoopCall, LoopResults, Made, Source};
 pub(crate) use node::NodeContext;
 pub(crate) use value::{Held, Value};
-pub(crate) use walk::{Captured, Walk, needed};
+pub(crate) use walk::{BodyInput, Captured, SMALL_WEIGHT, Walk, needed};
 
+use crate::element::Element;
 use crate::error::Error;
 use crate::model::Model;
 
@@ -31,10 +39,24 @@ use crate::model::Model;
 pub struct Bindings {
     /// Inputs by name.
     pub inputs: Vec<(String, Bound)>,
-    /// Results of earlier stages, in the order in which they were asked for.
-    pub known: Vec<Tensor>,
+    /// Results of earlier stages and loops, in the order in which they were asked for.
+    pub known: Vec<Known>,
+    /// Values that earlier stages have left, of all of them: later graphs take them as inputs.
+    pub kept: Vec<ValueId>,
     /// Names of values inside the model that are to be outputs too.
     pub watched: Vec<String>,
+    /// The most iterations that one graph may hold of a loop that its data end: a GPU records every one of them. `None`
+    /// where the device runs such a loop to its end.
+    pub batch: Option<usize>,
+}
+
+/// What became known after a graph was asked for.
+#[derive(Clone, Debug)]
+pub enum Known {
+    /// The output `value` of a stage.
+    Value(Tensor),
+    /// What a loop ended with.
+    Loop(LoopResults),
 }
 
 /// What is known of an input.
@@ -60,8 +82,19 @@ pub enum Outcome {
     Whole(Specialised),
     /// Shapes depend on the values of these inputs, which the bindings do not have.
     NeedsInputs(Vec<String>),
-    /// Shapes depend on the one output of this graph, which joins [`Bindings::known`].
-    Stage(Graph),
+    /// Shapes depend on the output `value` of a graph, which joins [`Bindings::known`].
+    Stage(Stage),
+    /// A loop is to be run by the caller; its results join [`Bindings::known`].
+    Loop(Box<LoopCall>),
+}
+
+/// A graph that runs before the rest of a model.
+#[derive(Debug)]
+pub struct Stage {
+    /// The graph. Its outputs other than `value` are inputs of later graphs, by name.
+    pub graph: Graph,
+    /// What those outputs are: they join [`Bindings::kept`].
+    pub kept: Vec<ValueId>,
 }
 
 /// A model as a graph. Its params are the model's weights, by name.
@@ -71,6 +104,8 @@ pub struct Specialised {
     pub graph: Graph,
     /// The model's outputs by name, in terms of the graph's.
     pub outputs: Vec<(String, Part)>,
+    /// The element types of the graph's outputs by name.
+    pub elements: Vec<(String, Element)>,
 }
 
 /// An output of a model in terms of the graph's outputs.
@@ -91,10 +126,12 @@ pub(crate) enum Stop {
     Error(Error),
     /// Inputs whose values decide a shape.
     Inputs(Vec<String>),
-    /// A value that decides a shape, as a graph's only output.
-    Stage(Box<Graph>),
-    /// A value inside a body that decides a shape and differs from trip to trip: the body must be written out.
-    PerTrip,
+    /// A graph whose output `value` decides a shape.
+    Stage(Box<Stage>),
+    /// A loop for the caller to run.
+    Loop(Box<LoopCall>),
+    /// A value inside a body that decides a shape and differs between iterations: the caller must run the loop.
+    PerIteration,
 }
 
 impl From<Error> for Stop {
@@ -108,15 +145,37 @@ pub(crate) type Answer<T> = Result<T, Stop>;
 
 /// Imports a model.
 pub(crate) fn import(model: &Model, bindings: &Bindings, evaluator: &dyn Evaluate) -> Result<Outcome, Error> {
-    let mut walk = Walk::new(model, bindings, evaluator);
-    match walk.whole() {
-        Ok(outputs) => Ok(Outcome::Whole(Specialised { graph: walk.finish(), outputs })),
+    let mut walk = Walk::new(model, bindings, evaluator, 0);
+    let outputs = walk.whole();
+    outcome(walk, outputs)
+}
+
+/// Imports the iterations of a loop; `state` says what its carried values are now.
+pub(crate) fn import_iterations(
+    model: &Model,
+    call: &LoopCall,
+    state: &[Made],
+    bindings: &Bindings,
+    evaluator: &dyn Evaluate,
+) -> Result<Outcome, Error> {
+    let mut walk = Walk::new(model, bindings, evaluator, call.level());
+    let outputs = walk.iterations(call, state);
+    outcome(walk, outputs)
+}
+
+fn outcome(walk: Walk<'_>, outputs: Answer<Vec<(String, Part)>>) -> Result<Outcome, Error> {
+    let name = walk.model.name();
+    let varies = || Error::invalid(format!("graph `{name}`"), "a shape depends on a value that changes");
+    let whole = match outputs {
+        Ok(outputs) => walk.finish(outputs),
+        Err(stop) => Err(stop),
+    };
+    match whole {
+        Ok(whole) => Ok(Outcome::Whole(whole)),
         Err(Stop::Error(error)) => Err(error),
         Err(Stop::Inputs(names)) => Ok(Outcome::NeedsInputs(names)),
-        Err(Stop::Stage(graph)) => Ok(Outcome::Stage(*graph)),
-        Err(Stop::PerTrip) => Err(Error::invalid(
-            format!("graph `{}`", model.name()),
-            "a shape depends on a value that changes",
-        )),
+        Err(Stop::Stage(stage)) => Ok(Outcome::Stage(*stage)),
+        Err(Stop::Loop(call)) => Ok(Outcome::Loop(call)),
+        Err(Stop::PerIteration) => Err(varies()),
     }
 }

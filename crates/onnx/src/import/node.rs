@@ -255,6 +255,18 @@ impl<'w, 'm> NodeContext<'w, 'm> {
         Ok(found.map(|a| a.strings.iter().map(|s| String::from_utf8_lossy(s).into_owned()).collect()))
     }
 
+    /// A tensor attribute as a value of the graph.
+    pub(crate) fn constant_attribute(&mut self, name: &str) -> Answer<Option<Value>> {
+        let Some(found) = self.typed(name, AttributeType::Tensor)? else { return Ok(None) };
+        let proto =
+            found.t.as_ref().ok_or_else(|| self.wrong(format!("attribute `{name}` holds no tensor")))?;
+        let value = self.walk.tensor(proto);
+        value.map(Some).map_err(|stop| match stop {
+            Stop::Error(e) => self.wrong(format!("attribute `{name}`: {e}")),
+            other => other,
+        })
+    }
+
     /// A tensor attribute.
     pub(crate) fn tensor_attribute(&self, name: &str) -> Answer<Option<(Element, Tensor)>> {
         let Some(found) = self.typed(name, AttributeType::Tensor)? else { return Ok(None) };

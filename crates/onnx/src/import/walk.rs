@@ -4,18 +4,17 @@ use std::collections::{HashMap, HashSet};
 
 use olivine_ir::{Evaluate, Graph, NodeId, Tensor, TensorType, ValueId};
 
-use super::guess::Guesses;
 use super::limits::{Budget, label};
 use super::{Answer, Bindings, Bound, Held, NodeContext, Part, Value};
 use crate::element::Element;
 use crate::error::Error;
-use crate::model::{Dim, Kind, MAX_DEPTH, Model, function_key, operator, place};
+use crate::model::{Dim, Kind, MAX_DEPTH, Model, function_key, operator, place, port};
 use crate::ops;
-use crate::proto::{AttributeProto, FunctionProto, GraphProto, NodeProto, OperatorSetIdProto};
+use crate::proto::{AttributeProto, FunctionProto, GraphProto, NodeProto, OperatorSetIdProto, TensorProto};
 use crate::sparse::sparse_name;
 
 /// Weights of at most this many elements are constants of the graph, which passes look into; others are params.
-const SMALL_WEIGHT: usize = 1024;
+pub(crate) const SMALL_WEIGHT: usize = 1024;
 
 /// Results of at most this many elements that follow from constants alone are computed on the spot.
 const SMALL_RESULT: usize = 4096;
@@ -30,36 +29,60 @@ pub(crate) struct Walk<'m> {
     pub(super) evaluator: &'m dyn Evaluate,
     /// The main graph, and inside it the bodies that are being built.
     pub(super) frames: Vec<Frame>,
-    scopes: Vec<Scope<'m>>,
+    pub(super) scopes: Vec<Scope<'m>>,
     /// Values found out so far, by graph and value.
     pub(super) fixed: HashMap<(usize, ValueId), Tensor>,
-    /// How many of the known results of stages are used.
+    /// How many of the known results of stages and loops are used.
     pub(super) taken: usize,
-    /// Set while what is imported may never run: nothing may be asked for its sake, and conditions are guessed.
-    pub(super) guesses: Option<Guesses>,
-    /// What the conditions of nodes were last, by the nodes' addresses.
-    pub(super) remembered: HashMap<usize, bool>,
+    /// How many loops of the caller's this is inside.
+    pub(super) level: usize,
+    /// What earlier stages have left of the main graph's values.
+    pub(super) kept: HashSet<ValueId>,
+    /// Element types of the main graph's outputs.
+    pub(super) elements: Vec<(String, Element)>,
     pub(super) budget: Budget,
     /// Names of inner values that are to be outputs, and those found so far.
     watching: HashSet<&'m str>,
-    watched: Vec<(String, Held)>,
+    pub(super) watched: Vec<(String, Held)>,
 }
 
 /// A graph under construction.
+#[derive(Default)]
 pub(super) struct Frame {
     pub(super) graph: Graph,
     /// Values of the graph around it, and the inputs that stand for them here.
     pub(super) captures: Vec<(ValueId, ValueId)>,
+    /// Of a body whose iterations the caller begins: inputs, and the values around it that the first iteration takes.
+    pub(super) first: Vec<(ValueId, ValueId)>,
+    /// What such a body takes values for that decide shapes.
+    pub(super) assumed: Vec<(ValueId, Tensor)>,
 }
 
 /// Names that can be seen from a graph's nodes.
-struct Scope<'m> {
-    names: HashMap<String, Value>,
+#[derive(Default)]
+pub(super) struct Scope<'m> {
+    pub(super) names: HashMap<String, Value>,
     /// A function's: names around it are not seen.
-    opaque: bool,
-    opsets: &'m [OperatorSetIdProto],
+    pub(super) opaque: bool,
+    /// The function, where it is one of the model's.
+    pub(super) function: Option<&'m FunctionProto>,
+    pub(super) opsets: &'m [OperatorSetIdProto],
     /// What a function was called with.
-    attributes: HashMap<&'m str, &'m AttributeProto>,
+    pub(super) attributes: HashMap<&'m str, &'m AttributeProto>,
+    /// The nodes to import, in which order, and how far that has come.
+    pub(super) nodes: &'m [NodeProto],
+    pub(super) order: Vec<usize>,
+    pub(super) at: usize,
+    /// Names that are used after the last node.
+    pub(super) outputs: Vec<&'m str>,
+}
+
+/// What an input of a body is.
+pub(crate) enum BodyInput {
+    /// An input of the body's graph; the value that the first iteration takes for it, where shapes may follow from it.
+    New { element: Element, ty: TensorType, first: Option<ValueId> },
+    /// The same value in every iteration.
+    Outer(Value),
 }
 
 /// A body as a graph of its own.
@@ -70,38 +93,40 @@ pub(crate) struct Captured {
     pub(crate) outputs: Vec<(Element, TensorType)>,
     /// What it takes from the graph around it.
     pub(crate) captures: Vec<ValueId>,
+    /// Values that decide shapes, and what they were taken for.
+    pub(crate) assumed: Vec<(ValueId, Tensor)>,
 }
 
 impl<'m> Walk<'m> {
-    pub(super) fn new(model: &'m Model, bindings: &'m Bindings, evaluator: &'m dyn Evaluate) -> Self {
+    pub(super) fn new(
+        model: &'m Model,
+        bindings: &'m Bindings,
+        evaluator: &'m dyn Evaluate,
+        level: usize,
+    ) -> Self {
         let graph = Graph::new(model.name());
         Walk {
             model,
             bindings,
             evaluator,
-            frames: vec![Frame { graph, captures: Vec::new() }],
+            frames: vec![Frame { graph, ..Frame::default() }],
             scopes: Vec::new(),
             fixed: HashMap::new(),
             taken: 0,
-            guesses: None,
-            remembered: HashMap::new(),
+            level,
+            kept: bindings.kept.iter().copied().collect(),
+            elements: Vec::new(),
             budget: Budget::of(model.graph.node.len()),
             watching: bindings.watched.iter().map(String::as_str).collect(),
             watched: Vec::new(),
         }
     }
 
-    /// The main graph.
-    pub(super) fn finish(&mut self) -> Graph {
-        self.frames.truncate(1);
-        self.frames.pop().map(|f| f.graph).unwrap_or_default()
-    }
-
     /// Imports the whole model; the answer is its outputs.
     pub(super) fn whole(&mut self) -> Answer<Vec<(String, Part)>> {
         let model = self.model;
         let opsets = &model.proto.opset_import;
-        self.scopes.push(Scope { names: HashMap::new(), opaque: true, opsets, attributes: HashMap::new() });
+        self.scopes.push(Scope { opaque: true, opsets, ..Scope::default() });
         let bindings = self.bindings;
         let given: HashMap<&str, &Bound> =
             bindings.inputs.iter().rev().map(|(n, b)| (n.as_str(), b)).collect();
@@ -163,11 +188,12 @@ impl<'m> Walk<'m> {
     }
 
     /// Makes a value an output of the main graph.
-    fn give(&mut self, name: &str, value: &Value, place: &str) -> Answer<Part> {
+    pub(super) fn give(&mut self, name: &str, value: &Value, place: &str) -> Answer<Part> {
         Ok(match value {
             Value::Tensor(held) => {
                 let id = self.local(*held)?;
                 self.graph().output(name, id).map_err(|e| Error::invalid(place, e.to_string()))?;
+                self.elements.push((name.to_string(), held.element));
                 Part::Tensor(name.to_string())
             }
             Value::Sequence(items, _) => {
@@ -221,12 +247,22 @@ impl<'m> Walk<'m> {
         &mut self.frames[last].graph
     }
 
+    /// Whether what is imported now may run more than once: it is a body, or iterations of a loop.
+    pub(crate) fn is_repeated(&self) -> bool {
+        self.depth() > 0 || self.level > 0
+    }
+
+    /// As [`Bindings::batch`].
+    pub(crate) fn batch(&self) -> Option<usize> {
+        self.bindings.batch
+    }
+
     /// Which of the graphs under construction nodes are added to now.
     pub(crate) fn depth(&self) -> usize {
         self.frames.len() - 1
     }
 
-    fn bind(&mut self, name: &str, value: Value) {
+    pub(super) fn bind(&mut self, name: &str, value: Value) {
         if let Some(scope) = self.scopes.last_mut() {
             scope.names.insert(name.to_string(), value);
         }
@@ -243,7 +279,7 @@ impl<'m> Walk<'m> {
     }
 
     /// What a name stands for, if anything.
-    fn resolve(&mut self, name: &str) -> Answer<Option<Value>> {
+    pub(super) fn resolve(&mut self, name: &str) -> Answer<Option<Value>> {
         for scope in self.scopes.iter().rev() {
             if let Some(value) = scope.names.get(name) {
                 return Ok(Some(value.clone()));
@@ -278,7 +314,7 @@ impl<'m> Walk<'m> {
             let ty =
                 self.frames[frame - 1].graph.ty(id).map_err(|e| Error::invalid("capture", e.to_string()))?;
             let constant = self.frames[frame - 1].graph.as_const(id).cloned();
-            let Frame { graph, captures } = &mut self.frames[frame];
+            let Frame { graph, captures, .. } = &mut self.frames[frame];
             id = match (captures.iter().find(|(outer, _)| *outer == id), constant) {
                 (Some((_, inner)), _) => *inner,
                 (None, Some(tensor)) => graph.constant(tensor),
@@ -307,23 +343,60 @@ impl<'m> Walk<'m> {
         self.scopes.iter().rev().find(|s| s.opaque)?.attributes.get(name).copied()
     }
 
+    /// A tensor of a node's or of an inner graph's: a param if it is large, so that all graphs share it.
+    pub(crate) fn tensor(&mut self, proto: &TensorProto) -> Answer<Value> {
+        let (element, tensor) = self.model.decoded(proto)?;
+        let Some(name) = self.model.constant_name(proto) else {
+            let (frame, id) = (self.depth(), self.graph().constant(tensor));
+            return Ok(Value::Tensor(Held { frame, id, element }));
+        };
+        let graph = &mut self.frames[0].graph;
+        let declared = graph.params().find(|(n, _)| *n == name).map(|(_, id)| id);
+        let id = match declared {
+            Some(id) => id,
+            None => graph
+                .param(name, tensor.dtype(), *tensor.shape())
+                .map_err(|e| Error::invalid(format!("constant `{name}`"), e.to_string()))?,
+        };
+        Ok(Value::Tensor(Held { frame: 0, id, element }))
+    }
+
     /// Imports a graph's nodes into the scope that is open.
     fn run(&mut self, graph: &'m GraphProto) -> Answer<()> {
         for proto in &graph.initializer {
-            let (element, tensor) = self.model.decoded(proto)?;
-            self.bind_default(proto.name(), element, tensor);
+            let overridden = self.scopes.last().is_some_and(|scope| scope.names.contains_key(proto.name()));
+            if !overridden {
+                let value = self.tensor(proto)?;
+                self.bind(proto.name(), value);
+            }
         }
         for proto in &graph.sparse_initializer {
             let (element, tensor) = self.model.sparse(proto)?;
             self.bind_default(sparse_name(proto), element, tensor);
         }
         let given = graph.input.iter().map(|i| i.name()).chain(initializer_names(graph)).collect();
-        self.run_nodes(&graph.node, &given)
+        self.run_nodes(&graph.node, &given, graph.output.iter().map(|o| o.name()).collect())
     }
 
-    fn run_nodes(&mut self, nodes: &'m [NodeProto], given: &HashSet<&str>) -> Answer<()> {
-        for index in self.order(nodes, given)? {
-            self.import_node(&nodes[index])?;
+    fn run_nodes(
+        &mut self,
+        nodes: &'m [NodeProto],
+        given: &HashSet<&str>,
+        outputs: Vec<&'m str>,
+    ) -> Answer<()> {
+        let order = self.order(nodes, given)?;
+        let count = order.len();
+        if let Some(scope) = self.scopes.last_mut() {
+            *scope = Scope { nodes, order, at: 0, outputs, ..std::mem::take(scope) };
+        }
+        for at in 0..count {
+            let Some(scope) = self.scopes.last_mut() else { break };
+            scope.at = at;
+            let node = &nodes[scope.order[at]];
+            self.import_node(node)?;
+        }
+        if let Some(scope) = self.scopes.last_mut() {
+            scope.at = count;
         }
         Ok(())
     }
@@ -518,10 +591,15 @@ impl<'m> Walk<'m> {
         let inputs = inputs.chain(std::iter::repeat(Value::Nothing));
         let names: HashMap<String, Value> = function.input.iter().cloned().zip(inputs).collect();
         let depth = self.scopes.len();
-        self.scopes.push(Scope { names, opaque: true, opsets: &function.opset_import, attributes });
+        let (function_of, opsets) = (Some(function), function.opset_import.as_slice());
+        let scope =
+            Scope { names, opaque: true, function: function_of, opsets, attributes, ..Scope::default() };
+        self.scopes.push(scope);
         let given = function.input.iter().map(String::as_str).collect();
-        let results =
-            self.run_nodes(&function.node, &given).and_then(|()| self.results(function.output.iter(), node));
+        let outputs = function.output.iter().map(String::as_str).collect();
+        let results = self
+            .run_nodes(&function.node, &given, outputs)
+            .and_then(|()| self.results(function.output.iter(), node));
         self.scopes.truncate(depth);
         results
     }
@@ -538,6 +616,20 @@ impl<'m> Walk<'m> {
                 self.resolve(name)?.ok_or_else(|| problem().into())
             })
             .collect()
+    }
+
+    /// A scalar as a list of one, if that is what is declared.
+    fn as_declared(&mut self, value: Value, kind: &Kind) -> Answer<Value> {
+        let (Value::Tensor(held), Kind::Tensor { dims: Some(dims), .. }) = (&value, kind) else {
+            return Ok(value);
+        };
+        let id = self.local(*held)?;
+        let invalid = |e: olivine_ir::Error| Error::invalid("loop", e.to_string());
+        if dims.len() != 1 || self.graph().ty(id).map_err(invalid)?.shape.rank() != 0 {
+            return Ok(value);
+        }
+        let (frame, id) = (self.depth(), self.graph().reshape(id, &[1]).map_err(invalid)?);
+        Ok(Value::Tensor(Held { frame, id, element: held.element }))
     }
 
     /// Imports a graph inside a node in that node's place.
@@ -557,8 +649,14 @@ impl<'m> Walk<'m> {
                 format!("the graph inside takes {} values, {} are given", inputs.len(), arguments.len());
             return Err(Error::invalid(place(node), problem).into());
         }
-        let names = inputs.into_iter().map(str::to_string).zip(arguments).collect();
-        self.scopes.push(Scope { names, opaque: false, opsets: &[], attributes: HashMap::new() });
+        let mut names: HashMap<String, Value> = HashMap::with_capacity(arguments.len());
+        for (i, (input, argument)) in inputs.into_iter().zip(arguments).enumerate() {
+            // A loop's number and condition are scalars, or lists of one where its body says so.
+            let counts = i < 2 && node.op_type() == "Loop";
+            let argument = if counts { self.as_declared(argument, &port(input).kind)? } else { argument };
+            names.insert(input.name().to_string(), argument);
+        }
+        self.scopes.push(Scope { names, ..Scope::default() });
         let results = self.run(graph).and_then(|()| {
             let names: Vec<String> = graph.output.iter().map(|o| o.name().to_string()).collect();
             self.results(names.iter(), node)
@@ -567,25 +665,36 @@ impl<'m> Walk<'m> {
         results
     }
 
-    /// Imports a graph inside a node as a graph of its own, with inputs of the given types.
+    /// Imports a graph inside a node as a graph of its own, without those outputs after the first that are the `same` as
+    /// what is given.
     pub(crate) fn body(
         &mut self,
         graph: &'m GraphProto,
-        inputs: &[(Element, TensorType)],
+        inputs: &[BodyInput],
+        same: &[bool],
         node: &'m NodeProto,
     ) -> Answer<Captured> {
         let invalid = |e: olivine_ir::Error| Error::invalid(place(node), e.to_string());
         let frame = self.frames.len();
-        let mut inner = Graph::new(graph.name());
+        let mut inner = Frame { graph: Graph::new(graph.name()), ..Frame::default() };
         let mut arguments = Vec::with_capacity(inputs.len());
-        for (i, (element, ty)) in inputs.iter().enumerate() {
-            let id = inner.input(&format!("input_{i}"), ty.dtype, ty.shape).map_err(invalid)?;
-            arguments.push(Value::Tensor(Held { frame, id, element: *element }));
+        for (i, input) in inputs.iter().enumerate() {
+            arguments.push(match input {
+                BodyInput::New { element, ty, first } => {
+                    let id = inner.graph.input(&format!("input_{i}"), ty.dtype, ty.shape).map_err(invalid)?;
+                    inner.first.extend(first.map(|first| (id, first)));
+                    Value::Tensor(Held { frame, id, element: *element })
+                }
+                BodyInput::Outer(value) => value.clone(),
+            });
         }
-        self.frames.push(Frame { graph: inner, captures: Vec::new() });
+        self.frames.push(inner);
         let built = self.inline(graph, arguments, node).and_then(|results| {
             let mut outputs = Vec::with_capacity(results.len());
             for (i, value) in results.iter().enumerate() {
+                if i > 0 && same.get(i - 1).is_some_and(|same| *same) {
+                    continue;
+                }
                 let Value::Tensor(held) = value else {
                     let problem = format!("output {i} of the graph inside is {}", value.describe());
                     return Err(Error::invalid(place(node), problem).into());
@@ -599,10 +708,11 @@ impl<'m> Walk<'m> {
         self.fixed.retain(|(f, _), _| *f < frame);
         let done = self.frames.drain(frame..).next();
         match (built, done) {
-            (Ok(outputs), Some(Frame { graph, captures })) => Ok(Captured {
+            (Ok(outputs), Some(Frame { graph, captures, assumed, .. })) => Ok(Captured {
                 graph,
                 outputs,
                 captures: captures.into_iter().map(|(outer, _)| outer).collect(),
+                assumed,
             }),
             (Err(stop), _) => Err(stop),
             (Ok(_), None) => Err(Error::invalid(place(node), "its graph was lost").into()),
@@ -615,15 +725,7 @@ pub(crate) fn needed<'m>(node: &'m NodeProto, names: &mut HashSet<&'m str>) {
     names.extend(node.input.iter().map(String::as_str));
     for attribute in &node.attribute {
         for graph in attribute.g.iter().chain(&attribute.graphs) {
-            let mut inside = HashSet::new();
-            graph.node.iter().for_each(|node| needed(node, &mut inside));
-            inside.extend(graph.output.iter().map(|o| o.name()));
-            let made = graph.node.iter().flat_map(|node| node.output.iter().map(String::as_str));
-            let made = made.chain(graph.input.iter().map(|i| i.name()));
-            for name in made.chain(initializer_names(graph)) {
-                inside.remove(name);
-            }
-            names.extend(inside);
+            names.extend(free_names(graph));
         }
     }
 }
@@ -636,11 +738,24 @@ fn initializer_names(graph: &GraphProto) -> impl Iterator<Item = &str> {
 
 /// The inputs of a graph inside a node that so many arguments are for. Files of the first IR versions list initializers
 /// among the inputs: those take no argument unless there is one for every input.
-fn positional_inputs(graph: &GraphProto, arguments: usize) -> Vec<&str> {
-    let all: Vec<&str> = graph.input.iter().map(|input| input.name()).collect();
+fn positional_inputs(graph: &GraphProto, arguments: usize) -> Vec<&ValueInfoProto> {
+    let all: Vec<&ValueInfoProto> = graph.input.iter().collect();
     if all.len() == arguments {
         return all;
     }
     let initialised: HashSet<&str> = initializer_names(graph).collect();
-    all.into_iter().filter(|name| !initialised.contains(name)).collect()
+    all.into_iter().filter(|input| !initialised.contains(input.name())).collect()
+}
+
+/// The names that a graph inside a node uses and does not make itself.
+pub(super) fn free_names(graph: &GraphProto) -> HashSet<&str> {
+    let mut inside = HashSet::new();
+    graph.node.iter().for_each(|node| needed(node, &mut inside));
+    inside.extend(graph.output.iter().map(|o| o.name()));
+    let made = graph.node.iter().flat_map(|node| node.output.iter().map(String::as_str));
+    let made = made.chain(graph.input.iter().map(|i| i.name()));
+    for name in made.chain(initializer_names(graph)) {
+        inside.remove(name);
+    }
+    inside
 }

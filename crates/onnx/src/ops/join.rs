@@ -1,10 +1,11 @@
 //! Tensors put together, taken apart, repeated and padded.
 
 use olivine_ir::op::{Pad, PadMode, Slice};
-use olivine_ir::{DType, Data, Tensor, ValueId};
+use olivine_ir::{DType, Data, Graph, Tensor, ValueId};
 
 use super::Entry;
-use crate::import::{Answer, NodeContext, Value};
+use crate::element::Element;
+use crate::import::{Answer, Held, NodeContext, Value};
 use crate::tensor::shape_of;
 
 pub(super) const OPERATORS: &[Entry] = &[
@@ -72,6 +73,12 @@ fn split(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
 fn slice(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     let x = n.tensor(0)?;
     let rank = n.shape(x)?.rank();
+    if n.opset() >= 10
+        && !(n.walk.is_decided(n.held(1)?) && n.walk.is_decided(n.held(2)?))
+        && let Some(y) = slice_at_run(n, x)?
+    {
+        return n.like_first(y);
+    }
     let (starts, ends, axes, steps) = if n.opset() < 10 {
         let limits = |name: &str| n.ints(name)?.ok_or_else(|| n.wrong(format!("`{name}` is missing")));
         (limits("starts")?, limits("ends")?, n.ints("axes")?, None)
@@ -83,6 +90,58 @@ fn slice(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     let axes = n.axes(&axes, rank)?;
     let y = n.add(Slice { axes, starts, ends, steps }, &[x])?;
     n.like_first(y)
+}
+
+/// A slice of which no more has to be known now than how long it is; `None` for steps back and limits that are no lists.
+fn slice_at_run(n: &mut NodeContext<'_, '_>, x: ValueId) -> Answer<Option<ValueId>> {
+    let shape = n.shape(x)?;
+    let (starts, ends) = (n.tensor(1)?, n.tensor(2)?);
+    let (limits, others) = (n.shape(starts)?, n.shape(ends)?);
+    let &[count] = limits.dims() else { return Ok(None) };
+    if limits != others {
+        return Ok(None);
+    }
+    let axes = n.optional_ints(3)?.unwrap_or_else(|| (0..count as i64).collect());
+    let steps = n.optional_ints(4)?.unwrap_or_else(|| vec![1; count]);
+    let axes = n.axes(&axes, shape.rank())?;
+    let far = |step: &i64| !(1..=i64::from(u32::MAX)).contains(step);
+    if axes.len() != count || steps.len() != count || steps.iter().any(far) {
+        return Ok(None);
+    }
+    let sizes = Tensor::new([count], axes.iter().map(|axis| shape[*axis] as i64).collect());
+    let (sizes, by) = (n.built(sizes)?, n.built(Tensor::new([count], steps.clone()))?);
+    let (begin, lengths) = n.build(|g| {
+        let (sizes, by) = (g.constant(sizes), g.constant(by));
+        let (zero, one) = (g.constant(Tensor::scalar(0i64)), g.constant(Tensor::scalar(1i64)));
+        let within = |g: &mut Graph, limit: ValueId| {
+            let limit = g.cast(limit, DType::I64)?;
+            let (back, negative) = (g.add(limit, sizes)?, g.lt(limit, zero)?);
+            let limit = g.select(negative, back, limit)?;
+            let limit = g.max(limit, zero)?;
+            g.min(limit, sizes)
+        };
+        let (begin, end) = (within(g, starts)?, within(g, ends)?);
+        let span = g.sub(end, begin)?;
+        let span = g.max(span, zero)?;
+        let (more, up) = (g.sub(by, one)?, span);
+        let up = g.add(up, more)?;
+        Ok((begin, g.div(up, by)?))
+    })?;
+    let held = Held { frame: n.walk.depth(), id: lengths, element: Element::I64 };
+    let place = n.place();
+    let lengths = n.walk.fixed(held, &place)?;
+    let mut y = x;
+    for (i, axis) in axes.iter().enumerate() {
+        let length = lengths.to_f64().get(i).map_or(0, |v| *v as usize);
+        let step = steps[i] as f64;
+        y = n.build(|g| {
+            let first = g.narrow(begin, 0, i, 1)?;
+            let far = g.range(DType::I64, 0.0, step, length)?;
+            let indices = g.add(first, far)?;
+            g.gather(y, indices, *axis as isize)
+        })?;
+    }
+    Ok(Some(y))
 }
 
 fn expand(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {

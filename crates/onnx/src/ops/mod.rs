@@ -50,6 +50,10 @@ mod trees;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
+mod tests_driver;
+#[cfg(test)]
+mod tests_loops;
+#[cfg(test)]
 mod tests_ml;
 
 use std::collections::HashMap;

@@ -34,9 +34,9 @@ fn seed(n: &NodeContext<'_, '_>) -> Answer<u64> {
     Ok(n.float("seed")?.map_or(0, |seed| u64::from(seed.to_bits())))
 }
 
-/// Refuses to draw inside a body, whose trips would all draw the same: it has to be written out.
+/// Refuses to draw inside a body, whose iterations would all draw the same: the caller has to run the loop.
 fn outside_bodies(n: &NodeContext<'_, '_>) -> Answer<()> {
-    if n.walk.depth() > 0 { Err(Stop::PerTrip) } else { Ok(()) }
+    if n.walk.depth() > 0 { Err(Stop::PerIteration) } else { Ok(()) }
 }
 
 /// Numbers of f32 from 0 to below 1.

@@ -4,12 +4,14 @@ use olivine_ir::op::{PadMode, Scan};
 use olivine_ir::{Shape, SubGraph, TensorType, ValueId};
 
 use super::Entry;
-use super::control::MAX_WRITTEN_OUT;
 use super::shape::reshape_to;
 use crate::element::Element;
-use crate::import::{Answer, NodeContext, Stop, Value};
+use crate::import::{Answer, BodyInput, NodeContext, Stop, Value};
 
 pub(super) const OPERATORS: &[Entry] = &[("Scan", scan)];
+
+/// Slices whose iterations are unrolled at most, where shapes inside depend on what is sliced.
+const MAX_UNROLLED: usize = 4096;
 
 fn scan(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     if n.opset() < 9 {
@@ -38,14 +40,14 @@ fn scan(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
             ty = TensorType::new(ty.dtype, n.built(Shape::new(&dims))?);
             sliced.push(axis);
         }
-        inputs.push((elements[i], ty));
+        inputs.push(BodyInput::New { element: elements[i], ty, first: None });
     }
     let (body, node) = (n.graph_attribute("body")?, n.node);
-    let built = match n.walk.body(body, &inputs, node) {
+    let built = match n.walk.body(body, &inputs, &[], node) {
         Ok(built) => built,
-        Err(Stop::PerTrip) => {
+        Err(Stop::PerIteration) => {
             let slices = Slices { axes: sliced, reverse, out_axes, out_reverse };
-            return written_out(n, &operands, &elements, &slices);
+            return unrolled(n, &operands, &elements, &slices);
         }
         Err(stop) => return Err(stop),
     };
@@ -78,8 +80,8 @@ fn slice_of(n: &mut NodeContext<'_, '_>, x: ValueId, axis: usize, at: usize) -> 
     reshape_to(n, one, to)
 }
 
-/// A scan's trips one after another, for bodies whose shapes depend on what they are given.
-fn written_out(
+/// A scan's iterations one after another, for bodies whose shapes depend on what they are given.
+fn unrolled(
     n: &mut NodeContext<'_, '_>,
     operands: &[ValueId],
     elements: &[Element],
@@ -91,7 +93,7 @@ fn written_out(
         (Some(x), Some(axis)) => n.shape(*x)?[*axis],
         _ => 0,
     };
-    if trips == 0 || trips > MAX_WRITTEN_OUT {
+    if trips == 0 || trips > MAX_UNROLLED {
         return Err(n.wrong(format!("shapes inside it change from slice to slice, and there are {trips}")));
     }
     let value = |n: &NodeContext<'_, '_>, i: usize, id: ValueId| n.result(id, elements[i]);
@@ -170,10 +172,11 @@ fn scan_of_batches(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
             }
             let ty = n.ty(one)?;
             let dims: Vec<usize> = ty.shape.iter().copied().skip(usize::from(i >= states)).collect();
-            inputs.push((elements[i], TensorType::new(ty.dtype, n.built(Shape::new(&dims))?)));
+            let ty = TensorType::new(ty.dtype, n.built(Shape::new(&dims))?);
+            inputs.push(BodyInput::New { element: elements[i], ty, first: None });
             of.push(one);
         }
-        let built = n.walk.body(body, &inputs, node)?;
+        let built = n.walk.body(body, &inputs, &[], node)?;
         let op = Scan {
             states,
             axes: vec![0; count],

@@ -4,6 +4,7 @@ use olivine_ir::op::{DepthMode, TriPart};
 use olivine_ir::{DType, Data, Shape, Tensor, ValueId};
 
 use super::Entry;
+use super::dynamic::counted;
 use crate::element::Element;
 use crate::import::{Answer, NodeContext, Value};
 use crate::proto::tensor_proto::DataType;
@@ -32,9 +33,10 @@ const FLOAT: i64 = DataType::Float as i64;
 const DOUBLE: i64 = DataType::Double as i64;
 
 fn constant(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
-    let (element, tensor) = if let Some(found) = n.tensor_attribute("value")? {
-        found
-    } else if let Some(v) = n.float("value_float")? {
+    if let Some(value) = n.constant_attribute("value")? {
+        return Ok(vec![value]);
+    }
+    let (element, tensor) = if let Some(v) = n.float("value_float")? {
         (Element::F32, Tensor::scalar(v))
     } else if let Some(v) = n.int("value_int")? {
         (Element::I64, Tensor::scalar(v))
@@ -203,8 +205,44 @@ fn unsqueeze(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     n.like_first(y)
 }
 
+/// A range of integers of which no more has to be known now than its delta and how long it is.
+fn range_at_run(n: &mut NodeContext<'_, '_>) -> Answer<ValueId> {
+    let (start, limit, delta) = (n.tensor(0)?, n.tensor(1)?, n.fixed_int(2)?);
+    if delta == 0 {
+        return Err(n.wrong("its delta is 0"));
+    }
+    let dtype = n.dtype(start)?;
+    let (start, count) = n.build(|g| {
+        let (start, limit) = (g.reshape(start, &[])?, g.reshape(limit, &[])?);
+        let (from, to) = (g.cast(start, DType::I64)?, g.cast(limit, DType::I64)?);
+        let span = if delta > 0 { g.sub(to, from)? } else { g.sub(from, to)? };
+        let (zero, size) = (g.constant(Tensor::scalar(0i64)), delta.saturating_abs());
+        let (size, more) = (g.constant(Tensor::scalar(size)), g.constant(Tensor::scalar(size - 1)));
+        let span = g.max(span, zero)?;
+        let up = g.add(span, more)?;
+        Ok((start, g.div(up, size)?))
+    })?;
+    let count = counted(n, count)?;
+    n.build(|g| {
+        let numbers = g.range(DType::I64, 0.0, 1.0, count)?;
+        let step = g.constant(Tensor::scalar(delta));
+        let far = g.mul(numbers, step)?;
+        let far = g.cast(far, dtype)?;
+        g.add(start, far)
+    })
+}
+
 fn range(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     let element = n.element(0)?;
+    let decided = (0..2).map(|i| Ok(n.walk.is_decided(n.held(i)?))).collect::<Answer<Vec<bool>>>()?;
+    if decided.contains(&false)
+        && matches!(element, Element::I64 | Element::I32)
+        && n.element(1)? == element
+        && n.element(2)? == element
+    {
+        let y = range_at_run(n)?;
+        return Ok(vec![n.result(y, element)]);
+    }
     let scalar = |n: &mut NodeContext<'_, '_>, i: usize| {
         let tensor = n.fixed(i)?;
         if tensor.shape().numel() == 1 { Ok(tensor) } else { Err(n.wrong(format!("input {i} is no scalar"))) }

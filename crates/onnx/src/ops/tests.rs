@@ -2,16 +2,16 @@
 
 use std::collections::HashMap;
 
-use olivine_cpu::CpuEvaluator;
-use olivine_ir::{Data, Def, Evaluate, Graph, Tensor, ValueId};
+use olivine_ir::{Data, Tensor};
 use prost::Message;
 
+use super::tests_driver as driver;
+use crate::Model;
 use crate::proto::attribute_proto::AttributeType;
 use crate::proto::{
     AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TypeProto, ValueInfoProto,
     type_proto,
 };
-use crate::{Bindings, Bound, Model, Outcome, Part};
 
 pub(super) fn node(op: &str, inputs: &[&str], outputs: &[&str], attribute: Vec<AttributeProto>) -> NodeProto {
     NodeProto {
@@ -40,11 +40,11 @@ pub(super) fn float(value: f32) -> Vec<AttributeProto> {
 }
 
 /// A graph inside a node.
-fn body(inputs: &[&str], nodes: Vec<NodeProto>, outputs: &[&str]) -> Vec<AttributeProto> {
+pub(super) fn body(inputs: &[&str], nodes: Vec<NodeProto>, outputs: &[&str]) -> Vec<AttributeProto> {
     vec![graph("body", inputs, nodes, outputs)]
 }
 
-fn graph(name: &str, inputs: &[&str], nodes: Vec<NodeProto>, outputs: &[&str]) -> AttributeProto {
+pub(super) fn graph(name: &str, inputs: &[&str], nodes: Vec<NodeProto>, outputs: &[&str]) -> AttributeProto {
     let infos = |names: &[&str]| names.iter().map(|name| info(name, None)).collect();
     let graph =
         GraphProto { node: nodes, input: infos(inputs), output: infos(outputs), ..GraphProto::default() };
@@ -58,32 +58,39 @@ pub(super) fn info(name: &str, element: Option<i32>) -> ValueInfoProto {
     ValueInfoProto { name: Some(name.into()), r#type: ty, ..ValueInfoProto::default() }
 }
 
-/// Computes a graph's outputs, node by node.
-fn compute(graph: &Graph, inputs: &[(&str, Tensor)]) -> HashMap<String, Tensor> {
-    let mut known: HashMap<ValueId, Tensor> = HashMap::new();
-    for (id, value) in graph.ids().zip(graph.values()) {
-        if let Def::Const(tensor) = &value.def {
-            known.insert(id, tensor.clone());
-        }
-    }
-    for (name, id) in graph.inputs() {
-        let (_, tensor) = inputs.iter().find(|(n, _)| *n == name).expect("an input that was not given");
-        known.insert(id, tensor.clone());
-    }
-    for node in graph.nodes() {
-        let operands: Vec<Tensor> = node.inputs.iter().map(|id| known[id].clone()).collect();
-        let results = CpuEvaluator.evaluate(&node.op, &operands).expect("an operation that computes");
-        known.extend(node.outputs.iter().copied().zip(results));
-    }
-    graph.outputs().iter().map(|o| (o.name.clone(), known[&o.value].clone())).collect()
-}
+/// Tensors by name.
+pub(super) type Values = HashMap<String, Tensor>;
 
-/// What a model of these nodes makes of its inputs, and how many stages it took.
+/// What a model of these nodes makes of its inputs, and how many stages and loops ran before its last graph.
 pub(super) fn run(
     nodes: Vec<NodeProto>,
     inputs: &[(&str, Tensor)],
     outputs: &[&str],
 ) -> (Vec<Vec<Tensor>>, usize) {
+    let (results, counts) = run_with(nodes, inputs, outputs, None);
+    (results, counts.known)
+}
+
+/// What it took to run a model.
+#[derive(Default)]
+pub(super) struct Counts {
+    /// Stages and loops before the last graph.
+    pub(super) known: usize,
+    /// Graphs of loops' iterations that ran.
+    pub(super) iterations: usize,
+    /// The most nodes of a graph, with those of graphs inside.
+    pub(super) nodes: usize,
+    /// Operations of the last graph.
+    pub(super) last: Vec<&'static str>,
+}
+
+/// As [`run`], for a device that records so many iterations of a loop at a time.
+pub(super) fn run_with(
+    nodes: Vec<NodeProto>,
+    inputs: &[(&str, Tensor)],
+    outputs: &[&str],
+    batch: Option<usize>,
+) -> (Vec<Vec<Tensor>>, Counts) {
     let number = |tensor: &Tensor| match tensor.data() {
         Data::F32(_) => 1,
         Data::I64(_) => 7,
@@ -104,47 +111,21 @@ pub(super) fn run(
         ..ModelProto::default()
     };
     let model = Model::from_bytes(proto.encode_to_vec()).expect("a model");
-    let bound = |tensor: &Tensor| Bound::Tensor { ty: tensor.ty(), value: None };
-    let mut bindings = Bindings {
-        inputs: inputs.iter().map(|(name, tensor)| (name.to_string(), bound(tensor))).collect(),
-        ..Bindings::default()
-    };
-    loop {
-        match model.specialise(&bindings, &CpuEvaluator).expect("a graph") {
-            Outcome::NeedsInputs(names) => {
-                for (name, bound) in bindings.inputs.iter_mut().filter(|(name, _)| names.contains(name)) {
-                    let given = inputs.iter().find(|(n, _)| n == name).map(|(_, tensor)| tensor.clone());
-                    if let Bound::Tensor { value, .. } = bound {
-                        *value = given;
-                    }
-                }
-            }
-            Outcome::Stage(stage) => bindings.known.push(compute(&stage, inputs)["value"].clone()),
-            Outcome::Whole(whole) => {
-                let made = compute(&whole.graph, inputs);
-                let tensors = |part: &Part| match part {
-                    Part::Tensor(name) => vec![made[name].clone()],
-                    Part::Sequence(parts) => parts
-                        .iter()
-                        .map(|part| match part {
-                            Part::Tensor(name) => made[name].clone(),
-                            other => panic!("{other:?} in a sequence"),
-                        })
-                        .collect(),
-                    Part::Nothing => Vec::new(),
-                };
-                let results = whole.outputs.iter().map(|(_, part)| tensors(part)).collect();
-                return (results, bindings.known.len());
-            }
-        }
-    }
+    let mut values: Values = inputs.iter().map(|(name, tensor)| (name.to_string(), tensor.clone())).collect();
+    let mut counts = Counts::default();
+    let whole = driver::follow(&model, None, batch, &mut values, &mut counts);
+    counts.known = whole.known;
+    counts.last = whole.graph.nodes().iter().map(|n| n.op.name()).collect();
+    let made = driver::outputs(&whole.graph, &values, &mut counts);
+    let results = whole.outputs.iter().map(|(_, part)| driver::tensors(part, &made)).collect();
+    (results, counts)
 }
 
-fn floats(dims: &[usize], values: &[f32]) -> Tensor {
+pub(super) fn floats(dims: &[usize], values: &[f32]) -> Tensor {
     Tensor::new(dims, values.to_vec()).expect("as many elements as the shape has")
 }
 
-fn ints(dims: &[usize], values: &[i64]) -> Tensor {
+pub(super) fn ints(dims: &[usize], values: &[i64]) -> Tensor {
     Tensor::new(dims, values.to_vec()).expect("as many elements as the shape has")
 }
 

@@ -1,0 +1,273 @@
+//! What there is to do for some inputs: graphs to run one after another.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use olivine_cpu::CpuEvaluator;
+use olivine_ir::{Tensor, TensorType, ValueId};
+use olivine_onnx as onnx;
+use onnx::{Bindings, Bound, Element, Kind, Known, LoopCall, LoopResults, Made, Outcome, Part, Specialised};
+
+use super::ModelExecutable;
+use super::loops::HostLoop;
+use super::values::Values;
+use crate::executable::Input;
+use crate::{Error, Executable};
+
+/// Iterations of a loop that a GPU is given before the host looks whether it goes on.
+const BATCH: usize = 16;
+
+/// What plans are for.
+#[derive(Clone, Copy)]
+pub(super) enum Subject<'a> {
+    Model,
+    /// Iterations of a loop.
+    Loop(&'a LoopCall),
+}
+
+/// What a plan is for.
+#[derive(Clone, PartialEq, Eq, Hash, Default)]
+pub(super) struct Key {
+    /// Types of inputs; of a loop's iteration those of its carried values.
+    pub(super) types: Vec<(String, TensorType)>,
+    pub(super) state: Vec<Made>,
+    /// Values of inputs that decide shapes, and results of stages and loops.
+    pub(super) values: Vec<(String, Vec<u8>)>,
+    pub(super) known: Vec<Found>,
+}
+
+/// What a stage or a loop came to.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub(super) enum Found {
+    Value(TensorType, Vec<u8>),
+    Loop(LoopResults),
+}
+
+/// What there is to do for a key.
+#[derive(Clone)]
+enum Plan {
+    /// Values of inputs join it.
+    Needs(Arc<[String]>),
+    /// A graph's result joins it.
+    Stage(Arc<Stage>),
+    /// A loop's results join it.
+    Loop(Arc<HostLoop>),
+    /// The results come out.
+    Whole(Arc<Whole>),
+}
+
+/// A graph that runs before others.
+struct Stage {
+    executable: Arc<Executable>,
+    kept: Vec<ValueId>,
+}
+
+/// The graph that brings the results.
+pub(super) struct Whole {
+    pub(super) executable: Arc<Executable>,
+    pub(super) outputs: Vec<(String, Part)>,
+    elements: Vec<(String, Element)>,
+}
+
+impl Whole {
+    /// The element type of one of the graph's outputs.
+    pub(super) fn element(&self, name: &str) -> Option<Element> {
+        self.elements.iter().find(|(n, _)| n == name).map(|(_, element)| *element)
+    }
+}
+
+/// Plans by key; the one that was made first goes when there are too many.
+pub(super) struct Plans {
+    most: usize,
+    table: Mutex<Table>,
+}
+
+#[derive(Default)]
+struct Table {
+    plans: HashMap<Key, Plan>,
+    order: VecDeque<Key>,
+}
+
+impl Plans {
+    pub(super) fn new(most: usize) -> Self {
+        Plans { most, table: Mutex::default() }
+    }
+
+    /// The executables of all plans, with those of loops.
+    pub(super) fn executables(&self) -> Vec<Arc<Executable>> {
+        let table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = Vec::new();
+        for plan in table.plans.values() {
+            match plan {
+                Plan::Needs(_) => {}
+                Plan::Stage(stage) => all.push(stage.executable.clone()),
+                Plan::Loop(host) => all.extend(host.executables()),
+                Plan::Whole(whole) => all.push(whole.executable.clone()),
+            }
+        }
+        all
+    }
+
+    /// The plan for a key, made now if it is the first time that it comes.
+    fn get(&self, key: &Key, make: impl FnOnce() -> Result<Plan, Error>) -> Result<Plan, Error> {
+        let table = || self.table.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(plan) = table().plans.get(key) {
+            return Ok(plan.clone());
+        }
+        let plan = make()?;
+        let Table { plans, order } = &mut *table();
+        if let Some(made) = plans.get(key) {
+            return Ok(made.clone());
+        }
+        if order.len() == self.most
+            && let Some(oldest) = order.pop_front()
+        {
+            plans.remove(&oldest);
+        }
+        order.push_back(key.clone());
+        plans.insert(key.clone(), plan.clone());
+        Ok(plan)
+    }
+}
+
+impl ModelExecutable {
+    /// Runs whatever has to run before the graph that brings the results, and finds that graph.
+    pub(super) fn follow(
+        &self,
+        subject: Subject<'_>,
+        plans: &Plans,
+        key: &mut Key,
+        values: &mut Values<'_>,
+    ) -> Result<Arc<Whole>, Error> {
+        let mut kept = Vec::new();
+        loop {
+            match plans.get(key, || self.plan(subject, key, &kept))? {
+                Plan::Whole(whole) => return Ok(whole),
+                Plan::Needs(names) => {
+                    for name in names.iter() {
+                        let bytes = match values.get(name).ok_or_else(|| self.unknown(name))? {
+                            Input::Host(view) => view.bytes().to_vec(),
+                            Input::Device(tensor) => tensor.to_tensor()?.bytes().to_vec(),
+                        };
+                        key.values.push((name.clone(), bytes));
+                    }
+                }
+                Plan::Stage(stage) => {
+                    let mut outputs = self.pass(&stage.executable, values.taken(&stage.executable))?;
+                    let Some(at) = outputs.iter().position(|(name, _)| name == "value") else {
+                        return Err(Error::UnknownName {
+                            kind: "output",
+                            name: "value".into(),
+                            nearest: None,
+                        });
+                    };
+                    let value = outputs.swap_remove(at).1.to_tensor()?;
+                    values.add(outputs);
+                    kept.extend_from_slice(&stage.kept);
+                    key.known.push(Found::Value(value.ty(), value.bytes().to_vec()));
+                }
+                Plan::Loop(host) => {
+                    let results = host.run(self, values)?;
+                    kept.extend_from_slice(host.kept());
+                    key.known.push(Found::Loop(results));
+                }
+            }
+        }
+    }
+
+    fn plan(&self, subject: Subject<'_>, key: &Key, kept: &[ValueId]) -> Result<Plan, Error> {
+        let bindings = self.bindings(subject, key, kept)?;
+        let outcome = match subject {
+            Subject::Model => self.model.onnx.specialise(&bindings, &CpuEvaluator)?,
+            Subject::Loop(call) => self.model.onnx.iterations(call, &key.state, &bindings, &CpuEvaluator)?,
+        };
+        Ok(match outcome {
+            Outcome::NeedsInputs(names) => Plan::Needs(names.into()),
+            Outcome::Stage(stage) => {
+                let executable = Arc::new(self.executable(stage.graph)?);
+                Plan::Stage(Arc::new(Stage { executable, kept: stage.kept }))
+            }
+            Outcome::Loop(call) => Plan::Loop(Arc::new(HostLoop::new(self, *call)?)),
+            Outcome::Whole(Specialised { graph, outputs, elements }) => {
+                let executable = Arc::new(self.executable(graph)?);
+                Plan::Whole(Arc::new(Whole { executable, outputs, elements }))
+            }
+        })
+    }
+
+    fn bindings(&self, subject: Subject<'_>, key: &Key, kept: &[ValueId]) -> Result<Bindings, Error> {
+        let batch = if self.is_on_host() { None } else { Some(BATCH) };
+        let mut bindings = Bindings { kept: kept.to_vec(), batch, ..Bindings::default() };
+        for found in &key.known {
+            bindings.known.push(match found {
+                Found::Value(ty, bytes) => Known::Value(tensor(*ty, bytes)?),
+                Found::Loop(results) => Known::Loop(results.clone()),
+            });
+        }
+        if matches!(subject, Subject::Loop(_)) {
+            return Ok(bindings);
+        }
+        bindings.watched = self.model.watched.to_vec();
+        let mut used = 0;
+        let known = self.model.all_inputs();
+        for port in &known {
+            let bound = bound(key, &port.name, &port.kind, &mut used)?;
+            if let Some(bound) = bound {
+                bindings.inputs.push((port.name.clone(), bound));
+            } else if !matches!(port.kind, Kind::Optional(_)) && self.model.onnx.weight(&port.name).is_none()
+            {
+                return Err(onnx_error(&port.name, "it is missing"));
+            }
+        }
+        if used < key.types.len() {
+            let belongs = |name: &str| {
+                known
+                    .iter()
+                    .any(|p| name == p.name || name.strip_prefix(&p.name).is_some_and(|r| r.starts_with('[')))
+            };
+            if let Some((name, _)) = key.types.iter().find(|(name, _)| !belongs(name)) {
+                return Err(self.unknown(name));
+            }
+        }
+        Ok(bindings)
+    }
+}
+
+/// What a key says of an input.
+fn bound(key: &Key, name: &str, kind: &Kind, used: &mut usize) -> Result<Option<Bound>, Error> {
+    match kind {
+        Kind::Sequence(inner) => {
+            let mut items = Vec::new();
+            while let Some(item) = bound(key, &format!("{name}[{}]", items.len()), inner, used)? {
+                items.push(item);
+            }
+            Ok(Some(Bound::Sequence(items)))
+        }
+        Kind::Optional(inner) => {
+            let given = |(n, _): &(String, TensorType)| {
+                n == name || n.strip_prefix(name).is_some_and(|rest| rest.starts_with('['))
+            };
+            if !key.types.iter().any(given) {
+                return Ok(Some(Bound::Nothing));
+            }
+            bound(key, name, inner, used)
+        }
+        Kind::Tensor { .. } | Kind::Other(_) => {
+            let Some((_, ty)) = key.types.iter().find(|(n, _)| n == name) else { return Ok(None) };
+            *used += 1;
+            let value = match key.values.iter().find(|(n, _)| n == name) {
+                Some((_, bytes)) => Some(tensor(*ty, bytes)?),
+                None => None,
+            };
+            Ok(Some(Bound::Tensor { ty: *ty, value }))
+        }
+    }
+}
+
+fn onnx_error(input: &str, problem: &str) -> Error {
+    Error::Onnx(onnx::Error::Invalid { place: format!("input `{input}`"), problem: problem.into() })
+}
+
+fn tensor(ty: TensorType, bytes: &[u8]) -> Result<Tensor, Error> {
+    Ok(Tensor::from_data(ty.shape, olivine_ir::Data::from_bytes(ty.dtype, bytes)?)?)
+}

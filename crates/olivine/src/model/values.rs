@@ -1,0 +1,100 @@
+//! Tensors on their way from one graph of a run to the next.
+
+use olivine_ir::{Tensor, TensorType};
+
+use super::ModelExecutable;
+use crate::engine::DeviceTensor;
+use crate::executable::Input;
+use crate::{Error, Executable};
+
+/// A result of a graph that another graph takes: on the device, which for the CPU is the host.
+#[derive(Clone)]
+pub(super) enum Passed {
+    Host(Tensor),
+    Device(DeviceTensor),
+}
+
+impl Passed {
+    pub(super) fn ty(&self) -> TensorType {
+        self.input().ty()
+    }
+
+    pub(super) fn input(&self) -> Input<'_> {
+        match self {
+            Passed::Host(tensor) => Input::Host(tensor.view()),
+            Passed::Device(tensor) => Input::Device(tensor),
+        }
+    }
+
+    /// Its elements on the host.
+    pub(super) fn to_tensor(&self) -> Result<Tensor, Error> {
+        match self {
+            Passed::Host(tensor) => Ok(tensor.clone()),
+            Passed::Device(tensor) => tensor.to_tensor(),
+        }
+    }
+
+    /// An input of a run, held for longer than the caller lends it.
+    pub(super) fn of(input: Input<'_>) -> Result<Self, Error> {
+        Ok(match input {
+            Input::Host(view) => Passed::Host(view.to_tensor()?),
+            Input::Device(tensor) => Passed::Device(tensor.clone()),
+        })
+    }
+}
+
+/// The values of a run by name: what it was given, and what its graphs have left for each other.
+pub(super) struct Values<'a> {
+    /// Those of the run that this one is inside of.
+    outer: Option<&'a Values<'a>>,
+    given: &'a [(&'a str, Input<'a>)],
+    passed: Vec<(String, Passed)>,
+}
+
+impl<'a> Values<'a> {
+    pub(super) fn of_run(given: &'a [(&'a str, Input<'a>)]) -> Self {
+        Values { outer: None, given, passed: Vec::new() }
+    }
+
+    /// Values of a loop's iteration, which sees those around the loop.
+    pub(super) fn inside(outer: &'a Values<'a>, passed: Vec<(String, Passed)>) -> Self {
+        Values { outer: Some(outer), given: &[], passed }
+    }
+
+    pub(super) fn add(&mut self, passed: impl IntoIterator<Item = (String, Passed)>) {
+        self.passed.extend(passed);
+    }
+
+    pub(super) fn get(&self, name: &str) -> Option<Input<'_>> {
+        let passed = || self.passed.iter().find(|(n, _)| n == name).map(|(_, v)| v.input());
+        let given = || self.given.iter().find(|(n, _)| *n == name).map(|(_, input)| *input);
+        passed().or_else(given).or_else(|| self.outer?.get(name))
+    }
+
+    /// Those that a graph takes.
+    pub(super) fn taken<'e>(&'e self, executable: &'e Executable) -> Vec<(&'e str, Input<'e>)> {
+        let inputs = executable.graph().inputs();
+        inputs.filter_map(|(name, _)| Some((name, self.get(name)?))).collect()
+    }
+}
+
+impl ModelExecutable {
+    /// Whether graphs run on this machine's processor.
+    pub(super) fn is_on_host(&self) -> bool {
+        self.session.inner.engine.caps().is_none()
+    }
+
+    /// Runs a graph whose results other graphs take.
+    pub(super) fn pass(
+        &self,
+        executable: &Executable,
+        inputs: Vec<(&str, Input<'_>)>,
+    ) -> Result<Vec<(String, Passed)>, Error> {
+        if self.is_on_host() {
+            let outputs = executable.run(inputs)?.into_named();
+            return Ok(outputs.into_iter().map(|(name, tensor)| (name, Passed::Host(tensor))).collect());
+        }
+        let outputs = executable.run_resident(inputs)?;
+        Ok(outputs.into_iter().map(|(name, tensor)| (name, Passed::Device(tensor))).collect())
+    }
+}
