@@ -1,11 +1,12 @@
 //! `olivine inspect`: what is in an ONNX file, and what it takes to run it.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::Args;
 use olivine::cpu::Weights;
-use olivine::ir::{Graph, Tensor};
+use olivine::ir::{Graph, Node, Op, Tensor};
 use olivine::onnx::{Port, Unsupported};
 use olivine::{Model, Session};
 use serde_json::{Value, json};
@@ -140,8 +141,19 @@ impl Specialised {
         let inputs = args.given.tensors(model, true)?;
         let session = Session::with_options(olivine::Device::Cpu, global.options())?;
         let executable = session.compile(model)?;
-        let given = inputs.iter().map(|(name, tensor)| (name.as_str(), tensor));
-        let graph = executable.with_executable(given, |executable, _| Ok(executable.graph().clone()))?;
+        let given = || inputs.iter().map(|(name, tensor)| (name.as_str(), tensor));
+        executable.run(given())?;
+        let graphs = executable.graphs();
+        // A GPU has other graphs of loops that end by their data: it records a few iterations at a time.
+        let differ = graphs.len() > 1 || graphs.iter().any(has_open_loop);
+        let graphs_on = |session: &Session| -> Result<Vec<Graph>, Failure> {
+            if *session.device() == olivine::Device::Cpu || !differ {
+                return Ok(graphs.clone());
+            }
+            let executable = session.compile(model)?;
+            executable.run(given())?;
+            Ok(executable.graphs())
+        };
         let chosen: Vec<olivine::Device> = match &global.device {
             Some(_) => vec![global.device()?],
             None => {
@@ -153,16 +165,15 @@ impl Specialised {
             let name = device.to_string();
             let memory = Session::with_options(device, global.options())
                 .map_err(Failure::from)
-                .and_then(|session| memory(&session, &graph));
+                .and_then(|session| memory_of_all(&session, &graphs_on(&session)?));
             (name, memory.map_err(|failure| failure.line()))
         });
         let devices = devices.collect();
-        let graphs = executable.compiled();
         Ok(Specialised {
             inputs,
-            nodes: graph.nodes().len(),
-            flops: flops::of_graph(&graph),
-            graphs,
+            nodes: graphs.iter().map(nodes_of).sum(),
+            flops: graphs.iter().map(flops::of_graph).fold(0, u64::saturating_add),
+            graphs: graphs.len(),
             devices,
         })
     }
@@ -170,12 +181,12 @@ impl Specialised {
     fn text(&self) -> String {
         let given: Vec<String> = self.inputs.iter().map(|(n, t)| format!("{n}: {}", t.ty())).collect();
         let mut text = format!("for {}\n", given.join(", "));
-        let stages = match self.graphs {
-            0 | 1 => String::new(),
-            n => format!(", after {} that find out shapes", n - 1),
+        let graphs = match self.graphs {
+            0 | 1 => "one graph".to_string(),
+            n => format!("{n} graphs, of stages that find out shapes and of loops"),
         };
         text += &format!(
-            "{} operations in one graph{stages}; {} GFLOP a run\n\n",
+            "{} operations in {graphs}; {} GFLOP a run\n\n",
             self.nodes,
             short(self.flops as f64 / 1e9)
         );
@@ -218,6 +229,36 @@ impl Specialised {
             "devices": devices,
         })
     }
+}
+
+/// Whether a graph has a loop without a bound of its iterations.
+fn has_open_loop(graph: &Graph) -> bool {
+    let open = |op: &Op| matches!(op, Op::Loop(op) if op.max_trips.is_none());
+    graph.nodes().iter().any(|n| open(&n.op) || n.op.bodies().iter().any(|b| has_open_loop(b.graph())))
+}
+
+/// The operations of a graph, those of graphs inside included.
+fn nodes_of(graph: &Graph) -> usize {
+    let inner = |node: &Node| node.op.bodies().iter().map(|body| nodes_of(body.graph())).sum::<usize>();
+    graph.nodes().iter().map(|node| 1 + inner(node)).sum()
+}
+
+/// What a device is asked for to run graphs one after another: they share their weights.
+fn memory_of_all(session: &Session, graphs: &[Graph]) -> Result<Memory, Failure> {
+    let mut weights: BTreeMap<&str, u64> = BTreeMap::new();
+    let mut all = Memory { stored: 0, load: 0, run: 0, there: None };
+    for graph in graphs {
+        let own = memory(session, graph)?;
+        let params = graph.params().map(|(name, id)| (name, graph.ty(id).map_or(0, |ty| ty.bytes() as u64)));
+        let params: Vec<(&str, u64)> = params.collect();
+        let again: u64 = params.iter().filter_map(|(name, _)| weights.get(name)).sum();
+        weights.extend(params);
+        all.stored = all.stored.saturating_add(own.stored.saturating_sub(again));
+        all.load = all.load.max(own.load);
+        all.run = all.run.max(own.run);
+        all.there = own.there;
+    }
+    Ok(all)
 }
 
 /// What a device is asked for to run a graph, from the very program that would run.
