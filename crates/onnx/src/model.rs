@@ -13,9 +13,7 @@ use prost::Message;
 use crate::element::Element;
 use crate::error::{Error, Unsupported};
 use crate::files::{Files, LoadOptions};
-use crate::import::{
-    Bindings, LoopCall, Made, Outcome, SMALL_WEIGHT, import, import_iterations, needed,
-};
+use crate::import::{Bindings, LoopCall, Made, Outcome, SMALL_WEIGHT, import, import_iterations, needed};
 use crate::ops;
 use crate::proto::{
     AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto,

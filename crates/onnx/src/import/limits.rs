@@ -90,7 +90,7 @@ impl Budget {
         self.nodes += 1;
         let most = self.written.saturating_add(MAX_NODES);
         if self.nodes > most {
-            let problem = format!("with its functions and scans unrolled the model has over {most} nodes");
+            let problem = format!("with its scans and functions written out the model has over {most} nodes");
             return Err(Error::invalid(place(), problem).into());
         }
         Ok(())

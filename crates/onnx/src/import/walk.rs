@@ -10,7 +10,9 @@ use crate::element::Element;
 use crate::error::Error;
 use crate::model::{Dim, Kind, MAX_DEPTH, Model, function_key, operator, place, port};
 use crate::ops;
-use crate::proto::{AttributeProto, FunctionProto, GraphProto, NodeProto, OperatorSetIdProto, TensorProto};
+use crate::proto::{
+    AttributeProto, FunctionProto, GraphProto, NodeProto, OperatorSetIdProto, TensorProto, ValueInfoProto,
+};
 use crate::sparse::sparse_name;
 
 /// Weights of at most this many elements are constants of the graph, which passes look into; others are params.
