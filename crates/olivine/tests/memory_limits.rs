@@ -137,8 +137,8 @@ const CASES: &[(&str, Case)] = &[
         session()?.compile_with(&g, &options)?.new_state().map(drop)
     }),
     ("scratch of a sort", || of_input(DType::F32, &[60_000_000], |g, x| g.argsort(x, 0, false))),
-    ("scratch of a sum of bytes", || {
-        of_input(DType::I8, &[200_000_000], |g, x| g.reduce(ReduceKind::Sum, x, &[0], true))
+    ("accumulators of sums of bytes", || {
+        of_input(DType::I8, &[2, 120_000_000], |g, x| g.reduce(ReduceKind::Sum, x, &[0], true))
     }),
     ("scratch of a resize", || {
         of_input(DType::F32, &[1, 1, 1000], |g, x| {

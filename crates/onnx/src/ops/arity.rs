@@ -124,7 +124,7 @@ const MICROSOFT: &[Group] = &[
     (9, 3, "EmbedLayerNormalization"),
     (10, 4, "MultiHeadAttention"),
     (12, 3, "DynamicQuantizeLSTM"),
-    (14, 4, "GroupQueryAttention"),
+    (16, 4, "GroupQueryAttention"),
     (18, 2, "QEmbedLayerNormalization"),
     (ANY, 1, "QLinearConcat"),
 ];

@@ -150,14 +150,15 @@ impl<'g> Widening<'g> {
         if self.stays(node) { self.copy(node) } else { self.widen(node) }
     }
 
-    /// Whether a node is computed in the dtypes it declares.
+    /// Whether a node is computed in the dtypes it declares. `fma` rounds once: by way of f32 it would round twice. Sums,
+    /// products and quotients of two narrow numbers come out the same either way.
     fn stays(&self, node: &Node) -> bool {
         if !node.inputs.iter().any(|x| is_narrow(self.ty(*x).dtype)) {
             return true;
         }
         let own = !node.op.bodies().is_empty()
             || has_region(&node.op)
-            || matches!(node.op, Op::Custom(_) | Op::ScalarOp(ScalarOp::Bitcast(_)));
+            || matches!(node.op, Op::Custom(_) | Op::ScalarOp(ScalarOp::Bitcast(_) | ScalarOp::Fma));
         own || self.moves_narrow(node) || !self.fits(node) || !self.infers(node)
     }
 
