@@ -1,10 +1,11 @@
 //! From a compiled graph to steps: for every node its prepared kernel, and where each operand and result lives.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use olivine_compile::plan::{MemoryPlan, PlanOptions, plan_graph_with};
 use olivine_compile::{Compiled, Spelling, reads_strides};
+use olivine_ir::op::ScalarOp;
 use olivine_ir::{DType, Def, Graph, Node, Op, Tensor, TensorType, ValueId};
 
 use crate::Error;
@@ -36,6 +37,16 @@ pub(crate) struct Reading {
     pub(crate) in_place: bool,
     /// The stored value that holds it laid out for the kernel.
     pub(crate) packed: Option<usize>,
+}
+
+impl Reading {
+    /// The stored value that it reads.
+    fn stored(&self) -> Option<usize> {
+        match self.place {
+            Place::Stored(i) => Some(i),
+            _ => None,
+        }
+    }
 }
 
 /// An operand to lay out for a kernel when the model is loaded.
@@ -159,6 +170,7 @@ impl Program {
         }
         load.iter().chain(&run).try_for_each(|step| step.check_places(plan.arena))?;
         let copies = lowering.output_copies()?;
+        let load = read_ones(load, &run, &lowering.packs, &copies);
         let work = run.iter().map(Step::work).fold(0, usize::saturating_add);
         let types = |ids: Vec<(&str, ValueId)>| {
             ids.into_iter().map(|(n, id)| (n.to_string(), graph.values()[id.index()].ty)).collect::<Vec<_>>()
@@ -233,6 +245,22 @@ fn appends_in_place(graph: &Graph, written: &[Option<usize>], (input, output): (
         && written[output_value.index()] == Some(output)
 }
 
+/// The load-time steps whose results are read: casts of weights that kernels read as they are stored are not.
+fn read_ones(load: Vec<Step>, run: &[Step], packs: &[Pack], copies: &[(Reading, usize)]) -> Vec<Step> {
+    let readings = run.iter().flat_map(|step| &step.operands);
+    let readings = readings.chain(packs.iter().map(|p| &p.operand)).chain(copies.iter().map(|(r, _)| r));
+    let mut read: HashSet<usize> = readings.filter_map(Reading::stored).collect();
+    let mut kept = Vec::with_capacity(load.len());
+    for step in load.into_iter().rev() {
+        if step.targets.iter().any(|(_, place)| matches!(place, Place::Stored(i) if read.contains(i))) {
+            read.extend(step.operands.iter().filter_map(Reading::stored));
+            kept.push(step);
+        }
+    }
+    kept.reverse();
+    kept
+}
+
 /// For every value the output that is all of it in order under another shape, so that its node writes it there.
 fn viewed_outputs(graph: &Graph, at_load: &[bool], written: &[Option<usize>]) -> Vec<Option<usize>> {
     let mut viewed = vec![None; graph.values().len()];
@@ -252,6 +280,10 @@ fn viewed_outputs(graph: &Graph, at_load: &[bool], written: &[Option<usize>]) ->
     }
     viewed
 }
+
+/// Rows of a matmul at most, and elements of its weight at least, that read the weight as it is stored.
+const STORED_ROWS: usize = 8;
+const STORED_ELEMENTS: usize = 1 << 20;
 
 struct Lowering<'a> {
     graph: &'a Graph,
@@ -343,7 +375,8 @@ impl<'a> Lowering<'a> {
             |problem: String| Error::Unsupported { op: node.op.name(), node: node.name.clone(), problem };
         let mut operands = Vec::with_capacity(node.inputs.len());
         for (i, id) in node.inputs.iter().enumerate() {
-            let mut reading = self.reading(*id).ok_or_else(|| fail(format!("operand {i} has no place")))?;
+            let id = self.as_stored(node, i).unwrap_or(*id);
+            let mut reading = self.reading(id).ok_or_else(|| fail(format!("operand {i} has no place")))?;
             reading.in_place = in_place == Some(i);
             if !reads_strides(&node.op, i) && !contiguous(&reading) {
                 return Err(fail(format!("operand {i} is strided")));
@@ -360,6 +393,25 @@ impl<'a> Lowering<'a> {
         let kernel = Kernel::prepare(&node.op, &dtypes, checked).map_err(fail)?;
         let expression = node.outputs.first().and_then(|id| self.spelling.get(*id)).map(str::to_string);
         Ok(Step { name: node.name.clone(), kernel, operands, targets, expression })
+    }
+
+    /// The f16 or bf16 weight behind its f32 copy, for a matmul of few rows that waits for memory: the kernel widens it
+    /// as it reads it, which is half of the bytes.
+    fn as_stored(&self, node: &Node, operand: usize) -> Option<ValueId> {
+        let (Op::MatMul(_), 1) = (&node.op, operand) else { return None };
+        let weight = self.graph.ty(node.inputs[1]).ok()?;
+        let rows = self.graph.ty(node.outputs[0]).ok()?.shape.numel() / weight.shape.last()?.max(&1);
+        if rows > STORED_ROWS || weight.shape.numel() < STORED_ELEMENTS {
+            return None;
+        }
+        let Some(Node { op: Op::ScalarOp(ScalarOp::Cast(DType::F32)), inputs, .. }) =
+            self.graph.producer(node.inputs[1])
+        else {
+            return None;
+        };
+        let narrow = matches!(self.graph.ty(inputs[0]).ok()?.dtype, DType::F16 | DType::BF16);
+        let stored = self.reading(inputs[0])?.stored().is_some();
+        (narrow && stored).then_some(inputs[0])
     }
 
     /// Has operands that are known at load laid out as the kernel wants them.
@@ -408,7 +460,8 @@ impl<'a> Lowering<'a> {
             (Place::Arena(a), Place::Arena(b)) => a.start < b.end && b.start < a.end,
             (a, b) => a == b,
         });
-        let joins = rows && x.place == *made && x.offset == 0 && contiguous(x) && !clash;
+        let in_f32 = product.operands.get(1).is_some_and(|b| b.ty.dtype == ty.dtype);
+        let joins = rows && in_f32 && x.place == *made && x.offset == 0 && contiguous(x) && !clash;
         if !joins || !self.is_read_once(node.inputs[0]) || !product.kernel.join_softmax(ty) {
             return false;
         }
@@ -451,7 +504,9 @@ fn contiguous(reading: &Reading) -> bool {
 mod tests {
     use std::sync::Arc;
 
+    use olivine_compile::Widen;
     use olivine_compile::{Options, compile};
+    use olivine_ir::half::f16;
     use olivine_ir::{Error as GraphError, TensorView};
 
     use super::*;
@@ -513,6 +568,38 @@ mod tests {
         }
         assert!(sum.iter().all(|s| (s - 1.0).abs() < 1e-5));
         assert!(twice.iter().zip(&ours).all(|(t, w)| *t == 2.0 * w));
+        Ok(())
+    }
+
+    #[test]
+    fn a_large_weight_is_read_as_it_is_stored_by_few_rows_and_cast_for_many()
+    -> Result<(), Box<dyn std::error::Error>> {
+        let weights = Arc::new(Weights::new());
+        let number = |i: usize| f16::from_f32(((i * 37) % 101) as f32 / 50.0 - 1.0);
+        let weight: Vec<f16> = (0..1 << 20).map(number).collect();
+        weights.set("w", Tensor::new([1024, 1024], weight)?);
+        let mut results: Vec<Vec<f16>> = Vec::new();
+        for (rows, cast) in [(1usize, false), (9, true)] {
+            let mut g = Graph::new("g");
+            let x = g.input("x", DType::F16, [rows, 1024])?;
+            let w = g.param("w", DType::F16, [1024, 1024])?;
+            let y = g.matmul(x, w)?;
+            g.output("y", y)?;
+            let widen = Some(Widen { weight_bytes: usize::MAX });
+            let compiled = compile(&g, &Options { widen, ..Options::default() })?;
+            let program = Program::new(&compiled, false, &[])?;
+            assert_eq!(program.load.len(), usize::from(cast));
+            let read = program.run.iter().find(|s| s.operands.len() == 2).map(|s| s.operands[1].ty.dtype);
+            assert_eq!(read, Some(if cast { DType::F32 } else { DType::F16 }));
+            let x: Vec<f16> = (0..rows * 1024).map(number).collect();
+            let mut y = vec![f16::ZERO; rows * 1024];
+            Executable::new(&compiled, weights.clone(), false)?
+                .run(&[TensorView::new([rows, 1024], &x)?], &mut [bytemuck::cast_slice_mut(&mut y)])?;
+            results.push(y);
+        }
+        for (few, many) in results[0].iter().zip(&results[1]) {
+            assert!((few.to_f32() - many.to_f32()).abs() <= 1e-3 * many.to_f32().abs().max(1.0));
+        }
         Ok(())
     }
 }

@@ -1,7 +1,7 @@
 //! The passes, in the order they run. Each is a file: its name, what it needs and what it gives.
 //!
 //! ```text
-//!   (widen) ─ (integers) ─ canonicalise ─ fold ─ (control ─ …) ─ cse ─ dce ─ legalise ─ canonicalise ─ fold ─ cse ─ (fuse) ─ views ─ pack ─ cse ─ dce
+//!   (widen) ─ (integers) ─ canonicalise ─ fold ─ (control ─ …) ─ cse ─ dce ─ legalise ─ canonicalise ─ fold ─ cse ─ (fuse) ─ (sink) ─ views ─ pack ─ cse ─ dce
 //!   └─ the graph as written, smaller ─┘ └─ kernel and layout ops only ────┘          └─ no layout op but view
 //! ```
 //!
@@ -18,6 +18,7 @@ mod growth;
 mod integers;
 mod legalise;
 mod pack;
+mod sink;
 mod views;
 mod widen;
 
@@ -30,6 +31,7 @@ use fold::Fold;
 use integers::Integers;
 use legalise::Legalise;
 use pack::Pack;
+use sink::Sink;
 use views::Views;
 pub use widen::Widen;
 use widen::WidenFloats;
@@ -60,6 +62,9 @@ pub(crate) fn pipeline(options: &Options<'_>, control: bool) -> Vec<Box<dyn Pass
     ]);
     if !options.no_fusion {
         passes.extend(fuse::passes());
+    }
+    if options.widen.is_some() {
+        passes.push(Box::new(Sink));
     }
     // Views of one value by several roads meet only after composition, hence a second cse.
     passes.extend([Box::new(Views) as Box<dyn Pass>, Box::new(Pack), Box::new(Cse), Box::new(Dce)]);
