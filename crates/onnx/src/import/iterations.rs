@@ -7,7 +7,7 @@ use olivine_ir::{DType, Def, Error as GraphError, Graph, Shape, SubGraph, Tensor
 
 use super::fixed::{ancestors, computed};
 use super::loops::{Argument, LoopCall, Made, Source, unchanged};
-use super::walk::{BodyInput, Captured, Scope, Walk};
+use super::walk::{BodyInput, Captured, Scope, Walk, positional_inputs};
 use super::{Answer, Held, Part, Stop, Value};
 use crate::element::Element;
 use crate::error::Error;
@@ -63,10 +63,11 @@ impl<'m> Walk<'m> {
         };
         let (iteration, limit) = (number(self, call.iteration_name())?, number(self, call.limit_name())?);
         let (mut carried, mut next) = (Vec::new(), 0);
-        let same = unchanged(body, body.input.len().saturating_sub(2));
+        let count = node.input.len().saturating_sub(2);
+        let (same, inputs) = (unchanged(body, count), positional_inputs(body, 2 + count));
         for (k, same) in same.iter().enumerate() {
             if *same {
-                let value = self.resolve(body.input[2 + k].name())?.ok_or_else(lost)?;
+                let value = self.resolve(inputs[2 + k].name())?.ok_or_else(lost)?;
                 carried.push(value);
             } else {
                 let made = state.get(next).ok_or_else(lost)?;

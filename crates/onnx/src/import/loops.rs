@@ -10,7 +10,7 @@ use std::collections::HashMap;
 
 use olivine_ir::{Def, Error as GraphError, Tensor, TensorType, ValueId};
 
-use super::walk::{Scope, Walk, free_names};
+use super::walk::{Scope, Walk, free_names, positional_inputs};
 use super::{Answer, Held, Known, Stage, Stop, Value};
 use crate::element::Element;
 use crate::error::Error;
@@ -132,8 +132,9 @@ pub(crate) fn unchanged(body: &GraphProto, carried: usize) -> Vec<bool> {
     let renames = body.node.iter().filter(is_rename);
     let sources: HashMap<&str, &str> =
         renames.filter_map(|n| Some((n.output.first()?.as_str(), n.input.first()?.as_str()))).collect();
+    let inputs = positional_inputs(body, 2 + carried);
     let same = |k: usize| {
-        let (Some(input), Some(output)) = (body.input.get(2 + k), body.output.get(1 + k)) else {
+        let (Some(input), Some(output)) = (inputs.get(2 + k), body.output.get(1 + k)) else {
             return false;
         };
         let mut name = output.name();
@@ -231,10 +232,11 @@ impl<'m> Walk<'m> {
         let mut missing = Vec::new();
         let mut first = Vec::new();
         let mut captures = Vec::new();
+        let inputs = positional_inputs(body, 2 + carried.len());
         for (k, (value, same)) in carried.iter().zip(same).enumerate() {
             let argument = self.argument_of(value, &mut missing)?;
             if *same {
-                captures.push((body.input[2 + k].name().to_string(), argument));
+                captures.push((inputs[2 + k].name().to_string(), argument));
             } else {
                 first.push(argument);
             }

@@ -527,9 +527,13 @@ impl<'m> Walk<'m> {
     fn folded(&mut self, value: Value, node: &NodeProto) -> Answer<Value> {
         let Value::Tensor(held) = value else { return Ok(value) };
         let frame = self.frames.len() - 1;
+        // What an `Identity` hands on may be a value of a graph around this one.
+        if held.frame != frame {
+            return Ok(value);
+        }
         let graph = &self.frames[frame].graph;
         let ty = graph.ty(held.id).map_err(|e| Error::invalid(place(node), e.to_string()))?;
-        let small = held.frame == frame && ty.shape.numel() <= SMALL_RESULT;
+        let small = ty.shape.numel() <= SMALL_RESULT;
         if !small || graph.producer(held.id).is_none() || !self.follows_from_constants(held.id) {
             return Ok(value);
         }
@@ -740,7 +744,7 @@ fn initializer_names(graph: &GraphProto) -> impl Iterator<Item = &str> {
 
 /// The inputs of a graph inside a node that so many arguments are for. Files of the first IR versions list initializers
 /// among the inputs: those take no argument unless there is one for every input.
-fn positional_inputs(graph: &GraphProto, arguments: usize) -> Vec<&ValueInfoProto> {
+pub(super) fn positional_inputs(graph: &GraphProto, arguments: usize) -> Vec<&ValueInfoProto> {
     let all: Vec<&ValueInfoProto> = graph.input.iter().collect();
     if all.len() == arguments {
         return all;

@@ -46,7 +46,7 @@ const ONNX: &[Group] = &[
     (4, 1, "ConvInteger MatMulInteger RotaryEmbedding STFT"),
     (4, 2, "CausalConvWithState"),
     (5, 1, "DeformConv MelWeightMatrix NonMaxSuppression"),
-    (6, 2, "GRU RNN"),
+    (6, 2, "GRU LinearAttention RNN"),
     (8, 1, "QLinearMatMul"),
     (8, 3, "LSTM"),
     (9, 1, "QLinearConv"),
@@ -97,6 +97,9 @@ const ML: &[Group] = &[
     (ANY, 1, "FeatureVectorizer"),
 ];
 
+/// Operators of `ai.onnx.preview`.
+const PREVIEW: &[Group] = &[(3, 1, "FlexAttention")];
+
 /// Operators of `ai.onnx.preview.training`.
 const TRAINING: &[Group] = &[(ANY, ANY, "Adagrad Adam Momentum")];
 
@@ -140,6 +143,7 @@ pub(super) fn most(domain: &str, name: &str, opset: i64) -> Option<(usize, usize
             ONNX
         }
         "ai.onnx.ml" => ML,
+        "ai.onnx.preview" => PREVIEW,
         "ai.onnx.preview.training" => TRAINING,
         "com.microsoft" => MICROSOFT,
         _ => return None,

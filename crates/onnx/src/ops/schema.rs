@@ -168,13 +168,14 @@ fn out_of_range(operator: &str, name: &str, value: &AttributeProto) -> Option<St
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ops::{MICROSOFT, ML, ONNX, TRAINING};
+    use crate::ops::{MICROSOFT, ML, ONNX, PREVIEW, TRAINING};
 
     fn all() -> impl Iterator<Item = (&'static str, &'static str)> {
         let domains = [
             ("", ONNX),
             ("com.microsoft", MICROSOFT),
             ("ai.onnx.ml", ML),
+            ("ai.onnx.preview", PREVIEW),
             ("ai.onnx.preview.training", TRAINING),
         ];
         domains.into_iter().flat_map(|(domain, families)| {
