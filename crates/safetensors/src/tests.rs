@@ -49,13 +49,16 @@ fn refused(bytes: Vec<u8>, words: &str) {
     assert!(error.contains(words), "`{error}` should say `{words}`");
 }
 
+/// A tensor's name, and where its bytes begin and end.
+type Named = (&'static str, usize, usize);
+
 #[test]
 fn tensors_must_cover_the_file_once() {
     let read = |places: &[(&str, usize, usize)]| Weights::from_bytes(file(&vectors(places), &[7; 8]));
     let weights = read(&[("b", 4, 8), ("none", 4, 4), ("a", 0, 4), ("last", 8, 8)]).unwrap();
     assert_eq!(weights.tensor("none").unwrap().shape().numel(), 0);
     assert_eq!(weights.tensor("b").unwrap().as_slice::<u8>().unwrap(), [7; 4]);
-    let cases: [(&[(&str, usize, usize)], &str); 9] = [
+    let cases: [(&[Named], &str); 9] = [
         (&[("a", 0, 5), ("b", 4, 8)], "tensor `b`: its first byte, 4, belongs to another"),
         (&[("a", 0, 8), ("b", 0, 8)], "belongs to another"),
         (&[("a", 0, 8), ("b", 2, 4)], "belongs to another"),

@@ -54,8 +54,11 @@ const ONNX: &[Group] = &[
     (ANY, ANY, "Loop Scan SequenceMap"),
 ];
 
+/// A version of an operator, and its most inputs and outputs from then on.
+type Version = (i64, usize, usize);
+
 /// ONNX's own operators whose numbers changed: the version that they changed in, and what they are from then on.
-const CHANGED: &[(&str, &[(i64, usize, usize)])] = &[
+const CHANGED: &[(&str, &[Version])] = &[
     ("Attention", &[(23, 6, 4), (24, 7, 4)]),
     ("BatchNormalization", &[(1, 5, 5), (14, 5, 3)]),
     ("Clip", &[(1, 1, 1), (11, 3, 1)]),
