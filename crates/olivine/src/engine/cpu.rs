@@ -134,6 +134,7 @@ impl Prepared for CpuPrepared {
             let views = views(inputs)?;
             Begun::Done(self.threads.install(|| results(&executable, &recycler, &views)))
         } else {
+            let taken = |given| taken(given, &self.recycler);
             let tensors = inputs.iter().map(taken).collect::<Result<Vec<Tensor>, _>>()?;
             let threads = self.threads.clone();
             Begun::Left(self.threads.spawn(move || {
@@ -189,10 +190,15 @@ fn results(
     Ok(results)
 }
 
-/// An input for a run that others will do: what the caller may change is copied.
-fn taken(given: &Given<'_>) -> Result<Tensor, Error> {
+/// An input for a run that others will do: what the caller may change is copied, to memory of tensors that are gone.
+fn taken(given: &Given<'_>, recycler: &Arc<Recycler>) -> Result<Tensor, Error> {
     match given {
-        Given::View(view) => Ok(view.to_tensor()?),
+        Given::View(view) => {
+            let mut data = recycler.take(view.ty())?;
+            let Some(bytes) = data.as_bytes_mut() else { return Ok(view.to_tensor()?) };
+            bytes.copy_from_slice(view.bytes());
+            Ok(Tensor::recycled(view.ty().shape, data, recycler)?)
+        }
         Given::Own(tensor) => Ok(tensor.clone()),
         Given::Resident(tensor) => Ok(tensor.downcast::<Held>().ok_or(Error::OtherDevice)?.0.clone()),
     }
