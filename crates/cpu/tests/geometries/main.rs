@@ -215,6 +215,72 @@ fn random_columns_of_windows_match_direct_loops() {
     all.finish();
 }
 
+/// Every number of positions per tile where filters fill the lanes, channels that fill them or nearly, lines of every
+/// width in and around vectors, and rows so far apart that bands share one copy of the input.
+#[test]
+fn filters_and_channels_in_lanes_match_direct_loops() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut all = Everywhere::new();
+    let conv =
+        |groups, x: [usize; 2], input: [usize; 2], kernel: [usize; 2], steps: [usize; 2], far: [usize; 2]| {
+            let reach = |i: usize| (kernel[i] - 1) * far[i];
+            Geometry {
+                images: 2,
+                groups,
+                channels: x[0],
+                filters: x[1],
+                input: input.to_vec(),
+                kernel: kernel.to_vec(),
+                window: Window {
+                    strides: steps.to_vec(),
+                    pads: vec![(reach(0) / 2, reach(0).div_ceil(2)), (reach(1) / 2, reach(1).div_ceil(2))],
+                    dilations: far.to_vec(),
+                },
+            }
+        };
+    for width in 1..=18 {
+        for filters in [32, 33, 47, 50] {
+            check_conv(
+                &mut all,
+                &conv(1, [9, filters], [2, width], [3, 3], [1, 1], [1, 1]),
+                DType::F32,
+                true,
+            );
+            check_conv(
+                &mut all,
+                &conv(1, [70, filters], [1, width], [1, 1], [1, 1], [1, 1]),
+                DType::F32,
+                true,
+            );
+        }
+        check_conv(&mut all, &conv(1, [300, 32], [1, width], [1, 1], [1, 1], [1, 1]), DType::F32, false);
+    }
+    for width in (1..=20).chain([31, 32, 33, 47, 48, 49, 50, 63, 64, 65, 99]) {
+        for groups in [4, 8, 15, 16, 17, 35] {
+            let sides = [
+                ([3, 3], [1, 1], [1, 1]),
+                ([5, 5], [1, 1], [1, 1]),
+                ([3, 3], [2, 2], [1, 1]),
+                ([2, 4], [3, 2], [1, 1]),
+                ([3, 3], [1, 1], [2, 3]),
+            ];
+            for (kernel, steps, far) in sides {
+                let g = conv(groups, [1, 1], [6, width], kernel, steps, far);
+                check_conv(&mut all, &g, if groups == 8 { DType::F64 } else { DType::F32 }, true);
+            }
+        }
+    }
+    for (rows, width) in [(50, 30), (70, 9), (131, 17)] {
+        for (channels, filters) in [(64, 2), (40, 33)] {
+            let g = conv(1, [channels, filters], [rows, width], [5, 1], [1, 1], [9, 1]);
+            check_conv(&mut all, &g, DType::F32, true);
+            let g = conv(2, [channels, filters], [rows, width], [3, 3], [2, 1], [20, 2]);
+            check_conv(&mut all, &g, DType::F32, true);
+        }
+    }
+    all.finish();
+}
+
 /// Geometries in which a band of output sees nothing but padding, and pointwise ones whose last band is short.
 #[test]
 fn bands_wholly_in_padding_and_short_last_bands_match_direct_loops() {

@@ -1,6 +1,7 @@
 //! The fusion passes, in order: many small nodes become few large ones.
 //!
 //! ```text
+//!   pads       a pad with zeros before a convolution becomes its padding
 //!   idioms     spelled-out activations, norms and softmax become one op
 //!   attention  softmax(q·kᵀ)·v becomes Attention
 //!   qkv        products that share their left operand become one, sliced
@@ -17,6 +18,7 @@ mod edit;
 mod epilogue;
 mod gates;
 mod idioms;
+mod pads;
 mod prologue;
 mod qkv;
 mod region;
@@ -29,6 +31,7 @@ use crate::Pass;
 /// All fusion passes in the order they run.
 pub(crate) fn passes() -> Vec<Box<dyn Pass>> {
     vec![
+        Box::new(pads::FoldPads),
         Box::new(idioms::Idioms),
         Box::new(attention::FuseAttention),
         Box::new(qkv::JoinProducts),

@@ -4,17 +4,21 @@ use std::ops::Range;
 use std::sync::OnceLock;
 
 use super::Problem;
-use super::lanes::{Job, Lanes, copy_run, lanes};
-use super::lines::{self, LINES, Lines};
-use super::plan::{Band, Keep, Plan, Source, VECTORS, farthest};
-use super::planes::ByLines;
+use super::depthwise::{self, Channels, Depthwise};
+use super::filters::{self, FilterTile, PANELS, POSITIONS};
+use super::in_place::{self, InPlace, LINES, Rows};
+use super::lanes::{Job, Lanes, lanes};
+use super::plan::{Band, Keep, Plan, Source, farthest};
+use super::planes::Planes;
 use super::real::Real;
 use super::scratch::with_scratch;
 use super::tile::{Curve, TILE, Tile, compute, rows};
+use super::turn::{Block, rows_of};
 use super::weights::Panels;
 use crate::kernels::product::Grid;
 use crate::parallel;
 use crate::scratch;
+use crate::simd::Vectors;
 
 /// What happens to sums on their way into the result.
 pub(crate) struct Ending<'a, T> {
@@ -56,6 +60,8 @@ pub(crate) type TileEnding<'a, T> = dyn Fn(&mut [T], &mut [T], usize, usize) + S
 
 /// Tasks a thread gets when there is much to do, so that unequal ones even out.
 const TASKS: usize = 4;
+/// Weights that stay in the second-level cache beside a band.
+const KEPT_WEIGHTS: usize = 64 << 10;
 /// Multiply-adds worth a task of their own.
 const TASK_WORK: usize = 1 << 20;
 
@@ -74,18 +80,47 @@ pub(crate) fn convolve<T: Real>(
     let known = known.get_or_init(|| Plan::new(problem, count));
     let fresh = if known.serves(count) { None } else { Some(Plan::new(problem, count)) };
     let plan = fresh.as_ref().unwrap_or(known);
-    let tasks = problem.images * problem.groups * plan.bands.len() * plan.parts;
-    let grid = Grid::new(out);
-    let shares = if plan.threads == 1 {
-        1
-    } else {
-        (problem.work() / TASK_WORK).clamp(plan.threads, plan.threads * TASKS).min(tasks)
+    let groups = match plan.source {
+        Source::Depthwise(_) => problem.groups.div_ceil(count),
+        _ => problem.groups,
     };
-    let context = Context { problem, panels, ending, plan, grid: &grid };
-    parallel::tasks(shares, &|share| {
-        let tasks = share * tasks / shares..(share + 1) * tasks / shares;
-        with_scratch(plan.scratch, |scratch: &mut [T]| T::dispatch(set, Share { context, tasks, scratch }));
+    let units = problem.images * groups;
+    let grid = Grid::new(out);
+    let context = Context { problem, panels, ending, plan, grid: &grid, whole: &[] };
+    let Source::Whole(planes) = &plan.source else {
+        return context.run(set, 0..units);
+    };
+    with_scratch(plan.scratch, |scratch: &mut [T]| {
+        for unit in 0..units {
+            let channels = &mut scratch[..problem.channels * planes.channel];
+            parallel::chunks(channels, planes.channel, &|channel, to| {
+                let unit = (unit / problem.groups, unit % problem.groups);
+                T::dispatch(set, FillWhole { context, planes, unit, channel, to });
+            });
+            Context { whole: scratch, ..context }.run(set, unit..unit + 1);
+        }
     });
+}
+
+/// Copies one channel of a whole operand.
+struct FillWhole<'a, T: Real> {
+    context: Context<'a, T>,
+    planes: &'a Planes,
+    /// Image and group.
+    unit: (usize, usize),
+    channel: usize,
+    to: &'a mut [T],
+}
+
+impl<T: Real> Job<T> for FillWhole<'_, T> {
+    #[inline(always)]
+    unsafe fn run<L: Lanes<Elem = T>>(self) {
+        let Context { problem, plan, .. } = self.context;
+        let source = problem.plane(self.unit.0, self.unit.1, self.channel);
+        let all = (&plan.bands[0], problem.geometry.axes[1].output);
+        // Safety: the instruction set is the caller's promise.
+        unsafe { self.planes.fill_channel::<L>(problem, source, all, false, self.to) };
+    }
 }
 
 /// What all tasks read, and the result they write.
@@ -96,6 +131,8 @@ struct Context<'a, T: Real> {
     ending: &'a Ending<'a, T>,
     plan: &'a Plan,
     grid: &'a Grid<'a, T>,
+    /// The operand of [`Source::Whole`].
+    whole: &'a [T],
 }
 
 /// Tasks for one thread, each a band of one image and group for a part of the filters.
@@ -123,6 +160,17 @@ impl<T: Real> Job<T> for Share<'_, T> {
         let mut filled = None;
         let farthest = farthest(&plan.offsets);
         let mut tiles = ([T::ZERO; TILE], [T::ZERO; TILE]);
+        if let Source::Depthwise(layout) = &plan.source {
+            let blocks = problem.groups.div_ceil(L::N);
+            for task in self.tasks {
+                let (band, unit) = (&plan.bands[task % count], task / count);
+                let (image, group) = (unit / blocks, unit % blocks * L::N);
+                let task = Task { band, image, group, panels: (0, 1) };
+                // Safety: the instruction set is the caller's promise.
+                unsafe { self.context.work_depthwise::<L>(task, layout, self.scratch, &mut tiles.1) };
+            }
+            return;
+        }
         for task in self.tasks {
             let (part, place) = (task % plan.parts, task / plan.parts);
             let (band, unit) = (&plan.bands[place % count], place / count);
@@ -133,18 +181,27 @@ impl<T: Real> Job<T> for Share<'_, T> {
                 unsafe { plan.fill::<L>(problem, (image, group), band, again, self.scratch) };
                 filled = Some(place);
             }
-            let x: &[T] = match plan.source {
+            let x: &[T] = match &plan.source {
+                Source::InPlace(lines) => {
+                    let task = Task { band, image, group, panels: (0, 1) };
+                    // Safety: the instruction set is the caller's promise.
+                    unsafe { self.context.work_in_place::<L>(task, lines, &mut tiles.1) };
+                    continue;
+                }
                 Source::Direct => {
                     let channels = problem.channels * problem.geometry.input_len();
                     &problem.x[unit * channels..][..channels][band.start.min(channels)..]
                 }
-                _ => self.scratch,
+                Source::Whole(planes) => &self.context.whole[band.y * planes.pitch..],
+                Source::Depthwise(_) | Source::Planes(_) | Source::Patches { .. } => self.scratch,
             };
             let panels = (part * panels.count / plan.parts, (part + 1) * panels.count / plan.parts);
-            let seen = band.blocks.last().map_or(0, |b| b.at + b.vectors * L::N);
-            let seen = match &plan.by_lines {
-                Some(b) => seen.max((band.lines - 1) * b.pitch + b.width.next_multiple_of(L::N)),
-                None => seen,
+            let seen = match band.blocks.last() {
+                Some(last) if !plan.by_filters => last.at + last.vectors * L::N,
+                _ => {
+                    let (width, pitch) = plan.line(band);
+                    (band.lines - 1) * pitch + width
+                }
             };
             assert!(plan.offsets.is_empty() || farthest + seen <= x.len(), "a band's operands are whole");
             // Safety: the instruction set is the caller's promise; operands are whole as asserted.
@@ -154,22 +211,40 @@ impl<T: Real> Job<T> for Share<'_, T> {
 }
 
 impl<T: Real> Context<'_, T> {
+    /// Computes all bands of some units, each an image and a group (or a block of groups), on all threads.
+    fn run(self, set: Vectors, units: Range<usize>) {
+        let Context { problem, plan, .. } = self;
+        let of_unit = plan.bands.len() * plan.parts;
+        let (first, tasks) = (units.start * of_unit, units.len() * of_unit);
+        let shares = if plan.threads == 1 {
+            1
+        } else {
+            (problem.work() / TASK_WORK).clamp(plan.threads, plan.threads * TASKS).min(tasks)
+        };
+        let scratch = if matches!(plan.source, Source::Whole(_)) { 0 } else { plan.scratch };
+        parallel::tasks(shares, &|share| {
+            let tasks = first + share * tasks / shares..first + (share + 1) * tasks / shares;
+            with_scratch(scratch, |scratch: &mut [T]| {
+                T::dispatch(set, Share { context: self, tasks, scratch });
+            });
+        });
+    }
+
     /// Computes a task; `x` is what its band sees, `tiles` is room to work.
     ///
     /// # Safety
     /// The processor has the instruction set of `L`; every offset plus every position of the band lies in `x`.
     #[inline(always)]
     unsafe fn work<L: Lanes<Elem = T>>(&self, task: Task<'_>, x: &[T], tiles: &mut ([T; TILE], [T; TILE])) {
-        let Context { problem, panels, ending, plan, grid } = *self;
+        let Context { problem, panels, ending, plan, grid, .. } = *self;
         let (filters, positions) = (problem.filters(), problem.geometry.output_len());
         let row = |f: usize| {
             ((task.image * problem.groups + task.group) * filters + f) * positions + task.band.start
         };
         let (tile, spare) = tiles;
-        if let Some(by_lines) = &plan.by_lines {
+        if plan.by_filters {
             // Safety: the caller's promise.
-            unsafe { self.work_by_lines::<L>(task, by_lines, x, tile, spare) };
-            return self.finish_runs(task);
+            return unsafe { self.work_filters::<L>(task, x, spare) };
         }
         for block in &task.band.blocks {
             let keeps = &task.band.keeps[block.keep..][..block.vectors];
@@ -226,68 +301,175 @@ impl<T: Real> Context<'_, T> {
         self.finish_runs(task);
     }
 
-    /// [`Context::work`] of a single filter, several lines at a time.
+    /// [`Context::work`] with filters in lanes.
     ///
     /// # Safety
     /// As there.
     #[inline(always)]
-    unsafe fn work_by_lines<L: Lanes<Elem = T>>(
+    unsafe fn work_filters<L: Lanes<Elem = T>>(&self, task: Task<'_>, x: &[T], spare: &mut [T; TILE]) {
+        let Context { problem, panels, ending, plan, grid, .. } = *self;
+        let (filters, positions) = (problem.filters(), problem.geometry.output_len());
+        let (width, pitch) = plan.line(task.band);
+        // Lines without gaps are one.
+        let (lines, width) = if pitch == width { (1, task.band.len) } else { (task.band.lines, width) };
+        let (count, _) = filters::positions(width, plan.offsets.len());
+        let tiles = width.div_ceil(count);
+        let places = rows_of(positions);
+        let mut sums = [T::ZERO; POSITIONS * PANELS * 16];
+        let first = (task.image * problem.groups + task.group) * filters;
+        // Weights that stay in the second-level cache serve all positions before others are read.
+        let group = (KEPT_WEIGHTS / (plan.offsets.len() * PANELS * L::N).max(1)).max(1) * PANELS;
+        for group in (task.panels.0..task.panels.1).step_by(group).map(|g| g..(g + group).min(task.panels.1))
+        {
+            for tile in 0..lines * tiles {
+                // The last ones go with some before them again.
+                let (line, column) = (tile / tiles, (tile % tiles * count).min(width - count));
+                for panel in group.clone().step_by(PANELS) {
+                    let seen = PANELS.min(group.end - panel);
+                    let place = (task.group * panels.count + panel) * panels.width;
+                    let tile = FilterTile {
+                        x: x.as_ptr().wrapping_add(line * pitch + column),
+                        offsets: &plan.offsets,
+                        w: [panels.panel(task.group, panel), panels.panel(task.group, panel + seen - 1)],
+                        scale: &ending.scale[place..],
+                        shift: &ending.shift[place..],
+                        curves: &ending.curves,
+                        filter: place,
+                        out: sums.as_mut_ptr(),
+                    };
+                    // Safety: the instruction set is the caller's promise; operands lie in x; the sums have room.
+                    unsafe { filters::compute::<L>(&tile, count, seen) };
+                    for p in 0..seen {
+                        let f = (panel + p) * panels.width;
+                        let columns = L::N.min(filters - f);
+                        let from = sums[p * L::N..].as_ptr();
+                        let block = Block { from, pitch: PANELS * L::N, rows: count, columns };
+                        let start = (first + f) * positions + task.band.start + line * width + column;
+                        let base = grid.corner(start, columns, count, positions);
+                        // Safety: as above; the rectangle is this task's alone.
+                        unsafe { block.turn::<L>(count, base, &places) };
+                    }
+                }
+            }
+        }
+        if ending.tile.is_some() {
+            for f in task.panels.0 * panels.width..filters.min(task.panels.1 * panels.width) {
+                // Safety: tasks differ in image, group, band or filters, and this run is this task's alone.
+                let run = unsafe { grid.run((first + f) * positions + task.band.start, task.band.len) };
+                self.finish_tiles(task.group * filters + f, run, spare);
+            }
+        }
+        self.finish_runs(task);
+    }
+
+    /// Computes a task of a single filter from the operand as it is; `spare` is room to work.
+    ///
+    /// # Safety
+    /// The processor has the instruction set of `L`.
+    #[inline(always)]
+    unsafe fn work_in_place<L: Lanes<Elem = T>>(
         &self,
         task: Task<'_>,
-        by_lines: &ByLines,
-        x: &[T],
-        tile: &mut [T; TILE],
+        lines: &InPlace,
         spare: &mut [T; TILE],
     ) {
         let Context { problem, panels, ending, grid, .. } = *self;
-        let (all, width) = (task.band.lines, by_lines.width);
-        let start =
-            (task.image * problem.groups + task.group) * problem.geometry.output_len() + task.band.start;
+        let [_, ay, ax] = &problem.geometry.axes;
+        let Task { band, image, group, .. } = task;
+        let (width, channel) = (ax.output, problem.geometry.input_len());
+        let start = (image * problem.groups + group) * problem.geometry.output_len() + band.start;
         // Safety: tasks differ in image, group, band or filters, and this run is this task's alone.
-        let out = unsafe { grid.run(start, task.band.len) };
-        let mut line = 0;
-        while line < all {
-            let lines = match all - line {
-                5 => 3,
-                1 if all > 1 => 2,
-                left => left.min(LINES),
+        let out = unsafe { grid.run(start, band.len) };
+        let x = &problem.x[(image * problem.groups + group) * problem.channels * channel..]
+            [..problem.channels * channel];
+        let shares = band.lines >= LINES && in_place::shares_rows(ay, ax);
+        for block in &lines.blocks {
+            let tile = Rows {
+                x: x.as_ptr(),
+                channel,
+                channels: problem.channels,
+                lines: band.lines,
+                top: (band.y * ay.stride) as isize - ay.before as isize,
+                height: ay.input as isize,
+                pitch: ax.input as isize,
+                left: (block.column * ax.stride) as isize - ax.before as isize,
+                stride: ay.stride,
+                kernel: (ay.taps.len(), ax.taps.len()),
+                dilation: (ay.dilation, ax.dilation),
+                masks: lines.masks(block),
+                w: panels.panel(group, 0),
+                scale: ending.scale[group],
+                shift: ending.shift[group],
+                curves: &ending.curves,
+                filter: group,
+                out: out[block.column..][..(band.lines - 1) * width + block.count].as_mut_ptr(),
+                out_pitch: width,
+                count: block.count,
             };
-            // A last line alone goes with the one before again.
-            let first = if line + lines > all { all - lines } else { line };
-            let mut column = 0;
-            while column < width {
-                let vectors = (width - column).div_ceil(L::N).min(VECTORS);
-                let wide = vectors * L::N;
-                let sums = Lines {
-                    x: x.as_ptr().wrapping_add(first * by_lines.pitch + column),
-                    pitch: by_lines.pitch,
-                    channel: by_lines.channel,
-                    channels: problem.channels,
-                    columns: &by_lines.columns,
-                    rows: problem.geometry.axes[1].taps.len(),
-                    w: panels.panel(task.group, 0),
-                    scale: ending.scale[task.group],
-                    shift: ending.shift[task.group],
-                    curves: &ending.curves,
-                    filter: task.group,
-                    out: tile.as_mut_ptr(),
-                };
-                // Safety: the instruction set and x are the caller's promise: no vector of a line lies farther than
-                // those of the blocks, rounded up to whole vectors. A tile has room for any lines.
-                unsafe { lines::compute::<L>(&sums, lines, vectors) };
-                let tile = &mut tile[..lines * wide];
-                if let Some(finish) = ending.tile {
-                    finish(tile, &mut spare[..lines * wide], lines * wide, task.group);
+            // Safety: the instruction set is the caller's promise; x is whole as sliced, masks are those of the block,
+            // and the lines of results lie in the run as sliced.
+            unsafe {
+                if shares {
+                    in_place::compute_lines::<L>(&tile, block.vectors);
+                } else {
+                    in_place::compute_line::<L>(&tile, block.vectors, ax.stride);
                 }
-                let count = wide.min(width - column);
-                for r in 0..lines {
-                    let to = &mut out[(first + r) * width + column..][..count];
-                    // Safety: the instruction set is the caller's promise.
-                    unsafe { copy_run::<L>(&tile[r * wide..][..count], to) };
-                }
-                column += wide;
             }
-            line += lines;
+        }
+        self.finish_tiles(group, out, spare);
+        self.finish_runs(task);
+    }
+
+    /// Computes a task of as many channels as there are lanes, from `task.group` on.
+    ///
+    /// # Safety
+    /// The processor has the instruction set of `L`.
+    #[inline(always)]
+    unsafe fn work_depthwise<L: Lanes<Elem = T>>(
+        &self,
+        task: Task<'_>,
+        layout: &Depthwise,
+        scratch: &mut [T],
+        spare: &mut [T; TILE],
+    ) {
+        let Context { problem, panels, ending, grid, .. } = *self;
+        let [_, ay, ax] = &problem.geometry.axes;
+        let (plane, positions) = (problem.geometry.input_len(), problem.geometry.output_len());
+        let count = L::N.min(problem.groups - task.group);
+        let first = task.image * problem.groups + task.group;
+        // Safety: tasks differ in image, groups or band, and these runs are this task's alone.
+        let run = |c: usize| unsafe { grid.run((first + c) * positions + task.band.start, task.band.len) };
+        // All channels' runs lie in the grid as the last one does.
+        let out = run(count - 1).as_mut_ptr().wrapping_sub((count - 1) * positions);
+        let band = Channels {
+            x: &problem.x[first * plane..][..count * plane],
+            plane,
+            w: panels.groups(task.group, count),
+            count,
+            y: task.band.y,
+            lines: task.band.lines,
+            axes: (ay, ax),
+            scale: &ending.scale[task.group..][..count],
+            shift: &ending.shift[task.group..][..count],
+            curves: &ending.curves,
+            filter: task.group,
+            out,
+            out_pitch: positions,
+        };
+        // Safety: the instruction set is the caller's promise; every channel has its run.
+        unsafe { depthwise::compute::<L>(layout, &band, scratch) };
+        for c in 0..count {
+            self.finish_tiles(task.group + c, run(c), spare);
+            self.finish_runs(Task { group: task.group + c, ..task });
+        }
+    }
+
+    /// What follows on tiles, for results of one filter.
+    fn finish_tiles(&self, filter: usize, run: &mut [T], spare: &mut [T; TILE]) {
+        let Some(finish) = self.ending.tile else { return };
+        for tile in run.chunks_mut(TILE) {
+            let len = tile.len();
+            finish(tile, &mut spare[..len], len, filter);
         }
     }
 

@@ -3,9 +3,12 @@
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
-use super::lines::{Lines, lines};
+use super::depthwise::{self, Line};
+use super::filters::{FilterTile, filters};
+use super::in_place::{Rows, line, lines};
 use super::real::Real;
 use super::tile::{Tile, sums};
+use super::turn::{Block, turn};
 use crate::simd::{Vectors, vectors};
 
 /// A vector register of numbers.
@@ -38,6 +41,16 @@ pub(crate) trait Lanes: Copy {
     unsafe fn at_most(self, high: Self) -> Self;
     /// Writes the `count` lanes whose bits are set in `keep` side by side.
     unsafe fn compress(self, keep: u32, count: usize, to: *mut Self::Elem);
+    /// Reads the elements whose bits are set; other lanes are zero.
+    unsafe fn load_some(from: *const Self::Elem, mask: u32) -> Self;
+    /// The even and the odd elements of two vectors in a row.
+    unsafe fn split(self, next: Self) -> (Self, Self);
+    /// The elements from `by` (fewer than lanes) on of two vectors in a row.
+    unsafe fn shifted(self, next: Self, by: usize) -> Self;
+    /// Writes the first `count` lanes, fewer than all.
+    unsafe fn store_few(self, count: usize, to: *mut Self::Elem);
+    /// Transposes the square of the first `N` vectors.
+    unsafe fn transpose(vectors: &mut [Self; 16]);
     /// Copies `count` elements, fewer than lanes.
     #[inline(always)]
     unsafe fn copy_few(from: *const Self::Elem, to: *mut Self::Elem, count: usize) {
@@ -67,8 +80,16 @@ pub(crate) trait Lanes: Copy {
     /// A tile of R filters × V vectors, as [`super::tile::compute`]; a function of its own, where nothing else
     /// competes for registers.
     unsafe fn sums<const R: usize, const V: usize>(tile: &Tile<'_, Self::Elem>);
-    /// As [`super::lines::compute`], likewise.
-    unsafe fn lines<const R: usize, const V: usize>(tile: &Lines<'_, Self::Elem>);
+    /// Lines of V vectors for a kernel of K rows, as [`super::in_place::compute_lines`], likewise.
+    unsafe fn lines<const K: usize, const V: usize, const MASKED: bool>(tile: &Rows<'_, Self::Elem>);
+    /// One line of V vectors, as [`super::in_place::compute_line`], likewise.
+    unsafe fn line<const V: usize, const MASKED: bool, const EVEN: bool>(tile: &Rows<'_, Self::Elem>);
+    /// Transposes a block, as [`super::turn::Block::turn`] says, likewise.
+    unsafe fn turn(block: &Block<Self::Elem>, keep: usize, base: *mut Self::Elem, to: &[usize; 16]);
+    /// A tile of P positions × F panels of filters in lanes, as [`super::filters::compute`], likewise.
+    unsafe fn filters<const P: usize, const F: usize>(tile: &FilterTile<'_, Self::Elem>);
+    /// A line of channels in lanes, as [`super::depthwise::compute`] needs, likewise.
+    unsafe fn depthwise_line<const P: usize>(line: Line<'_, Self::Elem>);
 }
 
 /// Work to be compiled for a vector type; `run` and what it calls on vectors must be `#[inline(always)]`.
@@ -215,10 +236,62 @@ impl<T: Real> Lanes for Plain<T> {
         // Safety: the caller's promise.
         unsafe { sums::<Self, R, V>(tile) }
     }
-    #[inline(never)]
-    unsafe fn lines<const R: usize, const V: usize>(tile: &Lines<'_, T>) {
+    #[inline(always)]
+    unsafe fn load_some(from: *const T, mask: u32) -> Self {
+        let mut to = [T::ZERO; 4];
+        for (i, to) in to.iter_mut().enumerate() {
+            if mask >> i & 1 == 1 {
+                // Safety: the caller's promise.
+                *to = unsafe { *from.wrapping_add(i) };
+            }
+        }
+        Plain(to)
+    }
+    #[inline(always)]
+    unsafe fn split(self, next: Self) -> (Self, Self) {
+        let ([a, b, c, d], [e, f, g, h]) = (self.0, next.0);
+        (Plain([a, c, e, g]), Plain([b, d, f, h]))
+    }
+    #[inline(always)]
+    unsafe fn shifted(self, next: Self, by: usize) -> Self {
+        Plain([0, 1, 2, 3].map(|i| if i + by < 4 { self.0[i + by] } else { next.0[(i + by) % 4] }))
+    }
+    #[inline(always)]
+    unsafe fn store_few(self, count: usize, to: *mut T) {
         // Safety: the caller's promise.
-        unsafe { lines::<Self, R, V>(tile) }
+        unsafe { Self::copy_few(self.0.as_ptr(), to, count) }
+    }
+    #[inline(never)]
+    unsafe fn lines<const K: usize, const V: usize, const MASKED: bool>(tile: &Rows<'_, T>) {
+        // Safety: the caller's promise.
+        unsafe { lines::<Self, K, V, MASKED>(tile) }
+    }
+    #[inline(always)]
+    unsafe fn transpose(vectors: &mut [Self; 16]) {
+        let from = *vectors;
+        for (i, to) in vectors.iter_mut().enumerate().take(4) {
+            *to = Plain([from[0].0[i], from[1].0[i], from[2].0[i], from[3].0[i]]);
+        }
+    }
+    #[inline(never)]
+    unsafe fn turn(block: &Block<T>, keep: usize, base: *mut T, to: &[usize; 16]) {
+        // Safety: the caller's promise.
+        unsafe { turn::<Self>(block, keep, base, to) }
+    }
+    #[inline(never)]
+    unsafe fn filters<const P: usize, const F: usize>(tile: &FilterTile<'_, T>) {
+        // Safety: the caller's promise.
+        unsafe { filters::<Self, P, F>(tile) }
+    }
+    #[inline(never)]
+    unsafe fn depthwise_line<const P: usize>(line: Line<'_, T>) {
+        // Safety: the caller's promise.
+        unsafe { depthwise::line::<Self, P>(line) }
+    }
+    #[inline(never)]
+    unsafe fn line<const V: usize, const MASKED: bool, const EVEN: bool>(tile: &Rows<'_, T>) {
+        // Safety: the caller's promise.
+        unsafe { line::<Self, V, MASKED, EVEN>(tile) }
     }
 }
 
@@ -330,9 +403,88 @@ impl Lanes for __m512 {
         unsafe { sums_avx512::<R, V>(tile) }
     }
     #[inline(always)]
-    unsafe fn lines<const R: usize, const V: usize>(tile: &Lines<'_, f32>) {
+    unsafe fn load_some(from: *const f32, mask: u32) -> Self {
+        // Safety: the caller's promise; masked lanes are not read.
+        unsafe { _mm512_maskz_loadu_ps(mask as u16, from) }
+    }
+    #[inline(always)]
+    unsafe fn split(self, next: Self) -> (Self, Self) {
         // Safety: the caller's promise.
-        unsafe { lines_avx512::<R, V>(tile) }
+        unsafe {
+            let even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+            let odd = _mm512_or_epi32(even, _mm512_set1_epi32(1));
+            (_mm512_permutex2var_ps(self, even, next), _mm512_permutex2var_ps(self, odd, next))
+        }
+    }
+    #[inline(always)]
+    unsafe fn shifted(self, next: Self, by: usize) -> Self {
+        // Safety: the caller's promise.
+        unsafe {
+            let first = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+            _mm512_permutex2var_ps(self, _mm512_add_epi32(first, _mm512_set1_epi32(by as i32)), next)
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_few(self, count: usize, to: *mut f32) {
+        // Safety: the caller's promise.
+        unsafe { _mm512_mask_storeu_ps(to, ((1u32 << count) - 1) as u16, self) }
+    }
+    #[inline(always)]
+    unsafe fn lines<const K: usize, const V: usize, const MASKED: bool>(tile: &Rows<'_, f32>) {
+        // Safety: the caller's promise.
+        unsafe { lines_avx512::<K, V, MASKED>(tile) }
+    }
+    #[inline(always)]
+    unsafe fn transpose(vectors: &mut [Self; 16]) {
+        // Safety: the caller's promise.
+        unsafe {
+            // Squares of 4 × 4 within quarters of the registers, then the quarters.
+            let r = *vectors;
+            let mut t = r;
+            for i in 0..8 {
+                t[2 * i] = _mm512_unpacklo_ps(r[2 * i], r[2 * i + 1]);
+                t[2 * i + 1] = _mm512_unpackhi_ps(r[2 * i], r[2 * i + 1]);
+            }
+            let mut s = r;
+            for i in 0..4 {
+                let (a, b) = (_mm512_castps_pd(t[4 * i]), _mm512_castps_pd(t[4 * i + 1]));
+                let (c, d) = (_mm512_castps_pd(t[4 * i + 2]), _mm512_castps_pd(t[4 * i + 3]));
+                s[4 * i] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, c));
+                s[4 * i + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, c));
+                s[4 * i + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(b, d));
+                s[4 * i + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(b, d));
+            }
+            for i in 0..4 {
+                let low = _mm512_shuffle_f32x4::<0x88>(s[i], s[4 + i]);
+                let high = _mm512_shuffle_f32x4::<0xdd>(s[i], s[4 + i]);
+                let low2 = _mm512_shuffle_f32x4::<0x88>(s[8 + i], s[12 + i]);
+                let high2 = _mm512_shuffle_f32x4::<0xdd>(s[8 + i], s[12 + i]);
+                vectors[i] = _mm512_shuffle_f32x4::<0x88>(low, low2);
+                vectors[4 + i] = _mm512_shuffle_f32x4::<0x88>(high, high2);
+                vectors[8 + i] = _mm512_shuffle_f32x4::<0xdd>(low, low2);
+                vectors[12 + i] = _mm512_shuffle_f32x4::<0xdd>(high, high2);
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn turn(block: &Block<f32>, keep: usize, base: *mut f32, to: &[usize; 16]) {
+        // Safety: the caller's promise.
+        unsafe { turn_avx512(block, keep, base, to) }
+    }
+    #[inline(always)]
+    unsafe fn filters<const P: usize, const F: usize>(tile: &FilterTile<'_, f32>) {
+        // Safety: the caller's promise.
+        unsafe { filters_avx512::<P, F>(tile) }
+    }
+    #[inline(always)]
+    unsafe fn depthwise_line<const P: usize>(line: Line<'_, f32>) {
+        // Safety: the caller's promise.
+        unsafe { depthwise_avx512::<P>(line) }
+    }
+    #[inline(always)]
+    unsafe fn line<const V: usize, const MASKED: bool, const EVEN: bool>(tile: &Rows<'_, f32>) {
+        // Safety: the caller's promise.
+        unsafe { line_avx512::<V, MASKED, EVEN>(tile) }
     }
 }
 
@@ -397,9 +549,100 @@ impl Lanes for __m256 {
         unsafe { sums_avx2::<R, V>(tile) }
     }
     #[inline(always)]
-    unsafe fn lines<const R: usize, const V: usize>(tile: &Lines<'_, f32>) {
+    unsafe fn load_some(from: *const f32, mask: u32) -> Self {
+        // Safety: the caller's promise; masked lanes are not read.
+        unsafe { _mm256_maskload_ps(from, lanes_of(mask)) }
+    }
+    #[inline(always)]
+    unsafe fn split(self, next: Self) -> (Self, Self) {
+        // Every other element within both parts of the registers, then their quarters in order.
         // Safety: the caller's promise.
-        unsafe { lines_avx2::<R, V>(tile) }
+        unsafe {
+            let even = _mm256_castps_pd(_mm256_shuffle_ps::<0b10_00_10_00>(self, next));
+            let odd = _mm256_castps_pd(_mm256_shuffle_ps::<0b11_01_11_01>(self, next));
+            let even = _mm256_permute4x64_pd::<0b11_01_10_00>(even);
+            let odd = _mm256_permute4x64_pd::<0b11_01_10_00>(odd);
+            (_mm256_castpd_ps(even), _mm256_castpd_ps(odd))
+        }
+    }
+    #[inline(always)]
+    unsafe fn shifted(self, next: Self, by: usize) -> Self {
+        // Safety: the caller's promise.
+        unsafe {
+            let first = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+            let from = _mm256_add_epi32(first, _mm256_set1_epi32(by as i32));
+            // Only the lowest three bits of an index count.
+            let (low, high) = (_mm256_permutevar8x32_ps(self, from), _mm256_permutevar8x32_ps(next, from));
+            let beyond = _mm256_castsi256_ps(_mm256_cmpgt_epi32(from, _mm256_set1_epi32(7)));
+            _mm256_blendv_ps(low, high, beyond)
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_few(self, count: usize, to: *mut f32) {
+        // Safety: the caller's promise.
+        unsafe { _mm256_maskstore_ps(to, lanes_of((1 << count) - 1), self) }
+    }
+    #[inline(always)]
+    unsafe fn lines<const K: usize, const V: usize, const MASKED: bool>(tile: &Rows<'_, f32>) {
+        // Safety: the caller's promise.
+        unsafe { lines_avx2::<K, V, MASKED>(tile) }
+    }
+    #[inline(always)]
+    unsafe fn transpose(vectors: &mut [Self; 16]) {
+        // Safety: the caller's promise.
+        unsafe {
+            // Squares of 4 × 4 within both parts of the registers, then the parts.
+            let r = *vectors;
+            let mut t = r;
+            for i in 0..4 {
+                t[2 * i] = _mm256_unpacklo_ps(r[2 * i], r[2 * i + 1]);
+                t[2 * i + 1] = _mm256_unpackhi_ps(r[2 * i], r[2 * i + 1]);
+            }
+            let mut s = r;
+            for i in 0..2 {
+                let (a, b) = (_mm256_castps_pd(t[4 * i]), _mm256_castps_pd(t[4 * i + 1]));
+                let (c, d) = (_mm256_castps_pd(t[4 * i + 2]), _mm256_castps_pd(t[4 * i + 3]));
+                s[4 * i] = _mm256_castpd_ps(_mm256_unpacklo_pd(a, c));
+                s[4 * i + 1] = _mm256_castpd_ps(_mm256_unpackhi_pd(a, c));
+                s[4 * i + 2] = _mm256_castpd_ps(_mm256_unpacklo_pd(b, d));
+                s[4 * i + 3] = _mm256_castpd_ps(_mm256_unpackhi_pd(b, d));
+            }
+            for i in 0..4 {
+                vectors[i] = _mm256_permute2f128_ps::<0x20>(s[i], s[4 + i]);
+                vectors[4 + i] = _mm256_permute2f128_ps::<0x31>(s[i], s[4 + i]);
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn turn(block: &Block<f32>, keep: usize, base: *mut f32, to: &[usize; 16]) {
+        // Safety: the caller's promise.
+        unsafe { turn_avx2(block, keep, base, to) }
+    }
+    #[inline(always)]
+    unsafe fn filters<const P: usize, const F: usize>(tile: &FilterTile<'_, f32>) {
+        // Safety: the caller's promise.
+        unsafe { filters_avx2::<P, F>(tile) }
+    }
+    #[inline(always)]
+    unsafe fn depthwise_line<const P: usize>(line: Line<'_, f32>) {
+        // Safety: the caller's promise.
+        unsafe { depthwise_avx2::<P>(line) }
+    }
+    #[inline(always)]
+    unsafe fn line<const V: usize, const MASKED: bool, const EVEN: bool>(tile: &Rows<'_, f32>) {
+        // Safety: the caller's promise.
+        unsafe { line_avx2::<V, MASKED, EVEN>(tile) }
+    }
+}
+
+/// All bits of the lanes whose bits are set.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn lanes_of(mask: u32) -> __m256i {
+    // Safety: the caller's promise.
+    unsafe {
+        let bits = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+        _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32(mask as i32), bits), bits)
     }
 }
 
@@ -422,15 +665,79 @@ unsafe fn sums_avx2<const R: usize, const V: usize>(tile: &Tile<'_, f32>) {
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,bmi2,f16c")]
 #[inline(never)]
-unsafe fn lines_avx512<const R: usize, const V: usize>(tile: &Lines<'_, f32>) {
+unsafe fn lines_avx512<const K: usize, const V: usize, const MASKED: bool>(tile: &Rows<'_, f32>) {
     // Safety: the caller's promise.
-    unsafe { lines::<__m512, R, V>(tile) }
+    unsafe { lines::<__m512, K, V, MASKED>(tile) }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,bmi2,f16c")]
+#[inline(never)]
+unsafe fn line_avx512<const V: usize, const MASKED: bool, const EVEN: bool>(tile: &Rows<'_, f32>) {
+    // Safety: the caller's promise.
+    unsafe { line::<__m512, V, MASKED, EVEN>(tile) }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,bmi2,f16c")]
 #[inline(never)]
-unsafe fn lines_avx2<const R: usize, const V: usize>(tile: &Lines<'_, f32>) {
+unsafe fn lines_avx2<const K: usize, const V: usize, const MASKED: bool>(tile: &Rows<'_, f32>) {
     // Safety: the caller's promise.
-    unsafe { lines::<__m256, R, V>(tile) }
+    unsafe { lines::<__m256, K, V, MASKED>(tile) }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,bmi2,f16c")]
+#[inline(never)]
+unsafe fn line_avx2<const V: usize, const MASKED: bool, const EVEN: bool>(tile: &Rows<'_, f32>) {
+    // Safety: the caller's promise.
+    unsafe { line::<__m256, V, MASKED, EVEN>(tile) }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,bmi2,f16c")]
+#[inline(never)]
+unsafe fn depthwise_avx512<const P: usize>(line: Line<'_, f32>) {
+    // Safety: the caller's promise.
+    unsafe { depthwise::line::<__m512, P>(line) }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,bmi2,f16c")]
+#[inline(never)]
+unsafe fn depthwise_avx2<const P: usize>(line: Line<'_, f32>) {
+    // Safety: the caller's promise.
+    unsafe { depthwise::line::<__m256, P>(line) }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,bmi2,f16c")]
+#[inline(never)]
+unsafe fn turn_avx512(block: &Block<f32>, keep: usize, base: *mut f32, to: &[usize; 16]) {
+    // Safety: the caller's promise.
+    unsafe { turn::<__m512>(block, keep, base, to) }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,bmi2,f16c")]
+#[inline(never)]
+unsafe fn turn_avx2(block: &Block<f32>, keep: usize, base: *mut f32, to: &[usize; 16]) {
+    // Safety: the caller's promise.
+    unsafe { turn::<__m256>(block, keep, base, to) }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,bmi2,f16c")]
+#[inline(never)]
+unsafe fn filters_avx512<const P: usize, const F: usize>(tile: &FilterTile<'_, f32>) {
+    // Safety: the caller's promise.
+    unsafe { filters::<__m512, P, F>(tile) }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,bmi2,f16c")]
+#[inline(never)]
+unsafe fn filters_avx2<const P: usize, const F: usize>(tile: &FilterTile<'_, f32>) {
+    // Safety: the caller's promise.
+    unsafe { filters::<__m256, P, F>(tile) }
 }

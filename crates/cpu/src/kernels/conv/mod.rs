@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   plan.rs, planes.rs: bands, where their operands lie ───┐
-//!   weights.rs: panels of filters, laid out at load ───────┼─▶ engine.rs: tiles (tile.rs, lines.rs) on all threads
+//!   weights.rs: panels of filters, laid out at load ───────┼─▶ engine.rs: tiles (tile.rs, filters.rs, …) on all threads
 //!   lanes.rs: vectors per instruction set ─────────────────┘
 //! ```
 
@@ -15,10 +15,12 @@ use crate::kernels::contraction::finish_runs;
 use crate::kernels::elementwise::{Chain, Link, Program, Rider, apply};
 use crate::operand::{Operand, Target, with_number};
 
+pub(crate) mod depthwise;
 mod engine;
+pub(crate) mod filters;
 pub(crate) mod geometry;
+pub(crate) mod in_place;
 pub(crate) mod lanes;
-mod lines;
 mod patches;
 pub(crate) mod plan;
 pub(crate) mod planes;
@@ -28,6 +30,7 @@ pub(crate) mod scratch;
 mod tests;
 mod tile;
 mod transpose;
+pub(crate) mod turn;
 mod weights;
 
 use crate::parallel;

@@ -12,18 +12,26 @@
 //! A stride is undone by laying out one such plane for every remainder the taps have modulo the stride.
 
 use super::Problem;
+use super::depthwise::Depthwise;
+use super::filters;
+use super::in_place::InPlace;
 use super::lanes::Lanes;
 use super::patches::patch_row;
-use super::planes::{ByLines, Planes, Span};
+use super::planes::{Planes, Span};
 use super::real::Real;
+use super::weights::panel_width;
 use crate::parallel;
 
 /// Elements of inputs that stay in a second-level cache beside weights and results.
 const BAND_ELEMENTS: usize = 48 << 10;
+/// Elements of a whole operand that is copied for all bands.
+const WHOLE_ELEMENTS: usize = 16 << 20;
 /// Multiply-adds that are worth a thread.
 const THREAD_WORK: usize = 1 << 18;
 /// Positions below which dividing filters among threads is better than dividing positions.
 const SHORT: usize = 192;
+/// What storing a vector of results costs beside a multiply-add.
+const STORES: usize = 4;
 /// Vectors of positions in a tile, and in one of a single filter.
 pub(crate) const VECTORS: usize = 3;
 pub(crate) const SINGLE_VECTORS: usize = 6;
@@ -32,8 +40,14 @@ pub(crate) const SINGLE_VECTORS: usize = 6;
 pub(crate) enum Source {
     /// In the operand itself.
     Direct,
-    /// In copies of its rows with their padding.
+    /// In a band of as many channels as there are lanes, transposed.
+    Depthwise(Depthwise),
+    /// In the operand itself, line by line, for a single filter.
+    InPlace(InPlace),
+    /// In copies of its rows with their padding, made for each band.
     Planes(Planes),
+    /// In copies of all its rows with their padding, made once for all bands.
+    Whole(Planes),
     /// In patches: a row of the band's positions for every product.
     Patches {
         /// Elements per row.
@@ -80,8 +94,8 @@ pub(crate) struct Plan {
     pub(crate) source: Source,
     /// Distance of every product's operand from the position.
     pub(crate) offsets: Vec<usize>,
-    /// Set where a single filter is computed by several lines at once.
-    pub(crate) by_lines: Option<ByLines>,
+    /// Whether tiles have filters in lanes.
+    pub(crate) by_filters: bool,
     pub(crate) bands: Vec<Band>,
     /// Working memory of a task in elements.
     pub(crate) scratch: usize,
@@ -115,10 +129,14 @@ impl Plan {
             threads.div_ceil(units * bands).clamp(1, panels)
         };
         let depth = problem.depth().max(1);
-        if problem.geometry.is_pointwise() && positions >= most * lanes {
+        let flat_by_filters = by_filters(problem, lanes, 1, positions, positions);
+        if problem.geometry.is_pointwise() && (flat_by_filters || positions >= most * lanes) {
             let fitting = (BAND_ELEMENTS / depth).max(4 * most * lanes);
             let count = wanted(positions.div_ceil(fitting));
-            let width = positions.div_ceil(count).next_multiple_of(most * lanes).min(positions);
+            let by_filters = flat_by_filters;
+            // Threads share positions evenly, in whole tiles.
+            let tile = if by_filters { filters::positions(positions, depth).0 } else { lanes };
+            let width = positions.div_ceil(count).next_multiple_of(tile).min(positions);
             let bands = flat_bands(positions, width, lanes, most, true);
             let offsets = (0..problem.channels).map(|c| c * positions).collect();
             let parts = parts(bands.len());
@@ -126,10 +144,47 @@ impl Plan {
                 made_for,
                 source: Source::Direct,
                 offsets,
-                by_lines: None,
+                by_filters,
                 bands,
                 scratch: 0,
                 parts,
+                threads,
+            };
+        }
+        let by_lines = |lines: usize| {
+            let band = |y: usize| {
+                let (start, lines) = (y * ax.output, lines.min(ay.output - y));
+                let len = lines * ax.output;
+                Band { z: 0, y, spans: Vec::new(), lines, start, len, blocks: Vec::new(), keeps: Vec::new() }
+            };
+            (0..ay.output).step_by(lines).map(band).collect()
+        };
+        let of_lanes = problem.images * problem.groups.div_ceil(lanes);
+        if let Some(depthwise) = Depthwise::new(problem, lanes, threads.div_ceil(of_lanes)) {
+            let (bands, scratch) = (by_lines(depthwise.lines), depthwise.scratch(problem, lanes));
+            let source = Source::Depthwise(depthwise);
+            return Plan {
+                made_for,
+                source,
+                offsets: Vec::new(),
+                by_filters: false,
+                bands,
+                scratch,
+                parts: 1,
+                threads,
+            };
+        }
+        if let Some(in_place) = InPlace::new(problem, lanes, threads) {
+            let bands = by_lines(ay.output.div_ceil(wanted(1).min(ay.output)));
+            let source = Source::InPlace(in_place);
+            return Plan {
+                made_for,
+                source,
+                offsets: Vec::new(),
+                by_filters: false,
+                bands,
+                scratch: 0,
+                parts: 1,
                 threads,
             };
         }
@@ -140,6 +195,27 @@ impl Plan {
             let least = az.output * ay.output.div_ceil(fitting);
             let count = wanted(least).div_ceil(az.output).min(ay.output);
             let lines = ay.output.div_ceil(count);
+            // Bands that would copy the same rows again and again share one copy.
+            let size = problem.channels.saturating_mul(whole.channel);
+            if whole.halo > lines && az.output == 1 && size <= WHOLE_ELEMENTS {
+                let per_line = problem.channels.max(1) * ay.taps.len() * whole.pitch;
+                let count = wanted(ay.output.div_ceil((BAND_ELEMENTS / per_line).max(1)));
+                let lines = ay.output.div_ceil(count.min(ay.output));
+                let spans = whole.spans(ax, 0);
+                let band = |y: usize| {
+                    let lines = lines.min(ay.output - y);
+                    let flat = (lines - 1) * whole.pitch + ax.output;
+                    let (blocks, keeps) = blocks(flat, ax.output, whole.pitch, lanes, most, false);
+                    let (start, len) = (y * ax.output, lines * ax.output);
+                    Band { z: 0, y, spans: spans.clone(), lines, start, len, blocks, keeps }
+                };
+                let bands: Vec<Band> = (0..ay.output).step_by(lines).map(band).collect();
+                let scratch = size + SINGLE_VECTORS * lanes + whole.pitch;
+                let (offsets, parts) = (whole.offsets(problem), parts(bands.len()));
+                let by_filters = by_filters(problem, lanes, ay.output, ax.output, whole.pitch);
+                let source = Source::Whole(whole);
+                return Plan { made_for, source, offsets, by_filters, bands, scratch, parts, threads };
+            }
             // One line too long for the cache, or for all threads to have some, is cut too.
             let narrowest = 4 * most * lanes;
             let fits = BAND_ELEMENTS / (per_line / whole.pitch * (1 + whole.halo)).max(1);
@@ -166,14 +242,13 @@ impl Plan {
                         }
                     }
                 }
-                let whole = width == ax.output && bands.iter().all(|b| b.lines > 1);
-                let by_lines = planes.by_lines(problem, lanes).filter(|_| whole);
                 // Vectors and tiles may reach beyond the last plane.
                 let beyond = SINGLE_VECTORS * lanes + planes.pitch;
                 let scratch = problem.channels * planes.channel + beyond;
                 let (offsets, parts) = (planes.offsets(problem), parts(bands.len()));
+                let by_filters = by_filters(problem, lanes, lines, width, planes.pitch);
                 let source = Source::Planes(planes);
-                return Plan { made_for, source, offsets, by_lines, bands, scratch, parts, threads };
+                return Plan { made_for, source, offsets, by_filters, bands, scratch, parts, threads };
             }
         }
         let fitting = (BAND_ELEMENTS / depth).max(most * lanes);
@@ -183,12 +258,21 @@ impl Plan {
         let offsets = (0..problem.depth()).map(|k| k * width).collect();
         let (scratch, parts) = (depth * width, parts(bands.len()));
         let source = Source::Patches { pitch: width };
-        Plan { made_for, source, offsets, by_lines: None, bands, scratch, parts, threads }
+        Plan { made_for, source, offsets, by_filters: false, bands, scratch, parts, threads }
     }
 
     /// Whether the plan serves vectors of `lanes` on the threads there are now.
     pub(crate) fn serves(&self, lanes: usize) -> bool {
         self.made_for == (lanes, parallel::threads())
+    }
+
+    /// Columns of a band's lines, and elements from a line to the next where its operands lie.
+    pub(crate) fn line(&self, band: &Band) -> (usize, usize) {
+        let width = band.len / band.lines.max(1);
+        match &self.source {
+            Source::Planes(planes) | Source::Whole(planes) => (width, planes.pitch),
+            _ => (width, width),
+        }
     }
 
     /// Lays out what a band of an image and group sees; `again` as if memory holds the same band of another one.
@@ -205,7 +289,7 @@ impl Plan {
         to: &mut [L::Elem],
     ) {
         match &self.source {
-            Source::Direct => {}
+            Source::Direct | Source::InPlace(_) | Source::Depthwise(_) | Source::Whole(_) => {}
             // Safety: the caller's promise.
             Source::Planes(planes) => unsafe {
                 planes.fill::<L>(problem, (image, group), band, again, to);
@@ -221,16 +305,31 @@ impl Plan {
     }
 }
 
+/// Whether tiles with filters in lanes take less time than vectors over `lines` of `width` positions, `pitch` apart.
+fn by_filters<T>(problem: &Problem<'_, T>, lanes: usize, lines: usize, width: usize, pitch: usize) -> bool {
+    let (lines, width, pitch) =
+        if pitch == width { (1, lines * width, lines * width) } else { (lines, width, pitch) };
+    let (_, time) = filters::positions(width, problem.depth());
+    let vectors = ((lines - 1) * pitch + width).div_ceil(lanes);
+    let by_positions = vectors.saturating_mul((problem.depth() + STORES).saturating_mul(lanes));
+    panel_width(problem.filters()) == lanes
+        && problem.filters() >= 2 * lanes
+        && lines.saturating_mul(time) < by_positions / 64 * 63
+}
+
 /// Bands of `width` positions without gaps. Vectors that stay `inside` their band need one of a vector at least: a
 /// shorter rest joins the band before it.
 fn flat_bands(positions: usize, width: usize, lanes: usize, most: usize, inside: bool) -> Vec<Band> {
     let width = width.clamp(1, positions.max(1));
     let rest = positions % width;
-    let count = if inside && rest < lanes { positions / width } else { positions.div_ceil(width) };
+    let count = if inside && rest < lanes { (positions / width).max(1) } else { positions.div_ceil(width) };
     let band = |i: usize| {
         let start = i * width;
         let len = if i + 1 == count { positions - start } else { width };
-        let (blocks, keeps) = blocks(len, len, len, lanes, most, inside);
+        // Fewer positions than lanes are only computed with filters in lanes.
+        let few = inside && len < lanes;
+        let (blocks, keeps) =
+            if few { Default::default() } else { blocks(len, len, len, lanes, most, inside) };
         Band { z: 0, y: 0, spans: Vec::new(), lines: 1, start, len, blocks, keeps }
     };
     (0..count).map(band).collect()

@@ -3,10 +3,8 @@
 use super::Problem;
 use super::geometry::Axis;
 use super::lanes::{Lanes, copy_run};
-use super::lines::LINES;
 use super::patches::copy_strided;
 use super::plan::Band;
-use super::tile::SUMMED;
 use crate::operand::Number;
 
 /// Gaps times filters above which laying out every patch costs less than computing the gaps.
@@ -34,17 +32,6 @@ pub(crate) struct Span {
     from: usize,
     to: usize,
     count: usize,
-}
-
-/// What tiles of lines need to know of [`Planes`].
-pub(crate) struct ByLines {
-    /// Elements from a line to the next, and from a channel to the next.
-    pub(crate) pitch: usize,
-    pub(crate) channel: usize,
-    /// Distance of every kernel column's operand.
-    pub(crate) columns: Vec<usize>,
-    /// Columns of a band.
-    pub(crate) width: usize,
 }
 
 impl Planes {
@@ -75,29 +62,6 @@ impl Planes {
         let plane = (lines + halo) * pitch + shared;
         let channel = az.taps.len() * rows.len() * columns.len() * plane;
         Some(Planes { rows, columns, pitch, row, halo, plane, channel })
-    }
-
-    /// Tiles of lines, if they suit the problem: one filter, kernel rows a line apart, few wasted lanes and a short sum.
-    pub(crate) fn by_lines<T>(&self, problem: &Problem<'_, T>, lanes: usize) -> Option<ByLines> {
-        let [az, ay, ax] = &problem.geometry.axes;
-        let vectors = ax.output.div_ceil(lanes) * lanes;
-        let suits = problem.filters() == 1
-            && az.taps.len() == 1
-            && ay.taps.len() >= LINES - 1
-            && ay.stride == 1
-            && ay.dilation == 1
-            && ay.output > 1
-            && vectors * 5 <= ax.output * 8
-            && problem.depth() <= SUMMED;
-        suits.then(|| ByLines {
-            pitch: self.pitch,
-            channel: self.channel,
-            columns: (0..ax.taps.len())
-                .map(|k| place(ax, &self.columns, k))
-                .map(|(phase, right)| phase * self.plane + right)
-                .collect(),
-            width: ax.output,
-        })
     }
 
     pub(crate) fn offsets<T>(&self, problem: &Problem<'_, T>) -> Vec<usize> {
@@ -132,8 +96,28 @@ impl Planes {
         again: bool,
         to: &mut [L::Elem],
     ) {
+        for c in 0..problem.channels {
+            let (source, to) = (problem.plane(image, group, c), &mut to[c * self.channel..][..self.channel]);
+            // Safety: the caller's promise.
+            unsafe { self.fill_channel::<L>(problem, source, (band, band.lines), again, to) };
+        }
+    }
+
+    /// Copies the rows of one channel that `lines` lines from a band's first on see.
+    ///
+    /// # Safety
+    /// The processor has the instruction set of `L`.
+    #[inline(always)]
+    pub(crate) unsafe fn fill_channel<L: Lanes>(
+        &self,
+        problem: &Problem<'_, L::Elem>,
+        source: &[L::Elem],
+        (band, lines): (&Band, usize),
+        again: bool,
+        channel: &mut [L::Elem],
+    ) {
         let [az, ay, ax] = &problem.geometry.axes;
-        let lines = band.lines + self.halo;
+        let lines = lines + self.halo;
         // Rows that all exist, are seen whole and follow each other without gaps are one run.
         let whole = [Span { from: 0, to: 0, count: ax.input }];
         let one_run = self.pitch == ax.input
@@ -141,35 +125,29 @@ impl Planes {
             && ax.stride * ay.stride == 1
             && band.y >= ay.before
             && band.y + lines <= ay.before + ay.input;
-        for c in 0..problem.channels {
-            let source = problem.plane(image, group, c);
-            let channel = &mut to[c * self.channel..][..self.channel];
-            let mut next = 0;
-            for tz in &az.taps {
-                let z = tz.reach(band.z, az.stride);
-                for py in &self.rows {
-                    let planes = &mut channel[next..][..self.columns.len() * self.plane];
-                    next += planes.len();
-                    if one_run && let Some(z) = z {
-                        let from =
-                            &source[(z * ay.input + band.y - ay.before) * ax.input..][..lines * ax.input];
-                        // Safety: the caller's promise.
-                        unsafe { copy_run::<L>(from, &mut planes[..lines * ax.input]) };
+        let mut next = 0;
+        for tz in &az.taps {
+            let z = tz.reach(band.z, az.stride);
+            for py in &self.rows {
+                let planes = &mut channel[next..][..self.columns.len() * self.plane];
+                next += planes.len();
+                if one_run && let Some(z) = z {
+                    let from = &source[(z * ay.input + band.y - ay.before) * ax.input..][..lines * ax.input];
+                    // Safety: the caller's promise.
+                    unsafe { copy_run::<L>(from, &mut planes[..lines * ax.input]) };
+                    continue;
+                }
+                for line in 0..lines {
+                    let y = ((band.y + line) * ay.stride + py).wrapping_sub(ay.before);
+                    let z = z.filter(|_| y < ay.input);
+                    let from = z.map_or(&[][..], |z| &source[(z * ay.input + y) * ax.input..][..ax.input]);
+                    if from.is_empty() && again {
                         continue;
                     }
-                    for line in 0..lines {
-                        let y = ((band.y + line) * ay.stride + py).wrapping_sub(ay.before);
-                        let z = z.filter(|_| y < ay.input);
-                        let from =
-                            z.map_or(&[][..], |z| &source[(z * ay.input + y) * ax.input..][..ax.input]);
-                        if from.is_empty() && again {
-                            continue;
-                        }
-                        // Safety: the caller's promise.
-                        unsafe {
-                            let to = &mut planes[line * self.pitch..];
-                            self.fill_line::<L>(ax.stride, &band.spans, from, again, to);
-                        }
+                    // Safety: the caller's promise.
+                    unsafe {
+                        let to = &mut planes[line * self.pitch..];
+                        self.fill_line::<L>(ax.stride, &band.spans, from, again, to);
                     }
                 }
             }

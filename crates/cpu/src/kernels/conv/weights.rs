@@ -74,6 +74,11 @@ impl<'a, T: Real> Panels<'a, T> {
         Curve::Affine(lay(&scale), lay(&shift))
     }
 
+    /// The weights of `count` groups of one filter each.
+    pub(crate) fn groups(&self, first: usize, count: usize) -> &[T] {
+        &self.data[first * self.depth..][..count * self.depth]
+    }
+
     /// The weights of one panel of one group: `depth` rows of `width`.
     pub(crate) fn panel(&self, group: usize, panel: usize) -> &[T] {
         let len = self.depth * self.width;

@@ -33,6 +33,12 @@ impl Wide for f64 {
         }
     }
 
+    fn short_softmax(x: &[f64], out: &mut [f64], row: usize, log: bool) {
+        for (x, out) in x.chunks_exact(row).zip(out.chunks_exact_mut(row)) {
+            if log { Self::log_softmax(x, out) } else { Self::softmax(x, out) }
+        }
+    }
+
     fn layer_norm(x: &[f64], gamma: &[f64], beta: Option<&[f64]>, eps: f64, out: &mut [f64]) {
         scaled(x, Self::moments(x, eps), gamma, beta, out);
     }

@@ -20,6 +20,9 @@ use wide::{Narrow, Wide};
 /// Elements a task should have at least.
 const TASK: usize = 32 << 10;
 
+/// Elements of a row up to which several rows share a vector.
+const SHORT: usize = 16;
+
 /// Elements that a prologue makes at once: they stay in the first-level cache.
 const PROLOGUE: usize = 4096;
 
@@ -71,7 +74,9 @@ fn along<T: Narrow>(axis: usize, log: bool, x: &Operand<'_>, out: &mut Target<'_
     let shape = *x.shape();
     let inner: usize = shape[axis + 1..].iter().product();
     let x = x.slice::<T>();
-    if inner == 1 {
+    if inner == 1 && shape[axis] <= SHORT {
+        by_short_rows(x, out.elements(), shape[axis], log);
+    } else if inner == 1 {
         let row = if log { T::Wide::log_softmax } else { T::Wide::softmax };
         by_rows(x, out.elements(), shape[axis], &row);
     } else {
@@ -98,6 +103,23 @@ fn by_rows<T: Narrow>(x: &[T], out: &mut [T], row: usize, f: RowFn<'_, T::Wide>)
             }
         });
         fence(stream);
+    });
+}
+
+/// Softmax, or its logarithm, of short rows, many at once.
+fn by_short_rows<T: Narrow>(x: &[T], out: &mut [T], row: usize, log: bool) {
+    if row == 0 || out.is_empty() {
+        return;
+    }
+    let chunk = rows_per_task(row) * row;
+    parallel::chunks(out, chunk, &|i, out| {
+        let x = &x[i * chunk..][..out.len()];
+        wide::with_buffers(|from, to| {
+            for (x, out) in x.chunks(row * PROLOGUE / SHORT).zip(out.chunks_mut(row * PROLOGUE / SHORT)) {
+                let x = T::wide(x, from);
+                T::write(out, to, false, |out| T::Wide::short_softmax(x, out, row, log));
+            }
+        });
     });
 }
 

@@ -1,11 +1,14 @@
 //! Rows of f32: vector loops over lanes, totals in f64.
 
+use super::SHORT;
 use super::wide::{Moments, Wide};
 use crate::simd::math::{exp_below, log};
 use crate::simd::{Kernel, fma, run};
 
 /// Independent sums per loop; a few registers' worth hides the addition's latency.
 const LANES: usize = 64;
+/// Short rows computed at once.
+const SHORT_LANES: usize = 16;
 /// Elements summed in f32 before the total moves to f64.
 const SPAN: usize = 4096;
 
@@ -100,6 +103,60 @@ impl Kernel for Softmax<'_> {
         let scale = (1.0 / total) as f32;
         for o in out {
             *o *= scale;
+        }
+    }
+}
+
+/// Softmax of short rows, or its logarithm: a lane for each row.
+struct ShortSoftmax<'a> {
+    x: &'a [f32],
+    out: &'a mut [f32],
+    row: usize,
+    log: bool,
+}
+
+impl Kernel for ShortSoftmax<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<const FMA: bool>(self) {
+        let ShortSoftmax { x, out, row, log } = self;
+        let mut columns = [[0.0f32; SHORT_LANES]; SHORT];
+        for (x, out) in x.chunks(row * SHORT_LANES).zip(out.chunks_mut(row * SHORT_LANES)) {
+            let columns = &mut columns[..row];
+            for (i, x) in x.chunks_exact(row).enumerate() {
+                for (column, x) in columns.iter_mut().zip(x) {
+                    column[i] = *x;
+                }
+            }
+            let mut max = [f32::NEG_INFINITY; SHORT_LANES];
+            for column in &*columns {
+                for (max, x) in max.iter_mut().zip(column) {
+                    *max = if *x > *max { *x } else { *max };
+                }
+            }
+            let mut total = [0.0f64; SHORT_LANES];
+            for column in &mut *columns {
+                for i in 0..SHORT_LANES {
+                    column[i] -= max[i];
+                    let e = exp_below::<FMA>(column[i]);
+                    total[i] += f64::from(e);
+                    column[i] = if log { column[i] } else { e };
+                }
+            }
+            let mut last = [0.0f32; SHORT_LANES];
+            for (last, total) in last.iter_mut().zip(total) {
+                *last = if log { total.ln() as f32 } else { (1.0 / total) as f32 };
+            }
+            for column in &mut *columns {
+                for (x, last) in column.iter_mut().zip(&last) {
+                    *x = if log { *x - last } else { *x * last };
+                }
+            }
+            for (i, out) in out.chunks_exact_mut(row).enumerate() {
+                for (out, column) in out.iter_mut().zip(&*columns) {
+                    *out = column[i];
+                }
+            }
         }
     }
 }
@@ -263,6 +320,10 @@ impl Wide for f32 {
 
     fn log_softmax(x: &[f32], out: &mut [f32]) {
         run(LogSoftmax(x, out));
+    }
+
+    fn short_softmax(x: &[f32], out: &mut [f32], row: usize, log: bool) {
+        run(ShortSoftmax { x, out, row, log });
     }
 
     fn layer_norm(x: &[f32], gamma: &[f32], beta: Option<&[f32]>, eps: f64, out: &mut [f32]) {

@@ -20,6 +20,8 @@ pub(super) struct Moments<W> {
 pub(super) trait Wide: Pod + Default + Send + Sync {
     fn softmax(x: &[Self], out: &mut [Self]);
     fn log_softmax(x: &[Self], out: &mut [Self]);
+    /// Softmax of rows of `row` elements, at most [`super::SHORT`], or its logarithm.
+    fn short_softmax(x: &[Self], out: &mut [Self], row: usize, log: bool);
     fn layer_norm(x: &[Self], gamma: &[Self], beta: Option<&[Self]>, eps: f64, out: &mut [Self]);
     fn rms_norm(x: &[Self], gamma: &[Self], beta: Option<&[Self]>, eps: f64, out: &mut [Self]);
     fn moments(x: &[Self], eps: f64) -> Moments<Self>;
