@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use olivine_gpu::{Addressing, DeviceCaps, DeviceKind, Error, Kept, Mask, ask_fragments};
+use olivine_gpu::{Addressing, DeviceCaps, DeviceKind, Error, Kept, Mask};
 use olivine_kernel::spirv::{self, FloatControls, SpirvOptions};
 use olivine_kernel::wgsl::Dialect;
-use olivine_kernel::{Elem, Fragments, Interface, MatrixShape, Target};
+use olivine_kernel::{Elem, Interface, MatrixShape, Target};
 
 use crate::error::Faults;
 use crate::memory::{GRAIN, Staging};
@@ -112,8 +112,8 @@ impl Device {
     pub fn open(select: Select, options: Options) -> Result<Self, Error> {
         let mut device = crate::error::block_on(Self::open_async(select, options))?;
         // As if they were known: the kernel that asks is held against what the device has.
-        device.caps.target.fragments = Some(Fragments::Quads);
-        device.caps.target.fragments = ask_fragments(&device);
+        device.caps.target.fragments = Some(olivine_kernel::Fragments::Quads);
+        device.caps.target.fragments = olivine_gpu::ask_fragments(&device);
         Ok(device)
     }
 
