@@ -111,9 +111,9 @@ def _accuracy(result: dict) -> str:
         rows.append([str(r["n"]), r["distribution"], *cells, better])
     kernels = ", ".join(f"`{k}`" for k in ours.get("kernels", []))
     return (
-        "## Errors of f32 products\n\n"
+        "## Errors of f32 matmuls\n\n"
         "`olivine bench accuracy`: relative L2 against f64 on sampled rows, by the kernels that are chosen and by tiles of fused "
-        f"multiply-adds (`--no-matrices`). Chosen: {kernels or 'not told'}.\n\n"
+        f"multiply-adds (`--no-matrices`). Chosen: {kernels or 'unknown'}.\n\n"
         + _markdown(["n", "both operands", "chosen", "fma tiles", "cuBLAS", "chosen ≤ fma"], rows) + "\n"
     )
 

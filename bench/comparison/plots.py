@@ -125,7 +125,7 @@ def bandwidth(rows: list[Row]) -> str:
     ceilings = [("reading 1 GiB", READ_GB_PER_S), ("copying 1 GiB, both ways", COPY_GB_PER_S)]
     bars = [Bar(name, rate, f"{rate} GB/s", "ceiling") for name, rate in ceilings] + bars
     note = [
-        "GB/s of the bytes that must move at least. Grey: what plain kernels reach on this card. Matrix-vector products and sums mostly read;",
+        "GB/s of the bytes that must move at least. Grey: what plain kernels reach on this card. Gemv and sums mostly read;",
         "softmax, norms, transposes and elementwise work read and write.",
     ]
     return _bars("Memory rates of what memory bounds", bars, 500, note)

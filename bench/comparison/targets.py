@@ -34,21 +34,21 @@ def targets() -> list[Target]:
     def add(group: str, name: str, **bounds) -> None:
         rows.append(Target(name, group, **bounds))
 
-    group = "products, f32"
+    group = "matmul, f32"
     add(group, "matmul f32 1024", ratio=1.3)
     add(group, "matmul f32 4096", ratio=1.6, tflops=80, stretch="2.0")
     add(group, "matmul f32 8192", ratio=1.6, tflops=80, stretch="2.0")
-    group = "products, f16"
+    group = "matmul, f16"
     for n in (256, 512, 1024):
         add(group, f"matmul f16 {n}", ratio=1.2)
     add(group, "matmul f16 4096", ratio=0.43)
     add(group, "matmul f16 8192", ratio=0.44, tflops=330, stretch="400 TFLOP/s")
-    add("products, i8", "matmul i8 4096", tflops=550, stretch="700 TOP/s")
-    group = "products by weights, 128 tokens"
+    add("matmul, i8", "matmul i8 4096", tflops=550, stretch="700 TOP/s")
+    group = "matmul by weights, 128 tokens"
     for dtype, bounds in (("f16", (8, 9, 11)), ("f32", (10, 16, 18))):
         for (n, k), us in zip(((768, 768), (3072, 768), (768, 3072)), bounds):
             add(group, f"matmul {dtype} m128 n{n} k{k}", us=us)
-    group = "matrix-vector products"
+    group = "matrix times vector"
     add(group, "gemv f32 4096 x16", ratio=1.25)
     add(group, "gemv f16 4096 x16", ratio=1.4)
     add(group, "gemv f32 4096 x16 apart", ratio=1.25)
