@@ -1,4 +1,4 @@
-//! The `olivine` program: what is on this machine, what the compiler makes of a graph, and how fast it runs.
+//! The `olivine` program: what is on this machine, how a graph is compiled, and how fast it runs.
 //!
 //! ```text
 //!   arguments ── one file per command ── Answer (text and JSON) ── stdout
@@ -66,11 +66,11 @@ struct Global {
 enum Command {
     /// List the devices of this machine, or those that --device names, and why others are missing.
     Devices,
-    /// Check what Olivine needs on this machine and say how to mend what is missing.
+    /// Check what Olivine needs on this machine and say how to install what is missing.
     Doctor,
     /// Build a small transformer and run it on every device.
     Demo(demo::DemoArgs),
-    /// Show what the compiler makes of a graph.
+    /// Show the stages of compiling a graph.
     Explain(explain::ExplainArgs),
     /// Show where a model's time goes, beside what the device can do.
     Profile(profile::ProfileArgs),
@@ -88,7 +88,7 @@ enum Command {
     Check(onnx::check::CheckArgs),
     /// Run ONNX's backend tests on a device.
     Conformance(conformance::ConformanceArgs),
-    /// Run models that others made and compare with what ONNX Runtime makes of them.
+    /// Run models that others made and compare with the results of ONNX Runtime.
     Zoo(zoo::ZooArgs),
     /// Print a completion script for a shell.
     Completions(completions::CompletionsArgs),

@@ -42,7 +42,7 @@ pub(crate) fn run(global: &Global) -> Result<Answer, Failure> {
     checks.extend(matrices(global));
     checks.extend(vulkan::checks());
 
-    let mut table = Table::new(&["status", "what", "found", "to mend"]);
+    let mut table = Table::new(&["status", "what", "found", "how to fix it"]);
     for check in &checks {
         let status = if check.ok { "ok" } else { "missing" };
         let fix = check.fix.clone().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! `olivine explain`: what the compiler makes of a graph, stage by stage.
+//! `olivine explain`: how a graph is compiled, stage by stage.
 
 mod device;
 

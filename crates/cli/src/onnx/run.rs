@@ -28,7 +28,7 @@ pub(crate) struct RunArgs {
     /// Write every output as a .npy file into this folder.
     #[arg(long, value_name = "DIR")]
     output: Option<PathBuf>,
-    /// Run this often and tell the times.
+    /// Run this often and print the times.
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     repeat: u32,
     /// Report indices out of range as errors; on a GPU, check every access of every kernel.
