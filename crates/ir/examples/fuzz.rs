@@ -1,7 +1,7 @@
 //! Throws broken texts, graphs and operations at the graph layer; nothing may panic.
 //!
 //! ```text
-//! cargo run --release -p olivine-ir --example fuzz -- --cases 1000000 [--seed N] [--only CASE]
+//! cargo run -p olivine-ir --example fuzz -- --cases 1000000 [--seed N] [--only CASE]
 //! ```
 //!
 //! A case is told by the seed and its number: `--only` runs that one again, with the panic's own message.
@@ -86,10 +86,11 @@ fn main() -> ExitCode {
     }
     counts.sort_unstable();
     let each: Vec<String> = counts.iter().map(|(kind, n)| format!("{n} {kind}")).collect();
+    let seconds = start.elapsed().as_secs_f64();
     println!(
-        "{} cases without a panic in {:.1} s: {}",
+        "{} cases without a panic in {seconds:.1} s ({:.0} a second): {}",
         options.cases,
-        start.elapsed().as_secs_f64(),
+        options.cases as f64 / seconds,
         each.join(", ")
     );
     ExitCode::SUCCESS

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use crate::hostile;
+use crate::mutate::Seed;
 use crate::wire::{
     BOOL, F32, Graph, I64, Message, external, floats, function, graph_attribute, int_attribute, ints,
     ints_attribute, model, node, tensor, tensor_attribute, value,
@@ -11,10 +12,19 @@ use crate::wire::{
 /// Larger files are left out: a case should be quick.
 const LARGEST: u64 = 1 << 15;
 
-/// All models.
-pub(crate) fn build(suite: Option<&Path>) -> Result<Vec<Vec<u8>>, String> {
+/// The models that cases start from.
+pub(crate) struct Corpus {
+    /// Models that are read from memory.
+    pub(crate) models: Vec<Seed>,
+    /// Models with weights in other files, which are read from a file.
+    pub(crate) external: Vec<Seed>,
+}
+
+/// All models, parsed once.
+pub(crate) fn build(suite: Option<&Path>) -> Result<Corpus, String> {
     let mut all = own();
-    all.extend(hostile::LOCATIONS.iter().map(|location| with_weights_in(location)));
+    // Bytes without a folder cannot have weights in other files: one such model is enough.
+    all.push(with_weights_in(hostile::LOCATIONS[0]));
     if let Some(folder) = suite {
         let before = all.len();
         collect(folder, &mut all).map_err(|e| format!("cannot read `{}`: {e}", folder.display()))?;
@@ -22,7 +32,8 @@ pub(crate) fn build(suite: Option<&Path>) -> Result<Vec<Vec<u8>>, String> {
             return Err(format!("there is no model.onnx below `{}`", folder.display()));
         }
     }
-    Ok(all)
+    let external = hostile::LOCATIONS.iter().map(|location| Seed::new(with_weights_in(location)));
+    Ok(Corpus { external: external.collect(), models: all.into_iter().map(Seed::new).collect() })
 }
 
 fn collect(folder: &Path, all: &mut Vec<Vec<u8>>) -> std::io::Result<()> {

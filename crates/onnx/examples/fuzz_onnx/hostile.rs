@@ -15,14 +15,29 @@ const SECRET: f32 = 1234.5;
 pub(crate) const LOCATIONS: [&str; 10] =
     ["w", "./w", "blob", "out", "up/secret", "../secret", "pipe", "zero", "folder", "loop"];
 
-/// The folder, made once and left to the system's folder of temporary files.
+static FOLDER: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+
+/// The folder, made when first needed.
 fn folder() -> Result<&'static Path, String> {
-    static FOLDER: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     FOLDER.get_or_init(|| make().map_err(|e| e.to_string())).as_deref().map_err(String::clone)
 }
 
+/// Removes the folder, if it was made.
+pub(crate) fn remove() {
+    if FOLDER.get().is_some() {
+        let _ = std::fs::remove_dir_all(root());
+    }
+}
+
+/// In memory where the system has a folder for that: a disk that is busy elsewhere would set the rate.
+fn root() -> PathBuf {
+    let memory = Path::new("/dev/shm");
+    let parent = if memory.is_dir() { memory.to_path_buf() } else { std::env::temp_dir() };
+    parent.join(format!("olivine-fuzz-{}", std::process::id()))
+}
+
 fn make() -> std::io::Result<PathBuf> {
-    let root = std::env::temp_dir().join(format!("olivine-fuzz-{}", std::process::id()));
+    let root = root();
     let model = root.join("cache/snapshots/x");
     std::fs::create_dir_all(model.join("folder"))?;
     std::fs::create_dir_all(root.join("cache/blobs"))?;
@@ -47,7 +62,7 @@ fn make() -> std::io::Result<PathBuf> {
 /// Reads a model from a file of the folder, with links as chance has it.
 pub(crate) fn load(bytes: &[u8], rng: &mut Rng) -> Result<Result<Model, Error>, String> {
     let path = folder()?.join("m.onnx");
-    // Removed first: a file system may write a file that is shortened and filled again to the disk at once.
+    // Removed first: the model before this one may still be mapped.
     let _ = std::fs::remove_file(&path);
     std::fs::write(&path, bytes).map_err(|e| e.to_string())?;
     let links = [Links::Folder, Links::Cache, Links::Anywhere][rng.below(3)];

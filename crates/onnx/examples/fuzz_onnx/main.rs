@@ -25,6 +25,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use corpus::Corpus;
 use mutate::Rng;
 use olivine_cpu::CpuEvaluator;
 use olivine_ir::{DType, Data, Shape, Tensor, TensorType};
@@ -40,6 +41,9 @@ const MOST_MEMORY: usize = 1 << 30;
 
 /// Values that are brought to an import before it is given up.
 const ROUNDS: usize = 6;
+
+/// Models that are read from a file, in percent. They take ten times as long as others.
+const FROM_FILE: u64 = 1;
 
 /// The largest tensor that is brought to an import, in elements.
 const LARGEST: usize = 4096;
@@ -96,6 +100,7 @@ fn run(options: &Options) -> Result<(), String> {
     let corpus = corpus::build(options.suite.as_deref())?;
     if let Some(number) = options.only {
         let outcome = case(&corpus, options.seed, number)?;
+        hostile::remove();
         println!("case {number} is fine: {outcome}");
         return Ok(());
     }
@@ -120,10 +125,15 @@ fn run(options: &Options) -> Result<(), String> {
         CASE.store(number, Ordering::Relaxed);
         BEGAN.store(start.elapsed().as_millis() as u64, Ordering::Relaxed);
         memory::reset();
-        let began = busy(start);
-        let outcome = catch_unwind(AssertUnwindSafe(|| case(&corpus, options.seed, number)))
-            .unwrap_or_else(|_| Err(format!("panicked at {}", PANIC.with_borrow(String::clone))));
-        let (took, peak) = (busy(start).saturating_sub(began), memory::peak());
+        let began = Instant::now();
+        let outcome = guarded(&corpus, options.seed, number);
+        let (mut took, peak) = (began.elapsed(), memory::peak());
+        if took > LONGEST {
+            // Perhaps other work on the machine took the time: once more, and only what this thread computes counts.
+            let began = busy(start);
+            let _ = guarded(&corpus, options.seed, number);
+            took = busy(start).saturating_sub(began);
+        }
         let outcome = match outcome {
             Ok(_) if took > LONGEST => Err(format!("slow: {:.1} s", took.as_secs_f64())),
             Ok(_) if peak > MOST_MEMORY => Err(format!("large: {} MiB", peak >> 20)),
@@ -139,6 +149,7 @@ fn run(options: &Options) -> Result<(), String> {
                 }
             }
             Err(problem) => {
+                hostile::remove();
                 return Err(format!(
                     "case {number}: {problem}\nagain: --seed {} --only {number}",
                     options.seed
@@ -152,13 +163,25 @@ fn run(options: &Options) -> Result<(), String> {
     for (problem, (first, count)) in &failures {
         println!("{count} times, first case {first}: {problem}");
     }
+    hostile::remove();
     let each: Vec<String> = outcomes.iter().map(|(kind, n)| format!("{n} {kind}")).collect();
-    let (models, seconds) = (corpus.len(), start.elapsed().as_secs_f64());
-    println!("{} cases of {models} models in {seconds:.0} s: {}", options.cases, each.join(", "));
+    let (models, seconds) = (corpus.models.len() + corpus.external.len(), start.elapsed().as_secs_f64());
+    let rate = options.cases as f64 / seconds;
+    println!(
+        "{} cases of {models} models in {seconds:.0} s ({rate:.0} a second): {}",
+        options.cases,
+        each.join(", ")
+    );
     match failures.values().map(|(_, count)| count).sum::<u64>() {
         0 => Ok(()),
         failed => Err(format!("{failed} cases failed, at {} places", failures.len())),
     }
+}
+
+/// A case; a panic is an error.
+fn guarded(corpus: &Corpus, seed: u64, number: u64) -> Result<&'static str, String> {
+    catch_unwind(AssertUnwindSafe(|| case(corpus, seed, number)))
+        .unwrap_or_else(|_| Err(format!("panicked at {}", PANIC.with_borrow(String::clone))))
 }
 
 /// Time that this thread has computed, where the system tells: other work on the machine does not make a case slow.
@@ -188,11 +211,14 @@ fn watch(start: Instant) {
 }
 
 /// One case and how it went; an error is a broken promise other than a panic.
-fn case(corpus: &[Vec<u8>], seed: u64, number: u64) -> Result<&'static str, String> {
+fn case(corpus: &Corpus, seed: u64, number: u64) -> Result<&'static str, String> {
     let mut rng = Rng::new(seed.wrapping_mul(0x2545_F491_4F6C_DD1D) ^ number);
-    let bytes = mutate::mutated(corpus, &mut rng);
     // Some models come from a file among others that mean harm.
-    let read = if rng.chance(5) { hostile::load(&bytes, &mut rng)? } else { Model::from_bytes(bytes) };
+    let read = if rng.chance(FROM_FILE) {
+        hostile::load(&mutate::mutated(&corpus.external, &mut rng), &mut rng)?
+    } else {
+        Model::from_bytes(mutate::mutated(&corpus.models, &mut rng))
+    };
     let model = match read {
         Ok(model) => model,
         Err(error) => {

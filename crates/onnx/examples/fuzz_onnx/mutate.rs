@@ -52,19 +52,33 @@ enum Value {
     Message(Vec<Field>),
 }
 
-/// A model of the corpus, broken.
-pub(crate) fn mutated(corpus: &[Vec<u8>], rng: &mut Rng) -> Vec<u8> {
+/// A model that cases start from: its bytes, and their fields.
+pub(crate) struct Seed {
+    bytes: Vec<u8>,
+    fields: Vec<Field>,
+}
+
+impl Seed {
+    pub(crate) fn new(bytes: Vec<u8>) -> Self {
+        Seed { fields: parse(&bytes, 0).unwrap_or_default(), bytes }
+    }
+}
+
+/// One of the models, broken.
+pub(crate) fn mutated(corpus: &[Seed], rng: &mut Rng) -> Vec<u8> {
     let model = &corpus[rng.below(corpus.len())];
     let mut bytes = if rng.chance(75) {
-        let mut fields = parse(model, 0).unwrap_or_default();
-        let donor = &corpus[rng.below(corpus.len())];
-        let donor = if rng.chance(40) { parse(donor, 0).unwrap_or_default() } else { fields.clone() };
+        let mut fields = model.fields.clone();
+        let other = &corpus[rng.below(corpus.len())];
+        let donor = if rng.chance(40) { &other.fields } else { &model.fields };
         for _ in 0..=rng.below(3) {
-            edit(&mut fields, &donor, rng);
+            edit(&mut fields, donor, rng);
         }
-        written(&fields)
+        let mut bytes = Vec::with_capacity(model.bytes.len() + 64);
+        write(&fields, &mut bytes);
+        bytes
     } else {
-        model.clone()
+        model.bytes.clone()
     };
     if rng.chance(15) {
         for _ in 0..=rng.below(4) {
@@ -76,7 +90,7 @@ pub(crate) fn mutated(corpus: &[Vec<u8>], rng: &mut Rng) -> Vec<u8> {
 }
 
 /// Breaks bytes without a thought to what they mean.
-fn damage(bytes: &mut Vec<u8>, corpus: &[Vec<u8>], rng: &mut Rng) {
+fn damage(bytes: &mut Vec<u8>, corpus: &[Seed], rng: &mut Rng) {
     if bytes.is_empty() {
         return;
     }
@@ -90,7 +104,7 @@ fn damage(bytes: &mut Vec<u8>, corpus: &[Vec<u8>], rng: &mut Rng) {
             bytes.drain(at..end);
         }
         4 => {
-            let other = &corpus[rng.below(corpus.len())];
+            let other = &corpus[rng.below(corpus.len())].bytes;
             let from = rng.below(other.len());
             let end = (from + rng.below(64)).min(other.len());
             bytes.splice(at..at, other[from..end].iter().copied());
@@ -113,14 +127,16 @@ fn edit(fields: &mut Vec<Field>, donor: &[Field], rng: &mut Rng) {
         if !inner.is_empty() {
             let chosen = rng.pick(&inner);
             let number = fields[chosen].number;
-            let alike: Vec<&Vec<Field>> = donor
+            let alike: Vec<&[Field]> = donor
                 .iter()
                 .filter(|f| f.number == number)
-                .filter_map(|f| if let Value::Message(inner) = &f.value { Some(inner) } else { None })
+                .filter_map(
+                    |f| if let Value::Message(inner) = &f.value { Some(inner.as_slice()) } else { None },
+                )
                 .collect();
-            let donor = if alike.is_empty() { Vec::new() } else { rng.pick(&alike).clone() };
+            let donor: &[Field] = if alike.is_empty() { &[] } else { rng.pick(&alike) };
             if let Value::Message(inner) = &mut fields[chosen].value {
-                edit(inner, &donor, rng);
+                edit(inner, donor, rng);
                 return;
             }
         }
@@ -245,37 +261,54 @@ fn varint(rest: &mut &[u8]) -> Option<u64> {
     None
 }
 
-fn written(fields: &[Field]) -> Vec<u8> {
-    let mut out = Vec::new();
+fn write(fields: &[Field], out: &mut Vec<u8>) {
     for field in fields {
         let key = |wire: u64| field.number << 3 | wire;
         match &field.value {
             Value::Varint(v) => {
-                put(&mut out, key(0));
-                put(&mut out, *v);
+                put(out, key(0));
+                put(out, *v);
             }
             Value::Eight(bytes) => {
-                put(&mut out, key(1));
+                put(out, key(1));
                 out.extend(bytes);
             }
             Value::Four(bytes) => {
-                put(&mut out, key(5));
+                put(out, key(5));
                 out.extend(bytes);
             }
             Value::Bytes(bytes) => {
-                put(&mut out, key(2));
-                put(&mut out, bytes.len() as u64);
+                put(out, key(2));
+                put(out, bytes.len() as u64);
                 out.extend(bytes);
             }
             Value::Message(inner) => {
-                let inner = written(inner);
-                put(&mut out, key(2));
-                put(&mut out, inner.len() as u64);
-                out.extend(inner);
+                put(out, key(2));
+                put(out, written_size(inner) as u64);
+                write(inner, out);
             }
         }
     }
-    out
+}
+
+/// The size of the fields as bytes.
+fn written_size(fields: &[Field]) -> usize {
+    let with_length = |length: usize| varint_size(length as u64) + length;
+    let of = |field: &Field| {
+        varint_size(field.number << 3)
+            + match &field.value {
+                Value::Varint(v) => varint_size(*v),
+                Value::Eight(_) => 8,
+                Value::Four(_) => 4,
+                Value::Bytes(bytes) => with_length(bytes.len()),
+                Value::Message(inner) => with_length(written_size(inner)),
+            }
+    };
+    fields.iter().map(of).sum()
+}
+
+fn varint_size(value: u64) -> usize {
+    (value | 1).ilog2() as usize / 7 + 1
 }
 
 fn put(out: &mut Vec<u8>, mut value: u64) {
