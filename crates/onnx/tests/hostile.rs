@@ -328,6 +328,41 @@ fn opset_versions_from_before_the_first_are_refused() {
     }
 }
 
+/// Sizes that inputs declare and that an importer would make a list of.
+#[test]
+fn declared_sizes_of_any_number_take_no_memory() {
+    const MANY: usize = 1 << 40;
+    let many = MANY.to_string();
+    let wide = |name: &str| {
+        let ty = TensorType::new(DType::I64, Shape::new(&[MANY]).unwrap());
+        (name.to_string(), Bound::Tensor { ty, value: None })
+    };
+    let body = Graph {
+        nodes: vec![node("Relu", &["e"], &["r"])],
+        inputs: vec![value("e", F32, &[])],
+        outputs: vec![value("r", F32, &[])],
+        ..Graph::default()
+    };
+    let scan = node("Scan", &["", "x"], &["y"])
+        .inside(5, &int_attribute("num_scan_inputs", 1))
+        .inside(5, &graph_attribute("body", &body.message()));
+    let mut batch = through(&[scan]);
+    batch.inputs = vec![value("x", F32, &[&many, "1"])];
+    let mut slice = through(&[node("Slice", &["x", "starts", "ends"], &["y"])]);
+    slice.inputs.extend(["starts", "ends"].map(|name| value(name, I64, &[&many])));
+
+    let of = |opset: i64, graph: &Graph| {
+        let opset = Message::new().int(2, opset);
+        Model::from_bytes(Message::new().int(1, 8).inside(8, &opset).inside(7, &graph.message()).0).unwrap()
+    };
+    let refused = of(8, &batch).specialise(&x(&[MANY, 1]), &CpuEvaluator).map_err(|e| e.to_string());
+    assert!(refused.as_ref().is_err_and(|e| e.contains("a batch of")), "{refused:?}");
+    let mut limits = x(&[2]);
+    limits.inputs.extend(["starts", "ends"].map(wide));
+    let refused = of(17, &slice).specialise(&limits, &CpuEvaluator).map_err(|e| e.to_string());
+    assert!(refused.as_ref().is_err_and(|e| e.contains("limits for 1 axes")), "{refused:?}");
+}
+
 #[test]
 fn attributes_of_another_type_are_refused_by_name() {
     let relu = node("LeakyRelu", &["x"], &["y"]).inside(5, &int_attribute("alpha", 3));

@@ -101,6 +101,10 @@ fn slice_at_run(n: &mut NodeContext<'_, '_>, x: ValueId) -> Answer<Option<ValueI
     if limits != others {
         return Ok(None);
     }
+    // The count is what a file declares, and may be any number.
+    if count > shape.rank() {
+        return Err(n.wrong(format!("{count} limits for {} axes", shape.rank())));
+    }
     let axes = n.optional_ints(3)?.unwrap_or_else(|| (0..count as i64).collect());
     let steps = n.optional_ints(4)?.unwrap_or_else(|| vec![1; count]);
     let axes = n.axes(&axes, shape.rank())?;

@@ -10,7 +10,7 @@ use crate::import::{Answer, BodyInput, NodeContext, Stop, Value};
 
 pub(super) const OPERATORS: &[Entry] = &[("Scan", scan)];
 
-/// Slices whose iterations are unrolled at most, where shapes inside depend on what is sliced.
+/// Slices whose iterations are unrolled at most, where shapes inside depend on what is sliced; and sequences of a batch.
 const MAX_UNROLLED: usize = 4096;
 
 fn scan(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
@@ -153,11 +153,19 @@ fn scan_of_batches(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
         [batch, most, ..] => (*batch, *most),
         _ => return Err(n.wrong("its scanned inputs have no axes of batch and time")),
     };
-    let lengths = n.optional_ints(0)?.unwrap_or_else(|| vec![most as i64; batch]);
-    let lengths: Vec<usize> = lengths.iter().map(|l| usize::try_from(*l).unwrap_or(usize::MAX)).collect();
-    if lengths.len() != batch || batch == 0 || lengths.iter().any(|l| *l > most) {
-        return Err(n.wrong(format!("lengths {lengths:?} for a batch of {batch} with {most} steps")));
+    // Every sequence of the batch becomes a node.
+    if batch == 0 || batch > MAX_UNROLLED {
+        return Err(n.wrong(format!("a batch of {batch}; it must be of 1 to {MAX_UNROLLED}")));
     }
+    let lengths = n.optional_ints(0)?.unwrap_or_else(|| vec![most as i64; batch]);
+    if lengths.len() != batch {
+        return Err(n.wrong(format!("{} lengths for a batch of {batch}", lengths.len())));
+    }
+    let fits = |length: &i64| usize::try_from(*length).ok().filter(|l| *l <= most);
+    if let Some(wrong) = lengths.iter().find(|length| fits(length).is_none()) {
+        return Err(n.wrong(format!("a length of {wrong} with {most} steps")));
+    }
+    let lengths: Vec<usize> = lengths.iter().filter_map(fits).collect();
     let directions = n.ints("directions")?.unwrap_or_default();
     let (body, node) = (n.graph_attribute("body")?, n.node);
     let mut parts: Vec<Vec<ValueId>> = Vec::new();

@@ -14,6 +14,9 @@ pub(super) const ML: &[Entry] = &[("TreeEnsemble", tree_ensemble)];
 /// Levels that trees have at most.
 const MAX_LEVELS: usize = 1024;
 
+/// Numbers in the table of all sets at most: nodes by the longest set.
+const MOST_MEMBERS: usize = 1 << 26;
+
 /// The mode that asks whether a feature is one of a set.
 const MEMBER: usize = 6;
 
@@ -205,7 +208,10 @@ fn walk(n: &mut NodeContext<'_, '_>, x: ValueId, trees: &Trees, levels: usize) -
     let split_table = table(n, dtype, &[splits.len()], splits)?;
     let widest = trees.sets.iter().map(Vec::len).max().unwrap_or(0);
     let set_table = if widest > 0 {
-        let total = (count + trees.leaves) * widest;
+        let total = (count + trees.leaves).saturating_mul(widest);
+        if total > MOST_MEMBERS {
+            return Err(n.wrong(format!("{count} nodes with sets of up to {widest} numbers")));
+        }
         let mut all = vec![f64::NAN; total];
         for (i, set) in trees.sets.iter().enumerate() {
             all[i * widest..i * widest + set.len()].copy_from_slice(set);
