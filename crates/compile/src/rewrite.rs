@@ -62,7 +62,7 @@ impl<'a> Rewriter<'a> {
         let types = node.outputs.iter().map(|id| values[id.index()].ty);
         let results = self.new.add_typed(node.name.clone(), node.op.clone(), inputs, types);
         for (old, new) in node.outputs.iter().zip(results) {
-            self.bind(*old, new);
+            self.map[old.index()] = Some(*new);
         }
         Ok(())
     }

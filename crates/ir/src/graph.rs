@@ -1,6 +1,7 @@
 //! The graph: values, the nodes that make them, and the builder.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use crate::error::nearest;
 use crate::id::Identity;
@@ -68,7 +69,8 @@ pub struct Output {
 
 /// A typed graph of tensor operations; nodes stand in an order in which they can run.
 ///
-/// Values are numbered in the order they are made, a node's results one after another.
+/// Values are numbered in the order they are made, a node's results one after another. A clone shares the contents until
+/// either is changed, so a pass that changes nothing costs nothing.
 ///
 /// ```
 /// use olivine_ir::{DType, Graph};
@@ -83,13 +85,13 @@ pub struct Output {
 pub struct Graph {
     name: String,
     identity: Identity,
-    values: Vec<Value>,
-    nodes: Vec<Node>,
-    outputs: Vec<Output>,
+    values: Arc<Vec<Value>>,
+    nodes: Arc<Vec<Node>>,
+    outputs: Arc<Vec<Output>>,
     scope: Vec<String>,
-    inputs: Declared,
-    params: Declared,
-    output_names: HashSet<String>,
+    inputs: Arc<Declared>,
+    params: Arc<Declared>,
+    output_names: Arc<HashSet<String>>,
     /// What the inputs' named axes have for sizes.
     sizes: HashMap<String, usize>,
 }
@@ -131,12 +133,19 @@ impl Graph {
         nodes: Vec<Node>,
         outputs: Vec<Output>,
     ) -> Self {
-        let mut graph = Graph { name: name.into(), nodes, ..Graph::default() };
+        let mut graph = Graph { name: name.into(), nodes: Arc::new(nodes), ..Graph::default() };
         for value in values {
             graph.push_value(value.ty, value.def);
         }
         graph.set_outputs(outputs);
         graph
+    }
+
+    /// Whether two graphs share their contents: one is a clone of the other, and neither was changed since.
+    pub fn shares_with(&self, other: &Graph) -> bool {
+        Arc::ptr_eq(&self.nodes, &other.nodes)
+            && Arc::ptr_eq(&self.values, &other.values)
+            && Arc::ptr_eq(&self.outputs, &other.outputs)
     }
 
     /// The graph's name.
@@ -285,17 +294,21 @@ impl Graph {
     /// Names a value as a result of the graph.
     pub fn output(&mut self, name: &str, value: ValueId) -> Result<(), Error> {
         self.value(value)?;
-        if !self.output_names.insert(name.into()) {
+        if !Arc::make_mut(&mut self.output_names).insert(name.into()) {
             return Err(Error::Duplicate { kind: "output", name: name.into() });
         }
-        self.outputs.push(Output { name: name.into(), value });
+        Arc::make_mut(&mut self.outputs).push(Output { name: name.into(), value });
         Ok(())
     }
 
     /// Names of nodes added from here on begin with the scope of another node's name: what stands before its last `/`.
     pub fn set_scope_of(&mut self, name: &str) {
-        self.scope.clear();
-        self.scope.extend(name.rsplit_once('/').map(|(scope, _)| scope.to_string()));
+        let scope = name.rsplit_once('/').map(|(scope, _)| scope);
+        // Most nodes stand in the scope of the one before.
+        if !self.scope.iter().map(String::as_str).eq(scope) {
+            self.scope.clear();
+            self.scope.extend(scope.map(str::to_string));
+        }
     }
 
     /// Names of nodes added inside `body` begin with `scope/`.
@@ -322,7 +335,7 @@ impl Graph {
     ) -> Result<Vec<ValueId>, Error> {
         let (name, op) = (name.into(), op.into());
         let results = self.check(&name, &op, inputs)?;
-        Ok(self.add_typed(name, op, inputs.to_vec(), results))
+        Ok(self.add_typed(name, op, inputs.to_vec(), results).to_vec())
     }
 
     /// Adds an operation whose results' types are known, as of a node of another graph on operands of the same types;
@@ -333,15 +346,16 @@ impl Graph {
         op: Op,
         inputs: Vec<ValueId>,
         results: impl IntoIterator<Item = TensorType>,
-    ) -> Vec<ValueId> {
+    ) -> &[ValueId] {
         let node = NodeId(self.nodes.len() as u32);
         let outputs = results
             .into_iter()
             .enumerate()
             .map(|(result, ty)| self.push_value(ty, Def::Node { node, result }))
             .collect::<Vec<_>>();
-        self.nodes.push(Node { name, op, inputs, outputs: outputs.clone() });
-        outputs
+        let nodes = Arc::make_mut(&mut self.nodes);
+        nodes.push(Node { name, op, inputs, outputs });
+        nodes.last().map_or(&[], |node| &node.outputs)
     }
 
     /// Adds an operation that has one result.
@@ -391,7 +405,7 @@ impl Graph {
         }
         self.check_specialisation(&given)?;
         let mut out = Graph { name: self.name.clone(), ..Graph::default() };
-        for value in &self.values {
+        for value in self.values.iter() {
             match &value.def {
                 Def::Input { name, .. } => {
                     let shape = given.get(name.as_str()).copied().unwrap_or(value.ty.shape);
@@ -408,7 +422,7 @@ impl Graph {
                 Def::Node { .. } => {}
             }
         }
-        out.set_outputs(self.outputs.clone());
+        out.set_outputs(self.outputs.to_vec());
         Ok(out)
     }
 
@@ -427,7 +441,7 @@ impl Graph {
     pub(crate) fn with_input_types(&self, types: &[TensorType]) -> Result<Graph, Error> {
         let mut types = types.iter();
         let mut out = Graph { name: self.name.clone(), ..Graph::default() };
-        for value in &self.values {
+        for value in self.values.iter() {
             match &value.def {
                 Def::Input { name, .. } => {
                     let ty = types.next().copied().unwrap_or(value.ty);
@@ -444,7 +458,7 @@ impl Graph {
                 Def::Node { .. } => {}
             }
         }
-        out.set_outputs(self.outputs.clone());
+        out.set_outputs(self.outputs.to_vec());
         Ok(out)
     }
 
@@ -457,7 +471,7 @@ impl Graph {
                 return Err(Error::Unknown { kind: "input", name: name.to_string(), nearest });
             }
         }
-        for value in &self.values {
+        for value in self.values.iter() {
             let Def::Input { name, dims } = &value.def else { continue };
             let shape = shapes.get(name.as_str()).copied().unwrap_or(value.ty.shape);
             let wrong = |problem| Err(Error::Invalid { place: format!("input `{name}`"), problem });
@@ -496,23 +510,23 @@ impl Graph {
         let id = ValueId { number: self.values.len() as u32, graph: self.identity };
         match &def {
             Def::Input { name, dims } => {
-                self.inputs.push(name, id);
+                Arc::make_mut(&mut self.inputs).push(name, id);
                 for (dim, size) in dims.iter().zip(ty.shape.iter()) {
                     if let Some(dim) = dim {
                         self.sizes.entry(dim.clone()).or_insert(*size);
                     }
                 }
             }
-            Def::Param { name } => self.params.push(name, id),
+            Def::Param { name } => Arc::make_mut(&mut self.params).push(name, id),
             Def::Const(_) | Def::Node { .. } => {}
         }
-        self.values.push(Value { ty, def });
+        Arc::make_mut(&mut self.values).push(Value { ty, def });
         id
     }
 
     fn set_outputs(&mut self, outputs: Vec<Output>) {
-        self.output_names = outputs.iter().map(|o| o.name.clone()).collect();
-        self.outputs = outputs;
+        self.output_names = Arc::new(outputs.iter().map(|o| o.name.clone()).collect());
+        self.outputs = Arc::new(outputs);
     }
 
     fn scope_prefix(&self) -> String {

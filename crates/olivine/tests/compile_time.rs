@@ -87,6 +87,34 @@ const GRAPHS: &[(&str, Build)] = &[
         let y = g.add(x, w)?;
         g.output("y", y)
     }),
+    ("a chain of two kinds of operations", |g, x, n| {
+        let mut y = x;
+        for _ in 0..n / 2 {
+            let bent = g.tanh(y)?;
+            y = g.mul(bent, x)?;
+        }
+        g.output("y", y)
+    }),
+    ("many readers and a tree of sums", |g, x, n| {
+        let mut row = Vec::new();
+        for i in 0..n / 2 {
+            row.push(g.binary_scalar(Binary::Mul, x, i as f64)?);
+        }
+        while let [_, _, ..] = row.as_slice() {
+            let sum = |pair: &[ValueId]| pair.get(1).map_or(Ok(pair[0]), |b| g.add(pair[0], *b));
+            row = row.chunks(2).map(sum).collect::<Result<_, _>>()?;
+        }
+        g.output("y", row[0])
+    }),
+    ("a chain that only moves elements", |g, x, n| {
+        let mut y = g.reshape(x, &[2, 2])?;
+        for _ in 0..n / 2 {
+            let turned = g.transpose(y, &[1, 0])?;
+            let flat = g.reshape(turned, &[4])?;
+            y = g.reshape(flat, &[2, 2])?;
+        }
+        g.output("y", y)
+    }),
     ("layers of several operations", |g, x, n| {
         let mut y = g.reshape(x, &[2, 2])?;
         for _ in 0..n / 8 {
@@ -181,6 +209,16 @@ fn compiling_takes_time_in_proportion_to_the_nodes() {
 fn lowering_for_a_gpu_takes_time_in_proportion_to_the_nodes() {
     for (name, build) in GRAPHS {
         grows_in_proportion("gpu", name, 3_000, |n| on_gpu(*build, n));
+    }
+}
+
+#[test]
+fn the_text_form_is_read_and_written_in_time_in_proportion_to_the_nodes() {
+    for (name, build) in GRAPHS {
+        grows_in_proportion("text", name, 20_000, |n| {
+            let g = graph(*build, n);
+            seconds(|| drop(g.to_string().parse::<Graph>().unwrap()))
+        });
     }
 }
 

@@ -1,12 +1,13 @@
 //! Common subexpressions: equal operations on equal operands are computed once, equal constants are kept once.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fmt::Write as _;
-use std::hash::{DefaultHasher, Hasher};
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 use olivine_ir::{Error, Graph, Op, Tensor, TensorType, ValueId};
 
-use crate::{Options, Pass, Rewriter, rewrite};
+use crate::{Options, Pass, rewrite};
 
 /// Constants up to this size are compared by their bytes; larger ones only by sharing them.
 const SMALL_CONSTANT: usize = 4096;
@@ -20,26 +21,87 @@ impl Pass for Cse {
     }
 
     fn run(&self, graph: &Graph, _options: &Options<'_>) -> Result<Graph, Error> {
-        let mut constants = Constants::default();
-        // By operands and a hash of the operation: a value may have any number of readers that differ in attributes.
-        let mut seen: HashMap<(u64, Vec<ValueId>), Vec<usize>> = HashMap::new();
+        let mut first = Firsts::new(graph);
+        for node in 0..graph.nodes().len() {
+            first.visit(node);
+        }
+        if first.of.iter().zip(graph.ids()).all(|(first, id)| *first == id) {
+            return Ok(graph.clone());
+        }
         rewrite(graph, |out, _, node| {
-            let inputs = node
-                .inputs
-                .iter()
-                .map(|id| constants.unify(graph, out, *id))
-                .collect::<Result<Vec<_>, _>>()?;
-            let alike = seen.entry((hash_of(&node.op), inputs)).or_default();
-            if let Some(i) = alike.iter().find(|i| same(&out.new.nodes()[**i].op, &node.op)) {
-                let results = out.new.nodes()[*i].outputs.clone();
-                for (old, new) in node.outputs.iter().zip(results) {
-                    out.bind(*old, new);
-                }
-                return Ok(true);
+            for id in &node.inputs {
+                let new = out.get(first.of[id.index()])?;
+                out.bind(*id, new);
             }
-            alike.push(out.new.nodes().len());
-            Ok(false)
+            let mut repeated = false;
+            for id in &node.outputs {
+                let known = first.of[id.index()];
+                if known != *id {
+                    let new = out.get(known)?;
+                    out.bind(*id, new);
+                    repeated = true;
+                }
+            }
+            Ok(repeated)
         })
+    }
+}
+
+/// For every value the first that equals it.
+struct Firsts<'g> {
+    graph: &'g Graph,
+    of: Vec<ValueId>,
+    /// Nodes by operands and operation, without its attributes.
+    nodes: HashMap<u64, Alike>,
+}
+
+/// Nodes that differ in their attributes alone, or are equal. A value may have any number of readers that do, so beyond
+/// the first they are found by a hash of all that the operation shows.
+enum Alike {
+    One(usize),
+    Many(HashMap<u64, Vec<usize>>),
+}
+
+impl<'g> Firsts<'g> {
+    fn new(graph: &'g Graph) -> Self {
+        let mut constants = Constants::default();
+        let first = |id| graph.as_const(id).map_or(id, |tensor| constants.unify(tensor, id));
+        let of = graph.ids().map(first).collect();
+        Firsts { graph, of, nodes: HashMap::with_capacity(graph.nodes().len()) }
+    }
+
+    /// Looks for an earlier node that equals this one.
+    fn visit(&mut self, index: usize) {
+        let node = &self.graph.nodes()[index];
+        let mut hasher = DefaultHasher::new();
+        std::mem::discriminant(&node.op).hash(&mut hasher);
+        node.inputs.iter().for_each(|id| self.of[id.index()].hash(&mut hasher));
+        let known = match self.nodes.entry(hasher.finish()) {
+            Entry::Vacant(entry) => {
+                entry.insert(Alike::One(index));
+                return;
+            }
+            Entry::Occupied(entry) => entry.into_mut(),
+        };
+        if let Alike::One(other) = *known {
+            *known = Alike::Many(HashMap::from([(hash_of(&self.graph.nodes()[other].op), vec![other])]));
+        }
+        let Alike::Many(by_attributes) = known else { return };
+        let alike = by_attributes.entry(hash_of(&node.op)).or_default();
+        let (graph, of) = (self.graph, &self.of);
+        let equal = |other: &&usize| {
+            let other = &graph.nodes()[**other];
+            let first = |id: &ValueId| of[id.index()];
+            other.inputs.iter().map(first).eq(node.inputs.iter().map(first)) && same(&other.op, &node.op)
+        };
+        match alike.iter().find(equal).copied() {
+            Some(other) => {
+                for (id, known) in node.outputs.iter().zip(&graph.nodes()[other].outputs) {
+                    self.of[id.index()] = *known;
+                }
+            }
+            None => alike.push(index),
+        }
     }
 }
 
@@ -70,19 +132,12 @@ struct Constants {
 }
 
 impl Constants {
-    /// The new value of an old one; for a constant, the first equal one's.
-    fn unify(&mut self, graph: &Graph, out: &mut Rewriter<'_>, id: ValueId) -> Result<ValueId, Error> {
-        let Some(tensor) = graph.as_const(id) else { return out.get(id) };
-        let known = match self.find(tensor) {
-            Some(known) => known,
-            None => {
-                let new = out.get(id)?;
-                self.insert(tensor, new);
-                new
-            }
-        };
-        out.bind(id, known);
-        Ok(known)
+    /// The first constant that equals one.
+    fn unify(&mut self, tensor: &Tensor, id: ValueId) -> ValueId {
+        self.find(tensor).unwrap_or_else(|| {
+            self.insert(tensor, id);
+            id
+        })
     }
 
     fn find(&self, tensor: &Tensor) -> Option<ValueId> {

@@ -1,6 +1,6 @@
 //! Dead code: nodes and constants that no output depends on go away. Inputs and params stay, as the caller names them.
 
-use olivine_ir::{Error, Graph};
+use olivine_ir::{Def, Error, Graph, Value};
 
 use crate::{Options, Pass, rewrite};
 
@@ -23,6 +23,10 @@ impl Pass for Dce {
                     live[id.index()] = true;
                 }
             }
+        }
+        let unread = |v: &Value, live: bool| !live && matches!(v.def, Def::Const(_) | Def::Node { .. });
+        if !graph.values().iter().zip(&live).any(|(value, live)| unread(value, *live)) {
+            return Ok(graph.clone());
         }
         // Answering `true` without binding the results drops the node; constants are copied when first used.
         rewrite(graph, |_, _, node| Ok(!node.outputs.iter().any(|id| live[id.index()])))

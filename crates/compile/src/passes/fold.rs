@@ -23,6 +23,9 @@ impl Pass for Fold {
     }
 
     fn run(&self, graph: &Graph, options: &Options<'_>) -> Result<Graph, Error> {
+        if !graph.nodes().iter().any(|node| may_fold(graph, node)) {
+            return Ok(graph.clone());
+        }
         rewrite(graph, |out, _, node| {
             let types = node.outputs.iter().map(|id| graph.ty(*id)).collect::<Result<Vec<_>, _>>()?;
             let inputs = node.inputs.iter().map(|id| out.get(*id)).collect::<Result<Vec<_>, _>>()?;
@@ -34,6 +37,12 @@ impl Pass for Fold {
             Ok(true)
         })
     }
+}
+
+/// Whether a node has no elements, or constant operands alone.
+fn may_fold(graph: &Graph, node: &Node) -> bool {
+    node.inputs.iter().all(|id| graph.as_const(*id).is_some())
+        || node.outputs.iter().all(|id| graph.values()[id.index()].ty.shape.has_zero())
 }
 
 /// The node's results, if they can be known now.

@@ -64,6 +64,31 @@ fn a_chain_of_elementwise_operations_is_fused_in_linear_time() -> Result<(), Err
     })
 }
 
+/// A copy of a graph costs as much as a pass that does something; over twenty of them look at every graph.
+#[test]
+fn passes_with_nothing_to_do_copy_nothing() -> Result<(), Error> {
+    let wide = Some(crate::Widen { weight_bytes: 1 << 20 });
+    let options = Options { widen: wide, integers: true, keep_stages: true, ..Options::default() };
+    let rebuilding = |g: &Graph| -> Result<Vec<&'static str>, Error> {
+        let compiled = crate::compile(g, &options).map_err(|e| Error::BadData { problem: e.to_string() })?;
+        let graphs = std::iter::once(g).chain(compiled.stages.iter().map(|stage| &stage.graph));
+        let changed = graphs.zip(&compiled.stages).filter(|(before, stage)| !stage.graph.shares_with(before));
+        Ok(changed.map(|(_, stage)| stage.name).collect())
+    };
+    let sums = graph(100, |g, x, n| (0..n).try_fold(x, |y, _| g.add(y, x)))?;
+    assert_eq!(rebuilding(&sums)?, ["regions"]);
+    let kernels = graph(100, |g, x, n| (0..n).try_fold(x, |y, _| g.softmax(y, -1)))?;
+    assert_eq!(rebuilding(&kernels)?, [""; 0]);
+    let products = graph(100, |g, x, n| {
+        let w = g.param("w", DType::F32, [4, 4])?;
+        let row = g.reshape(x, &[1, 4])?;
+        (0..n).try_fold(row, |y, _| g.matmul(y, w))
+    })?;
+    // The reshape becomes a view.
+    assert_eq!(rebuilding(&products)?, ["views"]);
+    Ok(())
+}
+
 #[test]
 fn readers_of_one_value_that_differ_are_told_apart_in_linear_time() -> Result<(), Error> {
     assert_linear("cse", 10_000, |n| {

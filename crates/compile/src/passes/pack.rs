@@ -3,7 +3,7 @@
 //! Needs: views. Gives: right operands of matmul that are known at load and lie row by row, as the kernels want them.
 
 use olivine_ir::op::{Fused, Region};
-use olivine_ir::{Def, Error, Graph, Op, ValueId};
+use olivine_ir::{Def, Error, Graph, Node, Op, ValueId};
 
 use crate::{Options, Pass, at_load, rewrite};
 
@@ -17,9 +17,14 @@ impl Pass for Pack {
 
     fn run(&self, graph: &Graph, _options: &Options<'_>) -> Result<Graph, Error> {
         let loaded = at_load(graph);
+        let is_packed = |node: &Node| {
+            matches!(node.op, Op::MatMul(_)) && against_the_grain(graph, &loaded, node.inputs[1])
+        };
+        if !graph.nodes().iter().any(is_packed) {
+            return Ok(graph.clone());
+        }
         rewrite(graph, |out, _, node| {
-            let Op::MatMul(_) = node.op else { return Ok(false) };
-            if !against_the_grain(graph, &loaded, node.inputs[1]) {
+            if !is_packed(node) {
                 return Ok(false);
             }
             let inputs = node.inputs.iter().map(|id| out.get(*id)).collect::<Result<Vec<_>, _>>()?;

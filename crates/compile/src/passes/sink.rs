@@ -20,6 +20,9 @@ impl Pass for Sink {
     }
 
     fn run(&self, graph: &Graph, _options: &Options<'_>) -> Result<Graph, Error> {
+        if !graph.nodes().iter().any(|node| is_widening(graph, node)) {
+            return Ok(graph.clone());
+        }
         let loaded = at_load(graph);
         // For new f32 values what they are cast of.
         let mut narrow: HashMap<ValueId, ValueId> = HashMap::new();
@@ -27,10 +30,8 @@ impl Pass for Sink {
             if !loaded[id.index()] {
                 return Ok(false);
             }
-            if let (Op::ScalarOp(ScalarOp::Cast(DType::F32)), [x]) = (&node.op, node.inputs.as_slice())
-                && is_narrow(graph.ty(*x)?.dtype)
-            {
-                let x = out.get(*x)?;
+            if is_widening(graph, node) {
+                let x = out.get(node.inputs[0])?;
                 let wide = out.new.add_named(node.name.clone(), node.op.clone(), &[x])?[0];
                 narrow.insert(wide, x);
                 out.bind(node.outputs[0], wide);
@@ -44,6 +45,14 @@ impl Pass for Sink {
             Ok(true)
         })
     }
+}
+
+/// Whether a node casts f16 or bf16 to f32.
+fn is_widening(graph: &Graph, node: &Node) -> bool {
+    let (Op::ScalarOp(ScalarOp::Cast(DType::F32)), [x]) = (&node.op, node.inputs.as_slice()) else {
+        return false;
+    };
+    graph.ty(*x).is_ok_and(|ty| is_narrow(ty.dtype))
 }
 
 /// The operands of a node that only moves elements, before they were cast, if all were of one dtype.

@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use corpus::Corpus;
@@ -48,9 +48,12 @@ const FROM_FILE: u64 = 1;
 /// The largest tensor that is brought to an import, in elements.
 const LARGEST: usize = 4096;
 
-/// The case that runs now and when it began, for the watch.
+/// Time after which the watch ends a case: what it computes, and on the clock, for one that waits.
+const MOST_COMPUTED: Duration = Duration::from_secs(30);
+const MOST_WAITED: Duration = Duration::from_secs(900);
+
+/// The case that runs now, for the watch.
 static CASE: AtomicU64 = AtomicU64::new(0);
-static BEGAN: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
     /// Where the last panic was and what it said.
@@ -118,20 +121,29 @@ fn run(options: &Options) -> Result<(), String> {
         PANIC.with_borrow_mut(|panic| *panic = format!("{place}{caller}: {text}"));
     }));
     let start = Instant::now();
-    std::thread::spawn(move || watch(start));
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| watch(start, &stop));
+        let done = cases(options, &corpus, start);
+        stop.store(true, Ordering::Relaxed);
+        done
+    })
+}
+
+/// Runs all cases and prints how they went.
+fn cases(options: &Options, corpus: &Corpus, start: Instant) -> Result<(), String> {
     let mut outcomes: BTreeMap<&'static str, u64> = BTreeMap::new();
     let mut failures: BTreeMap<String, (u64, u64)> = BTreeMap::new();
     for number in 0..options.cases {
         CASE.store(number, Ordering::Relaxed);
-        BEGAN.store(start.elapsed().as_millis() as u64, Ordering::Relaxed);
         memory::reset();
         let began = Instant::now();
-        let outcome = guarded(&corpus, options.seed, number);
+        let outcome = guarded(corpus, options.seed, number);
         let (mut took, peak) = (began.elapsed(), memory::peak());
         if took > LONGEST {
             // Perhaps other work on the machine took the time: once more, and only what this thread computes counts.
             let began = busy(start);
-            let _ = guarded(&corpus, options.seed, number);
+            let _ = guarded(corpus, options.seed, number);
             took = busy(start).saturating_sub(began);
         }
         let outcome = match outcome {
@@ -184,9 +196,9 @@ fn guarded(corpus: &Corpus, seed: u64, number: u64) -> Result<&'static str, Stri
         .unwrap_or_else(|_| Err(format!("panicked at {}", PANIC.with_borrow(String::clone))))
 }
 
-/// Time that this thread has computed, where the system tells: other work on the machine does not make a case slow.
+/// Time that the main thread has computed, where the system tells: other work on the machine does not make a case slow.
 fn busy(start: Instant) -> Duration {
-    let told = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
+    let told = std::fs::read_to_string("/proc/self/schedstat").ok();
     let nanoseconds = told.and_then(|text| text.split(' ').next()?.parse().ok());
     nanoseconds.map_or_else(|| start.elapsed(), Duration::from_nanos)
 }
@@ -199,12 +211,18 @@ fn digest(problem: &str) -> String {
 }
 
 /// Ends the process when a case does not end.
-fn watch(start: Instant) {
-    loop {
+fn watch(start: Instant, stop: &AtomicBool) {
+    let (mut seen, mut computed, mut began) = (u64::MAX, busy(start), Instant::now());
+    while !stop.load(Ordering::Relaxed) {
         std::thread::sleep(Duration::from_millis(200));
-        let took = (start.elapsed().as_millis() as u64).saturating_sub(BEGAN.load(Ordering::Relaxed));
-        if took > 30_000 {
-            eprintln!("error: case {} runs for {} s", CASE.load(Ordering::Relaxed), took / 1000);
+        let case = CASE.load(Ordering::Relaxed);
+        if case != seen {
+            (seen, computed, began) = (case, busy(start), Instant::now());
+        }
+        let ran = busy(start).saturating_sub(computed);
+        if ran > MOST_COMPUTED || began.elapsed() > MOST_WAITED {
+            let (ran, passed) = (ran.as_secs(), began.elapsed().as_secs());
+            eprintln!("error: case {case} does not end: {ran} s of computing in {passed} s");
             std::process::exit(1);
         }
     }

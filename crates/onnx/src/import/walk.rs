@@ -353,8 +353,7 @@ impl<'m> Walk<'m> {
             return Ok(Value::Tensor(Held { frame, id, element }));
         };
         let graph = &mut self.frames[0].graph;
-        let declared = graph.params().find(|(n, _)| *n == name).map(|(_, id)| id);
-        let id = match declared {
+        let id = match graph.param_named(name) {
             Some(id) => id,
             None => graph
                 .param(name, tensor.dtype(), *tensor.shape())
@@ -390,6 +389,7 @@ impl<'m> Walk<'m> {
         let count = order.len();
         if let Some(scope) = self.scopes.last_mut() {
             *scope = Scope { nodes, order, at: 0, outputs, ..std::mem::take(scope) };
+            scope.names.reserve(count);
         }
         for at in 0..count {
             let Some(scope) = self.scopes.last_mut() else { break };
@@ -405,7 +405,7 @@ impl<'m> Walk<'m> {
 
     /// The order to import nodes in: as they stand, unless a node stands before one that it needs.
     fn order(&mut self, nodes: &'m [NodeProto], given: &HashSet<&str>) -> Answer<Vec<usize>> {
-        let mut makers: HashMap<&str, usize> = HashMap::new();
+        let mut makers: HashMap<&str, usize> = HashMap::with_capacity(nodes.len());
         for (i, node) in nodes.iter().enumerate() {
             for output in node.output.iter().filter(|o| !o.is_empty()) {
                 if makers.insert(output, i).is_some() || given.contains(output.as_str()) {
@@ -413,19 +413,23 @@ impl<'m> Walk<'m> {
                 }
             }
         }
-        let mut needs: Vec<Vec<usize>> = Vec::with_capacity(nodes.len());
         let mut sorted = true;
+        let mut names = HashSet::new();
         for (i, node) in nodes.iter().enumerate() {
-            let mut names = HashSet::new();
+            names.clear();
             needed(node, &mut names);
             self.budget.step(names.len(), || place(node))?;
-            let of: Vec<usize> = names.iter().filter_map(|n| makers.get(n).copied()).collect();
-            sorted &= of.iter().all(|maker| *maker < i);
-            needs.push(of);
+            sorted &= names.iter().filter_map(|n| makers.get(n)).all(|maker| *maker < i);
         }
         if sorted {
             return Ok((0..nodes.len()).collect());
         }
+        let needs = nodes.iter().map(|node| {
+            names.clear();
+            needed(node, &mut names);
+            names.iter().filter_map(|n| makers.get(n).copied()).collect()
+        });
+        let needs: Vec<Vec<usize>> = needs.collect();
         let mut left: Vec<usize> = needs.iter().map(Vec::len).collect();
         let mut users: Vec<Vec<usize>> = vec![Vec::new(); nodes.len()];
         for (i, of) in needs.iter().enumerate() {
@@ -473,8 +477,11 @@ impl<'m> Walk<'m> {
             self.graph().set_scope_of(&format!("{label}/"));
         }
         let model = self.model;
-        let results = match model.functions.get(&function_key(node.domain(), node.op_type(), node.overload()))
-        {
+        let function = match model.functions.is_empty() {
+            true => None,
+            false => model.functions.get(&function_key(node.domain(), node.op_type(), node.overload())),
+        };
+        let results = match function {
             Some(function) => self.call(function, node, inputs)?,
             None => match ops::importer(node.domain(), node.op_type()) {
                 Some(import) => {

@@ -1,6 +1,9 @@
 //! How many inputs and outputs an operator has at most, from the schemas of ONNX 1.23 and of ONNX Runtime: a node with
 //! more was meant for another operator or version, and what it has too much would be ignored.
 
+use std::collections::HashMap;
+use std::sync::OnceLock;
+
 /// As many as a node names.
 const ANY: usize = usize::MAX;
 
@@ -137,20 +140,22 @@ const MICROSOFT: &[Group] = &[
 
 /// The most inputs and outputs of an operator, in a version of its set; `None` for one that is not known.
 pub(super) fn most(domain: &str, name: &str, opset: i64) -> Option<(usize, usize)> {
-    let groups = match domain {
+    type Table = HashMap<&'static str, (usize, usize)>;
+    static TABLES: [OnceLock<Table>; 5] = [const { OnceLock::new() }; 5];
+    let (groups, table) = match domain {
         "" | "ai.onnx" => {
             if let Some((_, versions)) = CHANGED.iter().find(|(of, _)| *of == name) {
                 let last = versions.iter().rfind(|(since, ..)| *since <= opset).or(versions.first());
                 return last.map(|(_, inputs, outputs)| (*inputs, *outputs));
             }
-            ONNX
+            (ONNX, &TABLES[0])
         }
-        "ai.onnx.ml" => ML,
-        "ai.onnx.preview" => PREVIEW,
-        "ai.onnx.preview.training" => TRAINING,
-        "com.microsoft" => MICROSOFT,
+        "ai.onnx.ml" => (ML, &TABLES[1]),
+        "ai.onnx.preview" => (PREVIEW, &TABLES[2]),
+        "ai.onnx.preview.training" => (TRAINING, &TABLES[3]),
+        "com.microsoft" => (MICROSOFT, &TABLES[4]),
         _ => return None,
     };
-    let of = |group: &&Group| group.2.split(' ').any(|of| of == name);
-    groups.iter().find(of).map(|(inputs, outputs, _)| (*inputs, *outputs))
+    let of = |(inputs, outputs, names): Group| names.split(' ').map(move |name| (name, (inputs, outputs)));
+    table.get_or_init(|| groups.iter().copied().flat_map(of).collect()).get(name).copied()
 }

@@ -6,7 +6,7 @@
 mod layout;
 mod scalar;
 
-use olivine_ir::{Error, Graph, Node, Op, TensorType, ValueId};
+use olivine_ir::{Error, Graph, Node, Op, Tensor, TensorType, ValueId};
 
 use crate::{Options, Pass, rewrite};
 
@@ -22,6 +22,9 @@ impl Pass for Canonicalise {
     }
 
     fn run(&self, graph: &Graph, _options: &Options<'_>) -> Result<Graph, Error> {
+        if !graph.nodes().iter().any(|node| is_changed(graph, node)) {
+            return Ok(graph.clone());
+        }
         rewrite(graph, |out, _, node| {
             let [result] = node.outputs.as_slice() else { return Ok(false) };
             let ty = graph.ty(*result)?;
@@ -39,15 +42,34 @@ enum Simpler {
     Value(ValueId),
     /// Another node.
     Node(Op, Vec<ValueId>),
+    /// Another node, with a constant in place of one operand.
+    WithConstant(Op, Vec<ValueId>, usize, Tensor),
+}
+
+/// The rule that fits an operation.
+fn simpler(g: &Graph, op: &Op, inputs: &[ValueId], ty: TensorType) -> Option<Simpler> {
+    match op {
+        Op::ScalarOp(scalar) => scalar::simplify(g, *scalar, inputs, ty),
+        _ => layout::simplify(g, op, inputs, ty),
+    }
+}
+
+/// Whether a rule fits a node.
+fn is_changed(graph: &Graph, node: &Node) -> bool {
+    let [result] = node.outputs.as_slice() else { return false };
+    graph.ty(*result).is_ok_and(|ty| simpler(graph, &node.op, &node.inputs, ty).is_some())
 }
 
 /// Applies rules until none fits, and adds the node that is left, if one is.
 fn simplest(g: &mut Graph, node: &Node, inputs: Vec<ValueId>, ty: TensorType) -> Result<ValueId, Error> {
     let (mut op, mut inputs) = (node.op.clone(), inputs);
     for _ in 0..MOST_STEPS {
-        let simpler = match &op {
-            Op::ScalarOp(scalar) => scalar::simplify(g, *scalar, &inputs, ty),
-            _ => layout::simplify(g, &op, &inputs, ty),
+        let simpler = match simpler(g, &op, &inputs, ty) {
+            Some(Simpler::WithConstant(op, mut operands, at, tensor)) => {
+                operands[at] = g.constant(tensor);
+                Some(Simpler::Node(op, operands))
+            }
+            other => other,
         };
         // Rules speak of elements; broadcasting may still have made the result larger than the value they offer.
         match simpler {

@@ -8,42 +8,42 @@ use super::Simpler;
 /// Constants with more elements are not searched for one number that fills them.
 const MOST_SEARCHED: usize = 4096;
 
-pub(super) fn simplify(g: &mut Graph, op: ScalarOp, x: &[ValueId], ty: TensorType) -> Option<Simpler> {
+pub(super) fn simplify(g: &Graph, op: ScalarOp, x: &[ValueId], ty: TensorType) -> Option<Simpler> {
     unstretched(g, op, x, ty).or_else(|| identity(g, op, x, ty))
 }
 
 /// Operands before they were stretched, where the operation's own broadcasting does the same.
-fn unstretched(g: &mut Graph, op: ScalarOp, x: &[ValueId], ty: TensorType) -> Option<Simpler> {
-    let own = x.iter().map(|id| g.ty(*id)).collect::<Result<Vec<_>, _>>().ok()?;
+fn unstretched(g: &Graph, op: ScalarOp, x: &[ValueId], ty: TensorType) -> Option<Simpler> {
     for (i, id) in x.iter().enumerate() {
+        let ty_of = g.ty(*id).ok()?;
         let inner = match g.producer(*id) {
             Some(node) if matches!(node.op, Op::Expand(_)) => node.inputs.first().copied(),
             _ => None,
         };
-        let number = if own[i].shape.rank() > 0 { filled_with(g, *id) } else { None };
-        let mut types = own.clone();
-        types[i] = match (inner, number) {
+        let number = if ty_of.shape.rank() > 0 { filled_with(g, *id) } else { None };
+        let instead = match (inner, number) {
             (Some(inner), _) => g.ty(inner).ok()?,
-            (None, Some(_)) => TensorType::new(own[i].dtype, Shape::SCALAR),
+            (None, Some(_)) => TensorType::new(ty_of.dtype, Shape::SCALAR),
             (None, None) => continue,
         };
+        let mut types = x.iter().map(|id| g.ty(*id)).collect::<Result<Vec<_>, _>>().ok()?;
+        types[i] = instead;
         if Op::ScalarOp(op).infer(&types) != Ok(vec![ty]) {
             continue;
         }
         let mut operands = x.to_vec();
-        operands[i] = match inner {
-            Some(inner) => inner,
-            None => {
-                let first = first_element(g.as_const(*id)?)?;
-                g.constant(first)
+        return Some(match inner {
+            Some(inner) => {
+                operands[i] = inner;
+                Simpler::Node(op.into(), operands)
             }
-        };
-        return Some(Simpler::Node(op.into(), operands));
+            None => Simpler::WithConstant(op.into(), operands, i, first_element(g.as_const(*id)?)?),
+        });
     }
     None
 }
 
-fn identity(g: &mut Graph, op: ScalarOp, x: &[ValueId], ty: TensorType) -> Option<Simpler> {
+fn identity(g: &Graph, op: ScalarOp, x: &[ValueId], ty: TensorType) -> Option<Simpler> {
     match (op, x) {
         (ScalarOp::Cast(to), [a]) => cast(g, to, *a),
         (ScalarOp::Unary(op), [a]) => unary(g, op, *a),
@@ -125,7 +125,7 @@ fn holds_all_of(wide: DType, narrow: DType) -> bool {
     }
 }
 
-fn binary(g: &mut Graph, op: Binary, a: ValueId, b: ValueId, ty: TensorType) -> Option<Simpler> {
+fn binary(g: &Graph, op: Binary, a: ValueId, b: ValueId, ty: TensorType) -> Option<Simpler> {
     if matches!(op, Binary::Add | Binary::Mul | Binary::And | Binary::Or | Binary::Xor)
         && let Some(swapped) = constant_to_the_right(g, ScalarOp::Binary(op), a, b)
     {
@@ -154,9 +154,8 @@ fn binary(g: &mut Graph, op: Binary, a: ValueId, b: ValueId, ty: TensorType) -> 
     match op {
         Binary::Pow if number == 2.0 => Some(Simpler::Node(ScalarOp::Unary(Unary::Square).into(), vec![a])),
         Binary::Div if float => {
-            let factor = exact_reciprocal(ty.dtype, number)?;
-            let factor = g.constant(Tensor::scalar_of(ty.dtype, factor));
-            Some(Simpler::Node(ScalarOp::Binary(Binary::Mul).into(), vec![a, factor]))
+            let reciprocal = Tensor::scalar_of(ty.dtype, exact_reciprocal(ty.dtype, number)?);
+            Some(Simpler::WithConstant(ScalarOp::Binary(Binary::Mul).into(), vec![a, b], 1, reciprocal))
         }
         _ => None,
     }

@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use olivine_ir::op::{Attention, Binary, HeadLayout, MaskKind, MatMul, ScalarOp, Softmax, Unary};
 use olivine_ir::{DType, Error, Graph, Node, NodeId, Op, Shape, Tensor, ValueId};
 
-use super::edit::{Facts, reshaped, sweep, transposed};
+use super::edit::{Facts, has, reshaped, sweep, transposed};
 use crate::pattern::scalar_constant;
 use crate::{Options, Pass, Rewriter};
 
@@ -33,6 +33,9 @@ impl Pass for FuseAttention {
     }
 
     fn run(&self, graph: &Graph, _options: &Options<'_>) -> Result<Graph, Error> {
+        if !has(graph, |op| matches!(op, Op::Softmax(_))) {
+            return Ok(graph.clone());
+        }
         let facts = Facts::new(graph);
         let mut found: HashMap<NodeId, Found> = HashMap::new();
         // The transposes that an attention in the other layout makes needless, with the product they read.

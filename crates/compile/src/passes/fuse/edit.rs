@@ -12,26 +12,30 @@ pub(super) struct Facts<'g> {
     pub(super) uses: Vec<usize>,
     /// For every node: whether it depends on params and constants alone.
     pub(super) at_load: Vec<bool>,
-    /// For every value, the nodes that read it, each once, in order.
-    readers: Vec<Vec<NodeId>>,
+    /// The nodes that read each value, each once, in order: those of value `i` from `starts[i]` to `starts[i + 1]`.
+    readers: Vec<NodeId>,
+    starts: Vec<usize>,
     /// How often nodes read each value.
     reads: Vec<usize>,
 }
 
 impl<'g> Facts<'g> {
     pub(super) fn new(graph: &'g Graph) -> Self {
-        let mut readers: Vec<Vec<NodeId>> = vec![Vec::new(); graph.values().len()];
-        let mut reads = vec![0; graph.values().len()];
-        for (i, node) in graph.nodes().iter().enumerate() {
-            for id in &node.inputs {
-                reads[id.index()] += 1;
-                let list = &mut readers[id.index()];
-                if list.last() != Some(&NodeId(i as u32)) {
-                    list.push(NodeId(i as u32));
-                }
-            }
+        let count = graph.values().len();
+        let mut reads = vec![0; count];
+        let mut starts = vec![0; count + 1];
+        each_reader(graph, |id, _| starts[id.index() + 1] += 1);
+        for i in 0..count {
+            starts[i + 1] += starts[i];
         }
-        Facts { graph, uses: graph.use_counts(), at_load: crate::at_load(graph), readers, reads }
+        let mut readers = vec![NodeId(0); starts[count]];
+        let mut next = starts.clone();
+        each_reader(graph, |id, reader| {
+            readers[next[id.index()]] = reader;
+            next[id.index()] += 1;
+        });
+        graph.nodes().iter().flat_map(|node| &node.inputs).for_each(|id| reads[id.index()] += 1);
+        Facts { graph, uses: graph.use_counts(), at_load: crate::at_load(graph), readers, starts, reads }
     }
 
     pub(super) fn node(&self, id: NodeId) -> &'g Node {
@@ -44,7 +48,7 @@ impl<'g> Facts<'g> {
 
     /// The nodes that read a value, in order.
     pub(super) fn readers(&self, id: ValueId) -> &[NodeId] {
-        &self.readers[id.index()]
+        &self.readers[self.starts[id.index()]..self.starts[id.index() + 1]]
     }
 
     /// How often nodes read a value; its uses beyond that are graph outputs.
@@ -74,6 +78,24 @@ impl<'g> Facts<'g> {
         let once = |id: &NodeId| self.at_load[id.index()];
         ids().filter(once).chain(ids().filter(|id| !once(id))).collect()
     }
+}
+
+/// Calls `found` with every value and each node that reads it, the nodes in order.
+fn each_reader(graph: &Graph, mut found: impl FnMut(ValueId, NodeId)) {
+    let mut last = vec![None; graph.values().len()];
+    for (i, node) in graph.nodes().iter().enumerate() {
+        let reader = NodeId(i as u32);
+        for id in &node.inputs {
+            if last[id.index()].replace(reader) != Some(reader) {
+                found(*id, reader);
+            }
+        }
+    }
+}
+
+/// Whether a graph has an operation of some kind: without one, a pass has nothing to look for.
+pub(super) fn has(graph: &Graph, kind: impl Fn(&Op) -> bool) -> bool {
+    graph.nodes().iter().any(|node| kind(&node.op))
 }
 
 /// The graph without nodes that no output depends on.

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use olivine_ir::op::{Conv, MatMul, Region};
 use olivine_ir::{Error, Graph, Node, NodeId, Op, ValueId};
 
-use super::edit::Facts;
+use super::edit::{Facts, has};
 use super::region::RegionBuilder;
 use crate::{Options, Pass, Rewriter};
 
@@ -29,6 +29,9 @@ impl Pass for FuseEpilogues {
     }
 
     fn run(&self, graph: &Graph, _options: &Options<'_>) -> Result<Graph, Error> {
+        if !has(graph, |op| matches!(op, Op::MatMul(_) | Op::Conv(_))) {
+            return Ok(graph.clone());
+        }
         let facts = Facts::new(graph);
         let mut absorbed = vec![false; graph.nodes().len()];
         let mut at_last: HashMap<NodeId, Fusion> = HashMap::new();

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use olivine_ir::op::{Concat, MatMul};
 use olivine_ir::{Error, Graph, NodeId, Op, TensorType, ValueId};
 
-use super::edit::{Facts, reshaped};
+use super::edit::{Facts, has, reshaped};
 use crate::{Options, Pass, Rewriter};
 
 /// Elementwise ops between a product and where it meets the other, at most.
@@ -24,6 +24,9 @@ impl Pass for JoinGates {
     }
 
     fn run(&self, graph: &Graph, _options: &Options<'_>) -> Result<Graph, Error> {
+        if !has(graph, |op| matches!(op, Op::MatMul(_))) {
+            return Ok(graph.clone());
+        }
         let facts = Facts::new(graph);
         let mut first_of: HashMap<NodeId, NodeId> = HashMap::new();
         let mut joined = vec![false; graph.nodes().len()];

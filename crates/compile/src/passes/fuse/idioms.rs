@@ -89,8 +89,11 @@ impl Pass for Idioms {
         let rules = parsed()?;
         let mut graph = graph.clone();
         for _ in 0..MOST_ROUNDS {
-            let mut changed = false;
             let uses = graph.use_counts();
+            if !graph.nodes().iter().any(|node| is_root(rules, &graph, &uses, node)) {
+                break;
+            }
+            let mut changed = false;
             let next = crate::rewrite(&graph, |out, _, node| {
                 let applied = apply(rules, &graph, &uses, out, node)?;
                 changed |= applied;
@@ -114,6 +117,12 @@ fn parsed() -> Result<&'static [(&'static Rule, Pattern)], Error> {
     };
     let all = PARSED.get_or_init(|| RULES.iter().map(parse).collect());
     all.as_deref().map_err(Clone::clone)
+}
+
+/// Whether an idiom ends at a node.
+fn is_root(rules: &[(&Rule, Pattern)], graph: &Graph, uses: &[usize], node: &Node) -> bool {
+    let (Op::ScalarOp(_), [root]) = (&node.op, node.outputs.as_slice()) else { return false };
+    rules.iter().any(|(_, pattern)| pattern.find(graph, uses, *root).is_some())
 }
 
 /// Replaces a node that is the root of an idiom. What it covered stays until it is swept.

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use olivine_ir::op::{Arg, InstrOp, LayerNorm, Region, RmsNorm};
 use olivine_ir::{Error, Graph, Node, NodeId, Op, ValueId};
 
-use super::edit::Facts;
+use super::edit::{Facts, has};
 use super::region::RegionBuilder;
 use crate::{Options, Pass, Rewriter};
 
@@ -31,6 +31,9 @@ impl Pass for FusePrologues {
     }
 
     fn run(&self, graph: &Graph, _options: &Options<'_>) -> Result<Graph, Error> {
+        if !has(graph, |op| matches!(op, Op::LayerNorm(_) | Op::RmsNorm(_))) {
+            return Ok(graph.clone());
+        }
         let facts = Facts::new(graph);
         let mut gone = vec![false; graph.nodes().len()];
         let mut fusions: HashMap<NodeId, Fusion> = HashMap::new();

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use olivine_ir::op::{Binary, Concat, MatMul, ScalarOp};
 use olivine_ir::{DType, Error, Graph, NodeId, Op, Tensor, ValueId};
 
-use super::edit::{Facts, reshaped};
+use super::edit::{Facts, has, reshaped};
 use crate::{Options, Pass, Rewriter};
 
 /// Products joined at most: all of an attention layer, but not those of all layers over one encoder's result.
@@ -38,6 +38,9 @@ impl Pass for JoinProducts {
     }
 
     fn run(&self, graph: &Graph, _options: &Options<'_>) -> Result<Graph, Error> {
+        if !has(graph, |op| matches!(op, Op::MatMul(_))) {
+            return Ok(graph.clone());
+        }
         let facts = Facts::new(graph);
         let mut gone = vec![false; graph.nodes().len()];
         let mut at_first: HashMap<NodeId, Vec<Member>> = HashMap::new();

@@ -200,27 +200,32 @@ fn joinable(
 
 /// The values of a group that something outside reads, in graph order.
 fn exits(facts: &Facts<'_>, members: &[NodeId]) -> Vec<ValueId> {
-    let mut inside = std::collections::HashMap::new();
-    for x in members.iter().flat_map(|m| &facts.node(*m).inputs) {
-        *inside.entry(*x).or_insert(0usize) += 1;
+    let read_outside = |y: &ValueId| {
+        facts.uses[y.index()] > facts.reads_by_nodes(*y)
+            || facts.readers(*y).iter().any(|reader| members.binary_search(reader).is_err())
+    };
+    members.iter().map(|m| facts.node(*m).outputs[0]).filter(read_outside).collect()
+}
+
+/// Whether a region can hold a group.
+fn is_region(facts: &Facts<'_>, members: &[NodeId]) -> bool {
+    // Every member is an instruction.
+    if members.len() > MAX_INSTRS {
+        return false;
     }
-    let results = members.iter().map(|m| facts.node(*m).outputs[0]);
-    results.filter(|y| facts.uses[y.index()] > inside.get(y).copied().unwrap_or(0)).collect()
+    let mut builder = RegionBuilder::new(facts.graph);
+    for m in members {
+        builder.push(facts.node(*m));
+    }
+    let results = exits(facts, members);
+    let shapes_agree = results.windows(2).all(|w| facts.shape(w[0]) == facts.shape(w[1]));
+    builder.fits() && results.len() <= MAX_OUTPUTS && shapes_agree
 }
 
 /// Halves a group until every part is within the limits; the first half of a graph-ordered list is convex too.
 fn split_to_fit(facts: &Facts<'_>, members: Vec<NodeId>, out: &mut Vec<Vec<NodeId>>) {
     if members.len() > 1 {
-        let mut builder = RegionBuilder::new(facts.graph);
-        // Every member is an instruction; there is no need to look at more of them than a region may have.
-        for m in members.iter().take(MAX_INSTRS + 1) {
-            builder.push(facts.node(*m));
-        }
-        let shapes_agree = || {
-            let results = exits(facts, &members);
-            results.windows(2).all(|w| facts.shape(w[0]) == facts.shape(w[1]))
-        };
-        if !builder.fits() || exits(facts, &members).len() > MAX_OUTPUTS || !shapes_agree() {
+        if !is_region(facts, &members) {
             let (first, second) = members.split_at(members.len() / 2);
             split_to_fit(facts, first.to_vec(), out);
             split_to_fit(facts, second.to_vec(), out);

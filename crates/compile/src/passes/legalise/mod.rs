@@ -32,6 +32,14 @@ impl Pass for Legalise {
     }
 
     fn run(&self, graph: &Graph, _options: &Options<'_>) -> Result<Graph, Error> {
+        let mut any = false;
+        for node in graph.nodes() {
+            any |= matches!(node.op, Op::GatedDeltaNet(_) | Op::Recurrent(_))
+                || is_composite(graph, &node.op, &node.inputs)?;
+        }
+        if !any {
+            return Ok(graph.clone());
+        }
         rewrite(graph, |out, _, node| {
             if let Op::GatedDeltaNet(op) = &node.op
                 && let Some(eps) = op.normalise

@@ -23,6 +23,9 @@ impl Pass for Views {
     }
 
     fn run(&self, graph: &Graph, _options: &Options<'_>) -> Result<Graph, Error> {
+        if is_done(graph) {
+            return Ok(graph.clone());
+        }
         let mut walk = Walk { out: Rewriter::new(graph)?, readings: vec![None; graph.values().len()] };
         for node in graph.nodes() {
             walk.out.new.set_scope_of(&node.name);
@@ -34,6 +37,12 @@ impl Pass for Views {
         }
         walk.out.finish()
     }
+}
+
+/// Whether there is no layout operation and every output is a result of a node.
+fn is_done(graph: &Graph) -> bool {
+    let made = |id: ValueId| matches!(graph.values()[id.index()].def, Def::Node { .. });
+    !graph.nodes().iter().any(|node| is_layout(&node.op)) && graph.outputs().iter().all(|o| made(o.value))
 }
 
 /// An old value as a strided reading of a new one that is no view, and the nodes that were made to say so.
