@@ -104,7 +104,11 @@ pub fn compile(graph: &Graph, options: &Options<'_>) -> Result<Compiled, Error> 
     for pass in passes::pipeline(options, control) {
         let fail = |source| Error::Graph { pass: pass.name(), source };
         let before = made.as_ref().unwrap_or(graph);
-        let next = run_everywhere(pass.as_ref(), before, options).map_err(fail)?;
+        let next = match control {
+            true => run_everywhere(pass.as_ref(), before, options),
+            false => pass.run(before, options),
+        };
+        let next = next.map_err(fail)?;
         if cfg!(debug_assertions) && !next.shares_with(before) {
             next.verify().map_err(fail)?;
         }

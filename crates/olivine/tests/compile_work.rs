@@ -58,7 +58,7 @@ const GRAPHS: &[(&str, usize, Build)] = &[
     }),
 ];
 
-const MOST: usize = 40;
+const MOST: usize = 60;
 
 /// Allocations of compiling a graph and lowering it for the CPU; building it is not counted.
 fn allocations(build: Build, n: usize) -> usize {

@@ -1,5 +1,7 @@
 //! Finding an expression in a graph.
 
+use std::collections::HashSet;
+
 use olivine_ir::attr::Attr;
 use olivine_ir::op::{Binary, Reduce, ReduceKind, ScalarOp, Unary};
 use olivine_ir::{DType, Def, Graph, Node, NodeId, Op, ValueId};
@@ -60,6 +62,11 @@ impl Pattern {
         Some(Match { pattern: self, found: m.found, nodes: m.nodes })
     }
 
+    /// Whether a graph whose operations have these names has all that the pattern needs.
+    pub(crate) fn may_be_among(&self, names: &HashSet<&str>) -> bool {
+        self.root.may_be_among(names)
+    }
+
     /// A cheap look at the root's operation, which rules out nearly every node.
     fn may_start_at(&self, graph: &Graph, root: ValueId) -> bool {
         let Some(op) = graph.producer(root).and_then(|n| scalar(&n.op)) else { return true };
@@ -73,6 +80,28 @@ impl Pattern {
                 )
             }
             _ => true,
+        }
+    }
+}
+
+impl Expr {
+    /// As [`Pattern::may_be_among`]; what has several spellings may always be there.
+    fn may_be_among(&self, names: &HashSet<&str>) -> bool {
+        let all = |of: &[Expr]| of.iter().all(|e| e.may_be_among(names));
+        match self {
+            Expr::Value(_) | Expr::Capture(_) | Expr::Number(_) => true,
+            Expr::Sum(terms) | Expr::Product(terms) => all(terms),
+            Expr::Neg(e) | Expr::Inverse(e) => e.may_be_among(names),
+            Expr::Call { name, args, .. } => {
+                let there = match name.as_str() {
+                    "square" | "sqrt" | "rsqrt" | "clamp" => true,
+                    "mean" => names.contains(ReduceKind::Mean.name()),
+                    "sum" => names.contains(ReduceKind::Sum.name()),
+                    "amax" => names.contains(ReduceKind::Max.name()),
+                    name => names.contains(name),
+                };
+                there && all(args)
+            }
         }
     }
 }

@@ -3,6 +3,7 @@
 //! Needs: any graph. Gives: the same graph with each idiom of the table as its own op; statistics of norms are then
 //! computed without cancellation, and softplus without overflow.
 
+use std::collections::HashSet;
 use std::sync::OnceLock;
 
 use olivine_ir::op::{LayerNorm, RmsNorm, ScalarOp, Softmax, Unary};
@@ -86,16 +87,19 @@ impl Pass for Idioms {
     }
 
     fn run(&self, graph: &Graph, _options: &Options<'_>) -> Result<Graph, Error> {
-        let rules = parsed()?;
+        let all = parsed()?;
         let mut graph = graph.clone();
         for _ in 0..MOST_ROUNDS {
+            let names: HashSet<&str> = graph.nodes().iter().map(|node| node.op.name()).collect();
+            let rules: Vec<&(&Rule, Pattern)> =
+                all.iter().filter(|(_, pattern)| pattern.may_be_among(&names)).collect();
             let uses = graph.use_counts();
-            if !graph.nodes().iter().any(|node| is_root(rules, &graph, &uses, node)) {
+            if !graph.nodes().iter().any(|node| is_root(&rules, &graph, &uses, node)) {
                 break;
             }
             let mut changed = false;
             let next = crate::rewrite(&graph, |out, _, node| {
-                let applied = apply(rules, &graph, &uses, out, node)?;
+                let applied = apply(&rules, &graph, &uses, out, node)?;
                 changed |= applied;
                 Ok(applied)
             })?;
@@ -120,14 +124,14 @@ fn parsed() -> Result<&'static [(&'static Rule, Pattern)], Error> {
 }
 
 /// Whether an idiom ends at a node.
-fn is_root(rules: &[(&Rule, Pattern)], graph: &Graph, uses: &[usize], node: &Node) -> bool {
+fn is_root(rules: &[&(&Rule, Pattern)], graph: &Graph, uses: &[usize], node: &Node) -> bool {
     let (Op::ScalarOp(_), [root]) = (&node.op, node.outputs.as_slice()) else { return false };
     rules.iter().any(|(_, pattern)| pattern.find(graph, uses, *root).is_some())
 }
 
 /// Replaces a node that is the root of an idiom. What it covered stays until it is swept.
 fn apply(
-    rules: &[(&Rule, Pattern)],
+    rules: &[&(&Rule, Pattern)],
     graph: &Graph,
     uses: &[usize],
     out: &mut Rewriter<'_>,
