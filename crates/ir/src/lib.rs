@@ -23,6 +23,7 @@
 #![forbid(unsafe_code)]
 
 pub mod attr;
+mod display;
 mod dtype;
 mod error;
 mod evaluate;

@@ -22,6 +22,20 @@ impl Shape {
     /// The shape of a single number.
     pub const SCALAR: Shape = Shape { dims: [0; MAX_RANK], rank: 0 };
 
+    /// The shape of elements that are in memory already.
+    pub(crate) fn vector(len: usize) -> Self {
+        let mut shape = Shape { rank: 1, ..Shape::SCALAR };
+        shape.dims[0] = len;
+        shape
+    }
+
+    /// As [`Shape::vector`], in rows.
+    pub(crate) fn matrix(rows: usize, columns: usize) -> Self {
+        let mut shape = Shape { rank: 2, ..Shape::SCALAR };
+        (shape.dims[0], shape.dims[1]) = (rows, columns);
+        shape
+    }
+
     /// Checks rank and element count: the product of all sizes, zeros taken as one, must stay below [`MAX_ELEMENTS`].
     pub fn new(dims: &[usize]) -> Result<Self, Error> {
         if dims.len() > MAX_RANK {

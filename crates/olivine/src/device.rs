@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+#[cfg(any(feature = "vulkan", feature = "wgpu"))]
 use olivine_gpu::{DeviceCaps, DeviceKind};
 
 use crate::Error;
@@ -229,6 +230,23 @@ fn absent(device: Device, api: &str, reason: String) -> DeviceInfo {
     DeviceInfo { device, name: api.into(), uuid: None, details, processor: false, unavailable: Some(reason) }
 }
 
+/// Why a backend is missing from this build.
+#[cfg(not(all(feature = "vulkan", feature = "wgpu")))]
+pub(crate) fn without(backend: Backend) -> String {
+    format!("olivine was built without its feature `{}`", backend.name())
+}
+
+#[cfg(not(feature = "vulkan"))]
+fn vulkan() -> Vec<DeviceInfo> {
+    vec![absent(Device::Vulkan, "Vulkan", without(Backend::Vulkan))]
+}
+
+#[cfg(not(feature = "wgpu"))]
+fn wgpu() -> Vec<DeviceInfo> {
+    vec![absent(Device::Wgpu, "wgpu", without(Backend::Wgpu))]
+}
+
+#[cfg(feature = "vulkan")]
 fn vulkan() -> Vec<DeviceInfo> {
     let reports = match olivine_vulkan::devices() {
         Ok(reports) if reports.is_empty() => {
@@ -248,6 +266,7 @@ fn vulkan() -> Vec<DeviceInfo> {
     reports.into_iter().map(info).collect()
 }
 
+#[cfg(feature = "wgpu")]
 fn wgpu() -> Vec<DeviceInfo> {
     let reports = olivine_wgpu::devices();
     if reports.is_empty() {
@@ -265,6 +284,7 @@ fn wgpu() -> Vec<DeviceInfo> {
 }
 
 /// A device's driver, memory and features in a line.
+#[cfg(any(feature = "vulkan", feature = "wgpu"))]
 fn details(caps: &DeviceCaps, api: &str) -> String {
     let target = &caps.target;
     let mut features = Vec::new();

@@ -10,6 +10,7 @@ pub enum Error {
     #[error(transparent)]
     Graph(#[from] olivine_ir::Error),
     /// A model file cannot be imported.
+    #[cfg(feature = "onnx")]
     #[error(transparent)]
     Onnx(#[from] olivine_onnx::Error),
     /// A file of weights cannot be used.

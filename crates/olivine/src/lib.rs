@@ -23,15 +23,21 @@
 //! assert_eq!(out.get("y")?.as_slice::<f32>()?, &[8.0, 0.0]);
 //! # Ok::<(), olivine::Error>(())
 //! ```
+//!
+//! # Features
+//!
+//! `vulkan`, `wgpu` and `onnx` are on by default. Without any of them the crate is the CPU alone, for graphs built in Rust
+//! or read from their text form; a device whose feature is off is listed as unavailable, with that reason.
 #![forbid(unsafe_code)]
 
-#[cfg(doctest)]
+#[cfg(all(doctest, feature = "vulkan", feature = "wgpu", feature = "onnx"))]
 mod book;
 pub mod custom;
 mod device;
 mod engine;
 mod error;
 mod executable;
+#[cfg(feature = "onnx")]
 mod model;
 pub mod models;
 mod process;
@@ -41,20 +47,24 @@ pub use device::{Backend, Choice, Device, DeviceInfo, devices, is_available};
 pub use engine::{DeviceTensor, KernelSource, StepTime};
 pub use error::Error;
 pub use executable::{CompileOptions, Executable, Input, Outputs, Pending, State};
-pub use model::{Compile, Model, ModelExecutable};
+#[cfg(feature = "onnx")]
+pub use model::{Model, ModelExecutable};
 pub use olivine_compile as compile;
 pub use olivine_cpu as cpu;
 pub use olivine_gpu as gpu;
 pub use olivine_ir as ir;
 pub use olivine_kernel as kernel;
+#[cfg(feature = "onnx")]
 pub use olivine_onnx as onnx;
-pub use session::{PipelineCache, Session, SessionOptions, TuneBy, warnings};
+pub use session::{Compile, PipelineCache, Session, SessionOptions, TuneBy, warnings};
 
 /// What most programs need.
 pub mod prelude {
-    pub use crate::ir::{DType, Graph, Shape, Tensor, TensorView};
+    #[cfg(feature = "onnx")]
+    pub use crate::Model;
+    pub use crate::ir::{DType, Graph, Shape, Tensor, TensorView, ValueId};
     pub use crate::{
-        CompileOptions, Device, DeviceTensor, Error, Executable, Model, Outputs, Session, SessionOptions,
-        devices, is_available,
+        CompileOptions, Device, DeviceTensor, Error, Executable, Input, Outputs, Session, SessionOptions,
+        State, devices, inputs, is_available,
     };
 }

@@ -6,14 +6,21 @@ use std::sync::{Arc, Mutex, PoisonError};
 use olivine_compile::{Compiled, Options, Widen, compile};
 use olivine_cpu::{CpuEvaluator, Threads};
 use olivine_files::{CacheFolder, default_cache_dir};
-use olivine_gpu::{DeviceCaps, Driver, Finding, Mask, Program, Record, Tuning, tuning_file};
+#[cfg(feature = "vulkan")]
+use olivine_gpu::Driver;
+use olivine_gpu::{DeviceCaps, Finding, Mask, Program, Record, Tuning, tuning_file};
 use olivine_ir::{Graph, TensorView};
 use olivine_kernel::Kernel;
 
+#[cfg(any(feature = "vulkan", feature = "wgpu"))]
 use crate::device::Choice;
-use crate::engine::{CpuEngine, DeviceTensor, Engine, GpuEngine, KernelSource};
+#[cfg(not(all(feature = "vulkan", feature = "wgpu")))]
+use crate::device::without;
+#[cfg(any(feature = "vulkan", feature = "wgpu"))]
+use crate::engine::GpuEngine;
+use crate::engine::{CpuEngine, DeviceTensor, Engine, KernelSource};
 use crate::process::OfProcess;
-use crate::{Backend, Compile, CompileOptions, Device, Error};
+use crate::{Backend, CompileOptions, Device, Error, Executable};
 
 /// Options of a session; the defaults are right for most.
 #[derive(Clone, Debug, Default)]
@@ -215,6 +222,23 @@ impl Session {
     }
 }
 
+/// What a session can compile.
+pub trait Compile {
+    /// What it becomes.
+    type Executable;
+
+    /// Compiles it for a session's device.
+    fn compile_for(&self, session: &Session, options: &CompileOptions) -> Result<Self::Executable, Error>;
+}
+
+impl Compile for Graph {
+    type Executable = Executable;
+
+    fn compile_for(&self, session: &Session, options: &CompileOptions) -> Result<Executable, Error> {
+        Executable::new(session.clone(), self.clone(), options)
+    }
+}
+
 impl Inner {
     pub(crate) fn compile(&self, graph: &Graph, keep_stages: bool) -> Result<Compiled, Error> {
         let (no_fusion, widen) = (self.no_fusion, self.widen);
@@ -251,6 +275,7 @@ impl SessionOptions {
     }
 
     /// The device with the record to tune by, and notes on it.
+    #[cfg(any(feature = "vulkan", feature = "wgpu"))]
     fn tuned(&self, caps: &DeviceCaps, folder: Option<&CacheFolder>) -> (DeviceCaps, Vec<String>) {
         let (record, notes) = match &self.tuning {
             TuneBy::Measured => {
@@ -264,9 +289,20 @@ impl SessionOptions {
     }
 }
 
+#[cfg(not(feature = "vulkan"))]
+fn open_vulkan(_: &Device, _: &SessionOptions, _: Option<&CacheFolder>) -> Result<Opened, Error> {
+    Err(olivine_gpu::Error::Unavailable(without(Backend::Vulkan)).into())
+}
+
+#[cfg(not(feature = "wgpu"))]
+fn open_wgpu(_: &Device, _: &SessionOptions, _: Option<&CacheFolder>) -> Result<Opened, Error> {
+    Err(olivine_gpu::Error::Unavailable(without(Backend::Wgpu)).into())
+}
+
 /// An open device, and notes on the record that it is tuned by.
 type Opened = (Box<dyn Engine>, Vec<String>);
 
+#[cfg(feature = "vulkan")]
 fn open_vulkan(
     device: &Device,
     options: &SessionOptions,
@@ -292,6 +328,7 @@ fn open_vulkan(
     Ok((Box::new(GpuEngine { driver, caps, checked, messages, memory_taken, source }), notes))
 }
 
+#[cfg(feature = "wgpu")]
 fn open_wgpu(
     device: &Device,
     options: &SessionOptions,

@@ -471,8 +471,7 @@ fn a_cache_is_appended_in_place() {
         let (rows, at) = (Tensor::new([1, 2, 1, 64], vec![1f32; 128]).unwrap(), Tensor::scalar(5i32));
         executable.run_with_state(&mut state, [("rows", &rows), ("position", &at)]).unwrap();
         let cached = state.get("cache").unwrap().clone();
-        let given =
-            [("cache", olivine::Input::from(&cached)), ("rows", (&rows).into()), ("position", (&at).into())];
+        let given = [("cache", Input::from(&cached)), ("rows", (&rows).into()), ("position", (&at).into())];
         let steps = executable.profile(given).unwrap();
         let append = steps.iter().find(|s| s.op == "kv_append").unwrap();
         assert!(append.bytes <= 4 * 128 * 4, "{device}: {append:?}: it moves the rows, not the cache");

@@ -1,6 +1,7 @@
 //! Devices behind one face: what a session and its executables ask of the CPU and of every GPU driver.
 
 mod cpu;
+#[cfg(any(feature = "vulkan", feature = "wgpu"))]
 mod gpu;
 
 use std::any::Any;
@@ -19,6 +20,7 @@ use crate::executable::write_results;
 use crate::process::OfProcess;
 
 pub(crate) use cpu::CpuEngine;
+#[cfg(any(feature = "vulkan", feature = "wgpu"))]
 pub(crate) use gpu::GpuEngine;
 
 /// A device that is open.

@@ -1,5 +1,6 @@
 //! What goes into a run and what comes out.
 
+use std::ops::Index;
 use std::sync::Arc;
 
 use olivine_ir::{DType, Data, Recycler, Tensor, TensorType, TensorView, memory, nearest};
@@ -54,6 +55,29 @@ impl<'a> From<Input<'a>> for Given<'a> {
     }
 }
 
+/// Inputs of a run, on the host and on the device mixed.
+///
+/// ```
+/// use olivine::prelude::*;
+/// # let session = Session::new(Device::Cpu)?;
+/// # let mut g = Graph::new("sum");
+/// # let (a, b) = (g.input("a", DType::F32, [2])?, g.input("b", DType::F32, [2])?);
+/// # let sum = g.add(a, b)?;
+/// # g.output("sum", sum)?;
+/// # let model = session.compile(&g)?;
+/// let a = Tensor::from([1.0f32, 2.0]);
+/// let b = session.upload(&Tensor::from([10.0f32, 20.0]))?;
+/// let out = model.run(inputs! { "a" => &a, "b" => &b })?;
+/// assert_eq!(out["sum"].to_string(), "[11. 22.]");
+/// # Ok::<(), olivine::Error>(())
+/// ```
+#[macro_export]
+macro_rules! inputs {
+    ($($name:expr => $value:expr),* $(,)?) => {
+        [$(($name, $crate::Input::from($value))),*]
+    };
+}
+
 /// Named results of a run, in the graph's order.
 #[derive(Clone, Debug)]
 pub struct Outputs {
@@ -70,19 +94,61 @@ impl Outputs {
         })
     }
 
+    /// A result by its position among the model's outputs.
+    pub fn at(&self, index: usize) -> Result<&Tensor, Error> {
+        let missing = || Error::UnknownName {
+            kind: "output",
+            name: index.to_string(),
+            nearest: self.named.last().map(|(name, _)| name.clone()),
+        };
+        self.named.get(index).map(|(_, t)| t).ok_or_else(missing)
+    }
+
+    /// Takes a result out, to keep it without a copy.
+    pub fn take(&mut self, name: &str) -> Result<Tensor, Error> {
+        match self.named.iter().position(|(n, _)| n == name) {
+            Some(at) => Ok(self.named.remove(at).1),
+            None => self.get(name).cloned(),
+        }
+    }
+
+    /// How many results there are.
+    pub fn len(&self) -> usize {
+        self.named.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.named.is_empty()
+    }
+
     /// All results with their names.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Tensor)> {
         self.named.iter().map(|(n, t)| (n.as_str(), t))
     }
 
-    /// All results with their names, to keep.
-    pub(crate) fn into_named(self) -> Vec<(String, Tensor)> {
-        self.named
-    }
-
     /// All results without their names.
     pub fn into_tensors(self) -> Vec<Tensor> {
         self.named.into_iter().map(|(_, t)| t).collect()
+    }
+}
+
+/// A result by name. Panics where there is none; [`Outputs::get`] is an error there.
+impl Index<&str> for Outputs {
+    type Output = Tensor;
+
+    #[allow(clippy::panic, reason = "an index that is not there panics, as in the standard library")]
+    fn index(&self, name: &str) -> &Tensor {
+        self.get(name).unwrap_or_else(|e| panic!("{e}"))
+    }
+}
+
+impl IntoIterator for Outputs {
+    type Item = (String, Tensor);
+    type IntoIter = std::vec::IntoIter<(String, Tensor)>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.named.into_iter()
     }
 }
 

@@ -22,7 +22,7 @@ use onnx::Port;
 use crate::engine;
 use crate::executable::{Input, Outputs};
 use crate::process::OfProcess;
-use crate::{CompileOptions, Error, Executable, Session};
+use crate::{Compile, CompileOptions, Error, Executable, Session};
 use plans::{Key, Plans, Subject, Whole};
 use values::Values;
 
@@ -122,23 +122,6 @@ impl Model {
     /// The ONNX model.
     pub fn onnx(&self) -> &onnx::Model {
         &self.onnx
-    }
-}
-
-/// What a session can compile.
-pub trait Compile {
-    /// What it becomes.
-    type Executable;
-
-    /// Compiles it for a session's device.
-    fn compile_for(&self, session: &Session, options: &CompileOptions) -> Result<Self::Executable, Error>;
-}
-
-impl Compile for Graph {
-    type Executable = Executable;
-
-    fn compile_for(&self, session: &Session, options: &CompileOptions) -> Result<Executable, Error> {
-        Executable::new(session.clone(), self.clone(), options)
     }
 }
 

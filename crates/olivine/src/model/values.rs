@@ -91,7 +91,7 @@ impl ModelExecutable {
         inputs: Vec<(&str, Input<'_>)>,
     ) -> Result<Vec<(String, Passed)>, Error> {
         if self.is_on_host() {
-            let outputs = executable.run(inputs)?.into_named();
+            let outputs = executable.run(inputs)?;
             return Ok(outputs.into_iter().map(|(name, tensor)| (name, Passed::Host(tensor))).collect());
         }
         let outputs = executable.run_resident(inputs)?;

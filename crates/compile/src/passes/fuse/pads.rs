@@ -22,8 +22,8 @@ impl Pass for FoldPads {
             inputs[0] = out.get(x)?;
             let ty = graph.ty(*result)?;
             let values = out.new.add_typed(node.name.clone(), conv.into(), inputs, [ty]);
-            let Some(value) = values.first() else { return Ok(false) };
-            out.bind(*result, *value);
+            let Some(value) = values.first().copied() else { return Ok(false) };
+            out.bind(*result, value);
             Ok(true)
         })?;
         sweep(&folded)
