@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use half::{bf16, f16};
+
 use crate::{DType, Data, Tensor};
 
 /// Elements above which the middle of long axes is left out, and elements shown at either end.
@@ -89,20 +91,17 @@ fn float(element: &Data) -> (f64, String) {
     match element {
         Data::F32(v) => (v[0].into(), format!("{:e}", v[0])),
         Data::F64(v) => (v[0], format!("{:e}", v[0])),
-        // Their neighbours are so far apart that five digits tell them from each other.
-        Data::F16(v) => (v[0].into(), short(v[0].into(), 5)),
-        Data::BF16(v) => (v[0].into(), short(v[0].into(), 4)),
+        Data::F16(v) => (v[0].into(), shortest(v[0].into(), |x| f16::from_f64(x) == v[0])),
+        Data::BF16(v) => (v[0].into(), shortest(v[0].into(), |x| bf16::from_f64(x) == v[0])),
         _ => (0.0, String::new()),
     }
 }
 
-/// `digits` significant ones, without zeros at the end.
-fn short(x: f64, digits: usize) -> String {
-    let text = format!("{x:.*e}", digits - 1);
-    let Some((digits, exponent)) = text.split_once('e') else { return text };
-    let digits =
-        if digits.contains('.') { digits.trim_end_matches('0').trim_end_matches('.') } else { digits };
-    format!("{digits}e{exponent}")
+/// The fewest significant digits that mean the number; five are always enough for sixteen bits.
+fn shortest(x: f64, means: impl Fn(f64) -> bool) -> String {
+    let texts = (0..4).map(|decimals| format!("{x:.decimals$e}"));
+    let found = texts.into_iter().find(|text| text.parse().is_ok_and(&means));
+    found.unwrap_or_else(|| format!("{x:.4e}"))
 }
 
 fn floats(elements: &[Data]) -> Vec<String> {
@@ -197,8 +196,6 @@ fn write<'t>(
 
 #[cfg(test)]
 mod tests {
-    use half::f16;
-
     use super::*;
 
     fn text<T: crate::Element>(shape: &[usize], elements: Vec<T>) -> String {
