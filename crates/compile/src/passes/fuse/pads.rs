@@ -15,6 +15,9 @@ impl Pass for FoldPads {
     }
 
     fn run(&self, graph: &Graph, _options: &Options<'_>) -> Result<Graph, Error> {
+        if !graph.nodes().iter().any(|node| matches!(node.op, Op::Pad(_))) {
+            return Ok(graph.clone());
+        }
         let folded = rewrite(graph, |out, _, node| {
             let (Op::Conv(conv), [result]) = (&node.op, node.outputs.as_slice()) else { return Ok(false) };
             let Some((conv, x)) = fold(graph, conv, node.inputs[0]) else { return Ok(false) };
