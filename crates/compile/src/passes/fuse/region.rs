@@ -1,7 +1,5 @@
 //! Building the program of a fused region out of elementwise nodes.
 
-use std::collections::HashMap;
-
 use olivine_ir::op::{Arg, Instr, InstrOp, Region};
 use olivine_ir::{Graph, Node, Op, Tensor, ValueId};
 
@@ -17,7 +15,9 @@ pub(super) const MAX_INSTRS: usize = 64;
 #[derive(Clone)]
 pub(super) struct RegionBuilder<'g> {
     graph: &'g Graph,
-    known: HashMap<ValueId, Arg>,
+    /// What values stand for, in the order they came. A region is small and mostly reads what it made last: a search
+    /// from the end takes less time than hashing.
+    known: Vec<(ValueId, Arg)>,
     /// What the region's inputs stand for.
     pub(super) inputs: Vec<ValueId>,
     instrs: Vec<Instr>,
@@ -27,7 +27,7 @@ pub(super) struct RegionBuilder<'g> {
 
 impl<'g> RegionBuilder<'g> {
     pub(super) fn new(graph: &'g Graph) -> Self {
-        RegionBuilder { graph, known: HashMap::new(), inputs: Vec::new(), instrs: Vec::new(), splats: true }
+        RegionBuilder { graph, known: Vec::new(), inputs: Vec::new(), instrs: Vec::new(), splats: true }
     }
 
     /// Keeps scalar constants as operands, for regions whose shape depends on them.
@@ -41,19 +41,21 @@ impl<'g> RegionBuilder<'g> {
         let mut builder = RegionBuilder::new(graph);
         builder.inputs = inputs.to_vec();
         for (i, id) in inputs.iter().enumerate().skip(1) {
-            builder.known.entry(*id).or_insert(Arg::Input(i));
+            if builder.find(*id).is_none() {
+                builder.known.push((*id, Arg::Input(i)));
+            }
         }
         builder.instrs.clone_from(&region.instrs);
         if let Some(arg) = region.outputs.first() {
-            builder.known.insert(result, *arg);
+            builder.known.push((result, *arg));
         }
         builder
     }
 
     /// The argument for a value: computed inside, a number, or an input (a new one if need be).
     pub(super) fn arg(&mut self, id: ValueId) -> Arg {
-        if let Some(arg) = self.known.get(&id) {
-            return *arg;
+        if let Some(arg) = self.find(id) {
+            return arg;
         }
         let arg = match self.number(id) {
             Some(op) => {
@@ -65,8 +67,12 @@ impl<'g> RegionBuilder<'g> {
                 Arg::Input(self.inputs.len() - 1)
             }
         };
-        self.known.insert(id, arg);
+        self.known.push((id, arg));
         arg
+    }
+
+    fn find(&self, id: ValueId) -> Option<Arg> {
+        self.known.iter().rfind(|(known, _)| *known == id).map(|(_, arg)| *arg)
     }
 
     /// A scalar constant as an instruction, if the number survives the way through f64.
@@ -87,7 +93,7 @@ impl<'g> RegionBuilder<'g> {
             Op::ScalarOp(op) => {
                 let args = node.inputs.iter().map(|id| self.arg(*id)).collect();
                 self.instrs.push(Instr { op: InstrOp::Scalar(*op), args });
-                self.known.insert(node.outputs[0], Arg::Instr(self.instrs.len() - 1));
+                self.known.push((node.outputs[0], Arg::Instr(self.instrs.len() - 1)));
                 true
             }
             Op::Fused(fused) => {
@@ -102,7 +108,7 @@ impl<'g> RegionBuilder<'g> {
                     self.instrs.push(Instr { op: instr.op, args });
                 }
                 for (id, arg) in node.outputs.iter().zip(&fused.region.outputs) {
-                    self.known.insert(*id, moved(arg));
+                    self.known.push((*id, moved(arg)));
                 }
                 true
             }

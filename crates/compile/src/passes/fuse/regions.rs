@@ -224,15 +224,13 @@ fn is_region(facts: &Facts<'_>, members: &[NodeId]) -> bool {
 
 /// Halves a group until every part is within the limits; the first half of a graph-ordered list is convex too.
 fn split_to_fit(facts: &Facts<'_>, members: Vec<NodeId>, out: &mut Vec<Vec<NodeId>>) {
-    if members.len() > 1 {
-        if !is_region(facts, &members) {
-            let (first, second) = members.split_at(members.len() / 2);
-            split_to_fit(facts, first.to_vec(), out);
-            split_to_fit(facts, second.to_vec(), out);
-            return;
-        }
+    if members.len() > 1 && !is_region(facts, &members) {
+        let (first, second) = members.split_at(members.len() / 2);
+        split_to_fit(facts, first.to_vec(), out);
+        split_to_fit(facts, second.to_vec(), out);
+    } else {
+        out.push(members);
     }
-    out.push(members);
 }
 
 #[derive(Clone, Copy)]
@@ -258,37 +256,35 @@ fn schedule(facts: &Facts<'_>, regions: &[Vec<NodeId>]) -> Option<Vec<Unit>> {
             region_at[members.last()?.index()] = Some(r);
         }
     }
+    // The other units that read a node's results, once for each node and value.
+    let fed_by = |id: NodeId| {
+        let own = unit_of[id.index()];
+        let readers = facts.node(id).outputs.iter().flat_map(|y| facts.readers(*y));
+        readers.map(|reader| unit_of[reader.index()]).filter(move |unit| *unit != own)
+    };
     let mut waits = vec![0usize; count];
-    let mut feeds: Vec<Vec<usize>> = vec![Vec::new(); count];
-    for (index, node) in facts.graph.nodes().iter().enumerate() {
-        for x in &node.inputs {
-            let Def::Node { node: maker, .. } = facts.graph.values()[x.index()].def else { continue };
-            let (from, to) = (unit_of[maker.index()], unit_of[index]);
-            if from != to {
-                feeds[from].push(to);
-                waits[to] += 1;
-            }
-        }
-    }
+    (0..count as u32).flat_map(|i| fed_by(NodeId(i))).for_each(|unit| waits[unit] += 1);
     let units = (0..count).filter(|i| unit_of[*i] == *i);
     let mut ready: BinaryHeap<Reverse<usize>> = units.filter(|i| waits[*i] == 0).map(Reverse).collect();
     let mut order = Vec::with_capacity(count);
     let mut placed = 0;
     while let Some(Reverse(unit)) = ready.pop() {
-        placed += match region_at[unit] {
+        let alone = [NodeId(unit as u32)];
+        let members: &[NodeId] = match region_at[unit] {
             Some(r) => {
                 order.push(Unit::Region(r));
-                regions[r].len()
+                &regions[r]
             }
             None => {
-                order.push(Unit::Node(NodeId(unit as u32)));
-                1
+                order.push(Unit::Node(alone[0]));
+                &alone
             }
         };
-        for next in &feeds[unit] {
-            waits[*next] -= 1;
-            if waits[*next] == 0 {
-                ready.push(Reverse(*next));
+        placed += members.len();
+        for next in members.iter().flat_map(|m| fed_by(*m)) {
+            waits[next] -= 1;
+            if waits[next] == 0 {
+                ready.push(Reverse(next));
             }
         }
     }
