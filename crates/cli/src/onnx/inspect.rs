@@ -2,10 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use clap::Args;
-use olivine::cpu::Weights;
 use olivine::ir::{Graph, Node, Op, Tensor};
 use olivine::onnx::{Port, Unsupported};
 use olivine::{Model, Session};
@@ -146,13 +144,16 @@ impl Specialised {
         let graphs = executable.graphs();
         // A GPU has other graphs of loops that end by their data: it records a few iterations at a time.
         let differ = graphs.len() > 1 || graphs.iter().any(has_open_loop);
-        let graphs_on = |session: &Session| -> Result<Vec<Graph>, Failure> {
-            if *session.device() == olivine::Device::Cpu || !differ {
-                return Ok(graphs.clone());
+        let memory_on = |session: &Session| -> Result<Memory, Failure> {
+            if *session.device() == olivine::Device::Cpu {
+                return memory_of_all(session, &graphs, &executable.host_bytes());
+            }
+            if !differ {
+                return memory_of_all(session, &graphs, &[]);
             }
             let executable = session.compile(model)?;
             executable.run(given())?;
-            Ok(executable.graphs())
+            memory_of_all(session, &executable.graphs(), &[])
         };
         let chosen: Vec<olivine::Device> = match &global.device {
             Some(_) => vec![global.device()?],
@@ -165,7 +166,7 @@ impl Specialised {
             let name = device.to_string();
             let memory = Session::with_options(device, global.options())
                 .map_err(Failure::from)
-                .and_then(|session| memory_of_all(&session, &graphs_on(&session)?));
+                .and_then(|session| memory_on(&session));
             (name, memory.map_err(|failure| failure.line()))
         });
         let devices = devices.collect();
@@ -244,11 +245,15 @@ fn nodes_of(graph: &Graph) -> usize {
 }
 
 /// What a device is asked for to run graphs one after another: they share their weights.
-fn memory_of_all(session: &Session, graphs: &[Graph]) -> Result<Memory, Failure> {
+fn memory_of_all(
+    session: &Session,
+    graphs: &[Graph],
+    host: &[Option<(usize, usize)>],
+) -> Result<Memory, Failure> {
     let mut weights: BTreeMap<&str, u64> = BTreeMap::new();
     let mut all = Memory { stored: 0, load: 0, run: 0, there: None };
-    for graph in graphs {
-        let own = memory(session, graph)?;
+    for (i, graph) in graphs.iter().enumerate() {
+        let own = memory(session, graph, host.get(i).copied().flatten())?;
         let params = graph.params().map(|(name, id)| (name, graph.ty(id).map_or(0, |ty| ty.bytes() as u64)));
         let params: Vec<(&str, u64)> = params.collect();
         let again: u64 = params.iter().filter_map(|(name, _)| weights.get(name)).sum();
@@ -262,25 +267,28 @@ fn memory_of_all(session: &Session, graphs: &[Graph]) -> Result<Memory, Failure>
 }
 
 /// What a device is asked for to run a graph, from the very program that would run.
-fn memory(session: &Session, graph: &Graph) -> Result<Memory, Failure> {
-    let compiled = session.explain(graph)?;
-    if let (Some(program), Some(caps)) = (session.program(&compiled)?, session.caps()) {
+/// `host` is [`olivine::Executable::host_bytes`] where that is the CPU's.
+fn memory(session: &Session, graph: &Graph, host: Option<(usize, usize)>) -> Result<Memory, Failure> {
+    if let Some((stored, run)) = host {
+        let size = |id| graph.ty(id).map_or(0, |ty| ty.bytes());
+        let inputs = graph.inputs().map(|(_, id)| size(id)).fold(0, usize::saturating_add);
         return Ok(Memory {
-            stored: program.stored_bytes(),
-            load: program.load_bytes(),
-            run: program.run_bytes(),
-            // Drivers that do not say how much there is report more than any card has.
-            there: Some(caps.memory_bytes).filter(|bytes| *bytes < u64::MAX / 2),
+            stored: stored as u64,
+            load: 0,
+            run: run.saturating_add(inputs) as u64,
+            there: memory::total_and_available().map(|(_, available)| available as u64),
         });
     }
-    let executable = olivine::cpu::Executable::new(&compiled, Arc::new(Weights::new()), false)
-        .map_err(olivine::Error::from)?;
-    let inputs = executable.inputs().iter().map(|(_, ty)| ty.bytes()).fold(0, usize::saturating_add);
+    let compiled = session.explain(graph)?;
+    let (Some(program), Some(caps)) = (session.program(&compiled)?, session.caps()) else {
+        return Err(Failure::new(format!("{} has no program of the graph", session.device())));
+    };
     Ok(Memory {
-        stored: executable.stored_bytes() as u64,
-        load: 0,
-        run: executable.run_bytes().saturating_add(inputs) as u64,
-        there: memory::total_and_available().map(|(_, available)| available as u64),
+        stored: program.stored_bytes(),
+        load: program.load_bytes(),
+        run: program.run_bytes(),
+        // Drivers that do not say how much there is report more than any card has.
+        there: Some(caps.memory_bytes).filter(|bytes| *bytes < u64::MAX / 2),
     })
 }
 
@@ -309,7 +317,9 @@ mod tests {
         let y = g.matmul(x, turned).unwrap();
         g.output("y", y).unwrap();
         let session = Session::new(olivine::Device::Cpu).unwrap();
-        let found = memory(&session, &g).unwrap();
+        let host = session.compile(&g).unwrap().host_bytes();
+        assert!(host.is_some());
+        let found = memory(&session, &g, host).unwrap();
         let weight = 256 * 256 * 4;
         // Packing rounds up to whole panels.
         assert!((weight..=2 * weight + weight / 4).contains(&found.stored), "{}", found.stored);

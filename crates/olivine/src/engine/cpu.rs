@@ -77,6 +77,10 @@ struct CpuPrepared {
 }
 
 impl Prepared for CpuPrepared {
+    fn host_bytes(&self) -> Option<(usize, usize)> {
+        Some((self.executable.stored_bytes(), self.executable.run_bytes()))
+    }
+
     fn outputs(&self) -> &[(String, TensorType)] {
         self.executable.outputs()
     }

@@ -78,6 +78,11 @@ pub(crate) trait Prepared: Send + Sync {
     /// Outputs in declaration order.
     fn outputs(&self) -> &[(String, TensorType)];
 
+    /// Bytes on the CPU: of weights with what is made of them, and of a run beside its inputs.
+    fn host_bytes(&self) -> Option<(usize, usize)> {
+        None
+    }
+
     /// Who keeps the memory of large results between runs, where that is worth it.
     fn recycler(&self) -> Option<&Arc<Recycler>> {
         None

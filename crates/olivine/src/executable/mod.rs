@@ -110,6 +110,16 @@ impl Executable {
         self.compiled.read().unwrap_or_else(PoisonError::into_inner).by_shape.len()
     }
 
+    /// Bytes that it takes on the CPU for the shapes compiled last: those of weights with what is made of them, and those
+    /// of a run beside its inputs. `None` on a GPU.
+    pub fn host_bytes(&self) -> Option<(usize, usize)> {
+        if !self.compiled.is_here() {
+            return None;
+        }
+        let shapes = self.compiled.read().unwrap_or_else(PoisonError::into_inner);
+        shapes.order.last().and_then(|last| shapes.get(last))?.host_bytes()
+    }
+
     /// The number of the next run, which its random numbers depend on. It begins at 0, and every run that does not
     /// give the input [`RUN_COUNTER`] itself takes it and adds 1.
     pub fn run_counter(&self) -> u64 {

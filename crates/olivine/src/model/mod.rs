@@ -201,6 +201,14 @@ impl ModelExecutable {
         self.plans.executables().iter().map(|e| e.graph().clone()).collect()
     }
 
+    /// For each of [`ModelExecutable::graphs`], as [`Executable::host_bytes`].
+    pub fn host_bytes(&self) -> Vec<Option<(usize, usize)>> {
+        if !self.plans.is_here() {
+            return Vec::new();
+        }
+        self.plans.executables().iter().map(|e| e.host_bytes()).collect()
+    }
+
     /// Runs on named inputs. Element `i` of a sequence is the input, or output, `name[i]`.
     pub fn run<'a, V: Into<Input<'a>>>(
         &self,
