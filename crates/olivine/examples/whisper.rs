@@ -51,25 +51,31 @@ fn main() -> Result<(), Box<dyn Error>> {
     let features = out.get("features")?.clone();
 
     let encoder = compile("whisper/encoder_model_quantized.onnx")?;
-    let out = encoder.run([("input_features", &features)])?;
-    let heard = out.get("last_hidden_state")?.clone();
+    let out = encoder.run_resident([("input_features", &features)])?;
+    let of_encoder = out.into_iter().find(|(name, _)| name == "last_hidden_state");
+    let (_, heard) = of_encoder.ok_or("the encoder has no hidden states")?;
     eprintln!("heard in {:.2} s on {}", begun.elapsed().as_secs_f64(), session.device_name());
 
     let begun = Instant::now();
     let decoder = compile("whisper/decoder_model_merged_quantized.onnx")?;
-    let tokens = transcribe(&decoder, &heard)?;
+    let tokens = transcribe(&session, &decoder, &heard)?;
     eprintln!("{} tokens in {:.2} s", tokens.len(), begun.elapsed().as_secs_f64());
     println!("{}", text(&zoo.join("whisper/tokenizer.json"), &tokens)?.trim());
     Ok(())
 }
 
-/// Greedy decoding: the prompt fills the caches, then each token goes in with them.
-fn transcribe(decoder: &ModelExecutable, heard: &Tensor) -> Result<Vec<i64>, Box<dyn Error>> {
+/// Greedy decoding: the prompt fills the caches, then each token goes in with them. Caches and the encoder's states stay on
+/// the device; of a run's results, logits alone are read.
+fn transcribe(
+    session: &Session,
+    decoder: &ModelExecutable,
+    heard: &DeviceTensor,
+) -> Result<Vec<i64>, Box<dyn Error>> {
     let mut caches = HashMap::new();
     for layer in 0..LAYERS {
         for part in ["decoder.key", "decoder.value", "encoder.key", "encoder.value"] {
             let empty = Tensor::zeros(DType::F32, [1, HEADS[0], 0, HEADS[1]])?;
-            caches.insert(format!("{layer}.{part}"), empty);
+            caches.insert(format!("{layer}.{part}"), session.upload(&empty)?);
         }
     }
     let mut next = PROMPT.to_vec();
@@ -77,13 +83,14 @@ fn transcribe(decoder: &ModelExecutable, heard: &Tensor) -> Result<Vec<i64>, Box
     for step in 0..LONGEST {
         let ids = Tensor::new([1, next.len()], next.clone())?;
         let cached = Tensor::new([1], vec![step > 0])?;
-        let pasts: Vec<(String, &Tensor)> =
+        let pasts: Vec<(String, &DeviceTensor)> =
             caches.iter().map(|(name, cache)| (format!("past_key_values.{name}"), cache)).collect();
-        let mut inputs =
-            vec![("input_ids", &ids), ("encoder_hidden_states", heard), ("use_cache_branch", &cached)];
-        inputs.extend(pasts.iter().map(|(name, cache)| (name.as_str(), *cache)));
-        let out = decoder.run(inputs)?;
-        let logits = out.get("logits")?;
+        let given =
+            inputs! { "input_ids" => &ids, "encoder_hidden_states" => heard, "use_cache_branch" => &cached };
+        let pasts = pasts.iter().map(|(name, cache)| (name.as_str(), Input::from(*cache)));
+        let mut out: HashMap<_, _> =
+            decoder.run_resident(given.into_iter().chain(pasts))?.into_iter().collect();
+        let logits = out.remove("logits").ok_or("the decoder has no logits")?.to_tensor()?;
         let words = logits.shape()[2];
         let all = logits.as_slice::<f32>()?;
         let last = &all[all.len() - words..];
@@ -95,7 +102,7 @@ fn transcribe(decoder: &ModelExecutable, heard: &Tensor) -> Result<Vec<i64>, Box
         // What the decoder makes of the encoder's states stays as the prompt left it.
         for (name, cache) in &mut caches {
             if step == 0 || name.contains("decoder") {
-                *cache = out.get(&format!("present.{name}"))?.clone();
+                *cache = out.remove(&format!("present.{name}")).ok_or("the decoder has no such cache")?;
             }
         }
         next = vec![token];

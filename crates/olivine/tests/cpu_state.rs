@@ -133,7 +133,7 @@ fn what_others_hold_of_a_state_stays_as_it_was() {
         // A run in flight on what the state is now.
         let (row, at, index) = (row(9.0), number(3), index(0));
         executable
-            .run_async([
+            .submit([
                 ("cache", Input::from(&first)),
                 ("row", Input::from(&row)),
                 ("at", Input::from(&at)),
@@ -193,7 +193,7 @@ fn runs_in_flight_take_no_threads_of_their_own() {
         let inputs: Vec<Tensor> = (0..64).map(|i| Tensor::new([n], vec![i as f32; n]).unwrap()).collect();
         executable.run([("x", &inputs[0])]).unwrap();
         let before = count();
-        let pending: Vec<_> = inputs.iter().map(|x| executable.run_async([("x", x)]).unwrap()).collect();
+        let pending: Vec<_> = inputs.iter().map(|x| executable.submit([("x", x)]).unwrap()).collect();
         // Other tests of this process start threads too, but not one for each of these runs.
         assert!(count() < before + 32, "{} threads before, {} now", before, count());
         for (i, run) in pending.into_iter().enumerate().rev() {
@@ -216,7 +216,7 @@ fn a_run_in_flight_costs_about_what_a_plain_run_does() {
         eventually(|| {
             let plain = least(|| (0..some).for_each(|_| drop(executable.run([("x", &x)]).unwrap())));
             let left = least(|| {
-                (0..some).for_each(|_| drop(executable.run_async([("x", &x)]).unwrap().wait().unwrap()))
+                (0..some).for_each(|_| drop(executable.submit([("x", &x)]).unwrap().wait().unwrap()))
             });
             // The input is copied, and a thread may have to be woken.
             shorter(&format!("{n} elements in flight"), left, 4 * plain + Duration::from_millis(1))
@@ -231,7 +231,7 @@ fn a_run_in_flight_that_fails_says_so_when_it_is_waited_for() {
     let (row, at) = (row(1.0), number(0));
     let start = |wanted: i64| {
         let index = index(wanted);
-        executable.run_async([("cache", &whole), ("row", &row), ("at", &at), ("index", &index)]).unwrap()
+        executable.submit([("cache", &whole), ("row", &row), ("at", &at), ("index", &index)]).unwrap()
     };
     let runs = [start(0), start(ROWS as i64), start(0)];
     let ok: Vec<bool> = runs.into_iter().map(|run| run.wait().is_ok()).collect();

@@ -75,12 +75,11 @@ fn what_a_forked_process_inherits_is_refused_and_dropped_quietly() {
             executable.run_with_state(&mut state, [("x", &x)]).map(|_| session.upload(&x).unwrap()).unwrap();
         let run = || executable.run([("x", Input::from(&x)), ("state", Input::from(&resident))]);
         run().unwrap();
-        let pending =
-            executable.run_async([("x", Input::from(&x)), ("state", Input::from(&resident))]).unwrap();
+        let pending = executable.submit([("x", Input::from(&x)), ("state", Input::from(&resident))]).unwrap();
         let ended = forked(|| {
             let mut refused = vec![
                 is_refused(run()),
-                is_refused(executable.run_async([("x", Input::from(&x)), ("state", Input::from(&resident))])),
+                is_refused(executable.submit([("x", Input::from(&x)), ("state", Input::from(&resident))])),
                 is_refused(
                     executable.run_resident([("x", Input::from(&x)), ("state", Input::from(&resident))]),
                 ),
@@ -106,7 +105,7 @@ fn what_a_forked_process_inherits_is_refused_and_dropped_quietly() {
             let own = own.compile(&g).unwrap();
             let out = own.run([("a", &x)]).unwrap();
             refused.push(out.get("b").unwrap().as_slice::<f32>().unwrap().iter().all(|v| *v == 4.0));
-            let out = own.run_async([("a", &x)]).unwrap().wait().unwrap();
+            let out = own.submit([("a", &x)]).unwrap().wait().unwrap();
             refused.push(out.get("b").unwrap().as_slice::<f32>().unwrap().iter().all(|v| *v == 4.0));
             refused.iter().position(|ok| !ok).map_or(0, |i| 1 + i as c_int)
         });

@@ -65,8 +65,8 @@ fn every_backend_draws_the_same_and_every_run_draws_anew() {
         assert_eq!(bits(run.iter().map(|(_, t)| t)), want[0]);
 
         // Runs in flight have numbers of their own, in the order in which they were begun.
-        let second = executable.run_async([("logits", &x)]).unwrap();
-        let third = executable.run_async([("logits", &x)]).unwrap();
+        let second = executable.submit([("logits", &x)]).unwrap();
+        let third = executable.submit([("logits", &x)]).unwrap();
         let third = third.wait().unwrap();
         assert_eq!(bits(third.iter().map(|(_, t)| t)), want[2]);
         assert_eq!(bits(second.wait().unwrap().iter().map(|(_, t)| t)), want[1]);

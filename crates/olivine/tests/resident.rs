@@ -67,7 +67,7 @@ fn eight_runs_in_flight_are_right_in_any_order_of_waiting() {
         let inputs: Vec<Tensor> = (0..8).map(|i| ramp(1000, i as f32)).collect();
         for order in [[0, 1, 2, 3, 4, 5, 6, 7], [7, 6, 5, 4, 3, 2, 1, 0], [3, 0, 6, 1, 7, 2, 5, 4]] {
             let mut pending: Vec<_> =
-                inputs.iter().map(|x| Some(executable.run_async([("x", x)]).unwrap())).collect();
+                inputs.iter().map(|x| Some(executable.submit([("x", x)]).unwrap())).collect();
             for i in order {
                 let out = pending[i].take().unwrap().wait().unwrap();
                 assert_eq!(f32s(out.get("y").unwrap()), squared(&inputs[i]), "run {i}");
@@ -82,13 +82,13 @@ fn runs_that_nobody_waits_for_harm_nothing() {
         let executable = session.compile(&square(1000)).unwrap();
         let x = ramp(1000, 0.5);
         for _ in 0..20 {
-            let dropped: Vec<_> = (0..5).map(|_| executable.run_async([("x", &x)]).unwrap()).collect();
-            let kept = executable.run_async([("x", &ramp(1000, 2.0))]).unwrap();
+            let dropped: Vec<_> = (0..5).map(|_| executable.submit([("x", &x)]).unwrap()).collect();
+            let kept = executable.submit([("x", &ramp(1000, 2.0))]).unwrap();
             drop(dropped);
             let out = kept.wait().unwrap();
             assert_eq!(f32s(out.get("y").unwrap()), squared(&ramp(1000, 2.0)));
         }
-        let last = executable.run_async([("x", &x)]).unwrap();
+        let last = executable.submit([("x", &x)]).unwrap();
         drop(executable);
         assert_eq!(f32s(last.wait().unwrap().get("y").unwrap()), squared(&x), "its executable is gone");
     });
@@ -99,7 +99,7 @@ fn the_inputs_of_a_run_in_flight_may_change_at_once() {
     everywhere(|session| {
         let executable = session.compile(&square(64)).unwrap();
         let mut x = ramp(64, 1.0);
-        let pending = executable.run_async([("x", &x)]).unwrap();
+        let pending = executable.submit([("x", &x)]).unwrap();
         x.as_mut_slice::<f32>().unwrap().fill(-7.0);
         assert_eq!(f32s(pending.wait().unwrap().get("y").unwrap()), squared(&ramp(64, 1.0)));
     });
@@ -219,7 +219,7 @@ fn tensors_of_another_device_or_session_are_refused() {
                 continue;
             }
             assert!(matches!(outcome, Err(Error::OtherDevice)), "{there} to {here}: {outcome:?}");
-            assert!(matches!(executable.run_async([("x", &tensor)]).map(drop), Err(Error::OtherDevice)));
+            assert!(matches!(executable.submit([("x", &tensor)]).map(drop), Err(Error::OtherDevice)));
             assert!(matches!(executable.run_resident([("x", &tensor)]), Err(Error::OtherDevice)));
             assert!(matches!(executable.profile([("x", &tensor)]), Err(Error::OtherDevice)));
         }

@@ -187,7 +187,7 @@ impl Executable {
     }
 
     /// Begins a run and returns; several may be in flight. The inputs are taken over before this returns.
-    pub fn run_async<'a, V: Into<Input<'a>>>(
+    pub fn submit<'a, V: Into<Input<'a>>>(
         &self,
         inputs: impl IntoIterator<Item = (&'a str, V)>,
     ) -> Result<Pending, Error> {

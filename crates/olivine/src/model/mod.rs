@@ -19,8 +19,8 @@ use olivine_ir::{Graph, Tensor, TensorType};
 use olivine_onnx as onnx;
 use onnx::Port;
 
-use crate::engine;
-use crate::executable::{Input, Outputs};
+use crate::engine::{self, DeviceTensor, StepTime};
+use crate::executable::{Input, Outputs, Pending};
 use crate::process::OfProcess;
 use crate::{Compile, CompileOptions, Error, Executable, Session};
 use plans::{Key, Plans, Subject, Whole};
@@ -218,6 +218,40 @@ impl ModelExecutable {
         let mut values = Values::of_run(&inputs);
         let whole = self.whole(&inputs, &mut values)?;
         whole.executable.run(values.taken(&whole.executable))
+    }
+
+    /// Begins a run and returns; several may be in flight, as [`Executable::submit`] says. Stages and loops before the
+    /// last graph have run by then.
+    pub fn submit<'a, V: Into<Input<'a>>>(
+        &self,
+        inputs: impl IntoIterator<Item = (&'a str, V)>,
+    ) -> Result<Pending, Error> {
+        self.with_executable(inputs, |executable, given| executable.submit(given.iter().copied()))
+    }
+
+    /// Runs and leaves the outputs on the device, by name; they may be inputs of other runs, or be read in part.
+    pub fn run_resident<'a, V: Into<Input<'a>>>(
+        &self,
+        inputs: impl IntoIterator<Item = (&'a str, V)>,
+    ) -> Result<Vec<(String, DeviceTensor)>, Error> {
+        self.with_executable(inputs, |executable, given| executable.run_resident(given.iter().copied()))
+    }
+
+    /// Runs and writes results into existing tensors, one for each output by name; nothing is allocated for them.
+    pub fn run_into<'a, V: Into<Input<'a>>>(
+        &self,
+        inputs: impl IntoIterator<Item = (&'a str, V)>,
+        outputs: &mut [(&str, &mut Tensor)],
+    ) -> Result<(), Error> {
+        self.with_executable(inputs, |executable, given| executable.run_into(given.iter().copied(), outputs))
+    }
+
+    /// Runs once and times every kernel of the last graph; the outputs are dropped where they are.
+    pub fn profile<'a, V: Into<Input<'a>>>(
+        &self,
+        inputs: impl IntoIterator<Item = (&'a str, V)>,
+    ) -> Result<Vec<StepTime>, Error> {
+        self.with_executable(inputs, |executable, given| executable.profile(given.iter().copied()))
     }
 
     /// What a model becomes for such inputs: the last of its graphs, what it is given, and what is compiled from it.
