@@ -10,8 +10,8 @@ use olivine_cpu::CpuEvaluator;
 use olivine_ir::{DType, Shape, TensorType};
 use olivine_onnx::{Bindings, Bound, Links, LoadOptions, Model, Outcome};
 use wire::{
-    BOOL, F32, Graph, I64, Message, external, floats, function, graph_attribute, int_attribute, ints, model,
-    node, tensor, tensor_attribute, value,
+    BOOL, F32, Graph, I64, Message, external, floats, function, graph_attribute, int_attribute, ints,
+    ints_attribute, model, node, string_attribute, tensor, tensor_attribute, value,
 };
 
 /// No import of the small files here may take longer; debug builds on a busy machine included.
@@ -361,6 +361,62 @@ fn declared_sizes_of_any_number_take_no_memory() {
     limits.inputs.extend(["starts", "ends"].map(wide));
     let refused = of(17, &slice).specialise(&limits, &CpuEvaluator).map_err(|e| e.to_string());
     assert!(refused.as_ref().is_err_and(|e| e.contains("limits for 1 axes")), "{refused:?}");
+}
+
+/// Numbers at the ends of their range in every list of numbers that moves a window.
+#[test]
+fn windows_of_any_numbers_are_imported_or_refused() {
+    let ends = [i64::MIN, i64::MIN + 1, -(1 << 40), -1, 0, 1, 1 << 40, i64::MAX - 1, i64::MAX];
+    let operators: [(&str, &[&str]); 8] = [
+        ("Conv", &["x", "w"]),
+        ("ConvTranspose", &["x", "w"]),
+        ("ConvInteger", &["x", "w"]),
+        ("MaxPool", &["x"]),
+        ("AveragePool", &["x"]),
+        ("LpPool", &["x"]),
+        ("MaxUnpool", &["x", "i"]),
+        ("DeformConv", &["x", "w", "o"]),
+    ];
+    let lists = [
+        ("strides", 2),
+        ("dilations", 2),
+        ("pads", 4),
+        ("output_padding", 2),
+        ("output_shape", 2),
+        ("output_shape", 4),
+        ("kernel_shape", 2),
+    ];
+    let mut tried = 0;
+    for (op, inputs) in operators {
+        for (name, len) in lists {
+            for first in ends {
+                for last in [first, 1] {
+                    for auto in ["NOTSET", "SAME_UPPER", "VALID"] {
+                        let mut numbers = vec![last; len];
+                        numbers[0] = first;
+                        let mut window = node(op, inputs, &["y"]).inside(5, &ints_attribute(name, &numbers));
+                        if name != "kernel_shape" {
+                            window = window.inside(5, &ints_attribute("kernel_shape", &[1, 1]));
+                        }
+                        window = window.inside(5, &string_attribute("auto_pad", auto));
+                        for rows in [0, 3] {
+                            let mut graph = through(&[window.clone()]);
+                            graph.inputs = vec![value("x", F32, &["1", "1", "r", "2"])];
+                            graph.initializers = vec![
+                                floats("w", &[1, 1, 1, 1], &[1.0]),
+                                floats("o", &[1, 2, 3, 2], &[0.0; 12]),
+                                ints("i", &[1, 1, 3, 2], &[0; 6]),
+                            ];
+                            let model = Model::from_bytes(graph.model()).unwrap();
+                            let _: Result<_, _> = model.specialise(&x(&[1, 1, rows, 2]), &CpuEvaluator);
+                            tried += 1;
+                        }
+                    }
+                }
+            }
+        }
+    }
+    assert_eq!(tried, 8 * 7 * 9 * 2 * 3 * 2);
 }
 
 #[test]

@@ -68,7 +68,7 @@ pub(super) fn moves(n: &NodeContext<'_, '_>, spatial: usize) -> Answer<Moves> {
 }
 
 /// Padding in two parts; the second is the larger for [`AutoPad::SameUpper`], else the first.
-fn halves(total: i64, auto: AutoPad) -> (i64, i64) {
+fn halves(total: i128, auto: AutoPad) -> (i128, i128) {
     let first = if auto == AutoPad::SameUpper { total / 2 } else { (total + 1) / 2 };
     (first, total - first)
 }
@@ -93,7 +93,8 @@ impl Moves {
             let windows = size.div_ceil(self.strides[i]) as i64;
             let covered = (windows - 1).max(0) * self.strides[i] as i64 + span;
             let total = covered - *size as i64;
-            pads.push(halves(if pools { total } else { total.max(0) }, self.auto));
+            let (first, last) = halves(if pools { total } else { total.max(0) }.into(), self.auto);
+            pads.push((first as i64, last as i64));
         }
         Ok(pads)
     }
@@ -191,18 +192,23 @@ fn conv_transpose(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
         let full =
             spread.and_then(|s| s.checked_add(span)).ok_or_else(|| n.wrong("its result is too large"))?;
         let same = matches!(moves.auto, AutoPad::SameUpper | AutoPad::SameLower);
+        // Attributes may be any numbers: what they come to is added up in wide ones.
+        let extra = i128::from(extra[i] as u64);
         let wanted = match &asked {
-            Some(list) => Some(list[i]),
-            None if same => Some(input[i] as i64 * moves.strides[i] as i64),
+            Some(list) => Some(i128::from(list[i])),
+            None if same => Some(input[i] as i128 * moves.strides[i] as i128),
             None => None,
         };
-        cuts.push(match wanted {
+        let (first, last) = match wanted {
             Some(wanted) => {
-                let (start, _) = halves((full + extra[i] as i64 - wanted).max(0), moves.auto);
-                (start, full - start - wanted)
+                let (start, _) = halves((i128::from(full) + extra - wanted).max(0), moves.auto);
+                (start, i128::from(full) - start - wanted)
             }
-            None => (moves.pads[i].0, moves.pads[i].1 - extra[i] as i64),
-        });
+            None => (moves.pads[i].0.into(), i128::from(moves.pads[i].1) - extra),
+        };
+        let fitting = |cut: i128| i64::try_from(cut).ok().filter(|cut| cut.unsigned_abs() < 1 << 40);
+        let cut = fitting(first).zip(fitting(last));
+        cuts.push(cut.ok_or_else(|| n.wrong(format!("its padding of {first} and {last} is too large")))?);
     }
     if cuts.iter().all(|(a, b)| *a >= 0 && *b >= 0) {
         let window = moves.window(n, &cuts)?;

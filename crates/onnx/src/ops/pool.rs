@@ -126,8 +126,9 @@ fn max_unpool(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
         let (before, after) = moves.pads[i];
         let spread = (shape[2 + i] as i64 - 1).checked_mul(moves.strides[i] as i64);
         let end = spread.and_then(|s| s.checked_add(i64::try_from(*kernel).ok()?));
+        let end = end.and_then(|e| e.checked_sub(before)?.checked_sub(after));
         let end = end.ok_or_else(|| n.wrong("its result is too large"))?;
-        inferred.push(size(n, "a size of its result", end - before - after)?);
+        inferred.push(size(n, "a size of its result", end)?);
     }
     let (count, dtype) = (shape.numel(), n.dtype(x)?);
     let space = olivine_ir::Shape::new(&inferred);
