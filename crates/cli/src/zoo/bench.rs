@@ -19,7 +19,7 @@ use crate::table::Table;
 use crate::timing::{Times, short, timed};
 
 /// Makes the inputs that the rules give and times ONNX Runtime on them.
-const SCRIPT: &str = include_str!("../../../../zoo/oracle.py");
+const SCRIPT: &str = include_str!("oracle.py");
 
 /// Arguments of `bench zoo`.
 #[derive(Args)]
