@@ -129,7 +129,7 @@ def main(folder):
         entries.append(dict(model=model, bound=bound, inputs=inputs, outputs=outputs))
         print(model, [o["shape"] for o in outputs][:3])
     lines = ",\n".join(json.dumps(e, separators=(",", ":")) for e in entries)
-    (pathlib.Path(__file__).resolve().parent / "oracle.json").write_text(f"[\n{lines}\n]\n")
+    (pathlib.Path(__file__).resolve().parents[4] / "zoo" / "oracle.json").write_text(f"[\n{lines}\n]\n")
 
 def measure(entry, folder, threads, warmup, runs):
     options = ort.SessionOptions()
