@@ -158,18 +158,18 @@ fn decimals(text: &str) -> usize {
 fn write<'t>(
     f: &mut fmt::Formatter<'_>,
     axes: &[Vec<Option<usize>>],
-    depth: usize,
+    indent: usize,
     texts: &mut impl Iterator<Item = &'t String>,
 ) -> fmt::Result {
     let Some((first, rest)) = axes.split_first() else {
         return f.write_str(texts.next().map_or("", String::as_str));
     };
     f.write_str("[")?;
-    let mut column = depth + 1;
+    let mut column = indent + 1;
     for (i, index) in first.iter().enumerate() {
         if i > 0 && !rest.is_empty() {
             // A line for every row, and an empty one more for every axis around rows.
-            write!(f, "{}{}", "\n".repeat(rest.len()), " ".repeat(depth + 1))?;
+            write!(f, "{}{}", "\n".repeat(rest.len()), " ".repeat(indent + 1))?;
         }
         if index.is_none() {
             f.write_str(if i > 0 && rest.is_empty() { " ..." } else { "..." })?;
@@ -177,13 +177,13 @@ fn write<'t>(
             continue;
         }
         if !rest.is_empty() {
-            write(f, rest, depth + 1, texts)?;
+            write(f, rest, indent + 1, texts)?;
             continue;
         }
         let text = texts.next().map_or("", String::as_str);
         if i > 0 && column + 1 + text.len() > LINE {
-            write!(f, "\n{}", " ".repeat(depth + 1))?;
-            column = depth + 1;
+            write!(f, "\n{}", " ".repeat(indent + 1))?;
+            column = indent + 1;
         } else if i > 0 {
             f.write_str(" ")?;
             column += 1;

@@ -10,7 +10,7 @@ use super::geometry::Axis;
 use super::lanes::Lanes;
 use super::planes::{fits_rows, reach};
 use super::tile::{Curve, SUMMED, bend};
-use super::turn::{Block, rows_of};
+use super::transpose_block::{Block, rows_of};
 use crate::operand::Number;
 
 /// Elements of a transposed band, so that it stays in the second-level cache beside its results.
@@ -107,7 +107,7 @@ pub(crate) unsafe fn compute<L: Lanes>(
     let (x, rest) = scratch.split_at_mut(layout.rows * layout.pitch * L::N);
     let (w, y) = rest.split_at_mut(taps * L::N);
     let y = &mut y[..band.lines * width * L::N];
-    // Safety: the instruction set is the caller's promise; what is read and written lies in slices, as asserted.
+    // Safety: the instruction set is the caller's promise; what is read and written is inside slices, as asserted.
     unsafe {
         fill::<L>(layout, band, x);
         let mut tap = 0;
@@ -116,7 +116,7 @@ pub(crate) unsafe fn compute<L: Lanes>(
             let from = Block { from: band.w[tap..].as_ptr(), pitch: taps, rows: band.count, columns: count };
             assert!(band.w.len() >= (band.count - 1) * taps + tap + count);
             let to = w[tap * L::N..][..count * L::N].as_mut_ptr();
-            from.turn::<L>(L::N, to, &rows_of(L::N));
+            from.transpose_to::<L>(L::N, to, &rows_of(L::N));
             tap += count;
         }
         let ending =
@@ -139,7 +139,7 @@ pub(crate) unsafe fn compute<L: Lanes>(
         while at < len {
             let rows = L::N.min(len - at);
             let from = Block { from: y[at * L::N..].as_ptr(), pitch: L::N, rows, columns: band.count };
-            from.turn::<L>(rows, band.out.wrapping_add(at), &places);
+            from.transpose_to::<L>(rows, band.out.wrapping_add(at), &places);
             at += rows;
         }
     }
@@ -182,12 +182,12 @@ unsafe fn fill<L: Lanes>(layout: &Depthwise, band: &Channels<'_, L::Elem>, to: &
                 (row, column) = (row + 1, 0);
             }
         }
-        assert!(places[columns - 1] + L::N <= to.len(), "positions of a band lie in it");
+        assert!(places[columns - 1] + L::N <= to.len(), "positions of a band are inside it");
         let block =
             Block { from: band.x[from + at..].as_ptr(), pitch: band.plane, rows: band.count, columns };
         let to = to.as_mut_ptr();
-        // Safety: what is read lies in x and what is written in the band, both as asserted; places ascend.
-        unsafe { block.turn::<L>(L::N, to, &places) };
+        // Safety: reads are inside x and writes inside the band, as asserted; places ascend.
+        unsafe { block.transpose_to::<L>(L::N, to, &places) };
         at += columns;
     }
 }

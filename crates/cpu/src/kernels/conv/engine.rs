@@ -13,7 +13,7 @@ use super::planes::Planes;
 use super::real::Real;
 use super::scratch::with_scratch;
 use super::tile::{Curve, TILE, Tile, compute, rows};
-use super::turn::{Block, rows_of};
+use super::transpose_block::{Block, rows_of};
 use super::weights::Panels;
 use crate::kernels::product::Grid;
 use crate::parallel;
@@ -347,7 +347,7 @@ impl<T: Real> Context<'_, T> {
                         let start = (first + f) * positions + task.band.start + line * width + column;
                         let base = grid.corner(start, columns, count, positions);
                         // Safety: as above; the rectangle is this task's alone.
-                        unsafe { block.turn::<L>(count, base, &places) };
+                        unsafe { block.transpose_to::<L>(count, base, &places) };
                     }
                 }
             }

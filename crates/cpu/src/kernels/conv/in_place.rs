@@ -137,7 +137,7 @@ pub(crate) fn shares_rows(ay: &Axis, ax: &Axis) -> bool {
 ///
 /// # Safety
 /// The processor has the instruction set of `L`; `x` has `channels` of `height` rows; masks, where there are some, allow
-/// elements of a row only, and without them all of a block's vectors lie in the row; `out` has room.
+/// elements of a row only, and without them all of a block's vectors are inside the row; `out` has room.
 #[inline(always)]
 pub(crate) unsafe fn compute_lines<L: Lanes>(tile: &Rows<'_, L::Elem>, vectors: usize) {
     // Safety: the caller's promise.

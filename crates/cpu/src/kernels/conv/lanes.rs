@@ -8,7 +8,7 @@ use super::filters::{FilterTile, filters};
 use super::in_place::{Rows, line, lines};
 use super::real::Real;
 use super::tile::{Tile, sums};
-use super::turn::{Block, turn};
+use super::transpose_block::{Block, transpose_block};
 use crate::simd::{Vectors, vectors};
 
 /// A vector register of numbers.
@@ -84,8 +84,13 @@ pub(crate) trait Lanes: Copy {
     unsafe fn lines<const K: usize, const V: usize, const MASKED: bool>(tile: &Rows<'_, Self::Elem>);
     /// One line of V vectors, as [`super::in_place::compute_line`], likewise.
     unsafe fn line<const V: usize, const MASKED: bool, const EVEN: bool>(tile: &Rows<'_, Self::Elem>);
-    /// Transposes a block, as [`super::turn::Block::turn`] says, likewise.
-    unsafe fn turn(block: &Block<Self::Elem>, keep: usize, base: *mut Self::Elem, to: &[usize; 16]);
+    /// Transposes a block, as [`super::transpose_block::Block::transpose_to`] says, likewise.
+    unsafe fn transpose_block(
+        block: &Block<Self::Elem>,
+        keep: usize,
+        base: *mut Self::Elem,
+        to: &[usize; 16],
+    );
     /// A tile of P positions × F panels of filters in lanes, as [`super::filters::compute`], likewise.
     unsafe fn filters<const P: usize, const F: usize>(tile: &FilterTile<'_, Self::Elem>);
     /// A line of channels in lanes, as [`super::depthwise::compute`] needs, likewise.
@@ -274,9 +279,9 @@ impl<T: Real> Lanes for Plain<T> {
         }
     }
     #[inline(never)]
-    unsafe fn turn(block: &Block<T>, keep: usize, base: *mut T, to: &[usize; 16]) {
+    unsafe fn transpose_block(block: &Block<T>, keep: usize, base: *mut T, to: &[usize; 16]) {
         // Safety: the caller's promise.
-        unsafe { turn::<Self>(block, keep, base, to) }
+        unsafe { transpose_block::<Self>(block, keep, base, to) }
     }
     #[inline(never)]
     unsafe fn filters<const P: usize, const F: usize>(tile: &FilterTile<'_, T>) {
@@ -467,9 +472,9 @@ impl Lanes for __m512 {
         }
     }
     #[inline(always)]
-    unsafe fn turn(block: &Block<f32>, keep: usize, base: *mut f32, to: &[usize; 16]) {
+    unsafe fn transpose_block(block: &Block<f32>, keep: usize, base: *mut f32, to: &[usize; 16]) {
         // Safety: the caller's promise.
-        unsafe { turn_avx512(block, keep, base, to) }
+        unsafe { transpose_block_avx512(block, keep, base, to) }
     }
     #[inline(always)]
     unsafe fn filters<const P: usize, const F: usize>(tile: &FilterTile<'_, f32>) {
@@ -614,9 +619,9 @@ impl Lanes for __m256 {
         }
     }
     #[inline(always)]
-    unsafe fn turn(block: &Block<f32>, keep: usize, base: *mut f32, to: &[usize; 16]) {
+    unsafe fn transpose_block(block: &Block<f32>, keep: usize, base: *mut f32, to: &[usize; 16]) {
         // Safety: the caller's promise.
-        unsafe { turn_avx2(block, keep, base, to) }
+        unsafe { transpose_block_avx2(block, keep, base, to) }
     }
     #[inline(always)]
     unsafe fn filters<const P: usize, const F: usize>(tile: &FilterTile<'_, f32>) {
@@ -713,17 +718,17 @@ unsafe fn depthwise_avx2<const P: usize>(line: Line<'_, f32>) {
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,bmi2,f16c")]
 #[inline(never)]
-unsafe fn turn_avx512(block: &Block<f32>, keep: usize, base: *mut f32, to: &[usize; 16]) {
+unsafe fn transpose_block_avx512(block: &Block<f32>, keep: usize, base: *mut f32, to: &[usize; 16]) {
     // Safety: the caller's promise.
-    unsafe { turn::<__m512>(block, keep, base, to) }
+    unsafe { transpose_block::<__m512>(block, keep, base, to) }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,bmi2,f16c")]
 #[inline(never)]
-unsafe fn turn_avx2(block: &Block<f32>, keep: usize, base: *mut f32, to: &[usize; 16]) {
+unsafe fn transpose_block_avx2(block: &Block<f32>, keep: usize, base: *mut f32, to: &[usize; 16]) {
     // Safety: the caller's promise.
-    unsafe { turn::<__m256>(block, keep, base, to) }
+    unsafe { transpose_block::<__m256>(block, keep, base, to) }
 }
 
 #[cfg(target_arch = "x86_64")]

@@ -30,7 +30,7 @@ pub(crate) mod scratch;
 mod tests;
 mod tile;
 mod transpose;
-pub(crate) mod turn;
+pub(crate) mod transpose_block;
 mod weights;
 
 use crate::parallel;

@@ -18,10 +18,15 @@ impl<T: Number> Block<T> {
     /// # Safety
     /// The processor has the instruction set of `L`; the block may be read, and its columns may be written.
     #[inline(always)]
-    pub(crate) unsafe fn turn<L: Lanes<Elem = T>>(&self, keep: usize, base: *mut T, to: &[usize; 16]) {
+    pub(crate) unsafe fn transpose_to<L: Lanes<Elem = T>>(
+        &self,
+        keep: usize,
+        base: *mut T,
+        to: &[usize; 16],
+    ) {
         assert!(self.rows <= L::N && self.columns <= L::N && keep <= L::N);
         // Safety: the caller's promise.
-        unsafe { L::turn(self, keep, base, to) }
+        unsafe { L::transpose_block(self, keep, base, to) }
     }
 }
 
@@ -35,12 +40,12 @@ pub(crate) fn rows_of(pitch: usize) -> [usize; 16] {
     places
 }
 
-/// The body of [`Lanes::turn`].
+/// The body of [`Lanes::transpose_block`].
 ///
 /// # Safety
-/// As [`Block::turn`].
+/// As [`Block::transpose_to`].
 #[inline(always)]
-pub(crate) unsafe fn turn<L: Lanes>(
+pub(crate) unsafe fn transpose_block<L: Lanes>(
     block: &Block<L::Elem>,
     keep: usize,
     base: *mut L::Elem,
