@@ -9,7 +9,7 @@ use super::Problem;
 use super::geometry::Axis;
 use super::lanes::Lanes;
 use super::planes::{fits_rows, reach};
-use super::tile::{Curve, SUMMED, bend};
+use super::tile::{Curve, SUMMED, finish_filters, put};
 use super::transpose_block::{Block, rows_of};
 use crate::operand::Number;
 
@@ -223,8 +223,6 @@ pub(crate) unsafe fn line<L: Lanes, const P: usize>(line: Line<'_, L::Elem>) {
     assert!(x.len() >= (rows - 1) * down + (columns - 1) * right + (width - 1) * step + L::N);
     // Safety: operands, weights and results are in bounds as asserted.
     unsafe {
-        let scale = some::<L>(ending.scale);
-        let shift = some::<L>(ending.shift);
         let mut column = 0;
         while column < width {
             // The last ones go with some before them again.
@@ -243,37 +241,9 @@ pub(crate) unsafe fn line<L: Lanes, const P: usize>(line: Line<'_, L::Elem>) {
                     at = at.wrapping_add(right);
                 }
             }
-            for sum in &mut sums {
-                sum[0] = sum[0].mul_add(scale, shift);
-            }
-            for curve in ending.curves {
-                if let Curve::Affine(scale, shift) = curve {
-                    let scale = some::<L>(&scale[ending.filter..]);
-                    let shift = some::<L>(&shift[ending.filter..]);
-                    for sum in &mut sums {
-                        sum[0] = sum[0].mul_add(scale, shift);
-                    }
-                } else {
-                    bend::<L, P, 1>(&mut sums, curve, 0, 0);
-                }
-            }
-            for (p, sum) in sums.iter().enumerate() {
-                sum[0].store(y.as_mut_ptr().add((column + p) * L::N));
-            }
+            finish_filters::<L, P, 1>(&mut sums, ending.scale, ending.shift, ending.curves, ending.filter);
+            put::<L, P, 1>(&sums, y.as_mut_ptr().add(column * L::N), L::N);
             column += P;
-        }
-    }
-}
-
-/// The first elements of a slice, as many as there are lanes and elements.
-#[inline(always)]
-unsafe fn some<L: Lanes>(from: &[L::Elem]) -> L {
-    // Safety: elements beyond the slice are not read.
-    unsafe {
-        if from.len() >= L::N {
-            L::load(from.as_ptr())
-        } else {
-            L::load_some(from.as_ptr(), (1 << from.len()) - 1)
         }
     }
 }

@@ -337,7 +337,7 @@ impl<T: Real> Context<'_, T> {
                         filter: place,
                         out: sums.as_mut_ptr(),
                     };
-                    // Safety: the instruction set is the caller's promise; operands lie in x; the sums have room.
+                    // Safety: the instruction set is the caller's promise; operands are inside x; the sums have room.
                     unsafe { filters::compute::<L>(&tile, count, seen) };
                     for p in 0..seen {
                         let f = (panel + p) * panels.width;
@@ -407,7 +407,7 @@ impl<T: Real> Context<'_, T> {
                 count: block.count,
             };
             // Safety: the instruction set is the caller's promise; x is whole as sliced, masks are those of the block,
-            // and the lines of results lie in the run as sliced.
+            // and the lines of results are inside the run as sliced.
             unsafe {
                 if shares {
                     in_place::compute_lines::<L>(&tile, block.vectors);
@@ -439,7 +439,7 @@ impl<T: Real> Context<'_, T> {
         let first = task.image * problem.groups + task.group;
         // Safety: tasks differ in image, groups or band, and these runs are this task's alone.
         let run = |c: usize| unsafe { grid.run((first + c) * positions + task.band.start, task.band.len) };
-        // All channels' runs lie in the grid as the last one does.
+        // All channels' runs are inside the grid as the last one is.
         let out = run(count - 1).as_mut_ptr().wrapping_sub((count - 1) * positions);
         let band = Channels {
             x: &problem.x[first * plane..][..count * plane],

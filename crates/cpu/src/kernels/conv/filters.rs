@@ -5,7 +5,7 @@
 //! ```
 
 use super::lanes::Lanes;
-use super::tile::{Curve, SUMMED, bend};
+use super::tile::{Curve, SUMMED, finish_filters, put};
 use crate::operand::Number;
 
 /// Numbers of positions there are tiles for.
@@ -45,7 +45,7 @@ pub(crate) struct FilterTile<'a, T> {
 /// Computes a tile of `positions` (of [`positions`]) × one or two panels.
 ///
 /// # Safety
-/// The processor has the instruction set of `L`; every offset, plus the tile's positions, lies in the memory of `x`, and
+/// The processor has the instruction set of `L`; every offset, plus the tile's positions, is inside the memory of `x`, and
 /// `out` has room.
 #[inline(always)]
 pub(crate) unsafe fn compute<L: Lanes>(tile: &FilterTile<'_, L::Elem>, positions: usize, panels: usize) {
@@ -82,13 +82,13 @@ pub(crate) unsafe fn compute<L: Lanes>(tile: &FilterTile<'_, L::Elem>, positions
 pub(crate) unsafe fn filters<L: Lanes, const P: usize, const F: usize>(tile: &FilterTile<'_, L::Elem>) {
     let FilterTile { x, offsets, w, scale, shift, curves, filter, out } = *tile;
     let k_len = offsets.len();
-    assert!(F <= PANELS && scale.len() >= F * L::N && shift.len() >= F * L::N);
+    assert!(F <= PANELS);
     let mut panels = [std::ptr::null(); F];
     for f in 0..F {
         assert!(w[f].len() >= k_len * L::N);
         panels[f] = w[f].as_ptr();
     }
-    // Safety: weights and scales are in bounds as asserted; operands and results by the caller's promise.
+    // Safety: weights are in bounds as asserted; operands and results by the caller's promise.
     unsafe {
         let mut total = [[L::splat(L::Elem::ZERO); F]; P];
         let mut from = 0;
@@ -107,32 +107,11 @@ pub(crate) unsafe fn filters<L: Lanes, const P: usize, const F: usize>(tile: &Fi
             if from >= k_len {
                 break;
             }
-            put::<L, P, F>(&total, out);
+            put::<L, P, F>(&total, out, PANELS * L::N);
             total = [[L::splat(L::Elem::ZERO); F]; P];
         }
-        for f in 0..F {
-            let scale = L::load(scale.as_ptr().add(f * L::N));
-            let shift = L::load(shift.as_ptr().add(f * L::N));
-            for p in 0..P {
-                total[p][f] = total[p][f].mul_add(scale, shift);
-            }
-        }
-        for curve in curves {
-            match curve {
-                Curve::Affine(scale, shift) => {
-                    let (scale, shift) = (&scale[filter..][..F * L::N], &shift[filter..][..F * L::N]);
-                    for f in 0..F {
-                        let scale = L::load(scale.as_ptr().add(f * L::N));
-                        let shift = L::load(shift.as_ptr().add(f * L::N));
-                        for p in 0..P {
-                            total[p][f] = total[p][f].mul_add(scale, shift);
-                        }
-                    }
-                }
-                _ => bend::<L, P, F>(&mut total, curve, 0, 0),
-            }
-        }
-        put::<L, P, F>(&total, out);
+        finish_filters::<L, P, F>(&mut total, scale, shift, curves, filter);
+        put::<L, P, F>(&total, out, PANELS * L::N);
     }
 }
 
@@ -166,15 +145,4 @@ unsafe fn add<L: Lanes, const P: usize, const F: usize>(
         k += 1;
     }
     *total = sums;
-}
-
-/// Writes a tile's rows.
-#[inline(always)]
-unsafe fn put<L: Lanes, const P: usize, const F: usize>(sums: &[[L; F]; P], out: *mut L::Elem) {
-    for p in 0..P {
-        for f in 0..F {
-            // Safety: the caller has room for P rows of PANELS vectors.
-            unsafe { sums[p][f].store(out.add((p * PANELS + f) * L::N)) };
-        }
-    }
 }

@@ -1,7 +1,7 @@
 //! Convolutions.
 //!
 //! ```text
-//!   plan.rs, planes.rs: bands, where their operands lie ───┐
+//!   division.rs, plan.rs, planes.rs: bands, their operands ┐
 //!   weights.rs: panels of filters, laid out at load ───────┼─▶ engine.rs: tiles (tile.rs, filters.rs, …) on all threads
 //!   lanes.rs: vectors per instruction set ─────────────────┘
 //! ```
@@ -16,6 +16,7 @@ use crate::kernels::elementwise::{Chain, Link, Program, Rider, apply};
 use crate::operand::{Operand, Target, with_number};
 
 pub(crate) mod depthwise;
+mod division;
 mod engine;
 pub(crate) mod filters;
 pub(crate) mod geometry;

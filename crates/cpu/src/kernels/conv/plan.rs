@@ -1,4 +1,4 @@
-//! How a convolution is cut up: bands of output positions, and where in working memory the inputs of a band lie.
+//! How a convolution is cut up: bands of output positions, and where in memory the inputs of a band are.
 //!
 //! A band's results are counted in flat positions of a padded row pitch, so that every product of the sum reads its
 //! operands at one distance from the position, whatever padding, stride and dilation are:
@@ -13,25 +13,14 @@
 
 use super::Problem;
 use super::depthwise::Depthwise;
-use super::filters;
+use super::division::Division;
 use super::in_place::InPlace;
 use super::lanes::Lanes;
 use super::patches::patch_row;
 use super::planes::{Planes, Span};
 use super::real::Real;
-use super::weights::panel_width;
 use crate::parallel;
 
-/// Elements of inputs that stay in a second-level cache beside weights and results.
-const BAND_ELEMENTS: usize = 48 << 10;
-/// Elements of a whole operand that is copied for all bands.
-const WHOLE_ELEMENTS: usize = 16 << 20;
-/// Multiply-adds that are worth a thread.
-const THREAD_WORK: usize = 1 << 18;
-/// Positions below which dividing filters among threads is better than dividing positions.
-const SHORT: usize = 192;
-/// What storing a vector of results costs beside a multiply-add.
-const STORES: usize = 4;
 /// Vectors of positions in a tile, and in one of a single filter.
 pub(crate) const VECTORS: usize = 3;
 pub(crate) const SINGLE_VECTORS: usize = 6;
@@ -90,7 +79,7 @@ pub(crate) struct Band {
 /// The whole division.
 pub(crate) struct Plan {
     /// What it was made for: lanes of a vector, and threads there are.
-    made_for: (usize, usize),
+    pub(super) made_for: (usize, usize),
     pub(crate) source: Source,
     /// Distance of every product's operand from the position.
     pub(crate) offsets: Vec<usize>,
@@ -112,153 +101,7 @@ pub(crate) fn farthest(offsets: &[usize]) -> usize {
 impl Plan {
     /// Divides a problem for vectors of `lanes`.
     pub(crate) fn new<T: Real>(problem: &Problem<'_, T>, lanes: usize) -> Self {
-        let available = parallel::threads();
-        let made_for = (lanes, available);
-        let threads = (problem.work() / THREAD_WORK).clamp(1, available);
-        let [az, ay, ax] = &problem.geometry.axes;
-        let units = problem.images * problem.groups;
-        let positions = problem.geometry.output_len();
-        let most_bands = (positions / SHORT).max(1);
-        let wanted = |least: usize| {
-            let even = (units * least).next_multiple_of(threads).div_ceil(units);
-            if units * least >= 4 * threads { least } else { even.min(most_bands).max(least) }
-        };
-        let most = if problem.filters() == 1 { SINGLE_VECTORS } else { VECTORS };
-        let parts = |bands: usize| {
-            let panels = problem.filters().div_ceil(16);
-            threads.div_ceil(units * bands).clamp(1, panels)
-        };
-        let depth = problem.depth().max(1);
-        let flat_by_filters = by_filters(problem, lanes, 1, positions, positions);
-        if problem.geometry.is_pointwise() && (flat_by_filters || positions >= most * lanes) {
-            let fitting = (BAND_ELEMENTS / depth).max(4 * most * lanes);
-            let count = wanted(positions.div_ceil(fitting));
-            let by_filters = flat_by_filters;
-            // Threads share positions evenly, in whole tiles.
-            let tile = if by_filters { filters::positions(positions, depth).0 } else { lanes };
-            let width = positions.div_ceil(count).next_multiple_of(tile).min(positions);
-            let bands = flat_bands(positions, width, lanes, most, true);
-            let offsets = (0..problem.channels).map(|c| c * positions).collect();
-            let parts = parts(bands.len());
-            return Plan {
-                made_for,
-                source: Source::Direct,
-                offsets,
-                by_filters,
-                bands,
-                scratch: 0,
-                parts,
-                threads,
-            };
-        }
-        let by_lines = |lines: usize| {
-            let band = |y: usize| {
-                let (start, lines) = (y * ax.output, lines.min(ay.output - y));
-                let len = lines * ax.output;
-                Band { z: 0, y, spans: Vec::new(), lines, start, len, blocks: Vec::new(), keeps: Vec::new() }
-            };
-            (0..ay.output).step_by(lines).map(band).collect()
-        };
-        let of_lanes = problem.images * problem.groups.div_ceil(lanes);
-        if let Some(depthwise) = Depthwise::new(problem, lanes, threads.div_ceil(of_lanes)) {
-            let (bands, scratch) = (by_lines(depthwise.lines), depthwise.scratch(problem, lanes));
-            let source = Source::Depthwise(depthwise);
-            return Plan {
-                made_for,
-                source,
-                offsets: Vec::new(),
-                by_filters: false,
-                bands,
-                scratch,
-                parts: 1,
-                threads,
-            };
-        }
-        if let Some(in_place) = InPlace::new(problem, lanes, threads) {
-            let bands = by_lines(ay.output.div_ceil(wanted(1).min(ay.output)));
-            let source = Source::InPlace(in_place);
-            return Plan {
-                made_for,
-                source,
-                offsets: Vec::new(),
-                by_filters: false,
-                bands,
-                scratch: 0,
-                parts: 1,
-                threads,
-            };
-        }
-        let lines_all = az.output * ay.output;
-        if let Some(whole) = Planes::new(problem, ay.output, ax.output) {
-            let per_line = (whole.channel / whole.plane * whole.pitch).max(1) * problem.channels.max(1);
-            let fitting = (BAND_ELEMENTS / per_line).saturating_sub(whole.halo).max(1);
-            let least = az.output * ay.output.div_ceil(fitting);
-            let count = wanted(least).div_ceil(az.output).min(ay.output);
-            let lines = ay.output.div_ceil(count);
-            // Bands that would copy the same rows again and again share one copy.
-            let size = problem.channels.saturating_mul(whole.channel);
-            if whole.halo > lines && az.output == 1 && size <= WHOLE_ELEMENTS {
-                let per_line = problem.channels.max(1) * ay.taps.len() * whole.pitch;
-                let count = wanted(ay.output.div_ceil((BAND_ELEMENTS / per_line).max(1)));
-                let lines = ay.output.div_ceil(count.min(ay.output));
-                let spans = whole.spans(ax, 0);
-                let band = |y: usize| {
-                    let lines = lines.min(ay.output - y);
-                    let flat = (lines - 1) * whole.pitch + ax.output;
-                    let (blocks, keeps) = blocks(flat, ax.output, whole.pitch, lanes, most, false);
-                    let (start, len) = (y * ax.output, lines * ax.output);
-                    Band { z: 0, y, spans: spans.clone(), lines, start, len, blocks, keeps }
-                };
-                let bands: Vec<Band> = (0..ay.output).step_by(lines).map(band).collect();
-                let scratch = size + SINGLE_VECTORS * lanes + whole.pitch;
-                let (offsets, parts) = (whole.offsets(problem), parts(bands.len()));
-                let by_filters = by_filters(problem, lanes, ay.output, ax.output, whole.pitch);
-                let source = Source::Whole(whole);
-                return Plan { made_for, source, offsets, by_filters, bands, scratch, parts, threads };
-            }
-            // One line too long for the cache, or for all threads to have some, is cut too.
-            let narrowest = 4 * most * lanes;
-            let fits = BAND_ELEMENTS / (per_line / whole.pitch * (1 + whole.halo)).max(1);
-            let even = ax.output.div_ceil(wanted(lines_all).div_ceil(lines_all));
-            let width = if lines == 1 { fits.min(even).max(narrowest).min(ax.output) } else { ax.output };
-            let planes = if width < ax.output || lines < ay.output {
-                Planes::new(problem, lines, width)
-            } else {
-                Some(whole)
-            };
-            if let Some(planes) = planes {
-                let mut bands = Vec::new();
-                for z in 0..az.output {
-                    for y in (0..ay.output).step_by(lines) {
-                        for x in (0..ax.output).step_by(width) {
-                            let lines = lines.min(ay.output - y);
-                            let width = width.min(ax.output - x);
-                            let start = (z * ay.output + y) * ax.output + x;
-                            let flat = (lines - 1) * planes.pitch + width;
-                            let (blocks, keeps) = blocks(flat, width, planes.pitch, lanes, most, false);
-                            let len = lines * width;
-                            let spans = planes.spans(ax, x);
-                            bands.push(Band { z, y, spans, lines, start, len, blocks, keeps });
-                        }
-                    }
-                }
-                // Vectors and tiles may reach beyond the last plane.
-                let beyond = SINGLE_VECTORS * lanes + planes.pitch;
-                let scratch = problem.channels * planes.channel + beyond;
-                let (offsets, parts) = (planes.offsets(problem), parts(bands.len()));
-                let by_filters = by_filters(problem, lanes, lines, width, planes.pitch);
-                let source = Source::Planes(planes);
-                return Plan { made_for, source, offsets, by_filters, bands, scratch, parts, threads };
-            }
-        }
-        let fitting = (BAND_ELEMENTS / depth).max(most * lanes);
-        let count = wanted(positions.div_ceil(fitting));
-        let width = positions.div_ceil(count).next_multiple_of(lanes);
-        let bands = flat_bands(positions, width, lanes, most, false);
-        let offsets = (0..problem.depth()).map(|k| k * width).collect();
-        let (scratch, parts) = (depth * width, parts(bands.len()));
-        let source = Source::Patches { pitch: width };
-        Plan { made_for, source, offsets, by_filters: false, bands, scratch, parts, threads }
+        Division::new(problem, lanes).plan()
     }
 
     /// Whether the plan serves vectors of `lanes` on the threads there are now.
@@ -266,7 +109,7 @@ impl Plan {
         self.made_for == (lanes, parallel::threads())
     }
 
-    /// Columns of a band's lines, and elements from a line to the next where its operands lie.
+    /// Columns of a band's lines, and elements from a line's operands to the next line's.
     pub(crate) fn line(&self, band: &Band) -> (usize, usize) {
         let width = band.len / band.lines.max(1);
         match &self.source {
@@ -305,21 +148,15 @@ impl Plan {
     }
 }
 
-/// Whether tiles with filters in lanes take less time than vectors over `lines` of `width` positions, `pitch` apart.
-fn by_filters<T>(problem: &Problem<'_, T>, lanes: usize, lines: usize, width: usize, pitch: usize) -> bool {
-    let (lines, width, pitch) =
-        if pitch == width { (1, lines * width, lines * width) } else { (lines, width, pitch) };
-    let (_, time) = filters::positions(width, problem.depth());
-    let vectors = ((lines - 1) * pitch + width).div_ceil(lanes);
-    let by_positions = vectors.saturating_mul((problem.depth() + STORES).saturating_mul(lanes));
-    panel_width(problem.filters()) == lanes
-        && problem.filters() >= 2 * lanes
-        && lines.saturating_mul(time) < by_positions / 64 * 63
-}
-
 /// Bands of `width` positions without gaps. Vectors that stay `inside` their band need one of a vector at least: a
 /// shorter rest joins the band before it.
-fn flat_bands(positions: usize, width: usize, lanes: usize, most: usize, inside: bool) -> Vec<Band> {
+pub(super) fn flat_bands(
+    positions: usize,
+    width: usize,
+    lanes: usize,
+    most: usize,
+    inside: bool,
+) -> Vec<Band> {
     let width = width.clamp(1, positions.max(1));
     let rest = positions % width;
     let count = if inside && rest < lanes { (positions / width).max(1) } else { positions.div_ceil(width) };
@@ -338,7 +175,7 @@ fn flat_bands(positions: usize, width: usize, lanes: usize, most: usize, inside:
 /// Covers `flat` positions with blocks of up to `most` vectors. Those `inside` never reach beyond the positions (of
 /// which there is a vector at least): a block is narrower than they are, and the last one begins earlier instead and
 /// repeats some.
-fn blocks(
+pub(super) fn blocks(
     flat: usize,
     width: usize,
     pitch: usize,

@@ -146,6 +146,65 @@ pub(crate) unsafe fn scale_rows<L: Lanes, const R: usize, const V: usize>(
     }
 }
 
+/// What follows the sums of a tile with filters in lanes, one row per position: `sum · scale + shift` and curves. Scales
+/// and shifts are those of the tile's filters, as many as there are; `filter` is the first one's index in the curves'.
+///
+/// # Safety
+/// The processor has the instruction set of `L`.
+#[inline(always)]
+pub(crate) unsafe fn finish_filters<L: Lanes, const P: usize, const F: usize>(
+    total: &mut [[L; F]; P],
+    scale: &[L::Elem],
+    shift: &[L::Elem],
+    curves: &[Curve<L::Elem>],
+    filter: usize,
+) {
+    // Safety: the caller's promise.
+    unsafe {
+        scale_filters::<L, P, F>(total, scale, shift);
+        for curve in curves {
+            match curve {
+                Curve::Affine(scale, shift) => {
+                    scale_filters::<L, P, F>(total, &scale[filter..], &shift[filter..]);
+                }
+                _ => bend::<L, P, F>(total, curve, 0, 0),
+            }
+        }
+    }
+}
+
+/// Multiplies and adds per lane.
+#[inline(always)]
+unsafe fn scale_filters<L: Lanes, const P: usize, const F: usize>(
+    total: &mut [[L; F]; P],
+    scale: &[L::Elem],
+    shift: &[L::Elem],
+) {
+    for f in 0..F {
+        // Safety: registers only, but for elements of the slices.
+        unsafe {
+            let (scale, shift) = (first::<L>(scale, f * L::N), first::<L>(shift, f * L::N));
+            for p in 0..P {
+                total[p][f] = total[p][f].mul_add(scale, shift);
+            }
+        }
+    }
+}
+
+/// Elements of a slice from `at` on, as many as there are lanes and elements.
+#[inline(always)]
+unsafe fn first<L: Lanes>(from: &[L::Elem], at: usize) -> L {
+    let from = from.get(at..).unwrap_or_default();
+    // Safety: elements beyond the slice are not read.
+    unsafe {
+        if from.len() >= L::N {
+            L::load(from.as_ptr())
+        } else {
+            L::load_some(from.as_ptr(), (1 << from.len()) - 1)
+        }
+    }
+}
+
 /// Applies a curve to all of a tile whose rows belong to filters from `filter` on, `step` apart.
 ///
 /// # Safety
