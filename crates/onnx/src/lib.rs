@@ -12,7 +12,7 @@
 //! from constants and shapes is computed on the spot; what follows from inputs makes those inputs' values part of the
 //! bindings; and what is left (how many elements are not zero) is computed by a graph of its own, a stage, whose result
 //! joins the bindings of the next. A loop whose shapes change while it runs is run by the caller, which asks for graphs of
-//! its iterations as their shapes come to be.
+//! its iterations once their shapes are known.
 #![deny(unsafe_code)]
 
 mod data;

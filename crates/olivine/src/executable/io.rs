@@ -96,15 +96,11 @@ impl Outputs {
 
     /// A result by its position among the model's outputs.
     pub fn at(&self, index: usize) -> Result<&Tensor, Error> {
-        let missing = || Error::UnknownName {
-            kind: "output",
-            name: index.to_string(),
-            nearest: self.named.last().map(|(name, _)| name.clone()),
-        };
+        let missing = || Error::UnknownName { kind: "output", name: index.to_string(), nearest: None };
         self.named.get(index).map(|(_, t)| t).ok_or_else(missing)
     }
 
-    /// Takes a result out, to keep it without a copy.
+    /// Takes a result out, to keep it without a copy; those after it move up by one position.
     pub fn take(&mut self, name: &str) -> Result<Tensor, Error> {
         match self.named.iter().position(|(n, _)| n == name) {
             Some(at) => Ok(self.named.remove(at).1),

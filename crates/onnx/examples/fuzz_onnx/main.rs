@@ -196,7 +196,7 @@ fn guarded(corpus: &Corpus, seed: u64, number: u64) -> Result<&'static str, Stri
         .unwrap_or_else(|_| Err(format!("panicked at {}", PANIC.with_borrow(String::clone))))
 }
 
-/// Time that the main thread has computed, where the system tells: other work on the machine does not make a case slow.
+/// Time that the main thread has computed, where the system reports it: other work on the machine does not make a case slow.
 fn busy(start: Instant) -> Duration {
     let told = std::fs::read_to_string("/proc/self/schedstat").ok();
     let nanoseconds = told.and_then(|text| text.split(' ').next()?.parse().ok());

@@ -1,7 +1,7 @@
 //! Loops that the caller runs: those whose shapes, or whose number of rows, only their data decide.
 //!
 //! An import that comes to such a loop stops with a [`LoopCall`]. The caller computes its arguments, asks for graphs of
-//! its iterations ([`crate::Model::iterations`]) as its carried values come to be, runs them until the loop ends and hands
+//! its iterations ([`crate::Model::iterations`]) once its carried values are known, runs them until the loop ends and hands
 //! over the results' types. A graph holds as many iterations as have the same shapes: the loop inside it ends where a
 //! value that decides a shape is about to change. Only where the carried values themselves change their types is it a
 //! graph of one iteration.

@@ -161,14 +161,14 @@ fn in_graph(
         (_, Some(_)) => return Ok(None),
     };
     let outputs = outputs.to_vec();
-    let trips = match bound {
+    let max_iterations = match bound {
         Bound::AtRun => n.tensor(0)?,
         Bound::Known(most) => n.constant(Tensor::scalar(i64::try_from(most).unwrap_or(i64::MAX))),
         Bound::None => n.constant(Tensor::scalar(i64::MAX)),
     };
     let start = if n.has(1) { n.tensor(1)? } else { always };
     let body = n.built(SubGraph::new(built.graph))?;
-    let operands = [&[trips, start], begun.as_slice(), built.captures.as_slice()].concat();
+    let operands = [&[max_iterations, start], begun.as_slice(), built.captures.as_slice()].concat();
     let results = n.build(|g| g.add_op(Loop { carried: begun.len(), max_trips, body }, &operands))?;
     let mut results = results.into_iter().zip(outputs).map(|(id, (element, _))| n.result(id, element));
     let mut all = Vec::with_capacity(carried.len() + rows);

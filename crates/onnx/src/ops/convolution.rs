@@ -68,7 +68,7 @@ pub(super) fn moves(n: &NodeContext<'_, '_>, spatial: usize) -> Answer<Moves> {
 }
 
 /// Padding in two parts; the second is the larger for [`AutoPad::SameUpper`], else the first.
-fn halves(total: i128, auto: AutoPad) -> (i128, i128) {
+fn split_padding(total: i128, auto: AutoPad) -> (i128, i128) {
     let first = if auto == AutoPad::SameUpper { total / 2 } else { (total + 1) / 2 };
     (first, total - first)
 }
@@ -93,7 +93,7 @@ impl Moves {
             let windows = size.div_ceil(self.strides[i]) as i64;
             let covered = (windows - 1).max(0) * self.strides[i] as i64 + span;
             let total = covered - *size as i64;
-            let (first, last) = halves(if pools { total } else { total.max(0) }.into(), self.auto);
+            let (first, last) = split_padding(if pools { total } else { total.max(0) }.into(), self.auto);
             pads.push((first as i64, last as i64));
         }
         Ok(pads)
@@ -201,7 +201,7 @@ fn conv_transpose(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
         };
         let (first, last) = match wanted {
             Some(wanted) => {
-                let (start, _) = halves((i128::from(full) + extra - wanted).max(0), moves.auto);
+                let (start, _) = split_padding((i128::from(full) + extra - wanted).max(0), moves.auto);
                 (start, i128::from(full) - start - wanted)
             }
             None => (moves.pads[i].0.into(), i128::from(moves.pads[i].1) - extra),
@@ -269,9 +269,9 @@ mod tests {
 
     #[test]
     fn odd_padding_goes_to_the_end_that_the_attribute_names() {
-        assert_eq!(halves(3, AutoPad::SameUpper), (1, 2));
-        assert_eq!(halves(3, AutoPad::SameLower), (2, 1));
-        assert_eq!(halves(4, AutoPad::NotSet), (2, 2));
-        assert_eq!(halves(-2, AutoPad::SameUpper), (-1, -1));
+        assert_eq!(split_padding(3, AutoPad::SameUpper), (1, 2));
+        assert_eq!(split_padding(3, AutoPad::SameLower), (2, 1));
+        assert_eq!(split_padding(4, AutoPad::NotSet), (2, 2));
+        assert_eq!(split_padding(-2, AutoPad::SameUpper), (-1, -1));
     }
 }

@@ -89,24 +89,26 @@ fn unrolled(
 ) -> Answer<Vec<Value>> {
     let (body, node) = (n.graph_attribute("body")?, n.node);
     let states = operands.len() - slices.axes.len();
-    let trips = match (operands.get(states), slices.axes.first()) {
+    let iterations = match (operands.get(states), slices.axes.first()) {
         (Some(x), Some(axis)) => n.shape(*x)?[*axis],
         _ => 0,
     };
-    if trips == 0 || trips > MAX_UNROLLED {
-        return Err(n.wrong(format!("shapes inside it change from slice to slice, and there are {trips}")));
+    if iterations == 0 || iterations > MAX_UNROLLED {
+        return Err(
+            n.wrong(format!("shapes inside it change from slice to slice, and there are {iterations}"))
+        );
     }
     let value = |n: &NodeContext<'_, '_>, i: usize, id: ValueId| n.result(id, elements[i]);
     let mut carried: Vec<Value> = (0..states).map(|i| value(n, i, operands[i])).collect();
     let mut stacks: Vec<Vec<Value>> = Vec::new();
-    for trip in 0..trips {
+    for iteration in 0..iterations {
         let mut arguments = std::mem::take(&mut carried);
         for (i, axis) in slices.axes.iter().enumerate() {
             let back = slices.reverse.get(i).copied().unwrap_or(false);
-            let at = if back { trips - 1 - trip } else { trip };
+            let at = if back { iterations - 1 - iteration } else { iteration };
             let x = operands[states + i];
-            if n.shape(x)?.get(*axis) != Some(&trips) {
-                return Err(n.wrong(format!("its operands have other than {trips} slices")));
+            if n.shape(x)?.get(*axis) != Some(&iterations) {
+                return Err(n.wrong(format!("its operands have other than {iterations} slices")));
             }
             let id = slice_of(n, x, *axis, at)?;
             arguments.push(value(n, states + i, id));
