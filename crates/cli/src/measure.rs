@@ -154,7 +154,7 @@ impl Subject {
     pub(crate) fn wall_times(&self, runs: Runs) -> Result<Times, Failure> {
         let inputs = || self.host.iter().map(|(name, tensor)| (name.as_str(), tensor));
         let mut results = self.executable.run(inputs())?.into_tensors();
-        let outputs = self.executable.graph().outputs();
+        let outputs = self.executable.outputs();
         // Results go into the same tensors every time: fresh memory would be measured with the run.
         let mut run = || -> Result<Duration, Failure> {
             let mut targets: Vec<(&str, &mut Tensor)> =

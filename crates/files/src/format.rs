@@ -39,8 +39,13 @@ pub enum Format {
 impl Format {
     /// The format of a file that begins with these bytes; `None` if it is none of those known here.
     pub fn of(bytes: &[u8]) -> Option<Format> {
+        Format::of_start(bytes, bytes.len() as u64)
+    }
+
+    /// As [`Format::of`], of a file of so many bytes whose first ones these are.
+    pub fn of_start(bytes: &[u8], all: u64) -> Option<Format> {
         // First, because the length that such a file begins with can look like anything.
-        if Format::is_safetensors(bytes) {
+        if Format::is_safetensors(bytes, all) {
             return Some(Format::Safetensors);
         }
         let begins = |with: &[u8]| bytes.starts_with(with);
@@ -77,9 +82,9 @@ impl Format {
     }
 
     /// Whether there is the length of a JSON header, and its first bracket.
-    fn is_safetensors(bytes: &[u8]) -> bool {
+    fn is_safetensors(bytes: &[u8], all: u64) -> bool {
         let Some((length, rest)) = bytes.split_first_chunk::<8>() else { return false };
-        (2..=rest.len() as u64).contains(&u64::from_le_bytes(*length)) && rest.starts_with(b"{")
+        (2..=all.saturating_sub(8)).contains(&u64::from_le_bytes(*length)) && rest.starts_with(b"{")
     }
 
     fn of_text(bytes: &[u8]) -> Option<Format> {
@@ -103,7 +108,7 @@ impl Format {
     pub fn advice(self) -> &'static str {
         match self {
             Format::Safetensors => {
-                "it has weights and no graph: export the model to ONNX, or load a BERT folder with `Bert::load`"
+                "it has weights and no graph: load its folder, with the config.json, or export the model to ONNX"
             }
             Format::Gguf | Format::Ggml => "export the original model to ONNX",
             Format::Zip | Format::Pickle => "load it in Python and export it, e.g. with `torch.onnx.export`",
@@ -114,7 +119,7 @@ impl Format {
             Format::Html => "download the file itself; this is a page, often that of an error",
             Format::Json => "it is text; a model is a binary file",
             Format::Compressed => "unpack it first",
-            Format::GraphText => "graphs in text form are for `olivine explain` and `olivine profile`",
+            Format::GraphText => "load it with `Model::load`",
         }
     }
 }

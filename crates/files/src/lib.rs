@@ -21,5 +21,5 @@ mod seal;
 
 pub use cache::{CacheFolder, Lock, Untrusted, default_cache_dir};
 pub use format::Format;
-pub use plain::{open_plain, open_unlinked, read_bounded, read_plain, read_text};
+pub use plain::{open_plain, open_unlinked, read_bounded, read_plain, read_start, read_text};
 pub use seal::{SEAL_BYTES, seal, unseal};

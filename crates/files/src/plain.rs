@@ -25,6 +25,16 @@ pub fn read_plain(path: &Path, limit: u64) -> Result<Vec<u8>> {
     read_bounded(file, length, limit)
 }
 
+/// The first bytes of a plain file, enough to know its format by, and how many it has.
+pub fn read_start(path: &Path) -> Result<(Vec<u8>, u64)> {
+    const START: u64 = 4096;
+    let file = open_plain(path)?;
+    let length = file.metadata()?.len();
+    let mut bytes = Vec::new();
+    file.take(START).read_to_end(&mut bytes)?;
+    Ok((bytes, length))
+}
+
 /// The text of a plain file that has no more than `limit` bytes.
 pub fn read_text(path: &Path, limit: u64) -> Result<String> {
     String::from_utf8(read_plain(path, limit)?)

@@ -36,6 +36,10 @@ pub trait Driver: Send + Sync + Sized + 'static {
     /// Reads to the host after all submissions so far.
     fn read(&self, buffer: &Arc<Self::Buffer>, offset: u64, into: &mut [u8]) -> Result<(), Error>;
 
+    /// Copies bytes from the beginning of one buffer to that of another, after all submissions and writes so far; later
+    /// submissions see them. The range that is written must not be in use by a run.
+    fn copy(&self, from: &Arc<Self::Buffer>, to: &Arc<Self::Buffer>, bytes: u64) -> Result<(), Error>;
+
     /// Builds kernels, those that are not known yet in parallel; in order.
     fn pipelines(&self, kernels: &[Arc<Kernel>], checked: bool) -> Result<Vec<Arc<Self::Pipeline>>, Error>;
 

@@ -31,6 +31,7 @@ mod graph;
 mod id;
 pub mod memory;
 pub mod op;
+pub mod port;
 mod recycle;
 mod shape;
 mod subgraph;

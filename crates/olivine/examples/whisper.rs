@@ -12,7 +12,7 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use olivine::ModelExecutable;
+use olivine::Executable;
 use olivine::prelude::*;
 
 /// Samples of the half minute that the model hears at a time.
@@ -39,7 +39,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         Some(other) => return Err(format!("no device `{other}`: cpu, vulkan or wgpu").into()),
     };
     let session = Session::new(device)?;
-    let compile = |path: &str| -> Result<ModelExecutable, Box<dyn Error>> {
+    let compile = |path: &str| -> Result<Executable, Box<dyn Error>> {
         Ok(session.compile(&Model::load(zoo.join(path))?)?)
     };
 
@@ -68,7 +68,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 /// the device; of a run's results, logits alone are read.
 fn transcribe(
     session: &Session,
-    decoder: &ModelExecutable,
+    decoder: &Executable,
     heard: &DeviceTensor,
 ) -> Result<Vec<i64>, Box<dyn Error>> {
     let mut caches = HashMap::new();

@@ -13,6 +13,22 @@ pub enum Error {
     #[cfg(feature = "onnx")]
     #[error(transparent)]
     Onnx(#[from] olivine_onnx::Error),
+    /// A file that is no model.
+    #[error("`{}` is not a model: {problem}{}", .path.display(), .advice.as_ref().map_or(String::new(), |a| format!("; {a}")))]
+    NotAModel {
+        /// The file.
+        path: std::path::PathBuf,
+        /// Why.
+        problem: String,
+        /// What to do with it.
+        advice: Option<String>,
+    },
+    /// Bytes that are no `.npy` file, or not one of the elements that are wanted.
+    #[error("{problem}")]
+    Npy {
+        /// Why.
+        problem: String,
+    },
     /// A file of weights cannot be used.
     #[error(transparent)]
     Safetensors(#[from] olivine_safetensors::Error),
@@ -86,6 +102,27 @@ pub enum Error {
         /// The nearest name it has.
         nearest: Option<String>,
     },
+    /// An output that cannot be a later run's input.
+    #[error("state `{input}` cannot be replaced by output `{output}`: {problem}")]
+    BadState {
+        /// The input.
+        input: String,
+        /// The output.
+        output: String,
+        /// How they differ.
+        problem: String,
+    },
+    /// A state whose first value has no size.
+    #[error("state `{input}` has open sizes ({declared}): give its first value to `Executable::state_from`")]
+    OpenState {
+        /// The input.
+        input: String,
+        /// As declared.
+        declared: String,
+    },
+    /// Weights that belong to a model file.
+    #[error("the weights belong to the model file: change them with `Model::with_weights` and compile again")]
+    FixedWeights,
     /// An input or output given twice.
     #[error("{kind} `{name}` is given twice")]
     GivenTwice {

@@ -37,9 +37,9 @@ mod device;
 mod engine;
 mod error;
 mod executable;
-#[cfg(feature = "onnx")]
 mod model;
 pub mod models;
+pub mod npy;
 mod process;
 mod session;
 
@@ -47,8 +47,7 @@ pub use device::{Backend, Choice, Device, DeviceInfo, devices, is_available};
 pub use engine::{DeviceTensor, KernelSource, StepTime};
 pub use error::Error;
 pub use executable::{CompileOptions, Executable, Input, Outputs, Pending, State};
-#[cfg(feature = "onnx")]
-pub use model::{Model, ModelExecutable};
+pub use model::Model;
 pub use olivine_compile as compile;
 pub use olivine_cpu as cpu;
 pub use olivine_gpu as gpu;
@@ -60,11 +59,9 @@ pub use session::{Compile, PipelineCache, Session, SessionOptions, TuneBy, warni
 
 /// What most programs need.
 pub mod prelude {
-    #[cfg(feature = "onnx")]
-    pub use crate::Model;
     pub use crate::ir::{DType, Graph, Shape, Tensor, TensorView, ValueId};
     pub use crate::{
-        CompileOptions, Device, DeviceTensor, Error, Executable, Input, Outputs, Session, SessionOptions,
-        State, devices, inputs, is_available,
+        CompileOptions, Device, DeviceTensor, Error, Executable, Input, Model, Outputs, Session,
+        SessionOptions, State, devices, inputs, is_available,
     };
 }

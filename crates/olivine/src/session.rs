@@ -144,8 +144,9 @@ impl Session {
         self.inner.engine.describe()
     }
 
-    /// Compiles a graph, whose params are set on the result, or a model.
-    pub fn compile<C: Compile>(&self, source: &C) -> Result<C::Executable, Error> {
+    /// Compiles a graph, whose params are set on the result, or a model, whose weights are brought to the device. What the
+    /// device cannot run is an error here. Sizes that are open are compiled when they first come.
+    pub fn compile<C: Compile>(&self, source: &C) -> Result<Executable, Error> {
         self.compile_with(source, &CompileOptions::default())
     }
 
@@ -154,7 +155,7 @@ impl Session {
         &self,
         source: &C,
         options: &CompileOptions,
-    ) -> Result<C::Executable, Error> {
+    ) -> Result<Executable, Error> {
         self.inner.check()?;
         source.compile_for(self, options)
     }
@@ -222,20 +223,15 @@ impl Session {
     }
 }
 
-/// What a session can compile.
+/// What a session can compile: a [`Graph`] or a [`Model`](crate::Model).
 pub trait Compile {
-    /// What it becomes.
-    type Executable;
-
     /// Compiles it for a session's device.
-    fn compile_for(&self, session: &Session, options: &CompileOptions) -> Result<Self::Executable, Error>;
+    fn compile_for(&self, session: &Session, options: &CompileOptions) -> Result<Executable, Error>;
 }
 
 impl Compile for Graph {
-    type Executable = Executable;
-
     fn compile_for(&self, session: &Session, options: &CompileOptions) -> Result<Executable, Error> {
-        Executable::new(session.clone(), self.clone(), options)
+        Executable::of_graph(session.clone(), self, options)
     }
 }
 

@@ -13,8 +13,7 @@ const ROWS: usize = 1 << 13;
 const WIDTH: usize = 1 << 10;
 
 fn states(pairs: &[(&str, &str)]) -> CompileOptions {
-    let state = pairs.iter().map(|(a, b)| (a.to_string(), b.to_string())).collect();
-    CompileOptions { state, ..CompileOptions::default() }
+    CompileOptions::new().states(pairs.iter().copied())
 }
 
 /// next = cache with a row at `at`; y = the row of next at `index`, which may be out of range.

@@ -8,7 +8,7 @@ use olivine::{PipelineCache, State};
 
 fn compile(session: &Session, decoder: &Decoder) -> Executable {
     let graph = decoder.graph().unwrap();
-    let options = CompileOptions { state: decoder.states(), ..CompileOptions::default() };
+    let options = CompileOptions::new().states(decoder.states());
     let executable = session.compile_with(&graph, &options).unwrap();
     executable.set_params(seeded_params(&graph, 3).unwrap()).unwrap();
     executable

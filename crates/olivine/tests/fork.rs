@@ -64,8 +64,7 @@ fn is_refused<T>(result: Result<T, Error>) -> bool {
 fn what_a_forked_process_inherits_is_refused_and_dropped_quietly() {
     let n = 1 << 20;
     let x = Tensor::new([n], vec![2f32; n]).unwrap();
-    let options =
-        || CompileOptions { state: vec![("state".into(), "next".into())], ..CompileOptions::default() };
+    let options = || CompileOptions::new().state("state", "next");
     for (device, threads) in [(Device::Cpu, None), (Device::Cpu, Some(3)), (Device::Vulkan, None)] {
         let how = SessionOptions { threads, pipeline_cache: PipelineCache::Off, ..SessionOptions::default() };
         let session = Session::with_options(device.clone(), how).unwrap();

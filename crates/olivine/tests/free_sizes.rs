@@ -31,7 +31,7 @@ fn inputs(n: usize) -> (Tensor, Tensor) {
 #[test]
 fn every_size_gives_its_own_answer_and_is_compiled_once() {
     let model = model();
-    let before = model.compiled_shapes();
+    let before = model.compiled();
     let sizes = [1, 2, 7, 0, 300];
     for round in 0..3 {
         for n in sizes {
@@ -43,7 +43,7 @@ fn every_size_gives_its_own_answer_and_is_compiled_once() {
             assert_eq!(y.as_slice::<f32>().unwrap(), want);
         }
         // The declared size, 1, is compiled from the start.
-        assert_eq!(model.compiled_shapes(), before + sizes.len() - 1, "round {round}");
+        assert_eq!(model.compiled(), before + sizes.len() - 1, "round {round}");
     }
 }
 
@@ -53,7 +53,7 @@ fn sizes_of_one_name_must_agree() {
     let ((x, _), (_, rows)) = (inputs(2), inputs(3));
     let text = model.run([("x", &x), ("rows", &rows)]).unwrap_err().to_string();
     assert!(text.contains("`n`") && text.contains('2') && text.contains('3'), "{text}");
-    assert_eq!(model.compiled_shapes(), 1, "a refused run compiles nothing");
+    assert_eq!(model.compiled(), 1, "a refused run compiles nothing");
 }
 
 #[test]
@@ -93,5 +93,5 @@ fn more_sizes_than_are_kept_still_give_right_answers() {
             (0..n as i32).map(|i| 2 * i).collect::<Vec<_>>()
         );
     }
-    assert!(twice.compiled_shapes() < 150, "old shapes must go");
+    assert!(twice.compiled() < 150, "old shapes must go");
 }

@@ -132,8 +132,7 @@ const CASES: &[(&str, Case)] = &[
         let (row, at) = (g.input("row", DType::F32, [1, 1, 1, 1])?, g.input("at", DType::I64, [])?);
         let next = g.kv_append(HeadLayout::Bshd, cache, row, at)?;
         g.output("next", next)?;
-        let options =
-            CompileOptions { state: vec![("cache".into(), "next".into())], ..CompileOptions::default() };
+        let options = CompileOptions::new().state("cache", "next");
         session()?.compile_with(&g, &options)?.new_state().map(drop)
     }),
     ("scratch of a sort", || of_input(DType::F32, &[60_000_000], |g, x| g.argsort(x, 0, false))),

@@ -230,8 +230,7 @@ fn tensors_of_another_device_or_session_are_refused() {
 }
 
 fn states(pairs: &[(&str, &str)]) -> CompileOptions {
-    let state = pairs.iter().map(|(i, o)| (i.to_string(), o.to_string())).collect();
-    CompileOptions { state, ..CompileOptions::default() }
+    CompileOptions::new().states(pairs.iter().copied())
 }
 
 /// count' = count + step; seen = 2 · count.
@@ -269,7 +268,7 @@ fn a_counter_counts_on_the_device_and_its_other_outputs_come_back() {
         }
         assert_eq!(part(&state, "count"), [100.0, 200.0, 300.0, 400.0]);
         assert_eq!(session.memory_taken(), taken, "nothing is taken per step");
-        assert_eq!(executable.compiled_shapes(), 1);
+        assert_eq!(executable.compiled(), 1);
         assert!(state.get("counts").unwrap_err().to_string().contains("did you mean `count`?"));
     });
 }
@@ -456,7 +455,7 @@ fn a_key_value_cache_grows_at_moving_positions_without_compiling_again() {
             assert_eq!(part(&state, "cache"), want[positions.len() - 1]);
             assert_ne!(part(&other, "cache"), want[10], "it has the rows of one step only");
             assert_eq!(session.memory_taken(), taken, "nothing is taken per step");
-            assert_eq!(executable.compiled_shapes(), 1);
+            assert_eq!(executable.compiled(), 1);
         });
         assert!(want[79].iter().filter(|v| **v != 0.0).count() > count * 30, "the cache did fill");
     }

@@ -66,7 +66,7 @@ fn threads_that_bring_new_shapes_at_once_all_get_answers() {
             });
         }
     });
-    assert_eq!(executable.compiled_shapes(), 6, "five new shapes and the declared one");
+    assert_eq!(executable.compiled(), 6, "five new shapes and the declared one");
 }
 
 #[test]

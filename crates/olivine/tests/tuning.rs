@@ -43,7 +43,7 @@ impl Backend for Picking<'_> {
             let candidate = &made.candidates[self.number % made.candidates.len()];
             record.set(made.family, &made.class, candidate);
         }
-        let options = CompileOptions { tuning: Some(Arc::new(record)), ..CompileOptions::default() };
+        let options = CompileOptions::new().tuning(Arc::new(record));
         let executable = self.session.compile_with(graph, &options).map_err(|e| e.to_string())?;
         executable.set_params(params.iter().cloned()).map_err(|e| e.to_string())?;
         let inputs = inputs.iter().map(|(name, tensor)| (name.as_str(), tensor));

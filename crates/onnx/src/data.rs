@@ -4,10 +4,10 @@ use bytes::Bytes;
 use olivine_ir::Tensor;
 use prost::Message;
 
-use crate::element::Element;
+use crate::ElementType;
+use crate::Kind;
 use crate::error::Error;
 use crate::files::Files;
-use crate::model::Kind;
 use crate::proto::TensorProto;
 use crate::tensor::decode;
 
@@ -43,7 +43,7 @@ struct OptionalProto {
 #[derive(Clone, Debug)]
 pub enum DataValue {
     /// A tensor and its elements' type in ONNX's terms.
-    Tensor(Element, Tensor),
+    Tensor(ElementType, Tensor),
     /// A sequence.
     Sequence(Vec<DataValue>),
     /// An optional value that is not there.
@@ -75,7 +75,7 @@ impl DataValue {
     }
 
     /// Its tensors under the names that runs know them by: element `i` of a sequence is `name[i]`.
-    pub fn flat(&self, name: &str) -> Vec<(String, Element, Tensor)> {
+    pub fn flat(&self, name: &str) -> Vec<(String, ElementType, Tensor)> {
         match self {
             DataValue::Tensor(element, tensor) => vec![(name.to_string(), *element, tensor.clone())],
             DataValue::Sequence(items) => {

@@ -14,9 +14,29 @@ use mapping::Mapping;
 
 /// How a model file is read.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct LoadOptions {
     /// Where links among the files beside the model may lead.
     pub links: Links,
+    /// Whether a model with operators that cannot be imported is read all the same: to look at it, not to run it.
+    pub allow_unsupported: bool,
+}
+
+impl LoadOptions {
+    /// The defaults.
+    pub fn new() -> Self {
+        LoadOptions::default()
+    }
+
+    /// Where links among the files beside the model may lead.
+    pub fn links(self, links: Links) -> Self {
+        LoadOptions { links, ..self }
+    }
+
+    /// Whether operators that cannot be imported are no error.
+    pub fn allow_unsupported(self, allow_unsupported: bool) -> Self {
+        LoadOptions { allow_unsupported, ..self }
+    }
 }
 
 /// Where links among a model's files may lead. External data are always named by a path below the model's folder.

@@ -29,10 +29,10 @@ mod sparse;
 mod tensor;
 
 pub use data::DataValue;
-pub use element::Element;
 pub use error::{Error, Unsupported};
 pub use files::{Links, LoadOptions};
 pub use import::{
     Argument, Bindings, Bound, Known, LoopCall, LoopResults, Made, Outcome, Part, Source, Specialised, Stage,
 };
-pub use model::{Dim, Kind, Model, NodeInfo, Port};
+pub use model::{Model, NodeInfo};
+pub use olivine_ir::port::{Dim, ElementType, Kind, Port};

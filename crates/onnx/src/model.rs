@@ -1,7 +1,6 @@
 //! A model: parsed, checked, its weights decoded once.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::fmt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -10,7 +9,7 @@ use olivine_files::Format;
 use olivine_ir::{Evaluate, Tensor};
 use prost::Message;
 
-use crate::element::Element;
+use crate::element::element_type;
 use crate::error::{Error, Unsupported};
 use crate::files::{Files, LoadOptions};
 use crate::import::{Bindings, LoopCall, Made, Outcome, SMALL_WEIGHT, import, import_iterations, needed};
@@ -21,6 +20,7 @@ use crate::proto::{
 };
 use crate::sparse::{decode_sparse, sparse_name};
 use crate::tensor::{decode, shape_of};
+use crate::{Dim, ElementType, Kind, Port};
 
 /// Graphs inside nodes, and functions inside functions, may stand inside each other this deep.
 pub(crate) const MAX_DEPTH: usize = 16;
@@ -30,69 +30,6 @@ const FIRST_OVERRIDABLE: i64 = 4;
 
 /// Bytes of a name that go into messages.
 const LONGEST_NAME: usize = 200;
-
-/// A size in an input's or output's declared shape.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Dim {
-    /// Known.
-    Fixed(usize),
-    /// Chosen by a run; axes of one name have one size.
-    Named(String),
-    /// Chosen by a run.
-    Free,
-}
-
-impl fmt::Display for Dim {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Dim::Fixed(size) => write!(f, "{size}"),
-            Dim::Named(name) => f.write_str(shortened(name)),
-            Dim::Free => f.write_str("?"),
-        }
-    }
-}
-
-/// What an input or output holds.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// A tensor; sizes are `None` where not even their number is declared.
-    Tensor {
-        /// Its elements.
-        element: Element,
-        /// Its sizes.
-        dims: Option<Vec<Dim>>,
-    },
-    /// A sequence of such values.
-    Sequence(Box<Kind>),
-    /// Such a value or none.
-    Optional(Box<Kind>),
-    /// Something else, in ONNX's words.
-    Other(&'static str),
-}
-
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Kind::Tensor { element, dims: None } => write!(f, "{element}[…]"),
-            Kind::Tensor { element, dims: Some(dims) } => {
-                let dims: Vec<String> = dims.iter().map(Dim::to_string).collect();
-                write!(f, "{element}[{}]", dims.join(", "))
-            }
-            Kind::Sequence(inner) => write!(f, "sequence of {inner}"),
-            Kind::Optional(inner) => write!(f, "optional {inner}"),
-            Kind::Other(what) => f.write_str(what),
-        }
-    }
-}
-
-/// An input or output.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Port {
-    /// Its name.
-    pub name: String,
-    /// What it holds.
-    pub kind: Kind,
-}
 
 /// A node of the main graph.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -119,13 +56,13 @@ pub struct Model {
     pub(crate) proto: ModelProto,
     pub(crate) graph: GraphProto,
     /// Initializers of the main graph by name.
-    pub(crate) weights: HashMap<String, (Element, Tensor)>,
+    pub(crate) weights: HashMap<String, (ElementType, Tensor)>,
     pub(crate) functions: HashMap<FunctionKey, FunctionProto>,
     /// What the main graph says of its inner values.
     pub(crate) declared: HashMap<String, Kind>,
     files: Arc<Files>,
     /// Tensors of nodes and of graphs inside them, by the address of what describes them.
-    decoded: Mutex<HashMap<usize, (Element, Tensor)>>,
+    decoded: Mutex<HashMap<usize, (ElementType, Tensor)>>,
     /// Large constants of nodes and of graphs inside them: names by address, and tensors by name.
     constant_names: HashMap<usize, String>,
     constants: HashMap<String, Tensor>,
@@ -138,20 +75,12 @@ impl Model {
         Model::load_with(path, &LoadOptions::default())
     }
 
-    /// Reads a model file, all of whose operators can be imported, with options.
+    /// Reads a model file with options; [`Model::unsupported`] lists operators that cannot be imported where they are
+    /// allowed.
     pub fn load_with(path: impl AsRef<Path>, options: &LoadOptions) -> Result<Self, Error> {
-        Model::open_with(path, options)?.supported()
-    }
-
-    /// Reads a model file whatever its operators are: [`Model::unsupported`] tells which cannot be imported.
-    pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
-        Model::open_with(path, &LoadOptions::default())
-    }
-
-    /// Reads a model file whatever its operators are, with options.
-    pub fn open_with(path: impl AsRef<Path>, options: &LoadOptions) -> Result<Self, Error> {
         let (bytes, files) = Files::of_model(path.as_ref(), options)?;
-        Model::read(bytes, files)
+        let model = Model::read(bytes, files)?;
+        if options.allow_unsupported { Ok(model) } else { model.supported() }
     }
 
     /// Reads a model from memory, all of whose operators can be imported.
@@ -292,12 +221,12 @@ impl Model {
     }
 
     /// A tensor of a node's or of an inner graph's, decoded once.
-    pub(crate) fn decoded(&self, proto: &TensorProto) -> Result<(Element, Tensor), Error> {
+    pub(crate) fn decoded(&self, proto: &TensorProto) -> Result<(ElementType, Tensor), Error> {
         self.once(std::ptr::from_ref(proto).addr(), || decode(proto, &self.files))
     }
 
     /// A sparse tensor of a node's or of an inner graph's, decoded once.
-    pub(crate) fn sparse(&self, proto: &SparseTensorProto) -> Result<(Element, Tensor), Error> {
+    pub(crate) fn sparse(&self, proto: &SparseTensorProto) -> Result<(ElementType, Tensor), Error> {
         self.once(std::ptr::from_ref(proto).addr(), || decode_sparse(proto, &self.files))
     }
 
@@ -306,8 +235,8 @@ impl Model {
     fn once(
         &self,
         address: usize,
-        decode: impl FnOnce() -> Result<(Element, Tensor), Error>,
-    ) -> Result<(Element, Tensor), Error> {
+        decode: impl FnOnce() -> Result<(ElementType, Tensor), Error>,
+    ) -> Result<(ElementType, Tensor), Error> {
         let all = || self.decoded.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(found) = all().get(&address) {
             return Ok(found.clone());
@@ -366,7 +295,7 @@ impl Model {
     /// same type and shape.
     pub fn with_weights(
         &self,
-        mut change: impl FnMut(&str, Element, &Tensor) -> Option<Tensor>,
+        mut change: impl FnMut(&str, ElementType, &Tensor) -> Option<Tensor>,
     ) -> Result<Model, Error> {
         let mut weights = self.weights.clone();
         for (name, (element, tensor)) in &mut weights {
@@ -424,9 +353,7 @@ impl Model {
             let own = node.attribute.iter().flat_map(|a| a.t.iter().chain(&a.tensors));
             let graphs = node.attribute.iter().flat_map(|a| a.g.iter().chain(&a.graphs));
             for proto in own.chain(graphs.flat_map(|g| &g.initializer)) {
-                if let (Some(element), Ok(shape)) =
-                    (Element::of_number(proto.data_type()), shape_of(&proto.dims))
-                {
+                if let (Some(element), Ok(shape)) = (element_type(proto.data_type()), shape_of(&proto.dims)) {
                     add_tensor(&mut total, element, shape.numel());
                 }
             }
@@ -559,14 +486,14 @@ fn shortened(name: &str) -> &str {
     &name[..end.unwrap_or(0)]
 }
 
-fn add_tensor((elements, bytes): &mut (usize, usize), element: Element, count: usize) {
+fn add_tensor((elements, bytes): &mut (usize, usize), element: ElementType, count: usize) {
     *elements = elements.saturating_add(count);
     *bytes = bytes.saturating_add(count.saturating_mul(element.bits()).div_ceil(8));
 }
 
 /// Initializers that no device can hold and that nothing reads, such as the strings of labels.
 fn dead_initializers(graph: &GraphProto) -> HashSet<String> {
-    let element = |tensor: &TensorProto| Element::of_number(tensor.data_type());
+    let element = |tensor: &TensorProto| element_type(tensor.data_type());
     let strange = |tensor: &&TensorProto| element(tensor).is_some_and(|e| e.dtype().is_none());
     let mut dead: HashSet<String> =
         graph.initializer.iter().filter(strange).map(|tensor| tensor.name().to_string()).collect();
@@ -597,7 +524,7 @@ fn kind(ty: &TypeProto, depth: usize) -> Kind {
     };
     match &ty.value {
         Some(Value::TensorType(tensor)) => {
-            let Some(element) = Element::of_number(tensor.elem_type()) else {
+            let Some(element) = element_type(tensor.elem_type()) else {
                 return Kind::Other("undeclared");
             };
             let dims = tensor.shape.as_ref().map(|shape| shape.dim.iter().map(dim).collect());

@@ -2,14 +2,17 @@
 
 use olivine_ir::{Data, Tensor, memory};
 
-use crate::element::Element;
+use crate::ElementType;
 use crate::error::Error;
 use crate::files::Files;
 use crate::proto::{SparseTensorProto, TensorProto};
 use crate::tensor::{decode, shape_of};
 
 /// The tensor that a sparse proto describes, with its zeros.
-pub(crate) fn decode_sparse(proto: &SparseTensorProto, files: &Files) -> Result<(Element, Tensor), Error> {
+pub(crate) fn decode_sparse(
+    proto: &SparseTensorProto,
+    files: &Files,
+) -> Result<(ElementType, Tensor), Error> {
     let values = proto.values.as_ref();
     let name = sparse_name(proto);
     let bad = |problem: String| Error::invalid(format!("sparse tensor `{name}`"), problem);

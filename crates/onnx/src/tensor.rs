@@ -3,7 +3,8 @@
 use bytes::Bytes;
 use olivine_ir::{DType, Data, Shape, Tensor, TensorType};
 
-use crate::element::Element;
+use crate::ElementType;
+use crate::element::element_type;
 use crate::error::Error;
 use crate::files::{Files, Refused};
 use crate::proto::TensorProto;
@@ -13,10 +14,10 @@ use crate::proto::tensor_proto::DataLocation;
 const WORTH_SHARING: usize = 1 << 16;
 
 /// The tensor that a proto describes; external data are looked for among the model's files.
-pub(crate) fn decode(proto: &TensorProto, files: &Files) -> Result<(Element, Tensor), Error> {
+pub(crate) fn decode(proto: &TensorProto, files: &Files) -> Result<(ElementType, Tensor), Error> {
     let place = || format!("tensor `{}`", proto.name());
     let bad = |problem: String| Error::invalid(place(), problem);
-    let element = Element::of_number(proto.data_type())
+    let element = element_type(proto.data_type())
         .ok_or_else(|| bad(format!("element type {} is unknown", proto.data_type())))?;
     let dtype = element.dtype().ok_or_else(|| bad(format!("elements of type {element} cannot be held")))?;
     let shape = shape_of(&proto.dims).map_err(bad)?;
@@ -43,8 +44,8 @@ pub(crate) fn decode(proto: &TensorProto, files: &Files) -> Result<(Element, Ten
 }
 
 /// The elements where they lie, if they lie there as a graph holds them.
-fn shared(element: Element, ty: TensorType, raw: &Bytes) -> Option<Tensor> {
-    let as_held = element.is_native() || element == Element::U64;
+fn shared(element: ElementType, ty: TensorType, raw: &Bytes) -> Option<Tensor> {
+    let as_held = element.is_native() || element == ElementType::U64;
     if cfg!(target_endian = "big") || !as_held || raw.len() < WORTH_SHARING {
         return None;
     }
@@ -52,7 +53,7 @@ fn shared(element: Element, ty: TensorType, raw: &Bytes) -> Option<Tensor> {
 }
 
 /// Whether so many elements take so many bytes.
-fn check_length(element: Element, count: usize, bytes: usize) -> Result<(), String> {
+fn check_length(element: ElementType, count: usize, bytes: usize) -> Result<(), String> {
     let expected = count.checked_mul(element.bits()).ok_or("too many elements")?.div_ceil(8);
     if bytes == expected {
         return Ok(());
@@ -68,7 +69,7 @@ pub(crate) fn shape_of(dims: &[i64]) -> Result<Shape, String> {
 }
 
 /// Elements as they lie in memory: little endian, those under a byte packed from the lowest bit on.
-fn from_raw(element: Element, dtype: DType, count: usize, raw: &[u8]) -> Result<Data, String> {
+fn from_raw(element: ElementType, dtype: DType, count: usize, raw: &[u8]) -> Result<Data, String> {
     check_length(element, count, raw.len())?;
     match element.bits() {
         bits @ (2 | 4) => {
@@ -77,13 +78,13 @@ fn from_raw(element: Element, dtype: DType, count: usize, raw: &[u8]) -> Result<
             Ok(small(element, (0..count).map(|i| u32::from(at(i)))))
         }
         8 if element.is_native() => {
-            if element == Element::Bool {
+            if element == ElementType::Bool {
                 return Ok(Data::Bool(raw.iter().map(|b| *b != 0).collect()));
             }
             Data::from_bytes(dtype, raw).map_err(|e| e.to_string())
         }
         8 => Ok(small(element, raw.iter().map(|b| u32::from(*b)))),
-        16 if element == Element::U16 => {
+        16 if element == ElementType::U16 => {
             Ok(Data::U32(raw.chunks_exact(2).map(|b| u32::from(u16::from_le_bytes([b[0], b[1]]))).collect()))
         }
         _ => Data::from_bytes(dtype, raw).map_err(|e| e.to_string()),
@@ -91,34 +92,34 @@ fn from_raw(element: Element, dtype: DType, count: usize, raw: &[u8]) -> Result<
 }
 
 /// Elements whose bit patterns are given, for types that are held by another.
-fn small(element: Element, bits: impl Iterator<Item = u32>) -> Data {
+fn small(element: ElementType, bits: impl Iterator<Item = u32>) -> Data {
     let signed = |width: u32| move |b: u32| ((b << (32 - width)) as i32 >> (32 - width)) as i8;
     match element {
-        Element::I4 => Data::I8(bits.map(signed(4)).collect()),
-        Element::I2 => Data::I8(bits.map(signed(2)).collect()),
-        Element::U4 | Element::U2 => Data::U8(bits.map(|b| b as u8).collect()),
+        ElementType::I4 => Data::I8(bits.map(signed(4)).collect()),
+        ElementType::I2 => Data::I8(bits.map(signed(2)).collect()),
+        ElementType::U4 | ElementType::U2 => Data::U8(bits.map(|b| b as u8).collect()),
         _ => Data::F32(bits.map(|b| small_float(element, b as u8)).collect()),
     }
 }
 
 /// The value of a float of 8 or 4 bits.
-pub(crate) fn small_float(element: Element, bits: u8) -> f32 {
+pub(crate) fn small_float(element: ElementType, bits: u8) -> f32 {
     // Bits of the exponent and of the fraction, the exponent's bias, and whether one zero stands for NaN.
     let (width, fraction, bias) = match element {
-        Element::F8E4M3FN => (8, 3, 7),
-        Element::F8E4M3FNUZ => (8, 3, 8),
-        Element::F8E5M2 => (8, 2, 15),
-        Element::F8E5M2FNUZ => (8, 2, 16),
-        Element::F4E2M1 => (4, 1, 1),
+        ElementType::F8E4M3FN => (8, 3, 7),
+        ElementType::F8E4M3FNUZ => (8, 3, 8),
+        ElementType::F8E5M2 => (8, 2, 15),
+        ElementType::F8E5M2FNUZ => (8, 2, 16),
+        ElementType::F4E2M1 => (4, 1, 1),
         _ => return if bits == 0xff { f32::NAN } else { 2f64.powi(i32::from(bits) - 127) as f32 },
     };
     let magnitude = bits & (((1u16 << (width - 1)) - 1) as u8);
     let negative = bits >> (width - 1) & 1 == 1;
     let special = match element {
-        Element::F8E4M3FN if magnitude == 0x7f => Some(f32::NAN),
-        Element::F8E4M3FNUZ | Element::F8E5M2FNUZ if bits == 0x80 => Some(f32::NAN),
-        Element::F8E5M2 if magnitude == 0x7c => Some(f32::INFINITY),
-        Element::F8E5M2 if magnitude > 0x7c => Some(f32::NAN),
+        ElementType::F8E4M3FN if magnitude == 0x7f => Some(f32::NAN),
+        ElementType::F8E4M3FNUZ | ElementType::F8E5M2FNUZ if bits == 0x80 => Some(f32::NAN),
+        ElementType::F8E5M2 if magnitude == 0x7c => Some(f32::INFINITY),
+        ElementType::F8E5M2 if magnitude > 0x7c => Some(f32::NAN),
         _ => None,
     };
     let value = special.unwrap_or_else(|| {
@@ -135,33 +136,38 @@ pub(crate) fn small_float(element: Element, bits: u8) -> f32 {
 }
 
 /// Elements from the proto's typed fields.
-fn from_fields(proto: &TensorProto, element: Element, dtype: DType, count: usize) -> Result<Data, String> {
+fn from_fields(
+    proto: &TensorProto,
+    element: ElementType,
+    dtype: DType,
+    count: usize,
+) -> Result<Data, String> {
     let counted = |len: usize| {
         if len == count { Ok(()) } else { Err(format!("the shape holds {count} elements, there are {len}")) }
     };
     let words = &proto.int32_data;
     Ok(match element {
-        Element::F32 => {
+        ElementType::F32 => {
             counted(proto.float_data.len())?;
             Data::F32(proto.float_data.clone())
         }
-        Element::F64 => {
+        ElementType::F64 => {
             counted(proto.double_data.len())?;
             Data::F64(proto.double_data.clone())
         }
-        Element::I64 => {
+        ElementType::I64 => {
             counted(proto.int64_data.len())?;
             Data::I64(proto.int64_data.clone())
         }
-        Element::U64 => {
+        ElementType::U64 => {
             counted(proto.uint64_data.len())?;
             Data::I64(proto.uint64_data.iter().map(|v| *v as i64).collect())
         }
-        Element::U32 => {
+        ElementType::U32 => {
             counted(proto.uint64_data.len())?;
             Data::U32(proto.uint64_data.iter().map(|v| *v as u32).collect())
         }
-        Element::I4 | Element::U4 | Element::I2 | Element::U2 | Element::F4E2M1 => {
+        ElementType::I4 | ElementType::U4 | ElementType::I2 | ElementType::U2 | ElementType::F4E2M1 => {
             let bytes: Vec<u8> = words.iter().map(|w| *w as u8).collect();
             from_raw(element, dtype, count, &bytes)?
         }
@@ -169,13 +175,13 @@ fn from_fields(proto: &TensorProto, element: Element, dtype: DType, count: usize
             counted(words.len())?;
             let halves = || words.iter().flat_map(|w| (*w as u16).to_ne_bytes()).collect::<Vec<u8>>();
             match element {
-                Element::I32 => Data::I32(words.clone()),
-                Element::I16 => Data::I16(words.iter().map(|w| *w as i16).collect()),
-                Element::I8 => Data::I8(words.iter().map(|w| *w as i8).collect()),
-                Element::U8 => Data::U8(words.iter().map(|w| *w as u8).collect()),
-                Element::U16 => Data::U32(words.iter().map(|w| *w as u32 & 0xffff).collect()),
-                Element::Bool => Data::Bool(words.iter().map(|w| *w != 0).collect()),
-                Element::F16 | Element::BF16 => {
+                ElementType::I32 => Data::I32(words.clone()),
+                ElementType::I16 => Data::I16(words.iter().map(|w| *w as i16).collect()),
+                ElementType::I8 => Data::I8(words.iter().map(|w| *w as i8).collect()),
+                ElementType::U8 => Data::U8(words.iter().map(|w| *w as u8).collect()),
+                ElementType::U16 => Data::U32(words.iter().map(|w| *w as u32 & 0xffff).collect()),
+                ElementType::Bool => Data::Bool(words.iter().map(|w| *w != 0).collect()),
+                ElementType::F16 | ElementType::BF16 => {
                     Data::from_bytes(dtype, &halves()).map_err(|e| e.to_string())?
                 }
                 _ => small(element, words.iter().map(|w| *w as u32 & 0xff)),

@@ -456,7 +456,7 @@ impl Folder {
         };
         let path = self.0.join(at).join("m.onnx");
         std::fs::write(&path, graph.model()).unwrap();
-        Model::load_with(&path, &LoadOptions { links }).map_err(|e| e.to_string())
+        Model::load_with(&path, &LoadOptions::new().links(links)).map_err(|e| e.to_string())
     }
 }
 

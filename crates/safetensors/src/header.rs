@@ -34,6 +34,11 @@ pub(crate) struct Dtype(&'static Known);
 /// Name, bits of an element, and the dtype that holds it.
 type Known = (&'static str, usize, Option<DType>);
 
+/// The format's name for a dtype.
+pub(crate) fn name_of(dtype: DType) -> &'static str {
+    KNOWN.iter().find(|(_, _, held)| *held == Some(dtype)).map_or("", |(name, ..)| name)
+}
+
 /// All types that the format has.
 const KNOWN: [Known; 20] = [
     ("BOOL", 8, Some(DType::Bool)),

@@ -8,6 +8,7 @@
 #![deny(unsafe_code)]
 
 mod header;
+mod save;
 #[cfg(test)]
 mod tests;
 
@@ -17,6 +18,8 @@ use std::path::{Path, PathBuf};
 use header::Entry;
 use olivine_ir::{Data, Tensor, TensorType};
 
+pub use save::save;
+
 /// What can be wrong with a file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -24,6 +27,14 @@ pub enum Error {
     /// A file that cannot be read.
     #[error("cannot read `{}`: {source}", .path.display())]
     File {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A file that cannot be written.
+    #[error("cannot write `{}`: {source}", .path.display())]
+    Write {
         /// The file.
         path: PathBuf,
         /// Why.

@@ -175,6 +175,10 @@ impl Driver for Device {
         self.transfers.read(buffer, offset, into)
     }
 
+    fn copy(&self, from: &Arc<Buffer>, to: &Arc<Buffer>, bytes: u64) -> Result<(), Error> {
+        self.transfers.copy(from, to, bytes)
+    }
+
     fn pipelines(&self, kernels: &[Arc<Kernel>], checked: bool) -> Result<Vec<Arc<Pipeline>>, Error> {
         self.pipelines.get(&self.caps, kernels, checked)
     }

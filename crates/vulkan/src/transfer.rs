@@ -37,7 +37,7 @@ struct Slot {
     /// The copy queue's value when the last copy is done.
     busy: u64,
     /// What the copy uses.
-    keeps: Option<Arc<Buffer>>,
+    keeps: Vec<Arc<Buffer>>,
 }
 
 impl Slot {
@@ -45,32 +45,53 @@ impl Slot {
         let block = Block::new(context, PIECE, Kind::Staging, "staging memory")?;
         let pool = command_pool(context, context.copies().family)?;
         let (context, null) = (context.clone(), vk::CommandBuffer::null());
-        let mut slot = Slot { context, block, pool, commands: null, busy: 0, keeps: None };
+        let mut slot = Slot { context, block, pool, commands: null, busy: 0, keeps: Vec::new() };
         slot.commands = command_buffer(&slot.context, pool)?;
         Ok(slot)
     }
 
     /// Waits until the last copy is done.
     fn idle(&mut self) -> Result<(), Error> {
-        if self.keeps.is_some() {
+        if !self.keeps.is_empty() {
             self.context.copies().wait(&self.context.raw, self.busy)?;
-            self.keeps = None;
+            self.keeps.clear();
         }
         Ok(())
     }
 
-    /// Submits one copy between the staging block and a buffer.
-    fn copy(
+    /// Submits a copy from the staging block to a buffer.
+    fn copy_up(&mut self, to: &Arc<Buffer>, offset: u64, bytes: u64) -> Result<u64, Error> {
+        let (raw, base) = to.place();
+        self.keeps.push(to.clone());
+        let staging = self.block.buffer;
+        self.copy((staging, 0), (raw, base + offset), bytes, false, &[])
+    }
+
+    /// Submits a copy from a buffer to the staging block.
+    fn copy_down(
         &mut self,
-        buffer: &Arc<Buffer>,
+        from: &Arc<Buffer>,
         offset: u64,
         bytes: u64,
-        up: bool,
+        after: &[After],
+    ) -> Result<u64, Error> {
+        let (raw, base) = from.place();
+        self.keeps.push(from.clone());
+        let staging = self.block.buffer;
+        self.copy((raw, base + offset), (staging, 0), bytes, true, after)
+    }
+
+    /// Submits one copy between ranges that were checked, whose buffers the slot keeps.
+    fn copy(
+        &mut self,
+        (from, from_offset): (vk::Buffer, u64),
+        (to, to_offset): (vk::Buffer, u64),
+        bytes: u64,
+        host_reads: bool,
         after: &[After],
     ) -> Result<u64, Error> {
         let device = &self.context.raw;
-        let (raw, base) = buffer.place();
-        let region = vk::BufferCopy::default().size(bytes);
+        let region = vk::BufferCopy::default().size(bytes).src_offset(from_offset).dst_offset(to_offset);
         let begin = vk::CommandBufferBeginInfo::default().flags(vk::CommandBufferUsageFlags::ONE_TIME_SUBMIT);
         // Safety: the slot is idle, so its commands may be recorded again; the ranges were checked.
         unsafe {
@@ -79,18 +100,13 @@ impl Slot {
                 .and_then(|()| device.begin_command_buffer(self.commands, &begin))
                 .map_err(failed("vkBeginCommandBuffer"))?;
             in_order(device, self.commands);
-            if up {
-                let region = region.dst_offset(base + offset);
-                device.cmd_copy_buffer(self.commands, self.block.buffer, raw, &[region]);
-            } else {
-                let region = region.src_offset(base + offset);
-                device.cmd_copy_buffer(self.commands, raw, self.block.buffer, &[region]);
+            device.cmd_copy_buffer(self.commands, from, to, &[region]);
+            if host_reads {
                 to_host(device, self.commands);
             }
             device.end_command_buffer(self.commands).map_err(failed("vkEndCommandBuffer"))?;
         }
         (_, self.busy) = self.context.copies().submit(device, &[self.commands], after)?;
-        self.keeps = Some(buffer.clone());
         Ok(self.busy)
     }
 }
@@ -195,9 +211,29 @@ impl Transfers {
             let slot = ring.slot(&self.context)?;
             slot.idle()?;
             slot.block.write(0, piece);
-            ring.written = slot.copy(buffer, at, piece.len() as u64, true, &[])?;
+            ring.written = slot.copy_up(buffer, at, piece.len() as u64)?;
             at += piece.len() as u64;
         }
+        Ok(())
+    }
+
+    /// Copies between buffers on the device, after all runs and writes so far.
+    pub(crate) fn copy(&self, from: &Arc<Buffer>, to: &Arc<Buffer>, bytes: u64) -> Result<(), Error> {
+        from.check("copy", 0, bytes)?;
+        to.check("copy", 0, bytes)?;
+        if bytes == 0 {
+            return Ok(());
+        }
+        let compute = &self.context.compute;
+        let mut ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut after = vec![(compute.timeline, compute.last())];
+        if ring.written > 0 {
+            after.push((self.context.copies().timeline, ring.written));
+        }
+        let slot = ring.slot(&self.context)?;
+        slot.idle()?;
+        slot.keeps.extend([from.clone(), to.clone()]);
+        ring.written = slot.copy(from.place(), to.place(), bytes, false, &after)?;
         Ok(())
     }
 
@@ -219,7 +255,7 @@ impl Transfers {
             let i = ring.next;
             let slot = ring.slot(&self.context)?;
             slot.idle()?;
-            slot.copy(buffer, at, piece.len() as u64, false, &after)?;
+            slot.copy_down(buffer, at, piece.len() as u64, &after)?;
             at += piece.len() as u64;
             if let Some((i, piece)) = before.replace((i, piece)) {
                 take(&mut ring, i, piece)?;

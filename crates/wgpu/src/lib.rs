@@ -83,6 +83,10 @@ impl Driver for Device {
         Err(cannot_block("read"))
     }
 
+    fn copy(&self, from: &Arc<Buffer>, to: &Arc<Buffer>, bytes: u64) -> Result<(), Error> {
+        self.copy_now(from, to, bytes)
+    }
+
     fn pipelines(&self, kernels: &[Arc<Kernel>], checked: bool) -> Result<Vec<Arc<Pipeline>>, Error> {
         self.pipelines_now(kernels, checked)
     }

@@ -144,6 +144,21 @@ impl Device {
         Ok(())
     }
 
+    /// Copies from the beginning of one buffer to that of another; queues do that in order.
+    pub(crate) fn copy_now(&self, from: &Buffer, to: &Buffer, bytes: u64) -> Result<(), Error> {
+        let len = usize::try_from(bytes).unwrap_or(usize::MAX);
+        in_range("copy", from, 0, len)?;
+        in_range("copy", to, 0, len)?;
+        let copied = self.scoped("copy", || {
+            let mut encoder =
+                self.raw.create_command_encoder(&wgpu::CommandEncoderDescriptor { label: Some("copy") });
+            // Buffers are whole grains, so the last word is inside both.
+            encoder.copy_buffer_to_buffer(&from.raw, 0, &to.raw, 0, bytes.next_multiple_of(4));
+            self.queue.submit([encoder.finish()]);
+        });
+        copied.map_err(|c| unallocated(c, bytes, "a copy"))
+    }
+
     /// Writes at a multiple of 4; what is missing in the last word becomes zeros.
     pub(crate) fn write_words(&self, buffer: &Buffer, offset: u64, bytes: &[u8]) -> Result<(), Error> {
         let Some(size) = wgpu::BufferSize::new(bytes.len().next_multiple_of(4) as u64) else { return Ok(()) };

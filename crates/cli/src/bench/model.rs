@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use olivine::ir::Tensor;
-use olivine::{Executable, Input, StepTime};
+use olivine::{Executable, StepTime};
 use serde_json::{Value, json};
 
 use crate::Global;
@@ -74,11 +74,8 @@ fn onnx_model(global: &Global, args: &ModelArgs) -> Result<Answer, Failure> {
             times.push(time);
         }
     }
-    let profiled = |executable: &Executable, inputs: &[(&str, Input<'_>)]| {
-        let run = |_| executable.profile(inputs.iter().copied());
-        (0..PROFILED_RUNS).map(run).collect::<Result<Vec<_>, _>>()
-    };
-    let kernels = Kernels::of(&executable.with_executable(given(), profiled)?);
+    let profiled = (0..PROFILED_RUNS).map(|_| executable.profile(given()));
+    let kernels = Kernels::of(&profiled.collect::<Result<Vec<_>, _>>()?);
     let (device, threads) = (session.device().to_string(), global.thread_count());
     let of: Vec<String> = inputs.iter().map(|(name, tensor)| format!("{name}: {}", tensor.ty())).collect();
     let mut text = format!("{} for {}\n{device}, {threads} threads\n\n", args.model, of.join(", "));

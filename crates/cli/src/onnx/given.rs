@@ -4,14 +4,13 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use clap::{Args, ValueEnum};
-use olivine::Model;
 use olivine::ir::half::{bf16, f16};
 use olivine::ir::{Data, Shape, Tensor, nearest, round_to_odd};
-use olivine::onnx::{Dim, Element, Kind, Links, LoadOptions, Port};
+use olivine::onnx::{Dim, ElementType, Kind, Links, LoadOptions, Port};
+use olivine::{Model, npy};
 
 use olivine_files::Format;
 
-use super::npy;
 use crate::answer::Failure;
 
 /// Inputs and sizes of an ONNX model.
@@ -87,7 +86,7 @@ impl DimArgs {
             LinkArg::Cache => Links::Cache,
             LinkArg::Anywhere => Links::Anywhere,
         };
-        LoadOptions { links }
+        LoadOptions::new().links(links)
     }
 
     fn sizes(&self) -> Result<HashMap<String, usize>, Failure> {
@@ -219,7 +218,7 @@ impl GivenArgs {
             .map_err(|e| Failure::new(e.to_string()).context(format!("cannot read `{what}`")))?;
         npy::read(&bytes, element).map_err(|e| {
             let other = Format::of(&bytes).filter(|format| *format != Format::Npy);
-            let problem = other.map_or(e, |format| format!("it is {format}, not a .npy file"));
+            let problem = other.map_or(e.to_string(), |format| format!("it is {format}, not a .npy file"));
             Failure::new(problem).context(format!("cannot use `{what}`"))
         })
     }
@@ -267,7 +266,7 @@ fn needed(kind: &Kind) -> bool {
     !matches!(kind, Kind::Optional(_) | Kind::Sequence(_))
 }
 
-fn tensor_kind(kind: &Kind) -> Result<(Element, &Option<Vec<Dim>>), Failure> {
+fn tensor_kind(kind: &Kind) -> Result<(ElementType, &Option<Vec<Dim>>), Failure> {
     match kind {
         Kind::Tensor { element, dims } => Ok((*element, dims)),
         Kind::Optional(inner) => tensor_kind(inner),
@@ -305,7 +304,7 @@ fn missing_inputs(missing: &[&Port]) -> Failure {
 
 /// A tensor of a shape. Random floats are uniform in [-1, 1), bytes take every value, and other integers are 0 or 1, which
 /// are indices of most tables.
-pub(crate) fn fill(element: Element, shape: &[usize], how: Fill, seed: u64) -> Result<Tensor, Failure> {
+pub(crate) fn fill(element: ElementType, shape: &[usize], how: Fill, seed: u64) -> Result<Tensor, Failure> {
     let dtype =
         element.dtype().ok_or_else(|| Failure::new(format!("elements of type {element} cannot be held")))?;
     let shape = Shape::new(shape)?;
@@ -321,10 +320,10 @@ pub(crate) fn fill(element: Element, shape: &[usize], how: Fill, seed: u64) -> R
         (Fill::Random, false, None) => (random.unit() * 2.0).floor(),
         _ => one,
     };
-    let whole = matches!(element, Element::U8 | Element::I8);
+    let whole = matches!(element, ElementType::U8 | ElementType::I8);
     match tensor.data_mut()? {
         // Small floats are held by f32, which must hold one of their values.
-        Data::F32(v) if element != Element::F32 => {
+        Data::F32(v) if element != ElementType::F32 => {
             v.iter_mut().for_each(|x| *x = next(1.0, false, None) as f32)
         }
         Data::F32(v) => v.iter_mut().for_each(|x| *x = next(1.0, true, None) as f32),
@@ -380,21 +379,27 @@ mod tests {
 
     #[test]
     fn tensors_are_filled_in_every_type_with_numbers_that_it_holds() {
-        for element in [Element::F32, Element::F16, Element::BF16, Element::F64] {
+        for element in [ElementType::F32, ElementType::F16, ElementType::BF16, ElementType::F64] {
             let values = fill(element, &[500], Fill::Random, 1).unwrap().to_f64();
             assert!(
                 values.iter().all(|x| x.abs() <= 1.0) && values.iter().any(|x| x.abs() > 0.5),
                 "{element}"
             );
         }
-        for element in [Element::I64, Element::U16, Element::U64, Element::Bool, Element::I4, Element::F8E5M2]
-        {
+        for element in [
+            ElementType::I64,
+            ElementType::U16,
+            ElementType::U64,
+            ElementType::Bool,
+            ElementType::I4,
+            ElementType::F8E5M2,
+        ] {
             let values = fill(element, &[500], Fill::Random, 1).unwrap().to_f64();
             assert!(values.contains(&0.0) && values.contains(&1.0), "{element}");
             assert!(values.iter().all(|x| *x == 0.0 || *x == 1.0), "{element}");
         }
-        assert!(fill(Element::I8, &[500], Fill::Random, 1).unwrap().to_f64().iter().any(|x| *x < -100.0));
-        assert_eq!(fill(Element::U8, &[2], Fill::Ones, 1).unwrap().to_f64(), [1.0, 1.0]);
-        assert!(fill(Element::String, &[2], Fill::Ones, 1).is_err());
+        assert!(fill(ElementType::I8, &[500], Fill::Random, 1).unwrap().to_f64().iter().any(|x| *x < -100.0));
+        assert_eq!(fill(ElementType::U8, &[2], Fill::Ones, 1).unwrap().to_f64(), [1.0, 1.0]);
+        assert!(fill(ElementType::String, &[2], Fill::Ones, 1).is_err());
     }
 }

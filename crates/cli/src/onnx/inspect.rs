@@ -1,12 +1,13 @@
-//! `olivine inspect`: what is in an ONNX file, and what it takes to run it.
+//! `olivine inspect`: what is in a model file, and what it takes to run it.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 use olivine::ir::{Graph, Node, Op, Tensor};
 use olivine::onnx::{Port, Unsupported};
-use olivine::{Model, Session};
+use olivine::{Executable, Model, Session};
 use serde_json::{Value, json};
 
 use super::given::GivenArgs;
@@ -18,16 +19,57 @@ use crate::{Global, memory};
 
 #[derive(Args)]
 pub(crate) struct InspectArgs {
-    /// The ONNX file.
+    /// The model: an ONNX file, a graph in text form, or a folder of safetensors.
     model: PathBuf,
     #[command(flatten)]
     given: GivenArgs,
 }
 
 pub(crate) fn run(global: &Global, args: &InspectArgs) -> Result<Answer, Failure> {
-    let (loading, model) = timed(|| Model::open_with(&args.model, &args.given.load_options()));
+    let options = args.given.load_options().allow_unsupported(true);
+    let (loading, model) = timed(|| Model::load_with(&args.model, &options));
     let model = model.map_err(|e| read_failure(&args.model, e))?;
-    let onnx = model.onnx();
+    match (model.onnx(), model.graph()) {
+        (Some(onnx), _) => inspect_onnx(global, args, &model, onnx, loading),
+        (None, Some(graph)) => inspect_graph(global, args, &model, graph, loading),
+        (None, None) => Err(Failure::new("the model has no graph")),
+    }
+}
+
+/// A graph in text form, or one whose weights are in safetensors files.
+fn inspect_graph(
+    global: &Global,
+    args: &InspectArgs,
+    model: &Model,
+    graph: &Graph,
+    loading: Duration,
+) -> Result<Answer, Failure> {
+    let mut operations: BTreeMap<&str, usize> = BTreeMap::new();
+    graph.nodes().iter().for_each(|node| *operations.entry(node.op.name()).or_default() += 1);
+    let params: Vec<_> = graph.params().map(|(_, id)| graph.ty(id)).collect::<Result<_, _>>()?;
+    let parameters: usize = params.iter().map(|ty| ty.shape.numel()).sum();
+    let weights: usize = params.iter().map(|ty| ty.bytes()).sum();
+    let mut text = format!("{}\ngraph `{}`\n", args.model.display(), graph.name());
+    text += &format!("{parameters} parameters, {}; read in {} ms\n", bytes(weights), short(ms(loading)));
+    text += &format!("\n{}", ports(&model.inputs(), &[], &model.outputs()));
+    let mut table = Table::new(&["operation", ">nodes"]);
+    operations.iter().for_each(|(name, count)| table.row([name.to_string(), count.to_string()]));
+    text += &format!("\n{table}\n");
+    let json = json!({
+        "model": args.model, "graph": graph.name(), "inputs": ports_json(&model.inputs()),
+        "outputs": ports_json(&model.outputs()), "parameters": parameters, "weight_bytes": weights,
+        "operations": operations, "load_ms": ms(loading),
+    });
+    specialised(global, args, model, text, json)
+}
+
+fn inspect_onnx(
+    global: &Global,
+    args: &InspectArgs,
+    model: &Model,
+    onnx: &olivine::onnx::Model,
+    loading: Duration,
+) -> Result<Answer, Failure> {
     let (parameters, weights) = onnx.parameters();
     let opsets: Vec<String> = onnx
         .opsets()
@@ -48,7 +90,7 @@ pub(crate) fn run(global: &Global, args: &InspectArgs) -> Result<Answer, Failure
     text += &format!("\n{table}\n");
 
     let unsupported = onnx.unsupported();
-    let mut json = json!({
+    let json = json!({
         "model": args.model, "graph": onnx.name(), "producer": onnx.producer(), "opsets": onnx.opsets(),
         "inputs": ports_json(&model.inputs()), "outputs": ports_json(&model.outputs()),
         "inputs_with_defaults": ports_json(&defaults),
@@ -59,7 +101,18 @@ pub(crate) fn run(global: &Global, args: &InspectArgs) -> Result<Answer, Failure
         text += &missing(unsupported);
         return Ok(Answer::new(text, json));
     }
-    match Specialised::of(global, args, &model) {
+    specialised(global, args, model, text, json)
+}
+
+/// Adds what the model comes to for the inputs that were given.
+fn specialised(
+    global: &Global,
+    args: &InspectArgs,
+    model: &Model,
+    mut text: String,
+    mut json: Value,
+) -> Result<Answer, Failure> {
+    match Specialised::of(global, args, model) {
         Ok(known) => {
             text += &known.text();
             if let (Value::Object(all), Value::Object(more)) = (&mut json, known.json()) {
@@ -140,8 +193,14 @@ impl Specialised {
         let session = Session::with_options(olivine::Device::Cpu, global.options())?;
         let executable = session.compile(model)?;
         let given = || inputs.iter().map(|(name, tensor)| (name.as_str(), tensor));
-        executable.run(given())?;
-        let graphs = executable.graphs();
+        // Graphs that find out sizes, and loops, are known after a run; a graph is known as it is.
+        let find_graphs = |executable: &Executable| -> Result<Vec<Graph>, Failure> {
+            if model.graph().is_none() {
+                executable.run(given())?;
+            }
+            Ok(executable.graphs())
+        };
+        let graphs = find_graphs(&executable)?;
         // A GPU has other graphs of loops that end by their data: it records a few iterations at a time.
         let differ = graphs.len() > 1 || graphs.iter().any(has_open_loop);
         let memory_on = |session: &Session| -> Result<Memory, Failure> {
@@ -151,9 +210,7 @@ impl Specialised {
             if !differ {
                 return memory_of_all(session, &graphs, &[]);
             }
-            let executable = session.compile(model)?;
-            executable.run(given())?;
-            memory_of_all(session, &executable.graphs(), &[])
+            memory_of_all(session, &find_graphs(&session.compile(model)?)?, &[])
         };
         let chosen: Vec<olivine::Device> = match &global.device {
             Some(_) => vec![global.device()?],
@@ -317,7 +374,7 @@ mod tests {
         let y = g.matmul(x, turned).unwrap();
         g.output("y", y).unwrap();
         let session = Session::new(olivine::Device::Cpu).unwrap();
-        let host = session.compile(&g).unwrap().host_bytes();
+        let host = session.compile(&g).unwrap().host_bytes()[0];
         assert!(host.is_some());
         let found = memory(&session, &g, host).unwrap();
         let weight = 256 * 256 * 4;

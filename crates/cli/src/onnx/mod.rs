@@ -4,13 +4,12 @@ pub(crate) mod check;
 mod flops;
 pub(crate) mod given;
 pub(crate) mod inspect;
-mod npy;
 pub(crate) mod run;
 
 use std::path::Path;
 
 use olivine::ir::{Graph, Tensor};
-use olivine::onnx::{Element, Kind, LoadOptions, Port};
+use olivine::onnx::{ElementType, Kind, LoadOptions, Port};
 use olivine::{Model, Session};
 
 use crate::answer::Failure;
@@ -38,15 +37,15 @@ pub(crate) fn graph(path: &Path, dims: &DimArgs) -> Result<(Graph, Vec<(String, 
     let session = Session::new(olivine::Device::Cpu)?;
     let executable = session.compile(&model)?;
     let given = inputs.iter().map(|(name, tensor)| (name.as_str(), tensor));
-    let graph = executable.with_executable(given, |executable, _| Ok(executable.graph().clone()))?;
-    let weight = |name: &str| Some((name.to_string(), model.onnx().weight(name)?.clone()));
+    let graph = executable.graph_for(given)?;
+    let weight = |name: &str| Some((name.to_string(), model.weight(name)?.clone()));
     let weights = graph.params().filter_map(|(name, _)| weight(name)).collect();
     Ok((graph, weights))
 }
 
 /// The element type of an output by the name that a run knows it by: `name`, or `name[i]` in a sequence.
-fn element_of(name: &str, ports: &[Port]) -> Option<Element> {
-    fn innermost(kind: &Kind) -> Option<Element> {
+fn element_of(name: &str, ports: &[Port]) -> Option<ElementType> {
+    fn innermost(kind: &Kind) -> Option<ElementType> {
         match kind {
             Kind::Tensor { element, .. } => Some(*element),
             Kind::Sequence(inner) | Kind::Optional(inner) => innermost(inner),

@@ -1,16 +1,16 @@
-//! `olivine run`: an ONNX model on inputs from files, its outputs into files.
+//! `olivine run`: a model on inputs from files, its outputs, or every value inside it, into files.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use olivine::ir::Tensor;
-use olivine::onnx::Element;
-use olivine::{Session, SessionOptions};
+use olivine::onnx::{ElementType, Kind};
+use olivine::{CompileOptions, Executable, Model, Outputs, Session, SessionOptions, npy};
 use serde_json::{Value, json};
 
-use super::given::GivenArgs;
-use super::{element_of, load, npy};
+use super::given::{Fill, GivenArgs, fill};
+use super::{element_of, load};
 use crate::Global;
 use crate::answer::{Answer, Failure};
 use crate::table::Table;
@@ -21,13 +21,17 @@ const SHOWN: usize = 4;
 
 #[derive(Args)]
 pub(crate) struct RunArgs {
-    /// The ONNX file.
+    /// The model: an ONNX file, a graph in text form, or a folder of safetensors.
     model: PathBuf,
     #[command(flatten)]
     given: GivenArgs,
     /// Write every output as a .npy file into this folder.
     #[arg(long, value_name = "DIR")]
     output: Option<PathBuf>,
+    /// Write every node's value as a .npy file into this folder, by its name, and list them. The model is compiled a
+    /// second time for it.
+    #[arg(long, value_name = "DIR")]
+    dump: Option<PathBuf>,
     /// Run this often and print the times.
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     repeat: u32,
@@ -42,7 +46,8 @@ pub(crate) fn run(global: &Global, args: &RunArgs) -> Result<Answer, Failure> {
     let inputs = args.given.tensors(&model, false)?;
     let options = SessionOptions { checked: args.checked, ..global.options() };
     let session = Session::with_options(global.device()?, options)?;
-    let executable = session.compile(&model)?;
+    let executable = session.compile_with(&model, &shapes(&model, &inputs))?;
+    let random = random_params(&model, &executable)?;
     let given = || inputs.iter().map(|(name, tensor)| (name.as_str(), tensor));
     let (first, outputs) = timed(|| executable.run(given()));
     let outputs = outputs?;
@@ -53,15 +58,17 @@ pub(crate) fn run(global: &Global, args: &RunArgs) -> Result<Answer, Failure> {
         times.push(time);
     }
     if let Some(folder) = &args.output {
-        std::fs::create_dir_all(folder).map_err(|e| {
-            Failure::new(e.to_string()).context(format!("cannot make `{}`", folder.display()))
-        })?;
+        make_folder(folder)?;
     }
+    let dumped = match &args.dump {
+        Some(folder) => Some(dump(folder, &executable.run_watching(given(), executable.values())?)?),
+        None => None,
+    };
     let ports = model.outputs();
     let mut table = Table::new(&["output", "type", ">least", ">mean", ">largest", "first elements", "file"]);
     let (mut list, mut taken) = (Vec::new(), HashSet::new());
     for (name, tensor) in outputs.iter() {
-        let element = element_of(name, &ports).unwrap_or_else(|| Element::of_dtype(tensor.dtype()));
+        let element = element_of(name, &ports).unwrap_or_else(|| ElementType::of_dtype(tensor.dtype()));
         let file = match &args.output {
             Some(folder) => Some(save(folder, name, tensor, element, &mut taken)?),
             None => None,
@@ -88,6 +95,12 @@ pub(crate) fn run(global: &Global, args: &RunArgs) -> Result<Answer, Failure> {
             short(times.least())
         );
     }
+    if let Some((values, _)) = &dumped {
+        text += &format!("\n\n{values}");
+    }
+    if !random.is_empty() {
+        text += &format!("\nparams are random: {}", random.join(", "));
+    }
     let later: Value = if times.count() > 0 {
         json!({ "runs": times.count(), "median_ms": times.median(), "least_ms": times.least() })
     } else {
@@ -95,12 +108,62 @@ pub(crate) fn run(global: &Global, args: &RunArgs) -> Result<Answer, Failure> {
     };
     let json = json!({
         "model": args.model, "device": session.device().to_string(), "outputs": list,
-        "load_ms": ms(loading), "first_ms": ms(first), "repeated": later,
+        "load_ms": ms(loading), "first_ms": ms(first), "repeated": later, "random_params": random,
+        "values": dumped.map(|(_, values)| values),
     });
     Ok(Answer::new(text, json))
 }
 
-/// What is told of an output.
+/// Options to compile for the shapes of these inputs.
+pub(crate) fn shapes(model: &Model, inputs: &[(String, Tensor)]) -> CompileOptions {
+    let is_input = |name: &str| {
+        let port = model.inputs().into_iter().find(|port| port.name == name);
+        port.is_some_and(|port| matches!(port.kind, Kind::Tensor { .. }))
+    };
+    let tensors = inputs.iter().filter(|(name, _)| is_input(name));
+    tensors.fold(CompileOptions::new(), |options, (name, tensor)| {
+        options.shape(name.as_str(), tensor.shape().to_vec())
+    })
+}
+
+/// Gives the params of a graph that came without any random numbers; their names.
+fn random_params(model: &Model, executable: &Executable) -> Result<Vec<String>, Failure> {
+    let Some(graph) = model.graph() else { return Ok(Vec::new()) };
+    let mut random = Vec::new();
+    for (name, id) in graph.params().filter(|(name, _)| model.weight(name).is_none()) {
+        let ty = graph.ty(id)?;
+        let element = ElementType::of_dtype(ty.dtype);
+        executable.set_param(name, fill(element, &ty.shape, Fill::Random, random.len() as u64)?)?;
+        random.push(name.to_string());
+    }
+    Ok(random)
+}
+
+fn make_folder(folder: &Path) -> Result<(), Failure> {
+    std::fs::create_dir_all(folder)
+        .map_err(|e| Failure::new(e.to_string()).context(format!("cannot make `{}`", folder.display())))
+}
+
+/// Writes values into a folder, and lists them.
+fn dump(folder: &Path, values: &Outputs) -> Result<(Table, Vec<Value>), Failure> {
+    make_folder(folder)?;
+    let mut table = Table::new(&["value", "type", ">least", ">mean", ">largest", "file"]);
+    let (mut list, mut taken) = (Vec::new(), HashSet::new());
+    for (name, tensor) in values.iter() {
+        let element = ElementType::of_dtype(tensor.dtype());
+        let file = save(folder, name, tensor, element, &mut taken)?;
+        let about = About::of(tensor, element);
+        let [least, mean, largest] = [about.least, about.mean, about.largest].map(short);
+        table.row([name.into(), tensor.ty().to_string(), least, mean, largest, file.display().to_string()]);
+        list.push(json!({
+            "name": name, "type": tensor.ty().to_string(), "least": about.least, "mean": about.mean,
+            "largest": about.largest, "file": file,
+        }));
+    }
+    Ok((table, list))
+}
+
+/// Statistics of an output.
 struct About {
     least: f64,
     mean: f64,
@@ -109,9 +172,9 @@ struct About {
 }
 
 impl About {
-    fn of(tensor: &Tensor, element: Element) -> Self {
+    fn of(tensor: &Tensor, element: ElementType) -> Self {
         // Held in i64, the upper half of the numbers is below zero.
-        let wraps = element == Element::U64;
+        let wraps = element == ElementType::U64;
         let values = || tensor.numbers().map(|x| if wraps && x < 0.0 { x + 2f64.powi(64) } else { x });
         // `f64::min` and `f64::max` would drop a NaN.
         let fold = |pick: fn(f64, f64) -> f64| {
@@ -131,7 +194,7 @@ fn save(
     folder: &Path,
     name: &str,
     tensor: &Tensor,
-    element: Element,
+    element: ElementType,
     taken: &mut HashSet<String>,
 ) -> Result<PathBuf, Failure> {
     let mut file = file_name(name);
@@ -169,9 +232,9 @@ mod tests {
     #[test]
     fn a_nan_shows_in_what_is_told() {
         let tensor = Tensor::new([3], vec![1.0f32, f32::NAN, 2.0]).unwrap();
-        let about = About::of(&tensor, Element::F32);
+        let about = About::of(&tensor, ElementType::F32);
         assert!(about.least.is_nan() && about.largest.is_nan() && about.mean.is_nan());
         let whole = Tensor::new([1], vec![-1i64]).unwrap();
-        assert_eq!(About::of(&whole, Element::U64).largest, 2f64.powi(64));
+        assert_eq!(About::of(&whole, ElementType::U64).largest, 2f64.powi(64));
     }
 }

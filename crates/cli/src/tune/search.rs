@@ -151,7 +151,7 @@ impl Search<'_> {
     ) -> Result<Ready<'t>, Failure> {
         let mut record = record.clone();
         record.set(decision.family, &decision.class, candidate);
-        let options = CompileOptions { tuning: Some(Arc::new(record)), ..CompileOptions::default() };
+        let options = CompileOptions::new().tuning(Arc::new(record));
         let executable = self.session.compile_with(&self.subject.graph, &options)?;
         executable.set_params(tensors.params.iter().cloned())?;
         executable.load()?;

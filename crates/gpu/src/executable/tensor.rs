@@ -32,11 +32,28 @@ impl<D: Driver> DeviceTensor<D> {
             let what = format!("bytes of {ty}");
             return Err(Error::WrongCount { what, expected: ty.bytes(), got: bytes.len() });
         }
+        let tensor = DeviceTensor::unwritten(driver, ty)?;
+        driver.write(&tensor.buffer, 0, bytes)?;
+        Ok(tensor)
+    }
+
+    /// Another tensor on the same device with the same elements, after every run submitted so far.
+    pub fn copy(&self) -> Result<Self, Error> {
+        let tensor = DeviceTensor::unwritten(&self.driver, self.ty)?;
+        self.driver.copy(&self.buffer, &tensor.buffer, self.ty.bytes() as u64)?;
+        Ok(tensor)
+    }
+
+    fn unwritten(driver: &Arc<D>, ty: TensorType) -> Result<Self, Error> {
         // Kernels read whole vectors; memory is padded as programs pad theirs.
-        let padded = (bytes.len() as u64).max(1).next_multiple_of(driver.caps().alignment() as u64);
+        let padded = (ty.bytes() as u64).max(1).next_multiple_of(driver.caps().alignment() as u64);
         let buffer = driver.allocate(padded, "a resident tensor")?;
-        driver.write(&buffer, 0, bytes)?;
         Ok(DeviceTensor { driver: driver.clone(), ty, buffer, lease: Arc::new(()) })
+    }
+
+    /// The driver whose memory it is in.
+    pub fn driver(&self) -> &Arc<D> {
+        &self.driver
     }
 
     pub(super) fn leased(driver: Arc<D>, ty: TensorType, buffer: Arc<D::Buffer>, lease: Arc<()>) -> Self {
@@ -79,12 +96,16 @@ impl<D: Driver> DeviceTensor<D> {
         self.driver.read(&self.buffer, (elements.start * size) as u64, into)
     }
 
-    /// Writes packed bytes over all of it; no run that uses it may be in flight.
-    pub fn write(&self, bytes: &[u8]) -> Result<(), Error> {
-        if bytes.len() != self.ty.bytes() {
-            let what = format!("bytes of {}", self.ty);
-            return Err(Error::WrongCount { what, expected: self.ty.bytes(), got: bytes.len() });
+    /// Writes packed bytes over some elements, after every run submitted so far.
+    pub fn write(&self, first: usize, bytes: &[u8]) -> Result<(), Error> {
+        let offset = first.saturating_mul(self.ty.dtype.size());
+        let end = offset.saturating_add(bytes.len());
+        if end > self.ty.bytes() {
+            let what = format!("bytes of {} at most", self.ty);
+            return Err(Error::WrongCount { what, expected: self.ty.bytes(), got: end });
         }
-        self.driver.write(&self.buffer, 0, bytes)
+        // A driver may write at once; a read returns when no run uses the buffer any more.
+        self.driver.read(&self.buffer, 0, &mut [0])?;
+        self.driver.write(&self.buffer, offset as u64, bytes)
     }
 }

@@ -104,7 +104,9 @@ impl Prepared for CpuPrepared {
         states: &mut [StatePart<'_>],
     ) -> Result<Vec<Data>, Error> {
         let in_place = self.executable.in_place_states();
-        let is_in_place = |input: usize, output: usize| in_place.contains(&(input, output));
+        let is_in_place = |input: Option<usize>, output: usize| {
+            input.is_some_and(|input| in_place.contains(&(input, output)))
+        };
         let nothing: &'static [u8] = &[];
         let mut results = Vec::with_capacity(self.outputs().len());
         for (i, (_, ty)) in self.outputs().iter().enumerate() {
@@ -115,7 +117,9 @@ impl Prepared for CpuPrepared {
             let mut targets: Vec<Option<&mut Data>> = results.iter_mut().map(Some).collect();
             for state in states.iter_mut().filter(|state| is_in_place(state.input, state.output)) {
                 // The run's own hold on the state goes, so that nobody but the caller has it.
-                inputs[state.input] = Given::View(TensorView::new([0], nothing)?);
+                if let Some(given) = state.input.and_then(|input| inputs.get_mut(input)) {
+                    *given = Given::View(TensorView::new([0], nothing)?);
+                }
                 targets[state.output] = Some(own(state.tensor)?.data_mut()?);
             }
             let views = views(&inputs)?;
@@ -124,7 +128,7 @@ impl Prepared for CpuPrepared {
             })?;
         }
         for state in states.iter_mut().filter(|state| !is_in_place(state.input, state.output)) {
-            let ty = state.tensor.ty();
+            let ty = self.outputs()[state.output].1;
             let data = std::mem::replace(&mut results[state.output], Data::zeros(ty.dtype, 0)?);
             // The old one's memory is what the next run writes to.
             *state.tensor = held(Tensor::recycled(ty.shape, data, &self.recycler)?);
@@ -278,6 +282,28 @@ impl Resident for Held {
             into.copy_from_slice(from);
         }
         Ok(())
+    }
+
+    fn write(&mut self, first: usize, bytes: &[u8]) -> Result<(), Error> {
+        let size = self.0.dtype().size();
+        let data = self.0.data_mut()?;
+        if let Data::Bool(bools) = data {
+            bools.iter_mut().skip(first).zip(bytes).for_each(|(to, byte)| *to = *byte != 0);
+        } else if let Some(to) =
+            data.as_bytes_mut().and_then(|all| all.get_mut(first * size..first * size + bytes.len()))
+        {
+            to.copy_from_slice(bytes);
+        }
+        Ok(())
+    }
+
+    fn copy(&self) -> Result<DeviceTensor, Error> {
+        // Elements are shared until one of the two is written.
+        Ok(held(self.0.clone()))
+    }
+
+    fn upload(&self, ty: TensorType, bytes: &[u8]) -> Result<DeviceTensor, Error> {
+        Ok(held(Tensor::from_data(ty.shape, Data::from_bytes(ty.dtype, bytes)?)?))
     }
 
     fn spoil(&self) -> Result<(), Error> {

@@ -97,8 +97,8 @@ impl<D: Driver> Model for GpuModel<D> {
         let outputs = program.outputs.iter().map(|p| (p.name.clone(), p.ty)).collect();
         let (driver, weights) = (self.driver.clone(), self.weights.clone());
         let executable = Arc::new(Executable::new(driver, program, weights, self.checked)?);
-        let driver = self.driver.clone();
-        Ok(Arc::new(GpuPrepared { driver, executable, outputs }))
+        let (driver, states) = (self.driver.clone(), states.to_vec());
+        Ok(Arc::new(GpuPrepared { driver, executable, outputs, states }))
     }
 }
 
@@ -106,6 +106,8 @@ struct GpuPrepared<D: Driver> {
     driver: Arc<D>,
     executable: Arc<Executable<D>>,
     outputs: Vec<(String, TensorType)>,
+    /// Inputs with the outputs that are in their bytes.
+    states: Vec<(usize, usize)>,
 }
 
 impl<D: Driver> Prepared for GpuPrepared<D> {
@@ -136,8 +138,15 @@ impl<D: Driver> Prepared for GpuPrepared<D> {
         let becomes = |i: usize| states.iter().any(|state| state.output == i);
         let takes: Vec<Take> =
             (0..self.outputs.len()).map(|i| if becomes(i) { Take::Device } else { Take::Host }).collect();
-        // A state's output is in the bytes of its input.
-        self.start(&inputs, &takes)?.wait()
+        let mut run = self.start(&inputs, &takes)?;
+        let results = run.wait()?;
+        for state in states {
+            let in_place = state.input.is_some_and(|input| self.states.contains(&(input, state.output)));
+            if !in_place {
+                *state.tensor = run.output(state.output)?;
+            }
+        }
+        Ok(results)
     }
 
     fn profile(&self, inputs: &[Given<'_>]) -> Result<Vec<StepTime>, Error> {
@@ -197,8 +206,20 @@ impl<D: Driver> Resident for OnGpu<D> {
         Ok(self.0.read_elements(elements, into)?)
     }
 
+    fn write(&mut self, first: usize, bytes: &[u8]) -> Result<(), Error> {
+        Ok(self.0.write(first, bytes)?)
+    }
+
+    fn copy(&self) -> Result<DeviceTensor, Error> {
+        Ok(resident(self.0.copy()?))
+    }
+
+    fn upload(&self, ty: TensorType, bytes: &[u8]) -> Result<DeviceTensor, Error> {
+        Ok(resident(olivine_gpu::DeviceTensor::upload(self.0.driver(), ty, bytes)?))
+    }
+
     fn spoil(&self) -> Result<(), Error> {
-        Ok(self.0.write(&memory::filled(0xff, self.0.ty().bytes())?)?)
+        Ok(self.0.write(0, &memory::filled(0xff, self.0.ty().bytes())?)?)
     }
 
     fn as_any(&self) -> &dyn Any {

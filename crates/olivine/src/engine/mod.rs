@@ -69,7 +69,7 @@ pub(crate) trait Model: Send + Sync {
     /// Sets or replaces a param and brings it to the device now.
     fn upload_param(&self, name: &str, tensor: Tensor) -> Result<(), Error>;
 
-    /// Makes a compiled graph ready to run. `states` pairs outputs with the inputs whose bytes they take over.
+    /// Makes a compiled graph ready to run. `states` pairs inputs with the outputs that take over their bytes.
     fn prepare(&self, compiled: &Compiled, states: &[(usize, usize)]) -> Result<Arc<dyn Prepared>, Error>;
 }
 
@@ -94,8 +94,8 @@ pub(crate) trait Prepared: Send + Sync {
     /// Runs and waits; outputs are packed bytes of their types (bool as 0 or 1).
     fn run(&self, inputs: &[Given<'_>], outputs: &mut [&mut [u8]]) -> Result<(), Error>;
 
-    /// Runs on states, which move on, and waits. States are among the inputs too. The answer is all outputs, those that
-    /// states take over without elements.
+    /// Runs and waits; outputs that are paired with a state become it. States are among the inputs too. Returns all
+    /// outputs, those that became state without elements.
     fn run_with_state(
         &self,
         inputs: Vec<Given<'_>>,
@@ -112,9 +112,9 @@ pub(crate) trait Prepared: Send + Sync {
     fn time(&self, inputs: &[Given<'_>], runs: u32) -> Result<(Duration, Vec<DeviceTensor>), Error>;
 }
 
-/// A part of a state: the input that it is, and the output that it becomes.
+/// A part of a state: the input that it is, where the graph takes it, and the output that it becomes.
 pub(crate) struct StatePart<'a> {
-    pub(crate) input: usize,
+    pub(crate) input: Option<usize>,
     pub(crate) output: usize,
     pub(crate) tensor: &'a mut DeviceTensor,
 }
@@ -185,6 +185,12 @@ pub struct DeviceTensor {
 /// What holds a tensor on a device.
 pub(crate) trait Resident: Send + Sync {
     fn read(&self, elements: Range<usize>, into: &mut [u8]) -> Result<(), Error>;
+    /// Writes packed bytes over elements from one on, after every run submitted so far.
+    fn write(&mut self, first: usize, bytes: &[u8]) -> Result<(), Error>;
+    /// Another tensor with the same elements, on the same device.
+    fn copy(&self) -> Result<DeviceTensor, Error>;
+    /// Brings packed bytes to the same device.
+    fn upload(&self, ty: TensorType, bytes: &[u8]) -> Result<DeviceTensor, Error>;
     /// Sets every bit of memory that a later run may be given; nothing where every run's is fresh.
     fn spoil(&self) -> Result<(), Error>;
     fn as_any(&self) -> &dyn Any;
@@ -226,6 +232,56 @@ impl DeviceTensor {
             _ => Ok(()),
         })?;
         Ok(data)
+    }
+
+    /// Overwrites all of it, after the runs submitted so far. Clones keep the old elements.
+    pub fn write<'a>(&mut self, tensor: impl Into<TensorView<'a>>) -> Result<(), Error> {
+        let view = tensor.into();
+        if view.ty() != self.ty {
+            let (name, expected) = ("device tensor".into(), self.ty.to_string());
+            return Err(Error::WrongType { kind: "write to", name, expected, got: view.ty() });
+        }
+        if Arc::get_mut(self.inner.get_mut()?).is_none() {
+            *self = self.inner.upload(self.ty, view.bytes())?;
+            return Ok(());
+        }
+        self.write_elements(0, view)
+    }
+
+    /// Overwrites elements, counted row-major, from one on; clones keep the old ones.
+    pub fn write_elements<'a>(
+        &mut self,
+        first: usize,
+        elements: impl Into<TensorView<'a>>,
+    ) -> Result<(), Error> {
+        let view = elements.into();
+        let (all, count) = (self.ty.shape.numel(), view.ty().shape.numel());
+        if view.ty().dtype != self.ty.dtype {
+            let (name, expected) = ("device tensor".into(), self.ty.to_string());
+            return Err(Error::WrongType { kind: "write to", name, expected, got: view.ty() });
+        }
+        if first.checked_add(count).is_none_or(|end| end > all) {
+            return Err(Error::BadRange { elements: first..first.saturating_add(count), all });
+        }
+        if Arc::get_mut(self.inner.get_mut()?).is_none() {
+            *self = self.copy()?;
+        }
+        match Arc::get_mut(self.inner.get_mut()?) {
+            Some(inner) => inner.write(first, view.bytes()),
+            None => Err(Error::OtherDevice),
+        }
+    }
+
+    /// Another tensor on the device with the same elements, which may be overwritten by itself.
+    pub fn copy(&self) -> Result<DeviceTensor, Error> {
+        self.inner.check()?;
+        self.inner.copy()
+    }
+
+    /// Brings a tensor to the device that this one is on.
+    pub(crate) fn like(&self, view: TensorView<'_>) -> Result<DeviceTensor, Error> {
+        self.inner.check()?;
+        self.inner.upload(view.ty(), view.bytes())
     }
 
     /// Sets all its bits (floats become NaNs), so that what a later run into the same memory leaves unwritten shows.

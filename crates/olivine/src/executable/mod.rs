@@ -1,162 +1,188 @@
-//! A compiled model: params in, inputs in, outputs out.
+//! What a session compiles: one type for graphs and for model files.
+//!
+//! ```text
+//!   mod.rs     the executable, and every way to run it
+//!   options.rs how it is compiled
+//!   graph.rs   one graph, compiled for every combination of sizes that comes
+//!   state.rs   tensors that stay on the device from run to run
+//!   io.rs      what goes into a run and what comes out
+//! ```
+//!
+//! A run of a graph is a run of one compiled graph. A run of an ONNX model may first run graphs that find out sizes, and
+//! loops; every method then ends in the last graph.
 
+mod graph;
 mod io;
+mod options;
 mod state;
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
-use olivine_gpu::{Record, Take};
-use olivine_ir::op::{RUN_COUNTER, run_counter_type};
-use olivine_ir::{Data, Def, Graph, Shape, Tensor, TensorType, ValueId, nearest};
+use olivine_ir::port::{Dim, ElementType, Kind, Port};
+use olivine_ir::{Def, Graph, Tensor, ValueId};
 
-use crate::engine::{DeviceTensor, Given, Model, Prepared, StepTime};
-use crate::process::OfProcess;
+use crate::engine::{DeviceTensor, Given, StepTime};
+use crate::model::value_names;
+#[cfg(feature = "onnx")]
+use crate::model::{OnnxExecutable, Passed};
 use crate::{Error, Session};
-use io::named;
+
+pub(crate) use graph::{GraphExecutable, NamedInputs};
 pub(crate) use io::{write_results, zeros};
 
 pub use io::{Input, Outputs, Pending};
+pub use options::CompileOptions;
 pub use state::State;
 
-/// Shapes kept compiled at a time; the one that was compiled first goes when another comes.
-const COMPILED_SHAPES: usize = 64;
-
-/// A model compiled for a session's device. It may run from several threads at once.
+/// A graph or a model compiled for a session's device. It may run from several threads at once.
 ///
-/// Inputs may declare free sizes ([`Graph::input_with_dims`]); every combination of sizes is compiled once, when it
-/// first comes, and all of them share the params.
+/// Sizes may be open ([`Graph::input_with_dims`], named dimensions of an ONNX model); every combination of sizes is
+/// compiled once, when it first comes, and all of them share the weights.
 pub struct Executable {
     session: Session,
-    graph: Graph,
-    /// Pairs of an input and the output that takes over its bytes, by name.
-    states: Vec<(String, String)>,
-    /// Positions of inputs by name.
-    inputs: HashMap<String, usize>,
-    model: OfProcess<Arc<dyn Model>>,
-    compiled: OfProcess<RwLock<Shapes>>,
-    /// What the next run's random numbers see.
-    runs: AtomicU64,
+    source: Source,
+    options: CompileOptions,
 }
 
-/// How a graph is compiled; the defaults are right for most.
-#[derive(Clone, Debug, Default)]
-pub struct CompileOptions {
-    /// Pairs (input, output) of one type: the output takes over the input's bytes and stays on the device between
-    /// runs ([`Executable::run_with_state`]).
-    pub state: Vec<(String, String)>,
-    /// On a GPU, the record of measured choices to compile by, instead of the session's.
-    pub tuning: Option<Arc<Record>>,
+/// What was compiled.
+enum Source {
+    Graph(Arc<GraphExecutable>),
+    #[cfg(feature = "onnx")]
+    Onnx(Box<OnnxExecutable>),
 }
 
-#[derive(Default)]
-struct Shapes {
-    by_shape: HashMap<Vec<Shape>, Arc<dyn Prepared>>,
-    /// What is compiled while that is for one combination of shapes, which is found without a hash.
-    only: Option<(Vec<Shape>, Arc<dyn Prepared>)>,
-    order: Vec<Vec<Shape>>,
+/// The graph that a run ends in, and what was computed for it on the way.
+struct Ready {
+    graph: Arc<GraphExecutable>,
+    #[cfg(feature = "onnx")]
+    passed: Vec<(String, Passed)>,
+    /// Whether names that the graph does not have are an error; a model has looked at them already.
+    all: bool,
 }
 
-impl Shapes {
-    fn get(&self, shapes: &[Shape]) -> Option<&Arc<dyn Prepared>> {
-        match &self.only {
-            Some((only, prepared)) => (only == shapes).then_some(prepared),
-            None => self.by_shape.get(shapes),
+impl Ready {
+    /// The graph's inputs: those of the caller, and what was computed.
+    fn inputs<'n, 'a: 'n>(&'a self, given: NamedInputs<'n, 'a>) -> NamedInputs<'n, 'a> {
+        if self.all {
+            return given;
         }
+        let takes = |name: &str| self.graph.position(name).is_some();
+        let mut inputs: NamedInputs<'n, 'a> = Vec::with_capacity(given.len());
+        #[cfg(feature = "onnx")]
+        inputs.extend(
+            self.passed
+                .iter()
+                .filter(|(name, _)| takes(name))
+                .map(|(name, value)| (name.as_str(), value.input().into())),
+        );
+        let computed = inputs.len();
+        for (name, value) in given.into_iter().filter(|(name, _)| takes(name)) {
+            if !inputs[..computed].iter().any(|(computed, _)| *computed == name) {
+                inputs.push((name, value));
+            }
+        }
+        inputs
     }
 }
 
 impl Executable {
-    pub(crate) fn new(session: Session, graph: Graph, options: &CompileOptions) -> Result<Self, Error> {
+    pub(crate) fn of_graph(session: Session, graph: &Graph, options: &CompileOptions) -> Result<Self, Error> {
+        options.check(&graph_inputs(graph), &graph_outputs(graph))?;
         let model = session.inner.engine.model(options.tuning.clone());
-        Executable::sharing(session, graph, options, model)
-    }
-
-    /// An executable whose params are those of a model on the device.
-    pub(crate) fn sharing(
-        session: Session,
-        graph: Graph,
-        options: &CompileOptions,
-        model: Arc<dyn Model>,
-    ) -> Result<Self, Error> {
+        let shapes = options.shapes_of(graph)?;
         let states = options.state.clone();
-        let inputs = graph.inputs().enumerate().map(|(i, (name, _))| (name.to_string(), i)).collect();
-        let executable = Executable {
-            session,
-            graph,
-            states,
-            inputs,
-            model: OfProcess::new(model),
-            compiled: OfProcess::new(RwLock::default()),
-            runs: AtomicU64::new(0),
-        };
-        executable.state_pairs()?;
-        executable.specialised(&executable.declared_shapes())?;
-        Ok(executable)
+        let compiled = GraphExecutable::new(session.clone(), graph.clone(), states, model, shapes)?;
+        Ok(Executable { session, source: Source::Graph(Arc::new(compiled)), options: options.clone() })
     }
 
-    /// The graph as it was given.
-    pub fn graph(&self) -> &Graph {
-        &self.graph
+    #[cfg(feature = "onnx")]
+    pub(crate) fn of_onnx(session: Session, model: OnnxExecutable, options: &CompileOptions) -> Self {
+        Executable { session, source: Source::Onnx(Box::new(model)), options: options.clone() }
     }
 
-    /// How many combinations of input shapes are compiled now.
-    pub fn compiled_shapes(&self) -> usize {
-        if !self.compiled.is_here() {
-            return 0;
+    /// The session that it was compiled in.
+    pub fn session(&self) -> &Session {
+        &self.session
+    }
+
+    /// The inputs that a run must supply, without those that are state.
+    pub fn inputs(&self) -> Vec<Port> {
+        let mut inputs = self.all_inputs();
+        inputs.retain(|port| !self.options.state.iter().any(|(input, _)| *input == port.name));
+        inputs
+    }
+
+    /// The outputs of a run, with those that become state.
+    pub fn outputs(&self) -> Vec<Port> {
+        match &self.source {
+            Source::Graph(graph) => graph_outputs(graph.graph()),
+            #[cfg(feature = "onnx")]
+            Source::Onnx(model) => model.model().outputs(),
         }
-        self.compiled.read().unwrap_or_else(PoisonError::into_inner).by_shape.len()
     }
 
-    /// Bytes that it takes on the CPU for the shapes compiled last: those of weights with what is made of them, and those
-    /// of a run beside its inputs. `None` on a GPU.
-    pub fn host_bytes(&self) -> Option<(usize, usize)> {
-        if !self.compiled.is_here() {
-            return None;
+    fn all_inputs(&self) -> Vec<Port> {
+        match &self.source {
+            Source::Graph(graph) => graph_inputs(graph.graph()),
+            #[cfg(feature = "onnx")]
+            Source::Onnx(model) => model.model().inputs(),
         }
-        let shapes = self.compiled.read().unwrap_or_else(PoisonError::into_inner);
-        shapes.order.last().and_then(|last| shapes.get(last))?.host_bytes()
     }
 
-    /// The number of the next run, which its random numbers depend on. It begins at 0, and every run that does not
-    /// give the input [`RUN_COUNTER`] itself takes it and adds 1.
+    /// The graphs that are compiled now: one, or those of an ONNX model's stages, loops and sizes.
+    pub fn graphs(&self) -> Vec<Graph> {
+        self.compiled_graphs().iter().map(|graph| graph.graph().clone()).collect()
+    }
+
+    /// How many combinations of sizes are compiled now, over all graphs.
+    pub fn compiled(&self) -> usize {
+        self.compiled_graphs().iter().map(|graph| graph.compiled_shapes()).sum()
+    }
+
+    /// Bytes on the CPU for each of [`Executable::graphs`] at the sizes compiled last: of weights with what is made of
+    /// them, and of a run beside its inputs. `None` on a GPU.
+    pub fn host_bytes(&self) -> Vec<Option<(usize, usize)>> {
+        self.compiled_graphs().iter().map(|graph| graph.host_bytes()).collect()
+    }
+
+    fn compiled_graphs(&self) -> Vec<Arc<GraphExecutable>> {
+        match &self.source {
+            Source::Graph(graph) => vec![graph.clone()],
+            #[cfg(feature = "onnx")]
+            Source::Onnx(model) => model.graphs(),
+        }
+    }
+
+    /// The number of the next run, which its random numbers depend on. It begins at 0, and every run that does not give
+    /// the input [`RUN_COUNTER`](olivine_ir::op::RUN_COUNTER) itself takes it and adds 1.
     pub fn run_counter(&self) -> u64 {
-        self.runs.load(Ordering::Relaxed)
+        match &self.source {
+            Source::Graph(graph) => graph.run_counter(),
+            #[cfg(feature = "onnx")]
+            Source::Onnx(model) => model.run_counter(),
+        }
     }
 
     /// Sets the number of the next run: the runs after it draw what the runs from that number on drew before.
     pub fn set_run_counter(&self, run: u64) {
-        self.runs.store(run, Ordering::Relaxed);
+        match &self.source {
+            Source::Graph(graph) => graph.set_run_counter(run),
+            #[cfg(feature = "onnx")]
+            Source::Onnx(model) => model.set_run_counter(run),
+        }
     }
 
-    /// Sets or replaces a param; the elements are shared, not copied.
+    /// Sets or replaces a param of a graph; the elements are shared, not copied. The weights of a model file come with
+    /// it; [`Model::with_weights`](crate::Model::with_weights) changes them.
     pub fn set_param(&self, name: &str, tensor: Tensor) -> Result<(), Error> {
-        self.check_param(name, &tensor)?;
-        self.model.set_param(name, tensor);
-        Ok(())
+        self.params()?.set_param(name, tensor)
     }
 
     /// Sets or replaces a param and brings it to the device now, so that a model larger than the host's memory can
     /// be loaded one param at a time.
     pub fn upload_param(&self, name: &str, tensor: Tensor) -> Result<(), Error> {
-        self.check_param(name, &tensor)?;
-        self.model.upload_param(name, tensor)
-    }
-
-    fn check_param(&self, name: &str, tensor: &Tensor) -> Result<(), Error> {
-        self.session.inner.check()?;
-        let Some(id) = self.graph.param_named(name) else {
-            let nearest = nearest(name, self.graph.params().map(|(n, _)| n));
-            return Err(Error::UnknownName { kind: "param", name: name.into(), nearest });
-        };
-        let expected = self.ty(id);
-        if expected != tensor.ty() {
-            let (name, expected) = (name.into(), expected.to_string());
-            return Err(Error::WrongType { kind: "param", name, expected, got: tensor.ty() });
-        }
-        Ok(())
+        self.params()?.upload_param(name, tensor)
     }
 
     /// Sets several params.
@@ -164,37 +190,41 @@ impl Executable {
         params.into_iter().try_for_each(|(name, tensor)| self.set_param(&name, tensor))
     }
 
-    /// Brings params to the device and packs them for the kernels now instead of at the first run.
-    pub fn load(&self) -> Result<(), Error> {
-        self.specialised(&self.declared_shapes())?.load()
+    /// The graph whose params can be set.
+    fn params(&self) -> Result<&GraphExecutable, Error> {
+        match &self.source {
+            Source::Graph(graph) => Ok(graph),
+            #[cfg(feature = "onnx")]
+            Source::Onnx(_) => Err(Error::FixedWeights),
+        }
     }
 
-    /// Runs on named inputs, which are borrowed, not copied; results come in new tensors.
+    /// Brings params to the device and packs them for the kernels now instead of at the first run. What is compiled of a
+    /// model file is loaded already.
+    pub fn load(&self) -> Result<(), Error> {
+        self.compiled_graphs().iter().try_for_each(|graph| graph.load())
+    }
+
+    /// Runs on named inputs, which are borrowed, not copied; results come in new tensors. Element `i` of a sequence is the
+    /// input, or output, `name[i]`.
     pub fn run<'a, V: Into<Input<'a>>>(
         &self,
         inputs: impl IntoIterator<Item = (&'a str, V)>,
     ) -> Result<Outputs, Error> {
-        let (prepared, given) = self.prepare(listed(inputs))?;
-        let home = prepared.recycler();
-        let mut results = match home {
-            Some(home) => {
-                prepared.outputs().iter().map(|(_, ty)| home.take(*ty)).collect::<Result<_, _>>()?
-            }
-            None => zeros(prepared.outputs())?,
-        };
-        write_results(&mut results.iter_mut().collect::<Vec<_>>(), |t| prepared.run(&given, t))?;
-        named(prepared.outputs(), results, home)
+        let inputs = listed(inputs);
+        let ready = self.ready(&inputs)?;
+        ready.graph.run(ready.inputs(given(&inputs)))
     }
 
-    /// Begins a run and returns; several may be in flight. The inputs are taken over before this returns.
+    /// Begins a run and returns; several may be in flight. The inputs are taken over before this returns. What an ONNX
+    /// model runs to find out sizes, and its loops, have run by then.
     pub fn submit<'a, V: Into<Input<'a>>>(
         &self,
         inputs: impl IntoIterator<Item = (&'a str, V)>,
     ) -> Result<Pending, Error> {
-        let (prepared, given) = self.prepare(listed(inputs))?;
-        let outputs = prepared.outputs().to_vec();
-        let run = OfProcess::new(prepared.start(&given, &vec![Take::Host; outputs.len()])?);
-        Ok(Pending { run, outputs, home: prepared.recycler().cloned() })
+        let inputs = listed(inputs);
+        let ready = self.ready(&inputs)?;
+        ready.graph.submit(ready.inputs(given(&inputs)))
     }
 
     /// Runs and leaves the outputs on the device, by name; they may be inputs of other runs, or be read in part.
@@ -202,10 +232,9 @@ impl Executable {
         &self,
         inputs: impl IntoIterator<Item = (&'a str, V)>,
     ) -> Result<Vec<(String, DeviceTensor)>, Error> {
-        let (prepared, given) = self.prepare(listed(inputs))?;
-        let outputs = prepared.outputs().to_vec();
-        let mut run = prepared.start(&given, &vec![Take::Device; outputs.len()])?;
-        outputs.into_iter().enumerate().map(|(i, (name, _))| Ok((name, run.output(i)?))).collect()
+        let inputs = listed(inputs);
+        let ready = self.ready(&inputs)?;
+        ready.graph.run_resident(ready.inputs(given(&inputs)))
     }
 
     /// Runs and writes results into existing tensors, one for each output by name; nothing is allocated for them.
@@ -214,186 +243,127 @@ impl Executable {
         inputs: impl IntoIterator<Item = (&'a str, V)>,
         outputs: &mut [(&str, &mut Tensor)],
     ) -> Result<(), Error> {
-        let (prepared, given) = self.prepare(listed(inputs))?;
-        let declared = prepared.outputs();
-        let mut results: Vec<Option<&mut Data>> = declared.iter().map(|_| None).collect();
-        for (name, tensor) in outputs.iter_mut() {
-            let Some(i) = declared.iter().position(|(n, _)| n == name) else {
-                let nearest = nearest(name, declared.iter().map(|(n, _)| n.as_str()));
-                return Err(Error::UnknownName { kind: "output", name: name.to_string(), nearest });
-            };
-            let expected = declared[i].1;
-            if tensor.ty() != expected {
-                let (name, expected) = (name.to_string(), expected.to_string());
-                return Err(Error::WrongType { kind: "output", name, expected, got: tensor.ty() });
-            }
-            if results[i].replace(tensor.data_mut()?).is_some() {
-                return Err(Error::GivenTwice { kind: "output", name: name.to_string() });
-            }
-        }
-        if let Some(i) = results.iter().position(Option::is_none) {
-            let (name, expected) = declared[i].clone();
-            return Err(Error::Missing { kind: "output", name, expected });
-        }
-        write_results(&mut results.into_iter().flatten().collect::<Vec<_>>(), |t| prepared.run(&given, t))
+        let inputs = listed(inputs);
+        let ready = self.ready(&inputs)?;
+        ready.graph.run_into(ready.inputs(given(&inputs)), outputs)
     }
 
-    /// Runs once and times every kernel; the outputs are dropped where they are.
+    /// Runs once and times every kernel of the last graph; the outputs are dropped where they are.
     pub fn profile<'a, V: Into<Input<'a>>>(
         &self,
         inputs: impl IntoIterator<Item = (&'a str, V)>,
     ) -> Result<Vec<StepTime>, Error> {
-        let (prepared, given) = self.prepare(listed(inputs))?;
-        prepared.profile(&given)
+        let inputs = listed(inputs);
+        let ready = self.ready(&inputs)?;
+        ready.graph.profile(ready.inputs(given(&inputs)))
     }
 
-    /// Runs so many times in a row and tells how long all kernels together took on the device (from call to answer on the
-    /// CPU), running as they do untimed: a run's share. The outputs stay on the device, by name.
-    #[allow(clippy::type_complexity, reason = "a time and what `run_resident` gives")]
+    /// Runs so many times in a row and returns how long all kernels of the last graph together took on the device (from
+    /// call to return on the CPU), running as they do untimed: a run's share. The outputs stay on the device, by name.
+    #[allow(clippy::type_complexity, reason = "a time and what `run_resident` returns")]
     pub fn time<'a, V: Into<Input<'a>>>(
         &self,
         inputs: impl IntoIterator<Item = (&'a str, V)>,
         runs: u32,
     ) -> Result<(Duration, Vec<(String, DeviceTensor)>), Error> {
-        let (prepared, given) = self.prepare(listed(inputs))?;
-        let (time, outputs) = prepared.time(&given, runs)?;
-        let names = prepared.outputs().iter().map(|(name, _)| name.clone());
-        Ok((time, names.zip(outputs).collect()))
+        let inputs = listed(inputs);
+        let ready = self.ready(&inputs)?;
+        ready.graph.time(ready.inputs(given(&inputs)), runs)
     }
 
-    /// Checks names and types and finds what is prepared for these shapes.
-    fn prepare<'a, 'n>(
+    /// Names of the values inside the graph or model, for [`Executable::run_watching`].
+    pub fn values(&self) -> Vec<String> {
+        match &self.source {
+            Source::Graph(graph) => value_names(graph.graph()),
+            #[cfg(feature = "onnx")]
+            Source::Onnx(model) => model.model().values(),
+        }
+    }
+
+    /// Runs and returns values from inside as well, by the names that [`Executable::values`] lists, after the outputs.
+    ///
+    /// To look inside, not to run often: each call compiles the graph anew, with the values among its outputs. A value
+    /// that is no tensor, or that the importer of a model did not need, is left out.
+    pub fn run_watching<'a, V: Into<Input<'a>>>(
         &self,
-        inputs: impl IntoIterator<Item = (&'n str, Given<'a>)>,
-    ) -> Result<(Arc<dyn Prepared>, Vec<Given<'a>>), Error> {
-        self.session.inner.check()?;
-        let declared: Vec<(&str, ValueId)> = self.graph.inputs().collect();
-        let mut slots: Vec<Option<Given<'a>>> = vec![None; declared.len()];
-        for (name, given) in inputs {
-            let Some(i) = self.position(name) else {
-                let nearest = nearest(name, declared.iter().map(|(n, _)| *n));
-                return Err(Error::UnknownName { kind: "input", name: name.into(), nearest });
-            };
-            self.check_input(name, declared[i].1, given.ty())?;
-            if slots[i].replace(given).is_some() {
-                return Err(Error::GivenTwice { kind: "input", name: name.into() });
-            }
-        }
-        self.count_run(&declared, &mut slots)?;
-        if let Some(i) = slots.iter().position(Option::is_none) {
-            let (name, id) = declared[i];
-            return Err(Error::Missing { kind: "input", name: name.into(), expected: self.ty(id) });
-        }
-        let given: Vec<Given<'a>> = slots.into_iter().flatten().collect();
-        let shapes: Vec<Shape> = given.iter().map(|g| g.ty().shape).collect();
-        Ok((self.specialised(&shapes)?, given))
-    }
-
-    /// Gives the run its number where its random numbers need one and the caller gave none.
-    fn count_run(&self, declared: &[(&str, ValueId)], slots: &mut [Option<Given<'_>>]) -> Result<(), Error> {
-        let Some(i) = self.position(RUN_COUNTER) else { return Ok(()) };
-        let missing = slots.iter().filter(|slot| slot.is_none()).count();
-        if slots[i].is_some() || missing > 1 || self.ty(declared[i].1) != run_counter_type()? {
-            return Ok(());
-        }
-        let run = self.runs.fetch_add(1, Ordering::Relaxed);
-        slots[i] = Some(Given::Own(Tensor::new([2], vec![run as u32, (run >> 32) as u32])?));
-        Ok(())
-    }
-
-    fn check_input(&self, name: &str, id: ValueId, got: TensorType) -> Result<(), Error> {
-        let expected = self.ty(id);
-        let Def::Input { dims, .. } = &self.graph.values()[id.index()].def else { return Ok(()) };
-        let fits = got.dtype == expected.dtype
-            && got.shape.rank() == expected.shape.rank()
-            && (0..dims.len()).all(|i| dims[i].is_some() || got.shape[i] == expected.shape[i]);
-        if fits {
-            return Ok(());
-        }
-        let sizes: Vec<String> = dims
-            .iter()
-            .zip(expected.shape.iter())
-            .map(|(dim, size)| dim.clone().unwrap_or_else(|| size.to_string()))
-            .collect();
-        let expected = format!("{}[{}]", expected.dtype, sizes.join(", "));
-        Err(Error::WrongType { kind: "input", name: name.into(), expected, got })
-    }
-
-    /// What is prepared for some input shapes, compiled now if it is the first time they come.
-    fn specialised(&self, shapes: &[Shape]) -> Result<Arc<dyn Prepared>, Error> {
-        self.compiled.check()?;
-        if let Some(found) = self.compiled.read().unwrap_or_else(PoisonError::into_inner).get(shapes) {
-            return Ok(found.clone());
-        }
-        let session = &self.session.inner;
-        let compiled = if shapes == self.declared_shapes() {
-            session.compile(&self.graph, false)?
-        } else {
-            let names = self.graph.inputs().map(|(name, _)| name);
-            let sizes: Vec<(&str, Shape)> = names.zip(shapes.iter().copied()).collect();
-            session.compile(&self.graph.specialise(&sizes)?, false)?
+        inputs: impl IntoIterator<Item = (&'a str, V)>,
+        names: impl IntoIterator<Item = impl Into<String>>,
+    ) -> Result<Outputs, Error> {
+        let names: Vec<String> = names.into_iter().map(Into::into).collect();
+        let source = match &self.source {
+            Source::Graph(graph) => Source::Graph(Arc::new(graph.watching(&names)?)),
+            #[cfg(feature = "onnx")]
+            Source::Onnx(model) => Source::Onnx(Box::new(model.watching(names)?)),
         };
-        let prepared = self.model.prepare(&compiled, &self.state_pairs()?)?;
-        let mut cache = self.compiled.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(found) = cache.by_shape.get(shapes) {
-            return Ok(found.clone());
-        }
-        if cache.order.len() == COMPILED_SHAPES {
-            let oldest = cache.order.remove(0);
-            cache.by_shape.remove(&oldest);
-        }
-        cache.only = cache.order.is_empty().then(|| (shapes.to_vec(), prepared.clone()));
-        cache.order.push(shapes.to_vec());
-        cache.by_shape.insert(shapes.to_vec(), prepared.clone());
-        Ok(prepared)
+        let options = CompileOptions { tuning: self.options.tuning.clone(), ..CompileOptions::default() };
+        Executable { session: self.session.clone(), source, options }.run(inputs)
     }
 
-    /// The state pairs by position, or what is wrong with them.
-    fn state_pairs(&self) -> Result<Vec<(usize, usize)>, Error> {
-        let mut pairs = Vec::with_capacity(self.states.len());
-        for (input, output) in &self.states {
-            let unknown = |kind, name: &str, names: Vec<&str>| Error::UnknownName {
-                kind,
-                name: name.into(),
-                nearest: nearest(name, names),
-            };
-            let Some((i, (_, from))) = self.graph.inputs().enumerate().find(|(_, (n, _))| n == input) else {
-                return Err(unknown("input", input, self.graph.inputs().map(|(n, _)| n).collect()));
-            };
-            let outputs = self.graph.outputs();
-            let Some(o) = outputs.iter().position(|o| o.name == *output) else {
-                return Err(unknown("output", output, outputs.iter().map(|o| o.name.as_str()).collect()));
-            };
-            let (expected, got) = (self.ty(from), self.ty(outputs[o].value));
-            if expected != got {
-                let (name, expected) = (output.clone(), expected.to_string());
-                return Err(Error::WrongType { kind: "output", name, expected, got });
+    /// The last graph of a run on these inputs, compiled.
+    pub fn graph_for<'a, V: Into<Input<'a>>>(
+        &self,
+        inputs: impl IntoIterator<Item = (&'a str, V)>,
+    ) -> Result<Graph, Error> {
+        Ok(self.ready(&listed(inputs))?.graph.graph().clone())
+    }
+
+    /// Finds the graph that a run ends in; an ONNX model's stages and loops run here.
+    fn ready(&self, inputs: &[(&str, Input<'_>)]) -> Result<Ready, Error> {
+        match &self.source {
+            Source::Graph(graph) => Ok(Ready {
+                graph: graph.clone(),
+                #[cfg(feature = "onnx")]
+                passed: Vec::new(),
+                all: true,
+            }),
+            #[cfg(feature = "onnx")]
+            Source::Onnx(model) => {
+                let (graph, passed) = model.ready(inputs)?;
+                Ok(Ready { graph, passed, all: false })
             }
-            if pairs.iter().any(|(a, b)| *a == i || *b == o) {
-                return Err(Error::GivenTwice { kind: "state", name: input.clone() });
-            }
-            pairs.push((i, o));
         }
-        Ok(pairs)
-    }
-
-    /// The position of an input among all.
-    fn position(&self, input: &str) -> Option<usize> {
-        self.inputs.get(input).copied()
-    }
-
-    fn ty(&self, id: ValueId) -> TensorType {
-        self.graph.values()[id.index()].ty
-    }
-
-    fn declared_shapes(&self) -> Vec<Shape> {
-        self.graph.inputs().map(|(_, id)| self.ty(id).shape).collect()
     }
 }
 
-/// Inputs as they are given.
-fn listed<'a, 'n, V: Into<Input<'a>>>(
-    inputs: impl IntoIterator<Item = (&'n str, V)>,
-) -> impl Iterator<Item = (&'n str, Given<'a>)> {
-    inputs.into_iter().map(|(name, input)| (name, input.into().into()))
+/// Inputs as a list that can be read twice.
+fn listed<'a, V: Into<Input<'a>>>(
+    inputs: impl IntoIterator<Item = (&'a str, V)>,
+) -> Vec<(&'a str, Input<'a>)> {
+    inputs.into_iter().map(|(name, input)| (name, input.into())).collect()
+}
+
+fn given<'n, 'a>(inputs: &[(&'n str, Input<'a>)]) -> NamedInputs<'n, 'a> {
+    inputs.iter().map(|(name, input)| (*name, Given::from(*input))).collect()
+}
+
+/// A graph's inputs as a model file would declare them.
+pub(crate) fn graph_inputs(graph: &Graph) -> Vec<Port> {
+    let port = |(name, id): (&str, ValueId)| {
+        let value = &graph.values()[id.index()];
+        let open: &[Option<String>] = if let Def::Input { dims, .. } = &value.def { dims } else { &[] };
+        let dim = |(axis, size): (usize, usize)| match open.get(axis) {
+            Some(Some(name)) => Dim::Named(name.clone()),
+            _ => Dim::Fixed(size),
+        };
+        let dims = value.ty.shape.iter().copied().enumerate().map(dim).collect();
+        let element = ElementType::of_dtype(value.ty.dtype);
+        Port { name: name.to_string(), kind: Kind::Tensor { element, dims: Some(dims) } }
+    };
+    graph.inputs().map(port).collect()
+}
+
+/// A graph's outputs as a model file would declare them; their sizes are open where any input's is.
+pub(crate) fn graph_outputs(graph: &Graph) -> Vec<Port> {
+    let is_open = |id: ValueId| match &graph.values()[id.index()].def {
+        Def::Input { dims, .. } => dims.iter().any(Option::is_some),
+        _ => false,
+    };
+    let open = graph.inputs().any(|(_, id)| is_open(id));
+    let port = |output: &olivine_ir::Output| {
+        let ty = graph.values()[output.value.index()].ty;
+        let dims = ty.shape.iter().map(|size| if open { Dim::Free } else { Dim::Fixed(*size) }).collect();
+        let element = ElementType::of_dtype(ty.dtype);
+        Port { name: output.name.clone(), kind: Kind::Tensor { element, dims: Some(dims) } }
+    };
+    graph.outputs().iter().map(port).collect()
 }

@@ -1,33 +1,31 @@
-//! Models from files: loaded once, compiled for every combination of shapes that comes.
+//! Models from files: an ONNX file, a graph in text form, or a folder of safetensors.
 //!
 //! ```text
-//!   mod.rs    models, and running them
-//!   plans.rs  what there is to do for some inputs: graphs to run one after another
-//!   loops.rs  loops whose iterations are graphs of their own
-//!   values.rs tensors on their way from one graph to the next
+//!   mod.rs  models: loading by content, their inputs, outputs and inner values
+//!   onnx/   ONNX models compiled for a device
 //! ```
 
-mod loops;
-mod plans;
-mod values;
+#[cfg(feature = "onnx")]
+mod onnx;
 
-use std::collections::HashSet;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-use olivine_ir::{Graph, Tensor, TensorType};
-use olivine_onnx as onnx;
-use onnx::Port;
+use olivine_files::{Format, read_start, read_text};
+use olivine_ir::port::{ElementType, Port};
+use olivine_ir::{Graph, Tensor, nearest};
+#[cfg(feature = "onnx")]
+use olivine_onnx as onnx_file;
 
-use crate::engine::{self, DeviceTensor, StepTime};
-use crate::executable::{Input, Outputs, Pending};
-use crate::process::OfProcess;
+use crate::executable::{graph_inputs, graph_outputs};
+use crate::models::Bert;
 use crate::{Compile, CompileOptions, Error, Executable, Session};
-use plans::{Key, Plans, Subject, Whole};
-use values::Values;
 
-/// Plans of a model that are kept at a time.
-const PLANS: usize = 64;
+#[cfg(feature = "onnx")]
+pub(crate) use onnx::{OnnxExecutable, Passed};
+
+/// A larger text is no graph that anyone wrote.
+const LARGEST_TEXT: u64 = 1 << 30;
 
 /// A model from a file.
 ///
@@ -42,264 +40,277 @@ const PLANS: usize = 64;
 /// ```
 #[derive(Clone)]
 pub struct Model {
-    onnx: Arc<onnx::Model>,
+    source: Source,
     /// Inner values that are outputs too.
     watched: Arc<[String]>,
 }
 
+#[derive(Clone)]
+enum Source {
+    #[cfg(feature = "onnx")]
+    Onnx(Arc<onnx_file::Model>),
+    Graph(Arc<GraphModel>),
+}
+
+/// A graph and its weights.
+struct GraphModel {
+    graph: Graph,
+    params: Vec<(String, Tensor)>,
+}
+
 impl Model {
-    /// Reads a model file: ONNX. Operators that cannot be imported are an error that names them all.
+    /// Reads a model; what it is, its content says: an ONNX file, a graph in text form, or a folder with `config.json` and
+    /// `model.safetensors`. Operators that cannot be imported are an error that names them all.
     pub fn load(path: impl AsRef<Path>) -> Result<Self, Error> {
-        Ok(Model::of(onnx::Model::load(path)?))
+        let path = path.as_ref();
+        match Model::graph_in(path)? {
+            Some(model) => Ok(model),
+            None => Model::load_onnx(path),
+        }
     }
 
-    /// Reads a model file with options: where links among its files may lead.
-    pub fn load_with(path: impl AsRef<Path>, options: &onnx::LoadOptions) -> Result<Self, Error> {
-        Ok(Model::of(onnx::Model::load_with(path, options)?))
+    #[cfg(feature = "onnx")]
+    fn load_onnx(path: &Path) -> Result<Self, Error> {
+        Ok(Model::of_onnx(onnx_file::Model::load(path)?))
     }
 
-    /// Reads a model file even if some of its operators cannot be imported: to look at it, not to run it.
-    pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
-        Model::open_with(path, &onnx::LoadOptions::default())
+    #[cfg(not(feature = "onnx"))]
+    fn load_onnx(path: &Path) -> Result<Self, Error> {
+        Err(Error::NotAModel {
+            path: path.to_path_buf(),
+            problem: "it is not a graph in text form, and olivine was built without its feature `onnx`"
+                .into(),
+            advice: None,
+        })
     }
 
-    /// Reads a model file even if some of its operators cannot be imported, with options.
-    pub fn open_with(path: impl AsRef<Path>, options: &onnx::LoadOptions) -> Result<Self, Error> {
-        Ok(Model::of(onnx::Model::open_with(path, options)?))
+    /// Reads a model as [`Model::load`] does, an ONNX file with options: where links among its files may lead, and whether
+    /// operators that cannot be imported are an error.
+    #[cfg(feature = "onnx")]
+    pub fn load_with(path: impl AsRef<Path>, options: &onnx_file::LoadOptions) -> Result<Self, Error> {
+        let path = path.as_ref();
+        match Model::graph_in(path)? {
+            Some(model) => Ok(model),
+            None => Ok(Model::of_onnx(onnx_file::Model::load_with(path, options)?)),
+        }
     }
 
     /// Reads an ONNX model from memory.
+    #[cfg(feature = "onnx")]
     pub fn from_onnx(bytes: Vec<u8>) -> Result<Self, Error> {
-        Ok(Model::of(onnx::Model::from_bytes(bytes)?))
+        Ok(Model::of_onnx(onnx_file::Model::from_bytes(bytes)?))
     }
 
-    fn of(model: onnx::Model) -> Self {
-        Model { onnx: Arc::new(model), watched: Arc::default() }
+    /// A graph with its weights.
+    pub fn from_graph(graph: Graph, params: impl IntoIterator<Item = (String, Tensor)>) -> Self {
+        let model = GraphModel { graph, params: params.into_iter().collect() };
+        Model { source: Source::Graph(Arc::new(model)), watched: Arc::default() }
     }
 
-    /// The model with values from inside it among its outputs, by name: those that are tensors of the main graph.
+    #[cfg(feature = "onnx")]
+    fn of_onnx(model: onnx_file::Model) -> Self {
+        Model { source: Source::Onnx(Arc::new(model)), watched: Arc::default() }
+    }
+
+    /// The model of a path that holds a graph, or weights whose graph is known here; `None` if it is for the importers.
+    fn graph_in(path: &Path) -> Result<Option<Self>, Error> {
+        let refused = |problem: String, advice: Option<&str>| Error::NotAModel {
+            path: path.to_path_buf(),
+            problem,
+            advice: advice.map(str::to_string),
+        };
+        if path.is_dir() {
+            let bert = Bert::load(path)?;
+            return Ok(Some(Model::from_graph(bert.graph().clone(), bert.params())));
+        }
+        // A file that cannot be read is the importers' to report.
+        let Ok((start, bytes)) = read_start(path) else { return Ok(None) };
+        match Format::of_start(&start, bytes) {
+            Some(Format::GraphText) => {
+                let text = read_text(path, LARGEST_TEXT).map_err(|e| refused(e.to_string(), None))?;
+                let graph = text.parse().map_err(|e: olivine_ir::Error| {
+                    refused(format!("a graph in text form, but {e}"), None)
+                })?;
+                Ok(Some(Model::from_graph(graph, [])))
+            }
+            Some(Format::Safetensors) => match path.parent() {
+                Some(folder) if folder.join("config.json").is_file() => {
+                    let bert = Bert::load(folder)?;
+                    Ok(Some(Model::from_graph(bert.graph().clone(), bert.params())))
+                }
+                _ => Err(refused(
+                    "it is a safetensors file, which has weights and no graph".into(),
+                    Some("load the folder with its config.json, or export the model to ONNX"),
+                )),
+            },
+            _ => Ok(None),
+        }
+    }
+
+    /// The model with values from inside it among its outputs, by the names that [`Model::values`] lists.
     pub fn watching(self, values: impl IntoIterator<Item = String>) -> Self {
         Model { watched: values.into_iter().collect(), ..self }
+    }
+
+    /// Names of the values inside the model: the results of the nodes of its main graph.
+    pub fn values(&self) -> Vec<String> {
+        match &self.source {
+            #[cfg(feature = "onnx")]
+            Source::Onnx(onnx) => onnx.nodes().into_iter().flat_map(|node| node.outputs).collect(),
+            Source::Graph(model) => value_names(&model.graph),
+        }
     }
 
     /// The model with other weights: those that `change` returns take the place of the ones of their name. They are of the
     /// same type and shape.
     pub fn with_weights(
         &self,
-        change: impl FnMut(&str, onnx::Element, &Tensor) -> Option<Tensor>,
+        mut change: impl FnMut(&str, ElementType, &Tensor) -> Option<Tensor>,
     ) -> Result<Self, Error> {
-        let onnx = Arc::new(self.onnx.with_weights(change)?);
-        Ok(Model { onnx, watched: self.watched.clone() })
+        let source = match &self.source {
+            #[cfg(feature = "onnx")]
+            Source::Onnx(onnx) => Source::Onnx(Arc::new(onnx.with_weights(change)?)),
+            Source::Graph(model) => {
+                let mut params = model.params.clone();
+                for (name, tensor) in &mut params {
+                    let element = ElementType::of_dtype(tensor.dtype());
+                    if let Some(other) = change(name, element, tensor) {
+                        *tensor = other;
+                    }
+                }
+                Source::Graph(Arc::new(GraphModel { graph: model.graph.clone(), params }))
+            }
+        };
+        Ok(Model { source, watched: self.watched.clone() })
     }
 
     /// The model's name for itself.
     pub fn name(&self) -> &str {
-        self.onnx.name()
+        match &self.source {
+            #[cfg(feature = "onnx")]
+            Source::Onnx(onnx) => onnx.name(),
+            Source::Graph(model) => model.graph.name(),
+        }
     }
 
     /// The inputs that a run must supply.
     pub fn inputs(&self) -> Vec<Port> {
-        self.onnx.inputs()
+        match &self.source {
+            #[cfg(feature = "onnx")]
+            Source::Onnx(onnx) => onnx.inputs(),
+            Source::Graph(model) => graph_inputs(&model.graph),
+        }
     }
 
-    /// Inputs that have a default value, which a run may override: initializers that are listed as inputs too.
+    /// Inputs that have a default value, which a run may override: initializers of an ONNX model that are listed as inputs
+    /// too.
     pub fn overridable_initializers(&self) -> Vec<Port> {
-        self.onnx.overridable_initializers()
+        match &self.source {
+            #[cfg(feature = "onnx")]
+            Source::Onnx(onnx) => onnx.overridable_initializers(),
+            Source::Graph(_) => Vec::new(),
+        }
     }
 
     /// All inputs that a run may supply.
+    #[cfg(feature = "onnx")]
     fn all_inputs(&self) -> Vec<Port> {
         let mut ports = self.inputs();
         ports.extend(self.overridable_initializers());
         ports
     }
 
-    /// What a run has in return.
+    /// The outputs of a run.
     pub fn outputs(&self) -> Vec<Port> {
-        self.onnx.outputs()
+        match &self.source {
+            #[cfg(feature = "onnx")]
+            Source::Onnx(onnx) => onnx.outputs(),
+            Source::Graph(model) => graph_outputs(&model.graph),
+        }
     }
 
-    /// The ONNX model.
-    pub fn onnx(&self) -> &onnx::Model {
-        &self.onnx
+    /// The graph, of a model that is one.
+    pub fn graph(&self) -> Option<&Graph> {
+        match &self.source {
+            #[cfg(feature = "onnx")]
+            Source::Onnx(_) => None,
+            Source::Graph(model) => Some(&model.graph),
+        }
+    }
+
+    /// A weight by name.
+    pub fn weight(&self, name: &str) -> Option<&Tensor> {
+        match &self.source {
+            #[cfg(feature = "onnx")]
+            Source::Onnx(onnx) => onnx.weight(name),
+            Source::Graph(model) => model.params.iter().find(|(n, _)| n == name).map(|(_, tensor)| tensor),
+        }
+    }
+
+    /// The ONNX model, of a model that is one.
+    #[cfg(feature = "onnx")]
+    pub fn onnx(&self) -> Option<&onnx_file::Model> {
+        match &self.source {
+            Source::Onnx(onnx) => Some(onnx),
+            Source::Graph(_) => None,
+        }
     }
 }
 
 impl Compile for Model {
-    type Executable = ModelExecutable;
-
-    fn compile_for(&self, session: &Session, options: &CompileOptions) -> Result<ModelExecutable, Error> {
-        Ok(ModelExecutable {
-            session: session.clone(),
-            model: self.clone(),
-            params: OfProcess::new(session.inner.engine.model(options.tuning.clone())),
-            options: options.clone(),
-            given: Mutex::default(),
-            last: Mutex::default(),
-            plans: OfProcess::new(Plans::new(PLANS)),
-        })
-    }
-}
-
-/// A model compiled for a session's device. It may run from several threads at once.
-///
-/// A model's shapes are bound by its inputs; every combination, and every value of inputs that decide shapes, is
-/// compiled when it first comes, and all of them share the weights.
-pub struct ModelExecutable {
-    session: Session,
-    model: Model,
-    params: OfProcess<Arc<dyn engine::Model>>,
-    options: CompileOptions,
-    /// Weights that the device's model has been given.
-    given: Mutex<HashSet<String>>,
-    /// What the last run was, which the next one mostly is again.
-    last: Mutex<Option<Last>>,
-    plans: OfProcess<Plans>,
-}
-
-/// A key without results of stages, and what it came to.
-struct Last {
-    key: Key,
-    whole: Arc<Whole>,
-}
-
-impl Last {
-    /// Whether inputs have the key's types and values.
-    fn is_for(&self, inputs: &[(&str, Input<'_>)]) -> bool {
-        let same = |((name, ty), (given, input)): (&(String, TensorType), &(&str, Input<'_>))| {
-            name == given && *ty == input.ty()
-        };
-        let holds = |(name, bytes): &(String, Vec<u8>)| {
-            let found = inputs.iter().find(|(given, _)| given == name);
-            matches!(found, Some((_, Input::Host(view))) if view.bytes() == bytes.as_slice())
-        };
-        self.key.types.len() == inputs.len()
-            && self.key.types.iter().zip(inputs).all(same)
-            && self.key.values.iter().all(holds)
-    }
-}
-
-impl ModelExecutable {
-    /// The model.
-    pub fn model(&self) -> &Model {
-        &self.model
-    }
-
-    /// How many graphs are compiled now, with stages and iterations of loops.
-    pub fn compiled(&self) -> usize {
-        if !self.plans.is_here() {
-            return 0;
-        }
-        self.plans.executables().len()
-    }
-
-    /// The graphs that are compiled now, with stages and iterations of loops.
-    pub fn graphs(&self) -> Vec<Graph> {
-        if !self.plans.is_here() {
-            return Vec::new();
-        }
-        self.plans.executables().iter().map(|e| e.graph().clone()).collect()
-    }
-
-    /// For each of [`ModelExecutable::graphs`], as [`Executable::host_bytes`].
-    pub fn host_bytes(&self) -> Vec<Option<(usize, usize)>> {
-        if !self.plans.is_here() {
-            return Vec::new();
-        }
-        self.plans.executables().iter().map(|e| e.host_bytes()).collect()
-    }
-
-    /// Runs on named inputs. Element `i` of a sequence is the input, or output, `name[i]`.
-    pub fn run<'a, V: Into<Input<'a>>>(
-        &self,
-        inputs: impl IntoIterator<Item = (&'a str, V)>,
-    ) -> Result<Outputs, Error> {
-        let inputs: Vec<(&str, Input<'a>)> = inputs.into_iter().map(|(n, v)| (n, v.into())).collect();
-        let mut values = Values::of_run(&inputs);
-        let whole = self.whole(&inputs, &mut values)?;
-        whole.executable.run(values.taken(&whole.executable))
-    }
-
-    /// Begins a run and returns; several may be in flight, as [`Executable::submit`] says. Stages and loops before the
-    /// last graph have run by then.
-    pub fn submit<'a, V: Into<Input<'a>>>(
-        &self,
-        inputs: impl IntoIterator<Item = (&'a str, V)>,
-    ) -> Result<Pending, Error> {
-        self.with_executable(inputs, |executable, given| executable.submit(given.iter().copied()))
-    }
-
-    /// Runs and leaves the outputs on the device, by name; they may be inputs of other runs, or be read in part.
-    pub fn run_resident<'a, V: Into<Input<'a>>>(
-        &self,
-        inputs: impl IntoIterator<Item = (&'a str, V)>,
-    ) -> Result<Vec<(String, DeviceTensor)>, Error> {
-        self.with_executable(inputs, |executable, given| executable.run_resident(given.iter().copied()))
-    }
-
-    /// Runs and writes results into existing tensors, one for each output by name; nothing is allocated for them.
-    pub fn run_into<'a, V: Into<Input<'a>>>(
-        &self,
-        inputs: impl IntoIterator<Item = (&'a str, V)>,
-        outputs: &mut [(&str, &mut Tensor)],
-    ) -> Result<(), Error> {
-        self.with_executable(inputs, |executable, given| executable.run_into(given.iter().copied(), outputs))
-    }
-
-    /// Runs once and times every kernel of the last graph; the outputs are dropped where they are.
-    pub fn profile<'a, V: Into<Input<'a>>>(
-        &self,
-        inputs: impl IntoIterator<Item = (&'a str, V)>,
-    ) -> Result<Vec<StepTime>, Error> {
-        self.with_executable(inputs, |executable, given| executable.profile(given.iter().copied()))
-    }
-
-    /// What a model becomes for such inputs: the last of its graphs, what it is given, and what is compiled from it.
-    pub fn with_executable<'a, V: Into<Input<'a>>, R>(
-        &self,
-        inputs: impl IntoIterator<Item = (&'a str, V)>,
-        with: impl FnOnce(&Executable, &[(&str, Input<'_>)]) -> Result<R, Error>,
-    ) -> Result<R, Error> {
-        let inputs: Vec<(&str, Input<'a>)> = inputs.into_iter().map(|(n, v)| (n, v.into())).collect();
-        let mut values = Values::of_run(&inputs);
-        let whole = self.whole(&inputs, &mut values)?;
-        with(&whole.executable, &values.taken(&whole.executable))
-    }
-
-    /// What brings the model's results, after all stages and loops before it have run.
-    fn whole(&self, inputs: &[(&str, Input<'_>)], values: &mut Values<'_>) -> Result<Arc<Whole>, Error> {
-        self.plans.check()?;
-        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(last) = last.as_ref().filter(|last| last.is_for(inputs)) {
-            return Ok(last.whole.clone());
-        }
-        drop(last);
-        let types = inputs.iter().map(|(n, i)| (n.to_string(), i.ty())).collect();
-        let mut key = Key { types, ..Key::default() };
-        let whole = self.follow(Subject::Model, &self.plans, &mut key, values)?;
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        *last = key.known.is_empty().then(|| Last { key, whole: whole.clone() });
-        Ok(whole)
-    }
-
-    /// Compiles a graph of the model's.
-    fn executable(&self, graph: Graph) -> Result<Executable, Error> {
-        let mut given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
-        for (name, _) in graph.params() {
-            if let Some(weight) = self.model.onnx.weight(name)
-                && given.insert(name.to_string())
-            {
-                self.params.set_param(name, weight.clone());
+    fn compile_for(&self, session: &Session, options: &CompileOptions) -> Result<Executable, Error> {
+        match &self.source {
+            #[cfg(feature = "onnx")]
+            Source::Onnx(file) => OnnxExecutable::compile(self, file, session, options),
+            Source::Graph(model) => {
+                let graph = watched(&model.graph, &self.watched)?;
+                let executable = Executable::of_graph(session.clone(), &graph, options)?;
+                executable.set_params(model.params.iter().cloned())?;
+                // A graph of a file in text form has its params set later, if it has any.
+                if !model.params.is_empty() {
+                    executable.load()?;
+                }
+                Ok(executable)
             }
         }
-        drop(given);
-        Executable::sharing(self.session.clone(), graph, &self.options, Arc::clone(&self.params))
     }
+}
 
-    /// An error that names the input that was meant.
-    fn unknown(&self, name: &str) -> Error {
-        let ports = self.model.all_inputs();
-        let nearest = olivine_ir::nearest(name, ports.iter().map(|p| p.name.as_str()));
-        Error::UnknownName { kind: "input", name: name.into(), nearest }
+/// The values that nodes of a graph compute, by name: the node's, with `.1` and so on for further results. Of nodes that
+/// share a name the first is found.
+fn graph_values(graph: &Graph) -> Vec<(String, olivine_ir::ValueId)> {
+    let results = |node: &olivine_ir::Node| {
+        let name = node.name.clone();
+        let named = move |(i, id): (usize, &olivine_ir::ValueId)| match i {
+            0 => (name.clone(), *id),
+            _ => (format!("{name}.{i}"), *id),
+        };
+        node.outputs.iter().enumerate().map(named).collect::<Vec<_>>()
+    };
+    graph.nodes().iter().flat_map(results).collect()
+}
+
+/// Names of the values inside a graph.
+pub(crate) fn value_names(graph: &Graph) -> Vec<String> {
+    graph_values(graph).into_iter().map(|(name, _)| name).collect()
+}
+
+/// A graph with values from inside it among its outputs.
+pub(crate) fn watched(graph: &Graph, names: &[String]) -> Result<Graph, Error> {
+    let mut graph = graph.clone();
+    if names.is_empty() {
+        return Ok(graph);
     }
+    let values = graph_values(&graph);
+    for name in names {
+        if graph.outputs().iter().any(|output| output.name == *name) {
+            continue;
+        }
+        let Some((_, id)) = values.iter().find(|(value, _)| value == name) else {
+            let nearest = nearest(name, values.iter().map(|(value, _)| value.as_str()));
+            return Err(Error::UnknownName { kind: "value", name: name.clone(), nearest });
+        };
+        graph.output(name, *id)?;
+    }
+    Ok(graph)
 }

@@ -66,7 +66,7 @@ pub(crate) fn load(bytes: &[u8], rng: &mut Rng) -> Result<Result<Model, Error>, 
     let _ = std::fs::remove_file(&path);
     std::fs::write(&path, bytes).map_err(|e| e.to_string())?;
     let links = [Links::Folder, Links::Cache, Links::Anywhere][rng.below(3)];
-    let loaded = Model::load_with(&path, &LoadOptions { links });
+    let loaded = Model::load_with(&path, &LoadOptions::new().links(links));
     if let (Ok(model), Links::Folder | Links::Cache) = (&loaded, links) {
         let holds = |tensor: &olivine_ir::Tensor| tensor.to_f64().contains(&f64::from(SECRET));
         if let Some((name, _)) = model.weights().find(|(_, tensor)| holds(tensor)) {

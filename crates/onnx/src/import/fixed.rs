@@ -7,7 +7,7 @@ use olivine_ir::{DType, Def, Graph, Node, Op, Tensor, TensorType, ValueId};
 use super::limits::work;
 use super::walk::Walk;
 use super::{Answer, Bound, Held, Known, Stop};
-use crate::element::Element;
+use crate::ElementType;
 use crate::error::Error;
 
 /// What follows from inputs is computed here while it is this little, in elements; the device computes the rest.
@@ -88,7 +88,7 @@ impl Walk<'_> {
     fn assumed(&mut self, at: Place, place: &str) -> Answer<Tensor> {
         let (frame, _) = at;
         let outer = self.lifted(at)?;
-        let tensor = self.fixed(Held { frame: frame - 1, id: outer, element: Element::I64 }, place)?;
+        let tensor = self.fixed(Held { frame: frame - 1, id: outer, element: ElementType::I64 }, place)?;
         let body = &mut self.frames[frame];
         if !body.first.is_empty() {
             body.assumed.push((at.1, tensor.clone()));

@@ -9,7 +9,7 @@ use super::fixed::{ancestors, computed};
 use super::loops::{Argument, LoopCall, Made, Source, unchanged};
 use super::walk::{BodyInput, Captured, Scope, Walk, positional_inputs};
 use super::{Answer, Held, Part, Stop, Value};
-use crate::element::Element;
+use crate::ElementType;
 use crate::error::Error;
 use crate::model::place;
 use crate::proto::{GraphProto, NodeProto};
@@ -58,7 +58,7 @@ impl<'m> Walk<'m> {
         let body = body.ok_or_else(lost)?;
         self.open_scopes(call)?;
         let number = |walk: &mut Self, name: String| {
-            let made = Made::Tensor(TensorType::new(DType::I64, Shape::SCALAR), Element::I64);
+            let made = Made::Tensor(TensorType::new(DType::I64, Shape::SCALAR), ElementType::I64);
             walk.made(&made, &name)
         };
         let (iteration, limit) = (number(self, call.iteration_name())?, number(self, call.limit_name())?);
@@ -76,7 +76,7 @@ impl<'m> Walk<'m> {
             }
         }
         let going = self.graph().constant(Tensor::scalar(true));
-        let going = Value::Tensor(Held { frame: 0, id: going, element: Element::Bool });
+        let going = Value::Tensor(Held { frame: 0, id: going, element: ElementType::Bool });
         match self.repeated(node, body, [&iteration, &limit, &going], &carried, &same) {
             Ok(Some(outputs)) => return Ok(outputs),
             // One at a time may be possible where several at once are not.
@@ -143,7 +143,7 @@ impl<'m> Walk<'m> {
         let (Value::Tensor(iteration), Value::Tensor(limit)) = (iteration, limit) else { return Ok(None) };
         let scalar = TensorType::new(DType::I64, Shape::SCALAR);
         let mut inputs = vec![
-            BodyInput::New { element: Element::I64, ty: scalar, first: Some(iteration.id) },
+            BodyInput::New { element: ElementType::I64, ty: scalar, first: Some(iteration.id) },
             BodyInput::Outer(going.clone()),
         ];
         let (mut begun, mut types) = (Vec::new(), Vec::new());
@@ -186,7 +186,7 @@ impl<'m> Walk<'m> {
         named.extend((0..begun.len()).map(|k| format!("carried{k}")));
         named.extend((0..rows.len()).map(|r| format!("row{r}")));
         named.push("count".into());
-        let elements = outputs.iter().map(|(element, _)| *element).chain([Element::I64]);
+        let elements = outputs.iter().map(|(element, _)| *element).chain([ElementType::I64]);
         let mut given = Vec::new();
         for ((id, element), name) in results.into_iter().zip(elements).zip(named) {
             let value = Value::Tensor(Held { frame: 0, id, element });

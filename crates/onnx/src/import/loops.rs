@@ -12,11 +12,12 @@ use olivine_ir::{Def, Error as GraphError, Tensor, TensorType, ValueId};
 
 use super::walk::{Scope, Walk, free_names, positional_inputs};
 use super::{Answer, Held, Known, Stage, Stop, Value};
-use crate::element::Element;
+use crate::ElementType;
 use crate::error::Error;
-use crate::model::{Dim, FunctionKey, Kind, function_key, place, port};
+use crate::model::{FunctionKey, function_key, place, port};
 use crate::proto::{GraphProto, NodeProto, ValueInfoProto};
 use crate::tensor::shape_of;
+use crate::{Dim, Kind};
 
 /// A loop for the caller to run.
 #[derive(Debug)]
@@ -50,10 +51,10 @@ pub enum Argument {
         /// Its type in graphs.
         ty: TensorType,
         /// Its elements.
-        element: Element,
+        element: ElementType,
     },
     /// A sequence, with the type of its tensors where that is known.
-    Sequence(Vec<Argument>, Option<Element>),
+    Sequence(Vec<Argument>, Option<ElementType>),
     /// An optional value that is not there.
     Nothing,
 }
@@ -73,9 +74,9 @@ pub enum Source {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Made {
     /// A tensor.
-    Tensor(TensorType, Element),
+    Tensor(TensorType, ElementType),
     /// A sequence, with the type of its tensors where that is known.
-    Sequence(Vec<Made>, Option<Element>),
+    Sequence(Vec<Made>, Option<ElementType>),
     /// An optional value that is not there.
     Nothing,
 }

@@ -30,7 +30,7 @@ pub(crate) use node::NodeContext;
 pub(crate) use value::{Held, Value};
 pub(crate) use walk::{BodyInput, Captured, SMALL_WEIGHT, Walk, needed};
 
-use crate::element::Element;
+use crate::ElementType;
 use crate::error::Error;
 use crate::model::Model;
 
@@ -64,7 +64,7 @@ pub enum Known {
 pub enum Bound {
     /// A tensor of this type; its value where shapes depend on it.
     Tensor {
-        /// The dtype that holds its elements ([`crate::Element::dtype`]), and its sizes.
+        /// The dtype that holds its elements ([`crate::ElementType::dtype`]), and its sizes.
         ty: TensorType,
         /// Its elements, if shapes depend on them.
         value: Option<Tensor>,
@@ -105,7 +105,7 @@ pub struct Specialised {
     /// The model's outputs by name, in terms of the graph's.
     pub outputs: Vec<(String, Part)>,
     /// The element types of the graph's outputs by name.
-    pub elements: Vec<(String, Element)>,
+    pub elements: Vec<(String, ElementType)>,
 }
 
 /// An output of a model in terms of the graph's outputs.

@@ -3,7 +3,7 @@
 use olivine_ir::{DType, Graph, Op, Shape, Tensor, TensorType, ValueId};
 
 use super::{Answer, Held, Stop, Value, Walk};
-use crate::element::Element;
+use crate::ElementType;
 use crate::error::Error;
 use crate::model::place;
 use crate::proto::attribute_proto::AttributeType;
@@ -126,7 +126,7 @@ impl<'w, 'm> NodeContext<'w, 'm> {
     }
 
     /// The element type of input `i`.
-    pub(crate) fn element(&self, i: usize) -> Answer<Element> {
+    pub(crate) fn element(&self, i: usize) -> Answer<ElementType> {
         self.held(i).map(|held| held.element)
     }
 
@@ -268,7 +268,7 @@ impl<'w, 'm> NodeContext<'w, 'm> {
     }
 
     /// A tensor attribute.
-    pub(crate) fn tensor_attribute(&self, name: &str) -> Answer<Option<(Element, Tensor)>> {
+    pub(crate) fn tensor_attribute(&self, name: &str) -> Answer<Option<(ElementType, Tensor)>> {
         let Some(found) = self.typed(name, AttributeType::Tensor)? else { return Ok(None) };
         let proto =
             found.t.as_ref().ok_or_else(|| self.wrong(format!("attribute `{name}` holds no tensor")))?;
@@ -277,7 +277,7 @@ impl<'w, 'm> NodeContext<'w, 'm> {
     }
 
     /// A sparse tensor attribute, all of its elements.
-    pub(crate) fn sparse_attribute(&self, name: &str) -> Answer<Option<(Element, Tensor)>> {
+    pub(crate) fn sparse_attribute(&self, name: &str) -> Answer<Option<(ElementType, Tensor)>> {
         let Some(found) = self.typed(name, AttributeType::SparseTensor)? else { return Ok(None) };
         let proto = found
             .sparse_tensor
@@ -296,14 +296,14 @@ impl<'w, 'm> NodeContext<'w, 'm> {
     // Results.
 
     /// A result in the graph that is being built.
-    pub(crate) fn result(&self, id: ValueId, element: Element) -> Value {
+    pub(crate) fn result(&self, id: ValueId, element: ElementType) -> Value {
         Value::Tensor(Held { frame: self.walk.depth(), id, element })
     }
 
     /// A result whose elements are those of its dtype.
     pub(crate) fn native(&mut self, id: ValueId) -> Answer<Value> {
         let dtype = self.dtype(id)?;
-        Ok(self.result(id, Element::of_dtype(dtype)))
+        Ok(self.result(id, ElementType::of_dtype(dtype)))
     }
 
     /// One result with elements as input 0 has them.

@@ -2,7 +2,7 @@
 
 use olivine_ir::ValueId;
 
-use crate::element::Element;
+use crate::ElementType;
 
 /// What a name stands for. Sequences and optional values exist only while a model is imported: what they hold is known
 /// by then, and the graph has their tensors alone.
@@ -10,7 +10,7 @@ use crate::element::Element;
 pub(crate) enum Value {
     Tensor(Held),
     /// A sequence, with the type of its tensors where that is known.
-    Sequence(Vec<Value>, Option<Element>),
+    Sequence(Vec<Value>, Option<ElementType>),
     /// An optional value that is not there.
     Nothing,
 }
@@ -21,7 +21,7 @@ pub(crate) struct Held {
     /// Which of the graphs.
     pub(crate) frame: usize,
     pub(crate) id: ValueId,
-    pub(crate) element: Element,
+    pub(crate) element: ElementType,
 }
 
 impl Value {

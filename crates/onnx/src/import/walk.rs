@@ -6,14 +6,15 @@ use olivine_ir::{Evaluate, Graph, NodeId, Tensor, TensorType, ValueId};
 
 use super::limits::{Budget, label};
 use super::{Answer, Bindings, Bound, Held, NodeContext, Part, Value};
-use crate::element::Element;
+use crate::ElementType;
 use crate::error::Error;
-use crate::model::{Dim, Kind, MAX_DEPTH, Model, function_key, operator, place, port};
+use crate::model::{MAX_DEPTH, Model, function_key, operator, place, port};
 use crate::ops;
 use crate::proto::{
     AttributeProto, FunctionProto, GraphProto, NodeProto, OperatorSetIdProto, TensorProto, ValueInfoProto,
 };
 use crate::sparse::sparse_name;
+use crate::{Dim, Kind};
 
 /// Weights of at most this many elements are constants of the graph, which passes look into; others are params.
 pub(crate) const SMALL_WEIGHT: usize = 1024;
@@ -41,7 +42,7 @@ pub(crate) struct Walk<'m> {
     /// What earlier stages have left of the main graph's values.
     pub(super) kept: HashSet<ValueId>,
     /// Element types of the main graph's outputs.
-    pub(super) elements: Vec<(String, Element)>,
+    pub(super) elements: Vec<(String, ElementType)>,
     pub(super) budget: Budget,
     /// Names of inner values that are to be outputs, and those found so far.
     watching: HashSet<&'m str>,
@@ -82,7 +83,7 @@ pub(super) struct Scope<'m> {
 /// What an input of a body is.
 pub(crate) enum BodyInput {
     /// An input of the body's graph; the value that the first iteration takes for it, where shapes may follow from it.
-    New { element: Element, ty: TensorType, first: Option<ValueId> },
+    New { element: ElementType, ty: TensorType, first: Option<ValueId> },
     /// The same value in every iteration.
     Outer(Value),
 }
@@ -92,7 +93,7 @@ pub(crate) struct Captured {
     /// The graph: inputs as given, then one for each capture; its outputs are named `0`, `1` and so on.
     pub(crate) graph: Graph,
     /// The outputs' types.
-    pub(crate) outputs: Vec<(Element, TensorType)>,
+    pub(crate) outputs: Vec<(ElementType, TensorType)>,
     /// What it takes from the graph around it.
     pub(crate) captures: Vec<ValueId>,
     /// Values that decide shapes, and what they were taken for.
@@ -271,7 +272,7 @@ impl<'m> Walk<'m> {
     }
 
     /// Binds an initializer's name, unless an argument of that name overrides it.
-    fn bind_default(&mut self, name: &str, element: Element, tensor: Tensor) {
+    fn bind_default(&mut self, name: &str, element: ElementType, tensor: Tensor) {
         if self.scopes.last().is_some_and(|scope| scope.names.contains_key(name)) {
             return;
         }

@@ -7,7 +7,7 @@ use super::Entry;
 use super::cast::{convert, target};
 use super::elementwise::{broadcast_pair, pair, reshaped};
 use super::integer::{self, Built};
-use crate::element::Element;
+use crate::ElementType;
 use crate::import::{Answer, NodeContext, Value};
 
 pub(super) const OPERATORS: &[Entry] = &[
@@ -87,25 +87,25 @@ fn modulo(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
 fn pow(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     let (a, b) = broadcast_pair(n)?;
     let (base, exponent) = (n.element(0)?, n.element(1)?);
-    let of_floats = |e: Element| e.dtype().is_some_and(DType::is_float);
+    let of_floats = |e: ElementType| e.dtype().is_some_and(DType::is_float);
     let y = n.build(|g| match (of_floats(base), of_floats(exponent)) {
         _ if base == exponent => integer::binary(g, Binary::Pow, a, b, base),
         (true, _) => {
             // An exponent that is whole stays so in the wider type.
-            let wide = if base == Element::F64 { Element::F64 } else { Element::F32 };
+            let wide = if base == ElementType::F64 { ElementType::F64 } else { ElementType::F32 };
             let (a, b) = (convert(g, a, base, wide)?, convert(g, b, exponent, wide)?);
             let y = g.pow(a, b)?;
             convert(g, y, wide, base)
         }
         (false, false) => {
             // Powers modulo 2^64 have the right low bits for every narrower type.
-            let a = convert(g, a, base, Element::I64)?;
+            let a = convert(g, a, base, ElementType::I64)?;
             let b = match exponent {
-                Element::U64 => integer::unsigned_exponent(g, b)?,
-                _ => convert(g, b, exponent, Element::I64)?,
+                ElementType::U64 => integer::unsigned_exponent(g, b)?,
+                _ => convert(g, b, exponent, ElementType::I64)?,
             };
             let y = g.pow(a, b)?;
-            convert(g, y, Element::I64, base)
+            convert(g, y, ElementType::I64, base)
         }
         (false, true) => integer_to_float_power(g, (a, base), (b, exponent)),
     })?;
@@ -115,16 +115,16 @@ fn pow(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
 /// An integer to the power of a float, cut to an integer: exact where the exponent is whole.
 fn integer_to_float_power(
     g: &mut Graph,
-    (a, base): (ValueId, Element),
-    (b, exponent): (ValueId, Element),
+    (a, base): (ValueId, ElementType),
+    (b, exponent): (ValueId, ElementType),
 ) -> Built {
-    let wide = if exponent == Element::F64 { Element::F64 } else { Element::F32 };
+    let wide = if exponent == ElementType::F64 { ElementType::F64 } else { ElementType::F32 };
     let b = convert(g, b, exponent, wide)?;
     let cut = g.trunc(b)?;
     let whole = g.eq(b, cut)?;
-    let (integer, by) = (convert(g, a, base, Element::I64)?, g.cast(b, DType::I64)?);
+    let (integer, by) = (convert(g, a, base, ElementType::I64)?, g.cast(b, DType::I64)?);
     let exact = g.pow(integer, by)?;
-    let exact = convert(g, exact, Element::I64, base)?;
+    let exact = convert(g, exact, ElementType::I64, base)?;
     let float = convert(g, a, base, wide)?;
     let near = g.pow(float, b)?;
     // A root that comes out whole must not fall below it by the rounding of its last bits.
@@ -135,7 +135,7 @@ fn integer_to_float_power(
     let slack = g.binary_scalar(
         Binary::Mul,
         size,
-        if wide == Element::F64 { 2f64.powi(-50) } else { 2f64.powi(-21) },
+        if wide == ElementType::F64 { 2f64.powi(-50) } else { 2f64.powi(-21) },
     )?;
     let close = g.le(off, slack)?;
     let near = g.select(close, round, near)?;
@@ -198,7 +198,7 @@ fn eye_like(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     let first = reshaped(n, first, &[*rows, 1])?;
     let y = n.build(|g| {
         let places = g.range(DType::I64, 0.0, 1.0, *columns)?;
-        let on = integer::compare(g, Compare::Eq, first, places, Element::I64)?;
+        let on = integer::compare(g, Compare::Eq, first, places, ElementType::I64)?;
         g.cast(on, dtype)
     })?;
     Ok(vec![n.result(y, element)])

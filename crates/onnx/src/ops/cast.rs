@@ -6,7 +6,8 @@ use olivine_ir::{DType, Error as GraphError, Graph, Tensor, ValueId};
 use super::Entry;
 use super::integer::{Built, cut, halved};
 use super::small_float::{self, PowerRounding, Rounding};
-use crate::element::Element;
+use crate::ElementType;
+use crate::element::element_type;
 use crate::import::{Answer, NodeContext, Value};
 
 pub(super) const OPERATORS: &[Entry] = &[("BitCast", bit_cast), ("Cast", cast), ("CastLike", cast_like)];
@@ -22,13 +23,13 @@ fn cast_like(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
 }
 
 /// The element type that an attribute names by ONNX's number.
-pub(super) fn target(n: &NodeContext<'_, '_>, attribute: &str) -> Answer<Option<Element>> {
+pub(super) fn target(n: &NodeContext<'_, '_>, attribute: &str) -> Answer<Option<ElementType>> {
     let Some(number) = n.int(attribute)? else { return Ok(None) };
-    let element = i32::try_from(number).ok().and_then(Element::of_number);
+    let element = i32::try_from(number).ok().and_then(element_type);
     element.map(Some).ok_or_else(|| n.wrong(format!("attribute `{attribute}`: {number} is no element type")))
 }
 
-fn converted(n: &mut NodeContext<'_, '_>, to: Element) -> Answer<Vec<Value>> {
+fn converted(n: &mut NodeContext<'_, '_>, to: ElementType) -> Answer<Vec<Value>> {
     let (x, from) = (n.tensor(0)?, n.element(0)?);
     let how = rounding(n)?;
     let y = n.build(|g| convert_by(g, x, from, to, how))?;
@@ -47,7 +48,7 @@ pub(super) fn rounding(n: &NodeContext<'_, '_>) -> Answer<Rounding> {
 }
 
 /// Numbers as another element type, saturated to small floats.
-pub(super) fn convert(g: &mut Graph, x: ValueId, from: Element, to: Element) -> Built {
+pub(super) fn convert(g: &mut Graph, x: ValueId, from: ElementType, to: ElementType) -> Built {
     convert_by(g, x, from, to, Rounding::default())
 }
 
@@ -55,7 +56,13 @@ pub(super) fn convert(g: &mut Graph, x: ValueId, from: Element, to: Element) -> 
 ///
 /// Floats truncate towards zero to integers. Out of range they are undefined by ONNX: they saturate here, but to integers
 /// under 8 bits they keep their low bits, as integers do among each other.
-pub(super) fn convert_by(g: &mut Graph, x: ValueId, from: Element, to: Element, how: Rounding) -> Built {
+pub(super) fn convert_by(
+    g: &mut Graph,
+    x: ValueId,
+    from: ElementType,
+    to: ElementType,
+    how: Rounding,
+) -> Built {
     let (Some(held), Some(holder)) = (from.dtype(), to.dtype()) else {
         let problem = format!("{from} cannot become {to}: one of them is held by no graph");
         return Err(GraphError::Invalid { place: "cast".into(), problem });
@@ -66,21 +73,21 @@ pub(super) fn convert_by(g: &mut Graph, x: ValueId, from: Element, to: Element, 
     match to {
         _ if small_float::is_small(to) => {
             // Integers that f32 rounds are beyond every float of 8 bits but the powers of two.
-            let wide = if held == DType::F64 && to != Element::F8E8M0 { DType::F64 } else { DType::F32 };
+            let wide = if held == DType::F64 && to != ElementType::F8E8M0 { DType::F64 } else { DType::F32 };
             let x = to_float(g, x, from, wide)?;
             let y = small_float::round(g, x, to, how)?;
             g.cast(y, DType::F32)
         }
-        Element::U16 if held.is_float() => {
+        ElementType::U16 if held.is_float() => {
             let x = g.cast(x, DType::U32)?;
             g.binary_scalar(Binary::Min, x, 65535.0)
         }
-        Element::U16 => {
+        ElementType::U16 => {
             let x = g.cast(x, DType::U32)?;
             cut(g, x)
         }
-        Element::U64 if held.is_float() => float_to_u64(g, x, held),
-        Element::I4 | Element::I2 | Element::U4 | Element::U2 => {
+        ElementType::U64 if held.is_float() => float_to_u64(g, x, held),
+        ElementType::I4 | ElementType::I2 | ElementType::U4 | ElementType::U2 => {
             let x = if held.is_float() { g.cast(x, DType::I32)? } else { x };
             let x = g.cast(x, holder)?;
             narrowed(g, x, to)
@@ -91,8 +98,8 @@ pub(super) fn convert_by(g: &mut Graph, x: ValueId, from: Element, to: Element, 
 }
 
 /// Numbers as a float of the graph's own.
-fn to_float(g: &mut Graph, x: ValueId, from: Element, dtype: DType) -> Built {
-    if from != Element::U64 {
+fn to_float(g: &mut Graph, x: ValueId, from: ElementType, dtype: DType) -> Built {
+    if from != ElementType::U64 {
         return g.cast(x, dtype);
     }
     let zero = g.constant(Tensor::scalar(0i64));
@@ -131,9 +138,9 @@ fn float_to_u64(g: &mut Graph, x: ValueId, dtype: DType) -> Built {
 }
 
 /// The low bits of an i8 or u8 as an integer of that many.
-pub(super) fn narrowed(g: &mut Graph, x: ValueId, to: Element) -> Built {
+pub(super) fn narrowed(g: &mut Graph, x: ValueId, to: ElementType) -> Built {
     let spare = 8 - to.bits().min(8);
-    if matches!(to, Element::U4 | Element::U2) {
+    if matches!(to, ElementType::U4 | ElementType::U2) {
         return g.binary_scalar(Binary::And, x, f64::from((1u32 << to.bits()) - 1));
     }
     let raised = g.binary_scalar(Binary::Shl, x, spare as f64)?;
@@ -154,19 +161,19 @@ fn bit_cast(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
 }
 
 /// The element type whose integers stand for the bits of another.
-fn bits_of(element: Element) -> Element {
+fn bits_of(element: ElementType) -> ElementType {
     match element.bits() {
-        2 => Element::U2,
-        4 => Element::U4,
-        8 => Element::U8,
-        16 => Element::I16,
-        32 => Element::I32,
-        _ => Element::I64,
+        2 => ElementType::U2,
+        4 => ElementType::U4,
+        8 => ElementType::U8,
+        16 => ElementType::I16,
+        32 => ElementType::I32,
+        _ => ElementType::I64,
     }
 }
 
 /// Numbers as integers of their bits.
-fn to_bits(g: &mut Graph, x: ValueId, from: Element) -> Built {
+fn to_bits(g: &mut Graph, x: ValueId, from: ElementType) -> Built {
     let bits = bits_of(from);
     match (from.dtype(), bits.dtype()) {
         _ if small_float::is_small(from) => small_float::to_bits(g, x, from),
@@ -176,7 +183,7 @@ fn to_bits(g: &mut Graph, x: ValueId, from: Element) -> Built {
 }
 
 /// Integers of a type's bits as its numbers.
-fn of_bits(g: &mut Graph, x: ValueId, to: Element) -> Built {
+fn of_bits(g: &mut Graph, x: ValueId, to: ElementType) -> Built {
     match to.dtype() {
         _ if small_float::is_small(to) => small_float::of_bits(g, x, to),
         Some(holder) if holder.is_float() => g.bitcast(x, holder),

@@ -3,7 +3,7 @@
 use olivine_ir::op::{Binary, ReduceKind, ScalarOp};
 use olivine_ir::{DType, IntoShape, Shape, Tensor, ValueId};
 
-use crate::element::Element;
+use crate::ElementType;
 use crate::import::{Answer, NodeContext};
 
 /// x under other sizes, zeros among them taken as they are.
@@ -82,11 +82,11 @@ pub(super) fn wide(dtype: DType) -> DType {
 }
 
 /// Sums and products of held elements brought back into their type's range.
-pub(super) fn in_range(n: &mut NodeContext<'_, '_>, x: ValueId, element: Element) -> Answer<ValueId> {
+pub(super) fn in_range(n: &mut NodeContext<'_, '_>, x: ValueId, element: ElementType) -> Answer<ValueId> {
     let wrapped = match element {
-        Element::U16 => 0xffff,
-        Element::U4 => 0xf,
-        Element::U2 => 0x3,
+        ElementType::U16 => 0xffff,
+        ElementType::U4 => 0xf,
+        ElementType::U2 => 0x3,
         _ => return Ok(x),
     };
     with_number(n, Binary::And, x, f64::from(wrapped))

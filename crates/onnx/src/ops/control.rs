@@ -5,7 +5,7 @@ use olivine_ir::op::Loop;
 use olivine_ir::{DType, Def, Error as GraphError, Graph, Shape, SubGraph, Tensor, TensorType, ValueId};
 
 use super::Entry;
-use crate::element::Element;
+use crate::ElementType;
 use crate::import::{Answer, BodyInput, Captured, NodeContext, Stop, Value, copied, unchanged};
 
 pub(super) const OPERATORS: &[Entry] = &[("If", if_), ("Loop", loop_)];
@@ -119,8 +119,8 @@ fn in_graph(
     let scalar = TensorType::new(DType::I64, Shape::SCALAR);
     let always = n.constant(Tensor::scalar(true));
     let mut inputs = vec![
-        BodyInput::New { element: Element::I64, ty: scalar, first: None },
-        BodyInput::Outer(n.result(always, Element::Bool)),
+        BodyInput::New { element: ElementType::I64, ty: scalar, first: None },
+        BodyInput::Outer(n.result(always, ElementType::Bool)),
     ];
     let (mut begun, mut types) = (Vec::new(), Vec::new());
     for (value, same) in carried.iter().zip(&same) {
@@ -199,11 +199,11 @@ fn goes_on_always(body: &Graph) -> bool {
 /// The types that both branches' outputs have. In iterations of a loop one element is one element, however many axes of
 /// size 1 it has: which branch it comes from may change from one to the next, and the result has the more axes.
 fn joint_outputs(
-    a: &[(Element, TensorType)],
-    b: &[(Element, TensorType)],
+    a: &[(ElementType, TensorType)],
+    b: &[(ElementType, TensorType)],
     repeats: bool,
-) -> Option<Vec<(Element, TensorType)>> {
-    let joint = |(a, b): (&(Element, TensorType), &(Element, TensorType))| {
+) -> Option<Vec<(ElementType, TensorType)>> {
+    let joint = |(a, b): (&(ElementType, TensorType), &(ElementType, TensorType))| {
         let one = a.0 == b.0 && a.1.shape.numel() == 1 && b.1.shape.numel() == 1;
         match a == b {
             true => Some(*a),
@@ -218,7 +218,7 @@ fn joint_outputs(
 fn same_inputs(
     a: Captured,
     b: Captured,
-    types: &[(Element, TensorType)],
+    types: &[(ElementType, TensorType)],
 ) -> Result<(Graph, Graph, Vec<ValueId>), GraphError> {
     let mut all = a.captures.clone();
     all.extend(b.captures.iter().filter(|id| !a.captures.contains(id)));

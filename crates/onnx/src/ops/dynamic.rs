@@ -7,7 +7,7 @@ use olivine_ir::{DType, Graph, Shape, Tensor, ValueId};
 use super::Entry;
 use super::reduce::ordered;
 use super::shape::reshape_to;
-use crate::element::Element;
+use crate::ElementType;
 use crate::import::{Answer, Held, NodeContext, Value};
 
 pub(super) const OPERATORS: &[Entry] = &[("Compress", compress), ("NonZero", nonzero), ("Unique", unique)];
@@ -20,7 +20,7 @@ pub(super) fn counted(n: &mut NodeContext<'_, '_>, count: ValueId) -> Answer<usi
 /// The values of so many counts in one tensor.
 pub(super) fn counts<const N: usize>(n: &mut NodeContext<'_, '_>, all: ValueId) -> Answer<[usize; N]> {
     let place = n.place();
-    let held = Held { frame: n.walk.depth(), id: all, element: Element::I64 };
+    let held = Held { frame: n.walk.depth(), id: all, element: ElementType::I64 };
     let tensor = n.walk.fixed(held, &place)?;
     let values = tensor.as_slice::<i64>().map(<[i64]>::to_vec);
     let values: Vec<usize> = values.iter().flatten().filter_map(|v| usize::try_from(*v).ok()).collect();
@@ -32,7 +32,7 @@ fn nonzero(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     let (positions, count) = n.build(|g| g.nonzero(x))?;
     let count = counted(n, count)?;
     let y = n.build(|g| g.narrow(positions, 1, 0, count))?;
-    Ok(vec![n.result(y, Element::I64)])
+    Ok(vec![n.result(y, ElementType::I64)])
 }
 
 /// Positions of what is true in a list, in order.
@@ -90,7 +90,7 @@ fn unique(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     if length == 0 {
         let empty = n.built(Tensor::new([0], Vec::<i64>::new()))?;
         let empty = n.constant(empty);
-        let list = n.result(empty, Element::I64);
+        let list = n.result(empty, ElementType::I64);
         return Ok(vec![n.result(x, element), list.clone(), list.clone(), list]);
     }
     let rows = rows(n, x, axis, element)?;
@@ -123,16 +123,16 @@ fn unique(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
         })?;
     }
     let y = n.build(|g| g.gather(x, first, axis as isize))?;
-    let list = |id| n.result(id, Element::I64);
+    let list = |id| n.result(id, ElementType::I64);
     Ok(vec![n.result(y, element), list(first), list(inverse), list(counts)])
 }
 
 /// What lies along an axis as rows of numbers that compare as the elements do.
-fn rows(n: &mut NodeContext<'_, '_>, x: ValueId, axis: usize, element: Element) -> Answer<ValueId> {
+fn rows(n: &mut NodeContext<'_, '_>, x: ValueId, axis: usize, element: ElementType) -> Answer<ValueId> {
     let shape = n.shape(x)?;
     let rank = shape.rank();
     let mut keys = ordered(n, x, element)?;
-    if element == Element::Bool {
+    if element == ElementType::Bool {
         keys = n.build(|g| g.cast(keys, DType::I32))?;
     }
     let perm: Vec<usize> = std::iter::once(axis).chain((0..rank).filter(|i| *i != axis)).collect();

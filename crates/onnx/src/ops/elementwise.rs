@@ -5,7 +5,7 @@ use olivine_ir::{DType, ValueId};
 
 use super::integer;
 use super::{Entry, angle};
-use crate::element::Element;
+use crate::ElementType;
 use crate::import::{Answer, NodeContext, Value};
 
 pub(super) const OPERATORS: &[Entry] = &[
@@ -95,7 +95,7 @@ fn activation(n: &mut NodeContext<'_, '_>, op: Activation) -> Answer<Vec<Value>>
 }
 
 /// Two operands of one element type, as they broadcast.
-pub(super) fn pair(n: &mut NodeContext<'_, '_>) -> Answer<(ValueId, ValueId, Element)> {
+pub(super) fn pair(n: &mut NodeContext<'_, '_>) -> Answer<(ValueId, ValueId, ElementType)> {
     let (a, b) = (n.element(0)?, n.element(1)?);
     if a != b {
         return Err(n.wrong(format!("its inputs are of {a} and of {b}")));
@@ -143,7 +143,7 @@ fn binary(n: &mut NodeContext<'_, '_>, op: Binary) -> Answer<Vec<Value>> {
 fn compare(n: &mut NodeContext<'_, '_>, op: Compare) -> Answer<Vec<Value>> {
     let (a, b, element) = pair(n)?;
     let y = n.build(|g| integer::compare(g, op, a, b, element))?;
-    Ok(vec![n.result(y, Element::Bool)])
+    Ok(vec![n.result(y, ElementType::Bool)])
 }
 
 fn gelu(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
@@ -169,7 +169,7 @@ fn is_inf(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
             n.build(|g| g.eq(x, infinity))?
         }
     };
-    Ok(vec![n.result(y, Element::Bool)])
+    Ok(vec![n.result(y, ElementType::Bool)])
 }
 
 fn prelu(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
@@ -212,8 +212,11 @@ fn shrink(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     let (bias, lambda) = (f64::from(n.float_or("bias", 0.0)?), f64::from(n.float_or("lambd", 0.5)?));
     let (x, element) = (n.tensor(0)?, n.element(0)?);
     // Both numbers are floats: integers meet them as such.
-    let wide =
-        if matches!(element, Element::F64 | Element::F16 | Element::BF16) { element } else { Element::F32 };
+    let wide = if matches!(element, ElementType::F64 | ElementType::F16 | ElementType::BF16) {
+        element
+    } else {
+        ElementType::F32
+    };
     let dtype = n.dtype(x)?;
     let own = if element == wide { dtype } else { DType::F32 };
     let (low, high, bias) = (n.scalar(own, -lambda), n.scalar(own, lambda), n.scalar(own, bias));

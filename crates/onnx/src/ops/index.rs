@@ -5,7 +5,7 @@ use olivine_ir::{DType, Tensor, ValueId};
 
 use super::Entry;
 use super::reduce::ordered;
-use crate::element::Element;
+use crate::ElementType;
 use crate::import::{Answer, NodeContext, Value};
 
 pub(super) const OPERATORS: &[Entry] = &[
@@ -81,7 +81,7 @@ fn scatter(
     }
     let y = match (element, mode) {
         (_, ScatterMode::Replace) => write(n, [x, indices, updates], mode)?,
-        (Element::Bool, _) => {
+        (ElementType::Bool, _) => {
             // Sums and largest are "or", products and smallest "and".
             let mode = match mode {
                 ScatterMode::Mul | ScatterMode::Min => ScatterMode::Min,
@@ -96,7 +96,7 @@ fn scatter(
             let y = write(n, [x, indices, updates], mode)?;
             ordered(n, y, element)?
         }
-        (Element::U16, _) => {
+        (ElementType::U16, _) => {
             let y = write(n, [x, indices, updates], mode)?;
             let low = n.constant(Tensor::scalar(0xffffu32));
             n.build(|g| g.and(y, low))?
@@ -120,7 +120,7 @@ fn one_hot(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     if n.dtype(indices)? != DType::I64 {
         indices = n.build(|g| g.cast(indices, DType::I64))?;
     }
-    if of == Element::U64 {
+    if of == ElementType::U64 {
         // What looks negative is far outside.
         let (zero, far) = (n.constant(Tensor::scalar(0i64)), n.constant(Tensor::scalar(i64::MAX)));
         let outside = n.add(ScalarOp::Compare(Compare::Lt), &[indices, zero])?;

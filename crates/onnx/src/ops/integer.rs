@@ -9,7 +9,7 @@ use olivine_ir::{DType, Error as GraphError, Graph, Tensor, ValueId};
 
 use super::Entry;
 use super::elementwise::pair;
-use crate::element::Element;
+use crate::ElementType;
 use crate::import::{Answer, NodeContext, Value};
 
 pub(super) const OPERATORS: &[Entry] = &[("BitShift", bit_shift)];
@@ -29,19 +29,19 @@ fn bit_shift(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
 }
 
 /// A function of one number.
-pub(super) fn unary(g: &mut Graph, op: Unary, x: ValueId, element: Element) -> Built {
+pub(super) fn unary(g: &mut Graph, op: Unary, x: ValueId, element: ElementType) -> Built {
     match (element, op) {
-        (Element::U16 | Element::U64, Unary::Abs | Unary::Relu) => Ok(x),
-        (Element::U16, _) => {
+        (ElementType::U16 | ElementType::U64, Unary::Abs | Unary::Relu) => Ok(x),
+        (ElementType::U16, _) => {
             let y = g.add1(ScalarOp::Unary(op), &[x])?;
             cut(g, y)
         }
-        (Element::U64, Unary::Sign) => {
+        (ElementType::U64, Unary::Sign) => {
             let zero = g.constant(Tensor::scalar(0i64));
             let some = g.ne(x, zero)?;
             g.cast(some, DType::I64)
         }
-        (Element::U64, _) => g.add1(ScalarOp::Unary(op), &[x]),
+        (ElementType::U64, _) => g.add1(ScalarOp::Unary(op), &[x]),
         // Floats of few bits have no arithmetic, but they have NaN and infinities.
         (_, Unary::IsNan | Unary::IsInf) => g.add1(ScalarOp::Unary(op), &[x]),
         _ => {
@@ -52,28 +52,28 @@ pub(super) fn unary(g: &mut Graph, op: Unary, x: ValueId, element: Element) -> B
 }
 
 /// A function of two numbers of one element type.
-pub(super) fn binary(g: &mut Graph, op: Binary, a: ValueId, b: ValueId, element: Element) -> Built {
+pub(super) fn binary(g: &mut Graph, op: Binary, a: ValueId, b: ValueId, element: ElementType) -> Built {
     match (element, op) {
-        (Element::U16, Binary::Add | Binary::Sub | Binary::Mul | Binary::Shl | Binary::Pow) => {
+        (ElementType::U16, Binary::Add | Binary::Sub | Binary::Mul | Binary::Shl | Binary::Pow) => {
             let y = g.add1(ScalarOp::Binary(op), &[a, b])?;
             cut(g, y)
         }
-        (Element::U64, Binary::Div) => Ok(divided(g, a, b)?.0),
-        (Element::U64, Binary::Rem | Binary::Mod) => Ok(divided(g, a, b)?.1),
-        (Element::U64, Binary::Max) => {
+        (ElementType::U64, Binary::Div) => Ok(divided(g, a, b)?.0),
+        (ElementType::U64, Binary::Rem | Binary::Mod) => Ok(divided(g, a, b)?.1),
+        (ElementType::U64, Binary::Max) => {
             let first = below(g, Compare::Ge, a, b)?;
             g.select(first, a, b)
         }
-        (Element::U64, Binary::Min) => {
+        (ElementType::U64, Binary::Min) => {
             let first = below(g, Compare::Le, a, b)?;
             g.select(first, a, b)
         }
-        (Element::U64, Binary::Shr) => shifted_right(g, a, b),
-        (Element::U64, Binary::Pow) => {
+        (ElementType::U64, Binary::Shr) => shifted_right(g, a, b),
+        (ElementType::U64, Binary::Pow) => {
             let exponent = unsigned_exponent(g, b)?;
             g.pow(a, exponent)
         }
-        (Element::U16 | Element::U64, _) => g.add1(ScalarOp::Binary(op), &[a, b]),
+        (ElementType::U16 | ElementType::U64, _) => g.add1(ScalarOp::Binary(op), &[a, b]),
         _ => {
             computes(element, op.name())?;
             g.add1(ScalarOp::Binary(op), &[a, b])
@@ -82,15 +82,15 @@ pub(super) fn binary(g: &mut Graph, op: Binary, a: ValueId, b: ValueId, element:
 }
 
 /// A comparison of two numbers of one element type.
-pub(super) fn compare(g: &mut Graph, op: Compare, a: ValueId, b: ValueId, element: Element) -> Built {
+pub(super) fn compare(g: &mut Graph, op: Compare, a: ValueId, b: ValueId, element: ElementType) -> Built {
     match (element, op) {
-        (Element::U64, Compare::Lt | Compare::Le | Compare::Gt | Compare::Ge) => below(g, op, a, b),
+        (ElementType::U64, Compare::Lt | Compare::Le | Compare::Gt | Compare::Ge) => below(g, op, a, b),
         _ => g.add1(ScalarOp::Compare(op), &[a, b]),
     }
 }
 
 /// Refuses arithmetic of types that ONNX only stores and casts.
-fn computes(element: Element, op: &str) -> Result<(), GraphError> {
+fn computes(element: ElementType, op: &str) -> Result<(), GraphError> {
     if element.is_native() {
         return Ok(());
     }
@@ -206,7 +206,7 @@ mod tests {
             }),
         ];
         for (op, expected) in cases {
-            let y = computed(&inputs, |g, x| binary(g, op, x[0], x[1], Element::U64))?;
+            let y = computed(&inputs, |g, x| binary(g, op, x[0], x[1], ElementType::U64))?;
             let y = y.as_slice::<i64>().map_err(|e| e.to_string())?;
             for ((a, b), y) in pairs.iter().zip(y) {
                 assert_eq!(*y as u64, expected(*a, *b), "{} of {a} and {b}", op.name());

@@ -8,7 +8,7 @@ use super::cast::convert;
 use super::elementwise::reshaped;
 use super::quantize::saturated;
 use super::small_float::{Rounding, is_small};
-use crate::element::Element;
+use crate::ElementType;
 use crate::import::{Answer, NodeContext, Value};
 
 pub(super) const OPERATORS: &[Entry] = &[
@@ -31,7 +31,7 @@ pub(super) enum Side {
 #[derive(Clone, Copy)]
 pub(super) struct Factor {
     pub(super) values: ValueId,
-    pub(super) element: Element,
+    pub(super) element: ElementType,
     pub(super) zero: Option<ValueId>,
 }
 
@@ -82,7 +82,7 @@ pub(super) fn product(n: &mut NodeContext<'_, '_>, a: Factor, b: Factor) -> Answ
 }
 
 fn of_matrices(n: &mut NodeContext<'_, '_>, a: Factor, b: Factor) -> Answer<ValueId> {
-    let bytes = |f: &Factor| matches!(f.element, Element::I8 | Element::U8);
+    let bytes = |f: &Factor| matches!(f.element, ElementType::I8 | ElementType::U8);
     // The graph's own product takes one zero point, or one a row and a column.
     let mut zeros = [None, None];
     let mut plain = bytes(&a) && bytes(&b);
@@ -97,7 +97,7 @@ fn of_matrices(n: &mut NodeContext<'_, '_>, a: Factor, b: Factor) -> Answer<Valu
         return n.build(|g| g.qmatmul(a.values, b.values, zeros[0], zeros[1]));
     }
     let small = is_small(a.element) || is_small(b.element);
-    let wide = if small { Element::F32 } else { Element::I32 };
+    let wide = if small { ElementType::F32 } else { ElementType::I32 };
     let mut sides = Vec::with_capacity(2);
     for (factor, side) in [(a, Side::Left), (b, Side::Right)] {
         let zero = match factor.zero {
@@ -124,7 +124,7 @@ fn matmul_integer(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
 pub(super) fn scale(n: &mut NodeContext<'_, '_>, at: usize, side: Side) -> Answer<ValueId> {
     let (x, element) = (n.tensor(at)?, n.element(at)?);
     let x = along(n, x, side)?;
-    n.build(|g| convert(g, x, element, Element::F32))
+    n.build(|g| convert(g, x, element, ElementType::F32))
 }
 
 fn qlinear_matmul(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
@@ -142,8 +142,8 @@ pub(super) fn requantized(
     y: ValueId,
     factors: ValueId,
     at: usize,
-) -> Answer<(ValueId, Element)> {
-    let to = if n.has(at + 1) { n.element(at + 1)? } else { Element::U8 };
+) -> Answer<(ValueId, ElementType)> {
+    let to = if n.has(at + 1) { n.element(at + 1)? } else { ElementType::U8 };
     let own = scale(n, at, Side::Right)?;
     let zero = match n.optional(at + 1)? {
         Some(zero) => Some(along(n, zero, Side::Right)?),
@@ -156,7 +156,7 @@ pub(super) fn requantized(
         let y = g.mul(y, factor)?;
         let y = if is_small(to) { y } else { g.round(y)? };
         let zero = match zero {
-            Some(zero) => Some(convert(g, zero, to, Element::F32)?),
+            Some(zero) => Some(convert(g, zero, to, ElementType::F32)?),
             None => None,
         };
         saturated(g, y, zero, to, Rounding::default())
@@ -167,7 +167,7 @@ pub(super) fn requantized(
 fn conv_integer(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     let (x, w) = (Factor::read(n, 0, 2)?, Factor::read(n, 1, 3)?);
     let y = convolution(n, x, w)?;
-    Ok(vec![n.result(y, Element::I32)])
+    Ok(vec![n.result(y, ElementType::I32)])
 }
 
 fn qlinear_conv(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
@@ -177,7 +177,10 @@ fn qlinear_conv(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
 }
 
 /// QLinearConv of its first input's elements, given with channels second.
-pub(super) fn linear_convolution(n: &mut NodeContext<'_, '_>, values: ValueId) -> Answer<(ValueId, Element)> {
+pub(super) fn linear_convolution(
+    n: &mut NodeContext<'_, '_>,
+    values: ValueId,
+) -> Answer<(ValueId, ElementType)> {
     let x = Factor { values, ..Factor::read(n, 0, 2)? };
     let w = Factor::read(n, 3, 5)?;
     let mut y = convolution(n, x, w)?;

@@ -4,7 +4,7 @@ use olivine_ir::op::{Pad, PadMode, Slice};
 use olivine_ir::{DType, Data, Graph, Tensor, ValueId};
 
 use super::Entry;
-use crate::element::Element;
+use crate::ElementType;
 use crate::import::{Answer, Held, NodeContext, Value};
 use crate::tensor::shape_of;
 
@@ -131,7 +131,7 @@ fn slice_at_run(n: &mut NodeContext<'_, '_>, x: ValueId) -> Answer<Option<ValueI
         let up = g.add(up, more)?;
         Ok((begin, g.div(up, by)?))
     })?;
-    let held = Held { frame: n.walk.depth(), id: lengths, element: Element::I64 };
+    let held = Held { frame: n.walk.depth(), id: lengths, element: ElementType::I64 };
     let place = n.place();
     let lengths = n.walk.fixed(held, &place)?;
     let mut y = x;

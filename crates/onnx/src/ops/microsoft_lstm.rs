@@ -9,7 +9,7 @@ use olivine_ir::op::{Direction, GateFunction, Recurrent, RecurrentKind, Recurren
 use super::Entry;
 use super::cast::convert;
 use super::elementwise::reshaped;
-use crate::element::Element;
+use crate::ElementType;
 use crate::import::{Answer, NodeContext, Value};
 
 pub(super) const OPERATORS: &[Entry] = &[("DynamicQuantizeLSTM", lstm)];
@@ -32,7 +32,7 @@ fn lstm(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     let lengths = n.optional(4)?;
     let spec = spec(n)?;
     let results = n.build(|g| g.recurrent(spec, x, &layer, lengths))?;
-    Ok(results.into_iter().map(|id| n.result(id, Element::F32)).collect())
+    Ok(results.into_iter().map(|id| n.result(id, ElementType::F32)).collect())
 }
 
 /// Input `at`, integers `[directions, in, 4·hidden]`, as f32 with the last two axes swapped; its scales, one a direction
@@ -59,9 +59,9 @@ fn weights(n: &mut NodeContext<'_, '_>, at: usize, scale: usize) -> Answer<Value
         None => None,
     };
     n.build(|g| {
-        let mut w = convert(g, w, element, Element::F32)?;
+        let mut w = convert(g, w, element, ElementType::F32)?;
         if let Some(zero) = zero {
-            let zero = convert(g, zero, element, Element::F32)?;
+            let zero = convert(g, zero, element, ElementType::F32)?;
             w = g.sub(w, zero)?;
         }
         let w = g.mul(w, scales)?;

@@ -11,7 +11,7 @@ use super::elementwise::reshaped;
 use super::integer_product::{Factor, Side, product, requantized, scale, window};
 use super::quantize::{Scales, dequantized, quantized};
 use super::small_float::Rounding;
-use crate::element::Element;
+use crate::ElementType;
 use crate::import::{Answer, NodeContext, Value};
 
 pub(super) const OPERATORS: &[Entry] = &[
@@ -36,14 +36,14 @@ pub(super) const OPERATORS: &[Entry] = &[
 fn real(n: &mut NodeContext<'_, '_>, at: usize) -> Answer<ValueId> {
     let (x, element) = (n.tensor(at)?, n.element(at)?);
     let scales = Scales::whole(n, at + 1)?;
-    dequantized(n, (x, element), &scales, Element::F32)
+    dequantized(n, (x, element), &scales, ElementType::F32)
 }
 
 /// A result of f32 quantised with inputs `at` and `at + 1`; without a zero point it is of the element type given.
-fn result(n: &mut NodeContext<'_, '_>, y: ValueId, at: usize, otherwise: Element) -> Answer<Vec<Value>> {
+fn result(n: &mut NodeContext<'_, '_>, y: ValueId, at: usize, otherwise: ElementType) -> Answer<Vec<Value>> {
     let scales = Scales::whole(n, at)?;
     let to = if n.has(at + 1) { n.element(at + 1)? } else { otherwise };
-    let y = quantized(n, (y, Element::F32), &scales, to, Element::F32, Rounding::default())?;
+    let y = quantized(n, (y, ElementType::F32), &scales, to, ElementType::F32, Rounding::default())?;
     Ok(vec![n.result(y, to)])
 }
 
@@ -189,7 +189,7 @@ fn qgemm(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
         let y = g.cast(y, DType::F32)?;
         g.mul(y, factors)
     })?;
-    Ok(vec![n.result(y, Element::F32)])
+    Ok(vec![n.result(y, ElementType::F32)])
 }
 
 /// An integer product times its scales, and a bias.
@@ -210,13 +210,13 @@ fn scaled(
             g.add(y, bias)
         })?;
     }
-    Ok(vec![n.result(y, Element::F32)])
+    Ok(vec![n.result(y, ElementType::F32)])
 }
 
 fn dynamic_quantize_matmul(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     let x = n.tensor(0)?;
     let quantized = n.build(|g| g.dynamic_quantize_linear(x))?;
-    let a = Factor { values: quantized.values, element: Element::U8, zero: quantized.zero };
+    let a = Factor { values: quantized.values, element: ElementType::U8, zero: quantized.zero };
     let b = Factor::read(n, 1, 3)?;
     let b_scale = scale(n, 2, Side::Right)?;
     let y = product(n, a, b)?;
@@ -231,6 +231,6 @@ fn matmul_integer_to_float(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     let results = scaled(n, y, (a_scale, b_scale), 6)?;
     let [Value::Tensor(held)] = results.as_slice() else { return Ok(results) };
     let y = held.id;
-    let y = n.build(|g| super::cast::convert(g, y, Element::F32, to))?;
+    let y = n.build(|g| super::cast::convert(g, y, ElementType::F32, to))?;
     Ok(vec![n.result(y, to)])
 }

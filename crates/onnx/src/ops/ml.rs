@@ -5,7 +5,7 @@ use olivine_ir::{DType, Tensor, ValueId};
 
 use super::Entry;
 use super::compose::{binary, cast, floats, indices, reduced, reshaped, sizes};
-use crate::element::Element;
+use crate::ElementType;
 use crate::import::{Answer, NodeContext, Value};
 
 /// Operators of ONNX's own domain.
@@ -43,17 +43,17 @@ fn binarizer(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
 }
 
 /// A list of numbers that an encoder has under one of several names.
-fn listed(n: &NodeContext<'_, '_>, kind: &str) -> Answer<(Element, Tensor)> {
+fn listed(n: &NodeContext<'_, '_>, kind: &str) -> Answer<(ElementType, Tensor)> {
     if let Some(found) = n.tensor_attribute(&format!("{kind}_tensor"))? {
         return Ok(found);
     }
     if let Some(list) = n.ints(&format!("{kind}_int64s"))? {
         let tensor = Tensor::new([list.len()], list);
-        return Ok((Element::I64, n.built(tensor)?));
+        return Ok((ElementType::I64, n.built(tensor)?));
     }
     if let Some(list) = n.floats(&format!("{kind}_floats"))? {
         let tensor = Tensor::new([list.len()], list);
-        return Ok((Element::F32, n.built(tensor)?));
+        return Ok((ElementType::F32, n.built(tensor)?));
     }
     Err(n.wrong(format!("its {kind} are no numbers")))
 }
@@ -209,7 +209,7 @@ fn tf_idf_vectorizer(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     if shape.rank() < 2 {
         y = reshaped(n, y, &[width])?;
     }
-    Ok(vec![n.result(y, Element::F32)])
+    Ok(vec![n.result(y, ElementType::F32)])
 }
 
 /// How often each n-gram stands in each row, its items so far apart: `[rows, n-grams]`.

@@ -9,7 +9,7 @@ use super::Entry;
 use super::compose::{binary, cast, floats, indices, reduced, reshaped, sizes, wide};
 use super::dynamic::counted;
 use super::ml_scores::{equally_long, numeric, without_strings};
-use crate::element::Element;
+use crate::ElementType;
 use crate::import::{Answer, NodeContext, Value};
 
 /// Operators of `ai.onnx.ml`.
@@ -24,7 +24,7 @@ pub(super) const ML: &[Entry] = &[
 /// A result of floats.
 fn as_floats(n: &mut NodeContext<'_, '_>, y: ValueId) -> Answer<Vec<Value>> {
     let y = cast(n, y, DType::F32)?;
-    Ok(vec![n.result(y, Element::F32)])
+    Ok(vec![n.result(y, ElementType::F32)])
 }
 
 /// Checks that a list has one element, or one for each feature: the sizes of x's last axis.
@@ -158,7 +158,7 @@ fn one_hot_encoder(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     }
     dims.push(count);
     let y = reshaped(n, y, &dims)?;
-    Ok(vec![n.result(y, Element::F32)])
+    Ok(vec![n.result(y, ElementType::F32)])
 }
 
 /// Columns that one input is brought to at most.
@@ -197,5 +197,5 @@ fn feature_vectorizer(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
         });
     }
     let y = n.build(|g| g.concat(&parts, 1))?;
-    Ok(vec![n.result(y, Element::F32)])
+    Ok(vec![n.result(y, ElementType::F32)])
 }

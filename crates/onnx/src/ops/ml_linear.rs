@@ -6,7 +6,7 @@ use olivine_ir::{DType, ValueId};
 use super::Entry;
 use super::compose::{binary, cast, floats, size};
 use super::ml_scores::{Transform, best, class_labels, classified, either, floats_of, rows};
-use crate::element::Element;
+use crate::ElementType;
 use crate::import::{Answer, NodeContext, Value};
 
 /// Operators of `ai.onnx.ml`.
@@ -83,5 +83,5 @@ fn linear_regressor(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     let y = product(n, x, targets, coefficients)?;
     let y = with_intercepts(n, y, targets)?;
     let y = transform.apply(n, y)?;
-    Ok(vec![n.result(y, Element::F32)])
+    Ok(vec![n.result(y, ElementType::F32)])
 }

@@ -4,7 +4,7 @@ use olivine_ir::op::{Binary, ReduceKind};
 use olivine_ir::{DType, Tensor, ValueId};
 
 use super::compose::{cast, indices, reduced, reshaped, with_number};
-use crate::element::Element;
+use crate::ElementType;
 use crate::import::{Answer, NodeContext, Value};
 
 /// The attribute `post_transform`.
@@ -138,7 +138,7 @@ pub(super) fn rows(n: &mut NodeContext<'_, '_>) -> Answer<ValueId> {
 /// Input `i`, of one of the element types that these operators take.
 pub(super) fn numeric(n: &mut NodeContext<'_, '_>, i: usize) -> Answer<ValueId> {
     match n.element(i)? {
-        Element::F32 | Element::F64 | Element::I32 | Element::I64 => n.tensor(i),
+        ElementType::F32 | ElementType::F64 | ElementType::I32 | ElementType::I64 => n.tensor(i),
         other => {
             Err(n.wrong(format!("input {i} should be floats, doubles, int32 or int64, it is {other:?}")))
         }
@@ -191,7 +191,7 @@ pub(super) fn either(
 /// A classifier's two results.
 pub(super) fn classified(n: &mut NodeContext<'_, '_>, label: ValueId, scores: ValueId) -> Answer<Vec<Value>> {
     let scores = cast(n, scores, DType::F32)?;
-    Ok(vec![n.result(label, Element::I64), n.result(scores, Element::F32)])
+    Ok(vec![n.result(label, ElementType::I64), n.result(scores, ElementType::F32)])
 }
 
 /// Lists of which all should be as long as the first.

@@ -8,7 +8,7 @@ use super::compose::{binary, cast, floats, indices, reduced, reshaped, size, siz
 use super::ml_coupling::coupled;
 use super::ml_linear::product;
 use super::ml_scores::{Transform, best, class_labels, classified, equally_long, floats_of, labels_at, rows};
-use crate::element::Element;
+use crate::ElementType;
 use crate::import::{Answer, NodeContext, Value};
 
 /// Operators of `ai.onnx.ml`.
@@ -147,7 +147,7 @@ fn svm_regressor(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     } else {
         transform.apply(n, y)?
     };
-    Ok(vec![n.result(y, Element::F32)])
+    Ok(vec![n.result(y, ElementType::F32)])
 }
 
 fn svm_classifier(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {

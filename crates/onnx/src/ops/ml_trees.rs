@@ -10,7 +10,7 @@ use super::Entry;
 use super::compose::{binary, cast, indices, reduced, reshaped, size, with_number};
 use super::ml_scores::{Transform, best, class_labels, classified, either, equally_long, rows};
 use super::trees::{Trees, reached, table};
-use crate::element::Element;
+use crate::ElementType;
 use crate::import::{Answer, NodeContext, Value};
 
 /// Operators of `ai.onnx.ml`.
@@ -96,7 +96,7 @@ fn numbers(n: &NodeContext<'_, '_>, name: &str) -> Answer<Vec<f64>> {
 fn precision(n: &mut NodeContext<'_, '_>, x: ValueId, weights: &str) -> Answer<DType> {
     let mut dtype = n.dtype(x)?;
     for name in ["nodes_values", weights, "base_values"] {
-        if let Some((Element::F64, _)) = n.tensor_attribute(&format!("{name}_as_tensor"))? {
+        if let Some((ElementType::F64, _)) = n.tensor_attribute(&format!("{name}_as_tensor"))? {
             dtype = DType::F64;
         }
     }
@@ -311,7 +311,7 @@ fn tree_ensemble_regressor(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     let y = with_base(n, y, dtype)?;
     let y = cast(n, y, DType::F32)?;
     let y = transform.apply(n, y)?;
-    Ok(vec![n.result(y, Element::F32)])
+    Ok(vec![n.result(y, ElementType::F32)])
 }
 
 fn tree_ensemble_classifier(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {

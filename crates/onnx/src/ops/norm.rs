@@ -5,7 +5,7 @@ use olivine_ir::{DType, Shape, ValueId};
 
 use super::Entry;
 use super::compose::{binary, cast, reduced, reshaped, size, wide, with_number};
-use crate::element::Element;
+use crate::element::element_type;
 use crate::import::{Answer, NodeContext, Value};
 
 pub(super) const OPERATORS: &[Entry] = &[
@@ -188,7 +188,7 @@ fn layer_norm(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
         let variance = with_number(n, Binary::Add, variance, eps)?;
         let inverse = n.build(|g| g.rsqrt(variance))?;
         let number = n.int_or("stash_type", 1)?;
-        let stash = i32::try_from(number).ok().and_then(Element::of_number);
+        let stash = i32::try_from(number).ok().and_then(element_type);
         let held = stash.and_then(|stash| Some((stash, stash.dtype().filter(|d| d.is_float())?)));
         let (stash, held) = held.ok_or_else(|| n.wrong(format!("stash_type {number} is no float")))?;
         for id in [mean, inverse] {

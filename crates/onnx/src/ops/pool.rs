@@ -6,7 +6,7 @@ use olivine_ir::{DType, Tensor, ValueId};
 use super::Entry;
 use super::compose::{binary, cast, reduced, reshaped, size, sizes, with_number};
 use super::convolution::{AutoPad, moves, without_negative};
-use crate::element::Element;
+use crate::ElementType;
 use crate::import::{Answer, NodeContext, Value};
 
 pub(super) const OPERATORS: &[Entry] = &[
@@ -68,7 +68,7 @@ fn pool(n: &mut NodeContext<'_, '_>, kind: PoolKind) -> Answer<Vec<Value>> {
         } else {
             *at
         };
-        values.push(n.result(at, Element::I64));
+        values.push(n.result(at, ElementType::I64));
     }
     Ok(values)
 }

@@ -8,7 +8,7 @@ use super::cast::{convert, rounding, target};
 use super::elementwise::reshaped;
 use super::integer::Built;
 use super::small_float::{self, Rounding};
-use crate::element::Element;
+use crate::ElementType;
 use crate::import::{Answer, NodeContext, Value};
 
 pub(super) const OPERATORS: &[Entry] = &[
@@ -21,9 +21,9 @@ pub(super) const OPERATORS: &[Entry] = &[
 pub(super) struct Scales {
     /// The scales: a scalar, a vector or a tensor of blocks.
     values: ValueId,
-    element: Element,
+    element: ElementType,
     /// Zero points, of the scales' shape.
-    zero: Option<(ValueId, Element)>,
+    zero: Option<(ValueId, ElementType)>,
     lies: Granularity,
 }
 
@@ -133,7 +133,7 @@ pub(super) fn quantize_linear(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>>
         }
         (Some(asked), _) => asked,
         (None, Some((_, zero))) => zero,
-        (None, None) => Element::U8,
+        (None, None) => ElementType::U8,
     };
     let precision = target(n, "precision")?.unwrap_or(scales.element);
     let how = rounding(n)?;
@@ -144,16 +144,17 @@ pub(super) fn quantize_linear(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>>
 /// `saturate(x / scale + zero)`, the quotient in a precision; to integers it is rounded, halves to even.
 pub(super) fn quantized(
     n: &mut NodeContext<'_, '_>,
-    (x, from): (ValueId, Element),
+    (x, from): (ValueId, ElementType),
     scales: &Scales,
-    to: Element,
-    precision: Element,
+    to: ElementType,
+    precision: ElementType,
     how: Rounding,
 ) -> Answer<ValueId> {
-    let is_float = matches!(precision, Element::F32 | Element::F16 | Element::BF16 | Element::F64);
-    let precision = if is_float { precision } else { Element::F32 };
-    let native = matches!(to, Element::I8 | Element::U8 | Element::I16);
-    if native && [from, scales.element, precision] == [Element::F32; 3] {
+    let is_float =
+        matches!(precision, ElementType::F32 | ElementType::F16 | ElementType::BF16 | ElementType::F64);
+    let precision = if is_float { precision } else { ElementType::F32 };
+    let native = matches!(to, ElementType::I8 | ElementType::U8 | ElementType::I16);
+    if native && [from, scales.element, precision] == [ElementType::F32; 3] {
         let ((axis, block), zero) = (scales.axis(), scales.zero.map(|(zero, _)| zero));
         let dtype = to.dtype().unwrap_or(DType::U8);
         return n.build(|g| g.quantize_linear(x, scales.values, zero, dtype, axis, block));
@@ -172,7 +173,7 @@ pub(super) fn quantized(
     n.build(|g| {
         let y = g.cast(y, DType::F32)?;
         let zero = match zero {
-            Some((zero, element)) => Some(convert(g, zero, element, Element::F32)?),
+            Some((zero, element)) => Some(convert(g, zero, element, ElementType::F32)?),
             None => None,
         };
         saturated(g, y, zero, to, how)
@@ -185,7 +186,7 @@ pub(super) fn saturated(
     g: &mut Graph,
     y: ValueId,
     zero: Option<ValueId>,
-    to: Element,
+    to: ElementType,
     how: Rounding,
 ) -> Built {
     let y = match zero {
@@ -193,14 +194,14 @@ pub(super) fn saturated(
         None => y,
     };
     let (low, high) = match to {
-        Element::U2 => (0.0, 3.0),
-        Element::I2 => (-2.0, 1.0),
-        Element::U4 => (0.0, 15.0),
-        Element::I4 => (-8.0, 7.0),
-        Element::U8 => (0.0, 255.0),
-        Element::I8 => (-128.0, 127.0),
-        Element::U16 => (0.0, 65535.0),
-        Element::I16 => (-32768.0, 32767.0),
+        ElementType::U2 => (0.0, 3.0),
+        ElementType::I2 => (-2.0, 1.0),
+        ElementType::U4 => (0.0, 15.0),
+        ElementType::I4 => (-8.0, 7.0),
+        ElementType::U8 => (0.0, 255.0),
+        ElementType::I8 => (-128.0, 127.0),
+        ElementType::U16 => (0.0, 65535.0),
+        ElementType::I16 => (-32768.0, 32767.0),
         _ if small_float::is_small(to) => return small_float::round(g, y, to, how),
         other => {
             let problem = format!("{other} is no type to quantise to");
@@ -208,7 +209,7 @@ pub(super) fn saturated(
         }
     };
     let y = g.clamp(y, low, high)?;
-    convert(g, y, Element::F32, to)
+    convert(g, y, ElementType::F32, to)
 }
 
 pub(super) fn dequantize_linear(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
@@ -220,7 +221,7 @@ pub(super) fn dequantize_linear(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value
     {
         return Err(n.wrong(format!("its input is of {from}, its zero point of {zero}")));
     }
-    let own = if small_float::is_small(scales.element) { Element::F32 } else { scales.element };
+    let own = if small_float::is_small(scales.element) { ElementType::F32 } else { scales.element };
     let to = target(n, "output_dtype")?.unwrap_or(own);
     let y = dequantized(n, (x, from), &scales, to)?;
     Ok(vec![n.result(y, to)])
@@ -229,11 +230,11 @@ pub(super) fn dequantize_linear(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value
 /// `(x − zero)·scale`: the difference exact, the product rounded once.
 pub(super) fn dequantized(
     n: &mut NodeContext<'_, '_>,
-    (x, from): (ValueId, Element),
+    (x, from): (ValueId, ElementType),
     scales: &Scales,
-    to: Element,
+    to: ElementType,
 ) -> Answer<ValueId> {
-    let native = matches!(from, Element::I8 | Element::U8 | Element::I16 | Element::I32);
+    let native = matches!(from, ElementType::I8 | ElementType::U8 | ElementType::I16 | ElementType::I32);
     if native && to == scales.element {
         let ((axis, block), zero) = (scales.axis(), scales.zero.map(|(zero, _)| zero));
         return n.build(|g| g.dequantize_linear(x, scales.values, zero, axis, block));
@@ -245,16 +246,16 @@ pub(super) fn dequantized(
         None => None,
     };
     n.build(|g| {
-        let mut y = convert(g, x, from, Element::F32)?;
+        let mut y = convert(g, x, from, ElementType::F32)?;
         if let Some((zero, element)) = zero {
-            let zero = convert(g, zero, element, Element::F32)?;
+            let zero = convert(g, zero, element, ElementType::F32)?;
             y = g.sub(y, zero)?;
         }
         // The product is one of the result's type: the scale joins it there.
         let scale = convert(g, scale, scales.element, to)?;
-        let scale = convert(g, scale, to, Element::F32)?;
+        let scale = convert(g, scale, to, ElementType::F32)?;
         let y = g.mul(y, scale)?;
-        convert(g, y, Element::F32, to)
+        convert(g, y, ElementType::F32, to)
     })
 }
 
@@ -263,8 +264,8 @@ fn dynamic_quantize_linear(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     let done = n.build(|g| g.dynamic_quantize_linear(x))?;
     let zero = done.zero.ok_or_else(|| n.wrong("its zero point is missing"))?;
     Ok(vec![
-        n.result(done.values, Element::U8),
-        n.result(done.scale, Element::F32),
-        n.result(zero, Element::U8),
+        n.result(done.values, ElementType::U8),
+        n.result(done.scale, ElementType::F32),
+        n.result(zero, ElementType::U8),
     ])
 }

@@ -6,7 +6,7 @@ use super::Entry;
 use super::arithmetic::filled;
 use super::cast::{convert, target};
 use super::elementwise::reshaped;
-use crate::element::Element;
+use crate::ElementType;
 use crate::import::{Answer, NodeContext, Stop, Value};
 use crate::tensor::shape_of;
 
@@ -54,10 +54,12 @@ fn random(n: &mut NodeContext<'_, '_>, kind: Kind, like: bool) -> Answer<Vec<Val
         (n.shape(x)?, asked.unwrap_or(n.element(0)?))
     } else {
         let dims = n.ints("shape")?.ok_or_else(|| n.wrong("attribute `shape` is missing"))?;
-        (shape_of(&dims).map_err(|e| n.wrong(e))?, asked.unwrap_or(Element::F32))
+        (shape_of(&dims).map_err(|e| n.wrong(e))?, asked.unwrap_or(ElementType::F32))
     };
     let dtype = match element {
-        Element::F32 | Element::F16 | Element::BF16 | Element::F64 => element.dtype().unwrap_or(DType::F32),
+        ElementType::F32 | ElementType::F16 | ElementType::BF16 | ElementType::F64 => {
+            element.dtype().unwrap_or(DType::F32)
+        }
         other => return Err(n.wrong(format!("it draws floats, not {other}"))),
     };
     let names = if kind == Kind::Normal { ["mean", "scale"] } else { ["low", "high"] };
@@ -76,10 +78,10 @@ fn bernoulli(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     let shape = n.shape(p)?;
     let drawn = uniform(n, shape)?;
     let y = n.build(|g| {
-        let wide = if own == Element::F64 { DType::F64 } else { DType::F32 };
+        let wide = if own == ElementType::F64 { DType::F64 } else { DType::F32 };
         let (p, drawn) = (g.cast(p, wide)?, g.cast(drawn, wide)?);
         let hit = g.lt(drawn, p)?;
-        convert(g, hit, Element::Bool, element)
+        convert(g, hit, ElementType::Bool, element)
     })?;
     Ok(vec![n.result(y, element)])
 }
@@ -87,8 +89,8 @@ fn bernoulli(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
 /// Classes drawn by logits `[batch, classes]`: the place of the largest sum of a logit and −ln(−ln u).
 fn multinomial(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     let x = n.tensor(0)?;
-    let element = target(n, "dtype")?.unwrap_or(Element::I32);
-    if !matches!(element, Element::I32 | Element::I64) {
+    let element = target(n, "dtype")?.unwrap_or(ElementType::I32);
+    if !matches!(element, ElementType::I32 | ElementType::I64) {
         return Err(n.wrong(format!("it draws i32 or i64, not {element}")));
     }
     let shape = n.shape(x)?;
@@ -107,7 +109,7 @@ fn multinomial(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
         let noise = g.log(noise)?;
         let scores = g.sub(logits, noise)?;
         let place = g.argmax(scores, 2, false)?;
-        convert(g, place, Element::I64, element)
+        convert(g, place, ElementType::I64, element)
     })?;
     Ok(vec![n.result(y, element)])
 }
@@ -117,7 +119,7 @@ fn dropout(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     let (x, element) = (n.tensor(0)?, n.element(0)?);
     let dtype = n.dtype(x)?;
     // The mask is of the input's type up to opset 9.
-    let mask_element = if n.opset() < 10 { element } else { Element::Bool };
+    let mask_element = if n.opset() < 10 { element } else { ElementType::Bool };
     let mask_dtype = if n.opset() < 10 { dtype } else { DType::Bool };
     let training = if n.opset() >= 12 {
         n.optional(2)?

@@ -4,7 +4,7 @@ use olivine_ir::op::{ArgReduce, ArgReduceKind, Cumulative, CumulativeKind, Reduc
 use olivine_ir::{DType, Shape, Tensor, ValueId};
 
 use super::Entry;
-use crate::element::Element;
+use crate::ElementType;
 use crate::import::{Answer, NodeContext, Value};
 
 pub(super) const OPERATORS: &[Entry] = &[
@@ -27,8 +27,8 @@ pub(super) const OPERATORS: &[Entry] = &[
 
 /// Elements whose order their dtype tells, or such elements back as they were: numbers of 64 bits without a sign change
 /// their highest bit.
-pub(super) fn ordered(n: &mut NodeContext<'_, '_>, x: ValueId, element: Element) -> Answer<ValueId> {
-    if element != Element::U64 {
+pub(super) fn ordered(n: &mut NodeContext<'_, '_>, x: ValueId, element: ElementType) -> Answer<ValueId> {
+    if element != ElementType::U64 {
         return Ok(x);
     }
     let highest = n.constant(Tensor::scalar(i64::MIN));
@@ -51,7 +51,7 @@ fn reduce(n: &mut NodeContext<'_, '_>, kind: ReduceKind) -> Answer<Vec<Value>> {
     let float = n.dtype(x)?.is_float();
     use ReduceKind as K;
     let y = match kind {
-        K::Max | K::Min if element == Element::Bool => {
+        K::Max | K::Min if element == ElementType::Bool => {
             over(n, if kind == K::Max { K::Any } else { K::All }, x)?
         }
         K::Max | K::Min => {
@@ -60,7 +60,7 @@ fn reduce(n: &mut NodeContext<'_, '_>, kind: ReduceKind) -> Answer<Vec<Value>> {
             ordered(n, y, element)?
         }
         // Of numbers without a sign, which may be held by numbers with one.
-        K::L1 if element == Element::U64 => over(n, K::Sum, x)?,
+        K::L1 if element == ElementType::U64 => over(n, K::Sum, x)?,
         K::Mean if !float => {
             let shape = n.shape(x)?;
             let count = axes.iter().fold(1usize, |count, a| count.saturating_mul(shape[*a])).max(1);
@@ -124,13 +124,13 @@ fn whole(
 }
 
 /// A sum over a count, towards zero.
-fn divided(n: &mut NodeContext<'_, '_>, sum: ValueId, count: usize, element: Element) -> Answer<ValueId> {
+fn divided(n: &mut NodeContext<'_, '_>, sum: ValueId, count: usize, element: ElementType) -> Answer<ValueId> {
     let (count, one, most) = (
         n.constant(Tensor::scalar(count as i64)),
         n.constant(Tensor::scalar(1i64)),
         n.constant(Tensor::scalar(i64::MAX)),
     );
-    if element != Element::U64 {
+    if element != ElementType::U64 {
         return n.build(|g| g.div(sum, count));
     }
     // Without a sign: twice the quotient of one half, and one more if the rest has room for it.
@@ -177,7 +177,7 @@ fn arg(n: &mut NodeContext<'_, '_>, kind: ArgReduceKind) -> Answer<Vec<Value>> {
     let element = n.element(0)?;
     let x = ordered(n, x, element)?;
     let y = n.add(ArgReduce { kind, axis, keepdims, last }, &[x])?;
-    Ok(vec![n.result(y, Element::I64)])
+    Ok(vec![n.result(y, ElementType::I64)])
 }
 
 fn top_k(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
@@ -194,7 +194,7 @@ fn top_k(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     let keys = ordered(n, x, element)?;
     let (values, indices) = n.build(|g| g.top_k(keys, k, axis as isize, largest))?;
     let values = ordered(n, values, element)?;
-    Ok(vec![n.result(values, element), n.result(indices, Element::I64)])
+    Ok(vec![n.result(values, element), n.result(indices, ElementType::I64)])
 }
 
 fn cumulative(n: &mut NodeContext<'_, '_>, kind: CumulativeKind) -> Answer<Vec<Value>> {

@@ -5,7 +5,7 @@ use olivine_ir::{Shape, SubGraph, TensorType, ValueId};
 
 use super::Entry;
 use super::shape::reshape_to;
-use crate::element::Element;
+use crate::ElementType;
 use crate::import::{Answer, BodyInput, NodeContext, Stop, Value};
 
 pub(super) const OPERATORS: &[Entry] = &[("Scan", scan)];
@@ -21,7 +21,7 @@ fn scan(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     let count = count.filter(|c| (1..=n.input_count()).contains(c));
     let count = count.ok_or_else(|| n.wrong("num_scan_inputs is missing or above its inputs"))?;
     let operands = n.tensors()?;
-    let elements: Vec<Element> = (0..operands.len()).map(|i| n.element(i)).collect::<Answer<_>>()?;
+    let elements: Vec<ElementType> = (0..operands.len()).map(|i| n.element(i)).collect::<Answer<_>>()?;
     let states = operands.len() - count;
     let (axes, out_axes) = (n.ints("scan_input_axes")?, n.ints("scan_output_axes")?.unwrap_or_default());
     let flags =
@@ -84,7 +84,7 @@ fn slice_of(n: &mut NodeContext<'_, '_>, x: ValueId, axis: usize, at: usize) -> 
 fn unrolled(
     n: &mut NodeContext<'_, '_>,
     operands: &[ValueId],
-    elements: &[Element],
+    elements: &[ElementType],
     slices: &Slices,
 ) -> Answer<Vec<Value>> {
     let (body, node) = (n.graph_attribute("body")?, n.node);
@@ -127,7 +127,7 @@ fn unrolled(
             stack.reverse();
         }
         let mut ids = Vec::with_capacity(stack.len());
-        let mut element = Element::F32;
+        let mut element = ElementType::F32;
         for row in stack {
             let Value::Tensor(held) = row else { return Err(n.wrong("a row that it collects is no tensor")) };
             element = held.element;
@@ -148,7 +148,7 @@ fn unrolled(
 fn scan_of_batches(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     let count = n.int_or("num_scan_inputs", 0)?.max(0) as usize;
     let operands: Vec<ValueId> = (1..n.input_count()).map(|i| n.tensor(i)).collect::<Answer<_>>()?;
-    let elements: Vec<Element> = (1..n.input_count()).map(|i| n.element(i)).collect::<Answer<_>>()?;
+    let elements: Vec<ElementType> = (1..n.input_count()).map(|i| n.element(i)).collect::<Answer<_>>()?;
     let states = operands.len().checked_sub(count).filter(|_| count > 0);
     let states = states.ok_or_else(|| n.wrong("num_scan_inputs is missing or above its inputs"))?;
     let (batch, most) = match n.shape(operands[states])?.dims() {

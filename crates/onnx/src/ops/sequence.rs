@@ -4,9 +4,10 @@ use olivine_ir::{Shape, Tensor, ValueId};
 
 use super::Entry;
 use super::shape::reshape_to;
-use crate::element::Element;
+use crate::ElementType;
+use crate::Kind;
+use crate::element::element_type;
 use crate::import::{Answer, Held, NodeContext, Stop, Value};
-use crate::model::Kind;
 
 pub(super) const OPERATORS: &[Entry] = &[
     ("ConcatFromSequence", concat_from_sequence),
@@ -27,7 +28,7 @@ pub(super) const OPERATORS: &[Entry] = &[
 const MOST_PARTS: usize = 1 << 16;
 
 /// Input `i`, a sequence.
-fn sequence(n: &NodeContext<'_, '_>, i: usize) -> Answer<(Vec<Value>, Option<Element>)> {
+fn sequence(n: &NodeContext<'_, '_>, i: usize) -> Answer<(Vec<Value>, Option<ElementType>)> {
     match n.value(i)? {
         Value::Sequence(items, element) => Ok((items, element)),
         other => Err(n.wrong(format!("input {i} is {}, not a sequence", other.describe()))),
@@ -44,7 +45,7 @@ fn position(n: &NodeContext<'_, '_>, at: i64, length: usize, last: i64) -> Answe
 }
 
 /// The element type of all tensors of a list, if it has one.
-fn common(n: &NodeContext<'_, '_>, items: &[Value]) -> Answer<Option<Element>> {
+fn common(n: &NodeContext<'_, '_>, items: &[Value]) -> Answer<Option<ElementType>> {
     let mut found = None;
     for item in items {
         if let Value::Tensor(held) = item {
@@ -65,10 +66,10 @@ fn sequence_construct(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
 
 fn sequence_empty(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     let element = match n.int("dtype")? {
-        None => Element::F32,
+        None => ElementType::F32,
         Some(number) => i32::try_from(number)
             .ok()
-            .and_then(Element::of_number)
+            .and_then(element_type)
             .ok_or_else(|| n.wrong(format!("element type {number} is unknown")))?,
     };
     Ok(vec![Value::Sequence(Vec::new(), Some(element))])
@@ -77,7 +78,7 @@ fn sequence_empty(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
 fn sequence_length(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     let (items, _) = sequence(n, 0)?;
     let id = n.constant(Tensor::scalar(items.len() as i64));
-    Ok(vec![n.result(id, Element::I64)])
+    Ok(vec![n.result(id, ElementType::I64)])
 }
 
 fn sequence_at(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
@@ -235,5 +236,5 @@ fn optional_get_element(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
 
 fn optional_has_element(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     let id = n.constant(Tensor::scalar(n.has(0)));
-    Ok(vec![n.result(id, Element::Bool)])
+    Ok(vec![n.result(id, ElementType::Bool)])
 }

@@ -5,7 +5,7 @@ use olivine_ir::{DType, Data, Shape, Tensor, ValueId};
 
 use super::Entry;
 use super::dynamic::counted;
-use crate::element::Element;
+use crate::ElementType;
 use crate::import::{Answer, NodeContext, Value};
 use crate::proto::tensor_proto::DataType;
 use crate::tensor::shape_of;
@@ -37,15 +37,15 @@ fn constant(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
         return Ok(vec![value]);
     }
     let (element, tensor) = if let Some(v) = n.float("value_float")? {
-        (Element::F32, Tensor::scalar(v))
+        (ElementType::F32, Tensor::scalar(v))
     } else if let Some(v) = n.int("value_int")? {
-        (Element::I64, Tensor::scalar(v))
+        (ElementType::I64, Tensor::scalar(v))
     } else if let Some(v) = n.floats("value_floats")? {
         let list = Tensor::new([v.len()], v);
-        (Element::F32, n.built(list)?)
+        (ElementType::F32, n.built(list)?)
     } else if let Some(v) = n.ints("value_ints")? {
         let list = Tensor::new([v.len()], v);
-        (Element::I64, n.built(list)?)
+        (ElementType::I64, n.built(list)?)
     } else if let Some(found) = n.sparse_attribute("sparse_value")? {
         found
     } else {
@@ -57,7 +57,7 @@ fn constant(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
 
 fn constant_of_shape(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     let dims = n.fixed_ints(0)?;
-    let (element, value) = n.tensor_attribute("value")?.unwrap_or((Element::F32, Tensor::scalar(0f32)));
+    let (element, value) = n.tensor_attribute("value")?.unwrap_or((ElementType::F32, Tensor::scalar(0f32)));
     let to = shape_of(&dims).map_err(|e| n.wrong(e))?;
     let scalar = value.reshaped(Shape::SCALAR);
     let scalar = n.built(scalar)?;
@@ -124,14 +124,14 @@ fn shape(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     let list = Tensor::new([sizes.len()], sizes);
     let list = n.built(list)?;
     let id = n.constant(list);
-    Ok(vec![n.result(id, Element::I64)])
+    Ok(vec![n.result(id, ElementType::I64)])
 }
 
 fn size(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     let x = n.tensor(0)?;
     let count = n.shape(x)?.numel();
     let id = n.scalar(DType::I64, count as f64);
-    Ok(vec![n.result(id, Element::I64)])
+    Ok(vec![n.result(id, ElementType::I64)])
 }
 
 fn transpose(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
@@ -236,7 +236,7 @@ fn range(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     let element = n.element(0)?;
     let decided = (0..2).map(|i| Ok(n.walk.is_decided(n.held(i)?))).collect::<Answer<Vec<bool>>>()?;
     if decided.contains(&false)
-        && matches!(element, Element::I64 | Element::I32)
+        && matches!(element, ElementType::I64 | ElementType::I32)
         && n.element(1)? == element
         && n.element(2)? == element
     {

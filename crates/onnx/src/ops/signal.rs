@@ -5,7 +5,8 @@ use olivine_ir::{DType, ValueId};
 
 use super::Entry;
 use super::compose::{cast, reshaped, size};
-use crate::element::Element;
+use crate::ElementType;
+use crate::element::element_type;
 use crate::import::{Answer, NodeContext, Value};
 
 pub(super) const OPERATORS: &[Entry] = &[
@@ -21,9 +22,9 @@ pub(super) const OPERATORS: &[Entry] = &[
 const MAX_WINDOW: usize = 1 << 22;
 
 /// The element type that an attribute names, and the dtype that holds it.
-fn named_type(n: &NodeContext<'_, '_>, attribute: &str) -> Answer<(Element, DType)> {
+fn named_type(n: &NodeContext<'_, '_>, attribute: &str) -> Answer<(ElementType, DType)> {
     let number = n.int_or(attribute, 1)?;
-    let element = i32::try_from(number).ok().and_then(Element::of_number);
+    let element = i32::try_from(number).ok().and_then(element_type);
     let held = element.and_then(|e| Some((e, e.dtype()?)));
     held.ok_or_else(|| n.wrong(format!("{attribute} {number} is no type of numbers")))
 }

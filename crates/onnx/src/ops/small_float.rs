@@ -8,7 +8,7 @@ use olivine_ir::op::Binary;
 use olivine_ir::{DType, Error as GraphError, Graph, Tensor, ValueId};
 
 use super::integer::Built;
-use crate::element::Element;
+use crate::ElementType;
 
 /// How conversions to float8e8m0, which has powers of two alone, round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,27 +55,27 @@ struct Format {
     has_negative_zero: bool,
 }
 
-fn format(element: Element) -> Option<Format> {
+fn format(element: ElementType) -> Option<Format> {
     let new = |fraction, least, most, outside, has_negative_zero| {
         Some(Format { fraction, least, most, outside, has_negative_zero })
     };
     match element {
-        Element::F8E4M3FN => new(3, -6, 448.0, Outside::NaN, true),
-        Element::F8E4M3FNUZ => new(3, -7, 240.0, Outside::NaN, false),
-        Element::F8E5M2 => new(2, -14, 57344.0, Outside::Infinity, true),
-        Element::F8E5M2FNUZ => new(2, -15, 57344.0, Outside::NaN, false),
-        Element::F4E2M1 => new(1, 0, 6.0, Outside::Largest, true),
+        ElementType::F8E4M3FN => new(3, -6, 448.0, Outside::NaN, true),
+        ElementType::F8E4M3FNUZ => new(3, -7, 240.0, Outside::NaN, false),
+        ElementType::F8E5M2 => new(2, -14, 57344.0, Outside::Infinity, true),
+        ElementType::F8E5M2FNUZ => new(2, -15, 57344.0, Outside::NaN, false),
+        ElementType::F4E2M1 => new(1, 0, 6.0, Outside::Largest, true),
         _ => None,
     }
 }
 
 /// Whether an element type is a float of 8 or 4 bits.
-pub(super) fn is_small(element: Element) -> bool {
-    element == Element::F8E8M0 || format(element).is_some()
+pub(super) fn is_small(element: ElementType) -> bool {
+    element == ElementType::F8E8M0 || format(element).is_some()
 }
 
 /// A number of f32 or f64 rounded to a small float; float8e8m0 takes f32 alone.
-pub(super) fn round(g: &mut Graph, x: ValueId, to: Element, how: Rounding) -> Built {
+pub(super) fn round(g: &mut Graph, x: ValueId, to: ElementType, how: Rounding) -> Built {
     let Some(format) = format(to) else { return power_of_two(g, x, how) };
     let dtype = g.ty(x)?.dtype;
     let number = |g: &mut Graph, value: f64| g.constant(Tensor::scalar_of(dtype, value));
@@ -115,7 +115,7 @@ pub(super) fn round(g: &mut Graph, x: ValueId, to: Element, how: Rounding) -> Bu
 }
 
 /// The bits of a small float, as u8.
-pub(super) fn to_bits(g: &mut Graph, x: ValueId, from: Element) -> Built {
+pub(super) fn to_bits(g: &mut Graph, x: ValueId, from: ElementType) -> Built {
     let word = g.bitcast(x, DType::I32)?;
     let Some(format) = format(from) else {
         // The exponent of f32 alone; the least power is its denormal, whose exponent is 0 too.
@@ -148,8 +148,8 @@ pub(super) fn to_bits(g: &mut Graph, x: ValueId, from: Element) -> Built {
         code = g.select(infinite, infinity, code)?;
     }
     let nan = match from {
-        Element::F8E4M3FN => 0x7f,
-        Element::F8E5M2 => 0x7e,
+        ElementType::F8E4M3FN => 0x7f,
+        ElementType::F8E5M2 => 0x7e,
         _ => sign,
     };
     let nan = number(g, nan);
@@ -159,7 +159,7 @@ pub(super) fn to_bits(g: &mut Graph, x: ValueId, from: Element) -> Built {
 }
 
 /// The small floats of some bits, given as u8.
-pub(super) fn of_bits(g: &mut Graph, x: ValueId, to: Element) -> Built {
+pub(super) fn of_bits(g: &mut Graph, x: ValueId, to: ElementType) -> Built {
     let count = 1usize << to.bits().min(8);
     let all: Vec<f32> = (0..count).map(|code| crate::tensor::small_float(to, code as u8)).collect();
     let table = g.constant(Tensor::new([count], all)?);
@@ -235,11 +235,16 @@ mod tests {
     use super::*;
     use crate::tensor::small_float;
 
-    const FORMATS: [Element; 5] =
-        [Element::F8E4M3FN, Element::F8E4M3FNUZ, Element::F8E5M2, Element::F8E5M2FNUZ, Element::F4E2M1];
+    const FORMATS: [ElementType; 5] = [
+        ElementType::F8E4M3FN,
+        ElementType::F8E4M3FNUZ,
+        ElementType::F8E5M2,
+        ElementType::F8E5M2FNUZ,
+        ElementType::F4E2M1,
+    ];
 
     /// The finite numbers of a format from zero on, each with its code.
-    fn numbers(element: Element) -> Vec<(f32, u8)> {
+    fn numbers(element: ElementType) -> Vec<(f32, u8)> {
         let codes = 0..1u16 << (element.bits() - 1);
         let all = codes.map(|code| (small_float(element, code as u8), code as u8));
         all.filter(|(value, _)| value.is_finite()).collect()
@@ -277,7 +282,7 @@ mod tests {
 
     #[test]
     fn every_code_survives_the_way_through_its_bits() -> Result<(), String> {
-        for element in FORMATS.into_iter().chain([Element::F8E8M0]) {
+        for element in FORMATS.into_iter().chain([ElementType::F8E8M0]) {
             let codes: Vec<u8> = (0..=255).filter(|code| usize::from(*code) < 1 << element.bits()).collect();
             let input = Tensor::new([codes.len()], codes.clone()).map_err(|e| e.to_string())?;
             let bits = computed(&[input], |g, x| {

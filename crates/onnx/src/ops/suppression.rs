@@ -5,7 +5,7 @@ use olivine_ir::{DType, Error as GraphError, Graph, SubGraph, Tensor, ValueId};
 
 use super::Entry;
 use super::dynamic::counts;
-use crate::element::Element;
+use crate::ElementType;
 use crate::import::{Answer, NodeContext, Value};
 
 pub(super) const OPERATORS: &[Entry] = &[("NonMaxSuppression", non_max_suppression)];
@@ -37,7 +37,7 @@ fn non_max_suppression(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     if sizes.most == 0 || batch == 0 || classes == 0 {
         let none = n.built(Tensor::zeros(DType::I64, [0, 3]))?;
         let none = n.constant(none);
-        return Ok(vec![n.result(none, Element::I64)]);
+        return Ok(vec![n.result(none, ElementType::I64)]);
     }
     let overlap = threshold(n, 3)?;
     let overlap = match overlap {
@@ -67,7 +67,7 @@ fn non_max_suppression(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
         let of = g.narrow(places, 1, 0, 2)?;
         g.concat(&[of, chosen], 1)
     })?;
-    Ok(vec![n.result(y, Element::I64)])
+    Ok(vec![n.result(y, ElementType::I64)])
 }
 
 /// What boxes are chosen from.

@@ -14,7 +14,7 @@ use crate::{
 pub(super) struct Whole {
     pub(super) graph: Graph,
     pub(super) outputs: Vec<(String, Part)>,
-    elements: HashMap<String, crate::Element>,
+    elements: HashMap<String, crate::ElementType>,
     pub(super) known: usize,
 }
 
@@ -153,7 +153,8 @@ fn run_loop(
     let mut going = scalar(&call.begin).is_none_or(|t| t.to_f64()[0] != 0.0);
     let mut state: Vec<Made> = call.carried.iter().map(Argument::made).collect();
     let mut carried: Vec<Vec<Tensor>> = call.carried.iter().map(|a| begin(model, a, values)).collect();
-    let mut rows: Vec<(Vec<usize>, Vec<f32>, Option<crate::Element>)> = vec![Default::default(); call.rows];
+    let mut rows: Vec<(Vec<usize>, Vec<f32>, Option<crate::ElementType>)> =
+        vec![Default::default(); call.rows];
     let mut made = 0;
     while going && made < most {
         let mut inside = values.clone();
@@ -185,7 +186,8 @@ fn run_loop(
     for ((kind, tensors), name) in state.iter().zip(&carried).zip(&mut names) {
         spread(&name, kind, &mut tensors.iter().cloned(), values);
     }
-    let stacked = |(dims, numbers, element): (Vec<usize>, Vec<f32>, Option<crate::Element>), name: String| {
+    let stacked = |(dims, numbers, element): (Vec<usize>, Vec<f32>, Option<crate::ElementType>),
+                   name: String| {
         let shape = Shape::new(&[&[made as usize], dims.as_slice()].concat()).expect("a shape");
         let tensor = Tensor::new(shape, numbers).expect("as many as the shape has");
         let kind = Made::Tensor(tensor.ty(), element.expect("an element type"));

@@ -17,11 +17,11 @@ use std::path::PathBuf;
 
 use clap::Args;
 use olivine::ir::Tensor;
-use olivine::onnx::{Element, NodeInfo};
-use olivine::{Device, Model, Session};
+use olivine::onnx::{ElementType, NodeInfo};
+use olivine::{Device, Model, Session, npy};
 
 use super::given::{GivenArgs, all_inputs};
-use super::{element_of, load, npy};
+use super::{element_of, load};
 use crate::Global;
 use crate::answer::{Answer, Failure};
 use compare::Values;
@@ -53,7 +53,13 @@ pub(crate) fn run(global: &Global, args: &CheckArgs) -> Result<Answer, Failure> 
     let inputs = args.given.tensors(&model, true)?;
     let expected = expected(&args.expected, &model)?;
     let devices = devices(global)?;
-    let nodes = model.onnx().nodes();
+    let nodes = match model.onnx() {
+        Some(onnx) => onnx.nodes(),
+        None => {
+            return Err(Failure::new("`check` compares nodes of ONNX models")
+                .hint("`olivine verify` checks operations"));
+        }
+    };
     let ports = all_inputs(&model);
     let runs = Devices { global, model: &model, inputs: &inputs, nodes: &nodes };
     let made: Vec<String> = nodes.iter().flat_map(|node| node.outputs.iter().cloned()).collect();
@@ -146,7 +152,8 @@ impl Runner for Devices<'_> {
 
     fn moved(&self, seed: u64) -> Result<Values, Failure> {
         let ports = all_inputs(self.model);
-        let is_float = |element: Element| element.dtype().is_some_and(|d| Element::of_dtype(d) == element);
+        let is_float =
+            |element: ElementType| element.dtype().is_some_and(|d| ElementType::of_dtype(d) == element);
         let seeded =
             |name: &str| name.bytes().fold(seed, |s, b| s.wrapping_mul(31).wrapping_add(u64::from(b)));
         let mut inputs = self.inputs.to_vec();

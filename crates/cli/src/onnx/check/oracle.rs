@@ -4,11 +4,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use olivine::ir::{DType, Tensor};
-use olivine::onnx::{Element, Port};
+use olivine::npy;
+use olivine::onnx::{ElementType, Port};
 use serde_json::{Value, json};
 
 use super::compare::Values;
-use crate::onnx::{element_of, npy};
+use crate::onnx::element_of;
 
 /// What asks ONNX Runtime.
 const SCRIPT: &str = include_str!("oracle.py");
@@ -41,8 +42,9 @@ impl Question<'_> {
         let failed = |e: std::io::Error| e.to_string();
         let mut files = serde_json::Map::new();
         for (i, (name, tensor)) in self.inputs.iter().enumerate() {
-            let element = element_of(name, self.ports).unwrap_or_else(|| Element::of_dtype(tensor.dtype()));
-            if name.contains('[') || element == Element::BF16 {
+            let element =
+                element_of(name, self.ports).unwrap_or_else(|| ElementType::of_dtype(tensor.dtype()));
+            if name.contains('[') || element == ElementType::BF16 {
                 return Err(format!("input `{name}` cannot be handed over"));
             }
             let file = format!("input_{i}.npy");
@@ -82,8 +84,8 @@ impl Question<'_> {
 
 /// A tensor of whatever type, as a graph holds it.
 pub(super) fn read_any(bytes: &[u8]) -> Option<Tensor> {
-    let natives = DType::ALL.iter().filter(|d| **d != DType::BF16).map(|d| Element::of_dtype(*d));
-    natives.chain([Element::U16, Element::U64]).find_map(|element| npy::read(bytes, element).ok())
+    let natives = DType::ALL.iter().filter(|d| **d != DType::BF16).map(|d| ElementType::of_dtype(*d));
+    natives.chain([ElementType::U16, ElementType::U64]).find_map(|element| npy::read(bytes, element).ok())
 }
 
 /// A folder that goes when it is no longer needed.

@@ -3,14 +3,15 @@
 use olivine_ir::{DType, ValueId};
 
 use super::scores::Heads;
-use crate::element::Element;
+use crate::ElementType;
+use crate::element::element_type;
 use crate::import::{Answer, NodeContext, Value};
 
 pub(super) fn flex_attention(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     let element = n.element(0)?;
     let (q, k, v) = (n.tensor(0)?, n.tensor(1)?, n.tensor(2)?);
     let dtype = n.dtype(q)?;
-    let default = if dtype == DType::F64 { Element::F64 } else { Element::F32 };
+    let default = if dtype == DType::F64 { ElementType::F64 } else { ElementType::F32 };
     let precision = precision(n, default)?;
     let mut heads = Heads::new(q, k, v);
     heads.scale = n.float("scale")?.map(f64::from);
@@ -36,17 +37,19 @@ pub(super) fn flex_attention(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> 
 }
 
 /// The type that the softmax and the graphs before and after it are computed in.
-fn precision(n: &NodeContext<'_, '_>, default: Element) -> Answer<Element> {
+fn precision(n: &NodeContext<'_, '_>, default: ElementType) -> Answer<ElementType> {
     let Some(number) = n.int("softmax_precision")? else { return Ok(default) };
-    let found = i32::try_from(number).ok().and_then(Element::of_number);
+    let found = i32::try_from(number).ok().and_then(element_type);
     match found {
-        Some(float @ (Element::F16 | Element::BF16 | Element::F32 | Element::F64)) => Ok(float),
+        Some(float @ (ElementType::F16 | ElementType::BF16 | ElementType::F32 | ElementType::F64)) => {
+            Ok(float)
+        }
         _ => Err(n.wrong(format!("softmax_precision {number} is no float"))),
     }
 }
 
 /// x through a graph of the node's, if it has it.
-fn modified(n: &mut NodeContext<'_, '_>, name: &str, x: ValueId, element: Element) -> Answer<ValueId> {
+fn modified(n: &mut NodeContext<'_, '_>, name: &str, x: ValueId, element: ElementType) -> Answer<ValueId> {
     if n.attribute(name).is_none() {
         return Ok(x);
     }

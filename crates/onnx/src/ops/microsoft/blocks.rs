@@ -3,7 +3,7 @@
 use olivine_ir::op::Binary;
 use olivine_ir::{DType, ValueId};
 
-use crate::element::Element;
+use crate::ElementType;
 use crate::import::{Answer, NodeContext, Value};
 use crate::ops::attention::{count, reshaped};
 
@@ -97,13 +97,13 @@ pub(super) fn matmul(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
 pub(super) fn gather(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     let (element, scale_element) = (n.element(0)?, n.element(2)?);
     let (data, indices, scales, zero) = (n.tensor(0)?, n.tensor(1)?, n.tensor(2)?, n.optional(3)?);
-    let packed = element == Element::U8;
+    let packed = element == ElementType::U8;
     let bits = if packed { bits(n)? } else { 8 };
     let rank = n.shape(data)?.rank();
     let along = n.axis(n.int_or("gather_axis", 0)?, rank)?;
     let blocks = n.axis(n.int_or("quantize_axis", 1)?, rank)?;
     let block = usize::try_from(n.int_or("block_size", 128)?).unwrap_or(0);
-    if !matches!(element, Element::U8 | Element::I4 | Element::U4) {
+    if !matches!(element, ElementType::U8 | ElementType::I4 | ElementType::U4) {
         return Err(n.wrong(format!("data of {element} cannot be imported")));
     }
     if block == 0 || along == blocks {

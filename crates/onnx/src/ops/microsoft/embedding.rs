@@ -4,7 +4,7 @@ use olivine_ir::ValueId;
 use olivine_ir::op::ReduceKind;
 
 use super::norm::Norm;
-use crate::element::Element;
+use crate::ElementType;
 use crate::import::{Answer, NodeContext, Value};
 use crate::ops::attention::reshaped;
 
@@ -49,7 +49,7 @@ fn embedded(
     n: &mut NodeContext<'_, '_>,
     weights: Weights,
     positions: Option<ValueId>,
-    element: Element,
+    element: ElementType,
 ) -> Answer<Vec<Value>> {
     let (ids, ids_element) = (n.tensor(0)?, n.element(0)?);
     let shape = n.shape(ids)?;

@@ -3,7 +3,7 @@
 use olivine_ir::op::{Binary, LayerNorm, ReduceKind, RmsNorm};
 use olivine_ir::{DType, ValueId};
 
-use crate::element::Element;
+use crate::ElementType;
 use crate::import::{Answer, NodeContext, Value};
 
 /// Which norm, over the axes from one on.
@@ -80,7 +80,7 @@ fn after_residual(
     let mut results = vec![n.result(y, element)];
     if n.output_count() > 1 {
         let (mean, deviation) = norm.statistics(n, sum)?;
-        results.extend([mean, deviation].map(|id| n.result(id, Element::F32)));
+        results.extend([mean, deviation].map(|id| n.result(id, ElementType::F32)));
         results.push(n.result(sum, element));
     }
     Ok(results)
@@ -101,7 +101,7 @@ pub(super) fn simplified_layer_norm(n: &mut NodeContext<'_, '_>) -> Answer<Vec<V
     let mut results = vec![n.result(y, element)];
     if n.wants(1) {
         let (_, deviation) = norm.statistics(n, x)?;
-        results.push(n.result(deviation, Element::F32));
+        results.push(n.result(deviation, ElementType::F32));
     }
     Ok(results)
 }

@@ -1,18 +1,21 @@
 //! What there is to do for some inputs: graphs to run one after another.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use olivine_cpu::CpuEvaluator;
 use olivine_ir::{Tensor, TensorType, ValueId};
 use olivine_onnx as onnx;
-use onnx::{Bindings, Bound, Element, Kind, Known, LoopCall, LoopResults, Made, Outcome, Part, Specialised};
+use onnx::{
+    Bindings, Bound, ElementType, Kind, Known, LoopCall, LoopResults, Made, Outcome, Part, Specialised,
+};
 
-use super::ModelExecutable;
+use super::OnnxExecutable;
 use super::loops::HostLoop;
 use super::values::Values;
-use crate::executable::Input;
-use crate::{Error, Executable};
+use crate::Error;
+use crate::executable::{GraphExecutable, Input};
 
 /// Iterations of a loop that a GPU is given before the host looks whether it goes on.
 const BATCH: usize = 16;
@@ -36,6 +39,14 @@ pub(super) struct Key {
     pub(super) known: Vec<Found>,
 }
 
+impl Key {
+    /// A key of inputs, in whatever order they were listed.
+    pub(super) fn of(mut types: Vec<(String, TensorType)>) -> Self {
+        types.sort_by(|(a, _), (b, _)| a.cmp(b));
+        Key { types, ..Key::default() }
+    }
+}
+
 /// What a stage or a loop came to.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(super) enum Found {
@@ -45,7 +56,7 @@ pub(super) enum Found {
 
 /// What there is to do for a key.
 #[derive(Clone)]
-enum Plan {
+pub(super) enum Plan {
     /// Values of inputs join it.
     Needs(Arc<[String]>),
     /// A graph's result joins it.
@@ -57,21 +68,21 @@ enum Plan {
 }
 
 /// A graph that runs before others.
-struct Stage {
-    executable: Arc<Executable>,
+pub(super) struct Stage {
+    executable: Arc<GraphExecutable>,
     kept: Vec<ValueId>,
 }
 
 /// The graph that brings the results.
 pub(super) struct Whole {
-    pub(super) executable: Arc<Executable>,
+    pub(super) executable: Arc<GraphExecutable>,
     pub(super) outputs: Vec<(String, Part)>,
-    elements: Vec<(String, Element)>,
+    elements: Vec<(String, ElementType)>,
 }
 
 impl Whole {
     /// The element type of one of the graph's outputs.
-    pub(super) fn element(&self, name: &str) -> Option<Element> {
+    pub(super) fn element(&self, name: &str) -> Option<ElementType> {
         self.elements.iter().find(|(n, _)| n == name).map(|(_, element)| *element)
     }
 }
@@ -94,7 +105,7 @@ impl Plans {
     }
 
     /// The executables of all plans, with those of loops.
-    pub(super) fn executables(&self) -> Vec<Arc<Executable>> {
+    pub(super) fn executables(&self) -> Vec<Arc<GraphExecutable>> {
         let table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
         let mut all = Vec::new();
         for plan in table.plans.values() {
@@ -109,7 +120,7 @@ impl Plans {
     }
 
     /// The plan for a key, made now if it is the first time that it comes.
-    fn get(&self, key: &Key, make: impl FnOnce() -> Result<Plan, Error>) -> Result<Plan, Error> {
+    pub(super) fn get(&self, key: &Key, make: impl FnOnce() -> Result<Plan, Error>) -> Result<Plan, Error> {
         let table = || self.table.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(plan) = table().plans.get(key) {
             return Ok(plan.clone());
@@ -130,7 +141,7 @@ impl Plans {
     }
 }
 
-impl ModelExecutable {
+impl OnnxExecutable {
     /// Runs whatever has to run before the graph that brings the results, and finds that graph.
     pub(super) fn follow(
         &self,
@@ -138,11 +149,15 @@ impl ModelExecutable {
         plans: &Plans,
         key: &mut Key,
         values: &mut Values<'_>,
+        runs: &AtomicU64,
     ) -> Result<Arc<Whole>, Error> {
         let mut kept = Vec::new();
         loop {
             match plans.get(key, || self.plan(subject, key, &kept))? {
-                Plan::Whole(whole) => return Ok(whole),
+                Plan::Whole(whole) => {
+                    self.number(&whole.executable, values, runs)?;
+                    return Ok(whole);
+                }
                 Plan::Needs(names) => {
                     for name in names.iter() {
                         let bytes = match values.get(name).ok_or_else(|| self.unknown(name))? {
@@ -153,6 +168,7 @@ impl ModelExecutable {
                     }
                 }
                 Plan::Stage(stage) => {
+                    self.number(&stage.executable, values, runs)?;
                     let mut outputs = self.pass(&stage.executable, values.taken(&stage.executable))?;
                     let Some(at) = outputs.iter().position(|(name, _)| name == "value") else {
                         return Err(Error::UnknownName {
@@ -175,21 +191,31 @@ impl ModelExecutable {
         }
     }
 
-    fn plan(&self, subject: Subject<'_>, key: &Key, kept: &[ValueId]) -> Result<Plan, Error> {
+    /// What the importer makes of a key.
+    pub(super) fn outcome(
+        &self,
+        subject: Subject<'_>,
+        key: &Key,
+        kept: &[ValueId],
+    ) -> Result<Outcome, Error> {
         let bindings = self.bindings(subject, key, kept)?;
-        let outcome = match subject {
-            Subject::Model => self.model.onnx.specialise(&bindings, &CpuEvaluator)?,
-            Subject::Loop(call) => self.model.onnx.iterations(call, &key.state, &bindings, &CpuEvaluator)?,
-        };
-        Ok(match outcome {
+        Ok(match subject {
+            Subject::Model => self.file.specialise(&bindings, &CpuEvaluator)?,
+            Subject::Loop(call) => self.file.iterations(call, &key.state, &bindings, &CpuEvaluator)?,
+        })
+    }
+
+    pub(super) fn plan(&self, subject: Subject<'_>, key: &Key, kept: &[ValueId]) -> Result<Plan, Error> {
+        let states = if matches!(subject, Subject::Model) { self.options.state.as_slice() } else { &[] };
+        Ok(match self.outcome(subject, key, kept)? {
             Outcome::NeedsInputs(names) => Plan::Needs(names.into()),
             Outcome::Stage(stage) => {
-                let executable = Arc::new(self.executable(stage.graph)?);
+                let executable = Arc::new(self.executable(stage.graph, &[])?);
                 Plan::Stage(Arc::new(Stage { executable, kept: stage.kept }))
             }
             Outcome::Loop(call) => Plan::Loop(Arc::new(HostLoop::new(self, *call)?)),
             Outcome::Whole(Specialised { graph, outputs, elements }) => {
-                let executable = Arc::new(self.executable(graph)?);
+                let executable = Arc::new(self.executable(graph, states)?);
                 Plan::Whole(Arc::new(Whole { executable, outputs, elements }))
             }
         })
@@ -214,8 +240,7 @@ impl ModelExecutable {
             let bound = bound(key, &port.name, &port.kind, &mut used)?;
             if let Some(bound) = bound {
                 bindings.inputs.push((port.name.clone(), bound));
-            } else if !matches!(port.kind, Kind::Optional(_)) && self.model.onnx.weight(&port.name).is_none()
-            {
+            } else if !matches!(port.kind, Kind::Optional(_)) && self.file.weight(&port.name).is_none() {
                 return Err(onnx_error(&port.name, "it is missing"));
             }
         }

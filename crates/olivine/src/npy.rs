@@ -1,9 +1,21 @@
 //! NumPy's `.npy` files: versions 1 to 3, both orders of elements, both orders of bytes.
+//!
+//! ```
+//! use olivine::ir::port::ElementType;
+//! use olivine::{ir::Tensor, npy};
+//! let tensor = Tensor::from([1.0f32, 2.0]);
+//! let mut file = Vec::new();
+//! npy::write(&mut file, &tensor, ElementType::F32).unwrap();
+//! assert_eq!(npy::read(&file, ElementType::F32)?, tensor);
+//! # Ok::<(), olivine::Error>(())
+//! ```
 
 use std::io::Write;
 
-use olivine::ir::{DType, Data, Shape, Tensor};
-use olivine::onnx::Element;
+use olivine_ir::port::ElementType;
+use olivine_ir::{DType, Data, Shape, Tensor};
+
+use crate::Error;
 
 const MAGIC: &[u8] = b"\x93NUMPY";
 
@@ -22,7 +34,11 @@ struct Header {
 }
 
 /// The tensor that a file holds, for an input of these elements.
-pub(crate) fn read(bytes: &[u8], element: Element) -> Result<Tensor, String> {
+pub fn read(bytes: &[u8], element: ElementType) -> Result<Tensor, Error> {
+    tensor(bytes, element).map_err(|problem| Error::Npy { problem })
+}
+
+fn tensor(bytes: &[u8], element: ElementType) -> Result<Tensor, String> {
     let header = header(bytes)?;
     let (order, kind) = header.descr.split_at_checked(1).ok_or("the element type is empty")?;
     if !matches!(order, "<" | "|" | ">" | "=") {
@@ -53,10 +69,10 @@ pub(crate) fn read(bytes: &[u8], element: Element) -> Result<Tensor, String> {
 
 /// Writes a tensor as a file. What NumPy has no type for is written as one that holds every value of it: bfloat16 as
 /// float32.
-pub(crate) fn write(to: &mut impl Write, tensor: &Tensor, element: Element) -> std::io::Result<()> {
+pub fn write(to: &mut impl Write, tensor: &Tensor, element: ElementType) -> std::io::Result<()> {
     let descr = match (element, tensor.dtype()) {
-        (Element::U16, DType::U32) => "<u2",
-        (Element::U64, DType::I64) => "<u8",
+        (ElementType::U16, DType::U32) => "<u2",
+        (ElementType::U64, DType::I64) => "<u8",
         (_, DType::F32 | DType::BF16) => "<f4",
         (_, DType::F16) => "<f2",
         (_, DType::F64) => "<f8",
@@ -87,7 +103,7 @@ pub(crate) fn write(to: &mut impl Write, tensor: &Tensor, element: Element) -> s
             bytes.chunks_exact_mut(size).for_each(<[u8]>::reverse);
         }
         match (element, tensor.dtype()) {
-            (Element::U16, DType::U32) => {
+            (ElementType::U16, DType::U32) => {
                 bytes = bytes.chunks_exact(4).flat_map(|x| [x[0], x[1]]).collect();
             }
             // The upper half of an f32.
@@ -138,22 +154,22 @@ impl Stored {
     }
 
     /// Whether elements stored so can be an input's: of the same type, or of one that holds all its values.
-    fn serves(self, element: Element) -> bool {
+    fn serves(self, element: ElementType) -> bool {
         match (self, element) {
-            (Stored::U16, Element::U16) | (Stored::U64, Element::U64) => true,
-            (Stored::Void2 | Stored::Of(DType::F32), Element::BF16) => true,
-            (Stored::Of(_), Element::U16 | Element::U64 | Element::BF16) => false,
+            (Stored::U16, ElementType::U16) | (Stored::U64, ElementType::U64) => true,
+            (Stored::Void2 | Stored::Of(DType::F32), ElementType::BF16) => true,
+            (Stored::Of(_), ElementType::U16 | ElementType::U64 | ElementType::BF16) => false,
             (Stored::Of(dtype), element) => element.dtype() == Some(dtype),
             _ => false,
         }
     }
 
     /// The elements as a graph holds them, from bytes in this machine's order.
-    fn data(self, element: Element, raw: &[u8]) -> Result<Data, String> {
+    fn data(self, element: ElementType, raw: &[u8]) -> Result<Data, String> {
         let of = |dtype, raw: &[u8]| Data::from_bytes(dtype, raw).map_err(|e| e.to_string());
         match self {
             Stored::Of(DType::Bool) => Ok(Data::Bool(raw.iter().map(|b| *b != 0).collect())),
-            Stored::Of(DType::F32) if element == Element::BF16 => {
+            Stored::Of(DType::F32) if element == ElementType::BF16 => {
                 // Rounded to the nearest, ties to even, as the scalar conversion does.
                 let Data::F32(values) = of(DType::F32, raw)? else { return Err("no floats".into()) };
                 let rounded = values.iter().map(|x| Tensor::scalar_of(DType::BF16, f64::from(*x)));
@@ -308,21 +324,21 @@ mod tests {
     #[test]
     fn what_is_written_is_read_back_in_every_type() {
         for element in [
-            Element::F32,
-            Element::F16,
-            Element::BF16,
-            Element::F64,
-            Element::I8,
-            Element::I16,
-            Element::I32,
-            Element::I64,
-            Element::U8,
-            Element::U16,
-            Element::U32,
-            Element::U64,
-            Element::Bool,
-            Element::I4,
-            Element::F8E4M3FN,
+            ElementType::F32,
+            ElementType::F16,
+            ElementType::BF16,
+            ElementType::F64,
+            ElementType::I8,
+            ElementType::I16,
+            ElementType::I32,
+            ElementType::I64,
+            ElementType::U8,
+            ElementType::U16,
+            ElementType::U32,
+            ElementType::U64,
+            ElementType::Bool,
+            ElementType::I4,
+            ElementType::F8E4M3FN,
         ] {
             for shape in [&[][..], &[0], &[3], &[2, 1, 2]] {
                 let dtype = element.dtype().unwrap();
@@ -338,10 +354,10 @@ mod tests {
         }
     }
 
-    fn tensor_bytes(tensor: &Tensor, element: Element) -> usize {
+    fn tensor_bytes(tensor: &Tensor, element: ElementType) -> usize {
         let size = match element {
-            Element::BF16 => 4,
-            Element::U16 => 2,
+            ElementType::BF16 => 4,
+            ElementType::U16 => 2,
             _ => tensor.dtype().size(),
         };
         tensor.shape().numel() * size
@@ -359,7 +375,7 @@ mod tests {
             "{'descr': '>i2', 'fortran_order': True, 'shape': (2, 3)}",
             &[0, 0, 0, 3, 0, 1, 0, 4, 0, 2, 0, 5],
         );
-        let (c, f) = (read(&c, Element::I16).unwrap(), read(&f, Element::I16).unwrap());
+        let (c, f) = (read(&c, ElementType::I16).unwrap(), read(&f, ElementType::I16).unwrap());
         assert_eq!(c.as_slice::<i16>().unwrap(), [0, 1, 2, 3, 4, 5]);
         assert_eq!(c, f);
     }
@@ -383,12 +399,12 @@ mod tests {
                 "",
             ),
         ] {
-            let error = read(&bytes, Element::F32).unwrap_err();
+            let error = read(&bytes, ElementType::F32).unwrap_err().to_string();
             assert!(error.contains(word), "{error}");
         }
         let whole = file(1, good, &[0; 4]);
         for length in 0..whole.len() {
-            assert!(read(&whole[..length], Element::F32).is_err());
+            assert!(read(&whole[..length], ElementType::F32).is_err());
         }
     }
 }

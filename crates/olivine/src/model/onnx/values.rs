@@ -2,14 +2,14 @@
 
 use olivine_ir::{Tensor, TensorType};
 
-use super::ModelExecutable;
+use super::OnnxExecutable;
+use crate::Error;
 use crate::engine::DeviceTensor;
-use crate::executable::Input;
-use crate::{Error, Executable};
+use crate::executable::{GraphExecutable, Input, NamedInputs};
 
 /// A result of a graph that another graph takes: on the device, which for the CPU is the host.
 #[derive(Clone)]
-pub(super) enum Passed {
+pub(crate) enum Passed {
     Host(Tensor),
     Device(DeviceTensor),
 }
@@ -19,7 +19,7 @@ impl Passed {
         self.input().ty()
     }
 
-    pub(super) fn input(&self) -> Input<'_> {
+    pub(crate) fn input(&self) -> Input<'_> {
         match self {
             Passed::Host(tensor) => Input::Host(tensor.view()),
             Passed::Device(tensor) => Input::Device(tensor),
@@ -72,13 +72,23 @@ impl<'a> Values<'a> {
     }
 
     /// Those that a graph takes.
-    pub(super) fn taken<'e>(&'e self, executable: &'e Executable) -> Vec<(&'e str, Input<'e>)> {
+    pub(super) fn taken<'e>(&'e self, executable: &'e GraphExecutable) -> NamedInputs<'e, 'e> {
         let inputs = executable.graph().inputs();
-        inputs.filter_map(|(name, _)| Some((name, self.get(name)?))).collect()
+        inputs.filter_map(|(name, _)| Some((name, self.get(name)?.into()))).collect()
+    }
+
+    /// Whether a graph of this run has left a value, apart from those of the run around it.
+    pub(super) fn has_passed(&self, name: &str) -> bool {
+        self.passed.iter().any(|(passed, _)| passed == name)
+    }
+
+    /// What graphs have left.
+    pub(super) fn into_passed(self) -> Vec<(String, Passed)> {
+        self.passed
     }
 }
 
-impl ModelExecutable {
+impl OnnxExecutable {
     /// Whether graphs run on this machine's processor.
     pub(super) fn is_on_host(&self) -> bool {
         self.session.inner.engine.caps().is_none()
@@ -87,8 +97,8 @@ impl ModelExecutable {
     /// Runs a graph whose results other graphs take.
     pub(super) fn pass(
         &self,
-        executable: &Executable,
-        inputs: Vec<(&str, Input<'_>)>,
+        executable: &GraphExecutable,
+        inputs: NamedInputs<'_, '_>,
     ) -> Result<Vec<(String, Passed)>, Error> {
         if self.is_on_host() {
             let outputs = executable.run(inputs)?;

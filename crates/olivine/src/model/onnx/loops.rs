@@ -2,17 +2,17 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
-use olivine_ir::op::RUN_COUNTER;
 use olivine_ir::{Data, Shape, Tensor, TensorType, ValueId};
 use olivine_onnx as onnx;
-use onnx::{Argument, Element, LoopCall, LoopResults, Made, Part, Source};
+use onnx::{Argument, ElementType, LoopCall, LoopResults, Made, Part, Source};
 
-use super::ModelExecutable;
+use super::OnnxExecutable;
 use super::plans::{Key, Plans, Subject, Whole};
 use super::values::{Passed, Values};
-use crate::{Error, Executable};
+use crate::Error;
+use crate::executable::GraphExecutable;
 
 /// Plans of a loop's iterations that are kept at a time: one that grows has another for every size.
 const PLANS: usize = 1024;
@@ -21,7 +21,7 @@ const PLANS: usize = 1024;
 pub(super) struct HostLoop {
     call: LoopCall,
     /// Computes what the loop begins with.
-    arguments: Option<Arc<Executable>>,
+    arguments: Option<Arc<GraphExecutable>>,
     plans: Plans,
     /// Counts graphs of iterations for those that draw random numbers.
     runs: AtomicU64,
@@ -30,8 +30,8 @@ pub(super) struct HostLoop {
 /// A carried value.
 #[derive(Clone)]
 enum State {
-    Tensor(Passed, Element),
-    Sequence(Vec<State>, Option<Element>),
+    Tensor(Passed, ElementType),
+    Sequence(Vec<State>, Option<ElementType>),
     Nothing,
 }
 
@@ -62,9 +62,9 @@ impl State {
 }
 
 impl HostLoop {
-    pub(super) fn new(model: &ModelExecutable, mut call: LoopCall) -> Result<Self, Error> {
+    pub(super) fn new(model: &OnnxExecutable, mut call: LoopCall) -> Result<Self, Error> {
         let graph = call.arguments.as_mut().map(|stage| std::mem::take(&mut stage.graph));
-        let arguments = graph.map(|graph| model.executable(graph)).transpose()?.map(Arc::new);
+        let arguments = graph.map(|graph| model.executable(graph, &[])).transpose()?.map(Arc::new);
         Ok(HostLoop { call, arguments, plans: Plans::new(PLANS), runs: AtomicU64::new(0) })
     }
 
@@ -73,15 +73,16 @@ impl HostLoop {
         self.call.arguments.as_ref().map_or(&[], |stage| &stage.kept)
     }
 
-    pub(super) fn executables(&self) -> Vec<Arc<Executable>> {
+    pub(super) fn executables(&self) -> Vec<Arc<GraphExecutable>> {
         let mut all = self.plans.executables();
         all.extend(self.arguments.clone());
         all
     }
 
     /// Runs the loop; what it leaves joins the values.
-    pub(super) fn run(&self, model: &ModelExecutable, values: &mut Values<'_>) -> Result<LoopResults, Error> {
+    pub(super) fn run(&self, model: &OnnxExecutable, values: &mut Values<'_>) -> Result<LoopResults, Error> {
         if let Some(arguments) = &self.arguments {
+            model.number(arguments, values, &self.runs)?;
             let computed = model.pass(arguments, values.taken(arguments))?;
             values.add(computed);
         }
@@ -120,7 +121,7 @@ impl HostLoop {
     /// Runs one graph of iterations.
     fn iterate(
         &self,
-        model: &ModelExecutable,
+        model: &OnnxExecutable,
         values: &Values<'_>,
         [number, limit]: [i64; 2],
         carried: &mut [State],
@@ -135,17 +136,13 @@ impl HostLoop {
             state.clone().named(self.call.carried_name(k), &mut given);
         }
         let mut inside = Values::inside(values, given);
-        let whole = model.follow(Subject::Loop(&self.call), &self.plans, &mut key, &mut inside)?;
-        if whole.executable.graph().inputs().any(|(name, _)| name == RUN_COUNTER) {
-            let run = self.runs.fetch_add(1, Ordering::Relaxed);
-            let counter = Tensor::new([2], vec![run as u32, (run >> 32) as u32])?;
-            inside.add([(RUN_COUNTER.to_string(), Passed::Host(counter))]);
-        }
+        let whole =
+            model.follow(Subject::Loop(&self.call), &self.plans, &mut key, &mut inside, &self.runs)?;
         let outputs = model.pass(&whole.executable, inside.taken(&whole.executable))?;
         let outputs: HashMap<String, Passed> = outputs.into_iter().collect();
         let going = first(&state(&whole, &outputs, &Part::Tensor("going".into()), None)?)? != 0.0;
         let several = match outputs.get("count") {
-            Some(count) => Some(integer(&State::Tensor(count.clone(), Element::I64))?),
+            Some(count) => Some(integer(&State::Tensor(count.clone(), ElementType::I64))?),
             None => None,
         };
         let mut parts = whole.outputs.iter().filter(|(name, _)| name != "going" && name != "count");
@@ -164,7 +161,7 @@ impl HostLoop {
     /// What an argument is when the loop begins.
     fn begin_with(
         &self,
-        model: &ModelExecutable,
+        model: &OnnxExecutable,
         values: &Values<'_>,
         argument: &Argument,
     ) -> Result<State, Error> {
@@ -178,7 +175,7 @@ impl HostLoop {
                 let tensor = match source {
                     Source::Const(tensor) => Passed::Host(tensor.clone()),
                     Source::Weight(name) => {
-                        let weight = model.model.onnx.weight(name);
+                        let weight = model.file.weight(name);
                         Passed::Host(weight.ok_or_else(|| invalid("a weight is gone"))?.clone())
                     }
                     Source::Run(name) => Passed::of(values.get(name).ok_or_else(|| model.unknown(name))?)?,
@@ -227,14 +224,14 @@ fn state(
 /// The rows that a loop has collected of one kind.
 #[derive(Default)]
 struct Rows {
-    ty: Option<(TensorType, Element)>,
+    ty: Option<(TensorType, ElementType)>,
     bytes: Vec<u8>,
     count: usize,
 }
 
 impl Rows {
     /// Adds one row, or the first of several that are stacked.
-    fn add(&mut self, row: &Tensor, element: Element, several: Option<i64>) -> Result<(), Error> {
+    fn add(&mut self, row: &Tensor, element: ElementType, several: Option<i64>) -> Result<(), Error> {
         let ty = row.ty();
         let (count, dims) = match several {
             Some(count) => {

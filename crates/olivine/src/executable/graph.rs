@@ -1,0 +1,350 @@
+//! One graph compiled for a device: every combination of its inputs' sizes when it first comes, all with the same params.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use olivine_gpu::Take;
+use olivine_ir::op::{RUN_COUNTER, run_counter_type};
+use olivine_ir::{Data, Def, Graph, Shape, Tensor, TensorType, ValueId, nearest};
+
+use super::io::{Outputs, Pending, named, write_results, zeros};
+use crate::engine::{DeviceTensor, Given, Model, Prepared, StepTime};
+use crate::model::watched;
+use crate::process::OfProcess;
+use crate::{Error, Session};
+
+/// Shapes kept compiled at a time; the one that was compiled first goes when another comes.
+const COMPILED_SHAPES: usize = 64;
+
+/// Inputs of a run by name.
+pub(crate) type NamedInputs<'n, 'a> = Vec<(&'n str, Given<'a>)>;
+
+/// A graph compiled for a session's device.
+pub(crate) struct GraphExecutable {
+    session: Session,
+    graph: Graph,
+    /// Pairs of an input and the output that replaces it, by name.
+    states: Vec<(String, String)>,
+    /// Positions of inputs by name.
+    inputs: HashMap<String, usize>,
+    model: OfProcess<Arc<dyn Model>>,
+    compiled: OfProcess<RwLock<Shapes>>,
+    /// What the next run's random numbers see.
+    runs: AtomicU64,
+}
+
+#[derive(Default)]
+struct Shapes {
+    by_shape: HashMap<Vec<Shape>, Arc<dyn Prepared>>,
+    /// What is compiled while that is for one combination of shapes, which is found without a hash.
+    only: Option<(Vec<Shape>, Arc<dyn Prepared>)>,
+    order: Vec<Vec<Shape>>,
+}
+
+impl Shapes {
+    fn get(&self, shapes: &[Shape]) -> Option<&Arc<dyn Prepared>> {
+        match &self.only {
+            Some((only, prepared)) => (only == shapes).then_some(prepared),
+            None => self.by_shape.get(shapes),
+        }
+    }
+}
+
+impl GraphExecutable {
+    /// Compiles a graph whose params are those of a model on the device. It is compiled for the declared shapes, or for
+    /// those given, one for each input.
+    pub(crate) fn new(
+        session: Session,
+        graph: Graph,
+        states: Vec<(String, String)>,
+        model: Arc<dyn Model>,
+        shapes: Option<Vec<Shape>>,
+    ) -> Result<Self, Error> {
+        let inputs = graph.inputs().enumerate().map(|(i, (name, _))| (name.to_string(), i)).collect();
+        let executable = GraphExecutable {
+            session,
+            graph,
+            states,
+            inputs,
+            model: OfProcess::new(model),
+            compiled: OfProcess::new(RwLock::default()),
+            runs: AtomicU64::new(0),
+        };
+        let shapes = shapes.unwrap_or_else(|| executable.declared_shapes());
+        executable.specialised(&shapes)?;
+        Ok(executable)
+    }
+
+    /// The same graph and params, with values from inside among the outputs.
+    pub(super) fn watching(&self, names: &[String]) -> Result<Self, Error> {
+        self.session.inner.check()?;
+        let graph = watched(&self.graph, names)?;
+        GraphExecutable::new(self.session.clone(), graph, Vec::new(), Arc::clone(&self.model), None)
+    }
+
+    /// The graph as it was given.
+    pub(crate) fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
+    /// How many combinations of input shapes are compiled now.
+    pub(crate) fn compiled_shapes(&self) -> usize {
+        if !self.compiled.is_here() {
+            return 0;
+        }
+        self.compiled.read().unwrap_or_else(PoisonError::into_inner).by_shape.len()
+    }
+
+    /// Bytes that it takes on the CPU for the shapes compiled last: those of weights with what is made of them, and those
+    /// of a run beside its inputs. `None` on a GPU.
+    pub(crate) fn host_bytes(&self) -> Option<(usize, usize)> {
+        self.compiled_last()?.host_bytes()
+    }
+
+    /// What was compiled last.
+    fn compiled_last(&self) -> Option<Arc<dyn Prepared>> {
+        if !self.compiled.is_here() {
+            return None;
+        }
+        let shapes = self.compiled.read().unwrap_or_else(PoisonError::into_inner);
+        shapes.order.last().and_then(|last| shapes.get(last)).cloned()
+    }
+
+    /// The number of the next run, which its random numbers depend on. It begins at 0, and every run that does not
+    /// give the input [`RUN_COUNTER`] itself takes it and adds 1.
+    pub(crate) fn run_counter(&self) -> u64 {
+        self.runs.load(Ordering::Relaxed)
+    }
+
+    /// Sets the number of the next run: the runs after it draw what the runs from that number on drew before.
+    pub(crate) fn set_run_counter(&self, run: u64) {
+        self.runs.store(run, Ordering::Relaxed);
+    }
+
+    /// Sets or replaces a param; the elements are shared, not copied.
+    pub(crate) fn set_param(&self, name: &str, tensor: Tensor) -> Result<(), Error> {
+        self.check_param(name, &tensor)?;
+        self.model.set_param(name, tensor);
+        Ok(())
+    }
+
+    /// Sets or replaces a param and brings it to the device now, so that a model larger than the host's memory can
+    /// be loaded one param at a time.
+    pub(crate) fn upload_param(&self, name: &str, tensor: Tensor) -> Result<(), Error> {
+        self.check_param(name, &tensor)?;
+        self.model.upload_param(name, tensor)
+    }
+
+    fn check_param(&self, name: &str, tensor: &Tensor) -> Result<(), Error> {
+        self.session.inner.check()?;
+        let Some(id) = self.graph.param_named(name) else {
+            let nearest = nearest(name, self.graph.params().map(|(n, _)| n));
+            return Err(Error::UnknownName { kind: "param", name: name.into(), nearest });
+        };
+        let expected = self.ty(id);
+        if expected != tensor.ty() {
+            let (name, expected) = (name.into(), expected.to_string());
+            return Err(Error::WrongType { kind: "param", name, expected, got: tensor.ty() });
+        }
+        Ok(())
+    }
+
+    /// Brings params to the device and packs them for the kernels now instead of at the first run.
+    pub(crate) fn load(&self) -> Result<(), Error> {
+        let last = self.compiled_last();
+        last.map_or_else(|| self.specialised(&self.declared_shapes()), Ok)?.load()
+    }
+
+    /// Runs on named inputs, which are borrowed, not copied; results come in new tensors.
+    pub(crate) fn run(&self, inputs: NamedInputs<'_, '_>) -> Result<Outputs, Error> {
+        let (prepared, given) = self.prepare(inputs)?;
+        let home = prepared.recycler();
+        let mut results = match home {
+            Some(home) => {
+                prepared.outputs().iter().map(|(_, ty)| home.take(*ty)).collect::<Result<_, _>>()?
+            }
+            None => zeros(prepared.outputs())?,
+        };
+        write_results(&mut results.iter_mut().collect::<Vec<_>>(), |t| prepared.run(&given, t))?;
+        named(prepared.outputs(), results, home)
+    }
+
+    /// Begins a run and returns; several may be in flight. The inputs are taken over before this returns.
+    pub(crate) fn submit(&self, inputs: NamedInputs<'_, '_>) -> Result<Pending, Error> {
+        let (prepared, given) = self.prepare(inputs)?;
+        let outputs = prepared.outputs().to_vec();
+        let run = OfProcess::new(prepared.start(&given, &vec![Take::Host; outputs.len()])?);
+        Ok(Pending { run, outputs, home: prepared.recycler().cloned() })
+    }
+
+    /// Runs and leaves the outputs on the device, by name; they may be inputs of other runs, or be read in part.
+    pub(crate) fn run_resident(
+        &self,
+        inputs: NamedInputs<'_, '_>,
+    ) -> Result<Vec<(String, DeviceTensor)>, Error> {
+        let (prepared, given) = self.prepare(inputs)?;
+        let outputs = prepared.outputs().to_vec();
+        let mut run = prepared.start(&given, &vec![Take::Device; outputs.len()])?;
+        outputs.into_iter().enumerate().map(|(i, (name, _))| Ok((name, run.output(i)?))).collect()
+    }
+
+    /// Runs and writes results into existing tensors, one for each output by name; nothing is allocated for them.
+    pub(crate) fn run_into(
+        &self,
+        inputs: NamedInputs<'_, '_>,
+        outputs: &mut [(&str, &mut Tensor)],
+    ) -> Result<(), Error> {
+        let (prepared, given) = self.prepare(inputs)?;
+        let declared = prepared.outputs();
+        let mut results: Vec<Option<&mut Data>> = declared.iter().map(|_| None).collect();
+        for (name, tensor) in outputs.iter_mut() {
+            let Some(i) = declared.iter().position(|(n, _)| n == name) else {
+                let nearest = nearest(name, declared.iter().map(|(n, _)| n.as_str()));
+                return Err(Error::UnknownName { kind: "output", name: name.to_string(), nearest });
+            };
+            let expected = declared[i].1;
+            if tensor.ty() != expected {
+                let (name, expected) = (name.to_string(), expected.to_string());
+                return Err(Error::WrongType { kind: "output", name, expected, got: tensor.ty() });
+            }
+            if results[i].replace(tensor.data_mut()?).is_some() {
+                return Err(Error::GivenTwice { kind: "output", name: name.to_string() });
+            }
+        }
+        if let Some(i) = results.iter().position(Option::is_none) {
+            let (name, expected) = declared[i].clone();
+            return Err(Error::Missing { kind: "output", name, expected });
+        }
+        write_results(&mut results.into_iter().flatten().collect::<Vec<_>>(), |t| prepared.run(&given, t))
+    }
+
+    /// Runs once and times every kernel; the outputs are dropped where they are.
+    pub(crate) fn profile(&self, inputs: NamedInputs<'_, '_>) -> Result<Vec<StepTime>, Error> {
+        let (prepared, given) = self.prepare(inputs)?;
+        prepared.profile(&given)
+    }
+
+    /// Runs so many times in a row and tells how long all kernels together took on the device (from call to answer on the
+    /// CPU), running as they do untimed: a run's share. The outputs stay on the device, by name.
+    #[allow(clippy::type_complexity, reason = "a time and what `run_resident` gives")]
+    pub(crate) fn time(
+        &self,
+        inputs: NamedInputs<'_, '_>,
+        runs: u32,
+    ) -> Result<(Duration, Vec<(String, DeviceTensor)>), Error> {
+        let (prepared, given) = self.prepare(inputs)?;
+        let (time, outputs) = prepared.time(&given, runs)?;
+        let names = prepared.outputs().iter().map(|(name, _)| name.clone());
+        Ok((time, names.zip(outputs).collect()))
+    }
+
+    /// Checks names and types and finds what is prepared for these shapes.
+    pub(super) fn prepare<'a>(
+        &self,
+        inputs: NamedInputs<'_, 'a>,
+    ) -> Result<(Arc<dyn Prepared>, Vec<Given<'a>>), Error> {
+        self.session.inner.check()?;
+        let declared: Vec<(&str, ValueId)> = self.graph.inputs().collect();
+        let mut slots: Vec<Option<Given<'a>>> = vec![None; declared.len()];
+        for (name, given) in inputs {
+            let Some(i) = self.position(name) else {
+                let nearest = nearest(name, declared.iter().map(|(n, _)| *n));
+                return Err(Error::UnknownName { kind: "input", name: name.into(), nearest });
+            };
+            self.check_input(name, declared[i].1, given.ty())?;
+            if slots[i].replace(given).is_some() {
+                return Err(Error::GivenTwice { kind: "input", name: name.into() });
+            }
+        }
+        self.count_run(&declared, &mut slots)?;
+        if let Some(i) = slots.iter().position(Option::is_none) {
+            let (name, id) = declared[i];
+            return Err(Error::Missing { kind: "input", name: name.into(), expected: self.ty(id) });
+        }
+        let given: Vec<Given<'a>> = slots.into_iter().flatten().collect();
+        let shapes: Vec<Shape> = given.iter().map(|g| g.ty().shape).collect();
+        Ok((self.specialised(&shapes)?, given))
+    }
+
+    /// Gives the run its number where its random numbers need one and the caller gave none.
+    fn count_run(&self, declared: &[(&str, ValueId)], slots: &mut [Option<Given<'_>>]) -> Result<(), Error> {
+        let Some(i) = self.position(RUN_COUNTER) else { return Ok(()) };
+        let missing = slots.iter().filter(|slot| slot.is_none()).count();
+        if slots[i].is_some() || missing > 1 || self.ty(declared[i].1) != run_counter_type()? {
+            return Ok(());
+        }
+        let run = self.runs.fetch_add(1, Ordering::Relaxed);
+        slots[i] = Some(Given::Own(Tensor::new([2], vec![run as u32, (run >> 32) as u32])?));
+        Ok(())
+    }
+
+    fn check_input(&self, name: &str, id: ValueId, got: TensorType) -> Result<(), Error> {
+        let expected = self.ty(id);
+        let Def::Input { dims, .. } = &self.graph.values()[id.index()].def else { return Ok(()) };
+        let fits = got.dtype == expected.dtype
+            && got.shape.rank() == expected.shape.rank()
+            && (0..dims.len()).all(|i| dims[i].is_some() || got.shape[i] == expected.shape[i]);
+        if fits {
+            return Ok(());
+        }
+        let sizes: Vec<String> = dims
+            .iter()
+            .zip(expected.shape.iter())
+            .map(|(dim, size)| dim.clone().unwrap_or_else(|| size.to_string()))
+            .collect();
+        let expected = format!("{}[{}]", expected.dtype, sizes.join(", "));
+        Err(Error::WrongType { kind: "input", name: name.into(), expected, got })
+    }
+
+    /// What is prepared for some input shapes, compiled now if it is the first time they come.
+    fn specialised(&self, shapes: &[Shape]) -> Result<Arc<dyn Prepared>, Error> {
+        self.compiled.check()?;
+        if let Some(found) = self.compiled.read().unwrap_or_else(PoisonError::into_inner).get(shapes) {
+            return Ok(found.clone());
+        }
+        let names = self.graph.inputs().map(|(name, _)| name);
+        let sizes: Vec<(&str, Shape)> = names.zip(shapes.iter().copied()).collect();
+        let declared = shapes == self.declared_shapes();
+        let graph = if declared { self.graph.clone() } else { self.graph.specialise(&sizes)? };
+        let compiled = self.session.inner.compile(&graph, false)?;
+        let prepared = self.model.prepare(&compiled, &self.states_in_place(&graph))?;
+        let mut cache = self.compiled.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(found) = cache.by_shape.get(shapes) {
+            return Ok(found.clone());
+        }
+        if cache.order.len() == COMPILED_SHAPES {
+            let oldest = cache.order.remove(0);
+            cache.by_shape.remove(&oldest);
+        }
+        cache.only = cache.order.is_empty().then(|| (shapes.to_vec(), prepared.clone()));
+        cache.order.push(shapes.to_vec());
+        cache.by_shape.insert(shapes.to_vec(), prepared.clone());
+        Ok(prepared)
+    }
+
+    /// States whose output is of their input's type for some sizes, by position: it takes over the input's bytes.
+    fn states_in_place(&self, graph: &Graph) -> Vec<(usize, usize)> {
+        let ty = |id: ValueId| graph.values()[id.index()].ty;
+        let pair = |(input, output): &(String, String)| {
+            let (i, (_, from)) = graph.inputs().enumerate().find(|(_, (name, _))| name == input)?;
+            let o = graph.outputs().iter().position(|o| o.name == *output)?;
+            (ty(from) == ty(graph.outputs()[o].value)).then_some((i, o))
+        };
+        self.states.iter().filter_map(pair).collect()
+    }
+
+    /// The position of an input among all.
+    pub(super) fn position(&self, input: &str) -> Option<usize> {
+        self.inputs.get(input).copied()
+    }
+
+    fn ty(&self, id: ValueId) -> TensorType {
+        self.graph.values()[id.index()].ty
+    }
+
+    fn declared_shapes(&self) -> Vec<Shape> {
+        self.graph.inputs().map(|(_, id)| self.ty(id).shape).collect()
+    }
+}
