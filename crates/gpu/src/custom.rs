@@ -17,11 +17,8 @@ use olivine_kernel::{
     Access, ArgDecl, Buf, Builder, Elem, Foreign, Kernel, MAX_BOUNDED_LENGTH, ParamDecl, Scalar, Target, Val,
     bounded,
 };
-
-use crate::caps::Addressing;
-use crate::lower::launch::{Bound, Launch};
-use crate::lower::site::{Memory, Site, linear_group};
-use crate::math;
+use olivine_kernels::{Bound, Launch, Memory, Site, elem, linear_group};
+use olivine_program::Addressing;
 
 type Write = dyn Fn(&mut Call<'_, '_>) -> Result<(), String> + Send + Sync;
 type Shape = dyn Fn(&Attrs, &[TensorType], &[TensorType]) -> Result<CodeLaunch, String> + Send + Sync;
@@ -168,7 +165,7 @@ pub struct Scratch(Memory);
 /// A kernel being written: its builder and its arguments.
 pub struct Args<'k> {
     launch: Launch<'k>,
-    call: (&'k [(TensorType, Memory)], &'k [crate::lower::site::Target]),
+    call: (&'k [(TensorType, Memory)], &'k [olivine_kernels::Target]),
     /// Elements of the buffers, as they were declared.
     lengths: RefCell<Vec<u64>>,
     /// Bytes of scratch that the operation has taken.
@@ -185,7 +182,7 @@ impl<'k> Args<'k> {
     pub fn operand(&self, i: usize) -> Result<Buf<'k>, String> {
         let (ty, memory) = self.call.0.get(i).ok_or_else(|| format!("there is no operand {i}"))?;
         self.lengths.borrow_mut().push(ty.shape.numel() as u64);
-        Ok(self.launch.bind(&format!("x{i}"), math::elem(ty.dtype), Access::Read, *memory))
+        Ok(self.launch.bind(&format!("x{i}"), elem(ty.dtype), Access::Read, *memory))
     }
 
     /// Declares a result's buffer, to write.
@@ -270,12 +267,12 @@ fn finished(
     let CodeLaunch { groups, params } = launch(&custom.attrs, &types, &results)?;
     let read = operands.iter().enumerate().map(|(i, (ty, _))| ArgDecl {
         name: format!("x{i}"),
-        elem: math::elem(ty.dtype),
+        elem: elem(ty.dtype),
         access: Access::Read,
     });
     let written = results.iter().enumerate().map(|(i, ty)| ArgDecl {
         name: format!("y{i}"),
-        elem: math::elem(ty.dtype),
+        elem: elem(ty.dtype),
         // What it does not write keeps its bytes, so it counts as read.
         access: Access::ReadWrite,
     });

@@ -1,39 +1,54 @@
-//! The GPU kernel library, the lowering of fused graphs to programs, and what every driver shares.
+//! Lowering of compiled graphs to GPU programs, and their execution on any driver.
 //!
 //! ```text
-//!   fused Graph ─ lower ─► Program (kernels, dispatches, buffers) ─ Executable<D: Driver> ─► run
-//!                  │ kernels/: one file per family
-//!   DeviceCaps ────┘
+//!   fused Graph ─ lower ─► Program ─ Executable<D: Driver> ─► run
+//!                  │ fusion: nodes that one dispatch serves
+//!                  │ olivine-kernels: dispatches of each
+//!   DeviceCaps ────┘ memory plan: where every value lives
+//! ```
+//!
+//! ```
+//! use olivine_compile::{Options, compile};
+//! use olivine_gpu::{Addressing, DeviceCaps, DeviceKind, lower};
+//! use olivine_ir::{DType, Graph};
+//! let mut g = Graph::new("dense");
+//! let (x, w) = (g.input("x", DType::F32, [64, 64])?, g.param("w", DType::F32, [64, 64])?);
+//! let y = g.matmul(x, w)?;
+//! let y = g.gelu(y)?;
+//! g.output("y", y)?;
+//! let caps = DeviceCaps {
+//!     name: "a device".into(),
+//!     driver: "a driver".into(),
+//!     kind: DeviceKind::Discrete,
+//!     target: olivine_kernel::Target::plain(),
+//!     addressing: Addressing::Pointers,
+//!     max_groups: [65535; 3],
+//!     max_buffer_bytes: 1 << 32,
+//!     memory_bytes: 1 << 34,
+//!     tuning: Default::default(),
+//! };
+//! let program = lower(&compile(&g, &Options::default())?, &caps, &[])?;
+//! // The activation is the matmul's epilogue.
+//! assert_eq!(program.run.len(), 1);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 // The constructors of custom kernels that nothing checks are `unsafe`; there is no unsafe block.
 #![deny(unsafe_code)]
 
-mod caps;
 mod custom;
-mod driver;
-mod error;
 mod executable;
-mod fragments;
-mod hazard;
-mod kept;
-mod kernels;
 mod lower;
-mod math;
-mod program;
 mod trial;
 mod tune;
 mod weights;
 
-pub use caps::{Addressing, DeviceCaps, DeviceKind, Mask};
 pub use custom::{Args, Call, CodeLaunch, GpuKernel, Scratch};
-pub use driver::{Commands, Driver, Timing};
-pub use error::Error;
 pub use executable::{DeviceTensor, DispatchTime, Executable, Feed, Run, Take};
-pub use fragments::ask_fragments;
-pub use hazard::{Hazards, Touched};
-pub use kept::{Kept, PipelineKey};
 pub use lower::{State, lower};
-pub use program::{BufferDecl, BufferId, Content, Dispatch, KernelId, Port, Program, Slice};
+pub use olivine_program::{
+    Addressing, BufferDecl, BufferId, Commands, Content, Decision, DeviceCaps, DeviceKind, Dispatch, Driver,
+    Error, Hazards, KernelId, Mask, Port, Program, Record, Slice, Timing, Touched,
+};
 pub use trial::{Finding, failed_trials, proven, try_matrices};
-pub use tune::{Decision, Record, Tuning, tuning_file};
+pub use tune::{Tuning, shipped_record, tuning_file};
 pub use weights::Weights;

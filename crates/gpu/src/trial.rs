@@ -10,10 +10,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use olivine_kernel::{Expr, Kernel, MatrixShape, Type};
-
-use crate::caps::{Addressing, DeviceCaps};
-use crate::driver::Driver;
-use crate::{Error, Program};
+use olivine_program::{Addressing, DeviceCaps, Driver, Error, Program};
 
 /// What the trial of a shape gave.
 #[derive(Clone, Debug, PartialEq, Eq)]

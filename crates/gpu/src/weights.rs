@@ -4,9 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use olivine_ir::{Tensor, TensorType};
-
-use crate::driver::Driver;
-use crate::error::Error;
+use olivine_program::{Driver, Error};
 
 /// A model's params. A param is kept on the host until an executable loads it, and on the device from then on.
 pub struct Weights<D: Driver> {

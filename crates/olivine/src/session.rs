@@ -278,7 +278,7 @@ impl SessionOptions {
                 let tuning = Tuning::load(caps, folder);
                 (Arc::new(tuning.record), tuning.notes)
             }
-            TuneBy::Shipped => (Arc::new(Record::shipped(caps)), Vec::new()),
+            TuneBy::Shipped => (Arc::new(olivine_gpu::shipped_record(caps)), Vec::new()),
             TuneBy::Given(record) => (record.clone(), Vec::new()),
         };
         (DeviceCaps { tuning: record, ..caps.clone() }, notes)

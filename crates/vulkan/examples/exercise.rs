@@ -5,10 +5,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use olivine_gpu::{
+use olivine_kernel::{Access, Builder, Elem, Kernel, Scalar, Target};
+use olivine_program::{
     BufferDecl, BufferId, Commands, Content, Dispatch, Driver, KernelId, Program, Slice, Timing,
 };
-use olivine_kernel::{Access, Builder, Elem, Kernel, Scalar, Target};
 use olivine_vulkan::{Buffer, Device, Options, Recording, Select};
 
 type Failure = Box<dyn std::error::Error>;

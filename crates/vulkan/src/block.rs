@@ -4,7 +4,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use ash::vk;
-use olivine_gpu::Error;
+use olivine_program::Error;
 
 use crate::context::Context;
 use crate::copy::copy;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use ash::vk;
 use olivine_files::{CacheFolder, seal, unseal};
-use olivine_gpu::Error;
+use olivine_program::Error;
 
 use crate::context::Context;
 use crate::error::failed;

@@ -5,7 +5,7 @@ use std::ffi::CStr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ash::{ext, khr, vk};
-use olivine_gpu::Error;
+use olivine_program::Error;
 
 use crate::Options;
 use crate::error::failed;

@@ -1,7 +1,7 @@
 //! Vulkan's results as errors.
 
 use ash::vk;
-use olivine_gpu::Error;
+use olivine_program::Error;
 
 /// What to install where no Vulkan is found.
 pub(crate) const INSTALL: &str = "install the GPU's driver and the Vulkan loader (on Debian and Ubuntu: apt install \

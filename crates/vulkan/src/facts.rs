@@ -3,8 +3,8 @@
 use std::ffi::{CStr, CString, c_char};
 
 use ash::{ext, khr, vk};
-use olivine_gpu::{DeviceKind, Error};
 use olivine_kernel::{Elem, MatrixShape};
+use olivine_program::{DeviceKind, Error};
 
 use crate::error::failed;
 use crate::instance::Instance;

@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_void};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use ash::{ext, khr, vk};
-use olivine_gpu::Error;
+use olivine_program::Error;
 
 use crate::error::{INSTALL, failed};
 

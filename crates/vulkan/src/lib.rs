@@ -9,7 +9,7 @@
 //! ```
 //!
 //! ```no_run
-//! use olivine_gpu::Driver;
+//! use olivine_program::Driver;
 //! use olivine_vulkan::{Device, Options, Select};
 //!
 //! for device in olivine_vulkan::devices()? {
@@ -18,7 +18,7 @@
 //! let device = Device::open(&Select::Auto, &Options::default())?;
 //! let buffer = device.allocate(4, "a word")?;
 //! device.write(&buffer, 0, &7u32.to_le_bytes())?;
-//! # Ok::<(), olivine_gpu::Error>(())
+//! # Ok::<(), olivine_program::Error>(())
 //! ```
 
 mod block;
@@ -42,10 +42,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use olivine_gpu::{Commands, DeviceCaps, Driver, Mask, ask_fragments};
 use olivine_kernel::{Fragments, Kernel};
+use olivine_program::{Commands, DeviceCaps, Driver, Mask, ask_fragments};
 
-pub use olivine_gpu::Error;
+pub use olivine_program::Error;
 
 pub use instance::Messages;
 pub use memory::Buffer;

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ash::vk;
-use olivine_gpu::{DeviceCaps, Error, Kept, PipelineKey as Key};
 use olivine_kernel::spirv::{Addressing, FloatControls, SpirvOptions};
 use olivine_kernel::{ArgLayout, Kernel, spirv};
+use olivine_program::{DeviceCaps, Error, PipelineCache, PipelineKey as Key};
 
 use crate::cache::Cache;
 use crate::context::Context;
@@ -37,12 +37,12 @@ pub struct Statistic {
 pub(crate) struct Pipelines {
     context: Arc<Context>,
     cache: Cache,
-    known: Kept<Pipeline>,
+    known: PipelineCache<Pipeline>,
 }
 
 impl Pipelines {
     pub(crate) fn new(context: &Arc<Context>, cache: Cache) -> Self {
-        Pipelines { context: context.clone(), cache, known: Kept::default() }
+        Pipelines { context: context.clone(), cache, known: PipelineCache::default() }
     }
 
     pub(crate) fn get(

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ash::vk;
-use olivine_gpu::{Commands, DeviceKind, Dispatch, Error, Hazards, Timing, Touched};
 use olivine_kernel::{Check, Kernel, REPORT_WORDS};
+use olivine_program::{Commands, DeviceKind, Dispatch, Error, Hazards, Timing, Touched};
 
 use crate::Device;
 use crate::block::{Block, Kind};
@@ -135,7 +135,7 @@ impl Device {
     /// The buffer of a program, if it was given.
     fn buffer<'a>(
         commands: &Commands<'a, Device>,
-        id: olivine_gpu::BufferId,
+        id: olivine_program::BufferId,
     ) -> Result<&'a Arc<Buffer>, Error> {
         let buffer = commands.buffers.get(id.0 as usize).and_then(Option::as_ref);
         buffer.ok_or_else(|| refused("record", format!("buffer {} is used and not there", id.0)))
@@ -205,7 +205,7 @@ impl Device {
     /// Places transfers in the staging memory behind `end`.
     fn place(
         commands: &Commands<'_, Device>,
-        ports: &[(olivine_gpu::BufferId, u64)],
+        ports: &[(olivine_program::BufferId, u64)],
         end: &mut u64,
     ) -> Result<Vec<Transfer>, Error> {
         let mut placed = Vec::with_capacity(ports.len());

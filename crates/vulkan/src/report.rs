@@ -3,8 +3,8 @@
 use std::fmt;
 
 use ash::vk;
-use olivine_gpu::{Addressing, DeviceCaps, DeviceKind, Error};
 use olivine_kernel::{Elem, Target};
+use olivine_program::{Addressing, DeviceCaps, DeviceKind, Error};
 
 use crate::error::INSTALL;
 use crate::facts::{self, Facts};

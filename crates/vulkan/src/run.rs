@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use olivine_gpu::Error;
 use olivine_kernel::{REPORT_WORDS, Report, Violation};
+use olivine_program::Error;
 
 use crate::Device;
 use crate::error::refused;

@@ -4,7 +4,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use ash::vk;
-use olivine_gpu::Error;
+use olivine_program::Error;
 
 use crate::error::failed;
 

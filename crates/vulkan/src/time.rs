@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ash::vk;
-use olivine_gpu::Error;
+use olivine_program::Error;
 
 use crate::Device;
 use crate::error::{failed, refused};

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ash::vk;
-use olivine_gpu::Error;
+use olivine_program::Error;
 
 use crate::block::{Block, Kind};
 use crate::context::Context;

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use olivine_gpu::{Addressing, DeviceCaps, DeviceKind, Error, Kept, Mask};
 use olivine_kernel::spirv::{self, FloatControls, SpirvOptions};
 use olivine_kernel::wgsl::Dialect;
 use olivine_kernel::{Elem, Interface, MatrixShape, Target};
+use olivine_program::{Addressing, DeviceCaps, DeviceKind, Error, Mask, PipelineCache};
 
 use crate::error::Faults;
 use crate::memory::{GRAIN, Staging};
@@ -70,7 +70,7 @@ pub struct Device {
     pub(crate) limits: wgpu::Limits,
     pub(crate) language: Language,
     pub(crate) faults: Arc<Faults>,
-    pub(crate) pipelines: Kept<Pipeline>,
+    pub(crate) pipelines: PipelineCache<Pipeline>,
     pub(crate) staging: Staging,
     pub(crate) patch: Patch,
 }
@@ -113,7 +113,7 @@ impl Device {
         let mut device = crate::error::block_on(Self::open_async(select, options))?;
         // As if they were known: the kernel that asks is held against what the device has.
         device.caps.target.fragments = Some(olivine_kernel::Fragments::Quads);
-        device.caps.target.fragments = olivine_gpu::ask_fragments(&device);
+        device.caps.target.fragments = olivine_program::ask_fragments(&device);
         Ok(device)
     }
 
@@ -142,7 +142,7 @@ impl Device {
             limits,
             language,
             faults,
-            pipelines: Kept::default(),
+            pipelines: PipelineCache::default(),
             staging: Staging::default(),
             patch: Patch::default(),
         })

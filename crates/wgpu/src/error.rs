@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use olivine_gpu::Error;
+use olivine_program::Error;
 
 /// What the device said outside of any scope: that it is lost, or errors of calls that nobody waited for.
 #[derive(Debug, Default)]

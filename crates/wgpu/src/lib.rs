@@ -11,12 +11,12 @@
 //! Over Vulkan kernels are our own SPIR-V, which says how floats are to be rounded and that NaN and subnormal numbers
 //! count; naga's does not, and drivers make use of that. Elsewhere they are WGSL.
 //!
-//! Programs see it as an [`olivine_gpu::Driver`]. What blocks there (`read`, `wait`) has a twin here that does not
+//! Programs see it as an [`olivine_program::Driver`]. What blocks there (`read`, `wait`) has a twin here that does not
 //! ([`Device::read_async`], [`Device::wait_async`]), which is the only way in a browser; so has what a browser refuses
 //! only later ([`Device::allocate_async`], [`Device::pipelines_async`]).
 //!
 //! ```no_run
-//! use olivine_gpu::Driver;
+//! use olivine_program::Driver;
 //! use olivine_wgpu::{Device, Options, Select};
 //! for adapter in olivine_wgpu::devices() {
 //!     println!("{}: {} ({})", adapter.index, adapter.caps.name, adapter.api);
@@ -24,7 +24,7 @@
 //! let device = Device::open(Select::Auto, Options::default())?;
 //! let buffer = device.allocate(1024, "scratch")?;
 //! device.write(&buffer, 0, &[1; 1024])?;
-//! # Ok::<(), olivine_gpu::Error>(())
+//! # Ok::<(), olivine_program::Error>(())
 //! ```
 #![deny(unsafe_code)]
 
@@ -42,8 +42,8 @@ mod vulkan;
 use std::sync::Arc;
 use std::time::Duration;
 
-use olivine_gpu::{Commands, DeviceCaps, Driver, Error};
 use olivine_kernel::Kernel;
+use olivine_program::{Commands, DeviceCaps, Driver, Error};
 
 #[cfg(not(target_arch = "wasm32"))]
 pub use device::devices;

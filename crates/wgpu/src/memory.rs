@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use olivine_gpu::Error;
+use olivine_program::Error;
 
 use crate::Device;
 use crate::error::{Caught, Scope};

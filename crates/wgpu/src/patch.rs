@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use olivine_gpu::Error;
+use olivine_program::Error;
 
 use crate::Device;
 use crate::memory::Buffer;

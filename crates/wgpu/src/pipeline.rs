@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::sync::Arc;
 
-use olivine_gpu::{Error, PipelineKey as Key};
 use olivine_kernel::spirv::{self, Addressing, SpirvOptions};
 use olivine_kernel::wgsl::{self, Dialect, WgslOptions};
 use olivine_kernel::{BindingDecl, Foreign, Interface, Kernel, ParamsPlace};
+use olivine_program::{Error, PipelineKey as Key};
 
 use crate::Device;
 use crate::device::Language;

@@ -3,8 +3,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use olivine_gpu::{Addressing, BufferId, Commands, DeviceKind, Dispatch, Error, Slice, Timing};
 use olivine_kernel::{BindingKind, ParamsPlace, REPORT_WORDS};
+use olivine_program::{Addressing, BufferId, Commands, DeviceKind, Dispatch, Error, Slice, Timing};
 
 use crate::Device;
 use crate::memory::{Buffer, readback};
@@ -369,7 +369,7 @@ fn span(dispatches: &[Dispatch]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use olivine_gpu::KernelId;
+    use olivine_program::KernelId;
 
     use super::*;
 

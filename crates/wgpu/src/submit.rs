@@ -6,8 +6,8 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use olivine_gpu::{Error, Timing};
 use olivine_kernel::{REPORT_WORDS, Report, Violation};
+use olivine_program::{Error, Timing};
 
 use crate::Device;
 use crate::memory::copy_mapped;
@@ -381,7 +381,7 @@ fn wrong_bytes(call: &'static str, expected: u64, got: usize) -> Error {
 
 #[cfg(all(test, not(target_arch = "wasm32")))]
 mod tests {
-    use olivine_gpu::{Commands, Driver, Program};
+    use olivine_program::{Commands, Driver, Program};
 
     use super::*;
     use crate::{Options, Select};
@@ -400,7 +400,7 @@ mod tests {
             pipelines: &[],
             buffers: &[Some(buffer.clone())],
             uploads: &[],
-            downloads: &[(olivine_gpu::BufferId(0), 64)],
+            downloads: &[(olivine_program::BufferId(0), 64)],
             timing: Timing::Off,
             checked: false,
         };

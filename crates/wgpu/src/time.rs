@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use olivine_gpu::Error;
+use olivine_program::Error;
 
 use crate::Device;
 use crate::memory::{copy_mapped, readback};

@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
-use olivine_gpu::{
+use olivine_kernel::{Access, Builder, Elem, Kernel, Scalar, SubgroupOp, Target};
+use olivine_program::{
     Addressing, BufferDecl, BufferId, Commands, Content, Dispatch, Driver, Error, KernelId, Mask, Program,
     Slice, Timing,
 };
-use olivine_kernel::{Access, Builder, Elem, Kernel, Scalar, SubgroupOp, Target};
 use olivine_wgpu::{Buffer, Device, Options, Recording, Select};
 
 /// What a device's kernels are: SPIR-V where the API underneath takes it, WGSL, or the WGSL of browsers.

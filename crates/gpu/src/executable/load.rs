@@ -2,10 +2,9 @@
 
 use std::sync::{Arc, PoisonError};
 
+use olivine_program::{Commands, Content, Dispatch, Driver, Error, Program, Timing};
+
 use super::Executable;
-use crate::driver::{Commands, Driver, Timing};
-use crate::error::Error;
-use crate::program::{Content, Dispatch, Program};
 
 /// What a program's stored buffers are, as of one generation of the weights.
 pub(super) struct Loaded<D: Driver> {

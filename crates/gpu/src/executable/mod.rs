@@ -7,9 +7,8 @@ mod tensor;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::driver::{Driver, Timing};
-use crate::error::Error;
-use crate::program::{Content, Port, Program, Slice};
+use olivine_program::{Content, Driver, Error, Port, Program, Slice, Timing};
+
 use crate::weights::Weights;
 use load::Loaded;
 use slot::{Slot, Wish};

@@ -2,11 +2,10 @@
 
 use std::sync::{Arc, Weak};
 
+use olivine_program::{BufferId, Commands, Content, Driver, Error, Timing};
+
 use super::load::Loaded;
 use super::{Executable, Feed, Take};
-use crate::driver::{Commands, Driver, Timing};
-use crate::error::Error;
-use crate::program::{BufferId, Content};
 
 /// What a recording was made for: another wish needs another recording.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,9 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use olivine_ir::TensorType;
-
-use crate::driver::Driver;
-use crate::error::Error;
+use olivine_program::{Driver, Error};
 
 /// A tensor in device memory; clones share it.
 pub struct DeviceTensor<D: Driver> {

@@ -10,13 +10,12 @@ use std::sync::Arc;
 
 use olivine_compile::plan::{MemoryPlan, PlanOptions, plan_graph_with};
 use olivine_ir::{Def, Graph, Op, Tensor, ValueId};
+use olivine_kernels::{Emitted, Gating, Memory, Site, Target};
+use olivine_program::DeviceCaps;
 
 use super::defer::Reading;
 use super::memo::Memo;
-use super::site::{Emitted, Gating, Memory, Site, Target};
 use super::{overlaps, reading, site};
-use crate::caps::DeviceCaps;
-use crate::kernels;
 
 /// A lowered inner graph.
 pub(crate) struct Body<'g> {
@@ -82,7 +81,7 @@ impl<'g> Body<'g> {
             let from = reading(self.graph, output.value).ok_or("an output has no type")?;
             let to = Target { ty: from.ty, memory: Memory::Output(i) };
             let mut site = Site::new(caps, vec![from], vec![to]);
-            kernels::copy(&mut site)?;
+            olivine_kernels::copy(&mut site)?;
             self.parts.push(Part::new(None, "copy", &output.name, site));
         }
         Ok(())

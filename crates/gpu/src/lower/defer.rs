@@ -10,12 +10,11 @@ use std::collections::{HashMap, HashSet};
 
 use olivine_compile::Compiled;
 use olivine_ir::{Op, ValueId};
+use olivine_kernels::{Memory, Unsummed};
+use olivine_program::{Addressing, DeviceCaps};
 
 use super::reading;
-use super::site::Memory;
 use super::together::Together;
-use crate::caps::{Addressing, DeviceCaps};
-use crate::kernels::Unsummed;
 
 /// What a node may leave to others, and what others left to it.
 #[derive(Default)]

@@ -1,8 +1,6 @@
 //! What a device's bindings allow, held against every dispatch before anything is built.
 
-use crate::Error;
-use crate::caps::{Addressing, DeviceCaps};
-use crate::program::{Dispatch, Program};
+use olivine_program::{Addressing, DeviceCaps, Dispatch, Error, Program};
 
 /// Refuses dispatches with more buffers than the device binds, or larger ones; all of them at once.
 pub(super) fn check_bindings(program: &Program, caps: &DeviceCaps) -> Result<(), Error> {

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use olivine_ir::{Op, ValueId};
+use olivine_kernels::{Memory, Site};
 
-use super::site::{Gating, Memory, Site};
 use super::{Of, emit};
 
 /// Nodes that were lowered, each with its values numbered in the order it names them.
@@ -77,31 +77,4 @@ fn numbered(places: &mut Vec<Memory>, memory: Memory) -> Memory {
         places.len() - 1
     });
     Memory::Value(ValueId::new(number as u32))
-}
-
-impl Site<'_> {
-    /// Whether another site that nothing was emitted for reads and writes the same, in the same places.
-    fn reads_like(&self, other: &Self) -> bool {
-        self.operands == other.operands
-            && self.targets == other.targets
-            && self.may_leave_parts == other.may_leave_parts
-            && self.unsummed == other.unsummed
-    }
-
-    /// Changes all memory that it names.
-    fn rebind(&mut self, mut to: impl FnMut(Memory) -> Memory) {
-        let operands = self.operands.iter_mut().map(|o| &mut o.memory);
-        let targets = self.targets.iter_mut().map(|t| &mut t.memory);
-        operands.chain(targets).for_each(|memory| *memory = to(*memory));
-        for emitted in &mut self.emitted {
-            emitted.bound.args.iter_mut().for_each(|memory| *memory = to(*memory));
-            if let Gating::By(memory) = &mut emitted.gating {
-                *memory = to(*memory);
-            }
-        }
-        self.made.iter_mut().for_each(|made| made.of.memory = to(made.of.memory));
-        for unsummed in self.left.iter_mut().chain(&mut self.unsummed) {
-            unsummed.rebind(&mut to);
-        }
-    }
 }

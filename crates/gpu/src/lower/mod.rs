@@ -1,17 +1,15 @@
 //! From a fused graph to a program: a kernel choice for every node, then memory for all of them.
 //!
-//! Nodes are lowered first, against memory that has no place yet ([`site::Memory`]); so a family can ask for scratch.
+//! Nodes are lowered first, against memory that has no place yet ([`Memory`]); so a family can ask for scratch.
 //! Then the planner places values and scratch together, and dispatches are bound to bytes.
 
-pub(crate) mod body;
+mod body;
+mod control;
 mod defer;
-pub(crate) mod launch;
 mod limits;
 mod memo;
-pub(crate) mod site;
 mod together;
 mod values;
-pub(crate) mod walk;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,15 +18,15 @@ use olivine_compile::plan::{PlanOptions, plan_graph_with};
 use olivine_compile::{Compiled, reads_strides};
 use olivine_ir::{Def, Graph, Node, Op, Tensor, TensorType, ValueId};
 use olivine_kernel::Kernel;
+use olivine_kernels as kernels;
+use olivine_kernels::{Emitted, Gating, Made, Memory, Operand, Site, Target, Unsummed};
+use olivine_program::{
+    Addressing, BufferId, Content, Decision, DeviceCaps, Dispatch, Error, KernelId, Port, Program, Slice,
+};
 
-use crate::caps::{Addressing, DeviceCaps};
-use crate::kernels::{self, Unsummed};
-use crate::program::{BufferId, Dispatch, KernelId, Port, Program, Slice};
-use crate::tune::Decision;
-use crate::{Content, Error};
+use crate::custom;
 use defer::{Reading, summing_readers};
 use memo::Memo;
-use site::{Emitted, Gating, Made, Memory, Operand, Site, Target};
 use together::Together;
 use values::Places;
 
@@ -121,7 +119,7 @@ pub fn lower(compiled: &Compiled, caps: &DeviceCaps, states: &[State]) -> Result
         until: &until,
         absent: &absent,
     };
-    let plan = plan_graph_with(graph, &compiled.at_load, &options)?;
+    let plan = plan_graph_with(graph, &compiled.at_load, &options).map_err(|e| Error::Plan(e.into()))?;
 
     let mut places = Places::new(compiled, &plan, caps, states);
     let mut gates = Gates::new(&lowered, &compiled.at_load, &mut places);
@@ -292,6 +290,9 @@ fn emit(ops: &[Of<'_>], site: &mut Site<'_>) -> Result<(), String> {
         first += count;
     }
     match ops {
+        [(Op::If(op), _)] => control::if_(op, site)?,
+        [(Op::Loop(op), _)] => control::loop_(op, site)?,
+        [(Op::Custom(op), _)] => custom::lower(op, site)?,
         [(op, _)] => kernels::lower(op, site)?,
         _ => kernels::lower_together(ops, site)?,
     }

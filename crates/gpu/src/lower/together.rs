@@ -9,10 +9,10 @@ use std::collections::HashMap;
 
 use olivine_compile::Compiled;
 use olivine_ir::{Node, Op, ValueId};
+use olivine_kernels::{Memory, Operand};
+use olivine_program::{Addressing, DeviceCaps};
 
 use super::reading;
-use super::site::{Memory, Operand};
-use crate::caps::{Addressing, DeviceCaps};
 
 /// For every node the nodes that are lowered with it, itself among them, in order; none for nodes by themselves.
 pub(super) struct Together {

@@ -6,12 +6,11 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use olivine_compile::plan::MemoryPlan;
 use olivine_compile::{Compiled, Spelling};
 use olivine_ir::{Def, Graph, Node, Op, Tensor, ValueId};
+use olivine_kernels::{Memory, Operand, Target};
+use olivine_program::{BufferDecl, BufferId, Content, DeviceCaps, Slice};
 
 use super::State;
-use super::site::{self, Memory, Operand, Target};
-use crate::caps::DeviceCaps;
 use crate::lower::reading;
-use crate::program::{BufferDecl, BufferId, Content, Slice};
 
 /// Buffers of a program, and for every value its bytes.
 pub(super) struct Places {
@@ -117,8 +116,8 @@ impl Places {
     }
 
     /// The place of what a node makes of a stored operand. What is made of an unspelled one is the program's own.
-    pub(super) fn make(&mut self, made: site::Made) -> Made {
-        let site::Made { how, of, bytes } = made;
+    pub(super) fn make(&mut self, made: olivine_kernels::Made) -> Made {
+        let olivine_kernels::Made { how, of, bytes } = made;
         let Memory::Value(root) = of.memory else {
             let buffer = self.buffer(Content::Packed { key: None }, bytes);
             return Made { slice: self.whole(buffer, bytes), there: false };

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use olivine_ir::half::{bf16, f16};
 use olivine_ir::{DType, Shape, Tensor, TensorType};
 use olivine_kernel::{Access, Builder, Elem, Kernel, MatrixShape, MatrixType, MatrixUse};
+use olivine_program::{
+    BufferDecl, BufferId, Content, DeviceCaps, Dispatch, Driver, Error, KernelId, Port, Program, Slice,
+};
 
-use crate::caps::DeviceCaps;
-use crate::driver::Driver;
-use crate::program::{BufferDecl, BufferId, Content, Dispatch, KernelId, Port, Program, Slice};
-use crate::{Error, Executable, Weights};
+use crate::{Executable, Weights};
 
 /// What the first product is added to.
 const START: i64 = 3;

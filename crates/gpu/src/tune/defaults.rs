@@ -1,7 +1,8 @@
 //! Records that come along, for devices that were measured.
 
-use super::{Record, text};
-use crate::caps::{DeviceCaps, DeviceKind};
+use olivine_program::{DeviceCaps, DeviceKind, Record};
+
+use super::text;
 
 /// Records measured on an H200, for NVIDIA's cards of that generation.
 const HOPPER: &str = include_str!("defaults/nvidia-hopper.txt");
@@ -11,8 +12,8 @@ const SOFTWARE: &str = include_str!("defaults/software.txt");
 /// Words that the names of cards like the H200 contain.
 const HOPPER_NAMES: [&str; 5] = ["H100", "H200", "H800", "H20", "GH200"];
 
-/// The record that comes along for a device.
-pub(super) fn shipped(caps: &DeviceCaps) -> Record {
+/// The record that this version ships for a device; empty for those that nobody measured.
+pub fn shipped(caps: &DeviceCaps) -> Record {
     let is_hopper = || {
         let mut words = caps.name.split(|c: char| !c.is_ascii_alphanumeric());
         caps.name.contains("NVIDIA") && words.any(|word| HOPPER_NAMES.contains(&word))

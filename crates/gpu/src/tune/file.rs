@@ -4,11 +4,10 @@ use std::io::{Error, ErrorKind, Result};
 use std::path::{Path, PathBuf};
 
 use olivine_files::CacheFolder;
+use olivine_program::{Addressing, DeviceCaps, Record};
 
+use super::defaults;
 use super::text::{self, Head};
-use super::{Record, defaults};
-use crate::DeviceCaps;
-use crate::caps::Addressing;
 
 /// A larger file is none of ours.
 const LARGEST: u64 = 16 << 20;

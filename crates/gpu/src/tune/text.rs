@@ -8,7 +8,7 @@
 //! ```
 //! What begins with `#` is a comment. A line that cannot be read is passed over, and said to be.
 
-use super::Record;
+use olivine_program::Record;
 
 /// Changes when classes or configurations change their meaning; older records are not read then.
 pub(super) const FORMAT: &str = "olivine-tuning 1";

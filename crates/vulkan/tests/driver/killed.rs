@@ -5,8 +5,8 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use olivine_gpu::Driver;
 use olivine_kernel::Elem;
+use olivine_program::Driver;
 use olivine_vulkan::{Device, Options, Select};
 
 use crate::support::*;

@@ -1,6 +1,6 @@
 //! Allocation, and bytes between host and device.
 
-use olivine_gpu::Driver;
+use olivine_program::Driver;
 use olivine_vulkan::{Error, devices};
 
 use crate::support::*;

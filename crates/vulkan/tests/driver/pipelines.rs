@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use olivine_gpu::{Driver, Mask};
 use olivine_kernel::{Access, Builder, Elem, Reduction, Target};
+use olivine_program::{Driver, Mask};
 use olivine_vulkan::Error;
 
 use crate::support::*;

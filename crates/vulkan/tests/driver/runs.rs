@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use half::f16;
-use olivine_gpu::{Commands, Driver, Slice, Timing};
 use olivine_kernel::{Access, Builder, Elem, Scalar};
+use olivine_program::{Commands, Driver, Slice, Timing};
 use olivine_vulkan::{Device, Error, Options, Select};
 
 use crate::support::*;

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::ThreadId;
 
-use olivine_gpu::{
+use olivine_kernel::{Access, Builder, Elem, Kernel, Scalar, Target};
+use olivine_program::{
     BufferDecl, BufferId, Commands, Content, Dispatch, Driver, KernelId, Program, Slice, Timing,
 };
-use olivine_kernel::{Access, Builder, Elem, Kernel, Scalar, Target};
 use olivine_vulkan::{Buffer, Device, Error, Messages, Options, Recording, Select};
 
 const NEEDED: &str = "these tests need a Vulkan 1.3 device and the validation layer: \

@@ -1,0 +1,122 @@
+//! Attention by cooperative matrices, on devices that tell which of their elements an invocation holds.
+//!
+//! ```text
+//!   a subgroup keeps its rows of q as matrices, and walks over the keys with the rest of its workgroup:
+//!     k, v staged by tiles → scores = q·kᵀ in matrices → masked, maxima, weights = 2^(score − maximum), in registers
+//!     weights as left factors → accumulators = accumulators·shrink + weights·v
+//! ```
+//!
+//! Rows of a matrix belong to four neighbouring lanes, so maxima and sums are two shuffles away, and weights become a
+//! factor where they are. f32 is multiplied as sums of two halves (`halves`).
+
+mod careful;
+mod halves;
+mod kernel;
+mod slots;
+
+use olivine_ir::DType;
+use olivine_kernel::{Elem, Fragments};
+use olivine_program::DeviceCaps;
+
+use super::problem::Problem;
+use crate::math;
+use halves::Factors;
+pub(super) use kernel::emit;
+use slots::Panel;
+
+/// Rows, columns and depths of a matrix.
+const SIDE: u32 = 16;
+/// Lanes of a subgroup.
+const LANES: u32 = 32;
+/// Rows below which other kernels serve better.
+const LEAST_ROWS: usize = 8;
+/// Workgroups below which they are made smaller.
+const FEW_GROUPS: usize = 96;
+/// Keys that count as few, and the plan for them.
+const SHORT: usize = 256;
+const NARROW: Plan = Plan { blocks: 1, teams: 4, keys: 32 };
+/// The widest rows whose accumulators stay in registers.
+const MOST_WIDTH: usize = 256;
+
+/// How the work is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Plan {
+    /// Blocks of 16 rows of a subgroup.
+    pub(super) blocks: u32,
+    /// Subgroups of a workgroup.
+    pub(super) teams: u32,
+    /// Keys of a tile.
+    pub(super) keys: u32,
+}
+
+impl Plan {
+    /// Rows of a workgroup.
+    pub(super) fn rows(self) -> u32 {
+        self.blocks * self.teams * SIDE
+    }
+
+    /// Slots of the panels of k and v; rows of q pass through the same memory.
+    fn panels(self, slots: (u32, u32), factors: Factors) -> u32 {
+        let len = |rows, slots| Panel::len(rows, slots, factors.planes());
+        let queries = self.teams * len(SIDE, SIDE / slots::SLOT);
+        queries.max(len(self.keys, slots.0) + len(self.keys, slots.1))
+    }
+
+    fn shared_bytes(self, slots: (u32, u32), factors: Factors) -> u32 {
+        // Beside the panels a word or two for each subgroup, and one for all.
+        self.panels(slots, factors) * 16 + self.teams * 8 + 32
+    }
+}
+
+/// Slots of padded rows of q and k, and of v.
+fn slots(p: &Problem<'_>) -> (u32, u32) {
+    let of = |width: usize| (width as u32).next_multiple_of(SIDE) / slots::SLOT;
+    (of(p.dim), of(p.value_dim))
+}
+
+/// How elements become factors; `None` for types that are not multiplied by matrices.
+fn factors(p: &Problem<'_>) -> Option<Factors> {
+    match p.q.ty.dtype {
+        DType::F16 | DType::BF16 => Some(Factors::Whole(math::elem(p.q.ty.dtype))),
+        DType::F32 => Some(Factors::Split),
+        _ => None,
+    }
+}
+
+/// The plan for a problem; `None` where the kernel without matrices serves it.
+pub(super) fn choose(p: &Problem<'_>, caps: &DeviceCaps) -> Option<Plan> {
+    let factors = factors(p)?;
+    let target = &caps.target;
+    let offered = target.multiplies(factors.elem(), Elem::F32, [SIDE, SIDE, SIDE]);
+    let known = target.fragments == Some(Fragments::Quads) && target.subgroup == Some(LANES);
+    if !(offered && known) || p.rows() < LEAST_ROWS {
+        return None;
+    }
+    let width = p.dim.max(p.value_dim);
+    if width * factors.planes() as usize > MOST_WIDTH || p.dim == 0 || p.value_dim == 0 {
+        return None;
+    }
+    let groups = |plan: Plan| p.batch * p.kv_heads * p.rows().div_ceil(plan.rows() as usize);
+    let mut plan = match (width, factors) {
+        // So few keys are over before many rows of a subgroup pay.
+        (0..=64, Factors::Whole(_)) if p.keys <= SHORT && groups(NARROW) >= FEW_GROUPS => NARROW,
+        (0..=64, Factors::Whole(_)) => Plan { blocks: 2, teams: 4, keys: 64 },
+        (0..=64, Factors::Split) => Plan { blocks: 1, teams: 8, keys: 64 },
+        (65..=128, Factors::Whole(_)) => Plan { blocks: 1, teams: 8, keys: 64 },
+        (65..=128, Factors::Split) => Plan { blocks: 1, teams: 8, keys: 32 },
+        _ => Plan { blocks: 1, teams: 4, keys: 16 },
+    };
+    // Smaller workgroups where large ones would leave cores idle.
+    while groups(plan) < FEW_GROUPS && plan.rows() > 2 * SIDE {
+        match plan {
+            Plan { blocks: 2, .. } => plan.blocks = 1,
+            _ => plan.teams /= 2,
+        }
+        if factors == Factors::Split {
+            plan.keys = plan.keys.min(32);
+        }
+    }
+    let fits = plan.teams * LANES <= target.max_invocations
+        && plan.shared_bytes(slots(p), factors) <= target.shared_bytes;
+    fits.then_some(plan)
+}

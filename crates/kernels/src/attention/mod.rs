@@ -1,0 +1,174 @@
+//! Attention by tiles with an online softmax: the matrix of scores never exists.
+//!
+//! A workgroup takes a tile of rows, which are the queries of all heads that share keys, and walks over the keys that
+//! causality, window and length leave. Where that gives few workgroups the keys are split, and a second dispatch
+//! combines the parts.
+
+mod combine;
+mod kernel;
+mod matrices;
+mod problem;
+mod rows;
+mod scene;
+mod softmax;
+mod tile;
+
+use std::fmt;
+
+use olivine_ir::op::{Attention, HeadLayout, MaskKind};
+use olivine_kernel::Val;
+use olivine_program::{DeviceCaps, DeviceKind};
+
+use crate::site::{Site, rounded};
+use problem::Problem;
+use scene::Sink;
+pub(crate) use softmax::exp2_below;
+use tile::{Need, Tile, fours};
+
+/// Workgroups that keep a large device busy.
+const BUSY: usize = 512;
+/// The same for a processor that plays a GPU.
+const BUSY_PROCESSOR: usize = 16;
+/// The same for workgroups with matrices.
+const BUSY_MATRICES: usize = 128;
+/// Tiles of keys that a split has at least.
+const LEAST_TILES: usize = 2;
+/// Tiles of keys that splitting must take off every workgroup: below that a second dispatch takes longer. So it does where
+/// two or three times the workgroups would not be many more than the device runs at once.
+const WORTH_TILES: usize = 4;
+
+/// Lowers attention.
+pub(crate) fn attention(op: &Attention, site: &mut Site<'_>) -> Result<(), String> {
+    let p = Problem::new(op, site)?;
+    if p.target.ty.shape.has_zero() {
+        return Ok(());
+    }
+    let bytes = p.partial().size() as u32;
+    if let Some(plan) = matrices::choose(&p, site.caps) {
+        let groups = p.batch * p.kv_heads * p.rows().div_ceil(plan.rows() as usize);
+        let tiles = p.keys.div_ceil(plan.keys as usize);
+        let sink = sink(&p, splits(BUSY_MATRICES, groups, tiles), site);
+        matrices::emit(&p, plan, &sink, site)?;
+        return combine::emit(&p, &sink, site);
+    }
+    let need = Need {
+        rows: p.rows(),
+        dim: p.dim,
+        value_dim: p.value_dim,
+        bytes,
+        short: site.caps.wants_short_kernels_for(p.cost().0 as usize / 2),
+    };
+    let tile = Tile::choose(need, &site.caps.target).ok_or_else(|| {
+        let shared = site.caps.target.shared_bytes;
+        format!("head dims {} and {} do not fit {shared} bytes of workgroup memory", p.dim, p.value_dim)
+    })?;
+    let default = Plan {
+        tile,
+        splits: splits(busy(site.caps), groups(&p, &tile), p.keys.div_ceil(tile.keys() as usize)),
+    };
+    let Plan { tile, splits } = site.tuned(FAMILY, class(&p), default, candidates(&p, need, site.caps));
+    let sink = sink(&p, splits, site);
+    kernel::emit(&p, &tile, &sink, site)?;
+    combine::emit(&p, &sink, site)
+}
+
+/// Where results go when the keys are split so; unsplit if the parts are more than kernels count.
+fn sink(p: &Problem<'_>, splits: usize, site: &mut Site<'_>) -> Sink {
+    let bytes = p.partial().size() as u64;
+    let parts = (p.batch * p.kv_heads * p.rows()) as u64 * splits as u64;
+    let numbers = parts * u64::from(fours(p.value_dim) * 4);
+    if splits == 1 || numbers > u64::from(u32::MAX) {
+        return Sink::Target;
+    }
+    Sink::Partial { values: site.scratch(numbers * bytes), sums: site.scratch(parts * 2 * bytes), splits }
+}
+
+/// A tile, and the ranges that the keys are split into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Plan {
+    tile: Tile,
+    splits: usize,
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} s{}", self.tile, self.splits)
+    }
+}
+
+/// The name of the family in records.
+const FAMILY: &str = "attention";
+
+/// Attentions that one measurement serves.
+fn class(p: &Problem<'_>) -> String {
+    let pairs = rounded(p.batch * p.kv_heads);
+    let sizes = [p.rows(), p.keys].map(|size| rounded(size).to_string()).join("x");
+    let sees = if p.looks_back() { " causal" } else { "" };
+    let mask = if p.op.mask == MaskKind::None { "" } else { " mask" };
+    format!("{} {sizes} d{}x{} b{pairs}{sees}{mask}", p.q.ty.dtype, p.dim, p.value_dim)
+}
+
+/// Every plan that gives the result.
+fn candidates(p: &Problem<'_>, need: Need, caps: &DeviceCaps) -> Vec<Plan> {
+    let mut all = Vec::new();
+    for tile in Tile::candidates(need, &caps.target) {
+        let (groups, tiles) = (groups(p, &tile), p.keys.div_ceil(tile.keys() as usize));
+        // The number that keeps a large device busy, its neighbours, and none.
+        let usual = splits(busy(caps), groups, tiles);
+        for splits in [usual, 1, usual / 2, usual * 2] {
+            let plan = Plan { tile, splits };
+            if splits > 0 && splits <= tiles.max(1) && !all.contains(&plan) {
+                all.push(plan);
+            }
+        }
+    }
+    all
+}
+
+/// Workgroups where keys are not split.
+fn groups(p: &Problem<'_>, tile: &Tile) -> usize {
+    p.batch * p.kv_heads * p.rows().div_ceil(tile.rows() as usize)
+}
+
+/// Workgroups that keep a device busy.
+fn busy(caps: &DeviceCaps) -> usize {
+    if caps.kind == DeviceKind::Cpu { BUSY_PROCESSOR } else { BUSY }
+}
+
+/// Ranges that the keys are split into, given the workgroups there are without and the tiles of keys.
+fn splits(busy: usize, groups: usize, tiles: usize) -> usize {
+    let splits = (busy / groups.max(1)).min(tiles / LEAST_TILES).max(1);
+    let worth = splits > 3 && tiles - tiles.div_ceil(splits) >= WORTH_TILES;
+    if worth { splits } else { 1 }
+}
+
+/// The position of a query's row in a packed result.
+fn target_row<'k>(
+    layout: HeadLayout,
+    batch: Val<'k>,
+    head: Val<'k>,
+    query: Val<'k>,
+    heads: Val<'k>,
+    queries: Val<'k>,
+) -> Val<'k> {
+    match layout {
+        HeadLayout::Bshd => (batch * queries + query) * heads + head,
+        HeadLayout::Bhsd => (batch * heads + head) * queries + query,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_split_only_where_workgroups_are_few_and_keys_many() {
+        assert_eq!(splits(BUSY, 1000, 100), 1);
+        assert_eq!(splits(BUSY, 8, 3), 1);
+        assert_eq!(splits(BUSY, 24, 4), 1);
+        assert_eq!(splits(BUSY, 8, 64), 32);
+        assert_eq!(splits(BUSY, 96, 16), 5);
+        assert_eq!(splits(BUSY, 1, 1 << 20), 512);
+        assert_eq!(splits(BUSY, 1, 0), 1);
+    }
+}

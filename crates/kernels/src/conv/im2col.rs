@@ -1,0 +1,105 @@
+//! The windows of an image as columns: a copy, whatever the elements are.
+//!
+//! An invocation copies a run of windows for all taps of the innermost axis, so that it finds its place once.
+
+use olivine_ir::op::Im2Col;
+use olivine_kernel::{Access, Val};
+
+use crate::cells::{Cell, Cells};
+use crate::launch::{Launch, bytes};
+use crate::site::{Site, linear_group};
+
+/// Lowers windows as columns.
+pub(crate) fn im2col(op: &Im2Col, site: &mut Site<'_>) -> Result<(), String> {
+    let (x, target) = (site.operands[0].clone(), site.targets[0].clone());
+    let n = target.ty.shape.numel();
+    let (sizes, rank) = (&x.dims()[2..], op.kernel.len());
+    let (Some(taps), Some(last)) = (op.kernel.last().copied(), rank.checked_sub(1)) else {
+        return Err("a kernel without axes".into());
+    };
+    if n == 0 {
+        return Ok(());
+    }
+    let counts = (0..rank)
+        .map(|i| op.window.count(i, sizes[i], op.kernel[i], false))
+        .collect::<Result<Vec<usize>, String>>()?;
+    let far = |i: usize| {
+        let span = (op.kernel[i] - 1).saturating_mul(op.window.dilations[i]);
+        (counts[i] - 1).saturating_mul(op.window.strides[i]).saturating_add(span).max(op.window.pads[i].0)
+    };
+    if let Some(axis) = (0..rank).find(|i| far(*i) > i32::MAX as usize) {
+        return Err(format!("windows reach {} elements far on axis {axis}", far(axis)));
+    }
+    let empty = x.ty.shape.numel() == 0;
+    let cells = Cells::new(target.ty.dtype.size(), site.caps);
+    let lanes = cells.lanes_in(counts[last]);
+    let windows: usize = counts.iter().product();
+    let items = n / taps / lanes;
+
+    let group = site.group_size(256);
+    let k = site.builder("im2col", group);
+    let l = Launch::new(&k);
+    let from = cells.bind(&l, "x", Access::Read, x.memory);
+    let to = cells.bind(&l, "y", Access::Write, target.memory);
+    let (items_left, runs) = (l.size("items", items), l.size("runs", windows / lanes));
+    let count = l.size("windows", windows);
+    let sized = |name: &str, values: &[usize]| -> Vec<Val<'_>> {
+        values.iter().enumerate().map(|(i, v)| l.size(&format!("{name}{i}"), *v)).collect()
+    };
+    let leads: Vec<usize> = op.window.pads.iter().map(|p| p.0).collect();
+    let (sizes, kernel, counts) =
+        (sized("size", sizes), sized("kernel", &op.kernel), sized("count", &counts));
+    let (strides, dilations) = (sized("stride", &op.window.strides), sized("dilation", &op.window.dilations));
+    let leads = sized("lead", &leads);
+
+    let work = linear_group(&k) * group + k.local_index();
+    k.if_(work.lt(items_left), || {
+        let row = work / runs;
+        let window = (work - row * runs) * lanes;
+        // Coordinates of the window and of the tap; both innermost first.
+        let (mut places, mut rest) = (Vec::new(), window);
+        for size in counts.iter().skip(1).rev() {
+            let outer = rest / *size;
+            places.push(rest - outer * *size);
+            rest = outer;
+        }
+        places.push(rest);
+        let (mut tap, mut rest) = (vec![k.u32(0)], row);
+        for size in kernel.iter().take(last).rev() {
+            let outer = rest / *size;
+            tap.push(rest - outer * *size);
+            rest = outer;
+        }
+        let plane = rest;
+        let (mut index, mut step, mut inside) = (k.u32(0), k.u32(1), k.bool(true));
+        let mut inner = k.u32(0);
+        for (i, axis) in (0..rank).rev().enumerate() {
+            let at = places[i] * strides[axis] + tap[i] * dilations[axis] - leads[axis];
+            if axis == last {
+                inner = at;
+            } else {
+                inside = inside & at.lt(sizes[axis]);
+                index = index + at * step;
+            }
+            step = step * sizes[axis];
+        }
+        index = index + plane * step;
+        let to_row = row * kernel[last] * count + window;
+        k.for_(k.u32(0), kernel[last], k.u32(1), |t| {
+            let values: Vec<Cell<'_>> = (0..lanes)
+                .map(|lane| {
+                    if empty {
+                        return cells.zero(&k);
+                    }
+                    let at = inner + strides[last] * lane + t * dilations[last];
+                    let there = inside & at.lt(sizes[last]);
+                    from.load(there.select(index + at, k.u32(0))).or(there, &cells.zero(&k))
+                })
+                .collect();
+            to.store(to_row + t * count, &values);
+        });
+    });
+    let moved = bytes(&x.ty) + bytes(&target.ty);
+    let bound = l.done();
+    site.dispatch(k, bound, items.div_ceil(group as usize) as u64, (0, moved))
+}

@@ -1,0 +1,213 @@
+//! Convolutions: which kernel one gets.
+//!
+//! ```text
+//!   conv ─┬─ 1x1 ─────────────── matmul of the matmul family, images as batches
+//!         ├─ depthwise ───────── patches of the result in registers
+//!         └─ else ──┐
+//!   conv_transpose ─┴─ taps ──── product with gathered pixels, of the matmul family
+//!   im2col ───────────────────── a copy
+//! ```
+
+mod depthwise;
+mod im2col;
+mod taps;
+
+use olivine_ir::op::{Conv, ConvTranspose, Region, Window};
+use olivine_ir::{Shape, TensorType};
+
+use super::matmul::{self, Extra, Factor, Problem, Taps};
+use crate::site::{Operand, Site, Target};
+use crate::walk::Walk;
+
+pub(crate) use im2col::im2col;
+
+/// A convolution's operands brought to one form.
+struct Parts<'a> {
+    x: Operand,
+    w: Operand,
+    /// Operands of the epilogue, then the bias `[M, 1, ..]`; all broadcast to the target.
+    extras: Vec<Operand>,
+    /// Their strides over the target.
+    strides: Vec<Vec<i64>>,
+    bias: bool,
+    region: Option<&'a Region>,
+    target: Target,
+    groups: usize,
+    /// Filters and input channels of a group.
+    m: usize,
+    channels: usize,
+}
+
+impl<'a> Parts<'a> {
+    fn new(site: &Site<'_>, groups: usize, bias: bool, region: Option<&'a Region>) -> Result<Self, String> {
+        let [x, w, rest @ ..] = site.operands.as_slice() else {
+            return Err("a convolution needs two operands".into());
+        };
+        let target = site.targets.first().ok_or("a convolution needs a target")?.clone();
+        let dims = target.ty.shape.dims();
+        let mut extras = rest.to_vec();
+        if bias {
+            let Some(last) = extras.first().cloned() else { return Err("a bias is missing".into()) };
+            let mut shape = vec![1; dims.len() - 1];
+            shape[0] = dims[1];
+            let shape = Shape::new(&shape).map_err(|e| e.to_string())?;
+            let mut strides = vec![0; dims.len() - 1];
+            strides[0] = 1;
+            extras.remove(0);
+            extras.push(Operand { ty: TensorType::new(last.ty.dtype, shape), strides, ..last });
+        }
+        let over = |o: &Operand| {
+            o.broadcast_to(dims).ok_or_else(|| format!("{} does not broadcast to {}", o.ty, target.ty.shape))
+        };
+        let strides = extras.iter().map(over).collect::<Result<Vec<_>, _>>()?;
+        let (m, channels) = (dims[1] / groups.max(1), x.dims()[1] / groups.max(1));
+        let (x, w) = (x.clone(), w.clone());
+        Ok(Parts { x, w, extras, strides, bias, region, target, groups, m, channels })
+    }
+
+    /// Spatial sizes of the input, the kernel and the result.
+    fn spatial(&self) -> (&[usize], &[usize], &[usize]) {
+        (&self.x.dims()[2..], &self.w.dims()[2..], &self.target.ty.shape.dims()[2..])
+    }
+
+    fn images(&self) -> usize {
+        self.x.dims()[0]
+    }
+
+    /// How further operands lie over the pixels of an image.
+    fn over_pixels(&self) -> Walk {
+        let strides: Vec<Vec<i64>> = self.strides.iter().map(|s| s[2..].to_vec()).collect();
+        Walk::new(self.spatial().2, &strides)
+    }
+
+    /// Further operands over rows and columns of a product, whose columns are pixels.
+    fn riders(&self, pixels: &Walk) -> Vec<Extra> {
+        let rider = |(i, operand): (usize, &Operand)| Extra {
+            operand: operand.clone(),
+            row: self.strides[i][1],
+            column: pixels.inner(i),
+        };
+        self.extras.iter().enumerate().map(rider).collect()
+    }
+
+    /// The product of filters with gathered pixels; `a` is the stride between filters of a group and between groups.
+    fn gathered(self, taps: Taps, a: (usize, usize), depth: i64) -> (Problem<'a>, Vec<Operand>) {
+        let (sizes, _, out) = self.spatial();
+        let (plane, out_plane): (usize, usize) = (sizes.iter().product(), out.iter().product());
+        let stride = taps.axes.last().map_or(1, |a| a.stride);
+        let mut strides = vec![vec![a.1 as i64], vec![(self.channels * plane) as i64]];
+        strides.extend(self.strides.iter().map(|s| vec![self.m as i64 * s[1]]));
+        let (n, k) = taps.most();
+        let problem = Problem {
+            m: self.m,
+            n,
+            k,
+            a: Factor { outer: a.0 as i64, depth, operand: self.w.clone() },
+            b: Factor { outer: stride as i64, depth: 0, operand: self.x.clone() },
+            batch: Walk::new(&[self.groups], &strides),
+            extras: self.riders(&taps.extra_pixels),
+            region: self.region,
+            target: self.target,
+            out: (out_plane as i64, 1),
+            experts: None,
+            bias: self.bias,
+            pairs: false,
+            taps: Some(taps),
+        };
+        (problem, self.extras)
+    }
+}
+
+/// Pixels of an image from which on images are better products of their own than columns of one.
+const WIDE: usize = 128;
+
+/// Lowers a convolution.
+pub(crate) fn conv(op: &Conv, site: &mut Site<'_>) -> Result<(), String> {
+    let parts = Parts::new(site, op.groups, op.bias, op.epilogue.as_ref())?;
+    let window = &op.window;
+    let unit = window.strides.iter().all(|s| *s == 1) && window.pads.iter().all(|p| *p == (0, 0));
+    if unit
+        && parts.spatial().1.iter().all(|k| *k == 1)
+        && let Some(problem) = pointwise(&parts)
+    {
+        return matmul::lower(problem, &parts.extras, site);
+    }
+    if depthwise::suits(window, &parts) {
+        return depthwise::depthwise(window, &parts, site);
+    }
+    let (problem, extras) = by_taps(window, parts)?;
+    matmul::convolve(&problem, &extras, site)
+}
+
+/// A convolution as a product with gathered pixels.
+fn by_taps<'a>(window: &Window, parts: Parts<'a>) -> Result<(Problem<'a>, Vec<Operand>), String> {
+    let taps = taps::of_conv(window, &parts)?;
+    let depth = parts.channels * parts.spatial().1.iter().product::<usize>();
+    let filters = parts.m * depth;
+    Ok(parts.gathered(taps, (depth, filters), 1))
+}
+
+/// A convolution of one group as a product, whatever kernel it would get.
+#[cfg(test)]
+pub(crate) fn as_product<'a>(op: &'a Conv, site: &Site<'_>) -> Result<(Problem<'a>, Vec<Operand>), String> {
+    by_taps(&op.window, Parts::new(site, op.groups, op.bias, op.epilogue.as_ref())?)
+}
+
+/// A convolution of single elements as a product, if that is a good one.
+fn pointwise<'a>(parts: &Parts<'a>) -> Option<Problem<'a>> {
+    let (m, channels, groups, images) = (parts.m, parts.channels, parts.groups, parts.images());
+    let pixels: usize = parts.spatial().2.iter().product();
+    let over = parts.over_pixels();
+    if over.dims.len() > 1 {
+        return None;
+    }
+    let stride = |size: usize, stride: usize| if size == 1 { 0 } else { stride as i64 };
+    let a = Factor { outer: stride(m, channels), depth: stride(channels, 1), operand: parts.w.clone() };
+    let problem = |n: usize, b: Factor, batch: Walk, extras: Vec<Extra>, out: (i64, i64)| Problem {
+        m,
+        n,
+        k: channels,
+        a,
+        b,
+        batch,
+        extras,
+        region: parts.region,
+        target: parts.target.clone(),
+        out,
+        experts: None,
+        bias: parts.bias,
+        pairs: false,
+        taps: None,
+    };
+    let x = parts.x.clone();
+    if pixels == 1 && groups == 1 {
+        let b = Factor { outer: stride(images, channels), depth: stride(channels, 1), operand: x };
+        let rider = |(operand, over): (&Operand, &Vec<i64>)| Extra {
+            operand: operand.clone(),
+            row: over[1],
+            column: over[0],
+        };
+        let extras: Vec<Extra> = parts.extras.iter().zip(&parts.strides).map(rider).collect();
+        let batch = Walk::new(&[], &vec![Vec::new(); 2 + extras.len()]);
+        return Some(problem(images, b, batch, extras, (1, m as i64)));
+    }
+    if pixels < WIDE && images > 1 {
+        return None;
+    }
+    let b = Factor { outer: stride(pixels, 1), depth: stride(channels, pixels), operand: x };
+    let plane = (channels * pixels) as i64;
+    let mut strides = vec![vec![0, (m * channels) as i64], vec![groups as i64 * plane, plane]];
+    strides.extend(parts.strides.iter().map(|s| vec![s[0], m as i64 * s[1]]));
+    let batch = Walk::new(&[images, groups], &strides);
+    Some(problem(pixels, b, batch, parts.riders(&over), (pixels as i64, 1)))
+}
+
+/// Lowers a transposed convolution: every result is the sum of the inputs that reach it.
+pub(crate) fn conv_transpose(op: &ConvTranspose, site: &mut Site<'_>) -> Result<(), String> {
+    let parts = Parts::new(site, op.groups, op.bias, None)?;
+    let taps = taps::of_transpose(&op.window, &parts)?;
+    let kernel: usize = parts.spatial().1.iter().product();
+    let weights = parts.channels * parts.m * kernel;
+    let (problem, extras) = parts.gathered(taps, (kernel, weights), 0);
+    matmul::convolve(&problem, &extras, site)
+}

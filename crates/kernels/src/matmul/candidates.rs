@@ -1,0 +1,167 @@
+//! What a product may be computed by, for the tuner: classes of products, and all choices that are right for one.
+
+use std::fmt;
+
+use olivine_program::DeviceCaps;
+
+use super::blocks::{self, Blocks};
+use super::choice::{Choice, LARGE, MEDIUM, SKINNY, SMALL, Shape, Skinny, Tile, busy};
+use super::convolve::BROAD;
+use super::lanes;
+use super::problem::{Axis, Lie, Problem};
+use super::shares::Shares;
+use crate::site::rounded;
+
+/// The name of the family in records.
+pub(super) const FAMILY: &str = "matmul";
+
+/// Tiles worth a measurement. Steps of 8 and of 32 trade workgroup memory for barriers.
+const TILES: [Tile; 7] = [
+    LARGE,
+    Tile { k: 8, unroll: 8, ..LARGE },
+    Tile { n: 64, ..LARGE },
+    BROAD,
+    MEDIUM,
+    Tile { k: 32, unroll: 32, ..MEDIUM },
+    SMALL,
+];
+
+/// Products that one measurement serves: type, sizes, batches, and along which axis and by how many the factors are read.
+pub(super) fn class(problem: &Problem<'_>, shape: &Shape) -> String {
+    let lie = |lie: Lie, outer: char| {
+        let axis = if lie.along == Axis::Outer { outer } else { 'k' };
+        format!("{axis}{}", lie.lanes)
+    };
+    let sizes = [shape.m, shape.n, shape.k].map(|size| rounded(size).to_string()).join("x");
+    format!(
+        "{} {sizes} b{} {}{}",
+        problem.dtype(),
+        rounded(shape.batches),
+        lie(problem.lie_of_a(), 'm'),
+        lie(problem.lie_of_b(), 'n'),
+    )
+}
+
+/// Every choice that gives the product. Any of them is right for the shape; a record picks among them.
+pub(super) fn candidates(
+    problem: &Problem<'_>,
+    shape: &Shape,
+    default: Choice,
+    scalar: u32,
+    caps: &DeviceCaps,
+) -> Vec<Choice> {
+    let mut all = vec![default];
+    match default {
+        Choice::Nothing | Choice::Zeros => {}
+        // Tiles are no match for them.
+        Choice::Matrices { .. } | Choice::Shared { .. } => {
+            for (blocks, splits) in blocks::candidates(problem, shape, caps) {
+                all.push(Choice::Matrices { blocks, splits });
+                all.extend(shared(blocks, splits, shape, caps));
+            }
+        }
+        Choice::Tiles { .. } => all.extend(tiles(shape, scalar, caps)),
+        Choice::Dots { swapped, cut } => {
+            all.extend(cuts(shape, cut, caps).map(|cut| Choice::Dots { swapped, cut }));
+        }
+        Choice::Sweep { swapped, cut } => {
+            all.extend(cuts(shape, cut, caps).map(|cut| Choice::Sweep { swapped, cut }));
+        }
+        // Their one cut each was measured over all of their shapes.
+        Choice::Narrow(_) | Choice::Triple(_) => {}
+        Choice::Lanes(_) => all.extend(lanes::CUTS.map(Choice::Lanes)),
+    }
+    let mut distinct = Vec::with_capacity(all.len());
+    for choice in all {
+        if !distinct.contains(&choice) {
+            distinct.push(choice);
+        }
+    }
+    distinct
+}
+
+/// The same blocks, the last ones shared, if that should pay.
+pub(super) fn shared(blocks: Blocks, splits: usize, shape: &Shape, caps: &DeviceCaps) -> Option<Choice> {
+    // What a step and a round take is known of the large ones.
+    let known = blocks.m == 128 && blocks.n == 128 && splits == 1 && !blocks.carry;
+    let steps = shape.k.div_ceil(blocks.depth as usize);
+    let shares = known.then(|| Shares::new(blocks.count(shape) as usize, steps, caps))??;
+    Some(Choice::Shared { blocks, shares })
+}
+
+/// The same cut of a skinny product with other loads under way and other parts.
+fn cuts(shape: &Shape, cut: Skinny, caps: &DeviceCaps) -> impl Iterator<Item = Skinny> {
+    let groups = (shape.m.max(shape.n) * shape.batches) as u64 / 64;
+    let splits = parts(shape.k, 1024, groups, caps);
+    [1, 2, 4, 8].into_iter().flat_map(move |at_once| {
+        splits.clone().into_iter().map(move |splits| Skinny { at_once, splits, ..cut })
+    })
+}
+
+/// All tiles that fit, with the summed axis in one part or several.
+fn tiles(shape: &Shape, scalar: u32, caps: &DeviceCaps) -> Vec<Choice> {
+    let mut all = Vec::new();
+    // A few rows would leave most of a tile empty.
+    if shape.m.min(shape.n) <= SKINNY || shape.k == 0 {
+        return all;
+    }
+    for tile in TILES {
+        // 64-bit accumulators of a large tile would not stay in registers.
+        let large = tile.rows * tile.columns > 32;
+        let tile = if scalar > 4 { tile.wide() } else { tile };
+        if (large && scalar > 4) || !tile.fits(caps, scalar) || tile.m as usize >= 4 * shape.m.max(32) {
+            continue;
+        }
+        for wanted in parts(shape.k, 128, tile.count(shape), caps) {
+            all.push(Choice::Tiles { tile, splits: whole_parts(shape.k, wanted, tile.k) });
+        }
+        if caps.wants_short_kernels() {
+            all.push(Choice::Tiles { tile: tile.rolled(), splits: 1 });
+        }
+    }
+    all
+}
+
+/// Numbers of parts of a sum that such a device may profit from, each part at least `least` long: powers of two up to
+/// where the device has several times the workgroups it needs.
+pub(super) fn parts(k: usize, least: usize, groups: u64, caps: &DeviceCaps) -> Vec<usize> {
+    let most = (4 * busy(caps) / groups.max(1)).clamp(1, 64) as usize;
+    (0..7).map(|n| 1 << n).filter(|parts| *parts == 1 || (*parts <= most && k / parts >= least)).collect()
+}
+
+/// So many parts that none is empty, when each is a multiple of `step`: kernels load before they ask.
+pub(super) fn whole_parts(k: usize, wanted: usize, step: u32) -> usize {
+    let chunk = k.div_ceil(wanted.max(1)).next_multiple_of(step.max(1) as usize);
+    k.div_ceil(chunk.max(1)).max(1)
+}
+
+impl fmt::Display for Tile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Tile { m, n, k, rows, columns, unroll } = self;
+        write!(f, "{m}x{n}x{k}/{rows}x{columns}")?;
+        if unroll == k { Ok(()) } else { write!(f, "/u{unroll}") }
+    }
+}
+
+impl fmt::Display for Skinny {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "w{} a{} s{}", self.width, self.at_once, self.splits)
+    }
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Choice::Nothing => f.write_str("nothing"),
+            Choice::Zeros => f.write_str("zeros"),
+            Choice::Tiles { tile, splits } => write!(f, "tiles {tile} s{splits}"),
+            Choice::Matrices { blocks, splits } => write!(f, "matrices {blocks} s{splits}"),
+            Choice::Shared { blocks, .. } => write!(f, "shared {blocks}"),
+            Choice::Narrow(cut) => write!(f, "narrow {}x{}", cut.rows, cut.columns),
+            Choice::Triple(config) => write!(f, "triple s{}", config.splits),
+            Choice::Lanes(cut) => write!(f, "lanes {cut}"),
+            Choice::Dots { cut, .. } => write!(f, "dots {cut}"),
+            Choice::Sweep { cut, .. } => write!(f, "sweep {cut}"),
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! A product brought to one form: batches of `[m, k] · [k, n]`, every operand by strides, as few batches as possible.
+
+use olivine_ir::DType;
+use olivine_ir::op::Region;
+
+use super::taps::Taps;
+use crate::launch::bytes;
+use crate::site::{Operand, Target};
+use crate::walk::Walk;
+
+/// A factor: its stride over rows (of A) or columns (of B), and over the summed axis. Axes of size 1 have stride 0.
+#[derive(Clone, Debug)]
+pub(crate) struct Factor {
+    pub(crate) operand: Operand,
+    pub(crate) outer: i64,
+    pub(crate) depth: i64,
+}
+
+impl Factor {
+    /// The axis along which it lies, given how many positions and depths it has.
+    pub(super) fn along(&self, extent: usize, depths: usize) -> Axis {
+        let near = |stride: i64, size: usize| if size == 1 { u64::MAX } else { stride.unsigned_abs().max(1) };
+        if near(self.outer, extent) < near(self.depth, depths) { Axis::Outer } else { Axis::Depth }
+    }
+}
+
+/// A further operand of the epilogue.
+#[derive(Clone, Debug)]
+pub(crate) struct Extra {
+    pub(crate) operand: Operand,
+    pub(crate) row: i64,
+    pub(crate) column: i64,
+}
+
+/// A batched product and what becomes of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Problem<'a> {
+    pub(crate) m: usize,
+    pub(crate) n: usize,
+    pub(crate) k: usize,
+    pub(crate) a: Factor,
+    pub(crate) b: Factor,
+    /// Batch axes with the strides of A, B and the extra operands.
+    pub(crate) batch: Walk,
+    pub(crate) extras: Vec<Extra>,
+    pub(crate) region: Option<&'a Region>,
+    pub(crate) target: Target,
+    /// Strides of the target over rows and columns; batches are `m·n` apart.
+    pub(crate) out: (i64, i64),
+    /// For every batch, which of `count` matrices of B it takes; B's batch strides are 0 then.
+    pub(crate) experts: Option<Experts>,
+    /// Whether the last extra operand is added to the sum before the sum is rounded; the epilogue does not see it.
+    pub(crate) bias: bool,
+    /// Whether an even column and the odd one after it make one element of the target: the epilogue takes both. There
+    /// is one batch then.
+    pub(crate) pairs: bool,
+    /// How B is gathered and where columns go, if not by strides. Batches are groups of channels then, and `n` and `k`
+    /// those of the largest class.
+    pub(crate) taps: Option<Taps>,
+}
+
+/// Matrices chosen at run time.
+#[derive(Clone, Debug)]
+pub(crate) struct Experts {
+    pub(crate) ids: Operand,
+    pub(crate) count: usize,
+}
+
+/// Which axis of a factor neighbouring invocations should walk, and how many neighbours one load may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Lie {
+    pub(super) along: Axis,
+    pub(super) lanes: usize,
+}
+
+/// An axis of a factor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Axis {
+    /// Rows of A, columns of B.
+    Outer,
+    /// The summed one.
+    Depth,
+}
+
+impl<'a> Problem<'a> {
+    /// The form of a matmul node; `operands` are A, B and the epilogue's.
+    pub(super) fn new(
+        operands: &[Operand],
+        target: &Target,
+        region: Option<&'a Region>,
+    ) -> Result<Self, String> {
+        let [a, b, extra @ ..] = operands else { return Err("a product needs two operands".into()) };
+        let dims = target.ty.shape.dims();
+        let (has_m, has_n) = (a.dims().len() > 1, b.dims().len() > 1);
+        let rank = dims
+            .len()
+            .checked_sub(usize::from(has_m) + usize::from(has_n))
+            .ok_or_else(|| format!("a product of shape {}", target.ty.shape))?;
+        let (batch_dims, matrix) = dims.split_at(rank);
+        let m = if has_m { matrix[0] } else { 1 };
+        let n = if has_n { matrix[usize::from(has_m)] } else { 1 };
+        let k = a.dims().last().copied().unwrap_or(1);
+
+        let (mut strides, mut extras) = (Vec::new(), Vec::new());
+        for operand in [a, b] {
+            let own = operand.dims().len().saturating_sub(2);
+            strides.push(batch_strides(&operand.dims()[..own], &operand.strides[..own], batch_dims)?);
+        }
+        for operand in extra {
+            let over = operand
+                .broadcast_to(dims)
+                .ok_or_else(|| format!("{} does not broadcast to {}", operand.ty, target.ty.shape))?;
+            let (over_batch, over) = over.split_at(rank);
+            strides.push(over_batch.to_vec());
+            extras.push(Extra {
+                operand: operand.clone(),
+                row: if has_m { over[0] } else { 0 },
+                column: if has_n { over[usize::from(has_m)] } else { 0 },
+            });
+        }
+        let at = |operand: &Operand, back: usize, size: usize| {
+            let strides = &operand.strides;
+            if size == 1 || strides.len() < back { 0 } else { strides[strides.len() - back] }
+        };
+        let a = Factor { outer: at(a, 2, m), depth: at(a, 1, k), operand: a.clone() };
+        let b_depth = if has_n { at(b, 2, k) } else { at(b, 1, k) };
+        let b = Factor { outer: if has_n { at(b, 1, n) } else { 0 }, depth: b_depth, operand: b.clone() };
+        let mut problem = Problem {
+            m,
+            n,
+            k,
+            a,
+            b,
+            batch: Walk::new(batch_dims, &strides),
+            extras,
+            region,
+            target: target.clone(),
+            out: (n as i64, 1),
+            experts: None,
+            bias: false,
+            pairs: false,
+            taps: None,
+        };
+        problem.fold();
+        Ok(problem)
+    }
+
+    /// The form of a product whose even and odd columns make one element each of the target; `operands` are A, B and
+    /// what else the epilogue takes.
+    pub(super) fn of_pairs(
+        operands: &[Operand],
+        target: &Target,
+        region: &'a Region,
+    ) -> Result<Self, String> {
+        let mut operands = operands.to_vec();
+        let b = operands.get_mut(1).ok_or("a product needs two operands")?;
+        // The product by the even columns of B has the target's shape.
+        let whole = b.clone();
+        let mut dims = b.dims().to_vec();
+        let (Some(columns), Some(stride)) = (dims.last_mut(), b.strides.last_mut()) else {
+            return Err("a product of a scalar".into());
+        };
+        (*columns, *stride) = (*columns / 2, *stride * 2);
+        b.ty.shape = olivine_ir::Shape::new(&dims).map_err(|e| e.to_string())?;
+        let mut problem = Problem::new(&operands, target, Some(region))?;
+        problem.n *= 2;
+        problem.b.outer = whole.strides.last().copied().unwrap_or(1);
+        problem.b.operand = whole;
+        problem.pairs = true;
+        Ok(problem)
+    }
+
+    /// Where every operand's matrices begin, as the batch walk counts them.
+    pub(super) fn offsets(&self) -> Vec<usize> {
+        let factors = [self.a.operand.offset, self.b.operand.offset];
+        factors.into_iter().chain(self.extras.iter().map(|e| e.operand.offset)).collect()
+    }
+
+    /// Number of batches.
+    pub(super) fn batches(&self) -> usize {
+        self.batch.numel()
+    }
+
+    /// The factors' type.
+    pub(super) fn dtype(&self) -> DType {
+        self.a.operand.ty.dtype
+    }
+
+    /// Operations, and bytes that must move at least.
+    pub(super) fn cost(&self) -> (u64, u64) {
+        let each = 2 * self.m as u64 * self.n as u64;
+        let flops = each.saturating_mul(self.k as u64).saturating_mul(self.batches() as u64);
+        let factors = [&self.a.operand, &self.b.operand].into_iter();
+        let read = factors.chain(self.extras.iter().map(|e| &e.operand)).map(|o| bytes(&o.ty)).sum::<u64>();
+        (flops, read + bytes(&self.target.ty))
+    }
+
+    /// The transposed product: rows become columns, the target's strides with them.
+    pub(super) fn swapped(mut self) -> Self {
+        std::mem::swap(&mut self.a, &mut self.b);
+        std::mem::swap(&mut self.m, &mut self.n);
+        self.out = (self.out.1, self.out.0);
+        self.batch.strides.swap(0, 1);
+        for extra in &mut self.extras {
+            std::mem::swap(&mut extra.row, &mut extra.column);
+        }
+        self
+    }
+
+    /// Makes batches rows where B is the same for all of them, or columns where A is (a single row then).
+    fn fold(&mut self) {
+        while let Some(size) = self.batch.dims.last().copied() {
+            let inner: Vec<i64> = (0..self.batch.strides.len()).map(|o| self.batch.inner(o)).collect();
+            let continues = |size: usize, stride: i64, step: i64| size == 1 || step == size as i64 * stride;
+            let (m, n) = (self.m, self.n);
+            let rows = inner[1] == 0
+                && continues(m, self.a.outer, inner[0])
+                && self.extras.iter().zip(&inner[2..]).all(|(e, step)| continues(m, e.row, *step));
+            let columns = m == 1
+                && inner[0] == 0
+                && continues(n, self.b.outer, inner[1])
+                && self.extras.iter().zip(&inner[2..]).all(|(e, step)| continues(n, e.column, *step));
+            if !rows && !columns {
+                return;
+            }
+            let (was, outer) =
+                if rows { (&mut self.m, &mut self.a.outer) } else { (&mut self.n, &mut self.b.outer) };
+            if *was == 1 {
+                *outer = inner[usize::from(!rows)];
+                for (extra, step) in self.extras.iter_mut().zip(&inner[2..]) {
+                    *(if rows { &mut extra.row } else { &mut extra.column }) = *step;
+                }
+            }
+            *was *= size;
+            self.out = (self.n as i64, 1);
+            self.batch.dims.pop();
+            self.batch.strides.iter_mut().for_each(|s| {
+                s.pop();
+            });
+        }
+    }
+
+    /// How A lies in memory.
+    pub(super) fn lie_of_a(&self) -> Lie {
+        self.lie(&self.a, self.m, 0)
+    }
+
+    /// How B lies in memory.
+    pub(super) fn lie_of_b(&self) -> Lie {
+        self.lie(&self.b, self.n, 1)
+    }
+
+    fn lie(&self, factor: &Factor, extent: usize, number: usize) -> Lie {
+        let along = factor.along(extent, self.k);
+        let (unit, other, size) = match along {
+            Axis::Outer => (factor.outer, factor.depth, extent),
+            Axis::Depth => (factor.depth, factor.outer, self.k),
+        };
+        let jumps = self.batch.strides[number].iter().copied().chain([other, factor.operand.offset as i64]);
+        let lanes = if unit == 1 { vector_lanes(factor.operand.ty.dtype, size, jumps) } else { 1 };
+        Lie { along, lanes }
+    }
+
+    /// Neighbouring columns that may be stored as one vector.
+    pub(super) fn store_lanes(&self) -> usize {
+        if let Some(taps) = &self.taps {
+            return taps.run().map_or(1, |run| vector_lanes(self.target.ty.dtype, run, [].into_iter()));
+        }
+        if self.out.1 == 1 { vector_lanes(self.target.ty.dtype, self.n, [].into_iter()) } else { 1 }
+    }
+
+    /// Neighbouring columns of an extra operand that may be loaded as one vector.
+    pub(super) fn extra_lanes(&self, i: usize) -> usize {
+        let extra = &self.extras[i];
+        let jumps = self.batch.strides[2 + i].iter().copied();
+        let jumps = jumps.chain([extra.row, extra.operand.offset as i64]);
+        if let Some(taps) = &self.taps {
+            let run = taps.run().filter(|_| extra.column == 1).unwrap_or(1);
+            return vector_lanes(extra.operand.ty.dtype, run, jumps.chain([taps.extra_images[i]]));
+        }
+        if extra.column == 1 { vector_lanes(extra.operand.ty.dtype, self.n, jumps) } else { 1 }
+    }
+}
+
+/// Elements to a vector of at most 16 bytes that `size` neighbours are made of whole, at steps that keep it aligned.
+fn vector_lanes(dtype: DType, size: usize, steps: impl Iterator<Item = i64>) -> usize {
+    let steps: Vec<i64> = steps.collect();
+    let most = if dtype.size() > 4 { 2 } else { 4 };
+    let fits = |lanes: &usize| size.is_multiple_of(*lanes) && steps.iter().all(|s| s % *lanes as i64 == 0);
+    [4, 2].into_iter().filter(|lanes| *lanes <= most).find(fits).unwrap_or(1)
+}
+
+/// An operand's strides over broadcast batch axes.
+fn batch_strides(dims: &[usize], strides: &[i64], to: &[usize]) -> Result<Vec<i64>, String> {
+    let missing = to.len().checked_sub(dims.len()).ok_or("more batch axes than the result has")?;
+    let mut over = vec![0; to.len()];
+    for (i, (size, stride)) in dims.iter().zip(strides).enumerate() {
+        if *size == to[missing + i] {
+            over[missing + i] = if *size == 1 { 0 } else { *stride };
+        } else if *size != 1 {
+            return Err(format!("a batch of {size} for one of {}", to[missing + i]));
+        }
+    }
+    Ok(over)
+}

@@ -1,0 +1,126 @@
+//! Which kernel a shape gets.
+
+use olivine_kernel::Target;
+use olivine_program::{Addressing, DeviceCaps, DeviceKind};
+
+use super::choice::{Choice, LARGE, MEDIUM, SMALL, Shape, choose};
+use super::convolve::{self, BROAD, NARROW};
+use super::problem::{Axis, Lie};
+
+const ALONG_DEPTH: Lie = Lie { along: Axis::Depth, lanes: 4 };
+
+const ALONG_OUTER: Lie = Lie { along: Axis::Outer, lanes: 4 };
+
+fn caps(kind: DeviceKind, target: Target) -> DeviceCaps {
+    DeviceCaps {
+        name: "a device".into(),
+        driver: "a driver".into(),
+        kind,
+        target,
+        addressing: Addressing::Pointers,
+        max_groups: [65535; 3],
+        max_buffer_bytes: 1 << 32,
+        memory_bytes: 1 << 34,
+        tuning: std::sync::Arc::default(),
+    }
+}
+
+/// A card with everything but cooperative matrices.
+fn card() -> DeviceCaps {
+    let target = Target {
+        subgroup: Some(32),
+        f16: true,
+        exact_f16: false,
+        f64: true,
+        i64: true,
+        packed_dot: true,
+        matrices: Vec::new(),
+        fragments: None,
+        max_invocations: 1024,
+        shared_bytes: 49152,
+    };
+    caps(DeviceKind::Discrete, target)
+}
+
+fn plain() -> DeviceCaps {
+    caps(DeviceKind::Other, Target::plain())
+}
+
+fn choice(m: usize, n: usize, k: usize, batches: usize, caps: &DeviceCaps) -> Choice {
+    choose(&Shape { m, n, k, batches }, ALONG_DEPTH, ALONG_OUTER, 4, caps)
+}
+
+fn turned(m: usize, n: usize, k: usize) -> Choice {
+    choose(&Shape { m, n, k, batches: 1 }, ALONG_DEPTH, ALONG_DEPTH, 4, &card())
+}
+
+#[test]
+fn large_products_get_large_tiles_where_they_fit() {
+    let whole = |tile| Choice::Tiles { tile, splits: 1 };
+    assert_eq!(choice(4096, 4096, 4096, 1, &card()), whole(LARGE));
+    assert_eq!(choice(1024, 1024, 1024, 1, &card()), whole(MEDIUM));
+    assert_eq!(choice(4096, 4096, 4096, 1, &plain()), whole(MEDIUM));
+    assert_eq!(choice(32, 32, 64, 768, &card()), whole(SMALL));
+    let wide = choose(&Shape { m: 4096, n: 4096, k: 64, batches: 1 }, ALONG_DEPTH, ALONG_OUTER, 8, &card());
+    assert_eq!(wide, whole(MEDIUM.wide()));
+}
+
+#[test]
+fn long_sums_of_small_products_are_split_into_parts_that_are_not_empty() {
+    assert_eq!(choice(128, 768, 768, 1, &card()), Choice::Tiles { tile: MEDIUM, splits: 6 });
+    for k in [129, 300, 1000, 2049, 5000, 100_003] {
+        let Choice::Tiles { tile, splits } = choice(40, 40, k, 1, &card()) else {
+            panic!("{k} is not done by tiles")
+        };
+        let chunk = k.div_ceil(splits).next_multiple_of(tile.k as usize);
+        assert!((splits - 1) * chunk < k && splits * chunk >= k, "{k}: {splits} parts of {chunk}");
+    }
+}
+
+#[test]
+fn skinny_products_read_the_large_factor_as_it_lies() {
+    let Choice::Sweep { swapped: false, cut } = choice(1, 4096, 4096, 1, &card()) else {
+        panic!("no sweep of rows as they lie")
+    };
+    assert_eq!((cut.rows, cut.splits), (1, 1), "enough columns to keep a card busy without parts");
+    let dots = |m, n, k| match turned(m, n, k) {
+        Choice::Dots { swapped, cut } => (swapped, cut),
+        other => panic!("{other:?} for {m}x{k}x{n}"),
+    };
+    let (swapped, cut) = dots(1, 4096, 4096);
+    assert!(!swapped && (cut.rows, cut.width, cut.splits) == (1, 32, 1));
+    assert!(!dots(3, 4096, 4096).0 && dots(3, 4096, 4096).1.rows == 4);
+    let (swapped, cut) = dots(4096, 5, 64);
+    assert!(swapped && (cut.rows, cut.width, cut.splits) == (8, 8, 1));
+    let (_, cut) = dots(1, 1, 1 << 20);
+    assert!(cut.width == 256 && cut.splits > 1);
+    assert!(dots(70_000, 3, 4).0 && dots(70_000, 3, 4).1.width == 1);
+}
+
+#[test]
+fn empty_results_and_empty_sums_need_no_factors() {
+    assert_eq!(choice(0, 5, 5, 1, &card()), Choice::Nothing);
+    assert_eq!(choice(5, 5, 5, 0, &card()), Choice::Nothing);
+    assert_eq!(choice(5, 5, 0, 1, &card()), Choice::Zeros);
+}
+
+fn convolution(m: usize, columns: &[usize], k: usize, groups: usize, caps: &DeviceCaps) -> convolve::Choice {
+    convolve::choose(&convolve::Shape { m, columns: columns.to_vec(), k, groups }, 4, caps)
+}
+
+#[test]
+fn convolutions_get_tiles_as_wide_as_they_have_filters_and_parts_where_pixels_are_few() {
+    let whole = |tile| convolve::Choice::Tiles { tile, splits: 1 };
+    assert_eq!(convolution(64, &[32 * 3136], 576, 1, &card()), whole(BROAD));
+    assert_eq!(convolution(256, &[32 * 784], 1152, 1, &card()), whole(LARGE));
+    assert_eq!(convolution(16, &[32 * 3136], 144, 1, &card()), whole(NARROW));
+    assert_eq!(
+        convolution(64, &[3136], 576, 1, &card()),
+        convolve::Choice::Tiles { tile: MEDIUM, splits: 4 }
+    );
+    assert_eq!(convolution(3, &[512 * 512], 576, 1, &card()), convolve::Choice::Direct);
+    assert_eq!(convolution(1, &[32 * 49], 9, 512, &card()), convolve::Choice::Direct);
+    assert!(matches!(convolution(1, &[49], 4608, 1, &card()), convolve::Choice::Tiles { splits: 2.., .. }));
+    assert_eq!(convolution(8, &[100], 0, 1, &card()), convolve::Choice::Zeros);
+    assert_eq!(convolution(8, &[], 9, 1, &card()), convolve::Choice::Nothing);
+}

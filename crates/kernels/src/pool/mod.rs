@@ -1,0 +1,48 @@
+//! Pools: one number from each window of a plane.
+//!
+//! ```text
+//!   many windows of few elements ── tile: the window is baked, an invocation computes neighbouring rows
+//!   others ───────────────────────── each: windows come out of a table, an invocation or a cluster to each
+//! ```
+//!
+//! Windows that are all of a plane were rewritten as reductions before.
+
+mod each;
+mod fold;
+mod tile;
+mod windows;
+
+use olivine_ir::op::{AdaptivePool, Pool};
+
+use crate::reduce::admit;
+use crate::site::Site;
+use fold::Fold;
+use windows::Windows;
+
+/// Lowers a pool.
+pub(crate) fn pool(op: &Pool, site: &mut Site<'_>) -> Result<(), String> {
+    let (x, y) = (&site.operands[0].ty, &site.targets[0].ty);
+    let fold = Fold { kind: op.kind, p: op.p, dtype: x.dtype, located: op.indices };
+    let windows = Windows::of_pool(op, &x.shape[2..], &y.shape[2..]);
+    emit(fold, &windows, site)
+}
+
+/// Lowers a pool to given sizes.
+pub(crate) fn adaptive_pool(op: &AdaptivePool, site: &mut Site<'_>) -> Result<(), String> {
+    let x = &site.operands[0].ty;
+    let fold = Fold { kind: op.kind, p: 1, dtype: x.dtype, located: false };
+    let windows = Windows::of_adaptive(op, &x.shape[2..]);
+    if windows.axes.iter().any(|a| a.output > a.input || a.input % a.output != 0) {
+        return each::emit(fold, &windows, site);
+    }
+    emit(fold, &windows, site)
+}
+
+fn emit(fold: Fold, windows: &Windows, site: &mut Site<'_>) -> Result<(), String> {
+    admit(fold.dtype, site)?;
+    if tile::fits(fold, windows, site.targets[0].ty.shape.numel()) {
+        tile::emit(fold, windows, site)
+    } else {
+        each::emit(fold, windows, site)
+    }
+}

@@ -1,0 +1,270 @@
+//! Reductions over any axes of a strided operand, and everything else that folds many elements into one state.
+//!
+//! Where memory runs along a reduced axis, the invocations of a cluster stride over one row together; where it runs
+//! along a kept one, neighbouring invocations own neighbouring columns. Few long folds are split over workgroups, whose
+//! states go to scratch and are folded again.
+
+mod columns;
+mod fold;
+mod shape;
+mod strip;
+
+use olivine_ir::DType;
+use olivine_ir::op::{Reduce, ReduceKind};
+use olivine_kernel::{Access, Buf, Builder, Elem, Scalar, Val};
+
+use super::rows::stored;
+use crate::launch::{Launch, bytes};
+use crate::math;
+use crate::site::{Memory, Operand, Site};
+use fold::Extreme;
+pub(crate) use fold::{Fold, Kind, LogSumExp, Moments, extreme};
+pub(crate) use shape::{Block, Folded, Split};
+
+/// Lowers a reduction.
+pub(crate) fn reduce(op: &Reduce, site: &mut Site<'_>) -> Result<(), String> {
+    let operand = site.operands[0].clone();
+    let kind = Kind { kind: op.kind, dtype: operand.ty.dtype };
+    let extreme = Extreme { smallest: op.kind == ReduceKind::Min };
+    let single = math::elem(operand.ty.dtype).scalar() == Scalar::F32;
+    let fold: &dyn Fold = match op.kind {
+        ReduceKind::Max | ReduceKind::Min if single => &extreme,
+        _ => &kind,
+    };
+    let to = Outlet::Result { memory: site.targets[0].memory, elem: math::elem(operand.ty.dtype), lanes: 1 };
+    run(fold, &operand, &op.axes, to, site)
+}
+
+/// Folds axes of an operand into an outlet.
+pub(crate) fn run(
+    fold: &dyn Fold,
+    operand: &Operand,
+    axes: &[usize],
+    to: Outlet,
+    site: &mut Site<'_>,
+) -> Result<(), String> {
+    admit(operand.ty.dtype, site)?;
+    let folded = Folded::new(operand.dims(), &operand.strides, operand.offset, axes);
+    emit(fold, Source::Elements(operand.clone()), folded, to, site)
+}
+
+/// Folds an operand into states in scratch: an array for every register, a state for every result in row-major order.
+pub(crate) fn states(
+    fold: &dyn Fold,
+    operand: &Operand,
+    folded: Folded,
+    site: &mut Site<'_>,
+) -> Result<States, String> {
+    let states = States::new(fold, folded.results(), site);
+    emit(fold, Source::Elements(operand.clone()), folded, Outlet::States(states.clone()), site)?;
+    Ok(states)
+}
+
+/// States that the parts of a split fold left in scratch; for those who fold them on their own.
+pub(crate) fn parts(
+    fold: &dyn Fold,
+    operand: &Operand,
+    folded: &Folded,
+    split: Split,
+    site: &mut Site<'_>,
+) -> Result<States, String> {
+    let states = States::new(fold, folded.results() * split.parts, site);
+    let to = Outlet::States(states.clone());
+    dispatch(fold, &Source::Elements(operand.clone()), folded, &to, split, site)?;
+    Ok(states)
+}
+
+/// Says what is missing where the device cannot hold a dtype's numbers.
+pub(crate) fn admit(dtype: DType, site: &Site<'_>) -> Result<(), String> {
+    let scalar = math::elem(dtype).scalar();
+    if site.caps.target.has(scalar) { Ok(()) } else { Err(format!("the device has no {scalar} registers")) }
+}
+
+/// Arrays of states in scratch, one for every register.
+#[derive(Clone, Debug)]
+pub(crate) struct States {
+    pub(crate) arrays: Vec<(Elem, Memory)>,
+    pub(crate) count: usize,
+}
+
+impl States {
+    fn new(fold: &dyn Fold, count: usize, site: &mut Site<'_>) -> Self {
+        let probe = Builder::new("", 1, &site.caps.target);
+        let registers: Vec<Scalar> = fold.identity(&probe).iter().map(|v| v.scalar()).collect();
+        let arrays = registers
+            .into_iter()
+            .map(|scalar| {
+                let elem = stored(scalar);
+                (elem, site.scratch(u64::from(elem.size()) * count as u64))
+            })
+            .collect();
+        States { arrays, count }
+    }
+
+    /// Declares all arrays.
+    pub(crate) fn bind<'k>(&self, l: &Launch<'k>, access: Access) -> Vec<Buf<'k>> {
+        self.arrays
+            .iter()
+            .enumerate()
+            .map(|(i, (elem, memory))| l.bind(&format!("state{i}"), *elem, access, *memory))
+            .collect()
+    }
+
+    /// Bytes of all.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.arrays.iter().map(|(elem, _)| u64::from(elem.size()) * self.count as u64).sum()
+    }
+}
+
+/// Where folds read.
+enum Source {
+    Elements(Operand),
+    States(States),
+}
+
+impl Source {
+    fn bytes(&self) -> u64 {
+        match self {
+            Source::Elements(operand) => bytes(&operand.ty),
+            Source::States(states) => states.bytes(),
+        }
+    }
+
+    fn bind<'k>(&self, l: &Launch<'k>) -> BoundSource<'k> {
+        match self {
+            Source::Elements(operand) => BoundSource::Elements(l.read("x", operand)),
+            Source::States(states) => BoundSource::States(states.bind(l, Access::Read)),
+        }
+    }
+
+    /// How it may be loaded.
+    fn access(&self) -> shape::Access {
+        match self {
+            Source::Elements(operand) => {
+                let dtype = operand.ty.dtype;
+                shape::Access { lanes: super::rows::vector(dtype), bytes: dtype.size() }
+            }
+            Source::States(_) => shape::Access { lanes: 1, bytes: 4 },
+        }
+    }
+}
+
+/// A declared source.
+enum BoundSource<'k> {
+    Elements(Buf<'k>),
+    States(Vec<Buf<'k>>),
+}
+
+/// What a load gave: an element of every lane, or a state.
+enum Loaded<'k> {
+    Elements(Vec<Val<'k>>),
+    State(Vec<Val<'k>>),
+}
+
+impl<'k> BoundSource<'k> {
+    fn load(&self, index: Val<'k>, lanes: usize) -> Loaded<'k> {
+        match self {
+            BoundSource::Elements(x) => Loaded::Elements(x.load_vec(index, lanes as u8)),
+            BoundSource::States(arrays) => Loaded::State(arrays.iter().map(|a| a.load(index)).collect()),
+        }
+    }
+}
+
+/// Where folds write.
+#[derive(Clone)]
+pub(crate) enum Outlet {
+    /// What [`Fold::finish`] gives, as many elements to a result as `lanes` says.
+    Result { memory: Memory, elem: Elem, lanes: usize },
+    /// States as they are.
+    States(States),
+}
+
+impl Outlet {
+    fn bytes(&self, results: usize) -> u64 {
+        match self {
+            Outlet::Result { elem, lanes, .. } => u64::from(elem.size()) * (lanes * results) as u64,
+            Outlet::States(states) => states.bytes(),
+        }
+    }
+
+    fn bind<'k>(&self, l: &Launch<'k>) -> BoundOutlet<'k> {
+        match self {
+            Outlet::Result { memory, elem, lanes } => {
+                BoundOutlet::Result(l.bind("y", *elem, Access::Write, *memory), *lanes as u32)
+            }
+            Outlet::States(states) => BoundOutlet::States(states.bind(l, Access::Write)),
+        }
+    }
+}
+
+/// A declared outlet.
+enum BoundOutlet<'k> {
+    Result(Buf<'k>, u32),
+    States(Vec<Buf<'k>>),
+}
+
+impl<'k> BoundOutlet<'k> {
+    fn store(&self, fold: &dyn Fold, index: Val<'k>, state: &[Val<'k>], count: Val<'k>) {
+        match self {
+            BoundOutlet::Result(y, lanes) => y.store_vec(index * *lanes, &fold.finish(state, count)),
+            BoundOutlet::States(arrays) => {
+                arrays.iter().zip(state).for_each(|(array, v)| array.store(index, *v));
+            }
+        }
+    }
+}
+
+/// Emits a fold, in as many steps as its shape needs.
+fn emit(
+    fold: &dyn Fold,
+    source: Source,
+    folded: Folded,
+    to: Outlet,
+    site: &mut Site<'_>,
+) -> Result<(), String> {
+    if folded.results() == 0 {
+        return Ok(());
+    }
+    let split = folded.split(source.access(), room(site));
+    if split.parts == 1 {
+        return dispatch(fold, &source, &folded, &to, split, site);
+    }
+    let states = States::new(fold, folded.results() * split.parts, site);
+    dispatch(fold, &source, &folded, &Outlet::States(states.clone()), split, site)?;
+    emit(fold, Source::States(states), folded.of_parts(split.parts), to, site)
+}
+
+/// Invocations that folds may have.
+fn room(site: &Site<'_>) -> shape::Room {
+    let group = site.group_size(super::rows::GROUP);
+    // Without subgroups the states of all invocations lie in workgroup memory.
+    let most = if site.caps.target.subgroup.is_some() { site.group_size(1024) } else { group };
+    shape::Room { group, most }
+}
+
+/// Emits one step: whole folds, or the parts of split ones.
+fn dispatch(
+    fold: &dyn Fold,
+    source: &Source,
+    folded: &Folded,
+    to: &Outlet,
+    split: Split,
+    site: &mut Site<'_>,
+) -> Result<(), String> {
+    if folded.along_rows() {
+        strip::dispatch(fold, source, folded, to, split, site)
+    } else {
+        columns::dispatch(fold, source, folded, to, split, site)
+    }
+}
+
+/// Floating-point operations and bytes of one step.
+fn cost(source: &Source, folded: &Folded, to: &Outlet, split: Split) -> (u64, u64) {
+    let results = folded.results() * split.parts;
+    ((folded.results() * folded.count()) as u64, source.bytes() + to.bytes(results))
+}
+
+/// How many elements went into each result, for [`Fold::finish`].
+fn declare_count<'k>(l: &Launch<'k>, folded: &Folded) -> Val<'k> {
+    l.size("count", folded.elements)
+}

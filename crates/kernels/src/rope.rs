@@ -1,0 +1,368 @@
+//! Rotary position embedding.
+//!
+//! An angle is a number of turns times a position, and whole turns do not count: so the fraction of a turn is an exact
+//! product of integers modulo 2^64, right for every position, whatever float types the device has.
+
+use olivine_ir::op::{HeadLayout, Rope, RopeStyle};
+use olivine_ir::{DType, Tensor};
+use olivine_kernel::{Access, Buf, Elem, Scalar, Val};
+
+use super::integers::Integers;
+use super::kv_append::{Cache, CacheRows};
+use super::matmul::{Elements, Unsummed};
+use crate::launch::{Launch, bytes};
+use crate::math;
+use crate::site::{Memory, Operand, Site, Target, linear_group};
+
+/// Lowers a rotation.
+pub(crate) fn rope(op: &Rope, site: &mut Site<'_>) -> Result<(), String> {
+    let operands = site.operands.clone();
+    let target = site.targets.first().cloned().ok_or("needs a result")?;
+    let Some(turn) = Turn::new(op, &operands, Place::Packed(target), site)? else { return Ok(()) };
+    let group = site.group_size(256);
+    let k = site.builder("rope", group);
+    let l = Launch::new(&k);
+    let declared = turn.declare(&l, None)?;
+    declared.run(linear_group(&k) * group + k.local_index());
+    let (count, cost, bound) = (turn.count, turn.cost(), l.done());
+    site.dispatch(k, bound, (count as u64).div_ceil(u64::from(group)), cost)
+}
+
+/// Where rotated rows go.
+pub(super) enum Place {
+    /// To a packed result.
+    Packed(Target),
+    /// Among a cache's rows.
+    Cache(Cache),
+}
+
+/// A rotation to be declared in a kernel.
+pub(super) struct Turn<'a> {
+    op: &'a Rope,
+    x: Operand,
+    /// Positions, or the tables of cosines and sines.
+    angles: Vec<Operand>,
+    /// Each pair's turns per position.
+    turns: Option<Memory>,
+    amplitude: f64,
+    place: Place,
+    lanes: usize,
+    units: usize,
+    /// Invocations.
+    pub(super) count: usize,
+}
+
+impl<'a> Turn<'a> {
+    /// A rotation of operand 0 by what the others say; `None` if there is nothing to rotate.
+    pub(super) fn new(
+        op: &'a Rope,
+        operands: &[Operand],
+        place: Place,
+        site: &mut Site<'_>,
+    ) -> Result<Option<Self>, String> {
+        let [x, angles @ ..] = operands else { return Err("needs an operand".into()) };
+        let scalar = math::elem(x.ty.dtype).scalar();
+        if !site.caps.target.has(scalar) {
+            return Err(format!("the device has no {scalar}"));
+        }
+        let dims = x.dims();
+        let pairs = op.rotary / 2;
+        let rest = dims[3] - op.rotary;
+        let lanes = lanes(op, x);
+        let units = (pairs + rest).div_ceil(lanes);
+        let count = dims[0] * dims[1] * dims[2] * units;
+        if count == 0 {
+            return Ok(None);
+        }
+        if count > u32::MAX as usize {
+            return Err(format!("{count} positions are more than kernels count"));
+        }
+        let (frequencies, amplitude) = op.frequencies();
+        let turns = match (op.tables, pairs) {
+            (true, _) | (_, 0) => None,
+            _ => Some(site.constant(turn_table(&frequencies)?)),
+        };
+        let (x, angles) = (x.clone(), angles.to_vec());
+        Ok(Some(Turn { op, x, angles, turns, amplitude, place, lanes, units, count }))
+    }
+
+    /// Operations and bytes.
+    pub(super) fn cost(&self) -> (u64, u64) {
+        let dims = self.x.dims();
+        ((dims[0] * dims[1] * dims[2] * self.op.rotary * 3) as u64, 2 * bytes(&self.x.ty))
+    }
+
+    /// Whether it reads the product whose parts wait to be summed.
+    pub(super) fn reads(&self, unsummed: &Unsummed) -> bool {
+        self.x.memory == unsummed.target().memory
+    }
+
+    /// Declares what the rotation reads and writes; `unsummed` is what it reads, if that is still in parts.
+    pub(super) fn declare<'k, 't>(
+        &'t self,
+        l: &Launch<'k>,
+        unsummed: Option<&'t Unsummed>,
+    ) -> Result<Turning<'k, 't>, String> {
+        let k = l.k();
+        let (op, x) = (self.op, &self.x);
+        let dims = x.dims();
+        let from = match unsummed {
+            Some(unsummed) => Elements::Summed(unsummed.declare(l)?),
+            None => Elements::Stored(l.read("x", x)),
+        };
+        let to = match &self.place {
+            Place::Packed(target) => To::Packed(l.write("out", target)),
+            Place::Cache(cache) => To::Cache(cache.declare(l, math::elem(x.ty.dtype))),
+        };
+        let angles = match (self.turns, self.angles.as_slice()) {
+            (_, [cos, sin, ..]) if op.tables && op.rotary > 0 => {
+                Angles::Tables { cos: l.read("cos", cos), sin: l.read("sin", sin) }
+            }
+            (Some(turns), [positions, ..]) => Angles::Turns {
+                positions: Integers::read(l, "positions", positions),
+                turns: l.bind("turns", Elem::U32, Access::Read, turns),
+                amplitude: match math::elem(x.ty.dtype).scalar() {
+                    Scalar::F64 => k.f64(self.amplitude),
+                    _ => l.f32("amplitude", self.amplitude as f32),
+                },
+            },
+            _ => Angles::None,
+        };
+        let rank = if op.tables { 3 } else { 2 };
+        let batched = self.angles.first().is_some_and(|o| o.dims().len() == rank);
+        let (n, of_row) = (l.size("n", self.count), l.size("units", self.units));
+        let sizes = (l.size("d1", dims[1]), l.size("d2", dims[2]));
+        let strides = [0, 1, 2].map(|d| l.stride(&format!("s{d}"), x.strides[d]));
+        let element = if x.strides[3] == 1 { k.u32(1) } else { l.stride("s3", x.strides[3]) };
+        let offset = l.size("offset", x.offset);
+        Ok(Turning { of: self, from, to, angles, batched, n, of_row, sizes, strides, element, offset })
+    }
+}
+
+/// Where a declared rotation's rows go.
+enum To<'k> {
+    Packed(Buf<'k>),
+    Cache(CacheRows<'k>),
+}
+
+/// A declared rotation.
+pub(super) struct Turning<'k, 't> {
+    of: &'t Turn<'t>,
+    from: Elements<'k, 't>,
+    to: To<'k>,
+    angles: Angles<'k>,
+    batched: bool,
+    n: Val<'k>,
+    of_row: Val<'k>,
+    sizes: (Val<'k>, Val<'k>),
+    strides: [Val<'k>; 3],
+    element: Val<'k>,
+    offset: Val<'k>,
+}
+
+impl<'k> Turning<'k, '_> {
+    /// Does one invocation's part.
+    pub(super) fn run(&self, work: Val<'k>) {
+        let k = work.builder();
+        let (d1, d2) = self.sizes;
+        k.if_(work.lt(self.n), || {
+            let (row, unit) = (work / self.of_row, work % self.of_row);
+            let (b, i1, i2) = (row / (d1 * d2), row / d2 % d1, row % d2);
+            let (place, length) = match self.of.op.layout {
+                HeadLayout::Bshd => (i1, d1),
+                HeadLayout::Bhsd => (i2, d2),
+            };
+            let place = if self.batched { b * length + place } else { place };
+            let [s0, s1, s2] = self.strides;
+            let start = self.offset + b * s0 + i1 * s1 + i2 * s2;
+            match &self.to {
+                To::Packed(out) => self.turn(*out, start, row * self.of.x.dims()[3], place, unit),
+                To::Cache(cache) => {
+                    cache.at([b, i1, i2], |out, to| self.turn(out, start, to, place, unit));
+                }
+            }
+        });
+    }
+
+    /// Rotates some pairs of a row, or passes some elements on.
+    fn turn(&self, out: Buf<'k>, start: Val<'k>, to: Val<'k>, place: Val<'k>, unit: Val<'k>) {
+        let k = start.builder();
+        let (op, lanes) = (self.of.op, self.of.lanes);
+        let (pairs, rest) = (op.rotary / 2, self.of.x.dims()[3] - op.rotary);
+        let lane = Lanes { from: &self.from, out, start, element: self.element, to, lanes };
+        let first = unit * lanes;
+        let turn = || {
+            let angles: Vec<_> =
+                (0..lanes).map(|i| self.angles.at(place * pairs, place, first + i)).collect();
+            match op.style {
+                RopeStyle::NeoX => {
+                    let (a, b) = (lane.load(first), lane.load(first + pairs));
+                    let (front, back) = rotate(&a, &b, &angles);
+                    lane.store(first, &front);
+                    lane.store(first + pairs, &back);
+                }
+                RopeStyle::GptJ => {
+                    // Neighbours: twice as many elements, pair by pair.
+                    let both = [lane.load(first * 2), lane.load(first * 2 + lanes)].concat();
+                    let a: Vec<_> = both.iter().step_by(2).copied().collect();
+                    let b: Vec<_> = both.iter().skip(1).step_by(2).copied().collect();
+                    let (even, odd) = rotate(&a, &b, &angles);
+                    let mixed: Vec<_> = even.into_iter().zip(odd).flat_map(|(e, o)| [e, o]).collect();
+                    lane.store(first * 2, &mixed[..lanes]);
+                    lane.store(first * 2 + lanes, &mixed[lanes..]);
+                }
+            }
+        };
+        let pass = || {
+            let at = first + pairs;
+            lane.store(at, &lane.load(at));
+        };
+        match (pairs, rest) {
+            (0, _) => pass(),
+            (_, 0) => turn(),
+            _ => k.if_else(first.lt(pairs), turn, pass),
+        }
+    }
+}
+
+/// Pairs, or passing elements, of an invocation: four where all of them are whole vectors.
+fn lanes(op: &Rope, x: &Operand) -> usize {
+    let dims = x.dims();
+    let apart = dims.iter().zip(&x.strides).take(3).all(|(size, step)| *size <= 1 || step % 4 == 0);
+    let fours = (op.rotary / 2).is_multiple_of(4) && dims[3].is_multiple_of(4);
+    let unit = x.strides[3] == 1 && x.offset.is_multiple_of(4);
+    if apart && fours && unit && x.ty.dtype != DType::F64 { 4 } else { 1 }
+}
+
+/// Each pair's angle per position as the fraction of a turn, in units of 2^-64: low word, high word.
+fn turn_table(frequencies: &[f64]) -> Result<Tensor, String> {
+    let words: Vec<u32> = frequencies
+        .iter()
+        .flat_map(|f| {
+            let turns = turns_of(*f);
+            [turns as u32, (turns >> 32) as u32]
+        })
+        .collect();
+    Tensor::new([frequencies.len(), 2], words).map_err(|e| e.to_string())
+}
+
+/// The fraction of a turn in an angle of so many radians, in units of 2^-64.
+fn turns_of(radians: f64) -> u64 {
+    // 1/(2π) in two parts.
+    const HIGH: f64 = 0.159_154_943_091_895_35;
+    const LOW: f64 = -9.839_338_337_591_243e-18;
+    let unit = 2f64.powi(64);
+    let high = radians * HIGH;
+    let low = radians.mul_add(HIGH, -high) + radians * LOW;
+    let fraction = high - high.floor();
+    // As integers, so that nothing of the small part is lost beside the large one.
+    ((fraction * unit) as u128 as u64).wrapping_add((low * unit).round() as i128 as u64)
+}
+
+/// Where cosines and sines come from.
+enum Angles<'k> {
+    None,
+    Tables { cos: Buf<'k>, sin: Buf<'k> },
+    Turns { positions: Integers<'k>, turns: Buf<'k>, amplitude: Val<'k> },
+}
+
+impl<'k> Angles<'k> {
+    /// Cosine and sine of a pair at a place of the sequence, whose table row begins at `row`.
+    fn at(&self, row: Val<'k>, place: Val<'k>, pair: Val<'k>) -> (Val<'k>, Val<'k>) {
+        match self {
+            Angles::None => (row, row),
+            Angles::Tables { cos, sin } => (cos.load(row + pair), sin.load(row + pair)),
+            Angles::Turns { positions, turns, amplitude } => {
+                let position = positions.at(place);
+                let step = turns.load_vec(pair * 2, 2);
+                // The low 64 bits of the product: two's complement makes negative positions right.
+                let low = position.low * step[0];
+                let high = position.low.mul_high(step[0]) + position.low * step[1] + position.high * step[0];
+                let (cos, sin) = cos_sin(low, high, amplitude.scalar());
+                (cos * *amplitude, sin * *amplitude)
+            }
+        }
+    }
+}
+
+/// Cosine and sine of a fraction of a turn, in units of 2^-64, low and high word.
+fn cos_sin<'k>(low: Val<'k>, high: Val<'k>, scalar: Scalar) -> (Val<'k>, Val<'k>) {
+    // The nearest quarter turn, and what is left: at most an eighth to either side.
+    let quarter = (high + (1 << 29)) >> 30;
+    let left = (high - (quarter << 30)).bitcast(Scalar::I32);
+    let unit = std::f64::consts::TAU / 2f64.powi(32);
+    let mut x = left.convert(scalar) * unit;
+    if scalar == Scalar::F64 {
+        x = low.convert(scalar).fma(unit / 2f64.powi(32), x);
+    }
+    let terms = if scalar == Scalar::F64 { 9 } else { 5 };
+    let (cos, sin) = series(x, terms);
+    let odd = (quarter & 1).ne(0);
+    let (c, s) = (odd.select(sin, cos), odd.select(cos, sin));
+    // Quarters 1 and 2 have negative cosines, 2 and 3 negative sines.
+    let negative_cos = ((quarter + 1) & 2).ne(0);
+    let negative_sin = (quarter & 2).ne(0);
+    (negative_cos.select(-c, c), negative_sin.select(-s, s))
+}
+
+/// Cosine and sine of |x| ≤ π/4 by their series: with 5 terms after the first the error is below 2^-33, with 9 below
+/// 2^-70.
+fn series(x: Val<'_>, terms: i32) -> (Val<'_>, Val<'_>) {
+    let square = x * x;
+    // Ratios of neighbouring terms, innermost first.
+    let nested = |odd: i32| {
+        (1..=terms).rev().fold(x.like(1.0), |inner, n| {
+            let divisor = f64::from((2 * n - 1 + odd) * (2 * n + odd));
+            (inner * square).fma(-1.0 / divisor, 1.0)
+        })
+    };
+    (nested(0), nested(1) * x)
+}
+
+/// Turns each pair `(a, b)` to `(a·cos − b·sin, b·cos + a·sin)`.
+fn rotate<'k>(a: &[Val<'k>], b: &[Val<'k>], angles: &[(Val<'k>, Val<'k>)]) -> (Vec<Val<'k>>, Vec<Val<'k>>) {
+    let turned = a.iter().zip(b).zip(angles).map(|((a, b), (cos, sin))| {
+        let (first, second) = (*b * *sin, *a * *sin);
+        (a.fma(*cos, -first), b.fma(*cos, second))
+    });
+    turned.unzip()
+}
+
+/// A row of x and of the result, `lanes` elements at a time.
+struct Lanes<'k, 'e> {
+    from: &'e Elements<'k, 'e>,
+    out: Buf<'k>,
+    start: Val<'k>,
+    element: Val<'k>,
+    to: Val<'k>,
+    lanes: usize,
+}
+
+impl<'k> Lanes<'k, '_> {
+    fn load(&self, at: Val<'k>) -> Vec<Val<'k>> {
+        self.from.load(self.start + at * self.element, self.lanes)
+    }
+
+    fn store(&self, at: Val<'k>, values: &[Val<'k>]) {
+        self.out.store_vec(self.to + at, values);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fractions_of_a_turn_are_right_to_the_last_bits() {
+        use std::f64::consts::TAU;
+        // 2^64/(2π) = 2935890503282001226.6…
+        assert_eq!(turns_of(1.0), 2_935_890_503_282_001_226);
+        assert_eq!(turns_of(0.0), 0);
+        assert_eq!(turns_of(2f64.powi(-40)), 2_935_890_503_282_001_226u64 >> 40);
+        for radians in [0.1, 3.0, 7.5, 1000.25] {
+            let turns = turns_of(radians) as f64 / 2f64.powi(64);
+            let want = (radians / TAU).fract();
+            assert!((turns - want).abs() < 1e-13, "{radians}: {turns} {want}");
+        }
+    }
+}

@@ -1,0 +1,463 @@
+//! What a kernel family sees of its node: operands, targets, scratch, and how to emit dispatches.
+
+use std::fmt::Display;
+use std::sync::Arc;
+
+use olivine_ir::{Tensor, TensorType, ValueId};
+use olivine_kernel::{Builder, Kernel, Val};
+use olivine_program::{Decision, DeviceCaps};
+
+use crate::launch::{Bound, Launch};
+use crate::matmul::Unsummed;
+
+/// Bytes that get their place when all nodes are lowered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Memory {
+    /// All bytes of a value that is no view.
+    Value(ValueId),
+    /// The graph's i-th output, where it is copied.
+    Output(usize),
+    /// The graph's i-th output on its way to the state that it becomes.
+    Moving(usize),
+    /// A range of the node's scratch.
+    Scratch {
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        bytes: u64,
+    },
+    /// A range of the scratch of the graph's `step`-th node, an earlier one, which keeps it for this one.
+    Left {
+        /// The node.
+        step: usize,
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        bytes: u64,
+    },
+    /// The node's i-th table of numbers that lowering computed.
+    Constant(usize),
+    /// A range of the node's i-th table, which begins where a range may.
+    Row {
+        /// The table.
+        table: usize,
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        bytes: u64,
+    },
+    /// A range of the node's gates: numbers of workgroups that dispatches read from memory.
+    Gate {
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        bytes: u64,
+    },
+    /// A word that is not 0 where the graph runs that the node stands in: branches that are not taken do not.
+    Alive,
+    /// What the node made of a stored operand at load, the i-th such thing.
+    Made(usize),
+    /// A range of what dispatches at load need beside their results.
+    LoadScratch {
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        bytes: u64,
+    },
+}
+
+/// A strided reading of memory; strides and offset count elements.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Operand {
+    /// Its type.
+    pub ty: TensorType,
+    /// One stride per dimension.
+    pub strides: Vec<i64>,
+    /// Its first element.
+    pub offset: usize,
+    /// The memory that it reads.
+    pub memory: Memory,
+    /// Whether its bytes are the same in every run, so that something may be made of them at load: a weight.
+    pub stored: bool,
+}
+
+impl Operand {
+    /// Sizes.
+    pub fn dims(&self) -> &[usize] {
+        self.ty.shape.dims()
+    }
+
+    /// Whether its elements lie one after another from the root's first on.
+    pub fn is_packed(&self) -> bool {
+        self.offset == 0 && self.is_contiguous()
+    }
+
+    /// Whether its elements lie one after another from `offset` on.
+    pub fn is_contiguous(&self) -> bool {
+        let packed = self.ty.shape.strides();
+        self.dims().iter().zip(&self.strides).zip(packed).all(|((d, s), p)| *d <= 1 || *s == p as i64)
+    }
+
+    /// The same elements read as if broadcast to a shape; `None` if they do not broadcast.
+    pub fn broadcast_to(&self, dims: &[usize]) -> Option<Vec<i64>> {
+        let missing = dims.len().checked_sub(self.dims().len())?;
+        let mut strides = vec![0; dims.len()];
+        for (i, (size, stride)) in self.dims().iter().zip(&self.strides).enumerate() {
+            let to = dims[missing + i];
+            if *size == to {
+                strides[missing + i] = if to == 1 { 0 } else { *stride };
+            } else if *size != 1 {
+                return None;
+            }
+        }
+        Some(strides)
+    }
+}
+
+/// Where a result goes: packed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Target {
+    /// Its type.
+    pub ty: TensorType,
+    /// The memory that is written.
+    pub memory: Memory,
+}
+
+impl Target {
+    /// The target read back by a later dispatch of the same node.
+    pub fn as_operand(&self) -> Operand {
+        let strides = self.ty.shape.strides().iter().map(|s| *s as i64).collect();
+        Operand { ty: self.ty, strides, offset: 0, memory: self.memory, stored: false }
+    }
+}
+
+/// Whether a dispatch depends on a gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gating {
+    /// It runs when its graph does.
+    Free,
+    /// It runs always: a gate.
+    Always,
+    /// It runs as many workgroups as that memory says: its own, or none.
+    By(Memory),
+}
+
+/// A dispatch whose memory has no place yet.
+#[derive(Clone)]
+pub struct Emitted {
+    /// The kernel.
+    pub kernel: Arc<Kernel>,
+    /// What it is bound to.
+    pub bound: Bound,
+    /// Workgroups.
+    pub groups: [u32; 3],
+    /// Floating-point operations, for profiles.
+    pub flops: u64,
+    /// Bytes that it must read and write at least, for profiles.
+    pub bytes: u64,
+    /// Whether it depends on a gate.
+    pub gating: Gating,
+    /// Operation and node, where they are an inner graph's.
+    pub of: Option<(&'static str, Arc<str>)>,
+    /// What it helps to make at load; `None` where it is part of every run.
+    pub makes: Option<usize>,
+}
+
+/// What a node makes of a stored operand at load.
+#[derive(Clone)]
+pub struct Made {
+    /// How, in words: with the operand, all that it depends on.
+    pub how: String,
+    /// The operand.
+    pub of: Operand,
+    /// Bytes of the result.
+    pub bytes: u64,
+}
+
+/// A node being lowered.
+#[derive(Clone)]
+pub struct Site<'a> {
+    /// The device.
+    pub caps: &'a DeviceCaps,
+    /// What the node reads.
+    pub operands: Vec<Operand>,
+    /// What it writes.
+    pub targets: Vec<Target>,
+    /// Its dispatches so far.
+    pub emitted: Vec<Emitted>,
+    /// Bytes of scratch so far.
+    pub scratch: u64,
+    /// Tables of numbers that are stored with the program.
+    pub constants: Vec<Tensor>,
+    /// Bytes of gates.
+    pub gates: u64,
+    /// The operands that are constants, of nodes with graphs inside.
+    pub known: Vec<Option<Tensor>>,
+    /// Whether the node that reads this product can sum its parts.
+    pub may_leave_parts: bool,
+    /// The product's parts, left to that node.
+    pub left: Option<Unsummed>,
+    /// An earlier product that operands read and whose memory holds nothing yet: its parts, to be taken and summed.
+    pub unsummed: Option<Unsummed>,
+    /// What is made of stored operands at load.
+    pub made: Vec<Made>,
+    /// Bytes of scratch at load.
+    pub load_scratch: u64,
+    /// Whether what is emitted now makes something at load.
+    loading: bool,
+    /// Choices of kernels; the node's name is added later.
+    pub decisions: Vec<Decision>,
+}
+
+impl<'a> Site<'a> {
+    /// A node with nothing emitted yet.
+    pub fn new(caps: &'a DeviceCaps, operands: Vec<Operand>, targets: Vec<Target>) -> Self {
+        Site {
+            caps,
+            operands,
+            targets,
+            emitted: Vec::new(),
+            scratch: 0,
+            constants: Vec::new(),
+            gates: 0,
+            known: Vec::new(),
+            may_leave_parts: false,
+            left: None,
+            unsummed: None,
+            made: Vec::new(),
+            load_scratch: 0,
+            loading: false,
+            decisions: Vec::new(),
+        }
+    }
+
+    /// A kernel for this device.
+    pub fn builder(&self, name: &str, group: u32) -> Builder {
+        Builder::new(name, group, &self.caps.target)
+    }
+
+    /// Invocations for a workgroup, at most as many as wished and as the device has.
+    pub fn group_size(&self, wish: u32) -> u32 {
+        let most = self.caps.target.max_invocations;
+        wish.min(if most.is_power_of_two() { most } else { most.next_power_of_two() / 2 })
+    }
+
+    /// The configuration that the device's record has for a class of shapes, if it is among the candidates, else the
+    /// default; the choice is noted. Candidates are all that may be chosen for the shape at hand.
+    pub fn tuned<C: Copy + PartialEq + Display>(
+        &mut self,
+        family: &'static str,
+        class: String,
+        default: C,
+        mut candidates: Vec<C>,
+    ) -> C {
+        if !candidates.contains(&default) {
+            candidates.insert(0, default);
+        }
+        let names: Vec<String> = candidates.iter().map(C::to_string).collect();
+        let recorded = self.caps.tuning.get(family, &class);
+        let found = recorded.and_then(|config| names.iter().position(|name| name == config));
+        let chosen = found.and_then(|i| candidates.get(i)).copied().unwrap_or(default);
+        let (default, of_chosen) = (default.to_string(), chosen.to_string());
+        let node = String::new();
+        self.decisions.push(Decision { node, family, class, default, chosen: of_chosen, candidates: names });
+        chosen
+    }
+
+    /// Takes scratch bytes that live while this node runs, or while it makes something at load.
+    pub fn scratch(&mut self, bytes: u64) -> Memory {
+        let bytes = bytes.max(1).next_multiple_of(self.caps.alignment() as u64);
+        let taken = if self.loading { &mut self.load_scratch } else { &mut self.scratch };
+        let offset = *taken;
+        *taken += bytes;
+        if self.loading { Memory::LoadScratch { offset, bytes } } else { Memory::Scratch { offset, bytes } }
+    }
+
+    /// Memory of `bytes` that the dispatches emitted by `make` fill from a stored operand, once at load. Nodes and
+    /// executables that make the same of the same operand share it: `how` names all that `make` depends on besides.
+    pub fn at_load(
+        &mut self,
+        how: String,
+        of: &Operand,
+        bytes: u64,
+        make: impl FnOnce(&mut Self, Memory) -> Result<(), String>,
+    ) -> Result<Memory, String> {
+        if !of.stored || self.loading {
+            return Err(format!("{how}: only what is stored can be brought to another form at load"));
+        }
+        let memory = Memory::Made(self.made.len());
+        self.made.push(Made { how, of: of.clone(), bytes });
+        self.loading = true;
+        let made = make(self, memory);
+        self.loading = false;
+        made.map(|()| memory)
+    }
+
+    /// Takes memory for numbers of workgroups.
+    pub fn gate(&mut self, bytes: u64) -> Memory {
+        let offset = self.gates;
+        let bytes = bytes.next_multiple_of(self.caps.alignment() as u64);
+        self.gates += bytes;
+        Memory::Gate { offset, bytes }
+    }
+
+    /// Stores a table of numbers with the program; equal tables of several nodes are stored once.
+    pub fn constant(&mut self, table: Tensor) -> Memory {
+        self.constants.push(table);
+        Memory::Constant(self.constants.len() - 1)
+    }
+
+    /// Emits a dispatch of `groups` workgroups in a row; kernels find their number with [`linear_group`]. None if
+    /// there is no group.
+    pub fn dispatch(
+        &mut self,
+        k: Builder,
+        bound: Bound,
+        groups: u64,
+        cost: (u64, u64),
+    ) -> Result<(), String> {
+        if groups == 0 {
+            return Ok(());
+        }
+        let kernel = k.finish().map_err(|e| e.to_string())?;
+        self.dispatch_finished(kernel, bound, groups, cost)
+    }
+
+    /// The same of a finished kernel.
+    pub fn dispatch_finished(
+        &mut self,
+        kernel: Kernel,
+        bound: Bound,
+        groups: u64,
+        cost: (u64, u64),
+    ) -> Result<(), String> {
+        if groups == 0 {
+            return Ok(());
+        }
+        let grid = grid(groups, self.caps.max_groups)
+            .ok_or_else(|| format!("{groups} workgroups are more than the device can count"))?;
+        self.dispatch_kernel(kernel, bound, grid, cost)
+    }
+
+    /// Emits a dispatch of a finished kernel.
+    pub fn dispatch_kernel(
+        &mut self,
+        kernel: Kernel,
+        bound: Bound,
+        groups: [u32; 3],
+        (flops, bytes): (u64, u64),
+    ) -> Result<(), String> {
+        if groups.contains(&0) {
+            return Ok(());
+        }
+        if let Some(d) = (0..3).find(|d| groups[*d] > self.caps.max_groups[*d]) {
+            return Err(format!(
+                "{} workgroups in dimension {d}, the device allows {}",
+                groups[d], self.caps.max_groups[d]
+            ));
+        }
+        let kernel = Arc::new(kernel);
+        let gating = Gating::Free;
+        let makes = if self.loading { self.made.len().checked_sub(1) } else { None };
+        self.emitted.push(Emitted { kernel, bound, groups, flops, bytes, gating, of: None, makes });
+        Ok(())
+    }
+
+    /// Emits a dispatch of this node once more, with changed bindings; the kernel is not made or compared again. None
+    /// if there is no such dispatch.
+    pub fn dispatch_again(&mut self, number: usize, change: impl FnOnce(&mut Bound)) {
+        let Some(earlier) = self.emitted.get(number) else { return };
+        let mut bound = earlier.bound.clone();
+        change(&mut bound);
+        let again = Emitted { bound, ..earlier.clone() };
+        self.emitted.push(again);
+    }
+}
+
+impl Site<'_> {
+    /// Whether another site that nothing was emitted for reads and writes the same, in the same places.
+    pub fn reads_like(&self, other: &Self) -> bool {
+        self.operands == other.operands
+            && self.targets == other.targets
+            && self.may_leave_parts == other.may_leave_parts
+            && self.unsummed == other.unsummed
+    }
+
+    /// Changes all memory that it names.
+    pub fn rebind(&mut self, mut to: impl FnMut(Memory) -> Memory) {
+        let operands = self.operands.iter_mut().map(|o| &mut o.memory);
+        let targets = self.targets.iter_mut().map(|t| &mut t.memory);
+        operands.chain(targets).for_each(|memory| *memory = to(*memory));
+        for emitted in &mut self.emitted {
+            emitted.bound.args.iter_mut().for_each(|memory| *memory = to(*memory));
+            if let Gating::By(memory) = &mut emitted.gating {
+                *memory = to(*memory);
+            }
+        }
+        self.made.iter_mut().for_each(|made| made.of.memory = to(made.of.memory));
+        for unsummed in self.left.iter_mut().chain(&mut self.unsummed) {
+            unsummed.rebind(&mut to);
+        }
+    }
+}
+
+/// A grid of at least so many workgroups.
+fn grid(groups: u64, max: [u32; 3]) -> Option<[u32; 3]> {
+    let x = groups.min(u64::from(max[0]));
+    let y = groups.div_ceil(x);
+    if y <= u64::from(max[1]) {
+        // Even rows waste the fewest groups.
+        let x = groups.div_ceil(y);
+        return Some([x as u32, y as u32, 1]);
+    }
+    let y = u64::from(max[1]);
+    let z = groups.div_ceil(x * y);
+    (z <= u64::from(max[2])).then_some([x as u32, y as u32, z as u32])
+}
+
+/// The workgroup's number in a dispatch made by [`Site::dispatch`]; the last ones may be past the asked-for count.
+pub fn linear_group(k: &Builder) -> Val<'_> {
+    let (x, y, z) = (k.group_id(0), k.group_id(1), k.group_id(2));
+    (z * k.group_count(1) + y) * k.group_count(0) + x
+}
+
+/// The same counted from the last of `groups` to the first, for what reads once more what another dispatch has just read:
+/// the last of it may still be in the cache. Numbers past the asked-for count are no group's.
+pub(crate) fn from_the_end<'k>(l: &Launch<'k>, groups: usize) -> Val<'k> {
+    l.size("last", groups.max(1) - 1) - linear_group(l.k())
+}
+
+/// A size as classes know it: the nearest power of two, so that one measurement serves sizes up to 1.4 times away.
+pub(crate) fn rounded(size: usize) -> usize {
+    match size as u128 {
+        0 => 0,
+        size => 1 << ((2 * size * size).ilog2() / 2),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_go_to_the_nearest_power_of_two() {
+        let pairs = [(0, 0), (1, 1), (2, 2), (3, 4), (5, 4), (6, 8), (520, 512), (724, 512), (725, 1024)];
+        for (size, class) in pairs {
+            assert_eq!(rounded(size), class, "{size}");
+        }
+        assert_eq!(rounded(u32::MAX as usize), 1 << 32);
+    }
+
+    #[test]
+    fn grids_cover_any_count_within_the_limits() {
+        let max = [65535, 65535, 65535];
+        for groups in [1u64, 65535, 65536, 1 << 20, (1 << 32) - 1, 1 << 40] {
+            let g = grid(groups, max);
+            assert!(g.is_some_and(|g| {
+                let all: u64 = g.iter().map(|n| u64::from(*n)).product();
+                all >= groups && all < groups + groups / 8 + 65535 * 65535 && g.iter().all(|n| *n <= 65535)
+            }));
+        }
+        assert_eq!(grid(u64::MAX, max), None);
+    }
+}

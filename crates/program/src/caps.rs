@@ -1,0 +1,114 @@
+//! What a device can do, as plain data: lowering reads nothing else of it.
+
+use std::sync::Arc;
+
+use olivine_kernel::Target;
+
+use crate::tuning::Record;
+
+/// What every value in device memory is aligned to, whatever the device asks: wide loads never straddle cache lines.
+pub const ALIGNMENT: usize = 64;
+
+/// How kernels reach their buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Addressing {
+    /// By 64-bit address: any number of buffers of any size, at any offset.
+    Pointers,
+    /// By bindings of ranges.
+    Bindings {
+        /// Offsets are multiples of this.
+        alignment: u32,
+        /// Bytes of one binding.
+        max_bytes: u64,
+        /// Bindings of one kernel.
+        max_count: u32,
+        /// Whether ranges bound in one dispatch may overlap when one is written (not in browsers).
+        overlap: bool,
+    },
+}
+
+/// What kind of device it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum DeviceKind {
+    Discrete,
+    Integrated,
+    Virtual,
+    /// A processor that plays a GPU.
+    Cpu,
+    Other,
+}
+
+/// Everything that lowering and the executors ask of a device.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DeviceCaps {
+    /// The device's name, as the driver gives it.
+    pub name: String,
+    /// Driver name and version.
+    pub driver: String,
+    /// Its kind.
+    pub kind: DeviceKind,
+    /// What kernels may use.
+    pub target: Target,
+    /// How kernels reach buffers.
+    pub addressing: Addressing,
+    /// Most workgroups of a dispatch, by dimension.
+    pub max_groups: [u32; 3],
+    /// Bytes of the largest buffer.
+    pub max_buffer_bytes: u64,
+    /// Bytes of device-local memory.
+    pub memory_bytes: u64,
+    /// What was measured on such a device.
+    pub tuning: Arc<Record>,
+}
+
+/// Features that a session can be told not to use, so that every path is exercised on one machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mask {
+    /// No subgroup operations.
+    pub subgroups: bool,
+    /// No 16-bit float registers.
+    pub f16: bool,
+    /// No cooperative matrices.
+    pub matrices: bool,
+}
+
+impl DeviceCaps {
+    /// The same device with features masked off.
+    #[must_use]
+    pub fn without(mut self, mask: Mask) -> Self {
+        if mask.subgroups {
+            self.target.subgroup = None;
+        }
+        if mask.f16 {
+            self.target.f16 = false;
+            self.target.exact_f16 = false;
+            self.target.matrices.retain(|m| m.factor != olivine_kernel::Elem::F16);
+        }
+        // A cooperative matrix belongs to a subgroup.
+        if mask.matrices || mask.subgroups {
+            self.target.matrices.clear();
+            self.target.fragments = None;
+        }
+        self
+    }
+
+    /// Whether kernels should be short: a processor that plays a GPU compiles them slowly and gains little by
+    /// straight-line code.
+    pub fn wants_short_kernels(&self) -> bool {
+        self.kind == DeviceKind::Cpu
+    }
+
+    /// The same of kernels that run faster when they are long: not where so many multiply-adds make up for the wait.
+    pub fn wants_short_kernels_for(&self, work: usize) -> bool {
+        self.wants_short_kernels() && work < 1 << 22
+    }
+
+    /// What every slot and range that is bound must be aligned to.
+    pub fn alignment(&self) -> usize {
+        match self.addressing {
+            Addressing::Pointers => ALIGNMENT,
+            Addressing::Bindings { alignment, .. } => (alignment as usize).max(ALIGNMENT),
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! A lowered graph: kernels, dispatches and buffers. It knows no driver.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use olivine_ir::{Tensor, TensorType};
+use olivine_kernel::Kernel;
+
+use crate::tuning::Decision;
+
+/// A buffer of [`Program::buffers`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BufferId(pub u32);
+
+/// A kernel of [`Program::kernels`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct KernelId(pub u32);
+
+/// What a buffer holds.
+#[derive(Clone, Debug)]
+pub enum Content {
+    /// Intermediate results of one run.
+    Arena,
+    /// The i-th input.
+    Input(usize),
+    /// The i-th output.
+    Output(usize),
+    /// A constant of the graph.
+    Constant(Tensor),
+    /// A param by name.
+    Param(String, TensorType),
+    /// What load-time dispatches make. Executables of one model share it by `key`, where there is one.
+    Packed {
+        /// The computation, spelled out down to params.
+        key: Option<String>,
+    },
+    /// What load-time dispatches need beside their results; may go when they are done.
+    LoadScratch,
+    /// Numbers of workgroups that dispatches of a run read from memory.
+    Gates,
+    /// The same for load-time dispatches; may go when they are done.
+    LoadGates,
+}
+
+/// A buffer of a program.
+#[derive(Clone, Debug)]
+pub struct BufferDecl {
+    /// What it holds.
+    pub content: Content,
+    /// Bytes, a multiple of the device's alignment; at least that, so that every buffer can be bound.
+    pub bytes: u64,
+}
+
+/// A range of a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slice {
+    /// The buffer.
+    pub buffer: BufferId,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+impl Slice {
+    /// First byte to one past the last.
+    pub fn range(&self) -> Range<u64> {
+        self.offset..self.offset + self.bytes
+    }
+}
+
+/// One launch of a kernel.
+#[derive(Clone, Debug)]
+pub struct Dispatch {
+    /// The kernel.
+    pub kernel: KernelId,
+    /// Its buffers, in the order of [`Kernel::args`]; what it does with each stands there.
+    pub args: Vec<Slice>,
+    /// Its run-time numbers, in the order of [`Kernel::params`].
+    pub params: Vec<u32>,
+    /// Workgroups; none is zero, and none is above the device's limit.
+    pub groups: [u32; 3],
+    /// Where the number of workgroups is at run time, three words: `groups`, or zeros where a branch is not taken. `None`
+    /// where it is always `groups`.
+    pub indirect: Option<Slice>,
+    /// The operation it belongs to.
+    pub op: &'static str,
+    /// The node it belongs to; several that one dispatch serves are joined by ` + `.
+    pub node: String,
+    /// Floating-point operations, for profiles.
+    pub flops: u64,
+    /// Bytes that it must read and write at least, for profiles.
+    pub bytes: u64,
+}
+
+/// An input or output.
+#[derive(Clone, Debug)]
+pub struct Port {
+    /// Its name.
+    pub name: String,
+    /// Its type.
+    pub ty: TensorType,
+    /// Where it lives on the device.
+    pub buffer: BufferId,
+}
+
+/// A lowered graph.
+#[derive(Clone, Debug, Default)]
+pub struct Program {
+    /// Kernels, each once.
+    pub kernels: Vec<Arc<Kernel>>,
+    /// Buffers.
+    pub buffers: Vec<BufferDecl>,
+    /// Inputs in declaration order.
+    pub inputs: Vec<Port>,
+    /// Outputs in declaration order.
+    pub outputs: Vec<Port>,
+    /// What runs once, when params are on the device.
+    pub load: Vec<Dispatch>,
+    /// What every run does.
+    pub run: Vec<Dispatch>,
+    /// What kernel families chose where they had a choice, node by node.
+    pub decisions: Vec<Decision>,
+}
+
+impl Program {
+    /// A kernel of a dispatch.
+    pub fn kernel(&self, dispatch: &Dispatch) -> &Arc<Kernel> {
+        &self.kernels[dispatch.kernel.0 as usize]
+    }
+
+    /// Bytes on the device for one run, beside params and what is packed from them.
+    pub fn run_bytes(&self) -> u64 {
+        self.total(|c| matches!(c, Content::Arena | Content::Gates | Content::Input(_) | Content::Output(_)))
+    }
+
+    /// Bytes on the device of params, constants and what is packed from them.
+    pub fn stored_bytes(&self) -> u64 {
+        self.total(|c| matches!(c, Content::Constant(_) | Content::Param(..) | Content::Packed { .. }))
+    }
+
+    /// Bytes on the device that only the load needs.
+    pub fn load_bytes(&self) -> u64 {
+        self.total(|c| matches!(c, Content::LoadScratch | Content::LoadGates))
+    }
+
+    fn total(&self, of: impl Fn(&Content) -> bool) -> u64 {
+        self.buffers.iter().filter(|b| of(&b.content)).fold(0, |sum, b| sum.saturating_add(b.bytes))
+    }
+}
