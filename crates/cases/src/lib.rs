@@ -26,6 +26,7 @@ pub mod oracle;
 mod range;
 mod session;
 mod table;
+mod warnings;
 
 pub use bound::{Bound, Mismatch, round_to, sum_of, ulp};
 pub use case::{Build, Case, Outputs, Prepared, Table};
@@ -40,3 +41,4 @@ pub use oracle::backend::Oracle;
 pub use range::{pairs_len, whole_range_len};
 pub use session::SessionBackend;
 pub use table::{long_axes, table};
+pub use warnings::warnings;

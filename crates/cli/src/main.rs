@@ -27,6 +27,7 @@ mod table;
 mod timing;
 mod tune;
 mod verify;
+mod warnings;
 mod zoo;
 
 use std::process::ExitCode;
@@ -128,6 +129,7 @@ fn threads(text: &str) -> Result<usize, String> {
 
 fn main() -> ExitCode {
     timing::process_started();
+    warnings::install();
     let cli = Cli::parse();
     let answer = match &cli.command {
         Command::Devices => devices::run(&cli.global),
@@ -145,8 +147,5 @@ fn main() -> ExitCode {
         Command::Zoo(args) => zoo::run(&cli.global, args),
         Command::Completions(args) => completions::run(args),
     };
-    for warning in olivine::warnings() {
-        eprintln!("warning: {warning}");
-    }
     answer.unwrap_or_else(Answer::from).print(cli.global.json)
 }

@@ -5,6 +5,7 @@
 //!   cache.rs   a folder of this user: checked reads, atomic replacement, locks
 //!   seal.rs    bytes with their length and hash
 //!   format.rs  the format of a file, from its first bytes
+//!   stderr.rs  a line that drivers print, caught
 //! ```
 //!
 //! ```
@@ -18,8 +19,10 @@ mod cache;
 mod format;
 mod plain;
 mod seal;
+mod stderr;
 
 pub use cache::{CacheFolder, Lock, Untrusted, default_cache_dir};
 pub use format::Format;
 pub use plain::{open_plain, open_unlinked, read_bounded, read_plain, read_start, read_text};
 pub use seal::{SEAL_BYTES, seal, unseal};
+pub use stderr::without_stray_lines;

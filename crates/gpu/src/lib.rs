@@ -49,6 +49,6 @@ pub use olivine_program::{
     Addressing, BufferDecl, BufferId, Commands, Content, Decision, DeviceCaps, DeviceKind, Dispatch, Driver,
     Error, Hazards, KernelId, Mask, Port, Program, Record, Slice, Timing, Touched,
 };
-pub use trial::{Finding, failed_trials, proven, try_matrices};
+pub use trial::{Finding, proven, try_matrices};
 pub use tune::{Tuning, shipped_record, tuning_file};
 pub use weights::Weights;

@@ -59,14 +59,11 @@ fn keep(finding: Finding) {
     let mut all = FINDINGS.lock().unwrap_or_else(PoisonError::into_inner);
     let of_device = all.entry(finding.device.clone()).or_default();
     if !of_device.iter().any(|f| f.shape == finding.shape) {
+        if finding.problem.is_some() {
+            tracing::warn!("{finding}");
+        }
         of_device.push(finding);
     }
-}
-
-/// The trials of this process that went wrong, on all devices: what a user should be told.
-pub fn failed_trials() -> Vec<Finding> {
-    let all = FINDINGS.lock().unwrap_or_else(PoisonError::into_inner);
-    all.values().flatten().filter(|f| f.problem.is_some()).cloned().collect()
 }
 
 /// Tries every product of matrices that a device offers, those already tried excepted.

@@ -28,6 +28,12 @@
 //!
 //! `vulkan`, `wgpu` and `onnx` are on by default. Without any of them the crate is the CPU alone, for graphs built in Rust
 //! or read from their text form; a device whose feature is off is listed as unavailable, with that reason.
+//!
+//! # Warnings and progress
+//!
+//! The library prints nothing. What it goes on without (a cache folder that others may write, a record of measured choices
+//! that cannot be read, cooperative matrices that a driver computes wrongly) is a [`tracing`] event of level `WARN`, and
+//! what it spends time on (compiling, building pipelines) one of level `DEBUG`. Any `tracing` subscriber shows them.
 #![forbid(unsafe_code)]
 
 #[cfg(all(doctest, feature = "vulkan", feature = "wgpu", feature = "onnx"))]
@@ -55,7 +61,7 @@ pub use olivine_ir as ir;
 pub use olivine_kernel as kernel;
 #[cfg(feature = "onnx")]
 pub use olivine_onnx as onnx;
-pub use session::{Compile, PipelineCache, Session, SessionOptions, TuneBy, warnings};
+pub use session::{Compile, PipelineCache, Session, SessionOptions, TuneBy};
 
 /// What most programs need.
 pub mod prelude {

@@ -46,7 +46,7 @@ pub struct SessionOptions {
     /// On wgpu over Vulkan, use WGSL instead of SPIR-V.
     pub wgsl: bool,
     /// Where built pipelines are kept between processes. A folder that another user could write is not used; see
-    /// [`warnings`].
+    /// the crate's page on [warnings](crate#warnings-and-progress).
     pub pipeline_cache: PipelineCache,
     /// On a GPU, what kernels are chosen by where several would do.
     pub tuning: TuneBy,
@@ -122,10 +122,12 @@ impl Session {
             Backend::Vulkan => open_vulkan(&device, &options, folder.as_ref()),
             Backend::Wgpu => open_wgpu(&device, &options, folder.as_ref()),
         };
-        let (engine, notes) = engine.map_err(|e| match e {
-            Error::Gpu(olivine_gpu::Error::Unavailable(reason)) => unavailable(reason),
-            other => other,
-        })?;
+        let (engine, notes) = engine
+            .inspect(|(_, notes)| notes.iter().for_each(|note| tracing::warn!("{note}")))
+            .map_err(|e| match e {
+                Error::Gpu(olivine_gpu::Error::Unavailable(reason)) => unavailable(reason),
+                other => other,
+            })?;
         let no_fusion = options.no_fusion;
         // Without fusion operations run as they are written.
         let widens = device.backend() == Backend::Cpu && !no_fusion && !options.round_every_op;
@@ -192,7 +194,7 @@ impl Session {
     }
 
     /// Tries every product of cooperative matrices that the device offers. Programs do this by themselves for what they
-    /// use, once in a process, and do without what is wrong; see [`warnings`].
+    /// use, once in a process, and leave out what is wrong, with a [warning](crate#warnings-and-progress).
     pub fn try_matrices(&self) -> Result<Vec<Finding>, Error> {
         self.inner.check()?;
         self.inner.engine.try_matrices()
@@ -240,17 +242,15 @@ impl Inner {
         let (no_fusion, widen) = (self.no_fusion, self.widen);
         let integers = self.device.backend() == Backend::Cpu && !no_fusion;
         let options = Options { evaluator: Some(&CpuEvaluator), no_fusion, widen, integers, keep_stages };
-        Ok(self.threads.install(|| compile(graph, &options))?)
+        let begun = std::time::Instant::now();
+        let compiled = self.threads.install(|| compile(graph, &options))?;
+        let (nodes, fused) = (graph.nodes().len(), compiled.graph.nodes().len());
+        tracing::debug!(graph = graph.name(), nodes, fused, took = ?begun.elapsed(), "compiled");
+        Ok(compiled)
     }
 }
 
-/// What sessions of this process found wrong with their devices and their cache folder, and go on without.
-pub fn warnings() -> Vec<String> {
-    let folders = FOLDERS_NOT_USED.lock().unwrap_or_else(PoisonError::into_inner);
-    olivine_gpu::failed_trials().iter().map(Finding::to_string).chain(folders.iter().cloned()).collect()
-}
-
-/// Cache folders that sessions were given and could not trust, once each.
+/// Cache folders that sessions were given and could not trust; each is a warning once.
 static FOLDERS_NOT_USED: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 impl SessionOptions {
@@ -264,6 +264,7 @@ impl SessionOptions {
         let warn = |problem: String| {
             let mut all = FOLDERS_NOT_USED.lock().unwrap_or_else(PoisonError::into_inner);
             if !all.contains(&problem) {
+                tracing::warn!("{problem}");
                 all.push(problem);
             }
         };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use olivine::gpu::{Decision, Record, tuning_file};
 use olivine::{CompileOptions, Device, PipelineCache, Session, SessionOptions, TuneBy};
-use olivine_cases::{Backend, Bound, Case, check, normal, sum_of, whole};
+use olivine_cases::{Backend, Bound, Case, check, normal, sum_of, warnings, whole};
 use olivine_ir::DType::*;
 use olivine_ir::op::{Attention, HeadLayout};
 use olivine_ir::{Graph, Tensor};
@@ -215,6 +215,7 @@ fn soon(dir: &Path) -> Session {
 #[test]
 fn pipes_links_and_folders_of_others_are_passed_over_and_told() {
     use std::os::unix::fs::{PermissionsExt, symlink};
+    warnings();
     let dir = folder("tuning-hostile");
     let session = kept_in(&dir);
     let mut line = Record::default();
@@ -245,8 +246,8 @@ fn pipes_links_and_folders_of_others_are_passed_over_and_told() {
     let session = soon(&dir);
     assert_eq!(session.caps().expect("a GPU").tuning.get("matmul", "class"), None);
     assert_eq!(session.save_tuning(&line).unwrap(), None);
-    let told = olivine::warnings();
-    let said = |w: &&String| w.contains("others may write") && w.contains(&*dir.to_string_lossy());
-    assert_eq!(told.iter().filter(said).count(), 1, "{told:?}");
+    let all = warnings();
+    let about_folder = |w: &&String| w.contains("others may write") && w.contains(&*dir.to_string_lossy());
+    assert_eq!(all.iter().filter(about_folder).count(), 1, "{all:?}");
     std::fs::remove_dir_all(&dir).unwrap();
 }

@@ -3,6 +3,7 @@
 use std::ffi::{CStr, CString, c_char};
 
 use ash::{ext, khr, vk};
+use olivine_files::without_stray_lines;
 use olivine_kernel::{Elem, MatrixShape};
 use olivine_program::{DeviceKind, Error};
 
@@ -112,7 +113,8 @@ pub(crate) fn version(v: u32) -> String {
 /// All physical devices.
 pub(crate) fn all(instance: &Instance) -> Result<Vec<Facts>, Error> {
     // Safety: the instance is alive.
-    let handles = match unsafe { instance.raw.enumerate_physical_devices() } {
+    let handles = without_stray_lines(|| unsafe { instance.raw.enumerate_physical_devices() });
+    let handles = match handles {
         Ok(handles) => handles,
         // Some loaders answer so when every driver failed to start.
         Err(vk::Result::ERROR_INITIALIZATION_FAILED) => Vec::new(),

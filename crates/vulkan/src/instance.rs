@@ -4,6 +4,7 @@ use std::ffi::{CStr, c_void};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use ash::{ext, khr, vk};
+use olivine_files::without_stray_lines;
 use olivine_program::Error;
 
 use crate::error::{INSTALL, failed};
@@ -119,12 +120,13 @@ impl Instance {
             info = info.push_next(messenger);
         }
         // Safety: all that the structure points to lives on this stack.
-        let raw = unsafe { entry.create_instance(&info, None) }.map_err(|e| match e {
-            vk::Result::ERROR_INCOMPATIBLE_DRIVER => {
-                Error::Unavailable(format!("the Vulkan loader found no driver: {INSTALL}"))
-            }
-            other => Error::Unavailable(format!("no Vulkan instance could be made ({other}): {INSTALL}")),
-        })?;
+        let raw =
+            without_stray_lines(|| unsafe { entry.create_instance(&info, None) }).map_err(|e| match e {
+                vk::Result::ERROR_INCOMPATIBLE_DRIVER => {
+                    Error::Unavailable(format!("the Vulkan loader found no driver: {INSTALL}"))
+                }
+                other => Error::Unavailable(format!("no Vulkan instance could be made ({other}): {INSTALL}")),
+            })?;
         let mut instance = Instance { raw, entry, debug, messages, messenger: None };
         if let Some(messages) = &instance.messages {
             let debug_utils = ext::debug_utils::Instance::new(entry, &instance.raw);

@@ -184,8 +184,12 @@ async fn adapters() -> Result<(wgpu::Instance, Vec<wgpu::Adapter>), Error> {
     // Software devices and layered ones that never went through conformance tests still run; our own tests are the
     // judge. Nothing else: debug flags follow the build profile by default and slow every call down.
     descriptor.flags = wgpu::InstanceFlags::ALLOW_UNDERLYING_NONCOMPLIANT_ADAPTER;
-    let instance = wgpu::Instance::new(descriptor);
+    let instance = olivine_files::without_stray_lines(|| wgpu::Instance::new(descriptor));
+    #[cfg(target_arch = "wasm32")]
     let mut adapters = instance.enumerate_adapters(backends).await;
+    #[cfg(not(target_arch = "wasm32"))]
+    let mut adapters =
+        olivine_files::without_stray_lines(|| crate::error::block_on(instance.enumerate_adapters(backends)));
     adapters.retain(|a| {
         let compute = wgpu::DownlevelFlags::COMPUTE_SHADERS;
         a.get_info().backend != wgpu::Backend::Noop && a.get_downlevel_capabilities().flags.contains(compute)

@@ -74,7 +74,9 @@ impl<D: Driver> Executable<D> {
         checked: bool,
     ) -> Result<Self, Error> {
         check_memory(&program, driver.as_ref())?;
+        let begun = std::time::Instant::now();
         let pipelines = driver.pipelines(&program.kernels, checked)?;
+        tracing::debug!(kernels = program.kernels.len(), took = ?begun.elapsed(), "built pipelines");
         let (loaded, idle) = (Mutex::new(None), Mutex::new(Vec::new()));
         Ok(Executable { driver, program, pipelines, weights, checked, loaded, idle })
     }
