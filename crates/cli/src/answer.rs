@@ -148,9 +148,10 @@ fn hint(error: &olivine::Error) -> Option<String> {
     let hint = match error {
         E::Unavailable { .. } => "`olivine devices` lists what is there; `--device cpu` always works",
         E::BadDevice { .. } => "devices are named auto, cpu, vulkan, vulkan:N, vulkan:uuid:…, wgpu, wgpu:N",
-        E::Cpu(olivine::cpu::Error::OutOfMemory { .. } | olivine::cpu::Error::TooLarge { .. }) => {
-            "use a smaller batch or sequence, or a machine with more memory"
-        }
+        E::Cpu(
+            olivine::internals::cpu::Error::OutOfMemory { .. }
+            | olivine::internals::cpu::Error::TooLarge { .. },
+        ) => "use a smaller batch or sequence, or a machine with more memory",
         E::Graph(olivine::ir::Error::TooLarge { .. }) => "use smaller sizes",
         _ => return None,
     };
@@ -173,8 +174,10 @@ mod tests {
     #[test]
     fn a_cause_that_the_error_prints_itself_is_not_repeated() {
         let source = olivine::ir::Error::BadData { problem: "too short".into() };
-        let failure =
-            Failure::from(olivine::Error::Compile(olivine::compile::Error::Graph { pass: "fold", source }));
+        let failure = Failure::from(olivine::Error::Compile(olivine::internals::compile::Error::Graph {
+            pass: "fold",
+            source,
+        }));
         assert_eq!(failure.error, "after fold: too short");
         assert!(failure.causes.is_empty(), "{:?}", failure.causes);
     }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
+use olivine::internals::OptionsExt as _;
 use olivine::ir::Tensor;
 use olivine::{Device, Session, SessionOptions};
 use serde_json::{Value, json};
@@ -65,7 +66,7 @@ fn ways(global: &Global) -> Result<Vec<Way>, Failure> {
     let mut ways = vec![Way {
         device: Device::Cpu,
         label: "unfused (reference)",
-        options: SessionOptions { no_fusion: true, ..best.clone() },
+        options: best.clone().no_fusion(true),
     }];
     let chosen: Vec<Device> = match &global.device {
         Some(_) => {
@@ -81,7 +82,7 @@ fn ways(global: &Global) -> Result<Vec<Way>, Failure> {
     };
     for device in chosen {
         if device == Device::Cpu && global.thread_count() > 1 {
-            let options = SessionOptions { threads: Some(1), ..best.clone() };
+            let options = best.clone().threads(1);
             ways.push(Way { device: Device::Cpu, label: "fused", options });
         }
         ways.push(Way { device, label: "fused", options: best.clone() });

@@ -110,12 +110,12 @@ impl Global {
     }
 
     fn options(&self) -> SessionOptions {
-        SessionOptions { threads: self.threads, ..SessionOptions::default() }
+        SessionOptions::new().threads(self.threads)
     }
 
     /// Threads that a session of these options uses.
     fn thread_count(&self) -> usize {
-        self.threads.unwrap_or_else(olivine::cpu::default_threads)
+        self.threads.unwrap_or_else(olivine::internals::cpu::default_threads)
     }
 }
 

@@ -3,6 +3,8 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use olivine::internals::DeviceTensorExt as _;
+use olivine::internals::ExecutableExt as _;
 use olivine::ir::{DType, Data, Error, Graph, Tensor, TensorType, ValueId};
 use olivine::{DeviceTensor, Executable, Session, StepTime};
 
@@ -133,7 +135,7 @@ impl Subject {
         })?;
         for set in 0..sets {
             for (_, output) in self.executable.time(self.inputs(set), row)?.1 {
-                output.spoil()?;
+                output.poison()?;
             }
         }
         let mut times = Times::default();
@@ -242,15 +244,10 @@ pub(crate) fn graph(
 
 #[cfg(test)]
 pub(crate) fn step(node: &str, op: &'static str, start_us: u64, time_us: u64) -> StepTime {
-    StepTime {
-        node: node.into(),
-        op,
-        kernel: op.into(),
-        start: Duration::from_micros(start_us),
-        time: Duration::from_micros(time_us),
-        flops: 0,
-        bytes: 0,
-    }
+    let mut step = StepTime::default();
+    (step.node, step.op, step.kernel) = (node.into(), op, op.into());
+    (step.start, step.time) = (Duration::from_micros(start_us), Duration::from_micros(time_us));
+    step
 }
 
 #[cfg(test)]

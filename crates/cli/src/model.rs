@@ -1,8 +1,8 @@
 //! Built-in models and the flags that size them.
 
 use clap::{Args, ValueEnum};
+use olivine::internals::models::{Encoder, seeded_input, seeded_params};
 use olivine::ir::{DType, Graph, Shape, Tensor};
-use olivine::models::{Encoder, seeded_input, seeded_params};
 
 use crate::answer::Failure;
 use crate::memory;

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use olivine::Session;
+use olivine::internals::models::seeded_input;
 use olivine::ir::{DType, Data, Graph, Shape, Tensor, TensorType};
-use olivine::models::seeded_input;
 
 use crate::answer::Failure;
 use crate::model::SEED;

@@ -30,6 +30,8 @@ mod evaluate;
 mod graph;
 mod id;
 pub mod memory;
+#[cfg(feature = "ndarray")]
+mod ndarray;
 pub mod op;
 pub mod port;
 mod recycle;

@@ -11,7 +11,7 @@ fn main() -> ExitCode {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let mut reports = Vec::new();
     for (name, device) in [("cpu", Device::Cpu), ("vulkan", Device::Vulkan), ("wgpu", Device::Wgpu)] {
-        let options = SessionOptions { pipeline_cache: PipelineCache::Off, ..SessionOptions::default() };
+        let options = SessionOptions::new().pipeline_cache(PipelineCache::Off);
         let backend = match SessionBackend::new(name, device, options) {
             Ok(backend) => backend,
             Err(error) => {

@@ -9,7 +9,6 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use olivine::models::Bert;
 use olivine::prelude::*;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -17,10 +16,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let [folder, sentences @ ..] = args.as_slice() else { return Err("give a folder and sentences".into()) };
     let tokens = WordPiece::load(Path::new(folder))?;
 
-    let model = Bert::load(folder)?;
-    let session = Session::new(Device::auto()?)?;
-    let bert = session.compile(model.graph())?;
-    bert.set_params(model.params())?;
+    let bert = Session::new(Device::auto()?)?.compile(&Model::load(folder)?)?;
 
     let mut vectors: Vec<Vec<f64>> = Vec::new();
     for sentence in sentences {

@@ -7,4 +7,6 @@ pub use olivine_cpu::{CpuFunction, ResultMut};
 pub use olivine_gpu::{Args, Call, CodeLaunch, GpuKernel, Scratch};
 pub use olivine_ir::attr::{Attr, Attrs};
 pub use olivine_ir::op::{Custom, CustomOp, Registry};
+/// The kernel language, for kernels of your own.
+pub use olivine_kernel as kernel;
 pub use olivine_kernel::{Foreign, SpirvModule, WgslModule};

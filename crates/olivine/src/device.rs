@@ -10,6 +10,7 @@ use crate::Error;
 
 /// A family of devices driven the same way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Backend {
     /// This machine's processor.
     Cpu,
@@ -32,6 +33,7 @@ impl Backend {
 
 /// Which device of a backend.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Choice {
     /// By position in [`devices`]; the order may change between boots.
     Index(usize),
@@ -51,6 +53,7 @@ pub enum Choice {
 /// # Ok::<(), olivine::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Device {
     /// This machine's processor.
     Cpu,
@@ -155,6 +158,7 @@ fn parse_uuid(text: &str) -> Option<[u8; 16]> {
 
 /// What is known of a device.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct DeviceInfo {
     /// How to ask for it.
     pub device: Device,

@@ -27,7 +27,8 @@
 //! # Features
 //!
 //! `vulkan`, `wgpu` and `onnx` are on by default. Without any of them the crate is the CPU alone, for graphs built in Rust
-//! or read from their text form; a device whose feature is off is listed as unavailable, with that reason.
+//! or read from their text form or a folder of safetensors; a device whose feature is off is listed as unavailable, with that
+//! reason. `ndarray` converts tensors from and to arrays; `async` makes a run in flight a future.
 //!
 //! # Warnings and progress
 //!
@@ -43,24 +44,23 @@ mod device;
 mod engine;
 mod error;
 mod executable;
+pub mod internals;
 mod model;
-pub mod models;
+mod models;
 pub mod npy;
 mod process;
 mod session;
 
 pub use device::{Backend, Choice, Device, DeviceInfo, devices, is_available};
-pub use engine::{DeviceTensor, KernelSource, StepTime};
+pub use engine::{DeviceTensor, StepTime};
 pub use error::Error;
+#[cfg(feature = "async")]
+pub use executable::PendingFuture;
 pub use executable::{CompileOptions, Executable, Input, Outputs, Pending, State};
 pub use model::Model;
-pub use olivine_compile as compile;
-pub use olivine_cpu as cpu;
-pub use olivine_gpu as gpu;
 pub use olivine_ir as ir;
-pub use olivine_kernel as kernel;
 #[cfg(feature = "onnx")]
-pub use olivine_onnx as onnx;
+pub use olivine_onnx::{Links, LoadOptions};
 pub use session::{Compile, PipelineCache, Session, SessionOptions, TuneBy};
 
 /// What most programs need.

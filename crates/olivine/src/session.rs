@@ -8,7 +8,7 @@ use olivine_cpu::{CpuEvaluator, Threads};
 use olivine_files::{CacheFolder, default_cache_dir};
 #[cfg(feature = "vulkan")]
 use olivine_gpu::Driver;
-use olivine_gpu::{DeviceCaps, Finding, Mask, Program, Record, Tuning, tuning_file};
+use olivine_gpu::{DeviceCaps, Mask, Record, Tuning};
 use olivine_ir::{Graph, TensorView};
 use olivine_kernel::Kernel;
 
@@ -23,37 +23,76 @@ use crate::process::OfProcess;
 use crate::{Backend, CompileOptions, Device, Error, Executable};
 
 /// Options of a session; the defaults are right for most.
+///
+/// ```
+/// use olivine::prelude::*;
+/// let session = Session::with_options(Device::Cpu, SessionOptions::new().threads(1))?;
+/// # Ok::<(), olivine::Error>(())
+/// ```
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct SessionOptions {
     /// Threads on the CPU; one per core when not given.
     pub threads: Option<usize>,
     /// Report run-time indices out of range as errors instead of clamping reads and dropping writes; on a GPU every
     /// access of every kernel is checked too.
     pub checked: bool,
-    /// Run every operation by itself, to compare with the fused graph.
-    pub no_fusion: bool,
-    /// On the CPU, round f16 and bf16 after every operation as GPUs do, instead of keeping results in f32 between
-    /// operations.
-    pub round_every_op: bool,
-    /// GPU features not to use.
-    pub without: Mask,
     /// On Vulkan, run under the Khronos validation layer; see [`Session::validation_messages`].
     pub validation: bool,
     /// On Vulkan, the most bytes of device memory to take; all that there is when not given.
     pub memory_limit: Option<u64>,
-    /// On wgpu, use only what browsers offer.
-    pub browser_dialect: bool,
-    /// On wgpu over Vulkan, use WGSL instead of SPIR-V.
-    pub wgsl: bool,
-    /// Where built pipelines are kept between processes. A folder that another user could write is not used; see
-    /// the crate's page on [warnings](crate#warnings-and-progress).
+    /// Where built pipelines are kept between processes. A folder that another user could write is not used, with a
+    /// [warning](crate#warnings-and-progress).
     pub pipeline_cache: PipelineCache,
     /// On a GPU, what kernels are chosen by where several would do.
     pub tuning: TuneBy,
+    pub(crate) no_fusion: bool,
+    pub(crate) round_every_op: bool,
+    pub(crate) without: Mask,
+    pub(crate) browser_dialect: bool,
+    pub(crate) wgsl: bool,
+}
+
+impl SessionOptions {
+    /// The defaults.
+    pub fn new() -> Self {
+        SessionOptions::default()
+    }
+
+    /// Sets [`SessionOptions::threads`].
+    pub fn threads(self, threads: impl Into<Option<usize>>) -> Self {
+        SessionOptions { threads: threads.into(), ..self }
+    }
+
+    /// Sets [`SessionOptions::checked`].
+    pub fn checked(self, checked: bool) -> Self {
+        SessionOptions { checked, ..self }
+    }
+
+    /// Sets [`SessionOptions::validation`].
+    pub fn validation(self, validation: bool) -> Self {
+        SessionOptions { validation, ..self }
+    }
+
+    /// Sets [`SessionOptions::memory_limit`].
+    pub fn memory_limit(self, bytes: impl Into<Option<u64>>) -> Self {
+        SessionOptions { memory_limit: bytes.into(), ..self }
+    }
+
+    /// Sets [`SessionOptions::pipeline_cache`].
+    pub fn pipeline_cache(self, pipeline_cache: PipelineCache) -> Self {
+        SessionOptions { pipeline_cache, ..self }
+    }
+
+    /// Sets [`SessionOptions::tuning`].
+    pub fn tuning(self, tuning: TuneBy) -> Self {
+        SessionOptions { tuning, ..self }
+    }
 }
 
 /// What kernels are chosen by where several would do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum TuneBy {
     /// What was measured on this machine, kept beside the built pipelines, and where nothing was, what comes along for
     /// such devices.
@@ -67,6 +106,7 @@ pub enum TuneBy {
 
 /// Where built pipelines are kept between processes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum PipelineCache {
     /// In the user's cache folder.
     #[default]
@@ -97,9 +137,9 @@ pub(crate) struct Inner {
     threads: Arc<Threads>,
     pub(crate) engine: Box<dyn Engine>,
     /// The folder of the user's record; `None` where nothing is kept.
-    folder: Option<CacheFolder>,
+    pub(crate) folder: Option<CacheFolder>,
     /// What of the user's record was passed over.
-    notes: Vec<String>,
+    pub(crate) notes: Vec<String>,
 }
 
 impl Session {
@@ -169,54 +209,10 @@ impl Session {
         self.inner.engine.upload(view.ty(), view.bytes())
     }
 
-    /// The compiler's stages for a graph, for inspection.
-    pub fn explain(&self, graph: &Graph) -> Result<Compiled, Error> {
-        self.inner.check()?;
-        self.inner.compile(graph, true)
-    }
-
-    /// The program that a compiled graph becomes on a GPU; `None` on the CPU.
-    pub fn program(&self, compiled: &Compiled) -> Result<Option<Program>, Error> {
-        self.inner.check()?;
-        self.inner.engine.program(compiled)
-    }
-
     /// Bytes of device memory that the session has taken, with what lies free in blocks that tensors share; `None`
     /// where the driver does not tell (on wgpu) and on the CPU.
     pub fn memory_taken(&self) -> Option<u64> {
         if self.inner.is_here() { self.inner.engine.memory_taken() } else { None }
-    }
-
-    /// A kernel of a program as the driver is given it; `None` on the CPU.
-    pub fn kernel_source(&self, kernel: &Kernel) -> Result<Option<KernelSource>, Error> {
-        self.inner.check()?;
-        self.inner.engine.source(kernel)
-    }
-
-    /// Tries every product of cooperative matrices that the device offers. Programs do this by themselves for what they
-    /// use, once in a process, and leave out what is wrong, with a [warning](crate#warnings-and-progress).
-    pub fn try_matrices(&self) -> Result<Vec<Finding>, Error> {
-        self.inner.check()?;
-        self.inner.engine.try_matrices()
-    }
-
-    /// What a GPU can do, with the record of measured choices in use; `None` on the CPU.
-    pub fn caps(&self) -> Option<&DeviceCaps> {
-        self.inner.engine.caps()
-    }
-
-    /// What of this machine's record of measured choices cannot be read and was passed over.
-    pub fn tuning_notes(&self) -> &[String] {
-        &self.inner.notes
-    }
-
-    /// Adds measured choices to this machine's record for the device, which sessions opened later are tuned by. The
-    /// answer is where it is kept, or `None` where nothing is: on the CPU, and without a folder of built pipelines.
-    pub fn save_tuning(&self, lines: &Record) -> Result<Option<PathBuf>, Error> {
-        let Some((caps, folder)) = self.caps().zip(self.inner.folder.as_ref()) else { return Ok(None) };
-        let path = tuning_file(caps, folder.path());
-        let failed = |source| Error::Tuning { path, source };
-        Ok(Some(Tuning::save(caps, folder, lines).map_err(failed)?))
     }
 
     /// What the validation layer has said so far; empty without one.

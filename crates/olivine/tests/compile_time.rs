@@ -7,9 +7,9 @@
 #[allow(dead_code, reason = "other tests use the rest")]
 mod wire;
 
-use olivine::compile::{Options, compile};
-use olivine::cpu::{self, CpuEvaluator};
-use olivine::gpu;
+use olivine::internals::compile::{Options, compile};
+use olivine::internals::cpu::{self, CpuEvaluator};
+use olivine::internals::gpu;
 use olivine::ir::ValueId;
 use olivine::ir::op::{Binary, CumulativeKind, ReduceKind};
 use olivine::prelude::*;
@@ -174,7 +174,7 @@ fn on_gpu(build: Build, n: usize) -> f64 {
         name: "none".into(),
         driver: "none".into(),
         kind: gpu::DeviceKind::Other,
-        target: olivine::kernel::Target::plain(),
+        target: olivine::internals::kernel::Target::plain(),
         addressing: gpu::Addressing::Pointers,
         max_groups: [65535; 3],
         max_buffer_bytes: 1 << 32,

@@ -6,8 +6,8 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use olivine::compile::{Options, compile};
-use olivine::cpu::{self, CpuEvaluator};
+use olivine::internals::compile::{Options, compile};
+use olivine::internals::cpu::{self, CpuEvaluator};
 use olivine::ir::ValueId;
 use olivine::ir::op::Binary;
 use olivine::prelude::*;

@@ -1,6 +1,7 @@
 //! Branches, loops and scans give the same on every device.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
+use olivine::internals::OptionsExt as _;
 use olivine::prelude::*;
 use olivine::{Backend, PipelineCache};
 use olivine_ir::op::Scan;
@@ -8,7 +9,7 @@ use olivine_ir::{Error as GraphError, SubGraph, ValueId};
 
 fn sessions() -> Vec<Session> {
     let open = |device: &str, no_fusion| {
-        let options = SessionOptions { pipeline_cache: PipelineCache::Off, no_fusion, ..Default::default() };
+        let options = SessionOptions::new().pipeline_cache(PipelineCache::Off).no_fusion(no_fusion);
         let device: Device = device.parse().unwrap();
         Session::with_options(device, options).expect("a device; `apt-get install mesa-vulkan-drivers`")
     };
@@ -247,7 +248,7 @@ fn a_gpu_refuses_loops_without_a_bound_or_with_too_many_dispatches_and_the_cpu_r
                 }
                 Err(e) => {
                     assert!(gpu, "{e}");
-                    let typed = matches!(&e, Error::Gpu(olivine::gpu::Error::Unsupported { .. }));
+                    let typed = matches!(&e, Error::Gpu(olivine::internals::gpu::Error::Unsupported { .. }));
                     assert!(typed && e.to_string().contains(why), "{e}");
                 }
             }

@@ -42,7 +42,7 @@ fn index(value: i64) -> Tensor {
 }
 
 fn checked() -> Session {
-    Session::with_options(Device::Cpu, SessionOptions { checked: true, ..SessionOptions::default() }).unwrap()
+    Session::with_options(Device::Cpu, SessionOptions::new().checked(true)).unwrap()
 }
 
 /// The least of several times.
@@ -186,7 +186,7 @@ fn runs_in_flight_take_no_threads_of_their_own() {
     let y = g.sqrt(y).unwrap();
     g.output("y", y).unwrap();
     for threads in [1, 2, 4] {
-        let options = SessionOptions { threads: Some(threads), ..SessionOptions::default() };
+        let options = SessionOptions::new().threads(threads);
         let executable = Session::with_options(Device::Cpu, options).unwrap().compile(&g).unwrap();
         let count = || std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
         let inputs: Vec<Tensor> = (0..64).map(|i| Tensor::new([n], vec![i as f32; n]).unwrap()).collect();

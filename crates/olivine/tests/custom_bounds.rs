@@ -6,16 +6,17 @@ use std::sync::Arc;
 
 use olivine::PipelineCache;
 use olivine::custom::{Attrs, Call, CustomOp, GpuKernel};
+use olivine::internals::OptionsExt as _;
+use olivine::internals::kernel::{Access, AtomicOp, Elem, MatrixType, MatrixUse, Scalar};
 use olivine::ir::{TensorType, ValueId};
-use olivine::kernel::{Access, AtomicOp, Elem, MatrixType, MatrixUse, Scalar};
 use olivine::prelude::*;
 use olivine_cases::{Rng, these};
 
 const GROUP: u32 = 32;
 
 fn sessions(checked: bool) -> Vec<Session> {
-    let options = SessionOptions { pipeline_cache: PipelineCache::Off, checked, ..Default::default() };
-    let browser = SessionOptions { browser_dialect: true, ..options.clone() };
+    let options = SessionOptions::new().pipeline_cache(PipelineCache::Off).checked(checked);
+    let browser = options.clone().browser_dialect(true);
     [("vulkan", &options), ("wgpu", &options), ("wgpu", &browser)]
         .map(|(device, options)| {
             Session::with_options(device.parse().unwrap(), options.clone())
@@ -268,7 +269,8 @@ fn checked_sessions_report_the_access() {
     for session in sessions(true) {
         let outputs = [(DType::F32, 7), (DType::F32, GROUP as usize), (DType::U32, 16)];
         let problem = results(&session, scattered, DType::F32, 7, &outputs).expect_err("a report");
-        let Error::Gpu(olivine::gpu::Error::OutOfBounds { kernel, arg, size: 7, .. }) = &problem else {
+        let Error::Gpu(olivine::internals::gpu::Error::OutOfBounds { kernel, arg, size: 7, .. }) = &problem
+        else {
             panic!("{problem} on {}", session.device_name());
         };
         assert_eq!(kernel, "scatter");

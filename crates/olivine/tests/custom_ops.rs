@@ -7,13 +7,14 @@ use olivine::PipelineCache;
 use olivine::custom::{
     Attr, Attrs, CodeLaunch, CpuFunction, CustomOp, Foreign, GpuKernel, SpirvModule, WgslModule,
 };
+use olivine::internals::OptionsExt as _;
+use olivine::internals::kernel::spirv::{Addressing, SpirvOptions, print};
+use olivine::internals::kernel::{Access, Builder, Elem, Scalar, Target};
 use olivine::ir::TensorType;
-use olivine::kernel::spirv::{Addressing, SpirvOptions, print};
-use olivine::kernel::{Access, Builder, Elem, Scalar, Target};
 use olivine::prelude::*;
 
 fn open(device: &str, options: SessionOptions) -> Session {
-    let options = SessionOptions { pipeline_cache: PipelineCache::Off, ..options };
+    let options = options.pipeline_cache(PipelineCache::Off);
     Session::with_options(device.parse().unwrap(), options)
         .expect("a device; `apt-get install mesa-vulkan-drivers`")
 }
@@ -169,7 +170,7 @@ fn refusal(session: &Session, op: CustomOp) -> Error {
 fn a_function_and_every_kind_of_kernel_give_the_same() {
     gives_the_same(&open("cpu", SessionOptions::default()), rule().with(function()), "function");
     for checked in [false, true] {
-        let session = |device: &str| open(device, SessionOptions { checked, ..Default::default() });
+        let session = |device: &str| open(device, SessionOptions::new().checked(checked));
         let (vulkan, wgpu) = (session("vulkan"), session("wgpu"));
         gives_the_same(&vulkan, rule().with(written()), "kernel");
         gives_the_same(&wgpu, rule().with(written()), "kernel");
@@ -179,7 +180,7 @@ fn a_function_and_every_kind_of_kernel_give_the_same() {
         gives_the_same(&wgpu, rule().with(code(bindings())), "SPIR-V with bindings");
         gives_the_same(&wgpu, rule().with(code(wgsl())), "WGSL");
     }
-    let browser = open("wgpu", SessionOptions { browser_dialect: true, ..Default::default() });
+    let browser = open("wgpu", SessionOptions::new().browser_dialect(true));
     gives_the_same(&browser, rule().with(written()), "kernel");
     gives_the_same(&browser, rule().with(code(wgsl())), "WGSL");
 }
@@ -194,11 +195,11 @@ fn an_operation_without_a_part_for_the_device_is_refused_by_name() {
     }
     let vulkan = open("vulkan", SessionOptions::default());
     let problem = refusal(&vulkan, rule().with(code(bindings())));
-    assert!(matches!(&problem, Error::Gpu(olivine::gpu::Error::Unsupported { .. })), "{problem}");
+    assert!(matches!(&problem, Error::Gpu(olivine::internals::gpu::Error::Unsupported { .. })), "{problem}");
     assert!(problem.to_string().contains("by address"), "{problem}");
-    let browser = open("wgpu", SessionOptions { browser_dialect: true, ..Default::default() });
+    let browser = open("wgpu", SessionOptions::new().browser_dialect(true));
     let problem = refusal(&browser, rule().with(code(bindings())));
-    assert!(matches!(&problem, Error::Gpu(olivine::gpu::Error::Unsupported { .. })), "{problem}");
+    assert!(matches!(&problem, Error::Gpu(olivine::internals::gpu::Error::Unsupported { .. })), "{problem}");
 }
 
 #[test]
@@ -210,7 +211,7 @@ fn errors_and_panics_of_the_user_are_errors_of_the_run() {
         let run = session.compile(&graph(&Arc::new(rule().with(part)))).unwrap();
         let (x, z, _) = inputs();
         let problem = run.run([("x", &x), ("z", &z)]).err().unwrap();
-        assert!(matches!(&problem, Error::Cpu(olivine::cpu::Error::Custom { .. })), "{problem}");
+        assert!(matches!(&problem, Error::Cpu(olivine::internals::cpu::Error::Custom { .. })), "{problem}");
         assert!(problem.to_string().contains(why), "{problem}");
     }
     let vulkan = open("vulkan", SessionOptions::default());

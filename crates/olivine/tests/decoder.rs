@@ -2,7 +2,8 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
-use olivine::models::{Decoder, seeded_input, seeded_params};
+use olivine::internals::OptionsExt as _;
+use olivine::internals::models::{Decoder, seeded_input, seeded_params};
 use olivine::prelude::*;
 use olivine::{PipelineCache, State};
 
@@ -28,11 +29,11 @@ fn run(executable: &Executable, state: &mut State, x: &Tensor, rows: std::ops::R
 fn tokens_one_by_one_continue_a_prompt_as_the_cpu_sees_all_of_them() {
     let all = Decoder { sequence: 8, ..Decoder::small() };
     let x = seeded_input("x", Shape::new(&[1, 8, all.hidden]).unwrap(), 4).unwrap();
-    let plain = SessionOptions { no_fusion: true, ..SessionOptions::default() };
+    let plain = SessionOptions::new().no_fusion(true);
     let whole = compile(&Session::with_options(Device::Cpu, plain).unwrap(), &all);
     let want = run(&whole, &mut whole.new_state().unwrap(), &x, 0..8);
     for device in [Device::Cpu, Device::Vulkan, Device::Wgpu] {
-        let options = SessionOptions { pipeline_cache: PipelineCache::Off, ..SessionOptions::default() };
+        let options = SessionOptions::new().pipeline_cache(PipelineCache::Off);
         let session = Session::with_options(device.clone(), options).unwrap();
         let prompt = compile(&session, &Decoder { sequence: 5, ..all });
         let token = compile(&session, &Decoder { sequence: 1, ..all });

@@ -1,11 +1,11 @@
 //! How many dispatches a layer takes, on devices that need not be here: lowering reads plain data.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
-use olivine::compile::{Options, compile};
-use olivine::gpu::{Addressing, DeviceCaps, DeviceKind, Program, State, lower};
+use olivine::internals::compile::{Options, compile};
+use olivine::internals::gpu::{Addressing, DeviceCaps, DeviceKind, Program, State, lower};
+use olivine::internals::kernel::{Elem, Fragments, MatrixShape, Target};
+use olivine::internals::models::{Decoder, Encoder};
 use olivine::ir::Graph;
-use olivine::kernel::{Elem, Fragments, MatrixShape, Target};
-use olivine::models::{Decoder, Encoder};
 
 /// A large NVIDIA card.
 fn h200() -> DeviceCaps {

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeSet, HashSet};
 
+use olivine::internals::SessionExt as _;
 use olivine::{Device, PipelineCache, SessionOptions};
 use olivine_cases::{Case, Joined, SessionBackend, table};
 use olivine_ir::{DType, Op};
@@ -37,7 +38,7 @@ fn cases() -> Vec<Case> {
 }
 
 fn runs_on(device: Device) {
-    let options = SessionOptions { pipeline_cache: PipelineCache::Off, ..SessionOptions::default() };
+    let options = SessionOptions::new().pipeline_cache(PipelineCache::Off);
     let backend = SessionBackend::new("gpu", device, options).unwrap();
     let joined = Joined::new(&cases()).unwrap();
 

@@ -6,6 +6,7 @@
 use std::ffi::c_int;
 use std::time::{Duration, Instant};
 
+use olivine::internals::SessionExt as _;
 use olivine::prelude::*;
 use olivine::{Input, PipelineCache};
 
@@ -66,7 +67,7 @@ fn what_a_forked_process_inherits_is_refused_and_dropped_quietly() {
     let x = Tensor::new([n], vec![2f32; n]).unwrap();
     let options = || CompileOptions::new().state("state", "next");
     for (device, threads) in [(Device::Cpu, None), (Device::Cpu, Some(3)), (Device::Vulkan, None)] {
-        let how = SessionOptions { threads, pipeline_cache: PipelineCache::Off, ..SessionOptions::default() };
+        let how = SessionOptions::new().threads(threads).pipeline_cache(PipelineCache::Off);
         let session = Session::with_options(device.clone(), how).unwrap();
         let executable = session.compile_with(&counting(n), &options()).unwrap();
         let mut state = executable.new_state().unwrap();

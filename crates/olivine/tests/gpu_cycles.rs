@@ -50,7 +50,7 @@ fn cycle(session: &Session, cycle: usize) {
 /// Runs cycles after a warm-up; host memory may grow by `bound` bytes, device memory by none.
 fn cycles(device: Device, warm: usize, count: usize, bound: u64) {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let options = SessionOptions { pipeline_cache: PipelineCache::Off, ..SessionOptions::default() };
+    let options = SessionOptions::new().pipeline_cache(PipelineCache::Off);
     let session = Session::with_options(device.clone(), options)
         .unwrap_or_else(|e| panic!("{e}\ninstall a device: apt-get install mesa-vulkan-drivers libvulkan1"));
     (0..warm).for_each(|i| cycle(&session, i));

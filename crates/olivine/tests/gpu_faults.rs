@@ -3,14 +3,16 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
-use olivine::gpu;
+use olivine::internals::OptionsExt as _;
+use olivine::internals::SessionExt as _;
+use olivine::internals::gpu;
 use olivine::prelude::*;
 use olivine::{Backend, PipelineCache};
 
 const MIB: usize = 1 << 20;
 
 fn open(device: Device, options: SessionOptions) -> Session {
-    let options = SessionOptions { pipeline_cache: PipelineCache::Off, ..options };
+    let options = options.pipeline_cache(PipelineCache::Off);
     Session::with_options(device, options).unwrap_or_else(|e| {
         panic!("{e}\ninstall: apt-get install mesa-vulkan-drivers libvulkan1 vulkan-validationlayers")
     })
@@ -102,7 +104,7 @@ fn sixty_four_threads_share_one_executable_and_its_new_shapes() {
 }
 
 fn limited(bytes: usize) -> Session {
-    open(Device::Vulkan, SessionOptions { memory_limit: Some(bytes as u64), ..SessionOptions::default() })
+    open(Device::Vulkan, SessionOptions::new().memory_limit(bytes as u64))
 }
 
 /// sum = x + y + z, each f32 of `mib` MiB.
@@ -136,7 +138,7 @@ fn a_graph_larger_than_the_device_is_refused_with_what_and_how_much() {
 
 #[test]
 fn intermediate_results_that_do_not_fit_name_their_node() {
-    let options = SessionOptions { memory_limit: Some(256 << 20), no_fusion: true, ..Default::default() };
+    let options = SessionOptions::new().memory_limit(256 << 20).no_fusion(true);
     let session = open(Device::Vulkan, options);
     let mut g = Graph::new("broad");
     let x = g.input("x", DType::F32, [1, 8192]).unwrap();
@@ -237,7 +239,7 @@ fn tensors_that_were_dropped_do_not_keep_device_memory() {
 
 #[test]
 fn every_node_of_an_unsupported_type_is_named_at_once() {
-    let options = SessionOptions { browser_dialect: true, no_fusion: true, ..SessionOptions::default() };
+    let options = SessionOptions::new().browser_dialect(true).no_fusion(true);
     let session = open(Device::Wgpu, options);
     let mut g = Graph::new("wide");
     let a = g.input("a", DType::F64, [8]).unwrap();

@@ -1,7 +1,8 @@
 //! A twelve-layer encoder on GPUs: the CPU's answer, with every operation of it on the device.
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
-use olivine::models::{Encoder, seeded_input, seeded_params};
+use olivine::internals::SessionExt as _;
+use olivine::internals::models::{Encoder, seeded_input, seeded_params};
 use olivine::{Device, PipelineCache, Session, SessionOptions};
 use olivine_ir::{Graph, Op, Tensor};
 
@@ -26,7 +27,7 @@ fn an_encoder_of_twelve_layers_gives_the_cpus_answer_and_nothing_runs_on_the_hos
     let graph = encoder().graph().unwrap();
     let want = answer(&Session::new(Device::Cpu).unwrap(), &graph);
     for device in [Device::Vulkan, Device::Wgpu] {
-        let options = SessionOptions { pipeline_cache: PipelineCache::Off, ..SessionOptions::default() };
+        let options = SessionOptions::new().pipeline_cache(PipelineCache::Off);
         let session = Session::with_options(device.clone(), options).unwrap();
         let got = answer(&session, &graph);
         let error: f64 = got.iter().zip(&want).map(|(a, b)| (a - b) * (a - b)).sum();

@@ -5,13 +5,14 @@
 use std::fmt::Write;
 use std::process::Command;
 
-use olivine::gpu::Mask;
+use olivine::internals::OptionsExt as _;
+use olivine::internals::gpu::Mask;
 use olivine::{Device, PipelineCache, SessionOptions};
 use olivine_cases::{CaseResult, Outcome, Report, SessionBackend, fuzz_cases, long_axes, run_table, table};
 
 /// Opens a device, or says what to install.
 fn open(name: &str, device: Device, options: SessionOptions) -> SessionBackend {
-    let options = SessionOptions { pipeline_cache: PipelineCache::Off, ..options };
+    let options = options.pipeline_cache(PipelineCache::Off);
     SessionBackend::new(name, device, options).unwrap_or_else(|e| {
         panic!(
             "{e}\ninstall a device: apt-get install mesa-vulkan-drivers libvulkan1 vulkan-validationlayers"
@@ -25,7 +26,7 @@ fn excused(result: &CaseResult, options: &SessionOptions) -> bool {
     // Checked runs report what others clamp.
     let reported = options.checked && reason.contains("is out of range for size");
     let wide = ["the device has no f64", "the device has no i64", "the device has no u64"];
-    let browser = options.browser_dialect && wide.iter().any(|r| reason.contains(r));
+    let browser = options.is_browser_dialect() && wide.iter().any(|r| reason.contains(r));
     reported || browser
 }
 
@@ -73,7 +74,7 @@ fn judge(report: &Report, backend: &SessionBackend, options: &SessionOptions) {
 }
 
 fn validated() -> SessionOptions {
-    SessionOptions { validation: true, ..SessionOptions::default() }
+    SessionOptions::new().validation(true)
 }
 
 #[test]
@@ -84,24 +85,24 @@ fn the_table_passes_on_vulkan_under_validation() {
 #[test]
 fn the_table_passes_on_vulkan_without_subgroups() {
     let without = Mask { subgroups: true, ..Mask::default() };
-    passes("vulkan without subgroups", Device::Vulkan, SessionOptions { without, ..validated() });
+    passes("vulkan without subgroups", Device::Vulkan, validated().without(without));
 }
 
 #[test]
 fn the_table_passes_on_vulkan_without_f16() {
     let without = Mask { f16: true, ..Mask::default() };
-    passes("vulkan without f16", Device::Vulkan, SessionOptions { without, ..validated() });
+    passes("vulkan without f16", Device::Vulkan, validated().without(without));
 }
 
 #[test]
 fn the_table_passes_on_vulkan_without_cooperative_matrices() {
     let without = Mask { matrices: true, ..Mask::default() };
-    passes("vulkan without matrices", Device::Vulkan, SessionOptions { without, ..validated() });
+    passes("vulkan without matrices", Device::Vulkan, validated().without(without));
 }
 
 #[test]
 fn the_table_passes_on_vulkan_checked() {
-    passes("vulkan checked", Device::Vulkan, SessionOptions { checked: true, ..validated() });
+    passes("vulkan checked", Device::Vulkan, validated().checked(true));
 }
 
 #[test]
@@ -112,7 +113,7 @@ fn the_table_passes_on_wgpu() {
 #[test]
 fn indices_and_movement_pass_on_wgpu_checked() {
     in_own_process(|| {
-        let options = SessionOptions { checked: true, ..SessionOptions::default() };
+        let options = SessionOptions::new().checked(true);
         let backend = open("wgpu checked", Device::Wgpu, options.clone());
         for family in ["index/", "movement/", "unary/"] {
             judge(&run_table(&backend, &table(), family, 2), &backend, &options);
@@ -122,7 +123,7 @@ fn indices_and_movement_pass_on_wgpu_checked() {
 
 #[test]
 fn the_table_passes_on_wgpu_in_the_browsers_dialect() {
-    let options = SessionOptions { browser_dialect: true, ..SessionOptions::default() };
+    let options = SessionOptions::new().browser_dialect(true);
     passes("wgpu as in browsers", Device::Wgpu, options);
 }
 

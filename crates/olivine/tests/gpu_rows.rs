@@ -3,7 +3,8 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use olivine::gpu::Mask;
+use olivine::internals::OptionsExt as _;
+use olivine::internals::gpu::Mask;
 use olivine::{Device, PipelineCache, SessionOptions};
 use olivine_cases::{SessionBackend, row_cases, run_table};
 
@@ -13,7 +14,7 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 /// Runs all cases; none may fail, and the validation layer has nothing to say.
 fn pass(name: &str, options: SessionOptions) {
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    let options = SessionOptions { validation: true, pipeline_cache: PipelineCache::Off, ..options };
+    let options = options.validation(true).pipeline_cache(PipelineCache::Off);
     let backend = SessionBackend::new(name, Device::Vulkan, options).unwrap_or_else(|e| panic!("{e}"));
     let report = run_table(&backend, &row_cases(usize::MAX), "", 1);
     assert!(report.results.len() > 200);
@@ -24,11 +25,11 @@ fn pass(name: &str, options: SessionOptions) {
 
 #[test]
 fn rows_of_every_length_with_every_access_checked() {
-    pass("vulkan checked", SessionOptions { checked: true, ..SessionOptions::default() });
+    pass("vulkan checked", SessionOptions::new().checked(true));
 }
 
 #[test]
 fn rows_of_every_length_without_subgroups() {
     let without = Mask { subgroups: true, ..Mask::default() };
-    pass("vulkan without subgroups", SessionOptions { without, ..SessionOptions::default() });
+    pass("vulkan without subgroups", SessionOptions::new().without(without));
 }

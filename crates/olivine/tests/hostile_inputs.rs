@@ -21,7 +21,7 @@ fn a_graph_that_needs_terabytes_is_refused_with_the_number_of_bytes() {
     g.output("out", out).unwrap();
     let error = session().compile(&g).map(drop).unwrap_err();
     assert!(
-        matches!(&error, Error::Cpu(olivine::cpu::Error::TooLarge { needed, .. }) if *needed >= 1 << 46),
+        matches!(&error, Error::Cpu(olivine::internals::cpu::Error::TooLarge { needed, .. }) if *needed >= 1 << 46),
         "{error:?}"
     );
 }
@@ -54,7 +54,7 @@ fn a_free_size_that_is_too_large_is_refused_when_it_comes() {
     // 2^22 bytes twice are little; their outer sum in f64 is 2^47 bytes.
     let long = Tensor::zeros(DType::U8, [1 << 22]).unwrap();
     let error = outer.run([("a", &long), ("b", &long)]).unwrap_err();
-    assert!(matches!(error, Error::Cpu(olivine::cpu::Error::TooLarge { .. })), "{error:?}");
+    assert!(matches!(error, Error::Cpu(olivine::internals::cpu::Error::TooLarge { .. })), "{error:?}");
     let short = Tensor::zeros(DType::U8, [2]).unwrap();
     outer.run([("a", &short), ("b", &short)]).unwrap();
 }
@@ -101,13 +101,13 @@ fn an_index_out_of_range_is_clamped_or_in_checked_mode_an_error_that_names_it() 
     let out = session().compile(&g).unwrap().run([("table", &table), ("ids", &ids)]).unwrap();
     assert_eq!(out.get("rows").unwrap().as_slice::<f32>().unwrap(), [2.0, 3.0, 4.0, 5.0]);
 
-    let options = SessionOptions { checked: true, ..SessionOptions::default() };
+    let options = SessionOptions::new().checked(true);
     let checked = Session::with_options(Device::Cpu, options).unwrap().compile(&g).unwrap();
     let error = checked.run([("table", &table), ("ids", &ids)]).unwrap_err();
     assert!(
         matches!(
             &error,
-            Error::Cpu(olivine::cpu::Error::IndexOutOfRange {
+            Error::Cpu(olivine::internals::cpu::Error::IndexOutOfRange {
                 op: "gather",
                 position: 1,
                 value: 7,

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
-use olivine::models::{Encoder, seeded_input, seeded_params};
+use olivine::internals::models::{Encoder, seeded_input, seeded_params};
 use olivine::prelude::*;
 
 fn small() -> Encoder {

@@ -1,6 +1,7 @@
 //! f16 and bf16 on the CPU: results are rounded once, at the end, unless the model or the session asks for more.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
+use olivine::internals::OptionsExt as _;
 use olivine::prelude::*;
 use olivine_cases::oracle::{self, Between, Value};
 use olivine_cases::{Fill, Rng, SessionBackend, round_to, run_table, table, ulp};
@@ -10,7 +11,7 @@ use olivine_ir::{Error as GraphError, IntoShape, TensorType, ValueId};
 const NARROW: [DType; 2] = [DType::F16, DType::BF16];
 
 fn cpu(round_every_op: bool) -> Session {
-    Session::with_options(Device::Cpu, SessionOptions { round_every_op, ..Default::default() }).unwrap()
+    Session::with_options(Device::Cpu, SessionOptions::new().round_every_op(round_every_op)).unwrap()
 }
 
 /// A graph of one input `x` and one output `y`.
@@ -164,7 +165,7 @@ fn casts_that_a_model_asks_for_round() {
 
 #[test]
 fn cases_of_narrow_floats_pass_where_every_operation_rounds() {
-    let options = SessionOptions { round_every_op: true, ..Default::default() };
+    let options = SessionOptions::new().round_every_op(true);
     let backend = SessionBackend::new("cpu, rounding", Device::Cpu, options).unwrap();
     let cases: Vec<_> = table().into_iter().filter(|case| NARROW.contains(&case.dtype)).collect();
     let report = run_table(&backend, &cases, "", 2);

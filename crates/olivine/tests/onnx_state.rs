@@ -6,6 +6,7 @@
 #[path = "../../onnx/tests/wire/mod.rs"]
 mod wire;
 
+use olivine::internals::OptionsExt as _;
 use olivine::prelude::*;
 use wire::{F32, floats, int_attribute, node, value};
 
@@ -147,7 +148,7 @@ fn fixed_and_given_sizes_are_compiled_before_the_first_run() {
 
 #[test]
 fn what_a_device_cannot_run_is_refused_at_compile() {
-    let options = SessionOptions { browser_dialect: true, ..SessionOptions::default() };
+    let options = SessionOptions::new().browser_dialect(true);
     let session = Session::with_options(Device::Wgpu, options).unwrap();
     for sizes in [["2", "3"], ["n", "3"], ["n", "m"]] {
         let refused = session.compile(&scaled(F64, &sizes)).map(drop).unwrap_err().to_string();

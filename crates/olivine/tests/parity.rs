@@ -1,6 +1,7 @@
 //! Every case of the table, on every way of running a graph.
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
+use olivine::internals::OptionsExt as _;
 use olivine::{Device, SessionOptions};
 use olivine_cases::{Report, SessionBackend, fuzz_cases, long_axes, run_table, table};
 
@@ -21,12 +22,12 @@ fn the_table_passes_on_the_cpu() {
 
 #[test]
 fn the_table_passes_without_fusion() {
-    passes("cpu unfused", SessionOptions { no_fusion: true, ..SessionOptions::default() });
+    passes("cpu unfused", SessionOptions::new().no_fusion(true));
 }
 
 #[test]
 fn the_table_passes_on_one_thread() {
-    passes("cpu, one thread", SessionOptions { threads: Some(1), ..SessionOptions::default() });
+    passes("cpu, one thread", SessionOptions::new().threads(1));
 }
 
 /// Around the sizes of tasks (2¹⁴ to 2¹⁶ elements), and beyond what 16 bits count.

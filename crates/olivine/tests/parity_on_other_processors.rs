@@ -1,7 +1,7 @@
 //! The table of cases on the instruction sets of other processors. It limits the whole process, hence a file of its own.
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
-use olivine::cpu::{Vectors, limit_vectors};
+use olivine::internals::cpu::{Vectors, limit_vectors};
 use olivine::{Device, SessionOptions};
 use olivine_cases::{SessionBackend, run_table, table};
 

@@ -1,7 +1,8 @@
 //! Matrix products on a Vulkan device, against the oracle: the table's, and shapes around every edge of the tiles.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
-use olivine::gpu::Mask;
+use olivine::internals::OptionsExt as _;
+use olivine::internals::gpu::Mask;
 use olivine::{Device, PipelineCache, SessionOptions};
 use olivine_cases::{Bound, Case, Rng, SessionBackend, check, normal, run_table, sum_of, table, whole};
 use olivine_ir::DType::{self, *};
@@ -10,8 +11,7 @@ use olivine_ir::op::{Arg, Binary, Instr, InstrOp, MatMul, Region, ScalarOp, Unar
 const NO_SUBGROUPS: Mask = Mask { subgroups: true, f16: false, matrices: true };
 
 fn open(name: &str, without: Mask, checked: bool) -> SessionBackend {
-    let options =
-        SessionOptions { pipeline_cache: PipelineCache::Off, without, checked, ..Default::default() };
+    let options = SessionOptions::new().pipeline_cache(PipelineCache::Off).without(without).checked(checked);
     SessionBackend::new(name, Device::Vulkan, options)
         .expect("a device; `apt-get install mesa-vulkan-drivers`")
 }

@@ -1,6 +1,7 @@
 //! Models of dequantised operands on the CPU, whose matmuls and convolutions run on integers.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
+use olivine::internals::OptionsExt as _;
 use olivine::prelude::*;
 use olivine_cases::oracle::{self, Between, Value};
 use olivine_cases::{Fill, Rng};
@@ -98,6 +99,6 @@ fn bytes_that_are_quantised_as_before_are_the_same_bytes() {
         session.compile(&g).unwrap().run([("x", &bytes)]).unwrap().get("y").unwrap().to_f64()
     };
     let moved = run(SessionOptions::default());
-    assert_eq!(moved, run(SessionOptions { no_fusion: true, ..Default::default() }));
+    assert_eq!(moved, run(SessionOptions::new().no_fusion(true)));
     assert_eq!(moved[..3], [0.0, 16.0, 32.0]);
 }

@@ -3,6 +3,7 @@
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
 use olivine::PipelineCache;
+use olivine::internals::OptionsExt as _;
 use olivine::ir::op::{RUN_COUNTER, Sampling};
 use olivine::prelude::*;
 
@@ -10,8 +11,7 @@ const DEVICES: [(Device, bool); 4] =
     [(Device::Cpu, false), (Device::Vulkan, false), (Device::Wgpu, false), (Device::Wgpu, true)];
 
 fn open(device: Device, browser_dialect: bool) -> Session {
-    let options =
-        SessionOptions { browser_dialect, pipeline_cache: PipelineCache::Off, ..SessionOptions::default() };
+    let options = SessionOptions::new().browser_dialect(browser_dialect).pipeline_cache(PipelineCache::Off);
     Session::with_options(device, options).unwrap_or_else(|e| {
         panic!("{e}\ninstall: apt-get install mesa-vulkan-drivers libvulkan1 vulkan-validationlayers")
     })

@@ -12,8 +12,7 @@ const DEVICES: [Device; 3] = [Device::Cpu, Device::Vulkan, Device::Wgpu];
 /// Opens a device, Vulkan under validation, or says what to install.
 fn open(device: &Device) -> Session {
     let validation = device.backend() == Backend::Vulkan;
-    let options =
-        SessionOptions { validation, pipeline_cache: PipelineCache::Off, ..SessionOptions::default() };
+    let options = SessionOptions::new().validation(validation).pipeline_cache(PipelineCache::Off);
     Session::with_options(device.clone(), options).unwrap_or_else(|e| {
         panic!("{e}\ninstall: apt-get install mesa-vulkan-drivers libvulkan1 vulkan-validationlayers")
     })

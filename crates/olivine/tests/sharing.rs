@@ -2,7 +2,8 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
-use olivine::models::{Encoder, seeded_input, seeded_params};
+use olivine::internals::OptionsExt as _;
+use olivine::internals::models::{Encoder, seeded_input, seeded_params};
 use olivine::prelude::*;
 
 const fn shareable<T: Send + Sync>() {}
@@ -73,9 +74,9 @@ fn threads_that_bring_new_shapes_at_once_all_get_answers() {
 fn the_number_of_threads_changes_only_the_last_bits() {
     let x = input(3);
     let run = |options| compiled(options).run([("x", &x)]).unwrap().get("y").unwrap().to_f64();
-    let one = run(SessionOptions { threads: Some(1), ..SessionOptions::default() });
+    let one = run(SessionOptions::new().threads(1));
     for threads in [2, 3, 8] {
-        let many = run(SessionOptions { threads: Some(threads), ..SessionOptions::default() });
+        let many = run(SessionOptions::new().threads(threads));
         let worst = one.iter().zip(&many).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
         assert!(worst < 1e-4, "{threads} threads differ by {worst}");
     }
@@ -86,7 +87,7 @@ fn fusion_changes_only_the_last_bits() {
     let x = input(4);
     let run = |options| compiled(options).run([("x", &x)]).unwrap().get("y").unwrap().to_f64();
     let fused = run(SessionOptions::default());
-    let plain = run(SessionOptions { no_fusion: true, ..SessionOptions::default() });
+    let plain = run(SessionOptions::new().no_fusion(true));
     let worst = fused.iter().zip(&plain).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
     assert!(worst < 1e-4, "they differ by {worst}");
     assert!(fused.iter().all(|y| y.is_finite()) && fused.iter().any(|y| *y != 0.0));

@@ -4,7 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use olivine::gpu::{Decision, Record, tuning_file};
+use olivine::internals::SessionExt as _;
+use olivine::internals::gpu::{Decision, Record, tuning_file};
 use olivine::{CompileOptions, Device, PipelineCache, Session, SessionOptions, TuneBy};
 use olivine_cases::{Backend, Bound, Case, check, normal, sum_of, warnings, whole};
 use olivine_ir::DType::*;
@@ -12,7 +13,7 @@ use olivine_ir::op::{Attention, HeadLayout};
 use olivine_ir::{Graph, Tensor};
 
 fn open(device: Device, tuning: TuneBy) -> Session {
-    let options = SessionOptions { pipeline_cache: PipelineCache::Off, tuning, ..SessionOptions::default() };
+    let options = SessionOptions::new().pipeline_cache(PipelineCache::Off).tuning(tuning);
     Session::with_options(device, options).expect("a device; `apt-get install mesa-vulkan-drivers`")
 }
 
@@ -147,7 +148,7 @@ fn folder(name: &str) -> PathBuf {
 
 fn kept_in(dir: &Path) -> Session {
     let pipeline_cache = PipelineCache::Folder(dir.to_path_buf());
-    let options = SessionOptions { pipeline_cache, ..SessionOptions::default() };
+    let options = SessionOptions::new().pipeline_cache(pipeline_cache);
     Session::with_options(Device::Vulkan, options).expect("a device; `apt-get install mesa-vulkan-drivers`")
 }
 

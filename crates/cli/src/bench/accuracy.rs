@@ -2,10 +2,11 @@
 //! multiply-adds, on numbers of several kinds.
 
 use clap::Args;
-use olivine::gpu::Mask;
+use olivine::internals::OptionsExt as _;
+use olivine::internals::gpu::Mask;
+use olivine::internals::models::seeded_input;
 use olivine::ir::{DType, Shape, Tensor};
-use olivine::models::seeded_input;
-use olivine::{Executable, Session, SessionOptions};
+use olivine::{Executable, Session};
 use serde_json::{Value, json};
 
 use crate::Global;
@@ -48,7 +49,7 @@ pub(crate) fn run(global: &Global, args: &AccuracyArgs) -> Result<Answer, Failur
     let sizes: &[usize] = if args.quick { &[64, 96] } else { &[1024, 4096] };
     let open = |matrices: bool| -> Result<Session, Failure> {
         let without = Mask { matrices: !matrices, ..Mask::default() };
-        Ok(Session::with_options(global.device()?, SessionOptions { without, ..global.options() })?)
+        Ok(Session::with_options(global.device()?, global.options().without(without))?)
     };
     let (chosen, fma) = (open(true)?, open(false)?);
     let mut progress = Progress::new(sizes.len() * DISTRIBUTIONS.len(), global.quiet);

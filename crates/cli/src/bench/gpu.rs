@@ -12,8 +12,9 @@ mod sequences;
 use std::io::Write;
 
 use clap::Args;
+use olivine::Session;
+use olivine::internals::OptionsExt as _;
 use olivine::ir::{Error, Graph, ValueId};
-use olivine::{Session, SessionOptions};
 use serde_json::{Value, json};
 
 use crate::Global;
@@ -102,7 +103,7 @@ pub(crate) fn run(global: &Global, args: &GpuArgs) -> Result<Answer, Failure> {
     }
     let device = global.device()?;
     let open = |no_fusion| -> Result<Session, Failure> {
-        let options = SessionOptions { no_fusion, ..global.options() };
+        let options = global.options().no_fusion(no_fusion);
         Ok(Session::with_options(device.clone(), options)?)
     };
     let fused = open(false)?;

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use clap::Args;
 use olivine::Session;
+use olivine::internals::models::seeded_input;
 use olivine::ir::op::{Attention, HeadLayout, ReduceKind, Window};
 use olivine::ir::{DType, Error, Graph, Tensor, ValueId};
-use olivine::models::seeded_input;
 use serde_json::{Value, json};
 
 use super::copy::Copy;

@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use olivine::compile::{Options, compile};
-use olivine::cpu::CpuEvaluator;
-use olivine::{PipelineCache, Session, SessionOptions};
+use olivine::internals::SessionExt as _;
+use olivine::internals::compile::{Options, compile};
+use olivine::internals::cpu::CpuEvaluator;
+use olivine::{PipelineCache, Session};
 use serde_json::{Map, json};
 
 use crate::Global;
@@ -39,7 +40,7 @@ pub(crate) fn run(global: &Global, args: &StartArgs) -> Result<Answer, Failure> 
         None if args.no_cache => PipelineCache::Off,
         None => PipelineCache::User,
     };
-    let options = SessionOptions { pipeline_cache, ..global.options() };
+    let options = global.options().pipeline_cache(pipeline_cache);
     let (open, session) =
         timed(|| -> Result<_, Failure> { Ok(Session::with_options(global.device()?, options)?) });
     let session = session?;

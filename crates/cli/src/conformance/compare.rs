@@ -1,7 +1,7 @@
 //! Whether a result is what a data set expects.
 
+use olivine::internals::onnx::ElementType;
 use olivine::ir::{DType, Data, Tensor};
-use olivine::onnx::ElementType;
 
 /// Compares as ONNX's own runner does: relative 1e-3, absolute 1e-7; two units in the last place of bfloat16.
 pub(super) fn compare(got: &Tensor, want: &Tensor, element: ElementType) -> Result<(), String> {

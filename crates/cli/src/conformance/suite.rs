@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use olivine::internals::onnx::{DataValue, ElementType, Kind, Port};
 use olivine::ir::Tensor;
-use olivine::onnx::{DataValue, ElementType, Kind, Port};
 use olivine::{Model, Session};
 
 use super::compare::compare;
@@ -153,9 +153,9 @@ fn values(set: &Path, what: &str, ports: &[Port]) -> Result<Vec<(String, DataVal
 
 /// What can be said of a case without a device.
 pub(super) fn facts(case: &Case) -> Facts {
-    let Ok(model) = olivine::onnx::Model::load_with(
+    let Ok(model) = olivine::internals::onnx::Model::load_with(
         case.folder.join("model.onnx"),
-        &olivine::onnx::LoadOptions::new().allow_unsupported(true),
+        &olivine::internals::onnx::LoadOptions::new().allow_unsupported(true),
     ) else {
         return Facts { is_plain: false, is_idle: false };
     };

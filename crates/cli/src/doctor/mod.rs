@@ -3,6 +3,7 @@
 mod packages;
 mod vulkan;
 
+use olivine::internals::SessionExt as _;
 use olivine::ir::{DType, Graph, Tensor};
 use olivine::{Backend, Device, DeviceInfo, Session};
 use serde_json::json;
@@ -76,7 +77,7 @@ fn try_cpu(global: &Global) -> Result<(), Failure> {
 }
 
 fn vector_features() -> Check {
-    let features = olivine::cpu::features();
+    let features = olivine::internals::cpu::features();
     let found = if features.is_empty() { "none known".into() } else { features.join(" ") };
     Check::ok("CPU vector features", format!("{found} ({})", std::env::consts::ARCH))
 }

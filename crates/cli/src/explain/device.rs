@@ -1,9 +1,11 @@
 //! The stages behind the graph: the program of a GPU, and its kernels as the driver is given them.
 
-use olivine::compile::Compiled;
-use olivine::gpu::{Content, Dispatch, Hazards, Program, Slice, Touched};
-use olivine::kernel::spirv;
-use olivine::{KernelSource, Session};
+use olivine::Session;
+use olivine::internals::KernelSource;
+use olivine::internals::SessionExt as _;
+use olivine::internals::compile::Compiled;
+use olivine::internals::gpu::{Content, Dispatch, Hazards, Program, Slice, Touched};
+use olivine::internals::kernel::spirv;
 use serde_json::{Value, json};
 
 use crate::answer::{Answer, Failure};
@@ -164,8 +166,9 @@ fn slices(slices: &[Slice]) -> String {
 }
 
 fn content(content: &Content, program: &Program) -> String {
-    let name =
-        |port: Option<&olivine::gpu::Port>| port.map_or(String::new(), |p| format!(" `{}` {}", p.name, p.ty));
+    let name = |port: Option<&olivine::internals::gpu::Port>| {
+        port.map_or(String::new(), |p| format!(" `{}` {}", p.name, p.ty))
+    };
     match content {
         Content::Arena => "intermediate results".into(),
         Content::Input(i) => format!("input{}", name(program.inputs.get(*i))),
@@ -182,7 +185,7 @@ fn content(content: &Content, program: &Program) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use olivine::gpu::BufferId;
+    use olivine::internals::gpu::BufferId;
 
     #[test]
     fn ranges_are_written_with_their_buffers() {

@@ -5,7 +5,8 @@ mod device;
 use std::collections::BTreeMap;
 
 use clap::Args;
-use olivine::compile::{Compiled, plan};
+use olivine::internals::SessionExt as _;
+use olivine::internals::compile::{Compiled, plan};
 use olivine::ir::{Def, Graph, Op, Printer, nearest};
 use serde_json::{Value, json};
 

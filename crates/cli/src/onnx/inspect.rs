@@ -5,8 +5,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use olivine::internals::ExecutableExt as _;
+use olivine::internals::SessionExt as _;
+use olivine::internals::onnx::{Port, Unsupported};
 use olivine::ir::{Graph, Node, Op, Tensor};
-use olivine::onnx::{Port, Unsupported};
 use olivine::{Executable, Model, Session};
 use serde_json::{Value, json};
 
@@ -67,7 +69,7 @@ fn inspect_onnx(
     global: &Global,
     args: &InspectArgs,
     model: &Model,
-    onnx: &olivine::onnx::Model,
+    onnx: &olivine::internals::onnx::Model,
     loading: Duration,
 ) -> Result<Answer, Failure> {
     let (parameters, weights) = onnx.parameters();

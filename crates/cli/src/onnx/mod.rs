@@ -8,8 +8,9 @@ pub(crate) mod run;
 
 use std::path::Path;
 
+use olivine::internals::ExecutableExt as _;
+use olivine::internals::onnx::{ElementType, Kind, LoadOptions, Port};
 use olivine::ir::{Graph, Tensor};
-use olivine::onnx::{ElementType, Kind, LoadOptions, Port};
 use olivine::{Model, Session};
 
 use crate::answer::Failure;

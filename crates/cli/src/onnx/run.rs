@@ -4,9 +4,9 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use olivine::internals::onnx::{ElementType, Kind};
 use olivine::ir::Tensor;
-use olivine::onnx::{ElementType, Kind};
-use olivine::{CompileOptions, Executable, Model, Outputs, Session, SessionOptions, npy};
+use olivine::{CompileOptions, Executable, Model, Outputs, Session, npy};
 use serde_json::{Value, json};
 
 use super::given::{Fill, GivenArgs, fill};
@@ -44,7 +44,7 @@ pub(crate) fn run(global: &Global, args: &RunArgs) -> Result<Answer, Failure> {
     let (loading, model) = timed(|| load(&args.model, &args.given.load_options()));
     let model = model?;
     let inputs = args.given.tensors(&model, false)?;
-    let options = SessionOptions { checked: args.checked, ..global.options() };
+    let options = global.options().checked(args.checked);
     let session = Session::with_options(global.device()?, options)?;
     let executable = session.compile_with(&model, &shapes(&model, &inputs))?;
     let random = random_params(&model, &executable)?;

@@ -9,8 +9,9 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use olivine::gpu::Record;
-use olivine::{PipelineCache, Session, SessionOptions};
+use olivine::internals::SessionExt as _;
+use olivine::internals::gpu::Record;
+use olivine::{PipelineCache, Session};
 use serde_json::json;
 
 use crate::Global;
@@ -110,7 +111,7 @@ fn open(global: &Global, args: &TuneArgs) -> Result<Session, Failure> {
         Some(folder) => PipelineCache::Folder(folder.clone()),
         None => PipelineCache::User,
     };
-    let options = SessionOptions { pipeline_cache, ..global.options() };
+    let options = global.options().pipeline_cache(pipeline_cache);
     Ok(Session::with_options(global.device()?, options)?)
 }
 

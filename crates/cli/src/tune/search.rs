@@ -4,7 +4,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use olivine::gpu::{Decision, Record};
+use olivine::internals::SessionExt as _;
+use olivine::internals::gpu::{Decision, Record};
 use olivine::ir::{Graph, Shape, Tensor};
 use olivine::{CompileOptions, DeviceTensor, Executable, Session, StepTime};
 

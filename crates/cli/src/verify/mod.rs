@@ -6,7 +6,9 @@ mod words;
 use std::path::PathBuf;
 
 use clap::Args;
-use olivine::{PipelineCache, SessionOptions, gpu::Mask};
+use olivine::PipelineCache;
+use olivine::internals::OptionsExt as _;
+use olivine::internals::gpu::Mask;
 use olivine_cases::{Outcome, Report, SessionBackend, long_axes, run_table, table};
 use serde_json::json;
 
@@ -64,15 +66,14 @@ pub(crate) struct VerifyArgs {
 pub(crate) fn run(global: &Global, args: &VerifyArgs) -> Result<Answer, Failure> {
     let device = global.device()?;
     let without = Mask { subgroups: args.no_subgroups, f16: args.no_f16, matrices: args.no_matrices };
-    let options = SessionOptions {
-        checked: args.checked,
-        without,
-        browser_dialect: args.browser,
-        wgsl: args.wgsl,
-        validation: args.validation,
-        pipeline_cache: PipelineCache::Off,
-        ..global.options()
-    };
+    let options = global
+        .options()
+        .checked(args.checked)
+        .without(without)
+        .browser_dialect(args.browser)
+        .wgsl(args.wgsl)
+        .validation(args.validation)
+        .pipeline_cache(PipelineCache::Off);
     let backend = SessionBackend::new(&device.to_string(), device, options)?.repeated(args.repeat);
     if args.words {
         return words::count(backend.session(), &table(), &args.filter, global.quiet);

@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use olivine::{KernelSource, Session};
+use olivine::Session;
+use olivine::internals::KernelSource;
+use olivine::internals::SessionExt as _;
 use olivine_cases::Case;
 use serde_json::json;
 

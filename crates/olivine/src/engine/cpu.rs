@@ -306,7 +306,7 @@ impl Resident for Held {
         Ok(held(Tensor::from_data(ty.shape, Data::from_bytes(ty.dtype, bytes)?)?))
     }
 
-    fn spoil(&self) -> Result<(), Error> {
+    fn poison(&self) -> Result<(), Error> {
         Ok(())
     }
 

@@ -218,7 +218,7 @@ impl<D: Driver> Resident for OnGpu<D> {
         Ok(resident(olivine_gpu::DeviceTensor::upload(self.0.driver(), ty, bytes)?))
     }
 
-    fn spoil(&self) -> Result<(), Error> {
+    fn poison(&self) -> Result<(), Error> {
         Ok(self.0.write(0, &memory::filled(0xff, self.0.ty().bytes())?)?)
     }
 

@@ -157,7 +157,8 @@ impl Given<'_> {
 }
 
 /// How long one step of a run took, and what it did.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct StepTime {
     /// The node.
     pub node: String,
@@ -192,7 +193,7 @@ pub(crate) trait Resident: Send + Sync {
     /// Brings packed bytes to the same device.
     fn upload(&self, ty: TensorType, bytes: &[u8]) -> Result<DeviceTensor, Error>;
     /// Sets every bit of memory that a later run may be given; nothing where every run's is fresh.
-    fn spoil(&self) -> Result<(), Error>;
+    fn poison(&self) -> Result<(), Error>;
     fn as_any(&self) -> &dyn Any;
     fn as_any_mut(&mut self) -> &mut dyn Any;
 }
@@ -284,12 +285,10 @@ impl DeviceTensor {
         self.inner.upload(view.ty(), view.bytes())
     }
 
-    /// Sets all its bits (floats become NaNs), so that what a later run into the same memory leaves unwritten shows.
-    /// Runs into the memory of outputs that nobody holds any more; on the CPU every run has fresh memory and this does
-    /// nothing. No run that uses the tensor may be in flight.
-    pub fn spoil(&self) -> Result<(), Error> {
+    /// As [`poison`](crate::internals::DeviceTensorExt::poison).
+    pub(crate) fn fill_with_ones(&self) -> Result<(), Error> {
         self.inner.check()?;
-        self.inner.spoil()
+        self.inner.poison()
     }
 
     /// The device's own tensor, if it is that kind of device's.

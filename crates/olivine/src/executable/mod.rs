@@ -6,11 +6,14 @@
 //!   graph.rs   one graph, compiled for every combination of sizes that comes
 //!   state.rs   tensors that stay on the device from run to run
 //!   io.rs      what goes into a run and what comes out
+//!   future.rs  runs in flight as futures
 //! ```
 //!
 //! A run of a graph is a run of one compiled graph. A run of an ONNX model may first run graphs that find out sizes, and
 //! loops; every method then ends in the last graph.
 
+#[cfg(feature = "async")]
+mod future;
 mod graph;
 mod io;
 mod options;
@@ -31,6 +34,8 @@ use crate::{Error, Session};
 pub(crate) use graph::{GraphExecutable, NamedInputs};
 pub(crate) use io::{write_results, zeros};
 
+#[cfg(feature = "async")]
+pub use future::PendingFuture;
 pub use io::{Input, Outputs, Pending};
 pub use options::CompileOptions;
 pub use state::State;
@@ -140,13 +145,7 @@ impl Executable {
         self.compiled_graphs().iter().map(|graph| graph.compiled_shapes()).sum()
     }
 
-    /// Bytes on the CPU for each of [`Executable::graphs`] at the sizes compiled last: of weights with what is made of
-    /// them, and of a run beside its inputs. `None` on a GPU.
-    pub fn host_bytes(&self) -> Vec<Option<(usize, usize)>> {
-        self.compiled_graphs().iter().map(|graph| graph.host_bytes()).collect()
-    }
-
-    fn compiled_graphs(&self) -> Vec<Arc<GraphExecutable>> {
+    pub(crate) fn compiled_graphs(&self) -> Vec<Arc<GraphExecutable>> {
         match &self.source {
             Source::Graph(graph) => vec![graph.clone()],
             #[cfg(feature = "onnx")]
@@ -258,10 +257,9 @@ impl Executable {
         ready.graph.profile(ready.inputs(given(&inputs)))
     }
 
-    /// Runs so many times in a row and returns how long all kernels of the last graph together took on the device (from
-    /// call to return on the CPU), running as they do untimed: a run's share. The outputs stay on the device, by name.
+    /// As [`time`](crate::internals::ExecutableExt::time).
     #[allow(clippy::type_complexity, reason = "a time and what `run_resident` returns")]
-    pub fn time<'a, V: Into<Input<'a>>>(
+    pub(crate) fn time_runs<'a, V: Into<Input<'a>>>(
         &self,
         inputs: impl IntoIterator<Item = (&'a str, V)>,
         runs: u32,
@@ -300,7 +298,7 @@ impl Executable {
     }
 
     /// The last graph of a run on these inputs, compiled.
-    pub fn graph_for<'a, V: Into<Input<'a>>>(
+    pub(crate) fn last_graph<'a, V: Into<Input<'a>>>(
         &self,
         inputs: impl IntoIterator<Item = (&'a str, V)>,
     ) -> Result<Graph, Error> {

@@ -1,7 +1,7 @@
 //! Whole runs, from inputs in host memory to outputs in host memory.
 
+use olivine::internals::models::Encoder;
 use olivine::ir::{DType, Graph};
-use olivine::models::Encoder;
 
 use super::{Clock, Measurement, Unit};
 use crate::answer::Failure;

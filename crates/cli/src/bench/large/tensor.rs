@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
+use olivine::internals::models::seeded_input;
 use olivine::ir::{DType, Data, Graph, Shape};
-use olivine::models::seeded_input;
 use olivine::{DeviceTensor, Session};
 use serde_json::{Value, json};
 

@@ -2,8 +2,8 @@
 //! dropped, so that the host holds one at a time.
 
 use olivine::Session;
+use olivine::internals::models::seeded_input;
 use olivine::ir::{DType, Graph, Shape, Tensor};
-use olivine::models::seeded_input;
 use serde_json::{Value, json};
 
 use crate::Global;

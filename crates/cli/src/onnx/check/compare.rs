@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
+use olivine::internals::onnx::NodeInfo;
 use olivine::ir::Tensor;
-use olivine::onnx::NodeInfo;
 use serde_json::{Value, json};
 
 use crate::table::Table;

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use olivine::Device;
-use olivine::onnx::NodeInfo;
+use olivine::internals::onnx::NodeInfo;
 use serde_json::{Value, json};
 
 use super::compare::{Comparison, Distance, Sensitivity, Values, Verdict, node_by_node};

@@ -16,8 +16,8 @@ mod sensitivity;
 use std::path::PathBuf;
 
 use clap::Args;
+use olivine::internals::onnx::{ElementType, NodeInfo};
 use olivine::ir::Tensor;
-use olivine::onnx::{ElementType, NodeInfo};
 use olivine::{Device, Model, Session, npy};
 
 use super::given::{GivenArgs, all_inputs};

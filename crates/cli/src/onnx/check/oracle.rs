@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use olivine::internals::onnx::{ElementType, Port};
 use olivine::ir::{DType, Tensor};
 use olivine::npy;
-use olivine::onnx::{ElementType, Port};
 use serde_json::{Value, json};
 
 use super::compare::Values;
