@@ -49,7 +49,6 @@ mod fft;
 mod gather;
 mod group_norm;
 mod index;
-mod integer_product;
 mod integers;
 mod interleave;
 mod interpolate;
@@ -152,8 +151,8 @@ pub fn lower(op: &Op, site: &mut Site<'_>) -> Result<(), String> {
         Op::RngUniform(op) => random::uniform(op, site),
         Op::RngNormal(op) => random::normal(op, site),
         Op::Sample(op) => sample::sample(op, site),
-        Op::QMatMul(op) => integer_product::qmatmul(op, site),
-        Op::QConv(op) => integer_product::qconv(op, site),
+        Op::QMatMul(op) => matmul::qmatmul(op, site),
+        Op::QConv(op) => matmul::qconv(op, site),
         _ => Err("has no GPU kernel yet".into()),
     }
 }

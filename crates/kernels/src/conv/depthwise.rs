@@ -9,7 +9,7 @@ use olivine_ir::op::Window;
 use olivine_kernel::{Buf, Val};
 use olivine_program::DeviceKind;
 
-use super::Parts;
+use crate::conv::Parts;
 use crate::launch::{Launch, bytes};
 use crate::math::{self, Typed};
 use crate::matmul::{is_heavy, settled, sum_elem};
@@ -64,7 +64,7 @@ fn axes(window: &Window, parts: &Parts<'_>) -> Option<(Along, Along)> {
 }
 
 /// Whether a convolution has one input channel to a group and a kernel that registers hold.
-pub(super) fn suits(window: &Window, parts: &Parts<'_>) -> bool {
+pub(crate) fn suits(window: &Window, parts: &Parts<'_>) -> bool {
     let Some((down, across)) = axes(window, parts) else { return false };
     parts.channels == 1
         && parts.x.ty.shape.numel() > 0
@@ -94,7 +94,7 @@ fn lanes_of(dtype: DType, width: usize) -> usize {
 }
 
 /// Lowers a depthwise convolution that suits.
-pub(super) fn depthwise(window: &Window, parts: &Parts<'_>, site: &mut Site<'_>) -> Result<(), String> {
+pub(crate) fn depthwise(window: &Window, parts: &Parts<'_>, site: &mut Site<'_>) -> Result<(), String> {
     let Some((down, across)) = axes(window, parts) else { return Err("a depthwise convolution".into()) };
     let elem = sum_elem(math::elem(parts.x.ty.dtype));
     if !site.caps.target.has(elem.scalar()) {

@@ -8,16 +8,23 @@
 //!   im2col ───────────────────── a copy
 //! ```
 
+mod coop;
 mod depthwise;
 mod im2col;
-mod taps;
+pub(crate) mod implicit_gemm;
+pub(crate) mod taps;
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic, reason = "a failed expectation is a failed test")]
+mod tests;
+mod windows;
 
 use olivine_ir::op::{Conv, ConvTranspose, Region, Window};
 use olivine_ir::{Shape, TensorType};
 
-use super::matmul::{self, Extra, Factor, Problem, Taps};
+use crate::matmul::{self, Extra, Factor, Problem};
 use crate::site::{Operand, Site, Target};
 use crate::walk::Walk;
+use taps::Taps;
 
 pub(crate) use im2col::im2col;
 
@@ -136,12 +143,12 @@ pub(crate) fn conv(op: &Conv, site: &mut Site<'_>) -> Result<(), String> {
         return depthwise::depthwise(window, &parts, site);
     }
     let (problem, extras) = by_taps(window, parts)?;
-    matmul::convolve(&problem, &extras, site)
+    implicit_gemm::convolve(&problem, &extras, site)
 }
 
 /// A convolution as a product with gathered pixels.
 fn by_taps<'a>(window: &Window, parts: Parts<'a>) -> Result<(Problem<'a>, Vec<Operand>), String> {
-    let taps = taps::of_conv(window, &parts)?;
+    let taps = windows::of_conv(window, &parts)?;
     let depth = parts.channels * parts.spatial().1.iter().product::<usize>();
     let filters = parts.m * depth;
     Ok(parts.gathered(taps, (depth, filters), 1))
@@ -205,9 +212,9 @@ fn pointwise<'a>(parts: &Parts<'a>) -> Option<Problem<'a>> {
 /// Lowers a transposed convolution: every result is the sum of the inputs that reach it.
 pub(crate) fn conv_transpose(op: &ConvTranspose, site: &mut Site<'_>) -> Result<(), String> {
     let parts = Parts::new(site, op.groups, op.bias, None)?;
-    let taps = taps::of_transpose(&op.window, &parts)?;
+    let taps = windows::of_transpose(&op.window, &parts)?;
     let kernel: usize = parts.spatial().1.iter().product();
     let weights = parts.channels * parts.m * kernel;
     let (problem, extras) = parts.gathered(taps, (kernel, weights), 0);
-    matmul::convolve(&problem, &extras, site)
+    implicit_gemm::convolve(&problem, &extras, site)
 }

@@ -1,183 +1,406 @@
-//! The taps of convolutions and of their transposes.
+//! The factor that a convolution gathers: columns are pixels of the result, depths are taps of the input's
+//! channels, and elements are found by a table instead of strides.
+//!
+//! A pixel has a place in the input, where its window begins; a depth has an offset from there, and numbers that tell
+//! whether it falls outside. Pixels come in classes, which have tables of their own: a convolution has one class, a
+//! transposed one has as many as its strides leave residues.
 
-use olivine_ir::op::Window;
+use olivine_ir::Tensor;
+use olivine_kernel::{Access, Buf, Builder, Elem, Val};
 
-use super::Parts;
-use crate::matmul::{Bounds, Class, MOST_BITS, Tap, TapAxis, Taps};
+use crate::launch::Launch;
+use crate::site::{Memory, Site};
+use crate::walk::{Walk, Walker};
 
-/// The farthest that a window may reach: coordinates are 32-bit numbers that wrap.
-const FARTHEST: usize = i32::MAX as usize;
+/// One spatial axis of the input.
+#[derive(Clone, Debug)]
+pub(crate) struct TapAxis {
+    /// Elements of the input on it.
+    pub(crate) size: usize,
+    /// Distance between their places in memory.
+    pub(crate) step: usize,
+    /// Elements between neighbouring windows.
+    pub(crate) stride: usize,
+    /// Elements by which the first window begins before the input.
+    pub(crate) lead: usize,
+    /// Taps, and the distance between them; what bits need.
+    pub(crate) kernel: usize,
+    pub(crate) dilation: usize,
+    /// Whether a tap may fall outside.
+    pub(crate) padded: bool,
+    /// Distance between neighbouring pixels of a class in the result.
+    pub(crate) out: usize,
+}
 
-/// Distances between neighbours of packed axes.
-fn steps(sizes: &[usize]) -> Vec<usize> {
-    let mut steps = vec![1; sizes.len()];
-    for i in (1..sizes.len()).rev() {
-        steps[i - 1] = steps[i] * sizes[i];
+/// How taps outside the input are told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Bounds {
+    /// There are none.
+    Inside,
+    /// A pixel knows for every tap of every axis whether it is outside, in a word.
+    Bits,
+    /// By coordinates.
+    Coordinates,
+}
+
+/// A depth of a class.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tap {
+    /// Elements from the window's first one, channels included.
+    pub(crate) offset: i64,
+    /// The distance from the window's first coordinates.
+    pub(crate) delta: [i64; 3],
+    /// Which bits it asks for.
+    pub(crate) bits: u32,
+    /// Where its weight is, from the filter's first.
+    pub(crate) weight: usize,
+}
+
+/// Pixels that have the same taps.
+#[derive(Clone, Debug)]
+pub(crate) struct Class {
+    /// Pixels by axis.
+    pub(crate) dims: Vec<usize>,
+    /// The first one's place in the result's image.
+    pub(crate) out: usize,
+    /// What their sums are made of.
+    pub(crate) taps: Vec<Tap>,
+}
+
+impl Class {
+    fn pixels(&self) -> usize {
+        self.dims.iter().product()
     }
-    steps
 }
 
-/// Every combination of one item of each list, the last list fastest.
-fn combinations<T: Copy>(lists: &[Vec<T>]) -> Vec<Vec<T>> {
-    lists.iter().fold(vec![Vec::new()], |so_far, list| {
-        let extend = |head: &Vec<T>| {
-            let head = head.clone();
-            list.iter().map(move |item| head.iter().copied().chain([*item]).collect()).collect::<Vec<_>>()
-        };
-        so_far.iter().flat_map(extend).collect()
-    })
+/// The gathered factor and where its columns go.
+#[derive(Clone, Debug)]
+pub(crate) struct Taps {
+    pub(crate) axes: Vec<TapAxis>,
+    pub(crate) bounds: Bounds,
+    pub(crate) images: usize,
+    /// Elements between images of the input, and of the result.
+    pub(crate) image: (usize, usize),
+    /// At least one.
+    pub(crate) classes: Vec<Class>,
+    /// Whether weights are found by the table; else they lie in the order of depths.
+    pub(crate) by_weight: bool,
+    /// The strides of further operands over images and over pixels.
+    pub(crate) extra_images: Vec<i64>,
+    pub(crate) extra_pixels: Walk,
 }
 
-/// Pads distances of up to three axes.
-fn three(deltas: &[i64]) -> [i64; 3] {
-    let mut all = [0; 3];
-    all.iter_mut().zip(deltas).for_each(|(to, d)| *to = *d);
-    all
-}
+/// Words that describe a class in a table.
+const CLASS_WORDS: usize = 8;
 
-/// What is left of a distance on an axis that takes it only once.
-fn if_several(count: usize, distance: usize) -> usize {
-    if count <= 1 { 1 } else { distance }
-}
+/// Bits of the word that tells which taps are outside.
+pub(crate) const MOST_BITS: usize = 32;
 
-/// The taps of a convolution: one class, whose depths run over channels and then over the kernel, as filters lie.
-pub(super) fn of_conv(window: &Window, parts: &Parts<'_>) -> Result<Taps, String> {
-    let (sizes, kernel, out) = parts.spatial();
-    let (step, out_step) = (steps(sizes), steps(out));
-    let mut axes = Vec::with_capacity(sizes.len());
-    for i in 0..sizes.len() {
-        let stride = if_several(out[i], window.strides[i]);
-        let dilation = if_several(kernel[i], window.dilations[i]);
-        let lead = window.pads[i].0;
-        let reach = out[i].saturating_sub(1).saturating_mul(stride);
-        let reach = reach.saturating_add((kernel[i] - 1).saturating_mul(dilation));
-        if reach.max(lead) > FARTHEST {
-            return Err(format!("windows reach {} elements far on axis {i}", reach.max(lead)));
+impl Taps {
+    /// Columns of a class.
+    pub(crate) fn columns(&self, class: &Class) -> usize {
+        self.images * class.pixels()
+    }
+
+    /// The most columns and depths of a class.
+    pub(crate) fn most(&self) -> (usize, usize) {
+        let columns = self.classes.iter().map(|c| self.columns(c)).max().unwrap_or(0);
+        (columns, self.classes.iter().map(|c| c.taps.len()).max().unwrap_or(0))
+    }
+
+    /// Neighbouring pixels that lie together in the result and in all further operands.
+    pub(crate) fn run(&self) -> Option<usize> {
+        let plain = self.classes.len() == 1 && !self.by_weight && self.extra_pixels.dims.len() <= 1;
+        plain.then(|| self.classes[0].pixels())
+    }
+
+    fn words(&self) -> usize {
+        match self.bounds {
+            Bounds::Inside => 1,
+            Bounds::Bits => 2,
+            Bounds::Coordinates => 4,
         }
-        axes.push(TapAxis {
-            size: sizes[i],
-            step: step[i],
-            stride,
-            lead,
-            kernel: kernel[i],
-            dilation,
-            padded: lead > 0 || reach >= sizes[i],
-            out: out_step[i],
-        });
     }
-    let bounds = match kernel.iter().sum() {
-        _ if axes.iter().all(|a| !a.padded) => Bounds::Inside,
-        1..=MOST_BITS => Bounds::Bits,
-        _ => Bounds::Coordinates,
-    };
-    // A word tells of all axes at once, so that one kernel serves whichever of them are padded.
-    axes.iter_mut().for_each(|a| a.padded |= bounds == Bounds::Bits);
-    let plane: usize = sizes.iter().product();
-    let mut of_kernel = Vec::new();
-    for tap in combinations(&kernel.iter().map(|k| (0..*k).collect()).collect::<Vec<_>>()) {
-        let (mut offset, mut word, mut first) = (0, 0, 0);
-        let mut deltas = Vec::with_capacity(tap.len());
-        for (t, axis) in tap.iter().zip(&axes) {
-            let delta = (t * axis.dilation) as i64;
-            deltas.push(delta);
-            offset += delta * axis.step as i64;
-            if axis.padded {
-                word |= 1u32.checked_shl((first + t) as u32).unwrap_or(0);
-                first += axis.kernel;
+
+    /// The table: classes if there are several, depths of all classes, their weights.
+    fn table(&self) -> Vec<u32> {
+        let several = self.classes.len() > 1;
+        let mut words = Vec::new();
+        let mut first = 0;
+        for class in self.classes.iter().filter(|_| several) {
+            let inner = |axis: usize| class.dims.get(axis).map_or(1, |d| *d as u32);
+            let (pixels, columns) = (class.pixels() as u32, self.columns(class) as u32);
+            let depths = class.taps.len();
+            words.extend([depths as u32, first, pixels, columns, class.out as u32, inner(1), inner(2), 0]);
+            first += depths.max(1) as u32;
+        }
+        // A class without taps has one that is never summed, so that there is something to load.
+        let nothing = Tap { offset: 0, delta: [0; 3], bits: 0, weight: 0 };
+        let padded: Vec<Tap> = self
+            .classes
+            .iter()
+            .flat_map(|c| c.taps.iter().copied().chain(c.taps.is_empty().then_some(nothing)))
+            .collect();
+        for tap in &padded {
+            let (offset, [d0, d1, d2]) = (tap.offset as u32, tap.delta.map(|d| d as u32));
+            match self.bounds {
+                Bounds::Inside => words.push(offset),
+                Bounds::Bits => words.extend([offset, tap.bits]),
+                Bounds::Coordinates => words.extend([offset, d0, d1, d2]),
             }
         }
-        of_kernel.push(Tap { offset, delta: three(&deltas), bits: word, weight: 0 });
+        if self.by_weight {
+            words.extend(padded.iter().map(|tap| tap.weight as u32));
+        }
+        words
     }
-    let taps = (0..parts.channels)
-        .flat_map(|c| of_kernel.iter().map(move |t| Tap { offset: t.offset + (c * plane) as i64, ..*t }));
-    let class = Class { dims: out.to_vec(), out: 0, taps: taps.collect() };
-    Ok(Taps { bounds, ..gathered(parts, axes, vec![class], false) })
+
+    /// Stores the table with the program.
+    pub(crate) fn store(&self, site: &mut Site<'_>) -> Result<Memory, String> {
+        let words = self.table();
+        let tensor = Tensor::new([words.len()], words).map_err(|e| e.to_string())?;
+        Ok(site.constant(tensor))
+    }
+
+    /// Declares the numbers that a kernel needs.
+    pub(crate) fn declare<'k>(&self, l: &Launch<'k>, table: Memory) -> Declared<'k> {
+        let k = l.k();
+        let bits = self.bounds == Bounds::Bits;
+        let axis = |(i, a): (usize, &TapAxis)| DeclaredAxis {
+            size: l.size(&format!("size{i}"), a.size),
+            step: if i + 1 == self.axes.len() { k.u32(1) } else { l.size(&format!("step{i}"), a.step) },
+            stride: l.size(&format!("stride{i}"), a.stride),
+            lead: if a.padded { l.size(&format!("lead{i}"), a.lead) } else { k.u32(0) },
+            kernel: if bits { l.size(&format!("taps{i}"), a.kernel) } else { k.u32(0) },
+            dilation: if bits { l.size(&format!("dilation{i}"), a.dilation) } else { k.u32(1) },
+            padded: a.padded,
+            out: l.size(&format!("out_step{i}"), a.out),
+        };
+        let axes: Vec<DeclaredAxis<'k>> = self.axes.iter().enumerate().map(axis).collect();
+        let entries = if self.classes.len() > 1 { self.classes.len() * CLASS_WORDS } else { 0 };
+        let count: usize = self.classes.iter().map(|c| c.taps.len().max(1)).sum();
+        let only = (self.classes.len() == 1).then(|| &self.classes[0]).map(|class| Pattern {
+            depths: l.size("depths", class.taps.len()),
+            first: k.u32(0),
+            pixels: l.size("pixels", class.pixels()),
+            columns: l.size("columns", self.columns(class)),
+            out: l.size("out_first", class.out),
+            inner: (1..class.dims.len()).map(|i| l.size(&format!("inner{i}"), class.dims[i])).collect(),
+        });
+        Declared {
+            k,
+            table: l.bind("table", Elem::U32, Access::Read, table),
+            bounds: self.bounds,
+            words: self.words() as u8,
+            entries: if entries == 0 { k.u32(0) } else { l.size("entries", entries) },
+            weights: self.by_weight.then(|| l.size("weights", entries + count * self.words())),
+            image: l.size("image", self.image.0),
+            out_image: l.size("out_image", self.image.1),
+            strided: self.classes.len() > 1 || self.by_weight,
+            axes,
+            only,
+            extra_images: self
+                .extra_images
+                .iter()
+                .enumerate()
+                .map(|(i, s)| if *s == 0 { k.u32(0) } else { l.stride(&format!("x{i}_image"), *s) })
+                .collect(),
+            extra_pixels: self.extra_pixels.declare(l, &vec![0; self.extra_images.len()]),
+        }
+    }
 }
 
-/// The taps of a transposed convolution: a class for every residue of the strides. A result at `q·stride + r` takes
-/// the inputs at `q + (r + lead − tap·dilation) / stride` for the taps that divide.
-pub(super) fn of_transpose(window: &Window, parts: &Parts<'_>) -> Result<Taps, String> {
-    let (sizes, kernel, out) = parts.spatial();
-    let (step, out_step) = (steps(sizes), steps(out));
-    let far = |i: usize| {
-        let span = (kernel[i] - 1).saturating_mul(window.dilations[i]);
-        sizes[i].saturating_mul(window.strides[i]).saturating_add(span).max(window.pads[i].0)
-    };
-    if let Some(axis) = (0..sizes.len()).find(|i| far(*i) > FARTHEST) {
-        return Err(format!("windows reach {} elements far on axis {axis}", far(axis)));
+struct DeclaredAxis<'k> {
+    size: Val<'k>,
+    step: Val<'k>,
+    stride: Val<'k>,
+    lead: Val<'k>,
+    kernel: Val<'k>,
+    dilation: Val<'k>,
+    padded: bool,
+    out: Val<'k>,
+}
+
+/// Taps in a kernel.
+pub(crate) struct Declared<'k> {
+    k: &'k Builder,
+    table: Buf<'k>,
+    bounds: Bounds,
+    words: u8,
+    /// Where depths begin in the table, and their weights.
+    entries: Val<'k>,
+    weights: Option<Val<'k>>,
+    image: Val<'k>,
+    out_image: Val<'k>,
+    /// Whether neighbouring pixels of a class are apart in the result.
+    strided: bool,
+    axes: Vec<DeclaredAxis<'k>>,
+    only: Option<Pattern<'k>>,
+    extra_images: Vec<Val<'k>>,
+    extra_pixels: Walker<'k>,
+}
+
+/// A class in a kernel.
+#[derive(Clone)]
+pub(crate) struct Pattern<'k> {
+    pub(crate) depths: Val<'k>,
+    /// Its first depth among all classes'.
+    first: Val<'k>,
+    pixels: Val<'k>,
+    pub(crate) columns: Val<'k>,
+    out: Val<'k>,
+    /// Sizes of all axes but the outermost.
+    inner: Vec<Val<'k>>,
+}
+
+/// A pixel in the input: where its window begins, and what tells which taps are outside.
+#[derive(Clone)]
+pub(crate) struct Spot<'k> {
+    pub(crate) index: Val<'k>,
+    pub(crate) bounds: Vec<Val<'k>>,
+}
+
+/// A depth as a kernel holds it: its offset, and what tells whether it is outside.
+#[derive(Clone)]
+pub(crate) struct Entry<'k> {
+    pub(crate) offset: Val<'k>,
+    pub(crate) bounds: Vec<Val<'k>>,
+}
+
+impl<'k> Declared<'k> {
+    /// A class by its number, which is the same in the whole workgroup if it is `uniform`.
+    pub(crate) fn class(&self, number: Val<'k>, uniform: bool) -> Pattern<'k> {
+        if let Some(only) = &self.only {
+            return only.clone();
+        }
+        let word = |i: usize| {
+            let at = number * CLASS_WORDS + i;
+            if uniform { self.table.load_uniform(at) } else { self.table.load(at) }
+        };
+        Pattern {
+            depths: word(0),
+            first: word(1),
+            pixels: word(2),
+            columns: word(3),
+            out: word(4),
+            inner: (1..self.axes.len()).map(|i| word(4 + i)).collect(),
+        }
     }
-    let axes: Vec<TapAxis> = (0..sizes.len())
-        .map(|i| TapAxis {
-            size: sizes[i],
-            step: step[i],
-            stride: 1,
-            lead: 0,
-            kernel: kernel[i],
-            dilation: 1,
-            padded: true,
-            out: window.strides[i] * out_step[i],
-        })
-        .collect();
-    let (plane, area): (usize, usize) = (sizes.iter().product(), kernel.iter().product());
-    let kernel_step = steps(kernel);
-    let residues: Vec<Vec<usize>> =
-        out.iter().zip(&window.strides).map(|(o, s)| (0..*(s.min(o))).collect()).collect();
-    let mut classes = Vec::new();
-    for residue in combinations(&residues) {
-        let reached: Vec<Vec<(usize, i64)>> = (0..sizes.len())
-            .map(|i| {
-                let stride = window.strides[i] as i64;
-                let at = (residue[i] + window.pads[i].0) as i64;
-                let reach = |tap: usize| {
-                    let from = at - (tap * window.dilations[i]) as i64;
-                    (from.rem_euclid(stride) == 0).then(|| (tap, from.div_euclid(stride)))
-                };
-                (0..kernel[i]).filter_map(reach).collect()
-            })
-            .collect();
-        let of_kernel: Vec<Tap> = combinations(&reached)
-            .into_iter()
-            .map(|taps| {
-                let deltas: Vec<i64> = taps.iter().map(|(_, delta)| *delta).collect();
-                Tap {
-                    offset: deltas.iter().zip(&step).map(|(d, s)| d * *s as i64).sum(),
-                    delta: three(&deltas),
-                    bits: 0,
-                    weight: taps.iter().zip(&kernel_step).map(|((t, _), s)| t * s).sum(),
+
+    /// Image and pixel of a column.
+    fn pixel(&self, class: &Pattern<'k>, column: Val<'k>) -> (Val<'k>, Val<'k>) {
+        let image = column / class.pixels;
+        (image, column - image * class.pixels)
+    }
+
+    /// A pixel's coordinates, outermost first.
+    fn coordinates(&self, class: &Pattern<'k>, pixel: Val<'k>) -> Vec<Val<'k>> {
+        let mut at = Vec::with_capacity(self.axes.len());
+        let mut rest = pixel;
+        for size in class.inner.iter().rev() {
+            let outer = rest / *size;
+            at.push(rest - outer * *size);
+            rest = outer;
+        }
+        at.push(rest);
+        at.reverse();
+        at
+    }
+
+    /// Where columns begin in the input.
+    pub(crate) fn spots(&self, class: &Pattern<'k>, base: Val<'k>, columns: &[Val<'k>]) -> Vec<Spot<'k>> {
+        let mut found = Vec::with_capacity(columns.len());
+        for column in columns {
+            let (image, pixel) = self.pixel(class, *column);
+            let mut index = base + image * self.image;
+            let mut at = self.coordinates(class, pixel);
+            for (c, axis) in at.iter_mut().zip(&self.axes) {
+                // Before the first element it wraps, and back when a tap's offset is added.
+                *c = *c * axis.stride - axis.lead;
+                index = index + *c * axis.step;
+            }
+            found.push(Spot { index, bounds: at });
+        }
+        match self.bounds {
+            Bounds::Inside => found.iter_mut().for_each(|s| s.bounds.clear()),
+            Bounds::Bits => self.to_bits(&mut found),
+            Bounds::Coordinates => {}
+        }
+        found
+    }
+
+    /// Coordinates become a word with a bit for every tap of every axis that is outside.
+    fn to_bits(&self, spots: &mut [Spot<'k>]) {
+        let k = self.k;
+        let words: Vec<_> = spots.iter().map(|_| k.var(k.u32(0))).collect();
+        let shift = k.var(k.u32(0));
+        for (i, axis) in self.axes.iter().enumerate().filter(|(_, axis)| axis.padded) {
+            k.for_(k.u32(0), axis.kernel, k.u32(1), |tap| {
+                let bit = k.u32(1) << shift.get();
+                for (word, spot) in words.iter().zip(spots.iter()) {
+                    let outside = (spot.bounds[i] + tap * axis.dilation).ge(axis.size);
+                    word.set(word.get() | outside.select(bit, k.u32(0)));
                 }
-            })
-            .collect();
-        let taps = (0..parts.channels).flat_map(|c| {
-            of_kernel.iter().map(move |t| Tap {
-                offset: t.offset + (c * plane) as i64,
-                weight: t.weight + c * parts.m * area,
-                ..*t
-            })
-        });
-        classes.push(Class {
-            dims: (0..out.len()).map(|i| (out[i] - residue[i]).div_ceil(window.strides[i])).collect(),
-            out: residue.iter().zip(&out_step).map(|(r, s)| r * s).sum(),
-            taps: taps.collect(),
-        });
+                shift.set(shift.get() + 1u32);
+            });
+        }
+        for (spot, word) in spots.iter_mut().zip(words) {
+            spot.bounds = vec![word.get()];
+        }
     }
-    Ok(gathered(parts, axes, classes, true))
-}
 
-/// Taps with bounds by coordinates.
-fn gathered(parts: &Parts<'_>, axes: Vec<TapAxis>, classes: Vec<Class>, by_weight: bool) -> Taps {
-    let (sizes, _, out) = parts.spatial();
-    let channels = parts.groups * parts.channels;
-    Taps {
-        axes,
-        bounds: Bounds::Coordinates,
-        images: parts.images(),
-        image: (
-            channels * sizes.iter().product::<usize>(),
-            parts.groups * parts.m * out.iter().product::<usize>(),
-        ),
-        classes,
-        by_weight,
-        extra_images: parts.strides.iter().map(|s| s[0]).collect(),
-        extra_pixels: parts.over_pixels(),
+    /// A class's depth.
+    pub(crate) fn entry(&self, class: &Pattern<'k>, depth: Val<'k>) -> Entry<'k> {
+        let at = self.entries + (class.first + depth) * u32::from(self.words);
+        let mut words = self.table.load_vec(at, self.words).into_iter();
+        let offset = words.next().unwrap_or(depth);
+        Entry { offset, bounds: words.take(self.bound_words()).collect() }
+    }
+
+    /// Words that tell whether a depth is outside.
+    pub(crate) fn bound_words(&self) -> usize {
+        match self.bounds {
+            Bounds::Coordinates => self.axes.len(),
+            _ => usize::from(self.words > 1),
+        }
+    }
+
+    /// Where a depth's weight is, from its filter's first.
+    pub(crate) fn weight(&self, class: &Pattern<'k>, depth: Val<'k>) -> Val<'k> {
+        match self.weights {
+            Some(weights) => self.table.load(weights + class.first + depth),
+            None => depth,
+        }
+    }
+
+    /// Whether a tap of a pixel is inside; `None` where all are.
+    pub(crate) fn inside(&self, spot: &[Val<'k>], entry: &[Val<'k>]) -> Option<Val<'k>> {
+        match self.bounds {
+            Bounds::Inside => None,
+            Bounds::Bits => Some((spot[0] & entry[0]).eq(0u32)),
+            Bounds::Coordinates => {
+                let axes = spot.iter().zip(entry).zip(&self.axes).filter(|(_, axis)| axis.padded);
+                axes.map(|((at, delta), axis)| (*at + *delta).lt(axis.size)).reduce(|a, b| a & b)
+            }
+        }
+    }
+
+    /// A column's place in the result's images and in the further operands'.
+    pub(crate) fn place(&self, class: &Pattern<'k>, column: Val<'k>) -> (Val<'k>, Vec<Val<'k>>) {
+        let (image, pixel) = self.pixel(class, column);
+        let mut out = image * self.out_image;
+        if self.strided {
+            out = out + class.out;
+            for (c, axis) in self.coordinates(class, pixel).into_iter().zip(&self.axes) {
+                out = out + c * axis.out;
+            }
+        } else {
+            out = out + pixel;
+        }
+        let mut extras = self.extra_pixels.at(pixel);
+        for (extra, stride) in extras.iter_mut().zip(&self.extra_images) {
+            *extra = *extra + image * *stride;
+        }
+        (out, extras)
     }
 }

@@ -4,16 +4,17 @@ use std::fmt;
 
 use olivine_program::DeviceCaps;
 
-use super::blocks::{self, Blocks};
-use super::choice::{Choice, LARGE, MEDIUM, SKINNY, SMALL, Shape, Skinny, Tile, busy};
-use super::convolve::BROAD;
-use super::lanes;
-use super::problem::{Axis, Lie, Problem};
-use super::shares::Shares;
+use crate::conv::implicit_gemm::BROAD;
+use crate::matmul::choice::{Choice, LARGE, MEDIUM, SKINNY, SMALL, Shape, Skinny, Tile, busy};
+use crate::matmul::coop::blocks;
+use crate::matmul::coop::blocks::Blocks;
+use crate::matmul::problem::{Axis, Lie, Problem};
+use crate::matmul::split_f32::small_m;
+use crate::matmul::stream_k::Shares;
 use crate::site::rounded;
 
 /// The name of the family in records.
-pub(super) const FAMILY: &str = "matmul";
+pub(crate) const FAMILY: &str = "matmul";
 
 /// Tiles worth a measurement. Steps of 8 and of 32 trade workgroup memory for barriers.
 const TILES: [Tile; 7] = [
@@ -27,7 +28,7 @@ const TILES: [Tile; 7] = [
 ];
 
 /// Products that one measurement serves: type, sizes, batches, and along which axis and by how many the factors are read.
-pub(super) fn class(problem: &Problem<'_>, shape: &Shape) -> String {
+pub(crate) fn class(problem: &Problem<'_>, shape: &Shape) -> String {
     let lie = |lie: Lie, outer: char| {
         let axis = if lie.along == Axis::Outer { outer } else { 'k' };
         format!("{axis}{}", lie.lanes)
@@ -43,7 +44,7 @@ pub(super) fn class(problem: &Problem<'_>, shape: &Shape) -> String {
 }
 
 /// Every choice that gives the product. Any of them is right for the shape; a record picks among them.
-pub(super) fn candidates(
+pub(crate) fn candidates(
     problem: &Problem<'_>,
     shape: &Shape,
     default: Choice,
@@ -69,7 +70,7 @@ pub(super) fn candidates(
         }
         // Their one cut each was measured over all of their shapes.
         Choice::Narrow(_) | Choice::Triple(_) => {}
-        Choice::Lanes(_) => all.extend(lanes::CUTS.map(Choice::Lanes)),
+        Choice::Lanes(_) => all.extend(small_m::CUTS.map(Choice::Lanes)),
     }
     let mut distinct = Vec::with_capacity(all.len());
     for choice in all {
@@ -81,7 +82,7 @@ pub(super) fn candidates(
 }
 
 /// The same blocks, the last ones shared, if that should pay.
-pub(super) fn shared(blocks: Blocks, splits: usize, shape: &Shape, caps: &DeviceCaps) -> Option<Choice> {
+pub(crate) fn shared(blocks: Blocks, splits: usize, shape: &Shape, caps: &DeviceCaps) -> Option<Choice> {
     // What a step and a round take is known of the large ones.
     let known = blocks.m == 128 && blocks.n == 128 && splits == 1 && !blocks.carry;
     let steps = shape.k.div_ceil(blocks.depth as usize);
@@ -124,13 +125,13 @@ fn tiles(shape: &Shape, scalar: u32, caps: &DeviceCaps) -> Vec<Choice> {
 
 /// Numbers of parts of a sum that such a device may profit from, each part at least `least` long: powers of two up to
 /// where the device has several times the workgroups it needs.
-pub(super) fn parts(k: usize, least: usize, groups: u64, caps: &DeviceCaps) -> Vec<usize> {
+pub(crate) fn parts(k: usize, least: usize, groups: u64, caps: &DeviceCaps) -> Vec<usize> {
     let most = (4 * busy(caps) / groups.max(1)).clamp(1, 64) as usize;
     (0..7).map(|n| 1 << n).filter(|parts| *parts == 1 || (*parts <= most && k / parts >= least)).collect()
 }
 
 /// So many parts that none is empty, when each is a multiple of `step`: kernels load before they ask.
-pub(super) fn whole_parts(k: usize, wanted: usize, step: u32) -> usize {
+pub(crate) fn whole_parts(k: usize, wanted: usize, step: u32) -> usize {
     let chunk = k.div_ceil(wanted.max(1)).next_multiple_of(step.max(1) as usize);
     k.div_ceil(chunk.max(1)).max(1)
 }

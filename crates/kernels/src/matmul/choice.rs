@@ -2,55 +2,56 @@
 
 use olivine_program::{DeviceCaps, DeviceKind};
 
-use super::blocks::Blocks;
-use super::candidates::whole_parts;
-use super::narrow::Narrow;
-use super::problem::{Axis, Lie};
-use super::shares::Shares;
-use super::{lanes, triple};
+use crate::matmul::candidates::whole_parts;
+use crate::matmul::coop::blocks::Blocks;
+use crate::matmul::problem::{Axis, Lie};
+use crate::matmul::small_m::coop::Narrow;
+use crate::matmul::split_f32;
+use crate::matmul::split_f32::small_m;
+use crate::matmul::stream_k::Shares;
 
 /// A workgroup's part of the product, and an invocation's part of that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Tile {
-    pub(super) m: u32,
-    pub(super) n: u32,
+pub(crate) struct Tile {
+    pub(crate) m: u32,
+    pub(crate) n: u32,
     /// Depth of a step.
-    pub(super) k: u32,
+    pub(crate) k: u32,
     /// Rows of an invocation, a multiple of 4.
-    pub(super) rows: u32,
+    pub(crate) rows: u32,
     /// Columns of an invocation, a multiple of 4.
-    pub(super) columns: u32,
+    pub(crate) columns: u32,
     /// Depths of a step that are written out; the step is a loop over so many at a time. Divides `k`.
-    pub(super) unroll: u32,
+    pub(crate) unroll: u32,
 }
 
 /// The tile with the best ratio of arithmetic to memory.
-pub(super) const LARGE: Tile = Tile { m: 128, n: 128, k: 16, rows: 8, columns: 8, unroll: 16 };
+pub(crate) const LARGE: Tile = Tile { m: 128, n: 128, k: 16, rows: 8, columns: 8, unroll: 16 };
 /// A tile for the plainest devices and for products of a few hundred rows and columns.
-pub(super) const MEDIUM: Tile = Tile { m: 64, n: 64, k: 16, rows: 8, columns: 4, unroll: 16 };
+pub(crate) const MEDIUM: Tile = Tile { m: 64, n: 64, k: 16, rows: 8, columns: 4, unroll: 16 };
 /// A tile for small matrices, many at once or alone.
-pub(super) const SMALL: Tile = Tile { m: 32, n: 32, k: 16, rows: 4, columns: 4, unroll: 16 };
+pub(crate) const SMALL: Tile = Tile { m: 32, n: 32, k: 16, rows: 4, columns: 4, unroll: 16 };
 
 impl Tile {
     /// Scalars between the depths of a panel in workgroup memory; one vector more than the panel is wide, so that
     /// transposed stores meet different banks.
-    pub(super) fn pitch(outer: u32) -> u32 {
+    pub(crate) fn pitch(outer: u32) -> u32 {
         outer + 4
     }
 
     /// Invocations.
-    pub(super) fn group(self) -> u32 {
+    pub(crate) fn group(self) -> u32 {
         self.m * self.n / (self.rows * self.columns)
     }
 
     /// The tile for 64-bit scalars: half as deep.
-    pub(super) fn wide(self) -> Tile {
+    pub(crate) fn wide(self) -> Tile {
         Tile { k: self.k / 2, unroll: (self.unroll / 2).max(1), ..self }
     }
 
     /// The same tile in few words and with few loads, for devices that compile slowly and gain nothing by straight-line
     /// code.
-    pub(super) fn rolled(self) -> Tile {
+    pub(crate) fn rolled(self) -> Tile {
         Tile { k: 8, unroll: 1, ..self }
     }
 
@@ -58,27 +59,27 @@ impl Tile {
         (Tile::pitch(self.m) + Tile::pitch(self.n)) * self.k * scalar
     }
 
-    pub(super) fn fits(self, caps: &DeviceCaps, scalar: u32) -> bool {
+    pub(crate) fn fits(self, caps: &DeviceCaps, scalar: u32) -> bool {
         self.group() <= caps.target.max_invocations && self.shared_bytes(scalar) <= caps.target.shared_bytes
     }
 
-    pub(super) fn count(self, shape: &Shape) -> u64 {
+    pub(crate) fn count(self, shape: &Shape) -> u64 {
         (shape.m.div_ceil(self.m as usize) * shape.n.div_ceil(self.n as usize) * shape.batches) as u64
     }
 }
 
 /// Sizes of a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Shape {
-    pub(super) m: usize,
-    pub(super) n: usize,
-    pub(super) k: usize,
-    pub(super) batches: usize,
+pub(crate) struct Shape {
+    pub(crate) m: usize,
+    pub(crate) n: usize,
+    pub(crate) k: usize,
+    pub(crate) batches: usize,
 }
 
 /// A kernel and how it is launched. The skinny ones are for the product as it is, or for its transpose if `swapped`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Choice {
+pub(crate) enum Choice {
     /// There is no result.
     Nothing,
     /// The sum has no terms.
@@ -107,9 +108,9 @@ pub(super) enum Choice {
     /// Some dozen rows of halves by cooperative matrices.
     Narrow(Narrow),
     /// Three products of cooperative matrices of f16.
-    Triple(triple::Config),
+    Triple(split_f32::Config),
     /// The same for few rows by stored columns, without workgroup memory.
-    Lanes(lanes::Cut),
+    Lanes(small_m::Cut),
     /// Few rows, and columns of B that are read along the summed axis: a cluster of invocations to some columns.
     Dots {
         /// Transposed.
@@ -128,28 +129,28 @@ pub(super) enum Choice {
 
 /// How a skinny product is cut up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Skinny {
+pub(crate) struct Skinny {
     /// Rows, at most as many; a power of two.
-    pub(super) rows: u32,
+    pub(crate) rows: u32,
     /// Columns of a cluster of dots; of an invocation in a sweep, a divisor of the longest run. A power of two.
-    pub(super) columns: u32,
+    pub(crate) columns: u32,
     /// Invocations of a cluster of dots; those side by side in a sweep. A power of two.
-    pub(super) width: u32,
+    pub(crate) width: u32,
     /// Invocations of a workgroup, where the device has so many; a power of two.
-    pub(super) group: u32,
+    pub(crate) group: u32,
     /// Loads of B that are under way at once in every invocation.
-    pub(super) at_once: u32,
+    pub(crate) at_once: u32,
     /// Parts of the summed axis.
-    pub(super) splits: usize,
+    pub(crate) splits: usize,
 }
 
 impl Choice {
     /// The choice for a product of pairs of columns: whole sums, and both of a pair in one invocation.
-    pub(super) fn of_pairs(self) -> Choice {
+    pub(crate) fn of_pairs(self) -> Choice {
         match self {
             Choice::Tiles { tile, .. } => Choice::Tiles { tile, splits: 1 },
             Choice::Matrices { blocks, .. } => Choice::Matrices { blocks, splits: 1 },
-            Choice::Triple(config) => Choice::Triple(triple::Config { splits: 1, ..config }),
+            Choice::Triple(config) => Choice::Triple(split_f32::Config { splits: 1, ..config }),
             Choice::Sweep { swapped: false, cut } if (cut.width * cut.columns).is_multiple_of(2) => {
                 Choice::Sweep { swapped: false, cut: Skinny { splits: 1, ..cut } }
             }
@@ -160,14 +161,14 @@ impl Choice {
 }
 
 /// Rows up to which a product counts as skinny.
-pub(super) const SKINNY: usize = 8;
+pub(crate) const SKINNY: usize = 8;
 /// The same where long rows of a large factor are read as they lie.
 const SWEPT: usize = 16;
 /// Columns and depths that make a factor large.
 const LONG: usize = 512;
 
 /// Workgroups that keep a device busy.
-pub(super) fn busy(caps: &DeviceCaps) -> u64 {
+pub(crate) fn busy(caps: &DeviceCaps) -> u64 {
     match caps.kind {
         DeviceKind::Cpu => 16,
         DeviceKind::Integrated => 64,
@@ -182,7 +183,7 @@ fn splits(k: usize, least: usize, groups: u64, busy: u64) -> usize {
 }
 
 /// Chooses; `a` and `b` say how the factors lie, `scalar` is the size of an accumulator in bytes.
-pub(super) fn choose(shape: &Shape, a: Lie, b: Lie, scalar: u32, caps: &DeviceCaps) -> Choice {
+pub(crate) fn choose(shape: &Shape, a: Lie, b: Lie, scalar: u32, caps: &DeviceCaps) -> Choice {
     let Shape { m, n, k, batches } = *shape;
     if m * n * batches == 0 {
         return Choice::Nothing;
@@ -270,7 +271,7 @@ fn skinny(shape: &Shape, weight: Lie, swapped: bool, caps: &DeviceCaps) -> Choic
 }
 
 /// How a product of few rows is swept, columns read in runs of `run`.
-pub(super) fn sweep(shape: &Shape, run: usize, caps: &DeviceCaps) -> Skinny {
+pub(crate) fn sweep(shape: &Shape, run: usize, caps: &DeviceCaps) -> Skinny {
     let rows = shape.m.next_power_of_two() as u32;
     let wide = |width: u32| (shape.n.div_ceil(width as usize * run) * shape.batches) as u64;
     if matches!(caps.kind, DeviceKind::Cpu) || caps.target.max_invocations < 256 {

@@ -1,57 +1,33 @@
-//! Matrix products: which kernel a shape gets, and the kernels.
+//! Matmuls: which kernel a shape gets, and the kernels.
 //!
 //! ```text
-//!   node ─ Problem (batches of [m, k]·[k, n], by strides) ─ choose ─┬─ matrices  halves by cooperative matrices
-//!                                                                   ├─ shares    the same, the last blocks shared
-//!                                                                   ├─ narrow    a few dozen rows of halves, likewise
-//!                                                                   ├─ triple    f32 by three products of halves
-//!                                                                   ├─ lanes     the same for few rows by stored columns
-//!                                                                   ├─ tiled     panels in workgroup memory
-//!                                                                   ├─ skinny    few rows: dots, sweeps
-//!                                                                   └─ split     sums of parts of a long axis
+//!   node ─ Problem (batches of [m, k]·[k, n], by strides) ─ choose ─┬─ coop       f16 and bf16 by cooperative matrices
+//!                                                                   ├─ stream_k   the same, the last wave of tiles split
+//!                                                                   ├─ split_f32  f32 by three matmuls of f16
+//!                                                                   ├─ tiled      panels in workgroup memory
+//!                                                                   ├─ small_m    few rows: GEMV and its relatives
+//!                                                                   └─ split_k    adds partial sums of a long K
 //! ```
-//! All of them end in [`finish::Finish`]: the epilogue and the store.
+//! All of them end in [`epilogue`]: the epilogue and the store. [`grouped`] multiplies rows by the matrix of their
+//! expert, [`int8`] quantised operands, [`gated`] a gate and the value it multiplies in one pass.
 
-mod block_out;
-mod blocks;
-mod candidates;
-mod choice;
-mod convolve;
-mod experts;
-mod feed;
-mod finish;
-mod fragments;
+pub(crate) mod candidates;
+pub(crate) mod choice;
+pub(crate) mod coop;
+pub(crate) mod epilogue;
+mod gated;
 mod grouped;
-mod implicit;
-mod lanes;
-mod matrices;
+mod int8;
+pub(crate) mod problem;
+mod small_m;
+mod split_f32;
+pub(crate) mod split_k;
+pub(crate) mod stream_k;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::panic, reason = "a failed expectation is a failed test")]
-mod matrices_tests;
-mod narrow;
-mod out;
-mod pairs;
-mod panel;
-mod planes;
-mod problem;
-mod raw;
-mod shared_blocks;
-mod shares;
-mod sides;
-mod skinny;
-mod split;
-mod stream;
-mod taps;
-#[cfg(test)]
-#[allow(clippy::unwrap_used, clippy::panic, reason = "a failed expectation is a failed test")]
-mod tests;
-mod tiled;
-mod triple;
-mod triple_block;
-#[cfg(test)]
-#[allow(clippy::unwrap_used, clippy::panic, reason = "a failed expectation is a failed test")]
-mod triple_tests;
-mod words;
+pub(crate) mod tests;
+pub(crate) mod tiled;
+mod vector_load;
 
 use olivine_ir::op::{MatMul, Region};
 use olivine_kernel::Val;
@@ -59,19 +35,17 @@ use olivine_kernel::Val;
 use crate::math;
 use crate::site::{Operand, Site, Target};
 use choice::{Choice, Shape, choose};
-use finish::Sink;
+use epilogue::Sink;
 use problem::Lie;
-use stream::{Side, longest};
+use vector_load::{Side, longest};
 
-pub(crate) use convolve::convolve;
-pub(crate) use finish::{is_heavy, settled, sum_elem};
+pub(crate) use epilogue::{is_heavy, settled, sum_elem};
+pub(crate) use gated::paired;
 pub(crate) use grouped::grouped;
-pub(crate) use pairs::paired;
+pub(crate) use int8::{qconv, qmatmul};
 pub(crate) use problem::{Extra, Factor, Problem};
-pub use split::Unsummed;
-pub(crate) use split::{Elements, Sums};
-pub(crate) use taps::{Bounds, Class, MOST_BITS, Tap, TapAxis, Taps};
-pub(crate) use tiled::in_bands;
+pub use split_k::Unsummed;
+pub(crate) use split_k::{Elements, Sums};
 
 /// Lowers a matrix product.
 pub(crate) fn matmul(op: &MatMul, site: &mut Site<'_>) -> Result<(), String> {
@@ -100,10 +74,10 @@ pub(crate) fn lower(problem: Problem<'_>, extras: &[Operand], site: &mut Site<'_
     let shape = Shape { m: problem.m, n: problem.n, k: problem.k, batches: problem.batches() };
     let lie = |side: Side, lie: Lie| Lie { lanes: longest(&problem, side, lie.along) as usize, ..lie };
     let (a, b) = (lie(Side::A, problem.lie_of_a()), lie(Side::B, problem.lie_of_b()));
-    let default = narrow::choose(&problem, &shape, site.caps)
+    let default = small_m::coop::choose(&problem, &shape, site.caps)
         .map(Choice::Narrow)
         .or_else(|| {
-            let chosen = blocks::choose(&problem, &shape, site.caps, site.may_leave_parts);
+            let chosen = coop::blocks::choose(&problem, &shape, site.caps, site.may_leave_parts);
             chosen.map(|(blocks, splits)| {
                 // Whoever sums parts anyway takes those of a split without another dispatch.
                 let shared = candidates::shared(blocks, splits, &shape, site.caps);
@@ -112,8 +86,8 @@ pub(crate) fn lower(problem: Problem<'_>, extras: &[Operand], site: &mut Site<'_
             })
         })
         .or_else(|| {
-            let config = triple::choose(&problem, &shape, site.caps)?;
-            let cut = lanes::choose(&problem, &shape, site.caps);
+            let config = split_f32::choose(&problem, &shape, site.caps)?;
+            let cut = split_f32::small_m::choose(&problem, &shape, site.caps);
             Some(cut.map_or(Choice::Triple(config), Choice::Lanes))
         })
         .unwrap_or_else(|| choose(&shape, a, b, elem.size(), site.caps));
@@ -134,7 +108,7 @@ fn emit(problem: Problem<'_>, choice: Choice, extras: &[Operand], site: &mut Sit
         Choice::Nothing => return Ok(()),
         Choice::Zeros => {
             let none = site.scratch(16);
-            return split::emit(&problem, none, 0, extras, site);
+            return split_k::emit(&problem, none, 0, extras, site);
         }
         Choice::Tiles { splits, .. } | Choice::Matrices { splits, .. } => (false, splits),
         Choice::Narrow(_) | Choice::Lanes(_) | Choice::Shared { .. } => (false, 1),
@@ -146,22 +120,22 @@ fn emit(problem: Problem<'_>, choice: Choice, extras: &[Operand], site: &mut Sit
     let problem = if swapped { problem.swapped() } else { problem };
     match choice {
         Choice::Tiles { tile, .. } => tiled::emit(&problem, tile, splits, &sink, site)?,
-        Choice::Matrices { blocks, .. } => matrices::emit(&problem, blocks, splits, &sink, site)?,
-        Choice::Shared { blocks, shares } => shared_blocks::emit(&problem, blocks, shares, site)?,
-        Choice::Narrow(cut) => narrow::emit(&problem, &cut, &sink, site)?,
-        Choice::Dots { cut, .. } => skinny::dots(&problem, &cut, &sink, site)?,
-        Choice::Sweep { cut, .. } => skinny::sweep(&problem, &cut, &sink, site)?,
-        Choice::Triple(config) => triple::emit(&problem, config, &sink, site)?,
-        Choice::Lanes(cut) => lanes::emit(&problem, cut, &sink, site)?,
+        Choice::Matrices { blocks, .. } => coop::emit(&problem, blocks, splits, &sink, site)?,
+        Choice::Shared { blocks, shares } => stream_k::coop::emit(&problem, blocks, shares, site)?,
+        Choice::Narrow(cut) => small_m::coop::emit(&problem, &cut, &sink, site)?,
+        Choice::Dots { cut, .. } => small_m::gemv::dots(&problem, &cut, &sink, site)?,
+        Choice::Sweep { cut, .. } => small_m::gemv::sweep(&problem, &cut, &sink, site)?,
+        Choice::Triple(config) => split_f32::emit(&problem, config, &sink, site)?,
+        Choice::Lanes(cut) => split_f32::small_m::emit(&problem, cut, &sink, site)?,
         Choice::Nothing | Choice::Zeros => {}
     }
     match parts {
-        Some(parts) => split::emit(&problem, parts, splits, extras, site),
+        Some(parts) => split_k::emit(&problem, parts, splits, extras, site),
         None => Ok(()),
     }
 }
 
 /// x·y + sum: rounded once on floats where the device can, wrapped on integers.
-fn multiply_add<'k>(x: Val<'k>, y: Val<'k>, sum: Val<'k>) -> Val<'k> {
+pub(crate) fn multiply_add<'k>(x: Val<'k>, y: Val<'k>, sum: Val<'k>) -> Val<'k> {
     if x.scalar().is_float() { x.fma(y, sum) } else { x * y + sum }
 }

@@ -3,7 +3,7 @@
 use olivine_ir::DType;
 use olivine_ir::op::Region;
 
-use super::taps::Taps;
+use crate::conv::taps::Taps;
 use crate::launch::bytes;
 use crate::site::{Operand, Target};
 use crate::walk::Walk;
@@ -18,7 +18,7 @@ pub(crate) struct Factor {
 
 impl Factor {
     /// The axis along which it lies, given how many positions and depths it has.
-    pub(super) fn along(&self, extent: usize, depths: usize) -> Axis {
+    pub(crate) fn along(&self, extent: usize, depths: usize) -> Axis {
         let near = |stride: i64, size: usize| if size == 1 { u64::MAX } else { stride.unsigned_abs().max(1) };
         if near(self.outer, extent) < near(self.depth, depths) { Axis::Outer } else { Axis::Depth }
     }
@@ -68,14 +68,14 @@ pub(crate) struct Experts {
 
 /// Which axis of a factor neighbouring invocations should walk, and how many neighbours one load may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Lie {
-    pub(super) along: Axis,
-    pub(super) lanes: usize,
+pub(crate) struct Lie {
+    pub(crate) along: Axis,
+    pub(crate) lanes: usize,
 }
 
 /// An axis of a factor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Axis {
+pub(crate) enum Axis {
     /// Rows of A, columns of B.
     Outer,
     /// The summed one.
@@ -84,7 +84,7 @@ pub(super) enum Axis {
 
 impl<'a> Problem<'a> {
     /// The form of a matmul node; `operands` are A, B and the epilogue's.
-    pub(super) fn new(
+    pub(crate) fn new(
         operands: &[Operand],
         target: &Target,
         region: Option<&'a Region>,
@@ -147,7 +147,7 @@ impl<'a> Problem<'a> {
 
     /// The form of a product whose even and odd columns make one element each of the target; `operands` are A, B and
     /// what else the epilogue takes.
-    pub(super) fn of_pairs(
+    pub(crate) fn of_pairs(
         operands: &[Operand],
         target: &Target,
         region: &'a Region,
@@ -171,23 +171,23 @@ impl<'a> Problem<'a> {
     }
 
     /// Where every operand's matrices begin, as the batch walk counts them.
-    pub(super) fn offsets(&self) -> Vec<usize> {
+    pub(crate) fn offsets(&self) -> Vec<usize> {
         let factors = [self.a.operand.offset, self.b.operand.offset];
         factors.into_iter().chain(self.extras.iter().map(|e| e.operand.offset)).collect()
     }
 
     /// Number of batches.
-    pub(super) fn batches(&self) -> usize {
+    pub(crate) fn batches(&self) -> usize {
         self.batch.numel()
     }
 
     /// The factors' type.
-    pub(super) fn dtype(&self) -> DType {
+    pub(crate) fn dtype(&self) -> DType {
         self.a.operand.ty.dtype
     }
 
     /// Operations, and bytes that must move at least.
-    pub(super) fn cost(&self) -> (u64, u64) {
+    pub(crate) fn cost(&self) -> (u64, u64) {
         let each = 2 * self.m as u64 * self.n as u64;
         let flops = each.saturating_mul(self.k as u64).saturating_mul(self.batches() as u64);
         let factors = [&self.a.operand, &self.b.operand].into_iter();
@@ -196,7 +196,7 @@ impl<'a> Problem<'a> {
     }
 
     /// The transposed product: rows become columns, the target's strides with them.
-    pub(super) fn swapped(mut self) -> Self {
+    pub(crate) fn swapped(mut self) -> Self {
         std::mem::swap(&mut self.a, &mut self.b);
         std::mem::swap(&mut self.m, &mut self.n);
         self.out = (self.out.1, self.out.0);
@@ -241,12 +241,12 @@ impl<'a> Problem<'a> {
     }
 
     /// How A lies in memory.
-    pub(super) fn lie_of_a(&self) -> Lie {
+    pub(crate) fn lie_of_a(&self) -> Lie {
         self.lie(&self.a, self.m, 0)
     }
 
     /// How B lies in memory.
-    pub(super) fn lie_of_b(&self) -> Lie {
+    pub(crate) fn lie_of_b(&self) -> Lie {
         self.lie(&self.b, self.n, 1)
     }
 
@@ -262,7 +262,7 @@ impl<'a> Problem<'a> {
     }
 
     /// Neighbouring columns that may be stored as one vector.
-    pub(super) fn store_lanes(&self) -> usize {
+    pub(crate) fn store_lanes(&self) -> usize {
         if let Some(taps) = &self.taps {
             return taps.run().map_or(1, |run| vector_lanes(self.target.ty.dtype, run, [].into_iter()));
         }
@@ -270,7 +270,7 @@ impl<'a> Problem<'a> {
     }
 
     /// Neighbouring columns of an extra operand that may be loaded as one vector.
-    pub(super) fn extra_lanes(&self, i: usize) -> usize {
+    pub(crate) fn extra_lanes(&self, i: usize) -> usize {
         let extra = &self.extras[i];
         let jumps = self.batch.strides[2 + i].iter().copied();
         let jumps = jumps.chain([extra.row, extra.operand.offset as i64]);

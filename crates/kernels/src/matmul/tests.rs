@@ -3,9 +3,8 @@
 use olivine_kernel::Target;
 use olivine_program::{Addressing, DeviceCaps, DeviceKind};
 
-use super::choice::{Choice, LARGE, MEDIUM, SMALL, Shape, choose};
-use super::convolve::{self, BROAD, NARROW};
-use super::problem::{Axis, Lie};
+use crate::matmul::choice::{Choice, LARGE, MEDIUM, SMALL, Shape, choose};
+use crate::matmul::problem::{Axis, Lie};
 
 const ALONG_DEPTH: Lie = Lie { along: Axis::Depth, lanes: 4 };
 
@@ -26,7 +25,7 @@ fn caps(kind: DeviceKind, target: Target) -> DeviceCaps {
 }
 
 /// A card with everything but cooperative matrices.
-fn card() -> DeviceCaps {
+pub(crate) fn card() -> DeviceCaps {
     let target = Target {
         subgroup: Some(32),
         f16: true,
@@ -102,25 +101,4 @@ fn empty_results_and_empty_sums_need_no_factors() {
     assert_eq!(choice(0, 5, 5, 1, &card()), Choice::Nothing);
     assert_eq!(choice(5, 5, 5, 0, &card()), Choice::Nothing);
     assert_eq!(choice(5, 5, 0, 1, &card()), Choice::Zeros);
-}
-
-fn convolution(m: usize, columns: &[usize], k: usize, groups: usize, caps: &DeviceCaps) -> convolve::Choice {
-    convolve::choose(&convolve::Shape { m, columns: columns.to_vec(), k, groups }, 4, caps)
-}
-
-#[test]
-fn convolutions_get_tiles_as_wide_as_they_have_filters_and_parts_where_pixels_are_few() {
-    let whole = |tile| convolve::Choice::Tiles { tile, splits: 1 };
-    assert_eq!(convolution(64, &[32 * 3136], 576, 1, &card()), whole(BROAD));
-    assert_eq!(convolution(256, &[32 * 784], 1152, 1, &card()), whole(LARGE));
-    assert_eq!(convolution(16, &[32 * 3136], 144, 1, &card()), whole(NARROW));
-    assert_eq!(
-        convolution(64, &[3136], 576, 1, &card()),
-        convolve::Choice::Tiles { tile: MEDIUM, splits: 4 }
-    );
-    assert_eq!(convolution(3, &[512 * 512], 576, 1, &card()), convolve::Choice::Direct);
-    assert_eq!(convolution(1, &[32 * 49], 9, 512, &card()), convolve::Choice::Direct);
-    assert!(matches!(convolution(1, &[49], 4608, 1, &card()), convolve::Choice::Tiles { splits: 2.., .. }));
-    assert_eq!(convolution(8, &[100], 0, 1, &card()), convolve::Choice::Zeros);
-    assert_eq!(convolution(8, &[], 9, 1, &card()), convolve::Choice::Nothing);
 }

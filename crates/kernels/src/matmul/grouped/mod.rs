@@ -3,21 +3,23 @@
 //! Few rows are products of their own. Many are put in the order of their experts and dealt out in tiles of one
 //! expert each; then every tile is a product, of rows wherever they are.
 
-mod matrices;
+mod coop;
+pub(crate) mod experts;
 mod sort;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::panic, reason = "a failed expectation is a failed test")]
 mod tests;
-mod tiles;
+mod tiled;
 
-use super::choice::{self, Choice, MEDIUM, SMALL, Shape};
-use super::finish::sum_elem;
-use super::problem::{Axis, Experts, Factor, Problem};
-use super::stream::{Side, longest};
 use crate::math;
+use crate::matmul::choice;
+use crate::matmul::choice::{Choice, MEDIUM, SMALL, Shape};
+use crate::matmul::epilogue::sum_elem;
+use crate::matmul::grouped::sort::{MOST_EXPERTS, sort};
+use crate::matmul::problem::{Axis, Experts, Factor, Problem};
+use crate::matmul::vector_load::{Side, longest};
 use crate::site::{Operand, Site, Target};
 use crate::walk::Walk;
-use sort::{MOST_EXPERTS, sort};
 
 /// Rows up to which each is a product of its own.
 const FEW: usize = 16;
@@ -50,14 +52,14 @@ pub(crate) fn grouped(site: &mut Site<'_>) -> Result<(), String> {
         let cut = choice::sweep(&Shape { m: 1, n, k: depth, batches: m }, run as usize, site.caps);
         return super::emit(problem, Choice::Sweep { swapped: false, cut }, &[], site);
     }
-    if let Some(cut) = matrices::choose(&problem, &experts, site) {
+    if let Some(cut) = coop::choose(&problem, &experts, site) {
         let sorted = sort(&experts, m, cut.blocks.m, site)?;
-        return matrices::emit(&problem, &experts, cut, &sorted, site);
+        return coop::emit(&problem, &experts, cut, &sorted, site);
     }
     let tile = if m >= 32 * experts.count { MEDIUM } else { SMALL };
     let tile = if elem.size() > 4 { tile.wide() } else { tile };
     let sorted = sort(&experts, m, tile.m, site)?;
-    tiles::emit(&problem, &experts, tile, &sorted, site)
+    tiled::emit(&problem, &experts, tile, &sorted, site)
 }
 
 /// One product of all rows; which of B's matrices a row takes is left to the kernels.

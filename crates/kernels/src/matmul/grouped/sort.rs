@@ -5,33 +5,33 @@
 
 use olivine_kernel::{Access, AtomicOp, Buf, Builder, Elem, Reduction, Shared, Val};
 
-use super::super::experts::Ids;
-use super::super::problem::Experts;
 use crate::launch::Launch;
+use crate::matmul::grouped::experts::Ids;
+use crate::matmul::problem::Experts;
 use crate::nonzero::scan;
 use crate::site::{Memory, Site, linear_group};
 
 /// Experts that a workgroup can count in 8 KiB of workgroup memory, beside the rows without one.
-pub(super) const MOST_EXPERTS: usize = 2047;
+pub(crate) const MOST_EXPERTS: usize = 2047;
 
 /// Words that describe a tile: its expert, its first position and one past its last.
-pub(super) const ENTRY: u32 = 3;
+pub(crate) const ENTRY: u32 = 3;
 
 /// Rows whose ids are under way at once.
 const UNDER_WAY: u32 = 4;
 
 /// Ordered rows and their tiles.
-pub(super) struct Sorted {
+pub(crate) struct Sorted {
     /// For every position in the order of experts, the row there.
-    pub(super) order: Memory,
+    pub(crate) order: Memory,
     /// What describes the tiles; those that are not needed are empty and the last.
-    pub(super) entries: Memory,
+    pub(crate) entries: Memory,
     /// How many there are room for.
-    pub(super) tiles: usize,
+    pub(crate) tiles: usize,
 }
 
 /// Emits the ordering of rows by expert, those without one last, in tiles of up to so many rows.
-pub(super) fn sort(experts: &Experts, rows: usize, tile: u32, site: &mut Site<'_>) -> Result<Sorted, String> {
+pub(crate) fn sort(experts: &Experts, rows: usize, tile: u32, site: &mut Site<'_>) -> Result<Sorted, String> {
     // Every expert, and the rows without one, may leave one tile unfilled.
     let tiles = rows / tile as usize + (experts.count + 1).min(rows);
     let order = site.scratch(4 * rows as u64);

@@ -2,10 +2,10 @@
 
 use olivine_ir::{DType, Shape, TensorType, ValueId};
 
-use super::super::blocks::Blocks;
-use super::super::matrices_tests::{bits, card, number, run};
-use super::matrices::{Cut, FLAT, LARGE, MEDIUM, PLAIN, TALL};
 use super::*;
+use crate::matmul::coop::blocks::Blocks;
+use crate::matmul::coop::tests::{bits, card, number, run};
+use crate::matmul::grouped::coop::{Cut, FLAT, LARGE, MEDIUM, PLAIN, TALL};
 use crate::site::{Memory, Operand, Target};
 
 fn operand(dtype: DType, id: u32, dims: &[usize], stored: bool) -> Operand {
@@ -36,7 +36,7 @@ fn check(dtype: DType, [m, n, k, count]: [usize; 4], cut: Cut) {
     let problem = problem_of(&x, &w, &ids, target).unwrap();
     let experts = Experts { ids, count };
     let sorted = sort(&experts, m, cut.blocks.m, &mut site).unwrap();
-    matrices::emit(&problem, &experts, cut, &sorted, &mut site).unwrap();
+    coop::emit(&problem, &experts, cut, &sorted, &mut site).unwrap();
     let fill = |count: usize, skew: usize| -> Vec<u8> {
         (0..count).flat_map(|i| bits(dtype, number(i, skew))).collect()
     };
@@ -78,7 +78,7 @@ fn chosen([m, n, k, count]: [usize; 4], stored: bool) -> Option<String> {
     };
     let mut site = Site::new(&caps, vec![], vec![target.clone()]);
     let problem = problem_of(&x, &w, &ids, target).unwrap();
-    matrices::choose(&problem, &Experts { ids, count }, &mut site).map(|b| b.to_string())
+    coop::choose(&problem, &Experts { ids, count }, &mut site).map(|b| b.to_string())
 }
 
 #[test]

@@ -1,0 +1,108 @@
+//! Filters in the order of the new image's depths: taps, and within them channels in whole slots.
+
+use olivine_ir::{Shape, TensorType};
+use olivine_kernel::{Access, Elem, MatrixUse};
+
+use crate::conv::coop::Plan;
+use crate::launch::Launch;
+use crate::math;
+use crate::matmul::coop::blocks::Way;
+use crate::matmul::coop::matrix;
+use crate::matmul::coop::operands::Given;
+use crate::matmul::coop::packed::{Packed, pack};
+use crate::matmul::problem::{Factor, Problem};
+use crate::site::{Memory, Operand, Site, linear_group};
+
+/// The filters as a kernel is given them.
+pub(crate) struct Filters {
+    pub(crate) given: Given,
+    /// What is given, by strides.
+    pub(crate) factor: Factor,
+}
+
+impl Filters {
+    /// Brings filters into order, and packs them if they shall come so: at load what is stored, anything else in
+    /// every run.
+    pub(crate) fn new(
+        problem: &Problem<'_>,
+        plan: &Plan,
+        way: Way,
+        site: &mut Site<'_>,
+    ) -> Result<Self, String> {
+        let w = &problem.a.operand;
+        let (m, depths) = (problem.m, plan.depths());
+        let shape = Shape::new(&[m, depths]).map_err(|e| e.to_string())?;
+        let ty = TensorType::new(w.ty.dtype, shape);
+        let factor = |memory: Memory| Factor {
+            operand: Operand { ty, strides: vec![depths as i64, 1], offset: 0, memory, stored: false },
+            outer: depths as i64,
+            depth: 1,
+        };
+        let Plan { channels, padded, taps, .. } = plan;
+        let how = format!("{way:?} filters of {taps} taps, {channels} channels in {padded}");
+        let size = ty.bytes() as u64;
+        match way {
+            Way::Panel => {
+                let make = |site: &mut Site<'_>, to: Memory| reorder(problem, plan, to, site);
+                let memory = made(how, w, size, make, site)?;
+                Ok(Filters { given: Given::Strided, factor: factor(memory) })
+            }
+            Way::Packed => {
+                let packed = Packed::new(m, depths);
+                let make = |site: &mut Site<'_>, to: Memory| {
+                    let ordered = site.scratch(size);
+                    reorder(problem, plan, ordered, site)?;
+                    let ty = matrix(math::elem(w.ty.dtype), MatrixUse::A);
+                    pack(&factor(ordered), (m, depths), ty, to, site)
+                };
+                let memory = made(how, w, packed.bytes(), make, site)?;
+                Ok(Filters { given: Given::Packed(memory, packed), factor: factor(memory) })
+            }
+        }
+    }
+}
+
+/// Memory of so many bytes that is filled from an operand: once at load if it is stored, else in every run.
+fn made(
+    how: String,
+    of: &Operand,
+    bytes: u64,
+    make: impl FnOnce(&mut Site<'_>, Memory) -> Result<(), String>,
+    site: &mut Site<'_>,
+) -> Result<Memory, String> {
+    if of.stored {
+        return site.at_load(how, of, bytes, make);
+    }
+    let memory = site.scratch(bytes);
+    make(site, memory)?;
+    Ok(memory)
+}
+
+/// Emits the ordering: an invocation to every two depths of a filter.
+fn reorder(problem: &Problem<'_>, plan: &Plan, to: Memory, site: &mut Site<'_>) -> Result<(), String> {
+    let pairs = problem.m * plan.depths() / 2;
+    let group = site.group_size(256);
+    let k = site.builder("conv_filters", group);
+    let l = Launch::new(&k);
+    let w = l.bind("w", Elem::U16, Access::Read, problem.a.operand.memory);
+    let out = l.bind("ordered", Elem::U32, Access::Write, to);
+    let (channels, padded) = (l.size("channels", plan.channels), l.size("padded", plan.padded));
+    let (taps, total) = (l.size("taps", plan.taps), l.size("pairs", pairs));
+    let base = l.size("offset", problem.a.operand.offset);
+    let id = linear_group(&k) * group + k.local_index();
+    k.if_(id.lt(total), || {
+        let element = id * 2u32;
+        let line = element / padded;
+        let channel = element - line * padded;
+        let filter = line / taps;
+        let tap = line - filter * taps;
+        let one = |i: u32| {
+            let inside = (channel + i).lt(channels);
+            let at = base + (filter * channels + (channel + i).min(channels - 1u32)) * taps + tap;
+            inside.select(w.load(at), k.u32(0))
+        };
+        out.store(id, one(0) | (one(1) << 16u32));
+    });
+    let bound = l.done();
+    site.dispatch(k, bound, pairs.div_ceil(group as usize) as u64, (0, 8 * pairs as u64))
+}

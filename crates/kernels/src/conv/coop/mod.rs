@@ -1,0 +1,228 @@
+//! Convolutions of halves by cooperative matrices, without columns in memory: filters by gathered pixels.
+//!
+//! ```text
+//!   x [N, C, ..] ── pixels ── [N, padded .., C in whole slots] ──┐ slots of 8 channels, wherever a table says
+//!   w [M, C, ..] ── filters ─ [M, taps × C in whole slots] ──────┴─ product ─ [N, M, ..]
+//! ```
+//! Channels become the inner axis and what windows reach outside becomes zeros, so that eight channels of a tap are
+//! one aligned load without a question. Filters are brought into the same order, at load where they are stored.
+
+mod filters;
+mod gemm;
+mod pixels;
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic, reason = "a failed expectation is a failed test")]
+mod tests;
+
+use olivine_ir::DType;
+use olivine_kernel::Elem;
+use olivine_program::DeviceCaps;
+
+use crate::conv::coop::filters::Filters;
+use crate::conv::coop::gemm::Product;
+use crate::conv::coop::pixels::spread;
+use crate::conv::taps::{Bounds, Class, Tap, TapAxis, Taps};
+use crate::math;
+use crate::matmul::candidates::whole_parts;
+use crate::matmul::choice::{Shape, busy};
+use crate::matmul::coop::blocks::{Blocks, Way, deals_once};
+use crate::matmul::coop::staging::{Measure, SLOT};
+use crate::matmul::coop::store::out_slots;
+use crate::matmul::coop::{LANES, SIDE};
+use crate::matmul::epilogue::Sink;
+use crate::matmul::problem::{Axis, Problem};
+use crate::matmul::split_k;
+use crate::matmul::stream_k::{Shares, rounds};
+use crate::site::{Operand, Site};
+
+/// The fewest filters, columns and depths that are worth another form of the image.
+const LEAST: [usize; 3] = [32, 256, 64];
+
+/// Blocks from the largest to the smallest; A and B are filters and pixels.
+const LARGE: Blocks = Blocks {
+    m: 128,
+    n: 128,
+    rows: 64,
+    columns: 64,
+    slices: 1,
+    depth: 32,
+    carry: false,
+    band: 8,
+    ways: (Way::Packed, Way::Panel),
+    ahead: 1,
+};
+const MEDIUM: Blocks = Blocks { m: 64, n: 64, rows: 32, columns: 32, depth: 64, ..LARGE };
+const SMALL: Blocks = Blocks { m: 32, n: 32, rows: 32, columns: 32, slices: 4, depth: 128, ..LARGE };
+/// What the plainest device with matrices has room for.
+const PLAIN: Blocks = Blocks { m: 32, n: 32, rows: 16, columns: 16, ..LARGE };
+
+/// A convolution brought to this form.
+struct Plan {
+    /// Input channels, and those of the new form.
+    channels: usize,
+    padded: usize,
+    /// Taps of a channel.
+    taps: usize,
+    /// Sizes of the new image by axis.
+    sizes: Vec<usize>,
+}
+
+impl Plan {
+    /// The form of a convolution, if it has one of a reasonable size.
+    fn new(taps: &Taps) -> Option<Plan> {
+        let [class] = taps.classes.as_slice() else { return None };
+        let of_kernel: usize = taps.axes.iter().map(|a| a.kernel).product();
+        let channels = class.taps.len() / of_kernel.max(1);
+        let reach = |(axis, out): (&TapAxis, &usize)| {
+            let span = (axis.kernel - 1).saturating_mul(axis.dilation);
+            (out - 1).saturating_mul(axis.stride).saturating_add(span).saturating_add(1)
+        };
+        let sizes: Vec<usize> = taps.axes.iter().zip(&class.dims).map(reach).collect();
+        let plane: usize = taps.axes.iter().map(|a| a.size).product();
+        let padded_plane = sizes.iter().try_fold(1usize, |all, size| all.checked_mul(*size))?;
+        // What windows reach outside should not be most of it.
+        let apt = !taps.by_weight && padded_plane <= 2 * plane + 256;
+        let padded = channels.next_multiple_of(SLOT as usize);
+        apt.then_some(Plan { channels, padded, taps: of_kernel, sizes })
+    }
+
+    /// Depths of the product.
+    fn depths(&self) -> usize {
+        self.taps * self.padded
+    }
+
+    fn plane(&self) -> usize {
+        self.sizes.iter().product()
+    }
+
+    /// Elements of the new image.
+    fn elements(&self, images: usize) -> usize {
+        images * self.plane() * self.padded
+    }
+
+    /// The taps of the new image: pixels are its elements, and a depth is a slot.
+    fn slots(&self, taps: &Taps) -> Taps {
+        let mut axes = taps.axes.clone();
+        let mut step = 1;
+        for (axis, size) in axes.iter_mut().zip(&self.sizes).rev() {
+            *axis = TapAxis { size: *size, step, lead: 0, padded: false, ..axis.clone() };
+            step *= size;
+        }
+        let each = self.padded / SLOT as usize;
+        let of_kernel = taps.classes.iter().flat_map(|c| c.taps.iter().take(self.taps));
+        let place = |tap: &Tap| -> i64 { axes.iter().zip(tap.delta).map(|(a, d)| d * a.step as i64).sum() };
+        let slot = |offset: i64| Tap { offset, delta: [0; 3], bits: 0, weight: 0 };
+        let slots = of_kernel.flat_map(|tap| (0..each).map(move |c| (tap, c)));
+        let slots = slots.map(|(tap, c)| slot(place(tap) * each as i64 + c as i64)).collect();
+        let classes = taps.classes.iter().map(|c| Class { taps: Vec::clone(&slots), ..c.clone() }).collect();
+        Taps { axes, bounds: Bounds::Inside, image: (self.plane(), taps.image.1), classes, ..taps.clone() }
+    }
+}
+
+/// How the sums of a product are divided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Division {
+    /// Into so many parts.
+    Parts(usize),
+    /// Those of the last blocks, evenly.
+    Shares(Shares),
+}
+
+/// What a convolution is computed by.
+pub(crate) struct Choice {
+    plan: Plan,
+    blocks: Blocks,
+    division: Division,
+}
+
+/// The choice for a convolution; `None` where other kernels serve it.
+pub(crate) fn choose(problem: &Problem<'_>, taps: &Taps, caps: &DeviceCaps) -> Option<Choice> {
+    let target = &caps.target;
+    let halves = matches!(problem.dtype(), DType::F16 | DType::BF16);
+    let offered = target.multiplies(math::elem(problem.dtype()), Elem::F32, [SIDE, SIDE, SIDE]);
+    let sizes = [problem.m, problem.n, problem.k];
+    let worth = sizes.iter().zip(LEAST).all(|(size, least)| *size >= least);
+    if !halves || !offered || target.subgroup != Some(LANES) || problem.batches() != 1 || !worth {
+        return None;
+    }
+    let plan = Plan::new(taps)?;
+    let shape = Shape { m: problem.m, n: problem.n, k: plan.depths(), batches: 1 };
+    if plan.elements(taps.images) > u32::MAX as usize / 2 {
+        return None;
+    }
+    let all = [LARGE, MEDIUM, SMALL, PLAIN].map(|b| if deals_once(caps) { b } else { by_panels(b) });
+    let apt = |blocks: &Blocks| {
+        let count = blocks.count(&shape);
+        match blocks.m {
+            128 => {
+                3 * blocks.m as usize <= 4 * problem.m && 2 * count >= busy(caps) && large_pays(&shape, caps)
+            }
+            64 => 2 * count >= busy(caps),
+            _ => true,
+        }
+    };
+    let blocks = all.into_iter().filter(|b| fits(*b, caps)).find(apt)?;
+    let count = blocks.count(&shape);
+    let shares = Shares::new(count as usize, shape.k.div_ceil(blocks.depth as usize), caps);
+    let division = match shares.filter(|_| blocks.m == LARGE.m) {
+        Some(shares) => Division::Shares(shares),
+        None => {
+            let wanted = (busy(caps) / 2 / count.max(1)) as usize;
+            Division::Parts(whole_parts(shape.k, wanted.min(shape.k / 512).clamp(1, 16), blocks.depth))
+        }
+    };
+    Some(Choice { plan, blocks, division })
+}
+
+/// Whether large blocks take less time than medium ones, of which a device holds twice as many at a time. A step of
+/// either is as much work for the device; the large ones' take less time.
+fn large_pays(shape: &Shape, caps: &DeviceCaps) -> bool {
+    let round = busy(caps) as usize;
+    let of = |blocks: Blocks| (blocks.count(shape) as usize, shape.k.div_ceil(blocks.depth as usize));
+    let ((count, steps), (medium_count, medium_steps)) = (of(LARGE), of(MEDIUM));
+    let whole = rounds(count, steps, round);
+    let large = Shares::new(count, steps, caps).map_or(whole, |shares| shares.time(caps));
+    100 * large < 115 * rounds(medium_count, medium_steps, 2 * round)
+}
+
+/// The same blocks with filters through workgroup memory.
+fn by_panels(blocks: Blocks) -> Blocks {
+    Blocks { ways: (Way::Panel, Way::Panel), ..blocks }
+}
+
+/// Whether a device has room for such blocks.
+fn fits(blocks: Blocks, caps: &DeviceCaps) -> bool {
+    let panel = |extent| Measure::new(Axis::Depth, extent, blocks.depth).len();
+    let a = if blocks.ways.0 == Way::Panel { panel(blocks.m) } else { 0 };
+    let b = panel(blocks.n);
+    let out = out_slots(blocks.group() / LANES);
+    let room = 16 * (a + b + if a.max(b) < out { out } else { 0 });
+    blocks.group() <= caps.target.max_invocations && room <= caps.target.shared_bytes
+}
+
+/// Lowers a convolution as chosen; `extras` are its further operands as they broadcast to the target.
+pub(crate) fn lower(
+    problem: &Problem<'_>,
+    taps: &Taps,
+    choice: &Choice,
+    extras: &[Operand],
+    site: &mut Site<'_>,
+) -> Result<(), String> {
+    let Choice { plan, blocks, division } = choice;
+    let filters = Filters::new(problem, plan, blocks.ways.0, site)?;
+    let image = site.scratch(2 * plan.elements(taps.images) as u64);
+    spread(problem, taps, plan, image, site)?;
+    let slots = plan.slots(taps);
+    let table = slots.store(site)?;
+    let product = Product { problem, plan, blocks: *blocks, filters, image, slots, table };
+    match division {
+        Division::Shares(shares) => product.emit_shares(*shares, site),
+        Division::Parts(1) => product.emit(1, &Sink::Target, site),
+        Division::Parts(count) => {
+            let size = 4 * problem.target.ty.shape.numel() as u64;
+            let parts = site.scratch(size * *count as u64);
+            product.emit(*count, &Sink::Parts(parts), site)?;
+            split_k::emit(problem, parts, *count, extras, site)
+        }
+    }
+}

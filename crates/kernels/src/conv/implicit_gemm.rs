@@ -1,0 +1,345 @@
+//! Convolutions as products of filters with gathered pixels: by cooperative matrices, by tiles in workgroup memory,
+//! or directly where a group has few filters.
+
+use std::rc::Rc;
+
+use olivine_kernel::{Val, Var};
+use olivine_program::{DeviceCaps, DeviceKind};
+
+use crate::conv::coop;
+use crate::conv::taps::Taps;
+use crate::launch::{Launch, bytes};
+use crate::math;
+use crate::matmul::choice::{LARGE, MEDIUM, SMALL, Tile};
+use crate::matmul::epilogue::{Base, Finish, Sink, sum_elem};
+use crate::matmul::problem::{Axis, Lie, Problem};
+use crate::matmul::tiled::panel::{Reach, Source, Span};
+use crate::matmul::tiled::{Work, declare_strides, in_bands, multiply};
+use crate::matmul::{multiply_add, split_k};
+use crate::site::{Memory, Operand, Site, linear_group};
+
+/// A tile for up to 64 filters and many pixels.
+pub(crate) const BROAD: Tile = Tile { m: 64, n: 128, k: 16, rows: 8, columns: 8, unroll: 16 };
+/// A tile for up to 16 filters.
+pub(crate) const NARROW: Tile = Tile { m: 16, n: 128, k: 16, rows: 4, columns: 8, unroll: 16 };
+
+/// Filters of a group up to which an invocation may sum all of them for its pixels.
+const FEW: usize = 4;
+/// Neighbouring pixels of an invocation that does so.
+const RUN: usize = 4;
+/// Taps whose loads are under way at once there.
+const UNDER_WAY: u32 = 4;
+
+/// How a convolution is computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Choice {
+    /// There is no result.
+    Nothing,
+    /// Sums have no terms.
+    Zeros,
+    /// Tiles in workgroup memory; depths in `splits` parts.
+    Tiles {
+        /// The tile.
+        tile: Tile,
+        /// Parts of the depths.
+        splits: usize,
+    },
+    /// Every invocation sums all filters of a group for a run of pixels.
+    Direct,
+}
+
+/// Sizes of a convolution.
+#[derive(Clone, Debug)]
+pub(crate) struct Shape {
+    /// Filters of a group.
+    pub(crate) m: usize,
+    /// Columns of every class.
+    pub(crate) columns: Vec<usize>,
+    /// The most depths of a class.
+    pub(crate) k: usize,
+    pub(crate) groups: usize,
+}
+
+/// Invocations that keep a device busy.
+fn busy(caps: &DeviceCaps) -> usize {
+    match caps.kind {
+        DeviceKind::Cpu => 1 << 10,
+        DeviceKind::Integrated => 1 << 13,
+        _ => 1 << 15,
+    }
+}
+
+/// Chooses what should take the least time: the work, what tiles add to it at the edges included, over the rate of
+/// the kernel when the device is busy, over how busy it is.
+pub(crate) fn choose(shape: &Shape, scalar: u32, caps: &DeviceCaps) -> Choice {
+    let columns: usize = shape.columns.iter().sum();
+    if shape.m * columns * shape.groups == 0 {
+        return Choice::Nothing;
+    }
+    if shape.k == 0 {
+        return Choice::Zeros;
+    }
+    let busy = busy(caps);
+    let time = |work: usize, rate: f64, invocations: usize| {
+        work as f64 / rate / (invocations as f64 / busy as f64).min(1.0)
+    };
+    // A part should be worth its own sum.
+    let least = if caps.kind == DeviceKind::Cpu { 256 } else { 128 };
+    let short = caps.wants_short_kernels_for((shape.m * columns * shape.groups).saturating_mul(shape.k));
+    let of_tile = |(tile, rate): (Tile, f64)| {
+        let tile = if scalar > 4 { tile.wide() } else { tile };
+        let tile = if short { tile.rolled() } else { tile };
+        let across: usize = shape.columns.iter().map(|n| n.div_ceil(tile.n as usize)).sum();
+        let groups = shape.m.div_ceil(tile.m as usize) * across * shape.groups;
+        let invocations = groups * tile.group() as usize;
+        let wanted = (busy / invocations).min(shape.k / least).clamp(1, 64);
+        // No part may be empty: a tile loads before it asks.
+        let chunk = shape.k.div_ceil(wanted).next_multiple_of(tile.k as usize);
+        let splits = shape.k.div_ceil(chunk);
+        let work = groups * (tile.m * tile.n) as usize;
+        let rate = if splits > 1 { rate * 0.9 } else { rate };
+        (time(work, rate, invocations * splits), Choice::Tiles { tile, splits })
+    };
+    // Rates are relative to the large tile's. 64-bit sums of 64 results would not stay in registers, and half a
+    // narrow tile's depth is less than one element for each invocation.
+    let tiles = [(LARGE, 1.0), (BROAD, 0.9), (MEDIUM, 0.75), (SMALL, 0.45), (NARROW, 0.35)];
+    let fits = |tile: &Tile| {
+        let long = short && [LARGE, BROAD, NARROW].contains(tile);
+        let tile = if scalar > 4 { tile.wide() } else { *tile };
+        !long
+            && tile.fits(caps, scalar)
+            && (scalar <= 4 || ![LARGE, BROAD, NARROW].contains(&Tile { k: 16, unroll: 16, ..tile }))
+    };
+    let mut candidates: Vec<(f64, Choice)> =
+        tiles.into_iter().filter(|(tile, _)| fits(tile)).map(of_tile).collect();
+    if shape.m <= FEW {
+        let runs = columns.div_ceil(RUN) * shape.groups;
+        let rate = 0.04 * (1 + shape.m) as f64;
+        candidates.push((time(runs * RUN * shape.m, rate, runs), Choice::Direct));
+    }
+    let best = candidates.into_iter().min_by(|a, b| a.0.total_cmp(&b.0));
+    best.map_or(Choice::Direct, |(_, choice)| choice)
+}
+
+/// Lowers a convolution given as a product with taps; `extras` are its further operands as they broadcast to the
+/// target.
+pub(crate) fn convolve(problem: &Problem<'_>, extras: &[Operand], site: &mut Site<'_>) -> Result<(), String> {
+    let Some(taps) = &problem.taps else { return Err("a convolution needs taps".into()) };
+    let elem = sum_elem(math::elem(problem.dtype()));
+    if !site.caps.target.has(elem.scalar()) {
+        return Err(format!("the device has no {elem}"));
+    }
+    let shape = Shape {
+        m: problem.m,
+        columns: taps.classes.iter().map(|c| taps.columns(c)).collect(),
+        k: if problem.b.operand.ty.shape.numel() == 0 { 0 } else { problem.k },
+        groups: problem.batches(),
+    };
+    if shape.k > 0
+        && let Some(choice) = coop::choose(problem, taps, site.caps)
+    {
+        return coop::lower(problem, taps, &choice, extras, site);
+    }
+    let (tile, splits) = match choose(&shape, elem.size(), site.caps) {
+        Choice::Nothing => return Ok(()),
+        Choice::Zeros => {
+            let none = site.scratch(16);
+            return split_k::emit(problem, none, 0, extras, site);
+        }
+        Choice::Tiles { tile, splits } => (tile, splits),
+        Choice::Direct => {
+            let table = taps.store(site)?;
+            return direct(problem, taps, table, site);
+        }
+    };
+    let table = taps.store(site)?;
+    let size = problem.target.ty.shape.numel() as u64 * u64::from(elem.size());
+    let parts = (splits > 1).then(|| site.scratch(size * splits as u64));
+    let sink = parts.map_or(Sink::Target, Sink::Parts);
+    tiles(problem, taps, table, (tile, splits), &sink, site)?;
+    match parts {
+        Some(parts) => split_k::emit(problem, parts, splits, extras, site),
+        None => Ok(()),
+    }
+}
+
+/// Operations, and bytes that must move at least.
+fn cost(problem: &Problem<'_>, taps: &Taps) -> (u64, u64) {
+    let terms: usize = taps.classes.iter().map(|c| taps.columns(c) * c.taps.len()).sum();
+    let flops = 2 * (problem.m * problem.batches()) as u64 * terms as u64;
+    let factors = [&problem.a.operand, &problem.b.operand].into_iter();
+    let read = factors.chain(problem.extras.iter().map(|e| &e.operand)).map(|o| bytes(&o.ty)).sum::<u64>();
+    (flops, read + bytes(&problem.target.ty))
+}
+
+/// The part of a number that counts below `count`, and the rest; nothing is divided by a count of one.
+fn peel<'k>(number: Val<'k>, count: Option<Val<'k>>) -> (Val<'k>, Val<'k>) {
+    match count {
+        Some(count) => {
+            let rest = number / count;
+            (number - rest * count, rest)
+        }
+        None => (number.builder().u32(0), number),
+    }
+}
+
+/// Emits a convolution by tiles, the depths in `splits` parts.
+fn tiles(
+    problem: &Problem<'_>,
+    taps: &Taps,
+    table: Memory,
+    (tile, splits): (Tile, usize),
+    sink: &Sink,
+    site: &mut Site<'_>,
+) -> Result<(), String> {
+    let (n, depth) = taps.most();
+    let (down, across) = (problem.m.div_ceil(tile.m as usize), n.div_ceil(tile.n as usize));
+    let (batches, classes) = (problem.batches(), taps.classes.len());
+    let groups = down * across * batches * classes * splits;
+    let chunk = depth.div_ceil(splits).next_multiple_of(tile.k as usize);
+    let whole = |depths: usize| depths > 0 && depths.is_multiple_of(tile.k as usize);
+    let tail = (classes > 1 && splits > 1) || !taps.classes.iter().all(|c| whole(c.taps.len()));
+
+    let k = site.builder("conv_tiles", tile.group());
+    let l = Launch::new(&k);
+    let (a, b) = (l.read("a", &problem.a.operand), l.read("b", &problem.b.operand));
+    let m = l.size("m", problem.m);
+    let (down, across) = (l.size("down", down), l.size("across", across));
+    let total = l.size("groups", groups);
+    let count = |name: &str, count: usize| (count > 1).then(|| l.size(name, count));
+    let (batches, classes) = (count("batches", batches), count("classes", classes));
+    let parts =
+        (splits > 1).then(|| (l.size("chunk", chunk), l.size("part", problem.target.ty.shape.numel())));
+    let row = l.stride("row", problem.out.0);
+    let taps = Rc::new(taps.declare(&l, table));
+    let finish = Finish::declare(&l, problem, sink, m);
+    let walker = problem.batch.declare(&l, &problem.offsets());
+    let a_lie = problem.lie_of_a();
+    let (a_outer, a_depth) = declare_strides(&l, "a", &problem.a, a_lie);
+    let b_lie = Lie { along: if problem.b.outer < 4 { Axis::Outer } else { Axis::Depth }, lanes: 1 };
+
+    let id = linear_group(&k);
+    k.if_(id.lt(total), || {
+        let (within, rest) = peel(id, Some(down * across));
+        let (row_tile, column_tile) = in_bands(within, down, across);
+        let (batch, rest) = peel(rest, batches);
+        let (number, part) = peel(rest, classes);
+        let class = taps.class(number, true);
+        let depths = class.depths;
+        let group = batch * m * row;
+        let (start, end, out) = match parts {
+            Some((chunk, size)) => (part * chunk, (part * chunk + chunk).min(depths), part * size + group),
+            None => (k.u32(0), depths, group),
+        };
+        let at = walker.at(batch);
+        let source = |buffer, lie, outer, depth, base, reach| Source {
+            buffer,
+            lie,
+            outer,
+            depth,
+            base,
+            depths,
+            tail,
+            reach,
+        };
+        let weights = if problem.a.depth == 1 {
+            Reach::Strides
+        } else {
+            Reach::Weights(Rc::clone(&taps), class.clone())
+        };
+        let (zero, gathered) = (k.u32(0), Reach::Taps(Rc::clone(&taps), class.clone()));
+        let first = column_tile * tile.n;
+        let work = Work {
+            a: source(a, a_lie, a_outer, a_depth, at[0], weights),
+            b: source(b, b_lie, zero, zero, at[1], gathered),
+            rows: Span { first: row_tile * tile.m, end: m, order: None },
+            columns: Span { first, end: class.columns, order: None },
+            start,
+            end,
+            base: Base { out, extras: at[2..].to_vec() },
+        };
+        k.if_(first.lt(class.columns), || multiply(&k, tile, work, &finish.over(taps, class)));
+    });
+    let bound = l.done();
+    let Some(taps) = &problem.taps else { return Ok(()) };
+    site.dispatch(k, bound, groups as u64, cost(problem, taps))
+}
+
+/// Emits a convolution of few filters to a group: an invocation sums all of them for a run of pixels.
+fn direct(problem: &Problem<'_>, taps: &Taps, table: Memory, site: &mut Site<'_>) -> Result<(), String> {
+    let (n, _) = taps.most();
+    let (batches, classes) = (problem.batches(), taps.classes.len());
+    let runs = n.div_ceil(RUN);
+    let items = runs * batches * classes;
+
+    let group = site.group_size(128);
+    let k = site.builder("conv_direct", group);
+    let l = Launch::new(&k);
+    let (a, b) = (l.read("a", &problem.a.operand), l.read("b", &problem.b.operand));
+    let (runs, total) = (l.size("runs", runs), l.size("items", items));
+    let count = |name: &str, count: usize| (count > 1).then(|| l.size(name, count));
+    let (batches, classes) = (count("batches", batches), count("classes", classes));
+    let row = l.stride("row", problem.out.0);
+    let outer = l.stride("a_outer", problem.a.outer);
+    let declared = Rc::new(taps.declare(&l, table));
+    let finish = Finish::declare(&l, problem, &Sink::Target, runs);
+    let walker = problem.batch.declare(&l, &problem.offsets());
+
+    let id = linear_group(&k) * group + k.local_index();
+    k.if_(id.lt(total), || {
+        let (run, rest) = peel(id, Some(runs));
+        let (batch, rest) = peel(rest, batches);
+        let (number, _) = peel(rest, classes);
+        let class = declared.class(number, false);
+        let first = run * RUN;
+        let at = walker.at(batch);
+        let last = class.columns.max(1u32) - 1u32;
+        let columns: Vec<Val<'_>> = (0..RUN).map(|i| (first + i).min(last)).collect();
+        let spots = declared.spots(&class, at[1], &columns);
+        let zero = k.number(sum_elem(a.elem()).scalar(), 0.0);
+        let sums: Vec<Var<'_>> = (0..problem.m * RUN).map(|_| k.var(zero)).collect();
+        let round = |depths: &[Val<'_>]| {
+            let mut running: Vec<Val<'_>> = sums.iter().map(|s| s.get()).collect();
+            let loaded: Vec<(Vec<Val<'_>>, Vec<Val<'_>>)> = depths
+                .iter()
+                .map(|depth| {
+                    let entry = declared.entry(&class, *depth);
+                    let pixels = spots.iter().map(|spot| {
+                        let index = spot.index + entry.offset;
+                        match declared.inside(&spot.bounds, &entry.bounds) {
+                            Some(inside) => {
+                                let value = b.load(inside.select(index, k.u32(0)));
+                                inside.select(value, zero)
+                            }
+                            None => b.load(index),
+                        }
+                    });
+                    let pixels = pixels.collect();
+                    let weight = at[0] + declared.weight(&class, *depth);
+                    (pixels, (0..problem.m).map(|r| a.load(weight + outer * r)).collect())
+                })
+                .collect();
+            for (pixels, weights) in &loaded {
+                for (sums, weight) in running.chunks_mut(RUN).zip(weights) {
+                    sums.iter_mut().zip(pixels).for_each(|(sum, x)| *sum = multiply_add(*weight, *x, *sum));
+                }
+            }
+            sums.iter().zip(running).for_each(|(var, value)| var.set(value));
+        };
+        let whole = class.depths / UNDER_WAY * UNDER_WAY;
+        k.for_(k.u32(0), whole, k.u32(UNDER_WAY), |depth| {
+            let depths: Vec<Val<'_>> = (0..UNDER_WAY).map(|i| depth + i).collect();
+            round(&depths);
+        });
+        k.for_(whole, class.depths, k.u32(1), |depth| round(&[depth]));
+        let base = Base { out: batch * problem.m * row, extras: at[2..].to_vec() };
+        let finish = finish.over(declared, class);
+        let spots = finish.spots(first, RUN);
+        for (r, sums) in sums.chunks(RUN).enumerate() {
+            let values: Vec<Val<'_>> = sums.iter().map(|s| s.get()).collect();
+            finish.store_at(&base, k.u32(r as u32), &spots, &values);
+        }
+    });
+    let bound = l.done();
+    site.dispatch(k, bound, items.div_ceil(group as usize) as u64, cost(problem, taps))
+}

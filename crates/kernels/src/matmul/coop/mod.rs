@@ -1,0 +1,301 @@
+//! Products by cooperative matrices: 16-bit factors, sums in the matrices of subgroups.
+
+pub(crate) mod block_store;
+pub(crate) mod blocks;
+pub(crate) mod operands;
+pub(crate) mod packed;
+pub(crate) mod staging;
+pub(crate) mod store;
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic, reason = "a failed expectation is a failed test")]
+pub(crate) mod tests;
+
+use std::cell::RefCell;
+
+use olivine_kernel::{Builder, Elem, MatrixType, MatrixUse, Shared, Val, Var};
+
+use crate::launch::Launch;
+use crate::math;
+use crate::matmul::choice::Shape;
+use crate::matmul::coop::blocks::Blocks;
+use crate::matmul::coop::operands::{Depths, Fed, Feed, Given, Side};
+use crate::matmul::coop::store::{Grain, Out, half_slots, least_slots, out_slots, pass_as_halves};
+use crate::matmul::epilogue::{Base, Finish, Ridden, Sink};
+use crate::matmul::problem::Problem;
+use crate::matmul::tiled::panel::Span;
+use crate::matmul::tiled::{Place, place_in};
+use crate::site::{Site, linear_group};
+
+/// Rows, columns and depths of a matrix.
+pub(crate) const SIDE: u32 = 16;
+/// Lanes of a subgroup.
+pub(crate) const LANES: u32 = 32;
+
+/// The type of matrices here.
+pub(crate) fn matrix(elem: Elem, role: MatrixUse) -> MatrixType {
+    MatrixType { elem, rows: SIDE, columns: SIDE, role }
+}
+
+/// Emits a product by cooperative matrices, the summed axis in `splits` parts.
+pub(crate) fn emit(
+    problem: &Problem<'_>,
+    blocks: Blocks,
+    splits: usize,
+    sink: &Sink,
+    site: &mut Site<'_>,
+) -> Result<(), String> {
+    let shape = Shape { m: problem.m, n: problem.n, k: problem.k, batches: problem.batches() };
+    let groups = blocks.count(&shape) as usize * splits;
+    let chunk = problem.k.div_ceil(splits).next_multiple_of(blocks.depth as usize);
+    let (a_sizes, b_sizes) = ((problem.m, problem.k), (problem.n, problem.k));
+    let a_given = Given::new(blocks.ways.0, &problem.a, a_sizes, MatrixUse::A, site)?;
+    let b_given = Given::new(blocks.ways.1, &problem.b, b_sizes, MatrixUse::B, site)?;
+
+    let k = site.builder("matmul_matrices", blocks.group());
+    let l = Launch::new(&k);
+    let jumps = &problem.batch.strides;
+    let a = Fed::declare(&l, "a", &a_given, &problem.a, a_sizes, &jumps[0]);
+    let b = Fed::declare(&l, "b", &b_given, &problem.b, b_sizes, &jumps[1]);
+    let (m, n, all) = (l.size("m", problem.m), l.size("n", problem.n), l.size("k", problem.k));
+    let total = l.size("groups", groups);
+    let parts = (splits > 1).then(|| (l.size("chunk", chunk), l.size("batches", shape.batches)));
+    let finish = Finish::declare(&l, problem, sink, n);
+    let walker = problem.batch.declare(&l, &problem.offsets());
+    let tail = !problem.k.is_multiple_of(blocks.depth as usize);
+
+    let id = linear_group(&k);
+    k.if_(id.lt(total), || {
+        let Place { first, rest, batch, start, end } =
+            place_in(id, (m, n, all), (blocks.m, blocks.n), blocks.band, parts);
+        let at = walker.at(batch);
+        let parts = blocks.m / blocks.rows * (blocks.n / blocks.columns);
+        let (slice, team) = (k.subgroup_id() / parts, k.subgroup_id() % parts);
+        let across = blocks.n / blocks.columns;
+        let span = |first, end| Span { first, end, order: None };
+        let (rows, columns) = (blocks.rows, blocks.columns);
+        let down = Side { span: span(first.0, m), mine: team / across * rows, block: blocks.m, part: rows };
+        let wide =
+            Side { span: span(first.1, n), mine: team % across * columns, block: blocks.n, part: columns };
+        let step = blocks.depth;
+        let own = step / blocks.slices;
+        let from = slice * own;
+        let past = if tail { (end + (step - 1)) / step * step } else { end };
+        let depths = Depths { start, end, past, all, step, from, own, ahead: blocks.ahead, tail };
+        let elem = math::elem(problem.dtype());
+        let a = Feed::new(&k, &a, matrix(elem, MatrixUse::A), &down, &depths, at[0]);
+        let b = Feed::new(&k, &b, matrix(elem, MatrixUse::B), &wide, &depths, at[1]);
+        let measures = (rows / SIDE, columns / SIDE);
+        let base = Base { out: rest * m * n, extras: at[2..].to_vec() };
+        let panels = [&a, &b].iter().map(|feed| feed.slots()).sum();
+        let halves = finish.takes_settled()
+            && blocks.slices == 1
+            && pass_as_halves(problem.dtype(), panels, parts, k.target());
+        let finish = finish.of_settled(halves);
+        let (memory, slots, grain) = if halves {
+            let slots = half_slots(parts);
+            (k.shared(Elem::U32, 2, slots), slots, Grain::Halves)
+        } else {
+            let (memory, slots) = way_out(&k, [&a, &b], parts * blocks.slices);
+            (memory, slots, Grain::Whole)
+        };
+        let out = Out { k: &k, memory, slots, grain, team, slice, teams: parts, slices: blocks.slices };
+        let at_once = out.at_once().min(1 << (columns / SIDE).trailing_zeros());
+        let places = (0..rows / SIDE).flat_map(|i| {
+            let row = first.0 + down.mine + i * SIDE;
+            (0..columns / SIDE).step_by(at_once as usize).map(move |j| (row, first.1 + wide.mine + j * SIDE))
+        });
+        let exit =
+            Exit { out: &out, finish: &finish, base: &base, end: m, places: places.collect(), at_once };
+        // Small blocks have registers for what comes with their sums, and little else to hide its latency.
+        let early = if rows * columns <= SMALL { exit.all_beside() } else { Vec::new() };
+        let sums = if blocks.carry {
+            multiply_late(&k, (&a, &b), measures, &depths, elem)
+        } else {
+            multiply(&k, (&a, &b), measures, &depths)
+        };
+        // Nobody reads the panels any more.
+        k.barrier();
+        exit.take(&sums, (columns / SIDE) as usize, early);
+    });
+    let bound = l.done();
+    site.dispatch(k, bound, groups as u64, problem.cost())
+}
+
+/// The sums of a subgroup, so many matrices down and so many wide, in registers while a loop goes on.
+struct Sums<'k> {
+    wide: u32,
+    kept: Vec<Var<'k>>,
+    now: Vec<Val<'k>>,
+}
+
+impl<'k> Sums<'k> {
+    fn new(k: &'k Builder, (down, wide): (u32, u32)) -> Self {
+        let zero = k.f32(0.0).splat(matrix(Elem::F32, MatrixUse::Accumulator));
+        Sums { wide, kept: (0..down * wide).map(|_| k.var(zero)).collect(), now: Vec::new() }
+    }
+
+    fn take(&mut self) {
+        self.now = self.kept.iter().map(|s| s.get()).collect();
+    }
+
+    fn keep(&mut self) {
+        self.kept.iter().zip(self.now.drain(..)).for_each(|(var, value)| var.set(value));
+    }
+
+    /// Adds the products of a column of matrices and one beside the j-th column.
+    fn add(&mut self, x: &[Val<'k>], y: Val<'k>, j: u32) {
+        for (i, x) in x.iter().enumerate() {
+            let sum = &mut self.now[i * self.wide as usize + j as usize];
+            *sum = x.matrix_mul_add(y, *sum);
+        }
+    }
+
+    fn add_all(&mut self, x: &[Val<'k>], y: &[Val<'k>]) {
+        (0u32..).zip(y).for_each(|(j, y)| self.add(x, *y, j));
+    }
+}
+
+/// Multiplies a block; each step's matrices when they have come. The whole workgroup must come here together.
+pub(crate) fn multiply<'k>(
+    k: &'k Builder,
+    (a, b): (&Feed<'k>, &Feed<'k>),
+    measures: (u32, u32),
+    depths: &Depths<'k>,
+) -> Vec<Val<'k>> {
+    let panels = || [a, b].into_iter().filter_map(Feed::words);
+    let sums = RefCell::new(Sums::new(k, measures));
+    k.for_(depths.start, depths.end, k.u32(depths.step), |at| {
+        if panels().next().is_some() {
+            k.barrier();
+            panels().for_each(|p| p.put(at));
+            k.barrier();
+            panels().for_each(|p| p.fetch(depths.next(at, depths.step)));
+        }
+        let mut sums = sums.borrow_mut();
+        sums.take();
+        for depth in (0..depths.own).step_by(SIDE as usize) {
+            let x = a.all(depths, at, depth);
+            // One by one, so that few are in registers.
+            match b {
+                Feed::Panel { .. } => {
+                    let y = (0..measures.1).filter_map(|j| Some((j, b.panel_matrix(j, depth)?)));
+                    y.for_each(|(j, y)| sums.add(&x, y, j));
+                }
+                Feed::Fragments(_) => sums.add_all(&x, &b.all(depths, at, depth)),
+            }
+        }
+        sums.keep();
+    });
+    sums.into_inner().kept.iter().map(|s| s.get()).collect()
+}
+
+/// Multiplies a block; the last matrices of each step while the next step's come. The whole workgroup must come here
+/// together.
+fn multiply_late<'k>(
+    k: &'k Builder,
+    (a, b): (&Feed<'k>, &Feed<'k>),
+    measures: (u32, u32),
+    depths: &Depths<'k>,
+    elem: Elem,
+) -> Vec<Val<'k>> {
+    let panels = || [a, b].into_iter().filter_map(Feed::words);
+    let none = |role, count: u32| -> Vec<Var<'k>> {
+        let zero = k.f32(0.0).splat(matrix(elem, role));
+        (0..count).map(|_| k.var(zero)).collect()
+    };
+    let (x_late, y_late) = (none(MatrixUse::A, measures.0), none(MatrixUse::B, measures.1));
+    let get = |vars: &[Var<'k>]| -> Vec<Val<'k>> { vars.iter().map(|v| v.get()).collect() };
+    let set = |vars: &[Var<'k>], to: Vec<Val<'k>>| vars.iter().zip(to).for_each(|(var, x)| var.set(x));
+    let sums = RefCell::new(Sums::new(k, measures));
+    k.for_(depths.start, depths.end, k.u32(depths.step), |at| {
+        // All have read the step before: they came to the barrier below.
+        panels().for_each(|p| p.put(at));
+        k.barrier();
+        panels().for_each(|p| p.fetch(depths.next(at, depths.step)));
+        let mut sums = sums.borrow_mut();
+        sums.take();
+        let (mut x, mut y) = (get(&x_late), get(&y_late));
+        for depth in (0..depths.own).step_by(SIDE as usize) {
+            let next = (a.all(depths, at, depth), b.all(depths, at, depth));
+            if depth + SIDE == depths.own {
+                k.barrier();
+            }
+            sums.add_all(&x, &y);
+            (x, y) = next;
+        }
+        set(&x_late, x);
+        set(&y_late, y);
+        sums.keep();
+    });
+    let mut sums = sums.into_inner();
+    sums.take();
+    sums.add_all(&get(&x_late), &get(&y_late));
+    sums.now
+}
+
+/// Elements of a subgroup's part up to which what comes with the sums is loaded before them.
+const SMALL: u32 = 1024;
+
+/// Where a subgroup's sums leave the kernel.
+struct Exit<'x, 'k> {
+    out: &'x Out<'k>,
+    finish: &'x Finish<'k, 'x>,
+    base: &'x Base<'k>,
+    /// One past the last row.
+    end: Val<'k>,
+    /// Where the matrices begin that leave together.
+    places: Vec<(Val<'k>, Val<'k>)>,
+    /// How many do.
+    at_once: u32,
+}
+
+impl<'k> Exit<'_, 'k> {
+    /// What the epilogue takes besides the sums at the i-th place; nothing where it is to be loaded with them.
+    fn beside(&self, i: usize) -> Vec<Ridden<'k>> {
+        // Of a long way out there is one copy for all rows.
+        let rides = self.finish.rides().filter(|alike| *alike || !self.finish.is_heavy());
+        let (Some((row, column)), Some(alike)) = (self.places.get(i), rides) else { return Vec::new() };
+        let ride = |row: Val<'k>, column: Val<'k>| self.finish.ride(self.base, row, column, 4);
+        self.out.beside(self.at_once, (*row, self.end), *column, alike, ride)
+    }
+
+    fn all_beside(&self) -> Vec<Vec<Ridden<'k>>> {
+        (0..self.places.len()).map(|i| self.beside(i)).collect()
+    }
+
+    /// Hands on the sums, so many matrices wide. What comes from memory besides, unless it was loaded early, comes while
+    /// those before are handed on.
+    fn take(&self, sums: &[Val<'k>], wide: usize, early: Vec<Vec<Ridden<'k>>>) {
+        let mut early = early.into_iter();
+        let mut load = |i: usize| early.next().unwrap_or_else(|| self.beside(i));
+        let mut next = load(0);
+        let runs = sums.chunks(wide).flat_map(|line| line.chunks(self.at_once as usize));
+        for (i, (some, (row, column))) in runs.zip(&self.places).enumerate() {
+            let now = std::mem::replace(&mut next, load(i + 1));
+            let way = (self.finish.is_heavy(), now.as_slice());
+            let (finish, base) = (self.finish, self.base);
+            self.out.store_with(
+                some,
+                (*row, self.end),
+                *column,
+                way,
+                |row, column, sums, ridden| match ridden {
+                    Some(ridden) => finish.store_ridden(base, row, column, sums, ridden),
+                    None => finish.store(base, row, column, sums),
+                },
+            );
+        }
+    }
+}
+
+/// Memory for sums on their way out, once nobody reads the panels any more: a panel's, or some of its own; and its slots.
+/// The whole workgroup must come here together.
+pub(crate) fn way_out<'k>(k: &'k Builder, feeds: [&Feed<'k>; 2], subgroups: u32) -> (Shared<'k>, u32) {
+    let panel = |feed: &&Feed<'k>| match feed {
+        Feed::Panel { memory, slots, .. } if *slots >= least_slots(subgroups) => Some((*memory, *slots)),
+        _ => None,
+    };
+    let own = out_slots(subgroups);
+    let panel = feeds.iter().filter_map(panel).max_by_key(|(_, slots)| *slots);
+    panel.unwrap_or_else(|| (k.shared(Elem::U32, 4, own), own))
+}

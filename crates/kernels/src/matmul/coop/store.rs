@@ -1,0 +1,180 @@
+//! The way of sums from cooperative matrices to rows: through workgroup memory, a part of it to each subgroup.
+
+use olivine_ir::DType;
+use olivine_kernel::{Builder, Elem, Fragments, MatrixUse, Scalar, Shared, Target, Val};
+
+use crate::matmul::coop::{LANES, SIDE, matrix as matrix_of};
+
+/// Slots of workgroup memory that so many subgroups take on the way out where there is no panel.
+pub(crate) fn out_slots(subgroups: u32) -> u32 {
+    Grain::Whole.pitch(2) * SIDE * subgroups
+}
+
+/// Slots that so many subgroups need at least.
+pub(crate) fn least_slots(subgroups: u32) -> u32 {
+    Grain::Whole.pitch(1) * SIDE * subgroups
+}
+
+/// Slots of eight bytes that so many subgroups take on the way out as halves.
+pub(crate) fn half_slots(subgroups: u32) -> u32 {
+    Grain::Halves.pitch(4) * SIDE * subgroups
+}
+
+/// Bytes of workgroup memory of which two workgroups have room at once.
+const ROOM_FOR_TWO: u32 = 24 << 10;
+
+/// Whether sums of a dtype's products pass as halves, beside panels of so many slots.
+pub(crate) fn pass_as_halves(dtype: DType, panels: u32, subgroups: u32, target: &Target) -> bool {
+    let known = target.exact_f16 && target.fragments == Some(Fragments::Quads);
+    dtype == DType::F16 && known && 16 * panels + 8 * half_slots(subgroups) <= ROOM_FOR_TWO
+}
+
+/// How sums pass through workgroup memory, four columns of a row to a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Grain {
+    /// As they are, in slots of 16 bytes.
+    Whole,
+    /// Rounded to f16, in slots of 8 bytes; only where lanes are known to hold the same elements of sums and of A.
+    Halves,
+}
+
+impl Grain {
+    /// Slots from one row to the next when so many matrices lie side by side: an odd multiple of 16 bytes.
+    fn pitch(self, matrices: u32) -> u32 {
+        match self {
+            Grain::Whole => matrices * SIDE / 4 + 1,
+            Grain::Halves => matrices * SIDE / 4 + 2,
+        }
+    }
+}
+
+/// Memory that nobody else uses any more, and who comes through it.
+pub(crate) struct Out<'k> {
+    pub(crate) k: &'k Builder,
+    /// Slots of four or, for halves, two words.
+    pub(crate) memory: Shared<'k>,
+    pub(crate) slots: u32,
+    pub(crate) grain: Grain,
+    /// Which part of the block, and which of those that share it.
+    pub(crate) team: Val<'k>,
+    pub(crate) slice: Val<'k>,
+    pub(crate) teams: u32,
+    pub(crate) slices: u32,
+}
+
+impl<'k> Out<'k> {
+    /// Matrices that a subgroup's part holds side by side.
+    pub(crate) fn at_once(&self) -> u32 {
+        let fits =
+            |matrices: &u32| self.grain.pitch(*matrices) * SIDE * self.teams * self.slices <= self.slots;
+        [4, 2].into_iter().find(fits).unwrap_or(1)
+    }
+
+    /// Waits for those that share a part.
+    fn wait(&self) {
+        if self.slices > 1 { self.k.barrier() } else { self.k.subgroup_barrier() }
+    }
+
+    /// Rounds in which invocations hand on so many matrices side by side, four columns of a row each time.
+    fn rounds(&self, matrices: u32) -> u32 {
+        (SIDE * matrices * SIDE / 4).div_ceil(LANES * self.slices)
+    }
+
+    /// The row and the run of four columns that an invocation hands on in a round, counted from the matrices' first.
+    fn place(&self, matrices: u32, round: Val<'k>) -> (Val<'k>, Val<'k>) {
+        let runs = matrices * SIDE / 4;
+        let number = round * (LANES * self.slices) + self.slice * LANES + self.k.lane();
+        (number / runs, number % runs)
+    }
+
+    /// What `load` gives for the places where an invocation hands on one, two or four matrices, round by round; the last
+    /// row stands for those past it. An invocation has the same columns in every round: where rows are alike, one thing
+    /// stands for all rounds.
+    pub(crate) fn beside<T>(
+        &self,
+        matrices: u32,
+        (row, end): (Val<'k>, Val<'k>),
+        column: Val<'k>,
+        alike: bool,
+        load: impl Fn(Val<'k>, Val<'k>) -> T,
+    ) -> Vec<T> {
+        let rounds = if alike { 1 } else { self.rounds(matrices) };
+        let each = |round: u32| {
+            let (line, run) = self.place(matrices, self.k.u32(round));
+            load((row + line).min(end - 1u32), column + run * 4u32)
+        };
+        (0..rounds).map(each).collect()
+    }
+
+    /// Hands on matrices side by side, in runs of four columns of the rows below `end`; those that share a part add
+    /// theirs, and each hands on some of the rows. What is long to write is written once. All subgroups that share a part
+    /// must come here together.
+    pub(crate) fn store(
+        &self,
+        matrices: &[Val<'k>],
+        rows: (Val<'k>, Val<'k>),
+        column: Val<'k>,
+        is_long: bool,
+        finish: impl Fn(Val<'k>, Val<'k>, &[Val<'k>]),
+    ) {
+        let none: [(); 0] = [];
+        self.store_with(matrices, rows, column, (is_long, &none), |row, column, sums, _| {
+            finish(row, column, sums);
+        });
+    }
+
+    /// The same with what was loaded [`beside`](Self::beside) them; a long way with at most one thing to all rounds.
+    pub(crate) fn store_with<T>(
+        &self,
+        matrices: &[Val<'k>],
+        (row, end): (Val<'k>, Val<'k>),
+        column: Val<'k>,
+        (is_long, beside): (bool, &[T]),
+        finish: impl Fn(Val<'k>, Val<'k>, &[Val<'k>], Option<&T>),
+    ) {
+        let k = self.k;
+        let count = matrices.len() as u32;
+        let pitch = self.grain.pitch(count);
+        let (each, all) = (pitch * SIDE, self.teams * pitch * SIDE);
+        let first = self.team * each;
+        let mine = first + self.slice * all;
+        for (i, matrix) in matrices.iter().enumerate() {
+            let matrix = match self.grain {
+                Grain::Whole => *matrix,
+                Grain::Halves => k.matrix_of(matrix_of(Elem::F16, MatrixUse::A), &matrix.matrix_parts()),
+            };
+            self.memory.store_matrix(mine + i as u32 * SIDE / 4, k.u32(pitch), false, matrix);
+        }
+        self.wait();
+        let load = |at: Val<'k>| -> Vec<Val<'k>> {
+            let words = self.memory.load_vec(at).into_iter();
+            match self.grain {
+                Grain::Whole => words.map(|s| s.bitcast(Scalar::F32)).collect(),
+                Grain::Halves => words.flat_map(|w| [w.unpack_half(0), w.unpack_half(1)]).collect(),
+            }
+        };
+        let put = |round: Val<'k>, beside: Option<&T>| {
+            let (line, run) = self.place(count, round);
+            let inside = (row + line).lt(end);
+            // The last round may be of some subgroups only.
+            let whole = (SIDE * count * SIDE / 4).is_multiple_of(LANES * self.slices);
+            let inside = if whole { inside } else { inside & line.lt(SIDE) };
+            k.if_(inside, || {
+                let mut sums = load(first + line * pitch + run);
+                for slice in 1..self.slices {
+                    let more = load(first + line * pitch + run + slice * all);
+                    sums.iter_mut().zip(more).for_each(|(sum, x)| *sum = *sum + x);
+                }
+                finish(row + line, column + run * 4u32, &sums, beside);
+            });
+        };
+        let rounds = self.rounds(count);
+        if is_long {
+            k.for_(k.u32(0), k.u32(rounds), k.u32(1), |round| put(round, beside.first()));
+        } else {
+            let beside = |round: u32| beside.get(round as usize).or(beside.first());
+            (0..rounds).for_each(|round| put(k.u32(round), beside(round)));
+        }
+        self.wait();
+    }
+}

@@ -1,0 +1,300 @@
+//! What happens to sums when they are complete: the epilogue and the store, or a store among the parts of a split sum.
+
+use std::rc::Rc;
+
+use olivine_ir::DType;
+use olivine_ir::op::{Binary, InstrOp, Region, ScalarOp, Unary};
+use olivine_kernel::{Access, Buf, Builder, Elem, Scalar, Val};
+
+use crate::conv::taps::{Declared, Pattern};
+use crate::launch::Launch;
+use crate::math::{self, Typed};
+use crate::matmul::problem::Problem;
+use crate::site::Memory;
+
+/// The element type that holds unrounded sums of an element type.
+pub(crate) fn sum_elem(elem: Elem) -> Elem {
+    match elem.scalar() {
+        Scalar::F64 => Elem::F64,
+        Scalar::I32 => Elem::I32,
+        Scalar::U32 | Scalar::Bool => Elem::U32,
+        Scalar::I64 => Elem::I64,
+        Scalar::U64 => Elem::U64,
+        Scalar::F32 | Scalar::F16 => Elem::F32,
+    }
+}
+
+/// A sum as the product's dtype holds it, which is what epilogues take.
+pub(crate) fn settled(sum: Val<'_>, dtype: DType) -> Typed<'_> {
+    let signed = |bits: u32| (sum << bits) >> bits;
+    let val = match dtype {
+        DType::I8 => signed(24),
+        DType::I16 => signed(16),
+        DType::U8 => sum & 0xffu32,
+        _ => math::round_to(sum, dtype),
+    };
+    Typed { val, dtype }
+}
+
+/// Where sums go.
+pub(crate) enum Sink {
+    /// Through the epilogue to the target.
+    Target,
+    /// As they are to a part of a split sum; parts lie one after another, each as large as the target.
+    Parts(Memory),
+}
+
+/// A declared extra operand.
+struct Rider<'k> {
+    buffer: Buf<'k>,
+    row: Val<'k>,
+    column: Val<'k>,
+    lanes: usize,
+    once: bool,
+}
+
+/// The declared end of a product.
+pub(crate) struct Finish<'k, 'p> {
+    k: &'k Builder,
+    problem: &'p Problem<'p>,
+    out: Buf<'k>,
+    strides: (Val<'k>, Val<'k>),
+    lanes: usize,
+    riders: Vec<Rider<'k>>,
+    to_target: bool,
+    columns: Val<'k>,
+    /// Whether sums come rounded to their dtype.
+    is_settled: bool,
+    /// Where columns go, if not by strides.
+    pixels: Option<(Rc<Declared<'k>>, Pattern<'k>)>,
+}
+
+/// A column's place in the target, or in the parts, and in the extra operands.
+pub(crate) struct Spot<'k> {
+    out: Val<'k>,
+    extras: Vec<Val<'k>>,
+}
+
+/// What the extra operands have at neighbouring columns of a row.
+pub(crate) struct Ridden<'k>(Vec<Vec<Vec<Val<'k>>>>);
+
+/// Where a batch begins.
+pub(crate) struct Base<'k> {
+    /// In the target, or in the parts.
+    pub(crate) out: Val<'k>,
+    /// In the extra operands.
+    pub(crate) extras: Vec<Val<'k>>,
+}
+
+impl<'k, 'p> Finish<'k, 'p> {
+    /// Declares what the end needs; `columns` is the product's `n`.
+    pub(crate) fn declare(l: &Launch<'k>, problem: &'p Problem<'p>, sink: &Sink, columns: Val<'k>) -> Self {
+        let k = l.k();
+        let stride = |name: &str, value: i64| match value {
+            0 | 1 => k.u32(value as u32),
+            _ => l.stride(name, value),
+        };
+        let strides = (stride("out_row", problem.out.0), stride("out_column", problem.out.1));
+        let (out, riders) = match sink {
+            Sink::Target => {
+                let rider = |i: usize| {
+                    let extra = &problem.extras[i];
+                    Rider {
+                        buffer: l.read(&format!("x{i}"), &extra.operand),
+                        row: stride(&format!("x{i}_row"), extra.row),
+                        column: stride(&format!("x{i}_column"), extra.column),
+                        lanes: problem.extra_lanes(i),
+                        once: extra.column == 0,
+                    }
+                };
+                (l.write("out", &problem.target), (0..problem.extras.len()).map(rider).collect())
+            }
+            Sink::Parts(memory) => {
+                let elem = sum_elem(math::elem(problem.dtype()));
+                (l.bind("parts", elem, Access::Write, *memory), Vec::new())
+            }
+        };
+        let wide = out.elem().size() > 4;
+        let lanes = problem.store_lanes().min(if wide { 2 } else { 4 });
+        let to_target = matches!(sink, Sink::Target);
+        Finish {
+            k,
+            problem,
+            out,
+            strides,
+            lanes,
+            riders,
+            to_target,
+            columns,
+            is_settled: false,
+            pixels: None,
+        }
+    }
+
+    /// The same end for the columns of a class of pixels.
+    pub(crate) fn over(self, taps: Rc<Declared<'k>>, class: Pattern<'k>) -> Self {
+        Finish { columns: class.columns, pixels: Some((taps, class)), ..self }
+    }
+
+    /// The same end for sums that come rounded to their dtype, or not.
+    pub(crate) fn of_settled(self, is_settled: bool) -> Self {
+        Finish { is_settled, ..self }
+    }
+
+    /// Where a column goes.
+    fn spot(&self, column: Val<'k>) -> Spot<'k> {
+        match &self.pixels {
+            Some((taps, class)) => {
+                let (out, extras) = taps.place(class, column);
+                Spot { out, extras }
+            }
+            None => {
+                let column = if self.problem.pairs { column >> 1 } else { column };
+                Spot {
+                    out: column * self.strides.1,
+                    extras: self.riders.iter().map(|rider| column * rider.column).collect(),
+                }
+            }
+        }
+    }
+
+    /// Where each vector of the neighbouring columns from `column` on goes; those of several rows are the same.
+    pub(crate) fn spots(&self, column: Val<'k>, count: usize) -> Vec<(Val<'k>, Spot<'k>)> {
+        let firsts = (0..count).step_by(self.lanes).map(|i| column + i);
+        firsts.map(|first| (first, self.spot(first))).collect()
+    }
+
+    /// Whether the epilogue is long enough that its copies in a kernel should be few.
+    pub(crate) fn is_heavy(&self) -> bool {
+        self.to_target && self.problem.region.is_some_and(is_heavy)
+    }
+
+    /// Whether sums may come rounded to their dtype: nothing is added before.
+    pub(crate) fn takes_settled(&self) -> bool {
+        self.to_target && !self.problem.bias
+    }
+
+    /// Whether the epilogue's extra operands can be loaded ahead of the sums, and whether they are the same for all rows.
+    pub(crate) fn rides(&self) -> Option<bool> {
+        let rides = self.to_target && self.pixels.is_none() && !self.problem.pairs && !self.riders.is_empty();
+        rides.then(|| self.problem.extras.iter().all(|extra| extra.row == 0))
+    }
+
+    /// Loads the extra operands at neighbouring columns of a row that exists; columns past the last give others'.
+    pub(crate) fn ride(&self, base: &Base<'k>, row: Val<'k>, column: Val<'k>, count: usize) -> Ridden<'k> {
+        let last = self.columns - self.lanes as u32;
+        let firsts = (0..count).step_by(self.lanes).map(|i| (column + i).min(last));
+        Ridden(firsts.map(|first| self.load(base, row, &self.spot(first), self.lanes)).collect())
+    }
+
+    /// Finishes sums of neighbouring columns of a row that exists with the extra operands loaded before.
+    pub(crate) fn store_ridden(
+        &self,
+        base: &Base<'k>,
+        row: Val<'k>,
+        column: Val<'k>,
+        sums: &[Val<'k>],
+        ridden: &Ridden<'k>,
+    ) {
+        let runs = sums.chunks(self.lanes).zip(&ridden.0);
+        for ((first, spot), (run, loaded)) in self.spots(column, sums.len()).iter().zip(runs) {
+            self.k.if_(first.lt(self.columns), || {
+                self.store_loaded(base, row, spot, run, loaded.clone());
+            });
+        }
+    }
+
+    /// Finishes sums of neighbouring columns of a row that exists; columns past the last are left out.
+    pub(crate) fn store(&self, base: &Base<'k>, row: Val<'k>, column: Val<'k>, sums: &[Val<'k>]) {
+        self.store_at(base, row, &self.spots(column, sums.len()), sums);
+    }
+
+    /// The same for columns whose places are known.
+    pub(crate) fn store_at(
+        &self,
+        base: &Base<'k>,
+        row: Val<'k>,
+        spots: &[(Val<'k>, Spot<'k>)],
+        sums: &[Val<'k>],
+    ) {
+        for ((first, spot), run) in spots.iter().zip(sums.chunks(self.lanes)) {
+            self.k.if_(first.lt(self.columns), || self.store_run(base, row, spot, run));
+        }
+    }
+
+    fn store_run(&self, base: &Base<'k>, row: Val<'k>, spot: &Spot<'k>, sums: &[Val<'k>]) {
+        let count = sums.len() / self.each();
+        self.store_loaded(base, row, spot, sums, self.load(base, row, spot, count));
+    }
+
+    /// How many neighbouring columns go into an element.
+    fn each(&self) -> usize {
+        if self.problem.pairs { 2 } else { 1 }
+    }
+
+    /// So many neighbouring elements of every extra operand.
+    fn load(&self, base: &Base<'k>, row: Val<'k>, spot: &Spot<'k>, count: usize) -> Vec<Vec<Val<'k>>> {
+        let places = base.extras.iter().zip(&spot.extras);
+        (self.riders.iter().zip(places))
+            .map(|(rider, (start, place))| {
+                let at = *start + row * rider.row + *place;
+                if rider.once {
+                    vec![rider.buffer.load(at); count]
+                } else if rider.lanes >= count {
+                    rider.buffer.load_vec(at, count as u8)
+                } else {
+                    (0..count).map(|i| rider.buffer.load(at + rider.column * i)).collect()
+                }
+            })
+            .collect()
+    }
+
+    fn store_loaded(
+        &self,
+        base: &Base<'k>,
+        row: Val<'k>,
+        spot: &Spot<'k>,
+        sums: &[Val<'k>],
+        mut loaded: Vec<Vec<Val<'k>>>,
+    ) {
+        let at = base.out + row * self.strides.0 + spot.out;
+        if !self.to_target {
+            return self.out.store_vec(at, sums);
+        }
+        let bias = if self.problem.bias { loaded.pop() } else { None };
+        let sums: Vec<Val<'k>> = match bias {
+            Some(bias) => sums.iter().zip(bias).map(|(sum, bias)| *sum + bias).collect(),
+            None => sums.to_vec(),
+        };
+        let Some(region) = self.problem.region else { return self.out.store_vec(at, &sums) };
+        let finished = |(i, sums): (usize, &[Val<'k>])| {
+            let dtype = self.problem.dtype();
+            let settle = |val| if self.is_settled { Typed { val, dtype } } else { settled(val, dtype) };
+            let mut inputs: Vec<_> = sums.iter().map(|sum| settle(*sum)).collect();
+            for (values, extra) in loaded.iter().zip(&self.problem.extras) {
+                inputs.push(Typed { val: values[i], dtype: extra.operand.ty.dtype });
+            }
+            math::region(region, &inputs).first().map(|result| result.val)
+        };
+        let results: Vec<Val<'k>> = sums.chunks(self.each()).enumerate().filter_map(finished).collect();
+        self.out.store_vec(at, &results);
+    }
+}
+
+/// Whether a region is long enough that its copies in a kernel should be few.
+pub(crate) fn is_heavy(region: &Region) -> bool {
+    weight(region) > 8
+}
+
+/// About how many instructions a region becomes.
+fn weight(region: &Region) -> usize {
+    use ScalarOp as S;
+    let of = |op: &InstrOp| match op {
+        InstrOp::Splat(..) => 0,
+        InstrOp::Scalar(S::Binary(Binary::Add | Binary::Sub | Binary::Mul) | S::Compare(_) | S::Where) => 1,
+        InstrOp::Scalar(S::Unary(Unary::Relu | Unary::Neg | Unary::Abs | Unary::Square)) => 1,
+        InstrOp::Scalar(S::Binary(Binary::Max | Binary::Min) | S::Clamp | S::Cast(_)) => 3,
+        InstrOp::Scalar(_) => 9,
+    };
+    region.instrs.iter().map(|i| of(&i.op)).sum()
+}

@@ -1,0 +1,498 @@
+//! Products of 8-bit integers in i32, by tiles of packed words in workgroup memory.
+//!
+//! Words hold four neighbours of the summed axis, as i8: u8 is shifted by 128, and so is its zero point. Zero points are taken
+//! off at the end: Σ(a − p)(b − q) = Σab − qΣa − pΣb + kpq. A convolution is the same product; its right side
+//! gathers windows of the image as it loads, padding as the zero point.
+
+mod coop;
+mod pack;
+
+use olivine_ir::DType;
+use olivine_ir::op::{QConv, QMatMul};
+use olivine_kernel::{Access, Buf, Builder, Elem, Scalar, Shared, Val, Var};
+
+use crate::launch::{Launch, bytes};
+use crate::site::{Operand, Site, linear_group};
+use crate::walk::Walk;
+
+/// Rows and columns of a workgroup's tile.
+const TILE: u32 = 64;
+/// Words of the summed axis in a tile.
+const DEPTH: u32 = 8;
+/// Columns of one invocation.
+const COLUMNS: u32 = 4;
+/// Blocks of four lines and one word that make a tile's side.
+const BLOCKS: u32 = TILE / 4 * DEPTH;
+
+/// How a side lies in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lie {
+    /// Words along the summed axis.
+    Depth,
+    /// Words along rows of the left or columns of the right side.
+    Outer,
+    /// Single bytes.
+    Bytes,
+}
+
+/// One side of the product, in registers.
+struct Side<'k> {
+    lie: Lie,
+    buffer: Buf<'k>,
+    outer: Val<'k>,
+    depth: Val<'k>,
+    /// Lines that there are.
+    count: Val<'k>,
+    /// What makes the bytes signed, once and four times.
+    sign: (u32, u32),
+    image: Option<Image<'k>>,
+}
+
+/// The window of a convolution, three axes of it.
+struct Image<'k> {
+    taps: [Val<'k>; 3],
+    windows: [Val<'k>; 3],
+    sizes: [Val<'k>; 3],
+    strides: [Val<'k>; 3],
+    dilations: [Val<'k>; 3],
+    pads: [Val<'k>; 3],
+    /// The padding's byte.
+    zero: Val<'k>,
+}
+
+/// An 8-bit operand by lines: rows of the left side, columns of the right.
+struct Lines<'a> {
+    operand: &'a Operand,
+    outer: i64,
+    depth: i64,
+    count: usize,
+    /// Strides that where a batch begins is made of.
+    batch: &'a [i64],
+}
+
+impl Lines<'_> {
+    fn lie(&self, k: usize) -> Lie {
+        let aligned = |stride: &i64| stride % 4 == 0;
+        let begins = self.operand.offset.is_multiple_of(4) && self.batch.iter().all(aligned);
+        if begins
+            && (self.depth == 1 || k == 1)
+            && k.is_multiple_of(4)
+            && (aligned(&self.outer) || self.count == 1)
+        {
+            Lie::Depth
+        } else if begins
+            && (self.outer == 1 || self.count == 1)
+            && self.count.is_multiple_of(4)
+            && (aligned(&self.depth) || k == 1)
+        {
+            Lie::Outer
+        } else {
+            Lie::Bytes
+        }
+    }
+
+    /// What makes four bytes signed.
+    fn sign(&self) -> u32 {
+        if self.operand.ty.dtype == DType::U8 { 0x8080_8080 } else { 0 }
+    }
+
+    fn declare<'k>(&self, l: &Launch<'k>, name: &str, lie: Lie) -> Side<'k> {
+        let elem = if lie == Lie::Bytes { Elem::U8 } else { Elem::U32 };
+        Side {
+            lie,
+            buffer: l.bind(name, elem, Access::Read, self.operand.memory),
+            outer: l.stride(&format!("{name}_outer"), self.outer),
+            depth: l.stride(&format!("{name}_depth"), self.depth),
+            count: l.size(&format!("{name}_lines"), self.count),
+            sign: (self.sign() & 0xff, self.sign()),
+            image: None,
+        }
+    }
+}
+
+impl<'k> Side<'k> {
+    /// Four words, of the lines from `line` on and the depths from `depth` on; what is past the last depth is 0, and lines past
+    /// the last are any.
+    fn words(&self, base: Val<'k>, line: Val<'k>, depth: Val<'k>, depths: Val<'k>) -> Vec<Val<'k>> {
+        let k = line.builder();
+        match self.lie {
+            Lie::Depth => {
+                let there = depth.lt(depths);
+                let depth = there.select(depth, k.u32(0));
+                let word = |i: u32| {
+                    let line = (line + i).min(self.count - 1);
+                    let word = self.buffer.load((base + line * self.outer + depth) >> 2) ^ self.sign.1;
+                    there.select(word, k.u32(0))
+                };
+                (0..4).map(word).collect()
+            }
+            Lie::Outer => {
+                let line = line.min(self.count - 4);
+                let row = |i: u32| {
+                    let there = (depth + i).lt(depths);
+                    let depth = there.select(depth + i, k.u32(0));
+                    let word = self.buffer.load((base + depth * self.depth + line) >> 2) ^ self.sign.1;
+                    there.select(word, k.u32(0))
+                };
+                let rows: Vec<Val<'k>> = (0..4).map(row).collect();
+                let column = |j: u32| pack(rows.iter().map(|row| (*row >> (8 * j)) & 0xff));
+                (0..4).map(column).collect()
+            }
+            Lie::Bytes => match &self.image {
+                Some(image) => self.gathered(image, base, line, depth, depths),
+                None => {
+                    let byte = |i: u32, j: u32| {
+                        let there = (depth + j).lt(depths);
+                        let (line, depth) =
+                            ((line + i).min(self.count - 1), there.select(depth + j, k.u32(0)));
+                        let at = base + line * self.outer + depth * self.depth;
+                        there.select(self.buffer.load(at) ^ self.sign.0, k.u32(0))
+                    };
+                    (0..4).map(|i| pack((0..4).map(|j| byte(i, j)))).collect()
+                }
+            },
+        }
+    }
+
+    /// The same of windows over an image: lines are windows, depths are channels and kernel positions.
+    fn gathered(
+        &self,
+        image: &Image<'k>,
+        base: Val<'k>,
+        line: Val<'k>,
+        depth: Val<'k>,
+        depths: Val<'k>,
+    ) -> Vec<Val<'k>> {
+        let k = line.builder();
+        let taps = image.taps[0] * image.taps[1] * image.taps[2];
+        let area = image.sizes[0] * image.sizes[1] * image.sizes[2];
+        // For four depths: whether they are there, where their channel begins, and how far their tap is from the window's
+        // first element; the padding before wraps below zero.
+        let columns: Vec<_> = (0..4u32)
+            .map(|j| {
+                let there = (depth + j).lt(depths);
+                let depth = there.select(depth + j, k.u32(0));
+                let channel = depth / taps;
+                let tap = split(depth - channel * taps, &image.taps);
+                let shift: Vec<Val<'k>> =
+                    (0..3).map(|a| tap[a] * image.dilations[a] - image.pads[a]).collect();
+                (there, base + channel * area, shift)
+            })
+            .collect();
+        let line = |i: u32| {
+            let window = split((line + i).min(self.count - 1), &image.windows);
+            let start: Vec<Val<'k>> = (0..3).map(|a| window[a] * image.strides[a]).collect();
+            let byte = |(there, first, shift): &(Val<'k>, Val<'k>, Vec<Val<'k>>)| {
+                let at: Vec<Val<'k>> = (0..3).map(|a| start[a] + shift[a]).collect();
+                let inside = at[0].lt(image.sizes[0]) & at[1].lt(image.sizes[1]) & at[2].lt(image.sizes[2]);
+                let flat = *first + (at[0] * image.sizes[1] + at[1]) * image.sizes[2] + at[2];
+                let byte = self.buffer.load(inside.select(flat, base)) ^ self.sign.0;
+                there.select(inside.select(byte, image.zero), k.u32(0))
+            };
+            pack(columns.iter().map(byte))
+        };
+        (0..4).map(line).collect()
+    }
+}
+
+/// A number's digits to three bases, the last running fastest.
+fn split<'k>(x: Val<'k>, sizes: &[Val<'k>; 3]) -> [Val<'k>; 3] {
+    let above = x / sizes[2];
+    let first = above / sizes[1];
+    [first, above - first * sizes[1], x - above * sizes[2]]
+}
+
+/// Four bytes as a word, the first lowest.
+fn pack<'k>(bytes: impl Iterator<Item = Val<'k>>) -> Val<'k> {
+    let shifted = bytes.enumerate().map(|(i, byte)| if i == 0 { byte } else { byte << (8 * i as u32) });
+    let mut words: Vec<Val<'k>> = shifted.collect();
+    let first = words.remove(0);
+    words.into_iter().fold(first, |word, byte| word | byte)
+}
+
+/// The sum of four products of i8 and an accumulator.
+fn dot<'k>(a: Val<'k>, b: Val<'k>, sum: Val<'k>) -> Val<'k> {
+    if a.builder().target().packed_dot {
+        return a.packed_dot(b, sum, true);
+    }
+    let byte = |word: Val<'k>, i: u32| (word << (24 - 8 * i)).bitcast(Scalar::I32) >> 24;
+    (0..4).fold(sum, |sum, i| sum + byte(a, i) * byte(b, i))
+}
+
+/// Zero points of a side: none, one for all lines, or one each.
+struct Zeros<'k> {
+    buffer: Option<Buf<'k>>,
+    each: bool,
+    shift: i32,
+}
+
+impl<'k> Zeros<'k> {
+    fn declare(l: &Launch<'k>, name: &str, zeros: Option<&Operand>, dtype: DType) -> Self {
+        Zeros {
+            buffer: zeros.map(|z| l.read(name, z)),
+            each: zeros.is_some_and(|z| !z.dims().is_empty()),
+            shift: if dtype == DType::U8 { 128 } else { 0 },
+        }
+    }
+
+    /// Whether there is something to take off.
+    fn count(&self) -> bool {
+        self.buffer.is_some() || self.shift != 0
+    }
+
+    /// That of a line, of bytes made signed.
+    fn of(&self, line: Val<'k>) -> Val<'k> {
+        let k = line.builder();
+        let zero = match self.buffer {
+            Some(buffer) => buffer.load(if self.each { line } else { k.u32(0) }).convert(Scalar::I32),
+            None => k.i32(0),
+        };
+        zero - self.shift
+    }
+}
+
+/// Lowers an integer matrix product.
+pub(crate) fn qmatmul(op: &QMatMul, site: &mut Site<'_>) -> Result<(), String> {
+    let (operands, target) = (site.operands.clone(), site.targets[0].clone());
+    let [a, b, rest @ ..] = operands.as_slice() else { return Err("a product needs two operands".into()) };
+    let dims = target.ty.shape.dims();
+    let ([a_batch @ .., m, k], [b_batch @ .., _, n]) = (a.dims(), b.dims()) else {
+        return Err("a product of vectors".into());
+    };
+    let (m, n, depths) = (*m, *n, *k);
+    let batch_dims = &dims[..dims.len() - 2];
+    let strides = |operand: &Operand, own: usize| {
+        let mut strides = vec![0; batch_dims.len()];
+        for axis in 0..own {
+            if operand.dims()[axis] > 1 {
+                strides[batch_dims.len() - own + axis] = operand.strides[axis];
+            }
+        }
+        strides
+    };
+    let batch = Walk::new(batch_dims, &[strides(a, a_batch.len()), strides(b, b_batch.len())]);
+    let of = |operand: &Operand, back: usize, size: usize| {
+        if size == 1 { 0 } else { operand.strides[operand.strides.len() - back] }
+    };
+    let left =
+        Lines { operand: a, outer: of(a, 2, m), depth: of(a, 1, depths), count: m, batch: &batch.strides[0] };
+    let right =
+        Lines { operand: b, outer: of(b, 1, n), depth: of(b, 2, depths), count: n, batch: &batch.strides[1] };
+    let batches = batch.numel();
+    if m * n * batches == 0 {
+        return Ok(());
+    }
+    let zeros = [rest.first().filter(|_| op.a_zero), rest.get(usize::from(op.a_zero)).filter(|_| op.b_zero)];
+    let sizes = coop::Sizes { m, n, k: depths, batches };
+    if let Some(blocks) = coop::choose(sizes, site.caps) {
+        return coop::emit(sizes, blocks, [&left, &right], zeros, &batch, site);
+    }
+
+    let group = site.group_size(256);
+    let k = site.builder("qmatmul", group);
+    let l = Launch::new(&k);
+    let (a_side, b_side) =
+        (left.declare(&l, "a", left.lie(depths)), right.declare(&l, "b", right.lie(depths)));
+    let a_zeros = Zeros::declare(&l, "a_zero", zeros[0], a.ty.dtype);
+    let b_zeros = Zeros::declare(&l, "b_zero", zeros[1], b.ty.dtype);
+    let to = l.write("y", &target);
+    let sizes = Sizes { depths: l.size("depths", depths), batches: l.size("batches", batches) };
+    let walker = batch.declare(&l, &[a.offset, b.offset]);
+    product(&k, (a_side, a_zeros), (b_side, b_zeros), &sizes, (to, n), |batch| {
+        let at = walker.at(batch);
+        Place { left: at[0], right: at[1], first_row: k.u32(0) }
+    });
+    let bound = l.done();
+    let cost = cost(m, n, depths * batches, &operands, site);
+    site.dispatch(k, bound, tiles(m, n) * batches as u64, cost)
+}
+
+/// Lowers an integer convolution: w times the windows of x, for every image and group.
+pub(crate) fn qconv(op: &QConv, site: &mut Site<'_>) -> Result<(), String> {
+    let (operands, target) = (site.operands.clone(), site.targets[0].clone());
+    let [x, w, rest @ ..] = operands.as_slice() else {
+        return Err("a convolution needs two operands".into());
+    };
+    let dims = target.ty.shape.dims();
+    let (rows, windows) = (dims[1] / op.groups, dims[2..].iter().product::<usize>());
+    let depths: usize = w.dims()[1..].iter().product();
+    let batches = dims[0] * op.groups;
+    if rows * windows * batches == 0 {
+        return Ok(());
+    }
+    let spatial = dims.len() - 2;
+    let padded = |i: usize| x.dims()[2 + i] + op.window.pads[i].0 + op.window.pads[i].1;
+    if let Some(axis) = (0..spatial).find(|i| padded(*i) > i32::MAX as usize) {
+        return Err(format!("axis {axis} with its padding is longer than 2^31"));
+    }
+    let left =
+        Lines { operand: w, outer: depths as i64, depth: 1, count: rows, batch: &[(rows * depths) as i64] };
+    let right = Lines { operand: x, outer: 0, depth: 0, count: windows, batch: &[] };
+
+    let group = site.group_size(256);
+    let k = site.builder("qconv", group);
+    let l = Launch::new(&k);
+    let w_side = left.declare(&l, "w", left.lie(depths));
+    let mut x_side = right.declare(&l, "x", Lie::Bytes);
+    let x_zeros = Zeros::declare(&l, "x_zero", rest.first().filter(|_| op.x_zero), x.ty.dtype);
+    let w_zeros =
+        Zeros::declare(&l, "w_zero", rest.get(usize::from(op.x_zero)).filter(|_| op.w_zero), w.ty.dtype);
+    let to = l.write("y", &target);
+    let sizes = Sizes { depths: l.size("depths", depths), batches: l.size("batches", batches) };
+    // Axes that are not there stand first, with size 1.
+    let three = |name: &str, absent: usize, of: &dyn Fn(usize) -> usize| {
+        [0usize, 1, 2].map(|axis| {
+            let value = (axis + spatial).checked_sub(3).map_or(absent, of);
+            l.size(&format!("{name}_{axis}"), value)
+        })
+    };
+    x_side.image = Some(Image {
+        taps: three("taps", 1, &|i| w.dims()[2 + i]),
+        windows: three("windows", 1, &|i| dims[2 + i]),
+        sizes: three("size", 1, &|i| x.dims()[2 + i]),
+        strides: three("stride", 1, &|i| op.window.strides[i].min(padded(i))),
+        dilations: three("dilation", 1, &|i| op.window.dilations[i].min(padded(i))),
+        pads: three("pad", 0, &|i| op.window.pads[i].0),
+        zero: x_zeros.of(k.u32(0)).bitcast(Scalar::U32) & 0xff,
+    });
+    let groups = l.size("groups", op.groups);
+    let (image, matrix) =
+        (l.size("image", x.dims()[1..].iter().product::<usize>() / op.groups), rows * depths);
+    let (matrix, rows_each) = (l.size("matrix", matrix), l.size("rows", rows));
+    product(&k, (w_side, w_zeros), (x_side, x_zeros), &sizes, (to, windows), |batch| {
+        let in_group = batch % groups;
+        Place { left: in_group * matrix, right: batch * image, first_row: in_group * rows_each }
+    });
+    let bound = l.done();
+    let cost = cost(rows, windows, depths * batches, &operands, site);
+    site.dispatch(k, bound, tiles(rows, windows) * batches as u64, cost)
+}
+
+fn tiles(m: usize, n: usize) -> u64 {
+    m.div_ceil(TILE as usize) as u64 * n.div_ceil(TILE as usize) as u64
+}
+
+fn cost(m: usize, n: usize, k: usize, operands: &[Operand], site: &Site<'_>) -> (u64, u64) {
+    let moved: u64 = operands.iter().map(|o| bytes(&o.ty)).sum::<u64>() + bytes(&site.targets[0].ty);
+    ((2 * m as u64).saturating_mul(n as u64).saturating_mul(k as u64), moved)
+}
+
+/// Numbers of a whole product.
+struct Sizes<'k> {
+    depths: Val<'k>,
+    batches: Val<'k>,
+}
+
+/// Where a batch's matrices begin, and which of the left zero points is its first.
+struct Place<'k> {
+    left: Val<'k>,
+    right: Val<'k>,
+    first_row: Val<'k>,
+}
+
+/// A workgroup's tile of one batch: panels of words, sums in registers, zero points at the end.
+fn product<'k>(
+    k: &'k Builder,
+    (a, a_zeros): (Side<'k>, Zeros<'k>),
+    (b, b_zeros): (Side<'k>, Zeros<'k>),
+    sizes: &Sizes<'k>,
+    (to, columns): (Buf<'k>, usize),
+    place: impl Fn(Val<'k>) -> Place<'k>,
+) {
+    let group = k.group();
+    let (m, n) = (a.count, b.count);
+    let panel = || k.shared(Elem::U32, 4, BLOCKS);
+    let (a_panel, b_panel) = (panel(), panel());
+    // Invocations stand 16 across; each has so many rows.
+    let across = TILE / COLUMNS;
+    let rows = (TILE * across / group).max(4);
+
+    let (down_tiles, across_tiles) = ((m + (TILE - 1)) / TILE, (n + (TILE - 1)) / TILE);
+    let id = linear_group(k);
+    let each = down_tiles * across_tiles;
+    k.if_(id.lt(each * sizes.batches), || {
+        let batch = id / each;
+        let tile = id - batch * each;
+        let column_tile = tile / down_tiles;
+        let (first_row, first_column) = ((tile - column_tile * down_tiles) * TILE, column_tile * TILE);
+        let place = place(batch);
+        let me = k.local_index();
+        let (my_rows, my_columns) = (me / across * (rows / 4), me % across);
+        let sums: Vec<Var<'k>> = (0..rows * COLUMNS).map(|_| k.var(k.i32(0))).collect();
+        let row_sums: Vec<Var<'k>> =
+            (0..if b_zeros.count() { rows } else { 0 }).map(|_| k.var(k.i32(0))).collect();
+        let column_sums: Vec<Var<'k>> =
+            (0..if a_zeros.count() { COLUMNS } else { 0 }).map(|_| k.var(k.i32(0))).collect();
+        k.for_(k.u32(0), sizes.depths, k.u32(DEPTH * 4), |depth| {
+            k.barrier();
+            k.for_(me, k.u32(2 * BLOCKS), k.u32(group), |block| {
+                let load = |side: &Side<'k>, panel: Shared<'k>, base, first: Val<'k>, block: Val<'k>| {
+                    // Neighbours walk the axis along which bytes are neighbours.
+                    let (line, word) = match side.lie {
+                        Lie::Depth => (block / DEPTH, block % DEPTH),
+                        _ => (block % (TILE / 4), block / (TILE / 4)),
+                    };
+                    let words = side.words(base, first + line * 4, depth + word * 4, sizes.depths);
+                    panel.store_vec(word * (TILE / 4) + line, &words);
+                };
+                k.if_else(
+                    block.lt(BLOCKS),
+                    || load(&a, a_panel, place.left, first_row, block),
+                    || load(&b, b_panel, place.right, first_column, block - BLOCKS),
+                );
+            });
+            k.barrier();
+            let get = |vars: &[Var<'k>]| vars.iter().map(|v| v.get()).collect::<Vec<Val<'k>>>();
+            let (mut running, mut by_row, mut by_column) = (get(&sums), get(&row_sums), get(&column_sums));
+            let ones = k.u32(0x0101_0101);
+            for word in 0..DEPTH {
+                let x: Vec<Val<'k>> =
+                    (0..rows / 4).flat_map(|i| a_panel.load_vec(my_rows + (word * (TILE / 4) + i))).collect();
+                let y = b_panel.load_vec(my_columns + word * (TILE / 4));
+                for (row, x) in running.chunks_mut(COLUMNS as usize).zip(&x) {
+                    row.iter_mut().zip(&y).for_each(|(sum, y)| *sum = dot(*x, *y, *sum));
+                }
+                by_row.iter_mut().zip(&x).for_each(|(sum, x)| *sum = dot(*x, ones, *sum));
+                by_column.iter_mut().zip(&y).for_each(|(sum, y)| *sum = dot(*y, ones, *sum));
+            }
+            let set = |vars: &[Var<'k>], values: Vec<Val<'k>>| {
+                vars.iter().zip(values).for_each(|(var, value)| var.set(value));
+            };
+            set(&sums, running);
+            set(&row_sums, by_row);
+            set(&column_sums, by_column);
+        });
+
+        let (row, column) = (first_row + my_rows * 4, first_column + my_columns * COLUMNS);
+        let depths = sizes.depths.bitcast(Scalar::I32);
+        let q: Vec<Val<'k>> = (0..COLUMNS).map(|j| b_zeros.of((column + j).min(n - 1))).collect();
+        for i in 0..rows {
+            let row = row + i;
+            k.if_(row.lt(m), || {
+                let p = a_zeros.of(place.first_row + row);
+                let value = |j: u32| {
+                    let mut sum = sums[(i * COLUMNS + j) as usize].get();
+                    if let Some(row_sum) = row_sums.get(i as usize) {
+                        sum = sum - q[j as usize] * row_sum.get();
+                    }
+                    if let Some(column_sum) = column_sums.get(j as usize) {
+                        sum = sum - p * column_sum.get();
+                    }
+                    if row_sums.is_empty() || column_sums.is_empty() {
+                        return sum;
+                    }
+                    sum + depths * p * q[j as usize]
+                };
+                let values: Vec<Val<'k>> = (0..COLUMNS).map(value).collect();
+                let at = (batch * m + row) * n + column;
+                if columns.is_multiple_of(COLUMNS as usize) {
+                    k.if_(column.lt(n), || to.store_vec(at, &values));
+                } else {
+                    for (j, value) in values.iter().enumerate() {
+                        k.if_((column + j).lt(n), || to.store(at + j, *value));
+                    }
+                }
+            });
+        }
+    });
+}

@@ -1,0 +1,155 @@
+//! Products by cooperative matrices whose last blocks are shared ([`super`]).
+
+use olivine_kernel::{Access, Elem, MatrixUse};
+
+use crate::launch::Launch;
+use crate::math;
+use crate::matmul::coop::block_store::{leave, store_block};
+use crate::matmul::coop::blocks::Blocks;
+use crate::matmul::coop::operands::{Depths, Fed, Feed, Given, Side};
+use crate::matmul::coop::{SIDE, matrix, multiply};
+use crate::matmul::epilogue::{Base, Finish, Sink};
+use crate::matmul::problem::Problem;
+use crate::matmul::stream_k::{Segment, Shares, Spot, keep};
+use crate::matmul::tiled::panel::Span;
+use crate::matmul::tiled::{Place, place_in};
+use crate::site::Site;
+
+/// Emits a product by cooperative matrices in whole and shared blocks.
+pub(crate) fn emit(
+    problem: &Problem<'_>,
+    blocks: Blocks,
+    shares: Shares,
+    site: &mut Site<'_>,
+) -> Result<(), String> {
+    let (a_sizes, b_sizes) = ((problem.m, problem.k), (problem.n, problem.k));
+    let a_given = Given::new(blocks.ways.0, &problem.a, a_sizes, MatrixUse::A, site)?;
+    let b_given = Given::new(blocks.ways.1, &problem.b, b_sizes, MatrixUse::B, site)?;
+    let parts = site.scratch(shares.bytes(blocks));
+
+    let k = site.builder("matmul_shares", blocks.group());
+    let l = Launch::new(&k);
+    let jumps = &problem.batch.strides;
+    let a = Fed::declare(&l, "a", &a_given, &problem.a, a_sizes, &jumps[0]);
+    let b = Fed::declare(&l, "b", &b_given, &problem.b, b_sizes, &jumps[1]);
+    let kept = l.bind("parts", Elem::F32, Access::Write, parts);
+    let (m, n, all) = (l.size("m", problem.m), l.size("n", problem.n), l.size("k", problem.k));
+    let declared = shares.declare(&l);
+    let finish = Finish::declare(&l, problem, &Sink::Target, n);
+    let walker = problem.batch.declare(&l, &problem.offsets());
+    let (step, tail) = (blocks.depth, !problem.k.is_multiple_of(blocks.depth as usize));
+
+    declared.segments(&k, (all, step), |Segment { block, start, end, is_whole, slot }| {
+        let Place { first, rest, .. } = place_in(block, (m, n, all), (blocks.m, blocks.n), blocks.band, None);
+        let at = walker.at(rest);
+        let teams = blocks.m / blocks.rows * (blocks.n / blocks.columns);
+        let (slice, team) = (k.subgroup_id() / teams, k.subgroup_id() % teams);
+        let across = blocks.n / blocks.columns;
+        let span = |first, end| Span { first, end, order: None };
+        let (rows, columns) = (blocks.rows, blocks.columns);
+        let down = Side { span: span(first.0, m), mine: team / across * rows, block: blocks.m, part: rows };
+        let wide =
+            Side { span: span(first.1, n), mine: team % across * columns, block: blocks.n, part: columns };
+        let own = step / blocks.slices;
+        let from = slice * own;
+        let past = if tail { (end + (step - 1)) / step * step } else { end };
+        let depths = Depths { start, end, past, all, step, from, own, ahead: blocks.ahead, tail };
+        let elem = math::elem(problem.dtype());
+        let a = Feed::new(&k, &a, matrix(elem, MatrixUse::A), &down, &depths, at[0]);
+        let b = Feed::new(&k, &b, matrix(elem, MatrixUse::B), &wide, &depths, at[1]);
+        let sums = multiply(&k, (&a, &b), (rows / SIDE, columns / SIDE), &depths);
+        let base = Base { out: rest * m * n, extras: at[2..].to_vec() };
+        let out = leave(&k, [&a, &b], (team, slice), (teams, blocks.slices));
+        let (row, column) = (first.0 + down.mine, first.1 + wide.mine);
+        let sums = (sums.as_slice(), columns / SIDE);
+        k.if_else(
+            is_whole,
+            || {
+                store_block(&out, sums, (row, m), column, finish.is_heavy(), |row, column, sums| {
+                    finish.store(&base, row, column, sums);
+                });
+            },
+            || {
+                store_block(&out, sums, (row, m), column, false, |row, column, sums| {
+                    keep(kept, blocks, slot, (row - first.0, column - first.1), sums);
+                });
+            },
+        );
+    });
+    let bound = l.done();
+    site.dispatch(k, bound, shares.groups() as u64, problem.cost())?;
+
+    let group = site.group_size(256);
+    let k = site.builder("matmul_join", group);
+    let l = Launch::new(&k);
+    let (m, n) = (l.size("m", problem.m), l.size("n", problem.n));
+    let finish = Finish::declare(&l, problem, &Sink::Target, n);
+    let walker = problem.batch.declare(&l, &problem.offsets());
+    shares.join(&l, blocks, parts, &finish, |block| {
+        let Place { first, rest, .. } = place_in(block, (m, n, n), (blocks.m, blocks.n), blocks.band, None);
+        Spot { first, end: m, base: Base { out: rest * m * n, extras: walker.at(rest)[2..].to_vec() } }
+    });
+    let bound = l.done();
+    let groups = shares.joining_groups(blocks, group);
+    site.dispatch(k, bound, groups, (0, shares.bytes(blocks)))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
+mod tests {
+    use olivine_ir::{DType, Shape, TensorType, ValueId};
+
+    use super::*;
+    use crate::matmul::coop::blocks::Way;
+    use crate::matmul::coop::tests::{SMALL, bits, card, number, operand, run};
+    use crate::site::{Memory, Target};
+
+    /// Runs `[m, k] · [k, n]`, blocks from the `whole`-th on in shares of `each` steps.
+    fn check([m, n, k]: [usize; 3], blocks: Blocks, whole: usize, each: usize) {
+        let (caps, dtype) = (card(), DType::F16);
+        let a = operand(dtype, 0, [m, k], [k as i64, 1]);
+        let b = operand(dtype, 1, [k, n], [n as i64, 1]);
+        let ty = TensorType::new(dtype, Shape::new(&[m, n]).unwrap());
+        let target = Target { ty, memory: Memory::Value(ValueId::new(2)) };
+        let mut site = Site::new(&caps, vec![a.clone(), b.clone()], vec![target.clone()]);
+        let problem = Problem::new(&[a, b], &target, None).unwrap();
+        let count = m.div_ceil(blocks.m as usize) * n.div_ceil(blocks.n as usize);
+        let steps = k.div_ceil(blocks.depth as usize);
+        emit(&problem, blocks, Shares::among(whole, count - whole, steps, each), &mut site).unwrap();
+        let fill = |count: usize, skew: usize| -> Vec<u8> {
+            (0..count).flat_map(|i| bits(dtype, number(i, skew))).collect()
+        };
+        let memory = run(&site, [fill(m * k, 0), fill(k * n, 5), vec![0xff; 2 * m * n]]);
+        let found = &memory[&Memory::Value(ValueId::new(2))];
+        for (i, j) in (0..m * n).map(|at| (at / n, at % n)) {
+            let sum: f32 = (0..k).map(|l| number(i * k + l, 0) * number(l * n + j, 5)).sum();
+            let at = 2 * (i * n + j);
+            assert_eq!(
+                found[at..at + 2],
+                bits(dtype, sum),
+                "row {i}, column {j}: {whole} whole, {each} each"
+            );
+        }
+    }
+
+    #[test]
+    fn whole_blocks_and_shares_of_any_length_give_the_sums() {
+        for (whole, each) in [(0, 1), (2, 3), (3, 4), (1, 5)] {
+            check([72, 104, 150], SMALL, whole, each);
+        }
+        let packed = Blocks { ways: (Way::Packed, Way::Packed), ..SMALL };
+        check([72, 104, 100], packed, 1, 3);
+        check([40, 72, 200], Blocks { m: 32, n: 32, slices: 2, ..SMALL }, 2, 3);
+    }
+
+    #[test]
+    fn shares_are_for_long_sums_whose_last_round_is_not_full() {
+        let caps = card();
+        for (count, steps) in [(272, 128), (144, 128), (576, 128), (324, 72)] {
+            assert!(Shares::new(count, steps, &caps).is_some(), "{count} blocks of {steps} steps");
+        }
+        for (count, steps) in [(256, 128), (196, 128), (192, 96), (272, 12), (528, 128), (4000, 128)] {
+            assert_eq!(Shares::new(count, steps, &caps), None, "{count} blocks of {steps} steps");
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! Products by tiles: both factors' panels in workgroup memory, sums in registers, the next panels under way.
+
+pub(crate) mod panel;
+
+use olivine_kernel::{Access, Builder, Elem, Val, Var};
+
+use crate::launch::Launch;
+use crate::matmul::choice::Tile;
+use crate::matmul::epilogue::{Base, Finish, Sink, sum_elem};
+use crate::matmul::multiply_add;
+use crate::matmul::problem::{Axis, Factor, Lie, Problem};
+use crate::matmul::tiled::panel::{Panel, Reach, Source, Span};
+use crate::site::{Memory, Site, linear_group};
+
+/// Invocations side by side on a tile: each 32 of them cover 4 by 8 blocks of their rows and columns.
+const DOWN: u32 = 4;
+const ACROSS: u32 = 8;
+
+/// Tile rows that are walked together, column by column, so that both factors' panels stay in the cache.
+const TOGETHER: u32 = 8;
+
+/// Emits a product by tiles, the summed axis in `splits` parts.
+pub(crate) fn emit(
+    problem: &Problem<'_>,
+    tile: Tile,
+    splits: usize,
+    sink: &Sink,
+    site: &mut Site<'_>,
+) -> Result<(), String> {
+    emit_where(problem, tile, splits, sink, None, site)
+}
+
+/// Emits a product by tiles of those batches only whose word in `chosen` is not 0.
+pub(crate) fn emit_where(
+    problem: &Problem<'_>,
+    tile: Tile,
+    splits: usize,
+    sink: &Sink,
+    chosen: Option<Memory>,
+    site: &mut Site<'_>,
+) -> Result<(), String> {
+    let tiles = problem.m.div_ceil(tile.m as usize) * problem.n.div_ceil(tile.n as usize);
+    let batches = problem.batches();
+    let groups = tiles * batches * splits;
+    let chunk = problem.k.div_ceil(splits).next_multiple_of(tile.k as usize);
+
+    let k = site.builder("matmul_tiles", tile.group());
+    let l = Launch::new(&k);
+    let (a, b) = (l.read("a", &problem.a.operand), l.read("b", &problem.b.operand));
+    let (m, n, depths) = (l.size("m", problem.m), l.size("n", problem.n), l.size("k", problem.k));
+    let total = l.size("groups", groups);
+    let parts = (splits > 1).then(|| (l.size("chunk", chunk), l.size("batches", batches)));
+    let finish = Finish::declare(&l, problem, sink, n);
+    let walker = problem.batch.declare(&l, &problem.offsets());
+    let (a_lie, b_lie) = (problem.lie_of_a(), problem.lie_of_b());
+    let (a_outer, a_depth) = declare_strides(&l, "a", &problem.a, a_lie);
+    let (b_outer, b_depth) = declare_strides(&l, "b", &problem.b, b_lie);
+    let tail = !problem.k.is_multiple_of(tile.k as usize);
+    let chosen = chosen.map(|memory| l.bind("chosen", Elem::U32, Access::Read, memory));
+
+    let id = linear_group(&k);
+    let work = |place: Place<'_>| {
+        let Place { first, rest, batch, start, end } = place;
+        let at = walker.at(batch);
+        let work = Work {
+            a: Source {
+                buffer: a,
+                lie: a_lie,
+                outer: a_outer,
+                depth: a_depth,
+                base: at[0],
+                depths,
+                tail,
+                reach: Reach::Strides,
+            },
+            b: Source {
+                buffer: b,
+                lie: b_lie,
+                outer: b_outer,
+                depth: b_depth,
+                base: at[1],
+                depths,
+                tail,
+                reach: Reach::Strides,
+            },
+            rows: Span { first: first.0, end: m, order: None },
+            columns: Span { first: first.1, end: n, order: None },
+            start,
+            end,
+            base: Base { out: rest * m * n, extras: at[2..].to_vec() },
+        };
+        multiply(&k, tile, work, &finish);
+    };
+    k.if_(id.lt(total), || {
+        let place = place(id, (m, n, depths), (tile.m, tile.n), parts);
+        match chosen {
+            Some(chosen) => k.if_(chosen.load_uniform(place.batch).ne(0u32), || work(place)),
+            None => work(place),
+        }
+    });
+    let bound = l.done();
+    site.dispatch(k, bound, groups as u64, problem.cost())
+}
+
+/// Declares a factor's strides, over the outer axis and over depths; what vector loads need to be 1 is a constant.
+pub(crate) fn declare_strides<'k>(
+    l: &Launch<'k>,
+    name: &str,
+    factor: &Factor,
+    lie: Lie,
+) -> (Val<'k>, Val<'k>) {
+    let stride = |axis: Axis, what: &str, value: i64| {
+        if lie.along == axis && lie.lanes > 1 {
+            l.k().u32(1)
+        } else {
+            l.stride(&format!("{name}_{what}"), value)
+        }
+    };
+    (stride(Axis::Outer, "outer", factor.outer), stride(Axis::Depth, "depth", factor.depth))
+}
+
+/// A workgroup's part of a batched product whose sums may be split.
+pub(crate) struct Place<'k> {
+    /// First row and column.
+    pub(crate) first: (Val<'k>, Val<'k>),
+    /// Which product of all batches and parts of sums.
+    pub(crate) rest: Val<'k>,
+    pub(crate) batch: Val<'k>,
+    /// The depths that are summed.
+    pub(crate) start: Val<'k>,
+    pub(crate) end: Val<'k>,
+}
+
+/// The place of a workgroup by its number, for tiles of `(rows, columns)` of products `(m, n, k)`; `parts` are the depths
+/// of a part and the number of batches, where sums are split.
+pub(crate) fn place<'k>(
+    id: Val<'k>,
+    sizes: (Val<'k>, Val<'k>, Val<'k>),
+    tile: (u32, u32),
+    parts: Option<(Val<'k>, Val<'k>)>,
+) -> Place<'k> {
+    place_in(id, sizes, tile, TOGETHER, parts)
+}
+
+/// The same with so many tile rows walked together.
+pub(crate) fn place_in<'k>(
+    id: Val<'k>,
+    (m, n, depths): (Val<'k>, Val<'k>, Val<'k>),
+    (rows, columns): (u32, u32),
+    together: u32,
+    parts: Option<(Val<'k>, Val<'k>)>,
+) -> Place<'k> {
+    let (down, across) = ((m + (rows - 1)) / rows, (n + (columns - 1)) / columns);
+    let each = down * across;
+    let rest = id / each;
+    let (row_tile, column_tile) = in_bands_of(together, id - rest * each, (down, across));
+    // Parts of the sum are the outermost: each is a whole product.
+    let (batch, start, end) = match parts {
+        Some((chunk, batches)) => {
+            let part = rest / batches;
+            let start = part * chunk;
+            (rest - part * batches, start, (start + chunk).min(depths))
+        }
+        None => (rest, id.builder().u32(0), depths),
+    };
+    Place { first: (row_tile * rows, column_tile * columns), rest, batch, start, end }
+}
+
+/// A tile's place by its number: bands of tile rows, each walked column by column.
+pub(crate) fn in_bands<'k>(tile: Val<'k>, down: Val<'k>, across: Val<'k>) -> (Val<'k>, Val<'k>) {
+    in_bands_of(TOGETHER, tile, (down, across))
+}
+
+fn in_bands_of<'k>(together: u32, tile: Val<'k>, (down, across): (Val<'k>, Val<'k>)) -> (Val<'k>, Val<'k>) {
+    let per_band = across * together;
+    let band = tile / per_band;
+    let first = band * together;
+    let height = (down - first).min(together);
+    let within = tile - band * per_band;
+    let column = within / height;
+    (first + (within - column * height), column)
+}
+
+/// A workgroup's part of a product.
+pub(crate) struct Work<'k> {
+    pub(crate) a: Source<'k>,
+    pub(crate) b: Source<'k>,
+    pub(crate) rows: Span<'k>,
+    pub(crate) columns: Span<'k>,
+    /// First depth, a multiple of the tile's.
+    pub(crate) start: Val<'k>,
+    /// One past the last depth.
+    pub(crate) end: Val<'k>,
+    pub(crate) base: Base<'k>,
+}
+
+/// Multiplies one tile and finishes it. The whole workgroup must come here together.
+pub(crate) fn multiply<'k>(k: &'k Builder, tile: Tile, work: Work<'k>, finish: &Finish<'k, '_>) {
+    let elem = sum_elem(work.a.buffer.elem());
+    let (row_blocks, column_blocks) = (tile.rows / 4, tile.columns / 4);
+    let panel = |outer: u32| k.shared(elem, 4, Tile::pitch(outer) / 4 * tile.k);
+    let (a_memory, b_memory) = (panel(tile.m), panel(tile.n));
+    // Loads stand in a kernel once where they are not made a step ahead.
+    let ahead = tile.unroll == tile.k;
+    let start = ahead.then_some(work.start);
+    let a = Panel::new(k, a_memory, work.a, &work.rows, (tile.m, tile.k), start);
+    let b = Panel::new(k, b_memory, work.b, &work.columns, (tile.n, tile.k), start);
+
+    let me = k.local_index();
+    let (team, member) = (me / 32, me % 32);
+    let teams_across = tile.n / (ACROSS * tile.columns);
+    let row_block = team / teams_across * (DOWN * row_blocks) + member / ACROSS;
+    let column_block = team % teams_across * (ACROSS * column_blocks) + member % ACROSS;
+
+    let zero = k.number(elem.scalar(), 0.0);
+    let sums: Vec<Var<'k>> = (0..tile.rows * tile.columns).map(|_| k.var(zero)).collect();
+    let step = k.u32(tile.k);
+    k.for_(work.start, work.end, step, |at| {
+        if !ahead {
+            a.fetch(at);
+            b.fetch(at);
+        }
+        k.barrier();
+        a.put(at);
+        b.put(at);
+        k.barrier();
+        if ahead {
+            // The last step loads once more what it has, so that the body stays straight-line code.
+            let next = at + step;
+            let next = next.lt(work.end).select(next, at);
+            a.fetch(next);
+            b.fetch(next);
+        }
+        let some_depths = |first: Option<Val<'k>>| {
+            let mut running: Vec<Val<'k>> = sums.iter().map(|s| s.get()).collect();
+            for depth in 0..tile.unroll {
+                let x: Vec<Val<'k>> =
+                    (0..row_blocks).flat_map(|i| a.read(first, depth, row_block + i * DOWN)).collect();
+                let y: Vec<Val<'k>> = (0..column_blocks)
+                    .flat_map(|j| b.read(first, depth, column_block + j * ACROSS))
+                    .collect();
+                for (row, x) in running.chunks_mut(tile.columns as usize).zip(&x) {
+                    for (sum, y) in row.iter_mut().zip(&y) {
+                        *sum = multiply_add(*x, *y, *sum);
+                    }
+                }
+            }
+            for (var, value) in sums.iter().zip(running) {
+                var.set(value);
+            }
+        };
+        if ahead {
+            some_depths(None);
+        } else {
+            k.for_(k.u32(0), step, k.u32(tile.unroll), |first| some_depths(Some(first)));
+        }
+    });
+
+    let first_row = work.rows.first + row_block * 4u32;
+    let first_column = work.columns.first + column_block * 4u32;
+    let in_place = |row: Val<'k>, put: &dyn Fn(Val<'k>)| {
+        k.if_(row.lt(work.rows.end), || {
+            put(work.rows.order.map_or(row, |order| order.load(row)));
+        });
+    };
+    // Runs of four columns: which row and column of the tile each begins at.
+    let mut runs: Vec<(u32, u32, Vec<Val<'k>>)> = Vec::new();
+    for row in 0..tile.rows {
+        for block in 0..column_blocks {
+            let at = (row * tile.columns + block * 4) as usize;
+            let values = sums[at..at + 4].iter().map(|s| s.get()).collect();
+            runs.push((row / 4 * DOWN * 4 + row % 4, block * ACROSS * 4, values));
+        }
+    }
+    if ahead && !finish.is_heavy() {
+        let spots: Vec<_> =
+            (0..column_blocks).map(|j| finish.spots(first_column + j * ACROSS * 4, 4)).collect();
+        for ((row, _, run), spots) in runs.iter().zip(spots.iter().cycle()) {
+            in_place(first_row + *row, &|row| finish.store_at(&work.base, row, spots, run));
+        }
+        return;
+    }
+    // A long epilogue, or any where kernels are to be short, is written once and picks its run by number.
+    k.for_(k.u32(0), k.u32(runs.len() as u32), k.u32(1), |number| {
+        let candidates: Vec<Vec<Val<'k>>> = runs
+            .iter()
+            .map(|(row, column, run)| {
+                [k.u32(*row), k.u32(*column)].into_iter().chain(run.iter().copied()).collect()
+            })
+            .collect();
+        if let [row, column, run @ ..] = pick(number, candidates).as_slice() {
+            in_place(first_row + *row, &|row| {
+                finish.store(&work.base, row, first_column + *column, run);
+            });
+        }
+    });
+}
+
+/// The values with a number among several of equal length, by selections: registers have no index.
+pub(crate) fn pick<'k>(number: Val<'k>, mut from: Vec<Vec<Val<'k>>>) -> Vec<Val<'k>> {
+    let mut bit = 0;
+    while from.len() > 1 {
+        let odd = ((number >> bit) & 1u32).ne(0u32);
+        let of_pair = |pair: &[Vec<Val<'k>>]| match pair {
+            [even, other] => even.iter().zip(other).map(|(e, o)| odd.select(*o, *e)).collect(),
+            rest => rest.concat(),
+        };
+        from = from.chunks(2).map(of_pair).collect();
+        bit += 1;
+    }
+    from.pop().unwrap_or_default()
+}

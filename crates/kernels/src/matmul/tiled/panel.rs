@@ -1,0 +1,241 @@
+//! A tile of one factor on its way through registers into workgroup memory, transposed to depth by depth.
+//!
+//! Every invocation carries a patch of 4 outer positions and a few depths: loads are straight-line code with clamped
+//! addresses, stores to workgroup memory whole vectors. Patches are dealt out so that neighbouring invocations load
+//! neighbouring memory, whichever axis that is, and their stores meet different banks.
+
+use std::rc::Rc;
+
+use olivine_kernel::{Buf, Builder, Shared, Val, Var};
+
+use crate::conv::taps::{Declared, Entry, Pattern};
+use crate::matmul::choice::Tile;
+use crate::matmul::problem::{Axis, Lie};
+
+/// A factor in memory.
+pub(crate) struct Source<'k> {
+    pub(crate) buffer: Buf<'k>,
+    pub(crate) lie: Lie,
+    /// Strides; one that is known to be 1 is a constant.
+    pub(crate) outer: Val<'k>,
+    pub(crate) depth: Val<'k>,
+    /// Index of the matrix' first element.
+    pub(crate) base: Val<'k>,
+    /// All depths, above 0.
+    pub(crate) depths: Val<'k>,
+    /// Whether the last step may be cut short.
+    pub(crate) tail: bool,
+    /// How elements are found if not by strides.
+    pub(crate) reach: Reach<'k>,
+}
+
+/// How a factor's elements are found.
+#[derive(Clone)]
+pub(crate) enum Reach<'k> {
+    /// By strides.
+    Strides,
+    /// Outer positions by stride, depths as the table says where weights are.
+    Weights(Rc<Declared<'k>>, Pattern<'k>),
+    /// Pixels and taps of an image.
+    Taps(Rc<Declared<'k>>, Pattern<'k>),
+}
+
+/// The positions that a workgroup's tile covers: `first` to one below `end`.
+pub(crate) struct Span<'k> {
+    pub(crate) first: Val<'k>,
+    pub(crate) end: Val<'k>,
+    /// Where positions really are, if not in their order; they are loaded one by one then.
+    pub(crate) order: Option<Buf<'k>>,
+}
+
+/// A panel of `outer` by `depth` in workgroup memory.
+pub(crate) struct Panel<'k> {
+    k: &'k Builder,
+    source: Source<'k>,
+    shared: Shared<'k>,
+    pitch: u32,
+    /// Which four outer positions.
+    block: Val<'k>,
+    /// Depths of the patch inside the panel.
+    depths: Vec<Val<'k>>,
+    /// Index of each outer position at depth 0.
+    rows: Vec<Val<'k>>,
+    /// What tells which taps of each outer position are outside.
+    bounds: Vec<Vec<Val<'k>>>,
+    /// The patch, depth by depth.
+    held: Vec<Var<'k>>,
+    /// What tells whether each depth of the patch is outside.
+    held_bounds: Vec<Vec<Var<'k>>>,
+}
+
+/// Registers that begin with some values.
+fn registers(values: Vec<Val<'_>>) -> Vec<Var<'_>> {
+    values.into_iter().map(|v| v.builder().var(v)).collect()
+}
+
+impl<'k> Panel<'k> {
+    /// A panel of a workgroup; it holds the patch at depth `start`, or nothing that counts without one.
+    pub(crate) fn new(
+        k: &'k Builder,
+        shared: Shared<'k>,
+        source: Source<'k>,
+        span: &Span<'k>,
+        (outer, depth): (u32, u32),
+        start: Option<Val<'k>>,
+    ) -> Self {
+        let me = k.local_index();
+        let blocks = outer / 4;
+        let patch = outer * depth / (4 * k.group());
+        let (block, depths) = match source.lie.along {
+            Axis::Outer => {
+                let (block, first) = (me % blocks, me / blocks);
+                (block, (0..patch).map(|p| first + p * (depth / patch)).collect::<Vec<_>>())
+            }
+            Axis::Depth => {
+                let near = 4.min(depth / patch);
+                let (block, far) = (me / near % blocks, me / (near * blocks));
+                let first = (far * near + me % near) * patch;
+                (block, (0..patch).map(|p| first + p).collect())
+            }
+        };
+        let step = if source.lie.along == Axis::Outer { source.lie.lanes } else { 1 };
+        let last = span.end - step;
+        let positions: Vec<Val<'k>> = (0..4)
+            .step_by(step)
+            .map(|i| {
+                let position = (span.first + block * 4u32 + i).min(last);
+                span.order.map_or(position, |order| order.load(position))
+            })
+            .collect();
+        let (rows, bounds) = match &source.reach {
+            Reach::Taps(taps, class) => {
+                let spots = taps.spots(class, source.base, &positions);
+                spots.into_iter().map(|s| (s.index, s.bounds)).unzip()
+            }
+            _ => (positions.into_iter().map(|p| source.base + p * source.outer).collect(), Vec::new()),
+        };
+        let pitch = Tile::pitch(outer) / 4;
+        let (held, held_bounds) = (Vec::new(), Vec::new());
+        let mut panel = Panel { k, source, shared, pitch, block, depths, rows, bounds, held, held_bounds };
+        let (values, bounds) = match start {
+            Some(start) => {
+                let (values, entries) = panel.load(start);
+                (values, entries.into_iter().map(|e| e.bounds).collect())
+            }
+            None => {
+                let zero = k.number(panel.source.buffer.elem().scalar(), 0.0);
+                let words = match &panel.source.reach {
+                    Reach::Taps(taps, _) => vec![vec![k.u32(0); taps.bound_words()]; panel.depths.len()],
+                    _ => Vec::new(),
+                };
+                (vec![zero; 4 * panel.depths.len()], words)
+            }
+        };
+        panel.held = registers(values);
+        panel.held_bounds = bounds.into_iter().map(registers).collect();
+        panel
+    }
+
+    /// The patch where strides do not tell: one element at a time, those outside read from the input's first.
+    fn gather(&self, depths: &[Val<'k>]) -> (Vec<Val<'k>>, Vec<Entry<'k>>) {
+        let buffer = self.source.buffer;
+        let (mut patch, mut entries) = (Vec::with_capacity(4 * depths.len()), Vec::new());
+        for depth in depths {
+            match &self.source.reach {
+                Reach::Taps(taps, class) => {
+                    let entry = taps.entry(class, *depth);
+                    for (row, bounds) in self.rows.iter().zip(&self.bounds) {
+                        let index = *row + entry.offset;
+                        let index = match taps.inside(bounds, &entry.bounds) {
+                            Some(inside) => inside.select(index, self.k.u32(0)),
+                            None => index,
+                        };
+                        patch.push(buffer.load(index));
+                    }
+                    entries.push(entry);
+                }
+                Reach::Weights(taps, class) => {
+                    let step = taps.weight(class, *depth);
+                    patch.extend(self.rows.iter().map(|row| buffer.load(*row + step)));
+                }
+                Reach::Strides => {}
+            }
+        }
+        (patch, entries)
+    }
+
+    /// The patch of the step at depth `at`, depth by depth, four values each. Depths past the last repeat others.
+    fn load(&self, at: Val<'k>) -> (Vec<Val<'k>>, Vec<Entry<'k>>) {
+        let (buffer, lanes) = (self.source.buffer, self.source.lie.lanes);
+        let within = |depth: Val<'k>, lanes: usize| {
+            if self.source.tail { depth.min(self.source.depths - lanes) } else { depth }
+        };
+        if !matches!(self.source.reach, Reach::Strides) {
+            // There may be no depth at all, but there is something in its place.
+            let last = self.source.depths.max(1u32) - 1u32;
+            let depth = |d: &Val<'k>| if self.source.tail { (at + *d).min(last) } else { at + *d };
+            return self.gather(&self.depths.iter().map(depth).collect::<Vec<_>>());
+        }
+        let run = |index: Val<'k>, lanes: usize| buffer.load_vec(index, lanes as u8);
+        let patch = match self.source.lie.along {
+            Axis::Outer => {
+                let mut patch = Vec::with_capacity(4 * self.depths.len());
+                for depth in &self.depths {
+                    let step = within(at + *depth, 1) * self.source.depth;
+                    for row in &self.rows {
+                        patch.extend(run(*row + step, lanes));
+                    }
+                }
+                patch
+            }
+            Axis::Depth => {
+                let lanes = lanes.min(self.depths.len());
+                let mut by_row = vec![Vec::new(); 4];
+                for first in self.depths.iter().step_by(lanes) {
+                    let step = within(at + *first, lanes) * self.source.depth;
+                    for (to, row) in by_row.iter_mut().zip(&self.rows) {
+                        to.extend(run(*row + step, lanes));
+                    }
+                }
+                (0..self.depths.len()).flat_map(|d| by_row.iter().map(move |row| row[d])).collect()
+            }
+        };
+        (patch, Vec::new())
+    }
+
+    /// Loads the patch of the step at depth `at` into registers.
+    pub(crate) fn fetch(&self, at: Val<'k>) {
+        let (values, entries) = self.load(at);
+        self.held.iter().zip(values).for_each(|(var, value)| var.set(value));
+        for (vars, entry) in self.held_bounds.iter().zip(entries) {
+            vars.iter().zip(entry.bounds).for_each(|(var, value)| var.set(value));
+        }
+    }
+
+    /// Puts the patch in registers, of the step at depth `at`, into workgroup memory; depths past the last are zeros.
+    pub(crate) fn put(&self, at: Val<'k>) {
+        for (i, (depth, held)) in self.depths.iter().zip(self.held.chunks(4)).enumerate() {
+            let mut values: Vec<Val<'k>> = held.iter().map(|v| v.get()).collect();
+            // Only now: what waits for a load should stand after the products that hide it.
+            if let (Reach::Taps(taps, _), Some(entry)) = (&self.source.reach, self.held_bounds.get(i)) {
+                let entry: Vec<Val<'k>> = entry.iter().map(|v| v.get()).collect();
+                for (value, bounds) in values.iter_mut().zip(&self.bounds) {
+                    if let Some(inside) = taps.inside(bounds, &entry) {
+                        *value = inside.select(*value, value.like(0.0));
+                    }
+                }
+            }
+            if self.source.tail {
+                let inside = (at + *depth).lt(self.source.depths);
+                values.iter_mut().for_each(|v| *v = inside.select(*v, v.like(0.0)));
+            }
+            self.shared.store_vec(*depth * self.pitch + self.block, &values);
+        }
+    }
+
+    /// Four neighbours at a depth of the panel, which counts from `first` on if there is one.
+    pub(crate) fn read(&self, first: Option<Val<'k>>, depth: u32, block: Val<'k>) -> Vec<Val<'k>> {
+        let at = block + self.k.u32(depth * self.pitch);
+        self.shared.load_vec(first.map_or(at, |first| at + first * self.pitch))
+    }
+}
