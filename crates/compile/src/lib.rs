@@ -21,7 +21,6 @@
 use olivine_ir::{Def, Error as GraphError, Graph, Node, Op, SubGraph, ValueId};
 
 pub mod fft;
-mod kernels;
 mod passes;
 mod pattern;
 pub mod plan;
@@ -29,7 +28,6 @@ pub mod resample;
 mod rewrite;
 mod spelling;
 
-pub use kernels::{is_kernel, reads_strides};
 pub use olivine_ir::Evaluate;
 pub use passes::Widen;
 pub use rewrite::{Rewriter, rewrite};
@@ -147,7 +145,7 @@ fn run_everywhere(pass: &dyn Pass, graph: &Graph, options: &Options<'_>) -> Resu
 fn without_kernel(graph: &Graph) -> Vec<String> {
     let mut left = Vec::new();
     for node in graph.nodes() {
-        if !is_kernel(&node.op) && !matches!(node.op, Op::View(_)) {
+        if !node.op.is_compiled() {
             left.push(format!("{} `{}`", node.op.name(), node.name));
         }
         for body in node.op.bodies() {

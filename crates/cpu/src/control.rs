@@ -7,8 +7,14 @@ use olivine_ir::op::{If, Loop};
 use olivine_ir::{SubGraph, TensorView};
 
 use crate::arena::Buffer;
+use crate::kernel::kernels;
 use crate::operand::{Operand, Target};
 use crate::{Error, Executable, Weights};
+
+kernels! { |op, x, out, call|
+    If => call.kernel.branches(call.node)?.run(x, out)?,
+    Loop => call.kernel.repeated(call.node)?.run(x, out)?,
+}
 
 /// An inner graph, ready to run.
 fn prepared(body: &SubGraph, checked: bool) -> Result<Executable, String> {

@@ -8,7 +8,12 @@ use olivine_ir::{DType, Element, Error as GraphError, TensorType, TensorView};
 
 use crate::Error;
 use crate::control::view;
+use crate::kernel::kernels;
 use crate::operand::{Operand, Target};
+
+kernels! { |op, x, out, call|
+    Custom => run(op, x, out, call.node)?,
+}
 
 /// What computes a custom operation on the CPU: attributes and operands in, results out.
 type Compute = dyn Fn(&Attrs, &[TensorView<'_>], &mut [ResultMut<'_>]) -> Result<(), String> + Send + Sync;

@@ -2,33 +2,73 @@
 
 use std::sync::OnceLock;
 
-use olivine_compile::is_kernel;
 use olivine_ir::op::Region;
-use olivine_ir::{DType, Op, TensorType};
+use olivine_ir::{DType, Op, TensorType, for_each_executor_op, for_each_kernel};
 
 use crate::Error;
 use crate::control::{Branches, Repeated};
 use crate::custom;
 use crate::kernels::elementwise::Program;
-use crate::kernels::{
-    attention, contraction, conv, create, elementwise, fft, index, integer, interpolate, movement, pool,
-    random, recurrent, reduce, resize, rope, rows, sample, scan, state_space,
-};
+use crate::kernels::{contraction, conv, fft, integer};
 use crate::operand::{Failure, Operand, Target};
+
+/// How an operation runs on the CPU: every operation with a kernel implements it, by [`kernels!`] beside its function.
+pub(crate) trait Run {
+    /// Computes the results. Operands and results have the types that the operation's rule gives.
+    fn run(&self, call: &Call<'_>, x: &[Operand<'_>], out: &mut [Target<'_>]) -> Result<(), Failure>;
+}
+
+/// What a kernel may need beside its operands and results.
+pub(crate) struct Call<'a> {
+    /// What was prepared.
+    pub(crate) kernel: &'a Kernel,
+    /// Whether indices out of range are errors.
+    pub(crate) checked: bool,
+    /// The node's name, for errors.
+    pub(crate) node: &'a str,
+}
+
+impl<'a> Call<'a> {
+    /// The elementwise program of an operation, a fused region, an epilogue or a prologue.
+    pub(crate) fn program(&self) -> Option<&'a Program> {
+        self.kernel.program.as_ref()
+    }
+}
+
+/// Implements [`Run`]: `kernels! { |op, x, out, call| Softmax => softmax(op, x, out), }`, where an expression may end
+/// in `?`.
+macro_rules! kernels {
+    (|$op:ident, $x:ident, $out:ident, $call:ident| $($name:ident => $run:expr),* $(,)?) => {$(
+        impl $crate::kernel::Run for olivine_ir::op::$name {
+            #[allow(unused_variables, reason = "not every kernel needs all")]
+            fn run(
+                &self,
+                $call: &$crate::kernel::Call<'_>,
+                $x: &[$crate::operand::Operand<'_>],
+                $out: &mut [$crate::operand::Target<'_>],
+            ) -> Result<(), $crate::operand::Failure> {
+                let $op = self;
+                $run;
+                Ok(())
+            }
+        }
+    )*};
+}
+pub(crate) use kernels;
 
 /// A prepared operation.
 pub(crate) struct Kernel {
     op: Op,
-    /// The elementwise program of an operation, a fused region, an epilogue or a prologue.
+    /// See [`Call::program`].
     program: Option<Program>,
     /// The tables of a Fourier transform, made at the first run.
-    fft: OnceLock<fft::Tables>,
+    pub(crate) fft: OnceLock<fft::Tables>,
     /// How a convolution is cut up, found at the first run.
-    conv: OnceLock<conv::plan::Plan>,
+    pub(crate) conv: OnceLock<conv::plan::Plan>,
     /// The graphs of a branch or a loop.
     inner: Inner,
-    /// Whether a product's rows become their softmax.
-    softmax: bool,
+    /// Whether a matmul's rows become their softmax.
+    pub(crate) softmax: bool,
 }
 
 /// How a kernel wants an operand laid out that stays the same from run to run.
@@ -54,7 +94,7 @@ enum Inner {
 impl Kernel {
     /// Chooses the kernel of an operation that the compiler leaves in a graph; others are refused.
     pub(crate) fn prepare(op: &Op, operands: &[DType], checked: bool) -> Result<Self, String> {
-        if !is_kernel(op) {
+        if !op.is_compiled() || matches!(op, Op::View(_)) {
             return Err("the compiler should have rewritten it into other operations".into());
         }
         // A riding region sees the main result first, then the operands after the operation's own.
@@ -133,108 +173,34 @@ impl Kernel {
         checked: bool,
         node: &str,
     ) -> Result<(), Failure> {
-        match &self.inner {
-            Inner::Branches(branches) => return Ok(branches.run(x, out)?),
-            Inner::Repeated(repeated) => return Ok(repeated.run(x, out)?),
-            Inner::None => {}
+        let call = Call { kernel: self, checked, node };
+        macro_rules! run {
+            ($($name:ident,)*) => {
+                match &self.op {
+                    $(Op::$name(op) => return op.run(&call, x, out),)*
+                    _ => {}
+                }
+            };
         }
-        let program = self.program.as_ref();
-        match &self.op {
-            Op::ScalarOp(_) | Op::Fused(_) => program.into_iter().for_each(|p| elementwise::fused(p, x, out)),
-            Op::MatMul(_) if self.softmax => contraction::matmul_softmax(program, x, &mut out[0]),
-            Op::MatMul(_) => contraction::matmul(program, x, &mut out[0]),
-            Op::GroupedMatMul(_) => contraction::grouped_matmul(x, out, checked)?,
-            Op::LayerNorm(op) => rows::layer_norm(op, program, x, out),
-            Op::RmsNorm(op) => rows::rms_norm(op, program, x, out),
-            Op::GroupNorm(op) => rows::group_norm(op, x, out),
-            Op::Softmax(op) => rows::softmax(op, x, out),
-            Op::LogSoftmax(op) => rows::log_softmax(op, x, out),
-            Op::Reduce(op) => reduce::reduce(op, x, out),
-            Op::ArgReduce(op) => scan::arg_reduce(op, x, out),
-            Op::Cumulative(op) => scan::cumulative(op, x, out),
-            Op::TopK(op) => scan::top_k(op, x, out),
-            Op::Sort(op) => scan::sort(op, x, out),
-            Op::ArgSort(op) => scan::argsort(op, x, out),
-            Op::Attention(op) => attention::attention(op, x, out),
-            Op::KvAppend(op) => attention::kv_append(op, x, out),
-            Op::Rope(op) => rope::rope(op, x, out),
-            Op::SelectiveScan(op) => state_space::selective_scan(op, x, out),
-            Op::Mamba2(op) => state_space::mamba2(op, x, out),
-            Op::GatedDeltaNet(op) => state_space::gated_delta_net(op, x, out),
-            Op::CausalConv1d(op) => state_space::causal_conv1d(op, x, out),
-            Op::Recurrence(op) => recurrent::recurrence(op, x, out),
-            Op::Concat(op) => movement::concat(op, x, out),
-            Op::Pad(op) => movement::pad(op, x, out),
-            Op::Gather(op) => index::gather(op, x, out, checked)?,
-            Op::GatherElements(op) => index::gather_elements(op, x, out, checked)?,
-            Op::GatherNd(op) => index::gather_nd(op, x, out, checked)?,
-            Op::ScatterElements(op) => index::scatter_elements(op, x, out, checked)?,
-            Op::ScatterNd(op) => index::scatter_nd(op, x, out, checked)?,
-            Op::OneHot(op) => create::one_hot(op, x, out),
-            Op::Trilu(op) => create::trilu(op, x, out),
-            Op::Range(op) => create::range(op, x, out),
-            Op::NonZero(op) => create::nonzero(op, x, out),
-            Op::Conv(op) => conv::conv(op, program, &self.conv, x, out),
-            Op::ConvTranspose(op) => conv::conv_transpose(op, x, out),
-            Op::Im2Col(op) => conv::im2col(op, x, out),
-            Op::Pool(op) => pool::pool(op, x, out),
-            Op::AdaptivePool(op) => pool::adaptive_pool(op, x, out),
-            Op::Resize(op) => resize::resize(op, x, out),
-            Op::GridSample(op) => interpolate::grid_sample(op, x, out),
-            Op::RoiAlign(op) => interpolate::roi_align(op, x, out, checked)?,
-            Op::Fft(op) => {
-                let tables = self.fft.get_or_init(|| fft::Tables::new(op, &x[0].ty.shape, x[0].ty.dtype));
-                fft::fft(op, tables, x, out);
-            }
-            Op::RngUniform(op) => random::uniform(op, x, out),
-            Op::RngNormal(op) => random::normal(op, x, out),
-            Op::Sample(op) => sample::sample(op, x, out),
-            Op::QMatMul(op) => integer::qmatmul(op, x, out),
-            Op::QConv(op) => integer::qconv(op, x, out),
-            Op::Custom(op) => custom::run(op, x, out, node)?,
-            // Listed one by one, so that a new operation does not compile before it has a kernel or a place here.
-            // `prepare` gives branches and loops their graphs and refuses the others; without a kernel nothing would be
-            // written.
-            Op::If(_)
-            | Op::Loop(_)
-            | Op::DotGeneral(_)
-            | Op::Einsum(_)
-            | Op::LoraMatMul(_)
-            | Op::InstanceNorm(_)
-            | Op::BatchNorm(_)
-            | Op::LayerNorm2d(_)
-            | Op::AdaLayerNorm(_)
-            | Op::L2Norm(_)
-            | Op::Recurrent(_)
-            | Op::Reshape(_)
-            | Op::Transpose(_)
-            | Op::Slice(_)
-            | Op::Expand(_)
-            | Op::View(_)
-            | Op::DepthToSpace(_)
-            | Op::SpaceToDepth(_)
-            | Op::Unfold(_)
-            | Op::Split(_)
-            | Op::Stack(_)
-            | Op::Tile(_)
-            | Op::Repeat(_)
-            | Op::Reverse(_)
-            | Op::Roll(_)
-            | Op::Fill(_)
-            | Op::GlobalPool(_)
-            | Op::Dft(_)
-            | Op::Stft(_)
-            | Op::MelFilterBank(_)
-            | Op::LogMel(_)
-            | Op::Penalties(_)
-            | Op::QuantizeLinear(_)
-            | Op::DequantizeLinear(_)
-            | Op::Scan(_) => {
-                let problem = "there is no kernel for it".to_string();
-                return Err(Error::Unsupported { op: self.op.name(), node: node.to_string(), problem }.into());
-            }
-        }
-        Ok(())
+        for_each_kernel!(run);
+        for_each_executor_op!(run);
+        // `prepare` refuses all others; without a kernel nothing would be written.
+        Err(self.unsupported(node).into())
+    }
+
+    /// The graphs of an `if`.
+    pub(crate) fn branches(&self, node: &str) -> Result<&Branches, Error> {
+        if let Inner::Branches(branches) = &self.inner { Ok(branches) } else { Err(self.unsupported(node)) }
+    }
+
+    /// The graph of a loop.
+    pub(crate) fn repeated(&self, node: &str) -> Result<&Repeated, Error> {
+        if let Inner::Repeated(repeated) = &self.inner { Ok(repeated) } else { Err(self.unsupported(node)) }
+    }
+
+    fn unsupported(&self, node: &str) -> Error {
+        let problem = "there is no kernel for it".to_string();
+        Error::Unsupported { op: self.op.name(), node: node.to_string(), problem }
     }
 }
 

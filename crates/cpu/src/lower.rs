@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use olivine_compile::plan::{MemoryPlan, PlanOptions, plan_graph_with};
-use olivine_compile::{Compiled, Spelling, reads_strides};
+use olivine_compile::{Compiled, Spelling};
 use olivine_ir::op::ScalarOp;
 use olivine_ir::{DType, Def, Graph, Node, Op, Tensor, TensorType, ValueId};
 
@@ -378,7 +378,7 @@ impl<'a> Lowering<'a> {
             let id = self.as_stored(node, i).unwrap_or(*id);
             let mut reading = self.reading(id).ok_or_else(|| fail(format!("operand {i} has no place")))?;
             reading.in_place = in_place == Some(i);
-            if !reads_strides(&node.op, i) && !contiguous(&reading) {
+            if !node.op.reads_strides(i) && !contiguous(&reading) {
                 return Err(fail(format!("operand {i} is strided")));
             }
             operands.push(reading);

@@ -99,7 +99,7 @@ impl<'a> Operand<'a> {
         self.is_contiguous().then(|| &self.elements::<T>()[self.offset..self.offset + numel])
     }
 
-    /// The elements of an operand that the compiler promises to be contiguous ([`olivine_compile::reads_strides`]).
+    /// The elements of an operand that the compiler promises to be contiguous ([`olivine_ir::Op::reads_strides`]).
     pub(crate) fn slice<T: bytemuck::AnyBitPattern>(&self) -> &'a [T] {
         debug_assert!(
             self.is_contiguous(),

@@ -7,8 +7,13 @@ use olivine_kernel::{Builder, Elem, Scalar, Val};
 
 use super::reduce::{self, Fold, Outlet};
 use super::rows::{State, tree};
+use crate::kernels;
 use crate::math;
 use crate::site::Site;
+
+kernels! { |op, site|
+    ArgReduce => arg_reduce(op, site),
+}
 
 /// Lowers a search for positions.
 pub(crate) fn arg_reduce(op: &ArgReduce, site: &mut Site<'_>) -> Result<(), String> {

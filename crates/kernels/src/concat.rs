@@ -3,7 +3,12 @@
 use olivine_ir::op::Concat;
 
 use super::copy::{self, Move, Side};
+use crate::kernels;
 use crate::site::Site;
+
+kernels! { |op, site|
+    Concat => concat(op, site),
+}
 
 /// Lowers a concatenation.
 pub(crate) fn concat(op: &Concat, site: &mut Site<'_>) -> Result<(), String> {

@@ -8,9 +8,16 @@ use olivine_kernel::{Access, Scalar, Val};
 use super::cells::{Cell, CellBuf, Cells};
 use super::elementwise::whole_copy;
 use super::index::Indices;
+use crate::kernels;
 use crate::launch::{Launch, bytes};
 use crate::math::{self, Typed};
 use crate::site::{Operand, Site, linear_group};
+
+kernels! { |op, site|
+    OneHot => one_hot(op, site),
+    Trilu => trilu(op, site),
+    Range => range(op, site),
+}
 
 /// Writes the first `n` cells of a target, whose memory is padded, a vector at a time; `cell` computes each.
 fn fill<'k>(l: &Launch<'k>, cells: Cells, to: CellBuf<'k>, n: usize, cell: impl Fn(Val<'k>) -> Cell<'k>) {

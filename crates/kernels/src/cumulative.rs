@@ -8,8 +8,13 @@ use olivine_kernel::{Access, Buf, Val, Var};
 
 use super::reduce::{self, Block, Fold, Folded, Kind, Split, States};
 use super::rows::{BUSY, Clusters, GROUP, stored};
+use crate::kernels;
 use crate::launch::{Launch, bytes};
 use crate::site::{Operand, Site, Target, linear_group};
+
+kernels! { |op, site|
+    Cumulative => cumulative(op, site),
+}
 
 /// Lowers a running accumulation.
 pub(crate) fn cumulative(op: &Cumulative, site: &mut Site<'_>) -> Result<(), String> {

@@ -6,11 +6,17 @@
 use olivine_ir::op::{Arg, Binary, Instr, InstrOp, Region, ScalarOp};
 use olivine_kernel::{Buf, Val};
 
+use crate::kernels;
 use crate::launch::{Launch, bytes};
 use crate::math::{self, Typed};
 use crate::matmul::is_heavy;
 use crate::site::{Operand, Site, Target, linear_group};
 use crate::walk::Walk;
+
+kernels! { |op, site|
+    ScalarOp => scalar(op, site),
+    Fused => fused(&op.region, site),
+}
 
 /// Vectors that are very many: all of a large device works on them for a while.
 const MANY: usize = 1 << 20;

@@ -5,9 +5,16 @@ use olivine_kernel::{Access, Val};
 
 use super::cells::Cells;
 use super::index::Indices;
+use crate::kernels;
 use crate::launch::{Launch, bytes};
 use crate::site::{Site, linear_group};
 use crate::walk::Walk;
+
+kernels! { |op, site|
+    Gather => gather(op, site),
+    GatherElements => gather_elements(op, site),
+    GatherNd => gather_nd(op, site),
+}
 
 /// Whole slices along an axis.
 pub(crate) fn gather(op: &Gather, site: &mut Site<'_>) -> Result<(), String> {

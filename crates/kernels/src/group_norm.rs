@@ -3,7 +3,12 @@
 use olivine_ir::op::GroupNorm;
 
 use super::norm::{Norm, Weights};
+use crate::kernels;
 use crate::site::Site;
+
+kernels! { |op, site|
+    GroupNorm => group_norm(op, site),
+}
 
 /// Lowers a group norm.
 pub(crate) fn group_norm(op: &GroupNorm, site: &mut Site<'_>) -> Result<(), String> {

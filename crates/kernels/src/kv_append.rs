@@ -9,10 +9,15 @@ use olivine_kernel::{Access, Buf, Elem, Val};
 use super::elementwise::whole_copy;
 use super::integers::Integers;
 use super::matmul::{Elements, Unsummed};
+use crate::kernels;
 use crate::launch::{Launch, bytes};
 use crate::math;
 use crate::site::{Operand, Site, Target, linear_group};
 use crate::walk::{Walk, Walker};
+
+kernels! { |op, site|
+    KvAppend => kv_append(op, site),
+}
 
 /// Lowers an append.
 pub(crate) fn kv_append(op: &KvAppend, site: &mut Site<'_>) -> Result<(), String> {

@@ -76,7 +76,7 @@ mod state_space;
 mod transpose;
 mod walk;
 
-use olivine_ir::Op;
+use olivine_ir::{Op, for_each_kernel};
 
 pub use copy::{Move, Side, emit as copy_strided};
 pub use elementwise::{WHOLE_COPY, copy, whole_copy};
@@ -102,57 +102,35 @@ pub fn lower_together(ops: &[(&Op, usize)], site: &mut Site<'_>) -> Result<(), S
     }
 }
 
+/// How an operation becomes dispatches: every operation with a kernel implements it, by [`kernels!`] beside its function.
+trait Lower {
+    /// Emits the dispatches, or says why the device cannot run them.
+    fn lower(&self, site: &mut Site<'_>) -> Result<(), String>;
+}
+
+/// Implements [`Lower`]: `kernels! { |op, site| Pad => pad(op, site), }`.
+macro_rules! kernels {
+    (|$op:ident, $site:ident| $($name:ident => $lower:expr),* $(,)?) => {$(
+        impl $crate::Lower for olivine_ir::op::$name {
+            #[allow(unused_variables, reason = "not every kernel has attributes")]
+            fn lower(&self, $site: &mut $crate::Site<'_>) -> Result<(), String> {
+                let $op = self;
+                $lower
+            }
+        }
+    )*};
+}
+use kernels;
+
 /// Emits a node's dispatches.
 pub fn lower(op: &Op, site: &mut Site<'_>) -> Result<(), String> {
-    match op {
-        Op::ScalarOp(op) => elementwise::scalar(op, site),
-        Op::Fused(op) => elementwise::fused(&op.region, site),
-        Op::Concat(op) => concat::concat(op, site),
-        Op::Pad(op) => pad::pad(op, site),
-        Op::Gather(op) => gather::gather(op, site),
-        Op::GatherElements(op) => gather::gather_elements(op, site),
-        Op::GatherNd(op) => gather::gather_nd(op, site),
-        Op::ScatterElements(op) => scatter::scatter_elements(op, site),
-        Op::ScatterNd(op) => scatter::scatter_nd(op, site),
-        Op::OneHot(op) => create::one_hot(op, site),
-        Op::Trilu(op) => create::trilu(op, site),
-        Op::Range(op) => create::range(op, site),
-        Op::NonZero(op) => nonzero::nonzero(op, site),
-        Op::Sort(op) => order::sort(op, site),
-        Op::ArgSort(op) => order::argsort(op, site),
-        Op::TopK(op) => order::top_k(op, site),
-        Op::Reduce(op) => reduce::reduce(op, site),
-        Op::LayerNorm(op) => norm::layer_norm(op, site),
-        Op::RmsNorm(op) => norm::rms_norm(op, site),
-        Op::GroupNorm(op) => group_norm::group_norm(op, site),
-        Op::Cumulative(op) => cumulative::cumulative(op, site),
-        Op::ArgReduce(op) => arg_reduce::arg_reduce(op, site),
-        Op::Softmax(op) => softmax::softmax(op.axis, false, site),
-        Op::LogSoftmax(op) => softmax::softmax(op.axis, true, site),
-        Op::MatMul(op) => matmul::matmul(op, site),
-        Op::GroupedMatMul(_) => matmul::grouped(site),
-        Op::Conv(op) => conv::conv(op, site),
-        Op::ConvTranspose(op) => conv::conv_transpose(op, site),
-        Op::Im2Col(op) => conv::im2col(op, site),
-        Op::Attention(op) => attention::attention(op, site),
-        Op::KvAppend(op) => kv_append::kv_append(op, site),
-        Op::Rope(op) => rope::rope(op, site),
-        Op::Pool(op) => pool::pool(op, site),
-        Op::AdaptivePool(op) => pool::adaptive_pool(op, site),
-        Op::Resize(op) => resize::resize(op, site),
-        Op::GridSample(op) => interpolate::grid_sample(op, site),
-        Op::RoiAlign(op) => interpolate::roi_align(op, site),
-        Op::SelectiveScan(op) => state_space::selective_scan(op, site),
-        Op::Mamba2(op) => state_space::mamba2(op, site),
-        Op::GatedDeltaNet(op) => state_space::gated_delta_net(op, site),
-        Op::CausalConv1d(op) => state_space::causal_conv1d(op, site),
-        Op::Recurrence(op) => recurrent::recurrence(op, site),
-        Op::Fft(op) => fft::fft(op, site),
-        Op::RngUniform(op) => random::uniform(op, site),
-        Op::RngNormal(op) => random::normal(op, site),
-        Op::Sample(op) => sample::sample(op, site),
-        Op::QMatMul(op) => matmul::qmatmul(op, site),
-        Op::QConv(op) => matmul::qconv(op, site),
-        _ => Err("has no GPU kernel yet".into()),
+    macro_rules! lower {
+        ($($name:ident,)*) => {
+            match op {
+                $(Op::$name(op) => op.lower(site),)*
+                _ => Err("has no kernel in the library".into()),
+            }
+        };
     }
+    for_each_kernel!(lower)
 }

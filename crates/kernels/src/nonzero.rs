@@ -6,8 +6,13 @@ use olivine_kernel::{Access, Builder, Elem, Reduction, Shared, Val};
 use olivine_program::DeviceCaps;
 
 use super::cells::{Cell, CellBuf, Cells};
+use crate::kernels;
 use crate::launch::{Launch, bytes};
 use crate::site::{Memory, Operand, Site, linear_group};
+
+kernels! { |op, site|
+    NonZero => nonzero(op, site),
+}
 
 /// Rounds of a workgroup over its block: a block is as many elements as the group has invocations, times this.
 const ROUNDS: usize = 16;

@@ -11,10 +11,16 @@ use super::elementwise;
 use super::matmul::{Sums, Unsummed};
 use super::reduce::{self, Folded, Kind, Moments};
 use super::rows::{Clusters, GROUP, RowTile, State, pairs, sum, vector, wide};
+use crate::kernels;
 use crate::launch::{Launch, bytes};
 use crate::math::{self, Typed};
 use crate::site::{Operand, Site, Target, from_the_end, linear_group};
 use crate::walk::{Walk, Walker};
+
+kernels! { |op, site|
+    LayerNorm => layer_norm(op, site),
+    RmsNorm => rms_norm(op, site),
+}
 
 /// Lowers a layer norm.
 pub(crate) fn layer_norm(op: &LayerNorm, site: &mut Site<'_>) -> Result<(), String> {

@@ -5,8 +5,13 @@ use olivine_ir::op::{Pad, PadMode};
 use olivine_kernel::{Access, Val};
 
 use super::cells::{Cell, Cells};
+use crate::kernels;
 use crate::launch::{Launch, bytes};
 use crate::site::{Site, linear_group};
+
+kernels! { |op, site|
+    Pad => pad(op, site),
+}
 
 /// One axis, or several that move as one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

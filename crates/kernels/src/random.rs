@@ -7,9 +7,15 @@ use olivine_ir::DType;
 use olivine_ir::op::{RngNormal, RngUniform};
 use olivine_kernel::{Access, Elem, Scalar, Val};
 
+use crate::kernels;
 use crate::launch::{Launch, bytes};
 use crate::math;
 use crate::site::{Operand, Site, linear_group};
+
+kernels! { |op, site|
+    RngUniform => uniform(op, site),
+    RngNormal => normal(op, site),
+}
 
 /// Integer operations of a block, for profiles.
 const BLOCK_OPS: u64 = 100;

@@ -10,9 +10,14 @@ use olivine_kernel::{Access, Buf, Elem, Scalar, Val};
 use super::integers::Integers;
 use super::kv_append::{Cache, CacheRows};
 use super::matmul::{Elements, Unsummed};
+use crate::kernels;
 use crate::launch::{Launch, bytes};
 use crate::math;
 use crate::site::{Memory, Operand, Site, Target, linear_group};
+
+kernels! { |op, site|
+    Rope => rope(op, site),
+}
 
 /// Lowers a rotation.
 pub(crate) fn rope(op: &Rope, site: &mut Site<'_>) -> Result<(), String> {

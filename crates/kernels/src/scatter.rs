@@ -9,10 +9,16 @@ use olivine_kernel::{Access, Buf, Val};
 use super::cells::{CellBuf, Cells};
 use super::elementwise::whole_copy;
 use super::index::Indices;
+use crate::kernels;
 use crate::launch::{Launch, bytes};
 use crate::math;
 use crate::site::{Operand, Site, Target, linear_group};
 use crate::walk::Walk;
+
+kernels! { |op, site|
+    ScatterElements => scatter_elements(op, site),
+    ScatterNd => scatter_nd(op, site),
+}
 
 /// Invocations that keep a device busy: lanes are cut into ranges up to this many.
 const BUSY: usize = 1 << 16;

@@ -7,9 +7,15 @@ use olivine_kernel::{Access, Reduction, Val};
 
 use super::reduce::{self, Folded, LogSumExp};
 use super::rows::{Clusters, GROUP, RowTile, State, pairs, vector, wide};
+use crate::kernels;
 use crate::launch::{Launch, bytes};
 use crate::math;
 use crate::site::{Operand, Site, Target, from_the_end, linear_group};
+
+kernels! { |op, site|
+    Softmax => softmax(op.axis, false, site),
+    LogSoftmax => softmax(op.axis, true, site),
+}
 
 /// Lowers a softmax, or its logarithm.
 pub(crate) fn softmax(axis: usize, log: bool, site: &mut Site<'_>) -> Result<(), String> {

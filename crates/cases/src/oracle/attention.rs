@@ -5,6 +5,12 @@ use olivine_ir::op::{Attention, HeadLayout, KvAppend, MaskKind};
 
 use super::Value;
 use super::value::{broadcast_flat, each, flat};
+use super::{meanings, one};
+
+meanings! { |op, x, call|
+    Attention => one(attention(op, x, call.ty())),
+    KvAppend => one(kv_append(op, x)),
+}
 
 /// Position of (batch, head, sequence, element) in a layout.
 fn place(layout: HeadLayout, dims: &[usize], b: usize, h: usize, s: usize, d: usize) -> usize {

@@ -6,6 +6,15 @@ use olivine_ir::{Shape, TensorType};
 use super::region::rider;
 use super::value::{Number, broadcast_flat, each, flat};
 use super::{Numbers, Value};
+use super::{meanings, one};
+
+meanings! { |op, x, call|
+    MatMul => one(matmul(op, x, call.ty())),
+    DotGeneral => one(dot_general(op, x, call.ty())),
+    Einsum => one(einsum(op, x, call.ty())),
+    LoraMatMul => one(lora(op, x, call.ty())),
+    GroupedMatMul => one(grouped(x, call.ty())),
+}
 
 /// Both operands' elements, of one kind.
 macro_rules! on_pairs {

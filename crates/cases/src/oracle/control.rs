@@ -3,8 +3,16 @@
 use olivine_ir::op::{If, Loop, Scan};
 use olivine_ir::{DType, Shape, SubGraph, TensorType};
 
+use super::meanings;
 use super::{Between, Value, run};
 use crate::oracle::value::{Numbers, flat};
+
+meanings! { |op, x, call|
+    If => if_(op, x, call.between),
+    Loop => loop_(op, x, call.results, call.between),
+    Scan => scan(op, x, call.results, call.between),
+    Custom => Err(format!("the oracle does not know the custom operation `{}`", op.op.name())),
+}
 
 /// Runs an inner graph on values in the order of its inputs.
 fn inner(body: &SubGraph, given: Vec<Value>, between: Between) -> Result<Vec<Value>, String> {

@@ -6,6 +6,13 @@ use olivine_ir::{Shape, TensorType};
 use super::Value;
 use super::region::rider;
 use super::value::{each, flat};
+use super::{meanings, one};
+
+meanings! { |op, x, call|
+    Conv => one(conv(op, x, call.ty())),
+    ConvTranspose => one(conv_transpose(op, x, call.ty())),
+    Im2Col => one(Ok(im2col(op, &x[0], call.ty()))),
+}
 
 /// Where window `o` reads with kernel element `k` on every axis; `None` in the padding.
 pub(super) fn tap(window: &Window, size: &[usize], o: &[usize], k: &[usize]) -> Option<Vec<usize>> {

@@ -6,6 +6,15 @@ use olivine_ir::op::{OneHot, Range, TriPart, Trilu};
 use super::Value;
 use super::elementwise::{Scalar, read};
 use super::value::{each, flat};
+use super::{meanings, one};
+
+meanings! { |op, x, call|
+    OneHot => one(one_hot(op, x, call.ty())),
+    Trilu => one(Ok(trilu(op, &x[0]))),
+    Range => one(Ok(range(op, call.ty()))),
+    Fill => one(Ok(x[0].pick(call.ty(), |_| Some(0)))),
+    NonZero => Ok(nonzero(&x[0], call.results)),
+}
 
 pub(super) fn one_hot(op: &OneHot, x: &[Value], ty: TensorType) -> Result<Value, String> {
     let indices = x[0].as_ints()?;

@@ -6,7 +6,12 @@ use olivine_ir::{DType, TensorType};
 
 use super::value::{broadcast_flat, each, limits, wrap};
 use super::{Numbers, Value, special};
+use super::{meanings, one};
 use crate::bound::round_to;
+
+meanings! { |op, x, call|
+    ScalarOp => one(eval(*op, x, call.ty())),
+}
 
 /// One exact number.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -5,6 +5,15 @@ use olivine_ir::{Shape, TensorType};
 
 use super::value::{Number, each, flat};
 use super::{Numbers, Value};
+use super::{meanings, one};
+
+meanings! { |op, x, call|
+    Gather => one(gather(op.axis, x, call.ty())),
+    GatherElements => one(gather_elements(op.axis, x, call.ty())),
+    GatherNd => one(gather_nd(op.batch_dims, x, call.ty())),
+    ScatterElements => one(scatter_elements(op, x)),
+    ScatterNd => one(scatter_nd(op, x)),
+}
 
 /// An index from the front, whatever its range.
 fn from_front(index: i64, size: usize) -> i64 {

@@ -5,6 +5,12 @@ use olivine_ir::{Shape, TensorType};
 
 use super::Value;
 use super::value::{each, flat};
+use super::{meanings, one};
+
+meanings! { |op, x, call|
+    GridSample => one(grid_sample(op, x, call.ty())),
+    RoiAlign => one(roi_align(op, x, call.ty())),
+}
 
 /// A place mirrored at two ends until it lies between them.
 fn mirrored(mut x: f64, low: f64, high: f64) -> f64 {

@@ -6,6 +6,18 @@ use olivine_ir::{Tensor, TensorType};
 use super::Value;
 use super::elementwise::{collect, read};
 use super::value::{each, flat};
+use super::{meanings, one};
+
+meanings! { |op, x, call|
+    Concat => one(Ok(concat(op.axis, x, call.ty()))),
+    Split => Ok(split(op, &x[0], call.results)),
+    Stack => one(Ok(stack(op.axis, x, call.ty()))),
+    Tile => one(Ok(tile(&x[0], call.ty()))),
+    Repeat => one(Ok(repeat(op, &x[0], call.ty()))),
+    Reverse => one(Ok(reverse(op, &x[0]))),
+    Roll => one(Ok(roll(op, &x[0]))),
+    Pad => one(Ok(pad(op, &x[0], call.ty()))),
+}
 
 pub(super) fn concat(axis: usize, x: &[Value], ty: TensorType) -> Value {
     let mut out = Vec::with_capacity(ty.shape.numel());

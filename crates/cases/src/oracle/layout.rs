@@ -5,6 +5,18 @@ use olivine_ir::{Shape, TensorType};
 
 use super::Value;
 use super::value::{broadcast_flat, flat};
+use super::{meanings, one};
+
+meanings! { |op, x, call|
+    Reshape => one(Ok(Value { ty: call.ty(), data: x[0].data.clone() })),
+    Transpose => one(Ok(transpose(op, &x[0], call.ty()))),
+    Slice => one(Ok(slice(op, &x[0], call.ty()))),
+    Expand => one(Ok(expand(&x[0], call.ty()))),
+    View => one(Ok(view(op, &x[0], call.ty()))),
+    DepthToSpace => one(Ok(depth_to_space(op, &x[0], call.ty()))),
+    SpaceToDepth => one(Ok(space_to_depth(op, &x[0], call.ty()))),
+    Unfold => one(Ok(unfold(op, &x[0], call.ty()))),
+}
 
 pub(super) fn transpose(op: &Transpose, x: &Value, ty: TensorType) -> Value {
     let shape = *x.shape();

@@ -5,6 +5,18 @@ use olivine_ir::op::{L2Norm, LayerNorm, RmsNorm};
 use super::Value;
 use super::region::rider;
 use super::value::{around, broadcast_flat, each};
+use super::{meanings, one};
+
+meanings! { |op, x, call|
+    LayerNorm => layer_norm(op, x),
+    RmsNorm => rms_norm(op, x),
+    GroupNorm => one(group_norm(op.groups, op.eps, x)),
+    InstanceNorm => one(group_norm(x[0].ty.shape[1], op.eps, x)),
+    BatchNorm => one(batch_norm(op.eps, x)),
+    LayerNorm2d => one(layer_norm2d(op.eps, x)),
+    AdaLayerNorm => one(ada_layer_norm(op.eps, x)),
+    L2Norm => one(l2_norm(op, x)),
+}
 
 fn mean(row: &[f64]) -> f64 {
     row.iter().sum::<f64>() / row.len() as f64

@@ -5,6 +5,13 @@ use olivine_ir::{Shape, TensorType};
 
 use super::value::{Number, each, flat, limits};
 use super::{Numbers, Value};
+use super::{meanings, one};
+
+meanings! { |op, x, call|
+    Pool => pool(op, &x[0], call.results),
+    GlobalPool => one(global(op, &x[0], call.ty())),
+    AdaptivePool => one(adaptive(op, &x[0], call.ty())),
+}
 
 /// What a window holds: flat positions of real elements, and how many taps lie within the padded extent.
 struct Taps {

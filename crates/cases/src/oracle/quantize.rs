@@ -6,7 +6,15 @@ use olivine_ir::{DType, TensorType};
 use super::Value;
 use super::conv::tap;
 use super::value::{broadcast_flat, each, flat, limits};
+use super::{meanings, one};
 use crate::bound::round_to;
+
+meanings! { |op, x, call|
+    QuantizeLinear => one(quantize(op, x, call.ty())),
+    DequantizeLinear => one(dequantize(op, x, call.ty())),
+    QMatMul => one(qmatmul(op, x, call.ty())),
+    QConv => one(qconv(op, x, call.ty())),
+}
 
 /// Which scale belongs to a position.
 fn entry(lies: Granularity, scale: &Value, at: &[usize]) -> usize {

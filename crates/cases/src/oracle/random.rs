@@ -5,7 +5,15 @@ use olivine_ir::op::{RngNormal, RngUniform, Sample};
 use olivine_ir::{DType, TensorType};
 
 use super::Value;
+use super::{meanings, one};
 use crate::bound::round_to;
+
+meanings! { |op, x, call|
+    RngUniform => one(uniform(op, x, call.ty())),
+    RngNormal => one(normal(op, x, call.ty())),
+    Sample => one(sample(op, x, call.ty())),
+    Penalties => one(penalties(x)),
+}
 
 /// A number as f32 holds it.
 fn single(x: f64) -> f64 {

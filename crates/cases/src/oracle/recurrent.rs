@@ -4,6 +4,12 @@ use olivine_ir::TensorType;
 use olivine_ir::op::{GateFunction, Recurrence, Recurrent, RecurrentKind};
 
 use super::Value;
+use super::meanings;
+
+meanings! { |op, x, call|
+    Recurrent => layer(op, x, call.results),
+    Recurrence => recurrence(op, x, call.results),
+}
 
 fn function(f: GateFunction, x: f64) -> f64 {
     match f {

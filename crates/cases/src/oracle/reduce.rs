@@ -5,6 +5,14 @@ use olivine_ir::{DType, TensorType};
 
 use super::value::{Number, around, each, flat, limits};
 use super::{Numbers, Value};
+use super::{meanings, one};
+
+meanings! { |op, x, call|
+    Reduce => one(reduce(op, x, call.ty())),
+    Softmax => one(softmax(op.axis, false, x)),
+    LogSoftmax => one(softmax(op.axis, true, x)),
+    ArgReduce => one(arg_reduce(op, x, call.ty())),
+}
 
 /// The elements that fall together, for each position of the result.
 fn groups<T: Copy>(v: &[T], x: &Value, axes: &[usize], results: usize) -> Vec<Vec<T>> {

@@ -5,8 +5,13 @@ use olivine_ir::{DType, Tensor, TensorType};
 
 use super::Value;
 use super::elementwise::{Scalar, collect, read, scalar};
+use super::meanings;
 use super::value::{broadcast_flat, each};
 use crate::bound::round_to;
+
+meanings! { |op, x, call|
+    Fused => fused(op, x, call.results),
+}
 
 /// A stand-alone region.
 pub(super) fn fused(op: &Fused, x: &[Value], results: &[TensorType]) -> Result<Vec<Value>, String> {

@@ -5,6 +5,11 @@ use olivine_ir::{Shape, TensorType};
 
 use super::Value;
 use super::value::{around, flat};
+use super::{meanings, one};
+
+meanings! { |op, x, call|
+    Resize => one(resize(op, &x[0], call.ty())),
+}
 
 /// One axis of a resize.
 struct Axis {

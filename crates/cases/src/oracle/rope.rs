@@ -6,6 +6,11 @@ use olivine_ir::op::{HeadLayout, Rope, RopeScaling, RopeStyle};
 
 use super::Value;
 use super::value::{each, flat};
+use super::{meanings, one};
+
+meanings! { |op, x, call|
+    Rope => one(rope(op, x)),
+}
 
 /// Angle per position of pair `i`, and the factor on cos and sin.
 fn frequency(op: &Rope, i: usize) -> (f64, f64) {

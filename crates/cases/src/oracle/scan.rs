@@ -8,6 +8,14 @@ use olivine_ir::op::{Cumulative, CumulativeKind, TopK};
 use super::reduce::lines;
 use super::value::{Number, around, limits};
 use super::{Numbers, Value};
+use super::{meanings, one};
+
+meanings! { |op, x, call|
+    Cumulative => one(cumulative(op, x)),
+    TopK => top_k(op, x, call.results),
+    Sort => one(sort(op.axis, op.descending, x)),
+    ArgSort => one(argsort(op.axis, op.descending, x, call.ty())),
+}
 
 pub(super) fn cumulative(op: &Cumulative, x: &[Value]) -> Result<Value, String> {
     fn scan<T: Number>(op: &Cumulative, line: &[T], least: T) -> Vec<T> {

@@ -7,6 +7,15 @@ use olivine_ir::op::{Dft, Fft, FftKind, FftNorm, LogMel, MelFilterBank, MelScale
 
 use super::Value;
 use super::value::around;
+use super::{meanings, one};
+
+meanings! { |op, x, call|
+    Fft => one(fft(op, x, call.ty())),
+    Dft => one(dft(op, x, call.ty())),
+    Stft => one(stft(op, x, call.ty())),
+    MelFilterBank => one(mel_filter_bank(op, call.ty())),
+    LogMel => one(log_mel(op, x, call.ty())),
+}
 
 type Complex = (f64, f64);
 

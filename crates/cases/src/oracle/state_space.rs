@@ -4,7 +4,15 @@ use olivine_ir::TensorType;
 use olivine_ir::op::{CausalConv1d, GatedDeltaNet, Mamba2, SelectiveScan};
 
 use super::Value;
+use super::meanings;
 use super::value::flat;
+
+meanings! { |op, x, call|
+    SelectiveScan => selective_scan(op, x, call.results),
+    Mamba2 => mamba2(op, x, call.results),
+    GatedDeltaNet => gated_delta_net(op, x, call.results),
+    CausalConv1d => causal_conv1d(op, x, call.results),
+}
 
 fn softplus(x: f64) -> f64 {
     x.max(0.0) + (-x.abs()).exp().ln_1p()

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use half::{bf16, f16};
 use olivine_ir::{DType, Shape, TensorType};
 
+use crate::kernel::kernels;
 use crate::kernels::conv::scratch::with_scratch;
 use crate::kernels::elementwise::{Program, Rider};
 use crate::kernels::product::{Accumulator, Finish, Grid, Matrix, Rhs, multiply as multiply_here, product};
@@ -14,6 +15,15 @@ use crate::parallel;
 use crate::scratch;
 use crate::simd;
 use crate::simd::half::{narrow_bf16, narrow_f16, widen_bf16, widen_f16};
+
+kernels! { |op, x, out, call|
+    GroupedMatMul => grouped_matmul(x, out, call.checked)?,
+    MatMul => if call.kernel.softmax {
+        matmul_softmax(call.program(), x, &mut out[0])
+    } else {
+        matmul(call.program(), x, &mut out[0])
+    },
+}
 
 /// A float that is widened for the product.
 trait Narrow: Number + Rhs<f32> {

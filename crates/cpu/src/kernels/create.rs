@@ -5,8 +5,16 @@ use olivine_ir::DType;
 use olivine_ir::op::{NonZero, OneHot, Range, TriPart, Trilu};
 
 use super::movement::with_size;
+use crate::kernel::kernels;
 use crate::operand::{Number, Operand, Target, with_number};
 use crate::parallel;
+
+kernels! { |op, x, out, call|
+    OneHot => one_hot(op, x, out),
+    Trilu => trilu(op, x, out),
+    Range => range(op, x, out),
+    NonZero => nonzero(op, x, out),
+}
 
 /// Elements one task writes at least.
 const GRAIN: usize = 1 << 15;

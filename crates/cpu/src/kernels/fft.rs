@@ -7,9 +7,17 @@ use olivine_compile::fft::{Line, Plan, Real, root};
 use olivine_ir::op::{Fft, FftKind};
 use olivine_ir::{DType, Shape};
 
+use crate::kernel::kernels;
 use crate::operand::{Number, Operand, Target};
 use crate::parallel;
 use crate::scratch;
+
+kernels! { |op, x, out, call|
+    Fft => {
+        let tables = call.kernel.fft.get_or_init(|| Tables::new(op, &x[0].ty.shape, x[0].ty.dtype));
+        fft(op, tables, x, out);
+    },
+}
 
 /// Bytes of the lines that are transformed together: what stays in a core's own cache.
 const TOGETHER: usize = 256 << 10;

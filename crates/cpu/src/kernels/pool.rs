@@ -6,9 +6,15 @@ use olivine_ir::op::{AdaptivePool, Pool, PoolKind};
 use super::conv::geometry::{Axis, Geometry};
 use super::conv::real::{Half, Real};
 use super::conv::scratch::with_scratch;
+use crate::kernel::kernels;
 use crate::operand::{Number, Operand, Target};
 use crate::parallel;
 use crate::simd::{self, Kernel};
+
+kernels! { |op, x, out, call|
+    Pool => pool(op, x, out),
+    AdaptivePool => adaptive_pool(op, x, out),
+}
 
 /// Element operations a task should have at least.
 const TASK: usize = 1 << 15;

@@ -5,8 +5,14 @@ use half::{bf16, f16};
 use olivine_ir::DType;
 use olivine_ir::op::{RngNormal, RngUniform};
 
+use crate::kernel::kernels;
 use crate::operand::{Operand, Target};
 use crate::parallel;
+
+kernels! { |op, x, out, call|
+    RngUniform => uniform(op, x, out),
+    RngNormal => normal(op, x, out),
+}
 
 /// Blocks one task makes at least.
 const GRAIN: usize = 1 << 13;

@@ -12,10 +12,15 @@ use olivine_ir::op::{GateFunction, Recurrence, RecurrentKind, RecurrentSizes, Un
 
 use super::attention::{Acc, Real};
 use super::product::{Matrix, product};
+use crate::kernel::kernels;
 use crate::operand::{Number, Operand, Target};
 use crate::parallel;
 use crate::scratch;
 use crate::simd::{self, math};
+
+kernels! { |op, x, out, call|
+    Recurrence => recurrence(op, x, out),
+}
 
 /// Units whose gates one task computes at least.
 const GRAIN: usize = 1 << 12;
@@ -45,11 +50,11 @@ impl Gate for f64 {
     fn gate<const FMA: bool>(self, f: GateFunction) -> f64 {
         match f {
             GateFunction::Tanh => self.tanh(),
-            GateFunction::Sigmoid => math::double::unary(Unary::Sigmoid, self),
-            GateFunction::Relu => math::double::unary(Unary::Relu, self),
+            GateFunction::Sigmoid => math::unary_f64(Unary::Sigmoid, self),
+            GateFunction::Relu => math::unary_f64(Unary::Relu, self),
             GateFunction::HardSigmoid => (0.2 * self + 0.5).larger(0.0).smaller(1.0),
-            GateFunction::Softsign => math::double::unary(Unary::Softsign, self),
-            GateFunction::Softplus => math::double::unary(Unary::Softplus, self),
+            GateFunction::Softsign => math::unary_f64(Unary::Softsign, self),
+            GateFunction::Softplus => math::unary_f64(Unary::Softplus, self),
         }
     }
 }

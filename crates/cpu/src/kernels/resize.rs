@@ -9,6 +9,7 @@ use olivine_ir::op::{Resize, ResizeMode};
 
 use super::conv::real::{Half, Real, narrowed, widened};
 use super::conv::scratch::with_scratch;
+use crate::kernel::kernels;
 use crate::operand::{Operand, Target};
 
 #[cfg(test)]
@@ -17,6 +18,10 @@ mod tests;
 use crate::parallel;
 use crate::scratch::{self, or_unwind};
 use crate::simd::{self, Kernel};
+
+kernels! { |op, x, out, call|
+    Resize => resize(op, x, out),
+}
 
 /// Elements a task should write at least.
 const TASK: usize = 1 << 14;

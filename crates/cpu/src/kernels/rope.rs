@@ -5,9 +5,14 @@ use olivine_ir::DType;
 use olivine_ir::op::{HeadLayout, Rope, RopeStyle};
 
 use super::attention::{Acc, Real};
+use crate::kernel::kernels;
 use crate::operand::{Number, Operand, Target};
 use crate::parallel;
 use crate::scratch;
+
+kernels! { |op, x, out, call|
+    Rope => rope(op, x, out),
+}
 
 /// Elements one task writes at least.
 const GRAIN: usize = 1 << 14;

@@ -7,9 +7,14 @@ use olivine_ir::DType;
 use olivine_ir::op::Sample;
 
 use super::random::Stream;
+use crate::kernel::kernels;
 use crate::operand::{Operand, Target};
 use crate::parallel;
 use crate::scratch;
+
+kernels! { |op, x, out, call|
+    Sample => sample(op, x, out),
+}
 
 /// The weight of the likeliest token.
 const ONE: u32 = 1 << 30;

@@ -14,9 +14,10 @@ mod values;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use olivine_compile::Compiled;
 use olivine_compile::plan::{PlanOptions, plan_graph_with};
-use olivine_compile::{Compiled, reads_strides};
-use olivine_ir::{Def, Graph, Node, Op, Tensor, TensorType, ValueId};
+use olivine_ir::op::{Custom, If, Loop, Lowering};
+use olivine_ir::{Def, Graph, Node, Op, Tensor, TensorType, ValueId, for_each_executor_op};
 use olivine_kernel::Kernel;
 use olivine_kernels as kernels;
 use olivine_kernels::{Emitted, Gating, Made, Memory, Operand, Site, Target, Unsummed};
@@ -283,16 +284,14 @@ fn emit(ops: &[Of<'_>], site: &mut Site<'_>) -> Result<(), String> {
         for i in 0..*count {
             let operand = &site.operands[first + i];
             let begins_anywhere = kernels::reads_offset(op) && operand.is_contiguous();
-            if !(reads_strides(op, i) || operand.is_packed() || begins_anywhere) {
+            if !(op.reads_strides(i) || operand.is_packed() || begins_anywhere) {
                 pack(site, first + i)?;
             }
         }
         first += count;
     }
     match ops {
-        [(Op::If(op), _)] => control::if_(op, site)?,
-        [(Op::Loop(op), _)] => control::loop_(op, site)?,
-        [(Op::Custom(op), _)] => custom::lower(op, site)?,
+        [(op, _)] if op.lowering() == Lowering::Executor => emit_executor_op(op, site)?,
         [(op, _)] => kernels::lower(op, site)?,
         _ => kernels::lower_together(ops, site)?,
     }
@@ -300,6 +299,41 @@ fn emit(ops: &[Of<'_>], site: &mut Site<'_>) -> Result<(), String> {
         return Err("reads a product whose parts nobody summed".into());
     }
     Ok(())
+}
+
+/// How the operations that are not of the kernel library become dispatches.
+trait Emit {
+    fn emit(&self, site: &mut Site<'_>) -> Result<(), String>;
+}
+
+impl Emit for If {
+    fn emit(&self, site: &mut Site<'_>) -> Result<(), String> {
+        control::if_(self, site)
+    }
+}
+
+impl Emit for Loop {
+    fn emit(&self, site: &mut Site<'_>) -> Result<(), String> {
+        control::loop_(self, site)
+    }
+}
+
+impl Emit for Custom {
+    fn emit(&self, site: &mut Site<'_>) -> Result<(), String> {
+        custom::lower(self, site)
+    }
+}
+
+fn emit_executor_op(op: &Op, site: &mut Site<'_>) -> Result<(), String> {
+    macro_rules! emit {
+        ($($name:ident,)*) => {
+            match op {
+                $(Op::$name(op) => op.emit(site),)*
+                _ => Err("has no kernel in the library".into()),
+            }
+        };
+    }
+    for_each_executor_op!(emit)
 }
 
 /// Copies an operand that lies in the midst of another value, for kernels that read from the first element on: a weight

@@ -165,6 +165,10 @@ impl Rule for Attention {
         }
         Ok(vec![TensorType::new(operands[0].dtype, shape(&self.layout.dims(b, h, sq, dv))?)])
     }
+
+    fn reads_strides(&self, operand: usize) -> bool {
+        operand < 3 || self.optional_operands().0 == Some(operand)
+    }
 }
 
 op! {
@@ -196,6 +200,14 @@ impl Rule for KvAppend {
             return Err(format!("{rows} rows do not fit a cache of {capacity}"));
         }
         Ok(vec![operands[0]])
+    }
+
+    fn reads_strides(&self, operand: usize) -> bool {
+        operand == 1
+    }
+
+    fn moves_elements(&self) -> bool {
+        true
     }
 }
 

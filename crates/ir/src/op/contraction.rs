@@ -44,6 +44,10 @@ impl Rule for MatMul {
         let out = matmul_shape(&operands[0].shape, &operands[1].shape)?;
         rider(&self.epilogue, operands[0].dtype, out, &operands[2..])
     }
+
+    fn reads_strides(&self, _operand: usize) -> bool {
+        true
+    }
 }
 
 /// The result of an operation whose main result then goes through an optional region.

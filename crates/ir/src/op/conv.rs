@@ -233,6 +233,10 @@ impl Rule for Im2Col {
         let column = product(&[x[1], product(&self.kernel)?])?;
         Ok(vec![TensorType::new(operands[0].dtype, shape(&[x[0], column, product(&counts)?])?)])
     }
+
+    fn moves_elements(&self) -> bool {
+        true
+    }
 }
 
 impl Graph {

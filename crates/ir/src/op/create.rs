@@ -57,6 +57,10 @@ impl Rule for Trilu {
         }
         Ok(vec![operands[0]])
     }
+
+    fn moves_elements(&self) -> bool {
+        true
+    }
 }
 
 op! {
@@ -102,6 +106,10 @@ impl Rule for Fill {
         arity(operands, 1..=1)?;
         crate::op::of_shape("the value", &operands[0], &[])?;
         Ok(vec![TensorType::new(operands[0].dtype, self.shape)])
+    }
+
+    fn moves_elements(&self) -> bool {
+        true
     }
 }
 

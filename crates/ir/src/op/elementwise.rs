@@ -151,45 +151,72 @@ words! {
     }
 }
 
-/// A function of one float with attributes.
-#[derive(Clone, Copy, Debug)]
-pub enum Activation {
+/// Declares the functions with attributes, and with them their spelling.
+macro_rules! activations {
+    ($($(#[$doc:meta])* $variant:ident = $word:literal { $($(#[$fdoc:meta])* $field:ident),* $(,)? }),* $(,)?) => {
+        /// A function of one float with attributes.
+        #[derive(Clone, Copy, Debug)]
+        pub enum Activation { $($(#[$doc])* $variant { $($(#[$fdoc])* $field: f64),* }),* }
+
+        impl Activation {
+            const NAMES: &'static [&'static str] = &[$($word),*];
+
+            /// The name in the text form.
+            pub fn name(self) -> &'static str {
+                match self { $(Activation::$variant { .. } => $word),* }
+            }
+
+            /// One of each function, with attributes that `number` returns.
+            pub fn each(mut number: impl FnMut() -> f64) -> Vec<Activation> {
+                vec![$(Activation::$variant { $($field: number()),* }),*]
+            }
+
+            fn attributes(self) -> Vec<(&'static str, f64)> {
+                match self { $(Activation::$variant { $($field),* } => vec![$((stringify!($field), $field)),*]),* }
+            }
+
+            fn read(name: &str, attrs: &Attrs) -> Option<Result<Self, String>> {
+                let read = match name {
+                    $($word => attrs.only(&[$(stringify!($field)),*]).and_then(|()| {
+                        Ok(Activation::$variant { $($field: attrs.get(stringify!($field))?),* })
+                    }),)*
+                    _ => return None,
+                };
+                Some(read)
+            }
+        }
+    };
+}
+
+activations! {
     /// x, or alpha·x below zero.
-    LeakyRelu {
+    LeakyRelu = "leaky_relu" {
         /// Slope below zero.
-        alpha: f64,
+        alpha,
     },
     /// x, or alpha·(eˣ − 1) below zero.
-    Elu {
+    Elu = "elu" {
         /// Scale below zero.
-        alpha: f64,
+        alpha,
     },
     /// max(0, x) + min(0, alpha·(e^(x/alpha) − 1)).
-    Celu {
+    Celu = "celu" {
         /// Scale below zero.
-        alpha: f64,
+        alpha,
     },
     /// alpha·x + beta held within 0 and 1.
-    HardSigmoid {
+    HardSigmoid = "hard_sigmoid" {
         /// Slope.
-        alpha: f64,
+        alpha,
         /// Value at zero.
-        beta: f64,
+        beta,
     },
 }
 
 impl PartialEq for Activation {
     fn eq(&self, other: &Self) -> bool {
-        use Activation as A;
-        match (*self, *other) {
-            (A::LeakyRelu { alpha: a }, A::LeakyRelu { alpha: b })
-            | (A::Elu { alpha: a }, A::Elu { alpha: b })
-            | (A::Celu { alpha: a }, A::Celu { alpha: b }) => same_float(a, b),
-            (A::HardSigmoid { alpha: a, beta: s }, A::HardSigmoid { alpha: b, beta: t }) => {
-                same_float(a, b) && same_float(s, t)
-            }
-            _ => false,
-        }
+        let (a, b) = (self.attributes(), other.attributes());
+        self.name() == other.name() && a.iter().zip(b).all(|((_, a), (_, b))| same_float(*a, b))
     }
 }
 
@@ -283,10 +310,7 @@ impl Spelled for ScalarOp {
             ScalarOp::Unary(u) => u.name(),
             ScalarOp::Binary(b) => b.name(),
             ScalarOp::Compare(c) => c.name(),
-            ScalarOp::Activation(Activation::LeakyRelu { .. }) => "leaky_relu",
-            ScalarOp::Activation(Activation::Elu { .. }) => "elu",
-            ScalarOp::Activation(Activation::Celu { .. }) => "celu",
-            ScalarOp::Activation(Activation::HardSigmoid { .. }) => "hard_sigmoid",
+            ScalarOp::Activation(a) => a.name(),
             ScalarOp::Cast(_) => "cast",
             ScalarOp::Bitcast(_) => "bitcast",
             ScalarOp::Where => "where",
@@ -299,21 +323,18 @@ impl Spelled for ScalarOp {
         let field = |name: &str, value: Attr| (name.to_string(), value);
         Attrs(match *self {
             ScalarOp::Cast(to) | ScalarOp::Bitcast(to) => vec![field("to", to.write())],
-            ScalarOp::Activation(
-                Activation::LeakyRelu { alpha } | Activation::Elu { alpha } | Activation::Celu { alpha },
-            ) => vec![field("alpha", alpha.write())],
-            ScalarOp::Activation(Activation::HardSigmoid { alpha, beta }) => {
-                vec![field("alpha", alpha.write()), field("beta", beta.write())]
+            ScalarOp::Activation(a) => {
+                a.attributes().into_iter().map(|(name, number)| field(name, number.write())).collect()
             }
             _ => Vec::new(),
         })
     }
 
     fn names() -> Vec<&'static str> {
-        let with_attributes =
-            ["leaky_relu", "elu", "celu", "hard_sigmoid", "cast", "bitcast", "where", "fma", "clamp"];
+        let others = ["cast", "bitcast", "where", "fma", "clamp"];
         let plain = Unary::ALL.iter().map(|u| u.name()).chain(Binary::ALL.iter().map(|b| b.name()));
-        plain.chain(Compare::ALL.iter().map(|c| c.name())).chain(with_attributes).collect()
+        let plain = plain.chain(Compare::ALL.iter().map(|c| c.name()));
+        plain.chain(Activation::NAMES.iter().copied()).chain(others).collect()
     }
 
     fn read(name: &str, attrs: &Attrs) -> Option<Result<Self, String>> {
@@ -329,21 +350,10 @@ impl Spelled for ScalarOp {
         if let Some(op) = plain {
             return Some(attrs.only(&[]).map(|()| op));
         }
-        let with_alpha = |make: fn(f64) -> Activation| {
-            attrs.only(&["alpha"])?;
-            Ok(ScalarOp::Activation(make(attrs.get("alpha")?)))
-        };
         match name {
-            "leaky_relu" => Some(with_alpha(|alpha| Activation::LeakyRelu { alpha })),
-            "elu" => Some(with_alpha(|alpha| Activation::Elu { alpha })),
-            "celu" => Some(with_alpha(|alpha| Activation::Celu { alpha })),
-            "hard_sigmoid" => Some(attrs.only(&["alpha", "beta"]).and_then(|()| {
-                let (alpha, beta) = (attrs.get("alpha")?, attrs.get("beta")?);
-                Ok(ScalarOp::Activation(Activation::HardSigmoid { alpha, beta }))
-            })),
             "cast" => Some(attrs.only(&["to"]).and_then(|()| Ok(ScalarOp::Cast(attrs.get("to")?)))),
             "bitcast" => Some(attrs.only(&["to"]).and_then(|()| Ok(ScalarOp::Bitcast(attrs.get("to")?)))),
-            _ => None,
+            _ => Activation::read(name, attrs).map(|a| a.map(ScalarOp::Activation)),
         }
     }
 }
@@ -354,6 +364,10 @@ impl Rule for ScalarOp {
         let dtypes: Vec<DType> = operands.iter().map(|t| t.dtype).collect();
         let dtype = self.result_dtype(&dtypes)?;
         Ok(vec![TensorType::new(dtype, broadcast_all(operands)?)])
+    }
+
+    fn reads_strides(&self, _operand: usize) -> bool {
+        true
     }
 }
 

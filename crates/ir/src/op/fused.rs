@@ -213,4 +213,8 @@ impl Rule for Fused {
         let shape = broadcast_all(operands)?;
         Ok(outputs.into_iter().map(|d| TensorType::new(d, shape)).collect())
     }
+
+    fn reads_strides(&self, _operand: usize) -> bool {
+        true
+    }
 }

@@ -31,6 +31,10 @@ impl Rule for Gather {
     fn check_constants(&self, operands: &[TensorType], values: &[Option<&Tensor>]) -> Result<(), String> {
         indices_within(values[1], operands[0].shape[self.axis])
     }
+
+    fn moves_elements(&self) -> bool {
+        true
+    }
 }
 
 op! {
@@ -65,6 +69,10 @@ impl Rule for GatherElements {
 
     fn check_constants(&self, operands: &[TensorType], values: &[Option<&Tensor>]) -> Result<(), String> {
         indices_within(values[1], operands[0].shape[self.axis])
+    }
+
+    fn moves_elements(&self) -> bool {
+        true
     }
 }
 
@@ -126,6 +134,10 @@ impl Rule for GatherNd {
     fn check_constants(&self, operands: &[TensorType], values: &[Option<&Tensor>]) -> Result<(), String> {
         tuples_within(&operands[0], &operands[1], self.batch_dims, values[1])
     }
+
+    fn moves_elements(&self) -> bool {
+        true
+    }
 }
 
 words! {
@@ -178,6 +190,10 @@ impl Rule for ScatterElements {
     fn check_constants(&self, operands: &[TensorType], values: &[Option<&Tensor>]) -> Result<(), String> {
         indices_within(values[1], operands[0].shape[self.axis])
     }
+
+    fn moves_elements(&self) -> bool {
+        self.mode == ScatterMode::Replace
+    }
 }
 
 op! {
@@ -200,6 +216,10 @@ impl Rule for ScatterNd {
 
     fn check_constants(&self, operands: &[TensorType], values: &[Option<&Tensor>]) -> Result<(), String> {
         tuples_within(&operands[0], &operands[1], 0, values[1])
+    }
+
+    fn moves_elements(&self) -> bool {
+        self.mode == ScatterMode::Replace
     }
 }
 

@@ -29,6 +29,14 @@ impl Rule for Concat {
         }
         Ok(vec![TensorType::new(operands[0].dtype, shape(&dims)?)])
     }
+
+    fn reads_strides(&self, _operand: usize) -> bool {
+        true
+    }
+
+    fn moves_elements(&self) -> bool {
+        true
+    }
 }
 
 op! {
@@ -62,6 +70,10 @@ impl Rule for Split {
             })
             .collect()
     }
+
+    fn moves_elements(&self) -> bool {
+        true
+    }
 }
 
 op! {
@@ -87,6 +99,10 @@ impl Rule for Stack {
         dims.insert(self.axis, operands.len());
         Ok(vec![TensorType::new(operands[0].dtype, shape(&dims)?)])
     }
+
+    fn moves_elements(&self) -> bool {
+        true
+    }
 }
 
 op! {
@@ -108,6 +124,10 @@ impl Rule for Tile {
             x.iter().zip(&self.repeats).map(|(d, r)| product(&[*d, *r])).collect::<Result<Vec<_>, _>>()?;
         Ok(vec![TensorType::new(operands[0].dtype, shape(&dims)?)])
     }
+
+    fn moves_elements(&self) -> bool {
+        true
+    }
 }
 
 op! {
@@ -127,6 +147,10 @@ impl Rule for Repeat {
         let mut dims = operands[0].shape.to_vec();
         dims[self.axis] = product(&[dims[self.axis], self.repeats])?;
         Ok(vec![TensorType::new(operands[0].dtype, shape(&dims)?)])
+    }
+
+    fn moves_elements(&self) -> bool {
+        true
     }
 }
 
@@ -149,6 +173,10 @@ impl Rule for Reverse {
         }
         Ok(vec![operands[0]])
     }
+
+    fn moves_elements(&self) -> bool {
+        true
+    }
 }
 
 op! {
@@ -166,6 +194,10 @@ impl Rule for Roll {
         arity(operands, 1..=1)?;
         axis_in(self.axis, &operands[0].shape)?;
         Ok(vec![operands[0]])
+    }
+
+    fn moves_elements(&self) -> bool {
+        true
     }
 }
 
@@ -225,6 +257,10 @@ impl Rule for Pad {
             dims.push(usize::try_from(out).map_err(|_| format!("axis {axis} overflows"))?);
         }
         Ok(vec![TensorType::new(operands[0].dtype, shape(&dims)?)])
+    }
+
+    fn moves_elements(&self) -> bool {
+        true
     }
 }
 

@@ -42,6 +42,10 @@ impl Rule for Reshape {
         }
         Ok(vec![TensorType::new(operands[0].dtype, out)])
     }
+
+    fn moves_elements(&self) -> bool {
+        true
+    }
 }
 
 op! {
@@ -63,6 +67,10 @@ impl Rule for Transpose {
         }
         let dims: Vec<usize> = self.perm.iter().map(|a| x[*a]).collect();
         Ok(vec![TensorType::new(operands[0].dtype, shape(&dims)?)])
+    }
+
+    fn moves_elements(&self) -> bool {
+        true
     }
 }
 
@@ -121,6 +129,10 @@ impl Rule for Slice {
         let dims: Vec<usize> = self.ranges(&operands[0].shape)?.into_iter().map(|(_, _, n)| n).collect();
         Ok(vec![TensorType::new(operands[0].dtype, shape(&dims)?)])
     }
+
+    fn moves_elements(&self) -> bool {
+        true
+    }
 }
 
 op! {
@@ -138,6 +150,10 @@ impl Rule for Expand {
         let out =
             x.broadcast(&self.shape).ok_or_else(|| format!("{x} does not broadcast with {}", self.shape))?;
         Ok(vec![TensorType::new(operands[0].dtype, out)])
+    }
+
+    fn moves_elements(&self) -> bool {
+        true
     }
 }
 
@@ -189,6 +205,14 @@ impl Rule for View {
         }
         Ok(vec![TensorType::new(operands[0].dtype, self.shape)])
     }
+
+    fn reads_strides(&self, _operand: usize) -> bool {
+        true
+    }
+
+    fn moves_elements(&self) -> bool {
+        true
+    }
 }
 
 words! {
@@ -237,6 +261,10 @@ impl Rule for DepthToSpace {
         let dims = [n, c / area, product(&[h, self.block])?, product(&[w, self.block])?];
         Ok(vec![TensorType::new(operands[0].dtype, shape(&dims)?)])
     }
+
+    fn moves_elements(&self) -> bool {
+        true
+    }
 }
 
 impl Rule for SpaceToDepth {
@@ -247,6 +275,10 @@ impl Rule for SpaceToDepth {
         }
         let dims = [n, product(&[c, self.block, self.block])?, h / self.block, w / self.block];
         Ok(vec![TensorType::new(operands[0].dtype, shape(&dims)?)])
+    }
+
+    fn moves_elements(&self) -> bool {
+        true
     }
 }
 
@@ -275,6 +307,10 @@ impl Rule for Unfold {
         dims[self.axis] = (x[self.axis] - self.size) / self.step + 1;
         dims.push(self.size);
         Ok(vec![TensorType::new(operands[0].dtype, shape(&dims)?)])
+    }
+
+    fn moves_elements(&self) -> bool {
+        true
     }
 }
 

@@ -1,6 +1,7 @@
 //! The operations: for each an attribute struct, its shape and dtype rule, and its builder method on [`Graph`](crate::Graph).
 //!
 //! Adding one: write the struct with `op!` and its [`Rule`] in the family's file, then name it in `ops!` below.
+//! `docs/adding-an-operation.md` has all steps.
 
 mod attention;
 mod contraction;
@@ -34,36 +35,31 @@ use crate::attr::Attrs;
 use crate::error::{hint, nearest};
 use crate::{DType, Shape, Tensor, TensorType};
 
-pub use attention::{Attention, HeadLayout, KvAppend, MaskKind};
-pub use contraction::{DotGeneral, Einsum, EinsumPlan, GroupedMatMul, LoraMatMul, MatMul};
-pub use control::{If, Loop, Scan};
-pub use conv::{Conv, ConvTranspose, Im2Col, Window};
-pub use create::{Fill, NonZero, OneHot, Range, TriPart, Trilu};
-pub use custom::{Custom, CustomOp, Registry};
-pub use elementwise::{Activation, Binary, Compare, ScalarOp, Unary};
-pub use fft::{Dft, Fft, FftKind, FftNorm};
-pub use fused::{Arg, Fused, Instr, InstrOp, Region};
-pub use generate::{Penalties, Sample, Sampling};
-pub use index::{Gather, GatherElements, GatherNd, ScatterElements, ScatterMode, ScatterNd};
-pub use interpolate::{GridMode, GridPadding, GridSample, RoiAlign, RoiCoordinates, RoiMode};
-pub use join::{Concat, Pad, PadMode, Repeat, Reverse, Roll, Split, Stack, Tile};
-pub use layout::{DepthMode, DepthToSpace, Expand, Reshape, Slice, SpaceToDepth, Transpose, Unfold, View};
-pub use norm::{AdaLayerNorm, BatchNorm, GroupNorm, InstanceNorm, L2Norm, LayerNorm, LayerNorm2d, RmsNorm};
-pub use pool::{AdaptivePool, GlobalPool, Pool, PoolKind};
-pub use quantize::{DequantizeLinear, Granularity, QConv, QMatMul, QuantizeLinear, Quantized};
-pub use random::{RUN_COUNTER, RngNormal, RngUniform, run_counter_type};
-pub use recurrent::{
-    Direction, GateFunction, Recurrence, Recurrent, RecurrentKind, RecurrentLayer, RecurrentOperands,
-    RecurrentSizes,
-};
-pub use reduce::{ArgReduce, ArgReduceKind, LogSoftmax, Reduce, ReduceKind, Softmax};
-pub use resize::{CoordinateMode, NearestMode, Resize, ResizeMode};
-pub use rope::{Rope, RopeScaling, RopeStyle};
-pub use scan::{ArgSort, Cumulative, CumulativeKind, Sort, TopK};
-pub use signal::{LogMel, MelFilterBank, MelScale, Stft, WindowKind};
-pub use state_space::{
-    CausalConv1d, GatedDeltaNet, Mamba2, SelectiveScan, SelectiveScanOperands, state_dtype,
-};
+pub use attention::*;
+pub use contraction::*;
+pub use control::*;
+pub use conv::*;
+pub use create::*;
+pub use custom::*;
+pub use elementwise::*;
+pub use fft::*;
+pub use fused::*;
+pub use generate::*;
+pub use index::*;
+pub use interpolate::*;
+pub use join::*;
+pub use layout::*;
+pub use norm::*;
+pub use pool::*;
+pub use quantize::*;
+pub use random::*;
+pub use recurrent::*;
+pub use reduce::*;
+pub use resize::*;
+pub use rope::*;
+pub use scan::*;
+pub use signal::*;
+pub use state_space::*;
 
 /// How an operation names itself and its attributes in the text form; `op!` writes it.
 pub trait Spelled: Sized {
@@ -86,6 +82,32 @@ pub trait Rule: Spelled + Clone + PartialEq + Debug {
     fn check_constants(&self, _operands: &[TensorType], _values: &[Option<&Tensor>]) -> Result<(), String> {
         Ok(())
     }
+
+    /// Whether the kernels of every backend read an operand through arbitrary strides; the compiler copies other
+    /// operands into contiguous memory first.
+    fn reads_strides(&self, _operand: usize) -> bool {
+        false
+    }
+
+    /// Whether every element of the results is an element of an operand, zero or padding: nothing is computed.
+    fn moves_elements(&self) -> bool {
+        false
+    }
+}
+
+/// How the compiler treats an operation; the list of operations says it of each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lowering {
+    /// Every backend has a kernel for it.
+    Kernel,
+    /// Every executor runs it: the graphs inside it, or a user's function.
+    Executor,
+    /// The pass *legalise* rewrites it as other operations.
+    Rewrite,
+    /// It only changes shape, strides and offset; the pass *views* turns it into an `Op::View`.
+    Layout,
+    /// The pass *control* turns it into a loop.
+    Control,
 }
 
 /// Declares an operation's attribute struct together with its spelling.
@@ -167,9 +189,58 @@ macro_rules! kind_op {
 }
 pub(crate) use kind_op;
 
-/// Lists every operation once.
+/// Lists every operation once, by its [`Lowering`].
+///
+/// Also defines `for_each_kernel!` and its likes: each calls a macro with the names of its part of the list. Backends
+/// and passes use them to call a trait's method on every operation of the part, so that an operation without an
+/// implementation does not compile.
 macro_rules! ops {
-    ($($name:ident),* $(,)?) => {
+    (
+        $d:tt
+        kernel { $($kernel:ident),* $(,)? }
+        executor { $($executor:ident),* $(,)? }
+        rewrite { $($rewrite:ident),* $(,)? }
+        layout { $($layout:ident),* $(,)? }
+        control { $($control:ident),* $(,)? }
+    ) => {
+        ops! { @all
+            $($kernel Kernel,)* $($executor Executor,)* $($rewrite Rewrite,)* $($layout Layout,)*
+            $($control Control,)*
+        }
+
+        /// Calls a macro with the names of all operations.
+        #[macro_export]
+        macro_rules! for_each_op {
+            ($d callback:ident) => {
+                $d callback! { $($kernel,)* $($executor,)* $($rewrite,)* $($layout,)* $($control,)* }
+            };
+        }
+
+        /// Calls a macro with the names of the operations that have kernels.
+        #[macro_export]
+        macro_rules! for_each_kernel {
+            ($d callback:ident) => { $d callback! { $($kernel,)* } };
+        }
+
+        /// Calls a macro with the names of the operations that executors run themselves.
+        #[macro_export]
+        macro_rules! for_each_executor_op {
+            ($d callback:ident) => { $d callback! { $($executor,)* } };
+        }
+
+        /// Calls a macro with the names of the operations that the pass *legalise* rewrites.
+        #[macro_export]
+        macro_rules! for_each_rewrite {
+            ($d callback:ident) => { $d callback! { $($rewrite,)* } };
+        }
+
+        /// Calls a macro with the names of the operations that become views.
+        #[macro_export]
+        macro_rules! for_each_layout {
+            ($d callback:ident) => { $d callback! { $($layout,)* } };
+        }
+    };
+    (@all $($name:ident $lowering:ident,)*) => {
         /// One operation with its attributes.
         #[derive(Clone, Debug, PartialEq)]
         #[allow(missing_docs, reason = "each variant wraps the documented struct of its name")]
@@ -209,6 +280,26 @@ macro_rules! ops {
             pub fn check_constants(&self, operands: &[TensorType], values: &[Option<&Tensor>]) -> Result<(), String> {
                 match self { $(Op::$name(op) => op.check_constants(operands, values)),* }
             }
+
+            /// See [`Rule::reads_strides`].
+            pub fn reads_strides(&self, operand: usize) -> bool {
+                match self { $(Op::$name(op) => op.reads_strides(operand)),* }
+            }
+
+            /// See [`Rule::moves_elements`].
+            pub fn moves_elements(&self) -> bool {
+                match self { $(Op::$name(op) => op.moves_elements()),* }
+            }
+
+            /// Whether compiled graphs may contain the operation. [`Op::View`], which needs no kernel, counts as well.
+            pub fn is_compiled(&self) -> bool {
+                matches!(self.lowering(), Lowering::Kernel | Lowering::Executor) || matches!(self, Op::View(_))
+            }
+
+            /// How the compiler treats the operation.
+            pub fn lowering(&self) -> Lowering {
+                match self { $(Op::$name(_) => Lowering::$lowering),* }
+            }
         }
 
         $(impl From<$name> for Op {
@@ -220,17 +311,30 @@ macro_rules! ops {
 }
 
 ops! {
-    ScalarOp, Fused,
-    MatMul, DotGeneral, Einsum, LoraMatMul, GroupedMatMul,
-    LayerNorm, RmsNorm, GroupNorm, InstanceNorm, BatchNorm, LayerNorm2d, AdaLayerNorm, L2Norm,
-    Reduce, Softmax, LogSoftmax, ArgReduce, Cumulative, TopK, Sort, ArgSort,
-    Attention, KvAppend, Rope,
-    SelectiveScan, Mamba2, GatedDeltaNet, CausalConv1d, Recurrent, Recurrence,
-    Reshape, Transpose, Slice, Expand, View, DepthToSpace, SpaceToDepth, Unfold,
-    Concat, Split, Stack, Tile, Repeat, Reverse, Roll, Pad,
-    Gather, GatherElements, GatherNd, ScatterElements, ScatterNd,
-    OneHot, Trilu, Range, Fill, NonZero,
-    Conv, ConvTranspose, Im2Col, Pool, GlobalPool, AdaptivePool, Resize, GridSample, RoiAlign, Fft, Dft, Stft, MelFilterBank, LogMel, RngUniform, RngNormal, Sample, Penalties, QuantizeLinear, DequantizeLinear, QMatMul, QConv, If, Loop, Scan, Custom,
+    $
+    kernel {
+        ScalarOp, Fused,
+        MatMul, GroupedMatMul, QMatMul,
+        LayerNorm, RmsNorm, GroupNorm,
+        Reduce, Softmax, LogSoftmax, ArgReduce, Cumulative, TopK, Sort, ArgSort,
+        Attention, KvAppend, Rope,
+        SelectiveScan, Mamba2, GatedDeltaNet, CausalConv1d, Recurrence,
+        Concat, Pad, Gather, GatherElements, GatherNd, ScatterElements, ScatterNd,
+        OneHot, Trilu, Range, NonZero,
+        Conv, ConvTranspose, QConv, Im2Col, Pool, AdaptivePool, Resize, GridSample, RoiAlign,
+        Fft, RngUniform, RngNormal, Sample,
+    }
+    executor { If, Loop, Custom }
+    rewrite {
+        DotGeneral, Einsum, LoraMatMul,
+        InstanceNorm, BatchNorm, LayerNorm2d, AdaLayerNorm, L2Norm,
+        Recurrent,
+        DepthToSpace, SpaceToDepth, Stack, Tile, Repeat, Roll, Fill,
+        GlobalPool, Dft, Stft, MelFilterBank, LogMel,
+        Penalties, QuantizeLinear, DequantizeLinear,
+    }
+    layout { Reshape, Transpose, Slice, Expand, Split, Reverse, Unfold, View }
+    control { Scan }
 }
 
 // Small checks that most rules share. Each returns the words of the error.

@@ -185,6 +185,10 @@ impl Rule for QMatMul {
         zero_points(operands, [("a", self.a_zero, m), ("b", self.b_zero, n)])?;
         Ok(vec![TensorType::new(DType::I32, matmul_shape(a, b)?)])
     }
+
+    fn reads_strides(&self, operand: usize) -> bool {
+        operand < 2
+    }
 }
 
 op! {

@@ -72,6 +72,10 @@ impl Rule for Reduce {
         }
         Ok(vec![TensorType::new(x.dtype, reduced(&x.shape, &self.axes, self.keepdims)?)])
     }
+
+    fn reads_strides(&self, _operand: usize) -> bool {
+        true
+    }
 }
 
 op! {

@@ -223,6 +223,10 @@ impl Rule for Rope {
         }
         Ok(vec![operands[0]])
     }
+
+    fn reads_strides(&self, operand: usize) -> bool {
+        operand == 0
+    }
 }
 
 impl Graph {

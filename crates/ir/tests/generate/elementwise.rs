@@ -34,13 +34,8 @@ pub(crate) fn scalar_op(rng: &mut Rng) -> ScalarOp {
         },
         8 => rng.pick(&[ScalarOp::Where, ScalarOp::Fma, ScalarOp::Clamp]),
         _ => {
-            let (alpha, beta) = (rng.real(), rng.real());
-            ScalarOp::Activation(rng.pick(&[
-                Activation::LeakyRelu { alpha },
-                Activation::Elu { alpha },
-                Activation::Celu { alpha },
-                Activation::HardSigmoid { alpha, beta },
-            ]))
+            let all = Activation::each(|| rng.real());
+            ScalarOp::Activation(rng.pick(&all))
         }
     }
 }

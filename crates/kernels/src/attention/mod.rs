@@ -19,11 +19,16 @@ use olivine_ir::op::{Attention, HeadLayout, MaskKind};
 use olivine_kernel::Val;
 use olivine_program::{DeviceCaps, DeviceKind};
 
+use crate::kernels;
 use crate::site::{Site, rounded};
 use problem::Problem;
 use scene::Sink;
 pub(crate) use softmax::exp2_below;
 use tile::{Need, Tile, fours};
+
+kernels! { |op, site|
+    Attention => attention(op, site),
+}
 
 /// Workgroups that keep a large device busy.
 const BUSY: usize = 512;

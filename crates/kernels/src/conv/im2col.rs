@@ -6,8 +6,13 @@ use olivine_ir::op::Im2Col;
 use olivine_kernel::{Access, Val};
 
 use crate::cells::{Cell, Cells};
+use crate::kernels;
 use crate::launch::{Launch, bytes};
 use crate::site::{Site, linear_group};
+
+kernels! { |op, site|
+    Im2Col => im2col(op, site),
+}
 
 /// Lowers windows as columns.
 pub(crate) fn im2col(op: &Im2Col, site: &mut Site<'_>) -> Result<(), String> {

@@ -21,12 +21,16 @@ mod windows;
 use olivine_ir::op::{Conv, ConvTranspose, Region, Window};
 use olivine_ir::{Shape, TensorType};
 
+use crate::kernels;
 use crate::matmul::{self, Extra, Factor, Problem};
 use crate::site::{Operand, Site, Target};
 use crate::walk::Walk;
 use taps::Taps;
 
-pub(crate) use im2col::im2col;
+kernels! { |op, site|
+    Conv => conv(op, site),
+    ConvTranspose => conv_transpose(op, site),
+}
 
 /// A convolution's operands brought to one form.
 struct Parts<'a> {

@@ -20,6 +20,7 @@ use olivine_ir::op::{Fft, FftKind};
 use olivine_ir::{DType, Tensor};
 use olivine_kernel::{Access, Buf, Elem, Scalar, Val};
 
+use crate::kernels;
 use crate::launch::Launch;
 use crate::math;
 use crate::site::{Memory, Site, linear_group};
@@ -28,6 +29,10 @@ use butterfly::{Complex, swapped, times};
 use ends::{Input, Output};
 use stages::{Held, Put, Stages, pair};
 use tile::Tile;
+
+kernels! { |op, site|
+    Fft => fft(op, site),
+}
 
 /// Lowers a transform.
 pub(crate) fn fft(op: &Fft, site: &mut Site<'_>) -> Result<(), String> {

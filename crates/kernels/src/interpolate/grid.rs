@@ -4,10 +4,15 @@ use olivine_ir::op::{GridMode, GridPadding, GridSample};
 use olivine_kernel::{Buf, Scalar, Val};
 
 use super::{channels, not_finite, working};
+use crate::kernels;
 use crate::launch::{Launch, bytes};
 use crate::math;
 use crate::rows::GROUP;
 use crate::site::{Site, linear_group};
+
+kernels! { |op, site|
+    GridSample => grid_sample(op, site),
+}
 
 /// The a of cubic convolution.
 const CUBIC: f64 = -0.75;

@@ -10,9 +10,6 @@ use olivine_kernel::{Scalar, Val};
 use super::reduce::admit;
 use crate::site::Site;
 
-pub(crate) use grid::grid_sample;
-pub(crate) use roi::roi_align;
-
 /// Loads of one invocation that are unrolled.
 const LOADS: usize = 16;
 

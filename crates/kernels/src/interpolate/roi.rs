@@ -5,10 +5,15 @@ use olivine_kernel::{Builder, Scalar, Val, Var};
 
 use super::{channels, not_finite, working};
 use crate::index::Indices;
+use crate::kernels;
 use crate::launch::{Launch, bytes};
 use crate::math;
 use crate::rows::GROUP;
 use crate::site::{Site, linear_group};
+
+kernels! { |op, site|
+    RoiAlign => roi_align(op, site),
+}
 
 /// Neighbours of a sample.
 const NEAR: usize = 4;

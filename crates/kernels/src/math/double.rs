@@ -2,12 +2,11 @@
 //!
 //! Sums, products, quotients and roots of f64 are taken for correctly rounded; an fma need not be fused.
 
-use olivine_ir::op::Unary;
 use olivine_kernel::{Scalar, Val};
 
 use super::activation::{SELU_BELOW, SELU_SCALE};
 use super::single::{at_least, at_most, horner};
-use super::{double_trig as trig, is_inf, is_nan, max_nan, min_nan, pick};
+use super::{is_inf, is_nan, max_nan, min_nan, pick};
 
 /// ln 2 in 33 bits, whose products with exponents are exact, and the rest.
 const LN2_HIGH: f64 = 0.693_147_180_485_539_1;
@@ -40,52 +39,32 @@ const LOG: [f64; 8] = [
     0.131_007_213_835_034_9,
 ];
 
-/// A function of one f64 that is not the device's own; NaN may give anything.
-pub(super) fn unary(u: Unary, x: Val<'_>) -> Val<'_> {
-    match u {
-        Unary::Sign => {
-            let y = x.gt(0.0).select(x.like(1.0), x);
-            x.lt(0.0).select(x.like(-1.0), y)
-        }
-        Unary::Relu => at_least(x, 0.0),
-        Unary::Exp => exp(x),
-        Unary::Expm1 => expm1(x),
-        Unary::Log => log(x),
-        Unary::Log1p => log1p(x),
-        Unary::Log2 => log2(x),
-        Unary::Sin => trig::sin(x),
-        Unary::Cos => trig::cos(x),
-        Unary::Tan => trig::tan(x),
-        Unary::Asin => trig::asin(x),
-        Unary::Acos => trig::acos(x),
-        Unary::Atan => trig::atan(x),
-        Unary::Sinh => trig::sinh(x),
-        Unary::Cosh => trig::cosh(x),
-        Unary::Tanh => tanh(x),
-        Unary::Asinh => trig::asinh(x),
-        Unary::Acosh => trig::acosh(x),
-        Unary::Atanh => trig::atanh(x),
-        Unary::Erf => erf(x),
-        Unary::Sigmoid => sigmoid(x),
-        Unary::Silu => gated(x, x, None),
-        Unary::Gelu => gelu(x),
-        Unary::GeluTanh => gelu_tanh(x),
-        Unary::Softplus => softplus(x),
-        Unary::Softsign => {
-            let y = x / (x.abs() + 1.0);
-            is_inf(x).select(copysign(x.like(1.0), x), y)
-        }
-        Unary::Selu => x.lt(0.0).select(expm1(x) * SELU_BELOW, x * SELU_SCALE),
-        Unary::Mish => mish(x),
-        Unary::HardSwish => {
-            let gate = (x + 3.0) / 6.0;
-            times(x, min_nan(max_nan(gate, x.like(0.0)), x.like(1.0)))
-        }
-        _ => {
-            x.builder().fail(format!("{u:?} of f64"));
-            x
-        }
-    }
+/// -1, 0 or 1.
+pub(super) fn sign(x: Val<'_>) -> Val<'_> {
+    let y = x.gt(0.0).select(x.like(1.0), x);
+    x.lt(0.0).select(x.like(-1.0), y)
+}
+
+/// x · σ(x).
+pub(super) fn silu(x: Val<'_>) -> Val<'_> {
+    gated(x, x, None)
+}
+
+/// x / (1 + |x|).
+pub(super) fn softsign(x: Val<'_>) -> Val<'_> {
+    let y = x / (x.abs() + 1.0);
+    is_inf(x).select(copysign(x.like(1.0), x), y)
+}
+
+/// x, or alpha·(eˣ − 1) below zero, both scaled.
+pub(super) fn selu(x: Val<'_>) -> Val<'_> {
+    x.lt(0.0).select(expm1(x) * SELU_BELOW, x * SELU_SCALE)
+}
+
+/// x · (x + 3) / 6 with the factor held within 0 and 1.
+pub(super) fn hard_swish(x: Val<'_>) -> Val<'_> {
+    let gate = (x + 3.0) / 6.0;
+    times(x, min_nan(max_nan(gate, x.like(0.0)), x.like(1.0)))
 }
 
 /// A u64 constant beside a value.
@@ -164,7 +143,7 @@ pub(super) fn tanh(x: Val<'_>) -> Val<'_> {
     copysign(m / (m + 2.0), x)
 }
 
-fn sigmoid(x: Val<'_>) -> Val<'_> {
+pub(super) fn sigmoid(x: Val<'_>) -> Val<'_> {
     let e = exp(-x.abs());
     x.lt(0.0).select(e, x.like(1.0)) / (e + 1.0)
 }
@@ -182,7 +161,7 @@ fn gated<'k>(x: Val<'k>, z: Val<'k>, low: Option<Val<'k>>) -> Val<'k> {
 }
 
 /// The tanh approximation of gelu: x·sigmoid(z), z = 2·√(2/π)·(x + 0.044715·x³) in two parts.
-fn gelu_tanh(x: Val<'_>) -> Val<'_> {
+pub(super) fn gelu_tanh(x: Val<'_>) -> Val<'_> {
     const SCALE: f64 = 1.595_769_121_605_730_8;
     const SCALE_LOW: f64 = -9.969_308_809_110_92e-17;
     const CUBIC: f64 = 0.044715;
@@ -198,7 +177,7 @@ fn gelu_tanh(x: Val<'_>) -> Val<'_> {
 }
 
 /// x·tanh(ln(1 + eˣ)) = x·n / (n + 2) with n = eˣ(eˣ + 2), the powers of two last.
-fn mish(x: Val<'_>) -> Val<'_> {
+pub(super) fn mish(x: Val<'_>) -> Val<'_> {
     let held = at_most(at_least(x, -800.0), 20.0);
     let (m, s, t) = exp_parts(held, None);
     let p = m + 1.0;
@@ -207,7 +186,7 @@ fn mish(x: Val<'_>) -> Val<'_> {
     x.gt(20.0).select(x, y)
 }
 
-fn softplus(x: Val<'_>) -> Val<'_> {
+pub(super) fn softplus(x: Val<'_>) -> Val<'_> {
     at_least(x, 0.0) + log1p(exp(-x.abs()))
 }
 
@@ -245,7 +224,7 @@ pub(super) fn log(x: Val<'_>) -> Val<'_> {
 }
 
 /// log₂ x.
-fn log2(x: Val<'_>) -> Val<'_> {
+pub(super) fn log2(x: Val<'_>) -> Val<'_> {
     let (e, f) = split(x);
     // log₂ e = 1 + 0.4427…: the leading product is exact.
     let rest = log_rest(f, x.like(0.0));
@@ -329,7 +308,7 @@ fn exp_minus_square<'k>(t: Val<'k>, part: f64) -> (Val<'k>, Val<'k>, Val<'k>) {
 }
 
 /// x·Φ(x); in the tail the exponent is x²/2 to the last digit and the powers of two come last.
-fn gelu(x: Val<'_>) -> Val<'_> {
+pub(super) fn gelu(x: Val<'_>) -> Val<'_> {
     const SQRT_1_2: f64 = std::f64::consts::FRAC_1_SQRT_2;
     x.builder().if_value(
         x.gt(-0.75),
@@ -347,7 +326,7 @@ fn erf_below_one(x: Val<'_>) -> Val<'_> {
 }
 
 /// erf x.
-fn erf(x: Val<'_>) -> Val<'_> {
+pub(super) fn erf(x: Val<'_>) -> Val<'_> {
     let t = x.abs();
     let k = x.builder();
     let y = k.if_value(t.lt(1.0), || erf_below_one(t), || t.like(1.0) - tail(t));

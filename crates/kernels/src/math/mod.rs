@@ -129,7 +129,7 @@ fn comparison(c: Compare) -> CompareOp {
     }
 }
 
-/// A function of one f32 or f64.
+/// A function of one f32 or f64: the table of them all.
 fn unary(u: Unary, x: Val<'_>) -> Val<'_> {
     use Unary as U;
     match u {
@@ -146,49 +146,52 @@ fn unary(u: Unary, x: Val<'_>) -> Val<'_> {
         U::IsNan => is_nan(x),
         U::IsInf => is_inf(x),
         U::LogSigmoid => bits::negative(unary(U::Softplus, bits::negative(x))),
-        _ if x.scalar() == Scalar::F64 => pick(is_nan(x), x, double::unary(u, x)),
-        _ => pick(is_nan(x), x, of_single(u, x)),
-    }
-}
-
-/// A function of one f32 that is not the device's own; NaN may give anything.
-fn of_single(u: Unary, x: Val<'_>) -> Val<'_> {
-    use Unary as U;
-    match u {
-        U::Relu => bits::below_zero(x).select(x.like(0.0), x),
-        U::Sign => bits::magnitude(x).eq(0).select(x, bits::copysign(x.like(1.0), x)),
-        U::Exp => single::exp(x),
-        U::Expm1 => single::expm1(x),
-        U::Log => single::log(x),
-        U::Log1p => single::log1p(x),
-        U::Log2 => single::log2(x),
-        U::Tanh => single::tanh(x),
-        U::Erf => single::erf(x),
-        U::Gelu => single::gelu(x),
-        U::Sin => trig::sin(x),
-        U::Cos => trig::cos(x),
-        U::Tan => trig::tan(x),
-        U::Asin => trig::asin(x),
-        U::Acos => trig::acos(x),
-        U::Atan => trig::atan(x),
-        U::Sinh => trig::sinh(x),
-        U::Cosh => trig::cosh(x),
-        U::Asinh => trig::asinh(x),
-        U::Acosh => trig::acosh(x),
-        U::Atanh => trig::atanh(x),
-        U::Sigmoid => activation::sigmoid(x),
-        U::Silu => activation::silu(x),
-        U::GeluTanh => activation::gelu_tanh(x),
-        U::Softplus => activation::softplus(x),
-        U::Softsign => activation::softsign(x),
-        U::Selu => activation::selu(x),
-        U::Mish => activation::mish(x),
-        U::HardSwish => activation::hard_swish(x),
-        _ => {
+        U::Relu => {
+            unless_nan(x, |x| bits::below_zero(x).select(x.like(0.0), x), |x| single::at_least(x, 0.0))
+        }
+        U::Sign => unless_nan(
+            x,
+            |x| bits::magnitude(x).eq(0).select(x, bits::copysign(x.like(1.0), x)),
+            double::sign,
+        ),
+        U::Exp => unless_nan(x, single::exp, double::exp),
+        U::Expm1 => unless_nan(x, single::expm1, double::expm1),
+        U::Log => unless_nan(x, single::log, double::log),
+        U::Log1p => unless_nan(x, single::log1p, double::log1p),
+        U::Log2 => unless_nan(x, single::log2, double::log2),
+        U::Tanh => unless_nan(x, single::tanh, double::tanh),
+        U::Erf => unless_nan(x, single::erf, double::erf),
+        U::Gelu => unless_nan(x, single::gelu, double::gelu),
+        U::Sin => unless_nan(x, trig::sin, double_trig::sin),
+        U::Cos => unless_nan(x, trig::cos, double_trig::cos),
+        U::Tan => unless_nan(x, trig::tan, double_trig::tan),
+        U::Asin => unless_nan(x, trig::asin, double_trig::asin),
+        U::Acos => unless_nan(x, trig::acos, double_trig::acos),
+        U::Atan => unless_nan(x, trig::atan, double_trig::atan),
+        U::Sinh => unless_nan(x, trig::sinh, double_trig::sinh),
+        U::Cosh => unless_nan(x, trig::cosh, double_trig::cosh),
+        U::Asinh => unless_nan(x, trig::asinh, double_trig::asinh),
+        U::Acosh => unless_nan(x, trig::acosh, double_trig::acosh),
+        U::Atanh => unless_nan(x, trig::atanh, double_trig::atanh),
+        U::Sigmoid => unless_nan(x, activation::sigmoid, double::sigmoid),
+        U::Silu => unless_nan(x, activation::silu, double::silu),
+        U::GeluTanh => unless_nan(x, activation::gelu_tanh, double::gelu_tanh),
+        U::Softplus => unless_nan(x, activation::softplus, double::softplus),
+        U::Softsign => unless_nan(x, activation::softsign, double::softsign),
+        U::Selu => unless_nan(x, activation::selu, double::selu),
+        U::Mish => unless_nan(x, activation::mish, double::mish),
+        U::HardSwish => unless_nan(x, activation::hard_swish, double::hard_swish),
+        U::Not => {
             x.builder().fail(format!("{u:?} of a float"));
             x
         }
     }
+}
+
+/// NaN, or one of two functions that may make anything of it: the first for f32, the second for f64.
+fn unless_nan<'k>(x: Val<'k>, of_f32: fn(Val<'k>) -> Val<'k>, of_f64: fn(Val<'k>) -> Val<'k>) -> Val<'k> {
+    let of = if x.scalar() == Scalar::F64 { of_f64 } else { of_f32 };
+    pick(is_nan(x), x, of(x))
 }
 
 /// Whether the device's own instructions round an operation on two halves as it should be.

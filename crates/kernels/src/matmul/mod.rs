@@ -32,6 +32,7 @@ mod vector_load;
 use olivine_ir::op::{MatMul, Region};
 use olivine_kernel::Val;
 
+use crate::kernels;
 use crate::math;
 use crate::site::{Operand, Site, Target};
 use choice::{Choice, Shape, choose};
@@ -41,11 +42,13 @@ use vector_load::{Side, longest};
 
 pub(crate) use epilogue::{is_heavy, settled, sum_elem};
 pub(crate) use gated::paired;
-pub(crate) use grouped::grouped;
-pub(crate) use int8::{qconv, qmatmul};
 pub(crate) use problem::{Extra, Factor, Problem};
 pub use split_k::Unsummed;
 pub(crate) use split_k::{Elements, Sums};
+
+kernels! { |op, site|
+    MatMul => matmul(op, site),
+}
 
 /// Lowers a matrix product.
 pub(crate) fn matmul(op: &MatMul, site: &mut Site<'_>) -> Result<(), String> {

@@ -17,10 +17,17 @@ use olivine_ir::op::{ArgSort, Sort, TopK};
 use olivine_kernel::{Access, Buf, Elem, Val};
 
 use super::cells::{CellBuf, Cells};
+use crate::kernels;
 use crate::launch::{Launch, bytes};
 use crate::site::{Memory, Site};
 use key::KeyOrder;
 use network::Block;
+
+kernels! { |op, site|
+    Sort => sort(op, site),
+    ArgSort => argsort(op, site),
+    TopK => top_k(op, site),
+}
 
 /// Records of a block at most.
 const MOST: usize = 4096;

@@ -14,10 +14,16 @@ mod windows;
 
 use olivine_ir::op::{AdaptivePool, Pool};
 
+use crate::kernels;
 use crate::reduce::admit;
 use crate::site::Site;
 use fold::Fold;
 use windows::Windows;
+
+kernels! { |op, site|
+    Pool => pool(op, site),
+    AdaptivePool => adaptive_pool(op, site),
+}
 
 /// Lowers a pool.
 pub(crate) fn pool(op: &Pool, site: &mut Site<'_>) -> Result<(), String> {

@@ -15,9 +15,14 @@ use olivine_ir::op::{Recurrence, RecurrentKind, RecurrentSizes};
 use olivine_ir::{DType, Tensor};
 
 use super::elementwise::whole_copy;
+use crate::kernels;
 use crate::math;
 use crate::site::{Memory, Operand, Site, Target};
 use step::{FLAGS, HIDDEN_IN, HIDDEN_OUT, STEP};
+
+kernels! { |op, site|
+    Recurrence => recurrence(op, site),
+}
 
 /// The flag of a step before which h is zeros.
 const NO_H: u32 = 1;

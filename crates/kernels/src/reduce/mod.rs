@@ -14,12 +14,17 @@ use olivine_ir::op::{Reduce, ReduceKind};
 use olivine_kernel::{Access, Buf, Builder, Elem, Scalar, Val};
 
 use super::rows::stored;
+use crate::kernels;
 use crate::launch::{Launch, bytes};
 use crate::math;
 use crate::site::{Memory, Operand, Site};
 use fold::Extreme;
 pub(crate) use fold::{Fold, Kind, LogSumExp, Moments, extreme};
 pub(crate) use shape::{Block, Folded, Split};
+
+kernels! { |op, site|
+    Reduce => reduce(op, site),
+}
 
 /// Lowers a reduction.
 pub(crate) fn reduce(op: &Reduce, site: &mut Site<'_>) -> Result<(), String> {

@@ -12,8 +12,13 @@ use olivine_ir::op::{Resize, ResizeMode};
 use olivine_kernel::Val;
 
 use super::elementwise::whole_copy;
+use crate::kernels;
 use crate::launch::Launch;
 use crate::site::Site;
+
+kernels! { |op, site|
+    Resize => resize(op, site),
+}
 
 /// Rows of an invocation at most.
 const ROWS: usize = 4;

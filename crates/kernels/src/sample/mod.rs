@@ -19,10 +19,15 @@ use olivine_ir::op::Sample;
 use olivine_kernel::{Access, Buf, Elem, Reduction, Scalar, Val};
 
 use super::random::horner;
+use crate::kernels;
 use crate::launch::{Launch, bytes};
 use crate::math;
 use crate::site::{Memory, Operand, Site, linear_group};
 use thresholds::Digit;
+
+kernels! { |op, site|
+    Sample => sample(op, site),
+}
 
 /// Logits of one chunk at least.
 const CHUNK: usize = 4096;

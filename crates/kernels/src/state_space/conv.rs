@@ -5,10 +5,15 @@ use std::collections::HashMap;
 use olivine_ir::op::CausalConv1d;
 use olivine_kernel::{Buf, Val, Var};
 
+use crate::kernels;
 use crate::launch::{Launch, bytes};
 use crate::math;
 use crate::rows::{GROUP, wide};
 use crate::site::{Site, linear_group};
+
+kernels! { |op, site|
+    CausalConv1d => causal_conv1d(op, site),
+}
 
 /// Steps of an invocation.
 const RUN: u32 = 4;

@@ -5,9 +5,15 @@ use olivine_kernel::{Elem, Scalar, Val};
 use olivine_program::Addressing;
 
 use super::{carry, decay, delta, local, outputs, recurrent, sweep};
+use crate::kernels;
 use crate::launch::{Launch, bytes};
 use crate::rows::{stored, wide};
 use crate::site::{Operand, Site, Target};
+
+kernels! { |op, site|
+    Mamba2 => mamba2(op, site),
+    GatedDeltaNet => gated_delta_net(op, site),
+}
 
 /// Invocations of a workgroup: what every device has.
 pub(super) const GROUP: u32 = 128;

@@ -18,7 +18,3 @@ mod product;
 mod recurrent;
 mod selective;
 mod sweep;
-
-pub(crate) use conv::causal_conv1d;
-pub(crate) use heads::{gated_delta_net, mamba2};
-pub(crate) use selective::selective_scan;

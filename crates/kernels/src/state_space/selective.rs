@@ -13,10 +13,15 @@ use olivine_program::Addressing;
 
 use super::carry;
 use super::decay::exp2;
+use crate::kernels;
 use crate::launch::{Launch, bytes};
 use crate::math;
 use crate::rows::{GROUP, stored, wide};
 use crate::site::{Memory, Operand, Site, Target, linear_group};
+
+kernels! { |op, site|
+    SelectiveScan => selective_scan(op, site),
+}
 
 /// States that an invocation keeps.
 const HELD: usize = 16;

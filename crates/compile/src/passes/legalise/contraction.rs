@@ -3,10 +3,16 @@
 use olivine_ir::op::{Binary, DotGeneral, LoraMatMul, MatMul};
 use olivine_ir::{Error, Graph, MAX_RANK, Shape, ValueId};
 
-use super::{reshape, transpose};
+use super::{reshape, rewrites, transpose};
+
+rewrites! { |g, op, to|
+    MatMul [a, b, extra @ ..] => vector_matmul(g, op, *a, *b, extra, to),
+    DotGeneral [a, b] => dot_general(g, op, *a, *b),
+    LoraMatMul [x, w, a, b] => lora(g, op, *x, *w, *a, *b),
+}
 
 /// A matmul one of whose operands has rank 1: the missing axis is added, and taken out of the result.
-pub(super) fn vector_matmul(
+fn vector_matmul(
     g: &mut Graph,
     op: &MatMul,
     a: ValueId,
@@ -36,7 +42,7 @@ pub(super) fn vector_matmul(
     reshape(g, product, &to)
 }
 
-pub(super) fn dot_general(g: &mut Graph, op: &DotGeneral, a: ValueId, b: ValueId) -> Result<ValueId, Error> {
+fn dot_general(g: &mut Graph, op: &DotGeneral, a: ValueId, b: ValueId) -> Result<ValueId, Error> {
     let left = Side { value: a, batch: &op.lhs_batch, contract: &op.lhs_contract };
     let right = Side { value: b, batch: &op.rhs_batch, contract: &op.rhs_contract };
     dot(g, &left, &right)
@@ -72,7 +78,7 @@ pub(super) fn dot(g: &mut Graph, left: &Side<'_>, right: &Side<'_>) -> Result<Va
 }
 
 /// `x·W + (scale·(x·A))·B`.
-pub(super) fn lora(
+fn lora(
     g: &mut Graph,
     op: &LoraMatMul,
     x: ValueId,

@@ -4,7 +4,11 @@ use olivine_ir::op::{Einsum, EinsumPlan, ReduceKind, View};
 use olivine_ir::{DType, Error, Graph, MAX_RANK, Shape, ValueId};
 
 use super::contraction::{Side, dot};
-use super::{cast, reshape, transpose};
+use super::{cast, reshape, rewrites, transpose};
+
+rewrites! { |g, op, to|
+    Einsum [operands @ ..] => einsum(g, op, operands),
+}
 
 /// An operand, or a product of some, with one label per axis, each once.
 struct Term {
@@ -27,7 +31,7 @@ impl Term {
     }
 }
 
-pub(super) fn einsum(g: &mut Graph, op: &Einsum, operands: &[ValueId]) -> Result<ValueId, Error> {
+fn einsum(g: &mut Graph, op: &Einsum, operands: &[ValueId]) -> Result<ValueId, Error> {
     let types = operands.iter().map(|id| g.ty(*id)).collect::<Result<Vec<_>, _>>()?;
     let shapes: Vec<Shape> = types.iter().map(|t| t.shape).collect();
     let plan = op.plan(&shapes).map_err(|problem| Error::Invalid { place: "einsum".into(), problem })?;

@@ -3,10 +3,14 @@
 use olivine_ir::op::{Compare, ScalarOp, ScatterMode};
 use olivine_ir::{DType, Error, Graph, Tensor, ValueId};
 
-use super::{cast, reshape};
+use super::{cast, reshape, rewrites};
+
+rewrites! { |g, op, to|
+    Penalties [operands @ ..] => penalties(g, operands),
+}
 
 /// Counts the tokens of every row by a scatter, then changes the logits of those that occur.
-pub(super) fn penalties(g: &mut Graph, operands: &[ValueId]) -> Result<ValueId, Error> {
+fn penalties(g: &mut Graph, operands: &[ValueId]) -> Result<ValueId, Error> {
     let &[logits, tokens, repetition, frequency, presence] = operands else {
         return Err(Error::Invalid {
             place: "penalties".into(),

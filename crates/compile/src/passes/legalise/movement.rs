@@ -3,10 +3,20 @@
 use olivine_ir::op::{Concat, DepthMode, DepthToSpace, Repeat, Roll, SpaceToDepth, Stack, Tile};
 use olivine_ir::{Error, Graph, MAX_RANK, Shape, ValueId};
 
-use super::{reshape, transpose};
+use super::{reshape, rewrites, transpose};
+
+rewrites! { |g, op, to|
+    DepthToSpace [x] => depth_to_space(g, op, *x, to),
+    SpaceToDepth [x] => space_to_depth(g, op, *x, to),
+    Stack [parts @ ..] => stack(g, op, parts),
+    Tile [x] => tile(g, op, *x, to),
+    Repeat [x] => repeat(g, op, *x, to),
+    Roll [x] => roll(g, op, *x),
+    Fill [x] => g.expand(*x, to),
+}
 
 /// The whole repeated: a new axis before each repeated one, stretched and merged.
-pub(super) fn tile(g: &mut Graph, op: &Tile, x: ValueId, to: Shape) -> Result<ValueId, Error> {
+fn tile(g: &mut Graph, op: &Tile, x: ValueId, to: Shape) -> Result<ValueId, Error> {
     let shape = g.ty(x)?.shape;
     // An axis of size 1 is stretched in place.
     let needs_axis = |i: usize| op.repeats[i] != 1 && shape[i] != 1;
@@ -64,7 +74,7 @@ fn expand(g: &mut Graph, x: ValueId, dims: &[usize]) -> Result<ValueId, Error> {
     if g.ty(x)?.shape.dims() == dims { Ok(x) } else { g.expand(x, dims) }
 }
 
-pub(super) fn roll(g: &mut Graph, op: &Roll, x: ValueId) -> Result<ValueId, Error> {
+fn roll(g: &mut Graph, op: &Roll, x: ValueId) -> Result<ValueId, Error> {
     let size = g.ty(x)?.shape[op.axis];
     let shift = op.shift.rem_euclid(size as i64) as usize;
     if shift == 0 {
@@ -76,7 +86,7 @@ pub(super) fn roll(g: &mut Graph, op: &Roll, x: ValueId) -> Result<ValueId, Erro
     g.concat(&[back, front], axis)
 }
 
-pub(super) fn stack(g: &mut Graph, op: &Stack, parts: &[ValueId]) -> Result<ValueId, Error> {
+fn stack(g: &mut Graph, op: &Stack, parts: &[ValueId]) -> Result<ValueId, Error> {
     let mut rows = Vec::with_capacity(parts.len());
     for part in parts {
         let mut dims = g.ty(*part)?.shape.to_vec();
@@ -89,12 +99,7 @@ pub(super) fn stack(g: &mut Graph, op: &Stack, parts: &[ValueId]) -> Result<Valu
     }
 }
 
-pub(super) fn depth_to_space(
-    g: &mut Graph,
-    op: &DepthToSpace,
-    x: ValueId,
-    to: Shape,
-) -> Result<ValueId, Error> {
+fn depth_to_space(g: &mut Graph, op: &DepthToSpace, x: ValueId, to: Shape) -> Result<ValueId, Error> {
     let s = g.ty(x)?.shape;
     let (n, depth, h, w, b) = (s[0], to[1], s[2], s[3], op.block);
     let (split, perm) = match op.mode {
@@ -106,12 +111,7 @@ pub(super) fn depth_to_space(
     reshape(g, x, &to)
 }
 
-pub(super) fn space_to_depth(
-    g: &mut Graph,
-    op: &SpaceToDepth,
-    x: ValueId,
-    to: Shape,
-) -> Result<ValueId, Error> {
+fn space_to_depth(g: &mut Graph, op: &SpaceToDepth, x: ValueId, to: Shape) -> Result<ValueId, Error> {
     let s = g.ty(x)?.shape;
     let x = reshape(g, x, &[s[0], s[1], to[2], op.block, to[3], op.block])?;
     let x = transpose(g, x, &[0, 3, 5, 1, 2, 4])?;

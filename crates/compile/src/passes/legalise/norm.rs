@@ -3,9 +3,17 @@
 use olivine_ir::op::{AdaLayerNorm, BatchNorm, Binary, InstanceNorm, L2Norm, LayerNorm2d, ReduceKind};
 use olivine_ir::{DType, Error, Graph, Tensor, ValueId, memory};
 
-use super::{cast, reshape, transpose, working_dtype};
+use super::{cast, reshape, rewrites, transpose, working_dtype};
 
-pub(super) fn instance_norm(
+rewrites! { |g, op, to|
+    InstanceNorm [x, gamma, beta] => instance_norm(g, op, *x, *gamma, *beta),
+    BatchNorm [x, gamma, beta, mean, variance] => batch_norm(g, op, *x, [*gamma, *beta, *mean, *variance]),
+    LayerNorm2d [x, gamma, beta] => layer_norm2d(g, op, *x, *gamma, *beta),
+    AdaLayerNorm [x, scale, shift] => ada_layer_norm(g, op, *x, *scale, *shift),
+    L2Norm [x] => l2_norm(g, op, *x),
+}
+
+fn instance_norm(
     g: &mut Graph,
     op: &InstanceNorm,
     x: ValueId,
@@ -19,7 +27,7 @@ pub(super) fn instance_norm(
 /// `(x − mean)·(gamma·rsqrt(var + eps)) + beta`; the factor depends on weights alone and so is made once, at load.
 ///
 /// The mean is taken off before the product because `x·factor − mean·factor` cancels when the mean is large.
-pub(super) fn batch_norm(
+fn batch_norm(
     g: &mut Graph,
     op: &BatchNorm,
     x: ValueId,
@@ -45,7 +53,7 @@ pub(super) fn batch_norm(
     cast(g, shifted, ty.dtype)
 }
 
-pub(super) fn layer_norm2d(
+fn layer_norm2d(
     g: &mut Graph,
     op: &LayerNorm2d,
     x: ValueId,
@@ -60,7 +68,7 @@ pub(super) fn layer_norm2d(
     transpose(g, y, &back)
 }
 
-pub(super) fn ada_layer_norm(
+fn ada_layer_norm(
     g: &mut Graph,
     op: &AdaLayerNorm,
     x: ValueId,
@@ -85,7 +93,7 @@ pub(super) fn ada_layer_norm(
     cast(g, shifted, ty.dtype)
 }
 
-pub(super) fn l2_norm(g: &mut Graph, op: &L2Norm, x: ValueId) -> Result<ValueId, Error> {
+fn l2_norm(g: &mut Graph, op: &L2Norm, x: ValueId) -> Result<ValueId, Error> {
     let dtype = g.ty(x)?.dtype;
     // The sum of squares of f16 numbers overflows f16 long before their norm does.
     let x = cast(g, x, working_dtype(dtype))?;

@@ -3,7 +3,13 @@
 use olivine_ir::op::{AdaptivePool, Binary, Pool, PoolKind, ReduceKind};
 use olivine_ir::{Error, Graph, Shape, ValueId};
 
-use super::{cast, reshape, working_dtype};
+use super::{cast, reshape, rewrites, working_dtype};
+
+rewrites! { |g, op, to|
+    GlobalPool [x] => global_pool(g, op.kind, op.p, *x),
+    Pool [x] => global_pool(g, op.kind, op.p, *x),
+    AdaptivePool [x] => adaptive_pool(g, op, *x),
+}
 
 /// Elements of a window that is worth a reduction of its own where there are several.
 const LARGE: usize = 1024;
@@ -24,13 +30,13 @@ pub(super) fn divides(op: &AdaptivePool, x: Shape) -> bool {
 }
 
 /// A pool over all positions; spatial axes stay with size 1.
-pub(super) fn global_pool(g: &mut Graph, kind: PoolKind, p: usize, x: ValueId) -> Result<ValueId, Error> {
+fn global_pool(g: &mut Graph, kind: PoolKind, p: usize, x: ValueId) -> Result<ValueId, Error> {
     let axes: Vec<isize> = (2..g.ty(x)?.shape.rank() as isize).collect();
     pooled(g, kind, p, x, &axes, true)
 }
 
 /// A pool whose windows become axes of their own.
-pub(super) fn adaptive_pool(g: &mut Graph, op: &AdaptivePool, x: ValueId) -> Result<ValueId, Error> {
+fn adaptive_pool(g: &mut Graph, op: &AdaptivePool, x: ValueId) -> Result<ValueId, Error> {
     let shape = g.ty(x)?.shape;
     let mut dims = shape[..2].to_vec();
     for (size, n) in shape[2..].iter().zip(&op.output) {

@@ -4,10 +4,15 @@ use olivine_ir::op::{DequantizeLinear, Granularity, QuantizeLinear, Repeat};
 use olivine_ir::{DType, Error, Graph, Shape, ValueId};
 
 use super::movement::repeat;
-use super::{cast, reshape};
+use super::{cast, reshape, rewrites};
+
+rewrites! { |g, op, to|
+    QuantizeLinear [x, scale, zero @ ..] => quantize(g, op, *x, *scale, zero.first()),
+    DequantizeLinear [x, scale, zero @ ..] => dequantize(g, op, *x, *scale, zero.first()),
+}
 
 /// `saturate(round(x / scale) + zero)` in f32.
-pub(super) fn quantize(
+fn quantize(
     g: &mut Graph,
     op: &QuantizeLinear,
     x: ValueId,
@@ -31,7 +36,7 @@ pub(super) fn quantize(
 }
 
 /// `(x − zero)·scale`, the product in f32.
-pub(super) fn dequantize(
+fn dequantize(
     g: &mut Graph,
     op: &DequantizeLinear,
     x: ValueId,

@@ -7,10 +7,16 @@
 use olivine_ir::op::{Recurrence, Recurrent};
 use olivine_ir::{DType, Error, Graph, Shape, Tensor, ValueId};
 
-use super::{cast, reshape, transpose};
+use super::{Composite, cast, reshape, transpose};
+
+impl Composite for Recurrent {
+    fn decompose(&self, g: &mut Graph, x: &[ValueId], _: Shape) -> Result<Vec<ValueId>, Error> {
+        layer(g, self, x)
+    }
+}
 
 /// The results of a layer: y, then the final states.
-pub(super) fn layer(g: &mut Graph, op: &Recurrent, x: &[ValueId]) -> Result<Vec<ValueId>, Error> {
+fn layer(g: &mut Graph, op: &Recurrent, x: &[ValueId]) -> Result<Vec<ValueId>, Error> {
     let [input, w, r, ..] = x else {
         return Err(Error::Invalid { place: op.kind.name().into(), problem: "too few operands".into() });
     };

@@ -8,9 +8,16 @@ use olivine_ir::op::{
 };
 use olivine_ir::{DType, Data, Error, Graph, Shape, Tensor, ValueId, memory, round_to_odd};
 
-use super::{cast, reshape, transpose, working_dtype};
+use super::{cast, reshape, rewrites, transpose, working_dtype};
 
-pub(super) fn dft(g: &mut Graph, op: &Dft, x: ValueId, to: Shape) -> Result<ValueId, Error> {
+rewrites! { |g, op, to|
+    Dft [x] => dft(g, op, *x, to),
+    Stft [x, window @ ..] => stft(g, op, *x, window.first().copied(), to),
+    MelFilterBank [] => mel_filter_bank(g, op, to),
+    LogMel [x, window, filters] => log_mel(g, op, *x, *window, *filters, to),
+}
+
+fn dft(g: &mut Graph, op: &Dft, x: ValueId, to: Shape) -> Result<ValueId, Error> {
     let shape = g.ty(x)?.shape;
     let last = shape.rank() - 1;
     let axis = op.axis as isize;
@@ -38,13 +45,7 @@ pub(super) fn dft(g: &mut Graph, op: &Dft, x: ValueId, to: Shape) -> Result<Valu
     g.fft_of(kind, x, axis, op.n, FftNorm::Backward)
 }
 
-pub(super) fn stft(
-    g: &mut Graph,
-    op: &Stft,
-    x: ValueId,
-    window: Option<ValueId>,
-    to: Shape,
-) -> Result<ValueId, Error> {
+fn stft(g: &mut Graph, op: &Stft, x: ValueId, window: Option<ValueId>, to: Shape) -> Result<ValueId, Error> {
     let ty = g.ty(x)?;
     // The product with the window would otherwise be rounded to the narrow dtype before the transform.
     let work = if window.is_some() { working_dtype(ty.dtype) } else { ty.dtype };
@@ -88,7 +89,7 @@ pub(super) fn stft(
 }
 
 /// In f32 for narrow dtypes: energies of f16 samples overflow f16.
-pub(super) fn log_mel(
+fn log_mel(
     g: &mut Graph,
     op: &LogMel,
     x: ValueId,
@@ -125,7 +126,7 @@ pub(super) fn log_mel(
     g.transpose(log, &[0, 2, 1])
 }
 
-pub(super) fn mel_filter_bank(g: &mut Graph, op: &MelFilterBank, to: Shape) -> Result<ValueId, Error> {
+fn mel_filter_bank(g: &mut Graph, op: &MelFilterBank, to: Shape) -> Result<ValueId, Error> {
     let numbers = match op.scale {
         MelScale::Onnx => bins_as_onnx(op)?,
         MelScale::Htk | MelScale::Slaney => triangles(op)?,

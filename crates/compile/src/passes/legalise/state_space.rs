@@ -1,30 +1,21 @@
 //! The gated delta net on keys and queries of length one.
 
 use olivine_ir::op::{Binary, GatedDeltaNet, ReduceKind};
-use olivine_ir::{Error, Graph, Node, ValueId};
+use olivine_ir::{Error, Graph, Shape, ValueId};
 
-use super::{cast, working_dtype};
-use crate::Rewriter;
+use super::{Composite, cast, working_dtype};
 
 /// Normalises q and k in front of the rule itself.
-pub(super) fn normalise(
-    out: &mut Rewriter<'_>,
-    node: &Node,
-    op: &GatedDeltaNet,
-    eps: f64,
-) -> Result<(), Error> {
-    let mut inputs = node.inputs.iter().map(|id| out.get(*id)).collect::<Result<Vec<_>, _>>()?;
-    let op = GatedDeltaNet { normalise: None, ..op.clone() };
-    let results = out.new.scoped(&node.name, |g| {
-        for rows in inputs.iter_mut().take(2) {
-            *rows = of_length_one(g, *rows, eps)?;
+impl Composite for GatedDeltaNet {
+    fn decompose(&self, g: &mut Graph, x: &[ValueId], _: Shape) -> Result<Vec<ValueId>, Error> {
+        let mut inputs = x.to_vec();
+        if let Some(eps) = self.normalise {
+            for rows in inputs.iter_mut().take(2) {
+                *rows = of_length_one(g, *rows, eps)?;
+            }
         }
-        g.add_op(op, &inputs)
-    })?;
-    for (old, new) in node.outputs.iter().zip(results) {
-        out.bind(*old, new);
+        g.add_op(GatedDeltaNet { normalise: None, ..self.clone() }, &inputs)
     }
-    Ok(())
 }
 
 /// x / √(Σx² + eps) along the last axis; what is narrower than f32 stays there.

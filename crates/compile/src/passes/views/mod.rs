@@ -11,7 +11,7 @@ mod tests;
 use olivine_ir::op::{Fused, Region, View};
 use olivine_ir::{Def, Error, Graph, Node, Shape, ValueId};
 
-use crate::{Options, Pass, Rewriter, reads_strides};
+use crate::{Options, Pass, Rewriter};
 pub(super) use strides::{compose, is_layout};
 
 /// See the module.
@@ -69,7 +69,7 @@ impl Walk<'_> {
             return self.layout(graph, node);
         }
         let inputs = (node.inputs.iter().enumerate())
-            .map(|(i, id)| self.operand(*id, reads_strides(&node.op, i)))
+            .map(|(i, id)| self.operand(*id, node.op.reads_strides(i)))
             .collect::<Result<Vec<_>, _>>()?;
         let results = self.out.new.add_named(node.name.clone(), node.op.clone(), &inputs)?;
         for (old, new) in node.outputs.iter().zip(results) {

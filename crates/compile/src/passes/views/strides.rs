@@ -1,21 +1,18 @@
 //! Layout operations as arithmetic on shape, strides and offset.
 
-use olivine_ir::op::{Slice, View};
-use olivine_ir::{Op, Shape};
+use olivine_ir::op::{Lowering, Slice, Split, Unfold, View};
+use olivine_ir::{Op, Shape, for_each_layout};
+
+/// What a layout operation reads of its operand.
+trait Layout {
+    /// The readings of the results when the operand is itself the reading `x`; `to` are the results' shapes, at least
+    /// one of which has elements. `None` when no strides can say it.
+    fn compose(&self, x: &View, to: &[Shape]) -> Option<Vec<View>>;
+}
 
 /// True for the operations that only rename positions and so can become a view.
 pub(crate) fn is_layout(op: &Op) -> bool {
-    matches!(
-        op,
-        Op::Reshape(_)
-            | Op::Transpose(_)
-            | Op::Slice(_)
-            | Op::Expand(_)
-            | Op::Split(_)
-            | Op::Reverse(_)
-            | Op::Unfold(_)
-            | Op::View(_)
-    )
+    op.lowering() == Lowering::Layout
 }
 
 /// What a layout operation reads when its operand is itself the reading `x`; `results` are its results' shapes.
@@ -23,45 +20,71 @@ pub(crate) fn is_layout(op: &Op) -> bool {
 /// `None` when no strides can say it and the operand has to be packed first, or when `op` is no layout operation.
 /// A packed operand always has an answer.
 pub(crate) fn compose(op: &Op, x: &View, results: &[Shape]) -> Option<Vec<View>> {
-    if !is_layout(op) {
-        return None;
-    }
-    if results.iter().all(Shape::has_zero) {
+    if is_layout(op) && results.iter().all(Shape::has_zero) {
         return Some(results.iter().map(|s| View::packed(*s)).collect());
     }
-    if let Op::Split(split) = op {
-        return Some(parts(x, split.axis, results));
-    }
-    let to = *results.first()?;
-    let one = match op {
-        Op::Reshape(_) => reshape(x, &to)?,
-        Op::Transpose(t) => {
-            View { shape: to, strides: t.perm.iter().map(|a| x.strides[*a]).collect(), offset: x.offset }
-        }
-        Op::Slice(s) => slice(x, s, to)?,
-        Op::Expand(_) => expand(x, to),
-        Op::Reverse(r) => {
-            let mut out = x.clone();
-            let mut first = x.offset as i64;
-            for axis in &r.axes {
-                first += (x.shape[*axis] as i64 - 1) * x.strides[*axis];
-                out.strides[*axis] = -x.strides[*axis];
+    macro_rules! compose {
+        ($($name:ident,)*) => {
+            match op {
+                $(Op::$name(op) => op.compose(x, results),)*
+                _ => None,
             }
-            out.offset = usize::try_from(first).ok()?;
-            out
+        };
+    }
+    for_each_layout!(compose)
+}
+
+/// Implements [`Layout`] for operations of one result: `|op, x, to| Reshape => reshape(x, &to)`.
+macro_rules! layouts {
+    (|$op:ident, $x:ident, $to:ident| $($name:ident => $view:expr,)*) => {$(
+        impl Layout for olivine_ir::op::$name {
+            #[allow(unused_variables, reason = "not every operation needs all")]
+            fn compose(&self, $x: &View, to: &[Shape]) -> Option<Vec<View>> {
+                let ($op, $to) = (self, *to.first()?);
+                Some(vec![$view?])
+            }
         }
-        Op::Unfold(u) => {
-            let mut strides = x.strides.clone();
-            let along = strides[u.axis];
-            // With one window the distance to the next is never used, and could overflow.
-            strides[u.axis] = if to[u.axis] > 1 { along * u.step as i64 } else { along };
-            strides.push(along);
-            View { shape: to, strides, offset: x.offset }
-        }
-        Op::View(v) => through(x, v)?,
-        _ => return None,
-    };
-    Some(vec![one])
+    )*};
+}
+
+layouts! { |op, x, to|
+    Reshape => reshape(x, &to),
+    Transpose => Some(View {
+        shape: to,
+        strides: op.perm.iter().map(|a| x.strides[*a]).collect(),
+        offset: x.offset,
+    }),
+    Slice => slice(x, op, to),
+    Expand => Some(expand(x, to)),
+    Reverse => reverse(x, &op.axes),
+    Unfold => Some(unfold(x, op, to)),
+    View => through(x, op),
+}
+
+impl Layout for Split {
+    fn compose(&self, x: &View, to: &[Shape]) -> Option<Vec<View>> {
+        Some(parts(x, self.axis, to))
+    }
+}
+
+fn reverse(x: &View, axes: &[usize]) -> Option<View> {
+    let mut out = x.clone();
+    let mut first = x.offset as i64;
+    for axis in axes {
+        first += (x.shape[*axis] as i64 - 1) * x.strides[*axis];
+        out.strides[*axis] = -x.strides[*axis];
+    }
+    out.offset = usize::try_from(first).ok()?;
+    Some(out)
+}
+
+fn unfold(x: &View, op: &Unfold, to: Shape) -> View {
+    let mut strides = x.strides.clone();
+    let along = strides[op.axis];
+    // With one window the distance to the next is never used, and could overflow.
+    strides[op.axis] = if to[op.axis] > 1 { along * op.step as i64 } else { along };
+    strides.push(along);
+    View { shape: to, strides, offset: x.offset }
 }
 
 /// Another shape for the same reading order, if strides can express it.

@@ -85,7 +85,7 @@ fn assert_promises(g: &Graph) {
         for (i, id) in node.inputs.iter().enumerate() {
             let Some(Op::View(view)) = g.producer(*id).map(|n| &n.op) else { continue };
             assert!(!matches!(node.op, Op::View(_)), "a view of a view");
-            assert!(reads_strides(&node.op, i) || strides::is_contiguous(view), "{} needs a copy", node.name);
+            assert!(node.op.reads_strides(i) || strides::is_contiguous(view), "{} needs a copy", node.name);
         }
         assert!(!is_layout(&node.op) || matches!(node.op, Op::View(_)), "{} is left", node.op.name());
     }

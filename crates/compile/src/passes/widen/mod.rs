@@ -14,7 +14,6 @@
 //! What only moves elements keeps them as they are stored, so an embedding is gathered in f16 and its rows are cast.
 //! Casts of params run at load; what would exceed [`Widen::weight_bytes`] is computed in the declared dtype instead.
 
-mod moves;
 #[cfg(test)]
 mod tests;
 
@@ -22,7 +21,6 @@ use olivine_ir::op::ScalarOp;
 use olivine_ir::{DType, Data, Def, Error, Graph, Node, Op, Tensor, TensorType, ValueId};
 
 use crate::{Options, Pass, Rewriter, at_load};
-use moves::moves_elements;
 
 /// How f16 and bf16 are computed in f32.
 #[derive(Clone, Copy, Debug)]
@@ -172,7 +170,7 @@ impl<'g> Widening<'g> {
         match &node.op {
             // Kernels convert keys and values as they read them, so a long cache is not copied at every step.
             Op::Attention(_) => node.inputs[1..3].iter().all(|x| self.is_stored_narrow(*x)),
-            op if moves_elements(op) => {
+            op if op.moves_elements() => {
                 let made = node.outputs.iter().map(numel).fold(0, usize::saturating_add);
                 // What repeats its operand is cast before that: there is less of it.
                 of(true) > of(false) && made <= of(true).saturating_add(of(false))

@@ -3,8 +3,13 @@
 use olivine_ir::DType;
 use olivine_ir::op::{HeadLayout, KvAppend};
 
+use crate::kernel::kernels;
 use crate::kernels::movement::{copy_box, copy_strided, with_size};
 use crate::operand::{Operand, Source, Target, row_major};
+
+kernels! { |op, x, out, call|
+    KvAppend => kv_append(op, x, out),
+}
 
 /// The cache with rows at `position ..`; rows that fall outside on either side are dropped.
 pub(crate) fn kv_append(op: &KvAppend, x: &[Operand<'_>], out: &mut [Target<'_>]) {

@@ -16,13 +16,17 @@ use half::{bf16, f16};
 use olivine_ir::DType;
 use olivine_ir::op::{Attention, HeadLayout, MaskKind};
 
+use crate::kernel::kernels;
 use crate::operand::{Number, Operand, Target};
 use crate::parallel;
 use crate::scratch;
 use tile::{Tile, attend};
 
-pub(crate) use cache::kv_append;
 pub(crate) use float::{Acc, Real};
+
+kernels! { |op, x, out, call|
+    Attention => attention(op, x, out),
+}
 
 /// Rows of a tile of queries, where that leaves enough tiles for every thread.
 const QUERIES: usize = 128;

@@ -2,6 +2,7 @@ use bytemuck::Pod;
 use olivine_ir::op::{Attention, HeadLayout, KvAppend, MaskKind};
 use olivine_ir::{Op, Shape, TensorType};
 
+use super::cache::kv_append;
 use super::*;
 use crate::operand::Source;
 

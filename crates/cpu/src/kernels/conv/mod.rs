@@ -8,13 +8,15 @@
 
 use std::sync::OnceLock;
 
-use olivine_ir::op::{Activation, Conv, ConvTranspose, Im2Col, ScalarOp, Unary};
+use olivine_ir::op::{Activation, Conv, ConvTranspose, ScalarOp, Unary};
 use olivine_ir::{DType, TensorType};
 
+use crate::kernel::kernels;
 use crate::kernels::contraction::finish_runs;
 use crate::kernels::elementwise::{Chain, Link, Program, Rider, apply};
 use crate::operand::{Operand, Target, with_number};
 
+mod columns;
 pub(crate) mod depthwise;
 mod division;
 mod engine;
@@ -34,7 +36,6 @@ mod transpose;
 pub(crate) mod transpose_block;
 mod weights;
 
-use crate::parallel;
 use crate::scratch::zeroed;
 use engine::{Ending, RunEnding};
 use geometry::Geometry;
@@ -45,6 +46,11 @@ use tile::Curve;
 use weights::{Panels, packed};
 
 pub(crate) use weights::packing;
+
+kernels! { |op, x, out, call|
+    Conv => conv(op, call.program(), &call.kernel.conv, x, out),
+    ConvTranspose => conv_transpose(op, x, out),
+}
 
 /// Multiply-adds below which threads cost more than they bring.
 const SMALL: usize = 1 << 16;
@@ -275,31 +281,4 @@ fn transpose_half<H: Half>(op: &ConvTranspose, x: &[Operand<'_>], target: &mut T
     let mut result = zeroed::<f32>(target.shape().numel());
     transpose::scatter(op, x, &data, &w, bias.as_deref(), target.shape(), &mut result);
     narrowed(&result, target.elements::<H>());
-}
-
-/// The windows of x as columns.
-pub(crate) fn im2col(op: &Im2Col, x: &[Operand<'_>], out: &mut [Target<'_>]) {
-    match x[0].ty.dtype.size() {
-        1 => columns::<u8>(op, &x[0], &mut out[0]),
-        2 => columns::<u16>(op, &x[0], &mut out[0]),
-        4 => columns::<u32>(op, &x[0], &mut out[0]),
-        _ => columns::<u64>(op, &x[0], &mut out[0]),
-    }
-}
-
-fn columns<T: bytemuck::Pod + Send + Sync>(op: &Im2Col, x: &Operand<'_>, out: &mut Target<'_>) {
-    let (shape, windows) = (x.shape(), out.shape()[2]);
-    let out = out.elements::<T>();
-    if out.is_empty() {
-        return;
-    }
-    let counts: Vec<usize> = (2..shape.rank())
-        .map(|i| op.window.count(i - 2, shape[i], op.kernel[i - 2], false).unwrap_or_default())
-        .collect();
-    let geometry = Geometry::new(&op.window, &shape[2..], &op.kernel, &counts);
-    let (kernel, plane, x) = (geometry.kernel_len(), geometry.input_len(), x.slice::<T>());
-    parallel::grouped(out, windows, SMALL.div_ceil(windows), &|row, out| {
-        let source = &x[row / kernel * plane..][..plane];
-        patches::patch_row(&geometry, source, row % kernel, 0, out);
-    });
 }

@@ -8,7 +8,8 @@ use olivine_ir::op::{
 };
 use olivine_ir::{DType, Op, Shape, Tensor};
 
-use super::{conv, conv_double, conv_single, conv_transpose, im2col, packing};
+use super::columns::im2col;
+use super::{conv, conv_double, conv_single, conv_transpose, packing};
 use crate::kernels::elementwise::{Chain, Program};
 use crate::operand::{Operand, Target};
 use crate::{Vectors, limit_vectors};

@@ -1,51 +1,24 @@
 //! Steps over floats: f32 (also standing for f16 and bf16) and f64.
 
 use olivine_ir::DType;
-use olivine_ir::op::{Activation, Binary, ScalarOp, Unary};
+use olivine_ir::op::{Binary, ScalarOp, Unary};
 
 use super::int::{binary, compare, ternary, unary};
 use crate::simd::half::{bf16_from_f64, f16_from_f64};
 use crate::simd::math::{self, double};
 use crate::simd::{Fn1, Fn2, map1, map2};
 
-/// Declares a step function over f32 blocks by the functions of [`math`], one vector loop each.
-macro_rules! vector_unary {
-    ($u:expr, $args:expr, $out:expr; $($variant:ident => $f:ident),* $(,)?) => {
-        match $u {
-            $(Unary::$variant => {
-                #[derive(Clone, Copy)]
-                struct F;
-                impl Fn1<f32, f32> for F {
-                    #[inline(always)]
-                    fn call<const FMA: bool>(self, x: f32) -> f32 {
-                        math::$f::<FMA>(x)
-                    }
-                }
-                map1(F, bytemuck::cast_slice($args[0]), bytemuck::cast_slice_mut($out));
-            })*
-            Unary::Sin => math::sin_block(bytemuck::cast_slice($args[0]), bytemuck::cast_slice_mut($out)),
-            Unary::Cos => math::cos_block(bytemuck::cast_slice($args[0]), bytemuck::cast_slice_mut($out)),
-            Unary::Tan => math::tan_block(bytemuck::cast_slice($args[0]), bytemuck::cast_slice_mut($out)),
-            Unary::IsNan => unary($args, $out, |x: f32| u8::from(x.is_nan())),
-            Unary::IsInf => unary($args, $out, |x: f32| u8::from(x.is_infinite())),
-            Unary::Not => {}
-        }
-    };
-}
-
 /// Runs a step over f32 numbers; `dtype` is what they stand for.
 pub(super) fn step32(op: ScalarOp, dtype: DType, args: [&[u8]; 3], out: &mut [u8]) {
     match op {
-        ScalarOp::Unary(u) => vector_unary! { u, args, out;
-            Neg => neg, Abs => abs, Sign => sign, Reciprocal => reciprocal, Square => square, Sqrt => sqrt,
-            Rsqrt => rsqrt, Exp => exp, Expm1 => expm1, Log => log, Log1p => log1p, Log2 => log2,
-            Asin => asin, Acos => acos, Atan => atan, Sinh => sinh, Cosh => cosh, Tanh => tanh,
-            Asinh => asinh, Acosh => acosh, Atanh => atanh, Erf => erf, Ceil => ceil, Floor => floor,
-            Round => round, Trunc => trunc, Relu => relu, Sigmoid => sigmoid, Silu => silu, Gelu => gelu,
-            GeluTanh => gelu_tanh, Softplus => softplus, Softsign => softsign, Selu => selu, Mish => mish,
-            HardSwish => hard_swish, LogSigmoid => log_sigmoid,
-        },
-        ScalarOp::Activation(a) => activation32(a, args, out),
+        ScalarOp::Unary(Unary::IsNan) => unary(args, out, |x: f32| u8::from(x.is_nan())),
+        ScalarOp::Unary(Unary::IsInf) => unary(args, out, |x: f32| u8::from(x.is_infinite())),
+        ScalarOp::Unary(u) => {
+            math::unary_f32(u, bytemuck::cast_slice(args[0]), bytemuck::cast_slice_mut(out));
+        }
+        ScalarOp::Activation(a) => {
+            math::activation_f32(a, bytemuck::cast_slice(args[0]), bytemuck::cast_slice_mut(out));
+        }
         ScalarOp::Binary(b) => binary32(b, args, out),
         ScalarOp::Compare(c) => compare::<f32>(c, args, out),
         ScalarOp::Fma => match dtype {
@@ -74,26 +47,6 @@ fn fma_to_odd(a: f32, b: f32, c: f32) -> f64 {
     }
     // Towards what was lost: away from zero if it has the sum's sign.
     f64::from_bits(if (lost > 0.0) == (s > 0.0) { bits + 1 } else { bits - 1 })
-}
-
-/// A function with parameters, as a vector loop.
-#[derive(Clone, Copy)]
-struct Parametric(Activation);
-
-impl Fn1<f32, f32> for Parametric {
-    #[inline(always)]
-    fn call<const FMA: bool>(self, x: f32) -> f32 {
-        match self.0 {
-            Activation::LeakyRelu { alpha } => math::leaky_relu(x, alpha as f32),
-            Activation::Elu { alpha } => math::elu::<FMA>(x, alpha as f32),
-            Activation::Celu { alpha } => math::celu::<FMA>(x, alpha as f32),
-            Activation::HardSigmoid { alpha, beta } => math::hard_sigmoid(x, alpha as f32, beta as f32),
-        }
-    }
-}
-
-fn activation32(a: Activation, args: [&[u8]; 3], out: &mut [u8]) {
-    map1(Parametric(a), bytemuck::cast_slice(args[0]), bytemuck::cast_slice_mut(out));
 }
 
 fn binary32(b: Binary, args: [&[u8]; 3], out: &mut [u8]) {
@@ -133,7 +86,7 @@ pub(super) fn step64(op: ScalarOp, args: [&[u8]; 3], out: &mut [u8]) {
         ScalarOp::Unary(Unary::IsNan) => unary(args, out, |x: f64| u8::from(x.is_nan())),
         ScalarOp::Unary(Unary::IsInf) => unary(args, out, |x: f64| u8::from(x.is_infinite())),
         ScalarOp::Unary(u) => map1(Double(u), bytemuck::cast_slice(args[0]), bytemuck::cast_slice_mut(out)),
-        ScalarOp::Activation(a) => unary(args, out, |x: f64| double::activation(a, x)),
+        ScalarOp::Activation(a) => unary(args, out, |x: f64| math::activation_f64(a, x)),
         ScalarOp::Binary(b) => {
             let (x, y) = (bytemuck::cast_slice(args[0]), bytemuck::cast_slice(args[1]));
             map2(Double(b), x, y, bytemuck::cast_slice_mut(out));
@@ -154,7 +107,7 @@ impl Fn1<f64, f64> for Double<Unary> {
     const WIDE: bool = false;
     #[inline(always)]
     fn call<const FMA: bool>(self, x: f64) -> f64 {
-        double::unary(self.0, x)
+        math::unary_f64(self.0, x)
     }
 }
 

@@ -22,6 +22,7 @@ mod rider;
 #[cfg(test)]
 mod tests;
 
+use crate::kernel::kernels;
 use crate::operand::{Operand, Target};
 use crate::parallel;
 use exec::{Scratch, Sweep};
@@ -30,6 +31,11 @@ pub(crate) use chain::{Chain, Link, apply};
 pub(crate) use copy::copy;
 pub(crate) use program::Program;
 pub(crate) use rider::Rider;
+
+kernels! { |op, x, out, call|
+    ScalarOp => call.program().into_iter().for_each(|p| fused(p, x, out)),
+    Fused => call.program().into_iter().for_each(|p| fused(p, x, out)),
+}
 
 /// Elements a task should have at least, for threads to be worth their cost.
 const TASK: usize = 16 << 10;

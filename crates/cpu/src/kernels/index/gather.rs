@@ -4,9 +4,16 @@ use bytemuck::Pod;
 use olivine_ir::op::{Gather, GatherElements, GatherNd};
 
 use super::Indices;
+use crate::kernel::kernels;
 use crate::kernels::movement::with_size;
 use crate::operand::{Fault, Operand, Target, row_major};
 use crate::parallel;
+
+kernels! { |op, x, out, call|
+    Gather => gather(op, x, out, call.checked)?,
+    GatherElements => gather_elements(op, x, out, call.checked)?,
+    GatherNd => gather_nd(op, x, out, call.checked)?,
+}
 
 /// Elements one task writes at least.
 const GRAIN: usize = 1 << 15;

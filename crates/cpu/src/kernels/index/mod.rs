@@ -12,9 +12,6 @@ use olivine_ir::DType;
 
 use crate::operand::{Fault, Operand};
 
-pub(crate) use gather::{gather, gather_elements, gather_nd};
-pub(crate) use scatter::{scatter_elements, scatter_nd};
-
 /// Index operands of either width.
 #[derive(Clone, Copy)]
 pub(super) enum Indices<'a> {

@@ -6,9 +6,15 @@ use olivine_ir::op::{ScatterElements, ScatterMode, ScatterNd};
 
 use super::Indices;
 use super::gather::start_of;
+use crate::kernel::kernels;
 use crate::kernels::movement::{copy_strided, with_size};
 use crate::operand::{Fault, Number, Operand, Source, Target, row_major, with_number};
 use crate::parallel;
+
+kernels! { |op, x, out, call|
+    ScatterElements => scatter_elements(op, x, out, call.checked)?,
+    ScatterNd => scatter_nd(op, x, out, call.checked)?,
+}
 
 /// Updates below which a scatter stays on one thread.
 const GRAIN: usize = 1 << 15;

@@ -2,6 +2,8 @@ use bytemuck::Pod;
 use olivine_ir::op::{Gather, GatherElements, GatherNd, ScatterElements, ScatterMode, ScatterNd};
 use olivine_ir::{DType, Op, Shape, TensorType};
 
+use super::gather::{gather, gather_elements, gather_nd};
+use super::scatter::{scatter_elements, scatter_nd};
 use super::*;
 use crate::operand::{Source, Target};
 

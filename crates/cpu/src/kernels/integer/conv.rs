@@ -12,6 +12,7 @@ use super::sides::{
     Bytes, Panels, Rows, Zeros, left_flip, multiply, pack_rows, padded, right_flip, rows_bytes, sum_columns,
 };
 use crate::kernel::Packing;
+use crate::kernel::kernels;
 use crate::kernels::conv::geometry::Geometry;
 use crate::kernels::conv::planes::fits_rows;
 use crate::kernels::conv::scratch::with_scratch;
@@ -19,6 +20,10 @@ use crate::kernels::product::Grid;
 use crate::operand::{Operand, Target};
 use crate::parallel;
 use crate::simd;
+
+kernels! { |op, x, out, call|
+    QConv => qconv(op, x, out),
+}
 
 /// Bytes of a tile's windows: they stay in cache while the filters pass by.
 const TILE_BYTES: usize = 256 << 10;

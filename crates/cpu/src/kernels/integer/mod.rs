@@ -20,14 +20,19 @@ mod x86;
 use olivine_ir::op::QMatMul;
 use olivine_ir::{Shape, TensorType};
 
-pub(crate) use conv::{filters_packing, qconv};
+pub(crate) use conv::filters_packing;
 use sides::{Bytes, Panels, Zeros, left_flip, multiply, pack_panels, padded, panels_bytes, right_flip, rows};
 
 use super::conv::scratch::with_scratch;
 use super::product::Grid;
 use crate::kernel::Packing;
+use crate::kernel::kernels;
 use crate::operand::{Operand, Target};
 use crate::parallel;
+
+kernels! { |op, x, out, call|
+    QMatMul => qmatmul(op, x, out),
+}
 
 /// Multiplications that are worth a task of their own.
 const TASK: usize = 1 << 20;

@@ -3,8 +3,9 @@
 use olivine_ir::op::{QConv, QMatMul, Rule, Window};
 use olivine_ir::{DType, Tensor};
 
+use super::conv::qconv;
 use super::micro::{ColumnTerms, PANEL, RowTerms, STEP, Strip};
-use super::{filters_packing, panels_packing, qconv, qmatmul};
+use super::{filters_packing, panels_packing, qmatmul};
 use crate::kernel::Packing;
 use crate::operand::{Operand, Target};
 

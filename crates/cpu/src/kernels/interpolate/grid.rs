@@ -3,9 +3,14 @@
 use olivine_ir::op::{GridMode, GridPadding, GridSample};
 
 use super::{TASK, with_float};
+use crate::kernel::kernels;
 use crate::operand::{Number, Operand, Target};
 use crate::parallel;
 use crate::scratch;
+
+kernels! { |op, x, out, call|
+    GridSample => grid_sample(op, x, out),
+}
 
 /// One sample of a plane and its weight.
 #[derive(Clone, Copy)]

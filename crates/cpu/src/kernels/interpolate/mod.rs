@@ -5,9 +5,6 @@ mod roi;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use grid::grid_sample;
-pub(crate) use roi::roi_align;
-
 /// Elements that a task should read at least.
 const TASK: usize = 1 << 14;
 

@@ -5,9 +5,14 @@ use std::ops::Range;
 use olivine_ir::op::{RoiAlign, RoiCoordinates, RoiMode};
 
 use super::{TASK, with_float};
+use crate::kernel::kernels;
 use crate::kernels::index::Indices;
 use crate::operand::{Fault, Number, Operand, Target};
 use crate::parallel;
+
+kernels! { |op, x, out, call|
+    RoiAlign => roi_align(op, x, out, call.checked)?,
+}
 
 /// Regions of an image.
 pub(crate) fn roi_align(

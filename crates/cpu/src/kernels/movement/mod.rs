@@ -8,11 +8,15 @@ mod strided;
 use bytemuck::Pod;
 use olivine_ir::op::Concat;
 
+use crate::kernel::kernels;
 use crate::kernels::elementwise;
 use crate::operand::{Operand, Target, row_major};
 
-pub(crate) use pad::pad;
 pub(crate) use strided::{Dim, copy};
+
+kernels! { |op, x, out, call|
+    Concat => concat(op, x, out),
+}
 
 /// Runs `$body` with `$t` bound to the unsigned integer of an element size in bytes.
 macro_rules! with_size {

@@ -5,9 +5,14 @@ use olivine_ir::Tensor;
 use olivine_ir::op::{Pad, PadMode};
 
 use super::{Dim, copy, with_size};
+use crate::kernel::kernels;
 use crate::operand::{Operand, Target, row_major};
 use crate::parallel;
 use crate::scratch;
+
+kernels! { |op, x, out, call|
+    Pad => pad(op, x, out),
+}
 
 /// Elements one task writes at least.
 const GRAIN: usize = 1 << 15;

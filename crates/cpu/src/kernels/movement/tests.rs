@@ -1,6 +1,7 @@
 use olivine_ir::op::{Concat, Pad, PadMode};
 use olivine_ir::{DType, Shape, TensorType};
 
+use super::pad::pad;
 use super::*;
 
 fn shape(dims: &[usize]) -> Shape {

@@ -12,10 +12,15 @@ use half::{bf16, f16};
 use olivine_ir::DType;
 use olivine_ir::op::{Reduce, ReduceKind};
 
+use crate::kernel::kernels;
 use crate::operand::{Number, Operand, Target};
 use crate::scratch;
 use fold::{Elements, Fold, LogSumExp, Over, Own, Product, Sum};
 use walk::Walk;
+
+kernels! { |op, x, out, call|
+    Reduce => reduce(op, x, out),
+}
 
 /// Reduces an operand, read through its strides.
 pub(crate) fn reduce(op: &Reduce, x: &[Operand<'_>], out: &mut [Target<'_>]) {

@@ -11,11 +11,20 @@ use olivine_ir::DType;
 use olivine_ir::op::{GroupNorm, LayerNorm, LogSoftmax, RmsNorm, Softmax};
 
 use super::elementwise::{Program, Rider};
+use crate::kernel::kernels;
 use crate::operand::{Operand, Target};
 use crate::parallel;
 use crate::scratch;
 use crate::simd;
 use wide::{Narrow, Wide};
+
+kernels! { |op, x, out, call|
+    LayerNorm => layer_norm(op, call.program(), x, out),
+    RmsNorm => rms_norm(op, call.program(), x, out),
+    GroupNorm => group_norm(op, x, out),
+    Softmax => softmax(op, x, out),
+    LogSoftmax => log_softmax(op, x, out),
+}
 
 /// Elements a task should have at least.
 const TASK: usize = 32 << 10;

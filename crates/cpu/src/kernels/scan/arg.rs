@@ -4,8 +4,13 @@ use olivine_ir::op::{ArgReduce, ArgReduceKind};
 
 use super::key::{KeyBits, Keyed};
 use super::{Axis, GRAIN};
+use crate::kernel::kernels;
 use crate::operand::{Number, Operand, Target, with_number};
 use crate::parallel;
+
+kernels! { |op, x, out, call|
+    ArgReduce => arg_reduce(op, x, out),
+}
 
 /// Elements whose largest is found before positions are looked at.
 const BLOCK: usize = 1024;

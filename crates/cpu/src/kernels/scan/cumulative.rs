@@ -5,8 +5,13 @@ use half::{bf16, f16};
 use olivine_ir::op::{Cumulative, CumulativeKind};
 
 use super::{Axis, GRAIN};
+use crate::kernel::kernels;
 use crate::operand::{Number, Operand, Target, with_number};
 use crate::parallel;
+
+kernels! { |op, x, out, call|
+    Cumulative => cumulative(op, x, out),
+}
 
 /// A number and what it accumulates in.
 trait Running: Number {

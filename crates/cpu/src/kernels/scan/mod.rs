@@ -5,10 +5,6 @@ mod cumulative;
 mod key;
 mod order;
 
-pub(crate) use arg::arg_reduce;
-pub(crate) use cumulative::cumulative;
-pub(crate) use order::{argsort, sort, top_k};
-
 /// Elements one task handles at least.
 const GRAIN: usize = 1 << 15;
 

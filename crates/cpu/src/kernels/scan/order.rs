@@ -5,10 +5,17 @@ use olivine_ir::op::{ArgSort, Sort, TopK};
 
 use super::key::{KeyBits, Keyed, Packed};
 use super::{Axis, GRAIN};
+use crate::kernel::kernels;
 use crate::kernels::movement::{Dim, copy};
 use crate::operand::{Operand, Target, with_number};
 use crate::parallel;
 use crate::scratch;
+
+kernels! { |op, x, out, call|
+    TopK => top_k(op, x, out),
+    Sort => sort(op, x, out),
+    ArgSort => argsort(op, x, out),
+}
 
 /// Rows from this length on are sorted by several threads.
 const LONG: usize = 1 << 16;

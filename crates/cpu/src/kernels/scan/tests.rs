@@ -3,6 +3,9 @@ use half::{bf16, f16};
 use olivine_ir::op::{ArgReduce, ArgReduceKind, ArgSort, Cumulative, CumulativeKind, Sort, TopK};
 use olivine_ir::{Op, Shape, TensorType};
 
+use super::arg::arg_reduce;
+use super::cumulative::cumulative;
+use super::order::{argsort, sort, top_k};
 use super::*;
 use crate::operand::{Number, Operand, Target};
 

@@ -5,9 +5,14 @@ use olivine_ir::DType;
 use olivine_ir::op::CausalConv1d;
 
 use super::{GRAIN, Real, Step, wide};
+use crate::kernel::kernels;
 use crate::operand::{Number, Operand, Target};
 use crate::scratch;
 use crate::{parallel, simd};
+
+kernels! { |op, x, out, call|
+    CausalConv1d => causal_conv1d(op, x, out),
+}
 
 /// Convolves; see [`CausalConv1d`].
 pub(crate) fn causal_conv1d(op: &CausalConv1d, x: &[Operand<'_>], out: &mut [Target<'_>]) {

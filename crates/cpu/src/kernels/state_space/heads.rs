@@ -6,9 +6,15 @@ use olivine_ir::DType;
 use olivine_ir::op::{GatedDeltaNet, Mamba2};
 
 use super::{Part, Real, Step, lay, wide};
+use crate::kernel::kernels;
 use crate::operand::{Number, Operand, Target};
 use crate::scratch;
 use crate::{parallel, simd};
+
+kernels! { |op, x, out, call|
+    Mamba2 => mamba2(op, x, out),
+    GatedDeltaNet => gated_delta_net(op, x, out),
+}
 
 /// Scans; see [`Mamba2`].
 pub(crate) fn mamba2(op: &Mamba2, x: &[Operand<'_>], out: &mut [Target<'_>]) {

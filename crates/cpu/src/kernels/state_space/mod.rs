@@ -19,10 +19,6 @@ use crate::parallel;
 use crate::scratch;
 use crate::simd::math;
 
-pub(crate) use conv::causal_conv1d;
-pub(crate) use heads::{gated_delta_net, mamba2};
-pub(crate) use selective::selective_scan;
-
 /// Elements one task lays into a result at least.
 const GRAIN: usize = 1 << 15;
 
@@ -52,7 +48,7 @@ macro_rules! step {
     };
 }
 step!(f32, math::exp::<FMA>, math::softplus::<FMA>, math::silu::<FMA>);
-step!(f64, f64::exp, |x| math::double::unary(Unary::Softplus, x), |x| math::double::unary(Unary::Silu, x));
+step!(f64, f64::exp, |x| math::unary_f64(Unary::Softplus, x), |x| math::unary_f64(Unary::Silu, x));
 
 /// A packed operand of dtype `T`, or already of what `T` is computed in.
 fn wide<'a, T: Real>(x: &Operand<'a>) -> Cow<'a, [T::Acc]> {

@@ -5,9 +5,14 @@ use olivine_ir::DType;
 use olivine_ir::op::SelectiveScan;
 
 use super::{Part, Real, Step, lay, wide};
+use crate::kernel::kernels;
 use crate::operand::{Operand, Target};
 use crate::scratch;
 use crate::{parallel, simd};
+
+kernels! { |op, x, out, call|
+    SelectiveScan => selective_scan(op, x, out),
+}
 
 /// Channels of a task.
 const BLOCK: usize = 64;

@@ -1,6 +1,8 @@
 use olivine_ir::op::{GatedDeltaNet, Mamba2, SelectiveScan};
 use olivine_ir::{DType, Op, Shape, TensorType};
 
+use super::heads::{gated_delta_net, mamba2};
+use super::selective::selective_scan;
 use super::*;
 
 fn ty(dims: &[usize]) -> TensorType {

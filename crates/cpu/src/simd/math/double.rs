@@ -1,8 +1,6 @@
-//! The elementwise functions in f64, one number at a time.
+//! What the elementwise functions of f64 are made of, one number at a time.
 
-use olivine_ir::op::{Activation, Binary, Unary};
-
-use super::double_gates as gates;
+use olivine_ir::op::Binary;
 
 /// The larger; NaN if either is.
 #[inline(always)]
@@ -33,85 +31,17 @@ pub(crate) const SELU_SCALE: f64 = 1.050_700_987_355_480_5;
 /// selu's scale times its alpha.
 pub(crate) const SELU_BELOW: f64 = 1.758_099_340_847_376_6;
 
-/// A function of one number.
-#[inline]
-pub(crate) fn unary(op: Unary, x: f64) -> f64 {
-    match op {
-        Unary::Neg => -x,
-        Unary::Abs => x.abs(),
-        Unary::Sign => {
-            if x > 0.0 {
-                1.0
-            } else if x < 0.0 {
-                -1.0
-            } else {
-                x
-            }
-        }
-        Unary::Reciprocal => 1.0 / x,
-        Unary::Square => x * x,
-        Unary::Sqrt => x.sqrt(),
-        Unary::Rsqrt => 1.0 / x.sqrt(),
-        Unary::Exp => x.exp(),
-        Unary::Expm1 => x.exp_m1(),
-        Unary::Log => x.ln(),
-        Unary::Log1p => x.ln_1p(),
-        Unary::Log2 => x.log2(),
-        Unary::Sin => x.sin(),
-        Unary::Cos => x.cos(),
-        Unary::Tan => x.tan(),
-        Unary::Asin => x.asin(),
-        Unary::Acos => x.acos(),
-        Unary::Atan => x.atan(),
-        Unary::Sinh => x.sinh(),
-        Unary::Cosh => x.cosh(),
-        Unary::Tanh => x.tanh(),
-        Unary::Asinh => asinh(x),
-        Unary::Acosh => acosh(x),
-        Unary::Atanh => atanh(x),
-        Unary::Erf => gates::erf(x),
-        Unary::Ceil => x.ceil(),
-        Unary::Floor => x.floor(),
-        Unary::Round => x.round_ties_even(),
-        Unary::Trunc => x.trunc(),
-        Unary::Relu => max(x, 0.0),
-        Unary::Sigmoid => sigmoid(x),
-        Unary::Silu => gates::silu(x),
-        Unary::Gelu => gates::gelu(x),
-        Unary::GeluTanh => gates::gelu_tanh(x),
-        Unary::Softplus => softplus(x),
-        Unary::Softsign => {
-            if x.is_infinite() {
-                x.signum()
-            } else {
-                x / (1.0 + x.abs())
-            }
-        }
-        Unary::Selu => {
-            if x > 0.0 || x.is_nan() {
-                SELU_SCALE * x
-            } else {
-                SELU_BELOW * x.exp_m1()
-            }
-        }
-        Unary::Mish => gates::mish(x),
-        Unary::HardSwish => times(x, min(max((x + 3.0) / 6.0, 0.0), 1.0)),
-        Unary::LogSigmoid => -softplus(-x),
-        Unary::Not | Unary::IsNan | Unary::IsInf => x,
-    }
-}
-
 /// x·y where y is a weight that vanishes faster than x grows: −∞·0 is −0, not NaN.
-fn times(x: f64, y: f64) -> f64 {
+pub(super) fn times(x: f64, y: f64) -> f64 {
     if y == 0.0 && x == f64::NEG_INFINITY { -0.0 } else { x * y }
 }
 
-fn sigmoid(x: f64) -> f64 {
+pub(super) fn sigmoid(x: f64) -> f64 {
     let e = (-x.abs()).exp();
     if x < 0.0 { e / (1.0 + e) } else { 1.0 / (1.0 + e) }
 }
 
-fn softplus(x: f64) -> f64 {
+pub(super) fn softplus(x: f64) -> f64 {
     max(x, 0.0) + (-x.abs()).exp().ln_1p()
 }
 
@@ -119,7 +49,7 @@ fn softplus(x: f64) -> f64 {
 const LARGE: f64 = 1e9;
 
 /// ln(x + √(x² + 1)); the standard library's doubles its argument, which overflows.
-fn asinh(x: f64) -> f64 {
+pub(super) fn asinh(x: f64) -> f64 {
     let a = x.abs();
     let y = if a > LARGE {
         a.ln() + std::f64::consts::LN_2
@@ -130,13 +60,13 @@ fn asinh(x: f64) -> f64 {
 }
 
 /// ½·ln((1 + x)/(1 − x)); the standard library's loses digits near −1, where its logarithm is of a small number.
-fn atanh(x: f64) -> f64 {
+pub(super) fn atanh(x: f64) -> f64 {
     let a = x.abs();
     (0.5 * (2.0 * a / (1.0 - a)).ln_1p()).copysign(x)
 }
 
 /// ln(x + √(x² − 1)), NaN below 1: there the root would cancel against x, or its square overflow.
-fn acosh(x: f64) -> f64 {
+pub(super) fn acosh(x: f64) -> f64 {
     if x < 1.0 {
         return f64::NAN;
     }
@@ -145,28 +75,6 @@ fn acosh(x: f64) -> f64 {
     }
     let t = x - 1.0;
     (t + (2.0 * t + t * t).sqrt()).ln_1p()
-}
-
-/// A function of one number with parameters.
-pub(crate) fn activation(a: Activation, x: f64) -> f64 {
-    match a {
-        Activation::LeakyRelu { alpha } => {
-            if x < 0.0 {
-                alpha * x
-            } else {
-                x
-            }
-        }
-        Activation::Elu { alpha } => {
-            if x < 0.0 {
-                alpha * x.exp_m1()
-            } else {
-                x
-            }
-        }
-        Activation::Celu { alpha } => max(x, 0.0) + min(alpha * (x / alpha).exp_m1(), 0.0),
-        Activation::HardSigmoid { alpha, beta } => min(max(alpha * x + beta, 0.0), 1.0),
-    }
 }
 
 /// A function of two numbers.

@@ -1,4 +1,4 @@
-//! The elementwise functions over f32, written without branches so that loops over them vectorise.
+//! The elementwise functions, listed in `unary.rs`. Those of f32 are written without branches so that loops over them vectorise.
 //!
 //! Every function is within 4 ulp of the true value over all of f32, subnormals included; the polynomials are minimax fits.
 
@@ -11,8 +11,7 @@ mod logarithm;
 #[cfg(test)]
 mod tests;
 mod trigonometric;
-
-use olivine_ir::op::Unary;
+mod unary;
 
 pub(crate) use activation::{
     celu, elu, gelu_tanh, hard_sigmoid, hard_swish, leaky_relu, log_sigmoid, mish, relu, selu, sigmoid, silu,
@@ -22,57 +21,20 @@ pub(crate) use bell::{erf, gelu};
 pub(crate) use exponential::{exp, exp_below, expm1, tanh};
 pub(crate) use logarithm::{log, log1p, log2};
 pub(crate) use trigonometric::{cos_block, sin_block, tan_block};
+pub(crate) use unary::{activation_f32, activation_f64, unary_f32, unary_f64};
 
 use super::fma;
 
-macro_rules! via_double {
-    ($($f:ident => $variant:ident),* $(,)?) => {$(
-        /// Computed in f64 and rounded once.
-        #[inline(always)]
-        pub(crate) fn $f<const FMA: bool>(x: f32) -> f32 {
-            double::unary(Unary::$variant, f64::from(x)) as f32
-        }
-    )*};
-}
-
-via_double! {
-    asin => Asin, acos => Acos, atan => Atan, sinh => Sinh, cosh => Cosh, asinh => Asinh, acosh => Acosh,
-    atanh => Atanh,
-}
-
-macro_rules! plain {
-    ($($(#[$doc:meta])* $f:ident($x:ident) = $value:expr;)*) => {$(
-        $(#[$doc])*
-        #[inline(always)]
-        pub(crate) fn $f<const FMA: bool>($x: f32) -> f32 {
-            $value
-        }
-    )*};
-}
-
-plain! {
-    /// −x.
-    neg(x) = -x;
-    /// |x|.
-    abs(x) = x.abs();
-    /// −1, 1, or x itself where it is zero or NaN.
-    sign(x) = if x > 0.0 { 1.0 } else if x < 0.0 { -1.0 } else { x };
-    /// 1 / x.
-    reciprocal(x) = 1.0 / x;
-    /// x².
-    square(x) = x * x;
-    /// √x.
-    sqrt(x) = x.sqrt();
-    /// 1 / √x.
-    rsqrt(x) = 1.0 / x.sqrt();
-    /// Towards +∞.
-    ceil(x) = x.ceil();
-    /// Towards −∞.
-    floor(x) = x.floor();
-    /// To nearest, halves to even.
-    round(x) = x.round_ties_even();
-    /// Towards zero.
-    trunc(x) = x.trunc();
+/// −1, 1, or x itself where it is zero or NaN.
+#[inline(always)]
+fn sign(x: f32) -> f32 {
+    if x > 0.0 {
+        1.0
+    } else if x < 0.0 {
+        -1.0
+    } else {
+        x
+    }
 }
 
 /// The larger; NaN if either is.

@@ -11,6 +11,7 @@ mod sort;
 mod tests;
 mod tiled;
 
+use crate::kernels;
 use crate::math;
 use crate::matmul::choice;
 use crate::matmul::choice::{Choice, MEDIUM, SMALL, Shape};
@@ -20,6 +21,10 @@ use crate::matmul::problem::{Axis, Experts, Factor, Problem};
 use crate::matmul::vector_load::{Side, longest};
 use crate::site::{Operand, Site, Target};
 use crate::walk::Walk;
+
+kernels! { |op, site|
+    GroupedMatMul => grouped(site),
+}
 
 /// Rows up to which each is a product of its own.
 const FEW: usize = 16;

@@ -11,9 +11,15 @@ use olivine_ir::DType;
 use olivine_ir::op::{QConv, QMatMul};
 use olivine_kernel::{Access, Buf, Builder, Elem, Scalar, Shared, Val, Var};
 
+use crate::kernels;
 use crate::launch::{Launch, bytes};
 use crate::site::{Operand, Site, linear_group};
 use crate::walk::Walk;
+
+kernels! { |op, site|
+    QMatMul => qmatmul(op, site),
+    QConv => qconv(op, site),
+}
 
 /// Rows and columns of a workgroup's tile.
 const TILE: u32 = 64;
