@@ -4,6 +4,7 @@ use olivine_ir::op::{Binary, Compare};
 use olivine_ir::{DType, Graph, Tensor, ValueId};
 
 use super::Entry;
+use super::arity::{ANY, Since, Takes};
 use super::cast::{convert, target};
 use super::elementwise::{broadcast_pair, pair, reshaped};
 use super::integer::{self, Built};
@@ -11,15 +12,15 @@ use crate::ElementType;
 use crate::import::{Answer, NodeContext, Value};
 
 pub(super) const OPERATORS: &[Entry] = &[
-    ("Clip", clip),
-    ("EyeLike", eye_like),
-    ("Hardmax", hardmax),
-    ("Max", |n| variadic(n, Binary::Max)),
-    ("Mean", mean),
-    ("Min", |n| variadic(n, Binary::Min)),
-    ("Mod", modulo),
-    ("Pow", pow),
-    ("Sum", |n| variadic(n, Binary::Add)),
+    ("Clip", Since(&[(1, 1, 1), (11, 3, 1)]), clip),
+    ("EyeLike", Takes(1, 1), eye_like),
+    ("Hardmax", Takes(1, 1), hardmax),
+    ("Max", Takes(ANY, 1), |n| variadic(n, Binary::Max)),
+    ("Mean", Takes(ANY, 1), mean),
+    ("Min", Takes(ANY, 1), |n| variadic(n, Binary::Min)),
+    ("Mod", Takes(2, 1), modulo),
+    ("Pow", Takes(2, 1), pow),
+    ("Sum", Takes(ANY, 1), |n| variadic(n, Binary::Add)),
 ];
 
 /// min(max(x, low), high), each limit left out where it is not given.

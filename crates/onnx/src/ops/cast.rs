@@ -4,13 +4,15 @@ use olivine_ir::op::Binary;
 use olivine_ir::{DType, Error as GraphError, Graph, Tensor, ValueId};
 
 use super::Entry;
+use super::arity::Takes;
 use super::integer::{Built, cut, halved};
 use super::small_float::{self, PowerRounding, Rounding};
 use crate::ElementType;
 use crate::element::element_type;
 use crate::import::{Answer, NodeContext, Value};
 
-pub(super) const OPERATORS: &[Entry] = &[("BitCast", bit_cast), ("Cast", cast), ("CastLike", cast_like)];
+pub(super) const OPERATORS: &[Entry] =
+    &[("BitCast", Takes(1, 1), bit_cast), ("Cast", Takes(1, 1), cast), ("CastLike", Takes(2, 1), cast_like)];
 
 fn cast(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     let to = target(n, "to")?.ok_or_else(|| n.wrong("attribute `to` is missing"))?;

@@ -4,11 +4,16 @@ use olivine_ir::op::Binary;
 use olivine_ir::{DType, Error, Graph, Tensor, ValueId};
 
 use super::Entry;
+use super::arity::{ANY, Takes};
 use super::compose::{binary, cast, in_range, reshaped, wide, with_number};
 use crate::import::{Answer, NodeContext, Value};
 
-pub(super) const OPERATORS: &[Entry] =
-    &[("Det", det), ("Einsum", einsum), ("Gemm", gemm), ("MatMul", matmul)];
+pub(super) const OPERATORS: &[Entry] = &[
+    ("Det", Takes(1, 1), det),
+    ("Einsum", Takes(ANY, 1), einsum),
+    ("Gemm", Takes(3, 1), gemm),
+    ("MatMul", Takes(2, 1), matmul),
+];
 
 fn matmul(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     let (a, b) = (n.tensor(0)?, n.tensor(1)?);

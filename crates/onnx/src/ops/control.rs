@@ -5,10 +5,11 @@ use olivine_ir::op::Loop;
 use olivine_ir::{DType, Def, Error as GraphError, Graph, Shape, SubGraph, Tensor, TensorType, ValueId};
 
 use super::Entry;
+use super::arity::{ANY, Takes};
 use crate::ElementType;
 use crate::import::{Answer, BodyInput, Captured, NodeContext, Stop, Value, copied, unchanged};
 
-pub(super) const OPERATORS: &[Entry] = &[("If", if_), ("Loop", loop_)];
+pub(super) const OPERATORS: &[Entry] = &[("If", Takes(1, ANY), if_), ("Loop", Takes(ANY, ANY), loop_)];
 
 /// Iterations that a graph inside the graph may hold of a loop that its data end, where a device records all of them.
 const MOST_RECORDED: usize = 1 << 12;

@@ -4,11 +4,15 @@ use olivine_ir::ValueId;
 use olivine_ir::op::{Binary, CausalConv1d, PadMode, Window};
 
 use super::Entry;
+use super::arity::Takes;
 use super::compose::{binary, reshaped, size, sizes};
 use crate::import::{Answer, NodeContext, Value};
 
-pub(super) const OPERATORS: &[Entry] =
-    &[("CausalConvWithState", causal_conv), ("Conv", conv), ("ConvTranspose", conv_transpose)];
+pub(super) const OPERATORS: &[Entry] = &[
+    ("CausalConvWithState", Takes(4, 2), causal_conv),
+    ("Conv", Takes(3, 1), conv),
+    ("ConvTranspose", Takes(3, 1), conv_transpose),
+];
 
 /// Padding at one end of an axis at most: backends keep a table of a window's elements, which may be as many.
 const MAX_PAD: u64 = 1 << 20;

@@ -4,11 +4,13 @@ use olivine_ir::op::{Binary, PadMode, ScatterMode, Window};
 use olivine_ir::{DType, Tensor, ValueId};
 
 use super::Entry;
+use super::arity::Takes;
 use super::compose::{binary, cast, floats, in_range, indices, reshaped, size, sizes, wide};
 use super::convolution::{moves, per_channel, spatial_sizes};
 use crate::import::{Answer, NodeContext, Value};
 
-pub(super) const OPERATORS: &[Entry] = &[("Col2Im", col2im), ("DeformConv", deform_conv)];
+pub(super) const OPERATORS: &[Entry] =
+    &[("Col2Im", Takes(3, 1), col2im), ("DeformConv", Takes(5, 1), deform_conv)];
 
 /// Samples between pixels for every tap of the kernel, then a product with the weights.
 fn deform_conv(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {

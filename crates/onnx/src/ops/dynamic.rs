@@ -5,12 +5,17 @@ use olivine_ir::op::{CumulativeKind, ReduceKind};
 use olivine_ir::{DType, Graph, Shape, Tensor, ValueId};
 
 use super::Entry;
+use super::arity::Takes;
 use super::reduce::ordered;
 use super::shape::reshape_to;
 use crate::ElementType;
 use crate::import::{Answer, Held, NodeContext, Value};
 
-pub(super) const OPERATORS: &[Entry] = &[("Compress", compress), ("NonZero", nonzero), ("Unique", unique)];
+pub(super) const OPERATORS: &[Entry] = &[
+    ("Compress", Takes(2, 1), compress),
+    ("NonZero", Takes(1, 1), nonzero),
+    ("Unique", Takes(1, 4), unique),
+];
 
 /// The value of a count, which the run time finds out where it does not follow from what is known.
 pub(super) fn counted(n: &mut NodeContext<'_, '_>, count: ValueId) -> Answer<usize> {

@@ -3,83 +3,84 @@
 use olivine_ir::op::{Activation, Binary, Compare, ScalarOp, Unary};
 use olivine_ir::{DType, ValueId};
 
+use super::arity::Takes;
 use super::integer;
 use super::{Entry, angle};
 use crate::ElementType;
 use crate::import::{Answer, NodeContext, Value};
 
 pub(super) const OPERATORS: &[Entry] = &[
-    ("Abs", |n| unary(n, Unary::Abs)),
-    ("Acos", |n| unary(n, Unary::Acos)),
-    ("Acosh", |n| unary(n, Unary::Acosh)),
-    ("Add", |n| binary(n, Binary::Add)),
-    ("And", |n| binary(n, Binary::And)),
-    ("Asin", |n| unary(n, Unary::Asin)),
-    ("Asinh", |n| unary(n, Unary::Asinh)),
-    ("Atan", |n| unary(n, Unary::Atan)),
-    ("Atanh", |n| unary(n, Unary::Atanh)),
-    ("BitwiseAnd", |n| binary(n, Binary::And)),
-    ("BitwiseNot", |n| unary(n, Unary::Not)),
-    ("BitwiseOr", |n| binary(n, Binary::Or)),
-    ("BitwiseXor", |n| binary(n, Binary::Xor)),
-    ("Ceil", |n| unary(n, Unary::Ceil)),
-    ("Celu", |n| {
+    ("Abs", Takes(1, 1), |n| unary(n, Unary::Abs)),
+    ("Acos", Takes(1, 1), |n| unary(n, Unary::Acos)),
+    ("Acosh", Takes(1, 1), |n| unary(n, Unary::Acosh)),
+    ("Add", Takes(2, 1), |n| binary(n, Binary::Add)),
+    ("And", Takes(2, 1), |n| binary(n, Binary::And)),
+    ("Asin", Takes(1, 1), |n| unary(n, Unary::Asin)),
+    ("Asinh", Takes(1, 1), |n| unary(n, Unary::Asinh)),
+    ("Atan", Takes(1, 1), |n| unary(n, Unary::Atan)),
+    ("Atanh", Takes(1, 1), |n| unary(n, Unary::Atanh)),
+    ("BitwiseAnd", Takes(2, 1), |n| binary(n, Binary::And)),
+    ("BitwiseNot", Takes(1, 1), |n| unary(n, Unary::Not)),
+    ("BitwiseOr", Takes(2, 1), |n| binary(n, Binary::Or)),
+    ("BitwiseXor", Takes(2, 1), |n| binary(n, Binary::Xor)),
+    ("Ceil", Takes(1, 1), |n| unary(n, Unary::Ceil)),
+    ("Celu", Takes(1, 1), |n| {
         let alpha = f64::from(n.float_or("alpha", 1.0)?);
         activation(n, Activation::Celu { alpha })
     }),
-    ("Cos", |n| unary(n, Unary::Cos)),
-    ("Cosh", |n| unary(n, Unary::Cosh)),
-    ("Div", |n| binary(n, Binary::Div)),
-    ("Elu", |n| {
+    ("Cos", Takes(1, 1), |n| unary(n, Unary::Cos)),
+    ("Cosh", Takes(1, 1), |n| unary(n, Unary::Cosh)),
+    ("Div", Takes(2, 1), |n| binary(n, Binary::Div)),
+    ("Elu", Takes(1, 1), |n| {
         let alpha = f64::from(n.float_or("alpha", 1.0)?);
         activation(n, Activation::Elu { alpha })
     }),
-    ("Equal", |n| compare(n, Compare::Eq)),
-    ("Erf", |n| unary(n, Unary::Erf)),
-    ("Exp", |n| unary(n, Unary::Exp)),
-    ("Floor", |n| unary(n, Unary::Floor)),
-    ("Gelu", gelu),
-    ("Greater", |n| compare(n, Compare::Gt)),
-    ("GreaterOrEqual", |n| compare(n, Compare::Ge)),
-    ("HardSigmoid", |n| {
+    ("Equal", Takes(2, 1), |n| compare(n, Compare::Eq)),
+    ("Erf", Takes(1, 1), |n| unary(n, Unary::Erf)),
+    ("Exp", Takes(1, 1), |n| unary(n, Unary::Exp)),
+    ("Floor", Takes(1, 1), |n| unary(n, Unary::Floor)),
+    ("Gelu", Takes(1, 1), gelu),
+    ("Greater", Takes(2, 1), |n| compare(n, Compare::Gt)),
+    ("GreaterOrEqual", Takes(2, 1), |n| compare(n, Compare::Ge)),
+    ("HardSigmoid", Takes(1, 1), |n| {
         let (alpha, beta) = (f64::from(n.float_or("alpha", 0.2)?), f64::from(n.float_or("beta", 0.5)?));
         activation(n, Activation::HardSigmoid { alpha, beta })
     }),
-    ("HardSwish", |n| unary(n, Unary::HardSwish)),
-    ("IsInf", is_inf),
-    ("IsNaN", |n| unary(n, Unary::IsNan)),
-    ("LeakyRelu", |n| {
+    ("HardSwish", Takes(1, 1), |n| unary(n, Unary::HardSwish)),
+    ("IsInf", Takes(1, 1), is_inf),
+    ("IsNaN", Takes(1, 1), |n| unary(n, Unary::IsNan)),
+    ("LeakyRelu", Takes(1, 1), |n| {
         let alpha = f64::from(n.float_or("alpha", 0.01)?);
         activation(n, Activation::LeakyRelu { alpha })
     }),
-    ("Less", |n| compare(n, Compare::Lt)),
-    ("LessOrEqual", |n| compare(n, Compare::Le)),
-    ("Log", |n| unary(n, Unary::Log)),
-    ("Mish", |n| unary(n, Unary::Mish)),
-    ("Mul", |n| binary(n, Binary::Mul)),
-    ("Neg", |n| unary(n, Unary::Neg)),
-    ("Not", |n| unary(n, Unary::Not)),
-    ("Or", |n| binary(n, Binary::Or)),
-    ("PRelu", prelu),
-    ("Reciprocal", |n| unary(n, Unary::Reciprocal)),
-    ("Relu", |n| unary(n, Unary::Relu)),
-    ("Round", |n| unary(n, Unary::Round)),
-    ("Selu", selu),
-    ("Shrink", shrink),
-    ("Sigmoid", |n| unary(n, Unary::Sigmoid)),
-    ("Sign", |n| unary(n, Unary::Sign)),
-    ("Sin", |n| unary(n, Unary::Sin)),
-    ("Sinh", |n| unary(n, Unary::Sinh)),
-    ("Softplus", |n| unary(n, Unary::Softplus)),
-    ("Softsign", |n| unary(n, Unary::Softsign)),
-    ("Sqrt", |n| unary(n, Unary::Sqrt)),
-    ("Sub", |n| binary(n, Binary::Sub)),
-    ("Swish", swish),
-    ("Tan", |n| unary(n, Unary::Tan)),
-    ("Tanh", |n| unary(n, Unary::Tanh)),
-    ("ThresholdedRelu", thresholded_relu),
-    ("Where", select),
-    ("Xor", |n| binary(n, Binary::Xor)),
+    ("Less", Takes(2, 1), |n| compare(n, Compare::Lt)),
+    ("LessOrEqual", Takes(2, 1), |n| compare(n, Compare::Le)),
+    ("Log", Takes(1, 1), |n| unary(n, Unary::Log)),
+    ("Mish", Takes(1, 1), |n| unary(n, Unary::Mish)),
+    ("Mul", Takes(2, 1), |n| binary(n, Binary::Mul)),
+    ("Neg", Takes(1, 1), |n| unary(n, Unary::Neg)),
+    ("Not", Takes(1, 1), |n| unary(n, Unary::Not)),
+    ("Or", Takes(2, 1), |n| binary(n, Binary::Or)),
+    ("PRelu", Takes(2, 1), prelu),
+    ("Reciprocal", Takes(1, 1), |n| unary(n, Unary::Reciprocal)),
+    ("Relu", Takes(1, 1), |n| unary(n, Unary::Relu)),
+    ("Round", Takes(1, 1), |n| unary(n, Unary::Round)),
+    ("Selu", Takes(1, 1), selu),
+    ("Shrink", Takes(1, 1), shrink),
+    ("Sigmoid", Takes(1, 1), |n| unary(n, Unary::Sigmoid)),
+    ("Sign", Takes(1, 1), |n| unary(n, Unary::Sign)),
+    ("Sin", Takes(1, 1), |n| unary(n, Unary::Sin)),
+    ("Sinh", Takes(1, 1), |n| unary(n, Unary::Sinh)),
+    ("Softplus", Takes(1, 1), |n| unary(n, Unary::Softplus)),
+    ("Softsign", Takes(1, 1), |n| unary(n, Unary::Softsign)),
+    ("Sqrt", Takes(1, 1), |n| unary(n, Unary::Sqrt)),
+    ("Sub", Takes(2, 1), |n| binary(n, Binary::Sub)),
+    ("Swish", Takes(1, 1), swish),
+    ("Tan", Takes(1, 1), |n| unary(n, Unary::Tan)),
+    ("Tanh", Takes(1, 1), |n| unary(n, Unary::Tanh)),
+    ("ThresholdedRelu", Takes(1, 1), thresholded_relu),
+    ("Where", Takes(3, 1), select),
+    ("Xor", Takes(2, 1), |n| binary(n, Binary::Xor)),
 ];
 
 fn unary(n: &mut NodeContext<'_, '_>, op: Unary) -> Answer<Vec<Value>> {

@@ -4,11 +4,15 @@ use olivine_ir::op::{Binary, GridMode, GridPadding, RoiAlign, RoiCoordinates, Ro
 use olivine_ir::{DType, ValueId};
 
 use super::Entry;
+use super::arity::Takes;
 use super::compose::{as_float, cast, reshaped, size, sizes, with_number};
 use crate::import::{Answer, NodeContext, Value};
 
-pub(super) const OPERATORS: &[Entry] =
-    &[("AffineGrid", affine_grid), ("GridSample", grid_sample), ("RoiAlign", roi_align)];
+pub(super) const OPERATORS: &[Entry] = &[
+    ("AffineGrid", Takes(2, 1), affine_grid),
+    ("GridSample", Takes(2, 1), grid_sample),
+    ("RoiAlign", Takes(3, 1), roi_align),
+];
 
 fn grid_sample(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     let given = n.tensor(0)?;

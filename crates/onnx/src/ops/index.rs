@@ -4,19 +4,20 @@ use olivine_ir::op::{Compare, OneHot, ScalarOp, ScatterMode};
 use olivine_ir::{DType, Tensor, ValueId};
 
 use super::Entry;
+use super::arity::Takes;
 use super::reduce::ordered;
 use crate::ElementType;
 use crate::import::{Answer, NodeContext, Value};
 
 pub(super) const OPERATORS: &[Entry] = &[
-    ("Gather", gather),
-    ("GatherElements", gather_elements),
-    ("GatherND", gather_nd),
-    ("OneHot", one_hot),
-    ("Scatter", scatter_elements),
-    ("ScatterElements", scatter_elements),
-    ("ScatterND", scatter_nd),
-    ("TensorScatter", tensor_scatter),
+    ("Gather", Takes(2, 1), gather),
+    ("GatherElements", Takes(2, 1), gather_elements),
+    ("GatherND", Takes(2, 1), gather_nd),
+    ("OneHot", Takes(3, 1), one_hot),
+    ("Scatter", Takes(3, 1), scatter_elements),
+    ("ScatterElements", Takes(3, 1), scatter_elements),
+    ("ScatterND", Takes(3, 1), scatter_nd),
+    ("TensorScatter", Takes(3, 1), tensor_scatter),
 ];
 
 fn gather(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {

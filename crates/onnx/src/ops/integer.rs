@@ -8,11 +8,12 @@ use olivine_ir::op::{Binary, Compare, ScalarOp, Unary};
 use olivine_ir::{DType, Error as GraphError, Graph, Tensor, ValueId};
 
 use super::Entry;
+use super::arity::Takes;
 use super::elementwise::pair;
 use crate::ElementType;
 use crate::import::{Answer, NodeContext, Value};
 
-pub(super) const OPERATORS: &[Entry] = &[("BitShift", bit_shift)];
+pub(super) const OPERATORS: &[Entry] = &[("BitShift", Takes(2, 1), bit_shift)];
 
 /// A value of the graph, or why there is none.
 pub(super) type Built = Result<ValueId, GraphError>;

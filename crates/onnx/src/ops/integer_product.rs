@@ -4,6 +4,7 @@ use olivine_ir::op::Window;
 use olivine_ir::{DType, ValueId};
 
 use super::Entry;
+use super::arity::Takes;
 use super::cast::convert;
 use super::elementwise::reshaped;
 use super::quantize::saturated;
@@ -12,10 +13,10 @@ use crate::ElementType;
 use crate::import::{Answer, NodeContext, Value};
 
 pub(super) const OPERATORS: &[Entry] = &[
-    ("ConvInteger", conv_integer),
-    ("MatMulInteger", matmul_integer),
-    ("QLinearConv", qlinear_conv),
-    ("QLinearMatMul", qlinear_matmul),
+    ("ConvInteger", Takes(4, 1), conv_integer),
+    ("MatMulInteger", Takes(4, 1), matmul_integer),
+    ("QLinearConv", Takes(9, 1), qlinear_conv),
+    ("QLinearMatMul", Takes(8, 1), qlinear_matmul),
 ];
 
 /// One side of a product of matrices.

@@ -4,18 +4,19 @@ use olivine_ir::op::{Pad, PadMode, Slice};
 use olivine_ir::{DType, Data, Graph, Tensor, ValueId};
 
 use super::Entry;
+use super::arity::{ANY, Since, Takes};
 use crate::ElementType;
 use crate::import::{Answer, Held, NodeContext, Value};
 use crate::tensor::shape_of;
 
 pub(super) const OPERATORS: &[Entry] = &[
-    ("CenterCropPad", center_crop_pad),
-    ("Concat", concat),
-    ("Expand", expand),
-    ("Pad", pad),
-    ("Slice", slice),
-    ("Split", split),
-    ("Tile", tile),
+    ("CenterCropPad", Takes(2, 1), center_crop_pad),
+    ("Concat", Takes(ANY, 1), concat),
+    ("Expand", Takes(2, 1), expand),
+    ("Pad", Since(&[(1, 1, 1), (11, 3, 1), (18, 4, 1)]), pad),
+    ("Slice", Since(&[(1, 1, 1), (10, 5, 1)]), slice),
+    ("Split", Since(&[(1, 2, ANY), (2, 1, ANY), (13, 2, ANY)]), split),
+    ("Tile", Since(&[(1, 3, 1), (6, 2, 1)]), tile),
 ];
 
 fn concat(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {

@@ -4,16 +4,21 @@ use olivine_ir::op::{Binary, ReduceKind};
 use olivine_ir::{DType, Tensor, ValueId};
 
 use super::Entry;
+use super::arity::{ANY, Takes};
 use super::compose::{binary, cast, reduced, reshaped, with_number};
 use crate::import::{Answer, NodeContext, Value};
 
 pub(super) const OPERATORS: &[Entry] = &[
-    ("NegativeLogLikelihoodLoss", negative_log_likelihood),
-    ("SoftmaxCrossEntropyLoss", softmax_cross_entropy),
+    ("NegativeLogLikelihoodLoss", Takes(3, 1), negative_log_likelihood),
+    ("SoftmaxCrossEntropyLoss", Takes(3, 2), softmax_cross_entropy),
 ];
 
 /// Operators of `ai.onnx.preview.training`.
-pub(super) const TRAINING: &[Entry] = &[("Adagrad", adagrad), ("Adam", adam), ("Momentum", momentum)];
+pub(super) const TRAINING: &[Entry] = &[
+    ("Adagrad", Takes(ANY, ANY), adagrad),
+    ("Adam", Takes(ANY, ANY), adam),
+    ("Momentum", Takes(ANY, ANY), momentum),
+];
 
 fn negative_log_likelihood(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     let x = n.tensor(0)?;

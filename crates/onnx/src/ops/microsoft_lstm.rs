@@ -7,12 +7,13 @@ use olivine_ir::ValueId;
 use olivine_ir::op::{Direction, GateFunction, Recurrent, RecurrentKind, RecurrentLayer};
 
 use super::Entry;
+use super::arity::Takes;
 use super::cast::convert;
 use super::elementwise::reshaped;
 use crate::ElementType;
 use crate::import::{Answer, NodeContext, Value};
 
-pub(super) const OPERATORS: &[Entry] = &[("DynamicQuantizeLSTM", lstm)];
+pub(super) const OPERATORS: &[Entry] = &[("DynamicQuantizeLSTM", Takes(12, 3), lstm)];
 
 fn lstm(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     let x = n.tensor(0)?;

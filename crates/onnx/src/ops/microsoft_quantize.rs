@@ -7,6 +7,7 @@ use olivine_ir::op::{Activation, Binary, PoolKind};
 use olivine_ir::{DType, ValueId};
 
 use super::Entry;
+use super::arity::{ANY, Takes};
 use super::elementwise::reshaped;
 use super::integer_product::{Factor, Side, product, requantized, scale, window};
 use super::quantize::{Scales, dequantized, quantized};
@@ -15,21 +16,21 @@ use crate::ElementType;
 use crate::import::{Answer, NodeContext, Value};
 
 pub(super) const OPERATORS: &[Entry] = &[
-    ("DequantizeLinear", super::quantize::dequantize_linear),
-    ("DynamicQuantizeMatMul", dynamic_quantize_matmul),
-    ("MatMulIntegerToFloat", matmul_integer_to_float),
-    ("QGemm", qgemm),
-    ("QLinearAdd", |n| of_two(n, Binary::Add)),
-    ("QLinearAveragePool", average_pool),
-    ("QLinearConcat", concat),
-    ("QLinearConv", qlinear_conv),
-    ("QLinearGlobalAveragePool", global_average_pool),
-    ("QLinearLeakyRelu", leaky_relu),
-    ("QLinearMul", |n| of_two(n, Binary::Mul)),
-    ("QLinearSigmoid", sigmoid),
-    ("QLinearSoftmax", softmax),
-    ("QLinearWhere", select),
-    ("QuantizeLinear", super::quantize::quantize_linear),
+    ("DequantizeLinear", Takes(3, 1), super::quantize::dequantize_linear),
+    ("DynamicQuantizeMatMul", Takes(5, 1), dynamic_quantize_matmul),
+    ("MatMulIntegerToFloat", Takes(7, 1), matmul_integer_to_float),
+    ("QGemm", Takes(9, 1), qgemm),
+    ("QLinearAdd", Takes(8, 1), |n| of_two(n, Binary::Add)),
+    ("QLinearAveragePool", Takes(5, 1), average_pool),
+    ("QLinearConcat", Takes(ANY, 1), concat),
+    ("QLinearConv", Takes(9, 1), qlinear_conv),
+    ("QLinearGlobalAveragePool", Takes(5, 1), global_average_pool),
+    ("QLinearLeakyRelu", Takes(5, 1), leaky_relu),
+    ("QLinearMul", Takes(8, 1), |n| of_two(n, Binary::Mul)),
+    ("QLinearSigmoid", Takes(5, 1), sigmoid),
+    ("QLinearSoftmax", Takes(5, 1), softmax),
+    ("QLinearWhere", Takes(9, 1), select),
+    ("QuantizeLinear", Takes(3, 1), super::quantize::quantize_linear),
 ];
 
 /// Input `at`, whose scale and zero point follow it, as f32.

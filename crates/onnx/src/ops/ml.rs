@@ -4,18 +4,19 @@ use olivine_ir::op::{Binary, ReduceKind};
 use olivine_ir::{DType, Tensor, ValueId};
 
 use super::Entry;
+use super::arity::Takes;
 use super::compose::{binary, cast, floats, indices, reduced, reshaped, sizes};
 use crate::ElementType;
 use crate::import::{Answer, NodeContext, Value};
 
 /// Operators of ONNX's own domain.
-pub(super) const OPERATORS: &[Entry] = &[("TfIdfVectorizer", tf_idf_vectorizer)];
+pub(super) const OPERATORS: &[Entry] = &[("TfIdfVectorizer", Takes(1, 1), tf_idf_vectorizer)];
 
 /// Operators of `ai.onnx.ml`.
 pub(super) const ML: &[Entry] = &[
-    ("ArrayFeatureExtractor", array_feature_extractor),
-    ("Binarizer", binarizer),
-    ("LabelEncoder", label_encoder),
+    ("ArrayFeatureExtractor", Takes(2, 1), array_feature_extractor),
+    ("Binarizer", Takes(1, 1), binarizer),
+    ("LabelEncoder", Takes(1, 1), label_encoder),
 ];
 
 fn array_feature_extractor(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {

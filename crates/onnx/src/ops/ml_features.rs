@@ -6,6 +6,7 @@ use olivine_ir::op::{Binary, PadMode, ReduceKind};
 use olivine_ir::{DType, Tensor, ValueId};
 
 use super::Entry;
+use super::arity::{ANY, Takes};
 use super::compose::{binary, cast, floats, indices, reduced, reshaped, sizes, wide};
 use super::dynamic::counted;
 use super::ml_scores::{equally_long, numeric, without_strings};
@@ -14,11 +15,11 @@ use crate::import::{Answer, NodeContext, Value};
 
 /// Operators of `ai.onnx.ml`.
 pub(super) const ML: &[Entry] = &[
-    ("FeatureVectorizer", feature_vectorizer),
-    ("Imputer", imputer),
-    ("Normalizer", normalizer),
-    ("OneHotEncoder", one_hot_encoder),
-    ("Scaler", scaler),
+    ("FeatureVectorizer", Takes(ANY, 1), feature_vectorizer),
+    ("Imputer", Takes(1, 1), imputer),
+    ("Normalizer", Takes(1, 1), normalizer),
+    ("OneHotEncoder", Takes(1, 1), one_hot_encoder),
+    ("Scaler", Takes(1, 1), scaler),
 ];
 
 /// A result of floats.

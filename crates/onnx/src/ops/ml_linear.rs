@@ -4,14 +4,17 @@ use olivine_ir::op::Binary;
 use olivine_ir::{DType, ValueId};
 
 use super::Entry;
+use super::arity::Takes;
 use super::compose::{binary, cast, floats, size};
 use super::ml_scores::{Transform, best, class_labels, classified, either, floats_of, rows};
 use crate::ElementType;
 use crate::import::{Answer, NodeContext, Value};
 
 /// Operators of `ai.onnx.ml`.
-pub(super) const ML: &[Entry] =
-    &[("LinearClassifier", linear_classifier), ("LinearRegressor", linear_regressor)];
+pub(super) const ML: &[Entry] = &[
+    ("LinearClassifier", Takes(1, 2), linear_classifier),
+    ("LinearRegressor", Takes(1, 1), linear_regressor),
+];
 
 /// x, `[rows, features]`, times the transpose of a matrix that has a row for each result.
 pub(super) fn product(

@@ -4,6 +4,7 @@ use olivine_ir::op::{Binary, ReduceKind};
 use olivine_ir::{DType, ValueId};
 
 use super::Entry;
+use super::arity::Takes;
 use super::compose::{binary, cast, floats, indices, reduced, reshaped, size, sizes, with_number};
 use super::ml_coupling::coupled;
 use super::ml_linear::product;
@@ -12,7 +13,8 @@ use crate::ElementType;
 use crate::import::{Answer, NodeContext, Value};
 
 /// Operators of `ai.onnx.ml`.
-pub(super) const ML: &[Entry] = &[("SVMClassifier", svm_classifier), ("SVMRegressor", svm_regressor)];
+pub(super) const ML: &[Entry] =
+    &[("SVMClassifier", Takes(1, 2), svm_classifier), ("SVMRegressor", Takes(1, 1), svm_regressor)];
 
 /// The attributes `kernel_type` and `kernel_params`.
 enum Kernel {

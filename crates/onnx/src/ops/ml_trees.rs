@@ -7,6 +7,7 @@ use olivine_ir::op::{Binary, ReduceKind, ScatterMode};
 use olivine_ir::{DType, ValueId};
 
 use super::Entry;
+use super::arity::Takes;
 use super::compose::{binary, cast, indices, reduced, reshaped, size, with_number};
 use super::ml_scores::{Transform, best, class_labels, classified, either, equally_long, rows};
 use super::trees::{Trees, reached, table};
@@ -15,8 +16,8 @@ use crate::import::{Answer, NodeContext, Value};
 
 /// Operators of `ai.onnx.ml`.
 pub(super) const ML: &[Entry] = &[
-    ("TreeEnsembleClassifier", tree_ensemble_classifier),
-    ("TreeEnsembleRegressor", tree_ensemble_regressor),
+    ("TreeEnsembleClassifier", Takes(1, 2), tree_ensemble_classifier),
+    ("TreeEnsembleRegressor", Takes(1, 1), tree_ensemble_regressor),
 ];
 
 /// Weights that all leaves have together at most.

@@ -60,13 +60,14 @@ use std::collections::HashMap;
 use std::sync::OnceLock;
 
 use crate::import::{NodeContext, Value};
+use arity::Arity;
 pub(crate) use schema::problem;
 
 /// Imports a node: its results, in order.
 pub(crate) type Importer = fn(&mut NodeContext<'_, '_>) -> crate::import::Answer<Vec<Value>>;
 
-/// An operator's name and its import.
-pub(crate) type Entry = (&'static str, Importer);
+/// An operator's name, its most inputs and outputs, and its import.
+pub(crate) type Entry = (&'static str, Arity, Importer);
 
 /// The families of ONNX's own domain.
 const ONNX: &[&[Entry]] = &[
@@ -114,21 +115,40 @@ const PREVIEW: &[&[Entry]] = &[attention::PREVIEW];
 /// The families of `ai.onnx.preview.training`.
 const TRAINING: &[&[Entry]] = &[loss::TRAINING];
 
+/// The families of a domain.
+fn families(domain: &str) -> &'static [&'static [Entry]] {
+    match domain {
+        "" | "ai.onnx" => ONNX,
+        "com.microsoft" => MICROSOFT,
+        "ai.onnx.ml" => ML,
+        "ai.onnx.preview" => PREVIEW,
+        "ai.onnx.preview.training" => TRAINING,
+        _ => &[],
+    }
+}
+
+/// The domains that have operators.
+const DOMAINS: [&str; 5] = ["", "com.microsoft", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training"];
+
+/// An operator, if it is known.
+fn entry(domain: &str, name: &str) -> Option<&'static Entry> {
+    type Table = HashMap<(&'static str, &'static str), &'static Entry>;
+    static TABLE: OnceLock<Table> = OnceLock::new();
+    let table = TABLE.get_or_init(|| {
+        let of =
+            |domain| families(domain).iter().copied().flatten().map(move |entry| ((domain, entry.0), entry));
+        DOMAINS.into_iter().flat_map(of).collect()
+    });
+    let domain = if domain == "ai.onnx" { "" } else { domain };
+    table.get(&(domain, name)).copied()
+}
+
 /// The import of an operator, if there is one.
 pub(crate) fn importer(domain: &str, name: &str) -> Option<Importer> {
-    type Table = HashMap<&'static str, Importer>;
-    static ONNX_TABLE: OnceLock<Table> = OnceLock::new();
-    static MICROSOFT_TABLE: OnceLock<Table> = OnceLock::new();
-    static ML_TABLE: OnceLock<Table> = OnceLock::new();
-    static PREVIEW_TABLE: OnceLock<Table> = OnceLock::new();
-    static TRAINING_TABLE: OnceLock<Table> = OnceLock::new();
-    let table = |families: &[&[Entry]]| families.iter().copied().flatten().copied().collect::<Table>();
-    match domain {
-        "" | "ai.onnx" => ONNX_TABLE.get_or_init(|| table(ONNX)).get(name).copied(),
-        "com.microsoft" => MICROSOFT_TABLE.get_or_init(|| table(MICROSOFT)).get(name).copied(),
-        "ai.onnx.ml" => ML_TABLE.get_or_init(|| table(ML)).get(name).copied(),
-        "ai.onnx.preview" => PREVIEW_TABLE.get_or_init(|| table(PREVIEW)).get(name).copied(),
-        "ai.onnx.preview.training" => TRAINING_TABLE.get_or_init(|| table(TRAINING)).get(name).copied(),
-        _ => None,
-    }
+    entry(domain, name).map(|(_, _, import)| *import)
+}
+
+/// The most inputs and outputs of an operator in a version of its set; `None` for one that is not known.
+fn most(domain: &str, name: &str, opset: i64) -> Option<(usize, usize)> {
+    entry(domain, name).map(|(_, arity, _)| arity.most(opset))
 }

@@ -4,19 +4,20 @@ use olivine_ir::op::{Binary, GroupNorm, LayerNorm, Pool, PoolKind, ReduceKind, R
 use olivine_ir::{DType, Shape, ValueId};
 
 use super::Entry;
+use super::arity::{Since, Takes};
 use super::compose::{binary, cast, reduced, reshaped, size, wide, with_number};
 use crate::element::element_type;
 use crate::import::{Answer, NodeContext, Value};
 
 pub(super) const OPERATORS: &[Entry] = &[
-    ("BatchNormalization", batch_norm),
-    ("GroupNormalization", group_norm),
-    ("InstanceNormalization", instance_norm),
-    ("LRN", lrn),
-    ("LayerNormalization", layer_norm),
-    ("LpNormalization", lp_norm),
-    ("MeanVarianceNormalization", mean_variance_norm),
-    ("RMSNormalization", rms_norm),
+    ("BatchNormalization", Since(&[(1, 5, 5), (14, 5, 3)]), batch_norm),
+    ("GroupNormalization", Takes(3, 1), group_norm),
+    ("InstanceNormalization", Takes(3, 1), instance_norm),
+    ("LRN", Takes(1, 1), lrn),
+    ("LayerNormalization", Takes(3, 3), layer_norm),
+    ("LpNormalization", Takes(1, 1), lp_norm),
+    ("MeanVarianceNormalization", Takes(1, 1), mean_variance_norm),
+    ("RMSNormalization", Takes(2, 1), rms_norm),
 ];
 
 fn epsilon(n: &NodeContext<'_, '_>) -> Answer<f64> {

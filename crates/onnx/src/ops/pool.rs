@@ -4,20 +4,21 @@ use olivine_ir::op::{Binary, GlobalPool, Pool, PoolKind, ReduceKind, ScatterMode
 use olivine_ir::{DType, Tensor, ValueId};
 
 use super::Entry;
+use super::arity::{Since, Takes};
 use super::compose::{binary, cast, reduced, reshaped, size, sizes, with_number};
 use super::convolution::{AutoPad, moves, without_negative};
 use crate::ElementType;
 use crate::import::{Answer, NodeContext, Value};
 
 pub(super) const OPERATORS: &[Entry] = &[
-    ("AveragePool", |n| pool(n, PoolKind::Average)),
-    ("GlobalAveragePool", |n| global(n, PoolKind::Average)),
-    ("GlobalLpPool", |n| global(n, PoolKind::Lp)),
-    ("GlobalMaxPool", |n| global(n, PoolKind::Max)),
-    ("LpPool", |n| pool(n, PoolKind::Lp)),
-    ("MaxPool", |n| pool(n, PoolKind::Max)),
-    ("MaxRoiPool", max_roi_pool),
-    ("MaxUnpool", max_unpool),
+    ("AveragePool", Takes(1, 1), |n| pool(n, PoolKind::Average)),
+    ("GlobalAveragePool", Takes(1, 1), |n| global(n, PoolKind::Average)),
+    ("GlobalLpPool", Takes(1, 1), |n| global(n, PoolKind::Lp)),
+    ("GlobalMaxPool", Takes(1, 1), |n| global(n, PoolKind::Max)),
+    ("LpPool", Takes(1, 1), |n| pool(n, PoolKind::Lp)),
+    ("MaxPool", Since(&[(1, 1, 1), (8, 1, 2)]), |n| pool(n, PoolKind::Max)),
+    ("MaxRoiPool", Takes(2, 1), max_roi_pool),
+    ("MaxUnpool", Takes(3, 1), max_unpool),
 ];
 
 fn kernel(n: &NodeContext<'_, '_>) -> Answer<Vec<usize>> {

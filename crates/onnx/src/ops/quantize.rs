@@ -4,6 +4,7 @@ use olivine_ir::op::Granularity;
 use olivine_ir::{DType, Graph, Shape, ValueId};
 
 use super::Entry;
+use super::arity::Takes;
 use super::cast::{convert, rounding, target};
 use super::elementwise::reshaped;
 use super::integer::Built;
@@ -12,9 +13,9 @@ use crate::ElementType;
 use crate::import::{Answer, NodeContext, Value};
 
 pub(super) const OPERATORS: &[Entry] = &[
-    ("DequantizeLinear", dequantize_linear),
-    ("DynamicQuantizeLinear", dynamic_quantize_linear),
-    ("QuantizeLinear", quantize_linear),
+    ("DequantizeLinear", Takes(3, 1), dequantize_linear),
+    ("DynamicQuantizeLinear", Takes(1, 3), dynamic_quantize_linear),
+    ("QuantizeLinear", Takes(3, 1), quantize_linear),
 ];
 
 /// Scales and zero points, and how they lie over a tensor.

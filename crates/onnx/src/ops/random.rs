@@ -4,6 +4,7 @@ use olivine_ir::{DType, Shape, Tensor, ValueId};
 
 use super::Entry;
 use super::arithmetic::filled;
+use super::arity::{Since, Takes};
 use super::cast::{convert, target};
 use super::elementwise::reshaped;
 use crate::ElementType;
@@ -11,13 +12,13 @@ use crate::import::{Answer, NodeContext, Stop, Value};
 use crate::tensor::shape_of;
 
 pub(super) const OPERATORS: &[Entry] = &[
-    ("Bernoulli", bernoulli),
-    ("Dropout", dropout),
-    ("Multinomial", multinomial),
-    ("RandomNormal", |n| random(n, Kind::Normal, false)),
-    ("RandomNormalLike", |n| random(n, Kind::Normal, true)),
-    ("RandomUniform", |n| random(n, Kind::Uniform, false)),
-    ("RandomUniformLike", |n| random(n, Kind::Uniform, true)),
+    ("Bernoulli", Takes(1, 1), bernoulli),
+    ("Dropout", Since(&[(1, 1, 2), (12, 3, 2)]), dropout),
+    ("Multinomial", Takes(1, 1), multinomial),
+    ("RandomNormal", Takes(0, 1), |n| random(n, Kind::Normal, false)),
+    ("RandomNormalLike", Takes(1, 1), |n| random(n, Kind::Normal, true)),
+    ("RandomUniform", Takes(0, 1), |n| random(n, Kind::Uniform, false)),
+    ("RandomUniformLike", Takes(1, 1), |n| random(n, Kind::Uniform, true)),
 ];
 
 #[derive(Clone, Copy, PartialEq)]

@@ -3,14 +3,15 @@
 use olivine_ir::op::{Direction, GateFunction, Recurrent, RecurrentKind, RecurrentLayer};
 
 use super::Entry;
+use super::arity::Takes;
 use super::cell::{Function, scanned};
 use super::compose::cast;
 use crate::import::{Answer, NodeContext, Value};
 
 pub(super) const OPERATORS: &[Entry] = &[
-    ("GRU", |n| layer(n, RecurrentKind::Gru)),
-    ("LSTM", |n| layer(n, RecurrentKind::Lstm)),
-    ("RNN", |n| layer(n, RecurrentKind::Rnn)),
+    ("GRU", Takes(6, 2), |n| layer(n, RecurrentKind::Gru)),
+    ("LSTM", Takes(8, 3), |n| layer(n, RecurrentKind::Lstm)),
+    ("RNN", Takes(6, 2), |n| layer(n, RecurrentKind::Rnn)),
 ];
 
 fn layer(n: &mut NodeContext<'_, '_>, kind: RecurrentKind) -> Answer<Vec<Value>> {

@@ -4,25 +4,26 @@ use olivine_ir::op::{ArgReduce, ArgReduceKind, Cumulative, CumulativeKind, Reduc
 use olivine_ir::{DType, Shape, Tensor, ValueId};
 
 use super::Entry;
+use super::arity::{Since, Takes};
 use crate::ElementType;
 use crate::import::{Answer, NodeContext, Value};
 
 pub(super) const OPERATORS: &[Entry] = &[
-    ("ArgMax", |n| arg(n, ArgReduceKind::Max)),
-    ("ArgMin", |n| arg(n, ArgReduceKind::Min)),
-    ("CumProd", |n| cumulative(n, CumulativeKind::Prod)),
-    ("CumSum", |n| cumulative(n, CumulativeKind::Sum)),
-    ("ReduceL1", |n| reduce(n, ReduceKind::L1)),
-    ("ReduceL2", |n| reduce(n, ReduceKind::L2)),
-    ("ReduceLogSum", |n| reduce(n, ReduceKind::LogSum)),
-    ("ReduceLogSumExp", |n| reduce(n, ReduceKind::LogSumExp)),
-    ("ReduceMax", |n| reduce(n, ReduceKind::Max)),
-    ("ReduceMean", |n| reduce(n, ReduceKind::Mean)),
-    ("ReduceMin", |n| reduce(n, ReduceKind::Min)),
-    ("ReduceProd", |n| reduce(n, ReduceKind::Prod)),
-    ("ReduceSum", |n| reduce(n, ReduceKind::Sum)),
-    ("ReduceSumSquare", |n| reduce(n, ReduceKind::SumSquare)),
-    ("TopK", top_k),
+    ("ArgMax", Takes(1, 1), |n| arg(n, ArgReduceKind::Max)),
+    ("ArgMin", Takes(1, 1), |n| arg(n, ArgReduceKind::Min)),
+    ("CumProd", Takes(2, 1), |n| cumulative(n, CumulativeKind::Prod)),
+    ("CumSum", Takes(2, 1), |n| cumulative(n, CumulativeKind::Sum)),
+    ("ReduceL1", Since(&[(1, 1, 1), (18, 2, 1)]), |n| reduce(n, ReduceKind::L1)),
+    ("ReduceL2", Since(&[(1, 1, 1), (18, 2, 1)]), |n| reduce(n, ReduceKind::L2)),
+    ("ReduceLogSum", Since(&[(1, 1, 1), (18, 2, 1)]), |n| reduce(n, ReduceKind::LogSum)),
+    ("ReduceLogSumExp", Since(&[(1, 1, 1), (18, 2, 1)]), |n| reduce(n, ReduceKind::LogSumExp)),
+    ("ReduceMax", Since(&[(1, 1, 1), (18, 2, 1)]), |n| reduce(n, ReduceKind::Max)),
+    ("ReduceMean", Since(&[(1, 1, 1), (18, 2, 1)]), |n| reduce(n, ReduceKind::Mean)),
+    ("ReduceMin", Since(&[(1, 1, 1), (18, 2, 1)]), |n| reduce(n, ReduceKind::Min)),
+    ("ReduceProd", Since(&[(1, 1, 1), (18, 2, 1)]), |n| reduce(n, ReduceKind::Prod)),
+    ("ReduceSum", Since(&[(1, 1, 1), (13, 2, 1)]), |n| reduce(n, ReduceKind::Sum)),
+    ("ReduceSumSquare", Since(&[(1, 1, 1), (18, 2, 1)]), |n| reduce(n, ReduceKind::SumSquare)),
+    ("TopK", Since(&[(1, 1, 2), (10, 2, 2)]), top_k),
 ];
 
 /// Elements whose order their dtype tells, or such elements back as they were: numbers of 64 bits without a sign change

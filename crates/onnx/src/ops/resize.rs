@@ -4,10 +4,14 @@ use olivine_ir::op::{Binary, CoordinateMode, NearestMode, Resize, ResizeMode};
 use olivine_ir::{DType, Shape, Tensor, ValueId};
 
 use super::Entry;
+use super::arity::Since;
 use super::compose::{cast, reshaped, sizes, wide};
 use crate::import::{Answer, NodeContext, Value};
 
-pub(super) const OPERATORS: &[Entry] = &[("Resize", resize), ("Upsample", upsample)];
+pub(super) const OPERATORS: &[Entry] = &[
+    ("Resize", Since(&[(10, 2, 1), (11, 4, 1)]), resize),
+    ("Upsample", Since(&[(1, 1, 1), (9, 2, 1)]), upsample),
+];
 
 /// Result sizes, and where they come from.
 struct Target {

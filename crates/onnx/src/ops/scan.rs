@@ -4,11 +4,12 @@ use olivine_ir::op::{PadMode, Scan};
 use olivine_ir::{Shape, SubGraph, TensorType, ValueId};
 
 use super::Entry;
+use super::arity::{ANY, Takes};
 use super::shape::reshape_to;
 use crate::ElementType;
 use crate::import::{Answer, BodyInput, NodeContext, Stop, Value};
 
-pub(super) const OPERATORS: &[Entry] = &[("Scan", scan)];
+pub(super) const OPERATORS: &[Entry] = &[("Scan", Takes(ANY, ANY), scan)];
 
 /// Slices whose iterations are unrolled at most, where shapes inside depend on what is sliced; and sequences of a batch.
 const MAX_UNROLLED: usize = 4096;

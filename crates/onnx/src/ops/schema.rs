@@ -4,7 +4,7 @@
 use crate::proto::attribute_proto::AttributeType;
 use crate::proto::{AttributeProto, NodeProto};
 
-use super::arity;
+use super::most;
 
 /// Attributes that are 0 or 1 in every operator that has them.
 const FLAGS: &[&str] = &[
@@ -127,7 +127,7 @@ pub(crate) fn problem<'a>(
 }
 
 fn surplus(node: &NodeProto, opset: i64) -> Option<String> {
-    let (inputs, outputs) = arity::most(node.domain(), node.op_type(), opset)?;
+    let (inputs, outputs) = most(node.domain(), node.op_type(), opset)?;
     let named = |names: &[String]| names.iter().rposition(|name| !name.is_empty()).map_or(0, |i| i + 1);
     let few = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
     let over = |given: usize, most: usize, what: &str| {
@@ -168,18 +168,11 @@ fn out_of_range(operator: &str, name: &str, value: &AttributeProto) -> Option<St
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ops::{MICROSOFT, ML, ONNX, PREVIEW, TRAINING};
+    use crate::ops::{DOMAINS, families};
 
     fn all() -> impl Iterator<Item = (&'static str, &'static str)> {
-        let domains = [
-            ("", ONNX),
-            ("com.microsoft", MICROSOFT),
-            ("ai.onnx.ml", ML),
-            ("ai.onnx.preview", PREVIEW),
-            ("ai.onnx.preview.training", TRAINING),
-        ];
-        domains.into_iter().flat_map(|(domain, families)| {
-            families.iter().copied().flatten().map(move |(name, _)| (domain, *name))
+        DOMAINS.into_iter().flat_map(|domain| {
+            families(domain).iter().copied().flatten().map(move |(name, ..)| (domain, *name))
         })
     }
 
@@ -197,8 +190,8 @@ mod tests {
     fn every_operator_refuses_one_input_or_output_more_than_it_has() {
         for (domain, name) in all() {
             for opset in 1..30 {
-                let most = arity::most(domain, name, opset);
-                let (inputs, outputs) = most.unwrap_or_else(|| panic!("{domain} {name} has no arity"));
+                let known = most(domain, name, opset);
+                let (inputs, outputs) = known.unwrap_or_else(|| panic!("{domain} {name} has no arity"));
                 let (inputs, outputs) = (inputs.min(50), outputs.min(50));
                 let said = |i, o| problem(&node(domain, name, i, o), opset, |_| None);
                 assert_eq!(said(inputs, outputs), None, "{name}");

@@ -3,6 +3,7 @@
 use olivine_ir::{Shape, Tensor, ValueId};
 
 use super::Entry;
+use super::arity::{ANY, Takes};
 use super::shape::reshape_to;
 use crate::ElementType;
 use crate::Kind;
@@ -10,18 +11,18 @@ use crate::element::element_type;
 use crate::import::{Answer, Held, NodeContext, Stop, Value};
 
 pub(super) const OPERATORS: &[Entry] = &[
-    ("ConcatFromSequence", concat_from_sequence),
-    ("Optional", optional),
-    ("OptionalGetElement", optional_get_element),
-    ("OptionalHasElement", optional_has_element),
-    ("SequenceAt", sequence_at),
-    ("SequenceConstruct", sequence_construct),
-    ("SequenceEmpty", sequence_empty),
-    ("SequenceErase", sequence_erase),
-    ("SequenceInsert", sequence_insert),
-    ("SequenceLength", sequence_length),
-    ("SequenceMap", sequence_map),
-    ("SplitToSequence", split_to_sequence),
+    ("ConcatFromSequence", Takes(1, 1), concat_from_sequence),
+    ("Optional", Takes(1, 1), optional),
+    ("OptionalGetElement", Takes(1, 1), optional_get_element),
+    ("OptionalHasElement", Takes(1, 1), optional_has_element),
+    ("SequenceAt", Takes(2, 1), sequence_at),
+    ("SequenceConstruct", Takes(ANY, 1), sequence_construct),
+    ("SequenceEmpty", Takes(0, 1), sequence_empty),
+    ("SequenceErase", Takes(2, 1), sequence_erase),
+    ("SequenceInsert", Takes(3, 1), sequence_insert),
+    ("SequenceLength", Takes(1, 1), sequence_length),
+    ("SequenceMap", Takes(ANY, ANY), sequence_map),
+    ("SplitToSequence", Takes(2, 1), split_to_sequence),
 ];
 
 /// Elements that a sequence may come to when a tensor is taken apart.

@@ -4,6 +4,7 @@ use olivine_ir::op::{DepthMode, TriPart};
 use olivine_ir::{DType, Data, Shape, Tensor, ValueId};
 
 use super::Entry;
+use super::arity::{Since, Takes};
 use super::dynamic::counted;
 use crate::ElementType;
 use crate::import::{Answer, NodeContext, Value};
@@ -11,21 +12,21 @@ use crate::proto::tensor_proto::DataType;
 use crate::tensor::shape_of;
 
 pub(super) const OPERATORS: &[Entry] = &[
-    ("Constant", constant),
-    ("ConstantOfShape", constant_of_shape),
-    ("DepthToSpace", depth_to_space),
-    ("Flatten", flatten),
-    ("Identity", identity),
-    ("Range", range),
-    ("Reshape", reshape),
-    ("ReverseSequence", reverse_sequence),
-    ("Shape", shape),
-    ("Size", size),
-    ("SpaceToDepth", space_to_depth),
-    ("Squeeze", squeeze),
-    ("Transpose", transpose),
-    ("Trilu", trilu),
-    ("Unsqueeze", unsqueeze),
+    ("Constant", Takes(0, 1), constant),
+    ("ConstantOfShape", Takes(1, 1), constant_of_shape),
+    ("DepthToSpace", Takes(1, 1), depth_to_space),
+    ("Flatten", Takes(1, 1), flatten),
+    ("Identity", Takes(1, 1), identity),
+    ("Range", Takes(3, 1), range),
+    ("Reshape", Since(&[(1, 1, 1), (5, 2, 1)]), reshape),
+    ("ReverseSequence", Takes(2, 1), reverse_sequence),
+    ("Shape", Takes(1, 1), shape),
+    ("Size", Takes(1, 1), size),
+    ("SpaceToDepth", Takes(1, 1), space_to_depth),
+    ("Squeeze", Since(&[(1, 1, 1), (13, 2, 1)]), squeeze),
+    ("Transpose", Takes(1, 1), transpose),
+    ("Trilu", Takes(2, 1), trilu),
+    ("Unsqueeze", Since(&[(1, 1, 1), (13, 2, 1)]), unsqueeze),
 ];
 
 /// ONNX's numbers of the types that Range computes f16 and bf16 in.

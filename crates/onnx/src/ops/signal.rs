@@ -4,18 +4,19 @@ use olivine_ir::op::{MelFilterBank, MelScale, Stft, WindowKind};
 use olivine_ir::{DType, ValueId};
 
 use super::Entry;
+use super::arity::{Since, Takes};
 use super::compose::{cast, reshaped, size};
 use crate::ElementType;
 use crate::element::element_type;
 use crate::import::{Answer, NodeContext, Value};
 
 pub(super) const OPERATORS: &[Entry] = &[
-    ("BlackmanWindow", |n| window(n, WindowKind::Blackman)),
-    ("DFT", dft),
-    ("HammingWindow", |n| window(n, WindowKind::HammingExact)),
-    ("HannWindow", |n| window(n, WindowKind::Hann)),
-    ("MelWeightMatrix", mel_weight_matrix),
-    ("STFT", stft),
+    ("BlackmanWindow", Takes(1, 1), |n| window(n, WindowKind::Blackman)),
+    ("DFT", Since(&[(17, 2, 1), (20, 3, 1)]), dft),
+    ("HammingWindow", Takes(1, 1), |n| window(n, WindowKind::HammingExact)),
+    ("HannWindow", Takes(1, 1), |n| window(n, WindowKind::Hann)),
+    ("MelWeightMatrix", Takes(5, 1), mel_weight_matrix),
+    ("STFT", Takes(4, 1), stft),
 ];
 
 /// Numbers that a window has at most: they are computed while the graph is built.

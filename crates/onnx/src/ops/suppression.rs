@@ -4,11 +4,12 @@ use olivine_ir::op::{Compare, Loop, ReduceKind, ScalarOp};
 use olivine_ir::{DType, Error as GraphError, Graph, SubGraph, Tensor, ValueId};
 
 use super::Entry;
+use super::arity::Takes;
 use super::dynamic::counts;
 use crate::ElementType;
 use crate::import::{Answer, NodeContext, Value};
 
-pub(super) const OPERATORS: &[Entry] = &[("NonMaxSuppression", non_max_suppression)];
+pub(super) const OPERATORS: &[Entry] = &[("NonMaxSuppression", Takes(5, 1), non_max_suppression)];
 
 /// Sizes of the problem.
 #[derive(Clone, Copy)]

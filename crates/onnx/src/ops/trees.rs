@@ -4,12 +4,13 @@ use olivine_ir::op::{Compare, ReduceKind, ScalarOp, ScatterMode};
 use olivine_ir::{DType, Graph, Tensor, ValueId};
 
 use super::Entry;
+use super::arity::Takes;
 use super::compose::{cast, indices, reduced, reshaped, size, sizes};
 use super::ml_scores::Transform;
 use crate::import::{Answer, NodeContext, Value};
 
 /// Operators of `ai.onnx.ml`.
-pub(super) const ML: &[Entry] = &[("TreeEnsemble", tree_ensemble)];
+pub(super) const ML: &[Entry] = &[("TreeEnsemble", Takes(1, 1), tree_ensemble)];
 
 /// Levels that trees have at most.
 const MAX_LEVELS: usize = 1024;

@@ -19,18 +19,19 @@ use olivine_ir::{DType, ValueId};
 
 use super::Entry;
 use crate::import::{Answer, NodeContext, Value};
+use crate::ops::arity::{Since, Takes};
 use scores::{Heads, Start};
 
 pub(super) const OPERATORS: &[Entry] = &[
-    ("Attention", attention),
-    ("LinearAttention", linear::linear_attention),
-    ("LogSoftmax", softmax::log_softmax),
-    ("RotaryEmbedding", rotary::rotary_embedding),
-    ("Softmax", softmax::softmax),
+    ("Attention", Since(&[(23, 6, 4), (24, 7, 4)]), attention),
+    ("LinearAttention", Takes(6, 2), linear::linear_attention),
+    ("LogSoftmax", Takes(1, 1), softmax::log_softmax),
+    ("RotaryEmbedding", Takes(4, 1), rotary::rotary_embedding),
+    ("Softmax", Takes(1, 1), softmax::softmax),
 ];
 
 /// Operators of `ai.onnx.preview`.
-pub(super) const PREVIEW: &[Entry] = &[("FlexAttention", flex::flex_attention)];
+pub(super) const PREVIEW: &[Entry] = &[("FlexAttention", Takes(3, 1), flex::flex_attention)];
 
 /// The same elements under other sizes, which may be zero.
 pub(super) fn reshaped(n: &mut NodeContext<'_, '_>, x: ValueId, sizes: &[usize]) -> Answer<ValueId> {

@@ -21,30 +21,32 @@ mod product;
 mod rotary;
 
 use super::Entry;
+use crate::ops::arity::Takes;
 
 pub(super) const OPERATORS: &[Entry] = &[
-    ("Attention", attention::attention),
-    ("BiasAdd", activation::bias_add),
-    ("BiasGelu", activation::gelu),
-    ("BiasSplitGelu", activation::bias_split_gelu),
-    ("EmbedLayerNormalization", embedding::embed_layer_norm),
-    ("FastGelu", activation::fast_gelu),
-    ("FusedConv", product::fused_conv),
-    ("FusedGemm", product::fused_gemm),
-    ("FusedMatMul", product::fused_matmul),
-    ("GatherBlockQuantized", blocks::gather),
-    ("Gelu", activation::gelu),
-    ("GroupQueryAttention", group_query::group_query_attention),
-    ("MatMulNBits", blocks::matmul),
-    ("MultiHeadAttention", attention::multi_head_attention),
-    ("QAttention", attention::quantized_attention),
-    ("QEmbedLayerNormalization", embedding::quantized_embed_layer_norm),
-    ("QuickGelu", activation::quick_gelu),
-    ("RotaryEmbedding", rotary::rotary_embedding),
-    ("SimplifiedLayerNormalization", norm::simplified_layer_norm),
-    ("SkipLayerNormalization", norm::skip_layer_norm),
-    ("SkipSimplifiedLayerNormalization", norm::skip_simplified_layer_norm),
+    ("Attention", Takes(7, 2), attention::attention),
+    ("BiasAdd", Takes(3, 1), activation::bias_add),
+    ("BiasGelu", Takes(2, 1), activation::gelu),
+    ("BiasSplitGelu", Takes(2, 1), activation::bias_split_gelu),
+    ("EmbedLayerNormalization", Takes(9, 3), embedding::embed_layer_norm),
+    ("FastGelu", Takes(2, 1), activation::fast_gelu),
+    ("FusedConv", Takes(4, 1), product::fused_conv),
+    ("FusedGemm", Takes(3, 1), product::fused_gemm),
+    ("FusedMatMul", Takes(2, 1), product::fused_matmul),
+    ("GatherBlockQuantized", Takes(4, 1), blocks::gather),
+    ("Gelu", Takes(1, 1), activation::gelu),
+    ("GroupQueryAttention", Takes(16, 4), group_query::group_query_attention),
+    ("MatMulNBits", Takes(6, 1), blocks::matmul),
+    ("MultiHeadAttention", Takes(10, 4), attention::multi_head_attention),
+    ("QAttention", Takes(9, 2), attention::quantized_attention),
+    ("QEmbedLayerNormalization", Takes(18, 2), embedding::quantized_embed_layer_norm),
+    ("QuickGelu", Takes(1, 1), activation::quick_gelu),
+    ("RotaryEmbedding", Takes(4, 1), rotary::rotary_embedding),
+    ("SimplifiedLayerNormalization", Takes(2, 3), norm::simplified_layer_norm),
+    ("SkipLayerNormalization", Takes(5, 4), norm::skip_layer_norm),
+    ("SkipSimplifiedLayerNormalization", Takes(4, 4), norm::skip_simplified_layer_norm),
 ];
 
 /// Operators that ONNX Runtime adds to ONNX's own domain.
-pub(super) const IN_ONNX: &[Entry] = &[("SimplifiedLayerNormalization", norm::simplified_layer_norm)];
+pub(super) const IN_ONNX: &[Entry] =
+    &[("SimplifiedLayerNormalization", Takes(2, 3), norm::simplified_layer_norm)];
