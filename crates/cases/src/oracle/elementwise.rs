@@ -329,6 +329,13 @@ fn activation(a: Activation, x: f64) -> f64 {
                 (alpha * x + beta).clamp(0.0, 1.0)
             }
         }
+        Activation::Hardshrink { lambd } => {
+            if x.abs() <= lambd {
+                0.0
+            } else {
+                x
+            }
+        }
     }
 }
 

@@ -180,6 +180,7 @@ fn whole_ranges(t: &mut Table) {
         ("elu", Activation::Elu { alpha: 1.0 }, Ulp(4.0)),
         ("celu", Activation::Celu { alpha: 1.3 }, Ulp(4.0)),
         ("hard_sigmoid", Activation::HardSigmoid { alpha: 0.2, beta: 0.5 }, CANCELLING),
+        ("hardshrink", Activation::Hardshrink { lambd: 0.5 }, Bits),
     ];
     for (name, activation, bound) in activations {
         t.case(&format!("{name}-whole-range"), FLOATS, WholeRange, bound, move |g| {
@@ -198,6 +199,9 @@ fn activations(t: &mut Table) {
         ("celu", Activation::Celu { alpha: 1.3 }, Ulp(4.0)),
         ("hard_sigmoid", Activation::HardSigmoid { alpha: 0.2, beta: 0.5 }, CANCELLING),
         ("hard_sigmoid-sixth", Activation::HardSigmoid { alpha: 1.0 / 6.0, beta: 0.5 }, CANCELLING),
+        ("hardshrink", Activation::Hardshrink { lambd: 0.5 }, Bits),
+        ("hardshrink-wide", Activation::Hardshrink { lambd: 3.0 }, Bits),
+        ("hardshrink-none", Activation::Hardshrink { lambd: -1.0 }, Bits),
     ];
     for (name, activation, bound) in rows {
         t.case(name, FLOATS, uniform(-6.0, 6.0), bound, move |g| {

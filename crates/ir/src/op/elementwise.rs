@@ -211,6 +211,11 @@ activations! {
         /// Value at zero.
         beta,
     },
+    /// x, or 0 where |x| ≤ lambd; NaN stays NaN.
+    Hardshrink = "hardshrink" {
+        /// The largest magnitude that becomes 0.
+        lambd,
+    },
 }
 
 impl PartialEq for Activation {

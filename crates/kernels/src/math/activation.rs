@@ -1,9 +1,9 @@
 //! Activations of f32 made of the elementary functions.
 
 use olivine_ir::op::Activation;
-use olivine_kernel::Val;
+use olivine_kernel::{CompareOp, Val};
 
-use super::bits::{absolute, below_zero, copysign, near_zero, negative, pick};
+use super::bits::{absolute, below_zero, compare, copysign, near_zero, negative, pick};
 use super::exact::{div, div_near};
 use super::single::{at_least, at_most, exp, exp_parts, expm1, linear_below, log1p};
 use super::{max_nan, min_nan};
@@ -119,6 +119,9 @@ pub(super) fn parametric(a: Activation, x: Val<'_>) -> Val<'_> {
         }
         Activation::HardSigmoid { alpha, beta } => {
             min_nan(max_nan(x * alpha + beta, x.like(0.0)), x.like(1.0))
+        }
+        Activation::Hardshrink { lambd } => {
+            pick(compare(CompareOp::Le, absolute(x), x.like(lambd)), x.like(0.0), x)
         }
     }
 }

@@ -116,6 +116,13 @@ impl Fn1<f32, f32> for Parametric {
             Activation::Elu { alpha } => elu::<FMA>(x, alpha as f32),
             Activation::Celu { alpha } => celu::<FMA>(x, alpha as f32),
             Activation::HardSigmoid { alpha, beta } => hard_sigmoid(x, alpha as f32, beta as f32),
+            Activation::Hardshrink { lambd } => {
+                if x.abs() <= lambd as f32 {
+                    0.0
+                } else {
+                    x
+                }
+            }
         }
     }
 }
@@ -128,5 +135,12 @@ pub(crate) fn activation_f64(op: Activation, x: f64) -> f64 {
         Activation::LeakyRelu { .. } | Activation::Elu { .. } => x,
         Activation::Celu { alpha } => max(x, 0.0) + min(alpha * (x / alpha).exp_m1(), 0.0),
         Activation::HardSigmoid { alpha, beta } => min(max(alpha * x + beta, 0.0), 1.0),
+        Activation::Hardshrink { lambd } => {
+            if x.abs() <= lambd {
+                0.0
+            } else {
+                x
+            }
+        }
     }
 }
