@@ -55,7 +55,7 @@ fn page() -> Result<String, String> {
 /// built is used again. `cargo run` cannot do that.
 fn program() -> Result<String, String> {
     let mut command = crate::cargo();
-    command.args(["build", "-q", "--workspace", "--profile", "test", "--example", "ops_page"]);
+    command.args(["build", "-q", "--workspace", "--profile", "test", "--bin", "ops_page"]);
     command.args(["--message-format", "json-render-diagnostics"]).stderr(Stdio::inherit());
     let output = command.output().map_err(|e| format!("cannot run {command:?}: {e}"))?;
     if !output.status.success() {

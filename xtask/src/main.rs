@@ -16,6 +16,9 @@ const USAGE: &str = "\
 cargo xtask <chore>
 
   test [ARGS…]    install what the tests need, then `cargo test --workspace ARGS…`
+  test --all [ARGS…]
+                  the same with every case of the table on the GPU backends; without warm shader caches a software
+                  device compiles for half an hour
   docs [--check]  write docs/ops.md from the table of cases run on every backend; --check fails if it is stale or
                   a page of docs has a link that leads nowhere
   docs --links    check the pages alone
@@ -23,6 +26,8 @@ cargo xtask <chore>
   onnx [--update] run ONNX's backend tests; those that passed must pass; --update adds to them and writes the page
   umath           run NumPy's validation sets of elementary functions on every backend
   features        check that the crate compiles with every combination of its features
+  probe [GiB]     print what every Vulkan device offers, and try a large buffer
+  rates [GiB]     print the Vulkan driver's rates: transfers, latency, a buffer above 4 GiB
   size            list source files over 800 lines and fail if there are any
   fuzz [ARGS…]    parse a million mutated graphs; `--cases N` for another number
   fuzz onnx [ARGS…]
@@ -47,6 +52,8 @@ fn main() -> ExitCode {
         ("features", []) => features::check(),
         ("size", []) => size::check(),
         ("fuzz", _) => fuzz(rest),
+        ("probe", _) => run_chore("vulkan_probe", rest),
+        ("rates", _) => run_chore("vulkan_rates", rest),
         ("help" | "--help" | "-h", _) => {
             println!("{USAGE}");
             Ok(())
@@ -67,7 +74,20 @@ fn main() -> ExitCode {
 
 fn test(args: &[String]) -> Result<(), String> {
     requirements::meet()?;
-    run(cargo().args(["test", "--workspace"]).args(args))
+    let (all, args) = match args.split_first() {
+        Some((flag, rest)) if flag == "--all" => (true, rest),
+        _ => (false, args),
+    };
+    let mut command = cargo();
+    if all {
+        command.env("OLIVINE_TEST_ALL", "1");
+    }
+    run(command.args(["test", "--workspace"]).args(args))
+}
+
+/// Runs a program of `xtask/chores`, which has the dependencies that this one does without.
+fn run_chore(name: &str, args: &[String]) -> Result<(), String> {
+    run(cargo().args(["run", "--release", "-p", "olivine-chores", "--bin", name, "--"]).args(args))
 }
 
 fn fuzz(args: &[String]) -> Result<(), String> {
@@ -75,11 +95,11 @@ fn fuzz(args: &[String]) -> Result<(), String> {
     // Not a release build: sums that overflow are to panic.
     let args = match args.split_first() {
         Some((what, rest)) if what == "onnx" => {
-            command.args(["run", "-p", "olivine-onnx", "--example", "fuzz_onnx", "--"]);
+            command.args(["run", "-p", "olivine-fuzz", "--bin", "fuzz_onnx", "--"]);
             rest
         }
         _ => {
-            command.args(["run", "-p", "olivine-ir", "--example", "fuzz", "--"]);
+            command.args(["run", "-p", "olivine-fuzz", "--bin", "fuzz_graph", "--"]);
             args
         }
     };

@@ -23,7 +23,7 @@ pub(crate) fn update() -> Result<(), String> {
 fn conformance(args: &[&str]) -> Result<(), String> {
     zoo(&["onnxsuite".to_string()])?;
     let mut command = crate::cargo();
-    command.args(["run", "-q", "-p", "olivine-cli", "--", "conformance", "--jobs", "2"]);
+    command.args(["run", "-q", "-p", "olivine-cli", "--", "test", "onnx", "--jobs", "2"]);
     command.arg(folder().join("onnxsuite")).args(["--passing", "zoo/passing"]);
     crate::run(command.args(args))
 }

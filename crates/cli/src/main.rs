@@ -24,6 +24,7 @@ mod profile;
 mod progress;
 mod source;
 mod table;
+mod test;
 mod timing;
 mod tune;
 mod verify;
@@ -87,10 +88,8 @@ enum Command {
     Inspect(onnx::inspect::InspectArgs),
     /// Run an ONNX model on every device and in ONNX Runtime, and name the first node that differs.
     Check(onnx::check::CheckArgs),
-    /// Run ONNX's backend tests on a device.
-    Conformance(conformance::ConformanceArgs),
-    /// Run models that others made and compare with the results of ONNX Runtime.
-    Zoo(zoo::ZooArgs),
+    /// Tests of the project itself that need files from elsewhere.
+    Test(test::TestArgs),
     /// Print a completion script for a shell.
     Completions(completions::CompletionsArgs),
 }
@@ -143,8 +142,7 @@ fn main() -> ExitCode {
         Command::Run(args) => onnx::run::run(&cli.global, args),
         Command::Inspect(args) => onnx::inspect::run(&cli.global, args),
         Command::Check(args) => onnx::check::run(&cli.global, args),
-        Command::Conformance(args) => conformance::run(&cli.global, args),
-        Command::Zoo(args) => zoo::run(&cli.global, args),
+        Command::Test(args) => test::run(&cli.global, args),
         Command::Completions(args) => completions::run(args),
     };
     answer.unwrap_or_else(Answer::from).print(cli.global.json)

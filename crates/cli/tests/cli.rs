@@ -482,7 +482,7 @@ fn a_name_or_filter_that_matches_nothing_is_an_error() {
         &["explain", "encoder", "--dim=batch=2", "--device=cpu"],
         &["bench", "ops", "--filter=no-such-operation", "--device=cpu"],
         &["bench", "gpu", "--filter=no-such-measurement", "--device=cpu"],
-        &["zoo", "/", "no-such-model", "--device=cpu", "--oracle=../../zoo/oracle.json"],
+        &["test", "zoo", "/", "no-such-model", "--device=cpu", "--oracle=../../zoo/oracle.json"],
     ] {
         let text = failure(args);
         assert!(text.contains("  hint: "), "{args:?}: {text}");

@@ -2,13 +2,18 @@
 //! with each masked off, checked, and in the browsers' dialect.
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
+use std::collections::HashSet;
 use std::fmt::Write;
 use std::process::Command;
 
 use olivine::internals::OptionsExt as _;
+use olivine::internals::SessionExt as _;
 use olivine::internals::gpu::Mask;
+use olivine::internals::kernel::Kernel;
 use olivine::{Device, PipelineCache, SessionOptions};
-use olivine_cases::{CaseResult, Outcome, Report, SessionBackend, fuzz_cases, long_axes, run_table, table};
+use olivine_cases::{
+    Case, CaseResult, Outcome, Report, SessionBackend, fuzz_cases, long_axes, run_table, table,
+};
 
 /// Opens a device, or says what to install.
 fn open(name: &str, device: Device, options: SessionOptions) -> SessionBackend {
@@ -30,11 +35,49 @@ fn excused(result: &CaseResult, options: &SessionOptions) -> bool {
     reported || browser
 }
 
+/// Runs every case of the table, or a sample that has all kernels; see [`sample`].
 fn passes(name: &str, device: Device, options: SessionOptions) {
     in_own_process(|| {
         let backend = open(name, device, options.clone());
-        judge(&run_table(&backend, &table(), "", threads(&options)), &backend, &options);
+        // Checked kernels are several times as long, and compile as slowly: each once is enough, in whatever types.
+        let cases = if runs_all() { table() } else { sample(&backend, table(), !options.checked) };
+        judge(&run_table(&backend, &cases, "", threads(&options)), &backend, &options);
     });
+}
+
+/// Whether every case runs (`cargo xtask test --all`).
+fn runs_all() -> bool {
+    std::env::var_os("OLIVINE_TEST_ALL").is_some()
+}
+
+/// The first case of the table for every kernel, by its name or by name and types, and one in sixteen of the others.
+///
+/// A software device compiles each distinct kernel with LLVM, which takes most of the time of a run of the table. The whole
+/// table runs here with `--all`, on the CPU always, and on GPUs by `olivine verify`.
+fn sample(backend: &SessionBackend, cases: Vec<Case>, by_type: bool) -> Vec<Case> {
+    let session = backend.session();
+    let mut seen = HashSet::new();
+    let mut has_new_kernel = |case: &Case| {
+        let graph = case.graph().unwrap();
+        let program = session.explain(&graph).and_then(|compiled| session.program(&compiled));
+        // Of those that the device refuses the sample is enough.
+        let Ok(Some(program)) = program else { return false };
+        let key = |kernel: &Kernel| {
+            let types: Vec<String> = kernel.args.iter().map(|arg| format!("{:?}", arg.elem)).collect();
+            (kernel.name.clone(), if by_type { types } else { Vec::new() })
+        };
+        program.kernels.iter().filter(|kernel| seen.insert(key(kernel))).count() > 0
+    };
+    let every = if by_type { 16 } else { 64 };
+    let all = cases.len();
+    let chosen: Vec<Case> = cases
+        .into_iter()
+        .enumerate()
+        .filter(|(number, case)| has_new_kernel(case) || number % every == 0)
+        .map(|(_, case)| case)
+        .collect();
+    println!("{} of {all} cases, {} kernels", chosen.len(), seen.len());
+    chosen
 }
 
 /// Runs the calling test's work in a process of its own, so that as many tests run at a time as there are cores.

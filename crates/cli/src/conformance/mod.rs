@@ -1,4 +1,4 @@
-//! `olivine conformance`: the ONNX backend tests, case by case, on one device or several.
+//! `olivine test onnx`: the ONNX backend tests, case by case, on one device or several.
 
 mod compare;
 mod page;
@@ -15,7 +15,7 @@ use crate::Global;
 use crate::answer::{Answer, Failure};
 use suite::{Case, Done};
 
-/// Arguments of `conformance`.
+/// Arguments of `test onnx`.
 #[derive(Args)]
 pub(crate) struct ConformanceArgs {
     /// Folder of the tests: it holds `node`, `simple`, `pytorch-operator` and so on, or cases themselves.
@@ -71,7 +71,7 @@ pub(crate) fn run(global: &Global, args: &ConformanceArgs) -> Result<Answer, Fai
     let failure = (!lost.is_empty()).then(|| {
         let shown: Vec<String> = lost.iter().take(20).cloned().collect();
         let problem = format!("{} cases that passed do not: {}", lost.len(), shown.join("; "));
-        Failure::new(problem).hint("run `olivine conformance SUITE CASE --device …` to see why")
+        Failure::new(problem).hint("run `olivine test onnx SUITE CASE --device …` to see why")
     });
     Ok(report(&results).with_failure(failure))
 }

@@ -1,4 +1,4 @@
-//! `olivine zoo` and `olivine bench zoo`: models that others made, against what ONNX Runtime made of them, and how
+//! `olivine test zoo` and `olivine bench zoo`: models that others made, against what ONNX Runtime made of them, and how
 //! fast they run beside it.
 
 mod bench;

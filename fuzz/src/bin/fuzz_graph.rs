@@ -1,12 +1,12 @@
 //! Throws broken texts, graphs and operations at the graph layer; nothing may panic.
 //!
 //! ```text
-//! cargo run -p olivine-ir --example fuzz -- --cases 1000000 [--seed N] [--only CASE]
+//! cargo run -p olivine-fuzz --bin fuzz_graph -- --cases 1000000 [--seed N] [--only CASE]
 //! ```
 //!
-//! A case is told by the seed and its number: `--only` runs that one again, with the panic's own message.
+//! A case is named by the seed and its number: `--only` runs that one again, with the panic's own message.
 
-#[path = "../tests/generate/mod.rs"]
+#[path = "../../../crates/ir/tests/generate/mod.rs"]
 mod generate;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,10 +1,10 @@
 //! Throws broken models at the importer: no case may panic, take over a second or much memory.
 //!
 //! ```text
-//! cargo run -p olivine-onnx --example fuzz_onnx -- --cases 1000000 [--seed N] [--only CASE] [--suite DIR] [--all]
+//! cargo run -p olivine-fuzz --bin fuzz_onnx -- --cases 1000000 [--seed N] [--only CASE] [--suite DIR] [--all]
 //! ```
 //!
-//! The corpus is written by code; `--suite` adds every `model.onnx` below a folder. A case is told by the seed, the corpus
+//! The corpus is written by code; `--suite` adds every `model.onnx` below a folder. A case is named by the seed, the corpus
 //! and its number: `--only` runs that one again and shows the panic; `--all` goes on after a failure and tells every
 //! place where there was one. Built without optimisations that hide overflow: a sum that wraps is a panic here.
 
@@ -13,7 +13,7 @@ mod hostile;
 mod memory;
 mod mutate;
 #[allow(dead_code, reason = "a part is enough here")]
-#[path = "../../tests/wire/mod.rs"]
+#[path = "../../../../crates/onnx/tests/wire/mod.rs"]
 mod wire;
 
 use std::backtrace::Backtrace;
