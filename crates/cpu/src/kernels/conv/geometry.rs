@@ -45,7 +45,7 @@ impl Tap {
 }
 
 impl Axis {
-    fn new(
+    pub(crate) fn new(
         input: usize,
         output: usize,
         kernel: usize,
