@@ -1,17 +1,18 @@
 //! Convolutions as the sums that define them.
 
-use olivine_ir::op::{Conv, ConvTranspose, Im2Col, Window};
+use olivine_ir::op::{Col2Im, Conv, ConvTranspose, Im2Col, Window};
 use olivine_ir::{Shape, TensorType};
 
-use super::Value;
 use super::region::rider;
-use super::value::{each, flat};
+use super::value::{each, flat, wrap};
+use super::{Numbers, Value};
 use super::{meanings, one};
 
 meanings! { |op, x, call|
     Conv => one(conv(op, x, call.ty())),
     ConvTranspose => one(conv_transpose(op, x, call.ty())),
     Im2Col => one(Ok(im2col(op, &x[0], call.ty()))),
+    Col2Im => one(Ok(col2im(op, &x[0], call.ty()))),
 }
 
 /// Where window `o` reads with kernel element `k` on every axis; `None` in the padding.
@@ -91,24 +92,57 @@ pub(super) fn conv_transpose(op: &ConvTranspose, x: &[Value], ty: TensorType) ->
     Ok(Value::floats(ty, out))
 }
 
+/// How often a window fits on each axis of an image.
+fn window_counts(window: &Window, image: &[usize], kernel: &[usize]) -> Vec<usize> {
+    let count = |a: usize| {
+        let span = kernel[a].saturating_sub(1) * window.dilations[a] + kernel[a].min(1);
+        (image[a] + window.pads[a].0 + window.pads[a].1 - span) / window.strides[a] + 1
+    };
+    (0..kernel.len()).map(count).collect()
+}
+
+/// The coordinates of a row-major position.
+fn unravel(mut n: usize, dims: &[usize]) -> Vec<usize> {
+    let mut at = vec![0; dims.len()];
+    for a in (0..dims.len()).rev() {
+        (at[a], n) = (n % dims[a], n / dims[a]);
+    }
+    at
+}
+
 pub(super) fn im2col(op: &Im2Col, x: &Value, ty: TensorType) -> Value {
     let sx = *x.shape();
-    let count = |a: usize| {
-        let span = op.kernel[a].saturating_sub(1) * op.window.dilations[a] + op.kernel[a].min(1);
-        (sx[2 + a] + op.window.pads[a].0 + op.window.pads[a].1 - span) / op.window.strides[a] + 1
-    };
-    let counts: Vec<usize> = (0..op.kernel.len()).map(count).collect();
-    let unravel = |mut n: usize, dims: &[usize]| {
-        let mut at = vec![0; dims.len()];
-        for a in (0..dims.len()).rev() {
-            (at[a], n) = (n % dims[a], n / dims[a]);
-        }
-        at
-    };
+    let counts = window_counts(&op.window, &sx[2..], &op.kernel);
     let area: usize = op.kernel.iter().product();
     x.pick(ty, |at| {
         let (channel, k) = (at[1] / area, unravel(at[1] % area, &op.kernel));
         let from = tap(&op.window, &sx[2..], &unravel(at[2], &counts), &k)?;
         Some((at[0] * sx[1] + channel) * sx[2..].iter().product::<usize>() + flat(&sx[2..], &from))
     })
+}
+
+/// Every element of a column goes to where its window read it.
+fn col2im(op: &Col2Im, x: &Value, ty: TensorType) -> Value {
+    let counts = window_counts(&op.window, &op.image, &op.kernel);
+    let (area, plane): (usize, usize) = (op.kernel.iter().product(), op.image.iter().product());
+    let mut places = Vec::with_capacity(x.len());
+    each(x.shape(), |at| {
+        let (channel, k) = (at[1] / area, unravel(at[1] % area, &op.kernel));
+        let to = tap(&op.window, &op.image, &unravel(at[2], &counts), &k);
+        places.push(to.map(|to| (at[0] * ty.shape[1] + channel) * plane + flat(&op.image, &to)));
+    });
+    match &x.data {
+        Numbers::Floats(data) => {
+            let mut out = vec![0.0; ty.shape.numel()];
+            places.iter().zip(data).for_each(|(place, v)| place.iter().for_each(|p| out[*p] += v));
+            Value::floats(ty, out)
+        }
+        Numbers::Ints(data) => {
+            let mut out = vec![0i64; ty.shape.numel()];
+            for (place, v) in places.iter().zip(data) {
+                place.iter().for_each(|p| out[*p] = wrap(ty.dtype, out[*p].wrapping_add(*v)));
+            }
+            Value::ints(ty, out)
+        }
+    }
 }

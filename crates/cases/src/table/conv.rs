@@ -1,12 +1,12 @@
-//! Convolutions over one to three axes, their transposes, and windows as columns.
+//! Convolutions over one to three axes, their transposes, windows as columns, and columns as images.
 
 use olivine_ir::DType::{BF16, F16, F32, F64, U8};
 use olivine_ir::op::Window;
 
-use super::{FLOATS, PAIR};
+use super::{FLOATS, INTS, PAIR};
 use crate::bound::Bound::{self, Peak};
 use crate::bound::sum_of;
-use crate::case::Table;
+use crate::case::{Build, Table};
 use crate::fill::Fill::Anything;
 use crate::fill::{normal, whole};
 
@@ -34,6 +34,7 @@ pub(super) fn rows(t: &mut Table) {
     halves(t);
     transposed(t);
     columns(t);
+    images(t);
 }
 
 fn forward(t: &mut Table) {
@@ -302,5 +303,41 @@ fn columns(t: &mut Table) {
             let x = g.x(x)?;
             g.im2col(x, kernel, window.clone())
         });
+    }
+}
+
+/// Columns added up as images; a row's second list is the image.
+fn images(t: &mut Table) {
+    let rows = [
+        Row("1d", &[2, 3, 9], &[3], &[1], &[(0, 0)], &[1], 1),
+        Row("1d-apart", &[2, 3, 11], &[2], &[4], &[(0, 1)], &[1], 1),
+        Row("1d-length-70000", &[1, 1, 70_000], &[3], &[1], &[(1, 1)], &[1], 1),
+        Row("2d", &[2, 3, 6, 7], &[3, 2], &[1, 2], &[(1, 0), (0, 1)], &[1, 1], 1),
+        Row("2d-stride", &[1, 20, 12, 14], &[4, 4], &[2, 2], &[(1, 1), (1, 1)], &[1, 1], 1),
+        Row("2d-dilated", &[1, 2, 8, 9], &[2, 3], &[2, 1], &[(1, 1), (2, 2)], &[3, 2], 1),
+        Row("2d-larger-than-image", &[1, 2, 3, 4], &[5, 6], &[1, 1], &[(2, 2), (3, 3)], &[1, 1], 1),
+        Row("2d-no-batch", &[0, 2, 5, 5], &[3, 3], &[1, 1], &[(0, 0), (0, 0)], &[1, 1], 1),
+        Row("2d-no-channels", &[2, 0, 5, 5], &[3, 3], &[1, 1], &[(0, 0), (0, 0)], &[1, 1], 1),
+        Row("1d-only-padding", &[2, 3, 0], &[3], &[1], &[(2, 2)], &[1], 1),
+        Row("3d", &[1, 2, 4, 5, 4], &[2, 2, 3], &[1, 2, 1], &[(0, 0), (1, 1), (1, 0)], &[1, 1, 1], 1),
+        Row("4d", &[1, 2, 3, 4, 3, 5], &[2, 1, 2, 3], &[1, 2, 1, 2], &[(1, 0); 4], &[1, 1, 2, 1], 1),
+    ];
+    for row in rows {
+        let (window, channels, image, kernel) = (row.window(), &row.1[..2], &row.1[2..], row.2);
+        let area: usize = kernel.iter().product();
+        let build = move |g: &mut Build| {
+            let mut windows = 1;
+            for (i, (size, kernel)) in image.iter().zip(kernel).enumerate() {
+                // An error is the operation's to tell.
+                windows *= window.count(i, *size, *kernel, false).unwrap_or(0);
+            }
+            let x = g.x([channels[0], channels[1] * area, windows])?;
+            g.col2im(x, image, kernel, window.clone())
+        };
+        let dtypes = if row.0 == "1d-length-70000" { PAIR } else { FLOATS };
+        t.case(&format!("col2im-{}", row.0), dtypes, normal(), sum_of(area), build.clone());
+        if row.0.starts_with("2d") {
+            t.case(&format!("col2im-{}", row.0), INTS, Anything, Bound::Exact, build);
+        }
     }
 }

@@ -4,8 +4,8 @@ use crate::attr::{Attr, AttrField, Attrs};
 use crate::graph::{Graph, ValueId};
 use crate::op::contraction::rider;
 use crate::op::fused::Region;
-use crate::op::{Rule, arity, float, of_shape, op, product, same_dtype, shape};
-use crate::{Error, TensorType};
+use crate::op::{Rule, arity, float, number, of_shape, op, product, same_dtype, shape};
+use crate::{Error, MAX_RANK, TensorType};
 
 /// How a window moves over spatial axes; each list has one entry per axis.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -239,6 +239,45 @@ impl Rule for Im2Col {
     }
 }
 
+op! {
+    /// Columns `[N, C·kernel, windows]`, as [`Im2Col`] returns them, added up as an image `[N, C, ..]`: an element is the
+    /// sum of what all windows that reach it hold for it. Padding is dropped, integers wrap.
+    pub struct Col2Im = "col2im" {
+        /// Sizes of the image.
+        pub image: Vec<usize>,
+        /// Kernel sizes.
+        pub kernel: Vec<usize>,
+        /// How the kernel moves over the image.
+        pub window: Window,
+    }
+}
+
+impl Col2Im {
+    /// The number of windows on every axis.
+    pub fn counts(&self) -> Result<Vec<usize>, String> {
+        let axes = self.image.iter().zip(&self.kernel).enumerate();
+        axes.map(|(i, (size, kernel))| self.window.count(i, *size, *kernel, false)).collect()
+    }
+}
+
+impl Rule for Col2Im {
+    fn infer(&self, operands: &[TensorType]) -> Result<Vec<TensorType>, String> {
+        arity(operands, 1..=1)?;
+        number(&operands[0])?;
+        let (x, spatial) = (&operands[0].shape, self.image.len());
+        if !(1..=MAX_RANK - 2).contains(&spatial) || self.kernel.len() != spatial {
+            return Err(format!("a kernel of {:?} does not fit an image of {:?}", self.kernel, self.image));
+        }
+        self.window.check(spatial)?;
+        let (taps, windows) = (product(&self.kernel)?, product(&self.counts()?)?);
+        if x.rank() != 3 || !x[1].is_multiple_of(taps) || x[2] != windows {
+            return Err(format!("needs columns of shape [N, C·{taps}, {windows}], got {x}"));
+        }
+        let dims = [&[x[0], x[1] / taps][..], &self.image].concat();
+        Ok(vec![TensorType::new(operands[0].dtype, shape(&dims)?)])
+    }
+}
+
 impl Graph {
     /// Convolution; see [`Conv`].
     pub fn conv(
@@ -272,5 +311,48 @@ impl Graph {
     /// Windows as columns; see [`Im2Col`].
     pub fn im2col(&mut self, x: ValueId, kernel: &[usize], window: Window) -> Result<ValueId, Error> {
         self.add1(Im2Col { kernel: kernel.to_vec(), window }, &[x])
+    }
+
+    /// Columns added up as an image; see [`Col2Im`].
+    pub fn col2im(
+        &mut self,
+        x: ValueId,
+        image: &[usize],
+        kernel: &[usize],
+        window: Window,
+    ) -> Result<ValueId, Error> {
+        self.add1(Col2Im { image: image.to_vec(), kernel: kernel.to_vec(), window }, &[x])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{DType, Op, Shape};
+
+    #[test]
+    fn columns_become_the_image_that_they_were_cut_from_and_nothing_else() {
+        let result = |dtype, dims: &[usize], op: &Col2Im| {
+            let x = TensorType::new(dtype, Shape::new(dims).map_err(|e| e.to_string())?);
+            Op::from(op.clone()).infer(&[x]).map(|types| types[0].to_string())
+        };
+        let op = Col2Im { image: vec![5, 6], kernel: vec![2, 3], window: Window::same(2, 2, 1) };
+        assert_eq!(result(DType::U8, &[2, 18, 9], &op), Ok("u8[2, 3, 5, 6]".into()));
+        assert_eq!(result(DType::F16, &[0, 0, 9], &op), Ok("f16[0, 0, 5, 6]".into()));
+        for (dims, got) in
+            [(&[2, 18, 8][..], "[2, 18, 8]"), (&[2, 17, 9], "[2, 17, 9]"), (&[18, 9], "[18, 9]")]
+        {
+            let refused = format!("needs columns of shape [N, C·6, 9], got {got}");
+            assert_eq!(result(DType::F32, dims, &op), Err(refused));
+        }
+        assert_eq!(result(DType::Bool, &[2, 18, 9], &op), Err("needs a number dtype, got bool".into()));
+        let short = Col2Im { kernel: vec![2], ..op.clone() };
+        let refused = "a kernel of [2] does not fit an image of [5, 6]".to_string();
+        assert_eq!(result(DType::F32, &[2, 18, 9], &short), Err(refused));
+        let wide = Col2Im { kernel: vec![9, 3], ..op };
+        let refused = "a window of 9 does not fit 5 with padding 1 and 1".to_string();
+        assert_eq!(result(DType::F32, &[2, 18, 9], &wide), Err(refused));
+        let many = Col2Im { image: vec![2; 7], kernel: vec![1; 7], window: Window::unit(7) };
+        assert!(result(DType::F32, &[1, 1, 128], &many).is_err());
     }
 }

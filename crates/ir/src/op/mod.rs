@@ -321,7 +321,7 @@ ops! {
         SelectiveScan, Mamba2, GatedDeltaNet, CausalConv1d, Recurrence,
         Concat, Pad, Gather, GatherElements, GatherNd, ScatterElements, ScatterNd,
         OneHot, Trilu, Range, NonZero,
-        Conv, ConvTranspose, QConv, Im2Col, Pool, AdaptivePool, Resize, GridSample, RoiAlign,
+        Conv, ConvTranspose, QConv, Im2Col, Col2Im, Pool, AdaptivePool, Resize, GridSample, RoiAlign,
         Fft, RngUniform, RngNormal, Sample,
     }
     executor { If, Loop, Custom }

@@ -2,7 +2,7 @@
 
 use olivine_ir::DType;
 use olivine_ir::op::{
-    AdaLayerNorm, AdaptivePool, Attention, BatchNorm, Conv, ConvTranspose, CoordinateMode, Direction,
+    AdaLayerNorm, AdaptivePool, Attention, BatchNorm, Col2Im, Conv, ConvTranspose, CoordinateMode, Direction,
     DotGeneral, Einsum, GateFunction, GlobalPool, GridMode, GridPadding, GridSample, GroupNorm,
     GroupedMatMul, HeadLayout, Im2Col, InstanceNorm, KvAppend, L2Norm, LayerNorm, LayerNorm2d, LoraMatMul,
     MaskKind, MatMul, NearestMode, Pool, PoolKind, Recurrence, Recurrent, RecurrentKind, Region, Resize,
@@ -31,6 +31,7 @@ pub(crate) const MAKERS: &[fn(&mut Rng) -> Made] = &[
     conv,
     conv_transpose,
     im2col,
+    col2im,
     pool,
     global_pool,
     adaptive_pool,
@@ -298,6 +299,16 @@ fn im2col(rng: &mut Rng) -> Made {
     let (window, kernel, input) = window(rng, spatial);
     let dims = [rng.sizes(2), input].concat();
     (Im2Col { kernel, window }.into(), vec![ty(rng.dtype(), &dims)])
+}
+
+fn col2im(rng: &mut Rng) -> Made {
+    let spatial = rng.within(1, 6);
+    let (window, kernel, image) = window(rng, spatial);
+    let op = Col2Im { image, kernel, window };
+    let [n, c] = [0; 2].map(|_| rng.size());
+    let windows = op.counts().map_or(0, |counts| counts.iter().product());
+    let dims = [n, c * op.kernel.iter().product::<usize>(), windows];
+    (op.into(), vec![ty(rng.number(), &dims)])
 }
 
 fn pool(rng: &mut Rng) -> Made {

@@ -1,11 +1,11 @@
 //! Convolutions that read where they are told, and images put together from columns.
 
-use olivine_ir::op::{Binary, PadMode, ScatterMode, Window};
+use olivine_ir::op::Binary;
 use olivine_ir::{DType, Tensor, ValueId};
 
 use super::Entry;
 use super::arity::Takes;
-use super::compose::{binary, cast, floats, in_range, indices, reshaped, size, sizes, wide};
+use super::compose::{binary, cast, floats, in_range, reshaped, size, sizes, wide};
 use super::convolution::{moves, per_channel, spatial_sizes};
 use crate::import::{Answer, NodeContext, Value};
 
@@ -141,33 +141,9 @@ fn col2im(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     let x = n.tensor(0)?;
     let (image, block) = (n.fixed_ints(1)?, n.fixed_ints(2)?);
     let (image, block) = (sizes(n, "image_shape", &image)?, sizes(n, "block_shape", &block)?);
-    let (shape, spatial) = (n.shape(x)?, image.len());
-    let moves = moves(n, spatial)?;
+    let moves = moves(n, image.len())?;
     let window = moves.window(n, &moves.pads)?;
-    let taps = block.iter().try_fold(1usize, |a, b| a.checked_mul(*b)).unwrap_or(0);
-    let mut windows = Vec::with_capacity(spatial);
-    for (i, (size, block)) in image.iter().zip(&block).enumerate() {
-        windows.push(window.count(i, *size, *block, false).map_err(|e| n.wrong(e))?);
-    }
-    let count = shape.last().copied().unwrap_or(0);
-    let fits = block.len() == spatial
-        && shape.rank() == 3
-        && taps > 0
-        && shape[1].is_multiple_of(taps)
-        && windows.iter().try_fold(1usize, |a, b| a.checked_mul(*b)) == Some(count);
-    if !fits {
-        return Err(n.wrong(format!("{shape} is no image of {image:?} in blocks of {block:?}")));
-    }
-    let (batch, channels) = (shape[0], shape[1] / taps);
-    let columns = reshaped(n, x, &[batch * channels, taps, count])?;
-    let dims: Vec<usize> = [batch, channels].into_iter().chain(image.iter().copied()).collect();
-    let dtype = n.dtype(x)?;
-    let y = if dtype.is_float() && (1..=3).contains(&spatial) && taps <= MAX_TAPS {
-        fold(n, columns, &image, &block, &windows, window)?
-    } else {
-        scatter(n, columns, &image, &block, &windows, window)?
-    };
-    let y = reshaped(n, y, &dims)?;
+    let y = n.build(|g| g.col2im(x, &image, &block, window))?;
     let element = n.element(0)?;
     let y = in_range(n, y, element)?;
     n.like_first(y)
@@ -175,74 +151,3 @@ fn col2im(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
 
 /// Taps, and places of the result, that are written down one by one; a batch of nothing has room for any number.
 const MAX_GRID: usize = 1 << 24;
-
-/// Blocks up to this size are folded by a transposed convolution, whose weights are the square of it.
-const MAX_TAPS: usize = 256;
-
-/// A transposed convolution whose weights send each row of a column to its place in the block.
-fn fold(
-    n: &mut NodeContext<'_, '_>,
-    columns: ValueId,
-    image: &[usize],
-    block: &[usize],
-    windows: &[usize],
-    window: Window,
-) -> Answer<ValueId> {
-    let (shape, dtype) = (n.shape(columns)?, n.dtype(columns)?);
-    let taps = shape[1];
-    let identity = (0..taps * taps).map(|i| if i / taps == i % taps { 1.0 } else { 0.0 }).collect();
-    let dims: Vec<usize> = [taps, 1].into_iter().chain(block.iter().copied()).collect();
-    let weights = floats(n, dtype, &dims, identity)?;
-    let dims: Vec<usize> = shape[..2].iter().chain(windows).copied().collect();
-    let x = reshaped(n, columns, &dims)?;
-    // Padding that the windows did not reach stays out of the transposed convolution.
-    let mut rest = vec![(0, 0); 2];
-    let mut cut = window.clone();
-    for i in 0..image.len() {
-        let span = window.span(i, block[i]).map_err(|e| n.wrong(e))?;
-        let (before, after) = window.pads[i];
-        let covered = (windows[i] - 1) * window.strides[i] + span;
-        let missing = image[i] + before + after - covered;
-        cut.pads[i].1 = after.saturating_sub(missing);
-        rest.push((0, missing.saturating_sub(after) as i64));
-    }
-    let y = n.build(|g| g.conv_transpose(x, weights, None, cut, 1, &vec![0; image.len()]))?;
-    n.build(|g| g.pad(y, &rest, PadMode::Constant, 0.0))
-}
-
-/// Every number of every column added to its place in the padded image, which is then cut.
-fn scatter(
-    n: &mut NodeContext<'_, '_>,
-    columns: ValueId,
-    image: &[usize],
-    block: &[usize],
-    windows: &[usize],
-    window: Window,
-) -> Answer<ValueId> {
-    let (shape, dtype) = (n.shape(columns)?, n.dtype(columns)?);
-    let padded: Vec<usize> = image.iter().zip(&window.pads).map(|(s, (a, b))| s + a + b).collect();
-    let place = |mut tap: usize, mut count: usize| {
-        let (mut at, mut stride) = (0, 1);
-        for i in (0..image.len()).rev() {
-            let (t, c) = (tap % block[i], count % windows[i]);
-            at += (t * window.dilations[i] + c * window.strides[i]) * stride;
-            (tap, count, stride) = (tap / block[i], count / windows[i], stride * padded[i]);
-        }
-        at as i64
-    };
-    let places = (0..shape[1] * shape[2]).map(|i| place(i / shape[2], i % shape[2])).collect();
-    let places = indices(n, places)?;
-    let all = [shape[0], shape[1] * shape[2]];
-    let places = n.build(|g| g.expand(places, all))?;
-    let columns = reshaped(n, columns, &all)?;
-    let zero = n.scalar(dtype, 0.0);
-    let total = padded.iter().try_fold(1usize, |a, b| a.checked_mul(*b));
-    let total = total.ok_or_else(|| n.wrong(format!("an image of {padded:?} is too large")))?;
-    let empty = n.build(|g| g.fill(zero, [shape[0], total]))?;
-    let flat = n.build(|g| g.scatter_elements(empty, places, columns, 1, ScatterMode::Add))?;
-    let dims: Vec<usize> = [shape[0]].into_iter().chain(padded).collect();
-    let y = reshaped(n, flat, &dims)?;
-    let cuts = window.pads.iter().map(|(a, b)| (-(*a as i64), -(*b as i64)));
-    let cuts: Vec<(i64, i64)> = [(0, 0)].into_iter().chain(cuts).collect();
-    n.build(|g| g.pad(y, &cuts, PadMode::Constant, 0.0))
-}
