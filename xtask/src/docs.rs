@@ -49,7 +49,7 @@ fn page() -> Result<String, String> {
     Ok(format!("{HEADING}{table}"))
 }
 
-/// Builds the program that prints the table of operations and tells where it lies.
+/// Builds the program that prints the table of operations and returns its path.
 ///
 /// It is built as the tests are: the same profile and, through `--workspace`, the same features, so that what they
 /// built is used again. `cargo run` cannot do that.

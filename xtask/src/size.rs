@@ -1,4 +1,4 @@
-//! The size limit: a file tells one story and fits in a reading.
+//! The size limit: a file has one subject and fits in a reading.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! How far a result may lie from the oracle's, and the judgement.
+//! How far a result may be from the oracle's, and the judgement.
 
 use olivine_ir::{DType, Tensor};
 
@@ -14,7 +14,7 @@ pub enum Bound {
     /// So many units in the last place of an f32; a narrower dtype may be one of its own units off.
     Ulp(f64),
     /// So many roundings of the accumulator, each relative to what the graph gives on the operands' magnitudes
-    /// (for a product Σ|a||b|), plus the rounding of the result. For graphs that are linear in their floats.
+    /// (for a matmul Σ|a||b|), plus the rounding of the result. For graphs that are linear in their floats.
     Sum(f64),
     /// So many roundings of the compute type relative to the largest finite magnitude of the result; a narrow result
     /// may be one of its own units off and lose one rounding of that magnitude on the way.
@@ -87,7 +87,7 @@ pub fn ulp(dtype: DType, x: f64) -> f64 {
     power_of_two(exponent(x).clamp(least, greatest) - bits)
 }
 
-/// The nearest number of a float dtype, halves to even; beyond its range an infinity. Integers pass.
+/// The nearest number of a float dtype, ties to even; beyond its range an infinity. Integers pass.
 pub fn round_to(dtype: DType, x: f64) -> f64 {
     if dtype == DType::F64 || !dtype.is_float() || x == 0.0 || !x.is_finite() {
         return x;

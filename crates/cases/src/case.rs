@@ -136,7 +136,7 @@ pub struct Case {
     pub dtype: DType,
     /// How inputs are filled unless they say otherwise.
     pub fill: Fill,
-    /// How far results may lie from the oracle's.
+    /// How far results may be from the oracle's.
     pub bound: Bound,
     /// How the oracle holds results between operations.
     pub between: Between,

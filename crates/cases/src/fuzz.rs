@@ -10,7 +10,7 @@ use crate::fill::{Fill, Rng};
 /// No tensor of a random graph holds more elements.
 const MOST: usize = 4096;
 
-/// A random chain of elementwise, select, reduce, product, scan and movement steps; the seed is the case.
+/// A random chain of elementwise, select, reduce, matmul, scan and movement steps; the seed is the case.
 pub fn random_case(seed: u64) -> Case {
     let mut rng = Rng::new(seed ^ 0x6f6c_6976_696e_6521);
     let dtypes = [

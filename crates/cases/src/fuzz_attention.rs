@@ -1,4 +1,4 @@
-//! Random attentions, rotations and appends, over operands that lie in memory in every way a view can make.
+//! Random attentions, rotations and appends, over operands in every layout that a view can make.
 
 use olivine_ir::DType::{self, BF16, Bool, F16, F32, F64, I32, I64};
 use olivine_ir::op::{Attention, HeadLayout, MaskKind, Rope, RopeScaling, RopeStyle};

@@ -71,7 +71,7 @@ fn ways(global: &Global) -> Result<Vec<Way>, Failure> {
     let chosen: Vec<Device> = match &global.device {
         Some(_) => {
             let device = global.device()?;
-            // Opened here so that a device that is not there is told before anything runs.
+            // Opened here so that a device that is not there is an error before anything runs.
             Session::with_options(device.clone(), best.clone())?;
             vec![device]
         }

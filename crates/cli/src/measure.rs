@@ -122,7 +122,7 @@ impl Subject {
 
     /// Time on the device from the first dispatch's beginning to the last one's end, each time with other inputs than the
     /// one before; short runs on small inputs are timed several in a row, and a run's share counts. The outputs' memory
-    /// is spoilt beforehand, and a run that leaves some of it unwritten is an error.
+    /// is poisoned beforehand, and a run that leaves some of it unwritten is an error.
     pub(crate) fn device_times(&self, runs: Runs) -> Result<Times, Failure> {
         let sets = self.sets.len().min(runs.timed).max(1);
         let short = self.executable.time(self.inputs(0), 1)?.0 < SHORT;
@@ -195,15 +195,15 @@ impl Subject {
     }
 }
 
-/// An error if an output still has elements with all bits set, as [`DeviceTensor::spoil`] leaves them.
+/// An error if an output still has elements with all bits set, as `poison` leaves them.
 fn check_written(name: &str, output: &DeviceTensor) -> Result<(), Failure> {
     let ty = output.ty();
     for piece in pieces(ty, PIECE * ty.dtype.size()) {
         let data = output.read_elements(piece.clone())?;
         let mut elements = data.as_bytes().chunks_exact(ty.dtype.size());
-        let spoilt = |element: &[u8]| element.iter().all(|byte| *byte == 0xff);
+        let poisoned = |element: &[u8]| element.iter().all(|byte| *byte == 0xff);
         // An integer may well be -1, a whole piece of them not.
-        let left = if ty.dtype.is_float() { elements.any(spoilt) } else { elements.all(spoilt) };
+        let left = if ty.dtype.is_float() { elements.any(poisoned) } else { elements.all(poisoned) };
         if left && !piece.is_empty() {
             return Err(Failure::new(format!(
                 "elements of `{name}` from {} on were not written",

@@ -5,7 +5,7 @@ use olivine::ir::{Graph, ValueId};
 use crate::answer::Failure;
 use crate::timing::bytes;
 
-/// Bytes of memory in all and free for use, where the system tells.
+/// Bytes of memory in all and free for use, where the system says.
 pub(crate) fn total_and_available() -> Option<(usize, usize)> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let field = |name: &str| {

@@ -2,7 +2,7 @@
 
 use olivine_ir::TensorType;
 
-/// What can go wrong, with what is needed to mend it.
+/// What can go wrong, with the facts needed to fix it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

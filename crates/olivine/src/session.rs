@@ -209,8 +209,8 @@ impl Session {
         self.inner.engine.upload(view.ty(), view.bytes())
     }
 
-    /// Bytes of device memory that the session has taken, with what lies free in blocks that tensors share; `None`
-    /// where the driver does not tell (on wgpu) and on the CPU.
+    /// Bytes of device memory that the session has taken, with what is free in blocks that tensors share; `None`
+    /// where the driver does not say (on wgpu) and on the CPU.
     pub fn memory_taken(&self) -> Option<u64> {
         if self.inner.is_here() { self.inner.engine.memory_taken() } else { None }
     }

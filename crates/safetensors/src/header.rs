@@ -203,9 +203,9 @@ impl<'de> Deserialize<'de> for Header {
                     match all.entry(name) {
                         Slot::Occupied(slot) => return Err(twice(slot.key())),
                         Slot::Vacant(slot) => {
-                            let told =
+                            let named =
                                 |e| M::Error::custom(format!("tensor `{}`: {e}", shortened(slot.key())));
-                            let info = map.next_value().map_err(told)?;
+                            let info = map.next_value().map_err(named)?;
                             slot.insert(info);
                         }
                     }

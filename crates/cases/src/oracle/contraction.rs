@@ -3,7 +3,7 @@
 use olivine_ir::op::{DotGeneral, Einsum, LoraMatMul, MatMul};
 use olivine_ir::{Shape, TensorType};
 
-use super::region::rider;
+use super::region::apply_region;
 use super::value::{Number, broadcast_flat, each, flat};
 use super::{Numbers, Value};
 use super::{meanings, one};
@@ -39,7 +39,7 @@ pub(super) fn matmul(op: &MatMul, x: &[Value], ty: TensorType) -> Result<Value, 
     let product = TensorType::new(x[0].ty.dtype, ty.shape);
     let y =
         on_pairs!(x[0], x[1], product, (a, b) => product_of(a, x[0].shape(), b, x[1].shape(), &ty.shape))?;
-    rider(&op.epilogue, y, &x[2..], ty)
+    apply_region(&op.epilogue, y, &x[2..], ty)
 }
 
 fn product_of<T: Number>(a: &[T], sa: &Shape, b: &[T], sb: &Shape, out: &Shape) -> Vec<T> {

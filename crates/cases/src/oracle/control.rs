@@ -73,20 +73,20 @@ pub(super) fn loop_(
     let (mut carried, captures) = (x[2..2 + op.carried].to_vec(), &x[2 + op.carried..]);
     let mut rows = Rows::new(&results[op.carried..results.len() - 1]);
     let scalar = TensorType::new(DType::I64, Shape::SCALAR);
-    let mut trip = 0;
-    while going && trip < most {
-        let given = [vec![Value::ints(scalar, vec![trip])], carried, captures.to_vec()].concat();
+    let mut iteration = 0;
+    while going && iteration < most {
+        let given = [vec![Value::ints(scalar, vec![iteration])], carried, captures.to_vec()].concat();
         let mut outputs = inner(&op.body, given, between)?.into_iter();
         let go_on = outputs.next().ok_or("the body gives nothing")?;
         going = number(&go_on)? != 0;
         carried = outputs.by_ref().take(op.carried).collect();
         for (i, row) in outputs.enumerate() {
-            rows.put(i, &row, 0, trip as usize)?;
+            rows.put(i, &row, 0, iteration as usize)?;
         }
-        trip += 1;
+        iteration += 1;
     }
     carried.extend(rows.0);
-    carried.push(Value::ints(scalar, vec![trip]));
+    carried.push(Value::ints(scalar, vec![iteration]));
     Ok(carried)
 }
 
@@ -99,14 +99,14 @@ pub(super) fn scan(
     let slices = op.states..op.states + op.axes.len();
     let mut states = x[..op.states].to_vec();
     let captures = &x[slices.end..];
-    let trips = x[slices.start].shape()[op.axes[0]];
+    let iterations = x[slices.start].shape()[op.axes[0]];
     let mut rows = Rows::new(&results[op.states..]);
-    for trip in 0..trips {
+    for iteration in 0..iterations {
         let mut given = states;
         for (i, sliced) in x[slices.clone()].iter().enumerate() {
             let axis = op.axes[i];
             let back = op.reverse.get(i).copied().unwrap_or(false);
-            let place = if back { trips - 1 - trip } else { trip };
+            let place = if back { iterations - 1 - iteration } else { iteration };
             let mut dims = sliced.ty.shape.to_vec();
             dims.remove(axis);
             let shape = Shape::new(&dims).map_err(|e| e.to_string())?;
@@ -121,7 +121,7 @@ pub(super) fn scan(
         states = outputs.by_ref().take(op.states).collect();
         for (i, row) in outputs.enumerate() {
             let back = op.out_reverse.get(i).copied().unwrap_or(false);
-            rows.put(i, &row, op.out_axis(i), if back { trips - 1 - trip } else { trip })?;
+            rows.put(i, &row, op.out_axis(i), if back { iterations - 1 - iteration } else { iteration })?;
         }
     }
     states.extend(rows.0);

@@ -3,7 +3,7 @@
 use olivine_ir::op::{Col2Im, Conv, ConvTranspose, Im2Col, Window};
 use olivine_ir::{Shape, TensorType};
 
-use super::region::rider;
+use super::region::apply_region;
 use super::value::{each, flat, wrap};
 use super::{Numbers, Value};
 use super::{meanings, one};
@@ -52,7 +52,7 @@ pub(super) fn conv(op: &Conv, x: &[Value], ty: TensorType) -> Result<Value, Stri
         out.push(sum);
     });
     let own = 2 + usize::from(op.bias);
-    rider(&op.epilogue, Value::floats(TensorType::new(x[0].ty.dtype, ty.shape), out), &x[own..], ty)
+    apply_region(&op.epilogue, Value::floats(TensorType::new(x[0].ty.dtype, ty.shape), out), &x[own..], ty)
 }
 
 /// Every input element spreads its kernel over the result.

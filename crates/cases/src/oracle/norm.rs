@@ -3,7 +3,7 @@
 use olivine_ir::op::{L2Norm, LayerNorm, RmsNorm};
 
 use super::Value;
-use super::region::rider;
+use super::region::apply_region;
 use super::value::{around, broadcast_flat, each};
 use super::{meanings, one};
 
@@ -32,7 +32,7 @@ fn prepared(prologue: &Option<olivine_ir::op::Region>, bias: bool, x: &[Value]) 
     let own = 2 + usize::from(bias);
     let mut ty = x[0].ty;
     ty.dtype = x[1].ty.dtype;
-    rider(prologue, x[0].clone(), &x[own..], ty)
+    apply_region(prologue, x[0].clone(), &x[own..], ty)
 }
 
 /// Rows of trailing axes, each turned by `row`, then scaled and shifted.

@@ -13,7 +13,7 @@ meanings! { |op, x, call|
     AdaptivePool => one(adaptive(op, &x[0], call.ty())),
 }
 
-/// What a window holds: flat positions of real elements, and how many taps lie within the padded extent.
+/// What a window holds: flat positions of real elements, and how many taps are within the padded extent.
 struct Taps {
     real: Vec<usize>,
     padded: usize,

@@ -17,8 +17,8 @@ meanings! { |op, x, call|
 }
 
 /// Which scale belongs to a position.
-fn entry(lies: Granularity, scale: &Value, at: &[usize]) -> usize {
-    match lies {
+fn entry(granularity: Granularity, scale: &Value, at: &[usize]) -> usize {
+    match granularity {
         Granularity::Tensor => 0,
         Granularity::Axis(axis) => at[axis],
         Granularity::Block { axis, size } => {
@@ -32,11 +32,11 @@ fn entry(lies: Granularity, scale: &Value, at: &[usize]) -> usize {
 pub(super) fn quantize(op: &QuantizeLinear, x: &[Value], ty: TensorType) -> Result<Value, String> {
     let (reals, scales) = (x[0].as_floats()?, x[1].as_floats()?);
     let zeros = x.get(2).map(Value::as_ints).transpose()?;
-    let lies = op.granularity(x[1].shape(), x[0].shape())?;
+    let granularity = op.granularity(x[1].shape(), x[0].shape())?;
     let (low, high) = limits(op.dtype);
     let mut out = Vec::with_capacity(reals.len());
     each(x[0].shape(), |at| {
-        let i = entry(lies, &x[1], at);
+        let i = entry(granularity, &x[1], at);
         let steps = round_to(DType::F32, reals[out.len()] / scales[i]).round_ties_even();
         let zero = zeros.map_or(0, |z| z[i]);
         out.push(if steps.is_nan() {
@@ -51,10 +51,10 @@ pub(super) fn quantize(op: &QuantizeLinear, x: &[Value], ty: TensorType) -> Resu
 pub(super) fn dequantize(op: &DequantizeLinear, x: &[Value], ty: TensorType) -> Result<Value, String> {
     let (steps, scales) = (x[0].as_ints()?, x[1].as_floats()?);
     let zeros = x.get(2).map(Value::as_ints).transpose()?;
-    let lies = op.granularity(x[1].shape(), x[0].shape())?;
+    let granularity = op.granularity(x[1].shape(), x[0].shape())?;
     let mut out = Vec::with_capacity(steps.len());
     each(x[0].shape(), |at| {
-        let i = entry(lies, &x[1], at);
+        let i = entry(granularity, &x[1], at);
         let difference = (steps[out.len()] - zeros.map_or(0, |z| z[i])) as i32;
         let difference = round_to(DType::F32, f64::from(difference));
         out.push(round_to(DType::F32, difference * scales[i]));

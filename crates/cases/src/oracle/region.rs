@@ -1,4 +1,4 @@
-//! Fused elementwise regions: alone, after a product or before a norm.
+//! Fused elementwise regions: alone, after a matmul or before a norm.
 
 use olivine_ir::op::{Arg, Fused, InstrOp, Region};
 use olivine_ir::{DType, Tensor, TensorType};
@@ -19,7 +19,7 @@ pub(super) fn fused(op: &Fused, x: &[Value], results: &[TensorType]) -> Result<V
 }
 
 /// A region whose first input is another operation's result; it has one output.
-pub(super) fn rider(
+pub(super) fn apply_region(
     region: &Option<Region>,
     main: Value,
     extra: &[Value],

@@ -29,7 +29,7 @@ impl Axis {
         self.input == self.output && self.scale == 1.0
     }
 
-    /// Where a result position lies among the samples.
+    /// Where a result position is among the samples.
     fn coordinate(&self, mode: CoordinateMode, i: usize) -> f64 {
         let (i, input, output) = (i as f64, self.input as f64, self.output as f64);
         let half_pixel = (i + 0.5) / self.scale - 0.5;

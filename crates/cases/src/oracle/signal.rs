@@ -81,8 +81,8 @@ fn by_convolution(x: &[Complex], sign: f64) -> Vec<Complex> {
     (0..n).map(|k| times((back[k].0 / m as f64, back[k].1 / m as f64), square(k))).collect()
 }
 
-/// The factor of a transform.
-fn factor(norm: FftNorm, inverse: bool, n: usize) -> f64 {
+/// The scale of a transform.
+fn scale_of(norm: FftNorm, inverse: bool, n: usize) -> f64 {
     match norm {
         FftNorm::Ortho => (n as f64).sqrt().recip(),
         FftNorm::Backward if inverse => (n as f64).recip(),
@@ -110,7 +110,7 @@ fn line(kind: FftKind, norm: FftNorm, n: usize, x: &[Complex]) -> Vec<Complex> {
     if kind == FftKind::Rfft {
         y.truncate(n / 2 + 1);
     }
-    let scale = factor(norm, inverse, n);
+    let scale = scale_of(norm, inverse, n);
     y.into_iter().map(|(re, im)| (re * scale, im * scale)).collect()
 }
 

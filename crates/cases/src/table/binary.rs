@@ -159,7 +159,7 @@ fn comparisons(t: &mut Table) {
     }
 }
 
-/// Pairs of shapes; subtraction, because it tells its operands apart.
+/// Pairs of shapes; subtraction, because its operands cannot be swapped.
 fn broadcasts(t: &mut Table) {
     let shapes: [(&str, &[usize], &[usize]); 20] = [
         ("scalar-left", &[], &[3, 5]),

@@ -138,7 +138,7 @@ fn products(t: &mut Table) {
         });
     }
     t.case("gated-by-itself", PAIR, normal(), Peak(96.0), |g| {
-        // The product's operand is also the epilogue's.
+        // The matmul's operand is also the epilogue's.
         let (x, w, v) = (g.x([2, 5, 16])?, g.w([16, 16])?, g.w([16, 16])?);
         let x = g.relu(x)?;
         let (gate, up) = (g.matmul(x, w)?, g.matmul(x, v)?);
@@ -213,14 +213,14 @@ fn norms(t: &mut Table) {
         g.rms_norm(s, gamma, None, 1e-6)
     });
     // Products over a long axis, in parts that the norm sums.
-    t.case("long-product-layer-norm", FLOATS, normal(), Peak(96.0), |g| {
+    t.case("long-k-layer-norm", FLOATS, normal(), Peak(96.0), |g| {
         let (x, w, b, r) = (g.x([12, 768])?, g.w([768, 32])?, g.w([32])?, g.x([12, 32])?);
         let (gamma, beta) = (g.w([32])?, g.w([32])?);
         let y = g.linear(x, w, b)?;
         let y = g.add(y, r)?;
         g.layer_norm(y, gamma, Some(beta), 1e-5)
     });
-    t.case("long-product-rms-norm-residual", PAIR, normal(), Peak(96.0), |g| {
+    t.case("long-k-rms-norm-residual", PAIR, normal(), Peak(96.0), |g| {
         let (x, w, r, gamma) = (g.x([3, 1024])?, g.w([1024, 36])?, g.x([3, 36])?, g.w([36])?);
         let y = g.matmul(x, w)?;
         let s = g.add(y, r)?;
@@ -228,7 +228,7 @@ fn norms(t: &mut Table) {
         let n = g.add(n, s)?;
         Ok(vec![n, s])
     });
-    t.case("long-product-scaled-norm", PAIR, normal(), Peak(96.0), |g| {
+    t.case("long-k-scaled-norm", PAIR, normal(), Peak(96.0), |g| {
         let (x, w, c, gamma) = (g.x([10, 640])?, g.w([640, 17])?, g.x([17])?, g.w([17])?);
         let y = g.matmul(x, w)?;
         let s = g.mul(c, y)?;
@@ -374,7 +374,7 @@ fn sharing(t: &mut Table) {
         ("decoder-rows", HeadLayout::Bshd, RopeStyle::NeoX, 640),
         ("decoder-rows-gptj", HeadLayout::Bhsd, RopeStyle::GptJ, 24),
     ] {
-        // q and k rotated, k and v appended to caches, from one product.
+        // q and k rotated, k and v appended to caches, from one matmul.
         t.case(name, PAIR, normal(), Peak(96.0), move |g| {
             let (x, places) = (g.x([2, 3, hidden])?, g.ints(I64, [3], &[4, 5, 6])?);
             let at = g.ints(I64, [], &[4])?;

@@ -18,7 +18,7 @@ pub(super) fn rows(t: &mut Table) {
     adapters(t);
 }
 
-fn product(t: &mut Table, what: &str, dtypes: &[DType], a: &'static [usize], b: &'static [usize]) {
+fn matmul(t: &mut Table, what: &str, dtypes: &[DType], a: &'static [usize], b: &'static [usize]) {
     let k = a.last().copied().unwrap_or(1);
     t.case(&format!("matmul/{what}"), dtypes, normal(), sum_of(k), move |g| {
         let (x, y) = (g.x(a)?, g.x(b)?);
@@ -38,20 +38,20 @@ fn sizes(t: &mut Table) {
             }
         }
     }
-    product(t, "long-k", FLOATS, &[3, 1000], &[1000, 5]);
-    product(t, "k-2049", PAIR, &[2, 2049], &[2049, 17]);
-    product(t, "wide", &[F32, BF16], &[1, 96], &[96, 1000]);
-    product(t, "tall", &[F32, F16], &[1000, 48], &[48, 3]);
-    product(t, "few-rows-of-slots", &[F16, BF16], &[3, 264], &[264, 136]);
-    product(t, "narrow", &[F16, BF16], &[16, 512], &[512, 520]);
-    product(t, "square-100", FLOATS, &[100, 100], &[100, 100]);
-    product(t, "vector-matrix", FLOATS, &[65], &[65, 33]);
-    product(t, "matrix-vector", FLOATS, &[33, 65], &[65]);
-    product(t, "vectors", FLOATS, &[65], &[65]);
-    product(t, "empty-k", &[F32, F16, F64], &[3, 0], &[0, 4]);
-    product(t, "empty-m", PAIR, &[0, 5], &[5, 4]);
-    product(t, "empty-n", PAIR, &[3, 5], &[5, 0]);
-    product(t, "empty-batch", PAIR, &[0, 3, 5], &[5, 2]);
+    matmul(t, "long-k", FLOATS, &[3, 1000], &[1000, 5]);
+    matmul(t, "k-2049", PAIR, &[2, 2049], &[2049, 17]);
+    matmul(t, "wide", &[F32, BF16], &[1, 96], &[96, 1000]);
+    matmul(t, "tall", &[F32, F16], &[1000, 48], &[48, 3]);
+    matmul(t, "small-m-vectors", &[F16, BF16], &[3, 264], &[264, 136]);
+    matmul(t, "small-m", &[F16, BF16], &[16, 512], &[512, 520]);
+    matmul(t, "square-100", FLOATS, &[100, 100], &[100, 100]);
+    matmul(t, "vector-matrix", FLOATS, &[65], &[65, 33]);
+    matmul(t, "matrix-vector", FLOATS, &[33, 65], &[65]);
+    matmul(t, "vectors", FLOATS, &[65], &[65]);
+    matmul(t, "empty-k", &[F32, F16, F64], &[3, 0], &[0, 4]);
+    matmul(t, "empty-m", PAIR, &[0, 5], &[5, 4]);
+    matmul(t, "empty-n", PAIR, &[3, 5], &[5, 0]);
+    matmul(t, "empty-batch", PAIR, &[0, 3, 5], &[5, 2]);
     t.case("matmul/ints", INTS, Fill::Anything, Bound::Exact, |g| {
         let (x, y) = (g.x([9, 33])?, g.x([33, 7])?);
         g.matmul(x, y)
@@ -83,14 +83,14 @@ fn these_odd() -> Fill {
 }
 
 fn batches(t: &mut Table) {
-    product(t, "batch-broadcast", FLOATS, &[2, 1, 5, 17], &[1, 3, 17, 4]);
-    product(t, "batch-left-missing", FLOATS, &[5, 17], &[2, 3, 17, 4]);
-    product(t, "batch-right-missing", FLOATS, &[2, 3, 5, 17], &[17, 4]);
-    product(t, "batch-3", PAIR, &[2, 1, 3, 5, 8], &[4, 1, 8, 3]);
-    product(t, "batch-rank-8", &[F32], &[1, 2, 1, 2, 1, 2, 3, 4], &[2, 1, 2, 1, 2, 1, 4, 3]);
-    product(t, "batch-vector-left", PAIR, &[17], &[2, 3, 17, 4]);
-    product(t, "batch-vector-right", PAIR, &[2, 3, 5, 17], &[17]);
-    product(t, "batch-many", PAIR, &[24, 7, 9], &[24, 9, 5]);
+    matmul(t, "batch-broadcast", FLOATS, &[2, 1, 5, 17], &[1, 3, 17, 4]);
+    matmul(t, "batch-left-missing", FLOATS, &[5, 17], &[2, 3, 17, 4]);
+    matmul(t, "batch-right-missing", FLOATS, &[2, 3, 5, 17], &[17, 4]);
+    matmul(t, "batch-3", PAIR, &[2, 1, 3, 5, 8], &[4, 1, 8, 3]);
+    matmul(t, "batch-rank-8", &[F32], &[1, 2, 1, 2, 1, 2, 3, 4], &[2, 1, 2, 1, 2, 1, 4, 3]);
+    matmul(t, "batch-vector-left", PAIR, &[17], &[2, 3, 17, 4]);
+    matmul(t, "batch-vector-right", PAIR, &[2, 3, 5, 17], &[17]);
+    matmul(t, "batch-many", PAIR, &[24, 7, 9], &[24, 9, 5]);
 }
 
 fn transposed(t: &mut Table) {
@@ -231,7 +231,7 @@ fn adapters(t: &mut Table) {
     });
 }
 
-/// Unlike one product, a narrow low-rank factor may be stored in its own dtype on the way.
+/// Unlike one matmul, a narrow low-rank operand may be stored in its own dtype on the way.
 fn lora_bound() -> Bound {
     Bound::Peak(8.0)
 }

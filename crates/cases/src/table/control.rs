@@ -29,15 +29,15 @@ fn bool_of(g: &mut Build, set: bool) -> Result<ValueId, Error> {
     g.of(Bool, [], Chance(if set { 1.0 } else { 0.0 }))
 }
 
-/// Flags of so many trips, the first `set` of them true: what a body reads to know whether to go on, without arithmetic
-/// on the trip's number, for which not every device has registers.
+/// Flags of so many iterations, the first `set` of them true: what a body reads to know whether to go on, without arithmetic
+/// on the iteration's number, for which not every device has registers.
 const FLAGS: usize = 12;
 
 fn flags(set: usize) -> Result<Tensor, Error> {
-    Tensor::new([FLAGS], (0..FLAGS).map(|trip| trip < set).collect())
+    Tensor::new([FLAGS], (0..FLAGS).map(|iteration| iteration < set).collect())
 }
 
-/// `x = x + step`, go on while the trip's flag is set, and the row `x · x`.
+/// `x = x + step`, go on while the iteration's flag is set, and the row `x · x`.
 fn adding(dtype: DType, dims: &[usize]) -> Result<Graph, Error> {
     inner(&[(I64, &[]), (dtype, dims), (dtype, dims), (Bool, &[FLAGS])], |g, x| {
         let next = g.add(x[1], x[2])?;
@@ -119,41 +119,41 @@ fn branches(t: &mut Table) {
 }
 
 fn loops(t: &mut Table) {
-    // Trips asked for, whether it begins, how many trips' flags are set, the bound.
+    // Iterations asked for, whether it begins, how many iterations' flags are set, the bound.
     let cases: [(&str, i64, bool, usize, usize); 7] = [
         ("by-count", 5, true, FLAGS, 9),
         ("by-condition", 100, true, 3, 9),
         ("by-bound", 100, true, FLAGS, 6),
         ("full", 9, true, FLAGS, 9),
         ("not-begun", 5, false, FLAGS, 9),
-        ("no-trips", 0, true, FLAGS, 9),
+        ("no-iterations", 0, true, FLAGS, 9),
         ("negative", -3, true, FLAGS, 9),
     ];
-    for (name, trips, begin, last, most) in cases {
+    for (name, iterations, begin, last, most) in cases {
         let dtypes = if name == "by-condition" { DTYPES } else { &[F32, I32] };
         t.case(&format!("loop/{name}"), dtypes, whole(-3, 3), Exact, move |g| {
             let d = g.dtype();
-            let trips = g.ints(I64, [], &[trips])?;
+            let iterations = g.ints(I64, [], &[iterations])?;
             let begin = bool_of(g, begin)?;
             let (x, step) = (g.x([3, 11])?, g.x([3, 11])?);
             let last = g.constant(flags(last)?);
-            g.loop_(trips, begin, &[x], &[step, last], Some(most), adding(d, &[3, 11])?)
+            g.loop_(iterations, begin, &[x], &[step, last], Some(most), adding(d, &[3, 11])?)
         });
     }
     t.case("loop/swaps", &[F32, I64], whole(-3, 3), Exact, |g| {
         let d = g.dtype();
-        let trips = g.ints(I64, [], &[7])?;
+        let iterations = g.ints(I64, [], &[7])?;
         let begin = bool_of(g, true)?;
         let (x, y) = (g.x([5])?, g.x([5])?);
         let body = inner(&[(I64, &[]), (d, &[5]), (d, &[5])], |g, x| {
             let go = g.constant(Tensor::scalar(true));
             Ok(vec![go, x[2], x[1]])
         })?;
-        g.loop_(trips, begin, &[x, y], &[], Some(10), body)
+        g.loop_(iterations, begin, &[x, y], &[], Some(10), body)
     });
     t.case("loop/if-inside", &[F32, I32], whole(-3, 3), Exact, |g| {
         let d = g.dtype();
-        let trips = g.ints(I64, [], &[7])?;
+        let iterations = g.ints(I64, [], &[7])?;
         let begin = bool_of(g, true)?;
         let (x, middle) = (g.x([40])?, g.constant(flags(3)?));
         let body = inner(&[(I64, &[]), (d, &[40]), (Bool, &[FLAGS])], |g, x| {
@@ -167,7 +167,7 @@ fn loops(t: &mut Table) {
             let go = g.constant(Tensor::scalar(true));
             Ok(vec![go, y[0], y[0]])
         })?;
-        g.loop_(trips, begin, &[x], &[middle], Some(8), body)
+        g.loop_(iterations, begin, &[x], &[middle], Some(8), body)
     });
     for (name, set) in [("taken", true), ("passed", false)] {
         t.case(&format!("loop/loop-in-loop-in-if/{name}"), &[F32], whole(-3, 3), Exact, move |g| {
@@ -178,7 +178,7 @@ fn loops(t: &mut Table) {
             let then = inner(inputs, |g, x| {
                 let begin = g.constant(Tensor::scalar(true));
                 let body = inner(&[(I64, &[]), (d, &[9]), (d, &[9])], |g, x| {
-                    // As many trips inside as the outer trip's number.
+                    // As many iterations inside as the outer iteration's number.
                     let begin = g.constant(Tensor::scalar(true));
                     let last = g.constant(flags(FLAGS)?);
                     let y = g.loop_(x[0], begin, &[x[1]], &[x[2], last], Some(4), adding(d, &[9])?)?;

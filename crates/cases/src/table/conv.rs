@@ -31,7 +31,7 @@ pub(super) fn rows(t: &mut Table) {
     forward(t);
     shapes(t);
     epilogues(t);
-    halves(t);
+    f16_rows(t);
     transposed(t);
     columns(t);
     images(t);
@@ -143,7 +143,7 @@ fn shapes(t: &mut Table) {
     for row in rows {
         let (window, x, w, groups) = (row.window(), row.1, row.2, row.6);
         let k: usize = w[1..].iter().product();
-        // What the narrow types change is in how elements lie, which depthwise kernels load as vectors.
+        // What the narrow types change is the layout of elements, which depthwise kernels load as vectors.
         let dtypes = if row.0.ends_with("depthwise-wide") { FLOATS } else { &[F32] };
         t.case(&format!("{}/bias", row.0), dtypes, normal(), sum_of(k), move |g| {
             let (bias, x) = (g.w([w[0]])?, g.x(x)?);
@@ -193,7 +193,7 @@ fn epilogues(t: &mut Table) {
 }
 
 /// Enough filters and pixels for matrices, where a device has them.
-fn halves(t: &mut Table) {
+fn f16_rows(t: &mut Table) {
     let rows = [
         Row("1d", &[2, 24, 300], &[40, 24, 3], &[1], &[(1, 1)], &[1], 1),
         Row("2d", &[3, 19, 14, 15], &[72, 19, 3, 3], &[1, 1], &[(1, 1), (1, 1)], &[1, 1], 1),
@@ -205,13 +205,13 @@ fn halves(t: &mut Table) {
         let (window, x, w) = (row.window(), row.1, row.2);
         let k: usize = w[1..].iter().product();
         let dtypes: &[_] = if row.0 == "2d" { &[F16, BF16] } else { &[F16] };
-        t.case(&format!("halves-{}", row.0), dtypes, normal(), sum_of(k), move |g| {
+        t.case(&format!("f16-{}", row.0), dtypes, normal(), sum_of(k), move |g| {
             let (bias, x) = (g.w([w[0]])?, g.x(x)?);
             let w = g.w(w)?;
             g.conv(x, w, Some(bias), window.clone(), 1)
         });
     }
-    t.case("halves-epilogue", &[F16], normal(), Peak(96.0), |g| {
+    t.case("f16-epilogue", &[F16], normal(), Peak(96.0), |g| {
         let (x, w, bias) = (g.x([2, 12, 12, 13])?, g.w([40, 12, 3, 3])?, g.w([40])?);
         let (columns, residual) = (g.x([13])?, g.x([2, 40, 12, 13])?);
         let y = g.conv(x, w, Some(bias), Window::same(2, 1, 1), 1)?;

@@ -1,4 +1,4 @@
-//! Reading and writing at computed positions: negative indices, duplicates, and what lies outside.
+//! Reading and writing at computed positions: negative indices, duplicates, and what is out of range.
 
 use olivine_ir::DType::{self, BF16, Bool, F16, F32, F64, I32, I64, U8};
 use olivine_ir::Tensor;

@@ -20,7 +20,7 @@ struct Row(
     &'static [usize],
 );
 
-/// Powers are told apart in a wide float; a narrow one shows where it is rounded.
+/// Powers differ in a wide float; a narrow one shows where it is rounded.
 const LP: &[olivine_ir::DType] = &[F32, BF16];
 
 const ROWS: [Row; 15] = [

@@ -56,21 +56,21 @@ pub(crate) fn run(global: &Global, args: &AccuracyArgs) -> Result<Answer, Failur
     let mut errors = Vec::new();
     let mut kernels: Vec<String> = Vec::new();
     for n in sizes.iter().copied() {
-        let product = |session: &Session| -> Result<Executable, Failure> {
-            Ok(session.compile(&graph("product", |g| {
+        let matmul = |session: &Session| -> Result<Executable, Failure> {
+            Ok(session.compile(&graph("matmul", |g| {
                 let (a, b) = (g.input("a", DType::F32, [n, n])?, g.input("b", DType::F32, [n, n])?);
                 g.matmul(a, b)
             })?)?)
         };
-        let (by_chosen, by_fma) = (product(&chosen)?, product(&fma)?);
+        let (by_chosen, by_fma) = (matmul(&chosen)?, matmul(&fma)?);
         for (distribution, draw) in DISTRIBUTIONS {
             progress.begin(&format!("{n} {distribution}"));
             let a = operand(&format!("{distribution} a"), draw, n)?;
             let b = operand(&format!("{distribution} b"), draw, n)?;
             let rows = sampled(n);
             let exact = exact(&a, &b, n, &rows)?;
-            let error = |product: &Executable| -> Result<f64, Failure> {
-                let out = product.run([("a", &a), ("b", &b)])?;
+            let error = |matmul: &Executable| -> Result<f64, Failure> {
+                let out = matmul.run([("a", &a), ("b", &b)])?;
                 relative_l2(out.get("y")?.as_slice::<f32>()?, &exact, n, &rows)
             };
             errors.push(Error { n, distribution, chosen: error(&by_chosen)?, fma: error(&by_fma)? });
@@ -123,13 +123,13 @@ fn operand(name: &str, draw: Draw, n: usize) -> Result<Tensor, Failure> {
     Ok(Tensor::new([n, n], all)?)
 }
 
-/// Rows whose results are computed exactly: as many as take a moment, all over the product.
+/// Rows whose results are computed exactly: as many as take a moment, all over the matmul.
 fn sampled(n: usize) -> Vec<usize> {
     let count = (WORK / (n * n).max(1)).clamp(1, 16).min(n);
     (0..count).map(|i| (i * n + n / 2) / count).collect()
 }
 
-/// Rows of the product, in f64, each by a thread.
+/// Rows of the matmul, in f64, each by a thread.
 fn exact(a: &Tensor, b: &Tensor, n: usize, rows: &[usize]) -> Result<Vec<f64>, Failure> {
     let (a, b) = (a.as_slice::<f32>()?, b.as_slice::<f32>()?);
     let mut all = vec![0.0f64; rows.len() * n];
@@ -148,10 +148,10 @@ fn exact(a: &Tensor, b: &Tensor, n: usize, rows: &[usize]) -> Result<Vec<f64>, F
     Ok(all)
 }
 
-fn relative_l2(product: &[f32], exact: &[f64], n: usize, rows: &[usize]) -> Result<f64, Failure> {
+fn relative_l2(matmul: &[f32], exact: &[f64], n: usize, rows: &[usize]) -> Result<f64, Failure> {
     let (mut wrong, mut all) = (0.0, 0.0);
     for (row, exact) in rows.iter().zip(exact.chunks_exact(n)) {
-        for (y, e) in product.iter().skip(row * n).zip(exact) {
+        for (y, e) in matmul.iter().skip(row * n).zip(exact) {
             wrong += (f64::from(*y) - e).powi(2);
             all += e.powi(2);
         }
@@ -160,7 +160,7 @@ fn relative_l2(product: &[f32], exact: &[f64], n: usize, rows: &[usize]) -> Resu
     if error.is_finite() {
         Ok(error)
     } else {
-        Err(Failure::new("the product has numbers that are not finite"))
+        Err(Failure::new("the matmul has numbers that are not finite"))
     }
 }
 
@@ -177,12 +177,12 @@ mod tests {
         let rows = sampled(n);
         assert!(rows.len() == n && rows.iter().all(|r| *r < n), "{rows:?}");
         let exact = exact(&a, &Tensor::new([n, n], identity)?, n, &rows)?;
-        let mut product = a.as_slice::<f32>()?.to_vec();
-        assert_eq!(relative_l2(&product, &exact, n, &rows)?, 0.0);
-        product.iter_mut().for_each(|x| *x *= 1.5);
-        assert!((relative_l2(&product, &exact, n, &rows)? - 0.5).abs() < 1e-6);
-        product[n] = f32::NAN;
-        assert!(relative_l2(&product, &exact, n, &rows).is_err());
+        let mut matmul = a.as_slice::<f32>()?.to_vec();
+        assert_eq!(relative_l2(&matmul, &exact, n, &rows)?, 0.0);
+        matmul.iter_mut().for_each(|x| *x *= 1.5);
+        assert!((relative_l2(&matmul, &exact, n, &rows)? - 0.5).abs() < 1e-6);
+        matmul[n] = f32::NAN;
+        assert!(relative_l2(&matmul, &exact, n, &rows).is_err());
         Ok(())
     }
 

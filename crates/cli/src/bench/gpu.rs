@@ -1,11 +1,11 @@
 //! `olivine bench gpu`: a device's rates at sizes that show them, by its own timestamps.
 
 mod attention;
+mod gemv;
 mod images;
 mod matmul;
 mod memory;
 mod models;
-mod products;
 mod rows;
 mod sequences;
 
@@ -230,9 +230,9 @@ fn measurements(quick: bool) -> Result<Vec<Measurement>, Failure> {
     let mut list = Vec::new();
     list.extend(matmul::squares(quick)?);
     list.extend(matmul::by_weights(quick)?);
-    list.extend(products::skinny(quick)?);
-    list.extend(products::integers(quick)?);
-    list.extend(products::grouped(quick)?);
+    list.extend(gemv::small_m(quick)?);
+    list.extend(gemv::integers(quick)?);
+    list.extend(gemv::grouped(quick)?);
     list.extend(attention::heads(quick)?);
     list.push(attention::decode(quick)?);
     list.extend(memory::elementwise(quick)?);

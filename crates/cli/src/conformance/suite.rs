@@ -43,7 +43,7 @@ pub(super) fn cases(suite: &Path, filter: &str) -> Result<Vec<Case>, Failure> {
             found.push(Case { name: group, folder });
             continue;
         }
-        // The weights of `light` are constants, and `real` is downloaded: neither tells right from wrong here.
+        // The weights of `light` are constants, and `real` is downloaded: neither shows right from wrong here.
         if matches!(group.as_str(), "light" | "real") {
             continue;
         }

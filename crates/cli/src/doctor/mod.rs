@@ -1,4 +1,4 @@
-//! `olivine doctor`: what Olivine needs on this machine, and the line that mends what is missing.
+//! `olivine doctor`: what Olivine needs on this machine, and the command that installs what is missing.
 
 mod packages;
 mod vulkan;
@@ -32,9 +32,9 @@ impl Check {
 
 pub(crate) fn run(global: &Global) -> Result<Answer, Failure> {
     let (cpu, broken) = match try_cpu(global) {
-        Ok(()) => (Check::ok("CPU device", "a test product is right"), None),
+        Ok(()) => (Check::ok("CPU device", "a test matmul is right"), None),
         Err(failure) => (
-            Check::missing("CPU device", "a test product failed", None),
+            Check::missing("CPU device", "a test matmul failed", None),
             Some(failure.context("the CPU device does not work")),
         ),
     };
@@ -64,15 +64,15 @@ fn try_cpu(global: &Global) -> Result<(), Failure> {
     let w = g.param("w", DType::F32, [2, 2])?;
     let y = g.matmul(x, w)?;
     g.output("y", y)?;
-    let product = Session::with_options(Device::Cpu, global.options())?.compile(&g)?;
-    product.set_param("w", Tensor::new([2, 2], vec![5f32, 6.0, 7.0, 8.0])?)?;
+    let matmul = Session::with_options(Device::Cpu, global.options())?.compile(&g)?;
+    matmul.set_param("w", Tensor::new([2, 2], vec![5f32, 6.0, 7.0, 8.0])?)?;
     let x = Tensor::new([2, 2], vec![1f32, 2.0, 3.0, 4.0])?;
-    let out = product.run([("x", &x)])?;
+    let out = matmul.run([("x", &x)])?;
     let y = out.get("y")?.as_slice::<f32>()?;
     if y == [19.0, 22.0, 43.0, 50.0] {
         Ok(())
     } else {
-        Err(Failure::new(format!("a product gave {y:?} instead of [19, 22, 43, 50]")))
+        Err(Failure::new(format!("a matmul returned {y:?} instead of [19, 22, 43, 50]")))
     }
 }
 
@@ -149,7 +149,7 @@ fn backends() -> Vec<Check> {
                     let reason = of_backend().find_map(|info| info.unavailable.clone());
                     Check::missing(what, reason.unwrap_or("no device".into()), Some(&fix))
                 }
-                // A second device that cannot be used is told beside those that can.
+                // A second device that cannot be used is listed beside those that can.
                 Some(reason) => Check::ok(what, format!("{}; another: {reason}", names.join(", "))),
                 None => Check::ok(what, names.join(", ")),
             }

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use super::{Check, packages};
 
-/// Where manifests lie, below a kind of folder such as `icd.d`.
+/// Where manifests are, below a kind of folder such as `icd.d`.
 const FOLDERS: [&str; 3] = ["/usr/share/vulkan", "/etc/vulkan", "/usr/local/share/vulkan"];
 /// Variables with the drivers' manifests, before any folder; the older name is still read.
 const DRIVER_VARIABLES: [&str; 2] = ["VK_DRIVER_FILES", "VK_ICD_FILENAMES"];
@@ -59,7 +59,7 @@ fn validation() -> Check {
     Check::ok("Vulkan validation layer", format!("not there; only `verify --validation` needs it: {how}"))
 }
 
-/// Where a shared library lies: the loader's path, the usual folders, then the linker's cache.
+/// Where a shared library is: the loader's path, the usual folders, then the linker's cache.
 fn find_library(name: &str) -> Option<PathBuf> {
     let listed = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     let usual = ["/usr/lib", "/usr/lib64", "/lib", "/lib64", "/usr/local/lib", "/usr/local/lib64"];

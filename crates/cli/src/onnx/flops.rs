@@ -4,7 +4,7 @@ use olivine::ir::{Graph, Node, Op, Shape};
 
 /// Operations of one run: two for each multiplication and addition of products, convolutions, attention and recurrent
 /// layers; one for each element that another operation computes; none for those that move elements. A loop counts as if
-/// it made all its trips, a choice as its dearer branch.
+/// it made all its iterations, a choice as its dearer branch.
 pub(crate) fn of_graph(graph: &Graph) -> u64 {
     graph.nodes().iter().map(|node| of_node(graph, node)).fold(0, u64::saturating_add)
 }
@@ -19,20 +19,20 @@ fn of_node(graph: &Graph, node: &Node) -> u64 {
         .filter_map(|id| graph.ty(*id).ok())
         .map(|ty| count(&ty.shape))
         .fold(0, u64::saturating_add);
-    let product = |inner: usize| made.saturating_mul(2).saturating_mul(inner as u64);
+    let sums = |inner: usize| made.saturating_mul(2).saturating_mul(inner as u64);
     let last = |shape: &Shape| shape.last().copied().unwrap_or(1);
     match &node.op {
-        Op::MatMul(_) | Op::QMatMul(_) | Op::GroupedMatMul(_) | Op::LoraMatMul(_) => product(last(&shape(0))),
+        Op::MatMul(_) | Op::QMatMul(_) | Op::GroupedMatMul(_) | Op::LoraMatMul(_) => sums(last(&shape(0))),
         Op::DotGeneral(op) => {
             let lhs = shape(0);
-            product(op.lhs_contract.iter().filter_map(|axis| lhs.get(*axis)).product())
+            sums(op.lhs_contract.iter().filter_map(|axis| lhs.get(*axis)).product())
         }
         Op::Einsum(op) => {
             let shapes: Vec<Shape> = (0..node.inputs.len()).map(shape).collect();
             let sizes = op.plan(&shapes).map(|plan| plan.sizes).unwrap_or_default();
             sizes.iter().fold(2, |all: u64, size| all.saturating_mul(*size as u64))
         }
-        Op::Conv(_) | Op::QConv(_) => product(shape(1).iter().skip(1).product()),
+        Op::Conv(_) | Op::QConv(_) => sums(shape(1).iter().skip(1).product()),
         Op::ConvTranspose(_) => {
             let taps: usize = shape(1).iter().skip(1).product();
             count(&shape(0)).saturating_mul(2).saturating_mul(taps as u64)
@@ -50,8 +50,9 @@ fn of_node(graph: &Graph, node: &Node) -> u64 {
         }
         Op::Loop(op) => (op.max_trips.unwrap_or(1) as u64).saturating_mul(of_graph(op.body.graph())),
         Op::Scan(op) => {
-            let trips = op.axes.first().and_then(|axis| shape(op.states).get(*axis).copied()).unwrap_or(0);
-            (trips as u64).saturating_mul(of_graph(op.body.graph()))
+            let iterations =
+                op.axes.first().and_then(|axis| shape(op.states).get(*axis).copied()).unwrap_or(0);
+            (iterations as u64).saturating_mul(of_graph(op.body.graph()))
         }
         Op::If(op) => of_graph(op.then_branch.graph()).max(of_graph(op.else_branch.graph())),
         op if moves(op.name()) => 0,

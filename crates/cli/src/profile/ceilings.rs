@@ -44,14 +44,14 @@ impl Ceilings {
     }
 
     /// The CPU's elementwise kernels pass numbers through its caches and into new memory, so a plain copy and a
-    /// product are its yardsticks.
+    /// matmul are its yardsticks.
     fn of_the_cpu(session: &Session, threads: usize) -> Result<Self, Failure> {
         let elements = 16 << 20;
         let mut copy = Copy::new(elements, threads);
         let copy_ms = (0..10).map(|_| ms(copy.time())).fold(f64::INFINITY, f64::min);
         let n = 1024;
-        let product_ms = least(session, &product(n)?)?;
-        let tflops = 2.0 * (n as f64).powi(3) / product_ms / 1e9;
+        let matmul_ms = least(session, &matmul(n)?)?;
+        let tflops = 2.0 * (n as f64).powi(3) / matmul_ms / 1e9;
         Ok(Ceilings { gb_per_s: 8.0 * elements as f64 / copy_ms / 1e6, tflops })
     }
 
@@ -107,8 +107,8 @@ fn multiply_adds(rows: usize, fused: bool) -> Result<(Graph, f64), Failure> {
     Ok((graph, 2.0 * (links * rows * COLUMNS) as f64))
 }
 
-fn product(n: usize) -> Result<Graph, Failure> {
-    Ok(graph("product", |g| {
+fn matmul(n: usize) -> Result<Graph, Failure> {
+    Ok(graph("matmul", |g| {
         let (a, b) = (g.input("a", DType::F32, [n, n])?, g.input("b", DType::F32, [n, n])?);
         g.matmul(a, b)
     })?)

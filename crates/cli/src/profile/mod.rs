@@ -43,7 +43,7 @@ pub(crate) struct ProfileArgs {
 pub(crate) fn run(global: &Global, args: &ProfileArgs) -> Result<Answer, Failure> {
     let (graph, weights) = source::graph_and_weights(&args.model, &args.sizes)?;
     memory::check_fits(&graph)?;
-    // A path that cannot be written is told before anything runs.
+    // A path that cannot be written is an error before anything runs.
     args.trace.as_deref().map(|path| write(path, &trace::trace(&args.model, "", &[]))).transpose()?;
     let session = global.session()?;
     let subject = Subject::new(&session, &graph)?;

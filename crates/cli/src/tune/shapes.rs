@@ -13,7 +13,7 @@ pub(super) struct Subject {
 }
 
 /// Rows, columns and summed axis.
-type Product = (usize, usize, usize);
+type MatmulSize = (usize, usize, usize);
 
 /// A float type by name.
 pub(super) fn dtype(name: &str) -> Result<DType, Failure> {
@@ -32,11 +32,11 @@ pub(super) fn products(texts: &[String], dtypes: &[DType]) -> Result<Vec<Subject
             text.trim().split('x').map(|n| n.parse().ok().filter(|n| *n > 0)).collect();
         let [Some(m), Some(n), Some(k)] = sizes[..] else {
             return Err(
-                Failure::new(format!("`{text}` is no product")).hint("write MxNxK, as in 128x768x3072")
+                Failure::new(format!("`{text}` is no matmul")).hint("write MxNxK, as in 128x768x3072")
             );
         };
         for dtype in dtypes {
-            all.push(product((m, n, k), *dtype)?);
+            all.push(matmul((m, n, k), *dtype)?);
         }
     }
     Ok(all)
@@ -45,7 +45,7 @@ pub(super) fn products(texts: &[String], dtypes: &[DType]) -> Result<Vec<Subject
 /// Squares, the products of BERT and of an 8B Llama at several numbers of rows, and attentions of both.
 pub(super) fn standard(dtypes: &[DType], quick: bool) -> Result<Vec<Subject>, Failure> {
     // Of attentions: batch, heads, queries, keys, head elements.
-    let (mut sizes, mut attentions): (Vec<Product>, _) =
+    let (mut sizes, mut attentions): (Vec<MatmulSize>, _) =
         (vec![(64, 64, 64), (1, 96, 64)], vec![[1, 2, 32, 32, 16]]);
     if !quick {
         sizes.clear();
@@ -73,15 +73,15 @@ pub(super) fn standard(dtypes: &[DType], quick: bool) -> Result<Vec<Subject>, Fa
             all.push(attention(*size, *dtype)?);
         }
         for size in &sizes {
-            all.push(product(*size, *dtype)?);
+            all.push(matmul(*size, *dtype)?);
         }
     }
     Ok(all)
 }
 
 /// Rows that come with the run, times a weight.
-fn product((m, n, k): Product, dtype: DType) -> Result<Subject, Failure> {
-    let name = format!("{dtype} product {m}x{n}x{k}");
+fn matmul((m, n, k): MatmulSize, dtype: DType) -> Result<Subject, Failure> {
+    let name = format!("{dtype} matmul {m}x{n}x{k}");
     let graph = graph(&name, |g| {
         let (x, w) = (g.input("x", dtype, [m, k])?, g.param("w", dtype, [k, n])?);
         g.matmul(x, w)
@@ -108,7 +108,7 @@ mod tests {
     fn products_are_read_as_rows_columns_and_depth() -> Result<(), Failure> {
         let all = products(&["2x3x5".into(), " 7x1x1".into()], &[DType::F32, DType::F16])?;
         let names: Vec<&str> = all.iter().map(|s| s.name.as_str()).collect();
-        let expected = ["f32 product 2x3x5", "f16 product 2x3x5", "f32 product 7x1x1", "f16 product 7x1x1"];
+        let expected = ["f32 matmul 2x3x5", "f16 matmul 2x3x5", "f32 matmul 7x1x1", "f16 matmul 7x1x1"];
         assert_eq!(names, expected);
         for bad in ["", "1x2", "1x2x3x4", "0x1x1", "axbxc", "-1x1x1"] {
             assert!(products(&[bad.into()], &[DType::F32]).is_err(), "{bad}");
@@ -121,7 +121,7 @@ mod tests {
         let all = standard(&[DType::F32, DType::F16], false)?;
         let names: std::collections::HashSet<&str> = all.iter().map(|s| s.name.as_str()).collect();
         assert_eq!(names.len(), all.len());
-        assert!(names.contains("f16 product 128x3072x768"));
+        assert!(names.contains("f16 matmul 128x3072x768"));
         assert!(dtype("i8").is_err());
         Ok(())
     }

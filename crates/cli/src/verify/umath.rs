@@ -115,7 +115,7 @@ fn apply(session: &Session, op: Unary, dtype: DType, x: &[u64]) -> Result<Vec<u6
     })
 }
 
-/// How many numbers of the dtype lie between two, and one more; NaN is apart from all others.
+/// How many numbers of the dtype are between two, and one more; NaN is apart from all others.
 fn distance(dtype: DType, a: u64, b: u64) -> u64 {
     let nan = |bits: u64| match dtype {
         DType::F32 => f32::from_bits(bits as u32).is_nan(),

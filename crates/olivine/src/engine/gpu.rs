@@ -27,7 +27,7 @@ pub(crate) struct GpuEngine<D: Driver> {
     pub(crate) checked: bool,
     /// Messages of the driver's validation layer so far.
     pub(crate) messages: fn(&D) -> Vec<String>,
-    /// Bytes of device memory that it has taken, where it tells.
+    /// Bytes of device memory that it has taken, where it says.
     pub(crate) memory_taken: fn(&D) -> Option<u64>,
     /// A kernel as the driver prints it, checked or not.
     pub(crate) source: fn(&D, &Kernel, bool) -> Result<KernelSource, olivine_gpu::Error>,

@@ -44,7 +44,7 @@ pub(crate) trait Engine: Send + Sync {
         Vec::new()
     }
 
-    /// Bytes of device memory that are taken, where the driver tells.
+    /// Bytes of device memory that are taken, where the driver says.
     fn memory_taken(&self) -> Option<u64> {
         None
     }

@@ -226,7 +226,7 @@ impl GraphExecutable {
         prepared.profile(&given)
     }
 
-    /// Runs so many times in a row and tells how long all kernels together took on the device (from call to answer on the
+    /// Runs so many times in a row and returns how long all kernels together took on the device (from call to return on the
     /// CPU), running as they do untimed: a run's share. The outputs stay on the device, by name.
     #[allow(clippy::type_complexity, reason = "a time and what `run_resident` gives")]
     pub(crate) fn time(

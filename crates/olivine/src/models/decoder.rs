@@ -28,7 +28,7 @@ pub struct Decoder {
     pub dtype: DType,
 }
 
-/// How heads lie in hidden states and caches.
+/// The layout of heads in hidden states and caches.
 const LAYOUT: HeadLayout = HeadLayout::Bshd;
 
 impl Decoder {

@@ -38,7 +38,7 @@ pub(crate) fn build(suite: Option<&Path>) -> Result<Corpus, String> {
 
 fn collect(folder: &Path, all: &mut Vec<Vec<u8>>) -> std::io::Result<()> {
     let mut entries: Vec<_> = std::fs::read_dir(folder)?.collect::<Result<_, _>>()?;
-    // In one order, so that a case's number tells the case.
+    // In one order, so that a case's number names the case.
     entries.sort_by_key(std::fs::DirEntry::path);
     for entry in entries {
         let path = entry.path();
@@ -221,7 +221,7 @@ fn large_weight() -> Vec<u8> {
     Graph { initializers: vec![weight], ..x_to_y(&[node("Add", &["x", "w"], &["y"])]) }.model()
 }
 
-/// A loop whose shapes change from trip to trip, so that it is written out.
+/// A loop whose shapes change from iteration to iteration, so that it is unrolled.
 fn counted() -> Vec<u8> {
     let body = Graph {
         nodes: vec![

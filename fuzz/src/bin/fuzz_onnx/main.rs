@@ -5,7 +5,7 @@
 //! ```
 //!
 //! The corpus is written by code; `--suite` adds every `model.onnx` below a folder. A case is named by the seed, the corpus
-//! and its number: `--only` runs that one again and shows the panic; `--all` goes on after a failure and tells every
+//! and its number: `--only` runs that one again and shows the panic; `--all` goes on after a failure and prints every
 //! place where there was one. Built without optimisations that hide overflow: a sum that wraps is a panic here.
 
 mod corpus;
@@ -198,8 +198,8 @@ fn guarded(corpus: &Corpus, seed: u64, number: u64) -> Result<&'static str, Stri
 
 /// Time that the main thread has computed, where the system reports it: other work on the machine does not make a case slow.
 fn busy(start: Instant) -> Duration {
-    let told = std::fs::read_to_string("/proc/self/schedstat").ok();
-    let nanoseconds = told.and_then(|text| text.split(' ').next()?.parse().ok());
+    let text = std::fs::read_to_string("/proc/self/schedstat").ok();
+    let nanoseconds = text.and_then(|text| text.split(' ').next()?.parse().ok());
     nanoseconds.map_or_else(|| start.elapsed(), Duration::from_nanos)
 }
 

@@ -1,7 +1,7 @@
 //! Prints what every Vulkan device offers, and tries a buffer larger than most drivers' single-allocation limit:
 //! plainly, and sparsely bound from several blocks.
 //!
-//! `probe [GiB]` (6 unless told; 0 prints only).
+//! `cargo xtask probe [GiB]` (6 when not given; 0 prints only).
 
 use std::ffi::CStr;
 use std::time::Instant;

@@ -1,6 +1,6 @@
 //! Exercises the driver on a device and prints its rates: transfers, latency, and a buffer above 4 GiB.
 //!
-//! `exercise [GiB [name of the device]]` (6 unless told; 0 leaves the large buffer out).
+//! `cargo xtask rates [GiB [name of the device]]` (6 when not given; 0 leaves the large buffer out).
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

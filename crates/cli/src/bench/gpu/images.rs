@@ -84,7 +84,7 @@ const fn convolution(
     Convolution { what, kernel, stride, batch, channels, filters, side, dtype: DType::F32 }
 }
 
-/// The same of halves.
+/// The same in f16.
 const fn of_halves(convolution: Convolution) -> Convolution {
     Convolution { dtype: DType::F16, ..convolution }
 }
@@ -117,9 +117,9 @@ impl Convolution {
             Kind::Depthwise => ("depthwise", channels),
             Kind::Transposed => ("conv_transpose", 1),
         };
-        let halves = if dtype == DType::F16 { " f16" } else { "" };
+        let suffix = if dtype == DType::F16 { " f16" } else { "" };
         let name =
-            format!("{kind}{halves} {kernel}x{kernel}/{stride} b{batch} {channels}-{filters} {side}x{side}");
+            format!("{kind}{suffix} {kernel}x{kernel}/{stride} b{batch} {channels}-{filters} {side}x{side}");
         let window = Window::same(2, stride, (kernel - 1) / 2);
         let taps = (batch * channels / groups * filters * kernel * kernel) as f64;
         let out = if what == Kind::Transposed { side } else { side.div_ceil(stride) };

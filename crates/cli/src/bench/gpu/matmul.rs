@@ -47,7 +47,7 @@ pub(super) fn by_weights(quick: bool) -> Result<Vec<Measurement>, Failure> {
         list.push(device(format!("gemv {dtype} {n} x{count}"), Unit::Bytes(bytes), |g| {
             gemvs(g, dtype, n, count)
         })?);
-        list.push(super::products::apart(dtype, n, count)?);
+        list.push(super::gemv::apart(dtype, n, count)?);
     }
     Ok(list)
 }

@@ -44,7 +44,7 @@ pub(super) fn check(
         let name = name(i);
         progress.begin(&name);
         let weight = weight(&name, width, global.thread_count())?;
-        expected = product(&expected, weight.as_slice()?, width, global.thread_count());
+        expected = matmul(&expected, weight.as_slice()?, width, global.thread_count());
         let (time, done) = timed(|| executable.upload_param(&name, weight));
         done?;
         load_ms += ms(time);
@@ -81,7 +81,7 @@ fn chain(params: usize, width: usize) -> Result<Graph, Failure> {
     })?)
 }
 
-/// Numbers of a variance that keeps a product's size, from a generator that every thread can begin anywhere.
+/// Numbers of a variance that keeps a matmul's size, from a generator that every thread can begin anywhere.
 fn weight(name: &str, width: usize, threads: usize) -> Result<Tensor, Failure> {
     let scale = (3.0 / width as f32).sqrt();
     let key = name.bytes().fold(SEED, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
@@ -109,7 +109,7 @@ fn uniform(counter: u64) -> f32 {
 }
 
 /// Rows times a square matrix in f64; every thread takes some of the matrix's rows.
-fn product(rows: &[f64], matrix: &[f32], width: usize, threads: usize) -> Vec<f64> {
+fn matmul(rows: &[f64], matrix: &[f32], width: usize, threads: usize) -> Vec<f64> {
     let part = width.div_ceil(threads.max(1)).max(1);
     let sums: Vec<Vec<f64>> = std::thread::scope(|scope| {
         let workers: Vec<_> = matrix
@@ -120,8 +120,8 @@ fn product(rows: &[f64], matrix: &[f32], width: usize, threads: usize) -> Vec<f6
                     let mut sum = vec![0f64; rows.len()];
                     for (k, line) in (t * part..).zip(chunk.chunks(width)) {
                         for (row, sum) in rows.chunks(width).zip(sum.chunks_mut(width)) {
-                            let factor = row[k];
-                            sum.iter_mut().zip(line).for_each(|(s, w)| *s += factor * f64::from(*w));
+                            let lhs = row[k];
+                            sum.iter_mut().zip(line).for_each(|(s, w)| *s += lhs * f64::from(*w));
                         }
                     }
                     sum
@@ -178,7 +178,7 @@ mod tests {
     fn rows_times_a_matrix_are_right_for_any_number_of_threads() {
         let matrix = [1f32, 2.0, 3.0, 4.0];
         for threads in [1, 2, 5] {
-            assert_eq!(product(&[1.0, 10.0, 0.5, 0.0], &matrix, 2, threads), [31.0, 42.0, 0.5, 1.0]);
+            assert_eq!(matmul(&[1.0, 10.0, 0.5, 0.0], &matrix, 2, threads), [31.0, 42.0, 0.5, 1.0]);
         }
     }
 

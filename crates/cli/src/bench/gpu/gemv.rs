@@ -1,64 +1,64 @@
-//! Products bound by the reading of weights, by those of experts, and products of 8-bit integers.
+//! Matmuls bound by the reading of weights, grouped matmuls, and matmuls of 8-bit integers.
 
 use olivine::ir::{DType, Graph, Tensor, ValueId};
 
 use super::{Clock, Measurement, Unit, device};
 use crate::answer::Failure;
 
-/// How the weights of products lie.
+/// The layout of the weights.
 #[derive(Clone, Copy, PartialEq)]
 enum Weights {
     /// `[K, N]`, stored.
-    ByDepth,
-    /// `[N, K]`, given with every run: those stored would be turned at load.
-    ByColumn,
+    Kn,
+    /// `[N, K]`, an input of every run: a stored one would be transposed at load.
+    Nk,
 }
 
-/// Products of few rows with weights that no cache holds; bytes are those of the weights.
-pub(super) fn skinny(quick: bool) -> Result<Vec<Measurement>, Failure> {
-    use Weights::{ByColumn, ByDepth};
+/// Matmuls of small M with weights that no cache holds; bytes are those of the weights.
+pub(super) fn small_m(quick: bool) -> Result<Vec<Measurement>, Failure> {
+    use Weights::{Kn, Nk};
     let (n, wide) = if quick { (64, 96) } else { (4096, 11008) };
     let mut list = Vec::new();
     for dtype in [DType::F32, DType::F16] {
-        for weights in [ByDepth, ByColumn] {
-            if weights == ByColumn {
-                list.push(products(16, dtype, [1, n, n], weights)?);
+        for weights in [Kn, Nk] {
+            if weights == Nk {
+                list.push(matmuls(16, dtype, [1, n, n], weights)?);
             }
             for rows in [4, 16, 64] {
-                list.push(products(4, dtype, [rows, n, n], weights)?);
+                list.push(matmuls(4, dtype, [rows, n, n], weights)?);
             }
         }
-        list.push(products(4, dtype, [16, n, wide], ByDepth)?);
+        list.push(matmuls(4, dtype, [16, n, wide], Kn)?);
     }
     Ok(list)
 }
 
-/// Products of one vector with several matrices of weights, none of which waits for another.
+/// Matmuls of one vector with several matrices of weights, none of which waits for another.
 pub(super) fn apart(dtype: DType, n: usize, count: usize) -> Result<Measurement, Failure> {
-    let products = products(count, dtype, [1, n, n], Weights::ByDepth)?;
-    Ok(Measurement { name: format!("gemv {dtype} {n} x{count} apart"), ..products })
+    let matmuls = matmuls(count, dtype, [1, n, n], Weights::Kn)?;
+    Ok(Measurement { name: format!("gemv {dtype} {n} x{count} apart"), ..matmuls })
 }
 
-/// Several products of one input.
-fn products(
+/// Several matmuls of one input.
+fn matmuls(
     count: usize,
     dtype: DType,
     [m, k, n]: [usize; 3],
     weights: Weights,
 ) -> Result<Measurement, Failure> {
-    let order = if weights == Weights::ByDepth { "kn" } else { "nk" };
+    let order = if weights == Weights::Kn { "kn" } else { "nk" };
     let name = format!("gemv {dtype} {order} {count} of {m}x{k}x{n}");
     let mut graph = Graph::new(&name);
     let x = graph.input("x", dtype, [m, k])?;
     for i in 0..count {
-        let y = product(&mut graph, x, &format!("w{i}"), (k, n), weights)?;
+        let y = matmul(&mut graph, x, &format!("w{i}"), (k, n), weights)?;
         graph.output(&format!("y{i}"), y)?;
     }
     let bytes = (count * k * n * dtype.size()) as f64;
     Ok(Measurement { name, unit: Unit::Bytes(bytes), clock: Clock::Device, graph })
 }
 
-fn product(
+fn matmul(
     g: &mut Graph,
     x: ValueId,
     name: &str,
@@ -67,18 +67,18 @@ fn product(
 ) -> Result<ValueId, Failure> {
     let dtype = g.ty(x)?.dtype;
     Ok(match weights {
-        Weights::ByDepth => {
+        Weights::Kn => {
             let w = g.param(name, dtype, [k, n])?;
             g.matmul(x, w)?
         }
-        Weights::ByColumn => {
+        Weights::Nk => {
             let w = g.input(name, dtype, [n, k])?;
             g.matmul_nt(x, w)?
         }
     })
 }
 
-/// Products of signed bytes, with the right side as it comes and transposed, and as a weight.
+/// Matmuls of signed bytes, with the rhs as it comes and transposed, and as a weight.
 pub(super) fn integers(quick: bool) -> Result<Vec<Measurement>, Failure> {
     let mut list = Vec::new();
     let sizes = if quick { [64, 96] } else { [2048, 4096] };
@@ -102,7 +102,7 @@ pub(super) fn integers(quick: bool) -> Result<Vec<Measurement>, Failure> {
     Ok(list)
 }
 
-/// Rows with the weights of an expert each, as routers deal them out, and a product of as many operations.
+/// Rows with the weights of an expert each, as routers deal them out, and a matmul of as many operations.
 pub(super) fn grouped(quick: bool) -> Result<Vec<Measurement>, Failure> {
     let (count, k, n) = if quick { (4, 32, 24) } else { (64, 2048, 1408) };
     let rows = if quick { [24, 20, 18, 2] } else { [16384, 4096, 512, 16] };
