@@ -92,12 +92,12 @@ impl Call<'_, '_> {
         self.attrs
     }
 
-    /// The operands' types; they lie packed, row-major.
+    /// The operands' types; contiguous, row-major.
     pub fn operands(&self) -> Vec<TensorType> {
         self.operands.iter().map(|(ty, _)| *ty).collect()
     }
 
-    /// The results' types; they are written packed, row-major.
+    /// The results' types; contiguous, row-major.
     pub fn results(&self) -> Vec<TensorType> {
         self.site.targets.iter().map(|t| t.ty).collect()
     }
@@ -107,9 +107,9 @@ impl Call<'_, '_> {
         &self.site.caps.target
     }
 
-    /// Invocations for a workgroup, at most as many as wished and as the device has.
-    pub fn group_size(&self, wish: u32) -> u32 {
-        self.site.group_size(wish)
+    /// Invocations for a workgroup, at most `wanted` and at most what the device has.
+    pub fn group_size(&self, wanted: u32) -> u32 {
+        self.site.group_size(wanted)
     }
 
     /// Takes memory for the time of this operation, for what one dispatch hands to the next.

@@ -4,7 +4,7 @@
 //! first, whose numbers are known: a result that is transposed, swapped, not added to what was there, read in the other
 //! order or with another sign, or zero, is another one. A shape that fails is left out of what lowering may use.
 
-mod product;
+mod matmul;
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -35,8 +35,8 @@ impl std::fmt::Display for Finding {
 
 /// A shape in words: `f16 16x8x16 into f32`.
 fn name(shape: MatrixShape) -> String {
-    let MatrixShape { factor, accumulator, m, n, k } = shape;
-    format!("{factor} {m}x{n}x{k} into {accumulator}")
+    let MatrixShape { operand, accumulator, m, n, k } = shape;
+    format!("{operand} {m}x{n}x{k} into {accumulator}")
 }
 
 /// Findings of this process, by device.
@@ -102,7 +102,7 @@ fn shapes(kernel: &Kernel) -> impl Iterator<Item = MatrixShape> + '_ {
         let Expr::MatrixMulAdd(a, b, c) = def.expr else { return None };
         match (kernel.ty(a), kernel.ty(b), kernel.ty(c)) {
             (Type::Matrix(a), Type::Matrix(b), Type::Matrix(c)) => Some(MatrixShape {
-                factor: a.elem,
+                operand: a.elem,
                 accumulator: c.elem,
                 m: a.rows,
                 n: b.columns,
@@ -119,7 +119,7 @@ fn try_shape<D: Driver>(driver: &Arc<D>, shape: MatrixShape) -> Result<Finding, 
     if let Some(finding) = known(&device).into_iter().find(|f| f.shape == shape) {
         return Ok(finding);
     }
-    let problem = match product::run(driver, shape) {
+    let problem = match matmul::run(driver, shape) {
         Ok(problem) => problem,
         // Of these a trial says nothing: the next run would meet them too.
         Err(lost @ (Error::DeviceLost { .. } | Error::OutOfMemory { .. })) => return Err(lost),

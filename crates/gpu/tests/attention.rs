@@ -53,12 +53,12 @@ fn kernels(device: &Interpreter, dtype: DType, queries: usize, keys: usize, dim:
 fn many_rows_go_to_matrices_where_their_elements_are_known() {
     let device = Interpreter::with_matrices();
     for dtype in [DType::F16, DType::BF16, DType::F32] {
-        assert_eq!(kernels(&device, dtype, 40, 50, 64), ["attention_matrices"], "{dtype}");
-        let split = ["attention_matrices_split", "attention_combine"];
+        assert_eq!(kernels(&device, dtype, 40, 50, 64), ["attention_coop"], "{dtype}");
+        let split = ["attention_coop_split", "attention_combine"];
         assert_eq!(kernels(&device, dtype, 40, 5000, 64), split, "{dtype}");
         // One query, and rows too wide for registers.
-        assert!(kernels(&device, dtype, 1, 50, 64).iter().all(|k| !k.contains("matrices")), "{dtype}");
-        assert!(kernels(&device, dtype, 40, 50, 320).iter().all(|k| !k.contains("matrices")), "{dtype}");
+        assert!(kernels(&device, dtype, 1, 50, 64).iter().all(|k| !k.contains("coop")), "{dtype}");
+        assert!(kernels(&device, dtype, 40, 50, 320).iter().all(|k| !k.contains("coop")), "{dtype}");
         assert_eq!(kernels(&Interpreter::rich(32), dtype, 40, 50, 64), ["attention"], "{dtype}");
     }
     assert_eq!(kernels(&device, DType::F64, 40, 50, 64), ["attention"]);

@@ -57,13 +57,13 @@ fn a_loop_whose_trips_are_certain_has_no_gates() {
     assert!(program.run.iter().all(|d| d.indirect.is_none()));
     assert!(!program.buffers.iter().any(|b| matches!(b.content, Content::Gates)));
     let gate = |name: &str| program.kernels.iter().any(|k| k.name == name);
-    assert!(!gate("trip_gate") && !gate("branch_gate"));
+    assert!(!gate("loop_gate") && !gate("branch_gate"));
 }
 
 #[test]
 fn an_open_loop_is_gated_and_its_gates_have_a_buffer_of_their_own() {
     let program = looped(20, true);
-    let gates = program.run.iter().filter(|d| program.kernel(d).name == "trip_gate").count();
+    let gates = program.run.iter().filter(|d| program.kernel(d).name == "loop_gate").count();
     assert_eq!(gates, 20);
     let gated: Vec<_> = program.run.iter().filter_map(|d| d.indirect).collect();
     assert!(gated.len() >= 40, "{} gated dispatches", gated.len());

@@ -50,7 +50,7 @@ fn plain() -> DeviceCaps {
 #[test]
 fn halves_are_multiplied_by_matrices_where_there_are_any() {
     let mut with = card();
-    let shape = |factor| MatrixShape { factor, accumulator: Elem::F32, m: 16, n: 16, k: 16 };
+    let shape = |operand| MatrixShape { operand, accumulator: Elem::F32, m: 16, n: 16, k: 16 };
     with.target.matrices = vec![shape(Elem::F16), shape(Elem::BF16)];
     let names = |caps: &DeviceCaps, dtype: DType, a: [usize; 2], b: [usize; 2], turned: bool| {
         let mut g = Graph::new("product");
@@ -65,7 +65,7 @@ fn halves_are_multiplied_by_matrices_where_there_are_any() {
         program.run.iter().map(|d| program.kernel(d).name.clone()).collect::<Vec<_>>()
     };
     for dtype in [DType::F16, DType::BF16] {
-        // Whole slots, single elements, depths that end inside a step; both ways a factor may lie.
+        // Whole slots, single elements, depths that end inside a step; both ways a operand may lie.
         for (a, b, turned) in [
             ([256, 64], [64, 256], false),
             ([21, 40], [40, 24], false),
@@ -73,13 +73,16 @@ fn halves_are_multiplied_by_matrices_where_there_are_any() {
             ([40, 96], [200, 96], true),
             ([16, 31], [19, 31], true),
         ] {
-            assert_eq!(names(&with, dtype, a, b, turned), ["matmul_matrices"], "{dtype} {a:?} {b:?}");
-            assert!(!names(&card(), dtype, a, b, turned).contains(&"matmul_matrices".to_string()));
+            assert_eq!(names(&with, dtype, a, b, turned), ["matmul_coop"], "{dtype} {a:?} {b:?}");
+            assert!(!names(&card(), dtype, a, b, turned).contains(&"matmul_coop".to_string()));
         }
     }
-    assert_eq!(names(&with, DType::F32, [256, 64], [64, 256], false), ["matmul_tiles"]);
-    assert_eq!(names(&with, DType::F16, [4, 64], [64, 256], false), ["matmul_sweep"]);
-    assert_eq!(names(&with, DType::F16, [64, 4096], [4096, 64], false), ["matmul_matrices", "matmul_sum"]);
+    assert_eq!(names(&with, DType::F32, [256, 64], [64, 256], false), ["matmul_tiled"]);
+    assert_eq!(names(&with, DType::F16, [4, 64], [64, 256], false), ["matmul_gemv_axpy"]);
+    assert_eq!(
+        names(&with, DType::F16, [64, 4096], [4096, 64], false),
+        ["matmul_coop", "matmul_split_k_sum"]
+    );
 }
 
 /// What `spirv-val` finds wrong; an empty string when nothing is.
@@ -187,7 +190,7 @@ fn every_kernel_is_valid_spirv_and_wgsl() {
 fn rows_of_few_or_many_experts_are_valid_kernels() {
     for (caps, dtype) in [(card(), DType::BF16), (plain(), DType::F32)] {
         for (rows, expected) in
-            [(4, &["matmul_sweep"][..]), (100, &["grouped_matmul_sort", "grouped_matmul_tiles"])]
+            [(4, &["matmul_gemv_axpy"][..]), (100, &["grouped_matmul_sort", "grouped_matmul_tiled"])]
         {
             let names = kernels(&caps, |g| {
                 let x = g.input("x", dtype, [rows, 24])?;
@@ -208,8 +211,8 @@ fn sums_are_split_and_summed_in_two_dispatches_and_empty_ones_need_one() {
             g.matmul(a, b)
         })
     };
-    assert_eq!(product(64, 2048, 64), ["matmul_tiles", "matmul_sum"]);
-    assert_eq!(product(3, 0, 4), ["matmul_sum"]);
+    assert_eq!(product(64, 2048, 64), ["matmul_tiled", "matmul_split_k_sum"]);
+    assert_eq!(product(3, 0, 4), ["matmul_split_k_sum"]);
     assert_eq!(product(0, 3, 4), Vec::<String>::new());
 }
 
@@ -237,12 +240,12 @@ fn every_convolution_is_valid_spirv_and_wgsl() {
         for dtype in dtypes {
             // Images, channels, side; filters, kernel, stride; groups.
             for (x, w, groups, expected) in [
-                ([8, 6, 56], [64, 3, 1], 1, &["conv_tiles"][..]),
-                ([8, 6, 56], [200, 3, 1], 1, &["conv_tiles"]),
-                ([1, 160, 9], [40, 3, 1], 1, &["conv_tiles", "matmul_sum"]),
-                ([8, 6, 90], [16, 17, 1], 1, &["conv_tiles"]),
+                ([8, 6, 56], [64, 3, 1], 1, &["conv_tiled"][..]),
+                ([8, 6, 56], [200, 3, 1], 1, &["conv_tiled"]),
+                ([1, 160, 9], [40, 3, 1], 1, &["conv_tiled", "matmul_split_k_sum"]),
+                ([8, 6, 90], [16, 17, 1], 1, &["conv_tiled"]),
                 ([8, 6, 200], [3, 3, 2], 1, &["conv_direct"]),
-                ([8, 6, 40], [64, 1, 1], 1, &["matmul_tiles"]),
+                ([8, 6, 40], [64, 1, 1], 1, &["matmul_tiled"]),
                 ([8, 64, 80], [64, 3, 2], 64, &["conv_depthwise"]),
             ] {
                 let ([images, channels, side], [filters, kernel, stride]) = (x, w);
@@ -263,7 +266,7 @@ fn every_convolution_is_valid_spirv_and_wgsl() {
                 let w = g.input("w", *dtype, [32, 64, 4, 4])?;
                 g.conv_transpose(x, w, None, Window::same(2, 2, 1), 1, &[0, 0])
             });
-            assert_eq!(names, ["conv_tiles"]);
+            assert_eq!(names, ["conv_tiled"]);
         }
     }
 }
@@ -288,7 +291,7 @@ fn another_size_of_image_uses_the_same_kernels() {
 #[test]
 fn every_candidate_is_a_kernel_that_the_device_can_hold() {
     let mut with = card();
-    let shape = |factor| MatrixShape { factor, accumulator: Elem::F32, m: 16, n: 16, k: 16 };
+    let shape = |operand| MatrixShape { operand, accumulator: Elem::F32, m: 16, n: 16, k: 16 };
     with.target.matrices = vec![shape(Elem::F16)];
     let mut seen = std::collections::HashSet::new();
     for (dtype, m, n, k) in [
@@ -316,7 +319,7 @@ fn every_candidate_is_a_kernel_that_the_device_can_hold() {
             for kernel in &program.kernels {
                 assert!(kernel.group <= 1024, "{candidate}");
                 // Installed validators may not know cooperative matrices; ours has seen them.
-                let by_matrices = ["matmul_matrices", "matmul_shares"].contains(&kernel.name.as_str());
+                let by_matrices = ["matmul_coop", "matmul_stream_k"].contains(&kernel.name.as_str());
                 if !by_matrices && seen.insert(kernel.content_hash()) {
                     let options = SpirvOptions {
                         addressing: spirv::Addressing::Pointers { push_bytes: 128 },

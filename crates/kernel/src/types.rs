@@ -154,9 +154,9 @@ impl fmt::Display for Elem {
 /// What a cooperative matrix is in a product A·B + C.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MatrixUse {
-    /// The left factor, M x K.
+    /// The left operand, M x K.
     A,
-    /// The right factor, K x N.
+    /// The right operand, K x N.
     B,
     /// The accumulator, M x N.
     Accumulator,
@@ -165,7 +165,7 @@ pub enum MatrixUse {
 /// A matrix held by a subgroup together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MatrixType {
-    /// Element type: f16, bf16, i8, u8 as factors; f16, f32, i32, u32 as accumulators.
+    /// Element type: f16, bf16, i8, u8 as operands; f16, f32, i32, u32 as accumulators.
     pub elem: Elem,
     /// Rows.
     pub rows: u32,
@@ -209,8 +209,8 @@ impl fmt::Display for Type {
 /// A product of cooperative matrices that a device offers at subgroup scope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MatrixShape {
-    /// Element type of both factors.
-    pub factor: Elem,
+    /// Element type of both operands.
+    pub operand: Elem,
     /// Element type of accumulator and result.
     pub accumulator: Elem,
     /// Rows of A and of the result.
@@ -275,8 +275,8 @@ pub struct Target {
 
 impl Target {
     /// Whether matrices of `m` by `k` and `k` by `n` elements can be multiplied, their products added up in another type.
-    pub fn multiplies(&self, factor: Elem, accumulator: Elem, [m, n, k]: [u32; 3]) -> bool {
-        self.matrices.contains(&MatrixShape { factor, accumulator, m, n, k })
+    pub fn multiplies(&self, operand: Elem, accumulator: Elem, [m, n, k]: [u32; 3]) -> bool {
+        self.matrices.contains(&MatrixShape { operand, accumulator, m, n, k })
     }
 
     /// What every Vulkan and WebGPU device gives: the plainest target.

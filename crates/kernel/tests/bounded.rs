@@ -9,7 +9,7 @@ const GROUP: u32 = 32;
 const LANES: u32 = 8;
 
 fn target() -> Target {
-    let shape = MatrixShape { factor: Elem::F16, accumulator: Elem::F32, m: 8, n: 8, k: 8 };
+    let shape = MatrixShape { operand: Elem::F16, accumulator: Elem::F32, m: 8, n: 8, k: 8 };
     Target {
         subgroup: Some(LANES),
         f16: true,

@@ -151,7 +151,7 @@ fn every_kernel_is_valid_with_bindings() {
         let storage16 = matches!(options.addressing, Addressing::Bindings { storage16: true, .. });
         for shape in kernels::rich().matrices {
             let kernel = kernels::matrices(shape);
-            if shape.factor != Elem::F16 || !storage16 {
+            if shape.operand != Elem::F16 || !storage16 {
                 assert!(matches!(print(&kernel, &options), Err(Error::Missing(_))), "{}", kernel.name);
                 continue;
             }
@@ -228,10 +228,10 @@ fn cooperative_matrices_are_of_the_shapes_that_kernels_ask_for() {
             assert_eq!(count("OpCooperativeMatrixStoreKHR"), 2, "{text}");
             assert_eq!(count("OpCooperativeMatrixMulAddKHR"), 3, "{text}");
             let signed = count("MATRIX_A_SIGNED_COMPONENTS_KHR | MATRIX_B_SIGNED_COMPONENTS_KHR | MATRIX_C");
-            assert_eq!(signed, if shape.factor == Elem::I8 { 3 } else { 0 }, "{text}");
+            assert_eq!(signed, if shape.operand == Elem::I8 { 3 } else { 0 }, "{text}");
             let bfloat = count("OpCapability BFloat16CooperativeMatrixKHR");
-            assert_eq!(bfloat, usize::from(shape.factor == Elem::BF16), "{text}");
-            if validator_knows_matrices() && shape.factor != Elem::BF16 {
+            assert_eq!(bfloat, usize::from(shape.operand == Elem::BF16), "{text}");
+            if validator_knows_matrices() && shape.operand != Elem::BF16 {
                 let complaint = complaint(&words);
                 assert!(complaint.is_empty(), "{}, {name}: {complaint}\n{text}", kernel.name);
             }

@@ -6,7 +6,7 @@ use olivine_kernel::*;
 
 /// Everything that some device has.
 fn target() -> Target {
-    let shape = |factor, accumulator| MatrixShape { factor, accumulator, m: 16, n: 16, k: 16 };
+    let shape = |operand, accumulator| MatrixShape { operand, accumulator, m: 16, n: 16, k: 16 };
     Target {
         subgroup: Some(32),
         f16: true,

@@ -5,7 +5,7 @@ use olivine_ir::DType;
 use olivine_ir::op::{ArgReduce, ArgReduceKind};
 use olivine_kernel::{Builder, Elem, Scalar, Val};
 
-use super::reduce::{self, Fold, Outlet};
+use super::reduce::{self, Fold, ReduceOutput};
 use super::rows::{State, tree};
 use crate::kernels;
 use crate::math;
@@ -20,7 +20,7 @@ pub(crate) fn arg_reduce(op: &ArgReduce, site: &mut Site<'_>) -> Result<(), Stri
     let operand = site.operands[0].clone();
     let fold = Position { kind: op.kind, last: op.last, dtype: operand.ty.dtype };
     // Positions fit in the low words, so no device needs 64-bit registers for them.
-    let to = Outlet::Result { memory: site.targets[0].memory, elem: Elem::U32, lanes: 2 };
+    let to = ReduceOutput::Result { memory: site.targets[0].memory, elem: Elem::U32, lanes: 2 };
     reduce::run(&fold, &operand, &[op.axis], to, site)
 }
 

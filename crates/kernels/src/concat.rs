@@ -2,7 +2,7 @@
 
 use olivine_ir::op::Concat;
 
-use super::copy::{self, Move, Side};
+use super::copy::{self, CopySide, StridedCopy};
 use crate::kernels;
 use crate::site::Site;
 
@@ -18,10 +18,14 @@ pub(crate) fn concat(op: &Concat, site: &mut Site<'_>) -> Result<(), String> {
     let mut start = 0;
     let mut moves = Vec::with_capacity(operands.len());
     for operand in &operands {
-        moves.push(Move {
+        moves.push(StridedCopy {
             dims: operand.dims().to_vec(),
-            from: Side { memory: operand.memory, strides: operand.strides.clone(), offset: operand.offset },
-            to: Side { memory: to.memory, strides: to.strides.clone(), offset: start * stride },
+            from: CopySide {
+                memory: operand.memory,
+                strides: operand.strides.clone(),
+                offset: operand.offset,
+            },
+            to: CopySide { memory: to.memory, strides: to.strides.clone(), offset: start * stride },
             whole: operand.ty.shape == target.ty.shape,
         });
         start += operand.dims().get(op.axis).copied().unwrap_or(0);

@@ -19,7 +19,7 @@ const MOST_TOGETHER: usize = 8;
 
 /// Strides and offset, in elements, of one side of a copy.
 #[derive(Clone, Debug)]
-pub struct Side {
+pub struct CopySide {
     /// The memory.
     pub memory: Memory,
     /// One stride per dimension.
@@ -30,18 +30,18 @@ pub struct Side {
 
 /// One strided copy.
 #[derive(Clone, Debug)]
-pub struct Move {
+pub struct StridedCopy {
     /// The shape that is copied.
     pub dims: Vec<usize>,
     /// What is read.
-    pub from: Side,
+    pub from: CopySide,
     /// What is written.
-    pub to: Side,
+    pub to: CopySide,
     /// Whether it fills its target from the first element to the last, so that vectors may reach into the padding.
     pub whole: bool,
 }
 
-impl Move {
+impl StridedCopy {
     /// All of an operand, broadcast to the target's shape.
     pub(crate) fn all(operand: &Operand, target: &Target) -> Result<Self, String> {
         let dims = target.ty.shape.dims();
@@ -49,10 +49,10 @@ impl Move {
             .broadcast_to(dims)
             .ok_or_else(|| format!("{} does not broadcast to {}", operand.ty, target.ty.shape))?;
         let to = target.as_operand();
-        Ok(Move {
+        Ok(StridedCopy {
             dims: dims.to_vec(),
-            from: Side { memory: operand.memory, strides, offset: operand.offset },
-            to: Side { memory: to.memory, strides: to.strides, offset: 0 },
+            from: CopySide { memory: operand.memory, strides, offset: operand.offset },
+            to: CopySide { memory: to.memory, strides: to.strides, offset: 0 },
             whole: true,
         })
     }
@@ -72,13 +72,13 @@ pub(crate) fn region(
             Arg::Instr(_) => None,
         };
         let operand = operand.ok_or("a result that is neither operand nor instruction")?;
-        emit(name, target.ty.dtype.size(), &[Move::all(operand, target)?], site)?;
+        emit(name, target.ty.dtype.size(), &[StridedCopy::all(operand, target)?], site)?;
     }
     Ok(())
 }
 
 /// Emits copies of elements of `bytes` bytes to disjoint parts of one target, several in a dispatch.
-pub fn emit(name: &str, bytes: usize, moves: &[Move], site: &mut Site<'_>) -> Result<(), String> {
+pub fn emit(name: &str, bytes: usize, moves: &[StridedCopy], site: &mut Site<'_>) -> Result<(), String> {
     let most = match site.caps.addressing {
         Addressing::Pointers => MOST_TOGETHER,
         // One binding for the target and one for params.
@@ -88,7 +88,7 @@ pub fn emit(name: &str, bytes: usize, moves: &[Move], site: &mut Site<'_>) -> Re
     };
     let mut plain = Vec::new();
     for m in moves.iter().filter(|m| !m.dims.contains(&0)) {
-        let run = Run::new(m);
+        let run = MergedCopy::new(m);
         let few = interleave::axes(&run.walk).filter(|axes| interleave::fits(&run.walk, *axes, bytes, site));
         match (transpose::axes(&run.walk), few) {
             (Some(axes), _) => transpose::emit(bytes, m, &run.walk, axes, site)?,
@@ -104,16 +104,16 @@ pub fn emit(name: &str, bytes: usize, moves: &[Move], site: &mut Site<'_>) -> Re
 
 /// A copy with merged dimensions, counted in cells.
 #[derive(Clone, Debug)]
-struct Run {
+struct MergedCopy {
     walk: Walk,
     offsets: [usize; 2],
     whole: bool,
 }
 
-impl Run {
-    fn new(m: &Move) -> Self {
+impl MergedCopy {
+    fn new(m: &StridedCopy) -> Self {
         let walk = Walk::new(&m.dims, &[m.from.strides.clone(), m.to.strides.clone()]);
-        Run { walk, offsets: [m.from.offset, m.to.offset], whole: m.whole }
+        MergedCopy { walk, offsets: [m.from.offset, m.to.offset], whole: m.whole }
     }
 
     /// Whether every `lanes` neighbours lie together, and aligned, on both sides.
@@ -161,19 +161,25 @@ impl Run {
     }
 }
 
-fn dispatch(name: &str, bytes: usize, moves: &[(&Move, Run)], site: &mut Site<'_>) -> Result<(), String> {
+fn dispatch(
+    name: &str,
+    bytes: usize,
+    moves: &[(&StridedCopy, MergedCopy)],
+    site: &mut Site<'_>,
+) -> Result<(), String> {
     let Some((first, _)) = moves.first() else { return Ok(()) };
     // The target is bound once, so all copies move cells of one size.
     let widens = |f: &usize| bytes * f <= 4 && moves.iter().all(|(_, run)| run.groups_by(*f));
     let factor = [4, 2].into_iter().find(widens).unwrap_or(1);
     let cells = Cells::new(bytes * factor, site.caps);
-    let runs: Vec<Run> = moves.iter().map(|(_, r)| r.clone().grouped(factor)).collect();
+    let runs: Vec<MergedCopy> = moves.iter().map(|(_, r)| r.clone().grouped(factor)).collect();
 
     let group = site.group_size(256);
     let k = site.builder(name, group);
     let l = Launch::new(&k);
-    let source =
-        |(i, (m, _)): (usize, &(&Move, Run))| cells.bind(&l, &format!("x{i}"), Access::Read, m.from.memory);
+    let source = |(i, (m, _)): (usize, &(&StridedCopy, MergedCopy))| {
+        cells.bind(&l, &format!("x{i}"), Access::Read, m.from.memory)
+    };
     let sources: Vec<CellBuf<'_>> = moves.iter().enumerate().map(source).collect();
     let sink = cells.bind(&l, "y", Access::Write, first.to.memory);
 

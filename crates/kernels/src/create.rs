@@ -164,8 +164,8 @@ fn float_range(op: &Range, site: &mut Site<'_>) -> Result<(), String> {
 /// A range of floats of no more bytes than this is a table.
 const TABLE: usize = 4 << 10;
 
-/// Numbers at equal distances. Integers are counted on the device; floats are computed there in f64, or are a table that
-/// is computed here: a short one, and any on a device without f64.
+/// Numbers at equal distances. Integers are counted on the device; floats are computed there in f64, or are a table
+/// that is computed here: a short one, and any on a device without f64.
 pub(crate) fn range(op: &Range, site: &mut Site<'_>) -> Result<(), String> {
     let target = site.targets[0].clone();
     if op.count == 0 {

@@ -4,7 +4,7 @@
 use olivine_kernel::{Access, Builder, Shared, Val};
 
 use super::cells::{Cell, Cells};
-use super::copy::Move;
+use super::copy::StridedCopy;
 use crate::launch::Launch;
 use crate::site::{Site, linear_group};
 use crate::walk::Walk;
@@ -57,7 +57,7 @@ pub(crate) fn fits(walk: &Walk, axes: Axes, bytes: usize, site: &Site<'_>) -> bo
 /// Emits the copy of elements of `bytes` bytes; the axes come from [`axes`].
 pub(crate) fn emit(
     bytes: usize,
-    m: &Move,
+    m: &StridedCopy,
     walk: &Walk,
     axes: Axes,
     site: &mut Site<'_>,

@@ -8,7 +8,7 @@ use olivine_kernel::{Access, Buf, Elem, Val};
 
 use super::elementwise::whole_copy;
 use super::integers::Integers;
-use super::matmul::{Elements, Unsummed};
+use super::matmul::{MatmulElements, SplitKPartials};
 use crate::kernels;
 use crate::launch::{Launch, bytes};
 use crate::math;
@@ -27,7 +27,7 @@ pub(crate) fn kv_append(op: &KvAppend, site: &mut Site<'_>) -> Result<(), String
     let (cache, rows) = (cache.clone(), rows.clone());
     let to = Cache { layout: op.layout, position: position.clone(), target: target.clone() };
     whole_copy(&cache, &to.target, site)?;
-    let Some(moving) = Move::new(&rows, &to) else { return Ok(()) };
+    let Some(moving) = CacheAppend::new(&rows, &to) else { return Ok(()) };
 
     let group = site.group_size(256);
     let k = site.builder("kv_append", group);
@@ -96,7 +96,7 @@ impl<'k> CacheRows<'k> {
 }
 
 /// Rows on their way to a cache, to be declared in a kernel.
-pub(super) struct Move<'a> {
+pub(super) struct CacheAppend<'a> {
     rows: &'a Operand,
     cache: &'a Cache,
     walk: Walk,
@@ -111,7 +111,7 @@ pub(super) struct Move<'a> {
     pub(super) count: usize,
 }
 
-impl<'a> Move<'a> {
+impl<'a> CacheAppend<'a> {
     /// Rows and where they go; `None` if there are none.
     pub(super) fn new(rows: &'a Operand, cache: &'a Cache) -> Option<Self> {
         // Elements move as whole bits: wide ones as two words.
@@ -134,7 +134,7 @@ impl<'a> Move<'a> {
         let walk = Walk::new(&inner, &[without_axis(&rows.strides), without_axis(&to)]);
         let each = walk.numel() / width;
         let count = each * dims[axis];
-        (count > 0).then_some(Move { rows, cache, walk, elem, words, width, each, count })
+        (count > 0).then_some(CacheAppend { rows, cache, walk, elem, words, width, each, count })
     }
 
     /// Operations and bytes.
@@ -143,26 +143,28 @@ impl<'a> Move<'a> {
     }
 
     /// Whether it reads the product whose parts wait to be summed.
-    pub(super) fn reads(&self, unsummed: &Unsummed) -> bool {
-        self.rows.memory == unsummed.target().memory
+    pub(super) fn reads(&self, partials: &SplitKPartials) -> bool {
+        self.rows.memory == partials.target().memory
     }
 
     /// Declares what is read and written; `unsummed` is what is read, if that is still in parts.
     pub(super) fn declare<'k, 'm>(
         &'m self,
         l: &Launch<'k>,
-        unsummed: Option<&'m Unsummed>,
-    ) -> Result<Moving<'k, 'm>, String> {
+        partials: Option<&'m SplitKPartials>,
+    ) -> Result<DeclaredAppend<'k, 'm>, String> {
         let (axis, target) = (self.cache.axis(), &self.cache.target);
         // Sums are numbers and are rounded where they are stored.
-        let (source, elem, words) = match unsummed {
-            Some(unsummed) => (Elements::Summed(unsummed.declare(l)?), math::elem(self.rows.ty.dtype), 1),
+        let (source, elem, words) = match partials {
+            Some(partials) => {
+                (MatmulElements::Summed(partials.declare(l)?), math::elem(self.rows.ty.dtype), 1)
+            }
             None => {
                 let rows = l.bind("rows", self.elem, Access::Read, self.rows.memory);
-                (Elements::Stored(rows), self.elem, self.words)
+                (MatmulElements::Stored(rows), self.elem, self.words)
             }
         };
-        Ok(Moving {
+        Ok(DeclaredAppend {
             of: self,
             source,
             words,
@@ -179,9 +181,9 @@ impl<'a> Move<'a> {
 }
 
 /// Declared rows.
-pub(super) struct Moving<'k, 'm> {
-    of: &'m Move<'m>,
-    source: Elements<'k, 'm>,
+pub(super) struct DeclaredAppend<'k, 'm> {
+    of: &'m CacheAppend<'m>,
+    source: MatmulElements<'k, 'm>,
     words: u32,
     position: Integers<'k>,
     sink: Buf<'k>,
@@ -193,7 +195,7 @@ pub(super) struct Moving<'k, 'm> {
     walker: Walker<'k>,
 }
 
-impl<'k> Moving<'k, '_> {
+impl<'k> DeclaredAppend<'k, '_> {
     /// Does one invocation's part.
     pub(super) fn run(&self, work: Val<'k>) {
         let k = work.builder();

@@ -66,7 +66,7 @@ mod recurrent;
 mod reduce;
 mod resize;
 mod rope;
-mod rotations;
+mod rope_append;
 mod rows;
 mod sample;
 mod scatter;
@@ -78,12 +78,12 @@ mod walk;
 
 use olivine_ir::{Op, for_each_kernel};
 
-pub use copy::{Move, Side, emit as copy_strided};
+pub use copy::{CopySide, StridedCopy, emit as copy_strided};
 pub use elementwise::{WHOLE_COPY, copy, whole_copy};
 pub use launch::{Bound, Launch};
 pub use math::elem;
-pub use matmul::Unsummed;
-pub use site::{Emitted, Gating, Made, Memory, Operand, Site, Target, linear_group};
+pub use matmul::SplitKPartials;
+pub use site::{Emitted, Gating, Memory, Operand, Prepacked, Site, Target, linear_group};
 
 /// Whether a family reads packed operands that begin anywhere in their memory.
 pub fn reads_offset(op: &Op) -> bool {
@@ -94,11 +94,11 @@ pub fn reads_offset(op: &Op) -> bool {
 /// Every operation comes with how many of the operands are its own.
 pub fn lower_together(ops: &[(&Op, usize)], site: &mut Site<'_>) -> Result<(), String> {
     match ops {
-        [(Op::MatMul(_), _), (Op::Fused(op), _)] => matmul::paired(&op.region, site),
+        [(Op::MatMul(_), _), (Op::Fused(op), _)] => matmul::gated(&op.region, site),
         [(Op::MatMul(_), _), (Op::ScalarOp(op), inputs)] => {
-            matmul::paired(&elementwise::region_of(op, *inputs), site)
+            matmul::gated(&elementwise::region_of(op, *inputs), site)
         }
-        _ => rotations::rotations(ops, site),
+        _ => rope_append::rope_append(ops, site),
     }
 }
 

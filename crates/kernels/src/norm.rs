@@ -8,13 +8,13 @@ use olivine_ir::op::{LayerNorm, ReduceKind, Region, RmsNorm};
 use olivine_kernel::{Access, Buf, Scalar, Val};
 
 use super::elementwise;
-use super::matmul::{Sums, Unsummed};
+use super::matmul::{DeclaredPartials, SplitKPartials};
 use super::reduce::{self, Folded, Kind, Moments};
 use super::rows::{Clusters, GROUP, RowTile, State, pairs, sum, vector, wide};
 use crate::kernels;
 use crate::launch::{Launch, bytes};
 use crate::math::{self, Typed};
-use crate::site::{Operand, Site, Target, from_the_end, linear_group};
+use crate::site::{Operand, Site, Target, linear_group, reversed_group};
 use crate::walk::{Walk, Walker};
 
 kernels! { |op, site|
@@ -56,7 +56,7 @@ pub(super) struct Norm<'a> {
 }
 
 /// Operands and targets by what they are.
-struct Parts {
+struct NormOperands {
     /// Operand 0 and what else the prologue reads.
     inputs: Vec<Operand>,
     gamma: Operand,
@@ -65,7 +65,7 @@ struct Parts {
     /// Where the row's input goes, if anywhere.
     emitted: Option<Target>,
     /// What the first input is, if it is a product whose parts wait to be summed.
-    unsummed: Option<Unsummed>,
+    partials: Option<SplitKPartials>,
     rows: usize,
     n: usize,
 }
@@ -89,12 +89,12 @@ impl Norm<'_> {
         let own = 2 + usize::from(has_beta);
         let operand =
             |i: usize| site.operands.get(i).cloned().ok_or_else(|| format!("operand {i} is missing"));
-        let parts = Parts {
+        let parts = NormOperands {
             inputs: std::iter::once(operand(0)?).chain(site.operands[own..].iter().cloned()).collect(),
             gamma: operand(1)?,
             beta: if has_beta { Some(operand(2)?) } else { None },
             emitted: site.targets.get(1).cloned(),
-            unsummed: site.unsummed.take(),
+            partials: site.partials.take(),
             rows: numel / n,
             n,
             y,
@@ -110,11 +110,11 @@ impl Norm<'_> {
         }
     }
 
-    fn cost(&self, parts: &Parts) -> (u64, u64) {
+    fn cost(&self, parts: &NormOperands) -> (u64, u64) {
         let operands = parts.inputs.iter().chain([&parts.gamma]).chain(&parts.beta);
         let targets = std::iter::once(&parts.y).chain(&parts.emitted);
         let moved = operands.map(|o| bytes(&o.ty)).sum::<u64>() + targets.map(|t| bytes(&t.ty)).sum::<u64>();
-        let moved = moved + parts.unsummed.as_ref().map_or(0, Unsummed::bytes);
+        let moved = moved + parts.partials.as_ref().map_or(0, SplitKPartials::bytes);
         let each = 6 + self.prologue.map_or(0, |r| r.instrs.len());
         ((parts.rows * parts.n * each) as u64, moved)
     }
@@ -123,10 +123,10 @@ impl Norm<'_> {
         &self,
         tile: RowTile,
         input: Input<'_>,
-        parts: &Parts,
+        parts: &NormOperands,
         site: &mut Site<'_>,
     ) -> Result<(), String> {
-        let of = if parts.unsummed.is_some() { "parts" } else { "rows" };
+        let of = if parts.partials.is_some() { "parts" } else { "rows" };
         let k = site.builder(&format!("{}_{of}", self.name), tile.group);
         let l = Launch::new(&k);
         let dtype = parts.y.ty.dtype;
@@ -134,7 +134,7 @@ impl Norm<'_> {
         let weights = self.weights.declare(&l, parts);
         let sink = l.write("y", &parts.y);
         let emitted = parts.emitted.as_ref().map(|t| l.write("input", t));
-        let kept = parts.unsummed.as_ref().filter(|u| u.is_kept).map(|u| l.write("product", u.target()));
+        let stored = parts.partials.as_ref().filter(|u| u.is_stored).map(|u| l.write("matmul", u.target()));
         let (rows, n) = (l.size("rows", parts.rows), l.size("n", parts.n));
         let eps = declare_eps(&l, dtype, self.eps);
         let (numbers, lane) = tile.place(linear_group(&k));
@@ -144,7 +144,7 @@ impl Norm<'_> {
         let zero = k.number(wide(dtype), 0.0);
         // Means by the reciprocal: a quotient's last bit is not worth its time, and what the mean lacks is taken off.
         let part = k.number(wide(dtype), 1.0) / n.convert(wide(dtype));
-        let held: Vec<Held<'_>> = (numbers.into_iter())
+        let held: Vec<RowRegisters<'_>> = (numbers.into_iter())
             .map(|number| {
                 let row = number.min(rows - 1);
                 let places: Vec<Val<'_>> = (0..tile.loads).map(|i| tile.position(lane, i)).collect();
@@ -158,7 +158,7 @@ impl Norm<'_> {
                 let early = early.collect();
                 let inside = (0u32..).zip(&places).map(|(i, at)| (*at, tile.inside(i, *at, n)));
                 let values = inside.zip(values).map(|((at, inside), values)| (at, inside, values)).collect();
-                Held { live: number.lt(rows), row, values, firsts, early }
+                RowRegisters { live: number.lt(rows), row, values, firsts, early }
             })
             .collect();
         let clusters = Clusters::once(&k, tile.width);
@@ -202,8 +202,8 @@ impl Norm<'_> {
                     if let Some(emitted) = emitted {
                         emitted.store_vec(place, values);
                     }
-                    if let Some(kept) = kept {
-                        kept.store_vec(place, first);
+                    if let Some(stored) = stored {
+                        stored.store_vec(place, first);
                     }
                 });
             }
@@ -212,10 +212,10 @@ impl Norm<'_> {
         site.dispatch(k, bound, tile.groups(parts.rows), self.cost(parts))
     }
 
-    fn in_two_steps(&self, parts: &Parts, site: &mut Site<'_>) -> Result<(), String> {
+    fn in_two_steps(&self, parts: &NormOperands, site: &mut Site<'_>) -> Result<(), String> {
         let dtype = parts.y.ty.dtype;
-        if let Some(unsummed) = &parts.unsummed {
-            unsummed.emit(site)?;
+        if let Some(partials) = &parts.partials {
+            partials.emit(site)?;
         }
         // The row's input is needed twice: it is made once.
         let x = match (&parts.emitted, self.prologue) {
@@ -253,7 +253,7 @@ impl Norm<'_> {
         let sink = l.write("y", &parts.y);
         let (all, n) = (l.size("vectors", vectors), l.size("n", parts.n));
         let eps = declare_eps(&l, dtype, self.eps);
-        let work = from_the_end(&l, vectors.div_ceil(group as usize)) * group + k.local_index();
+        let work = reversed_group(&l, vectors.div_ceil(group as usize)) * group + k.local_index();
         k.if_(work.lt(all), || {
             let at = work * lanes;
             let row = at / n;
@@ -281,7 +281,7 @@ fn added<'k>(a: &[Val<'k>], b: &[Val<'k>]) -> State<'k> {
 }
 
 /// What an invocation holds of a row.
-struct Held<'k> {
+struct RowRegisters<'k> {
     /// Whether there is such a row.
     live: Val<'k>,
     row: Val<'k>,
@@ -290,10 +290,10 @@ struct Held<'k> {
     /// What operand 0 has there.
     firsts: Vec<Vec<Val<'k>>>,
     /// The weights of those positions, where they are loaded beside the row.
-    early: Vec<Option<Loaded<'k>>>,
+    early: Vec<Option<LoadedWeights<'k>>>,
 }
 
-impl<'k> Held<'k> {
+impl<'k> RowRegisters<'k> {
     /// Pairwise sum of a function of the elements that lie inside the row.
     fn sum(&self, zero: Val<'k>, of: impl Fn(Val<'k>) -> Val<'k>) -> Val<'k> {
         let each = |(_, inside, values): &(Val<'k>, Val<'k>, Vec<Val<'k>>)| {
@@ -351,13 +351,13 @@ fn declare_eps<'k>(l: &Launch<'k>, dtype: DType, eps: f64) -> Val<'k> {
 struct Input<'a> {
     prologue: Option<&'a Region>,
     operands: &'a [Operand],
-    unsummed: Option<&'a Unsummed>,
+    partials: Option<&'a SplitKPartials>,
     walk: Walk,
     lanes: usize,
 }
 
 impl<'a> Input<'a> {
-    fn new(prologue: Option<&'a Region>, parts: &'a Parts) -> Result<Self, String> {
+    fn new(prologue: Option<&'a Region>, parts: &'a NormOperands) -> Result<Self, String> {
         let operands = parts.inputs.as_slice();
         let shape = &parts.y.ty.shape;
         let mut strides = Vec::with_capacity(operands.len() + 1);
@@ -368,16 +368,16 @@ impl<'a> Input<'a> {
         strides.push(shape.strides().iter().map(|s| *s as i64).collect());
         let walk = Walk::new(shape.dims(), &strides);
         let lanes = elementwise::lanes(&walk, operands, std::slice::from_ref(&parts.y));
-        let unsummed = parts.unsummed.as_ref();
-        let lanes = unsummed.map_or(Ok(lanes), |u| u.lanes().map(|of_parts| lanes.min(of_parts)))?;
+        let partials = parts.partials.as_ref();
+        let lanes = partials.map_or(Ok(lanes), |u| u.lanes().map(|of_parts| lanes.min(of_parts)))?;
         let lanes = if parts.n.is_multiple_of(lanes) { lanes } else { 1 };
-        Ok(Input { prologue, operands, unsummed, walk, lanes })
+        Ok(Input { prologue, operands, partials, walk, lanes })
     }
 
-    fn declare<'k>(self, l: &Launch<'k>) -> Result<Source<'a, 'k>, String> {
-        let first = match (self.unsummed, self.operands.first()) {
-            (Some(unsummed), _) => First::Parts(unsummed.declare(l)?),
-            (None, Some(operand)) => First::Elements(l.read("x0", operand)),
+    fn declare<'k>(self, l: &Launch<'k>) -> Result<DeclaredRows<'a, 'k>, String> {
+        let first = match (self.partials, self.operands.first()) {
+            (Some(partials), _) => RowInput::Partials(partials.declare(l)?),
+            (None, Some(operand)) => RowInput::Elements(l.read("x0", operand)),
             (None, None) => return Err("a norm needs an operand".into()),
         };
         let others = self.operands.iter().enumerate().skip(1);
@@ -385,35 +385,35 @@ impl<'a> Input<'a> {
         let mut offsets: Vec<usize> = self.operands.iter().map(|o| o.offset).collect();
         offsets.push(0);
         let walker = self.walk.declare(l, &offsets);
-        Ok(Source { input: self, first, others, walker })
+        Ok(DeclaredRows { input: self, first, others, walker })
     }
 }
 
 /// A declared input.
-struct Source<'a, 'k> {
+struct DeclaredRows<'a, 'k> {
     input: Input<'a>,
-    first: First<'a, 'k>,
+    first: RowInput<'a, 'k>,
     /// What else the prologue reads.
     others: Vec<Buf<'k>>,
     walker: Walker<'k>,
 }
 
 /// Where operand 0 comes from.
-enum First<'a, 'k> {
+enum RowInput<'a, 'k> {
     Elements(Buf<'k>),
-    Parts(Sums<'k, 'a>),
+    Partials(DeclaredPartials<'k, 'a>),
 }
 
-impl<'k> Source<'_, 'k> {
+impl<'k> DeclaredRows<'_, 'k> {
     /// At every position `lanes` neighbouring elements of the rows' input, and those of operand 0.
     fn load(&self, positions: &[Val<'k>], lanes: usize) -> (Vec<Vec<Val<'k>>>, Vec<Vec<Val<'k>>>) {
         let inner = |i: usize| self.input.walk.inner(i);
         let indices: Vec<Vec<Val<'k>>> = positions.iter().map(|at| self.walker.at(*at)).collect();
         let firsts: Vec<Vec<Val<'k>>> = match &self.first {
-            First::Elements(buffer) => {
+            RowInput::Elements(buffer) => {
                 indices.iter().map(|i| elementwise::load(*buffer, i[0], inner(0), lanes)).collect()
             }
-            First::Parts(sums) => sums.at(positions, lanes),
+            RowInput::Partials(sums) => sums.at(positions, lanes),
         };
         let Some(region) = self.input.prologue else { return (firsts.clone(), firsts) };
         let made = indices.iter().zip(&firsts).map(|(indices, first)| {
@@ -434,7 +434,7 @@ impl<'k> Source<'_, 'k> {
 }
 
 impl Weights {
-    fn declare<'k>(self, l: &Launch<'k>, parts: &Parts) -> BoundWeights<'k> {
+    fn declare<'k>(self, l: &Launch<'k>, parts: &NormOperands) -> BoundWeights<'k> {
         let gamma = l.read("gamma", &parts.gamma);
         let beta = parts.beta.as_ref().map(|b| l.read("beta", b));
         let channels = match self {
@@ -467,7 +467,7 @@ struct Channels<'k> {
 
 impl<'k> BoundWeights<'k> {
     /// The weights of neighbouring elements, the first of which stands at `at` in its row.
-    fn load(&self, row: Val<'k>, at: Val<'k>, lanes: usize) -> Loaded<'k> {
+    fn load(&self, row: Val<'k>, at: Val<'k>, lanes: usize) -> LoadedWeights<'k> {
         let load = |buffer: Buf<'k>| match &self.channels {
             None => buffer.load_vec(at, lanes as u8),
             Some(c) => {
@@ -476,18 +476,18 @@ impl<'k> BoundWeights<'k> {
                 if c.together { vec![of(0); lanes] } else { (0..lanes).map(of).collect() }
             }
         };
-        Loaded { gamma: load(self.gamma), beta: self.beta.map(load) }
+        LoadedWeights { gamma: load(self.gamma), beta: self.beta.map(load) }
     }
 }
 
 /// The weights of neighbouring elements.
 #[derive(Clone)]
-struct Loaded<'k> {
+struct LoadedWeights<'k> {
     gamma: Vec<Val<'k>>,
     beta: Option<Vec<Val<'k>>>,
 }
 
-impl<'k> Loaded<'k> {
+impl<'k> LoadedWeights<'k> {
     /// Scales and shifts as many normalised elements.
     fn apply(&self, values: impl Iterator<Item = Val<'k>>) -> Vec<Val<'k>> {
         (values.enumerate())

@@ -9,7 +9,7 @@ use olivine_kernel::{Access, Buf, Elem, Scalar, Val};
 
 use super::integers::Integers;
 use super::kv_append::{Cache, CacheRows};
-use super::matmul::{Elements, Unsummed};
+use super::matmul::{MatmulElements, SplitKPartials};
 use crate::kernels;
 use crate::launch::{Launch, bytes};
 use crate::math;
@@ -23,7 +23,7 @@ kernels! { |op, site|
 pub(crate) fn rope(op: &Rope, site: &mut Site<'_>) -> Result<(), String> {
     let operands = site.operands.clone();
     let target = site.targets.first().cloned().ok_or("needs a result")?;
-    let Some(turn) = Turn::new(op, &operands, Place::Packed(target), site)? else { return Ok(()) };
+    let Some(turn) = Rotation::new(op, &operands, RopeTarget::Packed(target), site)? else { return Ok(()) };
     let group = site.group_size(256);
     let k = site.builder("rope", group);
     let l = Launch::new(&k);
@@ -34,7 +34,7 @@ pub(crate) fn rope(op: &Rope, site: &mut Site<'_>) -> Result<(), String> {
 }
 
 /// Where rotated rows go.
-pub(super) enum Place {
+pub(super) enum RopeTarget {
     /// To a packed result.
     Packed(Target),
     /// Among a cache's rows.
@@ -42,7 +42,7 @@ pub(super) enum Place {
 }
 
 /// A rotation to be declared in a kernel.
-pub(super) struct Turn<'a> {
+pub(super) struct Rotation<'a> {
     op: &'a Rope,
     x: Operand,
     /// Positions, or the tables of cosines and sines.
@@ -50,19 +50,19 @@ pub(super) struct Turn<'a> {
     /// Each pair's turns per position.
     turns: Option<Memory>,
     amplitude: f64,
-    place: Place,
+    place: RopeTarget,
     lanes: usize,
     units: usize,
     /// Invocations.
     pub(super) count: usize,
 }
 
-impl<'a> Turn<'a> {
+impl<'a> Rotation<'a> {
     /// A rotation of operand 0 by what the others say; `None` if there is nothing to rotate.
     pub(super) fn new(
         op: &'a Rope,
         operands: &[Operand],
-        place: Place,
+        place: RopeTarget,
         site: &mut Site<'_>,
     ) -> Result<Option<Self>, String> {
         let [x, angles @ ..] = operands else { return Err("needs an operand".into()) };
@@ -88,7 +88,7 @@ impl<'a> Turn<'a> {
             _ => Some(site.constant(turn_table(&frequencies)?)),
         };
         let (x, angles) = (x.clone(), angles.to_vec());
-        Ok(Some(Turn { op, x, angles, turns, amplitude, place, lanes, units, count }))
+        Ok(Some(Rotation { op, x, angles, turns, amplitude, place, lanes, units, count }))
     }
 
     /// Operations and bytes.
@@ -98,26 +98,26 @@ impl<'a> Turn<'a> {
     }
 
     /// Whether it reads the product whose parts wait to be summed.
-    pub(super) fn reads(&self, unsummed: &Unsummed) -> bool {
-        self.x.memory == unsummed.target().memory
+    pub(super) fn reads(&self, partials: &SplitKPartials) -> bool {
+        self.x.memory == partials.target().memory
     }
 
     /// Declares what the rotation reads and writes; `unsummed` is what it reads, if that is still in parts.
     pub(super) fn declare<'k, 't>(
         &'t self,
         l: &Launch<'k>,
-        unsummed: Option<&'t Unsummed>,
-    ) -> Result<Turning<'k, 't>, String> {
+        partials: Option<&'t SplitKPartials>,
+    ) -> Result<DeclaredRotation<'k, 't>, String> {
         let k = l.k();
         let (op, x) = (self.op, &self.x);
         let dims = x.dims();
-        let from = match unsummed {
-            Some(unsummed) => Elements::Summed(unsummed.declare(l)?),
-            None => Elements::Stored(l.read("x", x)),
+        let from = match partials {
+            Some(partials) => MatmulElements::Summed(partials.declare(l)?),
+            None => MatmulElements::Stored(l.read("x", x)),
         };
         let to = match &self.place {
-            Place::Packed(target) => To::Packed(l.write("out", target)),
-            Place::Cache(cache) => To::Cache(cache.declare(l, math::elem(x.ty.dtype))),
+            RopeTarget::Packed(target) => DeclaredTarget::Packed(l.write("out", target)),
+            RopeTarget::Cache(cache) => DeclaredTarget::Cache(cache.declare(l, math::elem(x.ty.dtype))),
         };
         let angles = match (self.turns, self.angles.as_slice()) {
             (_, [cos, sin, ..]) if op.tables && op.rotary > 0 => {
@@ -140,21 +140,33 @@ impl<'a> Turn<'a> {
         let strides = [0, 1, 2].map(|d| l.stride(&format!("s{d}"), x.strides[d]));
         let element = if x.strides[3] == 1 { k.u32(1) } else { l.stride("s3", x.strides[3]) };
         let offset = l.size("offset", x.offset);
-        Ok(Turning { of: self, from, to, angles, batched, n, of_row, sizes, strides, element, offset })
+        Ok(DeclaredRotation {
+            of: self,
+            from,
+            to,
+            angles,
+            batched,
+            n,
+            of_row,
+            sizes,
+            strides,
+            element,
+            offset,
+        })
     }
 }
 
 /// Where a declared rotation's rows go.
-enum To<'k> {
+enum DeclaredTarget<'k> {
     Packed(Buf<'k>),
     Cache(CacheRows<'k>),
 }
 
 /// A declared rotation.
-pub(super) struct Turning<'k, 't> {
-    of: &'t Turn<'t>,
-    from: Elements<'k, 't>,
-    to: To<'k>,
+pub(super) struct DeclaredRotation<'k, 't> {
+    of: &'t Rotation<'t>,
+    from: MatmulElements<'k, 't>,
+    to: DeclaredTarget<'k>,
     angles: Angles<'k>,
     batched: bool,
     n: Val<'k>,
@@ -165,7 +177,7 @@ pub(super) struct Turning<'k, 't> {
     offset: Val<'k>,
 }
 
-impl<'k> Turning<'k, '_> {
+impl<'k> DeclaredRotation<'k, '_> {
     /// Does one invocation's part.
     pub(super) fn run(&self, work: Val<'k>) {
         let k = work.builder();
@@ -181,8 +193,8 @@ impl<'k> Turning<'k, '_> {
             let [s0, s1, s2] = self.strides;
             let start = self.offset + b * s0 + i1 * s1 + i2 * s2;
             match &self.to {
-                To::Packed(out) => self.turn(*out, start, row * self.of.x.dims()[3], place, unit),
-                To::Cache(cache) => {
+                DeclaredTarget::Packed(out) => self.turn(*out, start, row * self.of.x.dims()[3], place, unit),
+                DeclaredTarget::Cache(cache) => {
                     cache.at([b, i1, i2], |out, to| self.turn(out, start, to, place, unit));
                 }
             }
@@ -335,7 +347,7 @@ fn rotate<'k>(a: &[Val<'k>], b: &[Val<'k>], angles: &[(Val<'k>, Val<'k>)]) -> (V
 
 /// A row of x and of the result, `lanes` elements at a time.
 struct Lanes<'k, 'e> {
-    from: &'e Elements<'k, 'e>,
+    from: &'e MatmulElements<'k, 'e>,
     out: Buf<'k>,
     start: Val<'k>,
     element: Val<'k>,

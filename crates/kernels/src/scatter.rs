@@ -1,6 +1,6 @@
 //! Writes at computed positions. Updates of one element apply in their order, so work is shared out by where it lands,
-//! never by where it comes from: an invocation owns a lane and a range of positions along it, looks at all of the lane's
-//! updates in order and applies those that land in its range.
+//! never by where it comes from: an invocation owns a lane and a range of positions along it, looks at all of the
+//! lane's updates in order and applies those that land in its range.
 
 use olivine_ir::DType;
 use olivine_ir::op::{ScatterElements, ScatterMode, ScatterNd};
@@ -163,11 +163,11 @@ impl Scatter {
         updates: &Operand,
         target: &Target,
         site: &Site<'_>,
-    ) -> Result<Meeting<'k>, String> {
+    ) -> Result<UpdateBuffers<'k>, String> {
         if self.mode == ScatterMode::Replace {
             let from = self.cells.bind(l, "updates", Access::Read, updates.memory);
             let to = self.cells.bind(l, "y", Access::Write, target.memory);
-            return Ok(Meeting::Bits { from, to });
+            return Ok(UpdateBuffers::Bits { from, to });
         }
         let (dtype, elem) = (target.ty.dtype, math::elem(target.ty.dtype));
         if !site.caps.target.has(elem.scalar()) {
@@ -175,22 +175,22 @@ impl Scatter {
         }
         let from = l.bind("updates", elem, Access::Read, updates.memory);
         let to = l.bind("y", elem, Access::ReadWrite, target.memory);
-        Ok(Meeting::Numbers { from, to, dtype })
+        Ok(UpdateBuffers::Numbers { from, to, dtype })
     }
 }
 
 /// How updates reach the target.
-enum Meeting<'k> {
+enum UpdateBuffers<'k> {
     Bits { from: CellBuf<'k>, to: CellBuf<'k> },
     Numbers { from: Buf<'k>, to: Buf<'k>, dtype: DType },
 }
 
-impl<'k> Meeting<'k> {
+impl<'k> UpdateBuffers<'k> {
     /// Applies the update at `from` to the target's element at `to`.
     fn apply(&self, to_at: Val<'k>, from_at: Val<'k>, mode: ScatterMode, lanes: usize) {
         match self {
-            Meeting::Bits { from, to } => to.store(to_at, &from.load_many(from_at, lanes)),
-            Meeting::Numbers { from, to, dtype } => {
+            UpdateBuffers::Bits { from, to } => to.store(to_at, &from.load_many(from_at, lanes)),
+            UpdateBuffers::Numbers { from, to, dtype } => {
                 let (old, new) = (to.load(to_at), from.load(from_at));
                 // The NaN that is there stays, and one that arrives is taken: no comparison with it holds.
                 let keeps = |better: Val<'k>| {

@@ -8,7 +8,7 @@ use olivine_kernel::{Builder, Kernel, Val};
 use olivine_program::{Decision, DeviceCaps};
 
 use crate::launch::{Bound, Launch};
-use crate::matmul::Unsummed;
+use crate::matmul::SplitKPartials;
 
 /// Bytes that get their place when all nodes are lowered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -27,7 +27,7 @@ pub enum Memory {
         bytes: u64,
     },
     /// A range of the scratch of the graph's `step`-th node, an earlier one, which keeps it for this one.
-    Left {
+    Deferred {
         /// The node.
         step: usize,
         /// First byte.
@@ -56,7 +56,7 @@ pub enum Memory {
     /// A word that is not 0 where the graph runs that the node stands in: branches that are not taken do not.
     Alive,
     /// What the node made of a stored operand at load, the i-th such thing.
-    Made(usize),
+    Prepacked(usize),
     /// A range of what dispatches at load need beside their results.
     LoadScratch {
         /// First byte.
@@ -160,12 +160,12 @@ pub struct Emitted {
     /// Operation and node, where they are an inner graph's.
     pub of: Option<(&'static str, Arc<str>)>,
     /// What it helps to make at load; `None` where it is part of every run.
-    pub makes: Option<usize>,
+    pub prepacks: Option<usize>,
 }
 
 /// What a node makes of a stored operand at load.
 #[derive(Clone)]
-pub struct Made {
+pub struct Prepacked {
     /// How, in words: with the operand, all that it depends on.
     pub how: String,
     /// The operand.
@@ -194,13 +194,13 @@ pub struct Site<'a> {
     /// The operands that are constants, of nodes with graphs inside.
     pub known: Vec<Option<Tensor>>,
     /// Whether the node that reads this product can sum its parts.
-    pub may_leave_parts: bool,
+    pub may_defer_sum: bool,
     /// The product's parts, left to that node.
-    pub left: Option<Unsummed>,
+    pub deferred: Option<SplitKPartials>,
     /// An earlier product that operands read and whose memory holds nothing yet: its parts, to be taken and summed.
-    pub unsummed: Option<Unsummed>,
+    pub partials: Option<SplitKPartials>,
     /// What is made of stored operands at load.
-    pub made: Vec<Made>,
+    pub prepacked: Vec<Prepacked>,
     /// Bytes of scratch at load.
     pub load_scratch: u64,
     /// Whether what is emitted now makes something at load.
@@ -221,10 +221,10 @@ impl<'a> Site<'a> {
             constants: Vec::new(),
             gates: 0,
             known: Vec::new(),
-            may_leave_parts: false,
-            left: None,
-            unsummed: None,
-            made: Vec::new(),
+            may_defer_sum: false,
+            deferred: None,
+            partials: None,
+            prepacked: Vec::new(),
             load_scratch: 0,
             loading: false,
             decisions: Vec::new(),
@@ -236,10 +236,10 @@ impl<'a> Site<'a> {
         Builder::new(name, group, &self.caps.target)
     }
 
-    /// Invocations for a workgroup, at most as many as wished and as the device has.
-    pub fn group_size(&self, wish: u32) -> u32 {
+    /// Invocations for a workgroup, at most `wanted` and at most what the device has.
+    pub fn group_size(&self, wanted: u32) -> u32 {
         let most = self.caps.target.max_invocations;
-        wish.min(if most.is_power_of_two() { most } else { most.next_power_of_two() / 2 })
+        wanted.min(if most.is_power_of_two() { most } else { most.next_power_of_two() / 2 })
     }
 
     /// The configuration that the device's record has for a class of shapes, if it is among the candidates, else the
@@ -285,8 +285,8 @@ impl<'a> Site<'a> {
         if !of.stored || self.loading {
             return Err(format!("{how}: only what is stored can be brought to another form at load"));
         }
-        let memory = Memory::Made(self.made.len());
-        self.made.push(Made { how, of: of.clone(), bytes });
+        let memory = Memory::Prepacked(self.prepacked.len());
+        self.prepacked.push(Prepacked { how, of: of.clone(), bytes });
         self.loading = true;
         let made = make(self, memory);
         self.loading = false;
@@ -358,8 +358,8 @@ impl<'a> Site<'a> {
         }
         let kernel = Arc::new(kernel);
         let gating = Gating::Free;
-        let makes = if self.loading { self.made.len().checked_sub(1) } else { None };
-        self.emitted.push(Emitted { kernel, bound, groups, flops, bytes, gating, of: None, makes });
+        let prepacks = if self.loading { self.prepacked.len().checked_sub(1) } else { None };
+        self.emitted.push(Emitted { kernel, bound, groups, flops, bytes, gating, of: None, prepacks });
         Ok(())
     }
 
@@ -379,8 +379,8 @@ impl Site<'_> {
     pub fn reads_like(&self, other: &Self) -> bool {
         self.operands == other.operands
             && self.targets == other.targets
-            && self.may_leave_parts == other.may_leave_parts
-            && self.unsummed == other.unsummed
+            && self.may_defer_sum == other.may_defer_sum
+            && self.partials == other.partials
     }
 
     /// Changes all memory that it names.
@@ -394,9 +394,9 @@ impl Site<'_> {
                 *memory = to(*memory);
             }
         }
-        self.made.iter_mut().for_each(|made| made.of.memory = to(made.of.memory));
-        for unsummed in self.left.iter_mut().chain(&mut self.unsummed) {
-            unsummed.rebind(&mut to);
+        self.prepacked.iter_mut().for_each(|p| p.of.memory = to(p.of.memory));
+        for partials in self.deferred.iter_mut().chain(&mut self.partials) {
+            partials.rebind(&mut to);
         }
     }
 }
@@ -421,9 +421,9 @@ pub fn linear_group(k: &Builder) -> Val<'_> {
     (z * k.group_count(1) + y) * k.group_count(0) + x
 }
 
-/// The same counted from the last of `groups` to the first, for what reads once more what another dispatch has just read:
-/// the last of it may still be in the cache. Numbers past the asked-for count are no group's.
-pub(crate) fn from_the_end<'k>(l: &Launch<'k>, groups: usize) -> Val<'k> {
+/// The same counted from the last of `groups` to the first, for what reads once more what another dispatch has just
+/// read: the last of it may still be in the cache. Numbers past the asked-for count are no group's.
+pub(crate) fn reversed_group<'k>(l: &Launch<'k>, groups: usize) -> Val<'k> {
     l.size("last", groups.max(1) - 1) - linear_group(l.k())
 }
 

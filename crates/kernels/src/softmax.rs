@@ -10,7 +10,7 @@ use super::rows::{Clusters, GROUP, RowTile, State, pairs, vector, wide};
 use crate::kernels;
 use crate::launch::{Launch, bytes};
 use crate::math;
-use crate::site::{Operand, Site, Target, from_the_end, linear_group};
+use crate::site::{Operand, Site, Target, linear_group, reversed_group};
 
 kernels! { |op, site|
     Softmax => softmax(op.axis, false, site),
@@ -64,7 +64,7 @@ fn in_registers(
 
     let scalar = wide(x.ty.dtype);
     let lowest = k.number(scalar, f64::NEG_INFINITY);
-    let mut held: Vec<Held<'_>> = (numbers.into_iter())
+    let mut held: Vec<SoftmaxRow<'_>> = (numbers.into_iter())
         .map(|row| {
             let base = row.min(count - 1) * length;
             let load = |i: u32| {
@@ -74,7 +74,7 @@ fn in_registers(
                 let inside = tile.inside(i, at, length);
                 (at, inside, values.into_iter().map(|v| inside.select(v, lowest)).collect())
             };
-            Held { live: row.lt(count), base, values: (0..tile.loads).map(load).collect() }
+            SoftmaxRow { live: row.lt(count), base, values: (0..tile.loads).map(load).collect() }
         })
         .collect();
     let clusters = Clusters::once(&k, tile.width);
@@ -115,7 +115,7 @@ fn in_registers(
 }
 
 /// What an invocation holds of a row.
-struct Held<'k> {
+struct SoftmaxRow<'k> {
     /// Whether there is such a row.
     live: Val<'k>,
     /// Where the row begins.
@@ -124,7 +124,7 @@ struct Held<'k> {
     values: Vec<(Val<'k>, Val<'k>, Vec<Val<'k>>)>,
 }
 
-impl<'k> Held<'k> {
+impl<'k> SoftmaxRow<'k> {
     fn all(&self) -> impl Iterator<Item = Val<'k>> {
         self.values.iter().flat_map(|(_, _, v)| v.iter().copied())
     }
@@ -151,7 +151,7 @@ fn in_two_steps(
     let (source, sink) = (l.read("x", x), l.write("y", y));
     let arrays = states.bind(&l, Access::Read);
     let (count, length) = (l.size("vectors", numel / lanes), l.size("n", n));
-    let work = from_the_end(&l, (numel / lanes).div_ceil(group as usize)) * group + k.local_index();
+    let work = reversed_group(&l, (numel / lanes).div_ceil(group as usize)) * group + k.local_index();
     let columns = (inner > 1).then(|| l.size("inner", inner));
     k.if_(work.lt(count), || {
         let at = work * lanes;

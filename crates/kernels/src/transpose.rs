@@ -4,7 +4,7 @@
 use olivine_kernel::{Access, Builder, Elem, Val};
 
 use super::cells::{Cell, Cells};
-use super::copy::Move;
+use super::copy::StridedCopy;
 use crate::launch::Launch;
 use crate::site::{Site, linear_group};
 use crate::walk::Walk;
@@ -47,7 +47,7 @@ fn over_tile<'k>(k: &'k Builder, edge: u32, lanes: usize, access: impl Fn(Val<'k
 /// Emits the copy of elements of `bytes` bytes; `from` and `to` come from [`axes`].
 pub(crate) fn emit(
     bytes: usize,
-    m: &Move,
+    m: &StridedCopy,
     walk: &Walk,
     (from, to): (usize, usize),
     site: &mut Site<'_>,
@@ -128,7 +128,13 @@ struct Packed {
 
 impl Packed {
     /// `None` where elements do not fill words on both sides.
-    fn new(bytes: usize, m: &Move, walk: &Walk, (from, to): (usize, usize), site: &Site<'_>) -> Option<Self> {
+    fn new(
+        bytes: usize,
+        m: &StridedCopy,
+        walk: &Walk,
+        (from, to): (usize, usize),
+        site: &Site<'_>,
+    ) -> Option<Self> {
         let each = match bytes {
             1 => 4,
             2 => 2,
@@ -149,7 +155,7 @@ impl Packed {
         Some(Packed { from, to, each: each as u32, edge, read, written })
     }
 
-    fn emit(&self, m: &Move, walk: &Walk, site: &mut Site<'_>) -> Result<(), String> {
+    fn emit(&self, m: &StridedCopy, walk: &Walk, site: &mut Site<'_>) -> Result<(), String> {
         let Packed { from, to, each, edge, read, written } = *self;
         let k = site.builder("transpose_packed", site.group_size(256));
         let l = Launch::new(&k);

@@ -227,7 +227,7 @@ fn every_kind_of_access_stays_inside() {
 /// A matrix loaded and stored outside of a buffer of 8 rows.
 fn matrices(call: &mut Call<'_, '_>) -> Result<(), String> {
     let target = call.target();
-    let offered = target.matrices.iter().find(|s| s.factor == Elem::F16).copied();
+    let offered = target.matrices.iter().find(|s| s.operand == Elem::F16).copied();
     let (shape, group) = match (offered, target.subgroup) {
         (Some(shape), Some(lanes)) => (shape, lanes),
         _ => return Err("no matrices".into()),

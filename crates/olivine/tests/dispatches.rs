@@ -9,7 +9,7 @@ use olivine::ir::Graph;
 
 /// A large NVIDIA card.
 fn h200() -> DeviceCaps {
-    let shape = |factor, accumulator, k| MatrixShape { factor, accumulator, m: 16, n: 16, k };
+    let shape = |operand, accumulator, k| MatrixShape { operand, accumulator, m: 16, n: 16, k };
     let target = Target {
         subgroup: Some(32),
         f16: true,

@@ -187,7 +187,7 @@ fn files_that_are_damaged_or_of_another_device_are_passed_over_and_told() {
     let text = String::from_utf8(whole.clone()).unwrap();
     let others = [
         (text.replace(&caps.name, "Some other card").into_bytes(), "another device"),
-        (text.replace("olivine-tuning 1", "olivine-tuning 0").into_bytes(), "does not begin with"),
+        (text.replace("olivine-tuning 2", "olivine-tuning 1").into_bytes(), "does not begin with"),
         (vec![0xff; 4096], "does not begin with"),
         ([whole.as_slice(), b"\nno line at all\n\xff\xfe = \n"].concat(), "cannot be read"),
     ];

@@ -83,7 +83,7 @@ impl DeviceCaps {
         if mask.f16 {
             self.target.f16 = false;
             self.target.exact_f16 = false;
-            self.target.matrices.retain(|m| m.factor != olivine_kernel::Elem::F16);
+            self.target.matrices.retain(|m| m.operand != olivine_kernel::Elem::F16);
         }
         // A cooperative matrix belongs to a subgroup.
         if mask.matrices || mask.subgroups {

@@ -13,14 +13,14 @@ use crate::program::{BufferDecl, BufferId, Content, Dispatch, KernelId, Program,
 
 const SIDE: u32 = 16;
 const LANES: u32 = 32;
-/// Numbers that a lane tells: its parts of a left factor, of a sum, and of a product.
+/// Numbers that a lane tells: its parts of a left operand, of a sum, and of a product.
 const TOLD: u32 = 3 * Fragments::COUNT as u32;
 
 /// What is known of the device's matrices; nothing where the device says something else or fails to say. Drivers hold
 /// kernels against their caps, which must say that the elements are known while the device is asked.
 pub fn ask_fragments<D: Driver>(driver: &D) -> Option<Fragments> {
     let target = &driver.caps().target;
-    let shape = MatrixShape { factor: Elem::F16, accumulator: Elem::F32, m: SIDE, n: SIDE, k: SIDE };
+    let shape = MatrixShape { operand: Elem::F16, accumulator: Elem::F32, m: SIDE, n: SIDE, k: SIDE };
     let fragments = target.fragments?;
     if !target.matrices.contains(&shape) || target.subgroup != Some(LANES) {
         return None;
@@ -29,12 +29,12 @@ pub fn ask_fragments<D: Driver>(driver: &D) -> Option<Fragments> {
     expected(fragments).eq(told).then_some(fragments)
 }
 
-/// The element at a row and column of the left factor, and of the sum: small integers, all different.
+/// The element at a row and column of the left operand, and of the sum: small integers, all different.
 fn number(row: u32, column: u32) -> u32 {
     row * SIDE + column
 }
 
-/// What every lane should tell: left factor times a matrix that swaps neighbouring columns, plus the sum.
+/// What every lane should tell: left operand times a matrix that swaps neighbouring columns, plus the sum.
 fn expected(fragments: Fragments) -> impl Iterator<Item = f32> {
     let part = move |lane: u32, i: u32| {
         let (row, column) = fragments.position(lane, i % u32::from(Fragments::COUNT));
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn the_kernel_tells_what_is_expected_of_a_device_that_is_as_it_should_be() {
-        let shape = MatrixShape { factor: Elem::F16, accumulator: Elem::F32, m: SIDE, n: SIDE, k: SIDE };
+        let shape = MatrixShape { operand: Elem::F16, accumulator: Elem::F32, m: SIDE, n: SIDE, k: SIDE };
         let target = Target {
             subgroup: Some(LANES),
             f16: true,

@@ -296,8 +296,8 @@ impl Facts {
                 && s.saturating_accumulation == 0
                 && s.a_type == s.b_type
                 && s.c_type == s.result_type;
-            if let (true, Some(factor), Some(accumulator)) = (plain, elem(s.a_type), elem(s.c_type)) {
-                let shape = MatrixShape { factor, accumulator, m: s.m_size, n: s.n_size, k: s.k_size };
+            if let (true, Some(operand), Some(accumulator)) = (plain, elem(s.a_type), elem(s.c_type)) {
+                let shape = MatrixShape { operand, accumulator, m: s.m_size, n: s.n_size, k: s.k_size };
                 if !self.matrices.contains(&shape) {
                     self.matrices.push(shape);
                 }

@@ -104,13 +104,13 @@ impl Buffer {
         self.block.write(self.offset + offset, bytes)
     }
 
-    /// Refuses ranges that do not lie in the buffer.
+    /// Refuses ranges outside the buffer.
     pub(crate) fn check(&self, call: &'static str, offset: u64, bytes: u64) -> Result<(), Error> {
         match offset.checked_add(bytes) {
             Some(end) if end <= self.bytes => Ok(()),
             _ => Err(refused(
                 call,
-                format!("{bytes} bytes at {offset} do not lie in a buffer of {} bytes", self.bytes),
+                format!("{bytes} bytes at {offset} are outside a buffer of {} bytes", self.bytes),
             )),
         }
     }

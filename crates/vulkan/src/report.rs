@@ -165,7 +165,7 @@ pub(crate) fn caps(facts: &Facts) -> DeviceCaps {
         Elem::I8 | Elem::U8 => f.int8,
         _ => true,
     };
-    matrices.retain(|m| has(m.factor) && has(m.accumulator));
+    matrices.retain(|m| has(m.operand) && has(m.accumulator));
     if subgroup.is_none() {
         matrices.clear();
     }

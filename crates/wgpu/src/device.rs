@@ -286,7 +286,7 @@ fn matrices(adapter: &wgpu::Adapter) -> Vec<MatrixShape> {
     let plain = adapter.cooperative_matrix_properties().into_iter().filter(|p| !p.saturating_accumulation);
     plain
         .map(|p| MatrixShape {
-            factor: elem(p.ab_type),
+            operand: elem(p.ab_type),
             accumulator: elem(p.cr_type),
             m: p.m_size,
             n: p.n_size,

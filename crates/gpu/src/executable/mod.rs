@@ -11,7 +11,7 @@ use olivine_program::{Content, Driver, Error, Port, Program, Slice, Timing};
 
 use crate::weights::Weights;
 use load::Loaded;
-use slot::{Slot, Wish};
+use slot::Slot;
 
 pub use tensor::DeviceTensor;
 
@@ -178,16 +178,15 @@ impl<D: Driver> Executable<D> {
             }
         }
         let loaded = self.loaded()?;
-        let wish = Wish::new(feeds, takes, timing, loaded.generation);
         let idle = {
             let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-            idle.retain(|slot| slot.wish.generation == loaded.generation && slot.is_wanted());
-            let found = idle.iter().position(|slot| slot.wish == wish && slot.is_free());
+            idle.retain(|slot| slot.generation == loaded.generation && slot.is_reusable());
+            let found = idle.iter().position(|slot| slot.serves(feeds, takes, timing) && slot.is_free());
             found.map(|i| idle.swap_remove(i))
         };
         let mut slot = match idle {
             Some(slot) => slot,
-            None => self.record_anew(feeds, takes, wish, &loaded)?,
+            None => self.record_or_evict(feeds, takes, timing, &loaded)?,
         };
         let mut upload = 0;
         for feed in feeds {
@@ -200,31 +199,31 @@ impl<D: Driver> Executable<D> {
         Ok(Run { executable: self.clone(), slot: Some(slot), finished: false })
     }
 
-    /// Records a slot; where there is no memory for it, those kept for later runs give theirs.
-    fn record_anew(
+    /// Records a slot; if memory runs out, it frees the idle slots and tries again.
+    fn record_or_evict(
         &self,
         feeds: &[Feed<'_, D>],
         takes: &[Take],
-        wish: Wish,
+        timing: Timing,
         loaded: &Loaded<D>,
     ) -> Result<Slot<D>, Error> {
-        match self.record(feeds, takes, wish.clone(), loaded) {
+        match self.record(feeds, takes, timing, loaded) {
             Err(problem @ Error::OutOfMemory { .. }) => {
-                let kept = std::mem::take(&mut *self.idle.lock().unwrap_or_else(PoisonError::into_inner));
-                if kept.is_empty() {
+                let evicted = std::mem::take(&mut *self.idle.lock().unwrap_or_else(PoisonError::into_inner));
+                if evicted.is_empty() {
                     return Err(problem);
                 }
-                drop(kept);
-                self.record(feeds, takes, wish, loaded)
+                drop(evicted);
+                self.record(feeds, takes, timing, loaded)
             }
             other => other,
         }
     }
 
-    /// Keeps a slot for later runs.
-    fn give_back(&self, slot: Slot<D>) {
+    /// Returns a slot for later runs.
+    fn recycle(&self, slot: Slot<D>) {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        idle.retain(Slot::is_wanted);
+        idle.retain(Slot::is_reusable);
         // What goes may have to wait for the device to free it; other threads need not.
         let oldest = (idle.len() >= IDLE_SLOTS).then(|| idle.remove(0));
         idle.push(slot);
@@ -277,7 +276,7 @@ impl<D: Driver> Run<D> {
             return Err(Error::Driver { call: "download", problem });
         };
         let mut download = 0;
-        for ((port, take), to) in ports.iter().zip(&slot.wish.takes).zip(outputs) {
+        for ((port, take), to) in ports.iter().zip(&slot.takes).zip(outputs) {
             if *take == Take::Host {
                 count(&format!("bytes of output `{}`", port.name), port.ty.bytes(), to.len())?;
                 self.executable.driver.download(&mut slot.recording, download, to)?;
@@ -293,7 +292,7 @@ impl<D: Driver> Drop for Run<D> {
         // An error here has nobody to hear it; a failed slot is not kept.
         let _ = self.finish();
         if let Some(slot) = self.slot.take() {
-            self.executable.give_back(slot);
+            self.executable.recycle(slot);
         }
     }
 }

@@ -7,81 +7,74 @@ use olivine_program::{BufferId, Commands, Content, Driver, Error, Timing};
 use super::load::Loaded;
 use super::{Executable, Feed, Take};
 
-/// What a recording was made for: another wish needs another recording.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Wish {
-    /// For every input that is on the device already, where.
-    feeds: Vec<Option<usize>>,
+/// An output that stays on the device, and the token that its readers hold.
+pub(super) type Leased<D> = (Arc<<D as Driver>::Buffer>, Arc<()>);
+
+/// A resident input of a recording: its buffer, which the recording keeps alive, and whether somebody still has the tensor.
+type Resident<D> = (Arc<<D as Driver>::Buffer>, Weak<()>);
+
+/// Recorded commands with the memory they work on. They serve any run with the same resident inputs, output locations,
+/// timing and weights.
+pub(super) struct Slot<D: Driver> {
+    /// For every input its buffer, if it is on the device; `None` where the host uploads it.
+    inputs: Vec<Option<Resident<D>>>,
     pub(super) takes: Vec<Take>,
     timing: Timing,
     /// Of the weights.
     pub(super) generation: u64,
-}
-
-impl Wish {
-    pub(super) fn new<D: Driver>(
-        feeds: &[Feed<'_, D>],
-        takes: &[Take],
-        timing: Timing,
-        generation: u64,
-    ) -> Self {
-        let address = |feed: &Feed<'_, D>| match feed {
-            Feed::Host(_) => None,
-            // The recording keeps the buffer, so its address belongs to no other meanwhile.
-            Feed::Device(tensor) => Some(Arc::as_ptr(tensor.buffer()).addr()),
-        };
-        Wish { feeds: feeds.iter().map(address).collect(), takes: takes.to_vec(), timing, generation }
-    }
-}
-
-/// An output that stays on the device, and the token that its readers hold.
-pub(super) type Leased<D> = (Arc<<D as Driver>::Buffer>, Arc<()>);
-
-/// Recorded commands with the memory they work on.
-pub(super) struct Slot<D: Driver> {
-    pub(super) wish: Wish,
     pub(super) recording: D::Recording,
     pub(super) outputs: Vec<Option<Leased<D>>>,
-    /// What the recording was made with, which must not move to another address, and whether somebody still has it.
-    fed: Vec<(Arc<D::Buffer>, Weak<()>)>,
 }
 
 impl<D: Driver> Slot<D> {
+    /// Whether it was recorded for such a run.
+    pub(super) fn serves(&self, feeds: &[Feed<'_, D>], takes: &[Take], timing: Timing) -> bool {
+        let same = |(input, feed): (&Option<Resident<D>>, &Feed<'_, D>)| match (input, feed) {
+            (None, Feed::Host(_)) => true,
+            (Some((buffer, _)), Feed::Device(tensor)) => Arc::ptr_eq(buffer, tensor.buffer()),
+            _ => false,
+        };
+        self.takes == takes && self.timing == timing && self.inputs.iter().zip(feeds).all(same)
+    }
+
     /// Whether nobody reads the last run's outputs any more.
     pub(super) fn is_free(&self) -> bool {
         self.outputs.iter().flatten().all(|(_, lease)| Arc::strong_count(lease) == 1)
     }
 
-    /// Whether the tensors it was recorded for can still come.
-    pub(super) fn is_wanted(&self) -> bool {
-        self.fed.iter().all(|(_, lease)| lease.strong_count() > 0)
+    /// Whether the tensors it was recorded for still exist.
+    pub(super) fn is_reusable(&self) -> bool {
+        self.inputs.iter().flatten().all(|(_, lease)| lease.strong_count() > 0)
     }
 }
 
 impl<D: Driver> Executable<D> {
-    /// Takes memory and records the program for a wish.
+    /// Allocates memory and records the program for a run.
     pub(super) fn record(
         &self,
         feeds: &[Feed<'_, D>],
         takes: &[Take],
-        wish: Wish,
+        timing: Timing,
         loaded: &Loaded<D>,
     ) -> Result<Slot<D>, Error> {
         let program = &self.program;
         let mut buffers = loaded.buffers.as_ref().clone();
-        let mut fed = Vec::new();
+        let mut inputs = Vec::with_capacity(feeds.len());
         for (port, feed) in program.inputs.iter().zip(feeds) {
-            if let Feed::Device(tensor) = feed {
-                buffers[port.buffer.0 as usize] = Some(tensor.buffer().clone());
-                fed.push((tensor.buffer().clone(), Arc::downgrade(tensor.lease())));
-            }
+            inputs.push(match feed {
+                Feed::Host(_) => None,
+                Feed::Device(tensor) => {
+                    buffers[port.buffer.0 as usize] = Some(tensor.buffer().clone());
+                    Some((tensor.buffer().clone(), Arc::downgrade(tensor.lease())))
+                }
+            });
         }
-        for (decl, place) in program.buffers.iter().zip(&mut buffers) {
-            if place.is_some() {
+        for (decl, buffer) in program.buffers.iter().zip(&mut buffers) {
+            if buffer.is_some() {
                 continue;
             }
             let label = || super::describe(&decl.content, program);
-            *place = match decl.content {
+            *buffer = match decl.content {
                 Content::Arena | Content::Input(_) | Content::Output(_) => {
                     Some(self.driver.allocate(decl.bytes, &label())?)
                 }
@@ -111,9 +104,9 @@ impl<D: Driver> Executable<D> {
             buffers: &buffers,
             uploads: &uploads,
             downloads: &downloads,
-            timing: wish.timing,
+            timing,
             checked: self.checked,
         })?;
-        Ok(Slot { wish, recording, outputs, fed })
+        Ok(Slot { inputs, takes: takes.to_vec(), timing, generation: loaded.generation, recording, outputs })
     }
 }

@@ -235,7 +235,10 @@ impl Placed<'_, '_> {
             Memory::Gate { offset, bytes } => Memory::Gate { offset: self.gates.get(at)? + offset, bytes },
             Memory::Alive => pass.alive,
             // Nothing of an inner graph is stored, or left to another node.
-            Memory::Moving(_) | Memory::Made(_) | Memory::LoadScratch { .. } | Memory::Left { .. } => {
+            Memory::Moving(_)
+            | Memory::Prepacked(_)
+            | Memory::LoadScratch { .. }
+            | Memory::Deferred { .. } => {
                 return None;
             }
         })

@@ -1,25 +1,27 @@
 //! Branches and loops without the host.
 //!
-//! All dispatches are recorded: both branches, and every trip that a loop may make. They are *gated*: their numbers of
+//! All dispatches are recorded: both branches, and every iteration that a loop may make. They are *gated*: their numbers of
 //! workgroups are read from memory, where a gate kernel has written them, or zeros where the branch is not taken or the
 //! loop has ended. A gate inside another graph's dispatches asks that graph's `alive` word first, and always runs itself.
 //!
 //! ```text
 //!   if:    gate(condition) ─ then branch, gated ─ else branch, gated       both write the node's results
-//!   loop:  gate(trip 0) ─ body, gated ─ gate(trip 1) ─ body, gated ─ …      carried values alternate between two places
+//!   loop:  gate(iteration 0) ─ body, gated ─ gate(iteration 1) ─ body, gated ─ …      carried values alternate between two places
 //! ```
-//! A loop whose trips are certain needs no gates: its body is recorded as often as it runs.
+//! A loop whose iterations are certain needs no gates: its body is recorded as often as it runs.
 
 use std::collections::HashMap;
 
 use olivine_ir::op::{If, Loop};
 use olivine_ir::{DType, Data, Shape, Tensor, TensorType};
 use olivine_kernel::{Access, Elem, Scalar};
-use olivine_kernels::{Emitted, Gating, Launch, Memory, Move, Side, Site, copy_strided, linear_group};
+use olivine_kernels::{
+    CopySide, Emitted, Gating, Launch, Memory, Site, StridedCopy, copy_strided, linear_group,
+};
 
 use super::body::{Body, Pass, Placed, Unread};
 
-/// Dispatches that a node may record at most, over all branches and trips.
+/// Dispatches that a node may record at most, over all branches and iterations.
 const MOST_DISPATCHES: usize = 100_000;
 
 /// Lowers an `if`.
@@ -95,17 +97,18 @@ fn choose(
 
 /// Lowers a loop.
 pub(crate) fn loop_(op: &Loop, site: &mut Site<'_>) -> Result<(), String> {
-    let most = op.max_trips.ok_or("a GPU records every trip, so it needs a bound of them: set max_trips")?;
+    let most =
+        op.max_trips.ok_or("a GPU records every iteration, so the loop needs a bound: set max_trips")?;
     let body = Body::new(op.body.graph(), site.caps)?;
     if most.saturating_mul(body.dispatches().max(1)) > MOST_DISPATCHES {
         return Err(too_many());
     }
     let given = site.operands.iter().skip(2).map(|o| o.memory).collect::<Vec<_>>();
     let go_on = body.constant_output(0).map(|(t, unread)| (is_true(Some(t)), unread));
-    let trips = whole(site.known.first()).map(|t| usize::try_from(t.max(0)).unwrap_or(usize::MAX));
+    let iterations = whole(site.known.first()).map(|t| usize::try_from(t.max(0)).unwrap_or(usize::MAX));
     let begins = is_true(site.known.get(1).and_then(Option::as_ref));
-    let certain =
-        most == 0 || (trips.is_some_and(|t| t >= most) && begins && go_on.is_some_and(|(always, _)| always));
+    let certain = most == 0
+        || (iterations.is_some_and(|t| t >= most) && begins && go_on.is_some_and(|(always, _)| always));
     let unread = go_on.filter(|(always, _)| *always).map(|(_, unread)| unread);
     let repeated = Repeated::new(op, &body, given, most, unread, site)?;
     if certain { repeated.straight(site) } else { repeated.gated(site) }
@@ -126,7 +129,7 @@ struct Repeated<'b, 'g> {
     /// Whether the body says to go on, and the node that need not run if it always does.
     go_on: Memory,
     unread: Unread,
-    /// The trips' numbers, and bytes from one to the next.
+    /// The iterations' numbers, and bytes from one to the next.
     numbers: Memory,
     stride: u64,
 }
@@ -149,12 +152,12 @@ impl<'b, 'g> Repeated<'b, 'g> {
             Some(_) => site.constant(Tensor::scalar(true)),
             None => site.scratch(1),
         };
-        // A number for every trip, each where a range may begin.
+        // A number for every iteration, each where a range may begin.
         let stride = if body.reads_input(0) { site.caps.alignment() as u64 } else { 0 };
         let mut numbers = vec![0i64; (stride as usize / 8 * most).max(2)];
-        for trip in 0..most {
-            if let Some(number) = numbers.get_mut(trip * stride as usize / 8) {
-                *number = if stride > 0 { trip as i64 } else { 0 };
+        for iteration in 0..most {
+            if let Some(number) = numbers.get_mut(iteration * stride as usize / 8) {
+                *number = if stride > 0 { iteration as i64 } else { 0 };
             }
         }
         let numbers = Tensor::new([numbers.len()], numbers).map_err(|e| e.to_string())?;
@@ -174,17 +177,19 @@ impl<'b, 'g> Repeated<'b, 'g> {
         })
     }
 
-    /// The dispatches of one trip, from carried values at `now` to `next`, with its rows put where they belong.
-    fn trip(
+    /// The dispatches of one iteration, from carried values at `now` to `next`, with its rows put where they belong.
+    fn iteration(
         &self,
-        trip: usize,
+        iteration: usize,
         now: &[Memory],
         next: &[Memory],
         alive: Memory,
         site: &Site<'_>,
     ) -> Result<Vec<Emitted>, String> {
         let number = match self.numbers {
-            Memory::Constant(table) => Memory::Row { table, offset: trip as u64 * self.stride, bytes: 16 },
+            Memory::Constant(table) => {
+                Memory::Row { table, offset: iteration as u64 * self.stride, bytes: 16 }
+            }
             other => other,
         };
         let inputs = [&[number], now, &self.captures].concat();
@@ -194,18 +199,18 @@ impl<'b, 'g> Repeated<'b, 'g> {
         let mut emitted = self.placed.emit(&pass)?;
         let targets = site.targets.iter().skip(self.carried.len());
         for ((ty, row), target) in self.rows.iter().zip(targets) {
-            emitted.extend(copied(ty, *row, target.memory, trip * ty.shape.numel(), site)?);
+            emitted.extend(copied(ty, *row, target.memory, iteration * ty.shape.numel(), site)?);
         }
         Ok(emitted)
     }
 
-    /// Every trip, one after another; the last writes the results.
+    /// Every iteration, one after another; the last writes the results.
     fn straight(&self, site: &mut Site<'_>) -> Result<(), String> {
         let results: Vec<Memory> = site.targets.iter().take(self.carried.len()).map(|t| t.memory).collect();
-        for trip in 0..self.most {
-            let now = if trip == 0 { self.first.clone() } else { self.at(trip) };
-            let next = if trip + 1 == self.most { results.clone() } else { self.at(trip + 1) };
-            let emitted = self.trip(trip, &now, &next, Memory::Alive, site)?;
+        for iteration in 0..self.most {
+            let now = if iteration == 0 { self.first.clone() } else { self.at(iteration) };
+            let next = if iteration + 1 == self.most { results.clone() } else { self.at(iteration + 1) };
+            let emitted = self.iteration(iteration, &now, &next, Memory::Alive, site)?;
             site.emitted.extend(emitted);
             count(site)?;
         }
@@ -222,7 +227,7 @@ impl<'b, 'g> Repeated<'b, 'g> {
         Ok(())
     }
 
-    /// Every trip behind a gate; then the carried values from where the last trip left them.
+    /// Every iteration behind a gate; then the carried values from where the last iteration left them.
     fn gated(&self, site: &mut Site<'_>) -> Result<(), String> {
         for ((ty, from), to) in self.carried.iter().zip(&self.first).zip(&self.places) {
             let copies = copied(ty, *from, to[0], 0, site)?;
@@ -234,8 +239,14 @@ impl<'b, 'g> Repeated<'b, 'g> {
         let alive = [flag(site), flag(site)];
         let mut args = None;
         let mut tables: HashMap<Vec<u32>, Memory> = HashMap::new();
-        for trip in 0..self.most {
-            let mut emitted = self.trip(trip, &self.at(trip), &self.at(trip + 1), alive[trip % 2], site)?;
+        for iteration in 0..self.most {
+            let mut emitted = self.iteration(
+                iteration,
+                &self.at(iteration),
+                &self.at(iteration + 1),
+                alive[iteration % 2],
+                site,
+            )?;
             let mut region = Region::default();
             region.take(&emitted);
             let args = *args.get_or_insert_with(|| site.gate(4 * region.words.len() as u64));
@@ -249,12 +260,12 @@ impl<'b, 'g> Repeated<'b, 'g> {
                     table
                 }
             };
-            let before = if trip == 0 { Memory::Alive } else { alive[(trip + 1) % 2] };
-            self.trip_gate(trip, before, alive[trip % 2], table, args, words, site)?;
+            let before = if iteration == 0 { Memory::Alive } else { alive[(iteration + 1) % 2] };
+            self.loop_gate(iteration, before, alive[iteration % 2], table, args, words, site)?;
             site.emitted.extend(emitted);
             count(site)?;
         }
-        // An odd number of trips ends in the second place. The number's lowest bit says so.
+        // An odd number of iterations ends in the second place. The number's lowest bit says so.
         let Some(total) = site.targets.last().map(|t| t.memory) else { return Ok(()) };
         let mut branches = Vec::new();
         for odd in [1, 0] {
@@ -268,16 +279,16 @@ impl<'b, 'g> Repeated<'b, 'g> {
         choose(total, alive, branches, site)
     }
 
-    /// Where the carried values are before a trip.
-    fn at(&self, trip: usize) -> Vec<Memory> {
-        self.places.iter().map(|two| two[trip % 2]).collect()
+    /// Where the carried values are before a iteration.
+    fn at(&self, iteration: usize) -> Vec<Memory> {
+        self.places.iter().map(|two| two[iteration % 2]).collect()
     }
 
-    /// Opens or closes a trip, and counts it.
+    /// Opens or closes a iteration, and counts it.
     #[allow(clippy::too_many_arguments, reason = "everything that one gate is bound to")]
-    fn trip_gate(
+    fn loop_gate(
         &self,
-        trip: usize,
+        iteration: usize,
         before: Memory,
         alive: Memory,
         table: Memory,
@@ -285,26 +296,26 @@ impl<'b, 'g> Repeated<'b, 'g> {
         words: usize,
         site: &mut Site<'_>,
     ) -> Result<(), String> {
-        let [trips, begin, ..] = site.operands.as_slice() else { return Err("no condition".into()) };
-        let (trips, begin) = (trips.memory, begin.memory);
+        let [iterations, begin, ..] = site.operands.as_slice() else { return Err("no condition".into()) };
+        let (iterations, begin) = (iterations.memory, begin.memory);
         let total = site.targets.last().ok_or("no results")?.memory;
         let group = site.group_size(64);
-        let k = site.builder("trip_gate", group);
+        let k = site.builder("loop_gate", group);
         let l = Launch::new(&k);
         let before = l.bind("before", Elem::U32, Access::Read, before);
-        let go_on = if trip == 0 { begin } else { self.go_on };
+        let go_on = if iteration == 0 { begin } else { self.go_on };
         let go_on = l.bind("go_on", Elem::U8, Access::Read, go_on);
-        let trips = l.bind("trips", Elem::U32, Access::Read, trips);
+        let iterations = l.bind("iterations", Elem::U32, Access::Read, iterations);
         let table = l.bind("table", Elem::U32, Access::Read, table);
         let to = l.bind("args", Elem::U32, Access::Write, args);
         let alive = l.bind("alive", Elem::U32, Access::Write, alive);
         let total = l.bind("count", Elem::U32, Access::Write, total);
-        let number = l.size("trip", trip);
+        let number = l.size("iteration", iteration);
         let all = l.size("words", words);
 
         let (zero, one) = (k.u32(0), k.u32(1));
         let running = before.load(zero).ne(0u32);
-        let (low, high) = (trips.load(zero), trips.load(one));
+        let (low, high) = (iterations.load(zero), iterations.load(one));
         let fits = high.bitcast(Scalar::I32).gt(0) | (high.eq(0u32) & number.lt(low));
         let open = running & go_on.load(zero).ne(0u32) & fits;
         let at = linear_group(&k) * group + k.local_index();
@@ -367,7 +378,7 @@ fn count(site: &Site<'_>) -> Result<(), String> {
 }
 
 fn too_many() -> String {
-    format!("its branches and trips are more than {MOST_DISPATCHES} dispatches: bound the trips lower")
+    format!("its branches and iterations are more than {MOST_DISPATCHES} dispatches: lower max_trips")
 }
 
 /// Memory for one word.
@@ -383,9 +394,9 @@ fn copied(
     offset: usize,
     site: &Site<'_>,
 ) -> Result<Vec<Emitted>, String> {
-    let side = |memory, offset| Side { memory, strides: vec![1], offset };
+    let side = |memory, offset| CopySide { memory, strides: vec![1], offset };
     let whole = offset == 0 && to_whole(to, site) == Some(*ty);
-    let one = Move { dims: vec![ty.shape.numel()], from: side(from, 0), to: side(to, offset), whole };
+    let one = StridedCopy { dims: vec![ty.shape.numel()], from: side(from, 0), to: side(to, offset), whole };
     let mut scratch = Site::new(site.caps, Vec::new(), Vec::new());
     copy_strided("carry", ty.dtype.size(), &[one], &mut scratch)?;
     Ok(scratch.emitted)
@@ -399,9 +410,9 @@ fn to_whole(memory: Memory, site: &Site<'_>) -> Option<TensorType> {
 /// Fills a result with zeros.
 fn zeros(ty: &TensorType, to: Memory, site: &mut Site<'_>) -> Result<(), String> {
     let zero = Tensor::zeros(ty.dtype, Shape::SCALAR).map_err(|e| e.to_string())?;
-    let from = Side { memory: site.constant(zero), strides: vec![0], offset: 0 };
-    let to = Side { memory: to, strides: vec![1], offset: 0 };
-    let fill = Move { dims: vec![ty.shape.numel()], from, to, whole: true };
+    let from = CopySide { memory: site.constant(zero), strides: vec![0], offset: 0 };
+    let to = CopySide { memory: to, strides: vec![1], offset: 0 };
+    let fill = StridedCopy { dims: vec![ty.shape.numel()], from, to, whole: true };
     copy_strided("zeros", ty.dtype.size(), &[fill], site)
 }
 

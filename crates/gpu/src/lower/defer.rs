@@ -10,7 +10,7 @@ use std::collections::{HashMap, HashSet};
 
 use olivine_compile::Compiled;
 use olivine_ir::{Op, ValueId};
-use olivine_kernels::{Memory, Unsummed};
+use olivine_kernels::{Memory, SplitKPartials};
 use olivine_program::{Addressing, DeviceCaps};
 
 use super::reading;
@@ -20,9 +20,9 @@ use super::together::Together;
 #[derive(Default)]
 pub(super) struct Reading {
     /// Whether its parts may be left to the node that reads it.
-    pub(super) may_leave_parts: bool,
+    pub(super) may_defer_sum: bool,
     /// The product that it reads, if its parts were.
-    pub(super) unsummed: Option<Unsummed>,
+    pub(super) partials: Option<SplitKPartials>,
 }
 
 /// A node that can sum a product's parts.
@@ -30,7 +30,7 @@ pub(super) struct Reading {
 pub(super) struct Summing {
     pub(super) step: usize,
     /// Whether other nodes, or the caller, read the product as well.
-    pub(super) is_kept: bool,
+    pub(super) is_stored: bool,
 }
 
 /// For every node that is a product, what can sum its parts: a norm, if that is the first node to read it, whole and in
@@ -74,7 +74,7 @@ pub(super) fn summing_readers(
         if readers.iter().all(|r| moves(r) && together.last(r.0) == last) && last != first {
             // Every reader has the extra operands as well.
             let fits = caps.addressing == Addressing::Pointers || node.inputs.len() == 2;
-            return (fits && !is_output).then_some(Summing { step: last, is_kept: false });
+            return (fits && !is_output).then_some(Summing { step: last, is_stored: false });
         }
         let norm = graph.nodes().get(first)?;
         let once = readers.iter().filter(|(step, ..)| *step == first).count() == 1;
@@ -85,8 +85,8 @@ pub(super) fn summing_readers(
             Addressing::Pointers => true,
             Addressing::Bindings { max_count, .. } => buffers <= max_count as usize,
         };
-        let is_kept = readers.len() > 1 || is_output;
-        (once && sums && in_order && fits).then_some(Summing { step: first, is_kept })
+        let is_stored = readers.len() > 1 || is_output;
+        (once && sums && in_order && fits).then_some(Summing { step: first, is_stored })
     };
     (0..graph.nodes().len()).map(summing).collect()
 }

@@ -1,7 +1,7 @@
 //! From a fused graph to a program: a kernel choice for every node, then memory for all of them.
 //!
 //! Nodes are lowered first, against memory that has no place yet ([`Memory`]); so a family can ask for scratch.
-//! Then the planner places values and scratch together, and dispatches are bound to bytes.
+//! Then the planner map values and scratch together, and dispatches are bound to bytes.
 
 mod body;
 mod control;
@@ -20,7 +20,7 @@ use olivine_ir::op::{Custom, If, Loop, Lowering};
 use olivine_ir::{Def, Graph, Node, Op, Tensor, TensorType, ValueId, for_each_executor_op};
 use olivine_kernel::Kernel;
 use olivine_kernels as kernels;
-use olivine_kernels::{Emitted, Gating, Made, Memory, Operand, Site, Target, Unsummed};
+use olivine_kernels::{Emitted, Gating, Memory, Operand, Prepacked, Site, SplitKPartials, Target};
 use olivine_program::{
     Addressing, BufferId, Content, Decision, DeviceCaps, Dispatch, Error, KernelId, Port, Program, Slice,
 };
@@ -29,7 +29,7 @@ use crate::custom;
 use defer::{Reading, summing_readers};
 use memo::Memo;
 use together::Together;
-use values::Places;
+use values::MemoryMap;
 
 /// An output that takes over an input's bytes, by their positions: state that stays on the device.
 pub type State = (usize, usize);
@@ -44,7 +44,7 @@ struct Lowered<'a> {
     scratch: u64,
     constants: Vec<Tensor>,
     gates: u64,
-    made: Vec<Made>,
+    prepacked: Vec<Prepacked>,
     load_scratch: u64,
 }
 
@@ -56,7 +56,7 @@ pub fn lower(compiled: &Compiled, caps: &DeviceCaps, states: &[State]) -> Result
     let (mut refused, mut decisions) = (Vec::new(), Vec::new());
     let together = Together::new(compiled, caps);
     let summing = summing_readers(compiled, &together, caps);
-    let mut unsummed: HashMap<usize, Unsummed> = HashMap::new();
+    let mut partials: HashMap<usize, SplitKPartials> = HashMap::new();
     let mut memo = Memo::default();
     let mut until: Vec<usize> = (0..graph.nodes().len()).collect();
     for (step, node) in graph.nodes().iter().enumerate() {
@@ -69,7 +69,7 @@ pub fn lower(compiled: &Compiled, caps: &DeviceCaps, states: &[State]) -> Result
         steps.iter().for_each(|earlier| until[*earlier] = step);
         // What runs at load itself makes nothing to keep.
         let stored = if compiled.at_load[step] { &[][..] } else { &stored };
-        let reading = Reading { may_leave_parts: summing[step].is_some(), unsummed: unsummed.remove(&step) };
+        let reading = Reading { may_defer_sum: summing[step].is_some(), partials: partials.remove(&step) };
         let site = site(graph, &nodes, caps, stored, reading);
         match site.and_then(|site| memo.lower(&ops, site)) {
             Ok(Site {
@@ -77,16 +77,17 @@ pub fn lower(compiled: &Compiled, caps: &DeviceCaps, states: &[State]) -> Result
                 scratch,
                 constants,
                 gates,
-                made,
+                prepacked,
                 load_scratch,
-                left,
-                decisions: of_node,
+                deferred,
+                decisions: node_decisions,
                 ..
             }) => {
-                decisions.extend(of_node.into_iter().map(|d| Decision { node: node.name.clone(), ..d }));
-                if let (Some(left), Some(reader)) = (left, summing[step]) {
+                decisions
+                    .extend(node_decisions.into_iter().map(|d| Decision { node: node.name.clone(), ..d }));
+                if let (Some(deferred), Some(reader)) = (deferred, summing[step]) {
                     until[step] = reader.step;
-                    unsummed.insert(reader.step, left.left_by(step, reader.is_kept));
+                    partials.insert(reader.step, deferred.deferred_from(step, reader.is_stored));
                 }
                 let name = nodes.iter().map(|node| node.name.as_str()).collect::<Vec<_>>().join(" + ");
                 lowered.push(Lowered {
@@ -97,7 +98,7 @@ pub fn lower(compiled: &Compiled, caps: &DeviceCaps, states: &[State]) -> Result
                     scratch,
                     constants,
                     gates,
-                    made,
+                    prepacked,
                     load_scratch,
                 });
             }
@@ -122,19 +123,20 @@ pub fn lower(compiled: &Compiled, caps: &DeviceCaps, states: &[State]) -> Result
     };
     let plan = plan_graph_with(graph, &compiled.at_load, &options).map_err(|e| Error::Plan(e.into()))?;
 
-    let mut places = Places::new(compiled, &plan, caps, states);
-    let mut gates = Gates::new(&lowered, &compiled.at_load, &mut places);
+    let mut map = MemoryMap::new(compiled, &plan, caps, states);
+    let mut gates = Gates::new(&lowered, &compiled.at_load, &mut map);
     let mut program = Assembler::default();
     for l in lowered {
         let at_load = compiled.at_load[l.step];
-        let scratch = places.scratch(l.step, l.scratch, at_load);
-        let constants: Vec<Slice> = l.constants.into_iter().map(|table| places.constant(table)).collect();
+        let scratch = map.scratch(l.step, l.scratch, at_load);
+        let constants: Vec<Slice> = l.constants.into_iter().map(|table| map.constant(table)).collect();
         let gate = gates.next(l.gates, at_load);
-        let made: Vec<values::Made> = l.made.into_iter().map(|made| places.make(made)).collect();
-        let load_scratch = places.scratch(l.step, l.load_scratch, true);
+        let prepacked: Vec<values::PrepackedSlice> =
+            l.prepacked.into_iter().map(|packed| map.prepack(packed)).collect();
+        let load_scratch = map.scratch(l.step, l.load_scratch, true);
         for emitted in l.emitted {
-            let makes = emitted.makes;
-            if makes.and_then(|i| made.get(i)).is_some_and(|made| made.there) {
+            let prepacks = emitted.prepacks;
+            if prepacks.and_then(|i| prepacked.get(i)).is_some_and(|packed| packed.is_shared) {
                 continue;
             }
             // A state that already holds the bytes needs no copy of them.
@@ -143,20 +145,20 @@ pub fn lower(compiled: &Compiled, caps: &DeviceCaps, states: &[State]) -> Result
                 Memory::Row { table, offset, bytes } => constants.get(table).map(|t| part(t, offset, bytes)),
                 Memory::Gate { offset, bytes } => gate.as_ref().map(|g| part(g, offset, bytes)),
                 Memory::Alive => gates.alive,
-                Memory::Made(i) => made.get(i).map(|made| made.slice),
+                Memory::Prepacked(i) => prepacked.get(i).map(|packed| packed.slice),
                 Memory::LoadScratch { offset, bytes } => {
                     load_scratch.as_ref().map(|s| part(s, offset, bytes))
                 }
-                _ => places.slice(memory, scratch),
+                _ => map.slice(memory, scratch),
             };
             let dispatch = program.dispatch(emitted, l.node.op.name(), &l.name, slice)?;
             if let Some(dispatch) = dispatch {
-                let list = if at_load || makes.is_some() { &mut program.load } else { &mut program.run };
+                let list = if at_load || prepacks.is_some() { &mut program.load } else { &mut program.run };
                 list.push(dispatch);
             }
         }
     }
-    for (reading, to, output) in places.copies(graph, states) {
+    for (reading, to, output) in map.copies(graph, states) {
         let name = &graph.outputs()[output].name;
         let target = Target { ty: reading.ty, memory: to };
         let mut site = Site::new(caps, vec![reading], vec![target]);
@@ -166,11 +168,11 @@ pub fn lower(compiled: &Compiled, caps: &DeviceCaps, states: &[State]) -> Result
         };
         kernels::copy(&mut site).map_err(refuse)?;
         for emitted in site.emitted {
-            let dispatch = program.dispatch(emitted, "copy", name, |memory| places.slice(memory, None))?;
+            let dispatch = program.dispatch(emitted, "copy", name, |memory| map.slice(memory, None))?;
             program.run.extend(dispatch);
         }
     }
-    let program = Program { decisions, ..program.finish(graph, places) };
+    let program = Program { decisions, ..program.finish(graph, map) };
     limits::check_bindings(&program, caps)?;
     Ok(program)
 }
@@ -209,15 +211,15 @@ struct Gates {
 }
 
 impl Gates {
-    fn new(lowered: &[Lowered<'_>], at_load: &[bool], places: &mut Places) -> Self {
+    fn new(lowered: &[Lowered<'_>], at_load: &[bool], map: &mut MemoryMap) -> Self {
         let total =
             |load: bool| lowered.iter().filter(|l| at_load[l.step] == load).map(|l| l.gates).sum::<u64>();
         let (run, load) = (total(false), total(true));
         Gates {
-            run: (run > 0).then(|| places.buffer(Content::Gates, run)),
-            load: (load > 0).then(|| places.buffer(Content::LoadGates, load)),
+            run: (run > 0).then(|| map.buffer(Content::Gates, run)),
+            load: (load > 0).then(|| map.buffer(Content::LoadGates, load)),
             given: [0; 2],
-            alive: (run + load > 0).then(|| places.constant(Tensor::scalar(1u32))),
+            alive: (run + load > 0).then(|| map.constant(Tensor::scalar(1u32))),
         }
     }
 
@@ -270,7 +272,7 @@ fn site<'a>(
     if nodes.iter().any(|node| !node.op.bodies().is_empty()) {
         site.known = inputs.iter().map(|id| graph.as_const(*id).cloned()).collect();
     }
-    (site.may_leave_parts, site.unsummed) = (of.may_leave_parts, of.unsummed);
+    (site.may_defer_sum, site.partials) = (of.may_defer_sum, of.partials);
     Ok(site)
 }
 
@@ -295,8 +297,8 @@ fn emit(ops: &[Of<'_>], site: &mut Site<'_>) -> Result<(), String> {
         [(op, _)] => kernels::lower(op, site)?,
         _ => kernels::lower_together(ops, site)?,
     }
-    if site.unsummed.is_some() {
-        return Err("reads a product whose parts nobody summed".into());
+    if site.partials.is_some() {
+        return Err("reads a split-K matmul whose partial sums nobody added".into());
     }
     Ok(())
 }
@@ -411,7 +413,7 @@ impl Assembler {
     ) -> Result<Option<Dispatch>, Error> {
         let fail = || Error::Unsupported {
             device: String::new(),
-            nodes: vec![format!("{op} `{node}`: a buffer has no place")],
+            nodes: vec![format!("{op} `{node}`: a buffer has no memory")],
         };
         let args: Vec<Slice> =
             emitted.bound.args.iter().map(|m| slice(*m).ok_or_else(fail)).collect::<Result<_, _>>()?;
@@ -446,29 +448,25 @@ impl Assembler {
         id
     }
 
-    fn finish(self, graph: &Graph, places: Places) -> Program {
+    fn finish(self, graph: &Graph, map: MemoryMap) -> Program {
         let port = |name: &str, id: ValueId, buffer: BufferId| Port {
             name: name.to_string(),
             ty: graph.values()[id.index()].ty,
             buffer,
         };
         let find = |of: &dyn Fn(&Content) -> bool| {
-            places.buffers.iter().position(|b| of(&b.content)).map_or(BufferId(0), |i| BufferId(i as u32))
+            map.buffers.iter().position(|b| of(&b.content)).map_or(BufferId(0), |i| BufferId(i as u32))
         };
         let inputs = graph
             .inputs()
             .enumerate()
             .map(|(i, (name, id))| port(name, id, find(&|c| matches!(c, Content::Input(j) if *j == i))))
             .collect();
-        let outputs = graph
-            .outputs()
-            .iter()
-            .enumerate()
-            .map(|(i, o)| port(&o.name, o.value, places.outputs[i]))
-            .collect();
+        let outputs =
+            graph.outputs().iter().enumerate().map(|(i, o)| port(&o.name, o.value, map.outputs[i])).collect();
         Program {
             kernels: self.kernels,
-            buffers: places.buffers,
+            buffers: map.buffers,
             inputs,
             outputs,
             load: self.load,

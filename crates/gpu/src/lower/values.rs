@@ -13,7 +13,7 @@ use super::State;
 use crate::lower::reading;
 
 /// Buffers of a program, and for every value its bytes.
-pub(super) struct Places {
+pub(super) struct MemoryMap {
     pub(super) buffers: Vec<BufferDecl>,
     /// For every graph output, the buffer the caller finds it in.
     pub(super) outputs: Vec<BufferId>,
@@ -30,20 +30,20 @@ pub(super) struct Places {
     /// For every value the first output that is it.
     written: Vec<Option<usize>>,
     /// What nodes made of stored values, by its spelling.
-    made: HashMap<String, Slice>,
+    prepacked: HashMap<String, Slice>,
 }
 
 /// The place of what a node makes at load.
-pub(super) struct Made {
+pub(super) struct PrepackedSlice {
     pub(super) slice: Slice,
     /// Whether another node makes it already.
-    pub(super) there: bool,
+    pub(super) is_shared: bool,
 }
 
-impl Places {
+impl MemoryMap {
     pub(super) fn new(compiled: &Compiled, plan: &MemoryPlan, caps: &DeviceCaps, states: &[State]) -> Self {
         let graph = &compiled.graph;
-        let mut places = Places {
+        let mut map = MemoryMap {
             buffers: Vec::new(),
             outputs: Vec::new(),
             moving: HashMap::new(),
@@ -54,29 +54,29 @@ impl Places {
             tables: HashMap::new(),
             spelling: Spelling::new(graph, &compiled.at_load),
             written: vec![None; graph.values().len()],
-            made: HashMap::new(),
+            prepacked: HashMap::new(),
         };
         if plan.arena > 0 {
-            places.arena = Some(places.buffer(Content::Arena, plan.arena as u64));
+            map.arena = Some(map.buffer(Content::Arena, plan.arena as u64));
         }
         let mut inputs = Vec::new();
         for (i, (_, id)) in graph.inputs().enumerate() {
             let bytes = graph.values()[id.index()].ty.bytes() as u64;
-            inputs.push(places.buffer(Content::Input(i), bytes));
-            places.slices[id.index()] = Some(places.whole(inputs[i], bytes));
+            inputs.push(map.buffer(Content::Input(i), bytes));
+            map.slices[id.index()] = Some(map.whole(inputs[i], bytes));
         }
         for (i, output) in graph.outputs().iter().enumerate() {
-            places.written[output.value.index()].get_or_insert(i);
+            map.written[output.value.index()].get_or_insert(i);
             let bytes = graph.values()[output.value.index()].ty.bytes() as u64;
             let state = states.iter().find(|(_, o)| *o == i).and_then(|(input, _)| inputs.get(*input));
             let buffer = match state {
                 Some(buffer) => *buffer,
-                None => places.buffer(Content::Output(i), bytes),
+                None => map.buffer(Content::Output(i), bytes),
             };
-            places.outputs.push(buffer);
+            map.outputs.push(buffer);
         }
-        places.place_values(compiled, plan, states);
-        places
+        map.place_values(compiled, plan, states);
+        map
     }
 
     fn place_values(&mut self, compiled: &Compiled, plan: &MemoryPlan, states: &[State]) {
@@ -116,22 +116,22 @@ impl Places {
     }
 
     /// The place of what a node makes of a stored operand. What is made of an unspelled one is the program's own.
-    pub(super) fn make(&mut self, made: olivine_kernels::Made) -> Made {
-        let olivine_kernels::Made { how, of, bytes } = made;
+    pub(super) fn prepack(&mut self, packed: olivine_kernels::Prepacked) -> PrepackedSlice {
+        let olivine_kernels::Prepacked { how, of, bytes } = packed;
         let Memory::Value(root) = of.memory else {
             let buffer = self.buffer(Content::Packed { key: None }, bytes);
-            return Made { slice: self.whole(buffer, bytes), there: false };
+            return PrepackedSlice { slice: self.whole(buffer, bytes), is_shared: false };
         };
         let reading = format!("{}{:?}+{}", of.ty, of.strides, of.offset);
         let key = self.spelling.get(root).map(|value| format!("{how} of {reading} in {value}"));
         let name = key.clone().unwrap_or_else(|| format!("{how} of {reading} in value {}", root.index()));
-        if let Some(slice) = self.made.get(&name) {
-            return Made { slice: *slice, there: true };
+        if let Some(slice) = self.prepacked.get(&name) {
+            return PrepackedSlice { slice: *slice, is_shared: true };
         }
         let buffer = self.buffer(Content::Packed { key }, bytes);
         let slice = self.whole(buffer, bytes);
-        self.made.insert(name, slice);
-        Made { slice, there: false }
+        self.prepacked.insert(name, slice);
+        PrepackedSlice { slice, is_shared: false }
     }
 
     /// The first output that is this value: its node writes there. A state is written by its own node only where
@@ -204,7 +204,7 @@ impl Places {
                 let all = scratch?;
                 Some(Slice { offset: all.offset + offset, bytes, ..all })
             }
-            Memory::Left { step, offset, bytes } => {
+            Memory::Deferred { step, offset, bytes } => {
                 let first = self.plan_scratch.get(step).copied().flatten()? as u64;
                 Some(Slice { buffer: self.arena?, offset: first + offset, bytes })
             }
@@ -213,7 +213,7 @@ impl Places {
             | Memory::Row { .. }
             | Memory::Gate { .. }
             | Memory::Alive
-            | Memory::Made(_)
+            | Memory::Prepacked(_)
             | Memory::LoadScratch { .. } => None,
         }
     }
@@ -222,7 +222,7 @@ impl Places {
     /// output's number, in order.
     ///
     /// What reads the old bytes of a state comes before any state is written; where it goes into a state itself (two
-    /// states that change places, a transposed one), it passes through memory of its own.
+    /// states that change map, a transposed one), it passes through memory of its own.
     pub(super) fn copies(&mut self, graph: &Graph, states: &[State]) -> Vec<(Operand, Memory, usize)> {
         let inputs: Vec<ValueId> = graph.inputs().map(|(_, id)| id).collect();
         let is_state = |id: ValueId| states.iter().any(|(input, _)| inputs.get(*input) == Some(&id));

@@ -1,17 +1,17 @@
 //! Records as text: a head that says whose it is, then one line to a class.
 //!
 //! ```text
-//!   olivine-tuning 1
+//!   olivine-tuning 2
 //!   device NVIDIA H200
 //!   driver NVIDIA 580.159.04
-//!   matmul f16 128x1024x1024 b1 k4n4 = matrices 64x64/32x32 s4
+//!   matmul f16 128x1024x1024 b1 k4n4 = coop 64x64/32x32 s4
 //! ```
 //! What begins with `#` is a comment. A line that cannot be read is passed over, and said to be.
 
 use olivine_program::Record;
 
 /// Changes when classes or configurations change their meaning; older records are not read then.
-pub(super) const FORMAT: &str = "olivine-tuning 1";
+pub(super) const FORMAT: &str = "olivine-tuning 2";
 /// Notes on bad lines are cut off after so many.
 const MOST_NOTES: usize = 5;
 /// Lines longer than this are none of ours.
@@ -83,7 +83,7 @@ mod tests {
     #[test]
     fn what_is_printed_is_read_again() {
         let mut record = Record::default();
-        record.set("matmul", "f16 128x1024x1024 b1 k4n4", "tiles 64x64x16/8x4 s2");
+        record.set("matmul", "f16 128x1024x1024 b1 k4n4", "tiled 64x64x16/8x4 s2");
         record.set("attention", "f32 64", "8x4");
         let head = Head { device: "A card".into(), driver: "1.2 (x)".into() };
         let text = print(&head, &record);
@@ -95,11 +95,11 @@ mod tests {
         let long = "x".repeat(500);
         let text = format!(
             "# a comment\n{FORMAT}\n\n= tiles\nmatmul = tiles\nmatmul f32 =\nno sign\nmatmul a = b = c\n\
-             matmul f32 {long} = tiles\nmatmul f32 \u{7} = tiles\nmatmul   f32  1 = dots   s1\n"
+             matmul f32 {long} = tiles\nmatmul f32 \u{7} = tiles\nmatmul   f32  1 = gemv-dot   s1\n"
         );
         let (head, record, notes) = parse(&text).unwrap_or_default();
         assert_eq!(head, Head::default());
-        assert_eq!(record.iter().collect::<Vec<_>>(), [("matmul", "f32 1", "dots s1")]);
+        assert_eq!(record.iter().collect::<Vec<_>>(), [("matmul", "f32 1", "gemv-dot s1")]);
         assert_eq!(notes.len(), MOST_NOTES + 1);
         assert_eq!(notes.last().map(String::as_str), Some("and 2 more"));
     }
@@ -107,7 +107,7 @@ mod tests {
     #[test]
     fn other_formats_and_other_files_are_none() {
         assert_eq!(parse(""), None);
-        assert_eq!(parse("olivine-tuning 0\nmatmul f32 = x"), None);
+        assert_eq!(parse("olivine-tuning 1\nmatmul f32 = x"), None);
         assert_eq!(parse("\u{0}\u{1}\u{2}"), None);
     }
 }

@@ -37,7 +37,7 @@ impl Interpreter {
     /// A device with subgroups of 32 and cooperative matrices of halves and of bytes.
     #[allow(dead_code, reason = "of use to some of the tests that share this module")]
     pub(crate) fn with_matrices() -> Self {
-        let shape = |factor, accumulator, k| MatrixShape { factor, accumulator, m: 16, n: 16, k };
+        let shape = |operand, accumulator, k| MatrixShape { operand, accumulator, m: 16, n: 16, k };
         let mut device = Interpreter::rich(32);
         device.name = "cooperative matrices".into();
         device.caps.target.f16 = true;

@@ -4,7 +4,7 @@ use olivine_gpu::{Addressing, DeviceCaps, Error, Program, lower};
 use olivine_ir::op::ReduceKind;
 use olivine_ir::{DType, Graph};
 
-use crate::told::{caps, compiled, double};
+use crate::mock::{caps, compiled, double};
 
 fn refused(graph: &Graph, caps: &DeviceCaps) -> Vec<String> {
     match lower(&compiled(graph), caps, &[]) {

@@ -4,5 +4,5 @@
 
 mod limits;
 mod matrices;
+mod mock;
 mod runs;
-mod told;

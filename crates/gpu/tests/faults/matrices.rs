@@ -9,7 +9,7 @@ use olivine_ir::{DType, Graph};
 use olivine_kernel::interpret::{Device, interpret};
 use olivine_kernel::{Def, Elem, Expr, Kernel, MatrixShape, Scalar, Stmt, Target, Type};
 
-use crate::told::{caps, compiled};
+use crate::mock::{caps, compiled};
 
 /// What a driver makes of matrices.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -201,20 +201,20 @@ impl Driver for Played {
     }
 }
 
-const HALVES: MatrixShape = MatrixShape { factor: Elem::F16, accumulator: Elem::F32, m: 16, n: 16, k: 16 };
+const HALVES: MatrixShape = MatrixShape { operand: Elem::F16, accumulator: Elem::F32, m: 16, n: 16, k: 16 };
 
 /// Every shape that devices are known to offer.
 fn offered() -> Vec<MatrixShape> {
-    let shape = |factor, accumulator, [m, n, k]: [u32; 3]| MatrixShape { factor, accumulator, m, n, k };
+    let shape = |operand, accumulator, [m, n, k]: [u32; 3]| MatrixShape { operand, accumulator, m, n, k };
     let mut shapes = vec![shape(Elem::BF16, Elem::F32, [16, 16, 16])];
     for accumulator in [Elem::F16, Elem::F32] {
         for sizes in [[16, 16, 16], [16, 8, 16], [16, 8, 8], [8, 16, 16], [8, 8, 8], [32, 8, 16]] {
             shapes.push(shape(Elem::F16, accumulator, sizes));
         }
     }
-    for (factor, accumulator) in [(Elem::I8, Elem::I32), (Elem::U8, Elem::U32), (Elem::U8, Elem::I32)] {
+    for (operand, accumulator) in [(Elem::I8, Elem::I32), (Elem::U8, Elem::U32), (Elem::U8, Elem::I32)] {
         for sizes in [[16, 16, 32], [16, 8, 32], [16, 16, 16]] {
-            shapes.push(shape(factor, accumulator, sizes));
+            shapes.push(shape(operand, accumulator, sizes));
         }
     }
     shapes
@@ -249,7 +249,7 @@ fn every_way_of_being_wrong_is_noticed_for_every_shape() {
     for fault in [LoadsTurned, StoresTurned, Swaps, Zero, Forgets, Skips, Signs] {
         let driver = card(&format!("a driver that has {fault:?}"), fault, &offered());
         for finding in try_matrices(&driver).unwrap() {
-            let byte = matches!(finding.shape.factor, Elem::I8 | Elem::U8);
+            let byte = matches!(finding.shape.operand, Elem::I8 | Elem::U8);
             let MatrixShape { m, n, k, .. } = finding.shape;
             let affected = match fault {
                 Signs => byte,

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use olivine_gpu::{DeviceTensor, Error, Feed, Take};
 use olivine_ir::{DType, Shape, TensorType};
 
-use crate::told::Told;
+use crate::mock::MockDriver;
 
 const N: usize = 256;
 const BYTES: usize = 4 * N;
@@ -16,7 +16,7 @@ fn ty() -> TensorType {
 
 #[test]
 fn a_failed_wait_drops_the_recording_and_the_next_run_makes_another() {
-    let device = Told::new(1 << 20);
+    let device = MockDriver::new(1 << 20);
     let executable = device.executable(N);
     let (x, mut y) = ([0; BYTES], [0; BYTES]);
     executable.run(&[&x], &mut [&mut y]).unwrap();
@@ -33,7 +33,7 @@ fn a_failed_wait_drops_the_recording_and_the_next_run_makes_another() {
 
 #[test]
 fn a_failed_run_has_no_outputs_however_often_one_asks() {
-    let device = Told::new(1 << 20);
+    let device = MockDriver::new(1 << 20);
     let executable = device.executable(N);
     device.lose.store(1, SeqCst);
     let mut run = executable.start(&[Feed::Host(&[0; BYTES])], &[Take::Host]).unwrap();
@@ -50,7 +50,7 @@ fn a_failed_run_has_no_outputs_however_often_one_asks() {
 #[test]
 fn out_of_memory_in_the_middle_frees_what_was_taken() {
     // Room for an input, not for the output behind it.
-    let device = Told::new(3 * BYTES as u64);
+    let device = MockDriver::new(3 * BYTES as u64);
     let held = DeviceTensor::upload(&device, ty(), &[0; BYTES]).unwrap();
     let more = DeviceTensor::upload(&device, ty(), &[0; BYTES]).unwrap();
     let executable = device.executable(N);
@@ -65,7 +65,7 @@ fn out_of_memory_in_the_middle_frees_what_was_taken() {
 
 #[test]
 fn recordings_kept_for_later_give_their_memory_to_a_run_that_needs_it() {
-    let device = Told::new(3 * BYTES as u64);
+    let device = MockDriver::new(3 * BYTES as u64);
     let executable = device.executable(N);
     executable.run(&[&[0; BYTES]], &mut [&mut [0; BYTES]]).unwrap();
     // Another recording is needed for a resident input; both do not fit.
@@ -77,9 +77,9 @@ fn recordings_kept_for_later_give_their_memory_to_a_run_that_needs_it() {
 
 #[test]
 fn a_dropped_tensor_takes_its_recordings_with_it() {
-    let device = Told::new(1 << 20);
+    let device = MockDriver::new(1 << 20);
     let executable = device.executable(N);
-    let run = |x: &DeviceTensor<Told>| {
+    let run = |x: &DeviceTensor<MockDriver>| {
         let run = executable.start(&[Feed::Device(x)], &[Take::Host]).unwrap();
         run.wait_into(&mut [&mut [0; BYTES]]).unwrap();
     };
@@ -97,7 +97,7 @@ fn a_dropped_tensor_takes_its_recordings_with_it() {
 
 #[test]
 fn a_tensor_of_another_driver_is_refused_before_anything_is_recorded() {
-    let (device, other) = (Told::new(1 << 20), Told::new(1 << 20));
+    let (device, other) = (MockDriver::new(1 << 20), MockDriver::new(1 << 20));
     let executable = device.executable(N);
     let x = DeviceTensor::upload(&other, ty(), &[0; BYTES]).unwrap();
     let problem = executable.start(&[Feed::Device(&x)], &[Take::Host]).map(drop).unwrap_err();
@@ -107,7 +107,7 @@ fn a_tensor_of_another_driver_is_refused_before_anything_is_recorded() {
 
 #[test]
 fn outputs_that_somebody_holds_are_not_written_over() {
-    let device = Told::new(1 << 20);
+    let device = MockDriver::new(1 << 20);
     let executable = device.executable(N);
     let take = || {
         let mut run = executable.start(&[Feed::Host(&[0; BYTES])], &[Take::Device]).unwrap();

@@ -62,7 +62,7 @@ impl Run<'_> {
             Expr::MatrixMulAdd(a, b, c) => {
                 let inner = match self.kernel.ty(*a) {
                     Type::Matrix(m) => m.columns as usize,
-                    other => return Err(invalid(format!("{other} as a factor"))),
+                    other => return Err(invalid(format!("{other} as a operand"))),
                 };
                 let (a, b) = (self.matrix(*a, lane)?, self.matrix(*b, lane)?);
                 let mut sums = self.matrix(*c, lane)?.to_vec();
@@ -210,7 +210,7 @@ mod tests {
 
     /// A·B of two 16x16 matrices of halves in memory; B's lanes hand their words on through another buffer if asked.
     fn product(through_words: bool) -> Vec<f32> {
-        let shape = MatrixShape { factor: Elem::F16, accumulator: Elem::F32, m: 16, n: 16, k: 16 };
+        let shape = MatrixShape { operand: Elem::F16, accumulator: Elem::F32, m: 16, n: 16, k: 16 };
         let target = Target { subgroup: Some(32), f16: true, matrices: vec![shape], ..Target::plain() };
         let k = Builder::new("product", 32, &target);
         let [a, b] = ["a", "b"].map(|name| k.arg(name, Elem::F16, Access::Read));

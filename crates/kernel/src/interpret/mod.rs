@@ -451,7 +451,7 @@ mod tests {
 
     #[test]
     fn matrices_are_multiplied_taken_apart_and_put_together() {
-        let shape = crate::MatrixShape { factor: Elem::F16, accumulator: Elem::F32, m: 16, n: 16, k: 16 };
+        let shape = crate::MatrixShape { operand: Elem::F16, accumulator: Elem::F32, m: 16, n: 16, k: 16 };
         let target = Target {
             subgroup: Some(32),
             matrices: vec![shape],

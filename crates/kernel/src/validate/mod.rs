@@ -134,8 +134,8 @@ impl Rules<'_> {
     fn matrix(&self, m: MatrixType) -> Result<(), Error> {
         self.subgroups(Type::Matrix(m))?;
         let offered = self.target.matrices.iter().any(|s| match m.role {
-            MatrixUse::A => (s.factor, s.m, s.k) == (m.elem, m.rows, m.columns),
-            MatrixUse::B => (s.factor, s.k, s.n) == (m.elem, m.rows, m.columns),
+            MatrixUse::A => (s.operand, s.m, s.k) == (m.elem, m.rows, m.columns),
+            MatrixUse::B => (s.operand, s.k, s.n) == (m.elem, m.rows, m.columns),
             MatrixUse::Accumulator => (s.accumulator, s.m, s.n) == (m.elem, m.rows, m.columns),
         });
         if offered { Ok(()) } else { self.missing(format_args!("cooperative matrix {}", Type::Matrix(m))) }

@@ -68,7 +68,7 @@ impl<'r, 'k> Scope<'r, 'k> {
     fn derive(&self, value: Value, def: &Def) -> Result<(), Error> {
         let derived = self.expr(value, &def.expr)?;
         if derived != def.ty {
-            return self.invalid(format_args!("%{} is declared {}, but gives {derived}", value.0, def.ty));
+            return self.invalid(format_args!("%{} is declared {}, but is {derived}", value.0, def.ty));
         }
         Ok(())
     }

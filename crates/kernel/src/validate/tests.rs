@@ -3,7 +3,7 @@
 use crate::*;
 
 fn full() -> Target {
-    let shape = |factor, accumulator| MatrixShape { factor, accumulator, m: 16, n: 16, k: 16 };
+    let shape = |operand, accumulator| MatrixShape { operand, accumulator, m: 16, n: 16, k: 16 };
     Target {
         subgroup: Some(32),
         f16: true,
@@ -459,8 +459,8 @@ fn matrices_are_those_of_the_target() {
     });
     let none = Target { matrices: Vec::new(), ..full() };
     refused(validate(&kernel, &none), "no cooperative matrix f16[16x16]A");
-    let other = MatrixShape { factor: Elem::F16, accumulator: Elem::F16, m: 16, n: 16, k: 16 };
-    let apart = MatrixShape { factor: Elem::F32, accumulator: Elem::F32, m: 16, n: 16, k: 16 };
+    let other = MatrixShape { operand: Elem::F16, accumulator: Elem::F16, m: 16, n: 16, k: 16 };
+    let apart = MatrixShape { operand: Elem::F32, accumulator: Elem::F32, m: 16, n: 16, k: 16 };
     let no_product = Target { matrices: vec![other, apart], ..full() };
     refused(validate(&kernel, &no_product), "no product f16[16x16]A x f16[16x16]B + f32[16x16]Accumulator");
     broken("in memory of f32", &kernel, |k| k.args[1].elem = Elem::F32);

@@ -438,20 +438,24 @@ impl Scope<'_, '_> {
     fn product(&self, at: Value, a: Value, b: Value, c: Value) -> Result<Type, Error> {
         let types = (self.ty(a)?, self.ty(b)?, self.ty(c)?);
         let (Type::Matrix(x), Type::Matrix(y), Type::Matrix(z)) = types else {
-            return self.wrong(at, "a product of what are not three matrices");
+            return self.wrong(at, "a matrix multiply of values that are not matrices");
         };
         if (x.role, y.role, z.role) != (MatrixUse::A, MatrixUse::B, MatrixUse::Accumulator) {
-            return self.wrong(at, format_args!("a product of {}, {} and {}", types.0, types.1, types.2));
+            return self
+                .wrong(at, format_args!("a matrix multiply of {}, {} and {}", types.0, types.1, types.2));
         }
         let fits = x.elem == y.elem && x.columns == y.rows && x.rows == z.rows && y.columns == z.columns;
         if !fits {
-            return self.wrong(at, format_args!("a product of {}, {} and {}", types.0, types.1, types.2));
+            return self
+                .wrong(at, format_args!("a matrix multiply of {}, {} and {}", types.0, types.1, types.2));
         }
         let offered = self.rules.target.matrices.iter().any(|s| {
-            (s.factor, s.accumulator, s.m, s.n, s.k) == (x.elem, z.elem, x.rows, y.columns, x.columns)
+            (s.operand, s.accumulator, s.m, s.n, s.k) == (x.elem, z.elem, x.rows, y.columns, x.columns)
         });
         if !offered {
-            return self.rules.missing(format_args!("product {} x {} + {}", types.0, types.1, types.2));
+            return self
+                .rules
+                .missing(format_args!("matrix multiply {} x {} + {}", types.0, types.1, types.2));
         }
         Ok(types.2)
     }

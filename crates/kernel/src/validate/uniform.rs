@@ -198,7 +198,7 @@ impl Levels<'_, '_> {
         }
         match [index, layout.stride].into_iter().find(|v| self.of(*v) > Level::Subgroup) {
             Some(value) => self.rules.invalid(format_args!(
-                "%{}, where a cooperative matrix lies, may differ inside a subgroup",
+                "%{}, the address of a cooperative matrix, may differ inside a subgroup",
                 value.0
             )),
             None => Ok(()),

@@ -4,7 +4,7 @@ use olivine_kernel::*;
 
 /// A device with everything.
 pub(crate) fn rich() -> Target {
-    let product = |factor, accumulator, k| MatrixShape { factor, accumulator, m: 16, n: 16, k };
+    let product = |operand, accumulator, k| MatrixShape { operand, accumulator, m: 16, n: 16, k };
     Target {
         subgroup: Some(32),
         f16: true,
@@ -291,14 +291,14 @@ pub(crate) fn many_args() -> Kernel {
 
 /// A product of cooperative matrices from buffers and from workgroup arrays.
 pub(crate) fn matrices(shape: MatrixShape) -> Kernel {
-    kernel(format!("matrices_{}", shape.factor), |k| {
-        let a = k.arg("a", shape.factor, Access::Read);
-        let b = k.arg("b", shape.factor, Access::Read);
+    kernel(format!("matrices_{}", shape.operand), |k| {
+        let a = k.arg("a", shape.operand, Access::Read);
+        let b = k.arg("b", shape.operand, Access::Read);
         let c = k.arg("c", shape.accumulator, Access::ReadWrite);
         let n = k.param("n", Scalar::U32);
         let matrix = |elem, rows, columns, role| MatrixType { elem, rows, columns, role };
-        let left = matrix(shape.factor, shape.m, shape.k, MatrixUse::A);
-        let right = matrix(shape.factor, shape.k, shape.n, MatrixUse::B);
+        let left = matrix(shape.operand, shape.m, shape.k, MatrixUse::A);
+        let right = matrix(shape.operand, shape.k, shape.n, MatrixUse::B);
         let sum = matrix(shape.accumulator, shape.m, shape.n, MatrixUse::Accumulator);
         let one = k.number(shape.accumulator.scalar(), 1.0);
         let total = k.var(one.splat(sum));
@@ -311,16 +311,16 @@ pub(crate) fn matrices(shape: MatrixShape) -> Kernel {
             let z = tile.load_matrix(sum, k.u32(0), k.u32(shape.n), false);
             total.set(x.matrix_mul_add(y, x.matrix_mul_add(y, z)));
         });
-        let factor = k.number(shape.factor.scalar(), 3.0).splat(left);
+        let operand = k.number(shape.operand.scalar(), 3.0).splat(left);
         let old = c.load_matrix(sum, k.u32(0), n, false);
         let scaled =
-            old.matrix_add(factor.matrix_mul_add(factor_right(k, right), total.get())).matrix_scale(one);
+            old.matrix_add(operand.matrix_mul_add(operand_right(k, right), total.get())).matrix_scale(one);
         c.store_matrix(k.u32(0), n, false, scaled);
         tile.store_matrix(k.u32(0), k.u32(shape.m), true, scaled);
     })
 }
 
-fn factor_right<'k>(k: &'k Builder, ty: MatrixType) -> Val<'k> {
+fn operand_right<'k>(k: &'k Builder, ty: MatrixType) -> Val<'k> {
     k.number(ty.elem.scalar(), 5.0).splat(ty)
 }
 

@@ -2,8 +2,8 @@
 
 use olivine_kernel::{Access, Elem};
 
+use super::args::AttentionTarget;
 use super::problem::Problem;
-use super::scene::Sink;
 use super::softmax::{base, exp2_below, lowest, normaliser};
 use super::tile::fours;
 use crate::launch::{Launch, bytes};
@@ -11,8 +11,8 @@ use crate::math;
 use crate::site::{Site, linear_group};
 
 /// Emits the combination of a [`Sink::Partial`]; an invocation takes four elements of a row.
-pub(super) fn emit(p: &Problem<'_>, sink: &Sink, site: &mut Site<'_>) -> Result<(), String> {
-    let Sink::Partial { values, sums, splits } = sink else { return Ok(()) };
+pub(super) fn emit(p: &Problem<'_>, sink: &AttentionTarget, site: &mut Site<'_>) -> Result<(), String> {
+    let AttentionTarget::Partial { values, sums, splits } = sink else { return Ok(()) };
     let groups = fours(p.value_dim);
     let count = p.batch * p.kv_heads * p.rows() * groups as usize;
     let group = site.group_size(128);

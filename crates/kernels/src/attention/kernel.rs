@@ -9,9 +9,9 @@
 
 use olivine_kernel::{AtomicOp, Buf, Builder, Elem, Reduction, Shared, Val, Var};
 
+use super::args::{AttentionArgs, AttentionTarget, DeclaredAttentionTarget, Row, WorkgroupCoord};
 use super::problem::Problem;
 use super::rows::Rows;
-use super::scene::{Out, Place, Row, Scene, Sink};
 use super::softmax::{base, exp2_below, lowest, normaliser};
 use super::tile::{GROUP, Tile, fours};
 use crate::launch::Launch;
@@ -19,7 +19,12 @@ use crate::math;
 use crate::site::{Site, linear_group};
 
 /// Emits the tile kernel.
-pub(super) fn emit(p: &Problem<'_>, t: &Tile, sink: &Sink, site: &mut Site<'_>) -> Result<(), String> {
+pub(super) fn emit(
+    p: &Problem<'_>,
+    t: &Tile,
+    sink: &AttentionTarget,
+    site: &mut Site<'_>,
+) -> Result<(), String> {
     let splits = sink.splits();
     let tiles = p.rows().div_ceil(t.rows() as usize);
     let name = if splits > 1 { "attention_split" } else { "attention" };
@@ -33,7 +38,7 @@ pub(super) fn emit(p: &Problem<'_>, t: &Tile, sink: &Sink, site: &mut Site<'_>) 
 
     let number = linear_group(&k);
     k.if_(number.lt(count), || {
-        kernel.run(&Place::of(number, tiles, splits, kv_heads));
+        kernel.run(&WorkgroupCoord::of(number, tiles, splits, kv_heads));
     });
     let bound = l.done();
     site.dispatch(k, bound, groups as u64, p.cost())
@@ -46,7 +51,7 @@ struct Kernel<'k, 'p> {
     q: Rows<'k>,
     keys: Rows<'k>,
     values: Rows<'k>,
-    scene: Scene<'k, 'p>,
+    args: AttentionArgs<'k, 'p>,
     /// q and k, then v.
     stage: Shared<'k>,
     weights: Shared<'k>,
@@ -59,7 +64,7 @@ struct Kernel<'k, 'p> {
 }
 
 impl<'k, 'p> Kernel<'k, 'p> {
-    fn declare(l: &Launch<'k>, p: &'p Problem<'p>, t: Tile, sink: &Sink) -> Self {
+    fn declare(l: &Launch<'k>, p: &'p Problem<'p>, t: Tile, sink: &AttentionTarget) -> Self {
         let k = l.k();
         let layout = p.op.layout;
         let elem = math::elem(p.partial());
@@ -70,7 +75,7 @@ impl<'k, 'p> Kernel<'k, 'p> {
             q: Rows::read(l, "q", layout, &p.q),
             keys: Rows::read(l, "k", layout, &p.k),
             values: Rows::read(l, "v", layout, &p.v),
-            scene: Scene::declare(l, p, sink),
+            args: AttentionArgs::declare(l, p, sink),
             stage: k.shared(elem, 4, t.stage_len(p.value_dim)),
             weights: k.shared(elem, t.rows_each as u8, t.keys() * t.weight_stride()),
             maxima: (!t.shuffle).then(|| k.shared(elem, 1, t.rows() * t.columns)),
@@ -85,16 +90,16 @@ impl<'k, 'p> Kernel<'k, 'p> {
     }
 
     /// A workgroup's whole work.
-    fn run(&self, place: &Place<'k>) {
+    fn run(&self, place: &WorkgroupCoord<'k>) {
         let (k, t) = (self.k, self.t);
-        let length = self.scene.length(place);
+        let length = self.args.length(place);
         let first_row = place.tile * t.rows();
-        let range = self.scene.range(place, first_row, t.rows(), t.keys(), length);
+        let range = self.args.range(place, first_row, t.rows(), t.keys(), length);
         let (begin, end) = (range.begin, range.end);
 
         let mine: Vec<Row<'k>> = (0..t.rows_each)
             .map(|i| {
-                let row = self.scene.row_at(place, first_row + self.row * t.rows_each + i, length);
+                let row = self.args.row_at(place, first_row + self.row * t.rows_each + i, length);
                 Row { end: row.end.min(end), ..row }
             })
             .collect();
@@ -114,14 +119,14 @@ impl<'k, 'p> Kernel<'k, 'p> {
     }
 
     /// Where the elements of q that this invocation stages begin, in the order of [`Kernel::each_staged`].
-    fn staged_queries(&self, place: &Place<'k>, first_row: Val<'k>) -> Vec<Val<'k>> {
+    fn staged_queries(&self, place: &WorkgroupCoord<'k>, first_row: Val<'k>) -> Vec<Val<'k>> {
         let mut starts = Vec::new();
         let slots = (self.t.rows() * self.t.chunk).div_ceil(GROUP);
         for i in 0..slots {
             let row = (self.k.local_index() + i * GROUP) / self.t.chunk;
-            let known = (first_row + row).min(self.scene.rows - 1);
-            let head = place.kv_head * self.scene.group + known % self.scene.group;
-            starts.push(self.q.row(self.q.start(place.batch, head), known / self.scene.group));
+            let known = (first_row + row).min(self.args.rows - 1);
+            let head = place.kv_head * self.args.group + known % self.args.group;
+            starts.push(self.q.row(self.q.start(place.batch, head), known / self.args.group));
         }
         starts
     }
@@ -201,7 +206,7 @@ impl<'k, 'p> Kernel<'k, 'p> {
     /// Scores as exponents of two: scaled, capped, biased and masked.
     fn masked(
         &self,
-        place: &Place<'k>,
+        place: &WorkgroupCoord<'k>,
         rows: &[Row<'k>],
         key: Val<'k>,
         end: Val<'k>,
@@ -212,16 +217,16 @@ impl<'k, 'p> Kernel<'k, 'p> {
         let key_of = |n: usize| key + self.column + n as u32 * t.columns;
         let mut scores: Vec<Vec<Var<'k>>> = Vec::with_capacity(rows.len());
         for (row, products) in rows.iter().zip(products) {
-            let mask_row = self.scene.mask_row(place, row);
+            let mask_row = self.args.mask_row(place, row);
             let score = |(n, product): (usize, &Val<'k>)| {
-                k.var(self.scene.score(*product, mask_row, key_of(n).min(end - 1)))
+                k.var(self.args.score(*product, mask_row, key_of(n).min(end - 1)))
             };
             scores.push(products.iter().enumerate().map(score).collect());
         }
         k.if_(!all, || {
             for (row, scores) in rows.iter().zip(&scores) {
                 for (n, score) in scores.iter().enumerate() {
-                    score.set(self.scene.seen(score.get(), row, key_of(n)));
+                    score.set(self.args.seen(score.get(), row, key_of(n)));
                 }
             }
         });
@@ -361,7 +366,7 @@ impl<'k, 'p> Kernel<'k, 'p> {
     }
 
     /// Writes the rows.
-    fn finish(&self, place: &Place<'k>, rows: &[Row<'k>], state: &[State<'k>]) {
+    fn finish(&self, place: &WorkgroupCoord<'k>, rows: &[Row<'k>], state: &[State<'k>]) {
         let k = self.k;
         if self.maxima.is_some() {
             // The last maxima are read.
@@ -369,15 +374,15 @@ impl<'k, 'p> Kernel<'k, 'p> {
         }
         let sums = self.over_row(&state.iter().map(|s| s.sum.get()).collect::<Vec<_>>(), Reduction::Add);
         for ((row, state), sum) in rows.iter().zip(state).zip(sums) {
-            k.if_(row.number.lt(self.scene.rows), || match &self.scene.out {
-                Out::Target(out) => {
-                    let scale = normaliser(state.maximum.get(), sum, self.scene.sink(row));
-                    let start = self.scene.target_row(place, row) * self.p.value_dim;
+            k.if_(row.number.lt(self.args.rows), || match &self.args.out {
+                DeclaredAttentionTarget::Target(out) => {
+                    let scale = normaliser(state.maximum.get(), sum, self.args.sink(row));
+                    let start = self.args.target_row(place, row) * self.p.value_dim;
                     let values: Vec<Val<'k>> = state.values.iter().map(|v| v.get() * scale).collect();
                     self.store(*out, start, &values, self.p.value_dim);
                 }
-                Out::Partial { values, sums } => {
-                    let part = self.scene.part(place, row);
+                DeclaredAttentionTarget::Partial { values, sums } => {
+                    let part = self.args.part(place, row);
                     let groups = fours(self.p.value_dim);
                     let raw: Vec<Val<'k>> = state.values.iter().map(|v| v.get()).collect();
                     self.store(*values, part * (groups * 4), &raw, groups as usize * 4);

@@ -4,12 +4,12 @@
 //! causality, window and length leave. Where that gives few workgroups the keys are split, and a second dispatch
 //! combines the parts.
 
+mod args;
 mod combine;
+mod coop;
 mod kernel;
-mod matrices;
 mod problem;
 mod rows;
-mod scene;
 mod softmax;
 mod tile;
 
@@ -21,8 +21,8 @@ use olivine_program::{DeviceCaps, DeviceKind};
 
 use crate::kernels;
 use crate::site::{Site, rounded};
+use args::AttentionTarget;
 use problem::Problem;
-use scene::Sink;
 pub(crate) use softmax::exp2_below;
 use tile::{Need, Tile, fours};
 
@@ -38,8 +38,8 @@ const BUSY_PROCESSOR: usize = 16;
 const BUSY_MATRICES: usize = 128;
 /// Tiles of keys that a split has at least.
 const LEAST_TILES: usize = 2;
-/// Tiles of keys that splitting must take off every workgroup: below that a second dispatch takes longer. So it does where
-/// two or three times the workgroups would not be many more than the device runs at once.
+/// Tiles of keys that splitting must take off every workgroup: below that a second dispatch takes longer. So it does
+/// where two or three times the workgroups would not be many more than the device runs at once.
 const WORTH_TILES: usize = 4;
 
 /// Lowers attention.
@@ -49,11 +49,11 @@ pub(crate) fn attention(op: &Attention, site: &mut Site<'_>) -> Result<(), Strin
         return Ok(());
     }
     let bytes = p.partial().size() as u32;
-    if let Some(plan) = matrices::choose(&p, site.caps) {
+    if let Some(plan) = coop::choose(&p, site.caps) {
         let groups = p.batch * p.kv_heads * p.rows().div_ceil(plan.rows() as usize);
         let tiles = p.keys.div_ceil(plan.keys as usize);
         let sink = sink(&p, splits(BUSY_MATRICES, groups, tiles), site);
-        matrices::emit(&p, plan, &sink, site)?;
+        coop::emit(&p, plan, &sink, site)?;
         return combine::emit(&p, &sink, site);
     }
     let need = Need {
@@ -78,14 +78,18 @@ pub(crate) fn attention(op: &Attention, site: &mut Site<'_>) -> Result<(), Strin
 }
 
 /// Where results go when the keys are split so; unsplit if the parts are more than kernels count.
-fn sink(p: &Problem<'_>, splits: usize, site: &mut Site<'_>) -> Sink {
+fn sink(p: &Problem<'_>, splits: usize, site: &mut Site<'_>) -> AttentionTarget {
     let bytes = p.partial().size() as u64;
     let parts = (p.batch * p.kv_heads * p.rows()) as u64 * splits as u64;
     let numbers = parts * u64::from(fours(p.value_dim) * 4);
     if splits == 1 || numbers > u64::from(u32::MAX) {
-        return Sink::Target;
+        return AttentionTarget::Target;
     }
-    Sink::Partial { values: site.scratch(numbers * bytes), sums: site.scratch(parts * 2 * bytes), splits }
+    AttentionTarget::Partial {
+        values: site.scratch(numbers * bytes),
+        sums: site.scratch(parts * 2 * bytes),
+        splits,
+    }
 }
 
 /// A tile, and the ranges that the keys are split into.

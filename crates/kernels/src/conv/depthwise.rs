@@ -9,10 +9,10 @@ use olivine_ir::op::Window;
 use olivine_kernel::{Buf, Val};
 use olivine_program::DeviceKind;
 
-use crate::conv::Parts;
+use crate::conv::ConvOperands;
 use crate::launch::{Launch, bytes};
 use crate::math::{self, Typed};
-use crate::matmul::{is_heavy, settled, sum_elem};
+use crate::matmul::{accumulator_elem, is_heavy, rounded_sum};
 use crate::site::{Operand, Site, linear_group};
 use crate::walk::{Walk, Walker};
 
@@ -48,7 +48,7 @@ impl Along {
 }
 
 /// The vertical and the horizontal axis; one of length 1 stands for the missing vertical one.
-fn axes(window: &Window, parts: &Parts<'_>) -> Option<(Along, Along)> {
+fn axes(window: &Window, parts: &ConvOperands<'_>) -> Option<(Along, Along)> {
     let kernel = parts.spatial().1;
     let along = |i: usize| Along {
         kernel: kernel[i],
@@ -64,7 +64,7 @@ fn axes(window: &Window, parts: &Parts<'_>) -> Option<(Along, Along)> {
 }
 
 /// Whether a convolution has one input channel to a group and a kernel that registers hold.
-pub(crate) fn suits(window: &Window, parts: &Parts<'_>) -> bool {
+pub(crate) fn suits(window: &Window, parts: &ConvOperands<'_>) -> bool {
     let Some((down, across)) = axes(window, parts) else { return false };
     parts.channels == 1
         && parts.x.ty.shape.numel() > 0
@@ -75,7 +75,7 @@ pub(crate) fn suits(window: &Window, parts: &Parts<'_>) -> bool {
 }
 
 /// Rows of a patch: as many as leave enough invocations.
-fn rows(parts: &Parts<'_>, along: Along, (height, width): (usize, usize), kind: DeviceKind) -> usize {
+fn rows(parts: &ConvOperands<'_>, along: Along, (height, width): (usize, usize), kind: DeviceKind) -> usize {
     let planes = parts.images() * parts.groups * parts.m;
     let enough = if matches!(kind, DeviceKind::Cpu) { 1 << 10 } else { 1 << 16 };
     let heavy = parts.region.is_some_and(is_heavy);
@@ -94,9 +94,13 @@ fn lanes_of(dtype: DType, width: usize) -> usize {
 }
 
 /// Lowers a depthwise convolution that suits.
-pub(crate) fn depthwise(window: &Window, parts: &Parts<'_>, site: &mut Site<'_>) -> Result<(), String> {
+pub(crate) fn depthwise(
+    window: &Window,
+    parts: &ConvOperands<'_>,
+    site: &mut Site<'_>,
+) -> Result<(), String> {
     let Some((down, across)) = axes(window, parts) else { return Err("a depthwise convolution".into()) };
-    let elem = sum_elem(math::elem(parts.x.ty.dtype));
+    let elem = accumulator_elem(math::elem(parts.x.ty.dtype));
     if !site.caps.target.has(elem.scalar()) {
         return Err(format!("the device has no {elem}"));
     }
@@ -238,16 +242,16 @@ impl<'k> Rows<'k> {
 
 /// Bias, epilogue and store.
 struct Tail<'k, 'p> {
-    parts: &'p Parts<'p>,
+    parts: &'p ConvOperands<'p>,
     out: Buf<'k>,
     bias: Option<Buf<'k>>,
-    riders: Vec<Buf<'k>>,
+    epilogue_inputs: Vec<Buf<'k>>,
     walk: Walk,
     walker: Walker<'k>,
 }
 
 impl<'k, 'p> Tail<'k, 'p> {
-    fn declare(l: &Launch<'k>, parts: &'p Parts<'p>) -> Result<Self, String> {
+    fn declare(l: &Launch<'k>, parts: &'p ConvOperands<'p>) -> Result<Self, String> {
         let (bias, extras) = match parts.extras.split_last() {
             Some((bias, extras)) if parts.bias => (Some(l.read("bias", bias)), extras),
             _ => (None, parts.extras.as_slice()),
@@ -256,12 +260,12 @@ impl<'k, 'p> Tail<'k, 'p> {
             return Err("an operand of the epilogue has an offset".into());
         }
         let walk = Walk::new(parts.target.ty.shape.dims(), &parts.strides[..extras.len()]);
-        let rider = |(i, o): (usize, &Operand)| l.read(&format!("x{i}"), o);
+        let input = |(i, o): (usize, &Operand)| l.read(&format!("x{i}"), o);
         Ok(Tail {
             parts,
             out: l.write("out", &parts.target),
             bias,
-            riders: extras.iter().enumerate().map(rider).collect(),
+            epilogue_inputs: extras.iter().enumerate().map(input).collect(),
             walker: walk.declare(l, &vec![0; extras.len()]),
             walk,
         })
@@ -289,9 +293,10 @@ impl<'k, 'p> Tail<'k, 'p> {
                 _ => (0..lanes).map(|lane| buffer.load(*index + lane)).collect(),
             }
         };
-        let loaded: Vec<Vec<Val<'k>>> = self.riders.iter().zip(&indices).enumerate().map(load).collect();
+        let loaded: Vec<Vec<Val<'k>>> =
+            self.epilogue_inputs.iter().zip(&indices).enumerate().map(load).collect();
         let finished = |(lane, sum): (usize, &Val<'k>)| {
-            let mut inputs = vec![settled(*sum, self.parts.x.ty.dtype)];
+            let mut inputs = vec![rounded_sum(*sum, self.parts.x.ty.dtype)];
             for (values, operand) in loaded.iter().zip(&self.parts.extras) {
                 inputs.push(Typed { val: values[lane], dtype: operand.ty.dtype });
             }

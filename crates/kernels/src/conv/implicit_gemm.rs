@@ -1,4 +1,4 @@
-//! Convolutions as products of filters with gathered pixels: by cooperative matrices, by tiles in workgroup memory,
+//! Convolutions as matmuls of filters with gathered pixels: by cooperative matrices, by tiles in workgroup memory,
 //! or directly where a group has few filters.
 
 use std::rc::Rc;
@@ -11,10 +11,10 @@ use crate::conv::taps::Taps;
 use crate::launch::{Launch, bytes};
 use crate::math;
 use crate::matmul::choice::{LARGE, MEDIUM, SMALL, Tile};
-use crate::matmul::epilogue::{Base, Finish, Sink, sum_elem};
-use crate::matmul::problem::{Axis, Lie, Problem};
-use crate::matmul::tiled::panel::{Reach, Source, Span};
-use crate::matmul::tiled::{Work, declare_strides, in_bands, multiply};
+use crate::matmul::epilogue::{BatchOffset, Destination, Epilogue, accumulator_elem};
+use crate::matmul::problem::{Axis, Layout, Problem};
+use crate::matmul::tiled::panel::{IndexMode, TileOperand, TileSpan};
+use crate::matmul::tiled::{TileWork, declare_strides, multiply, swizzle};
 use crate::matmul::{multiply_add, split_k};
 use crate::site::{Memory, Operand, Site, linear_group};
 
@@ -27,21 +27,21 @@ pub(crate) const NARROW: Tile = Tile { m: 16, n: 128, k: 16, rows: 4, columns: 8
 const FEW: usize = 4;
 /// Neighbouring pixels of an invocation that does so.
 const RUN: usize = 4;
-/// Taps whose loads are under way at once there.
+/// Taps whose loads are in flight at once there.
 const UNDER_WAY: u32 = 4;
 
 /// How a convolution is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Choice {
     /// There is no result.
-    Nothing,
+    Empty,
     /// Sums have no terms.
     Zeros,
-    /// Tiles in workgroup memory; depths in `splits` parts.
-    Tiles {
+    /// Tiles in workgroup memory; K in `splits` parts.
+    Tiled {
         /// The tile.
         tile: Tile,
-        /// Parts of the depths.
+        /// Parts of K.
         splits: usize,
     },
     /// Every invocation sums all filters of a group for a run of pixels.
@@ -55,7 +55,7 @@ pub(crate) struct Shape {
     pub(crate) m: usize,
     /// Columns of every class.
     pub(crate) columns: Vec<usize>,
-    /// The most depths of a class.
+    /// The most indices along K of a class.
     pub(crate) k: usize,
     pub(crate) groups: usize,
 }
@@ -74,7 +74,7 @@ fn busy(caps: &DeviceCaps) -> usize {
 pub(crate) fn choose(shape: &Shape, scalar: u32, caps: &DeviceCaps) -> Choice {
     let columns: usize = shape.columns.iter().sum();
     if shape.m * columns * shape.groups == 0 {
-        return Choice::Nothing;
+        return Choice::Empty;
     }
     if shape.k == 0 {
         return Choice::Zeros;
@@ -98,10 +98,10 @@ pub(crate) fn choose(shape: &Shape, scalar: u32, caps: &DeviceCaps) -> Choice {
         let splits = shape.k.div_ceil(chunk);
         let work = groups * (tile.m * tile.n) as usize;
         let rate = if splits > 1 { rate * 0.9 } else { rate };
-        (time(work, rate, invocations * splits), Choice::Tiles { tile, splits })
+        (time(work, rate, invocations * splits), Choice::Tiled { tile, splits })
     };
     // Rates are relative to the large tile's. 64-bit sums of 64 results would not stay in registers, and half a
-    // narrow tile's depth is less than one element for each invocation.
+    // narrow tile's index along K is less than one element for each invocation.
     let tiles = [(LARGE, 1.0), (BROAD, 0.9), (MEDIUM, 0.75), (SMALL, 0.45), (NARROW, 0.35)];
     let fits = |tile: &Tile| {
         let long = short && [LARGE, BROAD, NARROW].contains(tile);
@@ -121,11 +121,11 @@ pub(crate) fn choose(shape: &Shape, scalar: u32, caps: &DeviceCaps) -> Choice {
     best.map_or(Choice::Direct, |(_, choice)| choice)
 }
 
-/// Lowers a convolution given as a product with taps; `extras` are its further operands as they broadcast to the
+/// Lowers a convolution given as a matmul with taps; `extras` are its further operands as they broadcast to the
 /// target.
 pub(crate) fn convolve(problem: &Problem<'_>, extras: &[Operand], site: &mut Site<'_>) -> Result<(), String> {
     let Some(taps) = &problem.taps else { return Err("a convolution needs taps".into()) };
-    let elem = sum_elem(math::elem(problem.dtype()));
+    let elem = accumulator_elem(math::elem(problem.dtype()));
     if !site.caps.target.has(elem.scalar()) {
         return Err(format!("the device has no {elem}"));
     }
@@ -141,12 +141,12 @@ pub(crate) fn convolve(problem: &Problem<'_>, extras: &[Operand], site: &mut Sit
         return coop::lower(problem, taps, &choice, extras, site);
     }
     let (tile, splits) = match choose(&shape, elem.size(), site.caps) {
-        Choice::Nothing => return Ok(()),
+        Choice::Empty => return Ok(()),
         Choice::Zeros => {
             let none = site.scratch(16);
             return split_k::emit(problem, none, 0, extras, site);
         }
-        Choice::Tiles { tile, splits } => (tile, splits),
+        Choice::Tiled { tile, splits } => (tile, splits),
         Choice::Direct => {
             let table = taps.store(site)?;
             return direct(problem, taps, table, site);
@@ -155,8 +155,8 @@ pub(crate) fn convolve(problem: &Problem<'_>, extras: &[Operand], site: &mut Sit
     let table = taps.store(site)?;
     let size = problem.target.ty.shape.numel() as u64 * u64::from(elem.size());
     let parts = (splits > 1).then(|| site.scratch(size * splits as u64));
-    let sink = parts.map_or(Sink::Target, Sink::Parts);
-    tiles(problem, taps, table, (tile, splits), &sink, site)?;
+    let destination = parts.map_or(Destination::Target, Destination::Partials);
+    tiles(problem, taps, table, (tile, splits), &destination, site)?;
     match parts {
         Some(parts) => split_k::emit(problem, parts, splits, extras, site),
         None => Ok(()),
@@ -167,8 +167,8 @@ pub(crate) fn convolve(problem: &Problem<'_>, extras: &[Operand], site: &mut Sit
 fn cost(problem: &Problem<'_>, taps: &Taps) -> (u64, u64) {
     let terms: usize = taps.classes.iter().map(|c| taps.columns(c) * c.taps.len()).sum();
     let flops = 2 * (problem.m * problem.batches()) as u64 * terms as u64;
-    let factors = [&problem.a.operand, &problem.b.operand].into_iter();
-    let read = factors.chain(problem.extras.iter().map(|e| &e.operand)).map(|o| bytes(&o.ty)).sum::<u64>();
+    let operands = [&problem.a.operand, &problem.b.operand].into_iter();
+    let read = operands.chain(problem.extras.iter().map(|e| &e.operand)).map(|o| bytes(&o.ty)).sum::<u64>();
     (flops, read + bytes(&problem.target.ty))
 }
 
@@ -183,24 +183,24 @@ fn peel<'k>(number: Val<'k>, count: Option<Val<'k>>) -> (Val<'k>, Val<'k>) {
     }
 }
 
-/// Emits a convolution by tiles, the depths in `splits` parts.
+/// Emits a convolution by tiles, the K in `splits` parts.
 fn tiles(
     problem: &Problem<'_>,
     taps: &Taps,
     table: Memory,
     (tile, splits): (Tile, usize),
-    sink: &Sink,
+    destination: &Destination,
     site: &mut Site<'_>,
 ) -> Result<(), String> {
-    let (n, depth) = taps.most();
+    let (n, k_offset) = taps.most();
     let (down, across) = (problem.m.div_ceil(tile.m as usize), n.div_ceil(tile.n as usize));
     let (batches, classes) = (problem.batches(), taps.classes.len());
     let groups = down * across * batches * classes * splits;
-    let chunk = depth.div_ceil(splits).next_multiple_of(tile.k as usize);
-    let whole = |depths: usize| depths > 0 && depths.is_multiple_of(tile.k as usize);
+    let chunk = k_offset.div_ceil(splits).next_multiple_of(tile.k as usize);
+    let whole = |k_size: usize| k_size > 0 && k_size.is_multiple_of(tile.k as usize);
     let tail = (classes > 1 && splits > 1) || !taps.classes.iter().all(|c| whole(c.taps.len()));
 
-    let k = site.builder("conv_tiles", tile.group());
+    let k = site.builder("conv_tiled", tile.group());
     let l = Launch::new(&k);
     let (a, b) = (l.read("a", &problem.a.operand), l.read("b", &problem.b.operand));
     let m = l.size("m", problem.m);
@@ -212,53 +212,53 @@ fn tiles(
         (splits > 1).then(|| (l.size("chunk", chunk), l.size("part", problem.target.ty.shape.numel())));
     let row = l.stride("row", problem.out.0);
     let taps = Rc::new(taps.declare(&l, table));
-    let finish = Finish::declare(&l, problem, sink, m);
+    let epilogue = Epilogue::declare(&l, problem, destination, m);
     let walker = problem.batch.declare(&l, &problem.offsets());
-    let a_lie = problem.lie_of_a();
-    let (a_outer, a_depth) = declare_strides(&l, "a", &problem.a, a_lie);
-    let b_lie = Lie { along: if problem.b.outer < 4 { Axis::Outer } else { Axis::Depth }, lanes: 1 };
+    let a_layout = problem.layout_of_a();
+    let (a_outer, a_k_stride) = declare_strides(&l, "a", &problem.a, a_layout);
+    let b_layout = Layout { along: if problem.b.outer < 4 { Axis::Outer } else { Axis::K }, lanes: 1 };
 
     let id = linear_group(&k);
     k.if_(id.lt(total), || {
         let (within, rest) = peel(id, Some(down * across));
-        let (row_tile, column_tile) = in_bands(within, down, across);
+        let (row_tile, column_tile) = swizzle(within, down, across);
         let (batch, rest) = peel(rest, batches);
         let (number, part) = peel(rest, classes);
         let class = taps.class(number, true);
-        let depths = class.depths;
+        let k_size = class.k_size;
         let group = batch * m * row;
         let (start, end, out) = match parts {
-            Some((chunk, size)) => (part * chunk, (part * chunk + chunk).min(depths), part * size + group),
-            None => (k.u32(0), depths, group),
+            Some((chunk, size)) => (part * chunk, (part * chunk + chunk).min(k_size), part * size + group),
+            None => (k.u32(0), k_size, group),
         };
         let at = walker.at(batch);
-        let source = |buffer, lie, outer, depth, base, reach| Source {
+        let source = |buffer, layout, outer, k_stride, base, reach| TileOperand {
             buffer,
-            lie,
+            layout,
             outer,
-            depth,
+            k_stride,
             base,
-            depths,
+            k_size,
             tail,
             reach,
         };
-        let weights = if problem.a.depth == 1 {
-            Reach::Strides
+        let weights = if problem.a.k_stride == 1 {
+            IndexMode::Strides
         } else {
-            Reach::Weights(Rc::clone(&taps), class.clone())
+            IndexMode::Weights(Rc::clone(&taps), class.clone())
         };
-        let (zero, gathered) = (k.u32(0), Reach::Taps(Rc::clone(&taps), class.clone()));
+        let (zero, gathered) = (k.u32(0), IndexMode::Taps(Rc::clone(&taps), class.clone()));
         let first = column_tile * tile.n;
-        let work = Work {
-            a: source(a, a_lie, a_outer, a_depth, at[0], weights),
-            b: source(b, b_lie, zero, zero, at[1], gathered),
-            rows: Span { first: row_tile * tile.m, end: m, order: None },
-            columns: Span { first, end: class.columns, order: None },
+        let work = TileWork {
+            a: source(a, a_layout, a_outer, a_k_stride, at[0], weights),
+            b: source(b, b_layout, zero, zero, at[1], gathered),
+            rows: TileSpan { first: row_tile * tile.m, end: m, order: None },
+            columns: TileSpan { first, end: class.columns, order: None },
             start,
             end,
-            base: Base { out, extras: at[2..].to_vec() },
+            base: BatchOffset { out, extras: at[2..].to_vec() },
         };
-        k.if_(first.lt(class.columns), || multiply(&k, tile, work, &finish.over(taps, class)));
+        k.if_(first.lt(class.columns), || multiply(&k, tile, work, &epilogue.over(taps, class)));
     });
     let bound = l.done();
     let Some(taps) = &problem.taps else { return Ok(()) };
@@ -282,7 +282,7 @@ fn direct(problem: &Problem<'_>, taps: &Taps, table: Memory, site: &mut Site<'_>
     let row = l.stride("row", problem.out.0);
     let outer = l.stride("a_outer", problem.a.outer);
     let declared = Rc::new(taps.declare(&l, table));
-    let finish = Finish::declare(&l, problem, &Sink::Target, runs);
+    let epilogue = Epilogue::declare(&l, problem, &Destination::Target, runs);
     let walker = problem.batch.declare(&l, &problem.offsets());
 
     let id = linear_group(&k) * group + k.local_index();
@@ -295,18 +295,18 @@ fn direct(problem: &Problem<'_>, taps: &Taps, table: Memory, site: &mut Site<'_>
         let at = walker.at(batch);
         let last = class.columns.max(1u32) - 1u32;
         let columns: Vec<Val<'_>> = (0..RUN).map(|i| (first + i).min(last)).collect();
-        let spots = declared.spots(&class, at[1], &columns);
-        let zero = k.number(sum_elem(a.elem()).scalar(), 0.0);
+        let offsets_of = declared.offsets_of(&class, at[1], &columns);
+        let zero = k.number(accumulator_elem(a.elem()).scalar(), 0.0);
         let sums: Vec<Var<'_>> = (0..problem.m * RUN).map(|_| k.var(zero)).collect();
-        let round = |depths: &[Val<'_>]| {
+        let round = |k_size: &[Val<'_>]| {
             let mut running: Vec<Val<'_>> = sums.iter().map(|s| s.get()).collect();
-            let loaded: Vec<(Vec<Val<'_>>, Vec<Val<'_>>)> = depths
+            let loaded: Vec<(Vec<Val<'_>>, Vec<Val<'_>>)> = k_size
                 .iter()
-                .map(|depth| {
-                    let entry = declared.entry(&class, *depth);
-                    let pixels = spots.iter().map(|spot| {
-                        let index = spot.index + entry.offset;
-                        match declared.inside(&spot.bounds, &entry.bounds) {
+                .map(|k_offset| {
+                    let entry = declared.entry(&class, *k_offset);
+                    let pixels = offsets_of.iter().map(|pixel| {
+                        let index = pixel.index + entry.offset;
+                        match declared.inside(&pixel.bounds, &entry.bounds) {
                             Some(inside) => {
                                 let value = b.load(inside.select(index, k.u32(0)));
                                 inside.select(value, zero)
@@ -315,7 +315,7 @@ fn direct(problem: &Problem<'_>, taps: &Taps, table: Memory, site: &mut Site<'_>
                         }
                     });
                     let pixels = pixels.collect();
-                    let weight = at[0] + declared.weight(&class, *depth);
+                    let weight = at[0] + declared.weight(&class, *k_offset);
                     (pixels, (0..problem.m).map(|r| a.load(weight + outer * r)).collect())
                 })
                 .collect();
@@ -326,18 +326,18 @@ fn direct(problem: &Problem<'_>, taps: &Taps, table: Memory, site: &mut Site<'_>
             }
             sums.iter().zip(running).for_each(|(var, value)| var.set(value));
         };
-        let whole = class.depths / UNDER_WAY * UNDER_WAY;
-        k.for_(k.u32(0), whole, k.u32(UNDER_WAY), |depth| {
-            let depths: Vec<Val<'_>> = (0..UNDER_WAY).map(|i| depth + i).collect();
-            round(&depths);
+        let whole = class.k_size / UNDER_WAY * UNDER_WAY;
+        k.for_(k.u32(0), whole, k.u32(UNDER_WAY), |k_offset| {
+            let k_size: Vec<Val<'_>> = (0..UNDER_WAY).map(|i| k_offset + i).collect();
+            round(&k_size);
         });
-        k.for_(whole, class.depths, k.u32(1), |depth| round(&[depth]));
-        let base = Base { out: batch * problem.m * row, extras: at[2..].to_vec() };
-        let finish = finish.over(declared, class);
-        let spots = finish.spots(first, RUN);
+        k.for_(whole, class.k_size, k.u32(1), |k_offset| round(&[k_offset]));
+        let base = BatchOffset { out: batch * problem.m * row, extras: at[2..].to_vec() };
+        let epilogue = epilogue.over(declared, class);
+        let offsets_of = epilogue.offsets_of(first, RUN);
         for (r, sums) in sums.chunks(RUN).enumerate() {
             let values: Vec<Val<'_>> = sums.iter().map(|s| s.get()).collect();
-            finish.store_at(&base, k.u32(r as u32), &spots, &values);
+            epilogue.store_at(&base, k.u32(r as u32), &offsets_of, &values);
         }
     });
     let bound = l.done();

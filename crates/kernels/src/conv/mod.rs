@@ -4,7 +4,7 @@
 //!   conv ─┬─ 1x1 ─────────────── matmul of the matmul family, images as batches
 //!         ├─ depthwise ───────── patches of the result in registers
 //!         └─ else ──┐
-//!   conv_transpose ─┴─ taps ──── product with gathered pixels, of the matmul family
+//!   conv_transpose ─┴─ taps ──── matmul with gathered pixels, of the matmul family
 //!   im2col ───────────────────── a copy
 //! ```
 
@@ -22,7 +22,7 @@ use olivine_ir::op::{Conv, ConvTranspose, Region, Window};
 use olivine_ir::{Shape, TensorType};
 
 use crate::kernels;
-use crate::matmul::{self, Extra, Factor, Problem};
+use crate::matmul::{self, EpilogueOperand, MatrixOperand, Problem};
 use crate::site::{Operand, Site, Target};
 use crate::walk::Walk;
 use taps::Taps;
@@ -33,7 +33,7 @@ kernels! { |op, site|
 }
 
 /// A convolution's operands brought to one form.
-struct Parts<'a> {
+struct ConvOperands<'a> {
     x: Operand,
     w: Operand,
     /// Operands of the epilogue, then the bias `[M, 1, ..]`; all broadcast to the target.
@@ -49,7 +49,7 @@ struct Parts<'a> {
     channels: usize,
 }
 
-impl<'a> Parts<'a> {
+impl<'a> ConvOperands<'a> {
     fn new(site: &Site<'_>, groups: usize, bias: bool, region: Option<&'a Region>) -> Result<Self, String> {
         let [x, w, rest @ ..] = site.operands.as_slice() else {
             return Err("a convolution needs two operands".into());
@@ -73,7 +73,7 @@ impl<'a> Parts<'a> {
         let strides = extras.iter().map(over).collect::<Result<Vec<_>, _>>()?;
         let (m, channels) = (dims[1] / groups.max(1), x.dims()[1] / groups.max(1));
         let (x, w) = (x.clone(), w.clone());
-        Ok(Parts { x, w, extras, strides, bias, region, target, groups, m, channels })
+        Ok(ConvOperands { x, w, extras, strides, bias, region, target, groups, m, channels })
     }
 
     /// Spatial sizes of the input, the kernel and the result.
@@ -91,18 +91,18 @@ impl<'a> Parts<'a> {
         Walk::new(self.spatial().2, &strides)
     }
 
-    /// Further operands over rows and columns of a product, whose columns are pixels.
-    fn riders(&self, pixels: &Walk) -> Vec<Extra> {
-        let rider = |(i, operand): (usize, &Operand)| Extra {
+    /// Further operands over rows and columns of a matmul, whose columns are pixels.
+    fn epilogue_inputs(&self, pixels: &Walk) -> Vec<EpilogueOperand> {
+        let input = |(i, operand): (usize, &Operand)| EpilogueOperand {
             operand: operand.clone(),
             row: self.strides[i][1],
             column: pixels.inner(i),
         };
-        self.extras.iter().enumerate().map(rider).collect()
+        self.extras.iter().enumerate().map(input).collect()
     }
 
-    /// The product of filters with gathered pixels; `a` is the stride between filters of a group and between groups.
-    fn gathered(self, taps: Taps, a: (usize, usize), depth: i64) -> (Problem<'a>, Vec<Operand>) {
+    /// The matmul of filters with gathered pixels; `a` is the stride between filters of a group and between groups.
+    fn gathered(self, taps: Taps, a: (usize, usize), k_stride: i64) -> (Problem<'a>, Vec<Operand>) {
         let (sizes, _, out) = self.spatial();
         let (plane, out_plane): (usize, usize) = (sizes.iter().product(), out.iter().product());
         let stride = taps.axes.last().map_or(1, |a| a.stride);
@@ -113,10 +113,10 @@ impl<'a> Parts<'a> {
             m: self.m,
             n,
             k,
-            a: Factor { outer: a.0 as i64, depth, operand: self.w.clone() },
-            b: Factor { outer: stride as i64, depth: 0, operand: self.x.clone() },
+            a: MatrixOperand { outer: a.0 as i64, k_stride, operand: self.w.clone() },
+            b: MatrixOperand { outer: stride as i64, k_stride: 0, operand: self.x.clone() },
             batch: Walk::new(&[self.groups], &strides),
-            extras: self.riders(&taps.extra_pixels),
+            extras: self.epilogue_inputs(&taps.extra_pixels),
             region: self.region,
             target: self.target,
             out: (out_plane as i64, 1),
@@ -129,12 +129,12 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// Pixels of an image from which on images are better products of their own than columns of one.
+/// Pixels of an image from which on images are better matmuls of their own than columns of one.
 const WIDE: usize = 128;
 
 /// Lowers a convolution.
 pub(crate) fn conv(op: &Conv, site: &mut Site<'_>) -> Result<(), String> {
-    let parts = Parts::new(site, op.groups, op.bias, op.epilogue.as_ref())?;
+    let parts = ConvOperands::new(site, op.groups, op.bias, op.epilogue.as_ref())?;
     let window = &op.window;
     let unit = window.strides.iter().all(|s| *s == 1) && window.pads.iter().all(|p| *p == (0, 0));
     if unit
@@ -150,22 +150,22 @@ pub(crate) fn conv(op: &Conv, site: &mut Site<'_>) -> Result<(), String> {
     implicit_gemm::convolve(&problem, &extras, site)
 }
 
-/// A convolution as a product with gathered pixels.
-fn by_taps<'a>(window: &Window, parts: Parts<'a>) -> Result<(Problem<'a>, Vec<Operand>), String> {
+/// A convolution as a matmul with gathered pixels.
+fn by_taps<'a>(window: &Window, parts: ConvOperands<'a>) -> Result<(Problem<'a>, Vec<Operand>), String> {
     let taps = windows::of_conv(window, &parts)?;
-    let depth = parts.channels * parts.spatial().1.iter().product::<usize>();
-    let filters = parts.m * depth;
-    Ok(parts.gathered(taps, (depth, filters), 1))
+    let k_offset = parts.channels * parts.spatial().1.iter().product::<usize>();
+    let filters = parts.m * k_offset;
+    Ok(parts.gathered(taps, (k_offset, filters), 1))
 }
 
-/// A convolution of one group as a product, whatever kernel it would get.
+/// A convolution of one group as a matmul, whatever kernel it would get.
 #[cfg(test)]
-pub(crate) fn as_product<'a>(op: &'a Conv, site: &Site<'_>) -> Result<(Problem<'a>, Vec<Operand>), String> {
-    by_taps(&op.window, Parts::new(site, op.groups, op.bias, op.epilogue.as_ref())?)
+pub(crate) fn as_matmul<'a>(op: &'a Conv, site: &Site<'_>) -> Result<(Problem<'a>, Vec<Operand>), String> {
+    by_taps(&op.window, ConvOperands::new(site, op.groups, op.bias, op.epilogue.as_ref())?)
 }
 
-/// A convolution of single elements as a product, if that is a good one.
-fn pointwise<'a>(parts: &Parts<'a>) -> Option<Problem<'a>> {
+/// A convolution of single elements as a matmul, if that is a good one.
+fn pointwise<'a>(parts: &ConvOperands<'a>) -> Option<Problem<'a>> {
     let (m, channels, groups, images) = (parts.m, parts.channels, parts.groups, parts.images());
     let pixels: usize = parts.spatial().2.iter().product();
     let over = parts.over_pixels();
@@ -173,49 +173,51 @@ fn pointwise<'a>(parts: &Parts<'a>) -> Option<Problem<'a>> {
         return None;
     }
     let stride = |size: usize, stride: usize| if size == 1 { 0 } else { stride as i64 };
-    let a = Factor { outer: stride(m, channels), depth: stride(channels, 1), operand: parts.w.clone() };
-    let problem = |n: usize, b: Factor, batch: Walk, extras: Vec<Extra>, out: (i64, i64)| Problem {
-        m,
-        n,
-        k: channels,
-        a,
-        b,
-        batch,
-        extras,
-        region: parts.region,
-        target: parts.target.clone(),
-        out,
-        experts: None,
-        bias: parts.bias,
-        pairs: false,
-        taps: None,
-    };
+    let a =
+        MatrixOperand { outer: stride(m, channels), k_stride: stride(channels, 1), operand: parts.w.clone() };
+    let problem =
+        |n: usize, b: MatrixOperand, batch: Walk, extras: Vec<EpilogueOperand>, out: (i64, i64)| Problem {
+            m,
+            n,
+            k: channels,
+            a,
+            b,
+            batch,
+            extras,
+            region: parts.region,
+            target: parts.target.clone(),
+            out,
+            experts: None,
+            bias: parts.bias,
+            pairs: false,
+            taps: None,
+        };
     let x = parts.x.clone();
     if pixels == 1 && groups == 1 {
-        let b = Factor { outer: stride(images, channels), depth: stride(channels, 1), operand: x };
-        let rider = |(operand, over): (&Operand, &Vec<i64>)| Extra {
+        let b = MatrixOperand { outer: stride(images, channels), k_stride: stride(channels, 1), operand: x };
+        let input = |(operand, over): (&Operand, &Vec<i64>)| EpilogueOperand {
             operand: operand.clone(),
             row: over[1],
             column: over[0],
         };
-        let extras: Vec<Extra> = parts.extras.iter().zip(&parts.strides).map(rider).collect();
+        let extras: Vec<EpilogueOperand> = parts.extras.iter().zip(&parts.strides).map(input).collect();
         let batch = Walk::new(&[], &vec![Vec::new(); 2 + extras.len()]);
         return Some(problem(images, b, batch, extras, (1, m as i64)));
     }
     if pixels < WIDE && images > 1 {
         return None;
     }
-    let b = Factor { outer: stride(pixels, 1), depth: stride(channels, pixels), operand: x };
+    let b = MatrixOperand { outer: stride(pixels, 1), k_stride: stride(channels, pixels), operand: x };
     let plane = (channels * pixels) as i64;
     let mut strides = vec![vec![0, (m * channels) as i64], vec![groups as i64 * plane, plane]];
     strides.extend(parts.strides.iter().map(|s| vec![s[0], m as i64 * s[1]]));
     let batch = Walk::new(&[images, groups], &strides);
-    Some(problem(pixels, b, batch, parts.riders(&over), (pixels as i64, 1)))
+    Some(problem(pixels, b, batch, parts.epilogue_inputs(&over), (pixels as i64, 1)))
 }
 
 /// Lowers a transposed convolution: every result is the sum of the inputs that reach it.
 pub(crate) fn conv_transpose(op: &ConvTranspose, site: &mut Site<'_>) -> Result<(), String> {
-    let parts = Parts::new(site, op.groups, op.bias, None)?;
+    let parts = ConvOperands::new(site, op.groups, op.bias, None)?;
     let taps = windows::of_transpose(&op.window, &parts)?;
     let kernel: usize = parts.spatial().1.iter().product();
     let weights = parts.channels * parts.m * kernel;

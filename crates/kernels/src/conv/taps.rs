@@ -1,9 +1,9 @@
-//! The factor that a convolution gathers: columns are pixels of the result, depths are taps of the input's
+//! The operand that a convolution gathers: columns are pixels of the result, indices along K are taps of the input's
 //! channels, and elements are found by a table instead of strides.
 //!
-//! A pixel has a place in the input, where its window begins; a depth has an offset from there, and numbers that tell
-//! whether it falls outside. Pixels come in classes, which have tables of their own: a convolution has one class, a
-//! transposed one has as many as its strides leave residues.
+//! A pixel has a place in the input, where its window begins; an index along K has an offset from there, and numbers
+//! that tell whether it falls outside. Pixels come in classes, which have tables of their own: a convolution has one
+//! class, a transposed one has as many as its strides leave residues.
 
 use olivine_ir::Tensor;
 use olivine_kernel::{Access, Buf, Builder, Elem, Val};
@@ -43,7 +43,7 @@ pub(crate) enum Bounds {
     Coordinates,
 }
 
-/// A depth of a class.
+/// A index along K of a class.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tap {
     /// Elements from the window's first one, channels included.
@@ -73,7 +73,7 @@ impl Class {
     }
 }
 
-/// The gathered factor and where its columns go.
+/// The gathered operand and where its columns go.
 #[derive(Clone, Debug)]
 pub(crate) struct Taps {
     pub(crate) axes: Vec<TapAxis>,
@@ -83,7 +83,7 @@ pub(crate) struct Taps {
     pub(crate) image: (usize, usize),
     /// At least one.
     pub(crate) classes: Vec<Class>,
-    /// Whether weights are found by the table; else they lie in the order of depths.
+    /// Whether weights are found by the table; else they lie in the order of K.
     pub(crate) by_weight: bool,
     /// The strides of further operands over images and over pixels.
     pub(crate) extra_images: Vec<i64>,
@@ -102,7 +102,7 @@ impl Taps {
         self.images * class.pixels()
     }
 
-    /// The most columns and depths of a class.
+    /// The most columns and K of a class.
     pub(crate) fn most(&self) -> (usize, usize) {
         let columns = self.classes.iter().map(|c| self.columns(c)).max().unwrap_or(0);
         (columns, self.classes.iter().map(|c| c.taps.len()).max().unwrap_or(0))
@@ -122,7 +122,7 @@ impl Taps {
         }
     }
 
-    /// The table: classes if there are several, depths of all classes, their weights.
+    /// The table: classes if there are several, indices along K of all classes, their weights.
     fn table(&self) -> Vec<u32> {
         let several = self.classes.len() > 1;
         let mut words = Vec::new();
@@ -130,9 +130,9 @@ impl Taps {
         for class in self.classes.iter().filter(|_| several) {
             let inner = |axis: usize| class.dims.get(axis).map_or(1, |d| *d as u32);
             let (pixels, columns) = (class.pixels() as u32, self.columns(class) as u32);
-            let depths = class.taps.len();
-            words.extend([depths as u32, first, pixels, columns, class.out as u32, inner(1), inner(2), 0]);
-            first += depths.max(1) as u32;
+            let k_size = class.taps.len();
+            words.extend([k_size as u32, first, pixels, columns, class.out as u32, inner(1), inner(2), 0]);
+            first += k_size.max(1) as u32;
         }
         // A class without taps has one that is never summed, so that there is something to load.
         let nothing = Tap { offset: 0, delta: [0; 3], bits: 0, weight: 0 };
@@ -163,7 +163,7 @@ impl Taps {
     }
 
     /// Declares the numbers that a kernel needs.
-    pub(crate) fn declare<'k>(&self, l: &Launch<'k>, table: Memory) -> Declared<'k> {
+    pub(crate) fn declare<'k>(&self, l: &Launch<'k>, table: Memory) -> DeclaredTaps<'k> {
         let k = l.k();
         let bits = self.bounds == Bounds::Bits;
         let axis = |(i, a): (usize, &TapAxis)| DeclaredAxis {
@@ -180,14 +180,14 @@ impl Taps {
         let entries = if self.classes.len() > 1 { self.classes.len() * CLASS_WORDS } else { 0 };
         let count: usize = self.classes.iter().map(|c| c.taps.len().max(1)).sum();
         let only = (self.classes.len() == 1).then(|| &self.classes[0]).map(|class| Pattern {
-            depths: l.size("depths", class.taps.len()),
+            k_size: l.size("k_size", class.taps.len()),
             first: k.u32(0),
             pixels: l.size("pixels", class.pixels()),
             columns: l.size("columns", self.columns(class)),
             out: l.size("out_first", class.out),
             inner: (1..class.dims.len()).map(|i| l.size(&format!("inner{i}"), class.dims[i])).collect(),
         });
-        Declared {
+        DeclaredTaps {
             k,
             table: l.bind("table", Elem::U32, Access::Read, table),
             bounds: self.bounds,
@@ -222,12 +222,12 @@ struct DeclaredAxis<'k> {
 }
 
 /// Taps in a kernel.
-pub(crate) struct Declared<'k> {
+pub(crate) struct DeclaredTaps<'k> {
     k: &'k Builder,
     table: Buf<'k>,
     bounds: Bounds,
     words: u8,
-    /// Where depths begin in the table, and their weights.
+    /// Where indices along K begin in the table, and their weights.
     entries: Val<'k>,
     weights: Option<Val<'k>>,
     image: Val<'k>,
@@ -243,8 +243,8 @@ pub(crate) struct Declared<'k> {
 /// A class in a kernel.
 #[derive(Clone)]
 pub(crate) struct Pattern<'k> {
-    pub(crate) depths: Val<'k>,
-    /// Its first depth among all classes'.
+    pub(crate) k_size: Val<'k>,
+    /// Its first index along K among all classes'.
     first: Val<'k>,
     pixels: Val<'k>,
     pub(crate) columns: Val<'k>,
@@ -255,19 +255,19 @@ pub(crate) struct Pattern<'k> {
 
 /// A pixel in the input: where its window begins, and what tells which taps are outside.
 #[derive(Clone)]
-pub(crate) struct Spot<'k> {
+pub(crate) struct PixelIndex<'k> {
     pub(crate) index: Val<'k>,
     pub(crate) bounds: Vec<Val<'k>>,
 }
 
-/// A depth as a kernel holds it: its offset, and what tells whether it is outside.
+/// A index along K as a kernel holds it: its offset, and what tells whether it is outside.
 #[derive(Clone)]
-pub(crate) struct Entry<'k> {
+pub(crate) struct TapEntry<'k> {
     pub(crate) offset: Val<'k>,
     pub(crate) bounds: Vec<Val<'k>>,
 }
 
-impl<'k> Declared<'k> {
+impl<'k> DeclaredTaps<'k> {
     /// A class by its number, which is the same in the whole workgroup if it is `uniform`.
     pub(crate) fn class(&self, number: Val<'k>, uniform: bool) -> Pattern<'k> {
         if let Some(only) = &self.only {
@@ -278,7 +278,7 @@ impl<'k> Declared<'k> {
             if uniform { self.table.load_uniform(at) } else { self.table.load(at) }
         };
         Pattern {
-            depths: word(0),
+            k_size: word(0),
             first: word(1),
             pixels: word(2),
             columns: word(3),
@@ -308,7 +308,12 @@ impl<'k> Declared<'k> {
     }
 
     /// Where columns begin in the input.
-    pub(crate) fn spots(&self, class: &Pattern<'k>, base: Val<'k>, columns: &[Val<'k>]) -> Vec<Spot<'k>> {
+    pub(crate) fn offsets_of(
+        &self,
+        class: &Pattern<'k>,
+        base: Val<'k>,
+        columns: &[Val<'k>],
+    ) -> Vec<PixelIndex<'k>> {
         let mut found = Vec::with_capacity(columns.len());
         for column in columns {
             let (image, pixel) = self.pixel(class, *column);
@@ -319,7 +324,7 @@ impl<'k> Declared<'k> {
                 *c = *c * axis.stride - axis.lead;
                 index = index + *c * axis.step;
             }
-            found.push(Spot { index, bounds: at });
+            found.push(PixelIndex { index, bounds: at });
         }
         match self.bounds {
             Bounds::Inside => found.iter_mut().for_each(|s| s.bounds.clear()),
@@ -330,34 +335,34 @@ impl<'k> Declared<'k> {
     }
 
     /// Coordinates become a word with a bit for every tap of every axis that is outside.
-    fn to_bits(&self, spots: &mut [Spot<'k>]) {
+    fn to_bits(&self, offsets_of: &mut [PixelIndex<'k>]) {
         let k = self.k;
-        let words: Vec<_> = spots.iter().map(|_| k.var(k.u32(0))).collect();
+        let words: Vec<_> = offsets_of.iter().map(|_| k.var(k.u32(0))).collect();
         let shift = k.var(k.u32(0));
         for (i, axis) in self.axes.iter().enumerate().filter(|(_, axis)| axis.padded) {
             k.for_(k.u32(0), axis.kernel, k.u32(1), |tap| {
                 let bit = k.u32(1) << shift.get();
-                for (word, spot) in words.iter().zip(spots.iter()) {
-                    let outside = (spot.bounds[i] + tap * axis.dilation).ge(axis.size);
+                for (word, pixel) in words.iter().zip(offsets_of.iter()) {
+                    let outside = (pixel.bounds[i] + tap * axis.dilation).ge(axis.size);
                     word.set(word.get() | outside.select(bit, k.u32(0)));
                 }
                 shift.set(shift.get() + 1u32);
             });
         }
-        for (spot, word) in spots.iter_mut().zip(words) {
-            spot.bounds = vec![word.get()];
+        for (pixel, word) in offsets_of.iter_mut().zip(words) {
+            pixel.bounds = vec![word.get()];
         }
     }
 
-    /// A class's depth.
-    pub(crate) fn entry(&self, class: &Pattern<'k>, depth: Val<'k>) -> Entry<'k> {
-        let at = self.entries + (class.first + depth) * u32::from(self.words);
+    /// A class's index along K.
+    pub(crate) fn entry(&self, class: &Pattern<'k>, k_offset: Val<'k>) -> TapEntry<'k> {
+        let at = self.entries + (class.first + k_offset) * u32::from(self.words);
         let mut words = self.table.load_vec(at, self.words).into_iter();
-        let offset = words.next().unwrap_or(depth);
-        Entry { offset, bounds: words.take(self.bound_words()).collect() }
+        let offset = words.next().unwrap_or(k_offset);
+        TapEntry { offset, bounds: words.take(self.bound_words()).collect() }
     }
 
-    /// Words that tell whether a depth is outside.
+    /// Words that tell whether an index along K is outside.
     pub(crate) fn bound_words(&self) -> usize {
         match self.bounds {
             Bounds::Coordinates => self.axes.len(),
@@ -365,21 +370,21 @@ impl<'k> Declared<'k> {
         }
     }
 
-    /// Where a depth's weight is, from its filter's first.
-    pub(crate) fn weight(&self, class: &Pattern<'k>, depth: Val<'k>) -> Val<'k> {
+    /// Where an index along K's weight is, from its filter's first.
+    pub(crate) fn weight(&self, class: &Pattern<'k>, k_offset: Val<'k>) -> Val<'k> {
         match self.weights {
-            Some(weights) => self.table.load(weights + class.first + depth),
-            None => depth,
+            Some(weights) => self.table.load(weights + class.first + k_offset),
+            None => k_offset,
         }
     }
 
     /// Whether a tap of a pixel is inside; `None` where all are.
-    pub(crate) fn inside(&self, spot: &[Val<'k>], entry: &[Val<'k>]) -> Option<Val<'k>> {
+    pub(crate) fn inside(&self, pixel: &[Val<'k>], entry: &[Val<'k>]) -> Option<Val<'k>> {
         match self.bounds {
             Bounds::Inside => None,
-            Bounds::Bits => Some((spot[0] & entry[0]).eq(0u32)),
+            Bounds::Bits => Some((pixel[0] & entry[0]).eq(0u32)),
             Bounds::Coordinates => {
-                let axes = spot.iter().zip(entry).zip(&self.axes).filter(|(_, axis)| axis.padded);
+                let axes = pixel.iter().zip(entry).zip(&self.axes).filter(|(_, axis)| axis.padded);
                 axes.map(|((at, delta), axis)| (*at + *delta).lt(axis.size)).reduce(|a, b| a & b)
             }
         }

@@ -3,7 +3,7 @@
 use olivine_ir::op::Window;
 
 use super::taps::{Bounds, Class, MOST_BITS, Tap, TapAxis, Taps};
-use crate::conv::Parts;
+use crate::conv::ConvOperands;
 
 /// The farthest that a window may reach: coordinates are 32-bit numbers that wrap.
 const FARTHEST: usize = i32::MAX as usize;
@@ -40,8 +40,9 @@ fn if_several(count: usize, distance: usize) -> usize {
     if count <= 1 { 1 } else { distance }
 }
 
-/// The taps of a convolution: one class, whose depths run over channels and then over the kernel, as filters lie.
-pub(crate) fn of_conv(window: &Window, parts: &Parts<'_>) -> Result<Taps, String> {
+/// The taps of a convolution: one class, whose indices along K run over channels and then over the kernel, as filters
+/// lie.
+pub(crate) fn of_conv(window: &Window, parts: &ConvOperands<'_>) -> Result<Taps, String> {
     let (sizes, kernel, out) = parts.spatial();
     let (step, out_step) = (steps(sizes), steps(out));
     let mut axes = Vec::with_capacity(sizes.len());
@@ -96,7 +97,7 @@ pub(crate) fn of_conv(window: &Window, parts: &Parts<'_>) -> Result<Taps, String
 
 /// The taps of a transposed convolution: a class for every residue of the strides. A result at `q·stride + r` takes
 /// the inputs at `q + (r + lead − tap·dilation) / stride` for the taps that divide.
-pub(crate) fn of_transpose(window: &Window, parts: &Parts<'_>) -> Result<Taps, String> {
+pub(crate) fn of_transpose(window: &Window, parts: &ConvOperands<'_>) -> Result<Taps, String> {
     let (sizes, kernel, out) = parts.spatial();
     let (step, out_step) = (steps(sizes), steps(out));
     let far = |i: usize| {
@@ -164,7 +165,7 @@ pub(crate) fn of_transpose(window: &Window, parts: &Parts<'_>) -> Result<Taps, S
 }
 
 /// Taps with bounds by coordinates.
-fn gathered(parts: &Parts<'_>, axes: Vec<TapAxis>, classes: Vec<Class>, by_weight: bool) -> Taps {
+fn gathered(parts: &ConvOperands<'_>, axes: Vec<TapAxis>, classes: Vec<Class>, by_weight: bool) -> Taps {
     let (sizes, _, out) = parts.spatial();
     let channels = parts.groups * parts.channels;
     Taps {

@@ -4,7 +4,7 @@ use olivine_ir::op::FftKind;
 use olivine_kernel::{Access, Buf, Builder, Elem, Val};
 
 use super::butterfly::{Complex, swapped, times};
-use super::stages::{Put, Spot, Stages, pair};
+use super::stages::{ButterflyIndex, ButterflyStores, Stages, pair};
 use super::{Lines, Pass, Problem, element, factor, halves};
 use crate::launch::Launch;
 use crate::site::{Memory, Site};
@@ -267,9 +267,9 @@ impl<'a, 'k> Ends<'a, 'k> {
     }
 
     /// Puts a packed spectrum into workgroup memory and stores the real signal's, each point with its mirror's.
-    pub(super) fn store_halves(&self, stages: &Stages<'k>, put: &[Put<'k>], lines: &Lines<'k>) {
+    pub(super) fn store_halves(&self, stages: &Stages<'k>, put: &[ButterflyStores<'k>], lines: &Lines<'k>) {
         let (k, points) = (self.k, self.problem.points);
-        let spots: Vec<Spot<'k>> = stages.spots(points / 2 + 1, self.pass.store_by_line);
+        let spots: Vec<ButterflyIndex<'k>> = stages.spots(points / 2 + 1, self.pass.store_by_line);
         let mirror = |point: Val<'k>| point.eq(0).select(point, self.points - point);
         let take: Vec<Val<'k>> = spots
             .iter()

@@ -27,7 +27,7 @@ use crate::site::{Memory, Site, linear_group};
 use crate::walk::{Walk, Walker};
 use butterfly::{Complex, swapped, times};
 use ends::{Input, Output};
-use stages::{Held, Put, Stages, pair};
+use stages::{Butterfly, ButterflyStores, Stages, pair};
 use tile::Tile;
 
 kernels! { |op, site|
@@ -82,7 +82,7 @@ pub(super) struct Problem {
 
 /// Strides over the lines of a pass, and the step from one point of a line to the next.
 #[derive(Clone, Debug)]
-struct Road {
+struct LineStrides {
     /// To the first number of the signal that the line belongs to.
     base: Vec<i64>,
     /// To the line's first point in that signal.
@@ -95,9 +95,10 @@ struct Pass {
     points: usize,
     /// Lines, in the order in which neighbours are taken.
     dims: Vec<usize>,
-    from: Road,
-    to: Road,
-    /// Strides of the number j by which result k is turned: `e^(−2πi·jk/(points·count))`, and the count of such numbers.
+    from: LineStrides,
+    to: LineStrides,
+    /// Strides of the number j by which result k is turned: `e^(−2πi·jk/(points·count))`, and the count of such
+    /// numbers.
     turn: Option<(Vec<i64>, usize)>,
     input: Input,
     output: Output,
@@ -133,12 +134,12 @@ impl Problem {
     }
 
     /// The road over `[outer, …, inner]` where a signal has `length` numbers.
-    fn road(&self, length: usize, first: &[usize], step: usize) -> Road {
+    fn road(&self, length: usize, first: &[usize], step: usize) -> LineStrides {
         let mut base = vec![0; first.len() + 2];
         base[0] = (length * self.inner) as i64;
         base[first.len() + 1] = 1;
         let first = [0].iter().chain(first).chain(&[0]).map(|s| *s as i64).collect();
-        Road { base, first, step }
+        LineStrides { base, first, step }
     }
 
     /// One kernel for all.
@@ -307,7 +308,7 @@ impl Problem {
             let put = put(&stages, &results, |point, v| ends.convolved(v, point));
             ends.store_halves(&stages, &put, &lines);
         } else {
-            for Held { spot, values } in &results {
+            for Butterfly { spot, values } in &results {
                 let live = lines.has(spot.line);
                 spot.if_live(&k, || {
                     k.if_(live, || {
@@ -364,13 +365,13 @@ impl Problem {
     }
 
     /// The roots that turn results: those of a butterfly's first, and those of the distance to its others.
-    fn turns<'k>(&self, tile: &Tile, numbers: usize, l: &Launch<'k>, site: &mut Site<'_>) -> Turn<'k> {
+    fn turns<'k>(&self, tile: &Tile, numbers: usize, l: &Launch<'k>, site: &mut Site<'_>) -> Twiddles<'k> {
         let whole = tile.points * numbers;
         let r = tile.radices.last().copied().unwrap_or(1);
         let step = tile.points / r;
         let first = (0..step).flat_map(|k| (0..numbers).map(move |j| root(j * k, whole))).collect();
         let further = (0..r).flat_map(|q| (0..numbers).map(move |j| root(j * q * step, whole))).collect();
-        Turn {
+        Twiddles {
             first: self.table(l, "turn_first", first, site),
             further: self.table(l, "turn_further", further, site),
             numbers: l.size("turns", numbers),
@@ -410,10 +411,10 @@ fn next_of(count: usize, next: &mut impl FnMut() -> Memory) -> Vec<Memory> {
 /// Results and their places in workgroup memory, in the order of the line.
 fn put<'k>(
     stages: &Stages<'k>,
-    results: &[Held<'k>],
+    results: &[Butterfly<'k>],
     change: impl Fn(Val<'k>, Complex<'k>) -> Complex<'k>,
-) -> Vec<Put<'k>> {
-    let of = |Held { spot, values }: &Held<'k>| {
+) -> Vec<ButterflyStores<'k>> {
+    let of = |Butterfly { spot, values }: &Butterfly<'k>| {
         let at = |q: usize| spot.number + q * stages.step();
         let values = values.iter().enumerate();
         (*spot, values.map(|(q, v)| (stages.place(spot.line, at(q)), change(at(q), *v))).collect())
@@ -422,13 +423,13 @@ fn put<'k>(
 }
 
 /// The tables by which results are turned between passes.
-struct Turn<'k> {
+struct Twiddles<'k> {
     first: Buf<'k>,
     further: Buf<'k>,
     numbers: Val<'k>,
 }
 
-impl<'k> Turn<'k> {
+impl<'k> Twiddles<'k> {
     /// The root for result q of a butterfly of a line that turns by `j`.
     fn of(&self, j: Val<'k>, butterfly: Val<'k>, q: usize) -> Complex<'k> {
         let first = pair(self.first, butterfly * self.numbers + j);

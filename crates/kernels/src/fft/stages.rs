@@ -10,14 +10,14 @@ use super::tile::{Tile, spread};
 
 /// A butterfly of an invocation: its line in the workgroup and its number in the line.
 #[derive(Clone, Copy)]
-pub(super) struct Spot<'k> {
+pub(super) struct ButterflyIndex<'k> {
     pub(super) line: Val<'k>,
     pub(super) number: Val<'k>,
     /// Whether it is one at all; `None` where all are.
     live: Option<Val<'k>>,
 }
 
-impl<'k> Spot<'k> {
+impl<'k> ButterflyIndex<'k> {
     /// Runs `then` if the spot is one.
     pub(super) fn if_live(&self, k: &'k Builder, then: impl FnOnce()) {
         match self.live {
@@ -28,13 +28,13 @@ impl<'k> Spot<'k> {
 }
 
 /// A butterfly's numbers.
-pub(super) struct Held<'k> {
-    pub(super) spot: Spot<'k>,
+pub(super) struct Butterfly<'k> {
+    pub(super) spot: ButterflyIndex<'k>,
     pub(super) values: Vec<Complex<'k>>,
 }
 
 /// Numbers of a butterfly and their places in workgroup memory.
-pub(super) type Put<'k> = (Spot<'k>, Vec<(Val<'k>, Complex<'k>)>);
+pub(super) type ButterflyStores<'k> = (ButterflyIndex<'k>, Vec<(Val<'k>, Complex<'k>)>);
 
 /// The memory and the roots by which a workgroup transforms its tile.
 pub(super) struct Stages<'k> {
@@ -76,7 +76,7 @@ impl<'k> Stages<'k> {
 
     /// This invocation's share of `per_line` pieces of work in every line; neighbours take neighbouring lines if
     /// `by_line`.
-    pub(super) fn spots(&self, per_line: usize, by_line: bool) -> Vec<Spot<'k>> {
+    pub(super) fn spots(&self, per_line: usize, by_line: bool) -> Vec<ButterflyIndex<'k>> {
         let k = self.k;
         let total = self.tile.lines * per_line;
         let group = self.tile.group as usize;
@@ -95,7 +95,7 @@ impl<'k> Stages<'k> {
                     (true, lines, _) => (index % lines, index / lines),
                     (false, ..) => (index / per_line, index % per_line),
                 };
-                Spot { line, number, live }
+                ButterflyIndex { line, number, live }
             })
             .collect()
     }
@@ -107,7 +107,7 @@ impl<'k> Stages<'k> {
     }
 
     /// Puts numbers in workgroup memory and takes others out, once all of the workgroup have put theirs.
-    pub(super) fn exchange(&self, put: &[Put<'k>], take: &[Val<'k>]) -> Vec<Complex<'k>> {
+    pub(super) fn exchange(&self, put: &[ButterflyStores<'k>], take: &[Val<'k>]) -> Vec<Complex<'k>> {
         let k = self.k;
         let Some(shared) = self.shared else {
             k.fail("an exchange without workgroup memory");
@@ -150,55 +150,67 @@ impl<'k> Stages<'k> {
     /// What the first stage works on: `load` gives a line's point, for neighbouring lines side by side if `by_line`.
     pub(super) fn load(
         &self,
-        load: impl Fn(&Spot<'k>, Val<'k>) -> Complex<'k>,
+        load: impl Fn(&ButterflyIndex<'k>, Val<'k>) -> Complex<'k>,
         by_line: bool,
-    ) -> Vec<Held<'k>> {
+    ) -> Vec<Butterfly<'k>> {
         let (spots, r) = self.first(by_line);
-        let load = |spot: &Spot<'k>| self.points_of(spot, r).into_iter().map(|at| load(spot, at)).collect();
-        spots.into_iter().map(|spot| Held { values: load(&spot), spot }).collect()
+        let load = |spot: &ButterflyIndex<'k>| {
+            self.points_of(spot, r).into_iter().map(|at| load(spot, at)).collect()
+        };
+        spots.into_iter().map(|spot| Butterfly { values: load(&spot), spot }).collect()
     }
 
     /// The same out of workgroup memory, after `put` was put there.
-    pub(super) fn reload(&self, put: &[Put<'k>], by_line: bool) -> Vec<Held<'k>> {
+    pub(super) fn reload(&self, put: &[ButterflyStores<'k>], by_line: bool) -> Vec<Butterfly<'k>> {
         let (spots, r) = self.first(by_line);
         self.take(put, spots, r)
     }
 
     /// The first stage's butterflies and its radix.
-    fn first(&self, by_line: bool) -> (Vec<Spot<'k>>, usize) {
+    fn first(&self, by_line: bool) -> (Vec<ButterflyIndex<'k>>, usize) {
         let r = self.tile.radices.first().copied().unwrap_or(1);
         (self.spots(self.tile.points / r, by_line), r)
     }
 
     /// The points of a butterfly of radix r.
-    fn points_of(&self, spot: &Spot<'k>, r: usize) -> Vec<Val<'k>> {
+    fn points_of(&self, spot: &ButterflyIndex<'k>, r: usize) -> Vec<Val<'k>> {
         (0..r).map(|q| spot.number + q * (self.tile.points / r)).collect()
     }
 
-    fn take(&self, put: &[Put<'k>], spots: Vec<Spot<'k>>, r: usize) -> Vec<Held<'k>> {
-        let place =
-            |s: &Spot<'k>| self.points_of(s, r).into_iter().map(|at| self.place(s.line, at)).collect();
+    fn take(
+        &self,
+        put: &[ButterflyStores<'k>],
+        spots: Vec<ButterflyIndex<'k>>,
+        r: usize,
+    ) -> Vec<Butterfly<'k>> {
+        let place = |s: &ButterflyIndex<'k>| {
+            self.points_of(s, r).into_iter().map(|at| self.place(s.line, at)).collect()
+        };
         let places: Vec<Vec<Val<'k>>> = spots.iter().map(place).collect();
         let taken = self.exchange(put, &places.concat());
-        spots.into_iter().zip(taken.chunks(r)).map(|(spot, v)| Held { spot, values: v.to_vec() }).collect()
+        spots
+            .into_iter()
+            .zip(taken.chunks(r))
+            .map(|(spot, v)| Butterfly { spot, values: v.to_vec() })
+            .collect()
     }
 
     /// Transforms what [`Stages::load`] gave: value q of a butterfly becomes the line's result at
     /// `number + q·step`. Neighbours hold results of neighbouring lines if `by_line`, and there are several stages.
-    pub(super) fn run(&self, mut held: Vec<Held<'k>>, by_line: bool) -> Vec<Held<'k>> {
+    pub(super) fn run(&self, mut held: Vec<Butterfly<'k>>, by_line: bool) -> Vec<Butterfly<'k>> {
         let radices = &self.tile.radices;
         let (mut p, mut table) = (1, 0);
         for (stage, r) in radices.iter().enumerate() {
-            for Held { spot, values } in &mut held {
+            for Butterfly { spot, values } in &mut held {
                 if p > 1 {
                     self.turn(*spot, values, p, table);
                 }
                 *values = transform(values);
             }
             let Some(next) = radices.get(stage + 1) else { break };
-            let put: Vec<Put<'k>> = held
+            let put: Vec<ButterflyStores<'k>> = held
                 .iter()
-                .map(|Held { spot, values }| {
+                .map(|Butterfly { spot, values }| {
                     let (block, k) = self.block(*spot, p, *r);
                     let at = |q: usize| self.place(spot.line, block * (p * r) + k + q * p);
                     (*spot, values.iter().enumerate().map(|(q, v)| (at(q), *v)).collect())
@@ -217,7 +229,7 @@ impl<'k> Stages<'k> {
     }
 
     /// A butterfly's number as a block and a position below p.
-    fn block(&self, spot: Spot<'k>, p: usize, r: usize) -> (Val<'k>, Val<'k>) {
+    fn block(&self, spot: ButterflyIndex<'k>, p: usize, r: usize) -> (Val<'k>, Val<'k>) {
         match p {
             1 => (spot.number, self.k.u32(0)),
             p if p * r == self.tile.points => (self.k.u32(0), spot.number),
@@ -225,7 +237,7 @@ impl<'k> Stages<'k> {
         }
     }
 
-    fn turn(&self, spot: Spot<'k>, values: &mut [Complex<'k>], p: usize, table: usize) {
+    fn turn(&self, spot: ButterflyIndex<'k>, values: &mut [Complex<'k>], p: usize, table: usize) {
         let Some(roots) = self.roots else {
             self.k.fail("stages without their roots");
             return;

@@ -8,10 +8,10 @@
 //! ```
 //!
 //! A result of f16 or bf16 is rounded after every operation, as the CPU backend does. Where a device flushes denormals
-//! of f32, sums, products and conversions from f64 that give them are the device's own, and activations below 2^-126 may
-//! be zeros; quotients, roots, remainders, fma, comparisons, the lesser and the greater, powers and functions that are
-//! nearly linear at zero are right there too. NaN is known by its bits, and rounding errors are taken from [`Val::opaque`] values: some compilers expect
-//! no NaN and calculate as if numbers were real.
+//! of f32, sums, products and conversions from f64 that give them are the device's own, and activations below 2^-126
+//! may be zeros; quotients, roots, remainders, fma, comparisons, the lesser and the greater, powers and functions that
+//! are nearly linear at zero are right there too. NaN is known by its bits, and rounding errors are taken from
+//! [`Val::opaque`] values: some compilers expect no NaN and calculate as if numbers were real.
 
 mod activation;
 mod bits;

@@ -60,8 +60,8 @@ pub(super) fn exp_parts<'k>(x: Val<'k>, low: Option<Val<'k>>) -> (Val<'k>, Val<'
     (reduced_expm1(r), power_of_two(half), power_of_two(n - half))
 }
 
-/// 2⁶⁴·eˣ for x ≤ 0 and NaN: what is summed and divided by the sum needs no smaller numbers. Below −104 it is what it is
-/// at −104, which is nothing beside e⁰.
+/// 2⁶⁴·eˣ for x ≤ 0 and NaN: what is summed and divided by the sum needs no smaller numbers. Below −104 it is what it
+/// is at −104, which is nothing beside e⁰.
 pub(super) fn exp_raised(x: Val<'_>) -> Val<'_> {
     // A comparison keeps NaN, unless a compiler that expects none sees a maximum in it.
     let held = x.opaque().lt(-104.0).select(x.like(-104.0), x);
@@ -241,8 +241,8 @@ const LOG_TAIL: [f32; 7] = [
     3.164_24e-5,
 ];
 
-/// x·Φ(x) as f16 can tell it, with a fraction of the instructions that f32 takes; the device's power of two is near enough.
-/// Past 5.75 the tail is nothing to f16.
+/// x·Φ(x) as f16 can tell it, with a fraction of the instructions that f32 takes; the device's power of two is near
+/// enough. Past 5.75 the tail is nothing to f16.
 pub(super) fn gelu_of_half(x: Val<'_>) -> Val<'_> {
     let t = absolute(x).min(5.75);
     let tail = horner(t, &LOG_TAIL).exp2_native();

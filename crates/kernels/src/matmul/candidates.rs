@@ -1,16 +1,16 @@
-//! What a product may be computed by, for the tuner: classes of products, and all choices that are right for one.
+//! What a matmul may be computed by, for the tuner: classes of matmuls, and all choices that are right for one.
 
 use std::fmt;
 
 use olivine_program::DeviceCaps;
 
 use crate::conv::implicit_gemm::BROAD;
-use crate::matmul::choice::{Choice, LARGE, MEDIUM, SKINNY, SMALL, Shape, Skinny, Tile, busy};
+use crate::matmul::choice::{Choice, GemvConfig, LARGE, MEDIUM, SMALL, SMALL_M, Shape, Tile, busy};
 use crate::matmul::coop::blocks;
-use crate::matmul::coop::blocks::Blocks;
-use crate::matmul::problem::{Axis, Lie, Problem};
+use crate::matmul::coop::blocks::CoopTile;
+use crate::matmul::problem::{Axis, Layout, Problem};
 use crate::matmul::split_f32::small_m;
-use crate::matmul::stream_k::Shares;
+use crate::matmul::stream_k::StreamK;
 use crate::site::rounded;
 
 /// The name of the family in records.
@@ -27,23 +27,24 @@ const TILES: [Tile; 7] = [
     SMALL,
 ];
 
-/// Products that one measurement serves: type, sizes, batches, and along which axis and by how many the factors are read.
+/// Matmuls that one measurement serves: type, sizes, batches, and along which axis and by how many the operands are
+/// read.
 pub(crate) fn class(problem: &Problem<'_>, shape: &Shape) -> String {
-    let lie = |lie: Lie, outer: char| {
-        let axis = if lie.along == Axis::Outer { outer } else { 'k' };
-        format!("{axis}{}", lie.lanes)
+    let layout = |layout: Layout, outer: char| {
+        let axis = if layout.along == Axis::Outer { outer } else { 'k' };
+        format!("{axis}{}", layout.lanes)
     };
     let sizes = [shape.m, shape.n, shape.k].map(|size| rounded(size).to_string()).join("x");
     format!(
         "{} {sizes} b{} {}{}",
         problem.dtype(),
         rounded(shape.batches),
-        lie(problem.lie_of_a(), 'm'),
-        lie(problem.lie_of_b(), 'n'),
+        layout(problem.layout_of_a(), 'm'),
+        layout(problem.layout_of_b(), 'n'),
     )
 }
 
-/// Every choice that gives the product. Any of them is right for the shape; a record picks among them.
+/// Every choice that gives the matmul. Any of them is right for the shape; a record picks among them.
 pub(crate) fn candidates(
     problem: &Problem<'_>,
     shape: &Shape,
@@ -53,24 +54,24 @@ pub(crate) fn candidates(
 ) -> Vec<Choice> {
     let mut all = vec![default];
     match default {
-        Choice::Nothing | Choice::Zeros => {}
+        Choice::Empty | Choice::Zeros => {}
         // Tiles are no match for them.
-        Choice::Matrices { .. } | Choice::Shared { .. } => {
+        Choice::Coop { .. } | Choice::StreamK { .. } => {
             for (blocks, splits) in blocks::candidates(problem, shape, caps) {
-                all.push(Choice::Matrices { blocks, splits });
+                all.push(Choice::Coop { blocks, splits });
                 all.extend(shared(blocks, splits, shape, caps));
             }
         }
-        Choice::Tiles { .. } => all.extend(tiles(shape, scalar, caps)),
-        Choice::Dots { swapped, cut } => {
-            all.extend(cuts(shape, cut, caps).map(|cut| Choice::Dots { swapped, cut }));
+        Choice::Tiled { .. } => all.extend(tiles(shape, scalar, caps)),
+        Choice::GemvDot { swapped, cut } => {
+            all.extend(cuts(shape, cut, caps).map(|cut| Choice::GemvDot { swapped, cut }));
         }
-        Choice::Sweep { swapped, cut } => {
-            all.extend(cuts(shape, cut, caps).map(|cut| Choice::Sweep { swapped, cut }));
+        Choice::GemvAxpy { swapped, cut } => {
+            all.extend(cuts(shape, cut, caps).map(|cut| Choice::GemvAxpy { swapped, cut }));
         }
         // Their one cut each was measured over all of their shapes.
-        Choice::Narrow(_) | Choice::Triple(_) => {}
-        Choice::Lanes(_) => all.extend(small_m::CUTS.map(Choice::Lanes)),
+        Choice::SmallMCoop(_) | Choice::SplitF32(_) => {}
+        Choice::SplitF32SmallM(_) => all.extend(small_m::CUTS.map(Choice::SplitF32SmallM)),
     }
     let mut distinct = Vec::with_capacity(all.len());
     for choice in all {
@@ -81,29 +82,29 @@ pub(crate) fn candidates(
     distinct
 }
 
-/// The same blocks, the last ones shared, if that should pay.
-pub(crate) fn shared(blocks: Blocks, splits: usize, shape: &Shape, caps: &DeviceCaps) -> Option<Choice> {
+/// The same blocks, the last ones split, if that should pay.
+pub(crate) fn shared(blocks: CoopTile, splits: usize, shape: &Shape, caps: &DeviceCaps) -> Option<Choice> {
     // What a step and a round take is known of the large ones.
     let known = blocks.m == 128 && blocks.n == 128 && splits == 1 && !blocks.carry;
-    let steps = shape.k.div_ceil(blocks.depth as usize);
-    let shares = known.then(|| Shares::new(blocks.count(shape) as usize, steps, caps))??;
-    Some(Choice::Shared { blocks, shares })
+    let steps = shape.k.div_ceil(blocks.k_step as usize);
+    let schedule = known.then(|| StreamK::new(blocks.count(shape) as usize, steps, caps))??;
+    Some(Choice::StreamK { blocks, schedule })
 }
 
-/// The same cut of a skinny product with other loads under way and other parts.
-fn cuts(shape: &Shape, cut: Skinny, caps: &DeviceCaps) -> impl Iterator<Item = Skinny> {
+/// The same cut of a GEMV with other loads in flight and other parts.
+fn cuts(shape: &Shape, cut: GemvConfig, caps: &DeviceCaps) -> impl Iterator<Item = GemvConfig> {
     let groups = (shape.m.max(shape.n) * shape.batches) as u64 / 64;
     let splits = parts(shape.k, 1024, groups, caps);
     [1, 2, 4, 8].into_iter().flat_map(move |at_once| {
-        splits.clone().into_iter().map(move |splits| Skinny { at_once, splits, ..cut })
+        splits.clone().into_iter().map(move |splits| GemvConfig { at_once, splits, ..cut })
     })
 }
 
-/// All tiles that fit, with the summed axis in one part or several.
+/// All tiles that fit, with K in one part or several.
 fn tiles(shape: &Shape, scalar: u32, caps: &DeviceCaps) -> Vec<Choice> {
     let mut all = Vec::new();
     // A few rows would leave most of a tile empty.
-    if shape.m.min(shape.n) <= SKINNY || shape.k == 0 {
+    if shape.m.min(shape.n) <= SMALL_M || shape.k == 0 {
         return all;
     }
     for tile in TILES {
@@ -114,10 +115,10 @@ fn tiles(shape: &Shape, scalar: u32, caps: &DeviceCaps) -> Vec<Choice> {
             continue;
         }
         for wanted in parts(shape.k, 128, tile.count(shape), caps) {
-            all.push(Choice::Tiles { tile, splits: whole_parts(shape.k, wanted, tile.k) });
+            all.push(Choice::Tiled { tile, splits: even_splits(shape.k, wanted, tile.k) });
         }
         if caps.wants_short_kernels() {
-            all.push(Choice::Tiles { tile: tile.rolled(), splits: 1 });
+            all.push(Choice::Tiled { tile: tile.rolled(), splits: 1 });
         }
     }
     all
@@ -131,7 +132,7 @@ pub(crate) fn parts(k: usize, least: usize, groups: u64, caps: &DeviceCaps) -> V
 }
 
 /// So many parts that none is empty, when each is a multiple of `step`: kernels load before they ask.
-pub(crate) fn whole_parts(k: usize, wanted: usize, step: u32) -> usize {
+pub(crate) fn even_splits(k: usize, wanted: usize, step: u32) -> usize {
     let chunk = k.div_ceil(wanted.max(1)).next_multiple_of(step.max(1) as usize);
     k.div_ceil(chunk.max(1)).max(1)
 }
@@ -144,7 +145,7 @@ impl fmt::Display for Tile {
     }
 }
 
-impl fmt::Display for Skinny {
+impl fmt::Display for GemvConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "w{} a{} s{}", self.width, self.at_once, self.splits)
     }
@@ -153,16 +154,16 @@ impl fmt::Display for Skinny {
 impl fmt::Display for Choice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Choice::Nothing => f.write_str("nothing"),
+            Choice::Empty => f.write_str("empty"),
             Choice::Zeros => f.write_str("zeros"),
-            Choice::Tiles { tile, splits } => write!(f, "tiles {tile} s{splits}"),
-            Choice::Matrices { blocks, splits } => write!(f, "matrices {blocks} s{splits}"),
-            Choice::Shared { blocks, .. } => write!(f, "shared {blocks}"),
-            Choice::Narrow(cut) => write!(f, "narrow {}x{}", cut.rows, cut.columns),
-            Choice::Triple(config) => write!(f, "triple s{}", config.splits),
-            Choice::Lanes(cut) => write!(f, "lanes {cut}"),
-            Choice::Dots { cut, .. } => write!(f, "dots {cut}"),
-            Choice::Sweep { cut, .. } => write!(f, "sweep {cut}"),
+            Choice::Tiled { tile, splits } => write!(f, "tiled {tile} s{splits}"),
+            Choice::Coop { blocks, splits } => write!(f, "coop {blocks} s{splits}"),
+            Choice::StreamK { blocks, .. } => write!(f, "stream-k {blocks}"),
+            Choice::SmallMCoop(cut) => write!(f, "small-m-coop {}x{}", cut.rows, cut.columns),
+            Choice::SplitF32(config) => write!(f, "split-f32 s{}", config.splits),
+            Choice::SplitF32SmallM(cut) => write!(f, "split-f32-small-m {cut}"),
+            Choice::GemvDot { cut, .. } => write!(f, "gemv-dot {cut}"),
+            Choice::GemvAxpy { cut, .. } => write!(f, "gemv-axpy {cut}"),
         }
     }
 }

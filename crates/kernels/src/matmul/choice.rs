@@ -1,40 +1,40 @@
-//! Which kernel a product gets, by its shape, how its factors lie in memory, and the device.
+//! Which kernel a matmul gets, by its shape, the layouts of its operands, and the device.
 
 use olivine_program::{DeviceCaps, DeviceKind};
 
-use crate::matmul::candidates::whole_parts;
-use crate::matmul::coop::blocks::Blocks;
-use crate::matmul::problem::{Axis, Lie};
-use crate::matmul::small_m::coop::Narrow;
+use crate::matmul::candidates::even_splits;
+use crate::matmul::coop::blocks::CoopTile;
+use crate::matmul::problem::{Axis, Layout};
+use crate::matmul::small_m::coop::SmallMCoop;
 use crate::matmul::split_f32;
 use crate::matmul::split_f32::small_m;
-use crate::matmul::stream_k::Shares;
+use crate::matmul::stream_k::StreamK;
 
-/// A workgroup's part of the product, and an invocation's part of that.
+/// A workgroup's part of the matmul, and an invocation's part of that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Tile {
     pub(crate) m: u32,
     pub(crate) n: u32,
-    /// Depth of a step.
+    /// Size of a step along K.
     pub(crate) k: u32,
     /// Rows of an invocation, a multiple of 4.
     pub(crate) rows: u32,
     /// Columns of an invocation, a multiple of 4.
     pub(crate) columns: u32,
-    /// Depths of a step that are written out; the step is a loop over so many at a time. Divides `k`.
+    /// How much of a step along K is unrolled; the step is a loop over pieces of this size. Divides `k`.
     pub(crate) unroll: u32,
 }
 
 /// The tile with the best ratio of arithmetic to memory.
 pub(crate) const LARGE: Tile = Tile { m: 128, n: 128, k: 16, rows: 8, columns: 8, unroll: 16 };
-/// A tile for the plainest devices and for products of a few hundred rows and columns.
+/// A tile for the least capable devices and for matmuls of a few hundred rows and columns.
 pub(crate) const MEDIUM: Tile = Tile { m: 64, n: 64, k: 16, rows: 8, columns: 4, unroll: 16 };
 /// A tile for small matrices, many at once or alone.
 pub(crate) const SMALL: Tile = Tile { m: 32, n: 32, k: 16, rows: 4, columns: 4, unroll: 16 };
 
 impl Tile {
-    /// Scalars between the depths of a panel in workgroup memory; one vector more than the panel is wide, so that
-    /// transposed stores meet different banks.
+    /// Scalars between the indices along K of a panel in workgroup memory; one vector more than the panel is wide, so
+    /// that transposed stores meet different banks.
     pub(crate) fn pitch(outer: u32) -> u32 {
         outer + 4
     }
@@ -44,7 +44,7 @@ impl Tile {
         self.m * self.n / (self.rows * self.columns)
     }
 
-    /// The tile for 64-bit scalars: half as deep.
+    /// The tile for 64-bit scalars: half the K step.
     pub(crate) fn wide(self) -> Tile {
         Tile { k: self.k / 2, unroll: (self.unroll / 2).max(1), ..self }
     }
@@ -68,7 +68,7 @@ impl Tile {
     }
 }
 
-/// Sizes of a product.
+/// Sizes of a matmul.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
     pub(crate) m: usize,
@@ -77,59 +77,59 @@ pub(crate) struct Shape {
     pub(crate) batches: usize,
 }
 
-/// A kernel and how it is launched. The skinny ones are for the product as it is, or for its transpose if `swapped`.
+/// A kernel and how it is launched. The GEMV kernels are for the matmul as it is, or for its transpose if `swapped`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Choice {
     /// There is no result.
-    Nothing,
+    Empty,
     /// The sum has no terms.
     Zeros,
-    /// Tiles in workgroup memory; the summed axis in `splits` parts.
-    Tiles {
+    /// Tiles in workgroup memory; K in `splits` parts.
+    Tiled {
         /// The tile.
         tile: Tile,
-        /// Parts of the summed axis.
+        /// Parts of K.
         splits: usize,
     },
-    /// Cooperative matrices; the summed axis in `splits` parts.
-    Matrices {
+    /// Cooperative matrices; K in `splits` parts.
+    Coop {
         /// The blocks.
-        blocks: Blocks,
-        /// Parts of the summed axis.
+        blocks: CoopTile,
+        /// Parts of K.
         splits: usize,
     },
-    /// Cooperative matrices; the last blocks shared by all workgroups.
-    Shared {
+    /// Cooperative matrices; the last wave of tiles split by stream-K.
+    StreamK {
         /// The blocks.
-        blocks: Blocks,
-        /// Which are whole, and how the rest is shared.
-        shares: Shares,
+        blocks: CoopTile,
+        /// Which are whole, and how the rest is split.
+        schedule: StreamK,
     },
-    /// Some dozen rows of halves by cooperative matrices.
-    Narrow(Narrow),
-    /// Three products of cooperative matrices of f16.
-    Triple(split_f32::Config),
-    /// The same for few rows by stored columns, without workgroup memory.
-    Lanes(small_m::Cut),
-    /// Few rows, and columns of B that are read along the summed axis: a cluster of invocations to some columns.
-    Dots {
+    /// A few dozen rows of f16 by cooperative matrices.
+    SmallMCoop(SmallMCoop),
+    /// f32 by three f16 matmuls on cooperative matrices.
+    SplitF32(split_f32::SplitF32Config),
+    /// The same for small M and stored B, without workgroup memory.
+    SplitF32SmallM(small_m::SplitF32SmallM),
+    /// GEMV where B is contiguous along K: a cluster of invocations reduces some columns.
+    GemvDot {
         /// Transposed.
         swapped: bool,
-        /// How it is cut up.
-        cut: Skinny,
+        /// Its launch.
+        cut: GemvConfig,
     },
-    /// Few rows, and rows of B that are read as they lie: invocations side by side on columns.
-    Sweep {
+    /// GEMV where B is contiguous along N: neighbouring invocations have neighbouring columns.
+    GemvAxpy {
         /// Transposed.
         swapped: bool,
-        /// How it is cut up.
-        cut: Skinny,
+        /// Its launch.
+        cut: GemvConfig,
     },
 }
 
-/// How a skinny product is cut up.
+/// How a GEMV is cut up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Skinny {
+pub(crate) struct GemvConfig {
     /// Rows, at most as many; a power of two.
     pub(crate) rows: u32,
     /// Columns of a cluster of dots; of an invocation in a sweep, a divisor of the longest run. A power of two.
@@ -138,33 +138,33 @@ pub(crate) struct Skinny {
     pub(crate) width: u32,
     /// Invocations of a workgroup, where the device has so many; a power of two.
     pub(crate) group: u32,
-    /// Loads of B that are under way at once in every invocation.
+    /// Loads of B that are in flight at once in every invocation.
     pub(crate) at_once: u32,
-    /// Parts of the summed axis.
+    /// Parts of K.
     pub(crate) splits: usize,
 }
 
 impl Choice {
-    /// The choice for a product of pairs of columns: whole sums, and both of a pair in one invocation.
-    pub(crate) fn of_pairs(self) -> Choice {
+    /// The choice for a matmul of pairs of columns: whole sums, and both of a pair in one invocation.
+    pub(crate) fn of_gated(self) -> Choice {
         match self {
-            Choice::Tiles { tile, .. } => Choice::Tiles { tile, splits: 1 },
-            Choice::Matrices { blocks, .. } => Choice::Matrices { blocks, splits: 1 },
-            Choice::Triple(config) => Choice::Triple(split_f32::Config { splits: 1, ..config }),
-            Choice::Sweep { swapped: false, cut } if (cut.width * cut.columns).is_multiple_of(2) => {
-                Choice::Sweep { swapped: false, cut: Skinny { splits: 1, ..cut } }
+            Choice::Tiled { tile, .. } => Choice::Tiled { tile, splits: 1 },
+            Choice::Coop { blocks, .. } => Choice::Coop { blocks, splits: 1 },
+            Choice::SplitF32(config) => Choice::SplitF32(split_f32::SplitF32Config { splits: 1, ..config }),
+            Choice::GemvAxpy { swapped: false, cut } if (cut.width * cut.columns).is_multiple_of(2) => {
+                Choice::GemvAxpy { swapped: false, cut: GemvConfig { splits: 1, ..cut } }
             }
-            Choice::Dots { .. } | Choice::Sweep { .. } => Choice::Tiles { tile: SMALL, splits: 1 },
+            Choice::GemvDot { .. } | Choice::GemvAxpy { .. } => Choice::Tiled { tile: SMALL, splits: 1 },
             none => none,
         }
     }
 }
 
-/// Rows up to which a product counts as skinny.
-pub(crate) const SKINNY: usize = 8;
-/// The same where long rows of a large factor are read as they lie.
+/// Rows up to which a matmul is a GEMV.
+pub(crate) const SMALL_M: usize = 8;
+/// The same where long rows of a large operand are read in their own layout.
 const SWEPT: usize = 16;
-/// Columns and depths that make a factor large.
+/// N and K that make an operand large.
 const LONG: usize = 512;
 
 /// Workgroups that keep a device busy.
@@ -176,24 +176,24 @@ pub(crate) fn busy(caps: &DeviceCaps) -> u64 {
     }
 }
 
-/// Parts of the summed axis, each at least `least` long, such that the device is busy.
+/// Parts of K, each at least `least` long, such that the device is busy.
 fn splits(k: usize, least: usize, groups: u64, busy: u64) -> usize {
     let wanted = (busy / groups.max(1)).max(1) as usize;
     wanted.min(k / least).clamp(1, 64)
 }
 
-/// Chooses; `a` and `b` say how the factors lie, `scalar` is the size of an accumulator in bytes.
-pub(crate) fn choose(shape: &Shape, a: Lie, b: Lie, scalar: u32, caps: &DeviceCaps) -> Choice {
+/// Chooses; `a` and `b` say the layouts of the operands, `scalar` is the size of an accumulator in bytes.
+pub(crate) fn choose(shape: &Shape, a: Layout, b: Layout, scalar: u32, caps: &DeviceCaps) -> Choice {
     let Shape { m, n, k, batches } = *shape;
     if m * n * batches == 0 {
-        return Choice::Nothing;
+        return Choice::Empty;
     }
     if k == 0 {
         return Choice::Zeros;
     }
     let along = if m <= n { b.along } else { a.along };
     let swept = along == Axis::Outer && m.max(n) >= LONG && k >= LONG && scalar <= 4;
-    let most = if swept && !matches!(caps.kind, DeviceKind::Cpu) { SWEPT } else { SKINNY };
+    let most = if swept && !matches!(caps.kind, DeviceKind::Cpu) { SWEPT } else { SMALL_M };
     if m.min(n) <= most {
         return if m <= n { skinny(shape, b, false, caps) } else { skinny(shape, a, true, caps) };
     }
@@ -221,17 +221,17 @@ pub(crate) fn choose(shape: &Shape, a: Lie, b: Lie, scalar: u32, caps: &DeviceCa
         _ => tile(SMALL),
     };
     // No part may be empty: a tile loads before it asks.
-    let splits = whole_parts(k, splits(k, least, tile.count(shape), busy), tile.k);
-    Choice::Tiles { tile, splits }
+    let splits = even_splits(k, splits(k, least, tile.count(shape), busy), tile.k);
+    Choice::Tiled { tile, splits }
 }
 
-/// `weight` is how the factor with many columns lies.
-fn skinny(shape: &Shape, weight: Lie, swapped: bool, caps: &DeviceCaps) -> Choice {
+/// `weight` is the layout of the operand with many columns.
+fn skinny(shape: &Shape, weight: Layout, swapped: bool, caps: &DeviceCaps) -> Choice {
     let (few, many) = if swapped { (shape.n, shape.m) } else { (shape.m, shape.n) };
     let rows = few.next_power_of_two() as u32;
     if weight.along == Axis::Outer && many >= 16 {
         let cut = sweep(&Shape { m: few, n: many, ..*shape }, weight.lanes, caps);
-        return Choice::Sweep { swapped, cut };
+        return Choice::GemvAxpy { swapped, cut };
     }
     let busy = 2 * busy(caps);
     let group = u64::from(caps.target.max_invocations.min(256));
@@ -259,7 +259,7 @@ fn skinny(shape: &Shape, weight: Lie, swapped: bool, caps: &DeviceCaps) -> Choic
         1 => 1,
         _ => (2..=most).rev().find(|n| rounds.is_multiple_of(*n)).unwrap_or(4) as u32,
     };
-    let cut = Skinny {
+    let cut = GemvConfig {
         rows,
         columns,
         width,
@@ -267,18 +267,18 @@ fn skinny(shape: &Shape, weight: Lie, swapped: bool, caps: &DeviceCaps) -> Choic
         at_once: if caps.wants_short_kernels() { 1 } else { at_once },
         splits: splits(shape.k, 4096, groups, busy),
     };
-    Choice::Dots { swapped, cut }
+    Choice::GemvDot { swapped, cut }
 }
 
-/// How a product of few rows is swept, columns read in runs of `run`.
-pub(crate) fn sweep(shape: &Shape, run: usize, caps: &DeviceCaps) -> Skinny {
+/// How a matmul of few rows is swept, columns read in runs of `run`.
+pub(crate) fn sweep(shape: &Shape, run: usize, caps: &DeviceCaps) -> GemvConfig {
     let rows = shape.m.next_power_of_two() as u32;
     let wide = |width: u32| (shape.n.div_ceil(width as usize * run) * shape.batches) as u64;
     if matches!(caps.kind, DeviceKind::Cpu) || caps.target.max_invocations < 256 {
         let splits = splits(shape.k, 128, wide(16), 2 * busy(caps));
         let columns = run as u32;
         let at_once = if caps.wants_short_kernels() { 1 } else { 4 };
-        return Skinny { rows, columns, width: 16, group: 256, at_once, splits };
+        return GemvConfig { rows, columns, width: 16, group: 256, at_once, splits };
     }
     // Sums of an invocation stay few, so that many of them fit; a run's columns give way to rows.
     let columns = run.min((32 / rows as usize).max(2)) as u32;
@@ -294,7 +294,7 @@ pub(crate) fn sweep(shape: &Shape, run: usize, caps: &DeviceCaps) -> Skinny {
         17..=32 => 512,
         _ => 256,
     };
-    // No more slices than have four depths each.
+    // No more slices than have four indices along K each.
     let deep = (shape.k as u64 * u64::from(width) / 4).max(1);
     let group = wanted.next_power_of_two().min(deep.next_power_of_two() / 2).clamp(128, most) as u32;
     let slices = (group / width) as usize;
@@ -302,5 +302,5 @@ pub(crate) fn sweep(shape: &Shape, run: usize, caps: &DeviceCaps) -> Skinny {
     let at_once = at_once.into_iter().find(|n| shape.k.is_multiple_of(slices * *n as usize)).unwrap_or(4);
     // A second dispatch costs as much as a workgroup's reading of some hundred KiB.
     let splits = splits(shape.k, 4096, wide(width), enough);
-    Skinny { rows, columns, width, group, at_once, splits }
+    GemvConfig { rows, columns, width, group, at_once, splits }
 }

@@ -6,14 +6,14 @@ use olivine_ir::DType;
 use olivine_ir::op::{Binary, InstrOp, Region, ScalarOp, Unary};
 use olivine_kernel::{Access, Buf, Builder, Elem, Scalar, Val};
 
-use crate::conv::taps::{Declared, Pattern};
+use crate::conv::taps::{DeclaredTaps, Pattern};
 use crate::launch::Launch;
 use crate::math::{self, Typed};
 use crate::matmul::problem::Problem;
 use crate::site::Memory;
 
 /// The element type that holds unrounded sums of an element type.
-pub(crate) fn sum_elem(elem: Elem) -> Elem {
+pub(crate) fn accumulator_elem(elem: Elem) -> Elem {
     match elem.scalar() {
         Scalar::F64 => Elem::F64,
         Scalar::I32 => Elem::I32,
@@ -24,8 +24,8 @@ pub(crate) fn sum_elem(elem: Elem) -> Elem {
     }
 }
 
-/// A sum as the product's dtype holds it, which is what epilogues take.
-pub(crate) fn settled(sum: Val<'_>, dtype: DType) -> Typed<'_> {
+/// A sum as the matmul's dtype holds it, which is what epilogues take.
+pub(crate) fn rounded_sum(sum: Val<'_>, dtype: DType) -> Typed<'_> {
     let signed = |bits: u32| (sum << bits) >> bits;
     let val = match dtype {
         DType::I8 => signed(24),
@@ -37,15 +37,15 @@ pub(crate) fn settled(sum: Val<'_>, dtype: DType) -> Typed<'_> {
 }
 
 /// Where sums go.
-pub(crate) enum Sink {
+pub(crate) enum Destination {
     /// Through the epilogue to the target.
     Target,
     /// As they are to a part of a split sum; parts lie one after another, each as large as the target.
-    Parts(Memory),
+    Partials(Memory),
 }
 
 /// A declared extra operand.
-struct Rider<'k> {
+struct EpilogueInput<'k> {
     buffer: Buf<'k>,
     row: Val<'k>,
     column: Val<'k>,
@@ -53,53 +53,58 @@ struct Rider<'k> {
     once: bool,
 }
 
-/// The declared end of a product.
-pub(crate) struct Finish<'k, 'p> {
+/// The declared end of a matmul.
+pub(crate) struct Epilogue<'k, 'p> {
     k: &'k Builder,
     problem: &'p Problem<'p>,
     out: Buf<'k>,
     strides: (Val<'k>, Val<'k>),
     lanes: usize,
-    riders: Vec<Rider<'k>>,
+    epilogue_inputs: Vec<EpilogueInput<'k>>,
     to_target: bool,
     columns: Val<'k>,
     /// Whether sums come rounded to their dtype.
-    is_settled: bool,
+    is_rounded: bool,
     /// Where columns go, if not by strides.
-    pixels: Option<(Rc<Declared<'k>>, Pattern<'k>)>,
+    pixels: Option<(Rc<DeclaredTaps<'k>>, Pattern<'k>)>,
 }
 
 /// A column's place in the target, or in the parts, and in the extra operands.
-pub(crate) struct Spot<'k> {
+pub(crate) struct ColumnOffset<'k> {
     out: Val<'k>,
     extras: Vec<Val<'k>>,
 }
 
 /// What the extra operands have at neighbouring columns of a row.
-pub(crate) struct Ridden<'k>(Vec<Vec<Vec<Val<'k>>>>);
+pub(crate) struct LoadedInputs<'k>(Vec<Vec<Vec<Val<'k>>>>);
 
 /// Where a batch begins.
-pub(crate) struct Base<'k> {
+pub(crate) struct BatchOffset<'k> {
     /// In the target, or in the parts.
     pub(crate) out: Val<'k>,
     /// In the extra operands.
     pub(crate) extras: Vec<Val<'k>>,
 }
 
-impl<'k, 'p> Finish<'k, 'p> {
-    /// Declares what the end needs; `columns` is the product's `n`.
-    pub(crate) fn declare(l: &Launch<'k>, problem: &'p Problem<'p>, sink: &Sink, columns: Val<'k>) -> Self {
+impl<'k, 'p> Epilogue<'k, 'p> {
+    /// Declares what the end needs; `columns` is the matmul's `n`.
+    pub(crate) fn declare(
+        l: &Launch<'k>,
+        problem: &'p Problem<'p>,
+        destination: &Destination,
+        columns: Val<'k>,
+    ) -> Self {
         let k = l.k();
         let stride = |name: &str, value: i64| match value {
             0 | 1 => k.u32(value as u32),
             _ => l.stride(name, value),
         };
         let strides = (stride("out_row", problem.out.0), stride("out_column", problem.out.1));
-        let (out, riders) = match sink {
-            Sink::Target => {
-                let rider = |i: usize| {
+        let (out, epilogue_inputs) = match destination {
+            Destination::Target => {
+                let input = |i: usize| {
                     let extra = &problem.extras[i];
-                    Rider {
+                    EpilogueInput {
                         buffer: l.read(&format!("x{i}"), &extra.operand),
                         row: stride(&format!("x{i}_row"), extra.row),
                         column: stride(&format!("x{i}_column"), extra.column),
@@ -107,61 +112,61 @@ impl<'k, 'p> Finish<'k, 'p> {
                         once: extra.column == 0,
                     }
                 };
-                (l.write("out", &problem.target), (0..problem.extras.len()).map(rider).collect())
+                (l.write("out", &problem.target), (0..problem.extras.len()).map(input).collect())
             }
-            Sink::Parts(memory) => {
-                let elem = sum_elem(math::elem(problem.dtype()));
+            Destination::Partials(memory) => {
+                let elem = accumulator_elem(math::elem(problem.dtype()));
                 (l.bind("parts", elem, Access::Write, *memory), Vec::new())
             }
         };
         let wide = out.elem().size() > 4;
         let lanes = problem.store_lanes().min(if wide { 2 } else { 4 });
-        let to_target = matches!(sink, Sink::Target);
-        Finish {
+        let to_target = matches!(destination, Destination::Target);
+        Epilogue {
             k,
             problem,
             out,
             strides,
             lanes,
-            riders,
+            epilogue_inputs,
             to_target,
             columns,
-            is_settled: false,
+            is_rounded: false,
             pixels: None,
         }
     }
 
     /// The same end for the columns of a class of pixels.
-    pub(crate) fn over(self, taps: Rc<Declared<'k>>, class: Pattern<'k>) -> Self {
-        Finish { columns: class.columns, pixels: Some((taps, class)), ..self }
+    pub(crate) fn over(self, taps: Rc<DeclaredTaps<'k>>, class: Pattern<'k>) -> Self {
+        Epilogue { columns: class.columns, pixels: Some((taps, class)), ..self }
     }
 
     /// The same end for sums that come rounded to their dtype, or not.
-    pub(crate) fn of_settled(self, is_settled: bool) -> Self {
-        Finish { is_settled, ..self }
+    pub(crate) fn of_rounded(self, is_rounded: bool) -> Self {
+        Epilogue { is_rounded, ..self }
     }
 
     /// Where a column goes.
-    fn spot(&self, column: Val<'k>) -> Spot<'k> {
+    fn pixel(&self, column: Val<'k>) -> ColumnOffset<'k> {
         match &self.pixels {
             Some((taps, class)) => {
                 let (out, extras) = taps.place(class, column);
-                Spot { out, extras }
+                ColumnOffset { out, extras }
             }
             None => {
                 let column = if self.problem.pairs { column >> 1 } else { column };
-                Spot {
+                ColumnOffset {
                     out: column * self.strides.1,
-                    extras: self.riders.iter().map(|rider| column * rider.column).collect(),
+                    extras: self.epilogue_inputs.iter().map(|input| column * input.column).collect(),
                 }
             }
         }
     }
 
     /// Where each vector of the neighbouring columns from `column` on goes; those of several rows are the same.
-    pub(crate) fn spots(&self, column: Val<'k>, count: usize) -> Vec<(Val<'k>, Spot<'k>)> {
+    pub(crate) fn offsets_of(&self, column: Val<'k>, count: usize) -> Vec<(Val<'k>, ColumnOffset<'k>)> {
         let firsts = (0..count).step_by(self.lanes).map(|i| column + i);
-        firsts.map(|first| (first, self.spot(first))).collect()
+        firsts.map(|first| (first, self.pixel(first))).collect()
     }
 
     /// Whether the epilogue is long enough that its copies in a kernel should be few.
@@ -170,61 +175,71 @@ impl<'k, 'p> Finish<'k, 'p> {
     }
 
     /// Whether sums may come rounded to their dtype: nothing is added before.
-    pub(crate) fn takes_settled(&self) -> bool {
+    pub(crate) fn accepts_rounded(&self) -> bool {
         self.to_target && !self.problem.bias
     }
 
-    /// Whether the epilogue's extra operands can be loaded ahead of the sums, and whether they are the same for all rows.
-    pub(crate) fn rides(&self) -> Option<bool> {
-        let rides = self.to_target && self.pixels.is_none() && !self.problem.pairs && !self.riders.is_empty();
-        rides.then(|| self.problem.extras.iter().all(|extra| extra.row == 0))
+    /// Whether the epilogue's extra operands can be loaded ahead of the sums, and whether they are the same for all
+    /// rows.
+    pub(crate) fn preload(&self) -> Option<bool> {
+        let preload = self.to_target
+            && self.pixels.is_none()
+            && !self.problem.pairs
+            && !self.epilogue_inputs.is_empty();
+        preload.then(|| self.problem.extras.iter().all(|extra| extra.row == 0))
     }
 
     /// Loads the extra operands at neighbouring columns of a row that exists; columns past the last give others'.
-    pub(crate) fn ride(&self, base: &Base<'k>, row: Val<'k>, column: Val<'k>, count: usize) -> Ridden<'k> {
+    pub(crate) fn load_inputs(
+        &self,
+        base: &BatchOffset<'k>,
+        row: Val<'k>,
+        column: Val<'k>,
+        count: usize,
+    ) -> LoadedInputs<'k> {
         let last = self.columns - self.lanes as u32;
         let firsts = (0..count).step_by(self.lanes).map(|i| (column + i).min(last));
-        Ridden(firsts.map(|first| self.load(base, row, &self.spot(first), self.lanes)).collect())
+        LoadedInputs(firsts.map(|first| self.load(base, row, &self.pixel(first), self.lanes)).collect())
     }
 
     /// Finishes sums of neighbouring columns of a row that exists with the extra operands loaded before.
-    pub(crate) fn store_ridden(
+    pub(crate) fn store_with_inputs(
         &self,
-        base: &Base<'k>,
+        base: &BatchOffset<'k>,
         row: Val<'k>,
         column: Val<'k>,
         sums: &[Val<'k>],
-        ridden: &Ridden<'k>,
+        loaded: &LoadedInputs<'k>,
     ) {
-        let runs = sums.chunks(self.lanes).zip(&ridden.0);
-        for ((first, spot), (run, loaded)) in self.spots(column, sums.len()).iter().zip(runs) {
+        let runs = sums.chunks(self.lanes).zip(&loaded.0);
+        for ((first, pixel), (run, loaded)) in self.offsets_of(column, sums.len()).iter().zip(runs) {
             self.k.if_(first.lt(self.columns), || {
-                self.store_loaded(base, row, spot, run, loaded.clone());
+                self.store_loaded(base, row, pixel, run, loaded.clone());
             });
         }
     }
 
     /// Finishes sums of neighbouring columns of a row that exists; columns past the last are left out.
-    pub(crate) fn store(&self, base: &Base<'k>, row: Val<'k>, column: Val<'k>, sums: &[Val<'k>]) {
-        self.store_at(base, row, &self.spots(column, sums.len()), sums);
+    pub(crate) fn store(&self, base: &BatchOffset<'k>, row: Val<'k>, column: Val<'k>, sums: &[Val<'k>]) {
+        self.store_at(base, row, &self.offsets_of(column, sums.len()), sums);
     }
 
     /// The same for columns whose places are known.
     pub(crate) fn store_at(
         &self,
-        base: &Base<'k>,
+        base: &BatchOffset<'k>,
         row: Val<'k>,
-        spots: &[(Val<'k>, Spot<'k>)],
+        offsets_of: &[(Val<'k>, ColumnOffset<'k>)],
         sums: &[Val<'k>],
     ) {
-        for ((first, spot), run) in spots.iter().zip(sums.chunks(self.lanes)) {
-            self.k.if_(first.lt(self.columns), || self.store_run(base, row, spot, run));
+        for ((first, pixel), run) in offsets_of.iter().zip(sums.chunks(self.lanes)) {
+            self.k.if_(first.lt(self.columns), || self.store_run(base, row, pixel, run));
         }
     }
 
-    fn store_run(&self, base: &Base<'k>, row: Val<'k>, spot: &Spot<'k>, sums: &[Val<'k>]) {
+    fn store_run(&self, base: &BatchOffset<'k>, row: Val<'k>, pixel: &ColumnOffset<'k>, sums: &[Val<'k>]) {
         let count = sums.len() / self.each();
-        self.store_loaded(base, row, spot, sums, self.load(base, row, spot, count));
+        self.store_loaded(base, row, pixel, sums, self.load(base, row, pixel, count));
     }
 
     /// How many neighbouring columns go into an element.
@@ -233,17 +248,23 @@ impl<'k, 'p> Finish<'k, 'p> {
     }
 
     /// So many neighbouring elements of every extra operand.
-    fn load(&self, base: &Base<'k>, row: Val<'k>, spot: &Spot<'k>, count: usize) -> Vec<Vec<Val<'k>>> {
-        let places = base.extras.iter().zip(&spot.extras);
-        (self.riders.iter().zip(places))
-            .map(|(rider, (start, place))| {
-                let at = *start + row * rider.row + *place;
-                if rider.once {
-                    vec![rider.buffer.load(at); count]
-                } else if rider.lanes >= count {
-                    rider.buffer.load_vec(at, count as u8)
+    fn load(
+        &self,
+        base: &BatchOffset<'k>,
+        row: Val<'k>,
+        pixel: &ColumnOffset<'k>,
+        count: usize,
+    ) -> Vec<Vec<Val<'k>>> {
+        let places = base.extras.iter().zip(&pixel.extras);
+        (self.epilogue_inputs.iter().zip(places))
+            .map(|(input, (start, place))| {
+                let at = *start + row * input.row + *place;
+                if input.once {
+                    vec![input.buffer.load(at); count]
+                } else if input.lanes >= count {
+                    input.buffer.load_vec(at, count as u8)
                 } else {
-                    (0..count).map(|i| rider.buffer.load(at + rider.column * i)).collect()
+                    (0..count).map(|i| input.buffer.load(at + input.column * i)).collect()
                 }
             })
             .collect()
@@ -251,13 +272,13 @@ impl<'k, 'p> Finish<'k, 'p> {
 
     fn store_loaded(
         &self,
-        base: &Base<'k>,
+        base: &BatchOffset<'k>,
         row: Val<'k>,
-        spot: &Spot<'k>,
+        pixel: &ColumnOffset<'k>,
         sums: &[Val<'k>],
         mut loaded: Vec<Vec<Val<'k>>>,
     ) {
-        let at = base.out + row * self.strides.0 + spot.out;
+        let at = base.out + row * self.strides.0 + pixel.out;
         if !self.to_target {
             return self.out.store_vec(at, sums);
         }
@@ -269,7 +290,7 @@ impl<'k, 'p> Finish<'k, 'p> {
         let Some(region) = self.problem.region else { return self.out.store_vec(at, &sums) };
         let finished = |(i, sums): (usize, &[Val<'k>])| {
             let dtype = self.problem.dtype();
-            let settle = |val| if self.is_settled { Typed { val, dtype } } else { settled(val, dtype) };
+            let settle = |val| if self.is_rounded { Typed { val, dtype } } else { rounded_sum(val, dtype) };
             let mut inputs: Vec<_> = sums.iter().map(|sum| settle(*sum)).collect();
             for (values, extra) in loaded.iter().zip(&self.problem.extras) {
                 inputs.push(Typed { val: values[i], dtype: extra.operand.ty.dtype });

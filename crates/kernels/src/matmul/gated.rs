@@ -1,4 +1,4 @@
-//! Products of which an elementwise operation reads even and odd columns: a gate and what it lets through, in one pass.
+//! Matmuls of which an elementwise operation reads even and odd columns: a gate and what it lets through, in one pass.
 
 use olivine_ir::DType;
 use olivine_ir::op::{Arg, Region};
@@ -8,12 +8,12 @@ use crate::matmul::problem::Problem;
 use crate::matmul::{lower, matmul_of};
 use crate::site::{Operand, Site};
 
-/// Lowers a product and the region that alone reads it. Operands are those of the product and then the region's, targets
-/// the product's and the region's.
-pub(crate) fn paired(region: &Region, site: &mut Site<'_>) -> Result<(), String> {
+/// Lowers a matmul and the region that alone reads it. Operands are those of the matmul and then the region's, targets
+/// the matmul's and the region's.
+pub(crate) fn gated(region: &Region, site: &mut Site<'_>) -> Result<(), String> {
     let (operands, targets) = (site.operands.clone(), site.targets.clone());
     let ([a, b, inputs @ ..], [product, target]) = (operands.as_slice(), targets.as_slice()) else {
-        return Err("needs a product and what reads it".into());
+        return Err("needs a matmul and the node that reads it".into());
     };
     let column = |offset: usize| inputs.iter().position(|o| o.memory == product.memory && o.offset == offset);
     let (even, odd) = (column(0), column(1));
@@ -24,7 +24,7 @@ pub(crate) fn paired(region: &Region, site: &mut Site<'_>) -> Result<(), String>
     let wanted: Vec<Operand> = [a, b].into_iter().chain(&extras).cloned().collect();
     let short = matches!(a.ty.dtype, DType::F32 | DType::F16 | DType::BF16);
     let in_order = reordered(region, &order);
-    let problem = Problem::of_pairs(&wanted, target, &in_order)?;
+    let problem = Problem::of_gated(&wanted, target, &in_order)?;
     if short && problem.batches() == 1 && problem.n > 1 && problem.k > 0 {
         return lower(problem, &extras, site);
     }

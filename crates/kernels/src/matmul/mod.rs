@@ -36,65 +36,68 @@ use crate::kernels;
 use crate::math;
 use crate::site::{Operand, Site, Target};
 use choice::{Choice, Shape, choose};
-use epilogue::Sink;
-use problem::Lie;
-use vector_load::{Side, longest};
+use epilogue::Destination;
+use problem::Layout;
+use vector_load::{MatrixRole, max_vector};
 
-pub(crate) use epilogue::{is_heavy, settled, sum_elem};
-pub(crate) use gated::paired;
-pub(crate) use problem::{Extra, Factor, Problem};
-pub use split_k::Unsummed;
-pub(crate) use split_k::{Elements, Sums};
+pub(crate) use epilogue::{accumulator_elem, is_heavy, rounded_sum};
+pub(crate) use gated::gated;
+pub(crate) use problem::{EpilogueOperand, MatrixOperand, Problem};
+pub use split_k::SplitKPartials;
+pub(crate) use split_k::{DeclaredPartials, MatmulElements};
 
 kernels! { |op, site|
     MatMul => matmul(op, site),
 }
 
-/// Lowers a matrix product.
+/// Lowers a matmul.
 pub(crate) fn matmul(op: &MatMul, site: &mut Site<'_>) -> Result<(), String> {
     let operands = site.operands.clone();
-    let target = site.targets.first().ok_or("a product needs a target")?.clone();
+    let target = site.targets.first().ok_or("a matmul needs a target")?.clone();
     matmul_of(&operands, &target, op.epilogue.as_ref(), site)
 }
 
-/// Lowers a product of operands 0 and 1; the others are its epilogue's.
+/// Lowers a matmul of operands 0 and 1; the others are its epilogue's.
 fn matmul_of(
     operands: &[Operand],
     target: &Target,
     epilogue: Option<&Region>,
     site: &mut Site<'_>,
 ) -> Result<(), String> {
-    let [_, _, extras @ ..] = operands else { return Err("a product needs two operands".into()) };
+    let [_, _, extras @ ..] = operands else { return Err("a matmul needs two operands".into()) };
     lower(Problem::new(operands, target, epilogue)?, extras, site)
 }
 
 /// Chooses and emits; `extras` are the further operands as they broadcast to the target.
 pub(crate) fn lower(problem: Problem<'_>, extras: &[Operand], site: &mut Site<'_>) -> Result<(), String> {
-    let elem = sum_elem(math::elem(problem.dtype()));
+    let elem = accumulator_elem(math::elem(problem.dtype()));
     if !site.caps.target.has(elem.scalar()) {
         return Err(format!("the device has no {elem}"));
     }
     let shape = Shape { m: problem.m, n: problem.n, k: problem.k, batches: problem.batches() };
-    let lie = |side: Side, lie: Lie| Lie { lanes: longest(&problem, side, lie.along) as usize, ..lie };
-    let (a, b) = (lie(Side::A, problem.lie_of_a()), lie(Side::B, problem.lie_of_b()));
+    let layout = |side: MatrixRole, layout: Layout| Layout {
+        lanes: max_vector(&problem, side, layout.along) as usize,
+        ..layout
+    };
+    let (a, b) = (layout(MatrixRole::A, problem.layout_of_a()), layout(MatrixRole::B, problem.layout_of_b()));
     let default = small_m::coop::choose(&problem, &shape, site.caps)
-        .map(Choice::Narrow)
+        .map(Choice::SmallMCoop)
         .or_else(|| {
-            let chosen = coop::blocks::choose(&problem, &shape, site.caps, site.may_leave_parts);
+            let chosen = coop::blocks::choose(&problem, &shape, site.caps, site.may_defer_sum);
             chosen.map(|(blocks, splits)| {
                 // Whoever sums parts anyway takes those of a split without another dispatch.
                 let shared = candidates::shared(blocks, splits, &shape, site.caps);
-                let shared = shared.filter(|_| !site.may_leave_parts);
-                shared.unwrap_or(Choice::Matrices { blocks, splits })
+                let shared = shared.filter(|_| !site.may_defer_sum);
+                shared.unwrap_or(Choice::Coop { blocks, splits })
             })
         })
         .or_else(|| {
             let config = split_f32::choose(&problem, &shape, site.caps)?;
             let cut = split_f32::small_m::choose(&problem, &shape, site.caps);
-            Some(cut.map_or(Choice::Triple(config), Choice::Lanes))
+            Some(cut.map_or(Choice::SplitF32(config), Choice::SplitF32SmallM))
         })
         .unwrap_or_else(|| choose(&shape, a, b, elem.size(), site.caps));
-    if matches!(default, Choice::Nothing | Choice::Zeros) {
+    if matches!(default, Choice::Empty | Choice::Zeros) {
         return emit(problem, default, extras, site);
     }
     let candidates = candidates::candidates(&problem, &shape, default, elem.size(), site.caps);
@@ -104,33 +107,33 @@ pub(crate) fn lower(problem: Problem<'_>, extras: &[Operand], site: &mut Site<'_
 }
 
 fn emit(problem: Problem<'_>, choice: Choice, extras: &[Operand], site: &mut Site<'_>) -> Result<(), String> {
-    let elem = sum_elem(math::elem(problem.dtype()));
+    let elem = accumulator_elem(math::elem(problem.dtype()));
     let size = problem.target.ty.shape.numel() as u64 * u64::from(elem.size());
-    let choice = if problem.pairs { choice.of_pairs() } else { choice };
+    let choice = if problem.pairs { choice.of_gated() } else { choice };
     let (swapped, splits) = match choice {
-        Choice::Nothing => return Ok(()),
+        Choice::Empty => return Ok(()),
         Choice::Zeros => {
             let none = site.scratch(16);
             return split_k::emit(&problem, none, 0, extras, site);
         }
-        Choice::Tiles { splits, .. } | Choice::Matrices { splits, .. } => (false, splits),
-        Choice::Narrow(_) | Choice::Lanes(_) | Choice::Shared { .. } => (false, 1),
-        Choice::Dots { swapped, cut } | Choice::Sweep { swapped, cut } => (swapped, cut.splits),
-        Choice::Triple(config) => (false, config.splits),
+        Choice::Tiled { splits, .. } | Choice::Coop { splits, .. } => (false, splits),
+        Choice::SmallMCoop(_) | Choice::SplitF32SmallM(_) | Choice::StreamK { .. } => (false, 1),
+        Choice::GemvDot { swapped, cut } | Choice::GemvAxpy { swapped, cut } => (swapped, cut.splits),
+        Choice::SplitF32(config) => (false, config.splits),
     };
     let parts = (splits > 1).then(|| site.scratch(size * splits as u64));
-    let sink = parts.map_or(Sink::Target, Sink::Parts);
+    let destination = parts.map_or(Destination::Target, Destination::Partials);
     let problem = if swapped { problem.swapped() } else { problem };
     match choice {
-        Choice::Tiles { tile, .. } => tiled::emit(&problem, tile, splits, &sink, site)?,
-        Choice::Matrices { blocks, .. } => coop::emit(&problem, blocks, splits, &sink, site)?,
-        Choice::Shared { blocks, shares } => stream_k::coop::emit(&problem, blocks, shares, site)?,
-        Choice::Narrow(cut) => small_m::coop::emit(&problem, &cut, &sink, site)?,
-        Choice::Dots { cut, .. } => small_m::gemv::dots(&problem, &cut, &sink, site)?,
-        Choice::Sweep { cut, .. } => small_m::gemv::sweep(&problem, &cut, &sink, site)?,
-        Choice::Triple(config) => split_f32::emit(&problem, config, &sink, site)?,
-        Choice::Lanes(cut) => split_f32::small_m::emit(&problem, cut, &sink, site)?,
-        Choice::Nothing | Choice::Zeros => {}
+        Choice::Tiled { tile, .. } => tiled::emit(&problem, tile, splits, &destination, site)?,
+        Choice::Coop { blocks, .. } => coop::emit(&problem, blocks, splits, &destination, site)?,
+        Choice::StreamK { blocks, schedule } => stream_k::coop::emit(&problem, blocks, schedule, site)?,
+        Choice::SmallMCoop(cut) => small_m::coop::emit(&problem, &cut, &destination, site)?,
+        Choice::GemvDot { cut, .. } => small_m::gemv::dots(&problem, &cut, &destination, site)?,
+        Choice::GemvAxpy { cut, .. } => small_m::gemv::sweep(&problem, &cut, &destination, site)?,
+        Choice::SplitF32(config) => split_f32::emit(&problem, config, &destination, site)?,
+        Choice::SplitF32SmallM(cut) => split_f32::small_m::emit(&problem, cut, &destination, site)?,
+        Choice::Empty | Choice::Zeros => {}
     }
     match parts {
         Some(parts) => split_k::emit(&problem, parts, splits, extras, site),

@@ -1,4 +1,4 @@
-//! A product brought to one form: batches of `[m, k] · [k, n]`, every operand by strides, as few batches as possible.
+//! A matmul brought to one form: batches of `[m, k] · [k, n]`, every operand by strides, as few batches as possible.
 
 use olivine_ir::DType;
 use olivine_ir::op::Region;
@@ -8,41 +8,41 @@ use crate::launch::bytes;
 use crate::site::{Operand, Target};
 use crate::walk::Walk;
 
-/// A factor: its stride over rows (of A) or columns (of B), and over the summed axis. Axes of size 1 have stride 0.
+/// An operand: its stride over rows (of A) or columns (of B), and over K. Axes of size 1 have stride 0.
 #[derive(Clone, Debug)]
-pub(crate) struct Factor {
+pub(crate) struct MatrixOperand {
     pub(crate) operand: Operand,
     pub(crate) outer: i64,
-    pub(crate) depth: i64,
+    pub(crate) k_stride: i64,
 }
 
-impl Factor {
-    /// The axis along which it lies, given how many positions and depths it has.
-    pub(crate) fn along(&self, extent: usize, depths: usize) -> Axis {
+impl MatrixOperand {
+    /// The axis along which it is contiguous, given how many positions and indices along K it has.
+    pub(crate) fn along(&self, extent: usize, k_size: usize) -> Axis {
         let near = |stride: i64, size: usize| if size == 1 { u64::MAX } else { stride.unsigned_abs().max(1) };
-        if near(self.outer, extent) < near(self.depth, depths) { Axis::Outer } else { Axis::Depth }
+        if near(self.outer, extent) < near(self.k_stride, k_size) { Axis::Outer } else { Axis::K }
     }
 }
 
 /// A further operand of the epilogue.
 #[derive(Clone, Debug)]
-pub(crate) struct Extra {
+pub(crate) struct EpilogueOperand {
     pub(crate) operand: Operand,
     pub(crate) row: i64,
     pub(crate) column: i64,
 }
 
-/// A batched product and what becomes of it.
+/// A batched matmul and what becomes of it.
 #[derive(Clone, Debug)]
 pub(crate) struct Problem<'a> {
     pub(crate) m: usize,
     pub(crate) n: usize,
     pub(crate) k: usize,
-    pub(crate) a: Factor,
-    pub(crate) b: Factor,
+    pub(crate) a: MatrixOperand,
+    pub(crate) b: MatrixOperand,
     /// Batch axes with the strides of A, B and the extra operands.
     pub(crate) batch: Walk,
-    pub(crate) extras: Vec<Extra>,
+    pub(crate) extras: Vec<EpilogueOperand>,
     pub(crate) region: Option<&'a Region>,
     pub(crate) target: Target,
     /// Strides of the target over rows and columns; batches are `m·n` apart.
@@ -66,20 +66,20 @@ pub(crate) struct Experts {
     pub(crate) count: usize,
 }
 
-/// Which axis of a factor neighbouring invocations should walk, and how many neighbours one load may take.
+/// Which axis of an operand neighbouring invocations should walk, and how many neighbours one load may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Lie {
+pub(crate) struct Layout {
     pub(crate) along: Axis,
     pub(crate) lanes: usize,
 }
 
-/// An axis of a factor.
+/// An axis of an operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Axis {
     /// Rows of A, columns of B.
     Outer,
     /// The summed one.
-    Depth,
+    K,
 }
 
 impl<'a> Problem<'a> {
@@ -89,13 +89,13 @@ impl<'a> Problem<'a> {
         target: &Target,
         region: Option<&'a Region>,
     ) -> Result<Self, String> {
-        let [a, b, extra @ ..] = operands else { return Err("a product needs two operands".into()) };
+        let [a, b, extra @ ..] = operands else { return Err("a matmul needs two operands".into()) };
         let dims = target.ty.shape.dims();
         let (has_m, has_n) = (a.dims().len() > 1, b.dims().len() > 1);
         let rank = dims
             .len()
             .checked_sub(usize::from(has_m) + usize::from(has_n))
-            .ok_or_else(|| format!("a product of shape {}", target.ty.shape))?;
+            .ok_or_else(|| format!("a matmul of shape {}", target.ty.shape))?;
         let (batch_dims, matrix) = dims.split_at(rank);
         let m = if has_m { matrix[0] } else { 1 };
         let n = if has_n { matrix[usize::from(has_m)] } else { 1 };
@@ -112,7 +112,7 @@ impl<'a> Problem<'a> {
                 .ok_or_else(|| format!("{} does not broadcast to {}", operand.ty, target.ty.shape))?;
             let (over_batch, over) = over.split_at(rank);
             strides.push(over_batch.to_vec());
-            extras.push(Extra {
+            extras.push(EpilogueOperand {
                 operand: operand.clone(),
                 row: if has_m { over[0] } else { 0 },
                 column: if has_n { over[usize::from(has_m)] } else { 0 },
@@ -122,9 +122,13 @@ impl<'a> Problem<'a> {
             let strides = &operand.strides;
             if size == 1 || strides.len() < back { 0 } else { strides[strides.len() - back] }
         };
-        let a = Factor { outer: at(a, 2, m), depth: at(a, 1, k), operand: a.clone() };
-        let b_depth = if has_n { at(b, 2, k) } else { at(b, 1, k) };
-        let b = Factor { outer: if has_n { at(b, 1, n) } else { 0 }, depth: b_depth, operand: b.clone() };
+        let a = MatrixOperand { outer: at(a, 2, m), k_stride: at(a, 1, k), operand: a.clone() };
+        let b_k_stride = if has_n { at(b, 2, k) } else { at(b, 1, k) };
+        let b = MatrixOperand {
+            outer: if has_n { at(b, 1, n) } else { 0 },
+            k_stride: b_k_stride,
+            operand: b.clone(),
+        };
         let mut problem = Problem {
             m,
             n,
@@ -145,20 +149,20 @@ impl<'a> Problem<'a> {
         Ok(problem)
     }
 
-    /// The form of a product whose even and odd columns make one element each of the target; `operands` are A, B and
+    /// The form of a matmul whose even and odd columns make one element each of the target; `operands` are A, B and
     /// what else the epilogue takes.
-    pub(crate) fn of_pairs(
+    pub(crate) fn of_gated(
         operands: &[Operand],
         target: &Target,
         region: &'a Region,
     ) -> Result<Self, String> {
         let mut operands = operands.to_vec();
-        let b = operands.get_mut(1).ok_or("a product needs two operands")?;
-        // The product by the even columns of B has the target's shape.
+        let b = operands.get_mut(1).ok_or("a matmul needs two operands")?;
+        // The matmul by the even columns of B has the target's shape.
         let whole = b.clone();
         let mut dims = b.dims().to_vec();
         let (Some(columns), Some(stride)) = (dims.last_mut(), b.strides.last_mut()) else {
-            return Err("a product of a scalar".into());
+            return Err("a matmul of a scalar".into());
         };
         (*columns, *stride) = (*columns / 2, *stride * 2);
         b.ty.shape = olivine_ir::Shape::new(&dims).map_err(|e| e.to_string())?;
@@ -172,8 +176,8 @@ impl<'a> Problem<'a> {
 
     /// Where every operand's matrices begin, as the batch walk counts them.
     pub(crate) fn offsets(&self) -> Vec<usize> {
-        let factors = [self.a.operand.offset, self.b.operand.offset];
-        factors.into_iter().chain(self.extras.iter().map(|e| e.operand.offset)).collect()
+        let operands = [self.a.operand.offset, self.b.operand.offset];
+        operands.into_iter().chain(self.extras.iter().map(|e| e.operand.offset)).collect()
     }
 
     /// Number of batches.
@@ -181,7 +185,7 @@ impl<'a> Problem<'a> {
         self.batch.numel()
     }
 
-    /// The factors' type.
+    /// The operands' type.
     pub(crate) fn dtype(&self) -> DType {
         self.a.operand.ty.dtype
     }
@@ -190,12 +194,12 @@ impl<'a> Problem<'a> {
     pub(crate) fn cost(&self) -> (u64, u64) {
         let each = 2 * self.m as u64 * self.n as u64;
         let flops = each.saturating_mul(self.k as u64).saturating_mul(self.batches() as u64);
-        let factors = [&self.a.operand, &self.b.operand].into_iter();
-        let read = factors.chain(self.extras.iter().map(|e| &e.operand)).map(|o| bytes(&o.ty)).sum::<u64>();
+        let operands = [&self.a.operand, &self.b.operand].into_iter();
+        let read = operands.chain(self.extras.iter().map(|e| &e.operand)).map(|o| bytes(&o.ty)).sum::<u64>();
         (flops, read + bytes(&self.target.ty))
     }
 
-    /// The transposed product: rows become columns, the target's strides with them.
+    /// The transposed matmul: rows become columns, the target's strides with them.
     pub(crate) fn swapped(mut self) -> Self {
         std::mem::swap(&mut self.a, &mut self.b);
         std::mem::swap(&mut self.m, &mut self.n);
@@ -240,25 +244,25 @@ impl<'a> Problem<'a> {
         }
     }
 
-    /// How A lies in memory.
-    pub(crate) fn lie_of_a(&self) -> Lie {
-        self.lie(&self.a, self.m, 0)
+    /// The layout of A.
+    pub(crate) fn layout_of_a(&self) -> Layout {
+        self.layout(&self.a, self.m, 0)
     }
 
-    /// How B lies in memory.
-    pub(crate) fn lie_of_b(&self) -> Lie {
-        self.lie(&self.b, self.n, 1)
+    /// The layout of B.
+    pub(crate) fn layout_of_b(&self) -> Layout {
+        self.layout(&self.b, self.n, 1)
     }
 
-    fn lie(&self, factor: &Factor, extent: usize, number: usize) -> Lie {
-        let along = factor.along(extent, self.k);
+    fn layout(&self, operand: &MatrixOperand, extent: usize, number: usize) -> Layout {
+        let along = operand.along(extent, self.k);
         let (unit, other, size) = match along {
-            Axis::Outer => (factor.outer, factor.depth, extent),
-            Axis::Depth => (factor.depth, factor.outer, self.k),
+            Axis::Outer => (operand.outer, operand.k_stride, extent),
+            Axis::K => (operand.k_stride, operand.outer, self.k),
         };
-        let jumps = self.batch.strides[number].iter().copied().chain([other, factor.operand.offset as i64]);
-        let lanes = if unit == 1 { vector_lanes(factor.operand.ty.dtype, size, jumps) } else { 1 };
-        Lie { along, lanes }
+        let jumps = self.batch.strides[number].iter().copied().chain([other, operand.operand.offset as i64]);
+        let lanes = if unit == 1 { vector_lanes(operand.operand.ty.dtype, size, jumps) } else { 1 };
+        Layout { along, lanes }
     }
 
     /// Neighbouring columns that may be stored as one vector.

@@ -1,5 +1,5 @@
-//! The sum of a split product's parts, in their order, and its epilogue: by a kernel of its own, or by the kernel that
-//! reads the product.
+//! The sum of a split matmul's parts, in their order, and its epilogue: by a kernel of its own, or by the kernel that
+//! reads the matmul.
 
 use olivine_ir::DType;
 use olivine_ir::op::Region;
@@ -8,7 +8,7 @@ use olivine_kernel::{Access, Buf, Elem, Val};
 use crate::elementwise;
 use crate::launch::{Launch, bytes};
 use crate::math::{self, Typed};
-use crate::matmul::epilogue::{settled, sum_elem};
+use crate::matmul::epilogue::{accumulator_elem, rounded_sum};
 use crate::matmul::problem::Problem;
 use crate::site::{Memory, Operand, Site, Target, linear_group};
 use crate::walk::{Walk, Walker};
@@ -16,10 +16,10 @@ use crate::walk::{Walk, Walker};
 /// Parts that are loaded together.
 const AT_ONCE: u32 = 4;
 
-/// A product that is still in parts: what they are, and what is to be done to their sum.
+/// A matmul that is still in parts: what they are, and what is to be done to their sum.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Unsummed {
-    /// Parts one after another, each as large as the target and lying like it.
+pub struct SplitKPartials {
+    /// Parts one after another, each as large as the target and in the same layout.
     parts: Memory,
     /// How many; none makes zeros.
     count: usize,
@@ -28,16 +28,16 @@ pub struct Unsummed {
     /// Whether the last of them is added before the sum is rounded; the epilogue does not see it.
     bias: bool,
     region: Option<Region>,
-    /// The factors' type.
+    /// The operands' type.
     dtype: DType,
-    /// Where the product goes.
+    /// Where the matmul goes.
     target: Target,
     /// Whether anybody reads it there, other than the kernel that sums it.
-    pub(crate) is_kept: bool,
+    pub(crate) is_stored: bool,
 }
 
-/// Emits the sum of `count` parts, each as large as the target and lying like it, or leaves it to the node that reads
-/// the product; no part makes zeros. `extras` are those of the problem, as they broadcast to the target.
+/// Emits the sum of `count` parts, each as large as the target and in the same layout, or leaves it to the node that
+/// reads the matmul; no part makes zeros. `extras` are those of the problem, as they broadcast to the target.
 pub(crate) fn emit(
     problem: &Problem<'_>,
     parts: Memory,
@@ -45,19 +45,19 @@ pub(crate) fn emit(
     extras: &[Operand],
     site: &mut Site<'_>,
 ) -> Result<(), String> {
-    let unsummed = Unsummed::new(problem, parts, count, extras);
+    let partials = SplitKPartials::new(problem, parts, count, extras);
     // What belongs to this node alone is not there any more when another one runs.
     let lasting = extras.iter().all(|o| matches!(o.memory, Memory::Value(_)));
-    if site.may_leave_parts && lasting && count > 0 {
-        site.left = Some(unsummed);
+    if site.may_defer_sum && lasting && count > 0 {
+        site.deferred = Some(partials);
         return Ok(());
     }
-    unsummed.emit(site)
+    partials.emit(site)
 }
 
-impl Unsummed {
+impl SplitKPartials {
     fn new(problem: &Problem<'_>, parts: Memory, count: usize, extras: &[Operand]) -> Self {
-        Unsummed {
+        SplitKPartials {
             parts,
             count,
             extras: extras.to_vec(),
@@ -65,16 +65,16 @@ impl Unsummed {
             region: problem.region.cloned(),
             dtype: problem.dtype(),
             target: problem.target.clone(),
-            is_kept: true,
+            is_stored: true,
         }
     }
 
     /// The same parts as a later node than the `step`-th, which made them, knows them.
-    pub fn left_by(mut self, step: usize, is_kept: bool) -> Self {
+    pub fn deferred_from(mut self, step: usize, is_stored: bool) -> Self {
         if let Memory::Scratch { offset, bytes } = self.parts {
-            self.parts = Memory::Left { step, offset, bytes };
+            self.parts = Memory::Deferred { step, offset, bytes };
         }
-        Unsummed { is_kept, ..self }
+        SplitKPartials { is_stored, ..self }
     }
 
     /// Changes all memory that it names.
@@ -84,7 +84,7 @@ impl Unsummed {
         extras.chain(own).for_each(|memory| *memory = to(*memory));
     }
 
-    /// Where the product goes.
+    /// Where the matmul goes.
     pub(crate) fn target(&self) -> &Target {
         &self.target
     }
@@ -96,7 +96,7 @@ impl Unsummed {
     }
 
     fn elem(&self) -> Elem {
-        sum_elem(math::elem(self.dtype))
+        accumulator_elem(math::elem(self.dtype))
     }
 
     fn walk(&self) -> Result<Walk, String> {
@@ -118,16 +118,16 @@ impl Unsummed {
         Ok(if fits { lanes } else { 1 })
     }
 
-    /// Declares what a kernel reads to make the product's elements.
-    pub(crate) fn declare<'k, 's>(&'s self, l: &Launch<'k>) -> Result<Sums<'k, 's>, String> {
+    /// Declares what a kernel reads to make the matmul's elements.
+    pub(crate) fn declare<'k, 's>(&'s self, l: &Launch<'k>) -> Result<DeclaredPartials<'k, 's>, String> {
         let walk = self.walk()?;
         let parts = l.bind("parts", self.elem(), Access::Read, self.parts);
-        let rider = |(i, operand): (usize, &Operand)| l.read(&format!("extra{i}"), operand);
-        let extras = self.extras.iter().enumerate().map(rider).collect();
+        let input = |(i, operand): (usize, &Operand)| l.read(&format!("extra{i}"), operand);
+        let extras = self.extras.iter().enumerate().map(input).collect();
         let (count, size) = (l.size("parts_count", self.count), l.size("parts_size", walk.numel()));
         let offsets: Vec<usize> = self.extras.iter().map(|o| o.offset).chain([0]).collect();
         let walker = walk.declare(l, &offsets);
-        Ok(Sums { of: self, walk, walker, parts, extras, count, size })
+        Ok(DeclaredPartials { of: self, walk, walker, parts, extras, count, size })
     }
 
     /// Emits a kernel that does nothing else.
@@ -135,7 +135,7 @@ impl Unsummed {
         let size = self.target.ty.shape.numel();
         let lanes = self.lanes()?;
         let group = site.group_size(256);
-        let k = site.builder("matmul_sum", group);
+        let k = site.builder("matmul_split_k_sum", group);
         let l = Launch::new(&k);
         let sums = self.declare(&l)?;
         let out = l.write("out", &self.target);
@@ -153,8 +153,8 @@ impl Unsummed {
 }
 
 /// Declared parts.
-pub(crate) struct Sums<'k, 's> {
-    of: &'s Unsummed,
+pub(crate) struct DeclaredPartials<'k, 's> {
+    of: &'s SplitKPartials,
     walk: Walk,
     walker: Walker<'k>,
     parts: Buf<'k>,
@@ -163,9 +163,9 @@ pub(crate) struct Sums<'k, 's> {
     size: Val<'k>,
 }
 
-impl<'k> Sums<'k, '_> {
-    /// For every position in the packed product, `lanes` neighbouring finished elements. Loads of all positions are
-    /// under way together.
+impl<'k> DeclaredPartials<'k, '_> {
+    /// For every position in the packed matmul, `lanes` neighbouring finished elements. Loads of all positions are
+    /// in flight together.
     pub(crate) fn at(&self, positions: &[Val<'k>], lanes: usize) -> Vec<Vec<Val<'k>>> {
         let k = self.count.builder();
         let zero = k.number(self.parts.elem().scalar(), 0.0);
@@ -208,7 +208,7 @@ impl<'k> Sums<'k, '_> {
         let of = self.of;
         let (bias, further) = if of.bias { extras.split_last().unzip() } else { (None, None) };
         let sum = bias.map_or(sum, |bias: &Vec<Val<'k>>| sum + bias[lane]);
-        let sum = settled(sum, of.dtype);
+        let sum = rounded_sum(sum, of.dtype);
         let Some(region) = &of.region else { return sum.val };
         let mut inputs = vec![sum];
         for (values, operand) in further.unwrap_or(extras).iter().zip(&of.extras) {
@@ -218,20 +218,20 @@ impl<'k> Sums<'k, '_> {
     }
 }
 
-/// A product's elements, wherever they come from.
-pub(crate) enum Elements<'k, 's> {
+/// A matmul's elements, wherever they come from.
+pub(crate) enum MatmulElements<'k, 's> {
     /// From memory.
     Stored(Buf<'k>),
     /// From its parts.
-    Summed(Sums<'k, 's>),
+    Summed(DeclaredPartials<'k, 's>),
 }
 
-impl<'k> Elements<'k, '_> {
+impl<'k> MatmulElements<'k, '_> {
     /// `lanes` neighbouring ones from an index on, counted from the first in memory.
     pub(crate) fn load(&self, index: Val<'k>, lanes: usize) -> Vec<Val<'k>> {
         match self {
-            Elements::Stored(buffer) => buffer.load_vec(index, lanes as u8),
-            Elements::Summed(sums) => sums.at(&[index], lanes).pop().unwrap_or_default(),
+            MatmulElements::Stored(buffer) => buffer.load_vec(index, lanes as u8),
+            MatmulElements::Summed(sums) => sums.at(&[index], lanes).pop().unwrap_or_default(),
         }
     }
 }

@@ -4,11 +4,11 @@ use olivine_kernel::Target;
 use olivine_program::{Addressing, DeviceCaps, DeviceKind};
 
 use crate::matmul::choice::{Choice, LARGE, MEDIUM, SMALL, Shape, choose};
-use crate::matmul::problem::{Axis, Lie};
+use crate::matmul::problem::{Axis, Layout};
 
-const ALONG_DEPTH: Lie = Lie { along: Axis::Depth, lanes: 4 };
+const ALONG_DEPTH: Layout = Layout { along: Axis::K, lanes: 4 };
 
-const ALONG_OUTER: Lie = Lie { along: Axis::Outer, lanes: 4 };
+const ALONG_OUTER: Layout = Layout { along: Axis::Outer, lanes: 4 };
 
 fn caps(kind: DeviceKind, target: Target) -> DeviceCaps {
     DeviceCaps {
@@ -55,7 +55,7 @@ fn turned(m: usize, n: usize, k: usize) -> Choice {
 
 #[test]
 fn large_products_get_large_tiles_where_they_fit() {
-    let whole = |tile| Choice::Tiles { tile, splits: 1 };
+    let whole = |tile| Choice::Tiled { tile, splits: 1 };
     assert_eq!(choice(4096, 4096, 4096, 1, &card()), whole(LARGE));
     assert_eq!(choice(1024, 1024, 1024, 1, &card()), whole(MEDIUM));
     assert_eq!(choice(4096, 4096, 4096, 1, &plain()), whole(MEDIUM));
@@ -66,9 +66,9 @@ fn large_products_get_large_tiles_where_they_fit() {
 
 #[test]
 fn long_sums_of_small_products_are_split_into_parts_that_are_not_empty() {
-    assert_eq!(choice(128, 768, 768, 1, &card()), Choice::Tiles { tile: MEDIUM, splits: 6 });
+    assert_eq!(choice(128, 768, 768, 1, &card()), Choice::Tiled { tile: MEDIUM, splits: 6 });
     for k in [129, 300, 1000, 2049, 5000, 100_003] {
-        let Choice::Tiles { tile, splits } = choice(40, 40, k, 1, &card()) else {
+        let Choice::Tiled { tile, splits } = choice(40, 40, k, 1, &card()) else {
             panic!("{k} is not done by tiles")
         };
         let chunk = k.div_ceil(splits).next_multiple_of(tile.k as usize);
@@ -78,12 +78,12 @@ fn long_sums_of_small_products_are_split_into_parts_that_are_not_empty() {
 
 #[test]
 fn skinny_products_read_the_large_factor_as_it_lies() {
-    let Choice::Sweep { swapped: false, cut } = choice(1, 4096, 4096, 1, &card()) else {
+    let Choice::GemvAxpy { swapped: false, cut } = choice(1, 4096, 4096, 1, &card()) else {
         panic!("no sweep of rows as they lie")
     };
     assert_eq!((cut.rows, cut.splits), (1, 1), "enough columns to keep a card busy without parts");
     let dots = |m, n, k| match turned(m, n, k) {
-        Choice::Dots { swapped, cut } => (swapped, cut),
+        Choice::GemvDot { swapped, cut } => (swapped, cut),
         other => panic!("{other:?} for {m}x{k}x{n}"),
     };
     let (swapped, cut) = dots(1, 4096, 4096);
@@ -98,7 +98,7 @@ fn skinny_products_read_the_large_factor_as_it_lies() {
 
 #[test]
 fn empty_results_and_empty_sums_need_no_factors() {
-    assert_eq!(choice(0, 5, 5, 1, &card()), Choice::Nothing);
-    assert_eq!(choice(5, 5, 5, 0, &card()), Choice::Nothing);
+    assert_eq!(choice(0, 5, 5, 1, &card()), Choice::Empty);
+    assert_eq!(choice(5, 5, 5, 0, &card()), Choice::Empty);
     assert_eq!(choice(5, 5, 0, 1, &card()), Choice::Zeros);
 }

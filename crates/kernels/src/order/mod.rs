@@ -134,7 +134,7 @@ impl Lines {
 }
 
 /// The operand and the targets, by rows.
-struct Sink<'k> {
+struct SortResults<'k> {
     x: Option<CellBuf<'k>>,
     values: Option<CellBuf<'k>>,
     positions: Option<(CellBuf<'k>, Cells)>,
@@ -143,7 +143,7 @@ struct Sink<'k> {
     take: Val<'k>,
 }
 
-impl<'k> Sink<'k> {
+impl<'k> SortResults<'k> {
     /// Declares the targets; `x` is the operand where it is declared already.
     fn declare(lines: &Lines, l: &Launch<'k>, site: &Site<'_>, x: Option<CellBuf<'k>>) -> Self {
         let cells = Cells::new(lines.order.dtype.size(), site.caps);
@@ -154,7 +154,7 @@ impl<'k> Sink<'k> {
             (None, Some(_)) => Some(cells.bind(l, "x", Access::Read, site.operands[0].memory)),
             (x, _) => x,
         };
-        Sink {
+        SortResults {
             x,
             values,
             positions: lines.positions.map(|i| (wide.bind(l, "positions", Access::Write, target(i)), wide)),

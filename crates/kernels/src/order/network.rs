@@ -2,7 +2,7 @@
 
 use olivine_kernel::{Access, Builder, Elem, Shared, Val};
 
-use super::{Lines, RecordBufs, Records, Sink};
+use super::{Lines, RecordBufs, Records, SortResults};
 use crate::cells::Cells;
 use crate::launch::Launch;
 use crate::site::{Site, linear_group};
@@ -125,7 +125,7 @@ impl Lines {
             None => Some(cells.bind(&l, "x", Access::Read, site.operands[0].memory)),
             Some(_) => None,
         };
-        let sink = Sink::declare(self, &l, site, x);
+        let sink = SortResults::declare(self, &l, site, x);
         let (rows, len) = (l.size("rows", self.rows), l.size("len", block.len));
         let slots = Slots::new(&k, words + 1, count);
 

@@ -10,7 +10,7 @@
 
 use olivine_kernel::{Access, AtomicOp, Builder, Elem, Shared, Val};
 
-use super::{Lines, RecordBufs, Records, Sink};
+use super::{Lines, RecordBufs, Records, SortResults};
 use crate::cells::{CellBuf, Cells};
 use crate::launch::Launch;
 use crate::rows::Clusters;
@@ -114,9 +114,9 @@ impl Lines {
         let group = tiling.group;
         let k = site.builder("sort_count", group);
         let l = Launch::new(&k);
-        let source = Source::declare(self, &l, from, site);
+        let source = RecordSource::declare(self, &l, from, site);
         let counts = l.bind("counts", Elem::U32, Access::Write, counts);
-        let place = Place::declare(self, &l, tiling);
+        let place = SortTile::declare(self, &l, tiling);
         let shift = l.size("shift", digit.shift);
         let (me, stride) = (k.local_index(), DIGITS + 1);
         let bins = k.shared(Elem::U32, 1, COPIES * stride);
@@ -240,22 +240,22 @@ impl Lines {
         let (group, words) = (tiling.group, self.order.words());
         let k = site.builder("sort_scatter", group);
         let l = Launch::new(&k);
-        let source = Source::declare(self, &l, from, site);
+        let source = RecordSource::declare(self, &l, from, site);
         let outlet = match to {
-            Some(records) => Outlet::Records(RecordBufs::declare(&l, Access::Write, records, words), {
+            Some(records) => RecordSink::Records(RecordBufs::declare(&l, Access::Write, records, words), {
                 l.size("padded", records.len)
             }),
             None => {
                 let cells = Cells::new(self.order.dtype.size(), site.caps);
-                Outlet::Results(
-                    Sink::declare(self, &l, site, source.x()),
+                RecordSink::Results(
+                    SortResults::declare(self, &l, site, source.x()),
                     cells,
                     l.size("results", self.take),
                 )
             }
         };
         let counts = l.bind("counts", Elem::U32, Access::Read, counts);
-        let place = Place::declare(self, &l, tiling);
+        let place = SortTile::declare(self, &l, tiling);
         let shift = l.size("shift", digit.shift);
         let tile = Tile {
             k: &k,
@@ -318,7 +318,7 @@ impl Lines {
 }
 
 /// Where a workgroup stands.
-struct Place<'k> {
+struct SortTile<'k> {
     /// The tile's number among all.
     work: Val<'k>,
     /// Whether there is such a tile.
@@ -329,7 +329,7 @@ struct Place<'k> {
     first: Val<'k>,
 }
 
-impl<'k> Place<'k> {
+impl<'k> SortTile<'k> {
     fn declare(lines: &Lines, l: &Launch<'k>, tiling: Tiling) -> Self {
         let k = l.k();
         let (all, tiles) = (l.size("all", lines.rows * tiling.tiles), l.size("tiles", tiling.tiles));
@@ -337,25 +337,25 @@ impl<'k> Place<'k> {
         let there = group.lt(all);
         let work = group.min(all - 1u32);
         let row = work / tiles;
-        Place { work, there, row, first: (work - row * tiles) * tiling.len() }
+        SortTile { work, there, row, first: (work - row * tiles) * tiling.len() }
     }
 }
 
 /// Where records come from.
-enum Source<'k> {
+enum RecordSource<'k> {
     Elements { lines: Lines, x: CellBuf<'k>, lanes: usize, size: Val<'k>, inner: Val<'k> },
     Records { records: RecordBufs<'k>, len: Val<'k> },
 }
 
-impl<'k> Source<'k> {
+impl<'k> RecordSource<'k> {
     fn declare(lines: &Lines, l: &Launch<'k>, from: Option<Records>, site: &Site<'_>) -> Self {
         if let Some(records) = from {
             let len = l.size("len", records.len);
             let records = RecordBufs::declare(l, Access::Read, records, lines.order.words());
-            return Source::Records { records, len };
+            return RecordSource::Records { records, len };
         }
         let cells = Cells::new(lines.order.dtype.size(), site.caps);
-        Source::Elements {
+        RecordSource::Elements {
             lines: lines.clone(),
             x: cells.bind(l, "x", Access::Read, site.operands[0].memory),
             lanes: if lines.inner == 1 { cells.lanes_in(lines.size) } else { 1 },
@@ -367,16 +367,16 @@ impl<'k> Source<'k> {
     /// The operand, if that is the source.
     fn x(&self) -> Option<CellBuf<'k>> {
         match self {
-            Source::Elements { x, .. } => Some(*x),
-            Source::Records { .. } => None,
+            RecordSource::Elements { x, .. } => Some(*x),
+            RecordSource::Records { .. } => None,
         }
     }
 
     /// Records of one load, which divide `items`.
     fn lanes(&self, items: u32) -> u32 {
         let lanes = match self {
-            Source::Elements { lanes, .. } => *lanes as u32,
-            Source::Records { records, .. } => 4 / records.words as u32,
+            RecordSource::Elements { lanes, .. } => *lanes as u32,
+            RecordSource::Records { records, .. } => 4 / records.words as u32,
         };
         lanes.min(items)
     }
@@ -384,13 +384,13 @@ impl<'k> Source<'k> {
     /// The keys of `lanes` records from a place of a row on.
     fn keys(&self, row: Val<'k>, at: Val<'k>, lanes: u32) -> Vec<Vec<Val<'k>>> {
         match self {
-            Source::Records { records, len } => {
+            RecordSource::Records { records, len } => {
                 let words = records
                     .keys
                     .load_vec((row * *len + at) * records.words, (lanes as usize * records.words) as u8);
                 words.chunks(records.words).map(<[_]>::to_vec).collect()
             }
-            Source::Elements { lines, x, size, inner, .. } => {
+            RecordSource::Elements { lines, x, size, inner, .. } => {
                 let k = at.builder();
                 let inside = at.lt(*size);
                 let at = inside.select(at, k.u32(0));
@@ -413,32 +413,32 @@ impl<'k> Source<'k> {
         let mut columns: Vec<Vec<Val<'k>>> =
             (0..words).map(|w| keys.iter().map(|key| key[w]).collect()).collect();
         match self {
-            Source::Elements { lines, .. } if lines.positions.is_some() => {
+            RecordSource::Elements { lines, .. } if lines.positions.is_some() => {
                 columns.push((0..items).map(|i| first + i).collect());
             }
-            Source::Records { records, len } => {
+            RecordSource::Records { records, len } => {
                 if let Some(places) = records.places {
                     let runs = (0..items).step_by(4);
                     columns.push(runs.flat_map(|i| places.load_vec(row * *len + first + i, 4)).collect());
                 }
             }
-            Source::Elements { .. } => {}
+            RecordSource::Elements { .. } => {}
         }
         columns
     }
 }
 
 /// Where records go.
-enum Outlet<'k> {
+enum RecordSink<'k> {
     Records(RecordBufs<'k>, Val<'k>),
-    Results(Sink<'k>, Cells, Val<'k>),
+    Results(SortResults<'k>, Cells, Val<'k>),
 }
 
-impl<'k> Outlet<'k> {
+impl<'k> RecordSink<'k> {
     fn put(&self, lines: &Lines, row: Val<'k>, at: Val<'k>, record: &[Val<'k>]) {
         match self {
-            Outlet::Records(records, len) => records.store(row * *len + at, record),
-            Outlet::Results(sink, cells, take) => {
+            RecordSink::Records(records, len) => records.store(row * *len + at, record),
+            RecordSink::Results(sink, cells, take) => {
                 row.builder().if_(at.lt(*take), || match (lines.positions, record.split_last()) {
                     (Some(_), Some((place, _))) => sink.put(row, at, *place),
                     _ => sink.put_key(lines.order, *cells, row, at, record),

@@ -6,7 +6,7 @@
 use olivine_kernel::{Access, AtomicOp, Builder, Elem, Shared, Val, Var};
 
 use super::network::Slots;
-use super::{Lines, RecordBufs, Records, Sink};
+use super::{Lines, RecordBufs, Records, SortResults};
 use crate::cells::{CellBuf, Cells};
 use crate::launch::Launch;
 use crate::rows::Clusters;
@@ -64,8 +64,8 @@ impl Room {
     /// How rows of so many records are cut: into parts that leave much less than they hold.
     pub(super) fn parts(self, lines: &Lines, len: usize) -> Parts {
         let least = PART.0.max(8 * lines.take);
-        let wish = (lines.rows * len / BUSY).clamp(least, PART.1.max(least));
-        let part = wish.next_multiple_of(4096);
+        let wanted = (lines.rows * len / BUSY).clamp(least, PART.1.max(least));
+        let part = wanted.next_multiple_of(4096);
         Parts { len, part, count: len.div_ceil(part) }
     }
 }
@@ -117,7 +117,7 @@ impl Lines {
             None if self.inner == 1 => cells.lanes_in(self.size) as u32,
             _ => 1,
         };
-        let sink = Sink::declare(self, &l, site, x);
+        let sink = SortResults::declare(self, &l, site, x);
         let kept = to.map(|records| RecordBufs::declare(&l, Access::Write, records, words));
         let all = l.size("parts_of_all", self.rows * parts.count);
         let (len, part) = (l.size("len", parts.len), l.size("part", parts.part));
@@ -182,7 +182,7 @@ struct Search<'a, 'k> {
     source: Option<RecordBufs<'k>>,
     x: Option<CellBuf<'k>>,
     lanes: u32,
-    sink: Sink<'k>,
+    sink: SortResults<'k>,
     row: Val<'k>,
     /// Records of the row.
     len: Val<'k>,

@@ -7,9 +7,9 @@
 //!
 //! Windows that are all of a plane were rewritten as reductions before.
 
-mod each;
 mod fold;
 mod tile;
+mod window;
 mod windows;
 
 use olivine_ir::op::{AdaptivePool, Pool};
@@ -39,7 +39,7 @@ pub(crate) fn adaptive_pool(op: &AdaptivePool, site: &mut Site<'_>) -> Result<()
     let fold = Fold { kind: op.kind, p: 1, dtype: x.dtype, located: false };
     let windows = Windows::of_adaptive(op, &x.shape[2..]);
     if windows.axes.iter().any(|a| a.output > a.input || a.input % a.output != 0) {
-        return each::emit(fold, &windows, site);
+        return window::emit(fold, &windows, site);
     }
     emit(fold, &windows, site)
 }
@@ -49,6 +49,6 @@ fn emit(fold: Fold, windows: &Windows, site: &mut Site<'_>) -> Result<(), String
     if tile::fits(fold, windows, site.targets[0].ty.shape.numel()) {
         tile::emit(fold, windows, site)
     } else {
-        each::emit(fold, windows, site)
+        window::emit(fold, windows, site)
     }
 }

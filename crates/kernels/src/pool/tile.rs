@@ -109,19 +109,19 @@ pub(super) fn emit(fold: Fold, windows: &Windows, site: &mut Site<'_>) -> Result
 }
 
 /// A position of an axis, moved to the nearest one inside.
-struct Place<'k> {
+struct ClampedIndex<'k> {
     at: Val<'k>,
     inside: Val<'k>,
 }
 
-fn place<'k>(at: Val<'k>, size: Val<'k>) -> Place<'k> {
+fn place<'k>(at: Val<'k>, size: Val<'k>) -> ClampedIndex<'k> {
     let inside = at.bitcast(Scalar::U32).lt(size);
     let last = (size - 1u32).bitcast(Scalar::I32);
-    Place { at: at.max(0).min(last).bitcast(Scalar::U32), inside }
+    ClampedIndex { at: at.max(0).min(last).bitcast(Scalar::U32), inside }
 }
 
 /// The positions of a window's elements along an axis.
-fn places<'k>(axis: &Axis, output: Val<'k>, before: Val<'k>, size: Val<'k>) -> Vec<Place<'k>> {
+fn places<'k>(axis: &Axis, output: Val<'k>, before: Val<'k>, size: Val<'k>) -> Vec<ClampedIndex<'k>> {
     let start = (output * axis.stride).bitcast(Scalar::I32) - before;
     let k = output.builder();
     (0..axis.kernel).map(|tap| place(start + k.i32((tap * axis.dilation) as i32), size)).collect()

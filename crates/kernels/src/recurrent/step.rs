@@ -1,9 +1,10 @@
 //! The kernel of one step: products of the state with rows of r, their sums, and the gates.
 //!
-//! A workgroup has all gates of some units for some batch entries. Neighbouring invocations read neighbouring vectors of
-//! a row of r and of h, each used for all rows and entries of the invocation; nothing is staged, so all loads of r in a
-//! round are under way at once. Sums are halved from lane to lane: every lane keeps one half and hands over the other. They
-//! meet in workgroup memory, and an invocation to a unit and entry computes the gates, whose inputs it loaded before.
+//! A workgroup has all gates of some units for some batch entries. Neighbouring invocations read neighbouring vectors
+//! of a row of r and of h, each used for all rows and entries of the invocation; nothing is staged, so all loads of r
+//! in a round are under way at once. Sums are halved from lane to lane: every lane keeps one half and hands over the
+//! other. They meet in workgroup memory, and an invocation to a unit and entry computes the gates, whose inputs it
+//! loaded before.
 
 use olivine_ir::op::RecurrentKind;
 use olivine_kernel::{Access, Buf, Builder, Shared, Val, Var};
@@ -32,7 +33,7 @@ const UNDER_WAY: u32 = 16;
 const AT_ONCE: u32 = 64;
 
 /// Where a workgroup stands.
-struct Place<'k> {
+struct StepCoord<'k> {
     direction: Val<'k>,
     /// First unit and batch entry.
     unit: Val<'k>,
@@ -104,7 +105,7 @@ pub(super) fn emit(
     let direction = (number / per_direction).min(last);
     let rest = number - direction * per_direction;
     let down_at = rest / across_n;
-    let place = Place {
+    let place = StepCoord {
         direction,
         unit: (rest - down_at * across_n) * tile.all_units(),
         entry: down_at * tile.all_entries(),
@@ -131,7 +132,7 @@ pub(super) fn emit(
 }
 
 /// Sums of products of rows of r with batch entries of `source` over this invocation's slice: by unit, gate and entry.
-#[allow(clippy::too_many_arguments, reason = "the parts of a product")]
+#[allow(clippy::too_many_arguments, reason = "the parts of a matmul")]
 fn products<'k>(
     k: &'k Builder,
     tile: &Tile,
@@ -139,7 +140,7 @@ fn products<'k>(
     all_gates: Val<'k>,
     lanes: u32,
     n: Numbers<'k>,
-    place: &Place<'k>,
+    place: &StepCoord<'k>,
     r: Buf<'k>,
     source: Buf<'k>,
 ) -> Vec<Val<'k>> {
@@ -258,7 +259,7 @@ impl<'k> Cells<'k> {
         pass: Pass,
         tile: &Tile,
         n: Numbers<'k>,
-        place: &Place<'k>,
+        place: &StepCoord<'k>,
         x: Buf<'k>,
         h_in: Buf<'k>,
     ) -> Self {

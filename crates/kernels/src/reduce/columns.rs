@@ -3,7 +3,7 @@
 use olivine_kernel::{Builder, Val, Var};
 
 use super::shape::Block;
-use super::{Fold, Folded, Loaded, Outlet, Source, Split, cost, declare_count};
+use super::{Fold, Folded, LoadedElements, ReduceInput, ReduceOutput, Split, cost, declare_count};
 use crate::launch::Launch;
 use crate::rows::{State, get, put, shared, tree};
 use crate::site::{Site, linear_group};
@@ -11,9 +11,9 @@ use crate::site::{Site, linear_group};
 /// Emits a step along columns. Split states lie by part and column.
 pub(super) fn dispatch(
     fold: &dyn Fold,
-    source: &Source,
+    source: &ReduceInput,
     folded: &Folded,
-    to: &Outlet,
+    to: &ReduceOutput,
     split: Split,
     site: &mut Site<'_>,
 ) -> Result<(), String> {
@@ -96,7 +96,7 @@ fn add<'k>(
     fold: &dyn Fold,
     acc: &[Vec<Var<'k>>],
     positions: &[Val<'k>],
-    loaded: Vec<Loaded<'k>>,
+    loaded: Vec<LoadedElements<'k>>,
     inside: Option<&[Val<'k>]>,
 ) {
     for (lane, acc) in acc.iter().enumerate() {
@@ -104,9 +104,9 @@ fn add<'k>(
         let mut states: Vec<State<'k>> = Vec::new();
         for (at, loaded) in positions.iter().zip(&loaded) {
             match loaded {
-                Loaded::Elements(xs) if inside.is_none() => elements.push((xs[lane], *at)),
-                Loaded::Elements(xs) => states.push(fold.batch(&[(xs[lane], *at)])),
-                Loaded::State(state) => states.push(state.clone()),
+                LoadedElements::Elements(xs) if inside.is_none() => elements.push((xs[lane], *at)),
+                LoadedElements::Elements(xs) => states.push(fold.batch(&[(xs[lane], *at)])),
+                LoadedElements::State(state) => states.push(state.clone()),
             }
         }
         if let Some(inside) = inside {

@@ -36,7 +36,8 @@ pub(crate) fn reduce(op: &Reduce, site: &mut Site<'_>) -> Result<(), String> {
         ReduceKind::Max | ReduceKind::Min if single => &extreme,
         _ => &kind,
     };
-    let to = Outlet::Result { memory: site.targets[0].memory, elem: math::elem(operand.ty.dtype), lanes: 1 };
+    let to =
+        ReduceOutput::Result { memory: site.targets[0].memory, elem: math::elem(operand.ty.dtype), lanes: 1 };
     run(fold, &operand, &op.axes, to, site)
 }
 
@@ -45,12 +46,12 @@ pub(crate) fn run(
     fold: &dyn Fold,
     operand: &Operand,
     axes: &[usize],
-    to: Outlet,
+    to: ReduceOutput,
     site: &mut Site<'_>,
 ) -> Result<(), String> {
     admit(operand.ty.dtype, site)?;
     let folded = Folded::new(operand.dims(), &operand.strides, operand.offset, axes);
-    emit(fold, Source::Elements(operand.clone()), folded, to, site)
+    emit(fold, ReduceInput::Elements(operand.clone()), folded, to, site)
 }
 
 /// Folds an operand into states in scratch: an array for every register, a state for every result in row-major order.
@@ -61,7 +62,7 @@ pub(crate) fn states(
     site: &mut Site<'_>,
 ) -> Result<States, String> {
     let states = States::new(fold, folded.results(), site);
-    emit(fold, Source::Elements(operand.clone()), folded, Outlet::States(states.clone()), site)?;
+    emit(fold, ReduceInput::Elements(operand.clone()), folded, ReduceOutput::States(states.clone()), site)?;
     Ok(states)
 }
 
@@ -74,8 +75,8 @@ pub(crate) fn parts(
     site: &mut Site<'_>,
 ) -> Result<States, String> {
     let states = States::new(fold, folded.results() * split.parts, site);
-    let to = Outlet::States(states.clone());
-    dispatch(fold, &Source::Elements(operand.clone()), folded, &to, split, site)?;
+    let to = ReduceOutput::States(states.clone());
+    dispatch(fold, &ReduceInput::Elements(operand.clone()), folded, &to, split, site)?;
     Ok(states)
 }
 
@@ -122,97 +123,99 @@ impl States {
 }
 
 /// Where folds read.
-enum Source {
+enum ReduceInput {
     Elements(Operand),
     States(States),
 }
 
-impl Source {
+impl ReduceInput {
     fn bytes(&self) -> u64 {
         match self {
-            Source::Elements(operand) => bytes(&operand.ty),
-            Source::States(states) => states.bytes(),
+            ReduceInput::Elements(operand) => bytes(&operand.ty),
+            ReduceInput::States(states) => states.bytes(),
         }
     }
 
-    fn bind<'k>(&self, l: &Launch<'k>) -> BoundSource<'k> {
+    fn bind<'k>(&self, l: &Launch<'k>) -> DeclaredInput<'k> {
         match self {
-            Source::Elements(operand) => BoundSource::Elements(l.read("x", operand)),
-            Source::States(states) => BoundSource::States(states.bind(l, Access::Read)),
+            ReduceInput::Elements(operand) => DeclaredInput::Elements(l.read("x", operand)),
+            ReduceInput::States(states) => DeclaredInput::States(states.bind(l, Access::Read)),
         }
     }
 
     /// How it may be loaded.
     fn access(&self) -> shape::Access {
         match self {
-            Source::Elements(operand) => {
+            ReduceInput::Elements(operand) => {
                 let dtype = operand.ty.dtype;
                 shape::Access { lanes: super::rows::vector(dtype), bytes: dtype.size() }
             }
-            Source::States(_) => shape::Access { lanes: 1, bytes: 4 },
+            ReduceInput::States(_) => shape::Access { lanes: 1, bytes: 4 },
         }
     }
 }
 
 /// A declared source.
-enum BoundSource<'k> {
+enum DeclaredInput<'k> {
     Elements(Buf<'k>),
     States(Vec<Buf<'k>>),
 }
 
 /// What a load gave: an element of every lane, or a state.
-enum Loaded<'k> {
+enum LoadedElements<'k> {
     Elements(Vec<Val<'k>>),
     State(Vec<Val<'k>>),
 }
 
-impl<'k> BoundSource<'k> {
-    fn load(&self, index: Val<'k>, lanes: usize) -> Loaded<'k> {
+impl<'k> DeclaredInput<'k> {
+    fn load(&self, index: Val<'k>, lanes: usize) -> LoadedElements<'k> {
         match self {
-            BoundSource::Elements(x) => Loaded::Elements(x.load_vec(index, lanes as u8)),
-            BoundSource::States(arrays) => Loaded::State(arrays.iter().map(|a| a.load(index)).collect()),
+            DeclaredInput::Elements(x) => LoadedElements::Elements(x.load_vec(index, lanes as u8)),
+            DeclaredInput::States(arrays) => {
+                LoadedElements::State(arrays.iter().map(|a| a.load(index)).collect())
+            }
         }
     }
 }
 
 /// Where folds write.
 #[derive(Clone)]
-pub(crate) enum Outlet {
+pub(crate) enum ReduceOutput {
     /// What [`Fold::finish`] gives, as many elements to a result as `lanes` says.
     Result { memory: Memory, elem: Elem, lanes: usize },
     /// States as they are.
     States(States),
 }
 
-impl Outlet {
+impl ReduceOutput {
     fn bytes(&self, results: usize) -> u64 {
         match self {
-            Outlet::Result { elem, lanes, .. } => u64::from(elem.size()) * (lanes * results) as u64,
-            Outlet::States(states) => states.bytes(),
+            ReduceOutput::Result { elem, lanes, .. } => u64::from(elem.size()) * (lanes * results) as u64,
+            ReduceOutput::States(states) => states.bytes(),
         }
     }
 
-    fn bind<'k>(&self, l: &Launch<'k>) -> BoundOutlet<'k> {
+    fn bind<'k>(&self, l: &Launch<'k>) -> DeclaredOutput<'k> {
         match self {
-            Outlet::Result { memory, elem, lanes } => {
-                BoundOutlet::Result(l.bind("y", *elem, Access::Write, *memory), *lanes as u32)
+            ReduceOutput::Result { memory, elem, lanes } => {
+                DeclaredOutput::Result(l.bind("y", *elem, Access::Write, *memory), *lanes as u32)
             }
-            Outlet::States(states) => BoundOutlet::States(states.bind(l, Access::Write)),
+            ReduceOutput::States(states) => DeclaredOutput::States(states.bind(l, Access::Write)),
         }
     }
 }
 
 /// A declared outlet.
-enum BoundOutlet<'k> {
+enum DeclaredOutput<'k> {
     Result(Buf<'k>, u32),
     States(Vec<Buf<'k>>),
 }
 
-impl<'k> BoundOutlet<'k> {
+impl<'k> DeclaredOutput<'k> {
     fn store(&self, fold: &dyn Fold, index: Val<'k>, state: &[Val<'k>], count: Val<'k>) {
         match self {
-            BoundOutlet::Result(y, lanes) => y.store_vec(index * *lanes, &fold.finish(state, count)),
-            BoundOutlet::States(arrays) => {
+            DeclaredOutput::Result(y, lanes) => y.store_vec(index * *lanes, &fold.finish(state, count)),
+            DeclaredOutput::States(arrays) => {
                 arrays.iter().zip(state).for_each(|(array, v)| array.store(index, *v));
             }
         }
@@ -222,9 +225,9 @@ impl<'k> BoundOutlet<'k> {
 /// Emits a fold, in as many steps as its shape needs.
 fn emit(
     fold: &dyn Fold,
-    source: Source,
+    source: ReduceInput,
     folded: Folded,
-    to: Outlet,
+    to: ReduceOutput,
     site: &mut Site<'_>,
 ) -> Result<(), String> {
     if folded.results() == 0 {
@@ -235,8 +238,8 @@ fn emit(
         return dispatch(fold, &source, &folded, &to, split, site);
     }
     let states = States::new(fold, folded.results() * split.parts, site);
-    dispatch(fold, &source, &folded, &Outlet::States(states.clone()), split, site)?;
-    emit(fold, Source::States(states), folded.of_parts(split.parts), to, site)
+    dispatch(fold, &source, &folded, &ReduceOutput::States(states.clone()), split, site)?;
+    emit(fold, ReduceInput::States(states), folded.of_parts(split.parts), to, site)
 }
 
 /// Invocations that folds may have.
@@ -250,9 +253,9 @@ fn room(site: &Site<'_>) -> shape::Room {
 /// Emits one step: whole folds, or the parts of split ones.
 fn dispatch(
     fold: &dyn Fold,
-    source: &Source,
+    source: &ReduceInput,
     folded: &Folded,
-    to: &Outlet,
+    to: &ReduceOutput,
     split: Split,
     site: &mut Site<'_>,
 ) -> Result<(), String> {
@@ -264,7 +267,7 @@ fn dispatch(
 }
 
 /// Floating-point operations and bytes of one step.
-fn cost(source: &Source, folded: &Folded, to: &Outlet, split: Split) -> (u64, u64) {
+fn cost(source: &ReduceInput, folded: &Folded, to: &ReduceOutput, split: Split) -> (u64, u64) {
     let results = folded.results() * split.parts;
     ((folded.results() * folded.count()) as u64, source.bytes() + to.bytes(results))
 }

@@ -3,7 +3,9 @@
 use olivine_kernel::{Builder, Val, Var};
 
 use super::shape::Strip;
-use super::{BoundSource, Fold, Folded, Loaded, Outlet, Source, Split, cost, declare_count};
+use super::{
+    DeclaredInput, Fold, Folded, LoadedElements, ReduceInput, ReduceOutput, Split, cost, declare_count,
+};
 use crate::launch::Launch;
 use crate::rows::{Clusters, GROUP, State, tree};
 use crate::site::{Site, linear_group};
@@ -12,9 +14,9 @@ use crate::walk::Walker;
 /// Emits a step along rows. Split states lie by row and part.
 pub(super) fn dispatch(
     fold: &dyn Fold,
-    source: &Source,
+    source: &ReduceInput,
     folded: &Folded,
-    to: &Outlet,
+    to: &ReduceOutput,
     split: Split,
     site: &mut Site<'_>,
 ) -> Result<(), String> {
@@ -91,7 +93,7 @@ struct Work<'k> {
 struct Reader<'a, 'k> {
     k: &'k Builder,
     fold: &'a dyn Fold,
-    from: &'a BoundSource<'k>,
+    from: &'a DeclaredInput<'k>,
     walker: &'a Walker<'k>,
     tile: &'a Strip,
     /// Whether a row's last elements fill no vector.
@@ -105,7 +107,7 @@ impl<'k> Reader<'_, 'k> {
         (0..self.tile.unroll as u32).map(|u| first + u * stride).collect()
     }
 
-    fn load(&self, base: Val<'k>, at: Val<'k>, lanes: usize) -> Loaded<'k> {
+    fn load(&self, base: Val<'k>, at: Val<'k>, lanes: usize) -> LoadedElements<'k> {
         self.from.load(base + self.walker.at(at)[0], lanes)
     }
 
@@ -136,15 +138,15 @@ impl<'k> Reader<'_, 'k> {
     }
 
     /// The state of what several loads gave; there is at least one.
-    fn lifted(&self, positions: &[Val<'k>], loaded: Vec<Loaded<'k>>) -> State<'k> {
+    fn lifted(&self, positions: &[Val<'k>], loaded: Vec<LoadedElements<'k>>) -> State<'k> {
         let mut elements = Vec::new();
         let mut states: Vec<State<'k>> = Vec::new();
         for (at, loaded) in positions.iter().zip(loaded) {
             match loaded {
-                Loaded::Elements(xs) => {
+                LoadedElements::Elements(xs) => {
                     elements.extend(xs.into_iter().enumerate().map(|(i, x)| (x, *at + i)));
                 }
-                Loaded::State(state) => states.push(state),
+                LoadedElements::State(state) => states.push(state),
             }
         }
         if !elements.is_empty() {
@@ -195,5 +197,5 @@ impl<'k> Reader<'_, 'k> {
 struct Masked<'k> {
     at: Val<'k>,
     inside: Val<'k>,
-    loaded: Loaded<'k>,
+    loaded: LoadedElements<'k>,
 }

@@ -88,7 +88,7 @@ struct Grid<'k> {
 }
 
 /// Where an invocation stands: a coordinate on every axis but the last two, its first row, its first column.
-struct Place<'k> {
+struct ResizeCoord<'k> {
     outer: Vec<Val<'k>>,
     row: Val<'k>,
     column: Val<'k>,
@@ -121,7 +121,7 @@ impl<'k> Grid<'k> {
         }
     }
 
-    fn place(&self, work: Val<'k>) -> Place<'k> {
+    fn place(&self, work: Val<'k>) -> ResizeCoord<'k> {
         let line = work / self.columns;
         let column = (work - line * self.columns) * self.block.lanes;
         let above = line / self.blocks;
@@ -137,11 +137,11 @@ impl<'k> Grid<'k> {
         if let Some(first) = outer.first_mut() {
             *first = rest;
         }
-        Place { outer, row, column, above }
+        ResizeCoord { outer, row, column, above }
     }
 
     /// A row of a place and whether it is one; past the last it is the last.
-    fn row(&self, place: &Place<'k>, i: usize) -> (Val<'k>, Val<'k>) {
+    fn row(&self, place: &ResizeCoord<'k>, i: usize) -> (Val<'k>, Val<'k>) {
         let row = place.row + i;
         match self.outputs.len().checked_sub(2) {
             Some(axis) if self.block.rows > 1 => {
@@ -153,7 +153,7 @@ impl<'k> Grid<'k> {
     }
 
     /// Where a row's results begin.
-    fn target(&self, place: &Place<'k>, row: Val<'k>) -> Val<'k> {
+    fn target(&self, place: &ResizeCoord<'k>, row: Val<'k>) -> Val<'k> {
         let line = match self.outputs.len().checked_sub(2) {
             Some(axis) => place.above * self.outputs[axis] + row,
             None => row,
@@ -163,7 +163,7 @@ impl<'k> Grid<'k> {
     }
 
     /// The coordinate of a place on an axis, for one of its rows.
-    fn coordinate(&self, place: &Place<'k>, row: Val<'k>, axis: usize) -> Val<'k> {
+    fn coordinate(&self, place: &ResizeCoord<'k>, row: Val<'k>, axis: usize) -> Val<'k> {
         match self.outputs.len() - axis {
             1 => place.column,
             2 => row,

@@ -40,8 +40,8 @@ pub(super) fn emit(op: &Resize, site: &mut Site<'_>) -> Result<(), String> {
     let cells = Cells::new(target.ty.dtype.size(), site.caps);
     let kept = axes.last().is_some_and(|a| a.table.is_none());
     // Narrow elements are stored a word at a time, neighbours that were neighbours as vectors.
-    let wish = if kept { cells.most_lanes() } else { (4 / cells.bytes()).max(1) };
-    let lanes = [4, 2].into_iter().find(|l| *l <= wish && columns.is_multiple_of(*l)).unwrap_or(1);
+    let wanted = if kept { cells.most_lanes() } else { (4 / cells.bytes()).max(1) };
+    let lanes = [4, 2].into_iter().find(|l| *l <= wanted && columns.is_multiple_of(*l)).unwrap_or(1);
     let block = Block { lanes, rows: if n >= MANY && rows >= ROWS { ROWS } else { 1 } };
     let items = items(&axes, block);
 

@@ -1,14 +1,14 @@
 //! Interpolation: weighted sums of samples along the resized axes.
 //!
-//! Axes with few samples to a position are resized together. A filter that downsampling made long has a pass of its own,
-//! through scratch of the type that sums are made in.
+//! Axes with few samples to a position are resized together. A filter that downsampling made long has a pass of its
+//! own, through scratch of the type that sums are made in.
 
 use olivine_compile::resample::{Filter, is_unchanged};
 use olivine_ir::op::Resize;
 use olivine_ir::{DType, Tensor};
 use olivine_kernel::{Access, Buf, Builder, Elem, Val};
 
-use super::{Axis, Block, Grid, MANY, Place, ROWS, axes, items, last_two};
+use super::{Axis, Block, Grid, MANY, ROWS, ResizeCoord, axes, items, last_two};
 use crate::launch::Launch;
 use crate::math;
 use crate::reduce::admit;
@@ -171,13 +171,13 @@ fn run(
 fn block(axes: &[Axis<Taps>], elem: Elem, n: usize) -> Block {
     let (rows, columns) = last_two(axes);
     let last = axes.last().and_then(|a| a.table);
-    let wish = match last {
+    let wanted = match last {
         None if elem.size() > 4 => 2,
         None => 4,
         Some(t) if t.taps > SHORT => 1,
         Some(_) => (4 / elem.size()).max(1) as usize,
     };
-    let lanes = [4, 2].into_iter().find(|l| *l <= wish && columns.is_multiple_of(*l)).unwrap_or(1);
+    let lanes = [4, 2].into_iter().find(|l| *l <= wanted && columns.is_multiple_of(*l)).unwrap_or(1);
     let long = axes.iter().filter_map(|a| a.table).any(|t| t.taps > SHORT);
     let taps: usize = axes.iter().filter_map(|a| a.table).map(|t| t.taps).product();
     let room = if long { 1 } else { TOGETHER / taps.max(1) / if last.is_some() { lanes } else { 1 } };
@@ -253,7 +253,7 @@ struct Pass<'a, 'k> {
     tables: Tables<'k>,
     grid: &'a Grid<'k>,
     filters: &'a [Option<Declared<'k>>],
-    place: &'a Place<'k>,
+    place: &'a ResizeCoord<'k>,
 }
 
 impl<'k> Pass<'_, 'k> {

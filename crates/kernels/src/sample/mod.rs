@@ -6,8 +6,8 @@
 //!                                            begins from digit 1 again
 //! ```
 //!
-//! A logit becomes an order key of 32 bits and a weight of 31. A row is cut into chunks, a workgroup each; a dispatch adds
-//! their histograms of one digit of the keys that share the digits found so far. Weights are integers, so sums do
+//! A logit becomes an order key of 32 bits and a weight of 31. A row is cut into chunks, a workgroup each; a dispatch
+//! adds their histograms of one digit of the keys that share the digits found so far. Weights are integers, so sums do
 //! not depend on the order of addition. Every workgroup of the next dispatch finds the digit that holds the threshold
 //! by itself; the row's first one keeps what was found.
 

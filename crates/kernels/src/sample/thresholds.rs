@@ -209,8 +209,8 @@ fn first(plan: &Plan, site: &mut Site<'_>) -> Result<(), String> {
 
 /// Finds one more digit of a threshold and counts by the next.
 ///
-/// States by count: the digits so far, how many are wanted of those that share them, and the weight above them. States by
-/// weight: the digits so far, and the weight that is wanted of those that share them.
+/// States by count: the digits so far, how many are wanted of those that share them, and the weight above them. States
+/// by weight: the digits so far, and the weight that is wanted of those that share them.
 fn refine(
     by: By,
     slot: usize,
@@ -257,7 +257,7 @@ fn refine(
 /// Finds top_k's last digit, and with it the weight that top_p wants; its first digit is known at once.
 fn turn(plan: &Plan, site: &mut Site<'_>) -> Result<(), String> {
     let levels = plan.digits.len();
-    let k = site.builder("sample_turn", plan.group);
+    let k = site.builder("sample_update", plan.group);
     let l = Launch::new(&k);
     let (chunk, there) = Chunk::declare(&l, plan);
     let args = ScaleArgs::declare(&l, plan);

@@ -88,8 +88,8 @@ pub(super) fn add_global<'k>(to: Buf<'k>, at: Val<'k>, number: Wide<'k>) {
     });
 }
 
-/// Counts and sums of the invocations up to this one, itself among them. The whole workgroup must take part; `memory` has
-/// three words for each invocation.
+/// Counts and sums of the invocations up to this one, itself among them. The whole workgroup must take part; `memory`
+/// has three words for each invocation.
 pub(super) fn scan<'k>(memory: Shared<'k>, count: Val<'k>, sum: Wide<'k>) -> (Val<'k>, Wide<'k>) {
     let k = count.builder();
     let (me, group) = (k.local_index(), k.group());

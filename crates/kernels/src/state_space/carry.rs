@@ -30,8 +30,8 @@ pub(super) fn pass(state: Option<&Operand>, out: &Target, site: &mut Site<'_>) -
     site.dispatch(k, bound, (cells as u64).div_ceil(u64::from(group)), (0, 2 * bytes(&out.ty)))
 }
 
-/// Walks over the chunks of a cell: what is stored as a chunk's own becomes what it begins with. `index` finds a chunk's
-/// cell and `decay` what a chunk leaves of what it began with; gives the state after the last.
+/// Walks over the chunks of a cell: what is stored as a chunk's own becomes what it begins with. `index` finds a
+/// chunk's cell and `decay` what a chunk leaves of what it began with; gives the state after the last.
 fn walk<'k>(
     states: olivine_kernel::Buf<'k>,
     initial: Val<'k>,

@@ -1,7 +1,8 @@
 //! Decays: powers of two whose exponents are sums along the sequence.
 //!
 //! Within a chunk a decay from one step to a later one is the power of a difference of running sums. A sum far from
-//! zero would carry the rounding of its size into every difference, so f32 sums are kept with what their roundings lost.
+//! zero would carry the rounding of its size into every difference, so f32 sums are kept with what their roundings
+//! lost.
 
 use olivine_kernel::{Access, Buf, Elem, Scalar, Val};
 

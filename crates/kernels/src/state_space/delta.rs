@@ -7,7 +7,7 @@ use olivine_kernel::{Access, Val, Var};
 
 use super::decay::Exponents;
 use super::heads::{GROUP, Heads, Sizes};
-use super::product::{Along, Factor, Place, Tile};
+use super::tile_matmul::{ContiguousAxis, PanelSource, ThreadTile, Tile};
 use crate::launch::Launch;
 use crate::site::{Memory, Operand, Site, linear_group};
 
@@ -57,7 +57,7 @@ fn write<'k>(l: &Launch<'k>, p: &Heads, betas: &Operand, exponents: Memory, memo
     let sizes = Sizes::declare(l, p);
     let (count, chunks) = (l.size("groups", groups), l.size("chunks", p.chunks()));
     let width = l.size("width", p.dk + p.dv);
-    let place = Place::new(k, tile(p));
+    let place = ThreadTile::new(k, tile(p));
     let pitch = place.tile.left_pitch();
     let (left, right) = (place.left_panel(p.elem), place.right_panel(p.elem));
     let system = place.left_memory(p.elem, p.chunk);
@@ -85,8 +85,8 @@ fn write<'k>(l: &Launch<'k>, p: &Heads, betas: &Operand, exponents: Memory, memo
         place.multiply(
             &sums,
             sizes.dk,
-            &Factor::Staged { panel: left, along: Along::Depth, load: &key },
-            &Factor::Staged { panel: right, along: Along::Depth, load: &key },
+            &PanelSource::Staged { panel: left, along: ContiguousAxis::K, load: &key },
+            &PanelSource::Staged { panel: right, along: ContiguousAxis::K, load: &key },
         );
         let columns = place.columns();
         let earlier: Vec<_> = columns.iter().map(|j| exponents.at(row + *j)).collect();

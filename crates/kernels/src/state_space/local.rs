@@ -4,7 +4,7 @@ use olivine_kernel::{Access, Val};
 
 use super::decay::Exponents;
 use super::heads::{GROUP, Heads, Sizes};
-use super::product::{Along, Factor, Place, Tile};
+use super::tile_matmul::{ContiguousAxis, PanelSource, ThreadTile, Tile};
 use crate::launch::Launch;
 use crate::site::{Memory, Site, linear_group};
 
@@ -41,7 +41,7 @@ fn write<'k>(
     let sizes = Sizes::declare(l, p);
     let (count, chunks) = (l.size("groups", groups), l.size("chunks", p.chunks()));
     let (down, across) = (l.size("down", down), l.size("across", across));
-    let place = Place::new(k, TILE);
+    let place = ThreadTile::new(k, TILE);
     let (left, right) = (place.left_panel(p.elem), place.right_panel(p.elem));
     let weights = k.shared(p.elem, 1, p.chunk);
 
@@ -78,8 +78,8 @@ fn write<'k>(
         place.multiply(
             &sums,
             k.u32(p.chunk),
-            &Factor::Staged { panel: left, along: Along::Outer, load: &key },
-            &Factor::Staged { panel: right, along: Along::Outer, load: &value },
+            &PanelSource::Staged { panel: left, along: ContiguousAxis::Outer, load: &key },
+            &PanelSource::Staged { panel: right, along: ContiguousAxis::Outer, load: &value },
         );
         let columns = place.columns();
         for (row, sums) in place.rows().into_iter().zip(sums.chunks(columns.len())) {

@@ -14,7 +14,7 @@ mod delta;
 mod heads;
 mod local;
 mod outputs;
-mod product;
 mod recurrent;
 mod selective;
 mod sweep;
+mod tile_matmul;

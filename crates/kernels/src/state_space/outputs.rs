@@ -4,13 +4,13 @@ use olivine_kernel::{Access, Val};
 
 use super::decay::Exponents;
 use super::heads::{GROUP, Heads, Kind, Sizes};
-use super::product::{Along, Factor, Place, Tile};
+use super::tile_matmul::{ContiguousAxis, PanelSource, ThreadTile, Tile};
 use crate::launch::Launch;
 use crate::site::{Memory, Site, linear_group};
 
 /// Values of a workgroup.
 const VALUES: u32 = 64;
-/// Depths of a panel.
+/// Indices along K of a panel.
 const DEPTH: u32 = 8;
 
 fn tiles(p: &Heads) -> (Tile, Tile) {
@@ -74,7 +74,7 @@ fn write<'k>(
     let sizes = Sizes::declare(l, p);
     let (count, chunks) = (l.size("groups", groups), l.size("chunks", p.chunks()));
     let (across, width) = (l.size("across", across), l.size("width", p.dk + p.dv));
-    let (score, place) = (Place::new(k, scores_tile), Place::new(k, tile));
+    let (score, place) = (ThreadTile::new(k, scores_tile), ThreadTile::new(k, tile));
     let (left, right) = (place.left_panel(p.elem), place.right_panel(p.elem));
     let score_right = if scores_tile.columns == tile.columns { right } else { score.right_panel(p.elem) };
     let weights = score.left_memory(p.elem, p.chunk);
@@ -97,8 +97,8 @@ fn write<'k>(
         score.multiply(
             &sums,
             sizes.dk,
-            &Factor::Staged { panel: left, along: Along::Depth, load: &query },
-            &Factor::Staged { panel: score_right, along: Along::Depth, load: &key },
+            &PanelSource::Staged { panel: left, along: ContiguousAxis::K, load: &query },
+            &PanelSource::Staged { panel: score_right, along: ContiguousAxis::K, load: &key },
         );
         let columns = score.columns();
         let earlier: Vec<_> = columns.iter().map(|j| exponents.at(row + *j)).collect();
@@ -121,8 +121,8 @@ fn write<'k>(
         place.multiply(
             &sums,
             sizes.dk,
-            &Factor::Staged { panel: left, along: Along::Depth, load: &query },
-            &Factor::Staged { panel: right, along: Along::Outer, load: &start },
+            &PanelSource::Staged { panel: left, along: ContiguousAxis::K, load: &query },
+            &PanelSource::Staged { panel: right, along: ContiguousAxis::Outer, load: &start },
         );
         let columns = place.columns();
         let rows = place.rows();
@@ -144,8 +144,8 @@ fn write<'k>(
         place.multiply(
             &sums,
             k.u32(p.chunk),
-            &Factor::Resident(weights),
-            &Factor::Staged { panel: right, along: Along::Outer, load: &change },
+            &PanelSource::Resident(weights),
+            &PanelSource::Staged { panel: right, along: ContiguousAxis::Outer, load: &change },
         );
         for (t, sums) in rows.iter().zip(sums.chunks(columns.len())) {
             let t = first + *t;

@@ -57,13 +57,13 @@ pub(super) struct Scan {
 /// Numbers of the channels.
 pub(super) enum Weights {
     /// As they are given.
-    Apart(Box<Apart>),
+    PerChannel(Box<ChannelParams>),
     /// Together, `[channel, rates then skip and bias]`: fewer buffers to bind.
     Table { memory: Memory, skip: bool, bias: bool },
 }
 
 /// The operands that numbers of the channels are given in.
-pub(super) struct Apart {
+pub(super) struct ChannelParams {
     a: Operand,
     skip: Option<Operand>,
     bias: Option<Operand>,
@@ -87,8 +87,8 @@ pub(crate) fn selective_scan(op: &SelectiveScan, site: &mut Site<'_>) -> Result<
     if lanes > site.group_size(GROUP) as usize {
         return Err(format!("{states} states of a channel are more than a workgroup holds"));
     }
-    let apart = Apart { a, skip: optional(at.skip)?, bias: optional(at.delta_bias)? };
-    let weights = Weights::Apart(Box::new(apart));
+    let apart = ChannelParams { a, skip: optional(at.skip)?, bias: optional(at.delta_bias)? };
+    let weights = Weights::PerChannel(Box::new(apart));
     let mut scan = Scan {
         batch,
         length,
@@ -114,7 +114,7 @@ pub(crate) fn selective_scan(op: &SelectiveScan, site: &mut Site<'_>) -> Result<
     if length == 0 {
         return carry::pass(scan.state.as_ref(), &scan.state_out, site);
     }
-    scan.chunks = scan.wish().min(scan.most_chunks(site)).max(1);
+    scan.chunks = scan.wanted_chunks().min(scan.most_chunks(site)).max(1);
     let bindable = scan.binds(&weights, site);
     if scan.chunks == 1 && bindable {
         return scan.walk(&weights, Pass::Whole, site);
@@ -123,7 +123,7 @@ pub(crate) fn selective_scan(op: &SelectiveScan, site: &mut Site<'_>) -> Result<
     let size = u64::from(scan.elem.size());
     let sums = site.scratch((batch * scan.chunks * channels) as u64 * size);
     let own = site.scratch((batch * scan.chunks * channels * states) as u64 * size);
-    scan.walk(&weights, Pass::Own { own, sums }, site)?;
+    scan.walk(&weights, Pass::Local { own, sums }, site)?;
     carry::channels(&scan, &weights, own, sums, site)?;
     scan.walk(&weights, Pass::Results { starts: own }, site)
 }
@@ -134,14 +134,14 @@ enum Pass {
     /// The only one.
     Whole,
     /// Chunks from zeros, for their states and sums of steps.
-    Own { own: Memory, sums: Memory },
+    Local { own: Memory, sums: Memory },
     /// Chunks from where they begin, for results.
     Results { starts: Memory },
 }
 
 impl Scan {
     /// Chunks that the device would like.
-    fn wish(&self) -> usize {
+    fn wanted_chunks(&self) -> usize {
         let there = self.batch * self.channels * self.lanes as usize;
         BUSY.div_ceil(there).min(self.length.div_ceil(LEAST))
     }
@@ -158,7 +158,7 @@ impl Scan {
     /// Whether a walk over the whole sequence has few enough buffers.
     fn binds(&self, weights: &Weights, site: &Site<'_>) -> bool {
         let Addressing::Bindings { max_count, .. } = site.caps.addressing else { return true };
-        let Weights::Apart(apart) = weights else { return true };
+        let Weights::PerChannel(apart) = weights else { return true };
         let optional =
             [apart.skip.is_some(), apart.bias.is_some(), self.gate.is_some(), self.state.is_some()];
         7 + optional.iter().filter(|given| **given).count() <= max_count as usize
@@ -203,7 +203,7 @@ impl Scan {
         let groups = self.batch * self.chunks * blocks;
         let (name, results) = match pass {
             Pass::Whole => ("scan_whole", true),
-            Pass::Own { .. } => ("scan_own", false),
+            Pass::Local { .. } => ("scan_own", false),
             Pass::Results { .. } => ("scan_results", true),
         };
         let k = site.builder(name, group);
@@ -219,12 +219,12 @@ impl Scan {
             (l.size("chunks", self.chunks), l.size("chunk", self.length.div_ceil(self.chunks)));
         let initial = match pass {
             Pass::Whole => self.state.as_ref().map(|s| l.read("state", s)),
-            Pass::Own { .. } => None,
+            Pass::Local { .. } => None,
             Pass::Results { starts } => Some(l.bind("starts", self.elem, Access::Read, starts)),
         };
         let end = match pass {
             Pass::Whole => Some((l.write("state_out", &self.state_out), None)),
-            Pass::Own { own, sums } => {
+            Pass::Local { own, sums } => {
                 let own = l.bind("own", self.elem, Access::Write, own);
                 Some((own, Some(l.bind("sums", self.elem, Access::Write, sums))))
             }
@@ -302,16 +302,16 @@ impl Scan {
     }
 
     /// The states of a channel that a lane keeps: neighbours, so that they load as vectors where they may.
-    fn own_states<'k>(&self, lane: Val<'k>, states: Val<'k>) -> Own<'k> {
+    fn own_states<'k>(&self, lane: Val<'k>, states: Val<'k>) -> LaneStates<'k> {
         let held = self.states.div_ceil(self.lanes as usize);
         let vectors = self.states.is_multiple_of(4) && held.is_multiple_of(4) && self.elem != Elem::F64;
         let whole = held * self.lanes as usize == self.states;
-        Own { first: lane * held as u32, held, states, vectors: vectors && whole, whole }
+        LaneStates { first: lane * held as u32, held, states, vectors: vectors && whole, whole }
     }
 }
 
 /// A lane's states.
-struct Own<'k> {
+struct LaneStates<'k> {
     first: Val<'k>,
     held: usize,
     states: Val<'k>,
@@ -320,7 +320,7 @@ struct Own<'k> {
     whole: bool,
 }
 
-impl<'k> Own<'k> {
+impl<'k> LaneStates<'k> {
     /// Each state's number, and whether it exists.
     fn each(&self) -> impl Iterator<Item = (Val<'k>, Option<Val<'k>>)> + '_ {
         (0..self.held).map(|i| {
@@ -369,7 +369,7 @@ impl Weights {
     pub(super) fn declare<'k, 'w>(&'w self, l: &Launch<'k>, p: &Scan, all: bool) -> Declared<'k, 'w> {
         let states = l.size("of_channel", p.states);
         match self {
-            Weights::Apart(apart) => Declared {
+            Weights::PerChannel(apart) => Declared {
                 of: self,
                 states,
                 rates: l.read("a", &apart.a),

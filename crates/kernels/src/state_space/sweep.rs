@@ -5,11 +5,11 @@ use olivine_kernel::{Access, Val};
 
 use super::decay::Exponents;
 use super::heads::{COMFORT, GROUP, Heads, Sizes};
-use super::product::{Along, Factor, Place, Tile};
+use super::tile_matmul::{ContiguousAxis, PanelSource, ThreadTile, Tile};
 use crate::launch::{Launch, bytes};
 use crate::site::{Memory, Site, linear_group};
 
-/// Columns of a state that a workgroup keeps, and depths of its panels, best first.
+/// Columns of a state that a workgroup keeps, and indices along K of its panels, best first.
 const SHAPES: [(u32, u32); 7] = [(16, 32), (16, 16), (16, 8), (8, 16), (8, 8), (4, 8), (4, 4)];
 
 /// The best shape within the device's workgroup memory.
@@ -72,7 +72,7 @@ fn write<'k>(l: &Launch<'k>, p: &Heads, tile: Tile, (exponents, solved, starts):
     let sizes = Sizes::declare(l, p);
     let (count, chunks) = (l.size("groups", groups), l.size("chunks", p.chunks()));
     let (blocks, width) = (l.size("blocks", blocks), l.size("width", p.dk + p.dv));
-    let place = Place::new(k, tile);
+    let place = ThreadTile::new(k, tile);
     let panel = place.left_panel(p.elem);
     let state = place.right_memory(p.elem, keys(p));
     let changes = place.right_memory(p.elem, p.chunk);
@@ -119,7 +119,7 @@ fn write<'k>(l: &Launch<'k>, p: &Heads, tile: Tile, (exponents, solved, starts):
                 let loaded = solved.load((row + t) * width + sizes.dv + d.min(sizes.dk - 1));
                 d.lt(sizes.dk).select(loaded, zero)
             };
-            // What does not depend on the product is loaded before it.
+            // What does not depend on the matmul is loaded before it.
             let place_of = |t: Val<'k>, v: Val<'k>| (row + t) * width + v.min(sizes.dv - 1);
             let solutions: Vec<Val<'k>> = rows
                 .iter()
@@ -130,8 +130,8 @@ fn write<'k>(l: &Launch<'k>, p: &Heads, tile: Tile, (exponents, solved, starts):
             place.multiply(
                 &sums,
                 sizes.dk,
-                &Factor::Staged { panel, along: Along::Depth, load: &w },
-                &Factor::Resident(state),
+                &PanelSource::Staged { panel, along: ContiguousAxis::K, load: &w },
+                &PanelSource::Resident(state),
             );
             let lines = sums.chunks(columns.len()).zip(solutions.chunks(columns.len()));
             for ((t, weight), (sums, solutions)) in rows.iter().zip(&weights).zip(lines) {
@@ -155,8 +155,8 @@ fn write<'k>(l: &Launch<'k>, p: &Heads, tile: Tile, (exponents, solved, starts):
                 place.multiply(
                     &sums,
                     k.u32(p.chunk),
-                    &Factor::Staged { panel, along: Along::Outer, load: &key },
-                    &Factor::Resident(changes),
+                    &PanelSource::Staged { panel, along: ContiguousAxis::Outer, load: &key },
+                    &PanelSource::Resident(changes),
                 );
                 for (row, sums) in rows.iter().zip(sums.chunks(columns.len())) {
                     let before = place.get_right(state, at + *row);

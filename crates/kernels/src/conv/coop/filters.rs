@@ -1,4 +1,4 @@
-//! Filters in the order of the new image's depths: taps, and within them channels in whole slots.
+//! Filters in the order of the new image's indices along K: taps, and within them channels in whole slots.
 
 use olivine_ir::{Shape, TensorType};
 use olivine_kernel::{Access, Elem, MatrixUse};
@@ -6,18 +6,18 @@ use olivine_kernel::{Access, Elem, MatrixUse};
 use crate::conv::coop::Plan;
 use crate::launch::Launch;
 use crate::math;
-use crate::matmul::coop::blocks::Way;
+use crate::matmul::coop::blocks::OperandPath;
 use crate::matmul::coop::matrix;
-use crate::matmul::coop::operands::Given;
-use crate::matmul::coop::packed::{Packed, pack};
-use crate::matmul::problem::{Factor, Problem};
+use crate::matmul::coop::operands::PreparedOperand;
+use crate::matmul::coop::packed::{PackedShape, pack};
+use crate::matmul::problem::{MatrixOperand, Problem};
 use crate::site::{Memory, Operand, Site, linear_group};
 
 /// The filters as a kernel is given them.
 pub(crate) struct Filters {
-    pub(crate) given: Given,
+    pub(crate) given: PreparedOperand,
     /// What is given, by strides.
-    pub(crate) factor: Factor,
+    pub(crate) operand: MatrixOperand,
 }
 
 impl Filters {
@@ -26,37 +26,37 @@ impl Filters {
     pub(crate) fn new(
         problem: &Problem<'_>,
         plan: &Plan,
-        way: Way,
+        way: OperandPath,
         site: &mut Site<'_>,
     ) -> Result<Self, String> {
         let w = &problem.a.operand;
-        let (m, depths) = (problem.m, plan.depths());
-        let shape = Shape::new(&[m, depths]).map_err(|e| e.to_string())?;
+        let (m, k_size) = (problem.m, plan.k_size());
+        let shape = Shape::new(&[m, k_size]).map_err(|e| e.to_string())?;
         let ty = TensorType::new(w.ty.dtype, shape);
-        let factor = |memory: Memory| Factor {
-            operand: Operand { ty, strides: vec![depths as i64, 1], offset: 0, memory, stored: false },
-            outer: depths as i64,
-            depth: 1,
+        let operand = |memory: Memory| MatrixOperand {
+            operand: Operand { ty, strides: vec![k_size as i64, 1], offset: 0, memory, stored: false },
+            outer: k_size as i64,
+            k_stride: 1,
         };
         let Plan { channels, padded, taps, .. } = plan;
         let how = format!("{way:?} filters of {taps} taps, {channels} channels in {padded}");
         let size = ty.bytes() as u64;
         match way {
-            Way::Panel => {
+            OperandPath::Staged => {
                 let make = |site: &mut Site<'_>, to: Memory| reorder(problem, plan, to, site);
                 let memory = made(how, w, size, make, site)?;
-                Ok(Filters { given: Given::Strided, factor: factor(memory) })
+                Ok(Filters { given: PreparedOperand::Strided, operand: operand(memory) })
             }
-            Way::Packed => {
-                let packed = Packed::new(m, depths);
+            OperandPath::Packed => {
+                let packed = PackedShape::new(m, k_size);
                 let make = |site: &mut Site<'_>, to: Memory| {
                     let ordered = site.scratch(size);
                     reorder(problem, plan, ordered, site)?;
                     let ty = matrix(math::elem(w.ty.dtype), MatrixUse::A);
-                    pack(&factor(ordered), (m, depths), ty, to, site)
+                    pack(&operand(ordered), (m, k_size), ty, to, site)
                 };
                 let memory = made(how, w, packed.bytes(), make, site)?;
-                Ok(Filters { given: Given::Packed(memory, packed), factor: factor(memory) })
+                Ok(Filters { given: PreparedOperand::Packed(memory, packed), operand: operand(memory) })
             }
         }
     }
@@ -78,9 +78,9 @@ fn made(
     Ok(memory)
 }
 
-/// Emits the ordering: an invocation to every two depths of a filter.
+/// Emits the ordering: an invocation to every two indices along K of a filter.
 fn reorder(problem: &Problem<'_>, plan: &Plan, to: Memory, site: &mut Site<'_>) -> Result<(), String> {
-    let pairs = problem.m * plan.depths() / 2;
+    let pairs = problem.m * plan.k_size() / 2;
     let group = site.group_size(256);
     let k = site.builder("conv_filters", group);
     let l = Launch::new(&k);

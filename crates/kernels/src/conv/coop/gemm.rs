@@ -1,4 +1,4 @@
-//! The product of filters and the new image, by blocks of cooperative matrices.
+//! The matmul of filters and the new image, by blocks of cooperative matrices.
 
 use std::rc::Rc;
 
@@ -12,53 +12,58 @@ use crate::launch::{Launch, bytes};
 use crate::math;
 use crate::matmul::choice::Shape;
 use crate::matmul::coop::block_store::{leave, store_block};
-use crate::matmul::coop::blocks::Blocks;
-use crate::matmul::coop::operands::{Depths, Fed, Feed, Side};
-use crate::matmul::coop::staging::{Measure, SLOT, Source, Table, Words};
-use crate::matmul::coop::store::Out;
+use crate::matmul::coop::blocks::CoopTile;
+use crate::matmul::coop::operands::{DeclaredOperand, KLoop, OperandLoader, SubgroupSpan};
+use crate::matmul::coop::staging::{PanelLayout, SLOT, StagedOperand, StagedPanel, TapTable};
+use crate::matmul::coop::store::AccumulatorStore;
 use crate::matmul::coop::{SIDE, matrix, multiply};
-use crate::matmul::epilogue::{Base, Finish, Sink};
+use crate::matmul::epilogue::{BatchOffset, Destination, Epilogue};
 use crate::matmul::problem::{Axis, Problem};
-use crate::matmul::stream_k::{Segment, Shares, Spot, keep};
-use crate::matmul::tiled::panel::Span;
-use crate::matmul::tiled::{Place, place_in};
+use crate::matmul::stream_k::{Segment, StreamK, TileOrigin, keep};
+use crate::matmul::tiled::panel::TileSpan;
+use crate::matmul::tiled::{TileCoord, tile_coord_by};
 use crate::site::{Memory, Site, linear_group};
 
-/// The product of filters and the new image.
-pub(crate) struct Product<'p> {
+/// The matmul of filters and the new image.
+pub(crate) struct CoopGemm<'p> {
     pub(crate) problem: &'p Problem<'p>,
     pub(crate) plan: &'p Plan,
-    pub(crate) blocks: Blocks,
+    pub(crate) blocks: CoopTile,
     pub(crate) filters: Filters,
     pub(crate) image: Memory,
     pub(crate) slots: Taps,
     pub(crate) table: Memory,
 }
 
-impl Product<'_> {
-    /// Emits it, the summed axis in `splits` parts.
-    pub(crate) fn emit(&self, splits: usize, sink: &Sink, site: &mut Site<'_>) -> Result<(), String> {
-        let Product { problem, plan, blocks, .. } = self;
-        let shape = Shape { m: problem.m, n: problem.n, k: plan.depths(), batches: 1 };
+impl CoopGemm<'_> {
+    /// Emits it, K in `splits` parts.
+    pub(crate) fn emit(
+        &self,
+        splits: usize,
+        destination: &Destination,
+        site: &mut Site<'_>,
+    ) -> Result<(), String> {
+        let CoopGemm { problem, plan, blocks, .. } = self;
+        let shape = Shape { m: problem.m, n: problem.n, k: plan.k_size(), batches: 1 };
         let groups = blocks.count(&shape) as usize * splits;
-        let chunk = shape.k.div_ceil(splits).next_multiple_of(blocks.depth as usize);
-        let k = site.builder("conv_matrices", blocks.group());
+        let chunk = shape.k.div_ceil(splits).next_multiple_of(blocks.k_step as usize);
+        let k = site.builder("conv_coop", blocks.group());
         let l = Launch::new(&k);
         let block = self.declare(&l);
-        let finish = block.ends.finish(&l, problem, sink);
+        let epilogue = block.ends.epilogue(&l, problem, destination);
         let total = l.size("groups", groups);
         let parts = (splits > 1).then(|| (l.size("chunk", chunk), k.u32(1)));
         let size = l.size("part", problem.target.ty.shape.numel());
         let id = linear_group(&k);
         k.if_(id.lt(total), || {
             let sizes = (block.ends.m, block.ends.n, block.all);
-            let Place { first, rest, start, end, .. } =
-                place_in(id, sizes, (blocks.m, blocks.n), blocks.band, parts);
+            let TileCoord { first, rest, start, end, .. } =
+                tile_coord_by(id, sizes, (blocks.m, blocks.n), blocks.band, parts);
             let out = if splits > 1 { rest * size } else { k.u32(0) };
             let base = block.ends.base(out);
             let done = block.multiply(&l, first, (start, end));
-            done.store(block.ends.m, finish.is_heavy(), |row, column, sums| {
-                finish.store(&base, row, column, sums)
+            done.store(block.ends.m, epilogue.is_heavy(), |row, column, sums| {
+                epilogue.store(&base, row, column, sums)
             });
         });
         let bound = l.done();
@@ -66,25 +71,25 @@ impl Product<'_> {
     }
 
     /// Emits it, the last blocks in shares.
-    pub(crate) fn emit_shares(&self, shares: Shares, site: &mut Site<'_>) -> Result<(), String> {
-        let Product { problem, blocks, .. } = self;
+    pub(crate) fn emit_shares(&self, shares: StreamK, site: &mut Site<'_>) -> Result<(), String> {
+        let CoopGemm { problem, blocks, .. } = self;
         let parts = site.scratch(shares.bytes(*blocks));
-        let k = site.builder("conv_shares", blocks.group());
+        let k = site.builder("conv_stream_k", blocks.group());
         let l = Launch::new(&k);
         let block = self.declare(&l);
         let kept = l.bind("parts", Elem::F32, Access::Write, parts);
-        let finish = block.ends.finish(&l, problem, &Sink::Target);
+        let epilogue = block.ends.epilogue(&l, problem, &Destination::Target);
         let base = block.ends.base(k.u32(0));
         let declared = shares.declare(&l);
-        declared.segments(&k, (block.all, blocks.depth), |segment| {
+        declared.segments(&k, (block.all, blocks.k_step), |segment| {
             let Segment { block: number, start, end, is_whole, slot } = segment;
             let first = block.ends.first(number, *blocks);
             let done = block.multiply(&l, first, (start, end));
             k.if_else(
                 is_whole,
                 || {
-                    done.store(block.ends.m, finish.is_heavy(), |row, column, sums| {
-                        finish.store(&base, row, column, sums);
+                    done.store(block.ends.m, epilogue.is_heavy(), |row, column, sums| {
+                        epilogue.store(&base, row, column, sums);
                     });
                 },
                 || {
@@ -98,30 +103,30 @@ impl Product<'_> {
         site.dispatch(k, bound, shares.groups() as u64, self.cost())?;
 
         let group = site.group_size(256);
-        let k = site.builder("conv_join", group);
+        let k = site.builder("conv_stream_k_fixup", group);
         let l = Launch::new(&k);
         let ends = self.declare_ends(&l);
-        let finish = ends.finish(&l, problem, &Sink::Target);
-        shares.join(&l, *blocks, parts, &finish, |number| Spot {
+        let epilogue = ends.epilogue(&l, problem, &Destination::Target);
+        shares.join(&l, *blocks, parts, &epilogue, |number| TileOrigin {
             first: ends.first(number, *blocks),
             end: ends.m,
             base: ends.base(k.u32(0)),
         });
         let bound = l.done();
-        site.dispatch(k, bound, shares.joining_groups(*blocks, group), (0, shares.bytes(*blocks)))
+        site.dispatch(k, bound, shares.fixup_groups(*blocks, group), (0, shares.bytes(*blocks)))
     }
 
     /// Operations, and bytes that must move at least.
     fn cost(&self) -> (u64, u64) {
         let problem = self.problem;
         let flops = 2 * (problem.m * problem.n) as u64 * problem.k as u64;
-        let factors = bytes(&problem.a.operand.ty) + bytes(&problem.b.operand.ty);
-        (flops, factors + bytes(&problem.target.ty))
+        let operands = bytes(&problem.a.operand.ty) + bytes(&problem.b.operand.ty);
+        (flops, operands + bytes(&problem.target.ty))
     }
 
-    fn declare_ends<'k>(&self, l: &Launch<'k>) -> Ends<'k> {
+    fn declare_ends<'k>(&self, l: &Launch<'k>) -> OutputMap<'k> {
         let problem = self.problem;
-        Ends {
+        OutputMap {
             taps: Rc::new(self.slots.declare(l, self.table)),
             m: l.size("m", problem.m),
             n: l.size("n", problem.n),
@@ -131,81 +136,93 @@ impl Product<'_> {
 
     /// Declares what a kernel needs of it.
     fn declare<'k>(&self, l: &Launch<'k>) -> Block<'k> {
-        let Product { problem, plan, blocks, filters, image, .. } = self;
-        let depths = plan.depths();
+        let CoopGemm { problem, plan, blocks, filters, image, .. } = self;
+        let k_size = plan.k_size();
         Block {
-            filters: Fed::declare(l, "a", &filters.given, &filters.factor, (problem.m, depths), &[]),
+            filters: DeclaredOperand::declare(
+                l,
+                "a",
+                &filters.given,
+                &filters.operand,
+                (problem.m, k_size),
+                &[],
+            ),
             pixels: l.bind("pixels", Elem::U32, Access::Read, *image),
             each: l.size("slots", plan.padded / SLOT as usize),
             ends: self.declare_ends(l),
-            all: l.size("k", depths),
+            all: l.size("k", k_size),
             blocks: *blocks,
-            tail: !depths.is_multiple_of(blocks.depth as usize),
+            tail: !k_size.is_multiple_of(blocks.k_step as usize),
             elem: math::elem(problem.dtype()),
         }
     }
 }
 
 /// What a kernel needs to know where sums go.
-struct Ends<'k> {
-    taps: Rc<taps::Declared<'k>>,
+struct OutputMap<'k> {
+    taps: Rc<taps::DeclaredTaps<'k>>,
     m: Val<'k>,
     n: Val<'k>,
     /// Where the further operands begin.
     extras: Vec<Val<'k>>,
 }
 
-impl<'k> Ends<'k> {
+impl<'k> OutputMap<'k> {
     fn class(&self) -> taps::Pattern<'k> {
         self.taps.class(self.m.builder().u32(0), true)
     }
 
     /// The first row and column of a block; there is one batch.
-    fn first(&self, block: Val<'k>, blocks: Blocks) -> (Val<'k>, Val<'k>) {
-        place_in(block, (self.m, self.n, self.n), (blocks.m, blocks.n), blocks.band, None).first
+    fn first(&self, block: Val<'k>, blocks: CoopTile) -> (Val<'k>, Val<'k>) {
+        tile_coord_by(block, (self.m, self.n, self.n), (blocks.m, blocks.n), blocks.band, None).first
     }
 
-    fn finish<'p>(&self, l: &Launch<'k>, problem: &'p Problem<'p>, sink: &Sink) -> Finish<'k, 'p> {
-        Finish::declare(l, problem, sink, self.n).over(Rc::clone(&self.taps), self.class())
+    fn epilogue<'p>(
+        &self,
+        l: &Launch<'k>,
+        problem: &'p Problem<'p>,
+        destination: &Destination,
+    ) -> Epilogue<'k, 'p> {
+        Epilogue::declare(l, problem, destination, self.n).over(Rc::clone(&self.taps), self.class())
     }
 
     /// Where the batch begins, in the target or in parts.
-    fn base(&self, out: Val<'k>) -> Base<'k> {
-        Base { out, extras: self.extras.clone() }
+    fn base(&self, out: Val<'k>) -> BatchOffset<'k> {
+        BatchOffset { out, extras: self.extras.clone() }
     }
 }
 
-/// A block of the product in a kernel.
+/// A block of the matmul in a kernel.
 struct Block<'k> {
-    filters: Fed<'k>,
+    filters: DeclaredOperand<'k>,
     pixels: Buf<'k>,
     /// Slots of a pixel.
     each: Val<'k>,
-    ends: Ends<'k>,
-    /// All depths.
+    ends: OutputMap<'k>,
+    /// Size of K.
     all: Val<'k>,
-    blocks: Blocks,
+    blocks: CoopTile,
     tail: bool,
     elem: Elem,
 }
 
 impl<'k> Block<'k> {
-    /// The sums of a block from its first row and column on, over some depths. The whole workgroup must come here
-    /// together.
+    /// The sums of a block from its first row and column on, over some indices along K. The whole workgroup must come
+    /// here together.
     fn multiply(
         &self,
         l: &Launch<'k>,
         first: (Val<'k>, Val<'k>),
         (start, end): (Val<'k>, Val<'k>),
-    ) -> Done<'k> {
+    ) -> BlockSums<'k> {
         let (k, Block { blocks, all, tail, .. }) = (l.k(), self);
-        let (all, tail, step, zero) = (*all, *tail, blocks.depth, k.u32(0));
+        let (all, tail, step, zero) = (*all, *tail, blocks.k_step, k.u32(0));
         let teams = blocks.m / blocks.rows * (blocks.n / blocks.columns);
         let (slice, team) = (k.subgroup_id() / teams, k.subgroup_id() % teams);
         let across = blocks.n / blocks.columns;
         let (rows, columns) = (blocks.rows, blocks.columns);
-        let down = Side {
-            span: Span { first: first.0, end: self.ends.m, order: None },
+        let down = SubgroupSpan {
+            span: TileSpan { first: first.0, end: self.ends.m, order: None },
             mine: team / across * rows,
             block: blocks.m,
             part: rows,
@@ -214,44 +231,44 @@ impl<'k> Block<'k> {
         let own = step / blocks.slices;
         let from = slice * own;
         let past = if tail { (end + (step - 1)) / step * step } else { end };
-        let depths = Depths { start, end, past, all, step, from, own, ahead: blocks.ahead, tail };
-        let a = Feed::new(k, &self.filters, matrix(self.elem, MatrixUse::A), &down, &depths, zero);
+        let k_loop = KLoop { start, end, past, all, step, from, own, ahead: blocks.ahead, tail };
+        let a = OperandLoader::new(k, &self.filters, matrix(self.elem, MatrixUse::A), &down, &k_loop, zero);
         let b = {
-            let measure = Measure::new(Axis::Depth, blocks.n, step);
+            let measure = PanelLayout::new(Axis::K, blocks.n, step);
             let slots = measure.len();
             let memory = k.shared(Elem::U32, 4, slots);
             let table =
-                Table { taps: Rc::clone(&self.ends.taps), class: self.ends.class(), pixel: self.each };
-            let source = Source {
+                TapTable { taps: Rc::clone(&self.ends.taps), class: self.ends.class(), pixel: self.each };
+            let source = StagedOperand {
                 buffer: self.pixels,
                 whole: true,
                 outer: zero,
-                depth: zero,
+                k_stride: zero,
                 base: zero,
-                depths: all,
+                k_size: all,
                 tail,
                 table: Some(Box::new(table)),
             };
-            let span = Span { first: first.1, end: self.ends.n, order: None };
-            let words = Words::new(k, memory, source, &span, measure, start);
+            let span = TileSpan { first: first.1, end: self.ends.n, order: None };
+            let words = StagedPanel::new(k, memory, source, &span, measure, start);
             let ty = matrix(self.elem, MatrixUse::B);
-            Feed::Panel { words, memory, slots, mine: (wide, from), ty, count: columns / SIDE }
+            OperandLoader::Panel { words, memory, slots, mine: (wide, from), ty, count: columns / SIDE }
         };
-        let sums = multiply(k, (&a, &b), (rows / SIDE, columns / SIDE), &depths);
+        let sums = multiply(k, (&a, &b), (rows / SIDE, columns / SIDE), &k_loop);
         let out = leave(k, [&a, &b], (team, slice), (teams, blocks.slices));
-        Done { out, sums, wide: columns / SIDE, at: (first.0 + down.mine, first.1 + wide) }
+        BlockSums { out, sums, wide: columns / SIDE, at: (first.0 + down.mine, first.1 + wide) }
     }
 }
 
 /// A subgroup's sums, so many matrices wide, and where they begin.
-struct Done<'k> {
-    out: Out<'k>,
+struct BlockSums<'k> {
+    out: AccumulatorStore<'k>,
     sums: Vec<Val<'k>>,
     wide: u32,
     at: (Val<'k>, Val<'k>),
 }
 
-impl<'k> Done<'k> {
+impl<'k> BlockSums<'k> {
     fn store(&self, end: Val<'k>, is_long: bool, put: impl Fn(Val<'k>, Val<'k>, &[Val<'k>])) {
         let (row, column) = self.at;
         store_block(&self.out, (&self.sums, self.wide), (row, end), column, is_long, put);

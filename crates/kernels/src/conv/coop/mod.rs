@@ -1,8 +1,8 @@
-//! Convolutions of halves by cooperative matrices, without columns in memory: filters by gathered pixels.
+//! Convolutions of f16 by cooperative matrices, without columns in memory: filters by gathered pixels.
 //!
 //! ```text
 //!   x [N, C, ..] ── pixels ── [N, padded .., C in whole slots] ──┐ slots of 8 channels, wherever a table says
-//!   w [M, C, ..] ── filters ─ [M, taps × C in whole slots] ──────┴─ product ─ [N, M, ..]
+//!   w [M, C, ..] ── filters ─ [M, taps × C in whole slots] ──────┴─ matmul ─ [N, M, ..]
 //! ```
 //! Channels become the inner axis and what windows reach outside becomes zeros, so that eight channels of a tap are
 //! one aligned load without a question. Filters are brought into the same order, at load where they are stored.
@@ -19,42 +19,42 @@ use olivine_kernel::Elem;
 use olivine_program::DeviceCaps;
 
 use crate::conv::coop::filters::Filters;
-use crate::conv::coop::gemm::Product;
+use crate::conv::coop::gemm::CoopGemm;
 use crate::conv::coop::pixels::spread;
 use crate::conv::taps::{Bounds, Class, Tap, TapAxis, Taps};
 use crate::math;
-use crate::matmul::candidates::whole_parts;
+use crate::matmul::candidates::even_splits;
 use crate::matmul::choice::{Shape, busy};
-use crate::matmul::coop::blocks::{Blocks, Way, deals_once};
-use crate::matmul::coop::staging::{Measure, SLOT};
-use crate::matmul::coop::store::out_slots;
+use crate::matmul::coop::blocks::{CoopTile, OperandPath, deals_once};
+use crate::matmul::coop::staging::{PanelLayout, SLOT};
+use crate::matmul::coop::store::store_slots;
 use crate::matmul::coop::{LANES, SIDE};
-use crate::matmul::epilogue::Sink;
+use crate::matmul::epilogue::Destination;
 use crate::matmul::problem::{Axis, Problem};
 use crate::matmul::split_k;
-use crate::matmul::stream_k::{Shares, rounds};
+use crate::matmul::stream_k::{StreamK, waves};
 use crate::site::{Operand, Site};
 
-/// The fewest filters, columns and depths that are worth another form of the image.
+/// The fewest filters, columns and K that are worth another form of the image.
 const LEAST: [usize; 3] = [32, 256, 64];
 
 /// Blocks from the largest to the smallest; A and B are filters and pixels.
-const LARGE: Blocks = Blocks {
+const LARGE: CoopTile = CoopTile {
     m: 128,
     n: 128,
     rows: 64,
     columns: 64,
     slices: 1,
-    depth: 32,
+    k_step: 32,
     carry: false,
     band: 8,
-    ways: (Way::Packed, Way::Panel),
+    ways: (OperandPath::Packed, OperandPath::Staged),
     ahead: 1,
 };
-const MEDIUM: Blocks = Blocks { m: 64, n: 64, rows: 32, columns: 32, depth: 64, ..LARGE };
-const SMALL: Blocks = Blocks { m: 32, n: 32, rows: 32, columns: 32, slices: 4, depth: 128, ..LARGE };
-/// What the plainest device with matrices has room for.
-const PLAIN: Blocks = Blocks { m: 32, n: 32, rows: 16, columns: 16, ..LARGE };
+const MEDIUM: CoopTile = CoopTile { m: 64, n: 64, rows: 32, columns: 32, k_step: 64, ..LARGE };
+const SMALL: CoopTile = CoopTile { m: 32, n: 32, rows: 32, columns: 32, slices: 4, k_step: 128, ..LARGE };
+/// What the least capable device with matrices has room for.
+const PLAIN: CoopTile = CoopTile { m: 32, n: 32, rows: 16, columns: 16, ..LARGE };
 
 /// A convolution brought to this form.
 struct Plan {
@@ -86,8 +86,8 @@ impl Plan {
         apt.then_some(Plan { channels, padded, taps: of_kernel, sizes })
     }
 
-    /// Depths of the product.
-    fn depths(&self) -> usize {
+    /// Indices along K of the matmul.
+    fn k_size(&self) -> usize {
         self.taps * self.padded
     }
 
@@ -100,7 +100,7 @@ impl Plan {
         images * self.plane() * self.padded
     }
 
-    /// The taps of the new image: pixels are its elements, and a depth is a slot.
+    /// The taps of the new image: pixels are its elements, and an index along K is a slot.
     fn slots(&self, taps: &Taps) -> Taps {
         let mut axes = taps.axes.clone();
         let mut step = 1;
@@ -119,20 +119,20 @@ impl Plan {
     }
 }
 
-/// How the sums of a product are divided.
+/// How the sums of a matmul are divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Division {
+enum KDivision {
     /// Into so many parts.
-    Parts(usize),
+    SplitK(usize),
     /// Those of the last blocks, evenly.
-    Shares(Shares),
+    StreamK(StreamK),
 }
 
 /// What a convolution is computed by.
 pub(crate) struct Choice {
     plan: Plan,
-    blocks: Blocks,
-    division: Division,
+    blocks: CoopTile,
+    division: KDivision,
 }
 
 /// The choice for a convolution; `None` where other kernels serve it.
@@ -146,12 +146,12 @@ pub(crate) fn choose(problem: &Problem<'_>, taps: &Taps, caps: &DeviceCaps) -> O
         return None;
     }
     let plan = Plan::new(taps)?;
-    let shape = Shape { m: problem.m, n: problem.n, k: plan.depths(), batches: 1 };
+    let shape = Shape { m: problem.m, n: problem.n, k: plan.k_size(), batches: 1 };
     if plan.elements(taps.images) > u32::MAX as usize / 2 {
         return None;
     }
     let all = [LARGE, MEDIUM, SMALL, PLAIN].map(|b| if deals_once(caps) { b } else { by_panels(b) });
-    let apt = |blocks: &Blocks| {
+    let apt = |blocks: &CoopTile| {
         let count = blocks.count(&shape);
         match blocks.m {
             128 => {
@@ -163,12 +163,12 @@ pub(crate) fn choose(problem: &Problem<'_>, taps: &Taps, caps: &DeviceCaps) -> O
     };
     let blocks = all.into_iter().filter(|b| fits(*b, caps)).find(apt)?;
     let count = blocks.count(&shape);
-    let shares = Shares::new(count as usize, shape.k.div_ceil(blocks.depth as usize), caps);
+    let shares = StreamK::new(count as usize, shape.k.div_ceil(blocks.k_step as usize), caps);
     let division = match shares.filter(|_| blocks.m == LARGE.m) {
-        Some(shares) => Division::Shares(shares),
+        Some(shares) => KDivision::StreamK(shares),
         None => {
             let wanted = (busy(caps) / 2 / count.max(1)) as usize;
-            Division::Parts(whole_parts(shape.k, wanted.min(shape.k / 512).clamp(1, 16), blocks.depth))
+            KDivision::SplitK(even_splits(shape.k, wanted.min(shape.k / 512).clamp(1, 16), blocks.k_step))
         }
     };
     Some(Choice { plan, blocks, division })
@@ -178,24 +178,24 @@ pub(crate) fn choose(problem: &Problem<'_>, taps: &Taps, caps: &DeviceCaps) -> O
 /// either is as much work for the device; the large ones' take less time.
 fn large_pays(shape: &Shape, caps: &DeviceCaps) -> bool {
     let round = busy(caps) as usize;
-    let of = |blocks: Blocks| (blocks.count(shape) as usize, shape.k.div_ceil(blocks.depth as usize));
+    let of = |blocks: CoopTile| (blocks.count(shape) as usize, shape.k.div_ceil(blocks.k_step as usize));
     let ((count, steps), (medium_count, medium_steps)) = (of(LARGE), of(MEDIUM));
-    let whole = rounds(count, steps, round);
-    let large = Shares::new(count, steps, caps).map_or(whole, |shares| shares.time(caps));
-    100 * large < 115 * rounds(medium_count, medium_steps, 2 * round)
+    let whole = waves(count, steps, round);
+    let large = StreamK::new(count, steps, caps).map_or(whole, |shares| shares.time(caps));
+    100 * large < 115 * waves(medium_count, medium_steps, 2 * round)
 }
 
 /// The same blocks with filters through workgroup memory.
-fn by_panels(blocks: Blocks) -> Blocks {
-    Blocks { ways: (Way::Panel, Way::Panel), ..blocks }
+fn by_panels(blocks: CoopTile) -> CoopTile {
+    CoopTile { ways: (OperandPath::Staged, OperandPath::Staged), ..blocks }
 }
 
 /// Whether a device has room for such blocks.
-fn fits(blocks: Blocks, caps: &DeviceCaps) -> bool {
-    let panel = |extent| Measure::new(Axis::Depth, extent, blocks.depth).len();
-    let a = if blocks.ways.0 == Way::Panel { panel(blocks.m) } else { 0 };
+fn fits(blocks: CoopTile, caps: &DeviceCaps) -> bool {
+    let panel = |extent| PanelLayout::new(Axis::K, extent, blocks.k_step).len();
+    let a = if blocks.ways.0 == OperandPath::Staged { panel(blocks.m) } else { 0 };
     let b = panel(blocks.n);
-    let out = out_slots(blocks.group() / LANES);
+    let out = store_slots(blocks.group() / LANES);
     let room = 16 * (a + b + if a.max(b) < out { out } else { 0 });
     blocks.group() <= caps.target.max_invocations && room <= caps.target.shared_bytes
 }
@@ -214,14 +214,14 @@ pub(crate) fn lower(
     spread(problem, taps, plan, image, site)?;
     let slots = plan.slots(taps);
     let table = slots.store(site)?;
-    let product = Product { problem, plan, blocks: *blocks, filters, image, slots, table };
+    let product = CoopGemm { problem, plan, blocks: *blocks, filters, image, slots, table };
     match division {
-        Division::Shares(shares) => product.emit_shares(*shares, site),
-        Division::Parts(1) => product.emit(1, &Sink::Target, site),
-        Division::Parts(count) => {
+        KDivision::StreamK(shares) => product.emit_shares(*shares, site),
+        KDivision::SplitK(1) => product.emit(1, &Destination::Target, site),
+        KDivision::SplitK(count) => {
             let size = 4 * problem.target.ty.shape.numel() as u64;
             let parts = site.scratch(size * *count as u64);
-            product.emit(*count, &Sink::Parts(parts), site)?;
+            product.emit(*count, &Destination::Partials(parts), site)?;
             split_k::emit(problem, parts, *count, extras, site)
         }
     }

@@ -50,7 +50,7 @@ pub(crate) fn spread(
     let tiles_bound = l.size("tiles", tiles);
     // Pixels of an invocation that are not loaded together are apart, so that its neighbours load their neighbours.
     let apart = if whole { 1 } else { along / RUN };
-    let source = Source { buffer: from, whole, apart, plane: image.plane };
+    let source = PixelSource { buffer: from, whole, apart, plane: image.plane };
     // A word is two channels of a pixel; lines are an odd number of words apart.
     let pitch = across / 2 + 1;
     let memory = k.shared(Elem::U32, 1, along * pitch);
@@ -109,7 +109,7 @@ pub(crate) fn spread(
 }
 
 /// The input's elements.
-struct Source<'k> {
+struct PixelSource<'k> {
     /// Words where runs of pixels are aligned, otherwise elements.
     buffer: Buf<'k>,
     whole: bool,
@@ -118,7 +118,7 @@ struct Source<'k> {
     plane: Val<'k>,
 }
 
-impl<'k> Source<'k> {
+impl<'k> PixelSource<'k> {
     /// A run of pixels from the `first` of a channel on that begins at `row`; those past the last are others.
     fn run(&self, row: Val<'k>, first: Val<'k>) -> Vec<Val<'k>> {
         if self.whole {
@@ -131,7 +131,7 @@ impl<'k> Source<'k> {
 }
 
 /// An axis: its sizes in the input and in the new image, and by how much the latter begins before.
-struct Axis<'k> {
+struct PixelAxis<'k> {
     size: Val<'k>,
     padded: Val<'k>,
     lead: Val<'k>,
@@ -139,7 +139,7 @@ struct Axis<'k> {
 
 /// The sizes of both images.
 struct Image<'k> {
-    axes: Vec<Axis<'k>>,
+    axes: Vec<PixelAxis<'k>>,
     /// Pixels of an image.
     plane: Val<'k>,
     padded: Val<'k>,
@@ -151,7 +151,7 @@ struct Image<'k> {
 
 impl<'k> Image<'k> {
     fn declare(l: &Launch<'k>, taps: &Taps, plan: &Plan) -> Self {
-        let axis = |i: usize| Axis {
+        let axis = |i: usize| PixelAxis {
             size: l.size(&format!("size{i}"), taps.axes[i].size),
             padded: l.size(&format!("padded{i}"), plan.sizes[i]),
             lead: l.size(&format!("lead{i}"), taps.axes[i].lead),
@@ -166,7 +166,7 @@ impl<'k> Image<'k> {
     }
 
     /// A pixel's coordinates, innermost first, in an image of such sizes.
-    fn coordinates(&self, pixel: Val<'k>, size: impl Fn(&Axis<'k>) -> Val<'k>) -> Vec<Val<'k>> {
+    fn coordinates(&self, pixel: Val<'k>, size: impl Fn(&PixelAxis<'k>) -> Val<'k>) -> Vec<Val<'k>> {
         let mut rest = pixel;
         let each = self.axes.iter().enumerate().rev().map(|(i, axis)| {
             let size = size(axis);

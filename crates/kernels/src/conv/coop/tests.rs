@@ -4,7 +4,7 @@ use olivine_ir::op::{Conv, Window};
 use olivine_ir::{Shape as IrShape, TensorType, ValueId};
 
 use super::*;
-use crate::conv::{as_product, conv};
+use crate::conv::{as_matmul, conv};
 use crate::matmul::coop::tests::{bits, card, number, run};
 use crate::site::{Memory, Target};
 
@@ -87,7 +87,7 @@ fn lowered(dtype: DType, case: &Case, caps: &DeviceCaps) -> Vec<String> {
 
 #[test]
 fn windows_of_every_form_give_the_sums() {
-    let by_matrices = ["conv_filters", "matmul_pack", "conv_pixels", "conv_matrices"];
+    let by_matrices = ["conv_filters", "matmul_pack", "conv_pixels", "conv_coop"];
     let same = Case { x: [2, 12, 12, 11], filters: 40, kernel: [3, 3], window: Window::same(2, 1, 1) };
     assert_eq!(lowered(DType::F16, &same, &card()), by_matrices);
     let odd = Case {
@@ -98,7 +98,7 @@ fn windows_of_every_form_give_the_sums() {
     };
     assert_eq!(lowered(DType::BF16, &odd, &card()), by_matrices);
     let other = DeviceCaps { driver: "another".into(), ..card() };
-    let through_panels = ["conv_filters", "conv_pixels", "conv_matrices"];
+    let through_panels = ["conv_filters", "conv_pixels", "conv_coop"];
     assert_eq!(lowered(DType::F16, &odd, &other), through_panels);
 }
 
@@ -106,7 +106,7 @@ fn windows_of_every_form_give_the_sums() {
 fn long_sums_of_few_pixels_are_split() {
     let deep = Case { x: [1, 128, 16, 16], filters: 32, kernel: [3, 3], window: Window::same(2, 1, 1) };
     let names = lowered(DType::F16, &deep, &card());
-    assert_eq!(names.last().map(String::as_str), Some("matmul_sum"), "{names:?}");
+    assert_eq!(names.last().map(String::as_str), Some("matmul_split_k_sum"), "{names:?}");
 }
 
 #[test]
@@ -114,14 +114,14 @@ fn the_last_blocks_may_be_shared() {
     let caps = card();
     let case = Case { x: [2, 10, 12, 12], filters: 72, kernel: [3, 3], window: Window::same(2, 1, 1) };
     let (op, mut site) = prepared(DType::F16, &case, &caps);
-    let (problem, extras) = as_product(&op, &site).unwrap();
+    let (problem, extras) = as_matmul(&op, &site).unwrap();
     let taps = problem.taps.as_ref().unwrap();
     let chosen = choose(&problem, taps, &caps).unwrap();
     // 2 by 5 blocks of 5 steps.
-    let shares = Shares::among(7, 3, 5, 4);
+    let shares = StreamK::among(7, 3, 5, 4);
     let choice =
-        Choice { blocks: Blocks { depth: 32, ..MEDIUM }, division: Division::Shares(shares), ..chosen };
+        Choice { blocks: CoopTile { k_step: 32, ..MEDIUM }, division: KDivision::StreamK(shares), ..chosen };
     lower(&problem, taps, &choice, &extras, &mut site).unwrap();
     let names = check(DType::F16, &case, &site);
-    assert_eq!(names[2..], ["conv_pixels", "conv_shares", "conv_join"]);
+    assert_eq!(names[2..], ["conv_pixels", "conv_stream_k", "conv_stream_k_fixup"]);
 }

@@ -1,29 +1,29 @@
-//! All sums of a subgroup's part of a block on their way out.
+//! Stores the accumulators of a subgroup's part of a block tile.
 
 use olivine_kernel::{Builder, Val};
 
-use crate::matmul::coop::operands::Feed;
-use crate::matmul::coop::store::{Grain, Out};
-use crate::matmul::coop::{SIDE, way_out};
+use crate::matmul::coop::operands::OperandLoader;
+use crate::matmul::coop::store::{AccumulatorStore, StorePrecision};
+use crate::matmul::coop::{SIDE, store_memory};
 
-/// The way out of a block whose feeds have given all they had, for a subgroup by its number in the workgroup:
-/// `teams` have a part each, shared by `slices` of them. The whole workgroup must come here together.
+/// The store of a block whose operands are consumed, for a subgroup by its number in the workgroup:
+/// `teams` have a part each, shared by `slices` of them. The whole workgroup must call it.
 pub(crate) fn leave<'k>(
     k: &'k Builder,
-    feeds: [&Feed<'k>; 2],
+    feeds: [&OperandLoader<'k>; 2],
     (team, slice): (Val<'k>, Val<'k>),
     (teams, slices): (u32, u32),
-) -> Out<'k> {
-    let (memory, slots) = way_out(k, feeds, teams * slices);
-    // Nobody reads the panels any more.
+) -> AccumulatorStore<'k> {
+    let (memory, slots) = store_memory(k, feeds, teams * slices);
+    // The panels are free from here on.
     k.barrier();
-    Out { k, memory, slots, grain: Grain::Whole, team, slice, teams, slices }
+    AccumulatorStore { k, memory, slots, grain: StorePrecision::F32, team, slice, teams, slices }
 }
 
-/// Hands on the matrices of a subgroup, `wide` side by side, whose first element is at `row` and `column`; rows from
-/// `end` on are left out. All subgroups that share a part must come here together.
+/// Stores the matrices of a subgroup, `wide` side by side, whose first element is at `row` and `column`; rows from
+/// `end` on are left out. All subgroups that share a part must call it together.
 pub(crate) fn store_block<'k>(
-    out: &Out<'k>,
+    out: &AccumulatorStore<'k>,
     (sums, wide): (&[Val<'k>], u32),
     (row, end): (Val<'k>, Val<'k>),
     column: Val<'k>,

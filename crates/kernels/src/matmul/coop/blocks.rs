@@ -1,4 +1,4 @@
-//! The blocks of products by cooperative matrices: their measures, which a shape may be given, and which it gets.
+//! The blocks of matmuls by cooperative matrices: their measures, which ones fit a shape, and which it gets.
 
 use std::fmt;
 
@@ -7,94 +7,95 @@ use olivine_kernel::Elem;
 use olivine_program::DeviceCaps;
 
 use crate::math;
-use crate::matmul::candidates::whole_parts;
-use crate::matmul::choice::{SKINNY, Shape, busy};
+use crate::matmul::candidates::even_splits;
+use crate::matmul::choice::{SMALL_M, Shape, busy};
 use crate::matmul::coop::packed::{PANEL, whole};
-use crate::matmul::coop::staging::Measure;
-use crate::matmul::coop::store::{half_slots, out_slots, pass_as_halves};
+use crate::matmul::coop::staging::PanelLayout;
+use crate::matmul::coop::store::{f16_slots, stages_as_f16, store_slots};
 use crate::matmul::coop::{LANES, SIDE};
 use crate::matmul::problem::{Axis, Problem};
 
-/// How a factor comes to the subgroups.
+/// How an operand comes to the subgroups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Way {
+pub(crate) enum OperandPath {
     /// Through workgroup memory.
-    Panel,
-    /// Straight from a packed form, which is made at load of what is stored and in every run of anything else.
+    Staged,
+    /// Straight from a packed form, made at load for weights and in every run for anything else.
     Packed,
 }
 
-/// A workgroup's part of the product, a subgroup's part of that, and how the factors come to them.
+/// A workgroup's part of the matmul, a subgroup's part of that, and how the operands come to them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Blocks {
+pub(crate) struct CoopTile {
     pub(crate) m: u32,
     pub(crate) n: u32,
     /// Rows of a subgroup.
     pub(crate) rows: u32,
     /// Columns of a subgroup.
     pub(crate) columns: u32,
-    /// Subgroups that share a part, each with its own depths of every step.
+    /// Subgroups that share a part, each with its own piece of every K step (sliced-K).
     pub(crate) slices: u32,
-    /// Depth of a step.
-    pub(crate) depth: u32,
-    /// Whether the last matrices of a step are multiplied after the next step's have come.
+    /// Size of a step along K.
+    pub(crate) k_step: u32,
+    /// Whether the last matrices of a step are multiplied while the next step's are loaded.
     pub(crate) carry: bool,
-    /// Block rows that are walked together, column by column, so that both factors stay in the cache.
+    /// Swizzle: tile rows that are walked together, column by column, so that both operands stay in the cache.
     pub(crate) band: u32,
     /// How A and B come to the subgroups.
-    pub(crate) ways: (Way, Way),
-    /// How many depths of matrices of packed factors are under way.
+    pub(crate) ways: (OperandPath, OperandPath),
+    /// How many matrices along K are loaded ahead, for packed operands.
     pub(crate) ahead: u32,
 }
 
-/// For large products.
-const LARGE: Blocks = Blocks {
+/// For large matmuls.
+const LARGE: CoopTile = CoopTile {
     m: 128,
     n: 128,
     rows: 64,
     columns: 64,
     slices: 1,
-    depth: 32,
+    k_step: 32,
     carry: false,
     band: 8,
-    ways: (Way::Panel, Way::Panel),
+    ways: (OperandPath::Staged, OperandPath::Staged),
     ahead: 1,
 };
-const LARGE_STORED: Blocks = Blocks { ways: STORED, ..LARGE };
+const LARGE_STORED: CoopTile = CoopTile { ways: STORED, ..LARGE };
 /// As fast, and twice as many: the last of them keep a device busier.
-const BROAD_STORED: Blocks = Blocks { m: 64, rows: 32, ways: STORED, ..LARGE };
+const BROAD_STORED: CoopTile = CoopTile { m: 64, rows: 32, ways: STORED, ..LARGE };
 /// Without workgroup memory and barriers.
-const LARGE_PACKED: Blocks = Blocks { ways: (Way::Packed, Way::Packed), band: 16, ..LARGE };
+const LARGE_PACKED: CoopTile =
+    CoopTile { ways: (OperandPath::Packed, OperandPath::Packed), band: 16, ..LARGE };
 /// For about a thousand rows and columns: few enough blocks that each begins at once.
-const TALL: Blocks = Blocks { n: 64, slices: 2, depth: 64, ..LARGE };
-const MEDIUM: Blocks = Blocks { m: 64, n: 64, rows: 32, columns: 32, depth: 64, ..LARGE };
-const MEDIUM_STORED: Blocks = Blocks { ways: STORED, ..MEDIUM };
-/// For small products: little is summed by each subgroup, in long steps.
-const WIDE: Blocks = Blocks { m: 32, slices: 4, depth: 128, ..MEDIUM };
-const FLAT: Blocks = Blocks { m: 16, n: 64, rows: 16, columns: 64, slices: 8, depth: 128, ..LARGE };
-const SMALL: Blocks = Blocks { n: 32, ..WIDE };
-/// The weights of a whole step under way: they come from far.
-const FLAT_STORED: Blocks = Blocks { columns: 32, slices: 2, ways: STORED, ahead: 4, ..FLAT };
+const TALL: CoopTile = CoopTile { n: 64, slices: 2, k_step: 64, ..LARGE };
+const MEDIUM: CoopTile = CoopTile { m: 64, n: 64, rows: 32, columns: 32, k_step: 64, ..LARGE };
+const MEDIUM_STORED: CoopTile = CoopTile { ways: STORED, ..MEDIUM };
+/// For small matmuls: little is summed by each subgroup, in long steps.
+const WIDE: CoopTile = CoopTile { m: 32, slices: 4, k_step: 128, ..MEDIUM };
+const FLAT: CoopTile = CoopTile { m: 16, n: 64, rows: 16, columns: 64, slices: 8, k_step: 128, ..LARGE };
+const SMALL: CoopTile = CoopTile { n: 32, ..WIDE };
+/// The weights of a whole step in flight: they come from far.
+const FLAT_STORED: CoopTile = CoopTile { columns: 32, slices: 2, ways: STORED, ahead: 4, ..FLAT };
 /// For so few blocks that each has the workgroup memory of two.
-const DEEP_STORED: Blocks = Blocks { depth: 256, ways: STORED, ahead: 4, ..SMALL };
-/// What the plainest device with matrices has room for.
-const PLAIN: Blocks = Blocks { m: 32, n: 32, rows: 16, columns: 16, ..LARGE };
+const DEEP_STORED: CoopTile = CoopTile { k_step: 256, ways: STORED, ahead: 4, ..SMALL };
+/// What the least capable device with matrices has room for.
+const PLAIN: CoopTile = CoopTile { m: 32, n: 32, rows: 16, columns: 16, ..LARGE };
 
 /// Weights are packed, activations are not.
-const STORED: (Way, Way) = (Way::Panel, Way::Packed);
+const STORED: (OperandPath, OperandPath) = (OperandPath::Staged, OperandPath::Packed);
 
 /// Blocks worth a measurement.
 #[allow(dead_code, reason = "for whoever measures candidates")]
-const ALL: [Blocks; 15] = [
+const ALL: [CoopTile; 15] = [
     LARGE,
     LARGE_STORED,
     BROAD_STORED,
     LARGE_PACKED,
-    Blocks { m: 64, ..LARGE_PACKED },
+    CoopTile { m: 64, ..LARGE_PACKED },
     TALL,
     MEDIUM,
     MEDIUM_STORED,
-    Blocks { m: 128, carry: true, ..MEDIUM },
+    CoopTile { m: 128, carry: true, ..MEDIUM },
     WIDE,
     FLAT,
     SMALL,
@@ -103,33 +104,33 @@ const ALL: [Blocks; 15] = [
     PLAIN,
 ];
 
-impl Blocks {
+impl CoopTile {
     /// Invocations.
     pub(crate) fn group(self) -> u32 {
         self.m / self.rows * (self.n / self.columns) * self.slices * LANES
     }
 
-    /// Whether a product's factors can come to such blocks, and whether the device has room for them.
+    /// Whether a matmul's operands can come to such blocks, and whether the device has room for them.
     pub(crate) fn fits(self, problem: &Problem<'_>, caps: &DeviceCaps) -> bool {
         let sides = [
             (self.ways.0, &problem.a, problem.m, self.m, self.rows, 0),
             (self.ways.1, &problem.b, problem.n, self.n, self.columns, 1),
         ];
         let (mut slots, mut largest) = (0, 0);
-        for (way, factor, extent, block, part, number) in sides {
+        for (way, operand, extent, block, part, number) in sides {
             let jumps = &problem.batch.strides[number];
             let comes = match way {
-                Way::Panel => {
-                    let panel = Measure::new(factor.along(extent, problem.k), block, self.depth).len();
+                OperandPath::Staged => {
+                    let panel = PanelLayout::new(operand.along(extent, problem.k), block, self.k_step).len();
                     slots += panel;
                     largest = largest.max(panel);
                     true
                 }
-                Way::Packed => {
+                OperandPath::Packed => {
                     deals_once(caps)
                         && jumps.iter().all(|jump| *jump == 0)
                         && PANEL.is_multiple_of(part)
-                        && whole(problem.k).is_multiple_of(self.depth as usize)
+                        && whole(problem.k).is_multiple_of(self.k_step as usize)
                 }
             };
             if !comes {
@@ -137,82 +138,82 @@ impl Blocks {
             }
         }
         let subgroups = self.group() / LANES;
-        let out = out_slots(subgroups);
-        let halves = self.slices == 1 && pass_as_halves(problem.dtype(), slots, subgroups, &caps.target);
+        let out = store_slots(subgroups);
+        let halves = self.slices == 1 && stages_as_f16(problem.dtype(), slots, subgroups, &caps.target);
         let own = if largest < out { 16 * out } else { 0 };
-        let own = if halves { own.max(8 * half_slots(subgroups)) } else { own };
+        let own = if halves { own.max(8 * f16_slots(subgroups)) } else { own };
         let room = 16 * slots + own;
         self.group() <= caps.target.max_invocations && room <= caps.target.shared_bytes
     }
 
-    /// Workgroups for all of a product's rows and columns.
+    /// Workgroups for all of a matmul's rows and columns.
     pub(crate) fn count(self, shape: &Shape) -> u64 {
         (shape.m.div_ceil(self.m as usize) * shape.n.div_ceil(self.n as usize) * shape.batches) as u64
     }
 }
 
-/// `128x256/64x64x1/32c/8/sp1`: the block; a subgroup's part and how many share it; the depth, `c` if it carries; the
-/// band; how A and B come, and how far ahead.
-impl fmt::Display for Blocks {
+/// `128x256/64x64x1/32c/8/sp1`: the block; a subgroup's part and how many share it; the K step, `c` if it is pipelined;
+/// the band; how A and B come, and how far ahead.
+impl fmt::Display for CoopTile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Blocks { m, n, rows, columns, slices, depth, band, ahead, .. } = self;
+        let CoopTile { m, n, rows, columns, slices, k_step, band, ahead, .. } = self;
         let carry = if self.carry { "c" } else { "" };
         let way = |way| match way {
-            Way::Panel => 's',
-            Way::Packed => 'p',
+            OperandPath::Staged => 's',
+            OperandPath::Packed => 'p',
         };
-        write!(f, "{m}x{n}/{rows}x{columns}x{slices}/{depth}{carry}/{band}/")?;
+        write!(f, "{m}x{n}/{rows}x{columns}x{slices}/{k_step}{carry}/{band}/")?;
         write!(f, "{}{}{ahead}", way(self.ways.0), way(self.ways.1))
     }
 }
 
 /// Whether a device gives each element of a matrix to exactly one lane, so that a lane's words are as many as packed
-/// factors have; Vulkan leaves it open, and lanes of some devices hold the same elements.
+/// operands have; Vulkan leaves it open, and lanes of some devices hold the same elements.
 pub(crate) fn deals_once(caps: &DeviceCaps) -> bool {
     caps.driver.starts_with("NVIDIA")
 }
 
-/// Whether a product can be computed by these kernels on a device.
+/// Whether a matmul can be computed by these kernels on a device.
 fn serves(problem: &Problem<'_>, shape: &Shape, caps: &DeviceCaps) -> bool {
     let elem = math::elem(problem.dtype());
     let offered = caps.target.multiplies(elem, Elem::F32, [SIDE, SIDE, SIDE]);
     let halves = matches!(problem.dtype(), DType::F16 | DType::BF16);
     let subgroups = caps.target.subgroup == Some(LANES);
-    let skinny = shape.m.min(shape.n) <= SKINNY;
+    let skinny = shape.m.min(shape.n) <= SMALL_M;
     let empty = shape.k == 0 || shape.batches == 0;
     halves && offered && subgroups && problem.experts.is_none() && !skinny && !empty
 }
 
-/// The blocks for a product, and into how many parts the summed axis goes; `None` where other kernels serve it. `left`
-/// says that whoever reads the product sums the parts.
+/// The blocks for a matmul, and into how many parts K goes; `None` where other kernels serve it. `left`
+/// says that whoever reads the matmul sums the parts.
 pub(crate) fn choose(
     problem: &Problem<'_>,
     shape: &Shape,
     caps: &DeviceCaps,
     left: bool,
-) -> Option<(Blocks, usize)> {
+) -> Option<(CoopTile, usize)> {
     if !serves(problem, shape, caps) {
         return None;
     }
-    let fit = |blocks: Blocks| blocks.fits(problem, caps).then_some(blocks);
+    let fit = |blocks: CoopTile| blocks.fits(problem, caps).then_some(blocks);
     // Parts that cost no dispatch: as many as make the device busy.
     let flat = left.then_some(FLAT_STORED).filter(|_| problem.b.operand.stored).and_then(fit);
     if let Some(blocks) = flat {
         let wanted = (busy(caps) * 3 / 2 / blocks.count(shape).max(1)) as usize;
         let splits = wanted.min(shape.k / 256);
         if splits > 1 {
-            return Some((blocks, whole_parts(shape.k, splits, blocks.depth)));
+            return Some((blocks, even_splits(shape.k, splits, blocks.k_step)));
         }
     }
     let blocks = preferences(problem, shape, caps).into_iter().find_map(fit)?;
-    // The sum of parts is a dispatch more.
+    // The sum of partials is a dispatch more.
     let wanted = (busy(caps) / 2 / blocks.count(shape).max(1)) as usize;
     let splits = wanted.min(shape.k / 1024).clamp(1, 32);
-    Some((blocks, whole_parts(shape.k, splits, blocks.depth)))
+    Some((blocks, even_splits(shape.k, splits, blocks.k_step)))
 }
 
-/// All blocks and parts that a product may be computed by.
-pub(crate) fn candidates(problem: &Problem<'_>, shape: &Shape, caps: &DeviceCaps) -> Vec<(Blocks, usize)> {
+/// All blocks and parts that a matmul may be computed by.
+pub(crate) fn candidates(problem: &Problem<'_>, shape: &Shape, caps: &DeviceCaps) -> Vec<(CoopTile, usize)> {
     if !serves(problem, shape, caps) {
         return Vec::new();
     }
@@ -221,25 +222,25 @@ pub(crate) fn candidates(problem: &Problem<'_>, shape: &Shape, caps: &DeviceCaps
         for wanted in [1, 2, 4, 8] {
             let groups = blocks.count(shape) * wanted as u64;
             if wanted == 1 || (groups <= 4 * busy(caps) && shape.k / wanted >= 256) {
-                all.push((blocks, whole_parts(shape.k, wanted, blocks.depth)));
+                all.push((blocks, even_splits(shape.k, wanted, blocks.k_step)));
             }
         }
     }
     all
 }
 
-/// Blocks for a product, the best first; the last fit any product and device.
-fn preferences(problem: &Problem<'_>, shape: &Shape, caps: &DeviceCaps) -> Vec<Blocks> {
+/// Blocks for a matmul, the best first; the last fit any matmul and device.
+fn preferences(problem: &Problem<'_>, shape: &Shape, caps: &DeviceCaps) -> Vec<CoopTile> {
     let stored = problem.b.operand.stored;
-    let turned = problem.b.along(problem.n, problem.k) == Axis::Depth;
+    let turned = problem.b.along(problem.n, problem.k) == Axis::K;
     // Enough of them for the device, and none mostly empty.
-    let apt = |blocks: &Blocks, times: u64| {
+    let apt = |blocks: &CoopTile, times: u64| {
         let full = |size: usize, block: u32| 2 * size > block as usize;
         full(shape.m, blocks.m) && full(shape.n, blocks.n) && blocks.count(shape) * times >= busy(caps)
     };
     let mut all = Vec::new();
     if apt(&LARGE, 2) {
-        // Packing in a run costs a dispatch, and as much time as some hundred rows or columns of the product.
+        // Packing in a run costs a dispatch, and as much time as some hundred rows or columns of the matmul.
         let long = 2.0 * shape.m as f64 * shape.n as f64 * shape.k as f64 > 3e10;
         let a_pays = long && shape.n >= 4096;
         let b_pays = stored || (long && shape.m >= if turned { 2048 } else { 4096 });

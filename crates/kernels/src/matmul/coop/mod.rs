@@ -1,4 +1,4 @@
-//! Products by cooperative matrices: 16-bit factors, sums in the matrices of subgroups.
+//! Matmuls by cooperative matrices: 16-bit operands, sums in the matrices of subgroups.
 
 pub(crate) mod block_store;
 pub(crate) mod blocks;
@@ -17,16 +17,18 @@ use olivine_kernel::{Builder, Elem, MatrixType, MatrixUse, Shared, Val, Var};
 use crate::launch::Launch;
 use crate::math;
 use crate::matmul::choice::Shape;
-use crate::matmul::coop::blocks::Blocks;
-use crate::matmul::coop::operands::{Depths, Fed, Feed, Given, Side};
-use crate::matmul::coop::store::{Grain, Out, half_slots, least_slots, out_slots, pass_as_halves};
-use crate::matmul::epilogue::{Base, Finish, Ridden, Sink};
+use crate::matmul::coop::blocks::CoopTile;
+use crate::matmul::coop::operands::{DeclaredOperand, KLoop, OperandLoader, PreparedOperand, SubgroupSpan};
+use crate::matmul::coop::store::{
+    AccumulatorStore, StorePrecision, f16_slots, min_store_slots, stages_as_f16, store_slots,
+};
+use crate::matmul::epilogue::{BatchOffset, Destination, Epilogue, LoadedInputs};
 use crate::matmul::problem::Problem;
-use crate::matmul::tiled::panel::Span;
-use crate::matmul::tiled::{Place, place_in};
+use crate::matmul::tiled::panel::TileSpan;
+use crate::matmul::tiled::{TileCoord, tile_coord_by};
 use crate::site::{Site, linear_group};
 
-/// Rows, columns and depths of a matrix.
+/// M, N and K of a matrix.
 pub(crate) const SIDE: u32 = 16;
 /// Lanes of a subgroup.
 pub(crate) const LANES: u32 = 32;
@@ -36,102 +38,122 @@ pub(crate) fn matrix(elem: Elem, role: MatrixUse) -> MatrixType {
     MatrixType { elem, rows: SIDE, columns: SIDE, role }
 }
 
-/// Emits a product by cooperative matrices, the summed axis in `splits` parts.
+/// Emits a matmul by cooperative matrices, K in `splits` parts.
 pub(crate) fn emit(
     problem: &Problem<'_>,
-    blocks: Blocks,
+    blocks: CoopTile,
     splits: usize,
-    sink: &Sink,
+    destination: &Destination,
     site: &mut Site<'_>,
 ) -> Result<(), String> {
     let shape = Shape { m: problem.m, n: problem.n, k: problem.k, batches: problem.batches() };
     let groups = blocks.count(&shape) as usize * splits;
-    let chunk = problem.k.div_ceil(splits).next_multiple_of(blocks.depth as usize);
+    let chunk = problem.k.div_ceil(splits).next_multiple_of(blocks.k_step as usize);
     let (a_sizes, b_sizes) = ((problem.m, problem.k), (problem.n, problem.k));
-    let a_given = Given::new(blocks.ways.0, &problem.a, a_sizes, MatrixUse::A, site)?;
-    let b_given = Given::new(blocks.ways.1, &problem.b, b_sizes, MatrixUse::B, site)?;
+    let a_given = PreparedOperand::new(blocks.ways.0, &problem.a, a_sizes, MatrixUse::A, site)?;
+    let b_given = PreparedOperand::new(blocks.ways.1, &problem.b, b_sizes, MatrixUse::B, site)?;
 
-    let k = site.builder("matmul_matrices", blocks.group());
+    let k = site.builder("matmul_coop", blocks.group());
     let l = Launch::new(&k);
     let jumps = &problem.batch.strides;
-    let a = Fed::declare(&l, "a", &a_given, &problem.a, a_sizes, &jumps[0]);
-    let b = Fed::declare(&l, "b", &b_given, &problem.b, b_sizes, &jumps[1]);
+    let a = DeclaredOperand::declare(&l, "a", &a_given, &problem.a, a_sizes, &jumps[0]);
+    let b = DeclaredOperand::declare(&l, "b", &b_given, &problem.b, b_sizes, &jumps[1]);
     let (m, n, all) = (l.size("m", problem.m), l.size("n", problem.n), l.size("k", problem.k));
     let total = l.size("groups", groups);
     let parts = (splits > 1).then(|| (l.size("chunk", chunk), l.size("batches", shape.batches)));
-    let finish = Finish::declare(&l, problem, sink, n);
+    let epilogue = Epilogue::declare(&l, problem, destination, n);
     let walker = problem.batch.declare(&l, &problem.offsets());
-    let tail = !problem.k.is_multiple_of(blocks.depth as usize);
+    let tail = !problem.k.is_multiple_of(blocks.k_step as usize);
 
     let id = linear_group(&k);
     k.if_(id.lt(total), || {
-        let Place { first, rest, batch, start, end } =
-            place_in(id, (m, n, all), (blocks.m, blocks.n), blocks.band, parts);
+        let TileCoord { first, rest, batch, start, end } =
+            tile_coord_by(id, (m, n, all), (blocks.m, blocks.n), blocks.band, parts);
         let at = walker.at(batch);
         let parts = blocks.m / blocks.rows * (blocks.n / blocks.columns);
         let (slice, team) = (k.subgroup_id() / parts, k.subgroup_id() % parts);
         let across = blocks.n / blocks.columns;
-        let span = |first, end| Span { first, end, order: None };
+        let span = |first, end| TileSpan { first, end, order: None };
         let (rows, columns) = (blocks.rows, blocks.columns);
-        let down = Side { span: span(first.0, m), mine: team / across * rows, block: blocks.m, part: rows };
-        let wide =
-            Side { span: span(first.1, n), mine: team % across * columns, block: blocks.n, part: columns };
-        let step = blocks.depth;
+        let down =
+            SubgroupSpan { span: span(first.0, m), mine: team / across * rows, block: blocks.m, part: rows };
+        let wide = SubgroupSpan {
+            span: span(first.1, n),
+            mine: team % across * columns,
+            block: blocks.n,
+            part: columns,
+        };
+        let step = blocks.k_step;
         let own = step / blocks.slices;
         let from = slice * own;
         let past = if tail { (end + (step - 1)) / step * step } else { end };
-        let depths = Depths { start, end, past, all, step, from, own, ahead: blocks.ahead, tail };
+        let k_loop = KLoop { start, end, past, all, step, from, own, ahead: blocks.ahead, tail };
         let elem = math::elem(problem.dtype());
-        let a = Feed::new(&k, &a, matrix(elem, MatrixUse::A), &down, &depths, at[0]);
-        let b = Feed::new(&k, &b, matrix(elem, MatrixUse::B), &wide, &depths, at[1]);
+        let a = OperandLoader::new(&k, &a, matrix(elem, MatrixUse::A), &down, &k_loop, at[0]);
+        let b = OperandLoader::new(&k, &b, matrix(elem, MatrixUse::B), &wide, &k_loop, at[1]);
         let measures = (rows / SIDE, columns / SIDE);
-        let base = Base { out: rest * m * n, extras: at[2..].to_vec() };
+        let base = BatchOffset { out: rest * m * n, extras: at[2..].to_vec() };
         let panels = [&a, &b].iter().map(|feed| feed.slots()).sum();
-        let halves = finish.takes_settled()
+        let halves = epilogue.accepts_rounded()
             && blocks.slices == 1
-            && pass_as_halves(problem.dtype(), panels, parts, k.target());
-        let finish = finish.of_settled(halves);
+            && stages_as_f16(problem.dtype(), panels, parts, k.target());
+        let epilogue = epilogue.of_rounded(halves);
         let (memory, slots, grain) = if halves {
-            let slots = half_slots(parts);
-            (k.shared(Elem::U32, 2, slots), slots, Grain::Halves)
+            let slots = f16_slots(parts);
+            (k.shared(Elem::U32, 2, slots), slots, StorePrecision::F16)
         } else {
-            let (memory, slots) = way_out(&k, [&a, &b], parts * blocks.slices);
-            (memory, slots, Grain::Whole)
+            let (memory, slots) = store_memory(&k, [&a, &b], parts * blocks.slices);
+            (memory, slots, StorePrecision::F32)
         };
-        let out = Out { k: &k, memory, slots, grain, team, slice, teams: parts, slices: blocks.slices };
+        let out = AccumulatorStore {
+            k: &k,
+            memory,
+            slots,
+            grain,
+            team,
+            slice,
+            teams: parts,
+            slices: blocks.slices,
+        };
         let at_once = out.at_once().min(1 << (columns / SIDE).trailing_zeros());
         let places = (0..rows / SIDE).flat_map(|i| {
             let row = first.0 + down.mine + i * SIDE;
             (0..columns / SIDE).step_by(at_once as usize).map(move |j| (row, first.1 + wide.mine + j * SIDE))
         });
-        let exit =
-            Exit { out: &out, finish: &finish, base: &base, end: m, places: places.collect(), at_once };
-        // Small blocks have registers for what comes with their sums, and little else to hide its latency.
-        let early = if rows * columns <= SMALL { exit.all_beside() } else { Vec::new() };
-        let sums = if blocks.carry {
-            multiply_late(&k, (&a, &b), measures, &depths, elem)
-        } else {
-            multiply(&k, (&a, &b), measures, &depths)
+        let block_epilogue = BlockEpilogue {
+            out: &out,
+            epilogue: &epilogue,
+            base: &base,
+            end: m,
+            places: places.collect(),
+            at_once,
         };
-        // Nobody reads the panels any more.
+        // Small blocks have registers for what comes with their sums, and little else to hide its latency.
+        let early = if rows * columns <= SMALL { block_epilogue.all_beside() } else { Vec::new() };
+        let sums = if blocks.carry {
+            multiply_pipelined(&k, (&a, &b), measures, &k_loop, elem)
+        } else {
+            multiply(&k, (&a, &b), measures, &k_loop)
+        };
+        // The panels are free from here on.
         k.barrier();
-        exit.take(&sums, (columns / SIDE) as usize, early);
+        block_epilogue.store(&sums, (columns / SIDE) as usize, early);
     });
     let bound = l.done();
     site.dispatch(k, bound, groups as u64, problem.cost())
 }
 
-/// The sums of a subgroup, so many matrices down and so many wide, in registers while a loop goes on.
-struct Sums<'k> {
+/// The accumulators of a subgroup, a grid of matrices in registers.
+struct Accumulators<'k> {
     wide: u32,
     kept: Vec<Var<'k>>,
     now: Vec<Val<'k>>,
 }
 
-impl<'k> Sums<'k> {
+impl<'k> Accumulators<'k> {
     fn new(k: &'k Builder, (down, wide): (u32, u32)) -> Self {
         let zero = k.f32(0.0).splat(matrix(Elem::F32, MatrixUse::Accumulator));
-        Sums { wide, kept: (0..down * wide).map(|_| k.var(zero)).collect(), now: Vec::new() }
+        Accumulators { wide, kept: (0..down * wide).map(|_| k.var(zero)).collect(), now: Vec::new() }
     }
 
     fn take(&mut self) {
@@ -142,7 +164,7 @@ impl<'k> Sums<'k> {
         self.kept.iter().zip(self.now.drain(..)).for_each(|(var, value)| var.set(value));
     }
 
-    /// Adds the products of a column of matrices and one beside the j-th column.
+    /// Multiplies a column of matrices by the j-th matrix of B and accumulates.
     fn add(&mut self, x: &[Val<'k>], y: Val<'k>, j: u32) {
         for (i, x) in x.iter().enumerate() {
             let sum = &mut self.now[i * self.wide as usize + j as usize];
@@ -155,33 +177,33 @@ impl<'k> Sums<'k> {
     }
 }
 
-/// Multiplies a block; each step's matrices when they have come. The whole workgroup must come here together.
+/// Multiplies a block; each step's matrices when they have come. The whole workgroup must call it.
 pub(crate) fn multiply<'k>(
     k: &'k Builder,
-    (a, b): (&Feed<'k>, &Feed<'k>),
+    (a, b): (&OperandLoader<'k>, &OperandLoader<'k>),
     measures: (u32, u32),
-    depths: &Depths<'k>,
+    k_loop: &KLoop<'k>,
 ) -> Vec<Val<'k>> {
-    let panels = || [a, b].into_iter().filter_map(Feed::words);
-    let sums = RefCell::new(Sums::new(k, measures));
-    k.for_(depths.start, depths.end, k.u32(depths.step), |at| {
+    let panels = || [a, b].into_iter().filter_map(OperandLoader::words);
+    let sums = RefCell::new(Accumulators::new(k, measures));
+    k.for_(k_loop.start, k_loop.end, k.u32(k_loop.step), |at| {
         if panels().next().is_some() {
             k.barrier();
             panels().for_each(|p| p.put(at));
             k.barrier();
-            panels().for_each(|p| p.fetch(depths.next(at, depths.step)));
+            panels().for_each(|p| p.fetch(k_loop.next(at, k_loop.step)));
         }
         let mut sums = sums.borrow_mut();
         sums.take();
-        for depth in (0..depths.own).step_by(SIDE as usize) {
-            let x = a.all(depths, at, depth);
+        for k_offset in (0..k_loop.own).step_by(SIDE as usize) {
+            let x = a.all(k_loop, at, k_offset);
             // One by one, so that few are in registers.
             match b {
-                Feed::Panel { .. } => {
-                    let y = (0..measures.1).filter_map(|j| Some((j, b.panel_matrix(j, depth)?)));
+                OperandLoader::Panel { .. } => {
+                    let y = (0..measures.1).filter_map(|j| Some((j, b.panel_matrix(j, k_offset)?)));
                     y.for_each(|(j, y)| sums.add(&x, y, j));
                 }
-                Feed::Fragments(_) => sums.add_all(&x, &b.all(depths, at, depth)),
+                OperandLoader::Packed(_) => sums.add_all(&x, &b.all(k_loop, at, k_offset)),
             }
         }
         sums.keep();
@@ -191,14 +213,14 @@ pub(crate) fn multiply<'k>(
 
 /// Multiplies a block; the last matrices of each step while the next step's come. The whole workgroup must come here
 /// together.
-fn multiply_late<'k>(
+fn multiply_pipelined<'k>(
     k: &'k Builder,
-    (a, b): (&Feed<'k>, &Feed<'k>),
+    (a, b): (&OperandLoader<'k>, &OperandLoader<'k>),
     measures: (u32, u32),
-    depths: &Depths<'k>,
+    k_loop: &KLoop<'k>,
     elem: Elem,
 ) -> Vec<Val<'k>> {
-    let panels = || [a, b].into_iter().filter_map(Feed::words);
+    let panels = || [a, b].into_iter().filter_map(OperandLoader::words);
     let none = |role, count: u32| -> Vec<Var<'k>> {
         let zero = k.f32(0.0).splat(matrix(elem, role));
         (0..count).map(|_| k.var(zero)).collect()
@@ -206,18 +228,18 @@ fn multiply_late<'k>(
     let (x_late, y_late) = (none(MatrixUse::A, measures.0), none(MatrixUse::B, measures.1));
     let get = |vars: &[Var<'k>]| -> Vec<Val<'k>> { vars.iter().map(|v| v.get()).collect() };
     let set = |vars: &[Var<'k>], to: Vec<Val<'k>>| vars.iter().zip(to).for_each(|(var, x)| var.set(x));
-    let sums = RefCell::new(Sums::new(k, measures));
-    k.for_(depths.start, depths.end, k.u32(depths.step), |at| {
+    let sums = RefCell::new(Accumulators::new(k, measures));
+    k.for_(k_loop.start, k_loop.end, k.u32(k_loop.step), |at| {
         // All have read the step before: they came to the barrier below.
         panels().for_each(|p| p.put(at));
         k.barrier();
-        panels().for_each(|p| p.fetch(depths.next(at, depths.step)));
+        panels().for_each(|p| p.fetch(k_loop.next(at, k_loop.step)));
         let mut sums = sums.borrow_mut();
         sums.take();
         let (mut x, mut y) = (get(&x_late), get(&y_late));
-        for depth in (0..depths.own).step_by(SIDE as usize) {
-            let next = (a.all(depths, at, depth), b.all(depths, at, depth));
-            if depth + SIDE == depths.own {
+        for k_offset in (0..k_loop.own).step_by(SIDE as usize) {
+            let next = (a.all(k_loop, at, k_offset), b.all(k_loop, at, k_offset));
+            if k_offset + SIDE == k_loop.own {
                 k.barrier();
             }
             sums.add_all(&x, &y);
@@ -237,10 +259,10 @@ fn multiply_late<'k>(
 const SMALL: u32 = 1024;
 
 /// Where a subgroup's sums leave the kernel.
-struct Exit<'x, 'k> {
-    out: &'x Out<'k>,
-    finish: &'x Finish<'k, 'x>,
-    base: &'x Base<'k>,
+struct BlockEpilogue<'x, 'k> {
+    out: &'x AccumulatorStore<'k>,
+    epilogue: &'x Epilogue<'k, 'x>,
+    base: &'x BatchOffset<'k>,
     /// One past the last row.
     end: Val<'k>,
     /// Where the matrices begin that leave together.
@@ -249,53 +271,60 @@ struct Exit<'x, 'k> {
     at_once: u32,
 }
 
-impl<'k> Exit<'_, 'k> {
-    /// What the epilogue takes besides the sums at the i-th place; nothing where it is to be loaded with them.
-    fn beside(&self, i: usize) -> Vec<Ridden<'k>> {
-        // Of a long way out there is one copy for all rows.
-        let rides = self.finish.rides().filter(|alike| *alike || !self.finish.is_heavy());
-        let (Some((row, column)), Some(alike)) = (self.places.get(i), rides) else { return Vec::new() };
-        let ride = |row: Val<'k>, column: Val<'k>| self.finish.ride(self.base, row, column, 4);
-        self.out.beside(self.at_once, (*row, self.end), *column, alike, ride)
+impl<'k> BlockEpilogue<'_, 'k> {
+    /// What the epilogue takes besides the sums at the i-th position; nothing where it is to be loaded with them.
+    fn beside(&self, i: usize) -> Vec<LoadedInputs<'k>> {
+        // Of a long way to memory there is one copy for all rows.
+        let preload = self.epilogue.preload().filter(|alike| *alike || !self.epilogue.is_heavy());
+        let (Some((row, column)), Some(alike)) = (self.places.get(i), preload) else { return Vec::new() };
+        let load_inputs =
+            |row: Val<'k>, column: Val<'k>| self.epilogue.load_inputs(self.base, row, column, 4);
+        self.out.beside(self.at_once, (*row, self.end), *column, alike, load_inputs)
     }
 
-    fn all_beside(&self) -> Vec<Vec<Ridden<'k>>> {
+    fn all_beside(&self) -> Vec<Vec<LoadedInputs<'k>>> {
         (0..self.places.len()).map(|i| self.beside(i)).collect()
     }
 
-    /// Hands on the sums, so many matrices wide. What comes from memory besides, unless it was loaded early, comes while
-    /// those before are handed on.
-    fn take(&self, sums: &[Val<'k>], wide: usize, early: Vec<Vec<Ridden<'k>>>) {
+    /// Stores the sums, so many matrices wide. What comes from memory besides, unless it was loaded early, comes while
+    /// the ones before are stored.
+    fn store(&self, sums: &[Val<'k>], wide: usize, early: Vec<Vec<LoadedInputs<'k>>>) {
         let mut early = early.into_iter();
         let mut load = |i: usize| early.next().unwrap_or_else(|| self.beside(i));
         let mut next = load(0);
         let runs = sums.chunks(wide).flat_map(|line| line.chunks(self.at_once as usize));
         for (i, (some, (row, column))) in runs.zip(&self.places).enumerate() {
             let now = std::mem::replace(&mut next, load(i + 1));
-            let way = (self.finish.is_heavy(), now.as_slice());
-            let (finish, base) = (self.finish, self.base);
+            let way = (self.epilogue.is_heavy(), now.as_slice());
+            let (epilogue, base) = (self.epilogue, self.base);
             self.out.store_with(
                 some,
                 (*row, self.end),
                 *column,
                 way,
-                |row, column, sums, ridden| match ridden {
-                    Some(ridden) => finish.store_ridden(base, row, column, sums, ridden),
-                    None => finish.store(base, row, column, sums),
+                |row, column, sums, loaded| match loaded {
+                    Some(loaded) => epilogue.store_with_inputs(base, row, column, sums, loaded),
+                    None => epilogue.store(base, row, column, sums),
                 },
             );
         }
     }
 }
 
-/// Memory for sums on their way out, once nobody reads the panels any more: a panel's, or some of its own; and its slots.
-/// The whole workgroup must come here together.
-pub(crate) fn way_out<'k>(k: &'k Builder, feeds: [&Feed<'k>; 2], subgroups: u32) -> (Shared<'k>, u32) {
-    let panel = |feed: &&Feed<'k>| match feed {
-        Feed::Panel { memory, slots, .. } if *slots >= least_slots(subgroups) => Some((*memory, *slots)),
+/// Memory for accumulators that are stored, once nobody reads the panels any more: a panel's, or some of its own; and
+/// its slots. The whole workgroup must call it.
+pub(crate) fn store_memory<'k>(
+    k: &'k Builder,
+    feeds: [&OperandLoader<'k>; 2],
+    subgroups: u32,
+) -> (Shared<'k>, u32) {
+    let panel = |feed: &&OperandLoader<'k>| match feed {
+        OperandLoader::Panel { memory, slots, .. } if *slots >= min_store_slots(subgroups) => {
+            Some((*memory, *slots))
+        }
         _ => None,
     };
-    let own = out_slots(subgroups);
+    let own = store_slots(subgroups);
     let panel = feeds.iter().filter_map(panel).max_by_key(|(_, slots)| *slots);
     panel.unwrap_or_else(|| (k.shared(Elem::U32, 4, own), own))
 }

@@ -1,20 +1,20 @@
-//! A factor packed as the lanes of subgroups hold its matrices: made once, then loaded straight into them.
+//! An operand packed as the lanes of subgroups hold its matrices: made once, then loaded straight into them.
 //!
 //! ```text
-//!   panel (64 rows of A, or columns of B) ─ line (16 depths) ─ matrix (of 4 side by side) ─ lane ─ four words
+//!   panel (64 rows of A, or columns of B) ─ line (16 indices along K) ─ matrix (of 4 side by side) ─ lane ─ four words
 //! ```
-//! Which elements of a matrix a lane holds is the device's secret. The packing kernel loads matrices as any other does
-//! and stores the words of their lanes; whoever gives the same lanes the same words has the same matrix. Depths past
+//! Which elements of a matrix a lane holds is up to the device. The packing kernel loads matrices as any other does
+//! and stores the words of their lanes; the same words in the same lanes are the same matrix. Indices past the end of K
 //! the last are zeros; positions past the last repeat others.
 
 use olivine_kernel::{Access, Buf, Builder, Elem, MatrixType, MatrixUse, Scalar, Val, Var};
 
 use crate::launch::Launch;
-use crate::matmul::coop::operands::Depths;
-use crate::matmul::coop::staging::{Declared, Measure, Words};
+use crate::matmul::coop::operands::KLoop;
+use crate::matmul::coop::staging::{PanelLayout, StagedPanel, StridedOperand};
 use crate::matmul::coop::{LANES, SIDE};
-use crate::matmul::problem::Factor;
-use crate::matmul::tiled::panel::Span;
+use crate::matmul::problem::MatrixOperand;
+use crate::matmul::tiled::panel::TileSpan;
 use crate::site::{Memory, Site, linear_group};
 
 /// Words of a matrix.
@@ -25,26 +25,26 @@ const EACH: u8 = (WORDS / LANES) as u8;
 const ABREAST: u32 = 4;
 /// Positions of a panel.
 pub(crate) const PANEL: u32 = ABREAST * SIDE;
-/// Depths of a block that is packed at once.
-const DEEP: u32 = 64;
-/// Packed factors of so many depths are whole in as many.
-pub(crate) fn whole(depths: usize) -> usize {
-    if depths > 128 { 256 } else { 128 }
+/// K of a block that is packed at once.
+const PACK_K: u32 = 64;
+/// What K of a packed operand is rounded up to.
+pub(crate) fn whole(k_size: usize) -> usize {
+    if k_size > 128 { 256 } else { 128 }
 }
 
-/// The measures of a packed factor.
+/// The shape of a packed operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Packed {
+pub(crate) struct PackedShape {
     /// Panels.
     pub(crate) panels: usize,
-    /// Depths of matrices.
+    /// Matrices along K.
     pub(crate) lines: usize,
 }
 
-impl Packed {
-    pub(crate) fn new(extent: usize, depths: usize) -> Self {
-        let lines = depths.next_multiple_of(whole(depths)) / SIDE as usize;
-        Packed { panels: extent.div_ceil(PANEL as usize), lines }
+impl PackedShape {
+    pub(crate) fn new(extent: usize, k_size: usize) -> Self {
+        let lines = k_size.next_multiple_of(whole(k_size)) / SIDE as usize;
+        PackedShape { panels: extent.div_ceil(PANEL as usize), lines }
     }
 
     pub(crate) fn bytes(self) -> u64 {
@@ -52,61 +52,61 @@ impl Packed {
     }
 }
 
-/// Emits the packing of a factor of `extent` positions and `depths` depths into memory.
+/// Emits the packing of an operand of `extent` by `k_size` into memory.
 pub(crate) fn pack(
-    factor: &Factor,
-    (extent, depths): (usize, usize),
+    operand: &MatrixOperand,
+    (extent, k_size): (usize, usize),
     ty: MatrixType,
     to: Memory,
     site: &mut Site<'_>,
 ) -> Result<(), String> {
-    let packed = Packed::new(extent, depths);
-    let steps = packed.lines as u32 * SIDE / DEEP;
+    let packed = PackedShape::new(extent, k_size);
+    let steps = packed.lines as u32 * SIDE / PACK_K;
     let k = site.builder("matmul_pack", ABREAST * LANES);
     let l = Launch::new(&k);
-    let declared = Declared::new(&l, "x", factor, (extent, depths), &[]);
+    let declared = StridedOperand::new(&l, "x", operand, (extent, k_size), &[]);
     let out = l.bind("packed", Elem::U32, Access::Write, to);
-    let (positions, all) = (l.size("extent", extent), l.size("depths", depths));
+    let (positions, all) = (l.size("extent", extent), l.size("k_size", k_size));
     let (steps, total) = (l.size("steps", steps as usize), l.size("groups", packed.panels * steps as usize));
-    let base = l.size("offset", factor.operand.offset);
-    let tail = !depths.is_multiple_of(whole(depths));
+    let base = l.size("offset", operand.operand.offset);
+    let tail = !k_size.is_multiple_of(whole(k_size));
     let id = linear_group(&k);
     k.if_(id.lt(total), || {
         let panel = id / steps;
-        let start = (id - panel * steps) * DEEP;
-        let measure = Measure::new(declared.along, PANEL, DEEP);
+        let start = (id - panel * steps) * PACK_K;
+        let measure = PanelLayout::new(declared.along, PANEL, PACK_K);
         let memory = k.shared(Elem::U32, 4, measure.len());
-        let span = Span { first: panel * PANEL, end: positions, order: None };
-        let words = Words::new(&k, memory, declared.source(base, all, tail), &span, measure, start);
+        let span = TileSpan { first: panel * PANEL, end: positions, order: None };
+        let words = StagedPanel::new(&k, memory, declared.source(base, all, tail), &span, measure, start);
         words.put(start);
         k.barrier();
         // A subgroup to each of the matrices side by side.
         let mine = k.subgroup_id();
-        for depth in (0..DEEP).step_by(SIDE as usize) {
-            let matrix = words.matrix(ty, mine * SIDE, depth, ty.role == MatrixUse::B);
-            let line = panel * (steps * (DEEP / SIDE)) + start / SIDE + depth / SIDE;
+        for k_offset in (0..PACK_K).step_by(SIDE as usize) {
+            let matrix = words.matrix(ty, mine * SIDE, k_offset, ty.role == MatrixUse::B);
+            let line = panel * (steps * (PACK_K / SIDE)) + start / SIDE + k_offset / SIDE;
             let at = (line * ABREAST + mine) * WORDS + k.lane() * u32::from(EACH);
             out.store_vec(at, &matrix.matrix_words(EACH));
         }
     });
-    let moved = packed.bytes() + (extent * depths) as u64 * 2;
+    let moved = packed.bytes() + (extent * k_size) as u64 * 2;
     let bound = l.done();
-    site.dispatch(k, bound, packed.panels as u64 * u64::from(packed.lines as u32 * SIDE / DEEP), (0, moved))
+    site.dispatch(k, bound, packed.panels as u64 * u64::from(packed.lines as u32 * SIDE / PACK_K), (0, moved))
 }
 
-/// The matrices of one subgroup in a packed factor, those of the next depths under way.
-pub(crate) struct Fragments<'k> {
+/// The matrices of one subgroup in a packed operand, with the next ones along K in flight.
+pub(crate) struct PackedFragments<'k> {
     k: &'k Builder,
     buffer: Buf<'k>,
     ty: MatrixType,
     /// The first word of this lane, as u64.
     base: Val<'k>,
     count: u32,
-    /// Those under way, the next ones first.
+    /// Those in flight, the next ones first.
     held: Vec<Var<'k>>,
 }
 
-impl<'k> Fragments<'k> {
+impl<'k> PackedFragments<'k> {
     /// The `count` matrices side by side from `position` on, a multiple of as many positions; `count` divides a
     /// panel.
     pub(crate) fn new(
@@ -114,27 +114,27 @@ impl<'k> Fragments<'k> {
         (buffer, ty): (Buf<'k>, MatrixType),
         (position, count): (Val<'k>, u32),
         (panels, lines): (Val<'k>, Val<'k>),
-        depths: &Depths<'k>,
+        k_loop: &KLoop<'k>,
     ) -> Self {
         let wide = |x: Val<'k>| x.convert(Scalar::U64);
         // Blocks may reach past the last panel: what is computed there is not stored.
         let panel = (position / PANEL).min(panels - 1u32);
         let beside = position % PANEL / SIDE * WORDS + k.lane() * u32::from(EACH);
-        let deep = depths.from * (ABREAST * WORDS / SIDE);
+        let deep = k_loop.from * (ABREAST * WORDS / SIDE);
         let base = wide(panel) * wide(lines * (ABREAST * WORDS)) + wide(deep + beside);
-        let mut fragments = Fragments { k, buffer, ty, base, count, held: Vec::new() };
-        for step in 0..depths.ahead {
-            let depth = depths.ahead(depths.start, 0, step);
-            let matrices = fragments.load(depth);
+        let mut fragments = PackedFragments { k, buffer, ty, base, count, held: Vec::new() };
+        for step in 0..k_loop.ahead {
+            let k_offset = k_loop.ahead(k_loop.start, 0, step);
+            let matrices = fragments.load(k_offset);
             fragments.held.extend(matrices.into_iter().map(|m| k.var(m)));
         }
         fragments
     }
 
-    fn load(&self, depth: Val<'k>) -> Vec<Val<'k>> {
+    fn load(&self, k_offset: Val<'k>) -> Vec<Val<'k>> {
         let k = self.k;
         let wide = |x: Val<'k>| x.convert(Scalar::U64);
-        let line = self.base + wide(depth) * wide(k.u32(ABREAST * WORDS / SIDE));
+        let line = self.base + wide(k_offset) * wide(k.u32(ABREAST * WORDS / SIDE));
         let one = |i: u32| {
             let words = self.buffer.load_vec(line + wide(k.u32(i * WORDS)), EACH);
             k.matrix_of_words(self.ty, &words)
@@ -142,11 +142,11 @@ impl<'k> Fragments<'k> {
         (0..self.count).map(one).collect()
     }
 
-    /// The matrices that have been under way longest; those at another depth follow them.
-    pub(crate) fn next(&self, depth: Val<'k>) -> Vec<Val<'k>> {
+    /// The matrices that have been in flight longest; those at another index along K follow them.
+    pub(crate) fn next(&self, k_offset: Val<'k>) -> Vec<Val<'k>> {
         let held: Vec<Val<'k>> = self.held.iter().map(|v| v.get()).collect();
         let (now, later) = held.split_at(self.count as usize);
-        let later = later.iter().copied().chain(self.load(depth));
+        let later = later.iter().copied().chain(self.load(k_offset));
         self.held.iter().zip(later).for_each(|(var, matrix)| var.set(matrix));
         now.to_vec()
     }

@@ -1,8 +1,8 @@
-//! A tile of a 16-bit factor on its way through registers into workgroup memory, in words, as it lies in memory.
+//! A tile of a 16-bit operand staged through registers into workgroup memory, in words, in the layout it has in memory.
 //!
-//! The panel keeps the axis along which the factor lies as its inner one: cooperative matrices read either order.
-//! Lines are an odd number of 16-byte slots apart, so that the rows of a matrix meet different banks. The panel of
-//! a convolution has its slots from wherever a table says.
+//! The panel keeps the axis along which the operand is contiguous as its inner one: cooperative matrices read either
+//! order. Lines are an odd number of 16-byte slots apart, so that the rows of a matrix meet different banks. The panel
+//! of a convolution has its slots from wherever a table says.
 
 use std::rc::Rc;
 
@@ -11,112 +11,112 @@ use olivine_kernel::{Access, Buf, Builder, Elem, MatrixType, Shared, Val, Var};
 use crate::conv::taps;
 use crate::conv::taps::Pattern;
 use crate::launch::Launch;
-use crate::matmul::problem::{Axis, Factor};
-use crate::matmul::tiled::panel::Span;
+use crate::matmul::problem::{Axis, MatrixOperand};
+use crate::matmul::tiled::panel::TileSpan;
 
 /// 16-bit elements of a slot.
 pub(crate) const SLOT: u32 = 8;
 
-/// A factor of 16-bit elements in memory.
-pub(crate) struct Source<'k> {
+/// An operand of 16-bit elements in memory.
+pub(crate) struct StagedOperand<'k> {
     /// Words where whole slots can be loaded, otherwise single elements. Strides are not negative then.
     pub(crate) buffer: Buf<'k>,
     pub(crate) whole: bool,
     pub(crate) outer: Val<'k>,
-    pub(crate) depth: Val<'k>,
+    pub(crate) k_stride: Val<'k>,
     /// Index of the matrix' first element.
     pub(crate) base: Val<'k>,
-    /// All depths, above 0.
-    pub(crate) depths: Val<'k>,
+    /// Size of K, above 0.
+    pub(crate) k_size: Val<'k>,
     /// Whether the last step may be cut short.
     pub(crate) tail: bool,
-    /// Where slots are, if strides do not tell.
-    pub(crate) table: Option<Box<Table<'k>>>,
+    /// Where slots are, if not at strides.
+    pub(crate) table: Option<Box<TapTable<'k>>>,
 }
 
-/// Where the slots of a position are: a depth of the table, so many slots from the position's first, is a slot of
-/// eight.
-pub(crate) struct Table<'k> {
-    pub(crate) taps: Rc<taps::Declared<'k>>,
+/// Where the slots of a position are: an index along K of the table, so many slots from the position's first, is a slot
+/// of eight.
+pub(crate) struct TapTable<'k> {
+    pub(crate) taps: Rc<taps::DeclaredTaps<'k>>,
     pub(crate) class: Pattern<'k>,
     /// Slots of a pixel.
     pub(crate) pixel: Val<'k>,
 }
 
-impl<'k> Table<'k> {
+impl<'k> TapTable<'k> {
     /// The first slot of a position.
     fn place(&self, base: Val<'k>, position: Val<'k>) -> Val<'k> {
-        let spots = self.taps.spots(&self.class, base, &[position]);
-        spots.first().map_or(position, |spot| spot.index) * self.pixel
+        let offsets_of = self.taps.offsets_of(&self.class, base, &[position]);
+        offsets_of.first().map_or(position, |pixel| pixel.index) * self.pixel
     }
 
-    /// How far from there the slot at a depth is; past the last depth it is another's.
-    fn offset(&self, depth: Val<'k>) -> Val<'k> {
-        let slot = (depth / SLOT).min(self.class.depths - 1u32);
+    /// How far from there the slot at an index along K is; past the last index along K it is another's.
+    fn offset(&self, k_offset: Val<'k>) -> Val<'k> {
+        let slot = (k_offset / SLOT).min(self.class.k_size - 1u32);
         self.taps.entry(&self.class, slot).offset
     }
 }
 
-/// A factor of 16-bit elements, declared to a kernel.
+/// An operand of 16-bit elements, declared to a kernel.
 #[derive(Clone, Copy)]
-pub(crate) struct Declared<'k> {
+pub(crate) struct StridedOperand<'k> {
     buffer: Buf<'k>,
     pub(crate) along: Axis,
     whole: bool,
     outer: Val<'k>,
-    depth: Val<'k>,
+    k_stride: Val<'k>,
 }
 
-impl<'k> Declared<'k> {
-    /// Declares a factor of so many positions and depths, whose batches are `jumps` apart. Slots are loaded whole
+impl<'k> StridedOperand<'k> {
+    /// Declares an operand of `(extent, k_size)`, whose batches are `jumps` apart. Slots are loaded whole
     /// where its neighbours along an axis come in whole slots at aligned steps.
     pub(crate) fn new(
         l: &Launch<'k>,
         name: &str,
-        factor: &Factor,
-        (extent, depths): (usize, usize),
+        operand: &MatrixOperand,
+        (extent, k_size): (usize, usize),
         jumps: &[i64],
     ) -> Self {
-        let along = factor.along(extent, depths);
+        let along = operand.along(extent, k_size);
         let (unit, other, size) = match along {
-            Axis::Outer => (factor.outer, factor.depth, extent),
-            Axis::Depth => (factor.depth, factor.outer, depths),
+            Axis::Outer => (operand.outer, operand.k_stride, extent),
+            Axis::K => (operand.k_stride, operand.outer, k_size),
         };
         let slot = i64::from(SLOT);
-        let mut steps = jumps.iter().copied().chain([other, factor.operand.offset as i64, size as i64]);
+        let mut steps = jumps.iter().copied().chain([other, operand.operand.offset as i64, size as i64]);
         let whole = unit == 1 && steps.all(|s| s >= 0 && s % slot == 0);
         let elem = if whole { Elem::U32 } else { Elem::U16 };
-        let buffer = l.bind(name, elem, Access::Read, factor.operand.memory);
+        let buffer = l.bind(name, elem, Access::Read, operand.operand.memory);
         let stride = |axis: Axis, what: &str, value: i64| {
             if whole && along == axis { l.k().u32(1) } else { l.stride(&format!("{name}_{what}"), value) }
         };
-        let (outer, depth) =
-            (stride(Axis::Outer, "outer", factor.outer), stride(Axis::Depth, "depth", factor.depth));
-        Declared { buffer, along, whole, outer, depth }
+        let (outer, k_stride) =
+            (stride(Axis::Outer, "outer", operand.outer), stride(Axis::K, "k_stride", operand.k_stride));
+        StridedOperand { buffer, along, whole, outer, k_stride }
     }
 
-    /// The matrix whose first element is at `base`; `depths` are all of its own.
-    pub(crate) fn source(self, base: Val<'k>, depths: Val<'k>, tail: bool) -> Source<'k> {
-        let Declared { buffer, whole, outer, depth, .. } = self;
-        Source { buffer, whole, outer, depth, base, depths, tail, table: None }
+    /// The matrix whose first element is at `base`; `k_size` are all of its own.
+    pub(crate) fn source(self, base: Val<'k>, k_size: Val<'k>, tail: bool) -> StagedOperand<'k> {
+        let StridedOperand { buffer, whole, outer, k_stride, .. } = self;
+        StagedOperand { buffer, whole, outer, k_stride, base, k_size, tail, table: None }
     }
 }
 
-/// A panel's measures in workgroup memory.
+/// A panel's layout in workgroup memory.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Measure {
+pub(crate) struct PanelLayout {
     along: Axis,
     lines: u32,
     slots: u32,
 }
 
-impl Measure {
-    pub(crate) fn new(along: Axis, outer: u32, depth: u32) -> Self {
+impl PanelLayout {
+    pub(crate) fn new(along: Axis, outer: u32, k_size: u32) -> Self {
         let (lines, inner) = match along {
-            Axis::Depth => (outer, depth),
-            Axis::Outer => (depth, outer),
+            Axis::K => (outer, k_size),
+            Axis::Outer => (k_size, outer),
         };
-        Measure { along, lines, slots: inner / SLOT }
+        PanelLayout { along, lines, slots: inner / SLOT }
     }
 
     /// Slots from one line to the next.
@@ -131,37 +131,37 @@ impl Measure {
 }
 
 /// A slot that an invocation carries.
-struct Load<'k> {
-    /// Where it goes.
+struct SlotLoad<'k> {
+    /// Its destination.
     slot: Val<'k>,
-    /// Index of its elements, or of the first where it is loaded whole, at depth 0.
+    /// Index of its elements, or of the first where it is loaded whole, at k = 0.
     rows: Vec<Val<'k>>,
-    /// The depth of its first element inside the panel.
-    depth: Val<'k>,
-    /// Index of its first word at depth 0, where it is loaded whole.
+    /// The index along K of its first element inside the panel.
+    k_offset: Val<'k>,
+    /// Index of its first word at k = 0, where it is loaded whole.
     word: Option<Val<'k>>,
 }
 
 /// A panel of a workgroup.
-pub(crate) struct Words<'k> {
+pub(crate) struct StagedPanel<'k> {
     k: &'k Builder,
-    source: Source<'k>,
+    source: StagedOperand<'k>,
     shared: Shared<'k>,
-    measure: Measure,
-    loads: Vec<Load<'k>>,
+    measure: PanelLayout,
+    loads: Vec<SlotLoad<'k>>,
     held: Vec<Var<'k>>,
-    /// Where the next step's slots are, if a table tells and an invocation's are all at one depth.
+    /// Where the next step's slots are, if a table says so and an invocation's are all at one index along K.
     ahead: Option<Var<'k>>,
 }
 
-impl<'k> Words<'k> {
-    /// The panel of a span of outer positions; what it holds first is the step at depth `start`.
+impl<'k> StagedPanel<'k> {
+    /// The panel of a span of outer positions; what it holds first is the step at k = `start`.
     pub(crate) fn new(
         k: &'k Builder,
         shared: Shared<'k>,
-        source: Source<'k>,
-        span: &Span<'k>,
-        measure: Measure,
+        source: StagedOperand<'k>,
+        span: &TileSpan<'k>,
+        measure: PanelLayout,
         start: Val<'k>,
     ) -> Self {
         let each = (measure.lines * measure.slots).div_ceil(k.group());
@@ -177,8 +177,8 @@ impl<'k> Words<'k> {
                     None => source.base + place * source.outer,
                 }
             };
-            let (rows, depth) = match (measure.along, source.whole) {
-                (Axis::Depth, _) => (vec![position(span.first + line, span.end - 1u32)], slot * SLOT),
+            let (rows, k_offset) = match (measure.along, source.whole) {
+                (Axis::K, _) => (vec![position(span.first + line, span.end - 1u32)], slot * SLOT),
                 (Axis::Outer, true) => (vec![position(span.first + slot * SLOT, span.end - SLOT)], line),
                 (Axis::Outer, false) => {
                     let first = span.first + slot * SLOT;
@@ -186,33 +186,33 @@ impl<'k> Words<'k> {
                 }
             };
             let strided = source.whole && source.table.is_none();
-            let word = strided.then(|| (rows[0] + depth * source.depth) / 2u32);
-            Load { slot: at, rows, depth, word }
+            let word = strided.then(|| (rows[0] + k_offset * source.k_stride) / 2u32);
+            SlotLoad { slot: at, rows, k_offset, word }
         };
         let loads = (0..each).map(load).collect();
-        let mut panel = Words { k, source, shared, measure, loads, held: Vec::new(), ahead: None };
+        let mut panel = StagedPanel { k, source, shared, measure, loads, held: Vec::new(), ahead: None };
         panel.ahead =
             panel.offset(start).filter(|_| k.group().is_multiple_of(measure.slots)).map(|o| k.var(o));
         panel.held = panel.load(start).into_iter().map(|v| k.var(v)).collect();
         panel
     }
 
-    /// Where a table has the first slot of an invocation in the step at depth `at`.
+    /// Where a table has the first slot of an invocation in the step at k = `at`.
     fn offset(&self, at: Val<'k>) -> Option<Val<'k>> {
-        Some(self.source.table.as_ref()?.offset(at + self.loads.first()?.depth))
+        Some(self.source.table.as_ref()?.offset(at + self.loads.first()?.k_offset))
     }
 
-    /// The four words of every slot of the step at depth `at`. Depths past the last repeat others.
+    /// The four words of every slot of the step at k = `at`. Indices past the end of K repeat others.
     fn load(&self, at: Val<'k>) -> Vec<Val<'k>> {
         let source = &self.source;
-        let within = |depth: Val<'k>, run: u32| {
-            if source.tail { depth.min(source.depths - run) } else { depth }
+        let within = |k_offset: Val<'k>, run: u32| {
+            if source.tail { k_offset.min(source.k_size - run) } else { k_offset }
         };
         let mut words = Vec::with_capacity(4 * self.loads.len());
         if let Some(table) = &source.table {
             let ahead = self.ahead.map(|ahead| ahead.get());
             for load in &self.loads {
-                let offset = ahead.unwrap_or_else(|| table.offset(at + load.depth));
+                let offset = ahead.unwrap_or_else(|| table.offset(at + load.k_offset));
                 words.extend(source.buffer.load_vec((load.rows[0] + offset) * 4u32, 4));
             }
             // Under way long before it is needed: the loads of the next step wait for it.
@@ -222,24 +222,26 @@ impl<'k> Words<'k> {
             return words;
         }
         // The same for all invocations: a step on.
-        let on = at * source.depth / 2u32;
+        let on = at * source.k_stride / 2u32;
         for load in &self.loads {
             if let (Some(word), false) = (load.word, source.tail) {
                 words.extend(source.buffer.load_vec(word + on, 4));
                 continue;
             }
-            let depth = at + load.depth;
+            let k_offset = at + load.k_offset;
             if source.whole {
-                let run = if self.measure.along == Axis::Depth { SLOT } else { 1 };
-                let element = load.rows[0] + within(depth, run) * source.depth;
+                let run = if self.measure.along == Axis::K { SLOT } else { 1 };
+                let element = load.rows[0] + within(k_offset, run) * source.k_stride;
                 words.extend(source.buffer.load_vec(element / 2u32, 4));
                 continue;
             }
             let elements: Vec<Val<'k>> = match self.measure.along {
-                Axis::Depth => {
-                    (0..SLOT).map(|e| load.rows[0] + within(depth + e, 1) * source.depth).collect()
+                Axis::K => {
+                    (0..SLOT).map(|e| load.rows[0] + within(k_offset + e, 1) * source.k_stride).collect()
                 }
-                Axis::Outer => load.rows.iter().map(|row| *row + within(depth, 1) * source.depth).collect(),
+                Axis::Outer => {
+                    load.rows.iter().map(|row| *row + within(k_offset, 1) * source.k_stride).collect()
+                }
             };
             let elements: Vec<Val<'k>> = elements.into_iter().map(|e| source.buffer.load(e)).collect();
             words.extend(elements.chunks(2).map(|pair| pair[0] | (pair[1] << 16u32)));
@@ -247,17 +249,18 @@ impl<'k> Words<'k> {
         words
     }
 
-    /// Loads the slots of the step at depth `at` into registers.
+    /// Loads the slots of the step at k = `at` into registers.
     pub(crate) fn fetch(&self, at: Val<'k>) {
         self.held.iter().zip(self.load(at)).for_each(|(var, value)| var.set(value));
     }
 
-    /// Puts the slots in registers, of the step at depth `at`, into workgroup memory; depths past the last are zeros.
+    /// Puts the slots in registers, of the step at k = `at`, into workgroup memory; indices past the end of K are
+    /// zeros.
     pub(crate) fn put(&self, at: Val<'k>) {
         for (load, held) in self.loads.iter().zip(self.held.chunks(4)) {
             let mut words: Vec<Val<'k>> = held.iter().map(|v| v.get()).collect();
             if self.source.tail {
-                self.cut(at + load.depth, &mut words);
+                self.cut(at + load.k_offset, &mut words);
             }
             let put = || self.shared.store_vec(load.slot, &words);
             // The last round may have slots for some invocations only.
@@ -269,41 +272,41 @@ impl<'k> Words<'k> {
         }
     }
 
-    /// Zeros in place of what lies past the last depth.
-    fn cut(&self, depth: Val<'k>, words: &mut [Val<'k>]) {
+    /// Zeros past the end of K.
+    fn cut(&self, k_offset: Val<'k>, words: &mut [Val<'k>]) {
         let zero = self.k.u32(0);
         if self.source.whole || self.measure.along == Axis::Outer {
-            let inside = depth.lt(self.source.depths);
+            let inside = k_offset.lt(self.source.k_size);
             words.iter_mut().for_each(|w| *w = inside.select(*w, zero));
             return;
         }
         for (i, word) in words.iter_mut().enumerate() {
-            let first = depth + 2 * i;
-            let high = (first + 1u32).lt(self.source.depths).select(*word & 0xffff_0000u32, zero);
-            let low = first.lt(self.source.depths).select(*word & 0xffffu32, zero);
+            let first = k_offset + 2 * i;
+            let high = (first + 1u32).lt(self.source.k_size).select(*word & 0xffff_0000u32, zero);
+            let low = first.lt(self.source.k_size).select(*word & 0xffffu32, zero);
             *word = high | low;
         }
     }
 
-    /// A matrix of the panel: `outer` positions on from the first, `depth` deep.
-    pub(crate) fn matrix(&self, ty: MatrixType, outer: Val<'k>, depth: u32, transposed: bool) -> Val<'k> {
-        self.matrix_from(ty, (outer, self.k.u32(0)), depth, transposed)
+    /// A matrix of the panel: `outer` positions on from the first, at `k_offset` along K.
+    pub(crate) fn matrix(&self, ty: MatrixType, outer: Val<'k>, k_offset: u32, transposed: bool) -> Val<'k> {
+        self.matrix_from(ty, (outer, self.k.u32(0)), k_offset, transposed)
     }
 
-    /// The same, `depth` on from a depth that subgroups have each for themselves.
+    /// The same, `k_offset` on from an index along K that subgroups have each for themselves.
     pub(crate) fn matrix_from(
         &self,
         ty: MatrixType,
         (outer, from): (Val<'k>, Val<'k>),
-        depth: u32,
+        k_offset: u32,
         transposed: bool,
     ) -> Val<'k> {
         let pitch = self.measure.pitch();
         let index = match self.measure.along {
-            Axis::Depth => outer * pitch + from / SLOT + depth / SLOT,
-            Axis::Outer => outer / SLOT + from * pitch + depth * pitch,
+            Axis::K => outer * pitch + from / SLOT + k_offset / SLOT,
+            Axis::Outer => outer / SLOT + from * pitch + k_offset * pitch,
         };
-        // A is read by rows where depths are the inner axis, and B where they are the outer one.
+        // A is read by rows where K is the inner axis, and B where it is the outer one.
         let column_major = (self.measure.along == Axis::Outer) != transposed;
         self.shared.load_matrix(ty, index, self.k.u32(pitch), column_major)
     }

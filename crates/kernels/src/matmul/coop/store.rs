@@ -5,56 +5,56 @@ use olivine_kernel::{Builder, Elem, Fragments, MatrixUse, Scalar, Shared, Target
 
 use crate::matmul::coop::{LANES, SIDE, matrix as matrix_of};
 
-/// Slots of workgroup memory that so many subgroups take on the way out where there is no panel.
-pub(crate) fn out_slots(subgroups: u32) -> u32 {
-    Grain::Whole.pitch(2) * SIDE * subgroups
+/// Slots of workgroup memory that so many subgroups take on the way to memory where there is no panel.
+pub(crate) fn store_slots(subgroups: u32) -> u32 {
+    StorePrecision::F32.pitch(2) * SIDE * subgroups
 }
 
 /// Slots that so many subgroups need at least.
-pub(crate) fn least_slots(subgroups: u32) -> u32 {
-    Grain::Whole.pitch(1) * SIDE * subgroups
+pub(crate) fn min_store_slots(subgroups: u32) -> u32 {
+    StorePrecision::F32.pitch(1) * SIDE * subgroups
 }
 
-/// Slots of eight bytes that so many subgroups take on the way out as halves.
-pub(crate) fn half_slots(subgroups: u32) -> u32 {
-    Grain::Halves.pitch(4) * SIDE * subgroups
+/// Slots of eight bytes that so many subgroups take on the way to memory as f16.
+pub(crate) fn f16_slots(subgroups: u32) -> u32 {
+    StorePrecision::F16.pitch(4) * SIDE * subgroups
 }
 
 /// Bytes of workgroup memory of which two workgroups have room at once.
 const ROOM_FOR_TWO: u32 = 24 << 10;
 
-/// Whether sums of a dtype's products pass as halves, beside panels of so many slots.
-pub(crate) fn pass_as_halves(dtype: DType, panels: u32, subgroups: u32, target: &Target) -> bool {
+/// Whether sums of a dtype's matmuls pass as f16, beside panels of so many slots.
+pub(crate) fn stages_as_f16(dtype: DType, panels: u32, subgroups: u32, target: &Target) -> bool {
     let known = target.exact_f16 && target.fragments == Some(Fragments::Quads);
-    dtype == DType::F16 && known && 16 * panels + 8 * half_slots(subgroups) <= ROOM_FOR_TWO
+    dtype == DType::F16 && known && 16 * panels + 8 * f16_slots(subgroups) <= ROOM_FOR_TWO
 }
 
 /// How sums pass through workgroup memory, four columns of a row to a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Grain {
+pub(crate) enum StorePrecision {
     /// As they are, in slots of 16 bytes.
-    Whole,
+    F32,
     /// Rounded to f16, in slots of 8 bytes; only where lanes are known to hold the same elements of sums and of A.
-    Halves,
+    F16,
 }
 
-impl Grain {
+impl StorePrecision {
     /// Slots from one row to the next when so many matrices lie side by side: an odd multiple of 16 bytes.
     fn pitch(self, matrices: u32) -> u32 {
         match self {
-            Grain::Whole => matrices * SIDE / 4 + 1,
-            Grain::Halves => matrices * SIDE / 4 + 2,
+            StorePrecision::F32 => matrices * SIDE / 4 + 1,
+            StorePrecision::F16 => matrices * SIDE / 4 + 2,
         }
     }
 }
 
 /// Memory that nobody else uses any more, and who comes through it.
-pub(crate) struct Out<'k> {
+pub(crate) struct AccumulatorStore<'k> {
     pub(crate) k: &'k Builder,
-    /// Slots of four or, for halves, two words.
+    /// Slots of four or, for f16, two words.
     pub(crate) memory: Shared<'k>,
     pub(crate) slots: u32,
-    pub(crate) grain: Grain,
+    pub(crate) grain: StorePrecision,
     /// Which part of the block, and which of those that share it.
     pub(crate) team: Val<'k>,
     pub(crate) slice: Val<'k>,
@@ -62,7 +62,7 @@ pub(crate) struct Out<'k> {
     pub(crate) slices: u32,
 }
 
-impl<'k> Out<'k> {
+impl<'k> AccumulatorStore<'k> {
     /// Matrices that a subgroup's part holds side by side.
     pub(crate) fn at_once(&self) -> u32 {
         let fits =
@@ -76,7 +76,7 @@ impl<'k> Out<'k> {
     }
 
     /// Rounds in which invocations hand on so many matrices side by side, four columns of a row each time.
-    fn rounds(&self, matrices: u32) -> u32 {
+    fn waves(&self, matrices: u32) -> u32 {
         (SIDE * matrices * SIDE / 4).div_ceil(LANES * self.slices)
     }
 
@@ -87,9 +87,9 @@ impl<'k> Out<'k> {
         (number / runs, number % runs)
     }
 
-    /// What `load` gives for the places where an invocation hands on one, two or four matrices, round by round; the last
-    /// row stands for those past it. An invocation has the same columns in every round: where rows are alike, one thing
-    /// stands for all rounds.
+    /// What `load` gives for the places where an invocation hands on one, two or four matrices, round by round; the
+    /// last row stands for those past it. An invocation has the same columns in every round: where rows are alike, one
+    /// thing stands for all rounds.
     pub(crate) fn beside<T>(
         &self,
         matrices: u32,
@@ -98,7 +98,7 @@ impl<'k> Out<'k> {
         alike: bool,
         load: impl Fn(Val<'k>, Val<'k>) -> T,
     ) -> Vec<T> {
-        let rounds = if alike { 1 } else { self.rounds(matrices) };
+        let rounds = if alike { 1 } else { self.waves(matrices) };
         let each = |round: u32| {
             let (line, run) = self.place(matrices, self.k.u32(round));
             load((row + line).min(end - 1u32), column + run * 4u32)
@@ -107,19 +107,19 @@ impl<'k> Out<'k> {
     }
 
     /// Hands on matrices side by side, in runs of four columns of the rows below `end`; those that share a part add
-    /// theirs, and each hands on some of the rows. What is long to write is written once. All subgroups that share a part
-    /// must come here together.
+    /// theirs, and each hands on some of the rows. What is long to write is written once. All subgroups that share a
+    /// part must call it together.
     pub(crate) fn store(
         &self,
         matrices: &[Val<'k>],
         rows: (Val<'k>, Val<'k>),
         column: Val<'k>,
         is_long: bool,
-        finish: impl Fn(Val<'k>, Val<'k>, &[Val<'k>]),
+        epilogue: impl Fn(Val<'k>, Val<'k>, &[Val<'k>]),
     ) {
         let none: [(); 0] = [];
         self.store_with(matrices, rows, column, (is_long, &none), |row, column, sums, _| {
-            finish(row, column, sums);
+            epilogue(row, column, sums);
         });
     }
 
@@ -130,7 +130,7 @@ impl<'k> Out<'k> {
         (row, end): (Val<'k>, Val<'k>),
         column: Val<'k>,
         (is_long, beside): (bool, &[T]),
-        finish: impl Fn(Val<'k>, Val<'k>, &[Val<'k>], Option<&T>),
+        epilogue: impl Fn(Val<'k>, Val<'k>, &[Val<'k>], Option<&T>),
     ) {
         let k = self.k;
         let count = matrices.len() as u32;
@@ -140,8 +140,10 @@ impl<'k> Out<'k> {
         let mine = first + self.slice * all;
         for (i, matrix) in matrices.iter().enumerate() {
             let matrix = match self.grain {
-                Grain::Whole => *matrix,
-                Grain::Halves => k.matrix_of(matrix_of(Elem::F16, MatrixUse::A), &matrix.matrix_parts()),
+                StorePrecision::F32 => *matrix,
+                StorePrecision::F16 => {
+                    k.matrix_of(matrix_of(Elem::F16, MatrixUse::A), &matrix.matrix_parts())
+                }
             };
             self.memory.store_matrix(mine + i as u32 * SIDE / 4, k.u32(pitch), false, matrix);
         }
@@ -149,8 +151,8 @@ impl<'k> Out<'k> {
         let load = |at: Val<'k>| -> Vec<Val<'k>> {
             let words = self.memory.load_vec(at).into_iter();
             match self.grain {
-                Grain::Whole => words.map(|s| s.bitcast(Scalar::F32)).collect(),
-                Grain::Halves => words.flat_map(|w| [w.unpack_half(0), w.unpack_half(1)]).collect(),
+                StorePrecision::F32 => words.map(|s| s.bitcast(Scalar::F32)).collect(),
+                StorePrecision::F16 => words.flat_map(|w| [w.unpack_half(0), w.unpack_half(1)]).collect(),
             }
         };
         let put = |round: Val<'k>, beside: Option<&T>| {
@@ -165,10 +167,10 @@ impl<'k> Out<'k> {
                     let more = load(first + line * pitch + run + slice * all);
                     sums.iter_mut().zip(more).for_each(|(sum, x)| *sum = *sum + x);
                 }
-                finish(row + line, column + run * 4u32, &sums, beside);
+                epilogue(row + line, column + run * 4u32, &sums, beside);
             });
         };
-        let rounds = self.rounds(count);
+        let rounds = self.waves(count);
         if is_long {
             k.for_(k.u32(0), k.u32(rounds), k.u32(1), |round| put(round, beside.first()));
         } else {

@@ -1,4 +1,4 @@
-//! Products by cooperative matrices, run by the interpreter and held against sums in f64.
+//! Matmuls by cooperative matrices, run by the interpreter and held against sums in f64.
 
 use std::collections::HashMap;
 
@@ -9,14 +9,14 @@ use olivine_kernel::{Elem, Fragments, MatrixShape, Target as KernelTarget};
 use olivine_program::{Addressing, DeviceCaps, DeviceKind};
 
 use crate::matmul::coop::blocks;
-use crate::matmul::coop::blocks::{Blocks, Way};
-use crate::matmul::epilogue::Sink;
+use crate::matmul::coop::blocks::{CoopTile, OperandPath};
+use crate::matmul::epilogue::Destination;
 use crate::matmul::problem::Problem;
 use crate::matmul::{choice, coop, split_k};
 use crate::site::{Memory, Operand, Site, Target};
 
 pub(crate) fn card() -> DeviceCaps {
-    let shape = |factor| MatrixShape { factor, accumulator: Elem::F32, m: 16, n: 16, k: 16 };
+    let shape = |operand| MatrixShape { operand, accumulator: Elem::F32, m: 16, n: 16, k: 16 };
     let target = KernelTarget {
         subgroup: Some(32),
         f16: true,
@@ -129,11 +129,11 @@ impl End {
 }
 
 /// Runs `[m, k] · [k, n]`; B lies by columns if `turned`.
-fn check(dtype: DType, sizes: [usize; 3], turned: bool, blocks: Blocks, splits: usize) {
+fn check(dtype: DType, sizes: [usize; 3], turned: bool, blocks: CoopTile, splits: usize) {
     check_end(dtype, sizes, turned, blocks, splits, End::Nothing);
 }
 
-fn check_end(dtype: DType, [m, n, k]: [usize; 3], turned: bool, blocks: Blocks, splits: usize, end: End) {
+fn check_end(dtype: DType, [m, n, k]: [usize; 3], turned: bool, blocks: CoopTile, splits: usize, end: End) {
     let caps = card();
     let a = operand(dtype, 0, [m, k], [k as i64, 1]);
     let b_strides = if turned { [1, k as i64] } else { [n as i64, 1] };
@@ -154,8 +154,8 @@ fn check_end(dtype: DType, [m, n, k]: [usize; 3], turned: bool, blocks: Blocks, 
     let region = end.region();
     let problem = Problem::new(&operands, &target, region.as_ref()).unwrap();
     let parts = (splits > 1).then(|| site.scratch((m * n * splits * 4) as u64));
-    let sink = parts.map_or(Sink::Target, Sink::Parts);
-    coop::emit(&problem, blocks, splits, &sink, &mut site).unwrap();
+    let destination = parts.map_or(Destination::Target, Destination::Partials);
+    coop::emit(&problem, blocks, splits, &destination, &mut site).unwrap();
     if let Some(parts) = parts {
         split_k::emit(&problem, parts, splits, &extras, &mut site).unwrap();
     }
@@ -177,16 +177,16 @@ fn check_end(dtype: DType, [m, n, k]: [usize; 3], turned: bool, blocks: Blocks, 
     }
 }
 
-pub(crate) const SMALL: Blocks = Blocks {
+pub(crate) const SMALL: CoopTile = CoopTile {
     m: 64,
     n: 64,
     rows: 32,
     columns: 32,
     slices: 1,
-    depth: 32,
+    k_step: 32,
     carry: false,
     band: 8,
-    ways: (Way::Panel, Way::Panel),
+    ways: (OperandPath::Staged, OperandPath::Staged),
     ahead: 1,
 };
 
@@ -194,15 +194,15 @@ pub(crate) const SMALL: Blocks = Blocks {
 fn blocks_of_every_form_give_the_sums() {
     let forms = [
         SMALL,
-        Blocks { depth: 16, ..SMALL },
-        Blocks { depth: 64, band: 2, ..SMALL },
-        Blocks { depth: 16, carry: true, ..SMALL },
-        Blocks { carry: true, ..SMALL },
-        Blocks { m: 32, rows: 16, depth: 64, carry: true, ..SMALL },
-        Blocks { m: 32, n: 32, slices: 2, ..SMALL },
-        Blocks { m: 32, n: 32, slices: 4, depth: 64, ..SMALL },
-        Blocks { m: 32, n: 32, slices: 2, depth: 64, carry: true, ..SMALL },
-        Blocks { m: 32, n: 96, rows: 32, columns: 48, depth: 16, ..SMALL },
+        CoopTile { k_step: 16, ..SMALL },
+        CoopTile { k_step: 64, band: 2, ..SMALL },
+        CoopTile { k_step: 16, carry: true, ..SMALL },
+        CoopTile { carry: true, ..SMALL },
+        CoopTile { m: 32, rows: 16, k_step: 64, carry: true, ..SMALL },
+        CoopTile { m: 32, n: 32, slices: 2, ..SMALL },
+        CoopTile { m: 32, n: 32, slices: 4, k_step: 64, ..SMALL },
+        CoopTile { m: 32, n: 32, slices: 2, k_step: 64, carry: true, ..SMALL },
+        CoopTile { m: 32, n: 96, rows: 32, columns: 48, k_step: 16, ..SMALL },
     ];
     for blocks in forms {
         check(DType::F16, [72, 104, 160], false, blocks, 1);
@@ -212,47 +212,53 @@ fn blocks_of_every_form_give_the_sums() {
             dtype,
             [72, 104, 100],
             false,
-            Blocks { ways: (Way::Packed, Way::Packed), ahead: 2, ..SMALL },
+            CoopTile { ways: (OperandPath::Packed, OperandPath::Packed), ahead: 2, ..SMALL },
             1,
         );
-        check(dtype, [72, 104, 100], false, Blocks { ways: (Way::Panel, Way::Packed), ..SMALL }, 1);
-        let sliced = Blocks { m: 32, n: 32, slices: 2, depth: 64, ..SMALL };
         check(
             dtype,
             [72, 104, 100],
             false,
-            Blocks { ways: (Way::Panel, Way::Packed), ahead: 3, ..sliced },
+            CoopTile { ways: (OperandPath::Staged, OperandPath::Packed), ..SMALL },
+            1,
+        );
+        let sliced = CoopTile { m: 32, n: 32, slices: 2, k_step: 64, ..SMALL };
+        check(
+            dtype,
+            [72, 104, 100],
+            false,
+            CoopTile { ways: (OperandPath::Staged, OperandPath::Packed), ahead: 3, ..sliced },
             1,
         );
         check(
             dtype,
             [72, 104, 300],
             false,
-            Blocks { ways: (Way::Packed, Way::Packed), slices: 4, ..sliced },
+            CoopTile { ways: (OperandPath::Packed, OperandPath::Packed), slices: 4, ..sliced },
             2,
         );
         check(
             dtype,
             [72, 104, 100],
             false,
-            Blocks { ways: (Way::Panel, Way::Packed), carry: true, ..SMALL },
+            CoopTile { ways: (OperandPath::Staged, OperandPath::Packed), carry: true, ..SMALL },
             1,
         );
     }
-    check(DType::F16, [64, 160, 64], false, Blocks { n: 96, columns: 48, depth: 64, ..SMALL }, 1);
+    check(DType::F16, [64, 160, 64], false, CoopTile { n: 96, columns: 48, k_step: 64, ..SMALL }, 1);
     check(DType::F16, [40, 24, 200], true, SMALL, 2);
-    check(DType::BF16, [33, 17, 50], false, Blocks { carry: true, ..SMALL }, 1);
+    check(DType::BF16, [33, 17, 50], false, CoopTile { carry: true, ..SMALL }, 1);
 }
 
 #[test]
 fn what_comes_with_the_sums_is_loaded_before_them_or_beside_those_before() {
-    let stored = Blocks { ways: (Way::Panel, Way::Packed), ..SMALL };
+    let stored = CoopTile { ways: (OperandPath::Staged, OperandPath::Packed), ..SMALL };
     for blocks in [
         stored,
-        Blocks { n: 128, columns: 64, ..stored },
-        Blocks { m: 128, n: 128, rows: 64, columns: 64, ..stored },
-        Blocks { m: 32, n: 32, slices: 2, depth: 64, ..stored },
-        Blocks { n: 128, columns: 64, depth: 64, ..SMALL },
+        CoopTile { n: 128, columns: 64, ..stored },
+        CoopTile { m: 128, n: 128, rows: 64, columns: 64, ..stored },
+        CoopTile { m: 32, n: 32, slices: 2, k_step: 64, ..stored },
+        CoopTile { n: 128, columns: 64, k_step: 64, ..SMALL },
     ] {
         for end in [End::Added, End::Long] {
             check_end(DType::F16, [72, 104, 40], false, blocks, 1, end);
@@ -262,7 +268,7 @@ fn what_comes_with_the_sums_is_loaded_before_them_or_beside_those_before() {
     check_end(DType::F16, [72, 104, 100], false, stored, 2, End::Added);
 }
 
-/// What a product of halves gets, as text.
+/// What a matmul of f16 gets, as text.
 fn chosen([m, n, k]: [usize; 3], stored: bool, caps: &DeviceCaps) -> String {
     let a = operand(DType::F16, 0, [m, k], [k as i64, 1]);
     let b = Operand { stored, ..operand(DType::F16, 1, [k, n], [n as i64, 1]) };
@@ -270,7 +276,7 @@ fn chosen([m, n, k]: [usize; 3], stored: bool, caps: &DeviceCaps) -> String {
     let target = Target { ty, memory: Memory::Value(ValueId::new(2)) };
     let problem = Problem::new(&[a, b], &target, None).unwrap();
     let shape = choice::Shape { m, n, k, batches: 1 };
-    let of = |(blocks, splits): (Blocks, usize)| format!("{blocks} s{splits}");
+    let of = |(blocks, splits): (CoopTile, usize)| format!("{blocks} s{splits}");
     let chosen = blocks::choose(&problem, &shape, caps, false).map(of).unwrap();
     let candidates: Vec<String> = blocks::candidates(&problem, &shape, caps).into_iter().map(of).collect();
     assert!(!candidates.is_empty(), "{chosen} alone");

@@ -1,4 +1,4 @@
-//! Grouped products of halves by cooperative matrices: blocks of one expert's rows, wherever they are.
+//! Grouped f16 matmuls by cooperative matrices: blocks of one expert's rows, wherever they are.
 
 use std::fmt;
 
@@ -8,93 +8,103 @@ use olivine_kernel::{Access, Elem, MatrixUse};
 use crate::launch::Launch;
 use crate::math;
 use crate::matmul::coop::block_store::{leave, store_block};
-use crate::matmul::coop::blocks::{Blocks, Way};
-use crate::matmul::coop::operands::{Depths, Fed, Feed, Given, Side};
-use crate::matmul::coop::staging::{Declared, Measure, Words};
+use crate::matmul::coop::blocks::{CoopTile, OperandPath};
+use crate::matmul::coop::operands::{DeclaredOperand, KLoop, OperandLoader, PreparedOperand, SubgroupSpan};
+use crate::matmul::coop::staging::{PanelLayout, StagedPanel, StridedOperand};
 use crate::matmul::coop::{LANES, SIDE, matrix, multiply};
-use crate::matmul::epilogue::{Base, Finish, Sink};
+use crate::matmul::epilogue::{BatchOffset, Destination, Epilogue};
 use crate::matmul::grouped::sort::{ENTRY, Sorted};
 use crate::matmul::problem::{Axis, Experts, Problem};
-use crate::matmul::tiled::panel::Span;
+use crate::matmul::tiled::panel::TileSpan;
 use crate::site::{Operand, Site, linear_group, rounded};
 
 /// The name of the family in records.
 const FAMILY: &str = "grouped_matmul";
 
-/// Depths of all packed matrices that words are counted of in 32 bits.
+/// Indices along K of all packed matrices that words are counted of in 32 bits.
 const MOST_DEPTHS: usize = 1 << 26;
 
 /// Blocks of one expert's rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Cut {
+pub(crate) struct GroupedTile {
     /// The largest block.
-    pub(crate) blocks: Blocks,
+    pub(crate) blocks: CoopTile,
     /// What fewer rows are rounded up to, so that little is multiplied in vain; a block's rows are all subgroups'
     /// then.
     pub(crate) height: u32,
 }
 
-impl fmt::Display for Cut {
+impl fmt::Display for GroupedTile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} h{}", self.blocks, self.height)
     }
 }
 
 /// For some dozen rows of an expert and more.
-pub(crate) const TALL: Cut = Cut {
-    blocks: Blocks {
+pub(crate) const TALL: GroupedTile = GroupedTile {
+    blocks: CoopTile {
         m: 80,
         n: 128,
         rows: 80,
         columns: 32,
         slices: 1,
-        depth: 128,
+        k_step: 128,
         carry: false,
         band: 1,
-        ways: (Way::Panel, Way::Packed),
+        ways: (OperandPath::Staged, OperandPath::Packed),
         ahead: 1,
     },
     height: 16,
 };
 /// For some hundred, by weights that are not stored.
-pub(crate) const LARGE: Cut = Cut {
-    blocks: Blocks {
+pub(crate) const LARGE: GroupedTile = GroupedTile {
+    blocks: CoopTile {
         m: 128,
         rows: 64,
         columns: 64,
-        depth: 32,
-        ways: (Way::Panel, Way::Panel),
+        k_step: 32,
+        ways: (OperandPath::Staged, OperandPath::Staged),
         ..TALL.blocks
     },
     height: 128,
 };
-pub(crate) const MEDIUM: Cut = Cut { blocks: Blocks { m: 64, rows: 32, ..LARGE.blocks }, height: 64 };
+pub(crate) const MEDIUM: GroupedTile =
+    GroupedTile { blocks: CoopTile { m: 64, rows: 32, ..LARGE.blocks }, height: 64 };
 /// For a few.
-pub(crate) const FLAT: Cut = Cut { blocks: Blocks { m: 32, rows: 32, ..TALL.blocks }, height: 16 };
+pub(crate) const FLAT: GroupedTile =
+    GroupedTile { blocks: CoopTile { m: 32, rows: 32, ..TALL.blocks }, height: 16 };
 /// The same, by weights that are not stored: sums are shared by subgroups.
-const FLAT_GIVEN: Cut = Cut {
-    blocks: Blocks { m: 16, n: 64, rows: 16, columns: 64, slices: 8, ways: LARGE.blocks.ways, ..TALL.blocks },
+const FLAT_GIVEN: GroupedTile = GroupedTile {
+    blocks: CoopTile {
+        m: 16,
+        n: 64,
+        rows: 16,
+        columns: 64,
+        slices: 8,
+        ways: LARGE.blocks.ways,
+        ..TALL.blocks
+    },
     height: 16,
 };
-/// What the plainest device with matrices has room for.
-pub(crate) const PLAIN: Cut =
-    Cut { blocks: Blocks { m: 32, n: 32, rows: 16, columns: 16, ..LARGE.blocks }, height: 32 };
+/// What the least capable device with matrices has room for.
+pub(crate) const PLAIN: GroupedTile =
+    GroupedTile { blocks: CoopTile { m: 32, n: 32, rows: 16, columns: 16, ..LARGE.blocks }, height: 32 };
 
-/// The blocks for a product, if matrices serve it.
-pub(crate) fn choose(problem: &Problem<'_>, experts: &Experts, site: &mut Site<'_>) -> Option<Cut> {
+/// The blocks for a matmul, if matrices serve it.
+pub(crate) fn choose(problem: &Problem<'_>, experts: &Experts, site: &mut Site<'_>) -> Option<GroupedTile> {
     let target = &site.caps.target;
     let halves = matches!(problem.dtype(), DType::F16 | DType::BF16);
     let offered = target.multiplies(math::elem(problem.dtype()), Elem::F32, [SIDE, SIDE, SIDE]);
-    // An order is one of rows, which must lie along the summed axis.
-    let ordered = problem.a.along(problem.m, problem.k) == Axis::Depth;
+    // An order is one of rows, which must lie along K.
+    let ordered = problem.a.along(problem.m, problem.k) == Axis::K;
     if !halves || !offered || target.subgroup != Some(LANES) || !ordered {
         return None;
     }
     let stored = problem.b.operand.stored;
-    let fits = |cut: &Cut| {
-        let packed = cut.blocks.ways.1 == Way::Packed;
+    let fits = |cut: &GroupedTile| {
+        let packed = cut.blocks.ways.1 == OperandPath::Packed;
         // Packed matrices follow each other in whole steps.
-        let whole = problem.k.is_multiple_of(cut.blocks.depth as usize)
+        let whole = problem.k.is_multiple_of(cut.blocks.k_step as usize)
             && experts.count.saturating_mul(problem.k) < MOST_DEPTHS;
         (!packed || (stored && whole)) && cut.blocks.fits(problem, site.caps)
     };
@@ -104,11 +114,12 @@ pub(crate) fn choose(problem: &Problem<'_>, experts: &Experts, site: &mut Site<'
         24..80 => [MEDIUM, LARGE, FLAT_GIVEN, PLAIN],
         _ => [LARGE, MEDIUM, FLAT_GIVEN, PLAIN],
     };
-    let in_steps =
-        |cut: Cut| [128, 64, 32].map(|depth| Cut { blocks: Blocks { depth, ..cut.blocks }, ..cut });
+    let in_steps = |cut: GroupedTile| {
+        [128, 64, 32].map(|k_step| GroupedTile { blocks: CoopTile { k_step, ..cut.blocks }, ..cut })
+    };
     let packed = if each < 24 { [FLAT, TALL] } else { [TALL, FLAT] };
     let preferred = packed.into_iter().flat_map(in_steps).chain(given);
-    let candidates: Vec<Cut> = preferred.filter(fits).collect();
+    let candidates: Vec<GroupedTile> = preferred.filter(fits).collect();
     let default = candidates.first().copied()?;
     let sizes = [problem.m, problem.n, problem.k, experts.count].map(|size| rounded(size).to_string());
     let [m, n, k, e] = sizes;
@@ -116,24 +127,25 @@ pub(crate) fn choose(problem: &Problem<'_>, experts: &Experts, site: &mut Site<'
     Some(site.tuned(FAMILY, class, default, candidates))
 }
 
-/// Emits the product of ordered rows, block by block.
+/// Emits the matmul of ordered rows, block by block.
 pub(crate) fn emit(
     problem: &Problem<'_>,
     experts: &Experts,
-    Cut { blocks, height }: Cut,
+    GroupedTile { blocks, height }: GroupedTile,
     sorted: &Sorted,
     site: &mut Site<'_>,
 ) -> Result<(), String> {
     let across = problem.n.div_ceil(blocks.n as usize);
     let groups = sorted.tiles * across;
-    // Packed, all matrices are one above the other: the depths of an expert follow those of the one before.
+    // Packed, all matrices are one above the other: the indices along K of an expert follow those of the one before.
     let (a_sizes, b_sizes) = ((problem.m, problem.k), (problem.n, problem.k * experts.count));
-    let b_given = Given::new(blocks.ways.1, &problem.b, b_sizes, MatrixUse::B, site)?;
+    let b_given = PreparedOperand::new(blocks.ways.1, &problem.b, b_sizes, MatrixUse::B, site)?;
 
-    let k = site.builder("grouped_matmul_matrices", blocks.group());
+    let k = site.builder("grouped_matmul_coop", blocks.group());
     let l = Launch::new(&k);
-    let rows = Declared::new(&l, "a", &problem.a, a_sizes, &[]);
-    let weights = Fed::declare(&l, "b", &b_given, &problem.b, b_sizes, &[(problem.k * problem.n) as i64]);
+    let rows = StridedOperand::new(&l, "a", &problem.a, a_sizes, &[]);
+    let weights =
+        DeclaredOperand::declare(&l, "b", &b_given, &problem.b, b_sizes, &[(problem.k * problem.n) as i64]);
     let order = l.bind("order", Elem::U32, Access::Read, sorted.order);
     let entries = l.bind("entries", Elem::U32, Access::Read, sorted.entries);
     let (n, all) = (l.size("n", problem.n), l.size("k", problem.k));
@@ -141,15 +153,15 @@ pub(crate) fn emit(
     let (across, total) = (l.size("across", across), l.size("groups", groups));
     let offset = |name, operand: &Operand| l.size(name, operand.offset);
     let offsets = (offset("a_offset", &problem.a.operand), offset("b_offset", &problem.b.operand));
-    let finish = Finish::declare(&l, problem, &Sink::Target, n);
-    let tail = !problem.k.is_multiple_of(blocks.depth as usize);
+    let epilogue = Epilogue::declare(&l, problem, &Destination::Target, n);
+    let tail = !problem.k.is_multiple_of(blocks.k_step as usize);
 
     let id = linear_group(&k).min(total - 1u32);
     let tile = id / across;
     let entry = tile * ENTRY;
     let (expert, first) = (entries.load_uniform(entry), entries.load_uniform(entry + 1u32));
     let end = entries.load_uniform(entry + 2u32);
-    let slots = Measure::new(rows.along, blocks.m, blocks.depth).len();
+    let slots = PanelLayout::new(rows.along, blocks.m, blocks.k_step).len();
     let memory = k.shared(Elem::U32, 4, slots);
     // Blocks of each height are code of their own.
     for m in (height..=blocks.m).step_by(height as usize) {
@@ -163,43 +175,42 @@ pub(crate) fn emit(
             let parts = m / part * wide;
             let (slice, team) = (k.subgroup_id() / parts, k.subgroup_id() % parts);
             let column = (id - tile * across) * blocks.n;
-            let (columns, step) = (blocks.columns, blocks.depth);
-            let down = Span { first, end, order: Some(order) };
+            let (columns, step) = (blocks.columns, blocks.k_step);
+            let down = TileSpan { first, end, order: Some(order) };
             let mine = team / wide * part;
-            let wide = Side {
-                span: Span { first: column, end: n, order: None },
+            let wide = SubgroupSpan {
+                span: TileSpan { first: column, end: n, order: None },
                 mine: team % wide * columns,
                 block: blocks.n,
                 part: columns,
             };
             let own = step / blocks.slices;
             // Rows without an expert are empty sums.
-            let depth_end = known.select(all, k.u32(0));
-            let past = if tail { (depth_end + (step - 1)) / step * step } else { depth_end };
+            let k_end = known.select(all, k.u32(0));
+            let past = if tail { (k_end + (step - 1)) / step * step } else { k_end };
             let (start, from) = (k.u32(0), slice * own);
-            let depths =
-                Depths { start, end: depth_end, past, all, step, from, own, ahead: blocks.ahead, tail };
+            let k_loop = KLoop { start, end: k_end, past, all, step, from, own, ahead: blocks.ahead, tail };
             let elem = math::elem(problem.dtype());
             let a = {
-                let measure = Measure::new(rows.along, m, step);
+                let measure = PanelLayout::new(rows.along, m, step);
                 let source = rows.source(offsets.0, all, tail);
-                let words = Words::new(&k, memory, source, &down, measure, start);
+                let words = StagedPanel::new(&k, memory, source, &down, measure, start);
                 let (ty, count) = (matrix(elem, MatrixUse::A), part / SIDE);
-                Feed::Panel { words, memory, slots, mine: (mine, from), ty, count }
+                OperandLoader::Panel { words, memory, slots, mine: (mine, from), ty, count }
             };
-            let b_depths = match weights {
-                Fed::Strided(_) => depths,
-                Fed::Packed { .. } => Depths { from: from + number * all, ..depths },
+            let b_loop = match weights {
+                DeclaredOperand::Strided(_) => k_loop,
+                DeclaredOperand::Packed { .. } => KLoop { from: from + number * all, ..k_loop },
             };
             let b_base = offsets.1 + number * (all * n);
-            let b = Feed::new(&k, &weights, matrix(elem, MatrixUse::B), &wide, &b_depths, b_base);
-            let sums = multiply(&k, (&a, &b), (part / SIDE, columns / SIDE), &depths);
-            let base = Base { out: k.u32(0), extras: Vec::new() };
+            let b = OperandLoader::new(&k, &weights, matrix(elem, MatrixUse::B), &wide, &b_loop, b_base);
+            let sums = multiply(&k, (&a, &b), (part / SIDE, columns / SIDE), &k_loop);
+            let base = BatchOffset { out: k.u32(0), extras: Vec::new() };
             let out = leave(&k, [&a, &b], (team, slice), (parts, blocks.slices));
             let sums = (sums.as_slice(), columns / SIDE);
             let (row, column) = (first + mine, column + wide.mine);
-            store_block(&out, sums, (row, end), column, finish.is_heavy(), |row, column, sums| {
-                finish.store(&base, order.load(row), column, sums);
+            store_block(&out, sums, (row, end), column, epilogue.is_heavy(), |row, column, sums| {
+                epilogue.store(&base, order.load(row), column, sums);
             });
         });
     }

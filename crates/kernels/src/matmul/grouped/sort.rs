@@ -1,4 +1,4 @@
-//! The rows of a grouped product in the order of their experts, and the tiles that they are dealt out in.
+//! The rows of a grouped matmul in the order of their experts, and the tiles that they are divided in.
 //!
 //! A workgroup to each expert, and one to the rows that have none: it counts all rows, so that it knows where its own
 //! begin, and writes their numbers in the order they have. Nothing depends on which invocation comes first.
@@ -17,7 +17,7 @@ pub(crate) const MOST_EXPERTS: usize = 2047;
 /// Words that describe a tile: its expert, its first position and one past its last.
 pub(crate) const ENTRY: u32 = 3;
 
-/// Rows whose ids are under way at once.
+/// Rows whose ids are in flight at once.
 const UNDER_WAY: u32 = 4;
 
 /// Ordered rows and their tiles.
@@ -53,7 +53,7 @@ fn emit(
     let k = site.builder("grouped_matmul_sort", group);
     let l = Launch::new(&k);
     let chunk = rows.div_ceil(group as usize).next_multiple_of(UNDER_WAY as usize);
-    let to = Order {
+    let to = ExpertSort {
         k: &k,
         ids: Ids::declare(&l, experts),
         counts: k.shared(Elem::U32, 1, experts.count as u32 + 1),
@@ -76,7 +76,7 @@ fn emit(
 }
 
 /// The kernel's arguments.
-struct Order<'k> {
+struct ExpertSort<'k> {
     k: &'k Builder,
     ids: Ids<'k>,
     counts: Shared<'k>,
@@ -90,7 +90,7 @@ struct Order<'k> {
     tile: u32,
 }
 
-impl<'k> Order<'k> {
+impl<'k> ExpertSort<'k> {
     /// Visits some rows, `apart` from each other, with their experts; their ids are on their way at once.
     fn visit(&self, first: Val<'k>, apart: u32, visit: impl Fn(Val<'k>, Val<'k>)) {
         let rows: Vec<Val<'k>> = (0..UNDER_WAY).map(|i| first + i * apart).collect();

@@ -1,11 +1,11 @@
-//! Grouped products by cooperative matrices, run by the interpreter and held against sums.
+//! Grouped matmuls by cooperative matrices, run by the interpreter and held against sums.
 
 use olivine_ir::{DType, Shape, TensorType, ValueId};
 
 use super::*;
-use crate::matmul::coop::blocks::Blocks;
+use crate::matmul::coop::blocks::CoopTile;
 use crate::matmul::coop::tests::{bits, card, number, run};
-use crate::matmul::grouped::coop::{Cut, FLAT, LARGE, MEDIUM, PLAIN, TALL};
+use crate::matmul::grouped::coop::{FLAT, GroupedTile, LARGE, MEDIUM, PLAIN, TALL};
 use crate::site::{Memory, Operand, Target};
 
 fn operand(dtype: DType, id: u32, dims: &[usize], stored: bool) -> Operand {
@@ -24,7 +24,7 @@ fn expert(row: usize, count: usize) -> i32 {
 }
 
 /// Runs `[m, k]` by `count` matrices `[k, n]`.
-fn check(dtype: DType, [m, n, k, count]: [usize; 4], cut: Cut) {
+fn check(dtype: DType, [m, n, k, count]: [usize; 4], cut: GroupedTile) {
     let caps = card();
     let (x, w) = (operand(dtype, 0, &[m, k], false), operand(dtype, 1, &[count, k, n], false));
     let ids = operand(DType::I32, 2, &[m], false);
@@ -63,11 +63,11 @@ fn rows_of_any_expert_and_of_none_get_their_sums_in_blocks_of_every_form() {
     for cut in [TALL, FLAT] {
         check(DType::BF16, [150, 72, 128, 2], cut);
     }
-    let small = Blocks { m: 32, n: 64, rows: 32, columns: 32, depth: 32, ..TALL.blocks };
-    check(DType::F16, [60, 24, 64, 9], Cut { blocks: small, height: 16 });
+    let small = CoopTile { m: 32, n: 64, rows: 32, columns: 32, k_step: 32, ..TALL.blocks };
+    check(DType::F16, [60, 24, 64, 9], GroupedTile { blocks: small, height: 16 });
 }
 
-/// What a grouped product of halves gets, as text.
+/// What a grouped matmul of f16 gets, as text.
 fn chosen([m, n, k, count]: [usize; 4], stored: bool) -> Option<String> {
     let caps = card();
     let (x, w) = (operand(DType::F16, 0, &[m, k], false), operand(DType::F16, 1, &[count, k, n], stored));

@@ -1,4 +1,4 @@
-//! Products of 8-bit integers by cooperative matrices: panels of bytes in workgroup memory, i32 sums in the matrices of
+//! Matmuls of 8-bit integers by cooperative matrices: panels of bytes in workgroup memory, i32 sums in the matrices of
 //! subgroups, sums of lines for the zero points counted as the panels pass.
 
 use olivine_kernel::{
@@ -7,27 +7,27 @@ use olivine_kernel::{
 use olivine_program::{Addressing, DeviceCaps};
 
 use crate::launch::Launch;
-use crate::matmul::int8::pack::{Packed, pack};
-use crate::matmul::int8::{Lines, Zeros, cost, dot};
-use crate::matmul::tiled::in_bands;
+use crate::matmul::int8::pack::{PackedInt8, pack};
+use crate::matmul::int8::{Int8Lines, ZeroPoints, cost, dot};
+use crate::matmul::tiled::swizzle;
 use crate::site::{Operand, Site, linear_group};
 use crate::walk::Walk;
 
-/// A workgroup's part of the product, and a subgroup's part of that.
+/// A workgroup's part of the matmul, and a subgroup's part of that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Blocks {
+pub(crate) struct Int8CoopTile {
     m: u32,
     n: u32,
     rows: u32,
     columns: u32,
-    /// Bytes of the summed axis in a step.
-    depth: u32,
+    /// Bytes of K in a step.
+    k_step: u32,
 }
 
 /// Rows and columns of a matrix of sums.
 const SIDE: u32 = 16;
-/// Depth of a matrix.
-const DEEP: u32 = 32;
+/// K of a matrix.
+const PACK_K: u32 = 32;
 /// Bytes that a load takes.
 const SLOT: u32 = 16;
 /// Lanes of a subgroup.
@@ -36,10 +36,10 @@ const LANES: u32 = 32;
 /// Workgroups from which on large blocks keep a device busy.
 const BUSY: u64 = 128;
 
-const LARGE: Blocks = Blocks { m: 128, n: 128, rows: 64, columns: 64, depth: 64 };
-const MEDIUM: Blocks = Blocks { m: 64, n: 64, rows: 32, columns: 32, depth: 64 };
+const LARGE: Int8CoopTile = Int8CoopTile { m: 128, n: 128, rows: 64, columns: 64, k_step: 64 };
+const MEDIUM: Int8CoopTile = Int8CoopTile { m: 64, n: 64, rows: 32, columns: 32, k_step: 64 };
 
-impl Blocks {
+impl Int8CoopTile {
     fn group(self) -> u32 {
         self.m / self.rows * (self.n / self.columns) * LANES
     }
@@ -49,7 +49,7 @@ impl Blocks {
     }
 }
 
-/// The sizes of a product: rows, columns, depths and batches.
+/// The sizes of a matmul: rows, columns, indices along K and batches.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sizes {
     pub(crate) m: usize,
@@ -58,50 +58,50 @@ pub(crate) struct Sizes {
     pub(crate) batches: usize,
 }
 
-/// The blocks for a product; `None` where the device has no such matrices, or too little would come of them.
-pub(crate) fn choose(sizes: Sizes, caps: &DeviceCaps) -> Option<Blocks> {
-    let offered = caps.target.multiplies(Elem::I8, Elem::I32, [SIDE, SIDE, DEEP]);
+/// The blocks for a matmul; `None` where the device has no such matrices, or too little would come of them.
+pub(crate) fn choose(sizes: Sizes, caps: &DeviceCaps) -> Option<Int8CoopTile> {
+    let offered = caps.target.multiplies(Elem::I8, Elem::I32, [SIDE, SIDE, PACK_K]);
     let pointers = matches!(caps.addressing, Addressing::Pointers);
     let subgroups = caps.target.subgroup == Some(LANES);
-    if !(offered && pointers && subgroups) || sizes.m.min(sizes.n) <= 8 || sizes.k < DEEP as usize {
+    if !(offered && pointers && subgroups) || sizes.m.min(sizes.n) <= 8 || sizes.k < PACK_K as usize {
         return None;
     }
     let large = LARGE.count(sizes.m, sizes.n, sizes.batches) >= BUSY;
     Some(if large { LARGE } else { MEDIUM })
 }
 
-/// Emits a product of two operands by lines, with their zero points.
+/// Emits a matmul of two operands by lines, with their zero points.
 pub(crate) fn emit(
     sizes: Sizes,
-    blocks: Blocks,
-    lines: [&Lines<'_>; 2],
+    blocks: Int8CoopTile,
+    lines: [&Int8Lines<'_>; 2],
     zeros: [Option<&Operand>; 2],
     batch: &Walk,
     site: &mut Site<'_>,
 ) -> Result<(), String> {
-    let target = site.targets.first().ok_or("a product needs a target")?.clone();
-    let Sizes { m, n, k: depths, batches } = sizes;
-    let step = blocks.depth as usize;
+    let target = site.targets.first().ok_or("a matmul needs a target")?.clone();
+    let Sizes { m, n, k: k_size, batches } = sizes;
+    let step = blocks.k_step as usize;
     let [left, right] =
-        [pack(lines[0], depths, step, &batch.dims, site)?, pack(lines[1], depths, step, &batch.dims, site)?];
+        [pack(lines[0], k_size, step, &batch.dims, site)?, pack(lines[1], k_size, step, &batch.dims, site)?];
 
-    let k = site.builder("qmatmul_matrices", blocks.group());
+    let k = site.builder("qmatmul_coop", blocks.group());
     let l = Launch::new(&k);
-    let declare = |name: &str, packed: &Packed, lines: &Lines<'_>| Source {
+    let declare = |name: &str, packed: &PackedInt8, lines: &Int8Lines<'_>| ByteLines {
         buffer: l.bind(name, Elem::U32, Access::Read, packed.memory),
         outer: l.stride(&format!("{name}_outer"), packed.outer),
         count: l.size(&format!("{name}_lines"), lines.count),
-        depths: l.size(&format!("{name}_depths"), packed.depths),
+        k_size: l.size(&format!("{name}_depths"), packed.k_size),
         sign: if packed.shifted { 0 } else { lines.sign() },
-        tail: !packed.depths.is_multiple_of(step),
+        tail: !packed.k_size.is_multiple_of(step),
     };
     let (a, b) = (declare("a", &left, lines[0]), declare("b", &right, lines[1]));
     let dtypes = lines.map(|lines| lines.operand.ty.dtype);
-    let a_zeros = Zeros::declare(&l, "a_zero", zeros[0], dtypes[0]);
-    let b_zeros = Zeros::declare(&l, "b_zero", zeros[1], dtypes[1]);
+    let a_zeros = ZeroPoints::declare(&l, "a_zero", zeros[0], dtypes[0]);
+    let b_zeros = ZeroPoints::declare(&l, "b_zero", zeros[1], dtypes[1]);
     let to = l.write("y", &target);
     let groups = blocks.count(m, n, batches);
-    let (end, total) = (l.size("depths", depths), l.size("groups", groups as usize));
+    let (end, total) = (l.size("k_size", k_size), l.size("groups", groups as usize));
     let walk = Walk { dims: batch.dims.clone(), strides: vec![left.batch.clone(), right.batch.clone()] };
     let walker = walk.declare(&l, &[left.offset, right.offset]);
 
@@ -109,28 +109,28 @@ pub(crate) fn emit(
     k.if_(id.lt(total), || {
         let (down, across) = ((a.count + (blocks.m - 1)) / blocks.m, (b.count + (blocks.n - 1)) / blocks.n);
         let batch = id / (down * across);
-        let (row_block, column_block) = in_bands(id - batch * (down * across), down, across);
+        let (row_block, column_block) = swizzle(id - batch * (down * across), down, across);
         let at = walker.at(batch);
         let (first_row, first_column) = (row_block * blocks.m, column_block * blocks.n);
-        let end_of = Ends { to, batch, depths: end, wide: n.is_multiple_of(4) };
-        let a_panel = Panel::new(&k, a, blocks.m, blocks.depth, (at[0], first_row), b_zeros.count());
-        let b_panel = Panel::new(&k, b, blocks.n, blocks.depth, (at[1], first_column), a_zeros.count());
+        let end_of = Int8Epilogue { to, batch, k_size: end, wide: n.is_multiple_of(4) };
+        let a_panel = BytePanel::new(&k, a, blocks.m, blocks.k_step, (at[0], first_row), b_zeros.count());
+        let b_panel = BytePanel::new(&k, b, blocks.n, blocks.k_step, (at[1], first_column), a_zeros.count());
         multiply(&k, blocks, a_panel, b_panel, (first_row, first_column), &end_of, (&a_zeros, &b_zeros));
     });
     let bound = l.done();
-    let cost = cost(m, n, depths * batches, &site.operands.clone(), site);
+    let cost = cost(m, n, k_size * batches, &site.operands.clone(), site);
     site.dispatch(k, bound, groups, cost)
 }
 
 /// An operand in memory, by lines of bytes.
 #[derive(Clone, Copy)]
-struct Source<'k> {
+struct ByteLines<'k> {
     buffer: Buf<'k>,
     outer: Val<'k>,
     /// Lines that there are.
     count: Val<'k>,
     /// Bytes of a line.
-    depths: Val<'k>,
+    k_size: Val<'k>,
     /// What makes four bytes signed.
     sign: u32,
     /// Whether the last step may be cut short.
@@ -138,56 +138,56 @@ struct Source<'k> {
 }
 
 /// A panel of a workgroup: lines of some bytes, an odd number of slots apart.
-struct Panel<'k> {
+struct BytePanel<'k> {
     k: &'k Builder,
-    source: Source<'k>,
+    source: ByteLines<'k>,
     shared: Shared<'k>,
     lines: u32,
     slots: u32,
-    loads: Vec<Load<'k>>,
+    loads: Vec<ByteLoad<'k>>,
     /// Sums of the lines, where zero points ask for them.
     sums: Option<Shared<'k>>,
 }
 
 /// A slot that an invocation carries.
-struct Load<'k> {
-    /// Where it goes.
+struct ByteLoad<'k> {
+    /// Its destination.
     slot: Val<'k>,
-    /// Its first byte at depth 0, and its depth inside the panel.
+    /// Its first byte at k = 0, and its index along K inside the panel.
     first: Val<'k>,
-    depth: Val<'k>,
+    k_offset: Val<'k>,
     words: Vec<Var<'k>>,
     sum: Option<Var<'k>>,
 }
 
-impl<'k> Panel<'k> {
+impl<'k> BytePanel<'k> {
     fn new(
         k: &'k Builder,
-        source: Source<'k>,
+        source: ByteLines<'k>,
         lines: u32,
-        depth: u32,
+        k_offset: u32,
         (base, first): (Val<'k>, Val<'k>),
         summed: bool,
     ) -> Self {
-        let slots = depth / SLOT;
+        let slots = k_offset / SLOT;
         let pitch = slots | 1;
-        // The memory serves the sums on their way out as well.
+        // The memory serves the accumulators that are stored as well.
         let shared = k.shared(Elem::U32, 4, lines * pitch);
         let load = |i: u32| {
             let number = k.local_index() + i * k.group();
             let (line, slot) = (number / slots, number % slots);
             let row = (first + line).min(source.count - 1u32);
-            Load {
+            ByteLoad {
                 slot: line * pitch + slot,
                 first: base + row * source.outer,
-                depth: slot * SLOT,
+                k_offset: slot * SLOT,
                 words: (0..4).map(|_| k.var(k.u32(0))).collect(),
                 sum: summed.then(|| k.var(k.i32(0))),
             }
         };
         let loads = (0..(lines * slots).div_ceil(k.group())).map(load).collect();
         let sums = summed.then(|| k.shared(Elem::I32, 1, lines));
-        let panel = Panel { k, source, shared, lines, slots, loads, sums };
+        let panel = BytePanel { k, source, shared, lines, slots, loads, sums };
         panel.fetch(k.u32(0));
         panel
     }
@@ -196,21 +196,22 @@ impl<'k> Panel<'k> {
         self.slots | 1
     }
 
-    /// Loads the slots of the step at depth `at` into registers; depths past the last repeat others.
+    /// Loads the slots of the step at k = `at` into registers; indices past the end of K repeat others.
     fn fetch(&self, at: Val<'k>) {
         for load in &self.loads {
-            let depth = at + load.depth;
-            let depth = if self.source.tail { depth.min(self.source.depths - SLOT) } else { depth };
-            let words = self.source.buffer.load_vec((load.first + depth) / 4u32, 4);
+            let k_offset = at + load.k_offset;
+            let k_offset = if self.source.tail { k_offset.min(self.source.k_size - SLOT) } else { k_offset };
+            let words = self.source.buffer.load_vec((load.first + k_offset) / 4u32, 4);
             load.words.iter().zip(words).for_each(|(var, word)| var.set(word));
         }
     }
 
-    /// Puts the slots in registers, of the step at depth `at`, into workgroup memory; depths past the last are zeros.
+    /// Puts the slots in registers, of the step at k = `at`, into workgroup memory; indices past the end of K are
+    /// zeros.
     fn put(&self, at: Val<'k>) {
         let k = self.k;
         for load in &self.loads {
-            let inside = self.source.tail.then(|| (at + load.depth).lt(self.source.depths));
+            let inside = self.source.tail.then(|| (at + load.k_offset).lt(self.source.k_size));
             let word = |var: &Var<'k>| {
                 let word = if self.source.sign == 0 { var.get() } else { var.get() ^ self.source.sign };
                 inside.map_or(word, |inside| inside.select(word, k.u32(0)))
@@ -228,12 +229,12 @@ impl<'k> Panel<'k> {
         }
     }
 
-    /// The matrix of 16 lines from `line` on, `depth` bytes deep in the panel.
-    fn matrix(&self, role: MatrixUse, line: Val<'k>, depth: u32) -> Val<'k> {
+    /// The matrix of 16 lines from `line` on, `k_offset` bytes deep in the panel.
+    fn matrix(&self, role: MatrixUse, line: Val<'k>, k_offset: u32) -> Val<'k> {
         let left = role == MatrixUse::A;
-        let (rows, columns) = if left { (SIDE, DEEP) } else { (DEEP, SIDE) };
+        let (rows, columns) = if left { (SIDE, PACK_K) } else { (PACK_K, SIDE) };
         let ty = MatrixType { elem: Elem::I8, rows, columns, role };
-        let index = line * self.pitch() + depth / SLOT;
+        let index = line * self.pitch() + k_offset / SLOT;
         self.shared.load_matrix(ty, index, self.k.u32(self.pitch()), !left)
     }
 
@@ -244,29 +245,29 @@ impl<'k> Panel<'k> {
             let Some(sum) = load.sum else { continue };
             let all = self.k.cluster_reduce(self.slots, sum.get(), Reduction::Add);
             let line = load.slot / self.pitch();
-            self.k.if_(load.depth.eq(0u32) & line.lt(self.lines), || sums.store(line, all));
+            self.k.if_(load.k_offset.eq(0u32) & line.lt(self.lines), || sums.store(line, all));
         }
     }
 }
 
-/// What the end of a product needs.
-struct Ends<'k> {
+/// What the end of a matmul needs.
+struct Int8Epilogue<'k> {
     to: Buf<'k>,
     batch: Val<'k>,
-    depths: Val<'k>,
+    k_size: Val<'k>,
     /// Whether four columns may be stored at once.
     wide: bool,
 }
 
-/// Multiplies one block and finishes it. The whole workgroup must come here together.
+/// Multiplies one block and finishes it. The whole workgroup must call it.
 fn multiply<'k>(
     k: &'k Builder,
-    blocks: Blocks,
-    a: Panel<'k>,
-    b: Panel<'k>,
+    blocks: Int8CoopTile,
+    a: BytePanel<'k>,
+    b: BytePanel<'k>,
     (row, column): (Val<'k>, Val<'k>),
-    ends: &Ends<'k>,
-    zeros: (&Zeros<'k>, &Zeros<'k>),
+    ends: &Int8Epilogue<'k>,
+    zeros: (&ZeroPoints<'k>, &ZeroPoints<'k>),
 ) {
     let sum = MatrixType { elem: Elem::I32, rows: SIDE, columns: SIDE, role: MatrixUse::Accumulator };
     let team = k.subgroup_id();
@@ -274,23 +275,23 @@ fn multiply<'k>(
     let (my_row, my_column) = (team / across * blocks.rows, team % across * blocks.columns);
     let (down, wide) = (blocks.rows / SIDE, blocks.columns / SIDE);
     let sums: Vec<Var<'k>> = (0..down * wide).map(|_| k.var(k.i32(0).splat(sum))).collect();
-    let step = k.u32(blocks.depth);
-    k.for_(k.u32(0), ends.depths, step, |at| {
+    let step = k.u32(blocks.k_step);
+    k.for_(k.u32(0), ends.k_size, step, |at| {
         k.barrier();
         a.put(at);
         b.put(at);
         k.barrier();
         // The last step loads once more what it has, so that the body stays straight-line code.
         let next = at + step;
-        let next = next.lt(ends.depths).select(next, at);
+        let next = next.lt(ends.k_size).select(next, at);
         a.fetch(next);
         b.fetch(next);
         let mut running: Vec<Val<'k>> = sums.iter().map(|s| s.get()).collect();
-        for depth in (0..blocks.depth).step_by(DEEP as usize) {
+        for k_offset in (0..blocks.k_step).step_by(PACK_K as usize) {
             let x: Vec<Val<'k>> =
-                (0..down).map(|i| a.matrix(MatrixUse::A, my_row + i * SIDE, depth)).collect();
+                (0..down).map(|i| a.matrix(MatrixUse::A, my_row + i * SIDE, k_offset)).collect();
             for j in 0..wide {
-                let y = b.matrix(MatrixUse::B, my_column + j * SIDE, depth);
+                let y = b.matrix(MatrixUse::B, my_column + j * SIDE, k_offset);
                 for (i, x) in x.iter().enumerate() {
                     let sum = &mut running[i * wide as usize + j as usize];
                     *sum = x.matrix_mul_add(y, *sum);
@@ -335,7 +336,7 @@ fn multiply<'k>(
                         if row_sum.is_none() || b.sums.is_none() {
                             return sum;
                         }
-                        sum + ends.depths.bitcast(Scalar::I32) * p * q
+                        sum + ends.k_size.bitcast(Scalar::I32) * p * q
                     };
                     let values: Vec<Val<'k>> = words.iter().enumerate().map(value).collect();
                     let at = (ends.batch * m + row) * n + column;

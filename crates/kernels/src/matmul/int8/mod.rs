@@ -1,7 +1,7 @@
-//! Products of 8-bit integers in i32, by tiles of packed words in workgroup memory.
+//! Matmuls of 8-bit integers in i32, by tiles of packed words in workgroup memory.
 //!
-//! Words hold four neighbours of the summed axis, as i8: u8 is shifted by 128, and so is its zero point. Zero points are taken
-//! off at the end: Σ(a − p)(b − q) = Σab − qΣa − pΣb + kpq. A convolution is the same product; its right side
+//! Words hold four neighbours of K, as i8: u8 is shifted by 128, and so is its zero point. Zero points are taken
+//! off at the end: Σ(a − p)(b − q) = Σab − qΣa − pΣb + kpq. A convolution is the same matmul; its right side
 //! gathers windows of the image as it loads, padding as the zero point.
 
 mod coop;
@@ -23,30 +23,30 @@ kernels! { |op, site|
 
 /// Rows and columns of a workgroup's tile.
 const TILE: u32 = 64;
-/// Words of the summed axis in a tile.
+/// Words of K in a tile.
 const DEPTH: u32 = 8;
 /// Columns of one invocation.
 const COLUMNS: u32 = 4;
 /// Blocks of four lines and one word that make a tile's side.
 const BLOCKS: u32 = TILE / 4 * DEPTH;
 
-/// How a side lies in memory.
+/// The layout of an operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Lie {
-    /// Words along the summed axis.
-    Depth,
+enum Int8Layout {
+    /// Words along K.
+    K,
     /// Words along rows of the left or columns of the right side.
     Outer,
     /// Single bytes.
     Bytes,
 }
 
-/// One side of the product, in registers.
-struct Side<'k> {
-    lie: Lie,
+/// One side of the matmul, in registers.
+struct Int8Operand<'k> {
+    layout: Int8Layout,
     buffer: Buf<'k>,
     outer: Val<'k>,
-    depth: Val<'k>,
+    k_stride: Val<'k>,
     /// Lines that there are.
     count: Val<'k>,
     /// What makes the bytes signed, once and four times.
@@ -67,33 +67,33 @@ struct Image<'k> {
 }
 
 /// An 8-bit operand by lines: rows of the left side, columns of the right.
-struct Lines<'a> {
+struct Int8Lines<'a> {
     operand: &'a Operand,
     outer: i64,
-    depth: i64,
+    k_stride: i64,
     count: usize,
     /// Strides that where a batch begins is made of.
     batch: &'a [i64],
 }
 
-impl Lines<'_> {
-    fn lie(&self, k: usize) -> Lie {
+impl Int8Lines<'_> {
+    fn layout(&self, k: usize) -> Int8Layout {
         let aligned = |stride: &i64| stride % 4 == 0;
         let begins = self.operand.offset.is_multiple_of(4) && self.batch.iter().all(aligned);
         if begins
-            && (self.depth == 1 || k == 1)
+            && (self.k_stride == 1 || k == 1)
             && k.is_multiple_of(4)
             && (aligned(&self.outer) || self.count == 1)
         {
-            Lie::Depth
+            Int8Layout::K
         } else if begins
             && (self.outer == 1 || self.count == 1)
             && self.count.is_multiple_of(4)
-            && (aligned(&self.depth) || k == 1)
+            && (aligned(&self.k_stride) || k == 1)
         {
-            Lie::Outer
+            Int8Layout::Outer
         } else {
-            Lie::Bytes
+            Int8Layout::Bytes
         }
     }
 
@@ -102,13 +102,13 @@ impl Lines<'_> {
         if self.operand.ty.dtype == DType::U8 { 0x8080_8080 } else { 0 }
     }
 
-    fn declare<'k>(&self, l: &Launch<'k>, name: &str, lie: Lie) -> Side<'k> {
-        let elem = if lie == Lie::Bytes { Elem::U8 } else { Elem::U32 };
-        Side {
-            lie,
+    fn declare<'k>(&self, l: &Launch<'k>, name: &str, layout: Int8Layout) -> Int8Operand<'k> {
+        let elem = if layout == Int8Layout::Bytes { Elem::U8 } else { Elem::U32 };
+        Int8Operand {
+            layout,
             buffer: l.bind(name, elem, Access::Read, self.operand.memory),
             outer: l.stride(&format!("{name}_outer"), self.outer),
-            depth: l.stride(&format!("{name}_depth"), self.depth),
+            k_stride: l.stride(&format!("{name}_k_stride"), self.k_stride),
             count: l.size(&format!("{name}_lines"), self.count),
             sign: (self.sign() & 0xff, self.sign()),
             image: None,
@@ -116,42 +116,42 @@ impl Lines<'_> {
     }
 }
 
-impl<'k> Side<'k> {
-    /// Four words, of the lines from `line` on and the depths from `depth` on; what is past the last depth is 0, and lines past
-    /// the last are any.
-    fn words(&self, base: Val<'k>, line: Val<'k>, depth: Val<'k>, depths: Val<'k>) -> Vec<Val<'k>> {
+impl<'k> Int8Operand<'k> {
+    /// Four words, of the lines from `line` on and the indices along K from `k_offset` on; what is past the last index
+    /// along K is 0, and lines past the last are any.
+    fn words(&self, base: Val<'k>, line: Val<'k>, k_offset: Val<'k>, k_size: Val<'k>) -> Vec<Val<'k>> {
         let k = line.builder();
-        match self.lie {
-            Lie::Depth => {
-                let there = depth.lt(depths);
-                let depth = there.select(depth, k.u32(0));
+        match self.layout {
+            Int8Layout::K => {
+                let there = k_offset.lt(k_size);
+                let k_offset = there.select(k_offset, k.u32(0));
                 let word = |i: u32| {
                     let line = (line + i).min(self.count - 1);
-                    let word = self.buffer.load((base + line * self.outer + depth) >> 2) ^ self.sign.1;
+                    let word = self.buffer.load((base + line * self.outer + k_offset) >> 2) ^ self.sign.1;
                     there.select(word, k.u32(0))
                 };
                 (0..4).map(word).collect()
             }
-            Lie::Outer => {
+            Int8Layout::Outer => {
                 let line = line.min(self.count - 4);
                 let row = |i: u32| {
-                    let there = (depth + i).lt(depths);
-                    let depth = there.select(depth + i, k.u32(0));
-                    let word = self.buffer.load((base + depth * self.depth + line) >> 2) ^ self.sign.1;
+                    let there = (k_offset + i).lt(k_size);
+                    let k_offset = there.select(k_offset + i, k.u32(0));
+                    let word = self.buffer.load((base + k_offset * self.k_stride + line) >> 2) ^ self.sign.1;
                     there.select(word, k.u32(0))
                 };
                 let rows: Vec<Val<'k>> = (0..4).map(row).collect();
                 let column = |j: u32| pack(rows.iter().map(|row| (*row >> (8 * j)) & 0xff));
                 (0..4).map(column).collect()
             }
-            Lie::Bytes => match &self.image {
-                Some(image) => self.gathered(image, base, line, depth, depths),
+            Int8Layout::Bytes => match &self.image {
+                Some(image) => self.gathered(image, base, line, k_offset, k_size),
                 None => {
                     let byte = |i: u32, j: u32| {
-                        let there = (depth + j).lt(depths);
-                        let (line, depth) =
-                            ((line + i).min(self.count - 1), there.select(depth + j, k.u32(0)));
-                        let at = base + line * self.outer + depth * self.depth;
+                        let there = (k_offset + j).lt(k_size);
+                        let (line, k_offset) =
+                            ((line + i).min(self.count - 1), there.select(k_offset + j, k.u32(0)));
+                        let at = base + line * self.outer + k_offset * self.k_stride;
                         there.select(self.buffer.load(at) ^ self.sign.0, k.u32(0))
                     };
                     (0..4).map(|i| pack((0..4).map(|j| byte(i, j)))).collect()
@@ -160,26 +160,26 @@ impl<'k> Side<'k> {
         }
     }
 
-    /// The same of windows over an image: lines are windows, depths are channels and kernel positions.
+    /// The same of windows over an image: lines are windows, indices along K are channels and kernel positions.
     fn gathered(
         &self,
         image: &Image<'k>,
         base: Val<'k>,
         line: Val<'k>,
-        depth: Val<'k>,
-        depths: Val<'k>,
+        k_offset: Val<'k>,
+        k_size: Val<'k>,
     ) -> Vec<Val<'k>> {
         let k = line.builder();
         let taps = image.taps[0] * image.taps[1] * image.taps[2];
         let area = image.sizes[0] * image.sizes[1] * image.sizes[2];
-        // For four depths: whether they are there, where their channel begins, and how far their tap is from the window's
-        // first element; the padding before wraps below zero.
+        // For four indices along K: whether they are there, where their channel begins, and how far their tap is from
+        // the window's first element; the padding before wraps below zero.
         let columns: Vec<_> = (0..4u32)
             .map(|j| {
-                let there = (depth + j).lt(depths);
-                let depth = there.select(depth + j, k.u32(0));
-                let channel = depth / taps;
-                let tap = split(depth - channel * taps, &image.taps);
+                let there = (k_offset + j).lt(k_size);
+                let k_offset = there.select(k_offset + j, k.u32(0));
+                let channel = k_offset / taps;
+                let tap = split(k_offset - channel * taps, &image.taps);
                 let shift: Vec<Val<'k>> =
                     (0..3).map(|a| tap[a] * image.dilations[a] - image.pads[a]).collect();
                 (there, base + channel * area, shift)
@@ -216,7 +216,7 @@ fn pack<'k>(bytes: impl Iterator<Item = Val<'k>>) -> Val<'k> {
     words.into_iter().fold(first, |word, byte| word | byte)
 }
 
-/// The sum of four products of i8 and an accumulator.
+/// The sum of four matmuls of i8 and an accumulator.
 fn dot<'k>(a: Val<'k>, b: Val<'k>, sum: Val<'k>) -> Val<'k> {
     if a.builder().target().packed_dot {
         return a.packed_dot(b, sum, true);
@@ -226,15 +226,15 @@ fn dot<'k>(a: Val<'k>, b: Val<'k>, sum: Val<'k>) -> Val<'k> {
 }
 
 /// Zero points of a side: none, one for all lines, or one each.
-struct Zeros<'k> {
+struct ZeroPoints<'k> {
     buffer: Option<Buf<'k>>,
     each: bool,
     shift: i32,
 }
 
-impl<'k> Zeros<'k> {
+impl<'k> ZeroPoints<'k> {
     fn declare(l: &Launch<'k>, name: &str, zeros: Option<&Operand>, dtype: DType) -> Self {
-        Zeros {
+        ZeroPoints {
             buffer: zeros.map(|z| l.read(name, z)),
             each: zeros.is_some_and(|z| !z.dims().is_empty()),
             shift: if dtype == DType::U8 { 128 } else { 0 },
@@ -257,15 +257,15 @@ impl<'k> Zeros<'k> {
     }
 }
 
-/// Lowers an integer matrix product.
+/// Lowers an integer matrix matmul.
 pub(crate) fn qmatmul(op: &QMatMul, site: &mut Site<'_>) -> Result<(), String> {
     let (operands, target) = (site.operands.clone(), site.targets[0].clone());
-    let [a, b, rest @ ..] = operands.as_slice() else { return Err("a product needs two operands".into()) };
+    let [a, b, rest @ ..] = operands.as_slice() else { return Err("a matmul needs two operands".into()) };
     let dims = target.ty.shape.dims();
     let ([a_batch @ .., m, k], [b_batch @ .., _, n]) = (a.dims(), b.dims()) else {
-        return Err("a product of vectors".into());
+        return Err("a matmul of vectors".into());
     };
-    let (m, n, depths) = (*m, *n, *k);
+    let (m, n, k_size) = (*m, *n, *k);
     let batch_dims = &dims[..dims.len() - 2];
     let strides = |operand: &Operand, own: usize| {
         let mut strides = vec![0; batch_dims.len()];
@@ -280,16 +280,26 @@ pub(crate) fn qmatmul(op: &QMatMul, site: &mut Site<'_>) -> Result<(), String> {
     let of = |operand: &Operand, back: usize, size: usize| {
         if size == 1 { 0 } else { operand.strides[operand.strides.len() - back] }
     };
-    let left =
-        Lines { operand: a, outer: of(a, 2, m), depth: of(a, 1, depths), count: m, batch: &batch.strides[0] };
-    let right =
-        Lines { operand: b, outer: of(b, 1, n), depth: of(b, 2, depths), count: n, batch: &batch.strides[1] };
+    let left = Int8Lines {
+        operand: a,
+        outer: of(a, 2, m),
+        k_stride: of(a, 1, k_size),
+        count: m,
+        batch: &batch.strides[0],
+    };
+    let right = Int8Lines {
+        operand: b,
+        outer: of(b, 1, n),
+        k_stride: of(b, 2, k_size),
+        count: n,
+        batch: &batch.strides[1],
+    };
     let batches = batch.numel();
     if m * n * batches == 0 {
         return Ok(());
     }
     let zeros = [rest.first().filter(|_| op.a_zero), rest.get(usize::from(op.a_zero)).filter(|_| op.b_zero)];
-    let sizes = coop::Sizes { m, n, k: depths, batches };
+    let sizes = coop::Sizes { m, n, k: k_size, batches };
     if let Some(blocks) = coop::choose(sizes, site.caps) {
         return coop::emit(sizes, blocks, [&left, &right], zeros, &batch, site);
     }
@@ -298,18 +308,18 @@ pub(crate) fn qmatmul(op: &QMatMul, site: &mut Site<'_>) -> Result<(), String> {
     let k = site.builder("qmatmul", group);
     let l = Launch::new(&k);
     let (a_side, b_side) =
-        (left.declare(&l, "a", left.lie(depths)), right.declare(&l, "b", right.lie(depths)));
-    let a_zeros = Zeros::declare(&l, "a_zero", zeros[0], a.ty.dtype);
-    let b_zeros = Zeros::declare(&l, "b_zero", zeros[1], b.ty.dtype);
+        (left.declare(&l, "a", left.layout(k_size)), right.declare(&l, "b", right.layout(k_size)));
+    let a_zeros = ZeroPoints::declare(&l, "a_zero", zeros[0], a.ty.dtype);
+    let b_zeros = ZeroPoints::declare(&l, "b_zero", zeros[1], b.ty.dtype);
     let to = l.write("y", &target);
-    let sizes = Sizes { depths: l.size("depths", depths), batches: l.size("batches", batches) };
+    let sizes = Sizes { k_size: l.size("k_size", k_size), batches: l.size("batches", batches) };
     let walker = batch.declare(&l, &[a.offset, b.offset]);
     product(&k, (a_side, a_zeros), (b_side, b_zeros), &sizes, (to, n), |batch| {
         let at = walker.at(batch);
-        Place { left: at[0], right: at[1], first_row: k.u32(0) }
+        BatchOrigin { left: at[0], right: at[1], first_row: k.u32(0) }
     });
     let bound = l.done();
-    let cost = cost(m, n, depths * batches, &operands, site);
+    let cost = cost(m, n, k_size * batches, &operands, site);
     site.dispatch(k, bound, tiles(m, n) * batches as u64, cost)
 }
 
@@ -321,7 +331,7 @@ pub(crate) fn qconv(op: &QConv, site: &mut Site<'_>) -> Result<(), String> {
     };
     let dims = target.ty.shape.dims();
     let (rows, windows) = (dims[1] / op.groups, dims[2..].iter().product::<usize>());
-    let depths: usize = w.dims()[1..].iter().product();
+    let k_size: usize = w.dims()[1..].iter().product();
     let batches = dims[0] * op.groups;
     if rows * windows * batches == 0 {
         return Ok(());
@@ -331,20 +341,25 @@ pub(crate) fn qconv(op: &QConv, site: &mut Site<'_>) -> Result<(), String> {
     if let Some(axis) = (0..spatial).find(|i| padded(*i) > i32::MAX as usize) {
         return Err(format!("axis {axis} with its padding is longer than 2^31"));
     }
-    let left =
-        Lines { operand: w, outer: depths as i64, depth: 1, count: rows, batch: &[(rows * depths) as i64] };
-    let right = Lines { operand: x, outer: 0, depth: 0, count: windows, batch: &[] };
+    let left = Int8Lines {
+        operand: w,
+        outer: k_size as i64,
+        k_stride: 1,
+        count: rows,
+        batch: &[(rows * k_size) as i64],
+    };
+    let right = Int8Lines { operand: x, outer: 0, k_stride: 0, count: windows, batch: &[] };
 
     let group = site.group_size(256);
     let k = site.builder("qconv", group);
     let l = Launch::new(&k);
-    let w_side = left.declare(&l, "w", left.lie(depths));
-    let mut x_side = right.declare(&l, "x", Lie::Bytes);
-    let x_zeros = Zeros::declare(&l, "x_zero", rest.first().filter(|_| op.x_zero), x.ty.dtype);
+    let w_side = left.declare(&l, "w", left.layout(k_size));
+    let mut x_side = right.declare(&l, "x", Int8Layout::Bytes);
+    let x_zeros = ZeroPoints::declare(&l, "x_zero", rest.first().filter(|_| op.x_zero), x.ty.dtype);
     let w_zeros =
-        Zeros::declare(&l, "w_zero", rest.get(usize::from(op.x_zero)).filter(|_| op.w_zero), w.ty.dtype);
+        ZeroPoints::declare(&l, "w_zero", rest.get(usize::from(op.x_zero)).filter(|_| op.w_zero), w.ty.dtype);
     let to = l.write("y", &target);
-    let sizes = Sizes { depths: l.size("depths", depths), batches: l.size("batches", batches) };
+    let sizes = Sizes { k_size: l.size("k_size", k_size), batches: l.size("batches", batches) };
     // Axes that are not there stand first, with size 1.
     let three = |name: &str, absent: usize, of: &dyn Fn(usize) -> usize| {
         [0usize, 1, 2].map(|axis| {
@@ -363,14 +378,14 @@ pub(crate) fn qconv(op: &QConv, site: &mut Site<'_>) -> Result<(), String> {
     });
     let groups = l.size("groups", op.groups);
     let (image, matrix) =
-        (l.size("image", x.dims()[1..].iter().product::<usize>() / op.groups), rows * depths);
+        (l.size("image", x.dims()[1..].iter().product::<usize>() / op.groups), rows * k_size);
     let (matrix, rows_each) = (l.size("matrix", matrix), l.size("rows", rows));
     product(&k, (w_side, w_zeros), (x_side, x_zeros), &sizes, (to, windows), |batch| {
         let in_group = batch % groups;
-        Place { left: in_group * matrix, right: batch * image, first_row: in_group * rows_each }
+        BatchOrigin { left: in_group * matrix, right: batch * image, first_row: in_group * rows_each }
     });
     let bound = l.done();
-    let cost = cost(rows, windows, depths * batches, &operands, site);
+    let cost = cost(rows, windows, k_size * batches, &operands, site);
     site.dispatch(k, bound, tiles(rows, windows) * batches as u64, cost)
 }
 
@@ -383,14 +398,14 @@ fn cost(m: usize, n: usize, k: usize, operands: &[Operand], site: &Site<'_>) -> 
     ((2 * m as u64).saturating_mul(n as u64).saturating_mul(k as u64), moved)
 }
 
-/// Numbers of a whole product.
+/// Numbers of a whole matmul.
 struct Sizes<'k> {
-    depths: Val<'k>,
+    k_size: Val<'k>,
     batches: Val<'k>,
 }
 
 /// Where a batch's matrices begin, and which of the left zero points is its first.
-struct Place<'k> {
+struct BatchOrigin<'k> {
     left: Val<'k>,
     right: Val<'k>,
     first_row: Val<'k>,
@@ -399,11 +414,11 @@ struct Place<'k> {
 /// A workgroup's tile of one batch: panels of words, sums in registers, zero points at the end.
 fn product<'k>(
     k: &'k Builder,
-    (a, a_zeros): (Side<'k>, Zeros<'k>),
-    (b, b_zeros): (Side<'k>, Zeros<'k>),
+    (a, a_zeros): (Int8Operand<'k>, ZeroPoints<'k>),
+    (b, b_zeros): (Int8Operand<'k>, ZeroPoints<'k>),
     sizes: &Sizes<'k>,
     (to, columns): (Buf<'k>, usize),
-    place: impl Fn(Val<'k>) -> Place<'k>,
+    place: impl Fn(Val<'k>) -> BatchOrigin<'k>,
 ) {
     let group = k.group();
     let (m, n) = (a.count, b.count);
@@ -429,18 +444,19 @@ fn product<'k>(
             (0..if b_zeros.count() { rows } else { 0 }).map(|_| k.var(k.i32(0))).collect();
         let column_sums: Vec<Var<'k>> =
             (0..if a_zeros.count() { COLUMNS } else { 0 }).map(|_| k.var(k.i32(0))).collect();
-        k.for_(k.u32(0), sizes.depths, k.u32(DEPTH * 4), |depth| {
+        k.for_(k.u32(0), sizes.k_size, k.u32(DEPTH * 4), |k_offset| {
             k.barrier();
             k.for_(me, k.u32(2 * BLOCKS), k.u32(group), |block| {
-                let load = |side: &Side<'k>, panel: Shared<'k>, base, first: Val<'k>, block: Val<'k>| {
-                    // Neighbours walk the axis along which bytes are neighbours.
-                    let (line, word) = match side.lie {
-                        Lie::Depth => (block / DEPTH, block % DEPTH),
-                        _ => (block % (TILE / 4), block / (TILE / 4)),
+                let load =
+                    |side: &Int8Operand<'k>, panel: Shared<'k>, base, first: Val<'k>, block: Val<'k>| {
+                        // Neighbours walk the axis along which bytes are neighbours.
+                        let (line, word) = match side.layout {
+                            Int8Layout::K => (block / DEPTH, block % DEPTH),
+                            _ => (block % (TILE / 4), block / (TILE / 4)),
+                        };
+                        let words = side.words(base, first + line * 4, k_offset + word * 4, sizes.k_size);
+                        panel.store_vec(word * (TILE / 4) + line, &words);
                     };
-                    let words = side.words(base, first + line * 4, depth + word * 4, sizes.depths);
-                    panel.store_vec(word * (TILE / 4) + line, &words);
-                };
                 k.if_else(
                     block.lt(BLOCKS),
                     || load(&a, a_panel, place.left, first_row, block),
@@ -470,7 +486,7 @@ fn product<'k>(
         });
 
         let (row, column) = (first_row + my_rows * 4, first_column + my_columns * COLUMNS);
-        let depths = sizes.depths.bitcast(Scalar::I32);
+        let k_size = sizes.k_size.bitcast(Scalar::I32);
         let q: Vec<Val<'k>> = (0..COLUMNS).map(|j| b_zeros.of((column + j).min(n - 1))).collect();
         for i in 0..rows {
             let row = row + i;
@@ -487,7 +503,7 @@ fn product<'k>(
                     if row_sums.is_empty() || column_sums.is_empty() {
                         return sum;
                     }
-                    sum + depths * p * q[j as usize]
+                    sum + k_size * p * q[j as usize]
                 };
                 let values: Vec<Val<'k>> = (0..COLUMNS).map(value).collect();
                 let at = (batch * m + row) * n + column;

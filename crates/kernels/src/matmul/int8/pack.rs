@@ -1,74 +1,74 @@
-//! An 8-bit operand brought to the form that matrices are read from: signed bytes, lines of the summed axis one after
+//! An 8-bit operand brought to the form that matrices are read from: signed bytes, lines of K one after
 //! another, each padded with zeros to whole steps.
 
 use olivine_kernel::{Access, Elem};
 
 use crate::launch::{Launch, bytes};
-use crate::matmul::int8::Lines;
+use crate::matmul::int8::Int8Lines;
 use crate::site::{Memory, Site, linear_group};
 use crate::walk::Walk;
 
-/// Bytes of the summed axis that one invocation takes, of four lines.
+/// Bytes of K that one invocation takes, of four lines.
 const CHUNK: u32 = 16;
-/// Invocations side by side on lines, and on chunks of the summed axis.
+/// Invocations side by side on lines, and on chunks of K.
 const ACROSS: u32 = 8;
 
 /// An operand as lines of bytes, each a multiple of 16 bytes apart from the next.
-pub(crate) struct Packed {
+pub(crate) struct PackedInt8 {
     pub(crate) memory: Memory,
     /// Whether u8 still has to be made signed.
     pub(crate) shifted: bool,
     /// Bytes from one line to the next.
     pub(crate) outer: i64,
-    /// Bytes from one batch to the next, along the axes of the product's batches.
+    /// Bytes from one batch to the next, along the axes of the matmul's batches.
     pub(crate) batch: Vec<i64>,
     pub(crate) offset: usize,
     /// Bytes of a line that may be read.
-    pub(crate) depths: usize,
+    pub(crate) k_size: usize,
 }
 
 /// The operand as it is, if it has that form already.
-fn straight(lines: &Lines<'_>, k: usize) -> Option<Packed> {
+fn straight(lines: &Int8Lines<'_>, k: usize) -> Option<PackedInt8> {
     let whole = |x: &i64| x % i64::from(CHUNK) == 0;
     let offset = lines.operand.offset;
     let aligned = [k as i64, lines.outer, offset as i64].iter().chain(lines.batch).all(whole);
-    (lines.depth == 1 && aligned).then(|| Packed {
+    (lines.k_stride == 1 && aligned).then(|| PackedInt8 {
         memory: lines.operand.memory,
         shifted: false,
         outer: lines.outer,
         batch: lines.batch.to_vec(),
         offset,
-        depths: k,
+        k_size: k,
     })
 }
 
 /// Brings an operand of lines `k` long to that form: at load where it is stored, else in every run.
 pub(crate) fn pack(
-    lines: &Lines<'_>,
+    lines: &Int8Lines<'_>,
     k: usize,
     step: usize,
     batch_dims: &[usize],
     site: &mut Site<'_>,
-) -> Result<Packed, String> {
+) -> Result<PackedInt8, String> {
     if let Some(packed) = straight(lines, k) {
         return Ok(packed);
     }
-    let depths = k.next_multiple_of(step);
+    let k_size = k.next_multiple_of(step);
     let mut matrices = 1;
     let mut batch = vec![0; batch_dims.len()];
     for axis in (0..batch_dims.len()).rev().filter(|axis| lines.batch[*axis] != 0) {
-        batch[axis] = (matrices * lines.count * depths) as i64;
+        batch[axis] = (matrices * lines.count * k_size) as i64;
         matrices *= batch_dims[axis];
     }
-    let size = (matrices * lines.count * depths) as u64;
+    let size = (matrices * lines.count * k_size) as u64;
     let dims: Vec<usize> =
         (0..batch_dims.len()).map(|a| if lines.batch[a] == 0 { 1 } else { batch_dims[a] }).collect();
     let walk = Walk::new(&dims, &[lines.batch.to_vec()]);
-    let make = |site: &mut Site<'_>, memory: Memory| emit(lines, k, depths, &walk, memory, site);
+    let make = |site: &mut Site<'_>, memory: Memory| emit(lines, k, k_size, &walk, memory, site);
     let memory = if lines.operand.stored {
         let how = format!(
-            "signed bytes {k} to {depths} of {} lines by {} and {}, {dims:?} by {:?}",
-            lines.count, lines.outer, lines.depth, lines.batch
+            "signed bytes {k} to {k_size} of {} lines by {} and {}, {dims:?} by {:?}",
+            lines.count, lines.outer, lines.k_stride, lines.batch
         );
         site.at_load(how, lines.operand, size, make)?
     } else {
@@ -76,25 +76,25 @@ pub(crate) fn pack(
         make(site, memory)?;
         memory
     };
-    Ok(Packed { memory, shifted: true, outer: depths as i64, batch, offset: 0, depths })
+    Ok(PackedInt8 { memory, shifted: true, outer: k_size as i64, batch, offset: 0, k_size })
 }
 
 fn emit(
-    lines: &Lines<'_>,
+    lines: &Int8Lines<'_>,
     k: usize,
-    depths: usize,
+    k_size: usize,
     walk: &Walk,
     memory: Memory,
     site: &mut Site<'_>,
 ) -> Result<(), String> {
     let batches = walk.numel();
-    let (down, along) = (lines.count.div_ceil(4 * ACROSS as usize), depths.div_ceil(CHUNK as usize));
+    let (down, along) = (lines.count.div_ceil(4 * ACROSS as usize), k_size.div_ceil(CHUNK as usize));
     let group = site.group_size(256);
     let b = site.builder("qmatmul_pack", group);
     let l = Launch::new(&b);
-    let from = lines.declare(&l, "x", lines.lie(k));
+    let from = lines.declare(&l, "x", lines.layout(k));
     let to = l.bind("y", Elem::U32, Access::Write, memory);
-    let (real, padded) = (l.size("depths", k), l.size("padded", depths));
+    let (real, padded) = (l.size("k_size", k), l.size("padded", k_size));
     let (down_blocks, chunks, all) =
         (l.size("down", down), l.size("chunks", along), l.size("batches", batches));
     let walker = walk.declare(&l, &[lines.operand.offset]);
@@ -107,11 +107,11 @@ fn emit(
     let line = (block * ACROSS + place) * 4u32;
     b.if_(batch.lt(all) & line.lt(from.count), || {
         let base = walker.at(batch)[0];
-        let depth = chunk * CHUNK;
-        let words: Vec<_> = (0..CHUNK / 4).map(|q| from.words(base, line, depth + q * 4, real)).collect();
+        let k_offset = chunk * CHUNK;
+        let words: Vec<_> = (0..CHUNK / 4).map(|q| from.words(base, line, k_offset + q * 4, real)).collect();
         for i in 0..4u32 {
             b.if_((line + i).lt(from.count), || {
-                let at = ((batch * from.count + line + i) * padded + depth) / 4u32;
+                let at = ((batch * from.count + line + i) * padded + k_offset) / 4u32;
                 let run: Vec<_> = words.iter().map(|w| w[i as usize]).collect();
                 to.store_vec(at, &run);
             });
@@ -119,6 +119,6 @@ fn emit(
     });
     let bound = l.done();
     let threads = (down * along * batches) as u64 * u64::from(ACROSS);
-    let moved = bytes(&lines.operand.ty) + (batches * lines.count * depths) as u64;
+    let moved = bytes(&lines.operand.ty) + (batches * lines.count * k_size) as u64;
     site.dispatch(b, bound, threads.div_ceil(u64::from(group)), (0, moved))
 }

@@ -1,77 +1,79 @@
-//! A workgroup's block of a product by three: the loop over depths, and what becomes of its sums.
+//! A workgroup's block of a split-f32 matmul: the loop over K, and what becomes of its sums.
 
 use olivine_kernel::{Builder, Elem, MatrixType, MatrixUse, SubgroupOp, Val, Var};
 
-use crate::matmul::coop::staging::{Measure, Words};
-use crate::matmul::coop::store::{Grain, Out, least_slots};
-use crate::matmul::epilogue::{Base, Finish};
+use crate::matmul::coop::staging::{PanelLayout, StagedPanel};
+use crate::matmul::coop::store::{AccumulatorStore, StorePrecision, min_store_slots};
+use crate::matmul::epilogue::{BatchOffset, Epilogue};
 use crate::matmul::problem::Axis;
-use crate::matmul::split_f32::convert::Raw;
-use crate::matmul::split_f32::operands::{Direct, Left, Matrix, Original, Panel, Right};
-use crate::matmul::split_f32::split::{MARK, Order, RUN, WILD, back};
-use crate::matmul::split_f32::{Blocks, LANES, SIDE};
-use crate::matmul::tiled::panel::Span;
+use crate::matmul::split_f32::convert::ConvertedPanel;
+use crate::matmul::split_f32::operands::{
+    DirectFragments, OperandA, OperandB, PanelA, SplitMatrix, UnsplitB,
+};
+use crate::matmul::split_f32::split::{NON_FINITE, OUTLIER, RUN, SplitLayout, back};
+use crate::matmul::split_f32::{LANES, SIDE, SplitF32Tile};
+use crate::matmul::tiled::panel::TileSpan;
 
-/// A workgroup's part of a product.
-pub(crate) struct Work<'k> {
-    pub(crate) b: Matrix<'k>,
+/// A workgroup's part of a matmul.
+pub(crate) struct BlockWork<'k> {
+    pub(crate) b: SplitMatrix<'k>,
     /// First row and column.
     pub(crate) first: (Val<'k>, Val<'k>),
-    /// Rows and columns of the product.
+    /// Rows and columns of the matmul.
     pub(crate) size: (Val<'k>, Val<'k>),
     pub(crate) start: Val<'k>,
     pub(crate) end: Val<'k>,
-    pub(crate) base: Base<'k>,
+    pub(crate) base: BatchOffset<'k>,
 }
 
-/// Multiplies one block and finishes it. The whole workgroup must come here together.
+/// Multiplies one block and finishes it. The whole workgroup must call it.
 pub(crate) fn multiply<'k>(
     k: &'k Builder,
-    blocks: Blocks,
-    left: Left<'k>,
-    work: Work<'k>,
-    finish: &Finish<'k, '_>,
+    blocks: SplitF32Tile,
+    left: OperandA<'k>,
+    work: BlockWork<'k>,
+    epilogue: &Epilogue<'k, '_>,
 ) {
     let matrix = |elem, role| MatrixType { elem, rows: SIDE, columns: SIDE, role };
     let (first_factor, second) = (matrix(Elem::F16, MatrixUse::A), matrix(Elem::F16, MatrixUse::B));
     let sum = matrix(Elem::F32, MatrixUse::Accumulator);
     let a_along = match &left {
-        Left::Planes(matrix, ..) => matrix.along(),
-        Left::Raw(..) => Axis::Depth,
+        OperandA::Split(matrix, ..) => matrix.along(),
+        OperandA::Unsplit(..) => Axis::K,
     };
-    let a_measure = Measure::new(a_along, blocks.m, 2 * blocks.k);
+    let a_measure = PanelLayout::new(a_along, blocks.m, 2 * blocks.k);
     let teams = blocks.group() / LANES;
-    // The panel's memory serves the sums on their way out as well.
-    let slots = a_measure.len().max(least_slots(teams));
+    // The panel's memory serves the accumulators that are stored as well.
+    let slots = a_measure.len().max(min_store_slots(teams));
     let a_memory = k.shared(Elem::U32, 4, slots);
     let team = k.subgroup_id();
     let across = blocks.n / blocks.columns;
     let (first_row, first_column) = (team / across * blocks.rows, team % across * blocks.columns);
     let (down, wide) = (blocks.rows / SIDE, blocks.columns / SIDE);
     let (row, column) = (work.first.0 + first_row, work.first.1 + first_column);
-    let span = |first: Val<'k>, end: Val<'k>| Span { first, end, order: None };
+    let span = |first: Val<'k>, end: Val<'k>| TileSpan { first, end, order: None };
     let (start, end) = (work.start * 2u32, work.end * 2u32);
     let b = match work.b.order {
-        Order::Fragments { .. } => {
-            Right::Direct(Direct::new(k, &work.b, column, (wide, 2 * blocks.k / RUN), start))
+        SplitLayout::Fragments { .. } => {
+            OperandB::Direct(DirectFragments::new(k, &work.b, column, (wide, 2 * blocks.k / RUN), start))
         }
-        Order::Lines(along) => {
-            let measure = Measure::new(along, blocks.n, 2 * blocks.k);
+        SplitLayout::Lines(along) => {
+            let measure = PanelLayout::new(along, blocks.n, 2 * blocks.k);
             let memory = k.shared(Elem::U32, 4, measure.len());
             let columns = span(work.first.1, work.b.reach);
-            Right::Panel(Words::new(k, memory, work.b.source(), &columns, measure, start))
+            OperandB::Staged(StagedPanel::new(k, memory, work.b.source(), &columns, measure, start))
         }
     };
     let a = match left {
-        Left::Planes(matrix, verdicts, batch) => {
+        OperandA::Split(matrix, outlier_flags, batch) => {
             let rows = span(work.first.0, matrix.reach);
-            let words = Words::new(k, a_memory, matrix.source(), &rows, a_measure, start);
-            Panel::Planes { words, matrix, verdicts, batch }
+            let words = StagedPanel::new(k, a_memory, matrix.source(), &rows, a_measure, start);
+            PanelA::Split { words, matrix, outlier_flags, batch }
         }
-        Left::Raw(rows, given) => {
+        OperandA::Unsplit(rows, given) => {
             let span = span(work.first.0, work.size.0);
-            let (size, depths) = ((blocks.m, blocks.k), (work.start, work.end));
-            Panel::Raw(Raw::new(k, a_memory, rows, &span, size, depths), given)
+            let (size, k_size) = ((blocks.m, blocks.k), (work.start, work.end));
+            PanelA::Converted(ConvertedPanel::new(k, a_memory, rows, &span, size, k_size), given)
         }
     };
 
@@ -90,15 +92,15 @@ pub(crate) fn multiply<'k>(
         a.fetch(next);
         b.fetch(next);
         let mut running: Vec<Val<'k>> = sums.iter().map(|s| s.get()).collect();
-        let x_at = |depth: u32| -> Vec<Val<'k>> {
-            (0..down).map(|i| a.matrix(first_factor, first_row + i * SIDE, depth)).collect()
+        let x_at = |k_offset: u32| -> Vec<Val<'k>> {
+            (0..down).map(|i| a.matrix(first_factor, first_row + i * SIDE, k_offset)).collect()
         };
         let highs = (0..2 * blocks.k).step_by(2 * RUN as usize);
         let x: Vec<_> = highs.map(|high| (high, x_at(high), x_at(high + RUN))).collect();
         for j in 0..wide {
             let mut fresh = vec![zero; down as usize];
             for (high, x_high, x_low) in &x {
-                let y_at = |depth: u32| b.matrix(second, &held, (first_column, j), depth);
+                let y_at = |k_offset: u32| b.matrix(second, &held, (first_column, j), k_offset);
                 let (y_high, y_low) = (y_at(*high), y_at(*high + RUN));
                 for (x, y) in [(x_low, y_high), (x_high, y_low), (x_high, y_high)] {
                     fresh.iter_mut().zip(x).for_each(|(sum, x)| *sum = x.matrix_mul_add(y, *sum));
@@ -114,40 +116,48 @@ pub(crate) fn multiply<'k>(
 
     k.barrier();
     let store = || {
-        let out =
-            Out { k, memory: a_memory, slots, grain: Grain::Whole, team, slice: k.u32(0), teams, slices: 1 };
+        let out = AccumulatorStore {
+            k,
+            memory: a_memory,
+            slots,
+            grain: StorePrecision::F32,
+            team,
+            slice: k.u32(0),
+            teams,
+            slices: 1,
+        };
         for i in 0..down {
             let columns: Vec<Val<'k>> = (0..wide).map(|j| sums[(i * wide + j) as usize].get()).collect();
             let at_once = out.at_once().min(wide);
             for (j, some) in columns.chunks(at_once as usize).enumerate() {
                 let column = column + j as u32 * at_once * SIDE;
                 let rows = (row + i * SIDE, work.size.0);
-                out.store(some, rows, column, finish.is_heavy(), |row, column, sums| {
+                out.store(some, rows, column, epilogue.is_heavy(), |row, column, sums| {
                     k.if_(column.lt(work.size.1), || {
-                        finish.store(&work.base, row, column, &unscaled(a.scale(row), &work, column, sums));
+                        epilogue.store(&work.base, row, column, &unscaled(a.scale(row), &work, column, sums));
                     });
                 });
             }
         }
     };
     match &a {
-        Panel::Raw(raw, given) => {
+        PanelA::Converted(raw, given) => {
             let marked = marks(k, row, work.size.0, blocks.rows, |row| raw.scale(row))
                 | marks(k, column, work.size.1, blocks.columns, |column| work.b.scale(column));
-            let instead = || term_by_term(k, (raw, given), &work, (row, column), blocks, finish);
+            let instead = || term_by_term(k, (raw, given), &work, (row, column), blocks, epilogue);
             k.if_else(marked.subgroup(SubgroupOp::Any), instead, store);
         }
-        Panel::Planes { matrix, verdicts, batch, .. } => {
-            let wild = is_any_marked(k, [matrix, &work.b]);
+        PanelA::Split { matrix, outlier_flags, batch, .. } => {
+            let wild = any_outlier(k, [matrix, &work.b]);
             let first = (work.first.0 | work.first.1 | work.start | k.local_index()).eq(0);
-            k.if_(first, || verdicts.store(*batch, wild.select(k.u32(1), k.u32(0))));
+            k.if_(first, || outlier_flags.store(*batch, wild.select(k.u32(1), k.u32(0))));
             k.if_(!wild, store);
         }
     }
 }
 
 /// Whether any row or column is marked; every invocation of the workgroup must take part.
-fn is_any_marked<'k>(k: &'k Builder, sides: [&Matrix<'k>; 2]) -> Val<'k> {
+fn any_outlier<'k>(k: &'k Builder, sides: [&SplitMatrix<'k>; 2]) -> Val<'k> {
     let all = k.var(k.u32(0));
     for side in sides {
         k.for_(k.local_index() * 4u32, side.scales, k.u32(4 * k.group()), |position| {
@@ -157,7 +167,7 @@ fn is_any_marked<'k>(k: &'k Builder, sides: [&Matrix<'k>; 2]) -> Val<'k> {
     }
     let all = k.group_reduce_with(all.get(), |a, b| a | b);
     // All invocations have the same; that whole subgroups do is what the stores of matrices need to know.
-    all.ge(WILD).subgroup(SubgroupOp::Any)
+    all.ge(OUTLIER).subgroup(SubgroupOp::Any)
 }
 
 /// Whether an invocation's share of so many scales of a subgroup has a marked one.
@@ -173,11 +183,11 @@ fn marks<'k>(
         scale(position.min(size - 1u32))
     });
     let all = scales.fold(k.u32(0), |all, scale| all | scale);
-    all.ge(MARK)
+    all.ge(NON_FINITE)
 }
 
 /// Sums of a row of that scale as they are without scales.
-fn unscaled<'k>(row: Val<'k>, work: &Work<'k>, column: Val<'k>, sums: &[Val<'k>]) -> Vec<Val<'k>> {
+fn unscaled<'k>(row: Val<'k>, work: &BlockWork<'k>, column: Val<'k>, sums: &[Val<'k>]) -> Vec<Val<'k>> {
     // Scales of columns that fill up are there and of no matter.
     let columns = work.b.words.load_vec(work.b.first_scale + column, sums.len() as u8);
     let each = |(sum, column): (&Val<'k>, Val<'k>)| {
@@ -187,30 +197,30 @@ fn unscaled<'k>(row: Val<'k>, work: &Work<'k>, column: Val<'k>, sums: &[Val<'k>]
     sums.iter().zip(columns).map(each).collect()
 }
 
-/// Computes a subgroup's sums as f32 says of infinities and NaN.
+/// Computes a subgroup's sums with the infinities and NaNs of f32.
 fn term_by_term<'k>(
     k: &'k Builder,
-    (a, b): (&Raw<'k>, &Original<'k>),
-    work: &Work<'k>,
+    (a, b): (&ConvertedPanel<'k>, &UnsplitB<'k>),
+    work: &BlockWork<'k>,
     (row, column): (Val<'k>, Val<'k>),
-    blocks: Blocks,
-    finish: &Finish<'k, '_>,
+    blocks: SplitF32Tile,
+    epilogue: &Epilogue<'k, '_>,
 ) {
     let runs = blocks.columns / 4;
     k.for_(k.lane(), k.u32(blocks.rows * runs), k.u32(LANES), |number| {
         let (row, column) = (row + number / runs, column + number % runs * 4u32);
         k.if_(row.lt(work.size.0) & column.lt(work.size.1), || {
             let sums: Vec<Var<'k>> = (0..4).map(|_| k.var(k.f32(0.0))).collect();
-            k.for_(work.start, work.end.min(a.depths()), k.u32(1), |depth| {
-                let x = a.given(row, depth);
+            k.for_(work.start, work.end.min(a.k_size()), k.u32(1), |k_offset| {
+                let x = a.given(row, k_offset);
                 for (i, sum) in sums.iter().enumerate() {
                     let column = (column + i).min(work.size.1 - 1u32);
-                    let y = b.buffer.load(b.base + column * b.outer + depth * b.depth);
+                    let y = b.buffer.load(b.base + column * b.outer + k_offset * b.k_stride);
                     sum.set(x.fma(y, sum.get()));
                 }
             });
             let sums: Vec<Val<'k>> = sums.iter().map(|s| s.get()).collect();
-            finish.store(&work.base, row, column, &sums);
+            epilogue.store(&work.base, row, column, &sums);
         });
     });
 }

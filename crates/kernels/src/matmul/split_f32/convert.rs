@@ -1,65 +1,65 @@
-//! Rows of f32 that become planes on their way into workgroup memory: products of few rows need no pass before them.
+//! Rows of f32 that become parts on their way into workgroup memory: matmuls of few rows need no pass before them.
 //!
-//! A workgroup finds the scales over its own depths. Sums are brought back from their scales before anything else, so
-//! that parts of a split sum may differ in them.
+//! A workgroup finds the scales over its own indices along K. Sums are brought back from their scales before anything
+//! else, so that parts of a split sum may differ in them.
 
 use olivine_kernel::{Builder, Elem, MatrixType, Shared, Val, Var};
 
 use crate::matmul::coop::staging::SLOT;
-use crate::matmul::split_f32::split::{Neighbours, RUN, UNIT, factor_of, measure, scale, split, together};
-use crate::matmul::tiled::panel::Span;
+use crate::matmul::split_f32::split::{F32Runs, RUN, UNIT, factor_of, measure, scale, split, together};
+use crate::matmul::tiled::panel::TileSpan;
 
 /// Steps that are measured at once.
 const AT_ONCE: u32 = 2;
 
-/// Rows of A in memory, along depths.
-pub(crate) struct Rows<'k> {
-    pub(crate) source: Neighbours<'k>,
+/// Rows of A in memory, along K.
+pub(crate) struct UnsplitRows<'k> {
+    pub(crate) source: F32Runs<'k>,
     /// Index of the matrix' first element.
     pub(crate) base: Val<'k>,
 }
 
 /// What an invocation carries: a unit of a row.
-struct Load<'k> {
+struct UnitLoad<'k> {
     /// Where its high half goes.
     slot: Val<'k>,
     /// Where the row begins.
     base: Val<'k>,
-    /// Its first depth inside the panel.
-    depth: Val<'k>,
+    /// Its first index along K inside the panel.
+    k_offset: Val<'k>,
     /// The power of two that scales the row.
     by: Val<'k>,
 }
 
-/// A panel of both planes.
-pub(crate) struct Raw<'k> {
+/// A panel of both parts.
+pub(crate) struct ConvertedPanel<'k> {
     k: &'k Builder,
-    rows: Rows<'k>,
+    rows: UnsplitRows<'k>,
     shared: Shared<'k>,
     /// Of every row of the panel.
     scales: Shared<'k>,
     first: Val<'k>,
     pitch: u32,
-    loads: Vec<Load<'k>>,
+    loads: Vec<UnitLoad<'k>>,
     held: Vec<Var<'k>>,
 }
 
-impl<'k> Raw<'k> {
-    fn pitch(depth: u32) -> u32 {
-        (2 * depth / SLOT) | 1
+impl<'k> ConvertedPanel<'k> {
+    fn pitch(k_offset: u32) -> u32 {
+        (2 * k_offset / SLOT) | 1
     }
 
-    /// The panel of a span of rows for depths from `start` below `end`; it holds the first step. The workgroup must be a
-    /// divisor of the panel's units.
+    /// The panel of a span of rows for indices along K from `start` below `end`; it holds the first step. The workgroup
+    /// must be a divisor of the panel's units.
     pub(crate) fn new(
         k: &'k Builder,
         shared: Shared<'k>,
-        rows: Rows<'k>,
-        span: &Span<'k>,
-        (outer, depth): (u32, u32),
+        rows: UnsplitRows<'k>,
+        span: &TileSpan<'k>,
+        (outer, k_offset): (u32, u32),
         (start, end): (Val<'k>, Val<'k>),
     ) -> Self {
-        let (pitch, across) = (Self::pitch(depth), depth / UNIT);
+        let (pitch, across) = (Self::pitch(k_offset), k_offset / UNIT);
         let scales = k.shared(Elem::U32, 1, outer);
         let units: Vec<(Val<'k>, Val<'k>)> = (0..outer * across / k.group())
             .map(|i| k.local_index() + i * k.group())
@@ -70,10 +70,10 @@ impl<'k> Raw<'k> {
             .map(|(row, _)| rows.base + (span.first + *row).min(span.end - 1u32) * rows.source.line)
             .collect();
         let largest: Vec<Var<'k>> = units.iter().map(|_| k.var(k.u32(0))).collect();
-        // Several steps at once, so that many loads are under way; those past the end may make a scale larger, no more.
-        k.for_(start, end, k.u32(AT_ONCE * depth), |at| {
+        // Several steps at once, so that many loads are in flight; those past the end may make a scale larger, no more.
+        k.for_(start, end, k.u32(AT_ONCE * k_offset), |at| {
             for ((largest, base), (_, unit)) in largest.iter().zip(&bases).zip(&units) {
-                let firsts = (0..AT_ONCE).map(|i| at + *unit * UNIT + i * depth);
+                let firsts = (0..AT_ONCE).map(|i| at + *unit * UNIT + i * k_offset);
                 let words: Vec<Val<'k>> = firsts.flat_map(|first| rows.source.load(*base, first)).collect();
                 largest.set(words.into_iter().fold(largest.get(), measure));
             }
@@ -83,18 +83,20 @@ impl<'k> Raw<'k> {
             let scale = scale(k.cluster_reduce_with(across, largest.get(), together));
             k.if_(unit.eq(0), || scales.store(row, scale));
             let slot = row * pitch + unit / (RUN / SLOT) * (2 * RUN / SLOT) + unit % (RUN / SLOT);
-            loads.push(Load { slot, base, depth: unit * UNIT, by: factor_of(scale) });
+            loads.push(UnitLoad { slot, base, k_offset: unit * UNIT, by: factor_of(scale) });
         }
-        let mut panel = Raw { k, rows, shared, scales, first: span.first, pitch, loads, held: Vec::new() };
+        let mut panel =
+            ConvertedPanel { k, rows, shared, scales, first: span.first, pitch, loads, held: Vec::new() };
         panel.held = panel.load(start).into_iter().map(|v| k.var(v)).collect();
         panel
     }
 
     fn load(&self, at: Val<'k>) -> Vec<Val<'k>> {
-        self.loads.iter().flat_map(|load| self.rows.source.load(load.base, at + load.depth)).collect()
+        self.loads.iter().flat_map(|load| self.rows.source.load(load.base, at + load.k_offset)).collect()
     }
 
-    /// Loads the step at depth `at` into registers. Depths past the last repeat others; the other factor's are zeros.
+    /// Loads the step at k = `at` into registers. Indices past the end of K repeat others; the other operand's are
+    /// zeros.
     pub(crate) fn fetch(&self, at: Val<'k>) {
         self.held.iter().zip(self.load(at)).for_each(|(var, value)| var.set(value));
     }
@@ -109,23 +111,23 @@ impl<'k> Raw<'k> {
         }
     }
 
-    /// A matrix of the panel: `row` rows on from the first, `depth` deep in both planes' depths.
-    pub(crate) fn matrix(&self, ty: MatrixType, row: Val<'k>, depth: u32) -> Val<'k> {
-        self.shared.load_matrix(ty, row * self.pitch + depth / SLOT, self.k.u32(self.pitch), false)
+    /// A matrix of the panel: `row` rows on from the first, at `k_offset` along K in both parts' indices along K.
+    pub(crate) fn matrix(&self, ty: MatrixType, row: Val<'k>, k_offset: u32) -> Val<'k> {
+        self.shared.load_matrix(ty, row * self.pitch + k_offset / SLOT, self.k.u32(self.pitch), false)
     }
 
-    /// The scale of a row of the product.
+    /// The scale of a row of the matmul.
     pub(crate) fn scale(&self, row: Val<'k>) -> Val<'k> {
         self.scales.load(row - self.first)
     }
 
     /// An element as it was given.
-    pub(crate) fn given(&self, row: Val<'k>, depth: Val<'k>) -> Val<'k> {
-        self.rows.source.one(self.rows.base + row * self.rows.source.line, depth)
+    pub(crate) fn given(&self, row: Val<'k>, k_offset: Val<'k>) -> Val<'k> {
+        self.rows.source.one(self.rows.base + row * self.rows.source.line, k_offset)
     }
 
-    /// Depths that there are.
-    pub(crate) fn depths(&self) -> Val<'k> {
+    /// Indices along K that there are.
+    pub(crate) fn k_size(&self) -> Val<'k> {
         self.rows.source.size
     }
 }

@@ -1,9 +1,10 @@
-//! f32 products by three products of f16 cooperative matrices: low·high + high·low + high·high of [`split`].
+//! f32 matmuls by three f16 matmuls on cooperative matrices: low·high + high·low + high·high of [`split`].
 //!
 //! What is left out, low·low, is below 2^-22 of a term. Matrices of sums are begun anew with every step and added to
 //! f32 registers, because the matrix units of some devices truncate when they add: so the error stays below that of a
-//! kernel that adds term by term. Where a row or column is marked as one that planes serve badly, the product is done once
-//! more by [`tiled`] instead; where A has no planes in memory, only sums with an infinity or NaN are, term by term.
+//! kernel that adds term by term. Where a row or column is marked as one that the split serves badly, the matmul is
+//! done once more by [`tiled`] instead; where A has no parts in memory, only sums with an infinity or NaN are, term by
+//! term.
 
 mod block;
 mod convert;
@@ -19,55 +20,56 @@ use olivine_kernel::{Access, Elem};
 use olivine_program::DeviceCaps;
 
 use crate::launch::Launch;
-use crate::matmul::choice::{Choice, SKINNY, Shape, busy, choose as choose_tiles};
-use crate::matmul::epilogue::{Base, Finish, Sink};
+use crate::matmul::choice::{Choice, SMALL_M, Shape, busy, choose as choose_tiles};
+use crate::matmul::epilogue::{BatchOffset, Destination, Epilogue};
 use crate::matmul::problem::{Axis, Problem};
-use crate::matmul::split_f32::block::{Work, multiply};
-use crate::matmul::split_f32::convert::Rows;
-use crate::matmul::split_f32::operands::{Declared, Left, Original};
-use crate::matmul::split_f32::split::{Form, Neighbours, Side};
+use crate::matmul::split_f32::block::{BlockWork, multiply};
+use crate::matmul::split_f32::convert::UnsplitRows;
+use crate::matmul::split_f32::operands::{DeclaredSplit, OperandA, UnsplitB};
+use crate::matmul::split_f32::split::{F32Runs, SplitForm};
 use crate::matmul::tiled;
-use crate::matmul::tiled::{Place, place};
+use crate::matmul::tiled::{TileCoord, place};
+use crate::matmul::vector_load::MatrixRole;
 use crate::site::{Site, linear_group};
 use crate::walk::Walk;
 
-/// A workgroup's part of the product, and a subgroup's part of that.
+/// A workgroup's part of the matmul, and a subgroup's part of that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Blocks {
+pub(crate) struct SplitF32Tile {
     pub(crate) m: u32,
     pub(crate) n: u32,
-    /// Depth of a step.
+    /// Size of a step along K.
     pub(crate) k: u32,
     pub(crate) rows: u32,
     pub(crate) columns: u32,
 }
 
-/// How a product is done: blocks, and parts of the summed axis.
+/// How a matmul is done: blocks, and parts of K.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Config {
-    pub(crate) blocks: Blocks,
+pub(crate) struct SplitF32Config {
+    pub(crate) blocks: SplitF32Tile,
     pub(crate) splits: usize,
-    /// Whether A becomes planes on its way into workgroup memory, without a pass before.
+    /// Whether A becomes parts on its way into workgroup memory, without a pass before.
     pub(crate) raw: bool,
-    /// Whether B's planes lie in the order of fragments and come from memory straight to the matrix units.
+    /// Whether B's parts lie in the order of fragments and come from memory straight to the matrix units.
     pub(crate) direct: bool,
 }
 
-/// Rows, columns and depths of a matrix.
+/// M, N and K of a matrix.
 pub(crate) const SIDE: u32 = 16;
 /// Lanes of a subgroup.
 pub(crate) const LANES: u32 = 32;
 
-const LARGE: Blocks = Blocks { m: 128, n: 128, k: 32, rows: 64, columns: 32 };
-const MEDIUM: Blocks = Blocks { m: 64, n: 64, k: 32, rows: 32, columns: 32 };
+const LARGE: SplitF32Tile = SplitF32Tile { m: 128, n: 128, k: 32, rows: 64, columns: 32 };
+const MEDIUM: SplitF32Tile = SplitF32Tile { m: 64, n: 64, k: 32, rows: 32, columns: 32 };
 /// For rows that are split on the way: few steps, since each waits for memory.
-const LOW: Blocks = Blocks { m: 32, n: 64, k: 64, rows: 32, columns: 16 };
+const LOW: SplitF32Tile = SplitF32Tile { m: 32, n: 64, k: 64, rows: 32, columns: 16 };
 
 /// All blocks that are ever chosen.
 #[cfg(test)]
-pub(crate) const BLOCKS: [Blocks; 3] = [LARGE, MEDIUM, LOW];
+pub(crate) const BLOCKS: [SplitF32Tile; 3] = [LARGE, MEDIUM, LOW];
 
-impl Blocks {
+impl SplitF32Tile {
     pub(crate) fn group(self) -> u32 {
         self.m / self.rows * (self.n / self.columns) * LANES
     }
@@ -77,8 +79,8 @@ impl Blocks {
     }
 }
 
-/// How a product of f32 is done by matrices of f16; `None` where other kernels serve it.
-pub(crate) fn choose(problem: &Problem<'_>, shape: &Shape, caps: &DeviceCaps) -> Option<Config> {
+/// How a matmul of f32 is done by matrices of f16; `None` where other kernels serve it.
+pub(crate) fn choose(problem: &Problem<'_>, shape: &Shape, caps: &DeviceCaps) -> Option<SplitF32Config> {
     let offered = caps.target.multiplies(Elem::F16, Elem::F32, [SIDE, SIDE, SIDE]);
     let roomy = caps.target.max_invocations >= 256 && caps.target.shared_bytes >= 48 << 10;
     let plain = problem.experts.is_none() && problem.taps.is_none();
@@ -88,15 +90,15 @@ pub(crate) fn choose(problem: &Problem<'_>, shape: &Shape, caps: &DeviceCaps) ->
     let Shape { m, n, k, batches } = *shape;
     let work = (m * n).saturating_mul(k).saturating_mul(batches);
     let least = if problem.b.operand.stored { WORTHWHILE_STORED } else { WORTHWHILE };
-    if m.min(n) <= SKINNY || k < 64 || work < least {
+    if m.min(n) <= SMALL_M || k < 64 || work < least {
         return None;
     }
     // Kernels count elements in 32 bits.
-    if [Side::Left, Side::Right].iter().any(|side| split::elements(problem, *side) > u32::MAX as usize) {
+    if [MatrixRole::A, MatrixRole::B].iter().any(|side| split::elements(problem, *side) > u32::MAX as usize) {
         return None;
     }
     let stored = problem.b.operand.stored;
-    let raw = stored && m <= FEW_ROWS && problem.lie_of_a().along == Axis::Depth;
+    let raw = stored && m <= SMALL_M_ROWS && problem.layout_of_a().along == Axis::K;
     let busy = busy(caps);
     let blocks = match raw {
         true => LOW,
@@ -108,48 +110,48 @@ pub(crate) fn choose(problem: &Problem<'_>, shape: &Shape, caps: &DeviceCaps) ->
     let (count, enough) = (blocks.count(shape).max(1), if raw { busy * 9 / 8 } else { busy * 9 / 16 });
     let wanted = if count * 2 >= busy { 1 } else { (enough / count).max(1) as usize };
     let parts = wanted.min(k / 128).clamp(1, 32);
-    let chunk = k.div_ceil(parts).next_multiple_of(split::DEPTHS);
-    Some(Config { blocks, splits: k.div_ceil(chunk), raw, direct: raw })
+    let chunk = k.div_ceil(parts).next_multiple_of(split::K_MULTIPLE);
+    Some(SplitF32Config { blocks, splits: k.div_ceil(chunk), raw, direct: raw })
 }
 
-/// Terms from which on making planes costs less than it saves: of both factors, and of A alone.
+/// Terms from which on making parts costs less than it saves: of both operands, and of A alone.
 const WORTHWHILE: usize = 1 << 28;
 const WORTHWHILE_STORED: usize = 1 << 23;
 /// Rows up to which every workgroup measures and splits those that it needs itself.
-const FEW_ROWS: usize = 512;
+const SMALL_M_ROWS: usize = 512;
 
-/// Emits a product by three, with the planes of the factors, and what takes its place where they serve badly.
+/// Emits a split-f32 matmul, with the parts of the operands, and what takes its place where they serve badly.
 pub(crate) fn emit(
     problem: &Problem<'_>,
-    config: Config,
-    sink: &Sink,
+    config: SplitF32Config,
+    destination: &Destination,
     site: &mut Site<'_>,
 ) -> Result<(), String> {
-    let Config { blocks, splits, raw, direct } = config;
-    let a = if raw { None } else { Some(split::emit(problem, Side::Left, Form::Lines, site)?) };
-    let form = if direct { Form::Fragments } else { Form::Lines };
-    let b = split::emit(problem, Side::Right, form, site)?;
+    let SplitF32Config { blocks, splits, raw, direct } = config;
+    let a = if raw { None } else { Some(split::emit(problem, MatrixRole::A, SplitForm::Lines, site)?) };
+    let form = if direct { SplitForm::Fragments } else { SplitForm::Lines };
+    let b = split::emit(problem, MatrixRole::B, form, site)?;
     let shape = Shape { m: problem.m, n: problem.n, k: problem.k, batches: problem.batches() };
     let groups = blocks.count(&shape) as usize * splits;
-    let chunk = problem.k.div_ceil(splits).next_multiple_of(split::DEPTHS);
-    let verdicts = site.scratch(4 * shape.batches as u64);
+    let chunk = problem.k.div_ceil(splits).next_multiple_of(split::K_MULTIPLE);
+    let outlier_flags = site.scratch(4 * shape.batches as u64);
 
-    let k = site.builder("matmul_triple", blocks.group());
+    let k = site.builder("matmul_split_f32", blocks.group());
     let l = Launch::new(&k);
-    let (m, n, depths) = (l.size("m", problem.m), l.size("n", problem.n), l.size("k", b.depths));
-    let b_side = Declared::new(&l, "b", &b);
-    let a_side = a.as_ref().map(|a| Declared::new(&l, "a", a));
-    let rows = || Neighbours::declare(&l, "a", &problem.a, problem.lie_of_a(), l.size("a_depths", problem.k));
+    let (m, n, k_size) = (l.size("m", problem.m), l.size("n", problem.n), l.size("k", b.k_size));
+    let b_side = DeclaredSplit::new(&l, "b", &b);
+    let a_side = a.as_ref().map(|a| DeclaredSplit::new(&l, "a", a));
+    let rows = || F32Runs::declare(&l, "a", &problem.a, problem.layout_of_a(), l.size("a_k_size", problem.k));
     let mut a_rows = if raw { Some(rows()) } else { None };
-    let judges = a.as_ref().map(|_| l.bind("verdicts", Elem::U32, Access::Write, verdicts));
+    let judges = a.as_ref().map(|_| l.bind("outlier_flags", Elem::U32, Access::Write, outlier_flags));
     let given = || {
         let buffer = l.bind("b_given", Elem::F32, Access::Read, problem.b.operand.memory);
-        (buffer, l.stride("b_given_outer", problem.b.outer), l.stride("b_given_depth", problem.b.depth))
+        (buffer, l.stride("b_given_outer", problem.b.outer), l.stride("b_given_k_stride", problem.b.k_stride))
     };
     let given = if raw { Some(given()) } else { None };
     let total = l.size("groups", groups);
     let parts = (splits > 1).then(|| (l.size("chunk", chunk), l.size("batches", shape.batches)));
-    let finish = Finish::declare(&l, problem, sink, n);
+    let epilogue = Epilogue::declare(&l, problem, destination, n);
     let mut strides = problem.batch.strides.clone();
     let mut offsets = problem.offsets();
     for (number, planes) in [(0, a.as_ref()), (1, Some(&b))] {
@@ -164,33 +166,39 @@ pub(crate) fn emit(
 
     let id = linear_group(&k);
     k.if_(id.lt(total), || {
-        let Place { first, rest, batch, start, end } = place(id, (m, n, depths), (blocks.m, blocks.n), parts);
+        let TileCoord { first, rest, batch, start, end } =
+            place(id, (m, n, k_size), (blocks.m, blocks.n), parts);
         let mut at = walker.at(batch);
         let base = at.pop();
         let left = match (&a_side, judges, a_rows.take(), given.zip(base)) {
-            (Some(planes), Some(judges), ..) => Left::Planes(planes.factor(at[0], depths, m), judges, batch),
-            (_, _, Some(source), Some(((buffer, outer, depth), base))) => {
-                Left::Raw(Rows { source, base: at[0] }, Original { buffer, base, outer, depth })
+            (Some(planes), Some(judges), ..) => {
+                OperandA::Split(planes.operand(at[0], k_size, m), judges, batch)
             }
-            _ => return k.fail("a product without a left factor"),
+            (_, _, Some(source), Some(((buffer, outer, k_stride), base))) => OperandA::Unsplit(
+                UnsplitRows { source, base: at[0] },
+                UnsplitB { buffer, base, outer, k_stride },
+            ),
+            _ => return k.fail("a matmul without a left operand"),
         };
-        let work = Work {
-            b: b_side.factor(at[1], depths, n),
+        let work = BlockWork {
+            b: b_side.operand(at[1], k_size, n),
             first,
             size: (m, n),
             start,
             end,
-            base: Base { out: rest * m * n, extras: at[2..].to_vec() },
+            base: BatchOffset { out: rest * m * n, extras: at[2..].to_vec() },
         };
-        multiply(&k, blocks, left, work, &finish);
+        multiply(&k, blocks, left, work, &epilogue);
     });
     let bound = l.done();
     site.dispatch(k, bound, groups as u64, problem.cost())?;
     if raw {
         return Ok(());
     }
-    match choose_tiles(&shape, problem.lie_of_a(), problem.lie_of_b(), 4, site.caps) {
-        Choice::Tiles { tile, .. } => tiled::emit_where(problem, tile, splits, sink, Some(verdicts), site),
-        other => Err(format!("{other:?} in the place of tiles")),
+    match choose_tiles(&shape, problem.layout_of_a(), problem.layout_of_b(), 4, site.caps) {
+        Choice::Tiled { tile, .. } => {
+            tiled::emit_where(problem, tile, splits, destination, Some(outlier_flags), site)
+        }
+        other => Err(format!("{other:?} instead of tiles")),
     }
 }

@@ -1,12 +1,12 @@
-//! f32 products of few rows by three products of halves, both factors straight from memory to the matrix units.
+//! f32 matmuls of few rows by three f16 matmuls, both operands straight from memory to the matrix units.
 //!
-//! Where it is known which elements of a matrix a lane holds, each lane loads those of A itself, scales and splits them in
-//! registers and has its part of the matrix; planes of B lie in the order of fragments since they were loaded. No workgroup
-//! memory is needed before the end, and no barrier: subgroups of a workgroup that share a block take steps of depths of
-//! their own, and their sums meet at the end.
+//! Where it is known which elements of a matrix a lane holds, each lane loads those of A itself, scales and splits them
+//! in registers and has its part of the matrix; parts of B lie in the order of fragments since they were loaded. No
+//! workgroup memory is needed before the end, and no barrier: subgroups of a workgroup that share a block take steps
+//! along K of their own, and their sums meet at the end.
 //!
-//! Rows are scaled anew at every step by the largest magnitude that the step has of them, and sums of a step are brought
-//! back before they are added to those of all steps. So A is read once.
+//! Rows are scaled anew at every step by the largest magnitude that the step has of them, and sums of a step are
+//! brought back before they are added to those of all steps. So A is read once.
 
 use std::fmt;
 
@@ -18,35 +18,36 @@ use olivine_program::DeviceCaps;
 
 use crate::launch::Launch;
 use crate::matmul::choice::{Shape, busy};
-use crate::matmul::coop::store::{Grain, Out, least_slots};
-use crate::matmul::epilogue::{Base, Finish, Sink};
+use crate::matmul::coop::store::{AccumulatorStore, StorePrecision, min_store_slots};
+use crate::matmul::epilogue::{BatchOffset, Destination, Epilogue};
 use crate::matmul::problem::{Axis, Problem};
-use crate::matmul::split_f32::operands::{Declared, Direct, Matrix, Original};
-use crate::matmul::split_f32::split::{Form, MARK, RUN, Side};
+use crate::matmul::split_f32::operands::{DeclaredSplit, DirectFragments, SplitMatrix, UnsplitB};
+use crate::matmul::split_f32::split::{NON_FINITE, RUN, SplitForm};
 use crate::matmul::split_f32::{LANES, SIDE, split};
-use crate::matmul::tiled::{Place, place};
+use crate::matmul::tiled::{TileCoord, place};
+use crate::matmul::vector_load::MatrixRole;
 use crate::site::{Site, linear_group};
 
-/// How a product is cut up.
+/// How a matmul is divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Cut {
+pub(crate) struct SplitF32SmallM {
     /// Rows and columns of a subgroup, multiples of 16.
     pub(crate) rows: u32,
     pub(crate) columns: u32,
-    /// Depths of a step of a subgroup, 16, 32 or 64.
-    pub(crate) depth: u32,
-    /// Subgroups of a workgroup, which share the depths; a power of two.
+    /// Indices along K of a step of a subgroup, 16, 32 or 64.
+    pub(crate) k_step: u32,
+    /// Subgroups of a workgroup, which share the indices along K; a power of two.
     pub(crate) slices: u32,
 }
 
-impl fmt::Display for Cut {
+impl fmt::Display for SplitF32SmallM {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Cut { rows, columns, depth, slices } = self;
-        write!(f, "{rows}x{columns}x{depth}/{slices}")
+        let SplitF32SmallM { rows, columns, k_step, slices } = self;
+        write!(f, "{rows}x{columns}x{k_step}/{slices}")
     }
 }
 
-impl Cut {
+impl SplitF32SmallM {
     fn group(self) -> u32 {
         self.slices * LANES
     }
@@ -56,32 +57,32 @@ impl Cut {
         shape.m.div_ceil(rows) * shape.n.div_ceil(columns) * shape.batches
     }
 
-    /// Slots of workgroup memory for sums on their way out.
+    /// Slots of workgroup memory for accumulators that are stored.
     fn slots(self) -> u32 {
         let matrices = (self.columns / SIDE).min(4);
         (matrices * SIDE / 4 + 1) * SIDE * self.slices
     }
 }
 
-/// Rows up to which products are done so.
-const FEW_ROWS: usize = 512;
-/// Depths of long sums.
+/// Rows up to which matmuls are done so.
+const SMALL_M_ROWS: usize = 512;
+/// Indices along K of long sums.
 const LONG: usize = 4096;
 /// Magnitudes from which on a row is not multiplied so: what is between its scale and the column's may leave the range.
 const LIMIT: u32 = (127 + 80) << 23;
 
-/// Few columns: many subgroups to each block, so that the reading of long sums is dealt out.
-const NARROW: Cut = Cut { rows: 16, columns: 64, depth: 32, slices: 8 };
+/// Few columns: many subgroups to each block, so that the reading of long sums is divided.
+const NARROW: SplitF32SmallM = SplitF32SmallM { rows: 16, columns: 64, k_step: 32, slices: 8 };
 /// What makes most blocks of those that a device holds at once.
-const MEDIUM: Cut = Cut { rows: 32, columns: 32, slices: 4, ..NARROW };
+const MEDIUM: SplitF32SmallM = SplitF32SmallM { rows: 32, columns: 32, slices: 4, ..NARROW };
 /// More columns to each row that is split.
-const WIDE: Cut = Cut { columns: 64, depth: 16, ..MEDIUM };
+const WIDE: SplitF32SmallM = SplitF32SmallM { columns: 64, k_step: 16, ..MEDIUM };
 
-/// How a product that [`super`] may do is cut up; `None` where A must come another way.
-pub(crate) fn choose(problem: &Problem<'_>, shape: &Shape, caps: &DeviceCaps) -> Option<Cut> {
+/// How a matmul that [`super`] may do is cut up; `None` where A must come another way.
+pub(crate) fn choose(problem: &Problem<'_>, shape: &Shape, caps: &DeviceCaps) -> Option<SplitF32SmallM> {
     let known = caps.target.fragments == Some(Fragments::Quads);
-    let stored = problem.b.operand.stored && shape.m <= FEW_ROWS;
-    let along = problem.lie_of_a().along == Axis::Depth && problem.a.depth == 1;
+    let stored = problem.b.operand.stored && shape.m <= SMALL_M_ROWS;
+    let along = problem.layout_of_a().along == Axis::K && problem.a.k_stride == 1;
     if !(known && stored && along) || problem.dtype() != DType::F32 {
         return None;
     }
@@ -97,24 +98,30 @@ pub(crate) fn choose(problem: &Problem<'_>, shape: &Shape, caps: &DeviceCaps) ->
 }
 
 /// All cuts that are ever chosen.
-pub(crate) const CUTS: [Cut; 3] = [NARROW, MEDIUM, WIDE];
+pub(crate) const CUTS: [SplitF32SmallM; 3] = [NARROW, MEDIUM, WIDE];
 
-/// Emits a product.
-pub(crate) fn emit(problem: &Problem<'_>, cut: Cut, sink: &Sink, site: &mut Site<'_>) -> Result<(), String> {
-    let b = split::emit(problem, Side::Right, Form::Dealt, site)?;
+/// Emits a matmul.
+pub(crate) fn emit(
+    problem: &Problem<'_>,
+    cut: SplitF32SmallM,
+    destination: &Destination,
+    site: &mut Site<'_>,
+) -> Result<(), String> {
+    let b = split::emit(problem, MatrixRole::B, SplitForm::Dealt, site)?;
     let shape = Shape { m: problem.m, n: problem.n, k: problem.k, batches: problem.batches() };
     let groups = cut.count(&shape);
 
-    let k = site.builder("matmul_triple_lanes", cut.group());
+    let k = site.builder("matmul_split_f32_small_m", cut.group());
     let l = Launch::new(&k);
-    let (m, n, depths) = (l.size("m", problem.m), l.size("n", problem.n), l.size("k", b.depths));
-    let planes = Declared::new(&l, "b", &b);
+    let (m, n, k_size) = (l.size("m", problem.m), l.size("n", problem.n), l.size("k", b.k_size));
+    let planes = DeclaredSplit::new(&l, "b", &b);
     let given = l.bind("b_given", Elem::F32, Access::Read, problem.b.operand.memory);
-    let strides = (l.stride("b_given_outer", problem.b.outer), l.stride("b_given_depth", problem.b.depth));
+    let strides =
+        (l.stride("b_given_outer", problem.b.outer), l.stride("b_given_k_stride", problem.b.k_stride));
     let a = l.bind("a", Elem::F32, Access::Read, problem.a.operand.memory);
-    let (a_outer, a_depths) = (l.stride("a_outer", problem.a.outer), l.size("a_depths", problem.k));
+    let (a_outer, a_depths) = (l.stride("a_outer", problem.a.outer), l.size("a_k_size", problem.k));
     let total = l.size("groups", groups);
-    let finish = Finish::declare(&l, problem, sink, n);
+    let epilogue = Epilogue::declare(&l, problem, destination, n);
     let (mut walk, mut offsets) = (problem.batch.clone(), problem.offsets());
     let (of_given, given_offset) = (walk.strides[1].clone(), offsets[1]);
     walk.strides[1].clone_from(&b.batch);
@@ -125,91 +132,96 @@ pub(crate) fn emit(problem: &Problem<'_>, cut: Cut, sink: &Sink, site: &mut Site
 
     let id = linear_group(&k);
     k.if_(id.lt(total), || {
-        let Place { first, batch, .. } = place(id, (m, n, depths), (cut.rows, cut.columns), None);
+        let TileCoord { first, batch, .. } = place(id, (m, n, k_size), (cut.rows, cut.columns), None);
         let mut at = walker.at(batch);
-        let Some(base) = at.pop() else { return k.fail("a product without a right factor") };
-        let lanes = problem.lie_of_a().lanes as u32;
-        let tail = !problem.k.is_multiple_of(split::DEPTHS);
-        let work = Work {
-            a: Rows { buffer: a, base: at[0], outer: a_outer, depths: a_depths, lanes, tail },
-            b: planes.factor(at[1], depths, n),
-            given: Original { buffer: given, base, outer: strides.0, depth: strides.1 },
+        let Some(base) = at.pop() else { return k.fail("a matmul without a right operand") };
+        let lanes = problem.layout_of_a().lanes as u32;
+        let tail = !problem.k.is_multiple_of(split::K_MULTIPLE);
+        let work = SubgroupWork {
+            a: UnsplitA { buffer: a, base: at[0], outer: a_outer, k_size: a_depths, lanes, tail },
+            b: planes.operand(at[1], k_size, n),
+            given: UnsplitB { buffer: given, base, outer: strides.0, k_stride: strides.1 },
             first,
             size: (m, n),
-            depths,
-            base: Base { out: batch * m * n, extras: at[2..].to_vec() },
+            k_size,
+            base: BatchOffset { out: batch * m * n, extras: at[2..].to_vec() },
         };
-        multiply(&k, cut, &work, &finish);
+        multiply(&k, cut, &work, &epilogue);
     });
     let bound = l.done();
     site.dispatch(k, bound, groups as u64, problem.cost())
 }
 
-/// A in memory, along depths.
-struct Rows<'k> {
+/// A in memory, along K.
+struct UnsplitA<'k> {
     buffer: Buf<'k>,
     base: Val<'k>,
     outer: Val<'k>,
-    depths: Val<'k>,
+    k_size: Val<'k>,
     /// Neighbours that may be loaded at once.
     lanes: u32,
-    /// Whether steps may reach past the last depth.
+    /// Whether steps may reach past the last index along K.
     tail: bool,
 }
 
-/// A workgroup's part of a product.
-struct Work<'k> {
-    a: Rows<'k>,
-    b: Matrix<'k>,
-    given: Original<'k>,
+/// A workgroup's part of a matmul.
+struct SubgroupWork<'k> {
+    a: UnsplitA<'k>,
+    b: SplitMatrix<'k>,
+    given: UnsplitB<'k>,
     /// First row and column.
     first: (Val<'k>, Val<'k>),
-    /// Rows and columns of the product.
+    /// Rows and columns of the matmul.
     size: (Val<'k>, Val<'k>),
-    /// Depths of a plane of B.
-    depths: Val<'k>,
-    base: Base<'k>,
+    /// Indices along K of a part of B.
+    k_size: Val<'k>,
+    base: BatchOffset<'k>,
 }
 
-/// Depths of 16 that a lane holds of a row: neighbours in memory, and dealt as planes of B are.
+/// Indices along K of 16 that a lane holds of a row: neighbours in memory, and dealt as parts of B are.
 const FOUR: u32 = 4;
 /// Rows from one that a lane holds elements of to the next.
 const APART: u32 = 8;
 
-/// The rows of a subgroup as a lane sees them: four of each 16 depths of every eighth row.
-struct Fours<'k> {
+/// The rows of a subgroup as a lane sees them: four of each 16 indices along K of every eighth row.
+struct LaneRows<'k> {
     buffer: Buf<'k>,
     /// Where each row begins, or the lane's part of it if steps stay inside.
     rows: Vec<Val<'k>>,
-    /// The lane's first depth in 16.
+    /// The lane's first index along K in 16.
     first: Val<'k>,
     /// How many are loaded at once.
     lanes: u32,
-    /// The last depth to load from, if steps may reach past it.
+    /// The last index along K to load from, if steps may reach past it.
     last: Option<Val<'k>>,
-    depth: u32,
+    k_offset: u32,
 }
 
-impl<'k> Fours<'k> {
-    fn new(k: &'k Builder, a: &Rows<'k>, (row, size): (Val<'k>, Val<'k>), (rows, depth): (u32, u32)) -> Self {
+impl<'k> LaneRows<'k> {
+    fn new(
+        k: &'k Builder,
+        a: &UnsplitA<'k>,
+        (row, size): (Val<'k>, Val<'k>),
+        (rows, k_offset): (u32, u32),
+    ) -> Self {
         let first = k.lane() % 4u32 * FOUR;
         let begin = |i: u32| {
             let row = (row + k.lane() / 4u32 + i * APART).min(size - 1u32);
             a.base + row * a.outer + if a.tail { k.u32(0) } else { first }
         };
-        Fours {
+        LaneRows {
             buffer: a.buffer,
             rows: (0..rows / APART).map(begin).collect(),
             first,
             lanes: a.lanes,
-            last: a.tail.then(|| a.depths - a.lanes),
-            depth,
+            last: a.tail.then(|| a.k_size - a.lanes),
+            k_offset,
         }
     }
 
-    /// The numbers of a step, row by row. Depths past the last repeat others; B's are zeros there.
+    /// The numbers of a step, row by row. Indices past the end of K repeat others; B's are zeros there.
     fn load(&self, at: Val<'k>) -> Vec<Val<'k>> {
-        let runs = (0..self.depth).step_by(RUN as usize);
+        let runs = (0..self.k_offset).step_by(RUN as usize);
         let offsets = runs.flat_map(|run| (0..FOUR).step_by(self.lanes as usize).map(move |i| run + i));
         let places: Vec<Val<'k>> = offsets
             .map(|offset| match self.last {
@@ -225,20 +237,20 @@ impl<'k> Fours<'k> {
     }
 }
 
-/// What a lane has of both factors at a step: numbers of A, row by row, and words of B's matrices, column by column.
-struct Step<'k> {
+/// What a lane has of both operands at a step: numbers of A, row by row, and words of B's matrices, column by column.
+struct StepOperands<'k> {
     a: Vec<Val<'k>>,
     b: Vec<Vec<Val<'k>>>,
 }
 
 /// The same in variables.
-struct Held<'k> {
+struct StepRegisters<'k> {
     a: Vec<Var<'k>>,
     b: Vec<Vec<Var<'k>>>,
 }
 
-impl<'k> Held<'k> {
-    fn set(&self, step: &Step<'k>) {
+impl<'k> StepRegisters<'k> {
+    fn set(&self, step: &StepOperands<'k>) {
         let put = |vars: &[Var<'k>], values: &[Val<'k>]| {
             vars.iter().zip(values).for_each(|(var, value)| var.set(*value));
         };
@@ -247,25 +259,25 @@ impl<'k> Held<'k> {
     }
 }
 
-impl<'k> Step<'k> {
-    fn held(&self, k: &'k Builder) -> Held<'k> {
+impl<'k> StepOperands<'k> {
+    fn held(&self, k: &'k Builder) -> StepRegisters<'k> {
         let vars = |values: &Vec<Val<'k>>| values.iter().map(|v| k.var(*v)).collect();
-        Held { a: vars(&self.a), b: self.b.iter().map(vars).collect() }
+        StepRegisters { a: vars(&self.a), b: self.b.iter().map(vars).collect() }
     }
 
-    fn of(held: &Held<'k>) -> Self {
+    fn of(held: &StepRegisters<'k>) -> Self {
         let values = |vars: &Vec<Var<'k>>| vars.iter().map(|v| v.get()).collect();
-        Step { a: values(&held.a), b: held.b.iter().map(values).collect() }
+        StepOperands { a: values(&held.a), b: held.b.iter().map(values).collect() }
     }
 
-    /// Adds the step's products to the sums of all steps, and gives the largest magnitude of each row.
-    fn add_to(&self, k: &'k Builder, cut: Cut, sums: &mut [Val<'k>]) -> Vec<Val<'k>> {
+    /// Adds the step's matmuls to the sums of all steps, and gives the largest magnitude of each row.
+    fn add_to(&self, k: &'k Builder, cut: SplitF32SmallM, sums: &mut [Val<'k>]) -> Vec<Val<'k>> {
         let matrix = |elem, role| MatrixType { elem, rows: SIDE, columns: SIDE, role };
         let (left, right) = (matrix(Elem::F16, MatrixUse::A), matrix(Elem::F16, MatrixUse::B));
         let sum = matrix(Elem::F32, MatrixUse::Accumulator);
         let (zero, parts) = (k.f32(0.0), usize::from(Fragments::COUNT));
         let (down, wide) = ((cut.rows / SIDE) as usize, (cut.columns / SIDE) as usize);
-        let of_row = (cut.depth / 4) as usize;
+        let of_row = (cut.k_step / 4) as usize;
         let largest: Vec<Val<'k>> = (self.a.chunks(of_row))
             .map(|row| {
                 let mine = row.iter().fold(k.u32(0), |most, x| most.max(magnitude(*x)));
@@ -275,11 +287,11 @@ impl<'k> Step<'k> {
         let (by, back): (Vec<_>, Vec<_>) = largest.iter().map(|x| powers(*x)).unzip();
         let scaled: Vec<Vec<Val<'k>>> =
             (self.a.chunks(of_row).zip(by)).map(|(row, by)| row.iter().map(|x| *x * by).collect()).collect();
-        // By 16 depths, then by 16 rows: the high and the low matrix.
-        let x: Vec<Vec<[Val<'k>; 2]>> = (0..(cut.depth / SIDE) as usize)
-            .map(|depth| {
+        // By 16 indices along K, then by 16 rows: the high and the low matrix.
+        let x: Vec<Vec<[Val<'k>; 2]>> = (0..(cut.k_step / SIDE) as usize)
+            .map(|k_offset| {
                 let one = |i: usize| {
-                    let four = |half: usize| &scaled[i * 2 + half][depth * parts / 2..][..parts / 2];
+                    let four = |half: usize| &scaled[i * 2 + half][k_offset * parts / 2..][..parts / 2];
                     let halves = [four(0), four(1)].concat().into_iter().map(halves);
                     let (high, low): (Vec<_>, Vec<_>) = halves.unzip();
                     [k.matrix_of(left, &high), k.matrix_of(left, &low)]
@@ -290,8 +302,8 @@ impl<'k> Step<'k> {
         for (j, words) in self.b.iter().enumerate() {
             let y = |run: usize| k.matrix_of_words(right, &words[4 * run..4 * run + 4]);
             let mut fresh = vec![zero.splat(sum); down];
-            for (depth, x) in x.iter().enumerate() {
-                let (y_high, y_low) = (y(2 * depth), y(2 * depth + 1));
+            for (k_offset, x) in x.iter().enumerate() {
+                let (y_high, y_low) = (y(2 * k_offset), y(2 * k_offset + 1));
                 for (plane, y) in [(1, y_high), (0, y_low), (0, y_high)] {
                     fresh.iter_mut().zip(x).for_each(|(sum, x)| *sum = x[plane].matrix_mul_add(y, *sum));
                 }
@@ -307,29 +319,31 @@ impl<'k> Step<'k> {
     }
 }
 
-/// Multiplies one block and finishes it. The whole workgroup must come here together.
-fn multiply<'k>(k: &'k Builder, cut: Cut, work: &Work<'k>, finish: &Finish<'k, '_>) {
+/// Multiplies one block and finishes it. The whole workgroup must call it.
+fn multiply<'k>(k: &'k Builder, cut: SplitF32SmallM, work: &SubgroupWork<'k>, epilogue: &Epilogue<'k, '_>) {
     let matrix = |elem, role| MatrixType { elem, rows: SIDE, columns: SIDE, role };
     let sum = matrix(Elem::F32, MatrixUse::Accumulator);
     let parts = usize::from(Fragments::COUNT);
     let slice = k.subgroup_id();
     let (row, column) = work.first;
     let (down, wide) = (cut.rows / SIDE, cut.columns / SIDE);
-    let runs = 2 * cut.depth / RUN;
-    let step = k.u32(cut.slices * cut.depth);
-    let first = slice * cut.depth;
-    let last = work.depths - cut.depth;
+    let runs = 2 * cut.k_step / RUN;
+    let step = k.u32(cut.slices * cut.k_step);
+    let first = slice * cut.k_step;
+    let last = work.k_size - cut.k_step;
 
-    let rows = Fours::new(k, &work.a, (row, work.size.0), (cut.rows, cut.depth));
-    let columns: Vec<Direct<'k>> =
-        (0..wide).map(|j| Direct::begin(k, &work.b, column + j * SIDE, (1, runs))).collect();
-    let load =
-        |at: Val<'k>| Step { a: rows.load(at), b: columns.iter().map(|of| of.load(at * 2u32)).collect() };
+    let rows = LaneRows::new(k, &work.a, (row, work.size.0), (cut.rows, cut.k_step));
+    let columns: Vec<DirectFragments<'k>> =
+        (0..wide).map(|j| DirectFragments::begin(k, &work.b, column + j * SIDE, (1, runs))).collect();
+    let load = |at: Val<'k>| StepOperands {
+        a: rows.load(at),
+        b: columns.iter().map(|of| of.load(at * 2u32)).collect(),
+    };
     let sums: Vec<Var<'k>> = (0..cut.rows * cut.columns / LANES).map(|_| k.var(k.f32(0.0))).collect();
     let most = k.var(k.u32(0));
     let held = load(first.min(last)).held(k);
-    k.for_(first, work.depths, step, |at| {
-        let now = Step::of(&held);
+    k.for_(first, work.k_size, step, |at| {
+        let now = StepOperands::of(&held);
         // The last step loads once more what it has, so that the body stays straight-line code.
         held.set(&load((at + step).min(last)));
         let mut running: Vec<Val<'k>> = sums.iter().map(|s| s.get()).collect();
@@ -341,10 +355,18 @@ fn multiply<'k>(k: &'k Builder, cut: Cut, work: &Work<'k>, finish: &Finish<'k, '
     let marked = most.get().ge(LIMIT) | has_mark(k, cut, work, column);
     let marked = marked.select(k.u32(1), k.u32(0));
     let marked = k.group_reduce_with(marked, |a, b| a | b).ne(0);
-    let slots = cut.slots().max(least_slots(cut.slices));
+    let slots = cut.slots().max(min_store_slots(cut.slices));
     let memory = k.shared(Elem::U32, 4, slots);
-    let out =
-        Out { k, memory, slots, grain: Grain::Whole, team: k.u32(0), slice, teams: 1, slices: cut.slices };
+    let out = AccumulatorStore {
+        k,
+        memory,
+        slots,
+        grain: StorePrecision::F32,
+        team: k.u32(0),
+        slice,
+        teams: 1,
+        slices: cut.slices,
+    };
     for i in 0..down {
         let of = |j: u32| {
             let mine = &sums[((i * wide + j) as usize) * parts..][..parts];
@@ -356,14 +378,14 @@ fn multiply<'k>(k: &'k Builder, cut: Cut, work: &Work<'k>, finish: &Finish<'k, '
             let column = column + j as u32 * at_once * SIDE;
             let rows = (row + i * SIDE, work.size.0);
             // Where sums are done once more below, these lead nowhere: subgroups wait for one another on the way.
-            out.store(some, rows, column, finish.is_heavy(), |row, column, sums| {
+            out.store(some, rows, column, epilogue.is_heavy(), |row, column, sums| {
                 k.if_(!marked & column.lt(work.size.1), || {
-                    finish.store(&work.base, row, column, &unscaled(&work.b, column, sums));
+                    epilogue.store(&work.base, row, column, &unscaled(&work.b, column, sums));
                 });
             });
         }
     }
-    k.if_(marked, || term_by_term(k, cut, work, finish));
+    k.if_(marked, || term_by_term(k, cut, work, epilogue));
 }
 
 /// The bits of |x|, in the order of magnitudes, NaN last.
@@ -390,39 +412,44 @@ fn halves(x: Val<'_>) -> (Val<'_>, Val<'_>) {
 }
 
 /// Whether a lane's share of the scales of a subgroup's columns has a marked one.
-fn has_mark<'k>(k: &'k Builder, cut: Cut, work: &Work<'k>, column: Val<'k>) -> Val<'k> {
+fn has_mark<'k>(k: &'k Builder, cut: SplitF32SmallM, work: &SubgroupWork<'k>, column: Val<'k>) -> Val<'k> {
     let scales = (0..cut.columns.div_ceil(LANES)).map(|i| {
         let position = column + k.lane() % cut.columns + i * LANES;
         work.b.scale(position.min(work.size.1 - 1u32))
     });
-    scales.fold(k.u32(0), |all, scale| all | scale).ge(MARK)
+    scales.fold(k.u32(0), |all, scale| all | scale).ge(NON_FINITE)
 }
 
 /// Sums as they are without the scales of their columns.
-fn unscaled<'k>(b: &Matrix<'k>, column: Val<'k>, sums: &[Val<'k>]) -> Vec<Val<'k>> {
+fn unscaled<'k>(b: &SplitMatrix<'k>, column: Val<'k>, sums: &[Val<'k>]) -> Vec<Val<'k>> {
     // Scales of columns that fill up are there and of no matter.
     let columns = b.words.load_vec(b.first_scale + column, sums.len() as u8);
     sums.iter().zip(columns).map(|(sum, scale)| *sum * back(scale)).collect()
 }
 
-/// Computes a workgroup's sums one term after another, as f32 says of infinities and NaN.
-fn term_by_term<'k>(k: &'k Builder, cut: Cut, work: &Work<'k>, finish: &Finish<'k, '_>) {
+/// Computes a workgroup's sums one term after another, with the infinities and NaNs of f32.
+fn term_by_term<'k>(
+    k: &'k Builder,
+    cut: SplitF32SmallM,
+    work: &SubgroupWork<'k>,
+    epilogue: &Epilogue<'k, '_>,
+) {
     let runs = cut.columns / 4;
     let (a, b, size) = (&work.a, &work.given, work.size);
     k.for_(k.local_index(), k.u32(cut.rows * runs), k.u32(k.group()), |number| {
         let (row, column) = (work.first.0 + number / runs, work.first.1 + number % runs * 4u32);
         k.if_(row.lt(size.0) & column.lt(size.1), || {
             let sums: Vec<Var<'k>> = (0..4).map(|_| k.var(k.f32(0.0))).collect();
-            k.for_(k.u32(0), a.depths, k.u32(1), |depth| {
-                let x = a.buffer.load(a.base + row * a.outer + depth);
+            k.for_(k.u32(0), a.k_size, k.u32(1), |k_offset| {
+                let x = a.buffer.load(a.base + row * a.outer + k_offset);
                 for (i, sum) in sums.iter().enumerate() {
                     let column = (column + i).min(size.1 - 1u32);
-                    let y = b.buffer.load(b.base + column * b.outer + depth * b.depth);
+                    let y = b.buffer.load(b.base + column * b.outer + k_offset * b.k_stride);
                     sum.set(x.fma(y, sum.get()));
                 }
             });
             let sums: Vec<Val<'k>> = sums.iter().map(|s| s.get()).collect();
-            finish.store(&work.base, row, column, &sums);
+            epilogue.store(&work.base, row, column, &sums);
         });
     });
 }

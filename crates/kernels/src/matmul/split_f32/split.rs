@@ -1,121 +1,114 @@
-//! f32 factors as two planes of f16: every element, scaled by a power of two of its row of A or column of B, is the sum
+//! f32 operands as two f16 parts: every element, scaled by a power of two of its row of A or column of B, is the sum
 //! of a high and a low half to 22 bits.
 //!
-//! The scale brings the largest finite magnitude of a row into [2^14, 2^15), so that an element's error is below 2^-38 of
-//! that magnitude however small it is. Rows that planes serve badly are marked: [`MARK`] says of infinities and NaN,
-//! [`WILD`] of a few elements that outweigh all others.
+//! The scale brings the largest finite magnitude of a row into [2^14, 2^15), so that an element's error is below 2^-38
+//! of that magnitude however small it is. Rows that the split serves badly are marked: [`NON_FINITE`] for infinities
+//! and NaN, [`OUTLIER`] for a few elements that outweigh all others.
 //!
-//! Planes lie as their factor does, along depths or along outer positions, as one matrix of twice the depths: 16 of the
-//! high plane, the same 16 of the low one, and so on. Depths are filled up with zeros to a multiple of [`DEPTHS`]. Or
-//! they lie in the order of fragments: cooperative matrices as the lanes of a subgroup hold them, down the depths of 16
-//! columns before the next 16, so that no workgroup memory is needed on the way to the matrix units. Fragments may have
-//! their depths [`dealt`], so that a lane that loads A by itself finds its four depths of 16 side by side.
+//! The parts keep the layout of their operand, along K or along outer positions, as one matrix of twice the K: 16 of
+//! the high part, the same 16 of the low one, and so on. Indices along K are filled up with zeros to a multiple of
+//! [`K_MULTIPLE`]. Or they lie in the order of fragments: cooperative matrices as the lanes of a subgroup hold them,
+//! down the indices along K of 16 columns before the next 16, so that no workgroup memory is needed on the way to the
+//! matrix units. Fragments may have their indices along K [`dealt`], so that a lane that loads A by itself finds its
+//! four indices along K of 16 side by side.
 
 use olivine_kernel::{Access, Buf, Elem, MatrixType, MatrixUse, Reduction, Scalar, Val};
 
 use crate::launch::Launch;
-use crate::matmul::problem::{Axis, Factor, Lie, Problem};
+use crate::matmul::problem::{Axis, Layout, MatrixOperand, Problem};
+use crate::matmul::vector_load::MatrixRole;
 use crate::site::{Memory, Site, linear_group};
 use crate::walk::{Walk, Walker};
 
-/// Depths of one plane that lie side by side.
+/// Indices along K of one part that are contiguous.
 pub(crate) const RUN: u32 = 16;
-/// Planes have a multiple of so many depths.
-pub(crate) const DEPTHS: usize = 64;
-/// Neighbours that an invocation splits at once: a slot of each plane.
+/// Parts have a multiple of so large a K.
+pub(crate) const K_MULTIPLE: usize = 64;
+/// Neighbours that an invocation splits at once: a slot of each part.
 pub(crate) const UNIT: u32 = 8;
-/// The bit of a measure, and of a scale, that says of infinities or NaN.
-pub(crate) const MARK: u32 = 0x8000_0000;
+/// The bit of a measure, and of a scale, for infinities or NaN.
+pub(crate) const NON_FINITE: u32 = 0x8000_0000;
 /// The bit of a scale that says that the largest magnitude is more than [`SPREAD`] times the mean one.
-pub(crate) const WILD: u32 = 0x4000_0000;
+pub(crate) const OUTLIER: u32 = 0x4000_0000;
 /// Sums of rows that are more uneven hang on few terms. Rounding errors of single precision do not add up in those, and
-/// what planes leave out of a term, one bit of 24, is more than they are.
+/// what the split leaves out of a term, one bit of 24, is more than they are.
 const SPREAD: f32 = 128.0;
 
 const MAGNITUDE: u32 = 0x7fff_ffff;
 const INFINITY: u32 = 0x7f80_0000;
 
-/// A factor's planes in memory.
+/// An operand's parts in memory.
 #[derive(Clone, Debug)]
-pub(crate) struct Planes {
+pub(crate) struct SplitOperand {
     /// Words of two f16 each; behind them one word for every outer position: the biased exponent of its scale, and
-    /// [`MARK`].
+    /// [`NON_FINITE`].
     pub(crate) memory: Memory,
-    /// Words of planes, where scales begin.
+    /// Words of parts, where scales begin.
     pub(crate) scales: usize,
-    pub(crate) order: Order,
+    pub(crate) order: SplitLayout,
     /// Outer positions with those that fill the last matrix.
     pub(crate) outer: usize,
-    /// Depths of one plane.
-    pub(crate) depths: usize,
+    /// Indices along K of one part.
+    pub(crate) k_size: usize,
     /// Strides over the problem's batches, in matrices.
     pub(crate) batch: Vec<i64>,
-    /// Whether each 16 depths of lines are [`dealt`].
+    /// Whether each 16 indices along K of lines are [`dealt`].
     dealt: bool,
 }
 
-/// How planes lie.
+/// The layout of the parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Order {
+pub(crate) enum SplitLayout {
     /// In lines along an axis.
     Lines(Axis),
-    /// As lanes hold matrices of B; each 16 depths [`dealt`] or as they are.
+    /// As lanes hold matrices of B; each 16 indices along K [`dealt`] or as they are.
     Fragments { dealt: bool },
 }
 
-/// How planes shall lie.
+/// The layout that is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Form {
-    /// In lines, as their factor does.
+pub(crate) enum SplitForm {
+    /// In lines, as their operand does.
     Lines,
     /// In fragments, for B.
     Fragments,
-    /// In fragments with depths [`dealt`].
+    /// In fragments with indices along K [`dealt`].
     Dealt,
 }
 
-/// Which factor of a product.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Side {
-    /// A, whose outer positions are rows.
-    Left,
-    /// B, whose outer positions are columns.
-    Right,
-}
-
-/// A factor's measures.
-struct Extent {
+/// An operand's sizes.
+struct OperandExtent {
     outer: usize,
-    depths: usize,
+    k_size: usize,
     matrices: usize,
-    lie: Lie,
+    layout: Layout,
 }
 
-impl Extent {
+impl OperandExtent {
     fn padded(&self) -> (usize, usize) {
-        (self.outer.next_multiple_of(RUN as usize), self.depths.next_multiple_of(DEPTHS))
+        (self.outer.next_multiple_of(RUN as usize), self.k_size.next_multiple_of(K_MULTIPLE))
     }
 }
 
-/// f16 elements of a factor's planes; kernels must be able to count them.
-pub(crate) fn elements(problem: &Problem<'_>, side: Side) -> usize {
+/// f16 elements of an operand's parts; kernels must be able to count them.
+pub(crate) fn elements(problem: &Problem<'_>, side: MatrixRole) -> usize {
     let extent = extent(problem, side);
-    let (outer, depths) = extent.padded();
-    outer.saturating_mul(2 * depths).saturating_mul(extent.matrices)
+    let (outer, k_size) = extent.padded();
+    outer.saturating_mul(2 * k_size).saturating_mul(extent.matrices)
 }
 
-fn extent(problem: &Problem<'_>, side: Side) -> Extent {
-    let (outer, lie, number) = match side {
-        Side::Left => (problem.m, problem.lie_of_a(), 0),
-        Side::Right => (problem.n, problem.lie_of_b(), 1),
+fn extent(problem: &Problem<'_>, side: MatrixRole) -> OperandExtent {
+    let (outer, layout, number) = match side {
+        MatrixRole::A => (problem.m, problem.layout_of_a(), 0),
+        MatrixRole::B => (problem.n, problem.layout_of_b(), 1),
     };
     let strides = &problem.batch.strides[number];
     let matrices =
         problem.batch.dims.iter().zip(strides).filter(|(_, s)| **s != 0).map(|(d, _)| *d).product();
-    Extent { outer, depths: problem.k, matrices, lie }
+    OperandExtent { outer, k_size: problem.k, matrices, layout }
 }
 
-/// Strides over batches that count a factor's different matrices.
+/// Strides over batches that count an operand's different matrices.
 fn numbering(dims: &[usize], strides: &[i64]) -> Vec<i64> {
     let mut numbers = vec![0; dims.len()];
     let mut matrices = 1;
@@ -126,44 +119,45 @@ fn numbering(dims: &[usize], strides: &[i64]) -> Vec<i64> {
     numbers
 }
 
-/// Emits what makes a factor's planes: at load where the factor is stored, otherwise in every run.
+/// Emits what makes an operand's parts: at load where the operand is stored, otherwise in every run.
 pub(crate) fn emit(
     problem: &Problem<'_>,
-    side: Side,
-    form: Form,
+    side: MatrixRole,
+    form: SplitForm,
     site: &mut Site<'_>,
-) -> Result<Planes, String> {
+) -> Result<SplitOperand, String> {
     let extent = extent(problem, side);
-    let (outer, depths) = extent.padded();
-    let (factor, number) = match side {
-        Side::Left => (&problem.a, 0),
-        Side::Right => (&problem.b, 1),
+    let (outer, k_size) = extent.padded();
+    let (operand, number) = match side {
+        MatrixRole::A => (&problem.a, 0),
+        MatrixRole::B => (&problem.b, 1),
     };
     let strides = &problem.batch.strides[number];
     let kept = problem.batch.dims.iter().zip(strides).filter(|(_, s)| **s != 0);
     let (dims, own): (Vec<usize>, Vec<i64>) = kept.map(|(d, s)| (*d, *s)).unzip();
     let walk = Walk::new(&dims, &[own]);
-    let scales = outer * depths * extent.matrices;
+    let scales = outer * k_size * extent.matrices;
     let bytes = 4 * (scales + outer * extent.matrices) as u64;
     let batch = numbering(&problem.batch.dims, strides);
-    let lines = Order::Lines(extent.lie.along);
-    let (fragments, dealt) = (form != Form::Lines, form == Form::Dealt);
-    let order = if fragments { Order::Fragments { dealt } } else { lines };
-    let planes = |memory, order| Planes { memory, scales, order, outer, depths, batch: batch.clone(), dealt };
+    let lines = SplitLayout::Lines(extent.layout.along);
+    let (fragments, dealt) = (form != SplitForm::Lines, form == SplitForm::Dealt);
+    let order = if fragments { SplitLayout::Fragments { dealt } } else { lines };
+    let planes =
+        |memory, order| SplitOperand { memory, scales, order, outer, k_size, batch: batch.clone(), dealt };
     let make = |site: &mut Site<'_>, memory: Memory| {
         let first = planes(if fragments { site.scratch(bytes) } else { memory }, lines);
-        match extent.lie.along {
-            Axis::Depth => by_rows(factor, &extent, &walk, &first, site)?,
-            Axis::Outer => by_columns(factor, &extent, &walk, &first, site)?,
+        match extent.layout.along {
+            Axis::K => by_rows(operand, &extent, &walk, &first, site)?,
+            Axis::Outer => by_columns(operand, &extent, &walk, &first, site)?,
         }
-        if fragments { in_fragments(&first, extent.matrices, memory, site) } else { Ok(()) }
+        if fragments { to_fragments(&first, extent.matrices, memory, site) } else { Ok(()) }
     };
-    if factor.operand.stored {
+    if operand.operand.stored {
         let how = format!(
             "planes of {} {}x{} by {},{} {walk:?} {order:?}",
-            extent.matrices, extent.outer, extent.depths, factor.outer, factor.depth
+            extent.matrices, extent.outer, extent.k_size, operand.outer, operand.k_stride
         );
-        return Ok(planes(site.at_load(how, &factor.operand, bytes, make)?, order));
+        return Ok(planes(site.at_load(how, &operand.operand, bytes, make)?, order));
     }
     let memory = site.scratch(bytes);
     make(site, memory)?;
@@ -173,37 +167,44 @@ pub(crate) fn emit(
 /// Words of a fragment.
 pub(crate) const FRAGMENT: u32 = RUN * RUN / 2;
 
-/// Brings planes of B in lines into the order of fragments, a subgroup to each.
-fn in_fragments(lines: &Planes, matrices: usize, to: Memory, site: &mut Site<'_>) -> Result<(), String> {
+/// Brings parts of B in lines into the order of fragments, a subgroup to each.
+fn to_fragments(
+    lines: &SplitOperand,
+    matrices: usize,
+    to: Memory,
+    site: &mut Site<'_>,
+) -> Result<(), String> {
     let group = site.group_size(256);
     let run = RUN as usize;
-    let count = matrices * (lines.outer / run) * (2 * lines.depths / run);
-    let k = site.builder("matmul_planes_fragments", group);
+    let count = matrices * (lines.outer / run) * (2 * lines.k_size / run);
+    let k = site.builder("split_f32_fragments", group);
     let l = Launch::new(&k);
     let halves = l.bind("lines", Elem::F16, Access::Read, lines.memory);
     let words = l.bind("words", Elem::U32, Access::Read, lines.memory);
     let out = l.bind("planes", Elem::U32, Access::Write, to);
-    let (outer, doubled) = (l.size("outer", lines.outer), l.size("doubled", 2 * lines.depths));
+    let (outer, interleaved) = (l.size("outer", lines.outer), l.size("interleaved", 2 * lines.k_size));
     let (scales, total) = (l.size("scales", lines.scales), l.size("fragments", count));
 
     let teams = group / 32;
     let number = linear_group(&k) * teams + k.subgroup_id();
     k.if_(number.lt(total), || {
-        // Columns of 16 of all matrices, and 16 depths of a plane.
-        let across = doubled / RUN;
+        // Columns of 16 of all matrices, and 16 indices along K of a part.
+        let across = interleaved / RUN;
         let columns = number / across;
-        let depth = (number - columns * across) * RUN;
+        let k_offset = (number - columns * across) * RUN;
         let per_matrix = outer / RUN;
         let matrix = columns / per_matrix;
         let column = (columns - matrix * per_matrix) * RUN;
-        let base = matrix * outer * doubled;
+        let base = matrix * outer * interleaved;
         let ty = MatrixType { elem: Elem::F16, rows: RUN, columns: RUN, role: MatrixUse::B };
         let fragment = match lines.order {
-            Order::Lines(Axis::Outer) => halves.load_matrix(ty, base + depth * outer + column, outer, false),
-            _ => halves.load_matrix(ty, base + column * doubled + depth, doubled, true),
+            SplitLayout::Lines(Axis::Outer) => {
+                halves.load_matrix(ty, base + k_offset * outer + column, outer, false)
+            }
+            _ => halves.load_matrix(ty, base + column * interleaved + k_offset, interleaved, true),
         };
         out.store_vec(number * FRAGMENT + k.lane() * 4u32, &fragment.matrix_words(4));
-        k.if_(depth.eq(0) & k.lane().lt(RUN), || {
+        k.if_(k_offset.eq(0) & k.lane().lt(RUN), || {
             let scale = scales + columns * RUN + k.lane();
             out.store(scale, words.load(scale));
         });
@@ -214,7 +215,7 @@ fn in_fragments(lines: &Planes, matrices: usize, to: Memory, site: &mut Site<'_>
 }
 
 /// Words of f32 in memory that are loaded a unit at a time, along the axis that they lie along.
-pub(crate) struct Neighbours<'k> {
+pub(crate) struct F32Runs<'k> {
     buffer: Buf<'k>,
     /// From one to the next; 1 where several are loaded at once.
     stride: Val<'k>,
@@ -226,17 +227,23 @@ pub(crate) struct Neighbours<'k> {
     pub(crate) size: Val<'k>,
 }
 
-impl<'k> Neighbours<'k> {
-    pub(crate) fn declare(l: &Launch<'k>, name: &str, factor: &Factor, lie: Lie, size: Val<'k>) -> Self {
-        let (unit, line) = match lie.along {
-            Axis::Depth => (factor.depth, factor.outer),
-            Axis::Outer => (factor.outer, factor.depth),
+impl<'k> F32Runs<'k> {
+    pub(crate) fn declare(
+        l: &Launch<'k>,
+        name: &str,
+        operand: &MatrixOperand,
+        layout: Layout,
+        size: Val<'k>,
+    ) -> Self {
+        let (unit, line) = match layout.along {
+            Axis::K => (operand.k_stride, operand.outer),
+            Axis::Outer => (operand.outer, operand.k_stride),
         };
-        Neighbours {
-            buffer: l.bind(name, Elem::U32, Access::Read, factor.operand.memory),
-            stride: if lie.lanes > 1 { l.k().u32(1) } else { l.stride(&format!("{name}_unit"), unit) },
+        F32Runs {
+            buffer: l.bind(name, Elem::U32, Access::Read, operand.operand.memory),
+            stride: if layout.lanes > 1 { l.k().u32(1) } else { l.stride(&format!("{name}_unit"), unit) },
             line: l.stride(&format!("{name}_line"), line),
-            lanes: lie.lanes as u32,
+            lanes: layout.lanes as u32,
             size,
         }
     }
@@ -262,35 +269,35 @@ impl<'k> Neighbours<'k> {
     }
 }
 
-/// What is measured of some elements: the largest finite magnitude, and [`MARK`] if there were others.
+/// What is measured of some elements: the largest finite magnitude, and [`NON_FINITE`] if there were others.
 pub(crate) fn measure<'k>(so_far: Val<'k>, word: Val<'k>) -> Val<'k> {
     let magnitude = word & MAGNITUDE;
     let k = word.builder();
-    together(so_far, magnitude.lt(INFINITY).select(magnitude, k.u32(MARK)))
+    together(so_far, magnitude.lt(INFINITY).select(magnitude, k.u32(NON_FINITE)))
 }
 
 /// The measure of two sets of elements.
 pub(crate) fn together<'k>(a: Val<'k>, b: Val<'k>) -> Val<'k> {
-    (a & MAGNITUDE).max(b & MAGNITUDE) | ((a | b) & MARK)
+    (a & MAGNITUDE).max(b & MAGNITUDE) | ((a | b) & NON_FINITE)
 }
 
 /// The scale that follows from a measure: its biased exponent, that of a normal number, and the mark.
 pub(crate) fn scale(measure: Val<'_>) -> Val<'_> {
     let exponent = (measure & MAGNITUDE) >> 23;
     let biased = measure.builder().u32(127 + 127 + 14) - exponent;
-    biased.min(253u32) | (measure & MARK)
+    biased.min(253u32) | (measure & NON_FINITE)
 }
 
 /// The same with a verdict on how even elements are: `sum` is that of their magnitudes, `spread` as [`spread`] has it.
 fn judged<'k>(measure: Val<'k>, sum: Val<'k>, spread: Val<'k>) -> Val<'k> {
     let largest = (measure & MAGNITUDE).bitcast(Scalar::F32);
     let k = measure.builder();
-    scale(measure) | largest.gt(sum * spread).select(k.u32(WILD), k.u32(0))
+    scale(measure) | largest.gt(sum * spread).select(k.u32(OUTLIER), k.u32(0))
 }
 
 /// How many times the sum of so many magnitudes the largest may be.
-fn spread(depths: usize) -> f32 {
-    SPREAD / depths as f32
+fn spread(k_size: usize) -> f32 {
+    SPREAD / k_size as f32
 }
 
 /// The magnitude of a word.
@@ -304,7 +311,7 @@ pub(crate) fn factor_of(scale: Val<'_>) -> Val<'_> {
 }
 
 /// The power of two that takes a sum back from the scales of its row and column, as two factors of which neither, nor
-/// the product of the sum with one, leaves the range of f32 unless the result does.
+/// the sum times one of them, leaves the range of f32 unless the result does.
 pub(crate) fn back<'k>(row: Val<'k>, column: Val<'k>) -> [Val<'k>; 2] {
     // Scales are 127 + s and 127 + t; wanted is 2^-(s + t) as two factors of about half of it.
     let both = row.builder().u32(2 * 127 + 2 * 127) - ((row & 0xffu32) + (column & 0xffu32));
@@ -312,7 +319,7 @@ pub(crate) fn back<'k>(row: Val<'k>, column: Val<'k>) -> [Val<'k>; 2] {
     [half, both - half].map(|e| (e << 23).bitcast(Scalar::F32))
 }
 
-/// The words of both planes, high first, of a unit of elements and their scales' powers.
+/// The words of both parts, high first, of a unit of elements and their scales' powers.
 pub(crate) fn split<'k>(words: &[Val<'k>], by: &[Val<'k>]) -> [Vec<Val<'k>>; 2] {
     let halves: Vec<[Val<'k>; 2]> = words
         .iter()
@@ -331,26 +338,27 @@ pub(crate) fn split<'k>(words: &[Val<'k>], by: &[Val<'k>]) -> [Vec<Val<'k>>; 2] 
     [0, 1].map(|plane| halves.chunks(2).map(|pair| pair[0][plane].pack_half(pair[1][plane])).collect())
 }
 
-/// Where depth `depth` of the high plane is among both planes' depths; the low plane's is [`RUN`] further.
-pub(crate) fn doubled(depth: Val<'_>) -> Val<'_> {
-    depth / RUN * (2 * RUN) + depth % RUN
+/// Where index along K `k_offset` of the high part is among both parts' indices along K; the low part's is [`RUN`]
+/// further.
+pub(crate) fn interleaved(k_offset: Val<'_>) -> Val<'_> {
+    k_offset / RUN * (2 * RUN) + k_offset % RUN
 }
 
-/// Stores a unit of both planes, whose first elements are at those positions.
+/// Stores a unit of both parts, whose first elements are at those positions.
 fn store<'k>(out: Buf<'k>, at: [Val<'k>; 2], planes: &[Vec<Val<'k>>; 2]) {
     for (at, words) in at.into_iter().zip(planes) {
         out.store_vec(at / 2u32, words);
     }
 }
 
-/// Where a depth lies among 16 that are dealt: pairs go to the first eight and the last eight by turns, as the four
-/// neighbours that a lane has of a row of A lie in its matrix.
-fn dealt(depth: Val<'_>) -> Val<'_> {
-    let within = depth % RUN;
-    depth / RUN * RUN + within / 4u32 * 2u32 + (within / 2u32 % 2u32) * (RUN / 2) + within % 2u32
+/// Where an index along K lies among 16 that are dealt: pairs go to the first eight and the last eight by turns, as the
+/// four neighbours that a lane has of a row of A lie in its matrix.
+fn dealt(k_offset: Val<'_>) -> Val<'_> {
+    let within = k_offset % RUN;
+    k_offset / RUN * RUN + within / 4u32 * 2u32 + (within / 2u32 % 2u32) * (RUN / 2) + within % 2u32
 }
 
-/// The same as [`store`] for a unit of depths that are dealt.
+/// The same as [`store`] for a unit of indices along K that are dealt.
 fn store_dealt<'k>(out: Buf<'k>, at: [Val<'k>; 2], planes: &[Vec<Val<'k>>; 2]) {
     for (at, words) in at.into_iter().zip(planes) {
         for (half, pairs) in [[words[0], words[2]], [words[1], words[3]]].iter().enumerate() {
@@ -359,27 +367,27 @@ fn store_dealt<'k>(out: Buf<'k>, at: [Val<'k>; 2], planes: &[Vec<Val<'k>>; 2]) {
     }
 }
 
-/// Units that an invocation has under way.
+/// Units that an invocation has in flight.
 const AT_ONCE: u32 = 4;
 
-/// Planes of a factor that lies along depths: a few invocations to a row, which they read twice.
+/// Parts of an operand that is contiguous along K: a few invocations to a row, which they read twice.
 fn by_rows(
-    factor: &Factor,
-    extent: &Extent,
+    operand: &MatrixOperand,
+    extent: &OperandExtent,
     walk: &Walk,
-    planes: &Planes,
+    planes: &SplitOperand,
     site: &mut Site<'_>,
 ) -> Result<(), String> {
     let group = site.group_size(256);
-    let width = if extent.depths > 4096 { group } else { group.min(32) };
+    let width = if extent.k_size > 4096 { group } else { group.min(32) };
     let rows = planes.outer * extent.matrices;
-    let k = site.builder("matmul_planes_rows", group);
+    let k = site.builder("split_f32_rows", group);
     let l = Launch::new(&k);
-    let (outer, depths) = (l.size("outer", extent.outer), l.size("depths", extent.depths));
-    let (total, padded) = (l.size("rows", rows), l.size("padded", planes.depths));
-    let (pitch, spread) = (l.size("pitch", planes.outer), l.f32("spread", spread(extent.depths)));
-    let source = Neighbours::declare(&l, "x", factor, extent.lie, depths);
-    let walker = walk.declare(&l, &[factor.operand.offset]);
+    let (outer, k_size) = (l.size("outer", extent.outer), l.size("k_size", extent.k_size));
+    let (total, padded) = (l.size("rows", rows), l.size("padded", planes.k_size));
+    let (pitch, spread) = (l.size("pitch", planes.outer), l.f32("spread", spread(extent.k_size)));
+    let source = F32Runs::declare(&l, "x", operand, extent.layout, k_size);
+    let walker = walk.declare(&l, &[operand.operand.offset]);
     let out = l.bind("planes", Elem::U32, Access::Write, planes.memory);
     let scales = l.size("scales", planes.scales);
 
@@ -393,8 +401,8 @@ fn by_rows(
     let base = walker.at(matrix)[0] + position * source.line;
     let (first, step) = (me % width * UNIT, k.u32(AT_ONCE * width * UNIT));
     let (largest, sum) = (k.var(k.u32(0)), k.var(k.f32(0.0)));
-    k.for_(first, depths, step, |depth| {
-        let starts = (0..AT_ONCE).map(|i| depth + i * width * UNIT);
+    k.for_(first, k_size, step, |k_offset| {
+        let starts = (0..AT_ONCE).map(|i| k_offset + i * width * UNIT);
         let loads: Vec<_> = starts.map(|start| source.load_filled(base, start)).collect();
         for words in loads {
             sum.set(words.iter().fold(sum.get(), |sum, word| sum + magnitude(*word)));
@@ -407,17 +415,17 @@ fn by_rows(
         k.if_((me % width).eq(0), || out.store(scales + row, scale));
         let by = vec![factor_of(scale); UNIT as usize];
         let start = row * (padded * 2u32);
-        k.for_(first, padded, step, |depth| {
-            let starts = (0..AT_ONCE).map(|i| depth + i * width * UNIT);
+        k.for_(first, padded, step, |k_offset| {
+            let starts = (0..AT_ONCE).map(|i| k_offset + i * width * UNIT);
             let loads: Vec<_> = starts.map(|start| (start, source.load_filled(base, start))).collect();
             for (at, words) in loads {
                 k.if_(at.lt(padded), || {
                     let halves = split(&words, &by);
                     if planes.dealt {
-                        let high = start + doubled(dealt(at));
+                        let high = start + interleaved(dealt(at));
                         store_dealt(out, [high, high + RUN], &halves);
                     } else {
-                        let high = start + doubled(at);
+                        let high = start + interleaved(at);
                         store(out, [high, high + RUN], &halves);
                     }
                 });
@@ -425,38 +433,38 @@ fn by_rows(
         });
     });
     let bound = l.done();
-    let cost = (0, 8 * (rows * extent.depths) as u64);
+    let cost = (0, 8 * (rows * extent.k_size) as u64);
     site.dispatch(k, bound, (rows.div_ceil(each as usize)) as u64, cost)
 }
 
 /// Invocations side by side on units of a line.
 const ACROSS: u32 = 32;
-/// Strips of depths that are measured, at most.
+/// Strips along K that are measured, at most.
 const STRIPS: usize = 16;
-/// Depths to a workgroup that splits.
+/// Indices along K to a workgroup that splits.
 const LINES: u32 = 64;
 
-/// Planes of a factor that lies along outer positions: strips of depths are measured first, then all is split.
+/// Parts of an operand that is contiguous along outer positions: strips along K are measured first, then all is split.
 fn by_columns(
-    factor: &Factor,
-    extent: &Extent,
+    operand: &MatrixOperand,
+    extent: &OperandExtent,
     walk: &Walk,
-    planes: &Planes,
+    planes: &SplitOperand,
     site: &mut Site<'_>,
 ) -> Result<(), String> {
-    let strips = (extent.depths / 64).clamp(1, STRIPS);
-    let strip = extent.depths.div_ceil(strips);
-    let strips = extent.depths.div_ceil(strip);
+    let strips = (extent.k_size / 64).clamp(1, STRIPS);
+    let strip = extent.k_size.div_ceil(strips);
+    let strips = extent.k_size.div_ceil(strip);
     let each = strips * planes.outer * extent.matrices;
     let (measures, sums) = (site.scratch(4 * each as u64), site.scratch(4 * each as u64));
     let blocks = planes.outer.div_ceil((ACROSS * UNIT) as usize) * extent.matrices;
     let group = site.group_size(256);
     let down = group / ACROSS;
-    let bytes = 4 * (extent.outer * extent.depths * extent.matrices) as u64;
+    let bytes = 4 * (extent.outer * extent.k_size * extent.matrices) as u64;
 
-    let k = site.builder("matmul_planes_measure", group);
+    let k = site.builder("split_f32_scales", group);
     let l = Launch::new(&k);
-    let columns = Columns::declare(&l, factor, extent, walk, planes);
+    let columns = SplitColumns::declare(&l, operand, extent, walk, planes);
     let (rows, blocks_of_all) = (l.size("strip", strip), l.size("blocks", blocks));
     let total = l.size("groups", blocks * strips);
     let out = l.bind("measures", Elem::U32, Access::Write, measures);
@@ -471,10 +479,11 @@ fn by_columns(
         let (line, unit) = (me / ACROSS, me % ACROSS);
         let largest: Vec<_> = (0..UNIT).map(|_| k.var(k.u32(0))).collect();
         let sums: Vec<_> = (0..UNIT).map(|_| k.var(k.f32(0.0))).collect();
-        let end = (first + rows).min(columns.depths);
-        k.for_(first + line, end, k.u32(AT_ONCE * down), |depth| {
-            let depths = (0..AT_ONCE).map(|i| depth + i * down);
-            let loads: Vec<_> = depths.map(|depth| (depth.lt(end), columns.load(&at, depth))).collect();
+        let end = (first + rows).min(columns.k_size);
+        k.for_(first + line, end, k.u32(AT_ONCE * down), |k_offset| {
+            let k_size = (0..AT_ONCE).map(|i| k_offset + i * down);
+            let loads: Vec<_> =
+                k_size.map(|k_offset| (k_offset.lt(end), columns.load(&at, k_offset))).collect();
             for (inside, words) in loads {
                 for ((largest, sum), word) in largest.iter().zip(&sums).zip(words) {
                     let word = inside.select(word, k.u32(0));
@@ -507,15 +516,15 @@ fn by_columns(
     let bound = l.done();
     site.dispatch(k, bound, (blocks * strips) as u64, (0, bytes))?;
 
-    let rounds = planes.depths.div_ceil(LINES as usize);
-    let k = site.builder("matmul_planes_columns", group);
+    let rounds = planes.k_size.div_ceil(LINES as usize);
+    let k = site.builder("split_f32_columns", group);
     let l = Launch::new(&k);
-    let columns = Columns::declare(&l, factor, extent, walk, planes);
+    let columns = SplitColumns::declare(&l, operand, extent, walk, planes);
     let (strips, blocks_of_all) = (l.size("strips", strips), l.size("blocks", blocks));
-    let (total, padded) = (l.size("groups", blocks * rounds), l.size("padded", planes.depths));
+    let (total, padded) = (l.size("groups", blocks * rounds), l.size("padded", planes.k_size));
     let measures = l.bind("measures", Elem::U32, Access::Read, measures);
     let (sums, spread) =
-        (l.bind("sums", Elem::F32, Access::Read, sums), l.f32("spread", spread(extent.depths)));
+        (l.bind("sums", Elem::F32, Access::Read, sums), l.f32("spread", spread(extent.k_size)));
     let out = l.bind("planes", Elem::U32, Access::Write, planes.memory);
     let scales = l.size("scales", planes.scales);
     let found = k.shared(Elem::U32, 1, ACROSS * UNIT);
@@ -542,13 +551,13 @@ fn by_columns(
         k.barrier();
         let by: Vec<Val<'_>> = (0..UNIT).map(|i| factor_of(found.load(unit * UNIT + i))).collect();
         let first = number * LINES + line;
-        for depth in (0..LINES / down).map(|i| first + i * down) {
-            let words = columns.load(&at, depth);
-            let inside = depth.lt(columns.depths);
+        for k_offset in (0..LINES / down).map(|i| first + i * down) {
+            let words = columns.load(&at, k_offset);
+            let inside = k_offset.lt(columns.k_size);
             let words: Vec<Val<'_>> = words.into_iter().map(|w| inside.select(w, k.u32(0))).collect();
-            k.if_(depth.lt(padded) & at.column.lt(columns.pitch), || {
+            k.if_(k_offset.lt(padded) & at.column.lt(columns.pitch), || {
                 let start = at.matrix * (padded * 2u32);
-                let place = doubled(if planes.dealt { dealt(depth) } else { depth });
+                let place = interleaved(if planes.dealt { dealt(k_offset) } else { k_offset });
                 let high = (start + place) * columns.pitch + at.column;
                 store(out, [high, high + columns.pitch * RUN], &split(&words, &by));
             });
@@ -558,18 +567,18 @@ fn by_columns(
     site.dispatch(k, bound, (blocks * rounds) as u64, (0, 2 * bytes))
 }
 
-/// A factor's columns in blocks of a workgroup's width.
-struct Columns<'k> {
-    source: Neighbours<'k>,
+/// An operand's columns in blocks of a workgroup's width.
+struct SplitColumns<'k> {
+    source: F32Runs<'k>,
     walker: Walker<'k>,
-    depths: Val<'k>,
-    /// Columns of a matrix of planes.
+    k_size: Val<'k>,
+    /// Columns of a matrix of parts.
     pitch: Val<'k>,
     matrices: Val<'k>,
 }
 
 /// A workgroup's block, and the unit of an invocation.
-struct Block<'k> {
+struct SplitBlock<'k> {
     matrix: Val<'k>,
     /// The block's first column.
     first: Val<'k>,
@@ -579,30 +588,36 @@ struct Block<'k> {
     base: Val<'k>,
 }
 
-impl<'k> Columns<'k> {
-    fn declare(l: &Launch<'k>, factor: &Factor, extent: &Extent, walk: &Walk, planes: &Planes) -> Self {
+impl<'k> SplitColumns<'k> {
+    fn declare(
+        l: &Launch<'k>,
+        operand: &MatrixOperand,
+        extent: &OperandExtent,
+        walk: &Walk,
+        planes: &SplitOperand,
+    ) -> Self {
         let columns = l.size("columns", extent.outer);
-        Columns {
-            source: Neighbours::declare(l, "x", factor, extent.lie, columns),
-            walker: walk.declare(l, &[factor.operand.offset]),
-            depths: l.size("depths", extent.depths),
+        SplitColumns {
+            source: F32Runs::declare(l, "x", operand, extent.layout, columns),
+            walker: walk.declare(l, &[operand.operand.offset]),
+            k_size: l.size("k_size", extent.k_size),
             pitch: l.size("pitch", planes.outer),
             matrices: l.size("matrices", extent.matrices),
         }
     }
 
-    /// An invocation's unit at a depth; depths past the last repeat it.
-    fn load(&self, at: &Block<'k>, depth: Val<'k>) -> Vec<Val<'k>> {
-        self.source.load(at.base + depth.min(self.depths - 1u32) * self.source.line, at.column)
+    /// An invocation's unit at an index along K; indices along K past the last repeat it.
+    fn load(&self, at: &SplitBlock<'k>, k_offset: Val<'k>) -> Vec<Val<'k>> {
+        self.source.load(at.base + k_offset.min(self.k_size - 1u32) * self.source.line, at.column)
     }
 
-    fn at(&self, block: Val<'k>) -> Block<'k> {
+    fn at(&self, block: Val<'k>) -> SplitBlock<'k> {
         let k = block.builder();
         let wide = ACROSS * UNIT;
         let across = (self.pitch + (wide - 1)) / wide;
         let matrix = block / across;
         let first = (block - matrix * across) * wide;
-        Block {
+        SplitBlock {
             matrix,
             first,
             column: first + k.local_index() % ACROSS * UNIT,

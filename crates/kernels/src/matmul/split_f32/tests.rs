@@ -1,4 +1,4 @@
-//! Products by three, interpreted: every way operands may lie, sizes that fill no block, wild numbers, and accuracy.
+//! Split-f32 matmuls, interpreted: every way operands may lie, sizes that fill no block, wild numbers, and accuracy.
 
 use std::collections::HashMap;
 
@@ -7,15 +7,15 @@ use olivine_kernel::interpret::{Device, interpret};
 use olivine_kernel::{Elem, Fragments, MatrixShape, Target as Features};
 use olivine_program::{Addressing, DeviceCaps, DeviceKind};
 
-use crate::matmul::epilogue::Sink;
+use crate::matmul::epilogue::Destination;
 use crate::matmul::problem::Problem;
 use crate::matmul::split_f32;
-use crate::matmul::split_f32::small_m::Cut;
-use crate::matmul::split_f32::{Blocks, Config, small_m};
+use crate::matmul::split_f32::small_m::SplitF32SmallM;
+use crate::matmul::split_f32::{SplitF32Config, SplitF32Tile, small_m};
 use crate::site::{Memory, Operand, Site, Target};
 
 fn card() -> DeviceCaps {
-    let shape = MatrixShape { factor: Elem::F16, accumulator: Elem::F32, m: 16, n: 16, k: 16 };
+    let shape = MatrixShape { operand: Elem::F16, accumulator: Elem::F32, m: 16, n: 16, k: 16 };
     let target = Features {
         subgroup: Some(32),
         f16: true,
@@ -71,7 +71,7 @@ impl Input {
         Operand { ty, strides, offset: 0, memory: Memory::Value(ValueId::new(number)), stored: self.stored }
     }
 
-    /// The bytes as they lie.
+    /// The bytes in their own layout.
     fn bytes(&self) -> Vec<u8> {
         let [.., rows, columns] = self.dims[..] else { panic!("no matrix") };
         let matrices = self.data.chunks(rows * columns);
@@ -89,23 +89,23 @@ impl Input {
 /// One way or the other.
 #[derive(Clone, Copy, Debug)]
 enum Way {
-    Blocks(Config),
-    Lanes(Cut),
+    Block(SplitF32Config),
+    SmallM(SplitF32SmallM),
 }
 
-impl From<Config> for Way {
-    fn from(config: Config) -> Self {
-        Way::Blocks(config)
+impl From<SplitF32Config> for Way {
+    fn from(config: SplitF32Config) -> Self {
+        Way::Block(config)
     }
 }
 
-impl From<Cut> for Way {
-    fn from(cut: Cut) -> Self {
-        Way::Lanes(cut)
+impl From<SplitF32SmallM> for Way {
+    fn from(cut: SplitF32SmallM) -> Self {
+        Way::SmallM(cut)
     }
 }
 
-/// Runs a product of two inputs by three.
+/// Runs a matmul of two inputs by three.
 fn product(a: &Input, b: &Input, way: impl Into<Way>) -> Vec<f32> {
     let way = way.into();
     let caps = card();
@@ -120,14 +120,14 @@ fn product(a: &Input, b: &Input, way: impl Into<Way>) -> Vec<f32> {
     let mut site = Site::new(&caps, operands, vec![target.clone()]);
     let size = 4 * shape.numel() as u64;
     let splits = match way {
-        Way::Blocks(config) => config.splits,
-        Way::Lanes(_) => 1,
+        Way::Block(config) => config.splits,
+        Way::SmallM(_) => 1,
     };
     let parts = (splits > 1).then(|| site.scratch(size * splits as u64));
-    let sink = parts.map_or(Sink::Target, Sink::Parts);
+    let destination = parts.map_or(Destination::Target, Destination::Partials);
     match way {
-        Way::Blocks(config) => split_f32::emit(&problem, config, &sink, &mut site).unwrap(),
-        Way::Lanes(cut) => small_m::emit(&problem, cut, &sink, &mut site).unwrap(),
+        Way::Block(config) => split_f32::emit(&problem, config, &destination, &mut site).unwrap(),
+        Way::SmallM(cut) => small_m::emit(&problem, cut, &destination, &mut site).unwrap(),
     }
     if let Some(parts) = parts {
         crate::matmul::split_k::emit(&problem, parts, splits, &[], &mut site).unwrap();
@@ -143,7 +143,7 @@ fn product(a: &Input, b: &Input, way: impl Into<Way>) -> Vec<f32> {
                 Memory::Scratch { bytes, .. } | Memory::LoadScratch { bytes, .. } => {
                     vec![0xff; *bytes as usize]
                 }
-                Memory::Made(i) => vec![0xff; site.made[*i].bytes as usize],
+                Memory::Prepacked(i) => vec![0xff; site.prepacked[*i].bytes as usize],
                 _ => panic!("{m:?} was never written"),
             };
             memory.get(m).cloned().unwrap_or_else(fresh)
@@ -159,7 +159,7 @@ fn product(a: &Input, b: &Input, way: impl Into<Way>) -> Vec<f32> {
     out.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
 }
 
-/// The product in f64, and by one f32 after another.
+/// The matmul in f64, and by one f32 after another.
 fn expected(a: &Input, b: &Input) -> (Vec<f64>, Vec<f32>) {
     let [.., m, k] = a.dims[..] else { panic!("no matrix") };
     let n = b.dims[b.dims.len() - 1];
@@ -202,13 +202,13 @@ fn numbers(seed: u64, dims: &[usize]) -> Input {
     Input::new(dims, normal(seed, count).map(|x| x as f32).collect())
 }
 
-const SMALL: Blocks = Blocks { m: 64, n: 64, k: 32, rows: 32, columns: 32 };
+const SMALL: SplitF32Tile = SplitF32Tile { m: 64, n: 64, k: 32, rows: 32, columns: 32 };
 
-/// Small blocks of one subgroup's rows and columns to four that share the depths.
-const SHARED: Cut = Cut { rows: 32, columns: 32, depth: 32, slices: 4 };
+/// Small blocks of one subgroup's rows and columns to four that share the indices along K.
+const SHARED: SplitF32SmallM = SplitF32SmallM { rows: 32, columns: 32, k_step: 32, slices: 4 };
 
-fn whole(blocks: Blocks) -> Config {
-    Config { blocks, splits: 1, raw: false, direct: false }
+fn whole(blocks: SplitF32Tile) -> SplitF32Config {
+    SplitF32Config { blocks, splits: 1, raw: false, direct: false }
 }
 
 fn check(a: &Input, b: &Input, way: impl Into<Way>) {
@@ -216,7 +216,7 @@ fn check(a: &Input, b: &Input, way: impl Into<Way>) {
     let config = way.into();
     let found = product(a, b, config);
     let (error, of_single) = (relative_l2(&found, &exact), relative_l2(&single, &exact));
-    // Tiles, which take the place of planes that serve badly, give other bits.
+    // Tiles, which take the place of parts that serve badly, give other bits.
     assert!(a.dims[a.dims.len() - 1] < 64 || found != single, "{config:?} was not used");
     assert!(
         error <= of_single.max(3e-7),
@@ -239,8 +239,8 @@ fn any_size_and_lie_is_multiplied() {
             }
             check(&a, &b, whole(SMALL));
             if turn & 1 == 0 {
-                check(&a, &b, Config { raw: true, direct: turn == 0, ..whole(SMALL) });
-                check(&a, &b, Config { direct: true, ..whole(SMALL) });
+                check(&a, &b, SplitF32Config { raw: true, direct: turn == 0, ..whole(SMALL) });
+                check(&a, &b, SplitF32Config { direct: true, ..whole(SMALL) });
             }
         }
     }
@@ -254,7 +254,7 @@ fn every_block_multiplies_in_parts_too() {
             check(
                 &numbers(3, &[20, 180]),
                 &numbers(4, &[180, 36]),
-                Config { blocks, splits: 3, raw, direct: raw },
+                SplitF32Config { blocks, splits: 3, raw, direct: raw },
             );
         }
     }
@@ -264,7 +264,7 @@ fn every_block_multiplies_in_parts_too() {
 fn batches_may_share_a_factor() {
     for (a, b) in [(vec![3, 20, 40], vec![3, 40, 24]), (vec![20, 40], vec![3, 40, 24])] {
         check(&numbers(5, &a), &numbers(6, &b), whole(SMALL));
-        check(&numbers(5, &a), &numbers(6, &b), Config { raw: true, ..whole(SMALL) });
+        check(&numbers(5, &a), &numbers(6, &b), SplitF32Config { raw: true, ..whole(SMALL) });
         check(&numbers(5, &a).turned(), &numbers(6, &b).turned(), whole(SMALL));
     }
 }
@@ -277,7 +277,11 @@ fn a_stored_factor_becomes_planes_at_load() {
     };
     for turned in [false, true] {
         for direct in [false, true] {
-            check(&numbers(13, &[40, 70]), &weights(turned), Config { raw: direct, direct, ..whole(SMALL) });
+            check(
+                &numbers(13, &[40, 70]),
+                &weights(turned),
+                SplitF32Config { raw: direct, direct, ..whole(SMALL) },
+            );
         }
     }
 }
@@ -314,7 +318,7 @@ fn a_row_that_hangs_on_one_element_sends_its_matrix_to_single_precision() {
             true => b.data[k * n + 100 * n + 3] = 1e6,
             false => a.data[m * k + 9 * k + 77] = 1e6,
         }
-        let found = product(&a, &b, Config { splits, ..whole(SMALL) });
+        let found = product(&a, &b, SplitF32Config { splits, ..whole(SMALL) });
         let (_, single) = expected(&a, &b);
         // The second matrix alone is wild.
         let same: Vec<usize> = found
@@ -377,7 +381,7 @@ fn infinities_and_nan_spread_as_in_single_precision() {
             (a, b) = (a.turned(), b.turned());
         }
         let (_, single) = expected(&a, &b);
-        let mut ways: Vec<Way> = vec![Config { raw: !turn, direct: !turn, ..whole(SMALL) }.into()];
+        let mut ways: Vec<Way> = vec![SplitF32Config { raw: !turn, direct: !turn, ..whole(SMALL) }.into()];
         if !turn {
             ways.push(SHARED.into());
         }
@@ -405,7 +409,10 @@ fn lanes_multiply_rows_of_any_size() {
             check(&numbers(1, &[m, k]), &b(k, n, turned), SHARED);
         }
     }
-    let more = [Cut { depth: 16, slices: 1, ..SHARED }, Cut { rows: 64, depth: 64, slices: 8, ..SHARED }];
+    let more = [
+        SplitF32SmallM { k_step: 16, slices: 1, ..SHARED },
+        SplitF32SmallM { rows: 64, k_step: 64, slices: 8, ..SHARED },
+    ];
     for cut in more.into_iter().chain(small_m::CUTS) {
         check(&numbers(3, &[70, 180]), &b(180, 132, false), cut);
     }

@@ -1,72 +1,78 @@
-//! Products by cooperative matrices whose last blocks are shared ([`super`]).
+//! Matmuls by cooperative matrices whose last wave of tiles is split ([`super`]).
 
 use olivine_kernel::{Access, Elem, MatrixUse};
 
 use crate::launch::Launch;
 use crate::math;
 use crate::matmul::coop::block_store::{leave, store_block};
-use crate::matmul::coop::blocks::Blocks;
-use crate::matmul::coop::operands::{Depths, Fed, Feed, Given, Side};
+use crate::matmul::coop::blocks::CoopTile;
+use crate::matmul::coop::operands::{DeclaredOperand, KLoop, OperandLoader, PreparedOperand, SubgroupSpan};
 use crate::matmul::coop::{SIDE, matrix, multiply};
-use crate::matmul::epilogue::{Base, Finish, Sink};
+use crate::matmul::epilogue::{BatchOffset, Destination, Epilogue};
 use crate::matmul::problem::Problem;
-use crate::matmul::stream_k::{Segment, Shares, Spot, keep};
-use crate::matmul::tiled::panel::Span;
-use crate::matmul::tiled::{Place, place_in};
+use crate::matmul::stream_k::{Segment, StreamK, TileOrigin, keep};
+use crate::matmul::tiled::panel::TileSpan;
+use crate::matmul::tiled::{TileCoord, tile_coord_by};
 use crate::site::Site;
 
-/// Emits a product by cooperative matrices in whole and shared blocks.
+/// Emits a matmul by cooperative matrices in whole and split tiles.
 pub(crate) fn emit(
     problem: &Problem<'_>,
-    blocks: Blocks,
-    shares: Shares,
+    blocks: CoopTile,
+    shares: StreamK,
     site: &mut Site<'_>,
 ) -> Result<(), String> {
     let (a_sizes, b_sizes) = ((problem.m, problem.k), (problem.n, problem.k));
-    let a_given = Given::new(blocks.ways.0, &problem.a, a_sizes, MatrixUse::A, site)?;
-    let b_given = Given::new(blocks.ways.1, &problem.b, b_sizes, MatrixUse::B, site)?;
+    let a_given = PreparedOperand::new(blocks.ways.0, &problem.a, a_sizes, MatrixUse::A, site)?;
+    let b_given = PreparedOperand::new(blocks.ways.1, &problem.b, b_sizes, MatrixUse::B, site)?;
     let parts = site.scratch(shares.bytes(blocks));
 
-    let k = site.builder("matmul_shares", blocks.group());
+    let k = site.builder("matmul_stream_k", blocks.group());
     let l = Launch::new(&k);
     let jumps = &problem.batch.strides;
-    let a = Fed::declare(&l, "a", &a_given, &problem.a, a_sizes, &jumps[0]);
-    let b = Fed::declare(&l, "b", &b_given, &problem.b, b_sizes, &jumps[1]);
+    let a = DeclaredOperand::declare(&l, "a", &a_given, &problem.a, a_sizes, &jumps[0]);
+    let b = DeclaredOperand::declare(&l, "b", &b_given, &problem.b, b_sizes, &jumps[1]);
     let kept = l.bind("parts", Elem::F32, Access::Write, parts);
     let (m, n, all) = (l.size("m", problem.m), l.size("n", problem.n), l.size("k", problem.k));
     let declared = shares.declare(&l);
-    let finish = Finish::declare(&l, problem, &Sink::Target, n);
+    let epilogue = Epilogue::declare(&l, problem, &Destination::Target, n);
     let walker = problem.batch.declare(&l, &problem.offsets());
-    let (step, tail) = (blocks.depth, !problem.k.is_multiple_of(blocks.depth as usize));
+    let (step, tail) = (blocks.k_step, !problem.k.is_multiple_of(blocks.k_step as usize));
 
     declared.segments(&k, (all, step), |Segment { block, start, end, is_whole, slot }| {
-        let Place { first, rest, .. } = place_in(block, (m, n, all), (blocks.m, blocks.n), blocks.band, None);
+        let TileCoord { first, rest, .. } =
+            tile_coord_by(block, (m, n, all), (blocks.m, blocks.n), blocks.band, None);
         let at = walker.at(rest);
         let teams = blocks.m / blocks.rows * (blocks.n / blocks.columns);
         let (slice, team) = (k.subgroup_id() / teams, k.subgroup_id() % teams);
         let across = blocks.n / blocks.columns;
-        let span = |first, end| Span { first, end, order: None };
+        let span = |first, end| TileSpan { first, end, order: None };
         let (rows, columns) = (blocks.rows, blocks.columns);
-        let down = Side { span: span(first.0, m), mine: team / across * rows, block: blocks.m, part: rows };
-        let wide =
-            Side { span: span(first.1, n), mine: team % across * columns, block: blocks.n, part: columns };
+        let down =
+            SubgroupSpan { span: span(first.0, m), mine: team / across * rows, block: blocks.m, part: rows };
+        let wide = SubgroupSpan {
+            span: span(first.1, n),
+            mine: team % across * columns,
+            block: blocks.n,
+            part: columns,
+        };
         let own = step / blocks.slices;
         let from = slice * own;
         let past = if tail { (end + (step - 1)) / step * step } else { end };
-        let depths = Depths { start, end, past, all, step, from, own, ahead: blocks.ahead, tail };
+        let k_loop = KLoop { start, end, past, all, step, from, own, ahead: blocks.ahead, tail };
         let elem = math::elem(problem.dtype());
-        let a = Feed::new(&k, &a, matrix(elem, MatrixUse::A), &down, &depths, at[0]);
-        let b = Feed::new(&k, &b, matrix(elem, MatrixUse::B), &wide, &depths, at[1]);
-        let sums = multiply(&k, (&a, &b), (rows / SIDE, columns / SIDE), &depths);
-        let base = Base { out: rest * m * n, extras: at[2..].to_vec() };
+        let a = OperandLoader::new(&k, &a, matrix(elem, MatrixUse::A), &down, &k_loop, at[0]);
+        let b = OperandLoader::new(&k, &b, matrix(elem, MatrixUse::B), &wide, &k_loop, at[1]);
+        let sums = multiply(&k, (&a, &b), (rows / SIDE, columns / SIDE), &k_loop);
+        let base = BatchOffset { out: rest * m * n, extras: at[2..].to_vec() };
         let out = leave(&k, [&a, &b], (team, slice), (teams, blocks.slices));
         let (row, column) = (first.0 + down.mine, first.1 + wide.mine);
         let sums = (sums.as_slice(), columns / SIDE);
         k.if_else(
             is_whole,
             || {
-                store_block(&out, sums, (row, m), column, finish.is_heavy(), |row, column, sums| {
-                    finish.store(&base, row, column, sums);
+                store_block(&out, sums, (row, m), column, epilogue.is_heavy(), |row, column, sums| {
+                    epilogue.store(&base, row, column, sums);
                 });
             },
             || {
@@ -80,17 +86,22 @@ pub(crate) fn emit(
     site.dispatch(k, bound, shares.groups() as u64, problem.cost())?;
 
     let group = site.group_size(256);
-    let k = site.builder("matmul_join", group);
+    let k = site.builder("matmul_stream_k_fixup", group);
     let l = Launch::new(&k);
     let (m, n) = (l.size("m", problem.m), l.size("n", problem.n));
-    let finish = Finish::declare(&l, problem, &Sink::Target, n);
+    let epilogue = Epilogue::declare(&l, problem, &Destination::Target, n);
     let walker = problem.batch.declare(&l, &problem.offsets());
-    shares.join(&l, blocks, parts, &finish, |block| {
-        let Place { first, rest, .. } = place_in(block, (m, n, n), (blocks.m, blocks.n), blocks.band, None);
-        Spot { first, end: m, base: Base { out: rest * m * n, extras: walker.at(rest)[2..].to_vec() } }
+    shares.join(&l, blocks, parts, &epilogue, |block| {
+        let TileCoord { first, rest, .. } =
+            tile_coord_by(block, (m, n, n), (blocks.m, blocks.n), blocks.band, None);
+        TileOrigin {
+            first,
+            end: m,
+            base: BatchOffset { out: rest * m * n, extras: walker.at(rest)[2..].to_vec() },
+        }
     });
     let bound = l.done();
-    let groups = shares.joining_groups(blocks, group);
+    let groups = shares.fixup_groups(blocks, group);
     site.dispatch(k, bound, groups, (0, shares.bytes(blocks)))
 }
 
@@ -100,12 +111,12 @@ mod tests {
     use olivine_ir::{DType, Shape, TensorType, ValueId};
 
     use super::*;
-    use crate::matmul::coop::blocks::Way;
+    use crate::matmul::coop::blocks::OperandPath;
     use crate::matmul::coop::tests::{SMALL, bits, card, number, operand, run};
     use crate::site::{Memory, Target};
 
-    /// Runs `[m, k] · [k, n]`, blocks from the `whole`-th on in shares of `each` steps.
-    fn check([m, n, k]: [usize; 3], blocks: Blocks, whole: usize, each: usize) {
+    /// Runs `[m, k] · [k, n]`, blocks from the `whole`-th on in pieces of `each` steps.
+    fn check([m, n, k]: [usize; 3], blocks: CoopTile, whole: usize, each: usize) {
         let (caps, dtype) = (card(), DType::F16);
         let a = operand(dtype, 0, [m, k], [k as i64, 1]);
         let b = operand(dtype, 1, [k, n], [n as i64, 1]);
@@ -114,8 +125,8 @@ mod tests {
         let mut site = Site::new(&caps, vec![a.clone(), b.clone()], vec![target.clone()]);
         let problem = Problem::new(&[a, b], &target, None).unwrap();
         let count = m.div_ceil(blocks.m as usize) * n.div_ceil(blocks.n as usize);
-        let steps = k.div_ceil(blocks.depth as usize);
-        emit(&problem, blocks, Shares::among(whole, count - whole, steps, each), &mut site).unwrap();
+        let steps = k.div_ceil(blocks.k_step as usize);
+        emit(&problem, blocks, StreamK::among(whole, count - whole, steps, each), &mut site).unwrap();
         let fill = |count: usize, skew: usize| -> Vec<u8> {
             (0..count).flat_map(|i| bits(dtype, number(i, skew))).collect()
         };
@@ -137,19 +148,19 @@ mod tests {
         for (whole, each) in [(0, 1), (2, 3), (3, 4), (1, 5)] {
             check([72, 104, 150], SMALL, whole, each);
         }
-        let packed = Blocks { ways: (Way::Packed, Way::Packed), ..SMALL };
+        let packed = CoopTile { ways: (OperandPath::Packed, OperandPath::Packed), ..SMALL };
         check([72, 104, 100], packed, 1, 3);
-        check([40, 72, 200], Blocks { m: 32, n: 32, slices: 2, ..SMALL }, 2, 3);
+        check([40, 72, 200], CoopTile { m: 32, n: 32, slices: 2, ..SMALL }, 2, 3);
     }
 
     #[test]
     fn shares_are_for_long_sums_whose_last_round_is_not_full() {
         let caps = card();
         for (count, steps) in [(272, 128), (144, 128), (576, 128), (324, 72)] {
-            assert!(Shares::new(count, steps, &caps).is_some(), "{count} blocks of {steps} steps");
+            assert!(StreamK::new(count, steps, &caps).is_some(), "{count} blocks of {steps} steps");
         }
         for (count, steps) in [(256, 128), (196, 128), (192, 96), (272, 12), (528, 128), (4000, 128)] {
-            assert_eq!(Shares::new(count, steps, &caps), None, "{count} blocks of {steps} steps");
+            assert_eq!(StreamK::new(count, steps, &caps), None, "{count} blocks of {steps} steps");
         }
     }
 }

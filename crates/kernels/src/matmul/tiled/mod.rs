@@ -1,4 +1,4 @@
-//! Products by tiles: both factors' panels in workgroup memory, sums in registers, the next panels under way.
+//! Matmuls by tiles: both operands' panels in workgroup memory, sums in registers, the next panels in flight.
 
 pub(crate) mod panel;
 
@@ -6,36 +6,36 @@ use olivine_kernel::{Access, Builder, Elem, Val, Var};
 
 use crate::launch::Launch;
 use crate::matmul::choice::Tile;
-use crate::matmul::epilogue::{Base, Finish, Sink, sum_elem};
+use crate::matmul::epilogue::{BatchOffset, Destination, Epilogue, accumulator_elem};
 use crate::matmul::multiply_add;
-use crate::matmul::problem::{Axis, Factor, Lie, Problem};
-use crate::matmul::tiled::panel::{Panel, Reach, Source, Span};
+use crate::matmul::problem::{Axis, Layout, MatrixOperand, Problem};
+use crate::matmul::tiled::panel::{IndexMode, Panel, TileOperand, TileSpan};
 use crate::site::{Memory, Site, linear_group};
 
 /// Invocations side by side on a tile: each 32 of them cover 4 by 8 blocks of their rows and columns.
 const DOWN: u32 = 4;
 const ACROSS: u32 = 8;
 
-/// Tile rows that are walked together, column by column, so that both factors' panels stay in the cache.
+/// Swizzle: tile rows that are walked together, column by column, so that both operands' panels stay in the cache.
 const TOGETHER: u32 = 8;
 
-/// Emits a product by tiles, the summed axis in `splits` parts.
+/// Emits a matmul by tiles, K in `splits` parts.
 pub(crate) fn emit(
     problem: &Problem<'_>,
     tile: Tile,
     splits: usize,
-    sink: &Sink,
+    destination: &Destination,
     site: &mut Site<'_>,
 ) -> Result<(), String> {
-    emit_where(problem, tile, splits, sink, None, site)
+    emit_where(problem, tile, splits, destination, None, site)
 }
 
-/// Emits a product by tiles of those batches only whose word in `chosen` is not 0.
+/// Emits a matmul by tiles of those batches only whose word in `chosen` is not 0.
 pub(crate) fn emit_where(
     problem: &Problem<'_>,
     tile: Tile,
     splits: usize,
-    sink: &Sink,
+    destination: &Destination,
     chosen: Option<Memory>,
     site: &mut Site<'_>,
 ) -> Result<(), String> {
@@ -44,55 +44,55 @@ pub(crate) fn emit_where(
     let groups = tiles * batches * splits;
     let chunk = problem.k.div_ceil(splits).next_multiple_of(tile.k as usize);
 
-    let k = site.builder("matmul_tiles", tile.group());
+    let k = site.builder("matmul_tiled", tile.group());
     let l = Launch::new(&k);
     let (a, b) = (l.read("a", &problem.a.operand), l.read("b", &problem.b.operand));
-    let (m, n, depths) = (l.size("m", problem.m), l.size("n", problem.n), l.size("k", problem.k));
+    let (m, n, k_size) = (l.size("m", problem.m), l.size("n", problem.n), l.size("k", problem.k));
     let total = l.size("groups", groups);
     let parts = (splits > 1).then(|| (l.size("chunk", chunk), l.size("batches", batches)));
-    let finish = Finish::declare(&l, problem, sink, n);
+    let epilogue = Epilogue::declare(&l, problem, destination, n);
     let walker = problem.batch.declare(&l, &problem.offsets());
-    let (a_lie, b_lie) = (problem.lie_of_a(), problem.lie_of_b());
-    let (a_outer, a_depth) = declare_strides(&l, "a", &problem.a, a_lie);
-    let (b_outer, b_depth) = declare_strides(&l, "b", &problem.b, b_lie);
+    let (a_layout, b_layout) = (problem.layout_of_a(), problem.layout_of_b());
+    let (a_outer, a_k_stride) = declare_strides(&l, "a", &problem.a, a_layout);
+    let (b_outer, b_k_stride) = declare_strides(&l, "b", &problem.b, b_layout);
     let tail = !problem.k.is_multiple_of(tile.k as usize);
     let chosen = chosen.map(|memory| l.bind("chosen", Elem::U32, Access::Read, memory));
 
     let id = linear_group(&k);
-    let work = |place: Place<'_>| {
-        let Place { first, rest, batch, start, end } = place;
+    let work = |place: TileCoord<'_>| {
+        let TileCoord { first, rest, batch, start, end } = place;
         let at = walker.at(batch);
-        let work = Work {
-            a: Source {
+        let work = TileWork {
+            a: TileOperand {
                 buffer: a,
-                lie: a_lie,
+                layout: a_layout,
                 outer: a_outer,
-                depth: a_depth,
+                k_stride: a_k_stride,
                 base: at[0],
-                depths,
+                k_size,
                 tail,
-                reach: Reach::Strides,
+                reach: IndexMode::Strides,
             },
-            b: Source {
+            b: TileOperand {
                 buffer: b,
-                lie: b_lie,
+                layout: b_layout,
                 outer: b_outer,
-                depth: b_depth,
+                k_stride: b_k_stride,
                 base: at[1],
-                depths,
+                k_size,
                 tail,
-                reach: Reach::Strides,
+                reach: IndexMode::Strides,
             },
-            rows: Span { first: first.0, end: m, order: None },
-            columns: Span { first: first.1, end: n, order: None },
+            rows: TileSpan { first: first.0, end: m, order: None },
+            columns: TileSpan { first: first.1, end: n, order: None },
             start,
             end,
-            base: Base { out: rest * m * n, extras: at[2..].to_vec() },
+            base: BatchOffset { out: rest * m * n, extras: at[2..].to_vec() },
         };
-        multiply(&k, tile, work, &finish);
+        multiply(&k, tile, work, &epilogue);
     };
     k.if_(id.lt(total), || {
-        let place = place(id, (m, n, depths), (tile.m, tile.n), parts);
+        let place = place(id, (m, n, k_size), (tile.m, tile.n), parts);
         match chosen {
             Some(chosen) => k.if_(chosen.load_uniform(place.batch).ne(0u32), || work(place)),
             None => work(place),
@@ -102,76 +102,76 @@ pub(crate) fn emit_where(
     site.dispatch(k, bound, groups as u64, problem.cost())
 }
 
-/// Declares a factor's strides, over the outer axis and over depths; what vector loads need to be 1 is a constant.
+/// Declares an operand's strides, over the outer axis and over K; what vector loads need to be 1 is a constant.
 pub(crate) fn declare_strides<'k>(
     l: &Launch<'k>,
     name: &str,
-    factor: &Factor,
-    lie: Lie,
+    operand: &MatrixOperand,
+    layout: Layout,
 ) -> (Val<'k>, Val<'k>) {
     let stride = |axis: Axis, what: &str, value: i64| {
-        if lie.along == axis && lie.lanes > 1 {
+        if layout.along == axis && layout.lanes > 1 {
             l.k().u32(1)
         } else {
             l.stride(&format!("{name}_{what}"), value)
         }
     };
-    (stride(Axis::Outer, "outer", factor.outer), stride(Axis::Depth, "depth", factor.depth))
+    (stride(Axis::Outer, "outer", operand.outer), stride(Axis::K, "k_stride", operand.k_stride))
 }
 
-/// A workgroup's part of a batched product whose sums may be split.
-pub(crate) struct Place<'k> {
+/// A workgroup's part of a batched matmul whose sums may be split.
+pub(crate) struct TileCoord<'k> {
     /// First row and column.
     pub(crate) first: (Val<'k>, Val<'k>),
-    /// Which product of all batches and parts of sums.
+    /// Which matmul of all batches and parts of sums.
     pub(crate) rest: Val<'k>,
     pub(crate) batch: Val<'k>,
-    /// The depths that are summed.
+    /// The indices along K that are summed.
     pub(crate) start: Val<'k>,
     pub(crate) end: Val<'k>,
 }
 
-/// The place of a workgroup by its number, for tiles of `(rows, columns)` of products `(m, n, k)`; `parts` are the depths
-/// of a part and the number of batches, where sums are split.
+/// The place of a workgroup by its number, for tiles of `(rows, columns)` of matmuls `(m, n, k)`; `parts` are the
+/// indices along K of a part and the number of batches, where sums are split.
 pub(crate) fn place<'k>(
     id: Val<'k>,
     sizes: (Val<'k>, Val<'k>, Val<'k>),
     tile: (u32, u32),
     parts: Option<(Val<'k>, Val<'k>)>,
-) -> Place<'k> {
-    place_in(id, sizes, tile, TOGETHER, parts)
+) -> TileCoord<'k> {
+    tile_coord_by(id, sizes, tile, TOGETHER, parts)
 }
 
 /// The same with so many tile rows walked together.
-pub(crate) fn place_in<'k>(
+pub(crate) fn tile_coord_by<'k>(
     id: Val<'k>,
-    (m, n, depths): (Val<'k>, Val<'k>, Val<'k>),
+    (m, n, k_size): (Val<'k>, Val<'k>, Val<'k>),
     (rows, columns): (u32, u32),
     together: u32,
     parts: Option<(Val<'k>, Val<'k>)>,
-) -> Place<'k> {
+) -> TileCoord<'k> {
     let (down, across) = ((m + (rows - 1)) / rows, (n + (columns - 1)) / columns);
     let each = down * across;
     let rest = id / each;
-    let (row_tile, column_tile) = in_bands_of(together, id - rest * each, (down, across));
-    // Parts of the sum are the outermost: each is a whole product.
+    let (row_tile, column_tile) = swizzle_by(together, id - rest * each, (down, across));
+    // Parts of the sum are the outermost: each is a whole matmul.
     let (batch, start, end) = match parts {
         Some((chunk, batches)) => {
             let part = rest / batches;
             let start = part * chunk;
-            (rest - part * batches, start, (start + chunk).min(depths))
+            (rest - part * batches, start, (start + chunk).min(k_size))
         }
-        None => (rest, id.builder().u32(0), depths),
+        None => (rest, id.builder().u32(0), k_size),
     };
-    Place { first: (row_tile * rows, column_tile * columns), rest, batch, start, end }
+    TileCoord { first: (row_tile * rows, column_tile * columns), rest, batch, start, end }
 }
 
 /// A tile's place by its number: bands of tile rows, each walked column by column.
-pub(crate) fn in_bands<'k>(tile: Val<'k>, down: Val<'k>, across: Val<'k>) -> (Val<'k>, Val<'k>) {
-    in_bands_of(TOGETHER, tile, (down, across))
+pub(crate) fn swizzle<'k>(tile: Val<'k>, down: Val<'k>, across: Val<'k>) -> (Val<'k>, Val<'k>) {
+    swizzle_by(TOGETHER, tile, (down, across))
 }
 
-fn in_bands_of<'k>(together: u32, tile: Val<'k>, (down, across): (Val<'k>, Val<'k>)) -> (Val<'k>, Val<'k>) {
+fn swizzle_by<'k>(together: u32, tile: Val<'k>, (down, across): (Val<'k>, Val<'k>)) -> (Val<'k>, Val<'k>) {
     let per_band = across * together;
     let band = tile / per_band;
     let first = band * together;
@@ -181,22 +181,22 @@ fn in_bands_of<'k>(together: u32, tile: Val<'k>, (down, across): (Val<'k>, Val<'
     (first + (within - column * height), column)
 }
 
-/// A workgroup's part of a product.
-pub(crate) struct Work<'k> {
-    pub(crate) a: Source<'k>,
-    pub(crate) b: Source<'k>,
-    pub(crate) rows: Span<'k>,
-    pub(crate) columns: Span<'k>,
-    /// First depth, a multiple of the tile's.
+/// A workgroup's part of a matmul.
+pub(crate) struct TileWork<'k> {
+    pub(crate) a: TileOperand<'k>,
+    pub(crate) b: TileOperand<'k>,
+    pub(crate) rows: TileSpan<'k>,
+    pub(crate) columns: TileSpan<'k>,
+    /// First index along K, a multiple of the tile's.
     pub(crate) start: Val<'k>,
-    /// One past the last depth.
+    /// One past the last index along K.
     pub(crate) end: Val<'k>,
-    pub(crate) base: Base<'k>,
+    pub(crate) base: BatchOffset<'k>,
 }
 
-/// Multiplies one tile and finishes it. The whole workgroup must come here together.
-pub(crate) fn multiply<'k>(k: &'k Builder, tile: Tile, work: Work<'k>, finish: &Finish<'k, '_>) {
-    let elem = sum_elem(work.a.buffer.elem());
+/// Multiplies one tile and finishes it. The whole workgroup must call it.
+pub(crate) fn multiply<'k>(k: &'k Builder, tile: Tile, work: TileWork<'k>, epilogue: &Epilogue<'k, '_>) {
+    let elem = accumulator_elem(work.a.buffer.elem());
     let (row_blocks, column_blocks) = (tile.rows / 4, tile.columns / 4);
     let panel = |outer: u32| k.shared(elem, 4, Tile::pitch(outer) / 4 * tile.k);
     let (a_memory, b_memory) = (panel(tile.m), panel(tile.n));
@@ -231,13 +231,13 @@ pub(crate) fn multiply<'k>(k: &'k Builder, tile: Tile, work: Work<'k>, finish: &
             a.fetch(next);
             b.fetch(next);
         }
-        let some_depths = |first: Option<Val<'k>>| {
+        let unrolled = |first: Option<Val<'k>>| {
             let mut running: Vec<Val<'k>> = sums.iter().map(|s| s.get()).collect();
-            for depth in 0..tile.unroll {
+            for k_offset in 0..tile.unroll {
                 let x: Vec<Val<'k>> =
-                    (0..row_blocks).flat_map(|i| a.read(first, depth, row_block + i * DOWN)).collect();
+                    (0..row_blocks).flat_map(|i| a.read(first, k_offset, row_block + i * DOWN)).collect();
                 let y: Vec<Val<'k>> = (0..column_blocks)
-                    .flat_map(|j| b.read(first, depth, column_block + j * ACROSS))
+                    .flat_map(|j| b.read(first, k_offset, column_block + j * ACROSS))
                     .collect();
                 for (row, x) in running.chunks_mut(tile.columns as usize).zip(&x) {
                     for (sum, y) in row.iter_mut().zip(&y) {
@@ -250,9 +250,9 @@ pub(crate) fn multiply<'k>(k: &'k Builder, tile: Tile, work: Work<'k>, finish: &
             }
         };
         if ahead {
-            some_depths(None);
+            unrolled(None);
         } else {
-            k.for_(k.u32(0), step, k.u32(tile.unroll), |first| some_depths(Some(first)));
+            k.for_(k.u32(0), step, k.u32(tile.unroll), |first| unrolled(Some(first)));
         }
     });
 
@@ -272,11 +272,11 @@ pub(crate) fn multiply<'k>(k: &'k Builder, tile: Tile, work: Work<'k>, finish: &
             runs.push((row / 4 * DOWN * 4 + row % 4, block * ACROSS * 4, values));
         }
     }
-    if ahead && !finish.is_heavy() {
-        let spots: Vec<_> =
-            (0..column_blocks).map(|j| finish.spots(first_column + j * ACROSS * 4, 4)).collect();
-        for ((row, _, run), spots) in runs.iter().zip(spots.iter().cycle()) {
-            in_place(first_row + *row, &|row| finish.store_at(&work.base, row, spots, run));
+    if ahead && !epilogue.is_heavy() {
+        let offsets_of: Vec<_> =
+            (0..column_blocks).map(|j| epilogue.offsets_of(first_column + j * ACROSS * 4, 4)).collect();
+        for ((row, _, run), offsets_of) in runs.iter().zip(offsets_of.iter().cycle()) {
+            in_place(first_row + *row, &|row| epilogue.store_at(&work.base, row, offsets_of, run));
         }
         return;
     }
@@ -290,7 +290,7 @@ pub(crate) fn multiply<'k>(k: &'k Builder, tile: Tile, work: Work<'k>, finish: &
             .collect();
         if let [row, column, run @ ..] = pick(number, candidates).as_slice() {
             in_place(first_row + *row, &|row| {
-                finish.store(&work.base, row, first_column + *column, run);
+                epilogue.store(&work.base, row, first_column + *column, run);
             });
         }
     });

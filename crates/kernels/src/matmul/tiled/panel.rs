@@ -1,70 +1,70 @@
-//! A tile of one factor on its way through registers into workgroup memory, transposed to depth by depth.
+//! A tile of one operand staged through registers into workgroup memory, transposed to one index along K at a time.
 //!
-//! Every invocation carries a patch of 4 outer positions and a few depths: loads are straight-line code with clamped
-//! addresses, stores to workgroup memory whole vectors. Patches are dealt out so that neighbouring invocations load
-//! neighbouring memory, whichever axis that is, and their stores meet different banks.
+//! Every invocation carries a patch of 4 outer positions and a few indices along K: loads are straight-line code with
+//! clamped addresses, stores to workgroup memory whole vectors. Patches are divided so that neighbouring invocations
+//! load neighbouring memory, whichever axis that is, and their stores meet different banks.
 
 use std::rc::Rc;
 
 use olivine_kernel::{Buf, Builder, Shared, Val, Var};
 
-use crate::conv::taps::{Declared, Entry, Pattern};
+use crate::conv::taps::{DeclaredTaps, Pattern, TapEntry};
 use crate::matmul::choice::Tile;
-use crate::matmul::problem::{Axis, Lie};
+use crate::matmul::problem::{Axis, Layout};
 
-/// A factor in memory.
-pub(crate) struct Source<'k> {
+/// An operand in memory.
+pub(crate) struct TileOperand<'k> {
     pub(crate) buffer: Buf<'k>,
-    pub(crate) lie: Lie,
+    pub(crate) layout: Layout,
     /// Strides; one that is known to be 1 is a constant.
     pub(crate) outer: Val<'k>,
-    pub(crate) depth: Val<'k>,
+    pub(crate) k_stride: Val<'k>,
     /// Index of the matrix' first element.
     pub(crate) base: Val<'k>,
-    /// All depths, above 0.
-    pub(crate) depths: Val<'k>,
+    /// Size of K, above 0.
+    pub(crate) k_size: Val<'k>,
     /// Whether the last step may be cut short.
     pub(crate) tail: bool,
     /// How elements are found if not by strides.
-    pub(crate) reach: Reach<'k>,
+    pub(crate) reach: IndexMode<'k>,
 }
 
-/// How a factor's elements are found.
+/// How an operand's elements are found.
 #[derive(Clone)]
-pub(crate) enum Reach<'k> {
+pub(crate) enum IndexMode<'k> {
     /// By strides.
     Strides,
-    /// Outer positions by stride, depths as the table says where weights are.
-    Weights(Rc<Declared<'k>>, Pattern<'k>),
+    /// Outer positions by stride, indices along K as the table says where weights are.
+    Weights(Rc<DeclaredTaps<'k>>, Pattern<'k>),
     /// Pixels and taps of an image.
-    Taps(Rc<Declared<'k>>, Pattern<'k>),
+    Taps(Rc<DeclaredTaps<'k>>, Pattern<'k>),
 }
 
 /// The positions that a workgroup's tile covers: `first` to one below `end`.
-pub(crate) struct Span<'k> {
+pub(crate) struct TileSpan<'k> {
     pub(crate) first: Val<'k>,
     pub(crate) end: Val<'k>,
     /// Where positions really are, if not in their order; they are loaded one by one then.
     pub(crate) order: Option<Buf<'k>>,
 }
 
-/// A panel of `outer` by `depth` in workgroup memory.
+/// A panel of `outer` by `k_offset` in workgroup memory.
 pub(crate) struct Panel<'k> {
     k: &'k Builder,
-    source: Source<'k>,
+    source: TileOperand<'k>,
     shared: Shared<'k>,
     pitch: u32,
     /// Which four outer positions.
     block: Val<'k>,
-    /// Depths of the patch inside the panel.
-    depths: Vec<Val<'k>>,
-    /// Index of each outer position at depth 0.
+    /// Indices along K of the patch inside the panel.
+    k_size: Vec<Val<'k>>,
+    /// Index of each outer position at k = 0.
     rows: Vec<Val<'k>>,
     /// What tells which taps of each outer position are outside.
     bounds: Vec<Vec<Val<'k>>>,
-    /// The patch, depth by depth.
+    /// The patch, one index along K at a time.
     held: Vec<Var<'k>>,
-    /// What tells whether each depth of the patch is outside.
+    /// What tells whether each index along K of the patch is outside.
     held_bounds: Vec<Vec<Var<'k>>>,
 }
 
@@ -74,31 +74,31 @@ fn registers(values: Vec<Val<'_>>) -> Vec<Var<'_>> {
 }
 
 impl<'k> Panel<'k> {
-    /// A panel of a workgroup; it holds the patch at depth `start`, or nothing that counts without one.
+    /// A panel of a workgroup; it holds the patch at k = `start`, or nothing that counts without one.
     pub(crate) fn new(
         k: &'k Builder,
         shared: Shared<'k>,
-        source: Source<'k>,
-        span: &Span<'k>,
-        (outer, depth): (u32, u32),
+        source: TileOperand<'k>,
+        span: &TileSpan<'k>,
+        (outer, k_offset): (u32, u32),
         start: Option<Val<'k>>,
     ) -> Self {
         let me = k.local_index();
         let blocks = outer / 4;
-        let patch = outer * depth / (4 * k.group());
-        let (block, depths) = match source.lie.along {
+        let patch = outer * k_offset / (4 * k.group());
+        let (block, k_size) = match source.layout.along {
             Axis::Outer => {
                 let (block, first) = (me % blocks, me / blocks);
-                (block, (0..patch).map(|p| first + p * (depth / patch)).collect::<Vec<_>>())
+                (block, (0..patch).map(|p| first + p * (k_offset / patch)).collect::<Vec<_>>())
             }
-            Axis::Depth => {
-                let near = 4.min(depth / patch);
+            Axis::K => {
+                let near = 4.min(k_offset / patch);
                 let (block, far) = (me / near % blocks, me / (near * blocks));
                 let first = (far * near + me % near) * patch;
                 (block, (0..patch).map(|p| first + p).collect())
             }
         };
-        let step = if source.lie.along == Axis::Outer { source.lie.lanes } else { 1 };
+        let step = if source.layout.along == Axis::Outer { source.layout.lanes } else { 1 };
         let last = span.end - step;
         let positions: Vec<Val<'k>> = (0..4)
             .step_by(step)
@@ -108,15 +108,15 @@ impl<'k> Panel<'k> {
             })
             .collect();
         let (rows, bounds) = match &source.reach {
-            Reach::Taps(taps, class) => {
-                let spots = taps.spots(class, source.base, &positions);
-                spots.into_iter().map(|s| (s.index, s.bounds)).unzip()
+            IndexMode::Taps(taps, class) => {
+                let offsets_of = taps.offsets_of(class, source.base, &positions);
+                offsets_of.into_iter().map(|s| (s.index, s.bounds)).unzip()
             }
             _ => (positions.into_iter().map(|p| source.base + p * source.outer).collect(), Vec::new()),
         };
         let pitch = Tile::pitch(outer) / 4;
         let (held, held_bounds) = (Vec::new(), Vec::new());
-        let mut panel = Panel { k, source, shared, pitch, block, depths, rows, bounds, held, held_bounds };
+        let mut panel = Panel { k, source, shared, pitch, block, k_size, rows, bounds, held, held_bounds };
         let (values, bounds) = match start {
             Some(start) => {
                 let (values, entries) = panel.load(start);
@@ -125,10 +125,10 @@ impl<'k> Panel<'k> {
             None => {
                 let zero = k.number(panel.source.buffer.elem().scalar(), 0.0);
                 let words = match &panel.source.reach {
-                    Reach::Taps(taps, _) => vec![vec![k.u32(0); taps.bound_words()]; panel.depths.len()],
+                    IndexMode::Taps(taps, _) => vec![vec![k.u32(0); taps.bound_words()]; panel.k_size.len()],
                     _ => Vec::new(),
                 };
-                (vec![zero; 4 * panel.depths.len()], words)
+                (vec![zero; 4 * panel.k_size.len()], words)
             }
         };
         panel.held = registers(values);
@@ -137,13 +137,13 @@ impl<'k> Panel<'k> {
     }
 
     /// The patch where strides do not tell: one element at a time, those outside read from the input's first.
-    fn gather(&self, depths: &[Val<'k>]) -> (Vec<Val<'k>>, Vec<Entry<'k>>) {
+    fn gather(&self, k_size: &[Val<'k>]) -> (Vec<Val<'k>>, Vec<TapEntry<'k>>) {
         let buffer = self.source.buffer;
-        let (mut patch, mut entries) = (Vec::with_capacity(4 * depths.len()), Vec::new());
-        for depth in depths {
+        let (mut patch, mut entries) = (Vec::with_capacity(4 * k_size.len()), Vec::new());
+        for k_offset in k_size {
             match &self.source.reach {
-                Reach::Taps(taps, class) => {
-                    let entry = taps.entry(class, *depth);
+                IndexMode::Taps(taps, class) => {
+                    let entry = taps.entry(class, *k_offset);
                     for (row, bounds) in self.rows.iter().zip(&self.bounds) {
                         let index = *row + entry.offset;
                         let index = match taps.inside(bounds, &entry.bounds) {
@@ -154,56 +154,57 @@ impl<'k> Panel<'k> {
                     }
                     entries.push(entry);
                 }
-                Reach::Weights(taps, class) => {
-                    let step = taps.weight(class, *depth);
+                IndexMode::Weights(taps, class) => {
+                    let step = taps.weight(class, *k_offset);
                     patch.extend(self.rows.iter().map(|row| buffer.load(*row + step)));
                 }
-                Reach::Strides => {}
+                IndexMode::Strides => {}
             }
         }
         (patch, entries)
     }
 
-    /// The patch of the step at depth `at`, depth by depth, four values each. Depths past the last repeat others.
-    fn load(&self, at: Val<'k>) -> (Vec<Val<'k>>, Vec<Entry<'k>>) {
-        let (buffer, lanes) = (self.source.buffer, self.source.lie.lanes);
-        let within = |depth: Val<'k>, lanes: usize| {
-            if self.source.tail { depth.min(self.source.depths - lanes) } else { depth }
+    /// The patch of the step at k = `at`, one index along K at a time, four values each. Indices past the end of K
+    /// repeat others.
+    fn load(&self, at: Val<'k>) -> (Vec<Val<'k>>, Vec<TapEntry<'k>>) {
+        let (buffer, lanes) = (self.source.buffer, self.source.layout.lanes);
+        let within = |k_offset: Val<'k>, lanes: usize| {
+            if self.source.tail { k_offset.min(self.source.k_size - lanes) } else { k_offset }
         };
-        if !matches!(self.source.reach, Reach::Strides) {
-            // There may be no depth at all, but there is something in its place.
-            let last = self.source.depths.max(1u32) - 1u32;
-            let depth = |d: &Val<'k>| if self.source.tail { (at + *d).min(last) } else { at + *d };
-            return self.gather(&self.depths.iter().map(depth).collect::<Vec<_>>());
+        if !matches!(self.source.reach, IndexMode::Strides) {
+            // There may be no index along K at all, but there is something in its place.
+            let last = self.source.k_size.max(1u32) - 1u32;
+            let k_offset = |d: &Val<'k>| if self.source.tail { (at + *d).min(last) } else { at + *d };
+            return self.gather(&self.k_size.iter().map(k_offset).collect::<Vec<_>>());
         }
         let run = |index: Val<'k>, lanes: usize| buffer.load_vec(index, lanes as u8);
-        let patch = match self.source.lie.along {
+        let patch = match self.source.layout.along {
             Axis::Outer => {
-                let mut patch = Vec::with_capacity(4 * self.depths.len());
-                for depth in &self.depths {
-                    let step = within(at + *depth, 1) * self.source.depth;
+                let mut patch = Vec::with_capacity(4 * self.k_size.len());
+                for k_offset in &self.k_size {
+                    let step = within(at + *k_offset, 1) * self.source.k_stride;
                     for row in &self.rows {
                         patch.extend(run(*row + step, lanes));
                     }
                 }
                 patch
             }
-            Axis::Depth => {
-                let lanes = lanes.min(self.depths.len());
+            Axis::K => {
+                let lanes = lanes.min(self.k_size.len());
                 let mut by_row = vec![Vec::new(); 4];
-                for first in self.depths.iter().step_by(lanes) {
-                    let step = within(at + *first, lanes) * self.source.depth;
+                for first in self.k_size.iter().step_by(lanes) {
+                    let step = within(at + *first, lanes) * self.source.k_stride;
                     for (to, row) in by_row.iter_mut().zip(&self.rows) {
                         to.extend(run(*row + step, lanes));
                     }
                 }
-                (0..self.depths.len()).flat_map(|d| by_row.iter().map(move |row| row[d])).collect()
+                (0..self.k_size.len()).flat_map(|d| by_row.iter().map(move |row| row[d])).collect()
             }
         };
         (patch, Vec::new())
     }
 
-    /// Loads the patch of the step at depth `at` into registers.
+    /// Loads the patch of the step at k = `at` into registers.
     pub(crate) fn fetch(&self, at: Val<'k>) {
         let (values, entries) = self.load(at);
         self.held.iter().zip(values).for_each(|(var, value)| var.set(value));
@@ -212,12 +213,13 @@ impl<'k> Panel<'k> {
         }
     }
 
-    /// Puts the patch in registers, of the step at depth `at`, into workgroup memory; depths past the last are zeros.
+    /// Puts the patch in registers, of the step at k = `at`, into workgroup memory; indices past the end of K are
+    /// zeros.
     pub(crate) fn put(&self, at: Val<'k>) {
-        for (i, (depth, held)) in self.depths.iter().zip(self.held.chunks(4)).enumerate() {
+        for (i, (k_offset, held)) in self.k_size.iter().zip(self.held.chunks(4)).enumerate() {
             let mut values: Vec<Val<'k>> = held.iter().map(|v| v.get()).collect();
-            // Only now: what waits for a load should stand after the products that hide it.
-            if let (Reach::Taps(taps, _), Some(entry)) = (&self.source.reach, self.held_bounds.get(i)) {
+            // Only now: what waits for a load should stand after the matmuls that hide it.
+            if let (IndexMode::Taps(taps, _), Some(entry)) = (&self.source.reach, self.held_bounds.get(i)) {
                 let entry: Vec<Val<'k>> = entry.iter().map(|v| v.get()).collect();
                 for (value, bounds) in values.iter_mut().zip(&self.bounds) {
                     if let Some(inside) = taps.inside(bounds, &entry) {
@@ -226,16 +228,16 @@ impl<'k> Panel<'k> {
                 }
             }
             if self.source.tail {
-                let inside = (at + *depth).lt(self.source.depths);
+                let inside = (at + *k_offset).lt(self.source.k_size);
                 values.iter_mut().for_each(|v| *v = inside.select(*v, v.like(0.0)));
             }
-            self.shared.store_vec(*depth * self.pitch + self.block, &values);
+            self.shared.store_vec(*k_offset * self.pitch + self.block, &values);
         }
     }
 
-    /// Four neighbours at a depth of the panel, which counts from `first` on if there is one.
-    pub(crate) fn read(&self, first: Option<Val<'k>>, depth: u32, block: Val<'k>) -> Vec<Val<'k>> {
-        let at = block + self.k.u32(depth * self.pitch);
+    /// Four neighbours at an index along K of the panel, which counts from `first` on if there is one.
+    pub(crate) fn read(&self, first: Option<Val<'k>>, k_offset: u32, block: Val<'k>) -> Vec<Val<'k>> {
+        let at = block + self.k.u32(k_offset * self.pitch);
         self.shared.load_vec(first.map_or(at, |first| at + first * self.pitch))
     }
 }

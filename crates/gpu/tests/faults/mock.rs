@@ -1,4 +1,4 @@
-//! A driver that computes nothing and fails when it is told to.
+//! A driver that computes nothing and fails on demand.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -10,7 +10,7 @@ use olivine_ir::{DType, Graph};
 use olivine_kernel::{Kernel, Target};
 
 /// A device with a little memory.
-pub(crate) struct Told {
+pub(crate) struct MockDriver {
     caps: DeviceCaps,
     counts: Arc<Counts>,
     /// Waits that are still to fail.
@@ -53,7 +53,7 @@ impl Drop for Recorded {
 /// What a plain device can do, with `memory` bytes.
 pub(crate) fn caps(memory: u64) -> DeviceCaps {
     DeviceCaps {
-        name: "a told device".into(),
+        name: "a mock device".into(),
         driver: "none".into(),
         kind: DeviceKind::Other,
         target: Target::plain(),
@@ -65,10 +65,10 @@ pub(crate) fn caps(memory: u64) -> DeviceCaps {
     }
 }
 
-impl Told {
+impl MockDriver {
     pub(crate) fn new(memory: u64) -> Arc<Self> {
         let (caps, counts) = (caps(memory), Arc::default());
-        Arc::new(Told { caps, counts, lose: AtomicI64::new(0), labels: Mutex::default() })
+        Arc::new(MockDriver { caps, counts, lose: AtomicI64::new(0), labels: Mutex::default() })
     }
 
     pub(crate) fn counts(&self) -> &Counts {
@@ -76,7 +76,7 @@ impl Told {
     }
 
     /// y = x + x over `n` elements, ready to run.
-    pub(crate) fn executable(self: &Arc<Self>, n: usize) -> Arc<olivine_gpu::Executable<Told>> {
+    pub(crate) fn executable(self: &Arc<Self>, n: usize) -> Arc<olivine_gpu::Executable<MockDriver>> {
         let program = lower(&compiled(&double(n)), self.caps(), &[]).unwrap();
         let weights = Arc::new(Weights::default());
         Arc::new(olivine_gpu::Executable::new(self.clone(), program, weights, false).unwrap())
@@ -95,7 +95,7 @@ pub(crate) fn compiled(graph: &Graph) -> Compiled {
     compile(graph, &Options::default()).unwrap()
 }
 
-impl Driver for Told {
+impl Driver for MockDriver {
     type Buffer = Memory;
     type Pipeline = ();
     type Recording = Recorded;

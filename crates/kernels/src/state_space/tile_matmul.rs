@@ -1,4 +1,4 @@
-//! Products of small matrices inside a workgroup: sums in registers, factors in workgroup memory, either put there
+//! Matmuls of small matrices inside a workgroup: sums in registers, operands in workgroup memory, either put there
 //! panel by panel or already in it.
 
 use olivine_kernel::{Builder, Elem, Shared, Val, Var};
@@ -6,7 +6,7 @@ use olivine_kernel::{Builder, Elem, Shared, Val, Var};
 /// Multiply-adds that are written out one after another.
 const WRITTEN: u32 = 128;
 
-/// The shape of a product: `m` rows by `n` columns, of which an invocation has `rows` by `columns`.
+/// The shape of a matmul: `m` rows by `n` columns, of which an invocation has `rows` by `columns`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tile {
     pub(super) m: u32,
@@ -15,7 +15,7 @@ pub(super) struct Tile {
     pub(super) rows: u32,
     /// Columns of an invocation: 1, 2 or 4.
     pub(super) columns: u32,
-    /// Depths of a panel; a power of two.
+    /// Indices along K of a panel; a power of two.
     pub(super) depth: u32,
 }
 
@@ -37,84 +37,85 @@ impl Tile {
         if self.rows < 4 { self.rows } else { 4 }
     }
 
-    /// Elements of the right factor's shared array hold so many columns.
+    /// Elements of the right operand's shared array hold so many columns.
     pub(super) const fn column_lanes(&self) -> u32 {
         self.columns
     }
 
-    /// Shared elements from one depth of a left factor to the next: one more than needed, against bank conflicts.
+    /// Shared elements from one index along K of a left operand to the next: one more than needed, against bank
+    /// conflicts.
     pub(super) const fn left_pitch(&self) -> u32 {
         self.m / self.row_lanes() + 1
     }
 
-    /// The same of a right factor.
+    /// The same of a right operand.
     pub(super) const fn right_pitch(&self) -> u32 {
         self.n / self.column_lanes() + 1
     }
 
-    /// Numbers of a left factor's panel.
+    /// Numbers of a left operand's panel.
     pub(super) const fn left_numbers(&self) -> u32 {
         self.depth * self.left_pitch() * self.row_lanes()
     }
 
-    /// Numbers of a right factor's panel.
+    /// Numbers of a right operand's panel.
     pub(super) const fn right_numbers(&self) -> u32 {
         self.depth * self.right_pitch() * self.column_lanes()
     }
 }
 
-/// Along which axis neighbouring elements of a factor lie in memory.
+/// Along which axis neighbouring elements of an operand lie in memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Along {
-    Depth,
+pub(super) enum ContiguousAxis {
+    K,
     Outer,
 }
 
-/// A factor's element at an outer position (row or column of the tile) and a depth; zero outside the matrix.
-pub(super) type Load<'a, 'k> = &'a dyn Fn(Val<'k>, Val<'k>) -> Val<'k>;
+/// An operand's element at an outer position (row or column of the tile) and an index along K; zero outside the matrix.
+pub(super) type ElementFn<'a, 'k> = &'a dyn Fn(Val<'k>, Val<'k>) -> Val<'k>;
 
-/// Where a factor comes from.
-pub(super) enum Factor<'a, 'k> {
+/// Where an operand comes from.
+pub(super) enum PanelSource<'a, 'k> {
     /// From anywhere, panel by panel through workgroup memory.
-    Staged { panel: Shared<'k>, along: Along, load: Load<'a, 'k> },
-    /// From workgroup memory, which holds all of it `[depth, outer]` at the tile's pitch. Depths past the last up to
-    /// the next multiple of the panel's are there and zero.
+    Staged { panel: Shared<'k>, along: ContiguousAxis, load: ElementFn<'a, 'k> },
+    /// From workgroup memory, which holds all of it `[index along K, outer]` at the tile's pitch. Indices along K past
+    /// the last up to the next multiple of the panel's are there and zero.
     Resident(Shared<'k>),
 }
 
 /// An invocation's place in a tile.
-pub(super) struct Place<'k> {
+pub(super) struct ThreadTile<'k> {
     k: &'k Builder,
     pub(super) tile: Tile,
     x: Val<'k>,
     y: Val<'k>,
 }
 
-impl<'k> Place<'k> {
+impl<'k> ThreadTile<'k> {
     pub(super) fn new(k: &'k Builder, tile: Tile) -> Self {
         let across = tile.n / tile.columns;
         if across * (tile.m / tile.rows) != k.group() {
             k.fail(format!("{tile:?} is not for {} invocations", k.group()));
         }
-        Place { k, tile, x: k.local_index() % across, y: k.local_index() / across }
+        ThreadTile { k, tile, x: k.local_index() % across, y: k.local_index() / across }
     }
 
-    /// A panel of left factors.
+    /// A panel of left operands.
     pub(super) fn left_panel(&self, elem: Elem) -> Shared<'k> {
         self.left_memory(elem, self.tile.depth)
     }
 
-    /// A panel of right factors.
+    /// A panel of right operands.
     pub(super) fn right_panel(&self, elem: Elem) -> Shared<'k> {
         self.right_memory(elem, self.tile.depth)
     }
 
-    /// Workgroup memory for a left factor of so many depths.
+    /// Workgroup memory for a left operand of so large a K.
     pub(super) fn left_memory(&self, elem: Elem, depths: u32) -> Shared<'k> {
         self.k.shared(elem, self.tile.row_lanes() as u8, depths * self.tile.left_pitch())
     }
 
-    /// Workgroup memory for a right factor of so many depths.
+    /// Workgroup memory for a right operand of so large a K.
     pub(super) fn right_memory(&self, elem: Elem, depths: u32) -> Shared<'k> {
         self.k.shared(elem, self.tile.column_lanes() as u8, depths * self.tile.right_pitch())
     }
@@ -141,7 +142,8 @@ impl<'k> Place<'k> {
         (0..self.tile.columns).map(|j| self.x * self.tile.columns + j).collect()
     }
 
-    /// Puts numbers where this invocation's sums are into the memory of a left factor whose depths are the columns.
+    /// Puts numbers where this invocation's sums are into the memory of a left operand whose indices along K are the
+    /// columns.
     pub(super) fn put_left(&self, memory: Shared<'k>, numbers: &[Val<'k>], pitch: u32) {
         let (lanes, columns) = (self.tile.row_lanes() as usize, self.tile.columns as usize);
         for (j, column) in self.columns().into_iter().enumerate() {
@@ -152,28 +154,28 @@ impl<'k> Place<'k> {
         }
     }
 
-    /// Puts a row of numbers, one for each of this invocation's columns, into the memory of a right factor.
+    /// Puts a row of numbers, one for each of this invocation's columns, into the memory of a right operand.
     pub(super) fn put_right(&self, memory: Shared<'k>, depth: Val<'k>, numbers: &[Val<'k>]) {
         memory.store_vec(depth * self.tile.right_pitch() + self.x, numbers);
     }
 
-    /// The numbers at a depth and this invocation's columns in the memory of a right factor.
+    /// The numbers at an index along K and this invocation's columns in the memory of a right operand.
     pub(super) fn get_right(&self, memory: Shared<'k>, depth: Val<'k>) -> Vec<Val<'k>> {
         memory.load_vec(depth * self.tile.right_pitch() + self.x)
     }
 
-    /// Adds left times right, summed over depths below `depth`, to the sums. The whole workgroup must come here; what it
+    /// Adds left times right, summed over K below `k_offset`, to the sums. The whole workgroup must come here; what it
     /// wrote to workgroup memory before is seen. Panels may still be read when an invocation returns.
     pub(super) fn multiply(
         &self,
         sums: &[Var<'k>],
         depth: Val<'k>,
-        left: &Factor<'_, 'k>,
-        right: &Factor<'_, 'k>,
+        left: &PanelSource<'_, 'k>,
+        right: &PanelSource<'_, 'k>,
     ) {
         let (k, t) = (self.k, self.tile);
-        let left = Side::new(self.k, left, t.m, t.row_lanes(), t.left_pitch(), t.depth);
-        let right = Side::new(self.k, right, t.n, t.column_lanes(), t.right_pitch(), t.depth);
+        let left = PanelPipeline::new(self.k, left, t.m, t.row_lanes(), t.left_pitch(), t.depth);
+        let right = PanelPipeline::new(self.k, right, t.n, t.column_lanes(), t.right_pitch(), t.depth);
         let zero = k.u32(0);
         left.fetch(zero);
         right.fetch(zero);
@@ -185,7 +187,7 @@ impl<'k> Place<'k> {
             k.barrier();
             left.fetch(at + t.depth);
             right.fetch(at + t.depth);
-            // A few depths are written out, so that kernels stay short; compilers unroll further if they like.
+            // A few indices along K are written out, so that kernels stay short; compilers unroll further if they like.
             let few = (WRITTEN / (t.rows * t.columns)).clamp(1, t.depth);
             k.for_(zero, k.u32(t.depth), k.u32(few), |base| {
                 let mut running: Vec<Val<'k>> = sums.iter().map(|s| s.get()).collect();
@@ -205,28 +207,35 @@ impl<'k> Place<'k> {
     }
 }
 
-/// One factor on its way: the next panel's elements wait in registers while this one is multiplied.
-struct Side<'a, 'k> {
+/// One operand on its way: the next panel's elements wait in registers while this one is multiplied.
+struct PanelPipeline<'a, 'k> {
     k: &'k Builder,
     memory: Shared<'k>,
-    staged: Option<(Along, Load<'a, 'k>)>,
+    staged: Option<(ContiguousAxis, ElementFn<'a, 'k>)>,
     /// Outer elements of one shared element.
     lanes: u32,
-    /// Shared elements of a depth.
+    /// Shared elements of an index along K.
     groups: u32,
     pitch: u32,
     depth: u32,
     waiting: Vec<Var<'k>>,
 }
 
-impl<'a, 'k> Side<'a, 'k> {
-    fn new(k: &'k Builder, factor: &Factor<'a, 'k>, outer: u32, lanes: u32, pitch: u32, depth: u32) -> Self {
+impl<'a, 'k> PanelPipeline<'a, 'k> {
+    fn new(
+        k: &'k Builder,
+        factor: &PanelSource<'a, 'k>,
+        outer: u32,
+        lanes: u32,
+        pitch: u32,
+        depth: u32,
+    ) -> Self {
         let groups = outer / lanes;
         let (memory, staged) = match factor {
-            Factor::Staged { panel, along, load } => (*panel, Some((*along, *load))),
-            Factor::Resident(memory) => (*memory, None),
+            PanelSource::Staged { panel, along, load } => (*panel, Some((*along, *load))),
+            PanelSource::Resident(memory) => (*memory, None),
         };
-        let mut side = Side { k, memory, staged, lanes, groups, pitch, depth, waiting: Vec::new() };
+        let mut side = PanelPipeline { k, memory, staged, lanes, groups, pitch, depth, waiting: Vec::new() };
         if staged.is_some() {
             // The type of what is loaded.
             let zero = side.memory.load_vec(k.u32(0))[0].like(0.0);
@@ -239,14 +248,15 @@ impl<'a, 'k> Side<'a, 'k> {
         (self.groups * self.depth).div_ceil(self.k.group())
     }
 
-    /// Calls `body` with the group of outer elements and the depth of every shared element that this invocation stages.
-    fn each(&self, along: Along, body: impl Fn(usize, Val<'k>, Val<'k>)) {
+    /// Calls `body` with the group of outer elements and the index along K of every shared element that this invocation
+    /// stages.
+    fn each(&self, along: ContiguousAxis, body: impl Fn(usize, Val<'k>, Val<'k>)) {
         let (k, all) = (self.k, self.groups * self.depth);
         for i in 0..self.rounds() {
             let at = k.local_index() + i * k.group();
             let (group, depth) = match along {
-                Along::Depth => (at / self.depth, at % self.depth),
-                Along::Outer => (at % self.groups, at / self.groups),
+                ContiguousAxis::K => (at / self.depth, at % self.depth),
+                ContiguousAxis::Outer => (at % self.groups, at / self.groups),
             };
             let one = || body(i as usize, group, depth);
             if (i + 1) * k.group() <= all { one() } else { k.if_(at.lt(all), one) }
@@ -273,7 +283,7 @@ impl<'a, 'k> Side<'a, 'k> {
         });
     }
 
-    /// The outer elements of a group at depth `at + d`.
+    /// The outer elements of a group at index along K `at + d`.
     fn read(&self, at: Val<'k>, d: Val<'k>, group: Val<'k>) -> Vec<Val<'k>> {
         let depth = if self.staged.is_some() { d } else { at + d };
         self.memory.load_vec(depth * self.pitch + group)

@@ -3,7 +3,7 @@
 use olivine_ir::op::HeadLayout;
 use olivine_kernel::{Access, Buf, Builder, Elem, MatrixType, Shared, SubgroupOp, Val, Var};
 
-use super::halves::{Factors, magnitude};
+use super::operands::{OperandPrecision, magnitude};
 use crate::launch::Launch;
 use crate::math;
 use crate::site::Operand;
@@ -14,7 +14,7 @@ pub(super) const SLOT: u32 = 8;
 /// `[batch, head, sequence, slot]` of an operand.
 pub(super) struct Slots<'k> {
     k: &'k Builder,
-    factors: Factors,
+    factors: OperandPrecision,
     /// Words where whole slots of 16-bit elements can be loaded, otherwise elements.
     buffer: Buf<'k>,
     whole: bool,
@@ -33,7 +33,7 @@ impl<'k> Slots<'k> {
         name: &str,
         layout: HeadLayout,
         operand: &Operand,
-        factors: Factors,
+        factors: OperandPrecision,
     ) -> Self {
         let steps = [&operand.strides[..], &[operand.offset as i64]].concat();
         let (head, sequence) = match layout {
@@ -51,9 +51,9 @@ impl<'k> Slots<'k> {
             step => l.stride(&format!("{name}_{what}"), step.copied().unwrap_or(0)),
         };
         let elem = match (factors, whole) {
-            (Factors::Split, _) => math::elem(operand.ty.dtype),
-            (Factors::Whole(_), true) => Elem::U32,
-            (Factors::Whole(_), false) => Elem::U16,
+            (OperandPrecision::Split, _) => math::elem(operand.ty.dtype),
+            (OperandPrecision::Whole(_), true) => Elem::U32,
+            (OperandPrecision::Whole(_), false) => Elem::U16,
         };
         Slots {
             k: l.k(),
@@ -93,8 +93,8 @@ impl<'k> Slots<'k> {
             let load = |slot: Val<'k>| {
                 let first = row + slot * SLOT;
                 match self.factors {
-                    Factors::Whole(_) => self.buffer.load_vec(first / 2u32, 4),
-                    Factors::Split => {
+                    OperandPrecision::Whole(_) => self.buffer.load_vec(first / 2u32, 4),
+                    OperandPrecision::Split => {
                         [self.buffer.load_vec(first, 4), self.buffer.load_vec(first + 4u32, 4)].concat()
                     }
                 }
@@ -111,8 +111,10 @@ impl<'k> Slots<'k> {
         };
         let elements: Vec<Val<'k>> = (0..SLOT).map(element).collect();
         match self.factors {
-            Factors::Whole(_) => elements.chunks(2).map(|pair| pair[0] | (pair[1] << 16u32)).collect(),
-            Factors::Split => elements,
+            OperandPrecision::Whole(_) => {
+                elements.chunks(2).map(|pair| pair[0] | (pair[1] << 16u32)).collect()
+            }
+            OperandPrecision::Split => elements,
         }
     }
 }
@@ -175,11 +177,11 @@ pub(super) struct Stage<'k> {
 
 impl<'k> Stage<'k> {
     /// A stage with nothing loaded yet.
-    pub(super) fn new(k: &'k Builder, panel: Panel<'k>, factors: Factors) -> Self {
+    pub(super) fn new(k: &'k Builder, panel: Panel<'k>, factors: OperandPrecision) -> Self {
         let each = (panel.rows * panel.slots).div_ceil(k.group());
         let (zero, count) = match factors {
-            Factors::Whole(_) => (k.u32(0), SLOT / 2),
-            Factors::Split => (k.f32(0.0), SLOT),
+            OperandPrecision::Whole(_) => (k.u32(0), SLOT / 2),
+            OperandPrecision::Split => (k.f32(0.0), SLOT),
         };
         let held = (0..each).map(|_| (0..count).map(|_| k.var(zero)).collect()).collect();
         Stage { panel, held }

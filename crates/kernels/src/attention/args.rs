@@ -11,7 +11,7 @@ use crate::math;
 use crate::site::Memory;
 
 /// Where the results of a workgroup go.
-pub(super) enum Sink {
+pub(super) enum AttentionTarget {
     /// To the target, finished.
     Target,
     /// Accumulators, and maximum and sum of every row, of one of several ranges of keys.
@@ -25,24 +25,24 @@ pub(super) enum Sink {
     },
 }
 
-impl Sink {
+impl AttentionTarget {
     /// Ranges that the keys are split into.
     pub(super) fn splits(&self) -> usize {
         match self {
-            Sink::Target => 1,
-            Sink::Partial { splits, .. } => *splits,
+            AttentionTarget::Target => 1,
+            AttentionTarget::Partial { splits, .. } => *splits,
         }
     }
 }
 
 /// The buffers of a [`Sink`].
-pub(super) enum Out<'k> {
+pub(super) enum DeclaredAttentionTarget<'k> {
     Target(Buf<'k>),
     Partial { values: Buf<'k>, sums: Buf<'k> },
 }
 
 /// Which part of the problem a workgroup has; the same in all of it.
-pub(super) struct Place<'k> {
+pub(super) struct WorkgroupCoord<'k> {
     pub(super) batch: Val<'k>,
     pub(super) kv_head: Val<'k>,
     /// Batch and kv head as one number.
@@ -52,13 +52,13 @@ pub(super) struct Place<'k> {
     splits: Val<'k>,
 }
 
-impl<'k> Place<'k> {
+impl<'k> WorkgroupCoord<'k> {
     /// The place of the workgroup with this number.
     pub(super) fn of(number: Val<'k>, tiles: Val<'k>, splits: Val<'k>, kv_heads: Val<'k>) -> Self {
         let (rest, split) = (number / splits, number % splits);
         // Later queries see more keys: they go first.
         let (pair, tile) = (rest / tiles, tiles - 1 - rest % tiles);
-        Place { batch: pair / kv_heads, kv_head: pair % kv_heads, pair, tile, split, splits }
+        WorkgroupCoord { batch: pair / kv_heads, kv_head: pair % kv_heads, pair, tile, split, splits }
     }
 }
 
@@ -90,13 +90,13 @@ impl<'k> Range<'k> {
 }
 
 /// Operands, sizes and numbers that do not depend on the kernel.
-pub(super) struct Scene<'k, 'p> {
+pub(super) struct AttentionArgs<'k, 'p> {
     k: &'k Builder,
     p: &'p Problem<'p>,
     mask: Option<(Buf<'k>, Vec<Val<'k>>)>,
     pub(super) sinks: Option<Buf<'k>>,
     lengths: Option<Integers<'k>>,
-    pub(super) out: Out<'k>,
+    pub(super) out: DeclaredAttentionTarget<'k>,
     sk: Val<'k>,
     sq: Val<'k>,
     pub(super) rows: Val<'k>,
@@ -107,8 +107,8 @@ pub(super) struct Scene<'k, 'p> {
     window: Option<Val<'k>>,
 }
 
-impl<'k, 'p> Scene<'k, 'p> {
-    pub(super) fn declare(l: &Launch<'k>, p: &'p Problem<'p>, sink: &Sink) -> Self {
+impl<'k, 'p> AttentionArgs<'k, 'p> {
+    pub(super) fn declare(l: &Launch<'k>, p: &'p Problem<'p>, sink: &AttentionTarget) -> Self {
         let k = l.k();
         let elem = math::elem(p.partial());
         let mask = p.mask.as_ref().map(|(operand, steps)| {
@@ -122,12 +122,19 @@ impl<'k, 'p> Scene<'k, 'p> {
             (buffer, steps)
         });
         let (out, sinks) = match sink {
-            Sink::Target => {
-                (Out::Target(l.write("out", &p.target)), p.sinks.as_ref().map(|s| l.read("sinks", s)))
-            }
-            Sink::Partial { values, sums, .. } => {
+            AttentionTarget::Target => (
+                DeclaredAttentionTarget::Target(l.write("out", &p.target)),
+                p.sinks.as_ref().map(|s| l.read("sinks", s)),
+            ),
+            AttentionTarget::Partial { values, sums, .. } => {
                 let values = l.bind("part_values", elem, Access::Write, *values);
-                (Out::Partial { values, sums: l.bind("part_sums", elem, Access::Write, *sums) }, None)
+                (
+                    DeclaredAttentionTarget::Partial {
+                        values,
+                        sums: l.bind("part_sums", elem, Access::Write, *sums),
+                    },
+                    None,
+                )
             }
         };
         // Scores are exponents of two.
@@ -138,7 +145,7 @@ impl<'k, 'p> Scene<'k, 'p> {
             _ => l.f32(name, x as f32),
         };
         let window = |w: usize| l.i32("window", w.min(i32::MAX as usize / 2) as i32);
-        Scene {
+        AttentionArgs {
             k,
             p,
             mask,
@@ -157,7 +164,7 @@ impl<'k, 'p> Scene<'k, 'p> {
     }
 
     /// Keys that count for a batch.
-    pub(super) fn length(&self, place: &Place<'k>) -> Val<'k> {
+    pub(super) fn length(&self, place: &WorkgroupCoord<'k>) -> Val<'k> {
         match self.lengths {
             None => self.sk,
             // One length for all batches, or one for each.
@@ -169,7 +176,7 @@ impl<'k, 'p> Scene<'k, 'p> {
     }
 
     /// A row of the kv head and the keys it may see by length, causality and window.
-    pub(super) fn row_at(&self, place: &Place<'k>, number: Val<'k>, length: Val<'k>) -> Row<'k> {
+    pub(super) fn row_at(&self, place: &WorkgroupCoord<'k>, number: Val<'k>, length: Val<'k>) -> Row<'k> {
         let known = number.min(self.rows - 1);
         let (query, head) = (known / self.group, place.kv_head * self.group + known % self.group);
         let (mut first, mut end) = (self.k.u32(0), length);
@@ -190,7 +197,7 @@ impl<'k, 'p> Scene<'k, 'p> {
     /// this split.
     pub(super) fn range(
         &self,
-        place: &Place<'k>,
+        place: &WorkgroupCoord<'k>,
         first_row: Val<'k>,
         rows: u32,
         keys: u32,
@@ -207,7 +214,7 @@ impl<'k, 'p> Scene<'k, 'p> {
     }
 
     /// Where a row of the mask begins.
-    pub(super) fn mask_row(&self, place: &Place<'k>, row: &Row<'k>) -> Option<Val<'k>> {
+    pub(super) fn mask_row(&self, place: &WorkgroupCoord<'k>, row: &Row<'k>) -> Option<Val<'k>> {
         self.mask.as_ref().map(|(_, steps)| {
             let within = place.batch * steps[0] + row.head * steps[1] + row.query * steps[2];
             steps[4] + within
@@ -245,12 +252,12 @@ impl<'k, 'p> Scene<'k, 'p> {
     }
 
     /// A row's position in the result.
-    pub(super) fn target_row(&self, place: &Place<'k>, row: &Row<'k>) -> Val<'k> {
+    pub(super) fn target_row(&self, place: &WorkgroupCoord<'k>, row: &Row<'k>) -> Val<'k> {
         super::target_row(self.p.op.layout, place.batch, row.head, row.query, self.heads, self.sq)
     }
 
     /// A row's position among the partial results.
-    pub(super) fn part(&self, place: &Place<'k>, row: &Row<'k>) -> Val<'k> {
+    pub(super) fn part(&self, place: &WorkgroupCoord<'k>, row: &Row<'k>) -> Val<'k> {
         (place.pair * self.rows + row.number) * place.splits + place.split
     }
 }

@@ -3,12 +3,12 @@
 
 use olivine_kernel::{Buf, Builder, Scalar, Val};
 
+use super::super::args::{AttentionArgs, DeclaredAttentionTarget, Range, WorkgroupCoord};
 use super::super::problem::Problem;
-use super::super::scene::{Out, Place, Range, Scene};
 use super::super::softmax::{base, exp2_below, lowest, normaliser};
 use super::super::tile::fours;
 use super::LANES;
-use super::slots::Slots;
+use super::staging::Slots;
 
 /// q, k and v, and their elements as numbers.
 pub(super) struct Operands<'a, 'k> {
@@ -21,9 +21,9 @@ pub(super) struct Operands<'a, 'k> {
 pub(super) fn rows<'k>(
     k: &'k Builder,
     p: &Problem<'_>,
-    scene: &Scene<'k, '_>,
+    args: &AttentionArgs<'k, '_>,
     operands: &Operands<'_, 'k>,
-    place: &Place<'k>,
+    place: &WorkgroupCoord<'k>,
     range: &Range<'k>,
     length: Val<'k>,
     (first, rows): (Val<'k>, u32),
@@ -41,10 +41,10 @@ pub(super) fn rows<'k>(
     let (depths, columns) = (elements(p.dim), elements(p.value_dim));
     let zero = k.f32(0.0);
     let starts = (keys.start(place.batch, place.kv_head), values.start(place.batch, place.kv_head));
-    let end = scene.rows.min(first + rows);
+    let end = args.rows.min(first + rows);
     k.for_(first, end, k.u32(1), |number| {
-        let row = scene.row_at(place, number, length);
-        let mask_row = scene.mask_row(place, &row);
+        let row = args.row_at(place, number, length);
+        let mask_row = args.mask_row(place, &row);
         let start = q.row(q.start(place.batch, row.head), row.query);
         let query: Vec<Val<'k>> = depths
             .iter()
@@ -59,7 +59,7 @@ pub(super) fn rows<'k>(
                 inside.select(*q * key, zero)
             });
             let product = k.subgroup_sum(products.reduce(|a, b| a + b).unwrap_or(zero));
-            let score = scene.score(product, mask_row, key);
+            let score = args.score(product, mask_row, key);
             let old = maximum.get();
             let new = old.max(score);
             let from = base(new);
@@ -73,13 +73,13 @@ pub(super) fn rows<'k>(
                 sum.set(weight.ne(0).select(more, shrunk));
             }
         });
-        let (out, to, scale) = match &scene.out {
-            Out::Target(out) => {
-                let scale = normaliser(maximum.get(), sum.get(), scene.sink(&row));
-                (*out, scene.target_row(place, &row) * p.value_dim, scale)
+        let (out, to, scale) = match &args.out {
+            DeclaredAttentionTarget::Target(out) => {
+                let scale = normaliser(maximum.get(), sum.get(), args.sink(&row));
+                (*out, args.target_row(place, &row) * p.value_dim, scale)
             }
-            Out::Partial { values, sums } => {
-                let part = scene.part(place, &row);
+            DeclaredAttentionTarget::Partial { values, sums } => {
+                let part = args.part(place, &row);
                 k.if_(k.lane().eq(0), || sums.store_vec(part * 2, &[maximum.get(), sum.get()]));
                 (*values, part * (fours(p.value_dim) * 4), k.f32(1.0))
             }

@@ -56,7 +56,7 @@ fn check([m, k, n]: [usize; 3], dtypes: [DType; 2], lies: [Lie; 2], zeros: [Opti
     g.output("y", y).unwrap();
     let program = device.lower(&g).unwrap();
     let names: Vec<&str> = program.run.iter().map(|d| program.kernel(d).name.as_str()).collect();
-    assert!(names.contains(&"qmatmul_matrices"), "{names:?}");
+    assert!(names.contains(&"qmatmul_coop"), "{names:?}");
 
     let (a, b) = (noise(m * k, 1), noise(k * n, 2));
     let z = [noise(zeros[0].unwrap_or(0), 3), noise(zeros[1].unwrap_or(0), 4)];
@@ -158,7 +158,7 @@ fn a_few_dozen_rows_of_halves_are_multiplied_by_subgroups_each_for_itself() {
         ([33, 1032, 512], DType::BF16, false),
         ([17, 512, 1000], DType::BF16, true),
     ] {
-        assert_eq!(few(sizes, dtype, turned), "matmul_narrow", "{sizes:?}");
+        assert_eq!(few(sizes, dtype, turned), "matmul_small_m_coop", "{sizes:?}");
     }
 }
 
@@ -166,8 +166,8 @@ fn a_few_dozen_rows_of_halves_are_multiplied_by_subgroups_each_for_itself() {
 fn few_rows_are_multiplied_as_the_weights_lie() {
     for dtype in [DType::F32, DType::F16, DType::BF16] {
         for sizes in [[1, 512, 512], [1, 72, 200], [3, 100, 40], [8, 264, 96], [2, 33, 17]] {
-            assert_eq!(few(sizes, dtype, false), "matmul_sweep", "{sizes:?}");
-            assert_eq!(few(sizes, dtype, true), "matmul_dots", "{sizes:?}");
+            assert_eq!(few(sizes, dtype, false), "matmul_gemv_axpy", "{sizes:?}");
+            assert_eq!(few(sizes, dtype, true), "matmul_gemv_dot", "{sizes:?}");
         }
     }
 }

@@ -44,7 +44,7 @@ pub(super) fn emit(fold: Fold, windows: &Windows, site: &mut Site<'_>) -> Result
 
     let k = site.builder(&fold.name(), group);
     let l = Launch::new(&k);
-    let kernel = Each {
+    let kernel = WindowKernel {
         k: &k,
         fold,
         x: l.read("x", &operand),
@@ -85,7 +85,7 @@ pub(super) fn emit(fold: Fold, windows: &Windows, site: &mut Site<'_>) -> Result
 }
 
 /// The declared kernel.
-struct Each<'k> {
+struct WindowKernel<'k> {
     k: &'k Builder,
     fold: Fold,
     x: Buf<'k>,
@@ -107,7 +107,7 @@ struct Window<'k> {
     count: [Val<'k>; 3],
 }
 
-impl<'k> Each<'k> {
+impl<'k> WindowKernel<'k> {
     fn window(&self, at: Val<'k>) -> Window<'k> {
         let rows = at / self.output[2];
         let column = at - rows * self.output[2];

@@ -5,50 +5,50 @@ use olivine_ir::Op;
 use olivine_kernel::Val;
 
 use super::elementwise::whole_copy;
-use super::kv_append::{Cache, Move, Moving};
-use super::rope::{Place, Turn, Turning};
+use super::kv_append::{Cache, CacheAppend, DeclaredAppend};
+use super::rope::{DeclaredRotation, RopeTarget, Rotation};
 use crate::launch::Launch;
 use crate::site::{Operand, Site, linear_group};
 
 /// What some workgroups of the dispatch do.
-enum Job<'a> {
-    Turn(Box<Turn<'a>>),
-    Move(Move<'a>),
+enum RowMove<'a> {
+    Rotation(Box<Rotation<'a>>),
+    CacheAppend(CacheAppend<'a>),
 }
 
 /// The same, declared.
-enum Declared<'k, 'j> {
-    Turn(Turning<'k, 'j>),
-    Move(Moving<'k, 'j>),
+enum DeclaredRowMove<'k, 'j> {
+    Rotation(DeclaredRotation<'k, 'j>),
+    CacheAppend(DeclaredAppend<'k, 'j>),
 }
 
-impl Job<'_> {
+impl RowMove<'_> {
     fn count(&self) -> usize {
         match self {
-            Job::Turn(turn) => turn.count,
-            Job::Move(rows) => rows.count,
+            RowMove::Rotation(turn) => turn.count,
+            RowMove::CacheAppend(rows) => rows.count,
         }
     }
 
     fn cost(&self) -> (u64, u64) {
         match self {
-            Job::Turn(turn) => turn.cost(),
-            Job::Move(rows) => rows.cost(),
+            RowMove::Rotation(turn) => turn.cost(),
+            RowMove::CacheAppend(rows) => rows.cost(),
         }
     }
 }
 
-impl<'k> Declared<'k, '_> {
+impl<'k> DeclaredRowMove<'k, '_> {
     fn run(&self, work: Val<'k>) {
         match self {
-            Declared::Turn(turn) => turn.run(work),
-            Declared::Move(rows) => rows.run(work),
+            DeclaredRowMove::Rotation(turn) => turn.run(work),
+            DeclaredRowMove::CacheAppend(rows) => rows.run(work),
         }
     }
 }
 
 /// Lowers rotations and appends together. Rows that a rotation makes for a cache go there at once.
-pub(crate) fn rotations(ops: &[(&Op, usize)], site: &mut Site<'_>) -> Result<(), String> {
+pub(crate) fn rope_append(ops: &[(&Op, usize)], site: &mut Site<'_>) -> Result<(), String> {
     let (operands, targets) = (site.operands.clone(), site.targets.clone());
     // For every operation its operands and its target.
     let mut parts: Vec<(&Op, &[Operand])> = Vec::with_capacity(ops.len());
@@ -85,19 +85,22 @@ pub(crate) fn rotations(ops: &[(&Op, usize)], site: &mut Site<'_>) -> Result<(),
     for (i, ((op, own), cache)) in parts.iter().zip(&caches).enumerate() {
         match (op, cache) {
             (Op::Rope(rope), _) => {
-                let place = taker(i).map_or(Place::Packed(targets[i].clone()), |c| Place::Cache(c.clone()));
-                jobs.extend(Turn::new(rope, own, place, site)?.map(|turn| Job::Turn(Box::new(turn))));
+                let place =
+                    taker(i).map_or(RopeTarget::Packed(targets[i].clone()), |c| RopeTarget::Cache(c.clone()));
+                jobs.extend(
+                    Rotation::new(rope, own, place, site)?.map(|turn| RowMove::Rotation(Box::new(turn))),
+                );
             }
             (_, Some(cache)) => {
                 let rotated =
                     (0..parts.len()).any(|r| caches[r].is_none() && targets[r].memory == own[1].memory);
-                jobs.extend(Move::new(&own[1], cache).filter(|_| !rotated).map(Job::Move));
+                jobs.extend(CacheAppend::new(&own[1], cache).filter(|_| !rotated).map(RowMove::CacheAppend));
             }
             _ => {}
         }
     }
 
-    let unsummed = match site.unsummed.take() {
+    let partials = match site.partials.take() {
         // Where vectors of the rows are none of the parts, the sum is made first.
         Some(parts) if parts.lanes()? < 4 => {
             parts.emit(site)?;
@@ -112,8 +115,12 @@ pub(crate) fn rotations(ops: &[(&Op, usize)], site: &mut Site<'_>) -> Result<(),
     let (mut groups, mut cost) = (0, (0, 0));
     for job in &jobs {
         let declared = match job {
-            Job::Turn(turn) => Declared::Turn(turn.declare(&l, unsummed.as_ref().filter(|u| turn.reads(u)))?),
-            Job::Move(rows) => Declared::Move(rows.declare(&l, unsummed.as_ref().filter(|u| rows.reads(u)))?),
+            RowMove::Rotation(turn) => {
+                DeclaredRowMove::Rotation(turn.declare(&l, partials.as_ref().filter(|u| turn.reads(u)))?)
+            }
+            RowMove::CacheAppend(rows) => {
+                DeclaredRowMove::CacheAppend(rows.declare(&l, partials.as_ref().filter(|u| rows.reads(u)))?)
+            }
         };
         let first = l.size("first", groups);
         groups += job.count().div_ceil(group as usize);

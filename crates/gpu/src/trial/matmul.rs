@@ -1,4 +1,4 @@
-//! The product that is tried: A·B + 3 with factors read by rows, and on top of it another with factors read by columns.
+//! The product that is tried: A·B + 3 with operands read by rows, and on top of it another with operands read by columns.
 
 use std::sync::Arc;
 
@@ -48,32 +48,32 @@ impl Panel {
     }
 }
 
-/// Where everything lies: factors in one piece of memory, results in another.
+/// Where everything lies: operands in one piece of memory, results in another.
 #[derive(Clone, Copy, Debug)]
 struct Plan {
     /// The first A and B, the second A and B.
-    factors: [Panel; 4],
+    operands: [Panel; 4],
     results: [Panel; 2],
 }
 
 impl Plan {
     fn new(shape: MatrixShape) -> Self {
-        let MatrixShape { factor, accumulator, m, n, k } = shape;
-        let a = MatrixType { elem: factor, rows: m, columns: k, role: MatrixUse::A };
-        let b = MatrixType { elem: factor, rows: k, columns: n, role: MatrixUse::B };
+        let MatrixShape { operand, accumulator, m, n, k } = shape;
+        let a = MatrixType { elem: operand, rows: m, columns: k, role: MatrixUse::A };
+        let b = MatrixType { elem: operand, rows: k, columns: n, role: MatrixUse::B };
         let c = MatrixType { elem: accumulator, rows: m, columns: n, role: MatrixUse::Accumulator };
         let mut next = 0;
-        let factors = [(a, false), (b, false), (a, true), (b, true)].map(|(ty, column_major)| {
+        let operands = [(a, false), (b, false), (a, true), (b, true)].map(|(ty, column_major)| {
             let panel = Panel { ty, column_major, first: next };
             next += panel.slots();
             panel
         });
         let first = Panel { ty: c, column_major: false, first: 0 };
-        Plan { factors, results: [first, Panel { first: first.slots(), ..first }] }
+        Plan { operands, results: [first, Panel { first: first.slots(), ..first }] }
     }
 
     fn factor_slots(&self) -> u32 {
-        self.factors.iter().map(|p| p.slots()).sum()
+        self.operands.iter().map(|p| p.slots()).sum()
     }
 
     fn result_slots(&self) -> u32 {
@@ -81,22 +81,22 @@ impl Plan {
     }
 }
 
-/// An element of a factor: small where sums must be exact in few bits, of all bits where they are integers.
-fn element(factor: Elem, which: usize, row: u32, column: u32) -> i64 {
+/// An element of a operand: small where sums must be exact in few bits, of all bits where they are integers.
+fn element(operand: Elem, which: usize, row: u32, column: u32) -> i64 {
     let mut bits =
         (which as u32 + 1).wrapping_mul(0x9e37_79b9) ^ (row * 64 + column).wrapping_mul(0x85eb_ca6b);
     bits = (bits ^ (bits >> 15)).wrapping_mul(0x2c1b_3c6d);
     bits ^= bits >> 13;
-    match factor {
+    match operand {
         Elem::I8 => i64::from(bits as u8 as i8),
         Elem::U8 => i64::from(bits as u8),
         _ => i64::from(bits % 7) - 3,
     }
 }
 
-/// The element's bytes in a factor.
-fn bytes(factor: Elem, value: i64) -> Vec<u8> {
-    match factor {
+/// The element's bytes in a operand.
+fn bytes(operand: Elem, value: i64) -> Vec<u8> {
+    match operand {
         Elem::F16 => f16::from_f32(value as f32).to_le_bytes().to_vec(),
         Elem::BF16 => bf16::from_f32(value as f32).to_le_bytes().to_vec(),
         Elem::F32 => (value as f32).to_le_bytes().to_vec(),
@@ -106,9 +106,9 @@ fn bytes(factor: Elem, value: i64) -> Vec<u8> {
 
 /// What a device must give, row by row: the first result and the second.
 fn expected(shape: MatrixShape) -> [Vec<i64>; 2] {
-    let MatrixShape { factor, m, n, k, .. } = shape;
+    let MatrixShape { operand, m, n, k, .. } = shape;
     let product = |which: usize, i: u32, j: u32| -> i64 {
-        (0..k).map(|d| element(factor, which, i, d) * element(factor, which + 1, d, j)).sum()
+        (0..k).map(|d| element(operand, which, i, d) * element(operand, which + 1, d, j)).sum()
     };
     let of = |value: &dyn Fn(u32, u32) -> i64| (0..m * n).map(|at| value(at / n, at % n)).collect();
     let first = |i, j| product(0, i, j) + START;
@@ -126,7 +126,7 @@ fn read(accumulator: Elem, bytes: &[u8]) -> f64 {
     }
 }
 
-/// One subgroup's work: factors into workgroup memory, two products, results out again.
+/// One subgroup's work: operands into workgroup memory, two products, results out again.
 fn kernel(shape: MatrixShape, plan: &Plan, caps: &DeviceCaps) -> Result<Kernel, Error> {
     let missing = |what: &str| Error::Kernel {
         kernel: "matrix_trial".into(),
@@ -150,7 +150,7 @@ fn kernel(shape: MatrixShape, plan: &Plan, caps: &DeviceCaps) -> Result<Kernel, 
         panels.load_matrix(panel.ty, k.u32(panel.first), k.u32(panel.pitch()), panel.column_major)
     };
     let start = k.number(shape.accumulator.scalar(), START as f64).splat(plan.results[0].ty);
-    let [a, b, other_a, other_b] = plan.factors.map(load);
+    let [a, b, other_a, other_b] = plan.operands.map(load);
     let first = a.matrix_mul_add(b, start);
     let second = other_a.matrix_mul_add(other_b, first).matrix_add(first);
     for (panel, value) in plan.results.iter().zip([first, second]) {
@@ -168,10 +168,10 @@ fn kernel(shape: MatrixShape, plan: &Plan, caps: &DeviceCaps) -> Result<Kernel, 
 fn program(shape: MatrixShape, plan: &Plan, caps: &DeviceCaps) -> Result<Program, Error> {
     let kernel = kernel(shape, plan, caps)?;
     let mut words = vec![0u8; (plan.factor_slots() * 4 * SLOT) as usize];
-    for (which, panel) in plan.factors.iter().enumerate() {
+    for (which, panel) in plan.operands.iter().enumerate() {
         for row in 0..panel.ty.rows {
             for column in 0..panel.ty.columns {
-                let element = bytes(shape.factor, element(shape.factor, which, row, column));
+                let element = bytes(shape.operand, element(shape.operand, which, row, column));
                 let at = panel.place(row, column);
                 words[at..at + element.len()].copy_from_slice(&element);
             }
@@ -233,7 +233,7 @@ fn judge(shape: MatrixShape, plan: &Plan, y: &[u8]) -> Option<String> {
             let (row, column) = (i as u32 / shape.n, i as u32 % shape.n);
             let order = ["rows", "columns"][number];
             return Some(format!(
-                "a known product, factors read by {order}, is {got} instead of {expected} at {row}, {column}"
+                "a known matmul, operands read by {order}, is {got} instead of {expected} at {row}, {column}"
             ));
         }
     }

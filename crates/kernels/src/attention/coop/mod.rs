@@ -3,16 +3,16 @@
 //! ```text
 //!   a subgroup keeps its rows of q as matrices, and walks over the keys with the rest of its workgroup:
 //!     k, v staged by tiles → scores = q·kᵀ in matrices → masked, maxima, weights = 2^(score − maximum), in registers
-//!     weights as left factors → accumulators = accumulators·shrink + weights·v
+//!     weights as left operands → accumulators = accumulators·shrink + weights·v
 //! ```
 //!
 //! Rows of a matrix belong to four neighbouring lanes, so maxima and sums are two shuffles away, and weights become a
-//! factor where they are. f32 is multiplied as sums of two halves (`halves`).
+//! operand where they are. f32 is multiplied as sums of two f16 (`f16`).
 
-mod careful;
-mod halves;
 mod kernel;
-mod slots;
+mod non_finite;
+mod operands;
+mod staging;
 
 use olivine_ir::DType;
 use olivine_kernel::{Elem, Fragments};
@@ -20,11 +20,11 @@ use olivine_program::DeviceCaps;
 
 use super::problem::Problem;
 use crate::math;
-use halves::Factors;
 pub(super) use kernel::emit;
-use slots::Panel;
+use operands::OperandPrecision;
+use staging::Panel;
 
-/// Rows, columns and depths of a matrix.
+/// M, N and K of a matrix.
 const SIDE: u32 = 16;
 /// Lanes of a subgroup.
 const LANES: u32 = 32;
@@ -56,13 +56,13 @@ impl Plan {
     }
 
     /// Slots of the panels of k and v; rows of q pass through the same memory.
-    fn panels(self, slots: (u32, u32), factors: Factors) -> u32 {
+    fn panels(self, slots: (u32, u32), factors: OperandPrecision) -> u32 {
         let len = |rows, slots| Panel::len(rows, slots, factors.planes());
-        let queries = self.teams * len(SIDE, SIDE / slots::SLOT);
+        let queries = self.teams * len(SIDE, SIDE / staging::SLOT);
         queries.max(len(self.keys, slots.0) + len(self.keys, slots.1))
     }
 
-    fn shared_bytes(self, slots: (u32, u32), factors: Factors) -> u32 {
+    fn shared_bytes(self, slots: (u32, u32), factors: OperandPrecision) -> u32 {
         // Beside the panels a word or two for each subgroup, and one for all.
         self.panels(slots, factors) * 16 + self.teams * 8 + 32
     }
@@ -70,15 +70,15 @@ impl Plan {
 
 /// Slots of padded rows of q and k, and of v.
 fn slots(p: &Problem<'_>) -> (u32, u32) {
-    let of = |width: usize| (width as u32).next_multiple_of(SIDE) / slots::SLOT;
+    let of = |width: usize| (width as u32).next_multiple_of(SIDE) / staging::SLOT;
     (of(p.dim), of(p.value_dim))
 }
 
-/// How elements become factors; `None` for types that are not multiplied by matrices.
-fn factors(p: &Problem<'_>) -> Option<Factors> {
+/// How elements become operands; `None` for types that are not multiplied by matrices.
+fn factors(p: &Problem<'_>) -> Option<OperandPrecision> {
     match p.q.ty.dtype {
-        DType::F16 | DType::BF16 => Some(Factors::Whole(math::elem(p.q.ty.dtype))),
-        DType::F32 => Some(Factors::Split),
+        DType::F16 | DType::BF16 => Some(OperandPrecision::Whole(math::elem(p.q.ty.dtype))),
+        DType::F32 => Some(OperandPrecision::Split),
         _ => None,
     }
 }
@@ -99,11 +99,11 @@ pub(super) fn choose(p: &Problem<'_>, caps: &DeviceCaps) -> Option<Plan> {
     let groups = |plan: Plan| p.batch * p.kv_heads * p.rows().div_ceil(plan.rows() as usize);
     let mut plan = match (width, factors) {
         // So few keys are over before many rows of a subgroup pay.
-        (0..=64, Factors::Whole(_)) if p.keys <= SHORT && groups(NARROW) >= FEW_GROUPS => NARROW,
-        (0..=64, Factors::Whole(_)) => Plan { blocks: 2, teams: 4, keys: 64 },
-        (0..=64, Factors::Split) => Plan { blocks: 1, teams: 8, keys: 64 },
-        (65..=128, Factors::Whole(_)) => Plan { blocks: 1, teams: 8, keys: 64 },
-        (65..=128, Factors::Split) => Plan { blocks: 1, teams: 8, keys: 32 },
+        (0..=64, OperandPrecision::Whole(_)) if p.keys <= SHORT && groups(NARROW) >= FEW_GROUPS => NARROW,
+        (0..=64, OperandPrecision::Whole(_)) => Plan { blocks: 2, teams: 4, keys: 64 },
+        (0..=64, OperandPrecision::Split) => Plan { blocks: 1, teams: 8, keys: 64 },
+        (65..=128, OperandPrecision::Whole(_)) => Plan { blocks: 1, teams: 8, keys: 64 },
+        (65..=128, OperandPrecision::Split) => Plan { blocks: 1, teams: 8, keys: 32 },
         _ => Plan { blocks: 1, teams: 4, keys: 16 },
     };
     // Smaller workgroups where large ones would leave cores idle.
@@ -112,7 +112,7 @@ pub(super) fn choose(p: &Problem<'_>, caps: &DeviceCaps) -> Option<Plan> {
             Plan { blocks: 2, .. } => plan.blocks = 1,
             _ => plan.teams /= 2,
         }
-        if factors == Factors::Split {
+        if factors == OperandPrecision::Split {
             plan.keys = plan.keys.min(32);
         }
     }

@@ -5,13 +5,15 @@ use olivine_kernel::{
     Val, Var,
 };
 
+use super::super::args::{
+    AttentionArgs, AttentionTarget, DeclaredAttentionTarget, Range, Row, WorkgroupCoord,
+};
 use super::super::problem::Problem;
-use super::super::scene::{Out, Place, Range, Row, Scene, Sink};
 use super::super::softmax::{base, exp2_below, lowest, normaliser};
 use super::super::tile::fours;
-use super::careful::{self, Operands};
-use super::halves::{Factors, halves, is_wild, magnitude, scales, split};
-use super::slots::{Panel, SLOT, Slots, Stage};
+use super::non_finite::{self, Operands};
+use super::operands::{OperandPrecision, halves, is_wild, magnitude, scales, split};
+use super::staging::{Panel, SLOT, Slots, Stage};
 use super::{LANES, Plan, SIDE, factors, slots};
 use crate::launch::Launch;
 use crate::site::{Operand, Site, linear_group};
@@ -20,12 +22,12 @@ use crate::site::{Operand, Site, linear_group};
 pub(in super::super) fn emit(
     p: &Problem<'_>,
     plan: Plan,
-    sink: &Sink,
+    sink: &AttentionTarget,
     site: &mut Site<'_>,
 ) -> Result<(), String> {
     let splits = sink.splits();
     let tiles = p.rows().div_ceil(plan.rows() as usize);
-    let name = if splits > 1 { "attention_matrices_split" } else { "attention_matrices" };
+    let name = if splits > 1 { "attention_coop_split" } else { "attention_coop" };
     let k = site.builder(name, plan.teams * LANES);
     let l = Launch::new(&k);
     let kernel = Kernel::declare(&l, p, plan, sink)?;
@@ -35,14 +37,14 @@ pub(in super::super) fn emit(
     let kv_heads = l.size("kv_heads", p.kv_heads);
 
     let number = linear_group(&k);
-    k.if_(number.lt(count), || kernel.run(&Place::of(number, tiles, splits, kv_heads)));
+    k.if_(number.lt(count), || kernel.run(&WorkgroupCoord::of(number, tiles, splits, kv_heads)));
     let bound = l.done();
     site.dispatch(k, bound, groups as u64, p.cost())
 }
 
 /// Rows of a block that a lane holds elements of.
 const PAIR: usize = 2;
-/// What weights are multiplied by on their way to halves.
+/// What weights are multiplied by on their way to f16.
 const WEIGHT_SCALE: f64 = 16384.0;
 
 /// Which of its lane's two rows the i-th element of a matrix belongs to.
@@ -51,7 +53,7 @@ fn row_of(part: usize) -> usize {
 }
 
 /// What tells of numbers that are not finite.
-struct Wild<'k> {
+struct NonFinite<'k> {
     /// Not 0 if there is one.
     flag: Shared<'k>,
     /// The elements of q, k and v as numbers.
@@ -62,12 +64,12 @@ struct Kernel<'k, 'p> {
     k: &'k Builder,
     p: &'p Problem<'p>,
     plan: Plan,
-    factors: Factors,
-    scene: Scene<'k, 'p>,
+    factors: OperandPrecision,
+    args: AttentionArgs<'k, 'p>,
     q: Slots<'k>,
     keys: Slots<'k>,
     values: Slots<'k>,
-    wild: Option<Wild<'k>>,
+    wild: Option<NonFinite<'k>>,
     memory: Shared<'k>,
     /// The largest magnitude of k, then of v, that each subgroup loaded, as bits.
     largest: Option<Shared<'k>>,
@@ -81,9 +83,9 @@ struct Kernel<'k, 'p> {
 /// What a lane knows of a block of its subgroup's rows.
 struct Block<'k> {
     rows: Vec<Row<'k>>,
-    /// The block's rows of q, by depth, then by plane.
+    /// The block's rows of q, by index along K, then by plane.
     q: Vec<Vec<Val<'k>>>,
-    /// What products with each row of split q are multiplied by.
+    /// What matmuls with each row of split q are multiplied by.
     unscale: Option<Vec<Val<'k>>>,
     maxima: Vec<Var<'k>>,
     /// Over the keys of this lane only until the end.
@@ -100,30 +102,35 @@ struct Weights<'k> {
 }
 
 impl<'k, 'p> Kernel<'k, 'p> {
-    fn declare(l: &Launch<'k>, p: &'p Problem<'p>, plan: Plan, sink: &Sink) -> Result<Self, String> {
+    fn declare(
+        l: &Launch<'k>,
+        p: &'p Problem<'p>,
+        plan: Plan,
+        sink: &AttentionTarget,
+    ) -> Result<Self, String> {
         let (k, layout) = (l.k(), p.op.layout);
         let factors = factors(p).ok_or("attention by matrices of a type that has none")?;
         let matrix = |elem, role| MatrixType { elem, rows: SIDE, columns: SIDE, role };
         let slots = slots(p);
         let read = |name: &str, operand: &Operand| Slots::read(l, name, layout, operand, factors);
         // Weights of 0 must not look at values that are not finite; split numbers must all be finite.
-        let wild = factors == Factors::Split || p.masks_elements();
+        let wild = factors == OperandPrecision::Split || p.masks_elements();
         Ok(Kernel {
             k,
             p,
             plan,
             factors,
-            scene: Scene::declare(l, p, sink),
+            args: AttentionArgs::declare(l, p, sink),
             q: read("q", &p.q),
             keys: read("k", &p.k),
             values: read("v", &p.v),
-            wild: wild.then(|| Wild {
+            wild: wild.then(|| NonFinite {
                 flag: k.shared(Elem::U32, 1, 1),
                 numbers: [("q", &p.q), ("k", &p.k), ("v", &p.v)]
                     .map(|(name, operand)| l.read(&format!("{name}_numbers"), operand)),
             }),
             memory: k.shared(Elem::U32, 4, plan.panels(slots, factors)),
-            largest: (factors == Factors::Split).then(|| k.shared(Elem::U32, 1, 2 * plan.teams)),
+            largest: (factors == OperandPrecision::Split).then(|| k.shared(Elem::U32, 1, 2 * plan.teams)),
             left: matrix(factors.elem(), MatrixUse::A),
             right: matrix(factors.elem(), MatrixUse::B),
             sum: matrix(Elem::F32, MatrixUse::Accumulator),
@@ -132,11 +139,11 @@ impl<'k, 'p> Kernel<'k, 'p> {
     }
 
     /// A workgroup's whole work.
-    fn run(&self, place: &Place<'k>) {
+    fn run(&self, place: &WorkgroupCoord<'k>) {
         let (k, plan) = (self.k, self.plan);
-        let length = self.scene.length(place);
+        let length = self.args.length(place);
         let first_row = place.tile * plan.rows();
-        let range = self.scene.range(place, first_row, plan.rows(), plan.keys, length);
+        let range = self.args.range(place, first_row, plan.rows(), plan.keys, length);
         let (begin, end) = (range.begin, range.end);
         if let Some(wild) = &self.wild {
             k.if_(k.local_index().eq(0), || wild.flag.store(k.u32(0), k.u32(0)));
@@ -193,15 +200,15 @@ impl<'k, 'p> Kernel<'k, 'p> {
         let [q, keys, values] = wild.numbers;
         let operands = Operands { q: (&self.q, q), k: (&self.keys, keys), v: (&self.values, values) };
         let rows = (mine, plan.blocks * SIDE);
-        let careful = || careful::rows(k, self.p, &self.scene, &operands, place, &range, length, rows);
-        k.if_else(met, careful, finish);
+        let non_finite = || non_finite::rows(k, self.p, &self.args, &operands, place, &range, length, rows);
+        k.if_else(met, non_finite, finish);
     }
 
     /// A block of rows from `first` on: its rows of q as matrices, nothing accumulated.
-    fn block(&self, place: &Place<'k>, first: Val<'k>, length: Val<'k>, end: Val<'k>) -> Block<'k> {
+    fn block(&self, place: &WorkgroupCoord<'k>, first: Val<'k>, length: Val<'k>, end: Val<'k>) -> Block<'k> {
         let k = self.k;
         let row = |i: u32| {
-            let row = self.scene.row_at(place, first + k.lane() / 4u32 + i * 8, length);
+            let row = self.args.row_at(place, first + k.lane() / 4u32 + i * 8, length);
             Row { end: row.end.min(end), ..row }
         };
         let number = |x: f64| k.number(Scalar::F32, x);
@@ -218,21 +225,25 @@ impl<'k, 'p> Kernel<'k, 'p> {
         }
     }
 
-    /// The rows of q from `first` on as matrices, by way of the subgroup's own part of workgroup memory, and what undoes
-    /// the scales of this lane's rows.
-    fn queries(&self, place: &Place<'k>, first: Val<'k>) -> (Vec<Vec<Val<'k>>>, Option<Vec<Val<'k>>>) {
+    /// The rows of q from `first` on as matrices, by way of the subgroup's own part of workgroup memory, and what
+    /// undoes the scales of this lane's rows.
+    fn queries(
+        &self,
+        place: &WorkgroupCoord<'k>,
+        first: Val<'k>,
+    ) -> (Vec<Vec<Val<'k>>>, Option<Vec<Val<'k>>>) {
         let k = self.k;
         let (slots, planes) = (SIDE / SLOT, self.factors.planes());
         let part = k.subgroup_id() * Panel::len(SIDE, slots, planes);
         let panel = Panel::new(self.memory, part, SIDE, slots);
         let (row, slot) = (k.lane() / slots, k.lane() % slots);
-        let known = (first + row).min(self.scene.rows - 1);
-        let head = place.kv_head * self.scene.group + known % self.scene.group;
-        let start = self.q.row(self.q.start(place.batch, head), known / self.scene.group);
+        let known = (first + row).min(self.args.rows - 1);
+        let head = place.kv_head * self.args.group + known % self.args.group;
+        let start = self.q.row(self.q.start(place.batch, head), known / self.args.group);
         let loaded: Vec<Vec<Val<'k>>> = (0..self.slots.0 / slots)
             .map(|depth| self.q.load(start, slot + depth * slots, self.slots.0))
             .collect();
-        let scale = (self.factors == Factors::Split).then(|| {
+        let scale = (self.factors == OperandPrecision::Split).then(|| {
             let all = loaded.iter().flatten().map(|x| magnitude(*x));
             let largest = all.reduce(|a, b| a.max(b)).unwrap_or(k.u32(0));
             let largest = k.cluster_reduce(slots, largest, Reduction::Max);
@@ -320,7 +331,7 @@ impl<'k, 'p> Kernel<'k, 'p> {
         });
     }
 
-    /// The products of every block's rows with a tile of keys, not yet scaled: for each block, matrices by key.
+    /// The matmuls of every block's rows with a tile of keys, not yet scaled: for each block, matrices by key.
     fn products(&self, blocks: &[Block<'k>], keys: &Panel<'k>) -> Vec<Vec<Val<'k>>> {
         let wide = self.plan.keys / SIDE;
         let planes = self.factors.planes();
@@ -338,7 +349,7 @@ impl<'k, 'p> Kernel<'k, 'p> {
                         *sum = q[left].matrix_mul_add(key[right], *sum);
                     };
                     add(0, 0, 0);
-                    if self.factors == Factors::Split {
+                    if self.factors == OperandPrecision::Split {
                         add(1, 1, 0);
                         add(1, 0, 1);
                     }
@@ -362,18 +373,18 @@ impl<'k, 'p> Kernel<'k, 'p> {
     /// A block's scores as exponents of two, as if every row saw every key.
     fn scores(
         &self,
-        place: &Place<'k>,
+        place: &WorkgroupCoord<'k>,
         range: &Range<'k>,
         block: &Block<'k>,
         key: Val<'k>,
         products: &[Val<'k>],
         unscale: Option<Vec<Val<'k>>>,
     ) -> Vec<Vec<Var<'k>>> {
-        let mask_rows: Vec<_> = block.rows.iter().map(|row| self.scene.mask_row(place, row)).collect();
+        let mask_rows: Vec<_> = block.rows.iter().map(|row| self.args.mask_row(place, row)).collect();
         let one = |j: usize, (part, product): (usize, Val<'k>)| {
             let product = unscale.as_ref().map_or(product, |by| product * by[row_of(part)]);
             let key = (key + j as u32 * SIDE + self.column(part)).min(range.end - 1);
-            self.k.var(self.scene.score(product, mask_rows[row_of(part)], key))
+            self.k.var(self.args.score(product, mask_rows[row_of(part)], key))
         };
         let matrix = |(j, matrix): (usize, &Val<'k>)| {
             matrix.matrix_parts().into_iter().enumerate().map(|part| one(j, part)).collect()
@@ -387,7 +398,7 @@ impl<'k, 'p> Kernel<'k, 'p> {
             for (j, scores) in scores.iter().enumerate() {
                 for (part, score) in scores.iter().enumerate() {
                     let key = key + j as u32 * SIDE + self.column(part);
-                    score.set(self.scene.seen(score.get(), &block.rows[row_of(part)], key));
+                    score.set(self.args.seen(score.get(), &block.rows[row_of(part)], key));
                 }
             }
         });
@@ -396,12 +407,12 @@ impl<'k, 'p> Kernel<'k, 'p> {
     /// 2^x for x ≤ 0, as exact as the weights will be.
     fn power(&self, x: Val<'k>) -> Val<'k> {
         match self.factors {
-            Factors::Whole(_) => x.exp2_native(),
-            Factors::Split => exp2_below(x),
+            OperandPrecision::Whole(_) => x.exp2_native(),
+            OperandPrecision::Split => exp2_below(x),
         }
     }
 
-    /// Turns a block's scores into weights relative to the rows' new maxima, as left factors.
+    /// Turns a block's scores into weights relative to the rows' new maxima, as left operands.
     fn weigh(&self, block: &Block<'k>, scores: &[Vec<Var<'k>>]) -> Weights<'k> {
         let k = self.k;
         let scores: Vec<Vec<Val<'k>>> =
@@ -427,8 +438,8 @@ impl<'k, 'p> Kernel<'k, 'p> {
             };
             let weights: Vec<Val<'k>> = scores.iter().enumerate().map(weigh).collect();
             factors.push(match self.factors {
-                Factors::Whole(_) => vec![k.matrix_of(self.left, &weights)],
-                Factors::Split => {
+                OperandPrecision::Whole(_) => vec![k.matrix_of(self.left, &weights)],
+                OperandPrecision::Split => {
                     let parts = weights.iter().map(|w| halves(*w * WEIGHT_SCALE));
                     let (high, low): (Vec<_>, Vec<_>) = parts.unzip();
                     vec![k.matrix_of(self.left, &high), k.matrix_of(self.left, &low)]
@@ -457,14 +468,16 @@ impl<'k, 'p> Kernel<'k, 'p> {
         for n in 0..self.slots.1 * SLOT / SIDE {
             let old: Vec<Val<'k>> = blocks.iter().map(|b| b.values[n as usize].get()).collect();
             let mut sums: Vec<Val<'k>> = match self.factors {
-                Factors::Whole(_) => old.iter().zip(weights).map(|(sum, w)| shrunk(*sum, w)).collect(),
+                OperandPrecision::Whole(_) => {
+                    old.iter().zip(weights).map(|(sum, w)| shrunk(*sum, w)).collect()
+                }
                 // The unit cuts off what does not fit: what it adds up is added to the sum apart.
-                Factors::Split => vec![zero; blocks.len()],
+                OperandPrecision::Split => vec![zero; blocks.len()],
             };
             for j in 0..self.plan.keys / SIDE {
                 let value = |plane: u32| values.matrix(self.right, plane, (j * SIDE, n * SIDE / SLOT), false);
                 let high = value(0);
-                let low = (self.factors == Factors::Split).then(|| value(1));
+                let low = (self.factors == OperandPrecision::Split).then(|| value(1));
                 for (sum, weights) in sums.iter_mut().zip(weights) {
                     let weights = &weights.factors[j as usize];
                     if let Some(low) = low {
@@ -488,22 +501,22 @@ impl<'k, 'p> Kernel<'k, 'p> {
     }
 
     /// Writes a block's rows.
-    fn finish(&self, place: &Place<'k>, block: &Block<'k>) {
+    fn finish(&self, place: &WorkgroupCoord<'k>, block: &Block<'k>) {
         let k = self.k;
         let sums: Vec<Val<'k>> =
             block.sums.iter().map(|s| k.cluster_reduce(4, s.get(), Reduction::Add)).collect();
         let values: Vec<Vec<Val<'k>>> = block.values.iter().map(|v| v.get().matrix_parts()).collect();
         for (i, row) in block.rows.iter().enumerate() {
             let maximum = block.maxima[i].get();
-            k.if_(row.number.lt(self.scene.rows), || {
-                let (out, start, width, scale) = match &self.scene.out {
-                    Out::Target(out) => {
-                        let start = self.scene.target_row(place, row) * self.p.value_dim;
-                        let scale = normaliser(maximum, sums[i], self.scene.sink(row));
+            k.if_(row.number.lt(self.args.rows), || {
+                let (out, start, width, scale) = match &self.args.out {
+                    DeclaredAttentionTarget::Target(out) => {
+                        let start = self.args.target_row(place, row) * self.p.value_dim;
+                        let scale = normaliser(maximum, sums[i], self.args.sink(row));
                         (*out, start, self.p.value_dim as u32, Some(scale))
                     }
-                    Out::Partial { values, sums: of_rows } => {
-                        let part = self.scene.part(place, row);
+                    DeclaredAttentionTarget::Partial { values, sums: of_rows } => {
+                        let part = self.args.part(place, row);
                         let width = fours(self.p.value_dim) * 4;
                         let first = (k.lane() % 4u32).eq(0);
                         k.if_(first, || of_rows.store_vec(part * 2, &[maximum, sums[i]]));

@@ -1,34 +1,34 @@
-//! Elements as factors of 16-bit matrices: as they are, or an f32 as the sum of two halves.
+//! Elements as operands of 16-bit matrices: as they are, or an f32 as the sum of two f16.
 //!
-//! A product of sums is three products of halves, the fourth being too small to count. The high half is rounded by
+//! A matmul of sums is three f16 matmuls, the fourth being too small to count. The high half is rounded by
 //! bits, since compilers see through a round trip by f16. A power of two brings the largest magnitude of a row or of a
 //! tile to the upper end of f16, so that 22 bits are left of what is 2^-14 of it.
 
 use olivine_kernel::{Elem, Scalar, Val};
 
-/// How elements become factors.
+/// How elements become operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Factors {
+pub(super) enum OperandPrecision {
     /// 16-bit elements as they are.
     Whole(Elem),
     /// f32 as a high and a low half.
     Split,
 }
 
-impl Factors {
-    /// Element type of the factors.
+impl OperandPrecision {
+    /// Element type of the operands.
     pub(super) fn elem(self) -> Elem {
         match self {
-            Factors::Whole(elem) => elem,
-            Factors::Split => Elem::F16,
+            OperandPrecision::Whole(elem) => elem,
+            OperandPrecision::Split => Elem::F16,
         }
     }
 
-    /// Factors of an element.
+    /// Operands of an element.
     pub(super) fn planes(self) -> u32 {
         match self {
-            Factors::Whole(_) => 1,
-            Factors::Split => 2,
+            OperandPrecision::Whole(_) => 1,
+            OperandPrecision::Split => 2,
         }
     }
 }
@@ -62,7 +62,7 @@ pub(super) fn halves(x: Val<'_>) -> (Val<'_>, Val<'_>) {
     (high, x - high)
 }
 
-/// Words of the high halves and of the low halves of numbers, times a power of two.
+/// Words of the high f16 and of the low f16 of numbers, times a power of two.
 pub(super) fn split<'k>(numbers: &[Val<'k>], scale: Val<'k>) -> Vec<Vec<Val<'k>>> {
     let halves: Vec<_> = numbers.iter().map(|x| halves(*x * scale)).collect();
     let (mut high, mut low) = (Vec::new(), Vec::new());
