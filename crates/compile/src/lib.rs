@@ -20,11 +20,9 @@
 
 use olivine_ir::{Def, Error as GraphError, Graph, Node, Op, SubGraph, ValueId};
 
-pub mod fft;
 mod passes;
 mod pattern;
 pub mod plan;
-pub mod resample;
 mod rewrite;
 mod spelling;
 

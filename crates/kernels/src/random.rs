@@ -6,6 +6,8 @@
 use olivine_ir::DType;
 use olivine_ir::op::{RngNormal, RngUniform};
 use olivine_kernel::{Access, Elem, Scalar, Val};
+use olivine_numerics::philox::{COS, KEY_STEPS, LOG, MULTIPLIERS, ROUNDS, SIN, TURN};
+use olivine_numerics::polynomial::single::{LN2_HIGH, LN2_LOW};
 
 use crate::kernels;
 use crate::launch::{Launch, bytes};
@@ -40,12 +42,12 @@ impl<'k> Stream<'k> {
     pub(super) fn block(&self, block: Val<'k>) -> [Val<'k>; 4] {
         let [mut a, mut b, mut c, mut d] = [block, self.stream, self.run[0], self.run[1]];
         let [mut k0, mut k1] = self.key;
-        for round in 0..10 {
+        for round in 0..ROUNDS {
             if round > 0 {
-                (k0, k1) = (k0 + 0x9E37_79B9u32, k1 + 0xBB67_AE85u32);
+                (k0, k1) = (k0 + KEY_STEPS[0], k1 + KEY_STEPS[1]);
             }
-            let (high0, low0) = (a.mul_high(0xD251_1F53u32), a * 0xD251_1F53u32);
-            let (high1, low1) = (c.mul_high(0xCD9E_8D57u32), c * 0xCD9E_8D57u32);
+            let (high0, low0) = (a.mul_high(MULTIPLIERS[0]), a * MULTIPLIERS[0]);
+            let (high1, low1) = (c.mul_high(MULTIPLIERS[1]), c * MULTIPLIERS[1]);
             (a, b, c, d) = (high1 ^ b ^ k0, low1, high0 ^ d ^ k1, low0);
         }
         [a, b, c, d]
@@ -129,35 +131,22 @@ fn log_of(n: Val<'_>) -> Val<'_> {
     let e = exponent.convert(Scalar::I32) - (127 + 24);
     let f = (fraction | (k.u32(0x3f80_0000) - (high << 23))).bitcast(Scalar::F32).opaque() - 1.0;
     let z = (f * f).opaque();
-    let p = horner(
-        f,
-        &[
-            7.037_683_6e-2,
-            -1.151_461e-1,
-            1.167_699_9e-1,
-            -1.242_014_1e-1,
-            1.424_932_3e-1,
-            -1.666_805_7e-1,
-            2.000_071_5e-1,
-            -2.499_999_4e-1,
-            3.333_333e-1,
-        ],
-    );
+    let p = horner(f, &LOG);
     let e = e.convert(Scalar::F32);
-    let y = ((p * f).opaque() * z).opaque() + (e * -2.121_944_4e-4f32).opaque();
+    let y = ((p * f).opaque() * z).opaque() + (e * LN2_LOW).opaque();
     let y = y.opaque() - (z * 0.5).opaque();
-    (f + y.opaque()).opaque() + (e * 0.693_359_4f32).opaque()
+    (f + y.opaque()).opaque() + (e * LN2_HIGH).opaque()
 }
 
 /// cos and sin of 2π·n / 2²⁴ for n below 2²⁴.
 fn circle(n: Val<'_>) -> [Val<'_>; 2] {
     let quarter = (n + (1u32 << 21)) >> 22;
     let rest = n.bitcast(Scalar::I32) - (quarter << 22).bitcast(Scalar::I32);
-    let x = (rest.convert(Scalar::F32) * 3.745_070_3e-7f32).opaque();
+    let x = (rest.convert(Scalar::F32) * TURN).opaque();
     let z = (x * x).opaque();
-    let sin = horner(z, &[-1.951_529_6e-4, 8.332_161e-3, -1.666_665_5e-1]);
+    let sin = horner(z, &SIN);
     let sin = (((sin * z).opaque() * x).opaque() + x).opaque();
-    let cos = horner(z, &[2.443_315_7e-5, -1.388_731_6e-3, 4.166_664_6e-2]);
+    let cos = horner(z, &COS);
     let cos = (((cos * z).opaque() * z).opaque() - (z * 0.5).opaque()).opaque() + 1.0;
     // Quarters 1 and 3 change places; signs are bits.
     let (cos, sin) = (cos.bitcast(Scalar::U32), sin.bitcast(Scalar::U32));

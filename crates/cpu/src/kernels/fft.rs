@@ -3,9 +3,9 @@
 //! A real signal of even length is half as many complex numbers; odd ones are transformed as complex numbers.
 
 use half::{bf16, f16};
-use olivine_compile::fft::{Line, Plan, Real, root};
 use olivine_ir::op::{Fft, FftKind};
 use olivine_ir::{DType, Shape};
+use olivine_numerics::fft::{Line, Plan, Real, root};
 
 use crate::kernel::kernels;
 use crate::operand::{Number, Operand, Target};

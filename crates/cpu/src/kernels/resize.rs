@@ -3,9 +3,9 @@
 //! Interpolation is separable. Leading axes are resampled one after another; the last two together, plane by plane and
 //! in bands of rows, so that what lies between stays in cache.
 
-use olivine_compile::resample::{Filter, is_unchanged, nearest};
 use olivine_ir::DType;
 use olivine_ir::op::{Resize, ResizeMode};
+use olivine_numerics::resample::{Filter, is_unchanged, nearest};
 
 use super::conv::real::{Half, Real, narrowed, widened};
 use super::conv::scratch::with_scratch;

@@ -1,7 +1,7 @@
 //! Transforms of a few points in registers.
 
-use olivine_compile::fft::root;
 use olivine_kernel::Val;
+use olivine_numerics::fft::root;
 
 /// A complex number in registers.
 pub(super) type Complex<'k> = (Val<'k>, Val<'k>);

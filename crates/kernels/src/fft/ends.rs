@@ -298,7 +298,7 @@ impl<'a, 'k> Ends<'a, 'k> {
 impl Problem {
     /// Whether its points have a prime too large for stages.
     fn is_convolution(&self) -> bool {
-        !olivine_compile::fft::is_smooth(self.points)
+        !olivine_numerics::fft::is_smooth(self.points)
     }
 
     /// What scratch holds.

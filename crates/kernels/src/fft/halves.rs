@@ -1,7 +1,7 @@
 //! Real signals of even length as complex ones of half the length: joined before, parted after.
 
-use olivine_compile::fft::root;
 use olivine_kernel::Access;
+use olivine_numerics::fft::root;
 
 use super::butterfly::{Complex, minus, plus, times};
 use super::stages::pair;

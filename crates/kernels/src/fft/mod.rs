@@ -15,10 +15,10 @@ mod halves;
 mod stages;
 mod tile;
 
-use olivine_compile::fft::{chirp, convolution_filter, convolution_length, is_smooth, root, split};
 use olivine_ir::op::{Fft, FftKind};
 use olivine_ir::{DType, Tensor};
 use olivine_kernel::{Access, Buf, Elem, Scalar, Val};
+use olivine_numerics::fft::{chirp, convolution_filter, convolution_length, is_smooth, root, split};
 
 use crate::kernels;
 use crate::launch::Launch;

@@ -2,8 +2,8 @@
 
 use std::cell::Cell;
 
-use olivine_compile::fft::root;
 use olivine_kernel::{Buf, Builder, Elem, Shared, Val};
+use olivine_numerics::fft::root;
 
 use super::butterfly::{Complex, times, transform};
 use super::tile::{Tile, spread};

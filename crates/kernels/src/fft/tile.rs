@@ -1,7 +1,7 @@
 //! What a workgroup transforms together: some lines of a length that its memory holds.
 
-use olivine_compile::fft::radices;
 use olivine_kernel::Elem;
+use olivine_numerics::fft::radices;
 
 use crate::site::Site;
 
@@ -136,7 +136,7 @@ mod tests {
         for elem in [Elem::F32, Elem::F64] {
             let longest = longest(&site, elem);
             assert!(longest >= 1024, "{longest}");
-            for points in (1..=longest).filter(|n| olivine_compile::fft::is_smooth(*n)) {
+            for points in (1..=longest).filter(|n| olivine_numerics::fft::is_smooth(*n)) {
                 for across in [false, true] {
                     let tile = Tile::new(&site, elem, points, 1000, across);
                     assert!(

@@ -2,16 +2,12 @@
 
 use olivine_ir::op::Activation;
 use olivine_kernel::{CompareOp, Val};
+use olivine_numerics::polynomial::double::{SELU_BELOW, SELU_SCALE};
 
 use super::bits::{absolute, below_zero, compare, copysign, near_zero, negative, pick};
 use super::exact::{div, div_near};
 use super::single::{at_least, at_most, exp, exp_parts, expm1, linear_below, log1p};
 use super::{max_nan, min_nan};
-
-/// selu's scale.
-pub(super) const SELU_SCALE: f64 = 1.050_700_987_355_480_5;
-/// selu's scale times its alpha.
-pub(super) const SELU_BELOW: f64 = 1.758_099_340_847_376_6;
 
 /// 1 / (1 + e⁻ˣ), by e^(−|x|), which cannot overflow.
 pub(super) fn sigmoid(x: Val<'_>) -> Val<'_> {

@@ -5,18 +5,15 @@
 use std::f32::consts::{FRAC_2_SQRT_PI, LOG2_E};
 
 use olivine_kernel::{Scalar, Val};
+use olivine_numerics::polynomial::single::{
+    ERF, EXP, LN2_HIGH, LN2_LOW, LOG, MINUS_LOG_ERFC, TAIL, TAIL_START,
+};
 
 use super::bits::{
     INFINITY, absolute, bits, copysign, float, infinity, is_nan, magnitude, nan, near_zero, nearest,
     negative, pick, power_of_two, raised, scaled,
 };
 use super::exact::div_near;
-
-const LN2_HIGH: f32 = 0.693_359_4;
-const LN2_LOW: f32 = -2.121_944_4e-4;
-
-/// (eʳ − 1 − r) / r² on |r| ≤ ln 2 / 2.
-const EXP: [f32; 5] = [0.5, 0.166_665_38, 0.041_666_266, 0.008_367_247, 0.001_394_760_6];
 
 /// A polynomial by Horner's rule, the constant coefficient first; of f32 or f64.
 pub(super) fn horner<'k, C: Copy + Into<f64>>(x: Val<'k>, coefficients: &[C]) -> Val<'k> {
@@ -100,18 +97,6 @@ pub(super) fn tanh(x: Val<'_>) -> Val<'_> {
     linear_below(x, 1e-5, copysign(div_near(m, m + 2.0), x))
 }
 
-/// (ln(1 + f) − f + f²/2) / f³ on √½ ≤ 1 + f ≤ √2.
-const LOG: [f32; 8] = [
-    0.333_333_17,
-    -0.250_008_1,
-    0.200_022_86,
-    -0.166_245_54,
-    0.141_811_93,
-    -0.131_287_57,
-    0.128_816_4,
-    -0.078_595_99,
-];
-
 /// A positive number as 2ᵉ·(1 + f), √½ ≤ 1 + f < √2: e as f32, and f.
 pub(super) fn split(x: Val<'_>) -> (Val<'_>, Val<'_>) {
     /// The bits of √½, where the mantissa's range starts.
@@ -166,30 +151,6 @@ pub(super) fn log1p(x: Val<'_>) -> Val<'_> {
     linear_below(x, 1e-8, outside(u, y))
 }
 
-/// erf(x) / x in x², on |x| ≤ 1.
-const ERF: [f32; 8] = [
-    FRAC_2_SQRT_PI,
-    -0.376_126_4,
-    0.112_837_82,
-    -0.026_865_4,
-    0.005_220_945_4,
-    -0.000_848_282_9,
-    0.000_112_569_48,
-    -9.641_517e-6,
-];
-
-/// −ln erfc(t) on 1 ≤ t ≤ 4, weighted by erfc.
-const MINUS_LOG_ERFC: [f32; 8] = [
-    -0.000_188_035_09,
-    1.129_578_4,
-    0.633_219_94,
-    0.108_418_53,
-    -0.025_208_231,
-    0.004_204_553,
-    -0.000_441_334_66,
-    2.168_671_3e-5,
-];
-
 /// erf x.
 pub(super) fn erf(x: Val<'_>) -> Val<'_> {
     let t = at_most(absolute(x), 4.0);
@@ -198,24 +159,6 @@ pub(super) fn erf(x: Val<'_>) -> Val<'_> {
     let far = t.like(1.0) - (m + 1.0) * s * u;
     near_zero(x, FRAC_2_SQRT_PI.into(), copysign(t.lt(1.0).select(near, far), x))
 }
-
-/// (t + 2) · e^(t²/2) · Φ(−t) in (t − 2) / (t + 2), on 0 ≤ t ≤ 14.5, less [`TAIL_START`].
-const TAIL: [f32; 12] = [
-    2.017_344_8e-8,
-    -0.331_404_48,
-    0.028_797_37,
-    0.036_719_285,
-    -0.000_469_736_24,
-    -0.006_733_822,
-    -0.001_951_555_2,
-    0.000_821_902_66,
-    0.000_836_397_2,
-    0.000_134_687_27,
-    -0.000_148_980_8,
-    -6.608_679_5e-5,
-];
-/// The leading coefficient of [`TAIL`] as far as f32 holds it; what is left of it is there.
-const TAIL_START: f32 = 0.672408;
 
 /// x·Φ(x) = max(x, 0) − |x|·Φ(−|x|), the tail's powers of two last, so that it fades through the denormals.
 pub(super) fn gelu(x: Val<'_>) -> Val<'_> {

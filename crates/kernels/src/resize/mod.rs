@@ -7,9 +7,9 @@
 mod nearest;
 mod smooth;
 
-use olivine_compile::resample::is_unchanged;
 use olivine_ir::op::{Resize, ResizeMode};
 use olivine_kernel::Val;
+use olivine_numerics::resample::is_unchanged;
 
 use super::elementwise::whole_copy;
 use crate::kernels;

@@ -1,9 +1,9 @@
 //! The nearest samples: elements are moved as bits, so that any dtype arrives as it is.
 
-use olivine_compile::resample::{is_unchanged, nearest};
 use olivine_ir::Tensor;
 use olivine_ir::op::Resize;
 use olivine_kernel::{Access, Elem, Val};
+use olivine_numerics::resample::{is_unchanged, nearest};
 
 use super::{Block, Grid, MANY, ROWS, axes, items, last_two};
 use crate::cells::{Cell, Cells};

@@ -3,10 +3,10 @@
 //! Axes with few samples to a position are resized together. A filter that downsampling made long has a pass of its
 //! own, through scratch of the type that sums are made in.
 
-use olivine_compile::resample::{Filter, is_unchanged};
 use olivine_ir::op::Resize;
 use olivine_ir::{DType, Tensor};
 use olivine_kernel::{Access, Buf, Builder, Elem, Val};
+use olivine_numerics::resample::{Filter, is_unchanged};
 
 use super::{Axis, Block, Grid, MANY, ROWS, ResizeCoord, axes, items, last_two};
 use crate::launch::Launch;

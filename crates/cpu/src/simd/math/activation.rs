@@ -1,8 +1,10 @@
 //! Activations made of the elementary functions.
 
+use olivine_numerics::polynomial::double::{SELU_BELOW, SELU_SCALE};
+
 use super::exponential::{exp, exp_parts, exp_parts_m1, expm1};
 use super::logarithm::log1p;
-use super::{at_least, at_most, double, fma, max, min};
+use super::{at_least, at_most, fma, max, min};
 
 /// max(x, 0); NaN stays.
 #[inline(always)]
@@ -65,8 +67,8 @@ pub(crate) fn softsign<const FMA: bool>(x: f32) -> f32 {
 /// x, or alpha·(eˣ − 1) below zero, both scaled; the self-normalising constants.
 #[inline(always)]
 pub(crate) fn selu<const FMA: bool>(x: f32) -> f32 {
-    let below = double::SELU_BELOW as f32 * expm1::<FMA>(x);
-    if x < 0.0 { below } else { double::SELU_SCALE as f32 * x }
+    let below = SELU_BELOW as f32 * expm1::<FMA>(x);
+    if x < 0.0 { below } else { SELU_SCALE as f32 * x }
 }
 
 /// x · tanh(ln(1 + eˣ)) = x · n / (n + 2) with n = eˣ(eˣ + 2).

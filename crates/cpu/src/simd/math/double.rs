@@ -26,11 +26,6 @@ pub(crate) fn modulo(a: f64, b: f64) -> f64 {
     }
 }
 
-/// selu's scale.
-pub(crate) const SELU_SCALE: f64 = 1.050_700_987_355_480_5;
-/// selu's scale times its alpha.
-pub(crate) const SELU_BELOW: f64 = 1.758_099_340_847_376_6;
-
 /// x·y where y is a weight that vanishes faster than x grows: −∞·0 is −0, not NaN.
 pub(super) fn times(x: f64, y: f64) -> f64 {
     if y == 0.0 && x == f64::NEG_INFINITY { -0.0 } else { x * y }

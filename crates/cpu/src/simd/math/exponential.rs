@@ -1,14 +1,11 @@
 //! eˣ and what follows from it.
 
+use olivine_numerics::polynomial::single::{EXP, LN2_HIGH, LN2_LOW};
+
 use super::{at_least, at_most, fma, horner};
 
 /// Adding and subtracting 1.5·2²³ rounds to an integer, which also lies in the sum's low bits.
 const ROUND: f32 = 12_582_912.0;
-const LN2_HIGH: f32 = 0.693_359_4;
-const LN2_LOW: f32 = -2.121_944_4e-4;
-
-/// (eʳ − 1 − r) / r² on |r| ≤ ln 2 / 2.
-const EXP: [f32; 5] = [0.5, 0.166_665_38, 0.041_666_266, 0.008_367_247, 0.001_394_760_6];
 
 /// x = n·ln 2 + r: n as a float and as bits, and r.
 #[inline(always)]

@@ -1,21 +1,8 @@
 //! Logarithms.
 
+use olivine_numerics::polynomial::single::{LN2_HIGH, LN2_LOW, LOG};
+
 use super::{fma, horner};
-
-const LN2_HIGH: f32 = 0.693_359_4;
-const LN2_LOW: f32 = -2.121_944_4e-4;
-
-/// (ln(1 + f) − f + f²/2) / f³ on √½ ≤ 1 + f ≤ √2.
-const LOG: [f32; 8] = [
-    0.333_333_17,
-    -0.250_008_1,
-    0.200_022_86,
-    -0.166_245_54,
-    0.141_811_93,
-    -0.131_287_57,
-    0.128_816_4,
-    -0.078_595_99,
-];
 
 /// The bits of √½, where the mantissa's range starts.
 const START: i32 = 0x3f35_04f3;

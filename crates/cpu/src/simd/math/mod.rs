@@ -3,9 +3,9 @@
 //! Every function is within 4 ulp of the true value over all of f32, subnormals included; the polynomials are minimax fits.
 
 mod activation;
-mod bell;
 pub(crate) mod double;
 mod double_gates;
+mod erf;
 mod exponential;
 mod logarithm;
 #[cfg(test)]
@@ -17,7 +17,7 @@ pub(crate) use activation::{
     celu, elu, gelu_tanh, hard_sigmoid, hard_swish, leaky_relu, log_sigmoid, mish, relu, selu, sigmoid, silu,
     softplus, softsign,
 };
-pub(crate) use bell::{erf, gelu};
+pub(crate) use erf::{erf, gelu};
 pub(crate) use exponential::{exp, exp_below, expm1, tanh};
 pub(crate) use logarithm::{log, log1p, log2};
 pub(crate) use trigonometric::{cos_block, sin_block, tan_block};

@@ -3,8 +3,9 @@
 //! f16 and bf16 go through f32. A function without a line here does not compile.
 
 use olivine_ir::op::{Activation, Unary};
+use olivine_numerics::polynomial::double::{SELU_BELOW, SELU_SCALE};
 
-use super::double::{self, SELU_BELOW, SELU_SCALE, max, min};
+use super::double::{self, max, min};
 use super::{double_gates as gates, *};
 use crate::simd::{Fn1, map1};
 
