@@ -138,8 +138,8 @@ pub enum Error {
         kind: &'static str,
         /// Which one.
         name: String,
-        /// As declared.
-        expected: TensorType,
+        /// As declared; open sizes by name.
+        expected: String,
     },
     /// A tensor of another type than declared.
     #[error("{kind} `{name}`: expected {expected}, got {got}")]

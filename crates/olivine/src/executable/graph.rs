@@ -214,7 +214,7 @@ impl GraphExecutable {
             }
         }
         if let Some(i) = results.iter().position(Option::is_none) {
-            let (name, expected) = declared[i].clone();
+            let (name, expected) = (declared[i].0.clone(), declared[i].1.to_string());
             return Err(Error::Missing { kind: "output", name, expected });
         }
         write_results(&mut results.into_iter().flatten().collect::<Vec<_>>(), |t| prepared.run(&given, t))
@@ -261,7 +261,7 @@ impl GraphExecutable {
         self.count_run(&declared, &mut slots)?;
         if let Some(i) = slots.iter().position(Option::is_none) {
             let (name, id) = declared[i];
-            return Err(Error::Missing { kind: "input", name: name.into(), expected: self.ty(id) });
+            return Err(Error::Missing { kind: "input", name: name.into(), expected: self.declared(id) });
         }
         let given: Vec<Given<'a>> = slots.into_iter().flatten().collect();
         let shapes: Vec<Shape> = given.iter().map(|g| g.ty().shape).collect();
@@ -289,13 +289,20 @@ impl GraphExecutable {
         if fits {
             return Ok(());
         }
-        let sizes: Vec<String> = dims
-            .iter()
-            .zip(expected.shape.iter())
-            .map(|(dim, size)| dim.clone().unwrap_or_else(|| size.to_string()))
-            .collect();
-        let expected = format!("{}[{}]", expected.dtype, sizes.join(", "));
+        let expected = self.declared(id);
         Err(Error::WrongType { kind: "input", name: name.into(), expected, got })
+    }
+
+    /// An input's type as it is declared, open sizes by name.
+    fn declared(&self, id: ValueId) -> String {
+        let value = &self.graph.values()[id.index()];
+        let open: &[Option<String>] = if let Def::Input { dims, .. } = &value.def { dims } else { &[] };
+        let size = |(axis, size): (usize, &usize)| match open.get(axis) {
+            Some(Some(name)) => name.clone(),
+            _ => size.to_string(),
+        };
+        let sizes: Vec<String> = value.ty.shape.iter().enumerate().map(size).collect();
+        format!("{}[{}]", value.ty.dtype, sizes.join(", "))
     }
 
     /// What is prepared for some input shapes, compiled now if it is the first time they come.

@@ -120,6 +120,11 @@ impl Model {
             advice: advice.map(str::to_string),
         };
         if path.is_dir() {
+            if !path.join("config.json").is_file() {
+                let advice = "a folder with a model has `config.json` and `model.safetensors`";
+                let problem = "not a plain file but a folder without `config.json`";
+                return Err(refused(problem.into(), Some(advice)));
+            }
             let bert = Bert::load(path)?;
             return Ok(Some(Model::from_graph(bert.graph().clone(), bert.params())));
         }

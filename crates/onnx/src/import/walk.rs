@@ -234,7 +234,8 @@ impl<'m> Walk<'m> {
                 }
                 if element.dtype() != Some(ty.dtype) {
                     let by = element.dtype().map_or("nothing".to_string(), |d| d.to_string());
-                    return Err(wrong(format!("it is of {element}, held by {by}; given {ty}")).into());
+                    let held = if element.is_native() { String::new() } else { format!(", passed as {by}") };
+                    return Err(wrong(format!("expected elements of {element}{held}, got {ty}")).into());
                 }
                 let id = self.graph().input(name, ty.dtype, ty.shape).map_err(|e| wrong(e.to_string()))?;
                 Ok(Value::Tensor(Held { frame: 0, id, element: *element }))
