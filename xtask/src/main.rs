@@ -1,6 +1,7 @@
 //! Repository chores, run as `cargo xtask <chore>`. It uses nothing but the standard library, so that it builds at once.
 #![forbid(unsafe_code)]
 
+mod aarch64;
 mod book;
 mod docs;
 mod features;
@@ -28,6 +29,7 @@ cargo xtask <chore>
   features        check that the crate compiles with every combination of its features
   probe [GiB]     print what every Vulkan device offers, and try a large buffer
   rates [GiB]     print the Vulkan driver's rates: transfers, latency, a buffer above 4 GiB
+  aarch64         build for 64-bit Arm and run the tests that need no GPU, under qemu where this machine is another
   size            list source files over 800 lines and fail if there are any
   fuzz [ARGS…]    parse a million mutated graphs; `--cases N` for another number
   fuzz onnx [ARGS…]
@@ -50,6 +52,7 @@ fn main() -> ExitCode {
         ("onnx", [flag]) if flag == "--update" => onnx::update(),
         ("umath", []) => umath::check(),
         ("features", []) => features::check(),
+        ("aarch64", []) => aarch64::check(),
         ("size", []) => size::check(),
         ("fuzz", _) => fuzz(rest),
         ("probe", _) => run_chore("vulkan_probe", rest),

@@ -85,7 +85,7 @@ const fn convolution(
 }
 
 /// The same in f16.
-const fn of_halves(convolution: Convolution) -> Convolution {
+const fn of_f16(convolution: Convolution) -> Convolution {
     Convolution { dtype: DType::F16, ..convolution }
 }
 
@@ -98,12 +98,12 @@ const CONVOLUTIONS: [Convolution; 14] = [
     convolution(Kind::Depthwise, (3, 1), (32, 256, 256), 112),
     convolution(Kind::Depthwise, (3, 1), (32, 256, 256), 56),
     convolution(Kind::Transposed, (4, 2), (8, 256, 128), 32),
-    of_halves(convolution(Kind::Dense, (3, 1), (8, 256, 256), 56)),
-    of_halves(convolution(Kind::Dense, (3, 1), (32, 64, 64), 56)),
-    of_halves(convolution(Kind::Dense, (3, 1), (1, 64, 64), 56)),
-    of_halves(convolution(Kind::Dense, (3, 2), (32, 256, 512), 28)),
-    of_halves(convolution(Kind::Dense, (3, 1), (32, 512, 512), 7)),
-    of_halves(convolution(Kind::Dense, (7, 2), (32, 3, 64), 224)),
+    of_f16(convolution(Kind::Dense, (3, 1), (8, 256, 256), 56)),
+    of_f16(convolution(Kind::Dense, (3, 1), (32, 64, 64), 56)),
+    of_f16(convolution(Kind::Dense, (3, 1), (1, 64, 64), 56)),
+    of_f16(convolution(Kind::Dense, (3, 2), (32, 256, 512), 28)),
+    of_f16(convolution(Kind::Dense, (3, 1), (32, 512, 512), 7)),
+    of_f16(convolution(Kind::Dense, (7, 2), (32, 3, 64), 224)),
 ];
 
 impl Convolution {
