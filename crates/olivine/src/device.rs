@@ -168,7 +168,7 @@ pub struct DeviceInfo {
     pub uuid: Option<[u8; 16]>,
     /// Driver, threads, features, memory in words.
     pub details: String,
-    /// Whether it is this machine's processor, as itself or playing a GPU.
+    /// Whether it is this machine's processor, as itself or as a software GPU.
     pub processor: bool,
     /// Why it cannot be used, or `None` if it can.
     pub unavailable: Option<String>,
@@ -191,7 +191,7 @@ impl DeviceInfo {
 }
 
 /// Every device of this machine, best first, and every backend that has none with the reason. GPUs come before the
-/// CPU, and processors that play a GPU after it.
+/// CPU, and software GPUs after it.
 pub fn devices() -> Vec<DeviceInfo> {
     let mut all = vulkan();
     all.extend(wgpu());

@@ -41,10 +41,10 @@ pub struct SessionOptions {
     pub validation: bool,
     /// On Vulkan, the most bytes of device memory to take; all that there is when not given.
     pub memory_limit: Option<u64>,
-    /// Where built pipelines are kept between processes. A folder that another user could write is not used, with a
+    /// Where built pipelines are cached between processes. A folder that another user could write is not used, with a
     /// [warning](crate#warnings-and-progress).
     pub pipeline_cache: PipelineCache,
-    /// On a GPU, what kernels are chosen by where several would do.
+    /// On a GPU, the record of measured times by which kernels are chosen.
     pub tuning: TuneBy,
     pub(crate) no_fusion: bool,
     pub(crate) round_every_op: bool,
@@ -90,21 +90,21 @@ impl SessionOptions {
     }
 }
 
-/// What kernels are chosen by where several would do.
+/// The record of measured times by which kernels are chosen where several compute the same.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TuneBy {
-    /// What was measured on this machine, kept beside the built pipelines, and where nothing was, what comes along for
-    /// such devices.
+    /// Measured on this machine (`olivine tune`, stored beside the pipeline cache), and where nothing was measured, the
+    /// record shipped with the library.
     #[default]
     Measured,
-    /// What comes along for such devices.
+    /// The record shipped with the library.
     Shipped,
     /// A record of the caller's.
     Given(Arc<Record>),
 }
 
-/// Where built pipelines are kept between processes.
+/// Where built pipelines are cached between processes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PipelineCache {

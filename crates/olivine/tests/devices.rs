@@ -119,7 +119,7 @@ fn the_best_device_is_one_that_can_be_opened_and_no_software_gpu() {
     let place = |of: &dyn Fn(&DeviceInfo) -> bool| all.iter().position(of);
     let cpu = place(&|info| info.device == Device::Cpu);
     let software = place(&|info| info.processor && info.device != Device::Cpu);
-    assert!(software.is_none() || cpu < software, "the processor itself comes before one that plays a GPU");
+    assert!(software.is_none() || cpu < software, "the processor itself comes before a software GPU");
 }
 
 /// Set in the process that is started without drivers.

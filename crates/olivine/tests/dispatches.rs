@@ -30,7 +30,7 @@ fn h200() -> DeviceCaps {
     caps("a large card", DeviceKind::Discrete, target)
 }
 
-/// A processor that plays a GPU.
+/// A software GPU: the processor runs the kernels.
 fn lavapipe() -> DeviceCaps {
     let target = Target {
         subgroup: Some(8),

@@ -34,7 +34,7 @@ pub enum DeviceKind {
     Discrete,
     Integrated,
     Virtual,
-    /// A processor that plays a GPU.
+    /// A software GPU: the processor runs the kernels.
     Cpu,
     Other,
 }
@@ -93,7 +93,7 @@ impl DeviceCaps {
         self
     }
 
-    /// Whether kernels should be short: a processor that plays a GPU compiles them slowly and gains little by
+    /// Whether kernels should be short: a software GPU compiles them slowly and gains little by
     /// straight-line code.
     pub fn wants_short_kernels(&self) -> bool {
         self.kind == DeviceKind::Cpu

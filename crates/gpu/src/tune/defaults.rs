@@ -1,4 +1,4 @@
-//! Records that come along, for devices that were measured.
+//! Records shipped with the library, for devices that were measured.
 
 use olivine_program::{DeviceCaps, DeviceKind, Record};
 

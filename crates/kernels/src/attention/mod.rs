@@ -32,7 +32,7 @@ kernels! { |op, site|
 
 /// Workgroups that keep a large device busy.
 const BUSY: usize = 512;
-/// The same for a processor that plays a GPU.
+/// The same for a software GPU.
 const BUSY_PROCESSOR: usize = 16;
 /// The same for workgroups with matrices.
 const BUSY_MATRICES: usize = 128;
