@@ -367,7 +367,7 @@ fn indexing_and_making() {
             "f32[5, 6]; i32[9, 7]",
             "gather_elements",
             "axis=0",
-            "indices [9, 7] do not lie within [5, 6] beside axis 0",
+            "indices [9, 7] are not within [5, 6] beside axis 0",
         ),
         ("f32[2, 5, 6]; i64[2, 7, 1]", "gather_nd", "batch_dims=1", "f32[2, 7, 6]"),
         ("f32[2, 5]; i64[7, 3]", "gather_nd", "batch_dims=0", "tuples of 3 after 0 batch axes exceed rank 2"),

@@ -153,7 +153,7 @@ impl Constants {
     }
 }
 
-/// Where the elements lie: the same for tensors that share them, and for empty ones.
+/// The address of the elements: the same for tensors that share them, and for empty ones.
 fn address(tensor: &Tensor) -> usize {
     tensor.bytes().as_ptr().addr()
 }

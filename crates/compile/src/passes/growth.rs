@@ -79,13 +79,13 @@ fn passes_with_nothing_to_do_copy_nothing() -> Result<(), Error> {
     assert_eq!(rebuilding(&sums)?, ["regions"]);
     let kernels = graph(100, |g, x, n| (0..n).try_fold(x, |y, _| g.softmax(y, -1)))?;
     assert_eq!(rebuilding(&kernels)?, [""; 0]);
-    let products = graph(100, |g, x, n| {
+    let matmuls = graph(100, |g, x, n| {
         let w = g.param("w", DType::F32, [4, 4])?;
         let row = g.reshape(x, &[1, 4])?;
         (0..n).try_fold(row, |y, _| g.matmul(y, w))
     })?;
     // The reshape becomes a view.
-    assert_eq!(rebuilding(&products)?, ["views"]);
+    assert_eq!(rebuilding(&matmuls)?, ["views"]);
     Ok(())
 }
 
@@ -115,8 +115,8 @@ fn products_of_one_operand_are_looked_at_in_linear_time() -> Result<(), Error> {
             let mut sum = x;
             for i in 0..n {
                 let w = g.param(&format!("w{i}"), DType::F32, [4, 4])?;
-                let product = g.matmul(row, w)?;
-                let scaled = g.binary_scalar(Binary::Mul, product, 2.0)?;
+                let matmul = g.matmul(row, w)?;
+                let scaled = g.binary_scalar(Binary::Mul, matmul, 2.0)?;
                 let flat = g.reshape(scaled, &[4])?;
                 sum = g.add(sum, flat)?;
             }

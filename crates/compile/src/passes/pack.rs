@@ -1,6 +1,6 @@
-//! Pack: a weight that a product would read against its grain is copied once, at load.
+//! Pack: a weight that a matmul would read across its rows is copied once, at load.
 //!
-//! Needs: views. Gives: right operands of matmul that are known at load and lie row by row, as the kernels want them.
+//! Needs: views. Produces: right operands of matmul that are known at load become row-major, as the kernels want them.
 
 use olivine_ir::op::{Fused, Region};
 use olivine_ir::{Def, Error, Graph, Node, Op, ValueId};

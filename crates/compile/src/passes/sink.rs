@@ -1,6 +1,6 @@
 //! Sink: a cast of weights that only move afterwards comes last.
 //!
-//! Needs: fusion, which joins weights. Gives: load-time values that are moved in the dtype they are stored in and cast
+//! Needs: fusion, which joins weights. Produces: load-time values that are moved in the dtype they are stored in and cast
 //! once, so that less memory is taken on the way and a kernel can read them as they are stored.
 
 use std::collections::HashMap;

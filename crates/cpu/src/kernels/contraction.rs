@@ -128,14 +128,14 @@ pub(crate) fn matmul(epilogue: Option<&Program>, x: &[Operand<'_>], out: &mut Ta
             dtype => with_number!(dtype, T => matmul_integer::<T>(a, b, &shape, out.elements())),
         };
     };
-    let rider = Rider::new(program, &x[2..], &shape);
+    let epilogue = Rider::new(program, &x[2..], &shape);
     let same = program.output_dtype() == Some(a.ty.dtype);
     match a.ty.dtype {
         DType::F32 if same => {
-            matmul_in_f32(a, b, &shape, out.elements(), Some(&|at, run| rider.apply_in_place(at, run)));
+            matmul_in_f32(a, b, &shape, out.elements(), Some(&|at, run| epilogue.apply_in_place(at, run)));
         }
         DType::F64 if same => {
-            let finish = |at: usize, run: &mut [f64]| rider.apply_in_place(at, run);
+            let finish = |at: usize, run: &mut [f64]| epilogue.apply_in_place(at, run);
             matmul_with::<f64, f64>(a, b, &shape, out.elements(), Some(&finish));
         }
         DType::F16 | DType::BF16 => {
@@ -143,13 +143,13 @@ pub(crate) fn matmul(epilogue: Option<&Program>, x: &[Operand<'_>], out: &mut Ta
                 DType::F16 => product_in_f32::<f16>(a, b, &shape),
                 _ => product_in_f32::<bf16>(a, b, &shape),
             };
-            finish_runs(&product, out, &|at, run, to| rider.apply_wide(at, run, to));
+            finish_runs(&product, out, &|at, run, to| epilogue.apply_wide(at, run, to));
         }
         dtype => with_number!(dtype, T => {
             let mut product = scratch::zeroed::<T>(shape.numel());
             let ty = TensorType::new(dtype, shape);
             matmul(None, &x[..2], &mut Target { ty, bytes: bytemuck::cast_slice_mut(&mut product) });
-            finish_runs(&product, out, &|at, run, to| rider.apply(at, run, to));
+            finish_runs(&product, out, &|at, run, to| epilogue.apply(at, run, to));
         }),
     }
 }
@@ -172,7 +172,7 @@ pub(crate) fn matmul_softmax(epilogue: Option<&Program>, x: &[Operand<'_>], out:
     let (a, b, shape) = (&x[0], &x[1], out.shape());
     let batched = Batched::new(a, b, &shape);
     let (rows, columns, depth) = (batched.rows, batched.columns, batched.depth);
-    let rider = epilogue.map(|program| Rider::new(program, &x[2..], &shape));
+    let epilogue = epilogue.map(|program| Rider::new(program, &x[2..], &shape));
     let (da, db) = (a.elements::<f32>(), b.elements::<f32>());
     let out = out.elements::<f32>();
     if out.is_empty() {
@@ -194,8 +194,8 @@ pub(crate) fn matmul_softmax(epilogue: Option<&Program>, x: &[Operand<'_>], out:
         with_scratch(height * columns, |scores: &mut [f32]| {
             multiply_here((height, columns, depth), left, right, 1.0, false, scores);
             let first = (batch * rows + row) * columns;
-            if let Some(rider) = &rider {
-                rider.apply_in_place(first, scores);
+            if let Some(epilogue) = &epilogue {
+                epilogue.apply_in_place(first, scores);
             }
             // Safety: no other task writes these rows.
             softmax_rows(scores, unsafe { grid.run(first, height * columns) }, columns, stream);

@@ -1,4 +1,4 @@
-//! Products that sum over an axis: matmul and its generalisations.
+//! Operations that multiply and sum over an axis: matmul and its generalisations.
 
 use crate::graph::{Graph, ValueId};
 use crate::op::fused::Region;
@@ -11,15 +11,15 @@ op! {
     /// `[.., M, K] x [.., K, N]`, batch dims broadcast; rank 1 operands act as a row or a column, as in NumPy.
     ///
     /// Floats narrower than f32 accumulate in f32; integers wrap. Transposed operands are views.
-    /// With an epilogue, its input 0 is the product and its other inputs are the operands after the first two,
-    /// broadcast to the product's shape.
+    /// With an epilogue, its input 0 is the matmul and its other inputs are the operands after the first two,
+    /// broadcast to the matmul's shape.
     pub struct MatMul = "matmul" {
-        /// What happens to the product before it is stored.
+        /// What happens to the matmul before it is stored.
         pub epilogue: Option<Region>,
     }
 }
 
-/// Shape of a batched product, or why the inner sizes or batches do not fit.
+/// Shape of a batched matmul, or why the inner sizes or batches do not fit.
 pub(crate) fn matmul_shape(a: &Shape, b: &Shape) -> Result<Shape, String> {
     if a.rank() == 0 || b.rank() == 0 {
         return Err("operands need rank 1 or more".into());
@@ -42,7 +42,7 @@ impl Rule for MatMul {
         same_dtype(&operands[..2])?;
         number(&operands[0])?;
         let out = matmul_shape(&operands[0].shape, &operands[1].shape)?;
-        rider(&self.epilogue, operands[0].dtype, out, &operands[2..])
+        epilogue_type(&self.epilogue, operands[0].dtype, out, &operands[2..])
     }
 
     fn reads_strides(&self, _operand: usize) -> bool {
@@ -51,7 +51,7 @@ impl Rule for MatMul {
 }
 
 /// The result of an operation whose main result then goes through an optional region.
-pub(crate) fn rider(
+pub(crate) fn epilogue_type(
     region: &Option<Region>,
     dtype: DType,
     shape: Shape,
@@ -68,7 +68,7 @@ pub(crate) fn rider(
             return Err(format!("region operand {t} does not broadcast to {shape}"));
         }
     }
-    Ok(vec![TensorType::new(region.rider_dtype(dtype, extra)?, shape)])
+    Ok(vec![TensorType::new(region.region_dtype(dtype, extra)?, shape)])
 }
 
 op! {
@@ -377,12 +377,12 @@ impl Rule for GroupedMatMul {
 }
 
 impl Graph {
-    /// Matrix product; see [`MatMul`].
+    /// Matrix multiplication; see [`MatMul`].
     pub fn matmul(&mut self, a: ValueId, b: ValueId) -> Result<ValueId, Error> {
         self.add1(MatMul { epilogue: None }, &[a, b])
     }
 
-    /// Matrix product with the right operand transposed: `a · bᵀ`.
+    /// Matrix multiplication with the rhs transposed: `a · bᵀ`.
     pub fn matmul_nt(&mut self, a: ValueId, b: ValueId) -> Result<ValueId, Error> {
         let bt = self.swap_last_axes(b)?;
         self.matmul(a, bt)
@@ -404,7 +404,7 @@ impl Graph {
         self.add1(Einsum { equation: equation.into() }, operands)
     }
 
-    /// Product with a low-rank adapter; see [`LoraMatMul`].
+    /// Matmul with a low-rank adapter; see [`LoraMatMul`].
     pub fn lora_matmul(
         &mut self,
         x: ValueId,
@@ -416,7 +416,7 @@ impl Graph {
         self.add1(LoraMatMul { scale }, &[x, w, a, b])
     }
 
-    /// Product with one of several matrices per row; see [`GroupedMatMul`].
+    /// Matmul with one of several matrices per row; see [`GroupedMatMul`].
     pub fn grouped_matmul(&mut self, x: ValueId, w: ValueId, expert: ValueId) -> Result<ValueId, Error> {
         self.add1(GroupedMatMul {}, &[x, w, expert])
     }

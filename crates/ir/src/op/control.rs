@@ -21,20 +21,20 @@ op! {
 op! {
     /// A graph computed again and again.
     ///
-    /// Operands: the most trips as an i64 of one element, whether to begin as a bool of one element, the first
-    /// `carried` values, captures. The body takes the trip's number as an i64 scalar from 0 on, the carried values and
+    /// Operands: the most iterations as an i64 of one element, whether to begin as a bool of one element, the first
+    /// `carried` values, captures. The body takes the iteration's number as an i64 scalar from 0 on, the carried values and
     /// the captures; it gives whether to go on as a bool of one element, the next carried values (of the same types) and
     /// any number of rows.
     ///
-    /// Results: the carried values after the last trip; for each row of the body the rows of all trips, stacked along a
-    /// new first axis of `max_trips`, whose rows past the last trip are zero; and the number of trips as an i64 scalar.
+    /// Results: the carried values after the last iteration; for each row of the body the rows of all iterations, stacked along a
+    /// new first axis of `max_trips`, whose rows past the last iteration are zero; and the number of iterations as an i64 scalar.
     pub struct Loop = "loop" {
-        /// How many values one trip hands to the next.
+        /// How many values one iteration hands to the next.
         pub carried: usize,
-        /// An upper bound of the trips that is known now: the loop ends there whatever the operands say. A body with
+        /// An upper bound of the iterations that is known now: the loop ends there whatever the operands say. A body with
         /// rows needs one, and so do GPUs.
         pub max_trips: Option<usize>,
-        /// What one trip computes.
+        /// What one iteration computes.
         pub body: SubGraph,
     }
 }
@@ -46,7 +46,7 @@ op! {
     /// takes the states, a slice of each without its axis, and the captures; it gives the next states and any number
     /// of rows. Results: the last states, then the rows of each kind stacked along an axis of their own.
     pub struct Scan = "scan" {
-        /// How many values one trip hands to the next.
+        /// How many values one iteration hands to the next.
         pub states: usize,
         /// For every operand that is sliced the axis; all have one length.
         pub axes: Vec<usize>,
@@ -56,7 +56,7 @@ op! {
         pub out_axes: Vec<usize>,
         /// For every kind of rows whether they are stacked from the back; empty means from the front.
         pub out_reverse: Vec<bool>,
-        /// What one trip computes.
+        /// What one iteration computes.
         pub body: SubGraph,
     }
 }
@@ -70,7 +70,7 @@ fn one_element(what: &str, operand: &TensorType, dtype: DType) -> Result<(), Str
     }
 }
 
-/// Values that one trip hands to the next have the types they began with.
+/// Values that one iteration hands to the next have the types they began with.
 fn invariant(what: &str, begun: &[TensorType], next: &[TensorType]) -> Result<(), String> {
     match (0..begun.len()).find(|i| begun.get(*i) != next.get(*i)) {
         None => Ok(()),
@@ -123,10 +123,10 @@ impl Rule for If {
 impl Loop {
     fn body_types(&self, operands: &[TensorType]) -> Result<Vec<TensorType>, String> {
         arity(operands, self.carried.saturating_add(2)..=usize::MAX)?;
-        one_element("the number of trips", &operands[0], DType::I64)?;
+        one_element("the number of iterations", &operands[0], DType::I64)?;
         one_element("the condition", &operands[1], DType::Bool)?;
-        let trip = TensorType::new(DType::I64, Shape::SCALAR);
-        Ok(std::iter::once(trip).chain(operands[2..].iter().copied()).collect())
+        let iteration = TensorType::new(DType::I64, Shape::SCALAR);
+        Ok(std::iter::once(iteration).chain(operands[2..].iter().copied()).collect())
     }
 }
 
@@ -152,7 +152,7 @@ impl Rule for Loop {
 }
 
 impl Scan {
-    /// The trips, and what the body takes.
+    /// The iterations, and what the body takes.
     fn body_types(&self, operands: &[TensorType]) -> Result<(usize, Vec<TensorType>), String> {
         let sliced = self.axes.len();
         if sliced == 0 {
@@ -163,11 +163,11 @@ impl Scan {
             return Err(format!("{} directions for {sliced} sliced operands", self.reverse.len()));
         }
         let mut types = operands[..self.states].to_vec();
-        let mut trips = None;
+        let mut iterations = None;
         for (i, (x, axis)) in operands[self.states..].iter().zip(&self.axes).enumerate() {
             axis_in(*axis, &x.shape)?;
             let length = x.shape[*axis];
-            let known = *trips.get_or_insert(length);
+            let known = *iterations.get_or_insert(length);
             if known != length {
                 return Err(format!("sliced operand {i} has {length} slices, the first {known}"));
             }
@@ -176,7 +176,7 @@ impl Scan {
             types.push(TensorType::new(x.dtype, shape(&dims)?));
         }
         types.extend_from_slice(&operands[self.states + sliced..]);
-        Ok((trips.unwrap_or(0), types))
+        Ok((iterations.unwrap_or(0), types))
     }
 
     /// The axis that rows of kind `i` are stacked along.
@@ -187,7 +187,7 @@ impl Scan {
 
 impl Rule for Scan {
     fn infer(&self, operands: &[TensorType]) -> Result<Vec<TensorType>, String> {
-        let (trips, types) = self.body_types(operands)?;
+        let (iterations, types) = self.body_types(operands)?;
         self.body.takes("the body", &types)?;
         let outputs = self.body.outputs();
         let states = &operands[..self.states];
@@ -200,7 +200,7 @@ impl Rule for Scan {
         }
         let mut results = states.to_vec();
         for (i, row) in rows.iter().enumerate() {
-            results.push(stacked(row, self.out_axis(i), trips)?);
+            results.push(stacked(row, self.out_axis(i), iterations)?);
         }
         if results.is_empty() { Err("the body has no outputs".into()) } else { Ok(results) }
     }
@@ -261,7 +261,7 @@ impl Graph {
     /// A graph again and again; see [`Loop`].
     pub fn loop_(
         &mut self,
-        trips: ValueId,
+        iterations: ValueId,
         condition: ValueId,
         carried: &[ValueId],
         captures: &[ValueId],
@@ -269,7 +269,7 @@ impl Graph {
         body: Graph,
     ) -> Result<Vec<ValueId>, Error> {
         let op = Loop { carried: carried.len(), max_trips, body: SubGraph::new(body)? };
-        self.add_op(op, &[&[trips, condition], carried, captures].concat())
+        self.add_op(op, &[&[iterations, condition], carried, captures].concat())
     }
 
     /// A graph for every slice along the first axis of `sliced`; see [`Scan`], whose other ways [`Graph::add_op`] takes.

@@ -2,7 +2,7 @@
 
 use crate::attr::{Attr, AttrField, Attrs};
 use crate::graph::{Graph, ValueId};
-use crate::op::contraction::rider;
+use crate::op::contraction::epilogue_type;
 use crate::op::fused::Region;
 use crate::op::{Rule, arity, float, number, of_shape, op, product, same_dtype, shape};
 use crate::{Error, MAX_RANK, TensorType};
@@ -150,7 +150,7 @@ impl Rule for Conv {
         if self.bias {
             of_shape("the bias", &operands[2], &[operands[1].shape[0]])?;
         }
-        rider(&self.epilogue, operands[0].dtype, shape(&dims)?, &operands[own..])
+        epilogue_type(&self.epilogue, operands[0].dtype, shape(&dims)?, &operands[own..])
     }
 }
 

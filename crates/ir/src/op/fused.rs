@@ -1,7 +1,7 @@
 //! Fused elementwise regions: a small straight-line program applied at every position.
 //!
 //! A region is what fusion makes of elementwise nodes. It stands alone as [`Fused`], or rides on a larger operation:
-//! after a product's accumulator ([`MatMul`](crate::op::MatMul), [`Conv`](crate::op::Conv)) or before a norm's row.
+//! after a matmul's accumulator ([`MatMul`](crate::op::MatMul), [`Conv`](crate::op::Conv)) or before a norm's row.
 
 use crate::attr::{Attr, AttrField, Attrs, same_float};
 use crate::op::elementwise::broadcast_all;
@@ -98,7 +98,7 @@ impl Region {
     }
 
     /// The single output's dtype, for regions that ride on another operation.
-    pub(crate) fn rider_dtype(&self, main: DType, extra: &[TensorType]) -> Result<DType, String> {
+    pub(crate) fn region_dtype(&self, main: DType, extra: &[TensorType]) -> Result<DType, String> {
         let inputs: Vec<DType> = std::iter::once(main).chain(extra.iter().map(|t| t.dtype)).collect();
         match self.output_dtypes(&inputs)?.as_slice() {
             [dtype] => Ok(*dtype),

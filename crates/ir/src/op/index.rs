@@ -52,7 +52,7 @@ fn elements_fit(axis: usize, x: &TensorType, indices: &TensorType) -> Result<(),
     let fits = x.shape.rank() == indices.shape.rank()
         && (0..x.shape.rank()).all(|i| i == axis || indices.shape[i] <= x.shape[i]);
     if !fits {
-        return Err(format!("indices {} do not lie within {} beside axis {axis}", indices.shape, x.shape));
+        return Err(format!("indices {} are not within {} beside axis {axis}", indices.shape, x.shape));
     }
     if x.shape[axis] == 0 && indices.shape.numel() > 0 {
         return Err(format!("axis {axis} is empty: no index is in range"));

@@ -17,7 +17,7 @@ words! {
 }
 
 words! {
-    /// What lies outside the samples.
+    /// What is outside the samples.
     pub enum GridPadding {
         /// Zeros.
         Zeros = "zeros",
@@ -35,7 +35,7 @@ op! {
     pub struct GridSample = "grid_sample" {
         /// Interpolation.
         pub mode: GridMode,
-        /// What lies outside.
+        /// What is outside.
         pub padding: GridPadding,
         /// Whether −1 and 1 are the centres of the first and last sample; otherwise they are the outer edges of them.
         pub align_corners: bool,
@@ -81,7 +81,7 @@ words! {
 }
 
 words! {
-    /// Where a region's coordinates lie among pixels.
+    /// Where a region's coordinates are among pixels.
     pub enum RoiCoordinates {
         /// Pixel i is centred at i + ½.
         HalfPixel = "half_pixel",

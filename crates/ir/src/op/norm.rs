@@ -57,7 +57,7 @@ fn row_norm(
                 return Err(format!("region operand {t} does not broadcast to {}", x.shape));
             }
         }
-        x.dtype = region.rider_dtype(x.dtype, extra)?;
+        x.dtype = region.region_dtype(x.dtype, extra)?;
     }
     float(&x)?;
     axis_in(axis, &x.shape)?;

@@ -23,7 +23,7 @@ pub enum Granularity {
     },
 }
 
-/// How an operand of scales or zero points lies over a tensor; `block` 0 stands for none.
+/// How an operand of scales or zero points covers a tensor; `block` 0 stands for none.
 fn granularity(
     what: &str,
     of: &Shape,
@@ -81,7 +81,7 @@ op! {
 }
 
 impl QuantizeLinear {
-    /// How scales lie over x.
+    /// How scales cover x.
     pub fn granularity(&self, scale: &Shape, x: &Shape) -> Result<Granularity, String> {
         granularity("the scale", scale, x, self.axis, self.block)
     }
@@ -116,7 +116,7 @@ op! {
 }
 
 impl DequantizeLinear {
-    /// How scales lie over x.
+    /// How scales cover x.
     pub fn granularity(&self, scale: &Shape, x: &Shape) -> Result<Granularity, String> {
         granularity("the scale", scale, x, self.axis, self.block)
     }
@@ -287,7 +287,7 @@ impl Graph {
         Ok(Quantized { values, scale, zero: Some(zero) })
     }
 
-    /// Integer product with optional zero points; see [`QMatMul`].
+    /// Integer matmul with optional zero points; see [`QMatMul`].
     pub fn qmatmul(
         &mut self,
         a: ValueId,
@@ -314,7 +314,7 @@ impl Graph {
         self.add1(op, &operands)
     }
 
-    /// The product of two quantised tensors, quantised to `dtype` with a scale and zero point of the result's, as ONNX's
+    /// The matmul of two quantised tensors, quantised to `dtype` with a scale and zero point of the result's, as ONNX's
     /// QLinearMatMul. a's scale is a scalar or `[M]`, b's a scalar or `[N]`, the result's a scalar.
     pub fn qlinear_matmul(
         &mut self,

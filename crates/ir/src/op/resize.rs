@@ -17,7 +17,7 @@ words! {
 }
 
 words! {
-    /// Where a result position lies in the operand.
+    /// Where a result position is in the operand.
     pub enum CoordinateMode {
         /// (i + ½) / scale − ½.
         HalfPixel = "half_pixel",

@@ -56,8 +56,8 @@ fn scalar(rng: &mut Rng) -> Made {
     (op.into(), dtypes.into_iter().map(|d| ty(d, &rng.broadcast_to(&dims))).collect())
 }
 
-/// A region over inputs of given dtypes, and its outputs' dtypes; with `rider` one output, of a float dtype.
-pub(crate) fn region(rng: &mut Rng, inputs: &[DType], rider: bool) -> (Region, Vec<DType>) {
+/// A region over inputs of given dtypes, and its outputs' dtypes; with `epilogue` one output, of a float dtype.
+pub(crate) fn region(rng: &mut Rng, inputs: &[DType], epilogue: bool) -> (Region, Vec<DType>) {
     let mut region = Region { inputs: inputs.len(), instrs: Vec::new(), outputs: vec![Arg::Input(0)] };
     let mut known: Vec<(Arg, DType)> = inputs.iter().enumerate().map(|(i, d)| (Arg::Input(i), *d)).collect();
     for _ in 0..rng.below(8) {
@@ -73,7 +73,7 @@ pub(crate) fn region(rng: &mut Rng, inputs: &[DType], rider: bool) -> (Region, V
         known.push((Arg::Instr(region.instrs.len()), dtype));
         region.instrs.push(Instr { op, args });
     }
-    let outputs: Vec<(Arg, DType)> = if rider {
+    let outputs: Vec<(Arg, DType)> = if epilogue {
         let floats: Vec<(Arg, DType)> = known.into_iter().filter(|k| k.1.is_float()).collect();
         vec![rng.pick(&floats)]
     } else {

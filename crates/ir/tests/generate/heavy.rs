@@ -41,7 +41,7 @@ pub(crate) const MAKERS: &[fn(&mut Rng) -> Made] = &[
 ];
 
 /// A region that rides on a result of the given sizes, the operands it adds, and the dtype it gives.
-fn rider(rng: &mut Rng, dtype: DType, dims: &[usize]) -> (Option<Region>, Vec<TensorType>, DType) {
+fn epilogue(rng: &mut Rng, dtype: DType, dims: &[usize]) -> (Option<Region>, Vec<TensorType>, DType) {
     if !dtype.is_float() || rng.chance(60) {
         return (None, Vec::new(), dtype);
     }
@@ -70,7 +70,7 @@ fn matmul(rng: &mut Rng) -> Made {
     let (x, w) = (ty(dtype, &a), ty(dtype, &b));
     let plain = Op::from(MatMul { epilogue: None }).infer(&[x, w]).unwrap_or_default();
     let dims = plain.first().map(|t| t.shape.to_vec()).unwrap_or_default();
-    let (epilogue, extra, _) = rider(rng, dtype, &dims);
+    let (epilogue, extra, _) = epilogue(rng, dtype, &dims);
     (MatMul { epilogue }.into(), [vec![x, w], extra].concat())
 }
 
@@ -128,7 +128,7 @@ fn row_norm(rng: &mut Rng) -> Made {
     let dims = rng.shape(1, 8);
     let axis = rng.below(dims.len());
     let dtype = rng.float();
-    let (prologue, extra, normed) = rider(rng, dtype, &dims);
+    let (prologue, extra, normed) = epilogue(rng, dtype, &dims);
     let (bias, emit_input, eps) = (rng.chance(50), rng.chance(30), rng.real());
     let weights = vec![ty(normed, &dims[axis..]); 1 + usize::from(bias)];
     let types = [vec![ty(dtype, &dims)], weights, extra].concat();
@@ -271,7 +271,7 @@ fn conv(rng: &mut Rng) -> Made {
     }
     let plain = Op::from(Conv { window: window.clone(), groups, bias, epilogue: None });
     let dims = plain.infer(&types).ok().and_then(|t| t.first().map(|t| t.shape.to_vec())).unwrap_or_default();
-    let (epilogue, extra, _) = rider(rng, dtype, &dims);
+    let (epilogue, extra, _) = epilogue(rng, dtype, &dims);
     (Conv { window, groups, bias, epilogue }.into(), [types, extra].concat())
 }
 

@@ -1,6 +1,6 @@
 //! Canonicalise: one spelling for what can be written in several ways, and nothing where nothing is done.
 //!
-//! Needs: nothing. Gives: a graph that computes the same bits for every input, NaN, infinities and −0.0 included;
+//! Needs: nothing. Produces: a graph that computes the same bits for every input, NaN, infinities and −0.0 included;
 //! constants stand on the right of commutative operations.
 
 mod layout;

@@ -47,7 +47,7 @@ pub(super) fn loop_(
     g.add_named(name, op, &given).map(Some)
 }
 
-/// For every value whether it is the same in every trip, and for every node whether it moves out.
+/// For every value whether it is the same in every iteration, and for every node whether it moves out.
 fn invariant(body: &Graph, carried: usize) -> Result<(Vec<bool>, Vec<bool>), Error> {
     let mut fixed: Vec<bool> = body.values().iter().map(|v| matches!(v.def, Def::Const(_))).collect();
     for (_, id) in body.inputs().skip(1 + carried) {

@@ -1,7 +1,7 @@
 //! Control flow: what is decided now goes, and what is left is `if` and `loop`.
 //!
-//! Needs: nothing; after folding it decides more. Gives: no `scan`; no `if` whose condition is a constant; no short loop
-//! whose number of trips is; nothing inside a loop that is the same in every trip; loops that know a bound of their trips wherever the graph tells one.
+//! Needs: nothing; after folding it decides more. Produces: no `scan`; no `if` whose condition is a constant; no short loop
+//! whose number of iterations is; nothing inside a loop that is the same in every iteration; loops that know a bound of their iterations wherever the graph tells one.
 
 mod hoist;
 mod inline;
@@ -15,7 +15,7 @@ use olivine_ir::{Data, Error, Graph, MAX_NESTING, Node, Op, Tensor, ValueId};
 
 use crate::{Options, Pass, Rewriter, rewrite};
 
-/// Loops and scans become straight graphs where that makes at most this many nodes: trips times nodes of the body.
+/// Loops and scans become straight graphs where that makes at most this many nodes: iterations times nodes of the body.
 const MOST_UNROLLED_NODES: usize = 128;
 
 /// See the module.
@@ -86,11 +86,11 @@ fn decided(out: &mut Rewriter<'_>, node: &Node) -> Result<Option<Vec<ValueId>>, 
     }
 }
 
-/// A lower bound of the trips than the loop knows; the rows' length must stay what it is.
+/// A lower bound of the iterations than the loop knows; the rows' length must stay what it is.
 fn tighter(g: &Graph, op: &Loop, inputs: &[ValueId]) -> Option<usize> {
     let rows = op.body.graph().outputs().len() > 1 + op.carried;
-    let trips = whole(g, *inputs.first()?)?.max(0) as usize;
-    (!rows && op.max_trips.is_none_or(|most| trips < most)).then_some(trips)
+    let iterations = whole(g, *inputs.first()?)?.max(0) as usize;
+    (!rows && op.max_trips.is_none_or(|most| iterations < most)).then_some(iterations)
 }
 
 /// The constant behind a value of one bool.

@@ -1,4 +1,4 @@
-//! A scan as a loop whose body takes its slices by the trip's number.
+//! A scan as a loop whose body takes its slices by the iteration's number.
 
 use olivine_ir::op::{Loop, Scan};
 use olivine_ir::{DType, Error, Graph, SubGraph, Tensor, ValueId};
@@ -6,7 +6,7 @@ use olivine_ir::{DType, Error, Graph, SubGraph, Tensor, ValueId};
 use super::inline::inline;
 
 /// The scan's results. What is read from the back is reversed before the loop, and what is written so after it: the body
-/// counts up in both cases. Every operand has at least one slice: a scan without trips was unrolled.
+/// counts up in both cases. Every operand has at least one slice: a scan without iterations was unrolled.
 pub(super) fn as_loop(
     g: &mut Graph,
     op: &Scan,
@@ -20,13 +20,13 @@ pub(super) fn as_loop(
         let back = op.reverse.get(i).copied().unwrap_or(false);
         ordered.push(if back { g.reverse(*x, &[*axis as isize])? } else { *x });
     }
-    let trips = match (sliced.first(), op.axes.first()) {
+    let iterations = match (sliced.first(), op.axes.first()) {
         (Some(x), Some(axis)) => g.ty(*x)?.shape[*axis],
         _ => 0,
     };
 
     let mut body = Graph::new(op.body.graph().name());
-    let trip = body.input("trip", DType::I64, [])?;
+    let iteration = body.input("iteration", DType::I64, [])?;
     let mut declare = |g: &Graph, kind: &str, ids: &[ValueId]| {
         let one = |(i, id): (usize, &ValueId)| {
             let ty = g.ty(*id)?;
@@ -38,19 +38,19 @@ pub(super) fn as_loop(
     let whole = declare(g, "sliced", &ordered)?;
     let captured = declare(g, "capture", captures)?;
     for (x, axis) in whole.iter().zip(&op.axes) {
-        inner.push(body.gather(*x, trip, *axis as isize)?);
+        inner.push(body.gather(*x, iteration, *axis as isize)?);
     }
     inner.extend(captured);
-    let outputs = inline(&mut body, &op.body, &inner, "trip")?;
+    let outputs = inline(&mut body, &op.body, &inner, "iteration")?;
     let go_on = body.constant(Tensor::scalar(true));
     for (i, value) in std::iter::once(go_on).chain(outputs).enumerate() {
         body.output(&i.to_string(), value)?;
     }
 
-    let count = g.constant(Tensor::scalar(trips as i64));
+    let count = g.constant(Tensor::scalar(iterations as i64));
     let begin = g.constant(Tensor::scalar(true));
     let operands = [&[count, begin], states, &ordered, captures].concat();
-    let all = Loop { carried: op.states, max_trips: Some(trips), body: SubGraph::new(body)? };
+    let all = Loop { carried: op.states, max_trips: Some(iterations), body: SubGraph::new(body)? };
     let mut results = g.add_named(name, all, &operands)?;
     results.pop();
     for (i, result) in results.iter_mut().skip(op.states).enumerate() {

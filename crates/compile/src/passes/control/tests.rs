@@ -32,10 +32,10 @@ fn a_constant_condition_leaves_one_branch() -> Result<(), Error> {
     Ok(())
 }
 
-/// `x = x + x` for some trips.
-fn doubling(trips: i64, always: bool) -> Result<Graph, Error> {
+/// `x = x + x` for some iterations.
+fn doubling(iterations: i64, always: bool) -> Result<Graph, Error> {
     let mut body = Graph::new("b");
-    body.input("trip", DType::I64, [])?;
+    body.input("iteration", DType::I64, [])?;
     let x = body.input("x", DType::F32, [4])?;
     let go = if always { body.constant(Tensor::scalar(true)) } else { body.input("go", DType::Bool, [])? };
     let y = body.add(x, x)?;
@@ -44,7 +44,7 @@ fn doubling(trips: i64, always: bool) -> Result<Graph, Error> {
     body.output("row", x)?;
     let mut g = Graph::new("g");
     let x = g.input("x", DType::F32, [4])?;
-    let count = g.constant(Tensor::scalar(trips));
+    let count = g.constant(Tensor::scalar(iterations));
     let begin = g.constant(Tensor::scalar(true));
     let captures = if always { vec![] } else { vec![g.input("go", DType::Bool, [])?] };
     let y = g.loop_(count, begin, &[x], &captures, Some(1000), body)?;

@@ -1,6 +1,6 @@
 //! `softmax(scale·q·kᵀ [masked])·v` becomes [`Attention`].
 //!
-//! Needs: the two products and the softmax between them with no other readers. Gives: one node, without the scores in
+//! Needs: the two matmuls and the softmax between them with no other readers. Produces: one node, without the scores in
 //! memory. What is recognised around the scores: a scale on q, on k or on the scores; a softcap `c·tanh(s/c)`; masks,
 //! added or as `where(keep, s, low)`; casts to a wider float and back; NaN weights replaced by 0; kv heads repeated for
 //! grouped queries.
@@ -38,7 +38,7 @@ impl Pass for FuseAttention {
         }
         let facts = Facts::new(graph);
         let mut found: HashMap<NodeId, Found> = HashMap::new();
-        // The transposes that an attention in the other layout makes needless, with the product they read.
+        // The transposes that an attention in the other layout makes needless, with the matmul they read.
         let mut needless: HashMap<NodeId, NodeId> = HashMap::new();
         for index in 0..graph.nodes().len() {
             let id = NodeId(index as u32);
@@ -54,12 +54,12 @@ impl Pass for FuseAttention {
         }
         let mut swapped: HashMap<NodeId, ValueId> = HashMap::new();
         let out = crate::rewrite(graph, |out, id, node| {
-            if let Some(result) = needless.get(&id).and_then(|product| swapped.get(product)) {
+            if let Some(result) = needless.get(&id).and_then(|matmul| swapped.get(matmul)) {
                 out.bind(node.outputs[0], *result);
                 return Ok(true);
             }
             let Some(attention) = found.get(&id) else { return Ok(false) };
-            // An operand that Attention refuses (a head dim beyond its limit) leaves the products as they are.
+            // An operand that Attention refuses (a head dim beyond its limit) leaves the matmuls as they are.
             let Ok(result) = emit(out, &facts, attention) else { return Ok(false) };
             if attention.read_by.is_some() {
                 swapped.insert(id, result);
@@ -109,9 +109,9 @@ impl Scores {
         self.keep.is_some() || self.biases[0].is_some()
     }
 
-    fn scaled(self, factor: f64) -> Option<Scores> {
-        let first = !self.is_masked() && self.softcap.is_none() && factor.is_finite();
-        first.then_some(Scores { scale: self.scale * factor, ..self })
+    fn scaled(self, scale_by: f64) -> Option<Scores> {
+        let first = !self.is_masked() && self.softcap.is_none() && scale_by.is_finite();
+        first.then_some(Scores { scale: self.scale * scale_by, ..self })
     }
 
     fn capped(self, cap: f64) -> Option<Scores> {
@@ -134,7 +134,7 @@ impl Scores {
     }
 }
 
-fn plain_product(node: &Node) -> Option<(ValueId, ValueId)> {
+fn plain_matmul(node: &Node) -> Option<(ValueId, ValueId)> {
     match (&node.op, node.inputs.as_slice()) {
         (Op::MatMul(MatMul { epilogue: None }), [a, b]) => Some((*a, *b)),
         _ => None,
@@ -143,7 +143,7 @@ fn plain_product(node: &Node) -> Option<(ValueId, ValueId)> {
 
 fn find(facts: &Facts<'_>, id: NodeId) -> Option<Found> {
     let node = facts.node(id);
-    let (weights, v) = plain_product(node)?;
+    let (weights, v) = plain_matmul(node)?;
     let rank = facts.shape(v).rank();
     let dtype = facts.graph.ty(v).ok()?.dtype;
     if !(2..=4).contains(&rank) || !dtype.is_float() {
@@ -227,7 +227,7 @@ fn is_float_cast(op: &Op) -> bool {
     matches!(op, Op::ScalarOp(ScalarOp::Cast(to)) if to.is_float())
 }
 
-/// Steps between the product and softmax, at most; those that models write are three or four.
+/// Steps between the matmul and softmax, at most; those that models write are three or four.
 const MOST_STEPS: usize = 16;
 
 /// Takes the scores apart from softmax's side; the order of steps must be scale, softcap, mask.
@@ -239,7 +239,7 @@ fn scores(facts: &Facts<'_>, id: ValueId) -> Option<Scores> {
 fn peel(facts: &Facts<'_>, id: ValueId, left: usize) -> Option<Scores> {
     let node = sole(facts, id)?;
     let peel = |id: ValueId| peel(facts, id, left.checked_sub(1)?);
-    if let Some((q, kt)) = plain_product(node) {
+    if let Some((q, kt)) = plain_matmul(node) {
         return Some(Scores { q, kt, scale: 1.0, softcap: None, biases: [None; 2], keep: None });
     }
     let Op::ScalarOp(op) = node.op else { return None };
@@ -251,15 +251,15 @@ fn peel(facts: &Facts<'_>, id: ValueId, left: usize) -> Option<Scores> {
             (from.is_float() && to.size() >= from.size()).then(|| peel(*x)).flatten()
         }
         (ScalarOp::Binary(Binary::Mul), [a, b]) => {
-            let (x, factor) = number(*b).map(|n| (*a, n)).or_else(|| number(*a).map(|n| (*b, n)))?;
+            let (x, scale_by) = number(*b).map(|n| (*a, n)).or_else(|| number(*a).map(|n| (*b, n)))?;
             if !same_shape(x) {
                 return None;
             }
             if let Some(Node { op: Op::ScalarOp(ScalarOp::Unary(Unary::Tanh)), inputs, .. }) = sole(facts, x)
             {
-                return peel(inputs[0])?.capped(factor);
+                return peel(inputs[0])?.capped(scale_by);
             }
-            peel(x)?.scaled(factor)
+            peel(x)?.scaled(scale_by)
         }
         (ScalarOp::Binary(Binary::Div), [a, b]) if same_shape(*a) => peel(*a)?.scaled(1.0 / number(*b)?),
         (ScalarOp::Binary(Binary::Add), [a, b]) => [(*a, *b), (*b, *a)]
@@ -291,7 +291,7 @@ fn unscaled(facts: &Facts<'_>, id: ValueId, scale: f64) -> (ValueId, f64) {
         _ => None,
     };
     match found {
-        Some((x, factor)) if facts.shape(x) == facts.shape(id) => (x, scale * factor),
+        Some((x, scale_by)) if facts.shape(x) == facts.shape(id) => (x, scale * scale_by),
         _ => (id, scale),
     }
 }

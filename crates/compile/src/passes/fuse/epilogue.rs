@@ -1,6 +1,6 @@
-//! Elementwise ops after a product ride on it: bias, activation, residual, scale, cast.
+//! Elementwise ops after a matmul become its epilogue: bias, activation, residual, scale, cast.
 //!
-//! Needs: products without other readers than the ops to absorb. Gives: `MatMul` and `Conv` with an epilogue, each
+//! Needs: matmuls without other readers than the ops to absorb. Produces: `MatMul` and `Conv` with an epilogue, each
 //! where the last op it absorbed stood.
 
 use std::collections::HashMap;
@@ -15,11 +15,11 @@ use crate::{Options, Pass, Rewriter};
 /// The pass.
 pub(super) struct FuseEpilogues;
 
-/// A product and what it absorbed.
+/// A matmul and what it absorbed.
 struct Fusion {
-    product: NodeId,
+    matmul: NodeId,
     region: Region,
-    /// The region's inputs after the product itself.
+    /// The region's inputs after the matmul itself.
     extra: Vec<ValueId>,
 }
 
@@ -35,7 +35,7 @@ impl Pass for FuseEpilogues {
         let facts = Facts::new(graph);
         let mut absorbed = vec![false; graph.nodes().len()];
         let mut at_last: HashMap<NodeId, Fusion> = HashMap::new();
-        // Later products first: a sum of two products rides on the later one, which would wait for the other anyway.
+        // Later matmuls first: a sum of two matmuls joins the later one, which would wait for the other anyway.
         for index in (0..graph.nodes().len()).rev() {
             let id = NodeId(index as u32);
             if let Some((chain, fusion)) = grow(&facts, id, &absorbed)
@@ -58,8 +58,8 @@ impl Pass for FuseEpilogues {
     }
 }
 
-/// A product's own operands and epilogue, if the node is one.
-fn product_parts(node: &Node) -> Option<(usize, &Option<Region>)> {
+/// A matmul's own operands and epilogue, if the node is one.
+fn matmul_parts(node: &Node) -> Option<(usize, &Option<Region>)> {
     match &node.op {
         Op::MatMul(op) => Some((2, &op.epilogue)),
         Op::Conv(op) => Some((2 + usize::from(op.bias), &op.epilogue)),
@@ -67,10 +67,10 @@ fn product_parts(node: &Node) -> Option<(usize, &Option<Region>)> {
     }
 }
 
-/// Follows the product's result through elementwise ops that nothing else reads, as far as they keep its shape.
+/// Follows the matmul's result through elementwise ops that nothing else reads, as far as they keep its shape.
 fn grow(facts: &Facts<'_>, id: NodeId, absorbed: &[bool]) -> Option<(Vec<NodeId>, Fusion)> {
     let node = facts.node(id);
-    let (own, epilogue) = product_parts(node)?;
+    let (own, epilogue) = matmul_parts(node)?;
     let mut value = *node.outputs.first()?;
     let shape = facts.shape(value);
     let identity = Region::identity();
@@ -93,20 +93,20 @@ fn grow(facts: &Facts<'_>, id: NodeId, absorbed: &[bool]) -> Option<(Vec<NodeId>
         value = next.outputs[0];
     }
     let (region, inputs) = builder.finish(&[value]);
-    (!chain.is_empty()).then(|| (chain, Fusion { product: id, region, extra: inputs[1..].to_vec() }))
+    (!chain.is_empty()).then(|| (chain, Fusion { matmul: id, region, extra: inputs[1..].to_vec() }))
 }
 
 fn emit(out: &mut Rewriter<'_>, facts: &Facts<'_>, fusion: &Fusion, last: &Node) -> Result<(), Error> {
-    let product = facts.node(fusion.product);
-    let own = product_parts(product).map_or(0, |(own, _)| own);
-    let operands: Vec<ValueId> = product.inputs[..own].iter().chain(&fusion.extra).copied().collect();
+    let matmul = facts.node(fusion.matmul);
+    let own = matmul_parts(matmul).map_or(0, |(own, _)| own);
+    let operands: Vec<ValueId> = matmul.inputs[..own].iter().chain(&fusion.extra).copied().collect();
     let epilogue = Some(fusion.region.clone());
-    let op = match &product.op {
+    let op = match &matmul.op {
         Op::Conv(conv) => Op::Conv(Conv { epilogue, ..conv.clone() }),
         _ => Op::MatMul(MatMul { epilogue }),
     };
     let operands = operands.iter().map(|id| out.get(*id)).collect::<Result<Vec<_>, _>>()?;
-    let results = out.new.add_named(product.name.clone(), op, &operands)?;
+    let results = out.new.add_named(matmul.name.clone(), op, &operands)?;
     out.bind(last.outputs[0], results[0]);
     Ok(())
 }

@@ -1,7 +1,7 @@
-//! Two products of one operand that meet elementwise, a gate and what it lets through, become one product.
+//! Two matmuls of one operand that meet elementwise, a gate and what it lets through, become one matmul.
 //!
 //! Needs: `x·W` and `x·V` with weights of one shape that are known at load, each read by elementwise ops alone until they
-//! meet in one. Gives: `x·[w₀ v₀ w₁ v₁ …]`, the weights' columns dealt out in turn at load; the elementwise ops read even
+//! meet in one. Produces: `x·[w₀ v₀ w₁ v₁ …]`, the weights' columns dealt out in turn at load; the elementwise ops read even
 //! and odd columns, so that a kernel which holds neighbouring columns can finish them where they are.
 
 use std::collections::HashMap;
@@ -12,7 +12,7 @@ use olivine_ir::{Error, Graph, NodeId, Op, TensorType, ValueId};
 use super::edit::{Facts, has, reshaped};
 use crate::{Options, Pass, Rewriter};
 
-/// Elementwise ops between a product and where it meets the other, at most.
+/// Elementwise ops between a matmul and where it meets the other, at most.
 const FURTHEST: usize = 6;
 
 /// The pass.
@@ -30,7 +30,7 @@ impl Pass for JoinGates {
         let facts = Facts::new(graph);
         let mut first_of: HashMap<NodeId, NodeId> = HashMap::new();
         let mut joined = vec![false; graph.nodes().len()];
-        // Products without a partner yet: by their operand, their weight's type and a node that they go through.
+        // Matmuls without a partner yet: by their operand, their weight's type and a node that they go through.
         let mut open: HashMap<(ValueId, TensorType, NodeId), NodeId> = HashMap::new();
         for index in 0..graph.nodes().len() {
             let id = NodeId(index as u32);
@@ -64,7 +64,7 @@ impl Pass for JoinGates {
     }
 }
 
-/// Whether a node is a product that may be joined with another.
+/// Whether a node is a matmul that may be joined with another.
 fn is_gate(facts: &Facts<'_>, id: NodeId) -> bool {
     let node = facts.node(id);
     let (Op::MatMul(MatMul { epilogue: None }), [x, weight]) = (&node.op, node.inputs.as_slice()) else {
@@ -75,9 +75,9 @@ fn is_gate(facts: &Facts<'_>, id: NodeId) -> bool {
     runs && shape.rank() == 2 && !shape.has_zero() && facts.shape(*x).rank() >= 2
 }
 
-/// The elementwise ops that a product's result goes through, as long as each has one reader and keeps the shape.
-fn readers(facts: &Facts<'_>, product: NodeId) -> Vec<NodeId> {
-    let mut value = facts.node(product).outputs[0];
+/// The elementwise ops that a matmul's result goes through, as long as each has one reader and keeps the shape.
+fn readers(facts: &Facts<'_>, matmul: NodeId) -> Vec<NodeId> {
+    let mut value = facts.node(matmul).outputs[0];
     let shape = facts.shape(value);
     let mut readers = Vec::new();
     while let Some(reader) = facts.only_reader(value)
@@ -104,10 +104,10 @@ fn emit(out: &mut Rewriter<'_>, facts: &Facts<'_>, first: NodeId, second: NodeId
     let [w, v] = weights;
     let dealt = out.new.add1(Concat { axis: 2 }, &[w?, v?])?;
     let weight = reshaped(out, dealt, &[depth, 2 * width])?;
-    let product = out.new.add_named(a.name.clone(), MatMul { epilogue: None }, &[x, weight])?[0];
+    let matmul = out.new.add_named(a.name.clone(), MatMul { epilogue: None }, &[x, weight])?[0];
     let end = 2 * width as i64;
     for (node, start) in [(a, 0), (b, 1)] {
-        let columns = out.new.slice(product, -1, start, end, 2)?;
+        let columns = out.new.slice(matmul, -1, start, end, 2)?;
         out.bind(node.outputs[0], columns);
     }
     Ok(())

@@ -1,6 +1,6 @@
 //! Spelled-out activations, norms and softmax become one operation.
 //!
-//! Needs: any graph. Gives: the same graph with each idiom of the table as its own op; statistics of norms are then
+//! Needs: any graph. Produces: the same graph with each idiom of the table as its own op; statistics of norms are then
 //! computed without cancellation, and softplus without overflow.
 
 use std::collections::HashSet;

@@ -4,9 +4,9 @@
 //!   pads       a pad with zeros before a convolution becomes its padding
 //!   idioms     spelled-out activations, norms and softmax become one op
 //!   attention  softmax(q·kᵀ)·v becomes Attention
-//!   qkv        products that share their left operand become one, sliced
-//!   gates      two products that meet elementwise become one, their columns in turn
-//!   epilogue   elementwise ops after a product ride on it
+//!   qkv        matmuls that share their left operand become one, sliced
+//!   gates      two matmuls that meet elementwise become one, their columns in turn
+//!   epilogue   elementwise ops after a matmul become its epilogue
 //!   regions    elementwise ops that are left run together
 //!   prologue   an elementwise op before a norm rides on it
 //! ```
@@ -34,7 +34,7 @@ pub(crate) fn passes() -> Vec<Box<dyn Pass>> {
         Box::new(pads::FoldPads),
         Box::new(idioms::Idioms),
         Box::new(attention::FuseAttention),
-        Box::new(qkv::JoinProducts),
+        Box::new(qkv::JoinMatmuls),
         Box::new(gates::JoinGates),
         Box::new(epilogue::FuseEpilogues),
         Box::new(regions::FuseRegions),

@@ -1,6 +1,6 @@
 //! An elementwise op before a norm rides on it: the residual sum is made and normalised in one pass over the row.
 //!
-//! Needs: norms without prologue over the result of an elementwise node. Gives: norms with a prologue; where the sum is
+//! Needs: norms without prologue over the result of an elementwise node. Produces: norms with a prologue; where the sum is
 //! read elsewhere too, it is the norm's second result.
 
 use std::collections::HashMap;

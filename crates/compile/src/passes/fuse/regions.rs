@@ -1,6 +1,6 @@
 //! Elementwise ops that feed each other run together, in one pass over memory.
 //!
-//! Needs: any graph. Gives: `Fused` nodes, each over a connected group of elementwise ops of one shape; values inside
+//! Needs: any graph. Produces: `Fused` nodes, each over a connected group of elementwise ops of one shape; values inside
 //! that are read elsewhere become further results.
 //!
 //! A group must be convex: no path may leave it and come back. Every node has a level that rises along each edge

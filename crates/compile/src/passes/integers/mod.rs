@@ -1,6 +1,6 @@
 //! Integers: matmuls and convolutions of dequantised operands are computed on the integers.
 //!
-//! Needs: `dequantize_linear` and `quantize_linear` as operations; comes before they are legalised and folded. Gives:
+//! Needs: `dequantize_linear` and `quantize_linear` as operations; comes before they are legalised and folded. Produces:
 //!
 //! ```text
 //!   matmul(dq(a), dq(b))       ->  f32(qmatmul(a, b))·(scale_a·scale_b)

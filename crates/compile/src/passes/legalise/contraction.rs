@@ -1,4 +1,4 @@
-//! Products: everything becomes a matmul of operands with rank 2 or more.
+//! Matmuls: everything becomes a matmul of operands with rank 2 or more.
 
 use olivine_ir::op::{Binary, DotGeneral, LoraMatMul, MatMul};
 use olivine_ir::{Error, Graph, MAX_RANK, Shape, ValueId};
@@ -38,8 +38,8 @@ fn vector_matmul(
         }
         operands.push(reshape(g, id, &dims)?);
     }
-    let product = g.add1(op.clone(), &operands)?;
-    reshape(g, product, &to)
+    let matmul = g.add1(op.clone(), &operands)?;
+    reshape(g, matmul, &to)
 }
 
 fn dot_general(g: &mut Graph, op: &DotGeneral, a: ValueId, b: ValueId) -> Result<ValueId, Error> {
@@ -48,14 +48,14 @@ fn dot_general(g: &mut Graph, op: &DotGeneral, a: ValueId, b: ValueId) -> Result
     dot(g, &left, &right)
 }
 
-/// One operand of a general product: its batch and contracted axes, in the order in which they pair.
+/// One operand of a general matmul: its batch and contracted axes, in the order in which they pair.
 pub(super) struct Side<'a> {
     pub(super) value: ValueId,
     pub(super) batch: &'a [usize],
     pub(super) contract: &'a [usize],
 }
 
-/// The general product; result axes are batch axes, then free axes of the left, then of the right.
+/// The general matmul; result axes are batch axes, then free axes of the left, then of the right.
 pub(super) fn dot(g: &mut Graph, left: &Side<'_>, right: &Side<'_>) -> Result<ValueId, Error> {
     let (sa, sb) = (g.ty(left.value)?.shape, g.ty(right.value)?.shape);
     let free_a = DotGeneral::free_axes(sa.rank(), left.batch, left.contract);
@@ -73,8 +73,8 @@ pub(super) fn dot(g: &mut Graph, left: &Side<'_>, right: &Side<'_>) -> Result<Va
         if batch.is_empty() && (1..MAX_RANK).contains(&rows.len()) { rows.clone() } else { vec![m] };
     let a = reshape(g, a, &[&kept_batch, &kept_rows, &[k][..]].concat())?;
     let b = reshape(g, b, &[&kept_batch, &[k, n][..]].concat())?;
-    let product = g.matmul(a, b)?;
-    reshape(g, product, &[batch, rows, columns].concat())
+    let matmul = g.matmul(a, b)?;
+    reshape(g, matmul, &[batch, rows, columns].concat())
 }
 
 /// `x·W + (scale·(x·A))·B`.

@@ -1,16 +1,16 @@
 //! Legalise: composite operations become operations that have kernels.
 //!
-//! Needs: nothing. Gives: a graph of kernel operations and of layout operations (reshape, transpose, slice, expand,
+//! Needs: nothing. Produces: a graph of kernel operations and of layout operations (reshape, transpose, slice, expand,
 //! split, reverse, unfold, view), which the views pass turns into strides.
 
 mod contraction;
+#[cfg(test)]
+mod contraction_tests;
 mod einsum;
 mod generate;
 mod movement;
 mod norm;
 mod pool;
-#[cfg(test)]
-mod products;
 mod quantize;
 mod recurrent;
 mod signal;

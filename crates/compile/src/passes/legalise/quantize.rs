@@ -20,14 +20,14 @@ fn quantize(
     zero: Option<&ValueId>,
 ) -> Result<ValueId, Error> {
     let over = g.ty(x)?.shape;
-    let lies = fits(op.granularity(&g.ty(scale)?.shape, &over))?;
+    let granularity = fits(op.granularity(&g.ty(scale)?.shape, &over))?;
     let x = cast(g, x, DType::F32)?;
-    let scale = spread(g, scale, lies, &over)?;
+    let scale = spread(g, scale, granularity, &over)?;
     let scale = cast(g, scale, DType::F32)?;
     let mut y = g.div(x, scale)?;
     y = g.round(y)?;
     if let Some(zero) = zero {
-        let zero = spread(g, *zero, lies, &over)?;
+        let zero = spread(g, *zero, granularity, &over)?;
         let zero = g.cast(zero, DType::F32)?;
         y = g.add(y, zero)?;
     }
@@ -44,27 +44,27 @@ fn dequantize(
     zero: Option<&ValueId>,
 ) -> Result<ValueId, Error> {
     let over = g.ty(x)?.shape;
-    let (lies, dtype) = (fits(op.granularity(&g.ty(scale)?.shape, &over))?, g.ty(scale)?.dtype);
+    let (granularity, dtype) = (fits(op.granularity(&g.ty(scale)?.shape, &over))?, g.ty(scale)?.dtype);
     let mut y = cast(g, x, DType::I32)?;
     if let Some(zero) = zero {
-        let zero = spread(g, *zero, lies, &over)?;
+        let zero = spread(g, *zero, granularity, &over)?;
         let zero = cast(g, zero, DType::I32)?;
         y = g.sub(y, zero)?;
     }
     let y = g.cast(y, DType::F32)?;
-    let scale = spread(g, scale, lies, &over)?;
+    let scale = spread(g, scale, granularity, &over)?;
     let scale = cast(g, scale, DType::F32)?;
     let y = g.mul(y, scale)?;
     cast(g, y, dtype)
 }
 
-fn fits(lies: Result<Granularity, String>) -> Result<Granularity, Error> {
-    lies.map_err(|problem| Error::Invalid { place: "quantisation".into(), problem })
+fn fits(granularity: Result<Granularity, String>) -> Result<Granularity, Error> {
+    granularity.map_err(|problem| Error::Invalid { place: "quantisation".into(), problem })
 }
 
 /// Scales or zero points so that they broadcast over a tensor of sizes `over`.
-fn spread(g: &mut Graph, x: ValueId, lies: Granularity, over: &[usize]) -> Result<ValueId, Error> {
-    match lies {
+fn spread(g: &mut Graph, x: ValueId, granularity: Granularity, over: &[usize]) -> Result<ValueId, Error> {
+    match granularity {
         Granularity::Tensor => Ok(x),
         Granularity::Axis(axis) => {
             let mut dims = vec![1; over.len() - axis];

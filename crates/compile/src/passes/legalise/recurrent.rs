@@ -1,8 +1,8 @@
-//! Recurrent layers: one product of all steps' inputs with the weights of all gates and directions, then the
+//! Recurrent layers: one matmul of all steps' inputs with the weights of all gates and directions, then the
 //! recurrence that is left.
 //!
-//! Biases join the product where they may, which is once, at load, where they are params. State is carried in f32 where
-//! the dtype is narrower, and so are the products.
+//! Biases join the matmul where they may, which is once, at load, where they are params. State is carried in f32 where
+//! the dtype is narrower, and so are the matmuls.
 
 use olivine_ir::op::{Recurrence, Recurrent};
 use olivine_ir::{DType, Error, Graph, Shape, Tensor, ValueId};
@@ -42,8 +42,8 @@ fn layer(g: &mut Graph, op: &Recurrent, x: &[ValueId]) -> Result<Vec<ValueId>, E
     let columns = dirs * gates * hidden;
     let rows = reshape(g, *input, &[sequence * batch, dims[2]])?;
     let weights = reshape(g, *w, &[columns, dims[2]])?;
-    let product = g.matmul_nt(rows, weights)?;
-    let mut projections = cast(g, product, wide)?;
+    let matmul = g.matmul_nt(rows, weights)?;
+    let mut projections = cast(g, matmul, wide)?;
     let mut held_back = None;
     if let Some(bias) = given(at.bias) {
         let (joined, rest) = biases(g, op, bias, hidden, wide)?;

@@ -66,8 +66,8 @@ fn region_operands_follow_a_vector_product_into_its_new_axes() -> Result<(), Err
         g.add1(MatMul { epilogue: Some(region) }, &[a, b, c])
     };
     let out = legalise(build)?;
-    let product = out.nodes().iter().find(|n| n.op.name() == "matmul");
-    let extra = product.and_then(|n| n.inputs.get(2)).map(|id| out.ty(*id)).transpose()?;
+    let matmul = out.nodes().iter().find(|n| n.op.name() == "matmul");
+    let extra = matmul.and_then(|n| n.inputs.get(2)).map(|id| out.ty(*id)).transpose()?;
     assert_eq!(extra.map(|t| t.shape.to_vec()), Some(vec![2, 1, 1]));
     Ok(())
 }
@@ -161,8 +161,8 @@ fn einsum_of_halves_rounds_once() -> Result<(), Error> {
         g.einsum("ij,jk,kl->il", &[a, b, c])
     };
     let out = legalise(build)?;
-    let products = out.nodes().iter().filter(|n| n.op.name() == "matmul");
-    for node in products {
+    let matmuls = out.nodes().iter().filter(|n| n.op.name() == "matmul");
+    for node in matmuls {
         assert_eq!(out.ty(node.outputs[0])?.dtype, DType::F32);
     }
     Ok(())

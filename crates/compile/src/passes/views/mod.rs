@@ -1,6 +1,6 @@
 //! Views: layout operations become strides.
 //!
-//! Needs: a legalised graph. Gives: no layout operation but [`View`], whose operand is never itself a view; operands
+//! Needs: a legalised graph. Produces: no layout operation but [`View`], whose operand is never itself a view; operands
 //! of kernels that do not read strides are contiguous; every output is the packed result of a node, or the whole of
 //! one under another shape.
 

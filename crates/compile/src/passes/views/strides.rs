@@ -147,13 +147,13 @@ fn parts(x: &View, axis: usize, results: &[Shape]) -> Vec<View> {
             if shape.has_zero() {
                 return View::packed(*shape);
             }
-            // Every position of a non-empty part lies within the operand, so it is not negative.
+            // Every position of a non-empty part is within the operand, so it is not negative.
             View { shape: *shape, strides: x.strides.clone(), offset: first.max(0) as usize }
         })
         .collect()
 }
 
-/// A view of `x`'s elements in their reading order; possible when those lie at one distance.
+/// A view of `x`'s elements in their reading order; possible when those have one stride.
 fn through(x: &View, v: &View) -> Option<View> {
     let flat = reshape(x, &Shape::new(&[x.shape.numel()]).ok()?)?;
     let step = *flat.strides.first()?;

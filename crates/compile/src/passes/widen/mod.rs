@@ -1,6 +1,6 @@
 //! Widen: f16 and bf16 are computed in f32 and stay f32 from one operation to the next.
 //!
-//! Needs: nothing; comes first, so that later passes see f32. Gives: a graph of the same inputs, params and outputs.
+//! Needs: nothing; comes first, so that later passes see f32. Produces: a graph of the same inputs, params and outputs.
 //!
 //! ```text
 //!   input f16 ─ cast ─┐

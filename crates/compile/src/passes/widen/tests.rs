@@ -163,7 +163,7 @@ fn what_depends_on_the_stored_bits_sees_them() -> Result<(), Error> {
 #[test]
 fn a_weight_that_a_loop_reads_is_cast_once() -> Result<(), Error> {
     let mut body = Graph::new("body");
-    body.input("trip", DType::I64, [])?;
+    body.input("iteration", DType::I64, [])?;
     let state = body.input("state", F16, [4, 8])?;
     let w = body.input("w", F16, [8, 8])?;
     let going = body.constant(Tensor::scalar(true));

@@ -134,14 +134,14 @@ pub(crate) fn conv(
     {
         return conv_single(op, x, plan, target, chain, None);
     }
-    let rider = Rider::new(program, &x[own..], &shape);
+    let epilogue = Rider::new(program, &x[own..], &shape);
     match dtype {
         DType::F32 if same => {
-            let finish = |at: usize, run: &mut [f32]| rider.apply_in_place(at, run);
+            let finish = |at: usize, run: &mut [f32]| epilogue.apply_in_place(at, run);
             conv_single(op, x, plan, target, Chain::default(), Some(&finish));
         }
         DType::F64 if same => {
-            conv_double(op, x, plan, target, Some(&|at, run: &mut [f64]| rider.apply_in_place(at, run)));
+            conv_double(op, x, plan, target, Some(&|at, run: &mut [f64]| epilogue.apply_in_place(at, run)));
         }
         // The result is rounded to its own dtype before the region sees it, as if it had been stored.
         dtype => with_number!(dtype, T => {
@@ -149,7 +149,7 @@ pub(crate) fn conv(
             let ty = TensorType::new(dtype, shape);
             let plain = Target { ty, bytes: bytemuck::cast_slice_mut(&mut result) };
             conv(op, None, plan, x, &mut [plain]);
-            finish_runs(&result, target, &|at, run, to| rider.apply(at, run, to));
+            finish_runs(&result, target, &|at, run, to| epilogue.apply(at, run, to));
         }),
     }
 }

@@ -13,12 +13,12 @@
 mod cast;
 mod chain;
 mod copy;
+mod epilogue;
 mod exec;
 mod float;
 mod int;
 mod layout;
 mod program;
-mod rider;
 #[cfg(test)]
 mod tests;
 
@@ -29,8 +29,8 @@ use exec::{Scratch, Sweep};
 
 pub(crate) use chain::{Chain, Link, apply};
 pub(crate) use copy::copy;
+pub(crate) use epilogue::Rider;
 pub(crate) use program::Program;
-pub(crate) use rider::Rider;
 
 kernels! { |op, x, out, call|
     ScalarOp => call.program().into_iter().for_each(|p| fused(p, x, out)),

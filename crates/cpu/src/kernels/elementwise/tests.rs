@@ -216,14 +216,14 @@ fn a_rider_gives_what_the_whole_region_gives() {
     let mut whole = vec![0f32; m * n];
     let target = Target { ty: ty(DType::F32, &[m, n]), bytes: bytemuck::cast_slice_mut(&mut whole) };
     fused(&program, &[packed(DType::F32, &[m, n], &product), extra[0], extra[1]], &mut [target]);
-    let rider = Rider::new(&program, &extra, &shape);
+    let epilogue = Rider::new(&program, &extra, &shape);
     let mut by_runs = vec![0f32; m * n];
     let mut in_place = product.clone();
     let mut start = 0;
     for len in [1, 768, 767, 100, 3000, 5, m * n].into_iter().cycle() {
         let end = (start + len).min(m * n);
-        rider.apply(start, &product[start..end], &mut by_runs[start..end]);
-        rider.apply_in_place(start, &mut in_place[start..end]);
+        epilogue.apply(start, &product[start..end], &mut by_runs[start..end]);
+        epilogue.apply_in_place(start, &mut in_place[start..end]);
         start = end;
         if start == m * n {
             break;
@@ -241,9 +241,9 @@ fn a_wide_accumulator_is_rounded_before_it_rides() {
         outputs: vec![Arg::Instr(0)],
     };
     let program = Program::new(&region, &[DType::BF16]);
-    let rider = Rider::new(&program, &[], &Shape::new(&[3]).unwrap());
+    let epilogue = Rider::new(&program, &[], &Shape::new(&[3]).unwrap());
     let mut out = [bf16::ZERO; 3];
-    rider.apply_wide(0, &[1.001, 3.0, -2.49], &mut out);
+    epilogue.apply_wide(0, &[1.001, 3.0, -2.49], &mut out);
     let expected = [1.001, 3.0, -2.49].map(|x| bf16::from_f32(2.0 * bf16::from_f32(x).to_f32()));
     assert_eq!(out, expected);
 }

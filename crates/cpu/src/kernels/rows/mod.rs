@@ -209,7 +209,7 @@ fn row_norm_as<T: Narrow>(op: RowNorm<'_>, x: &[Operand<'_>], out: &mut [Target<
         return;
     };
     let own = 2 + usize::from(bias);
-    let rider = Rider::new(program, &x[own..], &shape);
+    let epilogue = Rider::new(program, &x[own..], &shape);
     let main = Main { bytes: contiguous_bytes(&x[0]), size: x[0].ty.dtype.size() };
     let chunk = rows_per_task(row) * row;
     let stream = size_of_val(result) >= simd::STREAM_FROM;
@@ -217,7 +217,7 @@ fn row_norm_as<T: Narrow>(op: RowNorm<'_>, x: &[Operand<'_>], out: &mut [Target<
     let group = (PROLOGUE / row).max(1) * row;
     let some =
         |start: usize, input: &mut [T], out: &mut [T], from: &mut Vec<T::Wide>, to: &mut Vec<T::Wide>| {
-            rider.apply(start, main.run(start, input.len()), input);
+            epilogue.apply(start, main.run(start, input.len()), input);
             for (input, out) in input.chunks_exact(row).zip(out.chunks_exact_mut(row)) {
                 let input = T::wide(input, from);
                 T::write(out, to, stream, |out| apply(input, out));

@@ -17,7 +17,7 @@ impl Random {
     }
 }
 
-/// Elementwise ops, products, reductions and norms over shapes that broadcast with each other.
+/// Elementwise ops, matmuls, reductions and norms over shapes that broadcast with each other.
 fn random_graph(random: &mut Random) -> Result<Graph, Error> {
     let mut g = Graph::new("random");
     let shapes: [&[usize]; 5] = [&[2, 3, 4], &[3, 4], &[4], &[2, 3, 1], &[1, 3, 4]];

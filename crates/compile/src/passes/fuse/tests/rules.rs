@@ -13,7 +13,7 @@ fn same(g: &Graph, fused: &Graph) {
     assert!(d < 1e-7, "differ by {d}\n{g}\n{fused}");
 }
 
-/// q, k, v of the given dims, and `body` between the products.
+/// q, k, v of the given dims, and `body` between the matmuls.
 fn attention_graph(
     dims: &[usize],
     body: impl FnOnce(&mut Graph, ValueId) -> Result<ValueId, Error>,

@@ -10,7 +10,7 @@ use crate::operand::{Operand, Source, row_major};
 
 /// A program whose input 0 is handed over run by run, the other inputs being read through their strides.
 ///
-/// A run is any contiguous range of the full result's row-major elements. Threads may apply one rider to different runs
+/// A run is any contiguous range of the full result's row-major elements. Threads may apply one epilogue to different runs
 /// at once; runs of a few hundred elements upwards are efficient.
 pub(crate) struct Rider<'a> {
     program: &'a Program,
