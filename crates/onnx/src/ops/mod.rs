@@ -22,15 +22,7 @@ mod integer_product;
 mod join;
 mod loss;
 mod microsoft;
-mod microsoft_lstm;
-mod microsoft_quantize;
 mod ml;
-mod ml_coupling;
-mod ml_features;
-mod ml_linear;
-mod ml_scores;
-mod ml_svm;
-mod ml_trees;
 mod norm;
 mod pool;
 mod quantize;
@@ -45,7 +37,6 @@ mod shape;
 mod signal;
 mod small_float;
 mod suppression;
-mod trees;
 
 #[cfg(test)]
 mod tests;
@@ -103,17 +94,13 @@ const ONNX: &[&[Entry]] = &[
 ];
 
 /// The families of `com.microsoft`.
-const MICROSOFT: &[&[Entry]] =
-    &[microsoft::OPERATORS, microsoft_lstm::OPERATORS, microsoft_quantize::OPERATORS];
+const MICROSOFT: &[&[Entry]] = microsoft::FAMILIES;
 
 /// The families of `ai.onnx.ml`.
-const ML: &[&[Entry]] = &[ml::ML, ml_features::ML, ml_linear::ML, ml_svm::ML, ml_trees::ML, trees::ML];
+const ML: &[&[Entry]] = ml::FAMILIES;
 
 /// The families of `ai.onnx.preview`.
 const PREVIEW: &[&[Entry]] = &[attention::PREVIEW];
-
-/// The families of `ai.onnx.preview.training`.
-const TRAINING: &[&[Entry]] = &[loss::TRAINING];
 
 /// The families of a domain.
 fn families(domain: &str) -> &'static [&'static [Entry]] {
@@ -122,13 +109,12 @@ fn families(domain: &str) -> &'static [&'static [Entry]] {
         "com.microsoft" => MICROSOFT,
         "ai.onnx.ml" => ML,
         "ai.onnx.preview" => PREVIEW,
-        "ai.onnx.preview.training" => TRAINING,
         _ => &[],
     }
 }
 
 /// The domains that have operators.
-const DOMAINS: [&str; 5] = ["", "com.microsoft", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training"];
+const DOMAINS: [&str; 4] = ["", "com.microsoft", "ai.onnx.ml", "ai.onnx.preview"];
 
 /// An operator, if it is known.
 fn entry(domain: &str, name: &str) -> Option<&'static Entry> {

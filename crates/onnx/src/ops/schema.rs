@@ -74,7 +74,6 @@ const WORDS: &[(&str, &str, &[&str])] = &[
     ("Gelu", "approximate", &["none", "tanh"]),
     ("GridSample", "mode", &["linear", "bilinear", "cubic", "bicubic", "nearest"]),
     ("GridSample", "padding_mode", &["zeros", "border", "reflection"]),
-    ("Momentum", "mode", &["standard", "nesterov"]),
     ("NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss", "reduction", &["none", "sum", "mean"]),
     ("Normalizer", "norm", &["MAX", "L1", "L2"]),
     ("Pad", "mode", &["constant", "reflect", "edge", "wrap"]),

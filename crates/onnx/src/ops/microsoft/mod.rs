@@ -9,6 +9,8 @@
 //!   activation.rs   the family of gelu, and activations by name
 //!   product.rs      products with what follows them
 //!   blocks.rs       weights of few bits, quantised by blocks
+//!   quantize.rs     quantised matmuls, convolutions and activations
+//!   lstm.rs         DynamicQuantizeLSTM
 //! ```
 
 mod activation;
@@ -16,14 +18,19 @@ mod attention;
 mod blocks;
 mod embedding;
 mod group_query;
+mod lstm;
 mod norm;
 mod product;
+mod quantize;
 mod rotary;
 
 use super::Entry;
 use crate::ops::arity::Takes;
 
-pub(super) const OPERATORS: &[Entry] = &[
+/// All of them.
+pub(super) const FAMILIES: &[&[Entry]] = &[OPERATORS, lstm::OPERATORS, quantize::OPERATORS];
+
+const OPERATORS: &[Entry] = &[
     ("Attention", Takes(7, 2), attention::attention),
     ("BiasAdd", Takes(3, 1), activation::bias_add),
     ("BiasGelu", Takes(2, 1), activation::gelu),

@@ -6,17 +6,17 @@
 use olivine_ir::op::{Activation, Binary, PoolKind};
 use olivine_ir::{DType, ValueId};
 
-use super::Entry;
-use super::arity::{ANY, Takes};
-use super::elementwise::reshaped;
-use super::integer_product::{Factor, Side, product, requantized, scale, window};
-use super::quantize::{Scales, dequantized, quantized};
-use super::small_float::Rounding;
 use crate::ElementType;
 use crate::import::{Answer, NodeContext, Value};
+use crate::ops::Entry;
+use crate::ops::arity::{ANY, Takes};
+use crate::ops::elementwise::reshaped;
+use crate::ops::integer_product::{Factor, Side, product, requantized, scale, window};
+use crate::ops::quantize::{Scales, dequantized, quantized};
+use crate::ops::small_float::Rounding;
 
 pub(super) const OPERATORS: &[Entry] = &[
-    ("DequantizeLinear", Takes(3, 1), super::quantize::dequantize_linear),
+    ("DequantizeLinear", Takes(3, 1), crate::ops::quantize::dequantize_linear),
     ("DynamicQuantizeMatMul", Takes(5, 1), dynamic_quantize_matmul),
     ("MatMulIntegerToFloat", Takes(7, 1), matmul_integer_to_float),
     ("QGemm", Takes(9, 1), qgemm),
@@ -30,7 +30,7 @@ pub(super) const OPERATORS: &[Entry] = &[
     ("QLinearSigmoid", Takes(5, 1), sigmoid),
     ("QLinearSoftmax", Takes(5, 1), softmax),
     ("QLinearWhere", Takes(9, 1), select),
-    ("QuantizeLinear", Takes(3, 1), super::quantize::quantize_linear),
+    ("QuantizeLinear", Takes(3, 1), crate::ops::quantize::quantize_linear),
 ];
 
 /// Input `at`, whose scale and zero point follow it, as f32.
@@ -156,7 +156,7 @@ fn global_average_pool(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
 fn qlinear_conv(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     let x = n.tensor(0)?;
     let (x, back) = channels_second(n, x)?;
-    let (y, to) = super::integer_product::linear_convolution(n, x)?;
+    let (y, to) = crate::ops::integer_product::linear_convolution(n, x)?;
     let y = moved_back(n, y, back)?;
     Ok(vec![n.result(y, to)])
 }
@@ -232,6 +232,6 @@ fn matmul_integer_to_float(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     let results = scaled(n, y, (a_scale, b_scale), 6)?;
     let [Value::Tensor(held)] = results.as_slice() else { return Ok(results) };
     let y = held.id;
-    let y = n.build(|g| super::cast::convert(g, y, ElementType::F32, to))?;
+    let y = n.build(|g| crate::ops::cast::convert(g, y, ElementType::F32, to))?;
     Ok(vec![n.result(y, to)])
 }

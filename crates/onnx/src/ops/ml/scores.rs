@@ -3,9 +3,9 @@
 use olivine_ir::op::{Binary, ReduceKind};
 use olivine_ir::{DType, Tensor, ValueId};
 
-use super::compose::{cast, indices, reduced, reshaped, with_number};
 use crate::ElementType;
 use crate::import::{Answer, NodeContext, Value};
+use crate::ops::compose::{cast, indices, reduced, reshaped, with_number};
 
 /// The attribute `post_transform`.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -3,15 +3,15 @@
 use olivine_ir::op::Binary;
 use olivine_ir::{DType, ValueId};
 
-use super::Entry;
-use super::arity::Takes;
-use super::compose::{binary, cast, floats, size};
-use super::ml_scores::{Transform, best, class_labels, classified, either, floats_of, rows};
+use super::scores::{Transform, best, class_labels, classified, either, floats_of, rows};
 use crate::ElementType;
 use crate::import::{Answer, NodeContext, Value};
+use crate::ops::Entry;
+use crate::ops::arity::Takes;
+use crate::ops::compose::{binary, cast, floats, size};
 
 /// Operators of `ai.onnx.ml`.
-pub(super) const ML: &[Entry] = &[
+pub(super) const OPERATORS: &[Entry] = &[
     ("LinearClassifier", Takes(1, 2), linear_classifier),
     ("LinearRegressor", Takes(1, 1), linear_regressor),
 ];

@@ -9,9 +9,9 @@
 use olivine_ir::op::{Binary, Loop, ReduceKind};
 use olivine_ir::{DType, Error, Graph, SubGraph, Tensor, ValueId};
 
-use super::compose::{binary, indices, reshaped, with_number};
-use super::ml_svm::pairs;
+use super::svm::pairs;
 use crate::import::{Answer, NodeContext};
+use crate::ops::compose::{binary, indices, reshaped, with_number};
 
 /// Steps at least, whatever the number of classes.
 const STEPS: usize = 100;

@@ -1,4 +1,20 @@
 //! Operators of `ai.onnx.ml` on numbers, and the counting of n-grams.
+//!
+//! ```text
+//!   features.rs              scaling, encoding and filling in of features
+//!   linear.rs, svm.rs        linear models and support vector machines; coupling.rs makes probabilities of votes
+//!   trees.rs                 ensembles as ai.onnx.ml 1 to 4 list them, classifiers and regressors
+//!   tree_ensemble.rs         TreeEnsemble, and how any ensemble is walked
+//!   scores.rs                labels and transforms of scores
+//! ```
+
+mod coupling;
+mod features;
+mod linear;
+mod scores;
+mod svm;
+mod tree_ensemble;
+mod trees;
 
 use olivine_ir::op::{Binary, ReduceKind};
 use olivine_ir::{DType, Tensor, ValueId};
@@ -12,8 +28,11 @@ use crate::import::{Answer, NodeContext, Value};
 /// Operators of ONNX's own domain.
 pub(super) const OPERATORS: &[Entry] = &[("TfIdfVectorizer", Takes(1, 1), tf_idf_vectorizer)];
 
-/// Operators of `ai.onnx.ml`.
-pub(super) const ML: &[Entry] = &[
+/// The families of `ai.onnx.ml`.
+pub(super) const FAMILIES: &[&[Entry]] =
+    &[ML, features::OPERATORS, linear::OPERATORS, svm::OPERATORS, trees::OPERATORS, tree_ensemble::OPERATORS];
+
+const ML: &[Entry] = &[
     ("ArrayFeatureExtractor", Takes(2, 1), array_feature_extractor),
     ("Binarizer", Takes(1, 1), binarizer),
     ("LabelEncoder", Takes(1, 1), label_encoder),

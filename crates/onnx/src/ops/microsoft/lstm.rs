@@ -6,12 +6,12 @@
 use olivine_ir::ValueId;
 use olivine_ir::op::{Direction, GateFunction, Recurrent, RecurrentKind, RecurrentLayer};
 
-use super::Entry;
-use super::arity::Takes;
-use super::cast::convert;
-use super::elementwise::reshaped;
 use crate::ElementType;
 use crate::import::{Answer, NodeContext, Value};
+use crate::ops::Entry;
+use crate::ops::arity::Takes;
+use crate::ops::cast::convert;
+use crate::ops::elementwise::reshaped;
 
 pub(super) const OPERATORS: &[Entry] = &[("DynamicQuantizeLSTM", Takes(12, 3), lstm)];
 

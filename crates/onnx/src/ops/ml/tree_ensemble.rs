@@ -3,14 +3,14 @@
 use olivine_ir::op::{Compare, ReduceKind, ScalarOp, ScatterMode};
 use olivine_ir::{DType, Graph, Tensor, ValueId};
 
-use super::Entry;
-use super::arity::Takes;
-use super::compose::{cast, indices, reduced, reshaped, size, sizes};
-use super::ml_scores::Transform;
+use super::scores::Transform;
 use crate::import::{Answer, NodeContext, Value};
+use crate::ops::Entry;
+use crate::ops::arity::Takes;
+use crate::ops::compose::{cast, indices, reduced, reshaped, size, sizes};
 
 /// Operators of `ai.onnx.ml`.
-pub(super) const ML: &[Entry] = &[("TreeEnsemble", Takes(1, 1), tree_ensemble)];
+pub(super) const OPERATORS: &[Entry] = &[("TreeEnsemble", Takes(1, 1), tree_ensemble)];
 
 /// Levels that trees have at most.
 const MAX_LEVELS: usize = 1024;

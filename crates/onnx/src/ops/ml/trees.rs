@@ -6,16 +6,16 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use olivine_ir::op::{Binary, ReduceKind, ScatterMode};
 use olivine_ir::{DType, ValueId};
 
-use super::Entry;
-use super::arity::Takes;
-use super::compose::{binary, cast, indices, reduced, reshaped, size, with_number};
-use super::ml_scores::{Transform, best, class_labels, classified, either, equally_long, rows};
-use super::trees::{Trees, reached, table};
+use super::scores::{Transform, best, class_labels, classified, either, equally_long, rows};
+use super::tree_ensemble::{Trees, reached, table};
 use crate::ElementType;
 use crate::import::{Answer, NodeContext, Value};
+use crate::ops::Entry;
+use crate::ops::arity::Takes;
+use crate::ops::compose::{binary, cast, indices, reduced, reshaped, size, with_number};
 
 /// Operators of `ai.onnx.ml`.
-pub(super) const ML: &[Entry] = &[
+pub(super) const OPERATORS: &[Entry] = &[
     ("TreeEnsembleClassifier", Takes(1, 2), tree_ensemble_classifier),
     ("TreeEnsembleRegressor", Takes(1, 1), tree_ensemble_regressor),
 ];

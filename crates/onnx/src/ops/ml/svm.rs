@@ -3,17 +3,17 @@
 use olivine_ir::op::{Binary, ReduceKind};
 use olivine_ir::{DType, ValueId};
 
-use super::Entry;
-use super::arity::Takes;
-use super::compose::{binary, cast, floats, indices, reduced, reshaped, size, sizes, with_number};
-use super::ml_coupling::coupled;
-use super::ml_linear::product;
-use super::ml_scores::{Transform, best, class_labels, classified, equally_long, floats_of, labels_at, rows};
+use super::coupling::coupled;
+use super::linear::product;
+use super::scores::{Transform, best, class_labels, classified, equally_long, floats_of, labels_at, rows};
 use crate::ElementType;
 use crate::import::{Answer, NodeContext, Value};
+use crate::ops::Entry;
+use crate::ops::arity::Takes;
+use crate::ops::compose::{binary, cast, floats, indices, reduced, reshaped, size, sizes, with_number};
 
 /// Operators of `ai.onnx.ml`.
-pub(super) const ML: &[Entry] =
+pub(super) const OPERATORS: &[Entry] =
     &[("SVMClassifier", Takes(1, 2), svm_classifier), ("SVMRegressor", Takes(1, 1), svm_regressor)];
 
 /// The attributes `kernel_type` and `kernel_params`.

@@ -5,16 +5,16 @@ use std::collections::HashMap;
 use olivine_ir::op::{Binary, PadMode, ReduceKind};
 use olivine_ir::{DType, Tensor, ValueId};
 
-use super::Entry;
-use super::arity::{ANY, Takes};
-use super::compose::{binary, cast, floats, indices, reduced, reshaped, sizes, wide};
-use super::dynamic::counted;
-use super::ml_scores::{equally_long, numeric, without_strings};
+use super::scores::{equally_long, numeric, without_strings};
 use crate::ElementType;
 use crate::import::{Answer, NodeContext, Value};
+use crate::ops::Entry;
+use crate::ops::arity::{ANY, Takes};
+use crate::ops::compose::{binary, cast, floats, indices, reduced, reshaped, sizes, wide};
+use crate::ops::dynamic::counted;
 
 /// Operators of `ai.onnx.ml`.
-pub(super) const ML: &[Entry] = &[
+pub(super) const OPERATORS: &[Entry] = &[
     ("FeatureVectorizer", Takes(ANY, 1), feature_vectorizer),
     ("Imputer", Takes(1, 1), imputer),
     ("Normalizer", Takes(1, 1), normalizer),
