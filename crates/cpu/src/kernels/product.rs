@@ -16,6 +16,44 @@ pub(crate) trait Accumulator: Number + Rhs<Self> + Send + Sync {}
 impl Accumulator for f32 {}
 impl Accumulator for f64 {}
 
+/// A float that has a gemm.
+trait Gemm: Number {
+    /// `dst := alpha·dst + beta·lhs·rhs`: sizes m, n and k, then each matrix with its column and row stride, whether dst is
+    /// read, and what complex numbers would need.
+    const GEMM: fn() -> GemmFn<Self>;
+}
+
+/// The signature of the gemm crates.
+type GemmFn<T> = unsafe fn(
+    usize,
+    usize,
+    usize,
+    *mut T,
+    isize,
+    isize,
+    bool,
+    *const T,
+    isize,
+    isize,
+    *const T,
+    isize,
+    isize,
+    T,
+    T,
+    bool,
+    bool,
+    bool,
+    gemm_common::Parallelism,
+);
+
+impl Gemm for f32 {
+    const GEMM: fn() -> GemmFn<f32> = gemm_f32::gemm::f32::get_gemm_fn;
+}
+
+impl Gemm for f64 {
+    const GEMM: fn() -> GemmFn<f64> = gemm_f64::gemm::f64::get_gemm_fn;
+}
+
 /// How the right operand of a product that accumulates in `T` may be stored.
 pub(crate) trait Rhs<T>: Copy + Send + Sync {
     /// Computes a product of at least one row, column and step, on this thread.
@@ -114,34 +152,50 @@ fn widen_part<'a, E: Copy>(
     Matrix::packed(to, columns)
 }
 
-/// A product by the gemm crate.
+/// A matmul by the gemm crates.
 ///
 /// # Safety
 /// That of [`Rhs::multiply`].
-unsafe fn gemm<T: Number>(product: &FewRows<'_, T>) {
+unsafe fn gemm<T: Gemm>(product: &FewRows<'_, T>) {
     let FewRows { sizes: (rows, columns, depth), a, b, scale, accumulate, out, pitch } = *product;
+    let (mut a, mut b, pitch) = (a, b, pitch as isize);
+    // The microkernels write columns: rows are columns of the transposed matmul bᵀ·aᵀ.
+    let transposed = pitch > 1;
+    let along = if transposed { &b } else { &a };
+    let backwards = if transposed { along.row_stride < 0 } else { along.column_stride < 0 };
+    if backwards && depth > 0 {
+        // The gemm crates want the left operand's steps along k forwards; a sum may begin at its end.
+        (a, b) = (a.after(0, depth - 1), b.after(depth - 1, 0));
+        (a.column_stride, b.row_stride) = (-a.column_stride, -b.row_stride);
+    }
+    let (m, n, columns_apart, rows_apart) =
+        if transposed { (columns, rows, pitch, 1) } else { (rows, columns, 1, pitch) };
+    let (lhs, lhs_columns, lhs_rows) =
+        if transposed { (b, b.row_stride, b.column_stride) } else { (a, a.column_stride, a.row_stride) };
+    let (rhs, rhs_columns, rhs_rows) =
+        if transposed { (a, a.row_stride, a.column_stride) } else { (b, b.column_stride, b.row_stride) };
     // Safety: the caller's promise.
     unsafe {
-        gemm::gemm(
-            rows,
-            columns,
+        T::GEMM()(
+            m,
+            n,
             depth,
             out,
-            1,
-            pitch as isize,
+            columns_apart,
+            rows_apart,
             accumulate,
-            a.data.as_ptr().add(a.offset),
-            a.column_stride,
-            a.row_stride,
-            b.data.as_ptr().add(b.offset),
-            b.column_stride,
-            b.row_stride,
+            lhs.data.as_ptr().add(lhs.offset),
+            lhs_columns,
+            lhs_rows,
+            rhs.data.as_ptr().add(rhs.offset),
+            rhs_columns,
+            rhs_rows,
             T::ONE,
             scale,
             false,
             false,
             false,
-            gemm::Parallelism::None,
+            gemm_common::Parallelism::None,
         );
     }
 }
