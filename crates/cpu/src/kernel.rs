@@ -61,8 +61,8 @@ pub(crate) struct Kernel {
     op: Op,
     /// See [`Call::program`].
     program: Option<Program>,
-    /// The tables of a Fourier transform, made at the first run.
-    pub(crate) fft: OnceLock<fft::Tables>,
+    /// The plan of a Fourier transform, made at the first run.
+    pub(crate) fft: OnceLock<fft::Plan>,
     /// How a convolution is cut up, found at the first run.
     pub(crate) conv: OnceLock<conv::plan::Plan>,
     /// The graphs of a branch or a loop.

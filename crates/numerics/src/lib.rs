@@ -3,7 +3,7 @@
 //! ```text
 //!   polynomial ── coefficients of exp, log, erf and the normal distribution's tail, f32 and f64
 //!   philox ────── random words, and what becomes of them as normal numbers
-//!   fft ───────── factors, roots of unity and the transform of a length on a processor
+//!   fft ───────── factors of a length, roots of unity and tables for GPUs
 //!   resample ──── which samples, with which weights, make each position of a resized axis
 //! ```
 //!

@@ -1,11 +1,12 @@
-//! Fourier transforms along any axis: lines are gathered side by side, transformed together, and put back.
-//!
-//! A real signal of even length is half as many complex numbers; odd ones are transformed as complex numbers.
+//! Fourier transforms along any axis: lines are gathered, transformed by rustfft and realfft, and put back.
 
-use half::{bf16, f16};
+use std::sync::Arc;
+
 use olivine_ir::op::{Fft, FftKind};
 use olivine_ir::{DType, Shape};
-use olivine_numerics::fft::{Line, Plan, Real, root};
+use realfft::{ComplexToReal, RealFftPlanner, RealToComplex};
+use rustfft::FftPlanner;
+use rustfft::num_complex::Complex;
 
 use crate::kernel::kernels;
 use crate::operand::{Number, Operand, Target};
@@ -14,109 +15,89 @@ use crate::scratch;
 
 kernels! { |op, x, out, call|
     Fft => {
-        let tables = call.kernel.fft.get_or_init(|| Tables::new(op, &x[0].ty.shape, x[0].ty.dtype));
-        fft(op, tables, x, out);
+        let plan = call.kernel.fft.get_or_init(|| Plan::new(op, &x[0].ty.shape));
+        fft(op, plan, x, out);
     },
 }
 
 /// Bytes of the lines that are transformed together: what stays in a core's own cache.
 const TOGETHER: usize = 256 << 10;
 
-/// Lines side by side at most: a few vectors of the widest registers.
-const LANES: usize = 32;
+/// Lines that a task gathers at most along the last axis, and neighbouring ones along others.
+const LINES: usize = 256;
+const NEIGHBOURS: usize = 32;
 
 /// Numbers that a task handles at least.
 const GRAIN: usize = 1 << 13;
 
-/// A number in memory and what it is computed in.
-trait Sample: Number {
-    type Work: Real + bytemuck::Pod;
-    fn widen(self) -> Self::Work;
-    fn narrow(work: Self::Work) -> Self;
-}
-
-macro_rules! samples {
-    ($($t:ty => $work:ty, $widen:expr, $narrow:expr);*) => {$(
-        impl Sample for $t {
-            type Work = $work;
-            fn widen(self) -> $work { $widen(self) }
-            fn narrow(work: $work) -> Self { $narrow(work) }
-        }
-    )*};
-}
-samples! {
-    f32 => f32, |x| x, |x| x;
-    f64 => f64, |x| x, |x| x;
-    f16 => f32, f16::to_f32, f16::from_f32;
-    bf16 => f32, bf16::to_f32, bf16::from_f32
-}
-
-/// What a transform of one length needs, made at its first run.
-pub(crate) enum Tables {
-    Single(Prepared<f32>),
-    Double(Prepared<f64>),
-    /// The length is too large for any machine.
+/// A transform of one length, made at the first run. Lines of every dtype are computed in f64: results are as good as
+/// rounded once, and memory bounds the time.
+pub(crate) enum Plan {
+    /// Complex numbers to complex numbers.
+    Complex(Arc<dyn rustfft::Fft<f64>>),
+    /// Real numbers to half of their spectrum.
+    Forward(Arc<dyn RealToComplex<f64>>),
+    /// Half of a spectrum to real numbers.
+    Inverse(Arc<dyn ComplexToReal<f64>>),
+    /// The operand has no such transform; the operation's rule refuses it.
     None,
 }
 
-/// A plan, and for packed real signals the roots that join and part their halves.
-pub(crate) struct Prepared<T> {
-    plan: Plan<T>,
-    packed: Option<Vec<(T, T)>>,
-}
-
-impl Tables {
+impl Plan {
     /// Prepares the transform of an operand.
-    pub(crate) fn new(op: &Fft, x: &Shape, dtype: DType) -> Tables {
-        let Ok(n) = op.length(x) else { return Tables::None };
-        // The compiler's tables are made by collecting; a line of a prime length takes the most.
-        scratch::probe::<(f64, f64)>(n.saturating_mul(6));
-        let made = if dtype == DType::F64 {
-            Prepared::new(op.kind, n).map(Tables::Double)
-        } else {
-            Prepared::new(op.kind, n).map(Tables::Single)
-        };
-        made.unwrap_or(Tables::None)
-    }
-}
-
-impl<T: Real> Prepared<T> {
-    fn new(kind: FftKind, n: usize) -> Option<Self> {
-        let real = matches!(kind, FftKind::Rfft | FftKind::Irfft);
-        if real && n.is_multiple_of(2) {
-            let roots = (0..=n / 2).map(|k| {
-                let (re, im) = root(k, n);
-                (T::of(re), T::of(im))
-            });
-            return Some(Prepared { plan: Plan::new(n / 2)?, packed: Some(roots.collect()) });
+    pub(crate) fn new(op: &Fft, x: &Shape) -> Plan {
+        let Ok(n) = op.length(x) else { return Plan::None };
+        // The planners take their memory themselves; a line of a prime length takes the most.
+        scratch::probe::<Complex<f64>>(n.saturating_mul(8));
+        match op.kind {
+            FftKind::Fft => Plan::Complex(FftPlanner::new().plan_fft_forward(n)),
+            FftKind::Ifft => Plan::Complex(FftPlanner::new().plan_fft_inverse(n)),
+            FftKind::Rfft => Plan::Forward(RealFftPlanner::new().plan_fft_forward(n)),
+            FftKind::Irfft => Plan::Inverse(RealFftPlanner::new().plan_fft_inverse(n)),
         }
-        Some(Prepared { plan: Plan::new(n)?, packed: None })
+    }
+
+    fn scratch_len(&self) -> usize {
+        match self {
+            Plan::Complex(fft) => fft.get_inplace_scratch_len(),
+            Plan::Forward(fft) => fft.get_scratch_len(),
+            Plan::Inverse(fft) => fft.get_scratch_len(),
+            Plan::None => 0,
+        }
     }
 }
 
 /// Transforms along an axis.
-pub(crate) fn fft(op: &Fft, tables: &Tables, x: &[Operand<'_>], out: &mut [Target<'_>]) {
+pub(crate) fn fft(op: &Fft, plan: &Plan, x: &[Operand<'_>], out: &mut [Target<'_>]) {
     let (Some(x), Some(target)) = (x.first(), out.first_mut()) else { return };
-    match (x.ty.dtype, tables) {
-        (DType::F32, Tables::Single(tables)) => run::<f32>(op, tables, x, target),
-        (DType::F16, Tables::Single(tables)) => run::<f16>(op, tables, x, target),
-        (DType::BF16, Tables::Single(tables)) => run::<bf16>(op, tables, x, target),
-        (DType::F64, Tables::Double(tables)) => run::<f64>(op, tables, x, target),
-        _ => {}
+    match x.ty.dtype {
+        DType::F16 => run::<half::f16>(op, plan, x, target),
+        DType::BF16 => run::<half::bf16>(op, plan, x, target),
+        DType::F64 => run::<f64>(op, plan, x, target),
+        _ => run::<f32>(op, plan, x, target),
     }
 }
 
 /// The shape of the work: `[outer, size, inner]` complex or real numbers in, `[outer, bins, inner]` out.
-struct Lines {
-    kind: FftKind,
+struct Lines<'a, E> {
+    plan: &'a Plan,
+    source: &'a [E],
     n: usize,
-    scale: f64,
     size: usize,
     bins: usize,
     inner: usize,
+    /// What results are multiplied by, unless it is 1.
+    scale: Option<f64>,
 }
 
-fn run<E: Sample>(op: &Fft, tables: &Prepared<E::Work>, x: &Operand<'_>, target: &mut Target<'_>) {
+/// Memory of a task for some lines, one after another: complex numbers, real ones, and what the plan asks for.
+struct Room {
+    complex: Vec<Complex<f64>>,
+    real: Vec<f64>,
+    scratch: Vec<Complex<f64>>,
+}
+
+fn run<E: Number>(op: &Fft, plan: &Plan, x: &Operand<'_>, target: &mut Target<'_>) {
     let (from, to) = (x.ty.shape, target.ty.shape);
     let Ok(n) = op.length(&from) else { return };
     if to.has_zero() {
@@ -127,41 +108,45 @@ fn run<E: Sample>(op: &Fft, tables: &Prepared<E::Work>, x: &Operand<'_>, target:
     let inner: usize = from[op.axis + 1..axes].iter().product();
     let outer: usize = from[..op.axis].iter().product();
     let scale = op.norm.scale(kind.is_inverse(), n);
-    let lines = Lines { kind, n, scale, size: from[op.axis], bins: to[op.axis], inner };
-    let source = x.slice::<E>();
+    let scale = (scale != 1.0).then_some(scale);
+    let lines =
+        Lines { plan, source: x.slice::<E>(), n, size: from[op.axis], bins: to[op.axis], inner, scale };
     let out = target.elements::<E>();
     let parts = if kind.writes_complex() { 2 } else { 1 };
-    let most = (TOGETHER / (4 * n * size_of::<E::Work>())).clamp(1, LANES);
-    let least = GRAIN.div_ceil(n * most);
+    let most = TOGETHER / (4 * n * size_of::<f64>());
     if inner == 1 {
         // Some lines for every thread, if there are not enough for all of them to be full.
-        let lanes = most.min(outer.div_ceil(parallel::threads()));
-        parallel::grouped(out, lanes * lines.bins * parts, least, &|block, out| {
-            let count = out.len() / (lines.bins * parts);
-            let y = lines.transform::<E>(tables, source, block * lanes, count);
-            for (at, out) in out.chunks_exact_mut(parts).enumerate() {
-                let (lane, k) = (at / lines.bins, at % lines.bins);
-                store(y_at(&y, k * count + lane), out);
+        let count = most.clamp(1, LINES).min(outer.div_ceil(parallel::threads()));
+        let least = GRAIN.div_ceil(n * count);
+        parallel::grouped(out, count * lines.bins * parts, least, &|block, out| {
+            let room = lines.transform(block * count, out.len() / (lines.bins * parts));
+            match parts {
+                2 => out.chunks_exact_mut(2).zip(&room.complex).for_each(|(out, z)| {
+                    (out[0], out[1]) = (E::from_f64(lines.scaled(z.re)), E::from_f64(lines.scaled(z.im)));
+                }),
+                _ => out.iter_mut().zip(&room.real).for_each(|(out, y)| *out = E::from_f64(lines.scaled(*y))),
             }
         });
         return;
     }
     // Results of neighbouring lines lie side by side, so they are collected first and put in place by rows.
-    let lanes = most.min(inner);
+    let lanes = most.clamp(1, NEIGHBOURS).min(inner);
     let blocks = inner.div_ceil(lanes);
     let room = lines.bins * lanes * parts;
-    let mut collected = scratch::filled(E::Work::default(), outer * blocks * room);
-    parallel::grouped(&mut collected, room, least, &|block, out| {
+    let mut collected = scratch::zeroed::<E>(outer * blocks * room);
+    parallel::grouped(&mut collected, room, GRAIN.div_ceil(n * lanes), &|block, out| {
         let (o, first) = (block / blocks, block % blocks * lanes);
         let count = lanes.min(inner - first);
-        let y = lines.transform::<E>(tables, source, o * inner + first, count);
+        let room = lines.transform(o * inner + first, count);
         for k in 0..lines.bins {
             for lane in 0..count {
-                let at = (k * lanes + lane) * parts;
-                let (re, im) = y_at(&y, k * count + lane);
-                out[at] = re;
-                if parts == 2 {
-                    out[at + 1] = im;
+                let out = &mut out[(k * lanes + lane) * parts..][..parts];
+                match out {
+                    [re, im] => {
+                        let z = room.complex[lane * lines.bins + k];
+                        (*re, *im) = (E::from_f64(lines.scaled(z.re)), E::from_f64(lines.scaled(z.im)));
+                    }
+                    _ => out[0] = E::from_f64(lines.scaled(room.real[lane * lines.bins + k])),
                 }
             }
         }
@@ -171,120 +156,90 @@ fn run<E: Sample>(op: &Fft, tables: &Prepared<E::Work>, x: &Operand<'_>, target:
         let (o, k) = (row / lines.bins, row % lines.bins);
         for (block, out) in out.chunks_mut(lanes * parts).enumerate() {
             let at = (o * blocks + block) * room + k * lanes * parts;
-            for (y, x) in out.iter_mut().zip(&collected[at..]) {
-                *y = E::narrow(*x);
-            }
+            let len = out.len();
+            out.copy_from_slice(&collected[at..at + len]);
         }
     });
 }
 
-fn y_at<T: Copy>(y: &Line<T>, at: usize) -> (T, T) {
-    (y.re[at], y.im[at])
-}
-
-fn store<E: Sample>((re, im): (E::Work, E::Work), out: &mut [E]) {
-    match out {
-        [a, b] => (*a, *b) = (E::narrow(re), E::narrow(im)),
-        [a] => *a = E::narrow(re),
-        _ => {}
+impl<E: Number> Lines<'_, E> {
+    fn scaled(&self, x: f64) -> f64 {
+        self.scale.map_or(x, |scale| x * scale)
     }
-}
 
-impl Lines {
-    /// The results of `count` lines from `first` on, point by point and side by side; a real result is the real part.
-    fn transform<E: Sample>(
-        &self,
-        tables: &Prepared<E::Work>,
-        source: &[E],
-        first: usize,
-        count: usize,
-    ) -> Line<E::Work> {
-        let zero = E::Work::default();
-        let at = |line: usize, j: usize| (line / self.inner * self.size + j) * self.inner + line % self.inner;
-        let real = |line: usize, j: usize| if j < self.size { source[at(line, j)].widen() } else { zero };
-        let complex = |line: usize, j: usize| {
-            if j >= self.size {
-                return (zero, zero);
-            }
-            let at = 2 * at(line, j);
-            (source[at].widen(), source[at + 1].widen())
+    /// The results of `count` lines from `first` on, line after line: real numbers of an inverse real transform, else
+    /// complex ones.
+    fn transform(&self, first: usize, count: usize) -> Room {
+        let n = self.n;
+        let half = n / 2 + 1;
+        let (complex, real) = match self.plan {
+            Plan::Complex(_) => (n, 0),
+            Plan::Forward(_) | Plan::Inverse(_) => (half, n),
+            Plan::None => (0, 0),
         };
-        let inverse = self.kind.is_inverse();
-        let points = tables.plan.len();
-        let mut z = Line::default();
-        z.clear(points * count);
-        for j in 0..points {
-            for lane in 0..count {
-                let line = first + lane;
-                let (re, im) = match (self.kind, &tables.packed) {
-                    (FftKind::Fft | FftKind::Ifft, _) => complex(line, j),
-                    (FftKind::Rfft, Some(_)) => (real(line, 2 * j), real(line, 2 * j + 1)),
-                    (FftKind::Rfft, None) => (real(line, j), zero),
-                    (FftKind::Irfft, Some(roots)) => {
-                        let (mut a, mut b) = (complex(line, j), complex(line, points - j));
-                        if j == 0 {
-                            (a.1, b.1) = (zero, zero);
-                        }
-                        let (even, odd) = ((a.0 + b.0, a.1 - b.1), (a.0 - b.0, a.1 + b.1));
-                        let (c, s) = roots[j];
-                        let odd = (odd.0 * c + odd.1 * s, odd.1 * c - odd.0 * s);
-                        (even.0 - odd.1, even.1 + odd.0)
-                    }
-                    (FftKind::Irfft, None) if j == 0 => (complex(line, 0).0, zero),
-                    (FftKind::Irfft, None) if j <= self.n / 2 => complex(line, j),
-                    (FftKind::Irfft, None) => {
-                        let (re, im) = complex(line, self.n - j);
-                        (re, -im)
-                    }
-                };
-                // With its parts swapped before and after, a forward transform is the inverse one.
-                let at = j * count + lane;
-                (z.re[at], z.im[at]) = if inverse { (im, re) } else { (re, im) };
-            }
-        }
-        tables.plan.run(&mut z, &mut Line::default(), count);
-        if inverse {
-            std::mem::swap(&mut z.re, &mut z.im);
-        }
-        let mut y = match (self.kind, &tables.packed) {
-            (FftKind::Rfft, Some(roots)) => part(&z, roots, points, count),
-            (FftKind::Irfft, Some(_)) => joined(z, points, count),
-            _ => z,
+        let mut room = Room {
+            complex: scratch::filled(Complex::default(), complex * count),
+            real: scratch::filled(0.0, real * count),
+            scratch: scratch::filled(Complex::default(), self.plan.scratch_len()),
         };
-        if self.scale != 1.0 {
-            let scale = E::Work::of(self.scale);
-            y.re.iter_mut().chain(&mut y.im).for_each(|x| *x = *x * scale);
+        match self.plan {
+            Plan::Complex(fft) => {
+                self.gather_complex(first, count, n, &mut room.complex);
+                fft.process_with_scratch(&mut room.complex, &mut room.scratch);
+            }
+            Plan::Forward(fft) => {
+                self.gather(count, n, |at, j| {
+                    room.real[at * n + j] = self.source[self.at(first + at, j)].to_f64()
+                });
+                let lines = room.real.chunks_exact_mut(n).zip(room.complex.chunks_exact_mut(half));
+                for (line, spectrum) in lines {
+                    // Only lengths that do not fit fail, and these are the plan's own.
+                    let done = fft.process_with_scratch(line, spectrum, &mut room.scratch);
+                    debug_assert!(done.is_ok());
+                    // It returns zeros for imaginary parts that are; of what is not finite they are NaN.
+                    spectrum[0].im = spectrum[0].re - spectrum[0].re;
+                    if n.is_multiple_of(2) {
+                        spectrum[half - 1].im = spectrum[half - 1].re - spectrum[half - 1].re;
+                    }
+                }
+            }
+            Plan::Inverse(fft) => {
+                self.gather_complex(first, count, half, &mut room.complex);
+                let lines = room.complex.chunks_exact_mut(half).zip(room.real.chunks_exact_mut(n));
+                for (spectrum, line) in lines {
+                    // The spectrum of real numbers has no imaginary part there, whatever is given.
+                    spectrum[0].im = 0.0;
+                    if n.is_multiple_of(2) {
+                        spectrum[half - 1].im = 0.0;
+                    }
+                    let done = fft.process_with_scratch(spectrum, line, &mut room.scratch);
+                    debug_assert!(done.is_ok());
+                }
+            }
+            Plan::None => {}
         }
-        y
+        room
     }
-}
 
-/// The spectrum of a real signal from that of its even and odd samples as one complex signal.
-fn part<T: Real>(z: &Line<T>, roots: &[(T, T)], points: usize, count: usize) -> Line<T> {
-    let half = T::of(0.5);
-    let mut y = Line::default();
-    y.clear((points + 1) * count);
-    for (k, (c, s)) in roots.iter().enumerate() {
-        for lane in 0..count {
-            let (a, b) = (y_at(z, k % points * count + lane), y_at(z, (points - k) % points * count + lane));
-            let (even, odd) = ((a.0 + b.0, a.1 - b.1), (a.1 + b.1, b.0 - a.0));
-            let at = k * count + lane;
-            y.re[at] = half * (even.0 + odd.0 * *c - odd.1 * *s);
-            y.im[at] = half * (even.1 + odd.0 * *s + odd.1 * *c);
-        }
+    /// Where a line's number lies, counted in real or complex numbers.
+    fn at(&self, line: usize, j: usize) -> usize {
+        (line / self.inner * self.size + j) * self.inner + line % self.inner
     }
-    y
-}
 
-/// Even and odd samples in turn.
-fn joined<T: Real>(z: Line<T>, points: usize, count: usize) -> Line<T> {
-    let mut y = Line::default();
-    y.clear(2 * points * count);
-    for j in 0..points {
-        for lane in 0..count {
-            y.re[2 * j * count + lane] = z.re[j * count + lane];
-            y.re[(2 * j + 1) * count + lane] = z.im[j * count + lane];
+    /// Calls `take` for every line and number below `points` that the operand has, in the order of memory.
+    fn gather(&self, count: usize, points: usize, mut take: impl FnMut(usize, usize)) {
+        let points = points.min(self.size);
+        if self.inner == 1 {
+            (0..count).for_each(|line| (0..points).for_each(|j| take(line, j)));
+        } else {
+            (0..points).for_each(|j| (0..count).for_each(|line| take(line, j)));
         }
     }
-    y
+
+    fn gather_complex(&self, first: usize, count: usize, points: usize, to: &mut [Complex<f64>]) {
+        self.gather(count, points, |line, j| {
+            let at = 2 * self.at(first + line, j);
+            to[line * points + j] = Complex::new(self.source[at].to_f64(), self.source[at + 1].to_f64());
+        });
+    }
 }

@@ -1,4 +1,4 @@
-//! How a discrete Fourier transform of any length is computed: what backends share of it.
+//! How GPUs compute a discrete Fourier transform of any length: factors of the length and tables for it.
 //!
 //! ```text
 //!   n without large primes   stages of small radices (factors), each a butterfly and a table of roots of unity
@@ -7,14 +7,12 @@
 //!
 //! Tables are computed in f64 with phases reduced in whole numbers, and rounded once.
 
-mod host;
 mod roots;
 
-pub use host::{Line, Plan, Real, convolution_filter};
-pub use roots::{Complex, chirp, root};
+use rustfft::FftPlanner;
+use rustfft::num_complex::Complex64;
 
-/// The largest prime that stages take directly.
-pub const LARGEST_PRIME: usize = 13;
+pub use roots::{Complex, chirp, root};
 
 /// The prime factors of a number in ascending order.
 pub fn primes(mut n: usize) -> Vec<usize> {
@@ -51,6 +49,19 @@ pub fn convolution_length(n: usize) -> Option<usize> {
         .into_iter()
         .filter_map(|odd| least.div_ceil(odd).checked_next_power_of_two()?.checked_mul(odd))
         .min()
+}
+
+/// The transform of Bluestein's filter `e^(πi·j²/n)`, divided by the convolution's length, in f64.
+pub fn convolution_filter(n: usize) -> Option<Vec<Complex>> {
+    let m = convolution_length(n)?;
+    let mut line = vec![Complex64::default(); m];
+    for (j, (re, im)) in chirp(n).into_iter().enumerate() {
+        for at in [j, (m - j) % m] {
+            line[at] = Complex64::new(re / m as f64, -im / m as f64);
+        }
+    }
+    FftPlanner::new().plan_fft_forward(m).process(&mut line);
+    Some(line.into_iter().map(|z| (z.re, z.im)).collect())
 }
 
 /// A smooth length as a product of as few radices up to `most` as can be, and among those the ones of least sum, larger
@@ -134,6 +145,25 @@ mod tests {
         assert_eq!(split(147_456, 2, 4096), Some(vec![384, 384]));
         assert_eq!(split(1 << 25, 2, 4096), None);
         assert_eq!(split(1 << 25, 3, 4096).map(|p| p.iter().product()), Some(1 << 25));
+    }
+
+    #[test]
+    fn a_filter_is_the_transform_of_its_chirp() {
+        for n in [1usize, 7, 97, 499] {
+            let filter = convolution_filter(n).unwrap_or_default();
+            let m = filter.len();
+            let chirp = chirp(n);
+            let at = |j: usize| if j < n { Some(j) } else { (m - j < n).then_some(m - j) };
+            for (k, got) in filter.iter().enumerate().step_by(1 + m / 40) {
+                let terms = (0..m).filter_map(|j| {
+                    let ((re, im), (c, s)) = (chirp[at(j)?], root(j * k % m, m));
+                    Some((re * c + im * s, re * s - im * c))
+                });
+                let want = terms.fold((0.0, 0.0), |sum: Complex, t| (sum.0 + t.0, sum.1 + t.1));
+                let far = (got.0 - want.0 / m as f64).abs().max((got.1 - want.1 / m as f64).abs());
+                assert!(far < 1e-14, "{n} at {k}: {got:?} for {want:?}");
+            }
+        }
     }
 
     #[test]
