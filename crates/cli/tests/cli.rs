@@ -355,13 +355,17 @@ fn explain_shows_a_gpus_program_and_its_kernels_in_the_drivers_language() {
         assert!(!run.is_empty() && run[0]["barrier"] == false, "nothing stands before the first: {program}");
         assert!(run[0]["writes"].as_array().unwrap().len() == 1, "{program}");
         assert!(text(&["explain", graph, "--stage=program", &flag]).contains("input `x` f32[8, 30]"));
+        let lowered = json(&["explain", graph, "--stage=lowered", &flag, "--json"]);
+        let dispatches = lowered["dispatches"].as_array().unwrap();
+        assert_eq!(dispatches.len(), run.len(), "{lowered}");
+        assert!(dispatches.iter().all(|d| !d["nodes"].as_array().unwrap().is_empty()), "{lowered}");
         let (own, other) = if device == "vulkan" { ("spirv", "wgsl") } else { ("wgsl", "spirv") };
         let entry = if own == "spirv" { "OpEntryPoint GLCompute" } else { "@compute" };
         let own = format!("--stage={own}");
         assert!(text(&["explain", graph, &own, &flag]).contains(entry));
         assert!(failure(&["explain", graph, &format!("--stage={other}"), &flag]).contains("  hint: "));
     }
-    for stage in ["program", "spirv", "wgsl"] {
+    for stage in ["lowered", "program", "spirv", "wgsl"] {
         let said = failure(&["explain", graph, &format!("--stage={stage}"), "--device=cpu"]);
         assert!(said.contains("CPU") && said.contains("  hint: "), "{said}");
     }

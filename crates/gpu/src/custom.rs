@@ -61,11 +61,11 @@ impl GpuKernel {
     }
 
     /// Finished code, whose buffers are the operands and then the results; see [`Foreign`] for what it may count on.
-    /// `launch` gives the workgroups and params for attributes, operands and results.
+    /// `launch` returns the workgroups and params for attributes, operands and results.
     ///
     /// # Safety
-    /// Nothing checks what the code does. For every launch that `launch` gives, it accesses nothing but its buffers and
-    /// its own memory, and has no undefined behaviour by the rules of its language.
+    /// Nothing checks what the code does. For every launch that `launch` returns, it accesses nothing but its buffers
+    /// and its own memory, and has no undefined behaviour by the rules of its language.
     #[allow(unsafe_code, reason = "declares what its caller must promise")]
     pub unsafe fn code(
         code: Foreign,
@@ -117,8 +117,8 @@ impl Call<'_, '_> {
         Scratch(self.site.scratch(bytes))
     }
 
-    /// Writes a kernel of `group` invocations and dispatches `groups` workgroups of it; no group, no dispatch. The cost is
-    /// floating-point operations and bytes moved, for profiles and to keep submissions short.
+    /// Writes a kernel of `group` invocations and dispatches `groups` workgroups of it; no group, no dispatch. The cost
+    /// is floating-point operations and bytes moved, for profiles and to keep submissions short.
     pub fn dispatch(
         &mut self,
         name: &str,

@@ -4,12 +4,13 @@
 //!   fused Graph ─ lower ─► Program ─ Executable<D: Driver> ─► run
 //!                  │ fusion: nodes that one dispatch serves
 //!                  │ olivine-kernels: dispatches of each
-//!   DeviceCaps ────┘ memory plan: where every value lives
+//!   DeviceCaps ────┤ memory plan: where every value lives
+//!   Record ────────┘ measured choices of kernels
 //! ```
 //!
 //! ```
 //! use olivine_compile::{Options, compile};
-//! use olivine_gpu::{Addressing, DeviceCaps, DeviceKind, lower};
+//! use olivine_gpu::{Addressing, DeviceCaps, DeviceKind, Record, lower};
 //! use olivine_ir::{DType, Graph};
 //! let mut g = Graph::new("dense");
 //! let (x, w) = (g.input("x", DType::F32, [64, 64])?, g.param("w", DType::F32, [64, 64])?);
@@ -25,9 +26,8 @@
 //!     max_groups: [65535; 3],
 //!     max_buffer_bytes: 1 << 32,
 //!     memory_bytes: 1 << 34,
-//!     tuning: Default::default(),
 //! };
-//! let program = lower(&compile(&g, &Options::default())?, &caps, &[])?;
+//! let program = lower(&compile(&g, &Options::default())?, &caps, &Record::new(), &[])?;
 //! // The activation is the matmul's epilogue.
 //! assert_eq!(program.run.len(), 1);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -47,7 +47,7 @@ pub use executable::{DeviceTensor, DispatchTime, Executable, Feed, Run, Take};
 pub use lower::{State, lower};
 pub use olivine_program::{
     Addressing, BufferDecl, BufferId, Commands, Content, Decision, DeviceCaps, DeviceKind, Dispatch, Driver,
-    Error, Hazards, KernelId, Mask, Port, Program, Record, Slice, Timing, Touched,
+    Error, Fusion, Hazards, KernelId, KernelSource, Mask, Port, Program, Record, Slice, Timing, Touched,
 };
 pub use trial::{Finding, proven, try_matrices};
 pub use tune::{Tuning, shipped_record, tuning_file};

@@ -1,8 +1,8 @@
 //! Cooperative matrices prove themselves before anything relies on them: drivers have been silently wrong.
 //!
-//! The first program of a process with products of some shape on some device has a tiny product of that shape run
-//! first, whose numbers are known: a result that is transposed, swapped, not added to what was there, read in the other
-//! order or with another sign, or zero, is another one. A shape that fails is left out of what lowering may use.
+//! The first program of a process that multiplies matrices of some shape on some device runs a tiny matmul of that
+//! shape first, whose numbers are known: a result that is transposed, swapped, not added to what was there, read in the
+//! other order or with another sign, or zero, is another one. A shape that fails is left out of what lowering may use.
 
 mod matmul;
 
@@ -12,12 +12,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use olivine_kernel::{Expr, Kernel, MatrixShape, Type};
 use olivine_program::{Addressing, DeviceCaps, Driver, Error, Program};
 
-/// What the trial of a shape gave.
+/// The outcome of a trial.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// The device and its driver.
     pub device: String,
-    /// The product.
+    /// The matrix shape.
     pub shape: MatrixShape,
     /// What was wrong, if anything was.
     pub problem: Option<String>,
@@ -66,7 +66,7 @@ fn keep(finding: Finding) {
     }
 }
 
-/// Tries every product of matrices that a device offers, those already tried excepted.
+/// Tries every matrix shape that a device offers and that was not tried before.
 pub fn try_matrices<D: Driver>(driver: &Arc<D>) -> Result<Vec<Finding>, Error> {
     driver.caps().target.matrices.clone().into_iter().map(|shape| try_shape(driver, shape)).collect()
 }
@@ -96,7 +96,7 @@ pub fn proven<D: Driver>(
     }
 }
 
-/// The products of matrices in a kernel.
+/// The matrix shapes that a kernel multiplies.
 fn shapes(kernel: &Kernel) -> impl Iterator<Item = MatrixShape> + '_ {
     kernel.values.iter().filter_map(|def| {
         let Expr::MatrixMulAdd(a, b, c) = def.expr else { return None };
@@ -113,7 +113,7 @@ fn shapes(kernel: &Kernel) -> impl Iterator<Item = MatrixShape> + '_ {
     })
 }
 
-/// What is known of a shape, or what its trial gives.
+/// What is known of a shape, or the outcome of its trial.
 fn try_shape<D: Driver>(driver: &Arc<D>, shape: MatrixShape) -> Result<Finding, Error> {
     let device = device(driver.caps());
     if let Some(finding) = known(&device).into_iter().find(|f| f.shape == shape) {

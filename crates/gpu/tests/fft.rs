@@ -1,5 +1,5 @@
-//! Fourier transforms by the kernel interpreter: devices whose workgroups hold little, so that lengths of a few thousand
-//! take as many passes as millions do elsewhere.
+//! Fourier transforms by the kernel interpreter: devices whose workgroups hold little, so that lengths of a few
+//! thousand take as many passes as millions do elsewhere.
 
 mod common;
 

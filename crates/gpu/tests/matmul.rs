@@ -22,7 +22,6 @@ fn caps(kind: DeviceKind, target: Target) -> DeviceCaps {
         max_groups: [65535; 3],
         max_buffer_bytes: 1 << 32,
         memory_bytes: 1 << 34,
-        tuning: std::sync::Arc::default(),
     }
 }
 
@@ -61,7 +60,7 @@ fn halves_are_multiplied_by_matrices_where_there_are_any() {
         }
         let y = g.matmul(x, w).unwrap();
         g.output("y", y).unwrap();
-        let program = lower(&compile(&g, &Options::default()).unwrap(), caps, &[]).unwrap();
+        let program = lower(&compile(&g, &Options::default()).unwrap(), caps, &Record::new(), &[]).unwrap();
         program.run.iter().map(|d| program.kernel(d).name.clone()).collect::<Vec<_>>()
     };
     for dtype in [DType::F16, DType::BF16] {
@@ -138,7 +137,7 @@ fn kernels(
     let out = build(&mut graph).unwrap();
     graph.output("y", out).unwrap();
     let compiled = compile(&graph, &Options::default()).unwrap();
-    let program = lower(&compiled, caps, &[]).unwrap();
+    let program = lower(&compiled, caps, &Record::new(), &[]).unwrap();
     let dialect = if caps.target.subgroup.is_some() { Dialect::Native } else { Dialect::Plain };
     program.kernels.iter().for_each(|k| check(k, dialect));
     program.run.iter().map(|d| program.kernel(d).name.clone()).collect()
@@ -225,7 +224,7 @@ fn batches_become_rows_where_the_right_factor_is_shared() {
         let out = graph.matmul(x, y).unwrap();
         graph.output("y", out).unwrap();
         let compiled = compile(&graph, &Options::default()).unwrap();
-        lower(&compiled, &card(), &[]).unwrap().run[0].params[..3].to_vec()
+        lower(&compiled, &card(), &Record::new(), &[]).unwrap().run[0].params[..3].to_vec()
     };
     assert_eq!(one(&[4, 25, 64], &[64, 48]), [100, 48, 64]);
     assert_eq!(one(&[4, 25, 64], &[4, 64, 48]), [25, 48, 64]);
@@ -282,7 +281,8 @@ fn another_size_of_image_uses_the_same_kernels() {
         let y = graph.conv(y, d.unwrap(), None, Window::same(2, 1, 1), 64).unwrap();
         let y = graph.im2col(y, &[2, 2], Window::unit(2)).unwrap();
         graph.output("y", y).unwrap();
-        let program = lower(&compile(&graph, &Options::default()).unwrap(), &card(), &[]).unwrap();
+        let program =
+            lower(&compile(&graph, &Options::default()).unwrap(), &card(), &Record::new(), &[]).unwrap();
         program.run.iter().map(|d| program.kernel(d).content_hash()).collect::<Vec<_>>()
     };
     assert_eq!(of_side(104), of_side(112));
@@ -301,20 +301,19 @@ fn every_candidate_is_a_kernel_that_the_device_can_hold() {
         (DType::F32, 3, 256, 5000),
         (DType::F64, 100, 100, 300),
     ] {
-        let product = |caps: &DeviceCaps| {
+        let product = |tuning: &Record| {
             let mut g = Graph::new("product");
             let (x, w) = (g.input("x", dtype, [m, k]).unwrap(), g.input("w", dtype, [k, n]).unwrap());
             let y = g.matmul(x, w).unwrap();
             g.output("y", y).unwrap();
-            lower(&compile(&g, &Options::default()).unwrap(), caps, &[]).unwrap()
+            lower(&compile(&g, &Options::default()).unwrap(), &with, tuning, &[]).unwrap()
         };
-        let [made] = product(&with).decisions.try_into().unwrap();
+        let [made] = product(&Record::new()).decisions.try_into().unwrap();
         assert!(made.candidates.len() >= 2 && made.candidates.contains(&made.default), "{made:?}");
         for candidate in &made.candidates {
             let mut record = Record::default();
             record.set(made.family, &made.class, candidate);
-            let caps = DeviceCaps { tuning: std::sync::Arc::new(record), ..with.clone() };
-            let program = product(&caps);
+            let program = product(&record);
             assert_eq!(&program.decisions[0].chosen, candidate);
             for kernel in &program.kernels {
                 assert!(kernel.group <= 1024, "{candidate}");

@@ -5,7 +5,7 @@ use olivine_ir::op::{Direction, Recurrent, RecurrentKind, RecurrentLayer};
 use olivine_ir::{DType, Graph};
 use olivine_kernel::Target;
 
-use olivine_gpu::{Addressing, DeviceCaps, DeviceKind, Program, lower};
+use olivine_gpu::{Addressing, DeviceCaps, DeviceKind, Program, Record, lower};
 
 type Fallible<T = ()> = Result<T, Box<dyn std::error::Error>>;
 
@@ -20,7 +20,6 @@ fn program(spec: Recurrent, sequence: usize) -> Fallible<Program> {
         max_groups: [65535; 3],
         max_buffer_bytes: 1 << 32,
         memory_bytes: 1 << 34,
-        tuning: std::sync::Arc::default(),
     };
     let (hidden, dirs) = (512, spec.direction.count());
     let rows = spec.kind.gates() * hidden;
@@ -33,7 +32,7 @@ fn program(spec: Recurrent, sequence: usize) -> Fallible<Program> {
     for (i, id) in results.iter().enumerate() {
         g.output(&format!("y{i}"), *id)?;
     }
-    Ok(lower(&compile(&g, &Options::default())?, &caps, &[])?)
+    Ok(lower(&compile(&g, &Options::default())?, &caps, &Record::new(), &[])?)
 }
 
 /// Dispatches of a run and the kernels among them, by operation.

@@ -1,4 +1,4 @@
-//! Kernels that come as finished code: a user's SPIR-V or WGSL in the place of a body.
+//! Kernels that come as finished code: a user's SPIR-V or WGSL instead of a body.
 //!
 //! What such code may count on:
 //!
@@ -9,7 +9,8 @@
 //! - **WGSL** (wgpu everywhere): buffer `i` is `@group(0) @binding(i) var<storage, read_write>`; where there are params,
 //!   they are a `var<uniform>` at the binding after the last buffer.
 //!
-//! Buffers begin at multiples of 16 bytes, and their last vector of 16 bytes may be read and written past the last element.
+//! Buffers begin at multiples of 16 bytes, and their last vector of 16 bytes may be read and written past the last
+//! element.
 
 use std::collections::HashMap;
 

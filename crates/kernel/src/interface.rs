@@ -104,8 +104,8 @@ impl Interface {
         self.bindings.iter().position(|b| b.kind == BindingKind::Report).map(|i| i as u32)
     }
 
-    /// The params of a dispatch as the kernel reads them: in checked ones the dispatch's number, then the params, and in
-    /// those with opaque values a zero.
+    /// The params of a dispatch as the kernel reads them: in checked ones the dispatch's number, then the params, and
+    /// in those with opaque values a zero.
     pub fn param_bytes(&self, dispatch: u32, params: &[u32]) -> Vec<u8> {
         let first = self.checked.then_some(dispatch);
         let last = self.zero.then_some(0);

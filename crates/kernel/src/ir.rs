@@ -149,9 +149,9 @@ pub enum BinaryOp {
     Div,
     /// Truncated remainder of integers; not on floats.
     Rem,
-    /// NaN operands give an unspecified one of the two.
+    /// With NaN operands it is an unspecified one of the two.
     Min,
-    /// NaN operands give an unspecified one of the two.
+    /// With NaN operands it is an unspecified one of the two.
     Max,
     And,
     Or,
@@ -197,7 +197,7 @@ pub enum SubgroupOp {
     Shuffle,
 }
 
-/// Read-modify-write on a u32 or i32 in memory; gives the value before.
+/// Read-modify-write on a u32 or i32 in memory; returns the value before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "the names are the operations")]
 pub enum AtomicOp {
@@ -214,17 +214,17 @@ pub enum AtomicOp {
 
 /// Memory that indices address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Place {
+pub enum Storage {
     /// A buffer; the index counts elements.
     Arg(ArgId),
     /// A workgroup array; the index counts its elements of `lanes` scalars.
     Shared(SharedId),
 }
 
-/// How a cooperative matrix lies in memory.
+/// The layout of a cooperative matrix in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MatrixLayout {
-    /// Elements (as the place counts them) from one row, or column, to the next.
+    /// Elements (as the storage counts them) from one row, or column, to the next.
     pub stride: Value,
     /// Whether columns are contiguous instead of rows.
     pub column_major: bool,
@@ -275,7 +275,7 @@ pub enum Expr {
     /// be aligned to its own size. From a shared array: one of its elements, `lanes` being the array's.
     Load {
         /// Memory.
-        place: Place,
+        place: Storage,
         /// Which element.
         index: Value,
         /// 1, 2 or 4.
@@ -301,7 +301,7 @@ pub enum Expr {
     /// Read-modify-write; a statement even when nobody uses its value.
     Atomic {
         /// Memory: u32 or i32 elements.
-        place: Place,
+        place: Storage,
         /// Which element.
         index: Value,
         /// What to do.
@@ -331,7 +331,7 @@ pub enum Expr {
         /// Its type.
         ty: MatrixType,
         /// Memory.
-        place: Place,
+        place: Storage,
         /// First element.
         index: Value,
         /// Rows or columns in memory.
@@ -376,7 +376,7 @@ pub enum Stmt {
     /// Stores a scalar or a vector; alignment as for loads.
     Store {
         /// Memory.
-        place: Place,
+        place: Storage,
         /// Which element.
         index: Value,
         /// What.
@@ -396,7 +396,7 @@ pub enum Stmt {
     /// Stores a cooperative matrix.
     StoreMatrix {
         /// Memory.
-        place: Place,
+        place: Storage,
         /// First element.
         index: Value,
         /// Rows or columns in memory.
@@ -480,7 +480,7 @@ pub struct Kernel {
     pub values: Vec<Def>,
     /// What it does.
     pub body: Block,
-    /// Finished code in the body's place.
+    /// Finished code instead of a body.
     pub foreign: Option<Foreign>,
 }
 

@@ -6,7 +6,7 @@ use crate::ir::Kernel;
 /// Words of the report that checked kernels write: see [`Report`].
 pub const REPORT_WORDS: usize = 8;
 
-/// Where each argument lies in the block.
+/// The offset of each argument in the block.
 ///
 /// ```text
 ///   address of every buffer: u64 ─ [checked: address of the report: u64 ─ elements of every buffer: u32 ─ dispatch: u32] ─ params: u32
@@ -91,7 +91,7 @@ impl ArgLayout {
     }
 }
 
-/// What checked kernels are told beside their arguments.
+/// What checked kernels get beside their arguments.
 #[derive(Clone, Debug)]
 pub struct Check<'a> {
     /// Address of the report.

@@ -111,7 +111,7 @@ impl Elem {
         }
     }
 
-    /// The register type that a load gives and a store takes: halves become f32, narrow integers 32 bits wide.
+    /// The register type of loads and stores: f16 becomes f32, narrow integers 32 bits wide.
     /// Stores of floats round to nearest even; stores of integers keep the low bits.
     pub const fn scalar(self) -> Scalar {
         match self {
@@ -151,7 +151,7 @@ impl fmt::Display for Elem {
     }
 }
 
-/// What a cooperative matrix is in a product A·B + C.
+/// What a cooperative matrix is in A·B + C.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MatrixUse {
     /// The left operand, M x K.
@@ -171,7 +171,7 @@ pub struct MatrixType {
     pub rows: u32,
     /// Columns.
     pub columns: u32,
-    /// Its part in products.
+    /// Its role.
     pub role: MatrixUse,
 }
 
@@ -206,7 +206,7 @@ impl fmt::Display for Type {
     }
 }
 
-/// A product of cooperative matrices that a device offers at subgroup scope.
+/// A cooperative matrix multiply that a device offers at subgroup scope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MatrixShape {
     /// Element type of both operands.
@@ -263,7 +263,7 @@ pub struct Target {
     pub i64: bool,
     /// Packed dot products of four 8-bit integers.
     pub packed_dot: bool,
-    /// Cooperative matrix products.
+    /// Cooperative matrix multiplies.
     pub matrices: Vec<MatrixShape>,
     /// Which elements of their matrices invocations hold, where that is known.
     pub fragments: Option<Fragments>,
@@ -274,12 +274,13 @@ pub struct Target {
 }
 
 impl Target {
-    /// Whether matrices of `m` by `k` and `k` by `n` elements can be multiplied, their products added up in another type.
+    /// Whether matrices of `m` by `k` and `k` by `n` elements can be multiplied, their products added up in another
+    /// type.
     pub fn multiplies(&self, operand: Elem, accumulator: Elem, [m, n, k]: [u32; 3]) -> bool {
         self.matrices.contains(&MatrixShape { operand, accumulator, m, n, k })
     }
 
-    /// What every Vulkan and WebGPU device gives: the plainest target.
+    /// What every Vulkan and WebGPU device has.
     pub fn plain() -> Self {
         Target {
             subgroup: None,

@@ -206,7 +206,7 @@ fn the_validator_finds_what_is_wrong() {
     assert!(!complaint(&words).is_empty());
 }
 
-/// Whether the installed `spirv-val` is of a year that knows cooperative matrices of halves and integers.
+/// Whether the installed `spirv-val` is of a year that knows cooperative f16 matrices and integers.
 fn validator_knows_matrices() -> bool {
     let output = Command::new("spirv-val").arg("--version").output().expect("apt install spirv-tools");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();

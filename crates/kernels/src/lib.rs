@@ -25,7 +25,6 @@
 //!     max_groups: [65535; 3],
 //!     max_buffer_bytes: 1 << 32,
 //!     memory_bytes: 1 << 34,
-//!     tuning: Default::default(),
 //! };
 //! let ty = TensorType::new(DType::F32, Shape::new(&[1024])?);
 //! let value = |i| Target { ty, memory: Memory::Value(ValueId::new(i)) };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use olivine_ir::{Tensor, TensorType, ValueId};
 use olivine_kernel::{Builder, Kernel, Val};
-use olivine_program::{Decision, DeviceCaps};
+use olivine_program::{Decision, DeviceCaps, Record};
 
 use crate::launch::{Bound, Launch};
 use crate::matmul::SplitKPartials;
@@ -174,11 +174,16 @@ pub struct Prepacked {
     pub bytes: u64,
 }
 
+/// A record without lines.
+static UNTUNED: Record = Record::new();
+
 /// A node being lowered.
 #[derive(Clone)]
 pub struct Site<'a> {
     /// The device.
     pub caps: &'a DeviceCaps,
+    /// What was measured on such a device.
+    pub tuning: &'a Record,
     /// What the node reads.
     pub operands: Vec<Operand>,
     /// What it writes.
@@ -210,10 +215,11 @@ pub struct Site<'a> {
 }
 
 impl<'a> Site<'a> {
-    /// A node with nothing emitted yet.
+    /// A node with nothing emitted yet, for which kernel families take their defaults.
     pub fn new(caps: &'a DeviceCaps, operands: Vec<Operand>, targets: Vec<Target>) -> Self {
         Site {
             caps,
+            tuning: &UNTUNED,
             operands,
             targets,
             emitted: Vec::new(),
@@ -255,7 +261,7 @@ impl<'a> Site<'a> {
             candidates.insert(0, default);
         }
         let names: Vec<String> = candidates.iter().map(C::to_string).collect();
-        let recorded = self.caps.tuning.get(family, &class);
+        let recorded = self.tuning.get(family, &class);
         let found = recorded.and_then(|config| names.iter().position(|name| name == config));
         let chosen = found.and_then(|i| candidates.get(i)).copied().unwrap_or(default);
         let (default, of_chosen) = (default.to_string(), chosen.to_string());

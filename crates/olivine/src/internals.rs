@@ -2,6 +2,7 @@
 //! or remove it.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use olivine_compile::Compiled;
@@ -11,10 +12,10 @@ use olivine_kernel::Kernel;
 
 use crate::{DeviceTensor, Error, Executable, Input, Session, SessionOptions};
 
-pub use crate::engine::KernelSource;
 pub use olivine_compile as compile;
 pub use olivine_cpu as cpu;
 pub use olivine_gpu as gpu;
+pub use olivine_gpu::KernelSource;
 pub use olivine_kernel as kernel;
 #[cfg(feature = "onnx")]
 pub use olivine_onnx as onnx;
@@ -39,8 +40,11 @@ pub trait SessionExt {
     /// once in a process, and leave out what is wrong, with a [warning](crate#warnings-and-progress).
     fn try_matrices(&self) -> Result<Vec<Finding>, Error>;
 
-    /// What a GPU can do, with the record of measured choices in use; `None` on the CPU.
+    /// What a GPU can do; `None` on the CPU.
     fn caps(&self) -> Option<&DeviceCaps>;
+
+    /// The record of measured choices in use; `None` on the CPU.
+    fn tuning(&self) -> Option<&Arc<Record>>;
 
     /// Parts of this machine's record of measured choices that cannot be read and are left out.
     fn tuning_notes(&self) -> &[String];
@@ -73,6 +77,10 @@ impl SessionExt for Session {
 
     fn caps(&self) -> Option<&DeviceCaps> {
         self.inner.engine.caps()
+    }
+
+    fn tuning(&self) -> Option<&Arc<Record>> {
+        self.inner.engine.tuning()
     }
 
     fn tuning_notes(&self) -> &[String] {

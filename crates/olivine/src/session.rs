@@ -10,7 +10,6 @@ use olivine_files::{CacheFolder, default_cache_dir};
 use olivine_gpu::Driver;
 use olivine_gpu::{DeviceCaps, Mask, Record, Tuning};
 use olivine_ir::{Graph, TensorView};
-use olivine_kernel::Kernel;
 
 #[cfg(any(feature = "vulkan", feature = "wgpu"))]
 use crate::device::Choice;
@@ -18,7 +17,7 @@ use crate::device::Choice;
 use crate::device::without;
 #[cfg(any(feature = "vulkan", feature = "wgpu"))]
 use crate::engine::GpuEngine;
-use crate::engine::{CpuEngine, DeviceTensor, Engine, KernelSource};
+use crate::engine::{CpuEngine, DeviceTensor, Engine};
 use crate::process::OfProcess;
 use crate::{Backend, CompileOptions, Device, Error, Executable};
 
@@ -267,18 +266,17 @@ impl SessionOptions {
         CacheFolder::open(path).map_err(|untrusted| warn(untrusted.to_string())).ok()
     }
 
-    /// The device with the record to tune by, and notes on it.
+    /// The record to tune a device by, and notes on it.
     #[cfg(any(feature = "vulkan", feature = "wgpu"))]
-    fn tuned(&self, caps: &DeviceCaps, folder: Option<&CacheFolder>) -> (DeviceCaps, Vec<String>) {
-        let (record, notes) = match &self.tuning {
+    fn tuned(&self, caps: &DeviceCaps, folder: Option<&CacheFolder>) -> (Arc<Record>, Vec<String>) {
+        match &self.tuning {
             TuneBy::Measured => {
                 let tuning = Tuning::load(caps, folder);
                 (Arc::new(tuning.record), tuning.notes)
             }
             TuneBy::Shipped => (Arc::new(olivine_gpu::shipped_record(caps)), Vec::new()),
             TuneBy::Given(record) => (record.clone(), Vec::new()),
-        };
-        (DeviceCaps { tuning: record, ..caps.clone() }, notes)
+        }
     }
 }
 
@@ -312,13 +310,8 @@ fn open_vulkan(
     let cache_dir = folder.map(|folder| folder.path().to_path_buf());
     let how = Options { mask, validation, memory_limit, cache_dir, ..Options::default() };
     let driver = Arc::new(Vulkan::open(&select, &how)?);
-    let source =
-        |device: &Vulkan, kernel: &Kernel, checked| device.spirv(kernel, checked).map(KernelSource::Spirv);
-    let messages = Vulkan::validation_messages;
-    let memory_taken = |driver: &Vulkan| Some(driver.memory_taken());
-    let (caps, notes) = options.tuned(driver.caps(), folder);
-    let checked = options.checked;
-    Ok((Box::new(GpuEngine { driver, caps, checked, messages, memory_taken, source }), notes))
+    let (tuning, notes) = options.tuned(driver.caps(), folder);
+    Ok((Box::new(GpuEngine { driver, tuning, checked: options.checked }), notes))
 }
 
 #[cfg(feature = "wgpu")]
@@ -340,10 +333,6 @@ fn open_wgpu(
     let how = Options { mask: options.without, plain_dialect: options.browser_dialect, wgsl: options.wgsl };
     let opened = Wgpu::open(select, how)?;
     let driver = Arc::new(opened);
-    let source =
-        |device: &Wgpu, kernel: &Kernel, checked| device.wgsl(kernel, checked).map(KernelSource::Wgsl);
-    let (caps, notes) = options.tuned(driver.caps(), folder);
-    let (checked, messages): (bool, fn(&Wgpu) -> Vec<String>) = (options.checked, |_| Vec::new());
-    let engine = GpuEngine { driver, caps, checked, messages, memory_taken: |_| None, source };
-    Ok((Box::new(engine), notes))
+    let (tuning, notes) = options.tuned(driver.caps(), folder);
+    Ok((Box::new(GpuEngine { driver, tuning, checked: options.checked }), notes))
 }

@@ -179,9 +179,8 @@ fn on_gpu(build: Build, n: usize) -> f64 {
         max_groups: [65535; 3],
         max_buffer_bytes: 1 << 32,
         memory_bytes: 1 << 34,
-        tuning: std::sync::Arc::default(),
     };
-    seconds(|| drop(gpu::lower(&compiled, &caps, &[]).unwrap()))
+    seconds(|| drop(gpu::lower(&compiled, &caps, &gpu::Record::new(), &[]).unwrap()))
 }
 
 /// Twice the nodes take twice the time. Work that grows with the square of the nodes takes four times as long once it is

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
 use olivine::internals::compile::{Options, compile};
-use olivine::internals::gpu::{Addressing, DeviceCaps, DeviceKind, Program, State, lower};
+use olivine::internals::gpu::{Addressing, DeviceCaps, DeviceKind, Program, Record, State, lower};
 use olivine::internals::kernel::{Elem, Fragments, MatrixShape, Target};
 use olivine::internals::models::{Decoder, Encoder};
 use olivine::ir::Graph;
@@ -54,12 +54,11 @@ fn caps(name: &str, kind: DeviceKind, target: Target) -> DeviceCaps {
         max_groups: [65535; 3],
         max_buffer_bytes: 1 << 32,
         memory_bytes: 1 << 34,
-        tuning: std::sync::Arc::default(),
     }
 }
 
 fn lowered(graph: &Graph, caps: &DeviceCaps, states: &[State]) -> Program {
-    lower(&compile(graph, &Options::default()).unwrap(), caps, states).unwrap()
+    lower(&compile(graph, &Options::default()).unwrap(), caps, &Record::new(), states).unwrap()
 }
 
 /// The kernels of a layer's dispatches, in order.
@@ -92,5 +91,22 @@ fn a_layer_of_llama_takes_eight_dispatches() {
             let kernels = of_layer(&program, "layer1");
             assert_eq!(kernels.len(), 8, "{} positions, {}: {kernels:?}", decoder.sequence, caps.name);
         }
+    }
+}
+
+#[test]
+fn what_lowering_joins_in_a_layer_of_llama_is_listed() {
+    let decoder = Decoder { layers: 2, sequence: 1, capacity: 256, ..Decoder::llama_8b(1, 512, 2048) };
+    let states: Vec<State> = (0..2 * decoder.layers).map(|i| (i + 2, i + 1)).collect();
+    let program = lowered(&decoder.graph().unwrap(), &h200(), &states);
+    let of_layer = program.fusions.iter().filter(|f| f.nodes.iter().all(|n| n.starts_with("layer1/")));
+    let rules: Vec<&str> = of_layer.map(|f| f.rule).collect();
+    for rule in ["gated matmul", "rope and kv append"] {
+        assert_eq!(rules.iter().filter(|r| **r == rule).count(), 1, "{rule}: {rules:?}");
+    }
+    // A group is one dispatch, named after all of its nodes.
+    for fusion in program.fusions.iter().filter(|f| f.rule == "rope and kv append") {
+        assert_eq!(fusion.nodes.len(), 4, "{fusion:?}");
+        assert!(program.run.iter().any(|d| d.node == fusion.nodes.join(" + ")), "{fusion:?}");
     }
 }

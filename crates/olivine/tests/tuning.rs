@@ -168,7 +168,7 @@ fn what_is_saved_is_there_in_the_next_session_and_many_may_save_at_once() {
         }
     });
     let next = kept_in(&dir);
-    let record = &next.caps().expect("a GPU").tuning;
+    let record = next.tuning().expect("a GPU");
     assert!((0..8).all(|i| record.get("matmul", &format!("class {i}")) == Some("tiles")));
     assert_eq!(next.tuning_notes(), [] as [String; 0]);
     std::fs::remove_dir_all(&dir).unwrap();
@@ -197,7 +197,7 @@ fn files_that_are_damaged_or_of_another_device_are_passed_over_and_told() {
         assert!(notes.contains(said) && notes.contains(&*path.to_string_lossy()), "{notes}");
     }
     // The last one's good line counts all the same, and saving mends the file.
-    assert_eq!(kept_in(&dir).caps().expect("a GPU").tuning.get("matmul", "class"), Some("tiles"));
+    assert_eq!(kept_in(&dir).tuning().expect("a GPU").get("matmul", "class"), Some("tiles"));
     session.save_tuning(&line).unwrap();
     assert_eq!(kept_in(&dir).tuning_notes(), [] as [String; 0]);
     std::fs::remove_dir_all(&dir).unwrap();
@@ -237,15 +237,15 @@ fn pipes_links_and_folders_of_others_are_passed_over_and_told() {
         let session = soon(&dir);
         let notes = session.tuning_notes().join("\n");
         assert!(notes.contains("not a plain file"), "{what}: {notes}");
-        assert_eq!(session.caps().expect("a GPU").tuning.get("matmul", "class"), None, "{what}");
+        assert_eq!(session.tuning().expect("a GPU").get("matmul", "class"), None, "{what}");
         // Saving puts a file in its place and leaves what it led to alone.
         session.save_tuning(&line).unwrap();
         assert!(std::fs::symlink_metadata(&path).unwrap().is_file(), "{what}");
-        assert_eq!(soon(&dir).caps().expect("a GPU").tuning.get("matmul", "class"), Some("tiles"));
+        assert_eq!(soon(&dir).tuning().expect("a GPU").get("matmul", "class"), Some("tiles"));
     }
     std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o777)).unwrap();
     let session = soon(&dir);
-    assert_eq!(session.caps().expect("a GPU").tuning.get("matmul", "class"), None);
+    assert_eq!(session.tuning().expect("a GPU").get("matmul", "class"), None);
     assert_eq!(session.save_tuning(&line).unwrap(), None);
     let all = warnings();
     let about_folder = |w: &&String| w.contains("others may write") && w.contains(&*dir.to_string_lossy());

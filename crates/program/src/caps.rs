@@ -1,10 +1,6 @@
 //! What a device can do, as plain data: lowering reads nothing else of it.
 
-use std::sync::Arc;
-
 use olivine_kernel::Target;
-
-use crate::tuning::Record;
 
 /// What every value in device memory is aligned to, whatever the device asks: wide loads never straddle cache lines.
 pub const ALIGNMENT: usize = 64;
@@ -34,7 +30,7 @@ pub enum DeviceKind {
     Discrete,
     Integrated,
     Virtual,
-    /// A software GPU: the processor runs the kernels.
+    /// A software GPU.
     Cpu,
     Other,
 }
@@ -42,7 +38,7 @@ pub enum DeviceKind {
 /// Everything that lowering and the executors ask of a device.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeviceCaps {
-    /// The device's name, as the driver gives it.
+    /// The device's name, as the driver reports it.
     pub name: String,
     /// Driver name and version.
     pub driver: String,
@@ -58,11 +54,9 @@ pub struct DeviceCaps {
     pub max_buffer_bytes: u64,
     /// Bytes of device-local memory.
     pub memory_bytes: u64,
-    /// What was measured on such a device.
-    pub tuning: Arc<Record>,
 }
 
-/// Features that a session can be told not to use, so that every path is exercised on one machine.
+/// Features that a session can leave out, so that every path is exercised on one machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mask {
     /// No subgroup operations.

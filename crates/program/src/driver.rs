@@ -1,4 +1,4 @@
-//! What a driver gives: memory, pipelines, recorded commands, submissions. Everything else is shared.
+//! What a driver implements: memory, pipelines, recorded commands, submissions. Everything else is shared.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub trait Driver: Send + Sync + Sized + 'static {
     /// What the device can do (features masked off are not in it).
     fn caps(&self) -> &DeviceCaps;
 
-    /// Takes device-local memory; its content is unspecified. `label` says what for, in errors and debuggers.
+    /// Allocates device-local memory; its content is unspecified. `label` says what for, in errors and debuggers.
     fn allocate(&self, bytes: u64, label: &str) -> Result<Arc<Self::Buffer>, Error>;
 
     /// As [`Driver::allocate`], for memory that dispatches read their numbers of workgroups from.
@@ -46,7 +46,7 @@ pub trait Driver: Send + Sync + Sized + 'static {
     /// Records commands.
     fn record(&self, commands: Commands<'_, Self>) -> Result<Self::Recording, Error>;
 
-    /// Gives the bytes of the i-th upload for the next submission.
+    /// Sets the bytes of the i-th upload for the next submission.
     fn upload(&self, recording: &mut Self::Recording, i: usize, bytes: &[u8]) -> Result<(), Error>;
 
     /// Submits; returns at once. The recording must not be in flight.
@@ -55,12 +55,34 @@ pub trait Driver: Send + Sync + Sized + 'static {
     /// Waits for the submission; a violation that checked kernels reported is an error.
     fn wait(&self, recording: &mut Self::Recording) -> Result<(), Error>;
 
-    /// Takes the bytes of the i-th download after `wait`.
+    /// Copies the bytes of the i-th download; after `wait`.
     fn download(&self, recording: &mut Self::Recording, i: usize, into: &mut [u8]) -> Result<(), Error>;
 
     /// When what the last submission timed began and ended, from the first beginning: each dispatch, or each piece that
     /// the run was submitted in. An error for recordings that are not timed.
     fn times(&self, recording: &mut Self::Recording) -> Result<Vec<(Duration, Duration)>, Error>;
+
+    /// A kernel as the driver compiles it, checked or not.
+    fn source(&self, kernel: &Kernel, checked: bool) -> Result<KernelSource, Error>;
+
+    /// Messages of the driver's validation layer so far.
+    fn validation_messages(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Bytes of device memory that it has allocated, if it counts them.
+    fn memory_taken(&self) -> Option<u64> {
+        None
+    }
+}
+
+/// A kernel as a driver compiles it.
+#[derive(Clone, Debug)]
+pub enum KernelSource {
+    /// Words of SPIR-V, on Vulkan.
+    Spirv(Vec<u32>),
+    /// WGSL text, on wgpu.
+    Wgsl(String),
 }
 
 /// What a recording takes the time of.

@@ -36,14 +36,14 @@ pub enum Error {
         /// Bytes.
         available: u64,
     },
-    /// The device gave no memory.
+    /// The device is out of memory.
     #[error("out of memory: {what} asked for {bytes} bytes{}", .available.map_or(String::new(), |b| format!(", {b} were free")))]
     OutOfMemory {
         /// What for.
         what: String,
         /// Bytes.
         bytes: u64,
-        /// Free at that time, where the driver tells.
+        /// Free at that time, if the driver reports it.
         available: Option<u64>,
     },
     /// The device stopped answering; open a new session.
@@ -95,7 +95,7 @@ pub enum Error {
         what: String,
         /// The graph's type.
         expected: TensorType,
-        /// What was given.
+        /// What it got.
         got: TensorType,
     },
     /// A tensor in the memory of another device, or of the same one opened a second time.
@@ -111,7 +111,7 @@ pub enum Error {
         what: String,
         /// The graph's.
         expected: usize,
-        /// What was given.
+        /// What it got.
         got: usize,
     },
     /// The driver cannot be used on this machine.

@@ -13,10 +13,10 @@ use crate::program::{BufferDecl, BufferId, Content, Dispatch, KernelId, Program,
 
 const SIDE: u32 = 16;
 const LANES: u32 = 32;
-/// Numbers that a lane tells: its parts of a left operand, of a sum, and of a product.
-const TOLD: u32 = 3 * Fragments::COUNT as u32;
+/// Numbers that a lane reports: its elements of a left operand, of an accumulator, and of a result.
+const REPORTED: u32 = 3 * Fragments::COUNT as u32;
 
-/// What is known of the device's matrices; nothing where the device says something else or fails to say. Drivers hold
+/// The layout of the device's matrices, if it is the expected one. Drivers hold
 /// kernels against their caps, which must say that the elements are known while the device is asked.
 pub fn ask_fragments<D: Driver>(driver: &D) -> Option<Fragments> {
     let target = &driver.caps().target;
@@ -25,8 +25,8 @@ pub fn ask_fragments<D: Driver>(driver: &D) -> Option<Fragments> {
     if !target.matrices.contains(&shape) || target.subgroup != Some(LANES) {
         return None;
     }
-    let told = run(driver, kernel(target).ok()?).ok()?;
-    expected(fragments).eq(told).then_some(fragments)
+    let reported = run(driver, kernel(target).ok()?).ok()?;
+    expected(fragments).eq(reported).then_some(fragments)
 }
 
 /// The element at a row and column of the left operand, and of the sum: small integers, all different.
@@ -34,7 +34,7 @@ fn number(row: u32, column: u32) -> u32 {
     row * SIDE + column
 }
 
-/// What every lane should tell: left operand times a matrix that swaps neighbouring columns, plus the sum.
+/// What every lane should report: the left operand times a matrix that swaps neighbouring columns, plus the sum.
 fn expected(fragments: Fragments) -> impl Iterator<Item = f32> {
     let part = move |lane: u32, i: u32| {
         let (row, column) = fragments.position(lane, i % u32::from(Fragments::COUNT));
@@ -44,7 +44,7 @@ fn expected(fragments: Fragments) -> impl Iterator<Item = f32> {
             _ => number(row, column ^ 1) + number(row, column),
         }
     };
-    (0..LANES).flat_map(move |lane| (0..TOLD).map(move |i| part(lane, i)))
+    (0..LANES).flat_map(move |lane| (0..REPORTED).map(move |i| part(lane, i)))
 }
 
 fn kernel(target: &Target) -> Result<Kernel, olivine_kernel::Error> {
@@ -83,12 +83,12 @@ fn write<'k>(k: &'k Builder) {
         .matrix_mul_add(b, again(c, matrix(Elem::F32, MatrixUse::Accumulator)));
     let parts = [a.matrix_parts(), c.matrix_parts(), product.matrix_parts()].concat();
     for (i, part) in parts.iter().enumerate() {
-        out.store(k.lane() * TOLD + i, *part);
+        out.store(k.lane() * REPORTED + i, *part);
     }
 }
 
 fn run<D: Driver>(device: &D, kernel: Kernel) -> Result<Vec<f32>, Error> {
-    let bytes = u64::from(LANES * TOLD * 4);
+    let bytes = u64::from(LANES * REPORTED * 4);
     let program = Program {
         kernels: vec![Arc::new(kernel)],
         buffers: vec![BufferDecl { content: Content::Arena, bytes }],
@@ -120,9 +120,9 @@ fn run<D: Driver>(device: &D, kernel: Kernel) -> Result<Vec<f32>, Error> {
     })?;
     device.submit(&mut recording)?;
     device.wait(&mut recording)?;
-    let mut told = vec![0; bytes as usize];
-    device.read(&buffer, 0, &mut told)?;
-    Ok(told.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect())
+    let mut reported = vec![0; bytes as usize];
+    device.read(&buffer, 0, &mut reported)?;
+    Ok(reported.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect())
 }
 
 #[cfg(test)]
@@ -140,11 +140,11 @@ mod tests {
             ..Target::plain()
         };
         let kernel = kernel(&target).expect("a valid kernel");
-        let mut buffers = [vec![0; (LANES * TOLD * 4) as usize]];
+        let mut buffers = [vec![0; (LANES * REPORTED * 4) as usize]];
         let device = olivine_kernel::interpret::Device::EXACT;
         olivine_kernel::interpret::interpret(&kernel, LANES, [1; 3], &mut buffers, &[], device)
             .expect("it runs");
-        let told = buffers[0].as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b));
-        assert!(expected(Fragments::Quads).eq(told));
+        let reported = buffers[0].as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b));
+        assert!(expected(Fragments::Quads).eq(reported));
     }
 }

@@ -7,7 +7,8 @@
 //!   PipelineCache: built kernels by content ───────────────────┘
 //! ```
 //!
-//! Lowering (`olivine-gpu`) makes programs; drivers (`olivine-vulkan`, `olivine-wgpu`) run them. Neither knows the other.
+//! Lowering (`olivine-gpu`) makes programs; drivers (`olivine-vulkan`, `olivine-wgpu`) run them. Neither knows the
+//! other.
 //!
 //! ```
 //! use olivine_program::{Hazards, Touched};
@@ -28,10 +29,10 @@ mod program;
 mod tuning;
 
 pub use caps::{ALIGNMENT, Addressing, DeviceCaps, DeviceKind, Mask};
-pub use driver::{Commands, Driver, Timing};
+pub use driver::{Commands, Driver, KernelSource, Timing};
 pub use error::Error;
 pub use fragments::ask_fragments;
 pub use hazard::{Hazards, Touched};
 pub use pipeline_cache::{PipelineCache, PipelineKey};
-pub use program::{BufferDecl, BufferId, Content, Dispatch, KernelId, Port, Program, Slice};
+pub use program::{BufferDecl, BufferId, Content, Dispatch, Fusion, KernelId, Port, Program, Slice};
 pub use tuning::{Decision, Record};

@@ -1,9 +1,9 @@
-//! Built pipelines kept for graphs to come, up to a bound.
+//! A cache of built pipelines, bounded.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Pipelines kept at most, beside those that executables hold.
+/// Most pipelines that are cached, beside those that executables hold.
 const KEPT: usize = 256;
 
 /// A kernel's content, and whether it is checked.
@@ -45,7 +45,7 @@ impl<P> PipelineCache<P> {
         PipelineCache { state: Mutex::new(State { pipelines: HashMap::new(), clock: 0 }), most }
     }
 
-    /// For every key its pipeline, where it is kept.
+    /// For every key its pipeline, if it is cached.
     pub fn find(&self, keys: &[PipelineKey]) -> Vec<Option<Arc<P>>> {
         let mut state = self.lock();
         state.clock += 1;
@@ -59,7 +59,7 @@ impl<P> PipelineCache<P> {
         keys.iter().map(find).collect()
     }
 
-    /// Keeps a pipeline, unless another thread was first, whose pipeline then comes back.
+    /// Caches a pipeline and returns it; if another thread was first, returns that one.
     pub fn keep(&self, key: PipelineKey, pipeline: Arc<P>) -> Arc<P> {
         let mut state = self.lock();
         state.clock += 1;
@@ -71,7 +71,7 @@ impl<P> PipelineCache<P> {
         kept
     }
 
-    /// How many are kept now.
+    /// How many are cached now.
     pub fn len(&self) -> usize {
         self.lock().pipelines.len()
     }

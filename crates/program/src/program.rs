@@ -80,8 +80,8 @@ pub struct Dispatch {
     pub params: Vec<u32>,
     /// Workgroups; none is zero, and none is above the device's limit.
     pub groups: [u32; 3],
-    /// Where the number of workgroups is at run time, three words: `groups`, or zeros where a branch is not taken. `None`
-    /// where it is always `groups`.
+    /// Where the number of workgroups is at run time, three words: `groups`, or zeros where a branch is not taken.
+    /// `None` where it is always `groups`.
     pub indirect: Option<Slice>,
     /// The operation it belongs to.
     pub op: &'static str,
@@ -104,6 +104,15 @@ pub struct Port {
     pub buffer: BufferId,
 }
 
+/// Nodes of the compiled graph that lowering computes together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fusion {
+    /// The rule that joined them.
+    pub rule: &'static str,
+    /// Their names, in the order of the graph; the dispatches of the last compute it.
+    pub nodes: Vec<String>,
+}
+
 /// A lowered graph.
 #[derive(Clone, Debug, Default)]
 pub struct Program {
@@ -121,6 +130,8 @@ pub struct Program {
     pub run: Vec<Dispatch>,
     /// What kernel families chose where they had a choice, node by node.
     pub decisions: Vec<Decision>,
+    /// What lowering joined, beside what the graph's passes had fused before.
+    pub fusions: Vec<Fusion>,
 }
 
 impl Program {

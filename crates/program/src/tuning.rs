@@ -13,6 +13,11 @@ pub struct Record {
 }
 
 impl Record {
+    /// A record without lines: every family takes its defaults.
+    pub const fn new() -> Self {
+        Record { lines: BTreeMap::new() }
+    }
+
     /// The configuration of a class.
     pub fn get(&self, family: &str, class: &str) -> Option<&str> {
         // A pair of borrowed texts is no key; families are few and records short.

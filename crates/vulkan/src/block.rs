@@ -246,7 +246,7 @@ impl Block {
         self.address = unsafe { self.context.raw.get_buffer_device_address(&info) };
     }
 
-    /// The mapped bytes of a range, if it lies in the block.
+    /// The mapped bytes of a range, if it is in the block.
     fn at(&self, offset: u64, len: usize) -> Option<*mut u8> {
         let inside = offset.checked_add(len as u64).is_some_and(|end| end <= self.bytes);
         let (start, mapped) = (usize::try_from(offset).ok()?, self.mapped?);
@@ -254,11 +254,11 @@ impl Block {
         inside.then(|| unsafe { mapped.as_ptr().add(start) })
     }
 
-    /// Writes through the mapping; false if there is none, or the range does not lie in it. Nothing else may use the
+    /// Writes through the mapping; false if there is none, or the range is not in it. Nothing else may use the
     /// range now.
     pub(crate) fn write(&self, offset: u64, bytes: &[u8]) -> bool {
         let Some(to) = self.at(offset, bytes.len()) else { return false };
-        // Safety: the range lies in the mapping, which no Rust reference points into.
+        // Safety: the range is in the mapping, which no Rust reference points into.
         unsafe { copy(bytes.as_ptr(), to, bytes.len()) };
         true
     }
@@ -266,7 +266,7 @@ impl Block {
     /// Reads through the mapping, likewise.
     pub(crate) fn read(&self, offset: u64, into: &mut [u8]) -> bool {
         let Some(from) = self.at(offset, into.len()) else { return false };
-        // Safety: the range lies in the mapping, which no Rust reference points into.
+        // Safety: the range is in the mapping, which no Rust reference points into.
         unsafe { copy(from, into.as_mut_ptr(), into.len()) };
         true
     }

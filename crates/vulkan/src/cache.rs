@@ -1,5 +1,5 @@
-//! Built pipelines on disk. A file that is damaged, of another device, driver or version is as good as none, and so is one
-//! that another user could have written.
+//! Built pipelines on disk. A file that is damaged, of another device, driver or version is as good as none, and so is
+//! one that another user could have written.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ const FORMAT: &[u8; 8] = b"OLVPIPE2";
 /// Every kernel ever built adds to the file; one above this many bytes is begun anew.
 const LARGEST: u64 = 512 << 20;
 
-/// Vulkan's pipeline cache and the file it is kept in.
+/// Vulkan's pipeline cache and its file.
 pub(crate) struct Cache {
     context: Arc<Context>,
     pub(crate) raw: vk::PipelineCache,
@@ -39,7 +39,7 @@ fn belongs(blob: &[u8], properties: &vk::PhysicalDeviceProperties) -> bool {
 impl Cache {
     pub(crate) fn open(context: &Arc<Context>, dir: Option<&Path>) -> Result<Self, Error> {
         let facts = &context.facts;
-        // Whoever gives a folder looks at it first, and says if it cannot be used.
+        // The caller checks the folder first and reports if it cannot be used.
         let file = dir.and_then(|dir| CacheFolder::open(dir).ok()).map(|folder| {
             let uuid: String = facts.uuid.iter().map(|b| format!("{b:02x}")).collect();
             let (driver, version) = (facts.properties.driver_version, env!("CARGO_PKG_VERSION"));

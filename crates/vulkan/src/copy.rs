@@ -1,7 +1,7 @@
 //! Copies of many bytes between parts of the host's memory: one thread alone is slower than the bus.
 //!
-//! A few threads wait for copies as long as the process lives, because beginning threads would take as long as a copy of some
-//! megabytes does. Whoever asks for a copy takes part in it, so that it never waits for a thread that sleeps.
+//! A few threads wait for copies as long as the process lives, because beginning threads would take as long as a copy
+//! of some megabytes does. Whoever asks for a copy takes part in it, so that it never waits for a thread that sleeps.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
@@ -42,7 +42,7 @@ impl Job {
             }
             let start = piece * PIECE;
             let bytes = PIECE.min(self.len - start);
-            // Safety: the piece lies inside both ranges and no other thread has it; `copy` has not returned, because this
+            // Safety: the piece is inside both ranges and no other thread has it; `copy` has not returned, because this
             // piece is not done.
             unsafe { std::ptr::copy_nonoverlapping(self.from.add(start), self.to.add(start), bytes) };
             self.done.fetch_add(1, Ordering::Release);

@@ -305,7 +305,7 @@ impl Facts {
         }
     }
 
-    /// Free bytes of every heap, where the driver tells.
+    /// Free bytes of every heap, if the driver reports it.
     pub(crate) fn free(&self, instance: &Instance) -> Option<Vec<u64>> {
         if !self.has(ext::memory_budget::NAME) {
             return None;

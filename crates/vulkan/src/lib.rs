@@ -4,7 +4,7 @@
 //!   instance ─ facts ─ report (devices, choice)      what there is
 //!   context                                          the logical device; everything below keeps it alive
 //!   memory ─ block ─ ranges     transfer ─ copy      device memory, and bytes between it and the host
-//!   pipeline ─ cache                                 kernels built, in parallel, and kept on disk
+//!   pipeline ─ cache                                 kernels built, in parallel, and cached on disk
 //!   record ─ submit ─ run       time                 commands recorded once and replayed
 //! ```
 //!
@@ -43,7 +43,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use olivine_kernel::{Fragments, Kernel};
-use olivine_program::{Commands, DeviceCaps, Driver, Mask, ask_fragments};
+use olivine_program::{Commands, DeviceCaps, Driver, KernelSource, Mask, ask_fragments};
 
 pub use olivine_program::Error;
 
@@ -121,7 +121,7 @@ impl Device {
         Ok(device)
     }
 
-    /// The SPIR-V that the driver is given for a kernel.
+    /// The SPIR-V of a kernel, as the driver compiles it.
     pub fn spirv(&self, kernel: &Kernel, checked: bool) -> Result<Vec<u32>, Error> {
         self.pipelines.words(&self.caps, kernel, checked)
     }
@@ -131,7 +131,7 @@ impl Device {
         self.context.facts.uuid
     }
 
-    /// Bytes of device memory taken, with what lies free in shared blocks.
+    /// Bytes of device memory taken, with what is free in shared blocks.
     pub fn memory_taken(&self) -> u64 {
         self.context.taken()
     }
@@ -184,26 +184,38 @@ impl Driver for Device {
     }
 
     fn record(&self, commands: Commands<'_, Self>) -> Result<Recording, Error> {
-        self.record_commands(&commands)
+        Device::record(self, &commands)
     }
 
     fn upload(&self, recording: &mut Recording, i: usize, bytes: &[u8]) -> Result<(), Error> {
-        self.give(recording, i, bytes)
+        Device::upload(self, recording, i, bytes)
     }
 
     fn submit(&self, recording: &mut Recording) -> Result<(), Error> {
-        self.launch_recording(recording)
+        Device::submit(self, recording)
     }
 
     fn wait(&self, recording: &mut Recording) -> Result<(), Error> {
-        self.finish(recording)
+        Device::wait(self, recording)
     }
 
     fn download(&self, recording: &mut Recording, i: usize, into: &mut [u8]) -> Result<(), Error> {
-        self.fetch(recording, i, into)
+        Device::download(self, recording, i, into)
     }
 
     fn times(&self, recording: &mut Recording) -> Result<Vec<(Duration, Duration)>, Error> {
-        self.dispatch_times(recording)
+        Device::times(self, recording)
+    }
+
+    fn source(&self, kernel: &Kernel, checked: bool) -> Result<KernelSource, Error> {
+        self.spirv(kernel, checked).map(KernelSource::Spirv)
+    }
+
+    fn validation_messages(&self) -> Vec<String> {
+        Device::validation_messages(self)
+    }
+
+    fn memory_taken(&self) -> Option<u64> {
+        Some(Device::memory_taken(self))
     }
 }

@@ -28,7 +28,7 @@ struct Pooled {
     ranges: Ranges,
 }
 
-/// Device-local memory; given back when dropped.
+/// Device-local memory; freed when dropped.
 pub struct Buffer {
     memory: Arc<Memory>,
     block: Arc<Block>,
@@ -122,7 +122,7 @@ impl Drop for Buffer {
         let mut pool = self.memory.pool.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(i) = pool.iter().position(|p| Arc::ptr_eq(&p.block, &self.block)) else { return };
         if let Some(pooled) = pool.get_mut(i) {
-            pooled.ranges.give(self.offset, size);
+            pooled.ranges.free(self.offset, size);
             if pooled.ranges.is_free() {
                 pool.swap_remove(i);
             }

@@ -24,7 +24,7 @@ pub struct Pipeline {
     name: String,
 }
 
-/// A number that the driver tells about a built kernel, such as registers or bytes of spills.
+/// A number that the driver reports about a built kernel, such as registers or bytes of spills.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Statistic {
     /// What it counts.
@@ -72,7 +72,7 @@ impl Pipelines {
         all.ok_or_else(|| failed("pipelines")(vk::Result::ERROR_UNKNOWN))
     }
 
-    /// The words that the driver is given for a kernel.
+    /// The SPIR-V words of a kernel, as the driver compiles it.
     pub(crate) fn words(&self, caps: &DeviceCaps, kernel: &Kernel, checked: bool) -> Result<Vec<u32>, Error> {
         let wrong = |source| Error::Kernel { kernel: kernel.name.clone(), source };
         if let Some(code) = &kernel.foreign {
@@ -135,8 +135,8 @@ impl Pipelines {
         let mut required = vk::PipelineShaderStageRequiredSubgroupSizeCreateInfo::default()
             .required_subgroup_size(pinned.unwrap_or(0));
         let info = vk::ShaderModuleCreateInfo::default().code(&words);
-        // Safety: the printer's modules are valid for the device's features, and the user answers for a foreign one; the
-        // module goes when the pipeline is made.
+        // Safety: the printer's modules are valid for the device's features, and the user answers for a foreign one;
+        // the module goes when the pipeline is made.
         let module =
             unsafe { device.create_shader_module(&info, None) }.map_err(failed("vkCreateShaderModule"))?;
         let entry = kernel.foreign.as_ref().and_then(|f| f.pointers.as_ref()).map_or("main", |m| m.entry());
@@ -208,7 +208,7 @@ impl Pipeline {
         &self.name
     }
 
-    /// What the driver tells about the built kernel, of devices opened with labels; empty where it tells nothing.
+    /// What the driver reports about the built kernel, of devices opened with labels; may be empty.
     pub fn statistics(&self) -> Vec<Statistic> {
         let Some(query) = &self.context.statistics else { return Vec::new() };
         let info = vk::PipelineExecutableInfoKHR::default().pipeline(self.raw);

@@ -26,7 +26,7 @@ impl Ranges {
     }
 
     /// Gives back what was taken; neighbours become one range.
-    pub(crate) fn give(&mut self, at: u64, bytes: u64) {
+    pub(crate) fn free(&mut self, at: u64, bytes: u64) {
         let i = self.free.partition_point(|(start, _)| *start < at);
         self.free.insert(i, (at, bytes));
         self.merge(i);
@@ -66,7 +66,7 @@ mod tests {
         assert_eq!(ranges.take(1), None);
         for i in [2, 0, 3, 1] {
             assert!(!ranges.is_free());
-            ranges.give(taken[i], 256);
+            ranges.free(taken[i], 256);
         }
         assert!(ranges.is_free());
     }
@@ -76,8 +76,8 @@ mod tests {
         let mut ranges = Ranges::new(1000);
         let (a, b, c) = (ranges.take(300).unwrap(), ranges.take(10).unwrap(), ranges.take(100).unwrap());
         ranges.take(20).unwrap();
-        ranges.give(a, 300);
-        ranges.give(c, 100);
+        ranges.free(a, 300);
+        ranges.free(c, 100);
         assert_eq!(ranges.take(90), Some(c));
         assert_eq!(ranges.take(250), Some(a));
         assert_eq!(b, 300);

@@ -63,7 +63,7 @@ pub(crate) struct Part {
 pub(crate) struct Transfer {
     pub(crate) buffer: Arc<Buffer>,
     pub(crate) bytes: u64,
-    /// Where they lie in the staging memory; `None` for those too large for it.
+    /// Where they are in the staging memory; `None` for those too large for it.
     pub(crate) staged: Option<u64>,
 }
 
@@ -221,7 +221,7 @@ impl Device {
         Ok(placed)
     }
 
-    pub(crate) fn record_commands(&self, c: &Commands<'_, Device>) -> Result<Recording, Error> {
+    pub(crate) fn record(&self, c: &Commands<'_, Device>) -> Result<Recording, Error> {
         let context = &self.context;
         let mut end = 0;
         let uploads = Self::place(c, c.uploads, &mut end)?;
@@ -398,7 +398,7 @@ impl Writer<'_> {
         let mut any = false;
         if let Some(report) = report {
             let (buffer, offset) = report.place();
-            // Safety: the range lies in the buffer and is aligned.
+            // Safety: the range is in the buffer and is aligned.
             unsafe { device.cmd_fill_buffer(commands, buffer, offset, REPORT, 0) };
             any = true;
         }
@@ -420,8 +420,8 @@ impl Writer<'_> {
         }
     }
 
-    /// One dispatch, behind a barrier where it conflicts with one before; `block` is where its arguments are in memory. A
-    /// time of all begins with the `first` run and ends with the `last`.
+    /// One dispatch, behind a barrier where it conflicts with one before; `block` is where its arguments are in memory.
+    /// A time of all begins with the `first` run and ends with the `last`.
     fn launch(
         &mut self,
         i: usize,

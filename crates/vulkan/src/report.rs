@@ -15,7 +15,7 @@ use crate::instance::{self, Instance};
 pub struct Heap {
     /// Bytes.
     pub bytes: u64,
-    /// Free bytes, where the driver tells (`VK_EXT_memory_budget`).
+    /// Free bytes, if the driver reports it (`VK_EXT_memory_budget`).
     pub free: Option<u64>,
     /// Whether it is the device's own.
     pub device_local: bool,
@@ -24,7 +24,7 @@ pub struct Heap {
 /// What is known about a device before it is opened.
 #[derive(Clone, Debug)]
 pub struct DeviceReport {
-    /// Its place in the loader's list, which may change between boots; the UUID does not.
+    /// Its index in the loader's list, which may change between boots; the UUID does not.
     pub index: usize,
     /// Identifies the device.
     pub uuid: [u8; 16],
@@ -59,10 +59,10 @@ impl fmt::Display for DeviceReport {
 /// Which device to open.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Select {
-    /// The first usable one: discrete before integrated, virtual, and processors that play a GPU.
+    /// The first usable one: discrete before integrated, virtual, and software GPUs.
     #[default]
     Auto,
-    /// By place in the loader's list.
+    /// By index in the loader's list.
     Index(usize),
     /// The first whose name contains this, whatever the case.
     Name(String),
@@ -194,6 +194,5 @@ pub(crate) fn caps(facts: &Facts) -> DeviceCaps {
         max_groups: limits.max_compute_work_group_count,
         max_buffer_bytes: most.min(memory_bytes),
         memory_bytes,
-        tuning: std::sync::Arc::default(),
     }
 }

@@ -87,7 +87,7 @@ impl Recording {
 }
 
 impl Device {
-    pub(crate) fn give(&self, recording: &Recording, i: usize, bytes: &[u8]) -> Result<(), Error> {
+    pub(crate) fn upload(&self, recording: &mut Recording, i: usize, bytes: &[u8]) -> Result<(), Error> {
         recording.not_in_flight("upload")?;
         let upload = transfer("upload", &recording.uploads, i, bytes.len())?;
         match (upload.staged, &recording.staging) {
@@ -99,7 +99,7 @@ impl Device {
         }
     }
 
-    pub(crate) fn launch_recording(&self, recording: &mut Recording) -> Result<(), Error> {
+    pub(crate) fn submit(&self, recording: &mut Recording) -> Result<(), Error> {
         recording.not_in_flight("submit")?;
         let buffers: Vec<_> = recording.parts.iter().map(|p| p.commands).collect();
         let after: Vec<_> = self.transfers.written().into_iter().collect();
@@ -109,7 +109,7 @@ impl Device {
         Ok(())
     }
 
-    pub(crate) fn finish(&self, recording: &mut Recording) -> Result<(), Error> {
+    pub(crate) fn wait(&self, recording: &mut Recording) -> Result<(), Error> {
         let State::InFlight(first, last) = recording.state else {
             return match recording.state {
                 State::Fresh => Err(refused("wait", "the recording was not submitted")),
@@ -133,7 +133,7 @@ impl Device {
         recording.violation().map_or(Ok(()), Err)
     }
 
-    pub(crate) fn fetch(&self, recording: &Recording, i: usize, into: &mut [u8]) -> Result<(), Error> {
+    pub(crate) fn download(&self, recording: &mut Recording, i: usize, into: &mut [u8]) -> Result<(), Error> {
         if recording.state != State::Done {
             return Err(refused("download", "the recording was not run and waited for"));
         }

@@ -49,7 +49,7 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).last
     }
 
-    /// Submits command buffers one after another, each raising the timeline; gives the first value and the last.
+    /// Submits command buffers one after another, each raising the timeline; returns the first value and the last.
     pub(crate) fn submit(
         &self,
         device: &ash::Device,

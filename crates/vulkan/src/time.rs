@@ -28,7 +28,7 @@ impl Device {
         unsafe { self.context.raw.create_query_pool(&info, None) }.map_err(failed("vkCreateQueryPool"))
     }
 
-    pub(crate) fn dispatch_times(&self, recording: &Recording) -> Result<Vec<(Duration, Duration)>, Error> {
+    pub(crate) fn times(&self, recording: &mut Recording) -> Result<Vec<(Duration, Duration)>, Error> {
         if recording.state != State::Done {
             return Err(refused("times", "the recording was not run and waited for"));
         }

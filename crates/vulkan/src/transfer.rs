@@ -203,7 +203,7 @@ impl Transfers {
         if buffer.write_mapped(offset, bytes) { Ok(()) } else { self.write_staged(buffer, offset, bytes) }
     }
 
-    /// Writes through staging memory; the range lies in the buffer.
+    /// Writes through staging memory; the range is in the buffer.
     fn write_staged(&self, buffer: &Arc<Buffer>, offset: u64, bytes: &[u8]) -> Result<(), Error> {
         let mut ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
         let mut at = offset;

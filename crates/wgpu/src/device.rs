@@ -377,9 +377,8 @@ impl Plan {
             addressing,
             max_groups: [limits.max_compute_workgroups_per_dimension; 3],
             max_buffer_bytes: limits.max_buffer_size & !(GRAIN - 1),
-            // wgpu does not tell; the device's own refusal is the limit.
+            // wgpu does not report it; the device's own refusal is the limit.
             memory_bytes: u64::MAX,
-            tuning: Arc::default(),
         };
         let caps = caps.without(options.mask);
         let language = match facts {

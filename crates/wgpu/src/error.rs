@@ -68,7 +68,7 @@ pub(crate) struct Scope {
 /// What a scope caught.
 #[derive(Debug)]
 pub(crate) enum Caught {
-    /// The device gave no memory.
+    /// The device is out of memory.
     OutOfMemory,
     /// Anything else, in wgpu's words.
     Refused(String),

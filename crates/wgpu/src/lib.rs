@@ -4,7 +4,7 @@
 //!   device    adapters, choice, capabilities      record    bind groups, params, read-back buffers
 //!   memory    buffers, host reads and writes      submit    encoding, submission, waiting, reports
 //!   patch     writes of parts of words            time      timestamps
-//!   pipeline  kernels printed, built and kept     error     scopes, lost devices
+//!   pipeline  kernels printed, built and cached     error     scopes, lost devices
 //!   vulkan    facts of the device under wgpu
 //! ```
 //!
@@ -43,7 +43,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use olivine_kernel::Kernel;
-use olivine_program::{Commands, DeviceCaps, Driver, Error};
+use olivine_program::{Commands, DeviceCaps, Driver, Error, KernelSource};
 
 #[cfg(not(target_arch = "wasm32"))]
 pub use device::devices;
@@ -62,20 +62,20 @@ impl Driver for Device {
     }
 
     fn allocate(&self, bytes: u64, label: &str) -> Result<Arc<Buffer>, Error> {
-        self.allocate_now(bytes, label, wgpu::BufferUsages::empty())
+        self.allocate_for(bytes, label, wgpu::BufferUsages::empty())
     }
 
     fn allocate_gates(&self, bytes: u64, label: &str) -> Result<Arc<Buffer>, Error> {
-        self.allocate_now(bytes, label, wgpu::BufferUsages::INDIRECT)
+        self.allocate_for(bytes, label, wgpu::BufferUsages::INDIRECT)
     }
 
     fn write(&self, buffer: &Arc<Buffer>, offset: u64, bytes: &[u8]) -> Result<(), Error> {
-        self.write_now(buffer, offset, bytes)
+        Device::write(self, buffer, offset, bytes)
     }
 
     #[cfg(not(target_arch = "wasm32"))]
     fn read(&self, buffer: &Arc<Buffer>, offset: u64, into: &mut [u8]) -> Result<(), Error> {
-        self.read_now(buffer, offset, into)
+        Device::read(self, buffer, offset, into)
     }
 
     #[cfg(target_arch = "wasm32")]
@@ -84,28 +84,28 @@ impl Driver for Device {
     }
 
     fn copy(&self, from: &Arc<Buffer>, to: &Arc<Buffer>, bytes: u64) -> Result<(), Error> {
-        self.copy_now(from, to, bytes)
+        Device::copy(self, from, to, bytes)
     }
 
     fn pipelines(&self, kernels: &[Arc<Kernel>], checked: bool) -> Result<Vec<Arc<Pipeline>>, Error> {
-        self.pipelines_now(kernels, checked)
+        Device::pipelines(self, kernels, checked)
     }
 
     fn record(&self, commands: Commands<'_, Self>) -> Result<Recording, Error> {
-        self.record_now(&commands)
+        Device::record(self, &commands)
     }
 
     fn upload(&self, recording: &mut Recording, i: usize, bytes: &[u8]) -> Result<(), Error> {
-        self.upload_now(recording, i, bytes)
+        Device::upload(self, recording, i, bytes)
     }
 
     fn submit(&self, recording: &mut Recording) -> Result<(), Error> {
-        self.submit_now(recording)
+        Device::submit(self, recording)
     }
 
     #[cfg(not(target_arch = "wasm32"))]
     fn wait(&self, recording: &mut Recording) -> Result<(), Error> {
-        self.wait_now(recording)
+        Device::wait(self, recording)
     }
 
     #[cfg(target_arch = "wasm32")]
@@ -114,11 +114,15 @@ impl Driver for Device {
     }
 
     fn download(&self, recording: &mut Recording, i: usize, into: &mut [u8]) -> Result<(), Error> {
-        self.download_now(recording, i, into)
+        Device::download(self, recording, i, into)
     }
 
     fn times(&self, recording: &mut Recording) -> Result<Vec<(Duration, Duration)>, Error> {
-        self.times_now(recording)
+        Device::times(self, recording)
+    }
+
+    fn source(&self, kernel: &Kernel, checked: bool) -> Result<KernelSource, Error> {
+        self.wgsl(kernel, checked).map(KernelSource::Wgsl)
     }
 }
 

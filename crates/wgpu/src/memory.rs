@@ -70,7 +70,7 @@ pub(crate) fn readback(device: &wgpu::Device, bytes: u64, label: &str) -> wgpu::
 }
 
 /// A read of some bytes on its way.
-struct Reading {
+struct PendingRead {
     staging: wgpu::Buffer,
     /// Bytes before the first one that is wanted, there for alignment.
     skip: usize,
@@ -88,8 +88,8 @@ impl Device {
         Ok(Arc::new(Buffer { raw, bytes: size }))
     }
 
-    /// Takes device-local memory that is also of some other use.
-    pub(crate) fn allocate_now(
+    /// Allocates device-local memory with further usages.
+    pub(crate) fn allocate_for(
         &self,
         bytes: u64,
         label: &str,
@@ -124,7 +124,7 @@ impl Device {
         })
     }
 
-    pub(crate) fn write_now(&self, buffer: &Buffer, offset: u64, bytes: &[u8]) -> Result<(), Error> {
+    pub(crate) fn write(&self, buffer: &Buffer, offset: u64, bytes: &[u8]) -> Result<(), Error> {
         in_range("write", buffer, offset, bytes.len())?;
         // wgpu writes whole words; the parts of words at both ends are merged with what is there.
         let head = ((4 - offset % 4) % 4).min(bytes.len() as u64) as usize;
@@ -145,7 +145,7 @@ impl Device {
     }
 
     /// Copies from the beginning of one buffer to that of another; queues do that in order.
-    pub(crate) fn copy_now(&self, from: &Buffer, to: &Buffer, bytes: u64) -> Result<(), Error> {
+    pub(crate) fn copy(&self, from: &Buffer, to: &Buffer, bytes: u64) -> Result<(), Error> {
         let len = usize::try_from(bytes).unwrap_or(usize::MAX);
         in_range("copy", from, 0, len)?;
         in_range("copy", to, 0, len)?;
@@ -199,7 +199,7 @@ impl Device {
     }
 
     #[cfg(not(target_arch = "wasm32"))]
-    pub(crate) fn read_now(&self, buffer: &Buffer, offset: u64, into: &mut [u8]) -> Result<(), Error> {
+    pub(crate) fn read(&self, buffer: &Buffer, offset: u64, into: &mut [u8]) -> Result<(), Error> {
         in_range("read", buffer, offset, into.len())?;
         for (i, chunk) in into.chunks_mut(CHUNK).enumerate() {
             let reading = self.begin_read(buffer, offset + (i * CHUNK) as u64, chunk.len())?;
@@ -209,7 +209,7 @@ impl Device {
         Ok(())
     }
 
-    fn begin_read(&self, buffer: &Buffer, offset: u64, len: usize) -> Result<Reading, Error> {
+    fn begin_read(&self, buffer: &Buffer, offset: u64, len: usize) -> Result<PendingRead, Error> {
         let skip = offset % 4;
         let bytes = (skip + len as u64).next_multiple_of(4);
         let begun = self.scoped("read", || {
@@ -219,13 +219,13 @@ impl Device {
             encoder.copy_buffer_to_buffer(&buffer.raw, offset - skip, &staging, 0, bytes);
             let index = self.queue.submit([encoder.finish()]);
             let flight = Flight::new(&self.queue, index, [staging.slice(..bytes)], None);
-            Reading { staging, skip: skip as usize, flight }
+            PendingRead { staging, skip: skip as usize, flight }
         });
         begun.map_err(|c| unallocated(c, bytes, "read-back memory"))
     }
 
-    fn end_read(&self, reading: Reading, into: &mut [u8]) -> Result<(), Error> {
-        let Reading { staging, skip, .. } = reading;
+    fn end_read(&self, reading: PendingRead, into: &mut [u8]) -> Result<(), Error> {
+        let PendingRead { staging, skip, .. } = reading;
         copy_mapped(&staging, skip, into)?;
         staging.unmap();
         self.staging.give_back(staging);

@@ -24,7 +24,7 @@ pub(crate) struct Patch {
 }
 
 impl Patch {
-    /// Writes at most three bytes that lie in one word. Later submissions see them; nothing waits.
+    /// Writes at most three bytes of one word. Later submissions see them; nothing waits.
     pub(crate) fn merge(
         &self,
         device: &Device,

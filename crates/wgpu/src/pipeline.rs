@@ -1,4 +1,4 @@
-//! Kernels built for the device: printed in its language, compiled by wgpu, kept by content.
+//! Kernels built for the device: printed in its language, compiled by wgpu, cached by content.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -61,7 +61,7 @@ impl Device {
         self.keep(kernels, checked, known, ready)
     }
 
-    pub(crate) fn pipelines_now(
+    pub(crate) fn pipelines(
         &self,
         kernels: &[Arc<Kernel>],
         checked: bool,
@@ -98,7 +98,7 @@ impl Device {
         (known, unknown)
     }
 
-    /// Remembers what was built and gives the pipelines of all kernels, in order.
+    /// Remembers what was built and returns the pipelines of all kernels, in order.
     fn keep(
         &self,
         kernels: &[Arc<Kernel>],

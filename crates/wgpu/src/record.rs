@@ -84,7 +84,7 @@ struct Checked<'a> {
 }
 
 impl Device {
-    pub(crate) fn record_now(&self, commands: &Commands<'_, Device>) -> Result<Recording, Error> {
+    pub(crate) fn record(&self, commands: &Commands<'_, Device>) -> Result<Recording, Error> {
         if commands.timing != Timing::Off && !self.can_time() {
             let problem = format!("{} has no timestamps, so its dispatches cannot be timed", self.caps.name);
             return Err(Error::Driver { call: "record", problem });

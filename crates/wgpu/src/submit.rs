@@ -13,7 +13,7 @@ use crate::Device;
 use crate::memory::copy_mapped;
 use crate::record::{Recording, State, Step};
 
-/// Work that the device has been given, and the read-back buffers that are mapped when it is done.
+/// Submitted work, and the read-back buffers that are mapped when it is done.
 #[derive(Debug)]
 pub(crate) struct Flight {
     latch: Arc<Latch>,
@@ -179,8 +179,8 @@ impl Device {
 }
 
 impl Device {
-    /// Gives the bytes of the i-th upload for the next submission.
-    pub(crate) fn upload_now(&self, recording: &mut Recording, i: usize, bytes: &[u8]) -> Result<(), Error> {
+    /// Sets the bytes of the i-th upload for the next submission.
+    pub(crate) fn upload(&self, recording: &mut Recording, i: usize, bytes: &[u8]) -> Result<(), Error> {
         recording.must_rest("upload")?;
         let upload = recording.uploads.get(i).ok_or_else(|| no_such("upload", i))?;
         if bytes.len() as u64 != upload.bytes {
@@ -190,7 +190,7 @@ impl Device {
         self.write_words(&upload.buffer, 0, bytes)
     }
 
-    pub(crate) fn submit_now(&self, recording: &mut Recording) -> Result<(), Error> {
+    pub(crate) fn submit(&self, recording: &mut Recording) -> Result<(), Error> {
         recording.must_rest("submit")?;
         recording.unmap();
         let flight = self.scoped("submit", || self.launch(recording)).map_err(|caught| {
@@ -233,7 +233,7 @@ impl Device {
     }
 
     #[cfg(not(target_arch = "wasm32"))]
-    pub(crate) fn wait_now(&self, recording: &mut Recording) -> Result<(), Error> {
+    pub(crate) fn wait(&self, recording: &mut Recording) -> Result<(), Error> {
         let State::InFlight(flight) = &recording.state else { return Ok(()) };
         let outcome = flight.wait(self);
         recording.land(outcome)
@@ -246,12 +246,7 @@ impl Device {
         recording.land(outcome)
     }
 
-    pub(crate) fn download_now(
-        &self,
-        recording: &mut Recording,
-        i: usize,
-        into: &mut [u8],
-    ) -> Result<(), Error> {
+    pub(crate) fn download(&self, recording: &mut Recording, i: usize, into: &mut [u8]) -> Result<(), Error> {
         recording.must_have_landed("download")?;
         let download = recording.downloads.get(i).ok_or_else(|| no_such("download", i))?;
         if into.len() as u64 != download.bytes {
@@ -404,7 +399,7 @@ mod tests {
             timing: Timing::Off,
             checked: false,
         };
-        let mut recording = device.record(commands).unwrap_or_else(|e| panic!("{e}"));
+        let mut recording = device.record(&commands).unwrap_or_else(|e| panic!("{e}"));
         device.raw.destroy();
         let lost = |outcome: Result<(), Error>| match outcome {
             Err(Error::DeviceLost { .. }) => {}

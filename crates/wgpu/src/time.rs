@@ -66,7 +66,7 @@ impl Timer {
 }
 
 impl Device {
-    pub(crate) fn times_now(&self, recording: &mut Recording) -> Result<Vec<(Duration, Duration)>, Error> {
+    pub(crate) fn times(&self, recording: &mut Recording) -> Result<Vec<(Duration, Duration)>, Error> {
         recording.must_have_landed("times")?;
         let Some(timer) = &recording.timer else {
             return Err(Error::Driver { call: "times", problem: "the recording is not a timed one".into() });

@@ -13,7 +13,7 @@ use crate::table::Table;
 use crate::timing::bytes;
 
 /// The names of these stages.
-pub(super) const STAGES: [&str; 3] = ["program", "spirv", "wgsl"];
+pub(super) const STAGES: [&str; 4] = ["lowered", "program", "spirv", "wgsl"];
 
 /// Buffers stand this far apart in the one space of addresses that hazards are looked for in.
 const BUFFER_SPACE: u64 = 1 << 44;
@@ -25,6 +25,7 @@ pub(super) fn stage(name: &str, session: &Session, compiled: &Compiled) -> Resul
             .hint("choose a GPU with --device; `olivine devices` lists what is there"));
     };
     match name {
+        "lowered" => Ok(lowered(&program)),
         "program" => Ok(listing(&program)),
         _ => kernels(name, session, &program),
     }
@@ -53,6 +54,32 @@ fn other_driver(name: &str, session: &Session) -> Failure {
     let driver = if name == "spirv" { "vulkan" } else { "wgpu" };
     Failure::new(format!("`{}` has no stage `{name}`", session.device()))
         .hint(format!("kernels are printed as {name} for `--device {driver}`"))
+}
+
+/// For every dispatch of a run the nodes that it computes, and by which rule they were joined.
+fn lowered(program: &Program) -> Answer {
+    let mut table = Table::new(&[">dispatch", "op", "kernel", "nodes", "joined by"]);
+    let mut list = Vec::new();
+    for (i, dispatch) in program.run.iter().enumerate() {
+        let mut nodes: Vec<&str> = dispatch.node.split(" + ").collect();
+        let own = nodes.last().copied().unwrap_or_default();
+        let fusions = program.fusions.iter().filter(|f| f.nodes.last().is_some_and(|last| last == own));
+        let mut rules = Vec::new();
+        for fusion in fusions {
+            rules.push(fusion.rule);
+            let missing = fusion.nodes.iter().map(String::as_str).filter(|n| !nodes.contains(n));
+            nodes = missing.chain(nodes.iter().copied()).collect();
+        }
+        let kernel = &program.kernel(dispatch).name;
+        table.row([i.to_string(), dispatch.op.into(), kernel.clone(), nodes.join(" + "), rules.join(", ")]);
+        list.push(json!({
+            "dispatch": i, "op": dispatch.op, "kernel": kernel, "nodes": nodes, "rules": rules,
+        }));
+    }
+    let joined = program.fusions.len();
+    let text =
+        format!("{} dispatches at every run, {joined} fusions at lowering\n{table}", program.run.len());
+    Answer::new(text, json!({ "stage": "lowered", "dispatches": list, "fusions": joined }))
 }
 
 /// Buffers, kernels and dispatches.

@@ -63,12 +63,12 @@ const WORTH: f64 = 0.02;
 
 pub(crate) fn run(global: &Global, args: &TuneArgs) -> Result<Answer, Failure> {
     let session = open(global, args)?;
-    let Some(caps) = session.caps() else {
+    let Some(tuning) = session.tuning() else {
         return Err(Failure::new("the CPU's kernels have nothing to tune").hint("choose a GPU with --device"));
     };
     let subjects = subjects(args)?;
     let runs = if args.quick { Runs::QUICK } else { STEADY };
-    let mut record = Record::clone(&caps.tuning);
+    let mut record = Record::clone(tuning);
     let (mut found, mut failed, mut seen) = (Vec::new(), Vec::new(), HashSet::new());
     let (began, limit) = (Instant::now(), args.limit.map(Duration::from_secs));
     let (mut kept_at, mut left) = (None, 0);

@@ -136,7 +136,7 @@ impl<D: Driver> Executable<D> {
             .collect())
     }
 
-    /// Runs several times in a row and tells how long all dispatches together took on the device, a run's share of it; the
+    /// Runs several times in a row and returns how long all dispatches together took on the device, per run; the
     /// outputs stay there.
     pub fn time(
         self: &Arc<Self>,

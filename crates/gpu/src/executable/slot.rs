@@ -10,7 +10,8 @@ use super::{Executable, Feed, Take};
 /// An output that stays on the device, and the token that its readers hold.
 pub(super) type Leased<D> = (Arc<<D as Driver>::Buffer>, Arc<()>);
 
-/// A resident input of a recording: its buffer, which the recording keeps alive, and whether somebody still has the tensor.
+/// A resident input of a recording: its buffer, which the recording keeps alive, and whether somebody still has the
+/// tensor.
 type Resident<D> = (Arc<<D as Driver>::Buffer>, Weak<()>);
 
 /// Recorded commands with the memory they work on. They serve any run with the same resident inputs, output locations,

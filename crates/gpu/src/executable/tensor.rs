@@ -63,7 +63,7 @@ impl<D: Driver> DeviceTensor<D> {
         self.ty
     }
 
-    /// Whether it lies in the memory of this very driver; a buffer of one driver means nothing to another.
+    /// Whether it is in the memory of this driver; a buffer of one driver means nothing to another.
     pub fn is_of(&self, driver: &Arc<D>) -> bool {
         Arc::ptr_eq(&self.driver, driver)
     }

@@ -1,8 +1,8 @@
 //! Graphs inside operations: lowered like any graph, with memory out of the scratch of the node around them.
 //!
 //! ```text
-//!   Body::new: nodes lowered, memory planned ── Body::place: a place in the outer node's scratch
-//!        └── Placed::emit: the dispatches once more, bound to the inputs and outputs of one trip
+//!   Body::new: nodes lowered, memory planned ── Body::place: a range of the outer node's scratch
+//!        └── Placed::emit: the dispatches once more, bound to the inputs and outputs of one iteration
 //! ```
 
 use std::collections::HashMap;
@@ -11,9 +11,9 @@ use std::sync::Arc;
 use olivine_compile::plan::{MemoryPlan, PlanOptions, plan_graph_with};
 use olivine_ir::{Def, Graph, Op, Tensor, ValueId};
 use olivine_kernels::{Emitted, Gating, Memory, Site, Target};
-use olivine_program::DeviceCaps;
+use olivine_program::{DeviceCaps, Record};
 
-use super::defer::Reading;
+use super::fusion::Deferral;
 use super::memo::Memo;
 use super::{overlaps, reading, site};
 
@@ -37,7 +37,7 @@ struct Part {
 
 impl<'g> Body<'g> {
     /// Lowers a graph; the error names every node that the device cannot run.
-    pub(crate) fn new(graph: &'g Graph, caps: &DeviceCaps) -> Result<Self, String> {
+    pub(crate) fn new(graph: &'g Graph, caps: &DeviceCaps, tuning: &Record) -> Result<Self, String> {
         let mut parts = Vec::new();
         let mut scratch = vec![0; graph.nodes().len()];
         let mut refused = Vec::new();
@@ -46,7 +46,7 @@ impl<'g> Body<'g> {
             if matches!(node.op, Op::View(_)) {
                 continue;
             }
-            let site = site(graph, &[node], caps, &[], Reading::default());
+            let site = site(graph, &[node], (caps, tuning), &[], Deferral::default());
             match site.and_then(|site| memo.lower(&[(&node.op, node.inputs.len())], site)) {
                 Ok(site) => {
                     scratch[step] = site.scratch as usize;
@@ -165,7 +165,7 @@ impl Part {
     }
 }
 
-/// An inner graph whose own values have a place in the outer node's memory.
+/// An inner graph whose own values have a range of the outer node's memory.
 pub(crate) struct Placed<'b, 'g> {
     body: &'b Body<'g>,
     /// Where its arena begins in the scratch.

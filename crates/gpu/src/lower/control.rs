@@ -1,12 +1,13 @@
 //! Branches and loops without the host.
 //!
-//! All dispatches are recorded: both branches, and every iteration that a loop may make. They are *gated*: their numbers of
-//! workgroups are read from memory, where a gate kernel has written them, or zeros where the branch is not taken or the
-//! loop has ended. A gate inside another graph's dispatches asks that graph's `alive` word first, and always runs itself.
+//! All dispatches are recorded: both branches, and every iteration that a loop may make. They are *gated*: their
+//! numbers of workgroups are read from memory, where a gate kernel has written them, or zeros where the branch is not
+//! taken or the loop has ended. A gate inside another graph's dispatches asks that graph's `alive` word first, and
+//! always runs itself.
 //!
 //! ```text
 //!   if:    gate(condition) ─ then branch, gated ─ else branch, gated       both write the node's results
-//!   loop:  gate(iteration 0) ─ body, gated ─ gate(iteration 1) ─ body, gated ─ …      carried values alternate between two places
+//!   loop:  gate(iteration 0) ─ body, gated ─ gate(iteration 1) ─ body, gated ─ …      carried values alternate between two buffers
 //! ```
 //! A loop whose iterations are certain needs no gates: its body is recorded as often as it runs.
 
@@ -26,8 +27,8 @@ const MOST_DISPATCHES: usize = 100_000;
 
 /// Lowers an `if`.
 pub(crate) fn if_(op: &If, site: &mut Site<'_>) -> Result<(), String> {
-    let then = Body::new(op.then_branch.graph(), site.caps)?;
-    let other = Body::new(op.else_branch.graph(), site.caps)?;
+    let then = Body::new(op.then_branch.graph(), site.caps, site.tuning)?;
+    let other = Body::new(op.else_branch.graph(), site.caps, site.tuning)?;
     let inputs = site.operands.iter().skip(1).map(|o| o.memory).collect::<Vec<_>>();
     let condition = site.operands.first().ok_or("no condition")?.memory;
     let outputs: Vec<Memory> = site.targets.iter().map(|t| t.memory).collect();
@@ -99,7 +100,7 @@ fn choose(
 pub(crate) fn loop_(op: &Loop, site: &mut Site<'_>) -> Result<(), String> {
     let most =
         op.max_trips.ok_or("a GPU records every iteration, so the loop needs a bound: set max_trips")?;
-    let body = Body::new(op.body.graph(), site.caps)?;
+    let body = Body::new(op.body.graph(), site.caps, site.tuning)?;
     if most.saturating_mul(body.dispatches().max(1)) > MOST_DISPATCHES {
         return Err(too_many());
     }
@@ -122,7 +123,7 @@ struct Repeated<'b, 'g> {
     /// The first carried values.
     first: Vec<Memory>,
     captures: Vec<Memory>,
-    /// Two places for every carried value.
+    /// Two buffers for every carried value.
     places: Vec<[Memory; 2]>,
     /// One row of each kind.
     rows: Vec<(TensorType, Memory)>,
@@ -265,7 +266,7 @@ impl<'b, 'g> Repeated<'b, 'g> {
             site.emitted.extend(emitted);
             count(site)?;
         }
-        // An odd number of iterations ends in the second place. The number's lowest bit says so.
+        // An odd number of iterations ends in the second buffer. The number's lowest bit says so.
         let Some(total) = site.targets.last().map(|t| t.memory) else { return Ok(()) };
         let mut branches = Vec::new();
         for odd in [1, 0] {
@@ -402,7 +403,7 @@ fn copied(
     Ok(scratch.emitted)
 }
 
-/// The type of the result that lies in some memory.
+/// The type of the result in some memory.
 fn to_whole(memory: Memory, site: &Site<'_>) -> Option<TensorType> {
     site.targets.iter().find(|t| t.memory == memory).map(|t| t.ty)
 }

@@ -1,14 +1,13 @@
 //! From a fused graph to a program: a kernel choice for every node, then memory for all of them.
 //!
-//! Nodes are lowered first, against memory that has no place yet ([`Memory`]); so a family can ask for scratch.
-//! Then the planner map values and scratch together, and dispatches are bound to bytes.
+//! Nodes are lowered first, against memory that has no address yet ([`Memory`]); so a family can ask for scratch.
+//! Then the planner places values and scratch together, and dispatches are bound to bytes.
 
 mod body;
 mod control;
-mod defer;
+mod fusion;
 mod limits;
 mod memo;
-mod together;
 mod values;
 
 use std::collections::HashMap;
@@ -22,13 +21,13 @@ use olivine_kernel::Kernel;
 use olivine_kernels as kernels;
 use olivine_kernels::{Emitted, Gating, Memory, Operand, Prepacked, Site, SplitKPartials, Target};
 use olivine_program::{
-    Addressing, BufferId, Content, Decision, DeviceCaps, Dispatch, Error, KernelId, Port, Program, Slice,
+    Addressing, BufferId, Content, Decision, DeviceCaps, Dispatch, Error, Fusion, KernelId, Port, Program,
+    Record, Slice,
 };
 
 use crate::custom;
-use defer::{Reading, summing_readers};
+use fusion::{Deferral, FusedGroups, partials_readers};
 use memo::Memo;
-use together::Together;
 use values::MemoryMap;
 
 /// An output that takes over an input's bytes, by their positions: state that stays on the device.
@@ -48,19 +47,25 @@ struct Lowered<'a> {
     load_scratch: u64,
 }
 
-/// Lowers a compiled graph for a device. Every node that the device cannot run is named in the error.
-pub fn lower(compiled: &Compiled, caps: &DeviceCaps, states: &[State]) -> Result<Program, Error> {
+/// Lowers a compiled graph for a device; `tuning` selects among the kernels that fit. Every node that the device cannot
+/// run is named in the error.
+pub fn lower(
+    compiled: &Compiled,
+    caps: &DeviceCaps,
+    tuning: &Record,
+    states: &[State],
+) -> Result<Program, Error> {
     let graph = &compiled.graph;
     let stored = stored(compiled);
     let mut lowered = Vec::new();
-    let (mut refused, mut decisions) = (Vec::new(), Vec::new());
-    let together = Together::new(compiled, caps);
-    let summing = summing_readers(compiled, &together, caps);
+    let (mut refused, mut decisions, mut fusions) = (Vec::new(), Vec::new(), Vec::new());
+    let groups = FusedGroups::new(compiled, caps);
+    let readers = partials_readers(compiled, &groups, caps);
     let mut partials: HashMap<usize, SplitKPartials> = HashMap::new();
     let mut memo = Memo::default();
     let mut until: Vec<usize> = (0..graph.nodes().len()).collect();
     for (step, node) in graph.nodes().iter().enumerate() {
-        let steps = together.at(step);
+        let steps = groups.at(step);
         if matches!(node.op, Op::View(_)) || steps.is_empty() {
             continue;
         }
@@ -69,8 +74,8 @@ pub fn lower(compiled: &Compiled, caps: &DeviceCaps, states: &[State]) -> Result
         steps.iter().for_each(|earlier| until[*earlier] = step);
         // What runs at load itself makes nothing to keep.
         let stored = if compiled.at_load[step] { &[][..] } else { &stored };
-        let reading = Reading { may_defer_sum: summing[step].is_some(), partials: partials.remove(&step) };
-        let site = site(graph, &nodes, caps, stored, reading);
+        let deferral = Deferral { may_defer_sum: readers[step].is_some(), partials: partials.remove(&step) };
+        let site = site(graph, &nodes, (caps, tuning), stored, deferral);
         match site.and_then(|site| memo.lower(&ops, site)) {
             Ok(Site {
                 emitted,
@@ -85,7 +90,13 @@ pub fn lower(compiled: &Compiled, caps: &DeviceCaps, states: &[State]) -> Result
             }) => {
                 decisions
                     .extend(node_decisions.into_iter().map(|d| Decision { node: node.name.clone(), ..d }));
-                if let (Some(deferred), Some(reader)) = (deferred, summing[step]) {
+                let names = |steps: &[usize]| steps.iter().map(|s| graph.nodes()[*s].name.clone()).collect();
+                if let Some(rule) = groups.rule(step) {
+                    fusions.push(Fusion { rule, nodes: names(&steps) });
+                }
+                if let (Some(deferred), Some(reader)) = (deferred, readers[step]) {
+                    let rule = "split-K sum in its reader";
+                    fusions.push(Fusion { rule, nodes: names(&[step, reader.step]) });
                     until[step] = reader.step;
                     partials.insert(reader.step, deferred.deferred_from(step, reader.is_stored));
                 }
@@ -172,7 +183,7 @@ pub fn lower(compiled: &Compiled, caps: &DeviceCaps, states: &[State]) -> Result
             program.run.extend(dispatch);
         }
     }
-    let program = Program { decisions, ..program.finish(graph, map) };
+    let program = Program { decisions, fusions, ..program.finish(graph, map) };
     limits::check_bindings(&program, caps)?;
     Ok(program)
 }
@@ -243,14 +254,14 @@ fn stored(compiled: &Compiled) -> Vec<bool> {
     compiled.graph.values().iter().map(|value| of(&value.def)).collect()
 }
 
-/// Nodes that nothing was emitted for yet; `stored` tells of every value whether it is, `of` what other nodes have to do
-/// with them.
+/// Nodes that nothing was emitted for yet; `stored` says which values are weights, `of` what is deferred
+/// between nodes.
 fn site<'a>(
     graph: &Graph,
     nodes: &[&Node],
-    caps: &'a DeviceCaps,
+    (caps, tuning): (&'a DeviceCaps, &'a Record),
     stored: &[bool],
-    of: Reading,
+    of: Deferral,
 ) -> Result<Site<'a>, String> {
     let inputs: Vec<ValueId> = nodes.iter().flat_map(|node| &node.inputs).copied().collect();
     let outputs = nodes.iter().flat_map(|node| &node.outputs);
@@ -269,6 +280,7 @@ fn site<'a>(
         targets.push(Target { ty, memory: Memory::Value(*id) });
     }
     let mut site = Site::new(caps, operands, targets);
+    site.tuning = tuning;
     if nodes.iter().any(|node| !node.op.bodies().is_empty()) {
         site.known = inputs.iter().map(|id| graph.as_const(*id).cloned()).collect();
     }
@@ -338,7 +350,7 @@ fn emit_executor_op(op: &Op, site: &mut Site<'_>) -> Result<(), String> {
     for_each_executor_op!(emit)
 }
 
-/// Copies an operand that lies in the midst of another value, for kernels that read from the first element on: a weight
+/// Copies an operand that is a slice of another value, for kernels that read from the first element on: a weight
 /// at load, others to scratch.
 fn pack(site: &mut Site<'_>, i: usize) -> Result<(), String> {
     let operand = site.operands[i].clone();
@@ -394,9 +406,9 @@ pub(crate) fn reading(graph: &Graph, id: ValueId) -> Option<Operand> {
 struct Assembler {
     kernels: Vec<Arc<Kernel>>,
     known: HashMap<u128, KernelId>,
-    /// Kernels that were met before, by address: trips of a loop and steps of a recurrence share theirs.
+    /// Kernels that were met before, by address: iterations of a loop and steps of a recurrence share theirs.
     met: HashMap<*const Kernel, KernelId>,
-    /// Keeps those addresses from being given to others.
+    /// Keeps those addresses from being reused.
     held: Vec<Arc<Kernel>>,
     load: Vec<Dispatch>,
     run: Vec<Dispatch>,
@@ -472,6 +484,7 @@ impl Assembler {
             load: self.load,
             run: self.run,
             decisions: Vec::new(),
+            fusions: Vec::new(),
         }
     }
 }

@@ -33,7 +33,7 @@ pub(super) struct MemoryMap {
     prepacked: HashMap<String, Slice>,
 }
 
-/// The place of what a node makes at load.
+/// Memory of a prepacked operand.
 pub(super) struct PrepackedSlice {
     pub(super) slice: Slice,
     /// Whether another node makes it already.
@@ -115,7 +115,7 @@ impl MemoryMap {
         }
     }
 
-    /// The place of what a node makes of a stored operand. What is made of an unspelled one is the program's own.
+    /// Memory for a prepacked operand; nodes that prepack the same operand in the same way share it.
     pub(super) fn prepack(&mut self, packed: olivine_kernels::Prepacked) -> PrepackedSlice {
         let olivine_kernels::Prepacked { how, of, bytes } = packed;
         let Memory::Value(root) = of.memory else {
@@ -164,7 +164,7 @@ impl MemoryMap {
         Some(Slice { buffer, offset: 0, bytes })
     }
 
-    /// The place of a node's scratch.
+    /// Memory of a node's scratch.
     pub(super) fn scratch(&mut self, step: usize, bytes: u64, at_load: bool) -> Option<Slice> {
         if bytes == 0 {
             return None;
@@ -177,7 +177,7 @@ impl MemoryMap {
         Some(Slice { buffer: self.arena?, offset, bytes })
     }
 
-    /// The place of a table that lowering computed.
+    /// Memory of a table that lowering computed.
     pub(super) fn constant(&mut self, table: Tensor) -> Slice {
         let mut hasher = DefaultHasher::new();
         (table.ty(), table.bytes()).hash(&mut hasher);

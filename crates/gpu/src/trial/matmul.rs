@@ -1,4 +1,5 @@
-//! The product that is tried: A·B + 3 with operands read by rows, and on top of it another with operands read by columns.
+//! The matmul that is tried: A·B + 3 with operands read by rows, and on top of it another with operands read by
+//! columns.
 
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use olivine_program::{
 
 use crate::{Executable, Weights};
 
-/// What the first product is added to.
+/// The accumulator of the first matmul.
 const START: i64 = 3;
 
 /// 32-bit words of the slots that workgroup memory is counted in.
@@ -48,7 +49,7 @@ impl Panel {
     }
 }
 
-/// Where everything lies: operands in one piece of memory, results in another.
+/// The memory layout: operands in one piece of memory, results in another.
 #[derive(Clone, Copy, Debug)]
 struct Plan {
     /// The first A and B, the second A and B.
@@ -104,7 +105,7 @@ fn bytes(operand: Elem, value: i64) -> Vec<u8> {
     }
 }
 
-/// What a device must give, row by row: the first result and the second.
+/// The expected results, row by row: the first result and the second.
 fn expected(shape: MatrixShape) -> [Vec<i64>; 2] {
     let MatrixShape { operand, m, n, k, .. } = shape;
     let product = |which: usize, i: u32, j: u32| -> i64 {
@@ -126,7 +127,7 @@ fn read(accumulator: Elem, bytes: &[u8]) -> f64 {
     }
 }
 
-/// One subgroup's work: operands into workgroup memory, two products, results out again.
+/// One subgroup's work: operands into workgroup memory, two matmuls, results out again.
 fn kernel(shape: MatrixShape, plan: &Plan, caps: &DeviceCaps) -> Result<Kernel, Error> {
     let missing = |what: &str| Error::Kernel {
         kernel: "matrix_trial".into(),
@@ -210,7 +211,7 @@ fn program(shape: MatrixShape, plan: &Plan, caps: &DeviceCaps) -> Result<Program
     })
 }
 
-/// Runs the trial of a shape; gives what is wrong, if anything is.
+/// Runs the trial of a shape; returns what is wrong, if anything is.
 pub(super) fn run<D: Driver>(driver: &Arc<D>, shape: MatrixShape) -> Result<Option<String>, Error> {
     let plan = Plan::new(shape);
     let program = program(shape, &plan, driver.caps())?;

@@ -6,7 +6,7 @@ use super::text;
 
 /// Records measured on an H200, for NVIDIA's cards of that generation.
 const HOPPER: &str = include_str!("defaults/nvidia-hopper.txt");
-/// Records for processors that play a GPU.
+/// Records for software GPUs.
 const SOFTWARE: &str = include_str!("defaults/software.txt");
 
 /// Words that the names of cards like the H200 contain.

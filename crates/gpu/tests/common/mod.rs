@@ -2,7 +2,7 @@
 
 use olivine_cases::Backend;
 use olivine_compile::{Options, compile};
-use olivine_gpu::{Addressing, Content, DeviceCaps, DeviceKind, Dispatch, Program, lower};
+use olivine_gpu::{Addressing, Content, DeviceCaps, DeviceKind, Dispatch, Program, Record, lower};
 use olivine_ir::{Data, Graph, Tensor};
 use olivine_kernel::interpret::{Device, interpret};
 use olivine_kernel::{Elem, Fragments, MatrixShape, Target};
@@ -34,7 +34,7 @@ impl Interpreter {
         Interpreter::new(&format!("subgroups of {subgroup}"), target, Device::ROUGH)
     }
 
-    /// A device with subgroups of 32 and cooperative matrices of halves and of bytes.
+    /// A device with subgroups of 32 and cooperative f16 matrices and of bytes.
     #[allow(dead_code, reason = "of use to some of the tests that share this module")]
     pub(crate) fn with_matrices() -> Self {
         let shape = |operand, accumulator, k| MatrixShape { operand, accumulator, m: 16, n: 16, k };
@@ -67,7 +67,6 @@ impl Interpreter {
             max_groups: [65535; 3],
             max_buffer_bytes: 1 << 32,
             memory_bytes: 1 << 34,
-            tuning: std::sync::Arc::default(),
         };
         Interpreter { name: name.into(), caps, arithmetic }
     }
@@ -76,7 +75,7 @@ impl Interpreter {
     pub(crate) fn lower(&self, graph: &Graph) -> Result<Program, String> {
         let options = Options::default();
         let compiled = compile(graph, &options).map_err(|e| e.to_string())?;
-        lower(&compiled, &self.caps, &[]).map_err(|e| e.to_string())
+        lower(&compiled, &self.caps, &Record::new(), &[]).map_err(|e| e.to_string())
     }
 
     fn dispatch(&self, program: &Program, d: &Dispatch, memory: &mut [Vec<u8>]) -> Result<(), String> {

@@ -1,13 +1,13 @@
 //! Lowering for devices that are too small: all nodes that do not fit, with numbers, before anything is built.
 
-use olivine_gpu::{Addressing, DeviceCaps, Error, Program, lower};
+use olivine_gpu::{Addressing, DeviceCaps, Error, Program, Record, lower};
 use olivine_ir::op::ReduceKind;
 use olivine_ir::{DType, Graph};
 
 use crate::mock::{caps, compiled, double};
 
 fn refused(graph: &Graph, caps: &DeviceCaps) -> Vec<String> {
-    match lower(&compiled(graph), caps, &[]) {
+    match lower(&compiled(graph), caps, &Record::new(), &[]) {
         Err(Error::Unsupported { nodes, .. }) => nodes,
         Err(other) => panic!("{other}"),
         Ok(_) => panic!("nothing was refused"),
@@ -26,7 +26,7 @@ fn more_workgroups_than_the_device_counts_are_refused_with_the_node() {
 fn bindings_too_large_or_too_many_are_refused_with_node_and_numbers() {
     let mut small = caps(1 << 40);
     small.addressing = Addressing::Bindings { alignment: 256, max_bytes: 4096, max_count: 8, overlap: true };
-    assert!(lower(&compiled(&double(1024)), &small, &[]).is_ok());
+    assert!(lower(&compiled(&double(1024)), &small, &Record::new(), &[]).is_ok());
     let nodes = refused(&double(2048), &small);
     assert!(nodes[0].contains("8192 bytes, the device binds 4096"), "{nodes:?}");
     small.addressing = Addressing::Bindings { alignment: 256, max_bytes: 4096, max_count: 1, overlap: true };
@@ -41,7 +41,7 @@ fn fits_or_says_so(graph: &Graph, caps: &DeviceCaps) -> Vec<String> {
             olivine_kernel::validate(kernel, &caps.target).unwrap();
         }
     };
-    match lower(&compiled(graph), caps, &[]) {
+    match lower(&compiled(graph), caps, &Record::new(), &[]) {
         Ok(program) => {
             check(&program);
             Vec::new()

@@ -4,7 +4,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use olivine_gpu::{Commands, DeviceCaps, Dispatch, Driver, Error, Program, lower, proven, try_matrices};
+use olivine_gpu::{
+    Commands, DeviceCaps, Dispatch, Driver, Error, KernelSource, Program, Record, lower, proven, try_matrices,
+};
 use olivine_ir::{DType, Graph};
 use olivine_kernel::interpret::{Device, interpret};
 use olivine_kernel::{Def, Elem, Expr, Kernel, MatrixShape, Scalar, Stmt, Target, Type};
@@ -199,6 +201,11 @@ impl Driver for Played {
     fn times(&self, _: &mut Recorded) -> Result<Vec<(Duration, Duration)>, Error> {
         Ok(Vec::new())
     }
+
+    fn source(&self, kernel: &Kernel, _: bool) -> Result<KernelSource, Error> {
+        let words = olivine_kernel::spirv::print(kernel, &Default::default());
+        words.map(KernelSource::Spirv).map_err(|source| Error::Kernel { kernel: kernel.name.clone(), source })
+    }
 }
 
 const HALVES: MatrixShape = MatrixShape { operand: Elem::F16, accumulator: Elem::F32, m: 16, n: 16, k: 16 };
@@ -227,7 +234,7 @@ fn product(driver: &Arc<Played>) -> Result<Program, Error> {
     let y = g.matmul(x, w).unwrap();
     g.output("y", y).unwrap();
     let compiled = compiled(&g);
-    proven(driver, |caps| lower(&compiled, caps, &[]))
+    proven(driver, |caps| lower(&compiled, caps, &Record::new(), &[]))
 }
 
 fn multiplies_matrices(program: &Program) -> bool {
@@ -281,7 +288,7 @@ fn a_shape_is_tried_once_in_a_process_and_only_when_a_program_has_it() {
     let x = g.input("x", DType::F16, [8]).unwrap();
     let y = g.add(x, x).unwrap();
     g.output("y", y).unwrap();
-    proven(&driver, |caps| lower(&compiled(&g), caps, &[])).unwrap();
+    proven(&driver, |caps| lower(&compiled(&g), caps, &Record::new(), &[])).unwrap();
     assert_eq!(driver.submitted.load(SeqCst), 0);
     product(&driver).unwrap();
     product(&driver).unwrap();

@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use olivine_compile::{Compiled, Options, compile};
-use olivine_gpu::{Addressing, Commands, DeviceCaps, DeviceKind, Driver, Error, Weights, lower};
+use olivine_gpu::{
+    Addressing, Commands, DeviceCaps, DeviceKind, Driver, Error, KernelSource, Record, Weights, lower,
+};
 use olivine_ir::{DType, Graph};
 use olivine_kernel::{Kernel, Target};
 
@@ -61,7 +63,6 @@ pub(crate) fn caps(memory: u64) -> DeviceCaps {
         max_groups: [65535; 3],
         max_buffer_bytes: memory,
         memory_bytes: memory,
-        tuning: Arc::default(),
     }
 }
 
@@ -77,7 +78,7 @@ impl MockDriver {
 
     /// y = x + x over `n` elements, ready to run.
     pub(crate) fn executable(self: &Arc<Self>, n: usize) -> Arc<olivine_gpu::Executable<MockDriver>> {
-        let program = lower(&compiled(&double(n)), self.caps(), &[]).unwrap();
+        let program = lower(&compiled(&double(n)), self.caps(), &Record::new(), &[]).unwrap();
         let weights = Arc::new(Weights::default());
         Arc::new(olivine_gpu::Executable::new(self.clone(), program, weights, false).unwrap())
     }
@@ -160,5 +161,10 @@ impl Driver for MockDriver {
 
     fn times(&self, _: &mut Recorded) -> Result<Vec<(Duration, Duration)>, Error> {
         Ok(Vec::new())
+    }
+
+    fn source(&self, kernel: &Kernel, _: bool) -> Result<KernelSource, Error> {
+        let words = olivine_kernel::spirv::print(kernel, &Default::default());
+        words.map(KernelSource::Spirv).map_err(|source| Error::Kernel { kernel: kernel.name.clone(), source })
     }
 }

@@ -10,7 +10,7 @@ impl Writer {
     /// Whether a matrix is inside its memory and aligned; checked runs report an access to a buffer that is not.
     pub(super) fn matrix_inside(
         &mut self,
-        place: Place,
+        place: Storage,
         matrix: MatrixType,
         index: Value,
         layout: MatrixLayout,
@@ -18,11 +18,11 @@ impl Writer {
         let scalar = self.scalar(index)?;
         // Elements of memory that are there, and the bytes of one.
         let (length, bytes) = match place {
-            Place::Arg(arg) => {
+            Storage::Arg(arg) => {
                 let size = self.elem_size(arg)?;
                 (self.padded_length(arg, scalar, size)?, size)
             }
-            Place::Shared(shared) => {
+            Storage::Shared(shared) => {
                 let decl = self.shared_decl(shared)?;
                 let (len, bytes) = (decl.len, decl.elem.size() * u32::from(decl.lanes));
                 (self.constant(scalar, len.into()), bytes)
@@ -61,7 +61,7 @@ impl Writer {
             let aligned = self.compare(CompareOp::Eq, off, zero);
             fits = self.op(BinaryOp::And, fits, aligned)?;
         }
-        if let Place::Arg(arg) = place {
+        if let Storage::Arg(arg) = place {
             let (size, zero) = (self.length(arg, Scalar::U32)?, self.constant(Scalar::U32, 0));
             let first = self.narrowed(index)?;
             let past = self.op(BinaryOp::Max, first, size)?;
@@ -86,7 +86,7 @@ impl Writer {
 
     pub(super) fn store_matrix(
         &mut self,
-        place: Place,
+        place: Storage,
         index: Value,
         layout: MatrixLayout,
         value: Value,

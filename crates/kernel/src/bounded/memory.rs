@@ -99,13 +99,13 @@ impl Writer {
         Ok(u32::from(lanes).min(most) as u8)
     }
 
-    pub(super) fn load(&mut self, place: Place, index: Value, lanes: u8) -> Result<Expr, Error> {
+    pub(super) fn load(&mut self, place: Storage, index: Value, lanes: u8) -> Result<Expr, Error> {
         let arg = match place {
-            Place::Shared(shared) => {
+            Storage::Shared(shared) => {
                 let index = self.shared_clamped(shared, index)?;
                 return Ok(Expr::Load { place, index, lanes });
             }
-            Place::Arg(arg) => arg,
+            Storage::Arg(arg) => arg,
         };
         let at_once = self.lanes_at_once(arg, lanes)?;
         if at_once == lanes {
@@ -137,21 +137,21 @@ impl Writer {
         Ok(steps)
     }
 
-    pub(super) fn store(&mut self, place: Place, index: Value, value: Value) -> Result<(), Error> {
+    pub(super) fn store(&mut self, place: Storage, index: Value, value: Value) -> Result<(), Error> {
         let (scalar, lanes) = match self.def(value)?.ty {
             Type::Vector(scalar, lanes) => (scalar, lanes),
             Type::Scalar(scalar) => (scalar, 1),
             other => return Err(Error::Invalid(format!("{}: {other} is stored", self.kernel.name))),
         };
         let arg = match place {
-            Place::Shared(shared) => {
+            Storage::Shared(shared) => {
                 let inside = self.shared_inside(shared, index)?;
                 return self.guarded(inside, |w| {
                     w.block.push(Stmt::Store { place, index, value });
                     Ok(())
                 });
             }
-            Place::Arg(arg) => arg,
+            Storage::Arg(arg) => arg,
         };
         let at_once = self.lanes_at_once(arg, lanes)?;
         for (first, index) in self.steps(index, lanes, at_once)? {

@@ -10,13 +10,13 @@
 //! |---|---|
 //! | load, uniform load, load of a lane | reads the last element (vector) |
 //! | store, store of a lane | is dropped |
-//! | atomic | is dropped and gives 0 |
-//! | matrix load, matrix store | gives zeros, is dropped |
+//! | atomic | is dropped and returns 0 |
+//! | matrix load, matrix store | returns zeros, is dropped |
 //!
 //! An index of a vector is rounded down to a multiple of its lanes, and a matrix that is not aligned as
-//! [`Buf::load_matrix`](crate::Buf::load_matrix) asks counts as outside. What else devices leave undefined is defined too,
-//! because a compiler may assume that it never happens: variables begin as zeros, a divisor of 0 counts as 1, shifts are
-//! taken modulo the width, and conversions to integers saturate.
+//! [`Buf::load_matrix`](crate::Buf::load_matrix) asks counts as outside. What else devices leave undefined is defined
+//! too, because a compiler may assume that it never happens: variables begin as zeros, a divisor of 0 counts as 1,
+//! shifts are taken modulo the width, and conversions to integers saturate.
 
 mod arithmetic;
 mod matrix;
@@ -138,8 +138,8 @@ impl Writer {
             }
             Expr::Atomic { place, index, .. } => {
                 let inside = match place {
-                    Place::Arg(arg) => self.inside(arg, index, 1)?.0,
-                    Place::Shared(shared) => self.shared_inside(shared, index)?,
+                    Storage::Arg(arg) => self.inside(arg, index, 1)?.0,
+                    Storage::Shared(shared) => self.shared_inside(shared, index)?,
                 };
                 self.where_inside(inside, value, expr)?
             }
@@ -156,7 +156,7 @@ impl Writer {
         Ok(())
     }
 
-    /// What an expression gives where a condition holds, elsewhere 0: a variable that is set there.
+    /// An expression where a condition holds, elsewhere 0: a variable that is set there.
     fn where_inside(&mut self, inside: Value, value: Value, expr: Expr) -> Result<Expr, Error> {
         let ty = self.def(value)?.ty;
         self.kernel.vars.push(ty);

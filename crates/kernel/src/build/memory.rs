@@ -20,12 +20,12 @@ impl<'k> Buf<'k> {
 
     /// Element `index`, widened to its register type.
     pub fn load(self, index: Val<'k>) -> Val<'k> {
-        load(self.k, Place::Arg(self.id), self.elem, 1, index)
+        load(self.k, Storage::Arg(self.id), self.elem, 1, index)
     }
 
     /// `lanes` (1, 2 or 4) elements from `index` on, which must be a multiple of `lanes`.
     pub fn load_vec(self, index: Val<'k>, lanes: u8) -> Vec<Val<'k>> {
-        load(self.k, Place::Arg(self.id), self.elem, lanes, index).components()
+        load(self.k, Storage::Arg(self.id), self.elem, lanes, index).components()
     }
 
     /// Element `index`, which is the same in the whole workgroup, of a buffer that nothing writes meanwhile.
@@ -37,33 +37,33 @@ impl<'k> Buf<'k> {
 
     /// Stores a register value, narrowed to the element type.
     pub fn store(self, index: Val<'k>, value: Val<'k>) {
-        store(self.k, Place::Arg(self.id), self.elem, index, &[value]);
+        store(self.k, Storage::Arg(self.id), self.elem, index, &[value]);
     }
 
     /// Stores 1, 2 or 4 values from `index` on, which must be a multiple of their number.
     pub fn store_vec(self, index: Val<'k>, values: &[Val<'k>]) {
-        store(self.k, Place::Arg(self.id), self.elem, index, values);
+        store(self.k, Storage::Arg(self.id), self.elem, index, values);
     }
 
-    /// Read-modify-write of a u32 or i32 element; gives the value before.
+    /// Read-modify-write of a u32 or i32 element; returns the value before.
     pub fn atomic(self, op: AtomicOp, index: Val<'k>, value: Val<'k>) -> Val<'k> {
-        atomic(self.k, Place::Arg(self.id), self.elem, op, index, value, None)
+        atomic(self.k, Storage::Arg(self.id), self.elem, op, index, value, None)
     }
 
-    /// Stores `value` if the element equals `comparand`; gives the value before.
+    /// Stores `value` if the element equals `comparand`; returns the value before.
     pub fn compare_exchange(self, index: Val<'k>, comparand: Val<'k>, value: Val<'k>) -> Val<'k> {
         let op = AtomicOp::CompareExchange;
-        atomic(self.k, Place::Arg(self.id), self.elem, op, index, value, Some(comparand))
+        atomic(self.k, Storage::Arg(self.id), self.elem, op, index, value, Some(comparand))
     }
 
     /// A cooperative matrix whose first element is at `index`; rows, or columns, are `stride` apart.
     pub fn load_matrix(self, ty: MatrixType, index: Val<'k>, stride: Val<'k>, column_major: bool) -> Val<'k> {
-        load_matrix(self.k, Place::Arg(self.id), ty, index, stride, column_major)
+        load_matrix(self.k, Storage::Arg(self.id), ty, index, stride, column_major)
     }
 
     /// Stores a cooperative matrix.
     pub fn store_matrix(self, index: Val<'k>, stride: Val<'k>, column_major: bool, value: Val<'k>) {
-        store_matrix(self.k, Place::Arg(self.id), index, stride, column_major, value);
+        store_matrix(self.k, Storage::Arg(self.id), index, stride, column_major, value);
     }
 }
 
@@ -87,12 +87,12 @@ impl<'k> Shared<'k> {
         if self.lanes != 1 {
             self.k.fail("a scalar load of a shared array of vectors");
         }
-        load(self.k, Place::Shared(self.id), self.elem, self.lanes, index)
+        load(self.k, Storage::Shared(self.id), self.elem, self.lanes, index)
     }
 
     /// The scalars of element `index`.
     pub fn load_vec(self, index: Val<'k>) -> Vec<Val<'k>> {
-        load(self.k, Place::Shared(self.id), self.elem, self.lanes, index).components()
+        load(self.k, Storage::Shared(self.id), self.elem, self.lanes, index).components()
     }
 
     /// One scalar of element `index`.
@@ -111,7 +111,7 @@ impl<'k> Shared<'k> {
         if values.len() != self.lanes as usize {
             self.k.fail(format!("{} scalars for a shared element of {}", values.len(), self.lanes));
         }
-        store(self.k, Place::Shared(self.id), self.elem, index, values);
+        store(self.k, Storage::Shared(self.id), self.elem, index, values);
     }
 
     /// Stores one scalar of element `index`.
@@ -119,19 +119,19 @@ impl<'k> Shared<'k> {
         self.k.push(Stmt::StoreLane { shared: self.id, index: index.id, lane, value: value.id });
     }
 
-    /// Read-modify-write of a u32 or i32; gives the value before.
+    /// Read-modify-write of a u32 or i32; returns the value before.
     pub fn atomic(self, op: AtomicOp, index: Val<'k>, value: Val<'k>) -> Val<'k> {
-        atomic(self.k, Place::Shared(self.id), self.elem, op, index, value, None)
+        atomic(self.k, Storage::Shared(self.id), self.elem, op, index, value, None)
     }
 
     /// A cooperative matrix whose first element is at `index`; rows, or columns, are `stride` elements apart.
     pub fn load_matrix(self, ty: MatrixType, index: Val<'k>, stride: Val<'k>, column_major: bool) -> Val<'k> {
-        load_matrix(self.k, Place::Shared(self.id), ty, index, stride, column_major)
+        load_matrix(self.k, Storage::Shared(self.id), ty, index, stride, column_major)
     }
 
     /// Stores a cooperative matrix.
     pub fn store_matrix(self, index: Val<'k>, stride: Val<'k>, column_major: bool, value: Val<'k>) {
-        store_matrix(self.k, Place::Shared(self.id), index, stride, column_major, value);
+        store_matrix(self.k, Storage::Shared(self.id), index, stride, column_major, value);
     }
 }
 
@@ -159,7 +159,7 @@ impl<'k> Var<'k> {
     }
 }
 
-fn load<'k>(k: &'k Builder, place: Place, elem: Elem, lanes: u8, index: Val<'k>) -> Val<'k> {
+fn load<'k>(k: &'k Builder, place: Storage, elem: Elem, lanes: u8, index: Val<'k>) -> Val<'k> {
     let ty = match lanes {
         1 => Type::Scalar(elem.scalar()),
         n => Type::Vector(elem.scalar(), n),
@@ -167,7 +167,7 @@ fn load<'k>(k: &'k Builder, place: Place, elem: Elem, lanes: u8, index: Val<'k>)
     k.compute(Expr::Load { place, index: index.id, lanes }, ty)
 }
 
-fn store<'k>(k: &'k Builder, place: Place, elem: Elem, index: Val<'k>, values: &[Val<'k>]) {
+fn store<'k>(k: &'k Builder, place: Storage, elem: Elem, index: Val<'k>, values: &[Val<'k>]) {
     if let Some(wrong) = values.iter().find(|v| v.ty() != Type::Scalar(elem.scalar())) {
         k.fail(format!("{} stored as {elem}", wrong.ty()));
     }
@@ -183,7 +183,7 @@ fn store<'k>(k: &'k Builder, place: Place, elem: Elem, index: Val<'k>, values: &
 
 fn atomic<'k>(
     k: &'k Builder,
-    place: Place,
+    place: Storage,
     elem: Elem,
     op: AtomicOp,
     index: Val<'k>,
@@ -199,8 +199,8 @@ fn atomic<'k>(
 }
 
 impl Builder {
-    /// A cooperative matrix of 16-bit elements from the words of its lanes, as [`Val::matrix_words`] gave them for one
-    /// of the same type.
+    /// A cooperative matrix of 16-bit elements from the words of its lanes, as [`Val::matrix_words`] returns them for
+    /// one of the same type.
     pub fn matrix_of_words<'k>(&'k self, ty: MatrixType, words: &[Val<'k>]) -> Val<'k> {
         let words = words.iter().map(|w| w.id).collect();
         self.compute(Expr::MatrixOfWords(ty, words), Type::Matrix(ty))
@@ -209,7 +209,7 @@ impl Builder {
 
 fn load_matrix<'k>(
     k: &'k Builder,
-    place: Place,
+    place: Storage,
     ty: MatrixType,
     index: Val<'k>,
     stride: Val<'k>,
@@ -221,7 +221,7 @@ fn load_matrix<'k>(
 
 fn store_matrix<'k>(
     k: &'k Builder,
-    place: Place,
+    place: Storage,
     index: Val<'k>,
     stride: Val<'k>,
     column_major: bool,

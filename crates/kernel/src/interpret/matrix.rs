@@ -1,4 +1,4 @@
-//! Cooperative matrices: each made once and kept, a register holds its number.
+//! Cooperative matrices: each is created once; a register holds its number.
 
 use super::{Register, Run, arithmetic, invalid, memory};
 use crate::Error;
@@ -157,7 +157,7 @@ impl Run<'_> {
 
     pub(super) fn store_matrix(
         &mut self,
-        place: Place,
+        place: Storage,
         index: Value,
         layout: MatrixLayout,
         value: Value,
@@ -180,7 +180,7 @@ impl Run<'_> {
     /// The bytes of one element of a matrix in memory, which may hold elements of another size.
     fn matrix_bytes(
         &mut self,
-        place: Place,
+        place: Storage,
         index: u64,
         ty: MatrixType,
         layout: MatrixLayout,
@@ -208,7 +208,7 @@ mod tests {
     use crate::types::{Elem, MatrixShape, MatrixUse, Target};
     use crate::{Access, Builder};
 
-    /// A·B of two 16x16 matrices of halves in memory; B's lanes hand their words on through another buffer if asked.
+    /// A·B of two 16x16 f16 matrices in memory; B's lanes hand their words on through another buffer if asked.
     fn product(through_words: bool) -> Vec<f32> {
         let shape = MatrixShape { operand: Elem::F16, accumulator: Elem::F32, m: 16, n: 16, k: 16 };
         let target = Target { subgroup: Some(32), f16: true, matrices: vec![shape], ..Target::plain() };

@@ -2,19 +2,19 @@
 
 use super::{Register, Run, arithmetic, invalid};
 use crate::Error;
-use crate::ir::Place;
+use crate::ir::Storage;
 use crate::types::Elem;
 
 impl Run<'_> {
-    /// The bytes behind a place, its element type and the scalars of one of its elements.
-    pub(super) fn memory(&mut self, place: Place) -> Result<(&mut Vec<u8>, Elem, usize), Error> {
+    /// The bytes of a storage, its element type and the scalars of one of its elements.
+    pub(super) fn memory(&mut self, place: Storage) -> Result<(&mut Vec<u8>, Elem, usize), Error> {
         let missing = || invalid("no such memory");
         match place {
-            Place::Arg(id) => {
+            Storage::Arg(id) => {
                 let elem = self.kernel.args.get(id.index()).ok_or_else(missing)?.elem;
                 Ok((self.buffers.get_mut(id.index()).ok_or_else(missing)?, elem, 1))
             }
-            Place::Shared(id) => {
+            Storage::Shared(id) => {
                 let decl = self.kernel.shared.get(id.index()).ok_or_else(missing)?;
                 let lanes = usize::from(decl.lanes);
                 Ok((self.shared.get_mut(id.index()).ok_or_else(missing)?, decl.elem, lanes))
@@ -24,7 +24,7 @@ impl Run<'_> {
 
     fn range(
         &mut self,
-        place: Place,
+        place: Storage,
         index: u64,
         part: Option<u8>,
         count: usize,
@@ -32,7 +32,7 @@ impl Run<'_> {
         let name = self.kernel.name.clone();
         let (bytes, elem, lanes) = self.memory(place)?;
         let size = elem.size() as usize;
-        if part.is_none() && matches!(place, Place::Arg(_)) && !index.is_multiple_of(count as u64) {
+        if part.is_none() && matches!(place, Storage::Arg(_)) && !index.is_multiple_of(count as u64) {
             return Err(invalid(format!("{name}: {count} elements from {index}, which is not aligned")));
         }
         let length = bytes.len() / size;
@@ -45,7 +45,7 @@ impl Run<'_> {
 
     pub(super) fn load(
         &mut self,
-        place: Place,
+        place: Storage,
         index: u64,
         part: Option<u8>,
         lanes: u8,
@@ -61,7 +61,7 @@ impl Run<'_> {
 
     pub(super) fn store(
         &mut self,
-        place: Place,
+        place: Storage,
         index: u64,
         part: Option<u8>,
         what: &[u64],

@@ -11,10 +11,10 @@ use crate::Error;
 use crate::ir::*;
 use crate::types::{Scalar, Type};
 
-/// The arithmetic of the device that is played.
+/// The arithmetic of the simulated device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Device {
-    /// f32 denormals are taken and given as zeros.
+    /// f32 denormals are read and returned as zeros.
     pub flush: bool,
     /// An fma rounds its product before the sum.
     pub unfused: bool,
@@ -188,7 +188,7 @@ impl<'a> Run<'a> {
             Stmt::StoreLane { shared, index, lane: part, value } => {
                 for lane in lanes() {
                     let (at, what) = (self.get(*index, lane), self.get(*value, lane));
-                    self.store(Place::Shared(*shared), at, Some(*part), &[what])?;
+                    self.store(Storage::Shared(*shared), at, Some(*part), &[what])?;
                 }
             }
             Stmt::StoreMatrix { place, index, layout, value } => {
@@ -350,11 +350,11 @@ impl<'a> Run<'a> {
             }
             Expr::LoadLane { shared, index, lane: part } => {
                 let at = self.get(*index, lane);
-                self.load(Place::Shared(*shared), at, Some(*part), 1)?
+                self.load(Storage::Shared(*shared), at, Some(*part), 1)?
             }
             Expr::LoadUniform { arg, index } => {
                 let at = self.get(*index, lane);
-                self.load(Place::Arg(*arg), at, None, 1)?
+                self.load(Storage::Arg(*arg), at, None, 1)?
             }
             Expr::Atomic { place, index, op, value, comparand } => {
                 let (at, x) = (self.get(*index, lane), self.get(*value, lane));

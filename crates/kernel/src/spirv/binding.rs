@@ -42,7 +42,7 @@ impl Printer<'_> {
     /// A buffer as an array of values of `bytes` bytes; coherent where invocations hand each other data through it.
     fn arg_view(&mut self, arg: ArgId, ty: Id, bytes: u32) -> Result<Id, Error> {
         let decl = self.arg(arg)?;
-        // Vulkan's memory model wants to be told at every access instead.
+        // Vulkan's memory model needs it at every access instead.
         let coherent = self.communicates && decl.access == Access::ReadWrite && !self.m.vulkan;
         Ok(self.view(arg.0, ty, bytes, &decl.name, coherent))
     }

@@ -13,7 +13,7 @@ use crate::types::Scalar;
 
 impl Printer<'_> {
     /// Does an access to `lanes` elements; in checked kernels only where they are inside the buffer. `result` is the
-    /// type of what `access` gives, if anyone wants it; it is 0 where the access is skipped.
+    /// type of what `access` returns, if it is used; it is 0 where the access is skipped.
     pub(super) fn guarded(
         &mut self,
         arg: ArgId,

@@ -83,8 +83,8 @@ impl Printer<'_> {
                 let vector = self.value(*vector)?;
                 Ok(self.op(Op::CompositeExtract, ty, &[vector, u32::from(*lane)]))
             }
-            Expr::Load { place: Place::Arg(arg), index, lanes } => self.load_arg(*arg, *index, *lanes),
-            Expr::Load { place: Place::Shared(shared), index, lanes } => {
+            Expr::Load { place: Storage::Arg(arg), index, lanes } => self.load_arg(*arg, *index, *lanes),
+            Expr::Load { place: Storage::Shared(shared), index, lanes } => {
                 let held = self.shared_decl(*shared)?.lanes;
                 if held != *lanes {
                     return Err(Error::Invalid(format!("{lanes} lanes of a shared element of {held}")));

@@ -22,8 +22,8 @@ impl Printer<'_> {
                 self.act(Op::Store, &[pointer, value]);
                 Ok(())
             }
-            Stmt::Store { place: Place::Arg(arg), index, value } => self.store_arg(*arg, *index, *value),
-            Stmt::Store { place: Place::Shared(shared), index, value } => {
+            Stmt::Store { place: Storage::Arg(arg), index, value } => self.store_arg(*arg, *index, *value),
+            Stmt::Store { place: Storage::Shared(shared), index, value } => {
                 self.store_shared(*shared, *index, None, *value)
             }
             Stmt::StoreLane { shared, index, lane, value } => {

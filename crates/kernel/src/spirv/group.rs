@@ -122,7 +122,7 @@ impl Printer<'_> {
 
     pub(super) fn atomic(
         &mut self,
-        place: Place,
+        place: Storage,
         index: Value,
         op: AtomicOp,
         value: Value,
@@ -132,14 +132,14 @@ impl Printer<'_> {
         let value = self.value(value)?;
         let comparand = comparand.map(|c| self.value(c)).transpose()?;
         match place {
-            Place::Arg(arg) => {
+            Storage::Arg(arg) => {
                 let (elem, scope) = (self.arg(arg)?.elem, self.device_scope());
                 self.guarded(arg, index, 1, Some(ty), |p| {
                     let pointer = p.arg_pointer(arg, index, ty, elem.size())?;
                     p.atomic_at(pointer, scope, elem, op, value, comparand, ty)
                 })
             }
-            Place::Shared(shared) => {
+            Storage::Shared(shared) => {
                 let (elem, lanes) = (self.shared_decl(shared)?.elem, self.shared_decl(shared)?.lanes);
                 if lanes != 1 {
                     return Err(Error::Invalid("an atomic operation on a shared array of vectors".into()));

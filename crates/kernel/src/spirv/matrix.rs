@@ -137,12 +137,12 @@ impl Printer<'_> {
     pub(super) fn matrix_load(
         &mut self,
         matrix: MatrixType,
-        place: Place,
+        place: Storage,
         index: Value,
         layout: MatrixLayout,
         ty: Id,
     ) -> Result<Id, Error> {
-        if let (Place::Arg(arg), true) = (place, self.options.checked) {
+        if let (Storage::Arg(arg), true) = (place, self.options.checked) {
             // A variable and not a phi: matrices are opaque to drivers in more than one way.
             let variable = self.local(ty);
             let zero = self.m.zero(ty);
@@ -161,7 +161,7 @@ impl Printer<'_> {
     fn matrix_load_at(
         &mut self,
         matrix: MatrixType,
-        place: Place,
+        place: Storage,
         index: Value,
         layout: MatrixLayout,
         ty: Id,
@@ -175,7 +175,7 @@ impl Printer<'_> {
 
     pub(super) fn matrix_store(
         &mut self,
-        place: Place,
+        place: Storage,
         index: Value,
         layout: MatrixLayout,
         value: Value,
@@ -191,7 +191,7 @@ impl Printer<'_> {
             Ok(pointer)
         };
         match place {
-            Place::Arg(arg) if self.options.checked => {
+            Storage::Arg(arg) if self.options.checked => {
                 let (first, last) = self.matrix_span(arg, matrix, index, layout)?;
                 self.guarded_until(arg, first, last, None, write)?;
             }
@@ -260,16 +260,16 @@ impl Printer<'_> {
     fn matrix_pointer(
         &mut self,
         matrix: MatrixType,
-        place: Place,
+        place: Storage,
         index: Value,
         layout: MatrixLayout,
     ) -> Result<(Id, Vec<u32>), Error> {
         match place {
-            Place::Shared(shared) => {
+            Storage::Shared(shared) => {
                 let (pointer, _) = self.shared_pointer(shared, index, None)?;
                 Ok((pointer, self.shared_operands().to_vec()))
             }
-            Place::Arg(arg) => {
+            Storage::Arg(arg) => {
                 let elem = self.arg(arg)?.elem;
                 let Reach::Pointers(arguments) = self.reach else {
                     return self.bound_matrix(arg, index, elem);

@@ -9,7 +9,7 @@ use crate::ir::*;
 use crate::layout::ArgLayout;
 use crate::types::{Elem, Scalar, Type};
 
-/// How elements of a narrow type lie in one access.
+/// How elements of a narrow type are packed in one access.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Container {
     /// 8 or 16 bits.
@@ -47,7 +47,7 @@ impl<'a> Printer<'a> {
         if signed { self.m.int(bits) } else { self.m.uint(bits) }
     }
 
-    /// The type of an element as it lies in a buffer.
+    /// The type of an element in a buffer.
     pub(super) fn memory_type(&mut self, elem: Elem) -> Id {
         match elem {
             Elem::F16 => {
@@ -147,7 +147,7 @@ impl<'a> Printer<'a> {
     }
 
     /// What stands behind the pointer of an access to workgroup memory: that barriers order it, where the memory model
-    /// wants to be told.
+    /// needs it.
     pub(super) fn shared_operands(&self) -> &'static [u32] {
         const NON_PRIVATE: [u32; 1] = [MemoryAccess::NON_PRIVATE_POINTER.bits()];
         if self.m.vulkan { &NON_PRIVATE } else { &[] }
@@ -235,7 +235,7 @@ impl<'a> Printer<'a> {
         Ok(())
     }
 
-    /// A vector of what `make` gives for every lane; the scalar itself for one.
+    /// A vector of what `make` returns for every lane; the scalar itself for one.
     fn each_lane(&mut self, scalar: Scalar, lanes: u8, mut make: impl FnMut(&mut Self, u32) -> Id) -> Id {
         let parts: Vec<Id> = (0..u32::from(lanes)).map(|lane| make(self, lane)).collect();
         self.gather(scalar, &parts)

@@ -1,8 +1,8 @@
 //! Kernels printed as SPIR-V, in one of two ways to reach buffers ([`Addressing`]).
 //!
-//! By pointers, SPIR-V 1.6 for Vulkan 1.3: buffers are 64-bit addresses, and an access is `address + index * size`, made
-//! a pointer. The addresses, and the run-time numbers, lie in one block ([`ArgLayout`]) in the push constants, or in
-//! memory that these point to.
+//! By pointers, SPIR-V 1.6 for Vulkan 1.3: buffers are 64-bit addresses, and an access is `address + index * size`,
+//! made a pointer. The addresses, and the run-time numbers, are in one block ([`ArgLayout`]) in the push constants, or
+//! in memory that these point to.
 //!
 //! By bindings, SPIR-V 1.3 for Vulkan 1.1 and the features that wgpu enables: buffers are descriptors ([`Interface`]),
 //! seen as an array of every type that they are accessed as.

@@ -130,7 +130,7 @@ impl Rules<'_> {
         }
     }
 
-    /// Whether a cooperative matrix has a part in some product that the target offers.
+    /// Whether a cooperative matrix is an operand of a multiply that the target offers.
     fn matrix(&self, m: MatrixType) -> Result<(), Error> {
         self.subgroups(Type::Matrix(m))?;
         let offered = self.target.matrices.iter().any(|s| match m.role {

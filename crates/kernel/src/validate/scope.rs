@@ -191,7 +191,7 @@ impl<'r, 'k> Scope<'r, 'k> {
         Ok(())
     }
 
-    fn store(&self, place: Place, index: Value, value: Value) -> Result<(), Error> {
+    fn store(&self, place: Storage, index: Value, value: Value) -> Result<(), Error> {
         let found = self.ty(value)?;
         let lanes = match found {
             Type::Vector(_, n) => n,

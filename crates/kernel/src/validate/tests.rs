@@ -128,7 +128,7 @@ fn the_branches_of_an_if_do_not_see_each_other() {
     let sum = find(&kernel, |e| matches!(e, Expr::Binary(..)));
     broken("used outside the block", &kernel, |k| {
         if let Some(Stmt::If { otherwise, .. }) = k.body.last_mut() {
-            otherwise.push(Stmt::Store { place: Place::Arg(ArgId(0)), index: Value(0), value: sum });
+            otherwise.push(Stmt::Store { place: Storage::Arg(ArgId(0)), index: Value(0), value: sum });
         }
     });
 }
@@ -140,7 +140,7 @@ fn types_are_derived_again() {
         x.store(i, x.load(i) + 1);
     });
     let sum = find(&kernel, |e| matches!(e, Expr::Binary(..)));
-    broken("is declared f32, but gives u32", &kernel, |k| {
+    broken("is declared f32, but is u32", &kernel, |k| {
         k.values[sum.index()].ty = Type::Scalar(Scalar::F32);
     });
     broken("does not fit u32", &kernel, |k| {
@@ -207,12 +207,12 @@ fn operands_have_the_types_of_their_operation() {
         ("component 0 of u32", Expr::Extract(u, 0)),
         ("no variable 7", Expr::Get(VarId(7))),
         ("a counter without its loop", Expr::Counter),
-        ("elements at once", Expr::Load { place: Place::Arg(ArgId(0)), index: i, lanes: 3 }),
-        ("is f32, not u32 or u64", Expr::Load { place: Place::Arg(ArgId(0)), index: f, lanes: 1 }),
-        ("no buffer 9", Expr::Load { place: Place::Arg(ArgId(9)), index: i, lanes: 1 }),
+        ("elements at once", Expr::Load { place: Storage::Arg(ArgId(0)), index: i, lanes: 3 }),
+        ("is f32, not u32 or u64", Expr::Load { place: Storage::Arg(ArgId(0)), index: f, lanes: 1 }),
+        ("no buffer 9", Expr::Load { place: Storage::Arg(ArgId(9)), index: i, lanes: 1 }),
         ("no shared array 9", Expr::LoadLane { shared: SharedId(9), index: i, lane: 0 }),
         ("buffer that the kernel writes", Expr::LoadUniform { arg: ArgId(0), index: i }),
-        ("is declared u32, but gives f32", Expr::Convert(Scalar::F32, u)),
+        ("is declared u32, but is f32", Expr::Convert(Scalar::F32, u)),
     ];
     for (part, expr) in cases {
         broken(part, &kernel, swap(&kernel, expr));
@@ -464,7 +464,7 @@ fn matrices_are_those_of_the_target() {
     let no_product = Target { matrices: vec![other, apart], ..full() };
     refused(validate(&kernel, &no_product), "no product f16[16x16]A x f16[16x16]B + f32[16x16]Accumulator");
     broken("in memory of f32", &kernel, |k| k.args[1].elem = Elem::F32);
-    broken("a product of", &kernel, |k| {
+    broken("a matrix multiply of", &kernel, |k| {
         for def in &mut k.values {
             if let Expr::MatrixMulAdd(a, b, _) = &mut def.expr {
                 std::mem::swap(a, b);

@@ -1,4 +1,4 @@
-//! The type that each expression gives, derived from its operands.
+//! The type of each expression, derived from its operands.
 
 use super::scope::Scope;
 use crate::Error;
@@ -108,7 +108,7 @@ impl Scope<'_, '_> {
             }
             Expr::LoadLane { shared, index, lane } => Type::Scalar(self.lane(*shared, *index, *lane)?),
             Expr::LoadUniform { arg, index } => {
-                let scalar = self.memory(Place::Arg(*arg), *index, 1, false)?;
+                let scalar = self.memory(Storage::Arg(*arg), *index, 1, false)?;
                 if kernel.args.get(arg.index()).is_some_and(|a| a.access != Access::Read) {
                     return self.wrong(at, "a uniform load of a buffer that the kernel writes");
                 }
@@ -140,7 +140,7 @@ impl Scope<'_, '_> {
                 self.matrix_memory(*place, *index, *layout, *ty, false)?;
                 Type::Matrix(*ty)
             }
-            Expr::MatrixMulAdd(a, b, c) => self.product(at, *a, *b, *c)?,
+            Expr::MatrixMulAdd(a, b, c) => self.matrix_multiply(at, *a, *b, *c)?,
             Expr::MatrixBinary(op, a, b) => {
                 let Type::Matrix(m) = self.ty(*a)? else {
                     return self.wrong(at, format_args!("%{} is no matrix", a.0));
@@ -294,13 +294,19 @@ impl Scope<'_, '_> {
         Ok(Type::Scalar(s))
     }
 
-    /// Checks an access and gives the register type of its scalars.
-    pub(super) fn memory(&self, place: Place, index: Value, lanes: u8, store: bool) -> Result<Scalar, Error> {
+    /// Checks an access and returns the register type of its scalars.
+    pub(super) fn memory(
+        &self,
+        place: Storage,
+        index: Value,
+        lanes: u8,
+        store: bool,
+    ) -> Result<Scalar, Error> {
         if !matches!(lanes, 1 | 2 | 4) {
             return self.rules.invalid(format_args!("an access of {lanes} elements at once"));
         }
         let elem = self.place(place, index, store)?;
-        if let Place::Shared(shared) = place
+        if let Storage::Shared(shared) = place
             && let Some(decl) = self.rules.kernel.shared.get(shared.index())
             && decl.lanes != lanes
         {
@@ -312,11 +318,11 @@ impl Scope<'_, '_> {
         Ok(elem.scalar())
     }
 
-    /// Checks place and index, and gives the element type.
-    fn place(&self, place: Place, index: Value, store: bool) -> Result<Elem, Error> {
+    /// Checks storage and index, and returns the element type.
+    fn place(&self, place: Storage, index: Value, store: bool) -> Result<Elem, Error> {
         let rules = self.rules;
         match place {
-            Place::Arg(arg) => {
+            Storage::Arg(arg) => {
                 let Some(decl) = rules.kernel.args.get(arg.index()) else {
                     return rules.invalid(format_args!("there is no buffer {}", arg.0));
                 };
@@ -336,7 +342,7 @@ impl Scope<'_, '_> {
                     )),
                 }
             }
-            Place::Shared(shared) => {
+            Storage::Shared(shared) => {
                 let Some(decl) = rules.kernel.shared.get(shared.index()) else {
                     return rules.invalid(format_args!("there is no shared array {}", shared.0));
                 };
@@ -356,7 +362,7 @@ impl Scope<'_, '_> {
 
     /// Checks an access to one scalar of a shared element and gives its register type.
     pub(super) fn lane(&self, shared: SharedId, index: Value, lane: u8) -> Result<Scalar, Error> {
-        let elem = self.place(Place::Shared(shared), index, false)?;
+        let elem = self.place(Storage::Shared(shared), index, false)?;
         match self.rules.kernel.shared.get(shared.index()) {
             Some(decl) if lane < decl.lanes => Ok(elem.scalar()),
             _ => self.rules.invalid(format_args!("scalar {lane} of shared array {}", shared.0)),
@@ -366,7 +372,7 @@ impl Scope<'_, '_> {
     fn atomic(
         &self,
         at: Value,
-        place: Place,
+        place: Storage,
         index: Value,
         value: Value,
         comparands: &[Value],
@@ -419,7 +425,7 @@ impl Scope<'_, '_> {
     /// Checks a matrix's access to memory.
     pub(super) fn matrix_memory(
         &self,
-        place: Place,
+        place: Storage,
         index: Value,
         layout: MatrixLayout,
         m: MatrixType,
@@ -428,14 +434,14 @@ impl Scope<'_, '_> {
         let elem = self.place(place, index, store)?;
         self.expect(layout.stride, U32, "stride of a matrix")?;
         // Workgroup memory may hold the elements of matrices packed in words.
-        let packed = elem == Elem::U32 && matches!(place, Place::Shared(_));
+        let packed = elem == Elem::U32 && matches!(place, Storage::Shared(_));
         if elem != m.elem && !packed {
             return self.rules.invalid(format_args!("matrix {} in memory of {elem}", Type::Matrix(m)));
         }
         Ok(())
     }
 
-    fn product(&self, at: Value, a: Value, b: Value, c: Value) -> Result<Type, Error> {
+    fn matrix_multiply(&self, at: Value, a: Value, b: Value, c: Value) -> Result<Type, Error> {
         let types = (self.ty(a)?, self.ty(b)?, self.ty(c)?);
         let (Type::Matrix(x), Type::Matrix(y), Type::Matrix(z)) = types else {
             return self.wrong(at, "a matrix multiply of values that are not matrices");

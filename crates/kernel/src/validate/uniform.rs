@@ -20,7 +20,7 @@ enum Level {
     Invocation,
 }
 
-/// Control flow at some place.
+/// Control flow at a point.
 #[derive(Clone, Copy)]
 struct Flow {
     level: Level,
@@ -32,7 +32,7 @@ pub(super) fn check(rules: &Rules<'_>) -> Result<(), Error> {
     walk(rules, Level::Subgroup)
 }
 
-/// Whether workgroup barriers could stand in the place of a valid kernel's subgroup barriers.
+/// Whether workgroup barriers could replace a valid kernel's subgroup barriers.
 pub(crate) fn subgroup_barriers_reach_all(kernel: &Kernel) -> bool {
     walk(&Rules { kernel, target: &Target::plain() }, Level::Group).is_ok()
 }
@@ -191,7 +191,7 @@ impl Levels<'_, '_> {
         }
     }
 
-    /// A matrix is loaded and stored by a whole subgroup from one place.
+    /// A matrix is loaded and stored by a whole subgroup from one address.
     fn matrix(&self, index: Value, layout: &MatrixLayout, flow: Flow) -> Result<(), Error> {
         if flow.level > Level::Subgroup {
             return self.divergent("a cooperative matrix", flow);
@@ -236,7 +236,7 @@ impl Levels<'_, '_> {
             Expr::Vector(parts) => self.highest(parts),
             // Nothing writes such a buffer meanwhile, but only a uniform load is printed so that every compiler sees
             // that the whole workgroup gets the same.
-            Expr::Load { place: Place::Arg(arg), index, .. } if self.constant(*arg) => {
+            Expr::Load { place: Storage::Arg(arg), index, .. } if self.constant(*arg) => {
                 self.of(*index).max(Level::Subgroup)
             }
             Expr::Load { .. } | Expr::LoadLane { .. } | Expr::Atomic { .. } => Level::Invocation,

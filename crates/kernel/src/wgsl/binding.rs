@@ -49,7 +49,7 @@ impl Usage {
         for stmt in block {
             match stmt {
                 Stmt::Let(value) => self.expr(kernel, *value)?,
-                Stmt::Store { place: Place::Arg(arg), value, .. } => {
+                Stmt::Store { place: Storage::Arg(arg), value, .. } => {
                     let lanes = match def(kernel, *value)?.ty {
                         crate::Type::Vector(_, n) => n,
                         _ => 1,
@@ -60,7 +60,7 @@ impl Usage {
                     used.lanes |= lanes;
                     used.atomic |= u32::from(lanes) * size < 4;
                 }
-                Stmt::StoreMatrix { place: Place::Arg(arg), .. } => {
+                Stmt::StoreMatrix { place: Storage::Arg(arg), .. } => {
                     let used = self.arg(kernel, *arg)?;
                     (used.stored, used.matrix) = (true, true);
                 }
@@ -82,22 +82,22 @@ impl Usage {
 
     fn expr(&mut self, kernel: &Kernel, value: Value) -> Result<(), Error> {
         match def(kernel, value)?.expr {
-            Expr::Load { place: Place::Arg(arg), lanes, .. } => {
+            Expr::Load { place: Storage::Arg(arg), lanes, .. } => {
                 let used = self.arg(kernel, arg)?;
                 used.loaded = true;
                 used.lanes |= lanes;
             }
             Expr::LoadUniform { arg, .. } => self.arg(kernel, arg)?.lanes |= 1,
-            Expr::MatrixLoad { place: Place::Arg(arg), .. } => {
+            Expr::MatrixLoad { place: Storage::Arg(arg), .. } => {
                 let used = self.arg(kernel, arg)?;
                 (used.loaded, used.matrix) = (true, true);
             }
             Expr::Atomic { place, .. } => match place {
-                Place::Arg(arg) => {
+                Storage::Arg(arg) => {
                     let used = self.arg(kernel, arg)?;
                     (used.loaded, used.stored, used.atomic) = (true, true, true);
                 }
-                Place::Shared(shared) => match self.shared_atomic.get_mut(shared.index()) {
+                Storage::Shared(shared) => match self.shared_atomic.get_mut(shared.index()) {
                     Some(atomic) => *atomic = true,
                     None => return Err(unknown(kernel, "shared array", shared.0)),
                 },
@@ -125,7 +125,7 @@ pub(super) fn unknown(kernel: &Kernel, what: &str, number: u32) -> Error {
 pub(super) struct Binding {
     /// The kernel's element type.
     pub(super) elem: Elem,
-    /// What a cell is made of; narrow elements lie several to a u32.
+    /// What a cell is made of; narrow elements are packed several to a u32.
     pub(super) unit: Unit,
     /// Units of a cell: 1, 2 or 4.
     pub(super) width: u8,

@@ -61,7 +61,7 @@ fn signed(x: i64, least: i64, suffix: &str) -> String {
     wrap(x < 0, format!("{x}{suffix}"))
 }
 
-/// The shortest decimal that gives the number whether it is read as f32 or as f64 and then rounded.
+/// The shortest decimal that reads back as the number whether it is read as f32 or as f64 and then rounded.
 fn float(wide: f64, x: f32, suffix: &str) -> String {
     let short = format!("{x:?}");
     let text = if short.parse::<f64>().is_ok_and(|y| y as f32 == x) { short } else { format!("{wide:?}") };

@@ -7,7 +7,7 @@ use crate::Error;
 use crate::ir::*;
 use crate::types::{Elem, MatrixType, Scalar, Type};
 
-/// A place and an index in it, ready to be accessed.
+/// A storage and an index in it, ready to be accessed.
 struct Spot {
     /// Name of the array.
     name: String,
@@ -86,14 +86,14 @@ impl Printer<'_> {
         }
     }
 
-    pub(super) fn load(&mut self, place: Place, index: Value, lanes: u8) -> Result<String, Error> {
+    pub(super) fn load(&mut self, place: Storage, index: Value, lanes: u8) -> Result<String, Error> {
         match place {
-            Place::Arg(arg) => {
+            Storage::Arg(arg) => {
                 let spot = self.load_spot(arg, index, &format!("{lanes}u"))?;
                 let (binding, _) = self.binding(arg)?;
                 self.load_arg(&binding, &spot, lanes)
             }
-            Place::Shared(shared) => {
+            Storage::Shared(shared) => {
                 let (decl, atomic) = self.shared(shared)?;
                 let index = self.index(index)?;
                 let cell = format!("s{}[{index}]", shared.0);
@@ -130,7 +130,7 @@ impl Printer<'_> {
         })
     }
 
-    /// Elements that lie several to a word.
+    /// Elements that are packed several to a word.
     fn load_packed(&mut self, binding: &Binding, spot: &Spot, lanes: u8) -> Result<String, Error> {
         let Spot { name, index } = spot;
         let elem = binding.elem;
@@ -171,7 +171,7 @@ impl Printer<'_> {
     pub(super) fn load_lane(&mut self, shared: SharedId, index: Value, lane: u8) -> Result<String, Error> {
         let (decl, _) = self.shared(shared)?;
         if decl.lanes == 1 {
-            return self.load(Place::Shared(shared), index, 1);
+            return self.load(Storage::Shared(shared), index, 1);
         }
         let index = self.index(index)?;
         let cell = format!("s{}[{index}].{}", shared.0, self.component(lane)?);
@@ -200,20 +200,20 @@ impl Printer<'_> {
         Ok(format!("workgroupUniformLoad(&uniform_{scalar})"))
     }
 
-    pub(super) fn store(&mut self, place: Place, index: Value, value: Value) -> Result<(), Error> {
+    pub(super) fn store(&mut self, place: Storage, index: Value, value: Value) -> Result<(), Error> {
         let lanes = match self.def(value)?.ty {
             Type::Vector(_, n) => n,
             _ => 1,
         };
         let text = self.value(value)?;
         match place {
-            Place::Arg(arg) => {
+            Storage::Arg(arg) => {
                 let (binding, _) = self.binding(arg)?;
                 let spot = self.store_spot(arg, index, &format!("{lanes}u"))?;
                 self.store_arg(&binding, &spot, &text, lanes)?;
                 self.close_spot();
             }
-            Place::Shared(shared) => {
+            Storage::Shared(shared) => {
                 let (decl, atomic) = self.shared(shared)?;
                 let index = self.index(index)?;
                 let cell = format!("s{}[{index}]", shared.0);
@@ -319,7 +319,7 @@ impl Printer<'_> {
     ) -> Result<(), Error> {
         let (decl, _) = self.shared(shared)?;
         if decl.lanes == 1 {
-            return self.store(Place::Shared(shared), index, value);
+            return self.store(Storage::Shared(shared), index, value);
         }
         let (index, mut text) = (self.index(index)?, self.value(value)?);
         if decl.elem == Elem::F16 {
@@ -333,7 +333,7 @@ impl Printer<'_> {
     pub(super) fn atomic(
         &mut self,
         result: Value,
-        place: Place,
+        place: Storage,
         index: Value,
         op: AtomicOp,
         operand: Value,
@@ -345,11 +345,11 @@ impl Printer<'_> {
         let v = format!("v{}", result.0);
         self.line(format_args!("var {v}: {ty};"));
         let cell = match place {
-            Place::Arg(arg) => {
+            Storage::Arg(arg) => {
                 let spot = self.store_spot(arg, index, "1u")?;
                 format!("&{}[{}]", spot.name, spot.index)
             }
-            Place::Shared(shared) => format!("&s{}[{}]", shared.0, self.index(index)?),
+            Storage::Shared(shared) => format!("&s{}[{}]", shared.0, self.index(index)?),
         };
         let function = match op {
             AtomicOp::Add => "atomicAdd",
@@ -364,14 +364,14 @@ impl Printer<'_> {
                     return self.invalid(format_args!("%{}: a comparison without a comparand", result.0));
                 };
                 self.compare_exchange(&v, &cell, &comparand, &operand);
-                if matches!(place, Place::Arg(_)) {
+                if matches!(place, Storage::Arg(_)) {
                     self.close_spot();
                 }
                 return Ok(());
             }
         };
         self.line(format_args!("{v} = {function}({cell}, {operand});"));
-        if matches!(place, Place::Arg(_)) {
+        if matches!(place, Storage::Arg(_)) {
             self.close_spot();
         }
         Ok(())
@@ -399,18 +399,18 @@ impl Printer<'_> {
     pub(super) fn load_matrix(
         &mut self,
         ty: MatrixType,
-        place: Place,
+        place: Storage,
         index: Value,
         layout: MatrixLayout,
     ) -> Result<String, Error> {
         let name = self.matrix_type(ty)?;
         let (array, index) = match place {
-            Place::Arg(arg) => {
+            Storage::Arg(arg) => {
                 let span = self.matrix_span(ty, layout)?;
                 let spot = self.load_spot(arg, index, &span)?;
                 (spot.name, spot.index)
             }
-            Place::Shared(shared) => (format!("s{}", shared.0), self.index(index)?),
+            Storage::Shared(shared) => (format!("s{}", shared.0), self.index(index)?),
         };
         let stride = self.bind(layout.stride)?;
         let load = if layout.column_major { "coopLoad" } else { "coopLoadT" };
@@ -419,7 +419,7 @@ impl Printer<'_> {
 
     pub(super) fn store_matrix(
         &mut self,
-        place: Place,
+        place: Storage,
         index: Value,
         layout: MatrixLayout,
         value: Value,
@@ -431,13 +431,13 @@ impl Printer<'_> {
         let text = self.value(value)?;
         let store = if layout.column_major { "coopStore" } else { "coopStoreT" };
         match place {
-            Place::Arg(arg) => {
+            Storage::Arg(arg) => {
                 let span = self.matrix_span(ty, layout)?;
                 let spot = self.store_spot(arg, index, &span)?;
                 self.line(format_args!("{store}({text}, &{}[{}], {stride});", spot.name, spot.index));
                 self.close_spot();
             }
-            Place::Shared(shared) => {
+            Storage::Shared(shared) => {
                 let index = self.index(index)?;
                 self.line(format_args!("{store}({text}, &s{}[{index}], {stride});", shared.0));
             }

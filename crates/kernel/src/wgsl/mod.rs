@@ -1,7 +1,7 @@
 //! Kernels as WGSL: buffers are bindings, run-time numbers are immediates or a uniform buffer
 //! ([`Interface`]). All storage is `read_write`.
 //!
-//! Elements narrower than 32 bits lie packed in `u32`: loads unpack, stores of whole words pack, and stores of parts
+//! Elements narrower than 32 bits are packed in `u32`: loads unpack, stores of whole words pack, and stores of parts
 //! of a word clear and set their bits by atomics, so that neighbours in the word stay whole. f32 is rounded to f16 and
 //! bf16 by integer arithmetic, because the built-in packing rounds as it likes.
 //!
@@ -55,7 +55,7 @@ pub struct Module {
 
 /// Prints a validated kernel.
 ///
-/// [`Error::Missing`] tells what the dialect does not have, [`Error::Invalid`] that the kernel is not a valid one.
+/// [`Error::Missing`] says what the dialect does not have, [`Error::Invalid`] that the kernel is not a valid one.
 pub fn print(kernel: &Kernel, options: &WgslOptions) -> Result<Module, Error> {
     let usage = Usage::of(kernel)?;
     let mut printer = Printer::new(kernel, *options, usage)?;
@@ -63,7 +63,7 @@ pub fn print(kernel: &Kernel, options: &WgslOptions) -> Result<Module, Error> {
     printer.module()
 }
 
-/// A kernel on its way to text: the body is printed first and tells what must stand above it.
+/// A kernel being printed: the body comes first and determines the declarations above it.
 struct Printer<'k> {
     kernel: &'k Kernel,
     options: WgslOptions,
@@ -182,7 +182,7 @@ impl<'k> Printer<'k> {
         helper.name()
     }
 
-    /// Everything above the body, the body, and what the driver is told.
+    /// Everything above the body, the body, and the interface for the driver.
     fn module(mut self) -> Result<Module, Error> {
         let interface = self.interface();
         let mut out = String::new();

@@ -166,7 +166,6 @@ mod tests {
             max_groups: [65535; 3],
             max_buffer_bytes: 1 << 32,
             memory_bytes: 1 << 32,
-            tuning: std::sync::Arc::default(),
         }
     }
 

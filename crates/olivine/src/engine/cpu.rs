@@ -7,13 +7,11 @@ use std::time::{Duration, Instant};
 
 use olivine_compile::Compiled;
 use olivine_cpu::{Executable, Spawned, Threads, Weights};
-use olivine_gpu::{Record, Take};
+use olivine_gpu::{KernelSource, Record, Take};
 use olivine_ir::{Data, Recycler, Tensor, TensorType, TensorView};
 use olivine_kernel::Kernel;
 
-use super::{
-    DeviceTensor, Engine, Given, InFlight, KernelSource, Model, Prepared, Resident, StatePart, StepTime,
-};
+use super::{DeviceTensor, Engine, Given, InFlight, Model, Prepared, Resident, StatePart, StepTime};
 use crate::Error;
 use crate::executable::{write_results, zeros};
 

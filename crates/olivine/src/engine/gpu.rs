@@ -7,43 +7,37 @@ use std::time::Duration;
 
 use olivine_compile::Compiled;
 use olivine_gpu::{
-    DeviceCaps, Driver, Executable, Feed, Finding, Program, Record, Run, Take, Weights, lower, proven,
-    try_matrices,
+    DeviceCaps, Driver, Executable, Feed, Finding, KernelSource, Program, Record, Run, Take, Weights, lower,
+    proven, try_matrices,
 };
 use olivine_ir::{Data, Tensor, TensorType, memory};
 use olivine_kernel::Kernel;
 
-use super::{
-    DeviceTensor, Engine, Given, InFlight, KernelSource, Model, Prepared, Resident, StatePart, StepTime,
-};
+use super::{DeviceTensor, Engine, Given, InFlight, Model, Prepared, Resident, StatePart, StepTime};
 use crate::Error;
 use crate::executable::write_results;
 
 /// A device opened by a driver.
 pub(crate) struct GpuEngine<D: Driver> {
     pub(crate) driver: Arc<D>,
-    /// What the driver's device can do, with the record that the session tunes by.
-    pub(crate) caps: DeviceCaps,
+    /// What the session tunes by.
+    pub(crate) tuning: Arc<Record>,
     pub(crate) checked: bool,
-    /// Messages of the driver's validation layer so far.
-    pub(crate) messages: fn(&D) -> Vec<String>,
-    /// Bytes of device memory that it has taken, where it says.
-    pub(crate) memory_taken: fn(&D) -> Option<u64>,
-    /// A kernel as the driver prints it, checked or not.
-    pub(crate) source: fn(&D, &Kernel, bool) -> Result<KernelSource, olivine_gpu::Error>,
 }
 
 impl<D: Driver> Engine for GpuEngine<D> {
     fn model(&self, tuning: Option<Arc<Record>>) -> Arc<dyn Model> {
-        let (driver, mut caps, checked) = (self.driver.clone(), self.caps.clone(), self.checked);
-        if let Some(tuning) = tuning {
-            caps.tuning = tuning;
-        }
-        Arc::new(GpuModel { driver, caps, checked, weights: Arc::new(Weights::default()) })
+        let tuning = tuning.unwrap_or_else(|| self.tuning.clone());
+        let (driver, checked) = (self.driver.clone(), self.checked);
+        Arc::new(GpuModel { driver, tuning, checked, weights: Arc::new(Weights::default()) })
     }
 
     fn caps(&self) -> Option<&DeviceCaps> {
-        Some(&self.caps)
+        Some(self.driver.caps())
+    }
+
+    fn tuning(&self) -> Option<&Arc<Record>> {
+        Some(&self.tuning)
     }
 
     fn upload(&self, ty: TensorType, bytes: &[u8]) -> Result<DeviceTensor, Error> {
@@ -56,15 +50,15 @@ impl<D: Driver> Engine for GpuEngine<D> {
     }
 
     fn messages(&self) -> Vec<String> {
-        (self.messages)(&self.driver)
+        self.driver.validation_messages()
     }
 
     fn memory_taken(&self) -> Option<u64> {
-        (self.memory_taken)(&self.driver)
+        self.driver.memory_taken()
     }
 
     fn program(&self, compiled: &Compiled) -> Result<Option<Program>, Error> {
-        Ok(Some(proven(&self.driver, |caps| lower(compiled, &tuned(caps, &self.caps), &[]))?))
+        Ok(Some(proven(&self.driver, |caps| lower(compiled, caps, &self.tuning, &[]))?))
     }
 
     fn try_matrices(&self) -> Result<Vec<Finding>, Error> {
@@ -72,13 +66,13 @@ impl<D: Driver> Engine for GpuEngine<D> {
     }
 
     fn source(&self, kernel: &Kernel) -> Result<Option<KernelSource>, Error> {
-        Ok(Some((self.source)(&self.driver, kernel, self.checked)?))
+        Ok(Some(self.driver.source(kernel, self.checked)?))
     }
 }
 
 struct GpuModel<D: Driver> {
     driver: Arc<D>,
-    caps: DeviceCaps,
+    tuning: Arc<Record>,
     checked: bool,
     weights: Arc<Weights<D>>,
 }
@@ -93,7 +87,7 @@ impl<D: Driver> Model for GpuModel<D> {
     }
 
     fn prepare(&self, compiled: &Compiled, states: &[(usize, usize)]) -> Result<Arc<dyn Prepared>, Error> {
-        let program = proven(&self.driver, |caps| lower(compiled, &tuned(caps, &self.caps), states))?;
+        let program = proven(&self.driver, |caps| lower(compiled, caps, &self.tuning, states))?;
         let outputs = program.outputs.iter().map(|p| (p.name.clone(), p.ty)).collect();
         let (driver, weights) = (self.driver.clone(), self.weights.clone());
         let executable = Arc::new(Executable::new(driver, program, weights, self.checked)?);
@@ -243,9 +237,4 @@ impl<D: Driver> GpuPrepared<D> {
         };
         inputs.iter().map(feed).collect()
     }
-}
-
-/// A device as it has proved to be, with the record that the session is tuned by.
-fn tuned(caps: &DeviceCaps, by: &DeviceCaps) -> DeviceCaps {
-    DeviceCaps { tuning: by.tuning.clone(), ..caps.clone() }
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use olivine_compile::Compiled;
-use olivine_gpu::{DeviceCaps, Finding, Record, Take};
+use olivine_gpu::{DeviceCaps, Finding, KernelSource, Record, Take};
 use olivine_ir::{Data, Recycler, Tensor, TensorType, TensorView};
 use olivine_kernel::Kernel;
 
@@ -28,8 +28,13 @@ pub(crate) trait Engine: Send + Sync {
     /// A place for a model's params; graphs are lowered by another record than the session's if one is given.
     fn model(&self, tuning: Option<Arc<Record>>) -> Arc<dyn Model>;
 
-    /// What a GPU can do, with the record in use; `None` on the CPU.
+    /// What a GPU can do; `None` on the CPU.
     fn caps(&self) -> Option<&DeviceCaps> {
+        None
+    }
+
+    /// The record of measured choices in use; `None` on the CPU.
+    fn tuning(&self) -> Option<&Arc<Record>> {
         None
     }
 
@@ -126,15 +131,6 @@ pub(crate) trait InFlight: Send {
 
     /// An output that stays on the device.
     fn output(&mut self, i: usize) -> Result<DeviceTensor, Error>;
-}
-
-/// A kernel as a driver is given it.
-#[derive(Clone, Debug)]
-pub enum KernelSource {
-    /// Words of SPIR-V, on Vulkan.
-    Spirv(Vec<u32>),
-    /// WGSL text, on wgpu.
-    Wgsl(String),
 }
 
 /// An input as it is given.

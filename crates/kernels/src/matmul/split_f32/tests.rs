@@ -37,7 +37,6 @@ fn card() -> DeviceCaps {
         max_groups: [65535; 3],
         max_buffer_bytes: 1 << 32,
         memory_bytes: 1 << 34,
-        tuning: std::sync::Arc::default(),
     }
 }
 

@@ -1,7 +1,7 @@
-//! Nodes that one dispatch serves: they are lowered together, where the last of them stands.
+//! Groups of nodes that one dispatch computes. They are lowered together, at the last of them.
 //!
 //! ```text
-//!   x·[W, V] ── even and odd columns ── silu(even)·odd      one product, half as wide
+//!   x·[W, V] ── even and odd columns ── silu(even)·odd      one matmul, half as wide
 //!   rope(q)   rope(k) ── kv_append   kv_append(v)           one pass over the rows of q, k and v
 //! ```
 
@@ -12,24 +12,30 @@ use olivine_ir::{Node, Op, ValueId};
 use olivine_kernels::{Memory, Operand};
 use olivine_program::{Addressing, DeviceCaps};
 
-use super::reading;
+use crate::lower::reading;
 
-/// For every node the nodes that are lowered with it, itself among them, in order; none for nodes by themselves.
-pub(super) struct Together {
-    /// For every node the number of its group.
+/// The groups of a graph, by node.
+pub(in crate::lower) struct FusedGroups {
+    /// For every node the number of its group, if it is in one.
     of: Vec<Option<usize>>,
-    groups: Vec<Vec<usize>>,
+    groups: Vec<Group>,
 }
 
-impl Together {
+struct Group {
+    rule: &'static str,
+    /// Its nodes, in order.
+    steps: Vec<usize>,
+}
+
+impl FusedGroups {
     /// Finds all groups of a graph.
-    pub(super) fn new(compiled: &Compiled, caps: &DeviceCaps) -> Self {
+    pub(in crate::lower) fn new(compiled: &Compiled, caps: &DeviceCaps) -> Self {
         let graph = &compiled.graph;
         let readers = readers(compiled);
-        let mut together = Together { of: vec![None; graph.nodes().len()], groups: Vec::new() };
+        let mut fused = FusedGroups { of: vec![None; graph.nodes().len()], groups: Vec::new() };
         for step in 0..graph.nodes().len() {
-            if let Some(other) = reader_of_pairs(compiled, &readers, step) {
-                together.add(vec![step, other]);
+            if let Some(other) = gating_reader(compiled, &readers, step) {
+                fused.add("gated matmul", vec![step, other]);
             }
         }
         let most = match caps.addressing {
@@ -38,40 +44,47 @@ impl Together {
         };
         // Rows, result and what angles are made of; rows, position and cache.
         let buffers = |step: &usize| if matches!(graph.nodes()[*step].op, Op::Rope(_)) { 4 } else { 3 };
-        for group in rotations(compiled, &readers) {
+        for group in rope_appends(compiled, &readers) {
             if group.iter().map(buffers).sum::<usize>() <= most {
-                together.add(group);
+                fused.add("rope and kv append", group);
             }
         }
-        together
+        fused
     }
 
-    /// Where a step is lowered: where the last of its group stands.
-    pub(super) fn last(&self, step: usize) -> usize {
-        let group = self.of.get(step).copied().flatten().and_then(|i| self.groups.get(i));
-        group.and_then(|group| group.last().copied()).unwrap_or(step)
+    fn group(&self, step: usize) -> Option<&Group> {
+        self.of.get(step).copied().flatten().and_then(|i| self.groups.get(i))
     }
 
-    fn add(&mut self, group: Vec<usize>) {
-        if group.len() < 2 || group.iter().any(|step| self.of[*step].is_some()) {
+    /// The step that lowers this one: the last of its group.
+    pub(in crate::lower) fn last(&self, step: usize) -> usize {
+        self.group(step).and_then(|group| group.steps.last().copied()).unwrap_or(step)
+    }
+
+    /// The rule by which a step is in a group.
+    pub(in crate::lower) fn rule(&self, step: usize) -> Option<&'static str> {
+        self.group(step).map(|group| group.rule)
+    }
+
+    fn add(&mut self, rule: &'static str, steps: Vec<usize>) {
+        if steps.len() < 2 || steps.iter().any(|step| self.of[*step].is_some()) {
             return;
         }
-        group.iter().for_each(|step| self.of[*step] = Some(self.groups.len()));
-        self.groups.push(group);
+        steps.iter().for_each(|step| self.of[*step] = Some(self.groups.len()));
+        self.groups.push(Group { rule, steps });
     }
 
-    /// The steps that are lowered where this one stands: itself, all of its group, or none if that waits for a later
-    /// step.
-    pub(super) fn at(&self, step: usize) -> Vec<usize> {
-        match self.of.get(step).copied().flatten().and_then(|i| self.groups.get(i)) {
+    /// The steps that are lowered at this one: itself, all of its group, or none if the group ends at a later step.
+    pub(in crate::lower) fn at(&self, step: usize) -> Vec<usize> {
+        match self.group(step) {
             None => vec![step],
-            Some(group) if group.last() == Some(&step) => group.clone(),
+            Some(group) if group.steps.last() == Some(&step) => group.steps.clone(),
             Some(_) => Vec::new(),
         }
     }
 }
 
-/// A reading of a value by a node.
+/// A node that reads a value, and how.
 struct Reader {
     step: usize,
     operand: Operand,
@@ -97,20 +110,16 @@ fn readers(compiled: &Compiled) -> HashMap<ValueId, Vec<Reader>> {
     readers
 }
 
-/// The elementwise node that alone reads a product, its even and its odd columns.
-fn reader_of_pairs(
-    compiled: &Compiled,
-    readers: &HashMap<ValueId, Vec<Reader>>,
-    step: usize,
-) -> Option<usize> {
+/// The elementwise node that alone reads a matmul, as its even and its odd columns.
+fn gating_reader(compiled: &Compiled, readers: &HashMap<ValueId, Vec<Reader>>, step: usize) -> Option<usize> {
     let graph = &compiled.graph;
     let node = graph.nodes().get(step)?;
     let Op::MatMul(op) = &node.op else { return None };
-    let product = *node.outputs.first()?;
-    let [first, second] = readers.get(&product)?.as_slice() else { return None };
+    let result = *node.outputs.first()?;
+    let [first, second] = readers.get(&result)?.as_slice() else { return None };
     let reader = graph.nodes().get(first.step)?;
     let elementwise = matches!(reader.op, Op::Fused(_) | Op::ScalarOp(_)) && reader.outputs.len() == 1;
-    let shape = graph.ty(product).ok()?.shape;
+    let shape = graph.ty(result).ok()?.shape;
     let halved = |operand: &Operand| {
         let (Some((wide, outer)), Some((narrow, of))) =
             (shape.dims().split_last(), operand.dims().split_last())
@@ -126,19 +135,19 @@ fn reader_of_pairs(
     };
     let mut offsets = [first.operand.offset, second.operand.offset];
     offsets.sort_unstable();
-    let result = graph.ty(*reader.outputs.first()?).ok()?.shape;
+    let target = graph.ty(*reader.outputs.first()?).ok()?.shape;
     let pairs = op.epilogue.is_none()
         && !compiled.at_load[step]
         && elementwise
         && first.step == second.step
         && offsets == [0, 1]
-        && [first, second].iter().all(|r| halved(&r.operand) && r.operand.ty.shape == result);
+        && [first, second].iter().all(|r| halved(&r.operand) && r.operand.ty.shape == target);
     pairs.then_some(first.step)
 }
 
 /// Groups of rotations and of rows that go to caches, none of which waits for another's result, but for rows that a
 /// rotation makes for one cache alone.
-fn rotations(compiled: &Compiled, readers: &HashMap<ValueId, Vec<Reader>>) -> Vec<Vec<usize>> {
+fn rope_appends(compiled: &Compiled, readers: &HashMap<ValueId, Vec<Reader>>) -> Vec<Vec<usize>> {
     let graph = &compiled.graph;
     let mut groups: Vec<Vec<usize>> = Vec::new();
     let mut open: Vec<usize> = Vec::new();

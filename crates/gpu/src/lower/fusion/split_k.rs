@@ -1,9 +1,9 @@
-//! Sums of split products that are left to the kernel which reads the product.
+//! Sums of split-K matmuls that the node which reads the matmul computes.
 //!
 //! ```text
-//!   product ── parts ── norm: sums them in order, finishes the product, normalises it
-//!                        └── the product itself, where others read it too
-//!   product ── parts ── rotations and appends: each sums the columns it reads
+//!   matmul ── partial sums ── norm: adds them in order, applies the epilogue, normalises
+//!                              └── stores the matmul too, where others read it
+//!   matmul ── partial sums ── rope and kv append: each adds the columns it reads
 //! ```
 
 use std::collections::{HashMap, HashSet};
@@ -13,33 +13,33 @@ use olivine_ir::{Op, ValueId};
 use olivine_kernels::{Memory, SplitKPartials};
 use olivine_program::{Addressing, DeviceCaps};
 
-use super::reading;
-use super::together::Together;
+use super::groups::FusedGroups;
+use crate::lower::reading;
 
-/// What a node may leave to others, and what others left to it.
+/// What a node may defer to its reader, and what an earlier node deferred to it.
 #[derive(Default)]
-pub(super) struct Reading {
-    /// Whether its parts may be left to the node that reads it.
-    pub(super) may_defer_sum: bool,
-    /// The product that it reads, if its parts were.
-    pub(super) partials: Option<SplitKPartials>,
+pub(in crate::lower) struct Deferral {
+    /// Whether the node that reads it can add its partial sums.
+    pub(in crate::lower) may_defer_sum: bool,
+    /// The partial sums of an operand, if the matmul deferred them.
+    pub(in crate::lower) partials: Option<SplitKPartials>,
 }
 
-/// A node that can sum a product's parts.
+/// A node that can add the partial sums of a matmul.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Summing {
-    pub(super) step: usize,
-    /// Whether other nodes, or the caller, read the product as well.
-    pub(super) is_stored: bool,
+pub(in crate::lower) struct PartialsReader {
+    pub(in crate::lower) step: usize,
+    /// Whether other nodes, or the caller, read the matmul as well.
+    pub(in crate::lower) is_stored: bool,
 }
 
-/// For every node that is a product, what can sum its parts: a norm, if that is the first node to read it, whole and in
-/// order; or rotations and appends that nobody else reads it with.
-pub(super) fn summing_readers(
+/// For every matmul the node that can add its partial sums: a norm, if it is the first to read the matmul, whole and in
+/// order; or rotary embeddings and appends, if nothing else reads it.
+pub(in crate::lower) fn partials_readers(
     compiled: &Compiled,
-    together: &Together,
+    groups: &FusedGroups,
     caps: &DeviceCaps,
-) -> Vec<Option<Summing>> {
+) -> Vec<Option<PartialsReader>> {
     let graph = &compiled.graph;
     // For every value the nodes that read it, with the operand's number and whether that is the whole of it in order.
     let mut readers: HashMap<ValueId, Vec<(usize, usize, bool)>> = HashMap::new();
@@ -61,32 +61,32 @@ pub(super) fn summing_readers(
         if !matches!(node.op, Op::MatMul(_)) || compiled.at_load[step] {
             return None;
         }
-        let product = *node.outputs.first()?;
-        let readers = readers.get(&product)?;
-        let is_output = roots_of_outputs.contains(&Memory::Value(product));
+        let result = *node.outputs.first()?;
+        let readers = readers.get(&result)?;
+        let is_output = roots_of_outputs.contains(&Memory::Value(result));
         let (first, operand, in_order) = *readers.first()?;
         let moves = |(step, operand, _): &(usize, usize, bool)| match graph.nodes()[*step].op {
             Op::Rope(_) => *operand == 0,
             Op::KvAppend(_) => *operand == 1,
             _ => false,
         };
-        let last = together.last(first);
-        if readers.iter().all(|r| moves(r) && together.last(r.0) == last) && last != first {
+        let last = groups.last(first);
+        if readers.iter().all(|r| moves(r) && groups.last(r.0) == last) && last != first {
             // Every reader has the extra operands as well.
             let fits = caps.addressing == Addressing::Pointers || node.inputs.len() == 2;
-            return (fits && !is_output).then_some(Summing { step: last, is_stored: false });
+            return (fits && !is_output).then_some(PartialsReader { step: last, is_stored: false });
         }
         let norm = graph.nodes().get(first)?;
         let once = readers.iter().filter(|(step, ..)| *step == first).count() == 1;
         let sums = matches!(norm.op, Op::LayerNorm(_) | Op::RmsNorm(_)) && operand == 0;
-        // Parts and extra operands come instead of the product, which may have to be written.
+        // Partial sums and epilogue operands come instead of the matmul, which may have to be stored.
         let buffers = norm.inputs.len() + norm.outputs.len() + node.inputs.len() - 1;
         let fits = match caps.addressing {
             Addressing::Pointers => true,
             Addressing::Bindings { max_count, .. } => buffers <= max_count as usize,
         };
         let is_stored = readers.len() > 1 || is_output;
-        (once && sums && in_order && fits).then_some(Summing { step: first, is_stored })
+        (once && sums && in_order && fits).then_some(PartialsReader { step: first, is_stored })
     };
     (0..graph.nodes().len()).map(summing).collect()
 }
