@@ -14,7 +14,7 @@ use crate::limit::memory_limit;
 use crate::lower::{Pack, Place, Program, Reading, Step, Stored};
 use crate::operand::{Failure, Operand, Source, Target};
 use crate::weights::Weights;
-use crate::{cost, scratch, team};
+use crate::{cost, scratch, thread_pool};
 
 /// What needs no more bytes than this is not held against the limit of the process: reading that takes longer than
 /// compiling a small graph.
@@ -179,7 +179,7 @@ impl Executable {
             None => Buffer::new(self.program.arena)?,
         };
         // A small graph runs on this thread alone: others would be late to help.
-        let result = team::within(cost::width(self.program.work), || {
+        let result = thread_pool::within(cost::width(self.program.work), || {
             scratch::guarded(|| {
                 self.run_steps(inputs, &stored, arena.bytes_mut(), outputs, times)?;
                 self.copy_outputs(inputs, &stored, arena.bytes_mut(), outputs)

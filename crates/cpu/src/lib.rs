@@ -41,7 +41,7 @@ mod parallel;
 mod processor;
 mod scratch;
 mod simd;
-mod team;
+mod thread_pool;
 mod threads;
 mod weights;
 

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 
 use bytemuck::Pod;
 
-pub(crate) use crate::team::{share as tasks, threads};
+pub(crate) use crate::thread_pool::{share as tasks, threads};
 
 /// What happens to a chunk: its number, and its elements.
 pub(crate) type Task<'a, T> = &'a (dyn Fn(usize, &mut [T]) + Sync);

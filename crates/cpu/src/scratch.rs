@@ -1,7 +1,7 @@
 //! Memory that kernels need for themselves, as large as tensors are.
 //!
 //! Kernels return nothing and share their work out to other threads, so an error would have to pass through every one of
-//! their loops. Where there is no memory, these functions unwind instead, with [`OutOfMemory`]: the team hands it on to
+//! their loops. Where there is no memory, these functions unwind instead, with [`OutOfMemory`]: the pool hands it on to
 //! the thread that leads, and [`guarded`] makes an error of it. The panic hook is not called.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -68,17 +68,17 @@ pub(crate) fn probe<T>(len: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::team::{self, Team};
+    use crate::thread_pool::{self, ThreadPool};
 
     #[test]
     fn a_kernel_without_memory_is_an_error_also_on_other_threads() {
         let bytes = usize::MAX / 4;
         let failure = Err(Error::OutOfMemory { bytes });
         assert_eq!(guarded(|| Ok(zeroed::<u8>(bytes).len())), failure);
-        let threads = Team::new(3).unwrap();
+        let threads = ThreadPool::new(3).unwrap();
         for at in 0..4 {
             let work = || {
-                team::share(4, &|i| {
+                thread_pool::share(4, &|i| {
                     if i == at {
                         with_room::<u8>(bytes);
                     }

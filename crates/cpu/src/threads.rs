@@ -4,41 +4,41 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use crate::Error;
-use crate::team::{self, Team, Work};
+use crate::thread_pool::{self, ThreadPool, Work};
 
-/// The threads that kernels run on: the process' own team, or one of a given size.
+/// The threads that kernels run on: the process' own pool, or one of a given size.
 #[derive(Default)]
 pub struct Threads {
-    team: Option<Team>,
+    pool: Option<ThreadPool>,
 }
 
-/// A team of more threads than four for each core, and than this, is refused: they would only be in each other's way.
+/// A pool of more threads than four for each core, and than this, is refused: they would only be in each other's way.
 const MANY: usize = 256;
 
 impl Threads {
-    /// A team of `count` threads, the calling one being among them; `None` shares the team of the whole process (one
+    /// A pool of `count` threads, the calling one being among them; `None` shares the pool of the whole process (one
     /// thread per core).
     pub fn new(count: Option<usize>) -> Result<Self, Error> {
-        let Some(count) = count else { return Ok(Threads { team: None }) };
+        let Some(count) = count else { return Ok(Threads { pool: None }) };
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
         let most = cores.saturating_mul(4).max(MANY);
         if count > most {
             return Err(Error::TooManyThreads { asked: count, most });
         }
-        Team::new(count)
-            .map(|team| Threads { team: Some(team) })
+        ThreadPool::new(count)
+            .map(|pool| Threads { pool: Some(pool) })
             .map_err(|e| Error::Compile(format!("cannot start {count} threads: {e}")))
     }
 
     /// Number of threads.
     pub fn count(&self) -> usize {
-        self.team.as_ref().map_or_else(team::threads, Team::count)
+        self.pool.as_ref().map_or_else(thread_pool::threads, ThreadPool::count)
     }
 
     /// Runs `work` on this thread so that its parallel parts use all of these.
     pub fn install<R>(&self, work: impl FnOnce() -> R) -> R {
-        match &self.team {
-            Some(team) => team.install(work),
+        match &self.pool {
+            Some(pool) => pool.install(work),
             None => work(),
         }
     }
@@ -49,7 +49,7 @@ impl Threads {
         let slot =
             Slot { work: Mutex::new(Some(Box::new(work))), result: Mutex::new(None), done: Condvar::new() };
         let slot = Arc::new(slot);
-        self.install(|| team::enqueue(slot.clone()));
+        self.install(|| thread_pool::enqueue(slot.clone()));
         Spawned(slot)
     }
 }
@@ -90,7 +90,7 @@ impl<R: Send> Spawned<R> {
 
 /// Threads used when a session asks for no number: one per core.
 pub fn default_threads() -> usize {
-    team::threads()
+    thread_pool::threads()
 }
 
 #[cfg(test)]

@@ -23,15 +23,15 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// Runs an operation everywhere and collects what differs.
 struct Everywhere {
-    teams: Vec<Threads>,
+    pools: Vec<Threads>,
     tried: usize,
     failures: Vec<String>,
 }
 
 impl Everywhere {
     fn new() -> Self {
-        let teams = [1, 2].map(|count| Threads::new(Some(count)).unwrap());
-        Everywhere { teams: teams.into(), tried: 0, failures: Vec::new() }
+        let pools = [1, 2].map(|count| Threads::new(Some(count)).unwrap());
+        Everywhere { pools: pools.into(), tried: 0, failures: Vec::new() }
     }
 
     /// Compares the results of `op` with the expected ones; `what` is printed where they differ.
@@ -41,15 +41,15 @@ impl Everywhere {
             if limit_vectors(set) != set {
                 continue;
             }
-            for team in &self.teams {
-                let run = || team.install(|| evaluate(op, inputs));
+            for pool in &self.pools {
+                let run = || pool.install(|| evaluate(op, inputs));
                 let problem = match catch_unwind(AssertUnwindSafe(run)) {
                     Err(_) => Some("panicked".to_string()),
                     Ok(Err(error)) => Some(error.to_string()),
                     Ok(Ok(found)) => difference(&found, expected),
                 };
                 if let Some(problem) = problem {
-                    self.failures.push(format!("{what:?} on {set:?}, {} thread(s): {problem}", team.count()));
+                    self.failures.push(format!("{what:?} on {set:?}, {} thread(s): {problem}", pool.count()));
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! A team of threads that share out the tasks of a loop.
+//! A pool of threads that divide the tasks of a loop among them.
 //!
 //! ```text
 //!   leader: takes a free post ─ puts up the loop ─ does tasks ─ closes the post ─ waits for those inside
@@ -148,36 +148,36 @@ pub(crate) trait Work: Send + Sync {
 struct Beds {
     /// How many of them were called.
     called: usize,
-    /// The team is dissolved.
+    /// The pool is dissolved.
     over: bool,
 }
 
 thread_local! {
-    /// The team of this thread's loops; null for the process' own.
-    static TEAM: Cell<*const Shared> = const { Cell::new(std::ptr::null()) };
+    /// The pool of this thread's loops; null for the process' own.
+    static POOL: Cell<*const Shared> = const { Cell::new(std::ptr::null()) };
     /// The most threads that this thread's loops may use.
     static WIDTH: Cell<usize> = const { Cell::new(usize::MAX) };
 }
 
 /// Threads that share out loops; they end with it.
-pub(crate) struct Team {
+pub(crate) struct ThreadPool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
     /// The process that it was made in.
     born: u64,
 }
 
-impl Team {
-    /// A team of `count` threads, the caller being one.
+impl ThreadPool {
+    /// A pool of `count` threads, the caller being one.
     pub(crate) fn new(count: usize) -> std::io::Result<Self> {
         let shared = Arc::new(Shared::new(count.clamp(1, 1 << 15) - 1));
-        let mut team = Team { shared, workers: Vec::new(), born: fork::generation() };
-        for i in 1..=team.shared.workers {
-            let shared = team.shared.clone();
+        let mut pool = ThreadPool { shared, workers: Vec::new(), born: fork::generation() };
+        for i in 1..=pool.shared.workers {
+            let shared = pool.shared.clone();
             let named = std::thread::Builder::new().name(format!("olivine-{i}"));
-            team.workers.push(named.spawn(move || shared.serve())?);
+            pool.workers.push(named.spawn(move || shared.serve())?);
         }
-        Ok(team)
+        Ok(pool)
     }
 
     /// Number of threads, the caller among them.
@@ -185,14 +185,14 @@ impl Team {
         self.shared.workers + 1
     }
 
-    /// Runs `work` with its loops shared out to this team.
+    /// Runs `work` with its loops shared out to this pool.
     pub(crate) fn install<R>(&self, work: impl FnOnce() -> R) -> R {
-        let _reset = Reset { team: TEAM.replace(&*self.shared), width: WIDTH.replace(usize::MAX) };
+        let _reset = Reset { pool: POOL.replace(&*self.shared), width: WIDTH.replace(usize::MAX) };
         work()
     }
 }
 
-impl Drop for Team {
+impl Drop for ThreadPool {
     fn drop(&mut self) {
         if self.born != fork::generation() {
             // The threads stayed behind in the process that this one was forked from, perhaps with the lock.
@@ -201,7 +201,7 @@ impl Drop for Team {
         }
         self.shared.beds.lock().unwrap_or_else(PoisonError::into_inner).over = true;
         self.shared.wake.notify_all();
-        // A task may let go of the last hold on its own team; its thread cannot wait for itself.
+        // A task may let go of the last hold on its own pool; its thread cannot wait for itself.
         let here = std::thread::current().id();
         for worker in self.workers.drain(..).filter(|worker| worker.thread().id() != here) {
             // A worker catches what its tasks panic with.
@@ -210,24 +210,24 @@ impl Drop for Team {
     }
 }
 
-/// Puts a thread's team and width back as they were, also when it unwinds.
+/// Puts a thread's pool and width back as they were, also when it unwinds.
 struct Reset {
-    team: *const Shared,
+    pool: *const Shared,
     width: usize,
 }
 
 impl Drop for Reset {
     fn drop(&mut self) {
-        TEAM.set(self.team);
+        POOL.set(self.pool);
         WIDTH.set(self.width);
     }
 }
 
-/// The process' own team: one thread per core, or none but the caller's where the system lets none start. A process
+/// The process' own pool: one thread per core, or none but the caller's where the system lets none start. A process
 /// that is forked makes its own: threads stay behind.
 fn common() -> &'static Shared {
     struct Common {
-        team: Option<Team>,
+        pool: Option<ThreadPool>,
         alone: Shared,
         born: u64,
     }
@@ -238,8 +238,11 @@ fn common() -> &'static Shared {
     let common = found.unwrap_or_else(|| {
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
         let born = fork::generation();
-        let made =
-            Box::into_raw(Box::new(Common { team: Team::new(cores).ok(), alone: Shared::new(0), born }));
+        let made = Box::into_raw(Box::new(Common {
+            pool: ThreadPool::new(cores).ok(),
+            alone: Shared::new(0),
+            born,
+        }));
         match COMMON.compare_exchange(known, made, Ordering::AcqRel, Ordering::Acquire) {
             // Safety: it is leaked from here on.
             Ok(_) => unsafe { &*made },
@@ -251,31 +254,31 @@ fn common() -> &'static Shared {
             }
         }
     });
-    common.team.as_ref().map_or(&common.alone, |team| &team.shared)
+    common.pool.as_ref().map_or(&common.alone, |pool| &pool.shared)
 }
 
-/// Runs `f` with this thread's team.
-fn with_team<R>(f: impl FnOnce(&Shared) -> R) -> R {
-    let team = TEAM.get();
-    if team.is_null() {
+/// Runs `f` with this thread's pool.
+fn with_pool<R>(f: impl FnOnce(&Shared) -> R) -> R {
+    let pool = POOL.get();
+    if pool.is_null() {
         return f(common());
     }
-    // Safety: `Team::install` and `Shared::serve` set it for a time in which they keep the team alive.
-    f(unsafe { &*team })
+    // Safety: `ThreadPool::install` and `Shared::serve` set it for a time in which they keep the pool alive.
+    f(unsafe { &*pool })
 }
 
 /// How many threads a loop of this thread may use.
 pub(crate) fn threads() -> usize {
     let width = WIDTH.get();
-    if width == 1 { 1 } else { width.min(with_team(|team| team.workers + 1)) }
+    if width == 1 { 1 } else { width.min(with_pool(|pool| pool.workers + 1)) }
 }
 
 /// Runs `work` with its loops on at most `most` threads; those that will be needed are woken now.
 pub(crate) fn within<R>(most: usize, work: impl FnOnce() -> R) -> R {
     let width = WIDTH.get().min(most.max(1));
-    let _reset = Reset { team: TEAM.get(), width: WIDTH.replace(width) };
+    let _reset = Reset { pool: POOL.get(), width: WIDTH.replace(width) };
     if width > 1 {
-        with_team(|team| team.rouse(width - 1));
+        with_pool(|pool| pool.rouse(width - 1));
     }
     work()
 }
@@ -286,13 +289,13 @@ pub(crate) fn share(count: usize, task: Task<'_>) {
     if count <= 1 || width == 1 {
         (0..count).for_each(task);
     } else {
-        with_team(|team| team.lead(count, width, task));
+        with_pool(|pool| pool.lead(count, width, task));
     }
 }
 
-/// Leaves work to a worker of this thread's team; where there is none, nobody begins it.
+/// Leaves work to a worker of this thread's pool; where there is none, nobody begins it.
 pub(crate) fn enqueue(work: Arc<dyn Work>) {
-    with_team(|team| team.enqueue(work));
+    with_pool(|pool| pool.enqueue(work));
 }
 
 impl Shared {
@@ -404,7 +407,7 @@ impl Shared {
 
     /// A worker's life.
     fn serve(&self) {
-        TEAM.set(self);
+        POOL.set(self);
         let mut seen = [0; POSTS];
         loop {
             let mut since = None;
@@ -436,7 +439,7 @@ impl Shared {
         false
     }
 
-    /// Sleeps until there may be work; false when the team is over.
+    /// Sleeps until there may be work; false when the pool is over.
     fn sleep(&self, seen: &[u64; POSTS]) -> bool {
         let mut beds = self.beds.lock().unwrap_or_else(PoisonError::into_inner);
         self.asleep.fetch_add(1, Ordering::Relaxed);
@@ -482,8 +485,8 @@ mod tests {
     #[test]
     fn every_task_is_done_once_by_teams_of_any_size() {
         for threads in [1, 2, 5] {
-            let team = Team::new(threads).unwrap();
-            team.install(|| {
+            let pool = ThreadPool::new(threads).unwrap();
+            pool.install(|| {
                 assert_eq!(super::threads(), threads);
                 for count in (0..40).chain([1000]) {
                     assert_eq!(sum(count), count * (count + 1) / 2);
@@ -496,11 +499,11 @@ mod tests {
 
     #[test]
     fn loops_inside_loops_and_many_leaders_at_once_are_done() {
-        let team = Team::new(4).unwrap();
+        let pool = ThreadPool::new(4).unwrap();
         std::thread::scope(|scope| {
             for _ in 0..2 * POSTS {
                 scope.spawn(|| {
-                    team.install(|| {
+                    pool.install(|| {
                         let total = AtomicUsize::new(0);
                         for _ in 0..50 {
                             share(5, &|_| {
@@ -516,8 +519,8 @@ mod tests {
 
     #[test]
     fn sleeping_workers_are_woken() {
-        let team = Team::new(3).unwrap();
-        team.install(|| {
+        let pool = ThreadPool::new(3).unwrap();
+        pool.install(|| {
             for _ in 0..20 {
                 std::thread::sleep(3 * WATCH);
                 assert_eq!(sum(64), 64 * 65 / 2);
@@ -527,8 +530,8 @@ mod tests {
 
     #[test]
     fn a_panic_reaches_the_leader_and_the_team_goes_on() {
-        let team = Team::new(3).unwrap();
-        team.install(|| {
+        let pool = ThreadPool::new(3).unwrap();
+        pool.install(|| {
             for bad in 0..8 {
                 let work = || share(8, &|i| assert_ne!(i, bad, "a task that fails"));
                 assert!(catch_unwind(AssertUnwindSafe(work)).is_err());
