@@ -197,9 +197,9 @@ impl<E: Number> Lines<'_, E> {
                     let done = fft.process_with_scratch(line, spectrum, &mut room.scratch);
                     debug_assert!(done.is_ok());
                     // It returns zeros for imaginary parts that are; of what is not finite they are NaN.
-                    spectrum[0].im = spectrum[0].re - spectrum[0].re;
+                    spectrum[0].im = zero_if_finite(spectrum[0].re);
                     if n.is_multiple_of(2) {
-                        spectrum[half - 1].im = spectrum[half - 1].re - spectrum[half - 1].re;
+                        spectrum[half - 1].im = zero_if_finite(spectrum[half - 1].re);
                     }
                 }
             }
@@ -242,4 +242,8 @@ impl<E: Number> Lines<'_, E> {
             to[line * points + j] = Complex::new(self.source[at].to_f64(), self.source[at + 1].to_f64());
         });
     }
+}
+
+fn zero_if_finite(x: f64) -> f64 {
+    if x.is_finite() { 0.0 } else { f64::NAN }
 }

@@ -79,7 +79,11 @@ macro_rules! rewrites {
                 $to: olivine_ir::Shape,
             ) -> Result<Vec<olivine_ir::ValueId>, olivine_ir::Error> {
                 let $op = self;
-                #[allow(unreachable_patterns, reason = "some take any number of operands")]
+                #[allow(
+                    unreachable_patterns,
+                    clippy::redundant_at_rest_pattern,
+                    reason = "some take any number of operands"
+                )]
                 match x {
                     [$($operands)*] => Ok(vec![$value?]),
                     _ => Err($crate::passes::legalise::no_rewrite(&self.clone().into(), x.len())),
