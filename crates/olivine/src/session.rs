@@ -8,7 +8,9 @@ use olivine_cpu::{CpuEvaluator, Threads};
 use olivine_files::{CacheFolder, default_cache_dir};
 #[cfg(feature = "vulkan")]
 use olivine_gpu::Driver;
-use olivine_gpu::{DeviceCaps, Mask, Record, Tuning};
+#[cfg(any(feature = "vulkan", feature = "wgpu"))]
+use olivine_gpu::{DeviceCaps, Tuning};
+use olivine_gpu::{Mask, Record};
 use olivine_ir::{Graph, TensorView};
 
 #[cfg(any(feature = "vulkan", feature = "wgpu"))]
@@ -30,6 +32,10 @@ use crate::{Backend, CompileOptions, Device, Error, Executable};
 /// ```
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
+#[cfg_attr(
+    not(all(feature = "vulkan", feature = "wgpu")),
+    allow(dead_code, reason = "some options are for one driver alone")
+)]
 pub struct SessionOptions {
     /// Threads on the CPU; one per core when not given.
     pub threads: Option<usize>,

@@ -462,7 +462,10 @@ fn matrices_are_those_of_the_target() {
     let other = MatrixShape { operand: Elem::F16, accumulator: Elem::F16, m: 16, n: 16, k: 16 };
     let apart = MatrixShape { operand: Elem::F32, accumulator: Elem::F32, m: 16, n: 16, k: 16 };
     let no_product = Target { matrices: vec![other, apart], ..full() };
-    refused(validate(&kernel, &no_product), "no product f16[16x16]A x f16[16x16]B + f32[16x16]Accumulator");
+    refused(
+        validate(&kernel, &no_product),
+        "no matrix multiply f16[16x16]A x f16[16x16]B + f32[16x16]Accumulator",
+    );
     broken("in memory of f32", &kernel, |k| k.args[1].elem = Elem::F32);
     broken("a matrix multiply of", &kernel, |k| {
         for def in &mut k.values {

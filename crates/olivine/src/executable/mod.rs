@@ -306,6 +306,7 @@ impl Executable {
     }
 
     /// Finds the graph that a run ends in; an ONNX model's stages and loops run here.
+    #[cfg_attr(not(feature = "onnx"), allow(unused_variables, reason = "a graph is the same for all inputs"))]
     fn ready(&self, inputs: &[(&str, Input<'_>)]) -> Result<Ready, Error> {
         match &self.source {
             Source::Graph(graph) => Ok(Ready {

@@ -58,7 +58,7 @@ fn transfers(device: &Device) -> Result<(), Failure> {
     Ok(())
 }
 
-/// y[i] = i + base, over a grid of two dimensions.
+/// `y[i] = i + base`, over a grid of two dimensions.
 fn count(target: &Target) -> Result<Kernel, Failure> {
     let k = Builder::new("count", 256, target);
     let y = k.arg("y", Elem::U32, Access::Write);
