@@ -21,10 +21,10 @@ impl OnnxExecutable {
         self.plans.check()?;
         let mut types = Vec::new();
         for port in self.model.inputs() {
-            match (self.options.type_of(&port)?, &port.kind) {
-                (Some(ty), _) => types.push((port.name, ty)),
-                (None, Kind::Optional(_)) => {}
-                (None, _) => return self.check_operators(),
+            match self.options.type_of(&port)? {
+                Some(ty) => types.push((port.name, ty)),
+                // Sizes are open, or a run decides whether there is a value and how many.
+                None => return self.check_operators(),
             }
         }
         let key = Key::of(types);
