@@ -1,11 +1,12 @@
 //! Files under hostile conditions: plain files only, bounded reads, and caches that no other user can write.
 //!
 //! ```text
-//!   plain.rs   opens and reads: never a pipe, a device, a socket or a folder
-//!   cache.rs   a folder of this user: checked reads, atomic replacement, locks
-//!   seal.rs    bytes with their length and hash
-//!   format.rs  the format of a file, from its first bytes
-//!   stderr.rs  a line that drivers print, caught
+//!   contents.rs  a whole file, mapped or in memory
+//!   plain.rs     opens and reads: never a pipe, a device, a socket or a folder
+//!   cache.rs     a folder of this user: checked reads, atomic replacement, locks
+//!   seal.rs      bytes with their length and hash
+//!   format.rs    the format of a file, from its first bytes
+//!   stderr.rs    a line that drivers print, caught
 //! ```
 //!
 //! ```
@@ -16,12 +17,14 @@
 #![deny(unsafe_code)]
 
 mod cache;
+mod contents;
 mod format;
 mod plain;
 mod seal;
 mod stderr;
 
 pub use cache::{CacheFolder, Lock, Untrusted, default_cache_dir};
+pub use contents::Contents;
 pub use format::Format;
 pub use plain::{open_plain, open_unlinked, read_bounded, read_plain, read_start, read_text};
 pub use seal::{SEAL_BYTES, seal, unseal};

@@ -65,7 +65,7 @@ const KNOWN: [Known; 20] = [
 
 impl Dtype {
     /// The dtype that holds such elements, if there is one.
-    pub(crate) fn held(self) -> Option<DType> {
+    pub(crate) fn dtype(self) -> Option<DType> {
         self.0.2
     }
 

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Tensors must cover the file without overlap or gap, and no name may come twice, as the format's own library demands.
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 mod header;
 mod save;
@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use header::Entry;
+use olivine_files::Contents;
 use olivine_ir::{Data, Tensor, TensorType};
 
 pub use save::save;
@@ -59,38 +60,24 @@ pub enum Error {
 /// The tensors of a file.
 pub struct Weights {
     entries: BTreeMap<String, Entry>,
-    bytes: Source,
-}
-
-enum Source {
-    Owned(Vec<u8>),
-    Mapped(memmap2::Mmap),
-}
-
-impl Source {
-    fn bytes(&self) -> &[u8] {
-        match self {
-            Source::Owned(bytes) => bytes,
-            Source::Mapped(map) => map,
-        }
-    }
+    bytes: Contents,
 }
 
 impl Weights {
     /// Opens a file; elements are read when they are asked for.
     pub fn load(path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = path.as_ref();
-        let map = mapping::map(path).map_err(|source| Error::File { path: path.to_path_buf(), source })?;
-        Weights::read(Source::Mapped(map))
+        let map = Contents::map(path).map_err(|source| Error::File { path: path.to_path_buf(), source })?;
+        Weights::read(map)
     }
 
     /// Reads a file from memory.
     pub fn from_bytes(bytes: Vec<u8>) -> Result<Self, Error> {
-        Weights::read(Source::Owned(bytes))
+        Weights::read(Contents::Owned(bytes))
     }
 
-    fn read(bytes: Source) -> Result<Self, Error> {
-        let entries = header::read(bytes.bytes())?;
+    fn read(bytes: Contents) -> Result<Self, Error> {
+        let entries = header::read(&bytes)?;
         Ok(Weights { entries, bytes })
     }
 
@@ -102,7 +89,7 @@ impl Weights {
     /// A tensor's type; `None` if there is no such tensor, or no dtype for its elements.
     pub fn ty(&self, name: &str) -> Option<TensorType> {
         let entry = self.entries.get(name)?;
-        Some(TensorType::new(entry.dtype.held()?, entry.shape))
+        Some(TensorType::new(entry.dtype.dtype()?, entry.shape))
     }
 
     /// A tensor.
@@ -114,23 +101,10 @@ impl Weights {
         })?;
         let dtype = entry
             .dtype
-            .held()
+            .dtype()
             .ok_or_else(|| wrong(format!("elements of type {} cannot be held", entry.dtype)))?;
-        let bytes = self.bytes.bytes().get(entry.bytes.clone()).unwrap_or_default();
+        let bytes = self.bytes.get(entry.bytes.clone()).unwrap_or_default();
         let data = Data::from_bytes(dtype, bytes).map_err(|e| wrong(e.to_string()))?;
         Tensor::from_data(entry.shape, data).map_err(|e| wrong(e.to_string()))
-    }
-}
-
-/// Mapping a file into memory, the one thing here that the compiler cannot check.
-#[allow(unsafe_code)]
-mod mapping {
-    use std::path::Path;
-
-    pub(super) fn map(path: &Path) -> std::io::Result<memmap2::Mmap> {
-        let file = olivine_files::open_plain(path)?;
-        // SAFETY: the mapping is private and read-only. Another process that changes the file changes numbers; one that
-        // truncates it ends this process when those pages are read, as with every mapped file.
-        unsafe { memmap2::Mmap::map(&file) }
     }
 }
