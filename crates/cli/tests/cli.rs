@@ -365,10 +365,35 @@ fn explain_shows_a_gpus_program_and_its_kernels_in_the_drivers_language() {
         assert!(text(&["explain", graph, &own, &flag]).contains(entry));
         assert!(failure(&["explain", graph, &format!("--stage={other}"), &flag]).contains("  hint: "));
     }
-    for stage in ["lowered", "program", "spirv", "wgsl"] {
+    for stage in ["program", "spirv", "wgsl"] {
         let said = failure(&["explain", graph, &format!("--stage={stage}"), "--device=cpu"]);
         assert!(said.contains("CPU") && said.contains("  hint: "), "{said}");
     }
+}
+
+#[test]
+fn explain_shows_what_lowering_joins_on_the_cpu_as_on_a_gpu() {
+    let graph = file(
+        "scores.txt",
+        r#"graph "scores" {
+  %0 = input "q": f32[3, 70, 8]
+  %1 = input "k": f32[3, 8, 33]
+  %2 = matmul(%0, %1) "scores"
+  %3 = softmax(%2) {axis=2} "weights"
+  output "y" = %3
+}
+"#,
+    );
+    let args = ["explain", graph.to_str().unwrap(), "--stage=lowered", "--device=cpu"];
+    let lowered = json(&[&args[..], &["--json"]].concat());
+    assert_eq!(lowered["fusions"], 1, "{lowered}");
+    let calls = lowered["dispatches"].as_array().unwrap();
+    assert_eq!(calls.len(), 1, "{lowered}");
+    assert_eq!(calls[0]["nodes"], serde_json::json!(["scores", "weights"]));
+    assert_eq!(calls[0]["rules"], serde_json::json!(["softmax in its matmul"]));
+    let said = text(&args);
+    assert!(said.contains("1 dispatches at every run, 1 fusions at lowering"), "{said}");
+    assert!(said.contains("scores + weights") && said.contains("softmax in its matmul"), "{said}");
 }
 
 #[test]

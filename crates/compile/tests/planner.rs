@@ -1,7 +1,7 @@
 //! The planner's contract: nothing that lives at one time overlaps, and the arena is near the largest live set.
 
 use olivine_compile::plan::{
-    ALIGNMENT, Lifetime, MemoryPlan, OutputPlace, PlanOptions, lower_bound, place, plan_graph,
+    ALIGNMENT, Lifetime, MemoryPlan, OutputLocation, PlanOptions, lower_bound, place, plan_graph,
     plan_graph_with,
 };
 use olivine_ir::op::{Binary, Concat, ScalarOp, View};
@@ -162,7 +162,7 @@ fn assert_plan_holds(g: &Graph, plan: &MemoryPlan) {
         }
     }
     for (output, place) in g.outputs().iter().zip(&plan.outputs) {
-        if *place == OutputPlace::Copied {
+        if *place == OutputLocation::Copied {
             check(&owner, output.value, "the end");
         }
     }
@@ -196,7 +196,7 @@ fn a_chain_of_elementwise_ops_runs_in_one_buffer() -> Outcome {
     let plan = plan_graph(&g, &[false; 6])?;
     assert_eq!(plan.arena, 448);
     assert_eq!(plan.in_place, [None, Some(0), Some(0), Some(0), Some(0), None]);
-    assert_eq!(plan.outputs, [OutputPlace::Written]);
+    assert_eq!(plan.outputs, [OutputLocation::Written]);
     assert_eq!(plan.slots[y.index()], None);
     Ok(())
 }
@@ -266,7 +266,7 @@ fn outputs_that_no_node_writes_are_copied() -> Outcome {
         g.output(name, value)?;
     }
     let plan = plan_graph(&g, &[false; 3])?;
-    use OutputPlace::{Copied, Written};
+    use OutputLocation::{Copied, Written};
     assert_eq!(plan.outputs, [Copied, Copied, Copied, Written, Copied]);
     assert_eq!(plan.slots[view.index()].map(|s| s.root), Some(y));
     assert_eq!(plan.in_place[2], None);

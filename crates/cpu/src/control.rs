@@ -69,11 +69,11 @@ impl Branches {
 pub(crate) struct Repeated {
     body: Executable,
     carried: usize,
-    max_trips: Option<usize>,
+    max_iterations: Option<usize>,
     idle: Mutex<Vec<Frame>>,
 }
 
-/// What a loop holds beside its results: whether to go on, and the carried values of one trip and of the next.
+/// What a loop holds beside its results: whether to go on, and the carried values of one iteration and of the next.
 struct Frame {
     go_on: Buffer,
     now: Vec<Buffer>,
@@ -83,7 +83,7 @@ struct Frame {
 impl Repeated {
     pub(crate) fn new(op: &Loop, checked: bool) -> Result<Self, String> {
         let body = prepared(&op.body, checked)?;
-        Ok(Repeated { body, carried: op.carried, max_trips: op.max_trips, idle: Mutex::default() })
+        Ok(Repeated { body, carried: op.carried, max_iterations: op.max_iterations, idle: Mutex::default() })
     }
 
     fn frame(&self) -> Result<Frame, Error> {
@@ -99,51 +99,56 @@ impl Repeated {
 
     pub(crate) fn run(&self, x: &[Operand<'_>], out: &mut [Target<'_>]) -> Result<(), Error> {
         let mut frame = self.frame()?;
-        let done = self.trips(x, out, &mut frame);
+        let done = self.run_iterations(x, out, &mut frame);
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(frame);
         done
     }
 
-    fn trips(&self, x: &[Operand<'_>], out: &mut [Target<'_>], frame: &mut Frame) -> Result<(), Error> {
+    fn run_iterations(
+        &self,
+        x: &[Operand<'_>],
+        out: &mut [Target<'_>],
+        frame: &mut Frame,
+    ) -> Result<(), Error> {
         let views = x.iter().map(view).collect::<Result<Vec<_>, _>>()?;
-        let [trips, begin, given @ ..] = views.as_slice() else { return Ok(()) };
+        let [asked, begin, given @ ..] = views.as_slice() else { return Ok(()) };
         let (first, captures) = given.split_at(self.carried.min(given.len()));
         let (results, rest) = out.split_at_mut(self.carried);
         let Some((count, rows)) = rest.split_last_mut() else { return Ok(()) };
         for (now, view) in frame.now.iter_mut().zip(first) {
             now.bytes_mut().copy_from_slice(view.bytes());
         }
-        let most = self.max_trips.map_or(i64::MAX, |m| i64::try_from(m).unwrap_or(i64::MAX));
-        let most = integer(trips).min(most);
+        let most = self.max_iterations.map_or(i64::MAX, |m| i64::try_from(m).unwrap_or(i64::MAX));
+        let most = integer(asked).min(most);
         let mut going = is_set(begin);
-        let mut trip = 0i64;
-        while going && trip < most {
-            self.trip(trip, first, captures, rows, frame)?;
+        let mut iteration = 0i64;
+        while going && iteration < most {
+            self.run_iteration(iteration, first, captures, rows, frame)?;
             going = frame.go_on.bytes().first().is_some_and(|b| *b != 0);
             std::mem::swap(&mut frame.now, &mut frame.next);
-            trip += 1;
+            iteration += 1;
         }
         for (result, now) in results.iter_mut().zip(&frame.now) {
             result.bytes.copy_from_slice(now.bytes());
         }
         let row_types = self.body.outputs().iter().skip(1 + self.carried);
         for (row, (_, ty)) in rows.iter_mut().zip(row_types) {
-            let written = (trip as usize).saturating_mul(ty.bytes());
+            let written = (iteration as usize).saturating_mul(ty.bytes());
             row.bytes.get_mut(written..).unwrap_or_default().fill(0);
         }
-        count.bytes.copy_from_slice(&trip.to_ne_bytes());
+        count.bytes.copy_from_slice(&iteration.to_ne_bytes());
         Ok(())
     }
 
-    fn trip(
+    fn run_iteration(
         &self,
-        trip: i64,
+        iteration: i64,
         first: &[TensorView<'_>],
         captures: &[TensorView<'_>],
         rows: &mut [Target<'_>],
         frame: &mut Frame,
     ) -> Result<(), Error> {
-        let number = [trip];
+        let number = [iteration];
         let wrong = |e: olivine_ir::Error| Error::Compile(e.to_string());
         let mut inputs = vec![TensorView::new([], &number).map_err(wrong)?];
         for (now, view) in frame.now.iter().zip(first) {
@@ -154,7 +159,7 @@ impl Repeated {
         targets.extend(frame.next.iter_mut().map(Buffer::bytes_mut));
         let row_types = self.body.outputs().iter().skip(1 + self.carried);
         for (row, (_, ty)) in rows.iter_mut().zip(row_types) {
-            let start = (trip as usize).saturating_mul(ty.bytes());
+            let start = (iteration as usize).saturating_mul(ty.bytes());
             targets.push(row.bytes.get_mut(start..start.saturating_add(ty.bytes())).unwrap_or_default());
         }
         self.body.run(&inputs, &mut targets)

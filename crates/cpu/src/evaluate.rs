@@ -24,14 +24,14 @@ impl Evaluate for CpuEvaluator {
     }
 }
 
-/// What is kept compiled at a time.
-const KEPT: usize = 256;
+/// Compiled operations that are cached.
+const CACHED: usize = 256;
 
-/// Bytes of operands beyond which nothing is kept: those are computed once, not in a loop.
+/// Operations with larger operands are not cached: they are computed once, not in a loop.
 const SMALL: usize = 1 << 12;
 
 thread_local! {
-    /// Small operations that were computed lately, by what they are and take: arithmetic on shapes repeats itself.
+    /// Small operations that were computed lately, by operation and operand types: arithmetic on shapes repeats itself.
     static RECENT: RefCell<HashMap<String, Rc<Executable>>> = RefCell::default();
 }
 
@@ -48,7 +48,7 @@ pub fn evaluate(op: &Op, operands: &[Tensor]) -> Result<Vec<Tensor>, Error> {
         None => {
             let made = Rc::new(executable(op, operands)?);
             RECENT.with_borrow_mut(|recent| {
-                if recent.len() == KEPT {
+                if recent.len() == CACHED {
                     recent.clear();
                 }
                 recent.insert(key, made.clone());
@@ -59,7 +59,7 @@ pub fn evaluate(op: &Op, operands: &[Tensor]) -> Result<Vec<Tensor>, Error> {
     run_once(&executable, operands)
 }
 
-/// Whether an operation is one of those that shapes are computed with; none of them depends on chance.
+/// Whether shapes are computed with an operation; none of these is random.
 fn repeats(op: &Op) -> bool {
     matches!(
         op,
@@ -88,7 +88,7 @@ fn executable(op: &Op, operands: &[Tensor]) -> Result<Executable, Error> {
     for (i, value) in results.iter().enumerate() {
         graph.output(&i.to_string(), *value).map_err(graph_error)?;
     }
-    // One operation has nothing to be fused with; what it is decomposed into may, which saves narrow floats a rounding.
+    // One operation has nothing to be fused with; but the operations it decomposes into may, which saves f16 and bf16 a rounding.
     let narrow = |ty: TensorType| matches!(ty.dtype, DType::F16 | DType::BF16);
     let plain = op.bodies().is_empty() && !operands.iter().any(|t| narrow(t.ty()));
     let options = Options { no_fusion: plain, ..Options::default() };

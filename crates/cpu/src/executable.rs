@@ -5,14 +5,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use olivine_compile::Compiled;
-use olivine_ir::{TensorType, TensorView};
+use olivine_ir::{Fusion, TensorType, TensorView};
 
 use crate::Error;
 use crate::arena::Buffer;
 use crate::kernels::movement::copy_strided;
 use crate::limit::memory_limit;
-use crate::lower::{Pack, Place, Program, Reading, Step, Stored};
-use crate::operand::{Failure, Operand, Source, Target};
+use crate::lower::{Location, Pack, Program, Step, StepOperand, Stored};
+use crate::operand::{Failure, Operand, OperandSource, Target};
 use crate::weights::Weights;
 use crate::{cost, scratch, thread_pool};
 
@@ -102,6 +102,16 @@ impl Executable {
     /// Outputs in declaration order.
     pub fn outputs(&self) -> &[(String, TensorType)] {
         &self.program.outputs
+    }
+
+    /// The kernel calls of a run, in order: the names of their nodes, and their operations.
+    pub fn steps(&self) -> impl Iterator<Item = (&str, &'static str)> {
+        self.program.run.iter().map(|step| (step.name.as_str(), step.kernel.name()))
+    }
+
+    /// What lowering joined, beside what the graph's passes had fused before.
+    pub fn fusions(&self) -> &[Fusion] {
+        &self.program.fusions
     }
 
     /// Bytes of intermediate results during a run.
@@ -307,8 +317,8 @@ impl Executable {
                 let operands: Option<Vec<Operand<'_>>> = step
                     .operands
                     .iter()
-                    .map(|r| match r.place {
-                        Place::Stored(i) => Some(operand(r, Source::Bytes(values[i].get()), None)),
+                    .map(|r| match r.location {
+                        Location::Stored(i) => Some(resolved(r, OperandSource::Bytes(values[i].get()), None)),
                         _ => None,
                     })
                     .collect();
@@ -323,8 +333,8 @@ impl Executable {
                 results
             }
         };
-        for ((_, place), buffer) in step.targets.iter().zip(results) {
-            if let Place::Stored(i) = place {
+        for ((_, location), buffer) in step.targets.iter().zip(results) {
+            if let Location::Stored(i) = location {
                 values[*i] = Bytes::Packed(buffer);
             }
         }
@@ -338,8 +348,8 @@ impl Executable {
             Some(packed) => packed,
             None => {
                 let mut buffer = Buffer::new(pack.packing.bytes)?;
-                if let Place::Stored(i) = pack.operand.place {
-                    let operand = operand(&pack.operand, Source::Bytes(values[i].get()), None);
+                if let Location::Stored(i) = pack.operand.location {
+                    let operand = resolved(&pack.operand, OperandSource::Bytes(values[i].get()), None);
                     (pack.packing.pack)(&pack.op, &operand, buffer.bytes_mut());
                 }
                 let packed = Arc::new(buffer);
@@ -374,24 +384,24 @@ impl Executable {
         arena: &mut [u8],
         outputs: &mut [&mut [u8]],
     ) -> Result<(), Error> {
-        for (reading, to) in &self.program.copies {
+        for (operand, to) in &self.program.copies {
             let (before, rest) = outputs.split_at_mut(*to);
             let Some((target, after)) = rest.split_first_mut() else { continue };
-            let source: &[u8] = match &reading.place {
-                Place::Input(i) => inputs[*i].bytes(),
-                Place::Stored(i) => stored[*i].get(),
-                Place::Arena(range) => &arena[range.clone()],
-                Place::Output(i) if i < to => &*before[*i],
-                Place::Output(i) => &*after[i - to - 1],
+            let source: &[u8] = match &operand.location {
+                Location::Input(i) => inputs[*i].bytes(),
+                Location::Stored(i) => stored[*i].get(),
+                Location::Arena(range) => &arena[range.clone()],
+                Location::Output(i) if i < to => &*before[*i],
+                Location::Output(i) => &*after[i - to - 1],
             };
-            copy_strided(&operand(reading, Source::Bytes(source), None), target);
+            copy_strided(&resolved(operand, OperandSource::Bytes(source), None), target);
         }
         Ok(())
     }
 }
 
-fn operand<'a>(reading: &Reading, source: Source<'a>, packed: Option<&'a [u8]>) -> Operand<'a> {
-    Operand { ty: reading.ty, strides: reading.strides, offset: reading.offset, source, packed }
+fn resolved<'a>(operand: &StepOperand, source: OperandSource<'a>, packed: Option<&'a [u8]>) -> Operand<'a> {
+    Operand { ty: operand.ty, strides: operand.strides, offset: operand.offset, source, packed }
 }
 
 fn misplaced(step: &Step) -> Error {
@@ -440,7 +450,7 @@ impl<'a> Memory<'a> {
         Memory { inputs, stored, arena: Lent::new(arena), outputs }
     }
 
-    /// Adds a step's operands and targets; `None` where a place is not there.
+    /// Adds a step's operands and targets; `None` where a location is not there.
     ///
     /// # Safety
     /// Nothing may be held of an earlier step, and the step's targets may overlap neither each other nor operands that
@@ -451,34 +461,34 @@ impl<'a> Memory<'a> {
         operands: &mut Vec<Operand<'a>>,
         targets: &mut Vec<Target<'a>>,
     ) -> Option<()> {
-        for (ty, place) in &step.targets {
-            let (first, len) = self.lent(place)?;
+        for (ty, location) in &step.targets {
+            let (first, len) = self.lent(location)?;
             // Safety: inside the arena or an output, and exclusive by the caller's promise.
             let bytes = unsafe { std::slice::from_raw_parts_mut(first, len) };
             targets.push(Target { ty: *ty, bytes });
         }
-        for reading in &step.operands {
-            let source = match &reading.place {
-                _ if reading.in_place => Source::Target,
-                Place::Input(i) => Source::Bytes(self.inputs.get(*i)?.bytes()),
-                Place::Stored(i) => Source::Bytes(self.stored.get(*i)?.get()),
-                place => {
-                    let (first, len) = self.lent(place)?;
+        for operand in &step.operands {
+            let source = match &operand.location {
+                _ if operand.in_place => OperandSource::Target,
+                Location::Input(i) => OperandSource::Bytes(self.inputs.get(*i)?.bytes()),
+                Location::Stored(i) => OperandSource::Bytes(self.stored.get(*i)?.get()),
+                location => {
+                    let (first, len) = self.lent(location)?;
                     // Safety: inside the arena or an output, and not written by the caller's promise.
-                    Source::Bytes(unsafe { std::slice::from_raw_parts(first, len) })
+                    OperandSource::Bytes(unsafe { std::slice::from_raw_parts(first, len) })
                 }
             };
-            let packed = reading.packed.and_then(|i| self.stored.get(i)).map(Bytes::get);
-            operands.push(operand(reading, source, packed));
+            let packed = operand.packed.and_then(|i| self.stored.get(i)).map(Bytes::get);
+            operands.push(resolved(operand, source, packed));
         }
         Some(())
     }
 
-    fn lent(&self, place: &Place) -> Option<(*mut u8, usize)> {
-        match place {
-            Place::Arena(range) => Some((self.arena.pointer(range.start, range.len())?, range.len())),
-            Place::Output(i) => self.outputs.get(*i).map(|bytes| (bytes.first, bytes.len)),
-            Place::Input(_) | Place::Stored(_) => None,
+    fn lent(&self, location: &Location) -> Option<(*mut u8, usize)> {
+        match location {
+            Location::Arena(range) => Some((self.arena.pointer(range.start, range.len())?, range.len())),
+            Location::Output(i) => self.outputs.get(*i).map(|bytes| (bytes.first, bytes.len)),
+            Location::Input(_) | Location::Stored(_) => None,
         }
     }
 }

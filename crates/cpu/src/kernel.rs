@@ -97,18 +97,18 @@ impl Kernel {
         if !op.is_compiled() || matches!(op, Op::View(_)) {
             return Err("the compiler should have rewritten it into other operations".into());
         }
-        // A riding region sees the main result first, then the operands after the operation's own.
-        let riding = |region: &Region, own: usize| {
+        // A fused region sees the main result first, then the operands after the operation's own.
+        let fused = |region: &Region, own: usize| {
             let inputs: Vec<DType> = operands[..1].iter().chain(operands.iter().skip(own)).copied().collect();
             Program::new(region, &inputs)
         };
         let program = match op {
             Op::ScalarOp(op) => Some(Program::single(*op, operands)),
             Op::Fused(fused) => Some(Program::new(&fused.region, operands)),
-            Op::MatMul(m) => m.epilogue.as_ref().map(|r| riding(r, 2)),
-            Op::LayerNorm(n) => n.prologue.as_ref().map(|r| riding(r, 2 + usize::from(n.bias))),
-            Op::RmsNorm(n) => n.prologue.as_ref().map(|r| riding(r, 2 + usize::from(n.bias))),
-            Op::Conv(c) => c.epilogue.as_ref().map(|r| riding(r, 2 + usize::from(c.bias))),
+            Op::MatMul(m) => m.epilogue.as_ref().map(|r| fused(r, 2)),
+            Op::LayerNorm(n) => n.prologue.as_ref().map(|r| fused(r, 2 + usize::from(n.bias))),
+            Op::RmsNorm(n) => n.prologue.as_ref().map(|r| fused(r, 2 + usize::from(n.bias))),
+            Op::Conv(c) => c.epilogue.as_ref().map(|r| fused(r, 2 + usize::from(c.bias))),
             _ => None,
         };
         let inner = match op {
@@ -145,9 +145,9 @@ impl Kernel {
         }
     }
 
-    /// Takes a softmax over a product's rows on, if the product of this type is better made with it.
-    pub(crate) fn join_softmax(&mut self, product: &TensorType) -> bool {
-        self.softmax = matches!(self.op, Op::MatMul(_)) && contraction::suits_softmax(product);
+    /// Has a matmul compute the softmax over its rows as well, if that is faster for a result of this type.
+    pub(crate) fn join_softmax(&mut self, result: &TensorType) -> bool {
+        self.softmax = matches!(self.op, Op::MatMul(_)) && contraction::suits_softmax(result);
         self.softmax
     }
 

@@ -51,6 +51,7 @@ pub use evaluate::{CpuEvaluator, evaluate};
 pub use executable::{Executable, StepTime};
 pub use limit::memory_limit;
 pub use processor::{features, processor_name};
-pub use simd::{Vectors, limit_vectors};
+pub use simd::{Vectors, erf, limit_vectors};
+pub use thread_pool::share;
 pub use threads::{Spawned, Threads, default_threads};
 pub use weights::{Weights, widen};

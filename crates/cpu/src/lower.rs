@@ -6,7 +6,7 @@ use std::ops::Range;
 use olivine_compile::plan::{MemoryPlan, PlanOptions, plan_graph_with};
 use olivine_compile::{Compiled, Spelling};
 use olivine_ir::op::ScalarOp;
-use olivine_ir::{DType, Def, Graph, Node, Op, Tensor, TensorType, ValueId};
+use olivine_ir::{DType, Def, Fusion, Graph, Node, Op, Tensor, TensorType, ValueId};
 
 use crate::Error;
 use crate::cost;
@@ -15,7 +15,7 @@ use crate::operand::row_major;
 
 /// Where a value's bytes are during a run.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Place {
+pub(crate) enum Location {
     /// The caller's i-th input.
     Input(usize),
     /// The i-th stored value: a constant, a param or a load-time result.
@@ -26,10 +26,10 @@ pub(crate) enum Place {
     Output(usize),
 }
 
-/// An operand: a strided reading of a place.
+/// An operand: elements at a location, read through strides.
 #[derive(Clone, Debug)]
-pub(crate) struct Reading {
-    pub(crate) place: Place,
+pub(crate) struct StepOperand {
+    pub(crate) location: Location,
     pub(crate) ty: TensorType,
     pub(crate) strides: [isize; 8],
     pub(crate) offset: usize,
@@ -39,11 +39,11 @@ pub(crate) struct Reading {
     pub(crate) packed: Option<usize>,
 }
 
-impl Reading {
+impl StepOperand {
     /// The stored value that it reads.
     fn stored(&self) -> Option<usize> {
-        match self.place {
-            Place::Stored(i) => Some(i),
+        match self.location {
+            Location::Stored(i) => Some(i),
             _ => None,
         }
     }
@@ -53,7 +53,7 @@ impl Reading {
 pub(crate) struct Pack {
     pub(crate) op: Op,
     pub(crate) packing: Packing,
-    pub(crate) operand: Reading,
+    pub(crate) operand: StepOperand,
     /// The stored value it becomes.
     pub(crate) to: usize,
     /// As [`Step::expression`].
@@ -64,8 +64,8 @@ pub(crate) struct Pack {
 pub(crate) struct Step {
     pub(crate) name: String,
     pub(crate) kernel: Kernel,
-    pub(crate) operands: Vec<Reading>,
-    pub(crate) targets: Vec<(TensorType, Place)>,
+    pub(crate) operands: Vec<StepOperand>,
+    pub(crate) targets: Vec<(TensorType, Location)>,
     /// What a load-time step computes, spelled out down to params and small constants; executables of one model
     /// share results by it.
     pub(crate) expression: Option<String>,
@@ -79,21 +79,28 @@ impl Step {
         own.saturating_add(self.kernel.inner_work())
     }
 
-    /// Checks what running relies on: that every range lies in the arena, and that what the step writes is neither
+    /// Checks what running relies on: that every range is in the arena, and that what the step writes is neither
     /// written twice nor read, but in place.
-    fn check_places(&self, arena: usize) -> Result<(), Error> {
-        let inside = |place: &Place| match place {
-            Place::Arena(range) => range.start <= range.end && range.end <= arena,
+    fn check_locations(&self, arena: usize) -> Result<(), Error> {
+        let inside = |location: &Location| match location {
+            Location::Arena(range) => range.start <= range.end && range.end <= arena,
             _ => true,
         };
-        let writable = |(_, place): &(TensorType, Place)| !matches!(place, Place::Input(_));
-        let read = self.operands.iter().filter(|o| !o.in_place).map(|o| &o.place);
+        let writable = |(_, location): &(TensorType, Location)| !matches!(location, Location::Input(_));
+        let read = self.operands.iter().filter(|o| !o.in_place).map(|o| &o.location);
         let clash = self.targets.iter().enumerate().any(|(i, (_, target))| {
-            self.targets[..i].iter().map(|(_, place)| place).chain(read.clone()).any(|p| overlap(p, target))
+            self.targets[..i]
+                .iter()
+                .map(|(_, location)| location)
+                .chain(read.clone())
+                .any(|p| overlap(p, target))
         });
-        let places =
-            self.targets.iter().map(|(_, place)| place).chain(self.operands.iter().map(|o| &o.place));
-        if !clash && self.targets.iter().all(writable) && places.into_iter().all(inside) {
+        let locations = self
+            .targets
+            .iter()
+            .map(|(_, location)| location)
+            .chain(self.operands.iter().map(|o| &o.location));
+        if !clash && self.targets.iter().all(writable) && locations.into_iter().all(inside) {
             return Ok(());
         }
         Err(Error::Unsupported {
@@ -104,9 +111,9 @@ impl Step {
     }
 }
 
-fn overlap(a: &Place, b: &Place) -> bool {
+fn overlap(a: &Location, b: &Location) -> bool {
     match (a, b) {
-        (Place::Arena(a), Place::Arena(b)) => a.start.max(b.start) < a.end.min(b.end),
+        (Location::Arena(a), Location::Arena(b)) => a.start.max(b.start) < a.end.min(b.end),
         _ => a == b,
     }
 }
@@ -129,12 +136,14 @@ pub(crate) struct Program {
     pub(crate) packs: Vec<Pack>,
     pub(crate) run: Vec<Step>,
     /// Outputs whose value lives elsewhere: copied at the end of a run.
-    pub(crate) copies: Vec<(Reading, usize)>,
+    pub(crate) copies: Vec<(StepOperand, usize)>,
     /// Pairs of an input and an output that are the same bytes: steps find the input where the output is.
     pub(crate) states: Vec<(usize, usize)>,
     pub(crate) arena: usize,
     /// The work of a run, as [`cost::work`] counts.
     pub(crate) work: usize,
+    /// What lowering joined, beside what the graph's passes had fused before.
+    pub(crate) fusions: Vec<Fusion>,
 }
 
 impl Program {
@@ -168,7 +177,7 @@ impl Program {
                 }
             }
         }
-        load.iter().chain(&run).try_for_each(|step| step.check_places(plan.arena))?;
+        load.iter().chain(&run).try_for_each(|step| step.check_locations(plan.arena))?;
         let copies = lowering.output_copies()?;
         let load = read_ones(load, &run, &lowering.packs, &copies);
         let work = run.iter().map(Step::work).fold(0, usize::saturating_add);
@@ -186,6 +195,7 @@ impl Program {
             states,
             arena: plan.arena,
             work,
+            fusions: lowering.fusions,
         })
     }
 
@@ -246,14 +256,18 @@ fn appends_in_place(graph: &Graph, written: &[Option<usize>], (input, output): (
 }
 
 /// The load-time steps whose results are read: casts of weights that kernels read as they are stored are not.
-fn read_ones(load: Vec<Step>, run: &[Step], packs: &[Pack], copies: &[(Reading, usize)]) -> Vec<Step> {
+fn read_ones(load: Vec<Step>, run: &[Step], packs: &[Pack], copies: &[(StepOperand, usize)]) -> Vec<Step> {
     let readings = run.iter().flat_map(|step| &step.operands);
     let readings = readings.chain(packs.iter().map(|p| &p.operand)).chain(copies.iter().map(|(r, _)| r));
-    let mut read: HashSet<usize> = readings.filter_map(Reading::stored).collect();
+    let mut read: HashSet<usize> = readings.filter_map(StepOperand::stored).collect();
     let mut kept = Vec::with_capacity(load.len());
     for step in load.into_iter().rev() {
-        if step.targets.iter().any(|(_, place)| matches!(place, Place::Stored(i) if read.contains(i))) {
-            read.extend(step.operands.iter().filter_map(Reading::stored));
+        if step
+            .targets
+            .iter()
+            .any(|(_, location)| matches!(location, Location::Stored(i) if read.contains(i)))
+        {
+            read.extend(step.operands.iter().filter_map(StepOperand::stored));
             kept.push(step);
         }
     }
@@ -281,13 +295,13 @@ fn viewed_outputs(graph: &Graph, at_load: &[bool], written: &[Option<usize>]) ->
     viewed
 }
 
-/// Rows of a matmul at most, and elements of its weight at least, that read the weight as it is stored.
+/// The largest M, and the fewest elements of a weight, for which a matmul reads the weight as it is stored.
 const STORED_ROWS: usize = 8;
 const STORED_ELEMENTS: usize = 1 << 20;
 
 struct Lowering<'a> {
     graph: &'a Graph,
-    places: Vec<Option<Place>>,
+    locations: Vec<Option<Location>>,
     stored: Vec<Stored>,
     spelling: Spelling,
     packs: Vec<Pack>,
@@ -295,6 +309,7 @@ struct Lowering<'a> {
     packed: HashMap<String, usize>,
     /// How often each value is read, by nodes and as an output.
     uses: Vec<usize>,
+    fusions: Vec<Fusion>,
 }
 
 impl<'a> Lowering<'a> {
@@ -308,21 +323,22 @@ impl<'a> Lowering<'a> {
         let (graph, at_load) = (&compiled.graph, &compiled.at_load);
         let mut lowering = Lowering {
             graph,
-            places: vec![None; graph.values().len()],
+            locations: vec![None; graph.values().len()],
             stored: Vec::new(),
             spelling: Spelling::new(graph, at_load),
             packs: Vec::new(),
             packed: HashMap::new(),
             uses: graph.use_counts(),
+            fusions: Vec::new(),
         };
         let mut inputs = 0;
         for id in graph.ids() {
             let value = &graph.values()[id.index()];
-            let place = match &value.def {
+            let location = match &value.def {
                 Def::Input { .. } => {
                     inputs += 1;
                     let state = states.iter().find(|(input, _)| *input == inputs - 1);
-                    Some(state.map_or(Place::Input(inputs - 1), |(_, output)| Place::Output(*output)))
+                    Some(state.map_or(Location::Input(inputs - 1), |(_, output)| Location::Output(*output)))
                 }
                 Def::Param { name } => Some(lowering.store(Stored::Param(name.clone(), value.ty))),
                 Def::Const(tensor) => Some(lowering.store(Stored::Const(tensor.clone()))),
@@ -330,22 +346,22 @@ impl<'a> Lowering<'a> {
                 Def::Node { node, .. } if at_load[node.index()] => Some(lowering.store(Stored::Packed)),
                 Def::Node { .. } => plan.slots[id.index()]
                     .as_ref()
-                    .map(|slot| Place::Arena(slot.offset..slot.offset + slot.bytes))
-                    .or_else(|| written[id.index()].map(Place::Output))
-                    .or_else(|| viewed[id.index()].map(Place::Output)),
+                    .map(|slot| Location::Arena(slot.offset..slot.offset + slot.bytes))
+                    .or_else(|| written[id.index()].map(Location::Output))
+                    .or_else(|| viewed[id.index()].map(Location::Output)),
             };
-            lowering.places[id.index()] = place;
+            lowering.locations[id.index()] = location;
         }
         lowering
     }
 
-    fn store(&mut self, stored: Stored) -> Place {
+    fn store(&mut self, stored: Stored) -> Location {
         self.stored.push(stored);
-        Place::Stored(self.stored.len() - 1)
+        Location::Stored(self.stored.len() - 1)
     }
 
     /// Follows a view to the bytes it reads.
-    fn reading(&self, id: ValueId) -> Option<Reading> {
+    fn operand(&self, id: ValueId) -> Option<StepOperand> {
         let ty = self.graph.ty(id).ok()?;
         match self.graph.producer(id) {
             Some(Node { op: Op::View(view), inputs, .. }) => {
@@ -353,13 +369,20 @@ impl<'a> Lowering<'a> {
                 for (s, v) in strides.iter_mut().zip(&view.strides) {
                     *s = *v as isize;
                 }
-                let place = self.places[inputs[0].index()].clone()?;
-                Some(Reading { place, ty, strides, offset: view.offset, in_place: false, packed: None })
+                let location = self.locations[inputs[0].index()].clone()?;
+                Some(StepOperand {
+                    location,
+                    ty,
+                    strides,
+                    offset: view.offset,
+                    in_place: false,
+                    packed: None,
+                })
             }
             _ => {
-                let place = self.places[id.index()].clone()?;
-                Some(Reading {
-                    place,
+                let location = self.locations[id.index()].clone()?;
+                Some(StepOperand {
+                    location,
                     ty,
                     strides: row_major(&ty.shape),
                     offset: 0,
@@ -375,19 +398,25 @@ impl<'a> Lowering<'a> {
             |problem: String| Error::Unsupported { op: node.op.name(), node: node.name.clone(), problem };
         let mut operands = Vec::with_capacity(node.inputs.len());
         for (i, id) in node.inputs.iter().enumerate() {
-            let id = self.as_stored(node, i).unwrap_or(*id);
-            let mut reading = self.reading(id).ok_or_else(|| fail(format!("operand {i} has no place")))?;
-            reading.in_place = in_place == Some(i);
-            if !node.op.reads_strides(i) && !contiguous(&reading) {
+            let narrow = self.as_stored(node, i);
+            if let (Some(_), Some(cast)) = (narrow, self.graph.producer(*id)) {
+                let nodes = vec![cast.name.clone(), node.name.clone()];
+                self.fusions.push(Fusion { rule: "cast of a weight in its matmul", nodes });
+            }
+            let mut operand = self
+                .operand(narrow.unwrap_or(*id))
+                .ok_or_else(|| fail(format!("operand {i} has no location")))?;
+            operand.in_place = in_place == Some(i);
+            if !node.op.reads_strides(i) && !contiguous(&operand) {
                 return Err(fail(format!("operand {i} is strided")));
             }
-            operands.push(reading);
+            operands.push(operand);
         }
         let mut targets = Vec::with_capacity(node.outputs.len());
         for id in &node.outputs {
-            let place =
-                self.places[id.index()].clone().ok_or_else(|| fail("a result has no place".into()))?;
-            targets.push((self.graph.values()[id.index()].ty, place));
+            let location =
+                self.locations[id.index()].clone().ok_or_else(|| fail("a result has no location".into()))?;
+            targets.push((self.graph.values()[id.index()].ty, location));
         }
         let dtypes: Vec<_> = operands.iter().map(|o| o.ty.dtype).collect();
         let kernel = Kernel::prepare(&node.op, &dtypes, checked).map_err(fail)?;
@@ -395,8 +424,8 @@ impl<'a> Lowering<'a> {
         Ok(Step { name: node.name.clone(), kernel, operands, targets, expression })
     }
 
-    /// The f16 or bf16 weight behind its f32 copy, for a matmul of few rows that waits for memory: the kernel widens it
-    /// as it reads it, which is half of the bytes.
+    /// The f16 or bf16 weight behind its f32 copy, for a matmul with small M, which is bound by memory bandwidth: the
+    /// kernel widens it as it reads it, which is half of the bytes.
     fn as_stored(&self, node: &Node, operand: usize) -> Option<ValueId> {
         let (Op::MatMul(_), 1) = (&node.op, operand) else { return None };
         let weight = self.graph.ty(node.inputs[1]).ok()?;
@@ -410,7 +439,7 @@ impl<'a> Lowering<'a> {
             return None;
         };
         let narrow = matches!(self.graph.ty(inputs[0]).ok()?.dtype, DType::F16 | DType::BF16);
-        let stored = self.reading(inputs[0])?.stored().is_some();
+        let stored = self.operand(inputs[0])?.stored().is_some();
         (narrow && stored).then_some(inputs[0])
     }
 
@@ -418,7 +447,7 @@ impl<'a> Lowering<'a> {
     fn pack_operands(&mut self, node: &Node, step: &mut Step) {
         let types: Vec<TensorType> = step.operands.iter().map(|o| o.ty).collect();
         for (i, (operand, id)) in step.operands.iter_mut().zip(&node.inputs).enumerate() {
-            if !matches!(operand.place, Place::Stored(_)) {
+            if !matches!(operand.location, Location::Stored(_)) {
                 continue;
             }
             let Some(packing) = step.kernel.packing(i, &types) else { continue };
@@ -441,31 +470,34 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// Lets the product just before a softmax over its rows make that instead, if nobody else reads the product.
-    fn join_softmax(&self, product: &mut Step, node: &Node, softmax: &Step) -> bool {
+    /// Fuses a softmax over the rows of the matmul just before it into that, if nobody else reads the matmul.
+    fn join_softmax(&mut self, matmul: &mut Step, node: &Node, softmax: &Step) -> bool {
         let Op::Softmax(op) = &node.op else { return false };
         let ([x], [(_, to)]) = (softmax.operands.as_slice(), softmax.targets.as_slice()) else {
             return false;
         };
-        let [(ty, made)] = product.targets.as_slice() else { return false };
+        let [(ty, made)] = matmul.targets.as_slice() else { return false };
         let (rank, shape) = (x.ty.shape.rank(), x.ty.shape);
         let rows = op.axis + 1 == rank
             && shape.numel() == ty.shape.numel()
             && ty.shape.rank() > 0
             && shape[rank - 1] == ty.shape[ty.shape.rank() - 1]
             && x.ty.dtype == ty.dtype;
-        // The product's operands are still there when the softmax's result is written only if that has other memory.
-        let clash = product.operands.iter().any(|o| match (&o.place, to) {
+        // The matmul's operands are still there when the softmax's result is written only if that has other memory.
+        let clash = matmul.operands.iter().any(|o| match (&o.location, to) {
             _ if o.in_place => true,
-            (Place::Arena(a), Place::Arena(b)) => a.start < b.end && b.start < a.end,
+            (Location::Arena(a), Location::Arena(b)) => a.start < b.end && b.start < a.end,
             (a, b) => a == b,
         });
-        let in_f32 = product.operands.get(1).is_some_and(|b| b.ty.dtype == ty.dtype);
-        let joins = rows && in_f32 && x.place == *made && x.offset == 0 && contiguous(x) && !clash;
-        if !joins || !self.is_read_once(node.inputs[0]) || !product.kernel.join_softmax(ty) {
+        let in_f32 = matmul.operands.get(1).is_some_and(|b| b.ty.dtype == ty.dtype);
+        let joins = rows && in_f32 && x.location == *made && x.offset == 0 && contiguous(x) && !clash;
+        if !joins || !self.is_read_once(node.inputs[0]) || !matmul.kernel.join_softmax(ty) {
             return false;
         }
-        product.targets = vec![(*ty, to.clone())];
+        matmul.targets = vec![(*ty, to.clone())];
+        let nodes = vec![matmul.name.clone(), node.name.clone()];
+        matmul.name = nodes.join(" + ");
+        self.fusions.push(Fusion { rule: "softmax in its matmul", nodes });
         true
     }
 
@@ -479,25 +511,25 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    fn output_copies(&self) -> Result<Vec<(Reading, usize)>, Error> {
+    fn output_copies(&self) -> Result<Vec<(StepOperand, usize)>, Error> {
         let mut copies = Vec::new();
         for (i, output) in self.graph.outputs().iter().enumerate() {
-            let reading = self.reading(output.value).ok_or_else(|| Error::Unsupported {
+            let operand = self.operand(output.value).ok_or_else(|| Error::Unsupported {
                 op: "output",
                 node: output.name.clone(),
-                problem: "its value has no place".into(),
+                problem: "its value has no location".into(),
             })?;
-            if reading.place != Place::Output(i) {
-                copies.push((reading, i));
+            if operand.location != Location::Output(i) {
+                copies.push((operand, i));
             }
         }
         Ok(copies)
     }
 }
 
-fn contiguous(reading: &Reading) -> bool {
-    let packed = row_major(&reading.ty.shape);
-    (0..reading.ty.shape.rank()).all(|i| reading.ty.shape[i] <= 1 || reading.strides[i] == packed[i])
+fn contiguous(operand: &StepOperand) -> bool {
+    let packed = row_major(&operand.ty.shape);
+    (0..operand.ty.shape.rank()).all(|i| operand.ty.shape[i] <= 1 || operand.strides[i] == packed[i])
 }
 
 #[cfg(test)]
@@ -512,12 +544,12 @@ mod tests {
     use super::*;
     use crate::{Executable, Weights};
 
-    /// softmax(q·k) as an output, and what reads it; also the product itself if `scores`.
+    /// softmax(q·k) as an output, and what reads it; also the matmul itself if `scores`.
     fn attention(scores: bool) -> Result<(Graph, Compiled), GraphError> {
         let mut g = Graph::new("attention");
         let (q, k) = (g.input("q", DType::F32, [3, 70, 8])?, g.input("k", DType::F32, [3, 8, 33])?);
-        let product = g.matmul(q, k)?;
-        let weights = g.softmax(product, -1)?;
+        let scored = g.matmul(q, k)?;
+        let weights = g.softmax(scored, -1)?;
         g.output("weights", weights)?;
         let most = g.reduce(olivine_ir::op::ReduceKind::Sum, weights, &[2], false)?;
         g.output("sum", most)?;
@@ -526,7 +558,7 @@ mod tests {
         let twice = g.reshape(shifted, &[-1])?;
         g.output("twice", twice)?;
         if scores {
-            g.output("scores", product)?;
+            g.output("scores", scored)?;
         }
         let compiled = compile(&g, &Options::default())
             .map_err(|e| GraphError::Invalid { place: "test".into(), problem: e.to_string() })?;
@@ -534,11 +566,17 @@ mod tests {
     }
 
     #[test]
-    fn a_softmax_joins_the_product_that_nobody_else_reads() -> Result<(), Box<dyn std::error::Error>> {
+    fn a_softmax_joins_the_matmul_that_nobody_else_reads() -> Result<(), Box<dyn std::error::Error>> {
         let (_, joined) = attention(false)?;
         let (_, apart) = attention(true)?;
         let steps = |c: &Compiled| Program::new(c, false, &[]).map(|p| p.run.len());
         assert_eq!(steps(&joined)? + 1, steps(&apart)?);
+        let fused = Program::new(&joined, false, &[])?.fusions;
+        assert_eq!(
+            fused.iter().map(|f| (f.rule, f.nodes.len())).collect::<Vec<_>>(),
+            [("softmax in its matmul", 2)]
+        );
+        assert_eq!(Program::new(&apart, false, &[])?.fusions, []);
         let number = |i: usize| ((i * 37) % 101) as f32 / 25.0 - 2.0;
         let (q, k): (Vec<f32>, Vec<f32>) =
             ((0..3 * 70 * 8).map(number).collect(), (0..3 * 8 * 33).map(number).collect());
@@ -572,7 +610,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_weight_is_read_as_it_is_stored_by_few_rows_and_cast_for_many()
+    fn a_large_weight_is_read_as_it_is_stored_by_small_m_and_cast_for_large()
     -> Result<(), Box<dyn std::error::Error>> {
         let weights = Arc::new(Weights::new());
         let number = |i: usize| f16::from_f32(((i * 37) % 101) as f32 / 50.0 - 1.0);
@@ -589,6 +627,7 @@ mod tests {
             let compiled = compile(&g, &Options { widen, ..Options::default() })?;
             let program = Program::new(&compiled, false, &[])?;
             assert_eq!(program.load.len(), usize::from(cast));
+            assert_eq!(program.fusions.len(), usize::from(!cast), "{:?}", program.fusions);
             let read = program.run.iter().find(|s| s.operands.len() == 2).map(|s| s.operands[1].ty.dtype);
             assert_eq!(read, Some(if cast { DType::F32 } else { DType::F16 }));
             let x: Vec<f16> = (0..rows * 1024).map(number).collect();

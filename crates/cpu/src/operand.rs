@@ -4,7 +4,7 @@ use olivine_ir::{Element, Shape, TensorType, round_to_odd};
 
 /// Where an operand's bytes are.
 #[derive(Clone, Copy)]
-pub(crate) enum Source<'a> {
+pub(crate) enum OperandSource<'a> {
     /// In memory that nobody writes during the kernel.
     Bytes(&'a [u8]),
     /// In target 0, which the kernel overwrites in place; the layout is the target's.
@@ -51,7 +51,7 @@ pub(crate) struct Operand<'a> {
     pub(crate) strides: [isize; 8],
     /// First element.
     pub(crate) offset: usize,
-    pub(crate) source: Source<'a>,
+    pub(crate) source: OperandSource<'a>,
     /// The same elements as the kernel laid them out when the model was loaded ([`crate::kernel::Kernel::packing`]).
     pub(crate) packed: Option<&'a [u8]>,
 }
@@ -65,7 +65,13 @@ pub(crate) struct Target<'a> {
 impl<'a> Operand<'a> {
     /// An operand that reads packed bytes.
     pub(crate) fn packed(ty: TensorType, bytes: &'a [u8]) -> Self {
-        Operand { ty, strides: row_major(&ty.shape), offset: 0, source: Source::Bytes(bytes), packed: None }
+        Operand {
+            ty,
+            strides: row_major(&ty.shape),
+            offset: 0,
+            source: OperandSource::Bytes(bytes),
+            packed: None,
+        }
     }
 
     pub(crate) fn shape(&self) -> &Shape {
@@ -79,18 +85,18 @@ impl<'a> Operand<'a> {
     /// The operand's bytes; empty when it lives in the target.
     pub(crate) fn bytes(&self) -> &'a [u8] {
         match self.source {
-            Source::Bytes(b) => b,
-            Source::Target => &[],
+            OperandSource::Bytes(b) => b,
+            OperandSource::Target => &[],
         }
     }
 
     /// All elements of the underlying memory (the strides index into this), as `T`. Bools are read as `u8`.
     pub(crate) fn elements<T: bytemuck::AnyBitPattern>(&self) -> &'a [T] {
-        // No bytes may lie anywhere, also where a `T` may not.
+        // An empty slice may have any address, also one that is not aligned for `T`.
         if self.bytes().is_empty() { &[] } else { bytemuck::cast_slice(self.bytes()) }
     }
 
-    /// The elements in row-major order without a copy, if they lie so.
+    /// The elements in row-major order without a copy, if they are contiguous.
     pub(crate) fn contiguous<T: bytemuck::AnyBitPattern>(&self) -> Option<&'a [T]> {
         let numel = self.ty.shape.numel();
         if numel == 0 {
@@ -108,7 +114,7 @@ impl<'a> Operand<'a> {
         self.contiguous().unwrap_or(&[])
     }
 
-    /// True when elements lie in row-major order without gaps (from any offset on).
+    /// True when elements are in row-major order without gaps (from any offset on).
     pub(crate) fn is_contiguous(&self) -> bool {
         let packed = row_major(&self.ty.shape);
         (0..self.ty.shape.rank()).all(|i| self.ty.shape[i] <= 1 || self.strides[i] == packed[i])

@@ -1,6 +1,6 @@
 //! What this processor is and can do.
 
-/// The processor's name, where the system tells.
+/// The processor's name, where the system reports it.
 pub fn processor_name() -> String {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     text.lines()

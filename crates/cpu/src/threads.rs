@@ -75,6 +75,11 @@ impl<R: Send> Work for Slot<R> {
 }
 
 impl<R: Send> Spawned<R> {
+    /// Whether the result is there.
+    pub fn is_done(&self) -> bool {
+        self.0.result.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
     /// The result; the work is done here if nobody has begun it. What it panicked with is an error.
     pub fn wait(self) -> std::thread::Result<R> {
         self.0.perform();

@@ -156,6 +156,15 @@ impl Call<'_, '_> {
         }
         self.site.dispatch_finished(kernel, bound, groups, cost)
     }
+
+    /// Dispatches the last kernel of this operation once more, on the same buffers, with other values of some run-time
+    /// numbers: pairs of a number's position, as they were declared, and its bits.
+    pub fn dispatch_again(&mut self, changes: &[(usize, u32)]) {
+        let Some(last) = self.site.emitted.len().checked_sub(1) else { return };
+        self.site.dispatch_again(last, |bound| {
+            changes.iter().for_each(|(number, bits)| bound.set_param(*number, *bits));
+        });
+    }
 }
 
 /// Memory that one dispatch hands to the next.

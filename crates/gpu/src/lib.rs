@@ -38,13 +38,15 @@
 mod custom;
 mod executable;
 mod lower;
+mod module;
 mod trial;
 mod tune;
 mod weights;
 
 pub use custom::{Args, Call, CodeLaunch, GpuKernel, Scratch};
-pub use executable::{DeviceTensor, DispatchTime, Executable, Feed, Run, Take};
+pub use executable::{DeviceTensor, DispatchTime, Executable, Input, Run, Take, Typed};
 pub use lower::{State, lower};
+pub use module::ModuleRun;
 pub use olivine_program::{
     Addressing, BufferDecl, BufferId, Commands, Content, Decision, DeviceCaps, DeviceKind, Dispatch, Driver,
     Error, Fusion, Hazards, KernelId, KernelSource, Mask, Port, Program, Record, Slice, Timing, Touched,

@@ -1,8 +1,8 @@
 //! Cooperative matrices prove themselves before anything relies on them: drivers have been silently wrong.
 //!
 //! The first program of a process that multiplies matrices of some shape on some device runs a tiny matmul of that
-//! shape first, whose numbers are known: a result that is transposed, swapped, not added to what was there, read in the
-//! other order or with another sign, or zero, is another one. A shape that fails is left out of what lowering may use.
+//! shape first, whose result is known. Operands that are transposed or swapped, an accumulator that is ignored, another order
+//! of elements, another sign and zeros all change it. A shape that fails is left out of what lowering may use.
 
 mod matmul;
 
@@ -121,7 +121,7 @@ fn try_shape<D: Driver>(driver: &Arc<D>, shape: MatrixShape) -> Result<Finding, 
     }
     let problem = match matmul::run(driver, shape) {
         Ok(problem) => problem,
-        // Of these a trial says nothing: the next run would meet them too.
+        // These errors say nothing about the shape: the next run would meet them too.
         Err(lost @ (Error::DeviceLost { .. } | Error::OutOfMemory { .. })) => return Err(lost),
         Err(refused) => Some(refused.to_string()),
     };

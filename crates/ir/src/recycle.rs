@@ -40,7 +40,7 @@ impl Recycler {
     }
 
     /// Keeps elements if there is room for their type.
-    pub(crate) fn give(&self, data: Data) {
+    pub(crate) fn put_back(&self, data: Data) {
         let (dtype, len) = (data.dtype(), data.len());
         self.slot(
             |slot| slot.dtype == dtype && slot.len == len && slot.spare.is_none(),

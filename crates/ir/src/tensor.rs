@@ -156,7 +156,7 @@ struct Owned {
 impl Drop for Owned {
     fn drop(&mut self) {
         if let Some(home) = self.home.upgrade() {
-            home.give(std::mem::replace(&mut self.data, Data::U8(Vec::new())));
+            home.put_back(std::mem::replace(&mut self.data, Data::U8(Vec::new())));
         }
     }
 }

@@ -30,13 +30,13 @@ fn counting() -> Graph {
     g
 }
 
-fn looped(max_trips: Option<usize>) -> Result<Graph, Error> {
+fn looped(max_iterations: Option<usize>) -> Result<Graph, Error> {
     let mut g = Graph::new("g");
     let limit = g.input("limit", DType::I32, [])?;
     let trips = g.constant(Tensor::scalar(100i64));
     let begin = g.constant(Tensor::scalar(true));
     let x = g.constant(Tensor::scalar(0i32));
-    let out = g.loop_(trips, begin, &[x], &[limit], max_trips, counting())?;
+    let out = g.loop_(trips, begin, &[x], &[limit], max_iterations, counting())?;
     for (i, id) in out.iter().enumerate() {
         g.output(&format!("y{i}"), *id)?;
     }
@@ -51,7 +51,7 @@ fn a_loop_gives_carried_values_then_rows_then_the_number_of_trips() {
     let again: Graph = g.to_string().parse().unwrap();
     assert_eq!(again, g);
     let problem = looped(None).unwrap_err().to_string();
-    assert!(problem.contains("needs max_trips"), "{problem}");
+    assert!(problem.contains("needs max_iterations"), "{problem}");
 }
 
 #[test]

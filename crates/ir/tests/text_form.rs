@@ -3,7 +3,7 @@
 
 use olivine_ir::half::{bf16, f16};
 use olivine_ir::op::{Attention, HeadLayout, MaskKind};
-use olivine_ir::{DType, Error, Graph, Printer, Tensor};
+use olivine_ir::{DType, Error, Graph, Op, Printer, Tensor};
 
 fn parse(text: &str) -> Result<Graph, Error> {
     text.parse()
@@ -210,5 +210,24 @@ fn deep_nesting_is_refused_and_not_a_stack_overflow() {
         let deep = format!("{}1{}", open.repeat(1_000_000), close.repeat(1_000_000));
         let text = format!("graph \"g\" {{ %0 = range() {{start={deep}}} }}");
         assert_eq!(refused(&text).2, "attributes nest deeper than 32");
+    }
+}
+
+#[test]
+fn an_operation_is_read_by_itself() {
+    let top: Op = "top_k {k=4, axis=2, largest=true}".parse().unwrap();
+    assert_eq!((top.name(), top.attrs().to_string()), ("top_k", "{k=4, axis=2, largest=true}".into()));
+    assert_eq!("  add  # and nothing else\n".parse::<Op>().unwrap().name(), "add");
+    for (text, why) in [
+        ("", "expected an operation"),
+        ("%3", "expected an operation"),
+        ("addd", "did you mean `add`"),
+        ("top_k {k=4", "expected `,`"),
+        ("top_k {k=4, axis=2, largest=true} add", "expected the end"),
+        ("add(%0, %1)", "expected the end"),
+        ("custom {name=\"acme.twice\"}", "acme.twice"),
+    ] {
+        let problem = text.parse::<Op>().unwrap_err().to_string();
+        assert!(problem.contains(why), "{text}: {problem}");
     }
 }

@@ -40,7 +40,7 @@ impl BindingDecl {
 
 /// Where a kernel reads its params.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ParamsPlace {
+pub enum ParamsLocation {
     /// A uniform buffer.
     Uniform {
         /// The binding's number.
@@ -61,7 +61,7 @@ pub struct Interface {
     /// Bindings of group 0 by number.
     pub bindings: Vec<BindingDecl>,
     /// Where the params are; `None` when there are none.
-    pub params: Option<ParamsPlace>,
+    pub params: Option<ParamsLocation>,
     /// Whether it is checked, so that the params begin with the number of the dispatch.
     pub checked: bool,
     /// Whether the params end with a zero, behind which WGSL hides opaque values.
@@ -86,11 +86,11 @@ impl Interface {
         let bytes = 4 * (kernel.params.len() as u32 + u32::from(checked) + u32::from(zero));
         let params = match bytes {
             0 => None,
-            bytes if bytes <= immediate_bytes => Some(ParamsPlace::Immediate { bytes }),
+            bytes if bytes <= immediate_bytes => Some(ParamsLocation::Immediate { bytes }),
             bytes => {
                 let binding = bindings.len() as u32;
                 bindings.push(BindingDecl { kind: BindingKind::Params, min_bytes: bytes });
-                Some(ParamsPlace::Uniform { binding, bytes })
+                Some(ParamsLocation::Uniform { binding, bytes })
             }
         };
         if checked {

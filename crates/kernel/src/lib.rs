@@ -36,8 +36,10 @@ pub mod wgsl;
 pub use bounded::{MAX_BOUNDED_LENGTH, bounded};
 pub use build::{Buf, Builder, Number, Reduction, Shared, Val, Var};
 pub use error::Error;
-pub use foreign::{Foreign, MAX_FOREIGN_BYTES, SpirvModule, WgslModule};
-pub use interface::{BindingDecl, BindingKind, Interface, ParamsPlace};
+pub use foreign::{
+    Binding, BoundModule, Foreign, MAX_FOREIGN_BYTES, MAX_PUSH_BYTES, SpirvModule, WgslModule,
+};
+pub use interface::{BindingDecl, BindingKind, Interface, ParamsLocation};
 pub use ir::*;
 pub use layout::{ArgLayout, Check, REPORT_WORDS, Report, Violation};
 pub use types::{Elem, Fragments, MatrixShape, MatrixType, MatrixUse, Scalar, Target, Type};

@@ -502,11 +502,11 @@ fn the_driver_is_told_bindings_and_params() {
     let args = [BindingKind::Arg(ArgId(0)), BindingKind::Arg(ArgId(1))];
     let native = check(&some, Dialect::Native, false);
     assert_eq!(kinds(&native), args);
-    assert_eq!(native.interface.params, Some(ParamsPlace::Immediate { bytes: 4 }));
+    assert_eq!(native.interface.params, Some(ParamsLocation::Immediate { bytes: 4 }));
     assert_eq!(native.interface.bindings.iter().map(|b| b.min_bytes).collect::<Vec<_>>(), [16, 4]);
     let plain = check(&some, Dialect::Plain, true);
     assert_eq!(kinds(&plain), [&args[..], &[BindingKind::Params, BindingKind::Report]].concat());
-    assert_eq!(plain.interface.params, Some(ParamsPlace::Uniform { binding: 2, bytes: 8 }));
+    assert_eq!(plain.interface.params, Some(ParamsLocation::Uniform { binding: 2, bytes: 8 }));
     assert_eq!(plain.interface.param_bytes(7, &[9]), [7, 0, 0, 0, 9, 0, 0, 0]);
     assert_eq!(native.interface.param_bytes(7, &[9]), [9, 0, 0, 0]);
     let many = kernel("many", |k| {
@@ -515,7 +515,7 @@ fn the_driver_is_told_bindings_and_params() {
     });
     assert_eq!(
         check(&many, Dialect::Native, false).interface.params,
-        Some(ParamsPlace::Uniform { binding: 1, bytes: 160 })
+        Some(ParamsLocation::Uniform { binding: 1, bytes: 160 })
     );
 }
 
@@ -529,10 +529,10 @@ fn an_opaque_value_hides_behind_a_zero_that_only_the_driver_knows() {
     let some = kernel("some", build);
     let native = check(&some, Dialect::Native, false);
     assert!(native.source.contains(" ^ params.zero)"), "{}", native.source);
-    assert_eq!(native.interface.params, Some(ParamsPlace::Immediate { bytes: 8 }));
+    assert_eq!(native.interface.params, Some(ParamsLocation::Immediate { bytes: 8 }));
     assert_eq!(native.interface.param_bytes(7, &[9]), [9, 0, 0, 0, 0, 0, 0, 0]);
     let plain = check(&some, Dialect::Plain, true);
-    assert_eq!(plain.interface.params, Some(ParamsPlace::Uniform { binding: 2, bytes: 12 }));
+    assert_eq!(plain.interface.params, Some(ParamsLocation::Uniform { binding: 2, bytes: 12 }));
     assert_eq!(plain.interface.param_bytes(7, &[9]), [7, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0]);
 }
 

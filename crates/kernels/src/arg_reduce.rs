@@ -1,5 +1,5 @@
-//! Positions of the largest and the smallest: a fold of keys, unsigned integers in the order of the numbers, with
-//! their positions.
+//! Argmax and argmin: a reduction of keys, which are unsigned integers in the order of the elements, with their
+//! indices.
 
 use olivine_ir::DType;
 use olivine_ir::op::{ArgReduce, ArgReduceKind};
@@ -15,7 +15,7 @@ kernels! { |op, site|
     ArgReduce => arg_reduce(op, site),
 }
 
-/// Lowers a search for positions.
+/// Lowers argmax or argmin.
 pub(crate) fn arg_reduce(op: &ArgReduce, site: &mut Site<'_>) -> Result<(), String> {
     let operand = site.operands[0].clone();
     let fold = Position { kind: op.kind, last: op.last, dtype: operand.ty.dtype };

@@ -2,7 +2,7 @@
 
 use olivine_ir::op::Concat;
 
-use super::copy::{self, CopySide, StridedCopy};
+use super::copy::{self, CopyLayout, StridedCopy};
 use crate::kernels;
 use crate::site::Site;
 
@@ -20,12 +20,12 @@ pub(crate) fn concat(op: &Concat, site: &mut Site<'_>) -> Result<(), String> {
     for operand in &operands {
         moves.push(StridedCopy {
             dims: operand.dims().to_vec(),
-            from: CopySide {
+            from: CopyLayout {
                 memory: operand.memory,
                 strides: operand.strides.clone(),
                 offset: operand.offset,
             },
-            to: CopySide { memory: to.memory, strides: to.strides.clone(), offset: start * stride },
+            to: CopyLayout { memory: to.memory, strides: to.strides.clone(), offset: start * stride },
             whole: operand.ty.shape == target.ty.shape,
         });
         start += operand.dims().get(op.axis).copied().unwrap_or(0);

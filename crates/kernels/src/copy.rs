@@ -1,7 +1,7 @@
-//! Strided copies: whatever only moves elements, from any strides to any strides, by size alone.
+//! Strided copies of elements of any size, from any strides to any strides.
 //!
-//! Neighbours that lie together on both sides are moved as words and vectors of words. Where the two sides disagree on
-//! which dimension is contiguous, [`transpose`](super::transpose) turns tiles in workgroup memory, or
+//! Elements that are contiguous in source and target are moved as words and vectors of words. Where the contiguous
+//! dimension differs, [`transpose`](super::transpose) turns tiles in workgroup memory, or
 //! [`interleave`](super::interleave) runs of a few planes.
 
 use olivine_ir::op::{Arg, Region};
@@ -17,9 +17,9 @@ use crate::walk::Walk;
 /// Copies of one dispatch at most: each has its own buffer.
 const MOST_TOGETHER: usize = 8;
 
-/// Strides and offset, in elements, of one side of a copy.
+/// Strides and offset, in elements, of the source or the target of a copy.
 #[derive(Clone, Debug)]
-pub struct CopySide {
+pub struct CopyLayout {
     /// The memory.
     pub memory: Memory,
     /// One stride per dimension.
@@ -34,9 +34,9 @@ pub struct StridedCopy {
     /// The shape that is copied.
     pub dims: Vec<usize>,
     /// What is read.
-    pub from: CopySide,
+    pub from: CopyLayout,
     /// What is written.
-    pub to: CopySide,
+    pub to: CopyLayout,
     /// Whether it fills its target from the first element to the last, so that vectors may reach into the padding.
     pub whole: bool,
 }
@@ -51,8 +51,8 @@ impl StridedCopy {
         let to = target.as_operand();
         Ok(StridedCopy {
             dims: dims.to_vec(),
-            from: CopySide { memory: operand.memory, strides, offset: operand.offset },
-            to: CopySide { memory: to.memory, strides: to.strides, offset: 0 },
+            from: CopyLayout { memory: operand.memory, strides, offset: operand.offset },
+            to: CopyLayout { memory: to.memory, strides: to.strides, offset: 0 },
             whole: true,
         })
     }
@@ -116,7 +116,7 @@ impl MergedCopy {
         MergedCopy { walk, offsets: [m.from.offset, m.to.offset], whole: m.whole }
     }
 
-    /// Whether every `lanes` neighbours lie together, and aligned, on both sides.
+    /// Whether every `lanes` neighbours are contiguous and aligned, in source and target.
     fn groups_by(&self, lanes: usize) -> bool {
         let Some(last) = self.walk.dims.last() else { return false };
         let padded = self.whole && self.walk.dims.len() == 1;
@@ -142,7 +142,7 @@ impl MergedCopy {
         self
     }
 
-    /// Whether one number is read for all neighbours, and they lie together where they go.
+    /// Whether one element is read for all neighbours, which are contiguous in the target.
     fn spreads(&self, lanes: usize) -> bool {
         let Some(last) = self.walk.dims.last() else { return false };
         let strides = &self.walk.strides[1];

@@ -1,4 +1,4 @@
-//! Tensors made from a rule.
+//! Tensors without operands, or nearly: one-hot, triangles, ranges.
 
 use olivine_ir::half::{bf16, f16};
 use olivine_ir::op::{OneHot, Range, ScalarOp, TriPart, Trilu};
@@ -76,7 +76,7 @@ pub(crate) fn trilu(op: &Trilu, site: &mut Site<'_>) -> Result<(), String> {
     if n == 0 {
         return Ok(());
     }
-    // A diagonal outside the matrix is as good as one at its rim.
+    // A diagonal outside the matrix is clamped to its border.
     let diagonal = op.diagonal.clamp(-(height as i64), width as i64);
 
     let cells = Cells::new(target.ty.dtype.size(), site.caps);
@@ -138,7 +138,7 @@ fn float_range(op: &Range, site: &mut Site<'_>) -> Result<(), String> {
     k.if_(at.lt(fours), || {
         let first = at * 4;
         let number = |i: u32| {
-            // The product is opaque, so that no compiler joins it with the sum.
+            // The multiplication is opaque, so that no compiler contracts it with the addition.
             let val = start + ((first + i).convert(Scalar::F64) * step).opaque();
             let wide = Typed { val, dtype: DType::F64 };
             if dtype == DType::F64 {

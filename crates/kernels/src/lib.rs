@@ -77,7 +77,12 @@ mod walk;
 
 use olivine_ir::{Op, for_each_kernel};
 
-pub use copy::{CopySide, StridedCopy, emit as copy_strided};
+/// Functions of f32 and f64 registers, for kernels written outside of this crate.
+pub mod float {
+    pub use crate::math::{binary, compare, pick, unary};
+}
+
+pub use copy::{CopyLayout, StridedCopy, emit as copy_strided};
 pub use elementwise::{WHOLE_COPY, copy, whole_copy};
 pub use launch::{Bound, Launch};
 pub use math::elem;

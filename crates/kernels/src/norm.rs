@@ -137,7 +137,7 @@ impl Norm<'_> {
         let stored = parts.partials.as_ref().filter(|u| u.is_stored).map(|u| l.write("matmul", u.target()));
         let (rows, n) = (l.size("rows", parts.rows), l.size("n", parts.n));
         let eps = declare_eps(&l, dtype, self.eps);
-        let (numbers, lane) = tile.place(linear_group(&k));
+        let (numbers, lane) = tile.rows_of(linear_group(&k));
         let lanes = tile.lanes as usize;
         let few = tile.groups(parts.rows) <= 2 * FEW;
 

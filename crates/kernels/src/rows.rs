@@ -126,7 +126,7 @@ impl RowTile {
     }
 
     /// The rows of this invocation, given its workgroup's number, and its place in their cluster.
-    pub(crate) fn place<'k>(&self, group: Val<'k>) -> (Vec<Val<'k>>, Val<'k>) {
+    pub(crate) fn rows_of<'k>(&self, group: Val<'k>) -> (Vec<Val<'k>>, Val<'k>) {
         let me = group.builder().local_index();
         if self.width == self.group {
             return (vec![group], me);

@@ -59,7 +59,7 @@ fn in_registers(
     let l = Launch::new(&k);
     let (source, sink) = (l.read("x", x), l.write("y", y));
     let (count, length) = (l.size("rows", rows), l.size("n", n));
-    let (numbers, lane) = tile.place(linear_group(&k));
+    let (numbers, lane) = tile.rows_of(linear_group(&k));
     let lanes = tile.lanes;
 
     let scalar = wide(x.ty.dtype);

@@ -8,10 +8,12 @@ use std::time::Duration;
 use olivine_compile::Compiled;
 use olivine_gpu::{DeviceCaps, Finding, Mask, Program, Record, Tuning, tuning_file};
 use olivine_ir::Graph;
-use olivine_kernel::Kernel;
+use olivine_kernel::{BoundModule, Kernel};
 
-use crate::{DeviceTensor, Error, Executable, Input, Session, SessionOptions};
+use crate::engine::ModuleDispatch;
+use crate::{DeviceTensor, Error, Executable, Input, ResidentRun, Session, SessionOptions};
 
+pub use crate::engine::{Lowered, LoweredStep};
 pub use olivine_compile as compile;
 pub use olivine_cpu as cpu;
 pub use olivine_gpu as gpu;
@@ -33,6 +35,9 @@ pub trait SessionExt {
     /// The program that a compiled graph becomes on a GPU; `None` on the CPU.
     fn program(&self, compiled: &Compiled) -> Result<Option<Program>, Error>;
 
+    /// The kernel calls that a compiled graph becomes on the session's device, and what lowering joined.
+    fn lowered(&self, compiled: &Compiled) -> Result<Lowered, Error>;
+
     /// A kernel of a program as the driver is given it; `None` on the CPU.
     fn kernel_source(&self, kernel: &Kernel) -> Result<Option<KernelSource>, Error>;
 
@@ -42,6 +47,17 @@ pub trait SessionExt {
 
     /// What a GPU can do; `None` on the CPU.
     fn caps(&self) -> Option<&DeviceCaps>;
+
+    /// Begins a dispatch of a user's module over bindings on tensors, which it writes in place; what else holds their
+    /// memory sees that.
+    fn dispatch_module(
+        &self,
+        module: &Arc<BoundModule>,
+        op: Option<u32>,
+        tensors: &[&DeviceTensor],
+        push: &[u8],
+        groups: [u32; 3],
+    ) -> Result<ResidentRun, Error>;
 
     /// The record of measured choices in use; `None` on the CPU.
     fn tuning(&self) -> Option<&Arc<Record>>;
@@ -65,6 +81,11 @@ impl SessionExt for Session {
         self.inner.engine.program(compiled)
     }
 
+    fn lowered(&self, compiled: &Compiled) -> Result<Lowered, Error> {
+        self.inner.check()?;
+        self.inner.engine.lowered(compiled)
+    }
+
     fn kernel_source(&self, kernel: &Kernel) -> Result<Option<KernelSource>, Error> {
         self.inner.check()?;
         self.inner.engine.source(kernel)
@@ -77,6 +98,19 @@ impl SessionExt for Session {
 
     fn caps(&self) -> Option<&DeviceCaps> {
         self.inner.engine.caps()
+    }
+
+    fn dispatch_module(
+        &self,
+        module: &Arc<BoundModule>,
+        op: Option<u32>,
+        tensors: &[&DeviceTensor],
+        push: &[u8],
+        groups: [u32; 3],
+    ) -> Result<ResidentRun, Error> {
+        self.inner.check()?;
+        let run = self.inner.engine.dispatch_module(&ModuleDispatch { module, op, tensors, push, groups })?;
+        Ok(ResidentRun::new(run, 0))
     }
 
     fn tuning(&self) -> Option<&Arc<Record>> {
@@ -144,11 +178,18 @@ pub trait DeviceTensorExt {
     /// write into the memory of outputs that nobody holds any more; on the CPU every run has fresh memory and this does
     /// nothing. No run that uses the tensor may be in flight.
     fn poison(&self) -> Result<(), Error>;
+
+    /// Whether others may hold the same memory, so that writing to it in place would show there.
+    fn is_shared(&self) -> bool;
 }
 
 impl DeviceTensorExt for DeviceTensor {
     fn poison(&self) -> Result<(), Error> {
         self.fill_with_ones()
+    }
+
+    fn is_shared(&self) -> bool {
+        self.may_be_shared()
     }
 }
 

@@ -56,7 +56,7 @@ pub use engine::{DeviceTensor, StepTime};
 pub use error::Error;
 #[cfg(feature = "async")]
 pub use executable::PendingFuture;
-pub use executable::{CompileOptions, Executable, Input, Outputs, Pending, State};
+pub use executable::{CompileOptions, Executable, Input, Outputs, Pending, ResidentRun, State};
 pub use model::Model;
 pub use olivine_ir as ir;
 #[cfg(feature = "onnx")]

@@ -224,13 +224,13 @@ fn a_loop_over_weights_runs_when_they_are_set() {
 }
 
 /// A loop whose trips and condition are inputs.
-fn open_loop(max_trips: Option<usize>) -> Graph {
+fn open_loop(max_iterations: Option<usize>) -> Graph {
     graph(&[(DType::I64, &[]), (DType::Bool, &[]), (DType::F32, &[4])], |g, x| {
         let body = graph(&[(DType::I64, &[]), (DType::F32, &[4]), (DType::Bool, &[])], |g, x| {
             let y = g.add(x[1], x[1])?;
             Ok(vec![x[2], y])
         });
-        g.loop_(x[0], x[1], &[x[2]], &[x[1]], max_trips, body)
+        g.loop_(x[0], x[1], &[x[2]], &[x[1]], max_iterations, body)
     })
 }
 
@@ -238,7 +238,7 @@ fn open_loop(max_trips: Option<usize>) -> Graph {
 fn a_gpu_refuses_loops_without_a_bound_or_with_too_many_dispatches_and_the_cpu_runs_them() {
     for session in sessions() {
         let gpu = session.device().backend() != Backend::Cpu;
-        for (bound, why) in [(None, "max_trips"), (Some(1_000_000), "more than 100000 dispatches")] {
+        for (bound, why) in [(None, "max_iterations"), (Some(1_000_000), "more than 100000 dispatches")] {
             match session.compile(&open_loop(bound)) {
                 Ok(run) => {
                     assert!(!gpu, "{bound:?} on {}", session.device_name());

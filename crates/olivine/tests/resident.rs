@@ -2,8 +2,8 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
-use olivine::ir::Data;
 use olivine::ir::op::HeadLayout;
+use olivine::ir::{self, Data};
 use olivine::prelude::*;
 use olivine::{Backend, PipelineCache, State};
 
@@ -115,6 +115,63 @@ fn results_go_from_one_executable_to_another_without_the_host() {
             let want = squared(&vector(&squared(&x)));
             assert_eq!(f32s(out.get("y").unwrap()), want);
             assert_eq!(f32s(&between.to_tensor().unwrap()), squared(&x), "an input is not written over");
+        }
+    });
+}
+
+#[test]
+fn outputs_of_a_run_in_flight_stay_on_the_device() {
+    everywhere(|session| {
+        let model = session.compile(&square(1000)).unwrap();
+        let x = ramp(1000, 2.0);
+        let mut run = model.submit_resident([("x", &x)]).unwrap();
+        let mut outputs = run.outputs().unwrap();
+        // The result of a run that may not have ended is an input of another.
+        let again = model.run([("x", &outputs.remove(0))]).unwrap();
+        assert_eq!(f32s(again.at(0).unwrap()), squared(&vector(&squared(&x))));
+        while !run.is_done().unwrap() {
+            std::thread::yield_now();
+        }
+        run.wait().unwrap();
+        // Runs that nobody waits for harm nothing.
+        drop(model.submit_resident([("x", &x)]).unwrap());
+    });
+}
+
+#[test]
+fn bytes_on_the_device_are_read_as_another_type_and_replaced_in_front() {
+    everywhere(|session| {
+        let x = session.upload(&vector(&[1.0, -2.0, 3.0])).unwrap();
+        let bits = x.reinterpret(ir::TensorType::new(DType::I32, Shape::new(&[2]).unwrap())).unwrap();
+        let want = [1.0f32.to_bits() as i32, (-2.0f32).to_bits() as i32];
+        assert_eq!(bits.to_tensor().unwrap().as_slice::<i32>().unwrap(), want);
+        let large = ir::TensorType::new(DType::F64, Shape::new(&[2]).unwrap());
+        assert!(x.reinterpret(large).unwrap_err().to_string().contains("at most the 12 bytes"));
+        let front = session.upload(&vector(&[7.0])).unwrap();
+        assert_eq!(f32s(&x.with_prefix(&front).unwrap().to_tensor().unwrap()), [7.0, -2.0, 3.0]);
+        assert_eq!(f32s(&x.to_tensor().unwrap()), [1.0, -2.0, 3.0], "it is a copy");
+        assert!(front.with_prefix(&x).is_err());
+        let mut bytes = [0; 12];
+        x.read_bytes(&mut bytes).unwrap();
+        assert_eq!(bytes[4..8], (-2.0f32).to_ne_bytes());
+        assert!(x.read_bytes(&mut bytes[1..]).is_err());
+    });
+}
+
+#[test]
+fn a_loop_over_results_takes_bounded_memory() {
+    everywhere(|session| {
+        let model = session.compile(&square(1000)).unwrap();
+        let mut x = session.upload(&ramp(1000, 0.0)).unwrap();
+        let mut taken = None;
+        for step in 0..40 {
+            let outputs = model.run_resident([("x", &x)]).unwrap();
+            x = outputs.into_iter().next().unwrap().1;
+            match step {
+                20 => taken = session.memory_taken(),
+                21.. => assert_eq!(session.memory_taken(), taken),
+                _ => {}
+            }
         }
     });
 }

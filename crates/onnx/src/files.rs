@@ -52,7 +52,7 @@ pub enum Links {
     Anywhere,
 }
 
-/// The files that a model's tensors lie in.
+/// The files that a model's tensors are in.
 #[derive(Default)]
 pub(crate) struct Files {
     /// Where external data are looked for; a model from memory has no such place.
@@ -103,7 +103,7 @@ impl Files {
         Ok(bytes)
     }
 
-    /// Whether so many more elements may be written out.
+    /// Whether so many more elements may be made dense.
     pub(crate) fn write_out(&self, elements: usize) -> Result<(), String> {
         let before = self.written_out.fetch_add(elements.min(MAX_WRITTEN_OUT), Ordering::Relaxed);
         if before.saturating_add(elements) <= MAX_WRITTEN_OUT {
@@ -182,7 +182,7 @@ mod mapping {
     /// A file in memory; `None` without bytes.
     pub(super) struct Mapping(Option<Arc<Mmap>>);
 
-    /// The mapping lives as long as anything that lies in it.
+    /// The mapping lives as long as anything that is in it.
     struct Owner(Arc<Mmap>);
 
     impl AsRef<[u8]> for Owner {
@@ -207,7 +207,7 @@ mod mapping {
             self.0.as_ref().map_or_else(Bytes::new, |mapped| Bytes::from_owner(Owner(mapped.clone())))
         }
 
-        /// Gives back the pages of a part, if it lies in here.
+        /// Gives back the pages of a part, if it is in here.
         #[cfg(unix)]
         pub(super) fn release(&self, part: &[u8]) {
             let Some(mapped) = &self.0 else { return };

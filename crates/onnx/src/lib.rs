@@ -32,7 +32,8 @@ pub use data::DataValue;
 pub use error::{Error, Unsupported};
 pub use files::{Links, LoadOptions};
 pub use import::{
-    Argument, Bindings, Bound, Known, LoopCall, LoopResults, Made, Outcome, Part, Source, Specialised, Stage,
+    Argument, ArgumentSource, Bindings, Bound, Known, LoopCall, LoopResults, Made, Outcome, Part,
+    Specialised, Stage,
 };
 pub use model::{Model, NodeInfo};
 pub use olivine_ir::port::{Dim, ElementType, Kind, Port};

@@ -1,4 +1,4 @@
-//! Sparse tensors, written out with their zeros.
+//! Sparse tensors, made dense.
 
 use olivine_ir::{Data, Tensor, memory};
 

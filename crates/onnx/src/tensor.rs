@@ -43,7 +43,7 @@ pub(crate) fn decode(proto: &TensorProto, files: &Files) -> Result<(ElementType,
     Ok((element, Tensor::from_data(shape, data).map_err(|e| bad(e.to_string()))?))
 }
 
-/// The elements where they lie, if they lie there as a graph holds them.
+/// The elements where they are, if they are there as a graph holds them.
 fn shared(element: ElementType, ty: TensorType, raw: &Bytes) -> Option<Tensor> {
     let as_held = element.is_native() || element == ElementType::U64;
     if cfg!(target_endian = "big") || !as_held || raw.len() < WORTH_SHARING {
@@ -68,7 +68,7 @@ pub(crate) fn shape_of(dims: &[i64]) -> Result<Shape, String> {
     Shape::new(&sizes).map_err(|e| e.to_string())
 }
 
-/// Elements as they lie in memory: little endian, those under a byte packed from the lowest bit on.
+/// Elements in memory: little endian, those under a byte packed from the lowest bit on.
 fn from_raw(element: ElementType, dtype: DType, count: usize, raw: &[u8]) -> Result<Data, String> {
     check_length(element, count, raw.len())?;
     match element.bits() {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use olivine_kernel::Kernel;
+use olivine_kernel::{BoundModule, Kernel};
 
 use crate::caps::DeviceCaps;
 use crate::program::{BufferId, Dispatch};
@@ -46,11 +46,20 @@ pub trait Driver: Send + Sync + Sized + 'static {
     /// Records commands.
     fn record(&self, commands: Commands<'_, Self>) -> Result<Self::Recording, Error>;
 
+    /// Records one dispatch of a user's module, whose buffers are in bindings. Nothing of the call is trusted.
+    fn record_module(&self, call: &ModuleCall<'_, Self>) -> Result<Self::Recording, Error> {
+        let node = format!("`{}`: modules over bindings run on Vulkan alone", call.module.entry());
+        Err(Error::Unsupported { device: self.caps().name.clone(), nodes: vec![node] })
+    }
+
     /// Sets the bytes of the i-th upload for the next submission.
     fn upload(&self, recording: &mut Self::Recording, i: usize, bytes: &[u8]) -> Result<(), Error>;
 
     /// Submits; returns at once. The recording must not be in flight.
     fn submit(&self, recording: &mut Self::Recording) -> Result<(), Error>;
+
+    /// Whether the submission has ended, without waiting for it; a recording that is not in flight has.
+    fn is_done(&self, recording: &Self::Recording) -> Result<bool, Error>;
 
     /// Waits for the submission; a violation that checked kernels reported is an error.
     fn wait(&self, recording: &mut Self::Recording) -> Result<(), Error>;
@@ -95,6 +104,20 @@ pub enum Timing {
     Dispatches,
     /// All dispatches together, which run as they do untimed; as often in a row as this says, at least once.
     Runs(u32),
+}
+
+/// A dispatch of a user's module.
+pub struct ModuleCall<'a, D: Driver> {
+    /// The module.
+    pub module: &'a Arc<BoundModule>,
+    /// What its specialisation constant 0 is.
+    pub op: Option<u32>,
+    /// For every binding of set 0 the buffer, and how many of its bytes are bound.
+    pub buffers: &'a [(Arc<D::Buffer>, u64)],
+    /// Push constants, as they are.
+    pub push: &'a [u8],
+    /// Workgroups; a zero means that nothing runs.
+    pub groups: [u32; 3],
 }
 
 /// What to record.

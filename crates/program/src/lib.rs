@@ -4,7 +4,7 @@
 //!   Program: kernels, dispatches, buffers ──┐
 //!   DeviceCaps: what lowering asks          ├── Commands ── Driver::record ── Recording ── submit, wait
 //!   Hazards: which dispatches must wait ────┘                  │
-//!   PipelineCache: built kernels by content ───────────────────┘
+//!   SharedPipelines: built kernels by content ───────────────────┘
 //! ```
 //!
 //! Lowering (`olivine-gpu`) makes programs; drivers (`olivine-vulkan`, `olivine-wgpu`) run them. Neither knows the
@@ -24,15 +24,16 @@ mod driver;
 mod error;
 mod fragments;
 mod hazard;
-mod pipeline_cache;
 mod program;
+mod shared_pipelines;
 mod tuning;
 
 pub use caps::{ALIGNMENT, Addressing, DeviceCaps, DeviceKind, Mask};
-pub use driver::{Commands, Driver, KernelSource, Timing};
+pub use driver::{Commands, Driver, KernelSource, ModuleCall, Timing};
 pub use error::Error;
 pub use fragments::ask_fragments;
 pub use hazard::{Hazards, Touched};
-pub use pipeline_cache::{PipelineCache, PipelineKey};
-pub use program::{BufferDecl, BufferId, Content, Dispatch, Fusion, KernelId, Port, Program, Slice};
+pub use olivine_ir::Fusion;
+pub use program::{BufferDecl, BufferId, Content, Dispatch, KernelId, Port, Program, Slice};
+pub use shared_pipelines::{PipelineKey, SharedPipelines};
 pub use tuning::{Decision, Record};

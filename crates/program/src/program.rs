@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use olivine_ir::{Tensor, TensorType};
+use olivine_ir::{Fusion, Tensor, TensorType};
 use olivine_kernel::Kernel;
 
 use crate::tuning::Decision;
@@ -102,15 +102,6 @@ pub struct Port {
     pub ty: TensorType,
     /// Where it lives on the device.
     pub buffer: BufferId,
-}
-
-/// Nodes of the compiled graph that lowering computes together.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fusion {
-    /// The rule that joined them.
-    pub rule: &'static str,
-    /// Their names, in the order of the graph; the dispatches of the last compute it.
-    pub nodes: Vec<String>,
 }
 
 /// A lowered graph.

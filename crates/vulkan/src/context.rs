@@ -70,7 +70,9 @@ impl Context {
             .shader_int64(true)
             .shader_float64(f.f64)
             .shader_int16(f.int16)
-            .sparse_binding(f.sparse);
+            .sparse_binding(f.sparse)
+            // For users' modules, whose buffers are in descriptors; our own kernels have none.
+            .robust_buffer_access(f.robust);
         let mut f11 = vk::PhysicalDeviceVulkan11Features::default().storage_buffer16_bit_access(true);
         let mut f12 = vk::PhysicalDeviceVulkan12Features::default()
             .storage_buffer8_bit_access(true)

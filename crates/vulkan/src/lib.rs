@@ -6,6 +6,7 @@
 //!   memory ─ block ─ ranges     transfer ─ copy      device memory, and bytes between it and the host
 //!   pipeline ─ cache                                 kernels built, in parallel, and cached on disk
 //!   record ─ submit ─ run       time                 commands recorded once and replayed
+//!   module                                           users' modules over bindings
 //! ```
 //!
 //! ```no_run
@@ -29,6 +30,7 @@ mod error;
 mod facts;
 mod instance;
 mod memory;
+mod module;
 mod pipeline;
 mod ranges;
 mod record;
@@ -43,7 +45,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use olivine_kernel::{Fragments, Kernel};
-use olivine_program::{Commands, DeviceCaps, Driver, KernelSource, Mask, ask_fragments};
+use olivine_program::{Commands, DeviceCaps, Driver, KernelSource, Mask, ModuleCall, ask_fragments};
 
 pub use olivine_program::Error;
 
@@ -56,6 +58,7 @@ pub use report::{DeviceReport, Heap, Select, devices};
 use cache::Cache;
 use context::Context;
 use memory::Memory;
+use module::Modules;
 use pipeline::Pipelines;
 use transfer::Transfers;
 
@@ -92,6 +95,7 @@ pub struct Device {
     caps: DeviceCaps,
     pipelines: Pipelines,
     transfers: Transfers,
+    modules: Modules,
     memory: Arc<Memory>,
     context: Arc<Context>,
 }
@@ -112,6 +116,7 @@ impl Device {
             caps,
             pipelines: Pipelines::new(&context, cache),
             transfers: Transfers::new(&context),
+            modules: Modules::default(),
             memory: Memory::new(&context),
             context,
         };
@@ -187,12 +192,20 @@ impl Driver for Device {
         Device::record(self, &commands)
     }
 
+    fn record_module(&self, call: &ModuleCall<'_, Self>) -> Result<Recording, Error> {
+        Device::record_module(self, call)
+    }
+
     fn upload(&self, recording: &mut Recording, i: usize, bytes: &[u8]) -> Result<(), Error> {
         Device::upload(self, recording, i, bytes)
     }
 
     fn submit(&self, recording: &mut Recording) -> Result<(), Error> {
         Device::submit(self, recording)
+    }
+
+    fn is_done(&self, recording: &Recording) -> Result<bool, Error> {
+        Device::is_done(self, recording)
     }
 
     fn wait(&self, recording: &mut Recording) -> Result<(), Error> {

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use ash::vk;
 use olivine_kernel::spirv::{Addressing, FloatControls, SpirvOptions};
 use olivine_kernel::{ArgLayout, Kernel, spirv};
-use olivine_program::{DeviceCaps, Error, PipelineCache, PipelineKey as Key};
+use olivine_program::{DeviceCaps, Error, PipelineKey as Key, SharedPipelines};
 
 use crate::cache::Cache;
 use crate::context::Context;
@@ -37,12 +37,12 @@ pub struct Statistic {
 pub(crate) struct Pipelines {
     context: Arc<Context>,
     cache: Cache,
-    known: PipelineCache<Pipeline>,
+    known: SharedPipelines<Pipeline>,
 }
 
 impl Pipelines {
     pub(crate) fn new(context: &Arc<Context>, cache: Cache) -> Self {
-        Pipelines { context: context.clone(), cache, known: PipelineCache::default() }
+        Pipelines { context: context.clone(), cache, known: SharedPipelines::default() }
     }
 
     pub(crate) fn get(

@@ -17,6 +17,7 @@ use crate::block::{Block, Kind};
 use crate::context::Context;
 use crate::error::{failed, refused};
 use crate::memory::Buffer;
+use crate::module::Bound;
 use crate::pipeline::Pipeline;
 use crate::transfer::{command_buffer, command_pool, to_host};
 
@@ -50,6 +51,7 @@ pub struct Recording {
     pub(crate) took: Option<Duration>,
     _buffers: Vec<Arc<Buffer>>,
     _pipelines: Vec<Arc<Pipeline>>,
+    _bound: Option<Bound>,
 }
 
 /// A command buffer.
@@ -84,6 +86,38 @@ pub(crate) enum State {
 }
 
 impl Recording {
+    /// A recording of a user's module, whose command buffer comes later.
+    pub(crate) fn of_module(
+        context: &Arc<Context>,
+        pool: vk::CommandPool,
+        buffers: Vec<Arc<Buffer>>,
+        bound: Option<Bound>,
+    ) -> Self {
+        Recording {
+            context: context.clone(),
+            pool,
+            parts: Vec::new(),
+            staging: None,
+            uploads: Vec::new(),
+            downloads: Vec::new(),
+            report: None,
+            queries: None,
+            timing: Timing::Off,
+            steps: Vec::new(),
+            state: State::Fresh,
+            began: Instant::now(),
+            took: None,
+            _buffers: buffers,
+            _pipelines: Vec::new(),
+            _bound: bound,
+        }
+    }
+
+    /// Adds a command buffer of its pool.
+    pub(crate) fn add(&mut self, commands: vk::CommandBuffer) {
+        self.parts.push(Part { commands, end: 0 });
+    }
+
     /// Spans of time that it takes, two timestamps to each.
     pub(crate) fn spans(&self) -> usize {
         match self.timing {
@@ -273,6 +307,7 @@ impl Device {
             took: None,
             _buffers: keeps,
             _pipelines: c.pipelines.to_vec(),
+            _bound: None,
         };
         if c.timing != Timing::Off && !launches.is_empty() {
             recording.queries = Some(self.query_pool(recording.spans())?);

@@ -109,6 +109,13 @@ impl Device {
         Ok(())
     }
 
+    pub(crate) fn is_done(&self, recording: &Recording) -> Result<bool, Error> {
+        match recording.state {
+            State::InFlight(_, last) => Ok(self.context.compute.reached(&self.context.raw)? >= last),
+            _ => Ok(true),
+        }
+    }
+
     pub(crate) fn wait(&self, recording: &mut Recording) -> Result<(), Error> {
         let State::InFlight(first, last) = recording.state else {
             return match recording.state {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use olivine_kernel::spirv::{self, FloatControls, SpirvOptions};
 use olivine_kernel::wgsl::Dialect;
 use olivine_kernel::{Elem, Interface, MatrixShape, Target};
-use olivine_program::{Addressing, DeviceCaps, DeviceKind, Error, Mask, PipelineCache};
+use olivine_program::{Addressing, DeviceCaps, DeviceKind, Error, Mask, SharedPipelines};
 
 use crate::error::Faults;
 use crate::memory::{GRAIN, Staging};
@@ -70,7 +70,7 @@ pub struct Device {
     pub(crate) limits: wgpu::Limits,
     pub(crate) language: Language,
     pub(crate) faults: Arc<Faults>,
-    pub(crate) pipelines: PipelineCache<Pipeline>,
+    pub(crate) pipelines: SharedPipelines<Pipeline>,
     pub(crate) staging: Staging,
     pub(crate) patch: Patch,
 }
@@ -142,7 +142,7 @@ impl Device {
             limits,
             language,
             faults,
-            pipelines: PipelineCache::default(),
+            pipelines: SharedPipelines::default(),
             staging: Staging::default(),
             patch: Patch::default(),
         })

@@ -103,6 +103,10 @@ impl Driver for Device {
         Device::submit(self, recording)
     }
 
+    fn is_done(&self, recording: &Recording) -> Result<bool, Error> {
+        Device::is_done(self, recording)
+    }
+
     #[cfg(not(target_arch = "wasm32"))]
     fn wait(&self, recording: &mut Recording) -> Result<(), Error> {
         Device::wait(self, recording)

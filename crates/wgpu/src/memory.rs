@@ -16,7 +16,7 @@ const STAGED: u64 = 256 << 20;
 /// Buffers are multiples of this, so that every binding can be rounded up to whole vectors of four 64-bit numbers.
 pub(crate) const GRAIN: u64 = 32;
 /// Read-back buffers kept for later reads.
-const KEPT: usize = 4;
+const POOLED: usize = 4;
 
 /// Device-local memory.
 #[derive(Debug)]
@@ -51,9 +51,9 @@ impl Staging {
         }
     }
 
-    fn give_back(&self, buffer: wgpu::Buffer) {
+    fn recycle(&self, buffer: wgpu::Buffer) {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        if free.len() < KEPT {
+        if free.len() < POOLED {
             free.push(buffer);
         }
     }
@@ -228,7 +228,7 @@ impl Device {
         let PendingRead { staging, skip, .. } = reading;
         copy_mapped(&staging, skip, into)?;
         staging.unmap();
-        self.staging.give_back(staging);
+        self.staging.recycle(staging);
         Ok(())
     }
 

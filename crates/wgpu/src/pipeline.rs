@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use olivine_kernel::spirv::{self, Addressing, SpirvOptions};
 use olivine_kernel::wgsl::{self, Dialect, WgslOptions};
-use olivine_kernel::{BindingDecl, Foreign, Interface, Kernel, ParamsPlace};
+use olivine_kernel::{BindingDecl, Foreign, Interface, Kernel, ParamsLocation};
 use olivine_program::{Error, PipelineKey as Key};
 
 use crate::Device;
@@ -152,7 +152,7 @@ impl Device {
                     Addressing::Pointers { .. } => 0,
                 };
                 let interface = Interface::new(kernel, bytes, false);
-                if matches!(interface.params, Some(ParamsPlace::Uniform { .. })) {
+                if matches!(interface.params, Some(ParamsLocation::Uniform { .. })) {
                     return Err(wrong(olivine_kernel::Error::Missing("immediates for its params".into())));
                 }
                 Ok(Printed { code: Code::Spirv(module.words().to_vec()), interface })
@@ -190,10 +190,10 @@ impl Device {
             }
         };
         let (what, needed, limit) = match printed.interface.params {
-            Some(ParamsPlace::Immediate { bytes }) => {
+            Some(ParamsLocation::Immediate { bytes }) => {
                 ("bytes of params", bytes, self.limits.max_immediate_size)
             }
-            Some(ParamsPlace::Uniform { bytes, .. }) => {
+            Some(ParamsLocation::Uniform { bytes, .. }) => {
                 let limit = self.limits.max_uniform_buffer_binding_size.min(u64::from(u32::MAX));
                 ("bytes of params", bytes, limit as u32)
             }
@@ -238,7 +238,7 @@ impl Device {
         let layout =
             self.raw.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor { label, entries: &entries });
         let immediate_size = match interface.params {
-            Some(ParamsPlace::Immediate { bytes }) => bytes,
+            Some(ParamsLocation::Immediate { bytes }) => bytes,
             _ => 0,
         };
         let whole = self.raw.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use olivine_kernel::{BindingKind, ParamsPlace, REPORT_WORDS};
+use olivine_kernel::{BindingKind, ParamsLocation, REPORT_WORDS};
 use olivine_program::{Addressing, BufferId, Commands, DeviceKind, Dispatch, Error, Slice, Timing};
 
 use crate::Device;
@@ -217,7 +217,7 @@ impl Device {
         let (uniform, places) = self.uniform(checked);
         let step = |(one, place): (&Checked<'_>, Option<u64>)| {
             let immediates = match one.pipeline.interface.params {
-                Some(ParamsPlace::Immediate { .. }) => one.params.clone(),
+                Some(ParamsLocation::Immediate { .. }) => one.params.clone(),
                 _ => Vec::new(),
             };
             Step {
@@ -275,7 +275,7 @@ impl Device {
         let alignment = self.limits.min_uniform_buffer_offset_alignment.max(16) as usize;
         let mut block = Vec::new();
         let place = |one: &Checked<'_>| {
-            let Some(ParamsPlace::Uniform { .. }) = one.pipeline.interface.params else { return None };
+            let Some(ParamsLocation::Uniform { .. }) = one.pipeline.interface.params else { return None };
             block.resize(block.len().next_multiple_of(alignment), 0);
             let start = block.len() as u64;
             block.extend_from_slice(&one.params);

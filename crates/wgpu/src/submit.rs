@@ -232,6 +232,14 @@ impl Device {
         Flight::new(&self.queue, index, recording.slices(), Some(recording.span.clone()))
     }
 
+    pub(crate) fn is_done(&self, recording: &Recording) -> Result<bool, Error> {
+        let State::InFlight(flight) = &recording.state else { return Ok(true) };
+        // Native callbacks come from polls; a browser calls by itself.
+        #[cfg(not(target_arch = "wasm32"))]
+        self.poll(wgpu::PollType::Poll, "is_done")?;
+        Ok(flight.latch.poll(None).is_some())
+    }
+
     #[cfg(not(target_arch = "wasm32"))]
     pub(crate) fn wait(&self, recording: &mut Recording) -> Result<(), Error> {
         let State::InFlight(flight) = &recording.state else { return Ok(()) };

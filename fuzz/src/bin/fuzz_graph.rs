@@ -9,91 +9,14 @@
 #[path = "../../../crates/ir/tests/generate/mod.rs"]
 mod generate;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
-use std::time::Instant;
 
 use generate::Rng;
 use olivine_ir::attr::{Attr, Attrs};
 use olivine_ir::{DType, Def, Graph, Node, NodeId, Op, Output, Shape, Tensor, TensorType, Value, ValueId};
 
-struct Options {
-    cases: u64,
-    seed: u64,
-    only: Option<u64>,
-}
-
-fn options() -> Result<Options, String> {
-    let mut options = Options { cases: 1_000_000, seed: 1, only: None };
-    let mut args = std::env::args().skip(1);
-    while let Some(name) = args.next() {
-        let value = args.next().ok_or_else(|| format!("{name} needs a number"))?;
-        let number = value.parse().map_err(|_| format!("{name}: `{value}` is not a number"))?;
-        match name.as_str() {
-            "--cases" => options.cases = number,
-            "--seed" => options.seed = number,
-            "--only" => options.only = Some(number),
-            _ => return Err(format!("unknown option {name}; there are --cases, --seed and --only")),
-        }
-    }
-    Ok(options)
-}
-
 fn main() -> ExitCode {
-    let options = match options() {
-        Ok(options) => options,
-        Err(e) => {
-            eprintln!("error: {e}");
-            return ExitCode::FAILURE;
-        }
-    };
-    let run = |case: u64| case_of(&mut Rng::new(options.seed.wrapping_mul(0x2545_F491_4F6C_DD1D) ^ case));
-    if let Some(case) = options.only {
-        return match run(case) {
-            Ok(kind) => {
-                eprintln!("case {case} ({kind}) is fine");
-                ExitCode::SUCCESS
-            }
-            Err(e) => {
-                eprintln!("case {case}: {e}");
-                ExitCode::FAILURE
-            }
-        };
-    }
-    std::panic::set_hook(Box::new(|_| ()));
-    let start = Instant::now();
-    let mut counts: Vec<(&str, u64)> = Vec::new();
-    for case in 0..options.cases {
-        let problem = match catch_unwind(AssertUnwindSafe(|| run(case))) {
-            Ok(Ok(kind)) => {
-                match counts.iter_mut().find(|(k, _)| *k == kind) {
-                    Some((_, count)) => *count += 1,
-                    None => counts.push((kind, 1)),
-                }
-                None
-            }
-            Ok(Err(e)) => Some(e),
-            Err(_) => Some("a panic".to_string()),
-        };
-        if let Some(problem) = problem {
-            eprintln!("case {case}: {problem}");
-            eprintln!("again: --seed {} --only {case}", options.seed);
-            return ExitCode::FAILURE;
-        }
-        if (case + 1) % 100_000 == 0 {
-            eprintln!("{} cases in {:.1} s", case + 1, start.elapsed().as_secs_f64());
-        }
-    }
-    counts.sort_unstable();
-    let each: Vec<String> = counts.iter().map(|(kind, n)| format!("{n} {kind}")).collect();
-    let seconds = start.elapsed().as_secs_f64();
-    println!(
-        "{} cases without a panic in {seconds:.1} s ({:.0} a second): {}",
-        options.cases,
-        options.cases as f64 / seconds,
-        each.join(", ")
-    );
-    ExitCode::SUCCESS
+    olivine_fuzz::run_cases(|seed| case_of(&mut Rng::new(seed)))
 }
 
 /// One case and how it went; an error is a broken promise other than a panic.

@@ -68,7 +68,7 @@ pub(super) fn loop_(
     results: &[TensorType],
     between: Between,
 ) -> Result<Vec<Value>, String> {
-    let most = op.max_trips.map_or(i64::MAX, |most| most as i64).min(number(&x[0])?);
+    let most = op.max_iterations.map_or(i64::MAX, |most| most as i64).min(number(&x[0])?);
     let mut going = number(&x[1])? != 0;
     let (mut carried, captures) = (x[2..2 + op.carried].to_vec(), &x[2 + op.carried..]);
     let mut rows = Rows::new(&results[op.carried..results.len() - 1]);

@@ -2,6 +2,7 @@
 
 mod accuracy;
 mod cases;
+mod chain;
 mod copy;
 mod gpu;
 mod large;
@@ -34,6 +35,8 @@ enum What {
     Accuracy(accuracy::AccuracyArgs),
     /// From the start of this process to a model's first result.
     Start(start::StartArgs),
+    /// Leapfrog chains of a mixture on every device, or on the one of --device.
+    Chain(chain::ChainArgs),
     /// Models that others made, beside ONNX Runtime.
     Zoo(crate::zoo::ZooBenchArgs),
     /// A tensor, operations and a model larger than 32-bit offsets reach, checked.
@@ -47,6 +50,7 @@ pub(crate) fn run(global: &Global, args: &BenchArgs) -> Result<Answer, Failure> 
         What::Gpu(args) => gpu::run(global, args),
         What::Accuracy(args) => accuracy::run(global, args),
         What::Start(args) => start::run(global, args),
+        What::Chain(args) => chain::run(global, args),
         What::Zoo(args) => crate::zoo::run_bench(global, args),
         What::Large(args) => large::run(global, args),
     }

@@ -1,11 +1,11 @@
-//! The stages behind the graph: the program of a GPU, and its kernels as the driver is given them.
+//! The stages behind the graph: the kernel calls of a run, and a GPU's program and kernels as the driver is given them.
 
 use olivine::Session;
-use olivine::internals::KernelSource;
 use olivine::internals::SessionExt as _;
 use olivine::internals::compile::Compiled;
 use olivine::internals::gpu::{Content, Dispatch, Hazards, Program, Slice, Touched};
 use olivine::internals::kernel::spirv;
+use olivine::internals::{KernelSource, Lowered};
 use serde_json::{Value, json};
 
 use crate::answer::{Answer, Failure};
@@ -20,12 +20,14 @@ const BUFFER_SPACE: u64 = 1 << 44;
 
 /// Prints a stage of the session's device.
 pub(super) fn stage(name: &str, session: &Session, compiled: &Compiled) -> Result<Answer, Failure> {
+    if name == "lowered" {
+        return Ok(lowered(&session.lowered(compiled)?));
+    }
     let Some(program) = session.program(compiled)? else {
         return Err(Failure::new(format!("the CPU has no stage `{name}`: its kernels are functions"))
             .hint("choose a GPU with --device; `olivine devices` lists what is there"));
     };
     match name {
-        "lowered" => Ok(lowered(&program)),
         "program" => Ok(listing(&program)),
         _ => kernels(name, session, &program),
     }
@@ -56,29 +58,29 @@ fn other_driver(name: &str, session: &Session) -> Failure {
         .hint(format!("kernels are printed as {name} for `--device {driver}`"))
 }
 
-/// For every dispatch of a run the nodes that it computes, and by which rule they were joined.
-fn lowered(program: &Program) -> Answer {
+/// For every kernel call of a run the nodes that it computes, and by which rule they were joined.
+fn lowered(lowered: &Lowered) -> Answer {
     let mut table = Table::new(&[">dispatch", "op", "kernel", "nodes", "joined by"]);
     let mut list = Vec::new();
-    for (i, dispatch) in program.run.iter().enumerate() {
-        let mut nodes: Vec<&str> = dispatch.node.split(" + ").collect();
+    for (i, step) in lowered.steps.iter().enumerate() {
+        let mut nodes: Vec<&str> = step.node.split(" + ").collect();
         let own = nodes.last().copied().unwrap_or_default();
-        let fusions = program.fusions.iter().filter(|f| f.nodes.last().is_some_and(|last| last == own));
+        let fusions = lowered.fusions.iter().filter(|f| f.nodes.last().is_some_and(|last| last == own));
         let mut rules = Vec::new();
         for fusion in fusions {
             rules.push(fusion.rule);
             let missing = fusion.nodes.iter().map(String::as_str).filter(|n| !nodes.contains(n));
             nodes = missing.chain(nodes.iter().copied()).collect();
         }
-        let kernel = &program.kernel(dispatch).name;
-        table.row([i.to_string(), dispatch.op.into(), kernel.clone(), nodes.join(" + "), rules.join(", ")]);
+        let cells = [i.to_string(), step.op.into(), step.kernel.clone(), nodes.join(" + "), rules.join(", ")];
+        table.row(cells);
         list.push(json!({
-            "dispatch": i, "op": dispatch.op, "kernel": kernel, "nodes": nodes, "rules": rules,
+            "dispatch": i, "op": step.op, "kernel": step.kernel, "nodes": nodes, "rules": rules,
         }));
     }
-    let joined = program.fusions.len();
+    let joined = lowered.fusions.len();
     let text =
-        format!("{} dispatches at every run, {joined} fusions at lowering\n{table}", program.run.len());
+        format!("{} dispatches at every run, {joined} fusions at lowering\n{table}", lowered.steps.len());
     Answer::new(text, json!({ "stage": "lowered", "dispatches": list, "fusions": joined }))
 }
 

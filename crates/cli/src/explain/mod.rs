@@ -20,8 +20,9 @@ use crate::timing::bytes;
 pub(crate) struct ExplainArgs {
     /// A built-in model (bert-base, encoder), an ONNX file, a file with a graph in text form, or `-` for stdin.
     graph: String,
-    /// Print one stage: `ir` (as given), a pass by name, `fused` (the last graph), `all` of these, or on a GPU
-    /// `lowered` (the nodes of each dispatch), `program` (buffers, dispatches, barriers), `spirv`, `wgsl` (its kernels).
+    /// Print one stage: `ir` (as given), a pass by name, `fused` (the last graph), `all` of these,
+    /// `lowered` (the nodes of each kernel call), or on a GPU `program` (buffers, dispatches, barriers), `spirv`, `wgsl`
+    /// (its kernels).
     #[arg(long, value_name = "NAME")]
     stage: Option<String>,
     /// Print every constant in full, so that the text can be read back.

@@ -48,7 +48,7 @@ fn of_node(graph: &Graph, node: &Node) -> u64 {
             let steps = shape(0).iter().take(2).product::<usize>() as u64;
             steps.saturating_mul(2).saturating_mul(count(&shape(1)) + count(&shape(2)))
         }
-        Op::Loop(op) => (op.max_trips.unwrap_or(1) as u64).saturating_mul(of_graph(op.body.graph())),
+        Op::Loop(op) => (op.max_iterations.unwrap_or(1) as u64).saturating_mul(of_graph(op.body.graph())),
         Op::Scan(op) => {
             let iterations =
                 op.axes.first().and_then(|axis| shape(op.states).get(*axis).copied()).unwrap_or(0);

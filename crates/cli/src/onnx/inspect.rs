@@ -12,22 +12,25 @@ use olivine::ir::{Graph, Node, Op, Tensor};
 use olivine::{Executable, Model, Session};
 use serde_json::{Value, json};
 
-use super::given::GivenArgs;
+use super::inputs::InputArgs;
 use super::{flops, read_failure};
 use crate::answer::{Answer, Failure};
 use crate::table::Table;
 use crate::timing::{bytes, ms, short, timed};
-use crate::{Global, memory};
+use crate::{Global, gguf, memory};
 
 #[derive(Args)]
 pub(crate) struct InspectArgs {
-    /// The model: an ONNX file, a graph in text form, or a folder of safetensors.
+    /// The model: an ONNX file, a graph in text form, a folder of safetensors, or a GGUF file.
     model: PathBuf,
     #[command(flatten)]
-    given: GivenArgs,
+    given: InputArgs,
 }
 
 pub(crate) fn run(global: &Global, args: &InspectArgs) -> Result<Answer, Failure> {
+    if gguf::is_gguf(&args.model) {
+        return gguf::inspect::run(&args.model);
+    }
     let options = args.given.load_options().allow_unsupported(true);
     let (loading, model) = timed(|| Model::load_with(&args.model, &options));
     let model = model.map_err(|e| read_failure(&args.model, e))?;
@@ -293,7 +296,7 @@ impl Specialised {
 
 /// Whether a graph has a loop without a bound of its iterations.
 fn has_open_loop(graph: &Graph) -> bool {
-    let open = |op: &Op| matches!(op, Op::Loop(op) if op.max_trips.is_none());
+    let open = |op: &Op| matches!(op, Op::Loop(op) if op.max_iterations.is_none());
     graph.nodes().iter().any(|n| open(&n.op) || n.op.bodies().iter().any(|b| has_open_loop(b.graph())))
 }
 

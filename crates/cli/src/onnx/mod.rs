@@ -2,7 +2,7 @@
 
 pub(crate) mod check;
 mod flops;
-pub(crate) mod given;
+pub(crate) mod inputs;
 pub(crate) mod inspect;
 pub(crate) mod run;
 
@@ -14,7 +14,7 @@ use olivine::ir::{Graph, Tensor};
 use olivine::{Model, Session};
 
 use crate::answer::Failure;
-use given::DimArgs;
+use inputs::DimArgs;
 
 /// Reads a model all of whose operators can be imported.
 pub(crate) fn load(path: &Path, options: &LoadOptions) -> Result<Model, Failure> {

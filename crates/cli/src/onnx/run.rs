@@ -9,7 +9,7 @@ use olivine::ir::Tensor;
 use olivine::{CompileOptions, Executable, Model, Outputs, Session, npy};
 use serde_json::{Value, json};
 
-use super::given::{Fill, GivenArgs, fill};
+use super::inputs::{Fill, InputArgs, fill};
 use super::{element_of, load};
 use crate::Global;
 use crate::answer::{Answer, Failure};
@@ -24,7 +24,7 @@ pub(crate) struct RunArgs {
     /// The model: an ONNX file, a graph in text form, or a folder of safetensors.
     model: PathBuf,
     #[command(flatten)]
-    given: GivenArgs,
+    given: InputArgs,
     /// Write every output as a .npy file into this folder.
     #[arg(long, value_name = "DIR")]
     output: Option<PathBuf>,

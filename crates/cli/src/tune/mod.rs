@@ -121,7 +121,7 @@ fn subjects(args: &TuneArgs) -> Result<Vec<Subject>, Failure> {
         return Ok(vec![Subject { name: model.clone(), graph: source::graph(model, &args.sizes)? }]);
     }
     if !args.shapes.is_empty() {
-        return shapes::products(&args.shapes, &dtypes);
+        return shapes::matmuls(&args.shapes, &dtypes);
     }
     shapes::standard(&dtypes, args.quick)
 }

@@ -25,7 +25,7 @@ pub(super) fn dtype(name: &str) -> Result<DType, Failure> {
 }
 
 /// Products of sizes written as `MxNxK`.
-pub(super) fn products(texts: &[String], dtypes: &[DType]) -> Result<Vec<Subject>, Failure> {
+pub(super) fn matmuls(texts: &[String], dtypes: &[DType]) -> Result<Vec<Subject>, Failure> {
     let mut all = Vec::new();
     for text in texts {
         let sizes: Vec<Option<usize>> =
@@ -106,12 +106,12 @@ mod tests {
 
     #[test]
     fn products_are_read_as_rows_columns_and_depth() -> Result<(), Failure> {
-        let all = products(&["2x3x5".into(), " 7x1x1".into()], &[DType::F32, DType::F16])?;
+        let all = matmuls(&["2x3x5".into(), " 7x1x1".into()], &[DType::F32, DType::F16])?;
         let names: Vec<&str> = all.iter().map(|s| s.name.as_str()).collect();
         let expected = ["f32 matmul 2x3x5", "f16 matmul 2x3x5", "f32 matmul 7x1x1", "f16 matmul 7x1x1"];
         assert_eq!(names, expected);
         for bad in ["", "1x2", "1x2x3x4", "0x1x1", "axbxc", "-1x1x1"] {
-            assert!(products(&[bad.into()], &[DType::F32]).is_err(), "{bad}");
+            assert!(matmuls(&[bad.into()], &[DType::F32]).is_err(), "{bad}");
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
-//! Sink: a cast of weights that only move afterwards comes last.
+//! Sink: casts of weights move behind the layout operations that follow them.
 //!
-//! Needs: fusion, which joins weights. Produces: load-time values that are moved in the dtype they are stored in and cast
-//! once, so that less memory is taken on the way and a kernel can read them as they are stored.
+//! Needs: fusion, which joins weights. Produces: load-time values that are rearranged in their stored dtype and cast once,
+//! which takes less memory and lets a kernel read them in that dtype.
 
 use std::collections::HashMap;
 
@@ -24,7 +24,7 @@ impl Pass for Sink {
             return Ok(graph.clone());
         }
         let loaded = at_load(graph);
-        // For new f32 values what they are cast of.
+        // For new f32 values the value that they are cast from.
         let mut narrow: HashMap<ValueId, ValueId> = HashMap::new();
         crate::rewrite(graph, |out, id, node| {
             if !loaded[id.index()] {
@@ -61,7 +61,7 @@ fn stored_operands(
     narrow: &HashMap<ValueId, ValueId>,
     node: &Node,
 ) -> Result<Option<Vec<ValueId>>, Error> {
-    // What repeats elements or fills in others is left: there would be more to cast.
+    // Operations that repeat or pad elements stay behind the cast: there would be more to cast.
     if !matches!(node.op, Op::Reshape(_) | Op::Transpose(_) | Op::Slice(_) | Op::Concat(_) | Op::Stack(_)) {
         return Ok(None);
     }

@@ -9,7 +9,7 @@ use olivine_ir::{DType, Def, Graph, Node, NodeId, Op, ValueId};
 use super::parse::MAX_NAMES;
 use super::{Expr, Pattern};
 
-/// What a pattern's names stand for at one place of a graph.
+/// What a pattern's names stand for in a match.
 #[derive(Clone, Debug)]
 pub(crate) struct Match<'p> {
     pattern: &'p Pattern,

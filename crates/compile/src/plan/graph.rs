@@ -17,7 +17,7 @@ pub struct Slot {
 
 /// How a graph output reaches the caller's buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OutputPlace {
+pub enum OutputLocation {
     /// The node that makes the value writes it there; later nodes read it from there.
     Written,
     /// It is copied there after the last node: an input, param, constant or load-time value, a view, or a value
@@ -44,7 +44,7 @@ pub struct MemoryPlan {
     /// For every node the operand whose bytes its result 0 takes over.
     pub in_place: Vec<Option<usize>>,
     /// For every graph output, in order, how it reaches the caller.
-    pub outputs: Vec<OutputPlace>,
+    pub outputs: Vec<OutputLocation>,
     /// Bytes of the arena.
     pub arena: usize,
     /// For every node where its scratch bytes are, if it asked for any.
@@ -148,7 +148,7 @@ fn made_at_run_time(graph: &Graph, at_load: &[bool], id: ValueId) -> bool {
     matches!(graph.values()[id.index()].def, Def::Node { node, .. } if !at_load[node.index()])
 }
 
-fn output_places(graph: &Graph, at_load: &[bool], roots: &[ValueId]) -> Vec<OutputPlace> {
+fn output_places(graph: &Graph, at_load: &[bool], roots: &[ValueId]) -> Vec<OutputLocation> {
     let mut taken = vec![false; graph.values().len()];
     graph
         .outputs()
@@ -157,9 +157,9 @@ fn output_places(graph: &Graph, at_load: &[bool], roots: &[ValueId]) -> Vec<Outp
             let id = output.value;
             let own = roots[id.index()] == id && made_at_run_time(graph, at_load, id);
             if own && !std::mem::replace(&mut taken[id.index()], true) {
-                OutputPlace::Written
+                OutputLocation::Written
             } else {
-                OutputPlace::Copied
+                OutputLocation::Copied
             }
         })
         .collect()
@@ -180,7 +180,7 @@ fn last_uses(
     graph: &Graph,
     at_load: &[bool],
     roots: &[ValueId],
-    outputs: &[OutputPlace],
+    outputs: &[OutputLocation],
     options: &PlanOptions<'_>,
 ) -> Vec<usize> {
     let mut last = vec![0; graph.values().len()];
@@ -194,7 +194,7 @@ fn last_uses(
         }
     }
     for (output, place) in graph.outputs().iter().zip(outputs) {
-        if *place == OutputPlace::Copied {
+        if *place == OutputLocation::Copied {
             last[roots[output.value.index()].index()] = graph.nodes().len();
         }
     }

@@ -8,7 +8,7 @@ mod graph;
 mod place;
 mod sweep;
 
-pub use graph::{MemoryPlan, OutputPlace, PlanOptions, Slot, plan_graph, plan_graph_with};
+pub use graph::{MemoryPlan, OutputLocation, PlanOptions, Slot, plan_graph, plan_graph_with};
 pub use place::{lower_bound, place};
 
 /// Every slot begins at a multiple of this: a cache line, and the widest vector.
@@ -32,7 +32,7 @@ impl Lifetime {
     }
 }
 
-/// Where every buffer went.
+/// The offset of every buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
     /// Offset of each buffer, a multiple of the alignment; 0 for empty ones.
@@ -50,7 +50,7 @@ pub enum Error {
         /// A step at which this is so.
         step: usize,
     },
-    /// The schedule is another graph's.
+    /// The schedule belongs to another graph.
     #[error("the schedule names {flags} nodes, the graph has {nodes}")]
     Schedule {
         /// Entries of the schedule.

@@ -7,8 +7,8 @@ use olivine_ir::{DType, Shape, TensorType};
 
 use crate::kernel::kernels;
 use crate::kernels::conv::scratch::with_scratch;
-use crate::kernels::elementwise::{Program, Rider};
-use crate::kernels::product::{Accumulator, Finish, Grid, Matrix, Rhs, multiply as multiply_here, product};
+use crate::kernels::elementwise::{FusedRegion, Program};
+use crate::kernels::gemm::{Accumulator, Finish, Grid, Matrix, Rhs, gemm, serial_gemm};
 use crate::kernels::rows::softmax_rows;
 use crate::operand::{Fault, Number, Operand, Target, with_number};
 use crate::parallel;
@@ -25,7 +25,7 @@ kernels! { |op, x, out, call|
     },
 }
 
-/// A float that is widened for the product.
+/// A float that is widened for the matmul.
 trait Narrow: Number + Rhs<f32> {
     fn widen(x: &[Self], out: &mut [f32]);
     fn narrow(x: &[f32], out: &mut [Self]);
@@ -52,11 +52,11 @@ impl Narrow for bf16 {
 /// Elements that are converted at a time.
 const CONVERTED: usize = 1 << 14;
 
-/// The sizes of a batched product and where each batch's operands begin.
+/// The sizes of a batched matmul and where each batch's operands begin.
 struct Batched {
     rows: usize,
     columns: usize,
-    depth: usize,
+    k_len: usize,
     /// Element offsets of a and b per batch.
     offsets: Vec<(usize, usize)>,
     a_strides: (isize, isize),
@@ -71,7 +71,7 @@ impl Batched {
         let mut batched = Batched {
             rows: out[r - 2],
             columns: out[r - 1],
-            depth: a.shape()[ra - 1],
+            k_len: a.shape()[ra - 1],
             offsets: batch_offsets(a, b, &out[..r - 2]),
             a_strides: last_two(a, ra),
             b_strides: last_two(b, rb),
@@ -82,7 +82,7 @@ impl Batched {
         batched
     }
 
-    /// One tall product when all batches share b and a's rows continue from batch to batch.
+    /// One tall matmul when all batches share b and a's rows continue from batch to batch.
     fn merge_batches_into_rows(&mut self, a: &Operand<'_>) {
         let step = self.a_strides.0 * self.rows as isize;
         let continues = self.offsets.windows(2).all(|w| w[1].0 as isize - w[0].0 as isize == step);
@@ -113,7 +113,7 @@ fn batch_offsets(a: &Operand<'_>, b: &Operand<'_>, batch: &[usize]) -> Vec<(usiz
     offsets.into_iter().map(|(oa, ob)| (oa as usize, ob as usize)).collect()
 }
 
-/// Matrix product, then the epilogue on every run of it while it is still in cache.
+/// Matmul, then the epilogue on every run of it while it is still in cache.
 ///
 /// f16 and bf16 accumulate in f32 and round once, before the epilogue; integers wrap. The right operand of f32 may be
 /// stored in f16 or bf16.
@@ -123,12 +123,12 @@ pub(crate) fn matmul(epilogue: Option<&Program>, x: &[Operand<'_>], out: &mut Ta
         return match a.ty.dtype {
             DType::F32 => matmul_in_f32(a, b, &shape, out.elements(), None),
             DType::F64 => matmul_with::<f64, f64>(a, b, &shape, out.elements(), None),
-            DType::F16 => narrowed::<f16>(&product_in_f32::<f16>(a, b, &shape), out.elements()),
-            DType::BF16 => narrowed::<bf16>(&product_in_f32::<bf16>(a, b, &shape), out.elements()),
+            DType::F16 => narrowed::<f16>(&unrounded_matmul::<f16>(a, b, &shape), out.elements()),
+            DType::BF16 => narrowed::<bf16>(&unrounded_matmul::<bf16>(a, b, &shape), out.elements()),
             dtype => with_number!(dtype, T => matmul_integer::<T>(a, b, &shape, out.elements())),
         };
     };
-    let epilogue = Rider::new(program, &x[2..], &shape);
+    let epilogue = FusedRegion::new(program, &x[2..], &shape);
     let same = program.output_dtype() == Some(a.ty.dtype);
     match a.ty.dtype {
         DType::F32 if same => {
@@ -139,40 +139,40 @@ pub(crate) fn matmul(epilogue: Option<&Program>, x: &[Operand<'_>], out: &mut Ta
             matmul_with::<f64, f64>(a, b, &shape, out.elements(), Some(&finish));
         }
         DType::F16 | DType::BF16 => {
-            let product = match a.ty.dtype {
-                DType::F16 => product_in_f32::<f16>(a, b, &shape),
-                _ => product_in_f32::<bf16>(a, b, &shape),
+            let unrounded = match a.ty.dtype {
+                DType::F16 => unrounded_matmul::<f16>(a, b, &shape),
+                _ => unrounded_matmul::<bf16>(a, b, &shape),
             };
-            finish_runs(&product, out, &|at, run, to| epilogue.apply_wide(at, run, to));
+            finish_runs(&unrounded, out, &|at, run, to| epilogue.apply_wide(at, run, to));
         }
         dtype => with_number!(dtype, T => {
-            let mut product = scratch::zeroed::<T>(shape.numel());
+            let mut result = scratch::zeroed::<T>(shape.numel());
             let ty = TensorType::new(dtype, shape);
-            matmul(None, &x[..2], &mut Target { ty, bytes: bytemuck::cast_slice_mut(&mut product) });
-            finish_runs(&product, out, &|at, run, to| epilogue.apply(at, run, to));
+            matmul(None, &x[..2], &mut Target { ty, bytes: bytemuck::cast_slice_mut(&mut result) });
+            finish_runs(&result, out, &|at, run, to| epilogue.apply(at, run, to));
         }),
     }
 }
 
-/// Rows of a product at most that become weights while they are in cache, and their bytes.
+/// Rows at most that a matmul turns into their softmax while they are in cache, and their bytes.
 const SCORE_ROWS: usize = 192;
 const SCORE_BYTES: usize = 768 << 10;
 
-/// Whether a softmax over a product's rows is better made with them: where rows are many, and short enough for cache.
-pub(crate) fn suits_softmax(product: &TensorType) -> bool {
-    let (shape, rank) = (&product.shape, product.shape.rank());
+/// Whether a softmax over a matmul's rows is faster inside the matmul: where rows are many, and short enough for cache.
+pub(crate) fn suits_softmax(result: &TensorType) -> bool {
+    let (shape, rank) = (&result.shape, result.shape.rank());
     rank >= 2
-        && product.dtype == DType::F32
+        && result.dtype == DType::F32
         && shape[..rank - 1].iter().product::<usize>() >= 64
         && (1..=SCORE_BYTES / 64).contains(&shape[rank - 1])
 }
 
-/// Matrix product of f32 and its epilogue, then the softmax of every row while it is in cache.
+/// Matmul in f32 and its epilogue, then the softmax of every row while it is in cache.
 pub(crate) fn matmul_softmax(epilogue: Option<&Program>, x: &[Operand<'_>], out: &mut Target<'_>) {
     let (a, b, shape) = (&x[0], &x[1], out.shape());
     let batched = Batched::new(a, b, &shape);
-    let (rows, columns, depth) = (batched.rows, batched.columns, batched.depth);
-    let epilogue = epilogue.map(|program| Rider::new(program, &x[2..], &shape));
+    let (rows, columns, k_len) = (batched.rows, batched.columns, batched.k_len);
+    let epilogue = epilogue.map(|program| FusedRegion::new(program, &x[2..], &shape));
     let (da, db) = (a.elements::<f32>(), b.elements::<f32>());
     let out = out.elements::<f32>();
     if out.is_empty() {
@@ -192,7 +192,7 @@ pub(crate) fn matmul_softmax(epilogue: Option<&Program>, x: &[Operand<'_>], out:
         let left = matrix(da, oa, batched.a_strides).after(row, 0);
         let right = matrix(db, ob, batched.b_strides);
         with_scratch(height * columns, |scores: &mut [f32]| {
-            multiply_here((height, columns, depth), left, right, 1.0, false, scores);
+            serial_gemm((height, columns, k_len), left, right, 1.0, false, scores);
             let first = (batch * rows + row) * columns;
             if let Some(epilogue) = &epilogue {
                 epilogue.apply_in_place(first, scores);
@@ -207,17 +207,17 @@ pub(crate) fn matmul_softmax(epilogue: Option<&Program>, x: &[Operand<'_>], out:
 /// Called with a run's first flat position, the run, and the bytes of the target it becomes.
 pub(crate) type FinishRun<'a, T> = &'a (dyn Fn(usize, &[T], &mut [u8]) + Sync);
 
-/// Hands a product to its epilogue in runs, on all threads.
-pub(crate) fn finish_runs<T: Sync>(product: &[T], out: &mut Target<'_>, finish: FinishRun<'_, T>) {
+/// Hands the result of a matmul to its epilogue in runs, on all threads.
+pub(crate) fn finish_runs<T: Sync>(result: &[T], out: &mut Target<'_>, finish: FinishRun<'_, T>) {
     const RUN: usize = 4096;
     let size = out.ty.dtype.size();
     parallel::chunks(out.bytes, RUN * size, &|i, to| {
-        finish(i * RUN, &product[i * RUN..][..to.len() / size], to);
+        finish(i * RUN, &result[i * RUN..][..to.len() / size], to);
     });
 }
 
-fn narrowed<T: Narrow>(product: &[f32], out: &mut [T]) {
-    parallel::chunks(out, CONVERTED, &|i, to| T::narrow(&product[i * CONVERTED..][..to.len()], to));
+fn narrowed<T: Narrow>(result: &[f32], out: &mut [T]) {
+    parallel::chunks(out, CONVERTED, &|i, to| T::narrow(&result[i * CONVERTED..][..to.len()], to));
 }
 
 /// Product of an f32 operand with one that is stored in f32, f16 or bf16.
@@ -255,7 +255,7 @@ fn multiply<T: Accumulator, E: Rhs<T>>(
     out: &mut [T],
     finish: Option<Finish<'_, T>>,
 ) {
-    let sizes = (batched.rows, batched.columns, batched.depth);
+    let sizes = (batched.rows, batched.columns, batched.k_len);
     let each = batched.rows * batched.columns;
     if each == 0 {
         return;
@@ -274,10 +274,10 @@ fn multiply<T: Accumulator, E: Rhs<T>>(
             row_stride: batched.b_strides.0,
             column_stride: batched.b_strides.1,
         };
-        product(sizes, a, b, run, i * each, finish);
+        gemm(sizes, a, b, run, i * each, finish);
     };
-    if batched.offsets.len() > 1 && out.len() * batched.depth > 1 << 18 {
-        let least = (1usize << 15).div_ceil(each.saturating_mul(batched.depth).max(1));
+    if batched.offsets.len() > 1 && out.len() * batched.k_len > 1 << 18 {
+        let least = (1usize << 15).div_ceil(each.saturating_mul(batched.k_len).max(1));
         parallel::grouped(out, each, least, &one);
     } else {
         out.chunks_mut(each).enumerate().for_each(|(i, run)| one(i, run));
@@ -325,8 +325,8 @@ fn for_each_offset(x: &Operand<'_>, mut visit: impl FnMut(usize)) {
     }
 }
 
-/// The product of f16 or bf16 operands, unrounded.
-fn product_in_f32<T: Narrow>(a: &Operand<'_>, b: &Operand<'_>, shape: &Shape) -> Vec<f32> {
+/// The matmul of f16 or bf16 operands, unrounded.
+fn unrounded_matmul<T: Narrow>(a: &Operand<'_>, b: &Operand<'_>, shape: &Shape) -> Vec<f32> {
     let wide = widened::<T>(a);
     let a = Operand::packed(TensorType::new(DType::F32, *a.shape()), bytemuck::cast_slice(&wide));
     let mut out = scratch::zeroed::<f32>(shape.numel());
@@ -345,7 +345,7 @@ fn matmul_integer<T: Number>(a: &Operand<'_>, b: &Operand<'_>, shape: &Shape, ou
     for (run, (oa, ob)) in out.chunks_mut(each).zip(&batched.offsets) {
         run.fill(T::ZERO);
         for (i, row) in run.chunks_mut(batched.columns).enumerate() {
-            for k in 0..batched.depth {
+            for k in 0..batched.k_len {
                 let x = at(da, *oa, i as isize * batched.a_strides.0 + k as isize * batched.a_strides.1);
                 for (j, o) in row.iter_mut().enumerate() {
                     let y = at(db, *ob, k as isize * batched.b_strides.0 + j as isize * batched.b_strides.1);
@@ -412,7 +412,7 @@ fn grouped<T: Number + Rhs<A>, A: Accumulator>(
     for (group, matrix) in groups.iter().zip(weights.chunks(k * n)).filter(|(group, _)| !group.is_empty()) {
         let a: Vec<A> = group.iter().flat_map(|i| widen(&rows[i * k..(i + 1) * k]).into_owned()).collect();
         let mut c = scratch::zeroed::<A>(group.len() * n);
-        product((group.len(), n, k), Matrix::packed(&a, k), Matrix::packed(matrix, n), &mut c, 0, None);
+        gemm((group.len(), n, k), Matrix::packed(&a, k), Matrix::packed(matrix, n), &mut c, 0, None);
         for (i, row) in group.iter().zip(c.chunks(n)) {
             out[i * n..(i + 1) * n].iter_mut().zip(row).for_each(|(o, v)| *o = narrow(*v));
         }

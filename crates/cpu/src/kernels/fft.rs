@@ -129,7 +129,7 @@ fn run<E: Number>(op: &Fft, plan: &Plan, x: &Operand<'_>, target: &mut Target<'_
         });
         return;
     }
-    // Results of neighbouring lines lie side by side, so they are collected first and put in place by rows.
+    // Results of neighbouring lines are contiguous, so they are collected first and put in place by rows.
     let lanes = most.clamp(1, NEIGHBOURS).min(inner);
     let blocks = inner.div_ceil(lanes);
     let room = lines.bins * lanes * parts;
@@ -221,7 +221,7 @@ impl<E: Number> Lines<'_, E> {
         room
     }
 
-    /// Where a line's number lies, counted in real or complex numbers.
+    /// Where a line's number is, counted in real or complex numbers.
     fn at(&self, line: usize, j: usize) -> usize {
         (line / self.inner * self.size + j) * self.inner + line % self.inner
     }

@@ -286,7 +286,7 @@ fn join_tap<T: Number, F: Fold<T>>(
     }
 }
 
-/// Joins partial results that lie side by side.
+/// Joins partial results that are contiguous.
 #[inline(always)]
 fn joined<T: Number, F: Fold<T>>(fold: F, x: &[T]) -> T {
     const LANES: usize = 16;
@@ -304,7 +304,7 @@ fn joined<T: Number, F: Fold<T>>(fold: F, x: &[T]) -> T {
     rest.iter().fold(total, |sum, &x| fold.join(sum, x))
 }
 
-/// Folds elements that lie side by side.
+/// Folds elements that are contiguous.
 struct Run<'a, T, F> {
     fold: F,
     x: &'a [T],

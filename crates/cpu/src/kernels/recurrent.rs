@@ -1,4 +1,4 @@
-//! Recurrences step by step: a product of the state with the weights of all gates, then the gates of every batch entry.
+//! Recurrences step by step: a matmul of the state with the weights of all gates, then the gates of every batch entry.
 //!
 //! ```text
 //!   h[batch, hidden] · Rᵀ[hidden, gates·hidden] ─ + projections of the step ─ gates ─ h, c ─ a row of y
@@ -11,7 +11,7 @@ use olivine_ir::DType;
 use olivine_ir::op::{GateFunction, Recurrence, RecurrentKind, RecurrentSizes, Unary};
 
 use super::attention::{Acc, Real};
-use super::product::{Matrix, product};
+use super::gemm::{Matrix, gemm};
 use crate::kernel::kernels;
 use crate::operand::{Number, Operand, Target};
 use crate::parallel;
@@ -200,7 +200,7 @@ impl<A: Gate> Layer<'_, A> {
         let offset = (d * self.op.of.kind.gates() + gates.start) * hidden * hidden;
         let rt = Matrix { data: &self.r, offset, row_stride: 1, column_stride: hidden as isize };
         let sums = &mut sums[..batch * columns];
-        product((batch, columns, hidden), Matrix::packed(x, hidden), rt, sums, 0, None);
+        gemm((batch, columns, hidden), Matrix::packed(x, hidden), rt, sums, 0, None);
     }
 
     /// One step of one direction: h and c of every batch entry whose sequence is not over.
@@ -211,7 +211,7 @@ impl<A: Gate> Layer<'_, A> {
         let width = if before { gates - 1 } else { gates } * hidden;
         self.multiply(d, 0..width / hidden, h, sums);
         if before {
-            // The candidate's product waits for the reset gate: z stays, r·h takes r's place.
+            // The candidate's matmul waits for the reset gate: z stays, r·h takes r's place.
             let mut held = scratch::zeroed::<A>(h.len());
             let mut update = scratch::zeroed::<A>(h.len());
             self.each(&mut update, &mut held, &|b, z, held| {
@@ -252,7 +252,7 @@ impl<A: Gate> Layer<'_, A> {
         });
     }
 
-    /// A gru whose reset gate acts after the product.
+    /// A gru whose reset gate acts after the matmul.
     fn gru(&self, d: usize, x: &[A], s: &[A], h: &mut [A]) {
         let n = self.sizes.hidden;
         let mut gates = scratch::zeroed::<A>(3 * n);

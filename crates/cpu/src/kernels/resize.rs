@@ -1,7 +1,7 @@
 //! Resizing: nearest samples by element size, interpolation as weights per axis.
 //!
 //! Interpolation is separable. Leading axes are resampled one after another; the last two together, plane by plane and
-//! in bands of rows, so that what lies between stays in cache.
+//! in bands of rows, so that what is between stays in cache.
 
 use olivine_ir::DType;
 use olivine_ir::op::{Resize, ResizeMode};

@@ -9,11 +9,13 @@ pub(crate) mod half;
 mod level;
 pub(crate) mod math;
 mod stream;
+pub(crate) mod vector;
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) use level::has_dot_products;
 pub(crate) use level::vectors;
 pub use level::{Vectors, limit_vectors};
+pub use math::erf_f64 as erf;
 pub(crate) use stream::{STREAM_FROM, stream_copy, stream_fence};
 
 /// A loop to be compiled for several instruction sets.

@@ -7,6 +7,7 @@ mod tensor;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use olivine_ir::{Tensor, TensorType, TensorView};
 use olivine_program::{Content, Driver, Error, Port, Program, Slice, Timing};
 
 use crate::weights::Weights;
@@ -17,6 +18,8 @@ pub use tensor::DeviceTensor;
 
 /// Recordings kept for later runs.
 const IDLE_SLOTS: usize = 8;
+/// With so many of them, a run on other inputs is recorded into the memory of one instead of new memory.
+const DONORS: usize = 4;
 
 /// A program ready to run on a device; runs may overlap.
 pub struct Executable<D: Driver> {
@@ -29,12 +32,57 @@ pub struct Executable<D: Driver> {
     idle: Mutex<Vec<Slot<D>>>,
 }
 
-/// Where an input comes from.
-pub enum Feed<'a, D: Driver> {
-    /// Bytes of the host.
-    Host(&'a [u8]),
-    /// A tensor that is on the device.
-    Device(&'a DeviceTensor<D>),
+/// An input of a run: borrowed from the host, or on the device already.
+///
+/// `T` is the tensor on the device: [`DeviceTensor`] where the driver's type is known, and one with that type erased above
+/// it.
+pub enum Input<'a, T> {
+    /// Elements of the host.
+    Host(TensorView<'a>),
+    /// A tensor on the executable's device.
+    Device(&'a T),
+}
+
+/// A tensor on a device that knows its type.
+pub trait Typed {
+    /// Its type.
+    fn ty(&self) -> TensorType;
+}
+
+impl<D: Driver> Typed for DeviceTensor<D> {
+    fn ty(&self) -> TensorType {
+        DeviceTensor::ty(self)
+    }
+}
+
+impl<T: Typed> Input<'_, T> {
+    /// Its type.
+    pub fn ty(&self) -> TensorType {
+        match self {
+            Input::Host(view) => view.ty(),
+            Input::Device(tensor) => tensor.ty(),
+        }
+    }
+}
+
+impl<T> Clone for Input<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Input<'_, T> {}
+
+impl<'a, T> From<TensorView<'a>> for Input<'a, T> {
+    fn from(view: TensorView<'a>) -> Self {
+        Input::Host(view)
+    }
+}
+
+impl<'a, T> From<&'a Tensor> for Input<'a, T> {
+    fn from(tensor: &'a Tensor) -> Self {
+        Input::Host(tensor.view())
+    }
 }
 
 /// Where an output goes.
@@ -101,21 +149,31 @@ impl<D: Driver> Executable<D> {
         self.loaded().map(drop)
     }
 
-    /// Submits a run and returns at once. One feed for every input, one take for every output.
-    pub fn start(self: &Arc<Self>, feeds: &[Feed<'_, D>], takes: &[Take]) -> Result<Run<D>, Error> {
-        self.submit(feeds, takes, Timing::Off)
+    /// Submits a run and returns at once. `takes` has one element for every output.
+    pub fn start(
+        self: &Arc<Self>,
+        inputs: &[Input<'_, DeviceTensor<D>>],
+        takes: &[Take],
+    ) -> Result<Run<D>, Error> {
+        self.submit(inputs, takes, Timing::Off)
     }
 
-    /// Runs on host bytes and waits for the outputs, packed bytes of their types (bool as 0 or 1).
-    pub fn run(self: &Arc<Self>, inputs: &[&[u8]], outputs: &mut [&mut [u8]]) -> Result<(), Error> {
-        let feeds: Vec<Feed<'_, D>> = inputs.iter().map(|bytes| Feed::Host(bytes)).collect();
-        self.start(&feeds, &vec![Take::Host; self.program.outputs.len()])?.wait_into(outputs)
+    /// Runs and waits for the outputs, packed bytes of their types (bool as 0 or 1).
+    pub fn run(
+        self: &Arc<Self>,
+        inputs: &[Input<'_, DeviceTensor<D>>],
+        outputs: &mut [&mut [u8]],
+    ) -> Result<(), Error> {
+        self.start(inputs, &vec![Take::Host; self.program.outputs.len()])?.wait_into(outputs)
     }
 
     /// Runs and times every dispatch; they run one after another. The outputs stay on the device and are dropped.
-    pub fn profile(self: &Arc<Self>, feeds: &[Feed<'_, D>]) -> Result<Vec<DispatchTime>, Error> {
+    pub fn profile(
+        self: &Arc<Self>,
+        inputs: &[Input<'_, DeviceTensor<D>>],
+    ) -> Result<Vec<DispatchTime>, Error> {
         let mut run =
-            self.submit(feeds, &vec![Take::Device; self.program.outputs.len()], Timing::Dispatches)?;
+            self.submit(inputs, &vec![Take::Device; self.program.outputs.len()], Timing::Dispatches)?;
         run.finish()?;
         let Some(slot) = run.slot.as_mut() else { return Ok(Vec::new()) };
         let times = self.driver.times(&mut slot.recording)?;
@@ -140,11 +198,11 @@ impl<D: Driver> Executable<D> {
     /// outputs stay there.
     pub fn time(
         self: &Arc<Self>,
-        feeds: &[Feed<'_, D>],
+        inputs: &[Input<'_, DeviceTensor<D>>],
         runs: u32,
     ) -> Result<(Duration, Vec<DeviceTensor<D>>), Error> {
         let takes = vec![Take::Device; self.program.outputs.len()];
-        let mut run = self.submit(feeds, &takes, Timing::Runs(runs.max(1)))?;
+        let mut run = self.submit(inputs, &takes, Timing::Runs(runs.max(1)))?;
         run.finish()?;
         let outputs = (0..takes.len()).filter_map(|i| run.output(i)).collect();
         let Some(slot) = run.slot.as_mut() else { return Ok((Duration::ZERO, outputs)) };
@@ -156,42 +214,40 @@ impl<D: Driver> Executable<D> {
 
     fn submit(
         self: &Arc<Self>,
-        feeds: &[Feed<'_, D>],
+        inputs: &[Input<'_, DeviceTensor<D>>],
         takes: &[Take],
         timing: Timing,
     ) -> Result<Run<D>, Error> {
-        count("inputs", self.program.inputs.len(), feeds.len())?;
+        count("inputs", self.program.inputs.len(), inputs.len())?;
         count("outputs", self.program.outputs.len(), takes.len())?;
-        for (port, feed) in self.program.inputs.iter().zip(feeds) {
-            match feed {
-                Feed::Host(bytes) => {
-                    count(&format!("bytes of input `{}`", port.name), port.ty.bytes(), bytes.len())?;
-                }
-                Feed::Device(tensor) if tensor.ty() != port.ty => {
-                    let what = format!("input `{}`", port.name);
-                    return Err(Error::WrongType { what, expected: port.ty, got: tensor.ty() });
-                }
-                Feed::Device(tensor) if !tensor.is_of(&self.driver) => {
-                    return Err(Error::OtherDevice { what: format!("input `{}`", port.name) });
-                }
-                Feed::Device(_) => {}
+        for (port, input) in self.program.inputs.iter().zip(inputs) {
+            let what = || format!("input `{}`", port.name);
+            if input.ty() != port.ty {
+                return Err(Error::WrongType { what: what(), expected: port.ty, got: input.ty() });
+            }
+            if matches!(input, Input::Device(tensor) if !tensor.is_of(&self.driver)) {
+                return Err(Error::OtherDevice { what: what() });
             }
         }
         let loaded = self.loaded()?;
         let idle = {
             let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
             idle.retain(|slot| slot.generation == loaded.generation && slot.is_reusable());
-            let found = idle.iter().position(|slot| slot.serves(feeds, takes, timing) && slot.is_free());
-            found.map(|i| idle.swap_remove(i))
+            let found = idle.iter().position(|slot| slot.serves(inputs, takes, timing) && slot.is_free());
+            match found {
+                Some(i) => Ok(idle.remove(i)),
+                None if idle.len() < DONORS => Err(None),
+                None => Err(idle.iter().position(Slot::is_free).map(|i| idle.remove(i))),
+            }
         };
         let mut slot = match idle {
-            Some(slot) => slot,
-            None => self.record_or_evict(feeds, takes, timing, &loaded)?,
+            Ok(slot) => slot,
+            Err(donor) => self.record_or_evict(inputs, takes, timing, &loaded, donor)?,
         };
         let mut upload = 0;
-        for feed in feeds {
-            if let Feed::Host(bytes) = feed {
-                self.driver.upload(&mut slot.recording, upload, bytes)?;
+        for input in inputs {
+            if let Input::Host(view) = input {
+                self.driver.upload(&mut slot.recording, upload, view.bytes())?;
                 upload += 1;
             }
         }
@@ -202,19 +258,20 @@ impl<D: Driver> Executable<D> {
     /// Records a slot; if memory runs out, it frees the idle slots and tries again.
     fn record_or_evict(
         &self,
-        feeds: &[Feed<'_, D>],
+        inputs: &[Input<'_, DeviceTensor<D>>],
         takes: &[Take],
         timing: Timing,
         loaded: &Loaded<D>,
+        donor: Option<Slot<D>>,
     ) -> Result<Slot<D>, Error> {
-        match self.record(feeds, takes, timing, loaded) {
+        match self.record(inputs, takes, timing, loaded, donor) {
             Err(problem @ Error::OutOfMemory { .. }) => {
                 let evicted = std::mem::take(&mut *self.idle.lock().unwrap_or_else(PoisonError::into_inner));
                 if evicted.is_empty() {
                     return Err(problem);
                 }
                 drop(evicted);
-                self.record(feeds, takes, timing, loaded)
+                self.record(inputs, takes, timing, loaded, None)
             }
             other => other,
         }
@@ -244,6 +301,14 @@ impl<D: Driver> Run<D> {
     pub fn wait_into(mut self, outputs: &mut [&mut [u8]]) -> Result<(), Error> {
         self.finish()?;
         self.copy_outputs(outputs)
+    }
+
+    /// Whether it has ended, without waiting for that.
+    pub fn is_done(&self) -> Result<bool, Error> {
+        match &self.slot {
+            Some(slot) if !self.finished => self.executable.driver.is_done(&slot.recording),
+            _ => Ok(true),
+        }
     }
 
     /// Waits for the end.

@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use olivine_program::{BufferId, Commands, Content, Driver, Error, Timing};
 
 use super::load::Loaded;
-use super::{Executable, Feed, Take};
+use super::{DeviceTensor, Executable, Input, Take};
 
 /// An output that stays on the device, and the token that its readers hold.
 pub(super) type Leased<D> = (Arc<<D as Driver>::Buffer>, Arc<()>);
@@ -25,17 +25,26 @@ pub(super) struct Slot<D: Driver> {
     pub(super) generation: u64,
     pub(super) recording: D::Recording,
     pub(super) outputs: Vec<Option<Leased<D>>>,
+    /// For every buffer of the program its memory, if it is the slot's own.
+    own: Vec<Option<Arc<D::Buffer>>>,
 }
 
 impl<D: Driver> Slot<D> {
     /// Whether it was recorded for such a run.
-    pub(super) fn serves(&self, feeds: &[Feed<'_, D>], takes: &[Take], timing: Timing) -> bool {
-        let same = |(input, feed): (&Option<Resident<D>>, &Feed<'_, D>)| match (input, feed) {
-            (None, Feed::Host(_)) => true,
-            (Some((buffer, _)), Feed::Device(tensor)) => Arc::ptr_eq(buffer, tensor.buffer()),
+    pub(super) fn serves(
+        &self,
+        inputs: &[Input<'_, DeviceTensor<D>>],
+        takes: &[Take],
+        timing: Timing,
+    ) -> bool {
+        let same = |(recorded, input): (&Option<Resident<D>>, &Input<'_, DeviceTensor<D>>)| match (
+            recorded, input,
+        ) {
+            (None, Input::Host(_)) => true,
+            (Some((buffer, _)), Input::Device(tensor)) => Arc::ptr_eq(buffer, tensor.buffer()),
             _ => false,
         };
-        self.takes == takes && self.timing == timing && self.inputs.iter().zip(feeds).all(same)
+        self.takes == takes && self.timing == timing && self.inputs.iter().zip(inputs).all(same)
     }
 
     /// Whether nobody reads the last run's outputs any more.
@@ -50,40 +59,47 @@ impl<D: Driver> Slot<D> {
 }
 
 impl<D: Driver> Executable<D> {
-    /// Allocates memory and records the program for a run.
+    /// Allocates memory, or takes that of an idle slot that nobody reads any more, and records the program for a run.
     pub(super) fn record(
         &self,
-        feeds: &[Feed<'_, D>],
+        inputs: &[Input<'_, DeviceTensor<D>>],
         takes: &[Take],
         timing: Timing,
         loaded: &Loaded<D>,
+        donor: Option<Slot<D>>,
     ) -> Result<Slot<D>, Error> {
         let program = &self.program;
         let mut buffers = loaded.buffers.as_ref().clone();
-        let mut inputs = Vec::with_capacity(feeds.len());
-        for (port, feed) in program.inputs.iter().zip(feeds) {
-            inputs.push(match feed {
-                Feed::Host(_) => None,
-                Feed::Device(tensor) => {
+        let mut resident = Vec::with_capacity(inputs.len());
+        for (port, input) in program.inputs.iter().zip(inputs) {
+            resident.push(match input {
+                Input::Host(_) => None,
+                Input::Device(tensor) => {
                     buffers[port.buffer.0 as usize] = Some(tensor.buffer().clone());
                     Some((tensor.buffer().clone(), Arc::downgrade(tensor.lease())))
                 }
             });
         }
-        for (decl, buffer) in program.buffers.iter().zip(&mut buffers) {
+        let mut own = donor.map_or_else(|| vec![None; buffers.len()], |donor| donor.own);
+        for ((decl, buffer), own) in program.buffers.iter().zip(&mut buffers).zip(&mut own) {
             if buffer.is_some() {
+                *own = None;
                 continue;
             }
             let label = || super::describe(&decl.content, program);
-            *buffer = match decl.content {
-                Content::Arena | Content::Input(_) | Content::Output(_) => {
-                    Some(self.driver.allocate(decl.bytes, &label())?)
-                }
-                Content::Gates => Some(self.driver.allocate_gates(decl.bytes, &label())?),
-                _ => None,
-            };
+            if own.is_none() {
+                *own = match decl.content {
+                    Content::Arena | Content::Input(_) | Content::Output(_) => {
+                        Some(self.driver.allocate(decl.bytes, &label())?)
+                    }
+                    Content::Gates => Some(self.driver.allocate_gates(decl.bytes, &label())?),
+                    _ => None,
+                };
+            }
+            *buffer = own.clone();
         }
-        let host_inputs = program.inputs.iter().zip(feeds).filter(|(_, f)| matches!(f, Feed::Host(_)));
+        let host_inputs =
+            program.inputs.iter().zip(inputs).filter(|(_, input)| matches!(input, Input::Host(_)));
         let uploads: Vec<(BufferId, u64)> =
             host_inputs.map(|(p, _)| (p.buffer, p.ty.bytes() as u64)).collect();
         let host_outputs = program.outputs.iter().zip(takes).filter(|(_, t)| **t == Take::Host);
@@ -108,6 +124,7 @@ impl<D: Driver> Executable<D> {
             timing,
             checked: self.checked,
         })?;
-        Ok(Slot { inputs, takes: takes.to_vec(), timing, generation: loaded.generation, recording, outputs })
+        let (takes, generation) = (takes.to_vec(), loaded.generation);
+        Ok(Slot { inputs: resident, takes, timing, generation, recording, outputs, own })
     }
 }

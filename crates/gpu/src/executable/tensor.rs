@@ -49,6 +49,26 @@ impl<D: Driver> DeviceTensor<D> {
         Ok(DeviceTensor { driver: driver.clone(), ty, buffer, lease: Arc::new(()) })
     }
 
+    /// The first bytes of the same memory as a tensor of another type, which must not be larger.
+    pub fn reinterpret(&self, ty: TensorType) -> Result<Self, Error> {
+        let (expected, got) = (self.ty.bytes(), ty.bytes());
+        if got > expected {
+            return Err(Error::WrongCount { what: format!("bytes of {} at most", self.ty), expected, got });
+        }
+        Ok(DeviceTensor { ty, ..self.clone() })
+    }
+
+    /// A copy whose first bytes are those of another tensor of this device, after every run submitted so far.
+    pub fn with_prefix(&self, prefix: &Self) -> Result<Self, Error> {
+        let (expected, got) = (self.ty.bytes(), prefix.ty.bytes());
+        if got > expected {
+            return Err(Error::WrongCount { what: format!("bytes of {} at most", self.ty), expected, got });
+        }
+        let tensor = self.copy()?;
+        self.driver.copy(&prefix.buffer, &tensor.buffer, got as u64)?;
+        Ok(tensor)
+    }
+
     /// The driver whose memory it is in.
     pub fn driver(&self) -> &Arc<D> {
         &self.driver
@@ -72,7 +92,12 @@ impl<D: Driver> DeviceTensor<D> {
         &self.lease
     }
 
-    pub(super) fn buffer(&self) -> &Arc<D::Buffer> {
+    /// Whether other handles of its memory may exist.
+    pub fn is_shared(&self) -> bool {
+        Arc::strong_count(&self.lease) > 1
+    }
+
+    pub(crate) fn buffer(&self) -> &Arc<D::Buffer> {
         &self.buffer
     }
 

@@ -15,7 +15,7 @@ use olivine_program::{DeviceCaps, Record};
 
 use super::fusion::Deferral;
 use super::memo::Memo;
-use super::{overlaps, reading, site};
+use super::{operand_of, overlaps, site};
 
 /// A lowered inner graph.
 pub(crate) struct Body<'g> {
@@ -75,10 +75,10 @@ impl<'g> Body<'g> {
     /// Adds copies of those outputs that no node writes into their own memory.
     fn copy_outputs(&mut self, caps: &DeviceCaps) -> Result<(), String> {
         for (i, output) in self.graph.outputs().iter().enumerate() {
-            if self.plan.outputs.get(i) == Some(&olivine_compile::plan::OutputPlace::Written) {
+            if self.plan.outputs.get(i) == Some(&olivine_compile::plan::OutputLocation::Written) {
                 continue;
             }
-            let from = reading(self.graph, output.value).ok_or("an output has no type")?;
+            let from = operand_of(self.graph, output.value).ok_or("an output has no type")?;
             let to = Target { ty: from.ty, memory: Memory::Output(i) };
             let mut site = Site::new(caps, vec![from], vec![to]);
             olivine_kernels::copy(&mut site)?;
@@ -123,7 +123,7 @@ impl<'g> Body<'g> {
     }
 
     /// Takes memory for the graph's own values from a node's scratch.
-    pub(crate) fn place<'b>(&'b self, site: &mut Site<'_>) -> Placed<'b, 'g> {
+    pub(crate) fn allocate<'b>(&'b self, site: &mut Site<'_>) -> Placed<'b, 'g> {
         let arena = match site.scratch(self.plan.arena as u64) {
             Memory::Scratch { offset, .. } => offset,
             _ => 0,

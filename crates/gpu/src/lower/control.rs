@@ -17,7 +17,7 @@ use olivine_ir::op::{If, Loop};
 use olivine_ir::{DType, Data, Shape, Tensor, TensorType};
 use olivine_kernel::{Access, Elem, Scalar};
 use olivine_kernels::{
-    CopySide, Emitted, Gating, Launch, Memory, Site, StridedCopy, copy_strided, linear_group,
+    CopyLayout, Emitted, Gating, Launch, Memory, Site, StridedCopy, copy_strided, linear_group,
 };
 
 use super::body::{Body, Pass, Placed, Unread};
@@ -35,7 +35,7 @@ pub(crate) fn if_(op: &If, site: &mut Site<'_>) -> Result<(), String> {
     let alive = [flag(site), flag(site)];
     let mut branches = Vec::new();
     for (body, alive) in [&then, &other].into_iter().zip(alive) {
-        let placed = body.place(site);
+        let placed = body.allocate(site);
         let pass = Pass { inputs: &inputs, outputs: &outputs, alive, unread: Unread::default() };
         branches.push(placed.emit(&pass)?);
     }
@@ -98,8 +98,9 @@ fn choose(
 
 /// Lowers a loop.
 pub(crate) fn loop_(op: &Loop, site: &mut Site<'_>) -> Result<(), String> {
-    let most =
-        op.max_trips.ok_or("a GPU records every iteration, so the loop needs a bound: set max_trips")?;
+    let most = op
+        .max_iterations
+        .ok_or("a GPU records every iteration, so the loop needs a bound: set max_iterations")?;
     let body = Body::new(op.body.graph(), site.caps, site.tuning)?;
     if most.saturating_mul(body.dispatches().max(1)) > MOST_DISPATCHES {
         return Err(too_many());
@@ -164,7 +165,7 @@ impl<'b, 'g> Repeated<'b, 'g> {
         let numbers = Tensor::new([numbers.len()], numbers).map_err(|e| e.to_string())?;
         let (first, captures) = given.split_at(op.carried);
         Ok(Repeated {
-            placed: body.place(site),
+            placed: body.allocate(site),
             most,
             carried,
             first: first.to_vec(),
@@ -379,7 +380,7 @@ fn count(site: &Site<'_>) -> Result<(), String> {
 }
 
 fn too_many() -> String {
-    format!("its branches and iterations are more than {MOST_DISPATCHES} dispatches: lower max_trips")
+    format!("its branches and iterations are more than {MOST_DISPATCHES} dispatches: lower max_iterations")
 }
 
 /// Memory for one word.
@@ -395,7 +396,7 @@ fn copied(
     offset: usize,
     site: &Site<'_>,
 ) -> Result<Vec<Emitted>, String> {
-    let side = |memory, offset| CopySide { memory, strides: vec![1], offset };
+    let side = |memory, offset| CopyLayout { memory, strides: vec![1], offset };
     let whole = offset == 0 && to_whole(to, site) == Some(*ty);
     let one = StridedCopy { dims: vec![ty.shape.numel()], from: side(from, 0), to: side(to, offset), whole };
     let mut scratch = Site::new(site.caps, Vec::new(), Vec::new());
@@ -411,8 +412,8 @@ fn to_whole(memory: Memory, site: &Site<'_>) -> Option<TensorType> {
 /// Fills a result with zeros.
 fn zeros(ty: &TensorType, to: Memory, site: &mut Site<'_>) -> Result<(), String> {
     let zero = Tensor::zeros(ty.dtype, Shape::SCALAR).map_err(|e| e.to_string())?;
-    let from = CopySide { memory: site.constant(zero), strides: vec![0], offset: 0 };
-    let to = CopySide { memory: to, strides: vec![1], offset: 0 };
+    let from = CopyLayout { memory: site.constant(zero), strides: vec![0], offset: 0 };
+    let to = CopyLayout { memory: to, strides: vec![1], offset: 0 };
     let fill = StridedCopy { dims: vec![ty.shape.numel()], from, to, whole: true };
     copy_strided("zeros", ty.dtype.size(), &[fill], site)
 }

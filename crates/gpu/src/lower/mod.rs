@@ -169,10 +169,10 @@ pub fn lower(
             }
         }
     }
-    for (reading, to, output) in map.copies(graph, states) {
+    for (operand, to, output) in map.copies(graph, states) {
         let name = &graph.outputs()[output].name;
-        let target = Target { ty: reading.ty, memory: to };
-        let mut site = Site::new(caps, vec![reading], vec![target]);
+        let target = Target { ty: operand.ty, memory: to };
+        let mut site = Site::new(caps, vec![operand], vec![target]);
         let refuse = |problem: String| Error::Unsupported {
             device: caps.name.clone(),
             nodes: vec![format!("output `{name}`: {problem}")],
@@ -192,7 +192,7 @@ pub fn lower(
 fn absent(graph: &Graph, lowered: &[Lowered<'_>]) -> Vec<bool> {
     let mut absent = vec![true; graph.values().len()];
     let args = lowered.iter().flat_map(|l| &l.emitted).flat_map(|emitted| &emitted.bound.args).copied();
-    let outputs = graph.outputs().iter().filter_map(|output| Some(reading(graph, output.value)?.memory));
+    let outputs = graph.outputs().iter().filter_map(|output| Some(operand_of(graph, output.value)?.memory));
     for memory in args.chain(outputs) {
         if let Memory::Value(id) = memory {
             absent[id.index()] = false;
@@ -267,7 +267,7 @@ fn site<'a>(
     let outputs = nodes.iter().flat_map(|node| &node.outputs);
     let mut operands = Vec::with_capacity(inputs.len());
     for (i, id) in inputs.iter().enumerate() {
-        let mut operand = reading(graph, *id).ok_or_else(|| format!("operand {i} has no type"))?;
+        let mut operand = operand_of(graph, *id).ok_or_else(|| format!("operand {i} has no type"))?;
         operand.stored =
             matches!(operand.memory, Memory::Value(root) if stored.get(root.index()) == Some(&true));
         check_size(&format!("operand {i}"), &operand.ty)?;
@@ -381,7 +381,7 @@ fn check_size(what: &str, ty: &TensorType) -> Result<(), String> {
 }
 
 /// Follows a view to the value whose bytes it reads.
-pub(crate) fn reading(graph: &Graph, id: ValueId) -> Option<Operand> {
+pub(crate) fn operand_of(graph: &Graph, id: ValueId) -> Option<Operand> {
     let ty = graph.ty(id).ok()?;
     Some(match graph.producer(id) {
         Some(Node { op: Op::View(view), inputs, .. }) => Operand {

@@ -10,7 +10,7 @@ use olivine_kernels::{Memory, Operand, Target};
 use olivine_program::{BufferDecl, BufferId, Content, DeviceCaps, Slice};
 
 use super::State;
-use crate::lower::reading;
+use crate::lower::operand_of;
 
 /// Buffers of a program, and for every value its bytes.
 pub(super) struct MemoryMap {
@@ -228,7 +228,7 @@ impl MemoryMap {
         let is_state = |id: ValueId| states.iter().any(|(input, _)| inputs.get(*input) == Some(&id));
         let (mut first, mut then) = (Vec::new(), Vec::new());
         for (i, output) in graph.outputs().iter().enumerate() {
-            let Some(operand) = reading(graph, output.value) else { continue };
+            let Some(operand) = operand_of(graph, output.value) else { continue };
             let there = match operand.memory {
                 Memory::Value(id) if id == output.value => self.slices[id.index()].map(|s| s.buffer),
                 _ => None,

@@ -147,6 +147,10 @@ impl Driver for MockDriver {
         Ok(())
     }
 
+    fn is_done(&self, _: &Recorded) -> Result<bool, Error> {
+        Ok(true)
+    }
+
     fn wait(&self, _: &mut Recorded) -> Result<(), Error> {
         match self.lose.fetch_sub(1, Ordering::SeqCst) {
             1.. => Err(Error::DeviceLost { during: Some("add `y`".into()) }),

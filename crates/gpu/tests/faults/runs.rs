@@ -2,8 +2,8 @@
 
 use std::sync::atomic::Ordering::SeqCst;
 
-use olivine_gpu::{DeviceTensor, Error, Feed, Take};
-use olivine_ir::{DType, Shape, TensorType};
+use olivine_gpu::{DeviceTensor, Error, Input, Take};
+use olivine_ir::{DType, Shape, TensorType, TensorView};
 
 use crate::mock::MockDriver;
 
@@ -14,20 +14,34 @@ fn ty() -> TensorType {
     TensorType::new(DType::F32, Shape::new(&[N]).unwrap())
 }
 
+fn zeros<'a>() -> Input<'a, DeviceTensor<MockDriver>> {
+    Input::Host(TensorView::new([N], &[0f32; N]).unwrap())
+}
+
+#[test]
+fn an_input_of_another_type_is_refused_before_anything_is_recorded() {
+    let device = MockDriver::new(1 << 20);
+    let executable = device.executable(N);
+    let wrong = TensorView::new([N], &[0i32; N]).unwrap();
+    let problem = executable.run(&[Input::Host(wrong)], &mut [&mut [0; BYTES]]).unwrap_err();
+    assert!(matches!(&problem, Error::WrongType { what, .. } if what == "input `x`"), "{problem}");
+    assert_eq!(device.counts().recorded.load(SeqCst), 0);
+}
+
 #[test]
 fn a_failed_wait_drops_the_recording_and_the_next_run_makes_another() {
     let device = MockDriver::new(1 << 20);
     let executable = device.executable(N);
-    let (x, mut y) = ([0; BYTES], [0; BYTES]);
-    executable.run(&[&x], &mut [&mut y]).unwrap();
-    executable.run(&[&x], &mut [&mut y]).unwrap();
+    let mut y = [0; BYTES];
+    executable.run(&[zeros()], &mut [&mut y]).unwrap();
+    executable.run(&[zeros()], &mut [&mut y]).unwrap();
     assert_eq!(device.counts().recorded.load(SeqCst), 1, "a recording is used again");
     device.lose.store(1, SeqCst);
-    let problem = executable.run(&[&x], &mut [&mut y]).unwrap_err();
+    let problem = executable.run(&[zeros()], &mut [&mut y]).unwrap_err();
     assert!(matches!(&problem, Error::DeviceLost { during: Some(d) } if d == "add `y`"), "{problem}");
     assert_eq!(device.counts().recordings.load(SeqCst), 0);
     assert_eq!(device.counts().bytes.load(SeqCst), 0, "all its memory is free");
-    executable.run(&[&x], &mut [&mut y]).unwrap();
+    executable.run(&[zeros()], &mut [&mut y]).unwrap();
     assert_eq!(device.counts().recorded.load(SeqCst), 2);
 }
 
@@ -36,13 +50,13 @@ fn a_failed_run_has_no_outputs_however_often_one_asks() {
     let device = MockDriver::new(1 << 20);
     let executable = device.executable(N);
     device.lose.store(1, SeqCst);
-    let mut run = executable.start(&[Feed::Host(&[0; BYTES])], &[Take::Host]).unwrap();
+    let mut run = executable.start(&[zeros()], &[Take::Host]).unwrap();
     assert!(run.finish().is_err());
     let mut y = [0; BYTES];
     assert!(run.copy_outputs(&mut [&mut y]).is_err());
     assert!(run.output(0).is_none());
     device.lose.store(1, SeqCst);
-    drop(executable.start(&[Feed::Host(&[0; BYTES])], &[Take::Host]).unwrap());
+    drop(executable.start(&[zeros()], &[Take::Host]).unwrap());
     drop(run);
     assert_eq!(device.counts().recordings.load(SeqCst), 0, "nobody heard that the second failed");
 }
@@ -54,12 +68,12 @@ fn out_of_memory_in_the_middle_frees_what_was_taken() {
     let held = DeviceTensor::upload(&device, ty(), &[0; BYTES]).unwrap();
     let more = DeviceTensor::upload(&device, ty(), &[0; BYTES]).unwrap();
     let executable = device.executable(N);
-    let problem = executable.run(&[&[0; BYTES]], &mut [&mut [0; BYTES]]).unwrap_err();
+    let problem = executable.run(&[zeros()], &mut [&mut [0; BYTES]]).unwrap_err();
     let Error::OutOfMemory { what, bytes, available } = &problem else { panic!("{problem}") };
     assert_eq!((what.as_str(), *bytes, *available), ("output `y`", BYTES as u64, Some(0)));
     assert_eq!(device.counts().bytes.load(SeqCst), 2 * BYTES as u64);
     drop(more);
-    executable.run(&[&[0; BYTES]], &mut [&mut [0; BYTES]]).unwrap();
+    executable.run(&[zeros()], &mut [&mut [0; BYTES]]).unwrap();
     drop(held);
 }
 
@@ -67,10 +81,10 @@ fn out_of_memory_in_the_middle_frees_what_was_taken() {
 fn recordings_kept_for_later_give_their_memory_to_a_run_that_needs_it() {
     let device = MockDriver::new(3 * BYTES as u64);
     let executable = device.executable(N);
-    executable.run(&[&[0; BYTES]], &mut [&mut [0; BYTES]]).unwrap();
+    executable.run(&[zeros()], &mut [&mut [0; BYTES]]).unwrap();
     // Another recording is needed for a resident input; both do not fit.
     let x = DeviceTensor::upload(&device, ty(), &[0; BYTES]).unwrap();
-    let run = executable.start(&[Feed::Device(&x)], &[Take::Host]).unwrap();
+    let run = executable.start(&[Input::Device(&x)], &[Take::Host]).unwrap();
     run.wait_into(&mut [&mut [0; BYTES]]).unwrap();
     assert_eq!(device.counts().recordings.load(SeqCst), 1);
 }
@@ -80,7 +94,7 @@ fn a_dropped_tensor_takes_its_recordings_with_it() {
     let device = MockDriver::new(1 << 20);
     let executable = device.executable(N);
     let run = |x: &DeviceTensor<MockDriver>| {
-        let run = executable.start(&[Feed::Device(x)], &[Take::Host]).unwrap();
+        let run = executable.start(&[Input::Device(x)], &[Take::Host]).unwrap();
         run.wait_into(&mut [&mut [0; BYTES]]).unwrap();
     };
     let kept = DeviceTensor::upload(&device, ty(), &[0; BYTES]).unwrap();
@@ -100,7 +114,7 @@ fn a_tensor_of_another_driver_is_refused_before_anything_is_recorded() {
     let (device, other) = (MockDriver::new(1 << 20), MockDriver::new(1 << 20));
     let executable = device.executable(N);
     let x = DeviceTensor::upload(&other, ty(), &[0; BYTES]).unwrap();
-    let problem = executable.start(&[Feed::Device(&x)], &[Take::Host]).map(drop).unwrap_err();
+    let problem = executable.start(&[Input::Device(&x)], &[Take::Host]).map(drop).unwrap_err();
     assert!(matches!(&problem, Error::OtherDevice { what } if what == "input `x`"), "{problem}");
     assert_eq!(device.counts().recorded.load(SeqCst), 0);
 }
@@ -110,7 +124,7 @@ fn outputs_that_somebody_holds_are_not_written_over() {
     let device = MockDriver::new(1 << 20);
     let executable = device.executable(N);
     let take = || {
-        let mut run = executable.start(&[Feed::Host(&[0; BYTES])], &[Take::Device]).unwrap();
+        let mut run = executable.start(&[zeros()], &[Take::Device]).unwrap();
         run.finish().unwrap();
         run.output(0).unwrap()
     };

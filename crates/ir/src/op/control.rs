@@ -27,13 +27,14 @@ op! {
     /// any number of rows.
     ///
     /// Results: the carried values after the last iteration; for each row of the body the rows of all iterations, stacked along a
-    /// new first axis of `max_trips`, whose rows past the last iteration are zero; and the number of iterations as an i64 scalar.
+    /// new first axis of `max_iterations`, whose rows past the last iteration are zero; and the number of iterations as an
+    /// i64 scalar.
     pub struct Loop = "loop" {
         /// How many values one iteration hands to the next.
         pub carried: usize,
         /// An upper bound of the iterations that is known now: the loop ends there whatever the operands say. A body with
         /// rows needs one, and so do GPUs.
-        pub max_trips: Option<usize>,
+        pub max_iterations: Option<usize>,
         /// What one iteration computes.
         pub body: SubGraph,
     }
@@ -143,7 +144,8 @@ impl Rule for Loop {
         invariant("carried value", carried, outputs)?;
         let mut results = carried.to_vec();
         for row in &outputs[self.carried..] {
-            let most = self.max_trips.ok_or("a body with rows needs max_trips: their results' length")?;
+            let most =
+                self.max_iterations.ok_or("a body with rows needs max_iterations: their results' length")?;
             results.push(stacked(row, 0, most)?);
         }
         results.push(TensorType::new(DType::I64, Shape::SCALAR));
@@ -265,10 +267,10 @@ impl Graph {
         condition: ValueId,
         carried: &[ValueId],
         captures: &[ValueId],
-        max_trips: Option<usize>,
+        max_iterations: Option<usize>,
         body: Graph,
     ) -> Result<Vec<ValueId>, Error> {
-        let op = Loop { carried: carried.len(), max_trips, body: SubGraph::new(body)? };
+        let op = Loop { carried: carried.len(), max_iterations, body: SubGraph::new(body)? };
         self.add_op(op, &[&[iterations, condition], carried, captures].concat())
     }
 

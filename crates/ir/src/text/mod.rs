@@ -28,7 +28,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::op::Registry;
-use crate::{Error, Graph};
+use crate::{Error, Graph, Op};
 
 pub use print::Printer;
 
@@ -42,6 +42,14 @@ impl FromStr for Graph {
     type Err = Error;
     fn from_str(text: &str) -> Result<Self, Error> {
         Graph::parse_with(text, &Registry::default())
+    }
+}
+
+/// An operation with its attributes as a graph's text has it, without operands: `top_k {k=4, axis=2, largest=true}`.
+impl FromStr for Op {
+    type Err = Error;
+    fn from_str(text: &str) -> Result<Self, Error> {
+        parse::Parser::new(text, &Registry::default())?.whole_op()
     }
 }
 

@@ -51,6 +51,28 @@ impl<'a> Parser<'a> {
         }
     }
 
+    /// An operation with its attributes and nothing after it.
+    pub(super) fn whole_op(mut self) -> Result<Op, Error> {
+        let at = self.at;
+        let Token::Word(word) = self.token else { return Err(self.expected("an operation")) };
+        self.advance()?;
+        let op = self.op(word, at)?;
+        match self.token {
+            Token::End => Ok(op),
+            _ => Err(self.expected("the end of the text")),
+        }
+    }
+
+    /// An operation by its name and the attributes that come next.
+    fn op(&mut self, word: &str, at: usize) -> Result<Op, Error> {
+        let attrs = if self.token == Token::Mark('{') { Attrs(self.record(0)?) } else { Attrs::default() };
+        let op = match word {
+            "custom" => self.registry.read(&attrs).map(Op::Custom),
+            _ => Op::read(word, &attrs),
+        };
+        op.map_err(|e| self.lexer.error(at, e))
+    }
+
     /// `"name" { definitions and outputs }`, after `graph`.
     fn graph(&mut self) -> Result<Graph, Error> {
         let name = self.text("the graph's name")?;
@@ -158,12 +180,7 @@ impl<'a> Parser<'a> {
             }
             operands.push(self.operand()?);
         }
-        let attrs = if self.token == Token::Mark('{') { Attrs(self.record(0)?) } else { Attrs::default() };
-        let op = match word {
-            "custom" => self.registry.read(&attrs).map(Op::Custom),
-            _ => Op::read(word, &attrs),
-        };
-        let op = op.map_err(|e| self.lexer.error(at, e))?;
+        let op = self.op(word, at)?;
         let added = if let Token::Text(name) = &self.token {
             let name = name.to_string();
             self.advance()?;

@@ -61,11 +61,11 @@ fn branches(rng: &mut Rng) -> Made {
 
 fn repeated(rng: &mut Rng) -> Made {
     let (carried, captures) = (types(rng, 2), types(rng, 1));
-    let max_trips = rng.chance(70).then(|| rng.below(5));
-    let rows = if max_trips.is_some() { types(rng, 2) } else { Vec::new() };
+    let max_iterations = rng.chance(70).then(|| rng.below(5));
+    let rows = if max_iterations.is_some() { types(rng, 2) } else { Vec::new() };
     let inputs = [vec![ty(DType::I64, &[])], carried.clone(), captures.clone()].concat();
     let outputs = [vec![one(rng, DType::Bool)], carried.clone(), rows].concat();
-    let op = Loop { carried: carried.len(), max_trips, body: sound(inner(rng, &inputs, &outputs)) };
+    let op = Loop { carried: carried.len(), max_iterations, body: sound(inner(rng, &inputs, &outputs)) };
     let operands = [vec![one(rng, DType::I64), one(rng, DType::Bool)], carried, captures].concat();
     (Op::Loop(op), operands)
 }

@@ -34,7 +34,7 @@ fn single(bits: u64, device: Device) -> f32 {
     flushed(f32::from_bits(bits as u32), device)
 }
 
-fn give(x: f32, device: Device) -> u64 {
+fn encoded(x: f32, device: Device) -> u64 {
     u64::from(flushed(x, device).to_bits())
 }
 
@@ -77,7 +77,7 @@ pub(super) fn unary(op: UnaryOp, scalar: Scalar, x: u64, device: Device) -> u64 
                     | UnaryOp::Sin
                     | UnaryOp::Cos
             );
-            give(if rough { off(y, x, device) } else { y }, device)
+            encoded(if rough { off(y, x, device) } else { y }, device)
         }
         Scalar::F16 => u64::from(crate::build::half_bits(float(f64::from(half(x as u16))) as f32)),
         Scalar::F64 => float(f64::from_bits(x)).to_bits(),
@@ -156,7 +156,7 @@ pub(super) fn binary(op: BinaryOp, scalar: Scalar, a: u64, b: u64, device: Devic
         Scalar::F32 => {
             let y = float!(single(a, device), single(b, device));
             let y = if op == BinaryOp::Div { off(y, a ^ (b << 31), device) } else { y };
-            Ok(give(y, device))
+            Ok(encoded(y, device))
         }
         Scalar::F16 => Ok(u64::from(crate::build::half_bits(float!(half(a as u16), half(b as u16))))),
         Scalar::F64 => Ok(float!(f64::from_bits(a), f64::from_bits(b)).to_bits()),
@@ -185,7 +185,7 @@ pub(super) fn fma(scalar: Scalar, a: u64, b: u64, c: u64, device: Device) -> u64
         }
         _ => {
             let [a, b, c] = [a, b, c].map(|x| single(x, device));
-            give(if device.unfused { flushed(a * b, device) + c } else { a.mul_add(b, c) }, device)
+            encoded(if device.unfused { flushed(a * b, device) + c } else { a.mul_add(b, c) }, device)
         }
     }
 }
@@ -252,11 +252,13 @@ pub(super) fn convert(from: Scalar, to: Scalar, x: u64, device: Device) -> u64 {
         (Scalar::I32 | Scalar::U32, None) => wide & 0xffff_ffff,
         (Scalar::I64 | Scalar::U64, None) => wide,
         (Scalar::F16, Some(f)) => u64::from(crate::build::half_bits(f as f32)),
-        (Scalar::F32, Some(f)) => give(f as f32, device),
+        (Scalar::F32, Some(f)) => encoded(f as f32, device),
         (Scalar::F64, Some(f)) => f.to_bits(),
         (Scalar::F16, None) => u64::from(crate::build::half_bits(int_as_f64(from, wide) as f32)),
-        (Scalar::F32, None) if matches!(from, Scalar::I32 | Scalar::I64) => give(wide as i64 as f32, device),
-        (Scalar::F32, None) => give(wide as f32, device),
+        (Scalar::F32, None) if matches!(from, Scalar::I32 | Scalar::I64) => {
+            encoded(wide as i64 as f32, device)
+        }
+        (Scalar::F32, None) => encoded(wide as f32, device),
         (Scalar::F64, None) => int_as_f64(from, wide).to_bits(),
     }
 }

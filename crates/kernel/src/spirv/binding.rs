@@ -6,7 +6,7 @@ use rspirv::spirv::{Decoration, MemorySemantics, Op, StorageClass};
 use super::module::Id;
 use super::{Printer, Reach};
 use crate::Error;
-use crate::interface::ParamsPlace;
+use crate::interface::ParamsLocation;
 use crate::ir::*;
 use crate::types::{Elem, Scalar, Type};
 
@@ -146,13 +146,13 @@ impl Printer<'_> {
     /// Loads a number of the block of params, at the function's start.
     pub(super) fn bound_param(
         &mut self,
-        place: Option<ParamsPlace>,
+        place: Option<ParamsLocation>,
         member: usize,
         ty: Id,
     ) -> Result<Id, Error> {
         let class = match place {
-            Some(ParamsPlace::Immediate { .. }) => StorageClass::PushConstant,
-            Some(ParamsPlace::Uniform { .. }) => StorageClass::Uniform,
+            Some(ParamsLocation::Immediate { .. }) => StorageClass::PushConstant,
+            Some(ParamsLocation::Uniform { .. }) => StorageClass::Uniform,
             None => return Err(Error::Invalid("a param of a kernel that has none".into())),
         };
         let block = match self.push {
@@ -166,7 +166,7 @@ impl Printer<'_> {
                 let members: Vec<_> = types.into_iter().zip((0..).step_by(4)).collect();
                 let block = self.m.block(&members);
                 let id = self.m.variable(class, block);
-                if let Some(ParamsPlace::Uniform { binding, .. }) = place {
+                if let Some(ParamsLocation::Uniform { binding, .. }) = place {
                     self.m.decorate(id, Decoration::DescriptorSet, &[0]);
                     self.m.decorate(id, Decoration::Binding, &[binding]);
                 }

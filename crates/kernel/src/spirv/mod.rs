@@ -37,7 +37,7 @@ pub use disassemble::disassemble;
 
 use self::module::{Id, Module, put};
 use crate::Error;
-use crate::interface::{Interface, ParamsPlace};
+use crate::interface::{Interface, ParamsLocation};
 use crate::ir::*;
 use crate::layout::ArgLayout;
 use crate::types::{Scalar, Type};
@@ -128,7 +128,7 @@ pub fn print(kernel: &Kernel, options: &SpirvOptions) -> Result<Vec<u32>, Error>
 enum Reach {
     Pointers(ArgLayout),
     Bindings {
-        params: Option<ParamsPlace>,
+        params: Option<ParamsLocation>,
         /// The report's binding, in checked kernels.
         report: Option<u32>,
         storage16: bool,

@@ -19,7 +19,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use crate::Error;
-use crate::interface::{BindingKind, Interface, ParamsPlace};
+use crate::interface::{BindingKind, Interface, ParamsLocation};
 use crate::ir::*;
 use crate::types::{Elem, MatrixType, MatrixUse, Scalar, Type};
 
@@ -262,7 +262,7 @@ impl<'k> Printer<'k> {
         interface
     }
 
-    fn declare_params(&self, out: &mut String, place: ParamsPlace) {
+    fn declare_params(&self, out: &mut String, place: ParamsLocation) {
         out.push_str("struct Params {\n");
         if self.options.checked {
             out.push_str("    dispatch: u32,\n");
@@ -275,10 +275,10 @@ impl<'k> Printer<'k> {
         }
         out.push_str("}\n");
         let _ = match place {
-            ParamsPlace::Uniform { binding, .. } => {
+            ParamsLocation::Uniform { binding, .. } => {
                 writeln!(out, "@group(0) @binding({binding}) var<uniform> params: Params;")
             }
-            ParamsPlace::Immediate { .. } => writeln!(out, "var<immediate> params: Params;"),
+            ParamsLocation::Immediate { .. } => writeln!(out, "var<immediate> params: Params;"),
         };
     }
 

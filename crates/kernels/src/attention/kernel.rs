@@ -56,7 +56,7 @@ struct Kernel<'k, 'p> {
     stage: Shared<'k>,
     weights: Shared<'k>,
     maxima: Option<Shared<'k>>,
-    /// Whether a staged value is not finite: then a weight of 0 must not look at it.
+    /// Whether a staged value is not finite: then a weight of 0 must skip it.
     wild: Option<Shared<'k>>,
     /// This invocation's row and column in the grid.
     row: Val<'k>,
@@ -150,7 +150,7 @@ impl<'k, 'p> Kernel<'k, 'p> {
         k.for_(k.local_index(), k.u32(all), k.u32(GROUP), |at| stage(at / width, at % width));
     }
 
-    /// The products of this invocation's rows and keys, not yet scaled.
+    /// The dot products of this invocation's rows and keys, not yet scaled.
     fn scores(&self, queries: &[Val<'k>], keys: Val<'k>, key: Val<'k>, end: Val<'k>) -> Vec<Vec<Val<'k>>> {
         let (k, t) = (self.k, self.t);
         let zero = self.number(0.0);
@@ -161,7 +161,7 @@ impl<'k, 'p> Kernel<'k, 'p> {
         let stride = t.stage_stride();
         let one_chunk = |chunk: Val<'k>| {
             let first = chunk * t.chunk;
-            // Everyone is done with what was staged before.
+            // All invocations have read what was staged before.
             k.barrier();
             if let Some(wild) = self.wild {
                 k.if_(k.local_index().eq(0), || wild.store(k.u32(0), k.u32(0)));
@@ -246,8 +246,8 @@ impl<'k, 'p> Kernel<'k, 'p> {
         (0..self.t.rows_each).map(state).collect()
     }
 
-    /// Turns scores into weights relative to the rows' new maxima, for all to see after the next barrier; what was
-    /// accumulated before shrinks accordingly.
+    /// Turns scores into weights relative to the rows' new maxima, visible to all after the next barrier, and
+    /// rescales the accumulators.
     fn weigh(&self, state: &[State<'k>], scores: &[Vec<Var<'k>>]) {
         let t = self.t;
         let best =
@@ -307,7 +307,7 @@ impl<'k, 'p> Kernel<'k, 'p> {
         let groups = fours(self.p.value_dim);
         let slab = |slab: Val<'k>| {
             let first = slab * t.slab;
-            // Weights are there, and everyone is done with what was staged before.
+            // Weights are stored, and all invocations have read what was staged before.
             k.barrier();
             self.each_staged_again(t.slab, groups, |row, group| {
                 let at = key + first + row;
@@ -328,11 +328,11 @@ impl<'k, 'p> Kernel<'k, 'p> {
             });
             k.barrier();
             match self.wild {
-                None => self.products(state, first, false),
+                None => self.add_values(state, first, false),
                 Some(wild) => k.if_else(
                     wild.load(k.u32(0)).eq(0),
-                    || self.products(state, first, false),
-                    || self.products(state, first, true),
+                    || self.add_values(state, first, false),
+                    || self.add_values(state, first, true),
                 ),
             }
         };
@@ -340,8 +340,8 @@ impl<'k, 'p> Kernel<'k, 'p> {
         if slabs == 1 { slab(k.u32(0)) } else { k.for_(k.u32(0), k.u32(slabs), k.u32(1), slab) }
     }
 
-    /// Adds the products of weights and staged values; `wary` ones pass over weights of 0.
-    fn products(&self, state: &[State<'k>], first: Val<'k>, wary: bool) {
+    /// Adds the staged values times their weights; with `wary`, weights of 0 are skipped.
+    fn add_values(&self, state: &[State<'k>], first: Val<'k>, wary: bool) {
         let (k, t) = (self.k, self.t);
         let groups = fours(self.p.value_dim);
         let columns: Vec<Val<'k>> = (0..groups.div_ceil(t.columns))

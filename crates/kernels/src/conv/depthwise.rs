@@ -24,7 +24,7 @@ const DOWN: [usize; 3] = [4, 2, 1];
 const MOST_TAPS: usize = 49;
 /// Elements of a row, and rows, that the largest patch needs.
 const MOST_REACH: usize = 24;
-/// Elements before the first that coordinates are known to bear.
+/// Elements before the first that coordinates may address.
 const MOST_LEAD: usize = 1 << 20;
 
 /// The baked geometry of an axis.
@@ -81,7 +81,7 @@ fn rows(parts: &ConvOperands<'_>, along: Along, (height, width): (usize, usize),
     let heavy = parts.region.is_some_and(is_heavy);
     let fits = |rows: &usize| {
         let invocations = planes * height.div_ceil(*rows) * width.div_ceil(ACROSS);
-        // A long epilogue is written once for every result.
+        // A long epilogue is unrolled for every result.
         along.reach(*rows) <= MOST_REACH && !(heavy && *rows > 2) && *rows <= height && invocations >= enough
     };
     DOWN.into_iter().find(fits).unwrap_or(1)
@@ -286,7 +286,7 @@ impl<'k, 'p> Tail<'k, 'p> {
             let strides = &self.walk.strides[i];
             let mut outer = strides[..strides.len().saturating_sub(1)].iter();
             let vector = lanes_of(self.parts.extras[i].ty.dtype, lanes) == lanes;
-            // Packed operands have neighbours beside each other, or the same for a whole row.
+            // Neighbours of packed operands are contiguous, or the same for a whole row.
             match self.walk.inner(i) {
                 0 => vec![buffer.load(*index); lanes],
                 _ if vector && outer.all(|s| s % lanes as i64 == 0) => buffer.load_vec(*index, lanes as u8),

@@ -1,7 +1,7 @@
-//! The windows of an image as columns: a copy, whatever the elements are. And columns added up as an image.
+//! im2col, a copy of elements of any type, and col2im, which adds columns up to an image.
 //!
-//! An invocation of the copy takes a run of windows for all taps of the innermost axis, so that it finds its place once.
-//! One of the sum finds all windows that reach its element.
+//! An invocation of the copy takes a run of windows for all taps of the innermost axis, so that it computes its index
+//! once. An invocation of the sum finds all windows that reach its element.
 
 use olivine_ir::op::{Col2Im, Im2Col};
 use olivine_kernel::{Access, Buf, Builder, Val, Var};
@@ -17,7 +17,7 @@ kernels! { |op, site|
     Col2Im => col2im(op, site),
 }
 
-/// Lowers windows as columns.
+/// Lowers im2col.
 pub(crate) fn im2col(op: &Im2Col, site: &mut Site<'_>) -> Result<(), String> {
     let (x, target) = (site.operands[0].clone(), site.targets[0].clone());
     let n = target.ty.shape.numel();
@@ -112,7 +112,7 @@ pub(crate) fn im2col(op: &Im2Col, site: &mut Site<'_>) -> Result<(), String> {
     site.dispatch(k, bound, items.div_ceil(group as usize) as u64, (0, moved))
 }
 
-/// Lowers columns added up as an image.
+/// Lowers col2im.
 fn col2im(op: &Col2Im, site: &mut Site<'_>) -> Result<(), String> {
     let (x, target) = (site.operands[0].clone(), site.targets[0].clone());
     admit(target.ty.dtype, site)?;

@@ -21,7 +21,7 @@ use crate::site::{Memory, Operand, Site, linear_group};
 /// A tile for up to 64 filters and many pixels.
 pub(crate) const BROAD: Tile = Tile { m: 64, n: 128, k: 16, rows: 8, columns: 8, unroll: 16 };
 /// A tile for up to 16 filters.
-pub(crate) const NARROW: Tile = Tile { m: 16, n: 128, k: 16, rows: 4, columns: 8, unroll: 16 };
+pub(crate) const SMALL_M: Tile = Tile { m: 16, n: 128, k: 16, rows: 4, columns: 8, unroll: 16 };
 
 /// Filters of a group up to which an invocation may sum all of them for its pixels.
 const FEW: usize = 4;
@@ -102,13 +102,13 @@ pub(crate) fn choose(shape: &Shape, scalar: u32, caps: &DeviceCaps) -> Choice {
     };
     // Rates are relative to the large tile's. 64-bit sums of 64 results would not stay in registers, and half a
     // narrow tile's index along K is less than one element for each invocation.
-    let tiles = [(LARGE, 1.0), (BROAD, 0.9), (MEDIUM, 0.75), (SMALL, 0.45), (NARROW, 0.35)];
+    let tiles = [(LARGE, 1.0), (BROAD, 0.9), (MEDIUM, 0.75), (SMALL, 0.45), (SMALL_M, 0.35)];
     let fits = |tile: &Tile| {
-        let long = short && [LARGE, BROAD, NARROW].contains(tile);
+        let long = short && [LARGE, BROAD, SMALL_M].contains(tile);
         let tile = if scalar > 4 { tile.wide() } else { *tile };
         !long
             && tile.fits(caps, scalar)
-            && (scalar <= 4 || ![LARGE, BROAD, NARROW].contains(&Tile { k: 16, unroll: 16, ..tile }))
+            && (scalar <= 4 || ![LARGE, BROAD, SMALL_M].contains(&Tile { k: 16, unroll: 16, ..tile }))
     };
     let mut candidates: Vec<(f64, Choice)> =
         tiles.into_iter().filter(|(tile, _)| fits(tile)).map(of_tile).collect();

@@ -1,8 +1,8 @@
 //! The operand that a convolution gathers: columns are pixels of the result, indices along K are taps of the input's
 //! channels, and elements are found by a table instead of strides.
 //!
-//! A pixel has a place in the input, where its window begins; an index along K has an offset from there, and numbers
-//! that tell whether it falls outside. Pixels come in classes, which have tables of their own: a convolution has one
+//! A pixel has an index in the input, where its window begins; an index along K has an offset from there, and values
+//! that say whether it is outside. Pixels come in classes, which have tables of their own: a convolution has one
 //! class, a transposed one has as many as its strides leave residues.
 
 use olivine_ir::Tensor;
@@ -17,7 +17,7 @@ use crate::walk::{Walk, Walker};
 pub(crate) struct TapAxis {
     /// Elements of the input on it.
     pub(crate) size: usize,
-    /// Distance between their places in memory.
+    /// Their stride in memory.
     pub(crate) step: usize,
     /// Elements between neighbouring windows.
     pub(crate) stride: usize,
@@ -32,7 +32,7 @@ pub(crate) struct TapAxis {
     pub(crate) out: usize,
 }
 
-/// How taps outside the input are told.
+/// How taps outside the input are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Bounds {
     /// There are none.
@@ -43,7 +43,7 @@ pub(crate) enum Bounds {
     Coordinates,
 }
 
-/// A index along K of a class.
+/// An index along K of a class.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tap {
     /// Elements from the window's first one, channels included.
@@ -61,7 +61,7 @@ pub(crate) struct Tap {
 pub(crate) struct Class {
     /// Pixels by axis.
     pub(crate) dims: Vec<usize>,
-    /// The first one's place in the result's image.
+    /// The first one's index in the result's image.
     pub(crate) out: usize,
     /// What their sums are made of.
     pub(crate) taps: Vec<Tap>,
@@ -83,7 +83,7 @@ pub(crate) struct Taps {
     pub(crate) image: (usize, usize),
     /// At least one.
     pub(crate) classes: Vec<Class>,
-    /// Whether weights are found by the table; else they lie in the order of K.
+    /// Whether weights are found by the table; else they are in the order of K.
     pub(crate) by_weight: bool,
     /// The strides of further operands over images and over pixels.
     pub(crate) extra_images: Vec<i64>,
@@ -93,7 +93,7 @@ pub(crate) struct Taps {
 /// Words that describe a class in a table.
 const CLASS_WORDS: usize = 8;
 
-/// Bits of the word that tells which taps are outside.
+/// Bits of the word that says which taps are outside.
 pub(crate) const MOST_BITS: usize = 32;
 
 impl Taps {
@@ -108,7 +108,7 @@ impl Taps {
         (columns, self.classes.iter().map(|c| c.taps.len()).max().unwrap_or(0))
     }
 
-    /// Neighbouring pixels that lie together in the result and in all further operands.
+    /// Neighbouring pixels that are contiguous in the result and in all further operands.
     pub(crate) fn run(&self) -> Option<usize> {
         let plain = self.classes.len() == 1 && !self.by_weight && self.extra_pixels.dims.len() <= 1;
         plain.then(|| self.classes[0].pixels())
@@ -253,14 +253,14 @@ pub(crate) struct Pattern<'k> {
     inner: Vec<Val<'k>>,
 }
 
-/// A pixel in the input: where its window begins, and what tells which taps are outside.
+/// A pixel in the input: where its window begins, and what says which taps are outside.
 #[derive(Clone)]
 pub(crate) struct PixelIndex<'k> {
     pub(crate) index: Val<'k>,
     pub(crate) bounds: Vec<Val<'k>>,
 }
 
-/// A index along K as a kernel holds it: its offset, and what tells whether it is outside.
+/// An index along K as a kernel holds it: its offset, and what says whether it is outside.
 #[derive(Clone)]
 pub(crate) struct TapEntry<'k> {
     pub(crate) offset: Val<'k>,
@@ -362,7 +362,7 @@ impl<'k> DeclaredTaps<'k> {
         TapEntry { offset, bounds: words.take(self.bound_words()).collect() }
     }
 
-    /// Words that tell whether an index along K is outside.
+    /// Words that say whether an index along K is outside.
     pub(crate) fn bound_words(&self) -> usize {
         match self.bounds {
             Bounds::Coordinates => self.axes.len(),
@@ -390,8 +390,8 @@ impl<'k> DeclaredTaps<'k> {
         }
     }
 
-    /// A column's place in the result's images and in the further operands'.
-    pub(crate) fn place(&self, class: &Pattern<'k>, column: Val<'k>) -> (Val<'k>, Vec<Val<'k>>) {
+    /// A column's index in the result's images and in the further operands'.
+    pub(crate) fn result_index(&self, class: &Pattern<'k>, column: Val<'k>) -> (Val<'k>, Vec<Val<'k>>) {
         let (image, pixel) = self.pixel(class, column);
         let mut out = image * self.out_image;
         if self.strided {

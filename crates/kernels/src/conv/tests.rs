@@ -2,7 +2,7 @@
 
 use olivine_program::DeviceCaps;
 
-use super::implicit_gemm::{self, BROAD, NARROW};
+use super::implicit_gemm::{self, BROAD, SMALL_M};
 use crate::matmul::choice::{LARGE, MEDIUM};
 use crate::matmul::tests::card;
 
@@ -21,7 +21,7 @@ fn convolutions_get_tiles_as_wide_as_they_have_filters_and_parts_where_pixels_ar
     let whole = |tile| implicit_gemm::Choice::Tiled { tile, splits: 1 };
     assert_eq!(convolution(64, &[32 * 3136], 576, 1, &card()), whole(BROAD));
     assert_eq!(convolution(256, &[32 * 784], 1152, 1, &card()), whole(LARGE));
-    assert_eq!(convolution(16, &[32 * 3136], 144, 1, &card()), whole(NARROW));
+    assert_eq!(convolution(16, &[32 * 3136], 144, 1, &card()), whole(SMALL_M));
     assert_eq!(
         convolution(64, &[3136], 576, 1, &card()),
         implicit_gemm::Choice::Tiled { tile: MEDIUM, splits: 4 }

@@ -267,13 +267,20 @@ impl<'a, 'k> Ends<'a, 'k> {
     }
 
     /// Puts a packed spectrum into workgroup memory and stores the real signal's, each point with its mirror's.
-    pub(super) fn store_halves(&self, stages: &Stages<'k>, put: &[ButterflyStores<'k>], lines: &Lines<'k>) {
+    pub(super) fn store_packed_spectrum(
+        &self,
+        stages: &Stages<'k>,
+        put: &[ButterflyStores<'k>],
+        lines: &Lines<'k>,
+    ) {
         let (k, points) = (self.k, self.problem.points);
         let spots: Vec<ButterflyIndex<'k>> = stages.spots(points / 2 + 1, self.pass.store_by_line);
         let mirror = |point: Val<'k>| point.eq(0).select(point, self.points - point);
         let take: Vec<Val<'k>> = spots
             .iter()
-            .flat_map(|s| [stages.place(s.line, s.number), stages.place(s.line, mirror(s.number))])
+            .flat_map(|s| {
+                [stages.shared_index(s.line, s.number), stages.shared_index(s.line, mirror(s.number))]
+            })
             .collect();
         let taken = stages.exchange(put, &take);
         let Some(table) = self.halves else { return };

@@ -306,7 +306,7 @@ impl Problem {
         }
         if halved {
             let put = put(&stages, &results, |point, v| ends.convolved(v, point));
-            ends.store_halves(&stages, &put, &lines);
+            ends.store_packed_spectrum(&stages, &put, &lines);
         } else {
             for Butterfly { spot, values } in &results {
                 let live = lines.has(spot.line);
@@ -417,7 +417,7 @@ fn put<'k>(
     let of = |Butterfly { spot, values }: &Butterfly<'k>| {
         let at = |q: usize| spot.number + q * stages.step();
         let values = values.iter().enumerate();
-        (*spot, values.map(|(q, v)| (stages.place(spot.line, at(q)), change(at(q), *v))).collect())
+        (*spot, values.map(|(q, v)| (stages.shared_index(spot.line, at(q)), change(at(q), *v))).collect())
     };
     results.iter().map(of).collect()
 }

@@ -101,7 +101,7 @@ impl<'k> Stages<'k> {
     }
 
     /// Where a line's point is in workgroup memory.
-    pub(super) fn place(&self, line: Val<'k>, point: Val<'k>) -> Val<'k> {
+    pub(super) fn shared_index(&self, line: Val<'k>, point: Val<'k>) -> Val<'k> {
         let wide = if spread(self.tile.points) == self.tile.points { point } else { point + point / 16 };
         line * self.tile.pitch + wide
     }
@@ -184,7 +184,7 @@ impl<'k> Stages<'k> {
         r: usize,
     ) -> Vec<Butterfly<'k>> {
         let place = |s: &ButterflyIndex<'k>| {
-            self.points_of(s, r).into_iter().map(|at| self.place(s.line, at)).collect()
+            self.points_of(s, r).into_iter().map(|at| self.shared_index(s.line, at)).collect()
         };
         let places: Vec<Vec<Val<'k>>> = spots.iter().map(place).collect();
         let taken = self.exchange(put, &places.concat());
@@ -212,7 +212,7 @@ impl<'k> Stages<'k> {
                 .iter()
                 .map(|Butterfly { spot, values }| {
                     let (block, k) = self.block(*spot, p, *r);
-                    let at = |q: usize| self.place(spot.line, block * (p * r) + k + q * p);
+                    let at = |q: usize| self.shared_index(spot.line, block * (p * r) + k + q * p);
                     (*spot, values.iter().enumerate().map(|(q, v)| (at(q), *v)).collect())
                 })
                 .collect();

@@ -53,7 +53,7 @@ pub(super) fn gelu_tanh(x: Val<'_>) -> Val<'_> {
 
 /// a·b as a rounded product and what the rounding lost.
 fn product<'k>(a: Val<'k>, b: Val<'k>) -> (Val<'k>, Val<'k>) {
-    let ((a1, a2), (b1, b2)) = (super::power::halves(a), super::power::halves(b));
+    let ((a1, a2), (b1, b2)) = (super::power::high_low(a), super::power::high_low(b));
     let p = (a * b).opaque();
     (p, ((a1 * b1 - p).opaque() + a1 * b2 + a2 * b1) + a2 * b2)
 }

@@ -32,7 +32,7 @@ pub(super) fn infinity(x: Val<'_>) -> Val<'_> {
 
 /// The second where a condition holds, else the third; floats are chosen as their bits, because compilers that expect
 /// no NaN may drop one from a selection of floats.
-pub(crate) fn pick<'k>(condition: Val<'k>, then: Val<'k>, otherwise: Val<'k>) -> Val<'k> {
+pub fn pick<'k>(condition: Val<'k>, then: Val<'k>, otherwise: Val<'k>) -> Val<'k> {
     let scalar = then.scalar();
     let word = match scalar {
         Scalar::F32 => Scalar::U32,
@@ -69,7 +69,7 @@ fn key(x: Val<'_>) -> Val<'_> {
 }
 
 /// A comparison of two values of one type; floats are NaN by their bits and f32 are ordered by them.
-pub(crate) fn compare<'k>(op: CompareOp, a: Val<'k>, b: Val<'k>) -> Val<'k> {
+pub fn compare<'k>(op: CompareOp, a: Val<'k>, b: Val<'k>) -> Val<'k> {
     if !a.scalar().is_float() {
         return a.compare(op, b);
     }

@@ -89,7 +89,7 @@ pub(super) fn power_of_two(n: Val<'_>) -> Val<'_> {
 }
 
 /// The leading 26 bits of an f64, and the others.
-pub(super) fn halves(x: Val<'_>) -> (Val<'_>, Val<'_>) {
+pub(super) fn high_low(x: Val<'_>) -> (Val<'_>, Val<'_>) {
     let x = x.opaque();
     let high = (bits(x) & word(x, u64::MAX << 27)).bitcast(Scalar::F64);
     (high, x - high)
@@ -257,7 +257,7 @@ fn scaled_tail(t: Val<'_>) -> Val<'_> {
 
 /// e^(−t²·part), part a power of two, as [`exp_parts`] gives it: the leading half of t has an exact square.
 fn exp_minus_square<'k>(t: Val<'k>, part: f64) -> (Val<'k>, Val<'k>, Val<'k>) {
-    let (high, rest) = halves(t);
+    let (high, rest) = high_low(t);
     exp_parts(high * high * -part, Some((t + high) * rest * -part))
 }
 
@@ -310,8 +310,8 @@ fn log2_parts(x: Val<'_>) -> (Val<'_>, Val<'_>) {
     // s = f / (2 + f), the divisor's rounding and the quotient's rest kept.
     let divisor = (f + 2.0).opaque();
     let divisor_low = f - (divisor - 2.0).opaque();
-    let (s1, _) = halves(f / divisor);
-    let (d1, d2) = halves(divisor);
+    let (s1, _) = high_low(f / divisor);
+    let (d1, d2) = high_low(divisor);
     let s2 = (((f - s1 * d1).opaque() - s1 * d2).opaque() - s1 * divisor_low) / divisor;
     let s = s1 + s2;
     let square = s * s;
@@ -320,7 +320,7 @@ fn log2_parts(x: Val<'_>) -> (Val<'_>, Val<'_>) {
     let low = (s1 * LOG2_E_LOW + s2 * LOG2_E) * 2.0 + tail;
     let sum = (e + main).opaque();
     let low = (main - (sum - e).opaque()).opaque() + low;
-    let (high, _) = halves(sum + low);
+    let (high, _) = high_low(sum + low);
     (high, (sum - high).opaque() + low)
 }
 
@@ -328,7 +328,7 @@ fn log2_parts(x: Val<'_>) -> (Val<'_>, Val<'_>) {
 pub(super) fn pow<'k>(a: Val<'k>, b: Val<'k>) -> Val<'k> {
     let base = a.abs();
     let (high, low) = log2_parts(base);
-    let (b1, b2) = halves(b);
+    let (b1, b2) = high_low(b);
     let product = b1 * high;
     let product_low = b1 * low + b2 * (high + low);
     // The logarithms of 0 and ∞ decide by their sign.

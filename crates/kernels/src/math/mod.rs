@@ -30,7 +30,8 @@ use olivine_ir::op::{Arg, Binary, Compare, InstrOp, Region, ScalarOp, Unary};
 use olivine_ir::{DType, half, round_to_odd};
 use olivine_kernel::{Builder, CompareOp, Elem, Scalar, Val};
 
-pub(crate) use bits::{is_inf, is_nan, pick, round_to};
+pub use bits::{compare, pick};
+pub(crate) use bits::{is_inf, is_nan, round_to};
 #[allow(unused_imports, reason = "kernel families call what they need")]
 pub(crate) use exact::{div, div_near, rsqrt, sqrt};
 
@@ -87,7 +88,7 @@ pub(crate) fn scalar_op<'k>(op: &ScalarOp, args: &[Typed<'k>], out: DType) -> Ty
         (ScalarOp::Cast(to), [x]) => casts::cast(*x, to),
         (ScalarOp::Bitcast(to), [x]) => casts::bitcast(*x, to),
         (ScalarOp::Where, [c, a, b]) => pick(c.val, a.val, b.val),
-        (ScalarOp::Compare(c), [a, b]) => bits::compare(comparison(c), a.val, b.val),
+        (ScalarOp::Compare(c), [a, b]) => compare(comparison(c), a.val, b.val),
         (ScalarOp::Unary(Unary::Gelu), [x]) if x.dtype == DType::F16 => {
             pick(is_nan(x.val), x.val, single::gelu_of_half(x.val))
         }
@@ -130,7 +131,7 @@ fn comparison(c: Compare) -> CompareOp {
 }
 
 /// A function of one f32 or f64: the table of them all.
-fn unary(u: Unary, x: Val<'_>) -> Val<'_> {
+pub fn unary(u: Unary, x: Val<'_>) -> Val<'_> {
     use Unary as U;
     match u {
         U::Neg => bits::negative(x),
@@ -208,7 +209,7 @@ fn native<'k>(op: Binary, a: Val<'k>, b: Val<'k>) -> Typed<'k> {
 }
 
 /// A function of two f32 or f64; sums, differences and products of two f16 too.
-fn binary<'k>(op: Binary, a: Val<'k>, b: Val<'k>) -> Val<'k> {
+pub fn binary<'k>(op: Binary, a: Val<'k>, b: Val<'k>) -> Val<'k> {
     let wide = a.scalar() == Scalar::F64;
     match op {
         Binary::Add => a + b,
@@ -234,13 +235,13 @@ fn binary<'k>(op: Binary, a: Val<'k>, b: Val<'k>) -> Val<'k> {
 
 /// The larger of two floats; NaN if either is.
 pub(crate) fn max_nan<'k>(a: Val<'k>, b: Val<'k>) -> Val<'k> {
-    let other = bits::compare(CompareOp::Le, a, b) | is_nan(b);
+    let other = compare(CompareOp::Le, a, b) | is_nan(b);
     pick(other, b, a)
 }
 
 /// The smaller of two floats; NaN if either is.
 pub(crate) fn min_nan<'k>(a: Val<'k>, b: Val<'k>) -> Val<'k> {
-    let other = bits::compare(CompareOp::Ge, a, b) | is_nan(b);
+    let other = compare(CompareOp::Ge, a, b) | is_nan(b);
     pick(other, b, a)
 }
 

@@ -15,7 +15,7 @@ const LOG: [f32; 5] = [0.666_666_7, 0.399_999_98, 0.285_717_64, 0.221_907_63, 0.
 const EXP: [f32; 6] = [0.5, 0.166_666_67, 0.041_666_463, 0.008_333_31, 0.001_393_373_1, 0.000_198_910_8];
 
 /// An f32 as a sum of its leading twelve bits and the others: products of such halves are exact.
-pub(super) fn halves(x: Val<'_>) -> (Val<'_>, Val<'_>) {
+pub(super) fn high_low(x: Val<'_>) -> (Val<'_>, Val<'_>) {
     let x = x.opaque();
     let high = float(bits(x) & 0xffff_f000u32);
     (high, x - high)
@@ -29,8 +29,8 @@ fn log2_parts(x: Val<'_>) -> (Val<'_>, Val<'_>) {
     // s = f / (2 + f), the divisor's rounding and the quotient's rest kept.
     let divisor = (f + 2.0).opaque();
     let divisor_low = f - (divisor - 2.0).opaque();
-    let (s1, _) = halves(div_near(f, divisor));
-    let (d1, d2) = halves(divisor);
+    let (s1, _) = high_low(div_near(f, divisor));
+    let (d1, d2) = high_low(divisor);
     let rest = ((f - s1 * d1).opaque() - s1 * d2).opaque() - s1 * divisor_low;
     let s2 = rest / divisor;
     let s = s1 + s2;
@@ -40,7 +40,7 @@ fn log2_parts(x: Val<'_>) -> (Val<'_>, Val<'_>) {
     let low = (s1 * LOG2_E_LOW + s2 * std::f64::consts::LOG2_E) * 2.0 + tail;
     let sum = (e + main).opaque();
     let low = (main - (sum - e).opaque()).opaque() + low;
-    let (high, _) = halves(sum + low);
+    let (high, _) = high_low(sum + low);
     (high, (sum - high).opaque() + low)
 }
 
@@ -50,7 +50,7 @@ pub(super) fn pow<'k>(a: Val<'k>, b: Val<'k>) -> Val<'k> {
     let m = magnitude(a);
     let base = float(m);
     let (high, low) = log2_parts(base);
-    let (b1, b2) = halves(b);
+    let (b1, b2) = high_low(b);
     let product = b1 * high;
     let product_low = b1 * low + b2 * (high + low);
     // The logarithms of 0 and ∞ decide by their sign.

@@ -195,7 +195,7 @@ pub(crate) fn choose(shape: &Shape, a: Layout, b: Layout, scalar: u32, caps: &De
     let swept = along == Axis::Outer && m.max(n) >= LONG && k >= LONG && scalar <= 4;
     let most = if swept && !matches!(caps.kind, DeviceKind::Cpu) { SWEPT } else { SMALL_M };
     if m.min(n) <= most {
-        return if m <= n { skinny(shape, b, false, caps) } else { skinny(shape, a, true, caps) };
+        return if m <= n { gemv(shape, b, false, caps) } else { gemv(shape, a, true, caps) };
     }
     let busy = busy(caps);
     let short = caps.wants_short_kernels_for((m * n * batches).saturating_mul(k));
@@ -226,7 +226,7 @@ pub(crate) fn choose(shape: &Shape, a: Layout, b: Layout, scalar: u32, caps: &De
 }
 
 /// `weight` is the layout of the operand with many columns.
-fn skinny(shape: &Shape, weight: Layout, swapped: bool, caps: &DeviceCaps) -> Choice {
+fn gemv(shape: &Shape, weight: Layout, swapped: bool, caps: &DeviceCaps) -> Choice {
     let (few, many) = if swapped { (shape.n, shape.m) } else { (shape.m, shape.n) };
     let rows = few.next_power_of_two() as u32;
     if weight.along == Axis::Outer && many >= 16 {

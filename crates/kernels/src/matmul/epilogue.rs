@@ -150,7 +150,7 @@ impl<'k, 'p> Epilogue<'k, 'p> {
     fn pixel(&self, column: Val<'k>) -> ColumnOffset<'k> {
         match &self.pixels {
             Some((taps, class)) => {
-                let (out, extras) = taps.place(class, column);
+                let (out, extras) = taps.result_index(class, column);
                 ColumnOffset { out, extras }
             }
             None => {

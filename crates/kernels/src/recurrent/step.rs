@@ -1,10 +1,10 @@
-//! The kernel of one step: products of the state with rows of r, their sums, and the gates.
+//! The kernel of one time step: the matmul of the state with rows of r, then the gates.
 //!
 //! A workgroup has all gates of some units for some batch entries. Neighbouring invocations read neighbouring vectors
 //! of a row of r and of h, each used for all rows and entries of the invocation; nothing is staged, so all loads of r
-//! in a round are under way at once. Sums are halved from lane to lane: every lane keeps one half and hands over the
-//! other. They meet in workgroup memory, and an invocation to a unit and entry computes the gates, whose inputs it
-//! loaded before.
+//! of an iteration are in flight at once. Partial sums are reduced across lanes: in each step a lane keeps one half of
+//! them and hands over the other. The results meet in workgroup memory, where one invocation for each unit and entry
+//! computes the gates, whose inputs it loaded before.
 
 use olivine_ir::op::RecurrentKind;
 use olivine_kernel::{Access, Buf, Builder, Shared, Val, Var};
@@ -27,12 +27,12 @@ pub(super) const STEP: usize = 0;
 /// The run-time number that holds the step's flags.
 pub(super) const FLAGS: usize = 1;
 
-/// Loads of r that an invocation has under way at once, at most.
+/// Loads of r that an invocation has in flight, at most.
 const UNDER_WAY: u32 = 16;
-/// Products of vectors that are made between loads of h, at most.
+/// Dot products of vectors between loads of h, at most.
 const AT_ONCE: u32 = 64;
 
-/// Where a workgroup stands.
+/// The units and entries of a workgroup.
 struct StepCoord<'k> {
     direction: Val<'k>,
     /// First unit and batch entry.
@@ -118,7 +118,7 @@ pub(super) fn emit(
     };
     let rows: Vec<Val<'_>> = gates.iter().map(|g| k.u32(*g as u32)).collect();
     let all = k.u32(problem.op.of.kind.gates() as u32);
-    let sums = products(&k, &tile, &rows, all, lanes, numbers, &place, r, source);
+    let sums = dot_products(&k, &tile, &rows, all, lanes, numbers, &place, r, source);
     let memory = k.shared(stored(elem.scalar()), 1, tile.parts() * tile.positions() * sums.len() as u32);
     deposit(&k, &tile, sums.clone(), memory);
     k.barrier();
@@ -131,9 +131,9 @@ pub(super) fn emit(
     site.dispatch(k, bound, groups, (flops, weights + 2 * bytes(&problem.h.ty)))
 }
 
-/// Sums of products of rows of r with batch entries of `source` over this invocation's slice: by unit, gate and entry.
+/// Partial dot products of rows of r with batch entries of `source`, over this invocation's slice: by unit, gate and entry.
 #[allow(clippy::too_many_arguments, reason = "the parts of a matmul")]
-fn products<'k>(
+fn dot_products<'k>(
     k: &'k Builder,
     tile: &Tile,
     gates: &[Val<'k>],
@@ -179,7 +179,7 @@ fn products<'k>(
         }
         sums.iter().zip(running).for_each(|(var, value)| var.set(value));
     };
-    // A state of zeros has no products.
+    // A state of zeros needs no matmul.
     let end = (n.flags & NO_H).ne(0u32).select(k.u32(0), n.hidden / lanes);
     let under_way = (UNDER_WAY / rows).min(tile.each).max(1);
     let stride = tile.slices * under_way;
@@ -194,7 +194,7 @@ fn products<'k>(
     sums.iter().map(|s| s.get()).collect()
 }
 
-/// Adds sums up among the neighbours that share them and leaves them in workgroup memory, by part, position and sum.
+/// Reduces partial sums across neighbouring lanes and stores them in workgroup memory, by part, position and sum.
 fn deposit<'k>(k: &'k Builder, tile: &Tile, sums: Vec<Val<'k>>, memory: Shared<'k>) {
     let me = k.local_index();
     let (slice, position) = (me % tile.slices, me / tile.slices);
@@ -231,7 +231,7 @@ struct Cell<'k> {
     live: Val<'k>,
     /// Whether its sequence is not over.
     active: Val<'k>,
-    /// Where it stands in a state and in y.
+    /// Its index in a state and in y.
     state: Val<'k>,
     y: Val<'k>,
     x: Vec<Val<'k>>,

@@ -31,7 +31,7 @@ pub(super) fn dispatch(
     let columns = l.size("columns", folded.results());
     let n = l.size("n", folded.count());
     let count = declare_count(&l, folded);
-    let kept = folded.kept.declare(&l, &[folded.offset, 0]);
+    let free = folded.free.declare(&l, &[folded.offset, 0]);
     let reduced = folded.reduced.declare(&l, &[0]);
 
     let me = k.local_index();
@@ -51,7 +51,7 @@ pub(super) fn dispatch(
     let parts = if split.parts == 1 { k.u32(1) } else { l.size("parts", split.parts) };
     let live = column.lt(columns) & part.lt(parts);
     let end = live.select(end, start);
-    let places = kept.at(column);
+    let places = free.at(column);
 
     let acc: Vec<Vec<Var<'_>>> =
         (0..lanes).map(|_| fold.identity(&k).into_iter().map(|v| k.var(v)).collect()).collect();
@@ -79,9 +79,9 @@ pub(super) fn dispatch(
     let states = gather(&k, fold, &tile, own);
     k.if_(live & y.eq(0), || {
         for (lane, state) in states.iter().enumerate() {
-            let index = match (split.parts, folded.kept.inner(1)) {
+            let index = match (split.parts, folded.free.inner(1)) {
                 (1, 1) => places[1] + lane,
-                (1, _) => kept.at(column + lane)[1],
+                (1, _) => free.at(column + lane)[1],
                 _ => part * columns + column + lane,
             };
             sink.store(fold, index, state, count);

@@ -1,7 +1,7 @@
 //! Reductions over any axes of a strided operand, and everything else that folds many elements into one state.
 //!
 //! Where memory runs along a reduced axis, the invocations of a cluster stride over one row together; where it runs
-//! along a kept one, neighbouring invocations own neighbouring columns. Few long folds are split over workgroups, whose
+//! along a free one, neighbouring invocations own neighbouring columns. Few long folds are split over workgroups, whose
 //! states go to scratch and are folded again.
 
 mod columns;

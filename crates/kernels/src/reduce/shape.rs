@@ -3,11 +3,11 @@
 use crate::rows::BUSY;
 use crate::walk::Walk;
 
-/// Kept and reduced dimensions of an operand, each in the order of memory and merged where they can be.
+/// Free and reduced dimensions of an operand, each in the order of memory and merged where they can be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Folded {
     /// Strides of the source and of the results.
-    pub(crate) kept: Walk,
+    pub(crate) free: Walk,
     /// Strides of the source.
     pub(crate) reduced: Walk,
     /// Where the source begins.
@@ -55,7 +55,7 @@ pub(super) struct Room {
 
 impl Folded {
     pub(crate) fn new(dims: &[usize], strides: &[i64], offset: usize, axes: &[usize]) -> Self {
-        // Results are packed over the kept dimensions.
+        // Results are packed over the free dimensions.
         let mut packed = vec![0; dims.len()];
         let mut stride = 1;
         for d in (0..dims.len()).rev().filter(|d| !axes.contains(d)) {
@@ -70,11 +70,11 @@ impl Folded {
         };
         let pick = |of: &[usize], from: &[i64]| of.iter().map(|d| from[*d]).collect::<Vec<i64>>();
         let sizes = |of: &[usize]| of.iter().map(|d| dims[*d]).collect::<Vec<usize>>();
-        let (kept, reduced) = (in_order(false), in_order(true));
+        let (free, reduced) = (in_order(false), in_order(true));
         let reduced_walk = Walk::new(&sizes(&reduced), &[pick(&reduced, strides)]);
         let elements = reduced_walk.numel();
         Folded {
-            kept: Walk::new(&sizes(&kept), &[pick(&kept, strides), pick(&kept, &packed)]),
+            free: Walk::new(&sizes(&free), &[pick(&free, strides), pick(&free, &packed)]),
             reduced: reduced_walk,
             offset,
             elements,
@@ -92,7 +92,7 @@ impl Folded {
 
     /// Results.
     pub(crate) fn results(&self) -> usize {
-        self.kept.numel()
+        self.free.numel()
     }
 
     /// Elements of the source in each fold.
@@ -100,11 +100,11 @@ impl Folded {
         self.reduced.numel()
     }
 
-    /// Whether neighbouring invocations follow a reduced dimension; else they follow a kept one.
+    /// Whether neighbouring invocations follow a reduced dimension; else they follow a free one.
     pub(crate) fn along_rows(&self) -> bool {
         let reduced = self.reduced.strides[0].last().map_or(i64::MAX, |s| distance(*s));
-        let kept = self.kept.strides[0].last().map_or(i64::MAX, |s| distance(*s));
-        self.reduced.numel() > 1 && reduced <= kept
+        let free = self.free.strides[0].last().map_or(i64::MAX, |s| distance(*s));
+        self.reduced.numel() > 1 && reduced <= free
     }
 
     /// Elements of a vector load along rows, and whether some are left over at a row's end: that may be where a row is
@@ -112,7 +112,7 @@ impl Folded {
     pub(super) fn row_lanes(&self, vector: usize) -> (usize, bool) {
         let [strides] = self.reduced.strides.as_slice() else { return (1, false) };
         let outer = &strides[..strides.len().saturating_sub(1)];
-        let starts = self.kept.strides[0].iter().chain(outer).all(|s| s % vector as i64 == 0);
+        let starts = self.free.strides[0].iter().chain(outer).all(|s| s % vector as i64 == 0);
         let aligned = starts && self.offset.is_multiple_of(vector) && strides.last() == Some(&1);
         let whole = self.reduced.dims.last().is_some_and(|d| d.is_multiple_of(vector));
         match (aligned, whole, self.reduced.dims.len()) {
@@ -124,10 +124,10 @@ impl Folded {
 
     /// Elements of a vector load along columns.
     pub(super) fn column_lanes(&self, vector: usize) -> usize {
-        let strides = &self.kept.strides[0];
+        let strides = &self.free.strides[0];
         let outer = &strides[..strides.len().saturating_sub(1)];
         let starts = self.reduced.strides[0].iter().chain(outer).all(|s| s % vector as i64 == 0);
-        let whole = self.kept.dims.last().is_some_and(|d| d.is_multiple_of(vector));
+        let whole = self.free.dims.last().is_some_and(|d| d.is_multiple_of(vector));
         let run = strides.last() == Some(&1);
         if starts && whole && run && self.offset.is_multiple_of(vector) { vector } else { 1 }
     }
@@ -175,14 +175,14 @@ impl Folded {
     /// columns, results in the order of the work.
     pub(super) fn of_parts(&self, parts: usize) -> Folded {
         let (result, part) = if self.along_rows() { (parts as i64, 1) } else { (1, self.results() as i64) };
-        let mut kept = self.kept.clone();
+        let mut free = self.free.clone();
         let mut stride = result;
-        for d in (0..kept.dims.len()).rev() {
-            kept.strides[0][d] = stride;
-            stride *= kept.dims[d] as i64;
+        for d in (0..free.dims.len()).rev() {
+            free.strides[0][d] = stride;
+            stride *= free.dims[d] as i64;
         }
         let reduced = Walk { dims: vec![parts], strides: vec![vec![part]] };
-        Folded { kept, reduced, offset: 0, elements: self.elements }
+        Folded { free, reduced, offset: 0, elements: self.elements }
     }
 }
 
@@ -311,11 +311,11 @@ mod tests {
     #[test]
     fn dimensions_merge_in_the_order_of_memory() {
         let folded = packed(&[2, 3, 4, 5], &[2, 3]);
-        assert_eq!((folded.kept.dims, folded.reduced.dims), (vec![6], vec![20]));
+        assert_eq!((folded.free.dims, folded.reduced.dims), (vec![6], vec![20]));
         let folded = Folded::new(&[4, 2, 3], &[1, 12, 4], 0, &[0]);
-        assert_eq!(folded.kept.dims, [6]);
+        assert_eq!(folded.free.dims, [6]);
         let folded = Folded::new(&[3, 2, 7], &[1, 3, 6], 0, &[2]);
-        assert_eq!(folded.kept, Walk { dims: vec![2, 3], strides: vec![vec![3, 1], vec![1, 2]] });
+        assert_eq!(folded.free, Walk { dims: vec![2, 3], strides: vec![vec![3, 1], vec![1, 2]] });
     }
 
     #[test]

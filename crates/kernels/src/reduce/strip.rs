@@ -33,7 +33,7 @@ pub(super) fn dispatch(
     let rows = l.size("rows", folded.results());
     let n = l.size("n", folded.count());
     let count = declare_count(&l, folded);
-    let kept = folded.kept.declare(&l, &[folded.offset, 0]);
+    let free = folded.free.declare(&l, &[folded.offset, 0]);
     let reduced = folded.reduced.declare(&l, &[0]);
     let parts = (split.parts > 1).then(|| (l.size("parts", split.parts), l.size("chunk", split.chunk)));
 
@@ -55,7 +55,7 @@ pub(super) fn dispatch(
                 }
             };
             // Clusters past the last row fold that once more, and take part in every exchange.
-            let places = kept.at(row.min(rows - 1u32));
+            let places = free.at(row.min(rows - 1u32));
             let index = if parts.is_some() { number } else { places[1] };
             Work { live: row.lt(rows), base: places[0], start, end, index }
         })

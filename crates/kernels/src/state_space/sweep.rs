@@ -15,7 +15,7 @@ const SHAPES: [(u32, u32); 7] = [(16, 32), (16, 16), (16, 8), (8, 16), (8, 8), (
 /// The best shape within the device's workgroup memory.
 fn choose(p: &Heads, site: &Site<'_>) -> Option<Tile> {
     let shared = site.caps.target.shared_bytes;
-    let tile = |(columns, depth): &(u32, u32)| Tile::new(p.chunk, *columns, GROUP, *depth);
+    let tile = |(columns, k_step): &(u32, u32)| Tile::new(p.chunk, *columns, GROUP, *k_step);
     let find = |budget: u32| SHAPES.iter().map(tile).find(|t| shared_bytes(p, t) <= budget);
     find(shared.min(COMFORT)).or_else(|| find(shared))
 }

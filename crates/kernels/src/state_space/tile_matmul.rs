@@ -16,12 +16,12 @@ pub(super) struct Tile {
     /// Columns of an invocation: 1, 2 or 4.
     pub(super) columns: u32,
     /// Indices along K of a panel; a power of two.
-    pub(super) depth: u32,
+    pub(super) k_step: u32,
 }
 
 impl Tile {
     /// The tile of `m` by `n` that `group` invocations share, four rows before several columns to each.
-    pub(super) const fn new(m: u32, n: u32, group: u32, depth: u32) -> Tile {
+    pub(super) const fn new(m: u32, n: u32, group: u32, k_step: u32) -> Tile {
         let (rows, columns) = match m * n / group {
             0 | 1 => (1, 1),
             2 => (2, 1),
@@ -30,7 +30,7 @@ impl Tile {
             16 => (4, 4),
             _ => (8, 4),
         };
-        Tile { m, n, rows, columns, depth }
+        Tile { m, n, rows, columns, k_step }
     }
 
     const fn row_lanes(&self) -> u32 {
@@ -55,12 +55,12 @@ impl Tile {
 
     /// Numbers of a left operand's panel.
     pub(super) const fn left_numbers(&self) -> u32 {
-        self.depth * self.left_pitch() * self.row_lanes()
+        self.k_step * self.left_pitch() * self.row_lanes()
     }
 
     /// Numbers of a right operand's panel.
     pub(super) const fn right_numbers(&self) -> u32 {
-        self.depth * self.right_pitch() * self.column_lanes()
+        self.k_step * self.right_pitch() * self.column_lanes()
     }
 }
 
@@ -102,22 +102,22 @@ impl<'k> ThreadTile<'k> {
 
     /// A panel of left operands.
     pub(super) fn left_panel(&self, elem: Elem) -> Shared<'k> {
-        self.left_memory(elem, self.tile.depth)
+        self.left_memory(elem, self.tile.k_step)
     }
 
     /// A panel of right operands.
     pub(super) fn right_panel(&self, elem: Elem) -> Shared<'k> {
-        self.right_memory(elem, self.tile.depth)
+        self.right_memory(elem, self.tile.k_step)
     }
 
     /// Workgroup memory for a left operand of so large a K.
-    pub(super) fn left_memory(&self, elem: Elem, depths: u32) -> Shared<'k> {
-        self.k.shared(elem, self.tile.row_lanes() as u8, depths * self.tile.left_pitch())
+    pub(super) fn left_memory(&self, elem: Elem, k_len: u32) -> Shared<'k> {
+        self.k.shared(elem, self.tile.row_lanes() as u8, k_len * self.tile.left_pitch())
     }
 
     /// Workgroup memory for a right operand of so large a K.
-    pub(super) fn right_memory(&self, elem: Elem, depths: u32) -> Shared<'k> {
-        self.k.shared(elem, self.tile.column_lanes() as u8, depths * self.tile.right_pitch())
+    pub(super) fn right_memory(&self, elem: Elem, k_len: u32) -> Shared<'k> {
+        self.k.shared(elem, self.tile.column_lanes() as u8, k_len * self.tile.right_pitch())
     }
 
     /// Sums of zero, row by row.
@@ -155,13 +155,13 @@ impl<'k> ThreadTile<'k> {
     }
 
     /// Puts a row of numbers, one for each of this invocation's columns, into the memory of a right operand.
-    pub(super) fn put_right(&self, memory: Shared<'k>, depth: Val<'k>, numbers: &[Val<'k>]) {
-        memory.store_vec(depth * self.tile.right_pitch() + self.x, numbers);
+    pub(super) fn put_right(&self, memory: Shared<'k>, index: Val<'k>, numbers: &[Val<'k>]) {
+        memory.store_vec(index * self.tile.right_pitch() + self.x, numbers);
     }
 
     /// The numbers at an index along K and this invocation's columns in the memory of a right operand.
-    pub(super) fn get_right(&self, memory: Shared<'k>, depth: Val<'k>) -> Vec<Val<'k>> {
-        memory.load_vec(depth * self.tile.right_pitch() + self.x)
+    pub(super) fn get_right(&self, memory: Shared<'k>, index: Val<'k>) -> Vec<Val<'k>> {
+        memory.load_vec(index * self.tile.right_pitch() + self.x)
     }
 
     /// Adds left times right, summed over K below `k_offset`, to the sums. The whole workgroup must come here; what it
@@ -169,27 +169,27 @@ impl<'k> ThreadTile<'k> {
     pub(super) fn multiply(
         &self,
         sums: &[Var<'k>],
-        depth: Val<'k>,
+        k_size: Val<'k>,
         left: &PanelSource<'_, 'k>,
         right: &PanelSource<'_, 'k>,
     ) {
         let (k, t) = (self.k, self.tile);
-        let left = PanelPipeline::new(self.k, left, t.m, t.row_lanes(), t.left_pitch(), t.depth);
-        let right = PanelPipeline::new(self.k, right, t.n, t.column_lanes(), t.right_pitch(), t.depth);
+        let left = PanelPipeline::new(self.k, left, t.m, t.row_lanes(), t.left_pitch(), t.k_step);
+        let right = PanelPipeline::new(self.k, right, t.n, t.column_lanes(), t.right_pitch(), t.k_step);
         let zero = k.u32(0);
         left.fetch(zero);
         right.fetch(zero);
         let row_groups = self.row_groups();
-        k.for_(zero, depth, k.u32(t.depth), |at| {
+        k.for_(zero, k_size, k.u32(t.k_step), |at| {
             k.barrier();
             left.put();
             right.put();
             k.barrier();
-            left.fetch(at + t.depth);
-            right.fetch(at + t.depth);
+            left.fetch(at + t.k_step);
+            right.fetch(at + t.k_step);
             // A few indices along K are written out, so that kernels stay short; compilers unroll further if they like.
-            let few = (WRITTEN / (t.rows * t.columns)).clamp(1, t.depth);
-            k.for_(zero, k.u32(t.depth), k.u32(few), |base| {
+            let few = (WRITTEN / (t.rows * t.columns)).clamp(1, t.k_step);
+            k.for_(zero, k.u32(t.k_step), k.u32(few), |base| {
                 let mut running: Vec<Val<'k>> = sums.iter().map(|s| s.get()).collect();
                 for d in 0..few {
                     let x: Vec<Val<'k>> =
@@ -217,25 +217,25 @@ struct PanelPipeline<'a, 'k> {
     /// Shared elements of an index along K.
     groups: u32,
     pitch: u32,
-    depth: u32,
+    k_step: u32,
     waiting: Vec<Var<'k>>,
 }
 
 impl<'a, 'k> PanelPipeline<'a, 'k> {
     fn new(
         k: &'k Builder,
-        factor: &PanelSource<'a, 'k>,
+        source: &PanelSource<'a, 'k>,
         outer: u32,
         lanes: u32,
         pitch: u32,
-        depth: u32,
+        k_step: u32,
     ) -> Self {
         let groups = outer / lanes;
-        let (memory, staged) = match factor {
+        let (memory, staged) = match source {
             PanelSource::Staged { panel, along, load } => (*panel, Some((*along, *load))),
             PanelSource::Resident(memory) => (*memory, None),
         };
-        let mut side = PanelPipeline { k, memory, staged, lanes, groups, pitch, depth, waiting: Vec::new() };
+        let mut side = PanelPipeline { k, memory, staged, lanes, groups, pitch, k_step, waiting: Vec::new() };
         if staged.is_some() {
             // The type of what is loaded.
             let zero = side.memory.load_vec(k.u32(0))[0].like(0.0);
@@ -245,29 +245,29 @@ impl<'a, 'k> PanelPipeline<'a, 'k> {
     }
 
     fn rounds(&self) -> u32 {
-        (self.groups * self.depth).div_ceil(self.k.group())
+        (self.groups * self.k_step).div_ceil(self.k.group())
     }
 
     /// Calls `body` with the group of outer elements and the index along K of every shared element that this invocation
     /// stages.
     fn each(&self, along: ContiguousAxis, body: impl Fn(usize, Val<'k>, Val<'k>)) {
-        let (k, all) = (self.k, self.groups * self.depth);
+        let (k, all) = (self.k, self.groups * self.k_step);
         for i in 0..self.rounds() {
             let at = k.local_index() + i * k.group();
-            let (group, depth) = match along {
-                ContiguousAxis::K => (at / self.depth, at % self.depth),
+            let (group, index) = match along {
+                ContiguousAxis::K => (at / self.k_step, at % self.k_step),
                 ContiguousAxis::Outer => (at % self.groups, at / self.groups),
             };
-            let one = || body(i as usize, group, depth);
+            let one = || body(i as usize, group, index);
             if (i + 1) * k.group() <= all { one() } else { k.if_(at.lt(all), one) }
         }
     }
 
     fn fetch(&self, at: Val<'k>) {
         let Some((along, load)) = self.staged else { return };
-        self.each(along, |i, group, depth| {
+        self.each(along, |i, group, index| {
             for lane in 0..self.lanes {
-                let value = load(group * self.lanes + lane, at + depth);
+                let value = load(group * self.lanes + lane, at + index);
                 self.waiting[i * self.lanes as usize + lane as usize].set(value);
             }
         });
@@ -275,18 +275,18 @@ impl<'a, 'k> PanelPipeline<'a, 'k> {
 
     fn put(&self) {
         let Some((along, _)) = self.staged else { return };
-        self.each(along, |i, group, depth| {
+        self.each(along, |i, group, index| {
             let first = i * self.lanes as usize;
             let four: Vec<Val<'k>> =
                 self.waiting[first..first + self.lanes as usize].iter().map(|v| v.get()).collect();
-            self.memory.store_vec(depth * self.pitch + group, &four);
+            self.memory.store_vec(index * self.pitch + group, &four);
         });
     }
 
     /// The outer elements of a group at index along K `at + d`.
     fn read(&self, at: Val<'k>, d: Val<'k>, group: Val<'k>) -> Vec<Val<'k>> {
-        let depth = if self.staged.is_some() { d } else { at + d };
-        self.memory.load_vec(depth * self.pitch + group)
+        let index = if self.staged.is_some() { d } else { at + d };
+        self.memory.load_vec(index * self.pitch + group)
     }
 }
 

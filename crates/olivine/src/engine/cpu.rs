@@ -11,9 +11,12 @@ use olivine_gpu::{KernelSource, Record, Take};
 use olivine_ir::{Data, Recycler, Tensor, TensorType, TensorView};
 use olivine_kernel::Kernel;
 
-use super::{DeviceTensor, Engine, Given, InFlight, Model, Prepared, Resident, StatePart, StepTime};
+use super::{
+    DeviceTensor, Engine, InFlight, Lowered, LoweredStep, Model, ModuleDispatch, Prepared, Resident,
+    StatePart, StepTime,
+};
 use crate::Error;
-use crate::executable::{write_results, zeros};
+use crate::executable::{Input, write_results, zeros};
 
 /// This machine's processor with some threads.
 pub(crate) struct CpuEngine {
@@ -28,7 +31,7 @@ impl Engine for CpuEngine {
     }
 
     fn upload(&self, ty: TensorType, bytes: &[u8]) -> Result<DeviceTensor, Error> {
-        Ok(held(Tensor::from_data(ty.shape, Data::from_bytes(ty.dtype, bytes)?)?))
+        Ok(resident(Tensor::from_data(ty.shape, Data::from_bytes(ty.dtype, bytes)?)?))
     }
 
     fn describe(&self) -> String {
@@ -37,6 +40,18 @@ impl Engine for CpuEngine {
 
     fn program(&self, _: &Compiled) -> Result<Option<olivine_gpu::Program>, Error> {
         Ok(None)
+    }
+
+    fn lowered(&self, compiled: &Compiled) -> Result<Lowered, Error> {
+        let executable = Executable::new(compiled, Arc::new(Weights::new()), self.checked)?;
+        let step =
+            |(node, op): (&str, &'static str)| LoweredStep { node: node.into(), op, kernel: op.into() };
+        Ok(Lowered { steps: executable.steps().map(step).collect(), fusions: executable.fusions().to_vec() })
+    }
+
+    fn dispatch_module(&self, call: &ModuleDispatch<'_>) -> Result<Box<dyn InFlight>, Error> {
+        let (op, node) = ("a SPIR-V module", call.module.entry().to_string());
+        Err(olivine_cpu::Error::Unsupported { op, node, problem: "it is code for GPUs".into() }.into())
     }
 
     fn source(&self, _: &Kernel) -> Result<Option<KernelSource>, Error> {
@@ -91,21 +106,20 @@ impl Prepared for CpuPrepared {
         Ok(self.threads.install(|| self.executable.load())?)
     }
 
-    fn run(&self, inputs: &[Given<'_>], outputs: &mut [&mut [u8]]) -> Result<(), Error> {
+    fn run(&self, inputs: &[Input<'_>], outputs: &mut [&mut [u8]]) -> Result<(), Error> {
         let views = views(inputs)?;
         Ok(self.threads.install(|| self.executable.run(&views, outputs))?)
     }
 
     fn run_with_state(
         &self,
-        mut inputs: Vec<Given<'_>>,
+        inputs: &[Option<Input<'_>>],
         states: &mut [StatePart<'_>],
     ) -> Result<Vec<Data>, Error> {
         let in_place = self.executable.in_place_states();
         let is_in_place = |input: Option<usize>, output: usize| {
             input.is_some_and(|input| in_place.contains(&(input, output)))
         };
-        let nothing: &'static [u8] = &[];
         let mut results = Vec::with_capacity(self.outputs().len());
         for (i, (_, ty)) in self.outputs().iter().enumerate() {
             let in_place = states.iter().any(|state| state.output == i && is_in_place(state.input, i));
@@ -113,14 +127,19 @@ impl Prepared for CpuPrepared {
         }
         {
             let mut targets: Vec<Option<&mut Data>> = results.iter_mut().map(Some).collect();
-            for state in states.iter_mut().filter(|state| is_in_place(state.input, state.output)) {
-                // The run's own hold on the state goes, so that nobody but the caller has it.
-                if let Some(given) = state.input.and_then(|input| inputs.get_mut(input)) {
-                    *given = Given::View(TensorView::new([0], nothing)?);
+            // A state in place is read where it is written, and has no view.
+            let nothing = TensorView::new([0], &[0u8; 0])?;
+            let mut views = inputs
+                .iter()
+                .map(|input| input.as_ref().map_or(Ok(nothing), view))
+                .collect::<Result<Vec<_>, _>>()?;
+            for state in states.iter_mut() {
+                if is_in_place(state.input, state.output) {
+                    targets[state.output] = Some(own(state.tensor)?.data_mut()?);
+                } else if let Some(input) = state.input.and_then(|input| views.get_mut(input)) {
+                    *input = host(state.tensor)?.view();
                 }
-                targets[state.output] = Some(own(state.tensor)?.data_mut()?);
             }
-            let views = views(&inputs)?;
             write_results(&mut targets.into_iter().flatten().collect::<Vec<_>>(), |targets| {
                 Ok(self.threads.install(|| self.executable.run_in_place(&views, targets))?)
             })?;
@@ -129,18 +148,18 @@ impl Prepared for CpuPrepared {
             let ty = self.outputs()[state.output].1;
             let data = std::mem::replace(&mut results[state.output], Data::zeros(ty.dtype, 0)?);
             // The old one's memory is what the next run writes to.
-            *state.tensor = held(Tensor::recycled(ty.shape, data, &self.recycler)?);
+            *state.tensor = resident(Tensor::recycled(ty.shape, data, &self.recycler)?);
         }
         Ok(results)
     }
 
-    fn start(&self, inputs: &[Given<'_>], takes: &[Take]) -> Result<Box<dyn InFlight>, Error> {
+    fn start(&self, inputs: &[Input<'_>], takes: &[Take]) -> Result<Box<dyn InFlight>, Error> {
         let (executable, recycler) = (self.executable.clone(), self.recycler.clone());
         let run = if executable.is_quick() {
             let views = views(inputs)?;
             Begun::Done(self.threads.install(|| results(&executable, &recycler, &views)))
         } else {
-            let taken = |given| taken(given, &self.recycler);
+            let taken = |input| taken(input, &self.recycler);
             let tensors = inputs.iter().map(taken).collect::<Result<Vec<Tensor>, _>>()?;
             let threads = self.threads.clone();
             Begun::Left(self.threads.spawn(move || {
@@ -150,10 +169,11 @@ impl Prepared for CpuPrepared {
         };
         let types = self.outputs().iter().map(|(_, ty)| *ty).collect();
         let (takes, recycler) = (takes.to_vec(), self.recycler.clone());
-        Ok(Box::new(CpuRun { run: Some(run), results: Vec::new(), types, takes, recycler }))
+        let alone = self.threads.count() == 1;
+        Ok(Box::new(CpuRun { run: Some(run), results: Vec::new(), types, takes, recycler, alone }))
     }
 
-    fn profile(&self, inputs: &[Given<'_>]) -> Result<Vec<StepTime>, Error> {
+    fn profile(&self, inputs: &[Input<'_>]) -> Result<Vec<StepTime>, Error> {
         let views = views(inputs)?;
         let mut results = zeros(self.outputs())?;
         let mut times = Vec::new();
@@ -171,7 +191,7 @@ impl Prepared for CpuPrepared {
         Ok(times.into_iter().map(step).collect())
     }
 
-    fn time(&self, inputs: &[Given<'_>], runs: u32) -> Result<(Duration, Vec<DeviceTensor>), Error> {
+    fn time(&self, inputs: &[Input<'_>], runs: u32) -> Result<(Duration, Vec<DeviceTensor>), Error> {
         let mut results = zeros(self.outputs())?;
         let began = Instant::now();
         for _ in 0..runs.max(1) {
@@ -179,8 +199,8 @@ impl Prepared for CpuPrepared {
         }
         let time = began.elapsed() / runs.max(1);
         let types = self.outputs().iter().map(|(_, ty)| *ty);
-        let hold = |(ty, data): (TensorType, Data)| Ok(held(Tensor::from_data(ty.shape, data)?));
-        Ok((time, types.zip(results).map(hold).collect::<Result<_, Error>>()?))
+        let output = |(ty, data): (TensorType, Data)| Ok(resident(Tensor::from_data(ty.shape, data)?));
+        Ok((time, types.zip(results).map(output).collect::<Result<_, Error>>()?))
     }
 }
 
@@ -197,16 +217,15 @@ fn results(
 }
 
 /// An input for a run that others will do: what the caller may change is copied, to memory of tensors that are gone.
-fn taken(given: &Given<'_>, recycler: &Arc<Recycler>) -> Result<Tensor, Error> {
-    match given {
-        Given::View(view) => {
+fn taken(input: &Input<'_>, recycler: &Arc<Recycler>) -> Result<Tensor, Error> {
+    match input {
+        Input::Host(view) => {
             let mut data = recycler.take(view.ty())?;
             let Some(bytes) = data.as_bytes_mut() else { return Ok(view.to_tensor()?) };
             bytes.copy_from_slice(view.bytes());
             Ok(Tensor::recycled(view.ty().shape, data, recycler)?)
         }
-        Given::Own(tensor) => Ok(tensor.clone()),
-        Given::Resident(tensor) => Ok(tensor.downcast::<Held>().ok_or(Error::OtherDevice)?.0.clone()),
+        Input::Device(tensor) => Ok(host(tensor)?.clone()),
     }
 }
 
@@ -223,6 +242,8 @@ struct CpuRun {
     types: Vec<TensorType>,
     takes: Vec<Take>,
     recycler: Arc<Recycler>,
+    /// Whether the pool has no thread but the caller's.
+    alone: bool,
 }
 
 impl CpuRun {
@@ -248,32 +269,39 @@ impl InFlight for CpuRun {
         Ok(outputs)
     }
 
+    fn is_done(&mut self) -> Result<bool, Error> {
+        match &self.run {
+            // Without workers nobody but the caller does it.
+            Some(Begun::Left(run)) if !self.alone && !run.is_done() => Ok(false),
+            _ => self.finish().map(|()| true),
+        }
+    }
+
     fn output(&mut self, i: usize) -> Result<DeviceTensor, Error> {
         self.finish()?;
         let data = self.results.get_mut(i).and_then(Option::take);
         let (Some(ty), Some(data)) = (self.types.get(i), data) else { return Err(Error::WorkerDied) };
-        Ok(held(Tensor::recycled(ty.shape, data, &self.recycler)?))
+        Ok(resident(Tensor::recycled(ty.shape, data, &self.recycler)?))
     }
 }
 
 /// A tensor as one of the CPU's device memory.
-fn held(tensor: Tensor) -> DeviceTensor {
-    DeviceTensor::new(tensor.ty(), Arc::new(Held(tensor)))
+fn resident(tensor: Tensor) -> DeviceTensor {
+    DeviceTensor::new(tensor.ty(), Arc::new(HostTensor(tensor)))
 }
 
 /// The host's tensor behind a device's, which is the caller's own: a copy if others hold it.
 fn own(tensor: &mut DeviceTensor) -> Result<&mut Tensor, Error> {
-    if tensor.downcast_mut::<Held>().is_none() {
-        let shared = tensor.downcast::<Held>().ok_or(Error::OtherDevice)?.0.clone();
-        *tensor = held(shared);
+    if tensor.downcast_mut::<HostTensor>().is_none() {
+        *tensor = resident(host(tensor)?.clone());
     }
-    tensor.downcast_mut::<Held>().map(|held| &mut held.0).ok_or(Error::OtherDevice)
+    tensor.downcast_mut::<HostTensor>().map(|tensor| &mut tensor.0).ok_or(Error::OtherDevice)
 }
 
 /// A tensor of the host; the CPU's device memory.
-struct Held(Tensor);
+struct HostTensor(Tensor);
 
-impl Resident for Held {
+impl Resident for HostTensor {
     fn read(&self, elements: Range<usize>, into: &mut [u8]) -> Result<(), Error> {
         let size = self.0.dtype().size();
         if let Some(from) = self.0.bytes().get(elements.start * size..elements.end * size) {
@@ -297,11 +325,34 @@ impl Resident for Held {
 
     fn copy(&self) -> Result<DeviceTensor, Error> {
         // Elements are shared until one of the two is written.
-        Ok(held(self.0.clone()))
+        Ok(resident(self.0.clone()))
+    }
+
+    fn is_shared(&self) -> bool {
+        // Elements are copied when they are written.
+        false
+    }
+
+    fn reinterpret(&self, ty: TensorType) -> Result<DeviceTensor, Error> {
+        if ty.dtype == self.0.dtype() && ty.shape.numel() == self.0.shape().numel() {
+            return Ok(resident(self.0.reshaped(ty.shape)?));
+        }
+        self.upload(ty, self.0.bytes().get(..ty.bytes()).unwrap_or_default())
+    }
+
+    fn with_prefix(&self, prefix: &DeviceTensor) -> Result<DeviceTensor, Error> {
+        let prefix = prefix.downcast::<HostTensor>().ok_or(Error::OtherDevice)?.0.bytes();
+        let mut copy = HostTensor(self.0.clone());
+        match copy.0.data_mut()?.as_bytes_mut().and_then(|all| all.get_mut(..prefix.len())) {
+            Some(to) => to.copy_from_slice(prefix),
+            // Bools are written one by one.
+            None => copy.write(0, prefix)?,
+        }
+        Ok(resident(copy.0))
     }
 
     fn upload(&self, ty: TensorType, bytes: &[u8]) -> Result<DeviceTensor, Error> {
-        Ok(held(Tensor::from_data(ty.shape, Data::from_bytes(ty.dtype, bytes)?)?))
+        Ok(resident(Tensor::from_data(ty.shape, Data::from_bytes(ty.dtype, bytes)?)?))
     }
 
     fn poison(&self) -> Result<(), Error> {
@@ -317,16 +368,18 @@ impl Resident for Held {
     }
 }
 
-fn views<'a>(inputs: &'a [Given<'_>]) -> Result<Vec<TensorView<'a>>, Error> {
-    inputs
-        .iter()
-        .map(|given| match given {
-            Given::View(view) => Ok(*view),
-            Given::Own(tensor) => Ok(tensor.view()),
-            Given::Resident(tensor) => {
-                let held = tensor.downcast::<Held>().ok_or(Error::OtherDevice)?;
-                Ok(held.0.view())
-            }
-        })
-        .collect()
+/// The host's tensor behind a device's.
+fn host(tensor: &DeviceTensor) -> Result<&Tensor, Error> {
+    tensor.downcast::<HostTensor>().map(|tensor| &tensor.0).ok_or(Error::OtherDevice)
+}
+
+fn view<'a>(input: &Input<'a>) -> Result<TensorView<'a>, Error> {
+    match input {
+        Input::Host(view) => Ok(*view),
+        Input::Device(tensor) => Ok(host(tensor)?.view()),
+    }
+}
+
+fn views<'a>(inputs: &[Input<'a>]) -> Result<Vec<TensorView<'a>>, Error> {
+    inputs.iter().map(view).collect()
 }

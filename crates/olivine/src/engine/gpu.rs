@@ -7,15 +7,18 @@ use std::time::Duration;
 
 use olivine_compile::Compiled;
 use olivine_gpu::{
-    DeviceCaps, Driver, Executable, Feed, Finding, KernelSource, Program, Record, Run, Take, Weights, lower,
-    proven, try_matrices,
+    DeviceCaps, Driver, Executable, Finding, KernelSource, ModuleRun, Program, Record, Run, Take, Weights,
+    lower, proven, try_matrices,
 };
 use olivine_ir::{Data, Tensor, TensorType, memory};
 use olivine_kernel::Kernel;
 
-use super::{DeviceTensor, Engine, Given, InFlight, Model, Prepared, Resident, StatePart, StepTime};
+use super::{
+    DeviceTensor, Engine, InFlight, Lowered, LoweredStep, Model, ModuleDispatch, Prepared, Resident,
+    StatePart, StepTime,
+};
 use crate::Error;
-use crate::executable::write_results;
+use crate::executable::{Input, write_results};
 
 /// A device opened by a driver.
 pub(crate) struct GpuEngine<D: Driver> {
@@ -61,8 +64,29 @@ impl<D: Driver> Engine for GpuEngine<D> {
         Ok(Some(proven(&self.driver, |caps| lower(compiled, caps, &self.tuning, &[]))?))
     }
 
+    fn lowered(&self, compiled: &Compiled) -> Result<Lowered, Error> {
+        let program = proven(&self.driver, |caps| lower(compiled, caps, &self.tuning, &[]))?;
+        let step = |dispatch: &olivine_gpu::Dispatch| LoweredStep {
+            node: dispatch.node.clone(),
+            op: dispatch.op,
+            kernel: program.kernel(dispatch).name.clone(),
+        };
+        Ok(Lowered { steps: program.run.iter().map(step).collect(), fusions: program.fusions.clone() })
+    }
+
     fn try_matrices(&self) -> Result<Vec<Finding>, Error> {
         Ok(try_matrices(&self.driver)?)
+    }
+
+    fn dispatch_module(&self, call: &ModuleDispatch<'_>) -> Result<Box<dyn InFlight>, Error> {
+        let on_gpu = |tensor: &&DeviceTensor| match tensor.downcast::<OnGpu<D>>() {
+            Some(on_gpu) => Ok(on_gpu.0.clone()),
+            None => Err(Error::OtherDevice),
+        };
+        let tensors = call.tensors.iter().map(on_gpu).collect::<Result<Vec<_>, _>>()?;
+        let tensors: Vec<_> = tensors.iter().collect();
+        let run = ModuleRun::start(&self.driver, call.module, call.op, &tensors, call.push, call.groups)?;
+        Ok(Box::new(GpuModuleRun(run)))
     }
 
     fn source(&self, kernel: &Kernel) -> Result<Option<KernelSource>, Error> {
@@ -113,25 +137,29 @@ impl<D: Driver> Prepared for GpuPrepared<D> {
         Ok(self.executable.load()?)
     }
 
-    fn run(&self, inputs: &[Given<'_>], outputs: &mut [&mut [u8]]) -> Result<(), Error> {
+    fn run(&self, inputs: &[Input<'_>], outputs: &mut [&mut [u8]]) -> Result<(), Error> {
         let takes = vec![Take::Host; self.outputs.len()];
-        Ok(self.executable.start(&self.feeds(inputs)?, &takes)?.wait_into(outputs)?)
+        Ok(self.executable.start(&self.typed(inputs)?, &takes)?.wait_into(outputs)?)
     }
 
-    fn start(&self, inputs: &[Given<'_>], takes: &[Take]) -> Result<Box<dyn InFlight>, Error> {
-        let run = self.executable.start(&self.feeds(inputs)?, takes)?;
+    fn start(&self, inputs: &[Input<'_>], takes: &[Take]) -> Result<Box<dyn InFlight>, Error> {
+        let run = self.executable.start(&self.typed(inputs)?, takes)?;
         let types = self.outputs.iter().map(|(_, ty)| *ty).collect();
         Ok(Box::new(GpuRun { run, types, takes: takes.to_vec() }))
     }
 
     fn run_with_state(
         &self,
-        inputs: Vec<Given<'_>>,
+        inputs: &[Option<Input<'_>>],
         states: &mut [StatePart<'_>],
     ) -> Result<Vec<Data>, Error> {
         let becomes = |i: usize| states.iter().any(|state| state.output == i);
         let takes: Vec<Take> =
             (0..self.outputs.len()).map(|i| if becomes(i) { Take::Device } else { Take::Host }).collect();
+        let state = |i: usize| states.iter().find(|state| state.input == Some(i));
+        let of_state = |i| state(i).map(|state| Input::Device(&*state.tensor));
+        let inputs: Vec<Input<'_>> =
+            inputs.iter().enumerate().filter_map(|(i, input)| input.or_else(|| of_state(i))).collect();
         let mut run = self.start(&inputs, &takes)?;
         let results = run.wait()?;
         for state in states {
@@ -143,8 +171,8 @@ impl<D: Driver> Prepared for GpuPrepared<D> {
         Ok(results)
     }
 
-    fn profile(&self, inputs: &[Given<'_>]) -> Result<Vec<StepTime>, Error> {
-        let times = self.executable.profile(&self.feeds(inputs)?)?;
+    fn profile(&self, inputs: &[Input<'_>]) -> Result<Vec<StepTime>, Error> {
+        let times = self.executable.profile(&self.typed(inputs)?)?;
         let step = |t: olivine_gpu::DispatchTime| StepTime {
             node: t.node,
             op: t.op,
@@ -157,8 +185,8 @@ impl<D: Driver> Prepared for GpuPrepared<D> {
         Ok(times.into_iter().map(step).collect())
     }
 
-    fn time(&self, inputs: &[Given<'_>], runs: u32) -> Result<(Duration, Vec<DeviceTensor>), Error> {
-        let (time, outputs) = self.executable.time(&self.feeds(inputs)?, runs)?;
+    fn time(&self, inputs: &[Input<'_>], runs: u32) -> Result<(Duration, Vec<DeviceTensor>), Error> {
+        let (time, outputs) = self.executable.time(&self.typed(inputs)?, runs)?;
         Ok((time, outputs.into_iter().map(resident).collect()))
     }
 }
@@ -187,8 +215,30 @@ impl<D: Driver> InFlight for GpuRun<D> {
         Ok(results)
     }
 
+    fn is_done(&mut self) -> Result<bool, Error> {
+        Ok(self.run.is_done()?)
+    }
+
     fn output(&mut self, i: usize) -> Result<DeviceTensor, Error> {
         Ok(resident(self.run.output(i).ok_or(Error::OtherDevice)?))
+    }
+}
+
+/// A dispatch of a user's module; it has no outputs but the tensors that it writes.
+struct GpuModuleRun<D: Driver>(ModuleRun<D>);
+
+impl<D: Driver> InFlight for GpuModuleRun<D> {
+    fn wait(&mut self) -> Result<Vec<Data>, Error> {
+        self.0.finish()?;
+        Ok(Vec::new())
+    }
+
+    fn is_done(&mut self) -> Result<bool, Error> {
+        Ok(self.0.is_done()?)
+    }
+
+    fn output(&mut self, _: usize) -> Result<DeviceTensor, Error> {
+        Err(Error::WorkerDied)
     }
 }
 
@@ -206,6 +256,21 @@ impl<D: Driver> Resident for OnGpu<D> {
 
     fn copy(&self) -> Result<DeviceTensor, Error> {
         Ok(resident(self.0.copy()?))
+    }
+
+    fn is_shared(&self) -> bool {
+        self.0.is_shared()
+    }
+
+    fn reinterpret(&self, ty: TensorType) -> Result<DeviceTensor, Error> {
+        Ok(resident(self.0.reinterpret(ty)?))
+    }
+
+    fn with_prefix(&self, prefix: &DeviceTensor) -> Result<DeviceTensor, Error> {
+        match prefix.downcast::<OnGpu<D>>() {
+            Some(prefix) if prefix.0.is_of(self.0.driver()) => Ok(resident(self.0.with_prefix(&prefix.0)?)),
+            _ => Err(Error::OtherDevice),
+        }
     }
 
     fn upload(&self, ty: TensorType, bytes: &[u8]) -> Result<DeviceTensor, Error> {
@@ -226,15 +291,19 @@ impl<D: Driver> Resident for OnGpu<D> {
 }
 
 impl<D: Driver> GpuPrepared<D> {
-    fn feeds<'a>(&self, inputs: &'a [Given<'_>]) -> Result<Vec<Feed<'a, D>>, Error> {
-        let feed = |given: &'a Given<'_>| match given {
-            Given::View(view) => Ok(Feed::Host(view.bytes())),
-            Given::Own(tensor) => Ok(Feed::Host(tensor.bytes())),
-            Given::Resident(tensor) => match tensor.downcast::<OnGpu<D>>() {
-                Some(on_gpu) if on_gpu.0.is_of(&self.driver) => Ok(Feed::Device(&on_gpu.0)),
+    /// The inputs with the driver's type known again.
+    #[allow(clippy::type_complexity, reason = "inputs of the executable")]
+    fn typed<'a>(
+        &self,
+        inputs: &[Input<'a>],
+    ) -> Result<Vec<olivine_gpu::Input<'a, olivine_gpu::DeviceTensor<D>>>, Error> {
+        let typed = |input: &Input<'a>| match input {
+            Input::Host(view) => Ok(olivine_gpu::Input::Host(*view)),
+            Input::Device(tensor) => match tensor.downcast::<OnGpu<D>>() {
+                Some(on_gpu) if on_gpu.0.is_of(&self.driver) => Ok(olivine_gpu::Input::Device(&on_gpu.0)),
                 _ => Err(Error::OtherDevice),
             },
         };
-        inputs.iter().map(feed).collect()
+        inputs.iter().map(typed).collect()
     }
 }

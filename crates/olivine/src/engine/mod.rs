@@ -12,11 +12,11 @@ use std::time::Duration;
 
 use olivine_compile::Compiled;
 use olivine_gpu::{DeviceCaps, Finding, KernelSource, Record, Take};
-use olivine_ir::{Data, Recycler, Tensor, TensorType, TensorView};
-use olivine_kernel::Kernel;
+use olivine_ir::{Data, Fusion, Recycler, Tensor, TensorType, TensorView};
+use olivine_kernel::{BoundModule, Kernel};
 
 use crate::Error;
-use crate::executable::write_results;
+use crate::executable::{Input, write_results};
 use crate::process::OfProcess;
 
 pub(crate) use cpu::CpuEngine;
@@ -62,6 +62,12 @@ pub(crate) trait Engine: Send + Sync {
     /// The program that a compiled graph becomes; `None` on the CPU, whose kernels are functions.
     fn program(&self, compiled: &Compiled) -> Result<Option<olivine_gpu::Program>, Error>;
 
+    /// The kernel calls of a run, and what lowering joined.
+    fn lowered(&self, compiled: &Compiled) -> Result<Lowered, Error>;
+
+    /// Begins a dispatch of a user's module on tensors, which it may write in place.
+    fn dispatch_module(&self, call: &ModuleDispatch<'_>) -> Result<Box<dyn InFlight>, Error>;
+
     /// A kernel as the driver is given it; `None` on the CPU.
     fn source(&self, kernel: &Kernel) -> Result<Option<KernelSource>, Error>;
 }
@@ -97,24 +103,37 @@ pub(crate) trait Prepared: Send + Sync {
     fn load(&self) -> Result<(), Error>;
 
     /// Runs and waits; outputs are packed bytes of their types (bool as 0 or 1).
-    fn run(&self, inputs: &[Given<'_>], outputs: &mut [&mut [u8]]) -> Result<(), Error>;
+    fn run(&self, inputs: &[Input<'_>], outputs: &mut [&mut [u8]]) -> Result<(), Error>;
 
-    /// Runs and waits; outputs that are paired with a state become it. States are among the inputs too. Returns all
-    /// outputs, those that became state without elements.
+    /// Runs and waits; outputs that are paired with a state become it. `inputs` has `None` where a state is the input.
+    /// Returns all outputs, those that became state without elements.
     fn run_with_state(
         &self,
-        inputs: Vec<Given<'_>>,
+        inputs: &[Option<Input<'_>>],
         states: &mut [StatePart<'_>],
     ) -> Result<Vec<Data>, Error>;
 
     /// Begins a run and returns at once, or when it is done where it takes less than handing it over.
-    fn start(&self, inputs: &[Given<'_>], takes: &[Take]) -> Result<Box<dyn InFlight>, Error>;
+    fn start(&self, inputs: &[Input<'_>], takes: &[Take]) -> Result<Box<dyn InFlight>, Error>;
 
     /// Runs and times every step.
-    fn profile(&self, inputs: &[Given<'_>]) -> Result<Vec<StepTime>, Error>;
+    fn profile(&self, inputs: &[Input<'_>]) -> Result<Vec<StepTime>, Error>;
 
     /// Runs several times in a row, and a run's share of the time of all; outputs stay on the device.
-    fn time(&self, inputs: &[Given<'_>], runs: u32) -> Result<(Duration, Vec<DeviceTensor>), Error>;
+    fn time(&self, inputs: &[Input<'_>], runs: u32) -> Result<(Duration, Vec<DeviceTensor>), Error>;
+}
+
+/// A dispatch of a user's module, whose buffers are in bindings.
+#[cfg_attr(
+    not(any(feature = "vulkan", feature = "wgpu")),
+    allow(dead_code, reason = "GPUs alone run modules")
+)]
+pub(crate) struct ModuleDispatch<'a> {
+    pub(crate) module: &'a Arc<BoundModule>,
+    pub(crate) op: Option<u32>,
+    pub(crate) tensors: &'a [&'a DeviceTensor],
+    pub(crate) push: &'a [u8],
+    pub(crate) groups: [u32; 3],
 }
 
 /// A part of a state: the input that it is, where the graph takes it, and the output that it becomes.
@@ -129,27 +148,31 @@ pub(crate) trait InFlight: Send {
     /// Waits for all outputs; those that stay on the device come without elements.
     fn wait(&mut self) -> Result<Vec<Data>, Error>;
 
+    /// Whether it has ended. Where no other thread does the work, it is done here.
+    fn is_done(&mut self) -> Result<bool, Error>;
+
     /// An output that stays on the device.
     fn output(&mut self, i: usize) -> Result<DeviceTensor, Error>;
 }
 
-/// An input as it is given.
-#[derive(Clone)]
-pub(crate) enum Given<'a> {
-    View(TensorView<'a>),
-    /// What the executable itself gives.
-    Own(Tensor),
-    Resident(DeviceTensor),
+/// A graph as it is lowered for a device.
+#[derive(Clone, Debug)]
+pub struct Lowered {
+    /// The kernel calls of a run, in order.
+    pub steps: Vec<LoweredStep>,
+    /// What lowering joined, beside what the graph's passes had fused before.
+    pub fusions: Vec<Fusion>,
 }
 
-impl Given<'_> {
-    pub(crate) fn ty(&self) -> TensorType {
-        match self {
-            Given::View(view) => view.ty(),
-            Given::Own(tensor) => tensor.ty(),
-            Given::Resident(tensor) => tensor.ty(),
-        }
-    }
+/// A kernel call of a run.
+#[derive(Clone, Debug)]
+pub struct LoweredStep {
+    /// The names of its nodes, with ` + ` between them.
+    pub node: String,
+    /// The operation.
+    pub op: &'static str,
+    /// The GPU kernel; the operation again on the CPU.
+    pub kernel: String,
 }
 
 /// How long one step of a run took, and what it did.
@@ -186,6 +209,12 @@ pub(crate) trait Resident: Send + Sync {
     fn write(&mut self, first: usize, bytes: &[u8]) -> Result<(), Error>;
     /// Another tensor with the same elements, on the same device.
     fn copy(&self) -> Result<DeviceTensor, Error>;
+    /// Whether others may hold the same memory.
+    fn is_shared(&self) -> bool;
+    /// The first bytes as a tensor of another type, which is not larger.
+    fn reinterpret(&self, ty: TensorType) -> Result<DeviceTensor, Error>;
+    /// A copy whose first bytes are another's, which is not larger.
+    fn with_prefix(&self, prefix: &DeviceTensor) -> Result<DeviceTensor, Error>;
     /// Brings packed bytes to the same device.
     fn upload(&self, ty: TensorType, bytes: &[u8]) -> Result<DeviceTensor, Error>;
     /// Sets every bit of memory that a later run may be given; nothing where every run's is fresh.
@@ -197,6 +226,12 @@ pub(crate) trait Resident: Send + Sync {
 impl fmt::Debug for DeviceTensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "DeviceTensor({})", self.ty)
+    }
+}
+
+impl olivine_gpu::Typed for DeviceTensor {
+    fn ty(&self) -> TensorType {
+        self.ty
     }
 }
 
@@ -275,6 +310,38 @@ impl DeviceTensor {
         self.inner.copy()
     }
 
+    /// The first bytes as a tensor of another type, which must not be larger. On a GPU the two share memory; on the CPU
+    /// the bytes are copied, unless the type is the same.
+    pub fn reinterpret(&self, ty: TensorType) -> Result<DeviceTensor, Error> {
+        self.inner.check()?;
+        self.fits("reinterpreted tensor", ty)?;
+        if ty == self.ty { Ok(self.clone()) } else { self.inner.reinterpret(ty) }
+    }
+
+    /// A copy on the device whose first bytes are those of another tensor, which must not be larger.
+    pub fn with_prefix(&self, prefix: &DeviceTensor) -> Result<DeviceTensor, Error> {
+        self.inner.check()?;
+        self.fits("prefix", prefix.ty)?;
+        self.inner.with_prefix(prefix)
+    }
+
+    /// Copies the packed bytes of all elements to the host, after the runs submitted so far.
+    pub fn read_bytes(&self, into: &mut [u8]) -> Result<(), Error> {
+        self.inner.check()?;
+        if into.len() != self.ty.bytes() {
+            return Err(Error::BadRange { elements: 0..into.len(), all: self.ty.bytes() });
+        }
+        self.inner.read(0..self.ty.shape.numel(), into)
+    }
+
+    fn fits(&self, name: &str, got: TensorType) -> Result<(), Error> {
+        if got.bytes() <= self.ty.bytes() {
+            return Ok(());
+        }
+        let expected = format!("at most the {} bytes of {}", self.ty.bytes(), self.ty);
+        Err(Error::WrongType { kind: "bytes of", name: name.into(), expected, got })
+    }
+
     /// Brings a tensor to the device that this one is on.
     pub(crate) fn like(&self, view: TensorView<'_>) -> Result<DeviceTensor, Error> {
         self.inner.check()?;
@@ -285,6 +352,11 @@ impl DeviceTensor {
     pub(crate) fn fill_with_ones(&self) -> Result<(), Error> {
         self.inner.check()?;
         self.inner.poison()
+    }
+
+    /// As [`is_shared`](crate::internals::DeviceTensorExt::is_shared).
+    pub(crate) fn may_be_shared(&self) -> bool {
+        Arc::strong_count(&self.inner) > 1 || self.inner.is_shared()
     }
 
     /// The device's own tensor, if it is that kind of device's.

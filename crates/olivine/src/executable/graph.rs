@@ -9,8 +9,8 @@ use olivine_gpu::Take;
 use olivine_ir::op::{RUN_COUNTER, run_counter_type};
 use olivine_ir::{Data, Def, Graph, Shape, Tensor, TensorType, ValueId, nearest};
 
-use super::io::{Outputs, Pending, named, write_results, zeros};
-use crate::engine::{DeviceTensor, Given, Model, Prepared, StepTime};
+use super::io::{Input, Outputs, Pending, ResidentRun, named, write_results, zeros};
+use crate::engine::{DeviceTensor, Model, Prepared, StepTime};
 use crate::model::watched;
 use crate::process::OfProcess;
 use crate::{Error, Session};
@@ -19,7 +19,15 @@ use crate::{Error, Session};
 const COMPILED_SHAPES: usize = 64;
 
 /// Inputs of a run by name.
-pub(crate) type NamedInputs<'n, 'a> = Vec<(&'n str, Given<'a>)>;
+pub(crate) type NamedInputs<'a> = Vec<(&'a str, Input<'a>)>;
+
+/// What is compiled for the inputs of a run, after their names and types were checked.
+pub(super) struct Checked {
+    pub(super) prepared: Arc<dyn Prepared>,
+    /// For every input of the graph its position among those given; `None` for the run counter, where it was not given.
+    pub(super) order: Vec<Option<usize>>,
+    pub(super) counter: Option<Tensor>,
+}
 
 /// A graph compiled for a session's device.
 pub(crate) struct GraphExecutable {
@@ -158,72 +166,61 @@ impl GraphExecutable {
     }
 
     /// Runs on named inputs, which are borrowed, not copied; results come in new tensors.
-    pub(crate) fn run(&self, inputs: NamedInputs<'_, '_>) -> Result<Outputs, Error> {
-        let (prepared, given) = self.prepare(inputs)?;
-        let home = prepared.recycler();
-        let mut results = match home {
-            Some(home) => {
-                prepared.outputs().iter().map(|(_, ty)| home.take(*ty)).collect::<Result<_, _>>()?
-            }
-            None => zeros(prepared.outputs())?,
-        };
-        write_results(&mut results.iter_mut().collect::<Vec<_>>(), |t| prepared.run(&given, t))?;
-        named(prepared.outputs(), results, home)
+    pub(crate) fn run(&self, inputs: NamedInputs<'_>) -> Result<Outputs, Error> {
+        self.with_prepared(&inputs, |prepared, inputs| {
+            let home = prepared.recycler();
+            let mut results = match home {
+                Some(home) => {
+                    prepared.outputs().iter().map(|(_, ty)| home.take(*ty)).collect::<Result<_, _>>()?
+                }
+                None => zeros(prepared.outputs())?,
+            };
+            write_results(&mut results.iter_mut().collect::<Vec<_>>(), |t| prepared.run(inputs, t))?;
+            named(prepared.outputs(), results, home)
+        })
     }
 
     /// Begins a run and returns; several may be in flight. The inputs are taken over before this returns.
-    pub(crate) fn submit(&self, inputs: NamedInputs<'_, '_>) -> Result<Pending, Error> {
-        let (prepared, given) = self.prepare(inputs)?;
-        let outputs = prepared.outputs().to_vec();
-        let run = OfProcess::new(prepared.start(&given, &vec![Take::Host; outputs.len()])?);
-        Ok(Pending { run, outputs, home: prepared.recycler().cloned() })
+    pub(crate) fn submit(&self, inputs: NamedInputs<'_>) -> Result<Pending, Error> {
+        self.with_prepared(&inputs, |prepared, inputs| {
+            let outputs = prepared.outputs().to_vec();
+            let run = OfProcess::new(prepared.start(inputs, &vec![Take::Host; outputs.len()])?);
+            Ok(Pending { run, outputs, home: prepared.recycler().cloned() })
+        })
     }
 
     /// Runs and leaves the outputs on the device, by name; they may be inputs of other runs, or be read in part.
-    pub(crate) fn run_resident(
-        &self,
-        inputs: NamedInputs<'_, '_>,
-    ) -> Result<Vec<(String, DeviceTensor)>, Error> {
-        let (prepared, given) = self.prepare(inputs)?;
-        let outputs = prepared.outputs().to_vec();
-        let mut run = prepared.start(&given, &vec![Take::Device; outputs.len()])?;
-        outputs.into_iter().enumerate().map(|(i, (name, _))| Ok((name, run.output(i)?))).collect()
+    pub(crate) fn run_resident(&self, inputs: NamedInputs<'_>) -> Result<Vec<(String, DeviceTensor)>, Error> {
+        self.with_prepared(&inputs, |prepared, inputs| {
+            let outputs = prepared.outputs().to_vec();
+            let mut run = prepared.start(inputs, &vec![Take::Device; outputs.len()])?;
+            outputs.into_iter().enumerate().map(|(i, (name, _))| Ok((name, run.output(i)?))).collect()
+        })
+    }
+
+    /// Begins a run whose outputs stay on the device and returns.
+    pub(crate) fn submit_resident(&self, inputs: NamedInputs<'_>) -> Result<ResidentRun, Error> {
+        self.with_prepared(&inputs, |prepared, inputs| {
+            let outputs = prepared.outputs().len();
+            Ok(ResidentRun::new(prepared.start(inputs, &vec![Take::Device; outputs])?, outputs))
+        })
     }
 
     /// Runs and writes results into existing tensors, one for each output by name; nothing is allocated for them.
     pub(crate) fn run_into(
         &self,
-        inputs: NamedInputs<'_, '_>,
+        inputs: NamedInputs<'_>,
         outputs: &mut [(&str, &mut Tensor)],
     ) -> Result<(), Error> {
-        let (prepared, given) = self.prepare(inputs)?;
-        let declared = prepared.outputs();
-        let mut results: Vec<Option<&mut Data>> = declared.iter().map(|_| None).collect();
-        for (name, tensor) in outputs.iter_mut() {
-            let Some(i) = declared.iter().position(|(n, _)| n == name) else {
-                let nearest = nearest(name, declared.iter().map(|(n, _)| n.as_str()));
-                return Err(Error::UnknownName { kind: "output", name: name.to_string(), nearest });
-            };
-            let expected = declared[i].1;
-            if tensor.ty() != expected {
-                let (name, expected) = (name.to_string(), expected.to_string());
-                return Err(Error::WrongType { kind: "output", name, expected, got: tensor.ty() });
-            }
-            if results[i].replace(tensor.data_mut()?).is_some() {
-                return Err(Error::GivenTwice { kind: "output", name: name.to_string() });
-            }
-        }
-        if let Some(i) = results.iter().position(Option::is_none) {
-            let (name, expected) = (declared[i].0.clone(), declared[i].1.to_string());
-            return Err(Error::Missing { kind: "output", name, expected });
-        }
-        write_results(&mut results.into_iter().flatten().collect::<Vec<_>>(), |t| prepared.run(&given, t))
+        self.with_prepared(&inputs, |prepared, inputs| {
+            let mut results = by_position(prepared.outputs(), outputs)?;
+            write_results(&mut results, |targets| prepared.run(inputs, targets))
+        })
     }
 
     /// Runs once and times every kernel; the outputs are dropped where they are.
-    pub(crate) fn profile(&self, inputs: NamedInputs<'_, '_>) -> Result<Vec<StepTime>, Error> {
-        let (prepared, given) = self.prepare(inputs)?;
-        prepared.profile(&given)
+    pub(crate) fn profile(&self, inputs: NamedInputs<'_>) -> Result<Vec<StepTime>, Error> {
+        self.with_prepared(&inputs, |prepared, inputs| prepared.profile(inputs))
     }
 
     /// Runs so many times in a row and returns how long all kernels together took on the device (from call to return on the
@@ -231,53 +228,70 @@ impl GraphExecutable {
     #[allow(clippy::type_complexity, reason = "a time and what `run_resident` gives")]
     pub(crate) fn time(
         &self,
-        inputs: NamedInputs<'_, '_>,
+        inputs: NamedInputs<'_>,
         runs: u32,
     ) -> Result<(Duration, Vec<(String, DeviceTensor)>), Error> {
-        let (prepared, given) = self.prepare(inputs)?;
-        let (time, outputs) = prepared.time(&given, runs)?;
-        let names = prepared.outputs().iter().map(|(name, _)| name.clone());
-        Ok((time, names.zip(outputs).collect()))
+        self.with_prepared(&inputs, |prepared, inputs| {
+            let (time, outputs) = prepared.time(inputs, runs)?;
+            let names = prepared.outputs().iter().map(|(name, _)| name.clone());
+            Ok((time, names.zip(outputs).collect()))
+        })
     }
 
-    /// Checks names and types and finds what is prepared for these shapes.
-    pub(super) fn prepare<'a>(
+    /// Calls `run` with what is compiled for the inputs' shapes, and with the inputs in the graph's order.
+    fn with_prepared<R>(
         &self,
-        inputs: NamedInputs<'_, 'a>,
-    ) -> Result<(Arc<dyn Prepared>, Vec<Given<'a>>), Error> {
+        inputs: &[(&str, Input<'_>)],
+        run: impl FnOnce(&dyn Prepared, &[Input<'_>]) -> Result<R, Error>,
+    ) -> Result<R, Error> {
+        let types: Vec<(&str, TensorType)> = inputs.iter().map(|(name, input)| (*name, input.ty())).collect();
+        let checked = self.check_inputs(&types)?;
+        let counter = checked.counter.as_ref().map(Input::from);
+        let ordered = checked.order.iter().filter_map(|at| at.map(|at| inputs[at].1).or(counter));
+        run(checked.prepared.as_ref(), &ordered.collect::<Vec<_>>())
+    }
+
+    /// Checks the names and types of a run's inputs and finds what is compiled for their shapes.
+    pub(super) fn check_inputs(&self, given: &[(&str, TensorType)]) -> Result<Checked, Error> {
         self.session.inner.check()?;
         let declared: Vec<(&str, ValueId)> = self.graph.inputs().collect();
-        let mut slots: Vec<Option<Given<'a>>> = vec![None; declared.len()];
-        for (name, given) in inputs {
+        let mut order: Vec<Option<usize>> = vec![None; declared.len()];
+        for (at, (name, ty)) in given.iter().enumerate() {
             let Some(i) = self.position(name) else {
                 let nearest = nearest(name, declared.iter().map(|(n, _)| *n));
-                return Err(Error::UnknownName { kind: "input", name: name.into(), nearest });
+                return Err(Error::UnknownName { kind: "input", name: name.to_string(), nearest });
             };
-            self.check_input(name, declared[i].1, given.ty())?;
-            if slots[i].replace(given).is_some() {
-                return Err(Error::GivenTwice { kind: "input", name: name.into() });
+            self.check_input(name, declared[i].1, *ty)?;
+            if order[i].replace(at).is_some() {
+                return Err(Error::GivenTwice { kind: "input", name: name.to_string() });
             }
         }
-        self.count_run(&declared, &mut slots)?;
-        if let Some(i) = slots.iter().position(Option::is_none) {
-            let (name, id) = declared[i];
-            return Err(Error::Missing { kind: "input", name: name.into(), expected: self.declared(id) });
-        }
-        let given: Vec<Given<'a>> = slots.into_iter().flatten().collect();
-        let shapes: Vec<Shape> = given.iter().map(|g| g.ty().shape).collect();
-        Ok((self.specialised(&shapes)?, given))
+        let missing: Vec<usize> = (0..order.len()).filter(|i| order[*i].is_none()).collect();
+        let counter = match missing.as_slice() {
+            [] => None,
+            [i] if self.position(RUN_COUNTER) == Some(*i)
+                && self.ty(declared[*i].1) == run_counter_type()? =>
+            {
+                Some(self.count_run()?)
+            }
+            [i, ..] => {
+                let (name, id) = declared[*i];
+                return Err(Error::Missing { kind: "input", name: name.into(), expected: self.declared(id) });
+            }
+        };
+        // The counter's shape is its declared one.
+        let shape = |(at, (_, id)): (&Option<usize>, &(&str, ValueId))| match at {
+            Some(at) => given[*at].1.shape,
+            None => self.ty(*id).shape,
+        };
+        let shapes: Vec<Shape> = order.iter().zip(&declared).map(shape).collect();
+        Ok(Checked { prepared: self.specialised(&shapes)?, order, counter })
     }
 
-    /// Gives the run its number where its random numbers need one and the caller gave none.
-    fn count_run(&self, declared: &[(&str, ValueId)], slots: &mut [Option<Given<'_>>]) -> Result<(), Error> {
-        let Some(i) = self.position(RUN_COUNTER) else { return Ok(()) };
-        let missing = slots.iter().filter(|slot| slot.is_none()).count();
-        if slots[i].is_some() || missing > 1 || self.ty(declared[i].1) != run_counter_type()? {
-            return Ok(());
-        }
+    /// The number of a run that needs one and was given none.
+    fn count_run(&self) -> Result<Tensor, Error> {
         let run = self.runs.fetch_add(1, Ordering::Relaxed);
-        slots[i] = Some(Given::Own(Tensor::new([2], vec![run as u32, (run >> 32) as u32])?));
-        Ok(())
+        Ok(Tensor::new([2], vec![run as u32, (run >> 32) as u32])?)
     }
 
     fn check_input(&self, name: &str, id: ValueId, got: TensorType) -> Result<(), Error> {
@@ -354,4 +368,31 @@ impl GraphExecutable {
     fn declared_shapes(&self) -> Vec<Shape> {
         self.graph.inputs().map(|(_, id)| self.ty(id).shape).collect()
     }
+}
+
+/// The elements of a caller's tensors, in the order of the outputs.
+fn by_position<'a>(
+    declared: &[(String, TensorType)],
+    tensors: &'a mut [(&str, &mut Tensor)],
+) -> Result<Vec<&'a mut Data>, Error> {
+    let mut results: Vec<Option<&mut Data>> = declared.iter().map(|_| None).collect();
+    for (name, tensor) in tensors.iter_mut() {
+        let Some(i) = declared.iter().position(|(n, _)| n == name) else {
+            let nearest = nearest(name, declared.iter().map(|(n, _)| n.as_str()));
+            return Err(Error::UnknownName { kind: "output", name: name.to_string(), nearest });
+        };
+        let expected = declared[i].1;
+        if tensor.ty() != expected {
+            let (name, expected) = (name.to_string(), expected.to_string());
+            return Err(Error::WrongType { kind: "output", name, expected, got: tensor.ty() });
+        }
+        if results[i].replace(tensor.data_mut()?).is_some() {
+            return Err(Error::GivenTwice { kind: "output", name: name.to_string() });
+        }
+    }
+    if let Some(i) = results.iter().position(Option::is_none) {
+        let (name, expected) = (declared[i].0.clone(), declared[i].1.to_string());
+        return Err(Error::Missing { kind: "output", name, expected });
+    }
+    Ok(results.into_iter().flatten().collect())
 }

@@ -3,55 +3,20 @@
 use std::ops::Index;
 use std::sync::Arc;
 
-use olivine_ir::{DType, Data, Recycler, Tensor, TensorType, TensorView, memory, nearest};
+use olivine_ir::{DType, Data, Recycler, Tensor, TensorType, memory, nearest};
 
 use crate::Error;
-use crate::engine::{DeviceTensor, Given, InFlight};
+use crate::engine::{DeviceTensor, InFlight};
 use crate::process::OfProcess;
 
 /// An input of a run: borrowed from the host, or on the device already.
-#[derive(Clone, Copy)]
-pub enum Input<'a> {
-    /// Elements of the host.
-    Host(TensorView<'a>),
-    /// A tensor on the executable's device.
-    Device(&'a DeviceTensor),
-}
-
-impl Input<'_> {
-    /// Its type.
-    pub fn ty(&self) -> TensorType {
-        match self {
-            Input::Host(view) => view.ty(),
-            Input::Device(tensor) => tensor.ty(),
-        }
-    }
-}
-
-impl<'a> From<TensorView<'a>> for Input<'a> {
-    fn from(view: TensorView<'a>) -> Self {
-        Input::Host(view)
-    }
-}
-
-impl<'a> From<&'a Tensor> for Input<'a> {
-    fn from(tensor: &'a Tensor) -> Self {
-        Input::Host(tensor.view())
-    }
-}
+///
+/// `&Tensor`, [`TensorView`](olivine_ir::TensorView) and [`&DeviceTensor`](DeviceTensor) become one by `into`.
+pub type Input<'a> = olivine_gpu::Input<'a, DeviceTensor>;
 
 impl<'a> From<&'a DeviceTensor> for Input<'a> {
     fn from(tensor: &'a DeviceTensor) -> Self {
         Input::Device(tensor)
-    }
-}
-
-impl<'a> From<Input<'a>> for Given<'a> {
-    fn from(input: Input<'a>) -> Self {
-        match input {
-            Input::Host(view) => Given::View(view),
-            Input::Device(tensor) => Given::Resident(tensor.clone()),
-        }
     }
 }
 
@@ -139,6 +104,16 @@ impl Index<&str> for Outputs {
     }
 }
 
+/// A result by position. Panics where there is none; [`Outputs::at`] is an error there.
+impl Index<usize> for Outputs {
+    type Output = Tensor;
+
+    #[allow(clippy::panic, reason = "an index that is not there panics, as in the standard library")]
+    fn index(&self, position: usize) -> &Tensor {
+        self.at(position).unwrap_or_else(|e| panic!("{e}"))
+    }
+}
+
 impl IntoIterator for Outputs {
     type Item = (String, Tensor);
     type IntoIter = std::vec::IntoIter<(String, Tensor)>;
@@ -161,6 +136,35 @@ impl Pending {
     pub fn wait(mut self) -> Result<Outputs, Error> {
         let results = self.run.get_mut()?.wait()?;
         named(&self.outputs, results, self.home.as_ref())
+    }
+}
+
+/// A run in flight whose outputs stay on the device. Dropping it waits for its end.
+pub struct ResidentRun {
+    run: OfProcess<Box<dyn InFlight>>,
+    outputs: usize,
+}
+
+impl ResidentRun {
+    pub(crate) fn new(run: Box<dyn InFlight>, outputs: usize) -> Self {
+        ResidentRun { run: OfProcess::new(run), outputs }
+    }
+
+    /// The outputs in the graph's order; once. On a GPU they may be inputs of other runs before this one has ended; on the
+    /// CPU this waits for the end.
+    pub fn outputs(&mut self) -> Result<Vec<DeviceTensor>, Error> {
+        let run = self.run.get_mut()?;
+        (0..self.outputs).map(|i| run.output(i)).collect()
+    }
+
+    /// Whether it has ended, without waiting for that where other threads or a device do the work.
+    pub fn is_done(&mut self) -> Result<bool, Error> {
+        self.run.get_mut()?.is_done()
+    }
+
+    /// Waits for the end.
+    pub fn wait(&mut self) -> Result<(), Error> {
+        self.run.get_mut()?.wait().map(drop)
     }
 }
 

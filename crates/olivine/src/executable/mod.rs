@@ -25,7 +25,7 @@ use std::time::Duration;
 use olivine_ir::port::{Dim, ElementType, Kind, Port};
 use olivine_ir::{Def, Graph, Tensor, ValueId};
 
-use crate::engine::{DeviceTensor, Given, StepTime};
+use crate::engine::{DeviceTensor, StepTime};
 use crate::model::value_names;
 #[cfg(feature = "onnx")]
 use crate::model::{OnnxExecutable, Passed};
@@ -36,7 +36,7 @@ pub(crate) use io::{write_results, zeros};
 
 #[cfg(feature = "async")]
 pub use future::PendingFuture;
-pub use io::{Input, Outputs, Pending};
+pub use io::{Input, Outputs, Pending, ResidentRun};
 pub use options::CompileOptions;
 pub use state::State;
 
@@ -68,23 +68,23 @@ struct Ready {
 
 impl Ready {
     /// The graph's inputs: those of the caller, and what was computed.
-    fn inputs<'n, 'a: 'n>(&'a self, given: NamedInputs<'n, 'a>) -> NamedInputs<'n, 'a> {
+    fn inputs<'a>(&'a self, given: &[(&'a str, Input<'a>)]) -> NamedInputs<'a> {
         if self.all {
-            return given;
+            return given.to_vec();
         }
         let takes = |name: &str| self.graph.position(name).is_some();
-        let mut inputs: NamedInputs<'n, 'a> = Vec::with_capacity(given.len());
+        let mut inputs: NamedInputs<'a> = Vec::with_capacity(given.len());
         #[cfg(feature = "onnx")]
         inputs.extend(
             self.passed
                 .iter()
                 .filter(|(name, _)| takes(name))
-                .map(|(name, value)| (name.as_str(), value.input().into())),
+                .map(|(name, value)| (name.as_str(), value.input())),
         );
         let computed = inputs.len();
-        for (name, value) in given.into_iter().filter(|(name, _)| takes(name)) {
-            if !inputs[..computed].iter().any(|(computed, _)| *computed == name) {
-                inputs.push((name, value));
+        for (name, value) in given.iter().filter(|(name, _)| takes(name)) {
+            if !inputs[..computed].iter().any(|(computed, _)| computed == name) {
+                inputs.push((name, *value));
             }
         }
         inputs
@@ -212,7 +212,7 @@ impl Executable {
     ) -> Result<Outputs, Error> {
         let inputs = listed(inputs);
         let ready = self.ready(&inputs)?;
-        ready.graph.run(ready.inputs(given(&inputs)))
+        ready.graph.run(ready.inputs(&inputs))
     }
 
     /// Begins a run and returns; several may be in flight. The inputs are taken over before this returns. What an ONNX
@@ -223,7 +223,7 @@ impl Executable {
     ) -> Result<Pending, Error> {
         let inputs = listed(inputs);
         let ready = self.ready(&inputs)?;
-        ready.graph.submit(ready.inputs(given(&inputs)))
+        ready.graph.submit(ready.inputs(&inputs))
     }
 
     /// Runs and leaves the outputs on the device, by name; they may be inputs of other runs, or be read in part.
@@ -233,7 +233,17 @@ impl Executable {
     ) -> Result<Vec<(String, DeviceTensor)>, Error> {
         let inputs = listed(inputs);
         let ready = self.ready(&inputs)?;
-        ready.graph.run_resident(ready.inputs(given(&inputs)))
+        ready.graph.run_resident(ready.inputs(&inputs))
+    }
+
+    /// Begins a run whose outputs stay on the device and returns; several may be in flight.
+    pub fn submit_resident<'a, V: Into<Input<'a>>>(
+        &self,
+        inputs: impl IntoIterator<Item = (&'a str, V)>,
+    ) -> Result<ResidentRun, Error> {
+        let inputs = listed(inputs);
+        let ready = self.ready(&inputs)?;
+        ready.graph.submit_resident(ready.inputs(&inputs))
     }
 
     /// Runs and writes results into existing tensors, one for each output by name; nothing is allocated for them.
@@ -244,7 +254,7 @@ impl Executable {
     ) -> Result<(), Error> {
         let inputs = listed(inputs);
         let ready = self.ready(&inputs)?;
-        ready.graph.run_into(ready.inputs(given(&inputs)), outputs)
+        ready.graph.run_into(ready.inputs(&inputs), outputs)
     }
 
     /// Runs once and times every kernel of the last graph; the outputs are dropped where they are.
@@ -254,7 +264,7 @@ impl Executable {
     ) -> Result<Vec<StepTime>, Error> {
         let inputs = listed(inputs);
         let ready = self.ready(&inputs)?;
-        ready.graph.profile(ready.inputs(given(&inputs)))
+        ready.graph.profile(ready.inputs(&inputs))
     }
 
     /// As [`time`](crate::internals::ExecutableExt::time).
@@ -266,7 +276,7 @@ impl Executable {
     ) -> Result<(Duration, Vec<(String, DeviceTensor)>), Error> {
         let inputs = listed(inputs);
         let ready = self.ready(&inputs)?;
-        ready.graph.time(ready.inputs(given(&inputs)), runs)
+        ready.graph.time(ready.inputs(&inputs), runs)
     }
 
     /// Names of the values inside the graph or model, for [`Executable::run_watching`].
@@ -329,10 +339,6 @@ fn listed<'a, V: Into<Input<'a>>>(
     inputs: impl IntoIterator<Item = (&'a str, V)>,
 ) -> Vec<(&'a str, Input<'a>)> {
     inputs.into_iter().map(|(name, input)| (name, input.into())).collect()
-}
-
-fn given<'n, 'a>(inputs: &[(&'n str, Input<'a>)]) -> NamedInputs<'n, 'a> {
-    inputs.iter().map(|(name, input)| (*name, Given::from(*input))).collect()
 }
 
 /// A graph's inputs as a model file would declare them.

@@ -3,12 +3,12 @@
 use std::path::Path;
 
 use olivine_ir::port::Port;
-use olivine_ir::{Tensor, nearest};
+use olivine_ir::{Tensor, TensorType, nearest};
 
 use super::io::named;
-use super::{Executable, GraphExecutable, Input, NamedInputs, Outputs, listed};
+use super::{Executable, GraphExecutable, Input, Outputs, listed};
 use crate::Error;
-use crate::engine::{DeviceTensor, Given, StatePart};
+use crate::engine::{DeviceTensor, StatePart};
 
 /// A model's state on its device, one for every sequence or stream; made by [`Executable::new_state`] and
 /// [`Executable::state_from`].
@@ -138,12 +138,7 @@ impl Executable {
             let all: Vec<(&str, Input<'_>)> = resident.chain(inputs.iter().copied()).collect();
             self.ready(&all)?
         };
-        let names: Vec<String> = state.tensors.iter().map(|(name, _)| name.clone()).collect();
-        let resident = names.iter().zip(&state.tensors);
-        let resident = resident.map(|(name, (_, tensor))| (name.as_str(), Given::Resident(tensor.clone())));
-        let rest = inputs.iter().map(|(name, input)| (*name, Given::from(*input)));
-        let given = ready.inputs(resident.chain(rest).collect());
-        ready.graph.run_with_state(&self.options.state, &mut state.tensors, given)
+        ready.graph.run_with_state(&self.options.state, &mut state.tensors, &ready.inputs(&inputs))
     }
 }
 
@@ -152,9 +147,21 @@ impl GraphExecutable {
         &self,
         pairs: &[(String, String)],
         state: &mut [(String, DeviceTensor)],
-        inputs: NamedInputs<'_, '_>,
+        inputs: &[(&str, Input<'_>)],
     ) -> Result<Outputs, Error> {
-        let (prepared, given) = self.prepare(inputs)?;
+        // A state is not among the inputs that are borrowed: the run may write to it.
+        let in_graph = state.iter().filter(|(name, _)| self.position(name).is_some());
+        let states = in_graph.map(|(name, tensor)| (name.as_str(), tensor.ty()));
+        let rest = inputs.iter().map(|(name, input)| (*name, input.ty()));
+        let types: Vec<(&str, TensorType)> = rest.chain(states).collect();
+        let checked = self.check_inputs(&types)?;
+        let counter = checked.counter.as_ref().map(Input::from);
+        let input = |at: &Option<usize>| match at {
+            Some(at) => inputs.get(*at).map(|(_, input)| *input),
+            None => counter,
+        };
+        let ordered: Vec<Option<Input<'_>>> = checked.order.iter().map(input).collect();
+        let prepared = &checked.prepared;
         let outputs = prepared.outputs();
         let mut parts = Vec::with_capacity(state.len());
         for (name, tensor) in state {
@@ -164,7 +171,7 @@ impl GraphExecutable {
                 parts.push(StatePart { input: self.position(name), output, tensor });
             }
         }
-        let results = prepared.run_with_state(given, &mut parts)?;
+        let results = prepared.run_with_state(&ordered, &mut parts)?;
         let taken: Vec<usize> = parts.iter().map(|part| part.output).collect();
         let of_caller = |i: usize| !taken.contains(&i);
         let (outputs, results): (Vec<_>, Vec<_>) = outputs

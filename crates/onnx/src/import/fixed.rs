@@ -6,7 +6,7 @@ use olivine_ir::{DType, Def, Graph, Node, Op, Tensor, TensorType, ValueId};
 
 use super::limits::work;
 use super::walk::Walk;
-use super::{Answer, Bound, Held, Known, Stop};
+use super::{Answer, Bound, Known, Stop, TensorRef};
 use crate::ElementType;
 use crate::error::Error;
 
@@ -14,19 +14,19 @@ use crate::error::Error;
 const LITTLE: usize = 1 << 16;
 
 /// Inputs join the bindings by value while they look like sizes: up to this many integers, or this many other numbers.
-/// Every value is compiled for by itself; of larger inputs a stage tells what matters of them.
+/// Every value is compiled for by itself; of larger inputs a stage computes what matters.
 const FEW: (usize, usize) = (64, 8);
 
 /// A value of one of the graphs under construction.
-pub(super) type Place = (usize, ValueId);
+pub(super) type GraphValue = (usize, ValueId);
 
 /// What a value follows from.
 #[derive(Default)]
 pub(super) struct Ancestry {
     /// Values that nodes make, each after what it needs.
-    pub(super) nodes: Vec<Place>,
+    pub(super) nodes: Vec<GraphValue>,
     /// Inputs of the run and values of earlier stages, by place.
-    pub(super) inputs: Vec<(Place, String)>,
+    pub(super) inputs: Vec<(GraphValue, String)>,
     /// Elements of all of them.
     elements: usize,
     /// About how many numbers it takes to compute them.
@@ -38,7 +38,7 @@ const LITTLE_WORK: usize = 1 << 12;
 
 impl Walk<'_> {
     /// The value of a tensor, which decides a shape; the answer may be what it takes to know it.
-    pub(crate) fn fixed(&mut self, held: Held, place: &str) -> Answer<Tensor> {
+    pub(crate) fn fixed(&mut self, held: TensorRef, place: &str) -> Answer<Tensor> {
         let at = (held.frame, held.id);
         if let Some(tensor) = self.fixed.get(&at) {
             return Ok(tensor.clone());
@@ -85,10 +85,11 @@ impl Walk<'_> {
 
     /// The value that a loop's carried values decide: what it is for the next iteration. The loop holds for as many
     /// iterations as it stays the same; where that is more than a little work to find out, it has no such value.
-    fn assumed(&mut self, at: Place, place: &str) -> Answer<Tensor> {
+    fn assumed(&mut self, at: GraphValue, place: &str) -> Answer<Tensor> {
         let (frame, _) = at;
         let outer = self.lifted(at)?;
-        let tensor = self.fixed(Held { frame: frame - 1, id: outer, element: ElementType::I64 }, place)?;
+        let tensor =
+            self.fixed(TensorRef { frame: frame - 1, id: outer, element: ElementType::I64 }, place)?;
         let body = &mut self.frames[frame];
         if !body.first.is_empty() {
             body.assumed.push((at.1, tensor.clone()));
@@ -98,7 +99,7 @@ impl Walk<'_> {
     }
 
     /// A value of a body, computed in the graph around it from what its first iteration is given.
-    fn lifted(&mut self, (frame, id): Place) -> Answer<ValueId> {
+    fn lifted(&mut self, (frame, id): GraphValue) -> Answer<ValueId> {
         let lost = || Error::invalid("import", "a value of a graph that is gone");
         if frame == 0 || frame >= self.frames.len() {
             return Err(Stop::PerIteration);
@@ -119,7 +120,7 @@ impl Walk<'_> {
     }
 
     /// Whether a value is known, or will be once inputs that look like sizes are.
-    pub(crate) fn is_decided(&self, held: Held) -> bool {
+    pub(crate) fn is_decided(&self, held: TensorRef) -> bool {
         match self.ancestry(&[(held.frame, held.id)], true) {
             Ok(ancestry) => !self.is_too_much(&ancestry),
             Err(_) => false,
@@ -127,7 +128,7 @@ impl Walk<'_> {
     }
 
     /// Whether a value that follows from constants may be computed here and now.
-    pub(super) fn is_affordable(&self, held: Held) -> Answer<bool> {
+    pub(super) fn is_affordable(&self, held: TensorRef) -> Answer<bool> {
         Ok(self.budget.folds() && self.budget.affords(self.ancestry(&[(held.frame, held.id)], true)?.work))
     }
 
@@ -156,7 +157,7 @@ impl Walk<'_> {
         }
     }
 
-    pub(super) fn known(&self, at: Place) -> Option<Tensor> {
+    pub(super) fn known(&self, at: GraphValue) -> Option<Tensor> {
         if let Some(tensor) = self.fixed.get(&at) {
             return Some(tensor.clone());
         }
@@ -169,7 +170,7 @@ impl Walk<'_> {
     }
 
     /// What stands around a body for one of its inputs.
-    pub(super) fn outer(&self, (frame, id): Place) -> Option<Place> {
+    pub(super) fn outer(&self, (frame, id): GraphValue) -> Option<GraphValue> {
         let captures = &self.frames.get(frame)?.captures;
         captures.iter().find(|(_, inner)| *inner == id).map(|(outer, _)| (frame - 1, *outer))
     }
@@ -180,11 +181,11 @@ impl Walk<'_> {
     }
 
     /// Everything that values follow from and that is not known yet; with `within` no more of it than is too much.
-    pub(super) fn ancestry(&self, of: &[Place], within: bool) -> Answer<Ancestry> {
+    pub(super) fn ancestry(&self, of: &[GraphValue], within: bool) -> Answer<Ancestry> {
         let mut found = Ancestry::default();
-        let mut seen: HashMap<Place, ()> = HashMap::new();
+        let mut seen: HashMap<GraphValue, ()> = HashMap::new();
         // A place, and whether what it needs was looked at.
-        let mut open: Vec<(Place, bool)> = of.iter().rev().map(|at| (*at, false)).collect();
+        let mut open: Vec<(GraphValue, bool)> = of.iter().rev().map(|at| (*at, false)).collect();
         while let Some((at, ready)) = open.pop() {
             self.budget.step(1, || format!("graph `{}`", self.model.name()))?;
             if within && self.is_too_much(&found) {
@@ -203,9 +204,9 @@ impl Walk<'_> {
                     found.elements = found.elements.saturating_add(count);
                     found.inputs.push((at, name.clone()));
                 }
-                _ if at.0 == 0 && self.kept.contains(&at.1) => {
+                _ if at.0 == 0 && self.stage_values.contains(&at.1) => {
                     found.elements = found.elements.saturating_add(LITTLE + 1);
-                    found.inputs.push((at, self.kept_name(at.1)));
+                    found.inputs.push((at, self.stage_value_name(at.1)));
                 }
                 Def::Input { .. } => match self.outer(at) {
                     Some(outer) => open.push((outer, false)),
@@ -230,7 +231,7 @@ impl Walk<'_> {
     }
 
     /// Computes what a node makes, whose operands are known.
-    fn compute(&mut self, at: Place, place: &str) -> Answer<()> {
+    fn compute(&mut self, at: GraphValue, place: &str) -> Answer<()> {
         if self.fixed.contains_key(&at) {
             return Ok(());
         }

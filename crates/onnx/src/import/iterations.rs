@@ -6,9 +6,9 @@ use olivine_ir::op::{Loop, ReduceKind};
 use olivine_ir::{DType, Def, Error as GraphError, Graph, Shape, SubGraph, Tensor, TensorType, ValueId};
 
 use super::fixed::{ancestors, computed};
-use super::loops::{Argument, LoopCall, Made, Source, unchanged};
+use super::loops::{Argument, ArgumentSource, LoopCall, Made, unchanged};
 use super::walk::{BodyInput, Captured, Scope, Walk, positional_inputs};
-use super::{Answer, Held, Part, Stop, Value};
+use super::{Answer, Part, Stop, TensorRef, Value};
 use crate::ElementType;
 use crate::error::Error;
 use crate::model::place;
@@ -33,17 +33,21 @@ impl<'m> Walk<'m> {
             Argument::Tensor { source, ty, element } => {
                 let graph = &mut self.frames[0].graph;
                 let declared = match source {
-                    Source::Run(name) => graph.inputs().find(|(n, _)| n == name).map(|(_, id)| id),
-                    Source::Weight(name) => graph.params().find(|(n, _)| n == name).map(|(_, id)| id),
-                    Source::Const(_) => None,
+                    ArgumentSource::Run(name) => graph.inputs().find(|(n, _)| n == name).map(|(_, id)| id),
+                    ArgumentSource::Weight(name) => graph.params().find(|(n, _)| n == name).map(|(_, id)| id),
+                    ArgumentSource::Const(_) => None,
                 };
                 let id = match (declared, source) {
                     (Some(id), _) => id,
-                    (None, Source::Run(name)) => graph.input(name, ty.dtype, ty.shape).map_err(wrong)?,
-                    (None, Source::Weight(name)) => graph.param(name, ty.dtype, ty.shape).map_err(wrong)?,
-                    (None, Source::Const(tensor)) => graph.constant(tensor.clone()),
+                    (None, ArgumentSource::Run(name)) => {
+                        graph.input(name, ty.dtype, ty.shape).map_err(wrong)?
+                    }
+                    (None, ArgumentSource::Weight(name)) => {
+                        graph.param(name, ty.dtype, ty.shape).map_err(wrong)?
+                    }
+                    (None, ArgumentSource::Const(tensor)) => graph.constant(tensor.clone()),
                 };
-                Value::Tensor(Held { frame: 0, id, element: *element })
+                Value::Tensor(TensorRef { frame: 0, id, element: *element })
             }
         })
     }
@@ -76,7 +80,7 @@ impl<'m> Walk<'m> {
             }
         }
         let going = self.graph().constant(Tensor::scalar(true));
-        let going = Value::Tensor(Held { frame: 0, id: going, element: ElementType::Bool });
+        let going = Value::Tensor(TensorRef { frame: 0, id: going, element: ElementType::Bool });
         match self.repeated(node, body, [&iteration, &limit, &going], &carried, &same) {
             Ok(Some(outputs)) => return Ok(outputs),
             // One at a time may be possible where several at once are not.
@@ -101,7 +105,7 @@ impl<'m> Walk<'m> {
                     format!("row{}", rows - 1)
                 }
             };
-            let part = self.give(&name, value, &place(node))?;
+            let part = self.add_output(&name, value, &place(node))?;
             outputs.push((name, part));
         }
         Ok(outputs)
@@ -169,7 +173,7 @@ impl<'m> Walk<'m> {
         let rows = &rest[types.len()..];
         let bytes = rows.iter().map(|(_, ty)| ty.bytes()).fold(0, usize::saturating_add);
         let by_rows = (!rows.is_empty()).then(|| (ROW_BYTES / bytes.max(1)).clamp(ROWS.0, ROWS.1));
-        let max_trips = match (by_rows, self.bindings.batch) {
+        let max_iterations = match (by_rows, self.bindings.batch) {
             (Some(rows), Some(batch)) => Some(rows.min(batch)),
             (rows, batch) => rows.or(batch),
         };
@@ -180,7 +184,7 @@ impl<'m> Walk<'m> {
         let begin = main.constant(Tensor::scalar(true));
         let flag = main.constant(flag);
         let operands = [&[limit.id, begin, flag], begun.as_slice(), &captures, &[iteration.id]].concat();
-        let op = Loop { carried: 1 + begun.len(), max_trips, body };
+        let op = Loop { carried: 1 + begun.len(), max_iterations, body };
         let results = main.add_op(op, &operands).map_err(wrong)?;
         let mut named = vec!["going".to_string()];
         named.extend((0..begun.len()).map(|k| format!("carried{k}")));
@@ -189,8 +193,8 @@ impl<'m> Walk<'m> {
         let elements = outputs.iter().map(|(element, _)| *element).chain([ElementType::I64]);
         let mut given = Vec::new();
         for ((id, element), name) in results.into_iter().zip(elements).zip(named) {
-            let value = Value::Tensor(Held { frame: 0, id, element });
-            let part = self.give(&name, &value, &place(node))?;
+            let value = Value::Tensor(TensorRef { frame: 0, id, element });
+            let part = self.add_output(&name, &value, &place(node))?;
             given.push((name, part));
         }
         Ok(Some(given))

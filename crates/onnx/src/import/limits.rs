@@ -22,7 +22,7 @@ const STEPS_OF_NODE: usize = 200;
 /// which evaluators keep prepared; of so many they forget all.
 const EVALUATION: usize = 16_000;
 const AGAIN: usize = 1_500;
-const KEPT: usize = 128;
+const CACHED: usize = 128;
 
 /// Numbers computed while a model is imported, for one value and for all of them; the device computes what goes beyond.
 const MOST_FOR_ONE: usize = 1 << 22;
@@ -78,7 +78,7 @@ impl Budget {
         }
         let mut hasher = DefaultHasher::new();
         format!("{op:?} {operands:?}").hash(&mut hasher);
-        if self.evaluated.len() == KEPT {
+        if self.evaluated.len() == CACHED {
             self.evaluated.clear();
         }
         let first = self.evaluated.insert(hasher.finish());
@@ -119,7 +119,7 @@ pub(super) fn work(graph: &Graph, node: &Node) -> usize {
     let read = node.inputs.iter().map(|id| count(*id)).fold(0, usize::saturating_add);
     let body = |graph: &Graph| graph.nodes().iter().map(|n| work(graph, n)).fold(1, usize::saturating_add);
     let own = match &node.op {
-        Op::Loop(op) => op.max_trips.unwrap_or(usize::MAX).saturating_mul(body(op.body.graph())),
+        Op::Loop(op) => op.max_iterations.unwrap_or(usize::MAX).saturating_mul(body(op.body.graph())),
         Op::Scan(op) => {
             let sliced = node.inputs.get(op.states).and_then(|id| graph.ty(*id).ok());
             let trips = sliced.and_then(|ty| op.axes.first().and_then(|a| ty.shape.get(*a).copied()));

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use olivine_ir::{Def, Error as GraphError, Tensor, TensorType, ValueId};
 
 use super::walk::{Scope, Walk, free_names, positional_inputs};
-use super::{Answer, Held, Known, Stage, Stop, Value};
+use super::{Answer, Known, Stage, Stop, TensorRef, Value};
 use crate::ElementType;
 use crate::error::Error;
 use crate::model::{FunctionKey, function_key, place, port};
@@ -47,7 +47,7 @@ pub enum Argument {
     /// A tensor.
     Tensor {
         /// Where it is.
-        source: Source,
+        source: ArgumentSource,
         /// Its type in graphs.
         ty: TensorType,
         /// Its elements.
@@ -61,7 +61,7 @@ pub enum Argument {
 
 /// Where a loop's argument is.
 #[derive(Clone, Debug)]
-pub enum Source {
+pub enum ArgumentSource {
     /// An input of the run, or what an earlier stage or loop left, by name.
     Run(String),
     /// Known now.
@@ -218,7 +218,7 @@ impl<'m> Walk<'m> {
         let dtype = element.dtype().ok_or_else(|| wrong(format!("no graph holds {element}")))?;
         let empty = Tensor::zeros(dtype, shape).map_err(|e| wrong(e.to_string()))?;
         let (frame, id) = (self.depth(), self.graph().constant(empty));
-        Ok(Value::Tensor(Held { frame, id, element }))
+        Ok(Value::Tensor(TensorRef { frame, id, element }))
     }
 
     fn loop_call(
@@ -292,19 +292,19 @@ impl<'m> Walk<'m> {
                 let items = items.iter().map(|v| self.argument_of(v, missing)).collect::<Answer<_>>()?;
                 Argument::Sequence(items, *element)
             }
-            Value::Tensor(Held { frame, id, element }) => {
+            Value::Tensor(TensorRef { frame, id, element }) => {
                 let value = self.frames[*frame].graph.value(*id).map_err(wrong)?;
                 let source = match &value.def {
-                    Def::Const(tensor) => Source::Const(tensor.clone()),
-                    Def::Param { name } => Source::Weight(name.clone()),
-                    Def::Input { name, .. } => Source::Run(name.clone()),
+                    Def::Const(tensor) => ArgumentSource::Const(tensor.clone()),
+                    Def::Param { name } => ArgumentSource::Weight(name.clone()),
+                    Def::Input { name, .. } => ArgumentSource::Run(name.clone()),
                     Def::Node { .. } => match self.fixed.get(&(*frame, *id)) {
-                        Some(tensor) => Source::Const(tensor.clone()),
+                        Some(tensor) => ArgumentSource::Const(tensor.clone()),
                         None => {
-                            if !self.kept.contains(id) && !missing.contains(id) {
+                            if !self.stage_values.contains(id) && !missing.contains(id) {
                                 missing.push(*id);
                             }
-                            Source::Run(self.kept_name(*id))
+                            ArgumentSource::Run(self.stage_value_name(*id))
                         }
                     },
                 };
@@ -325,7 +325,7 @@ impl<'m> Walk<'m> {
             Made::Tensor(ty, element) => {
                 let id = self.frames[0].graph.input(name, ty.dtype, ty.shape);
                 let id = id.map_err(|e| Error::invalid("loop", e.to_string()))?;
-                Value::Tensor(Held { frame: 0, id, element: *element })
+                Value::Tensor(TensorRef { frame: 0, id, element: *element })
             }
         })
     }

@@ -25,9 +25,9 @@ use olivine_ir::{Evaluate, Graph, Tensor, TensorType, ValueId};
 
 pub(crate) use iterations::copied;
 pub(crate) use loops::unchanged;
-pub use loops::{Argument, LoopCall, LoopResults, Made, Source};
+pub use loops::{Argument, ArgumentSource, LoopCall, LoopResults, Made};
 pub(crate) use node::NodeContext;
-pub(crate) use value::{Held, Value};
+pub(crate) use value::{TensorRef, Value};
 pub(crate) use walk::{BodyInput, Captured, SMALL_WEIGHT, Walk, needed};
 
 use crate::ElementType;
@@ -42,7 +42,7 @@ pub struct Bindings {
     /// Results of earlier stages and loops, in the order in which they were asked for.
     pub known: Vec<Known>,
     /// Values that earlier stages have left, of all of them: later graphs take them as inputs.
-    pub kept: Vec<ValueId>,
+    pub stage_values: Vec<ValueId>,
     /// Names of values inside the model that are to be outputs too.
     pub watched: Vec<String>,
     /// The most iterations that one graph may hold of a loop that its data end: a GPU records every one of them. `None`
@@ -93,8 +93,8 @@ pub enum Outcome {
 pub struct Stage {
     /// The graph. Its outputs other than `value` are inputs of later graphs, by name.
     pub graph: Graph,
-    /// What those outputs are: they join [`Bindings::kept`].
-    pub kept: Vec<ValueId>,
+    /// What those outputs are: they join [`Bindings::stage_values`].
+    pub stage_values: Vec<ValueId>,
 }
 
 /// A model as a graph. Its params are the model's weights, by name.

@@ -2,7 +2,7 @@
 
 use olivine_ir::{DType, Graph, Op, Shape, Tensor, TensorType, ValueId};
 
-use super::{Answer, Held, Stop, Value, Walk};
+use super::{Answer, Stop, TensorRef, Value, Walk};
 use crate::ElementType;
 use crate::error::Error;
 use crate::model::place;
@@ -102,7 +102,7 @@ impl<'w, 'm> NodeContext<'w, 'm> {
     }
 
     /// Input `i`, a tensor, where it stands.
-    pub(crate) fn held(&self, i: usize) -> Answer<Held> {
+    pub(crate) fn tensor_ref(&self, i: usize) -> Answer<TensorRef> {
         match self.value(i)? {
             Value::Tensor(held) => Ok(held),
             other => Err(self.wrong(format!("input {i} is {}, not a tensor", other.describe()))),
@@ -111,7 +111,7 @@ impl<'w, 'm> NodeContext<'w, 'm> {
 
     /// Input `i`, a tensor, in the graph that is being built.
     pub(crate) fn tensor(&mut self, i: usize) -> Answer<ValueId> {
-        let held = self.held(i)?;
+        let held = self.tensor_ref(i)?;
         self.walk.local(held)
     }
 
@@ -127,7 +127,7 @@ impl<'w, 'm> NodeContext<'w, 'm> {
 
     /// The element type of input `i`.
     pub(crate) fn element(&self, i: usize) -> Answer<ElementType> {
-        self.held(i).map(|held| held.element)
+        self.tensor_ref(i).map(|held| held.element)
     }
 
     /// A value's type in the graph.
@@ -148,7 +148,7 @@ impl<'w, 'm> NodeContext<'w, 'm> {
 
     /// The elements of input `i`, which decides shapes.
     pub(crate) fn fixed(&mut self, i: usize) -> Answer<Tensor> {
-        let held = self.held(i)?;
+        let held = self.tensor_ref(i)?;
         let place = format!("{}, input {i}", self.place());
         self.walk.fixed(held, &place)
     }
@@ -297,7 +297,7 @@ impl<'w, 'm> NodeContext<'w, 'm> {
 
     /// A result in the graph that is being built.
     pub(crate) fn result(&self, id: ValueId, element: ElementType) -> Value {
-        Value::Tensor(Held { frame: self.walk.depth(), id, element })
+        Value::Tensor(TensorRef { frame: self.walk.depth(), id, element })
     }
 
     /// A result whose elements are those of its dtype.

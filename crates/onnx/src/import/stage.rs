@@ -7,14 +7,14 @@ use std::collections::{HashMap, HashSet};
 
 use olivine_ir::{Def, Graph, NodeId, ValueId};
 
-use super::fixed::{Ancestry, Place};
+use super::fixed::{Ancestry, GraphValue};
 use super::walk::{Walk, needed};
 use super::{Answer, Part, Specialised, Stage, Value};
 use crate::error::Error;
 
 impl Walk<'_> {
     /// The name of a value that a stage leaves.
-    pub(super) fn kept_name(&self, id: ValueId) -> String {
+    pub(super) fn stage_value_name(&self, id: ValueId) -> String {
         format!("stage{}.%{}", self.level, id.index())
     }
 
@@ -27,16 +27,16 @@ impl Walk<'_> {
             self.frames.pop().map(|f| f.graph).unwrap_or_default()
         } else {
             let outputs = self.frames[0].graph.outputs();
-            let wanted: Vec<(Place, String)> =
+            let wanted: Vec<(GraphValue, String)> =
                 outputs.iter().map(|o| ((0, o.value), o.name.clone())).collect();
-            let places: Vec<Place> = wanted.iter().map(|(at, _)| *at).collect();
+            let places: Vec<GraphValue> = wanted.iter().map(|(at, _)| *at).collect();
             self.graph_of(self.model.name().to_string(), &self.ancestry(&places, false)?, &wanted)?
         };
         Ok(Specialised { graph, outputs, elements })
     }
 
     /// A stage that computes one value, which decides a shape.
-    pub(super) fn stage_for(&self, ancestry: &Ancestry, at: Place) -> Answer<Stage> {
+    pub(super) fn stage_for(&self, ancestry: &Ancestry, at: GraphValue) -> Answer<Stage> {
         self.stage(ancestry, &[(at, "value".into())], &HashSet::new())
     }
 
@@ -44,18 +44,19 @@ impl Walk<'_> {
     pub(super) fn stage(
         &self,
         ancestry: &Ancestry,
-        wanted: &[(Place, String)],
+        wanted: &[(GraphValue, String)],
         asked: &HashSet<ValueId>,
     ) -> Answer<Stage> {
-        let given: HashSet<Place> = wanted.iter().map(|(at, _)| *at).collect();
-        let mut kept = self.used_later(ancestry);
-        kept.retain(|id| !given.contains(&(0, *id)) || asked.contains(id));
-        kept.extend(asked.iter().filter(|id| !kept.contains(id)).copied().collect::<Vec<_>>());
-        kept.sort_by_key(|id| id.index());
+        let given: HashSet<GraphValue> = wanted.iter().map(|(at, _)| *at).collect();
+        let mut stage_values = self.used_later(ancestry);
+        stage_values.retain(|id| !given.contains(&(0, *id)) || asked.contains(id));
+        stage_values
+            .extend(asked.iter().filter(|id| !stage_values.contains(id)).copied().collect::<Vec<_>>());
+        stage_values.sort_by_key(|id| id.index());
         let mut all = wanted.to_vec();
-        all.extend(kept.iter().map(|id| ((0, *id), self.kept_name(*id))));
+        all.extend(stage_values.iter().map(|id| ((0, *id), self.stage_value_name(*id))));
         let graph = self.graph_of(format!("{}, shapes", self.model.name()), ancestry, &all)?;
-        Ok(Stage { graph, kept })
+        Ok(Stage { graph, stage_values })
     }
 
     /// What a stage makes of the main graph's values that nodes after it may need: what it has a name for, what nodes
@@ -118,10 +119,10 @@ impl Walk<'_> {
     }
 
     /// A graph that computes values, under these names.
-    fn graph_of(&self, name: String, ancestry: &Ancestry, wanted: &[(Place, String)]) -> Answer<Graph> {
+    fn graph_of(&self, name: String, ancestry: &Ancestry, wanted: &[(GraphValue, String)]) -> Answer<Graph> {
         let wrong = |e: olivine_ir::Error| Error::invalid("stage", e.to_string());
         let mut stage = Graph::new(name);
-        let mut ids: HashMap<Place, ValueId> = HashMap::new();
+        let mut ids: HashMap<GraphValue, ValueId> = HashMap::new();
         for (at, name) in &ancestry.inputs {
             let ty = self.frames[at.0].graph.ty(at.1).map_err(wrong)?;
             ids.insert(*at, stage.input(name, ty.dtype, ty.shape).map_err(wrong)?);
@@ -148,8 +149,8 @@ impl Walk<'_> {
     fn stage_operand(
         &self,
         stage: &mut Graph,
-        ids: &mut HashMap<Place, ValueId>,
-        at: Place,
+        ids: &mut HashMap<GraphValue, ValueId>,
+        at: GraphValue,
     ) -> Result<ValueId, olivine_ir::Error> {
         let mut place = at;
         while !ids.contains_key(&place)

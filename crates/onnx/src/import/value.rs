@@ -8,7 +8,7 @@ use crate::ElementType;
 /// by then, and the graph has their tensors alone.
 #[derive(Clone, Debug)]
 pub(crate) enum Value {
-    Tensor(Held),
+    Tensor(TensorRef),
     /// A sequence, with the type of its tensors where that is known.
     Sequence(Vec<Value>, Option<ElementType>),
     /// An optional value that is not there.
@@ -17,7 +17,7 @@ pub(crate) enum Value {
 
 /// A tensor in one of the graphs under construction.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Held {
+pub(crate) struct TensorRef {
     /// Which of the graphs.
     pub(crate) frame: usize,
     pub(crate) id: ValueId,

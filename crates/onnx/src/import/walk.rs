@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use olivine_ir::{Evaluate, Graph, NodeId, Tensor, TensorType, ValueId};
 
 use super::limits::{Budget, label};
-use super::{Answer, Bindings, Bound, Held, NodeContext, Part, Value};
+use super::{Answer, Bindings, Bound, NodeContext, Part, TensorRef, Value};
 use crate::ElementType;
 use crate::error::Error;
 use crate::model::{MAX_DEPTH, Model, function_key, operator, place, port};
@@ -22,7 +22,7 @@ pub(crate) const SMALL_WEIGHT: usize = 1024;
 /// Results of at most this many elements that follow from constants alone are computed on the spot.
 const SMALL_RESULT: usize = 4096;
 
-/// Nodes that are looked at to tell whether a value follows from constants.
+/// Nodes that are looked at to find out whether a value follows from constants.
 const MAX_ANCESTORS: usize = 4096;
 
 /// Graphs under construction and the names that can be seen.
@@ -40,13 +40,13 @@ pub(crate) struct Walk<'m> {
     /// How many loops of the caller's this is inside.
     pub(super) level: usize,
     /// What earlier stages have left of the main graph's values.
-    pub(super) kept: HashSet<ValueId>,
+    pub(super) stage_values: HashSet<ValueId>,
     /// Element types of the main graph's outputs.
     pub(super) elements: Vec<(String, ElementType)>,
     pub(super) budget: Budget,
     /// Names of inner values that are to be outputs, and those found so far.
     watching: HashSet<&'m str>,
-    pub(super) watched: Vec<(String, Held)>,
+    pub(super) watched: Vec<(String, TensorRef)>,
 }
 
 /// A graph under construction.
@@ -117,7 +117,7 @@ impl<'m> Walk<'m> {
             fixed: HashMap::new(),
             taken: 0,
             level,
-            kept: bindings.kept.iter().copied().collect(),
+            stage_values: bindings.stage_values.iter().copied().collect(),
             elements: Vec::new(),
             budget: Budget::of(model.graph.node.len()),
             watching: bindings.watched.iter().map(String::as_str).collect(),
@@ -157,7 +157,7 @@ impl<'m> Walk<'m> {
             // An output that the model lists twice is one output of the graph.
             let part = match added.get(&port.name) {
                 Some(part) => part.clone(),
-                None => self.give(&port.name, &value, &place)?,
+                None => self.add_output(&port.name, &value, &place)?,
             };
             added.insert(port.name.clone(), part.clone());
             outputs.push((port.name, part));
@@ -165,7 +165,7 @@ impl<'m> Walk<'m> {
         for (name, held) in std::mem::take(&mut self.watched) {
             if !added.contains_key(&name) {
                 let place = format!("value `{name}`");
-                let part = self.give(&name, &Value::Tensor(held), &place)?;
+                let part = self.add_output(&name, &Value::Tensor(held), &place)?;
                 outputs.push((name, part));
             }
         }
@@ -191,7 +191,7 @@ impl<'m> Walk<'m> {
     }
 
     /// Makes a value an output of the main graph.
-    pub(super) fn give(&mut self, name: &str, value: &Value, place: &str) -> Answer<Part> {
+    pub(super) fn add_output(&mut self, name: &str, value: &Value, place: &str) -> Answer<Part> {
         Ok(match value {
             Value::Tensor(held) => {
                 let id = self.local(*held)?;
@@ -201,7 +201,7 @@ impl<'m> Walk<'m> {
             }
             Value::Sequence(items, _) => {
                 let parts =
-                    items.iter().enumerate().map(|(i, v)| self.give(&format!("{name}[{i}]"), v, place));
+                    items.iter().enumerate().map(|(i, v)| self.add_output(&format!("{name}[{i}]"), v, place));
                 Part::Sequence(parts.collect::<Answer<_>>()?)
             }
             Value::Nothing => Part::Nothing,
@@ -238,7 +238,7 @@ impl<'m> Walk<'m> {
                     return Err(wrong(format!("expected elements of {element}{held}, got {ty}")).into());
                 }
                 let id = self.graph().input(name, ty.dtype, ty.shape).map_err(|e| wrong(e.to_string()))?;
-                Ok(Value::Tensor(Held { frame: 0, id, element: *element }))
+                Ok(Value::Tensor(TensorRef { frame: 0, id, element: *element }))
             }
             (Kind::Other(what), _) => Err(wrong(format!("values of kind {what} cannot be imported")).into()),
             _ => Err(wrong("what is given is of another kind than declared".into()).into()),
@@ -279,7 +279,7 @@ impl<'m> Walk<'m> {
         }
         let frame = self.frames.len() - 1;
         let id = self.graph().constant(tensor);
-        self.bind(name, Value::Tensor(Held { frame, id, element }));
+        self.bind(name, Value::Tensor(TensorRef { frame, id, element }));
     }
 
     /// What a name stands for, if anything.
@@ -304,7 +304,7 @@ impl<'m> Walk<'m> {
             let param = graph.param(name, tensor.dtype(), *tensor.shape());
             param.map_err(|e| Error::invalid(format!("initializer `{name}`"), e.to_string()))?
         };
-        let value = Value::Tensor(Held { frame: 0, id, element: *element });
+        let value = Value::Tensor(TensorRef { frame: 0, id, element: *element });
         if let Some(scope) = self.scopes.first_mut() {
             scope.names.insert(name.to_string(), value.clone());
         }
@@ -312,7 +312,7 @@ impl<'m> Walk<'m> {
     }
 
     /// A tensor in the graph that nodes are added to now: itself, or an input of a body that stands for it.
-    pub(crate) fn local(&mut self, held: Held) -> Answer<ValueId> {
+    pub(crate) fn local(&mut self, held: TensorRef) -> Answer<ValueId> {
         let mut id = held.id;
         for frame in held.frame + 1..self.frames.len() {
             let ty =
@@ -352,7 +352,7 @@ impl<'m> Walk<'m> {
         let (element, tensor) = self.model.decoded(proto)?;
         let Some(name) = self.model.constant_name(proto) else {
             let (frame, id) = (self.depth(), self.graph().constant(tensor));
-            return Ok(Value::Tensor(Held { frame, id, element }));
+            return Ok(Value::Tensor(TensorRef { frame, id, element }));
         };
         let graph = &mut self.frames[0].graph;
         let id = match graph.param_named(name) {
@@ -361,7 +361,7 @@ impl<'m> Walk<'m> {
                 .param(name, tensor.dtype(), *tensor.shape())
                 .map_err(|e| Error::invalid(format!("constant `{name}`"), e.to_string()))?,
         };
-        Ok(Value::Tensor(Held { frame: 0, id, element }))
+        Ok(Value::Tensor(TensorRef { frame: 0, id, element }))
     }
 
     /// Imports a graph's nodes into the scope that is open.
@@ -551,7 +551,7 @@ impl<'m> Walk<'m> {
         }
         let tensor = self.fixed(held, &place(node))?;
         let id = self.graph().constant(tensor);
-        Ok(Value::Tensor(Held { id, ..held }))
+        Ok(Value::Tensor(TensorRef { id, ..held }))
     }
 
     /// Whether a value of the innermost graph has neither inputs nor params nor chance among its ancestors.
@@ -644,7 +644,7 @@ impl<'m> Walk<'m> {
             return Ok(value);
         }
         let (frame, id) = (self.depth(), self.graph().reshape(id, &[1]).map_err(invalid)?);
-        Ok(Value::Tensor(Held { frame, id, element: held.element }))
+        Ok(Value::Tensor(TensorRef { frame, id, element: held.element }))
     }
 
     /// Imports a graph inside a node in that node's place.
@@ -698,7 +698,7 @@ impl<'m> Walk<'m> {
                 BodyInput::New { element, ty, first } => {
                     let id = inner.graph.input(&format!("input_{i}"), ty.dtype, ty.shape).map_err(invalid)?;
                     inner.first.extend(first.map(|first| (id, first)));
-                    Value::Tensor(Held { frame, id, element: *element })
+                    Value::Tensor(TensorRef { frame, id, element: *element })
                 }
                 BodyInput::Outer(value) => value.clone(),
             });

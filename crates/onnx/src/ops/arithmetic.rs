@@ -193,7 +193,7 @@ fn eye_like(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
         let y = n.build(|g| g.fill(zero, shape))?;
         return Ok(vec![n.result(y, element)]);
     }
-    // A diagonal that lies outside is no more outside further away.
+    // A diagonal outside the matrix is clamped to its border.
     let diagonal = n.int_or("k", 0)?.clamp(-(*rows as i64), *columns as i64);
     let first = n.build(|g| g.range(DType::I64, diagonal as f64, 1.0, *rows))?;
     let first = reshaped(n, first, &[*rows, 1])?;

@@ -168,7 +168,7 @@ fn one_direction(
     let mut captures = vec![r];
     if let Some(bias) = layer.bias {
         let bias = part(n, bias, &[2, rows])?;
-        // A candidate that is reset after its product keeps the product's bias inside.
+        // A candidate that is reset after its matmul has the bias of the matmul inside the reset.
         let outer = if spec.reset_after { 2 * hidden } else { rows };
         projected = n.build(|g| {
             let of_w = g.narrow(bias, 0, 0, 1)?;

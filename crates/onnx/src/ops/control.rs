@@ -20,7 +20,7 @@ const MOST_ITERATIONS: usize = 1 << 22;
 fn if_(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     let (then_graph, else_graph) = (n.graph_attribute("then_branch")?, n.graph_attribute("else_branch")?);
     let node = n.node;
-    if n.walk.is_decided(n.held(0)?) {
+    if n.walk.is_decided(n.tensor_ref(0)?) {
         let branch = if condition(n, 0)? { then_graph } else { else_graph };
         return n.walk.inline(branch, Vec::new(), node);
     }
@@ -71,12 +71,12 @@ fn loop_(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     let rows = rows.ok_or_else(|| n.wrong("its body has fewer outputs than it carries values"))?;
     let bound = match n.has(0) {
         false => Bound::None,
-        true if n.walk.is_decided(n.held(0)?) => Bound::Known(n.fixed_int(0)?.max(0) as usize),
+        true if n.walk.is_decided(n.tensor_ref(0)?) => Bound::Known(n.fixed_int(0)?.max(0) as usize),
         true => Bound::AtRun,
     };
     let begins = match n.has(1) {
         false => Some(true),
-        true if n.walk.is_decided(n.held(1)?) => Some(condition(n, 1)?),
+        true if n.walk.is_decided(n.tensor_ref(1)?) => Some(condition(n, 1)?),
         true => None,
     };
     if begins == Some(false) || matches!(bound, Bound::Known(0)) {
@@ -151,7 +151,7 @@ fn in_graph(
     if goes_on && (bound == Bound::None || matches!(bound, Bound::Known(most) if most > MOST_ITERATIONS)) {
         return Err(n.wrong("it never ends: it has no bound of its iterations and no condition"));
     }
-    let max_trips = match (bound, n.walk.batch()) {
+    let max_iterations = match (bound, n.walk.batch()) {
         (Bound::Known(most), _) if goes_on && begins => Some(most),
         // How many rows there are is for the caller to find out.
         _ if rows > 0 => return Ok(None),
@@ -162,15 +162,15 @@ fn in_graph(
         (_, Some(_)) => return Ok(None),
     };
     let outputs = outputs.to_vec();
-    let max_iterations = match bound {
+    let iterations = match bound {
         Bound::AtRun => n.tensor(0)?,
         Bound::Known(most) => n.constant(Tensor::scalar(i64::try_from(most).unwrap_or(i64::MAX))),
         Bound::None => n.constant(Tensor::scalar(i64::MAX)),
     };
     let start = if n.has(1) { n.tensor(1)? } else { always };
     let body = n.built(SubGraph::new(built.graph))?;
-    let operands = [&[max_iterations, start], begun.as_slice(), built.captures.as_slice()].concat();
-    let results = n.build(|g| g.add_op(Loop { carried: begun.len(), max_trips, body }, &operands))?;
+    let operands = [&[iterations, start], begun.as_slice(), built.captures.as_slice()].concat();
+    let results = n.build(|g| g.add_op(Loop { carried: begun.len(), max_iterations, body }, &operands))?;
     let mut results = results.into_iter().zip(outputs).map(|(id, (element, _))| n.result(id, element));
     let mut all = Vec::with_capacity(carried.len() + rows);
     for (value, same) in carried.iter().zip(same) {

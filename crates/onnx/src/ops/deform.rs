@@ -1,4 +1,4 @@
-//! Convolutions that read where they are told, and images put together from columns.
+//! Deformable convolutions, and col2im.
 
 use olivine_ir::op::Binary;
 use olivine_ir::{DType, Tensor, ValueId};

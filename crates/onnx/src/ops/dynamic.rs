@@ -9,7 +9,7 @@ use super::arity::Takes;
 use super::reduce::ordered;
 use super::shape::reshape_to;
 use crate::ElementType;
-use crate::import::{Answer, Held, NodeContext, Value};
+use crate::import::{Answer, NodeContext, TensorRef, Value};
 
 pub(super) const OPERATORS: &[Entry] = &[
     ("Compress", Takes(2, 1), compress),
@@ -25,7 +25,7 @@ pub(super) fn counted(n: &mut NodeContext<'_, '_>, count: ValueId) -> Answer<usi
 /// The values of so many counts in one tensor.
 pub(super) fn counts<const N: usize>(n: &mut NodeContext<'_, '_>, all: ValueId) -> Answer<[usize; N]> {
     let place = n.place();
-    let held = Held { frame: n.walk.depth(), id: all, element: ElementType::I64 };
+    let held = TensorRef { frame: n.walk.depth(), id: all, element: ElementType::I64 };
     let tensor = n.walk.fixed(held, &place)?;
     let values = tensor.as_slice::<i64>().map(<[i64]>::to_vec);
     let values: Vec<usize> = values.iter().flatten().filter_map(|v| usize::try_from(*v).ok()).collect();
@@ -132,7 +132,7 @@ fn unique(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     Ok(vec![n.result(y, element), list(first), list(inverse), list(counts)])
 }
 
-/// What lies along an axis as rows of numbers that compare as the elements do.
+/// The elements along an axis as rows of numbers that compare as they do.
 fn rows(n: &mut NodeContext<'_, '_>, x: ValueId, axis: usize, element: ElementType) -> Answer<ValueId> {
     let shape = n.shape(x)?;
     let rank = shape.rank();

@@ -1,7 +1,7 @@
 //! Numbers of every element type under one set of functions: integers that a graph holds by others, 16 and 64 bits
 //! without a sign, get the steps that keep them what they are.
 //!
-//! u16 lies in u32 and is cut to 16 bits after what may leave them. u64 lies in i64 bit for bit: sums, products and
+//! u16 is held in u32 and cut to 16 bits after operations that may exceed them. u64 is held in i64 bit for bit: sums, products and
 //! bitwise functions are those of i64, orders and quotients are not.
 
 use olivine_ir::op::{Binary, Compare, ScalarOp, Unary};

@@ -6,7 +6,7 @@ use olivine_ir::{DType, Data, Graph, Tensor, ValueId};
 use super::Entry;
 use super::arity::{ANY, Since, Takes};
 use crate::ElementType;
-use crate::import::{Answer, Held, NodeContext, Value};
+use crate::import::{Answer, NodeContext, TensorRef, Value};
 use crate::tensor::shape_of;
 
 pub(super) const OPERATORS: &[Entry] = &[
@@ -75,7 +75,7 @@ fn slice(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     let x = n.tensor(0)?;
     let rank = n.shape(x)?.rank();
     if n.opset() >= 10
-        && !(n.walk.is_decided(n.held(1)?) && n.walk.is_decided(n.held(2)?))
+        && !(n.walk.is_decided(n.tensor_ref(1)?) && n.walk.is_decided(n.tensor_ref(2)?))
         && let Some(y) = slice_at_run(n, x)?
     {
         return n.like_first(y);
@@ -132,7 +132,7 @@ fn slice_at_run(n: &mut NodeContext<'_, '_>, x: ValueId) -> Answer<Option<ValueI
         let up = g.add(up, more)?;
         Ok((begin, g.div(up, by)?))
     })?;
-    let held = Held { frame: n.walk.depth(), id: lengths, element: ElementType::I64 };
+    let held = TensorRef { frame: n.walk.depth(), id: lengths, element: ElementType::I64 };
     let place = n.place();
     let lengths = n.walk.fixed(held, &place)?;
     let mut y = x;
@@ -300,7 +300,7 @@ fn pad_by_copies(
     Ok(y)
 }
 
-/// Which element of an axis stands at a position that may lie outside it.
+/// Which element of an axis stands at a position that may be outside it.
 fn source(at: i64, size: i64, mode: PadMode) -> i64 {
     match mode {
         PadMode::Wrap => at.rem_euclid(size),

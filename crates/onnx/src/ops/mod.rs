@@ -18,7 +18,7 @@ mod elementwise;
 mod image;
 mod index;
 mod integer;
-mod integer_product;
+mod integer_matmul;
 mod join;
 mod loss;
 mod microsoft;
@@ -74,7 +74,7 @@ const ONNX: &[&[Entry]] = &[
     image::OPERATORS,
     index::OPERATORS,
     integer::OPERATORS,
-    integer_product::OPERATORS,
+    integer_matmul::OPERATORS,
     join::OPERATORS,
     loss::OPERATORS,
     ml::OPERATORS,

@@ -43,7 +43,7 @@ fn batch_norm(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     let epsilon = epsilon(n)?;
     let training = match n.opset() {
         14.. => n.flag("training_mode", false)?,
-        // Before, the number of outputs told, and first of all an attribute.
+        // Before, the number of outputs decided, and in the first versions an attribute.
         opset => n.output_count() > 1 && !(opset < 7 && n.flag("is_test", false)?),
     };
     let elements = [n.element(0)?, n.element(3)?];

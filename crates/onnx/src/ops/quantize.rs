@@ -18,14 +18,14 @@ pub(super) const OPERATORS: &[Entry] = &[
     ("QuantizeLinear", Takes(3, 1), quantize_linear),
 ];
 
-/// Scales and zero points, and how they lie over a tensor.
+/// Scales and zero points, and how they broadcast over a tensor.
 pub(super) struct Scales {
     /// The scales: a scalar, a vector or a tensor of blocks.
     values: ValueId,
     element: ElementType,
     /// Zero points, of the scales' shape.
     zero: Option<(ValueId, ElementType)>,
-    lies: Granularity,
+    granularity: Granularity,
 }
 
 impl Scales {
@@ -33,25 +33,25 @@ impl Scales {
     pub(super) fn read(n: &mut NodeContext<'_, '_>, at: usize, over: &Shape) -> Answer<Scales> {
         let (mut values, element) = (n.tensor(at)?, n.element(at)?);
         let of = n.shape(values)?;
-        let lies = lies(n, &of, over)?;
+        let granularity = granularity(n, &of, over)?;
         let mut zero = match n.optional(at + 1)? {
             Some(zero) => Some((zero, n.element(at + 1)?)),
             None => None,
         };
         if let Some((zero, _)) = zero {
             let own = n.shape(zero)?;
-            let both_one = own.numel() == 1 && lies == Granularity::Tensor;
+            let both_one = own.numel() == 1 && granularity == Granularity::Tensor;
             if own != of && !both_one {
                 return Err(n.wrong(format!("scale {of} and zero point {own} differ in shape")));
             }
         }
-        if lies == Granularity::Tensor {
+        if granularity == Granularity::Tensor {
             values = reshaped(n, values, &[])?;
             if let Some((zero, _)) = &mut zero {
                 *zero = reshaped(n, *zero, &[])?;
             }
         }
-        Ok(Scales { values, element, zero, lies })
+        Ok(Scales { values, element, zero, granularity })
     }
 
     /// Inputs `at` and, if it is given, `at + 1` as one scale and one zero point for a whole tensor.
@@ -69,11 +69,11 @@ impl Scales {
             Some(zero) => Some((one(n, zero)?, n.element(at + 1)?)),
             None => None,
         };
-        Ok(Scales { values, element, zero, lies: Granularity::Tensor })
+        Ok(Scales { values, element, zero, granularity: Granularity::Tensor })
     }
 
     fn axis(&self) -> (isize, usize) {
-        match self.lies {
+        match self.granularity {
             Granularity::Tensor => (0, 0),
             Granularity::Axis(axis) => (axis as isize, 0),
             Granularity::Block { axis, size } => (axis as isize, size),
@@ -81,15 +81,15 @@ impl Scales {
     }
 }
 
-/// How scales of a shape lie over a tensor, by the attributes `axis` and `block_size`.
-fn lies(n: &NodeContext<'_, '_>, of: &Shape, over: &Shape) -> Answer<Granularity> {
+/// How scales of a shape broadcast over a tensor, by the attributes `axis` and `block_size`.
+fn granularity(n: &NodeContext<'_, '_>, of: &Shape, over: &Shape) -> Answer<Granularity> {
     let block = n.int_or("block_size", 0)?;
     let size = usize::try_from(block).map_err(|_| n.wrong(format!("block_size {block} is negative")))?;
     if of.rank() == 0 || size == 0 && of.numel() == 1 {
         return Ok(Granularity::Tensor);
     }
     let axis = n.int_or("axis", 1)?;
-    // With one axis there is no choice, and the default lies outside.
+    // With one axis there is no choice, and the default is outside.
     let axis = if over.rank() == 1 && size == 0 { 0 } else { n.axis(axis, over.rank())? };
     let mut dims = over.to_vec();
     if size == 0 {
@@ -104,8 +104,13 @@ fn lies(n: &NodeContext<'_, '_>, of: &Shape, over: &Shape) -> Answer<Granularity
 }
 
 /// Scales or zero points so that they broadcast over a tensor.
-fn spread(n: &mut NodeContext<'_, '_>, x: ValueId, lies: Granularity, over: &Shape) -> Answer<ValueId> {
-    match lies {
+fn spread(
+    n: &mut NodeContext<'_, '_>,
+    x: ValueId,
+    granularity: Granularity,
+    over: &Shape,
+) -> Answer<ValueId> {
+    match granularity {
         Granularity::Tensor => Ok(x),
         Granularity::Axis(axis) => {
             let mut dims = vec![1; over.rank() - axis];
@@ -161,9 +166,9 @@ pub(super) fn quantized(
         return n.build(|g| g.quantize_linear(x, scales.values, zero, dtype, axis, block));
     }
     let over = n.shape(x)?;
-    let scale = spread(n, scales.values, scales.lies, &over)?;
+    let scale = spread(n, scales.values, scales.granularity, &over)?;
     let zero = match scales.zero {
-        Some((zero, element)) => Some((spread(n, zero, scales.lies, &over)?, element)),
+        Some((zero, element)) => Some((spread(n, zero, scales.granularity, &over)?, element)),
         None => None,
     };
     let y = n.build(|g| {
@@ -241,9 +246,9 @@ pub(super) fn dequantized(
         return n.build(|g| g.dequantize_linear(x, scales.values, zero, axis, block));
     }
     let over = n.shape(x)?;
-    let scale = spread(n, scales.values, scales.lies, &over)?;
+    let scale = spread(n, scales.values, scales.granularity, &over)?;
     let zero = match scales.zero {
-        Some((zero, element)) => Some((spread(n, zero, scales.lies, &over)?, element)),
+        Some((zero, element)) => Some((spread(n, zero, scales.granularity, &over)?, element)),
         None => None,
     };
     n.build(|g| {

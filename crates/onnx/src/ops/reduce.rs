@@ -26,7 +26,7 @@ pub(super) const OPERATORS: &[Entry] = &[
     ("TopK", Since(&[(1, 1, 2), (10, 2, 2)]), top_k),
 ];
 
-/// Elements whose order their dtype tells, or such elements back as they were: numbers of 64 bits without a sign change
+/// Elements in the order of their dtype, or such elements back as they were: numbers of 64 bits without a sign change
 /// their highest bit.
 pub(super) fn ordered(n: &mut NodeContext<'_, '_>, x: ValueId, element: ElementType) -> Answer<ValueId> {
     if element != ElementType::U64 {

@@ -8,7 +8,7 @@ use super::shape::reshape_to;
 use crate::ElementType;
 use crate::Kind;
 use crate::element::element_type;
-use crate::import::{Answer, Held, NodeContext, Stop, Value};
+use crate::import::{Answer, NodeContext, Stop, TensorRef, Value};
 
 pub(super) const OPERATORS: &[Entry] = &[
     ("ConcatFromSequence", Takes(1, 1), concat_from_sequence),
@@ -164,7 +164,7 @@ fn too_long(n: &NodeContext<'_, '_>, parts: usize) -> Stop {
 fn concat_from_sequence(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     let (items, _) = sequence(n, 0)?;
     let mut operands: Vec<ValueId> = Vec::with_capacity(items.len());
-    let mut kind: Option<Held> = None;
+    let mut kind: Option<TensorRef> = None;
     for item in &items {
         let Value::Tensor(held) = item else {
             return Err(n.wrong(format!("an element is {}, not a tensor", item.describe())));

@@ -80,7 +80,7 @@ fn reshape(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
         *dim = from.get(i).map_or(0, |size| *size as i64);
     }
     if let Some(free) = dims.iter().position(|d| *d == -1) {
-        // With a size of zero beside it, the one that is left open cannot be told by division.
+        // With a size of zero beside it, the one that is left open cannot be found by division.
         let rest =
             dims.iter().enumerate().filter(|(i, _)| *i != free).try_fold(1i64, |a, (_, d)| a.checked_mul(*d));
         match rest {
@@ -235,7 +235,7 @@ fn range_at_run(n: &mut NodeContext<'_, '_>) -> Answer<ValueId> {
 
 fn range(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     let element = n.element(0)?;
-    let decided = (0..2).map(|i| Ok(n.walk.is_decided(n.held(i)?))).collect::<Answer<Vec<bool>>>()?;
+    let decided = (0..2).map(|i| Ok(n.walk.is_decided(n.tensor_ref(i)?))).collect::<Answer<Vec<bool>>>()?;
     if decided.contains(&false)
         && matches!(element, ElementType::I64 | ElementType::I32)
         && n.element(1)? == element

@@ -34,7 +34,7 @@ impl Default for Rounding {
     }
 }
 
-/// What lies out of a format's range.
+/// What happens outside a format's range.
 #[derive(Clone, Copy, PartialEq)]
 enum Outside {
     Infinity,

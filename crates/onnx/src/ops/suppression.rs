@@ -60,7 +60,7 @@ fn non_max_suppression(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     })?;
     let (taken, places, found) = all_taken(n, &candidates, sizes)?;
     let y = n.build(|g| {
-        // Rows of batch, class and trip become rows of batch, class and box.
+        // Rows of batch, class and iteration become rows of batch, class and box.
         let places = g.narrow(places, 1, 0, found)?;
         let places = g.transpose(places, &[1, 0])?;
         let chosen = g.gather_nd(taken, places, 0)?;
@@ -82,19 +82,19 @@ struct Candidates {
 }
 
 /// Trips that a suppression makes without a look at whether they are too few.
-const FEW_TRIPS: usize = 256;
+const FEW_ITERATIONS: usize = 256;
 
 /// Takes boxes until none are left or there are enough of every class: the boxes, where among them there is one, and
-/// how many there are. Models ask for as many as there may be and find a few, so trips are added as long as something
+/// how many there are. Models ask for as many as there may be and find a few, so iterations are added as long as something
 /// is left to take.
 fn all_taken(
     n: &mut NodeContext<'_, '_>,
     candidates: &Candidates,
     sizes: Sizes,
 ) -> Answer<(ValueId, ValueId, usize)> {
-    let mut trips = sizes.most.min(FEW_TRIPS);
+    let mut iterations = sizes.most.min(FEW_ITERATIONS);
     loop {
-        let tried = Sizes { most: trips, ..sizes };
+        let tried = Sizes { most: iterations, ..sizes };
         let (taken, places, outcome) = n.build(|g| {
             let (left, taken, valid) = take(g, candidates, tried)?;
             let (places, found) = g.nonzero(valid)?;
@@ -103,10 +103,10 @@ fn all_taken(
             Ok((taken, places, g.stack(&[found, left], 0)?))
         })?;
         let [found, left] = counts(n, outcome)?;
-        if left == 0 || trips == sizes.most {
+        if left == 0 || iterations == sizes.most {
             return Ok((taken, places, found));
         }
-        trips = trips.saturating_mul(4).min(sizes.most);
+        iterations = iterations.saturating_mul(4).min(sizes.most);
     }
 }
 
@@ -150,7 +150,7 @@ fn ranks(g: &mut Graph, scores: ValueId) -> Result<ValueId, GraphError> {
     g.argsort(order, 2, false)
 }
 
-/// One trip takes the best box that is left of every class and strikes out what overlaps it. The results are what is
+/// One iteration takes the best box that is left of every class and strikes out what overlaps it. The results are what is
 /// left, and each `[batch, classes, most]` the boxes taken and whether there was one.
 fn take(
     g: &mut Graph,
@@ -212,10 +212,10 @@ fn take(
     body.output("best", best)?;
     body.output("found", found)?;
 
-    let trips = g.constant(Tensor::scalar(most as i64));
+    let iterations = g.constant(Tensor::scalar(most as i64));
     let start = g.constant(Tensor::scalar(true));
-    let op = Loop { carried: 1, max_trips: Some(most), body: SubGraph::new(body)? };
-    let operands = [&[trips, start, alive, rank], corners.as_slice(), &[overlap]].concat();
+    let op = Loop { carried: 1, max_iterations: Some(most), body: SubGraph::new(body)? };
+    let operands = [&[iterations, start, alive, rank], corners.as_slice(), &[overlap]].concat();
     let results = g.add_op(op, &operands)?;
     let taken = g.transpose(results[1], &[1, 2, 0])?;
     let valid = g.transpose(results[2], &[1, 2, 0])?;

@@ -1,4 +1,4 @@
-//! Operators whose results' sizes, or whose trips, come out only when they are computed.
+//! Operators whose results' sizes, or whose iterations, come out only when they are computed.
 
 use std::collections::HashMap;
 

@@ -7,7 +7,8 @@ use olivine_ir::{Def, Evaluate, Graph, Shape, Tensor, ValueId};
 
 use super::tests::{Counts, Values};
 use crate::{
-    Argument, Bindings, Bound, Known, LoopCall, LoopResults, Made, Model, Outcome, Part, Source, Specialised,
+    Argument, ArgumentSource, Bindings, Bound, Known, LoopCall, LoopResults, Made, Model, Outcome, Part,
+    Specialised,
 };
 
 /// The last graph of a model or of a loop's iterations, and how much was known by then.
@@ -48,14 +49,14 @@ pub(super) fn follow(
             Outcome::Stage(stage) => {
                 let mut made = outputs(&stage.graph, values, counts);
                 bindings.known.push(Known::Value(made.remove("value").expect("a value")));
-                bindings.kept.extend(stage.kept);
+                bindings.stage_values.extend(stage.stage_values);
                 values.extend(made);
             }
             Outcome::Loop(call) => {
                 if let Some(stage) = &call.arguments {
                     let made = outputs(&stage.graph, values, counts);
                     values.extend(made);
-                    bindings.kept.extend(&stage.kept);
+                    bindings.stage_values.extend(&stage.stage_values);
                 }
                 let results = run_loop(model, &call, batch, values, counts);
                 bindings.known.push(Known::Loop(results));
@@ -122,9 +123,9 @@ fn begin(model: &Model, argument: &Argument, values: &Values) -> Vec<Tensor> {
         Argument::Nothing => Vec::new(),
         Argument::Sequence(items, _) => items.iter().flat_map(|a| begin(model, a, values)).collect(),
         Argument::Tensor { source, .. } => vec![match source {
-            Source::Run(name) => values[name].clone(),
-            Source::Const(tensor) => tensor.clone(),
-            Source::Weight(name) => model.weight(name).expect("a weight").clone(),
+            ArgumentSource::Run(name) => values[name].clone(),
+            ArgumentSource::Const(tensor) => tensor.clone(),
+            ArgumentSource::Weight(name) => model.weight(name).expect("a weight").clone(),
         }],
     }
 }

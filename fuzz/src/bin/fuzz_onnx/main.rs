@@ -266,10 +266,10 @@ fn case(corpus: &Corpus, seed: u64, number: u64) -> Result<&'static str, String>
                     return Ok("given up");
                 }
             }
-            Ok(Outcome::Stage(Stage { graph: stage, kept })) => {
+            Ok(Outcome::Stage(Stage { graph: stage, stage_values })) => {
                 stage.verify().map_err(|e| format!("a stage does not verify: {e}"))?;
                 let ty = stage.outputs().first().and_then(|o| stage.ty(o.value).ok());
-                bindings.kept.extend(kept);
+                bindings.stage_values.extend(stage_values);
                 match ty.and_then(|ty| tensor(ty, &mut rng)) {
                     Some(value) => bindings.known.push(Known::Value(value)),
                     None => return Ok("given up"),
@@ -299,7 +299,7 @@ fn looped(model: &Model, call: LoopCall, bindings: &mut Bindings) -> Result<Know
     }
     if let Some(stage) = call.arguments {
         stage.graph.verify().map_err(|e| format!("a loop's arguments do not verify: {e}"))?;
-        bindings.kept.extend(stage.kept);
+        bindings.stage_values.extend(stage.stage_values);
     }
     Ok(Known::Loop(LoopResults { carried: state, rows: None }))
 }

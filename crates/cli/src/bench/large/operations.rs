@@ -10,7 +10,7 @@ use olivine::ir::{DType, Error, Graph, Tensor, ValueId};
 use olivine::{DeviceTensor, Session};
 use serde_json::{Value, json};
 
-use super::tensor::{only, places};
+use super::tensor::{only, ranges};
 use crate::answer::Failure;
 use crate::measure::graph;
 use crate::timing::{ms, short, timed};
@@ -113,7 +113,7 @@ impl Operation {
         let y = only(y?)?;
         let all = y.ty().shape.numel();
         let mut checked = 0;
-        for range in places(all, PLACES, LENGTH) {
+        for range in ranges(all, PLACES, LENGTH) {
             let part = Tensor::from_data([range.len()], y.read_elements(range.clone())?)?;
             for (i, got) in range.zip(part.to_f64()) {
                 let expected = (self.expect)(made, i);

@@ -50,7 +50,7 @@ pub(super) fn check(session: &Session, mib: usize) -> Result<Checked, Failure> {
     let (r, c) = (make_r.as_slice::<f32>()?, make_c.as_slice::<f32>()?);
     let elements = rows * COLUMNS;
     let mut checked = 0;
-    for range in places(elements, PLACES, LENGTH) {
+    for range in ranges(elements, PLACES, LENGTH) {
         let data = y.read_elements(range.clone())?;
         let Data::F32(got) = &data else { return Err(Failure::new("the result is not f32")) };
         for (i, got) in range.zip(got.iter()) {
@@ -73,7 +73,7 @@ pub(super) fn only(outputs: Vec<(String, DeviceTensor)>) -> Result<DeviceTensor,
 
 /// Both ends, the neighbourhoods of 2 and 4 GiB of f32 and of 2³¹ and 2³² elements, and places in between that a
 /// generator chooses.
-pub(super) fn places(elements: usize, count: usize, length: usize) -> Vec<Range<usize>> {
+pub(super) fn ranges(elements: usize, count: usize, length: usize) -> Vec<Range<usize>> {
     let around = |middle: usize| {
         let from = middle.min(elements).saturating_sub(length / 2);
         from..from.saturating_add(length).min(elements)
@@ -118,7 +118,7 @@ mod tests {
     #[test]
     fn places_lie_inside_and_reach_both_ends() {
         for elements in [1, 4096, 1_000_000, 1_610_612_736usize] {
-            let places = places(elements, 20, 5000);
+            let places = ranges(elements, 20, 5000);
             assert!(places.iter().all(|p| p.start < p.end && p.end <= elements), "{elements}");
             assert_eq!(places[0].start, 0);
             assert_eq!(places[1].end, elements);

@@ -20,7 +20,7 @@ use olivine::internals::onnx::{ElementType, NodeInfo};
 use olivine::ir::Tensor;
 use olivine::{Device, Model, Session, npy};
 
-use super::given::{GivenArgs, all_inputs};
+use super::inputs::{InputArgs, all_inputs};
 use super::{element_of, load};
 use crate::Global;
 use crate::answer::{Answer, Failure};
@@ -33,7 +33,7 @@ pub(crate) struct CheckArgs {
     /// The ONNX file.
     model: PathBuf,
     #[command(flatten)]
-    given: GivenArgs,
+    given: InputArgs,
     /// An output as it should be: `NAME=FILE.npy`. Those that are given are the reference.
     #[arg(long = "expect", value_name = "NAME=FILE")]
     expected: Vec<String>,

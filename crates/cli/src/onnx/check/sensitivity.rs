@@ -8,7 +8,7 @@ use std::time::Duration;
 use olivine::ir::{DType, Data, Tensor};
 
 use super::compare::{Distance, Sensitivity, Values};
-use crate::onnx::given::Random;
+use crate::onnx::inputs::Random;
 
 /// Weights of so few elements stay as they are: scales of a resize and the like decide shapes.
 pub(super) const FEW: usize = 8;

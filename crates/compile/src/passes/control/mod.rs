@@ -72,7 +72,7 @@ fn decided(out: &mut Rewriter<'_>, node: &Node) -> Result<Option<Vec<ValueId>>, 
             }
             match tighter(g, op, &inputs) {
                 Some(bound) => {
-                    let op = Loop { max_trips: Some(bound), ..op.clone() };
+                    let op = Loop { max_iterations: Some(bound), ..op.clone() };
                     g.add_named(node.name.clone(), op, &inputs).map(Some)
                 }
                 None => Ok(None),
@@ -90,7 +90,7 @@ fn decided(out: &mut Rewriter<'_>, node: &Node) -> Result<Option<Vec<ValueId>>, 
 fn tighter(g: &Graph, op: &Loop, inputs: &[ValueId]) -> Option<usize> {
     let rows = op.body.graph().outputs().len() > 1 + op.carried;
     let iterations = whole(g, *inputs.first()?)?.max(0) as usize;
-    (!rows && op.max_trips.is_none_or(|most| iterations < most)).then_some(iterations)
+    (!rows && op.max_iterations.is_none_or(|most| iterations < most)).then_some(iterations)
 }
 
 /// The constant behind a value of one bool.

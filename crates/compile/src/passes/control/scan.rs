@@ -1,12 +1,12 @@
-//! A scan as a loop whose body takes its slices by the iteration's number.
+//! A scan as a loop whose body slices its operands by the index of the iteration.
 
 use olivine_ir::op::{Loop, Scan};
 use olivine_ir::{DType, Error, Graph, SubGraph, Tensor, ValueId};
 
 use super::inline::inline;
 
-/// The scan's results. What is read from the back is reversed before the loop, and what is written so after it: the body
-/// counts up in both cases. Every operand has at least one slice: a scan without iterations was unrolled.
+/// The scan's results. Operands that are read backwards are reversed before the loop, and results that are written
+/// backwards after it, so that the body counts up. Every operand has at least one slice: a scan without iterations was unrolled.
 pub(super) fn as_loop(
     g: &mut Graph,
     op: &Scan,
@@ -50,7 +50,7 @@ pub(super) fn as_loop(
     let count = g.constant(Tensor::scalar(iterations as i64));
     let begin = g.constant(Tensor::scalar(true));
     let operands = [&[count, begin], states, &ordered, captures].concat();
-    let all = Loop { carried: op.states, max_trips: Some(iterations), body: SubGraph::new(body)? };
+    let all = Loop { carried: op.states, max_iterations: Some(iterations), body: SubGraph::new(body)? };
     let mut results = g.add_named(name, all, &operands)?;
     results.pop();
     for (i, result) in results.iter_mut().skip(op.states).enumerate() {

@@ -36,7 +36,7 @@ pub(super) fn loop_(
         if !rows.is_empty() {
             parts.push(g.stack(&rows, 0)?);
         }
-        let rest = op.max_trips.unwrap_or(iterations).saturating_sub(iterations);
+        let rest = op.max_iterations.unwrap_or(iterations).saturating_sub(iterations);
         if rest > 0 || parts.is_empty() {
             let zero = g.constant(Tensor::scalar_of(ty.dtype, 0.0));
             parts.push(g.fill(zero, Shape::new(&[&[rest], ty.shape.dims()].concat())?)?);
@@ -49,7 +49,7 @@ pub(super) fn loop_(
 
 /// How many iterations a loop makes, where that is known now.
 fn known_iterations(g: &Graph, op: &Loop, iterations: ValueId, begin: ValueId) -> Option<usize> {
-    let most = op.max_trips.unwrap_or(usize::MAX);
+    let most = op.max_iterations.unwrap_or(usize::MAX);
     let iterations = whole(g, iterations).map(|t| usize::try_from(t.max(0)).unwrap_or(usize::MAX).min(most));
     if flag(g, begin) == Some(false) || iterations == Some(0) || most == 0 {
         return Some(0);

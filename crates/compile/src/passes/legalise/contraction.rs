@@ -43,20 +43,24 @@ fn vector_matmul(
 }
 
 fn dot_general(g: &mut Graph, op: &DotGeneral, a: ValueId, b: ValueId) -> Result<ValueId, Error> {
-    let left = Side { value: a, batch: &op.lhs_batch, contract: &op.lhs_contract };
-    let right = Side { value: b, batch: &op.rhs_batch, contract: &op.rhs_contract };
+    let left = ContractionOperand { value: a, batch: &op.lhs_batch, contract: &op.lhs_contract };
+    let right = ContractionOperand { value: b, batch: &op.rhs_batch, contract: &op.rhs_contract };
     dot(g, &left, &right)
 }
 
 /// One operand of a general matmul: its batch and contracted axes, in the order in which they pair.
-pub(super) struct Side<'a> {
+pub(super) struct ContractionOperand<'a> {
     pub(super) value: ValueId,
     pub(super) batch: &'a [usize],
     pub(super) contract: &'a [usize],
 }
 
 /// The general matmul; result axes are batch axes, then free axes of the left, then of the right.
-pub(super) fn dot(g: &mut Graph, left: &Side<'_>, right: &Side<'_>) -> Result<ValueId, Error> {
+pub(super) fn dot(
+    g: &mut Graph,
+    left: &ContractionOperand<'_>,
+    right: &ContractionOperand<'_>,
+) -> Result<ValueId, Error> {
     let (sa, sb) = (g.ty(left.value)?.shape, g.ty(right.value)?.shape);
     let free_a = DotGeneral::free_axes(sa.rank(), left.batch, left.contract);
     let free_b = DotGeneral::free_axes(sb.rank(), right.batch, right.contract);

@@ -1,16 +1,16 @@
-//! Einstein summation: diagonals, sums of lone labels, then products of pairs.
+//! Einstein summation: diagonals, sums over labels of one operand, then contractions of pairs.
 
 use olivine_ir::op::{Einsum, EinsumPlan, ReduceKind, View};
 use olivine_ir::{DType, Error, Graph, MAX_RANK, Shape, ValueId};
 
-use super::contraction::{Side, dot};
+use super::contraction::{ContractionOperand, dot};
 use super::{cast, reshape, rewrites, transpose};
 
 rewrites! { |g, op, to|
     Einsum [operands @ ..] => einsum(g, op, operands),
 }
 
-/// An operand, or a product of some, with one label per axis, each once.
+/// An operand, or the contraction of several, with one label per axis, each once.
 struct Term {
     value: ValueId,
     labels: Vec<usize>,
@@ -64,8 +64,8 @@ fn einsum(g: &mut Graph, op: &Einsum, operands: &[ValueId]) -> Result<ValueId, E
     cast(g, value, dtype)
 }
 
-/// Takes the diagonal of labels that stand twice, and drops axes of size 1 that stand for a larger label: a factor
-/// that does not vary along a label is one that does not have it.
+/// Takes the diagonal of labels that an operand has twice, and drops axes of size 1 whose label is larger elsewhere: they
+/// broadcast.
 fn distinct_labels(
     g: &mut Graph,
     value: ValueId,
@@ -96,13 +96,13 @@ fn distinct_labels(
     Ok(Term { value, labels: kept })
 }
 
-/// True when more than one rounding would lie between the operands and the result.
+/// Whether the result would be rounded more than once.
 fn takes_several_steps(terms: &[Term], result: &[usize]) -> bool {
     let lone = |l: usize| !result.contains(&l) && terms.iter().filter(|t| t.has(l)).count() == 1;
     terms.len() > 2 || (terms.len() == 2 && terms.iter().flat_map(|t| &t.labels).any(|l| lone(*l)))
 }
 
-/// The first two terms, unless their product would have too many axes; then the pair whose product has fewest.
+/// The first two terms, unless their contraction has too many axes; then the pair whose contraction has the fewest.
 fn next_pair(terms: &[Term], result: &[usize]) -> (usize, usize) {
     let rank = |i: usize, j: usize| {
         let elsewhere = |l: usize| {
@@ -120,7 +120,7 @@ fn next_pair(terms: &[Term], result: &[usize]) -> (usize, usize) {
         .unwrap_or((0, 1))
 }
 
-/// The product of two terms, summed over the labels that nothing else needs.
+/// The contraction of two terms, summed over the labels that nothing else needs.
 fn join(g: &mut Graph, a: Term, b: Term, kept: impl Fn(usize) -> bool) -> Result<Term, Error> {
     let a = sum_out(g, a, |l| !b.has(l) && !kept(l))?;
     let b = sum_out(g, b, |l| !a.has(l) && !kept(l))?;
@@ -133,8 +133,8 @@ fn join(g: &mut Graph, a: Term, b: Term, kept: impl Fn(usize) -> bool) -> Result
         let right = spread(g, &b, &labels)?;
         return Ok(Term { value: g.mul(left, right)?, labels });
     }
-    let left = Side { value: a.value, batch: &a.axes(&batch), contract: &a.axes(&contract) };
-    let right = Side { value: b.value, batch: &b.axes(&batch), contract: &b.axes(&contract) };
+    let left = ContractionOperand { value: a.value, batch: &a.axes(&batch), contract: &a.axes(&contract) };
+    let right = ContractionOperand { value: b.value, batch: &b.axes(&batch), contract: &b.axes(&contract) };
     Ok(Term { value: dot(g, &left, &right)?, labels })
 }
 

@@ -5,7 +5,7 @@ use olivine_ir::op::{HeadLayout, KvAppend};
 
 use crate::kernel::kernels;
 use crate::kernels::movement::{copy_box, copy_strided, with_size};
-use crate::operand::{Operand, Source, Target, row_major};
+use crate::operand::{Operand, OperandSource, Target, row_major};
 
 kernels! { |op, x, out, call|
     KvAppend => kv_append(op, x, out),
@@ -14,7 +14,7 @@ kernels! { |op, x, out, call|
 /// The cache with rows at `position ..`; rows that fall outside on either side are dropped.
 pub(crate) fn kv_append(op: &KvAppend, x: &[Operand<'_>], out: &mut [Target<'_>]) {
     let Some(target) = out.first_mut() else { return };
-    if let Source::Bytes(_) = x[0].source {
+    if let OperandSource::Bytes(_) = x[0].source {
         copy_strided(&x[0], target.bytes);
     }
     if target.ty.shape.has_zero() || x[1].shape().has_zero() {

@@ -7,7 +7,7 @@ use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
 use super::tile::Scratch;
-use crate::kernels::product::Accumulator;
+use crate::kernels::gemm::Accumulator;
 use crate::operand::Number;
 use crate::simd::math;
 
@@ -52,11 +52,11 @@ macro_rules! wide_real {
             }
             fn with_scratch<R>(f: impl FnOnce(&mut Scratch<Self>) -> R) -> R {
                 thread_local! {
-                    static KEPT: Cell<Scratch<$t>> = Cell::default();
+                    static SCRATCH: Cell<Scratch<$t>> = Cell::default();
                 }
-                let mut scratch = KEPT.take();
+                let mut scratch = SCRATCH.take();
                 let result = f(&mut scratch);
-                KEPT.set(scratch);
+                SCRATCH.set(scratch);
                 result
             }
         }

@@ -149,7 +149,7 @@ impl<'a, T: Real> Problem<'a, T> {
         let end = (length + query + 1).saturating_sub(self.queries).min(length);
         match self.window {
             Some(window) => {
-                // The window ends at the query's own position, which lies before key 0 when length < queries.
+                // The window ends at the query's own position, which is before key 0 when length < queries.
                 (length + query + 1).saturating_sub(self.queries).saturating_sub(window).min(end)..end
             }
             None if self.causal => 0..end,
@@ -202,7 +202,7 @@ fn solve<T: Real>(op: &Attention, x: &[Operand<'_>], target: &mut Target<'_>) {
     if op.layout == HeadLayout::Bhsd || queries == 1 {
         return share(&p, out, dim, &|rows, r, result| T::narrow(result, &mut rows[r * dim..(r + 1) * dim]));
     }
-    // Rows of a head lie apart in this layout: hand each tile the slices it owns, in [batch, head, sequence] order.
+    // Rows of a head are apart in this layout: hand each tile the slices it owns, in [batch, head, sequence] order.
     let mut given: Vec<Option<&mut [T]>> = scratch::collected(out.chunks_mut(dim).map(Some));
     let mut owned: Vec<&mut [T]> = scratch::with_room(given.len());
     for batch in given.chunks_mut(queries * p.heads) {

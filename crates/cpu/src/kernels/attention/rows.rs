@@ -40,20 +40,20 @@ impl<'a, A> Rows<'a, A> {
 }
 
 /// One step of the online softmax. Each row of `keys` scores becomes weights relative to the row's new maximum;
-/// `maxima` and `sums` move on, and `factors` tells by how much earlier results of the row shrink.
+/// `maxima` and `sums` move on, and `scales` says by how much earlier results of the row shrink.
 pub(super) struct Soften<'a, A> {
     pub(super) scores: &'a mut [A],
     pub(super) keys: usize,
     pub(super) maxima: &'a mut [A],
     pub(super) sums: &'a mut [A],
-    pub(super) factors: &'a mut [A],
+    pub(super) scales: &'a mut [A],
 }
 
 impl<A: Acc> Kernel for Soften<'_, A> {
     type Output = ();
     #[inline(always)]
     fn run<const FMA: bool>(self) {
-        let Soften { scores, keys, maxima, sums, factors } = self;
+        let Soften { scores, keys, maxima, sums, scales } = self;
         for (r, row) in scores.chunks_mut(keys).take(maxima.len()).enumerate() {
             let mut lanes = [A::LOWEST; LANES];
             let mut chunks = row.chunks_exact(LANES);
@@ -85,7 +85,7 @@ impl<A: Acc> Kernel for Soften<'_, A> {
             let factor = (maxima[r] - base).exp_below::<FMA>();
             sums[r] = sums[r] * factor + sum;
             maxima[r] = new;
-            factors[r] = factor;
+            scales[r] = factor;
         }
     }
 }
@@ -107,7 +107,7 @@ impl<A: Acc> Kernel for Softcap<'_, A> {
     }
 }
 
-/// `out[j] = scale·(q · row j)` for few queries, where packing keys for a matrix product would cost more.
+/// `out[j] = scale·(q · row j)` for few queries, where packing keys for a GEMM would cost more.
 pub(super) struct Dots<'a, A> {
     pub(super) q: &'a [A],
     pub(super) keys: Rows<'a, A>,

@@ -4,7 +4,7 @@ use olivine_ir::{Op, Shape, TensorType};
 
 use super::cache::kv_append;
 use super::*;
-use crate::operand::Source;
+use crate::operand::OperandSource;
 
 fn packed<'a, T: Pod>(dtype: DType, dims: &[usize], data: &'a [T]) -> Operand<'a> {
     Operand::packed(TensorType::new(dtype, Shape::new(dims).unwrap()), bytemuck::cast_slice(data))
@@ -319,7 +319,7 @@ fn rows_join_the_cache_at_their_position_and_are_dropped_outside() {
                 let mut x0 = packed(DType::I32, &dims, &cache);
                 let mut out = vec![-1; cache.len()];
                 if in_place {
-                    x0.source = Source::Target;
+                    x0.source = OperandSource::Target;
                     out.copy_from_slice(&cache);
                 }
                 // The rows' dims run backwards in memory, so that their steps are not packed.

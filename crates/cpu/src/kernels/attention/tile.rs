@@ -3,13 +3,13 @@
 use super::float::{Acc, Real};
 use super::rows::{Dots, Rows, Softcap, Soften, Weigh};
 use super::{Mask, Problem, Strided};
-use crate::kernels::product::{Matrix, multiply};
+use crate::kernels::gemm::{Matrix, serial_gemm};
 use crate::operand::Number;
 use crate::simd::run;
 
 /// Keys handled at once: their scores and values stay in the second-level cache.
 const KEYS: usize = 256;
-/// Rows up to which dot products beat a matrix product, whose packing is then most of the work.
+/// Rows up to which dot products beat a GEMM, whose packing is then most of the work.
 const FEW: usize = 8;
 
 /// The queries of a tile: some heads of one kv head, some positions of each.
@@ -44,7 +44,7 @@ pub(crate) struct Scratch<A> {
     acc: Vec<A>,
     maxima: Vec<A>,
     sums: Vec<A>,
-    factors: Vec<A>,
+    scales: Vec<A>,
 }
 
 fn sized<A: Acc>(buffer: &mut Vec<A>, len: usize) -> &mut [A] {
@@ -77,7 +77,7 @@ fn rows_of<'a, T: Real>(
 /// Computes a tile; `write` takes each row's number and result.
 pub(super) fn attend<T: Real>(p: &Problem<'_, T>, t: Tile, write: &mut dyn FnMut(usize, &[T::Acc])) {
     T::Acc::with_scratch(|s| {
-        let Scratch { q, k, v, scores, acc, maxima, sums, factors } = s;
+        let Scratch { q, k, v, scores, acc, maxima, sums, scales } = s;
         let (rows, dim, value_dim) = (t.rows(), p.dim, p.value_dim);
         let q = sized(q, rows * dim);
         for (r, q) in q.chunks_mut(dim).enumerate() {
@@ -86,7 +86,7 @@ pub(super) fn attend<T: Real>(p: &Problem<'_, T>, t: Tile, write: &mut dyn FnMut
         }
         let acc = sized(acc, rows * value_dim);
         acc.fill(Number::ZERO);
-        let (maxima, sums, factors) = (sized(maxima, rows), sized(sums, rows), sized(factors, rows));
+        let (maxima, sums, scales) = (sized(maxima, rows), sized(sums, rows), sized(scales, rows));
         for r in 0..rows {
             (maxima[r], sums[r]) = p.start(t.row(r).0);
         }
@@ -112,9 +112,9 @@ pub(super) fn attend<T: Real>(p: &Problem<'_, T>, t: Tile, write: &mut dyn FnMut
                 row[..from].fill(Number::LOWEST);
                 row[to..].fill(Number::LOWEST);
             }
-            run(Soften { scores: &mut *scores, keys: n, maxima, sums, factors });
+            run(Soften { scores: &mut *scores, keys: n, maxima, sums, scales });
             if key > first {
-                shrink(acc, value_dim, factors);
+                shrink(acc, value_dim, scales);
             }
             let values = rows_of(&p.v, p.v.at(t.batch, t.kv_head, key), n, value_dim, v);
             accumulate(scores, values, value_dim, n, masked, acc);
@@ -127,8 +127,8 @@ pub(super) fn attend<T: Real>(p: &Problem<'_, T>, t: Tile, write: &mut dyn FnMut
     });
 }
 
-fn shrink<A: Acc>(acc: &mut [A], value_dim: usize, factors: &[A]) {
-    for (row, factor) in acc.chunks_mut(value_dim).zip(factors).filter(|(_, f)| **f != A::ONE) {
+fn shrink<A: Acc>(acc: &mut [A], value_dim: usize, scales: &[A]) {
+    for (row, factor) in acc.chunks_mut(value_dim).zip(scales).filter(|(_, f)| **f != A::ONE) {
         row.iter_mut().for_each(|x| *x *= *factor);
     }
 }
@@ -143,7 +143,7 @@ fn score<A: Acc>(q: &[A], keys: Rows<'_, A>, dim: usize, n: usize, scale: A, sco
         return;
     }
     let turned = Matrix { data: keys.data, offset: keys.start, row_stride: 1, column_stride: keys.stride };
-    multiply((rows, n, dim), Matrix::packed(q, dim), turned, scale, false, scores);
+    serial_gemm((rows, n, dim), Matrix::packed(q, dim), turned, scale, false, scores);
 }
 
 /// `acc += weights·values`, where a key that is masked for a row must not touch it whatever its value holds.
@@ -164,7 +164,7 @@ fn accumulate<A: Acc>(
     }
     let values =
         Matrix { data: values.data, offset: values.start, row_stride: values.stride, column_stride: 1 };
-    multiply((rows, value_dim, n), Matrix::packed(weights, n), values, A::ONE, true, acc);
+    serial_gemm((rows, value_dim, n), Matrix::packed(weights, n), values, A::ONE, true, acc);
 }
 
 /// Whether no value is NaN or infinite.
@@ -173,7 +173,7 @@ fn finite<A: Acc>(values: Rows<'_, A>, n: usize, dim: usize) -> bool {
 }
 
 impl<T: Real> Mask<'_, T> {
-    /// Applies the mask to the scores of keys `at[3] ..`; tells whether it may have masked one.
+    /// Applies the mask to the scores of keys `at[3] ..`; returns whether it may have masked one.
     fn apply(&self, at: [usize; 4], scores: &mut [T::Acc]) -> bool {
         let start = |strides: &[isize; 4], offset: usize| {
             offset as isize + at.iter().zip(strides).map(|(i, s)| *i as isize * s).sum::<isize>()

@@ -7,10 +7,10 @@
 
 use super::Problem;
 use super::geometry::Axis;
-use super::lanes::Lanes;
 use super::planes::{fits_rows, reach};
 use super::tile::{Curve, SUMMED, finish_filters, put};
 use super::transpose_block::{Block, rows_of};
+use super::vector::ConvVector;
 use crate::operand::Number;
 
 /// Elements of a transposed band, so that it stays in the second-level cache beside its results.
@@ -40,7 +40,7 @@ impl Depthwise {
             && az.output == 1
             && az.input == 1
             && az.before == 0
-            && (1..=SUMMED).contains(&problem.depth())
+            && (1..=SUMMED).contains(&problem.k_len())
             && (ax.output < WIDE || ax.stride > 2)
             && fits_rows(ax)
             && fits_rows(ay);
@@ -59,7 +59,7 @@ impl Depthwise {
 
     /// Elements of working memory: the band, its weights and its results.
     pub(crate) fn scratch<T>(&self, problem: &Problem<'_, T>, lanes: usize) -> usize {
-        (self.rows * self.pitch + problem.depth() + self.lines * problem.geometry.axes[2].output) * lanes
+        (self.rows * self.pitch + problem.k_len() + self.lines * problem.geometry.axes[2].output) * lanes
     }
 }
 
@@ -97,7 +97,7 @@ pub(crate) struct Channels<'a, T> {
 /// # Safety
 /// The processor has the instruction set of `L`, and `out` has room for every channel's results.
 #[inline(always)]
-pub(crate) unsafe fn compute<L: Lanes>(
+pub(crate) unsafe fn compute<L: ConvVector>(
     layout: &Depthwise,
     band: &Channels<'_, L::Elem>,
     scratch: &mut [L::Elem],
@@ -147,7 +147,7 @@ pub(crate) unsafe fn compute<L: Lanes>(
 
 /// Transposes the rows that a band sees, with zeros around them.
 #[inline(always)]
-unsafe fn fill<L: Lanes>(layout: &Depthwise, band: &Channels<'_, L::Elem>, to: &mut [L::Elem]) {
+unsafe fn fill<L: ConvVector>(layout: &Depthwise, band: &Channels<'_, L::Elem>, to: &mut [L::Elem]) {
     let (ay, ax) = band.axes;
     let pitch = layout.pitch * L::N;
     let zero = L::Elem::ZERO;
@@ -210,12 +210,12 @@ struct Ending<'a, T> {
     filter: usize,
 }
 
-/// The body of [`Lanes::depthwise_line`]: P columns at a time, of which there are as many.
+/// The body of [`ConvVector::depthwise_line`]: P columns at a time, of which there are as many.
 ///
 /// # Safety
 /// The processor has the instruction set of `L`.
 #[inline(always)]
-pub(crate) unsafe fn line<L: Lanes, const P: usize>(line: Line<'_, L::Elem>) {
+pub(crate) unsafe fn line<L: ConvVector, const P: usize>(line: Line<'_, L::Elem>) {
     let Line { x, w, y, pitch, axes: (ay, ax), ending } = line;
     let (rows, columns, width) = (ay.taps.len(), ax.taps.len(), y.len() / L::N);
     let (step, down, right) = (ax.stride * L::N, ay.dilation * pitch * L::N, ax.dilation * L::N);

@@ -13,7 +13,7 @@ use super::depthwise::Depthwise;
 use super::filters;
 use super::geometry::Axis;
 use super::in_place::InPlace;
-use super::plan::{Band, Plan, SINGLE_VECTORS, Source, VECTORS, blocks, flat_bands};
+use super::plan::{Band, BandInput, Plan, SINGLE_VECTORS, VECTORS, blocks, flat_bands};
 use super::planes::Planes;
 use super::real::Real;
 use super::weights::panel_width;
@@ -68,7 +68,7 @@ impl<'a, T: Real> Division<'a, T> {
     /// A plan whose filters are divided where bands do not keep all threads busy.
     fn with(
         &self,
-        source: Source,
+        source: BandInput,
         offsets: Vec<usize>,
         by_filters: bool,
         bands: Vec<Band>,
@@ -104,28 +104,28 @@ impl<'a, T: Real> Division<'a, T> {
         if !problem.geometry.is_pointwise() || !by_filters && positions < most * lanes {
             return None;
         }
-        let k = problem.depth().max(1);
+        let k = problem.k_len().max(1);
         let count = self.bands(positions.div_ceil((BAND_ELEMENTS / k).max(4 * most * lanes)));
         // Threads share positions evenly, in whole tiles.
         let tile = if by_filters { filters::positions(positions, k).0 } else { lanes };
         let width = positions.div_ceil(count).next_multiple_of(tile).min(positions);
         let bands = flat_bands(positions, width, lanes, most, true);
         let offsets = (0..problem.channels).map(|c| c * positions).collect();
-        Some(self.with(Source::Direct, offsets, by_filters, bands, 0))
+        Some(self.with(BandInput::Direct, offsets, by_filters, bands, 0))
     }
 
     fn depthwise(&self) -> Option<Plan> {
         let blocks = self.problem.images * self.problem.groups.div_ceil(self.lanes);
         let layout = Depthwise::new(self.problem, self.lanes, self.threads.div_ceil(blocks))?;
         let (bands, scratch) = (self.by_lines(layout.lines), layout.scratch(self.problem, self.lanes));
-        Some(self.with(Source::Depthwise(layout), Vec::new(), false, bands, scratch))
+        Some(self.with(BandInput::Depthwise(layout), Vec::new(), false, bands, scratch))
     }
 
     fn in_place(&self) -> Option<Plan> {
         let in_place = InPlace::new(self.problem, self.lanes, self.threads)?;
         let lines = self.problem.geometry.axes[1].output;
         let bands = self.by_lines(lines.div_ceil(self.bands(1).min(lines)));
-        Some(self.with(Source::InPlace(in_place), Vec::new(), false, bands, 0))
+        Some(self.with(BandInput::InPlace(in_place), Vec::new(), false, bands, 0))
     }
 
     fn planes(&self) -> Option<Plan> {
@@ -142,7 +142,7 @@ impl<'a, T: Real> Division<'a, T> {
             let per_line = problem.channels.max(1) * ay.taps.len() * whole.pitch;
             let count = self.bands(ay.output.div_ceil((BAND_ELEMENTS / per_line).max(1)));
             let lines = ay.output.div_ceil(count.min(ay.output));
-            return Some(self.padded(whole, (lines, ax.output), Source::Whole));
+            return Some(self.padded(whole, (lines, ax.output), BandInput::Whole));
         }
         // One line too long for the cache, or for all threads to have some, is cut too.
         let narrowest = 4 * most * lanes;
@@ -152,11 +152,16 @@ impl<'a, T: Real> Division<'a, T> {
         let width = if lines == 1 { fits.min(even).max(narrowest).min(ax.output) } else { ax.output };
         let cut = width < ax.output || lines < ay.output;
         let planes = if cut { Planes::new(problem, lines, width)? } else { whole };
-        Some(self.padded(planes, (lines, width), Source::Planes))
+        Some(self.padded(planes, (lines, width), BandInput::Planes))
     }
 
     /// A plan of padded rows for bands of `lines` lines and `width` columns.
-    fn padded(&self, planes: Planes, (lines, width): (usize, usize), source: fn(Planes) -> Source) -> Plan {
+    fn padded(
+        &self,
+        planes: Planes,
+        (lines, width): (usize, usize),
+        source: fn(Planes) -> BandInput,
+    ) -> Plan {
         let &Division { problem, lanes, most, .. } = self;
         let [az, ay, ax] = &problem.geometry.axes;
         let starts = |axis: &Axis, step: usize| (0..axis.output).step_by(step);
@@ -181,12 +186,12 @@ impl<'a, T: Real> Division<'a, T> {
 
     fn patches(&self) -> Plan {
         let &Division { problem, lanes, positions, most, .. } = self;
-        let k = problem.depth().max(1);
+        let k = problem.k_len().max(1);
         let count = self.bands(positions.div_ceil((BAND_ELEMENTS / k).max(most * lanes)));
         let width = positions.div_ceil(count).next_multiple_of(lanes);
         let bands = flat_bands(positions, width, lanes, most, false);
-        let offsets = (0..problem.depth()).map(|k| k * width).collect();
-        self.with(Source::Patches { pitch: width }, offsets, false, bands, k * width)
+        let offsets = (0..problem.k_len()).map(|k| k * width).collect();
+        self.with(BandInput::Patches { pitch: width }, offsets, false, bands, k * width)
     }
 
     /// Whether tiles with filters in lanes take less time than vectors over `lines` of `width` positions, `pitch` apart.
@@ -194,9 +199,9 @@ impl<'a, T: Real> Division<'a, T> {
         let &Division { problem, lanes, .. } = self;
         let gaps = pitch != width;
         let (lines, width) = if gaps { (lines, width) } else { (1, lines * width) };
-        let (_, time) = filters::positions(width, problem.depth());
+        let (_, time) = filters::positions(width, problem.k_len());
         let vectors = ((lines - 1) * pitch + width).div_ceil(lanes);
-        let by_positions = vectors.saturating_mul((problem.depth() + STORES).saturating_mul(lanes));
+        let by_positions = vectors.saturating_mul((problem.k_len() + STORES).saturating_mul(lanes));
         panel_width(problem.filters()) == lanes
             && problem.filters() >= 2 * lanes
             && lines.saturating_mul(time) < by_positions / 64 * 63

@@ -1,4 +1,4 @@
-//! Convolution by tiles that read their operands where they lie: no product is laid out for its own sake.
+//! Convolution by tiles that read their operands in their own layout, without im2col.
 
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -7,15 +7,15 @@ use super::Problem;
 use super::depthwise::{self, Channels, Depthwise};
 use super::filters::{self, FilterTile, PANELS, POSITIONS};
 use super::in_place::{self, InPlace, LINES, Rows};
-use super::lanes::{Job, Lanes, lanes};
-use super::plan::{Band, Keep, Plan, Source, farthest};
+use super::plan::{Band, BandInput, Keep, Plan, farthest};
 use super::planes::Planes;
 use super::real::Real;
 use super::scratch::with_scratch;
 use super::tile::{Curve, TILE, Tile, compute, rows};
 use super::transpose_block::{Block, rows_of};
+use super::vector::{ConvVector, Job, lanes};
 use super::weights::Panels;
-use crate::kernels::product::Grid;
+use crate::kernels::gemm::Grid;
 use crate::parallel;
 use crate::scratch;
 use crate::simd::Vectors;
@@ -61,7 +61,7 @@ pub(crate) type TileEnding<'a, T> = dyn Fn(&mut [T], &mut [T], usize, usize) + S
 /// Tasks a thread gets when there is much to do, so that unequal ones even out.
 const TASKS: usize = 4;
 /// Weights that stay in the second-level cache beside a band.
-const KEPT_WEIGHTS: usize = 64 << 10;
+const CACHED_WEIGHTS: usize = 64 << 10;
 /// Multiply-adds worth a task of their own.
 const TASK_WORK: usize = 1 << 20;
 
@@ -81,13 +81,13 @@ pub(crate) fn convolve<T: Real>(
     let fresh = if known.serves(count) { None } else { Some(Plan::new(problem, count)) };
     let plan = fresh.as_ref().unwrap_or(known);
     let groups = match plan.source {
-        Source::Depthwise(_) => problem.groups.div_ceil(count),
+        BandInput::Depthwise(_) => problem.groups.div_ceil(count),
         _ => problem.groups,
     };
     let units = problem.images * groups;
     let grid = Grid::new(out);
     let context = Context { problem, panels, ending, plan, grid: &grid, whole: &[] };
-    let Source::Whole(planes) = &plan.source else {
+    let BandInput::Whole(planes) = &plan.source else {
         return context.run(set, 0..units);
     };
     with_scratch(plan.scratch, |scratch: &mut [T]| {
@@ -114,7 +114,7 @@ struct FillWhole<'a, T: Real> {
 
 impl<T: Real> Job<T> for FillWhole<'_, T> {
     #[inline(always)]
-    unsafe fn run<L: Lanes<Elem = T>>(self) {
+    unsafe fn run<L: ConvVector<Elem = T>>(self) {
         let Context { problem, plan, .. } = self.context;
         let source = problem.plane(self.unit.0, self.unit.1, self.channel);
         let all = (&plan.bands[0], problem.geometry.axes[1].output);
@@ -131,7 +131,7 @@ struct Context<'a, T: Real> {
     ending: &'a Ending<'a, T>,
     plan: &'a Plan,
     grid: &'a Grid<'a, T>,
-    /// The operand of [`Source::Whole`].
+    /// The operand of [`BandInput::Whole`].
     whole: &'a [T],
 }
 
@@ -154,13 +154,13 @@ struct Task<'a> {
 
 impl<T: Real> Job<T> for Share<'_, T> {
     #[inline(always)]
-    unsafe fn run<L: Lanes<Elem = T>>(self) {
+    unsafe fn run<L: ConvVector<Elem = T>>(self) {
         let Context { problem, plan, panels, .. } = self.context;
         let count = plan.bands.len();
         let mut filled = None;
         let farthest = farthest(&plan.offsets);
         let mut tiles = ([T::ZERO; TILE], [T::ZERO; TILE]);
-        if let Source::Depthwise(layout) = &plan.source {
+        if let BandInput::Depthwise(layout) = &plan.source {
             let blocks = problem.groups.div_ceil(L::N);
             for task in self.tasks {
                 let (band, unit) = (&plan.bands[task % count], task / count);
@@ -182,18 +182,18 @@ impl<T: Real> Job<T> for Share<'_, T> {
                 filled = Some(place);
             }
             let x: &[T] = match &plan.source {
-                Source::InPlace(lines) => {
+                BandInput::InPlace(lines) => {
                     let task = Task { band, image, group, panels: (0, 1) };
                     // Safety: the instruction set is the caller's promise.
                     unsafe { self.context.work_in_place::<L>(task, lines, &mut tiles.1) };
                     continue;
                 }
-                Source::Direct => {
+                BandInput::Direct => {
                     let channels = problem.channels * problem.geometry.input_len();
                     &problem.x[unit * channels..][..channels][band.start.min(channels)..]
                 }
-                Source::Whole(planes) => &self.context.whole[band.y * planes.pitch..],
-                Source::Depthwise(_) | Source::Planes(_) | Source::Patches { .. } => self.scratch,
+                BandInput::Whole(planes) => &self.context.whole[band.y * planes.pitch..],
+                BandInput::Depthwise(_) | BandInput::Planes(_) | BandInput::Patches { .. } => self.scratch,
             };
             let panels = (part * panels.count / plan.parts, (part + 1) * panels.count / plan.parts);
             let seen = match band.blocks.last() {
@@ -221,7 +221,7 @@ impl<T: Real> Context<'_, T> {
         } else {
             (problem.work() / TASK_WORK).clamp(plan.threads, plan.threads * TASKS).min(tasks)
         };
-        let scratch = if matches!(plan.source, Source::Whole(_)) { 0 } else { plan.scratch };
+        let scratch = if matches!(plan.source, BandInput::Whole(_)) { 0 } else { plan.scratch };
         parallel::tasks(shares, &|share| {
             let tasks = first + share * tasks / shares..first + (share + 1) * tasks / shares;
             with_scratch(scratch, |scratch: &mut [T]| {
@@ -233,9 +233,14 @@ impl<T: Real> Context<'_, T> {
     /// Computes a task; `x` is what its band sees, `tiles` is room to work.
     ///
     /// # Safety
-    /// The processor has the instruction set of `L`; every offset plus every position of the band lies in `x`.
+    /// The processor has the instruction set of `L`; every offset plus every position of the band is in `x`.
     #[inline(always)]
-    unsafe fn work<L: Lanes<Elem = T>>(&self, task: Task<'_>, x: &[T], tiles: &mut ([T; TILE], [T; TILE])) {
+    unsafe fn work<L: ConvVector<Elem = T>>(
+        &self,
+        task: Task<'_>,
+        x: &[T],
+        tiles: &mut ([T; TILE], [T; TILE]),
+    ) {
         let Context { problem, panels, ending, plan, grid, .. } = *self;
         let (filters, positions) = (problem.filters(), problem.geometry.output_len());
         let row = |f: usize| {
@@ -278,8 +283,8 @@ impl<T: Real> Context<'_, T> {
                         out,
                         out_pitch,
                     };
-                    // Safety: the instruction set is the caller's promise; operands lie in x. A tile has room for any
-                    // rows, and those of the grid that lie before one inside it lie inside it too.
+                    // Safety: the instruction set is the caller's promise; operands are in x. A tile has room for any
+                    // rows, and those of the grid that are before one inside it are inside it too.
                     unsafe { compute::<L>(&sums, rows, block.vectors) };
                     f += rows;
                     if straight {
@@ -306,7 +311,7 @@ impl<T: Real> Context<'_, T> {
     /// # Safety
     /// As there.
     #[inline(always)]
-    unsafe fn work_filters<L: Lanes<Elem = T>>(&self, task: Task<'_>, x: &[T], spare: &mut [T; TILE]) {
+    unsafe fn work_filters<L: ConvVector<Elem = T>>(&self, task: Task<'_>, x: &[T], spare: &mut [T; TILE]) {
         let Context { problem, panels, ending, plan, grid, .. } = *self;
         let (filters, positions) = (problem.filters(), problem.geometry.output_len());
         let (width, pitch) = plan.line(task.band);
@@ -318,7 +323,7 @@ impl<T: Real> Context<'_, T> {
         let mut sums = [T::ZERO; POSITIONS * PANELS * 16];
         let first = (task.image * problem.groups + task.group) * filters;
         // Weights that stay in the second-level cache serve all positions before others are read.
-        let group = (KEPT_WEIGHTS / (plan.offsets.len() * PANELS * L::N).max(1)).max(1) * PANELS;
+        let group = (CACHED_WEIGHTS / (plan.offsets.len() * PANELS * L::N).max(1)).max(1) * PANELS;
         for group in (task.panels.0..task.panels.1).step_by(group).map(|g| g..(g + group).min(task.panels.1))
         {
             for tile in 0..lines * tiles {
@@ -367,7 +372,7 @@ impl<T: Real> Context<'_, T> {
     /// # Safety
     /// The processor has the instruction set of `L`.
     #[inline(always)]
-    unsafe fn work_in_place<L: Lanes<Elem = T>>(
+    unsafe fn work_in_place<L: ConvVector<Elem = T>>(
         &self,
         task: Task<'_>,
         lines: &InPlace,
@@ -425,7 +430,7 @@ impl<T: Real> Context<'_, T> {
     /// # Safety
     /// The processor has the instruction set of `L`.
     #[inline(always)]
-    unsafe fn work_depthwise<L: Lanes<Elem = T>>(
+    unsafe fn work_depthwise<L: ConvVector<Elem = T>>(
         &self,
         task: Task<'_>,
         layout: &Depthwise,
@@ -492,7 +497,7 @@ impl<T: Real> Context<'_, T> {
 /// # Safety
 /// The processor has the instruction set of `L`.
 #[inline(always)]
-unsafe fn keep<L: Lanes>(values: &[L::Elem], keeps: &[Keep], run: &mut [L::Elem]) {
+unsafe fn keep<L: ConvVector>(values: &[L::Elem], keeps: &[Keep], run: &mut [L::Elem]) {
     assert!(values.len() >= keeps.len() * L::N, "every vector is there");
     for (v, keep) in keeps.iter().enumerate() {
         let to = &mut run[keep.to..][..keep.count as usize];

@@ -4,8 +4,8 @@
 //!   panels of weights [K, lanes] × positions one by one ──▶ sums [positions, filters] ──▶ transposed to their places
 //! ```
 
-use super::lanes::Lanes;
 use super::tile::{Curve, SUMMED, finish_filters, put};
+use super::vector::ConvVector;
 use crate::operand::Number;
 
 /// Numbers of positions there are tiles for.
@@ -48,7 +48,7 @@ pub(crate) struct FilterTile<'a, T> {
 /// The processor has the instruction set of `L`; every offset, plus the tile's positions, is inside the memory of `x`, and
 /// `out` has room.
 #[inline(always)]
-pub(crate) unsafe fn compute<L: Lanes>(tile: &FilterTile<'_, L::Elem>, positions: usize, panels: usize) {
+pub(crate) unsafe fn compute<L: ConvVector>(tile: &FilterTile<'_, L::Elem>, positions: usize, panels: usize) {
     // Safety: the caller's promise.
     unsafe {
         match (positions, panels) {
@@ -74,12 +74,12 @@ pub(crate) unsafe fn compute<L: Lanes>(tile: &FilterTile<'_, L::Elem>, positions
     }
 }
 
-/// The body of [`Lanes::filters`].
+/// The body of [`ConvVector::filters`].
 ///
 /// # Safety
 /// As [`compute`].
 #[inline(always)]
-pub(crate) unsafe fn filters<L: Lanes, const P: usize, const F: usize>(tile: &FilterTile<'_, L::Elem>) {
+pub(crate) unsafe fn filters<L: ConvVector, const P: usize, const F: usize>(tile: &FilterTile<'_, L::Elem>) {
     let FilterTile { x, offsets, w, scale, shift, curves, filter, out } = *tile;
     let k_len = offsets.len();
     assert!(F <= PANELS);
@@ -117,7 +117,7 @@ pub(crate) unsafe fn filters<L: Lanes, const P: usize, const F: usize>(tile: &Fi
 
 /// Adds the products of `count` offsets to sums.
 #[inline(always)]
-unsafe fn add<L: Lanes, const P: usize, const F: usize>(
+unsafe fn add<L: ConvVector, const P: usize, const F: usize>(
     x: *const L::Elem,
     offsets: *const usize,
     count: usize,

@@ -7,10 +7,10 @@
 
 use super::Problem;
 use super::geometry::Axis;
-use super::lanes::Lanes;
 use super::plan::VECTORS;
 use super::planes::fits_rows;
 use super::tile::{Curve, SUMMED, bend, scale_rows};
+use super::vector::ConvVector;
 use crate::operand::Number;
 
 /// Output lines of a tile that share the input rows they read.
@@ -45,7 +45,7 @@ impl InPlace {
             && az.output == 1
             && az.before == 0
             && (ax.stride == 1 || ax.stride == 2 && ax.dilation == 1 && ax.taps.len() <= 2 * lanes)
-            && (1..=SUMMED).contains(&problem.depth())
+            && (1..=SUMMED).contains(&problem.k_len())
             && fits_rows(ax)
             && fits_rows(ay)
             && wide <= 3 * ax.output
@@ -139,7 +139,7 @@ pub(crate) fn shares_rows(ay: &Axis, ax: &Axis) -> bool {
 /// The processor has the instruction set of `L`; `x` has `channels` of `height` rows; masks, where there are some, allow
 /// elements of a row only, and without them all of a block's vectors are inside the row; `out` has room.
 #[inline(always)]
-pub(crate) unsafe fn compute_lines<L: Lanes>(tile: &Rows<'_, L::Elem>, vectors: usize) {
+pub(crate) unsafe fn compute_lines<L: ConvVector>(tile: &Rows<'_, L::Elem>, vectors: usize) {
     // Safety: the caller's promise.
     unsafe {
         match (tile.kernel.0, vectors, tile.masks.is_empty()) {
@@ -164,7 +164,7 @@ pub(crate) unsafe fn compute_lines<L: Lanes>(tile: &Rows<'_, L::Elem>, vectors: 
 /// # Safety
 /// As [`compute_lines`].
 #[inline(always)]
-pub(crate) unsafe fn compute_line<L: Lanes>(tile: &Rows<'_, L::Elem>, vectors: usize, stride: usize) {
+pub(crate) unsafe fn compute_line<L: ConvVector>(tile: &Rows<'_, L::Elem>, vectors: usize, stride: usize) {
     // Safety: the caller's promise.
     unsafe {
         match (stride, vectors, tile.masks.is_empty()) {
@@ -184,12 +184,12 @@ pub(crate) unsafe fn compute_line<L: Lanes>(tile: &Rows<'_, L::Elem>, vectors: u
     }
 }
 
-/// The body of [`Lanes::lines`], for kernels of K rows.
+/// The body of [`ConvVector::lines`], for kernels of K rows.
 ///
 /// # Safety
 /// As [`compute_lines`].
 #[inline(always)]
-pub(crate) unsafe fn lines<L: Lanes, const K: usize, const V: usize, const MASKED: bool>(
+pub(crate) unsafe fn lines<L: ConvVector, const K: usize, const V: usize, const MASKED: bool>(
     tile: &Rows<'_, L::Elem>,
 ) {
     let (channels, columns) = (tile.channels, tile.kernel.1);
@@ -225,7 +225,7 @@ pub(crate) unsafe fn lines<L: Lanes, const K: usize, const V: usize, const MASKE
 
 /// Adds what input row I of a tile gives to every output line that has a kernel row over it.
 #[inline(always)]
-unsafe fn under<L: Lanes, const K: usize, const V: usize, const MASKED: bool, const I: usize>(
+unsafe fn under<L: ConvVector, const K: usize, const V: usize, const MASKED: bool, const I: usize>(
     tile: &Rows<'_, L::Elem>,
     top: isize,
     x: *const L::Elem,
@@ -258,12 +258,12 @@ unsafe fn under<L: Lanes, const K: usize, const V: usize, const MASKED: bool, co
     *total = sums;
 }
 
-/// The body of [`Lanes::line`]; EVEN for columns two apart.
+/// The body of [`ConvVector::line`]; EVEN for columns two apart.
 ///
 /// # Safety
 /// As [`compute_lines`].
 #[inline(always)]
-pub(crate) unsafe fn line<L: Lanes, const V: usize, const MASKED: bool, const EVEN: bool>(
+pub(crate) unsafe fn line<L: ConvVector, const V: usize, const MASKED: bool, const EVEN: bool>(
     tile: &Rows<'_, L::Elem>,
 ) {
     let (rows, columns) = tile.kernel;
@@ -301,7 +301,7 @@ pub(crate) unsafe fn line<L: Lanes, const V: usize, const MASKED: bool, const EV
 /// Adds what a row gives to outputs two columns apart: a row's vectors are split into even and odd columns once, and
 /// kernel columns read those, shifted.
 #[inline(always)]
-unsafe fn even_row<L: Lanes, const V: usize, const MASKED: bool>(
+unsafe fn even_row<L: ConvVector, const V: usize, const MASKED: bool>(
     row: *const L::Elem,
     w: *const L::Elem,
     columns: usize,
@@ -317,7 +317,7 @@ unsafe fn even_row<L: Lanes, const V: usize, const MASKED: bool>(
             let at = row.wrapping_add(2 * v * L::N);
             let read = |i: usize| {
                 let at = at.wrapping_add(i * L::N);
-                if MASKED { L::load_some(at, *masks.as_ptr().add(2 * v + i)) } else { L::load(at) }
+                if MASKED { L::load_masked(at, *masks.as_ptr().add(2 * v + i)) } else { L::load(at) }
             };
             (split[0][v], split[1][v]) = read(0).split(read(1));
         }
@@ -334,7 +334,7 @@ unsafe fn even_row<L: Lanes, const V: usize, const MASKED: bool>(
 
 /// Vectors in a row, shifted by some elements.
 #[inline(always)]
-unsafe fn shifted<L: Lanes, const V: usize>(from: &[L; VECTORS + 1], by: usize) -> [L; V] {
+unsafe fn shifted<L: ConvVector, const V: usize>(from: &[L; VECTORS + 1], by: usize) -> [L; V] {
     // Safety: registers only.
     unsafe {
         let mut to = [L::splat(L::Elem::ZERO); V];
@@ -347,7 +347,7 @@ unsafe fn shifted<L: Lanes, const V: usize>(from: &[L; VECTORS + 1], by: usize) 
 
 /// Adds a row's products with one weight.
 #[inline(always)]
-unsafe fn add_row<L: Lanes, const V: usize>(loaded: &[L; V], weight: L::Elem, total: &mut [L; V]) {
+unsafe fn add_row<L: ConvVector, const V: usize>(loaded: &[L; V], weight: L::Elem, total: &mut [L; V]) {
     // Safety: registers only.
     unsafe {
         let weight = L::splat(weight);
@@ -359,7 +359,7 @@ unsafe fn add_row<L: Lanes, const V: usize>(loaded: &[L; V], weight: L::Elem, to
 
 /// The operands of kernel column `k`, from `at` on.
 #[inline(always)]
-unsafe fn load<L: Lanes, const V: usize, const MASKED: bool>(
+unsafe fn load<L: ConvVector, const V: usize, const MASKED: bool>(
     at: *const L::Elem,
     masks: &[u32],
     k: usize,
@@ -369,7 +369,7 @@ unsafe fn load<L: Lanes, const V: usize, const MASKED: bool>(
         let mut loaded = [L::splat(L::Elem::ZERO); V];
         for v in 0..V {
             let at = at.wrapping_add(v * L::N);
-            loaded[v] = if MASKED { L::load_some(at, *masks.as_ptr().add(k * V + v)) } else { L::load(at) };
+            loaded[v] = if MASKED { L::load_masked(at, *masks.as_ptr().add(k * V + v)) } else { L::load(at) };
         }
         loaded
     }
@@ -377,7 +377,7 @@ unsafe fn load<L: Lanes, const V: usize, const MASKED: bool>(
 
 /// What follows the sums in registers, and the results of R lines from `line` on.
 #[inline(always)]
-unsafe fn finish<L: Lanes, const R: usize, const V: usize>(
+unsafe fn finish<L: ConvVector, const R: usize, const V: usize>(
     tile: &Rows<'_, L::Elem>,
     line: usize,
     mut total: [[L; V]; R],
@@ -394,7 +394,7 @@ unsafe fn finish<L: Lanes, const R: usize, const V: usize>(
                 match tile.count.saturating_sub(v * L::N) {
                     n if n >= L::N => total[r][v].store(out.add(v * L::N)),
                     0 => {}
-                    n => total[r][v].store_few(n, out.add(v * L::N)),
+                    n => total[r][v].store_first(out.add(v * L::N), n),
                 }
             }
         }

@@ -13,7 +13,7 @@ use olivine_ir::{DType, TensorType};
 
 use crate::kernel::kernels;
 use crate::kernels::contraction::finish_runs;
-use crate::kernels::elementwise::{Chain, Link, Program, Rider, apply};
+use crate::kernels::elementwise::{Chain, FusedRegion, Link, Program, apply};
 use crate::operand::{Operand, Target, with_number};
 
 mod columns;
@@ -23,7 +23,6 @@ mod engine;
 pub(crate) mod filters;
 pub(crate) mod geometry;
 pub(crate) mod in_place;
-pub(crate) mod lanes;
 mod patches;
 pub(crate) mod plan;
 pub(crate) mod planes;
@@ -34,6 +33,7 @@ mod tests;
 mod tile;
 mod transpose;
 pub(crate) mod transpose_block;
+pub(crate) mod vector;
 mod weights;
 
 use crate::scratch::zeroed;
@@ -90,13 +90,13 @@ impl<'a, T> Problem<'a, T> {
     }
 
     /// Products per result.
-    fn depth(&self) -> usize {
+    fn k_len(&self) -> usize {
         self.channels * self.geometry.kernel_len()
     }
 
     /// Multiply-adds in all.
     fn work(&self) -> usize {
-        let per_filter = self.geometry.output_len().saturating_mul(self.depth().max(1));
+        let per_filter = self.geometry.output_len().saturating_mul(self.k_len().max(1));
         per_filter.saturating_mul(self.w_filters).saturating_mul(self.images)
     }
 
@@ -134,7 +134,7 @@ pub(crate) fn conv(
     {
         return conv_single(op, x, plan, target, chain, None);
     }
-    let epilogue = Rider::new(program, &x[own..], &shape);
+    let epilogue = FusedRegion::new(program, &x[own..], &shape);
     match dtype {
         DType::F32 if same => {
             let finish = |at: usize, run: &mut [f32]| epilogue.apply_in_place(at, run);
@@ -177,7 +177,7 @@ fn conv_single(
         });
     };
     let problem = Problem::new(op, x, x[0].slice(), x[1].slice());
-    let panels = Panels::new(problem.w, packed(&x[1]), op.groups, problem.filters(), problem.depth());
+    let panels = Panels::new(problem.w, packed(&x[1]), op.groups, problem.filters(), problem.k_len());
     let mut ending = Ending::new(&problem, &panels, |filter| {
         let bias = bias.map_or(0.0, |b| b[filter]);
         affine.as_ref().map_or((1.0, bias), |a| (a.scale[filter], bias * a.scale[filter] + a.shift[filter]))
@@ -236,7 +236,7 @@ fn convolve<T: Real>(
     finish: Option<RunEnding<'_, T>>,
 ) {
     let problem = Problem::new(op, operands, x, w);
-    let panels = Panels::new(w, None, op.groups, problem.filters(), problem.depth());
+    let panels = Panels::new(w, None, op.groups, problem.filters(), problem.k_len());
     let mut ending = Ending::new(&problem, &panels, |filter| (T::ONE, bias.map_or(T::ZERO, |b| b[filter])));
     ending.run = finish;
     engine::convolve(&problem, &panels, &ending, plan, out);

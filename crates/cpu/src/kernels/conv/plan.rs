@@ -1,6 +1,6 @@
 //! How a convolution is cut up: bands of output positions, and where in memory the inputs of a band are.
 //!
-//! A band's results are counted in flat positions of a padded row pitch, so that every product of the sum reads its
+//! A band's results are counted in flat positions of a padded row pitch, so that every step of K reads its
 //! operands at one distance from the position, whatever padding, stride and dilation are:
 //!
 //! ```text
@@ -15,10 +15,10 @@ use super::Problem;
 use super::depthwise::Depthwise;
 use super::division::Division;
 use super::in_place::InPlace;
-use super::lanes::Lanes;
 use super::patches::patch_row;
 use super::planes::{Planes, Span};
 use super::real::Real;
+use super::vector::ConvVector;
 use crate::parallel;
 
 /// Vectors of positions in a tile, and in one of a single filter.
@@ -26,7 +26,7 @@ pub(crate) const VECTORS: usize = 3;
 pub(crate) const SINGLE_VECTORS: usize = 6;
 
 /// Where the inputs of a band are.
-pub(crate) enum Source {
+pub(crate) enum BandInput {
     /// In the operand itself.
     Direct,
     /// In a band of as many channels as there are lanes, transposed.
@@ -37,7 +37,7 @@ pub(crate) enum Source {
     Planes(Planes),
     /// In copies of all its rows with their padding, made once for all bands.
     Whole(Planes),
-    /// In patches: a row of the band's positions for every product.
+    /// In patches: a row of the band's positions for every index of K.
     Patches {
         /// Elements per row.
         pitch: usize,
@@ -80,8 +80,8 @@ pub(crate) struct Band {
 pub(crate) struct Plan {
     /// What it was made for: lanes of a vector, and threads there are.
     pub(super) made_for: (usize, usize),
-    pub(crate) source: Source,
-    /// Distance of every product's operand from the position.
+    pub(crate) source: BandInput,
+    /// For every index of K the distance of its element from the position.
     pub(crate) offsets: Vec<usize>,
     /// Whether tiles have filters in lanes.
     pub(crate) by_filters: bool,
@@ -113,7 +113,7 @@ impl Plan {
     pub(crate) fn line(&self, band: &Band) -> (usize, usize) {
         let width = band.len / band.lines.max(1);
         match &self.source {
-            Source::Planes(planes) | Source::Whole(planes) => (width, planes.pitch),
+            BandInput::Planes(planes) | BandInput::Whole(planes) => (width, planes.pitch),
             _ => (width, width),
         }
     }
@@ -123,7 +123,7 @@ impl Plan {
     /// # Safety
     /// The processor has the instruction set of `L`.
     #[inline(always)]
-    pub(crate) unsafe fn fill<L: Lanes>(
+    pub(crate) unsafe fn fill<L: ConvVector>(
         &self,
         problem: &Problem<'_, L::Elem>,
         (image, group): (usize, usize),
@@ -132,14 +132,14 @@ impl Plan {
         to: &mut [L::Elem],
     ) {
         match &self.source {
-            Source::Direct | Source::InPlace(_) | Source::Depthwise(_) | Source::Whole(_) => {}
+            BandInput::Direct | BandInput::InPlace(_) | BandInput::Depthwise(_) | BandInput::Whole(_) => {}
             // Safety: the caller's promise.
-            Source::Planes(planes) => unsafe {
+            BandInput::Planes(planes) => unsafe {
                 planes.fill::<L>(problem, (image, group), band, again, to);
             },
-            Source::Patches { pitch } => {
+            BandInput::Patches { pitch } => {
                 let kernel = problem.geometry.kernel_len();
-                for (k, row) in to.chunks_exact_mut(*pitch).enumerate().take(problem.depth()) {
+                for (k, row) in to.chunks_exact_mut(*pitch).enumerate().take(problem.k_len()) {
                     let plane = problem.plane(image, group, k / kernel);
                     patch_row(&problem.geometry, plane, k % kernel, band.start, &mut row[..band.len]);
                 }

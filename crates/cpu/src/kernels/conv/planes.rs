@@ -2,9 +2,9 @@
 
 use super::Problem;
 use super::geometry::Axis;
-use super::lanes::{Lanes, copy_run};
 use super::patches::copy_strided;
 use super::plan::Band;
+use super::vector::{ConvVector, copy_run};
 use crate::operand::Number;
 
 /// Gaps times filters above which laying out every patch costs less than computing the gaps.
@@ -66,9 +66,9 @@ impl Planes {
 
     pub(crate) fn offsets<T>(&self, problem: &Problem<'_, T>) -> Vec<usize> {
         let [az, ay, ax] = &problem.geometry.axes;
-        let columns: Vec<_> = (0..ax.taps.len()).map(|k| place(ax, &self.columns, k)).collect();
-        let rows: Vec<_> = (0..ay.taps.len()).map(|k| place(ay, &self.rows, k)).collect();
-        let mut offsets = Vec::with_capacity(problem.depth());
+        let columns: Vec<_> = (0..ax.taps.len()).map(|k| plane_of(ax, &self.columns, k)).collect();
+        let rows: Vec<_> = (0..ay.taps.len()).map(|k| plane_of(ay, &self.rows, k)).collect();
+        let mut offsets = Vec::with_capacity(problem.k_len());
         for c in 0..problem.channels {
             for z in 0..az.taps.len() {
                 for (py, down) in &rows {
@@ -88,7 +88,7 @@ impl Planes {
     /// # Safety
     /// The processor has the instruction set of `L`.
     #[inline(always)]
-    pub(crate) unsafe fn fill<L: Lanes>(
+    pub(crate) unsafe fn fill<L: ConvVector>(
         &self,
         problem: &Problem<'_, L::Elem>,
         (image, group): (usize, usize),
@@ -108,7 +108,7 @@ impl Planes {
     /// # Safety
     /// The processor has the instruction set of `L`.
     #[inline(always)]
-    pub(crate) unsafe fn fill_channel<L: Lanes>(
+    pub(crate) unsafe fn fill_channel<L: ConvVector>(
         &self,
         problem: &Problem<'_, L::Elem>,
         source: &[L::Elem],
@@ -170,7 +170,7 @@ impl Planes {
     /// # Safety
     /// The processor has the instruction set of `L`.
     #[inline(always)]
-    unsafe fn fill_line<L: Lanes>(
+    unsafe fn fill_line<L: ConvVector>(
         &self,
         stride: usize,
         spans: &[Span],
@@ -227,13 +227,13 @@ pub(crate) fn fits_rows(a: &Axis) -> bool {
 }
 
 /// The plane of a tap on one axis, and its distance there.
-pub(crate) fn place(axis: &Axis, remainders: &[usize], k: usize) -> (usize, usize) {
+pub(crate) fn plane_of(axis: &Axis, remainders: &[usize], k: usize) -> (usize, usize) {
     let far = k * axis.dilation;
     let phase = remainders.iter().position(|r| *r == far % axis.stride).unwrap_or(0);
     (phase, far / axis.stride)
 }
 
-/// How far the last tap lies from the first.
+/// How far the last tap is from the first.
 pub(crate) fn reach(axis: &Axis) -> Option<usize> {
     axis.taps.len().checked_sub(1)?.checked_mul(axis.dilation)
 }

@@ -1,39 +1,30 @@
-//! The two types convolutions and interpolations compute in, and the way from and to the half ones.
+//! The two types that convolutions and interpolations compute in, and conversions from and to f16 and bf16.
 
 use half::slice::HalfFloatSliceExt;
 
-use super::lanes::{Job, dispatch_f32, dispatch_f64};
-use crate::kernels::product::Accumulator;
+use super::vector::{Job, dispatch_f32, dispatch_f64};
+use crate::kernels::gemm::Accumulator;
 use crate::operand::Number;
 use crate::parallel;
 use crate::scratch;
 use crate::simd::Vectors;
+use crate::simd::vector::Lane;
 
 /// f32 or f64.
 pub(crate) trait Real:
-    Accumulator
-    + std::ops::Add<Output = Self>
-    + std::ops::Mul<Output = Self>
-    + std::ops::Div<Output = Self>
-    + std::ops::AddAssign
+    Accumulator + Lane + std::ops::Div<Output = Self> + std::ops::AddAssign
 {
-    /// `self · a + b`, fused where that is one instruction.
-    fn multiply_add<const FMA: bool>(self, a: Self, b: Self) -> Self;
     /// |self|.
     fn magnitude(self) -> Self;
     /// self to a power.
     fn power(self, p: Self) -> Self;
-    /// Runs a micro-kernel's work on the vectors of an instruction set that [`super::lanes::lanes`] gave.
+    /// Runs a micro-kernel's work on the vectors of an instruction set that [`super::vector::lanes`] gave.
     fn dispatch(set: Vectors, job: impl Job<Self>);
 }
 
 macro_rules! real {
     ($t:ty, $dispatch:expr) => {
         impl Real for $t {
-            #[inline(always)]
-            fn multiply_add<const FMA: bool>(self, a: Self, b: Self) -> Self {
-                if FMA { self.mul_add(a, b) } else { self * a + b }
-            }
             #[inline(always)]
             fn magnitude(self) -> Self {
                 self.abs()

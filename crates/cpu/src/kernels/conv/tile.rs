@@ -1,7 +1,7 @@
 //! The micro-kernels: tiles of filters × positions whose sums stay in registers.
 
-use super::lanes::Lanes;
 use super::plan::{SINGLE_VECTORS, VECTORS};
+use super::vector::ConvVector;
 use crate::operand::Number;
 
 /// Products summed in registers before they join the tile's sums; short sums keep rounding errors small.
@@ -51,7 +51,7 @@ pub(crate) enum Curve<T> {
 
 /// Filters of the tile that computes up to `left` ones of a panel, for some vectors: a number that [`compute`] knows.
 #[inline(always)]
-pub(crate) fn rows<L: Lanes>(left: usize, vectors: usize) -> usize {
+pub(crate) fn rows<L: ConvVector>(left: usize, vectors: usize) -> usize {
     match left {
         1 => 1,
         2..=4 => 4,
@@ -64,10 +64,10 @@ pub(crate) fn rows<L: Lanes>(left: usize, vectors: usize) -> usize {
 /// Computes a tile of `rows` (from [`rows`]) × `vectors`.
 ///
 /// # Safety
-/// The processor has the instruction set of `L`; every offset, plus the tile's positions, lies in the memory of `x`,
+/// The processor has the instruction set of `L`; every offset, plus the tile's positions, is in the memory of `x`,
 /// and its rows may be written.
 #[inline(always)]
-pub(crate) unsafe fn compute<L: Lanes>(tile: &Tile<'_, L::Elem>, rows: usize, vectors: usize) {
+pub(crate) unsafe fn compute<L: ConvVector>(tile: &Tile<'_, L::Elem>, rows: usize, vectors: usize) {
     // Safety: the caller's promise.
     unsafe {
         match (rows, vectors) {
@@ -88,27 +88,27 @@ pub(crate) unsafe fn compute<L: Lanes>(tile: &Tile<'_, L::Elem>, rows: usize, ve
     }
 }
 
-/// The body of [`Lanes::sums`].
+/// The body of [`ConvVector::sums`].
 ///
 /// # Safety
 /// As [`compute`].
 #[inline(always)]
-pub(crate) unsafe fn sums<L: Lanes, const R: usize, const V: usize>(tile: &Tile<'_, L::Elem>) {
+pub(crate) unsafe fn sums<L: ConvVector, const R: usize, const V: usize>(tile: &Tile<'_, L::Elem>) {
     let Tile { x, offsets, w, pitch, scale, shift, curves, filter, out, out_pitch } = *tile;
     assert!(scale.len() >= R && shift.len() >= R);
     assert!(offsets.is_empty() || w.len() >= (offsets.len() - 1) * pitch + R);
-    let (w, offsets, depth) = (w.as_ptr(), offsets.as_ptr(), offsets.len());
+    let (w, offsets, k_len) = (w.as_ptr(), offsets.as_ptr(), offsets.len());
     let (scale, shift) = (scale.as_ptr(), shift.as_ptr());
     // Safety: weights and scales are in bounds as asserted; operands and results by the caller's promise.
     unsafe {
         let mut total = [[L::splat(L::Elem::ZERO); V]; R];
-        products::<L, R, V>(x, offsets, depth.min(SUMMED), w, pitch, &mut total);
+        accumulate::<L, R, V>(x, offsets, k_len.min(SUMMED), w, pitch, &mut total);
         let mut k = SUMMED;
-        while k < depth {
+        while k < k_len {
             put::<L, R, V>(&total, out, out_pitch);
             total = [[L::splat(L::Elem::ZERO); V]; R];
             let w = w.add(k * pitch);
-            products::<L, R, V>(x, offsets.add(k), SUMMED.min(depth - k), w, pitch, &mut total);
+            accumulate::<L, R, V>(x, offsets.add(k), SUMMED.min(k_len - k), w, pitch, &mut total);
             for r in 0..R {
                 for v in 0..V {
                     total[r][v] = L::load(out.add(r * out_pitch + v * L::N)).add(total[r][v]);
@@ -124,12 +124,12 @@ pub(crate) unsafe fn sums<L: Lanes, const R: usize, const V: usize>(tile: &Tile<
     }
 }
 
-/// Multiplies and adds per row; a row's numbers lie `step` after those of the one before.
+/// Multiplies and adds per row; a row's numbers are `step` after those of the one before.
 ///
 /// # Safety
 /// The processor has the instruction set of `L`, and every row has its numbers.
 #[inline(always)]
-pub(crate) unsafe fn scale_rows<L: Lanes, const R: usize, const V: usize>(
+pub(crate) unsafe fn scale_rows<L: ConvVector, const R: usize, const V: usize>(
     total: &mut [[L; V]; R],
     scale: *const L::Elem,
     shift: *const L::Elem,
@@ -152,7 +152,7 @@ pub(crate) unsafe fn scale_rows<L: Lanes, const R: usize, const V: usize>(
 /// # Safety
 /// The processor has the instruction set of `L`.
 #[inline(always)]
-pub(crate) unsafe fn finish_filters<L: Lanes, const P: usize, const F: usize>(
+pub(crate) unsafe fn finish_filters<L: ConvVector, const P: usize, const F: usize>(
     total: &mut [[L; F]; P],
     scale: &[L::Elem],
     shift: &[L::Elem],
@@ -175,7 +175,7 @@ pub(crate) unsafe fn finish_filters<L: Lanes, const P: usize, const F: usize>(
 
 /// Multiplies and adds per lane.
 #[inline(always)]
-unsafe fn scale_filters<L: Lanes, const P: usize, const F: usize>(
+unsafe fn scale_filters<L: ConvVector, const P: usize, const F: usize>(
     total: &mut [[L; F]; P],
     scale: &[L::Elem],
     shift: &[L::Elem],
@@ -193,14 +193,14 @@ unsafe fn scale_filters<L: Lanes, const P: usize, const F: usize>(
 
 /// Elements of a slice from `at` on, as many as there are lanes and elements.
 #[inline(always)]
-unsafe fn first<L: Lanes>(from: &[L::Elem], at: usize) -> L {
+unsafe fn first<L: ConvVector>(from: &[L::Elem], at: usize) -> L {
     let from = from.get(at..).unwrap_or_default();
     // Safety: elements beyond the slice are not read.
     unsafe {
         if from.len() >= L::N {
             L::load(from.as_ptr())
         } else {
-            L::load_some(from.as_ptr(), (1 << from.len()) - 1)
+            L::load_masked(from.as_ptr(), (1 << from.len()) - 1)
         }
     }
 }
@@ -210,7 +210,7 @@ unsafe fn first<L: Lanes>(from: &[L::Elem], at: usize) -> L {
 /// # Safety
 /// The processor has the instruction set of `L`.
 #[inline(always)]
-pub(crate) unsafe fn bend<L: Lanes, const R: usize, const V: usize>(
+pub(crate) unsafe fn bend<L: ConvVector, const R: usize, const V: usize>(
     total: &mut [[L; V]; R],
     curve: &Curve<L::Elem>,
     filter: usize,
@@ -270,7 +270,7 @@ pub(crate) unsafe fn bend<L: Lanes, const R: usize, const V: usize>(
 
 /// Adds the products of `count` offsets to sums.
 #[inline(always)]
-unsafe fn products<L: Lanes, const R: usize, const V: usize>(
+unsafe fn accumulate<L: ConvVector, const R: usize, const V: usize>(
     x: *const L::Elem,
     offsets: *const usize,
     count: usize,
@@ -297,7 +297,7 @@ unsafe fn products<L: Lanes, const R: usize, const V: usize>(
         }
         if R * V <= 16 {
             // Tiles of few positions use a weight once, so that weights come from afar.
-            L::prefetch(w.wrapping_add(AHEAD * pitch));
+            L::prefetch_weights(w.wrapping_add(AHEAD * pitch));
         }
         w = w.wrapping_add(pitch);
         k += 1;
@@ -310,7 +310,7 @@ unsafe fn products<L: Lanes, const R: usize, const V: usize>(
 /// # Safety
 /// The processor has the instruction set of `L`, and there is room for the rows.
 #[inline(always)]
-pub(crate) unsafe fn put<L: Lanes, const R: usize, const V: usize>(
+pub(crate) unsafe fn put<L: ConvVector, const R: usize, const V: usize>(
     sums: &[[L; V]; R],
     out: *mut L::Elem,
     pitch: usize,

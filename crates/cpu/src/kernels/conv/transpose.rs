@@ -1,4 +1,4 @@
-//! Transposed convolution: products give what each input position adds to the windows it came from; sums place it.
+//! Transposed convolution: a GEMM computes what each input position adds to its windows, and sums add it there.
 //!
 //! ```text
 //!   wᵀ [filters·kernel, C/g] · x [C/g, tile] ──▶ columns [filters·kernel, tile] ──▶ += out at i·stride + k·dilation − pad
@@ -11,7 +11,7 @@ use super::SMALL;
 use super::geometry::Geometry;
 use super::real::Real;
 use super::scratch::with_scratch;
-use crate::kernels::product::{Matrix, multiply, product};
+use crate::kernels::gemm::{Matrix, gemm, serial_gemm};
 use crate::operand::Operand;
 use crate::parallel;
 
@@ -58,7 +58,7 @@ pub(crate) fn scatter<T: Real>(
     let per_filter = problem.geometry.output_len() * problem.geometry.kernel_len();
     let work = per_filter.saturating_mul(problem.channels).saturating_mul(result_channels * xs[0]);
     let threads = if work < SMALL { 1 } else { parallel::threads() };
-    // A task owns whole planes of one group, enough of them for the product to reuse x.
+    // A task owns whole planes of one group, enough of them for the GEMM to reuse x.
     let kernel = problem.geometry.kernel_len().max(1);
     let wanted = 64usize.div_ceil(kernel).clamp(1, problem.filters);
     let even = (result_channels * xs[0]).div_ceil(threads).max(1);
@@ -88,7 +88,7 @@ pub(crate) fn scatter<T: Real>(
 }
 
 impl<T: Real> Spread<'_, T> {
-    /// Adds to the planes of filters `first..` of one image and group; threads share each product if this is `alone`.
+    /// Adds to the planes of filters `first..` of one image and group; threads share each GEMM if this is `alone`.
     fn spread(&self, image_group: usize, first: usize, planes: &mut [T], alone: bool) {
         let (positions, kernel) = (self.geometry.output_len(), self.geometry.kernel_len());
         let plane = self.geometry.input_len();
@@ -110,9 +110,9 @@ impl<T: Real> Spread<'_, T> {
                 let w = Matrix { data: w, offset: 0, row_stride: 1, column_stride: w_row as isize };
                 let x = Matrix::packed(&x[start..], positions);
                 if alone {
-                    product(size, w, x, columns, 0, None);
+                    gemm(size, w, x, columns, 0, None);
                 } else {
-                    multiply(size, w, x, T::ONE, false, columns);
+                    serial_gemm(size, w, x, T::ONE, false, columns);
                 }
                 for (row, column) in columns.chunks_exact(width).enumerate() {
                     self.place(row % kernel, start, column, &mut planes[row / kernel * plane..][..plane]);

@@ -1,6 +1,6 @@
 //! Transposing squares of vectors on the way to other places.
 
-use super::lanes::Lanes;
+use super::vector::ConvVector;
 use crate::operand::Number;
 
 /// At most as many rows as lanes, each of at most as many elements.
@@ -18,7 +18,7 @@ impl<T: Number> Block<T> {
     /// # Safety
     /// The processor has the instruction set of `L`; the block may be read, and its columns may be written.
     #[inline(always)]
-    pub(crate) unsafe fn transpose_to<L: Lanes<Elem = T>>(
+    pub(crate) unsafe fn transpose_to<L: ConvVector<Elem = T>>(
         &self,
         keep: usize,
         base: *mut T,
@@ -40,12 +40,12 @@ pub(crate) fn rows_of(pitch: usize) -> [usize; 16] {
     places
 }
 
-/// The body of [`Lanes::transpose_block`].
+/// The body of [`ConvVector::transpose_block`].
 ///
 /// # Safety
 /// As [`Block::transpose_to`].
 #[inline(always)]
-pub(crate) unsafe fn transpose_block<L: Lanes>(
+pub(crate) unsafe fn transpose_block<L: ConvVector>(
     block: &Block<L::Elem>,
     keep: usize,
     base: *mut L::Elem,
@@ -65,7 +65,7 @@ pub(crate) unsafe fn transpose_block<L: Lanes>(
             let mask = (1 << columns) - 1;
             for r in 0..L::N {
                 if r < rows {
-                    vectors[r] = L::load_some(from.wrapping_add(r * pitch), mask);
+                    vectors[r] = L::load_masked(from.wrapping_add(r * pitch), mask);
                 }
             }
         }
@@ -79,7 +79,7 @@ pub(crate) unsafe fn transpose_block<L: Lanes>(
         } else {
             for c in 0..L::N {
                 if c < columns {
-                    vectors[c].store_few(keep, base.wrapping_add(to[c]));
+                    vectors[c].store_first(base.wrapping_add(to[c]), keep);
                 }
             }
         }

@@ -1,7 +1,7 @@
-//! Weights in panels: the filters of a panel side by side for every product, so that a tile reads them in order.
+//! Weights in panels: the filters of a panel contiguous for every index of K, so that a tile reads them in order.
 //!
 //! ```text
-//!   w [groups · filters, depth] ──▶ [groups][panels][depth][width]      missing filters are zero
+//!   w [groups · filters, k_len] ──▶ [groups][panels][k_len][width]      missing filters are zero
 //! ```
 
 use std::borrow::Cow;
@@ -32,7 +32,7 @@ pub(crate) struct Panels<'a, T: Real> {
     pub(crate) width: usize,
     /// Panels per group.
     pub(crate) count: usize,
-    depth: usize,
+    k_len: usize,
 }
 
 impl<'a, T: Real> Panels<'a, T> {
@@ -42,22 +42,22 @@ impl<'a, T: Real> Panels<'a, T> {
         packed: Option<&'a [T]>,
         groups: usize,
         filters: usize,
-        depth: usize,
+        k_len: usize,
     ) -> Self {
         let width = panel_width(filters);
         let count = filters.div_ceil(width);
-        let len = groups * count * width * depth;
+        let len = groups * count * width * k_len;
         let data = match packed.and_then(|p| p.get(..len)) {
             Some(packed) => Cow::Borrowed(packed),
-            // One filter per group lies in order as it is.
+            // One filter per group is in order as it is.
             None if width == 1 => Cow::Borrowed(w),
             None => {
                 let mut data = scratch::zeroed::<T>(len);
-                pack(w, groups, filters, depth, &mut data);
+                pack(w, groups, filters, k_len, &mut data);
                 Cow::Owned(data)
             }
         };
-        Panels { data, width, count, depth }
+        Panels { data, width, count, k_len }
     }
 
     /// A curve's numbers per filter laid out as the filters of all groups' panels are.
@@ -76,30 +76,30 @@ impl<'a, T: Real> Panels<'a, T> {
 
     /// The weights of `count` groups of one filter each.
     pub(crate) fn groups(&self, first: usize, count: usize) -> &[T] {
-        &self.data[first * self.depth..][..count * self.depth]
+        &self.data[first * self.k_len..][..count * self.k_len]
     }
 
-    /// The weights of one panel of one group: `depth` rows of `width`.
+    /// The weights of one panel of one group: `k_len` rows of `width`.
     pub(crate) fn panel(&self, group: usize, panel: usize) -> &[T] {
-        let len = self.depth * self.width;
+        let len = self.k_len * self.width;
         &self.data[(group * self.count + panel) * len..][..len]
     }
 }
 
-fn pack<T: Real>(w: &[T], groups: usize, filters: usize, depth: usize, to: &mut [T]) {
+fn pack<T: Real>(w: &[T], groups: usize, filters: usize, k_len: usize, to: &mut [T]) {
     let width = panel_width(filters);
     let panels = filters.div_ceil(width);
-    if depth == 0 || to.is_empty() {
+    if k_len == 0 || to.is_empty() {
         return;
     }
-    for (i, panel) in to.chunks_exact_mut(width * depth).enumerate().take(groups * panels) {
+    for (i, panel) in to.chunks_exact_mut(width * k_len).enumerate().take(groups * panels) {
         let (group, first) = (i / panels, i % panels * width);
         let seen = width.min(filters - first);
-        let rows = &w[(group * filters + first) * depth..][..seen * depth];
+        let rows = &w[(group * filters + first) * k_len..][..seen * k_len];
         for (k, column) in panel.chunks_exact_mut(width).enumerate() {
             column.fill(T::ZERO);
             for (f, to) in column.iter_mut().enumerate().take(seen) {
-                *to = rows[f * depth + k];
+                *to = rows[f * k_len + k];
             }
         }
     }
@@ -112,15 +112,15 @@ pub(crate) fn packing(op: &Conv, w: &TensorType) -> Option<Packing> {
     if w.dtype != DType::F32 || width == 1 || w.shape.numel() == 0 {
         return None;
     }
-    let depth = w.shape.numel() / w.shape[0];
+    let k_len = w.shape.numel() / w.shape[0];
     Some(Packing {
         layout: format!("convolution panels of {} groups", op.groups),
-        bytes: op.groups * filters.div_ceil(width) * width * depth * size_of::<f32>(),
+        bytes: op.groups * filters.div_ceil(width) * width * k_len * size_of::<f32>(),
         pack: |op, w, to| {
             let Op::Conv(op) = op else { return };
             let filters = w.shape()[0] / op.groups;
-            let depth = w.shape().numel() / w.shape()[0];
-            pack::<f32>(w.slice(), op.groups, filters, depth, bytemuck::cast_slice_mut(to));
+            let k_len = w.shape().numel() / w.shape()[0];
+            pack::<f32>(w.slice(), op.groups, filters, k_len, bytemuck::cast_slice_mut(to));
         },
     })
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use bytemuck::Pod;
 
 use super::layout::{self, Dims, Reader};
-use crate::kernels::product::Grid;
+use crate::kernels::gemm::Grid;
 use crate::operand::{Operand, Target};
 use crate::parallel;
 use crate::simd;

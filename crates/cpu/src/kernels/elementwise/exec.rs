@@ -241,7 +241,7 @@ impl<'a> Sweep<'a> {
         match dtype.size() {
             1 => reader.gather(&self.dims, at, view_mut::<u8>(register, n)),
             2 if is_half(dtype) => {
-                // The narrow elements lie in the register's upper half while they are widened into its lower half.
+                // The narrow elements are in the register's upper half while they are widened into its lower half.
                 let (low, high) = bytes_mut(register).split_at_mut(BLOCK * 4);
                 let raw = &mut high[..n * 2];
                 reader.gather::<u16>(&self.dims, at, bytemuck::cast_slice_mut(raw));

@@ -2,7 +2,7 @@
 
 use olivine_ir::Shape;
 
-use crate::operand::{Operand, Source};
+use crate::operand::{Operand, OperandSource};
 
 /// The output's sizes after axes that all operands step through alike are merged.
 #[derive(Clone, Copy, Debug)]
@@ -32,8 +32,8 @@ pub(super) fn readers<'a>(shape: &Shape, x: &[Operand<'a>]) -> (Dims, Vec<Reader
     let readers = x.iter().zip(steps).map(|(o, strides)| {
         let size = o.ty.dtype.size();
         let bytes = match o.source {
-            Source::Target => return Reader::Target,
-            Source::Bytes(bytes) => bytes,
+            OperandSource::Target => return Reader::Target,
+            OperandSource::Bytes(bytes) => bytes,
         };
         if strides[..dims.rank].iter().all(|s| *s == 0) {
             Reader::Number(bytes.get(o.offset * size..(o.offset + 1) * size).unwrap_or(&[]))
@@ -135,7 +135,7 @@ impl<'a> Reader<'a> {
         matches!(self, Reader::Strided { .. })
     }
 
-    /// The byte position of a block that lies in memory element for element.
+    /// The byte position of a block that is in memory element for element.
     pub(super) fn direct(&self, dims: &Dims, start: usize, len: usize, size: usize) -> Option<usize> {
         match self {
             Reader::Packed(_) => Some(start * size),

@@ -29,7 +29,7 @@ use exec::{Scratch, Sweep};
 
 pub(crate) use chain::{Chain, Link, apply};
 pub(crate) use copy::copy;
-pub(crate) use epilogue::Rider;
+pub(crate) use epilogue::FusedRegion;
 pub(crate) use program::Program;
 
 kernels! { |op, x, out, call|

@@ -4,8 +4,8 @@ use half::{bf16, f16};
 use olivine_ir::op::{Activation, Arg, Binary, Compare, Instr, InstrOp, Region, ScalarOp, Unary};
 use olivine_ir::{DType, Shape, TensorType};
 
-use super::{Program, Rider, fused};
-use crate::operand::{Operand, Source, Target};
+use super::{FusedRegion, Program, fused};
+use crate::operand::{Operand, OperandSource, Target};
 
 fn scalar_op(op: &ScalarOp, x: &[Operand<'_>], out: &mut [Target<'_>]) {
     let dtypes: Vec<_> = x.iter().map(|o| o.ty.dtype).collect();
@@ -129,7 +129,7 @@ fn an_operand_may_share_the_targets_bytes() {
     let program = Program::new(&region, &[DType::F32; 2]);
     let mut out = x.clone();
     let mut operand = packed::<f32>(DType::F32, &[5000, 3], &[]);
-    operand.source = Source::Target;
+    operand.source = OperandSource::Target;
     let target = Target { ty: ty(DType::F32, &[5000, 3]), bytes: bytemuck::cast_slice_mut(&mut out) };
     fused(&program, &[operand, packed(DType::F32, &[3], &bias)], &mut [target]);
     for i in 0..x.len() {
@@ -216,7 +216,7 @@ fn a_rider_gives_what_the_whole_region_gives() {
     let mut whole = vec![0f32; m * n];
     let target = Target { ty: ty(DType::F32, &[m, n]), bytes: bytemuck::cast_slice_mut(&mut whole) };
     fused(&program, &[packed(DType::F32, &[m, n], &product), extra[0], extra[1]], &mut [target]);
-    let epilogue = Rider::new(&program, &extra, &shape);
+    let epilogue = FusedRegion::new(&program, &extra, &shape);
     let mut by_runs = vec![0f32; m * n];
     let mut in_place = product.clone();
     let mut start = 0;
@@ -241,7 +241,7 @@ fn a_wide_accumulator_is_rounded_before_it_rides() {
         outputs: vec![Arg::Instr(0)],
     };
     let program = Program::new(&region, &[DType::BF16]);
-    let epilogue = Rider::new(&program, &[], &Shape::new(&[3]).unwrap());
+    let epilogue = FusedRegion::new(&program, &[], &Shape::new(&[3]).unwrap());
     let mut out = [bf16::ZERO; 3];
     epilogue.apply_wide(0, &[1.001, 3.0, -2.49], &mut out);
     let expected = [1.001, 3.0, -2.49].map(|x| bf16::from_f32(2.0 * bf16::from_f32(x).to_f32()));
@@ -308,7 +308,7 @@ fn casts_truncate_saturate_and_round_once() {
     let big = [i64::MAX, (1 << 40) + 1, -3];
     let wide = run1::<_, f32>(ScalarOp::Cast(DType::F32), DType::I64, DType::F32, &big);
     assert_eq!(wide, big.map(|v| v as f32));
-    // 257·2^20 + 1 lies just above the middle of two bf16 numbers; through f32 it would fall on it.
+    // 257·2^20 + 1 is just above the middle of two bf16 numbers; through f32 it would fall on it.
     let near_tie = [(257i64 << 40) + 1, -(257i64 << 40) - 1];
     let half = run1::<_, bf16>(ScalarOp::Cast(DType::BF16), DType::I64, DType::BF16, &near_tie);
     assert_eq!(half[0].to_f64(), 258.0 * 2f64.powi(40));

@@ -54,7 +54,7 @@ impl<'a> Indices<'a> {
         self.resolve(i, size).unwrap_or(nearest)
     }
 
-    /// The first index out of range, where `size` tells the axis of each.
+    /// The first index out of range, where `size` says the axis of each.
     pub(super) fn check(self, size: impl Fn(usize) -> usize) -> Result<(), Fault> {
         match (0..self.len()).find(|i| self.resolve(*i, size(*i)).is_none()) {
             None => Ok(()),

@@ -8,7 +8,7 @@ use super::Indices;
 use super::gather::start_of;
 use crate::kernel::kernels;
 use crate::kernels::movement::{copy_strided, with_size};
-use crate::operand::{Fault, Number, Operand, Source, Target, row_major, with_number};
+use crate::operand::{Fault, Number, Operand, OperandSource, Target, row_major, with_number};
 use crate::parallel;
 
 kernels! { |op, x, out, call|
@@ -21,7 +21,7 @@ const GRAIN: usize = 1 << 15;
 
 /// Puts operand 0 in the target unless it is there already.
 fn start_from(x: &Operand<'_>, target: &mut Target<'_>) {
-    if let Source::Bytes(_) = x.source {
+    if let OperandSource::Bytes(_) = x.source {
         copy_strided(x, target.bytes);
     }
 }
@@ -94,7 +94,7 @@ fn elements<T: Pod + Send + Sync>(
     }
 }
 
-/// Applies the updates `from .. from + count` to the slab they all lie in.
+/// Applies the updates `from .. from + count` to the slab they all are in.
 fn update_slab<T: Pod>(
     axis: usize,
     indices: Indices<'_>,

@@ -5,7 +5,7 @@ use olivine_ir::{DType, Op, Shape, TensorType};
 use super::gather::{gather, gather_elements, gather_nd};
 use super::scatter::{scatter_elements, scatter_nd};
 use super::*;
-use crate::operand::{Source, Target};
+use crate::operand::{OperandSource, Target};
 
 fn ty(dtype: DType, dims: &[usize]) -> TensorType {
     TensorType::new(dtype, Shape::new(dims).unwrap())
@@ -180,7 +180,7 @@ fn scatter_in_place_keeps_what_is_in_the_target() {
     let index = [-1i64, 1, 1];
     let u = [10i32, 20, 30];
     let mut x = packed::<i32>(DType::I32, &[4], &[]);
-    x.source = Source::Target;
+    x.source = OperandSource::Target;
     let op = ScatterElements { axis: 0, mode: ScatterMode::Add };
     let operands = [x, packed(DType::I64, &[3], &index), packed(DType::I32, &[3], &u)];
     let out = &mut [Target { ty: target_ty, bytes: bytemuck::cast_slice_mut(&mut data) }];

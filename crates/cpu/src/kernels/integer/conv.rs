@@ -8,7 +8,7 @@ use olivine_ir::op::QConv;
 use super::TASK;
 use super::depthwise::few_filters;
 use super::micro::{PANEL, STEP};
-use super::sides::{
+use super::operands::{
     Bytes, Panels, Rows, Zeros, left_flip, multiply, pack_rows, padded, right_flip, rows_bytes, sum_columns,
 };
 use crate::kernel::Packing;
@@ -16,7 +16,7 @@ use crate::kernel::kernels;
 use crate::kernels::conv::geometry::Geometry;
 use crate::kernels::conv::planes::fits_rows;
 use crate::kernels::conv::scratch::with_scratch;
-use crate::kernels::product::Grid;
+use crate::kernels::gemm::Grid;
 use crate::operand::{Operand, Target};
 use crate::parallel;
 use crate::simd;
@@ -32,23 +32,23 @@ const TILE: usize = 512;
 /// Filters of a group below which their windows are not worth a panel.
 const FEW_FILTERS: usize = 3;
 
-/// Filters and products per result of weights `[M, C/groups, ..]`.
+/// Filters, and multiplications per result, of weights `[M, C/groups, ..]`.
 fn filter_sizes(w: &[usize]) -> (usize, usize) {
     (w[0], w[1..].iter().product())
 }
 
 /// How the weights of an integer convolution are laid out at load.
 pub(crate) fn filters_packing(w: &TensorType) -> Packing {
-    let (filters, depth) = filter_sizes(&w.shape);
+    let (filters, k_len) = filter_sizes(&w.shape);
     let pack = |_: &olivine_ir::Op, w: &Operand<'_>, to: &mut [u8]| pack_filters(w, to);
-    Packing { layout: "integer rows".into(), bytes: rows_bytes(filters, depth), pack }
+    Packing { layout: "integer rows".into(), bytes: rows_bytes(filters, k_len), pack }
 }
 
 fn pack_filters(w: &Operand<'_>, to: &mut [u8]) {
-    let (filters, depth) = filter_sizes(w.shape());
+    let (filters, k_len) = filter_sizes(w.shape());
     let flip = left_flip(w.ty.dtype);
-    let bytes = Bytes { data: w.slice(), first: 0, line: depth as isize, step: 1, flip };
-    pack_rows(bytes, filters, depth, to);
+    let bytes = Bytes { data: w.slice(), first: 0, line: k_len as isize, step: 1, flip };
+    pack_rows(bytes, filters, k_len, to);
 }
 
 /// An integer convolution without its weights.
@@ -68,7 +68,7 @@ pub(super) struct Windows<'a> {
 
 impl Windows<'_> {
     /// Products per result.
-    pub(super) fn depth(&self) -> usize {
+    pub(super) fn k_len(&self) -> usize {
         self.channels * self.geometry.kernel_len()
     }
 
@@ -135,12 +135,12 @@ impl simd::Kernel for LayPanels<'_> {
     #[inline(always)]
     fn run<const FMA: bool>(self) {
         let LayPanels { windows, plane, range, lines, to } = self;
-        let (depth, wide) = (windows.depth(), range.len().next_multiple_of(PANEL));
-        let size = padded(depth) * PANEL;
-        for group in 0..padded(depth) / STEP {
+        let (k_len, wide) = (windows.k_len(), range.len().next_multiple_of(PANEL));
+        let size = padded(k_len) * PANEL;
+        for group in 0..padded(k_len) / STEP {
             for (i, line) in lines.chunks_exact_mut(wide).enumerate() {
                 match group * STEP + i {
-                    k if k < depth => windows.row(plane, k, range.clone(), line),
+                    k if k < k_len => windows.row(plane, k, range.clone(), line),
                     _ => line.fill(0),
                 }
             }
@@ -188,22 +188,22 @@ pub(crate) fn qconv(op: &QConv, x: &[Operand<'_>], out: &mut [Target<'_>]) {
         return few_filters(&windows, x_signed, (w.slice(), w_zeros, left_flip(w.ty.dtype)), out);
     }
     let x_zeros = Zeros::right(image.ty.dtype, x_zero);
-    let (filters, depth) = filter_sizes(w.shape());
+    let (filters, k_len) = filter_sizes(w.shape());
     match w.packed {
-        Some(packed) => tiles(&windows, (Rows::new(filters, depth, packed), w_zeros), x_zeros, out),
-        None => with_scratch(rows_bytes(filters, depth), |packed: &mut [u8]| {
+        Some(packed) => tiles(&windows, (Rows::new(filters, k_len, packed), w_zeros), x_zeros, out),
+        None => with_scratch(rows_bytes(filters, k_len), |packed: &mut [u8]| {
             pack_filters(w, packed);
-            tiles(&windows, (Rows::new(filters, depth, packed), w_zeros), x_zeros, out);
+            tiles(&windows, (Rows::new(filters, k_len, packed), w_zeros), x_zeros, out);
         }),
     }
 }
 
 /// All tiles of all images and groups.
 fn tiles(windows: &Windows<'_>, (w, w_zeros): (Rows<'_>, Zeros<'_>), x_zeros: Zeros<'_>, out: &mut [i32]) {
-    let (depth, filters, count) = (windows.depth(), windows.filters, windows.geometry.output_len());
+    let (k_len, filters, count) = (windows.k_len(), windows.filters, windows.geometry.output_len());
     let planes = out.len() / (filters * count);
-    let (threads, work) = (parallel::threads(), out.len().saturating_mul(depth));
-    let tile = (TILE_BYTES / padded(depth).max(1)).clamp(4 * PANEL, TILE) / (4 * PANEL) * (4 * PANEL);
+    let (threads, work) = (parallel::threads(), out.len().saturating_mul(k_len));
+    let tile = (TILE_BYTES / padded(k_len).max(1)).clamp(4 * PANEL, TILE) / (4 * PANEL) * (4 * PANEL);
     let tile = tile.min(count);
     let across = count.div_ceil(tile);
     // Few tiles: the filters are shared out too, and every part lays the windows out for itself.
@@ -216,13 +216,13 @@ fn tiles(windows: &Windows<'_>, (w, w_zeros): (Rows<'_>, Zeros<'_>), x_zeros: Ze
         let (width, filter) = (tile.min(count - first), t % parts * part);
         let height = part.min(filters - filter);
         let wide = width.next_multiple_of(PANEL);
-        with_scratch((padded(depth) + STEP) * wide, |scratch: &mut [u8]| {
-            let (panels, lines) = scratch.split_at_mut(padded(depth) * wide);
+        with_scratch((padded(k_len) + STEP) * wide, |scratch: &mut [u8]| {
+            let (panels, lines) = scratch.split_at_mut(padded(k_len) * wide);
             let range = first..first + width;
             simd::run(LayPanels { windows, plane, range, lines, to: panels });
             let mut sums = [0; TILE];
-            sum_columns(panels, depth, &mut sums[..wide]);
-            let right = Panels { columns: width, depth, bytes: panels, sums: &sums[..wide] };
+            sum_columns(panels, k_len, &mut sums[..wide]);
+            let right = Panels { columns: width, k_len, bytes: panels, sums: &sums[..wide] };
             let row = plane % windows.groups * filters + filter;
             let left = (w.part(row, height), w_zeros.after(row));
             let to = grid.corner((plane * filters + filter) * count + first, height, width, count);

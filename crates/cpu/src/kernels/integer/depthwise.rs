@@ -4,11 +4,11 @@
 //! the stride, so that every kernel position reads its operands side by side.
 
 use super::conv::{Windows, run_tasks};
-use super::sides::Zeros;
+use super::operands::Zeros;
 use crate::kernels::conv::geometry::Axis;
-use crate::kernels::conv::planes::{place, reach, remainders};
+use crate::kernels::conv::planes::{plane_of, reach, remainders};
 use crate::kernels::conv::scratch::with_scratch;
-use crate::kernels::product::Grid;
+use crate::kernels::gemm::Grid;
 use crate::parallel;
 use crate::simd;
 
@@ -30,13 +30,13 @@ pub(super) fn few_filters(
     (w, w_zeros, w_flip): (&[u8], Zeros<'_>, u8),
     out: &mut [i32],
 ) {
-    let (depth, filters) = (windows.depth(), windows.filters);
+    let (k_len, filters) = (windows.k_len(), windows.filters);
     let [az, ay, ax] = &windows.geometry.axes;
     let lines = az.output * ay.output;
     let planes = out.len() / (filters * lines * ax.output);
     let beyond = reach(ax).unwrap_or(0) / ax.stride;
     let phases = Phases { remainders: remainders(ax), pitch: ax.output + beyond };
-    let work = out.len().saturating_mul(depth.max(1));
+    let work = out.len().saturating_mul(k_len.max(1));
     // Few groups: their lines are shared out too, and every band widens the input for itself.
     let bands =
         if planes >= parallel::threads() { 1 } else { (2 * parallel::threads()).div_ceil(planes).min(lines) };
@@ -44,7 +44,7 @@ pub(super) fn few_filters(
     let bands = lines.div_ceil(band);
     let line = phases.remainders.len() * phases.pitch;
     let columns: Vec<usize> = (0..ax.taps.len())
-        .map(|k| place(ax, &phases.remainders, k))
+        .map(|k| plane_of(ax, &phases.remainders, k))
         .map(|(phase, right)| phase * phases.pitch + right)
         .collect();
     let grid = Grid::new(out);
@@ -54,11 +54,11 @@ pub(super) fn few_filters(
         // The last block of the last line may read past its end.
         with_scratch(input * line + BLOCK, |x: &mut [i16]| {
             simd::run(Widen { windows, plane, x_signed, phases: &phases, to: &mut *x });
-            let mut taps = Vec::with_capacity(depth);
+            let mut taps = Vec::with_capacity(k_len);
             for filter in 0..filters {
                 let number = plane % windows.groups * filters + filter;
                 // Both are shifted alike, so that the difference is the weight's own.
-                let weight = |k: usize| i32::from(w[number * depth + k] ^ w_flip) - w_zeros.of(number);
+                let weight = |k: usize| i32::from(w[number * k_len + k] ^ w_flip) - w_zeros.of(number);
                 for at in first..(first + band).min(lines) {
                     taps.clear();
                     let mut k = 0;
@@ -115,7 +115,7 @@ impl simd::Kernel for Widen<'_> {
             let len = phases.remainders.len() * phases.pitch;
             let to = &mut to[line * len..][..len];
             for (&p, to) in phases.remainders.iter().zip(to.chunks_exact_mut(phases.pitch)) {
-                // Element i of phase p lies at i · stride + p, counted from the padding's begin.
+                // Element i of phase p is at i · stride + p, counted from the padding's begin.
                 let lead = ax.before.saturating_sub(p).div_ceil(ax.stride).min(to.len());
                 let Some(x) = x.get((lead * ax.stride + p).saturating_sub(ax.before)..) else { continue };
                 let to = &mut to[lead..];

@@ -1,8 +1,8 @@
-//! Strips of an integer product: many rows by a few panels of columns, in registers.
+//! Strips of an integer GEMM: many rows by a few panels of columns, in registers.
 //!
 //! The left side is unsigned bytes, the right side signed ones, so that one instruction multiplies and adds four
 //! pairs. Zero points are corrected by the sums of rows and columns, with which the accumulators begin; sums wrap, so
-//! the result is exact whatever lies between.
+//! the result is exact whatever is between.
 
 #[cfg(target_arch = "x86_64")]
 use super::x86;
@@ -11,7 +11,7 @@ use crate::simd::{Vectors, has_dot_products, vectors};
 
 /// Columns of a panel.
 pub(super) const PANEL: usize = 16;
-/// Steps of the summed axis that lie side by side in a panel, column after column.
+/// Steps of the summed axis that are contiguous in a panel, column after column.
 pub(super) const STEP: usize = 4;
 /// Panels of a strip at most.
 pub(super) const STRIP: usize = 4;
@@ -55,7 +55,7 @@ impl Strip<'_> {
         self.steps * STEP * PANEL
     }
 
-    /// Computes the strip into rows that lie `pitch` apart from `out` on.
+    /// Computes the strip into rows `pitch` apart from `out` on.
     ///
     /// # Safety
     /// `out` must be valid for writing `width` elements in each of the rows, and nobody else may hold them.
@@ -101,11 +101,11 @@ impl Strip<'_> {
     /// As there.
     #[cfg(any(test, not(target_arch = "x86_64")))]
     pub(super) unsafe fn portable(&self, panels: usize, out: *mut i32, pitch: usize) {
-        let (depth, size) = (self.steps * STEP, self.panel());
+        let (k_len, size) = (self.steps * STEP, self.panel());
         for p in 0..panels {
             let panel = &self.panels[p * size..][..size];
             for row in 0..self.rows.len() {
-                let left = &self.left[row * self.pitch..][..depth];
+                let left = &self.left[row * self.pitch..][..k_len];
                 let mut parts = [0i32; STEP * PANEL];
                 for (a, b) in left.as_chunks::<STEP>().0.iter().zip(panel.as_chunks::<{ STEP * PANEL }>().0) {
                     let mut repeated = [0i16; STEP * PANEL];

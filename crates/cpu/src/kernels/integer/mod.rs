@@ -1,17 +1,17 @@
 //! Products of 8-bit integers less their zero points, in i32.
 //!
 //! ```text
-//!   sides    rows of unsigned bytes, panels of signed columns, their sums and zero points
+//!   operands rows of unsigned bytes, panels of signed columns, their sums and zero points
 //!   micro    rows times a strip of panels, in registers (x86: for VNNI and AVX2)
 //!   conv     windows as panels, times rows of weights; where filters are few, `depthwise`: line by line
 //! ```
 //!
-//! Weights are laid out when a model is loaded: a product's right side in panels, a convolution's filters in rows.
+//! Weights are laid out when a model is loaded: a matmul's rhs in panels, a convolution's filters in rows.
 
 mod conv;
 mod depthwise;
 mod micro;
-mod sides;
+mod operands;
 #[cfg(test)]
 mod tests;
 #[cfg(target_arch = "x86_64")]
@@ -21,10 +21,12 @@ use olivine_ir::op::QMatMul;
 use olivine_ir::{Shape, TensorType};
 
 pub(crate) use conv::filters_packing;
-use sides::{Bytes, Panels, Zeros, left_flip, multiply, pack_panels, padded, panels_bytes, right_flip, rows};
+use operands::{
+    Bytes, Panels, Zeros, left_flip, multiply, pack_panels, padded, panels_bytes, right_flip, rows,
+};
 
 use super::conv::scratch::with_scratch;
-use super::product::Grid;
+use super::gemm::Grid;
 use crate::kernel::Packing;
 use crate::kernel::kernels;
 use crate::operand::{Operand, Target};
@@ -50,17 +52,17 @@ fn right_sizes(shape: &Shape) -> (usize, usize, usize) {
     (shape[..rank - 2].iter().product(), shape[rank - 2], shape[rank - 1])
 }
 
-/// How the right side of an integer product is laid out at load.
+/// The layout of the rhs of an integer matmul, packed at load.
 pub(crate) fn panels_packing(right: &TensorType) -> Packing {
-    let (matrices, depth, columns) = right_sizes(&right.shape);
-    let bytes = matrices * panels_bytes(columns, depth);
+    let (matrices, k_len, columns) = right_sizes(&right.shape);
+    let bytes = matrices * panels_bytes(columns, k_len);
     Packing { layout: "integer panels".into(), bytes, pack: |_, x, to| pack_right(x, to) }
 }
 
 /// Lays all matrices of a right side out, one after the other.
 fn pack_right(x: &Operand<'_>, to: &mut [u8]) {
-    let (matrices, depth, columns) = right_sizes(x.shape());
-    let each = panels_bytes(columns, depth);
+    let (matrices, k_len, columns) = right_sizes(x.shape());
+    let each = panels_bytes(columns, k_len);
     if each == 0 {
         return;
     }
@@ -73,7 +75,7 @@ fn pack_right(x: &Operand<'_>, to: &mut [u8]) {
             step: x.strides[rank - 2],
             flip: right_flip(x.ty.dtype),
         };
-        pack_panels(bytes, columns, depth, to);
+        pack_panels(bytes, columns, k_len, to);
     }
 }
 
@@ -106,7 +108,7 @@ impl Batch {
     }
 }
 
-/// Integer matrix product.
+/// Integer matmul.
 pub(crate) fn qmatmul(op: &QMatMul, x: &[Operand<'_>], out: &mut [Target<'_>]) {
     let Some(target) = out.first_mut() else { return };
     if target.shape().has_zero() {
@@ -115,8 +117,8 @@ pub(crate) fn qmatmul(op: &QMatMul, x: &[Operand<'_>], out: &mut [Target<'_>]) {
     match x[1].packed {
         Some(packed) => batches(op, x, packed, target),
         None => {
-            let (matrices, depth, columns) = right_sizes(x[1].shape());
-            with_scratch(matrices * panels_bytes(columns, depth), |packed| {
+            let (matrices, k_len, columns) = right_sizes(x[1].shape());
+            with_scratch(matrices * panels_bytes(columns, k_len), |packed| {
                 pack_right(&x[1], packed);
                 batches(op, x, packed, target);
             });
@@ -124,10 +126,10 @@ pub(crate) fn qmatmul(op: &QMatMul, x: &[Operand<'_>], out: &mut [Target<'_>]) {
     }
 }
 
-/// All matrices of a product whose right side is laid out.
+/// All matrices of a batched matmul whose rhs is packed.
 fn batches(op: &QMatMul, x: &[Operand<'_>], packed: &[u8], target: &mut Target<'_>) {
     let (a, b, shape) = (&x[0], &x[1], target.shape());
-    let (_, depth, columns) = right_sizes(b.shape());
+    let (_, k_len, columns) = right_sizes(b.shape());
     let rank = a.shape().rank();
     let zero = |given: bool, at: usize| given.then(|| &x[at]);
     let left_zeros = Zeros::left(a.ty.dtype, zero(op.a_zero, 2));
@@ -142,24 +144,24 @@ fn batches(op: &QMatMul, x: &[Operand<'_>], packed: &[u8], target: &mut Target<'
             step: a.strides[rank - 1],
             flip: left_flip(a.ty.dtype),
         };
-        let matrix = Batch::of(b, batch, number).matrix * panels_bytes(columns, depth);
-        let right = Panels::new(columns, depth, &packed[matrix..]);
-        product(rows, (left, left_zeros), (right, right_zeros), out);
+        let matrix = Batch::of(b, batch, number).matrix * panels_bytes(columns, k_len);
+        let right = Panels::new(columns, k_len, &packed[matrix..]);
+        matmul(rows, (left, left_zeros), (right, right_zeros), out);
     };
     let rows = a.shape()[rank - 2];
     let out = target.elements::<i32>();
     let shared = b.shape()[..b.shape().rank() - 2].iter().all(|d| *d == 1);
     if shared && count > 1 && !left_zeros.is_per_line() && rows_continue(a, batch) {
         one(0, rows * count, out);
-    } else if count < parallel::threads() || out.len().saturating_mul(depth) <= TASK {
+    } else if count < parallel::threads() || out.len().saturating_mul(k_len) <= TASK {
         out.chunks_mut(rows * columns).enumerate().for_each(|(i, out)| one(i, rows, out));
     } else {
-        let least = TASK.div_ceil((rows * columns).saturating_mul(depth).max(1));
+        let least = TASK.div_ceil((rows * columns).saturating_mul(k_len).max(1));
         parallel::grouped(out, rows * columns, least, &|i, out| one(i, rows, out));
     }
 }
 
-/// Whether the rows of all batches lie at one distance from each other.
+/// Whether the rows of all batches are at one distance from each other.
 fn rows_continue(x: &Operand<'_>, batch: &[usize]) -> bool {
     let own = &x.shape()[..x.shape().rank() - 2];
     let mut step = x.strides[own.len()] * x.shape()[own.len()] as isize;
@@ -173,23 +175,23 @@ fn rows_continue(x: &Operand<'_>, batch: &[usize]) -> bool {
 }
 
 /// One matrix of a result: rows of the left side times the panels of the right.
-fn product(
+fn matmul(
     rows_count: usize,
     (left, left_zeros): (Bytes<'_>, Zeros<'_>),
     (right, right_zeros): (Panels<'_>, Zeros<'_>),
     out: &mut [i32],
 ) {
-    let (columns, depth) = (right.columns, right.depth);
+    let (columns, k_len) = (right.columns, right.k_len);
     // Fewer rows than this wait for memory: the panels are read for them all the same.
     let least = 4;
-    let work = rows_count.max(least).saturating_mul(columns).saturating_mul(depth);
+    let work = rows_count.max(least).saturating_mul(columns).saturating_mul(k_len);
     let threads = parallel::threads();
-    let tall = (ROWS_BYTES / padded(depth).max(1)).clamp(1, ROWS).min(rows_count);
+    let tall = (ROWS_BYTES / padded(k_len).max(1)).clamp(1, ROWS).min(rows_count);
     let down = rows_count.div_ceil(tall);
     let wide = if work <= TASK || threads == 1 || down >= 4 * threads {
         columns
     } else {
-        (TASK / (tall.max(least) * depth).max(1)).max(1).next_multiple_of(COLUMNS).min(columns)
+        (TASK / (tall.max(least) * k_len).max(1)).max(1).next_multiple_of(COLUMNS).min(columns)
     };
     let across = columns.div_ceil(wide);
     let grid = Grid::new(out);
@@ -197,9 +199,9 @@ fn product(
         let (row, column) = (t / across * tall, t % across * wide);
         let (height, width) = (tall.min(rows_count - row), wide.min(columns - column));
         let (right, right_zeros) = (right.part(column, width), right_zeros.after(column));
-        with_scratch(height * padded(depth), |scratch: &mut [u8]| {
+        with_scratch(height * padded(k_len), |scratch: &mut [u8]| {
             let mut sums = [0; ROWS];
-            let left = rows(&left, row, depth, &right_zeros, scratch, &mut sums[..height]);
+            let left = rows(&left, row, k_len, &right_zeros, scratch, &mut sums[..height]);
             let to = grid.corner(row * columns + column, height, width, columns);
             // Safety: no other task writes these rows and columns.
             unsafe { multiply((left, left_zeros.after(row)), (right, right_zeros), to, columns) };

@@ -56,8 +56,8 @@ fn every_instruction_set_multiplies_strips_alike() {
         (13, 63, 2),
         (96, 40, 4),
     ] {
-        let (depth, panels) = (steps * STEP, width.div_ceil(PANEL));
-        let (left, right) = (fill(1, rows * (depth + 3)), fill(2, panels * PANEL * depth));
+        let (k_len, panels) = (steps * STEP, width.div_ceil(PANEL));
+        let (left, right) = (fill(1, rows * (k_len + 3)), fill(2, panels * PANEL * k_len));
         let terms: Vec<RowTerms> = (0..rows as i32)
             .map(|r| RowTerms { zero: r * 77 - 300, sum: (i32::MAX / 3).wrapping_mul(r) })
             .collect();
@@ -68,7 +68,7 @@ fn every_instruction_set_multiplies_strips_alike() {
         let strip = Strip {
             steps,
             left: &left,
-            pitch: depth + 3,
+            pitch: k_len + 3,
             rows: &terms,
             panels: &right,
             columns: &columns,
@@ -79,10 +79,10 @@ fn every_instruction_set_multiplies_strips_alike() {
             for (c, want) in want[..width].iter_mut().enumerate() {
                 *want = terms[r].zero.wrapping_mul(columns.sums[c]);
                 *want = want.wrapping_add(terms[r].sum.wrapping_mul(columns.zeros[c]));
-                for k in 0..depth {
+                for k in 0..k_len {
                     let at =
-                        c / PANEL * PANEL * depth + k / STEP * STEP * PANEL + c % PANEL * STEP + k % STEP;
-                    let product = i32::from(left[r * (depth + 3) + k]) * i32::from(right[at] as i8);
+                        c / PANEL * PANEL * k_len + k / STEP * STEP * PANEL + c % PANEL * STEP + k % STEP;
+                    let product = i32::from(left[r * (k_len + 3) + k]) * i32::from(right[at] as i8);
                     *want = want.wrapping_add(product);
                 }
             }
@@ -176,7 +176,7 @@ fn check_product(a: &[usize], b: &[usize], types: [DType; 2], zeros: [Option<usi
     for (operand, bytes) in given.iter_mut().zip(&turned) {
         let rank = operand.shape().rank();
         let rows = operand.shape()[rank - 2];
-        *operand = Operand { source: crate::operand::Source::Bytes(bytes), ..*operand };
+        *operand = Operand { source: crate::operand::OperandSource::Bytes(bytes), ..*operand };
         (operand.strides[rank - 2], operand.strides[rank - 1]) = (1, rows as isize);
     }
     check("transposed", &given);

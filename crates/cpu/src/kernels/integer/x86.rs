@@ -7,7 +7,7 @@ use super::micro::{PANEL, STEP, Strip};
 /// Rows of a block of registers with 512 bits.
 const ROWS: usize = 6;
 /// Rows of a block of registers with 256 bits.
-const FEW_ROWS: usize = 3;
+const BLOCK_ROWS: usize = 3;
 /// Bytes of a panel's step.
 const GROUP: usize = STEP * PANEL;
 
@@ -75,7 +75,7 @@ unsafe fn dot_block<const R: usize, const P: usize>(
 ) {
     let stride = strip.panel();
     let mut sums = [[_mm512_setzero_si512(); P]; R];
-    // Safety: rows and panels lie in the strip, whose operands and result are whole by the caller's promise.
+    // Safety: rows and panels are in the strip, whose operands and result are whole by the caller's promise.
     unsafe {
         for p in 0..P {
             let column = (panel + p) * PANEL;
@@ -124,7 +124,7 @@ unsafe fn dot_block<const R: usize, const P: usize>(
 /// The processor must have AVX2; operands and result as `Strip::multiply` has checked and asks for.
 pub(super) unsafe fn pairs(strip: &Strip<'_>, panels: usize, out: *mut i32, pitch: usize) {
     for panel in 0..panels {
-        blocks(strip.rows.len(), FEW_ROWS, |row, rows| {
+        blocks(strip.rows.len(), BLOCK_ROWS, |row, rows| {
             // Safety: inside the strip; the caller's promises.
             unsafe {
                 match rows {
@@ -149,7 +149,7 @@ unsafe fn pairs_block<const R: usize>(
     /// Registers of a panel, each with two sums for each of four columns.
     const PARTS: usize = PANEL / 4;
     let mut sums = [[_mm256_setzero_si256(); PARTS]; R];
-    // Safety: rows and the panel lie in the strip, whose operands and result are whole by the caller's promise.
+    // Safety: rows and the panel are in the strip, whose operands and result are whole by the caller's promise.
     unsafe {
         let left = strip.left.as_ptr().add(row * strip.pitch);
         let right = strip.panels.as_ptr().add(panel * strip.panel());
@@ -204,7 +204,7 @@ pub(super) unsafe fn narrow_pairs(strip: &Strip<'_>, panels: usize, out: *mut i3
     const PARTS: usize = PANEL / 2;
     for (panel, row) in (0..panels).flat_map(|p| (0..strip.rows.len()).map(move |r| (p, r))) {
         let mut sums = [0i32; PANEL];
-        // Safety: the row and the panel lie in the strip, whose operands and result are whole by the caller's promise.
+        // Safety: the row and the panel are in the strip, whose operands and result are whole by the caller's promise.
         unsafe {
             let mut parts = [_mm_setzero_si128(); PARTS];
             let left = strip.left.as_ptr().add(row * strip.pitch);

@@ -46,7 +46,7 @@ pub(crate) fn roi_align(
     Ok(())
 }
 
-/// Where a sample lies along an axis: two neighbours, and how far it is from the first.
+/// The position of a sample along an axis: two neighbours, and how far it is from the first.
 #[derive(Clone, Copy)]
 struct Sample {
     low: usize,
@@ -59,7 +59,7 @@ struct Axis {
     samples: Vec<Option<Sample>>,
     /// Every bin's samples.
     bins: Vec<Range<usize>>,
-    /// Samples of a bin, those included that were left out because they lie outside.
+    /// Samples of a bin, those included that were left out because they are outside.
     count: f64,
     /// Whether some were left out.
     cut: Vec<bool>,
@@ -82,7 +82,7 @@ impl Axis {
         let mut axis = Axis { samples: Vec::new(), bins: Vec::new(), count, cut: Vec::new() };
         for b in 0..bins {
             let first = start + b as f64 * bin;
-            // Of a bin far larger than the image only what may lie inside is looked at.
+            // Of a bin far larger than the image only what may be inside is looked at.
             let (low, high) = if op.sampling_ratio > 0 || count <= 0.0 {
                 (0.0, count.max(0.0))
             } else {

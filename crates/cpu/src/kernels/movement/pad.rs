@@ -80,7 +80,7 @@ fn mapped<T: Pod + Send + Sync>(op: &Pad, x: &Operand<'_>, target: &mut Target<'
         (0..shape.rank()).map(|i| source(op.mode, op.pads[i].0, x.shape()[i], shape[i])).collect();
     let width = shape[last];
     let rows = GRAIN.div_ceil(width);
-    // Where the last axis reads a run: positions that lie inside the operand.
+    // Where the last axis reads a run: positions that are inside the operand.
     let inside = op.pads[last].0.max(0) as usize..width.saturating_sub(op.pads[last].1.max(0) as usize);
     parallel::chunks(target.elements::<T>(), rows * width, &|task, part| {
         for (i, out) in part.chunks_mut(width).enumerate() {

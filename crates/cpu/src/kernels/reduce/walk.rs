@@ -165,7 +165,7 @@ impl Walk {
     }
 }
 
-/// Where the i-th position over some axes, in row-major order, lies.
+/// The offset of the i-th position over some axes, in row-major order.
 fn position(axes: &[Axis], mut i: usize) -> isize {
     let mut offset = 0;
     for axis in axes.iter().rev() {

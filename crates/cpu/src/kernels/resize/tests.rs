@@ -46,7 +46,7 @@ fn numbers(dims: &[usize], dtype: DType) -> Tensor {
     done.unwrap()
 }
 
-/// Where a position lies in the operand, as the operation's documentation says.
+/// Where a position is in the operand, as the operation's documentation says.
 fn lies(op: &Resize, input: usize, axis: usize, i: usize) -> f64 {
     let (n, out, i) = (input as f64, op.sizes[axis] as f64, i as f64);
     let scale = op.scales.as_ref().map_or(out / n, |s| s[axis]);

@@ -10,7 +10,7 @@ mod wide;
 use olivine_ir::DType;
 use olivine_ir::op::{GroupNorm, LayerNorm, LogSoftmax, RmsNorm, Softmax};
 
-use super::elementwise::{Program, Rider};
+use super::elementwise::{FusedRegion, Program};
 use crate::kernel::kernels;
 use crate::operand::{Operand, Target};
 use crate::parallel;
@@ -64,7 +64,7 @@ pub(crate) fn softmax(op: &Softmax, x: &[Operand<'_>], out: &mut [Target<'_>]) {
     with_float!(x[0].ty.dtype, T => along::<T>(op.axis, false, &x[0], &mut out[0]));
 }
 
-/// `eˣ / Σeˣ` of rows that lie one after the other, on this thread; results may bypass the caches.
+/// `eˣ / Σeˣ` of rows that are one after the other, on this thread; results may bypass the caches.
 pub(crate) fn softmax_rows(x: &[f32], out: &mut [f32], row: usize, stream: bool) {
     wide::with_buffers(|_, to| {
         for (x, out) in x.chunks_exact(row).zip(out.chunks_exact_mut(row)) {
@@ -209,7 +209,7 @@ fn row_norm_as<T: Narrow>(op: RowNorm<'_>, x: &[Operand<'_>], out: &mut [Target<
         return;
     };
     let own = 2 + usize::from(bias);
-    let epilogue = Rider::new(program, &x[own..], &shape);
+    let epilogue = FusedRegion::new(program, &x[own..], &shape);
     let main = Main { bytes: contiguous_bytes(&x[0]), size: x[0].ty.dtype.size() };
     let chunk = rows_per_task(row) * row;
     let stream = size_of_val(result) >= simd::STREAM_FROM;

@@ -144,7 +144,7 @@ fn top_row<T: Keyed, P: Packed>(op: &TopK, row: &[T], out: &mut [i64]) {
     }
 }
 
-/// Keeps the k first in order and tells the key of the last among them.
+/// Keeps the k first in order and returns the key of the last among them.
 fn cut<P: Packed>(pool: &mut Vec<P>, k: usize) -> u64 {
     if pool.len() > k {
         pool.select_nth_unstable(k - 1);

@@ -37,7 +37,7 @@ fn conv<T: Real<Acc: Step>>(op: &CausalConv1d, x: &[Operand<'_>], out: &mut [Tar
         (None, None) => None,
     };
     let weight = wide::<T>(&x[1]);
-    // Taps lie [tap, channel], so that loops run along channels.
+    // Taps have the layout [tap, channel], so that loops run along channels.
     let mut taps = scratch::zeroed::<T::Acc>(weight.len());
     for (d, of) in weight.chunks_exact(width).enumerate() {
         of.iter().enumerate().for_each(|(j, w)| taps[j * channels + d] = *w);

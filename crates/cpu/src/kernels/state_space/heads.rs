@@ -1,5 +1,5 @@
 //! Models with a matrix of state to a head: Mamba-2 and the gated delta net. A task takes a head of a batch; its state
-//! lies `[key, value]`, and loops run along the values.
+//! is `[key, value]`, and loops run along the values.
 
 use half::{bf16, f16};
 use olivine_ir::DType;
@@ -133,7 +133,7 @@ fn of_mamba<T: Real<Acc: Step>>(op: &Mamba2, x: &[Operand<'_>], out: &mut [Targe
     };
     let change = Change::Mamba { dt: &all[1], a: &all[2], skip: skip.map(|i| &*all[i]) };
     let state = state.map(|i| &*all[i]);
-    // The surface's state lies [value, key].
+    // The state of the operation has the layout [value, key].
     let place = |k: usize, v: usize| v * sizes.dk + k;
     run::<T>(sizes, change, [&all[4], &all[3], &all[0]], state, &place, out);
 }

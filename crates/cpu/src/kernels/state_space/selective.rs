@@ -91,7 +91,7 @@ impl<A: Step> simd::Kernel for Task<'_, A> {
     fn run<const FMA: bool>(self) -> Part<A> {
         let [length, channels, states] = self.sizes;
         let count = BLOCK.min(channels - self.first);
-        // Both lie [state, channel]; channels past the last stay zeros.
+        // Both have the layout [state, channel]; channels past the last stay zeros.
         let (mut a, mut h) = (scratch::zeroed::<A>(states * BLOCK), scratch::zeroed::<A>(states * BLOCK));
         for d in 0..count {
             for n in 0..states {

@@ -25,7 +25,7 @@ fn tail(t: f64) -> f64 {
 }
 
 /// erf(x).
-pub(crate) fn erf(x: f64) -> f64 {
+pub fn erf(x: f64) -> f64 {
     let t = x.abs();
     let y = if t < 1.0 { t * horner(t * t, &ERF) } else { 1.0 - tail(t) };
     if x.is_nan() { x } else { y.copysign(x) }

@@ -4,7 +4,7 @@ use olivine_numerics::polynomial::single::{EXP, LN2_HIGH, LN2_LOW};
 
 use super::{at_least, at_most, fma, horner};
 
-/// Adding and subtracting 1.5·2²³ rounds to an integer, which also lies in the sum's low bits.
+/// Adding and subtracting 1.5·2²³ rounds to an integer, which also is in the sum's low bits.
 const ROUND: f32 = 12_582_912.0;
 
 /// x = n·ln 2 + r: n as a float and as bits, and r.

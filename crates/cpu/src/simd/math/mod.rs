@@ -17,6 +17,7 @@ pub(crate) use activation::{
     celu, elu, gelu_tanh, hard_sigmoid, hard_swish, leaky_relu, log_sigmoid, mish, relu, selu, sigmoid, silu,
     softplus, softsign,
 };
+pub use double_gates::erf as erf_f64;
 pub(crate) use erf::{erf, gelu};
 pub(crate) use exponential::{exp, exp_below, expm1, tanh};
 pub(crate) use logarithm::{log, log1p, log2};

@@ -12,7 +12,7 @@ use olivine_ir::{Node, Op, ValueId};
 use olivine_kernels::{Memory, Operand};
 use olivine_program::{Addressing, DeviceCaps};
 
-use crate::lower::reading;
+use crate::lower::operand_of;
 
 /// The groups of a graph, by node.
 pub(in crate::lower) struct FusedGroups {
@@ -95,7 +95,7 @@ fn readers(compiled: &Compiled) -> HashMap<ValueId, Vec<Reader>> {
     let graph = &compiled.graph;
     let mut readers: HashMap<ValueId, Vec<Reader>> = HashMap::new();
     let mut note = |step: usize, id: ValueId| {
-        if let Some(operand) = reading(graph, id)
+        if let Some(operand) = operand_of(graph, id)
             && let Memory::Value(root) = operand.memory
         {
             readers.entry(root).or_default().push(Reader { step, operand });
@@ -154,7 +154,7 @@ fn rope_appends(compiled: &Compiled, readers: &HashMap<ValueId, Vec<Reader>>) ->
     // What the open steps make.
     let mut makers: HashMap<ValueId, usize> = HashMap::new();
     let made_by = |makers: &HashMap<ValueId, usize>, id: ValueId| {
-        let Some(Memory::Value(root)) = reading(graph, id).map(|o| o.memory) else { return None };
+        let Some(Memory::Value(root)) = operand_of(graph, id).map(|o| o.memory) else { return None };
         makers.get(&root).copied()
     };
     let moves = |node: &Node| matches!(node.op, Op::Rope(_) | Op::KvAppend(_));

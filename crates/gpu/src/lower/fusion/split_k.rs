@@ -14,7 +14,7 @@ use olivine_kernels::{Memory, SplitKPartials};
 use olivine_program::{Addressing, DeviceCaps};
 
 use super::groups::FusedGroups;
-use crate::lower::reading;
+use crate::lower::operand_of;
 
 /// What a node may defer to its reader, and what an earlier node deferred to it.
 #[derive(Default)]
@@ -48,14 +48,14 @@ pub(in crate::lower) fn partials_readers(
             continue;
         }
         for (i, id) in node.inputs.iter().enumerate() {
-            let Some(operand) = reading(graph, *id) else { continue };
+            let Some(operand) = operand_of(graph, *id) else { continue };
             let Memory::Value(root) = operand.memory else { continue };
             let all = graph.ty(root).is_ok_and(|ty| ty.shape.numel() == operand.ty.shape.numel());
             readers.entry(root).or_default().push((step, i, all && operand.is_packed()));
         }
     }
     let roots_of_outputs: HashSet<Memory> =
-        graph.outputs().iter().filter_map(|o| Some(reading(graph, o.value)?.memory)).collect();
+        graph.outputs().iter().filter_map(|o| Some(operand_of(graph, o.value)?.memory)).collect();
     let summing = |step: usize| {
         let node = graph.nodes().get(step)?;
         if !matches!(node.op, Op::MatMul(_)) || compiled.at_load[step] {

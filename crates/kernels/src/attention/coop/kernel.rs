@@ -12,7 +12,7 @@ use super::super::problem::Problem;
 use super::super::softmax::{base, exp2_below, lowest, normaliser};
 use super::super::tile::fours;
 use super::non_finite::{self, Operands};
-use super::operands::{OperandPrecision, halves, is_wild, magnitude, scales, split};
+use super::operands::{OperandPrecision, high_low, is_wild, magnitude, scales, split};
 use super::staging::{Panel, SLOT, Slots, Stage};
 use super::{LANES, Plan, SIDE, factors, slots};
 use crate::launch::Launch;
@@ -28,7 +28,7 @@ pub(in super::super) fn emit(
     let splits = sink.splits();
     let tiles = p.rows().div_ceil(plan.rows() as usize);
     let name = if splits > 1 { "attention_coop_split" } else { "attention_coop" };
-    let k = site.builder(name, plan.teams * LANES);
+    let k = site.builder(name, plan.subgroups * LANES);
     let l = Launch::new(&k);
     let kernel = Kernel::declare(&l, p, plan, sink)?;
     let groups = p.batch * p.kv_heads * tiles * splits;
@@ -130,7 +130,7 @@ impl<'k, 'p> Kernel<'k, 'p> {
                     .map(|(name, operand)| l.read(&format!("{name}_numbers"), operand)),
             }),
             memory: k.shared(Elem::U32, 4, plan.panels(slots, factors)),
-            largest: (factors == OperandPrecision::Split).then(|| k.shared(Elem::U32, 1, 2 * plan.teams)),
+            largest: (factors == OperandPrecision::Split).then(|| k.shared(Elem::U32, 1, 2 * plan.subgroups)),
             left: matrix(factors.elem(), MatrixUse::A),
             right: matrix(factors.elem(), MatrixUse::B),
             sum: matrix(Elem::F32, MatrixUse::Accumulator),
@@ -175,7 +175,7 @@ impl<'k, 'p> Kernel<'k, 'p> {
             // The last step loads once more what it has, so that the body stays straight-line code.
             let next = key + plan.keys;
             fetch(next.lt(end).select(next, key));
-            let products = self.products(&blocks, &key_panel);
+            let products = self.dot_products(&blocks, &key_panel);
             let all = range.all_seen(key, plan.keys);
             let weights: Vec<Weights<'k>> = blocks
                 .iter()
@@ -280,7 +280,7 @@ impl<'k, 'p> Kernel<'k, 'p> {
         let (of_keys, of_values) = (keys.largest(), values.largest());
         k.if_(k.lane().eq(0), || {
             memory.store(k.subgroup_id(), of_keys);
-            memory.store(k.subgroup_id() + self.plan.teams, of_values);
+            memory.store(k.subgroup_id() + self.plan.subgroups, of_values);
         });
     }
 
@@ -306,12 +306,12 @@ impl<'k, 'p> Kernel<'k, 'p> {
             });
             return None;
         };
-        let teams = self.plan.teams;
+        let subgroups = self.plan.subgroups;
         let largest = |first: u32| {
-            let of_team = memory.load(k.lane() % teams + first);
-            of_team.subgroup(SubgroupOp::Max)
+            let of_subgroup = memory.load(k.lane() % subgroups + first);
+            of_subgroup.subgroup(SubgroupOp::Max)
         };
-        let (of_keys, of_values) = (largest(0), largest(teams));
+        let (of_keys, of_values) = (largest(0), largest(subgroups));
         self.watch(of_keys.max(of_values));
         let ((key_scale, key_unscale), (value_scale, value_unscale)) = (scales(of_keys), scales(of_values));
         keys.put(k, |_, numbers| split(&numbers, key_scale));
@@ -332,7 +332,7 @@ impl<'k, 'p> Kernel<'k, 'p> {
     }
 
     /// The matmuls of every block's rows with a tile of keys, not yet scaled: for each block, matrices by key.
-    fn products(&self, blocks: &[Block<'k>], keys: &Panel<'k>) -> Vec<Vec<Val<'k>>> {
+    fn dot_products(&self, blocks: &[Block<'k>], keys: &Panel<'k>) -> Vec<Vec<Val<'k>>> {
         let wide = self.plan.keys / SIDE;
         let planes = self.factors.planes();
         let zero = self.k.f32(0.0).splat(self.sum);
@@ -440,7 +440,7 @@ impl<'k, 'p> Kernel<'k, 'p> {
             factors.push(match self.factors {
                 OperandPrecision::Whole(_) => vec![k.matrix_of(self.left, &weights)],
                 OperandPrecision::Split => {
-                    let parts = weights.iter().map(|w| halves(*w * WEIGHT_SCALE));
+                    let parts = weights.iter().map(|w| high_low(*w * WEIGHT_SCALE));
                     let (high, low): (Vec<_>, Vec<_>) = parts.unzip();
                     vec![k.matrix_of(self.left, &high), k.matrix_of(self.left, &low)]
                 }

@@ -34,7 +34,7 @@ const LEAST_ROWS: usize = 8;
 const FEW_GROUPS: usize = 96;
 /// Keys that count as few, and the plan for them.
 const SHORT: usize = 256;
-const NARROW: Plan = Plan { blocks: 1, teams: 4, keys: 32 };
+const NARROW: Plan = Plan { blocks: 1, subgroups: 4, keys: 32 };
 /// The widest rows whose accumulators stay in registers.
 const MOST_WIDTH: usize = 256;
 
@@ -44,7 +44,7 @@ pub(super) struct Plan {
     /// Blocks of 16 rows of a subgroup.
     pub(super) blocks: u32,
     /// Subgroups of a workgroup.
-    pub(super) teams: u32,
+    pub(super) subgroups: u32,
     /// Keys of a tile.
     pub(super) keys: u32,
 }
@@ -52,19 +52,19 @@ pub(super) struct Plan {
 impl Plan {
     /// Rows of a workgroup.
     pub(super) fn rows(self) -> u32 {
-        self.blocks * self.teams * SIDE
+        self.blocks * self.subgroups * SIDE
     }
 
     /// Slots of the panels of k and v; rows of q pass through the same memory.
     fn panels(self, slots: (u32, u32), factors: OperandPrecision) -> u32 {
         let len = |rows, slots| Panel::len(rows, slots, factors.planes());
-        let queries = self.teams * len(SIDE, SIDE / staging::SLOT);
+        let queries = self.subgroups * len(SIDE, SIDE / staging::SLOT);
         queries.max(len(self.keys, slots.0) + len(self.keys, slots.1))
     }
 
     fn shared_bytes(self, slots: (u32, u32), factors: OperandPrecision) -> u32 {
         // Beside the panels a word or two for each subgroup, and one for all.
-        self.panels(slots, factors) * 16 + self.teams * 8 + 32
+        self.panels(slots, factors) * 16 + self.subgroups * 8 + 32
     }
 }
 
@@ -100,23 +100,23 @@ pub(super) fn choose(p: &Problem<'_>, caps: &DeviceCaps) -> Option<Plan> {
     let mut plan = match (width, factors) {
         // So few keys are over before many rows of a subgroup pay.
         (0..=64, OperandPrecision::Whole(_)) if p.keys <= SHORT && groups(NARROW) >= FEW_GROUPS => NARROW,
-        (0..=64, OperandPrecision::Whole(_)) => Plan { blocks: 2, teams: 4, keys: 64 },
-        (0..=64, OperandPrecision::Split) => Plan { blocks: 1, teams: 8, keys: 64 },
-        (65..=128, OperandPrecision::Whole(_)) => Plan { blocks: 1, teams: 8, keys: 64 },
-        (65..=128, OperandPrecision::Split) => Plan { blocks: 1, teams: 8, keys: 32 },
-        _ => Plan { blocks: 1, teams: 4, keys: 16 },
+        (0..=64, OperandPrecision::Whole(_)) => Plan { blocks: 2, subgroups: 4, keys: 64 },
+        (0..=64, OperandPrecision::Split) => Plan { blocks: 1, subgroups: 8, keys: 64 },
+        (65..=128, OperandPrecision::Whole(_)) => Plan { blocks: 1, subgroups: 8, keys: 64 },
+        (65..=128, OperandPrecision::Split) => Plan { blocks: 1, subgroups: 8, keys: 32 },
+        _ => Plan { blocks: 1, subgroups: 4, keys: 16 },
     };
     // Smaller workgroups where large ones would leave cores idle.
     while groups(plan) < FEW_GROUPS && plan.rows() > 2 * SIDE {
         match plan {
             Plan { blocks: 2, .. } => plan.blocks = 1,
-            _ => plan.teams /= 2,
+            _ => plan.subgroups /= 2,
         }
         if factors == OperandPrecision::Split {
             plan.keys = plan.keys.min(32);
         }
     }
-    let fits = plan.teams * LANES <= target.max_invocations
+    let fits = plan.subgroups * LANES <= target.max_invocations
         && plan.shared_bytes(slots(p), factors) <= target.shared_bytes;
     fits.then_some(plan)
 }

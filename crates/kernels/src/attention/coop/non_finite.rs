@@ -1,5 +1,5 @@
-//! The way of workgroups that met numbers that are not finite: a row at a time, a key at a time, and a weight of 0
-//! does not look at values.
+//! The path of workgroups whose operands have Inf or NaN: one row and one key at a time. A weight of 0 skips its value,
+//! since 0 · Inf would be NaN.
 
 use olivine_kernel::{Buf, Builder, Scalar, Val};
 
@@ -10,7 +10,7 @@ use super::super::tile::fours;
 use super::LANES;
 use super::staging::Slots;
 
-/// q, k and v, and their elements as numbers.
+/// q, k and v, and how their elements are loaded.
 pub(super) struct Operands<'a, 'k> {
     pub(super) q: (&'a Slots<'k>, Buf<'k>),
     pub(super) k: (&'a Slots<'k>, Buf<'k>),

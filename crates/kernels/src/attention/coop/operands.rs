@@ -57,14 +57,14 @@ pub(super) fn scales<'k>(magnitude: Val<'k>) -> (Val<'k>, Val<'k>) {
 }
 
 /// The high and the low half of a number in the range of f16.
-pub(super) fn halves(x: Val<'_>) -> (Val<'_>, Val<'_>) {
+pub(super) fn high_low(x: Val<'_>) -> (Val<'_>, Val<'_>) {
     let high = ((x.bitcast(Scalar::U32) + 0x1000u32) & 0xffff_e000u32).bitcast(Scalar::F32);
     (high, x - high)
 }
 
 /// Words of the high f16 and of the low f16 of numbers, times a power of two.
 pub(super) fn split<'k>(numbers: &[Val<'k>], scale: Val<'k>) -> Vec<Vec<Val<'k>>> {
-    let halves: Vec<_> = numbers.iter().map(|x| halves(*x * scale)).collect();
+    let halves: Vec<_> = numbers.iter().map(|x| high_low(*x * scale)).collect();
     let (mut high, mut low) = (Vec::new(), Vec::new());
     for pair in halves.chunks_exact(2) {
         high.push(pair[0].0.pack_half(pair[1].0));

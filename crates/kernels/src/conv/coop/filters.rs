@@ -15,7 +15,7 @@ use crate::site::{Memory, Operand, Site, linear_group};
 
 /// The filters as a kernel is given them.
 pub(crate) struct Filters {
-    pub(crate) given: PreparedOperand,
+    pub(crate) prepared: PreparedOperand,
     /// What is given, by strides.
     pub(crate) operand: MatrixOperand,
 }
@@ -45,7 +45,7 @@ impl Filters {
             OperandPath::Staged => {
                 let make = |site: &mut Site<'_>, to: Memory| reorder(problem, plan, to, site);
                 let memory = made(how, w, size, make, site)?;
-                Ok(Filters { given: PreparedOperand::Strided, operand: operand(memory) })
+                Ok(Filters { prepared: PreparedOperand::Strided, operand: operand(memory) })
             }
             OperandPath::Packed => {
                 let packed = PackedShape::new(m, k_size);
@@ -56,7 +56,7 @@ impl Filters {
                     pack(&operand(ordered), (m, k_size), ty, to, site)
                 };
                 let memory = made(how, w, packed.bytes(), make, site)?;
-                Ok(Filters { given: PreparedOperand::Packed(memory, packed), operand: operand(memory) })
+                Ok(Filters { prepared: PreparedOperand::Packed(memory, packed), operand: operand(memory) })
             }
         }
     }

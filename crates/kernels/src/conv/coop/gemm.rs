@@ -70,17 +70,17 @@ impl CoopGemm<'_> {
         site.dispatch(k, bound, groups as u64, self.cost())
     }
 
-    /// Emits it, the last blocks in shares.
-    pub(crate) fn emit_shares(&self, shares: StreamK, site: &mut Site<'_>) -> Result<(), String> {
+    /// Emits it, the last blocks by stream-K.
+    pub(crate) fn emit_stream_k(&self, stream_k: StreamK, site: &mut Site<'_>) -> Result<(), String> {
         let CoopGemm { problem, blocks, .. } = self;
-        let parts = site.scratch(shares.bytes(*blocks));
+        let parts = site.scratch(stream_k.bytes(*blocks));
         let k = site.builder("conv_stream_k", blocks.group());
         let l = Launch::new(&k);
         let block = self.declare(&l);
         let kept = l.bind("parts", Elem::F32, Access::Write, parts);
         let epilogue = block.ends.epilogue(&l, problem, &Destination::Target);
         let base = block.ends.base(k.u32(0));
-        let declared = shares.declare(&l);
+        let declared = stream_k.declare(&l);
         declared.segments(&k, (block.all, blocks.k_step), |segment| {
             let Segment { block: number, start, end, is_whole, slot } = segment;
             let first = block.ends.first(number, *blocks);
@@ -100,20 +100,20 @@ impl CoopGemm<'_> {
             );
         });
         let bound = l.done();
-        site.dispatch(k, bound, shares.groups() as u64, self.cost())?;
+        site.dispatch(k, bound, stream_k.groups() as u64, self.cost())?;
 
         let group = site.group_size(256);
         let k = site.builder("conv_stream_k_fixup", group);
         let l = Launch::new(&k);
         let ends = self.declare_ends(&l);
         let epilogue = ends.epilogue(&l, problem, &Destination::Target);
-        shares.join(&l, *blocks, parts, &epilogue, |number| TileOrigin {
+        stream_k.join(&l, *blocks, parts, &epilogue, |number| TileOrigin {
             first: ends.first(number, *blocks),
             end: ends.m,
             base: ends.base(k.u32(0)),
         });
         let bound = l.done();
-        site.dispatch(k, bound, shares.fixup_groups(*blocks, group), (0, shares.bytes(*blocks)))
+        site.dispatch(k, bound, stream_k.fixup_groups(*blocks, group), (0, stream_k.bytes(*blocks)))
     }
 
     /// Operations, and bytes that must move at least.
@@ -142,7 +142,7 @@ impl CoopGemm<'_> {
             filters: DeclaredOperand::declare(
                 l,
                 "a",
-                &filters.given,
+                &filters.prepared,
                 &filters.operand,
                 (problem.m, k_size),
                 &[],
@@ -217,17 +217,17 @@ impl<'k> Block<'k> {
     ) -> BlockSums<'k> {
         let (k, Block { blocks, all, tail, .. }) = (l.k(), self);
         let (all, tail, step, zero) = (*all, *tail, blocks.k_step, k.u32(0));
-        let teams = blocks.m / blocks.rows * (blocks.n / blocks.columns);
-        let (slice, team) = (k.subgroup_id() / teams, k.subgroup_id() % teams);
+        let subgroups = blocks.m / blocks.rows * (blocks.n / blocks.columns);
+        let (slice, subgroup) = (k.subgroup_id() / subgroups, k.subgroup_id() % subgroups);
         let across = blocks.n / blocks.columns;
         let (rows, columns) = (blocks.rows, blocks.columns);
         let down = SubgroupSpan {
             span: TileSpan { first: first.0, end: self.ends.m, order: None },
-            mine: team / across * rows,
+            mine: subgroup / across * rows,
             block: blocks.m,
             part: rows,
         };
-        let wide = team % across * columns;
+        let wide = subgroup % across * columns;
         let own = step / blocks.slices;
         let from = slice * own;
         let past = if tail { (end + (step - 1)) / step * step } else { end };
@@ -255,7 +255,7 @@ impl<'k> Block<'k> {
             OperandLoader::Panel { words, memory, slots, mine: (wide, from), ty, count: columns / SIDE }
         };
         let sums = multiply(k, (&a, &b), (rows / SIDE, columns / SIDE), &k_loop);
-        let out = leave(k, [&a, &b], (team, slice), (teams, blocks.slices));
+        let out = leave(k, [&a, &b], (subgroup, slice), (subgroups, blocks.slices));
         BlockSums { out, sums, wide: columns / SIDE, at: (first.0 + down.mine, first.1 + wide) }
     }
 }

@@ -163,9 +163,9 @@ pub(crate) fn choose(problem: &Problem<'_>, taps: &Taps, caps: &DeviceCaps) -> O
     };
     let blocks = all.into_iter().filter(|b| fits(*b, caps)).find(apt)?;
     let count = blocks.count(&shape);
-    let shares = StreamK::new(count as usize, shape.k.div_ceil(blocks.k_step as usize), caps);
-    let division = match shares.filter(|_| blocks.m == LARGE.m) {
-        Some(shares) => KDivision::StreamK(shares),
+    let stream_k = StreamK::new(count as usize, shape.k.div_ceil(blocks.k_step as usize), caps);
+    let division = match stream_k.filter(|_| blocks.m == LARGE.m) {
+        Some(stream_k) => KDivision::StreamK(stream_k),
         None => {
             let wanted = (busy(caps) / 2 / count.max(1)) as usize;
             KDivision::SplitK(even_splits(shape.k, wanted.min(shape.k / 512).clamp(1, 16), blocks.k_step))
@@ -181,7 +181,7 @@ fn large_pays(shape: &Shape, caps: &DeviceCaps) -> bool {
     let of = |blocks: CoopTile| (blocks.count(shape) as usize, shape.k.div_ceil(blocks.k_step as usize));
     let ((count, steps), (medium_count, medium_steps)) = (of(LARGE), of(MEDIUM));
     let whole = waves(count, steps, round);
-    let large = StreamK::new(count, steps, caps).map_or(whole, |shares| shares.time(caps));
+    let large = StreamK::new(count, steps, caps).map_or(whole, |stream_k| stream_k.time(caps));
     100 * large < 115 * waves(medium_count, medium_steps, 2 * round)
 }
 
@@ -216,7 +216,7 @@ pub(crate) fn lower(
     let table = slots.store(site)?;
     let product = CoopGemm { problem, plan, blocks: *blocks, filters, image, slots, table };
     match division {
-        KDivision::StreamK(shares) => product.emit_shares(*shares, site),
+        KDivision::StreamK(stream_k) => product.emit_stream_k(*stream_k, site),
         KDivision::SplitK(1) => product.emit(1, &Destination::Target, site),
         KDivision::SplitK(count) => {
             let size = 4 * problem.target.ty.shape.numel() as u64;

@@ -118,9 +118,12 @@ fn the_last_blocks_may_be_shared() {
     let taps = problem.taps.as_ref().unwrap();
     let chosen = choose(&problem, taps, &caps).unwrap();
     // 2 by 5 blocks of 5 steps.
-    let shares = StreamK::among(7, 3, 5, 4);
-    let choice =
-        Choice { blocks: CoopTile { k_step: 32, ..MEDIUM }, division: KDivision::StreamK(shares), ..chosen };
+    let stream_k = StreamK::among(7, 3, 5, 4);
+    let choice = Choice {
+        blocks: CoopTile { k_step: 32, ..MEDIUM },
+        division: KDivision::StreamK(stream_k),
+        ..chosen
+    };
     lower(&problem, taps, &choice, &extras, &mut site).unwrap();
     let names = check(DType::F16, &case, &site);
     assert_eq!(names[2..], ["conv_pixels", "conv_stream_k", "conv_stream_k_fixup"]);

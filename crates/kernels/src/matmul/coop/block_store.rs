@@ -7,17 +7,17 @@ use crate::matmul::coop::store::{AccumulatorStore, StorePrecision};
 use crate::matmul::coop::{SIDE, store_memory};
 
 /// The store of a block whose operands are consumed, for a subgroup by its number in the workgroup:
-/// `teams` have a part each, shared by `slices` of them. The whole workgroup must call it.
+/// `subgroups` have a part each, shared by `slices` of them. The whole workgroup must call it.
 pub(crate) fn leave<'k>(
     k: &'k Builder,
     feeds: [&OperandLoader<'k>; 2],
-    (team, slice): (Val<'k>, Val<'k>),
-    (teams, slices): (u32, u32),
+    (subgroup, slice): (Val<'k>, Val<'k>),
+    (subgroups, slices): (u32, u32),
 ) -> AccumulatorStore<'k> {
-    let (memory, slots) = store_memory(k, feeds, teams * slices);
+    let (memory, slots) = store_memory(k, feeds, subgroups * slices);
     // The panels are free from here on.
     k.barrier();
-    AccumulatorStore { k, memory, slots, grain: StorePrecision::F32, team, slice, teams, slices }
+    AccumulatorStore { k, memory, slots, grain: StorePrecision::F32, subgroup, slice, subgroups, slices }
 }
 
 /// Stores the matrices of a subgroup, `wide` side by side, whose first element is at `row` and `column`; rows from

@@ -71,15 +71,19 @@ pub(crate) fn emit(
             tile_coord_by(id, (m, n, all), (blocks.m, blocks.n), blocks.band, parts);
         let at = walker.at(batch);
         let parts = blocks.m / blocks.rows * (blocks.n / blocks.columns);
-        let (slice, team) = (k.subgroup_id() / parts, k.subgroup_id() % parts);
+        let (slice, subgroup) = (k.subgroup_id() / parts, k.subgroup_id() % parts);
         let across = blocks.n / blocks.columns;
         let span = |first, end| TileSpan { first, end, order: None };
         let (rows, columns) = (blocks.rows, blocks.columns);
-        let down =
-            SubgroupSpan { span: span(first.0, m), mine: team / across * rows, block: blocks.m, part: rows };
+        let down = SubgroupSpan {
+            span: span(first.0, m),
+            mine: subgroup / across * rows,
+            block: blocks.m,
+            part: rows,
+        };
         let wide = SubgroupSpan {
             span: span(first.1, n),
-            mine: team % across * columns,
+            mine: subgroup % across * columns,
             block: blocks.n,
             part: columns,
         };
@@ -110,9 +114,9 @@ pub(crate) fn emit(
             memory,
             slots,
             grain,
-            team,
+            subgroup,
             slice,
-            teams: parts,
+            subgroups: parts,
             slices: blocks.slices,
         };
         let at_once = out.at_once().min(1 << (columns / SIDE).trailing_zeros());

@@ -56,9 +56,9 @@ pub(crate) struct AccumulatorStore<'k> {
     pub(crate) slots: u32,
     pub(crate) grain: StorePrecision,
     /// Which part of the block, and which of those that share it.
-    pub(crate) team: Val<'k>,
+    pub(crate) subgroup: Val<'k>,
     pub(crate) slice: Val<'k>,
-    pub(crate) teams: u32,
+    pub(crate) subgroups: u32,
     pub(crate) slices: u32,
 }
 
@@ -66,7 +66,7 @@ impl<'k> AccumulatorStore<'k> {
     /// Matrices that a subgroup's part holds side by side.
     pub(crate) fn at_once(&self) -> u32 {
         let fits =
-            |matrices: &u32| self.grain.pitch(*matrices) * SIDE * self.teams * self.slices <= self.slots;
+            |matrices: &u32| self.grain.pitch(*matrices) * SIDE * self.subgroups * self.slices <= self.slots;
         [4, 2].into_iter().find(fits).unwrap_or(1)
     }
 
@@ -135,8 +135,8 @@ impl<'k> AccumulatorStore<'k> {
         let k = self.k;
         let count = matrices.len() as u32;
         let pitch = self.grain.pitch(count);
-        let (each, all) = (pitch * SIDE, self.teams * pitch * SIDE);
-        let first = self.team * each;
+        let (each, all) = (pitch * SIDE, self.subgroups * pitch * SIDE);
+        let first = self.subgroup * each;
         let mine = first + self.slice * all;
         for (i, matrix) in matrices.iter().enumerate() {
             let matrix = match self.grain {

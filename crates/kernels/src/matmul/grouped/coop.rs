@@ -22,7 +22,7 @@ use crate::site::{Operand, Site, linear_group, rounded};
 const FAMILY: &str = "grouped_matmul";
 
 /// Indices along K of all packed matrices that words are counted of in 32 bits.
-const MOST_DEPTHS: usize = 1 << 26;
+const MOST_K: usize = 1 << 26;
 
 /// Blocks of one expert's rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,7 +105,7 @@ pub(crate) fn choose(problem: &Problem<'_>, experts: &Experts, site: &mut Site<'
         let packed = cut.blocks.ways.1 == OperandPath::Packed;
         // Packed matrices follow each other in whole steps.
         let whole = problem.k.is_multiple_of(cut.blocks.k_step as usize)
-            && experts.count.saturating_mul(problem.k) < MOST_DEPTHS;
+            && experts.count.saturating_mul(problem.k) < MOST_K;
         (!packed || (stored && whole)) && cut.blocks.fits(problem, site.caps)
     };
     let each = problem.m / experts.count;
@@ -173,14 +173,14 @@ pub(crate) fn emit(
             let number = known.select(expert, k.u32(0));
             let wide = blocks.n / blocks.columns;
             let parts = m / part * wide;
-            let (slice, team) = (k.subgroup_id() / parts, k.subgroup_id() % parts);
+            let (slice, subgroup) = (k.subgroup_id() / parts, k.subgroup_id() % parts);
             let column = (id - tile * across) * blocks.n;
             let (columns, step) = (blocks.columns, blocks.k_step);
             let down = TileSpan { first, end, order: Some(order) };
-            let mine = team / wide * part;
+            let mine = subgroup / wide * part;
             let wide = SubgroupSpan {
                 span: TileSpan { first: column, end: n, order: None },
-                mine: team % wide * columns,
+                mine: subgroup % wide * columns,
                 block: blocks.n,
                 part: columns,
             };
@@ -206,7 +206,7 @@ pub(crate) fn emit(
             let b = OperandLoader::new(&k, &weights, matrix(elem, MatrixUse::B), &wide, &b_loop, b_base);
             let sums = multiply(&k, (&a, &b), (part / SIDE, columns / SIDE), &k_loop);
             let base = BatchOffset { out: k.u32(0), extras: Vec::new() };
-            let out = leave(&k, [&a, &b], (team, slice), (parts, blocks.slices));
+            let out = leave(&k, [&a, &b], (subgroup, slice), (parts, blocks.slices));
             let sums = (sums.as_slice(), columns / SIDE);
             let (row, column) = (first + mine, column + wide.mine);
             store_block(&out, sums, (row, end), column, epilogue.is_heavy(), |row, column, sums| {

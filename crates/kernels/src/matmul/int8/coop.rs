@@ -270,9 +270,9 @@ fn multiply<'k>(
     zeros: (&ZeroPoints<'k>, &ZeroPoints<'k>),
 ) {
     let sum = MatrixType { elem: Elem::I32, rows: SIDE, columns: SIDE, role: MatrixUse::Accumulator };
-    let team = k.subgroup_id();
+    let subgroup = k.subgroup_id();
     let across = blocks.n / blocks.columns;
-    let (my_row, my_column) = (team / across * blocks.rows, team % across * blocks.columns);
+    let (my_row, my_column) = (subgroup / across * blocks.rows, subgroup % across * blocks.columns);
     let (down, wide) = (blocks.rows / SIDE, blocks.columns / SIDE);
     let sums: Vec<Var<'k>> = (0..down * wide).map(|_| k.var(k.i32(0).splat(sum))).collect();
     let step = k.u32(blocks.k_step);
@@ -305,10 +305,10 @@ fn multiply<'k>(
     b.gather();
     k.barrier();
     // A part of the left panel's memory to each subgroup.
-    let teams = blocks.group() / LANES;
+    let subgroups = blocks.group() / LANES;
     let pitch = SIDE / 4 + 1;
-    let mine = team * (pitch * SIDE);
-    debug_assert!(teams * pitch * SIDE <= a.lines * a.pitch());
+    let mine = subgroup * (pitch * SIDE);
+    debug_assert!(subgroups * pitch * SIDE <= a.lines * a.pitch());
     let (m, n) = (a.source.count, b.source.count);
     for i in 0..down {
         for j in 0..wide {

@@ -314,7 +314,7 @@ pub(crate) fn qmatmul(op: &QMatMul, site: &mut Site<'_>) -> Result<(), String> {
     let to = l.write("y", &target);
     let sizes = Sizes { k_size: l.size("k_size", k_size), batches: l.size("batches", batches) };
     let walker = batch.declare(&l, &[a.offset, b.offset]);
-    product(&k, (a_side, a_zeros), (b_side, b_zeros), &sizes, (to, n), |batch| {
+    int8_matmul(&k, (a_side, a_zeros), (b_side, b_zeros), &sizes, (to, n), |batch| {
         let at = walker.at(batch);
         BatchOrigin { left: at[0], right: at[1], first_row: k.u32(0) }
     });
@@ -380,7 +380,7 @@ pub(crate) fn qconv(op: &QConv, site: &mut Site<'_>) -> Result<(), String> {
     let (image, matrix) =
         (l.size("image", x.dims()[1..].iter().product::<usize>() / op.groups), rows * k_size);
     let (matrix, rows_each) = (l.size("matrix", matrix), l.size("rows", rows));
-    product(&k, (w_side, w_zeros), (x_side, x_zeros), &sizes, (to, windows), |batch| {
+    int8_matmul(&k, (w_side, w_zeros), (x_side, x_zeros), &sizes, (to, windows), |batch| {
         let in_group = batch % groups;
         BatchOrigin { left: in_group * matrix, right: batch * image, first_row: in_group * rows_each }
     });
@@ -412,7 +412,7 @@ struct BatchOrigin<'k> {
 }
 
 /// A workgroup's tile of one batch: panels of words, sums in registers, zero points at the end.
-fn product<'k>(
+fn int8_matmul<'k>(
     k: &'k Builder,
     (a, a_zeros): (Int8Operand<'k>, ZeroPoints<'k>),
     (b, b_zeros): (Int8Operand<'k>, ZeroPoints<'k>),

@@ -23,7 +23,7 @@ pub(crate) struct SmallMCoop {
     /// Columns of a workgroup, a multiple of 16.
     pub(crate) columns: u32,
     /// Subgroups of a workgroup.
-    pub(crate) teams: u32,
+    pub(crate) subgroups: u32,
     /// K of a slice, a multiple of 16.
     pub(crate) k_step: u32,
     /// Slices that are in flight at once in every subgroup.
@@ -72,11 +72,11 @@ pub(crate) fn choose(problem: &Problem<'_>, shape: &Shape, caps: &DeviceCaps) ->
         return None;
     }
     let mut cut = cut_up(shape, b_along);
-    while cut.teams > 1
-        && (cut.teams * cut.slots(b_along) * 16 > caps.target.shared_bytes
-            || cut.teams * LANES > caps.target.max_invocations)
+    while cut.subgroups > 1
+        && (cut.subgroups * cut.slots(b_along) * 16 > caps.target.shared_bytes
+            || cut.subgroups * LANES > caps.target.max_invocations)
     {
-        cut.teams /= 2;
+        cut.subgroups /= 2;
     }
     Some(cut)
 }
@@ -84,7 +84,7 @@ pub(crate) fn choose(problem: &Problem<'_>, shape: &Shape, caps: &DeviceCaps) ->
 /// How a matmul of so many rows is cut up on a device with memory enough.
 fn cut_up(shape: &Shape, b_along: Axis) -> SmallMCoop {
     let deep = b_along == Axis::K;
-    let (rows, columns, teams, ahead) = match shape.m {
+    let (rows, columns, subgroups, ahead) = match shape.m {
         ..=16 if deep => (16, 32, 8, 4),
         ..=16 => (16, 128, 8, 2),
         17..=32 => (32, 64, 4, 4),
@@ -95,7 +95,7 @@ fn cut_up(shape: &Shape, b_along: Axis) -> SmallMCoop {
     let columns = [columns, 64, 32].into_iter().filter(|c| *c <= columns).find(enough).unwrap_or(32);
     // Lines along K are as long as slices are deep.
     let (k_step, ahead) = if deep { (2 * SIDE, ahead / 2) } else { (SIDE, ahead) };
-    SmallMCoop { rows, columns, teams, k_step, ahead }
+    SmallMCoop { rows, columns, subgroups, k_step, ahead }
 }
 
 /// Emits a small-M matmul.
@@ -108,10 +108,10 @@ pub(crate) fn emit(
     let across = problem.n.div_ceil(cut.columns as usize);
     let batches = problem.batches();
     let groups = across * batches;
-    let round = cut.teams * cut.ahead * cut.k_step;
+    let round = cut.subgroups * cut.ahead * cut.k_step;
     let tail = !problem.k.is_multiple_of(round as usize);
 
-    let k = site.builder("matmul_small_m_coop", cut.teams * LANES);
+    let k = site.builder("matmul_small_m_coop", cut.subgroups * LANES);
     let l = Launch::new(&k);
     let b_along = problem.layout_of_b().along;
     let bind = |name: &str, memory| l.bind(name, Elem::U32, Access::Read, memory);
@@ -131,7 +131,7 @@ pub(crate) fn emit(
         let batch = id / across;
         let at = walker.at(batch);
         let column = (id - batch * across) * cut.columns;
-        let memory = k.shared(Elem::U32, 4, cut.teams * cut.slots(b_along));
+        let memory = k.shared(Elem::U32, 4, cut.subgroups * cut.slots(b_along));
         let mine = k.subgroup_id() * cut.slots(b_along);
         let part = |buffer, along, other, base, first, count, measure: SliceLayout, to| {
             let source = SliceSource { buffer, along, other, base, end: k_size, tail };
@@ -291,7 +291,7 @@ fn multiply<'k>(k: &'k Builder, elem: Elem, cut: &SmallMCoop, work: &SmallMWork<
     let (down, wide) = (cut.rows / SIDE, cut.columns / SIDE);
     let sums: Vec<Var<'k>> = (0..down * wide).map(|_| k.var(k.f32(0.0).splat(sum))).collect();
     let own = cut.ahead * cut.k_step;
-    let step = k.u32(cut.teams * own);
+    let step = k.u32(cut.subgroups * own);
     let mine = k.subgroup_id() * own;
     let (a, b) = (&work.a, &work.b);
     for i in 0..cut.ahead {
@@ -342,7 +342,7 @@ fn meet<'k>(
     // As many matrices at once as a subgroup's part holds and the workgroup has invocations for.
     let each = OUT_PITCH * SIDE;
     let quads = SIDE * SIDE / 4;
-    let at_once = (slots / each).min(cut.teams * LANES / quads).min(sums.len() as u32).max(1);
+    let at_once = (slots / each).min(cut.subgroups * LANES / quads).min(sums.len() as u32).max(1);
     for (round, some) in sums.chunks(at_once as usize).enumerate() {
         k.barrier();
         for (i, sum) in some.iter().enumerate() {
@@ -357,12 +357,13 @@ fn meet<'k>(
             let matrix = which + round as u32 * at_once;
             let row = matrix / wide * SIDE + line;
             k.if_(row.lt(m), || {
-                let part = |team: u32| -> Vec<Val<'k>> {
-                    let words = memory.load_vec(from + team * slots);
+                let part = |subgroup: u32| -> Vec<Val<'k>> {
+                    let words = memory.load_vec(from + subgroup * slots);
                     words.into_iter().map(|w| w.bitcast(Scalar::F32)).collect()
                 };
-                let all = (1..cut.teams)
-                    .fold(part(0), |all, team| all.into_iter().zip(part(team)).map(|(x, y)| x + y).collect());
+                let all = (1..cut.subgroups).fold(part(0), |all, subgroup| {
+                    all.into_iter().zip(part(subgroup)).map(|(x, y)| x + y).collect()
+                });
                 epilogue.store(base, row, column + matrix % wide * SIDE + run * 4u32, &all);
             });
         });

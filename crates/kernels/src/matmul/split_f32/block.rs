@@ -42,13 +42,13 @@ pub(crate) fn multiply<'k>(
         OperandA::Unsplit(..) => Axis::K,
     };
     let a_measure = PanelLayout::new(a_along, blocks.m, 2 * blocks.k);
-    let teams = blocks.group() / LANES;
+    let subgroups = blocks.group() / LANES;
     // The panel's memory serves the accumulators that are stored as well.
-    let slots = a_measure.len().max(min_store_slots(teams));
+    let slots = a_measure.len().max(min_store_slots(subgroups));
     let a_memory = k.shared(Elem::U32, 4, slots);
-    let team = k.subgroup_id();
+    let subgroup = k.subgroup_id();
     let across = blocks.n / blocks.columns;
-    let (first_row, first_column) = (team / across * blocks.rows, team % across * blocks.columns);
+    let (first_row, first_column) = (subgroup / across * blocks.rows, subgroup % across * blocks.columns);
     let (down, wide) = (blocks.rows / SIDE, blocks.columns / SIDE);
     let (row, column) = (work.first.0 + first_row, work.first.1 + first_column);
     let span = |first: Val<'k>, end: Val<'k>| TileSpan { first, end, order: None };
@@ -85,7 +85,7 @@ pub(crate) fn multiply<'k>(
         a.put(at);
         b.put(at);
         k.barrier();
-        let held = b.held();
+        let held = b.in_registers();
         // The last step loads once more what it has, so that the body stays straight-line code.
         let next = at + step;
         let next = next.lt(end).select(next, at);
@@ -121,9 +121,9 @@ pub(crate) fn multiply<'k>(
             memory: a_memory,
             slots,
             grain: StorePrecision::F32,
-            team,
+            subgroup,
             slice: k.u32(0),
-            teams,
+            subgroups,
             slices: 1,
         };
         for i in 0..down {
@@ -212,7 +212,7 @@ fn term_by_term<'k>(
         k.if_(row.lt(work.size.0) & column.lt(work.size.1), || {
             let sums: Vec<Var<'k>> = (0..4).map(|_| k.var(k.f32(0.0))).collect();
             k.for_(work.start, work.end.min(a.k_size()), k.u32(1), |k_offset| {
-                let x = a.given(row, k_offset);
+                let x = a.element(row, k_offset);
                 for (i, sum) in sums.iter().enumerate() {
                     let column = (column + i).min(work.size.1 - 1u32);
                     let y = b.buffer.load(b.base + column * b.outer + k_offset * b.k_stride);

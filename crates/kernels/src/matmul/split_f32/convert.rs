@@ -6,7 +6,7 @@
 use olivine_kernel::{Builder, Elem, MatrixType, Shared, Val, Var};
 
 use crate::matmul::coop::staging::SLOT;
-use crate::matmul::split_f32::split::{F32Runs, RUN, UNIT, factor_of, measure, scale, split, together};
+use crate::matmul::split_f32::split::{F32Runs, RUN, UNIT, measure, power_of, scale, split, together};
 use crate::matmul::tiled::panel::TileSpan;
 
 /// Steps that are measured at once.
@@ -83,7 +83,7 @@ impl<'k> ConvertedPanel<'k> {
             let scale = scale(k.cluster_reduce_with(across, largest.get(), together));
             k.if_(unit.eq(0), || scales.store(row, scale));
             let slot = row * pitch + unit / (RUN / SLOT) * (2 * RUN / SLOT) + unit % (RUN / SLOT);
-            loads.push(UnitLoad { slot, base, k_offset: unit * UNIT, by: factor_of(scale) });
+            loads.push(UnitLoad { slot, base, k_offset: unit * UNIT, by: power_of(scale) });
         }
         let mut panel =
             ConvertedPanel { k, rows, shared, scales, first: span.first, pitch, loads, held: Vec::new() };
@@ -122,7 +122,7 @@ impl<'k> ConvertedPanel<'k> {
     }
 
     /// An element as it was given.
-    pub(crate) fn given(&self, row: Val<'k>, k_offset: Val<'k>) -> Val<'k> {
+    pub(crate) fn element(&self, row: Val<'k>, k_offset: Val<'k>) -> Val<'k> {
         self.rows.source.one(self.rows.base + row * self.rows.source.line, k_offset)
     }
 

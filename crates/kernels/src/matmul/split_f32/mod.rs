@@ -28,7 +28,7 @@ use crate::matmul::split_f32::convert::UnsplitRows;
 use crate::matmul::split_f32::operands::{DeclaredSplit, OperandA, UnsplitB};
 use crate::matmul::split_f32::split::{F32Runs, SplitForm};
 use crate::matmul::tiled;
-use crate::matmul::tiled::{TileCoord, place};
+use crate::matmul::tiled::{TileCoord, tile_coord};
 use crate::matmul::vector_load::MatrixRole;
 use crate::site::{Site, linear_group};
 use crate::walk::Walk;
@@ -167,7 +167,7 @@ pub(crate) fn emit(
     let id = linear_group(&k);
     k.if_(id.lt(total), || {
         let TileCoord { first, rest, batch, start, end } =
-            place(id, (m, n, k_size), (blocks.m, blocks.n), parts);
+            tile_coord(id, (m, n, k_size), (blocks.m, blocks.n), parts);
         let mut at = walker.at(batch);
         let base = at.pop();
         let left = match (&a_side, judges, a_rows.take(), given.zip(base)) {

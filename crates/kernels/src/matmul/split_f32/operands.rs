@@ -173,7 +173,7 @@ pub(crate) struct DirectFragments<'k> {
     pub(crate) columns: Vec<Val<'k>>,
     /// Both parts' 16 indices along K in a step.
     pub(crate) runs: u32,
-    pub(crate) held: Vec<Var<'k>>,
+    pub(crate) registers: Vec<Var<'k>>,
 }
 
 impl<'k> DirectFragments<'k> {
@@ -191,7 +191,13 @@ impl<'k> DirectFragments<'k> {
             let number = (column / RUN + j).min(last) * down;
             b.base / 2u32 + number * FRAGMENT + k.lane() * 4u32
         };
-        DirectFragments { k, words: b.words, columns: (0..wide).map(begin).collect(), runs, held: Vec::new() }
+        DirectFragments {
+            k,
+            words: b.words,
+            columns: (0..wide).map(begin).collect(),
+            runs,
+            registers: Vec::new(),
+        }
     }
 
     /// The same with the step at k = `start` of both parts.
@@ -203,7 +209,7 @@ impl<'k> DirectFragments<'k> {
         start: Val<'k>,
     ) -> Self {
         let mut direct = DirectFragments::begin(k, b, column, measures);
-        direct.held = direct.load(start).into_iter().map(|word| k.var(word)).collect();
+        direct.registers = direct.load(start).into_iter().map(|word| k.var(word)).collect();
         direct
     }
 
@@ -221,10 +227,10 @@ impl<'k> DirectFragments<'k> {
 
 impl<'k> OperandB<'k> {
     /// What is held of the step now, before the next one is fetched.
-    pub(crate) fn held(&self) -> Vec<Val<'k>> {
+    pub(crate) fn in_registers(&self) -> Vec<Val<'k>> {
         match self {
             OperandB::Staged(_) => Vec::new(),
-            OperandB::Direct(direct) => direct.held.iter().map(|word| word.get()).collect(),
+            OperandB::Direct(direct) => direct.registers.iter().map(|word| word.get()).collect(),
         }
     }
 
@@ -238,7 +244,7 @@ impl<'k> OperandB<'k> {
         match self {
             OperandB::Staged(words) => words.fetch(at),
             OperandB::Direct(direct) => {
-                direct.held.iter().zip(direct.load(at)).for_each(|(var, word)| var.set(word));
+                direct.registers.iter().zip(direct.load(at)).for_each(|(var, word)| var.set(word));
             }
         }
     }

@@ -24,7 +24,7 @@ use crate::matmul::problem::{Axis, Problem};
 use crate::matmul::split_f32::operands::{DeclaredSplit, DirectFragments, SplitMatrix, UnsplitB};
 use crate::matmul::split_f32::split::{NON_FINITE, RUN, SplitForm};
 use crate::matmul::split_f32::{LANES, SIDE, split};
-use crate::matmul::tiled::{TileCoord, place};
+use crate::matmul::tiled::{TileCoord, tile_coord};
 use crate::matmul::vector_load::MatrixRole;
 use crate::site::{Site, linear_group};
 
@@ -132,7 +132,7 @@ pub(crate) fn emit(
 
     let id = linear_group(&k);
     k.if_(id.lt(total), || {
-        let TileCoord { first, batch, .. } = place(id, (m, n, k_size), (cut.rows, cut.columns), None);
+        let TileCoord { first, batch, .. } = tile_coord(id, (m, n, k_size), (cut.rows, cut.columns), None);
         let mut at = walker.at(batch);
         let Some(base) = at.pop() else { return k.fail("a matmul without a right operand") };
         let lanes = problem.layout_of_a().lanes as u32;
@@ -362,9 +362,9 @@ fn multiply<'k>(k: &'k Builder, cut: SplitF32SmallM, work: &SubgroupWork<'k>, ep
         memory,
         slots,
         grain: StorePrecision::F32,
-        team: k.u32(0),
+        subgroup: k.u32(0),
         slice,
-        teams: 1,
+        subgroups: 1,
         slices: cut.slices,
     };
     for i in 0..down {
@@ -396,7 +396,7 @@ fn magnitude(x: Val<'_>) -> Val<'_> {
 /// The power of two that brings a magnitude into [2^14, 2^15), and its inverse; both are normal numbers.
 fn powers(magnitude: Val<'_>) -> (Val<'_>, Val<'_>) {
     let scale = split::scale(magnitude & 0x7fff_ffffu32);
-    (split::factor_of(scale), back(scale))
+    (split::power_of(scale), back(scale))
 }
 
 /// 2^-s of a scale.

@@ -185,8 +185,8 @@ fn to_fragments(
     let (outer, interleaved) = (l.size("outer", lines.outer), l.size("interleaved", 2 * lines.k_size));
     let (scales, total) = (l.size("scales", lines.scales), l.size("fragments", count));
 
-    let teams = group / 32;
-    let number = linear_group(&k) * teams + k.subgroup_id();
+    let subgroups = group / 32;
+    let number = linear_group(&k) * subgroups + k.subgroup_id();
     k.if_(number.lt(total), || {
         // Columns of 16 of all matrices, and 16 indices along K of a part.
         let across = interleaved / RUN;
@@ -211,7 +211,7 @@ fn to_fragments(
     });
     let bound = l.done();
     let bytes = 8 * lines.scales as u64;
-    site.dispatch(k, bound, count.div_ceil(teams as usize) as u64, (0, bytes))
+    site.dispatch(k, bound, count.div_ceil(subgroups as usize) as u64, (0, bytes))
 }
 
 /// Words of f32 in memory that are loaded a unit at a time, along the axis that they lie along.
@@ -306,7 +306,7 @@ fn magnitude(word: Val<'_>) -> Val<'_> {
 }
 
 /// 2^s of a scale.
-pub(crate) fn factor_of(scale: Val<'_>) -> Val<'_> {
+pub(crate) fn power_of(scale: Val<'_>) -> Val<'_> {
     ((scale & 0xffu32) << 23).bitcast(Scalar::F32)
 }
 
@@ -413,7 +413,7 @@ fn by_rows(
     let scale = judged(largest, k.cluster_reduce(width, sum.get(), Reduction::Add), spread);
     k.if_(wanted.lt(total), || {
         k.if_((me % width).eq(0), || out.store(scales + row, scale));
-        let by = vec![factor_of(scale); UNIT as usize];
+        let by = vec![power_of(scale); UNIT as usize];
         let start = row * (padded * 2u32);
         k.for_(first, padded, step, |k_offset| {
             let starts = (0..AT_ONCE).map(|i| k_offset + i * width * UNIT);
@@ -549,7 +549,7 @@ fn by_columns(
             k.if_(number.eq(0), || out.store(scales + at.matrix * columns.pitch + column, scale));
         }
         k.barrier();
-        let by: Vec<Val<'_>> = (0..UNIT).map(|i| factor_of(found.load(unit * UNIT + i))).collect();
+        let by: Vec<Val<'_>> = (0..UNIT).map(|i| power_of(found.load(unit * UNIT + i))).collect();
         let first = number * LINES + line;
         for k_offset in (0..LINES / down).map(|i| first + i * down) {
             let words = columns.load(&at, k_offset);

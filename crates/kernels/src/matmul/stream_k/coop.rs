@@ -19,13 +19,13 @@ use crate::site::Site;
 pub(crate) fn emit(
     problem: &Problem<'_>,
     blocks: CoopTile,
-    shares: StreamK,
+    stream_k: StreamK,
     site: &mut Site<'_>,
 ) -> Result<(), String> {
     let (a_sizes, b_sizes) = ((problem.m, problem.k), (problem.n, problem.k));
     let a_given = PreparedOperand::new(blocks.ways.0, &problem.a, a_sizes, MatrixUse::A, site)?;
     let b_given = PreparedOperand::new(blocks.ways.1, &problem.b, b_sizes, MatrixUse::B, site)?;
-    let parts = site.scratch(shares.bytes(blocks));
+    let parts = site.scratch(stream_k.bytes(blocks));
 
     let k = site.builder("matmul_stream_k", blocks.group());
     let l = Launch::new(&k);
@@ -34,7 +34,7 @@ pub(crate) fn emit(
     let b = DeclaredOperand::declare(&l, "b", &b_given, &problem.b, b_sizes, &jumps[1]);
     let kept = l.bind("parts", Elem::F32, Access::Write, parts);
     let (m, n, all) = (l.size("m", problem.m), l.size("n", problem.n), l.size("k", problem.k));
-    let declared = shares.declare(&l);
+    let declared = stream_k.declare(&l);
     let epilogue = Epilogue::declare(&l, problem, &Destination::Target, n);
     let walker = problem.batch.declare(&l, &problem.offsets());
     let (step, tail) = (blocks.k_step, !problem.k.is_multiple_of(blocks.k_step as usize));
@@ -43,16 +43,20 @@ pub(crate) fn emit(
         let TileCoord { first, rest, .. } =
             tile_coord_by(block, (m, n, all), (blocks.m, blocks.n), blocks.band, None);
         let at = walker.at(rest);
-        let teams = blocks.m / blocks.rows * (blocks.n / blocks.columns);
-        let (slice, team) = (k.subgroup_id() / teams, k.subgroup_id() % teams);
+        let subgroups = blocks.m / blocks.rows * (blocks.n / blocks.columns);
+        let (slice, subgroup) = (k.subgroup_id() / subgroups, k.subgroup_id() % subgroups);
         let across = blocks.n / blocks.columns;
         let span = |first, end| TileSpan { first, end, order: None };
         let (rows, columns) = (blocks.rows, blocks.columns);
-        let down =
-            SubgroupSpan { span: span(first.0, m), mine: team / across * rows, block: blocks.m, part: rows };
+        let down = SubgroupSpan {
+            span: span(first.0, m),
+            mine: subgroup / across * rows,
+            block: blocks.m,
+            part: rows,
+        };
         let wide = SubgroupSpan {
             span: span(first.1, n),
-            mine: team % across * columns,
+            mine: subgroup % across * columns,
             block: blocks.n,
             part: columns,
         };
@@ -65,7 +69,7 @@ pub(crate) fn emit(
         let b = OperandLoader::new(&k, &b, matrix(elem, MatrixUse::B), &wide, &k_loop, at[1]);
         let sums = multiply(&k, (&a, &b), (rows / SIDE, columns / SIDE), &k_loop);
         let base = BatchOffset { out: rest * m * n, extras: at[2..].to_vec() };
-        let out = leave(&k, [&a, &b], (team, slice), (teams, blocks.slices));
+        let out = leave(&k, [&a, &b], (subgroup, slice), (subgroups, blocks.slices));
         let (row, column) = (first.0 + down.mine, first.1 + wide.mine);
         let sums = (sums.as_slice(), columns / SIDE);
         k.if_else(
@@ -83,7 +87,7 @@ pub(crate) fn emit(
         );
     });
     let bound = l.done();
-    site.dispatch(k, bound, shares.groups() as u64, problem.cost())?;
+    site.dispatch(k, bound, stream_k.groups() as u64, problem.cost())?;
 
     let group = site.group_size(256);
     let k = site.builder("matmul_stream_k_fixup", group);
@@ -91,7 +95,7 @@ pub(crate) fn emit(
     let (m, n) = (l.size("m", problem.m), l.size("n", problem.n));
     let epilogue = Epilogue::declare(&l, problem, &Destination::Target, n);
     let walker = problem.batch.declare(&l, &problem.offsets());
-    shares.join(&l, blocks, parts, &epilogue, |block| {
+    stream_k.join(&l, blocks, parts, &epilogue, |block| {
         let TileCoord { first, rest, .. } =
             tile_coord_by(block, (m, n, n), (blocks.m, blocks.n), blocks.band, None);
         TileOrigin {
@@ -101,8 +105,8 @@ pub(crate) fn emit(
         }
     });
     let bound = l.done();
-    let groups = shares.fixup_groups(blocks, group);
-    site.dispatch(k, bound, groups, (0, shares.bytes(blocks)))
+    let groups = stream_k.fixup_groups(blocks, group);
+    site.dispatch(k, bound, groups, (0, stream_k.bytes(blocks)))
 }
 
 #[cfg(test)]

@@ -53,9 +53,9 @@ impl StreamK {
     pub(crate) fn new(count: usize, steps: usize, caps: &DeviceCaps) -> Option<Self> {
         let round = busy(caps) as usize;
         let (whole, rest) = (count / round * round, count % round);
-        let shares = StreamK::among(whole, rest, steps, (rest * steps).div_ceil(round).max(1));
-        let pays = 10 * shares.time(caps) < 9 * waves(count, steps, round);
-        (rest > 0 && pays).then_some(shares)
+        let stream_k = StreamK::among(whole, rest, steps, (rest * steps).div_ceil(round).max(1));
+        let pays = 10 * stream_k.time(caps) < 9 * waves(count, steps, round);
+        (rest > 0 && pays).then_some(stream_k)
     }
 
     /// The time of a matmul, in steps.

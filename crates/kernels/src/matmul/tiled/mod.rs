@@ -92,10 +92,10 @@ pub(crate) fn emit_where(
         multiply(&k, tile, work, &epilogue);
     };
     k.if_(id.lt(total), || {
-        let place = place(id, (m, n, k_size), (tile.m, tile.n), parts);
+        let coord = tile_coord(id, (m, n, k_size), (tile.m, tile.n), parts);
         match chosen {
-            Some(chosen) => k.if_(chosen.load_uniform(place.batch).ne(0u32), || work(place)),
-            None => work(place),
+            Some(chosen) => k.if_(chosen.load_uniform(coord.batch).ne(0u32), || work(coord)),
+            None => work(coord),
         }
     });
     let bound = l.done();
@@ -133,7 +133,7 @@ pub(crate) struct TileCoord<'k> {
 
 /// The place of a workgroup by its number, for tiles of `(rows, columns)` of matmuls `(m, n, k)`; `parts` are the
 /// indices along K of a part and the number of batches, where sums are split.
-pub(crate) fn place<'k>(
+pub(crate) fn tile_coord<'k>(
     id: Val<'k>,
     sizes: (Val<'k>, Val<'k>, Val<'k>),
     tile: (u32, u32),
@@ -207,10 +207,10 @@ pub(crate) fn multiply<'k>(k: &'k Builder, tile: Tile, work: TileWork<'k>, epilo
     let b = Panel::new(k, b_memory, work.b, &work.columns, (tile.n, tile.k), start);
 
     let me = k.local_index();
-    let (team, member) = (me / 32, me % 32);
-    let teams_across = tile.n / (ACROSS * tile.columns);
-    let row_block = team / teams_across * (DOWN * row_blocks) + member / ACROSS;
-    let column_block = team % teams_across * (ACROSS * column_blocks) + member % ACROSS;
+    let (subgroup, member) = (me / 32, me % 32);
+    let subgroups_across = tile.n / (ACROSS * tile.columns);
+    let row_block = subgroup / subgroups_across * (DOWN * row_blocks) + member / ACROSS;
+    let column_block = subgroup % subgroups_across * (ACROSS * column_blocks) + member % ACROSS;
 
     let zero = k.number(elem.scalar(), 0.0);
     let sums: Vec<Var<'k>> = (0..tile.rows * tile.columns).map(|_| k.var(zero)).collect();

@@ -71,9 +71,9 @@ impl OnnxExecutable {
 
     /// Checks all graphs of a key; whether the key's sizes fit the model. Values that decide sizes are taken to be 1.
     fn check_for(&self, mut key: Key) -> Result<bool, Error> {
-        let mut kept = Vec::new();
+        let mut stage_values = Vec::new();
         for _ in 0..STEPS {
-            let Ok(outcome) = self.outcome(Subject::Model, &key, &kept) else { return Ok(false) };
+            let Ok(outcome) = self.outcome(Subject::Model, &key, &stage_values) else { return Ok(false) };
             match outcome {
                 Outcome::Whole(whole) => {
                     self.check_graph(&whole.graph)?;
@@ -88,12 +88,12 @@ impl OnnxExecutable {
                         key.values.push((name, bytes));
                     }
                 }
-                Outcome::Stage(Stage { graph, kept: more, .. }) => {
+                Outcome::Stage(Stage { graph, stage_values: more, .. }) => {
                     self.check_graph(&graph)?;
                     let Ok(value) = graph.output_named("value") else { return Ok(false) };
                     let ty = graph.ty(value)?;
                     key.known.push(Found::Value(ty, ones(ty)));
-                    kept.extend(more);
+                    stage_values.extend(more);
                 }
                 // What follows a loop depends on what it comes to.
                 Outcome::Loop(call) => {

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 
 use olivine_ir::{Data, Shape, Tensor, TensorType, ValueId};
 use olivine_onnx as onnx;
-use onnx::{Argument, ElementType, LoopCall, LoopResults, Made, Part, Source};
+use onnx::{Argument, ArgumentSource, ElementType, LoopCall, LoopResults, Made, Part};
 
 use super::OnnxExecutable;
 use super::plans::{Key, Plans, Subject, Whole};
@@ -14,7 +14,7 @@ use super::values::{Passed, Values};
 use crate::Error;
 use crate::executable::GraphExecutable;
 
-/// Plans of a loop's iterations that are kept at a time: one that grows has another for every size.
+/// Plans of a loop's iterations that are cached at a time: one that grows has another for every size.
 const PLANS: usize = 1024;
 
 /// A loop that the host runs: it looks at the condition after every graph of iterations.
@@ -69,8 +69,8 @@ impl HostLoop {
     }
 
     /// What the graph before the loop leaves for later ones.
-    pub(super) fn kept(&self) -> &[ValueId] {
-        self.call.arguments.as_ref().map_or(&[], |stage| &stage.kept)
+    pub(super) fn stage_values(&self) -> &[ValueId] {
+        self.call.arguments.as_ref().map_or(&[], |stage| &stage.stage_values)
     }
 
     pub(super) fn executables(&self) -> Vec<Arc<GraphExecutable>> {
@@ -173,12 +173,14 @@ impl HostLoop {
             }
             Argument::Tensor { source, element, .. } => {
                 let tensor = match source {
-                    Source::Const(tensor) => Passed::Host(tensor.clone()),
-                    Source::Weight(name) => {
+                    ArgumentSource::Const(tensor) => Passed::Host(tensor.clone()),
+                    ArgumentSource::Weight(name) => {
                         let weight = model.file.weight(name);
                         Passed::Host(weight.ok_or_else(|| invalid("a weight is gone"))?.clone())
                     }
-                    Source::Run(name) => Passed::of(values.get(name).ok_or_else(|| model.unknown(name))?)?,
+                    ArgumentSource::Run(name) => {
+                        Passed::of(values.get(name).ok_or_else(|| model.unknown(name))?)?
+                    }
                 };
                 State::Tensor(tensor, *element)
             }

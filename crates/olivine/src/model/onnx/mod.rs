@@ -31,7 +31,7 @@ use values::Values;
 
 pub(crate) use values::Passed;
 
-/// Plans of a model that are kept at a time.
+/// Plans of a model that are cached at a time.
 const PLANS: usize = 64;
 
 /// An ONNX model on a device.

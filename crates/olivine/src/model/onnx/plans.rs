@@ -70,7 +70,7 @@ pub(super) enum Plan {
 /// A graph that runs before others.
 pub(super) struct Stage {
     executable: Arc<GraphExecutable>,
-    kept: Vec<ValueId>,
+    stage_values: Vec<ValueId>,
 }
 
 /// The graph that brings the results.
@@ -151,9 +151,9 @@ impl OnnxExecutable {
         values: &mut Values<'_>,
         runs: &AtomicU64,
     ) -> Result<Arc<Whole>, Error> {
-        let mut kept = Vec::new();
+        let mut stage_values = Vec::new();
         loop {
-            match plans.get(key, || self.plan(subject, key, &kept))? {
+            match plans.get(key, || self.plan(subject, key, &stage_values))? {
                 Plan::Whole(whole) => {
                     self.number(&whole.executable, values, runs)?;
                     return Ok(whole);
@@ -179,12 +179,12 @@ impl OnnxExecutable {
                     };
                     let value = outputs.swap_remove(at).1.to_tensor()?;
                     values.add(outputs);
-                    kept.extend_from_slice(&stage.kept);
+                    stage_values.extend_from_slice(&stage.stage_values);
                     key.known.push(Found::Value(value.ty(), value.bytes().to_vec()));
                 }
                 Plan::Loop(host) => {
                     let results = host.run(self, values)?;
-                    kept.extend_from_slice(host.kept());
+                    stage_values.extend_from_slice(host.stage_values());
                     key.known.push(Found::Loop(results));
                 }
             }
@@ -196,22 +196,27 @@ impl OnnxExecutable {
         &self,
         subject: Subject<'_>,
         key: &Key,
-        kept: &[ValueId],
+        stage_values: &[ValueId],
     ) -> Result<Outcome, Error> {
-        let bindings = self.bindings(subject, key, kept)?;
+        let bindings = self.bindings(subject, key, stage_values)?;
         Ok(match subject {
             Subject::Model => self.file.specialise(&bindings, &CpuEvaluator)?,
             Subject::Loop(call) => self.file.iterations(call, &key.state, &bindings, &CpuEvaluator)?,
         })
     }
 
-    pub(super) fn plan(&self, subject: Subject<'_>, key: &Key, kept: &[ValueId]) -> Result<Plan, Error> {
+    pub(super) fn plan(
+        &self,
+        subject: Subject<'_>,
+        key: &Key,
+        stage_values: &[ValueId],
+    ) -> Result<Plan, Error> {
         let states = if matches!(subject, Subject::Model) { self.options.state.as_slice() } else { &[] };
-        Ok(match self.outcome(subject, key, kept)? {
+        Ok(match self.outcome(subject, key, stage_values)? {
             Outcome::NeedsInputs(names) => Plan::Needs(names.into()),
             Outcome::Stage(stage) => {
                 let executable = Arc::new(self.executable(stage.graph, &[])?);
-                Plan::Stage(Arc::new(Stage { executable, kept: stage.kept }))
+                Plan::Stage(Arc::new(Stage { executable, stage_values: stage.stage_values }))
             }
             Outcome::Loop(call) => Plan::Loop(Arc::new(HostLoop::new(self, *call)?)),
             Outcome::Whole(Specialised { graph, outputs, elements }) => {
@@ -221,9 +226,9 @@ impl OnnxExecutable {
         })
     }
 
-    fn bindings(&self, subject: Subject<'_>, key: &Key, kept: &[ValueId]) -> Result<Bindings, Error> {
+    fn bindings(&self, subject: Subject<'_>, key: &Key, stage_values: &[ValueId]) -> Result<Bindings, Error> {
         let batch = if self.is_on_host() { None } else { Some(BATCH) };
-        let mut bindings = Bindings { kept: kept.to_vec(), batch, ..Bindings::default() };
+        let mut bindings = Bindings { stage_values: stage_values.to_vec(), batch, ..Bindings::default() };
         for found in &key.known {
             bindings.known.push(match found {
                 Found::Value(ty, bytes) => Known::Value(tensor(*ty, bytes)?),

@@ -72,9 +72,9 @@ impl<'a> Values<'a> {
     }
 
     /// Those that a graph takes.
-    pub(super) fn taken<'e>(&'e self, executable: &'e GraphExecutable) -> NamedInputs<'e, 'e> {
+    pub(super) fn taken<'e>(&'e self, executable: &'e GraphExecutable) -> NamedInputs<'e> {
         let inputs = executable.graph().inputs();
-        inputs.filter_map(|(name, _)| Some((name, self.get(name)?.into()))).collect()
+        inputs.filter_map(|(name, _)| Some((name, self.get(name)?))).collect()
     }
 
     /// Whether a graph of this run has left a value, apart from those of the run around it.
@@ -98,7 +98,7 @@ impl OnnxExecutable {
     pub(super) fn pass(
         &self,
         executable: &GraphExecutable,
-        inputs: NamedInputs<'_, '_>,
+        inputs: NamedInputs<'_>,
     ) -> Result<Vec<(String, Passed)>, Error> {
         if self.is_on_host() {
             let outputs = executable.run(inputs)?;

@@ -20,7 +20,7 @@ pub(super) fn flex_attention(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> 
         let y = heads.result(n)?;
         return n.like_first(y);
     }
-    let scores = heads.product(n)?;
+    let scores = heads.qk(n)?;
     let at = precision.dtype().ok_or_else(|| n.wrong(format!("softmax in {precision} is impossible")))?;
     let scores = n.build(|g| g.cast(scores, at))?;
     let scores = modified(n, "score_mod", scores, precision)?;

@@ -148,7 +148,7 @@ fn attention(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
         let steps = heads.steps(n)?;
         // In the order of the computation, as onnx 1.22 says of opsets 23 and 24; before it, opset 23 had the mask first.
         let qk = match n.int_or("qk_matmul_output_mode", 0)? {
-            0 => steps.product,
+            0 => steps.qk,
             1 => steps.capped,
             2 => steps.masked,
             3 => steps.weights,

@@ -90,7 +90,7 @@ pub(in crate::ops) fn rotated(
     n.like_first(y)
 }
 
-/// ONNX's RotaryEmbedding: the tables lie ready for the sequence, or positions choose their rows.
+/// ONNX's RotaryEmbedding: the tables are ready for the sequence, or positions choose their rows.
 pub(super) fn rotary_embedding(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     let mut tables = (n.tensor(1)?, n.tensor(2)?);
     if let Some(positions) = n.optional(3)? {

@@ -21,7 +21,7 @@ pub(in crate::ops) struct Heads {
     pub(in crate::ops) q: ValueId,
     pub(in crate::ops) k: ValueId,
     pub(in crate::ops) v: ValueId,
-    /// Factor on q·k; size^-1/2 if not given.
+    /// Scale of q·k; size^-1/2 if not given.
     pub(in crate::ops) scale: Option<f64>,
     /// Scores become c·tanh(s/c).
     pub(in crate::ops) softcap: Option<f64>,
@@ -43,7 +43,7 @@ pub(in crate::ops) struct Heads {
 /// The steps of attention.
 pub(in crate::ops) struct Steps {
     /// q·k, scaled.
-    pub(in crate::ops) product: ValueId,
+    pub(in crate::ops) qk: ValueId,
     /// After the softcap, before bias and masks.
     pub(in crate::ops) capped: ValueId,
     /// After softcap, bias and masks.
@@ -137,7 +137,7 @@ impl Heads {
     }
 
     /// q·k, scaled, in f32 at least: `[batch, heads, queries, keys]`.
-    pub(super) fn product(&self, n: &mut NodeContext<'_, '_>) -> Answer<ValueId> {
+    pub(super) fn qk(&self, n: &mut NodeContext<'_, '_>) -> Answer<ValueId> {
         let [_, heads, _, _, size] = self.sizes(n)?;
         let wide = if n.dtype(self.q)? == DType::F64 { DType::F64 } else { DType::F32 };
         let key_heads = n.shape(self.k)?[1];
@@ -170,15 +170,15 @@ impl Heads {
             self.also_keep(n, counts)?;
         }
         let (key_heads, v) = (n.shape(self.k)?[1], self.v);
-        let product = self.product(n)?;
+        let qk = self.qk(n)?;
         let bias = match self.bias {
             Some(bias) => Some(n.build(|g| g.cast(bias, wide))?),
             None => None,
         };
         let full = n.built(Shape::new(&[batch, heads, queries, keys]))?;
         let capped = match self.softcap {
-            Some(cap) => self.capped(n, product, cap)?,
-            None => product,
+            Some(cap) => self.capped(n, qk, cap)?,
+            None => qk,
         };
         let masked = self.masked(n, capped, bias, full)?;
         let weights = self.weights(n, masked)?;
@@ -187,7 +187,7 @@ impl Heads {
             let narrow = g.cast(weights, dtype)?;
             g.matmul(narrow, v)
         })?;
-        Ok(Steps { product, capped, masked, weights, result })
+        Ok(Steps { qk, capped, masked, weights, result })
     }
 
     /// Scores with the bias added and −∞ where keys do not count.

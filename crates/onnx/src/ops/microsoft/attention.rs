@@ -94,7 +94,7 @@ fn attend(
     Ok(heads)
 }
 
-/// Refuses what only changes where results lie, or exists on some devices alone.
+/// Refuses what only changes where results are stored, or exists on some devices alone.
 fn plain(n: &NodeContext<'_, '_>) -> Answer<()> {
     for name in ["past_present_share_buffer", "do_rotary"] {
         if n.flag(name, false)? {

@@ -7,7 +7,7 @@
 //!   norm.rs         norms with a residual
 //!   embedding.rs    embeddings with a norm
 //!   activation.rs   the family of gelu, and activations by name
-//!   product.rs      products with what follows them
+//!   matmul.rs       matmuls with epilogues
 //!   blocks.rs       weights of few bits, quantised by blocks
 //!   quantize.rs     quantised matmuls, convolutions and activations
 //!   lstm.rs         DynamicQuantizeLSTM
@@ -19,8 +19,8 @@ mod blocks;
 mod embedding;
 mod group_query;
 mod lstm;
+mod matmul;
 mod norm;
-mod product;
 mod quantize;
 mod rotary;
 
@@ -37,9 +37,9 @@ const OPERATORS: &[Entry] = &[
     ("BiasSplitGelu", Takes(2, 1), activation::bias_split_gelu),
     ("EmbedLayerNormalization", Takes(9, 3), embedding::embed_layer_norm),
     ("FastGelu", Takes(2, 1), activation::fast_gelu),
-    ("FusedConv", Takes(4, 1), product::fused_conv),
-    ("FusedGemm", Takes(3, 1), product::fused_gemm),
-    ("FusedMatMul", Takes(2, 1), product::fused_matmul),
+    ("FusedConv", Takes(4, 1), matmul::fused_conv),
+    ("FusedGemm", Takes(3, 1), matmul::fused_gemm),
+    ("FusedMatMul", Takes(2, 1), matmul::fused_matmul),
     ("GatherBlockQuantized", Takes(4, 1), blocks::gather),
     ("Gelu", Takes(1, 1), activation::gelu),
     ("GroupQueryAttention", Takes(16, 4), group_query::group_query_attention),

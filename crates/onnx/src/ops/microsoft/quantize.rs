@@ -11,7 +11,7 @@ use crate::import::{Answer, NodeContext, Value};
 use crate::ops::Entry;
 use crate::ops::arity::{ANY, Takes};
 use crate::ops::elementwise::reshaped;
-use crate::ops::integer_product::{Factor, Side, product, requantized, scale, window};
+use crate::ops::integer_matmul::{Operand, QuantizedMatrix, matmul, requantized, scale, window};
 use crate::ops::quantize::{Scales, dequantized, quantized};
 use crate::ops::small_float::Rounding;
 
@@ -156,30 +156,30 @@ fn global_average_pool(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
 fn qlinear_conv(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     let x = n.tensor(0)?;
     let (x, back) = channels_second(n, x)?;
-    let (y, to) = crate::ops::integer_product::linear_convolution(n, x)?;
+    let (y, to) = crate::ops::integer_matmul::linear_convolution(n, x)?;
     let y = moved_back(n, y, back)?;
     Ok(vec![n.result(y, to)])
 }
 
 /// alpha·A·B + C of quantised matrices: C is i32 of scale alpha·a_scale·b_scale. Without a scale the result is f32.
 fn qgemm(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
-    let (mut a, mut b) = (Factor::read(n, 0, 2)?, Factor::read(n, 3, 5)?);
-    for (factor, name) in [(&mut a, "transA"), (&mut b, "transB")] {
-        let values = factor.values;
+    let (mut a, mut b) = (QuantizedMatrix::read(n, 0, 2)?, QuantizedMatrix::read(n, 3, 5)?);
+    for (matrix, name) in [(&mut a, "transA"), (&mut b, "transB")] {
+        let values = matrix.values;
         if n.shape(values)?.rank() != 2 {
             return Err(n.wrong("it multiplies matrices"));
         }
         if n.flag(name, false)? {
-            factor.values = n.build(|g| g.transpose(values, &[1, 0]))?;
+            matrix.values = n.build(|g| g.transpose(values, &[1, 0]))?;
         }
     }
     let alpha = f64::from(n.float_or("alpha", 1.0)?);
-    let (a_scale, b_scale) = (scale(n, 1, Side::Left)?, scale(n, 4, Side::Right)?);
+    let (a_scale, b_scale) = (scale(n, 1, Operand::Lhs)?, scale(n, 4, Operand::Rhs)?);
     let factors = n.build(|g| {
         let factors = g.mul(a_scale, b_scale)?;
         g.binary_scalar(Binary::Mul, factors, alpha)
     })?;
-    let mut y = product(n, a, b)?;
+    let mut y = matmul(n, a, b)?;
     if let Some(bias) = n.optional(6)? {
         y = n.build(|g| g.add(y, bias))?;
     }
@@ -193,7 +193,7 @@ fn qgemm(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     Ok(vec![n.result(y, ElementType::F32)])
 }
 
-/// An integer product times its scales, and a bias.
+/// An integer matmul times its scales, and a bias.
 fn scaled(
     n: &mut NodeContext<'_, '_>,
     y: ValueId,
@@ -217,18 +217,18 @@ fn scaled(
 fn dynamic_quantize_matmul(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     let x = n.tensor(0)?;
     let quantized = n.build(|g| g.dynamic_quantize_linear(x))?;
-    let a = Factor { values: quantized.values, element: ElementType::U8, zero: quantized.zero };
-    let b = Factor::read(n, 1, 3)?;
-    let b_scale = scale(n, 2, Side::Right)?;
-    let y = product(n, a, b)?;
+    let a = QuantizedMatrix { values: quantized.values, element: ElementType::U8, zero: quantized.zero };
+    let b = QuantizedMatrix::read(n, 1, 3)?;
+    let b_scale = scale(n, 2, Operand::Rhs)?;
+    let y = matmul(n, a, b)?;
     scaled(n, y, (quantized.scale, b_scale), 4)
 }
 
 fn matmul_integer_to_float(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
-    let (a, b) = (Factor::read(n, 0, 4)?, Factor::read(n, 1, 5)?);
-    let (a_scale, b_scale) = (scale(n, 2, Side::Left)?, scale(n, 3, Side::Right)?);
+    let (a, b) = (QuantizedMatrix::read(n, 0, 4)?, QuantizedMatrix::read(n, 1, 5)?);
+    let (a_scale, b_scale) = (scale(n, 2, Operand::Lhs)?, scale(n, 3, Operand::Rhs)?);
     let to = n.element(2)?;
-    let y = product(n, a, b)?;
+    let y = matmul(n, a, b)?;
     let results = scaled(n, y, (a_scale, b_scale), 6)?;
     let [Value::Tensor(held)] = results.as_slice() else { return Ok(results) };
     let y = held.id;

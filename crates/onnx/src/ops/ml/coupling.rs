@@ -32,7 +32,7 @@ pub(super) fn coupled(n: &mut NodeContext<'_, '_>, likely: ValueId, classes: usi
     n.build(|g| {
         let trips = g.constant(Tensor::scalar(most as i64));
         let begin = g.constant(Tensor::scalar(true));
-        let op = Loop { carried: 1, max_trips: Some(most), body: SubGraph::new(body)? };
+        let op = Loop { carried: 1, max_iterations: Some(most), body: SubGraph::new(body)? };
         let results = g.add_op(op, &[trips, begin, start, q])?;
         Ok(results[0])
     })

@@ -17,7 +17,7 @@ pub(super) const OPERATORS: &[Entry] = &[
 ];
 
 /// x, `[rows, features]`, times the transpose of a matrix that has a row for each result.
-pub(super) fn product(
+pub(super) fn matmul(
     n: &mut NodeContext<'_, '_>,
     x: ValueId,
     results: usize,
@@ -56,7 +56,7 @@ fn linear_classifier(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     if count == 0 {
         return Err(n.wrong(format!("{} coefficients for {features} features", coefficients.len())));
     }
-    let scores = product(n, x, count, coefficients)?;
+    let scores = matmul(n, x, count, coefficients)?;
     let scores = with_intercepts(n, scores, count)?;
     if count == 1 {
         let pair = <[i64; 2]>::try_from(labels.as_slice());
@@ -83,7 +83,7 @@ fn linear_regressor(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     let targets = size(n, "targets", targets)?;
     let transform = Transform::named(n)?;
     let coefficients = n.floats("coefficients")?.unwrap_or_default();
-    let y = product(n, x, targets, coefficients)?;
+    let y = matmul(n, x, targets, coefficients)?;
     let y = with_intercepts(n, y, targets)?;
     let y = transform.apply(n, y)?;
     Ok(vec![n.result(y, ElementType::F32)])

@@ -4,7 +4,7 @@ use olivine_ir::op::{Binary, ReduceKind};
 use olivine_ir::{DType, ValueId};
 
 use super::coupling::coupled;
-use super::linear::product;
+use super::linear::matmul;
 use super::scores::{Transform, best, class_labels, classified, equally_long, floats_of, labels_at, rows};
 use crate::ElementType;
 use crate::import::{Answer, NodeContext, Value};
@@ -50,12 +50,12 @@ impl Kernel {
         vectors: Vec<f32>,
     ) -> Answer<ValueId> {
         let affine = |n: &mut NodeContext<'_, '_>, vectors, gamma, offset| {
-            let dot = product(n, x, count, vectors)?;
+            let dot = matmul(n, x, count, vectors)?;
             let scaled = with_number(n, Binary::Mul, dot, gamma)?;
             with_number(n, Binary::Add, scaled, offset)
         };
         match *self {
-            Kernel::Linear => product(n, x, count, vectors),
+            Kernel::Linear => matmul(n, x, count, vectors),
             Kernel::Poly { gamma, offset, degree } => {
                 let inner = affine(n, vectors, gamma, offset)?;
                 with_number(n, Binary::Pow, inner, degree)
@@ -137,7 +137,7 @@ fn svm_regressor(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     } else {
         x
     };
-    let y = product(n, values, 1, coefficients)?;
+    let y = matmul(n, values, 1, coefficients)?;
     let y = with_number(n, Binary::Add, y, f64::from(rho(n, 1)?[0]))?;
     let y = if n.flag("one_class", false)? {
         let (zero, inside, outside) =
@@ -165,7 +165,7 @@ fn svm_classifier(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     if each.iter().all(|count| *count == 0) {
         // No vectors: a hyperplane for each class.
         let coefficients = n.floats("coefficients")?.unwrap_or_default();
-        let scores = product(n, x, labels.len(), coefficients)?;
+        let scores = matmul(n, x, labels.len(), coefficients)?;
         let scores = with_number(n, Binary::Add, scores, f64::from(rho(n, 1)?[0]))?;
         let label = best(n, scores, labels)?;
         let scores = transform.apply(n, scores)?;

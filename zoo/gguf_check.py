@@ -1,0 +1,125 @@
+#!/usr/bin/env python3
+"""Compares olivine's GGUF crates with the `gguf` package and with llama.cpp's library (`xllamacpp`).
+
+usage: gguf_check.py FOLDER     FOLDER holds the examples `convert` (olivine-quant) and `copy` (olivine-gguf)
+"""
+import ctypes, glob, os, subprocess, sys, tempfile, warnings
+
+import numpy as np
+
+warnings.simplefilter("ignore")
+import gguf
+from gguf.constants import GGML_QUANT_SIZES as SIZES, GGMLQuantizationType as Type
+
+EXAMPLES = sys.argv[1]
+WORK = tempfile.mkdtemp()
+WRONG = []
+
+# What the gguf package cannot decode: types of activations, and one that it lists only.
+NOT_THERE = {"Q8_1", "Q8_K", "Q1_0"}
+ENCODED = "Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_NL IQ4_XS MXFP4 NVFP4 TQ1_0 TQ2_0".split()
+
+
+def path(name):
+    return os.path.join(WORK, name)
+
+
+def convert(what, kind, data):
+    data.tofile(path("in"))
+    subprocess.run([os.path.join(EXAMPLES, "convert"), what, kind, path("in"), path("out")], check=True)
+    return np.fromfile(path("out"), dtype=np.float32 if what == "decode" else np.uint8)
+
+
+def report(good, text):
+    print(("ok    " if good else "WRONG ") + text)
+    if not good:
+        WRONG.append(text)
+
+
+def decoding():
+    """Random and extreme blocks of every type, bit for bit."""
+    random = np.random.default_rng(1)
+    for kind in Type:
+        elements, size = SIZES[kind]
+        if elements == 1 or kind.name in NOT_THERE:
+            continue
+        blocks = random.integers(0, 256, size=(8192, size), dtype=np.uint8)
+        for i, byte in enumerate([0, 255, 0x7F, 0x80, 0x55, 0xAA]):
+            blocks[64 * i : 64 * i + 64] = byte
+        theirs = gguf.quants.dequantize(blocks, kind).astype(np.float32).reshape(-1)
+        ours = convert("decode", kind.name, blocks)
+        same = (ours.view(np.uint32) == theirs.view(np.uint32)) | (np.isnan(ours) & np.isnan(theirs))
+        report(same.all(), f"decode {kind.name}: {same.size} elements, {int((~same).sum())} differ")
+
+
+def encoding():
+    """Mean squared error beside llama.cpp's, on four distributions."""
+    import xllamacpp
+
+    library = ctypes.CDLL(glob.glob(os.path.join(os.path.dirname(xllamacpp.__file__), "*.so"))[0])
+    quantize = library.ggml_quantize_chunk
+    quantize.restype = ctypes.c_size_t
+    pointer, integer = ctypes.c_void_p, ctypes.c_int64
+    quantize.argtypes = [ctypes.c_int, pointer, pointer, integer, integer, integer, pointer]
+    random, shape = np.random.default_rng(2), (32, 4096)
+    draws = {
+        "normal": random.normal(size=shape) * 0.02,
+        "heavy tails": random.standard_t(4, size=shape) * 0.02,
+        "uniform": random.uniform(0, 1, size=shape),
+        "offset": random.normal(size=shape) * 0.1 + 0.5,
+    }
+    for name, draw in draws.items():
+        x = draw.astype(np.float32)
+        for kind in (Type[name] for name in ENCODED):
+            elements, size = SIZES[kind]
+            theirs = np.zeros(x.size // elements * size, dtype=np.uint8)
+            quantize(int(kind), x.ctypes.data, theirs.ctypes.data, 0, *shape, None)
+            ours = convert("encode", kind.name, x)
+            errors = [
+                ((gguf.quants.dequantize(packed.reshape(-1, size), kind).reshape(shape) - x).astype(np.float64) ** 2).mean()
+                for packed in (ours, theirs)
+            ]
+            ratio = errors[0] / errors[1]
+            report(ratio <= 1.02, f"encode {kind.name}, {name}: {ratio:.3f} of llama.cpp's squared error")
+
+
+def files():
+    """Files of theirs read here and written again, read there."""
+    theirs, ours = path("theirs.gguf"), path("ours.gguf")
+    writer = gguf.GGUFWriter(theirs, "llama")
+    writer.add_uint8("a.u8", 200)
+    writer.add_int8("a.i8", -100)
+    writer.add_uint64("a.u64", 2**64 - 1)
+    writer.add_float64("a.f64", 0.1)
+    writer.add_bool("a.bool", True)
+    writer.add_string("a.text", "tёxt")
+    writer.add_array("a.strings", ["one", "", "ü"])
+    writer.add_array("a.floats", [0.5, 1.5])
+    random = np.random.default_rng(3)
+    for kind in Type:
+        elements, size = SIZES[kind]
+        if kind.name in NOT_THERE:
+            continue
+        raw = random.integers(0, 256, size=(3, 2 * size), dtype=np.uint8)
+        writer.add_tensor(f"tensor.{kind.name}", raw, raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    subprocess.run([os.path.join(EXAMPLES, "copy"), theirs, ours], check=True)
+    one, two = gguf.GGUFReader(theirs), gguf.GGUFReader(ours)
+    keys = [key for key in one.fields if not key.startswith("GGUF.")]
+    report(all(one.fields[key].contents() == two.fields[key].contents() for key in keys), f"{len(keys)} metadata entries")
+    pairs = list(zip(one.tensors, two.tensors))
+    same = len(one.tensors) == len(two.tensors) and all(
+        a.name == b.name and a.tensor_type == b.tensor_type and list(a.shape) == list(b.shape) and (a.data.view(np.uint8) == b.data.view(np.uint8)).all()
+        for a, b in pairs
+    )
+    report(same, f"{len(pairs)} tensors")
+
+
+decoding()
+encoding()
+files()
+print(f"{len(WRONG)} wrong")
+sys.exit(bool(WRONG))
