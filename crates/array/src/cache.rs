@@ -1,15 +1,13 @@
 //! Executables by the content of their graphs.
 
 use std::collections::HashMap;
-use std::fmt::{self, Write};
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use olivine::{Executable, Session};
-use olivine_ir::op::ScalarOp;
-use olivine_ir::{Graph, Op};
+use olivine_ir::Graph;
 
 use crate::Error;
+use crate::outline::Outline;
 
 /// Compiled graphs; the one that was not used for longest goes when there are too many.
 pub(crate) struct Cache {
@@ -27,14 +25,16 @@ struct Entries {
 }
 
 struct Entry {
-    graph: Graph,
     used: u64,
-    executable: Arc<Slot>,
+    slot: Arc<Slot>,
 }
 
-/// Empty until it is compiled; whoever needs it meanwhile waits.
-#[derive(Default)]
-struct Slot(Mutex<Option<Arc<Executable>>>);
+/// A graph and its executable.
+struct Slot {
+    graph: Graph,
+    /// Empty until it is compiled; whoever needs it meanwhile waits.
+    executable: Mutex<Option<Arc<Executable>>>,
+}
 
 impl Cache {
     pub(crate) fn new(most: usize) -> Self {
@@ -42,35 +42,35 @@ impl Cache {
     }
 
     /// The executable of a graph, compiled if it is not known.
-    pub(crate) fn get(&self, session: &Session, graph: &Graph) -> Result<Arc<Executable>, Error> {
-        let slot = self.slot(graph);
-        let mut compiled = slot.0.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(crate) fn get(&self, session: &Session, outline: &Outline<'_>) -> Result<Arc<Executable>, Error> {
+        let slot = self.slot(outline)?;
+        let mut compiled = slot.executable.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(executable) = &*compiled {
             return Ok(executable.clone());
         }
-        let executable = Arc::new(session.compile(graph)?);
+        let executable = Arc::new(session.compile(&slot.graph)?);
         *compiled = Some(executable.clone());
         self.entries.lock().unwrap_or_else(PoisonError::into_inner).compiled += 1;
         Ok(executable)
     }
 
-    fn slot(&self, graph: &Graph) -> Arc<Slot> {
-        let hash = hash(graph);
+    fn slot(&self, outline: &Outline<'_>) -> Result<Arc<Slot>, Error> {
+        let hash = outline.hash();
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         entries.clock += 1;
         let clock = entries.clock;
         let same = entries.by_hash.entry(hash).or_default();
-        if let Some(entry) = same.iter_mut().find(|entry| entry.graph == *graph) {
+        if let Some(entry) = same.iter_mut().find(|entry| outline.describes(&entry.slot.graph)) {
             entry.used = clock;
-            return entry.executable.clone();
+            return Ok(entry.slot.clone());
         }
-        let slot = Arc::<Slot>::default();
-        same.push(Entry { graph: graph.clone(), used: clock, executable: slot.clone() });
+        let slot = Arc::new(Slot { graph: outline.build()?, executable: Mutex::default() });
+        same.push(Entry { used: clock, slot: slot.clone() });
         entries.count += 1;
         if entries.count > self.most {
             entries.evict();
         }
-        slot
+        Ok(slot)
     }
 
     /// Forgets everything, and with it the memory that executables hold between runs.
@@ -86,7 +86,7 @@ impl Cache {
     pub(crate) fn graphs(&self) -> Vec<Graph> {
         let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         let mut graphs: Vec<(u64, Graph)> =
-            entries.by_hash.values().flatten().map(|entry| (entry.used, entry.graph.clone())).collect();
+            entries.by_hash.values().flatten().map(|entry| (entry.used, entry.slot.graph.clone())).collect();
         graphs.sort_by_key(|(used, _)| *used);
         graphs.into_iter().map(|(_, graph)| graph).collect()
     }
@@ -111,43 +111,5 @@ impl Entries {
             }
             self.count -= 1;
         }
-    }
-}
-
-/// A number for a graph's content; equal graphs have equal ones.
-fn hash(graph: &Graph) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    for value in graph.values() {
-        value.ty.hash(&mut hasher);
-    }
-    for node in graph.nodes() {
-        node.op.name().hash(&mut hasher);
-        for input in &node.inputs {
-            input.index().hash(&mut hasher);
-        }
-        if has_attributes(&node.op) {
-            // Writing to a hasher never fails.
-            let _ = write!(Text(&mut hasher), "{}", node.op.attrs());
-        }
-    }
-    for output in graph.outputs() {
-        output.value.index().hash(&mut hasher);
-    }
-    hasher.finish()
-}
-
-/// Whether an operation's name is not all of it.
-fn has_attributes(op: &Op) -> bool {
-    use ScalarOp as S;
-    !matches!(op, Op::ScalarOp(S::Unary(_) | S::Binary(_) | S::Compare(_) | S::Where | S::Fma | S::Clamp))
-}
-
-/// Text that goes into a hash.
-struct Text<'a>(&'a mut DefaultHasher);
-
-impl Write for Text<'_> {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        self.0.write(text.as_bytes());
-        Ok(())
     }
 }

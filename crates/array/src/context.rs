@@ -12,6 +12,7 @@ use crate::cache::Cache;
 use crate::flight::{Flight, InFlight};
 use crate::node::Node;
 use crate::notify::Notifier;
+use crate::outline::Outline;
 use crate::spv::Modules;
 use crate::{Error, ErrorKind};
 
@@ -197,8 +198,8 @@ impl Context {
         self.inner.session.device().backend() != Backend::Cpu
     }
 
-    pub(crate) fn executable(&self, graph: &Graph) -> Result<Arc<olivine::Executable>, Error> {
-        self.inner.cache.get(&self.inner.session, graph)
+    pub(crate) fn executable(&self, outline: &Outline<'_>) -> Result<Arc<olivine::Executable>, Error> {
+        self.inner.cache.get(&self.inner.session, outline)
     }
 
     pub(crate) fn launched(&self, flight: Arc<Flight>) {

@@ -4,10 +4,10 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use olivine::Input;
-use olivine_ir::{Graph, ValueId};
 
 use crate::flight::Flight;
 use crate::node::{Node, Value, Work};
+use crate::outline::{Outline, input_name};
 use crate::{Context, Error};
 
 /// Submits one graph that computes nodes; those that are computed already are left alone. What they need and is not
@@ -18,15 +18,9 @@ pub(crate) fn evaluate(context: &Context, nodes: &[Arc<Node>]) -> Result<(), Err
         return Ok(());
     }
     let order = in_order(&wanted);
-    let mut plan = Plan::default();
-    for (node, work) in &order {
-        plan.add(node, work)?;
-    }
     let kept = kept(&order, &wanted);
-    for node in &kept {
-        plan.output(node)?;
-    }
-    let flight = context.with_memory(|| plan.launch(context))?;
+    let outline = Outline::new(&order, &kept)?;
+    let flight = context.with_memory(|| launch(context, &outline))?;
     let mut output = 0;
     for node in &kept {
         let mut values = Vec::with_capacity(node.types().len());
@@ -101,84 +95,28 @@ fn kept(order: &[(Arc<Node>, Arc<Work>)], wanted: &[&Arc<Node>]) -> Vec<Arc<Node
     kept
 }
 
-/// A graph being built, and what its inputs are.
-struct Plan {
-    graph: Graph,
-    /// Values of the graph by node and result.
-    values: HashMap<(*const Node, usize), ValueId>,
-    inputs: Vec<(Arc<Node>, usize)>,
-}
-
-impl Default for Plan {
-    fn default() -> Self {
-        Plan { graph: Graph::new("array"), values: HashMap::new(), inputs: Vec::new() }
+/// Runs the graph of an outline on what its inputs hold.
+fn launch(context: &Context, outline: &Outline<'_>) -> Result<Arc<Flight>, Error> {
+    let executable = context.executable(outline)?;
+    let mut values = Vec::with_capacity(outline.inputs().len());
+    for (node, result) in outline.inputs() {
+        if context.outputs_at_once() {
+            node.bring(*result, |tensor| Ok(context.session().upload(tensor)?))?;
+        }
+        values.push(match node.tensor(*result)? {
+            Some(tensor) => Value::Device(tensor, None),
+            None => node.value(*result).ok_or_else(|| Error::bad("an operand was not computed"))?,
+        });
     }
-}
-
-impl Plan {
-    fn add(&mut self, node: &Arc<Node>, work: &Work) -> Result<(), Error> {
-        let mut inputs = Vec::with_capacity(work.inputs.len());
-        for (operand, result) in &work.inputs {
-            inputs.push(self.operand(operand, *result)?);
+    let names: Vec<String> = (0..values.len()).map(input_name).collect();
+    let mut inputs: Vec<(&str, Input<'_>)> = Vec::with_capacity(values.len());
+    for (name, value) in names.iter().zip(&values) {
+        match value {
+            Value::Host(tensor) => inputs.push((name.as_str(), tensor.into())),
+            Value::Device(tensor, _) => inputs.push((name.as_str(), tensor.into())),
+            Value::Flying(..) => {}
         }
-        let name = work.op.name().to_string();
-        let outputs = self.graph.add_typed(name, work.op.clone(), inputs, node.types().iter().copied());
-        let outputs = outputs.to_vec();
-        for (result, id) in outputs.into_iter().enumerate() {
-            self.values.insert((Arc::as_ptr(node), result), id);
-        }
-        Ok(())
     }
-
-    /// The value of an operand: computed before in this graph, or an input of it.
-    fn operand(&mut self, node: &Arc<Node>, result: usize) -> Result<ValueId, Error> {
-        let key = (Arc::as_ptr(node), result);
-        if let Some(id) = self.values.get(&key) {
-            return Ok(*id);
-        }
-        let ty = node.types().get(result).ok_or_else(|| Error::bad("an operand has no such result"))?;
-        let id = self.graph.input(&input_name(self.inputs.len()), ty.dtype, ty.shape)?;
-        self.inputs.push((node.clone(), result));
-        self.values.insert(key, id);
-        Ok(id)
-    }
-
-    fn output(&mut self, node: &Arc<Node>) -> Result<(), Error> {
-        for result in 0..node.types().len() {
-            if let Some(id) = self.values.get(&(Arc::as_ptr(node), result)) {
-                let name = format!("o{}", self.graph.outputs().len());
-                self.graph.output(&name, *id)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn launch(&self, context: &Context) -> Result<Arc<Flight>, Error> {
-        let executable = context.executable(&self.graph)?;
-        let mut values = Vec::with_capacity(self.inputs.len());
-        for (node, result) in &self.inputs {
-            if context.outputs_at_once() {
-                node.bring(*result, |tensor| Ok(context.session().upload(tensor)?))?;
-            }
-            values.push(match node.tensor(*result)? {
-                Some(tensor) => Value::Device(tensor, None),
-                None => node.value(*result).ok_or_else(|| Error::bad("an operand was not computed"))?,
-            });
-        }
-        let names: Vec<String> = (0..values.len()).map(input_name).collect();
-        let mut inputs: Vec<(&str, Input<'_>)> = Vec::with_capacity(values.len());
-        for (name, value) in names.iter().zip(&values) {
-            match value {
-                Value::Host(tensor) => inputs.push((name.as_str(), tensor.into())),
-                Value::Device(tensor, _) => inputs.push((name.as_str(), tensor.into())),
-                Value::Flying(..) => {}
-            }
-        }
-        let run = executable.submit_resident(inputs)?;
-        Ok(Arc::new(Flight::new(run, context.outputs_at_once())?))
-    }
-}
-
-fn input_name(i: usize) -> String {
-    format!("i{i}")
+    let run = executable.submit_resident(inputs)?;
+    Ok(Arc::new(Flight::new(run, context.outputs_at_once())?))
 }

@@ -49,6 +49,7 @@ mod methods;
 mod node;
 mod notify;
 pub mod ops;
+mod outline;
 mod spv;
 
 pub use array::Array;
