@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use olivine_ir::attr::Attr;
 use olivine_ir::op::RUN_COUNTER;
-use olivine_ir::{DType, Error, Graph, IntoShape, Op, Tensor, TensorType, ValueId};
+use olivine_ir::{BlockFormat, DType, Error, Graph, IntoShape, Op, Tensor, TensorType, ValueId};
 
 use crate::bound::Bound;
 use crate::fill::{Fill, Rng, normal};
@@ -65,6 +65,20 @@ impl Build {
         let name = format!("w{}", self.feeds.len());
         self.feeds.push((name.clone(), fill, true));
         self.graph.param(&name, self.dtype, shape)
+    }
+
+    /// A packed weight; its blocks are those of normally distributed elements where the format can encode them.
+    pub fn packed(&mut self, format: BlockFormat, elements: impl IntoShape) -> Result<ValueId, Error> {
+        let name = format!("w{}", self.feeds.len());
+        self.feeds.push((name.clone(), normal(), true));
+        self.graph.param_of(&name, TensorType::packed(format, elements)?)
+    }
+
+    /// A weight of any dtype and distribution.
+    pub fn weight_of(&mut self, dtype: DType, shape: impl IntoShape, fill: Fill) -> Result<ValueId, Error> {
+        let name = format!("w{}", self.feeds.len());
+        self.feeds.push((name.clone(), fill, true));
+        self.graph.param(&name, dtype, shape)
     }
 
     /// An i64 input of indices below `n`, negative ones among them.

@@ -106,6 +106,9 @@ pub fn these(numbers: &[f64]) -> Fill {
 impl Fill {
     /// A tensor of a type, from a generator.
     pub fn tensor(&self, ty: TensorType, rng: &mut Rng) -> Result<Tensor, String> {
+        if let Some(format) = ty.packed {
+            return crate::blocks::tensor(format, ty, rng);
+        }
         let n = ty.shape.numel();
         let data = if ty.dtype.is_float() {
             let limit = if ty.dtype == DType::F16 {

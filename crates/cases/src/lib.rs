@@ -13,6 +13,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod blocks;
 mod bound;
 mod case;
 mod check;

@@ -35,7 +35,7 @@ mod zoo;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
-use olivine::{Device, Session, SessionOptions};
+use olivine::{Device, Precision, Session, SessionOptions};
 
 use answer::{Answer, Failure};
 
@@ -60,6 +60,9 @@ struct Global {
     /// Threads on the CPU; one per core when not given.
     #[arg(long, global = true, value_name = "N", value_parser = threads)]
     threads: Option<usize>,
+    /// How exactly f32 models are computed: exact, or fast, which multiplies in f16 on GPUs.
+    #[arg(long, global = true, value_name = "PRECISION", default_value = "exact")]
+    precision: Precision,
     /// No progress bars.
     #[arg(long, short, global = true)]
     quiet: bool,
@@ -112,7 +115,7 @@ impl Global {
     }
 
     fn options(&self) -> SessionOptions {
-        SessionOptions::new().threads(self.threads)
+        SessionOptions::new().threads(self.threads).precision(self.precision)
     }
 
     /// Threads that a session of these options uses.

@@ -45,6 +45,9 @@ impl Noise {
 
     /// Floats uniform within `scale` of `centre`.
     fn tensor(&mut self, ty: TensorType, scale: f32, centre: f32) -> Result<Tensor, Failure> {
+        if ty.packed.is_some() {
+            return blocks(ty);
+        }
         if !ty.dtype.is_float() && ty.dtype != DType::I8 {
             return Ok(Tensor::zeros(ty.dtype, ty.shape)?);
         }
@@ -62,6 +65,14 @@ impl Noise {
         }
         Ok(Tensor::from_data(ty.shape, Data::from_bytes(ty.dtype, &bytes)?)?)
     }
+}
+
+/// A packed tensor whose bytes decode to finite numbers in every format: as an f16, two of them are 0.065.
+pub(crate) fn blocks(ty: TensorType) -> Result<Tensor, Failure> {
+    let mut tensor = Tensor::zeros(ty.dtype, ty.shape)?;
+    tensor.as_mut_slice::<u8>()?.fill(0x2c);
+    let format = ty.packed.ok_or_else(|| Failure::new(format!("{ty} is not packed")))?;
+    Ok(tensor.into_packed(format)?)
 }
 
 /// The numbers that all tensors of a type and range are cut from.

@@ -40,6 +40,8 @@ pub struct Options<'a> {
     pub no_fusion: bool,
     /// Compute f16 and bf16 in f32 and keep results in f32 between operations.
     pub widen: Option<Widen>,
+    /// Multiply f16 operands in f32 matmuls, convolutions and attention.
+    pub narrow: bool,
     /// Compute matmuls and convolutions of dequantised operands on their integers.
     pub integers: bool,
     /// Keep the graph after every pass, for `explain`.

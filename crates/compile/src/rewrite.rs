@@ -24,7 +24,7 @@ impl<'a> Rewriter<'a> {
                 Def::Input { name, dims } => {
                     out.new.input_with_dims(name, value.ty.dtype, value.ty.shape, dims.clone())?
                 }
-                Def::Param { name } => out.new.param(name, value.ty.dtype, value.ty.shape)?,
+                Def::Param { name } => out.new.param_of(name, value.ty)?,
                 Def::Const(_) | Def::Node { .. } => continue,
             };
             out.map[id.index()] = Some(new);

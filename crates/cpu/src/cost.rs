@@ -27,7 +27,9 @@ pub(crate) fn work(op: &Op, operands: &[TensorType], results: &[TensorType]) -> 
     };
     let first = results.first().map_or(0, |t| t.shape.numel());
     let multiply_adds = match op {
-        Op::MatMul(_) | Op::GroupedMatMul(_) | Op::QMatMul(_) => first.saturating_mul(last(0)),
+        Op::MatMul(_) | Op::GroupedMatMul(_) | Op::QMatMul(_) | Op::DequantMatMul(_) => {
+            first.saturating_mul(last(0))
+        }
         Op::Conv(_) => first.saturating_mul(filter(1)),
         Op::ConvTranspose(_) => numel(&operands[..1]).saturating_mul(filter(1)),
         Op::Recurrence(_) => first.saturating_mul(last(1)).saturating_mul(4),

@@ -80,9 +80,17 @@ fn repeats(op: &Op) -> bool {
 fn executable(op: &Op, operands: &[Tensor]) -> Result<Executable, Error> {
     let mut graph = Graph::new("evaluate");
     let graph_error = |e: olivine_ir::Error| Error::Compile(e.to_string());
-    let mut inputs = Vec::with_capacity(operands.len());
+    let (mut inputs, weights) = (Vec::with_capacity(operands.len()), Weights::new());
     for (i, tensor) in operands.iter().enumerate() {
-        inputs.push(graph.input(&i.to_string(), tensor.dtype(), tensor.shape()).map_err(graph_error)?);
+        let (name, ty) = (i.to_string(), tensor.ty());
+        // Inputs cannot be packed.
+        inputs.push(match ty.packed {
+            Some(_) => {
+                weights.set(&name, tensor.clone());
+                graph.param_of(&name, ty).map_err(graph_error)?
+            }
+            None => graph.input(&name, ty.dtype, ty.shape).map_err(graph_error)?,
+        });
     }
     let results = graph.add_op(op.clone(), &inputs).map_err(graph_error)?;
     for (i, value) in results.iter().enumerate() {
@@ -93,12 +101,13 @@ fn executable(op: &Op, operands: &[Tensor]) -> Result<Executable, Error> {
     let plain = op.bodies().is_empty() && !operands.iter().any(|t| narrow(t.ty()));
     let options = Options { no_fusion: plain, ..Options::default() };
     let compiled = compile(&graph, &options).map_err(|e| Error::Compile(e.to_string()))?;
-    Executable::new(&compiled, Arc::new(Weights::new()), false)
+    Executable::new(&compiled, Arc::new(weights), false)
 }
 
-/// Runs a compiled graph without params on tensors in declaration order.
-fn run_once(executable: &Executable, inputs: &[Tensor]) -> Result<Vec<Tensor>, Error> {
-    let views: Vec<TensorView<'_>> = inputs.iter().map(Tensor::view).collect();
+/// Runs a compiled operation on its operands; packed ones are its params.
+fn run_once(executable: &Executable, operands: &[Tensor]) -> Result<Vec<Tensor>, Error> {
+    let inputs = operands.iter().filter(|tensor| tensor.ty().packed.is_none());
+    let views: Vec<TensorView<'_>> = inputs.map(Tensor::view).collect();
     let mut results =
         executable.outputs().iter().map(|(_, ty)| Buffer::new(ty.bytes())).collect::<Result<Vec<_>, _>>()?;
     executable.run(&views, &mut results.iter_mut().map(Buffer::bytes_mut).collect::<Vec<_>>())?;

@@ -48,6 +48,37 @@ impl Bytes {
     }
 }
 
+/// Bytes that an executable takes on the host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostBytes {
+    /// What stays between runs: those params, constants and results of the load that runs read. Executables of one model
+    /// share parts of one name.
+    pub stored: Vec<(Option<String>, usize)>,
+    /// Intermediate results of the load, at most.
+    pub load: usize,
+    /// What a run needs beside its inputs.
+    pub run: usize,
+}
+
+/// What a load has to do.
+struct LoadWork {
+    /// For every load-time step where its results come from.
+    steps: Vec<Results>,
+    /// For every pack its result, where it is known.
+    packs: Vec<Option<Arc<Buffer>>>,
+    /// For every stored value whether anything reads it.
+    read: Vec<bool>,
+}
+
+/// Where the results of a load-time step come from.
+enum Results {
+    /// Nothing reads them.
+    Unread,
+    /// Another executable of the model has made them.
+    Known(Vec<Arc<Buffer>>),
+    Computed,
+}
+
 /// How long one step took.
 #[derive(Clone, Debug)]
 pub struct StepTime {
@@ -89,9 +120,10 @@ impl Executable {
         &self.program.inputs
     }
 
-    /// Bytes of params, constants and what is computed or packed from them when they are loaded.
-    pub fn stored_bytes(&self) -> usize {
-        self.program.stored_bytes()
+    /// What it takes of the host's memory.
+    pub fn host_bytes(&self) -> HostBytes {
+        let (stored, load) = (self.program.stored_parts(), self.program.load_bytes());
+        HostBytes { stored, load, run: self.program.run_bytes() }
     }
 
     /// Bytes that a run needs beside its inputs and what is stored.
@@ -261,23 +293,76 @@ impl Executable {
         {
             return Ok(values.clone());
         }
-        let mut values = self.stored_params()?;
-        scratch::guarded(|| {
-            for step in &self.program.load {
-                self.load_step(step, generation, &mut values)?;
+        let work = self.work_of_load();
+        let mut values = self.stored_params(&work)?;
+        let last = self.program.last_readers();
+        // What no run reads goes after its last reader, and its memory to the next result of its size: allocators are
+        // slow to give holes of many megabytes back.
+        let mut spare: Vec<Buffer> = Vec::new();
+        let release = |at: usize, values: &mut [Bytes], spare: &mut Vec<Buffer>, read: &[StepOperand]| {
+            for i in read.iter().filter_map(StepOperand::stored) {
+                if !self.program.kept[i] && last.get(&i).is_none_or(|last| *last <= at) {
+                    let value = std::mem::replace(&mut values[i], Bytes::Pending);
+                    if let Bytes::Packed(buffer) = value {
+                        spare.extend(Arc::into_inner(buffer));
+                    }
+                }
             }
-            self.program.packs.iter().try_for_each(|pack| self.pack(pack, generation, &mut values))
+        };
+        scratch::guarded(|| {
+            for (at, (step, results)) in self.program.load.iter().zip(&work.steps).enumerate() {
+                self.load_step(step, results, generation, &mut values, &mut spare)?;
+                release(at, &mut values, &mut spare, &step.operands);
+            }
+            let packs = self.program.packs.iter().zip(&work.packs).enumerate();
+            for (i, (pack, known)) in packs {
+                self.pack(pack, known.clone(), generation, &mut values)?;
+                let read = std::slice::from_ref(&pack.operand);
+                release(self.program.load.len() + i, &mut values, &mut spare, read);
+            }
+            Ok(())
         })?;
         let values = Arc::new(values);
         *loaded = Some((generation, values.clone()));
         Ok(values)
     }
 
-    fn stored_params(&self) -> Result<Vec<Bytes>, Error> {
+    /// What there is to do: a step or a pack whose results another executable of the model has is not done again, nor is
+    /// what only such results are made from.
+    fn work_of_load(&self) -> LoadWork {
+        let mut read = self.program.kept.clone();
+        let packed = |pack: &Pack| pack.expression.as_ref().and_then(|e| self.weights.packed(e));
+        let packs: Vec<Option<Arc<Buffer>>> = self.program.packs.iter().map(packed).collect();
+        for (pack, _) in self.program.packs.iter().zip(&packs).filter(|(_, known)| known.is_none()) {
+            pack.operand.stored().into_iter().for_each(|i| read[i] = true);
+        }
+        let mut steps = Vec::with_capacity(self.program.load.len());
+        for step in self.program.load.iter().rev() {
+            let is_read = |(_, to): &(TensorType, Location)| matches!(to, Location::Stored(i) if read[*i]);
+            if !step.targets.iter().any(is_read) {
+                steps.push(Results::Unread);
+                continue;
+            }
+            let known = (0..step.targets.len()).map(|i| self.weights.packed(&step.result_key(i)?));
+            steps.push(match known.collect() {
+                Some(results) => Results::Known(results),
+                None => {
+                    step.operands.iter().filter_map(StepOperand::stored).for_each(|i| read[i] = true);
+                    Results::Computed
+                }
+            });
+        }
+        steps.reverse();
+        LoadWork { steps, packs, read }
+    }
+
+    /// Constants and params, as far as they are read.
+    fn stored_params(&self, work: &LoadWork) -> Result<Vec<Bytes>, Error> {
         let mut missing = Vec::new();
         let mut values = Vec::with_capacity(self.program.stored.len());
-        for stored in &self.program.stored {
+        for (stored, read) in self.program.stored.iter().zip(&work.read) {
             values.push(match stored {
+                _ if !*read => Bytes::Pending,
                 Stored::Const(tensor) => Bytes::Tensor(tensor.clone()),
                 Stored::Packed => Bytes::Pending,
                 Stored::Param(name, ty) => match self.weights.get(name) {
@@ -297,17 +382,24 @@ impl Executable {
     }
 
     /// Runs a load-time step, or takes its results from another executable of the same model.
-    fn load_step(&self, step: &Step, generation: u64, values: &mut [Bytes]) -> Result<(), Error> {
-        let key = |i: usize| step.expression.as_ref().map(|e| format!("{e}.{i}"));
-        let known: Option<Vec<_>> = (0..step.targets.len()).map(|i| self.weights.packed(&key(i)?)).collect();
-        let results = match known {
-            Some(results) => results,
-            None => {
-                let mut buffers = step
-                    .targets
-                    .iter()
-                    .map(|(ty, _)| Buffer::new(ty.bytes()))
-                    .collect::<Result<Vec<_>, _>>()?;
+    fn load_step(
+        &self,
+        step: &Step,
+        results: &Results,
+        generation: u64,
+        values: &mut [Bytes],
+        spare: &mut Vec<Buffer>,
+    ) -> Result<(), Error> {
+        let mut memory = |bytes: usize| match spare.iter().position(|b| b.bytes().len() == bytes) {
+            Some(i) => Ok(spare.swap_remove(i)),
+            None => Buffer::new(bytes),
+        };
+        let results = match results {
+            Results::Unread => return Ok(()),
+            Results::Known(results) => results.clone(),
+            Results::Computed => {
+                let mut buffers =
+                    step.targets.iter().map(|(ty, _)| memory(ty.bytes())).collect::<Result<Vec<_>, _>>()?;
                 let mut targets: Vec<Target<'_>> = step
                     .targets
                     .iter()
@@ -325,8 +417,11 @@ impl Executable {
                 let operands = operands.ok_or_else(|| misplaced(step))?;
                 self.call(step, &operands, &mut targets)?;
                 let results: Vec<Arc<Buffer>> = buffers.into_iter().map(Arc::new).collect();
+                // Intermediate results are not worth their memory.
+                let kept = |to: &Location| matches!(to, Location::Stored(i) if self.program.kept[*i]);
+                let stay = step.targets.iter().any(|(_, to)| kept(to));
                 for (i, buffer) in results.iter().enumerate() {
-                    if let Some(key) = key(i) {
+                    if let Some(key) = step.result_key(i).filter(|_| stay) {
                         self.weights.keep_packed(generation, key, buffer.clone());
                     }
                 }
@@ -342,8 +437,13 @@ impl Executable {
     }
 
     /// Lays an operand out for its kernel, or takes it from another executable of the same model.
-    fn pack(&self, pack: &Pack, generation: u64, values: &mut [Bytes]) -> Result<(), Error> {
-        let known = pack.expression.as_ref().and_then(|e| self.weights.packed(e));
+    fn pack(
+        &self,
+        pack: &Pack,
+        known: Option<Arc<Buffer>>,
+        generation: u64,
+        values: &mut [Bytes],
+    ) -> Result<(), Error> {
         let packed = match known {
             Some(packed) => packed,
             None => {

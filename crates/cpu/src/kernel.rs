@@ -106,6 +106,7 @@ impl Kernel {
             Op::ScalarOp(op) => Some(Program::single(*op, operands)),
             Op::Fused(fused) => Some(Program::new(&fused.region, operands)),
             Op::MatMul(m) => m.epilogue.as_ref().map(|r| fused(r, 2)),
+            Op::DequantMatMul(m) => m.epilogue.as_ref().map(|r| fused(r, m.first_extra())),
             Op::LayerNorm(n) => n.prologue.as_ref().map(|r| fused(r, 2 + usize::from(n.bias))),
             Op::RmsNorm(n) => n.prologue.as_ref().map(|r| fused(r, 2 + usize::from(n.bias))),
             Op::Conv(c) => c.epilogue.as_ref().map(|r| fused(r, 2 + usize::from(c.bias))),

@@ -48,7 +48,7 @@ mod weights;
 pub use custom::{CpuFunction, ResultMut};
 pub use error::Error;
 pub use evaluate::{CpuEvaluator, evaluate};
-pub use executable::{Executable, StepTime};
+pub use executable::{Executable, HostBytes, StepTime};
 pub use limit::memory_limit;
 pub use processor::{features, processor_name};
 pub use simd::{Vectors, erf, limit_vectors};

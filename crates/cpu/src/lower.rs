@@ -41,7 +41,7 @@ pub(crate) struct StepOperand {
 
 impl StepOperand {
     /// The stored value that it reads.
-    fn stored(&self) -> Option<usize> {
+    pub(crate) fn stored(&self) -> Option<usize> {
         match self.location {
             Location::Stored(i) => Some(i),
             _ => None,
@@ -72,6 +72,11 @@ pub(crate) struct Step {
 }
 
 impl Step {
+    /// What a result is known by to other programs of the model.
+    pub(crate) fn result_key(&self, result: usize) -> Option<String> {
+        self.expression.as_ref().map(|e| format!("{e}.{result}"))
+    }
+
     fn work(&self) -> usize {
         let operands: Vec<TensorType> = self.operands.iter().map(|o| o.ty).collect();
         let targets: Vec<TensorType> = self.targets.iter().map(|(ty, _)| *ty).collect();
@@ -131,6 +136,8 @@ pub(crate) struct Program {
     pub(crate) inputs: Vec<(String, TensorType)>,
     pub(crate) outputs: Vec<(String, TensorType)>,
     pub(crate) stored: Vec<Stored>,
+    /// For every stored value whether runs read it.
+    pub(crate) kept: Vec<bool>,
     pub(crate) load: Vec<Step>,
     /// After the load-time steps.
     pub(crate) packs: Vec<Pack>,
@@ -180,6 +187,7 @@ impl Program {
         load.iter().chain(&run).try_for_each(|step| step.check_locations(plan.arena))?;
         let copies = lowering.output_copies()?;
         let load = read_ones(load, &run, &lowering.packs, &copies);
+        let kept = kept(lowering.stored.len(), &run, &copies);
         let work = run.iter().map(Step::work).fold(0, usize::saturating_add);
         let types = |ids: Vec<(&str, ValueId)>| {
             ids.into_iter().map(|(n, id)| (n.to_string(), graph.values()[id.index()].ty)).collect::<Vec<_>>()
@@ -187,6 +195,7 @@ impl Program {
         Ok(Program {
             inputs: types(graph.inputs().collect()),
             outputs: types(graph.outputs().iter().map(|o| (o.name.as_str(), o.value)).collect()),
+            kept,
             stored: lowering.stored,
             load,
             packs: lowering.packs,
@@ -199,14 +208,51 @@ impl Program {
         })
     }
 
-    /// Bytes of params, constants and what is computed or packed from them when they are loaded.
-    pub(crate) fn stored_bytes(&self) -> usize {
-        let given = self.stored.iter().map(|stored| match stored {
-            Stored::Const(tensor) => tensor.ty().bytes(),
-            Stored::Param(_, ty) => ty.bytes(),
-            Stored::Packed => 0,
+    /// What stays between runs, in bytes: those params, constants and results of the load that runs read. Programs of one
+    /// model share parts of one name.
+    pub(crate) fn stored_parts(&self) -> Vec<(Option<String>, usize)> {
+        let given = self.stored.iter().zip(&self.kept).filter_map(|(stored, kept)| match stored {
+            Stored::Const(tensor) if *kept => Some((None, tensor.ty().bytes())),
+            Stored::Param(name, ty) if *kept => Some((Some(format!("param {name}")), ty.bytes())),
+            _ => None,
         });
-        given.fold(self.made_bytes(), usize::saturating_add)
+        given.chain(self.made_parts()).collect()
+    }
+
+    /// Bytes of intermediate results of the load at most, beside what stays: each goes after its last reader.
+    pub(crate) fn load_bytes(&self) -> usize {
+        let last = self.last_readers();
+        let (mut most, mut now) = (0usize, 0usize);
+        let passing = |i: usize| !self.kept[i];
+        let mut sizes: HashMap<usize, usize> = HashMap::new();
+        for (at, step) in self.load.iter().enumerate() {
+            for (ty, location) in &step.targets {
+                if let Location::Stored(i) = location
+                    && passing(*i)
+                {
+                    sizes.insert(*i, ty.bytes());
+                    now = now.saturating_add(ty.bytes());
+                }
+            }
+            most = most.max(now);
+            let read = step.operands.iter().filter_map(StepOperand::stored);
+            let mut ended: Vec<usize> = read.filter(|i| last.get(i) == Some(&at)).collect();
+            ended.sort_unstable();
+            ended.dedup();
+            now = ended.iter().filter_map(|i| sizes.remove(i)).fold(now, usize::saturating_sub);
+        }
+        most
+    }
+
+    /// For every stored value that the load reads, the last of its steps that does; packs come after the steps.
+    pub(crate) fn last_readers(&self) -> HashMap<usize, usize> {
+        let mut last = HashMap::new();
+        for (at, step) in self.load.iter().enumerate() {
+            last.extend(step.operands.iter().filter_map(StepOperand::stored).map(|i| (i, at)));
+        }
+        let packed = self.packs.iter().enumerate();
+        last.extend(packed.filter_map(|(at, pack)| Some((pack.operand.stored()?, self.load.len() + at))));
+        last
     }
 
     /// Bytes a run needs beside inputs and weights.
@@ -216,15 +262,30 @@ impl Program {
 
     /// Bytes that a run needs beside inputs and params: results, and what is made of params at load.
     pub(crate) fn bytes(&self) -> usize {
-        self.made_bytes().saturating_add(self.run_bytes())
+        let made = self.made_parts().fold(0usize, |sum, (_, bytes)| sum.saturating_add(bytes));
+        made.saturating_add(self.run_bytes().max(self.load_bytes()))
     }
 
-    /// Bytes of what load-time steps and packing make of params and constants.
-    fn made_bytes(&self) -> usize {
-        let made = self.load.iter().flat_map(|step| &step.targets).map(|(ty, _)| ty.bytes());
-        let packed = self.packs.iter().map(|pack| pack.packing.bytes);
-        made.chain(packed).fold(0, usize::saturating_add)
+    /// Of these, what load-time steps and packing make of params and constants.
+    fn made_parts(&self) -> impl Iterator<Item = (Option<String>, usize)> + '_ {
+        let stays = |location: &Location| matches!(location, Location::Stored(i) if self.kept[*i]);
+        let made = self.load.iter().flat_map(move |step| {
+            let results = step.targets.iter().enumerate().filter(move |(_, (_, location))| stays(location));
+            results.map(move |(i, (ty, _))| (step.result_key(i), ty.bytes()))
+        });
+        made.chain(self.packs.iter().map(|pack| (pack.expression.clone(), pack.packing.bytes)))
     }
+}
+
+/// For every stored value whether runs read it.
+fn kept(count: usize, run: &[Step], copies: &[(StepOperand, usize)]) -> Vec<bool> {
+    let mut kept = vec![false; count];
+    let operands =
+        run.iter().flat_map(|step| &step.operands).chain(copies.iter().map(|(operand, _)| operand));
+    for i in operands.flat_map(|operand| operand.stored().into_iter().chain(operand.packed)) {
+        kept[i] = true;
+    }
+    kept
 }
 
 /// For every value the first output that is it.

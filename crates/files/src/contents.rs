@@ -25,6 +25,12 @@ impl Contents {
     }
 }
 
+impl AsRef<[u8]> for Contents {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
 impl Deref for Contents {
     type Target = [u8];
 

@@ -110,7 +110,8 @@ impl Format {
             Format::Safetensors => {
                 "it has weights and no graph: load its folder, with the config.json, or export the model to ONNX"
             }
-            Format::Gguf | Format::Ggml => "export the original model to ONNX",
+            Format::Gguf => "load it with `Model::load`",
+            Format::Ggml => "convert the original model to GGUF",
             Format::Zip | Format::Pickle => "load it in Python and export it, e.g. with `torch.onnx.export`",
             Format::TfLite | Format::Hdf5 => "convert it with `tf2onnx`",
             Format::Ort => "use the .onnx file that it was made from",

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use bytes::Bytes;
 use olivine_files::Contents;
 use olivine_quant::decode;
 
@@ -20,7 +21,7 @@ pub struct Gguf {
     metadata: Metadata,
     tensors: Vec<Tensor>,
     places: HashMap<String, usize>,
-    parts: Vec<Contents>,
+    parts: Vec<Bytes>,
 }
 
 /// A tensor of a file.
@@ -110,7 +111,7 @@ impl Gguf {
             let crate::read::Entry { name, kind, shape, bytes } = entry;
             self.tensors.push(Tensor { name, kind, shape, part: self.parts.len(), bytes });
         }
-        self.parts.push(source);
+        self.parts.push(Bytes::from_owner(source));
         Ok(())
     }
 
@@ -137,6 +138,12 @@ impl Gguf {
     /// A tensor's bytes, in the mapping.
     pub fn bytes(&self, tensor: &Tensor) -> &[u8] {
         self.parts.get(tensor.part).and_then(|part| part.get(tensor.bytes.clone())).unwrap_or_default()
+    }
+
+    /// A tensor's bytes, in the mapping, which lives as long as they do.
+    pub fn shared_bytes(&self, tensor: &Tensor) -> Bytes {
+        let part = self.parts.get(tensor.part).filter(|part| tensor.bytes.end <= part.len());
+        part.map(|part| part.slice(tensor.bytes.clone())).unwrap_or_default()
     }
 
     /// A tensor's elements as f32; integers that f32 does not hold are rounded.

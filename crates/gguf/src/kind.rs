@@ -56,15 +56,16 @@ const REMOVED: [(u32, &str); 8] = [
 impl TensorKind {
     /// Every type.
     pub fn all() -> impl Iterator<Item = TensorKind> {
-        let blocks = BlockFormat::ALL.iter().map(|format| TensorKind::Blocks(*format));
+        let stored = BlockFormat::ALL.iter().filter(|format| format.ggml_id().is_some());
+        let blocks = stored.map(|format| TensorKind::Blocks(*format));
         PLAIN.iter().map(|plain| plain.0).chain(blocks)
     }
 
-    /// The number of the type in a file.
-    pub fn id(self) -> u32 {
+    /// The number of the type in a file; `None` for block formats that GGUF lacks.
+    pub fn id(self) -> Option<u32> {
         match self {
             TensorKind::Blocks(format) => format.ggml_id(),
-            plain => plain.entry().1,
+            plain => Some(plain.entry().1),
         }
     }
 

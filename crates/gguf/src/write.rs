@@ -19,7 +19,8 @@ pub struct Writer {
 
 struct Pending {
     name: String,
-    kind: TensorKind,
+    /// The number of its type.
+    id: u32,
     shape: Vec<usize>,
     /// Bytes that the tensor takes.
     length: usize,
@@ -79,6 +80,7 @@ impl Writer {
     pub fn declare(&mut self, name: &str, kind: TensorKind, shape: &[usize]) -> Result<usize, Error> {
         let wrong = |problem: String| Error::Tensor { name: shortened(name), problem };
         let length = kind.bytes_of(shape).map_err(wrong)?;
+        let id = kind.id().ok_or_else(|| wrong(format!("GGUF has no type {kind}")))?;
         if shape.len() > 4 {
             return Err(wrong(format!("it has {} sizes; ggml reads up to 4", shape.len())));
         }
@@ -86,7 +88,7 @@ impl Writer {
             return Err(wrong("the name is taken".into()));
         }
         let (name, shape) = (name.to_string(), shape.to_vec());
-        self.tensors.push(Pending { name, kind, shape, length, bytes: Vec::new() });
+        self.tensors.push(Pending { name, id, shape, length, bytes: Vec::new() });
         Ok(length)
     }
 
@@ -164,7 +166,7 @@ impl Writer {
             for size in tensor.shape.iter().rev() {
                 head.extend((*size as u64).to_le_bytes());
             }
-            head.extend(tensor.kind.id().to_le_bytes());
+            head.extend(tensor.id.to_le_bytes());
             head.extend(offset.to_le_bytes());
             offset += tensor.length.next_multiple_of(ALIGNMENT) as u64;
         }

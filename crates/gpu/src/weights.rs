@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use olivine_ir::{Tensor, TensorType};
 use olivine_program::{Driver, Error};
 
-/// A model's params. A param is kept on the host until an executable loads it, and on the device from then on.
+/// A model's params. A param stays on the host until runs of an executable read it, and is on the device from then on;
+/// one that only loads read comes to the device for as long as these take.
 pub struct Weights<D: Driver> {
     state: Mutex<State<D>>,
 }
@@ -58,13 +59,20 @@ impl<D: Driver> Weights<D> {
         self.lock().generation
     }
 
-    /// A param on the device, brought there if it is not; `None` when it was never set.
+    /// Whether a param was set.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.lock().params.contains_key(name)
+    }
+
+    /// A param on the device, brought there if it is not; `None` when it was never set. One that does not stay is the
+    /// caller's alone, unless it is there already.
     pub(crate) fn param(
         &self,
         driver: &D,
         name: &str,
         ty: TensorType,
         bytes: u64,
+        stays: bool,
     ) -> Result<Option<Arc<D::Buffer>>, Error> {
         let mut state = self.lock();
         let wrong = |got: TensorType| Error::WrongType { what: format!("param `{name}`"), expected: ty, got };
@@ -77,7 +85,9 @@ impl<D: Driver> Weights<D> {
         };
         let buffer = driver.allocate(bytes, &format!("param `{name}`"))?;
         driver.write(&buffer, 0, tensor.bytes())?;
-        state.params.insert(name.to_string(), Param::Device(ty, buffer.clone()));
+        if stays {
+            state.params.insert(name.to_string(), Param::Device(ty, buffer.clone()));
+        }
         Ok(Some(buffer))
     }
 

@@ -56,8 +56,8 @@ fn spirv_val_takes_every_kernel() {
 
 #[test]
 fn kernels_with_matrices_are_printed() {
-    let attention = table().into_iter().filter(|c| c.family == "attention").chain(attention_cases(60, 7));
-    let mut kernels = kernels_of(&Interpreter::with_matrices(), attention);
+    let families = table().into_iter().filter(|c| matches!(c.family, "attention" | "packed"));
+    let mut kernels = kernels_of(&Interpreter::with_matrices(), families.chain(attention_cases(60, 7)));
     kernels.retain(|k| k.name.contains("coop"));
     assert!(kernels.len() > 20, "{} kernels", kernels.len());
     for kernel in kernels {

@@ -279,11 +279,15 @@ impl Graph {
 
     /// Declares a param: a weight given once, before the first run.
     pub fn param(&mut self, name: &str, dtype: DType, shape: impl IntoShape) -> Result<ValueId, Error> {
-        let shape = shape.into_shape()?;
+        self.param_of(name, TensorType::new(dtype, shape.into_shape()?))
+    }
+
+    /// Declares a param of any type, such as a packed one.
+    pub fn param_of(&mut self, name: &str, ty: TensorType) -> Result<ValueId, Error> {
         if self.params.by_name.contains_key(name) {
             return Err(Error::Duplicate { kind: "param", name: name.into() });
         }
-        Ok(self.push_value(TensorType::new(dtype, shape), Def::Param { name: name.into() }))
+        Ok(self.push_value(ty, Def::Param { name: name.into() }))
     }
 
     /// A constant; its elements are shared, not copied.

@@ -49,6 +49,7 @@ pub use fusion::Fusion;
 pub use graph::{Def, Graph, Node, Output, Value};
 pub use half;
 pub use id::{NodeId, ValueId};
+pub use olivine_quant::BlockFormat;
 pub use op::Op;
 pub use recycle::Recycler;
 pub use shape::{IntoShape, MAX_ELEMENTS, MAX_RANK, Shape, TensorType};

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::Deref;
 
-use crate::{DType, Error};
+use crate::{BlockFormat, DType, Error};
 
 /// The largest rank a tensor may have.
 pub const MAX_RANK: usize = 8;
@@ -192,21 +192,52 @@ impl IntoShape for &Vec<usize> {
 }
 
 /// What is known of a value before it is computed: element type and shape.
+///
+/// A packed tensor is stored as `u8`: `shape` counts bytes along its last axis, and `packed` says how they encode
+/// elements. It prints as what it encodes, `q4_k[4096, 14336]`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TensorType {
-    /// Element type.
+    /// Element type as stored.
     pub dtype: DType,
-    /// Sizes.
+    /// Sizes as stored.
     pub shape: Shape,
+    /// The block format of a packed tensor.
+    pub packed: Option<BlockFormat>,
 }
 
 impl TensorType {
     /// Pairs a dtype with a shape that is already checked.
     pub fn new(dtype: DType, shape: Shape) -> Self {
-        TensorType { dtype, shape }
+        TensorType { dtype, shape, packed: None }
     }
 
-    /// Bytes of the packed tensor.
+    /// A packed tensor of so many elements; those of the last axis must be whole blocks.
+    pub fn packed(format: BlockFormat, elements: impl IntoShape) -> Result<Self, Error> {
+        let elements = elements.into_shape()?;
+        let bad = |problem: String| Error::BadData { problem };
+        let mut dims = elements.to_vec();
+        let last = dims.last_mut().ok_or_else(|| bad(format!("a scalar cannot be packed as {format}")))?;
+        *last = format.bytes_of(*last).ok_or_else(|| {
+            bad(format!(
+                "rows of {last} elements are not whole blocks: {format} has {} in a block",
+                format.elements()
+            ))
+        })?;
+        Ok(TensorType { dtype: DType::U8, shape: Shape::new(&dims)?, packed: Some(format) })
+    }
+
+    /// The sizes in elements: those of [`TensorType::shape`] except along the last axis of a packed tensor.
+    pub fn elements(&self) -> Shape {
+        let Some(format) = self.packed else { return self.shape };
+        let mut dims = self.shape.to_vec();
+        if let Some(last) = dims.last_mut() {
+            // Checked when the type was built: the sizes in elements are those it was built from.
+            *last = *last / format.bytes() * format.elements();
+        }
+        Shape::new(&dims).unwrap_or(self.shape)
+    }
+
+    /// Bytes of the contiguous tensor.
     pub fn bytes(&self) -> usize {
         self.shape.numel() * self.dtype.size()
     }
@@ -214,12 +245,15 @@ impl TensorType {
 
 impl fmt::Display for TensorType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}", self.dtype, self.shape)
+        match self.packed {
+            Some(format) => write!(f, "{format}{}", self.elements()),
+            None => write!(f, "{}{}", self.dtype, self.shape),
+        }
     }
 }
 
 impl fmt::Debug for TensorType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}", self.dtype, self.shape)
+        write!(f, "{self}")
     }
 }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use half::{bf16, f16};
 
 use crate::shape::IntoShape;
-use crate::{DType, Element, Error, Recycler, Shape, TensorType, memory, round_to_odd};
+use crate::{BlockFormat, DType, Element, Error, Recycler, Shape, TensorType, memory, round_to_odd};
 
 /// Elements of one dtype, held by the Rust type that stores it.
 #[derive(Clone, Debug, PartialEq)]
@@ -138,6 +138,7 @@ fn check_bools(dtype: DType, bytes: &[u8]) -> Result<(), Error> {
 pub struct Tensor {
     shape: Shape,
     elements: Elements,
+    packed: Option<BlockFormat>,
 }
 
 /// Where a tensor's elements lie.
@@ -221,6 +222,30 @@ impl Tensor {
         Ok(Tensor::own(shape, data))
     }
 
+    /// Takes the bytes of packed blocks, for a tensor of so many elements.
+    pub fn packed(format: BlockFormat, elements: impl IntoShape, bytes: Vec<u8>) -> Result<Self, Error> {
+        Tensor::new(TensorType::packed(format, elements)?.shape, bytes)?.into_packed(format)
+    }
+
+    /// Bytes read as packed blocks; a row must be whole blocks.
+    pub fn into_packed(self, format: BlockFormat) -> Result<Self, Error> {
+        let bad = |problem: String| Err(Error::BadData { problem });
+        let row = self.shape.last().copied().unwrap_or(0);
+        if self.dtype() != DType::U8 || self.shape.rank() == 0 {
+            return bad(format!("blocks of {format} are rows of u8, not {}", self.ty()));
+        }
+        if !row.is_multiple_of(format.bytes()) {
+            return bad(format!(
+                "rows of {row} bytes are not whole blocks: a block of {format} has {}",
+                format.bytes()
+            ));
+        }
+        let packed = Tensor { packed: Some(format), ..self };
+        // The number of elements must be one that a shape can have.
+        TensorType::packed(format, packed.ty().elements())?;
+        Ok(packed)
+    }
+
     /// Takes elements that lie in another's memory, native endian, without copying them: as many bytes as the type has,
     /// aligned for it, and no bools, whose bytes would have to be looked at.
     pub fn from_shared(ty: TensorType, bytes: Bytes) -> Result<Self, Error> {
@@ -229,11 +254,11 @@ impl Tensor {
         }
         TensorView::from_bytes(ty, &bytes)?;
         let shared = Shared { dtype: ty.dtype, bytes, copy: OnceLock::new() };
-        Ok(Tensor { shape: ty.shape, elements: Elements::Shared(Arc::new(shared)) })
+        Ok(Tensor { shape: ty.shape, elements: Elements::Shared(Arc::new(shared)), packed: ty.packed })
     }
 
     fn own(shape: Shape, data: Data) -> Self {
-        Tensor { shape, elements: Elements::Own(Arc::new(Owned { data, home: Weak::new() })) }
+        Tensor { shape, elements: Elements::Own(Arc::new(Owned { data, home: Weak::new() })), packed: None }
     }
 
     /// Takes typed elements that go to a recycler when the last owner is gone.
@@ -291,7 +316,7 @@ impl Tensor {
 
     /// Element type and sizes.
     pub fn ty(&self) -> TensorType {
-        TensorType::new(self.dtype(), self.shape)
+        TensorType { packed: self.packed, ..TensorType::new(self.dtype(), self.shape) }
     }
 
     /// The typed elements. Those that lie in another's memory are copied when they are first asked for in this way;
@@ -355,7 +380,10 @@ impl Tensor {
         if shape.numel() != self.shape.numel() {
             return Err(Error::BadData { problem: format!("cannot reshape {} to {shape}", self.shape) });
         }
-        Ok(Tensor { shape, elements: self.elements.clone() })
+        if self.packed.is_some() && shape.last() != self.shape.last() {
+            return Err(Error::BadData { problem: format!("rows of {} cannot be cut otherwise", self.ty()) });
+        }
+        Ok(Tensor { shape, elements: self.elements.clone(), packed: self.packed })
     }
 
     /// Borrows the tensor as an input.
@@ -475,7 +503,8 @@ impl<'a> TensorView<'a> {
 
     /// Copies the elements out.
     pub fn to_tensor(&self) -> Result<Tensor, Error> {
-        Tensor::from_data(self.ty.shape, Data::from_bytes(self.ty.dtype, self.bytes)?)
+        let tensor = Tensor::from_data(self.ty.shape, Data::from_bytes(self.ty.dtype, self.bytes)?)?;
+        Ok(Tensor { packed: self.ty.packed, ..tensor })
     }
 }
 

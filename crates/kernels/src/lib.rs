@@ -58,6 +58,7 @@ mod matmul;
 mod nonzero;
 mod norm;
 mod order;
+mod packed;
 mod pad;
 mod pool;
 mod random;

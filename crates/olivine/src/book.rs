@@ -14,6 +14,7 @@ pages! {
     FirstModel = "../../../docs/start/first-model.md",
     FirstGpu = "../../../docs/start/first-gpu.md",
     Models = "../../../docs/guides/models.md",
+    Quantised = "../../../docs/guides/quantised.md",
     Running = "../../../docs/guides/running.md",
     Sizes = "../../../docs/guides/sizes.md",
     State = "../../../docs/guides/state.md",

@@ -40,6 +40,9 @@ pub enum Error {
         /// What is wrong with it.
         problem: String,
     },
+    /// A GGUF file that cannot be read, or whose model cannot be run.
+    #[error(transparent)]
+    Gguf(#[from] olivine_gguf::Error),
     /// The compiler refused the graph.
     #[error(transparent)]
     Compile(#[from] olivine_compile::Error),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use olivine_compile::Compiled;
+use olivine_cpu::HostBytes;
 use olivine_gpu::{DeviceCaps, Finding, Mask, Program, Record, Tuning, tuning_file};
 use olivine_ir::Graph;
 use olivine_kernel::{BoundModule, Kernel};
@@ -24,7 +25,7 @@ pub use olivine_onnx as onnx;
 
 /// Models built in Rust, with seeded weights or with those of a folder.
 pub mod models {
-    pub use crate::models::{Bert, Decoder, Encoder, seeded_input, seeded_params};
+    pub use crate::models::{Bert, Decoder, Encoder, Llama, seeded_input, seeded_params};
 }
 
 /// The compiler's stages, programs and kernels of a session's device, and its record of measured choices.
@@ -146,9 +147,8 @@ pub trait ExecutableExt {
         inputs: impl IntoIterator<Item = (&'a str, V)>,
     ) -> Result<Graph, Error>;
 
-    /// Bytes on the CPU for each of [`Executable::graphs`] at the sizes compiled last: of weights with what is made of
-    /// them, and of a run beside its inputs. `None` on a GPU.
-    fn host_bytes(&self) -> Vec<Option<(usize, usize)>>;
+    /// Bytes on the CPU for each of [`Executable::graphs`] at the sizes compiled last. `None` on a GPU.
+    fn host_bytes(&self) -> Vec<Option<HostBytes>>;
 }
 
 impl ExecutableExt for Executable {
@@ -167,7 +167,7 @@ impl ExecutableExt for Executable {
         self.last_graph(inputs)
     }
 
-    fn host_bytes(&self) -> Vec<Option<(usize, usize)>> {
+    fn host_bytes(&self) -> Vec<Option<HostBytes>> {
         self.compiled_graphs().iter().map(|graph| graph.host_bytes()).collect()
     }
 }

@@ -61,13 +61,13 @@ pub use model::Model;
 pub use olivine_ir as ir;
 #[cfg(feature = "onnx")]
 pub use olivine_onnx::{Links, LoadOptions};
-pub use session::{Compile, PipelineCache, Session, SessionOptions, TuneBy};
+pub use session::{Compile, PipelineCache, Precision, Session, SessionOptions, TuneBy};
 
 /// What most programs need.
 pub mod prelude {
     pub use crate::ir::{DType, Graph, Shape, Tensor, TensorView, ValueId};
     pub use crate::{
-        CompileOptions, Device, DeviceTensor, Error, Executable, Input, Model, Outputs, Session,
+        CompileOptions, Device, DeviceTensor, Error, Executable, Input, Model, Outputs, Precision, Session,
         SessionOptions, State, devices, inputs, is_available,
     };
 }

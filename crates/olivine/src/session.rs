@@ -51,6 +51,8 @@ pub struct SessionOptions {
     pub pipeline_cache: PipelineCache,
     /// On a GPU, the record of measured times by which kernels are chosen.
     pub tuning: TuneBy,
+    /// How exactly f32 models are computed.
+    pub precision: Precision,
     pub(crate) no_fusion: bool,
     pub(crate) round_every_op: bool,
     pub(crate) without: Mask,
@@ -89,9 +91,37 @@ impl SessionOptions {
         SessionOptions { pipeline_cache, ..self }
     }
 
+    /// Sets [`SessionOptions::precision`].
+    pub fn precision(self, precision: Precision) -> Self {
+        SessionOptions { precision, ..self }
+    }
+
     /// Sets [`SessionOptions::tuning`].
     pub fn tuning(self, tuning: TuneBy) -> Self {
         SessionOptions { tuning, ..self }
+    }
+}
+
+/// How exactly f32 models are computed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Precision {
+    /// As f32 is defined: errors are those of f32 sums.
+    #[default]
+    Exact,
+    /// On GPUs with f16, matmuls, convolutions and attention multiply f16 operands; their weights are stored in f16. Results
+    /// have about three digits, and numbers beyond 65,504 overflow. Elsewhere it is [`Precision::Exact`].
+    Fast,
+}
+
+impl std::str::FromStr for Precision {
+    type Err = String;
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name {
+            "exact" => Ok(Precision::Exact),
+            "fast" => Ok(Precision::Fast),
+            other => Err(format!("`{other}` is no precision: exact or fast")),
+        }
     }
 }
 
@@ -139,6 +169,8 @@ pub(crate) struct Inner {
     no_fusion: bool,
     /// How f16 and bf16 are computed in f32.
     widen: Option<Widen>,
+    /// Whether f32 matmuls multiply f16 operands.
+    narrow: bool,
     threads: Arc<Threads>,
     pub(crate) engine: Box<dyn Engine>,
     /// The folder of the user's record; `None` where nothing is kept.
@@ -177,7 +209,9 @@ impl Session {
         // Without fusion operations run as they are written.
         let widens = device.backend() == Backend::Cpu && !no_fusion && !options.round_every_op;
         let widen = widens.then(olivine_cpu::widen);
-        let inner = Inner { device, no_fusion, widen, threads, engine, folder, notes };
+        let has_f16 = engine.caps().is_some_and(|caps| caps.target.has(olivine_kernel::Scalar::F16));
+        let narrow = options.precision == Precision::Fast && has_f16;
+        let inner = Inner { device, no_fusion, widen, narrow, threads, engine, folder, notes };
         Ok(Session { inner: OfProcess::new(Arc::new(inner)) })
     }
 
@@ -240,9 +274,10 @@ impl Compile for Graph {
 
 impl Inner {
     pub(crate) fn compile(&self, graph: &Graph, keep_stages: bool) -> Result<Compiled, Error> {
-        let (no_fusion, widen) = (self.no_fusion, self.widen);
+        let (no_fusion, widen, narrow) = (self.no_fusion, self.widen, self.narrow);
         let integers = self.device.backend() == Backend::Cpu && !no_fusion;
-        let options = Options { evaluator: Some(&CpuEvaluator), no_fusion, widen, integers, keep_stages };
+        let evaluator: Option<&dyn olivine_ir::Evaluate> = Some(&CpuEvaluator);
+        let options = Options { evaluator, no_fusion, widen, narrow, integers, keep_stages };
         let begun = std::time::Instant::now();
         let compiled = self.threads.install(|| compile(graph, &options))?;
         let (nodes, fused) = (graph.nodes().len(), compiled.graph.nodes().len());

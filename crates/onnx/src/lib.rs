@@ -26,6 +26,7 @@ mod ops;
 #[rustfmt::skip]
 mod proto;
 mod sparse;
+mod stored;
 mod tensor;
 
 pub use data::DataValue;

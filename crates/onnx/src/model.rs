@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use olivine_files::Format;
@@ -19,7 +19,8 @@ use crate::proto::{
     TypeProto, ValueInfoProto, tensor_shape_proto, type_proto,
 };
 use crate::sparse::{decode_sparse, sparse_name};
-use crate::tensor::{decode, shape_of};
+use crate::stored::{Reading, Readings, dense, dense_type, packed, packing};
+use crate::tensor::{decode, decode_stored, shape_of};
 use crate::{Dim, ElementType, Kind, Port};
 
 /// Graphs inside nodes, and functions inside functions, may stand inside each other this deep.
@@ -55,7 +56,7 @@ pub(crate) fn function_key(domain: &str, name: &str, overload: &str) -> Function
 pub struct Model {
     pub(crate) proto: ModelProto,
     pub(crate) graph: GraphProto,
-    /// Initializers of the main graph by name.
+    /// Initializers of the main graph by name; elements of few bits may be packed.
     pub(crate) weights: HashMap<String, (ElementType, Tensor)>,
     pub(crate) functions: HashMap<FunctionKey, FunctionProto>,
     /// What the main graph says of its inner values.
@@ -66,6 +67,8 @@ pub struct Model {
     /// Large constants of nodes and of graphs inside them: names by address, and tensors by name.
     constant_names: HashMap<usize, String>,
     constants: HashMap<String, Tensor>,
+    /// Params of graphs that read the bytes of weights as another type.
+    readings: Mutex<Readings>,
     unsupported: Vec<Unsupported>,
 }
 
@@ -107,7 +110,7 @@ impl Model {
             if dead.contains(tensor.name()) {
                 continue;
             }
-            let decoded = decode(&tensor, &files)?;
+            let decoded = decode_stored(&tensor, &files)?;
             if weights.insert(tensor.name().to_string(), decoded).is_some() {
                 return Err(twice("initializer", tensor.name()));
             }
@@ -137,6 +140,7 @@ impl Model {
             decoded: Mutex::default(),
             constant_names: HashMap::new(),
             constants: HashMap::new(),
+            readings: Mutex::default(),
             unsupported: Vec::new(),
         };
         model.check_names()?;
@@ -195,7 +199,7 @@ impl Model {
             let Some((element, tensor)) = self.weights.get(input.name()) else { continue };
             let Kind::Tensor { element: declared, dims } = port(input).kind else { continue };
             let fits = |(dim, size): (&Dim, &usize)| !matches!(dim, Dim::Fixed(fixed) if fixed != size);
-            let shape = tensor.shape();
+            let shape = dense_type(*element, tensor).shape;
             let same_sizes = dims
                 .as_ref()
                 .is_none_or(|dims| dims.len() == shape.rank() && dims.iter().zip(shape.iter()).all(fits));
@@ -281,14 +285,43 @@ impl Model {
         self.graph.output.iter().map(port).collect()
     }
 
-    /// Weights by name.
+    /// Initializers by name. Elements of 2, 4 and 8 bits that have no dtype may be packed, as they are in the file.
     pub fn weights(&self) -> impl Iterator<Item = (&str, &Tensor)> {
         self.weights.iter().map(|(name, (_, tensor))| (name.as_str(), tensor))
     }
 
-    /// A weight by name: an initializer, or a large constant of a node.
-    pub fn weight(&self, name: &str) -> Option<&Tensor> {
+    /// A weight by name: an initializer, a large constant of a node, or one of these as a param of a graph reads it
+    /// (`w as u4[64, 128]`).
+    pub fn weight(&self, name: &str) -> Option<Tensor> {
+        if let Some((element, tensor)) = self.weights.get(name) {
+            return Some(dense(*element, tensor));
+        }
+        if let Some(tensor) = self.constants.get(name) {
+            return Some(tensor.clone());
+        }
+        let Reading { source, ty, transposed } = self.readings().get(name)?.clone();
+        packed(self.stored(&source)?, ty, transposed).ok()
+    }
+
+    /// Whether there is an initializer or a large constant of this name.
+    pub fn has_weight(&self, name: &str) -> bool {
+        self.stored(name).is_some()
+    }
+
+    /// An initializer or a large constant of a node, as it is stored.
+    fn stored(&self, name: &str) -> Option<&Tensor> {
         self.weights.get(name).map(|(_, tensor)| tensor).or_else(|| self.constants.get(name))
+    }
+
+    fn readings(&self) -> MutexGuard<'_, Readings> {
+        self.readings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The name of a param that reads a weight as a packed type, if the weight's elements can be read so.
+    pub(crate) fn reading(&self, reading: Reading) -> Option<String> {
+        packing(self.stored(&reading.source)?.ty(), reading.ty, reading.transposed)?;
+        let is_taken = |name: &str| self.stored(name).is_some();
+        Some(self.readings().name(reading, is_taken))
     }
 
     /// The model with other weights: those that `change` returns take the place of the ones of their name. They are of the
@@ -316,6 +349,7 @@ impl Model {
             decoded: Mutex::default(),
             constant_names: HashMap::new(),
             constants: HashMap::new(),
+            readings: Mutex::default(),
             unsupported: self.unsupported.clone(),
         })
     }
@@ -347,7 +381,7 @@ impl Model {
     pub fn parameters(&self) -> (usize, usize) {
         let mut total = (0usize, 0usize);
         for (element, tensor) in self.weights.values() {
-            add_tensor(&mut total, *element, tensor.shape().numel());
+            add_tensor(&mut total, *element, tensor.ty().elements().numel());
         }
         let mut count = |node: &NodeProto| {
             let own = node.attribute.iter().flat_map(|a| a.t.iter().chain(&a.tensors));

@@ -7,8 +7,10 @@ use crate::ElementType;
 use crate::element::element_type;
 use crate::error::Error;
 use crate::files::{Files, Refused};
+use crate::import::SMALL_WEIGHT;
 use crate::proto::TensorProto;
 use crate::proto::tensor_proto::DataLocation;
+use crate::stored::format_of;
 
 /// Tensors of at least this many bytes stay in the file where they can; smaller ones are not worth the pages.
 const WORTH_SHARING: usize = 1 << 16;
@@ -41,6 +43,25 @@ pub(crate) fn decode(proto: &TensorProto, files: &Files) -> Result<(ElementType,
         None => from_fields(proto, element, dtype, shape.numel()).map_err(bad)?,
     };
     Ok((element, Tensor::from_data(shape, data).map_err(|e| bad(e.to_string()))?))
+}
+
+/// As [`decode`]; elements of few bits that the file has in whole bytes stay there, packed.
+pub(crate) fn decode_stored(proto: &TensorProto, files: &Files) -> Result<(ElementType, Tensor), Error> {
+    let Some(element) = element_type(proto.data_type()) else { return decode(proto, files) };
+    let ty = format_of(element).zip(shape_of(&proto.dims).ok());
+    let ty = ty.and_then(|(format, shape)| TensorType::packed(format, shape).ok());
+    let is_small = |ty: &TensorType| ty.elements().numel() <= SMALL_WEIGHT;
+    let Some(ty) = ty.filter(|ty| !is_small(ty) && proto.segment.is_none()) else {
+        return decode(proto, files);
+    };
+    let external = proto.data_location() == DataLocation::External;
+    let raw = if external { Some(external_bytes(proto, files)?) } else { proto.raw_data.clone() };
+    let Some(raw) = raw.filter(|raw| raw.len() == ty.bytes()) else { return decode(proto, files) };
+    let raw = if raw.len() < WORTH_SHARING { Bytes::copy_from_slice(&raw) } else { raw };
+    match Tensor::from_shared(ty, raw) {
+        Ok(tensor) => Ok((element, tensor)),
+        Err(_) => decode(proto, files),
+    }
 }
 
 /// The elements where they are, if they are there as a graph holds them.
@@ -92,7 +113,7 @@ fn from_raw(element: ElementType, dtype: DType, count: usize, raw: &[u8]) -> Res
 }
 
 /// Elements whose bit patterns are given, for types that are held by another.
-fn small(element: ElementType, bits: impl Iterator<Item = u32>) -> Data {
+pub(crate) fn small(element: ElementType, bits: impl Iterator<Item = u32>) -> Data {
     let signed = |width: u32| move |b: u32| ((b << (32 - width)) as i32 >> (32 - width)) as i8;
     match element {
         ElementType::I4 => Data::I8(bits.map(signed(4)).collect()),

@@ -34,7 +34,7 @@ pub enum Content {
         /// The computation, spelled out down to params.
         key: Option<String>,
     },
-    /// What load-time dispatches need beside their results; may go when they are done.
+    /// Intermediate results of load-time dispatches, and what else they need; goes when they are done.
     LoadScratch,
     /// Numbers of workgroups that dispatches of a run read from memory.
     Gates,
@@ -117,6 +117,8 @@ pub struct Program {
     pub outputs: Vec<Port>,
     /// What runs once, when params are on the device.
     pub load: Vec<Dispatch>,
+    /// For every load-time dispatch a number that it shares with those it exchanges intermediate results with.
+    pub load_groups: Vec<u32>,
     /// What every run does.
     pub run: Vec<Dispatch>,
     /// What kernel families chose where they had a choice, node by node.
@@ -136,17 +138,7 @@ impl Program {
         self.total(|c| matches!(c, Content::Arena | Content::Gates | Content::Input(_) | Content::Output(_)))
     }
 
-    /// Bytes on the device of params, constants and what is packed from them.
-    pub fn stored_bytes(&self) -> u64 {
-        self.total(|c| matches!(c, Content::Constant(_) | Content::Param(..) | Content::Packed { .. }))
-    }
-
-    /// Bytes on the device that only the load needs.
-    pub fn load_bytes(&self) -> u64 {
-        self.total(|c| matches!(c, Content::LoadScratch | Content::LoadGates))
-    }
-
-    fn total(&self, of: impl Fn(&Content) -> bool) -> u64 {
+    pub(crate) fn total(&self, of: impl Fn(&Content) -> bool) -> u64 {
         self.buffers.iter().filter(|b| of(&b.content)).fold(0, |sum, b| sum.saturating_add(b.bytes))
     }
 }

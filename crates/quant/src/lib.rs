@@ -26,7 +26,7 @@ mod error;
 mod format;
 mod grids;
 
-pub use decode::decode;
+pub use decode::{IQ4_VALUES, code_book, decode};
 pub use encode::{can_encode, encode};
 pub use error::Error;
 pub use format::BlockFormat;

@@ -148,7 +148,44 @@ fn any_bytes_decode() {
             let mut into = vec![0.0; 2 * format.elements()];
             decode(format, &vec![fill; 2 * format.bytes()], &mut into).unwrap();
         }
-        assert_eq!(BlockFormat::from_ggml_id(format.ggml_id()), Some(format));
+        assert_eq!(format.ggml_id().map_or(Some(format), BlockFormat::from_ggml_id), Some(format));
         assert_eq!(format.name().parse::<BlockFormat>().unwrap(), format);
     }
+}
+
+#[test]
+fn eight_bit_floats_have_the_values_of_ocp() {
+    let all: Vec<u8> = (0..=255).collect();
+    let mut e4m3 = [0.0f32; 256];
+    decode(BlockFormat::F8_E4M3, &all, &mut e4m3).unwrap();
+    for (code, value) in e4m3.iter().enumerate() {
+        let (sign, exponent, mantissa) = (code >> 7, code >> 3 & 15, code & 7);
+        let expected = match (exponent, mantissa) {
+            (15, 7) => f64::NAN,
+            (0, m) => m as f64 / 8.0 * 2f64.powi(-6),
+            (e, m) => (1.0 + m as f64 / 8.0) * 2f64.powi(e as i32 - 7),
+        };
+        let expected = if sign == 1 { -expected } else { expected };
+        assert!(
+            expected.is_nan() == value.is_nan() && (value.is_nan() || f64::from(*value) == expected),
+            "{code:#x}"
+        );
+    }
+    assert_eq!(e4m3[0x7e], 448.0);
+    let mut e5m2 = [0.0f32; 256];
+    decode(BlockFormat::F8_E5M2, &all, &mut e5m2).unwrap();
+    assert_eq!((e5m2[0x7b], e5m2[0x7c], e5m2[0x01]), (57344.0, f32::INFINITY, 2f32.powi(-16)));
+}
+
+#[test]
+fn bare_integers_are_stored_from_the_lowest_bits_on() {
+    let decoded = |format: BlockFormat, byte: u8| {
+        let mut into = vec![0.0f32; format.elements()];
+        decode(format, &[byte], &mut into).unwrap();
+        into
+    };
+    assert_eq!(decoded(BlockFormat::U2, 0b11_10_01_00), [0.0, 1.0, 2.0, 3.0]);
+    assert_eq!(decoded(BlockFormat::U4, 0xf3), [3.0, 15.0]);
+    assert_eq!(decoded(BlockFormat::I4, 0xf3), [3.0, -1.0]);
+    assert_eq!(decoded(BlockFormat::I4, 0x78), [-8.0, 7.0]);
 }

@@ -12,9 +12,11 @@ use crate::ranges::Ranges;
 
 /// What every buffer begins at a multiple of, and its bytes are rounded up to.
 const ALIGNMENT: u64 = 256;
-/// Bytes of a block that buffers share.
-const BLOCK: u64 = 64 << 20;
-/// Buffers of this size and above have a block of their own.
+/// Bytes of a block that buffers share, at least and at most.
+const BLOCKS: (u64, u64) = (1 << 20, 64 << 20);
+/// A new block takes this part of what is taken already, so that little of it is free.
+const PART: u64 = 16;
+/// Buffers of this size and above have a block of their own, and those above half of a shared one.
 const LARGE: u64 = 16 << 20;
 
 /// The device's memory.
@@ -48,6 +50,7 @@ impl Memory {
         if size >= LARGE {
             return self.own(bytes, size, Kind::Large, what);
         }
+        let shared = (self.context.taken() / PART).next_multiple_of(BLOCKS.0).clamp(BLOCKS.0, BLOCKS.1);
         let mut pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
         for pooled in pool.iter_mut() {
             if let Some(offset) = pooled.ranges.take(size) {
@@ -61,9 +64,13 @@ impl Memory {
                 }));
             }
         }
-        match Block::new(&self.context, BLOCK, Kind::Small, "shared block") {
+        if size > shared / 2 {
+            drop(pool);
+            return self.own(bytes, size, Kind::Small, what);
+        }
+        match Block::new(&self.context, shared, Kind::Small, "shared block") {
             Ok(block) => {
-                let (block, mut ranges) = (Arc::new(block), Ranges::new(BLOCK));
+                let (block, mut ranges) = (Arc::new(block), Ranges::new(shared));
                 let offset = ranges.take(size).unwrap_or(0);
                 pool.push(Pooled { block: block.clone(), ranges });
                 Ok(Arc::new(Buffer { memory: self.clone(), block, offset, bytes, pooled: Some(size) }))

@@ -210,7 +210,8 @@ impl Device {
             buffer.check("record", slice.offset, slice.bytes)?;
             let address = buffer.address() + slice.offset;
             addresses.push(address);
-            let elements = slice.bytes / u64::from(arg.elem.size());
+            // Bytes read as words may end inside of one; memory goes on to a multiple of 64.
+            let elements = slice.bytes.div_ceil(u64::from(arg.elem.size()));
             lengths.push(u32::try_from(elements).unwrap_or(u32::MAX));
             if slice.bytes > 0 && arg.access.reads() {
                 touched.reads.push(address..address + slice.bytes);

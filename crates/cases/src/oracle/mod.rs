@@ -14,6 +14,7 @@ mod interpolate;
 mod join;
 mod layout;
 mod norm;
+mod packed;
 mod pool;
 mod quantize;
 mod random;

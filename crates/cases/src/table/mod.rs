@@ -19,6 +19,7 @@ mod large;
 mod long;
 mod movement;
 mod norm;
+mod packed;
 mod pool;
 mod quantize;
 mod recurrent;
@@ -72,6 +73,7 @@ pub fn table() -> Vec<Case> {
         ("signal", signal::rows),
         ("generate", generate::rows),
         ("quantize", quantize::rows),
+        ("packed", packed::rows),
         ("composite", composite::rows),
         ("control", control::rows),
         ("fused", fused::rows),

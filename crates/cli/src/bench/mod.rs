@@ -8,6 +8,7 @@ mod gpu;
 mod large;
 mod model;
 mod ops;
+mod quant;
 mod start;
 
 use clap::{Args, Subcommand};
@@ -37,6 +38,8 @@ enum What {
     Start(start::StartArgs),
     /// Leapfrog chains of a mixture on every device, or on the one of --device.
     Chain(chain::ChainArgs),
+    /// Matmuls with packed weights, format by format.
+    Quant(quant::QuantArgs),
     /// Models that others made, beside ONNX Runtime.
     Zoo(crate::zoo::ZooBenchArgs),
     /// A tensor, operations and a model larger than 32-bit offsets reach, checked.
@@ -51,6 +54,7 @@ pub(crate) fn run(global: &Global, args: &BenchArgs) -> Result<Answer, Failure> 
         What::Accuracy(args) => accuracy::run(global, args),
         What::Start(args) => start::run(global, args),
         What::Chain(args) => chain::run(global, args),
+        What::Quant(args) => quant::run(global, args),
         What::Zoo(args) => crate::zoo::run_bench(global, args),
         What::Large(args) => large::run(global, args),
     }

@@ -22,7 +22,9 @@ fn of_node(graph: &Graph, node: &Node) -> u64 {
     let sums = |inner: usize| made.saturating_mul(2).saturating_mul(inner as u64);
     let last = |shape: &Shape| shape.last().copied().unwrap_or(1);
     match &node.op {
-        Op::MatMul(_) | Op::QMatMul(_) | Op::GroupedMatMul(_) | Op::LoraMatMul(_) => sums(last(&shape(0))),
+        Op::MatMul(_) | Op::QMatMul(_) | Op::GroupedMatMul(_) | Op::DequantMatMul(_) | Op::LoraMatMul(_) => {
+            sums(last(&shape(0)))
+        }
         Op::DotGeneral(op) => {
             let lhs = shape(0);
             sums(op.lhs_contract.iter().filter_map(|axis| lhs.get(*axis)).product())

@@ -6,18 +6,18 @@ use std::time::Duration;
 
 use clap::Args;
 use olivine::internals::ExecutableExt as _;
-use olivine::internals::SessionExt as _;
 use olivine::internals::onnx::{Port, Unsupported};
 use olivine::ir::{Graph, Node, Op, Tensor};
 use olivine::{Executable, Model, Session};
 use serde_json::{Value, json};
 
 use super::inputs::InputArgs;
+use super::predicted::{Memory, memory_of_all};
 use super::{flops, read_failure};
 use crate::answer::{Answer, Failure};
 use crate::table::Table;
 use crate::timing::{bytes, ms, short, timed};
-use crate::{Global, gguf, memory};
+use crate::{Global, gguf};
 
 #[derive(Args)]
 pub(crate) struct InspectArgs {
@@ -170,28 +170,6 @@ struct Specialised {
     devices: Vec<(String, Result<Memory, String>)>,
 }
 
-/// Bytes that a device is asked for.
-struct Memory {
-    /// Weights, constants and what is packed from them.
-    stored: u64,
-    /// What only packing them needs.
-    load: u64,
-    /// Inputs, outputs and everything in between, for one run.
-    run: u64,
-    /// What the device has, where that is known.
-    there: Option<u64>,
-}
-
-impl Memory {
-    /// Why it does not fit the device.
-    fn problem(&self) -> Option<String> {
-        let needed = self.stored.saturating_add(self.load.max(self.run));
-        let there = self.there.filter(|there| needed > *there)?;
-        let shown = |count: u64| bytes(usize::try_from(count).unwrap_or(usize::MAX));
-        Some(format!("does not fit: {} are needed, the device has {}", shown(needed), shown(there)))
-    }
-}
-
 impl Specialised {
     fn of(global: &Global, args: &InspectArgs, model: &Model) -> Result<Self, Failure> {
         let inputs = args.given.tensors(model, true)?;
@@ -253,17 +231,19 @@ impl Specialised {
             self.nodes,
             short(self.flops as f64 / 1e9)
         );
-        let mut table = Table::new(&["device", ">weights", ">one run", ""]);
+        let mut table = Table::new(&["device", ">weights", ">load", ">one run", ""]);
         for (name, memory) in &self.devices {
             match memory {
                 Ok(m) => table.row([
                     name.clone(),
                     bytes(m.stored as usize),
+                    bytes(m.load as usize),
                     bytes(m.run as usize),
                     m.problem().unwrap_or_default(),
                 ]),
                 Err(problem) => table.row([
                     name.clone(),
+                    String::new(),
                     String::new(),
                     String::new(),
                     format!("would not run: {problem}"),
@@ -304,87 +284,4 @@ fn has_open_loop(graph: &Graph) -> bool {
 fn nodes_of(graph: &Graph) -> usize {
     let inner = |node: &Node| node.op.bodies().iter().map(|body| nodes_of(body.graph())).sum::<usize>();
     graph.nodes().iter().map(|node| 1 + inner(node)).sum()
-}
-
-/// What a device is asked for to run graphs one after another: they share their weights.
-fn memory_of_all(
-    session: &Session,
-    graphs: &[Graph],
-    host: &[Option<(usize, usize)>],
-) -> Result<Memory, Failure> {
-    let mut weights: BTreeMap<&str, u64> = BTreeMap::new();
-    let mut all = Memory { stored: 0, load: 0, run: 0, there: None };
-    for (i, graph) in graphs.iter().enumerate() {
-        let own = memory(session, graph, host.get(i).copied().flatten())?;
-        let params = graph.params().map(|(name, id)| (name, graph.ty(id).map_or(0, |ty| ty.bytes() as u64)));
-        let params: Vec<(&str, u64)> = params.collect();
-        let again: u64 = params.iter().filter_map(|(name, _)| weights.get(name)).sum();
-        weights.extend(params);
-        all.stored = all.stored.saturating_add(own.stored.saturating_sub(again));
-        all.load = all.load.max(own.load);
-        all.run = all.run.max(own.run);
-        all.there = own.there;
-    }
-    Ok(all)
-}
-
-/// What a device is asked for to run a graph, from the very program that would run.
-/// `host` is [`olivine::Executable::host_bytes`] where that is the CPU's.
-fn memory(session: &Session, graph: &Graph, host: Option<(usize, usize)>) -> Result<Memory, Failure> {
-    if let Some((stored, run)) = host {
-        let size = |id| graph.ty(id).map_or(0, |ty| ty.bytes());
-        let inputs = graph.inputs().map(|(_, id)| size(id)).fold(0, usize::saturating_add);
-        return Ok(Memory {
-            stored: stored as u64,
-            load: 0,
-            run: run.saturating_add(inputs) as u64,
-            there: memory::total_and_available().map(|(_, available)| available as u64),
-        });
-    }
-    let compiled = session.explain(graph)?;
-    let (Some(program), Some(caps)) = (session.program(&compiled)?, session.caps()) else {
-        return Err(Failure::new(format!("{} has no program of the graph", session.device())));
-    };
-    Ok(Memory {
-        stored: program.stored_bytes(),
-        load: program.load_bytes(),
-        run: program.run_bytes(),
-        // Drivers that do not say how much there is report more than any card has.
-        there: Some(caps.memory_bytes).filter(|bytes| *bytes < u64::MAX / 2),
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_does_not_fit_is_told_by_the_larger_of_load_and_run() {
-        let memory = |stored, load, run, there| Memory { stored, load, run, there };
-        assert_eq!(memory(10, 5, 2, Some(15)).problem(), None);
-        assert_eq!(memory(10, 5, 2, None).problem(), None);
-        let said = memory(10 << 20, 5 << 20, 2 << 20, Some(14 << 20)).problem();
-        assert_eq!(said.as_deref(), Some("does not fit: 15.0 MiB are needed, the device has 14.0 MiB"));
-        assert!(memory(10, 2, 5, Some(14)).problem().is_some());
-        assert!(memory(u64::MAX, 2, 5, Some(14)).problem().is_some());
-    }
-
-    #[test]
-    fn the_memory_of_the_cpu_is_that_of_the_program_and_counts_no_views() {
-        // A weight that is transposed by a view, and read by a matmul: once as it is, once packed at most.
-        let mut g = Graph::new("dense");
-        let x = g.input("x", olivine::ir::DType::F32, [8, 256]).unwrap();
-        let w = g.param("w", olivine::ir::DType::F32, [256, 256]).unwrap();
-        let turned = g.transpose(w, &[1, 0]).unwrap();
-        let y = g.matmul(x, turned).unwrap();
-        g.output("y", y).unwrap();
-        let session = Session::new(olivine::Device::Cpu).unwrap();
-        let host = session.compile(&g).unwrap().host_bytes()[0];
-        assert!(host.is_some());
-        let found = memory(&session, &g, host).unwrap();
-        let weight = 256 * 256 * 4;
-        // Packing rounds up to whole panels.
-        assert!((weight..=2 * weight + weight / 4).contains(&found.stored), "{}", found.stored);
-        assert!(found.run >= 2 * 8 * 256 * 4);
-    }
 }

@@ -4,6 +4,7 @@ pub(crate) mod check;
 mod flops;
 pub(crate) mod inputs;
 pub(crate) mod inspect;
+mod predicted;
 pub(crate) mod run;
 
 use std::path::Path;
@@ -39,7 +40,7 @@ pub(crate) fn graph(path: &Path, dims: &DimArgs) -> Result<(Graph, Vec<(String, 
     let executable = session.compile(&model)?;
     let given = inputs.iter().map(|(name, tensor)| (name.as_str(), tensor));
     let graph = executable.graph_for(given)?;
-    let weight = |name: &str| Some((name.to_string(), model.weight(name)?.clone()));
+    let weight = |name: &str| Some((name.to_string(), model.weight(name)?));
     let weights = graph.params().filter_map(|(name, _)| weight(name)).collect();
     Ok((graph, weights))
 }

@@ -132,8 +132,11 @@ fn random_params(model: &Model, executable: &Executable) -> Result<Vec<String>, 
     let mut random = Vec::new();
     for (name, id) in graph.params().filter(|(name, _)| model.weight(name).is_none()) {
         let ty = graph.ty(id)?;
-        let element = ElementType::of_dtype(ty.dtype);
-        executable.set_param(name, fill(element, &ty.shape, Fill::Random, random.len() as u64)?)?;
+        let tensor = match ty.packed {
+            Some(_) => crate::noise::blocks(ty)?,
+            None => fill(ElementType::of_dtype(ty.dtype), &ty.shape, Fill::Random, random.len() as u64)?,
+        };
+        executable.set_param(name, tensor)?;
         random.push(name.to_string());
     }
     Ok(random)

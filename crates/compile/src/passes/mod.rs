@@ -1,7 +1,7 @@
 //! The passes, in the order they run. Each is a file: its name, what it needs and what it gives.
 //!
 //! ```text
-//!   (widen) ─ (integers) ─ canonicalise ─ fold ─ (control ─ …) ─ cse ─ dce ─ legalise ─ canonicalise ─ fold ─ cse ─ (fuse) ─ (sink) ─ views ─ pack ─ cse ─ dce
+//!   (widen) ─ (integers) ─ (dequantise) ─ (narrow) ─ canonicalise ─ fold ─ (control ─ …) ─ cse ─ dce ─ legalise ─ canonicalise ─ fold ─ cse ─ (fuse) ─ (sink) ─ views ─ pack ─ cse ─ dce
 //!   └─ the graph as written, smaller ─┘ └─ kernel and layout ops only ────┘          └─ no layout op but view
 //! ```
 //!
@@ -11,12 +11,14 @@ mod canonical;
 mod control;
 mod cse;
 mod dce;
+mod dequantise;
 mod fold;
 mod fuse;
 #[cfg(test)]
 mod growth;
 mod integers;
 mod legalise;
+mod narrow;
 mod pack;
 mod sink;
 mod views;
@@ -27,9 +29,11 @@ use canonical::Canonicalise;
 use control::Control;
 use cse::Cse;
 use dce::Dce;
+use dequantise::Dequantise;
 use fold::Fold;
 use integers::Integers;
 use legalise::Legalise;
+use narrow::Narrow;
 use pack::Pack;
 use sink::Sink;
 use views::Views;
@@ -44,6 +48,12 @@ pub(crate) fn pipeline(options: &Options<'_>, control: bool) -> Vec<Box<dyn Pass
     }
     if options.integers {
         passes.push(Box::new(Integers));
+    }
+    if !options.no_fusion {
+        passes.push(Box::new(Dequantise));
+    }
+    if options.narrow {
+        passes.push(Box::new(Narrow));
     }
     passes.extend([Box::new(Canonicalise) as Box<dyn Pass>, Box::new(Fold)]);
     if control {

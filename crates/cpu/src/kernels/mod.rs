@@ -12,6 +12,7 @@ pub(crate) mod index;
 pub(crate) mod integer;
 pub(crate) mod interpolate;
 pub(crate) mod movement;
+pub(crate) mod packed;
 pub(crate) mod pool;
 pub(crate) mod random;
 pub(crate) mod recurrent;

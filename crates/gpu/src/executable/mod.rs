@@ -380,7 +380,7 @@ fn check_memory<D: Driver>(program: &Program, driver: &D) -> Result<(), Error> {
             return Err(too_large(describe(&buffer.content, program), buffer.bytes, caps.max_buffer_bytes));
         }
     }
-    // Scratch of the load goes before the first run.
+    // What only the load needs goes before the first run.
     let needed = program.stored_bytes().saturating_add(program.run_bytes().max(program.load_bytes()));
     if needed > caps.memory_bytes {
         let largest = program.buffers.iter().max_by_key(|b| b.bytes);

@@ -7,6 +7,7 @@ mod body;
 mod control;
 mod fusion;
 mod limits;
+mod load;
 mod memo;
 mod values;
 
@@ -27,6 +28,7 @@ use olivine_program::{
 
 use crate::custom;
 use fusion::{Deferral, FusedGroups, partials_readers};
+use load::LoadPlan;
 use memo::Memo;
 use values::MemoryMap;
 
@@ -134,17 +136,23 @@ pub fn lower(
     };
     let plan = plan_graph_with(graph, &compiled.at_load, &options).map_err(|e| Error::Plan(e.into()))?;
 
-    let mut map = MemoryMap::new(compiled, &plan, caps, states);
+    let load = LoadPlan::new(compiled, &lowered, caps).map_err(|e| Error::Plan(e.into()))?;
+    let mut map = MemoryMap::new(compiled, &plan, &load, caps, states);
     let mut gates = Gates::new(&lowered, &compiled.at_load, &mut map);
     let mut program = Assembler::default();
-    for l in lowered {
+    for (time, l) in lowered.into_iter().enumerate() {
         let at_load = compiled.at_load[l.step];
-        let scratch = map.scratch(l.step, l.scratch, at_load);
+        let load_memory = map.load_scratch(&load, time);
+        let own = if at_load { l.scratch.next_multiple_of(caps.alignment() as u64) } else { 0 };
+        let scratch = match at_load {
+            true => load_memory.map(|all| part(&all, 0, l.scratch)),
+            false => map.scratch(l.step, l.scratch),
+        };
         let constants: Vec<Slice> = l.constants.into_iter().map(|table| map.constant(table)).collect();
         let gate = gates.next(l.gates, at_load);
         let prepacked: Vec<values::PrepackedSlice> =
             l.prepacked.into_iter().map(|packed| map.prepack(packed)).collect();
-        let load_scratch = map.scratch(l.step, l.load_scratch, true);
+        let load_scratch = load_memory.map(|all| part(&all, own, l.load_scratch));
         for emitted in l.emitted {
             let prepacks = emitted.prepacks;
             if prepacks.and_then(|i| prepacked.get(i)).is_some_and(|packed| packed.is_shared) {
@@ -164,8 +172,12 @@ pub fn lower(
             };
             let dispatch = program.dispatch(emitted, l.node.op.name(), &l.name, slice)?;
             if let Some(dispatch) = dispatch {
-                let list = if at_load || prepacks.is_some() { &mut program.load } else { &mut program.run };
-                list.push(dispatch);
+                if at_load || prepacks.is_some() {
+                    program.load.push(dispatch);
+                    program.load_groups.push(load.group(time));
+                } else {
+                    program.run.push(dispatch);
+                }
             }
         }
     }
@@ -411,6 +423,7 @@ struct Assembler {
     /// Keeps those addresses from being reused.
     held: Vec<Arc<Kernel>>,
     load: Vec<Dispatch>,
+    load_groups: Vec<u32>,
     run: Vec<Dispatch>,
 }
 
@@ -482,6 +495,7 @@ impl Assembler {
             inputs,
             outputs,
             load: self.load,
+            load_groups: self.load_groups,
             run: self.run,
             decisions: Vec::new(),
             fusions: Vec::new(),

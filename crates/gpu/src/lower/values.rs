@@ -10,6 +10,7 @@ use olivine_kernels::{Memory, Operand, Target};
 use olivine_program::{BufferDecl, BufferId, Content, DeviceCaps, Slice};
 
 use super::State;
+use super::load::LoadPlan;
 use crate::lower::operand_of;
 
 /// Buffers of a program, and for every value its bytes.
@@ -22,6 +23,8 @@ pub(super) struct MemoryMap {
     slices: Vec<Option<Slice>>,
     alignment: u64,
     arena: Option<BufferId>,
+    /// Memory of the load, where one buffer is all of it.
+    load_arena: Option<BufferId>,
     plan_scratch: Vec<Option<usize>>,
     /// Tables that lowering computed, each once, by a hash of their bytes.
     tables: HashMap<u64, Vec<(Tensor, Slice)>>,
@@ -41,7 +44,13 @@ pub(super) struct PrepackedSlice {
 }
 
 impl MemoryMap {
-    pub(super) fn new(compiled: &Compiled, plan: &MemoryPlan, caps: &DeviceCaps, states: &[State]) -> Self {
+    pub(super) fn new(
+        compiled: &Compiled,
+        plan: &MemoryPlan,
+        load: &LoadPlan,
+        caps: &DeviceCaps,
+        states: &[State],
+    ) -> Self {
         let graph = &compiled.graph;
         let mut map = MemoryMap {
             buffers: Vec::new(),
@@ -50,6 +59,7 @@ impl MemoryMap {
             slices: vec![None; graph.values().len()],
             alignment: caps.alignment() as u64,
             arena: None,
+            load_arena: None,
             plan_scratch: plan.scratch.clone(),
             tables: HashMap::new(),
             spelling: Spelling::new(graph, &compiled.at_load),
@@ -59,6 +69,7 @@ impl MemoryMap {
         if plan.arena > 0 {
             map.arena = Some(map.buffer(Content::Arena, plan.arena as u64));
         }
+        map.load_arena = load.arena.map(|bytes| map.buffer(Content::LoadScratch, bytes));
         let mut inputs = Vec::new();
         for (i, (_, id)) in graph.inputs().enumerate() {
             let bytes = graph.values()[id.index()].ty.bytes() as u64;
@@ -75,17 +86,18 @@ impl MemoryMap {
             };
             map.outputs.push(buffer);
         }
-        map.place_values(compiled, plan, states);
+        map.place_values(compiled, plan, load, states);
         map
     }
 
-    fn place_values(&mut self, compiled: &Compiled, plan: &MemoryPlan, states: &[State]) {
+    fn place_values(&mut self, compiled: &Compiled, plan: &MemoryPlan, load: &LoadPlan, states: &[State]) {
         let graph = &compiled.graph;
         for id in graph.ids() {
             let value = &graph.values()[id.index()];
             let bytes = value.ty.bytes() as u64;
             let slice = match &value.def {
                 Def::Input { .. } => continue,
+                Def::Param { .. } | Def::Const(_) if !load.is_touched(id) => None,
                 Def::Param { name } => {
                     let buffer = self.buffer(Content::Param(name.clone(), value.ty), bytes);
                     Some(self.whole(buffer, bytes))
@@ -99,6 +111,8 @@ impl MemoryMap {
                     let node = &graph.nodes()[at];
                     if matches!(node.op, Op::View(_)) {
                         None
+                    } else if compiled.at_load[at] && !load.is_kept(id) {
+                        load.value(id).map(|(bytes, offset)| self.load_slice(bytes, offset))
                     } else if compiled.at_load[at] {
                         let key = self.spelling.get(id).map(str::to_string);
                         let buffer = self.buffer(Content::Packed { key }, bytes);
@@ -165,16 +179,27 @@ impl MemoryMap {
     }
 
     /// Memory of a node's scratch.
-    pub(super) fn scratch(&mut self, step: usize, bytes: u64, at_load: bool) -> Option<Slice> {
+    pub(super) fn scratch(&self, step: usize, bytes: u64) -> Option<Slice> {
         if bytes == 0 {
             return None;
         }
-        if at_load {
-            let buffer = self.buffer(Content::LoadScratch, bytes);
-            return Some(Slice { buffer, offset: 0, bytes });
-        }
         let offset = self.plan_scratch.get(step).copied().flatten()? as u64;
         Some(Slice { buffer: self.arena?, offset, bytes })
+    }
+
+    /// Memory of what a lowered node does at load, beside its results.
+    pub(super) fn load_scratch(&mut self, load: &LoadPlan, time: usize) -> Option<Slice> {
+        load.scratch(time).map(|(bytes, offset)| self.load_slice(bytes, offset))
+    }
+
+    /// A part of the load's memory.
+    fn load_slice(&mut self, bytes: u64, offset: u64) -> Slice {
+        let bytes = bytes.max(1).next_multiple_of(16);
+        let buffer = match self.load_arena {
+            Some(buffer) => buffer,
+            None => self.buffer(Content::LoadScratch, bytes),
+        };
+        Slice { buffer, offset, bytes }
     }
 
     /// Memory of a table that lowering computed.

@@ -18,6 +18,7 @@ mod interpolate;
 mod join;
 mod layout;
 mod norm;
+mod packed;
 mod pool;
 mod quantize;
 mod random;
@@ -50,6 +51,7 @@ pub use interpolate::*;
 pub use join::*;
 pub use layout::*;
 pub use norm::*;
+pub use packed::*;
 pub use pool::*;
 pub use quantize::*;
 pub use random::*;
@@ -86,6 +88,11 @@ pub trait Rule: Spelled + Clone + PartialEq + Debug {
     /// Whether the kernels of every backend read an operand through arbitrary strides; the compiler copies other
     /// operands into contiguous memory first.
     fn reads_strides(&self, _operand: usize) -> bool {
+        false
+    }
+
+    /// Whether an operand may be packed; all others are plain tensors.
+    fn reads_packed(&self, _operand: usize) -> bool {
         false
     }
 
@@ -272,7 +279,19 @@ macro_rules! ops {
 
             /// The results' types, or what is wrong with the operands.
             pub fn infer(&self, operands: &[TensorType]) -> Result<Vec<TensorType>, String> {
+                let packed = operands.iter().enumerate().filter(|(_, ty)| ty.packed.is_some());
+                if let Some((i, ty)) = packed.into_iter().find(|(i, _)| !self.reads_packed(*i)) {
+                    return Err(format!("operand {i} is packed, {ty}: it must be dequantised first"));
+                }
+                if let Some(ty) = operands.iter().find(|ty| ty.packed.is_some() && ty.dtype != DType::U8) {
+                    return Err(format!("packed tensors are stored as u8, not {}", ty.dtype));
+                }
                 match self { $(Op::$name(op) => op.infer(operands)),* }
+            }
+
+            /// See [`Rule::reads_packed`].
+            pub fn reads_packed(&self, operand: usize) -> bool {
+                match self { $(Op::$name(op) => op.reads_packed(operand)),* }
             }
 
             /// Refuses constant operands whose values break the contract; `operands` are ones that `infer` accepts,
@@ -314,7 +333,7 @@ ops! {
     $
     kernel {
         ScalarOp, Fused,
-        MatMul, GroupedMatMul, QMatMul,
+        MatMul, GroupedMatMul, QMatMul, DequantMatMul, DequantGather,
         LayerNorm, RmsNorm, GroupNorm,
         Reduce, Softmax, LogSoftmax, ArgReduce, Cumulative, TopK, Sort, ArgSort,
         Attention, KvAppend, Rope,

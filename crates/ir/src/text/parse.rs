@@ -7,7 +7,7 @@ use crate::attr::{Attr, Attrs};
 use crate::error::{hint, nearest};
 use crate::graph::{Graph, ValueId};
 use crate::op::Registry;
-use crate::{DType, Data, Element, Error, Op, Shape, Tensor, TensorType, with_dtype};
+use crate::{BlockFormat, DType, Data, Element, Error, Op, Shape, Tensor, TensorType, with_dtype};
 use crate::{MAX_NESTING, SubGraph};
 
 /// Attribute lists and records may nest this deep; no operation needs more than a handful.
@@ -163,10 +163,13 @@ impl<'a> Parser<'a> {
         self.mark(':')?;
         let declared = if word == "input" {
             let (ty, dims) = self.type_with_dims()?;
+            if ty.packed.is_some() {
+                return Err(self.lexer.error(at, format!("an input cannot be packed, got {ty}")));
+            }
             self.graph.input_with_dims(&name, ty.dtype, ty.shape, dims)
         } else {
             let ty = self.tensor_type()?;
-            self.graph.param(&name, ty.dtype, ty.shape)
+            self.graph.param_of(&name, ty)
         };
         declared.map(|_| ()).map_err(|e| self.lexer.error(at, e.to_string()))
     }
@@ -226,10 +229,12 @@ impl<'a> Parser<'a> {
     fn type_with_dims(&mut self) -> Result<(TensorType, Dims), Error> {
         let at = self.at;
         let Token::Word(word) = self.token else { return Err(self.expected("a type such as f32[2, 3]")) };
-        let Ok(dtype) = word.parse::<DType>() else {
-            let hint = hint(&nearest(word, DType::ALL.map(DType::name)));
+        let (dtype, format) = (word.parse::<DType>().ok(), word.parse::<BlockFormat>().ok());
+        if dtype.is_none() && format.is_none() {
+            let formats = BlockFormat::ALL.iter().map(|format| format.name());
+            let hint = hint(&nearest(word, DType::ALL.map(DType::name).into_iter().chain(formats)));
             return Err(self.lexer.error(at, format!("unknown dtype {}{hint}", self.token.describe())));
-        };
+        }
         self.advance()?;
         self.mark('[')?;
         let (mut sizes, mut dims): (Vec<usize>, Dims) = Default::default();
@@ -242,8 +247,12 @@ impl<'a> Parser<'a> {
             sizes.push(number.parse().map_err(|_| self.expected("a size"))?);
             self.advance()?;
         }
-        let shape = Shape::new(&sizes).map_err(|e| self.lexer.error(at, e.to_string()))?;
-        Ok((TensorType::new(dtype, shape), dims))
+        let ty = match (dtype, format) {
+            (Some(dtype), _) => Shape::new(&sizes).map(|shape| TensorType::new(dtype, shape)),
+            (None, Some(format)) => TensorType::packed(format, &sizes),
+            (None, None) => return Err(self.expected("a type such as f32[2, 3]")),
+        };
+        Ok((ty.map_err(|e| self.lexer.error(at, e.to_string()))?, dims))
     }
 
     /// `seq=`, if it stands here.
@@ -268,7 +277,12 @@ impl<'a> Parser<'a> {
             }
             _ => with_dtype!(ty.dtype, T => T::wrap(self.numbers::<T>(ty)?)),
         };
-        Tensor::from_data(ty.shape, data).map_err(|e| self.lexer.error(at, e.to_string()))
+        let tensor = Tensor::from_data(ty.shape, data);
+        let tensor = match ty.packed {
+            Some(format) => tensor.and_then(|tensor| tensor.into_packed(format)),
+            None => tensor,
+        };
+        tensor.map_err(|e| self.lexer.error(at, e.to_string()))
     }
 
     fn numbers<T: Literal>(&mut self, ty: TensorType) -> Result<Vec<T>, Error> {

@@ -1,14 +1,14 @@
 //! Products, norms, attention, windows.
 
-use olivine_ir::DType;
 use olivine_ir::op::{
-    AdaLayerNorm, AdaptivePool, Attention, BatchNorm, Col2Im, Conv, ConvTranspose, CoordinateMode, Direction,
-    DotGeneral, Einsum, GateFunction, GlobalPool, GridMode, GridPadding, GridSample, GroupNorm,
-    GroupedMatMul, HeadLayout, Im2Col, InstanceNorm, KvAppend, L2Norm, LayerNorm, LayerNorm2d, LoraMatMul,
-    MaskKind, MatMul, NearestMode, Pool, PoolKind, Recurrence, Recurrent, RecurrentKind, Region, Resize,
-    ResizeMode, RmsNorm, RoiAlign, RoiCoordinates, RoiMode, Rope, RopeScaling, RopeStyle, Window,
+    AdaLayerNorm, AdaptivePool, Attention, BatchNorm, Col2Im, Conv, ConvTranspose, CoordinateMode,
+    DequantGather, DequantMatMul, Direction, DotGeneral, Einsum, GateFunction, GlobalPool, GridMode,
+    GridPadding, GridSample, GroupNorm, GroupedMatMul, HeadLayout, Im2Col, InstanceNorm, KvAppend, L2Norm,
+    LayerNorm, LayerNorm2d, LoraMatMul, MaskKind, MatMul, NearestMode, Pool, PoolKind, Recurrence, Recurrent,
+    RecurrentKind, Region, Resize, ResizeMode, RmsNorm, RoiAlign, RoiCoordinates, RoiMode, Rope, RopeScaling,
+    RopeStyle, Scaling, Window,
 };
-use olivine_ir::{Op, TensorType};
+use olivine_ir::{BlockFormat, DType, Op, TensorType};
 
 use super::elementwise::region;
 use super::{Made, Rng, ty};
@@ -19,6 +19,8 @@ pub(crate) const MAKERS: &[fn(&mut Rng) -> Made] = &[
     einsum,
     lora,
     grouped,
+    dequant_matmul,
+    dequant_gather,
     row_norm,
     channel_norm,
     ada_layer_norm,
@@ -122,6 +124,47 @@ fn grouped(rng: &mut Rng) -> Made {
     let dtype = rng.float();
     let types = vec![ty(dtype, &[m, k]), ty(dtype, &[rng.within(1, 3), k, n]), ty(rng.index(), &[m])];
     (GroupedMatMul {}.into(), types)
+}
+
+/// A packed weight, its scales and zero points.
+fn packed(rng: &mut Rng, rows: &[usize], blocks: usize) -> (Scaling, TensorType, Vec<TensorType>) {
+    let format = BlockFormat::ALL[rng.below(BlockFormat::ALL.len())];
+    let dims = |last: usize| [rows, &[last]].concat();
+    let columns = blocks * format.elements();
+    // Whole blocks always are a type; anything else would be refused by the operation.
+    let weight = TensorType::packed(format, &dims(columns)).unwrap_or(ty(DType::U8, &dims(columns)));
+    if rng.chance(50) {
+        return (Scaling::NONE, weight, Vec::new());
+    }
+    let block = rng.within(1, 40);
+    let zero = rng.chance(50);
+    let offset = if zero { 0 } else { rng.below(16) };
+    let scales = ty([DType::F32, DType::F16, DType::BF16][rng.below(3)], &dims(columns.div_ceil(block)));
+    let operands = std::iter::once(scales).chain(zero.then_some(scales)).collect();
+    (Scaling { block, zero, offset }, weight, operands)
+}
+
+fn dequant_matmul(rng: &mut Rng) -> Made {
+    let (n, experts, grouped) = (rng.size(), rng.within(1, 3), rng.chance(30));
+    let rows = if grouped { vec![experts, n] } else { vec![n] };
+    let blocks = rng.below(3);
+    let (scaling, weight, rest) = packed(rng, &rows, blocks);
+    let k = weight.elements().last().copied().unwrap_or(0);
+    let leading = if grouped { vec![rng.size()] } else { rng.shape(0, 4) };
+    let dtype = [DType::F32, DType::F16, DType::BF16][rng.below(3)];
+    let (epilogue, extra, _) = epilogue(rng, dtype, &[&leading[..], &[n]].concat());
+    let expert = grouped.then(|| ty(rng.index(), &leading));
+    let op = DequantMatMul { grouped, epilogue, ..DequantMatMul::scaled(scaling) };
+    let types = [ty(dtype, &[&leading[..], &[k]].concat()), weight].into_iter();
+    (op.into(), types.chain(expert).chain(rest).chain(extra).collect())
+}
+
+fn dequant_gather(rng: &mut Rng) -> Made {
+    let (rows, blocks) = (rng.within(1, 9), rng.below(3));
+    let (scaling, weight, rest) = packed(rng, &[rows], blocks);
+    let dtype = [DType::F32, DType::F16, DType::BF16][rng.below(3)];
+    let indices = ty(rng.index(), &rng.shape(0, 3));
+    (DequantGather::new(dtype, scaling).into(), [weight, indices].into_iter().chain(rest).collect())
 }
 
 fn row_norm(rng: &mut Rng) -> Made {

@@ -71,14 +71,14 @@ fn value(g: &mut Graph, rng: &mut Rng, ty: TensorType) -> Result<ValueId, Error>
     }
     let name = format!("{}{}", rng.name(), g.values().len());
     Ok(match rng.below(3) {
-        0 => {
+        0 if ty.packed.is_none() => {
             // The size is part of the name, so that axes of one name agree.
             let dims =
                 ty.shape.iter().map(|d| rng.chance(30).then(|| format!("{}{d}", rng.pick(&["n", "ü ", ""]))));
             let dims = dims.collect();
             g.input_with_dims(&name, ty.dtype, ty.shape, dims)?
         }
-        1 => g.param(&name, ty.dtype, ty.shape)?,
+        1 => g.param_of(&name, ty)?,
         _ => g.constant(tensor(rng, ty)?),
     })
 }
@@ -93,5 +93,9 @@ pub(crate) fn tensor(rng: &mut Rng, ty: TensorType) -> Result<Tensor, Error> {
             _ => rng.next() as u8,
         })
         .collect();
-    Tensor::from_data(ty.shape, Data::from_bytes(ty.dtype, &bytes)?)
+    let tensor = Tensor::from_data(ty.shape, Data::from_bytes(ty.dtype, &bytes)?)?;
+    match ty.packed {
+        Some(format) => tensor.into_packed(format),
+        None => Ok(tensor),
+    }
 }

@@ -124,6 +124,7 @@ impl<'a> ConvOperands<'a> {
             bias: self.bias,
             pairs: false,
             taps: Some(taps),
+            packed: None,
         };
         (problem, self.extras)
     }
@@ -191,6 +192,7 @@ fn pointwise<'a>(parts: &ConvOperands<'a>) -> Option<Problem<'a>> {
             bias: parts.bias,
             pairs: false,
             taps: None,
+            packed: None,
         };
     let x = parts.x.clone();
     if pixels == 1 && groups == 1 {

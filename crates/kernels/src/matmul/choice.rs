@@ -197,6 +197,12 @@ pub(crate) fn choose(shape: &Shape, a: Layout, b: Layout, scalar: u32, caps: &De
     if m.min(n) <= most {
         return if m <= n { gemv(shape, b, false, caps) } else { gemv(shape, a, true, caps) };
     }
+    tiled(shape, scalar, caps)
+}
+
+/// Tiles for a matmul that is not empty.
+pub(crate) fn tiled(shape: &Shape, scalar: u32, caps: &DeviceCaps) -> Choice {
+    let Shape { m, n, k, batches } = *shape;
     let busy = busy(caps);
     let short = caps.wants_short_kernels_for((m * n * batches).saturating_mul(k));
     let tile = |tile: Tile| {

@@ -16,7 +16,7 @@ pub(crate) mod choice;
 pub(crate) mod coop;
 pub(crate) mod epilogue;
 mod gated;
-mod grouped;
+pub(crate) mod grouped;
 mod int8;
 pub(crate) mod problem;
 mod small_m;
@@ -80,7 +80,9 @@ pub(crate) fn lower(problem: Problem<'_>, extras: &[Operand], site: &mut Site<'_
         ..layout
     };
     let (a, b) = (layout(MatrixRole::A, problem.layout_of_a()), layout(MatrixRole::B, problem.layout_of_b()));
-    let default = small_m::coop::choose(&problem, &shape, site.caps)
+    // Packed elements are decoded on their way into workgroup memory: other kernels have none.
+    let is_plain = problem.packed.is_none();
+    let default = (is_plain.then(|| small_m::coop::choose(&problem, &shape, site.caps)).flatten())
         .map(Choice::SmallMCoop)
         .or_else(|| {
             let chosen = coop::blocks::choose(&problem, &shape, site.caps, site.may_defer_sum);
@@ -92,21 +94,32 @@ pub(crate) fn lower(problem: Problem<'_>, extras: &[Operand], site: &mut Site<'_
             })
         })
         .or_else(|| {
-            let config = split_f32::choose(&problem, &shape, site.caps)?;
+            let config = split_f32::choose(&problem, &shape, site.caps).filter(|_| is_plain)?;
             let cut = split_f32::small_m::choose(&problem, &shape, site.caps);
             Some(cut.map_or(Choice::SplitF32(config), Choice::SplitF32SmallM))
         })
-        .unwrap_or_else(|| choose(&shape, a, b, elem.size(), site.caps));
+        .unwrap_or_else(|| match is_plain {
+            true => choose(&shape, a, b, elem.size(), site.caps),
+            false => choice::tiled(&shape, elem.size(), site.caps),
+        });
     if matches!(default, Choice::Empty | Choice::Zeros) {
         return emit(problem, default, extras, site);
     }
     let candidates = candidates::candidates(&problem, &shape, default, elem.size(), site.caps);
-    let class = candidates::class(&problem, &shape);
+    let class = match &problem.packed {
+        Some(weight) => format!("{} {}", weight.name(), candidates::class(&problem, &shape)),
+        None => candidates::class(&problem, &shape),
+    };
     let choice = site.tuned(candidates::FAMILY, class, default, candidates);
     emit(problem, choice, extras, site)
 }
 
-fn emit(problem: Problem<'_>, choice: Choice, extras: &[Operand], site: &mut Site<'_>) -> Result<(), String> {
+pub(crate) fn emit(
+    problem: Problem<'_>,
+    choice: Choice,
+    extras: &[Operand],
+    site: &mut Site<'_>,
+) -> Result<(), String> {
     let elem = accumulator_elem(math::elem(problem.dtype()));
     let size = problem.target.ty.shape.numel() as u64 * u64::from(elem.size());
     let choice = if problem.pairs { choice.of_gated() } else { choice };

@@ -5,6 +5,7 @@ use olivine_ir::op::Region;
 
 use crate::conv::taps::Taps;
 use crate::launch::bytes;
+use crate::packed::weight::Weight;
 use crate::site::{Operand, Target};
 use crate::walk::Walk;
 
@@ -54,6 +55,8 @@ pub(crate) struct Problem<'a> {
     /// Whether an even column and the odd one after it make one element of the target: the epilogue takes both. There
     /// is one batch then.
     pub(crate) pairs: bool,
+    /// B's elements, if they are packed: kernels decode them. B's own strides are those of its elements then.
+    pub(crate) packed: Option<Weight>,
     /// How B is gathered and where columns go, if not by strides. Batches are groups of channels then, and `n` and `k`
     /// those of the largest class.
     pub(crate) taps: Option<Taps>,
@@ -144,6 +147,7 @@ impl<'a> Problem<'a> {
             bias: false,
             pairs: false,
             taps: None,
+            packed: None,
         };
         problem.fold();
         Ok(problem)
@@ -194,8 +198,9 @@ impl<'a> Problem<'a> {
     pub(crate) fn cost(&self) -> (u64, u64) {
         let each = 2 * self.m as u64 * self.n as u64;
         let flops = each.saturating_mul(self.k as u64).saturating_mul(self.batches() as u64);
-        let operands = [&self.a.operand, &self.b.operand].into_iter();
-        let read = operands.chain(self.extras.iter().map(|e| &e.operand)).map(|o| bytes(&o.ty)).sum::<u64>();
+        let weight = self.packed.as_ref().map_or_else(|| bytes(&self.b.operand.ty), Weight::bytes);
+        let others = [&self.a.operand].into_iter().chain(self.extras.iter().map(|e| &e.operand));
+        let read = weight + others.map(|o| bytes(&o.ty)).sum::<u64>();
         (flops, read + bytes(&self.target.ty))
     }
 

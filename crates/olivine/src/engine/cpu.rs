@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use olivine_compile::Compiled;
-use olivine_cpu::{Executable, Spawned, Threads, Weights};
+use olivine_cpu::{Executable, HostBytes, Spawned, Threads, Weights};
 use olivine_gpu::{KernelSource, Record, Take};
 use olivine_ir::{Data, Recycler, Tensor, TensorType, TensorView};
 use olivine_kernel::Kernel;
@@ -90,8 +90,8 @@ struct CpuPrepared {
 }
 
 impl Prepared for CpuPrepared {
-    fn host_bytes(&self) -> Option<(usize, usize)> {
-        Some((self.executable.stored_bytes(), self.executable.run_bytes()))
+    fn host_bytes(&self) -> Option<HostBytes> {
+        Some(self.executable.host_bytes())
     }
 
     fn outputs(&self) -> &[(String, TensorType)] {

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use olivine_compile::Compiled;
+use olivine_cpu::HostBytes;
 use olivine_gpu::{DeviceCaps, Finding, KernelSource, Record, Take};
 use olivine_ir::{Data, Fusion, Recycler, Tensor, TensorType, TensorView};
 use olivine_kernel::{BoundModule, Kernel};
@@ -89,8 +90,8 @@ pub(crate) trait Prepared: Send + Sync {
     /// Outputs in declaration order.
     fn outputs(&self) -> &[(String, TensorType)];
 
-    /// Bytes on the CPU: of weights with what is made of them, and of a run beside its inputs.
-    fn host_bytes(&self) -> Option<(usize, usize)> {
+    /// What it takes of the host's memory, on the CPU.
+    fn host_bytes(&self) -> Option<HostBytes> {
         None
     }
 

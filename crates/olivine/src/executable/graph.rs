@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
+use olivine_cpu::HostBytes;
 use olivine_gpu::Take;
 use olivine_ir::op::{RUN_COUNTER, run_counter_type};
 use olivine_ir::{Data, Def, Graph, Shape, Tensor, TensorType, ValueId, nearest};
@@ -105,9 +106,8 @@ impl GraphExecutable {
         self.compiled.read().unwrap_or_else(PoisonError::into_inner).by_shape.len()
     }
 
-    /// Bytes that it takes on the CPU for the shapes compiled last: those of weights with what is made of them, and those
-    /// of a run beside its inputs. `None` on a GPU.
-    pub(crate) fn host_bytes(&self) -> Option<(usize, usize)> {
+    /// Bytes that it takes on the CPU for the shapes compiled last. `None` on a GPU.
+    pub(crate) fn host_bytes(&self) -> Option<HostBytes> {
         self.compiled_last()?.host_bytes()
     }
 

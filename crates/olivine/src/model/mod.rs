@@ -1,4 +1,4 @@
-//! Models from files: an ONNX file, a graph in text form, or a folder of safetensors.
+//! Models from files: ONNX, GGUF, a graph in text form, or a folder of safetensors.
 //!
 //! ```text
 //!   mod.rs  models: loading by content, their inputs, outputs and inner values
@@ -18,7 +18,7 @@ use olivine_ir::{Graph, Tensor, nearest};
 use olivine_onnx as onnx_file;
 
 use crate::executable::{graph_inputs, graph_outputs};
-use crate::models::Bert;
+use crate::models::{Bert, Llama};
 use crate::{Compile, CompileOptions, Error, Executable, Session};
 
 #[cfg(feature = "onnx")]
@@ -59,8 +59,8 @@ struct GraphModel {
 }
 
 impl Model {
-    /// Reads a model; what it is, its content says: an ONNX file, a graph in text form, or a folder with `config.json` and
-    /// `model.safetensors`. Operators that cannot be imported are an error that names them all.
+    /// Reads a model; what it is, its content says: an ONNX file, a GGUF file (of any part, all parts), a graph in text form,
+    /// or a folder with `config.json` and `model.safetensors`. Operators that cannot be imported are an error that names them all.
     pub fn load(path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = path.as_ref();
         match Model::graph_in(path)? {
@@ -137,6 +137,10 @@ impl Model {
                     refused(format!("a graph in text form, but {e}"), None)
                 })?;
                 Ok(Some(Model::from_graph(graph, [])))
+            }
+            Some(Format::Gguf) => {
+                let llama = Llama::load(path)?;
+                Ok(Some(Model::from_graph(llama.graph().clone(), llama.params())))
             }
             Some(Format::Safetensors) => match path.parent() {
                 Some(folder) if folder.join("config.json").is_file() => {
@@ -244,11 +248,13 @@ impl Model {
     }
 
     /// A weight by name.
-    pub fn weight(&self, name: &str) -> Option<&Tensor> {
+    pub fn weight(&self, name: &str) -> Option<Tensor> {
         match &self.source {
             #[cfg(feature = "onnx")]
             Source::Onnx(onnx) => onnx.weight(name),
-            Source::Graph(model) => model.params.iter().find(|(n, _)| n == name).map(|(_, tensor)| tensor),
+            Source::Graph(model) => {
+                model.params.iter().find(|(n, _)| n == name).map(|(_, tensor)| tensor.clone())
+            }
         }
     }
 

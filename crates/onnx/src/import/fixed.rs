@@ -163,7 +163,7 @@ impl Walk<'_> {
         }
         match &self.frames.get(at.0)?.graph.value(at.1).ok()?.def {
             Def::Const(tensor) => Some(tensor.clone()),
-            Def::Param { name } => self.model.weight(name).cloned(),
+            Def::Param { name } => self.model.weight(name),
             Def::Input { .. } => self.known(self.outer(at)?),
             Def::Node { .. } => None,
         }

@@ -42,9 +42,7 @@ impl<'m> Walk<'m> {
                     (None, ArgumentSource::Run(name)) => {
                         graph.input(name, ty.dtype, ty.shape).map_err(wrong)?
                     }
-                    (None, ArgumentSource::Weight(name)) => {
-                        graph.param(name, ty.dtype, ty.shape).map_err(wrong)?
-                    }
+                    (None, ArgumentSource::Weight(name)) => graph.param_of(name, *ty).map_err(wrong)?,
                     (None, ArgumentSource::Const(tensor)) => graph.constant(tensor.clone()),
                 };
                 Value::Tensor(TensorRef { frame: 0, id, element: *element })

@@ -8,6 +8,7 @@
 //!   loops.rs  loops that the caller runs
 //!   iterations.rs  graphs of their iterations
 //!   node.rs   what an operator's import sees of its node
+//!   stored.rs weights that stay packed
 //!   value.rs  what a name stands for
 //!   limits.rs what an import may take
 //! ```
@@ -18,6 +19,7 @@ mod limits;
 mod loops;
 mod node;
 mod stage;
+mod stored;
 mod value;
 mod walk;
 
@@ -27,6 +29,7 @@ pub(crate) use iterations::copied;
 pub(crate) use loops::unchanged;
 pub use loops::{Argument, ArgumentSource, LoopCall, LoopResults, Made};
 pub(crate) use node::NodeContext;
+pub(crate) use stored::Dequantised;
 pub(crate) use value::{TensorRef, Value};
 pub(crate) use walk::{BodyInput, Captured, SMALL_WEIGHT, Walk, needed};
 

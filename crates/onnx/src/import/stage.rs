@@ -8,6 +8,7 @@ use std::collections::{HashMap, HashSet};
 use olivine_ir::{Def, Graph, NodeId, ValueId};
 
 use super::fixed::{Ancestry, GraphValue};
+use super::stored::with_read_params;
 use super::walk::{Walk, needed};
 use super::{Answer, Part, Specialised, Stage, Value};
 use crate::error::Error;
@@ -24,7 +25,8 @@ impl Walk<'_> {
         self.frames.truncate(1);
         let from_inputs = self.taken == 0;
         let graph = if from_inputs {
-            self.frames.pop().map(|f| f.graph).unwrap_or_default()
+            let graph = self.frames.pop().map(|f| f.graph).unwrap_or_default();
+            with_read_params(graph).map_err(|e| Error::invalid("import", e.to_string()))?
         } else {
             let outputs = self.frames[0].graph.outputs();
             let wanted: Vec<(GraphValue, String)> =
@@ -164,7 +166,7 @@ impl Walk<'_> {
         }
         let value = self.frames[place.0].graph.value(place.1)?;
         let id = match &value.def {
-            Def::Param { name } => stage.param(name, value.ty.dtype, value.ty.shape)?,
+            Def::Param { name } => stage.param_of(name, value.ty)?,
             _ => match self.known(place) {
                 Some(tensor) => stage.constant(tensor),
                 None => {

@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use olivine_ir::{Evaluate, Graph, NodeId, Tensor, TensorType, ValueId};
 
 use super::limits::{Budget, label};
+use super::stored::Dequantised;
 use super::{Answer, Bindings, Bound, NodeContext, Part, TensorRef, Value};
 use crate::ElementType;
 use crate::error::Error;
@@ -14,6 +15,7 @@ use crate::proto::{
     AttributeProto, FunctionProto, GraphProto, NodeProto, OperatorSetIdProto, TensorProto, ValueInfoProto,
 };
 use crate::sparse::sparse_name;
+use crate::stored::{dense, dense_type};
 use crate::{Dim, Kind};
 
 /// Weights of at most this many elements are constants of the graph, which passes look into; others are params.
@@ -44,6 +46,8 @@ pub(crate) struct Walk<'m> {
     /// Element types of the main graph's outputs.
     pub(super) elements: Vec<(String, ElementType)>,
     pub(super) budget: Budget,
+    /// Matrices of few bits, by the reals that they stand for.
+    pub(super) dequantised: HashMap<(usize, ValueId), Dequantised>,
     /// Names of inner values that are to be outputs, and those found so far.
     watching: HashSet<&'m str>,
     pub(super) watched: Vec<(String, TensorRef)>,
@@ -120,6 +124,7 @@ impl<'m> Walk<'m> {
             stage_values: bindings.stage_values.iter().copied().collect(),
             elements: Vec::new(),
             budget: Budget::of(model.graph.node.len()),
+            dequantised: HashMap::new(),
             watching: bindings.watched.iter().map(String::as_str).collect(),
             watched: Vec::new(),
         }
@@ -298,10 +303,10 @@ impl<'m> Walk<'m> {
         }
         let Some((element, tensor)) = self.model.weights.get(name) else { return Ok(None) };
         let graph = &mut self.frames[0].graph;
-        let id = if tensor.shape().numel() <= SMALL_WEIGHT {
-            graph.constant(tensor.clone())
+        let id = if tensor.ty().elements().numel() <= SMALL_WEIGHT {
+            graph.constant(dense(*element, tensor))
         } else {
-            let param = graph.param(name, tensor.dtype(), *tensor.shape());
+            let param = graph.param_of(name, dense_type(*element, tensor));
             param.map_err(|e| Error::invalid(format!("initializer `{name}`"), e.to_string()))?
         };
         let value = Value::Tensor(TensorRef { frame: 0, id, element: *element });

@@ -1,7 +1,7 @@
 //! Products of matrices and tensors, and determinants.
 
-use olivine_ir::op::Binary;
-use olivine_ir::{DType, Error, Graph, Tensor, ValueId};
+use olivine_ir::op::{Binary, Granularity};
+use olivine_ir::{DType, Error, Graph, Tensor, TensorType, ValueId};
 
 use super::Entry;
 use super::arity::{ANY, Takes};
@@ -17,6 +17,9 @@ pub(super) const OPERATORS: &[Entry] = &[
 
 fn matmul(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     let (a, b) = (n.tensor(0)?, n.tensor(1)?);
+    if let Some(y) = packed_matmul(n, a, false)? {
+        return n.like_first(y);
+    }
     let y = n.build(|g| g.matmul(a, b))?;
     let element = n.element(0)?;
     let y = in_range(n, y, element)?;
@@ -34,11 +37,15 @@ fn gemm(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     if n.flag("transA", false)? {
         a = n.build(|g| g.swap_last_axes(a))?;
     }
-    if n.flag("transB", false)? {
+    let transposed = n.flag("transB", false)?;
+    if transposed {
         b = n.build(|g| g.swap_last_axes(b))?;
     }
     let (alpha, beta) = (n.float_or("alpha", 1.0)?, n.float_or("beta", 1.0)?);
-    let y = n.build(|g| g.matmul(a, b))?;
+    let y = match packed_matmul(n, a, transposed)? {
+        Some(y) => y,
+        None => n.build(|g| g.matmul(a, b))?,
+    };
     let mut y = scaled(n, y, alpha)?;
     if beta != 0.0
         && let Some(c) = n.optional(2)?
@@ -51,6 +58,57 @@ fn gemm(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
         y = binary(n, Binary::Add, y, c)?;
     }
     n.like_first(y)
+}
+
+/// `a · b` where input 1 is a dequantised weight of few bits, which stays packed; b is the input or its transpose.
+fn packed_matmul(n: &mut NodeContext<'_, '_>, a: ValueId, transposed: bool) -> Answer<Option<ValueId>> {
+    let Some(matrix) = n.walk.dequantised(n.tensor_ref(1)?).cloned() else { return Ok(None) };
+    let ty = n.ty(a)?;
+    // Rows of the packed matrix run along K.
+    let by_rows = matrix.transposed != transposed;
+    let [rows, columns] = if by_rows { matrix.dims } else { [matrix.dims[1], matrix.dims[0]] };
+    let k_axis = usize::from(by_rows);
+    let is_narrow = matches!(ty.dtype, DType::F32 | DType::F16 | DType::BF16);
+    if !is_narrow || rows == 0 || columns == 0 || ty.shape.last() != Some(&columns) {
+        return Ok(None);
+    }
+    // Rows are whole bytes, and whole blocks where they are not. A block that fills rows stands for one scale a row, or
+    // for one of all.
+    let per_byte = matrix.format.elements();
+    let (padded, block) = match matrix.granularity {
+        Granularity::Block { axis, size } if axis == k_axis => {
+            let is_whole = columns.is_multiple_of(per_byte);
+            let whole = columns.checked_next_multiple_of(size).map(|k| k.next_multiple_of(per_byte));
+            (if is_whole { columns } else { whole.ok_or_else(|| n.wrong("K is too large"))? }, size)
+        }
+        Granularity::Axis(axis) if axis == k_axis => return Ok(None),
+        Granularity::Block { .. } => return Ok(None),
+        Granularity::Axis(_) | Granularity::Tensor => {
+            let whole = columns.next_multiple_of(per_byte);
+            (whole, whole)
+        }
+    };
+    let packed = TensorType::packed(matrix.format, [rows, padded]);
+    let packed = n.built(packed)?;
+    let Some(weight) = n.walk.packed(&matrix.stored, packed, !by_rows)? else { return Ok(None) };
+    let spread = |n: &mut NodeContext<'_, '_>, x: ValueId| match matrix.granularity {
+        Granularity::Block { .. } if by_rows => Ok(x),
+        Granularity::Block { .. } => n.build(|g| g.swap_last_axes(x)),
+        Granularity::Axis(_) => reshaped(n, x, &[rows, 1]),
+        Granularity::Tensor => n.build(|g| g.expand(x, [rows, 1])),
+    };
+    let scales = spread(n, matrix.scales)?;
+    let zero = match matrix.zero {
+        Some(zero) => {
+            let zero = spread(n, zero)?;
+            let (from, to) = (n.dtype(zero)?, n.dtype(scales)?);
+            let is_integer = matches!(from, DType::U8 | DType::I8);
+            Some(if is_integer { zero } else { n.build(|g| g.cast(zero, to))? })
+        }
+        None => None,
+    };
+    let y = n.build(|g| g.dequant_matmul_scaled(a, weight, (scales, zero), (block, 0)))?;
+    Ok(Some(y))
 }
 
 /// x times a float; integers are multiplied exactly and rounded towards zero.

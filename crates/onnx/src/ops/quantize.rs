@@ -10,7 +10,8 @@ use super::elementwise::reshaped;
 use super::integer::Built;
 use super::small_float::{self, Rounding};
 use crate::ElementType;
-use crate::import::{Answer, NodeContext, Value};
+use crate::import::{Answer, Dequantised, NodeContext, Value};
+use crate::stored::format_of;
 
 pub(super) const OPERATORS: &[Entry] = &[
     ("DequantizeLinear", Takes(3, 1), dequantize_linear),
@@ -230,6 +231,14 @@ pub(super) fn dequantize_linear(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value
     let own = if small_float::is_small(scales.element) { ElementType::F32 } else { scales.element };
     let to = target(n, "output_dtype")?.unwrap_or(own);
     let y = dequantized(n, (x, from), &scales, to)?;
+    if let (Some(format), [rows, columns]) = (format_of(from), over.dims())
+        && let Some(stored) = n.walk.stored(n.tensor_ref(0)?)
+    {
+        let (dims, zero) = ([*rows, *columns], scales.zero.map(|(zero, _)| zero));
+        let (scales, granularity) = (scales.values, scales.granularity);
+        let matrix = Dequantised { stored, format, dims, scales, zero, granularity, transposed: false };
+        n.walk.note_dequantised(y, matrix);
+    }
     Ok(vec![n.result(y, to)])
 }
 

@@ -7,7 +7,7 @@ use super::Entry;
 use super::arity::{Since, Takes};
 use super::dynamic::counted;
 use crate::ElementType;
-use crate::import::{Answer, NodeContext, Value};
+use crate::import::{Answer, Dequantised, NodeContext, Value};
 use crate::proto::tensor_proto::DataType;
 use crate::tensor::shape_of;
 
@@ -143,6 +143,11 @@ fn transpose(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
         None => (0..rank).rev().collect(),
     };
     let y = n.build(|g| g.transpose(x, &perm))?;
+    if perm == [1, 0]
+        && let Some(matrix) = n.walk.dequantised(n.tensor_ref(0)?).cloned()
+    {
+        n.walk.note_dequantised(y, Dequantised { transposed: !matrix.transposed, ..matrix });
+    }
     n.like_first(y)
 }
 

@@ -125,7 +125,7 @@ fn begin(model: &Model, argument: &Argument, values: &Values) -> Vec<Tensor> {
         Argument::Tensor { source, .. } => vec![match source {
             ArgumentSource::Run(name) => values[name].clone(),
             ArgumentSource::Const(tensor) => tensor.clone(),
-            ArgumentSource::Weight(name) => model.weight(name).expect("a weight").clone(),
+            ArgumentSource::Weight(name) => model.weight(name).expect("a weight"),
         }],
     }
 }

@@ -1,7 +1,7 @@
 //! Formats whose bits are indices into a code book of four or eight elements.
 
 use super::{f16_at, u16_at, u32_at};
-use crate::grids;
+use crate::{BlockFormat, grids};
 
 const IQ2_VALUES: [f32; 4] = [8.0, 25.0, 43.0, 0.0];
 const IQ3_XXS_VALUES: [f32; 8] = [4.0, 12.0, 20.0, 28.0, 36.0, 44.0, 52.0, 62.0];
@@ -121,4 +121,25 @@ fn ternary_entry(scale: f32, delta: f32, index: usize, into: &mut [f32]) {
     for (j, x) in into.iter_mut().enumerate() {
         *x = scale * (of_eight(grids::IQ1_S[index], j) as f32 - 1.0 + delta);
     }
+}
+
+/// The magnitudes in a format's code book as bytes, entry after entry of eight or, for IQ3, four elements. Those of the
+/// IQ1 formats are one larger than the elements, so that none is negative. `None` for formats without a code book.
+pub fn code_book(format: BlockFormat) -> Option<Vec<u8>> {
+    let eights = |grid: &[u16], value: &dyn Fn(usize) -> u8| -> Vec<u8> {
+        grid.iter().flat_map(|entry| (0..8).map(|j| value(of_eight(*entry, j)))).collect()
+    };
+    let fours = |grid: &[u16], value: &dyn Fn(usize) -> u8| -> Vec<u8> {
+        grid.iter().flat_map(|entry| (0..4).map(|j| value(of_four(*entry, j)))).collect()
+    };
+    let iq2 = |i: usize| IQ2_VALUES[i] as u8;
+    Some(match format {
+        BlockFormat::IQ2_XXS => eights(&grids::IQ2_XXS, &iq2),
+        BlockFormat::IQ2_XS => eights(&grids::IQ2_XS, &iq2),
+        BlockFormat::IQ2_S => eights(&grids::IQ2_S, &iq2),
+        BlockFormat::IQ1_S | BlockFormat::IQ1_M => eights(&grids::IQ1_S, &|i| i as u8),
+        BlockFormat::IQ3_XXS => fours(&grids::IQ3_XXS, &|i| IQ3_XXS_VALUES[i] as u8),
+        BlockFormat::IQ3_S => fours(&grids::IQ3_S, &|i| 2 * i as u8 + 1),
+        _ => return None,
+    })
 }

@@ -1,5 +1,6 @@
 //! From packed blocks to f32, in ggml's order of operations, so that every bit is the same.
 
+mod bare;
 mod codebook;
 mod fp4;
 mod k;
@@ -8,8 +9,9 @@ mod ternary;
 
 use crate::{BlockFormat, Error};
 
+pub use codebook::code_book;
 pub(crate) use fp4::{E2M1_DOUBLED, e4m3_half, e8m0_half};
-pub(crate) use simple::IQ4_VALUES;
+pub use simple::IQ4_VALUES;
 
 /// Decodes whole blocks. `into` has exactly the elements that the bytes hold.
 pub fn decode(format: BlockFormat, bytes: &[u8], into: &mut [f32]) -> Result<(), Error> {
@@ -54,6 +56,11 @@ fn block_decoder(format: BlockFormat) -> fn(&[u8], &mut [f32]) {
         BlockFormat::TQ2_0 => ternary::tq2_0,
         BlockFormat::MXFP4 => fp4::mxfp4,
         BlockFormat::NVFP4 => fp4::nvfp4,
+        BlockFormat::U2 => bare::u2,
+        BlockFormat::U4 => bare::u4,
+        BlockFormat::I4 => bare::i4,
+        BlockFormat::F8_E4M3 => bare::f8_e4m3,
+        BlockFormat::F8_E5M2 => bare::f8_e5m2,
     }
 }
 

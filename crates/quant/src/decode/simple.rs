@@ -4,8 +4,7 @@
 use super::{f16_at, u32_at};
 
 /// The values that the four bits of IQ4_NL and IQ4_XS stand for.
-pub(crate) const IQ4_VALUES: [i8; 16] =
-    [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+pub const IQ4_VALUES: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
 /// Calls `value` with the four bits and the index of every element.
 fn nibbles(bytes: &[u8], into: &mut [f32], value: impl Fn(u8, usize) -> f32) {

@@ -90,7 +90,12 @@ fn encoder(format: BlockFormat) -> Option<Encoder> {
         | BlockFormat::IQ3_XXS
         | BlockFormat::IQ3_S
         | BlockFormat::IQ1_S
-        | BlockFormat::IQ1_M => return None,
+        | BlockFormat::IQ1_M
+        | BlockFormat::U2
+        | BlockFormat::U4
+        | BlockFormat::I4
+        | BlockFormat::F8_E4M3
+        | BlockFormat::F8_E5M2 => return None,
     })
 }
 

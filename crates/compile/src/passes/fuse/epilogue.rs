@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use olivine_ir::op::{Conv, MatMul, Region};
+use olivine_ir::op::{Conv, DequantMatMul, MatMul, Region};
 use olivine_ir::{Error, Graph, Node, NodeId, Op, ValueId};
 
 use super::edit::{Facts, has};
@@ -62,6 +62,7 @@ impl Pass for FuseEpilogues {
 fn matmul_parts(node: &Node) -> Option<(usize, &Option<Region>)> {
     match &node.op {
         Op::MatMul(op) => Some((2, &op.epilogue)),
+        Op::DequantMatMul(op) => Some((op.first_extra(), &op.epilogue)),
         Op::Conv(op) => Some((2 + usize::from(op.bias), &op.epilogue)),
         _ => None,
     }
@@ -103,6 +104,7 @@ fn emit(out: &mut Rewriter<'_>, facts: &Facts<'_>, fusion: &Fusion, last: &Node)
     let epilogue = Some(fusion.region.clone());
     let op = match &matmul.op {
         Op::Conv(conv) => Op::Conv(Conv { epilogue, ..conv.clone() }),
+        Op::DequantMatMul(op) => Op::DequantMatMul(DequantMatMul { epilogue, ..op.clone() }),
         _ => Op::MatMul(MatMul { epilogue }),
     };
     let operands = operands.iter().map(|id| out.get(*id)).collect::<Result<Vec<_>, _>>()?;

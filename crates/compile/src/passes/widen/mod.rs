@@ -245,6 +245,7 @@ fn has_region(op: &Op) -> bool {
     match op {
         Op::Fused(_) => true,
         Op::MatMul(op) => op.epilogue.is_some(),
+        Op::DequantMatMul(op) => op.epilogue.is_some(),
         Op::Conv(op) => op.epilogue.is_some(),
         Op::LayerNorm(op) => op.prologue.is_some(),
         Op::RmsNorm(op) => op.prologue.is_some(),

@@ -27,14 +27,14 @@ impl<'a> Indices<'a> {
         }
     }
 
-    fn len(self) -> usize {
+    pub(super) fn len(self) -> usize {
         match self {
             Indices::Narrow(v) => v.len(),
             Indices::Wide(v) => v.len(),
         }
     }
 
-    fn at(self, i: usize) -> i64 {
+    pub(super) fn at(self, i: usize) -> i64 {
         match self {
             Indices::Narrow(v) => i64::from(v[i]),
             Indices::Wide(v) => v[i],

@@ -248,6 +248,7 @@ impl<'k> Block<'k> {
                 k_size: all,
                 tail,
                 table: Some(Box::new(table)),
+                packed: None,
             };
             let span = TileSpan { first: first.1, end: self.ends.n, order: None };
             let words = StagedPanel::new(k, memory, source, &span, measure, start);

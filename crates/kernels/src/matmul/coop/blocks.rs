@@ -128,6 +128,7 @@ impl CoopTile {
                 }
                 OperandPath::Packed => {
                     deals_once(caps)
+                        && (number == 0 || problem.packed.is_none())
                         && jumps.iter().all(|jump| *jump == 0)
                         && PANEL.is_multiple_of(part)
                         && whole(problem.k).is_multiple_of(self.k_step as usize)

@@ -51,7 +51,7 @@ pub(crate) fn emit(
     let chunk = problem.k.div_ceil(splits).next_multiple_of(blocks.k_step as usize);
     let (a_sizes, b_sizes) = ((problem.m, problem.k), (problem.n, problem.k));
     let a_given = PreparedOperand::new(blocks.ways.0, &problem.a, a_sizes, MatrixUse::A, site)?;
-    let b_given = PreparedOperand::new(blocks.ways.1, &problem.b, b_sizes, MatrixUse::B, site)?;
+    let b_given = PreparedOperand::of_b(blocks.ways.1, problem, b_sizes, site)?;
 
     let k = site.builder("matmul_coop", blocks.group());
     let l = Launch::new(&k);

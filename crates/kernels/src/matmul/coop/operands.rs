@@ -1,15 +1,18 @@
 //! How an operand's matrices come to the subgroups: through workgroup memory, or straight from a packed form.
 
+use std::rc::Rc;
+
 use olivine_kernel::{Access, Buf, Builder, Elem, MatrixType, MatrixUse, Shared, Val};
 
 use crate::launch::Launch;
 use crate::math;
 use crate::matmul::coop::blocks::OperandPath;
 use crate::matmul::coop::packed::{PackedFragments, PackedShape, pack};
-use crate::matmul::coop::staging::{PanelLayout, StagedPanel, StridedOperand};
+use crate::matmul::coop::staging::{PackedRows, PanelLayout, StagedOperand, StagedPanel, StridedOperand};
 use crate::matmul::coop::{SIDE, matrix};
-use crate::matmul::problem::MatrixOperand;
+use crate::matmul::problem::{Axis, MatrixOperand, Problem};
 use crate::matmul::tiled::panel::TileSpan;
+use crate::packed::weight::Weight;
 use crate::site::{Memory, Site};
 
 /// An operand as its kernel is given it.
@@ -18,9 +21,24 @@ pub(crate) enum PreparedOperand {
     Strided,
     /// As subgroups hold it.
     Packed(Memory, PackedShape),
+    /// In a block format.
+    Blocks(Box<Weight>),
 }
 
 impl PreparedOperand {
+    /// Prepares B for the way that it shall come.
+    pub(crate) fn of_b(
+        way: OperandPath,
+        problem: &Problem<'_>,
+        sizes: (usize, usize),
+        site: &mut Site<'_>,
+    ) -> Result<PreparedOperand, String> {
+        match &problem.packed {
+            Some(weight) => Ok(PreparedOperand::Blocks(Box::new(weight.clone()))),
+            None => PreparedOperand::new(way, &problem.b, sizes, MatrixUse::B, site),
+        }
+    }
+
     /// Prepares an operand of `(extent, k_size)` for the way that it shall come.
     pub(crate) fn new(
         way: OperandPath,
@@ -61,6 +79,7 @@ impl PreparedOperand {
 /// An operand declared to its kernel.
 pub(crate) enum DeclaredOperand<'k> {
     Strided(StridedOperand<'k>),
+    Blocks(PackedRows<'k>),
     Packed { buffer: Buf<'k>, panels: Val<'k>, lines: Val<'k> },
 }
 
@@ -78,6 +97,10 @@ impl<'k> DeclaredOperand<'k> {
             PreparedOperand::Strided => {
                 DeclaredOperand::Strided(StridedOperand::new(l, name, operand, sizes, jumps))
             }
+            PreparedOperand::Blocks(weight) => DeclaredOperand::Blocks(PackedRows {
+                weight: Rc::new(weight.declare(l)),
+                elem: math::elem(operand.operand.ty.dtype),
+            }),
             PreparedOperand::Packed(memory, packed) => DeclaredOperand::Packed {
                 buffer: l.bind(name, Elem::U32, Access::Read, *memory),
                 panels: l.size(&format!("{name}_panels"), packed.panels),
@@ -158,15 +181,18 @@ impl<'k> OperandLoader<'k> {
         base: Val<'k>,
     ) -> Self {
         let count = side.part / SIDE;
+        let staged = |along: Axis, source: StagedOperand<'k>| {
+            let measure = PanelLayout::new(along, side.block, k_loop.step);
+            let slots = measure.len();
+            let memory = k.shared(Elem::U32, 4, slots);
+            let words = StagedPanel::new(k, memory, source, &side.span, measure, k_loop.start);
+            OperandLoader::Panel { words, memory, slots, mine: (side.mine, k_loop.from), ty, count }
+        };
         match fed {
             DeclaredOperand::Strided(declared) => {
-                let measure = PanelLayout::new(declared.along, side.block, k_loop.step);
-                let slots = measure.len();
-                let memory = k.shared(Elem::U32, 4, slots);
-                let source = declared.source(base, k_loop.all, k_loop.tail);
-                let words = StagedPanel::new(k, memory, source, &side.span, measure, k_loop.start);
-                OperandLoader::Panel { words, memory, slots, mine: (side.mine, k_loop.from), ty, count }
+                staged(declared.along, declared.source(base, k_loop.all, k_loop.tail))
             }
+            DeclaredOperand::Blocks(rows) => staged(Axis::K, rows.source(base, k_loop.all, k_loop.tail)),
             DeclaredOperand::Packed { buffer, panels, lines } => {
                 let position = side.span.first + side.mine;
                 let extent = (*panels, *lines);

@@ -6,13 +6,16 @@
 
 use std::rc::Rc;
 
-use olivine_kernel::{Access, Buf, Builder, Elem, MatrixType, Shared, Val, Var};
+use olivine_ir::DType;
+use olivine_kernel::{Access, Buf, Builder, Elem, MatrixType, Scalar, Shared, Val, Var};
 
 use crate::conv::taps;
 use crate::conv::taps::Pattern;
 use crate::launch::Launch;
+use crate::math;
 use crate::matmul::problem::{Axis, MatrixOperand};
 use crate::matmul::tiled::panel::TileSpan;
+use crate::packed::weight::{DeclaredWeight, Loaded};
 
 /// 16-bit elements of a slot.
 pub(crate) const SLOT: u32 = 8;
@@ -32,6 +35,43 @@ pub(crate) struct StagedOperand<'k> {
     pub(crate) tail: bool,
     /// Where slots are, if not at strides.
     pub(crate) table: Option<Box<TapTable<'k>>>,
+    /// What slots are decoded from, if they are packed: `base` counts rows then.
+    pub(crate) packed: Option<Box<PackedRows<'k>>>,
+}
+
+/// Rows of packed bytes that are decoded on their way, as elements of a type.
+#[derive(Clone)]
+pub(crate) struct PackedRows<'k> {
+    pub(crate) weight: Rc<DeclaredWeight<'k>>,
+    pub(crate) elem: Elem,
+}
+
+impl<'k> PackedRows<'k> {
+    /// The matrix whose first row is `base`; `k_size` are all of its own.
+    pub(crate) fn source(&self, base: Val<'k>, k_size: Val<'k>, tail: bool) -> StagedOperand<'k> {
+        let (buffer, one) = (self.weight.buffer(), base.builder().u32(1));
+        let packed = Some(Box::new(self.clone()));
+        StagedOperand {
+            buffer,
+            whole: true,
+            outer: one,
+            k_stride: one,
+            base,
+            k_size,
+            tail,
+            table: None,
+            packed,
+        }
+    }
+
+    /// Two elements as a word.
+    fn word(&self, low: Val<'k>, high: Val<'k>) -> Val<'k> {
+        if self.elem == Elem::F16 {
+            return low.pack_half(high);
+        }
+        let [low, high] = [low, high].map(|x| math::round_to(x, DType::BF16).bitcast(Scalar::U32));
+        (low >> 16) | (high & 0xffff_0000u32)
+    }
 }
 
 /// Where the slots of a position are: an index along K of the table, so many slots from the position's first, is a slot
@@ -98,7 +138,7 @@ impl<'k> StridedOperand<'k> {
     /// The matrix whose first element is at `base`; `k_size` are all of its own.
     pub(crate) fn source(self, base: Val<'k>, k_size: Val<'k>, tail: bool) -> StagedOperand<'k> {
         let StridedOperand { buffer, whole, outer, k_stride, .. } = self;
-        StagedOperand { buffer, whole, outer, k_stride, base, k_size, tail, table: None }
+        StagedOperand { buffer, whole, outer, k_stride, base, k_size, tail, table: None, packed: None }
     }
 }
 
@@ -185,7 +225,7 @@ impl<'k> StagedPanel<'k> {
                     ((0..SLOT).map(|e| position(first + e, span.end - 1u32)).collect(), line)
                 }
             };
-            let strided = source.whole && source.table.is_none();
+            let strided = source.whole && source.table.is_none() && source.packed.is_none();
             let word = strided.then(|| (rows[0] + k_offset * source.k_stride) / 2u32);
             SlotLoad { slot: at, rows, k_offset, word }
         };
@@ -209,6 +249,14 @@ impl<'k> StagedPanel<'k> {
             if source.tail { k_offset.min(source.k_size - run) } else { k_offset }
         };
         let mut words = Vec::with_capacity(4 * self.loads.len());
+        if let Some(packed) = &source.packed {
+            let weight = &packed.weight;
+            for load in &self.loads {
+                let row = weight.row(load.rows[0]);
+                words.extend(weight.load(row, self.packed_place(at + load.k_offset), SLOT).0);
+            }
+            return words;
+        }
         if let Some(table) = &source.table {
             let ahead = self.ahead.map(|ahead| ahead.get());
             for load in &self.loads {
@@ -254,12 +302,38 @@ impl<'k> StagedPanel<'k> {
         self.held.iter().zip(self.load(at)).for_each(|(var, value)| var.set(value));
     }
 
+    /// The first element of a packed slot, that of another past the end of K.
+    fn packed_place(&self, k_offset: Val<'k>) -> Val<'k> {
+        if self.source.tail { k_offset.min((self.source.k_size - 1u32) / SLOT * SLOT) } else { k_offset }
+    }
+
+    /// The words of a packed slot; elements past the end of K are zeros.
+    fn decoded(
+        &self,
+        packed: &PackedRows<'k>,
+        load: &SlotLoad<'k>,
+        at: Val<'k>,
+        words: Vec<Val<'k>>,
+    ) -> Vec<Val<'k>> {
+        let (row, k_offset) = (load.rows[0], at + load.k_offset);
+        let row = (packed.weight.row(row), row);
+        let mut values = packed.weight.values(&Loaded(words), row, self.packed_place(k_offset), SLOT);
+        if self.source.tail {
+            for (i, value) in (0u32..).zip(&mut values) {
+                *value = (k_offset + i).lt(self.source.k_size).select(*value, value.like(0.0));
+            }
+        }
+        values.chunks(2).map(|pair| packed.word(pair[0], pair[1])).collect()
+    }
+
     /// Puts the slots in registers, of the step at k = `at`, into workgroup memory; indices past the end of K are
     /// zeros.
     pub(crate) fn put(&self, at: Val<'k>) {
-        for (load, held) in self.loads.iter().zip(self.held.chunks(4)) {
+        for (load, held) in self.loads.iter().zip(self.held.chunks(self.held.len() / self.loads.len())) {
             let mut words: Vec<Val<'k>> = held.iter().map(|v| v.get()).collect();
-            if self.source.tail {
+            if let Some(packed) = &self.source.packed {
+                words = self.decoded(packed, load, at, words);
+            } else if self.source.tail {
                 self.cut(at + load.k_offset, &mut words);
             }
             let put = || self.shared.store_vec(load.slot, &words);

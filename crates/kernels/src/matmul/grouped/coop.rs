@@ -100,7 +100,7 @@ pub(crate) fn choose(problem: &Problem<'_>, experts: &Experts, site: &mut Site<'
     if !halves || !offered || target.subgroup != Some(LANES) || !ordered {
         return None;
     }
-    let stored = problem.b.operand.stored;
+    let stored = problem.b.operand.stored && problem.packed.is_none();
     let fits = |cut: &GroupedTile| {
         let packed = cut.blocks.ways.1 == OperandPath::Packed;
         // Packed matrices follow each other in whole steps.
@@ -139,7 +139,7 @@ pub(crate) fn emit(
     let groups = sorted.tiles * across;
     // Packed, all matrices are one above the other: the indices along K of an expert follow those of the one before.
     let (a_sizes, b_sizes) = ((problem.m, problem.k), (problem.n, problem.k * experts.count));
-    let b_given = PreparedOperand::new(blocks.ways.1, &problem.b, b_sizes, MatrixUse::B, site)?;
+    let b_given = PreparedOperand::of_b(blocks.ways.1, problem, b_sizes, site)?;
 
     let k = site.builder("grouped_matmul_coop", blocks.group());
     let l = Launch::new(&k);
@@ -154,6 +154,7 @@ pub(crate) fn emit(
     let offset = |name, operand: &Operand| l.size(name, operand.offset);
     let offsets = (offset("a_offset", &problem.a.operand), offset("b_offset", &problem.b.operand));
     let epilogue = Epilogue::declare(&l, problem, &Destination::Target, n);
+    let extras: Vec<_> = problem.extras.iter().map(|e| offset("extra_offset", &e.operand)).collect();
     let tail = !problem.k.is_multiple_of(blocks.k_step as usize);
 
     let id = linear_group(&k).min(total - 1u32);
@@ -199,13 +200,14 @@ pub(crate) fn emit(
                 OperandLoader::Panel { words, memory, slots, mine: (mine, from), ty, count }
             };
             let b_loop = match weights {
-                DeclaredOperand::Strided(_) => k_loop,
+                DeclaredOperand::Strided(_) | DeclaredOperand::Blocks(_) => k_loop,
                 DeclaredOperand::Packed { .. } => KLoop { from: from + number * all, ..k_loop },
             };
-            let b_base = offsets.1 + number * (all * n);
+            let per_expert = if problem.packed.is_some() { n } else { all * n };
+            let b_base = offsets.1 + number * per_expert;
             let b = OperandLoader::new(&k, &weights, matrix(elem, MatrixUse::B), &wide, &b_loop, b_base);
             let sums = multiply(&k, (&a, &b), (part / SIDE, columns / SIDE), &k_loop);
-            let base = BatchOffset { out: k.u32(0), extras: Vec::new() };
+            let base = BatchOffset { out: k.u32(0), extras: extras.clone() };
             let out = leave(&k, [&a, &b], (subgroup, slice), (parts, blocks.slices));
             let sums = (sums.as_slice(), columns / SIDE);
             let (row, column) = (first + mine, column + wide.mine);

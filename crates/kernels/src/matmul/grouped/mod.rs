@@ -16,7 +16,8 @@ use crate::math;
 use crate::matmul::choice;
 use crate::matmul::choice::{Choice, MEDIUM, SMALL, Shape};
 use crate::matmul::epilogue::accumulator_elem;
-use crate::matmul::grouped::sort::{MOST_EXPERTS, sort};
+pub(crate) use crate::matmul::grouped::sort::MOST_EXPERTS;
+use crate::matmul::grouped::sort::sort;
 use crate::matmul::problem::{Axis, Experts, MatrixOperand, Problem};
 use crate::matmul::vector_load::{MatrixRole, max_vector};
 use crate::site::{Operand, Site, Target};
@@ -27,7 +28,7 @@ kernels! { |op, site|
 }
 
 /// Rows up to which each is a matmul of its own.
-const FEW: usize = 16;
+pub(crate) const FEW: usize = 16;
 
 /// Lowers a matmul of rows `[M, K]` with the matrices `[E, K, N]` of their experts.
 pub(crate) fn grouped(site: &mut Site<'_>) -> Result<(), String> {
@@ -57,14 +58,21 @@ pub(crate) fn grouped(site: &mut Site<'_>) -> Result<(), String> {
         let cut = choice::sweep(&Shape { m: 1, n, k: k_offset, batches: m }, run as usize, site.caps);
         return super::emit(problem, Choice::GemvAxpy { swapped: false, cut }, &[], site);
     }
-    if let Some(cut) = coop::choose(&problem, &experts, site) {
-        let sorted = sort(&experts, m, cut.blocks.m, site)?;
-        return coop::emit(&problem, &experts, cut, &sorted, site);
+    many(&problem, &experts, site)
+}
+
+/// Emits the matmul of many rows: their order, and tiles of it.
+pub(crate) fn many(problem: &Problem<'_>, experts: &Experts, site: &mut Site<'_>) -> Result<(), String> {
+    let m = problem.m;
+    if let Some(cut) = coop::choose(problem, experts, site) {
+        let sorted = sort(experts, m, cut.blocks.m, site)?;
+        return coop::emit(problem, experts, cut, &sorted, site);
     }
     let tile = if m >= 32 * experts.count { MEDIUM } else { SMALL };
-    let tile = if elem.size() > 4 { tile.wide() } else { tile };
-    let sorted = sort(&experts, m, tile.m, site)?;
-    tiled::emit(&problem, &experts, tile, &sorted, site)
+    let wide = accumulator_elem(math::elem(problem.dtype())).size() > 4;
+    let tile = if wide { tile.wide() } else { tile };
+    let sorted = sort(experts, m, tile.m, site)?;
+    tiled::emit(problem, experts, tile, &sorted, site)
 }
 
 /// One matmul of all rows; which of B's matrices a row takes is left to the kernels.
@@ -89,5 +97,6 @@ fn problem_of(x: &Operand, w: &Operand, ids: &Operand, target: Target) -> Result
         bias: false,
         pairs: false,
         taps: None,
+        packed: None,
     })
 }

@@ -6,9 +6,9 @@ use crate::launch::Launch;
 use crate::matmul::choice::Tile;
 use crate::matmul::epilogue::{BatchOffset, Destination, Epilogue};
 use crate::matmul::grouped::sort::{ENTRY, Sorted};
-use crate::matmul::problem::{Experts, Problem};
+use crate::matmul::problem::{EpilogueOperand, Experts, Problem};
 use crate::matmul::tiled::panel::{IndexMode, TileOperand, TileSpan};
-use crate::matmul::tiled::{TileWork, declare_strides, multiply};
+use crate::matmul::tiled::{TileWork, declare_b, declare_strides, multiply};
 use crate::site::{Site, linear_group};
 
 /// Emits the matmul of ordered rows, tile by tile.
@@ -21,7 +21,8 @@ pub(crate) fn emit(
 ) -> Result<(), String> {
     let k = site.builder("grouped_matmul_tiled", tile.group());
     let l = Launch::new(&k);
-    let (a, b) = (l.read("a", &problem.a.operand), l.read("b", &problem.b.operand));
+    let a = l.read("a", &problem.a.operand);
+    let (b, reach) = declare_b(&l, problem);
     let order = l.bind("order", Elem::U32, Access::Read, sorted.order);
     let entries = l.bind("entries", Elem::U32, Access::Read, sorted.entries);
     let (n, k_size) = (l.size("n", problem.n), l.size("k", problem.k));
@@ -30,6 +31,8 @@ pub(crate) fn emit(
     let groups = sorted.tiles * across;
     let total = l.size("groups", groups);
     let epilogue = Epilogue::declare(&l, problem, &Destination::Target, n);
+    let offset = |e: &EpilogueOperand| l.size("extra_offset", e.operand.offset);
+    let extras: Vec<_> = problem.extras.iter().map(offset).collect();
     let (a_layout, b_layout) = (problem.layout_of_a(), problem.layout_of_b());
     let (a_outer, a_k_stride) = declare_strides(&l, "a", &problem.a, a_layout);
     let (b_outer, b_k_stride) = declare_strides(&l, "b", &problem.b, b_layout);
@@ -44,7 +47,8 @@ pub(crate) fn emit(
     k.if_(first.lt(end), || {
         let known = expert.lt(count);
         let matrix = known.select(expert, k.u32(0));
-        let (zero, base) = (k.u32(0), matrix * (k_size * n));
+        let (zero, base) =
+            (k.u32(0), if problem.packed.is_some() { matrix * n } else { matrix * (k_size * n) });
         let work = TileWork {
             a: TileOperand {
                 buffer: a,
@@ -64,14 +68,14 @@ pub(crate) fn emit(
                 base,
                 k_size,
                 tail,
-                reach: IndexMode::Strides,
+                reach: reach.clone(),
             },
             rows: TileSpan { first, end, order: Some(order) },
             columns: TileSpan { first: (id - row_tile * across) * tile.n, end: n, order: None },
             start: zero,
             // Rows without an expert are empty sums.
             end: known.select(k_size, zero),
-            base: BatchOffset { out: zero, extras: Vec::new() },
+            base: BatchOffset { out: zero, extras: extras.clone() },
         };
         multiply(&k, tile, work, &epilogue);
     });

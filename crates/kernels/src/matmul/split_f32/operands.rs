@@ -95,6 +95,7 @@ impl<'k> SplitMatrix<'k> {
             k_size: self.k_size,
             tail: false,
             table: None,
+            packed: None,
         }
     }
 

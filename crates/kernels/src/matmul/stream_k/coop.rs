@@ -24,7 +24,7 @@ pub(crate) fn emit(
 ) -> Result<(), String> {
     let (a_sizes, b_sizes) = ((problem.m, problem.k), (problem.n, problem.k));
     let a_given = PreparedOperand::new(blocks.ways.0, &problem.a, a_sizes, MatrixUse::A, site)?;
-    let b_given = PreparedOperand::new(blocks.ways.1, &problem.b, b_sizes, MatrixUse::B, site)?;
+    let b_given = PreparedOperand::of_b(blocks.ways.1, problem, b_sizes, site)?;
     let parts = site.scratch(stream_k.bytes(blocks));
 
     let k = site.builder("matmul_stream_k", blocks.group());

@@ -1,14 +1,18 @@
 //! Matmuls by tiles: both operands' panels in workgroup memory, sums in registers, the next panels in flight.
 
+mod decoded;
 pub(crate) mod panel;
 
-use olivine_kernel::{Access, Builder, Elem, Val, Var};
+use std::rc::Rc;
+
+use olivine_kernel::{Access, Buf, Builder, Elem, Val, Var};
 
 use crate::launch::Launch;
 use crate::matmul::choice::Tile;
 use crate::matmul::epilogue::{BatchOffset, Destination, Epilogue, accumulator_elem};
 use crate::matmul::multiply_add;
 use crate::matmul::problem::{Axis, Layout, MatrixOperand, Problem};
+use crate::matmul::tiled::decoded::DecodedPanel;
 use crate::matmul::tiled::panel::{IndexMode, Panel, TileOperand, TileSpan};
 use crate::site::{Memory, Site, linear_group};
 
@@ -46,7 +50,8 @@ pub(crate) fn emit_where(
 
     let k = site.builder("matmul_tiled", tile.group());
     let l = Launch::new(&k);
-    let (a, b) = (l.read("a", &problem.a.operand), l.read("b", &problem.b.operand));
+    let a = l.read("a", &problem.a.operand);
+    let (b, reach) = declare_b(&l, problem);
     let (m, n, k_size) = (l.size("m", problem.m), l.size("n", problem.n), l.size("k", problem.k));
     let total = l.size("groups", groups);
     let parts = (splits > 1).then(|| (l.size("chunk", chunk), l.size("batches", batches)));
@@ -81,7 +86,7 @@ pub(crate) fn emit_where(
                 base: at[1],
                 k_size,
                 tail,
-                reach: IndexMode::Strides,
+                reach: reach.clone(),
             },
             rows: TileSpan { first: first.0, end: m, order: None },
             columns: TileSpan { first: first.1, end: n, order: None },
@@ -100,6 +105,17 @@ pub(crate) fn emit_where(
     });
     let bound = l.done();
     site.dispatch(k, bound, groups as u64, problem.cost())
+}
+
+/// Declares B, and how its elements are found: by strides, or in packed bytes.
+pub(crate) fn declare_b<'k>(l: &Launch<'k>, problem: &Problem<'_>) -> (Buf<'k>, IndexMode<'k>) {
+    match &problem.packed {
+        Some(weight) => {
+            let declared = weight.declare(l);
+            (declared.buffer(), IndexMode::Packed(Rc::new(declared)))
+        }
+        None => (l.read("b", &problem.b.operand), IndexMode::Strides),
+    }
 }
 
 /// Declares an operand's strides, over the outer axis and over K; what vector loads need to be 1 is a constant.
@@ -204,7 +220,21 @@ pub(crate) fn multiply<'k>(k: &'k Builder, tile: Tile, work: TileWork<'k>, epilo
     let ahead = tile.unroll == tile.k;
     let start = ahead.then_some(work.start);
     let a = Panel::new(k, a_memory, work.a, &work.rows, (tile.m, tile.k), start);
-    let b = Panel::new(k, b_memory, work.b, &work.columns, (tile.n, tile.k), start);
+    let b = match &work.b.reach {
+        IndexMode::Packed(weight) => {
+            let weight = (Rc::clone(weight), work.b.base);
+            let ends = (work.b.k_size, work.b.tail);
+            let b = DecodedPanel::new(k, b_memory, weight, &work.columns, (tile.n, tile.k), ends);
+            if let Some(start) = start {
+                b.fetch(start);
+            }
+            ColumnPanel::Decoded(b)
+        }
+        _ => {
+            let b = Panel::new(k, b_memory, work.b, &work.columns, (tile.n, tile.k), start);
+            ColumnPanel::Strided(Box::new(b))
+        }
+    };
 
     let me = k.local_index();
     let (subgroup, member) = (me / 32, me % 32);
@@ -294,6 +324,35 @@ pub(crate) fn multiply<'k>(k: &'k Builder, tile: Tile, work: TileWork<'k>, epilo
             });
         }
     });
+}
+
+/// The panel of B.
+enum ColumnPanel<'k> {
+    Strided(Box<Panel<'k>>),
+    Decoded(DecodedPanel<'k>),
+}
+
+impl<'k> ColumnPanel<'k> {
+    fn fetch(&self, at: Val<'k>) {
+        match self {
+            ColumnPanel::Strided(panel) => panel.fetch(at),
+            ColumnPanel::Decoded(panel) => panel.fetch(at),
+        }
+    }
+
+    fn put(&self, at: Val<'k>) {
+        match self {
+            ColumnPanel::Strided(panel) => panel.put(at),
+            ColumnPanel::Decoded(panel) => panel.put(at),
+        }
+    }
+
+    fn read(&self, first: Option<Val<'k>>, k_offset: u32, block: Val<'k>) -> Vec<Val<'k>> {
+        match self {
+            ColumnPanel::Strided(panel) => panel.read(first, k_offset, block),
+            ColumnPanel::Decoded(panel) => panel.read(first, k_offset, block),
+        }
+    }
 }
 
 /// The values with a number among several of equal length, by selections: registers have no index.

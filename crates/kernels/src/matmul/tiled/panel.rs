@@ -11,6 +11,7 @@ use olivine_kernel::{Buf, Builder, Shared, Val, Var};
 use crate::conv::taps::{DeclaredTaps, Pattern, TapEntry};
 use crate::matmul::choice::Tile;
 use crate::matmul::problem::{Axis, Layout};
+use crate::packed::weight::DeclaredWeight;
 
 /// An operand in memory.
 pub(crate) struct TileOperand<'k> {
@@ -38,6 +39,8 @@ pub(crate) enum IndexMode<'k> {
     Weights(Rc<DeclaredTaps<'k>>, Pattern<'k>),
     /// Pixels and taps of an image.
     Taps(Rc<DeclaredTaps<'k>>, Pattern<'k>),
+    /// Rows of packed bytes; `base` counts rows.
+    Packed(Rc<DeclaredWeight<'k>>),
 }
 
 /// The positions that a workgroup's tile covers: `first` to one below `end`.
@@ -158,7 +161,7 @@ impl<'k> Panel<'k> {
                     let step = taps.weight(class, *k_offset);
                     patch.extend(self.rows.iter().map(|row| buffer.load(*row + step)));
                 }
-                IndexMode::Strides => {}
+                IndexMode::Strides | IndexMode::Packed(_) => {}
             }
         }
         (patch, entries)

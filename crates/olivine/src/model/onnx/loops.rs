@@ -176,7 +176,7 @@ impl HostLoop {
                     ArgumentSource::Const(tensor) => Passed::Host(tensor.clone()),
                     ArgumentSource::Weight(name) => {
                         let weight = model.file.weight(name);
-                        Passed::Host(weight.ok_or_else(|| invalid("a weight is gone"))?.clone())
+                        Passed::Host(weight.ok_or_else(|| invalid("a weight is gone"))?)
                     }
                     ArgumentSource::Run(name) => {
                         Passed::of(values.get(name).ok_or_else(|| model.unknown(name))?)?

@@ -183,10 +183,11 @@ impl OnnxExecutable {
     fn executable(&self, graph: Graph, states: &[(String, String)]) -> Result<GraphExecutable, Error> {
         let mut given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
         for (name, _) in graph.params() {
-            if let Some(weight) = self.file.weight(name)
-                && given.insert(name.to_string())
+            if !given.contains(name)
+                && let Some(weight) = self.file.weight(name)
             {
-                self.params.set_param(name, weight.clone());
+                given.insert(name.to_string());
+                self.params.set_param(name, weight);
             }
         }
         drop(given);

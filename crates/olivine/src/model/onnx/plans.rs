@@ -245,7 +245,7 @@ impl OnnxExecutable {
             let bound = bound(key, &port.name, &port.kind, &mut used)?;
             if let Some(bound) = bound {
                 bindings.inputs.push((port.name.clone(), bound));
-            } else if !matches!(port.kind, Kind::Optional(_)) && self.file.weight(&port.name).is_none() {
+            } else if !matches!(port.kind, Kind::Optional(_)) && !self.file.has_weight(&port.name) {
                 return Err(onnx_error(&port.name, "it is missing"));
             }
         }

@@ -9,6 +9,7 @@
 //!   activation.rs   the family of gelu, and activations by name
 //!   matmul.rs       matmuls with epilogues
 //!   blocks.rs       weights of few bits, quantised by blocks
+//!   moe.rs          QMoE
 //!   quantize.rs     quantised matmuls, convolutions and activations
 //!   lstm.rs         DynamicQuantizeLSTM
 //! ```
@@ -20,6 +21,7 @@ mod embedding;
 mod group_query;
 mod lstm;
 mod matmul;
+mod moe;
 mod norm;
 mod quantize;
 mod rotary;
@@ -47,6 +49,7 @@ const OPERATORS: &[Entry] = &[
     ("MultiHeadAttention", Takes(10, 4), attention::multi_head_attention),
     ("QAttention", Takes(9, 2), attention::quantized_attention),
     ("QEmbedLayerNormalization", Takes(18, 2), embedding::quantized_embed_layer_norm),
+    ("QMoE", Takes(21, 1), moe::mixture),
     ("QuickGelu", Takes(1, 1), activation::quick_gelu),
     ("RotaryEmbedding", Takes(4, 1), rotary::rotary_embedding),
     ("SimplifiedLayerNormalization", Takes(2, 3), norm::simplified_layer_norm),

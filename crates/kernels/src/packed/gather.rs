@@ -1,0 +1,61 @@
+//! Rows of a packed weight as floats.
+
+use olivine_ir::op::DequantGather;
+use olivine_kernel::Val;
+
+use crate::index::Indices;
+use crate::launch::{Launch, bytes};
+use crate::packed::weight::Weight;
+use crate::site::{Site, linear_group};
+
+/// Elements of an invocation.
+const RUN: u32 = 8;
+
+/// Lowers a gather of rows.
+pub(crate) fn gather(op: &DequantGather, site: &mut Site<'_>) -> Result<(), String> {
+    let operands = site.operands.clone();
+    let [w, indices, scaling @ ..] = operands.as_slice() else {
+        return Err("a gather needs a weight and indices".into());
+    };
+    let target = site.targets.first().ok_or("a gather needs a target")?.clone();
+    let columns = target.ty.shape.dims().last().copied().unwrap_or(1);
+    let (rows, count) = (w.dims()[0], indices.ty.shape.numel());
+    if columns * count == 0 {
+        return Ok(());
+    }
+    let weight = Weight::new(w, scaling, op.scaling(), columns, site)?;
+    let runs = columns.div_ceil(RUN as usize);
+
+    let group = site.group_size(256);
+    let k = site.builder("dequant_gather", group);
+    let l = Launch::new(&k);
+    let weight = weight.declare(&l);
+    let positions = Indices::declare(&l, "indices", indices);
+    let out = l.write("out", &target);
+    let (total, width) = (l.size("n", count * runs), l.size("runs", runs));
+    let (axis, columns_of) = (l.size("axis", rows), l.size("columns", columns));
+
+    let work = linear_group(&k) * group + k.local_index();
+    k.if_(work.lt(total), || {
+        let position = work / width;
+        let row = positions.resolve(position, axis).at;
+        let k_offset = (work - position * width) * RUN;
+        let start = weight.row(row);
+        let loaded = weight.load(start, k_offset, RUN);
+        let values = weight.values(&loaded, (start, row), k_offset, RUN);
+        let to = position * columns_of + k_offset;
+        if columns.is_multiple_of(RUN as usize) {
+            for (i, four) in values.chunks(4).enumerate() {
+                out.store_vec(to + 4 * i, four);
+            }
+            return;
+        }
+        for (i, value) in (0u32..).zip(values) {
+            let inside: Val<'_> = (k_offset + i).lt(columns_of);
+            k.if_(inside, || out.store(to + i, value));
+        }
+    });
+    let moved = bytes(&indices.ty) + bytes(&target.ty) * 3 / 2;
+    let bound = l.done();
+    site.dispatch(k, bound, (count * runs).div_ceil(group as usize) as u64, (0, moved))
+}

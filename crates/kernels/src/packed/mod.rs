@@ -1,0 +1,101 @@
+//! Weights that stay packed: matmuls with them and rows of them.
+//!
+//! ```text
+//!   Weight: bytes, scales, zero points ── decode: runs of 8 to 32 elements of any format ─┬─ gather
+//!                                                                                        ├─ gemv    few rows
+//!                                                                                        └─ the panels of tiled and
+//!                                                                                           cooperative matmuls
+//! ```
+
+pub(crate) mod decode;
+mod gather;
+mod gemv;
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic, reason = "a failed expectation is a failed test")]
+mod tests;
+pub(crate) mod weight;
+
+use olivine_ir::op::DequantMatMul;
+use olivine_ir::{Shape, TensorType};
+
+use crate::kernels;
+use crate::matmul;
+use crate::matmul::choice::{Choice, SMALL_M};
+use crate::matmul::epilogue::Destination;
+use crate::matmul::grouped;
+use crate::matmul::problem::{Experts, Problem};
+use crate::site::{Operand, Site, rounded};
+use crate::walk::Walk;
+use weight::Weight;
+
+kernels! { |op, site|
+    DequantMatMul => dequant_matmul(op, site),
+    DequantGather => gather::gather(op, site),
+}
+
+/// Lowers a matmul with a packed weight.
+fn dequant_matmul(op: &DequantMatMul, site: &mut Site<'_>) -> Result<(), String> {
+    let operands = site.operands.clone();
+    let (own, extras) = operands.split_at(op.first_extra().min(operands.len()));
+    let [x, w, ..] = own else { return Err("a matmul needs two operands".into()) };
+    let target = site.targets.first().ok_or("a matmul needs a target")?.clone();
+    let k = x.dims().last().copied().unwrap_or(1);
+    let stored = w.ty.elements();
+    let n = stored.dims().iter().rev().nth(1).copied().unwrap_or(1);
+    // The weight's elements as if they were x's, transposed.
+    let shape = Shape::new(&[k, n]).map_err(|e| e.to_string())?;
+    let ty = TensorType::new(x.ty.dtype, shape);
+    let view = Operand { ty, strides: vec![1, k as i64], offset: 0, memory: w.memory, stored: false };
+    let all: Vec<Operand> = [x.clone(), view].into_iter().chain(extras.iter().cloned()).collect();
+    let mut problem = Problem::new(&all, &target, op.epilogue.as_ref())?;
+    if problem.m * problem.n * problem.batches() == 0 {
+        return Ok(());
+    }
+    let count = if op.grouped { stored.dims()[0] } else { 1 };
+    if k == 0 || count == 0 {
+        return matmul::emit(problem, Choice::Zeros, extras, site);
+    }
+    problem.packed = Some(Weight::new(w, &own[op.first_scale()..], op.scaling(), k, site)?);
+    if op.grouped {
+        problem.experts = Some(Experts { ids: own[2].clone(), count });
+        return by_experts(problem, extras, site);
+    }
+    if problem.m <= SMALL_M {
+        return few_rows(problem, extras, site);
+    }
+    matmul::lower(problem, extras, site)
+}
+
+/// Rows with the matrices of their experts.
+fn by_experts(mut problem: Problem<'_>, extras: &[Operand], site: &mut Site<'_>) -> Result<(), String> {
+    let Some(experts) = problem.experts.clone() else { return Err("a grouped matmul needs experts".into()) };
+    if problem.m > grouped::FEW && experts.count <= grouped::MOST_EXPERTS {
+        return grouped::many(&problem, &experts, site);
+    }
+    // Each row is a batch of its own.
+    let mut strides = vec![vec![problem.k as i64], vec![0]];
+    strides.extend(problem.extras.iter().map(|extra| vec![extra.row]));
+    problem.batch = Walk::new(&[problem.m], &strides);
+    problem.m = 1;
+    problem.a.outer = 0;
+    problem.extras.iter_mut().for_each(|extra| extra.row = 0);
+    few_rows(problem, extras, site)
+}
+
+/// A matmul bound by the speed at which the weight is read.
+fn few_rows(problem: Problem<'_>, extras: &[Operand], site: &mut Site<'_>) -> Result<(), String> {
+    let Some(weight) = problem.packed.clone() else { return Err("no packed weight".into()) };
+    let (sizes, batches) = ((problem.m, problem.n, problem.k), problem.batches());
+    let default = gemv::choose(&weight, sizes, batches, site.caps);
+    let candidates = gemv::candidates(&weight, default, sizes, batches, site.caps);
+    let [n, k] = [problem.n, problem.k].map(rounded);
+    let class = format!("{} {} {}x{n}x{k} b{}", weight.name(), problem.dtype(), problem.m, rounded(batches));
+    let cut = site.tuned(gemv::FAMILY, class, default, candidates);
+    if cut.splits == 1 {
+        return gemv::emit(&problem, &weight, cut, &Destination::Target, site);
+    }
+    let size = problem.target.ty.shape.numel() as u64 * 4;
+    let parts = site.scratch(size * u64::from(cut.splits));
+    gemv::emit(&problem, &weight, cut, &Destination::Partials(parts), site)?;
+    matmul::split_k::emit(&problem, parts, cut.splits as usize, extras, site)
+}
