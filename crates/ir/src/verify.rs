@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::graph::{Def, Node, NodeId, Value, ValueId};
-use crate::{Error, Graph};
+use crate::{Error, Graph, TensorType};
 
 impl Graph {
     /// Checks the whole graph; passes call it after every rewrite.
@@ -32,7 +32,18 @@ impl Graph {
         let (mut inputs, mut params) = (HashSet::new(), HashSet::new());
         let mut sizes = HashMap::new();
         for (id, value) in self.ids().zip(self.values()) {
+            if let Some(format) = value.ty.packed
+                && TensorType::packed(format, value.ty.elements()) != Ok(value.ty)
+            {
+                return invalid(place(id), format!("{} is no tensor of whole blocks", value.ty));
+            }
             match &value.def {
+                Def::Input { name, .. } if value.ty.packed.is_some() => {
+                    return invalid(
+                        format!("input `{name}`"),
+                        format!("an input cannot be packed, got {}", value.ty),
+                    );
+                }
                 Def::Input { name, dims } => {
                     distinct(&mut inputs, "input", name)?;
                     input_dims(name, dims, value, &mut sizes)?;
