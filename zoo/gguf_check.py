@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Compares olivine's GGUF crates with the `gguf` package and with llama.cpp's library (`xllamacpp`).
 
-usage: gguf_check.py FOLDER     FOLDER holds the examples `convert` (olivine-quant) and `copy` (olivine-gguf)
+usage: gguf_check.py FOLDER [ZOO]     FOLDER holds the examples `convert` (olivine-quant), `copy` and `decode` (olivine-gguf);
+                                      ZOO is the folder that zoo/fetch filled, with smollm2
 """
 import ctypes, glob, os, subprocess, sys, tempfile, warnings
 
@@ -118,8 +119,26 @@ def files():
     report(same, f"{len(pairs)} tensors")
 
 
+def model(file):
+    """Every tensor of a published model, bit for bit."""
+    subprocess.run([os.path.join(EXAMPLES, "decode"), file, path("out")], check=True)
+    ours, at = np.fromfile(path("out"), dtype=np.uint32), 0
+    tensors = gguf.GGUFReader(file).tensors
+    for tensor in tensors:
+        theirs = gguf.quants.dequantize(tensor.data, tensor.tensor_type).astype(np.float32).reshape(-1).view(np.uint32)
+        found, at = ours[at : at + theirs.size], at + theirs.size
+        differ = int((found != theirs).sum()) if found.size == theirs.size else theirs.size
+        if differ:
+            report(False, f"{tensor.name}, {tensor.tensor_type.name}: {theirs.size} elements, {differ} differ")
+    report(at == ours.size, f"{file}: {len(tensors)} tensors, {at} elements, as many decoded here")
+
+
 decoding()
 encoding()
 files()
+if len(sys.argv) > 2:
+    model(os.path.join(sys.argv[2], "smollm2", "model.gguf"))
+else:
+    print("not tried: the tensors of smollm2, because no folder of the zoo was given")
 print(f"{len(WRONG)} wrong")
 sys.exit(bool(WRONG))

@@ -3,8 +3,8 @@
 use std::process::Command;
 
 /// Fails if a block decodes to other bits than in the `gguf` package, if a file that one side writes is not read by the other,
-/// or if an encoder is worse than llama.cpp's.
-pub(crate) fn check() -> Result<(), String> {
+/// or if an encoder is worse than llama.cpp's. With the zoo's folder, every tensor of smollm2 is compared too.
+pub(crate) fn check(zoo: Option<&str>) -> Result<(), String> {
     let packages = crate::root().join("target/gguf");
     if !packages.join("gguf").is_dir() || !packages.join("xllamacpp").is_dir() {
         let mut pip = Command::new("python3");
@@ -12,8 +12,17 @@ pub(crate) fn check() -> Result<(), String> {
         crate::run(&mut pip)?;
     }
     crate::run(crate::cargo().args(["build", "-p", "olivine-quant", "--example", "convert"]))?;
-    crate::run(crate::cargo().args(["build", "-p", "olivine-gguf", "--example", "copy"]))?;
+    crate::run(crate::cargo().args([
+        "build",
+        "-p",
+        "olivine-gguf",
+        "--example",
+        "copy",
+        "--example",
+        "decode",
+    ]))?;
     let mut check = Command::new("python3");
     check.arg(crate::root().join("zoo/gguf_check.py")).arg(crate::root().join("target/debug/examples"));
+    check.args(zoo);
     crate::run(check.env("PYTHONPATH", &packages))
 }

@@ -29,7 +29,8 @@ cargo xtask <chore>
   onnx [--update] run ONNX's backend tests; those that passed must pass; --update adds to them and writes the page
   elixir [ARGS…]  install Elixir if need be, then build bindings/elixir and run `mix test ARGS…` on the CPU and Vulkan
   umath           run NumPy's validation sets of elementary functions on every backend
-  gguf            compare GGUF files and block formats with the `gguf` package and with llama.cpp
+  gguf [ZOO]      compare GGUF files and block formats with the `gguf` package and with llama.cpp; with the zoo's folder,
+                  such as target/zoo, all tensors of smollm2 too
   features        check that the crate compiles with every combination of its features
   probe [GiB]     print what every Vulkan device offers, and try a large buffer
   rates [GiB]     print the Vulkan driver's rates: transfers, latency, a buffer above 4 GiB
@@ -59,7 +60,8 @@ fn main() -> ExitCode {
         ("onnx", [flag]) if flag == "--update" => onnx::update(),
         ("elixir", _) => elixir::test(rest),
         ("umath", []) => umath::check(),
-        ("gguf", []) => gguf::check(),
+        ("gguf", []) => gguf::check(None),
+        ("gguf", [zoo]) => gguf::check(Some(zoo)),
         ("features", []) => features::check(),
         ("aarch64", []) => aarch64::check(),
         ("loom", []) => loom(),
