@@ -16,8 +16,8 @@ pub(crate) struct TestArgs {
 enum What {
     /// Run ONNX's backend tests on a device.
     Onnx(conformance::ConformanceArgs),
-    /// Run models that others made and compare with the results of ONNX Runtime.
-    Zoo(zoo::ZooArgs),
+    /// Run models that others made and compare with the results of ONNX Runtime and llama.cpp.
+    Zoo(zoo::ZooTestArgs),
 }
 
 pub(crate) fn run(global: &Global, args: &TestArgs) -> Result<Answer, Failure> {

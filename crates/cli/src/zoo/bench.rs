@@ -39,6 +39,9 @@ pub(crate) struct ZooBenchArgs {
 
 pub(crate) fn run(global: &Global, args: &ZooBenchArgs) -> Result<Answer, Failure> {
     let (sessions, entries) = (args.zoo.sessions(global)?, args.zoo.entries()?);
+    if entries.is_empty() {
+        return Err(args.zoo.nothing(&args.zoo.oracle));
+    }
     let peer = if args.no_onnxruntime { Err("not asked for".to_string()) } else { Peer::start(global, args) };
     let mut headings = vec!["model".to_string()];
     headings.extend(sessions.iter().map(|(device, _)| format!(">{device} ms")));
