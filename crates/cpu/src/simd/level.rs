@@ -36,11 +36,11 @@ pub(crate) fn vectors() -> Vectors {
     }
 }
 
-/// Whether a processor with AVX-512 also multiplies and adds bytes by fours (VNNI).
+/// Whether the processor has AVX-512 and also multiplies and adds bytes by fours (VNNI), whatever the set in use.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 pub(crate) fn has_dot_products() -> bool {
-    is_x86_feature_detected!("avx512vnni")
+    is_x86_feature_detected!("avx512vnni") && detect() == Vectors::Avx512
 }
 
 #[cfg(target_arch = "x86_64")]

@@ -35,6 +35,8 @@ use crate::operand::{Fault, Operand, Target};
 use crate::parallel;
 use crate::scratch;
 use crate::simd::half::{narrow_bf16, narrow_f16, widen_bf16, widen_f16};
+#[cfg(target_arch = "x86_64")]
+use crate::simd::{Vectors, vectors};
 use weight::Weight;
 
 kernels! { |op, x, out, call|
@@ -51,9 +53,6 @@ const LEAST_PANEL: usize = 16;
 
 /// Elements that a task decodes at least.
 const GRAIN: usize = 1 << 15;
-
-/// Whether the eight upper bits of x are enough; so far no option says so.
-const FAST: bool = false;
 
 /// Tasks for each thread, so that a thread that is held up does not hold up the others.
 const TASKS: usize = 8;
@@ -196,8 +195,8 @@ fn multiply(weight: &Weight<'_>, jobs: &[Job], x: &[f32], (n, k): (usize, usize)
 fn way(weight: &Weight<'_>, x: &[f32], (m, k): (usize, usize)) -> Way {
     #[cfg(target_arch = "x86_64")]
     if m > 0 && m <= rows::MOST {
-        let whole = (k == weight.columns).then(|| fixed::prepare(weight, x, FAST)).flatten();
-        if let Some(fixed) = whole {
+        let may = k == weight.columns && vectors() == Vectors::Avx512;
+        if let Some(fixed) = may.then(|| fixed::prepare(weight, x)).flatten() {
             return Way::Fixed(fixed);
         }
         if let Some(rows) = rows::Prepared::new(weight, x, k) {
