@@ -1,23 +1,30 @@
 #!/usr/bin/env python3
 """dequant_matmul on the CPU beside llama.cpp's own kernels: the same bytes, shapes and threads, taking turns.
 
-usage: quant_cpu.py [--threads 2] [--rounds 40] [--runs 8] [--rows 1] [--shapes 4096x14336,4096x4096] [--formats q4_0,q8_0,q4_k]
-                    [--peer FOLDER] [--binary target/release/examples/quant_rows]
+usage: quant_cpu.py [--threads 2] [--rounds 12] [--runs 40] [--repeat 1] [--rows 1] [--shapes 4096x14336,4096x4096] [--formats q4_0,q8_0,q4_k]
+                    [--peer FOLDER] [--binary target/release/examples/quant_rows] [--json FILE]
 
 llama.cpp's library is that of the npm package @node-llama-cpp/linux-x64, which has its kernels for every generation of
 processors; it is fetched into target/llama once, or FOLDER has it. The wheels on PyPI have AVX2 only. llama.cpp is timed
 with weights as they are in a file and, where it does so, as it packs them when it loads a model; the faster one counts.
 
-Both sides run in turns of a few runs each. Weights of 256 MB or more are used in turn, so that they come from memory.
+Both sides run in turns of 40 runs each. In turns of 8, our medians at 4096x4096 were
+those of one thread in about a third of the measurements; why was not looked into. Weights of 256 MB or more are used in turn, so that they come from memory.
 A ratio is llama.cpp's time over ours: 1 or more is no slower. Both the medians and the shortest times are compared;
-on a machine that does something else at the same time only the shortest mean anything. Needs numpy.
+on a machine that does something else at the same time only the shortest mean anything. --repeat measures everything so many times. --json keeps all of it;
+docs/benchmarks/quant_cpu.json is the one that bench/compare puts on the page. Needs numpy.
 """
-import argparse, ctypes as C, glob, io, os, subprocess, sys, tarfile, tempfile, time, urllib.request
+import argparse, ctypes as C, datetime, glob, hashlib, io, json, os, subprocess, sys, tarfile, tempfile, time, urllib.request
 
-import numpy as np
+try:
+    import numpy as np
+except ModuleNotFoundError:
+    sys.exit("numpy is missing; run: pip install -r bench/requirements.txt")
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-PACKAGE = "https://registry.npmjs.org/@node-llama-cpp/linux-x64/-/linux-x64-3.22.1.tgz"
+VERSION = "3.22.1"
+PACKAGE = f"https://registry.npmjs.org/@node-llama-cpp/linux-x64/-/linux-x64-{VERSION}.tgz"
+SHA256 = "0d953e1503d5ab4608d8ed5b739132308c81ac05ffeb760d2a7f30e08a9f90e0"
 # GGUF's number, elements and bytes of a block, where its f16 numbers are.
 FORMATS = {
     "q4_0": (2, 32, 18, [0]), "q4_1": (3, 32, 20, [0, 2]), "q5_0": (6, 32, 22, [0]), "q5_1": (7, 32, 24, [0, 2]),
@@ -33,7 +40,10 @@ def library(folder):
     folder = os.path.join(ROOT, "target", "llama")
     if not os.path.isdir(folder):
         with urllib.request.urlopen(PACKAGE) as answer:
-            packed = tarfile.open(fileobj=io.BytesIO(answer.read()))
+            content = answer.read()
+        if hashlib.sha256(content).hexdigest() != SHA256:
+            sys.exit(f"{PACKAGE}: sha256 differs from the one recorded")
+        packed = tarfile.open(fileobj=io.BytesIO(content))
         os.makedirs(folder + ".part", exist_ok=True)
         for member in packed:
             if member.name.endswith(".so"):
@@ -192,31 +202,50 @@ def compare(llama, args, name, sizes):
     print(f"{name:7} {m}x{k}x{n}: olivine {middle(mine):.3f} ms, best {best(mine):.3f} ({rate(best(mine)):.1f} GB/s); llama.cpp", end=" ")
     print(", ".join(f"{middle(t):.3f}, best {best(t):.3f} ({rate(best(t)):.1f} GB/s)" for t in theirs), end="; ")
     print(f"ratio {fastest / middle(mine):.2f}, of the best {shortest / best(mine):.2f}; apart {apart:.1e}", flush=True)
-    return apart < 0.03
+    sides = {"olivine": (middle(mine), best(mine)), "llama": (fastest, shortest)}
+    times = {side: {"median_ms": round(median, 4), "best_ms": round(least, 4)} for side, (median, least) in sides.items()}
+    return {**times, "apart": float(apart)}
+
+
+def processor():
+    with open("/proc/cpuinfo") as lines:
+        return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown processor")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=40)
-    parser.add_argument("--runs", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--runs", type=int, default=40)
+    parser.add_argument("--repeat", type=int, default=1)
     parser.add_argument("--rows", default="1")
     parser.add_argument("--shapes", default="4096x14336,4096x4096")
     parser.add_argument("--formats", default="q4_0,q8_0,q4_k")
     parser.add_argument("--peer")
+    parser.add_argument("--json")
     parser.add_argument("--binary", default=os.path.join(ROOT, "target", "release", "examples", "quant_rows"))
     args = parser.parse_args()
     if not os.path.exists(args.binary):
         sys.exit(f"no {args.binary}: cargo build --release -p olivine-cpu --example quant_rows")
     llama = Llama(library(args.peer), args.threads)
     print("llama.cpp with", " ".join(llama.features))
-    good = True
-    for shape in args.shapes.split(","):
-        k, n = map(int, shape.split("x"))
-        for name in args.formats.split(","):
-            for m in map(int, args.rows.split(",")):
-                good &= compare(llama, args, name, (m, n, k))
-    sys.exit(0 if good else "results differ")
+    measured = {}
+    for _ in range(args.repeat):
+        for shape in args.shapes.split(","):
+            k, n = map(int, shape.split("x"))
+            for name in args.formats.split(","):
+                for m in map(int, args.rows.split(",")):
+                    measured.setdefault((name, m, n, k), []).append(compare(llama, args, name, (m, n, k)))
+    size = lambda name, n, k: n * k // FORMATS[name][1] * FORMATS[name][2]
+    rows = [{"format": f, "m": m, "k": k, "n": n, "bytes": size(f, n, k), "runs": runs} for (f, m, n, k), runs in measured.items()]
+    if args.json:
+        command = " ".join(["python3 bench/quant_cpu.py", *sys.argv[1:]])
+        about = {"date": f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC", "processor": processor(), "threads": args.threads}
+        with open(args.json, "w") as file:
+            json.dump({**about, "peer": f"@node-llama-cpp/linux-x64 {VERSION}", "command": command, "rows": rows}, file, indent=1)
+            file.write("\n")
+    wrong = [run for runs in measured.values() for run in runs if run["apart"] >= 0.03]
+    sys.exit("results differ" if wrong else 0)
 
 
 main()

@@ -1,5 +1,6 @@
 """docs/benchmarks.md from a result."""
 
+from . import quantised
 from .notes import note
 from .table import UNSTEADY, Row
 from .targets import COMPILE, WGPU_FROM_MS, WGPU_RATIO
@@ -175,6 +176,7 @@ def page(result: dict, rows: list[Row]) -> str:
     if failed:
         lines = (f"- {why}: {', '.join(names)}\n" for why, names in failed.items())
         text.append("## Not measured\n\n" + "".join(lines) + "\n")
+    text.append(quantised.section())
     text.append(_accuracy(result))
     start = result.get("start")
     if start and start.get("warm"):

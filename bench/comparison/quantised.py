@@ -1,0 +1,39 @@
+"""Quantised weights on the page of benchmarks, from the result that bench/quant_cpu.py kept."""
+
+import json
+import pathlib
+import statistics
+
+KEPT = pathlib.Path(__file__).resolve().parents[2] / "docs" / "benchmarks" / "quant_cpu.json"
+HEADINGS = ["weight", "Olivine", "llama.cpp", "ratio", "range", "ratio of the shortest", "range"]
+
+
+def _cells(row: dict) -> list[str]:
+    """Medians of all repetitions, and the least and the largest ratio."""
+    runs = row["runs"]
+    ms = lambda side: statistics.median(run[side]["median_ms"] for run in runs)
+    time = lambda side: f"{ms(side):.3f} ms, {row['bytes'] / ms(side) / 1e6:.1f} GB/s"
+    cells = [f"{row['format']} {row['k']}x{row['n']}", time("olivine"), time("llama")]
+    for key in ("median_ms", "best_ms"):
+        ratios = [run["llama"][key] / run["olivine"][key] for run in runs]
+        cells += [f"{statistics.median(ratios):.2f}", f"{min(ratios):.2f}–{max(ratios):.2f}"]
+    return cells
+
+
+def section() -> str:
+    """Both tables; the rows of GPUs are in a note of their own."""
+    kept = json.loads(KEPT.read_text())
+    lines = [HEADINGS, ["---"] * len(HEADINGS), *map(_cells, kept["rows"])]
+    return (
+        "## Quantised weights on the CPU\n\n"
+        f"{kept['date']} · {kept['processor']}, {kept['threads']} threads · llama.cpp of {kept['peer']}\n\n"
+        "```sh\ncargo build --release -p olivine-cpu --example quant_rows\n"
+        f"{kept['command']}\n```\n\n"
+        "One row of f32 times a packed weight of K×N that comes from memory, beside llama.cpp in whichever of its layouts is faster. Both run in turns. "
+        "A ratio is llama.cpp's time over ours, first of the median times of a repetition, then of the shortest; medians of all repetitions. The machine does other "
+        "work at times, which the ranges show. llama.cpp rounds x to 8 bits, Olivine does not.\n\n"
+        + (f"{kept['remark']}\n\n" if kept.get("remark") else "")
+        + "".join("| " + " | ".join(line) + " |\n" for line in lines)
+        + "\n## Quantised weights on the GPU\n\n"
+        "`olivine bench quant --device vulkan`, in a note of its own: [packed weights](performance/2026-11-17-packed-weights.md).\n\n"
+    )
