@@ -1,0 +1,273 @@
+//! [`Dim`]: a size with its value and, where it depends on named sizes, its expression.
+
+use std::fmt;
+use std::ops::RangeInclusive;
+
+use crate::arithmetic::Op;
+use crate::expr::build::combine;
+use crate::expr::print::text;
+use crate::expr::store::{id_of, intern, node, range};
+use crate::expr::{Expr, ExprId, Node, symbols};
+use crate::{Bindings, Error, Fault, Symbol, Table, guards};
+
+/// A size: its value in the current compile and, where it depends on named sizes, the expression it has.
+///
+/// The value is an `i64`, because size arithmetic goes through negative numbers (`past - 1`, the end of a slice).
+/// [`Dim::specialize`] and [`Table`] check that what is used as a size is not negative.
+///
+/// Arithmetic never wraps and never panics. Where there is no result, the `Dim` carries a [`Fault`]: all arithmetic
+/// with it has the same fault, it is unequal to everything, and [`Dim::check`] and all that reads it is an error.
+///
+/// Comparisons answer by the value and record a guard (see [`guards`]). There is no `Eq` and no `Hash`: equal now is
+/// not equal for all sizes. Maps use [`Dim::structural`].
+#[derive(Clone, Copy)]
+pub struct Dim {
+    value: i64,
+    /// `None` for constants. A faulty size always has one, so that one test finds plain constants.
+    expr: Option<ExprId>,
+    fault: Option<Fault>,
+}
+
+impl Dim {
+    /// The constant 0.
+    pub const ZERO: Dim = Dim::constant(0);
+    /// The constant 1.
+    pub const ONE: Dim = Dim::constant(1);
+
+    /// A constant.
+    #[inline]
+    pub const fn constant(value: i64) -> Dim {
+        Dim { value, expr: None, fault: None }
+    }
+
+    #[inline]
+    pub(crate) fn symbolic(value: i64, expr: ExprId) -> Dim {
+        Dim { value, expr: Some(expr), fault: None }
+    }
+
+    /// A number that does not fit.
+    #[cold]
+    pub(crate) fn too_large() -> Dim {
+        Dim { value: 0, expr: Some(ExprId::UNKNOWN), fault: Some(Fault::Overflow) }
+    }
+
+    /// Reads the text form, such as `2*sequence + min(past, 4)`, with the sizes of a scope.
+    ///
+    /// The text form has `+`, `-`, `*`, `mod`, parentheses, `floor(a / b)`, `ceil(a / b)`, `min(a, b)`, `max(a, b)`,
+    /// `abs(a)` and `next_power_of_two(a)`. Names that are no identifiers are in quotes: `"batch size"`.
+    pub fn parse(text: &str, scope: &crate::Scope) -> Result<Dim, Error> {
+        crate::parse::parse(text, scope)
+    }
+
+    /// True for plain numbers: no expression, no fault.
+    #[inline]
+    pub fn is_constant(self) -> bool {
+        self.expr.is_none()
+    }
+
+    /// The number, if this is a constant.
+    #[inline]
+    pub fn as_constant(self) -> Option<i64> {
+        if self.expr.is_none() { Some(self.value) } else { None }
+    }
+
+    /// The symbol, if this is one and nothing else.
+    pub fn as_symbol(self) -> Option<Symbol> {
+        self.expr.filter(|_| self.fault.is_none()).and_then(Symbol::of)
+    }
+
+    /// The symbols this depends on.
+    pub fn symbols(self) -> Vec<Symbol> {
+        self.expr.map(symbols).unwrap_or_default()
+    }
+
+    /// The value in the current compile. No guard is recorded: for messages and estimates, not for decisions.
+    pub fn value(self) -> Result<i64, Error> {
+        self.check().map(|dim| dim.value)
+    }
+
+    /// The size in the current compile, for code that must know the number. Records the guard that it stays this one.
+    #[track_caller]
+    pub fn specialize(self) -> Result<usize, Error> {
+        let value = self.specialize_signed()?;
+        if value < 0 {
+            return Err(Error::Negative { expression: self.to_string(), value, values: String::new() });
+        }
+        usize::try_from(value).map_err(|_| Error::TooLarge { expression: self.to_string(), value })
+    }
+
+    /// As [`Dim::specialize`], for numbers that may be negative.
+    #[track_caller]
+    pub fn specialize_signed(self) -> Result<i64, Error> {
+        let value = self.value()?;
+        guards::pin(self);
+        Ok(value)
+    }
+
+    /// The size itself, or the error that its fault is.
+    pub fn check(self) -> Result<Dim, Error> {
+        match self.fault {
+            None => Ok(self),
+            Some(fault) => Err(self.error(fault)),
+        }
+    }
+
+    /// The fault, where arithmetic had no result.
+    pub fn fault(self) -> Option<Fault> {
+        self.fault
+    }
+
+    /// Between which numbers this lies for all values of its symbols within their bounds.
+    pub fn bounds(self) -> RangeInclusive<i64> {
+        let (min, max) = range(self.expr()).clamped();
+        min..=max
+    }
+
+    /// The value for other values of the symbols. A [`Table`] does this for many expressions at once.
+    pub fn evaluate(self, bindings: &Bindings) -> Result<i64, Error> {
+        let mut table = Table::new();
+        let slot = table.add_signed(self)?;
+        let mut values = Vec::new();
+        table.evaluate(bindings, &mut values)?;
+        Ok(values[slot.index()])
+    }
+
+    /// A key for maps: equal keys mean sizes that are equal for all values of the symbols.
+    pub fn structural(self) -> Structural {
+        Structural { value: self.value, expr: self.expr, fault: self.fault }
+    }
+
+    /// The number or expression.
+    #[inline]
+    pub(crate) fn expr(self) -> Expr {
+        match self.expr {
+            None => Expr::Const(self.value),
+            Some(id) => Expr::Id(id),
+        }
+    }
+
+    /// The value, whatever the fault.
+    #[inline]
+    pub(crate) fn raw(self) -> i64 {
+        self.value
+    }
+
+    /// The result of an operation; of one operand where both are the same.
+    #[inline(never)]
+    #[track_caller]
+    pub(crate) fn operate(op: Op, a: Dim, b: Dim) -> Dim {
+        if a.fault.is_some() {
+            return a;
+        }
+        if b.fault.is_some() {
+            return b;
+        }
+        let value = match op.apply(a.value, b.value) {
+            Ok(value) => value,
+            Err(fault) => return Dim::failed(op, a, b, fault),
+        };
+        if a.is_constant() && b.is_constant() {
+            return Dim::constant(value);
+        }
+        if matches!(op, Op::DivFloor | Op::DivCeil | Op::Rem) && !b.is_constant() {
+            // A divisor that cancels out leaves nothing in the expression that would fail on zero.
+            guards::is_equal(b, Dim::ZERO);
+        }
+        match combine(op, a.expr(), b.expr()) {
+            Some(Expr::Id(id)) => Dim::symbolic(value, id),
+            Some(Expr::Const(constant)) if constant == value => Dim::constant(value),
+            Some(Expr::Const(_)) => Dim::failed(op, a, b, Fault::Inconsistent),
+            None if guards::is_recording() => {
+                guards::pin(a);
+                guards::pin(b);
+                Dim::constant(value)
+            }
+            None => Dim::failed(op, a, b, Fault::TooComplex),
+        }
+    }
+
+    #[cold]
+    fn failed(op: Op, a: Dim, b: Dim, fault: Fault) -> Dim {
+        let operation = id_of(a.expr()).zip(id_of(b.expr()));
+        let values = (a.value, b.value);
+        let expr = operation.and_then(|(a, b)| intern(Node::Failed { op, a, b, values }));
+        Dim { value: 0, expr: Some(expr.unwrap_or(ExprId::UNKNOWN)), fault: Some(fault) }
+    }
+
+    #[cold]
+    fn error(self, fault: Fault) -> Error {
+        let mut values = Vec::new();
+        if let Some(&Node::Failed { a, b, values: (first, second), .. }) = self.expr.map(node) {
+            let mut name = |id: ExprId, value: i64| {
+                let entry = format!("{} = {value}", text(Expr::Id(id)));
+                if !matches!(node(id), Node::Const(_)) && !values.contains(&entry) {
+                    values.push(entry);
+                }
+            };
+            name(a, first);
+            name(b, second);
+        }
+        Error::Arithmetic { expression: text(self.expr()), values: values.join(", "), fault }
+    }
+}
+
+/// The text form; a size with a fault prints as the operation that failed, in braces.
+impl fmt::Display for Dim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.fault, self.expr) {
+            (None, None) => fmt::Display::fmt(&self.value, f),
+            (None, Some(_)) => f.pad(&text(self.expr())),
+            (Some(_), _) => f.pad(&format!("{{{}}}", text(self.expr()))),
+        }
+    }
+}
+
+/// The text form and the value: `batch*sequence + 1 = 15`.
+impl fmt::Debug for Dim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.fault, self.expr) {
+            (None, None) => write!(f, "{}", self.value),
+            (None, Some(_)) => write!(f, "{self} = {}", self.value),
+            (Some(fault), _) => write!(f, "{self} {fault}"),
+        }
+    }
+}
+
+/// A size as a key: equal where value and expression are the same, which asks no question.
+///
+/// Equal keys are equal sizes for all values of the symbols. Different keys may still be equal sizes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Structural {
+    value: i64,
+    expr: Option<ExprId>,
+    fault: Option<Fault>,
+}
+
+impl Structural {
+    /// The size.
+    pub fn dim(self) -> Dim {
+        Dim { value: self.value, expr: self.expr, fault: self.fault }
+    }
+}
+
+impl fmt::Debug for Structural {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.dim(), f)
+    }
+}
+
+impl From<Dim> for Structural {
+    fn from(dim: Dim) -> Structural {
+        dim.structural()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dim_has_16_bytes() {
+        assert_eq!(size_of::<Dim>(), 16);
+    }
+}

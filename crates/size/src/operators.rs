@@ -1,0 +1,225 @@
+//! Conversions from integers, operators and the named operations of [`Dim`].
+
+use std::iter::{Product, Sum};
+use std::ops::{Add, AddAssign, Mul, MulAssign, Neg, Sub, SubAssign};
+
+use crate::Dim;
+use crate::arithmetic::Op;
+
+macro_rules! from_small {
+    ($($integer:ty),*) => {$(
+        impl From<$integer> for Dim {
+            #[inline]
+            fn from(value: $integer) -> Dim {
+                Dim::constant(value.into())
+            }
+        }
+    )*};
+}
+
+from_small!(i64, i32, u32);
+
+macro_rules! from_large {
+    ($($integer:ty),*) => {$(
+        /// A number above `i64::MAX` is an overflow.
+        impl From<$integer> for Dim {
+            #[inline]
+            fn from(value: $integer) -> Dim {
+                i64::try_from(value).map_or_else(|_| Dim::too_large(), Dim::constant)
+            }
+        }
+    )*};
+}
+
+from_large!(usize, u64);
+
+/// Constants take the branch that is inlined; all else is a call.
+macro_rules! operator {
+    ($trait:ident, $method:ident, $assign:ident, $assign_method:ident, $op:expr, $checked:ident) => {
+        impl $trait for Dim {
+            type Output = Dim;
+
+            #[inline]
+            #[track_caller]
+            fn $method(self, other: Dim) -> Dim {
+                if self.is_constant()
+                    && other.is_constant()
+                    && let Some(value) = self.raw().$checked(other.raw())
+                {
+                    return Dim::constant(value);
+                }
+                Dim::operate($op, self, other)
+            }
+        }
+
+        impl $trait<&Dim> for Dim {
+            type Output = Dim;
+
+            #[inline]
+            #[track_caller]
+            fn $method(self, other: &Dim) -> Dim {
+                self.$method(*other)
+            }
+        }
+
+        impl $trait<Dim> for &Dim {
+            type Output = Dim;
+
+            #[inline]
+            #[track_caller]
+            fn $method(self, other: Dim) -> Dim {
+                (*self).$method(other)
+            }
+        }
+
+        impl $trait for &Dim {
+            type Output = Dim;
+
+            #[inline]
+            #[track_caller]
+            fn $method(self, other: &Dim) -> Dim {
+                (*self).$method(*other)
+            }
+        }
+
+        operator!(integers $trait, $method, usize, u64, u32, i64, i32);
+
+        impl<T: Into<Dim>> $assign<T> for Dim {
+            #[inline]
+            #[track_caller]
+            fn $assign_method(&mut self, other: T) {
+                *self = (*self).$method(other.into());
+            }
+        }
+    };
+    (integers $trait:ident, $method:ident, $($integer:ty),*) => {$(
+        impl $trait<$integer> for Dim {
+            type Output = Dim;
+
+            #[inline]
+            #[track_caller]
+            fn $method(self, other: $integer) -> Dim {
+                self.$method(Dim::from(other))
+            }
+        }
+
+        impl $trait<Dim> for $integer {
+            type Output = Dim;
+
+            #[inline]
+            #[track_caller]
+            fn $method(self, other: Dim) -> Dim {
+                Dim::from(self).$method(other)
+            }
+        }
+    )*};
+}
+
+operator!(Add, add, AddAssign, add_assign, Op::Add, checked_add);
+operator!(Sub, sub, SubAssign, sub_assign, Op::Sub, checked_sub);
+operator!(Mul, mul, MulAssign, mul_assign, Op::Mul, checked_mul);
+
+impl Neg for Dim {
+    type Output = Dim;
+
+    #[inline]
+    #[track_caller]
+    fn neg(self) -> Dim {
+        Dim::ZERO - self
+    }
+}
+
+impl Sum for Dim {
+    #[track_caller]
+    fn sum<I: Iterator<Item = Dim>>(dims: I) -> Dim {
+        dims.fold(Dim::ZERO, Add::add)
+    }
+}
+
+impl<'a> Sum<&'a Dim> for Dim {
+    #[track_caller]
+    fn sum<I: Iterator<Item = &'a Dim>>(dims: I) -> Dim {
+        dims.copied().sum()
+    }
+}
+
+impl Product for Dim {
+    #[track_caller]
+    fn product<I: Iterator<Item = Dim>>(dims: I) -> Dim {
+        dims.fold(Dim::ONE, Mul::mul)
+    }
+}
+
+impl<'a> Product<&'a Dim> for Dim {
+    #[track_caller]
+    fn product<I: Iterator<Item = &'a Dim>>(dims: I) -> Dim {
+        dims.copied().product()
+    }
+}
+
+impl Dim {
+    /// The quotient, rounded towards minus infinity.
+    #[track_caller]
+    pub fn div_floor(self, divisor: impl Into<Dim>) -> Dim {
+        Dim::operate(Op::DivFloor, self, divisor.into())
+    }
+
+    /// The quotient, rounded towards plus infinity.
+    #[track_caller]
+    pub fn div_ceil(self, divisor: impl Into<Dim>) -> Dim {
+        Dim::operate(Op::DivCeil, self, divisor.into())
+    }
+
+    /// What [`Dim::div_floor`] leaves: it has the sign of the divisor, as in Python.
+    #[track_caller]
+    pub fn rem_floor(self, divisor: impl Into<Dim>) -> Dim {
+        Dim::operate(Op::Rem, self, divisor.into())
+    }
+
+    /// The smaller of both. No question is asked: it is an expression.
+    #[track_caller]
+    pub fn min(self, other: impl Into<Dim>) -> Dim {
+        Dim::operate(Op::Min, self, other.into())
+    }
+
+    /// The larger of both. No question is asked: it is an expression.
+    #[track_caller]
+    pub fn max(self, other: impl Into<Dim>) -> Dim {
+        Dim::operate(Op::Max, self, other.into())
+    }
+
+    /// `min(max(self, low), high)`: where the limits cross, the upper one wins.
+    #[track_caller]
+    pub fn clamp(self, low: impl Into<Dim>, high: impl Into<Dim>) -> Dim {
+        self.max(low).min(high)
+    }
+
+    /// The absolute value.
+    #[track_caller]
+    pub fn abs(self) -> Dim {
+        Dim::operate(Op::Abs, self, self)
+    }
+
+    /// The smallest power of two that is not less; 1 for all that is less than 1.
+    #[track_caller]
+    pub fn next_power_of_two(self) -> Dim {
+        Dim::operate(Op::NextPowerOfTwo, self, self)
+    }
+
+    /// The smallest multiple of `step` that is not less, for a positive `step`.
+    #[track_caller]
+    pub fn next_multiple_of(self, step: impl Into<Dim>) -> Dim {
+        let step = step.into();
+        self.div_ceil(step) * step
+    }
+
+    /// Whether `step` divides this. It is a question: the answer is recorded. Zero divides zero only.
+    #[track_caller]
+    pub fn is_multiple_of(self, step: impl Into<Dim>) -> bool {
+        let step = step.into();
+        if step == 0 {
+            return self == 0;
+        }
+        self.rem_floor(step) == 0
+    }
+}
