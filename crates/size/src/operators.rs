@@ -33,15 +33,25 @@ macro_rules! from_large {
 
 from_large!(usize, u64);
 
+impl From<&Dim> for Dim {
+    #[inline]
+    fn from(dim: &Dim) -> Dim {
+        *dim
+    }
+}
+
 /// Constants take the branch that is inlined; all else is a call.
+///
+/// One implementation for all right sides, so that the type of `dim * 64` is known before that of `64`.
 macro_rules! operator {
     ($trait:ident, $method:ident, $assign:ident, $assign_method:ident, $op:expr, $checked:ident) => {
-        impl $trait for Dim {
+        impl<T: Into<Dim>> $trait<T> for Dim {
             type Output = Dim;
 
             #[inline]
             #[track_caller]
-            fn $method(self, other: Dim) -> Dim {
+            fn $method(self, other: T) -> Dim {
+                let other = other.into();
                 if self.is_constant()
                     && other.is_constant()
                     && let Some(value) = self.raw().$checked(other.raw())
@@ -52,57 +62,27 @@ macro_rules! operator {
             }
         }
 
-        impl $trait<&Dim> for Dim {
+        impl<T: Into<Dim>> $trait<T> for &Dim {
             type Output = Dim;
 
             #[inline]
             #[track_caller]
-            fn $method(self, other: &Dim) -> Dim {
-                self.$method(*other)
-            }
-        }
-
-        impl $trait<Dim> for &Dim {
-            type Output = Dim;
-
-            #[inline]
-            #[track_caller]
-            fn $method(self, other: Dim) -> Dim {
+            fn $method(self, other: T) -> Dim {
                 (*self).$method(other)
             }
         }
-
-        impl $trait for &Dim {
-            type Output = Dim;
-
-            #[inline]
-            #[track_caller]
-            fn $method(self, other: &Dim) -> Dim {
-                (*self).$method(*other)
-            }
-        }
-
-        operator!(integers $trait, $method, usize, u64, u32, i64, i32);
 
         impl<T: Into<Dim>> $assign<T> for Dim {
             #[inline]
             #[track_caller]
             fn $assign_method(&mut self, other: T) {
-                *self = (*self).$method(other.into());
+                *self = (*self).$method(other);
             }
         }
+
+        operator!(integers $trait, $method, usize, u64, u32, i64, i32);
     };
     (integers $trait:ident, $method:ident, $($integer:ty),*) => {$(
-        impl $trait<$integer> for Dim {
-            type Output = Dim;
-
-            #[inline]
-            #[track_caller]
-            fn $method(self, other: $integer) -> Dim {
-                self.$method(Dim::from(other))
-            }
-        }
-
         impl $trait<Dim> for $integer {
             type Output = Dim;
 
