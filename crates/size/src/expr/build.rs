@@ -14,6 +14,9 @@ use crate::arithmetic::{Op, gcd};
 /// Minima and maxima of more operands are not made.
 const MAX_OPERANDS: usize = 16;
 
+/// How deep comparisons look into nested minima and maxima.
+const NESTED: usize = 3;
+
 /// Results that a thread remembers; shape rules ask for the same sizes over and over.
 const REMEMBERED: usize = 512;
 
@@ -236,7 +239,12 @@ fn extremum(kind: Extremum, a: Expr, b: Expr) -> Option<Expr> {
     let mut at = 0;
     while at < operands.len() {
         let others = || operands.iter().enumerate().filter(|&(i, _)| i != at).map(|(_, &other)| other);
-        if others().any(|other| is_never_chosen(kind, operands[at], other)) {
+        // min(a, max(a, b)) = a, and all that the bounds decide.
+        let is_never_chosen = |other| match kind {
+            Extremum::Min => is_at_least(operands[at], other, NESTED),
+            Extremum::Max => is_at_least(other, operands[at], NESTED),
+        };
+        if others().any(is_never_chosen) {
             operands.remove(at);
         } else {
             at += 1;
@@ -253,18 +261,25 @@ fn extremum(kind: Extremum, a: Expr, b: Expr) -> Option<Expr> {
     }
 }
 
-/// True when the extremum of both is always `other`.
-fn is_never_chosen(kind: Extremum, operand: ExprId, other: ExprId) -> bool {
-    // max(a, min(a, b)) = a
-    let opposite = if kind == Extremum::Min { Extremum::Max } else { Extremum::Min };
-    if operands_of(opposite, operand).is_some_and(|inner| inner.contains(&other)) {
+/// True when `a >= b` for all values, as far as the ranges and nested minima and maxima show.
+fn is_at_least(a: ExprId, b: ExprId, levels: usize) -> bool {
+    let difference = Poly::of(expr_of(a)).add_scaled(&Poly::of(expr_of(b)), -1);
+    if a == b || difference.is_some_and(|difference| difference.range().min >= 0) {
         return true;
     }
-    let Some(difference) = Poly::of(expr_of(operand)).add_scaled(&Poly::of(expr_of(other)), -1) else {
+    let Some(levels) = levels.checked_sub(1) else {
         return false;
     };
-    let range = difference.range();
-    if kind == Extremum::Min { range.min >= 0 } else { range.max <= 0 }
+    let left = match node(a) {
+        Node::Max(operands) => operands.iter().any(|&operand| is_at_least(operand, b, levels)),
+        Node::Min(operands) => operands.iter().all(|&operand| is_at_least(operand, b, levels)),
+        _ => false,
+    };
+    left || match node(b) {
+        Node::Min(operands) => operands.iter().any(|&operand| is_at_least(a, operand, levels)),
+        Node::Max(operands) => operands.iter().all(|&operand| is_at_least(a, operand, levels)),
+        _ => false,
+    }
 }
 
 fn absolute(a: Expr) -> Option<Expr> {
