@@ -41,24 +41,28 @@ impl From<&Dim> for Dim {
 }
 
 /// Constants take the branch that is inlined; all else is a call.
-///
+#[inline]
+#[track_caller]
+fn apply(op: Op, a: Dim, b: Dim) -> Dim {
+    if a.is_constant()
+        && b.is_constant()
+        && let Ok(value) = op.apply(a.raw(), b.raw())
+    {
+        return Dim::constant(value);
+    }
+    Dim::operate(op, a, b)
+}
+
 /// One implementation for all right sides, so that the type of `dim * 64` is known before that of `64`.
 macro_rules! operator {
-    ($trait:ident, $method:ident, $assign:ident, $assign_method:ident, $op:expr, $checked:ident) => {
+    ($trait:ident, $method:ident, $assign:ident, $assign_method:ident, $op:expr) => {
         impl<T: Into<Dim>> $trait<T> for Dim {
             type Output = Dim;
 
             #[inline]
             #[track_caller]
             fn $method(self, other: T) -> Dim {
-                let other = other.into();
-                if self.is_constant()
-                    && other.is_constant()
-                    && let Some(value) = self.raw().$checked(other.raw())
-                {
-                    return Dim::constant(value);
-                }
-                Dim::operate($op, self, other)
+                apply($op, self, other.into())
             }
         }
 
@@ -95,9 +99,9 @@ macro_rules! operator {
     )*};
 }
 
-operator!(Add, add, AddAssign, add_assign, Op::Add, checked_add);
-operator!(Sub, sub, SubAssign, sub_assign, Op::Sub, checked_sub);
-operator!(Mul, mul, MulAssign, mul_assign, Op::Mul, checked_mul);
+operator!(Add, add, AddAssign, add_assign, Op::Add);
+operator!(Sub, sub, SubAssign, sub_assign, Op::Sub);
+operator!(Mul, mul, MulAssign, mul_assign, Op::Mul);
 
 impl Neg for Dim {
     type Output = Dim;
@@ -139,54 +143,63 @@ impl<'a> Product<&'a Dim> for Dim {
 
 impl Dim {
     /// The quotient, rounded towards minus infinity.
+    #[inline]
     #[track_caller]
     pub fn div_floor(self, divisor: impl Into<Dim>) -> Dim {
-        Dim::operate(Op::DivFloor, self, divisor.into())
+        apply(Op::DivFloor, self, divisor.into())
     }
 
     /// The quotient, rounded towards plus infinity.
+    #[inline]
     #[track_caller]
     pub fn div_ceil(self, divisor: impl Into<Dim>) -> Dim {
-        Dim::operate(Op::DivCeil, self, divisor.into())
+        apply(Op::DivCeil, self, divisor.into())
     }
 
     /// What [`Dim::div_floor`] leaves: it has the sign of the divisor, as in Python.
+    #[inline]
     #[track_caller]
     pub fn rem_floor(self, divisor: impl Into<Dim>) -> Dim {
-        Dim::operate(Op::Rem, self, divisor.into())
+        apply(Op::Rem, self, divisor.into())
     }
 
     /// The smaller of both. No question is asked: it is an expression.
+    #[inline]
     #[track_caller]
     pub fn min(self, other: impl Into<Dim>) -> Dim {
-        Dim::operate(Op::Min, self, other.into())
+        apply(Op::Min, self, other.into())
     }
 
     /// The larger of both. No question is asked: it is an expression.
+    #[inline]
     #[track_caller]
     pub fn max(self, other: impl Into<Dim>) -> Dim {
-        Dim::operate(Op::Max, self, other.into())
+        apply(Op::Max, self, other.into())
     }
 
     /// `min(max(self, low), high)`: where the limits cross, the upper one wins.
+    #[inline]
     #[track_caller]
     pub fn clamp(self, low: impl Into<Dim>, high: impl Into<Dim>) -> Dim {
         self.max(low).min(high)
     }
 
     /// The absolute value.
+    #[inline]
     #[track_caller]
     pub fn abs(self) -> Dim {
-        Dim::operate(Op::Abs, self, self)
+        apply(Op::Abs, self, self)
     }
 
     /// The smallest power of two that is not less; 1 for all that is less than 1.
+    #[inline]
     #[track_caller]
     pub fn next_power_of_two(self) -> Dim {
-        Dim::operate(Op::NextPowerOfTwo, self, self)
+        apply(Op::NextPowerOfTwo, self, self)
     }
 
     /// The smallest multiple of `step` that is not less, for a positive `step`.
+    #[inline]
     #[track_caller]
     pub fn next_multiple_of(self, step: impl Into<Dim>) -> Dim {
         let step = step.into();
@@ -194,6 +207,7 @@ impl Dim {
     }
 
     /// Whether `step` divides this. It is a question: the answer is recorded. Zero divides zero only.
+    #[inline]
     #[track_caller]
     pub fn is_multiple_of(self, step: impl Into<Dim>) -> bool {
         let step = step.into();

@@ -1,9 +1,10 @@
 //! What happens when the process holds as many expressions as it may. Alone in its process: the limit is one for all.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
 
 mod common;
 
 use common::check_programs;
-use olivine_size::{Bindings, Dim, Fault, Scope, Symbol, expression_count, guards, set_expression_limit};
+use olivine_size::{Bindings, Fault, Scope, Symbol, expression_count, guards, set_expression_limit};
 
 #[test]
 fn beyond_the_limit_sizes_become_constants_with_guards() {
@@ -46,24 +47,4 @@ fn beyond_the_limit_sizes_become_constants_with_guards() {
         set_expression_limit(expression_count() + 40);
         check_programs(100 + seed, 60, 3, &symbols);
     }
-}
-
-#[test]
-fn expressions_that_grow_without_end_stop_growing() {
-    let symbol = Symbol::in_scope(9, "x", 0..=1000).unwrap();
-    let (_, set) = guards::record(|| {
-        let mut size = symbol.with_value(9).unwrap();
-        for step in 0..10_000 {
-            size = (size.min(100 + step) + size.rem_floor(97)).max(step % 5);
-        }
-        size
-    });
-    let mut bindings = Bindings::new();
-    bindings.bind(symbol, 9).unwrap();
-    assert!(set.holds(&bindings), "{set}");
-    let mut power = symbol.with_value(1).unwrap();
-    for _ in 0..100 {
-        power = power * (symbol.with_value(1).unwrap() + Dim::ONE) - power;
-    }
-    assert!(power.to_string().len() < 1 << 16);
 }
