@@ -20,7 +20,7 @@ use crate::{Bindings, Error, Fault, Symbol, Table, guards};
 ///
 /// Comparisons answer by the value and record a guard (see [`guards`]). There is no `Eq` and no `Hash`: equal now is
 /// not equal for all sizes. Maps use [`Dim::structural`].
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub struct Dim {
     value: i64,
     /// `None` for constants. A faulty size always has one, so that one test finds plain constants.

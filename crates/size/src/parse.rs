@@ -4,7 +4,7 @@ use crate::expr::print::{WORDS, is_name_byte};
 use crate::{Dim, Error, Scope};
 
 /// Longer texts are refused. All that prints is shorter.
-const MAX_BYTES: usize = 1 << 18;
+const MAX_BYTES: usize = 1 << 19;
 /// Deeper parentheses are refused: each level is a call. All that prints is less deep.
 const MAX_DEPTH: usize = 400;
 

@@ -1,6 +1,6 @@
 //! Many expressions as one list of instructions, evaluated for new sizes without allocation.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::ops::Range;
 
@@ -37,7 +37,7 @@ pub struct Table {
     expressions: Vec<Expr>,
     slots: HashMap<Expr, u32>,
     /// The sizes that could be negative.
-    sizes: Vec<u32>,
+    sizes: BTreeSet<u32>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -104,8 +104,8 @@ impl Table {
     /// Adds a size: its value must not be negative.
     pub fn add(&mut self, dim: Dim) -> Result<Slot, Error> {
         let slot = self.add_signed(dim)?;
-        if range(dim.expr()).min < 0 && !self.sizes.contains(&slot.0) {
-            self.sizes.push(slot.0);
+        if range(dim.expr()).min < 0 {
+            self.sizes.insert(slot.0);
         }
         Ok(slot)
     }

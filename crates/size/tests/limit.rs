@@ -3,8 +3,10 @@
 
 mod common;
 
+use std::cmp::Ordering;
+
 use common::check_programs;
-use olivine_size::{Bindings, Fault, Scope, Symbol, expression_count, guards, set_expression_limit};
+use olivine_size::{Bindings, Dim, Fault, Scope, Symbol, expression_count, guards, set_expression_limit};
 
 #[test]
 fn beyond_the_limit_sizes_become_constants_with_guards() {
@@ -30,8 +32,16 @@ fn beyond_the_limit_sizes_become_constants_with_guards() {
     assert!(set.holds(&scope.bindings()));
 
     // A question that needs a new expression fixes both sides.
-    let (less, set) = guards::record(|| known < sequence * 2);
-    assert!(!less && set.holds(&scope.bindings()));
+    let questions: [fn(Dim, Dim) -> bool; 3] =
+        [|a, b| a < b, |a, b| a == b, |a, b| a.partial_cmp(&b) == Some(Ordering::Less)];
+    for question in questions {
+        let (answer, set) = guards::record(|| question(known, sequence));
+        assert!(!answer && set.holds(&scope.bindings()));
+        let mut texts: Vec<String> = set.iter().map(ToString::to_string).collect();
+        texts.sort();
+        assert_eq!(texts, ["batch*sequence == 28", "sequence == 7"]);
+    }
+    let (_, set) = guards::record(|| known < sequence * 2);
     let mut others = Bindings::new();
     for (symbol, value) in scope.iter().map(|(symbol, _)| symbol).zip([7, 4]) {
         others.bind(symbol, value).unwrap();

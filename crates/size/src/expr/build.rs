@@ -159,7 +159,7 @@ fn split(dividend: &Poly, divisor: &Poly) -> Option<(Poly, Poly)> {
     {
         let times = c.checked_div(d)?;
         let left = dividend.add_scaled(divisor, times.checked_neg()?)?;
-        if left.is_zero() {
+        if left.terms.is_empty() {
             return Some((Poly::constant(times), left));
         }
     }

@@ -23,7 +23,7 @@ const OPERANDS_PER_NODE: u64 = 8;
 const MAX_DEPTH: u32 = 128;
 
 /// Expressions that would print more nodes than this are not made: shared operands print once for each use.
-const MAX_PRINTED: u32 = 1024;
+const MAX_PRINTED: u32 = 512;
 
 /// A node and what is known about it.
 #[derive(Debug)]
@@ -75,6 +75,8 @@ pub(crate) fn intern(node: Node) -> Option<ExprId> {
         return Some(id);
     }
     let limit = CURRENT_LIMIT.load(Ordering::Relaxed);
+    // Failed operations are kept for their messages only: they may not take the room of sizes.
+    let limit = if matches!(node, Node::Failed { .. }) { limit / 2 } else { limit };
     if index.count >= limit || index.operands >= u64::from(limit).saturating_mul(OPERANDS_PER_NODE) {
         return None;
     }

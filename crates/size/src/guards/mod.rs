@@ -9,6 +9,9 @@
 //! A plan made inside [`record`] holds for all sizes for which the guards hold: the same code would take the same
 //! branches. Questions whose answer is the same for all values within the bounds of the symbols leave no guard.
 //!
+//! Where arithmetic has no result for new sizes (an overflow, a division by zero), questions about it need not fail;
+//! evaluating the number in a [`Table`](crate::Table) does.
+//!
 //! Two things are up to the caller. A result that is kept and used again in another recording must bring its guards
 //! along: [`GuardSet::record_again`]. And code must decide by comparisons, not by [`Dim::value`].
 
