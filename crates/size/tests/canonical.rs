@@ -126,7 +126,7 @@ fn text_is_in_a_fixed_order() {
     let texts = [
         (z * y + x * 2 + 1, "y*z + 2*x + 1"),
         (x - z, "x - z"),
-        (z - x - 3, "-x + z - 3"),
+        (z - x - 3, "z - x - 3"),
         (z.min(x).min(7), "min(x, z, 7)"),
         ((z - x).abs(), "abs(x - z)"),
         ((z + x).div_floor(4), "floor((x + z) / 4)"),
@@ -136,6 +136,7 @@ fn text_is_in_a_fixed_order() {
         ((z + 1).rem_floor(x * y), "(z + 1) mod (x*y)"),
         (z.next_power_of_two() * x, "next_power_of_two(z)*x"),
         (-z, "-z"),
+        (7 - z - x, "7 - x - z"),
     ];
     for (dim, text) in texts {
         assert_eq!(dim.to_string(), text);

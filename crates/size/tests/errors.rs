@@ -86,7 +86,7 @@ fn evaluation_names_the_expression_and_the_values() {
     );
     assert_eq!(
         evaluate(rows - columns, [5, 6]).unwrap_err(),
-        "`-columns + rows` is -1, which is no size, with columns = 6, rows = 5"
+        "`rows - columns` is -1, which is no size, with columns = 6, rows = 5"
     );
     assert_eq!(rows.evaluate(&Bindings::new()).unwrap_err().to_string(), "`rows` has no value");
     assert_eq!(evaluate(Dim::from(-1), [1, 1]).unwrap_err(), "`-1` is -1, which is no size");

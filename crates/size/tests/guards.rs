@@ -131,6 +131,10 @@ fn implied_guards_are_dropped() {
     let (_, guards) =
         guards::record(|| (batch * sequence > 9, batch == 4, sequence == 7, (batch + sequence) == 11));
     assert_eq!(texts(&guards), ["batch == 4", "sequence == 7"]);
+    let (_, guards) = guards::record(|| {
+        (batch * sequence != 0, sequence > 3, sequence.div_ceil(8) >= 1, batch * sequence > 3)
+    });
+    assert_eq!(texts(&guards), ["sequence >= 4"]);
     let (_, guards) = guards::record(|| (sequence + 1 >= 3, 4 * sequence > 7, sequence.specialize()));
     assert_eq!(guards.len(), 1);
 }

@@ -106,9 +106,15 @@ fn sum(constant: i64, terms: &[(ExprId, i64)]) -> (String, Binding) {
     join(constant.into(), &in_order(terms))
 }
 
+/// A sum begins with something positive if there is any: `b - a`, `7 - a`.
 fn join(constant: i128, terms: &[Term]) -> (String, Binding) {
-    let mut text = String::new();
-    for Term { order: (_, term), binding, coefficient } in terms {
+    let first = terms.iter().position(|term| term.coefficient > 0);
+    let leads = first.is_none() && constant > 0 && !terms.is_empty();
+    let mut text = if leads { constant.to_string() } else { String::new() };
+    let others = terms.iter().enumerate().filter(|&(at, _)| Some(at) != first).map(|(_, term)| term);
+    for Term { order: (_, term), binding, coefficient } in
+        first.and_then(|at| terms.get(at)).into_iter().chain(others)
+    {
         match (text.is_empty(), *coefficient < 0) {
             (true, true) => text.push('-'),
             (true, false) => {}
@@ -125,6 +131,7 @@ fn join(constant: i128, terms: &[Term]) -> (String, Binding) {
     match constant {
         _ if text.is_empty() => text = constant.to_string(),
         0 => {}
+        _ if leads => {}
         1.. => text.push_str(&format!(" + {constant}")),
         _ => text.push_str(&format!(" - {}", constant.unsigned_abs())),
     }

@@ -92,7 +92,7 @@ pub(crate) fn intern(node: Node) -> Option<ExprId> {
     }
     let number = index.count.checked_add(1)?;
     let id = ExprId(NonZeroU32::new(number)?);
-    let range = range_of(&node);
+    let range = range_of(&node, |id| entry(id).range);
     let chunk = CHUNKS_OF_ENTRIES.get(number as usize / CHUNK)?;
     let chunk = chunk.get_or_init(|| (0..CHUNK).map(|_| OnceLock::new()).collect());
     let entry = chunk.get(number as usize % CHUNK)?.get_or_init(|| Entry { node, range, depth, printed });
@@ -131,12 +131,12 @@ pub fn expression_count() -> u32 {
     INDEX.lock().unwrap_or_else(PoisonError::into_inner).count
 }
 
-fn range_of(node: &Node) -> Range {
-    let of = |id: ExprId| entry(id).range;
+/// The range of a node whose operands have these ranges.
+pub(crate) fn range_of(node: &Node, of: impl Fn(ExprId) -> Range) -> Range {
     match node {
         &Node::Const(value) => Range::constant(value),
         &Node::Symbol { min, max, .. } => Range::new(min, max),
-        Node::Sum { constant, terms } => sum_range(*constant, terms),
+        Node::Sum { constant, terms } => sum_of_ranges(*constant, terms, of),
         Node::Product(factors) => factors
             .chunk_by(|a, b| a == b)
             .fold(Range::constant(1), |product, same| product.multiply(of(same[0]).power(same.len()))),
@@ -153,7 +153,11 @@ fn range_of(node: &Node) -> Range {
 
 /// The range of a sum.
 pub(crate) fn sum_range(constant: i64, terms: &[(ExprId, i64)]) -> Range {
+    sum_of_ranges(constant, terms, |id| entry(id).range)
+}
+
+fn sum_of_ranges(constant: i64, terms: &[(ExprId, i64)], of: impl Fn(ExprId) -> Range) -> Range {
     terms.iter().fold(Range::constant(constant), |sum, &(term, coefficient)| {
-        sum.add(entry(term).range.multiply(Range::constant(coefficient)))
+        sum.add(of(term).multiply(Range::constant(coefficient)))
     })
 }

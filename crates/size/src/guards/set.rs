@@ -5,8 +5,9 @@ use std::collections::HashMap;
 use std::fmt;
 
 use super::guard::{Condition, Guard, Relation};
-use crate::expr::store::entry;
-use crate::expr::{ExprId, symbols};
+use crate::expr::range::Range;
+use crate::expr::store::{entry, node, range_of};
+use crate::expr::{ExprId, reachable, symbols};
 use crate::table::Slot;
 use crate::{Bindings, Error, Symbol, Table};
 
@@ -210,7 +211,7 @@ fn simplified(guards: Vec<Guard>) -> Vec<Guard> {
         }
     }
     kept.sort_by_key(|&(at, _)| at);
-    without_fixed(&guards, kept)
+    without_implied(&guards, kept, &known)
 }
 
 /// The fewest comparisons that say what is known.
@@ -241,19 +242,17 @@ fn describe(expr: ExprId, known: &Known, kept: &mut Vec<(usize, Condition)>) {
     }
 }
 
-/// Drops guards about symbols that other guards fix, where they hold for that one value.
-fn without_fixed(guards: &[Guard], kept: Vec<(usize, Condition)>) -> Vec<Guard> {
-    let fixed = kept.iter().filter_map(|&(_, condition)| match condition {
-        Condition::Compare { expr, relation: Relation::Equal, value } => Some((Symbol::of(expr)?, value)),
-        _ => None,
-    });
-    let fixed = Bindings::from_checked(fixed.collect());
+/// Drops guards that follow from what the other guards say about symbols alone.
+///
+/// Guards about symbols stay, so that no two guards drop out because of each other.
+fn without_implied(
+    guards: &[Guard],
+    kept: Vec<(usize, Condition)>,
+    known: &HashMap<ExprId, Known>,
+) -> Vec<Guard> {
     let is_implied = |condition: Condition| match condition {
-        Condition::Compare { expr, relation, value } => {
-            Symbol::of(expr).is_none()
-                && symbols(expr).iter().all(|&symbol| fixed.get(symbol).is_some())
-                // Sets of several compiles can contradict each other.
-                && evaluate(expr, &fixed).is_some_and(|found| relation.holds(found, value))
+        Condition::Compare { expr, relation, value } if Symbol::of(expr).is_none() => {
+            is_decided(narrowed(expr, known), relation, value.into())
         }
         _ => false,
     };
@@ -261,9 +260,29 @@ fn without_fixed(guards: &[Guard], kept: Vec<(usize, Condition)>) -> Vec<Guard> 
     kept.filter_map(|(at, condition)| Some(Guard { condition, location: guards.get(at)?.location })).collect()
 }
 
-fn evaluate(expr: ExprId, bindings: &Bindings) -> Option<i64> {
-    let (mut table, mut values) = (Table::new(), Vec::new());
-    let slot = table.add_expression(expr);
-    table.evaluate(bindings, &mut values).ok()?;
-    values.get(slot.index()).copied()
+/// The range of an expression whose symbols have the ranges that guards leave them.
+fn narrowed(expr: ExprId, known: &HashMap<ExprId, Known>) -> Range {
+    let mut ranges = HashMap::new();
+    for id in reachable([expr], |_| false) {
+        let range = match known.get(&id).filter(|_| Symbol::of(id).is_some()) {
+            Some(known) => Range { min: known.min.0, max: known.max.0 },
+            None => range_of(node(id), |operand| ranges.get(&operand).copied().unwrap_or(Range::ALL)),
+        };
+        // Guards of several compiles can contradict each other.
+        if range.min > range.max {
+            return Range::ALL;
+        }
+        ranges.insert(id, range);
+    }
+    ranges.get(&expr).copied().unwrap_or(Range::ALL)
+}
+
+/// True when the relation holds for all numbers of the range.
+fn is_decided(range: Range, relation: Relation, value: i128) -> bool {
+    match relation {
+        Relation::Equal => range.min == value && range.max == value,
+        Relation::NotEqual => range.max < value || range.min > value,
+        Relation::AtLeast => range.min >= value,
+        Relation::AtMost => range.max <= value,
+    }
 }
