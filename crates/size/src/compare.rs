@@ -1,7 +1,7 @@
 //! Comparisons: they answer by the value and record the question and its answer.
 //!
 //! `#[track_caller]` reaches the line that compares two sizes. Comparisons of slices or in derived code report a line
-//! of the standard library or of the derive; [`guards::asked_at`](crate::guards::asked_at) names a better one.
+//! of the standard library or of the derive; [`guards::asked_at`] names a better one.
 // The default `ne` does not pass on where it was called.
 #![allow(clippy::partialeq_ne_impl)]
 

@@ -43,6 +43,15 @@ fn sizes_for_which_guards_hold_give_the_same_answers() {
 }
 
 #[test]
+fn sizes_near_the_end_of_64_bits_give_the_same_answers() {
+    let symbol = |name, bounds| Symbol::new(name, bounds).unwrap();
+    let symbols = [symbol("b", 1 << 30..=1 << 62), symbol("s", -(1 << 61)..=1 << 62), symbol("p", 0..=3)];
+    for (seed, depth) in [(15, 1), (16, 2), (17, 3)] {
+        check_programs(seed, 800, depth, &symbols);
+    }
+}
+
+#[test]
 fn without_a_guard_the_answer_is_the_same_for_all_sizes() {
     let symbol = |name, bounds| Symbol::new(name, bounds).unwrap();
     let symbols = [symbol("x", -3..=4), symbol("y", 0..=6), symbol("z", 1..=3)];

@@ -80,6 +80,34 @@ fn plain_arithmetic_values_tables_and_text_agree() {
 }
 
 #[test]
+fn nothing_wraps_near_the_end_of_64_bits() {
+    let symbol = |name, bounds| Symbol::new(name, bounds).unwrap();
+    let symbols = [symbol("b", 1 << 30..=1 << 62), symbol("s", -(1 << 62)..=1 << 62), symbol("p", 0..=3)];
+    let mut random = Random::new(4);
+    let (mut faults, mut compared) = (0, 0);
+    for case in 0..6000 {
+        let tree = Tree::random(&mut random, symbols.len(), 1 + case % 3);
+        let hints = values(&mut random, &symbols);
+        let dim = tree.dim(&dims(&symbols, &hints));
+        match (dim.value(), tree.value(&hints, &mut 0)) {
+            (Ok(value), expected) => assert_eq!(Some(i128::from(value)), expected, "case {case}: {dim:?}"),
+            (Err(_), None) => faults += 1,
+            (Err(_), Some(_)) => assert_eq!(dim.fault(), Some(Fault::TooComplex), "case {case}: {dim:?}"),
+        }
+        for _ in 0..10 {
+            let others = values(&mut random, &symbols);
+            if let (Ok(value), Some(expected)) =
+                (dim.evaluate(&bindings(&symbols, &others)), tree.value(&others, &mut 0))
+            {
+                compared += 1;
+                assert_eq!(i128::from(value), expected, "case {case}: {dim} with {others:?}");
+            }
+        }
+    }
+    assert!(faults > 500 && compared > 20_000, "{faults} faults, {compared} compared");
+}
+
+#[test]
 fn one_table_of_many_expressions_agrees_with_each_alone() {
     let symbols = symbols();
     let mut random = Random::new(2);

@@ -193,8 +193,8 @@ fn remainder(a: Expr, b: Expr) -> Option<Expr> {
         return Some(a);
     }
     let mut rest = Poly::constant(dividend.constant.rem_euclid(n));
-    rest.terms
-        .extend(dividend.terms.iter().map(|&(term, c)| (term, c.rem_euclid(n))).filter(|&(_, c)| c != 0));
+    let terms = dividend.terms.iter().map(|&(term, c)| (term, nearest(c, n)));
+    rest.terms.extend(terms.filter(|&(_, c)| c != 0));
     if rest.terms.is_empty() || rest.range().is_within(0, n.into()) {
         return rest.intern();
     }
@@ -209,6 +209,12 @@ fn remainder(a: Expr, b: Expr) -> Option<Expr> {
         return Poly::constant(0).add_scaled(&Poly::of(inside), common)?.intern();
     }
     intern(Node::Rem(id_of(rest.intern()?)?, id_of(Expr::Const(n))?)).map(Expr::Id)
+}
+
+/// What `c` leaves modulo `n`, the one nearest to zero: no term becomes larger than it was.
+fn nearest(c: i64, n: i64) -> i64 {
+    let rest = c.rem_euclid(n);
+    if rest > n / 2 { rest - n } else { rest }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
