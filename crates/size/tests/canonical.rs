@@ -194,7 +194,7 @@ fn the_largest_expressions_still_print_and_parse() {
         |size, x, y| (size - x).div_ceil(y + 1) + 1,
         |size, x, y| (size + y).rem_floor(x * 100) + 1,
         |size, x, y| (size - x).abs() - y,
-        |size, x, y| ((size + 1).min(x) + 1).max(y - 7),
+        |size, x, y| (size + y).min(x * 3) - x,
         |size, x, y| (size - x).next_power_of_two() - y,
         |size, x, y| (size - x).max(y) * y - size,
         |size, x, _| size * (x + 1) - size,

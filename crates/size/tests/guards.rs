@@ -119,6 +119,13 @@ fn what_the_bounds_decide_leaves_no_guard() {
         assert!((batch * 64).is_multiple_of(16));
         assert!(batch + sequence == sequence + batch);
         assert!(sequence.min(128) <= 128);
+        assert!(sequence.min(batch) <= sequence);
+        assert!(sequence - sequence.min(4) >= 0);
+        assert!(sequence.next_multiple_of(8) >= sequence);
+        assert!(sequence.next_multiple_of(8) - sequence < 8);
+        assert!(sequence.div_floor(2) * 4 <= sequence * 2);
+        assert!(sequence.max(batch) + 1 != batch);
+        assert!((batch - sequence).abs() >= batch - sequence);
     });
     assert_eq!(guards.to_string(), "");
     assert!(guards.holds(&Bindings::new()));

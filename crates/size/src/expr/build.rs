@@ -7,15 +7,13 @@ use std::cell::RefCell;
 
 use super::poly::{Poly, quotient};
 use super::range::Range;
+use super::sign::is_never_negative;
 use super::store::{expr_of, id_of, intern, node, range};
 use super::{Expr, ExprId, Node};
 use crate::arithmetic::{Op, gcd};
 
 /// Minima and maxima of more operands are not made.
 const MAX_OPERANDS: usize = 16;
-
-/// How deep comparisons look into nested minima and maxima.
-const NESTED: usize = 3;
 
 /// Results that a thread remembers; shape rules ask for the same sizes over and over.
 const REMEMBERED: usize = 512;
@@ -247,8 +245,8 @@ fn extremum(kind: Extremum, a: Expr, b: Expr) -> Option<Expr> {
         let others = || operands.iter().enumerate().filter(|&(i, _)| i != at).map(|(_, &other)| other);
         // min(a, max(a, b)) = a, and all that the bounds decide.
         let is_never_chosen = |other| match kind {
-            Extremum::Min => is_at_least(operands[at], other, NESTED),
-            Extremum::Max => is_at_least(other, operands[at], NESTED),
+            Extremum::Min => is_at_least(operands[at], other),
+            Extremum::Max => is_at_least(other, operands[at]),
         };
         if others().any(is_never_chosen) {
             operands.remove(at);
@@ -267,25 +265,10 @@ fn extremum(kind: Extremum, a: Expr, b: Expr) -> Option<Expr> {
     }
 }
 
-/// True when `a >= b` for all values, as far as the ranges and nested minima and maxima show.
-fn is_at_least(a: ExprId, b: ExprId, levels: usize) -> bool {
+/// True when `a >= b` is shown to hold for all values.
+fn is_at_least(a: ExprId, b: ExprId) -> bool {
     let difference = Poly::of(expr_of(a)).add_scaled(&Poly::of(expr_of(b)), -1);
-    if a == b || difference.is_some_and(|difference| difference.range().min >= 0) {
-        return true;
-    }
-    let Some(levels) = levels.checked_sub(1) else {
-        return false;
-    };
-    let left = match node(a) {
-        Node::Max(operands) => operands.iter().any(|&operand| is_at_least(operand, b, levels)),
-        Node::Min(operands) => operands.iter().all(|&operand| is_at_least(operand, b, levels)),
-        _ => false,
-    };
-    left || match node(b) {
-        Node::Min(operands) => operands.iter().any(|&operand| is_at_least(a, operand, levels)),
-        Node::Max(operands) => operands.iter().all(|&operand| is_at_least(a, operand, levels)),
-        _ => false,
-    }
+    difference.is_some_and(|difference| is_never_negative(&difference))
 }
 
 fn absolute(a: Expr) -> Option<Expr> {

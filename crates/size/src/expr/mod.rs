@@ -5,6 +5,7 @@
 //!   poly ─── sums of products with integer coefficients, the canonical form
 //!   build ── one function for each operation: simplifies, then asks the store
 //!   range ── interval arithmetic
+//!   sign ─── what interval arithmetic does not see
 //!   print ── the text form
 //! ```
 
@@ -18,6 +19,7 @@ pub(crate) mod build;
 pub(crate) mod poly;
 pub(crate) mod print;
 pub(crate) mod range;
+pub(crate) mod sign;
 pub(crate) mod store;
 
 /// The number of a node in the store. Operands have smaller numbers than the nodes that use them.

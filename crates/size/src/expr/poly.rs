@@ -103,7 +103,8 @@ impl Poly {
             return Poly::constant(0).add_scaled(other, self.constant);
         }
         let count = |poly: &Poly| poly.terms.len() + usize::from(poly.constant != 0);
-        if count(self) * count(other) > MAX_EXPANDED {
+        // Once a product was not expanded, nothing is multiplied into it term by term: the order would matter.
+        if count(self) * count(other) > MAX_EXPANDED || self.has_unexpanded() || other.has_unexpanded() {
             let (left, a) = self.as_factor()?;
             let (right, b) = other.as_factor()?;
             return Some(Poly { constant: 0, terms: vec![(product(left, right)?, a.checked_mul(b)?)] });
@@ -123,15 +124,27 @@ impl Poly {
         sum.add_scaled(self, other.constant)
     }
 
-    /// The whole as one factor, with its coefficient.
+    /// The whole as one factor without a common divisor and with a positive first term, and what was taken out.
     fn as_factor(&self) -> Option<(ExprId, i64)> {
-        match self.single() {
-            Some(term) => Some(term),
-            None => match self.clone().intern()? {
-                Expr::Id(id) => Some((id, 1)),
-                Expr::Const(_) => None,
-            },
+        let common = gcd(self.content(), self.constant) as i64;
+        let first_is_negative = self.terms.first().is_some_and(|&(_, c)| c < 0);
+        let taken = if first_is_negative { -common } else { common };
+        let mut factor = self.clone();
+        factor.constant = factor.constant.checked_div(taken)?;
+        for (_, c) in &mut factor.terms {
+            *c = c.checked_div(taken)?;
         }
+        match factor.intern()? {
+            Expr::Id(id) => Some((id, taken)),
+            Expr::Const(_) => None,
+        }
+    }
+
+    /// True when a factor of a term is a sum.
+    pub(crate) fn has_unexpanded(&self) -> bool {
+        self.terms
+            .iter()
+            .any(|(term, _)| factors(term).iter().any(|&factor| matches!(node(factor), Node::Sum { .. })))
     }
 
     /// Stores the sum.

@@ -2,6 +2,7 @@
 //!
 //! The order of terms and operands is that of their text, not of their ids: ids depend on which thread came first.
 
+use super::poly::Poly;
 use super::store::node;
 use super::{Expr, ExprId, Node};
 use crate::arithmetic::Op;
@@ -77,9 +78,12 @@ fn printed(id: ExprId) -> (String, Binding) {
         Node::Symbol { name, .. } => (name_text(name), Binding::Atom),
         Node::Sum { constant, terms } => sum(*constant, terms),
         Node::Product(factors) => {
-            let mut texts: Vec<String> =
-                factors.iter().map(|&f| above(Binding::Product, printed(f))).collect();
+            let mut texts: Vec<_> = factors
+                .iter()
+                .map(|&factor| (factor_order(factor), above(Binding::Product, printed(factor))))
+                .collect();
             texts.sort();
+            let texts: Vec<String> = texts.into_iter().map(|(_, text)| text).collect();
             (texts.join("*"), Binding::Product)
         }
         &Node::Floor(a, b) => (quotient(a, b), Binding::Atom),
@@ -94,6 +98,17 @@ fn printed(id: ExprId) -> (String, Binding) {
         &Node::NextPowerOfTwo(a) => (format!("next_power_of_two({})", printed(a).0), Binding::Atom),
         &Node::Failed { op, a, b, .. } => (failed(op, a, b), Binding::Sum),
         Node::Unknown => ("?".to_owned(), Binding::Atom),
+    }
+}
+
+/// Sums come first, those with the most terms before others: read in this order, they are not expanded either.
+fn factor_order(factor: ExprId) -> (bool, usize) {
+    match node(factor) {
+        Node::Sum { terms, .. } => {
+            let has_unexpanded = Poly::of(Expr::Id(factor)).has_unexpanded();
+            (!has_unexpanded, usize::MAX - 1 - terms.len())
+        }
+        _ => (true, usize::MAX),
     }
 }
 

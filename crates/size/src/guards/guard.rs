@@ -5,6 +5,7 @@ use std::panic::Location;
 
 use crate::expr::poly::Poly;
 use crate::expr::print::{comparison_text, text};
+use crate::expr::sign::is_never_negative;
 use crate::expr::{Expr, ExprId};
 use crate::{Dim, Fault};
 
@@ -95,7 +96,10 @@ pub(super) fn equality(a: Dim, b: Dim, answer: bool) -> Option<Condition> {
     let difference = Poly::of(a.expr()).add_scaled(&Poly::of(b.expr()), -1)?;
     let range = difference.range();
     let content = difference.content();
-    let never = range.min > 0 || range.max < 0 || difference.constant % content != 0;
+    let never = range.min > 0
+        || range.max < 0
+        || difference.constant % content != 0
+        || (!answer && is_never_zero(&difference)?);
     let always = range.min == 0 && range.max == 0;
     if never || always {
         return decided(always == answer, a);
@@ -114,10 +118,22 @@ pub(super) fn at_least(a: Dim, b: Dim, more: i64, answer: bool) -> Option<Condit
     }
     if !answer {
         // d < 0 is -d - 1 >= 0.
-        difference = difference.negate()?;
-        difference.constant = difference.constant.checked_sub(1)?;
+        difference = less(&difference.negate()?)?;
+    }
+    // One direction is enough: the other would contradict the value.
+    if is_never_negative(&difference) {
+        return Some(Condition::Always);
     }
     compare(difference, Relation::AtLeast)
+}
+
+fn is_never_zero(sum: &Poly) -> Option<bool> {
+    Some(is_never_negative(&less(sum)?) || is_never_negative(&less(&sum.negate()?)?))
+}
+
+/// The sum minus one.
+fn less(sum: &Poly) -> Option<Poly> {
+    Some(Poly { constant: sum.constant.checked_sub(1)?, terms: sum.terms.clone() })
 }
 
 /// The condition that a size keeps its value.

@@ -128,8 +128,7 @@ impl Tree {
             }
         };
         *largest = (*largest).max(value.abs());
-        // Beyond this the next product might not fit.
-        (value.abs() < 1 << 63).then_some(value)
+        i64::try_from(value).ok().map(i128::from)
     }
 
     pub(crate) fn dim(&self, symbols: &[Dim]) -> Dim {
