@@ -1,12 +1,13 @@
 //! [`Dim`]: a size with its value and, where it depends on named sizes, its expression.
 
 use std::fmt;
+use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
 
 use crate::arithmetic::Op;
 use crate::expr::build::combine;
 use crate::expr::print::text;
-use crate::expr::store::{id_of, intern, node, range};
+use crate::expr::store::{id_of, intern, is_half_full, node, range};
 use crate::expr::{Expr, ExprId, Node, symbols};
 use crate::{Bindings, Error, Fault, Symbol, Table, guards};
 
@@ -23,9 +24,33 @@ use crate::{Bindings, Error, Fault, Symbol, Table, guards};
 #[derive(Clone, Copy, Default)]
 pub struct Dim {
     value: i64,
-    /// `None` for constants. A faulty size always has one, so that one test finds plain constants.
-    expr: Option<ExprId>,
-    fault: Option<Fault>,
+    tag: Tag,
+}
+
+/// The expression and the fault in one word: zero for constants, so that one test finds them, and two words are what a
+/// function returns in registers.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+struct Tag(u64);
+
+impl Tag {
+    const CONSTANT: Tag = Tag(0);
+
+    #[inline]
+    fn new(expr: ExprId, fault: Option<Fault>) -> Tag {
+        let fault = fault.map_or(0, |fault| fault as u64 + 1);
+        Tag(u64::from(expr.0.get()) | fault << 32)
+    }
+
+    #[inline]
+    fn expr(self) -> Option<ExprId> {
+        NonZeroU32::new(self.0 as u32).map(ExprId)
+    }
+
+    #[inline]
+    fn fault(self) -> Option<Fault> {
+        let code = (self.0 >> 32) as usize;
+        Fault::ALL.get(code.wrapping_sub(1)).copied()
+    }
 }
 
 impl Dim {
@@ -37,18 +62,18 @@ impl Dim {
     /// A constant.
     #[inline]
     pub const fn constant(value: i64) -> Dim {
-        Dim { value, expr: None, fault: None }
+        Dim { value, tag: Tag::CONSTANT }
     }
 
     #[inline]
     pub(crate) fn symbolic(value: i64, expr: ExprId) -> Dim {
-        Dim { value, expr: Some(expr), fault: None }
+        Dim { value, tag: Tag::new(expr, None) }
     }
 
     /// A number that does not fit.
     #[cold]
     pub(crate) fn too_large() -> Dim {
-        Dim { value: 0, expr: Some(ExprId::UNKNOWN), fault: Some(Fault::Overflow) }
+        Dim { value: 0, tag: Tag::new(ExprId::UNKNOWN, Some(Fault::Overflow)) }
     }
 
     /// Reads the text form, such as `2*sequence + min(past, 4)`, with the sizes of a scope.
@@ -62,23 +87,23 @@ impl Dim {
     /// True for plain numbers: no expression, no fault.
     #[inline]
     pub fn is_constant(self) -> bool {
-        self.expr.is_none()
+        self.tag == Tag::CONSTANT
     }
 
     /// The number, if this is a constant.
     #[inline]
     pub fn as_constant(self) -> Option<i64> {
-        if self.expr.is_none() { Some(self.value) } else { None }
+        if self.is_constant() { Some(self.value) } else { None }
     }
 
     /// The symbol, if this is one and nothing else.
     pub fn as_symbol(self) -> Option<Symbol> {
-        self.expr.filter(|_| self.fault.is_none()).and_then(Symbol::of)
+        self.tag.expr().filter(|_| self.fault().is_none()).and_then(Symbol::of)
     }
 
     /// The symbols this depends on.
     pub fn symbols(self) -> Vec<Symbol> {
-        self.expr.map(symbols).unwrap_or_default()
+        self.tag.expr().map(symbols).unwrap_or_default()
     }
 
     /// The value in the current compile. No guard is recorded: for messages and estimates, not for decisions.
@@ -106,7 +131,7 @@ impl Dim {
 
     /// The size itself, or the error that its fault is.
     pub fn check(self) -> Result<Dim, Error> {
-        match self.fault {
+        match self.fault() {
             None => Ok(self),
             Some(fault) => Err(self.error(fault)),
         }
@@ -114,7 +139,7 @@ impl Dim {
 
     /// The fault, where arithmetic had no result.
     pub fn fault(self) -> Option<Fault> {
-        self.fault
+        self.tag.fault()
     }
 
     /// Between which numbers this lies for all values of its symbols within their bounds.
@@ -134,13 +159,13 @@ impl Dim {
 
     /// A key for maps: equal keys mean sizes that are equal for all values of the symbols.
     pub fn structural(self) -> Structural {
-        Structural { value: self.value, expr: self.expr, fault: self.fault }
+        Structural { value: self.value, tag: self.tag }
     }
 
     /// The number or expression.
     #[inline]
     pub(crate) fn expr(self) -> Expr {
-        match self.expr {
+        match self.tag.expr() {
             None => Expr::Const(self.value),
             Some(id) => Expr::Id(id),
         }
@@ -156,10 +181,10 @@ impl Dim {
     #[inline(never)]
     #[track_caller]
     pub(crate) fn operate(op: Op, a: Dim, b: Dim) -> Dim {
-        if a.fault.is_some() {
+        if a.fault().is_some() {
             return a;
         }
-        if b.fault.is_some() {
+        if b.fault().is_some() {
             return b;
         }
         let value = match op.apply(a.value, b.value) {
@@ -188,16 +213,16 @@ impl Dim {
 
     #[cold]
     fn failed(op: Op, a: Dim, b: Dim, fault: Fault) -> Dim {
-        let operation = id_of(a.expr()).zip(id_of(b.expr()));
         let values = (a.value, b.value);
-        let expr = operation.and_then(|(a, b)| intern(Node::Failed { op, a, b, values }));
-        Dim { value: 0, expr: Some(expr.unwrap_or(ExprId::UNKNOWN)), fault: Some(fault) }
+        let store = || intern(Node::Failed { op, a: id_of(a.expr())?, b: id_of(b.expr())?, values });
+        let expr = if is_half_full() { None } else { store() };
+        Dim { value: 0, tag: Tag::new(expr.unwrap_or(ExprId::UNKNOWN), Some(fault)) }
     }
 
     #[cold]
     fn error(self, fault: Fault) -> Error {
         let mut values = Vec::new();
-        if let Some(&Node::Failed { a, b, values: (first, second), .. }) = self.expr.map(node) {
+        if let Some(&Node::Failed { a, b, values: (first, second), .. }) = self.tag.expr().map(node) {
             let mut name = |id: ExprId, value: i64| {
                 let entry = format!("{} = {value}", text(Expr::Id(id)));
                 if !matches!(node(id), Node::Const(_)) && !values.contains(&entry) {
@@ -214,7 +239,7 @@ impl Dim {
 /// The text form; a size with a fault prints as the operation that failed, in braces.
 impl fmt::Display for Dim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.fault, self.expr) {
+        match (self.fault(), self.tag.expr()) {
             (None, None) => fmt::Display::fmt(&self.value, f),
             (None, Some(_)) => f.pad(&text(self.expr())),
             (Some(_), _) => f.pad(&format!("{{{}}}", text(self.expr()))),
@@ -225,7 +250,7 @@ impl fmt::Display for Dim {
 /// The text form and the value: `batch*sequence + 1 = 15`.
 impl fmt::Debug for Dim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.fault, self.expr) {
+        match (self.fault(), self.tag.expr()) {
             (None, None) => write!(f, "{}", self.value),
             (None, Some(_)) => write!(f, "{self} = {}", self.value),
             (Some(fault), _) => write!(f, "{self} {fault}"),
@@ -239,14 +264,13 @@ impl fmt::Debug for Dim {
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Structural {
     value: i64,
-    expr: Option<ExprId>,
-    fault: Option<Fault>,
+    tag: Tag,
 }
 
 impl Structural {
     /// The size.
     pub fn dim(self) -> Dim {
-        Dim { value: self.value, expr: self.expr, fault: self.fault }
+        Dim { value: self.value, tag: self.tag }
     }
 }
 
@@ -269,5 +293,17 @@ mod tests {
     #[test]
     fn a_dim_has_16_bytes() {
         assert_eq!(size_of::<Dim>(), 16);
+    }
+
+    #[test]
+    fn a_tag_keeps_expression_and_fault() {
+        let one = ExprId(NonZeroU32::MIN);
+        for fault in Fault::ALL.map(Some).into_iter().chain([None]) {
+            for expr in [one, ExprId::UNKNOWN] {
+                let tag = Tag::new(expr, fault);
+                assert_eq!((tag.expr(), tag.fault()), (Some(expr), fault));
+            }
+        }
+        assert_eq!((Tag::CONSTANT.expr(), Tag::CONSTANT.fault()), (None, None));
     }
 }

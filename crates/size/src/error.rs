@@ -16,6 +16,12 @@ pub enum Fault {
     Inconsistent,
 }
 
+impl Fault {
+    /// In the order of their numbers.
+    pub(crate) const ALL: [Fault; 4] =
+        [Fault::Overflow, Fault::DivisionByZero, Fault::TooComplex, Fault::Inconsistent];
+}
+
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

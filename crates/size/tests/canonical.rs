@@ -69,6 +69,23 @@ fn known_identities_hold() {
 }
 
 #[test]
+fn products_too_large_to_expand_have_a_normal_form() {
+    let mut scope = Scope::with_number(11);
+    let mut sum = |letter: &str| -> Dim {
+        (1..=7).map(|i| scope.declare(&format!("{letter}{i}"), 1..=9, i).unwrap() * i).sum()
+    };
+    let [s, t, u] = ["s", "t", "u"].map(&mut sum);
+    let x = scope.declare("x", 1..=9, 2).unwrap();
+    same((-s) * t, -(s * t));
+    same((s * 2) * (t * -3), s * t * -6);
+    same(s * t * u, u * (t * s));
+    same(x * (s * t), t * s * x);
+    for dim in [s * t, -s * t * 3, x * s * t + 1, (s * t + x) * x, (s * t + x) * (x + 1) * u] {
+        assert_eq!(Dim::parse(&dim.to_string(), &scope).unwrap().structural(), dim.structural(), "{dim}");
+    }
+}
+
+#[test]
 fn what_differs_stays_different() {
     let [a, b, ..] = sizes();
     let all =

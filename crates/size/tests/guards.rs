@@ -151,6 +151,9 @@ fn implied_guards_are_dropped() {
         (batch * sequence != 0, sequence > 3, sequence.div_ceil(8) >= 1, batch * sequence > 3)
     });
     assert_eq!(texts(&guards), ["sequence >= 4"]);
+    let (_, guards) =
+        guards::record(|| (batch <= 5, sequence <= 8, batch * sequence != 40, batch * sequence != 41));
+    assert_eq!(texts(&guards), ["batch <= 5", "sequence <= 8", "batch*sequence != 40"]);
     let (_, guards) = guards::record(|| (sequence + 1 >= 3, 4 * sequence > 7, sequence.specialize()));
     assert_eq!(guards.len(), 1);
 }

@@ -49,6 +49,15 @@ fn beyond_the_limit_sizes_become_constants_with_guards() {
     assert!(!set.holds(&others));
     assert_eq!(expression_count(), before);
 
+    // Operations that fail take half of the room at most, and are errors beyond it too.
+    set_expression_limit(before * 2 + 400);
+    for step in 0..1000 {
+        assert_eq!((sequence * (i64::MAX - step)).fault(), Some(Fault::Overflow));
+        let error = Dim::from(step).div_floor(0).check().unwrap_err();
+        assert!(error.to_string().ends_with("divides by zero"), "{error}");
+    }
+    assert!((before + 200..before + 210).contains(&expression_count()), "{} of {before}", expression_count());
+
     // Guards stay sound while the store fills up and after.
     set_expression_limit(u32::MAX);
     let symbols = [("b", 1..=8), ("s", 0..=30), ("p", -5..=10)]

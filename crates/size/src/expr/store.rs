@@ -75,8 +75,6 @@ pub(crate) fn intern(node: Node) -> Option<ExprId> {
         return Some(id);
     }
     let limit = CURRENT_LIMIT.load(Ordering::Relaxed);
-    // Failed operations are kept for their messages only: they may not take the room of sizes.
-    let limit = if matches!(node, Node::Failed { .. }) { limit / 2 } else { limit };
     if index.count >= limit || index.operands >= u64::from(limit).saturating_mul(OPERANDS_PER_NODE) {
         return None;
     }
@@ -124,6 +122,11 @@ pub(crate) fn expr_of(id: ExprId) -> Expr {
 /// Expressions that exist stay.
 pub fn set_expression_limit(limit: u32) {
     CURRENT_LIMIT.store(limit.min(LIMIT), Ordering::Relaxed);
+}
+
+/// True when half of the room is taken: what is kept for messages only must leave the rest to sizes.
+pub(crate) fn is_half_full() -> bool {
+    expression_count() >= CURRENT_LIMIT.load(Ordering::Relaxed) / 2
 }
 
 /// How many expressions the process holds.
