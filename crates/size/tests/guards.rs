@@ -205,6 +205,13 @@ fn other_threads_join_a_recording() {
 }
 
 #[test]
+fn everything_can_be_sent_to_other_threads() {
+    fn check<T: Send + Sync>() {}
+    check::<(Dim, Scope, Symbol, Bindings)>();
+    check::<(GuardSet, Recorder, olivine_size::Table, olivine_size::Error)>();
+}
+
+#[test]
 fn kept_results_bring_their_guards_along() {
     let (_, batch, sequence) = sizes();
     let (_, kept) = guards::record(|| sequence > 1);

@@ -86,7 +86,7 @@ fn divide(a: Expr, b: Expr, up: bool) -> Option<Expr> {
     if rest.is_zero() {
         return whole.intern();
     }
-    if !up && is_reduced(&rest, b)? {
+    if !up && is_reduced(&rest, b) {
         return whole.intern();
     }
     let (rest, b) = (id_of(rest.intern()?)?, id_of(b)?);
@@ -165,16 +165,16 @@ fn split(dividend: &Poly, divisor: &Poly) -> Option<(Poly, Poly)> {
 }
 
 /// True when `0 <= rest < divisor` for all values.
-fn is_reduced(rest: &Poly, divisor: Expr) -> Option<bool> {
-    let room = Poly::of(divisor).add_scaled(rest, -1)?;
-    Some(rest.range().min >= 0 && room.range().min >= 1)
+fn is_reduced(rest: &Poly, divisor: Expr) -> bool {
+    let room = Poly::of(divisor).add_scaled(rest, -1);
+    rest.range().min >= 0 && room.is_some_and(|room| room.range().min >= 1)
 }
 
 fn remainder(a: Expr, b: Expr) -> Option<Expr> {
     let dividend = Poly::of(a);
     let Expr::Const(n) = b else {
         let (_, rest) = split(&dividend, &Poly::of(b))?;
-        if rest.is_zero() || is_reduced(&rest, b)? {
+        if rest.is_zero() || is_reduced(&rest, b) {
             return rest.intern();
         }
         return intern(Node::Rem(id_of(rest.intern()?)?, id_of(b)?)).map(Expr::Id);

@@ -99,7 +99,7 @@ pub(super) fn equality(a: Dim, b: Dim, answer: bool) -> Option<Condition> {
     let never = range.min > 0
         || range.max < 0
         || difference.constant % content != 0
-        || (!answer && is_never_zero(&difference)?);
+        || (!answer && is_never_zero(&difference));
     let always = range.min == 0 && range.max == 0;
     if never || always {
         return decided(always == answer, a);
@@ -127,8 +127,9 @@ pub(super) fn at_least(a: Dim, b: Dim, more: i64, answer: bool) -> Option<Condit
     compare(difference, Relation::AtLeast)
 }
 
-fn is_never_zero(sum: &Poly) -> Option<bool> {
-    Some(is_never_negative(&less(sum)?) || is_never_negative(&less(&sum.negate()?)?))
+fn is_never_zero(sum: &Poly) -> bool {
+    let is_positive = |sum: Poly| less(&sum).is_some_and(|less| is_never_negative(&less));
+    is_positive(sum.clone()) || sum.negate().is_some_and(is_positive)
 }
 
 /// The sum minus one.

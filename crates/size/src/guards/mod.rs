@@ -1,9 +1,10 @@
 //! Guards: questions about sizes that a compile asked, with their answers.
 //!
 //! ```text
-//!   record ── runs a function and collects the guards of all comparisons inside, on this and on joined threads
-//!   guard ─── one guard in canonical form: expression, relation, number
-//!   set ───── guards without repetitions, compiled for `holds`
+//!   record ──── runs a function and collects the guards of all comparisons inside, on this and on joined threads
+//!   guard ───── one guard in canonical form: expression, relation, number
+//!   simplify ── drops guards that others imply
+//!   set ─────── what is left, compiled for `holds`
 //! ```
 //!
 //! A plan made inside [`record`] holds for all sizes for which the guards hold: the same code would take the same
@@ -24,6 +25,7 @@ use crate::Dim;
 
 mod guard;
 mod set;
+mod simplify;
 
 use guard::Condition;
 pub use guard::Guard;
