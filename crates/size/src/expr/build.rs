@@ -229,6 +229,8 @@ fn operands_of(kind: Extremum, id: ExprId) -> Option<&'static [ExprId]> {
     }
 }
 
+/// Drops operands that are never chosen. Not every such operand is found, so that nested minima and maxima can have two
+/// forms, which depend on the order of their operands: equal sizes, of which a comparison then leaves a guard.
 fn extremum(kind: Extremum, a: Expr, b: Expr) -> Option<Expr> {
     let mut operands = Vec::new();
     for side in [a, b] {
