@@ -21,18 +21,47 @@ static CHOSEN: AtomicU8 = AtomicU8::new(0);
 /// A set that this processor lacks is not used; the answer is the one that is.
 pub fn limit_vectors(most: Vectors) -> Vectors {
     let chosen = detect().min(most);
+    // Unit tests share a process: one that limits itself must not change what another compares.
+    #[cfg(test)]
+    LIMIT.set(Some(chosen));
+    #[cfg(not(test))]
     CHOSEN.store(chosen as u8, Ordering::Relaxed);
     chosen
+}
+
+#[cfg(test)]
+thread_local! {
+    /// The limit of a unit test, on the thread that it or its tasks run on.
+    static LIMIT: std::cell::Cell<Option<Vectors>> = const { std::cell::Cell::new(None) };
+}
+
+/// A task that is run within the limit of the thread that calls this.
+#[cfg(test)]
+pub(crate) fn limited_as_here(task: &(dyn Fn(usize) + Sync), run: impl FnOnce(&(dyn Fn(usize) + Sync))) {
+    let limit = LIMIT.get();
+    run(&|number| {
+        let before = LIMIT.replace(limit);
+        task(number);
+        LIMIT.set(before);
+    });
 }
 
 /// The instruction set to use, looked up once.
 #[inline]
 pub(crate) fn vectors() -> Vectors {
+    #[cfg(test)]
+    if let Some(limit) = LIMIT.get() {
+        return limit;
+    }
     match CHOSEN.load(Ordering::Relaxed) {
         3 => Vectors::Avx512,
         2 => Vectors::Avx2,
         1 => Vectors::Base,
-        _ => limit_vectors(Vectors::Avx512),
+        _ => {
+            let detected = detect();
+            CHOSEN.store(detected as u8, Ordering::Relaxed);
+            detected
+        }
     }
 }
 

@@ -13,6 +13,8 @@ pub(crate) mod vector;
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) use level::has_dot_products;
+#[cfg(test)]
+pub(crate) use level::limited_as_here;
 pub(crate) use level::vectors;
 pub use level::{Vectors, limit_vectors};
 pub use math::erf_f64 as erf;

@@ -161,7 +161,11 @@ pub fn share(count: usize, task: Task<'_>) {
     if count <= 1 || width == 1 {
         (0..count).for_each(task);
     } else {
-        with_pool(|pool| pool.run(count, width, task));
+        let run = |task: Task<'_>| with_pool(|pool| pool.run(count, width, task));
+        #[cfg(test)]
+        crate::simd::limited_as_here(task, run);
+        #[cfg(not(test))]
+        run(task);
     }
 }
 
