@@ -26,6 +26,7 @@
 //!     max_groups: [65535; 3],
 //!     max_buffer_bytes: 1 << 32,
 //!     memory_bytes: 1 << 34,
+//!     processors: None,
 //! };
 //! let program = lower(&compile(&g, &Options::default())?, &caps, &Record::new(), &[])?;
 //! // The activation is the matmul's epilogue.

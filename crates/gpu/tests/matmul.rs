@@ -22,6 +22,7 @@ fn caps(kind: DeviceKind, target: Target) -> DeviceCaps {
         max_groups: [65535; 3],
         max_buffer_bytes: 1 << 32,
         memory_bytes: 1 << 34,
+        processors: None,
     }
 }
 

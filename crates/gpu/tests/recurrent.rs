@@ -20,6 +20,7 @@ fn program(spec: Recurrent, sequence: usize) -> Fallible<Program> {
         max_groups: [65535; 3],
         max_buffer_bytes: 1 << 32,
         memory_bytes: 1 << 34,
+        processors: None,
     };
     let (hidden, dirs) = (512, spec.direction.count());
     let rows = spec.kind.gates() * hidden;

@@ -25,6 +25,7 @@
 //!     max_groups: [65535; 3],
 //!     max_buffer_bytes: 1 << 32,
 //!     memory_bytes: 1 << 34,
+//!     processors: None,
 //! };
 //! let ty = TensorType::new(DType::F32, Shape::new(&[1024])?);
 //! let value = |i| Target { ty, memory: Memory::Value(ValueId::new(i)) };
@@ -88,7 +89,7 @@ pub use elementwise::{WHOLE_COPY, copy, whole_copy};
 pub use launch::{Bound, Launch};
 pub use math::elem;
 pub use matmul::SplitKPartials;
-pub use site::{Emitted, Gating, Memory, Operand, Prepacked, Site, Target, linear_group};
+pub use site::{Emitted, Gating, Memory, Operand, Prepacked, Shared, Site, Target, linear_group};
 
 /// Whether a family reads packed operands that begin anywhere in their memory.
 pub fn reads_offset(op: &Op) -> bool {

@@ -1,6 +1,7 @@
 //! What a kernel family sees of its node: operands, targets, scratch, and how to emit dispatches.
 
 use std::fmt::Display;
+use std::ops::Range;
 use std::sync::Arc;
 
 use olivine_ir::{Tensor, TensorType, ValueId};
@@ -174,6 +175,19 @@ pub struct Prepacked {
     pub bytes: u64,
 }
 
+/// What a node made of an operand in scratch memory that others may read instead of making it again.
+#[derive(Clone, Debug)]
+pub struct Shared {
+    /// How, in words: with the operand, all that it depends on.
+    pub how: String,
+    /// The operand.
+    pub of: Operand,
+    /// Where it is.
+    pub memory: Memory,
+    /// The dispatches that make it, by their places among the node's.
+    pub emitted: Range<usize>,
+}
+
 /// A record without lines.
 static UNTUNED: Record = Record::new();
 
@@ -206,6 +220,8 @@ pub struct Site<'a> {
     pub partials: Option<SplitKPartials>,
     /// What is made of stored operands at load.
     pub prepacked: Vec<Prepacked>,
+    /// What is made of operands in every run and may be shared.
+    pub shared: Vec<Shared>,
     /// Bytes of scratch at load.
     pub load_scratch: u64,
     /// Whether what is emitted now makes something at load.
@@ -231,6 +247,7 @@ impl<'a> Site<'a> {
             deferred: None,
             partials: None,
             prepacked: Vec::new(),
+            shared: Vec::new(),
             load_scratch: 0,
             loading: false,
             decisions: Vec::new(),
@@ -297,6 +314,22 @@ impl<'a> Site<'a> {
         let made = make(self, memory);
         self.loading = false;
         made.map(|()| memory)
+    }
+
+    /// Scratch of `bytes` that the dispatches emitted by `make` fill from an operand. Later nodes that make the same of the
+    /// same operand read this instead: `how` names all that `make` depends on besides.
+    pub fn shared(
+        &mut self,
+        how: String,
+        of: &Operand,
+        bytes: u64,
+        make: impl FnOnce(&mut Self, Memory) -> Result<(), String>,
+    ) -> Result<Memory, String> {
+        let memory = self.scratch(bytes);
+        let first = self.emitted.len();
+        make(self, memory)?;
+        self.shared.push(Shared { how, of: of.clone(), memory, emitted: first..self.emitted.len() });
+        Ok(memory)
     }
 
     /// Takes memory for numbers of workgroups.
@@ -401,6 +434,9 @@ impl Site<'_> {
             }
         }
         self.prepacked.iter_mut().for_each(|p| p.of.memory = to(p.of.memory));
+        for shared in &mut self.shared {
+            (shared.of.memory, shared.memory) = (to(shared.of.memory), to(shared.memory));
+        }
         for partials in self.deferred.iter_mut().chain(&mut self.partials) {
             partials.rebind(&mut to);
         }

@@ -185,6 +185,7 @@ fn on_gpu(build: Build, n: usize) -> f64 {
         max_groups: [65535; 3],
         max_buffer_bytes: 1 << 32,
         memory_bytes: 1 << 34,
+        processors: None,
     };
     seconds(|| drop(gpu::lower(&compiled, &caps, &gpu::Record::new(), &[]).unwrap()))
 }

@@ -5,7 +5,7 @@ use olivine::internals::compile::{Options, compile};
 use olivine::internals::gpu::{Addressing, DeviceCaps, DeviceKind, Program, Record, State, lower};
 use olivine::internals::kernel::{Elem, Fragments, MatrixShape, Target};
 use olivine::internals::models::{Decoder, Encoder};
-use olivine::ir::Graph;
+use olivine::ir::{BlockFormat, DType, Graph, TensorType};
 
 /// A large NVIDIA card.
 fn h200() -> DeviceCaps {
@@ -54,6 +54,7 @@ fn caps(name: &str, kind: DeviceKind, target: Target) -> DeviceCaps {
         max_groups: [65535; 3],
         max_buffer_bytes: 1 << 32,
         memory_bytes: 1 << 34,
+        processors: None,
     }
 }
 
@@ -109,4 +110,32 @@ fn what_lowering_joins_in_a_layer_of_llama_is_listed() {
         assert_eq!(fusion.nodes.len(), 4, "{fusion:?}");
         assert!(program.run.iter().any(|d| d.node == fusion.nodes.join(" + ")), "{fusion:?}");
     }
+}
+
+#[test]
+fn matmuls_with_packed_weights_that_read_the_same_x_share_its_digits() {
+    let mut g = Graph::new("shared");
+    let x = g.input("x", DType::F16, [1, 512]).unwrap();
+    let w: Vec<_> = [BlockFormat::Q4_K, BlockFormat::Q4_K, BlockFormat::Q6_K]
+        .into_iter()
+        .enumerate()
+        .map(|(i, format)| {
+            g.param_of(&format!("w{i}"), TensorType::packed(format, [512, 512]).unwrap()).unwrap()
+        })
+        .collect();
+    let (a, b, c) = (g.dequant_matmul(x, w[0]).unwrap(), g.dequant_matmul(x, w[1]).unwrap(), {
+        // Another x in between must not be mixed up with the first.
+        let y = g.dequant_matmul(x, w[2]).unwrap();
+        g.dequant_matmul(y, w[1]).unwrap()
+    });
+    for (name, value) in [("a", a), ("b", b), ("c", c)] {
+        g.output(name, value).unwrap();
+    }
+    let mut caps = h200();
+    caps.target.packed_dot = true;
+    let program = lowered(&g, &caps, &[]);
+    let kernels: Vec<&str> = program.run.iter().map(|d| program.kernel(d).name.as_str()).collect();
+    // Q4_K twice, Q6_K in another order of elements, and the second x.
+    let count = |name: &str| kernels.iter().filter(|kernel| **kernel == name).count();
+    assert_eq!((count("quantize_rows"), count("dequant_gemv")), (3, 4), "{kernels:?}");
 }

@@ -54,6 +54,8 @@ pub struct DeviceCaps {
     pub max_buffer_bytes: u64,
     /// Bytes of device-local memory.
     pub memory_bytes: u64,
+    /// Streaming multiprocessors, compute units or shader cores, if the driver says.
+    pub processors: Option<u32>,
 }
 
 /// Features that a session can leave out, so that every path is exercised on one machine.
@@ -68,6 +70,15 @@ pub struct Mask {
 }
 
 impl DeviceCaps {
+    /// Workgroups that run side by side, one to a processor: a guess where the driver does not say.
+    pub fn processor_count(&self) -> u32 {
+        self.processors.filter(|count| *count > 0).unwrap_or(match self.kind {
+            DeviceKind::Cpu => 8,
+            DeviceKind::Integrated => 32,
+            _ => 128,
+        })
+    }
+
     /// The same device with features masked off.
     #[must_use]
     pub fn without(mut self, mask: Mask) -> Self {

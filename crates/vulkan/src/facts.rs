@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, CString, c_char};
 
-use ash::{ext, khr, vk};
+use ash::{amd, arm, ext, khr, nv, vk};
 use olivine_files::without_stray_lines;
 use olivine_kernel::{Elem, MatrixShape};
 use olivine_program::{DeviceKind, Error};
@@ -89,6 +89,8 @@ pub(crate) struct Facts {
     pub(crate) uuid: [u8; 16],
     pub(crate) max_allocation: u64,
     pub(crate) max_buffer: u64,
+    /// Streaming multiprocessors, compute units or shader cores, if it says.
+    pub(crate) processors: Option<u32>,
     pub(crate) subgroups: Subgroups,
     pub(crate) features: Features,
     pub(crate) floats: Floats,
@@ -146,6 +148,7 @@ impl Facts {
             uuid: properties.pipeline_cache_uuid,
             max_allocation: 0,
             max_buffer: 0,
+            processors: None,
             subgroups: Subgroups::default(),
             features: Features::default(),
             floats: Floats::default(),
@@ -162,6 +165,7 @@ impl Facts {
             facts.missing.push(format!("Vulkan 1.3 (it has {})", version(properties.api_version)));
         } else {
             facts.ask_properties(instance);
+            facts.ask_processors(instance);
             facts.ask_features(instance);
             facts.ask_matrices(instance);
         }
@@ -231,6 +235,29 @@ impl Facts {
         };
         together(&mut self.floats.rte, p12.rounding_mode_independence);
         together(&mut self.floats.denormals, p12.denorm_behavior_independence);
+    }
+
+    /// Each vendor has a structure of its own.
+    fn ask_processors(&mut self, instance: &Instance) {
+        let mut nvidia = vk::PhysicalDeviceShaderSMBuiltinsPropertiesNV::default();
+        let mut amd = vk::PhysicalDeviceShaderCorePropertiesAMD::default();
+        let mut arm = vk::PhysicalDeviceShaderCoreBuiltinsPropertiesARM::default();
+        let mut all = vk::PhysicalDeviceProperties2::default();
+        if self.has(nv::shader_sm_builtins::NAME) {
+            all = all.push_next(&mut nvidia);
+        }
+        if self.has(amd::shader_core_properties::NAME) {
+            all = all.push_next(&mut amd);
+        }
+        if self.has(arm::shader_core_builtins::NAME) {
+            all = all.push_next(&mut arm);
+        }
+        // Safety: the chain lives on this stack, and the device knows each of its structures.
+        unsafe { instance.raw.get_physical_device_properties2(self.handle, &mut all) };
+        let units =
+            amd.shader_engine_count * amd.shader_arrays_per_engine_count * amd.compute_units_per_shader_array;
+        let counts = [nvidia.shader_sm_count, units, arm.shader_core_count];
+        self.processors = counts.into_iter().find(|count| *count > 0);
     }
 
     fn ask_features(&mut self, instance: &Instance) {

@@ -194,5 +194,6 @@ pub(crate) fn caps(facts: &Facts) -> DeviceCaps {
         max_groups: limits.max_compute_work_group_count,
         max_buffer_bytes: most.min(memory_bytes),
         memory_bytes,
+        processors: facts.processors,
     }
 }

@@ -379,6 +379,7 @@ impl Plan {
             max_buffer_bytes: limits.max_buffer_size & !(GRAIN - 1),
             // wgpu does not report it; the device's own refusal is the limit.
             memory_bytes: u64::MAX,
+            processors: None,
         };
         let caps = caps.without(options.mask);
         let language = match facts {

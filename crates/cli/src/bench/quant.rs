@@ -37,6 +37,9 @@ pub(crate) struct QuantArgs {
     /// Timed runs of each.
     #[arg(long, default_value_t = 25)]
     runs: usize,
+    /// Let each matmul read the result of the one before, as the layers of a model do; K is N then. Without, they overlap.
+    #[arg(long)]
+    chain: bool,
     /// Small sizes and few runs, to see that all of it works.
     #[arg(long)]
     quick: bool,
@@ -45,7 +48,8 @@ pub(crate) struct QuantArgs {
 impl QuantArgs {
     /// Rows and columns of the weights.
     fn sizes(&self) -> (usize, usize) {
-        if self.quick { (self.n.min(96), self.k.min(512)) } else { (self.n, self.k) }
+        let (n, k) = if self.quick { (self.n.min(96), self.k.min(512)) } else { (self.n, self.k) };
+        if self.chain { (k, k) } else { (n, k) }
     }
 }
 
@@ -218,7 +222,7 @@ fn measure(
     let mut rng = Rng::new(7);
     let weight = Weight::new(kind, n, k, &mut rng)?;
     let mut g = Graph::new("quant");
-    let x = g.input("x", args.dtype, [m, k])?;
+    let mut x = g.input("x", args.dtype, [m, k])?;
     let mut params = Vec::new();
     for i in 0..count {
         let name = format!("w{i}");
@@ -242,6 +246,9 @@ fn measure(
             }
         };
         params.push((name, weight.bytes.clone()));
+        if args.chain {
+            x = y;
+        }
         g.output(&format!("y{i}"), y)?;
     }
     let executable = session.compile(&g)?;

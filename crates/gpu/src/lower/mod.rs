@@ -20,7 +20,7 @@ use olivine_ir::op::{Custom, If, Loop, Lowering};
 use olivine_ir::{Def, Graph, Node, Op, Tensor, TensorType, ValueId, for_each_executor_op};
 use olivine_kernel::Kernel;
 use olivine_kernels as kernels;
-use olivine_kernels::{Emitted, Gating, Memory, Operand, Prepacked, Site, SplitKPartials, Target};
+use olivine_kernels::{Emitted, Gating, Memory, Operand, Prepacked, Shared, Site, SplitKPartials, Target};
 use olivine_program::{
     Addressing, BufferId, Content, Decision, DeviceCaps, Dispatch, Error, Fusion, KernelId, Port, Program,
     Record, Slice,
@@ -65,6 +65,7 @@ pub fn lower(
     let readers = partials_readers(compiled, &groups, caps);
     let mut partials: HashMap<usize, SplitKPartials> = HashMap::new();
     let mut memo = Memo::default();
+    let mut made = SharedScratch::default();
     let mut until: Vec<usize> = (0..graph.nodes().len()).collect();
     for (step, node) in graph.nodes().iter().enumerate() {
         let steps = groups.at(step);
@@ -87,9 +88,14 @@ pub fn lower(
                 prepacked,
                 load_scratch,
                 deferred,
+                shared,
                 decisions: node_decisions,
                 ..
             }) => {
+                let emitted = match compiled.at_load[step] {
+                    true => emitted,
+                    false => made.share(step, shared, emitted, &mut until),
+                };
                 decisions
                     .extend(node_decisions.into_iter().map(|d| Decision { node: node.name.clone(), ..d }));
                 let names = |steps: &[usize]| steps.iter().map(|s| graph.nodes()[*s].name.clone()).collect();
@@ -198,6 +204,42 @@ pub fn lower(
     let program = Program { decisions, fusions, ..program.finish(graph, map) };
     limits::check_bindings(&program, caps)?;
     Ok(program)
+}
+
+/// What nodes made of values in scratch memory, for later nodes that need the same.
+#[derive(Default)]
+struct SharedScratch {
+    /// The node that made it, and the range of its scratch.
+    made: HashMap<String, (usize, u64, u64)>,
+}
+
+impl SharedScratch {
+    /// A node's dispatches without those that make what an earlier node made; its scratch lives on `until` then.
+    fn share(
+        &mut self,
+        step: usize,
+        shared: Vec<Shared>,
+        mut emitted: Vec<Emitted>,
+        until: &mut [usize],
+    ) -> Vec<Emitted> {
+        let mut made_before = vec![false; emitted.len()];
+        for Shared { how, of, memory, emitted: dispatches } in shared {
+            // A value is the same as long as somebody reads it; other memory changes.
+            let (Memory::Value(_), Memory::Scratch { offset, bytes }) = (of.memory, memory) else { continue };
+            let key = format!("{how} of {of:?}");
+            let Some((earlier, offset, bytes)) = self.made.get(&key).copied() else {
+                self.made.insert(key, (step, offset, bytes));
+                continue;
+            };
+            until[earlier] = until[earlier].max(step);
+            made_before[dispatches].fill(true);
+            let there = Memory::Deferred { step: earlier, offset, bytes };
+            let args = emitted.iter_mut().flat_map(|e| &mut e.bound.args);
+            args.filter(|arg| **arg == memory).for_each(|arg| *arg = there);
+        }
+        let kept = emitted.into_iter().zip(made_before).filter(|(_, before)| !before);
+        kept.map(|(emitted, _)| emitted).collect()
+    }
 }
 
 /// For every value whether no dispatch and no output reads or writes it.

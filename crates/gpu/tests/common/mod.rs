@@ -67,6 +67,7 @@ impl Interpreter {
             max_groups: [65535; 3],
             max_buffer_bytes: 1 << 32,
             memory_bytes: 1 << 34,
+            processors: None,
         };
         Interpreter { name: name.into(), caps, arithmetic }
     }

@@ -63,6 +63,7 @@ pub(crate) fn caps(memory: u64) -> DeviceCaps {
         max_groups: [65535; 3],
         max_buffer_bytes: memory,
         memory_bytes: memory,
+        processors: None,
     }
 }
 

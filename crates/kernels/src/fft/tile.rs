@@ -130,6 +130,7 @@ mod tests {
             max_groups: [65535; 3],
             max_buffer_bytes: 1 << 30,
             memory_bytes: 1 << 30,
+            processors: None,
         };
         let site = Site::new(&caps, Vec::new(), Vec::new());
         for elem in [Elem::F32, Elem::F64] {

@@ -23,7 +23,7 @@ pub(crate) fn gather(op: &DequantGather, site: &mut Site<'_>) -> Result<(), Stri
     if columns * count == 0 {
         return Ok(());
     }
-    let weight = Weight::new(w, scaling, op.scaling(), columns, site)?;
+    let weight = Weight::new(w, scaling, op.scaling(), columns, site)?.decoded_as(false, site)?;
     let runs = columns.div_ceil(RUN as usize);
 
     let group = site.group_size(256);

@@ -1,18 +1,22 @@
 //! Weights that stay packed: matmuls with them and rows of them.
 //!
 //! ```text
-//!   Weight: bytes, scales, zero points ── decode: runs of 8 to 32 elements of any format ─┬─ gather
+//!   Weight: bytes, scales, zero points ── decode: runs of 8 to 64 elements of any format ─┬─ gather
 //!                                                                                        ├─ gemv    few rows
-//!                                                                                        └─ the panels of tiled and
-//!                                                                                           cooperative matmuls
+//!                                                                                        ├─ the panels of tiled and
+//!                                                                                        │  cooperative matmuls
+//!                                                                                        └─ unpack  very many rows
 //! ```
 
 pub(crate) mod decode;
+mod digits;
 mod gather;
 mod gemv;
+mod planes;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::panic, reason = "a failed expectation is a failed test")]
 mod tests;
+mod unpack;
 pub(crate) mod weight;
 
 use olivine_ir::op::DequantMatMul;
@@ -55,21 +59,32 @@ fn dequant_matmul(op: &DequantMatMul, site: &mut Site<'_>) -> Result<(), String>
     if k == 0 || count == 0 {
         return matmul::emit(problem, Choice::Zeros, extras, site);
     }
-    problem.packed = Some(Weight::new(w, &own[op.first_scale()..], op.scaling(), k, site)?);
+    let weight = Weight::new(w, &own[op.first_scale()..], op.scaling(), k, site)?;
     if op.grouped {
         problem.experts = Some(Experts { ids: own[2].clone(), count });
-        return by_experts(problem, extras, site);
+        return by_experts(problem, weight, extras, site);
     }
     if problem.m <= SMALL_M {
-        return few_rows(problem, extras, site);
+        return few_rows(problem, weight, extras, site);
+    }
+    let weight = weight.decoded_as(false, site)?;
+    match unpack::first(&problem, &weight, site)? {
+        Some(memory) => problem.b.operand.memory = memory,
+        None => problem.packed = Some(weight),
     }
     matmul::lower(problem, extras, site)
 }
 
 /// Rows with the matrices of their experts.
-fn by_experts(mut problem: Problem<'_>, extras: &[Operand], site: &mut Site<'_>) -> Result<(), String> {
+fn by_experts(
+    mut problem: Problem<'_>,
+    weight: Weight,
+    extras: &[Operand],
+    site: &mut Site<'_>,
+) -> Result<(), String> {
     let Some(experts) = problem.experts.clone() else { return Err("a grouped matmul needs experts".into()) };
     if problem.m > grouped::FEW && experts.count <= grouped::MOST_EXPERTS {
+        problem.packed = Some(weight.decoded_as(false, site)?);
         return grouped::many(&problem, &experts, site);
     }
     // Each row is a batch of its own.
@@ -79,14 +94,21 @@ fn by_experts(mut problem: Problem<'_>, extras: &[Operand], site: &mut Site<'_>)
     problem.m = 1;
     problem.a.outer = 0;
     problem.extras.iter_mut().for_each(|extra| extra.row = 0);
-    few_rows(problem, extras, site)
+    few_rows(problem, weight, extras, site)
 }
 
 /// A matmul bound by the speed at which the weight is read.
-fn few_rows(problem: Problem<'_>, extras: &[Operand], site: &mut Site<'_>) -> Result<(), String> {
-    let Some(weight) = problem.packed.clone() else { return Err("no packed weight".into()) };
+fn few_rows(
+    mut problem: Problem<'_>,
+    weight: Weight,
+    extras: &[Operand],
+    site: &mut Site<'_>,
+) -> Result<(), String> {
+    let digits = gemv::digits(&problem, &weight, site.caps);
+    let weight = weight.decoded_as(digits > 0, site)?;
+    problem.packed = Some(weight.clone());
     let (sizes, batches) = ((problem.m, problem.n, problem.k), problem.batches());
-    let default = gemv::choose(&weight, sizes, batches, site.caps);
+    let default = gemv::choose(&weight, digits, sizes, batches, site.caps);
     let candidates = gemv::candidates(&weight, default, sizes, batches, site.caps);
     let [n, k] = [problem.n, problem.k].map(rounded);
     let class = format!("{} {} {}x{n}x{k} b{}", weight.name(), problem.dtype(), problem.m, rounded(batches));

@@ -136,7 +136,8 @@ fn every_format_has_a_gemv_and_every_cut_of_it_gives_the_sums() {
 fn few_rows_and_f32_need_no_matrices() {
     for (format, k) in [(BlockFormat::Q4_K, 512), (BlockFormat::Q6_K, 256), (BlockFormat::MXFP4, 96)] {
         for m in [1, 3, 8] {
-            assert_eq!(check(format, DType::F32, [m, 21, k], None), ["dequant_gemv"]);
+            let kernels = check(format, DType::F32, [m, 21, k], None);
+            assert_eq!(kernels, ["quantize_rows", "dequant_gemv"]);
         }
         assert_eq!(check(format, DType::F32, [17, 21, k], None)[0], "matmul_tiled");
     }
@@ -146,7 +147,7 @@ fn few_rows_and_f32_need_no_matrices() {
 #[test]
 fn rows_of_any_expert_and_of_none_get_their_sums() {
     let few = check(BlockFormat::Q4_0, DType::F32, [5, 13, 64], Some(3));
-    assert_eq!(few, ["dequant_gemv"]);
+    assert_eq!(few, ["quantize_rows", "dequant_gemv"]);
     check(BlockFormat::Q4_K, DType::F32, [30, 13, 256], Some(3));
     let many = check(BlockFormat::Q8_0, DType::F16, [40, 24, 64], Some(3));
     assert!(many.iter().any(|name| name == "grouped_matmul_coop"), "{many:?}");

@@ -6,7 +6,8 @@ use olivine_kernel::{Access, Buf, Builder, Elem, Scalar, Shared, Val};
 
 use crate::launch::{Launch, bytes};
 use crate::math;
-use crate::packed::decode::{self, Bare, Group, Request, Size, Table};
+use crate::packed::decode::{self, Bare, Group, Quants, Request, Size, Table};
+use crate::packed::planes::Planes;
 use crate::site::{Memory, Operand, Site};
 
 /// What the bytes of a weight are.
@@ -28,6 +29,10 @@ pub(crate) struct Weight {
     code: Code,
     /// K, which may be less than the columns that are stored.
     k: usize,
+    /// Its blocks field by field, if they were brought to that form at load.
+    planes: Option<Planes>,
+    /// Whether elements are to be integers.
+    integers: bool,
     table: Option<Memory>,
 }
 
@@ -46,7 +51,7 @@ impl Weight {
             (None, None) => return Err(format!("{} is no packed weight", w.ty)),
         };
         // Kernels count a weight's bytes in 32 bits.
-        if w.ty.bytes() > u32::MAX as usize {
+        if w.ty.bytes() >= u32::MAX as usize - 4096 {
             return Err(format!("a packed weight of more than 4 GiB, {}", w.ty));
         }
         let scales = operands.first().filter(|_| scaling.block > 0).cloned();
@@ -54,18 +59,83 @@ impl Weight {
         if matches!(code, Code::Blocks(_)) && scales.is_some() {
             return Err(format!("scales beside those inside of {}", w.ty));
         }
-        let table = match code {
-            Code::Blocks(format) => decode::table(format),
+        let planes = match code {
+            Code::Blocks(format) => Planes::at_load(format, w, site)?,
             Code::Bare(_) => None,
         };
-        let table = match table {
+        Ok(Weight { w: w.clone(), scales, zero, scaling, code, k, planes, integers: false, table: None })
+    }
+
+    /// The same weight with what kernels need to decode it, as integers or as floats.
+    pub(crate) fn decoded_as(mut self, integers: bool, site: &mut Site<'_>) -> Result<Self, String> {
+        let table = match self.code {
+            Code::Blocks(format) => decode::table(format, integers),
+            Code::Bare(_) => None,
+        };
+        self.integers = integers;
+        self.table = match table {
             Some(words) => {
                 let tensor = Tensor::new([words.len()], words).map_err(|e| e.to_string())?;
                 Some(site.constant(tensor))
             }
             None => None,
         };
-        Ok(Weight { w: w.clone(), scales, zero, scaling, code, k, table })
+        Ok(self)
+    }
+
+    /// The run of whole words of four integers that a kernel should take; `None` if elements are floats or K and the
+    /// blocks of scales are no multiples of it.
+    pub(crate) fn integer_run(&self) -> Option<u32> {
+        match self.code {
+            Code::Blocks(format) if decode::has_strided_runs(format) => Some(64),
+            Code::Blocks(format) => Some(decode::longest_run(format)),
+            Code::Bare(bare) if bare.is_integer() => {
+                let divides = |n: usize, run: u32| n.is_multiple_of(run as usize);
+                let fits = |run: &u32| {
+                    divides(self.k, *run) && (self.scaling.block == 0 || divides(self.scaling.block, *run))
+                };
+                [32, 16].into_iter().find(fits)
+            }
+            Code::Bare(_) => None,
+        }
+    }
+
+    /// The shortest run that kernels may take.
+    pub(crate) fn shortest_run(&self) -> u32 {
+        if self.integers { 8.max(4 * self.turns()) } else { 8 }
+    }
+
+    /// Words that a run takes in registers when it is loaded, about.
+    pub(crate) fn run_words(&self, run: u32) -> u32 {
+        match self.code {
+            Code::Blocks(format) => {
+                let bits = 8 * format.bytes() as u32 / format.elements() as u32;
+                let header = if format.elements() > 64 { 4 } else { 1 };
+                (run * bits).div_ceil(32) + header
+            }
+            Code::Bare(bare) => run * bare.bits() / 32 + 1,
+        }
+    }
+
+    /// Whether kernels can decode runs of so many elements together.
+    pub(crate) fn has_run(&self, run: u32) -> bool {
+        match self.code {
+            Code::Blocks(format) => decode::has_run(format, run),
+            Code::Bare(_) => true,
+        }
+    }
+
+    /// Whether runs of so many elements are strided.
+    pub(crate) fn is_strided(&self, run: u32) -> bool {
+        matches!(self.code, Code::Blocks(format) if run == 64 && decode::has_strided_runs(format))
+    }
+
+    /// How many words of four integers take turns: see [`Bare::turns`].
+    pub(crate) fn turns(&self) -> u32 {
+        match self.code {
+            Code::Blocks(_) => 1,
+            Code::Bare(bare) => bare.turns(),
+        }
     }
 
     /// The longest run that is a good one for a kernel.
@@ -126,10 +196,17 @@ impl Weight {
             }
         });
         let total = self.w.ty.bytes();
+        let (per_row, memory) = match self.code {
+            Code::Blocks(format) => (row_bytes / format.bytes(), self.planes.as_ref().map(|p| p.memory)),
+            Code::Bare(_) => (row_bytes, None),
+        };
         DeclaredWeight {
             code: self.code,
-            words: l.bind("w", Elem::U32, Access::Read, self.w.memory),
-            row_bytes: l.size("row_bytes", row_bytes),
+            words: l.bind("w", Elem::U32, Access::Read, memory.unwrap_or(self.w.memory)),
+            per_row: l.size("row", per_row),
+            planes: self.planes.as_ref().map(|planes| planes.declare(l)),
+            integers: self.integers,
+            replicas: 1,
             row_align: 1 << align.trailing_zeros(),
             last: matches!(self.code, Code::Bare(_))
                 .then(|| l.size("last_word", total.div_ceil(4).max(1) - 1)),
@@ -160,7 +237,9 @@ impl Weight {
     /// Words of the table that kernels may keep in workgroup memory.
     pub(crate) fn table_words(&self) -> u32 {
         match self.code {
-            Code::Blocks(format) => decode::table(format).map_or(0, |words| words.len() as u32),
+            Code::Blocks(format) => {
+                decode::table(format, self.integers).map_or(0, |words| words.len() as u32)
+            }
             Code::Bare(_) => 0,
         }
     }
@@ -191,7 +270,13 @@ struct Scales<'k> {
 pub(crate) struct DeclaredWeight<'k> {
     code: Code,
     words: Buf<'k>,
-    row_bytes: Val<'k>,
+    /// Blocks of a row, or bytes.
+    per_row: Val<'k>,
+    /// Where each field of all blocks begins, where they are apart.
+    planes: Option<Vec<(u32, Val<'k>)>>,
+    integers: bool,
+    /// Copies of the table in workgroup memory, entry by entry, for lanes to take turns.
+    replicas: u32,
     /// What the address of a row is a multiple of, at most 16.
     row_align: u32,
     /// The last word, where a run may end behind it.
@@ -208,23 +293,45 @@ pub(crate) struct DeclaredWeight<'k> {
 pub(crate) struct Loaded<'k>(pub(crate) Vec<Val<'k>>);
 
 impl<'k> Table<'k> for DeclaredWeight<'k> {
-    fn words(&self, index: Val<'k>, count: u8) -> Vec<Val<'k>> {
+    fn words(&self, entry: Val<'k>, count: u8) -> Vec<Val<'k>> {
         match (self.shared, self.table) {
-            (Some(shared), _) => (0..u32::from(count)).map(|i| shared.load(index + i)).collect(),
-            (None, Some(table)) => table.load_vec(index, count),
-            (None, None) => vec![index; count as usize],
+            (Some(shared), _) if self.replicas > 1 => {
+                let copy = entry.builder().local_index() % self.replicas;
+                shared.load_vec(entry * self.replicas + copy)
+            }
+            (Some(shared), _) => shared.load_vec(entry),
+            (None, Some(table)) => table.load_vec(entry * u32::from(count), count),
+            (None, None) => vec![entry; count as usize],
         }
+    }
+
+    fn integers(&self) -> bool {
+        self.integers
     }
 }
 
+/// Words of a table that is small enough for a copy to every bank of workgroup memory.
+pub(crate) const SMALL_TABLE: u32 = 256;
+
 impl<'k> DeclaredWeight<'k> {
-    /// Copies the table of so many words to workgroup memory. The whole workgroup must come here together.
-    pub(crate) fn share_table(&mut self, k: &'k Builder, words: u32) {
+    /// Copies the table of so many words to workgroup memory, several times, entry by entry: lanes that look up different
+    /// entries of one copy would wait for each other. The whole workgroup must come here together.
+    pub(crate) fn share_table(&mut self, k: &'k Builder, words: u32, copies: u32) {
         let Some(table) = self.table.filter(|_| words > 0) else { return };
-        let shared = k.shared(Elem::U32, 1, words);
-        k.for_(k.local_index(), k.u32(words), k.u32(k.group()), |i| shared.store(i, table.load(i)));
+        let each = match self.code {
+            Code::Blocks(format) => decode::entry_words(format),
+            Code::Bare(_) => 1,
+        };
+        let shared = k.shared(Elem::U32, each as u8, words / each * copies);
+        k.for_(k.local_index(), k.u32(words / each), k.u32(k.group()), |i| {
+            let entry = table.load_vec(i * each, each as u8);
+            // Neighbouring lanes write to different banks.
+            for copy in 0..copies {
+                shared.store_vec(i * copies + (i + copy) % copies, &entry);
+            }
+        });
         k.barrier();
-        self.shared = Some(shared);
+        (self.shared, self.replicas) = (Some(shared), copies);
     }
 
     /// Its bytes, as words.
@@ -234,38 +341,63 @@ impl<'k> DeclaredWeight<'k> {
 
     /// How many words [`DeclaredWeight::load`] returns.
     pub(crate) fn loads(&self, count: u32) -> usize {
-        let at = self.row_bytes.builder().u32(0);
+        let at = self.per_row.builder().u32(0);
         let words = |r: &Request<'k>| match r.size {
-            Size::Words(words) if r.align < 4 => words as usize + 1,
+            Size::Words(words) if self.align(r) < 4 => words as usize + 1,
             Size::Words(words) => words as usize,
             Size::Half | Size::Byte => 1,
         };
         self.requests(at, count).iter().map(words).sum()
     }
 
-    /// The byte that a row begins at.
+    /// The block that a row begins with, or the byte.
     pub(crate) fn row(&self, row: Val<'k>) -> Val<'k> {
-        row * self.row_bytes
+        row * self.per_row
     }
 
-    /// Where the block of an element is in its row, and where the element is in the block.
+    /// Which block of its row an element is in, and where in the block.
     fn place(&self, k_offset: Val<'k>) -> (Val<'k>, Val<'k>) {
         match self.code {
             Code::Blocks(format) => {
-                let (elements, size) = (format.elements() as u32, format.bytes() as u32);
-                (k_offset / elements * size, k_offset % elements)
+                let elements = format.elements() as u32;
+                (k_offset / elements, k_offset % elements)
             }
             Code::Bare(_) => (k_offset.builder().u32(0), k_offset),
         }
+    }
+
+    /// The first byte of a request: of a block, or of the row that begins at byte `block`.
+    fn address(&self, block: Val<'k>, request: &Request<'k>) -> Val<'k> {
+        let field = request.field;
+        match (self.code, &self.planes) {
+            (Code::Blocks(_), Some(planes)) => {
+                let start = planes.iter().find(|(start, _)| *start == field.start);
+                let first = block * field.bytes + request.at;
+                start.map_or(first, |(_, start)| first + *start)
+            }
+            (Code::Blocks(format), None) => block * format.bytes() as u32 + request.at + field.start,
+            (Code::Bare(_), _) => block + request.at,
+        }
+    }
+
+    /// What the address of a request is a multiple of, at most 16.
+    fn align(&self, request: &Request<'k>) -> u32 {
+        let bits = match (self.code, &self.planes) {
+            (Code::Blocks(_), Some(_)) => request.field.bytes,
+            (Code::Blocks(format), None) => request.field.start | format.bytes() as u32,
+            (Code::Bare(_), _) => self.row_align,
+        };
+        1 << (bits | request.align | 16).trailing_zeros()
     }
 
     /// How many elements of a run share a scale, and whether more than products with them is summed.
     pub(crate) fn groups(&self, run: u32) -> (u32, bool) {
         use BlockFormat::{IQ1_M, IQ1_S, Q2_K, Q4_1, Q4_K, Q5_1, Q5_K};
         match (self.code, &self.scales) {
-            (Code::Blocks(format), _) => {
-                (run.min(32), matches!(format, Q4_1 | Q5_1 | Q2_K | Q4_K | Q5_K | IQ1_S | IQ1_M))
-            }
+            (Code::Blocks(format), _) => (
+                decode::group(format, run),
+                matches!(format, Q4_1 | Q5_1 | Q2_K | Q4_K | Q5_K | IQ1_S | IQ1_M),
+            ),
             (Code::Bare(_), None) => (run, false),
             (Code::Bare(_), Some(scales)) => {
                 let each = if scales.one { run } else { gcd(scales.block, run) };
@@ -281,11 +413,11 @@ impl<'k> DeclaredWeight<'k> {
         }
     }
 
-    /// Loads what a run needs: `row` is the byte that the row begins at, `k_offset` the first element.
+    /// Loads what a run needs: `row` is what [`DeclaredWeight::row`] said, `k_offset` the first element.
     pub(crate) fn load(&self, row: Val<'k>, k_offset: Val<'k>, count: u32) -> Loaded<'k> {
         let (block, at) = self.place(k_offset);
-        let base = row + block;
-        Loaded(self.requests(at, count).iter().flat_map(|r| self.fetch(base + r.at, r)).collect())
+        let block = row + block;
+        Loaded(self.requests(at, count).iter().flat_map(|r| self.fetch(self.address(block, r), r)).collect())
     }
 
     /// Elements in so many words.
@@ -308,12 +440,13 @@ impl<'k> DeclaredWeight<'k> {
             first = first.convert(Scalar::U64);
         }
         let Size::Words(count) = request.size else { return vec![self.words.load(self.word(first))] };
-        let lanes = match request.align {
+        let align = self.align(request);
+        let lanes = match align {
             16.. if count.is_multiple_of(4) => 4,
             8.. if count.is_multiple_of(2) => 2,
             _ => 1,
         };
-        if request.align < 4 {
+        if align < 4 {
             // The word that the last byte is in may be the one before.
             let words = (0..count).map(|i| self.words.load(self.word(first + i)));
             let last = self.words.load(self.word((byte + (4 * count - 1)) >> 2));
@@ -332,7 +465,9 @@ impl<'k> DeclaredWeight<'k> {
         match request.size {
             Size::Half => (vec![words[0] >> shift], 1),
             Size::Byte => (vec![(words[0] >> shift) & 0xffu32], 1),
-            Size::Words(count) if request.align >= 4 => (words[..count as usize].to_vec(), count as usize),
+            Size::Words(count) if self.align(request) >= 4 => {
+                (words[..count as usize].to_vec(), count as usize)
+            }
             Size::Words(count) => {
                 let count = count as usize;
                 let pair = |w: &[Val<'k>]| {
@@ -347,7 +482,7 @@ impl<'k> DeclaredWeight<'k> {
         }
     }
 
-    /// The elements of a run from what was loaded for it. `row` and `index` are the first byte and the number of the row.
+    /// The elements of a run from what was loaded for it. `row` is what [`DeclaredWeight::row`] said of the row `index`.
     pub(crate) fn decode(
         &self,
         loaded: &Loaded<'k>,
@@ -356,38 +491,37 @@ impl<'k> DeclaredWeight<'k> {
         count: u32,
     ) -> Vec<Group<'k>> {
         let (block, at) = self.place(k_offset);
-        let base = row + block;
+        let block = row + block;
         let mut rest = loaded.0.as_slice();
         let mut read = Vec::new();
         for request in self.requests(at, count) {
-            let (words, used) = self.aligned(base + request.at, &request, rest);
+            let (words, used) = self.aligned(self.address(block, &request), &request, rest);
             rest = &rest[used..];
             read.push(words);
         }
         match self.code {
             Code::Blocks(format) => decode::decode(format, &read, at, count, Some(self)),
-            Code::Bare(bare) => self.scaled(bare, bare.decode(&read[0], count), index, k_offset),
+            Code::Bare(bare) => self.scaled(bare, &read[0], count, index, k_offset),
         }
     }
 
     /// Elements with the scales and zero points of their row.
-    fn scaled(&self, bare: Bare, q: Vec<Val<'k>>, row: Val<'k>, k_offset: Val<'k>) -> Vec<Group<'k>> {
-        let unit = bare.unit();
-        let count = q.len() as u32;
-        // What is past the end may be anything.
-        let end = self.k_size.filter(|_| !self.k.is_multiple_of(count as usize));
-        let q: Vec<Val<'k>> = match end {
-            Some(end) => {
-                (0u32..).zip(q).map(|(i, q)| (k_offset + i).lt(end).select(q, q.like(0.0))).collect()
-            }
-            None => q,
-        };
+    fn scaled(
+        &self,
+        bare: Bare,
+        words: &[Val<'k>],
+        count: u32,
+        row: Val<'k>,
+        k_offset: Val<'k>,
+    ) -> Vec<Group<'k>> {
         let Some(scales) = &self.scales else {
-            return vec![Group { q, unit, zero: None, scale: None, add: None }];
+            let q = self.bare(bare, words, count, k_offset, count).pop();
+            let q = q.unwrap_or(Quants::Floats(Vec::new()));
+            return vec![Group { q, unit: bare.unit(), zero: None, scale: None, add: None }];
         };
         let each = if scales.one { count } else { gcd(scales.block, count) };
         (0u32..)
-            .zip(q.chunks(each as usize))
+            .zip(self.bare(bare, words, count, k_offset, each))
             .map(|(i, q)| {
                 let k_offset = k_offset + i * each;
                 let block = match scales.one {
@@ -399,9 +533,32 @@ impl<'k> DeclaredWeight<'k> {
                     Some(zero) => Some(zero.at(row, block)),
                     None => (scales.offset != 0.0).then(|| scale.like(f64::from(scales.offset))),
                 };
-                Group { q: q.to_vec(), unit, zero, scale: Some(scale), add: None }
+                Group { q, unit: bare.unit(), zero, scale: Some(scale), add: None }
             })
             .collect()
+    }
+
+    /// A run's elements, so many at a time.
+    fn bare(
+        &self,
+        bare: Bare,
+        words: &[Val<'k>],
+        count: u32,
+        k_offset: Val<'k>,
+        each: u32,
+    ) -> Vec<Quants<'k>> {
+        if self.integers {
+            let stored = (each * bare.bits() / 32) as usize;
+            return words.chunks(stored.max(1)).map(|words| bare.integers(words)).collect();
+        }
+        let mut q = bare.decode(words, count);
+        // What is past the end may be anything.
+        if let Some(end) = self.k_size.filter(|_| !self.k.is_multiple_of(count as usize)) {
+            for (i, q) in (0u32..).zip(&mut q) {
+                *q = (k_offset + i).lt(end).select(*q, q.like(0.0));
+            }
+        }
+        q.chunks(each as usize).map(|q| Quants::Floats(q.to_vec())).collect()
     }
 
     /// The elements of a run as floats.

@@ -166,6 +166,7 @@ mod tests {
             max_groups: [65535; 3],
             max_buffer_bytes: 1 << 32,
             memory_bytes: 1 << 32,
+            processors: None,
         }
     }
 

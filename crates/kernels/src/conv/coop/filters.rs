@@ -9,7 +9,7 @@ use crate::math;
 use crate::matmul::coop::blocks::OperandPath;
 use crate::matmul::coop::matrix;
 use crate::matmul::coop::operands::PreparedOperand;
-use crate::matmul::coop::packed::{PackedShape, pack};
+use crate::matmul::coop::packed::{PackSource, PackedShape, pack};
 use crate::matmul::problem::{MatrixOperand, Problem};
 use crate::site::{Memory, Operand, Site, linear_group};
 
@@ -53,7 +53,7 @@ impl Filters {
                     let ordered = site.scratch(size);
                     reorder(problem, plan, ordered, site)?;
                     let ty = matrix(math::elem(w.ty.dtype), MatrixUse::A);
-                    pack(&operand(ordered), (m, k_size), ty, to, site)
+                    pack(&PackSource::Elements(&operand(ordered)), (m, k_size), ty, to, site)
                 };
                 let memory = made(how, w, packed.bytes(), make, site)?;
                 Ok(Filters { prepared: PreparedOperand::Packed(memory, packed), operand: operand(memory) })

@@ -9,7 +9,7 @@ use olivine_program::DeviceCaps;
 use crate::math;
 use crate::matmul::candidates::even_splits;
 use crate::matmul::choice::{SMALL_M, Shape, busy};
-use crate::matmul::coop::packed::{PANEL, whole};
+use crate::matmul::coop::packed::{PANEL, PackedShape, whole};
 use crate::matmul::coop::staging::PanelLayout;
 use crate::matmul::coop::store::{f16_slots, stages_as_f16, store_slots};
 use crate::matmul::coop::{LANES, SIDE};
@@ -128,7 +128,7 @@ impl CoopTile {
                 }
                 OperandPath::Packed => {
                     deals_once(caps)
-                        && (number == 0 || problem.packed.is_none())
+                        && (number == 0 || problem.packed.is_none() || is_decoded_first(problem, caps))
                         && jumps.iter().all(|jump| *jump == 0)
                         && PANEL.is_multiple_of(part)
                         && whole(problem.k).is_multiple_of(self.k_step as usize)
@@ -230,9 +230,22 @@ pub(crate) fn candidates(problem: &Problem<'_>, shape: &Shape, caps: &DeviceCaps
     all
 }
 
+/// Rows from which on a packed weight is decoded once, for all of them.
+const DECODED_ROWS: usize = 256;
+/// Bytes that a decoded weight may take.
+const DECODED_BYTES: u64 = 512 << 20;
+
+/// Whether a packed weight may be decoded before the matmul, to where its matrices are loaded from.
+fn is_decoded_first(problem: &Problem<'_>, caps: &DeviceCaps) -> bool {
+    problem.packed.is_some()
+        && problem.experts.is_none()
+        && problem.m >= DECODED_ROWS
+        && PackedShape::new(problem.n, problem.k).bytes() <= DECODED_BYTES.min(caps.max_buffer_bytes)
+}
+
 /// Blocks for a matmul, the best first; the last fit any matmul and device.
 fn preferences(problem: &Problem<'_>, shape: &Shape, caps: &DeviceCaps) -> Vec<CoopTile> {
-    let stored = problem.b.operand.stored;
+    let stored = problem.b.operand.stored || is_decoded_first(problem, caps);
     let turned = problem.b.along(problem.n, problem.k) == Axis::K;
     // Enough of them for the device, and none mostly empty.
     let apt = |blocks: &CoopTile, times: u64| {

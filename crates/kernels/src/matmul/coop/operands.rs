@@ -7,7 +7,7 @@ use olivine_kernel::{Access, Buf, Builder, Elem, MatrixType, MatrixUse, Shared, 
 use crate::launch::Launch;
 use crate::math;
 use crate::matmul::coop::blocks::OperandPath;
-use crate::matmul::coop::packed::{PackedFragments, PackedShape, pack};
+use crate::matmul::coop::packed::{PackSource, PackedFragments, PackedShape, pack};
 use crate::matmul::coop::staging::{PackedRows, PanelLayout, StagedOperand, StagedPanel, StridedOperand};
 use crate::matmul::coop::{SIDE, matrix};
 use crate::matmul::problem::{Axis, MatrixOperand, Problem};
@@ -33,10 +33,18 @@ impl PreparedOperand {
         sizes: (usize, usize),
         site: &mut Site<'_>,
     ) -> Result<PreparedOperand, String> {
-        match &problem.packed {
-            Some(weight) => Ok(PreparedOperand::Blocks(Box::new(weight.clone()))),
-            None => PreparedOperand::new(way, &problem.b, sizes, MatrixUse::B, site),
+        let Some(weight) = &problem.packed else {
+            return PreparedOperand::new(way, &problem.b, sizes, MatrixUse::B, site);
+        };
+        if way == OperandPath::Staged {
+            return Ok(PreparedOperand::Blocks(Box::new(weight.clone())));
         }
+        // Decoded once in every run: many rows share it.
+        let elem = math::elem(problem.dtype());
+        let packed = PackedShape::new(sizes.0, sizes.1);
+        let memory = site.scratch(packed.bytes());
+        pack(&PackSource::Weight(weight, elem), sizes, matrix(elem, MatrixUse::B), memory, site)?;
+        Ok(PreparedOperand::Packed(memory, packed))
     }
 
     /// Prepares an operand of `(extent, k_size)` for the way that it shall come.
@@ -62,7 +70,8 @@ impl PreparedOperand {
     ) -> Result<PreparedOperand, String> {
         let packed = PackedShape::new(extent, k_size);
         let ty = matrix(math::elem(operand.operand.ty.dtype), role);
-        let make = |site: &mut Site<'_>, to| pack(operand, (extent, k_size), ty, to, site);
+        let source = PackSource::Elements(operand);
+        let make = |site: &mut Site<'_>, to| pack(&source, (extent, k_size), ty, to, site);
         let memory = if operand.operand.stored {
             let (outer, k_offset) = (operand.outer, operand.k_stride);
             let how = format!("{role:?} as lanes hold it, {extent} by {outer}, {k_size} by {k_offset}");

@@ -7,14 +7,17 @@
 //! and stores the words of their lanes; the same words in the same lanes are the same matrix. Indices past the end of K
 //! the last are zeros; positions past the last repeat others.
 
+use std::rc::Rc;
+
 use olivine_kernel::{Access, Buf, Builder, Elem, MatrixType, MatrixUse, Scalar, Val, Var};
 
 use crate::launch::Launch;
 use crate::matmul::coop::operands::KLoop;
-use crate::matmul::coop::staging::{PanelLayout, StagedPanel, StridedOperand};
+use crate::matmul::coop::staging::{PackedRows, PanelLayout, StagedPanel, StridedOperand};
 use crate::matmul::coop::{LANES, SIDE};
-use crate::matmul::problem::MatrixOperand;
+use crate::matmul::problem::{Axis, MatrixOperand};
 use crate::matmul::tiled::panel::TileSpan;
+use crate::packed::weight::Weight;
 use crate::site::{Memory, Site, linear_group};
 
 /// Words of a matrix.
@@ -52,9 +55,17 @@ impl PackedShape {
     }
 }
 
+/// What is packed.
+pub(crate) enum PackSource<'a> {
+    /// Elements in memory.
+    Elements(&'a MatrixOperand),
+    /// A weight that is decoded on its way, as elements of a type.
+    Weight(&'a Weight, Elem),
+}
+
 /// Emits the packing of an operand of `extent` by `k_size` into memory.
 pub(crate) fn pack(
-    operand: &MatrixOperand,
+    operand: &PackSource<'_>,
     (extent, k_size): (usize, usize),
     ty: MatrixType,
     to: Memory,
@@ -64,20 +75,31 @@ pub(crate) fn pack(
     let steps = packed.lines as u32 * SIDE / PACK_K;
     let k = site.builder("matmul_pack", ABREAST * LANES);
     let l = Launch::new(&k);
-    let declared = StridedOperand::new(&l, "x", operand, (extent, k_size), &[]);
+    let (strided, rows, offset) = match operand {
+        PackSource::Elements(operand) => {
+            let declared = StridedOperand::new(&l, "x", operand, (extent, k_size), &[]);
+            (Some(declared), None, operand.operand.offset)
+        }
+        PackSource::Weight(weight, elem) => {
+            (None, Some(PackedRows { weight: Rc::new(weight.declare(&l)), elem: *elem }), 0)
+        }
+    };
     let out = l.bind("packed", Elem::U32, Access::Write, to);
     let (positions, all) = (l.size("extent", extent), l.size("k_size", k_size));
     let (steps, total) = (l.size("steps", steps as usize), l.size("groups", packed.panels * steps as usize));
-    let base = l.size("offset", operand.operand.offset);
+    let base = l.size("offset", offset);
     let tail = !k_size.is_multiple_of(whole(k_size));
     let id = linear_group(&k);
     k.if_(id.lt(total), || {
         let panel = id / steps;
         let start = (id - panel * steps) * PACK_K;
-        let measure = PanelLayout::new(declared.along, PANEL, PACK_K);
+        let along = strided.map_or(Axis::K, |declared| declared.along);
+        let measure = PanelLayout::new(along, PANEL, PACK_K);
         let memory = k.shared(Elem::U32, 4, measure.len());
         let span = TileSpan { first: panel * PANEL, end: positions, order: None };
-        let words = StagedPanel::new(&k, memory, declared.source(base, all, tail), &span, measure, start);
+        let source = strided.map(|declared| declared.source(base, all, tail));
+        let Some(source) = source.or_else(|| Some(rows.as_ref()?.source(base, all, tail))) else { return };
+        let words = StagedPanel::new(&k, memory, source, &span, measure, start);
         words.put(start);
         k.barrier();
         // A subgroup to each of the matrices side by side.

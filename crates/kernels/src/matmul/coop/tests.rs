@@ -38,6 +38,7 @@ pub(crate) fn card() -> DeviceCaps {
         max_groups: [65535; 3],
         max_buffer_bytes: 1 << 32,
         memory_bytes: 1 << 34,
+        processors: None,
     }
 }
 

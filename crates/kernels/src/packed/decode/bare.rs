@@ -4,7 +4,7 @@ use olivine_ir::{BlockFormat, DType, TensorType};
 use olivine_kernel::{Scalar, Val};
 
 use super::bits::{bytes, e4m3, e5m2, fields, signed_bytes};
-use super::{Request, Size};
+use super::{Field, Quants, Request, Size};
 
 /// What an element is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -63,19 +63,47 @@ impl Bare {
             bits @ 0..8 => at / (8 / bits),
             bits => at * (bits / 8),
         };
+        let field = Field { start: 0, bytes: align };
         match bytes {
-            2 if align.is_multiple_of(2) => Request { at, size: Size::Half, align: 2 },
-            _ => Request { at, size: Size::Words(bytes.div_ceil(4)), align: align.min(bytes) },
+            2 if align.is_multiple_of(2) => Request { field, at, size: Size::Half, align: 2 },
+            _ => Request { field, at, size: Size::Words(bytes.div_ceil(4)), align: align.min(bytes) },
+        }
+    }
+
+    /// Whether elements are integers.
+    pub(crate) fn is_integer(self) -> bool {
+        matches!(self.0, BareKind::U2 | BareKind::U4 | BareKind::I4 | BareKind::U8 | BareKind::I8)
+    }
+
+    /// How many words of four bytes share a word of the weight: their elements take turns.
+    pub(crate) fn turns(self) -> u32 {
+        if self.is_integer() { 8 / self.bits() } else { 1 }
+    }
+
+    /// Integers four to a word, in turns: of 4 bits, elements 0, 2, 4 and 6 of every eight and then the others.
+    pub(crate) fn integers<'k>(self, words: &[Val<'k>]) -> Quants<'k> {
+        let bits = self.bits();
+        let mask = ((1u32 << bits) - 1) * 0x0101_0101;
+        match self.0 {
+            BareKind::I8 => Quants::Signed(words.to_vec()),
+            BareKind::U8 => Quants::bytes(words.to_vec(), 8, 0),
+            kind => {
+                let signed = kind == BareKind::I4;
+                let word = |w: &Val<'k>| if signed { *w ^ 0x8888_8888u32 } else { *w };
+                let of = |w: Val<'k>| (0..8 / bits).map(move |i| (w >> (i * bits)) & mask);
+                let words = words.iter().map(word).flat_map(of).collect();
+                Quants::bytes(words, bits, if signed { 8 } else { 0 })
+            }
         }
     }
 
     /// Elements from words, in units of [`Bare::unit`].
     pub(crate) fn decode<'k>(self, words: &[Val<'k>], count: u32) -> Vec<Val<'k>> {
         let of = |word: &Val<'k>| match self.0 {
-            BareKind::U2 => fields(*word, (2, 2), count.min(16), 0),
-            BareKind::U4 => fields(*word, (4, 4), count.min(8), 0),
-            BareKind::I4 => fields(*word ^ 0x8888_8888u32, (4, 4), count.min(8), 8),
-            BareKind::U8 => bytes(*word, 8, 0),
+            BareKind::U2 => fields(*word, 0, (2, 2), count.min(16), 0),
+            BareKind::U4 => fields(*word, 0, (4, 4), count.min(8), 0),
+            BareKind::I4 => fields(*word ^ 0x8888_8888u32, 0, (4, 4), count.min(8), 8),
+            BareKind::U8 => bytes(*word, (0, 8), 0),
             BareKind::I8 => signed_bytes(*word),
             BareKind::E4M3 => e4m3(*word),
             BareKind::E5M2 => e5m2(*word),

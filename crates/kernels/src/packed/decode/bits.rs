@@ -5,19 +5,27 @@ use olivine_kernel::{Scalar, Val};
 /// Bits of a field's lowest place that lets it stay where it is in the mantissa of a float.
 const MANTISSA: u32 = 23;
 
-/// `count` unsigned fields of `width` bits, `stride` bits apart from the lowest on, less a bias, as f32.
+/// `count` unsigned fields of `width` bits, `stride` bits apart from bit `first` on, less a bias, as f32.
 ///
 /// A field at bit `p` is put into the mantissa of 2^(23 − p) where it is: one instruction, and one subtraction that is
 /// exact. That is faster than a shift, a mask and a conversion.
-pub(crate) fn fields<'k>(word: Val<'k>, (width, stride): (u32, u32), count: u32, bias: u32) -> Vec<Val<'k>> {
+pub(crate) fn fields<'k>(
+    word: Val<'k>,
+    first: u32,
+    (width, stride): (u32, u32),
+    count: u32,
+    bias: u32,
+) -> Vec<Val<'k>> {
     let (mut shifted, mut shift) = (word, 0);
     (0..count)
         .map(|i| {
-            if i * stride - shift + width > MANTISSA {
-                shift = i * stride;
+            let place = first + i * stride;
+            if place - shift + width > MANTISSA {
+                // Of bytes, the same for both halves: the upper bytes of one are then those of the other.
+                shift = if stride == 8 && place >= 20 { 20 } else { place };
                 shifted = word >> shift;
             }
-            field(shifted, i * stride - shift, width, bias)
+            field(shifted, place - shift, width, bias)
         })
         .collect()
 }
@@ -30,27 +38,14 @@ fn field(word: Val<'_>, place: u32, width: u32, bias: u32) -> Val<'_> {
     float - word.builder().f32((1u32 << (MANTISSA - place)) as f32 + bias as f32)
 }
 
-/// The low and the high four bits of every byte, less a bias, as f32. One shift is enough for all eight.
-pub(crate) fn nibbles<'k>(word: Val<'k>, bias: u32) -> [Vec<Val<'k>>; 2] {
-    let upper = word >> 20;
-    let of = |places: [(Val<'k>, u32); 4]| places.map(|(word, place)| field(word, place, 4, bias)).to_vec();
-    [of([(word, 0), (word, 8), (word, 16), (upper, 4)]), of([(word, 4), (word, 12), (upper, 0), (upper, 8)])]
-}
-
-/// The same of several words: all low bits, then all high bits.
-pub(crate) fn all_nibbles<'k>(words: &[Val<'k>], bias: u32) -> [Vec<Val<'k>>; 2] {
-    let (low, high): (Vec<_>, Vec<_>) = words.iter().map(|w| nibbles(*w, bias).into()).unzip();
-    [low.concat(), high.concat()]
-}
-
-/// Four bytes below 2^`width` each, less a bias, as f32.
-pub(crate) fn bytes<'k>(word: Val<'k>, width: u32, bias: u32) -> Vec<Val<'k>> {
-    fields(word, (width, 8), 4, bias)
+/// `width` bits of each byte from bit `first` on, less a bias, as f32.
+pub(crate) fn bytes<'k>(word: Val<'k>, (first, width): (u32, u32), bias: u32) -> Vec<Val<'k>> {
+    fields(word, first, (width, 8), 4, bias)
 }
 
 /// Four signed bytes as f32.
 pub(crate) fn signed_bytes(word: Val<'_>) -> Vec<Val<'_>> {
-    bytes(word ^ 0x8080_8080u32, 8, 128)
+    bytes(word ^ 0x8080_8080u32, (0, 8), 128)
 }
 
 /// The low four bits of a word as the lowest bits of its bytes.
@@ -59,10 +54,10 @@ pub(crate) fn spread(bits: Val<'_>) -> Val<'_> {
     ((bits & 0xfu32) * 0x0020_4081u32) & 0x0101_0101u32
 }
 
-/// Four bytes, none of them 0, those negated whose bit among the low four is set, as f32.
-pub(crate) fn with_signs<'k>(magnitudes: Val<'k>, signs: Val<'k>) -> Vec<Val<'k>> {
+/// Four bytes, none of them 0, those negated whose bit among the low four is set.
+pub(crate) fn with_signs<'k>(magnitudes: Val<'k>, signs: Val<'k>) -> Val<'k> {
     let ones = spread(signs);
-    signed_bytes((magnitudes ^ (ones * 255u32)) + ones)
+    (magnitudes ^ (ones * 255u32)) + ones
 }
 
 /// Seven bits of signs and an eighth that makes the number of minuses even.
@@ -88,11 +83,14 @@ pub(crate) fn e5m2(word: Val<'_>) -> Vec<Val<'_>> {
     interleaved((word << 8) & 0xff00_ff00u32, word & 0xff00_ff00u32)
 }
 
-/// Four floats of 8 bits (e4m3), 2^-8 times their value: as f16 with the same mantissa, NaN apart.
-pub(crate) fn e4m3(word: Val<'_>) -> Vec<Val<'_>> {
-    let even = ((word << 8) & 0x8000_8000u32) | ((word << 7) & 0x3f80_3f80u32);
-    let odd = (word & 0x8000_8000u32) | ((word >> 1) & 0x3f80_3f80u32);
-    let nan = word.builder().f32(f32::NAN);
-    let code = |i: u32| ((word >> (8 * i)) & 0x7fu32).eq(0x7fu32);
-    (0u32..).zip(interleaved(even, odd)).map(|(i, x)| code(i).select(nan, x)).collect()
+/// Four floats of 8 bits (e4m3), 2^-8 times their value: as f16 with the same mantissa. The one magnitude that is NaN
+/// gets the exponent of NaN: it is the one that carries when 1 is added.
+pub(crate) fn e4m3<'k>(word: Val<'k>) -> Vec<Val<'k>> {
+    let of = |bytes: Val<'k>, signs: Val<'k>| {
+        let magnitudes = bytes & 0x007f_007fu32;
+        let nan = (magnitudes + 0x0001_0001u32) & 0x0080_0080u32;
+        (signs & 0x8000_8000u32) | (magnitudes << 7) | (nan << 7)
+    };
+    let (even, odd) = (of(word, word << 8), of(word >> 8, word));
+    interleaved(even, odd)
 }

@@ -3,37 +3,117 @@
 use olivine_ir::BlockFormat::{self, *};
 use olivine_kernel::Val;
 
-use super::bits::{bytes, even_signs, with_signs};
-use super::{Group, Request, Size, Table, float, half};
+use super::bits::{even_signs, with_signs};
+use super::{Group, Quants, Request, Size, Table, field, float, half};
 
 /// What IQ1 formats add to every element or subtract from it.
 const IQ1_DELTA: f32 = 0.125;
 
 pub(super) fn requests<'k>(format: BlockFormat, at: Val<'k>) -> Vec<Request<'k>> {
     let k = at.builder();
-    let byte = |at: Val<'k>| Request { at, size: Size::Byte, align: 1 };
-    let half = |at: Val<'k>| Request { at, size: Size::Half, align: 2 };
-    let word = |at: Val<'k>| Request { at, size: Size::Words(1), align: 2 };
+    let of = |start: u32, at: Val<'k>, size: Size, align: u32| Request {
+        field: field(format, start),
+        at,
+        size,
+        align,
+    };
+    let byte = |start: u32, at: Val<'k>| of(start, at, Size::Byte, 1);
+    let half = |start: u32, at: Val<'k>| of(start, at, Size::Half, 2);
+    let word = |start: u32, at: Val<'k>| of(start, at, Size::Words(1), 4);
     let (of_8, of_32) = (at / 8u32, at / 32u32);
-    let d = half(k.u32(0));
+    let d = half(0, k.u32(0));
     match format {
-        IQ2_XXS => vec![d, byte(of_8 / 4u32 * 8u32 + of_8 % 4u32 + 2u32), word(of_32 * 8u32 + 6u32)],
-        IQ2_XS => vec![d, half(of_8 * 2u32 + 2u32), byte(of_32 + 66u32)],
-        IQ2_S => vec![d, byte(of_8 + 2u32), byte(of_8 + 34u32), byte(of_32 + 66u32), byte(of_32 + 74u32)],
-        IQ3_XXS => vec![d, half(of_8 * 2u32 + 2u32), word(of_32 * 4u32 + 66u32)],
-        IQ3_S => vec![
-            d,
-            half(of_8 * 2u32 + 2u32),
-            byte(of_32 + 66u32),
-            byte(of_8 + 74u32),
-            byte(at / 64u32 + 106u32),
+        IQ2_XXS => vec![d, byte(2, of_8 / 4u32 * 8u32 + of_8 % 4u32), word(2, of_32 * 8u32 + 4u32)],
+        IQ2_XS => vec![d, half(2, of_8 * 2u32), byte(66, of_32)],
+        IQ2_S => vec![d, byte(2, of_8), byte(34, of_8), byte(66, of_32), byte(74, of_32)],
+        IQ3_XXS => vec![d, half(2, of_8 * 2u32), word(66, of_32 * 4u32)],
+        IQ3_S => {
+            vec![d, half(2, of_8 * 2u32), byte(66, of_32), byte(74, of_8), byte(106, at / 64u32)]
+        }
+        IQ1_S => vec![d, byte(2, of_8), half(34, of_32 * 2u32)],
+        _ => vec![
+            of(48, k.u32(0), Size::Words(2), 8),
+            byte(0, of_8),
+            byte(32, at / 16u32),
+            half(48, at / 64u32 * 2u32),
         ],
-        IQ1_S => vec![d, byte(of_8 + 2u32), half(of_32 * 2u32 + 34u32)],
-        _ => {
-            let scales = Request { at: k.u32(48), size: Size::Words(2), align: 8 };
-            vec![scales, byte(of_8), byte(at / 16u32 + 32u32), half(at / 64u32 * 2u32 + 48u32)]
+    }
+}
+
+/// The same of a run of 32, which begins where the fields of 32 elements do.
+pub(super) fn requests_32<'k>(format: BlockFormat, at: Val<'k>) -> Vec<Request<'k>> {
+    let k = at.builder();
+    let of = |start: u32, at: Val<'k>, size: Size, align: u32| Request {
+        field: field(format, start),
+        at,
+        size,
+        align,
+    };
+    let byte = |start: u32, at: Val<'k>| of(start, at, Size::Byte, 1);
+    let half = |start: u32, at: Val<'k>| of(start, at, Size::Half, 2);
+    let word = |start: u32, at: Val<'k>| of(start, at, Size::Words(1), 4);
+    let two = |start: u32, at: Val<'k>| of(start, at, Size::Words(2), 8);
+    let number = at / 32u32;
+    let d = half(0, k.u32(0));
+    match format {
+        IQ2_XXS => vec![d, two(2, number * 8u32)],
+        IQ2_XS => vec![d, two(2, number * 8u32), byte(66, number)],
+        IQ2_S => {
+            let (indices, signs) = (word(2, number * 4u32), word(34, number * 4u32));
+            vec![d, indices, signs, byte(66, number), byte(74, number)]
+        }
+        IQ3_XXS => vec![d, two(2, number * 8u32), word(66, number * 4u32)],
+        IQ3_S => {
+            let (indices, signs) = (two(2, number * 8u32), word(74, number * 4u32));
+            vec![d, indices, byte(66, number), signs, byte(106, at / 64u32)]
+        }
+        IQ1_S => vec![d, word(2, number * 4u32), half(34, number * 2u32)],
+        _ => vec![
+            two(48, k.u32(0)),
+            word(0, number * 4u32),
+            half(32, number * 2u32),
+            half(48, at / 64u32 * 2u32),
+        ],
+    }
+}
+
+/// A run of 32, by groups that share a scale.
+pub(super) fn decode_32<'k>(
+    format: BlockFormat,
+    read: &[Vec<Val<'k>>],
+    at: Val<'k>,
+    table: Option<&dyn Table<'k>>,
+) -> Vec<Group<'k>> {
+    // What eight elements would have read.
+    let eight = |j: u32| {
+        let byte = |words: &[Val<'k>]| vec![(words[0] >> (8 * j)) & 0xffu32];
+        let half = |words: &[Val<'k>]| vec![words[(j / 2) as usize] >> (16 * (j % 2))];
+        match format {
+            IQ2_XXS => vec![read[0].clone(), byte(&read[1]), vec![read[1][1]]],
+            IQ2_XS | IQ3_XXS => vec![read[0].clone(), half(&read[1]), read[2].clone()],
+            IQ2_S => {
+                vec![read[0].clone(), byte(&read[1]), byte(&read[2]), read[3].clone(), read[4].clone()]
+            }
+            IQ3_S => {
+                vec![read[0].clone(), half(&read[1]), read[2].clone(), byte(&read[3]), read[4].clone()]
+            }
+            IQ1_S => vec![read[0].clone(), byte(&read[1]), read[2].clone()],
+            _ => {
+                let rest = (read[2][0] >> (8 * (j / 2))) & 0xffu32;
+                vec![read[0].clone(), byte(&read[1]), vec![rest], read[3].clone()]
+            }
+        }
+    };
+    let mut groups: Vec<Group<'k>> = Vec::new();
+    let together = super::group(format, 32) / 8;
+    for j in 0..4 {
+        let next = decode(format, &eight(j), at + 8 * j, table);
+        match groups.last_mut() {
+            Some(group) if j % together != 0 => group.q.extend(next.q),
+            _ => groups.push(next),
         }
     }
+    groups
 }
 
 pub(super) fn decode<'k>(
@@ -44,10 +124,10 @@ pub(super) fn decode<'k>(
 ) -> Group<'k> {
     let k = at.builder();
     let of_8 = at / 8u32;
-    let eight = |index: Val<'k>| table.map_or_else(|| vec![index; 2], |t| t.words(index * 2u32, 2));
+    let eight = |index: Val<'k>| table.map_or_else(|| vec![index; 2], |t| t.words(index, 2));
     let four = |index: Val<'k>| table.map_or(index, |t| t.words(index, 1)[0]);
-    let signed = |words: &[Val<'k>], signs: Val<'k>| -> Vec<Val<'k>> {
-        [with_signs(words[0], signs), with_signs(words[1], signs >> 4)].concat()
+    let signed = |words: &[Val<'k>], signs: Val<'k>| {
+        Quants::Signed(vec![with_signs(words[0], signs), with_signs(words[1], signs >> 4)])
     };
     // Four bits for 16 elements, as formats of 2 bits have them.
     let half_scale = |byte: Val<'k>| float((byte >> ((at & 16u32) >> 2)) & 15u32) + 0.5f32;
@@ -107,6 +187,5 @@ pub(super) fn decode<'k>(
 fn ternary<'k>(words: &[Val<'k>], negative: Val<'k>, scale: Val<'k>) -> Group<'k> {
     let k = scale.builder();
     let zero = negative.select(k.f32(IQ1_DELTA), k.f32(-IQ1_DELTA));
-    let q = words.iter().flat_map(|w| bytes(*w, 2, 1)).collect();
-    Group { zero: Some(zero), ..Group::scaled(q, scale) }
+    Group { zero: Some(zero), ..Group::scaled(Quants::bytes(words.to_vec(), 2, 1), scale) }
 }

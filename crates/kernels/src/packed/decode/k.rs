@@ -3,52 +3,57 @@
 use olivine_ir::BlockFormat::{self, *};
 use olivine_kernel::{Scalar, Val};
 
-use super::bits::{all_nibbles, bytes, fields, signed_bytes};
-use super::simple::by_pairs;
-use super::{Group, Request, Size, Table, block_align, float, half};
+use super::bits::fields;
+use super::simple::codes;
+use super::{Group, Quants, Request, Size, Table, field, float, half};
 
 pub(super) fn requests<'k>(format: BlockFormat, at: Val<'k>, count: u32) -> Vec<Request<'k>> {
-    let (k, block) = (at.builder(), block_align(format));
-    let head = |at: u32, size: Size, align: u32| Request { at: k.u32(at), size, align: align.min(block) };
-    let byte = |at: Val<'k>| Request { at, size: Size::Byte, align: 1 };
-    // Bytes of a run from a multiple of its length on; `first` is where the field begins in its block.
-    let run = |first: u32, at: Val<'k>| {
-        let align = (1 << first.trailing_zeros().min(5)).min(count).min(block);
-        Request { at: at + first, size: Size::Words(count / 4), align }
+    let k = at.builder();
+    let of = |start: u32, at: Val<'k>, size: Size, align: u32| Request {
+        field: field(format, start),
+        at,
+        size,
+        align,
     };
-    let both = |first: u32, at: Val<'k>| Request { at: at + first, size: Size::Words(8), align: 16 };
+    let head = |start: u32, size: Size| of(start, k.u32(0), size, 16);
+    let byte = |start: u32, at: Val<'k>| of(start, at, Size::Byte, 1);
+    // Bytes of a run from a multiple of its length on.
+    let run = |start: u32, at: Val<'k>| of(start, at, Size::Words(count / 4), count.min(16));
+    let both = |start: u32, at: Val<'k>| of(start, at, Size::Words(8), 16);
     // Two bits of each element: 32 bytes hold 128 elements, 32 of them in each pair of bits.
     let two_bits = at / 128u32 * 32u32 + at % 32u32;
     let four_bits = at / 64u32 * 32u32 + at % 32u32;
     match format {
-        Q2_K => vec![head(80, Size::Words(1), 4), byte(at / 16u32), run(16, two_bits)],
+        Q2_K => vec![head(80, Size::Words(1)), byte(0, at / 16u32), run(16, two_bits)],
         Q3_K => {
             let group = at / 16u32;
             vec![
-                head(108, Size::Half, 2),
-                byte(group % 8u32 + 96u32),
-                byte(group % 4u32 + 104u32),
+                head(108, Size::Half),
+                byte(96, group % 8u32),
+                byte(96, group % 4u32 + 8u32),
                 run(0, at % 32u32),
                 run(32, two_bits),
             ]
         }
         // A run of 64 reads each byte once, for both of its elements.
-        Q4_K if count == 64 => vec![head(0, Size::Words(4), 16), both(16, at / 2u32)],
-        Q5_K if count == 64 => vec![head(0, Size::Words(4), 16), both(16, k.u32(0)), both(48, at / 2u32)],
-        Q4_K => vec![head(0, Size::Words(4), 16), run(16, four_bits)],
-        Q5_K => vec![head(0, Size::Words(4), 16), run(16, at % 32u32), run(48, four_bits)],
+        Q4_K if count == 64 => vec![head(0, Size::Words(4)), both(16, at / 2u32)],
+        Q5_K if count == 64 => vec![head(0, Size::Words(4)), both(16, k.u32(0)), both(48, at / 2u32)],
+        Q4_K => vec![head(0, Size::Words(4)), run(16, four_bits)],
+        Q5_K => vec![head(0, Size::Words(4)), run(16, at % 32u32), run(48, four_bits)],
         Q6_K => {
             let low = at / 128u32 * 64u32 + at % 64u32;
-            vec![head(208, Size::Half, 2), byte(at / 16u32 + 192u32), run(0, low), run(128, two_bits)]
+            vec![head(208, Size::Half), byte(192, at / 16u32), run(0, low), run(128, two_bits)]
         }
-        Q8_K => vec![head(0, Size::Words(1), 4), run(4, at)],
-        IQ4_XS => vec![head(0, Size::Words(2), 8), run(8, at / 32u32 * 16u32 + at % 16u32)],
+        Q8_K => vec![head(0, Size::Words(1)), run(4, at)],
+        // The same of a run of 32.
+        IQ4_XS if count == 32 => vec![head(0, Size::Words(2)), of(8, at / 2u32, Size::Words(4), 16)],
+        IQ4_XS => vec![head(0, Size::Words(2)), run(8, at / 32u32 * 16u32 + at % 16u32)],
         TQ1_0 => {
             let digits = Digits::of(at);
-            let word = |at: Val<'k>| Request { at, size: Size::Words(1), align: 2 };
-            vec![head(52, Size::Half, 2), word(digits.first), word(digits.second)]
+            let word = |at: Val<'k>| of(0, at, Size::Words(1), 4);
+            vec![head(52, Size::Half), word(digits.first), word(digits.second)]
         }
-        _ => vec![head(64, Size::Half, 2), run(0, two_bits)],
+        _ => vec![head(64, Size::Half), run(0, two_bits)],
     }
 }
 
@@ -56,14 +61,13 @@ pub(super) fn decode<'k>(
     format: BlockFormat,
     read: &[Vec<Val<'k>>],
     at: Val<'k>,
+    count: u32,
     table: Option<&dyn Table<'k>>,
 ) -> Group<'k> {
     let group = at / 16u32;
     // Bits of each byte, moved to its lowest ones.
     let two = || (at / 32u32 % 4u32) << 1;
-    let all = |words: Vec<Val<'k>>, width: u32, bias: u32| {
-        words.into_iter().flat_map(|w| bytes(w, width, bias)).collect::<Vec<_>>()
-    };
+    let all = Quants::bytes;
     let moved = |words: &[Val<'k>], by: Val<'k>| words.iter().map(|w| *w >> by).collect::<Vec<_>>();
     match format {
         Q2_K => {
@@ -104,17 +108,13 @@ pub(super) fn decode<'k>(
             let scale = (read[1][0] << 24).bitcast(Scalar::I32) >> 24;
             Group::scaled(all(words, 6, 32), half(&read[0]) * float(scale))
         }
-        Q8_K => {
-            let q = read[1].iter().flat_map(|w| signed_bytes(*w)).collect();
-            Group::scaled(q, read[0][0].bitcast(Scalar::F32))
-        }
+        Q8_K => Group::scaled(Quants::Signed(read[1].clone()), read[0][0].bitcast(Scalar::F32)),
         IQ4_XS => {
             let group = at / 32u32;
             let low = (read[0][1] >> (group * 4u32)) & 15u32;
             let high = (read[0][0] >> (group * 2u32 + 16u32)) & 3u32;
             let scale = float(low | (high << 4)) - 32.0f32;
-            let q = by_pairs(&moved(&read[1], (at & 16u32) >> 2), table);
-            Group::scaled(q, half(&read[0]) * scale)
+            Group::scaled(codes(&read[1], at, (count, 16), table), half(&read[0]) * scale)
         }
         TQ1_0 => {
             let digits = Digits::of(at);
@@ -135,19 +135,18 @@ pub(super) fn decode_64<'k>(format: BlockFormat, read: &[Vec<Val<'k>>], at: Val<
     let scales = first.select(a & 0x3f3fu32, (c & 0x0f0fu32) | ((a >> 2) & 0x3030u32));
     let mins = first.select(b & 0x3f3fu32, ((c >> 4) & 0x0f0fu32) | ((b >> 2) & 0x3030u32));
     let (d, dmin) = (head[0].unpack_half(0), head[0].unpack_half(1));
-    let (scales, mins) = (fields(scales, (6, 8), 2, 0), fields(mins, (6, 8), 2, 0));
-    let halves: [Vec<Val<'k>>; 2] = if format == Q4_K {
-        all_nibbles(&read[1], 0)
-    } else {
-        [0u32, 1].map(|half| {
-            let bit = pair * 2u32 + half;
-            let with = |(w, h): (&Val<'k>, &Val<'k>)| {
-                ((*w >> (4 * half)) & 0x0f0f_0f0fu32) | (((*h >> bit) & 0x0101_0101u32) << 4)
-            };
-            read[2].iter().zip(&read[1]).map(with).flat_map(|w| bytes(w, 5, 0)).collect()
-        })
-    };
-    let group = |(i, q): (usize, Vec<Val<'k>>)| Group {
+    let (scales, mins) = (fields(scales, 0, (6, 8), 2, 0), fields(mins, 0, (6, 8), 2, 0));
+    let halves = [0u32, 1].map(|half| {
+        if format == Q4_K {
+            return Quants::Bytes { words: read[1].clone(), shift: 4 * half, width: 4, bias: 0 };
+        }
+        let bit = pair * 2u32 + half;
+        let with = |(w, h): (&Val<'k>, &Val<'k>)| {
+            ((*w >> (4 * half)) & 0x0f0f_0f0fu32) | (((*h >> bit) & 0x0101_0101u32) << 4)
+        };
+        Quants::bytes(read[2].iter().zip(&read[1]).map(with).collect(), 5, 0)
+    });
+    let group = |(i, q): (usize, Quants<'k>)| Group {
         add: Some(-(dmin * mins[i])),
         ..Group::scaled(q, d * scales[i])
     };
@@ -157,7 +156,7 @@ pub(super) fn decode_64<'k>(format: BlockFormat, read: &[Vec<Val<'k>>], at: Val<
 /// A run of Q4_K or Q5_K with the 6-bit scale and minimum of its 32 elements. Twelve bytes hold eight of each: the first
 /// four in the low six bits of the first eight bytes, the others in the last four bytes with their upper two bits in
 /// the first eight.
-fn scale_min<'k>(head: &[Val<'k>], at: Val<'k>, q: Vec<Val<'k>>) -> Group<'k> {
+fn scale_min<'k>(head: &[Val<'k>], at: Val<'k>, q: Quants<'k>) -> Group<'k> {
     let group = at / 32u32;
     let shift = (group & 3u32) << 3;
     let [a, b, c] = [head[1], head[2], head[3]].map(|w| w >> shift);

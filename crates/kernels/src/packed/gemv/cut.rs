@@ -1,0 +1,191 @@
+//! How a GEMV divides its work.
+
+use std::fmt;
+
+use olivine_kernel::Elem;
+use olivine_program::DeviceCaps;
+
+use crate::math;
+use crate::matmul::problem::Problem;
+use crate::packed::digits;
+use crate::packed::weight::{SMALL_TABLE, Weight};
+
+/// How the work is divided. `rows`, `run`, `runs`, `width` and `unroll` are powers of two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct GemvCut {
+    /// Rows of x in registers; more take several workgroups.
+    pub(crate) rows: u32,
+    /// Elements that an invocation decodes together.
+    pub(crate) run: u32,
+    /// Runs of an invocation, each from another stretch of K.
+    pub(crate) runs: u32,
+    /// Invocations of a cluster.
+    pub(crate) width: u32,
+    /// Clusters that divide K among them.
+    pub(crate) clusters: u32,
+    /// How many times as many clusters a workgroup has, for as many rows of the weight at once.
+    pub(crate) lines: u32,
+    /// Rows of the weight whose loads are in flight together.
+    pub(crate) unroll: u32,
+    /// Rows of the weight of a workgroup, a multiple of `lines · unroll`.
+    pub(crate) span: u32,
+    /// Parts of K, each with workgroups of its own.
+    pub(crate) splits: u32,
+    /// Digits of x, which is made integers then; 0 if it stays floats.
+    pub(crate) digits: u32,
+}
+
+impl GemvCut {
+    /// Indices along K that a cluster has at once.
+    pub(crate) fn chunk(self) -> u32 {
+        self.width * self.run * self.runs
+    }
+
+    /// Invocations of a workgroup.
+    pub(crate) fn group(self) -> u32 {
+        self.width * self.clusters * self.lines
+    }
+}
+
+impl fmt::Display for GemvCut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let GemvCut { rows, run, runs, width, clusters, lines, unroll, span, splits, digits } = self;
+        write!(f, "r{rows} {run}x{runs} w{width}x{clusters}x{lines} u{unroll}/{span} s{splits} d{digits}")
+    }
+}
+
+/// Words of x that an invocation has in registers, of all rows.
+const REGISTERS: u32 = 64;
+
+/// How many digits x is made of, if the device multiplies integers and the weight has them; 0 otherwise.
+pub(crate) fn digits(problem: &Problem<'_>, weight: &Weight, caps: &DeviceCaps) -> u32 {
+    let elem = math::elem(problem.dtype());
+    let known = matches!(elem, Elem::F16 | Elem::BF16 | Elem::F32) && caps.target.packed_dot;
+    if known && weight.integer_run().is_some() { digits::count(elem) } else { 0 }
+}
+
+/// The default for a matmul of `m` by `n` by `k`, `batches` times.
+pub(crate) fn choose(
+    weight: &Weight,
+    digits: u32,
+    (m, n, k): (usize, usize, usize),
+    batches: usize,
+    caps: &DeviceCaps,
+) -> GemvCut {
+    let short = caps.wants_short_kernels();
+    let rows = (m.next_power_of_two() as u32).min(4);
+    let longest = if digits > 0 { weight.integer_run().unwrap_or(8) } else { weight.preferred_run() };
+    // What x takes in registers leaves room for the loads of several rows.
+    let most = elements(digits, if digits > 0 { REGISTERS } else { 2 * REGISTERS }) / rows;
+    let is_run = |run: &u32| *run <= longest.min(most) && weight.has_run(*run);
+    let run = if short { None } else { [64, 32, 16].into_iter().find(is_run) };
+    let run = run.unwrap_or(weight.shortest_run());
+    // Copies of a small table fill the workgroup's memory: so many invocations share them, with longer parts of x.
+    let copied = digits > 0 && weight.table_words() == SMALL_TABLE;
+    let held = if copied { 64 } else { 32 }.min(if digits > 0 { most } else { most / 2 });
+    let runs = if short { 1 } else { (held / run).max(1) };
+    let width = caps.target.subgroup.unwrap_or(16).clamp(4, 32);
+    let unroll = match weight.run_words(run) {
+        _ if short => 1,
+        // What is loaded takes so many registers that few invocations would fit.
+        12.. if digits > 0 => 1,
+        _ if copied => 2,
+        _ => 4,
+    };
+    let lines = if copied && !short { 4 } else { 1 };
+    let cut = GemvCut { rows, run, runs, width, clusters: 16, lines, unroll, span: 0, splits: 1, digits };
+    fit(weight, cut, (m, n, k), batches, caps)
+}
+
+/// Elements of x in so many words: floats, or digits four to a word.
+fn elements(digits: u32, words: u32) -> u32 {
+    if digits == 2 { 2 * words } else { words }
+}
+
+/// Registers of an invocation that x and loads may take, and what it has beside them.
+const MOST_REGISTERS: u32 = 200;
+const OTHER_REGISTERS: u32 = 40;
+/// Invocations that keep a processor busy, of kernels that read digits and of those that make x ready themselves.
+const BUSY: u32 = 768;
+const BUSY_WITH_X: u32 = 224;
+/// Invocations of the largest workgroup, each with at least 72 registers.
+const MOST_INVOCATIONS: u32 = 896;
+
+/// The same cut with as many clusters as K needs, and rows that keep the device busy.
+fn fit(
+    weight: &Weight,
+    cut: GemvCut,
+    (m, n, k): (usize, usize, usize),
+    batches: usize,
+    caps: &DeviceCaps,
+) -> GemvCut {
+    let short = caps.wants_short_kernels();
+    let mut cut = cut;
+    // No more runs than K has.
+    while cut.runs > 1 && k <= (cut.chunk() / 2) as usize {
+        cut.runs /= 2;
+    }
+    // Kernels with many rows of x have less in flight.
+    let x = cut.rows * cut.run * cut.runs * if cut.digits == 0 { 4 } else { cut.digits } / 4;
+    let registers = |unroll: u32| x + unroll * cut.runs * weight.run_words(cut.run) + OTHER_REGISTERS;
+    while cut.unroll > 1 && registers(cut.unroll) > MOST_REGISTERS {
+        cut.unroll /= 2;
+    }
+    let invocations = if short { 64 } else { 512 }.min(caps.target.max_invocations);
+    let most = (invocations / cut.width).min(cut.clusters).max(1);
+    let chunks = k.div_ceil(cut.chunk() as usize).max(1) as u32;
+    let rounds = chunks.div_ceil(most);
+    cut.clusters = chunks.div_ceil(rounds);
+    let lines = MOST_INVOCATIONS.min(caps.target.max_invocations) / (cut.width * cut.clusters);
+    cut.lines = cut.lines.min(lines).max(1);
+    // Few workgroups to each of the device's processors: x is loaded anew by every one.
+    let passes = m.div_ceil(cut.rows as usize) * batches;
+    let busy = if cut.digits > 0 { BUSY } else { BUSY_WITH_X };
+    let wanted = (caps.processor_count() * busy.div_ceil(cut.group())) as usize;
+    let rows = n.div_ceil(wanted.div_ceil(passes.max(1)).max(1)) as u32;
+    // Sums of all rows are in workgroup memory.
+    let room = (caps.target.shared_bytes / 8 / 4 / (cut.rows * cut.clusters)).max(1);
+    let rows = rows.min(room);
+    cut.lines = cut.lines.min(rows);
+    while cut.unroll > 1 && cut.lines * cut.unroll > rows {
+        cut.unroll /= 2;
+    }
+    cut.span = rows.next_multiple_of(cut.lines * cut.unroll);
+    cut
+}
+
+/// Cuts worth a measurement.
+pub(crate) fn candidates(
+    weight: &Weight,
+    default: GemvCut,
+    sizes: (usize, usize, usize),
+    batches: usize,
+    caps: &DeviceCaps,
+) -> Vec<GemvCut> {
+    let mut all = vec![default];
+    let longest = if default.digits > 0 { weight.integer_run().unwrap_or(8) } else { weight.longest_run() };
+    let is_run = |run: &u32| (weight.shortest_run()..=longest).contains(run) && weight.has_run(*run);
+    for run in [8, 16, 32, 64].into_iter().filter(is_run) {
+        for held in [16, 32, 64] {
+            let most = 2 * elements(default.digits, REGISTERS);
+            if held < run || held * default.rows > most || held > 4 * run {
+                continue;
+            }
+            for (unroll, lines) in [(1, 1), (2, 1), (4, 1), (8, 1), (1, 2), (1, 4), (2, 2), (2, 4)] {
+                let cut = GemvCut { run, runs: held / run, clusters: 16, lines, unroll, ..default };
+                let cut = fit(weight, cut, sizes, batches, caps);
+                let step = cut.lines * cut.unroll;
+                let spans =
+                    [cut.span, cut.span.div_ceil(2), cut.span.div_ceil(4), 2 * cut.span, 4 * cut.span];
+                for span in spans.map(|span| span.next_multiple_of(step)) {
+                    let cut = GemvCut { span, ..cut };
+                    let sums = 4 * span * cut.rows * cut.clusters;
+                    if !all.contains(&cut) && sums <= caps.target.shared_bytes / 4 {
+                        all.push(cut);
+                    }
+                }
+            }
+        }
+    }
+    all
+}

@@ -1,0 +1,102 @@
+//! A packed weight as f32 in memory, for matmuls of so many rows that decoding it once is cheap. They run as several
+//! products of f16 then. (Those of f16 itself decode it to where matrices are loaded from: see `coop::packed`.)
+
+use std::fmt;
+
+use olivine_ir::DType;
+use olivine_kernel::{Access, Elem};
+use olivine_program::DeviceCaps;
+
+use crate::launch::Launch;
+use crate::math;
+use crate::matmul::problem::Problem;
+use crate::packed::weight::Weight;
+use crate::site::{Memory, Site, linear_group, rounded};
+
+/// Elements of an invocation.
+const RUN: u32 = 8;
+/// Bytes of floats that a matmul may take beside the weight.
+const MOST_BYTES: u64 = 512 << 20;
+/// Rows from which on decoding first is the default.
+const MANY: usize = 256;
+
+/// When a weight is decoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Decoding {
+    /// Tile by tile, by the kernel that multiplies.
+    Fused,
+    /// All of it, before.
+    First,
+}
+
+impl fmt::Display for Decoding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Decoding::Fused => "fused",
+            Decoding::First => "first",
+        })
+    }
+}
+
+/// Whether a device has matrices of f16.
+fn has_matrices(caps: &DeviceCaps) -> bool {
+    caps.target.matrices.iter().any(|m| m.operand == Elem::F16)
+}
+
+/// The weight's elements in scratch memory, of the dtype of x, if a matmul should begin with that.
+pub(crate) fn first(
+    problem: &Problem<'_>,
+    weight: &Weight,
+    site: &mut Site<'_>,
+) -> Result<Option<Memory>, String> {
+    let dtype = problem.dtype();
+    let bytes = (problem.n * problem.k * dtype.size()) as u64;
+    if dtype != DType::F32 || bytes > MOST_BYTES.min(site.caps.max_buffer_bytes) {
+        return Ok(None);
+    }
+    let apt = problem.m >= MANY && has_matrices(site.caps);
+    let default = if apt { Decoding::First } else { Decoding::Fused };
+    let [m, n, k] = [problem.m, problem.n, problem.k].map(rounded);
+    let class = format!("{} {dtype} {m}x{n}x{k} b{}", weight.name(), rounded(problem.batches()));
+    let candidates = vec![Decoding::Fused, Decoding::First];
+    if site.tuned("dequant_matmul", class, default, candidates) == Decoding::Fused {
+        return Ok(None);
+    }
+    let memory = site.scratch(bytes);
+    unpack(problem, weight, memory, site)?;
+    Ok(Some(memory))
+}
+
+/// Decodes all elements.
+fn unpack(problem: &Problem<'_>, weight: &Weight, to: Memory, site: &mut Site<'_>) -> Result<(), String> {
+    let (n, columns) = (problem.n, problem.k);
+    let runs = columns.div_ceil(RUN as usize);
+    let group = site.group_size(256);
+    let k = site.builder("dequantize", group);
+    let l = Launch::new(&k);
+    let declared = weight.declare(&l);
+    let out = l.bind("out", math::elem(problem.dtype()), Access::Write, to);
+    let (total, width, k_size) = (l.size("n", n * runs), l.size("runs", runs), l.size("k", columns));
+
+    let work = linear_group(&k) * group + k.local_index();
+    k.if_(work.lt(total), || {
+        let row = work / width;
+        let k_offset = (work - row * width) * RUN;
+        let start = declared.row(row);
+        let loaded = declared.load(start, k_offset, RUN);
+        let values = declared.values(&loaded, (start, row), k_offset, RUN);
+        let to = row * k_size + k_offset;
+        if columns.is_multiple_of(RUN as usize) {
+            for (i, four) in values.chunks(4).enumerate() {
+                out.store_vec(to + 4 * i, four);
+            }
+            return;
+        }
+        for (i, value) in (0u32..).zip(values) {
+            k.if_((k_offset + i).lt(k_size), || out.store(to + i, value));
+        }
+    });
+    let moved = weight.bytes() + (n * columns * problem.dtype().size()) as u64;
+    let bound = l.done();
+    site.dispatch(k, bound, (n * runs).div_ceil(group as usize) as u64, (0, moved))
+}
