@@ -1,10 +1,12 @@
-"""Quantised weights on the page of benchmarks, from the result that bench/quant_cpu.py kept."""
+"""Quantised weights on the page of benchmarks, from the results that bench/quant_cpu.py and `olivine bench quant` kept."""
 
 import json
 import pathlib
 import statistics
 
-KEPT = pathlib.Path(__file__).resolve().parents[2] / "docs" / "benchmarks" / "quant_cpu.json"
+FOLDER = pathlib.Path(__file__).resolve().parents[2] / "docs" / "benchmarks"
+KEPT = FOLDER / "quant_cpu.json"
+KEPT_GPU = FOLDER / "quant_gpu.json"
 HEADINGS = ["weight", "Olivine", "llama.cpp", "ratio", "range", "ratio of the shortest", "range"]
 
 
@@ -20,8 +22,31 @@ def _cells(row: dict) -> list[str]:
     return cells
 
 
+def _gpu() -> str:
+    """One line to a format: one row by bytes, many rows by operations; means of the kept runs."""
+    kept = json.loads(KEPT_GPU.read_text())
+    by_format: dict[str, dict[int, dict]] = {}
+    for row in kept["rows"]:
+        by_format.setdefault(row["format"], {})[row["rows"]] = row
+    lines = [["format", "one row", "GB/s", "of the read rate", "512 rows, TFLOP/s"], ["---"] * 5]
+    for name, rows in by_format.items():
+        rate = statistics.mean(rows[1]["gb_per_s"])
+        time = f"{statistics.mean(rows[1]['ms']) * 1e3:.1f} µs"
+        many = f"{statistics.mean(rows[512]['tflops']):.0f}"
+        lines.append([name, time, f"{rate:.0f}", f"{rate / kept['read_gb_per_s']:.2f}", many])
+    return (
+        "\n## Quantised weights on the GPU\n\n"
+        f"{kept['date']} · {kept['device']}, driver {kept['driver']}\n\n"
+        f"```sh\n{kept['command']}\n```\n\n"
+        f"x of {kept['dtype']} times a packed weight of {kept['n']}x{kept['k']} (N×K) that comes from memory. The card reads {kept['read_gb_per_s']} GB/s. "
+        "How, and what limits it: [packed weights](performance/2026-11-17-packed-weights.md).\n\n"
+        + "".join("| " + " | ".join(line) + " |\n" for line in lines)
+        + "\n"
+    )
+
+
 def section() -> str:
-    """Both tables; the rows of GPUs are in a note of their own."""
+    """Both tables."""
     kept = json.loads(KEPT.read_text())
     lines = [HEADINGS, ["---"] * len(HEADINGS), *map(_cells, kept["rows"])]
     return (
@@ -34,6 +59,5 @@ def section() -> str:
         "work at times, which the ranges show. llama.cpp rounds x to 8 bits, Olivine does not.\n\n"
         + (f"{kept['remark']}\n\n" if kept.get("remark") else "")
         + "".join("| " + " | ".join(line) + " |\n" for line in lines)
-        + "\n## Quantised weights on the GPU\n\n"
-        "`olivine bench quant --device vulkan`, in a note of its own: [packed weights](performance/2026-11-17-packed-weights.md).\n\n"
+        + _gpu()
     )
