@@ -44,10 +44,10 @@ pub(crate) fn scale(largest: Val<'_>, digits: u32) -> Val<'_> {
 /// groups of four elements, in turns.
 pub(crate) fn words<'k>(x: &[Val<'k>], largest: Val<'k>, digits: u32, turns: u32) -> Vec<Vec<Val<'k>>> {
     let k = x[0].builder();
-    let factor = k.f32(limit(digits)) / largest.max(TINY);
+    let inverse = k.f32(limit(digits)) / largest.max(TINY);
     // Lower digits are from -128 to 127: half of their range is added, which carries into the next.
     let rounding = ROUNDING + if digits == 3 { 32_896.0 } else { 128.0 };
-    let bits: Vec<Val<'k>> = x.iter().map(|x| x.fma(factor, rounding).bitcast(Scalar::U32)).collect();
+    let bits: Vec<Val<'k>> = x.iter().map(|x| x.fma(inverse, rounding).bitcast(Scalar::U32)).collect();
     let turns = turns as usize;
     let mut all = Vec::new();
     for unit in bits.chunks(4 * turns) {

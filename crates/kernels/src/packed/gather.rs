@@ -1,7 +1,6 @@
 //! Rows of a packed weight as floats.
 
 use olivine_ir::op::DequantGather;
-use olivine_kernel::Val;
 
 use crate::index::Indices;
 use crate::launch::{Launch, bytes};
@@ -40,20 +39,8 @@ pub(crate) fn gather(op: &DequantGather, site: &mut Site<'_>) -> Result<(), Stri
         let position = work / width;
         let row = positions.resolve(position, axis).at;
         let k_offset = (work - position * width) * RUN;
-        let start = weight.row(row);
-        let loaded = weight.load(start, k_offset, RUN);
-        let values = weight.values(&loaded, (start, row), k_offset, RUN);
         let to = position * columns_of + k_offset;
-        if columns.is_multiple_of(RUN as usize) {
-            for (i, four) in values.chunks(4).enumerate() {
-                out.store_vec(to + 4 * i, four);
-            }
-            return;
-        }
-        for (i, value) in (0u32..).zip(values) {
-            let inside: Val<'_> = (k_offset + i).lt(columns_of);
-            k.if_(inside, || out.store(to + i, value));
-        }
+        weight.store_run((row, k_offset, RUN), (out, to), (columns, columns_of));
     });
     let moved = bytes(&indices.ty) + bytes(&target.ty) * 3 / 2;
     let bound = l.done();

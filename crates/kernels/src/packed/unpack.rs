@@ -82,19 +82,7 @@ fn unpack(problem: &Problem<'_>, weight: &Weight, to: Memory, site: &mut Site<'_
     k.if_(work.lt(total), || {
         let row = work / width;
         let k_offset = (work - row * width) * RUN;
-        let start = declared.row(row);
-        let loaded = declared.load(start, k_offset, RUN);
-        let values = declared.values(&loaded, (start, row), k_offset, RUN);
-        let to = row * k_size + k_offset;
-        if columns.is_multiple_of(RUN as usize) {
-            for (i, four) in values.chunks(4).enumerate() {
-                out.store_vec(to + 4 * i, four);
-            }
-            return;
-        }
-        for (i, value) in (0u32..).zip(values) {
-            k.if_((k_offset + i).lt(k_size), || out.store(to + i, value));
-        }
+        declared.store_run((row, k_offset, RUN), (out, row * k_size + k_offset), (columns, k_size));
     });
     let moved = weight.bytes() + (n * columns * problem.dtype().size()) as u64;
     let bound = l.done();

@@ -573,6 +573,31 @@ impl<'k> DeclaredWeight<'k> {
     }
 }
 
+impl<'k> DeclaredWeight<'k> {
+    /// Decodes a run of a row from `k_offset` on and stores it from element `to` on. Columns past the last are left out: how
+    /// many there are is given as a number and as the kernel knows it.
+    pub(crate) fn store_run(
+        &self,
+        (row, k_offset, run): (Val<'k>, Val<'k>, u32),
+        (out, to): (Buf<'k>, Val<'k>),
+        (columns, columns_of): (usize, Val<'k>),
+    ) {
+        let start = self.row(row);
+        let loaded = self.load(start, k_offset, run);
+        let values = self.values(&loaded, (start, row), k_offset, run);
+        if columns.is_multiple_of(run as usize) {
+            for (i, four) in values.chunks(4).enumerate() {
+                out.store_vec(to + 4 * i, four);
+            }
+            return;
+        }
+        for (i, value) in (0u32..).zip(values) {
+            let inside: Val<'k> = (k_offset + i).lt(columns_of);
+            row.builder().if_(inside, || out.store(to + i, value));
+        }
+    }
+}
+
 impl<'k> ZeroPoints<'k> {
     /// The zero point of a block of a row.
     fn at(&self, row: Val<'k>, block: Val<'k>) -> Val<'k> {

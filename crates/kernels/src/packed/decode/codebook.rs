@@ -4,19 +4,14 @@ use olivine_ir::BlockFormat::{self, *};
 use olivine_kernel::Val;
 
 use super::bits::{even_signs, with_signs};
-use super::{Group, Quants, Request, Size, Table, field, float, half};
+use super::{Group, Quants, Request, Size, Table, float, half};
 
 /// What IQ1 formats add to every element or subtract from it.
 const IQ1_DELTA: f32 = 0.125;
 
 pub(super) fn requests<'k>(format: BlockFormat, at: Val<'k>) -> Vec<Request<'k>> {
     let k = at.builder();
-    let of = |start: u32, at: Val<'k>, size: Size, align: u32| Request {
-        field: field(format, start),
-        at,
-        size,
-        align,
-    };
+    let of = |start, at, size, align| Request::new(format, start, at, size, align);
     let byte = |start: u32, at: Val<'k>| of(start, at, Size::Byte, 1);
     let half = |start: u32, at: Val<'k>| of(start, at, Size::Half, 2);
     let word = |start: u32, at: Val<'k>| of(start, at, Size::Words(1), 4);
@@ -43,12 +38,7 @@ pub(super) fn requests<'k>(format: BlockFormat, at: Val<'k>) -> Vec<Request<'k>>
 /// The same of a run of 32, which begins where the fields of 32 elements do.
 pub(super) fn requests_32<'k>(format: BlockFormat, at: Val<'k>) -> Vec<Request<'k>> {
     let k = at.builder();
-    let of = |start: u32, at: Val<'k>, size: Size, align: u32| Request {
-        field: field(format, start),
-        at,
-        size,
-        align,
-    };
+    let of = |start, at, size, align| Request::new(format, start, at, size, align);
     let byte = |start: u32, at: Val<'k>| of(start, at, Size::Byte, 1);
     let half = |start: u32, at: Val<'k>| of(start, at, Size::Half, 2);
     let word = |start: u32, at: Val<'k>| of(start, at, Size::Words(1), 4);

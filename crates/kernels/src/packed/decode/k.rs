@@ -5,16 +5,11 @@ use olivine_kernel::{Scalar, Val};
 
 use super::bits::fields;
 use super::simple::codes;
-use super::{Group, Quants, Request, Size, Table, field, float, half};
+use super::{Group, Quants, Request, Size, Table, float, half};
 
 pub(super) fn requests<'k>(format: BlockFormat, at: Val<'k>, count: u32) -> Vec<Request<'k>> {
     let k = at.builder();
-    let of = |start: u32, at: Val<'k>, size: Size, align: u32| Request {
-        field: field(format, start),
-        at,
-        size,
-        align,
-    };
+    let of = |start, at, size, align| Request::new(format, start, at, size, align);
     let head = |start: u32, size: Size| of(start, k.u32(0), size, 16);
     let byte = |start: u32, at: Val<'k>| of(start, at, Size::Byte, 1);
     // Bytes of a run from a multiple of its length on.

@@ -35,6 +35,13 @@ pub(crate) struct Request<'k> {
     pub(crate) align: u32,
 }
 
+impl<'k> Request<'k> {
+    /// Of the field that begins at byte `start` of a format's blocks.
+    fn new(format: BlockFormat, start: u32, at: Val<'k>, size: Size, align: u32) -> Self {
+        Request { field: field(format, start), at, size, align }
+    }
+}
+
 /// How many bytes, and how they are returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Size {

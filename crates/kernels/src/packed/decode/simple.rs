@@ -7,16 +7,11 @@ use olivine_kernel::{Scalar, Val};
 use olivine_quant::IQ4_VALUES;
 
 use super::bits::{e2m1, spread};
-use super::{Group, Quants, Request, Size, Table, field, half};
+use super::{Group, Quants, Request, Size, Table, half};
 
 pub(super) fn requests<'k>(format: BlockFormat, at: Val<'k>, count: u32) -> Vec<Request<'k>> {
     let k = at.builder();
-    let of = |start: u32, at: Val<'k>, size: Size, align: u32| Request {
-        field: field(format, start),
-        at,
-        size,
-        align,
-    };
+    let of = |start, at, size, align| Request::new(format, start, at, size, align);
     let head = |start: u32, size: Size| of(start, k.u32(0), size, 16);
     // Elements of four bits are in bytes of both halves; a run of both reads each byte once.
     let nibbles = |start: u32, half: u32| {

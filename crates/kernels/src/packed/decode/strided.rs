@@ -4,16 +4,11 @@
 use olivine_ir::BlockFormat::{self, *};
 use olivine_kernel::{Scalar, Val};
 
-use super::{Group, Quants, Request, Size, field, float, half};
+use super::{Group, Quants, Request, Size, float, half};
 
 pub(super) fn requests<'k>(format: BlockFormat, at: Val<'k>) -> Vec<Request<'k>> {
     let k = at.builder();
-    let of = |start: u32, at: Val<'k>, size: Size, align: u32| Request {
-        field: field(format, start),
-        at,
-        size,
-        align,
-    };
+    let of = |start, at, size, align| Request::new(format, start, at, size, align);
     let head = |start: u32, size: Size| of(start, k.u32(0), size, 16);
     let sixteen = |start: u32, at: Val<'k>| of(start, at, Size::Words(4), 16);
     let (half, first) = (at / 128u32, at % 32u32);
