@@ -333,7 +333,7 @@ impl Array {
         if shape.has_zero() {
             return Array::apply1(View::packed(shape), &[self]);
         }
-        let dims = shape.iter().map(|size| i64::try_from(*size).unwrap_or(i64::MAX)).collect();
+        let dims = shape.sizes().to_vec();
         Array::apply1(Reshape { dims }, &[self])
     }
 

@@ -4,7 +4,7 @@ use olivine_ir::op::{
     ArgReduce, ArgReduceKind, Binary, Compare, Concat, Expand, Gather, MatMul, Reduce, ReduceKind, Reshape,
     ScalarOp, Slice, Softmax, Transpose, Unary, View,
 };
-use olivine_ir::{DType, IntoShape};
+use olivine_ir::{DType, Dim, IntoShape};
 
 use crate::{Array, Error};
 
@@ -91,7 +91,7 @@ impl Array {
 
     /// The same elements in row-major order under other sizes; −1 is inferred.
     pub fn reshape(&self, dims: &[i64]) -> Result<Array, Error> {
-        Array::apply1(Reshape { dims: dims.to_vec() }, &[self])
+        Array::apply1(Reshape { dims: dims.iter().map(|d| (*d).into()).collect() }, &[self])
     }
 
     /// Axes in another order: result axis `i` is axis `perm[i]`.
@@ -102,7 +102,8 @@ impl Array {
     /// A part of every axis: first position, position after the last, and step.
     pub fn slice(&self, ranges: &[(i64, i64, i64)]) -> Result<Array, Error> {
         let axes = (0..ranges.len()).collect();
-        let (starts, ends) = ranges.iter().map(|(start, end, _)| (*start, *end)).unzip();
+        let (starts, ends) =
+            ranges.iter().map(|(start, end, _)| (Dim::from(*start), Dim::from(*end))).unzip();
         let steps = ranges.iter().map(|(_, _, step)| *step).collect();
         Array::apply1(Slice { axes, starts, ends, steps }, &[self])
     }
@@ -115,7 +116,14 @@ impl Array {
     /// A strided view: element `i` is `flat[offset + Σ i·stride]` of the elements in row-major order. Strides may be 0 or
     /// negative, and views may overlap; nothing is copied before a kernel needs it.
     pub fn view(&self, shape: impl IntoShape, strides: &[i64], offset: usize) -> Result<Array, Error> {
-        Array::apply1(View { shape: shape.into_shape()?, strides: strides.to_vec(), offset }, &[self])
+        Array::apply1(
+            View {
+                shape: shape.into_shape()?,
+                strides: strides.iter().map(|s| (*s).into()).collect(),
+                offset: offset.into(),
+            },
+            &[self],
+        )
     }
 
     /// Arrays one after another along an axis.

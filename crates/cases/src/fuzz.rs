@@ -178,8 +178,8 @@ fn random_slice(g: &mut Build, x: ValueId, rng: &mut Rng) -> Result<ValueId, Err
     let shape = g.ty(x)?.shape;
     let axes: Vec<usize> = (0..shape.rank()).filter(|_| rng.below(2) == 0).collect();
     let edge = |axis: usize, rng: &mut Rng| rng.below(2 * shape[axis] + 5) as i64 - shape[axis] as i64 - 2;
-    let starts = axes.iter().map(|a| edge(*a, rng)).collect();
-    let ends = axes.iter().map(|a| edge(*a, rng)).collect();
+    let starts = axes.iter().map(|a| edge(*a, rng).into()).collect();
+    let ends = axes.iter().map(|a| edge(*a, rng).into()).collect();
     let steps = axes.iter().map(|_| [1, 1, 2, 3, -1, -2][rng.below(6)]).collect();
     g.add1(Slice { axes, starts, ends, steps }, &[x])
 }

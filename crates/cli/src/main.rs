@@ -90,6 +90,8 @@ enum Command {
     Run(onnx::run::RunArgs),
     /// Show what is in a model file and, of what can run, what it takes to run it.
     Inspect(onnx::inspect::InspectArgs),
+    /// Compiles a model ahead for ranges of sizes.
+    Prepare(onnx::prepare::PrepareArgs),
     /// Write a GGUF file with weights of other types.
     Quantize(gguf::quantize::QuantizeArgs),
     /// Run an ONNX model on every device and in ONNX Runtime, and name the first node that differs.
@@ -147,6 +149,7 @@ fn main() -> ExitCode {
         Command::Verify(args) => verify::run(&cli.global, args),
         Command::Run(args) => onnx::run::run(&cli.global, args),
         Command::Inspect(args) => onnx::inspect::run(&cli.global, args),
+        Command::Prepare(args) => onnx::prepare::run(&cli.global, args),
         Command::Quantize(args) => gguf::quantize::run(&cli.global, args),
         Command::Check(args) => onnx::check::run(&cli.global, args),
         Command::Test(args) => test::run(&cli.global, args),

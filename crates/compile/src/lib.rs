@@ -171,7 +171,11 @@ pub fn at_load(graph: &Graph) -> Vec<bool> {
         .nodes()
         .iter()
         .map(|node| {
-            let once = node.inputs.iter().all(|id| fixed[id.index()]) && !is_generated(graph, node);
+            // What has open sizes is another tensor for other sizes.
+            let fixed_sizes =
+                node.outputs.iter().all(|id| !graph.values()[id.index()].ty.shape.is_symbolic());
+            let once =
+                fixed_sizes && node.inputs.iter().all(|id| fixed[id.index()]) && !is_generated(graph, node);
             for id in &node.outputs {
                 fixed[id.index()] = once;
             }

@@ -111,12 +111,14 @@ fn random_graph(random: &mut Random) -> Result<Graph, olivine_ir::Error> {
                 let w = g.param(&format!("w{i}"), DType::F32, [shape[1], n])?;
                 g.matmul(x, w)?
             }
-            6 => g.add1(View { shape, strides: vec![shape[1] as i64, 1], offset: 0 }, &[x])?,
+            6 => g.add1(View { shape, strides: vec![shape[1].into(), 1.into()], offset: 0.into() }, &[x])?,
             _ => {
                 let transposed = Shape::new(&[shape[1], shape[0]])?;
-                let t =
-                    g.add1(View { shape: transposed, strides: vec![1, shape[1] as i64], offset: 0 }, &[x])?;
-                let back = View { shape, strides: vec![1, shape[0] as i64], offset: 0 };
+                let t = g.add1(
+                    View { shape: transposed, strides: vec![1.into(), shape[1].into()], offset: 0.into() },
+                    &[x],
+                )?;
+                let back = View { shape, strides: vec![1.into(), shape[0].into()], offset: 0.into() };
                 let packed = g.add1(ScalarOp::Binary(Binary::Max), &[t, t])?;
                 g.add1(back, &[packed])?
             }
@@ -209,7 +211,7 @@ fn a_value_that_is_read_later_or_twice_or_strided_is_not_overwritten() -> Outcom
     let b = g.exp(a)?;
     let c = g.add(a, b)?;
     let square = g.mul(c, c)?;
-    let turned = View { shape: Shape::new(&[8, 8])?, strides: vec![1, 8], offset: 0 };
+    let turned = View { shape: Shape::new(&[8, 8])?, strides: vec![1.into(), 8.into()], offset: 0.into() };
     let t = g.add1(turned, &[square])?;
     let d = g.exp(t)?;
     let e = g.cast(d, DType::F16)?;
@@ -232,7 +234,7 @@ fn what_a_later_node_finishes_is_kept_until_then() -> Outcome {
     let d = g.add(b, c)?; // step 3
     let e = g.exp(d)?;
     g.output("e", e)?;
-    let scratch = [0, 1000, 0, 0, 0];
+    let scratch = [0, 1000, 0, 0, 0].map(olivine_ir::Dim::from);
     let plan = |until: &[usize], absent: &[bool]| {
         let options = PlanOptions { scratch: &scratch, until, absent, ..PlanOptions::default() };
         plan_graph_with(&g, &[false; 5], &options)
@@ -242,7 +244,7 @@ fn what_a_later_node_finishes_is_kept_until_then() -> Outcome {
     let left = plan(&[0, 3, 2, 3, 4], &[])?;
     let of = |id| range(&left, id).ok_or("no slot");
     let (operand, later) = (of(a)?, of(c)?);
-    let own = left.scratch[1].map(|at| at..at + 1000).ok_or("no scratch")?;
+    let own = left.scratch[1].map(|(at, _)| at..at + 1000).ok_or("no scratch")?;
     assert!(apart(&operand, &later) && apart(&own, &later), "{left:?}");
     // Step 3 may write over nothing that step 1 still reads.
     assert!(apart(&of(d)?, &operand), "{left:?}");

@@ -21,6 +21,9 @@ pub enum Error {
         /// Bytes that the machine, the control group and the resource limits leave to the process.
         available: usize,
     },
+    /// Sizes of a run for which the graph has no numbers.
+    #[error("{0}")]
+    Sizes(String),
     /// More threads than a machine has a use for.
     #[error("{asked} threads are asked for; this machine has a use for {most} at most")]
     TooManyThreads {

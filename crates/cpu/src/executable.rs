@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use olivine_compile::Compiled;
+use olivine_ir::size::Bindings;
 use olivine_ir::{Fusion, TensorType, TensorView};
 
 use crate::Error;
@@ -21,12 +22,14 @@ use crate::{cost, scratch, thread_pool};
 const LITTLE: usize = 16 << 20;
 
 /// A graph ready to run on the CPU; runs may overlap.
+///
+/// Executables of one graph for several sizes share weights, what is made of them at load, and arenas.
 pub struct Executable {
     program: Program,
     weights: Arc<Weights>,
-    loaded: Mutex<Option<(u64, Arc<Vec<Bytes>>)>>,
+    loaded: Arc<Mutex<Option<(u64, Arc<Vec<Bytes>>)>>>,
     /// Arenas of finished runs, for the next ones.
-    arenas: Mutex<Vec<Buffer>>,
+    arenas: Arc<Mutex<Vec<Buffer>>>,
     checked: bool,
 }
 
@@ -105,18 +108,33 @@ impl Executable {
         states: &[(usize, usize)],
     ) -> Result<Self, Error> {
         let program = Program::new(compiled, checked, states)?;
-        let needed = program.bytes();
-        if needed > LITTLE {
-            let available = memory_limit();
-            if needed > available {
-                return Err(Error::TooLarge { needed, available });
-            }
+        check_memory(&program)?;
+        Ok(Executable { program, weights, loaded: Arc::default(), arenas: Arc::default(), checked })
+    }
+
+    /// The same graph for other values of its open sizes; the guards of its compile must hold for them.
+    pub fn for_sizes(&self, sizes: &Bindings) -> Result<Self, Error> {
+        let program = self.program.for_sizes(sizes)?;
+        // Looking the limit up takes longer than all else here: what is little more than was allowed is allowed.
+        if program.run_bytes() > self.program.run_bytes().max(LITTLE) {
+            check_memory(&program)?;
         }
-        Ok(Executable { program, weights, loaded: Mutex::new(None), arenas: Mutex::new(Vec::new()), checked })
+        Ok(Executable {
+            program,
+            weights: self.weights.clone(),
+            loaded: self.loaded.clone(),
+            arenas: self.arenas.clone(),
+            checked: self.checked,
+        })
+    }
+
+    /// Whether the graph has open sizes.
+    pub fn has_open_sizes(&self) -> bool {
+        self.program.sizing.is_some()
     }
 
     /// Inputs in declaration order.
-    pub fn inputs(&self) -> &[(String, TensorType)] {
+    pub fn inputs(&self) -> &[(Arc<str>, TensorType)] {
         &self.program.inputs
     }
 
@@ -138,7 +156,7 @@ impl Executable {
 
     /// The kernel calls of a run, in order: the names of their nodes, and their operations.
     pub fn steps(&self) -> impl Iterator<Item = (&str, &'static str)> {
-        self.program.run.iter().map(|step| (step.name.as_str(), step.kernel.name()))
+        self.program.run.iter().map(|step| (&*step.name, step.kernel.name()))
     }
 
     /// What lowering joined, beside what the graph's passes had fused before.
@@ -216,19 +234,31 @@ impl Executable {
         times: Option<&mut Vec<StepTime>>,
     ) -> Result<(), Error> {
         let stored = self.loaded()?;
-        let mut arena = match self.arenas.lock().unwrap_or_else(PoisonError::into_inner).pop() {
-            Some(arena) => arena,
-            None => Buffer::new(self.program.arena)?,
-        };
+        let mut arena = self.arena()?;
+        let bytes = self.program.arena;
         // A small graph runs on this thread alone: others would be late to help.
         let result = thread_pool::within(cost::width(self.program.work), || {
             scratch::guarded(|| {
-                self.run_steps(inputs, &stored, arena.bytes_mut(), outputs, times)?;
-                self.copy_outputs(inputs, &stored, arena.bytes_mut(), outputs)
+                self.run_steps(inputs, &stored, &mut arena.bytes_mut()[..bytes], outputs, times)?;
+                self.copy_outputs(inputs, &stored, &mut arena.bytes_mut()[..bytes], outputs)
             })
         });
         self.arenas.lock().unwrap_or_else(PoisonError::into_inner).push(arena);
         result
+    }
+
+    /// An arena that is large enough: that of a finished run, or new memory in its stead.
+    fn arena(&self) -> Result<Buffer, Error> {
+        let bytes = self.program.arena;
+        let mut arenas = self.arenas.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = arenas.iter().position(|arena| arena.bytes().len() >= bytes);
+        if let Some(i) = found {
+            return Ok(arenas.swap_remove(i));
+        }
+        // The smaller one goes before the larger comes.
+        drop(arenas.pop());
+        drop(arenas);
+        Buffer::new(bytes)
     }
 
     fn run_steps(
@@ -251,7 +281,7 @@ impl Executable {
             unsafe { memory.lend(step, &mut operands, &mut targets) }.ok_or_else(|| misplaced(step))?;
             self.call(step, &operands, &mut targets)?;
             if let (Some(times), Some(start)) = (times.as_deref_mut(), start) {
-                let (node, op) = (step.name.clone(), step.kernel.name());
+                let (node, op) = (step.name.to_string(), step.kernel.name());
                 times.push(StepTime { node, op, time: start.elapsed() });
             }
         }
@@ -330,7 +360,7 @@ impl Executable {
     /// What there is to do: a step or a pack whose results another executable of the model has is not done again, nor is
     /// what only such results are made from.
     fn work_of_load(&self) -> LoadWork {
-        let mut read = self.program.kept.clone();
+        let mut read = self.program.kept.as_ref().clone();
         let packed = |pack: &Pack| pack.expression.as_ref().and_then(|e| self.weights.packed(e));
         let packs: Vec<Option<Arc<Buffer>>> = self.program.packs.iter().map(packed).collect();
         for (pack, _) in self.program.packs.iter().zip(&packs).filter(|(_, known)| known.is_none()) {
@@ -468,7 +498,7 @@ impl Executable {
         done.map_err(|failure| match failure {
             Failure::Index(fault) => Error::IndexOutOfRange {
                 op: step.kernel.name(),
-                node: step.name.clone(),
+                node: step.name.to_string(),
                 position: fault.position,
                 value: fault.value,
                 size: fault.size,
@@ -500,6 +530,18 @@ impl Executable {
     }
 }
 
+/// Refuses what needs more memory than the process may use.
+fn check_memory(program: &Program) -> Result<(), Error> {
+    let needed = program.bytes();
+    if needed > LITTLE {
+        let available = memory_limit();
+        if needed > available {
+            return Err(Error::TooLarge { needed, available });
+        }
+    }
+    Ok(())
+}
+
 fn resolved<'a>(operand: &StepOperand, source: OperandSource<'a>, packed: Option<&'a [u8]>) -> Operand<'a> {
     Operand { ty: operand.ty, strides: operand.strides, offset: operand.offset, source, packed }
 }
@@ -507,7 +549,7 @@ fn resolved<'a>(operand: &StepOperand, source: OperandSource<'a>, packed: Option
 fn misplaced(step: &Step) -> Error {
     Error::Unsupported {
         op: step.kernel.name(),
-        node: step.name.clone(),
+        node: step.name.to_string(),
         problem: "the memory plan gives it overlapping buffers".into(),
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 use olivine_ir::op::Region;
-use olivine_ir::{DType, Op, TensorType, for_each_executor_op, for_each_kernel};
+use olivine_ir::{DType, Op, Shape, TensorType, for_each_executor_op, for_each_kernel};
 
 use crate::Error;
 use crate::control::{Branches, Repeated};
@@ -147,8 +147,8 @@ impl Kernel {
     }
 
     /// Has a matmul compute the softmax over its rows as well, if that is faster for a result of this type.
-    pub(crate) fn join_softmax(&mut self, result: &TensorType) -> bool {
-        self.softmax = matches!(self.op, Op::MatMul(_)) && contraction::suits_softmax(result);
+    pub(crate) fn join_softmax(&mut self, dtype: DType, result: &Shape) -> bool {
+        self.softmax = matches!(self.op, Op::MatMul(_)) && contraction::suits_softmax(dtype, result);
         self.softmax
     }
 
@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn an_operation_without_a_kernel_is_an_error_and_not_an_unwritten_result() {
-        let op = Op::Reshape(Reshape { dims: vec![4] });
+        let op = Op::Reshape(Reshape { dims: vec![4.into()] });
         assert!(Kernel::prepare(&op, &[DType::F32], false).is_err());
         // As if the list of kernels named it while no arm of `run` computes it.
         let (fft, conv) = (OnceLock::new(), OnceLock::new());

@@ -41,6 +41,7 @@ mod parallel;
 mod processor;
 mod scratch;
 mod simd;
+mod sizing;
 mod thread_pool;
 mod threads;
 mod weights;

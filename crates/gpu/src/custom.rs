@@ -10,9 +10,9 @@
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use olivine_ir::TensorType;
 use olivine_ir::attr::Attrs;
 use olivine_ir::op::Custom;
+use olivine_ir::{Dim, TensorType};
 use olivine_kernel::{
     Access, ArgDecl, Buf, Builder, Elem, Foreign, Kernel, MAX_BOUNDED_LENGTH, ParamDecl, Scalar, Target, Val,
     bounded,
@@ -147,7 +147,7 @@ impl Call<'_, '_> {
                     let arg = &kernel.args[i].name;
                     return Err(format!("`{arg}` has {length} elements, too many for a kernel with bounds"));
                 }
-                bound.params.push(length as u32);
+                bound.params.push(length.into());
                 if length == 0 {
                     // A clamped load of an empty buffer reads something.
                     bound.set_arg(i, self.site.scratch(16));
@@ -178,7 +178,7 @@ pub struct Args<'k> {
     /// Elements of the buffers, as they were declared.
     lengths: RefCell<Vec<u64>>,
     /// Bytes of scratch that the operation has taken.
-    scratch: u64,
+    scratch: Dim,
 }
 
 impl<'k> Args<'k> {
@@ -204,7 +204,9 @@ impl<'k> Args<'k> {
     /// Declares scratch memory of this operation, as elements of any type.
     pub fn scratch(&self, name: &str, elem: Elem, access: Access, scratch: Scratch) -> Buf<'k> {
         let bytes = match scratch.0 {
-            Memory::Scratch { offset, bytes } if offset + bytes <= self.scratch => bytes,
+            Memory::Scratch { offset, bytes } if offset.dim() + bytes.dim() <= self.scratch => {
+                bytes.dim().specialize().unwrap_or(0) as u64
+            }
             _ => {
                 self.k().fail(format!("scratch `{name}` was taken by another operation"));
                 0
@@ -292,6 +294,6 @@ fn finished(
     let names = (0..params.len()).map(|i| ParamDecl { name: format!("p{i}"), scalar: Scalar::U32 });
     let kernel = Kernel::foreign(custom.op.name(), args, names.collect(), code.clone());
     let memory = operands.iter().map(|(_, m)| *m).chain(site.targets.iter().map(|t| t.memory)).collect();
-    let bytes = types.iter().chain(&results).map(|ty| ty.bytes() as u64).sum();
+    let bytes = types.iter().chain(&results).map(|ty| ty.bytes() as u64).sum::<u64>();
     site.dispatch_kernel(kernel.map_err(|e| e.to_string())?, Bound::new(memory, params), groups, (0, bytes))
 }

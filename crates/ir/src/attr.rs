@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::error::{hint, nearest};
-use crate::{DType, Shape, SubGraph};
+use crate::{DType, Dim, Shape, SubGraph};
 
 /// An attribute's value in the text form.
 #[derive(Clone, Debug)]
@@ -200,9 +200,26 @@ impl AttrField for DType {
     }
 }
 
+/// An expression is written as text and cannot be read back: only a compile knows its symbols.
+impl AttrField for Dim {
+    fn write(&self) -> Attr {
+        match self.as_constant() {
+            Some(value) => value.write(),
+            None => Attr::Text(self.to_string()),
+        }
+    }
+    fn read(attr: &Attr) -> Result<Self, String> {
+        i64::read(attr).map(Dim::from)
+    }
+    /// Sizes that are equal for all values of the symbols; no question is asked.
+    fn same(&self, other: &Self) -> bool {
+        self.structural() == other.structural()
+    }
+}
+
 impl AttrField for Shape {
     fn write(&self) -> Attr {
-        self.to_vec().write()
+        Attr::List(self.sizes().iter().map(Dim::write).collect())
     }
     fn read(attr: &Attr) -> Result<Self, String> {
         Shape::new(&Vec::<usize>::read(attr)?).map_err(|e| e.to_string())

@@ -8,7 +8,8 @@ use crate::id::Identity;
 pub(crate) use crate::id::{NodeId, ValueId};
 use crate::op::Op;
 use crate::shape::IntoShape;
-use crate::{DType, Error, Shape, Tensor, TensorType};
+use crate::size::{Bindings, Symbol};
+use crate::{DType, Dim, Error, Shape, Tensor, TensorType};
 
 /// Where a value comes from.
 #[derive(Clone, Debug, PartialEq)]
@@ -260,10 +261,11 @@ impl Graph {
         if self.inputs.by_name.contains_key(name) {
             return Err(Error::Duplicate { kind: "input", name: name.into() });
         }
+        let sizes = shape.values();
         for (dim, size) in
-            dims.iter().zip(shape.iter()).filter_map(|(dim, size)| Some((dim.as_ref()?, *size)))
+            dims.iter().zip(sizes.iter()).filter_map(|(dim, size)| Some((dim.as_ref()?, *size)))
         {
-            let own = dims.iter().zip(shape.iter()).find(|(d, s)| d.as_ref() == Some(dim) && **s != size);
+            let own = dims.iter().zip(sizes.iter()).find(|(d, s)| d.as_ref() == Some(dim) && **s != size);
             if let Some(known) =
                 own.map(|(_, s)| *s).or_else(|| self.sizes.get(dim.as_str()).copied()).filter(|s| *s != size)
             {
@@ -408,18 +410,60 @@ impl Graph {
             given.entry(name).or_insert(*shape);
         }
         self.check_specialisation(&given)?;
+        self.for_shapes(|name, _, declared| Ok(given.get(name).copied().unwrap_or(declared)))
+    }
+
+    /// As [`Graph::specialise`], with the sizes that inputs name as symbols: each has the size given here and stands for
+    /// any other, within what is asked about it while the graph is built and compiled ([`size::guards`](crate::size::guards)).
+    ///
+    /// A size of 0 is a plain number, so that a symbol is at least 1.
+    pub fn specialise_symbolic(&self, shapes: &[(&str, Shape)]) -> Result<Graph, Error> {
+        let mut given: HashMap<&str, Shape> = HashMap::new();
+        for (name, shape) in shapes {
+            given.entry(name).or_insert(*shape);
+        }
+        self.check_specialisation(&given)?;
+        self.for_shapes(|name, dims, declared| {
+            let shape = given.get(name).copied().unwrap_or(declared);
+            let mut sizes = shape.sizes();
+            for (size, name) in sizes.iter_mut().zip(dims) {
+                if let (Some(name), Some(value @ 1..)) = (name, size.as_constant()) {
+                    *size = open_size(name, value)?;
+                }
+            }
+            Shape::of_sizes(&sizes)
+        })
+    }
+
+    /// The same graph with input shapes by name, named axes and declared shape.
+    fn for_shapes(
+        &self,
+        shape_of: impl Fn(&str, &[Option<String>], Shape) -> Result<Shape, Error>,
+    ) -> Result<Graph, Error> {
         let mut out = Graph { name: self.name.clone(), ..Graph::default() };
+        let mut sizes = Bindings::new();
+        let problem = |e: crate::size::Error| Error::BadData { problem: e.to_string() };
         for value in self.values.iter() {
             match &value.def {
-                Def::Input { name, .. } => {
-                    let shape = given.get(name.as_str()).copied().unwrap_or(value.ty.shape);
+                Def::Input { name, dims } => {
+                    let shape = shape_of(name, dims, value.ty.shape)?;
+                    for size in shape.sizes().iter() {
+                        if let (Some(symbol), Ok(value)) = (size.as_symbol(), size.value()) {
+                            sizes.bind(symbol, value).map_err(problem)?;
+                        }
+                    }
                     out.push_value(TensorType::new(value.ty.dtype, shape), value.def.clone());
                 }
                 Def::Param { .. } | Def::Const(_) => {
                     out.push_value(value.ty, value.def.clone());
                 }
                 Def::Node { node, result: 0 } => {
-                    if let Some(n) = self.nodes.get(node.index()) {
+                    let Some(n) = self.nodes.get(node.index()) else { continue };
+                    if n.op.has_open_sizes() {
+                        // Expressions have the values that they had when the graph was built.
+                        let op = n.op.map_sizes(|size| size.rebound(&sizes).map_err(problem))?;
+                        out.add_again(&Node { op, ..n.clone() })?;
+                    } else {
                         out.add_again(n)?;
                     }
                 }
@@ -477,7 +521,8 @@ impl Graph {
         }
         for value in self.values.iter() {
             let Def::Input { name, dims } = &value.def else { continue };
-            let shape = shapes.get(name.as_str()).copied().unwrap_or(value.ty.shape);
+            let declared = value.ty.shape.values();
+            let shape = shapes.get(name.as_str()).copied().unwrap_or(declared).values();
             let wrong = |problem| Err(Error::Invalid { place: format!("input `{name}`"), problem });
             if shape.rank() != dims.len() {
                 return wrong(format!("expected rank {}, got shape {shape}", dims.len()));
@@ -485,8 +530,8 @@ impl Graph {
             for (axis, dim) in dims.iter().enumerate() {
                 let size = shape[axis];
                 match dim {
-                    None if Some(&size) != value.ty.shape.get(axis) => {
-                        return wrong(format!("expected shape {}, got {shape}", value.ty.shape));
+                    None if Some(&size) != declared.get(axis) => {
+                        return wrong(format!("expected shape {declared}, got {shape}"));
                     }
                     None => {}
                     Some(dim) => {
@@ -515,7 +560,7 @@ impl Graph {
         match &def {
             Def::Input { name, dims } => {
                 Arc::make_mut(&mut self.inputs).push(name, id);
-                for (dim, size) in dims.iter().zip(ty.shape.iter()) {
+                for (dim, size) in dims.iter().zip(ty.shape.values().iter()) {
                     if let Some(dim) = dim {
                         self.sizes.entry(dim.clone()).or_insert(*size);
                     }
@@ -552,4 +597,17 @@ impl Graph {
     pub(crate) fn axes_of(&self, op: &str, x: ValueId, axes: &[isize]) -> Result<Vec<usize>, Error> {
         axes.iter().map(|a| self.axis_of(op, x, *a)).collect()
     }
+}
+
+/// What an open size may be: a size of 0 is compiled as a number.
+pub(crate) const OPEN_SIZES: std::ops::RangeInclusive<i64> = 1..=1 << 40;
+
+/// The symbol of an input's named size.
+pub fn open_symbol(name: &str) -> Result<Symbol, Error> {
+    Symbol::new(name, OPEN_SIZES).map_err(|e| Error::BadData { problem: e.to_string() })
+}
+
+/// An input's named size, with its value in a compile.
+fn open_size(name: &str, value: i64) -> Result<Dim, Error> {
+    open_symbol(name)?.with_value(value).map_err(|e| Error::BadData { problem: e.to_string() })
 }

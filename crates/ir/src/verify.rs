@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::graph::{Def, Node, NodeId, Value, ValueId};
-use crate::{Error, Graph, TensorType};
+use crate::{Dim, Error, Graph, TensorType};
 
 impl Graph {
     /// Checks the whole graph; passes call it after every rewrite.
@@ -144,16 +144,16 @@ fn input_dims<'a>(
     name: &str,
     dims: &'a [Option<String>],
     value: &Value,
-    sizes: &mut HashMap<&'a str, usize>,
+    sizes: &mut HashMap<&'a str, Dim>,
 ) -> Result<(), Error> {
     let place = format!("input `{name}`");
     if dims.len() != value.ty.shape.rank() {
         return invalid(place, format!("{} axis names for {}", dims.len(), value.ty));
     }
-    for (dim, size) in dims.iter().zip(value.ty.shape.iter()) {
+    for (dim, size) in dims.iter().zip(value.ty.shape.sizes().iter()) {
         let Some(dim) = dim else { continue };
         let known = *sizes.entry(dim).or_insert(*size);
-        if known != *size {
+        if known.structural() != size.structural() && known != *size {
             return invalid(place, format!("size `{dim}` is {size} here and {known} elsewhere"));
         }
     }

@@ -67,7 +67,7 @@ fn names_may_hold_any_text() {
     let x = g.input_with_dims(name, DType::F32, [2, 3], vec![Some(name.into()), Some("n-1".into())]).unwrap();
     g.param(name, DType::F32, [1]).unwrap();
     g.param("", DType::F32, [1]).unwrap();
-    let y = g.add_named(name, olivine_ir::op::Reshape { dims: vec![-1] }, &[x]).unwrap()[0];
+    let y = g.add_named(name, olivine_ir::op::Reshape { dims: vec![(-1).into()] }, &[x]).unwrap()[0];
     g.output(name, y).unwrap();
     round_trip(&g);
 }

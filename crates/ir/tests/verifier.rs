@@ -116,7 +116,7 @@ fn recorded_types_must_be_the_inferred_ones() {
         "invalid graph at abs `top_k_1`: it gives 1 results, 2 are recorded"
     );
     assert_eq!(
-        verdict(|_, n, _| n[0].op = Reshape { dims: vec![5] }.into()),
+        verdict(|_, n, _| n[0].op = Reshape { dims: vec![5.into()] }.into()),
         "reshape `relu_0`: 6 elements do not fit [5] with 5; operands: f32[2, 3]"
     );
     assert_eq!(

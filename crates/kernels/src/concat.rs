@@ -1,5 +1,6 @@
 //! Operands one after another along an axis: each is a strided copy into its slab of the target.
 
+use olivine_ir::Dim;
 use olivine_ir::op::Concat;
 
 use super::copy::{self, CopyLayout, StridedCopy};
@@ -14,21 +15,21 @@ kernels! { |op, site|
 pub(crate) fn concat(op: &Concat, site: &mut Site<'_>) -> Result<(), String> {
     let (operands, target) = (site.operands.clone(), site.targets[0].clone());
     let to = target.as_operand();
-    let stride = to.strides.get(op.axis).copied().unwrap_or(1) as usize;
-    let mut start = 0;
+    let stride = to.strides.get(op.axis).copied().unwrap_or(Dim::ONE);
+    let mut start = Dim::ZERO;
     let mut moves = Vec::with_capacity(operands.len());
     for operand in &operands {
         moves.push(StridedCopy {
-            dims: operand.dims().to_vec(),
+            dims: operand.sizes().to_vec(),
             from: CopyLayout {
                 memory: operand.memory,
                 strides: operand.strides.clone(),
                 offset: operand.offset,
             },
             to: CopyLayout { memory: to.memory, strides: to.strides.clone(), offset: start * stride },
-            whole: operand.ty.shape == target.ty.shape,
+            whole: operands.len() == 1,
         });
-        start += operand.dims().get(op.axis).copied().unwrap_or(0);
+        start += operand.ty.shape.size(op.axis);
     }
     copy::emit("concat", target.ty.dtype.size(), &moves, site)
 }

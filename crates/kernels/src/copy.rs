@@ -4,6 +4,7 @@
 //! dimension differs, [`transpose`](super::transpose) turns tiles in workgroup memory, or
 //! [`interleave`](super::interleave) runs of a few planes.
 
+use olivine_ir::Dim;
 use olivine_ir::op::{Arg, Region};
 use olivine_kernel::Access;
 use olivine_program::Addressing;
@@ -23,16 +24,16 @@ pub struct CopyLayout {
     /// The memory.
     pub memory: Memory,
     /// One stride per dimension.
-    pub strides: Vec<i64>,
+    pub strides: Vec<Dim>,
     /// Its first element.
-    pub offset: usize,
+    pub offset: Dim,
 }
 
 /// One strided copy.
 #[derive(Clone, Debug)]
 pub struct StridedCopy {
     /// The shape that is copied.
-    pub dims: Vec<usize>,
+    pub dims: Vec<Dim>,
     /// What is read.
     pub from: CopyLayout,
     /// What is written.
@@ -44,15 +45,15 @@ pub struct StridedCopy {
 impl StridedCopy {
     /// All of an operand, broadcast to the target's shape.
     pub(crate) fn all(operand: &Operand, target: &Target) -> Result<Self, String> {
-        let dims = target.ty.shape.dims();
+        let dims = target.ty.shape.sizes();
         let strides = operand
-            .broadcast_to(dims)
+            .broadcast_to(&dims)
             .ok_or_else(|| format!("{} does not broadcast to {}", operand.ty, target.ty.shape))?;
         let to = target.as_operand();
         Ok(StridedCopy {
             dims: dims.to_vec(),
             from: CopyLayout { memory: operand.memory, strides, offset: operand.offset },
-            to: CopyLayout { memory: to.memory, strides: to.strides, offset: 0 },
+            to: CopyLayout { memory: to.memory, strides: to.strides, offset: Dim::ZERO },
             whole: true,
         })
     }
@@ -87,7 +88,7 @@ pub fn emit(name: &str, bytes: usize, moves: &[StridedCopy], site: &mut Site<'_>
         }
     };
     let mut plain = Vec::new();
-    for m in moves.iter().filter(|m| !m.dims.contains(&0)) {
+    for m in moves.iter().filter(|m| !m.dims.iter().any(|d| *d == 0)) {
         let run = MergedCopy::new(m);
         let few = interleave::axes(&run.walk).filter(|axes| interleave::fits(&run.walk, *axes, bytes, site));
         match (transpose::axes(&run.walk), few) {
@@ -106,7 +107,7 @@ pub fn emit(name: &str, bytes: usize, moves: &[StridedCopy], site: &mut Site<'_>
 #[derive(Clone, Debug)]
 struct MergedCopy {
     walk: Walk,
-    offsets: [usize; 2],
+    offsets: [Dim; 2],
     whole: bool,
 }
 
@@ -120,12 +121,12 @@ impl MergedCopy {
     fn groups_by(&self, lanes: usize) -> bool {
         let Some(last) = self.walk.dims.last() else { return false };
         let padded = self.whole && self.walk.dims.len() == 1;
-        (padded || last % lanes == 0)
+        (0..2).all(|side| self.walk.steps_by(side, 1))
+            && (padded || last.is_multiple_of(lanes))
             && (0..2).all(|side| {
                 let strides = &self.walk.strides[side];
-                self.walk.inner(side) == 1
-                    && self.offsets[side].is_multiple_of(lanes)
-                    && strides[..strides.len() - 1].iter().all(|s| s % lanes as i64 == 0)
+                self.offsets[side].is_multiple_of(lanes)
+                    && strides[..strides.len() - 1].iter().all(|s| s.is_multiple_of(lanes))
             })
     }
 
@@ -136,9 +137,9 @@ impl MergedCopy {
         }
         for strides in &mut self.walk.strides {
             let outer = strides.len().saturating_sub(1);
-            strides[..outer].iter_mut().for_each(|s| *s /= lanes as i64);
+            strides[..outer].iter_mut().for_each(|s| *s = s.div_floor(lanes));
         }
-        self.offsets = self.offsets.map(|o| o / lanes);
+        self.offsets = self.offsets.map(|o| o.div_floor(lanes));
         self
     }
 
@@ -147,11 +148,11 @@ impl MergedCopy {
         let Some(last) = self.walk.dims.last() else { return false };
         let strides = &self.walk.strides[1];
         let padded = self.whole && self.walk.dims.len() == 1;
-        (padded || last % lanes == 0)
-            && self.walk.inner(0) == 0
-            && self.walk.inner(1) == 1
+        self.walk.steps_by(0, 0)
+            && self.walk.steps_by(1, 1)
+            && (padded || last.is_multiple_of(lanes))
             && self.offsets[1].is_multiple_of(lanes)
-            && strides[..strides.len() - 1].iter().all(|s| s % lanes as i64 == 0)
+            && strides[..strides.len() - 1].iter().all(|s| s.is_multiple_of(lanes))
     }
 
     /// Neighbouring cells for one invocation.
@@ -184,14 +185,13 @@ fn dispatch(
     let sink = cells.bind(&l, "y", Access::Write, first.to.memory);
 
     let work = linear_group(&k) * group + k.local_index();
-    let mut start = 0;
-    let mut moved = 0;
+    let (mut start, mut moved) = (Dim::ZERO, Dim::ZERO);
     for (run, source) in runs.iter().zip(&sources) {
         let lanes = run.lanes(cells);
         let items = run.walk.numel().div_ceil(lanes);
         let walker = run.walk.declare(&l, &run.offsets);
         let end = l.size("end", start + items);
-        let (inside, item) = if start == 0 {
+        let (inside, item) = if start.as_constant() == Some(0) {
             (work.lt(end), work)
         } else {
             let begin = l.size("begin", start);
@@ -199,7 +199,7 @@ fn dispatch(
         };
         k.if_(inside, || {
             let at = walker.at(item * lanes);
-            let cells = if run.walk.inner(0) == 0 {
+            let cells = if run.walk.steps_by(0, 0) {
                 vec![source.load(at[0]); lanes]
             } else {
                 source.load_many(at[0], lanes)
@@ -207,8 +207,8 @@ fn dispatch(
             sink.store(at[1], &cells);
         });
         start += items;
-        moved += (2 * run.walk.numel() * cells.bytes()) as u64;
+        moved += 2 * run.walk.numel() * cells.bytes();
     }
     let bound = l.done();
-    site.dispatch(k, bound, start.div_ceil(group as usize) as u64, (0, moved))
+    site.dispatch(k, bound, start.div_ceil(group), (0, moved))
 }

@@ -2,14 +2,14 @@
 
 use olivine_ir::half::{bf16, f16};
 use olivine_ir::op::{OneHot, Range, ScalarOp, TriPart, Trilu};
-use olivine_ir::{DType, Data, Tensor, memory, round_to_odd};
+use olivine_ir::{DType, Data, Dim, Tensor, memory, round_to_odd};
 use olivine_kernel::{Access, Scalar, Val};
 
 use super::cells::{Cell, CellBuf, Cells};
 use super::elementwise::whole_copy;
 use super::index::Indices;
 use crate::kernels;
-use crate::launch::{Launch, bytes};
+use crate::launch::{Launch, bytes, number};
 use crate::math::{self, Typed};
 use crate::site::{Operand, Site, linear_group};
 
@@ -20,8 +20,14 @@ kernels! { |op, site|
 }
 
 /// Writes the first `n` cells of a target, whose memory is padded, a vector at a time; `cell` computes each.
-fn fill<'k>(l: &Launch<'k>, cells: Cells, to: CellBuf<'k>, n: usize, cell: impl Fn(Val<'k>) -> Cell<'k>) {
-    let k = l.k();
+fn fill<'k>(
+    l: &Launch<'k>,
+    cells: Cells,
+    to: CellBuf<'k>,
+    n: impl Into<Dim>,
+    cell: impl Fn(Val<'k>) -> Cell<'k>,
+) {
+    let (k, n) = (l.k(), n.into());
     let lanes = cells.most_lanes();
     let (count, last) = (l.size("n", n.div_ceil(lanes)), l.size("last", n - 1));
     let work = linear_group(k) * k.group() + k.local_index();
@@ -33,8 +39,8 @@ fn fill<'k>(l: &Launch<'k>, cells: Cells, to: CellBuf<'k>, n: usize, cell: impl 
 }
 
 /// Workgroups for [`fill`].
-fn groups(cells: Cells, n: usize, group: u32) -> u64 {
-    n.div_ceil(cells.most_lanes()).div_ceil(group as usize) as u64
+fn groups(cells: Cells, n: impl Into<Dim>, group: u32) -> Dim {
+    n.into().div_ceil(cells.most_lanes()).div_ceil(group)
 }
 
 /// A new axis in which the index' position is on and all others are off.
@@ -109,17 +115,18 @@ fn float_table(op: &Range, site: &mut Site<'_>) -> Result<(), String> {
     let target = site.targets[0].clone();
     let most = site.caps.max_buffer_bytes;
     // Refused now, before the host computes it.
-    if target.ty.bytes() as u64 > most {
+    if target.ty.size_bytes() > most {
         return Err(format!("{} takes more bytes than a buffer may have, {most}", target.ty));
     }
-    let numbers = (0..op.count).map(|i| op.start + i as f64 * op.step);
+    let numbers = (0..number(op.count)).map(|i| op.start + i as f64 * op.step);
     let data = match op.dtype {
         DType::F64 => memory::collected(numbers).map(Data::F64),
         DType::F32 => memory::collected(numbers.map(|x| x as f32)).map(Data::F32),
         DType::F16 => memory::collected(numbers.map(|x| f16::from_f32(round_to_odd(x)))).map(Data::F16),
         _ => memory::collected(numbers.map(|x| bf16::from_f32(round_to_odd(x)))).map(Data::BF16),
     };
-    let tensor = data.and_then(|data| Tensor::from_data([op.count], data)).map_err(|e| e.to_string())?;
+    let tensor =
+        data.and_then(|data| Tensor::from_data([number(op.count)], data)).map_err(|e| e.to_string())?;
     let memory = site.constant(tensor);
     let constant = Operand { memory, ..target.as_operand() };
     whole_copy(&constant, &target, site)
@@ -156,9 +163,9 @@ fn float_range(op: &Range, site: &mut Site<'_>) -> Result<(), String> {
             to.store_vec(first, &values);
         }
     });
-    let fours = op.count.div_ceil(4) as u64;
+    let fours = op.count.div_ceil(4);
     let bound = l.done();
-    site.dispatch(k, bound, fours.div_ceil(u64::from(group)), (8 * fours, bytes(&target.ty)))
+    site.dispatch(k, bound, fours.div_ceil(group), (8 * fours, bytes(&target.ty)))
 }
 
 /// A range of floats of no more bytes than this is a table.
@@ -172,7 +179,7 @@ pub(crate) fn range(op: &Range, site: &mut Site<'_>) -> Result<(), String> {
         return Ok(());
     }
     if op.dtype.is_float() {
-        let table = target.ty.bytes() <= TABLE || !site.caps.target.f64;
+        let table = !site.caps.target.f64 || target.ty.size_bytes() <= TABLE;
         return if table { float_table(op, site) } else { float_range(op, site) };
     }
 
@@ -194,5 +201,5 @@ pub(crate) fn range(op: &Range, site: &mut Site<'_>) -> Result<(), String> {
     });
 
     let bound = l.done();
-    site.dispatch(k, bound, groups(cells, op.count, group), (op.count as u64, bytes(&target.ty)))
+    site.dispatch(k, bound, groups(cells, op.count, group), (op.count, bytes(&target.ty)))
 }

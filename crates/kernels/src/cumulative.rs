@@ -3,6 +3,7 @@
 //! A cluster scans a row tile by tile and carries the total on; columns are scanned in segments side by side. Where
 //! there are few and long lines, the totals of their parts are folded first, and every part begins with those before.
 
+use olivine_ir::Dim;
 use olivine_ir::op::{Cumulative, CumulativeKind, ReduceKind};
 use olivine_kernel::{Access, Buf, Val, Var};
 
@@ -82,8 +83,8 @@ impl Scan<'_> {
         self.fold.join(&[a], &[b])[0]
     }
 
-    fn cost(&self) -> (u64, u64) {
-        ((self.lines * self.n) as u64, bytes(&self.x.ty) + bytes(&self.y.ty))
+    fn cost(&self) -> (Dim, Dim) {
+        ((self.lines * self.n).into(), bytes(&self.x.ty) + bytes(&self.y.ty))
     }
 
     /// Declares what is common: the line and the part of a unit of work, and the totals before it as a range of parts.

@@ -3,6 +3,7 @@
 //! Every invocation computes `LANES` neighbouring positions where all operands lie so that these are one vector load
 //! (or one number), else one position. Sizes and strides are run-time numbers.
 
+use olivine_ir::Dim;
 use olivine_ir::op::{Arg, Binary, Instr, InstrOp, Region, ScalarOp};
 use olivine_kernel::{Buf, Val};
 
@@ -67,16 +68,16 @@ pub(crate) fn emit(
         return super::copy::region(name, region, operands, targets, site);
     }
     let Some(first) = targets.first() else { return Ok(()) };
-    let dims = first.ty.shape.dims();
+    let dims = first.ty.shape.sizes();
     let mut strides = Vec::with_capacity(operands.len() + 1);
     for (i, operand) in operands.iter().enumerate() {
         let over = operand
-            .broadcast_to(dims)
+            .broadcast_to(&dims)
             .ok_or_else(|| format!("operand {i} {} does not broadcast to {}", operand.ty, first.ty.shape))?;
         strides.push(over);
     }
-    strides.push(first.ty.shape.strides().iter().map(|s| *s as i64).collect());
-    let walk = Walk::new(dims, &strides);
+    strides.push(first.ty.shape.stride_sizes());
+    let walk = Walk::new(&dims, &strides);
     let n = walk.numel();
     if n == 0 {
         return Ok(());
@@ -92,14 +93,14 @@ pub(crate) fn emit(
         operands.iter().enumerate().map(|(i, o)| l.read(&format!("x{i}"), o)).collect();
     let sinks: Vec<Buf<'_>> = targets.iter().enumerate().map(|(i, t)| l.write(&format!("y{i}"), t)).collect();
     let count = l.size("n", n.div_ceil(lanes));
-    let mut offsets: Vec<usize> = operands.iter().map(|o| o.offset).collect();
-    offsets.push(0);
+    let mut offsets: Vec<Dim> = operands.iter().map(|o| o.offset).collect();
+    offsets.push(Dim::ZERO);
     let walker = walk.declare(&l, &offsets);
 
     let load_at = |work| -> Vec<Vec<Val<'_>>> {
         let indices = walker.at(work * lanes);
         let each = sources.iter().zip(indices).enumerate();
-        each.map(|(i, (buffer, index))| load(*buffer, index, walk.inner(i), lanes)).collect()
+        each.map(|(i, (buffer, index))| load(*buffer, index, walk.steps_by(i, 0), lanes)).collect()
     };
     let compute = |loaded: &[Vec<Val<'_>>], work| {
         let mut results: Vec<Vec<Val<'_>>> = vec![Vec::with_capacity(lanes); targets.len()];
@@ -131,23 +132,22 @@ pub(crate) fn emit(
         }
     }
 
-    let moved: u64 = operands.iter().map(|o| bytes(&o.ty)).sum::<u64>()
-        + targets.iter().map(|t| bytes(&t.ty)).sum::<u64>();
-    let flops = (n * region.instrs.len()) as u64;
+    let moved = operands.iter().map(|o| bytes(&o.ty)).sum::<Dim>()
+        + targets.iter().map(|t| bytes(&t.ty)).sum::<Dim>();
+    let flops = n * region.instrs.len();
     let bound = l.done();
-    let each = (group * rounds) as usize;
-    site.dispatch(k, bound, n.div_ceil(lanes).div_ceil(each) as u64, (flops, moved))
+    site.dispatch(k, bound, n.div_ceil(lanes).div_ceil(group * rounds), (flops, moved))
 }
 
 /// Vectors of an invocation: several where there are very many and the work on each is as long as loading it.
-fn rounds(region: &Region, vectors: usize) -> u32 {
+fn rounds(region: &Region, vectors: Dim) -> u32 {
     let heavy = |instr: &Instr| {
         matches!(
             instr.op,
             InstrOp::Scalar(ScalarOp::Unary(_) | ScalarOp::Activation(_) | ScalarOp::Binary(Binary::Pow))
         )
     };
-    if vectors >= MANY && region.instrs.iter().any(heavy) { 2 } else { 1 }
+    if region.instrs.iter().any(heavy) && vectors >= MANY { 2 } else { 1 }
 }
 
 /// Positions for one invocation: as many as make 16 bytes of the narrower types and may be loaded as vectors. Memory
@@ -156,24 +156,24 @@ pub(super) fn lanes(walk: &Walk, operands: &[Operand], targets: &[Target]) -> us
     let widest = operands.iter().map(|o| o.ty.dtype).chain(targets.iter().map(|t| t.ty.dtype));
     let lanes = if widest.map(|d| d.size()).max().unwrap_or(4) > 4 { 2 } else { 4 };
     let flat = walk.dims.len() == 1;
-    let whole_rows = walk.dims.last().is_some_and(|d| d % lanes == 0);
-    let aligned = |i: usize, o: &Operand| match walk.inner(i) {
-        0 => true,
-        1 => {
+    let whole_rows = || walk.dims.last().is_some_and(|d| d.is_multiple_of(lanes));
+    let aligned = |i: usize, o: &Operand| match walk.inner(i).as_constant() {
+        Some(0) => true,
+        Some(1) => {
             let strides = &walk.strides[i];
             let outer = &strides[..strides.len() - 1];
-            o.offset.is_multiple_of(lanes) && outer.iter().all(|s| s % lanes as i64 == 0)
+            o.offset.is_multiple_of(lanes) && outer.iter().all(|s| s.is_multiple_of(lanes))
         }
         _ => false,
     };
     let vectors = operands.iter().enumerate().all(|(i, o)| aligned(i, o));
-    if (flat || whole_rows) && vectors { lanes } else { 1 }
+    if vectors && (flat || whole_rows()) { lanes } else { 1 }
 }
 
-/// `lanes` values of an operand: one vector, or one number for all.
-pub(super) fn load<'k>(buffer: Buf<'k>, index: Val<'k>, inner: i64, lanes: usize) -> Vec<Val<'k>> {
-    match (inner, lanes) {
-        (0, _) => vec![buffer.load(index); lanes],
+/// `lanes` values of an operand: one vector, or one number for all where it `repeats`.
+pub(super) fn load<'k>(buffer: Buf<'k>, index: Val<'k>, repeats: bool, lanes: usize) -> Vec<Val<'k>> {
+    match (repeats, lanes) {
+        (true, _) => vec![buffer.load(index); lanes],
         (_, 1) => vec![buffer.load(index)],
         _ => buffer.load_vec(index, lanes as u8),
     }

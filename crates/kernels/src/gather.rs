@@ -1,12 +1,13 @@
 //! Reads at computed positions; positions out of range are moved to the nearest one in it.
 
 use olivine_ir::op::{Gather, GatherElements, GatherNd};
+use olivine_ir::{Dim, product};
 use olivine_kernel::{Access, Val};
 
 use super::cells::Cells;
 use super::index::Indices;
 use crate::kernels;
-use crate::launch::{Launch, bytes};
+use crate::launch::{Launch, bytes, number};
 use crate::site::{Site, linear_group};
 use crate::walk::Walk;
 
@@ -18,11 +19,11 @@ kernels! { |op, site|
 
 /// Whole slices along an axis.
 pub(crate) fn gather(op: &Gather, site: &mut Site<'_>) -> Result<(), String> {
-    let dims = site.operands[0].dims();
+    let dims = site.operands[0].sizes();
     let slices = Slices {
         name: "gather",
-        inner: dims[op.axis + 1..].iter().product(),
-        per_batch: site.operands[1].ty.shape.numel(),
+        inner: number(product(&dims[op.axis + 1..])),
+        per_batch: site.operands[1].sizes().numel(),
         axes: vec![dims[op.axis]],
         shared: true,
     };
@@ -37,8 +38,8 @@ pub(crate) fn gather_nd(op: &GatherNd, site: &mut Site<'_>) -> Result<(), String
     let slices = Slices {
         name: "gather_nd",
         inner: dims[batch + tuple..].iter().product(),
-        per_batch: outer[batch..].iter().product(),
-        axes: dims[batch..batch + tuple].to_vec(),
+        per_batch: outer[batch..].iter().product::<usize>().into(),
+        axes: dims[batch..batch + tuple].iter().map(|size| Dim::from(*size)).collect(),
         shared: false,
     };
     slices.lower(site)
@@ -49,9 +50,9 @@ struct Slices {
     name: &'static str,
     inner: usize,
     /// Rows of each batch.
-    per_batch: usize,
+    per_batch: Dim,
     /// Sizes that the tuple's indices are held against.
-    axes: Vec<usize>,
+    axes: Vec<Dim>,
     /// Whether all batches use the same tuples.
     shared: bool,
 }
@@ -60,14 +61,14 @@ impl Slices {
     fn lower(self, site: &mut Site<'_>) -> Result<(), String> {
         let (x, indices, target) =
             (site.operands[0].clone(), site.operands[1].clone(), site.targets[0].clone());
-        let n = target.ty.shape.numel();
+        let n = target.ty.shape.sizes().numel();
         if n == 0 {
             return Ok(());
         }
         let (cells, factor) = Cells::for_rows(target.ty.dtype.size(), self.inner, site.caps);
         let inner = self.inner / factor;
         let lanes = cells.lanes_in(inner);
-        let items = n / factor / lanes;
+        let items = n.div_floor(factor * lanes);
 
         let group = site.group_size(256);
         let k = site.builder(self.name, group);
@@ -94,7 +95,7 @@ impl Slices {
 
         let moved = bytes(&indices.ty) + 2 * bytes(&target.ty);
         let bound = l.done();
-        site.dispatch(k, bound, items.div_ceil(group as usize) as u64, (0, moved))
+        site.dispatch(k, bound, items.div_ceil(group), (0, moved))
     }
 }
 
@@ -107,7 +108,7 @@ pub(crate) fn gather_elements(op: &GatherElements, site: &mut Site<'_>) -> Resul
     }
     let mut strides = x.strides.clone();
     let step = std::mem::take(&mut strides[op.axis]);
-    let walk = Walk::new(target.ty.shape.dims(), &[strides]);
+    let walk = Walk::new(&target.ty.shape.sizes(), &[strides]);
 
     let cells = Cells::new(target.ty.dtype.size(), site.caps);
     let group = site.group_size(256);

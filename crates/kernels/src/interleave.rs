@@ -1,11 +1,12 @@
 //! Copies between a few planes and one run of their elements in turn: channels first and channels last. Runs go
 //! through workgroup memory, so that both sides are read and written along themselves.
 
+use olivine_ir::Dim;
 use olivine_kernel::{Access, Builder, Shared, Val};
 
 use super::cells::{Cell, Cells};
 use super::copy::StridedCopy;
-use crate::launch::Launch;
+use crate::launch::{Launch, number};
 use crate::site::{Site, linear_group};
 use crate::walk::Walk;
 
@@ -29,14 +30,15 @@ pub(crate) struct Axes {
 /// The axes of a copy, if it is of this kind.
 pub(crate) fn axes(walk: &Walk) -> Option<Axes> {
     let to = walk.dims.len().checked_sub(1)?;
-    let from = (0..to).find(|d| walk.strides[0][*d] == 1)?;
-    let few = |d: usize| (2..=MOST).contains(&walk.dims[d]);
+    let from = (0..to).find(|d| walk.strides[0][*d].as_constant() == Some(1))?;
+    // Planes are written out one by one: how many there are must be a number.
+    let few = |d: usize| walk.dims[d].as_constant().is_some_and(|n| (2..=MOST as i64).contains(&n));
     let (few, long, run) = match (few(from), few(to)) {
         (true, false) => (from, to, 0),
         (false, true) => (to, from, 1),
         _ => return None,
     };
-    let in_turn = walk.strides[run][long] == walk.dims[few] as i64 && walk.strides[run][few] == 1;
+    let in_turn = walk.strides[run][long] == walk.dims[few] && walk.strides[run][few] == 1;
     let planes = walk.strides[1 - run][long] == 1;
     (in_turn && planes && walk.dims[long] >= LEAST).then_some(Axes { few, long, run })
 }
@@ -49,7 +51,7 @@ fn positions(planes: usize, bytes: usize) -> u32 {
 
 /// Whether the device has the workgroup memory for it.
 pub(crate) fn fits(walk: &Walk, axes: Axes, bytes: usize, site: &Site<'_>) -> bool {
-    let planes = walk.dims[axes.few];
+    let planes = number(walk.dims[axes.few]);
     let held = positions(planes, bytes) as usize * planes * bytes.max(4);
     held <= site.caps.target.shared_bytes as usize
 }
@@ -64,7 +66,7 @@ pub(crate) fn emit(
 ) -> Result<(), String> {
     let Axes { few, long, run } = axes;
     let cells = Cells::new(bytes, site.caps);
-    let (planes, length) = (walk.dims[few], walk.dims[long]);
+    let (planes, length) = (number(walk.dims[few]), walk.dims[long]);
     let tile = positions(planes, bytes);
     let elements = tile * planes as u32;
 
@@ -74,11 +76,11 @@ pub(crate) fn emit(
     let sink = cells.bind(&l, "y", Access::Write, m.to.memory);
     let long_size = l.size("length", length);
     let plane_stride = l.stride("plane_stride", walk.strides[1 - run][few]);
-    let tiles = length.div_ceil(tile as usize);
+    let tiles = length.div_ceil(tile);
     let tiles_long = l.size("tiles", tiles);
     let rest: Vec<usize> = (0..walk.dims.len()).filter(|d| *d != few && *d != long).collect();
-    let of = |values: &[i64]| rest.iter().map(|d| values[*d]).collect::<Vec<i64>>();
-    let dims: Vec<usize> = rest.iter().map(|d| walk.dims[*d]).collect();
+    let of = |values: &[Dim]| rest.iter().map(|d| values[*d]).collect::<Vec<Dim>>();
+    let dims: Vec<Dim> = rest.iter().map(|d| walk.dims[*d]).collect();
     let batch = Walk::new(&dims, &[of(&walk.strides[0]), of(&walk.strides[1])]);
     let batches = l.size("batches", batch.numel());
     let offsets = [m.from.offset, m.to.offset];
@@ -86,15 +88,15 @@ pub(crate) fn emit(
     let (elem, words) = cells.shared();
     let memory: Vec<_> = (0..words).map(|_| k.shared(elem, 1, elements)).collect();
 
-    let aligned = |side: usize, more: &[usize]| {
+    let aligned = |side: usize, more: &[Dim]| {
         let fits = |lanes: &usize| {
-            let starts = batch.strides[side].iter().all(|s| s % *lanes as i64 == 0);
+            let starts = batch.strides[side].iter().all(|s| s.is_multiple_of(*lanes));
             let whole = more.iter().chain([&offsets[side]]).all(|n| n.is_multiple_of(*lanes));
             *lanes <= cells.most_lanes() && starts && whole
         };
         [4, 2].into_iter().find(fits).unwrap_or(1)
     };
-    let stride = walk.strides[1 - run][few].unsigned_abs() as usize;
+    let stride = walk.strides[1 - run][few];
     let (run_lanes, plane_lanes) = (aligned(run, &[length * planes]), aligned(1 - run, &[length, stride]));
     let number = linear_group(&k);
     let (first, batch_number) = (number % tiles_long * tile, number / tiles_long);
@@ -121,10 +123,10 @@ pub(crate) fn emit(
         k.barrier();
         tile.along_run(|at, index| sink.store(index, &tile.get(at, 1, run_lanes)));
     }
-    let moved = (2 * walk.numel() * bytes) as u64;
+    let moved = 2 * walk.numel() * bytes;
     drop(tile);
     let bound = l.done();
-    site.dispatch(k, bound, (tiles * batch.numel()) as u64, (0, moved))
+    site.dispatch(k, bound, tiles * batch.numel(), (0, moved))
 }
 
 /// A workgroup's part of the positions; memory holds their elements in turn.

@@ -3,6 +3,7 @@
 //! The cache is copied to the result first; where both are the same bytes the copy is left out. Rows that fall outside
 //! the cache are dropped.
 
+use olivine_ir::Dim;
 use olivine_ir::op::{HeadLayout, KvAppend};
 use olivine_kernel::{Access, Buf, Elem, Val};
 
@@ -10,7 +11,7 @@ use super::elementwise::whole_copy;
 use super::integers::Integers;
 use super::matmul::{MatmulElements, SplitKPartials};
 use crate::kernels;
-use crate::launch::{Launch, bytes};
+use crate::launch::{Launch, bytes, number};
 use crate::math;
 use crate::site::{Operand, Site, Target, linear_group};
 use crate::walk::{Walk, Walker};
@@ -131,15 +132,15 @@ impl<'a> CacheAppend<'a> {
             steps.remove(axis);
             steps
         };
-        let walk = Walk::new(&inner, &[without_axis(&rows.strides), without_axis(&to)]);
-        let each = walk.numel() / width;
+        let walk = Walk::new(&inner, &[without_axis(&rows.stride_numbers()), without_axis(&to)]);
+        let each = number(walk.numel()) / width;
         let count = each * dims[axis];
         (count > 0).then_some(CacheAppend { rows, cache, walk, elem, words, width, each, count })
     }
 
     /// Operations and bytes.
-    pub(super) fn cost(&self) -> (u64, u64) {
-        (0, 2 * bytes(&self.rows.ty))
+    pub(super) fn cost(&self) -> (Dim, Dim) {
+        (Dim::ZERO, 2 * bytes(&self.rows.ty))
     }
 
     /// Whether it reads the product whose parts wait to be summed.
@@ -175,7 +176,7 @@ impl<'a> CacheAppend<'a> {
             capacity: l.size("capacity", target.ty.shape[axis]),
             from_row: l.stride("from_row", self.rows.strides[axis]),
             to_row: l.stride("to_row", self.cache.strides()[axis]),
-            walker: self.walk.declare(l, &[self.rows.offset, 0]),
+            walker: self.walk.declare(l, &[self.rows.offset, Dim::ZERO]),
         })
     }
 }
@@ -217,9 +218,9 @@ impl<'k> DeclaredAppend<'k, '_> {
 
 /// Whether four neighbouring elements of the rows are one vector in both places.
 fn moves_fours(rows: &Operand, to: &[i64]) -> bool {
-    let (dims, offset) = (rows.dims(), rows.offset);
+    let (dims, offset, strides) = (rows.dims(), rows.first(), rows.stride_numbers());
     let apart =
         |steps: &[i64]| dims.iter().zip(steps).take(3).all(|(size, step)| *size <= 1 || step % 4 == 0);
-    let unit = rows.strides.last() == Some(&1);
-    unit && dims.last().is_some_and(|d| d % 4 == 0) && offset % 4 == 0 && apart(&rows.strides) && apart(to)
+    let unit = strides.last() == Some(&1);
+    unit && dims.last().is_some_and(|d| d % 4 == 0) && offset % 4 == 0 && apart(&strides) && apart(to)
 }

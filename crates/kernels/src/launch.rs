@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-use olivine_ir::TensorType;
+use olivine_ir::{Dim, TensorType};
 use olivine_kernel::{Access, Buf, Builder, Elem, Scalar, Val};
 
 use crate::math;
@@ -19,8 +19,8 @@ pub struct Launch<'k> {
 pub struct Bound {
     /// What buffers are bound to, as they were declared.
     pub args: Vec<Memory>,
-    /// Run-time numbers, as 32-bit words.
-    pub params: Vec<u32>,
+    /// Run-time numbers; a kernel sees the low 32 bits of each.
+    pub params: Vec<Dim>,
 }
 
 impl Bound {
@@ -34,19 +34,24 @@ impl Bound {
     /// Gives the i-th run-time number, as they were declared, another value.
     pub fn set_param(&mut self, i: usize, word: u32) {
         if let Some(param) = self.params.get_mut(i) {
-            *param = word;
+            *param = word.into();
         }
     }
 
     /// What buffers are bound to, and the run-time numbers.
     #[cfg(test)]
-    pub fn parts(&self) -> (&[Memory], &[u32]) {
-        (&self.args, &self.params)
+    pub fn parts(&self) -> (&[Memory], Vec<u32>) {
+        (&self.args, self.words())
+    }
+
+    /// The run-time numbers in the current compile.
+    pub fn words(&self) -> Vec<u32> {
+        self.params.iter().map(|param| param.value().unwrap_or(0) as u32).collect()
     }
 
     /// Bindings of a kernel that was not written here: buffers and params in its order.
     pub fn new(args: Vec<Memory>, params: Vec<u32>) -> Self {
-        Bound { args, params }
+        Bound { args, params: params.into_iter().map(Dim::from).collect() }
     }
 }
 
@@ -79,27 +84,27 @@ impl<'k> Launch<'k> {
     }
 
     /// Declares a size and gives its value; sizes were checked to fit before.
-    pub fn size(&self, name: &str, value: usize) -> Val<'k> {
-        self.word(name, Scalar::U32, value as u32)
+    pub fn size(&self, name: &str, value: impl Into<Dim>) -> Val<'k> {
+        self.word(name, Scalar::U32, value.into())
     }
 
     /// Declares a stride: negative ones wrap, and so do sums with them, back into range.
-    pub fn stride(&self, name: &str, value: i64) -> Val<'k> {
-        self.word(name, Scalar::U32, value as u32)
+    pub fn stride(&self, name: &str, value: impl Into<Dim>) -> Val<'k> {
+        self.word(name, Scalar::U32, value.into())
     }
 
     /// Declares an i32.
     pub fn i32(&self, name: &str, value: i32) -> Val<'k> {
-        self.word(name, Scalar::I32, value as u32)
+        self.word(name, Scalar::I32, value.into())
     }
 
     /// Declares an f32.
     pub fn f32(&self, name: &str, value: f32) -> Val<'k> {
-        self.word(name, Scalar::F32, value.to_bits())
+        self.word(name, Scalar::F32, value.to_bits().into())
     }
 
-    fn word(&self, name: &str, scalar: Scalar, bits: u32) -> Val<'k> {
-        self.bound.borrow_mut().params.push(bits);
+    fn word(&self, name: &str, scalar: Scalar, value: Dim) -> Val<'k> {
+        self.bound.borrow_mut().params.push(value);
         self.k.param(name, scalar)
     }
 
@@ -109,7 +114,19 @@ impl<'k> Launch<'k> {
     }
 }
 
+/// A size as a number: what is lowered then holds for this number alone.
+#[track_caller]
+pub(crate) fn number(size: Dim) -> usize {
+    size.specialize().unwrap_or(0)
+}
+
+/// As [`number`], of what may be negative.
+#[track_caller]
+pub(crate) fn signed(size: Dim) -> i64 {
+    size.specialize_signed().unwrap_or(0)
+}
+
 /// Bytes of a value; what profiles count.
-pub(crate) fn bytes(ty: &TensorType) -> u64 {
-    ty.bytes() as u64
+pub(crate) fn bytes(ty: &TensorType) -> Dim {
+    ty.size_bytes()
 }

@@ -3,8 +3,8 @@
 //! Rows that fit in registers are read once: mean first, then deviations from it, so that a mean far from zero costs no
 //! digits. Longer rows have their moments folded by other kernels.
 
-use olivine_ir::DType;
 use olivine_ir::op::{LayerNorm, ReduceKind, Region, RmsNorm};
+use olivine_ir::{DType, Dim, product};
 use olivine_kernel::{Access, Buf, Scalar, Val};
 
 use super::elementwise;
@@ -12,7 +12,7 @@ use super::matmul::{DeclaredPartials, SplitKPartials};
 use super::reduce::{self, Folded, Kind, Moments};
 use super::rows::{Clusters, GROUP, RowTile, State, pairs, sum, vector, wide};
 use crate::kernels;
-use crate::launch::{Launch, bytes};
+use crate::launch::{Launch, bytes, number};
 use crate::math::{self, Typed};
 use crate::site::{Operand, Site, Target, linear_group, reversed_group};
 use crate::walk::{Walk, Walker};
@@ -66,22 +66,23 @@ struct NormOperands {
     emitted: Option<Target>,
     /// What the first input is, if it is a product whose parts wait to be summed.
     partials: Option<SplitKPartials>,
-    rows: usize,
+    rows: Dim,
     n: usize,
 }
 
 impl Norm<'_> {
     fn lower(&self, axis: usize, site: &mut Site<'_>) -> Result<(), String> {
-        let dims = site.targets[0].ty.shape.dims();
+        let dims = site.targets[0].ty.shape.sizes();
         let row = dims.get(axis..).ok_or_else(|| format!("there is no axis {axis}"))?;
-        self.rows(row.iter().product(), site)
+        // How a row is held in registers is a number.
+        self.rows(number(product(row)), site)
     }
 
     /// Lowers a norm over rows of `n` elements.
     pub(super) fn rows(&self, n: usize, site: &mut Site<'_>) -> Result<(), String> {
         let y = site.targets[0].clone();
-        let numel = y.ty.shape.numel();
-        if numel == 0 {
+        let numel = y.ty.shape.sizes().numel();
+        if n == 0 || numel == 0 {
             return Ok(());
         }
         reduce::admit(y.ty.dtype, site)?;
@@ -95,7 +96,7 @@ impl Norm<'_> {
             beta: if has_beta { Some(operand(2)?) } else { None },
             emitted: site.targets.get(1).cloned(),
             partials: site.partials.take(),
-            rows: numel / n,
+            rows: numel.div_floor(n),
             n,
             y,
         };
@@ -110,13 +111,13 @@ impl Norm<'_> {
         }
     }
 
-    fn cost(&self, parts: &NormOperands) -> (u64, u64) {
+    fn cost(&self, parts: &NormOperands) -> (Dim, Dim) {
         let operands = parts.inputs.iter().chain([&parts.gamma]).chain(&parts.beta);
         let targets = std::iter::once(&parts.y).chain(&parts.emitted);
-        let moved = operands.map(|o| bytes(&o.ty)).sum::<u64>() + targets.map(|t| bytes(&t.ty)).sum::<u64>();
-        let moved = moved + parts.partials.as_ref().map_or(0, SplitKPartials::bytes);
+        let moved = operands.map(|o| bytes(&o.ty)).sum::<Dim>() + targets.map(|t| bytes(&t.ty)).sum::<Dim>();
+        let moved = moved + parts.partials.as_ref().map_or(Dim::ZERO, SplitKPartials::bytes);
         let each = 6 + self.prologue.map_or(0, |r| r.instrs.len());
-        ((parts.rows * parts.n * each) as u64, moved)
+        (parts.rows * parts.n * each, moved)
     }
 
     fn in_registers(
@@ -234,7 +235,7 @@ impl Norm<'_> {
                 made.as_operand()
             }
         };
-        let folded = Folded::packed(&[parts.rows, parts.n], &[1]);
+        let folded = Folded::packed(&[number(parts.rows), parts.n], &[1]);
         let states = if self.centred {
             reduce::states(&Moments(dtype), &x, folded, site)?
         } else {
@@ -243,7 +244,7 @@ impl Norm<'_> {
 
         let vector = vector(dtype);
         let lanes = if parts.n.is_multiple_of(vector) { vector } else { 1 };
-        let vectors = parts.rows * parts.n / lanes;
+        let vectors = (parts.rows * parts.n).div_floor(lanes);
         let group = site.group_size(GROUP);
         let k = site.builder(&format!("{}_apply", self.name), group);
         let l = Launch::new(&k);
@@ -253,7 +254,7 @@ impl Norm<'_> {
         let sink = l.write("y", &parts.y);
         let (all, n) = (l.size("vectors", vectors), l.size("n", parts.n));
         let eps = declare_eps(&l, dtype, self.eps);
-        let work = reversed_group(&l, vectors.div_ceil(group as usize)) * group + k.local_index();
+        let work = reversed_group(&l, vectors.div_ceil(group)) * group + k.local_index();
         k.if_(work.lt(all), || {
             let at = work * lanes;
             let row = at / n;
@@ -271,7 +272,7 @@ impl Norm<'_> {
             sink.store_vec(at, &weights.load(row, at - row * n, lanes).apply(normalised));
         });
         let bound = l.done();
-        site.dispatch(k, bound, vectors.div_ceil(group as usize) as u64, self.cost(parts))
+        site.dispatch(k, bound, vectors.div_ceil(group), self.cost(parts))
     }
 }
 
@@ -304,10 +305,10 @@ impl<'k> RowRegisters<'k> {
 }
 
 /// Workgroups below which rows are dealt out among more invocations.
-const FEW: u64 = 128;
+const FEW: u32 = 128;
 
 /// A tile with more invocations to a row, each with fewer elements, where there are few rows.
-fn spread(tile: RowTile, rows: usize, most: u32) -> RowTile {
+fn spread(tile: RowTile, rows: Dim, most: u32) -> RowTile {
     let mut tile = tile;
     while tile.groups(rows) < FEW && tile.loads > 1 && tile.width * 2 <= most {
         tile = RowTile { width: tile.width * 2, loads: tile.loads.div_ceil(2), ..tile };
@@ -362,11 +363,11 @@ impl<'a> Input<'a> {
         let shape = &parts.y.ty.shape;
         let mut strides = Vec::with_capacity(operands.len() + 1);
         for (i, operand) in operands.iter().enumerate() {
-            let over = operand.broadcast_to(shape.dims());
+            let over = operand.broadcast_to(&shape.sizes());
             strides.push(over.ok_or_else(|| format!("{} of input {i} does not broadcast", operand.ty))?);
         }
-        strides.push(shape.strides().iter().map(|s| *s as i64).collect());
-        let walk = Walk::new(shape.dims(), &strides);
+        strides.push(shape.stride_sizes());
+        let walk = Walk::new(&shape.sizes(), &strides);
         let lanes = elementwise::lanes(&walk, operands, std::slice::from_ref(&parts.y));
         let partials = parts.partials.as_ref();
         let lanes = partials.map_or(Ok(lanes), |u| u.lanes().map(|of_parts| lanes.min(of_parts)))?;
@@ -382,8 +383,8 @@ impl<'a> Input<'a> {
         };
         let others = self.operands.iter().enumerate().skip(1);
         let others = others.map(|(i, o)| l.read(&format!("x{i}"), o)).collect();
-        let mut offsets: Vec<usize> = self.operands.iter().map(|o| o.offset).collect();
-        offsets.push(0);
+        let mut offsets: Vec<Dim> = self.operands.iter().map(|o| o.offset).collect();
+        offsets.push(Dim::ZERO);
         let walker = self.walk.declare(l, &offsets);
         Ok(DeclaredRows { input: self, first, others, walker })
     }
@@ -407,18 +408,18 @@ enum RowInput<'a, 'k> {
 impl<'k> DeclaredRows<'_, 'k> {
     /// At every position `lanes` neighbouring elements of the rows' input, and those of operand 0.
     fn load(&self, positions: &[Val<'k>], lanes: usize) -> (Vec<Vec<Val<'k>>>, Vec<Vec<Val<'k>>>) {
-        let inner = |i: usize| self.input.walk.inner(i);
+        let repeats = |i: usize| self.input.walk.steps_by(i, 0);
         let indices: Vec<Vec<Val<'k>>> = positions.iter().map(|at| self.walker.at(*at)).collect();
         let firsts: Vec<Vec<Val<'k>>> = match &self.first {
             RowInput::Elements(buffer) => {
-                indices.iter().map(|i| elementwise::load(*buffer, i[0], inner(0), lanes)).collect()
+                indices.iter().map(|i| elementwise::load(*buffer, i[0], repeats(0), lanes)).collect()
             }
             RowInput::Partials(sums) => sums.at(positions, lanes),
         };
         let Some(region) = self.input.prologue else { return (firsts.clone(), firsts) };
         let made = indices.iter().zip(&firsts).map(|(indices, first)| {
             let other = |(i, buffer): (usize, &Buf<'k>)| {
-                elementwise::load(*buffer, indices[i + 1], inner(i + 1), lanes)
+                elementwise::load(*buffer, indices[i + 1], repeats(i + 1), lanes)
             };
             let others: Vec<Vec<Val<'k>>> = self.others.iter().enumerate().map(other).collect();
             let lane = |lane: usize| {

@@ -4,7 +4,7 @@
 //! product of integers modulo 2^64, right for every position, whatever float types the device has.
 
 use olivine_ir::op::{HeadLayout, Rope, RopeStyle};
-use olivine_ir::{DType, Tensor};
+use olivine_ir::{DType, Dim, Tensor};
 use olivine_kernel::{Access, Buf, Elem, Scalar, Val};
 
 use super::integers::Integers;
@@ -92,9 +92,9 @@ impl<'a> Rotation<'a> {
     }
 
     /// Operations and bytes.
-    pub(super) fn cost(&self) -> (u64, u64) {
+    pub(super) fn cost(&self) -> (Dim, Dim) {
         let dims = self.x.dims();
-        ((dims[0] * dims[1] * dims[2] * self.op.rotary * 3) as u64, 2 * bytes(&self.x.ty))
+        ((dims[0] * dims[1] * dims[2] * self.op.rotary * 3).into(), 2 * bytes(&self.x.ty))
     }
 
     /// Whether it reads the product whose parts wait to be summed.
@@ -245,7 +245,7 @@ impl<'k> DeclaredRotation<'k, '_> {
 /// Pairs, or passing elements, of an invocation: four where all of them are whole vectors.
 fn lanes(op: &Rope, x: &Operand) -> usize {
     let dims = x.dims();
-    let apart = dims.iter().zip(&x.strides).take(3).all(|(size, step)| *size <= 1 || step % 4 == 0);
+    let apart = dims.iter().zip(&x.strides).take(3).all(|(size, step)| *size <= 1 || step.is_multiple_of(4));
     let fours = (op.rotary / 2).is_multiple_of(4) && dims[3].is_multiple_of(4);
     let unit = x.strides[3] == 1 && x.offset.is_multiple_of(4);
     if apart && fours && unit && x.ty.dtype != DType::F64 { 4 } else { 1 }

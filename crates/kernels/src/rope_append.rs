@@ -1,7 +1,7 @@
 //! Rotations and rows that go to caches, several in one dispatch: what stands between a decoder's first product and its
 //! attention.
 
-use olivine_ir::Op;
+use olivine_ir::{Dim, Op};
 use olivine_kernel::Val;
 
 use super::elementwise::whole_copy;
@@ -30,7 +30,7 @@ impl RowMove<'_> {
         }
     }
 
-    fn cost(&self) -> (u64, u64) {
+    fn cost(&self) -> (Dim, Dim) {
         match self {
             RowMove::Rotation(turn) => turn.cost(),
             RowMove::CacheAppend(rows) => rows.cost(),
@@ -112,7 +112,7 @@ pub(crate) fn rope_append(ops: &[(&Op, usize)], site: &mut Site<'_>) -> Result<(
     let k = site.builder("rotations", group);
     let l = Launch::new(&k);
     let id = linear_group(&k);
-    let (mut groups, mut cost) = (0, (0, 0));
+    let (mut groups, mut cost) = (0, (Dim::ZERO, Dim::ZERO));
     for job in &jobs {
         let declared = match job {
             RowMove::Rotation(turn) => {

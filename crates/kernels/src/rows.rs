@@ -5,7 +5,7 @@
 
 use std::cell::RefCell;
 
-use olivine_ir::DType;
+use olivine_ir::{DType, Dim};
 use olivine_kernel::{Builder, Elem, Scalar, Shared, Target, Val};
 
 /// Several registers that belong together.
@@ -104,11 +104,11 @@ impl RowTile {
 
     /// The same for so many rows: where there are very many short ones, clusters hold several at once, so that more of
     /// memory is under way. Their states meet by shuffles.
-    pub(crate) fn for_rows(self, rows: usize, target: &Target) -> Self {
+    pub(crate) fn for_rows(self, rows: Dim, target: &Target) -> Self {
         let near = target.subgroup.is_some_and(|s| self.width <= s);
         let short = self.loads * self.lanes * TOGETHER <= 16;
-        let many = self.groups(rows) >= 2 * BUSY as u64;
-        RowTile { each: if near && short && many { TOGETHER } else { 1 }, ..self }
+        let several = near && short && self.groups(rows) >= 2 * BUSY;
+        RowTile { each: if several { TOGETHER } else { 1 }, ..self }
     }
 
     /// Rows of one workgroup.
@@ -121,8 +121,8 @@ impl RowTile {
     }
 
     /// Workgroups for so many rows.
-    pub(crate) fn groups(&self, rows: usize) -> u64 {
-        rows.div_ceil(self.rows() as usize) as u64
+    pub(crate) fn groups(&self, rows: Dim) -> Dim {
+        rows.div_ceil(self.rows())
     }
 
     /// The rows of this invocation, given its workgroup's number, and its place in their cluster.

@@ -10,7 +10,7 @@ use super::cells::{CellBuf, Cells};
 use super::elementwise::whole_copy;
 use super::index::Indices;
 use crate::kernels;
-use crate::launch::{Launch, bytes};
+use crate::launch::{Launch, bytes, number};
 use crate::math;
 use crate::site::{Operand, Site, Target, linear_group};
 use crate::walk::Walk;
@@ -32,7 +32,7 @@ pub(crate) fn scatter_elements(op: &ScatterElements, site: &mut Site<'_>) -> Res
     whole_copy(&x, &target, site)?;
     let mut dims = indices.dims().to_vec();
     let count = std::mem::replace(&mut dims[op.axis], 1);
-    let (mut to, mut from) = (target.as_operand().strides, indices.strides.clone());
+    let (mut to, mut from) = (target.as_operand().stride_numbers(), indices.stride_numbers());
     let (to_step, from_step) = (std::mem::take(&mut to[op.axis]), std::mem::take(&mut from[op.axis]));
     Scatter {
         name: "scatter_elements",
@@ -104,7 +104,7 @@ impl Scatter {
     fn part(&self, from: usize, site: &mut Site<'_>) -> Result<(), String> {
         let (indices, updates, target) =
             (site.operands[1].clone(), site.operands[2].clone(), site.targets[0].clone());
-        let (lanes, positions) = (self.walk.numel(), self.axes.iter().product::<usize>());
+        let (lanes, positions) = (number(self.walk.numel()), self.axes.iter().product::<usize>());
         if lanes == 0 || positions == 0 || self.count == 0 {
             return Ok(());
         }
@@ -150,9 +150,9 @@ impl Scatter {
             });
         });
 
-        let parts = self.count.div_ceil(UPDATES) as u64;
+        let parts = self.count.div_ceil(UPDATES);
         let moved = (bytes(&indices.ty) + 2 * bytes(&updates.ty)) / parts;
-        let flops = updates.ty.shape.numel() as u64 / parts;
+        let flops = updates.ty.shape.numel() / parts;
         let bound = l.done();
         site.dispatch(k, bound, items.div_ceil(group as usize) as u64, (flops, moved))
     }

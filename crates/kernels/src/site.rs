@@ -4,11 +4,12 @@ use std::fmt::Display;
 use std::ops::Range;
 use std::sync::Arc;
 
-use olivine_ir::{Tensor, TensorType, ValueId};
+use olivine_ir::size::Structural;
+use olivine_ir::{Dim, Sizes, Tensor, TensorType, ValueId};
 use olivine_kernel::{Builder, Kernel, Val};
 use olivine_program::{Decision, DeviceCaps, Record};
 
-use crate::launch::{Bound, Launch};
+use crate::launch::{Bound, Launch, number};
 use crate::matmul::SplitKPartials;
 
 /// Bytes that get their place when all nodes are lowered.
@@ -23,18 +24,18 @@ pub enum Memory {
     /// A range of the node's scratch.
     Scratch {
         /// First byte.
-        offset: u64,
+        offset: Structural,
         /// Bytes.
-        bytes: u64,
+        bytes: Structural,
     },
     /// A range of the scratch of the graph's `step`-th node, an earlier one, which keeps it for this one.
     Deferred {
         /// The node.
         step: usize,
         /// First byte.
-        offset: u64,
+        offset: Structural,
         /// Bytes.
-        bytes: u64,
+        bytes: Structural,
     },
     /// The node's i-th table of numbers that lowering computed.
     Constant(usize),
@@ -68,14 +69,14 @@ pub enum Memory {
 }
 
 /// A strided reading of memory; strides and offset count elements.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Operand {
     /// Its type.
     pub ty: TensorType,
     /// One stride per dimension.
-    pub strides: Vec<i64>,
+    pub strides: Vec<Dim>,
     /// Its first element.
-    pub offset: usize,
+    pub offset: Dim,
     /// The memory that it reads.
     pub memory: Memory,
     /// Whether its bytes are the same in every run, so that something may be made of them at load: a weight.
@@ -83,40 +84,83 @@ pub struct Operand {
 }
 
 impl Operand {
-    /// Sizes.
+    /// Sizes as numbers: what is lowered then holds for these alone.
+    #[track_caller]
     pub fn dims(&self) -> &[usize] {
         self.ty.shape.dims()
     }
 
+    /// Sizes.
+    pub fn sizes(&self) -> Sizes {
+        self.ty.shape.sizes()
+    }
+
+    /// Strides as numbers: what is lowered then holds for these alone.
+    #[track_caller]
+    pub fn stride_numbers(&self) -> Vec<i64> {
+        let number = |stride: &Dim| stride.specialize_signed().unwrap_or(0);
+        self.strides.iter().map(number).collect()
+    }
+
+    /// The first element as a number: what is lowered then holds for this alone.
+    #[track_caller]
+    pub fn first(&self) -> usize {
+        self.offset.specialize().unwrap_or(0)
+    }
+
     /// Whether its elements lie one after another from the root's first on.
+    #[track_caller]
     pub fn is_packed(&self) -> bool {
         self.offset == 0 && self.is_contiguous()
     }
 
     /// Whether its elements lie one after another from `offset` on.
+    #[track_caller]
     pub fn is_contiguous(&self) -> bool {
-        let packed = self.ty.shape.strides();
-        self.dims().iter().zip(&self.strides).zip(packed).all(|((d, s), p)| *d <= 1 || *s == p as i64)
+        let packed = self.ty.shape.stride_sizes();
+        let sizes = self.sizes();
+        (0..sizes.len()).all(|i| self.strides[i] == packed[i] || sizes[i] <= 1)
     }
 
     /// The same elements read as if broadcast to a shape; `None` if they do not broadcast.
-    pub fn broadcast_to(&self, dims: &[usize]) -> Option<Vec<i64>> {
-        let missing = dims.len().checked_sub(self.dims().len())?;
-        let mut strides = vec![0; dims.len()];
-        for (i, (size, stride)) in self.dims().iter().zip(&self.strides).enumerate() {
+    #[track_caller]
+    pub fn broadcast_to(&self, dims: &[Dim]) -> Option<Vec<Dim>> {
+        let own = self.sizes();
+        let missing = dims.len().checked_sub(own.len())?;
+        let mut strides = vec![Dim::ZERO; dims.len()];
+        for (i, (size, stride)) in own.iter().zip(&self.strides).enumerate() {
             let to = dims[missing + i];
-            if *size == to {
-                strides[missing + i] = if to == 1 { 0 } else { *stride };
+            let is_one = size.as_constant() == Some(1);
+            if size.structural() == to.structural() || !is_one && *size == to {
+                strides[missing + i] = if is_one { Dim::ZERO } else { *stride };
             } else if *size != 1 {
                 return None;
             }
         }
         Some(strides)
     }
+
+    /// Whether another reads the same, for all sizes.
+    pub(crate) fn reads_like(&self, other: &Operand) -> bool {
+        let same = |a: &Dim, b: &Dim| a.structural() == b.structural();
+        (self.memory, self.stored) == (other.memory, other.stored)
+            && same_type(&self.ty, &other.ty)
+            && same(&self.offset, &other.offset)
+            && self.strides.len() == other.strides.len()
+            && self.strides.iter().zip(&other.strides).all(|(a, b)| same(a, b))
+    }
+}
+
+/// Whether types are equal for all sizes; no question is asked.
+fn same_type(a: &TensorType, b: &TensorType) -> bool {
+    let sizes = |ty: &TensorType| ty.shape.sizes();
+    (a.dtype, a.packed) == (b.dtype, b.packed)
+        && a.shape.rank() == b.shape.rank()
+        && sizes(a).iter().zip(sizes(b).iter()).all(|(a, b)| a.structural() == b.structural())
 }
 
 /// Where a result goes: packed.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Target {
     /// Its type.
     pub ty: TensorType,
@@ -125,10 +169,15 @@ pub struct Target {
 }
 
 impl Target {
+    /// Whether another is the same, for all sizes.
+    pub(crate) fn is_like(&self, other: &Target) -> bool {
+        self.memory == other.memory && same_type(&self.ty, &other.ty)
+    }
+
     /// The target read back by a later dispatch of the same node.
     pub fn as_operand(&self) -> Operand {
-        let strides = self.ty.shape.strides().iter().map(|s| *s as i64).collect();
-        Operand { ty: self.ty, strides, offset: 0, memory: self.memory, stored: false }
+        let strides = self.ty.shape.stride_sizes();
+        Operand { ty: self.ty, strides, offset: Dim::ZERO, memory: self.memory, stored: false }
     }
 }
 
@@ -151,17 +200,25 @@ pub struct Emitted {
     /// What it is bound to.
     pub bound: Bound,
     /// Workgroups.
-    pub groups: [u32; 3],
+    pub groups: [Dim; 3],
     /// Floating-point operations, for profiles.
-    pub flops: u64,
+    pub flops: Dim,
     /// Bytes that it must read and write at least, for profiles.
-    pub bytes: u64,
+    pub bytes: Dim,
     /// Whether it depends on a gate.
     pub gating: Gating,
     /// Operation and node, where they are an inner graph's.
     pub of: Option<(&'static str, Arc<str>)>,
     /// What it helps to make at load; `None` where it is part of every run.
     pub prepacks: Option<usize>,
+}
+
+impl Emitted {
+    /// Workgroups in the current compile.
+    #[cfg(test)]
+    pub(crate) fn group_numbers(&self) -> [u32; 3] {
+        self.groups.map(|count| count.value().unwrap_or(0) as u32)
+    }
 }
 
 /// What a node makes of a stored operand at load.
@@ -205,7 +262,7 @@ pub struct Site<'a> {
     /// Its dispatches so far.
     pub emitted: Vec<Emitted>,
     /// Bytes of scratch so far.
-    pub scratch: u64,
+    pub scratch: Dim,
     /// Tables of numbers that are stored with the program.
     pub constants: Vec<Tensor>,
     /// Bytes of gates.
@@ -239,7 +296,7 @@ impl<'a> Site<'a> {
             operands,
             targets,
             emitted: Vec::new(),
-            scratch: 0,
+            scratch: Dim::ZERO,
             constants: Vec::new(),
             gates: 0,
             known: Vec::new(),
@@ -265,6 +322,11 @@ impl<'a> Site<'a> {
         wanted.min(if most.is_power_of_two() { most } else { most.next_power_of_two() / 2 })
     }
 
+    /// Whether the device's record has anything to say about a family: only then its classes matter.
+    pub fn is_tuned(&self, family: &str) -> bool {
+        self.tuning.has_family(family)
+    }
+
     /// The configuration that the device's record has for a class of shapes, if it is among the candidates, else the
     /// default; the choice is noted. Candidates are all that may be chosen for the shape at hand.
     pub fn tuned<C: Copy + PartialEq + Display>(
@@ -288,12 +350,19 @@ impl<'a> Site<'a> {
     }
 
     /// Takes scratch bytes that live while this node runs, or while it makes something at load.
-    pub fn scratch(&mut self, bytes: u64) -> Memory {
-        let bytes = bytes.max(1).next_multiple_of(self.caps.alignment() as u64);
-        let taken = if self.loading { &mut self.load_scratch } else { &mut self.scratch };
-        let offset = *taken;
-        *taken += bytes;
-        if self.loading { Memory::LoadScratch { offset, bytes } } else { Memory::Scratch { offset, bytes } }
+    #[track_caller]
+    pub fn scratch(&mut self, bytes: impl Into<Dim>) -> Memory {
+        let bytes = bytes.into().max(1).next_multiple_of(self.caps.alignment());
+        if self.loading {
+            // What is made at load has sizes that are numbers.
+            let bytes = bytes.specialize().unwrap_or(usize::MAX) as u64;
+            let offset = self.load_scratch;
+            self.load_scratch = offset.saturating_add(bytes);
+            return Memory::LoadScratch { offset, bytes };
+        }
+        let offset = self.scratch;
+        self.scratch += bytes;
+        Memory::Scratch { offset: offset.structural(), bytes: bytes.structural() }
     }
 
     /// Memory of `bytes` that the dispatches emitted by `make` fill from a stored operand, once at load. Nodes and
@@ -322,7 +391,7 @@ impl<'a> Site<'a> {
         &mut self,
         how: String,
         of: &Operand,
-        bytes: u64,
+        bytes: impl Into<Dim>,
         make: impl FnOnce(&mut Self, Memory) -> Result<(), String>,
     ) -> Result<Memory, String> {
         let memory = self.scratch(bytes);
@@ -348,13 +417,15 @@ impl<'a> Site<'a> {
 
     /// Emits a dispatch of `groups` workgroups in a row; kernels find their number with [`linear_group`]. None if
     /// there is no group.
+    #[track_caller]
     pub fn dispatch(
         &mut self,
         k: Builder,
         bound: Bound,
-        groups: u64,
-        cost: (u64, u64),
+        groups: impl Into<Dim>,
+        cost: (impl Into<Dim>, impl Into<Dim>),
     ) -> Result<(), String> {
+        let groups = groups.into();
         if groups == 0 {
             return Ok(());
         }
@@ -363,30 +434,42 @@ impl<'a> Site<'a> {
     }
 
     /// The same of a finished kernel.
+    #[track_caller]
     pub fn dispatch_finished(
         &mut self,
         kernel: Kernel,
         bound: Bound,
-        groups: u64,
-        cost: (u64, u64),
+        groups: impl Into<Dim>,
+        cost: (impl Into<Dim>, impl Into<Dim>),
     ) -> Result<(), String> {
+        let groups = groups.into().check().map_err(|e| e.to_string())?;
         if groups == 0 {
             return Ok(());
         }
-        let grid = grid(groups, self.caps.max_groups)
-            .ok_or_else(|| format!("{groups} workgroups are more than the device can count"))?;
+        let row = self.caps.max_groups[0];
+        let grid = if groups <= row {
+            [groups, Dim::ONE, Dim::ONE]
+        } else {
+            let count = groups.specialize().map_err(|e| e.to_string())? as u64;
+            grid(count, self.caps.max_groups)
+                .ok_or_else(|| format!("{groups} workgroups are more than the device can count"))?
+                .map(Dim::from)
+        };
         self.dispatch_kernel(kernel, bound, grid, cost)
     }
 
     /// Emits a dispatch of a finished kernel.
+    #[track_caller]
     pub fn dispatch_kernel(
         &mut self,
         kernel: Kernel,
         bound: Bound,
-        groups: [u32; 3],
-        (flops, bytes): (u64, u64),
+        groups: [impl Into<Dim>; 3],
+        (flops, bytes): (impl Into<Dim>, impl Into<Dim>),
     ) -> Result<(), String> {
-        if groups.contains(&0) {
+        let (groups, flops, bytes): ([Dim; 3], Dim, Dim) =
+            (groups.map(Into::into), flops.into(), bytes.into());
+        if groups.iter().any(|count| *count == 0) {
             return Ok(());
         }
         if let Some(d) = (0..3).find(|d| groups[*d] > self.caps.max_groups[*d]) {
@@ -416,10 +499,15 @@ impl<'a> Site<'a> {
 impl Site<'_> {
     /// Whether another site that nothing was emitted for reads and writes the same, in the same places.
     pub fn reads_like(&self, other: &Self) -> bool {
-        self.operands == other.operands
-            && self.targets == other.targets
+        self.operands.len() == other.operands.len()
+            && self.targets.len() == other.targets.len()
+            && self.operands.iter().zip(&other.operands).all(|(a, b)| a.reads_like(b))
+            && self.targets.iter().zip(&other.targets).all(|(a, b)| a.is_like(b))
             && self.may_defer_sum == other.may_defer_sum
-            && self.partials == other.partials
+            && match (&self.partials, &other.partials) {
+                (Some(a), Some(b)) => a.reads_like(b),
+                (a, b) => a.is_none() && b.is_none(),
+            }
     }
 
     /// Changes all memory that it names.
@@ -465,8 +553,27 @@ pub fn linear_group(k: &Builder) -> Val<'_> {
 
 /// The same counted from the last of `groups` to the first, for what reads once more what another dispatch has just
 /// read: the last of it may still be in the cache. Numbers past the asked-for count are no group's.
-pub(crate) fn reversed_group<'k>(l: &Launch<'k>, groups: usize) -> Val<'k> {
-    l.size("last", groups.max(1) - 1) - linear_group(l.k())
+pub(crate) fn reversed_group<'k>(l: &Launch<'k>, groups: impl Into<Dim>) -> Val<'k> {
+    l.size("last", groups.into().max(1) - 1) - linear_group(l.k())
+}
+
+/// Sizes up to which each number is a class of its own: kernels for few rows are written for their number.
+const SMALL: usize = 8;
+
+/// The largest size of the class that a size is in; above [`SMALL`] there are two classes to a power of two.
+///
+/// What decides between kernels looks at this instead of the size: then one choice, and so one plan, serves all sizes
+/// of a class, and a compile for a fixed size makes the same choice.
+#[track_caller]
+pub(crate) fn class_of(size: Dim) -> usize {
+    if size <= SMALL {
+        return number(size);
+    }
+    let Ok(now) = size.value().map(|now| now as u64) else { return number(size) };
+    let power = 1 << (now - 1).ilog2();
+    let step = power / 2;
+    let most = power + (now - power).div_ceil(step) * step;
+    if size > most - step && size <= most { most as usize } else { number(size) }
 }
 
 /// A size as classes know it: the nearest power of two, so that one measurement serves sizes up to 1.4 times away.
@@ -480,6 +587,26 @@ pub(crate) fn rounded(size: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_class_is_known_by_its_largest_size() {
+        let pairs = [
+            (0, 0),
+            (1, 1),
+            (8, 8),
+            (9, 12),
+            (16, 16),
+            (17, 24),
+            (24, 24),
+            (25, 32),
+            (32, 32),
+            (33, 48),
+            (300, 384),
+        ];
+        for (size, class) in pairs.into_iter().chain([(128, 128), (129, 192), (4096, 4096), (4097, 6144)]) {
+            assert_eq!(class_of(Dim::from(size)), class, "{size}");
+        }
+    }
 
     #[test]
     fn sizes_go_to_the_nearest_power_of_two() {

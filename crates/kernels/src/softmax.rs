@@ -3,12 +3,13 @@
 //! Rows that fit in registers are read once and written once. Others, and columns, have their maxima and sums folded
 //! first; a second kernel writes the results.
 
+use olivine_ir::{Dim, product};
 use olivine_kernel::{Access, Reduction, Val};
 
 use super::reduce::{self, Folded, LogSumExp};
 use super::rows::{Clusters, GROUP, RowTile, State, pairs, vector, wide};
 use crate::kernels;
-use crate::launch::{Launch, bytes};
+use crate::launch::{Launch, bytes, number};
 use crate::math;
 use crate::site::{Operand, Site, Target, linear_group, reversed_group};
 
@@ -20,19 +21,20 @@ kernels! { |op, site|
 /// Lowers a softmax, or its logarithm.
 pub(crate) fn softmax(axis: usize, log: bool, site: &mut Site<'_>) -> Result<(), String> {
     let (x, y) = (site.operands[0].clone(), site.targets[0].clone());
-    let dims = x.dims();
-    let n = dims.get(axis).copied().ok_or_else(|| format!("there is no axis {axis}"))?;
+    let dims = x.sizes();
+    // How a row is held in registers is a number.
+    let n = number(dims.get(axis).copied().ok_or_else(|| format!("there is no axis {axis}"))?);
     reduce::admit(x.ty.dtype, site)?;
-    if x.ty.shape.numel() == 0 {
+    if n == 0 || dims.numel() == 0 {
         return Ok(());
     }
-    let inner: usize = dims[axis + 1..].iter().product();
+    let inner = product(&dims[axis + 1..]);
     match RowTile::new(n, x.ty.dtype, site.group_size(1024)) {
         Some(tile) if inner == 1 => {
-            let tile = tile.for_rows(x.ty.shape.numel() / n, &site.caps.target);
+            let tile = tile.for_rows(dims.numel().div_floor(n), &site.caps.target);
             in_registers(tile, n, log, &x, &y, site)
         }
-        _ => in_two_steps(axis, inner, log, &x, &y, site),
+        _ => in_two_steps(axis, number(inner), log, &x, &y, site),
     }
 }
 
@@ -42,8 +44,8 @@ fn name(log: bool, way: &str) -> String {
 }
 
 /// Flops and bytes: a subtraction, an exponential, a sum and a scaling for every element.
-fn cost(x: &Operand, y: &Target) -> (u64, u64) {
-    (4 * x.ty.shape.numel() as u64, bytes(&x.ty) + bytes(&y.ty))
+fn cost(x: &Operand, y: &Target) -> (Dim, Dim) {
+    (4 * x.sizes().numel(), bytes(&x.ty) + bytes(&y.ty))
 }
 
 fn in_registers(
@@ -54,7 +56,7 @@ fn in_registers(
     y: &Target,
     site: &mut Site<'_>,
 ) -> Result<(), String> {
-    let rows = x.ty.shape.numel() / n;
+    let rows = x.sizes().numel().div_floor(n);
     let k = site.builder(&name(log, "rows"), tile.group);
     let l = Launch::new(&k);
     let (source, sink) = (l.read("x", x), l.write("y", y));

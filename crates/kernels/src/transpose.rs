@@ -1,6 +1,7 @@
 //! Copies whose contiguous dimension is another one on each side: tiles are read along one, turned in workgroup
 //! memory and written along the other. All further dimensions are batch.
 
+use olivine_ir::Dim;
 use olivine_kernel::{Access, Builder, Elem, Val};
 
 use super::cells::{Cell, Cells};
@@ -16,20 +17,20 @@ const LEAST: usize = 8;
 /// these two sides is better turned in tiles.
 pub(crate) fn axes(walk: &Walk) -> Option<(usize, usize)> {
     let to = walk.dims.len().checked_sub(1)?;
-    if walk.inner(1) != 1 || walk.inner(0) == 1 || walk.inner(0) == 0 {
+    if !walk.steps_by(1, 1) || walk.steps_by(0, 1) || walk.steps_by(0, 0) {
         return None;
     }
-    let from = (0..to).find(|d| walk.strides[0][*d] == 1)?;
+    let from = (0..to).find(|d| walk.strides[0][*d].as_constant() == Some(1))?;
     (walk.dims[from] >= LEAST && walk.dims[to] >= LEAST).then_some((from, to))
 }
 
 /// The widest access along a dimension, whose positions and all other strides must be multiples of it.
-fn lanes(walk: &Walk, cells: Cells, side: usize, axis: usize, offset: usize) -> usize {
+fn lanes(walk: &Walk, cells: Cells, side: usize, axis: usize, offset: Dim) -> usize {
     let aligned = |lanes: &usize| {
         *lanes <= cells.most_lanes()
             && walk.dims[axis].is_multiple_of(*lanes)
             && offset.is_multiple_of(*lanes)
-            && walk.strides[side].iter().enumerate().all(|(d, s)| d == axis || s % *lanes as i64 == 0)
+            && walk.strides[side].iter().enumerate().all(|(d, s)| d == axis || s.is_multiple_of(*lanes))
     };
     [4, 2].into_iter().find(aligned).unwrap_or(1)
 }
@@ -72,11 +73,11 @@ pub(crate) fn emit(
     let (columns, rows) = (l.size("columns", wide), l.size("rows", long));
     let row_stride = l.stride("row_stride", walk.strides[0][to]);
     let column_stride = l.stride("column_stride", walk.strides[1][from]);
-    let (across, down) = (wide.div_ceil(edge as usize), long.div_ceil(edge as usize));
+    let (across, down) = (wide.div_ceil(edge), long.div_ceil(edge));
     let (tiles_across, tiles_down) = (l.size("tiles_across", across), l.size("tiles_down", down));
     let rest: Vec<usize> = (0..walk.dims.len()).filter(|d| *d != from && *d != to).collect();
-    let of = |values: &[i64]| rest.iter().map(|d| values[*d]).collect::<Vec<i64>>();
-    let dims: Vec<usize> = rest.iter().map(|d| walk.dims[*d]).collect();
+    let of = |values: &[Dim]| rest.iter().map(|d| values[*d]).collect::<Vec<Dim>>();
+    let dims: Vec<Dim> = rest.iter().map(|d| walk.dims[*d]).collect();
     let batch = Walk::new(&dims, &[of(&walk.strides[0]), of(&walk.strides[1])]);
     let batches = l.size("batches", batch.numel());
     let walker = batch.declare(&l, &[m.from.offset, m.to.offset]);
@@ -107,9 +108,9 @@ pub(crate) fn emit(
         });
     });
 
-    let moved = (2 * walk.numel() * bytes) as u64;
+    let moved = 2 * walk.numel() * bytes;
     let bound = l.done();
-    site.dispatch(k, bound, (across * down * batch.numel()) as u64, (0, moved))
+    site.dispatch(k, bound, across * down * batch.numel(), (0, moved))
 }
 
 /// Narrow elements in words: squares of as many rows as a word has elements are turned in registers, then words in
@@ -140,13 +141,13 @@ impl Packed {
             2 => 2,
             _ => return None,
         };
-        let filled = |side: usize, axis: usize, offset: usize, words: usize| {
+        let filled = |side: usize, axis: usize, offset: Dim, words: usize| {
             let run = each * words;
             walk.dims[axis].is_multiple_of(run)
                 && offset.is_multiple_of(run)
-                && walk.strides[side].iter().enumerate().all(|(d, s)| d == axis || s % run as i64 == 0)
+                && walk.strides[side].iter().enumerate().all(|(d, s)| d == axis || s.is_multiple_of(run))
         };
-        let widest = |side: usize, axis: usize, offset: usize| {
+        let widest = |side: usize, axis: usize, offset: Dim| {
             [4, 2, 1].into_iter().find(|words| filled(side, axis, offset, *words))
         };
         let (read, written) = (widest(0, from, m.from.offset)?, widest(1, to, m.to.offset)?);
@@ -162,20 +163,20 @@ impl Packed {
         let source = l.bind("x", Elem::U32, Access::Read, m.from.memory);
         let sink = l.bind("y", Elem::U32, Access::Write, m.to.memory);
         // Lengths along the words of either side and strides count words.
-        let (wide, long) = (walk.dims[from] / each as usize, walk.dims[to] / each as usize);
+        let (wide, long) = (walk.dims[from] / each, walk.dims[to] / each);
         let (columns, rows) = (l.size("columns", wide), l.size("rows", long));
-        let in_words = |stride: i64| stride / i64::from(each);
+        let in_words = |stride: Dim| stride / each;
         let row_stride = l.stride("row_stride", in_words(walk.strides[0][to]));
         let column_stride = l.stride("column_stride", in_words(walk.strides[1][from]));
         let words = edge / each;
-        let (across, down) = (wide.div_ceil(words as usize), long.div_ceil(words as usize));
+        let (across, down) = (wide.div_ceil(words), long.div_ceil(words));
         let (tiles_across, tiles_down) = (l.size("tiles_across", across), l.size("tiles_down", down));
         let rest: Vec<usize> = (0..walk.dims.len()).filter(|d| *d != from && *d != to).collect();
-        let of = |values: &[i64]| rest.iter().map(|d| in_words(values[*d])).collect::<Vec<i64>>();
-        let dims: Vec<usize> = rest.iter().map(|d| walk.dims[*d]).collect();
+        let of = |values: &[Dim]| rest.iter().map(|d| in_words(values[*d])).collect::<Vec<Dim>>();
+        let dims: Vec<Dim> = rest.iter().map(|d| walk.dims[*d]).collect();
         let batch = Walk::new(&dims, &[of(&walk.strides[0]), of(&walk.strides[1])]);
         let batches = l.size("batches", batch.numel());
-        let offsets = [m.from.offset, m.to.offset].map(|o| o / each as usize);
+        let offsets = [m.from.offset, m.to.offset].map(|o| o / each);
         let walker = batch.declare(&l, &offsets);
         let pitch = words + 1;
         let tile = k.shared(Elem::U32, 1, edge * pitch);
@@ -211,9 +212,9 @@ impl Packed {
             });
         });
 
-        let moved = (8 * walk.numel() / each as usize) as u64;
+        let moved = 8 * walk.numel() / each;
         let bound = l.done();
-        site.dispatch(k, bound, (across * down * batch.numel()) as u64, (0, moved))
+        site.dispatch(k, bound, across * down * batch.numel(), (0, moved))
     }
 }
 

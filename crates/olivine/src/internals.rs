@@ -149,6 +149,9 @@ pub trait ExecutableExt {
 
     /// Bytes on the CPU for each of [`Executable::graphs`] at the sizes compiled last. `None` on a GPU.
     fn host_bytes(&self) -> Vec<Option<HostBytes>>;
+
+    /// For every plan of every graph what sizes it holds for: guards, each with the line that asked.
+    fn guards(&self) -> Vec<Vec<String>>;
 }
 
 impl ExecutableExt for Executable {
@@ -169,6 +172,10 @@ impl ExecutableExt for Executable {
 
     fn host_bytes(&self) -> Vec<Option<HostBytes>> {
         self.compiled_graphs().iter().map(|graph| graph.host_bytes()).collect()
+    }
+
+    fn guards(&self) -> Vec<Vec<String>> {
+        self.compiled_graphs().iter().flat_map(|graph| graph.guards()).collect()
     }
 }
 

@@ -1,4 +1,4 @@
-//! Sizes that a run chooses: compiled once each, checked against each other.
+//! Sizes that a run chooses: few plans for all of them, checked against each other.
 #![forbid(unsafe_code)]
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
@@ -29,10 +29,10 @@ fn inputs(n: usize) -> (Tensor, Tensor) {
 }
 
 #[test]
-fn every_size_gives_its_own_answer_and_is_compiled_once() {
+fn every_size_gives_its_own_answer_and_few_plans_serve_all() {
     let model = model();
-    let before = model.compiled();
     let sizes = [1, 2, 7, 0, 300];
+    let mut plans = None;
     for round in 0..3 {
         for n in sizes {
             let (x, rows) = inputs(n);
@@ -42,8 +42,9 @@ fn every_size_gives_its_own_answer_and_is_compiled_once() {
             let want: Vec<f32> = (0..n).flat_map(|i| [3.0 + i as f32; 2]).collect();
             assert_eq!(y.as_slice::<f32>().unwrap(), want);
         }
-        // The declared size, 1, is compiled from the start.
-        assert_eq!(model.compiled(), before + sizes.len() - 1, "round {round}");
+        // One row, several, and none.
+        assert!(model.compiled() <= 3, "{} plans", model.compiled());
+        assert_eq!(model.compiled(), *plans.get_or_insert(model.compiled()), "round {round}");
     }
 }
 

@@ -1,7 +1,7 @@
 //! Tensors of a model file: elements of every type, in every one of ONNX's ways to write them down.
 
 use bytes::Bytes;
-use olivine_ir::{DType, Data, Shape, Tensor, TensorType};
+use olivine_ir::{DType, Data, Dim, Shape, Tensor, TensorType};
 
 use crate::ElementType;
 use crate::element::element_type;
@@ -87,6 +87,14 @@ pub(crate) fn shape_of(dims: &[i64]) -> Result<Shape, String> {
     let sizes: Result<Vec<usize>, _> = dims.iter().map(|d| usize::try_from(*d)).collect();
     let sizes = sizes.map_err(|_| format!("sizes {dims:?} are not all from 0 on"))?;
     Shape::new(&sizes).map_err(|e| e.to_string())
+}
+
+/// As [`shape_of`], of sizes that may be expressions.
+pub(crate) fn shape_of_sizes(sizes: &[Dim]) -> Result<Shape, String> {
+    if sizes.iter().any(|size| *size < 0) {
+        return Err(format!("sizes {sizes:?} are not all from 0 on"));
+    }
+    Shape::of_sizes(sizes).map_err(|e| e.to_string())
 }
 
 /// Elements in memory: little endian, those under a byte packed from the lowest bit on.

@@ -16,6 +16,9 @@ pub enum Error {
     /// The memory plan could not be made.
     #[error("memory plan: {0}")]
     Plan(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// Sizes of a run for which the program has no numbers.
+    #[error("{0}")]
+    Sizes(String),
     /// A kernel of ours is wrong, or the device lacks what it uses.
     #[error("kernel `{kernel}`: {source}")]
     Kernel {

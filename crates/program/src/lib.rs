@@ -27,6 +27,7 @@ mod hazard;
 mod load;
 mod program;
 mod shared_pipelines;
+mod sizing;
 mod tuning;
 
 pub use caps::{ALIGNMENT, Addressing, DeviceCaps, DeviceKind, Mask};
@@ -38,4 +39,5 @@ pub use load::LoadBatch;
 pub use olivine_ir::Fusion;
 pub use program::{BufferDecl, BufferId, Content, Dispatch, KernelId, Port, Program, Slice};
 pub use shared_pipelines::{PipelineKey, SharedPipelines};
+pub use sizing::{SizedDispatch, SizedProgram, SizedSlice, Sizing};
 pub use tuning::{Decision, Record};

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use olivine_ir::{Fusion, Tensor, TensorType};
 use olivine_kernel::Kernel;
 
+use crate::sizing::Sizing;
 use crate::tuning::Decision;
 
 /// A buffer of [`Program::buffers`].
@@ -125,6 +126,8 @@ pub struct Program {
     pub decisions: Vec<Decision>,
     /// What lowering joined, beside what the graph's passes had fused before.
     pub fusions: Vec<Fusion>,
+    /// The numbers as expressions, where the graph has open sizes.
+    pub sizing: Option<Arc<Sizing>>,
 }
 
 impl Program {

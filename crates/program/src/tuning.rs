@@ -24,6 +24,11 @@ impl Record {
         self.lines.get(&(family.to_string(), class.to_string())).map(String::as_str)
     }
 
+    /// Whether it has lines of a family.
+    pub fn has_family(&self, family: &str) -> bool {
+        self.lines.keys().any(|(known, _)| known == family)
+    }
+
     /// Sets the configuration of a class.
     pub fn set(&mut self, family: &str, class: &str, config: &str) {
         self.lines.insert((family.into(), class.into()), config.into());

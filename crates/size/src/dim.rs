@@ -76,6 +76,21 @@ impl Dim {
         Dim { value: 0, tag: Tag::new(ExprId::UNKNOWN, Some(Fault::Overflow)) }
     }
 
+    /// The value and the expression apart, for tables that keep many sizes; `None` for a size with a fault.
+    #[inline]
+    pub fn parts(self) -> Option<(i64, Expression)> {
+        self.fault().is_none().then(|| (self.value, Expression(self.tag.expr())))
+    }
+
+    /// The size that [`Dim::parts`] took apart.
+    #[inline]
+    pub fn from_parts(value: i64, expression: Expression) -> Dim {
+        match expression.0 {
+            None => Dim::constant(value),
+            Some(id) => Dim::symbolic(value, id),
+        }
+    }
+
     /// Reads the text form, such as `2*sequence + min(past, 4)`, with the sizes of a scope.
     ///
     /// The text form has `+`, `-`, `*`, `mod`, parentheses, `floor(a / b)`, `ceil(a / b)`, `min(a, b)`, `max(a, b)`,
@@ -155,6 +170,14 @@ impl Dim {
         let mut values = Vec::new();
         table.evaluate(bindings, &mut values)?;
         Ok(values[slot.index()])
+    }
+
+    /// The same expression with its value for other values of the symbols: for another compile.
+    pub fn rebound(self, bindings: &Bindings) -> Result<Dim, Error> {
+        match self.check()?.tag.expr() {
+            None => Ok(self),
+            Some(id) => Ok(Dim::symbolic(self.evaluate(bindings)?, id)),
+        }
     }
 
     /// A key for maps: equal keys mean sizes that are equal for all values of the symbols.
@@ -254,6 +277,30 @@ impl fmt::Debug for Dim {
             (None, None) => write!(f, "{}", self.value),
             (None, Some(_)) => write!(f, "{self} = {}", self.value),
             (Some(fault), _) => write!(f, "{self} {fault}"),
+        }
+    }
+}
+
+/// The expression of a size without its value, in four bytes; nothing for constants.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Expression(Option<ExprId>);
+
+impl Expression {
+    /// Of a constant.
+    pub const NONE: Expression = Expression(None);
+
+    /// Whether there is none: the size is a constant.
+    #[inline]
+    pub fn is_none(self) -> bool {
+        self.0.is_none()
+    }
+}
+
+impl fmt::Debug for Expression {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            None => f.write_str("constant"),
+            Some(id) => f.write_str(&text(Expr::Id(id))),
         }
     }
 }

@@ -11,6 +11,7 @@
 //!   guards ───────── record, Recorder, GuardSet: which questions were asked, and whether the answers still hold
 //!   Bindings ─────── new values of the symbols
 //!   Table ────────── many expressions as one list of instructions
+//!   ArenaLayout ──── offsets of buffers in one arena, for any sizes
 //!   expr ─────────── the process-wide store of expressions in canonical form
 //! ```
 //!
@@ -49,14 +50,16 @@ mod dim;
 mod error;
 mod expr;
 pub mod guards;
+mod layout;
 mod operators;
 mod parse;
 mod symbol;
 mod table;
 
 pub use bindings::Bindings;
-pub use dim::{Dim, Structural};
+pub use dim::{Dim, Expression, Structural};
 pub use error::{Error, Fault};
 pub use expr::store::{expression_count, set_expression_limit};
+pub use layout::ArenaLayout;
 pub use symbol::{Scope, Symbol};
 pub use table::{Slot, Table};

@@ -1,7 +1,7 @@
 //! Conversions from integers, operators and the named operations of [`Dim`].
 
 use std::iter::{Product, Sum};
-use std::ops::{Add, AddAssign, Mul, MulAssign, Neg, Sub, SubAssign};
+use std::ops::{Add, AddAssign, Div, DivAssign, Mul, MulAssign, Neg, Rem, RemAssign, Sub, SubAssign};
 
 use crate::Dim;
 use crate::arithmetic::Op;
@@ -102,6 +102,9 @@ macro_rules! operator {
 operator!(Add, add, AddAssign, add_assign, Op::Add);
 operator!(Sub, sub, SubAssign, sub_assign, Op::Sub);
 operator!(Mul, mul, MulAssign, mul_assign, Op::Mul);
+// Rounded towards minus infinity, as [`Dim::div_floor`] and [`Dim::rem_floor`].
+operator!(Div, div, DivAssign, div_assign, Op::DivFloor);
+operator!(Rem, rem, RemAssign, rem_assign, Op::Rem);
 
 impl Neg for Dim {
     type Output = Dim;

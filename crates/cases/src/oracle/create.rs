@@ -3,6 +3,8 @@
 use olivine_ir::TensorType;
 use olivine_ir::op::{OneHot, Range, TriPart, Trilu};
 
+use super::value::whole;
+
 use super::Value;
 use super::elementwise::{Scalar, read};
 use super::value::{each, flat};
@@ -39,10 +41,10 @@ pub(super) fn trilu(op: &Trilu, x: &Value) -> Value {
 
 pub(super) fn range(op: &Range, ty: TensorType) -> Value {
     if ty.dtype.is_float() {
-        Value::floats(ty, (0..op.count).map(|i| op.start + i as f64 * op.step).collect())
+        Value::floats(ty, (0..whole(op.count) as usize).map(|i| op.start + i as f64 * op.step).collect())
     } else {
         let at = |i: usize| (op.start as i64).wrapping_add((op.step as i64).wrapping_mul(i as i64));
-        Value::ints(ty, (0..op.count).map(at).collect())
+        Value::ints(ty, (0..whole(op.count) as usize).map(at).collect())
     }
 }
 

@@ -3,6 +3,8 @@
 use olivine_ir::op::{Pad, PadMode, Repeat, Reverse, Roll, Split};
 use olivine_ir::{Tensor, TensorType};
 
+use super::value::whole;
+
 use super::Value;
 use super::elementwise::{collect, read};
 use super::value::{each, flat};
@@ -43,7 +45,7 @@ pub(super) fn split(op: &Split, x: &Value, results: &[TensorType]) -> Vec<Value>
             from[op.axis] += begin;
             Some(flat(x.shape(), &from))
         }));
-        begin += size;
+        begin += whole(*size) as usize;
     }
     parts
 }

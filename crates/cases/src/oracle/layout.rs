@@ -3,6 +3,8 @@
 use olivine_ir::op::{DepthMode, DepthToSpace, Slice, SpaceToDepth, Transpose, Unfold, View};
 use olivine_ir::{Shape, TensorType};
 
+use super::value::whole;
+
 use super::Value;
 use super::value::{broadcast_flat, flat};
 use super::{meanings, one};
@@ -52,7 +54,7 @@ pub(super) fn slice(op: &Slice, x: &Value, ty: TensorType) -> Value {
     let shape = *x.shape();
     let mut axes: Vec<Vec<usize>> = shape.iter().map(|d| (0..*d).collect()).collect();
     for (i, axis) in op.axes.iter().enumerate() {
-        axes[*axis] = visited(shape[*axis], op.starts[i], op.ends[i], op.steps[i]);
+        axes[*axis] = visited(shape[*axis], whole(op.starts[i]), whole(op.ends[i]), op.steps[i]);
     }
     x.pick(ty, |at| {
         let from: Vec<usize> = at.iter().zip(&axes).map(|(i, axis)| axis[*i]).collect();
@@ -67,8 +69,8 @@ pub(super) fn expand(x: &Value, ty: TensorType) -> Value {
 
 pub(super) fn view(op: &View, x: &Value, ty: TensorType) -> Value {
     x.pick(ty, |at| {
-        let moved: i64 = at.iter().zip(&op.strides).map(|(i, s)| *i as i64 * s).sum();
-        Some((op.offset as i64 + moved) as usize)
+        let moved: i64 = at.iter().zip(&op.strides).map(|(i, s)| *i as i64 * whole(*s)).sum();
+        Some((whole(op.offset) + moved) as usize)
     })
 }
 

@@ -235,3 +235,8 @@ pub(crate) fn broadcast_flat(dims: &[usize], at: &[usize]) -> usize {
 pub(crate) fn around(shape: &[usize], axis: usize) -> (usize, usize, usize) {
     (shape[..axis].iter().product(), shape[axis], shape[axis + 1..].iter().product())
 }
+
+/// A size as a number: the oracle computes graphs whose sizes are numbers.
+pub(super) fn whole(size: olivine_ir::Dim) -> i64 {
+    size.as_constant().unwrap_or(0)
+}

@@ -50,7 +50,10 @@ fn layouts(t: &mut Table) {
     });
     every(t, "view", |g| {
         let x = g.x([4, 6])?;
-        g.add1(View { shape: Shape::new(&[3, 5])?, strides: vec![6, -1], offset: 5 }, &[x])
+        g.add1(
+            View { shape: Shape::new(&[3, 5])?, strides: vec![6.into(), (-1).into()], offset: 5.into() },
+            &[x],
+        )
     });
     every(t, "depth_to_space", |g| {
         let x = g.x([2, 8, 3, 4])?;

@@ -116,7 +116,12 @@ fn slices(t: &mut Table) {
     }
     t.case("slice/several-axes", SIZES, Anything, Bits, |g| {
         let x = g.x([6, 7, 8])?;
-        let op = Slice { axes: vec![2, 0], starts: vec![7, 1], ends: vec![0, 5], steps: vec![-2, 1] };
+        let op = Slice {
+            axes: vec![2, 0],
+            starts: vec![7.into(), 1.into()],
+            ends: vec![0.into(), 5.into()],
+            steps: vec![-2, 1],
+        };
         g.add1(op, &[x])
     });
     t.case("slice/of-transpose", &[F32], normal(), Bits, |g| {
@@ -136,7 +141,7 @@ fn slices(t: &mut Table) {
     t.case("view/overlapping", &[F32, I32], normal(), Bits, |g| {
         let x = g.x([4, 6])?;
         let shape = Shape::new(&[3, 5])?;
-        g.add1(View { shape, strides: vec![6, -1], offset: 5 }, &[x])
+        g.add1(View { shape, strides: vec![6.into(), (-1).into()], offset: 5.into() }, &[x])
     });
 }
 

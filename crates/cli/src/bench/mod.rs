@@ -6,6 +6,7 @@ mod chain;
 mod copy;
 mod gpu;
 mod large;
+mod lengths;
 mod model;
 mod ops;
 mod quant;
@@ -40,6 +41,8 @@ enum What {
     Chain(chain::ChainArgs),
     /// Matmuls with packed weights, format by format.
     Quant(quant::QuantArgs),
+    /// What a run costs more when its length is a new one.
+    Lengths(lengths::LengthsArgs),
     /// Models that others made, beside ONNX Runtime.
     Zoo(crate::zoo::ZooBenchArgs),
     /// A tensor, operations and a model larger than 32-bit offsets reach, checked.
@@ -55,6 +58,7 @@ pub(crate) fn run(global: &Global, args: &BenchArgs) -> Result<Answer, Failure> 
         What::Start(args) => start::run(global, args),
         What::Chain(args) => chain::run(global, args),
         What::Quant(args) => quant::run(global, args),
+        What::Lengths(args) => lengths::run(global, args),
         What::Zoo(args) => crate::zoo::run_bench(global, args),
         What::Large(args) => large::run(global, args),
     }

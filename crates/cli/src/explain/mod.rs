@@ -5,8 +5,9 @@ mod device;
 use std::collections::BTreeMap;
 
 use clap::Args;
-use olivine::internals::SessionExt as _;
+use olivine::Session;
 use olivine::internals::compile::{Compiled, plan};
+use olivine::internals::{ExecutableExt as _, SessionExt as _};
 use olivine::ir::{Def, Graph, Op, Printer, nearest};
 use serde_json::{Value, json};
 
@@ -21,7 +22,8 @@ pub(crate) struct ExplainArgs {
     /// A built-in model (bert-base, encoder), an ONNX file, a file with a graph in text form, or `-` for stdin.
     graph: String,
     /// Print one stage: `ir` (as given), a pass by name, `fused` (the last graph), `all` of these,
-    /// `lowered` (the nodes of each kernel call), or on a GPU `program` (buffers, dispatches, barriers), `spirv`, `wgsl`
+    /// `lowered` (the nodes of each kernel call), `guards` (which sizes a plan serves, and the last graph with sizes as
+    /// expressions), or on a GPU `program` (buffers, dispatches, barriers), `spirv`, `wgsl`
     /// (its kernels).
     #[arg(long, value_name = "NAME")]
     stage: Option<String>,
@@ -53,6 +55,7 @@ pub(crate) fn run(global: &Global, args: &ExplainArgs) -> Result<Answer, Failure
                 stages.iter().map(|(name, graph)| json!({ "stage": name, "graph": print(graph) })).collect();
             Ok(Answer::new(format!("{text}{summary}"), json!({ "stages": list, "summary": summary.json() })))
         }
+        Some("guards") => guards(&session, &graph, args.full),
         Some(name) if device::STAGES.contains(&name) => device::stage(name, &session, &compiled),
         Some(name) => {
             let Some((_, graph)) = stages.iter().find(|(n, _)| n == name) else {
@@ -63,6 +66,20 @@ pub(crate) fn run(global: &Global, args: &ExplainArgs) -> Result<Answer, Failure
             Ok(Answer::new(text, json))
         }
     }
+}
+
+/// What sizes a plan for the graph serves, and the graph with open sizes as expressions.
+fn guards(session: &Session, graph: &Graph, full: bool) -> Result<Answer, Failure> {
+    let plans = session.compile(graph)?.guards();
+    let guards = plans.into_iter().next().unwrap_or_default();
+    let open = session.explain(&graph.specialise_symbolic(&[])?)?;
+    let text = Printer::new(&open.graph).elide_constants(!full).to_string();
+    let list = match guards.is_empty() {
+        true => "  none: it serves all sizes\n".to_string(),
+        false => guards.iter().map(|guard| format!("  {guard}\n")).collect(),
+    };
+    let json = json!({ "stage": "guards", "guards": guards, "graph": text });
+    Ok(Answer::new(format!("# guards\n{list}\n{text}"), json))
 }
 
 /// All stages by name; a pass that runs again is numbered.
@@ -80,7 +97,8 @@ fn stages<'a>(graph: &'a Graph, compiled: &'a Compiled) -> Vec<(String, &'a Grap
 }
 
 fn unknown_stage(name: &str, stages: &[(String, &Graph)]) -> Failure {
-    let names: Vec<&str> = stages.iter().map(|(n, _)| n.as_str()).chain(device::STAGES).collect();
+    let more = ["guards"].into_iter().chain(device::STAGES);
+    let names: Vec<&str> = stages.iter().map(|(n, _)| n.as_str()).chain(more).collect();
     let failure = Failure::new(format!("no stage `{name}`; there are {}, all", names.join(", ")));
     match nearest(name, names.iter().copied()) {
         Some(near) => failure.hint(format!("did you mean `--stage {near}`?")),

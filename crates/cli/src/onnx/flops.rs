@@ -40,9 +40,9 @@ fn of_node(graph: &Graph, node: &Node) -> u64 {
             count(&shape(0)).saturating_mul(2).saturating_mul(taps as u64)
         }
         Op::Attention(op) if shape(0).rank() == 4 && shape(1).rank() == 4 => {
-            let (batch, heads, queries, dim) = op.layout.sizes(&shape(0));
-            let (_, _, keys, _) = op.layout.sizes(&shape(1));
-            let values = if shape(2).rank() == 4 { op.layout.sizes(&shape(2)).3 } else { dim };
+            let (batch, heads, queries, dim) = op.layout.numbers(&shape(0));
+            let (_, _, keys, _) = op.layout.numbers(&shape(1));
+            let values = if shape(2).rank() == 4 { op.layout.numbers(&shape(2)).3 } else { dim };
             [batch, heads, queries, keys, dim + values].iter().fold(2, |all, n| all.saturating_mul(*n as u64))
         }
         Op::Recurrent(_) => {

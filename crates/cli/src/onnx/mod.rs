@@ -5,6 +5,7 @@ mod flops;
 pub(crate) mod inputs;
 pub(crate) mod inspect;
 mod predicted;
+pub(crate) mod prepare;
 pub(crate) mod run;
 
 use std::path::Path;

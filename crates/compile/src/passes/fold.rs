@@ -42,7 +42,12 @@ impl Pass for Fold {
 /// Whether a node has no elements, or constant operands alone.
 fn may_fold(graph: &Graph, node: &Node) -> bool {
     node.inputs.iter().all(|id| graph.as_const(*id).is_some())
-        || node.outputs.iter().all(|id| graph.values()[id.index()].ty.shape.has_zero())
+        || node.outputs.iter().all(|id| has_no_elements(&graph.values()[id.index()].ty.shape))
+}
+
+/// Whether some size is the number 0.
+fn has_no_elements(shape: &Shape) -> bool {
+    shape.sizes().iter().any(|size| size.as_constant() == Some(0))
 }
 
 /// The node's results, if they can be known now.
@@ -53,8 +58,12 @@ fn fold(
     types: &[TensorType],
     options: &Options<'_>,
 ) -> Option<Vec<Tensor>> {
-    if types.iter().all(|t| t.shape.has_zero()) {
+    if types.iter().all(|t| !t.shape.is_symbolic() && t.shape.has_zero()) {
         return types.iter().map(|t| Tensor::zeros(t.dtype, t.shape).ok()).collect();
+    }
+    // Constants have sizes that are numbers.
+    if node.op.has_open_sizes() || types.iter().any(|t| t.shape.is_symbolic()) {
+        return None;
     }
     // A loop may take long or have no end, and a user's operation is not run before the user asks for it.
     if !node.op.bodies().is_empty() || matches!(node.op, Op::Custom(_)) {
@@ -97,16 +106,17 @@ fn gather<T: Element>(from: &[T], view: &View) -> Option<Vec<T>> {
     let rank = view.shape.rank();
     let mut out = memory::with_room(view.shape.numel()).ok()?;
     let mut index = vec![0usize; rank];
-    let mut at = view.offset as i64;
+    let mut at = view.offset.as_constant()?;
+    let strides = view.strides.iter().map(|s| s.as_constant()).collect::<Option<Vec<i64>>>()?;
     for _ in 0..view.shape.numel() {
         out.push(*from.get(usize::try_from(at).ok()?)?);
         for axis in (0..rank).rev() {
             index[axis] += 1;
-            at += view.strides[axis];
+            at += strides[axis];
             if index[axis] < view.shape[axis] {
                 break;
             }
-            at -= view.strides[axis] * index[axis] as i64;
+            at -= strides[axis] * index[axis] as i64;
             index[axis] = 0;
         }
     }

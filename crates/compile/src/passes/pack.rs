@@ -43,7 +43,7 @@ fn against_the_grain(graph: &Graph, loaded: &[bool], id: ValueId) -> bool {
     let Some(Def::Node { node, .. }) = graph.value(id).ok().map(|v| &v.def) else { return false };
     let Op::View(view) = &graph.nodes()[node.index()].op else { return false };
     let last = view.shape.rank().saturating_sub(1);
-    loaded[node.index()] && view.shape.get(last).is_some_and(|d| *d > 1) && view.strides[last] != 1
+    loaded[node.index()] && view.shape.sizes().get(last).is_some_and(|d| *d > 1) && view.strides[last] != 1
 }
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
 //! Which values of a graph need bytes, for how long, and which may share them.
 
-use olivine_ir::{Def, Graph, Node, Op, ValueId};
+use olivine_ir::{Def, Dim, Graph, Node, Op, ValueId};
 
-use super::{ALIGNMENT, Error, Lifetime, place};
+use super::layout::layout;
+use super::{ALIGNMENT, ArenaLayout, Error, Lifetime, place};
 
 /// A value's bytes in the arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,6 +14,8 @@ pub struct Slot {
     pub bytes: usize,
     /// The value whose node writes these bytes: the value itself, or what it is a view of.
     pub root: ValueId,
+    /// The buffer of [`MemoryPlan::layout`] that holds it.
+    pub buffer: usize,
 }
 
 /// How a graph output reaches the caller's buffer.
@@ -35,7 +38,7 @@ pub enum OutputLocation {
 /// Slots of values that are needed at the same node never overlap, with one exception: where `in_place` names an
 /// operand, the node's result 0 has that operand's slot, byte for byte in the same packed layout, and no other operand
 /// of the node lies in it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct MemoryPlan {
     /// For every value its bytes in the arena, if it has any there.
     pub slots: Vec<Option<Slot>>,
@@ -47,10 +50,26 @@ pub struct MemoryPlan {
     pub outputs: Vec<OutputLocation>,
     /// Bytes of the arena.
     pub arena: usize,
-    /// For every node where its scratch bytes are, if it asked for any.
-    pub scratch: Vec<Option<usize>>,
+    /// For every node where its scratch bytes are, and their buffer, if it asked for any.
+    pub scratch: Vec<Option<(usize, usize)>>,
+    /// The buffers of the arena. Offsets and bytes above are for the sizes of the compile; this places them for others.
+    pub layout: ArenaLayout,
     /// The most bytes alive at one node: no arena could be smaller.
     pub largest_live_set: usize,
+}
+
+impl MemoryPlan {
+    /// The offset of every buffer of the layout, for the sizes of the compile.
+    pub fn offsets(&self) -> Vec<u64> {
+        let mut offsets = vec![0; self.layout.sizes.len()];
+        for slot in self.slots.iter().flatten() {
+            offsets[slot.buffer] = slot.offset as u64;
+        }
+        for (offset, buffer) in self.scratch.iter().flatten() {
+            offsets[*buffer] = *offset as u64;
+        }
+        offsets
+    }
 }
 
 /// What a backend asks of the plan.
@@ -61,7 +80,7 @@ pub struct PlanOptions<'a> {
     /// Whether elementwise results may take over an operand's bytes.
     pub in_place: bool,
     /// For every node the bytes it needs for itself while it runs; may be shorter than the nodes.
-    pub scratch: &'a [usize],
+    pub scratch: &'a [Dim],
     /// For every node the last node that needs its operands and its scratch, where that is a later one; may be shorter
     /// than the nodes.
     pub until: &'a [usize],
@@ -104,32 +123,54 @@ pub fn plan_graph_with(
     let last = last_uses(graph, at_load, &roots, &outputs, options);
     let held = held(graph, &roots, options);
     let uses = Uses { roots: &roots, residents: &residents, last: &last, held: &held };
-    let (in_place, buffer_of, mut lifetimes) = buffers(graph, at_load, &uses, options.in_place);
+    let (in_place, buffer_of, mut lifetimes, mut sizes) = buffers(graph, at_load, &uses, options.in_place);
     let values = lifetimes.len();
-    let wants = |step: usize| options.scratch.get(step).copied().filter(|b| *b > 0 && !at_load[step]);
-    let asking: Vec<usize> = (0..nodes.len()).filter(|step| wants(*step).is_some()).collect();
-    lifetimes.extend(asking.iter().map(|step| Lifetime {
-        size: wants(*step).unwrap_or(0),
-        first: *step,
-        last: options.end(*step),
-    }));
+    let wants = |step: usize| options.scratch.get(step).copied().filter(|b| *b != 0 && !at_load[step]);
+    let asking: Vec<(usize, Dim)> = (0..nodes.len()).filter_map(|step| Some((step, wants(step)?))).collect();
+    for (step, bytes) in &asking {
+        lifetimes.push(Lifetime { size: number(*bytes)?, first: *step, last: options.end(*step) });
+        sizes.push(*bytes);
+    }
 
-    let placement = place(&lifetimes, options.alignment)?;
+    let mut placement = place(&lifetimes, options.alignment)?;
+    let layout = layout(sizes, &lifetimes, &placement, options.alignment);
+    if !layout.is_fixed() {
+        // The offsets that other sizes get by the same rule.
+        let bytes: Vec<u64> = lifetimes.iter().map(|l| l.size as u64).collect();
+        let mut offsets = vec![0; bytes.len()];
+        let arena = layout.place(&bytes, &mut offsets).ok_or(Error::TooLarge { step: 0 })?;
+        placement.offsets = offsets.into_iter().map(|offset| offset as usize).collect();
+        placement.peak = arena as usize;
+    }
     let largest_live_set = super::lower_bound(&lifetimes, options.alignment)?;
     let mut scratch = vec![None; nodes.len()];
-    for (i, step) in asking.iter().enumerate() {
-        scratch[*step] = Some(placement.offsets[values + i]);
+    for (i, (step, _)) in asking.iter().enumerate() {
+        scratch[*step] = Some((placement.offsets[values + i], values + i));
     }
     let slots = graph
         .ids()
         .map(|id| {
             let root = roots[id.index()];
             let buffer = buffer_of[root.index()]?;
-            let bytes = graph.values()[root.index()].ty.bytes();
-            Some(Slot { offset: placement.offsets[buffer], bytes, root })
+            let bytes = graph.values()[root.index()].ty.values().bytes();
+            Some(Slot { offset: placement.offsets[buffer], bytes, root, buffer })
         })
         .collect();
-    Ok(MemoryPlan { slots, roots, in_place, outputs, arena: placement.peak, scratch, largest_live_set })
+    Ok(MemoryPlan {
+        slots,
+        roots,
+        in_place,
+        outputs,
+        arena: placement.peak,
+        scratch,
+        layout,
+        largest_live_set,
+    })
+}
+
+/// The number of bytes in the current compile: places are decided by it, and hold for all.
+fn number(bytes: Dim) -> Result<usize, Error> {
+    bytes.value().ok().and_then(|b| usize::try_from(b).ok()).ok_or(Error::TooLarge { step: 0 })
 }
 
 /// For every value, what it is a view of in the end.
@@ -223,17 +264,18 @@ struct Uses<'a> {
 }
 
 /// Assigns a buffer to every arena resident, taking over an operand's where the node may write in place.
-#[allow(clippy::type_complexity, reason = "three parallel tables of one walk")]
+#[allow(clippy::type_complexity, reason = "four parallel tables of one walk")]
 fn buffers(
     graph: &Graph,
     at_load: &[bool],
     uses: &Uses<'_>,
     may_reuse: bool,
-) -> (Vec<Option<usize>>, Vec<Option<usize>>, Vec<Lifetime>) {
+) -> (Vec<Option<usize>>, Vec<Option<usize>>, Vec<Lifetime>, Vec<Dim>) {
     let Uses { roots, residents, last, .. } = *uses;
     let mut in_place = vec![None; graph.nodes().len()];
     let mut buffer_of: Vec<Option<usize>> = vec![None; graph.values().len()];
     let mut lifetimes: Vec<Lifetime> = Vec::new();
+    let mut sizes: Vec<Dim> = Vec::new();
     for (step, node) in graph.nodes().iter().enumerate() {
         if at_load[step] {
             continue;
@@ -254,14 +296,15 @@ fn buffers(
                     buffer
                 }
                 None => {
-                    let size = graph.values()[id.index()].ty.bytes();
-                    lifetimes.push(Lifetime { size, first: step, last: end });
+                    let ty = graph.values()[id.index()].ty;
+                    lifetimes.push(Lifetime { size: ty.values().bytes(), first: step, last: end });
+                    sizes.push(ty.size_bytes());
                     lifetimes.len() - 1
                 }
             });
         }
     }
-    (in_place, buffer_of, lifetimes)
+    (in_place, buffer_of, lifetimes, sizes)
 }
 
 /// The first operand whose bytes result 0 may take: same layout, in the arena, and read for the last time, only once.
@@ -284,8 +327,8 @@ fn reusable_operand(graph: &Graph, node: &Node, step: usize, uses: &Uses<'_>) ->
             && readers == 1
             && ty.shape == target.shape
             && ty.dtype.size() == target.dtype.size()
-            && ty.bytes() == whole.bytes()
-            && ty.bytes() > 0
+            && ty.size_bytes() == whole.size_bytes()
+            && ty.size_bytes() > 0
             && reads_in_order(graph, id, root)
     })
 }

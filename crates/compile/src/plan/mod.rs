@@ -5,10 +5,12 @@
 //! ```
 
 mod graph;
+mod layout;
 mod place;
 mod sweep;
 
 pub use graph::{MemoryPlan, OutputLocation, PlanOptions, Slot, plan_graph, plan_graph_with};
+pub use olivine_ir::size::ArenaLayout;
 pub use place::{lower_bound, place};
 
 /// Every slot begins at a multiple of this: a cache line, and the widest vector.

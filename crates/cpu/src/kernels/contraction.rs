@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use half::{bf16, f16};
-use olivine_ir::{DType, Shape, TensorType};
+use olivine_ir::{DType, Shape, TensorType, product};
 
 use crate::kernel::kernels;
 use crate::kernels::conv::scratch::with_scratch;
@@ -159,12 +159,10 @@ const SCORE_ROWS: usize = 192;
 const SCORE_BYTES: usize = 768 << 10;
 
 /// Whether a softmax over a matmul's rows is faster inside the matmul: where rows are many, and short enough for cache.
-pub(crate) fn suits_softmax(result: &TensorType) -> bool {
-    let (shape, rank) = (&result.shape, result.shape.rank());
-    rank >= 2
-        && result.dtype == DType::F32
-        && shape[..rank - 1].iter().product::<usize>() >= 64
-        && (1..=SCORE_BYTES / 64).contains(&shape[rank - 1])
+pub(crate) fn suits_softmax(dtype: DType, result: &Shape) -> bool {
+    let sizes = result.sizes();
+    let Some((columns, rows)) = sizes.split_last().filter(|(_, rows)| !rows.is_empty()) else { return false };
+    dtype == DType::F32 && product(rows) >= 64 && *columns >= 1 && *columns <= SCORE_BYTES / 64
 }
 
 /// Matmul in f32 and its epilogue, then the softmax of every row while it is in cache.

@@ -203,7 +203,7 @@ mod tests {
             let ty = ty(dtype, &[count]);
             let mut bytes = vec![0u64; count];
             let mut target = Target { ty, bytes: &mut bytemuck::cast_slice_mut(&mut bytes)[..ty.bytes()] };
-            range(&Range { dtype, start, step, count }, &[], std::slice::from_mut(&mut target));
+            range(&Range { dtype, start, step, count: count.into() }, &[], std::slice::from_mut(&mut target));
             target.bytes.to_vec()
         };
         let big = run(DType::I64, 9.007_199_254_740_992e15, 3.0, 3);

@@ -71,7 +71,7 @@ fn table<T: Real>(op: &Rope, x: &[Operand<'_>]) -> Table<T::Acc> {
 }
 
 fn rotate<T: Real>(op: &Rope, x: &[Operand<'_>], target: &mut Target<'_>) {
-    let (_, _, sequence, dim) = op.layout.sizes(&target.ty.shape);
+    let (_, _, sequence, dim) = op.layout.numbers(&target.ty.shape);
     let pairs = op.rotary / 2;
     let Table { cos, sin } = table::<T>(op, x);
     // Positions without a batch axis serve every batch.

@@ -27,6 +27,9 @@ impl<D: Driver> Clone for Loaded<D> {
 impl<D: Driver> Executable<D> {
     /// The stored buffers, loaded again if a param changed.
     pub(super) fn loaded(&self) -> Result<Loaded<D>, Error> {
+        if let Some(base) = &self.base {
+            return base.loaded();
+        }
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
         let generation = self.weights.generation();
         if let Some(loaded) = loaded.as_ref()

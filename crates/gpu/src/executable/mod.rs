@@ -7,6 +7,7 @@ mod tensor;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use olivine_ir::size::Bindings;
 use olivine_ir::{Tensor, TensorType, TensorView};
 use olivine_program::{Content, Driver, Error, Port, Program, Slice, Timing};
 
@@ -22,14 +23,20 @@ const IDLE_SLOTS: usize = 8;
 const DONORS: usize = 4;
 
 /// A program ready to run on a device; runs may overlap.
+///
+/// Executables of one graph for several sizes share pipelines, weights and the memory of finished runs.
 pub struct Executable<D: Driver> {
     driver: Arc<D>,
     program: Program,
-    pipelines: Vec<Arc<D::Pipeline>>,
+    pipelines: Arc<Vec<Arc<D::Pipeline>>>,
     weights: Arc<Weights<D>>,
     checked: bool,
     loaded: Mutex<Option<Loaded<D>>>,
-    idle: Mutex<Vec<Slot<D>>>,
+    idle: Arc<Mutex<Vec<Slot<D>>>>,
+    /// Tells recordings for these sizes from those for others.
+    sizes: Arc<()>,
+    /// The executable that loads, if this one is for other sizes.
+    base: Option<Arc<Executable<D>>>,
 }
 
 /// An input of a run: borrowed from the host, or on the device already.
@@ -125,8 +132,35 @@ impl<D: Driver> Executable<D> {
         let begun = std::time::Instant::now();
         let pipelines = driver.pipelines(&program.kernels, checked)?;
         tracing::debug!(kernels = program.kernels.len(), took = ?begun.elapsed(), "built pipelines");
-        let (loaded, idle) = (Mutex::new(None), Mutex::new(Vec::new()));
-        Ok(Executable { driver, program, pipelines, weights, checked, loaded, idle })
+        Ok(Executable {
+            driver,
+            program,
+            pipelines: Arc::new(pipelines),
+            weights,
+            checked,
+            loaded: Mutex::new(None),
+            idle: Arc::default(),
+            sizes: Arc::default(),
+            base: None,
+        })
+    }
+
+    /// The same graph for other values of its open sizes; the guards of its compile must hold for them.
+    pub fn for_sizes(self: &Arc<Self>, sizes: &Bindings) -> Result<Self, Error> {
+        let base = self.base.as_ref().unwrap_or(self);
+        let program = base.program.for_sizes(sizes)?;
+        check_memory(&program, self.driver.as_ref())?;
+        Ok(Executable {
+            driver: self.driver.clone(),
+            program,
+            pipelines: self.pipelines.clone(),
+            weights: self.weights.clone(),
+            checked: self.checked,
+            loaded: Mutex::new(None),
+            idle: self.idle.clone(),
+            sizes: Arc::default(),
+            base: Some(base.clone()),
+        })
     }
 
     /// Inputs in declaration order.
@@ -233,11 +267,21 @@ impl<D: Driver> Executable<D> {
         let idle = {
             let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
             idle.retain(|slot| slot.generation == loaded.generation && slot.is_reusable());
-            let found = idle.iter().position(|slot| slot.serves(inputs, takes, timing) && slot.is_free());
+            let serves =
+                |slot: &Slot<D>| Arc::ptr_eq(&slot.sizes, &self.sizes) && slot.serves(inputs, takes, timing);
+            let found = idle.iter().position(|slot| serves(slot) && slot.is_free());
             match found {
                 Some(i) => Ok(idle.remove(i)),
-                None if idle.len() < DONORS => Err(None),
-                None => Err(idle.iter().position(Slot::is_free).map(|i| idle.remove(i))),
+                // Runs of other sizes give their memory at once: few sizes come again soon.
+                None => {
+                    let of_others = |slot: &Slot<D>| !Arc::ptr_eq(&slot.sizes, &self.sizes) && slot.is_free();
+                    let donor = idle.iter().position(of_others);
+                    let donor = donor.or_else(|| match idle.len() < DONORS {
+                        true => None,
+                        false => idle.iter().position(Slot::is_free),
+                    });
+                    Err(donor.map(|i| idle.remove(i)))
+                }
             }
         };
         let mut slot = match idle {

@@ -25,8 +25,10 @@ pub(super) struct Slot<D: Driver> {
     pub(super) generation: u64,
     pub(super) recording: D::Recording,
     pub(super) outputs: Vec<Option<Leased<D>>>,
-    /// For every buffer of the program its memory, if it is the slot's own.
-    own: Vec<Option<Arc<D::Buffer>>>,
+    /// For every buffer of the program its memory and how many bytes that has, if it is the slot's own.
+    own: Vec<Option<(Arc<D::Buffer>, u64)>>,
+    /// The sizes it was recorded for.
+    pub(super) sizes: Arc<()>,
 }
 
 impl<D: Driver> Slot<D> {
@@ -80,23 +82,26 @@ impl<D: Driver> Executable<D> {
                 }
             });
         }
-        let mut own = donor.map_or_else(|| vec![None; buffers.len()], |donor| donor.own);
+        let mut own = donor.map_or_else(|| (0..buffers.len()).map(|_| None).collect(), |donor| donor.own);
         for ((decl, buffer), own) in program.buffers.iter().zip(&mut buffers).zip(&mut own) {
             if buffer.is_some() {
                 *own = None;
                 continue;
             }
             let label = || super::describe(&decl.content, program);
-            if own.is_none() {
-                *own = match decl.content {
+            if own.as_ref().is_none_or(|(_, bytes)| *bytes < decl.bytes) {
+                // What is too small goes before what is larger comes.
+                *own = None;
+                let memory = match decl.content {
                     Content::Arena | Content::Input(_) | Content::Output(_) => {
                         Some(self.driver.allocate(decl.bytes, &label())?)
                     }
                     Content::Gates => Some(self.driver.allocate_gates(decl.bytes, &label())?),
                     _ => None,
                 };
+                *own = memory.map(|memory| (memory, decl.bytes));
             }
-            *buffer = own.clone();
+            *buffer = own.as_ref().map(|(memory, _)| memory.clone());
         }
         let host_inputs =
             program.inputs.iter().zip(inputs).filter(|(_, input)| matches!(input, Input::Host(_)));
@@ -125,6 +130,7 @@ impl<D: Driver> Executable<D> {
             checked: self.checked,
         })?;
         let (takes, generation) = (takes.to_vec(), loaded.generation);
-        Ok(Slot { inputs: resident, takes, timing, generation, recording, outputs, own })
+        let sizes = self.sizes.clone();
+        Ok(Slot { inputs: resident, takes, timing, generation, recording, outputs, own, sizes })
     }
 }

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use olivine_compile::plan::{MemoryPlan, PlanOptions, plan_graph_with};
-use olivine_ir::{Def, Graph, Op, Tensor, ValueId};
+use olivine_ir::{Def, Dim, Graph, Op, Tensor, ValueId};
 use olivine_kernels::{Emitted, Gating, Memory, Site, Target};
 use olivine_program::{DeviceCaps, Record};
 
@@ -39,7 +39,7 @@ impl<'g> Body<'g> {
     /// Lowers a graph; the error names every node that the device cannot run.
     pub(crate) fn new(graph: &'g Graph, caps: &DeviceCaps, tuning: &Record) -> Result<Self, String> {
         let mut parts = Vec::new();
-        let mut scratch = vec![0; graph.nodes().len()];
+        let mut scratch = vec![Dim::ZERO; graph.nodes().len()];
         let mut refused = Vec::new();
         let mut memo = Memo::default();
         for (step, node) in graph.nodes().iter().enumerate() {
@@ -49,7 +49,7 @@ impl<'g> Body<'g> {
             let site = site(graph, &[node], (caps, tuning), &[], Deferral::default());
             match site.and_then(|site| memo.lower(&[(&node.op, node.inputs.len())], site)) {
                 Ok(site) => {
-                    scratch[step] = site.scratch as usize;
+                    scratch[step] = site.scratch;
                     parts.push(Part::new(Some(step), node.op.name(), &node.name, site));
                 }
                 Err(problem) => refused.push(format!("inner {} `{}`: {problem}", node.op.name(), node.name)),
@@ -125,8 +125,8 @@ impl<'g> Body<'g> {
     /// Takes memory for the graph's own values from a node's scratch.
     pub(crate) fn allocate<'b>(&'b self, site: &mut Site<'_>) -> Placed<'b, 'g> {
         let arena = match site.scratch(self.plan.arena as u64) {
-            Memory::Scratch { offset, .. } => offset,
-            _ => 0,
+            Memory::Scratch { offset, .. } => offset.dim(),
+            _ => Dim::ZERO,
         };
         let mut constants = HashMap::new();
         for (id, value) in self.graph.ids().zip(self.graph.values()) {
@@ -169,7 +169,7 @@ impl Part {
 pub(crate) struct Placed<'b, 'g> {
     body: &'b Body<'g>,
     /// Where its arena begins in the scratch.
-    arena: u64,
+    arena: Dim,
     constants: HashMap<ValueId, Memory>,
     inputs: HashMap<ValueId, usize>,
     /// For every part its tables.
@@ -224,8 +224,8 @@ impl Placed<'_, '_> {
             Memory::Output(i) => *pass.outputs.get(i)?,
             Memory::Scratch { offset, bytes } => {
                 let step = self.body.parts.get(at)?.step?;
-                let start = self.body.plan.scratch.get(step).copied().flatten()? as u64;
-                Memory::Scratch { offset: self.arena + start + offset, bytes }
+                let (start, _) = self.body.plan.scratch.get(step).copied().flatten()?;
+                Memory::Scratch { offset: (self.arena + start + offset.dim()).structural(), bytes }
             }
             Memory::Constant(i) => table(i)?,
             Memory::Row { table: i, offset, bytes } => match table(i)? {
@@ -252,8 +252,9 @@ impl Placed<'_, '_> {
             return Some(*constant);
         }
         if let Some(slot) = self.body.plan.slots.get(id.index())? {
-            let bytes = (slot.bytes as u64).max(1).next_multiple_of(16);
-            return Some(Memory::Scratch { offset: self.arena + slot.offset as u64, bytes });
+            let bytes = Dim::from(slot.bytes.max(1).next_multiple_of(16));
+            let offset = self.arena + slot.offset;
+            return Some(Memory::Scratch { offset: offset.structural(), bytes: bytes.structural() });
         }
         let output = self.body.graph.outputs().iter().position(|o| o.value == id)?;
         pass.outputs.get(output).copied()

@@ -14,7 +14,7 @@
 use std::collections::HashMap;
 
 use olivine_ir::op::{If, Loop};
-use olivine_ir::{DType, Data, Shape, Tensor, TensorType};
+use olivine_ir::{DType, Data, Dim, Shape, Tensor, TensorType};
 use olivine_kernel::{Access, Elem, Scalar};
 use olivine_kernels::{
     CopyLayout, Emitted, Gating, Launch, Memory, Site, StridedCopy, copy_strided, linear_group,
@@ -348,7 +348,7 @@ impl Region {
     /// Counts the dispatches of a list that have no gate of their own.
     fn take(&mut self, emitted: &[Emitted]) {
         let free = emitted.iter().filter(|e| e.gating == Gating::Free);
-        self.words.extend(free.flat_map(|e| e.groups));
+        self.words.extend(free.flat_map(|e| e.groups).map(|count| count.specialize().unwrap_or(0) as u32));
     }
 
     fn table(&self, site: &mut Site<'_>) -> Result<Memory, String> {
@@ -396,9 +396,14 @@ fn copied(
     offset: usize,
     site: &Site<'_>,
 ) -> Result<Vec<Emitted>, String> {
-    let side = |memory, offset| CopyLayout { memory, strides: vec![1], offset };
+    let side = |memory, offset| CopyLayout { memory, strides: vec![Dim::ONE], offset };
     let whole = offset == 0 && to_whole(to, site) == Some(*ty);
-    let one = StridedCopy { dims: vec![ty.shape.numel()], from: side(from, 0), to: side(to, offset), whole };
+    let one = StridedCopy {
+        dims: vec![ty.shape.sizes().numel()],
+        from: side(from, Dim::ZERO),
+        to: side(to, offset.into()),
+        whole,
+    };
     let mut scratch = Site::new(site.caps, Vec::new(), Vec::new());
     copy_strided("carry", ty.dtype.size(), &[one], &mut scratch)?;
     Ok(scratch.emitted)
@@ -412,9 +417,9 @@ fn to_whole(memory: Memory, site: &Site<'_>) -> Option<TensorType> {
 /// Fills a result with zeros.
 fn zeros(ty: &TensorType, to: Memory, site: &mut Site<'_>) -> Result<(), String> {
     let zero = Tensor::zeros(ty.dtype, Shape::SCALAR).map_err(|e| e.to_string())?;
-    let from = CopyLayout { memory: site.constant(zero), strides: vec![0], offset: 0 };
-    let to = CopyLayout { memory: to, strides: vec![1], offset: 0 };
-    let fill = StridedCopy { dims: vec![ty.shape.numel()], from, to, whole: true };
+    let from = CopyLayout { memory: site.constant(zero), strides: vec![Dim::ZERO], offset: Dim::ZERO };
+    let to = CopyLayout { memory: to, strides: vec![Dim::ONE], offset: Dim::ZERO };
+    let fill = StridedCopy { dims: vec![ty.shape.sizes().numel()], from, to, whole: true };
     copy_strided("zeros", ty.dtype.size(), &[fill], site)
 }
 

@@ -82,7 +82,7 @@ impl LoadPlan {
             }
         }
         let scratch = lowered.iter().enumerate().map(|(time, l)| {
-            let own = if compiled.at_load[l.step] { l.scratch } else { 0 };
+            let own = if compiled.at_load[l.step] { l.load_own() } else { 0 };
             let size = own.next_multiple_of(caps.alignment() as u64).saturating_add(l.load_scratch) as usize;
             (size > 0).then(|| {
                 lifetimes.push(Lifetime { size, first: time, last: time });

@@ -34,7 +34,7 @@ impl<'a> Memo<'a> {
         site.rebind(|memory| numbered(&mut places, memory));
         let entries = self.known.entry(hash_of(ops, &site)).or_default();
         let equal =
-            |e: &&Entry<'a>| e.ops.iter().eq(ops.iter().map(|(op, _)| *op)) && e.before.reads_like(&site);
+            |e: &&Entry<'a>| e.before.reads_like(&site) && e.ops.iter().eq(ops.iter().map(|(op, _)| *op));
         let mut bound = match entries.iter().find(equal) {
             Some(entry) => entry.after.clone(),
             None => {
@@ -61,7 +61,8 @@ fn hash_of(ops: &[Of<'_>], site: &Site<'_>) -> u64 {
         op.name().hash(&mut hasher);
     }
     for operand in &site.operands {
-        (operand.ty, &operand.strides, operand.offset, operand.memory, operand.stored).hash(&mut hasher);
+        (operand.ty, operand.offset.structural(), operand.memory, operand.stored).hash(&mut hasher);
+        operand.strides.iter().for_each(|stride| stride.structural().hash(&mut hasher));
     }
     for target in &site.targets {
         (target.ty, target.memory).hash(&mut hasher);

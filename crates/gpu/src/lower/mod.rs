@@ -15,15 +15,16 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use olivine_compile::Compiled;
-use olivine_compile::plan::{PlanOptions, plan_graph_with};
+use olivine_compile::plan::{MemoryPlan, PlanOptions, plan_graph_with};
 use olivine_ir::op::{Custom, If, Loop, Lowering};
-use olivine_ir::{Def, Graph, Node, Op, Tensor, TensorType, ValueId, for_each_executor_op};
+use olivine_ir::size::Structural;
+use olivine_ir::{Def, Dim, Graph, Node, Op, Tensor, TensorType, ValueId, for_each_executor_op};
 use olivine_kernel::Kernel;
 use olivine_kernels as kernels;
 use olivine_kernels::{Emitted, Gating, Memory, Operand, Prepacked, Shared, Site, SplitKPartials, Target};
 use olivine_program::{
     Addressing, BufferId, Content, Decision, DeviceCaps, Dispatch, Error, Fusion, KernelId, Port, Program,
-    Record, Slice,
+    Record, SizedDispatch, SizedProgram, SizedSlice, Sizing, Slice,
 };
 
 use crate::custom;
@@ -42,11 +43,18 @@ struct Lowered<'a> {
     name: String,
     step: usize,
     emitted: Vec<Emitted>,
-    scratch: u64,
+    scratch: Dim,
     constants: Vec<Tensor>,
     gates: u64,
     prepacked: Vec<Prepacked>,
     load_scratch: u64,
+}
+
+impl Lowered<'_> {
+    /// Bytes of scratch where it runs at load: sizes are numbers there.
+    fn load_own(&self) -> u64 {
+        self.scratch.specialize().unwrap_or(usize::MAX / 4) as u64
+    }
 }
 
 /// Lowers a compiled graph for a device; `tuning` selects among the kernels that fit. Every node that the device cannot
@@ -128,9 +136,9 @@ pub fn lower(
         return Err(Error::Unsupported { device: caps.name.clone(), nodes: refused });
     }
 
-    let mut scratch = vec![0; graph.nodes().len()];
+    let mut scratch = vec![Dim::ZERO; graph.nodes().len()];
     for l in &lowered {
-        scratch[l.step] = l.scratch as usize;
+        scratch[l.step] = l.scratch;
     }
     let absent = absent(graph, &lowered);
     let options = PlanOptions {
@@ -149,12 +157,12 @@ pub fn lower(
     for (time, l) in lowered.into_iter().enumerate() {
         let at_load = compiled.at_load[l.step];
         let load_memory = map.load_scratch(&load, time);
-        let own = if at_load { l.scratch.next_multiple_of(caps.alignment() as u64) } else { 0 };
+        let own = if at_load { l.load_own().next_multiple_of(caps.alignment() as u64) } else { 0 };
         let scratch = match at_load {
-            true => load_memory.map(|all| part(&all, 0, l.scratch)),
+            true => load_memory.map(|all| part(&all, 0, l.load_own())),
             false => map.scratch(l.step, l.scratch),
         };
-        let constants: Vec<Slice> = l.constants.into_iter().map(|table| map.constant(table)).collect();
+        let constants: Vec<SizedSlice> = l.constants.into_iter().map(|table| map.constant(table)).collect();
         let gate = gates.next(l.gates, at_load);
         let prepacked: Vec<values::PrepackedSlice> =
             l.prepacked.into_iter().map(|packed| map.prepack(packed)).collect();
@@ -176,13 +184,15 @@ pub fn lower(
                 }
                 _ => map.slice(memory, scratch),
             };
-            let dispatch = program.dispatch(emitted, l.node.op.name(), &l.name, slice)?;
-            if let Some(dispatch) = dispatch {
+            let now = |range: &SizedSlice| map.now(range);
+            let dispatch = program.dispatch(emitted, l.node.op.name(), &l.name, (slice, now), caps)?;
+            if let Some((dispatch, sized)) = dispatch {
                 if at_load || prepacks.is_some() {
                     program.load.push(dispatch);
                     program.load_groups.push(load.group(time));
                 } else {
                     program.run.push(dispatch);
+                    program.sized.push(sized);
                 }
             }
         }
@@ -197,11 +207,16 @@ pub fn lower(
         };
         kernels::copy(&mut site).map_err(refuse)?;
         for emitted in site.emitted {
-            let dispatch = program.dispatch(emitted, "copy", name, |memory| map.slice(memory, None))?;
-            program.run.extend(dispatch);
+            let (slice, now) = (|memory| map.slice(memory, None), |range: &SizedSlice| map.now(range));
+            if let Some((dispatch, sized)) = program.dispatch(emitted, "copy", name, (slice, now), caps)? {
+                program.run.push(dispatch);
+                program.sized.push(sized);
+            }
         }
     }
-    let program = Program { decisions, fusions, ..program.finish(graph, map) };
+    let sized = program.sized(graph, &map, &plan, caps);
+    let sizing = Sizing::new(sized)?.map(Arc::new);
+    let program = Program { decisions, fusions, sizing, ..program.finish(graph, map) };
     limits::check_bindings(&program, caps)?;
     Ok(program)
 }
@@ -210,7 +225,7 @@ pub fn lower(
 #[derive(Default)]
 struct SharedScratch {
     /// The node that made it, and the range of its scratch.
-    made: HashMap<String, (usize, u64, u64)>,
+    made: HashMap<String, (usize, Structural, Structural)>,
 }
 
 impl SharedScratch {
@@ -256,8 +271,8 @@ fn absent(graph: &Graph, lowered: &[Lowered<'_>]) -> Vec<bool> {
 }
 
 /// A range of a slice.
-fn part(of: &Slice, offset: u64, bytes: u64) -> Slice {
-    Slice { offset: of.offset + offset, bytes, ..*of }
+fn part(of: &SizedSlice, offset: u64, bytes: u64) -> SizedSlice {
+    SizedSlice { offset: of.offset + offset, bytes: bytes.into(), ..*of }
 }
 
 /// Whether ranges of one buffer may overlap in a dispatch that writes one of them.
@@ -272,7 +287,7 @@ struct Gates {
     /// Bytes given out so far, of each.
     given: [u64; 2],
     /// What a gate outside of every other asks.
-    alive: Option<Slice>,
+    alive: Option<SizedSlice>,
 }
 
 impl Gates {
@@ -289,10 +304,11 @@ impl Gates {
     }
 
     /// The next node's gates.
-    fn next(&mut self, bytes: u64, at_load: bool) -> Option<Slice> {
+    fn next(&mut self, bytes: u64, at_load: bool) -> Option<SizedSlice> {
         let buffer = if at_load { self.load } else { self.run };
         let given = &mut self.given[usize::from(at_load)];
-        let slice = buffer.map(|buffer| Slice { buffer, offset: *given, bytes });
+        let (placed, offset) = (None, Dim::from(*given));
+        let slice = buffer.map(|buffer| SizedSlice { buffer, placed, offset, bytes: bytes.into() });
         *given += bytes;
         slice
     }
@@ -393,6 +409,11 @@ impl Emit for Custom {
 }
 
 fn emit_executor_op(op: &Op, site: &mut Site<'_>) -> Result<(), String> {
+    // Graphs inside, and users' kernels, are lowered for the sizes of the compile.
+    let types = site.operands.iter().map(|o| o.ty).chain(site.targets.iter().map(|t| t.ty));
+    types.for_each(|ty| {
+        let _ = ty.shape.dims();
+    });
     macro_rules! emit {
         ($($name:ident,)*) => {
             match op {
@@ -412,8 +433,9 @@ fn pack(site: &mut Site<'_>, i: usize) -> Result<(), String> {
     if ty.shape.has_zero() {
         return Ok(());
     }
-    let bytes = ty.bytes() as u64;
+    let bytes = ty.size_bytes();
     let memory = if operand.stored {
+        let bytes = bytes.specialize().map_err(|e| e.to_string())? as u64;
         let copy = |site: &mut Site<'_>, memory| kernels::whole_copy(&operand, &Target { ty, memory }, site);
         site.at_load("packed".into(), &operand, bytes, copy)?
     } else {
@@ -427,11 +449,11 @@ fn pack(site: &mut Site<'_>, i: usize) -> Result<(), String> {
 
 /// Kernels count elements in 32 bits.
 fn check_size(what: &str, ty: &TensorType) -> Result<(), String> {
-    let most = u32::MAX as usize - 3;
-    if ty.shape.numel() <= most {
+    let (most, count) = (u32::MAX as usize - 3, ty.shape.sizes().numel());
+    if count <= most {
         return Ok(());
     }
-    Err(format!("{what} has {} elements, kernels count up to {most}", ty.shape.numel()))
+    Err(format!("{what} has {count} elements, kernels count up to {most}"))
 }
 
 /// Follows a view to the value whose bytes it reads.
@@ -447,8 +469,8 @@ pub(crate) fn operand_of(graph: &Graph, id: ValueId) -> Option<Operand> {
         },
         _ => Operand {
             ty,
-            strides: ty.shape.strides().iter().map(|s| *s as i64).collect(),
-            offset: 0,
+            strides: ty.shape.stride_sizes(),
+            offset: Dim::ZERO,
             memory: Memory::Value(id),
             stored: false,
         },
@@ -467,6 +489,8 @@ struct Assembler {
     load: Vec<Dispatch>,
     load_groups: Vec<u32>,
     run: Vec<Dispatch>,
+    /// The numbers of `run`, as expressions.
+    sized: Vec<SizedDispatch>,
 }
 
 impl Assembler {
@@ -476,19 +500,37 @@ impl Assembler {
         emitted: Emitted,
         op: &'static str,
         node: &str,
-        slice: impl Fn(Memory) -> Option<Slice>,
-    ) -> Result<Option<Dispatch>, Error> {
+        (slice, now): (impl Fn(Memory) -> Option<SizedSlice>, impl Fn(&SizedSlice) -> Slice),
+        caps: &DeviceCaps,
+    ) -> Result<Option<(Dispatch, SizedDispatch)>, Error> {
         let fail = || Error::Unsupported {
             device: String::new(),
             nodes: vec![format!("{op} `{node}`: a buffer has no memory")],
         };
-        let args: Vec<Slice> =
+        let ranges: Vec<SizedSlice> =
             emitted.bound.args.iter().map(|m| slice(*m).ok_or_else(fail)).collect::<Result<_, _>>()?;
+        let args: Vec<Slice> = ranges.iter().map(&now).collect();
         if emitted.kernel.name == kernels::WHOLE_COPY && args.first() == args.get(1) {
-            return Ok(None);
+            let same = |a: Option<&SizedSlice>, b: Option<&SizedSlice>| match (a, b) {
+                (Some(a), Some(b)) => {
+                    a.buffer == b.buffer
+                        && a.placed == b.placed
+                        && a.offset.structural() == b.offset.structural()
+                }
+                _ => true,
+            };
+            if same(ranges.first(), ranges.get(1)) {
+                return Ok(None);
+            }
+        }
+        if let Addressing::Bindings { max_bytes, .. } = caps.addressing {
+            // What is too large for a binding is refused below; other sizes must not become too large.
+            for range in ranges.iter().filter(|range| !range.bytes.is_constant()) {
+                let _ = range.bytes <= max_bytes;
+            }
         }
         let indirect = match emitted.gating {
-            Gating::By(memory) => Some(slice(memory).ok_or_else(fail)?),
+            Gating::By(memory) => Some(now(&slice(memory).ok_or_else(fail)?)),
             Gating::Free | Gating::Always => None,
         };
         let kernel = self.kernel(&emitted.kernel);
@@ -496,9 +538,17 @@ impl Assembler {
             Some((op, inner)) => (op, format!("{node}/{inner}")),
             None => (op, node.to_string()),
         };
-        let (groups, flops, bytes, params) =
-            (emitted.groups, emitted.flops, emitted.bytes, emitted.bound.params);
-        Ok(Some(Dispatch { kernel, args, params, groups, indirect, op, node, flops, bytes }))
+        let sized = SizedDispatch {
+            args: ranges,
+            params: emitted.bound.params,
+            groups: emitted.groups,
+            flops: emitted.flops,
+            bytes: emitted.bytes,
+        };
+        let (params, groups, flops, bytes) = (Vec::new(), [0; 3], 0, 0);
+        let mut dispatch = Dispatch { kernel, args, params, groups, indirect, op, node, flops, bytes };
+        sized.write(&mut dispatch)?;
+        Ok(Some((dispatch, sized)))
     }
 
     fn kernel(&mut self, kernel: &Arc<Kernel>) -> KernelId {
@@ -515,10 +565,31 @@ impl Assembler {
         id
     }
 
+    /// The program's numbers as expressions.
+    fn sized(
+        &mut self,
+        graph: &Graph,
+        map: &MemoryMap,
+        plan: &MemoryPlan,
+        caps: &DeviceCaps,
+    ) -> SizedProgram {
+        let shape = |id: ValueId| graph.values()[id.index()].ty.shape;
+        let (buffers, arena) = map.sizes();
+        SizedProgram {
+            run: std::mem::take(&mut self.sized),
+            buffers,
+            inputs: graph.inputs().map(|(_, id)| shape(id)).collect(),
+            outputs: graph.outputs().iter().map(|o| shape(o.value)).collect(),
+            layout: plan.layout.clone(),
+            arena,
+            alignment: caps.alignment() as u64,
+        }
+    }
+
     fn finish(self, graph: &Graph, map: MemoryMap) -> Program {
         let port = |name: &str, id: ValueId, buffer: BufferId| Port {
             name: name.to_string(),
-            ty: graph.values()[id.index()].ty,
+            ty: graph.values()[id.index()].ty.values(),
             buffer,
         };
         let find = |of: &dyn Fn(&Content) -> bool| {
@@ -541,6 +612,7 @@ impl Assembler {
             run: self.run,
             decisions: Vec::new(),
             fusions: Vec::new(),
+            sizing: None,
         }
     }
 }

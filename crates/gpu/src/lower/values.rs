@@ -5,9 +5,9 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use olivine_compile::plan::MemoryPlan;
 use olivine_compile::{Compiled, Spelling};
-use olivine_ir::{Def, Graph, Node, Op, Tensor, ValueId};
+use olivine_ir::{Def, Dim, Graph, Node, Op, Tensor, ValueId};
 use olivine_kernels::{Memory, Operand, Target};
-use olivine_program::{BufferDecl, BufferId, Content, DeviceCaps, Slice};
+use olivine_program::{BufferDecl, BufferId, Content, DeviceCaps, SizedSlice, Slice};
 
 use super::State;
 use super::load::LoadPlan;
@@ -20,25 +20,29 @@ pub(super) struct MemoryMap {
     pub(super) outputs: Vec<BufferId>,
     /// For outputs that pass through memory of their own, where.
     moving: HashMap<usize, BufferId>,
-    slices: Vec<Option<Slice>>,
+    slices: Vec<Option<SizedSlice>>,
     alignment: u64,
     arena: Option<BufferId>,
     /// Memory of the load, where one buffer is all of it.
     load_arena: Option<BufferId>,
-    plan_scratch: Vec<Option<usize>>,
+    plan_scratch: Vec<Option<(usize, usize)>>,
+    /// For every buffer its bytes.
+    sizes: Vec<Dim>,
+    /// Offsets of the buffers of the arena's layout in the current compile.
+    placed: Vec<u64>,
     /// Tables that lowering computed, each once, by a hash of their bytes.
-    tables: HashMap<u64, Vec<(Tensor, Slice)>>,
+    tables: HashMap<u64, Vec<(Tensor, SizedSlice)>>,
     /// Stored values, spelled out.
     spelling: Spelling,
     /// For every value the first output that is it.
     written: Vec<Option<usize>>,
     /// What nodes made of stored values, by its spelling.
-    prepacked: HashMap<String, Slice>,
+    prepacked: HashMap<String, SizedSlice>,
 }
 
 /// Memory of a prepacked operand.
 pub(super) struct PrepackedSlice {
-    pub(super) slice: Slice,
+    pub(super) slice: SizedSlice,
     /// Whether another node makes it already.
     pub(super) is_shared: bool,
 }
@@ -61,24 +65,26 @@ impl MemoryMap {
             arena: None,
             load_arena: None,
             plan_scratch: plan.scratch.clone(),
+            sizes: Vec::new(),
+            placed: plan.offsets(),
             tables: HashMap::new(),
             spelling: Spelling::new(graph, &compiled.at_load),
             written: vec![None; graph.values().len()],
             prepacked: HashMap::new(),
         };
         if plan.arena > 0 {
-            map.arena = Some(map.buffer(Content::Arena, plan.arena as u64));
+            map.arena = Some(map.buffer(Content::Arena, plan.arena));
         }
         map.load_arena = load.arena.map(|bytes| map.buffer(Content::LoadScratch, bytes));
         let mut inputs = Vec::new();
         for (i, (_, id)) in graph.inputs().enumerate() {
-            let bytes = graph.values()[id.index()].ty.bytes() as u64;
+            let bytes = graph.values()[id.index()].ty.size_bytes();
             inputs.push(map.buffer(Content::Input(i), bytes));
             map.slices[id.index()] = Some(map.whole(inputs[i], bytes));
         }
         for (i, output) in graph.outputs().iter().enumerate() {
             map.written[output.value.index()].get_or_insert(i);
-            let bytes = graph.values()[output.value.index()].ty.bytes() as u64;
+            let bytes = graph.values()[output.value.index()].ty.size_bytes();
             let state = states.iter().find(|(_, o)| *o == i).and_then(|(input, _)| inputs.get(*input));
             let buffer = match state {
                 Some(buffer) => *buffer,
@@ -94,7 +100,7 @@ impl MemoryMap {
         let graph = &compiled.graph;
         for id in graph.ids() {
             let value = &graph.values()[id.index()];
-            let bytes = value.ty.bytes() as u64;
+            let bytes = value.ty.size_bytes();
             let slice = match &value.def {
                 Def::Input { .. } => continue,
                 Def::Param { .. } | Def::Const(_) if !load.is_touched(id) => None,
@@ -118,8 +124,10 @@ impl MemoryMap {
                         let buffer = self.buffer(Content::Packed { key }, bytes);
                         Some(self.whole(buffer, bytes))
                     } else if let (Some(slot), Some(arena)) = (&plan.slots[id.index()], self.arena) {
-                        let bytes = (slot.bytes as u64).max(1).next_multiple_of(16);
-                        Some(Slice { buffer: arena, offset: slot.offset as u64, bytes })
+                        let root = graph.values()[slot.root.index()].ty.size_bytes();
+                        let bytes = root.max(1).next_multiple_of(16);
+                        let (placed, offset) = (Some(slot.buffer), Dim::ZERO);
+                        Some(SizedSlice { buffer: arena, placed, offset, bytes })
                     } else {
                         self.written_output(graph, id, states)
                     }
@@ -150,9 +158,9 @@ impl MemoryMap {
 
     /// The first output that is this value: its node writes there. A state is written by its own node only where
     /// nobody still needs the input's old bytes; otherwise the value has a buffer of its own and is copied at the end.
-    fn written_output(&mut self, graph: &Graph, id: ValueId, states: &[State]) -> Option<Slice> {
+    fn written_output(&mut self, graph: &Graph, id: ValueId, states: &[State]) -> Option<SizedSlice> {
         let output = self.written[id.index()]?;
-        let bytes = graph.values()[id.index()].ty.bytes() as u64;
+        let bytes = graph.values()[id.index()].ty.size_bytes();
         let state = states.iter().find(|(_, o)| *o == output);
         let buffer = match state {
             Some((input, _)) if !appends_in_place(graph, id, *input) => {
@@ -163,47 +171,61 @@ impl MemoryMap {
         Some(self.whole(buffer, bytes))
     }
 
-    pub(super) fn buffer(&mut self, content: Content, bytes: u64) -> BufferId {
+    pub(super) fn buffer(&mut self, content: Content, bytes: impl Into<Dim>) -> BufferId {
+        let size = bytes.into();
+        let bytes = size.value().ok().and_then(|b| u64::try_from(b).ok()).unwrap_or(u64::MAX / 2);
         let bytes = bytes.max(1).next_multiple_of(self.alignment);
         self.buffers.push(BufferDecl { content, bytes });
+        self.sizes.push(size);
         BufferId(self.buffers.len() as u32 - 1)
     }
 
-    fn whole(&self, buffer: BufferId, bytes: u64) -> Slice {
-        Slice { buffer, offset: 0, bytes: bytes.max(1).next_multiple_of(16) }
+    fn whole(&self, buffer: BufferId, bytes: impl Into<Dim>) -> SizedSlice {
+        let bytes = bytes.into().max(1).next_multiple_of(16);
+        SizedSlice { buffer, placed: None, offset: Dim::ZERO, bytes }
     }
 
-    fn all(&self, buffer: BufferId) -> Option<Slice> {
-        let bytes = self.buffers.get(buffer.0 as usize)?.bytes;
-        Some(Slice { buffer, offset: 0, bytes })
+    fn all(&self, buffer: BufferId) -> Option<SizedSlice> {
+        let bytes = self.sizes.get(buffer.0 as usize)?.max(1).next_multiple_of(self.alignment);
+        Some(SizedSlice { buffer, placed: None, offset: Dim::ZERO, bytes })
+    }
+
+    /// The range in the current compile.
+    pub(super) fn now(&self, range: &SizedSlice) -> Slice {
+        range.slice(range.placed.and_then(|i| self.placed.get(i)).copied().unwrap_or(0))
+    }
+
+    /// For every buffer its bytes, and which is the arena.
+    pub(super) fn sizes(&self) -> (Vec<Dim>, Option<BufferId>) {
+        (self.sizes.clone(), self.arena)
     }
 
     /// Memory of a node's scratch.
-    pub(super) fn scratch(&self, step: usize, bytes: u64) -> Option<Slice> {
-        if bytes == 0 {
+    pub(super) fn scratch(&self, step: usize, bytes: Dim) -> Option<SizedSlice> {
+        if bytes.as_constant() == Some(0) {
             return None;
         }
-        let offset = self.plan_scratch.get(step).copied().flatten()? as u64;
-        Some(Slice { buffer: self.arena?, offset, bytes })
+        let (_, placed) = self.plan_scratch.get(step).copied().flatten()?;
+        Some(SizedSlice { buffer: self.arena?, placed: Some(placed), offset: Dim::ZERO, bytes })
     }
 
     /// Memory of what a lowered node does at load, beside its results.
-    pub(super) fn load_scratch(&mut self, load: &LoadPlan, time: usize) -> Option<Slice> {
+    pub(super) fn load_scratch(&mut self, load: &LoadPlan, time: usize) -> Option<SizedSlice> {
         load.scratch(time).map(|(bytes, offset)| self.load_slice(bytes, offset))
     }
 
     /// A part of the load's memory.
-    fn load_slice(&mut self, bytes: u64, offset: u64) -> Slice {
+    fn load_slice(&mut self, bytes: u64, offset: u64) -> SizedSlice {
         let bytes = bytes.max(1).next_multiple_of(16);
         let buffer = match self.load_arena {
             Some(buffer) => buffer,
             None => self.buffer(Content::LoadScratch, bytes),
         };
-        Slice { buffer, offset, bytes }
+        SizedSlice { buffer, placed: None, offset: offset.into(), bytes: bytes.into() }
     }
 
     /// Memory of a table that lowering computed.
-    pub(super) fn constant(&mut self, table: Tensor) -> Slice {
+    pub(super) fn constant(&mut self, table: Tensor) -> SizedSlice {
         let mut hasher = DefaultHasher::new();
         (table.ty(), table.bytes()).hash(&mut hasher);
         let hash = hasher.finish();
@@ -212,7 +234,7 @@ impl MemoryMap {
         {
             return *slice;
         }
-        let bytes = table.ty().bytes() as u64;
+        let bytes = table.ty().bytes();
         let buffer = self.buffer(Content::Constant(table.clone()), bytes);
         let slice = self.whole(buffer, bytes);
         self.tables.entry(hash).or_default().push((table, slice));
@@ -220,18 +242,19 @@ impl MemoryMap {
     }
 
     /// Where memory is; `scratch` is the node's.
-    pub(super) fn slice(&self, memory: Memory, scratch: Option<Slice>) -> Option<Slice> {
+    pub(super) fn slice(&self, memory: Memory, scratch: Option<SizedSlice>) -> Option<SizedSlice> {
         match memory {
             Memory::Value(id) => self.slices.get(id.index()).copied().flatten(),
             Memory::Output(i) => self.all(*self.outputs.get(i)?),
             Memory::Moving(i) => self.all(*self.moving.get(&i)?),
             Memory::Scratch { offset, bytes } => {
                 let all = scratch?;
-                Some(Slice { offset: all.offset + offset, bytes, ..all })
+                Some(SizedSlice { offset: all.offset + offset.dim(), bytes: bytes.dim(), ..all })
             }
             Memory::Deferred { step, offset, bytes } => {
-                let first = self.plan_scratch.get(step).copied().flatten()? as u64;
-                Some(Slice { buffer: self.arena?, offset: first + offset, bytes })
+                let (_, placed) = self.plan_scratch.get(step).copied().flatten()?;
+                let (placed, offset, bytes) = (Some(placed), offset.dim(), bytes.dim());
+                Some(SizedSlice { buffer: self.arena?, placed, offset, bytes })
             }
             // Tables, gates and the like are the node's own; the caller knows where they are.
             Memory::Constant(_)
@@ -265,7 +288,7 @@ impl MemoryMap {
             let becomes_state = states.iter().any(|(_, o)| *o == i);
             if reads_state && becomes_state {
                 let moving = Target { ty: operand.ty, memory: Memory::Moving(i) };
-                let buffer = self.buffer(Content::Output(i), operand.ty.bytes() as u64);
+                let buffer = self.buffer(Content::Output(i), operand.ty.size_bytes());
                 self.moving.insert(i, buffer);
                 then.push((moving.as_operand(), Memory::Output(i), i));
                 first.push((operand, Memory::Moving(i), i));

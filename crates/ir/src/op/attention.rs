@@ -2,7 +2,7 @@
 
 use crate::graph::{Graph, ValueId};
 use crate::op::{Rule, arity, float, index, of_shape, op, same_dtype, shape};
-use crate::{DType, Error, Shape, TensorType, words};
+use crate::{DType, Dim, Error, Shape, TensorType, words};
 
 words! {
     /// Where heads stand in q, k and v; never guessed from sizes.
@@ -15,16 +15,25 @@ words! {
 }
 
 impl HeadLayout {
-    /// `(batch, heads, sequence, dim)` of a rank-4 shape.
-    pub fn sizes(self, s: &Shape) -> (usize, usize, usize, usize) {
+    /// Batch, heads, sequence and head dim of a shape, as numbers.
+    #[track_caller]
+    pub fn numbers(self, s: &Shape) -> (usize, usize, usize, usize) {
         match self {
-            HeadLayout::Bshd => (s[0], s[2], s[1], s[3]),
-            HeadLayout::Bhsd => (s[0], s[1], s[2], s[3]),
+            HeadLayout::Bshd => (s.number(0), s.number(2), s.number(1), s.number(3)),
+            HeadLayout::Bhsd => (s.number(0), s.number(1), s.number(2), s.number(3)),
+        }
+    }
+
+    /// `(batch, heads, sequence, dim)` of a rank-4 shape.
+    pub fn sizes(self, s: &Shape) -> (Dim, Dim, Dim, Dim) {
+        match self {
+            HeadLayout::Bshd => (s.size(0), s.size(2), s.size(1), s.size(3)),
+            HeadLayout::Bhsd => (s.size(0), s.size(1), s.size(2), s.size(3)),
         }
     }
 
     /// Dimensions in this layout.
-    pub fn dims(self, batch: usize, heads: usize, sequence: usize, dim: usize) -> [usize; 4] {
+    pub fn dims<T>(self, batch: T, heads: T, sequence: T, dim: T) -> [T; 4] {
         match self {
             HeadLayout::Bshd => [batch, sequence, heads, dim],
             HeadLayout::Bhsd => [batch, heads, sequence, dim],
@@ -187,7 +196,7 @@ impl Rule for KvAppend {
         arity(operands, 3..=3)?;
         same_dtype(&operands[..2])?;
         index(&operands[2])?;
-        of_shape("the position", &operands[2], &[])?;
+        of_shape::<Dim>("the position", &operands[2], &[])?;
         if operands[..2].iter().any(|t| t.shape.rank() != 4) {
             return Err("cache and rows must have rank 4".into());
         }

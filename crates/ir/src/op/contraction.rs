@@ -5,7 +5,7 @@ use crate::op::fused::Region;
 use crate::op::{
     Rule, arity, axis_in, find_index, float, index, indices_within, number, of_shape, op, same_dtype, shape,
 };
-use crate::{DType, Error, Shape, Tensor, TensorType};
+use crate::{DType, Dim, Error, Shape, Tensor, TensorType};
 
 op! {
     /// `[.., M, K] x [.., K, N]`, batch dims broadcast; rank 1 operands act as a row or a column, as in NumPy.
@@ -24,15 +24,16 @@ pub(crate) fn matmul_shape(a: &Shape, b: &Shape) -> Result<Shape, String> {
     if a.rank() == 0 || b.rank() == 0 {
         return Err("operands need rank 1 or more".into());
     }
-    let (m, ka) = if a.rank() == 1 { (None, a[0]) } else { (Some(a[a.rank() - 2]), a[a.rank() - 1]) };
-    let (kb, n) = if b.rank() == 1 { (b[0], None) } else { (b[b.rank() - 2], Some(b[b.rank() - 1])) };
+    let (a, b) = (a.sizes(), b.sizes());
+    let (m, ka) = if a.len() == 1 { (None, a[0]) } else { (Some(a[a.len() - 2]), a[a.len() - 1]) };
+    let (kb, n) = if b.len() == 1 { (b[0], None) } else { (b[b.len() - 2], Some(b[b.len() - 1])) };
     if ka != kb {
         return Err(format!("inner sizes differ: {ka} and {kb}"));
     }
-    let batch = |s: &Shape| shape(&s[..s.rank().saturating_sub(2)]);
-    let (ba, bb) = (batch(a)?, batch(b)?);
+    let batch = |s: &[Dim]| shape(&s[..s.len().saturating_sub(2)]);
+    let (ba, bb) = (batch(&a)?, batch(&b)?);
     let batch = ba.broadcast(&bb).ok_or_else(|| format!("batch sizes do not broadcast: {ba} with {bb}"))?;
-    let dims: Vec<usize> = batch.iter().copied().chain(m).chain(n).collect();
+    let dims: Vec<Dim> = batch.sizes().iter().copied().chain(m).chain(n).collect();
     shape(&dims)
 }
 
@@ -114,23 +115,22 @@ impl Rule for DotGeneral {
             if l.len() != r.len() {
                 return Err(format!("{} left {kind} axes for {} right ones", l.len(), r.len()));
             }
-            match l.iter().zip(r).find(|(i, j)| a[**i] != b[**j]) {
+            match l.iter().zip(r).find(|(i, j)| a.size(**i) != b.size(**j)) {
                 Some((i, j)) => Err(format!(
                     "{kind} sizes differ: left axis {i} is {}, right axis {j} is {}",
-                    a[*i], b[*j]
+                    a.size(*i),
+                    b.size(*j)
                 )),
                 None => Ok(()),
             }
         };
         pairs("batch", &self.lhs_batch, &self.rhs_batch)?;
         pairs("contracted", &self.lhs_contract, &self.rhs_contract)?;
-        let dims: Vec<usize> = self
-            .lhs_batch
-            .iter()
-            .map(|i| a[*i])
-            .chain(Self::free_axes(a.rank(), &self.lhs_batch, &self.lhs_contract).into_iter().map(|i| a[i]))
-            .chain(Self::free_axes(b.rank(), &self.rhs_batch, &self.rhs_contract).into_iter().map(|i| b[i]))
-            .collect();
+        let free_a = Self::free_axes(a.rank(), &self.lhs_batch, &self.lhs_contract).into_iter();
+        let free_b = Self::free_axes(b.rank(), &self.rhs_batch, &self.rhs_contract).into_iter();
+        let batch = self.lhs_batch.iter().map(|i| a.size(*i));
+        let dims: Vec<Dim> =
+            batch.chain(free_a.map(|i| a.size(i))).chain(free_b.map(|i| b.size(i))).collect();
         Ok(vec![TensorType::new(operands[0].dtype, shape(&dims)?)])
     }
 }
@@ -337,8 +337,8 @@ impl Rule for LoraMatMul {
         if w.rank() != 2 || a.rank() != 2 || b.rank() != 2 {
             return Err("W, A and B must have rank 2".into());
         }
-        of_shape("B", &operands[3], &[a[1], w[1]])?;
-        of_shape("A", &operands[2], &[w[0], a[1]])?;
+        of_shape("B", &operands[3], &[a.size(1), w.size(1)])?;
+        of_shape("A", &operands[2], &[w.size(0), a.size(1)])?;
         Ok(vec![TensorType::new(operands[0].dtype, matmul_shape(x, w)?)])
     }
 }
@@ -360,11 +360,11 @@ impl Rule for GroupedMatMul {
         if x.rank() != 2 || w.rank() != 3 {
             return Err("x must be [M, K] and W [E, K, N]".into());
         }
-        if x[1] != w[1] {
-            return Err(format!("inner sizes differ: {} and {}", x[1], w[1]));
+        if x.size(1) != w.size(1) {
+            return Err(format!("inner sizes differ: {} and {}", x.size(1), w.size(1)));
         }
-        of_shape("expert ids", &operands[2], &[x[0]])?;
-        Ok(vec![TensorType::new(operands[0].dtype, shape(&[x[0], w[2]])?)])
+        of_shape("expert ids", &operands[2], &[x.size(0)])?;
+        Ok(vec![TensorType::new(operands[0].dtype, shape(&[x.size(0), w.size(2)])?)])
     }
 
     fn check_constants(&self, operands: &[TensorType], values: &[Option<&Tensor>]) -> Result<(), String> {

@@ -5,7 +5,7 @@ use crate::graph::{Graph, ValueId};
 use crate::op::contraction::epilogue_type;
 use crate::op::fused::Region;
 use crate::op::{Rule, arity, float, number, of_shape, op, product, same_dtype, shape};
-use crate::{Error, MAX_RANK, TensorType};
+use crate::{Dim, Error, MAX_RANK, TensorType};
 
 /// How a window moves over spatial axes; each list has one entry per axis.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,22 +57,30 @@ impl Window {
 
     /// Number of windows on an axis; with `ceil` a last window may hang over the end, if it begins inside.
     pub fn count(&self, axis: usize, input: usize, kernel: usize, ceil: bool) -> Result<usize, String> {
+        let count = self.count_over(axis, input.into(), kernel, ceil)?;
+        let count = count.value().map_err(|e| e.to_string())?;
+        usize::try_from(count).map_err(|_| format!("{count} windows"))
+    }
+
+    /// As [`Window::count`], over a size that may be an expression.
+    #[track_caller]
+    pub fn count_over(&self, axis: usize, input: Dim, kernel: usize, ceil: bool) -> Result<Dim, String> {
         let span = self.span(axis, kernel)?;
         let (Some(&(before, after)), Some(&stride @ 1..)) = (self.pads.get(axis), self.strides.get(axis))
         else {
             return Err(format!("no padding or stride for axis {axis}"));
         };
-        let padded =
-            input.checked_add(before).and_then(|n| n.checked_add(after)).ok_or("padding overflows")?;
-        let Some(room) = padded.checked_sub(span) else {
+        let padded = (input + before + after).check().map_err(|_| "padding overflows")?;
+        let room = padded - span;
+        if room < 0 || room.fault().is_some() {
             return Err(format!("a window of {span} does not fit {input} with padding {before} and {after}"));
-        };
+        }
         // No overflow: a window spans at least one element, so `room` is below the largest number.
         if !ceil {
-            return Ok(room / stride + 1);
+            return Ok(room.div_floor(stride) + 1);
         }
         let last = room.div_ceil(stride);
-        let begins_inside = last.checked_mul(stride).is_some_and(|start| start < input + before);
+        let begins_inside = last * stride < input + before;
         Ok(if begins_inside { last + 1 } else { last })
     }
 }
@@ -104,22 +112,19 @@ fn spatial_axes(operands: &[TensorType], window: &Window) -> Result<usize, Strin
 }
 
 /// The result's sizes of a convolution of the first operand with the second, or why they do not fit.
-pub(crate) fn conv_dims(
-    operands: &[TensorType],
-    window: &Window,
-    groups: usize,
-) -> Result<Vec<usize>, String> {
+pub(crate) fn conv_dims(operands: &[TensorType], window: &Window, groups: usize) -> Result<Vec<Dim>, String> {
     let spatial = spatial_axes(operands, window)?;
-    let (x, w) = (&operands[0].shape, &operands[1].shape);
+    let (x, w) = (operands[0].shape.sizes(), &operands[1].shape);
     if groups == 0 || !x[1].is_multiple_of(groups) || !w[0].is_multiple_of(groups) {
         return Err(format!("{groups} groups do not divide {} and {} channels", x[1], w[0]));
     }
-    if w[1] != x[1] / groups {
-        return Err(format!("w must take {} channels per group, takes {}", x[1] / groups, w[1]));
+    let each = x[1].div_floor(groups);
+    if each != w[1] {
+        return Err(format!("w must take {each} channels per group, takes {}", w[1]));
     }
-    let mut dims = vec![x[0], w[0]];
+    let mut dims = vec![x[0], w[0].into()];
     for i in 0..spatial {
-        dims.push(window.count(i, x[2 + i], w[2 + i], false)?);
+        dims.push(window.count_over(i, x[2 + i], w[2 + i], false)?);
     }
     Ok(dims)
 }
@@ -175,7 +180,7 @@ impl Rule for ConvTranspose {
         same_dtype(operands)?;
         float(&operands[0])?;
         let spatial = spatial_axes(operands, &self.window)?;
-        let (x, w) = (&operands[0].shape, &operands[1].shape);
+        let (x, w) = (operands[0].shape.sizes(), &operands[1].shape);
         if self.groups == 0 || !x[1].is_multiple_of(self.groups) || w[0] != x[1] {
             return Err(format!(
                 "w must take {} channels in {} equal groups, takes {}",
@@ -189,7 +194,7 @@ impl Rule for ConvTranspose {
         if self.output_padding.len() != spatial {
             return Err(format!("output_padding needs {spatial} entries"));
         }
-        let mut dims = vec![x[0], channels];
+        let mut dims = vec![x[0], channels.into()];
         for i in 0..spatial {
             if self.output_padding[i] >= self.window.strides[i].max(self.window.dilations[i]) {
                 return Err(format!(
@@ -197,12 +202,17 @@ impl Rule for ConvTranspose {
                     self.output_padding[i]
                 ));
             }
-            let spread = product(&[x[2 + i].saturating_sub(1), self.window.strides[i]])?;
             let span = self.window.span(i, w[2 + i])?;
-            let full = if x[2 + i] == 0 { 0 } else { spread.saturating_add(span) };
+            let full = match x[2 + i] == 0 {
+                true => Dim::ZERO,
+                false => (x[2 + i] - 1) * self.window.strides[i] + span,
+            };
             let (before, after) = self.window.pads[i];
-            let size = (full.saturating_add(self.output_padding[i]) as i128) - before as i128 - after as i128;
-            dims.push(usize::try_from(size).map_err(|_| format!("padding leaves nothing of axis {i}"))?);
+            let size = full + self.output_padding[i] - before - after;
+            if size.check().map_err(|e| e.to_string())? < 0 {
+                return Err(format!("padding leaves nothing of axis {i}"));
+            }
+            dims.push(size);
         }
         Ok(vec![TensorType::new(operands[0].dtype, shape(&dims)?)])
     }

@@ -2,7 +2,7 @@
 
 use crate::graph::{Graph, ValueId};
 use crate::op::{Rule, arity, index, op, shape};
-use crate::{DType, Error, IntoShape, Shape, TensorType, words};
+use crate::{DType, Dim, Error, IntoShape, Shape, TensorType, words};
 
 op! {
     /// A new axis of `depth` in which the index' position holds `on` and all others `off`; operands: indices, and a
@@ -20,11 +20,11 @@ impl Rule for OneHot {
         arity(operands, 2..=2)?;
         index(&operands[0])?;
         crate::op::of_shape("the values", &operands[1], &[2])?;
-        let mut dims = operands[0].shape.to_vec();
+        let mut dims = operands[0].shape.sizes().to_vec();
         if self.axis > dims.len() {
             return Err(format!("axis {} is outside rank {}", self.axis, dims.len() + 1));
         }
-        dims.insert(self.axis, self.depth);
+        dims.insert(self.axis, self.depth.into());
         Ok(vec![TensorType::new(operands[1].dtype, shape(&dims)?)])
     }
 }
@@ -73,7 +73,7 @@ op! {
         /// Distance.
         pub step: f64,
         /// How many.
-        pub count: usize,
+        pub count: Dim,
     }
 }
 
@@ -104,7 +104,7 @@ op! {
 impl Rule for Fill {
     fn infer(&self, operands: &[TensorType]) -> Result<Vec<TensorType>, String> {
         arity(operands, 1..=1)?;
-        crate::op::of_shape("the value", &operands[0], &[])?;
+        crate::op::of_shape::<Dim>("the value", &operands[0], &[])?;
         Ok(vec![TensorType::new(operands[0].dtype, self.shape)])
     }
 
@@ -125,7 +125,7 @@ impl Rule for NonZero {
     fn infer(&self, operands: &[TensorType]) -> Result<Vec<TensorType>, String> {
         arity(operands, 1..=1)?;
         let x = &operands[0].shape;
-        let positions = shape(&[x.rank(), x.numel()])?;
+        let positions = shape(&[x.rank().into(), x.sizes().numel()])?;
         Ok(vec![TensorType::new(DType::I64, positions), TensorType::new(DType::I64, Shape::SCALAR)])
     }
 }
@@ -148,8 +148,14 @@ impl Graph {
     }
 
     /// Numbers at equal distances.
-    pub fn range(&mut self, dtype: DType, start: f64, step: f64, count: usize) -> Result<ValueId, Error> {
-        self.add1(Range { dtype, start, step, count }, &[])
+    pub fn range(
+        &mut self,
+        dtype: DType,
+        start: f64,
+        step: f64,
+        count: impl Into<Dim>,
+    ) -> Result<ValueId, Error> {
+        self.add1(Range { dtype, start, step, count: count.into() }, &[])
     }
 
     /// A scalar at every position.

@@ -380,7 +380,12 @@ impl Rule for ScalarOp {
 pub(crate) fn broadcast_all(operands: &[TensorType]) -> Result<Shape, String> {
     operands.iter().try_fold(Shape::SCALAR, |acc, t| {
         acc.broadcast(&t.shape).ok_or_else(|| {
-            let fits = acc.iter().rev().zip(t.shape.iter().rev()).all(|(a, b)| a == b || *a == 1 || *b == 1);
+            let fits = acc
+                .values()
+                .iter()
+                .rev()
+                .zip(t.shape.values().iter().rev())
+                .all(|(a, b)| a == b || *a == 1 || *b == 1);
             let why = if fits { ": more than 2^50 elements" } else { "" };
             format!("shapes do not broadcast: {acc} with {}{why}", t.shape)
         })

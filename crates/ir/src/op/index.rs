@@ -21,15 +21,16 @@ impl Rule for Gather {
         index(&operands[1])?;
         let (x, i) = (&operands[0].shape, &operands[1].shape);
         axis_in(self.axis, x)?;
+        let (x, i) = (x.sizes(), i.sizes());
         if x[self.axis] == 0 && i.numel() > 0 {
             return Err(format!("axis {} is empty: no index is in range", self.axis));
         }
-        let dims = [&x[..self.axis], i.dims(), &x[self.axis + 1..]].concat();
+        let dims = [&x[..self.axis], &i[..], &x[self.axis + 1..]].concat();
         Ok(vec![TensorType::new(operands[0].dtype, shape(&dims)?)])
     }
 
     fn check_constants(&self, operands: &[TensorType], values: &[Option<&Tensor>]) -> Result<(), String> {
-        indices_within(values[1], operands[0].shape[self.axis])
+        indices_within(values[1], operands[0].shape.size(self.axis))
     }
 
     fn moves_elements(&self) -> bool {
@@ -50,11 +51,11 @@ fn elements_fit(axis: usize, x: &TensorType, indices: &TensorType) -> Result<(),
     index(indices)?;
     axis_in(axis, &x.shape)?;
     let fits = x.shape.rank() == indices.shape.rank()
-        && (0..x.shape.rank()).all(|i| i == axis || indices.shape[i] <= x.shape[i]);
+        && (0..x.shape.rank()).all(|i| i == axis || indices.shape.size(i) <= x.shape.size(i));
     if !fits {
         return Err(format!("indices {} are not within {} beside axis {axis}", indices.shape, x.shape));
     }
-    if x.shape[axis] == 0 && indices.shape.numel() > 0 {
+    if x.shape.size(axis) == 0 && indices.shape.sizes().numel() > 0 {
         return Err(format!("axis {axis} is empty: no index is in range"));
     }
     Ok(())
@@ -68,7 +69,7 @@ impl Rule for GatherElements {
     }
 
     fn check_constants(&self, operands: &[TensorType], values: &[Option<&Tensor>]) -> Result<(), String> {
-        indices_within(values[1], operands[0].shape[self.axis])
+        indices_within(values[1], operands[0].shape.size(self.axis))
     }
 
     fn moves_elements(&self) -> bool {
@@ -188,7 +189,7 @@ impl Rule for ScatterElements {
     }
 
     fn check_constants(&self, operands: &[TensorType], values: &[Option<&Tensor>]) -> Result<(), String> {
-        indices_within(values[1], operands[0].shape[self.axis])
+        indices_within(values[1], operands[0].shape.size(self.axis))
     }
 
     fn moves_elements(&self) -> bool {

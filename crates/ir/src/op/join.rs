@@ -1,8 +1,8 @@
 //! Operations that put tensors together, take them apart or repeat them.
 
 use crate::graph::{Graph, ValueId};
-use crate::op::{Rule, arity, axis_in, op, product, same_dtype, shape};
-use crate::{Error, TensorType, words};
+use crate::op::{Rule, arity, axis_in, op, product_of, same_dtype, shape};
+use crate::{Dim, Error, TensorType, words};
 
 op! {
     /// Operands one after another along an axis.
@@ -18,14 +18,14 @@ impl Rule for Concat {
         same_dtype(operands)?;
         let first = &operands[0].shape;
         axis_in(self.axis, first)?;
-        let mut dims = first.to_vec();
+        let mut dims = first.sizes().to_vec();
         for t in &operands[1..] {
             let fits = t.shape.rank() == first.rank()
-                && (0..first.rank()).all(|i| i == self.axis || t.shape[i] == first[i]);
+                && (0..first.rank()).all(|i| i == self.axis || t.shape.size(i) == first.size(i));
             if !fits {
                 return Err(format!("{} does not fit {first} along axis {}", t.shape, self.axis));
             }
-            dims[self.axis] = dims[self.axis].saturating_add(t.shape[self.axis]);
+            dims[self.axis] += t.shape.size(self.axis);
         }
         Ok(vec![TensorType::new(operands[0].dtype, shape(&dims)?)])
     }
@@ -45,17 +45,17 @@ op! {
         /// The axis.
         pub axis: usize,
         /// Sizes of the parts; they sum to the axis' size.
-        pub sizes: Vec<usize>,
+        pub sizes: Vec<Dim>,
     }
 }
 
 impl Rule for Split {
     fn infer(&self, operands: &[TensorType]) -> Result<Vec<TensorType>, String> {
         arity(operands, 1..=1)?;
-        let x = &operands[0].shape;
-        axis_in(self.axis, x)?;
-        let total = self.sizes.iter().try_fold(0usize, |a, s| a.checked_add(*s));
-        if self.sizes.is_empty() || total != Some(x[self.axis]) {
+        axis_in(self.axis, &operands[0].shape)?;
+        let x = operands[0].shape.sizes();
+        let total: Dim = self.sizes.iter().sum();
+        if self.sizes.is_empty() || total != x[self.axis] {
             return Err(format!(
                 "parts {:?} do not sum to axis {} of size {}",
                 self.sizes, self.axis, x[self.axis]
@@ -95,8 +95,8 @@ impl Rule for Stack {
         if self.axis > first.rank() {
             return Err(format!("axis {} is outside rank {}", self.axis, first.rank() + 1));
         }
-        let mut dims = first.to_vec();
-        dims.insert(self.axis, operands.len());
+        let mut dims = first.sizes().to_vec();
+        dims.insert(self.axis, operands.len().into());
         Ok(vec![TensorType::new(operands[0].dtype, shape(&dims)?)])
     }
 
@@ -116,12 +116,12 @@ op! {
 impl Rule for Tile {
     fn infer(&self, operands: &[TensorType]) -> Result<Vec<TensorType>, String> {
         arity(operands, 1..=1)?;
-        let x = &operands[0].shape;
-        if self.repeats.len() != x.rank() {
-            return Err(format!("{} repeats for rank {}", self.repeats.len(), x.rank()));
+        let x = operands[0].shape.sizes();
+        if self.repeats.len() != x.len() {
+            return Err(format!("{} repeats for rank {}", self.repeats.len(), x.len()));
         }
-        let dims =
-            x.iter().zip(&self.repeats).map(|(d, r)| product(&[*d, *r])).collect::<Result<Vec<_>, _>>()?;
+        let all = x.iter().zip(&self.repeats);
+        let dims = all.map(|(d, r)| product_of(&[*d, (*r).into()])).collect::<Result<Vec<_>, _>>()?;
         Ok(vec![TensorType::new(operands[0].dtype, shape(&dims)?)])
     }
 
@@ -144,8 +144,8 @@ impl Rule for Repeat {
     fn infer(&self, operands: &[TensorType]) -> Result<Vec<TensorType>, String> {
         arity(operands, 1..=1)?;
         axis_in(self.axis, &operands[0].shape)?;
-        let mut dims = operands[0].shape.to_vec();
-        dims[self.axis] = product(&[dims[self.axis], self.repeats])?;
+        let mut dims = operands[0].shape.sizes().to_vec();
+        dims[self.axis] = product_of(&[dims[self.axis], self.repeats.into()])?;
         Ok(vec![TensorType::new(operands[0].dtype, shape(&dims)?)])
     }
 
@@ -230,31 +230,32 @@ op! {
 impl Rule for Pad {
     fn infer(&self, operands: &[TensorType]) -> Result<Vec<TensorType>, String> {
         arity(operands, 1..=1)?;
-        let x = &operands[0].shape;
-        if self.pads.len() != x.rank() {
-            return Err(format!("{} pairs of pads for rank {}", self.pads.len(), x.rank()));
+        let x = operands[0].shape.sizes();
+        if self.pads.len() != x.len() {
+            return Err(format!("{} pairs of pads for rank {}", self.pads.len(), x.len()));
         }
         let mut dims = Vec::new();
         for (axis, ((before, after), size)) in self.pads.iter().zip(x.iter()).enumerate() {
-            let out = i128::from(*before) + i128::from(*after) + *size as i128;
+            let both = before.checked_add(*after).ok_or_else(|| format!("axis {axis} overflows"))?;
+            let out = (*size + both).check().map_err(|_| format!("axis {axis} overflows"))?;
             if out < 0 {
                 return Err(format!("axis {axis} of size {size} is cut by more than it has"));
             }
-            let most = i128::from((*before).max(*after).max(0));
+            let most = (*before).max(*after).max(0);
             let room = match self.mode {
-                PadMode::Constant => i128::MAX,
-                PadMode::Reflect => *size as i128 - 1,
-                PadMode::Edge | PadMode::Wrap if *size == 0 => 0,
-                PadMode::Edge => i128::MAX,
-                PadMode::Wrap => *size as i128,
+                PadMode::Constant => Dim::constant(i64::MAX),
+                PadMode::Reflect => *size - 1,
+                PadMode::Edge | PadMode::Wrap if *size == 0 => Dim::ZERO,
+                PadMode::Edge => Dim::constant(i64::MAX),
+                PadMode::Wrap => *size,
             };
-            if most > room.max(0) {
+            if most > 0 && most > room {
                 return Err(format!(
                     "{} padding of {most} exceeds axis {axis} of size {size}",
                     self.mode.name()
                 ));
             }
-            dims.push(usize::try_from(out).map_err(|_| format!("axis {axis} overflows"))?);
+            dims.push(out);
         }
         Ok(vec![TensorType::new(operands[0].dtype, shape(&dims)?)])
     }
@@ -277,7 +278,7 @@ impl Graph {
     /// Cuts an axis into parts of the given sizes.
     pub fn split(&mut self, x: ValueId, axis: isize, sizes: &[usize]) -> Result<Vec<ValueId>, Error> {
         let axis = self.axis_of("split", x, axis)?;
-        self.add_op(Split { axis, sizes: sizes.to_vec() }, &[x])
+        self.add_op(Split { axis, sizes: sizes.iter().map(|s| (*s).into()).collect() }, &[x])
     }
 
     /// Joins along a new axis at a position counted from the front.

@@ -1,44 +1,44 @@
 //! Operations that only rename positions: reshape, transpose, slice, expand and their kin.
 
 use crate::graph::{Graph, ValueId};
-use crate::op::{Rule, arity, axis_in, op, product, shape};
-use crate::{Error, Shape, TensorType, words};
+use crate::op::{Rule, arity, axis_in, op, product, product_of, shape};
+use crate::{Dim, Error, Shape, TensorType, words};
 
 op! {
     /// The same elements in row-major order under other sizes; −1 is inferred, 0 copies the operand's size.
     pub struct Reshape = "reshape" {
         /// The sizes asked for.
-        pub dims: Vec<i64>,
+        pub dims: Vec<Dim>,
     }
 }
 
 impl Rule for Reshape {
     fn infer(&self, operands: &[TensorType]) -> Result<Vec<TensorType>, String> {
         arity(operands, 1..=1)?;
-        let x = &operands[0].shape;
+        let x = operands[0].shape.sizes();
         let mut dims = Vec::with_capacity(self.dims.len());
         let mut inferred = None;
         for (i, &d) in self.dims.iter().enumerate() {
-            dims.push(match d {
-                -1 if inferred.replace(i).is_some() => return Err("-1 stands twice".into()),
-                -1 => 1,
-                0 => *x
+            dims.push(match d.as_constant() {
+                Some(-1) if inferred.replace(i).is_some() => return Err("-1 stands twice".into()),
+                Some(-1) => Dim::ONE,
+                Some(0) => *x
                     .get(i)
-                    .ok_or_else(|| format!("0 at position {i}, but the operand has rank {}", x.rank()))?,
-                d if d > 0 => d as usize,
-                d => return Err(format!("size {d} is negative")),
+                    .ok_or_else(|| format!("0 at position {i}, but the operand has rank {}", x.len()))?,
+                _ if d > 0 => d,
+                _ => return Err(format!("size {d} is negative")),
             });
         }
-        let known = product(&dims)?;
+        let known = product_of(&dims)?;
         if let Some(i) = inferred {
             if known == 0 || !x.numel().is_multiple_of(known) {
                 return Err(format!("cannot infer -1: {} elements over {known}", x.numel()));
             }
-            dims[i] = x.numel() / known;
+            dims[i] = x.numel().div_floor(known);
         }
         let out = shape(&dims)?;
-        if out.numel() != x.numel() {
-            return Err(format!("{} elements do not fit {out} with {}", x.numel(), out.numel()));
+        if out.sizes().numel() != x.numel() {
+            return Err(format!("{} elements do not fit {out} with {}", x.numel(), out.sizes().numel()));
         }
         Ok(vec![TensorType::new(operands[0].dtype, out)])
     }
@@ -65,7 +65,7 @@ impl Rule for Transpose {
         if sorted != (0..x.rank()).collect::<Vec<_>>() {
             return Err(format!("{:?} is not a permutation of {} axes", self.perm, x.rank()));
         }
-        let dims: Vec<usize> = self.perm.iter().map(|a| x[*a]).collect();
+        let dims: Vec<Dim> = self.perm.iter().map(|a| x.size(*a)).collect();
         Ok(vec![TensorType::new(operands[0].dtype, shape(&dims)?)])
     }
 
@@ -81,9 +81,9 @@ op! {
         /// The axes, each once.
         pub axes: Vec<usize>,
         /// First position on each axis.
-        pub starts: Vec<i64>,
+        pub starts: Vec<Dim>,
         /// Position after the last on each axis.
-        pub ends: Vec<i64>,
+        pub ends: Vec<Dim>,
         /// Step on each axis; not 0.
         pub steps: Vec<i64>,
     }
@@ -91,42 +91,61 @@ op! {
 
 impl Slice {
     /// For every axis of `x`: first position, step and count.
-    pub fn ranges(&self, x: &Shape) -> Result<Vec<(usize, i64, usize)>, String> {
+    pub fn ranges(&self, x: &Shape) -> Result<Vec<(Dim, i64, Dim)>, String> {
         let n = self.axes.len();
         if self.starts.len() != n || self.ends.len() != n || self.steps.len() != n {
             return Err("axes, starts, ends and steps differ in length".into());
         }
-        let mut out: Vec<(usize, i64, usize)> = x.iter().map(|d| (0, 1, *d)).collect();
+        let mut out: Vec<(Dim, i64, Dim)> = x.sizes().iter().map(|d| (Dim::ZERO, 1, *d)).collect();
         for i in 0..n {
             let axis = self.axes[i];
             axis_in(axis, x)?;
             if self.axes[..i].contains(&axis) {
                 return Err(format!("axis {axis} is named twice"));
             }
-            let (size, step) = (x[axis] as i64, self.steps[i]);
+            let (size, step) = (x.size(axis), self.steps[i]);
             if step == 0 {
                 return Err("a step must not be 0".into());
             }
             if size == 0 {
-                out[axis] = (0, step, 0);
+                out[axis] = (Dim::ZERO, step, Dim::ZERO);
                 continue;
             }
-            let from_front = |p: i64| if p < 0 { p.saturating_add(size) } else { p };
-            let (low, high) = if step > 0 { (0, size) } else { (-1, size - 1) };
-            let start = from_front(self.starts[i]).clamp(0, high);
-            let end = from_front(self.ends[i]).clamp(low, high);
+            let (low, high) = if step > 0 { (Dim::ZERO, size) } else { (Dim::constant(-1), size - 1) };
+            let start = within(from_front(self.starts[i], size), Dim::ZERO, high);
+            let end = within(from_front(self.ends[i], size), low, high);
             let span = if step > 0 { end - start } else { start - end };
-            let count = if span <= 0 { 0 } else { (span as u64).div_ceil(step.unsigned_abs()) as usize };
-            out[axis] = (if count == 0 { 0 } else { start as usize }, step, count);
+            out[axis] = match span > 0 {
+                true => (start, step, span.div_ceil(step.unsigned_abs())),
+                false => (Dim::ZERO, step, Dim::ZERO),
+            };
         }
         Ok(out)
+    }
+}
+
+/// A position of an axis; negative ones count from the back.
+#[track_caller]
+fn from_front(position: Dim, size: Dim) -> Dim {
+    if position < 0 { position + size } else { position }
+}
+
+/// The nearest number between two. It asks where the number lies, so that results stay simple expressions.
+#[track_caller]
+fn within(number: Dim, low: Dim, high: Dim) -> Dim {
+    if number <= low {
+        low
+    } else if number >= high {
+        high
+    } else {
+        number
     }
 }
 
 impl Rule for Slice {
     fn infer(&self, operands: &[TensorType]) -> Result<Vec<TensorType>, String> {
         arity(operands, 1..=1)?;
-        let dims: Vec<usize> = self.ranges(&operands[0].shape)?.into_iter().map(|(_, _, n)| n).collect();
+        let dims: Vec<Dim> = self.ranges(&operands[0].shape)?.into_iter().map(|(_, _, n)| n).collect();
         Ok(vec![TensorType::new(operands[0].dtype, shape(&dims)?)])
     }
 
@@ -166,24 +185,23 @@ op! {
         /// Sizes of the result.
         pub shape: Shape,
         /// Step in elements along each axis.
-        pub strides: Vec<i64>,
+        pub strides: Vec<Dim>,
         /// First element.
-        pub offset: usize,
+        pub offset: Dim,
     }
 }
 
 impl View {
     /// The view that reads all of `shape` in order.
     pub fn packed(shape: Shape) -> Self {
-        View { shape, strides: shape.strides().iter().map(|s| *s as i64).collect(), offset: 0 }
+        View { shape, strides: shape.stride_sizes(), offset: Dim::ZERO }
     }
 
     /// True when elements are read in order without gaps from the first on.
     pub fn is_packed(&self) -> bool {
-        let packed = self.shape.strides();
-        self.shape.has_zero()
-            || (self.offset == 0
-                && (0..self.shape.rank()).all(|i| self.shape[i] == 1 || self.strides[i] == packed[i] as i64))
+        let packed = self.shape.stride_sizes();
+        let in_order = |i: usize| self.strides[i] == packed[i] || self.shape.size(i) == 1;
+        self.shape.has_zero() || (self.offset == 0 && (0..self.shape.rank()).all(in_order))
     }
 }
 
@@ -193,14 +211,18 @@ impl Rule for View {
         if self.strides.len() != self.shape.rank() {
             return Err(format!("{} strides for rank {}", self.strides.len(), self.shape.rank()));
         }
-        if !self.shape.has_zero() {
-            let (mut low, mut high) = (self.offset as i128, self.offset as i128);
-            for (d, s) in self.shape.iter().zip(&self.strides) {
-                let reach = (*d as i128 - 1) * i128::from(*s);
+        // Of open sizes this looks at the values of the compile alone: a view that passes made is right for all.
+        let shape = self.shape.values();
+        if !shape.has_zero() {
+            let number = |dim: Dim| dim.value().map(i128::from).map_err(|e| e.to_string());
+            let (mut low, mut high) = (number(self.offset)?, number(self.offset)?);
+            for (d, s) in shape.iter().zip(&self.strides) {
+                let reach = (*d as i128 - 1) * number(*s)?;
                 if reach < 0 { low += reach } else { high += reach }
             }
-            if low < 0 || high >= operands[0].shape.numel() as i128 {
-                return Err(format!("reads elements {low} to {high} of {}", operands[0].shape.numel()));
+            let elements = operands[0].shape.values().numel();
+            if low < 0 || high >= elements as i128 {
+                return Err(format!("reads elements {low} to {high} of {elements}"));
             }
         }
         Ok(vec![TensorType::new(operands[0].dtype, self.shape)])
@@ -243,12 +265,12 @@ op! {
     }
 }
 
-fn nchw(operands: &[TensorType], block: usize) -> Result<[usize; 4], String> {
+fn nchw(operands: &[TensorType], block: usize) -> Result<[Dim; 4], String> {
     arity(operands, 1..=1)?;
     if block == 0 {
         return Err("the block must be at least 1".into());
     }
-    <[usize; 4]>::try_from(operands[0].shape.dims()).map_err(|_| "x must be [N, C, H, W]".to_string())
+    <[Dim; 4]>::try_from(&operands[0].shape.sizes()[..]).map_err(|_| "x must be [N, C, H, W]".to_string())
 }
 
 impl Rule for DepthToSpace {
@@ -258,7 +280,12 @@ impl Rule for DepthToSpace {
         if !c.is_multiple_of(area) {
             return Err(format!("{c} channels are not a multiple of {area}"));
         }
-        let dims = [n, c / area, product(&[h, self.block])?, product(&[w, self.block])?];
+        let dims = [
+            n,
+            c.div_floor(area),
+            product_of(&[h, self.block.into()])?,
+            product_of(&[w, self.block.into()])?,
+        ];
         Ok(vec![TensorType::new(operands[0].dtype, shape(&dims)?)])
     }
 
@@ -273,7 +300,8 @@ impl Rule for SpaceToDepth {
         if !h.is_multiple_of(self.block) || !w.is_multiple_of(self.block) {
             return Err(format!("{h} x {w} is not a multiple of the block {}", self.block));
         }
-        let dims = [n, product(&[c, self.block, self.block])?, h / self.block, w / self.block];
+        let area = product(&[self.block, self.block])?;
+        let dims = [n, product_of(&[c, area.into()])?, h.div_floor(self.block), w.div_floor(self.block)];
         Ok(vec![TensorType::new(operands[0].dtype, shape(&dims)?)])
     }
 
@@ -298,14 +326,14 @@ op! {
 impl Rule for Unfold {
     fn infer(&self, operands: &[TensorType]) -> Result<Vec<TensorType>, String> {
         arity(operands, 1..=1)?;
-        let x = &operands[0].shape;
-        axis_in(self.axis, x)?;
+        axis_in(self.axis, &operands[0].shape)?;
+        let x = operands[0].shape.sizes();
         if self.step == 0 || self.size > x[self.axis] {
             return Err(format!("windows of {} by {} over {}", self.size, self.step, x[self.axis]));
         }
         let mut dims = x.to_vec();
-        dims[self.axis] = (x[self.axis] - self.size) / self.step + 1;
-        dims.push(self.size);
+        dims[self.axis] = (x[self.axis] - self.size).div_floor(self.step) + 1;
+        dims.push(self.size.into());
         Ok(vec![TensorType::new(operands[0].dtype, shape(&dims)?)])
     }
 
@@ -317,7 +345,12 @@ impl Rule for Unfold {
 impl Graph {
     /// Other sizes for the same elements; −1 is inferred, 0 copies. See [`Reshape`].
     pub fn reshape(&mut self, x: ValueId, dims: &[i64]) -> Result<ValueId, Error> {
-        self.add1(Reshape { dims: dims.to_vec() }, &[x])
+        self.add1(Reshape { dims: dims.iter().map(|d| (*d).into()).collect() }, &[x])
+    }
+
+    /// As [`Graph::reshape`], to sizes that may be expressions.
+    pub fn reshape_to(&mut self, x: ValueId, sizes: &[Dim]) -> Result<ValueId, Error> {
+        self.add1(Reshape { dims: sizes.to_vec() }, &[x])
     }
 
     /// Axes in another order.
@@ -338,30 +371,39 @@ impl Graph {
         &mut self,
         x: ValueId,
         axis: isize,
-        start: i64,
-        end: i64,
+        start: impl Into<Dim>,
+        end: impl Into<Dim>,
         step: i64,
     ) -> Result<ValueId, Error> {
         let axis = self.axis_of("slice", x, axis)?;
-        self.add1(Slice { axes: vec![axis], starts: vec![start], ends: vec![end], steps: vec![step] }, &[x])
+        let (starts, ends) = (vec![start.into()], vec![end.into()]);
+        self.add1(Slice { axes: vec![axis], starts, ends, steps: vec![step] }, &[x])
     }
 
     /// `length` elements of an axis from `start` on; unlike [`Graph::slice`] nothing is clamped.
-    pub fn narrow(&mut self, x: ValueId, axis: isize, start: usize, length: usize) -> Result<ValueId, Error> {
+    pub fn narrow(
+        &mut self,
+        x: ValueId,
+        axis: isize,
+        start: impl Into<Dim>,
+        length: impl Into<Dim>,
+    ) -> Result<ValueId, Error> {
+        let (start, length): (Dim, Dim) = (start.into(), length.into());
         let ty = self.ty(x)?;
         let a = self.axis_of("slice", x, axis)?;
-        if start.checked_add(length).is_none_or(|end| end > ty.shape[a]) {
+        let end = start + length;
+        if !(end <= ty.shape.size(a)) {
             return Err(Error::Op {
                 op: "narrow".into(),
                 node: format!("narrow_{}", self.nodes().len()),
                 problem: format!(
                     "{length} elements from {start} are outside axis {a} of size {}",
-                    ty.shape[a]
+                    ty.shape.size(a)
                 ),
                 operands: vec![ty],
             });
         }
-        self.slice(x, axis, start as i64, (start + length) as i64, 1)
+        self.slice(x, axis, start, end, 1)
     }
 
     /// Broadcast to a shape.

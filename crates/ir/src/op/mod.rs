@@ -28,13 +28,14 @@ mod resize;
 mod rope;
 mod scan;
 mod signal;
+mod sizes;
 mod state_space;
 
 use std::fmt::Debug;
 
 use crate::attr::Attrs;
 use crate::error::{hint, nearest};
-use crate::{DType, Shape, Tensor, TensorType};
+use crate::{DType, Dim, Shape, Tensor, TensorType};
 
 pub use attention::*;
 pub use contraction::*;
@@ -402,11 +403,12 @@ pub(crate) fn axis_in(axis: usize, shape: &Shape) -> Result<(), String> {
     if axis < shape.rank() { Ok(()) } else { Err(format!("axis {axis} is outside rank {}", shape.rank())) }
 }
 
-pub(crate) fn shape(dims: &[usize]) -> Result<Shape, String> {
-    Shape::new(dims).map_err(|e| e.to_string())
+pub(crate) fn shape<T: Copy + Into<Dim>>(dims: &[T]) -> Result<Shape, String> {
+    let dims: Vec<Dim> = dims.iter().map(|d| (*d).into()).collect();
+    Shape::of_sizes(&dims).map_err(|e| e.to_string())
 }
 
-/// A dimension list as a shape, where products of sizes may have overflowed.
+/// A product of plain numbers, which may overflow.
 pub(crate) fn product(factors: &[usize]) -> Result<usize, String> {
     factors
         .iter()
@@ -414,11 +416,23 @@ pub(crate) fn product(factors: &[usize]) -> Result<usize, String> {
         .ok_or_else(|| format!("size overflows: product of {factors:?}"))
 }
 
-pub(crate) fn of_shape(what: &str, operand: &TensorType, expected: &[usize]) -> Result<(), String> {
-    if operand.shape.dims() == expected {
+/// A product of sizes, which may overflow.
+#[track_caller]
+pub(crate) fn product_of(factors: &[Dim]) -> Result<Dim, String> {
+    crate::product(factors).check().map_err(|_| format!("size overflows: product of {factors:?}"))
+}
+
+#[track_caller]
+pub(crate) fn of_shape<T: Copy + Into<Dim>>(
+    what: &str,
+    operand: &TensorType,
+    expected: &[T],
+) -> Result<(), String> {
+    let expected = shape(expected)?;
+    if operand.shape == expected {
         Ok(())
     } else {
-        Err(format!("{what} must have shape {expected:?}, got {}", operand.shape))
+        Err(format!("{what} must have shape {expected}, got {}", operand.shape))
     }
 }
 
@@ -435,9 +449,10 @@ pub(crate) fn find_index(value: Option<&Tensor>, wrong: impl Fn(usize, i64) -> b
 }
 
 /// Refuses a constant index outside `-size..size`.
-pub(crate) fn indices_within(value: Option<&Tensor>, size: usize) -> Result<(), String> {
-    let size = size as i64;
-    match find_index(value, |_, i| !(-size..size).contains(&i)) {
+#[track_caller]
+pub(crate) fn indices_within(value: Option<&Tensor>, size: impl Into<Dim>) -> Result<(), String> {
+    let size: Dim = size.into();
+    match find_index(value, |_, i| !(size > i && size + i >= 0)) {
         None => Ok(()),
         Some((position, i)) => {
             Err(format!("index {i} at position {position} is out of range for size {size}"))

@@ -61,7 +61,8 @@ fn row_norm(
     }
     float(&x)?;
     axis_in(axis, &x.shape)?;
-    let block = &x.shape[axis..];
+    let sizes = x.shape.sizes();
+    let block = &sizes[axis..];
     for (what, t) in ["gamma", "beta"].iter().zip(&operands[1..own]) {
         of_shape(what, t, block)?;
         if t.dtype != x.dtype {
@@ -93,7 +94,7 @@ fn channel_norm(operands: &[TensorType], per_channel: &[&str]) -> Result<Vec<Ten
         return Err(format!("x must be [N, C, ..], got {x}"));
     }
     for (what, t) in per_channel.iter().zip(&operands[1..]) {
-        of_shape(what, t, &[x[1]])?;
+        of_shape(what, t, &[x.size(1)])?;
     }
     Ok(vec![operands[0]])
 }
@@ -111,7 +112,7 @@ op! {
 impl Rule for GroupNorm {
     fn infer(&self, operands: &[TensorType]) -> Result<Vec<TensorType>, String> {
         let out = channel_norm(operands, &["gamma", "beta"])?;
-        let channels = operands[0].shape[1];
+        let channels = operands[0].shape.size(1);
         if self.groups == 0 || !channels.is_multiple_of(self.groups) {
             return Err(format!("{} groups do not divide {channels} channels", self.groups));
         }

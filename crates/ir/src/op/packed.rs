@@ -157,17 +157,18 @@ impl Rule for DequantMatMul {
             if x.shape.rank() != 2 || w.rank() != 3 {
                 return Err(format!("x must be [M, K] and w [E, N, K], got {} and {w}", x.shape));
             }
-            of_shape("expert ids", &operands[2], &[x.shape[0]])?;
+            of_shape("expert ids", &operands[2], &[x.shape.size(0)])?;
         } else if x.shape.rank() < 1 || w.rank() != 2 {
             return Err(format!("x must be [.., K] and w [N, K], got {} and {w}", x.shape));
         }
-        let (k, n, columns) = (x.shape[x.shape.rank() - 1], w[w.rank() - 2], w[w.rank() - 1]);
+        let k = x.shape.size(x.shape.rank() - 1);
+        let (n, columns) = (w.size(w.rank() - 2), w.size(w.rank() - 1));
         let whole = k.next_multiple_of(self.block.max(1));
         let format = operands[1].packed.map_or(1, |format| format.elements());
         if columns != k && columns != whole.next_multiple_of(format) {
             return Err(format!("inner sizes differ: {k} and {columns}"));
         }
-        let mut dims = x.shape.to_vec();
+        let mut dims = x.shape.sizes().to_vec();
         if let Some(last) = dims.last_mut() {
             *last = n;
         }
@@ -228,10 +229,10 @@ impl Rule for DequantGather {
         let w = self.scaling().check(&operands[0], &operands[2..])?;
         let [rows, columns] = *w.dims() else { return Err(format!("w must be [N, K], got {w}")) };
         let indices = &operands[1].shape;
-        if rows == 0 && indices.numel() > 0 {
+        if rows == 0 && indices.sizes().numel() > 0 {
             return Err("the weight has no rows: no index is in range".into());
         }
-        let dims = [indices.dims(), &[columns]].concat();
+        let dims = [&indices.sizes()[..], &[columns.into()]].concat();
         Ok(vec![TensorType::new(self.dtype, shape(&dims)?)])
     }
 

@@ -3,7 +3,7 @@
 use crate::graph::{Graph, ValueId};
 use crate::op::conv::Window;
 use crate::op::{Rule, arity, float, op, shape};
-use crate::{DType, Error, TensorType, words};
+use crate::{DType, Dim, Error, TensorType, words};
 
 words! {
     /// What a pool keeps of a window.
@@ -57,18 +57,19 @@ impl Rule for Pool {
             return Err(format!("a kernel of {spatial} axes does not fit {}", x.shape));
         }
         self.window.check(spatial)?;
-        let mut dims = x.shape[..2].to_vec();
+        let sizes = x.shape.sizes();
+        let mut dims = sizes[..2].to_vec();
         for i in 0..spatial {
             let span = self.window.span(i, self.kernel[i])?;
             let (before, after) = self.window.pads[i];
-            if before >= span || after >= span || x.shape[2 + i] == 0 {
+            if before >= span || after >= span || sizes[2 + i] == 0 {
                 return Err(format!(
                     "kernel {} over {} with padding {before} and {after} has windows of padding alone",
                     self.kernel[i],
-                    x.shape[2 + i]
+                    sizes[2 + i]
                 ));
             }
-            dims.push(self.window.count(i, x.shape[2 + i], self.kernel[i], self.ceil)?);
+            dims.push(self.window.count_over(i, sizes[2 + i], self.kernel[i], self.ceil)?);
         }
         let out = shape(&dims)?;
         let mut results = vec![TensorType::new(x.dtype, out)];
@@ -94,13 +95,13 @@ impl Rule for GlobalPool {
         arity(operands, 1..=1)?;
         float(&operands[0])?;
         let x = &operands[0].shape;
-        if x.rank() < 3 || x[2..].contains(&0) {
+        if x.rank() < 3 || x.sizes()[2..].iter().any(|d| *d == 0) {
             return Err(format!("x must be [N, C, ..] with positions, got {x}"));
         }
         if self.kind == PoolKind::Lp && self.p == 0 {
             return Err("p must be at least 1".into());
         }
-        let dims: Vec<usize> = (0..x.rank()).map(|i| if i < 2 { x[i] } else { 1 }).collect();
+        let dims: Vec<Dim> = (0..x.rank()).map(|i| if i < 2 { x.size(i) } else { Dim::ONE }).collect();
         Ok(vec![TensorType::new(operands[0].dtype, shape(&dims)?)])
     }
 }
@@ -126,10 +127,11 @@ impl Rule for AdaptivePool {
         if x.rank() != self.output.len() + 2 || !(1..=3).contains(&self.output.len()) {
             return Err(format!("{} result sizes do not fit {x}", self.output.len()));
         }
-        if x[2..].contains(&0) || self.output.contains(&0) {
+        let x = x.sizes();
+        if x[2..].iter().any(|d| *d == 0) || self.output.contains(&0) {
             return Err("sizes must be at least 1".into());
         }
-        let dims = [&x[..2], &self.output].concat();
+        let dims: Vec<Dim> = x[..2].iter().copied().chain(self.output.iter().map(|d| (*d).into())).collect();
         Ok(vec![TensorType::new(operands[0].dtype, shape(&dims)?)])
     }
 }

@@ -35,13 +35,13 @@ fn granularity(
         return Ok(Granularity::Tensor);
     }
     axis_in(axis, over)?;
-    let mut dims = over.to_vec();
+    let mut dims = over.sizes().to_vec();
     if block == 0 {
-        dims = vec![over[axis]];
+        dims = vec![over.size(axis)];
     } else {
-        dims[axis] = over[axis].div_ceil(block);
+        dims[axis] = over.size(axis).div_ceil(block);
     }
-    if of.dims() != dims {
+    if *of != shape(&dims)? {
         return Err(format!("{what} must be a scalar or {dims:?}, got {of}"));
     }
     Ok(if block == 0 { Granularity::Axis(axis) } else { Granularity::Block { axis, size: block } })

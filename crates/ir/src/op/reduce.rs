@@ -2,7 +2,7 @@
 
 use crate::graph::{Graph, ValueId};
 use crate::op::{Rule, arity, axis_in, float, kind_op, number, op, shape};
-use crate::{DType, Error, Shape, TensorType, words};
+use crate::{DType, Dim, Error, Shape, TensorType, words};
 
 words! {
     /// What a reduction computes; floats narrower than f32 accumulate in f32.
@@ -52,9 +52,9 @@ fn reduced(x: &Shape, axes: &[usize], keepdims: bool) -> Result<Shape, String> {
             return Err(format!("axis {axis} is named twice"));
         }
     }
-    let dims: Vec<usize> = (0..x.rank())
+    let dims: Vec<Dim> = (0..x.rank())
         .filter(|i| keepdims || !axes.contains(i))
-        .map(|i| if axes.contains(&i) { 1 } else { x[i] })
+        .map(|i| if axes.contains(&i) { Dim::ONE } else { x.size(i) })
         .collect();
     shape(&dims)
 }
@@ -137,7 +137,7 @@ impl Rule for ArgReduce {
         number(&operands[0])?;
         let x = &operands[0].shape;
         axis_in(self.axis, x)?;
-        if x[self.axis] == 0 {
+        if x.size(self.axis) == 0 {
             return Err(format!("axis {} is empty: it has no position to give", self.axis));
         }
         Ok(vec![TensorType::new(DType::I64, reduced(x, &[self.axis], self.keepdims)?)])

@@ -3,7 +3,7 @@
 use crate::attr::{Attr, AttrField, Attrs};
 use crate::graph::{Graph, ValueId};
 use crate::op::{HeadLayout, Rule, arity, float, index, of_shape, op, same_dtype};
-use crate::{Error, TensorType, words};
+use crate::{Dim, Error, TensorType, words};
 
 words! {
     /// Which elements form a rotated pair.
@@ -207,10 +207,13 @@ impl Rule for Rope {
         if !self.rotary.is_multiple_of(2) || self.rotary > d {
             return Err(format!("rotary size {} must be even and at most the head dim {d}", self.rotary));
         }
-        let (tail, what): (&[usize], _) =
-            if self.tables { (&[self.rotary / 2], "a table") } else { (&[], "positions") };
+        let (tail, what) = if self.tables {
+            (vec![Dim::from(self.rotary / 2)], "a table")
+        } else {
+            (Vec::new(), "positions")
+        };
         for t in &operands[1..] {
-            let full = [&[b, s], tail].concat();
+            let full = [&[b, s], &tail[..]].concat();
             if t.shape.rank() == full.len() {
                 of_shape(what, t, &full)?;
             } else {

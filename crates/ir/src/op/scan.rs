@@ -59,8 +59,8 @@ impl Rule for TopK {
         if self.k > x[self.axis] {
             return Err(format!("k = {} exceeds axis {} of size {}", self.k, self.axis, x[self.axis]));
         }
-        let mut dims = x.to_vec();
-        dims[self.axis] = self.k;
+        let mut dims = x.sizes().to_vec();
+        dims[self.axis] = self.k.into();
         let out = shape(&dims)?;
         Ok(vec![TensorType::new(operands[0].dtype, out), TensorType::new(DType::I64, out)])
     }

@@ -47,7 +47,7 @@ impl<'a> Printer<'a> {
         match &value.def {
             Def::Input { name, dims } => {
                 write!(f, "  {} = input {}: {}[", Id(id), quoted(name), value.ty.dtype)?;
-                for (axis, size) in value.ty.shape.iter().enumerate() {
+                for (axis, size) in value.ty.shape.values().iter().enumerate() {
                     f.write_str(if axis > 0 { ", " } else { "" })?;
                     match dims.get(axis) {
                         Some(Some(dim)) if is_plain_word(dim) => write!(f, "{dim}={size}")?,

@@ -50,7 +50,7 @@ fn reshape(rng: &mut Rng) -> Made {
             *first = 0;
         }
     }
-    (Reshape { dims }.into(), vec![ty(rng.dtype(), &x)])
+    (Reshape { dims: sizes_of(dims) }.into(), vec![ty(rng.dtype(), &x)])
 }
 
 fn transpose(rng: &mut Rng) -> Made {
@@ -65,7 +65,7 @@ fn slice(rng: &mut Rng) -> Made {
     let steps = [i64::MIN, -3, -1, 1, 2, i64::MAX];
     let list = |rng: &mut Rng, from: &[i64]| axes.iter().map(|_| rng.pick(from)).collect::<Vec<_>>();
     let (starts, ends, steps) = (list(rng, &ends), list(rng, &ends), list(rng, &steps));
-    (Slice { axes, starts, ends, steps }.into(), vec![ty(rng.dtype(), &x)])
+    (Slice { axes, starts: sizes_of(starts), ends: sizes_of(ends), steps }.into(), vec![ty(rng.dtype(), &x)])
 }
 
 fn expand(rng: &mut Rng) -> Made {
@@ -92,7 +92,7 @@ fn view(rng: &mut Rng) -> Made {
         }
     }
     let offset = if high >= low { low as usize + rng.below((high - low + 1) as usize) } else { 0 };
-    (View { shape, strides, offset }.into(), vec![ty(rng.dtype(), &x)])
+    (View { shape, strides: sizes_of(strides), offset: offset.into() }.into(), vec![ty(rng.dtype(), &x)])
 }
 
 fn depth_to_space(rng: &mut Rng) -> Made {
@@ -135,7 +135,7 @@ fn split(rng: &mut Rng) -> Made {
     let parts = rng.within(1, 4);
     let sizes = rng.sizes(parts);
     x[axis] = sizes.iter().sum();
-    (Split { axis, sizes }.into(), vec![ty(rng.dtype(), &x)])
+    (Split { axis, sizes: sizes_of(sizes) }.into(), vec![ty(rng.dtype(), &x)])
 }
 
 fn stack(rng: &mut Rng) -> Made {
@@ -249,7 +249,7 @@ fn trilu(rng: &mut Rng) -> Made {
 fn range(rng: &mut Rng) -> Made {
     let dtype = rng.number();
     let (start, step) = if dtype.is_float() { (rng.real(), rng.real()) } else { (-3.0, 2.0) };
-    (Range { dtype, start, step, count: rng.size() }.into(), vec![])
+    (Range { dtype, start, step, count: rng.size().into() }.into(), vec![])
 }
 
 fn fill(rng: &mut Rng) -> Made {
@@ -259,4 +259,9 @@ fn fill(rng: &mut Rng) -> Made {
 
 fn nonzero(rng: &mut Rng) -> Made {
     (NonZero {}.into(), vec![ty(DType::F32, &rng.shape(0, 8))])
+}
+
+/// Numbers as sizes.
+fn sizes_of<T: Into<olivine_ir::Dim>>(numbers: Vec<T>) -> Vec<olivine_ir::Dim> {
+    numbers.into_iter().map(Into::into).collect()
 }

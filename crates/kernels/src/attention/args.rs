@@ -1,5 +1,6 @@
 //! What both kernels know of a problem: which keys a row may see, what its scores are and where its result goes.
 
+use olivine_ir::Dim;
 use olivine_ir::op::MaskKind;
 use olivine_kernel::{Access, Buf, Builder, Scalar, Val};
 
@@ -113,9 +114,9 @@ impl<'k, 'p> AttentionArgs<'k, 'p> {
         let elem = math::elem(p.partial());
         let mask = p.mask.as_ref().map(|(operand, steps)| {
             let buffer = l.read("mask", operand);
-            let step = |(i, s): (usize, &i64)| match *s {
-                0 => k.u32(0),
-                s => l.stride(&format!("mask_{i}"), s),
+            let step = |(i, s): (usize, &Dim)| match s.as_constant() {
+                Some(0) => k.u32(0),
+                _ => l.stride(&format!("mask_{i}"), *s),
             };
             let mut steps: Vec<Val<'k>> = steps.iter().enumerate().map(step).collect();
             steps.push(l.size("mask_offset", operand.offset));

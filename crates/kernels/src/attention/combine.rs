@@ -14,7 +14,7 @@ use crate::site::{Site, linear_group};
 pub(super) fn emit(p: &Problem<'_>, sink: &AttentionTarget, site: &mut Site<'_>) -> Result<(), String> {
     let AttentionTarget::Partial { values, sums, splits } = sink else { return Ok(()) };
     let groups = fours(p.value_dim);
-    let count = p.batch * p.kv_heads * p.rows() * groups as usize;
+    let count = p.batch * p.kv_heads * p.rows() * groups;
     let group = site.group_size(128);
     let k = site.builder("attention_combine", group);
     let l = Launch::new(&k);
@@ -68,5 +68,5 @@ pub(super) fn emit(p: &Problem<'_>, sink: &AttentionTarget, site: &mut Site<'_>)
         }
     });
     let bound = l.done();
-    site.dispatch(k, bound, (count as u64).div_ceil(u64::from(group)), (0, bytes(&p.target.ty)))
+    site.dispatch(k, bound, count.div_ceil(group), (0, bytes(&p.target.ty)))
 }

@@ -26,7 +26,7 @@ pub(super) fn emit(
     site: &mut Site<'_>,
 ) -> Result<(), String> {
     let splits = sink.splits();
-    let tiles = p.rows().div_ceil(t.rows() as usize);
+    let tiles = p.rows().div_ceil(t.rows());
     let name = if splits > 1 { "attention_split" } else { "attention" };
     let k = site.builder(name, GROUP);
     let l = Launch::new(&k);
@@ -41,7 +41,7 @@ pub(super) fn emit(
         kernel.run(&WorkgroupCoord::of(number, tiles, splits, kv_heads));
     });
     let bound = l.done();
-    site.dispatch(k, bound, groups as u64, p.cost())
+    site.dispatch(k, bound, groups, p.cost())
 }
 
 struct Kernel<'k, 'p> {

@@ -13,6 +13,7 @@ mod rows;
 mod softmax;
 mod tile;
 
+use olivine_ir::Dim;
 use std::fmt;
 
 use olivine_ir::op::{Attention, HeadLayout, MaskKind};
@@ -20,7 +21,7 @@ use olivine_kernel::Val;
 use olivine_program::{DeviceCaps, DeviceKind};
 
 use crate::kernels;
-use crate::site::{Site, rounded};
+use crate::site::{Site, class_of, rounded};
 use args::AttentionTarget;
 use problem::Problem;
 pub(crate) use softmax::exp2_below;
@@ -41,6 +42,10 @@ const LEAST_TILES: usize = 2;
 /// Tiles of keys that splitting must take off every workgroup: below that a second dispatch takes longer. So it does
 /// where two or three times the workgroups would not be many more than the device runs at once.
 const WORTH_TILES: usize = 4;
+/// Ranges of keys that are too few to be worth it.
+const MOST_UNSPLIT: usize = 3;
+/// Multiply-adds that make up for the wait for a long kernel on a software GPU.
+const LONG_WORK: usize = 1 << 22;
 
 /// Lowers attention.
 pub(crate) fn attention(op: &Attention, site: &mut Site<'_>) -> Result<(), String> {
@@ -50,28 +55,25 @@ pub(crate) fn attention(op: &Attention, site: &mut Site<'_>) -> Result<(), Strin
     }
     let bytes = p.partial().size() as u32;
     if let Some(plan) = coop::choose(&p, site.caps) {
-        let groups = p.batch * p.kv_heads * p.rows().div_ceil(plan.rows() as usize);
-        let tiles = p.keys.div_ceil(plan.keys as usize);
-        let sink = sink(&p, splits(BUSY_MATRICES, groups, tiles), site);
+        let sink = sink(&p, p.splits(BUSY_MATRICES, plan.rows(), plan.keys), site);
         coop::emit(&p, plan, &sink, site)?;
         return combine::emit(&p, &sink, site);
     }
     let need = Need {
-        rows: p.rows(),
+        rows: p.row_class(),
         dim: p.dim,
         value_dim: p.value_dim,
         bytes,
-        short: site.caps.wants_short_kernels_for(p.cost().0 as usize / 2),
+        short: site.caps.wants_short_kernels() && p.cost().0 < 2 * LONG_WORK,
     };
     let tile = Tile::choose(need, &site.caps.target).ok_or_else(|| {
         let shared = site.caps.target.shared_bytes;
         format!("head dims {} and {} do not fit {shared} bytes of workgroup memory", p.dim, p.value_dim)
     })?;
-    let default = Plan {
-        tile,
-        splits: splits(busy(site.caps), groups(&p, &tile), p.keys.div_ceil(tile.keys() as usize)),
-    };
-    let Plan { tile, splits } = site.tuned(FAMILY, class(&p), default, candidates(&p, need, site.caps));
+    let default = Plan { tile, splits: p.splits(busy(site.caps), tile.rows(), tile.keys()) };
+    let class = class(&p, site.is_tuned(FAMILY))?;
+    let candidates = candidates(&p, need, site.caps)?;
+    let Plan { tile, splits } = site.tuned(FAMILY, class, default, candidates);
     let sink = sink(&p, splits, site);
     kernel::emit(&p, &tile, &sink, site)?;
     combine::emit(&p, &sink, site)
@@ -79,10 +81,10 @@ pub(crate) fn attention(op: &Attention, site: &mut Site<'_>) -> Result<(), Strin
 
 /// Where results go when the keys are split so; unsplit if the parts are more than kernels count.
 fn sink(p: &Problem<'_>, splits: usize, site: &mut Site<'_>) -> AttentionTarget {
-    let bytes = p.partial().size() as u64;
-    let parts = (p.batch * p.kv_heads * p.rows()) as u64 * splits as u64;
-    let numbers = parts * u64::from(fours(p.value_dim) * 4);
-    if splits == 1 || numbers > u64::from(u32::MAX) {
+    let bytes = p.partial().size();
+    let parts = p.batch * p.kv_heads * p.rows() * splits;
+    let numbers = parts * (fours(p.value_dim) * 4);
+    if splits == 1 || numbers > u32::MAX {
         return AttentionTarget::Target;
     }
     AttentionTarget::Partial {
@@ -109,19 +111,25 @@ impl fmt::Display for Plan {
 const FAMILY: &str = "attention";
 
 /// Attentions that one measurement serves.
-fn class(p: &Problem<'_>) -> String {
-    let pairs = rounded(p.batch * p.kv_heads);
-    let sizes = [p.rows(), p.keys].map(|size| rounded(size).to_string()).join("x");
+fn class(p: &Problem<'_>, matters: bool) -> Result<String, String> {
+    // Where no record asks, the class is for those who measure alone and restricts no sizes.
+    let number = |size: Dim| match matters {
+        true => Ok(class_of(size)),
+        false => size.value().map(|value| value as usize).map_err(|e| e.to_string()),
+    };
+    let pairs = rounded(number(p.batch * p.kv_heads)?);
+    let sizes = [number(p.rows())?, number(p.keys)?].map(|size| rounded(size).to_string()).join("x");
     let sees = if p.looks_back() { " causal" } else { "" };
     let mask = if p.op.mask == MaskKind::None { "" } else { " mask" };
-    format!("{} {sizes} d{}x{} b{pairs}{sees}{mask}", p.q.ty.dtype, p.dim, p.value_dim)
+    Ok(format!("{} {sizes} d{}x{} b{pairs}{sees}{mask}", p.q.ty.dtype, p.dim, p.value_dim))
 }
 
 /// Every plan that gives the result.
-fn candidates(p: &Problem<'_>, need: Need, caps: &DeviceCaps) -> Vec<Plan> {
+fn candidates(p: &Problem<'_>, need: Need, caps: &DeviceCaps) -> Result<Vec<Plan>, String> {
+    let number = |size: Dim| size.value().map(|value| value as usize).map_err(|e| e.to_string());
     let mut all = Vec::new();
     for tile in Tile::candidates(need, &caps.target) {
-        let (groups, tiles) = (groups(p, &tile), p.keys.div_ceil(tile.keys() as usize));
+        let (groups, tiles) = (number(p.groups(tile.rows()))?, number(p.keys.div_ceil(tile.keys()))?);
         // The number that keeps a large device busy, its neighbours, and none.
         let usual = splits(busy(caps), groups, tiles);
         for splits in [usual, 1, usual / 2, usual * 2] {
@@ -131,12 +139,7 @@ fn candidates(p: &Problem<'_>, need: Need, caps: &DeviceCaps) -> Vec<Plan> {
             }
         }
     }
-    all
-}
-
-/// Workgroups where keys are not split.
-fn groups(p: &Problem<'_>, tile: &Tile) -> usize {
-    p.batch * p.kv_heads * p.rows().div_ceil(tile.rows() as usize)
+    Ok(all)
 }
 
 /// Workgroups that keep a device busy.
@@ -147,7 +150,7 @@ fn busy(caps: &DeviceCaps) -> usize {
 /// Ranges that the keys are split into, given the workgroups there are without and the tiles of keys.
 fn splits(busy: usize, groups: usize, tiles: usize) -> usize {
     let splits = (busy / groups.max(1)).min(tiles / LEAST_TILES).max(1);
-    let worth = splits > 3 && tiles - tiles.div_ceil(splits) >= WORTH_TILES;
+    let worth = splits > MOST_UNSPLIT && tiles - tiles.div_ceil(splits) >= WORTH_TILES;
     if worth { splits } else { 1 }
 }
 

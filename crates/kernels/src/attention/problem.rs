@@ -1,11 +1,13 @@
 //! An attention node as sizes and operands.
 
 use olivine_ir::op::{Attention, MaskKind};
-use olivine_ir::{DType, TensorType};
+use olivine_ir::{DType, Dim, TensorType};
 use olivine_kernel::Scalar;
 
+use super::{MOST_UNSPLIT, splits};
+use crate::launch::number;
 use crate::math;
-use crate::site::{Operand, Site, Target};
+use crate::site::{Operand, Site, Target, class_of};
 
 /// Everything the kernels need to know of a node.
 pub(super) struct Problem<'a> {
@@ -14,15 +16,15 @@ pub(super) struct Problem<'a> {
     pub(super) k: Operand,
     pub(super) v: Operand,
     /// The mask with its steps over `[batch, head, query, key]`.
-    pub(super) mask: Option<(Operand, Vec<i64>)>,
+    pub(super) mask: Option<(Operand, Vec<Dim>)>,
     pub(super) sinks: Option<Operand>,
     pub(super) lengths: Option<Operand>,
     pub(super) target: Target,
-    pub(super) batch: usize,
+    pub(super) batch: Dim,
     pub(super) heads: usize,
     pub(super) kv_heads: usize,
-    pub(super) queries: usize,
-    pub(super) keys: usize,
+    pub(super) queries: Dim,
+    pub(super) keys: Dim,
     pub(super) dim: usize,
     pub(super) value_dim: usize,
     /// What scores and results are accumulated in.
@@ -37,17 +39,18 @@ impl<'a> Problem<'a> {
         let target = site.targets.first().cloned().ok_or("attention without a result")?;
         let (batch, heads, queries, dim) = op.layout.sizes(&q.ty.shape);
         let (_, kv_heads, keys, value_dim) = op.layout.sizes(&v.ty.shape);
+        // Kernels are written for the heads; batch and sequence come in any number.
+        let [heads, dim, kv_heads, value_dim] = [heads, dim, kv_heads, value_dim].map(number);
         let (mask, sinks, lengths) = op.optional_operands();
         let steps = |m: Operand| {
-            let steps = m.broadcast_to(&[batch, heads, queries, keys]);
+            let steps = m.broadcast_to(&[batch, heads.into(), queries, keys]);
             steps.map(|s| (m, s)).ok_or_else(|| "the mask does not broadcast".to_string())
         };
         let scalar = math::elem(q.ty.dtype).scalar();
         if !site.caps.target.has(scalar) {
             return Err(format!("the device has no {scalar}"));
         }
-        let positions = queries.saturating_add(keys);
-        if positions > i32::MAX as usize / 2 || heads * queries > i32::MAX as usize {
+        if queries + keys > i32::MAX / 2 || heads * queries > i32::MAX {
             return Err(format!("{queries} queries and {keys} keys are more than kernels count"));
         }
         Ok(Problem {
@@ -76,7 +79,7 @@ impl<'a> Problem<'a> {
     }
 
     /// Queries of all heads of a kv head; heads of one query are neighbours.
-    pub(super) fn rows(&self) -> usize {
+    pub(super) fn rows(&self) -> Dim {
         self.group() * self.queries
     }
 
@@ -96,10 +99,31 @@ impl<'a> Problem<'a> {
     }
 
     /// Operations of both products, counting every pair of query and key, and bytes of all operands.
-    pub(super) fn cost(&self) -> (u64, u64) {
-        let pairs = (self.batch * self.heads) as u64 * self.queries as u64 * self.keys as u64;
-        let ty = |t: &TensorType| t.bytes() as u64;
+    pub(super) fn cost(&self) -> (Dim, Dim) {
+        let pairs = self.batch * self.heads * self.queries * self.keys;
+        let ty = TensorType::size_bytes;
         let bytes = ty(&self.q.ty) + ty(&self.k.ty) + ty(&self.v.ty) + ty(&self.target.ty);
-        (2 * pairs * (self.dim + self.value_dim) as u64, bytes)
+        (2 * pairs * (self.dim + self.value_dim), bytes)
+    }
+
+    /// Rows as tiles are chosen by: the most of a class.
+    pub(super) fn row_class(&self) -> usize {
+        [1, 4, 8, 16, 32, 64].into_iter().find(|most| self.rows() <= *most).unwrap_or(128)
+    }
+
+    /// Workgroups of so many rows, where keys are not split.
+    pub(super) fn groups(&self, rows: u32) -> Dim {
+        self.batch * self.kv_heads * self.rows().div_ceil(rows)
+    }
+
+    /// Ranges that the keys are split into, given how many workgroups keep the device busy, and the rows and keys of a
+    /// tile.
+    pub(super) fn splits(&self, busy: usize, rows: u32, keys: u32) -> usize {
+        let groups = self.groups(rows);
+        // With so many workgroups keys are not split, however many there are.
+        if groups * (MOST_UNSPLIT + 1) > busy {
+            return 1;
+        }
+        splits(busy, class_of(groups), class_of(self.keys.div_ceil(keys)))
     }
 }

@@ -1,10 +1,11 @@
 //! q, k and v as rows with any steps, read four elements at a time.
 
+use olivine_ir::Dim;
 use olivine_ir::op::HeadLayout;
 use olivine_kernel::{Buf, Elem, Val};
 
 use super::tile::fours;
-use crate::launch::Launch;
+use crate::launch::{Launch, number};
 use crate::math;
 use crate::site::Operand;
 
@@ -23,23 +24,24 @@ pub(super) struct Rows<'k> {
 impl<'k> Rows<'k> {
     /// Declares the buffer and its steps.
     pub(super) fn read(l: &Launch<'k>, name: &str, layout: HeadLayout, operand: &Operand) -> Self {
-        let steps = [&operand.strides[..], &[operand.offset as i64]].concat();
+        let steps = [&operand.strides[..], &[operand.offset]].concat();
+        let sizes = operand.sizes();
         let (head, sequence) = match layout {
             HeadLayout::Bshd => (2, 1),
             HeadLayout::Bhsd => (1, 2),
         };
-        let width = operand.dims().get(3).copied().unwrap_or(1);
-        let unit = steps.get(3) == Some(&1);
+        let width = number(sizes.get(3).copied().unwrap_or(Dim::ONE));
+        let unit = steps.get(3).is_some_and(|s| s.as_constant() == Some(1));
         // A dimension of size 1 is never stepped over.
-        let stepped = |i: usize| i != 3 && operand.dims().get(i).is_none_or(|size| *size > 1);
+        let stepped = |i: usize| i != 3 && sizes.get(i).is_none_or(|size| size.as_constant() != Some(1));
         let mut apart = steps.iter().enumerate().filter(|(i, _)| stepped(*i));
         let vectors = unit
             && width.is_multiple_of(4)
             && math::elem(operand.ty.dtype) != Elem::F64
-            && apart.all(|(_, s)| s % 4 == 0);
+            && apart.all(|(_, s)| s.is_multiple_of(4));
         let step = |what: &str, i: usize| match steps.get(i) {
-            Some(1) if i == 3 => l.k().u32(1),
-            step => l.stride(&format!("{name}_{what}"), step.copied().unwrap_or(0)),
+            Some(step) if i == 3 && step.as_constant() == Some(1) => l.k().u32(1),
+            step => l.stride(&format!("{name}_{what}"), step.copied().unwrap_or(Dim::ZERO)),
         };
         Rows {
             buffer: l.read(name, operand),

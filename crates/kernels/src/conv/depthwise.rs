@@ -4,8 +4,8 @@
 //! rows and columns of the patch that it reaches. The kernel's size, strides and dilations are baked in; a filter
 //! stays in registers.
 
-use olivine_ir::DType;
 use olivine_ir::op::Window;
+use olivine_ir::{DType, Dim};
 use olivine_kernel::{Buf, Val};
 use olivine_program::DeviceKind;
 
@@ -192,7 +192,7 @@ pub(crate) fn depthwise(
             });
         }
     });
-    let read: u64 = [&parts.x, &parts.w].into_iter().chain(&parts.extras).map(|o| bytes(&o.ty)).sum();
+    let read: Dim = [&parts.x, &parts.w].into_iter().chain(&parts.extras).map(|o| bytes(&o.ty)).sum();
     let flops = 2 * (parts.target.ty.shape.numel() * down.kernel * across.kernel) as u64;
     let bound = l.done();
     let groups = items.div_ceil(group as usize) as u64;
@@ -266,7 +266,7 @@ impl<'k, 'p> Tail<'k, 'p> {
             out: l.write("out", &parts.target),
             bias,
             epilogue_inputs: extras.iter().enumerate().map(input).collect(),
-            walker: walk.declare(l, &vec![0; extras.len()]),
+            walker: walk.declare(l, &vec![Dim::ZERO; extras.len()]),
             walk,
         })
     }
@@ -287,9 +287,9 @@ impl<'k, 'p> Tail<'k, 'p> {
             let mut outer = strides[..strides.len().saturating_sub(1)].iter();
             let vector = lanes_of(self.parts.extras[i].ty.dtype, lanes) == lanes;
             // Neighbours of packed operands are contiguous, or the same for a whole row.
-            match self.walk.inner(i) {
-                0 => vec![buffer.load(*index); lanes],
-                _ if vector && outer.all(|s| s % lanes as i64 == 0) => buffer.load_vec(*index, lanes as u8),
+            match self.walk.steps_by(i, 0) {
+                true => vec![buffer.load(*index); lanes],
+                _ if vector && outer.all(|s| s.is_multiple_of(lanes)) => buffer.load_vec(*index, lanes as u8),
                 _ => (0..lanes).map(|lane| buffer.load(*index + lane)).collect(),
             }
         };

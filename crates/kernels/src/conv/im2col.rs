@@ -133,7 +133,7 @@ fn col2im(op: &Col2Im, site: &mut Site<'_>) -> Result<(), String> {
     let k = site.builder("col2im", group);
     let l = Launch::new(&k);
     let (columns, y) = (l.read("x", &x), l.write("y", &target));
-    let (items, windows) = (l.size("items", n), l.size("windows", counts.iter().product()));
+    let (items, windows) = (l.size("items", n), l.size("windows", counts.iter().product::<usize>()));
     let axes: Vec<Axis<'_>> = (0..counts.len())
         .map(|i| Axis {
             size: l.size(&format!("size{i}"), op.image[i]),

@@ -1,6 +1,7 @@
 //! Convolutions as matmuls of filters with gathered pixels: by cooperative matrices, by tiles in workgroup memory,
 //! or directly where a group has few filters.
 
+use olivine_ir::Dim;
 use std::rc::Rc;
 
 use olivine_kernel::{Val, Var};
@@ -130,10 +131,10 @@ pub(crate) fn convolve(problem: &Problem<'_>, extras: &[Operand], site: &mut Sit
         return Err(format!("the device has no {elem}"));
     }
     let shape = Shape {
-        m: problem.m,
+        m: problem.rows(),
         columns: taps.classes.iter().map(|c| taps.columns(c)).collect(),
         k: if problem.b.operand.ty.shape.numel() == 0 { 0 } else { problem.k },
-        groups: problem.batches(),
+        groups: problem.batch_count(),
     };
     if shape.k > 0
         && let Some(choice) = coop::choose(problem, taps, site.caps)
@@ -164,11 +165,11 @@ pub(crate) fn convolve(problem: &Problem<'_>, extras: &[Operand], site: &mut Sit
 }
 
 /// Operations, and bytes that must move at least.
-fn cost(problem: &Problem<'_>, taps: &Taps) -> (u64, u64) {
+fn cost(problem: &Problem<'_>, taps: &Taps) -> (u64, Dim) {
     let terms: usize = taps.classes.iter().map(|c| taps.columns(c) * c.taps.len()).sum();
-    let flops = 2 * (problem.m * problem.batches()) as u64 * terms as u64;
+    let flops = 2 * (problem.rows() * problem.batch_count()) as u64 * terms as u64;
     let operands = [&problem.a.operand, &problem.b.operand].into_iter();
-    let read = operands.chain(problem.extras.iter().map(|e| &e.operand)).map(|o| bytes(&o.ty)).sum::<u64>();
+    let read = operands.chain(problem.extras.iter().map(|e| &e.operand)).map(|o| bytes(&o.ty)).sum::<Dim>();
     (flops, read + bytes(&problem.target.ty))
 }
 
@@ -193,8 +194,8 @@ fn tiles(
     site: &mut Site<'_>,
 ) -> Result<(), String> {
     let (n, k_offset) = taps.most();
-    let (down, across) = (problem.m.div_ceil(tile.m as usize), n.div_ceil(tile.n as usize));
-    let (batches, classes) = (problem.batches(), taps.classes.len());
+    let (down, across) = (problem.rows().div_ceil(tile.m as usize), n.div_ceil(tile.n as usize));
+    let (batches, classes) = (problem.batch_count(), taps.classes.len());
     let groups = down * across * batches * classes * splits;
     let chunk = k_offset.div_ceil(splits).next_multiple_of(tile.k as usize);
     let whole = |k_size: usize| k_size > 0 && k_size.is_multiple_of(tile.k as usize);
@@ -203,7 +204,7 @@ fn tiles(
     let k = site.builder("conv_tiled", tile.group());
     let l = Launch::new(&k);
     let (a, b) = (l.read("a", &problem.a.operand), l.read("b", &problem.b.operand));
-    let m = l.size("m", problem.m);
+    let m = l.size("m", problem.rows());
     let (down, across) = (l.size("down", down), l.size("across", across));
     let total = l.size("groups", groups);
     let count = |name: &str, count: usize| (count > 1).then(|| l.size(name, count));
@@ -268,7 +269,7 @@ fn tiles(
 /// Emits a convolution of few filters to a group: an invocation sums all of them for a run of pixels.
 fn direct(problem: &Problem<'_>, taps: &Taps, table: Memory, site: &mut Site<'_>) -> Result<(), String> {
     let (n, _) = taps.most();
-    let (batches, classes) = (problem.batches(), taps.classes.len());
+    let (batches, classes) = (problem.batch_count(), taps.classes.len());
     let runs = n.div_ceil(RUN);
     let items = runs * batches * classes;
 
@@ -297,7 +298,7 @@ fn direct(problem: &Problem<'_>, taps: &Taps, table: Memory, site: &mut Site<'_>
         let columns: Vec<Val<'_>> = (0..RUN).map(|i| (first + i).min(last)).collect();
         let offsets_of = declared.offsets_of(&class, at[1], &columns);
         let zero = k.number(accumulator_elem(a.elem()).scalar(), 0.0);
-        let sums: Vec<Var<'_>> = (0..problem.m * RUN).map(|_| k.var(zero)).collect();
+        let sums: Vec<Var<'_>> = (0..problem.rows() * RUN).map(|_| k.var(zero)).collect();
         let round = |k_size: &[Val<'_>]| {
             let mut running: Vec<Val<'_>> = sums.iter().map(|s| s.get()).collect();
             let loaded: Vec<(Vec<Val<'_>>, Vec<Val<'_>>)> = k_size
@@ -316,7 +317,7 @@ fn direct(problem: &Problem<'_>, taps: &Taps, table: Memory, site: &mut Site<'_>
                     });
                     let pixels = pixels.collect();
                     let weight = at[0] + declared.weight(&class, *k_offset);
-                    (pixels, (0..problem.m).map(|r| a.load(weight + outer * r)).collect())
+                    (pixels, (0..problem.rows()).map(|r| a.load(weight + outer * r)).collect())
                 })
                 .collect();
             for (pixels, weights) in &loaded {
@@ -332,7 +333,7 @@ fn direct(problem: &Problem<'_>, taps: &Taps, table: Memory, site: &mut Site<'_>
             round(&k_size);
         });
         k.for_(whole, class.k_size, k.u32(1), |k_offset| round(&[k_offset]));
-        let base = BatchOffset { out: batch * problem.m * row, extras: at[2..].to_vec() };
+        let base = BatchOffset { out: batch * problem.rows() * row, extras: at[2..].to_vec() };
         let epilogue = epilogue.over(declared, class);
         let offsets_of = epilogue.offsets_of(first, RUN);
         for (r, sums) in sums.chunks(RUN).enumerate() {

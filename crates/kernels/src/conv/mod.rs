@@ -18,8 +18,9 @@ pub(crate) mod taps;
 mod tests;
 mod windows;
 
+use crate::launch::signed;
 use olivine_ir::op::{Conv, ConvTranspose, Region, Window};
-use olivine_ir::{Shape, TensorType};
+use olivine_ir::{Dim, Shape, TensorType};
 
 use crate::kernels;
 use crate::matmul::{self, EpilogueOperand, MatrixOperand, Problem};
@@ -62,13 +63,15 @@ impl<'a> ConvOperands<'a> {
             let mut shape = vec![1; dims.len() - 1];
             shape[0] = dims[1];
             let shape = Shape::new(&shape).map_err(|e| e.to_string())?;
-            let mut strides = vec![0; dims.len() - 1];
-            strides[0] = 1;
+            let mut strides = vec![Dim::ZERO; dims.len() - 1];
+            strides[0] = Dim::ONE;
             extras.remove(0);
             extras.push(Operand { ty: TensorType::new(last.ty.dtype, shape), strides, ..last });
         }
         let over = |o: &Operand| {
-            o.broadcast_to(dims).ok_or_else(|| format!("{} does not broadcast to {}", o.ty, target.ty.shape))
+            let over = o.broadcast_to(&target.ty.shape.sizes());
+            let over = over.ok_or_else(|| format!("{} does not broadcast to {}", o.ty, target.ty.shape))?;
+            Ok::<_, String>(over.into_iter().map(signed).collect())
         };
         let strides = extras.iter().map(over).collect::<Result<Vec<_>, _>>()?;
         let (m, channels) = (dims[1] / groups.max(1), x.dims()[1] / groups.max(1));
@@ -96,7 +99,7 @@ impl<'a> ConvOperands<'a> {
         let input = |(i, operand): (usize, &Operand)| EpilogueOperand {
             operand: operand.clone(),
             row: self.strides[i][1],
-            column: pixels.inner(i),
+            column: signed(pixels.inner(i)),
         };
         self.extras.iter().enumerate().map(input).collect()
     }
@@ -110,7 +113,7 @@ impl<'a> ConvOperands<'a> {
         strides.extend(self.strides.iter().map(|s| vec![self.m as i64 * s[1]]));
         let (n, k) = taps.most();
         let problem = Problem {
-            m: self.m,
+            m: self.m.into(),
             n,
             k,
             a: MatrixOperand { outer: a.0 as i64, k_stride, operand: self.w.clone() },
@@ -178,7 +181,7 @@ fn pointwise<'a>(parts: &ConvOperands<'a>) -> Option<Problem<'a>> {
         MatrixOperand { outer: stride(m, channels), k_stride: stride(channels, 1), operand: parts.w.clone() };
     let problem =
         |n: usize, b: MatrixOperand, batch: Walk, extras: Vec<EpilogueOperand>, out: (i64, i64)| Problem {
-            m,
+            m: m.into(),
             n,
             k: channels,
             a,
@@ -203,7 +206,7 @@ fn pointwise<'a>(parts: &ConvOperands<'a>) -> Option<Problem<'a>> {
             column: over[0],
         };
         let extras: Vec<EpilogueOperand> = parts.extras.iter().zip(&parts.strides).map(input).collect();
-        let batch = Walk::new(&[], &vec![Vec::new(); 2 + extras.len()]);
+        let batch = Walk::new::<Dim, Dim>(&[], &vec![Vec::new(); 2 + extras.len()]);
         return Some(problem(images, b, batch, extras, (1, m as i64)));
     }
     if pixels < WIDE && images > 1 {

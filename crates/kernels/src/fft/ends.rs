@@ -99,7 +99,7 @@ impl<'a, 'k> Ends<'a, 'k> {
             FftKind::Rfft => even && problem.packed && problem.inner == 1 && problem.size.is_multiple_of(2),
             _ => even,
         };
-        let offset = match x.offset {
+        let offset = match x.first() {
             0 => k.u32(0),
             offset => l.size("offset", if from_operand { offset } else { 0 }),
         };

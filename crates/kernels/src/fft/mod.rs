@@ -201,7 +201,7 @@ impl Problem {
         let length: usize = parts.iter().product();
         let from_operand = matches!(first, Input::Operand { .. });
         let size = if from_operand { self.size } else { length };
-        let own = memory.last().copied().unwrap_or(Memory::Scratch { offset: 0, bytes: 0 });
+        let own = memory.last().copied().unwrap_or(Memory::Constant(0));
         let last = last(own);
         let out = if matches!(last, Output::Target) { self.bins } else { length };
         let whole = |first: &[usize], step: usize| self.road(length, first, step);

@@ -4,11 +4,12 @@ use olivine_program::{DeviceCaps, DeviceKind};
 
 use crate::matmul::candidates::even_splits;
 use crate::matmul::coop::blocks::CoopTile;
-use crate::matmul::problem::{Axis, Layout};
+use crate::matmul::problem::{Axis, Layout, Problem};
 use crate::matmul::small_m::coop::SmallMCoop;
 use crate::matmul::split_f32;
 use crate::matmul::split_f32::small_m;
 use crate::matmul::stream_k::StreamK;
+use crate::site::class_of;
 
 /// A workgroup's part of the matmul, and an invocation's part of that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -75,6 +76,13 @@ pub(crate) struct Shape {
     pub(crate) n: usize,
     pub(crate) k: usize,
     pub(crate) batches: usize,
+}
+
+impl Shape {
+    /// The sizes that a kernel is chosen by: rows by their class, so that one choice serves all rows of the class.
+    pub(crate) fn of(problem: &Problem<'_>) -> Self {
+        Shape { m: class_of(problem.m), n: problem.n, k: problem.k, batches: problem.batch_count() }
+    }
 }
 
 /// A kernel and how it is launched. The GEMV kernels are for the matmul as it is, or for its transpose if `swapped`.

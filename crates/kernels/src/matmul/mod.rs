@@ -74,7 +74,7 @@ pub(crate) fn lower(problem: Problem<'_>, extras: &[Operand], site: &mut Site<'_
     if !site.caps.target.has(elem.scalar()) {
         return Err(format!("the device has no {elem}"));
     }
-    let shape = Shape { m: problem.m, n: problem.n, k: problem.k, batches: problem.batches() };
+    let shape = Shape::of(&problem);
     let layout = |side: MatrixRole, layout: Layout| Layout {
         lanes: max_vector(&problem, side, layout.along) as usize,
         ..layout
@@ -121,7 +121,7 @@ pub(crate) fn emit(
     site: &mut Site<'_>,
 ) -> Result<(), String> {
     let elem = accumulator_elem(math::elem(problem.dtype()));
-    let size = problem.target.ty.shape.numel() as u64 * u64::from(elem.size());
+    let size = problem.target.ty.shape.sizes().numel() * elem.size();
     let choice = if problem.pairs { choice.of_gated() } else { choice };
     let (swapped, splits) = match choice {
         Choice::Empty => return Ok(()),
@@ -134,7 +134,7 @@ pub(crate) fn emit(
         Choice::GemvDot { swapped, cut } | Choice::GemvAxpy { swapped, cut } => (swapped, cut.splits),
         Choice::SplitF32(config) => (false, config.splits),
     };
-    let parts = (splits > 1).then(|| site.scratch(size * splits as u64));
+    let parts = (splits > 1).then(|| site.scratch(size * splits));
     let destination = parts.map_or(Destination::Target, Destination::Partials);
     let problem = if swapped { problem.swapped() } else { problem };
     match choice {

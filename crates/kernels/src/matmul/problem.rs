@@ -1,10 +1,10 @@
 //! A matmul brought to one form: batches of `[m, k] · [k, n]`, every operand by strides, as few batches as possible.
 
-use olivine_ir::DType;
 use olivine_ir::op::Region;
+use olivine_ir::{DType, Dim};
 
 use crate::conv::taps::Taps;
-use crate::launch::bytes;
+use crate::launch::{bytes, number, signed};
 use crate::packed::weight::Weight;
 use crate::site::{Operand, Target};
 use crate::walk::Walk;
@@ -19,9 +19,10 @@ pub(crate) struct MatrixOperand {
 
 impl MatrixOperand {
     /// The axis along which it is contiguous, given how many positions and indices along K it has.
-    pub(crate) fn along(&self, extent: usize, k_size: usize) -> Axis {
-        let near = |stride: i64, size: usize| if size == 1 { u64::MAX } else { stride.unsigned_abs().max(1) };
-        if near(self.outer, extent) < near(self.k_stride, k_size) { Axis::Outer } else { Axis::K }
+    pub(crate) fn along(&self, extent: impl Into<Dim>, k_size: usize) -> Axis {
+        let near = |stride: i64, one: bool| if one { u64::MAX } else { stride.unsigned_abs().max(1) };
+        let single = extent.into().as_constant() == Some(1);
+        if near(self.outer, single) < near(self.k_stride, k_size == 1) { Axis::Outer } else { Axis::K }
     }
 }
 
@@ -36,7 +37,7 @@ pub(crate) struct EpilogueOperand {
 /// A batched matmul and what becomes of it.
 #[derive(Clone, Debug)]
 pub(crate) struct Problem<'a> {
-    pub(crate) m: usize,
+    pub(crate) m: Dim,
     pub(crate) n: usize,
     pub(crate) k: usize,
     pub(crate) a: MatrixOperand,
@@ -93,42 +94,44 @@ impl<'a> Problem<'a> {
         region: Option<&'a Region>,
     ) -> Result<Self, String> {
         let [a, b, extra @ ..] = operands else { return Err("a matmul needs two operands".into()) };
-        let dims = target.ty.shape.dims();
-        let (has_m, has_n) = (a.dims().len() > 1, b.dims().len() > 1);
+        let dims = target.ty.shape.sizes();
+        let (has_m, has_n) = (a.ty.shape.rank() > 1, b.ty.shape.rank() > 1);
         let rank = dims
             .len()
             .checked_sub(usize::from(has_m) + usize::from(has_n))
             .ok_or_else(|| format!("a matmul of shape {}", target.ty.shape))?;
         let (batch_dims, matrix) = dims.split_at(rank);
-        let m = if has_m { matrix[0] } else { 1 };
-        let n = if has_n { matrix[usize::from(has_m)] } else { 1 };
-        let k = a.dims().last().copied().unwrap_or(1);
+        // Tiles are chosen for these columns and this K; rows come in any number.
+        let m = if has_m { matrix[0] } else { Dim::ONE };
+        let n = if has_n { number(matrix[usize::from(has_m)]) } else { 1 };
+        let k = number(a.sizes().last().copied().unwrap_or(Dim::ONE));
 
         let (mut strides, mut extras) = (Vec::new(), Vec::new());
         for operand in [a, b] {
-            let own = operand.dims().len().saturating_sub(2);
-            strides.push(batch_strides(&operand.dims()[..own], &operand.strides[..own], batch_dims)?);
+            let own = operand.ty.shape.rank().saturating_sub(2);
+            strides.push(batch_strides(&operand.sizes()[..own], &operand.strides[..own], batch_dims)?);
         }
         for operand in extra {
             let over = operand
-                .broadcast_to(dims)
+                .broadcast_to(&dims)
                 .ok_or_else(|| format!("{} does not broadcast to {}", operand.ty, target.ty.shape))?;
             let (over_batch, over) = over.split_at(rank);
             strides.push(over_batch.to_vec());
             extras.push(EpilogueOperand {
                 operand: operand.clone(),
-                row: if has_m { over[0] } else { 0 },
-                column: if has_n { over[usize::from(has_m)] } else { 0 },
+                row: if has_m { signed(over[0]) } else { 0 },
+                column: if has_n { signed(over[usize::from(has_m)]) } else { 0 },
             });
         }
-        let at = |operand: &Operand, back: usize, size: usize| {
+        let at = |operand: &Operand, back: usize, size: Dim| {
             let strides = &operand.strides;
-            if size == 1 || strides.len() < back { 0 } else { strides[strides.len() - back] }
+            let steps = size.as_constant() != Some(1) && strides.len() >= back;
+            if steps { signed(strides[strides.len() - back]) } else { 0 }
         };
-        let a = MatrixOperand { outer: at(a, 2, m), k_stride: at(a, 1, k), operand: a.clone() };
-        let b_k_stride = if has_n { at(b, 2, k) } else { at(b, 1, k) };
+        let a = MatrixOperand { outer: at(a, 2, m), k_stride: at(a, 1, k.into()), operand: a.clone() };
+        let b_k_stride = if has_n { at(b, 2, k.into()) } else { at(b, 1, k.into()) };
         let b = MatrixOperand {
-            outer: if has_n { at(b, 1, n) } else { 0 },
+            outer: if has_n { at(b, 1, n.into()) } else { 0 },
             k_stride: b_k_stride,
             operand: b.clone(),
         };
@@ -172,20 +175,32 @@ impl<'a> Problem<'a> {
         b.ty.shape = olivine_ir::Shape::new(&dims).map_err(|e| e.to_string())?;
         let mut problem = Problem::new(&operands, target, Some(region))?;
         problem.n *= 2;
-        problem.b.outer = whole.strides.last().copied().unwrap_or(1);
+        problem.b.outer = signed(whole.strides.last().copied().unwrap_or(Dim::ONE));
         problem.b.operand = whole;
         problem.pairs = true;
         Ok(problem)
     }
 
     /// Where every operand's matrices begin, as the batch walk counts them.
-    pub(crate) fn offsets(&self) -> Vec<usize> {
+    pub(crate) fn offsets(&self) -> Vec<Dim> {
         let operands = [self.a.operand.offset, self.b.operand.offset];
         operands.into_iter().chain(self.extras.iter().map(|e| e.operand.offset)).collect()
     }
 
+    /// Rows as a number: what is lowered then holds for these alone.
+    #[track_caller]
+    pub(crate) fn rows(&self) -> usize {
+        number(self.m)
+    }
+
+    /// Batches as a number: what is lowered then holds for these alone.
+    #[track_caller]
+    pub(crate) fn batch_count(&self) -> usize {
+        number(self.batches())
+    }
+
     /// Number of batches.
-    pub(crate) fn batches(&self) -> usize {
+    pub(crate) fn batches(&self) -> Dim {
         self.batch.numel()
     }
 
@@ -195,19 +210,19 @@ impl<'a> Problem<'a> {
     }
 
     /// Operations, and bytes that must move at least.
-    pub(crate) fn cost(&self) -> (u64, u64) {
-        let each = 2 * self.m as u64 * self.n as u64;
-        let flops = each.saturating_mul(self.k as u64).saturating_mul(self.batches() as u64);
+    pub(crate) fn cost(&self) -> (Dim, Dim) {
+        let flops = 2 * self.m * self.n * self.k * self.batches();
         let weight = self.packed.as_ref().map_or_else(|| bytes(&self.b.operand.ty), Weight::bytes);
         let others = [&self.a.operand].into_iter().chain(self.extras.iter().map(|e| &e.operand));
-        let read = weight + others.map(|o| bytes(&o.ty)).sum::<u64>();
+        let read = weight + others.map(|o| bytes(&o.ty)).sum::<Dim>();
         (flops, read + bytes(&self.target.ty))
     }
 
     /// The transposed matmul: rows become columns, the target's strides with them.
     pub(crate) fn swapped(mut self) -> Self {
         std::mem::swap(&mut self.a, &mut self.b);
-        std::mem::swap(&mut self.m, &mut self.n);
+        let rows = number(self.m);
+        self.m = std::mem::replace(&mut self.n, rows).into();
         self.out = (self.out.1, self.out.0);
         self.batch.strides.swap(0, 1);
         for extra in &mut self.extras {
@@ -219,28 +234,32 @@ impl<'a> Problem<'a> {
     /// Makes batches rows where B is the same for all of them, or columns where A is (a single row then).
     fn fold(&mut self) {
         while let Some(size) = self.batch.dims.last().copied() {
-            let inner: Vec<i64> = (0..self.batch.strides.len()).map(|o| self.batch.inner(o)).collect();
-            let continues = |size: usize, stride: i64, step: i64| size == 1 || step == size as i64 * stride;
-            let (m, n) = (self.m, self.n);
-            let rows = inner[1] == 0
+            let inner: Vec<Dim> = (0..self.batch.strides.len()).map(|o| self.batch.inner(o)).collect();
+            let is_one = |size: Dim| size.as_constant() == Some(1);
+            let continues = |size: Dim, stride: i64, step: Dim| is_one(size) || step == size * stride;
+            let (m, n) = (self.m, Dim::from(self.n));
+            let rows = inner[1].as_constant() == Some(0)
                 && continues(m, self.a.outer, inner[0])
                 && self.extras.iter().zip(&inner[2..]).all(|(e, step)| continues(m, e.row, *step));
-            let columns = m == 1
-                && inner[0] == 0
+            let columns = is_one(m)
+                && inner[0].as_constant() == Some(0)
                 && continues(n, self.b.outer, inner[1])
                 && self.extras.iter().zip(&inner[2..]).all(|(e, step)| continues(n, e.column, *step));
             if !rows && !columns {
                 return;
             }
-            let (was, outer) =
-                if rows { (&mut self.m, &mut self.a.outer) } else { (&mut self.n, &mut self.b.outer) };
-            if *was == 1 {
-                *outer = inner[usize::from(!rows)];
+            let outer = if rows { &mut self.a.outer } else { &mut self.b.outer };
+            if is_one(if rows { m } else { n }) {
+                *outer = signed(inner[usize::from(!rows)]);
                 for (extra, step) in self.extras.iter_mut().zip(&inner[2..]) {
-                    *(if rows { &mut extra.row } else { &mut extra.column }) = *step;
+                    *(if rows { &mut extra.row } else { &mut extra.column }) = signed(*step);
                 }
             }
-            *was *= size;
+            if rows {
+                self.m *= size;
+            } else {
+                self.n *= number(size);
+            }
             self.out = (self.n as i64, 1);
             self.batch.dims.pop();
             self.batch.strides.iter_mut().for_each(|s| {
@@ -256,16 +275,17 @@ impl<'a> Problem<'a> {
 
     /// The layout of B.
     pub(crate) fn layout_of_b(&self) -> Layout {
-        self.layout(&self.b, self.n, 1)
+        self.layout(&self.b, self.n.into(), 1)
     }
 
-    fn layout(&self, operand: &MatrixOperand, extent: usize, number: usize) -> Layout {
+    fn layout(&self, operand: &MatrixOperand, extent: Dim, number: usize) -> Layout {
         let along = operand.along(extent, self.k);
         let (unit, other, size) = match along {
             Axis::Outer => (operand.outer, operand.k_stride, extent),
-            Axis::K => (operand.k_stride, operand.outer, self.k),
+            Axis::K => (operand.k_stride, operand.outer, Dim::from(self.k)),
         };
-        let jumps = self.batch.strides[number].iter().copied().chain([other, operand.operand.offset as i64]);
+        let steps = [Dim::from(other), operand.operand.offset];
+        let jumps = self.batch.strides[number].iter().copied().chain(steps);
         let lanes = if unit == 1 { vector_lanes(operand.operand.ty.dtype, size, jumps) } else { 1 };
         Layout { along, lanes }
     }
@@ -273,39 +293,43 @@ impl<'a> Problem<'a> {
     /// Neighbouring columns that may be stored as one vector.
     pub(crate) fn store_lanes(&self) -> usize {
         if let Some(taps) = &self.taps {
-            return taps.run().map_or(1, |run| vector_lanes(self.target.ty.dtype, run, [].into_iter()));
+            return taps
+                .run()
+                .map_or(1, |run| vector_lanes(self.target.ty.dtype, run.into(), [].into_iter()));
         }
-        if self.out.1 == 1 { vector_lanes(self.target.ty.dtype, self.n, [].into_iter()) } else { 1 }
+        if self.out.1 == 1 { vector_lanes(self.target.ty.dtype, self.n.into(), [].into_iter()) } else { 1 }
     }
 
     /// Neighbouring columns of an extra operand that may be loaded as one vector.
     pub(crate) fn extra_lanes(&self, i: usize) -> usize {
         let extra = &self.extras[i];
         let jumps = self.batch.strides[2 + i].iter().copied();
-        let jumps = jumps.chain([extra.row, extra.operand.offset as i64]);
+        let jumps = jumps.chain([extra.row.into(), extra.operand.offset]);
         if let Some(taps) = &self.taps {
             let run = taps.run().filter(|_| extra.column == 1).unwrap_or(1);
-            return vector_lanes(extra.operand.ty.dtype, run, jumps.chain([taps.extra_images[i]]));
+            let jumps = jumps.chain([taps.extra_images[i].into()]);
+            return vector_lanes(extra.operand.ty.dtype, run.into(), jumps);
         }
-        if extra.column == 1 { vector_lanes(extra.operand.ty.dtype, self.n, jumps) } else { 1 }
+        if extra.column == 1 { vector_lanes(extra.operand.ty.dtype, self.n.into(), jumps) } else { 1 }
     }
 }
 
 /// Elements to a vector of at most 16 bytes that `size` neighbours are made of whole, at steps that keep it aligned.
-fn vector_lanes(dtype: DType, size: usize, steps: impl Iterator<Item = i64>) -> usize {
-    let steps: Vec<i64> = steps.collect();
+fn vector_lanes(dtype: DType, size: Dim, steps: impl Iterator<Item = Dim>) -> usize {
+    let steps: Vec<Dim> = steps.collect();
     let most = if dtype.size() > 4 { 2 } else { 4 };
-    let fits = |lanes: &usize| size.is_multiple_of(*lanes) && steps.iter().all(|s| s % *lanes as i64 == 0);
+    let fits = |lanes: &usize| steps.iter().all(|s| s.is_multiple_of(*lanes)) && size.is_multiple_of(*lanes);
     [4, 2].into_iter().filter(|lanes| *lanes <= most).find(fits).unwrap_or(1)
 }
 
 /// An operand's strides over broadcast batch axes.
-fn batch_strides(dims: &[usize], strides: &[i64], to: &[usize]) -> Result<Vec<i64>, String> {
+fn batch_strides(dims: &[Dim], strides: &[Dim], to: &[Dim]) -> Result<Vec<Dim>, String> {
     let missing = to.len().checked_sub(dims.len()).ok_or("more batch axes than the result has")?;
-    let mut over = vec![0; to.len()];
+    let mut over = vec![Dim::ZERO; to.len()];
     for (i, (size, stride)) in dims.iter().zip(strides).enumerate() {
-        if *size == to[missing + i] {
-            over[missing + i] = if *size == 1 { 0 } else { *stride };
+        let is_one = size.as_constant() == Some(1);
+        if size.structural() == to[missing + i].structural() || !is_one && *size == to[missing + i] {
+            over[missing + i] = if is_one { Dim::ZERO } else { *stride };
         } else if *size != 1 {
             return Err(format!("a batch of {size} for one of {}", to[missing + i]));
         }

@@ -1,8 +1,8 @@
 //! The sum of a split matmul's parts, in their order, and its epilogue: by a kernel of its own, or by the kernel that
 //! reads the matmul.
 
-use olivine_ir::DType;
 use olivine_ir::op::Region;
+use olivine_ir::{DType, Dim};
 use olivine_kernel::{Access, Buf, Elem, Val};
 
 use crate::elementwise;
@@ -17,7 +17,7 @@ use crate::walk::{Walk, Walker};
 const AT_ONCE: u32 = 4;
 
 /// A matmul that is still in parts: what they are, and what is to be done to their sum.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct SplitKPartials {
     /// Parts one after another, each as large as the target and in the same layout.
     parts: Memory,
@@ -77,6 +77,15 @@ impl SplitKPartials {
         SplitKPartials { is_stored, ..self }
     }
 
+    /// Whether others are the same parts, of the same operands, for all sizes.
+    pub(crate) fn reads_like(&self, other: &Self) -> bool {
+        (self.parts, self.count, self.bias, &self.region, self.dtype, self.is_stored)
+            == (other.parts, other.count, other.bias, &other.region, other.dtype, other.is_stored)
+            && self.target.is_like(&other.target)
+            && self.extras.len() == other.extras.len()
+            && self.extras.iter().zip(&other.extras).all(|(a, b)| a.reads_like(b))
+    }
+
     /// Changes all memory that it names.
     pub fn rebind(&mut self, mut to: impl FnMut(Memory) -> Memory) {
         let extras = self.extras.iter_mut().map(|o| &mut o.memory);
@@ -90,9 +99,9 @@ impl SplitKPartials {
     }
 
     /// Bytes that a kernel reads to sum and finish it.
-    pub(crate) fn bytes(&self) -> u64 {
-        let parts = self.target.ty.shape.numel() as u64 * self.count as u64 * u64::from(self.elem().size());
-        parts + self.extras.iter().map(|o| bytes(&o.ty)).sum::<u64>()
+    pub(crate) fn bytes(&self) -> Dim {
+        let parts = self.target.ty.shape.sizes().numel() * self.count * self.elem().size();
+        parts + self.extras.iter().map(|o| bytes(&o.ty)).sum::<Dim>()
     }
 
     fn elem(&self) -> Elem {
@@ -100,21 +109,21 @@ impl SplitKPartials {
     }
 
     fn walk(&self) -> Result<Walk, String> {
-        let dims = self.target.ty.shape.dims();
+        let dims = self.target.ty.shape.sizes();
         let mut strides = Vec::with_capacity(self.extras.len() + 1);
         for operand in &self.extras {
-            let over = operand.broadcast_to(dims);
+            let over = operand.broadcast_to(&dims);
             strides.push(over.ok_or_else(|| format!("{} does not broadcast", operand.ty))?);
         }
-        strides.push(self.target.ty.shape.strides().iter().map(|s| *s as i64).collect());
-        Ok(Walk::new(dims, &strides))
+        strides.push(self.target.ty.shape.stride_sizes());
+        Ok(Walk::new(&dims, &strides))
     }
 
     /// Neighbouring elements that can be summed as one vector.
     pub(crate) fn lanes(&self) -> Result<usize, String> {
         let walk = self.walk()?;
         let lanes = elementwise::lanes(&walk, &self.extras, std::slice::from_ref(&self.target));
-        let fits = walk.numel().is_multiple_of(lanes) && self.elem().size() as usize * lanes <= 16;
+        let fits = self.elem().size() as usize * lanes <= 16 && walk.numel().is_multiple_of(lanes);
         Ok(if fits { lanes } else { 1 })
     }
 
@@ -125,14 +134,14 @@ impl SplitKPartials {
         let input = |(i, operand): (usize, &Operand)| l.read(&format!("extra{i}"), operand);
         let extras = self.extras.iter().enumerate().map(input).collect();
         let (count, size) = (l.size("parts_count", self.count), l.size("parts_size", walk.numel()));
-        let offsets: Vec<usize> = self.extras.iter().map(|o| o.offset).chain([0]).collect();
+        let offsets: Vec<Dim> = self.extras.iter().map(|o| o.offset).chain([Dim::ZERO]).collect();
         let walker = walk.declare(l, &offsets);
         Ok(DeclaredPartials { of: self, walk, walker, parts, extras, count, size })
     }
 
     /// Emits a kernel that does nothing else.
     pub(crate) fn emit(&self, site: &mut Site<'_>) -> Result<(), String> {
-        let size = self.target.ty.shape.numel();
+        let size = self.target.ty.shape.sizes().numel();
         let lanes = self.lanes()?;
         let group = site.group_size(256);
         let k = site.builder("matmul_split_k_sum", group);
@@ -146,8 +155,8 @@ impl SplitKPartials {
             }
         });
         let bound = l.done();
-        let groups = size.div_ceil(lanes).div_ceil(group as usize) as u64;
-        let cost = ((size * self.count) as u64, self.bytes() + bytes(&self.target.ty));
+        let groups = size.div_ceil(lanes).div_ceil(group);
+        let cost = (size * self.count, self.bytes() + bytes(&self.target.ty));
         site.dispatch(k, bound, groups, cost)
     }
 }
@@ -199,7 +208,7 @@ impl<'k> DeclaredPartials<'k, '_> {
     fn extras_at(&self, at: Val<'k>, lanes: usize) -> Vec<Vec<Val<'k>>> {
         let indices = self.walker.at(at);
         let load = |(i, buffer): (usize, &Buf<'k>)| {
-            elementwise::load(*buffer, indices[i], self.walk.inner(i), lanes)
+            elementwise::load(*buffer, indices[i], self.walk.steps_by(i, 0), lanes)
         };
         self.extras.iter().enumerate().map(load).collect()
     }

@@ -1,5 +1,6 @@
 //! An operand read straight from memory by runs of neighbours along one axis, at most 16 bytes at a time.
 
+use olivine_ir::Dim;
 use olivine_kernel::{Access, Buf, Elem, Scalar, Val};
 
 use crate::launch::Launch;
@@ -28,10 +29,10 @@ pub(crate) struct VectorLoads<'k> {
     pub(crate) k_stride: Val<'k>,
 }
 
-fn operand<'p>(problem: &'p Problem<'_>, side: MatrixRole) -> (&'p MatrixOperand, usize, usize) {
+fn operand<'p>(problem: &'p Problem<'_>, side: MatrixRole) -> (&'p MatrixOperand, Dim, usize) {
     match side {
         MatrixRole::A => (&problem.a, problem.m, 0),
-        MatrixRole::B => (&problem.b, problem.n, 1),
+        MatrixRole::B => (&problem.b, problem.n.into(), 1),
     }
 }
 
@@ -44,13 +45,13 @@ pub(crate) fn max_vector(problem: &Problem<'_>, side: MatrixRole, along: Axis) -
     }
     let (other, size) = match along {
         Axis::Outer => (operand.k_stride, extent),
-        Axis::K => (operand.outer, problem.k),
+        Axis::K => (operand.outer, problem.k.into()),
     };
-    let mut steps = problem.batch.strides[number].iter().copied();
-    let whole = |x: i64| x % i64::from(F16_PER_VECTOR) == 0;
+    let steps = &problem.batch.strides[number];
+    let whole = |x: Dim| x.is_multiple_of(F16_PER_VECTOR);
     let packed_f16 = matches!(math::elem(operand.operand.ty.dtype), Elem::F16 | Elem::BF16);
-    let starts = whole(other) && whole(operand.operand.offset as i64) && steps.all(whole);
-    if packed_f16 && layout.lanes == 4 && whole(size as i64) && starts {
+    let starts = || whole(other.into()) && whole(operand.operand.offset) && steps.iter().all(|s| whole(*s));
+    if packed_f16 && layout.lanes == 4 && starts() && whole(size) {
         F16_PER_VECTOR
     } else {
         layout.lanes as u32

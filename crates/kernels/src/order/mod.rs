@@ -13,6 +13,7 @@ mod network;
 mod radix;
 mod select;
 
+use olivine_ir::Dim;
 use olivine_ir::op::{ArgSort, Sort, TopK};
 use olivine_kernel::{Access, Buf, Elem, Val};
 
@@ -128,8 +129,8 @@ impl Lines {
         self.block(Block::whole(len), from, site)
     }
 
-    fn moved(&self, site: &Site<'_>) -> u64 {
-        bytes(&site.operands[0].ty) + site.targets.iter().map(|t| bytes(&t.ty)).sum::<u64>()
+    fn moved(&self, site: &Site<'_>) -> Dim {
+        bytes(&site.operands[0].ty) + site.targets.iter().map(|t| bytes(&t.ty)).sum::<Dim>()
     }
 }
 

@@ -20,7 +20,7 @@ mod unpack;
 pub(crate) mod weight;
 
 use olivine_ir::op::DequantMatMul;
-use olivine_ir::{Shape, TensorType};
+use olivine_ir::{Dim, Shape, TensorType};
 
 use crate::kernels;
 use crate::matmul;
@@ -49,10 +49,11 @@ fn dequant_matmul(op: &DequantMatMul, site: &mut Site<'_>) -> Result<(), String>
     // The weight's elements as if they were x's, transposed.
     let shape = Shape::new(&[k, n]).map_err(|e| e.to_string())?;
     let ty = TensorType::new(x.ty.dtype, shape);
-    let view = Operand { ty, strides: vec![1, k as i64], offset: 0, memory: w.memory, stored: false };
+    let view =
+        Operand { ty, strides: vec![Dim::ONE, k.into()], offset: Dim::ZERO, memory: w.memory, stored: false };
     let all: Vec<Operand> = [x.clone(), view].into_iter().chain(extras.iter().cloned()).collect();
     let mut problem = Problem::new(&all, &target, op.epilogue.as_ref())?;
-    if problem.m * problem.n * problem.batches() == 0 {
+    if problem.rows() * problem.n * problem.batch_count() == 0 {
         return Ok(());
     }
     let count = if op.grouped { stored.dims()[0] } else { 1 };
@@ -64,7 +65,7 @@ fn dequant_matmul(op: &DequantMatMul, site: &mut Site<'_>) -> Result<(), String>
         problem.experts = Some(Experts { ids: own[2].clone(), count });
         return by_experts(problem, weight, extras, site);
     }
-    if problem.m <= SMALL_M {
+    if problem.rows() <= SMALL_M {
         return few_rows(problem, weight, extras, site);
     }
     let weight = weight.decoded_as(false, site)?;
@@ -83,15 +84,15 @@ fn by_experts(
     site: &mut Site<'_>,
 ) -> Result<(), String> {
     let Some(experts) = problem.experts.clone() else { return Err("a grouped matmul needs experts".into()) };
-    if problem.m > grouped::FEW && experts.count <= grouped::MOST_EXPERTS {
+    if problem.rows() > grouped::FEW && experts.count <= grouped::MOST_EXPERTS {
         problem.packed = Some(weight.decoded_as(false, site)?);
         return grouped::many(&problem, &experts, site);
     }
     // Each row is a batch of its own.
     let mut strides = vec![vec![problem.k as i64], vec![0]];
     strides.extend(problem.extras.iter().map(|extra| vec![extra.row]));
-    problem.batch = Walk::new(&[problem.m], &strides);
-    problem.m = 1;
+    problem.batch = Walk::new(&[problem.rows()], &strides);
+    problem.m = Dim::ONE;
     problem.a.outer = 0;
     problem.extras.iter_mut().for_each(|extra| extra.row = 0);
     few_rows(problem, weight, extras, site)
@@ -107,11 +108,12 @@ fn few_rows(
     let digits = gemv::digits(&problem, &weight, site.caps);
     let weight = weight.decoded_as(digits > 0, site)?;
     problem.packed = Some(weight.clone());
-    let (sizes, batches) = ((problem.m, problem.n, problem.k), problem.batches());
+    let (sizes, batches) = ((problem.rows(), problem.n, problem.k), problem.batch_count());
     let default = gemv::choose(&weight, digits, sizes, batches, site.caps);
     let candidates = gemv::candidates(&weight, default, sizes, batches, site.caps);
     let [n, k] = [problem.n, problem.k].map(rounded);
-    let class = format!("{} {} {}x{n}x{k} b{}", weight.name(), problem.dtype(), problem.m, rounded(batches));
+    let class =
+        format!("{} {} {}x{n}x{k} b{}", weight.name(), problem.dtype(), problem.rows(), rounded(batches));
     let cut = site.tuned(gemv::FAMILY, class, default, candidates);
     if cut.splits == 1 {
         return gemv::emit(&problem, &weight, cut, &Destination::Target, site);

@@ -54,10 +54,10 @@ pub(crate) fn first(
     if dtype != DType::F32 || bytes > MOST_BYTES.min(site.caps.max_buffer_bytes) {
         return Ok(None);
     }
-    let apt = problem.m >= MANY && has_matrices(site.caps);
+    let apt = problem.rows() >= MANY && has_matrices(site.caps);
     let default = if apt { Decoding::First } else { Decoding::Fused };
-    let [m, n, k] = [problem.m, problem.n, problem.k].map(rounded);
-    let class = format!("{} {dtype} {m}x{n}x{k} b{}", weight.name(), rounded(problem.batches()));
+    let [m, n, k] = [problem.rows(), problem.n, problem.k].map(rounded);
+    let class = format!("{} {dtype} {m}x{n}x{k} b{}", weight.name(), rounded(problem.batch_count()));
     let candidates = vec![Decoding::Fused, Decoding::First];
     if site.tuned("dequant_matmul", class, default, candidates) == Decoding::Fused {
         return Ok(None);

@@ -1,7 +1,7 @@
 //! A packed weight: its operands, what a kernel declares of them, and runs of its elements.
 
 use olivine_ir::op::Scaling;
-use olivine_ir::{BlockFormat, DType, Tensor};
+use olivine_ir::{BlockFormat, DType, Dim, Tensor};
 use olivine_kernel::{Access, Buf, Builder, Elem, Scalar, Shared, Val};
 
 use crate::launch::{Launch, bytes};
@@ -170,7 +170,7 @@ impl Weight {
     }
 
     /// Bytes of all operands.
-    pub(crate) fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> Dim {
         [Some(&self.w), self.scales.as_ref(), self.zero.as_ref()]
             .into_iter()
             .flatten()

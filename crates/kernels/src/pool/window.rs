@@ -1,5 +1,6 @@
 //! Windows out of a table: an invocation, or a cluster of them, to each.
 
+use olivine_ir::Dim;
 use olivine_kernel::{Access, Buf, Builder, Elem, Scalar, Val, Var};
 
 use super::fold::Fold;
@@ -77,7 +78,7 @@ pub(super) fn emit(fold: Fold, windows: &Windows, site: &mut Site<'_>) -> Result
         });
     }
 
-    let moved = bytes(&operand.ty) + targets.iter().map(|t| bytes(&t.ty)).sum::<u64>();
+    let moved = bytes(&operand.ty) + targets.iter().map(|t| bytes(&t.ty)).sum::<Dim>();
     let flops = (n as u64).saturating_mul(windows.area() as u64);
     let bound = l.done();
     let groups = (n as u64 * u64::from(width)).div_ceil(u64::from(group));

@@ -125,7 +125,7 @@ pub(super) fn emit(
     cells.finish(&k, &tile, memory, h_out, between);
 
     let flops = 2 * (gates.len() * sizes.hidden * sizes.hidden * sizes.batch * problem.dirs()) as u64;
-    let weights = bytes(&problem.r.ty) / problem.op.of.kind.gates() as u64 * gates.len() as u64;
+    let weights = bytes(&problem.r.ty) / problem.op.of.kind.gates() * gates.len();
     let groups = across as u64 * down as u64 * problem.dirs() as u64;
     let bound = l.done();
     site.dispatch(k, bound, groups, (flops, weights + 2 * bytes(&problem.h.ty)))

@@ -79,8 +79,8 @@ pub(super) fn dispatch(
     let states = gather(&k, fold, &tile, own);
     k.if_(live & y.eq(0), || {
         for (lane, state) in states.iter().enumerate() {
-            let index = match (split.parts, folded.free.inner(1)) {
-                (1, 1) => places[1] + lane,
+            let index = match (split.parts, folded.free.steps_by(1, 1)) {
+                (1, true) => places[1] + lane,
                 (1, _) => free.at(column + lane)[1],
                 _ => part * columns + column + lane,
             };

@@ -9,8 +9,8 @@ mod fold;
 mod shape;
 mod strip;
 
-use olivine_ir::DType;
 use olivine_ir::op::{Reduce, ReduceKind};
+use olivine_ir::{DType, Dim};
 use olivine_kernel::{Access, Buf, Builder, Elem, Scalar, Val};
 
 use super::rows::stored;
@@ -50,7 +50,7 @@ pub(crate) fn run(
     site: &mut Site<'_>,
 ) -> Result<(), String> {
     admit(operand.ty.dtype, site)?;
-    let folded = Folded::new(operand.dims(), &operand.strides, operand.offset, axes);
+    let folded = Folded::new(operand.dims(), &operand.stride_numbers(), operand.first(), axes);
     emit(fold, ReduceInput::Elements(operand.clone()), folded, to, site)
 }
 
@@ -129,10 +129,10 @@ enum ReduceInput {
 }
 
 impl ReduceInput {
-    fn bytes(&self) -> u64 {
+    fn bytes(&self) -> Dim {
         match self {
             ReduceInput::Elements(operand) => bytes(&operand.ty),
-            ReduceInput::States(states) => states.bytes(),
+            ReduceInput::States(states) => states.bytes().into(),
         }
     }
 
@@ -267,7 +267,7 @@ fn dispatch(
 }
 
 /// Floating-point operations and bytes of one step.
-fn cost(source: &ReduceInput, folded: &Folded, to: &ReduceOutput, split: Split) -> (u64, u64) {
+fn cost(source: &ReduceInput, folded: &Folded, to: &ReduceOutput, split: Split) -> (u64, Dim) {
     let results = folded.results() * split.parts;
     ((folded.results() * folded.count()) as u64, source.bytes() + to.bytes(results))
 }

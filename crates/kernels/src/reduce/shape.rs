@@ -1,10 +1,12 @@
 //! The shape of a fold: which dimensions stay, which fall together, and how the work is cut.
 
+use crate::launch::{number, signed};
 use crate::rows::BUSY;
 use crate::walk::Walk;
+use olivine_ir::Dim;
 
 /// Free and reduced dimensions of an operand, each in the order of memory and merged where they can be.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) struct Folded {
     /// Strides of the source and of the results.
     pub(crate) free: Walk,
@@ -72,7 +74,7 @@ impl Folded {
         let sizes = |of: &[usize]| of.iter().map(|d| dims[*d]).collect::<Vec<usize>>();
         let (free, reduced) = (in_order(false), in_order(true));
         let reduced_walk = Walk::new(&sizes(&reduced), &[pick(&reduced, strides)]);
-        let elements = reduced_walk.numel();
+        let elements = number(reduced_walk.numel());
         Folded {
             free: Walk::new(&sizes(&free), &[pick(&free, strides), pick(&free, &packed)]),
             reduced: reduced_walk,
@@ -92,18 +94,18 @@ impl Folded {
 
     /// Results.
     pub(crate) fn results(&self) -> usize {
-        self.free.numel()
+        number(self.free.numel())
     }
 
     /// Elements of the source in each fold.
     pub(crate) fn count(&self) -> usize {
-        self.reduced.numel()
+        number(self.reduced.numel())
     }
 
     /// Whether neighbouring invocations follow a reduced dimension; else they follow a free one.
     pub(crate) fn along_rows(&self) -> bool {
-        let reduced = self.reduced.strides[0].last().map_or(i64::MAX, |s| distance(*s));
-        let free = self.free.strides[0].last().map_or(i64::MAX, |s| distance(*s));
+        let reduced = self.reduced.strides[0].last().map_or(i64::MAX, |s| distance(signed(*s)));
+        let free = self.free.strides[0].last().map_or(i64::MAX, |s| distance(signed(*s)));
         self.reduced.numel() > 1 && reduced <= free
     }
 
@@ -112,8 +114,8 @@ impl Folded {
     pub(super) fn row_lanes(&self, vector: usize) -> (usize, bool) {
         let [strides] = self.reduced.strides.as_slice() else { return (1, false) };
         let outer = &strides[..strides.len().saturating_sub(1)];
-        let starts = self.free.strides[0].iter().chain(outer).all(|s| s % vector as i64 == 0);
-        let aligned = starts && self.offset.is_multiple_of(vector) && strides.last() == Some(&1);
+        let starts = self.free.strides[0].iter().chain(outer).all(|s| s.is_multiple_of(vector));
+        let aligned = starts && self.offset.is_multiple_of(vector) && strides.last().is_some_and(|s| *s == 1);
         let whole = self.reduced.dims.last().is_some_and(|d| d.is_multiple_of(vector));
         match (aligned, whole, self.reduced.dims.len()) {
             (true, true, _) => (vector, false),
@@ -126,9 +128,9 @@ impl Folded {
     pub(super) fn column_lanes(&self, vector: usize) -> usize {
         let strides = &self.free.strides[0];
         let outer = &strides[..strides.len().saturating_sub(1)];
-        let starts = self.reduced.strides[0].iter().chain(outer).all(|s| s % vector as i64 == 0);
+        let starts = self.reduced.strides[0].iter().chain(outer).all(|s| s.is_multiple_of(vector));
         let whole = self.free.dims.last().is_some_and(|d| d.is_multiple_of(vector));
-        let run = strides.last() == Some(&1);
+        let run = strides.last().is_some_and(|s| *s == 1);
         if starts && whole && run && self.offset.is_multiple_of(vector) { vector } else { 1 }
     }
 
@@ -176,12 +178,12 @@ impl Folded {
     pub(super) fn of_parts(&self, parts: usize) -> Folded {
         let (result, part) = if self.along_rows() { (parts as i64, 1) } else { (1, self.results() as i64) };
         let mut free = self.free.clone();
-        let mut stride = result;
+        let mut stride = Dim::from(result);
         for d in (0..free.dims.len()).rev() {
             free.strides[0][d] = stride;
-            stride *= free.dims[d] as i64;
+            stride *= free.dims[d];
         }
-        let reduced = Walk { dims: vec![parts], strides: vec![vec![part]] };
+        let reduced = Walk::unmerged(&[parts], &[vec![part]]);
         Folded { free, reduced, offset: 0, elements: self.elements }
     }
 }
@@ -311,11 +313,12 @@ mod tests {
     #[test]
     fn dimensions_merge_in_the_order_of_memory() {
         let folded = packed(&[2, 3, 4, 5], &[2, 3]);
-        assert_eq!((folded.free.dims, folded.reduced.dims), (vec![6], vec![20]));
+        assert_eq!((folded.free.dims(), folded.reduced.dims()), (vec![6], vec![20]));
         let folded = Folded::new(&[4, 2, 3], &[1, 12, 4], 0, &[0]);
         assert_eq!(folded.free.dims, [6]);
         let folded = Folded::new(&[3, 2, 7], &[1, 3, 6], 0, &[2]);
-        assert_eq!(folded.free, Walk { dims: vec![2, 3], strides: vec![vec![3, 1], vec![1, 2]] });
+        assert_eq!(folded.free.dims(), [2, 3]);
+        assert_eq!((folded.free.strides(0), folded.free.strides(1)), (vec![3, 1], vec![1, 2]));
     }
 
     #[test]

@@ -15,6 +15,7 @@ mod draw;
 mod thresholds;
 mod wide;
 
+use olivine_ir::Dim;
 use olivine_ir::op::Sample;
 use olivine_kernel::{Access, Buf, Elem, Reduction, Scalar, Val};
 
@@ -80,8 +81,12 @@ impl Plan {
         let one = rows as u64 * u64::from(bins) * 12;
         let all = site.scratch(one * count as u64);
         let Memory::Scratch { offset, .. } = all else { return Err("histograms have no scratch".into()) };
-        let each =
-            (0..count as u64).map(|i| Memory::Scratch { offset: offset + i * one, bytes: one }).collect();
+        let each = (0..count as u64)
+            .map(|i| Memory::Scratch {
+                offset: (offset.dim() + i * one).structural(),
+                bytes: Dim::from(one).structural(),
+            })
+            .collect();
         Ok(Plan {
             logits,
             filters: [temperature, top_k, top_p, min_p],
@@ -104,8 +109,8 @@ impl Plan {
         (self.rows * self.chunks) as u64
     }
 
-    fn cost(&self) -> (u64, u64) {
-        ((self.rows * self.v) as u64, bytes(&self.logits.ty))
+    fn cost(&self) -> (Dim, Dim) {
+        ((self.rows * self.v).into(), bytes(&self.logits.ty))
     }
 }
 

@@ -1,5 +1,6 @@
 //! Models with a matrix of state to a head, seen alike: S ← decay·S + key·changeᵀ, out = Sᵀ·query.
 
+use olivine_ir::Dim;
 use olivine_ir::op::{GatedDeltaNet, Mamba2};
 use olivine_kernel::{Elem, Scalar, Val};
 use olivine_program::Addressing;
@@ -186,11 +187,11 @@ impl Heads {
     }
 
     /// Flops of products over a key's and a value's elements at every step, and bytes of the operands and the result.
-    pub(super) fn cost(&self, products: usize) -> (u64, u64) {
+    pub(super) fn cost(&self, products: usize) -> (Dim, Dim) {
         let steps = (self.batch * self.heads * self.length) as u64;
         let operands = [&self.queries, &self.keys, &self.values, &self.steps];
-        let moved = operands.iter().map(|o| bytes(&o.ty)).sum::<u64>() + bytes(&self.out.ty);
-        (2 * steps * products as u64 * (self.dk * self.dv) as u64, moved)
+        let moved = operands.iter().map(|o| bytes(&o.ty)).sum::<Dim>() + bytes(&self.out.ty);
+        ((2 * steps * products as u64 * (self.dk * self.dv) as u64).into(), moved)
     }
 }
 

@@ -7,6 +7,7 @@
 //!   results  every chunk again, from there
 //! ```
 
+use olivine_ir::Dim;
 use olivine_ir::op::SelectiveScan;
 use olivine_kernel::{Access, Buf, Elem, Reduction, Scalar, Val, Var};
 use olivine_program::Addressing;
@@ -295,8 +296,8 @@ impl Scan {
         });
         let bound = l.done();
         let cells = (self.batch * self.length * self.channels) as u64 * self.states as u64;
-        let moved = [&self.x, &self.delta, &self.b, &self.c].iter().map(|o| bytes(&o.ty)).sum::<u64>();
-        let written = if results { bytes(&self.out.ty) } else { 0 };
+        let moved = [&self.x, &self.delta, &self.b, &self.c].iter().map(|o| bytes(&o.ty)).sum::<Dim>();
+        let written = if results { bytes(&self.out.ty) } else { Dim::ZERO };
         let carried = self.chunks as u64 * bytes(&self.state_out.ty);
         site.dispatch(k, bound, groups as u64, (16 * cells, moved + written + carried))
     }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use olivine_compile::Compiled;
 use olivine_cpu::{Executable, HostBytes, Spawned, Threads, Weights};
 use olivine_gpu::{KernelSource, Record, Take};
+use olivine_ir::size::Bindings;
 use olivine_ir::{Data, Recycler, Tensor, TensorType, TensorView};
 use olivine_kernel::Kernel;
 
@@ -96,6 +97,15 @@ impl Prepared for CpuPrepared {
 
     fn outputs(&self) -> &[(String, TensorType)] {
         self.executable.outputs()
+    }
+
+    fn for_sizes(&self, sizes: &Bindings) -> Result<Option<Arc<dyn Prepared>>, Error> {
+        if !self.executable.has_open_sizes() {
+            return Ok(None);
+        }
+        let executable = Arc::new(self.executable.for_sizes(sizes)?);
+        let recycler = Recycler::new(executable.outputs().iter().map(|(_, ty)| *ty));
+        Ok(Some(Arc::new(CpuPrepared { threads: self.threads.clone(), executable, recycler })))
     }
 
     fn recycler(&self) -> Option<&Arc<Recycler>> {

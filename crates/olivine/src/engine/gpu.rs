@@ -10,6 +10,7 @@ use olivine_gpu::{
     DeviceCaps, Driver, Executable, Finding, KernelSource, ModuleRun, Program, Record, Run, Take, Weights,
     lower, proven, try_matrices,
 };
+use olivine_ir::size::Bindings;
 use olivine_ir::{Data, Tensor, TensorType, memory};
 use olivine_kernel::Kernel;
 
@@ -131,6 +132,16 @@ struct GpuPrepared<D: Driver> {
 impl<D: Driver> Prepared for GpuPrepared<D> {
     fn outputs(&self) -> &[(String, TensorType)] {
         &self.outputs
+    }
+
+    fn for_sizes(&self, sizes: &Bindings) -> Result<Option<Arc<dyn Prepared>>, Error> {
+        if self.executable.program().sizing.is_none() {
+            return Ok(None);
+        }
+        let executable = Arc::new(self.executable.for_sizes(sizes)?);
+        let outputs = executable.outputs().iter().map(|p| (p.name.clone(), p.ty)).collect();
+        let (driver, states) = (self.driver.clone(), self.states.clone());
+        Ok(Some(Arc::new(GpuPrepared { driver, executable, outputs, states })))
     }
 
     fn load(&self) -> Result<(), Error> {

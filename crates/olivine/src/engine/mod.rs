@@ -13,6 +13,7 @@ use std::time::Duration;
 use olivine_compile::Compiled;
 use olivine_cpu::HostBytes;
 use olivine_gpu::{DeviceCaps, Finding, KernelSource, Record, Take};
+use olivine_ir::size::Bindings;
 use olivine_ir::{Data, Fusion, Recycler, Tensor, TensorType, TensorView};
 use olivine_kernel::{BoundModule, Kernel};
 
@@ -89,6 +90,10 @@ pub(crate) trait Model: Send + Sync {
 pub(crate) trait Prepared: Send + Sync {
     /// Outputs in declaration order.
     fn outputs(&self) -> &[(String, TensorType)];
+
+    /// The same graph for other values of its open sizes, for which the guards of its compile hold; `None` where it has
+    /// none.
+    fn for_sizes(&self, sizes: &Bindings) -> Result<Option<Arc<dyn Prepared>>, Error>;
 
     /// What it takes of the host's memory, on the CPU.
     fn host_bytes(&self) -> Option<HostBytes> {

@@ -1,4 +1,4 @@
-//! One graph compiled for a device: every combination of its inputs' sizes when it first comes, all with the same params.
+//! One graph compiled for a device: a plan for every class of its inputs' sizes when it first comes, all with the same params.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,16 +8,15 @@ use std::time::Duration;
 use olivine_cpu::HostBytes;
 use olivine_gpu::Take;
 use olivine_ir::op::{RUN_COUNTER, run_counter_type};
+use olivine_ir::size::guards;
 use olivine_ir::{Data, Def, Graph, Shape, Tensor, TensorType, ValueId, nearest};
 
 use super::io::{Input, Outputs, Pending, ResidentRun, named, write_results, zeros};
+use super::plans::{OpenSizes, Plans};
 use crate::engine::{DeviceTensor, Model, Prepared, StepTime};
 use crate::model::watched;
 use crate::process::OfProcess;
 use crate::{Error, Session};
-
-/// Shapes kept compiled at a time; the one that was compiled first goes when another comes.
-const COMPILED_SHAPES: usize = 64;
 
 /// Inputs of a run by name.
 pub(crate) type NamedInputs<'a> = Vec<(&'a str, Input<'a>)>;
@@ -38,27 +37,11 @@ pub(crate) struct GraphExecutable {
     states: Vec<(String, String)>,
     /// Positions of inputs by name.
     inputs: HashMap<String, usize>,
+    open: OpenSizes,
     model: OfProcess<Arc<dyn Model>>,
-    compiled: OfProcess<RwLock<Shapes>>,
+    compiled: OfProcess<RwLock<Plans>>,
     /// What the next run's random numbers see.
     runs: AtomicU64,
-}
-
-#[derive(Default)]
-struct Shapes {
-    by_shape: HashMap<Vec<Shape>, Arc<dyn Prepared>>,
-    /// What is compiled while that is for one combination of shapes, which is found without a hash.
-    only: Option<(Vec<Shape>, Arc<dyn Prepared>)>,
-    order: Vec<Vec<Shape>>,
-}
-
-impl Shapes {
-    fn get(&self, shapes: &[Shape]) -> Option<&Arc<dyn Prepared>> {
-        match &self.only {
-            Some((only, prepared)) => (only == shapes).then_some(prepared),
-            None => self.by_shape.get(shapes),
-        }
-    }
 }
 
 impl GraphExecutable {
@@ -73,6 +56,7 @@ impl GraphExecutable {
     ) -> Result<Self, Error> {
         let inputs = graph.inputs().enumerate().map(|(i, (name, _))| (name.to_string(), i)).collect();
         let executable = GraphExecutable {
+            open: OpenSizes::new(&graph)?,
             session,
             graph,
             states,
@@ -98,12 +82,21 @@ impl GraphExecutable {
         &self.graph
     }
 
-    /// How many combinations of input shapes are compiled now.
-    pub(crate) fn compiled_shapes(&self) -> usize {
+    /// How many plans are compiled now.
+    pub(crate) fn plans(&self) -> usize {
         if !self.compiled.is_here() {
             return 0;
         }
-        self.compiled.read().unwrap_or_else(PoisonError::into_inner).by_shape.len()
+        self.compiled.read().unwrap_or_else(PoisonError::into_inner).count()
+    }
+
+    /// For every plan what sizes it holds for, a line for each guard.
+    pub(crate) fn guards(&self) -> Vec<Vec<String>> {
+        if !self.compiled.is_here() {
+            return Vec::new();
+        }
+        let plans = self.compiled.read().unwrap_or_else(PoisonError::into_inner);
+        plans.guards().map(|guards| guards.iter().map(|guard| format!("{guard:?}")).collect()).collect()
     }
 
     /// Bytes that it takes on the CPU for the shapes compiled last. `None` on a GPU.
@@ -116,8 +109,7 @@ impl GraphExecutable {
         if !self.compiled.is_here() {
             return None;
         }
-        let shapes = self.compiled.read().unwrap_or_else(PoisonError::into_inner);
-        shapes.order.last().and_then(|last| shapes.get(last)).cloned()
+        self.compiled.read().unwrap_or_else(PoisonError::into_inner).last().cloned()
     }
 
     /// The number of the next run, which its random numbers depend on. It begins at 0, and every run that does not
@@ -325,24 +317,50 @@ impl GraphExecutable {
         if let Some(found) = self.compiled.read().unwrap_or_else(PoisonError::into_inner).get(shapes) {
             return Ok(found.clone());
         }
+        let values = self.open.values(shapes)?;
+        let plan = self.compiled.read().unwrap_or_else(PoisonError::into_inner).plan(&values).cloned();
+        if let Some(plan) = plan {
+            let program = plan.for_sizes(values.bindings())?.unwrap_or(plan);
+            let mut plans = self.compiled.write().unwrap_or_else(PoisonError::into_inner);
+            return Ok(plans.add_program(shapes, program));
+        }
+        let (prepared, guards) = guards::record(|| self.prepare(shapes));
+        let prepared = prepared?;
+        let mut plans = self.compiled.write().unwrap_or_else(PoisonError::into_inner);
+        plans.add_plan(guards, &values, prepared.clone());
+        Ok(plans.add_program(shapes, prepared))
+    }
+
+    /// Compiles what runs of some sizes need, unless a plan serves them.
+    pub(crate) fn prepare_for(&self, sizes: &[(&str, usize)]) -> Result<(), Error> {
+        self.compiled.check()?;
+        let mut shapes = self.declared_shapes();
+        for ((input, id), shape) in self.graph.inputs().zip(&mut shapes) {
+            let Def::Input { dims, .. } = &self.graph.values()[id.index()].def else { continue };
+            for (axis, name) in
+                dims.iter().enumerate().filter_map(|(axis, name)| Some((axis, name.as_ref()?)))
+            {
+                let Some((_, size)) = sizes.iter().find(|(known, _)| known == name) else {
+                    let (kind, name) = ("size", format!("{name}` of `{input}"));
+                    return Err(Error::Missing { kind, name, expected: "a range of sizes".into() });
+                };
+                shape.set_number(axis, *size);
+            }
+        }
+        let values = self.open.values(&shapes)?;
+        if self.compiled.read().unwrap_or_else(PoisonError::into_inner).plan(&values).is_some() {
+            return Ok(());
+        }
+        self.specialised(&shapes).map(drop)
+    }
+
+    /// Compiles the graph with its open sizes as symbols that have these values.
+    fn prepare(&self, shapes: &[Shape]) -> Result<Arc<dyn Prepared>, Error> {
         let names = self.graph.inputs().map(|(name, _)| name);
         let sizes: Vec<(&str, Shape)> = names.zip(shapes.iter().copied()).collect();
-        let declared = shapes == self.declared_shapes();
-        let graph = if declared { self.graph.clone() } else { self.graph.specialise(&sizes)? };
+        let graph = self.graph.specialise_symbolic(&sizes)?;
         let compiled = self.session.inner.compile(&graph, false)?;
-        let prepared = self.model.prepare(&compiled, &self.states_in_place(&graph))?;
-        let mut cache = self.compiled.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(found) = cache.by_shape.get(shapes) {
-            return Ok(found.clone());
-        }
-        if cache.order.len() == COMPILED_SHAPES {
-            let oldest = cache.order.remove(0);
-            cache.by_shape.remove(&oldest);
-        }
-        cache.only = cache.order.is_empty().then(|| (shapes.to_vec(), prepared.clone()));
-        cache.order.push(shapes.to_vec());
-        cache.by_shape.insert(shapes.to_vec(), prepared.clone());
-        Ok(prepared)
+        self.model.prepare(&compiled, &self.states_in_place(&graph))
     }
 
     /// States whose output is of their input's type for some sizes, by position: it takes over the input's bytes.
@@ -366,7 +384,7 @@ impl GraphExecutable {
     }
 
     fn declared_shapes(&self) -> Vec<Shape> {
-        self.graph.inputs().map(|(_, id)| self.ty(id).shape).collect()
+        self.graph.inputs().map(|(_, id)| self.ty(id).shape.values()).collect()
     }
 }
 

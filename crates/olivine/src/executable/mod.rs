@@ -3,7 +3,8 @@
 //! ```text
 //!   mod.rs     the executable, and every way to run it
 //!   options.rs how it is compiled
-//!   graph.rs   one graph, compiled for every combination of sizes that comes
+//!   graph.rs   one graph, compiled for the sizes that come
+//!   plans.rs   what it is compiled to, and which sizes each plan holds for
 //!   state.rs   tensors that stay on the device from run to run
 //!   io.rs      what goes into a run and what comes out
 //!   future.rs  runs in flight as futures
@@ -17,8 +18,10 @@ mod future;
 mod graph;
 mod io;
 mod options;
+mod plans;
 mod state;
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,8 +45,8 @@ pub use state::State;
 
 /// A graph or a model compiled for a session's device. It may run from several threads at once.
 ///
-/// Sizes may be open ([`Graph::input_with_dims`], named dimensions of an ONNX model); every combination of sizes is
-/// compiled once, when it first comes, and all of them share the weights.
+/// Sizes may be open ([`Graph::input_with_dims`], named dimensions of an ONNX model). What is compiled for the first sizes
+/// serves all others that need the same kernels; the rest is compiled when it first comes. All of it shares the weights.
 pub struct Executable {
     session: Session,
     source: Source,
@@ -140,9 +143,10 @@ impl Executable {
         self.compiled_graphs().iter().map(|graph| graph.graph().clone()).collect()
     }
 
-    /// How many combinations of sizes are compiled now, over all graphs.
+    /// How many plans are compiled now, over all graphs. A plan holds for all sizes that give the same answers to what its
+    /// compile asked about them.
     pub fn compiled(&self) -> usize {
-        self.compiled_graphs().iter().map(|graph| graph.compiled_shapes()).sum()
+        self.compiled_graphs().iter().map(|graph| graph.plans()).sum()
     }
 
     pub(crate) fn compiled_graphs(&self) -> Vec<Arc<GraphExecutable>> {
@@ -202,6 +206,22 @@ impl Executable {
     /// model file is loaded already.
     pub fn load(&self) -> Result<(), Error> {
         self.compiled_graphs().iter().try_for_each(|graph| graph.load())
+    }
+
+    /// Compiles ahead what runs of such sizes need, by the names of open sizes, and returns how many plans that took. A
+    /// plan serves all sizes that need the same kernels; what is built stays in the device's cache on disk too.
+    pub fn prepare<'a>(
+        &self,
+        sizes: impl IntoIterator<Item = (&'a str, RangeInclusive<usize>)>,
+    ) -> Result<usize, Error> {
+        let ranges: Vec<(&str, RangeInclusive<usize>)> = sizes.into_iter().collect();
+        let before = self.compiled();
+        for_each_combination(&ranges, &mut |sizes| match &self.source {
+            Source::Graph(graph) => graph.prepare_for(sizes),
+            #[cfg(feature = "onnx")]
+            Source::Onnx(model) => model.prepare_for(sizes),
+        })?;
+        Ok(self.compiled() - before)
     }
 
     /// Runs on named inputs, which are borrowed, not copied; results come in new tensors. Element `i` of a sequence is the
@@ -330,6 +350,27 @@ impl Executable {
                 let (graph, passed) = model.ready(inputs)?;
                 Ok(Ready { graph, passed, all: false })
             }
+        }
+    }
+}
+
+/// Calls `visit` with every combination of sizes, the last name's changing fastest.
+fn for_each_combination(
+    ranges: &[(&str, RangeInclusive<usize>)],
+    visit: &mut dyn FnMut(&[(&str, usize)]) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let mut sizes: Vec<(&str, usize)> = ranges.iter().map(|(name, range)| (*name, *range.start())).collect();
+    if ranges.iter().any(|(_, range)| range.is_empty()) {
+        return Ok(());
+    }
+    loop {
+        visit(&sizes)?;
+        let Some(at) = (0..ranges.len()).rev().find(|at| sizes[*at].1 < *ranges[*at].1.end()) else {
+            return Ok(());
+        };
+        sizes[at].1 += 1;
+        for later in at + 1..ranges.len() {
+            sizes[later].1 = *ranges[later].1.start();
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use olivine_ir::{DType, Def, Graph, Node, Op, Tensor, TensorType, ValueId};
+use olivine_ir::{DType, Def, Dim, Graph, Node, Op, Tensor, TensorType, ValueId};
 
 use super::limits::work;
 use super::walk::Walk;
@@ -37,8 +37,16 @@ pub(super) struct Ancestry {
 const LITTLE_WORK: usize = 1 << 12;
 
 impl Walk<'_> {
-    /// The value of a tensor, which decides a shape; the answer may be what it takes to know it.
+    /// The value of a tensor, which decides a shape; the answer may be what it takes to know it. Where it is made of sizes
+    /// that are expressions, the import holds for these numbers alone.
     pub(crate) fn fixed(&mut self, held: TensorRef, place: &str) -> Answer<Tensor> {
+        let tensor = self.found(held, place)?;
+        self.pin((held.frame, held.id));
+        Ok(tensor)
+    }
+
+    /// As [`Walk::fixed`], for those who take its expressions into account.
+    pub(super) fn found(&mut self, held: TensorRef, place: &str) -> Answer<Tensor> {
         let at = (held.frame, held.id);
         if let Some(tensor) = self.fixed.get(&at) {
             return Ok(tensor.clone());
@@ -241,9 +249,13 @@ impl Walk<'_> {
         let operands: Option<Vec<Tensor>> = node.inputs.iter().map(|id| self.known((at.0, *id))).collect();
         let operands = operands.ok_or_else(|| wrong("an operand is not known"))?;
         let types: Vec<TensorType> = operands.iter().map(Tensor::ty).collect();
-        let kept = self.evaluator.keeps(&node.op);
-        self.budget.evaluate(&node.op, &types, kept, || place.to_string())?;
-        let results = self.evaluator.evaluate(&node.op, &operands).map_err(|e| wrong(&e))?;
+        // What is computed here is computed for the sizes of this import.
+        let number = |size: Dim| Ok(size.specialize_signed().map_or(size, Dim::from));
+        let op = node.op.map_sizes(number).map_err(|e| wrong(&e.to_string()))?;
+        let kept = self.evaluator.keeps(&op);
+        self.budget.evaluate(&op, &types, kept, || place.to_string())?;
+        let results = self.evaluator.evaluate(&op, &operands).map_err(|e| wrong(&e))?;
+        self.follow_sizes(at.0, &node, &results);
         for (id, tensor) in node.outputs.iter().zip(results) {
             self.fixed.insert((at.0, *id), tensor);
         }
@@ -254,12 +266,14 @@ impl Walk<'_> {
 /// What an input counts for: one that cannot join the bindings makes everything too much.
 fn weight(ty: &TensorType) -> usize {
     let few = if matches!(ty.dtype, DType::I64 | DType::I32 | DType::U32) { FEW.0 } else { FEW.1 };
-    if ty.shape.numel() > few { LITTLE + 1 } else { ty.shape.numel() }
+    // How much it is decides who computes it, not what comes of it.
+    let count = ty.shape.values().numel();
+    if count > few { LITTLE + 1 } else { count }
 }
 
 /// Elements that a node makes; one with graphs inside is never little.
 fn cost(graph: &Graph, node: &Node) -> usize {
-    let sizes = node.outputs.iter().filter_map(|id| graph.ty(*id).ok()).map(|ty| ty.shape.numel());
+    let sizes = node.outputs.iter().filter_map(|id| graph.ty(*id).ok()).map(|ty| ty.shape.values().numel());
     let made = sizes.fold(0, usize::saturating_add);
     if matches!(node.op, Op::Loop(_) | Op::Scan(_)) { LITTLE + 1 } else { made }
 }

@@ -114,7 +114,7 @@ impl Budget {
 
 /// About how many numbers a node looks at and makes.
 pub(super) fn work(graph: &Graph, node: &Node) -> usize {
-    let count = |id| graph.ty(id).map_or(0, |ty| ty.shape.numel());
+    let count = |id| graph.ty(id).map_or(0, |ty| ty.shape.values().numel());
     let made = node.outputs.iter().map(|id| count(*id)).fold(0, usize::saturating_add);
     let read = node.inputs.iter().map(|id| count(*id)).fold(0, usize::saturating_add);
     let body = |graph: &Graph| graph.nodes().iter().map(|n| work(graph, n)).fold(1, usize::saturating_add);

@@ -1,6 +1,6 @@
 //! What an operator's import sees of its node.
 
-use olivine_ir::{DType, Graph, Op, Shape, Tensor, TensorType, ValueId};
+use olivine_ir::{DType, Dim, Graph, Op, Shape, Tensor, TensorType, ValueId};
 
 use super::{Answer, Stop, TensorRef, Value, Walk};
 use crate::ElementType;
@@ -136,6 +136,13 @@ impl<'w, 'm> NodeContext<'w, 'm> {
         self.built(ty)
     }
 
+    /// The constant that a value of the graph is; its numbers are then those that the import holds for.
+    pub(crate) fn constant_of(&mut self, id: ValueId) -> Option<Tensor> {
+        let tensor = self.graph().as_const(id).cloned()?;
+        self.walk.pin((self.walk.depth(), id));
+        Some(tensor)
+    }
+
     /// A value's shape.
     pub(crate) fn shape(&mut self, id: ValueId) -> Answer<Shape> {
         self.ty(id).map(|ty| ty.shape)
@@ -162,6 +169,16 @@ impl<'w, 'm> NodeContext<'w, 'm> {
                 Err(self.wrong(format!("input {i} should be integers, it is {}", tensor.ty())))
             }
             _ => Ok(tensor.to_f64().into_iter().map(|v| v as i64).collect()),
+        }
+    }
+
+    /// The elements of input `i`, integers that decide shapes, as sizes that may be expressions.
+    pub(crate) fn fixed_sizes(&mut self, i: usize) -> Answer<Vec<Dim>> {
+        let held = self.tensor_ref(i)?;
+        let place = format!("{}, input {i}", self.place());
+        match self.walk.fixed_sizes(held, &place)? {
+            Some(sizes) => Ok(sizes),
+            None => Ok(self.fixed_ints(i)?.into_iter().map(Dim::from).collect()),
         }
     }
 

@@ -24,6 +24,12 @@ impl Walk<'_> {
         let elements = std::mem::take(&mut self.elements);
         self.frames.truncate(1);
         let from_inputs = self.taken == 0;
+        if from_inputs {
+            let live: Vec<ValueId> = self.frames[0].graph.outputs().iter().map(|o| o.value).collect();
+            self.pin_live_constants(&live);
+        } else {
+            self.sizes.keys().for_each(|at| self.pin(*at));
+        }
         let graph = if from_inputs {
             let graph = self.frames.pop().map(|f| f.graph).unwrap_or_default();
             with_read_params(graph).map_err(|e| Error::invalid("import", e.to_string()))?
@@ -123,6 +129,8 @@ impl Walk<'_> {
     /// A graph that computes values, under these names.
     fn graph_of(&self, name: String, ancestry: &Ancestry, wanted: &[(GraphValue, String)]) -> Answer<Graph> {
         let wrong = |e: olivine_ir::Error| Error::invalid("stage", e.to_string());
+        // What a stage computes with is numbers.
+        self.sizes.keys().for_each(|at| self.pin(*at));
         let mut stage = Graph::new(name);
         let mut ids: HashMap<GraphValue, ValueId> = HashMap::new();
         for (at, name) in &ancestry.inputs {

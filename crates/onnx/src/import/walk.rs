@@ -37,6 +37,8 @@ pub(crate) struct Walk<'m> {
     pub(super) scopes: Vec<Scope<'m>>,
     /// Values found out so far, by graph and value.
     pub(super) fixed: HashMap<(usize, ValueId), Tensor>,
+    /// Of values found out and of constants: the expressions of their elements, where those are sizes.
+    pub(super) sizes: HashMap<(usize, ValueId), Vec<olivine_ir::Dim>>,
     /// How many of the known results of stages and loops are used.
     pub(super) taken: usize,
     /// How many loops of the caller's this is inside.
@@ -119,6 +121,7 @@ impl<'m> Walk<'m> {
             frames: vec![Frame { graph, ..Frame::default() }],
             scopes: Vec::new(),
             fixed: HashMap::new(),
+            sizes: HashMap::new(),
             taken: 0,
             level,
             stage_values: bindings.stage_values.iter().copied().collect(),
@@ -230,8 +233,9 @@ impl<'m> Walk<'m> {
             }
             (Kind::Tensor { element, dims }, Bound::Tensor { ty, .. }) => {
                 let fits = |(dim, size): (&Dim, &usize)| !matches!(dim, Dim::Fixed(fixed) if fixed != size);
+                let given = ty.shape.values();
                 if let Some(dims) = dims
-                    && (dims.len() != ty.shape.rank() || !dims.iter().zip(ty.shape.iter()).all(fits))
+                    && (dims.len() != given.rank() || !dims.iter().zip(given.iter()).all(fits))
                 {
                     let declared: Vec<String> = dims.iter().map(Dim::to_string).collect();
                     let problem = format!("it is declared as [{}]; given {}", declared.join(", "), ty.shape);
@@ -242,7 +246,11 @@ impl<'m> Walk<'m> {
                     let held = if element.is_native() { String::new() } else { format!(", passed as {by}") };
                     return Err(wrong(format!("expected elements of {element}{held}, got {ty}")).into());
                 }
-                let id = self.graph().input(name, ty.dtype, ty.shape).map_err(|e| wrong(e.to_string()))?;
+                // A size that is a symbol is open in the graph too, by the symbol's name.
+                let open =
+                    ty.shape.sizes().iter().map(|size| Some(size.as_symbol()?.name().to_string())).collect();
+                let id = self.graph().input_with_dims(name, ty.dtype, ty.shape, open);
+                let id = id.map_err(|e| wrong(e.to_string()))?;
                 Ok(Value::Tensor(TensorRef { frame: 0, id, element: *element }))
             }
             (Kind::Other(what), _) => Err(wrong(format!("values of kind {what} cannot be imported")).into()),
@@ -547,15 +555,19 @@ impl<'m> Walk<'m> {
         }
         let graph = &self.frames[frame].graph;
         let ty = graph.ty(held.id).map_err(|e| Error::invalid(place(node), e.to_string()))?;
-        let small = ty.shape.numel() <= SMALL_RESULT;
+        let small = !ty.shape.is_symbolic() && ty.shape.numel() <= SMALL_RESULT;
         if !small || graph.producer(held.id).is_none() || !self.follows_from_constants(held.id) {
             return Ok(value);
         }
         if !self.is_affordable(held)? {
             return Ok(value);
         }
-        let tensor = self.fixed(held, &place(node))?;
+        let tensor = self.found(held, &place(node))?;
+        let sizes = self.sizes_at((held.frame, held.id)).cloned();
         let id = self.graph().constant(tensor);
+        if let Some(sizes) = sizes {
+            self.set_sizes((held.frame, id), sizes);
+        }
         Ok(Value::Tensor(TensorRef { id, ..held }))
     }
 

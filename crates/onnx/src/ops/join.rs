@@ -1,13 +1,13 @@
 //! Tensors put together, taken apart, repeated and padded.
 
 use olivine_ir::op::{Pad, PadMode, Slice};
-use olivine_ir::{DType, Data, Graph, Tensor, ValueId};
+use olivine_ir::{DType, Data, Dim, Graph, Tensor, ValueId};
 
 use super::Entry;
 use super::arity::{ANY, Since, Takes};
 use crate::ElementType;
 use crate::import::{Answer, NodeContext, TensorRef, Value};
-use crate::tensor::shape_of;
+use crate::tensor::shape_of_sizes;
 
 pub(super) const OPERATORS: &[Entry] = &[
     ("CenterCropPad", Takes(2, 1), center_crop_pad),
@@ -82,15 +82,20 @@ fn slice(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     }
     let (starts, ends, axes, steps) = if n.opset() < 10 {
         let limits = |name: &str| n.ints(name)?.ok_or_else(|| n.wrong(format!("`{name}` is missing")));
-        (limits("starts")?, limits("ends")?, n.ints("axes")?, None)
+        (sizes_of(limits("starts")?), sizes_of(limits("ends")?), n.ints("axes")?, None)
     } else {
-        (n.fixed_ints(1)?, n.fixed_ints(2)?, n.optional_ints(3)?, n.optional_ints(4)?)
+        (n.fixed_sizes(1)?, n.fixed_sizes(2)?, n.optional_ints(3)?, n.optional_ints(4)?)
     };
     let axes = axes.unwrap_or_else(|| (0..starts.len() as i64).collect());
     let steps = steps.unwrap_or_else(|| vec![1; starts.len()]);
     let axes = n.axes(&axes, rank)?;
     let y = n.add(Slice { axes, starts, ends, steps }, &[x])?;
     n.like_first(y)
+}
+
+/// Numbers as sizes.
+fn sizes_of(numbers: Vec<i64>) -> Vec<Dim> {
+    numbers.into_iter().map(Dim::from).collect()
 }
 
 /// A slice of which no more has to be known now than how long it is; `None` for steps back and limits that are no lists.
@@ -151,7 +156,7 @@ fn slice_at_run(n: &mut NodeContext<'_, '_>, x: ValueId) -> Answer<Option<ValueI
 
 fn expand(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     let x = n.tensor(0)?;
-    let to = shape_of(&n.fixed_ints(1)?).map_err(|e| n.wrong(e))?;
+    let to = shape_of_sizes(&n.fixed_sizes(1)?).map_err(|e| n.wrong(e))?;
     let y = n.build(|g| g.expand(x, to))?;
     n.like_first(y)
 }
@@ -220,7 +225,7 @@ pub(super) fn pad_with(
     value: Option<ValueId>,
 ) -> Answer<ValueId> {
     let known = match value {
-        Some(id) => n.graph().as_const(id).and_then(exact),
+        Some(id) => n.constant_of(id).as_ref().and_then(exact),
         None => Some(0.0),
     };
     if let Some(number) = known {

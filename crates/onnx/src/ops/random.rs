@@ -130,7 +130,7 @@ fn dropout(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
         None
     };
     let never = match training {
-        Some(flag) => n.graph().as_const(flag).is_some_and(|t| t.to_f64().iter().all(|v| *v == 0.0)),
+        Some(flag) => n.constant_of(flag).is_some_and(|t| t.to_f64().iter().all(|v| *v == 0.0)),
         None => true,
     };
     let Some(training) = training.filter(|_| !never) else {

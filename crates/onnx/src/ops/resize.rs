@@ -213,7 +213,7 @@ fn cropped(n: &mut NodeContext<'_, '_>, op: &Resize, axes: &[usize]) -> Answer<V
         return Err(n.wrong("its roi does not fit its axes, or antialias is asked of a crop"));
     }
     let roi = cast(n, roi, DType::F32)?;
-    let known = n.graph().as_const(roi).map(Tensor::to_f64);
+    let known = n.constant_of(roi).as_ref().map(Tensor::to_f64);
     let mut outside: Option<ValueId> = None;
     for (i, axis) in axes.iter().enumerate() {
         let (from, to) = (shape[*axis], op.sizes[*axis]);

@@ -1,7 +1,7 @@
 //! Shapes and the movement of data.
 
 use olivine_ir::op::{DepthMode, TriPart};
-use olivine_ir::{DType, Data, Shape, Tensor, ValueId};
+use olivine_ir::{DType, Data, Dim, Shape, Tensor, ValueId};
 
 use super::Entry;
 use super::arity::{Since, Takes};
@@ -9,7 +9,7 @@ use super::dynamic::counted;
 use crate::ElementType;
 use crate::import::{Answer, Dequantised, NodeContext, Value};
 use crate::proto::tensor_proto::DataType;
-use crate::tensor::shape_of;
+use crate::tensor::shape_of_sizes;
 
 pub(super) const OPERATORS: &[Entry] = &[
     ("Constant", Takes(0, 1), constant),
@@ -57,9 +57,9 @@ fn constant(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
 }
 
 fn constant_of_shape(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
-    let dims = n.fixed_ints(0)?;
+    let dims = n.fixed_sizes(0)?;
     let (element, value) = n.tensor_attribute("value")?.unwrap_or((ElementType::F32, Tensor::scalar(0f32)));
-    let to = shape_of(&dims).map_err(|e| n.wrong(e))?;
+    let to = shape_of_sizes(&dims).map_err(|e| n.wrong(e))?;
     let scalar = value.reshaped(Shape::SCALAR);
     let scalar = n.built(scalar)?;
     let scalar = n.constant(scalar);
@@ -73,26 +73,30 @@ fn identity(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
 
 fn reshape(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     let x = n.tensor(0)?;
-    let mut dims = if n.opset() < 5 { n.ints("shape")?.unwrap_or_default() } else { n.fixed_ints(1)? };
+    let mut dims = match n.opset() < 5 {
+        true => n.ints("shape")?.unwrap_or_default().into_iter().map(Dim::from).collect(),
+        false => n.fixed_sizes(1)?,
+    };
     let from = n.shape(x)?;
     let keep_zeros = n.flag("allowzero", false)?;
     for (i, dim) in dims.iter_mut().enumerate().filter(|(_, dim)| **dim == 0 && !keep_zeros) {
-        *dim = from.get(i).map_or(0, |size| *size as i64);
+        *dim = if i < from.rank() { from.size(i) } else { Dim::ZERO };
     }
     if let Some(free) = dims.iter().position(|d| *d == -1) {
         // With a size of zero beside it, the one that is left open cannot be found by division.
-        let rest =
-            dims.iter().enumerate().filter(|(i, _)| *i != free).try_fold(1i64, |a, (_, d)| a.checked_mul(*d));
-        match rest {
-            Some(0) => dims[free] = 0,
-            Some(rest) if rest > 0 && from.numel() as i64 % rest == 0 => {
-                dims[free] = from.numel() as i64 / rest
-            }
-            _ => return Err(n.wrong(format!("{from} cannot become {dims:?}"))),
+        let others: Vec<Dim> =
+            dims.iter().enumerate().filter(|(i, _)| *i != free).map(|(_, size)| *size).collect();
+        let (rest, all) = (olivine_ir::product(&others), from.sizes().numel());
+        if rest == 0 {
+            dims[free] = Dim::ZERO;
+        } else if rest > 0 && all.is_multiple_of(rest) {
+            dims[free] = all.div_floor(rest);
+        } else {
+            return Err(n.wrong(format!("{from} cannot become {dims:?}")));
         }
     }
-    let to = shape_of(&dims).map_err(|e| n.wrong(e))?;
-    if to.numel() != from.numel() {
+    let to = shape_of_sizes(&dims).map_err(|e| n.wrong(e))?;
+    if to.sizes().numel() != from.sizes().numel() {
         return Err(n.wrong(format!("{from} cannot become {to}")));
     }
     let y = reshape_to(n, x, to)?;
@@ -110,8 +114,7 @@ pub(super) fn reshape_to(n: &mut NodeContext<'_, '_>, x: ValueId, to: Shape) -> 
         let nothing = n.scalar(from.dtype, 0.0);
         return n.build(|g| g.fill(nothing, to));
     }
-    let dims: Vec<i64> = to.iter().map(|d| *d as i64).collect();
-    n.build(|g| g.reshape(x, &dims))
+    n.build(|g| g.reshape_to(x, &to.sizes()))
 }
 
 fn shape(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
@@ -120,19 +123,29 @@ fn shape(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     let rank = shape.rank() as i64;
     let limit = |at: i64| (if at < 0 { at.saturating_add(rank) } else { at }).clamp(0, rank) as usize;
     let (start, end) = (limit(n.int_or("start", 0)?), limit(n.int_or("end", rank)?));
-    let sizes: Vec<i64> =
-        shape.iter().map(|s| *s as i64).skip(start).take(end.saturating_sub(start)).collect();
-    let list = Tensor::new([sizes.len()], sizes);
+    let sizes: Vec<Dim> = shape.sizes().iter().copied().skip(start).take(end.saturating_sub(start)).collect();
+    let numbers = shape.values();
+    let numbers: Vec<i64> =
+        numbers.iter().map(|s| *s as i64).skip(start).take(end.saturating_sub(start)).collect();
+    let list = Tensor::new([numbers.len()], numbers);
     let list = n.built(list)?;
     let id = n.constant(list);
-    Ok(vec![n.result(id, ElementType::I64)])
+    let result = n.result(id, ElementType::I64);
+    if let Value::Tensor(held) = &result {
+        n.walk.note_sizes(*held, sizes);
+    }
+    Ok(vec![result])
 }
 
 fn size(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     let x = n.tensor(0)?;
-    let count = n.shape(x)?.numel();
-    let id = n.scalar(DType::I64, count as f64);
-    Ok(vec![n.result(id, ElementType::I64)])
+    let shape = n.shape(x)?;
+    let id = n.scalar(DType::I64, shape.values().numel() as f64);
+    let result = n.result(id, ElementType::I64);
+    if let Value::Tensor(held) = &result {
+        n.walk.note_sizes(*held, vec![shape.sizes().numel()]);
+    }
+    Ok(vec![result])
 }
 
 fn transpose(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
@@ -162,11 +175,9 @@ fn flatten(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     if !fits {
         return Err(n.wrong(format!("axis {axis} is outside rank {rank}")));
     }
-    let (outer, inner) = shape.split_at((at as usize).min(shape.rank()));
-    let to = Shape::new(&[
-        outer.iter().fold(1usize, |a, b| a.saturating_mul(*b)),
-        inner.iter().fold(1usize, |a, b| a.saturating_mul(*b)),
-    ]);
+    let sizes = shape.sizes();
+    let (outer, inner) = sizes.split_at((at as usize).min(shape.rank()));
+    let to = Shape::of_sizes(&[olivine_ir::product(outer), olivine_ir::product(inner)]);
     let to = n.built(to)?;
     let y = reshape_to(n, x, to)?;
     n.like_first(y)
@@ -182,14 +193,13 @@ fn squeeze(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     let shape = n.shape(x)?;
     let axes = match axes_of(n)? {
         Some(axes) => n.axes(&axes, shape.rank())?,
-        None => (0..shape.rank()).filter(|i| shape[*i] == 1).collect(),
+        None => (0..shape.rank()).filter(|i| shape.size(*i) == 1).collect(),
     };
-    if let Some(axis) = axes.iter().find(|a| shape[**a] != 1) {
+    if let Some(axis) = axes.iter().find(|a| shape.size(**a) != 1) {
         return Err(n.wrong(format!("axis {axis} of {shape} is not of size 1")));
     }
-    let sizes: Vec<usize> =
-        shape.iter().enumerate().filter(|(i, _)| !axes.contains(i)).map(|(_, s)| *s).collect();
-    let to = n.built(Shape::new(&sizes))?;
+    let sizes: Vec<Dim> = (0..shape.rank()).filter(|i| !axes.contains(i)).map(|i| shape.size(i)).collect();
+    let to = n.built(Shape::of_sizes(&sizes))?;
     let y = reshape_to(n, x, to)?;
     n.like_first(y)
 }
@@ -203,10 +213,11 @@ fn unsqueeze(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     if let Some(axis) = axes.iter().enumerate().find(|(i, a)| axes[..*i].contains(a)).map(|(_, a)| a) {
         return Err(n.wrong(format!("axis {axis} is named twice")));
     }
-    let mut rest = shape.iter();
-    let sizes: Vec<usize> =
-        (0..rank).filter_map(|i| if axes.contains(&i) { Some(1) } else { rest.next().copied() }).collect();
-    let to = n.built(Shape::new(&sizes))?;
+    let own = shape.sizes();
+    let mut rest = own.iter();
+    let size = |i: usize| if axes.contains(&i) { Some(Dim::ONE) } else { rest.next().copied() };
+    let sizes: Vec<Dim> = (0..rank).filter_map(size).collect();
+    let to = n.built(Shape::of_sizes(&sizes))?;
     let y = reshape_to(n, x, to)?;
     n.like_first(y)
 }
@@ -247,6 +258,11 @@ fn range(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
         && n.element(2)? == element
     {
         let y = range_at_run(n)?;
+        return Ok(vec![n.result(y, element)]);
+    }
+    if element == ElementType::I64
+        && let Some(y) = range_of_sizes(n)?
+    {
         return Ok(vec![n.result(y, element)]);
     }
     let scalar = |n: &mut NodeContext<'_, '_>, i: usize| {
@@ -293,6 +309,22 @@ fn range(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     Ok(vec![n.result(y, element)])
 }
 
+/// A range from a number, by a number, up to a size that is an expression; `None` for all others.
+fn range_of_sizes(n: &mut NodeContext<'_, '_>) -> Answer<Option<ValueId>> {
+    let limits = [n.fixed_sizes(0)?, n.fixed_sizes(1)?, n.fixed_sizes(2)?];
+    let [[start], [limit], [delta]] = limits.each_ref().map(|list| list.as_slice()) else { return Ok(None) };
+    let (Some(from), false, Some(by @ 1..)) = (start.as_constant(), limit.is_constant(), delta.as_constant())
+    else {
+        return Ok(None);
+    };
+    if from.unsigned_abs() >= 1 << 53 || by >= 1 << 53 {
+        return Ok(None);
+    }
+    let span = *limit - from;
+    let count = if span > 0 { span.div_ceil(by) } else { Dim::ZERO };
+    n.build(|g| g.range(DType::I64, from as f64, by as f64, count)).map(Some)
+}
+
 /// Steps of `delta` from `start` that stay before `limit`; none for a delta of 0.
 fn steps(start: i128, limit: i128, delta: i128) -> Option<u64> {
     let span = if delta < 0 { start - limit } else { limit - start };
@@ -310,7 +342,7 @@ fn trilu(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     let diagonal = n.optional(1)?;
     let known = match diagonal {
         None => Some(0),
-        Some(id) => match n.graph().as_const(id).map(Tensor::data) {
+        Some(id) => match n.constant_of(id).as_ref().map(Tensor::data) {
             Some(Data::I64(v)) => v.first().copied(),
             _ => None,
         },

@@ -1,7 +1,7 @@
 //! Identities of operations that move or reduce whole axes.
 
 use olivine_ir::op::{Concat, Expand, ReduceKind, Reshape, Transpose};
-use olivine_ir::{Graph, Op, Shape, TensorType, ValueId};
+use olivine_ir::{Dim, Graph, Op, Shape, TensorType, ValueId};
 
 use super::Simpler;
 
@@ -14,7 +14,9 @@ pub(super) fn simplify(g: &Graph, op: &Op, inputs: &[ValueId], ty: TensorType) -
         Op::Reshape(r) => {
             let inner = operand_of(g, x, |op| matches!(op, Op::Reshape(_)));
             let spelled_out = explicit(&ty.shape)?;
-            (inner.is_some() || r.dims != spelled_out)
+            let is_spelled_out = r.dims.len() == spelled_out.len()
+                && r.dims.iter().zip(&spelled_out).all(|(a, b)| a.structural() == b.structural());
+            (inner.is_some() || !is_spelled_out)
                 .then(|| Simpler::Node(Reshape { dims: spelled_out }.into(), vec![inner.unwrap_or(x)]))
         }
         Op::Transpose(t) if t.perm.iter().enumerate().all(|(i, a)| i == *a) => Some(Simpler::Value(x)),
@@ -26,10 +28,10 @@ pub(super) fn simplify(g: &Graph, op: &Op, inputs: &[ValueId], ty: TensorType) -
         }
         Op::Slice(s) => {
             let ranges = s.ranges(&shape).ok()?;
-            let all = |((start, step, count), d): (&(usize, i64, usize), &usize)| {
-                *start == 0 && count == d && (*step == 1 || *count <= 1)
+            let all = |((start, step, count), d): (&(Dim, i64, Dim), &Dim)| {
+                *start == 0 && same_size(*count, *d) && (*step == 1 || *count <= 1)
             };
-            same(ranges.iter().zip(shape.iter()).all(all))
+            same(ranges.iter().zip(shape.sizes().iter()).all(all))
         }
         Op::Expand(_) if shape == ty.shape => Some(Simpler::Value(x)),
         Op::Expand(e) => {
@@ -37,12 +39,13 @@ pub(super) fn simplify(g: &Graph, op: &Op, inputs: &[ValueId], ty: TensorType) -
             (inner.is_some() || e.shape != ty.shape)
                 .then(|| Simpler::Node(Expand { shape: ty.shape }.into(), vec![inner.unwrap_or(x)]))
         }
-        Op::Reverse(r) => same(r.axes.iter().all(|a| shape.get(*a).is_some_and(|d| *d <= 1))),
+        Op::Reverse(r) => same(r.axes.iter().all(|a| shape.sizes().get(*a).is_some_and(|d| *d <= 1))),
         Op::Pad(p) => same(p.pads.iter().all(|p| *p == (0, 0))),
         Op::Tile(t) => same(t.repeats.iter().all(|r| *r == 1)),
         Op::Repeat(r) => same(r.repeats == 1),
         Op::Roll(r) => {
-            same(shape.get(r.axis).is_some_and(|d| r.shift.checked_rem(*d as i64).unwrap_or(0) == 0))
+            let shifted = |d: Dim| d != 0 && Dim::from(r.shift).rem_floor(d) != 0;
+            same(shape.sizes().get(r.axis).is_some_and(|d| !shifted(*d)))
         }
         Op::Split(s) => same(s.sizes.len() == 1),
         Op::Concat(c) => concat(g, c, inputs),
@@ -57,7 +60,7 @@ pub(super) fn simplify(g: &Graph, op: &Op, inputs: &[ValueId], ty: TensorType) -
                     | ReduceKind::Prod
                     | ReduceKind::Any
                     | ReduceKind::All
-            ) && r.axes.iter().all(|a| shape.get(*a) == Some(&1));
+            ) && r.axes.iter().all(|a| shape.sizes().get(*a).is_some_and(|d| *d == 1));
             match keeps {
                 true if shape == ty.shape => Some(Simpler::Value(x)),
                 true => Some(Simpler::Node(Reshape { dims: explicit(&ty.shape)? }.into(), vec![x])),
@@ -75,13 +78,18 @@ fn operand_of(g: &Graph, x: ValueId, wanted: impl Fn(&Op) -> bool) -> Option<Val
 }
 
 /// Reshape's spelling of a shape; none for zero sizes, which it would take for "copy".
-fn explicit(shape: &Shape) -> Option<Vec<i64>> {
-    (!shape.has_zero()).then(|| shape.iter().map(|d| *d as i64).collect())
+fn explicit(shape: &Shape) -> Option<Vec<Dim>> {
+    (!shape.has_zero()).then(|| shape.sizes().to_vec())
+}
+
+/// Whether two sizes are equal, without a question where they are so for all values.
+fn same_size(a: Dim, b: Dim) -> bool {
+    a.structural() == b.structural() || a == b
 }
 
 /// A concat of one operand is that operand; operands that add nothing are left out.
 fn concat(g: &Graph, op: &Concat, inputs: &[ValueId]) -> Option<Simpler> {
-    let adds = |id: &ValueId| g.ty(*id).is_ok_and(|t| t.shape.get(op.axis).is_some_and(|d| *d > 0));
+    let adds = |id: &ValueId| g.ty(*id).is_ok_and(|t| t.shape.sizes().get(op.axis).is_some_and(|d| *d > 0));
     let kept: Vec<ValueId> = inputs.iter().copied().filter(adds).collect();
     match kept.as_slice() {
         [one] => Some(Simpler::Value(*one)),

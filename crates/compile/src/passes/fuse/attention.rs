@@ -12,7 +12,7 @@
 use std::collections::HashMap;
 
 use olivine_ir::op::{Attention, Binary, HeadLayout, MaskKind, MatMul, ScalarOp, Softmax, Unary};
-use olivine_ir::{DType, Error, Graph, Node, NodeId, Op, Shape, Tensor, ValueId};
+use olivine_ir::{DType, Dim, Error, Graph, Node, NodeId, Op, Shape, Tensor, ValueId};
 
 use super::edit::{Facts, has, reshaped, sweep, transposed};
 use crate::pattern::scalar_constant;
@@ -185,8 +185,8 @@ fn find(facts: &Facts<'_>, id: NodeId) -> Option<Found> {
 
 /// Batches are equal and kv heads are all or one: attention broadcasts nothing else.
 fn batches_agree(facts: &Facts<'_>, scores: &Scores, v: ValueId) -> bool {
-    let (q, kt, v) = (facts.shape(scores.q), facts.shape(scores.kt), facts.shape(v));
-    let lead = q.rank() - 2;
+    let (q, kt, v) = (facts.shape(scores.q).sizes(), facts.shape(scores.kt).sizes(), facts.shape(v).sizes());
+    let lead = q.len() - 2;
     let kv_agree = kt[..lead] == v[..lead];
     kv_agree
         && match lead {
@@ -306,13 +306,14 @@ fn ungrouped(facts: &Facts<'_>, id: ValueId) -> Option<(ValueId, Shape)> {
     if whole.rank() != 4 || wide.rank() != 5 || narrow.rank() != 5 {
         return None;
     }
+    let (narrow, wide) = (narrow.sizes(), wide.sizes());
     let repeats = narrow[2] == 1
         && (0..5).all(|i| i == 2 || narrow[i] == wide[i])
-        && whole.dims() == [wide[0], wide[1] * wide[2], wide[3], wide[4]];
+        && whole == Shape::of_sizes(&[wide[0], wide[1] * wide[2], wide[3], wide[4]]).ok()?;
     if !repeats {
         return None;
     }
-    let heads = Shape::new(&[wide[0], wide[1], wide[3], wide[4]]).ok()?;
+    let heads = Shape::of_sizes(&[wide[0], wide[1], wide[3], wide[4]]).ok()?;
     // A reshape that put the axis of size 1 there is skipped.
     if let Some(Node { op: Op::Reshape(_), inputs: before, .. }) = facts.graph.producer(inputs[0])
         && facts.shape(before[0]) == heads
@@ -339,7 +340,7 @@ fn keys_and_values(facts: &Facts<'_>, found: &Found) -> (Piece, Piece) {
     if let Some(Node { op: Op::Transpose(t), inputs, .. }) = facts.graph.producer(kt)
         && t.perm == swap_last
         && let (Some((k0, k_shape)), Some((v0, v_shape))) = (ungrouped(facts, inputs[0]), ungrouped(facts, v))
-        && k_shape[1] == v_shape[1]
+        && k_shape.size(1) == v_shape.size(1)
     {
         let piece = |value, shape| Piece { value, shape, perm: plain.clone() };
         return (piece(k0, k_shape), piece(v0, v_shape));
@@ -352,7 +353,7 @@ fn keys_and_values(facts: &Facts<'_>, found: &Found) -> (Piece, Piece) {
 fn place(out: &mut Rewriter<'_>, facts: &Facts<'_>, piece: &Piece, swap: bool) -> Result<ValueId, Error> {
     if facts.shape(piece.value) != piece.shape {
         let x = out.get(piece.value)?;
-        let x = reshaped(out, x, &piece.shape)?;
+        let x = reshaped(out, x, &piece.shape.sizes())?;
         return if swap { out.new.transpose(x, &SWAP_HEADS) } else { Ok(x) };
     }
     let perm: Vec<usize> =
@@ -363,10 +364,10 @@ fn place(out: &mut Rewriter<'_>, facts: &Facts<'_>, piece: &Piece, swap: bool) -
 }
 
 /// A shape of rank 2 or 3 with one head, and one batch if need be.
-fn four(shape: &Shape) -> Vec<usize> {
-    match shape.dims() {
-        [m, n] => vec![1, 1, *m, *n],
-        [b, m, n] => vec![*b, 1, *m, *n],
+fn four(shape: &Shape) -> Vec<Dim> {
+    match &shape.sizes()[..] {
+        [m, n] => vec![Dim::ONE, Dim::ONE, *m, *n],
+        [b, m, n] => vec![*b, Dim::ONE, *m, *n],
         dims => dims.to_vec(),
     }
 }
@@ -421,7 +422,7 @@ fn emit(out: &mut Rewriter<'_>, facts: &Facts<'_>, found: &Found) -> Result<Valu
         ..Attention::new(layout)
     };
     let result = out.new.add1(spec, &operands)?;
-    let shape = out.new.ty(result)?.shape;
+    let shape = out.new.ty(result)?.shape.sizes();
     if rank == 4 {
         return Ok(result);
     }

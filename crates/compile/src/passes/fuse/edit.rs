@@ -1,7 +1,7 @@
 //! What the fusion passes share: who uses a value, what runs once, and dropping what nobody uses any more.
 
 use olivine_ir::op::{Reshape, Transpose};
-use olivine_ir::{Error, Graph, Node, NodeId, Op, Shape, ValueId};
+use olivine_ir::{Dim, Error, Graph, Node, NodeId, Op, Shape, ValueId};
 
 use crate::Rewriter;
 
@@ -142,10 +142,14 @@ pub(super) fn transposed(
 }
 
 /// Adds a reshape to the new graph, unless the value has that shape. No size may be 0: in a reshape it means another's.
-pub(super) fn reshaped(out: &mut Rewriter<'_>, x: ValueId, shape: &[usize]) -> Result<ValueId, Error> {
-    if out.new.ty(x)?.shape.dims() == shape {
+pub(super) fn reshaped<T: Copy + Into<Dim>>(
+    out: &mut Rewriter<'_>,
+    x: ValueId,
+    shape: &[T],
+) -> Result<ValueId, Error> {
+    let dims: Vec<Dim> = shape.iter().map(|d| (*d).into()).collect();
+    if out.new.ty(x)?.shape == Shape::of_sizes(&dims)? {
         return Ok(x);
     }
-    let dims = shape.iter().map(|d| *d as i64).collect();
     out.new.add1(Reshape { dims }, &[x])
 }

@@ -205,7 +205,7 @@ fn norm_parts(out: &mut Rewriter<'_>, graph: &Graph, m: &Match<'_>) -> Result<Op
             return Ok(None);
         }
         let weight = out.get(weight)?;
-        operands.push(reshaped(out, weight, &ty.shape[axis..])?);
+        operands.push(reshaped(out, weight, &ty.shape.sizes()[axis..])?);
     }
     Ok(Some(NormParts { operands, axis, eps, bias: bias.is_some() }))
 }
@@ -220,9 +220,11 @@ fn widens(graph: &Graph, m: &Match<'_>, x: &TensorType) -> bool {
 
 /// Whether a weight has the sizes of x's trailing axes from `axis` on, with ones before them at most.
 fn is_of_block(weight: &TensorType, x: &TensorType, axis: usize) -> bool {
-    let block = &x.shape[axis..];
+    let sizes = x.shape.sizes();
+    let block = &sizes[axis..];
     let Some(lead) = weight.shape.rank().checked_sub(block.len()) else { return false };
-    weight.dtype == x.dtype && weight.shape[lead..] == *block && weight.shape[..lead].iter().all(|d| *d == 1)
+    let weight_sizes = weight.shape.sizes();
+    weight.dtype == x.dtype && weight_sizes[lead..] == *block && weight_sizes[..lead].iter().all(|d| *d == 1)
 }
 
 #[cfg(test)]

@@ -124,7 +124,7 @@ fn bias_of(facts: &Facts<'_>, add: NodeId, matmul: ValueId, width: usize) -> Opt
     let bias = if *a == matmul { *b } else { *a };
     let shape = facts.shape(bias);
     let keeps = facts.shape(node.outputs[0]) == facts.shape(matmul);
-    let is_row = shape.rank() > 0 && shape.numel() == width && shape[shape.rank() - 1] == width;
+    let is_row = shape.rank() > 0 && shape.size(shape.rank() - 1) == width && shape.sizes().numel() == width;
     (bias != matmul && facts.is_fixed(bias) && keeps && is_row).then_some((add, bias))
 }
 

@@ -1,7 +1,7 @@
 //! Matmuls: everything becomes a matmul of operands with rank 2 or more.
 
 use olivine_ir::op::{Binary, DotGeneral, LoraMatMul, MatMul};
-use olivine_ir::{Error, Graph, MAX_RANK, Shape, ValueId};
+use olivine_ir::{Dim, Error, Graph, MAX_RANK, Shape, ValueId, product};
 
 use super::{reshape, rewrites, transpose};
 
@@ -22,24 +22,24 @@ fn vector_matmul(
 ) -> Result<ValueId, Error> {
     let (sa, sb) = (g.ty(a)?.shape, g.ty(b)?.shape);
     let (row, column) = (sa.rank() == 1, sb.rank() == 1);
-    let a = if row { reshape(g, a, &[1, sa[0]])? } else { a };
-    let b = if column { reshape(g, b, &[sb[0], 1])? } else { b };
+    let a = if row { reshape(g, a, &[Dim::ONE, sa.size(0)])? } else { a };
+    let b = if column { reshape(g, b, &[sb.size(0), Dim::ONE])? } else { b };
     let mut operands = vec![a, b];
     for &id in extra {
         // Region operands are aligned with the result from the right: they need the same axes put in.
         let own = g.ty(id)?.shape;
-        let mut dims = vec![1; to.rank() - own.rank()];
-        dims.extend_from_slice(&own);
+        let mut dims = vec![Dim::ONE; to.rank() - own.rank()];
+        dims.extend_from_slice(&own.sizes());
         if row {
-            dims.insert(dims.len() - usize::from(!column), 1);
+            dims.insert(dims.len() - usize::from(!column), Dim::ONE);
         }
         if column {
-            dims.push(1);
+            dims.push(Dim::ONE);
         }
         operands.push(reshape(g, id, &dims)?);
     }
     let matmul = g.add1(op.clone(), &operands)?;
-    reshape(g, matmul, &to)
+    reshape(g, matmul, &to.sizes())
 }
 
 fn dot_general(g: &mut Graph, op: &DotGeneral, a: ValueId, b: ValueId) -> Result<ValueId, Error> {
@@ -67,12 +67,12 @@ pub(super) fn dot(
     let a = transpose(g, left.value, &[left.batch, &free_a, left.contract].concat())?;
     let b = transpose(g, right.value, &[right.batch, right.contract, &free_b].concat())?;
 
-    let sizes = |shape: &Shape, axes: &[usize]| axes.iter().map(|i| shape[*i]).collect::<Vec<usize>>();
+    let sizes = |shape: &Shape, axes: &[usize]| axes.iter().map(|i| shape.size(*i)).collect::<Vec<Dim>>();
     let (batch, rows, columns) = (sizes(&sa, left.batch), sizes(&sa, &free_a), sizes(&sb, &free_b));
-    let (m, n) = (rows.iter().product(), columns.iter().product());
-    let k = left.contract.iter().map(|i| sa[*i]).product();
+    let (m, n) = (product(&rows), product(&columns));
+    let k = product(&sizes(&sa, left.contract));
     // Separate axes stay strides where a merged one could need a copy, so axes are merged only where they must be.
-    let kept_batch = if batch.len() + 2 <= MAX_RANK { batch.clone() } else { vec![batch.iter().product()] };
+    let kept_batch = if batch.len() + 2 <= MAX_RANK { batch.clone() } else { vec![product(&batch)] };
     let kept_rows =
         if batch.is_empty() && (1..MAX_RANK).contains(&rows.len()) { rows.clone() } else { vec![m] };
     let a = reshape(g, a, &[&kept_batch, &kept_rows, &[k][..]].concat())?;
@@ -92,7 +92,7 @@ fn lora(
 ) -> Result<ValueId, Error> {
     let shape = g.ty(x)?.shape;
     let row = shape.rank() == 1;
-    let x = if row { reshape(g, x, &[1, shape[0]])? } else { x };
+    let x = if row { reshape(g, x, &[Dim::ONE, shape.size(0)])? } else { x };
     let main = g.matmul(x, w)?;
     let narrow = g.matmul(x, a)?;
     let narrow = g.binary_scalar(Binary::Mul, narrow, op.scale)?;

@@ -1,7 +1,7 @@
 //! Einstein summation: diagonals, sums over labels of one operand, then contractions of pairs.
 
 use olivine_ir::op::{Einsum, EinsumPlan, ReduceKind, View};
-use olivine_ir::{DType, Error, Graph, MAX_RANK, Shape, ValueId};
+use olivine_ir::{DType, Dim, Error, Graph, MAX_RANK, Shape, ValueId};
 
 use super::contraction::{ContractionOperand, dot};
 use super::{cast, reshape, rewrites, transpose};
@@ -91,7 +91,8 @@ fn distinct_labels(
     let value = if kept.len() + dropped == shape.rank() {
         reshape(g, value, &dims)?
     } else {
-        g.add1(View { shape: Shape::new(&dims)?, strides, offset: 0 }, &[value])?
+        let strides = strides.into_iter().map(Dim::from).collect();
+        g.add1(View { shape: Shape::new(&dims)?, strides, offset: Dim::ZERO }, &[value])?
     };
     Ok(Term { value, labels: kept })
 }
@@ -142,9 +143,9 @@ fn join(g: &mut Graph, a: Term, b: Term, kept: impl Fn(usize) -> bool) -> Result
 fn spread(g: &mut Graph, term: &Term, labels: &[usize]) -> Result<ValueId, Error> {
     let shape = g.ty(term.value)?.shape;
     let value = transpose(g, term.value, &term.axes(labels))?;
-    let dims: Vec<usize> = (labels.iter())
+    let dims: Vec<Dim> = (labels.iter())
         .skip_while(|l| !term.has(**l))
-        .map(|l| term.position(*l).map_or(1, |axis| shape[axis]))
+        .map(|l| term.position(*l).map_or(Dim::ONE, |axis| shape.size(axis)))
         .collect();
     reshape(g, value, &dims)
 }

@@ -19,7 +19,7 @@ mod state_space;
 mod tests;
 
 use olivine_ir::op::{Lowering, View};
-use olivine_ir::{DType, Error, Graph, Op, Shape, ValueId, for_each_rewrite};
+use olivine_ir::{DType, Dim, Error, Graph, Op, Shape, ValueId, for_each_rewrite};
 
 use crate::{Options, Pass, rewrite};
 
@@ -140,17 +140,17 @@ fn decompose(g: &mut Graph, op: &Op, x: &[ValueId], to: Shape) -> Result<Vec<Val
 }
 
 /// A reshape to sizes that may hold zeros, or nothing where they are the operand's own.
-pub(super) fn reshape(g: &mut Graph, x: ValueId, dims: &[usize]) -> Result<ValueId, Error> {
-    if g.ty(x)?.shape.dims() == dims {
+pub(super) fn reshape<T: Copy + Into<Dim>>(g: &mut Graph, x: ValueId, dims: &[T]) -> Result<ValueId, Error> {
+    let dims: Vec<Dim> = dims.iter().map(|d| (*d).into()).collect();
+    let shape = Shape::of_sizes(&dims)?;
+    if g.ty(x)?.shape == shape {
         return Ok(x);
     }
-    let shape = Shape::new(dims)?;
     if shape.has_zero() {
         // In the op itself a 0 means "copy the operand's size".
         return g.add1(View::packed(shape), &[x]);
     }
-    let dims: Vec<i64> = dims.iter().map(|d| *d as i64).collect();
-    g.reshape(x, &dims)
+    g.reshape_to(x, &dims)
 }
 
 /// A transpose, or nothing where the axes keep their order.

@@ -1,7 +1,7 @@
 //! Norms: reductions and elementwise steps, in f32 where the dtype is narrower.
 
 use olivine_ir::op::{AdaLayerNorm, BatchNorm, Binary, InstanceNorm, L2Norm, LayerNorm2d, ReduceKind};
-use olivine_ir::{DType, Error, Graph, Tensor, ValueId, memory};
+use olivine_ir::{DType, Dim, Error, Graph, Tensor, ValueId, memory};
 
 use super::{cast, reshape, rewrites, transpose, working_dtype};
 
@@ -20,7 +20,7 @@ fn instance_norm(
     gamma: ValueId,
     beta: ValueId,
 ) -> Result<ValueId, Error> {
-    let channels = g.ty(x)?.shape[1];
+    let channels = g.ty(x)?.shape.number(1);
     g.group_norm(x, gamma, beta, channels, op.eps)
 }
 
@@ -35,8 +35,8 @@ fn batch_norm(
 ) -> Result<ValueId, Error> {
     let ty = g.ty(x)?;
     let work = working_dtype(ty.dtype);
-    let mut dims = vec![1; ty.shape.rank() - 1];
-    dims[0] = ty.shape[1];
+    let mut dims = vec![Dim::ONE; ty.shape.rank() - 1];
+    dims[0] = ty.shape.size(1);
     let mut along_channels = per_channel;
     for value in &mut along_channels {
         *value = cast(g, *value, work)?;
@@ -77,7 +77,7 @@ fn ada_layer_norm(
 ) -> Result<ValueId, Error> {
     let ty = g.ty(x)?;
     let work = working_dtype(ty.dtype);
-    let width = ty.shape[ty.shape.rank() - 1];
+    let width = ty.shape.number(ty.shape.rank() - 1);
     let ones = match work {
         DType::F64 => Tensor::new([width], memory::filled(1.0f64, width)?)?,
         _ => Tensor::new([width], memory::filled(1.0f32, width)?)?,

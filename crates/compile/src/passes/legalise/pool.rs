@@ -38,9 +38,10 @@ fn global_pool(g: &mut Graph, kind: PoolKind, p: usize, x: ValueId) -> Result<Va
 /// A pool whose windows become axes of their own.
 fn adaptive_pool(g: &mut Graph, op: &AdaptivePool, x: ValueId) -> Result<ValueId, Error> {
     let shape = g.ty(x)?.shape;
+    let shape = shape.sizes();
     let mut dims = shape[..2].to_vec();
     for (size, n) in shape[2..].iter().zip(&op.output) {
-        dims.extend([*n, size / n]);
+        dims.extend([(*n).into(), size.div_floor(*n)]);
     }
     let axes: Vec<isize> = (0..op.output.len() as isize).map(|i| 3 + 2 * i).collect();
     let x = reshape(g, x, &dims)?;

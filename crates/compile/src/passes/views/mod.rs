@@ -158,7 +158,8 @@ impl Walk<'_> {
     fn output(&mut self, id: ValueId) -> Result<ValueId, Error> {
         let reading = self.reading(id)?;
         let base = self.out.new.value(reading.base)?;
-        let all = reading.view.is_packed() && reading.view.shape.numel() == base.ty.shape.numel();
+        let same_count = reading.view.shape.sizes().numel() == base.ty.shape.sizes().numel();
+        let all = same_count && reading.view.is_packed();
         if all && matches!(base.def, Def::Node { .. }) { self.strided(id) } else { self.packed(id) }
     }
 }

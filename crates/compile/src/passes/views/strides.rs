@@ -1,7 +1,7 @@
 //! Layout operations as arithmetic on shape, strides and offset.
 
 use olivine_ir::op::{Lowering, Slice, Split, Unfold, View};
-use olivine_ir::{Op, Shape, for_each_layout};
+use olivine_ir::{Dim, Op, Shape, for_each_layout};
 
 /// What a layout operation reads of its operand.
 trait Layout {
@@ -69,12 +69,10 @@ impl Layout for Split {
 
 fn reverse(x: &View, axes: &[usize]) -> Option<View> {
     let mut out = x.clone();
-    let mut first = x.offset as i64;
     for axis in axes {
-        first += (x.shape[*axis] as i64 - 1) * x.strides[*axis];
+        out.offset += (x.shape.size(*axis) - 1) * x.strides[*axis];
         out.strides[*axis] = -x.strides[*axis];
     }
-    out.offset = usize::try_from(first).ok()?;
     Some(out)
 }
 
@@ -82,9 +80,14 @@ fn unfold(x: &View, op: &Unfold, to: Shape) -> View {
     let mut strides = x.strides.clone();
     let along = strides[op.axis];
     // With one window the distance to the next is never used, and could overflow.
-    strides[op.axis] = if to[op.axis] > 1 { along * op.step as i64 } else { along };
+    strides[op.axis] = if to.size(op.axis) > 1 { along * op.step } else { along };
     strides.push(along);
     View { shape: to, strides, offset: x.offset }
+}
+
+/// Whether a size is the number 1. An expression may be 1 too: it then counts as any other size, which is right as well.
+fn is_one(size: Dim) -> bool {
+    size.as_constant() == Some(1)
 }
 
 /// Another shape for the same reading order, if strides can express it.
@@ -93,76 +96,82 @@ pub(crate) fn reshape(x: &View, to: &Shape) -> Option<View> {
         return Some(View::packed(*to));
     }
     // Runs of axes that step through memory like one axis: (size, stride), outermost first.
-    let mut runs: Vec<(usize, i64)> = Vec::new();
-    for (&d, &s) in x.shape.iter().zip(&x.strides).filter(|(d, _)| **d != 1) {
+    let mut runs: Vec<(Dim, Dim)> = Vec::new();
+    for (&d, &s) in x.shape.sizes().iter().zip(&x.strides).filter(|(d, _)| !is_one(**d)) {
         match runs.last_mut() {
-            Some((size, stride)) if *stride == s * d as i64 => (*size, *stride) = (*size * d, s),
+            Some((size, stride)) if *stride == s * d => (*size, *stride) = (*size * d, s),
             _ => runs.push((d, s)),
         }
     }
-    let (mut rest, mut stride) = (1, 1);
-    let mut strides = vec![0; to.rank()];
-    for (axis, &d) in to.iter().enumerate().rev() {
-        if d != 1 && rest == 1 {
+    let (mut rest, mut stride) = (Dim::ONE, Dim::ONE);
+    let mut strides = vec![Dim::ZERO; to.rank()];
+    for (axis, &d) in to.sizes().iter().enumerate().rev() {
+        if !is_one(d) && is_one(rest) {
             (rest, stride) = runs.pop()?;
         }
-        if rest % d != 0 {
+        if !rest.is_multiple_of(d) {
             return None;
         }
         strides[axis] = stride;
-        stride *= d as i64;
-        rest /= d;
+        stride *= d;
+        rest = rest.div_floor(d);
     }
     (rest == 1 && runs.is_empty()).then_some(View { shape: *to, strides, offset: x.offset })
 }
 
 fn slice(x: &View, op: &Slice, to: Shape) -> Option<View> {
-    let mut first = x.offset as i64;
+    let mut offset = x.offset;
     let mut strides = x.strides.clone();
     for (axis, (start, step, count)) in op.ranges(&x.shape).ok()?.into_iter().enumerate() {
-        first += start as i64 * x.strides[axis];
+        offset += start * x.strides[axis];
         // A step past the end is legal where one element is taken; its stride is never used.
-        if count > 1 {
+        if step != 1 && count > 1 {
             strides[axis] *= step;
         }
     }
-    Some(View { shape: to, strides, offset: usize::try_from(first).ok()? })
+    Some(View { shape: to, strides, offset })
 }
 
 fn expand(x: &View, to: Shape) -> View {
     let lead = to.rank() - x.shape.rank();
+    let repeats = |from: Dim, to: Dim| {
+        is_one(from) && !is_one(to) || from.structural() != to.structural() && from != to
+    };
     let strides = (0..to.rank())
-        .map(|i| if i < lead || x.shape[i - lead] != to[i] { 0 } else { x.strides[i - lead] })
+        .map(|i| match i < lead || repeats(x.shape.size(i - lead), to.size(i)) {
+            true => Dim::ZERO,
+            false => x.strides[i - lead],
+        })
         .collect();
     View { shape: to, strides, offset: x.offset }
 }
 
 fn parts(x: &View, axis: usize, results: &[Shape]) -> Vec<View> {
-    let mut start = 0;
+    let mut start = Dim::ZERO;
     results
         .iter()
         .map(|shape| {
-            let first = x.offset as i64 + start * x.strides[axis];
-            start += shape[axis] as i64;
+            let offset = x.offset + start * x.strides[axis];
+            start += shape.size(axis);
             if shape.has_zero() {
                 return View::packed(*shape);
             }
-            // Every position of a non-empty part is within the operand, so it is not negative.
-            View { shape: *shape, strides: x.strides.clone(), offset: first.max(0) as usize }
+            View { shape: *shape, strides: x.strides.clone(), offset }
         })
         .collect()
 }
 
 /// A view of `x`'s elements in their reading order; possible when those have one stride.
 fn through(x: &View, v: &View) -> Option<View> {
-    let flat = reshape(x, &Shape::new(&[x.shape.numel()]).ok()?)?;
+    let flat = reshape(x, &Shape::of_sizes(&[x.shape.sizes().numel()]).ok()?)?;
     let step = *flat.strides.first()?;
-    let offset = usize::try_from(flat.offset as i64 + v.offset as i64 * step).ok()?;
-    let strides = v.shape.iter().zip(&v.strides).map(|(d, s)| if *d > 1 { s * step } else { *s }).collect();
+    let offset = flat.offset + v.offset * step;
+    let scaled = |(d, s): (&Dim, &Dim)| if is_one(step) || *d <= 1 { *s } else { *s * step };
+    let strides = v.shape.sizes().iter().zip(&v.strides).map(scaled).collect();
     Some(View { shape: v.shape, strides, offset })
 }
 
 /// True when elements are read in order without gaps, from any element on.
 pub(crate) fn is_contiguous(view: &View) -> bool {
-    View { offset: 0, ..view.clone() }.is_packed()
+    View { offset: Dim::ZERO, ..view.clone() }.is_packed()
 }

@@ -15,8 +15,9 @@ fn source(op: &Op, x: &Shape, out: &[Shape], k: usize, index: &[usize]) -> usize
     match op {
         Op::Reshape(_) => return flat(&out[k], index),
         Op::View(v) => {
-            let reach: i64 = index.iter().zip(&v.strides).map(|(i, s)| *i as i64 * s).sum();
-            return (v.offset as i64 + reach) as usize;
+            let reach: i64 =
+                index.iter().zip(&v.strides).map(|(i, s)| *i as i64 * s.as_constant().unwrap()).sum();
+            return (v.offset.as_constant().unwrap() + reach) as usize;
         }
         Op::Transpose(t) => {
             for (i, a) in t.perm.iter().enumerate() {
@@ -25,7 +26,7 @@ fn source(op: &Op, x: &Shape, out: &[Shape], k: usize, index: &[usize]) -> usize
         }
         Op::Slice(s) => {
             for (i, (start, step, _)) in s.ranges(x).unwrap_or_default().into_iter().enumerate() {
-                at[i] = (start as i64 + index[i] as i64 * step) as usize;
+                at[i] = (start.as_constant().unwrap() + index[i] as i64 * step) as usize;
             }
         }
         Op::Expand(_) => {
@@ -34,7 +35,9 @@ fn source(op: &Op, x: &Shape, out: &[Shape], k: usize, index: &[usize]) -> usize
                 *i = (*i).min(d - 1);
             }
         }
-        Op::Split(s) => at[s.axis] += s.sizes[..k].iter().sum::<usize>(),
+        Op::Split(s) => {
+            at[s.axis] += s.sizes[..k].iter().sum::<olivine_ir::Dim>().as_constant().unwrap() as usize
+        }
         Op::Reverse(r) => r.axes.iter().for_each(|a| at[*a] = x[*a] - 1 - at[*a]),
         Op::Unfold(u) => {
             let inside = at.pop().unwrap_or(0);
@@ -140,7 +143,12 @@ fn step(g: &mut Graph, x: ValueId, c: &mut Choices) -> Result<ValueId, Error> {
             let (starts, ends) = if step > 0 { (first / 2, last + 1) } else { (last, first / 2 - 1) };
             let ends = if ends < 0 { i64::MIN } else { ends };
             g.add1(
-                Slice { axes: vec![axis], starts: vec![starts], ends: vec![ends], steps: vec![step] },
+                Slice {
+                    axes: vec![axis],
+                    starts: vec![starts.into()],
+                    ends: vec![ends.into()],
+                    steps: vec![step],
+                },
                 &[x],
             )
         }
@@ -155,7 +163,8 @@ fn step(g: &mut Graph, x: ValueId, c: &mut Choices) -> Result<ValueId, Error> {
         (5, 1..) => {
             let axis = c.below(rank);
             let cut = c.below(shape[axis] + 1);
-            let parts = g.add_op(Split { axis, sizes: vec![cut, shape[axis] - cut] }, &[x])?;
+            let parts =
+                g.add_op(Split { axis, sizes: vec![cut.into(), (shape[axis] - cut).into()] }, &[x])?;
             Ok(parts[c.below(2)])
         }
         (6, 1..) => g.add1(Reverse { axes: (0..rank).filter(|_| c.below(2) == 0).collect() }, &[x]),

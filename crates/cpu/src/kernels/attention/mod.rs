@@ -100,8 +100,8 @@ struct Problem<'a, T: Real> {
 
 impl<'a, T: Real> Problem<'a, T> {
     fn new(op: &Attention, x: &[Operand<'a>]) -> Self {
-        let (_, heads, queries, dim) = op.layout.sizes(x[0].shape());
-        let (_, kv_heads, keys, value_dim) = op.layout.sizes(x[2].shape());
+        let (_, heads, queries, dim) = op.layout.numbers(x[0].shape());
+        let (_, kv_heads, keys, value_dim) = op.layout.numbers(x[2].shape());
         let (mask, sinks, lengths) = op.optional_operands();
         let mask = match (op.mask, mask.map(|i| &x[i])) {
             (MaskKind::Keep, Some(m)) => {

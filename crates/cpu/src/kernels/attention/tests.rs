@@ -72,8 +72,8 @@ fn get(layout: HeadLayout, x: &Operand<'_>, b: usize, h: usize, s: usize, d: usi
 /// The contract written as loops: all scores of a row, their softmax, the weighted values.
 fn directly(op: &Attention, x: &[Operand<'_>], lengths: &[i64]) -> Vec<f64> {
     let layout = op.layout;
-    let (batch, heads, queries, dim) = layout.sizes(x[0].shape());
-    let (_, kv_heads, keys, value_dim) = layout.sizes(x[2].shape());
+    let (batch, heads, queries, dim) = layout.numbers(x[0].shape());
+    let (_, kv_heads, keys, value_dim) = layout.numbers(x[2].shape());
     let (mask, sinks, _) = op.optional_operands();
     let mut out = vec![0.0; batch * heads * queries * value_dim];
     for b in 0..batch {

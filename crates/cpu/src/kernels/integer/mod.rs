@@ -171,7 +171,7 @@ fn rows_continue(x: &Operand<'_>, batch: &[usize]) -> bool {
         }
         step *= *size as isize;
     }
-    own.iter().product::<usize>() == batch.iter().product()
+    own.iter().product::<usize>() == batch.iter().product::<usize>()
 }
 
 /// One matrix of a result: rows of the left side times the panels of the right.

@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 
 use olivine_compile::Compiled;
-use olivine_ir::{Node, Op, ValueId};
+use olivine_ir::{Dim, Node, Op, ValueId};
 use olivine_kernels::{Memory, Operand};
 use olivine_program::{Addressing, DeviceCaps};
 
@@ -121,26 +121,25 @@ fn gating_reader(compiled: &Compiled, readers: &HashMap<ValueId, Vec<Reader>>, s
     let elementwise = matches!(reader.op, Op::Fused(_) | Op::ScalarOp(_)) && reader.outputs.len() == 1;
     let shape = graph.ty(result).ok()?.shape;
     let halved = |operand: &Operand| {
-        let (Some((wide, outer)), Some((narrow, of))) =
-            (shape.dims().split_last(), operand.dims().split_last())
-        else {
+        let (all, part) = (shape.sizes(), operand.sizes());
+        let (Some((wide, outer)), Some((narrow, of))) = (all.split_last(), part.split_last()) else {
             return false;
         };
-        let strides: Vec<i64> = shape.strides().iter().map(|s| *s as i64).collect();
-        let walks = operand.strides.iter().zip(&strides).zip(operand.dims()).enumerate();
-        let twice = |(i, ((own, whole), size)): (usize, ((&i64, &i64), &usize))| {
-            *size <= 1 || *own == if i == of.len() { 2 } else { *whole }
+        let strides = shape.stride_sizes();
+        let twice = |i: usize| {
+            let step = if i == of.len() { Dim::constant(2) } else { strides[i] };
+            operand.strides[i] == step || part[i] <= 1
         };
-        outer == of && *wide == 2 * narrow && walks.into_iter().all(twice)
+        outer == of && *wide == 2 * *narrow && (0..part.len()).all(twice)
     };
-    let mut offsets = [first.operand.offset, second.operand.offset];
+    let mut offsets = [first.operand.offset, second.operand.offset].map(|offset| offset.as_constant());
     offsets.sort_unstable();
     let target = graph.ty(*reader.outputs.first()?).ok()?.shape;
     let pairs = op.epilogue.is_none()
         && !compiled.at_load[step]
         && elementwise
         && first.step == second.step
-        && offsets == [0, 1]
+        && offsets == [Some(0), Some(1)]
         && [first, second].iter().all(|r| halved(&r.operand) && r.operand.ty.shape == target);
     pairs.then_some(first.step)
 }

@@ -50,7 +50,7 @@ pub(in crate::lower) fn partials_readers(
         for (i, id) in node.inputs.iter().enumerate() {
             let Some(operand) = operand_of(graph, *id) else { continue };
             let Memory::Value(root) = operand.memory else { continue };
-            let all = graph.ty(root).is_ok_and(|ty| ty.shape.numel() == operand.ty.shape.numel());
+            let all = graph.ty(root).is_ok_and(|ty| ty.shape.sizes().numel() == operand.sizes().numel());
             readers.entry(root).or_default().push((step, i, all && operand.is_packed()));
         }
     }

@@ -26,7 +26,7 @@ pub(in super::super) fn emit(
     site: &mut Site<'_>,
 ) -> Result<(), String> {
     let splits = sink.splits();
-    let tiles = p.rows().div_ceil(plan.rows() as usize);
+    let tiles = p.rows().div_ceil(plan.rows());
     let name = if splits > 1 { "attention_coop_split" } else { "attention_coop" };
     let k = site.builder(name, plan.subgroups * LANES);
     let l = Launch::new(&k);
@@ -39,7 +39,7 @@ pub(in super::super) fn emit(
     let number = linear_group(&k);
     k.if_(number.lt(count), || kernel.run(&WorkgroupCoord::of(number, tiles, splits, kv_heads)));
     let bound = l.done();
-    site.dispatch(k, bound, groups as u64, p.cost())
+    site.dispatch(k, bound, groups, p.cost())
 }
 
 /// Rows of a block that a lane holds elements of.

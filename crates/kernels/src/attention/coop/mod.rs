@@ -96,7 +96,7 @@ pub(super) fn choose(p: &Problem<'_>, caps: &DeviceCaps) -> Option<Plan> {
     if width * factors.planes() as usize > MOST_WIDTH || p.dim == 0 || p.value_dim == 0 {
         return None;
     }
-    let groups = |plan: Plan| p.batch * p.kv_heads * p.rows().div_ceil(plan.rows() as usize);
+    let groups = |plan: Plan| p.groups(plan.rows());
     let mut plan = match (width, factors) {
         // So few keys are over before many rows of a subgroup pay.
         (0..=64, OperandPrecision::Whole(_)) if p.keys <= SHORT && groups(NARROW) >= FEW_GROUPS => NARROW,

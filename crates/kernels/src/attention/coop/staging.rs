@@ -1,10 +1,11 @@
 //! q, k and v as rows of slots, and the panels that slots of k and v pass through.
 
+use olivine_ir::Dim;
 use olivine_ir::op::HeadLayout;
 use olivine_kernel::{Access, Buf, Builder, Elem, MatrixType, Shared, SubgroupOp, Val, Var};
 
 use super::operands::{OperandPrecision, magnitude};
-use crate::launch::Launch;
+use crate::launch::{Launch, number};
 use crate::math;
 use crate::site::Operand;
 
@@ -35,20 +36,22 @@ impl<'k> Slots<'k> {
         operand: &Operand,
         factors: OperandPrecision,
     ) -> Self {
-        let steps = [&operand.strides[..], &[operand.offset as i64]].concat();
+        let steps = [&operand.strides[..], &[operand.offset]].concat();
+        let sizes = operand.sizes();
         let (head, sequence) = match layout {
             HeadLayout::Bshd => (2, 1),
             HeadLayout::Bhsd => (1, 2),
         };
-        let width = operand.dims().get(3).copied().unwrap_or(1);
+        let width = number(sizes.get(3).copied().unwrap_or(Dim::ONE));
         // A dimension of size 1 is never stepped over.
-        let stepped = |i: usize| i != 3 && operand.dims().get(i).is_none_or(|size| *size > 1);
+        let stepped = |i: usize| i != 3 && sizes.get(i).is_none_or(|size| size.as_constant() != Some(1));
         let mut apart = steps.iter().enumerate().filter(|(i, _)| stepped(*i));
         let slot = i64::from(SLOT);
-        let whole = steps.get(3) == Some(&1) && width as i64 % slot == 0 && apart.all(|(_, s)| s % slot == 0);
+        let unit = steps.get(3).is_some_and(|s| s.as_constant() == Some(1));
+        let whole = unit && width as i64 % slot == 0 && apart.all(|(_, s)| s.is_multiple_of(slot));
         let step = |what: &str, i: usize| match steps.get(i) {
-            Some(1) if i == 3 => l.k().u32(1),
-            step => l.stride(&format!("{name}_{what}"), step.copied().unwrap_or(0)),
+            Some(step) if i == 3 && step.as_constant() == Some(1) => l.k().u32(1),
+            step => l.stride(&format!("{name}_{what}"), step.copied().unwrap_or(Dim::ZERO)),
         };
         let elem = match (factors, whole) {
             (OperandPrecision::Split, _) => math::elem(operand.ty.dtype),

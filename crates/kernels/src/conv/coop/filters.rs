@@ -1,6 +1,6 @@
 //! Filters in the order of the new image's indices along K: taps, and within them channels in whole slots.
 
-use olivine_ir::{Shape, TensorType};
+use olivine_ir::{Dim, Shape, TensorType};
 use olivine_kernel::{Access, Elem, MatrixUse};
 
 use crate::conv::coop::Plan;
@@ -30,11 +30,17 @@ impl Filters {
         site: &mut Site<'_>,
     ) -> Result<Self, String> {
         let w = &problem.a.operand;
-        let (m, k_size) = (problem.m, plan.k_size());
+        let (m, k_size) = (problem.rows(), plan.k_size());
         let shape = Shape::new(&[m, k_size]).map_err(|e| e.to_string())?;
         let ty = TensorType::new(w.ty.dtype, shape);
         let operand = |memory: Memory| MatrixOperand {
-            operand: Operand { ty, strides: vec![k_size as i64, 1], offset: 0, memory, stored: false },
+            operand: Operand {
+                ty,
+                strides: vec![k_size.into(), Dim::ONE],
+                offset: Dim::ZERO,
+                memory,
+                stored: false,
+            },
             outer: k_size as i64,
             k_stride: 1,
         };
@@ -80,7 +86,7 @@ fn made(
 
 /// Emits the ordering: an invocation to every two indices along K of a filter.
 fn reorder(problem: &Problem<'_>, plan: &Plan, to: Memory, site: &mut Site<'_>) -> Result<(), String> {
-    let pairs = problem.m * plan.k_size() / 2;
+    let pairs = problem.rows() * plan.k_size() / 2;
     let group = site.group_size(256);
     let k = site.builder("conv_filters", group);
     let l = Launch::new(&k);

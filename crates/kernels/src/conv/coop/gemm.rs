@@ -1,5 +1,6 @@
 //! The matmul of filters and the new image, by blocks of cooperative matrices.
 
+use olivine_ir::Dim;
 use std::rc::Rc;
 
 use olivine_kernel::{Access, Buf, Elem, MatrixUse, Val};
@@ -44,7 +45,7 @@ impl CoopGemm<'_> {
         site: &mut Site<'_>,
     ) -> Result<(), String> {
         let CoopGemm { problem, plan, blocks, .. } = self;
-        let shape = Shape { m: problem.m, n: problem.n, k: plan.k_size(), batches: 1 };
+        let shape = Shape { m: problem.rows(), n: problem.n, k: plan.k_size(), batches: 1 };
         let groups = blocks.count(&shape) as usize * splits;
         let chunk = shape.k.div_ceil(splits).next_multiple_of(blocks.k_step as usize);
         let k = site.builder("conv_coop", blocks.group());
@@ -117,9 +118,9 @@ impl CoopGemm<'_> {
     }
 
     /// Operations, and bytes that must move at least.
-    fn cost(&self) -> (u64, u64) {
+    fn cost(&self) -> (Dim, Dim) {
         let problem = self.problem;
-        let flops = 2 * (problem.m * problem.n) as u64 * problem.k as u64;
+        let flops = 2 * Dim::from(problem.rows()) * problem.n * problem.k;
         let operands = bytes(&problem.a.operand.ty) + bytes(&problem.b.operand.ty);
         (flops, operands + bytes(&problem.target.ty))
     }
@@ -128,7 +129,7 @@ impl CoopGemm<'_> {
         let problem = self.problem;
         OutputMap {
             taps: Rc::new(self.slots.declare(l, self.table)),
-            m: l.size("m", problem.m),
+            m: l.size("m", problem.rows()),
             n: l.size("n", problem.n),
             extras: problem.batch.declare(l, &problem.offsets()).at(l.k().u32(0)).split_off(2),
         }
@@ -144,7 +145,7 @@ impl CoopGemm<'_> {
                 "a",
                 &filters.prepared,
                 &filters.operand,
-                (problem.m, k_size),
+                (problem.rows(), k_size),
                 &[],
             ),
             pixels: l.bind("pixels", Elem::U32, Access::Read, *image),

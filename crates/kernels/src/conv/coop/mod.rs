@@ -140,13 +140,13 @@ pub(crate) fn choose(problem: &Problem<'_>, taps: &Taps, caps: &DeviceCaps) -> O
     let target = &caps.target;
     let halves = matches!(problem.dtype(), DType::F16 | DType::BF16);
     let offered = target.multiplies(math::elem(problem.dtype()), Elem::F32, [SIDE, SIDE, SIDE]);
-    let sizes = [problem.m, problem.n, problem.k];
+    let sizes = [problem.rows(), problem.n, problem.k];
     let worth = sizes.iter().zip(LEAST).all(|(size, least)| *size >= least);
-    if !halves || !offered || target.subgroup != Some(LANES) || problem.batches() != 1 || !worth {
+    if !halves || !offered || target.subgroup != Some(LANES) || problem.batch_count() != 1 || !worth {
         return None;
     }
     let plan = Plan::new(taps)?;
-    let shape = Shape { m: problem.m, n: problem.n, k: plan.k_size(), batches: 1 };
+    let shape = Shape { m: problem.rows(), n: problem.n, k: plan.k_size(), batches: 1 };
     if plan.elements(taps.images) > u32::MAX as usize / 2 {
         return None;
     }
@@ -155,7 +155,9 @@ pub(crate) fn choose(problem: &Problem<'_>, taps: &Taps, caps: &DeviceCaps) -> O
         let count = blocks.count(&shape);
         match blocks.m {
             128 => {
-                3 * blocks.m as usize <= 4 * problem.m && 2 * count >= busy(caps) && large_pays(&shape, caps)
+                3 * blocks.m as usize <= 4 * problem.rows()
+                    && 2 * count >= busy(caps)
+                    && large_pays(&shape, caps)
             }
             64 => 2 * count >= busy(caps),
             _ => true,

@@ -37,7 +37,7 @@ pub(crate) fn spread(
     let beside = [8, 4, 2].into_iter().find(|b| plan.padded / SLOT as usize >= *b).unwrap_or(1);
     let edges = (taps.images * plan.plane() * beside).div_ceil(group as usize);
     let run = RUN as usize;
-    let whole = [plane, taps.image.0, x.offset].iter().all(|size| size.is_multiple_of(run));
+    let whole = [plane, taps.image.0, x.first()].iter().all(|size| size.is_multiple_of(run));
 
     let k = site.builder("conv_pixels", group);
     let l = Launch::new(&k);
@@ -158,7 +158,7 @@ impl<'k> Image<'k> {
         };
         Image {
             axes: (0..taps.axes.len()).map(axis).collect(),
-            plane: l.size("plane", taps.axes.iter().map(|a| a.size).product()),
+            plane: l.size("plane", taps.axes.iter().map(|a| a.size).product::<usize>()),
             padded: l.size("padded", plan.plane()),
             all: l.size("all", taps.images * plan.plane()),
             elements: l.size("image", taps.image.0),

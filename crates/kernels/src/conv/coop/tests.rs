@@ -1,7 +1,7 @@
 //! Convolutions by cooperative matrices, run by the interpreter and held against sums.
 
 use olivine_ir::op::{Conv, Window};
-use olivine_ir::{Shape as IrShape, TensorType, ValueId};
+use olivine_ir::{Dim, Shape as IrShape, TensorType, ValueId};
 
 use super::*;
 use crate::conv::{as_matmul, conv};
@@ -18,8 +18,8 @@ struct Case {
 
 fn operand(dtype: DType, id: u32, dims: &[usize]) -> Operand {
     let ty = TensorType::new(dtype, IrShape::new(dims).unwrap());
-    let strides = ty.shape.strides().iter().map(|s| *s as i64).collect();
-    Operand { ty, strides, offset: 0, memory: Memory::Value(ValueId::new(id)), stored: false }
+    let strides = ty.shape.stride_sizes();
+    Operand { ty, strides, offset: Dim::ZERO, memory: Memory::Value(ValueId::new(id)), stored: false }
 }
 
 /// The operation with a bias, and a place for it.

@@ -46,10 +46,10 @@ pub(crate) fn emit(
     destination: &Destination,
     site: &mut Site<'_>,
 ) -> Result<(), String> {
-    let shape = Shape { m: problem.m, n: problem.n, k: problem.k, batches: problem.batches() };
+    let shape = Shape { m: problem.rows(), n: problem.n, k: problem.k, batches: problem.batch_count() };
     let groups = blocks.count(&shape) as usize * splits;
     let chunk = problem.k.div_ceil(splits).next_multiple_of(blocks.k_step as usize);
-    let (a_sizes, b_sizes) = ((problem.m, problem.k), (problem.n, problem.k));
+    let (a_sizes, b_sizes) = ((problem.rows(), problem.k), (problem.n, problem.k));
     let a_given = PreparedOperand::new(blocks.ways.0, &problem.a, a_sizes, MatrixUse::A, site)?;
     let b_given = PreparedOperand::of_b(blocks.ways.1, problem, b_sizes, site)?;
 
@@ -58,7 +58,7 @@ pub(crate) fn emit(
     let jumps = &problem.batch.strides;
     let a = DeclaredOperand::declare(&l, "a", &a_given, &problem.a, a_sizes, &jumps[0]);
     let b = DeclaredOperand::declare(&l, "b", &b_given, &problem.b, b_sizes, &jumps[1]);
-    let (m, n, all) = (l.size("m", problem.m), l.size("n", problem.n), l.size("k", problem.k));
+    let (m, n, all) = (l.size("m", problem.rows()), l.size("n", problem.n), l.size("k", problem.k));
     let total = l.size("groups", groups);
     let parts = (splits > 1).then(|| (l.size("chunk", chunk), l.size("batches", shape.batches)));
     let epilogue = Epilogue::declare(&l, problem, destination, n);

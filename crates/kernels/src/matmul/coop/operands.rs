@@ -1,5 +1,6 @@
 //! How an operand's matrices come to the subgroups: through workgroup memory, or straight from a packed form.
 
+use olivine_ir::Dim;
 use std::rc::Rc;
 
 use olivine_kernel::{Access, Buf, Builder, Elem, MatrixType, MatrixUse, Shared, Val};
@@ -100,7 +101,7 @@ impl<'k> DeclaredOperand<'k> {
         given: &PreparedOperand,
         operand: &MatrixOperand,
         sizes: (usize, usize),
-        jumps: &[i64],
+        jumps: &[Dim],
     ) -> Self {
         match given {
             PreparedOperand::Strided => {

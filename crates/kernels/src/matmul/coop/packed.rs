@@ -78,7 +78,7 @@ pub(crate) fn pack(
     let (strided, rows, offset) = match operand {
         PackSource::Elements(operand) => {
             let declared = StridedOperand::new(&l, "x", operand, (extent, k_size), &[]);
-            (Some(declared), None, operand.operand.offset)
+            (Some(declared), None, operand.operand.first())
         }
         PackSource::Weight(weight, elem) => {
             (None, Some(PackedRows { weight: Rc::new(weight.declare(&l)), elem: *elem }), 0)

@@ -6,7 +6,7 @@
 
 use std::rc::Rc;
 
-use olivine_ir::DType;
+use olivine_ir::{DType, Dim};
 use olivine_kernel::{Access, Buf, Builder, Elem, MatrixType, Scalar, Shared, Val, Var};
 
 use crate::conv::taps;
@@ -115,16 +115,16 @@ impl<'k> StridedOperand<'k> {
         name: &str,
         operand: &MatrixOperand,
         (extent, k_size): (usize, usize),
-        jumps: &[i64],
+        jumps: &[Dim],
     ) -> Self {
         let along = operand.along(extent, k_size);
         let (unit, other, size) = match along {
             Axis::Outer => (operand.outer, operand.k_stride, extent),
             Axis::K => (operand.k_stride, operand.outer, k_size),
         };
-        let slot = i64::from(SLOT);
-        let mut steps = jumps.iter().copied().chain([other, operand.operand.offset as i64, size as i64]);
-        let whole = unit == 1 && steps.all(|s| s >= 0 && s % slot == 0);
+        let own = [Dim::from(other), operand.operand.offset, Dim::from(size)];
+        let mut steps = jumps.iter().copied().chain(own);
+        let whole = unit == 1 && steps.all(|s| s >= 0 && s.is_multiple_of(SLOT));
         let elem = if whole { Elem::U32 } else { Elem::U16 };
         let buffer = l.bind(name, elem, Access::Read, operand.operand.memory);
         let stride = |axis: Axis, what: &str, value: i64| {

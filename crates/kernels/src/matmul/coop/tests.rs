@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use olivine_ir::op::{Arg, Binary, Instr, InstrOp, Region, ScalarOp};
-use olivine_ir::{DType, Shape, TensorType, ValueId, half};
+use olivine_ir::{DType, Dim, Shape, TensorType, ValueId, half};
 use olivine_kernel::interpret::{Device, interpret};
 use olivine_kernel::{Elem, Fragments, MatrixShape, Target as KernelTarget};
 use olivine_program::{Addressing, DeviceCaps, DeviceKind};
@@ -59,8 +59,8 @@ pub(crate) fn operand(dtype: DType, id: u32, dims: [usize; 2], strides: [i64; 2]
     let ty = TensorType::new(dtype, Shape::new(&dims).unwrap());
     Operand {
         ty,
-        strides: strides.to_vec(),
-        offset: 0,
+        strides: strides.iter().map(|s| (*s).into()).collect(),
+        offset: Dim::ZERO,
         memory: Memory::Value(ValueId::new(id)),
         stored: false,
     }
@@ -74,14 +74,15 @@ pub(crate) fn run<const N: usize>(site: &Site<'_>, given: [Vec<u8>; N]) -> HashM
         let mut buffers: Vec<Vec<u8>> = Vec::new();
         for arg in &emitted.bound.args {
             let fresh = || match arg {
-                Memory::Scratch { bytes, .. } => vec![0xff; *bytes as usize],
+                Memory::Scratch { bytes, .. } => vec![0xff; bytes.dim().specialize().unwrap()],
                 Memory::Constant(i) => site.constants[*i].data().as_bytes().to_vec(),
                 other => panic!("{other:?}"),
             };
             buffers.push(memory.entry(*arg).or_insert_with(fresh).clone());
         }
-        let params = &emitted.bound.params;
-        interpret(&emitted.kernel, 32, emitted.groups, &mut buffers, params, Device::EXACT).unwrap();
+        let params = emitted.bound.words();
+        interpret(&emitted.kernel, 32, emitted.group_numbers(), &mut buffers, &params, Device::EXACT)
+            .unwrap();
         for (arg, buffer) in emitted.bound.args.iter().zip(buffers) {
             memory.insert(*arg, buffer);
         }

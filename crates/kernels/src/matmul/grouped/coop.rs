@@ -96,7 +96,7 @@ pub(crate) fn choose(problem: &Problem<'_>, experts: &Experts, site: &mut Site<'
     let halves = matches!(problem.dtype(), DType::F16 | DType::BF16);
     let offered = target.multiplies(math::elem(problem.dtype()), Elem::F32, [SIDE, SIDE, SIDE]);
     // An order is one of rows, which must lie along K.
-    let ordered = problem.a.along(problem.m, problem.k) == Axis::K;
+    let ordered = problem.a.along(problem.rows(), problem.k) == Axis::K;
     if !halves || !offered || target.subgroup != Some(LANES) || !ordered {
         return None;
     }
@@ -108,7 +108,7 @@ pub(crate) fn choose(problem: &Problem<'_>, experts: &Experts, site: &mut Site<'
             && experts.count.saturating_mul(problem.k) < MOST_K;
         (!packed || (stored && whole)) && cut.blocks.fits(problem, site.caps)
     };
-    let each = problem.m / experts.count;
+    let each = problem.rows() / experts.count;
     let given = match each {
         ..24 => [FLAT_GIVEN, MEDIUM, LARGE, PLAIN],
         24..80 => [MEDIUM, LARGE, FLAT_GIVEN, PLAIN],
@@ -121,7 +121,7 @@ pub(crate) fn choose(problem: &Problem<'_>, experts: &Experts, site: &mut Site<'
     let preferred = packed.into_iter().flat_map(in_steps).chain(given);
     let candidates: Vec<GroupedTile> = preferred.filter(fits).collect();
     let default = candidates.first().copied()?;
-    let sizes = [problem.m, problem.n, problem.k, experts.count].map(|size| rounded(size).to_string());
+    let sizes = [problem.rows(), problem.n, problem.k, experts.count].map(|size| rounded(size).to_string());
     let [m, n, k, e] = sizes;
     let class = format!("{} {m}x{n}x{k} e{e}", problem.dtype());
     Some(site.tuned(FAMILY, class, default, candidates))
@@ -138,14 +138,14 @@ pub(crate) fn emit(
     let across = problem.n.div_ceil(blocks.n as usize);
     let groups = sorted.tiles * across;
     // Packed, all matrices are one above the other: the indices along K of an expert follow those of the one before.
-    let (a_sizes, b_sizes) = ((problem.m, problem.k), (problem.n, problem.k * experts.count));
+    let (a_sizes, b_sizes) = ((problem.rows(), problem.k), (problem.n, problem.k * experts.count));
     let b_given = PreparedOperand::of_b(blocks.ways.1, problem, b_sizes, site)?;
 
     let k = site.builder("grouped_matmul_coop", blocks.group());
     let l = Launch::new(&k);
     let rows = StridedOperand::new(&l, "a", &problem.a, a_sizes, &[]);
     let weights =
-        DeclaredOperand::declare(&l, "b", &b_given, &problem.b, b_sizes, &[(problem.k * problem.n) as i64]);
+        DeclaredOperand::declare(&l, "b", &b_given, &problem.b, b_sizes, &[(problem.k * problem.n).into()]);
     let order = l.bind("order", Elem::U32, Access::Read, sorted.order);
     let entries = l.bind("entries", Elem::U32, Access::Read, sorted.entries);
     let (n, all) = (l.size("n", problem.n), l.size("k", problem.k));

@@ -22,6 +22,7 @@ use crate::matmul::problem::{Axis, Experts, MatrixOperand, Problem};
 use crate::matmul::vector_load::{MatrixRole, max_vector};
 use crate::site::{Operand, Site, Target};
 use crate::walk::Walk;
+use olivine_ir::Dim;
 
 kernels! { |op, site|
     GroupedMatMul => grouped(site),
@@ -42,7 +43,7 @@ pub(crate) fn grouped(site: &mut Site<'_>) -> Result<(), String> {
     if !site.caps.target.has(elem.scalar()) {
         return Err(format!("the device has no {elem}"));
     }
-    let Problem { m, n, k: k_offset, .. } = problem;
+    let (m, n, k_offset) = (problem.rows(), problem.n, problem.k);
     let Some(experts) = problem.experts.clone() else { return Err("a grouped matmul needs experts".into()) };
     if m * n == 0 {
         return Ok(());
@@ -52,7 +53,7 @@ pub(crate) fn grouped(site: &mut Site<'_>) -> Result<(), String> {
     }
     if m <= FEW || experts.count > MOST_EXPERTS {
         problem.batch = Walk::new(&[m], &[vec![k_offset as i64], vec![0]]);
-        problem.m = 1;
+        problem.m = Dim::ONE;
         problem.a.outer = 0;
         let run = max_vector(&problem, MatrixRole::B, Axis::Outer);
         let cut = choice::sweep(&Shape { m: 1, n, k: k_offset, batches: m }, run as usize, site.caps);
@@ -63,7 +64,7 @@ pub(crate) fn grouped(site: &mut Site<'_>) -> Result<(), String> {
 
 /// Emits the matmul of many rows: their order, and tiles of it.
 pub(crate) fn many(problem: &Problem<'_>, experts: &Experts, site: &mut Site<'_>) -> Result<(), String> {
-    let m = problem.m;
+    let m = problem.rows();
     if let Some(cut) = coop::choose(problem, experts, site) {
         let sorted = sort(experts, m, cut.blocks.m, site)?;
         return coop::emit(problem, experts, cut, &sorted, site);
@@ -83,12 +84,12 @@ fn problem_of(x: &Operand, w: &Operand, ids: &Operand, target: Target) -> Result
     let (m, k_offset, count, n) = (*m, *k_offset, *count, *n);
     let stride = |size: usize, stride: usize| if size == 1 { 0 } else { stride as i64 };
     Ok(Problem {
-        m,
+        m: m.into(),
         n,
         k: k_offset,
         a: MatrixOperand { operand: x.clone(), outer: stride(m, k_offset), k_stride: stride(k_offset, 1) },
         b: MatrixOperand { operand: w.clone(), outer: stride(n, 1), k_stride: stride(k_offset, n) },
-        batch: Walk::new(&[], &[vec![], vec![]]),
+        batch: Walk::new::<Dim, Dim>(&[], &[vec![], vec![]]),
         extras: Vec::new(),
         region: None,
         target,

@@ -1,6 +1,6 @@
 //! Grouped matmuls by cooperative matrices, run by the interpreter and held against sums.
 
-use olivine_ir::{DType, Shape, TensorType, ValueId};
+use olivine_ir::{DType, Dim, Shape, TensorType, ValueId};
 
 use super::*;
 use crate::matmul::coop::blocks::CoopTile;
@@ -10,8 +10,8 @@ use crate::site::{Memory, Operand, Target};
 
 fn operand(dtype: DType, id: u32, dims: &[usize], stored: bool) -> Operand {
     let ty = TensorType::new(dtype, Shape::new(dims).unwrap());
-    let strides = ty.shape.strides().iter().map(|s| *s as i64).collect();
-    Operand { ty, strides, offset: 0, memory: Memory::Value(ValueId::new(id)), stored }
+    let strides = ty.shape.stride_sizes();
+    Operand { ty, strides, offset: Dim::ZERO, memory: Memory::Value(ValueId::new(id)), stored }
 }
 
 /// The expert of a row; some have none.

@@ -82,8 +82,10 @@ pub(crate) fn emit(
     let target = site.targets.first().ok_or("a matmul needs a target")?.clone();
     let Sizes { m, n, k: k_size, batches } = sizes;
     let step = blocks.k_step as usize;
-    let [left, right] =
-        [pack(lines[0], k_size, step, &batch.dims, site)?, pack(lines[1], k_size, step, &batch.dims, site)?];
+    let [left, right] = [
+        pack(lines[0], k_size, step, &batch.dims(), site)?,
+        pack(lines[1], k_size, step, &batch.dims(), site)?,
+    ];
 
     let k = site.builder("qmatmul_coop", blocks.group());
     let l = Launch::new(&k);
@@ -102,7 +104,7 @@ pub(crate) fn emit(
     let to = l.write("y", &target);
     let groups = blocks.count(m, n, batches);
     let (end, total) = (l.size("k_size", k_size), l.size("groups", groups as usize));
-    let walk = Walk { dims: batch.dims.clone(), strides: vec![left.batch.clone(), right.batch.clone()] };
+    let walk = Walk::unmerged(&batch.dims(), &[left.batch.clone(), right.batch.clone()]);
     let walker = walk.declare(&l, &[left.offset, right.offset]);
 
     let id = linear_group(&k);

@@ -7,12 +7,12 @@
 mod coop;
 mod pack;
 
-use olivine_ir::DType;
 use olivine_ir::op::{QConv, QMatMul};
+use olivine_ir::{DType, Dim};
 use olivine_kernel::{Access, Buf, Builder, Elem, Scalar, Shared, Val, Var};
 
 use crate::kernels;
-use crate::launch::{Launch, bytes};
+use crate::launch::{Launch, bytes, number, signed};
 use crate::site::{Operand, Site, linear_group};
 use crate::walk::Walk;
 
@@ -271,30 +271,21 @@ pub(crate) fn qmatmul(op: &QMatMul, site: &mut Site<'_>) -> Result<(), String> {
         let mut strides = vec![0; batch_dims.len()];
         for axis in 0..own {
             if operand.dims()[axis] > 1 {
-                strides[batch_dims.len() - own + axis] = operand.strides[axis];
+                strides[batch_dims.len() - own + axis] = signed(operand.strides[axis]);
             }
         }
         strides
     };
     let batch = Walk::new(batch_dims, &[strides(a, a_batch.len()), strides(b, b_batch.len())]);
     let of = |operand: &Operand, back: usize, size: usize| {
-        if size == 1 { 0 } else { operand.strides[operand.strides.len() - back] }
+        if size == 1 { 0 } else { signed(operand.strides[operand.strides.len() - back]) }
     };
-    let left = Int8Lines {
-        operand: a,
-        outer: of(a, 2, m),
-        k_stride: of(a, 1, k_size),
-        count: m,
-        batch: &batch.strides[0],
-    };
-    let right = Int8Lines {
-        operand: b,
-        outer: of(b, 1, n),
-        k_stride: of(b, 2, k_size),
-        count: n,
-        batch: &batch.strides[1],
-    };
-    let batches = batch.numel();
+    let jumps = [batch.strides(0), batch.strides(1)];
+    let left =
+        Int8Lines { operand: a, outer: of(a, 2, m), k_stride: of(a, 1, k_size), count: m, batch: &jumps[0] };
+    let right =
+        Int8Lines { operand: b, outer: of(b, 1, n), k_stride: of(b, 2, k_size), count: n, batch: &jumps[1] };
+    let batches = number(batch.numel());
     if m * n * batches == 0 {
         return Ok(());
     }
@@ -393,8 +384,8 @@ fn tiles(m: usize, n: usize) -> u64 {
     m.div_ceil(TILE as usize) as u64 * n.div_ceil(TILE as usize) as u64
 }
 
-fn cost(m: usize, n: usize, k: usize, operands: &[Operand], site: &Site<'_>) -> (u64, u64) {
-    let moved: u64 = operands.iter().map(|o| bytes(&o.ty)).sum::<u64>() + bytes(&site.targets[0].ty);
+fn cost(m: usize, n: usize, k: usize, operands: &[Operand], site: &Site<'_>) -> (u64, Dim) {
+    let moved = operands.iter().map(|o| bytes(&o.ty)).sum::<Dim>() + bytes(&site.targets[0].ty);
     ((2 * m as u64).saturating_mul(n as u64).saturating_mul(k as u64), moved)
 }
 

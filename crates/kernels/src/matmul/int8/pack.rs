@@ -3,7 +3,7 @@
 
 use olivine_kernel::{Access, Elem};
 
-use crate::launch::{Launch, bytes};
+use crate::launch::{Launch, bytes, number};
 use crate::matmul::int8::Int8Lines;
 use crate::site::{Memory, Site, linear_group};
 use crate::walk::Walk;
@@ -30,7 +30,7 @@ pub(crate) struct PackedInt8 {
 /// The operand as it is, if it has that form already.
 fn straight(lines: &Int8Lines<'_>, k: usize) -> Option<PackedInt8> {
     let whole = |x: &i64| x % i64::from(CHUNK) == 0;
-    let offset = lines.operand.offset;
+    let offset = lines.operand.first();
     let aligned = [k as i64, lines.outer, offset as i64].iter().chain(lines.batch).all(whole);
     (lines.k_stride == 1 && aligned).then(|| PackedInt8 {
         memory: lines.operand.memory,
@@ -87,7 +87,7 @@ fn emit(
     memory: Memory,
     site: &mut Site<'_>,
 ) -> Result<(), String> {
-    let batches = walk.numel();
+    let batches = number(walk.numel());
     let (down, along) = (lines.count.div_ceil(4 * ACROSS as usize), k_size.div_ceil(CHUNK as usize));
     let group = site.group_size(256);
     let b = site.builder("qmatmul_pack", group);

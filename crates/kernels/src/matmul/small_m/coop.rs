@@ -106,7 +106,7 @@ pub(crate) fn emit(
     site: &mut Site<'_>,
 ) -> Result<(), String> {
     let across = problem.n.div_ceil(cut.columns as usize);
-    let batches = problem.batches();
+    let batches = problem.batch_count();
     let groups = across * batches;
     let round = cut.subgroups * cut.ahead * cut.k_step;
     let tail = !problem.k.is_multiple_of(round as usize);
@@ -121,7 +121,7 @@ pub(crate) fn emit(
         Axis::Outer => l.stride("b_k_stride", problem.b.k_stride),
         Axis::K => l.stride("b_outer", problem.b.outer),
     };
-    let (m, n, k_size) = (l.size("m", problem.m), l.size("n", problem.n), l.size("k", problem.k));
+    let (m, n, k_size) = (l.size("m", problem.rows()), l.size("n", problem.n), l.size("k", problem.k));
     let (total, across) = (l.size("groups", groups), l.size("across", across));
     let epilogue = Epilogue::declare(&l, problem, destination, n);
     let walker = problem.batch.declare(&l, &problem.offsets());

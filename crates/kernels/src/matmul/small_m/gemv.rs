@@ -26,7 +26,7 @@ pub(crate) fn dots(
     let (rows, columns) = (rows as usize, columns as usize);
     let group = site.group_size(cut.group).max(width);
     let per_batch = problem.n.div_ceil(columns);
-    let batches = problem.batches();
+    let batches = problem.batch_count();
     let clusters = per_batch * batches * cut.splits;
     // Both operands are read along K, in runs of one length.
     let run = [MatrixRole::A, MatrixRole::B].map(|side| max_vector(problem, side, Axis::K));
@@ -36,7 +36,7 @@ pub(crate) fn dots(
 
     let k = site.builder("matmul_gemv_dot", group);
     let l = Launch::new(&k);
-    let (m, n, k_size) = (l.size("m", problem.m), l.size("n", problem.n), l.size("k", problem.k));
+    let (m, n, k_size) = (l.size("m", problem.rows()), l.size("n", problem.n), l.size("k", problem.k));
     let a = VectorLoads::declare(&l, problem, MatrixRole::A, Axis::K, run);
     let b = VectorLoads::declare(&l, problem, MatrixRole::B, Axis::K, run);
     let (total, per_batch) = (l.size("clusters", clusters), l.size("per_batch", per_batch));
@@ -123,14 +123,14 @@ pub(crate) fn sweep(
     let slices = group / width;
     let run = max_vector(problem, MatrixRole::B, Axis::Outer).min(cut.columns);
     let across = problem.n.div_ceil((width * run) as usize);
-    let batches = problem.batches();
+    let batches = problem.batch_count();
     let groups = across * batches * cut.splits;
     let round_k = slices * at_once;
     let chunk = problem.k.div_ceil(cut.splits).next_multiple_of(round_k as usize);
 
     let k = site.builder("matmul_gemv_axpy", group);
     let l = Launch::new(&k);
-    let (m, n, k_size) = (l.size("m", problem.m), l.size("n", problem.n), l.size("k", problem.k));
+    let (m, n, k_size) = (l.size("m", problem.rows()), l.size("n", problem.n), l.size("k", problem.k));
     let a_run = max_vector(problem, MatrixRole::A, Axis::K).min(at_once);
     let a = VectorLoads::declare(&l, problem, MatrixRole::A, Axis::K, a_run);
     let b = VectorLoads::declare(&l, problem, MatrixRole::B, Axis::Outer, run);

@@ -15,7 +15,7 @@ mod split;
 #[allow(clippy::unwrap_used, clippy::panic, reason = "a failed expectation is a failed test")]
 mod tests;
 
-use olivine_ir::DType;
+use olivine_ir::{DType, Dim};
 use olivine_kernel::{Access, Elem};
 use olivine_program::DeviceCaps;
 
@@ -131,14 +131,14 @@ pub(crate) fn emit(
     let a = if raw { None } else { Some(split::emit(problem, MatrixRole::A, SplitForm::Lines, site)?) };
     let form = if direct { SplitForm::Fragments } else { SplitForm::Lines };
     let b = split::emit(problem, MatrixRole::B, form, site)?;
-    let shape = Shape { m: problem.m, n: problem.n, k: problem.k, batches: problem.batches() };
+    let shape = Shape { m: problem.rows(), n: problem.n, k: problem.k, batches: problem.batch_count() };
     let groups = blocks.count(&shape) as usize * splits;
     let chunk = problem.k.div_ceil(splits).next_multiple_of(split::K_MULTIPLE);
     let outlier_flags = site.scratch(4 * shape.batches as u64);
 
     let k = site.builder("matmul_split_f32", blocks.group());
     let l = Launch::new(&k);
-    let (m, n, k_size) = (l.size("m", problem.m), l.size("n", problem.n), l.size("k", b.k_size));
+    let (m, n, k_size) = (l.size("m", problem.rows()), l.size("n", problem.n), l.size("k", b.k_size));
     let b_side = DeclaredSplit::new(&l, "b", &b);
     let a_side = a.as_ref().map(|a| DeclaredSplit::new(&l, "a", a));
     let rows = || F32Runs::declare(&l, "a", &problem.a, problem.layout_of_a(), l.size("a_k_size", problem.k));
@@ -156,8 +156,8 @@ pub(crate) fn emit(
     let mut offsets = problem.offsets();
     for (number, planes) in [(0, a.as_ref()), (1, Some(&b))] {
         if let Some(planes) = planes {
-            strides[number].clone_from(&planes.batch);
-            offsets[number] = 0;
+            strides[number] = planes.batch.iter().map(|s| Dim::from(*s)).collect();
+            offsets[number] = Dim::ZERO;
         }
     }
     strides.push(problem.batch.strides[1].clone());

@@ -10,7 +10,7 @@
 
 use std::fmt;
 
-use olivine_ir::DType;
+use olivine_ir::{DType, Dim};
 use olivine_kernel::{
     Access, Buf, Builder, Elem, Fragments, MatrixType, MatrixUse, Reduction, Scalar, Val, Var,
 };
@@ -108,12 +108,12 @@ pub(crate) fn emit(
     site: &mut Site<'_>,
 ) -> Result<(), String> {
     let b = split::emit(problem, MatrixRole::B, SplitForm::Dealt, site)?;
-    let shape = Shape { m: problem.m, n: problem.n, k: problem.k, batches: problem.batches() };
+    let shape = Shape { m: problem.rows(), n: problem.n, k: problem.k, batches: problem.batch_count() };
     let groups = cut.count(&shape);
 
     let k = site.builder("matmul_split_f32_small_m", cut.group());
     let l = Launch::new(&k);
-    let (m, n, k_size) = (l.size("m", problem.m), l.size("n", problem.n), l.size("k", b.k_size));
+    let (m, n, k_size) = (l.size("m", problem.rows()), l.size("n", problem.n), l.size("k", b.k_size));
     let planes = DeclaredSplit::new(&l, "b", &b);
     let given = l.bind("b_given", Elem::F32, Access::Read, problem.b.operand.memory);
     let strides =
@@ -124,9 +124,9 @@ pub(crate) fn emit(
     let epilogue = Epilogue::declare(&l, problem, destination, n);
     let (mut walk, mut offsets) = (problem.batch.clone(), problem.offsets());
     let (of_given, given_offset) = (walk.strides[1].clone(), offsets[1]);
-    walk.strides[1].clone_from(&b.batch);
+    walk.strides[1] = b.batch.iter().map(|s| Dim::from(*s)).collect();
     walk.strides.push(of_given);
-    offsets[1] = 0;
+    offsets[1] = Dim::ZERO;
     offsets.push(given_offset);
     let walker = walk.declare(&l, &offsets);
 

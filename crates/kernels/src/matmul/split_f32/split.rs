@@ -99,12 +99,11 @@ pub(crate) fn elements(problem: &Problem<'_>, side: MatrixRole) -> usize {
 
 fn extent(problem: &Problem<'_>, side: MatrixRole) -> OperandExtent {
     let (outer, layout, number) = match side {
-        MatrixRole::A => (problem.m, problem.layout_of_a(), 0),
+        MatrixRole::A => (problem.rows(), problem.layout_of_a(), 0),
         MatrixRole::B => (problem.n, problem.layout_of_b(), 1),
     };
-    let strides = &problem.batch.strides[number];
-    let matrices =
-        problem.batch.dims.iter().zip(strides).filter(|(_, s)| **s != 0).map(|(d, _)| *d).product();
+    let (dims_of_batch, strides) = (problem.batch.dims(), &problem.batch.strides(number));
+    let matrices = dims_of_batch.iter().zip(strides).filter(|(_, s)| **s != 0).map(|(d, _)| *d).product();
     OperandExtent { outer, k_size: problem.k, matrices, layout }
 }
 
@@ -132,13 +131,13 @@ pub(crate) fn emit(
         MatrixRole::A => (&problem.a, 0),
         MatrixRole::B => (&problem.b, 1),
     };
-    let strides = &problem.batch.strides[number];
-    let kept = problem.batch.dims.iter().zip(strides).filter(|(_, s)| **s != 0);
+    let (dims_of_batch, strides) = (problem.batch.dims(), &problem.batch.strides(number));
+    let kept = dims_of_batch.iter().zip(strides).filter(|(_, s)| **s != 0);
     let (dims, own): (Vec<usize>, Vec<i64>) = kept.map(|(d, s)| (*d, *s)).unzip();
     let walk = Walk::new(&dims, &[own]);
     let scales = outer * k_size * extent.matrices;
     let bytes = 4 * (scales + outer * extent.matrices) as u64;
-    let batch = numbering(&problem.batch.dims, strides);
+    let batch = numbering(&dims_of_batch, strides);
     let lines = SplitLayout::Lines(extent.layout.along);
     let (fragments, dealt) = (form != SplitForm::Lines, form == SplitForm::Dealt);
     let order = if fragments { SplitLayout::Fragments { dealt } } else { lines };

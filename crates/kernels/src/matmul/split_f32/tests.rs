@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use olivine_ir::{DType, Shape as Dims, TensorType, ValueId};
+use olivine_ir::{DType, Dim, Shape as Dims, TensorType, ValueId};
 use olivine_kernel::interpret::{Device, interpret};
 use olivine_kernel::{Elem, Fragments, MatrixShape, Target as Features};
 use olivine_program::{Addressing, DeviceCaps, DeviceKind};
@@ -68,7 +68,14 @@ impl Input {
             strides[last - 2..].copy_from_slice(&[1, rows as i64]);
         }
         let ty = TensorType::new(DType::F32, shape);
-        Operand { ty, strides, offset: 0, memory: Memory::Value(ValueId::new(number)), stored: self.stored }
+        let strides = strides.into_iter().map(Dim::from).collect();
+        Operand {
+            ty,
+            strides,
+            offset: Dim::ZERO,
+            memory: Memory::Value(ValueId::new(number)),
+            stored: self.stored,
+        }
     }
 
     /// The bytes in their own layout.
@@ -140,16 +147,15 @@ fn product(a: &Input, b: &Input, way: impl Into<Way>) -> Vec<f32> {
         let (args, params) = emitted.bound.parts();
         let take = |m: &Memory| {
             let fresh = || match m {
-                Memory::Scratch { bytes, .. } | Memory::LoadScratch { bytes, .. } => {
-                    vec![0xff; *bytes as usize]
-                }
+                Memory::Scratch { bytes, .. } => vec![0xff; bytes.dim().specialize().unwrap()],
+                Memory::LoadScratch { bytes, .. } => vec![0xff; *bytes as usize],
                 Memory::Prepacked(i) => vec![0xff; site.prepacked[*i].bytes as usize],
                 _ => panic!("{m:?} was never written"),
             };
             memory.get(m).cloned().unwrap_or_else(fresh)
         };
         let mut buffers: Vec<Vec<u8>> = args.iter().map(take).collect();
-        interpret(&emitted.kernel, 32, emitted.groups, &mut buffers, params, Device::EXACT)
+        interpret(&emitted.kernel, 32, emitted.group_numbers(), &mut buffers, &params, Device::EXACT)
             .unwrap_or_else(|e| panic!("{}: {e}", emitted.kernel.name));
         let written = emitted.kernel.args.iter().map(|arg| arg.access.writes());
         let kept = args.iter().zip(buffers).zip(written).filter(|(_, written)| *written);

@@ -43,7 +43,7 @@ pub(crate) fn emit_where(
     chosen: Option<Memory>,
     site: &mut Site<'_>,
 ) -> Result<(), String> {
-    let tiles = problem.m.div_ceil(tile.m as usize) * problem.n.div_ceil(tile.n as usize);
+    let tiles = problem.m.div_ceil(tile.m) * problem.n.div_ceil(tile.n as usize);
     let batches = problem.batches();
     let groups = tiles * batches * splits;
     let chunk = problem.k.div_ceil(splits).next_multiple_of(tile.k as usize);
@@ -104,7 +104,7 @@ pub(crate) fn emit_where(
         }
     });
     let bound = l.done();
-    site.dispatch(k, bound, groups as u64, problem.cost())
+    site.dispatch(k, bound, groups, problem.cost())
 }
 
 /// Declares B, and how its elements are found: by strides, or in packed bytes.

@@ -118,9 +118,9 @@ pub(crate) fn emit(
     site: &mut Site<'_>,
 ) -> Result<(), String> {
     let GemvCut { rows, run, unroll, span, clusters, width, lines, .. } = cut;
-    let batches = problem.batches();
+    let batches = problem.batch_count();
     let across = problem.n.div_ceil(span as usize);
-    let passes = problem.m.div_ceil(rows as usize);
+    let passes = problem.rows().div_ceil(rows as usize);
     let groups = across * passes * batches * cut.splits as usize;
     let chunks = problem.k.div_ceil(cut.chunk() as usize);
     let per_part = chunks.div_ceil(cut.splits as usize).next_multiple_of(clusters as usize);
@@ -139,7 +139,7 @@ pub(crate) fn emit(
     let l = Launch::new(&k);
     let x = l.read("x", &problem.a.operand);
     let declared = weight.declare(&l);
-    let (m, n, k_size) = (l.size("m", problem.m), l.size("n", problem.n), l.size("k", problem.k));
+    let (m, n, k_size) = (l.size("m", problem.rows()), l.size("n", problem.n), l.size("k", problem.k));
     let (total, across) = (l.size("groups", groups), l.size("across", across));
     let (chunks, per_part) = (l.size("chunks", chunks), l.size("per_part", per_part));
     let (passes, batches) = (l.size("passes", passes), l.size("batches", batches));
@@ -241,7 +241,7 @@ pub(crate) fn emit(
         });
     });
     let bound = l.done();
-    let flops = 2 * (problem.m * problem.n * problem.k) as u64 * problem.batches() as u64;
+    let flops = 2 * (problem.rows() * problem.n * problem.k) as u64 * problem.batch_count() as u64;
     let moved = weight.bytes() / experts_read(problem) + crate::launch::bytes(&problem.target.ty);
     site.dispatch(k, bound, groups as u64, (flops, moved))
 }
@@ -257,7 +257,7 @@ fn table_copies(weight: &Weight, cut: GemvCut, target: &Target) -> u32 {
 
 /// How many matrices there are to one that a matmul reads at least.
 fn experts_read(problem: &Problem<'_>) -> u64 {
-    problem.experts.as_ref().map_or(1, |e| (e.count / problem.batches().max(1)).max(1) as u64)
+    problem.experts.as_ref().map_or(1, |e| (e.count / problem.batch_count().max(1)).max(1) as u64)
 }
 
 /// Neighbours of x that one load may take: x is contiguous along K.
@@ -266,7 +266,8 @@ fn vector_lanes(problem: &Problem<'_>, run: u32) -> u32 {
         return 1;
     }
     let whole = |stride: &i64| stride % 4 == 0;
-    let steps = problem.batch.strides[0].iter().chain([&problem.a.outer]);
+    let batch = problem.batch.strides(0);
+    let steps = batch.iter().chain([&problem.a.outer]);
     let aligned = steps.into_iter().all(whole) && problem.a.operand.offset.is_multiple_of(4);
     if aligned && math::elem(problem.dtype()).size() <= 4 { 4 } else { 1 }
 }

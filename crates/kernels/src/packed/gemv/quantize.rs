@@ -89,7 +89,7 @@ impl DigitLayout {
             digits,
             turns: weight.turns(),
             stretches: problem.k.div_ceil(cut.chunk() as usize) * runs as usize,
-            rows: problem.m * problem.batches(),
+            rows: problem.rows() * problem.batch_count(),
         }
     }
 
@@ -119,7 +119,7 @@ impl DigitLayout {
 
     /// Emits the kernel, once for all matmuls with the same layout; returns where the digits are.
     pub(crate) fn make(self, problem: &Problem<'_>, site: &mut Site<'_>) -> Result<Memory, String> {
-        let how = format!("{self:?} of {}x{}, {:?}", problem.m, problem.k, problem.batch.strides[0]);
+        let how = format!("{self:?} of {}x{}, {:?}", problem.rows(), problem.k, problem.batch.strides[0]);
         let how = format!("{how} by {}", problem.a.outer);
         site.shared(how, &problem.a.operand, self.bytes(), |site, to| self.emit(problem, to, site))
     }
@@ -141,7 +141,7 @@ impl DigitLayout {
         let x = l.read("x", &problem.a.operand);
         let out = l.bind("out", Elem::U32, Access::Write, to);
         let (total_size, of_row) = (l.size("n", total), l.size("of_row", of_row));
-        let (k_size, m) = (l.size("k", problem.k), l.size("m", problem.m));
+        let (k_size, m) = (l.size("k", problem.k), l.size("m", problem.rows()));
         let outer = l.stride("x_row", problem.a.outer);
         let walker = problem.batch.declare(&l, &problem.offsets());
         let scales_at = l.size("scales_at", self.runs() * self.words() as usize);

@@ -3,6 +3,7 @@
 //! ```text
 //!   mod.rs    the model on a device, and the graph that a run ends in
 //!   ahead.rs  what is compiled, or at least checked, before the first run
+//!   open.rs   imports that hold for more than one size
 //!   plans.rs  what there is to do for some inputs: graphs to run one after another
 //!   loops.rs  loops whose iterations are graphs of their own
 //!   values.rs tensors on their way from one graph to the next
@@ -10,6 +11,7 @@
 
 mod ahead;
 mod loops;
+mod open;
 mod plans;
 mod values;
 
@@ -26,6 +28,7 @@ use crate::engine;
 use crate::executable::{GraphExecutable, Input};
 use crate::process::OfProcess;
 use crate::{CompileOptions, Error, Executable, Session};
+use open::OpenPlans;
 use plans::{Key, Plans, Subject, Whole};
 use values::Values;
 
@@ -46,6 +49,7 @@ pub(crate) struct OnnxExecutable {
     /// What the last run was, which the next one mostly is again.
     last: Mutex<Option<Last>>,
     plans: OfProcess<Plans>,
+    open: OpenPlans,
     /// What the next run's random numbers see.
     runs: AtomicU64,
 }
@@ -92,6 +96,7 @@ impl OnnxExecutable {
             given: Arc::default(),
             last: Mutex::default(),
             plans: OfProcess::new(Plans::new(PLANS)),
+            open: OpenPlans::default(),
             runs: AtomicU64::new(0),
         };
         compiled.compile_ahead()?;
@@ -115,6 +120,7 @@ impl OnnxExecutable {
             given: self.given.clone(),
             last: Mutex::default(),
             plans: OfProcess::new(Plans::new(PLANS)),
+            open: OpenPlans::default(),
             runs: AtomicU64::new(self.run_counter()),
         })
     }
@@ -125,7 +131,12 @@ impl OnnxExecutable {
 
     /// The graphs that are compiled now, with stages and iterations of loops.
     pub(crate) fn graphs(&self) -> Vec<Arc<GraphExecutable>> {
-        if self.plans.is_here() { self.plans.executables() } else { Vec::new() }
+        if !self.plans.is_here() {
+            return Vec::new();
+        }
+        let mut all = self.open.executables();
+        all.extend(self.plans.executables());
+        all
     }
 
     pub(crate) fn run_counter(&self) -> u64 {
@@ -152,6 +163,10 @@ impl OnnxExecutable {
             return Ok((whole.executable.clone(), values.into_passed()));
         }
         let types: Vec<(String, TensorType)> = inputs.iter().map(|(n, i)| (n.to_string(), i.ty())).collect();
+        if let Some(whole) = self.open_plan(&types, &values)? {
+            self.number(&whole.executable, &mut values, &self.runs)?;
+            return Ok((whole.executable.clone(), values.into_passed()));
+        }
         let mut key = Key::of(types.clone());
         let whole = self.follow(Subject::Model, &self.plans, &mut key, &mut values, &self.runs)?;
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);

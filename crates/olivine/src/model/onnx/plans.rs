@@ -81,6 +81,14 @@ pub(super) struct Whole {
 }
 
 impl Whole {
+    pub(super) fn new(
+        executable: Arc<GraphExecutable>,
+        outputs: Vec<(String, Part)>,
+        elements: Vec<(String, ElementType)>,
+    ) -> Self {
+        Whole { executable, outputs, elements }
+    }
+
     /// The element type of one of the graph's outputs.
     pub(super) fn element(&self, name: &str) -> Option<ElementType> {
         self.elements.iter().find(|(n, _)| n == name).map(|(_, element)| *element)
@@ -221,7 +229,7 @@ impl OnnxExecutable {
             Outcome::Loop(call) => Plan::Loop(Arc::new(HostLoop::new(self, *call)?)),
             Outcome::Whole(Specialised { graph, outputs, elements }) => {
                 let executable = Arc::new(self.executable(graph, states)?);
-                Plan::Whole(Arc::new(Whole { executable, outputs, elements }))
+                Plan::Whole(Arc::new(Whole::new(executable, outputs, elements)))
             }
         })
     }

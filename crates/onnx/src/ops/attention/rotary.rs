@@ -36,7 +36,7 @@ impl Rotation {
         if shape.rank() != 4 {
             return Err(n.wrong(format!("its input should have rank 3 or 4, it is {shape}")));
         }
-        let (batch, _, sequence, size) = layout.sizes(&shape);
+        let (batch, _, sequence, size) = layout.numbers(&shape);
         let rotary = if self.elements == 0 { size } else { self.elements };
         let dtype = n.dtype(x)?;
         let mut tables = Vec::with_capacity(2);

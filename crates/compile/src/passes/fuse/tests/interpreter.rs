@@ -143,8 +143,8 @@ fn norm(x: &Array, weights: &[&Array], axis: usize, eps: f64, centred: bool) -> 
 
 fn attention(op: &Attention, x: &[&Array], shape: Shape) -> Array {
     let [q, k, v] = [x[0], x[1], x[2]];
-    let (_, heads, _, dim) = op.layout.sizes(&q.shape);
-    let (_, kv_heads, keys, _) = op.layout.sizes(&k.shape);
+    let (_, heads, _, dim) = op.layout.numbers(&q.shape);
+    let (_, kv_heads, keys, _) = op.layout.numbers(&k.shape);
     let position = |b: usize, h: usize, s: usize, d: usize| match op.layout {
         HeadLayout::Bshd => [b, s, h, d],
         HeadLayout::Bhsd => [b, h, s, d],
@@ -239,7 +239,7 @@ fn node(op: &Op, x: &[&Array], shapes: &[Shape]) -> Vec<Array> {
                 let j: Vec<usize> = i
                     .iter()
                     .zip(&ranges)
-                    .map(|(p, (start, step, _))| (*start as i64 + *p as i64 * step) as usize)
+                    .map(|(p, (start, step, _))| (start.as_constant().unwrap() + *p as i64 * step) as usize)
                     .collect();
                 x[0].at(&j)
             }))

@@ -1,0 +1,208 @@
+//! Imports that hold for more than one size: a model whose open sizes are symbols, imported once for each class of sizes.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use olivine_ir::port::{Dim as PortDim, Kind};
+use olivine_ir::size::guards::{self, GuardSet};
+use olivine_ir::size::{Bindings as SizeBindings, Symbol};
+use olivine_ir::{Shape, TensorType, open_symbol};
+use olivine_onnx::{Outcome, Specialised};
+
+use super::OnnxExecutable;
+use super::plans::{Key, Subject, Whole};
+use super::values::Values;
+use crate::Error;
+use crate::executable::Input;
+
+/// Imports kept at a time; the oldest goes when another comes.
+const MOST: usize = 64;
+
+/// Inputs whose values decide shapes, one after another, before an import gives up.
+const STEPS: usize = 16;
+
+/// Imports of one model, each with the sizes that it holds for.
+#[derive(Default)]
+pub(super) struct OpenPlans {
+    plans: Mutex<Vec<OpenPlan>>,
+    /// Whether the model runs graphs to find out sizes, or loops: it is imported for every combination of sizes then.
+    refused: std::sync::atomic::AtomicBool,
+}
+
+struct OpenPlan {
+    key: OpenKey,
+    guards: GuardSet,
+    whole: Arc<Whole>,
+}
+
+/// What an import depends on beside the values of open sizes.
+#[derive(Clone, PartialEq)]
+struct OpenKey {
+    /// Inputs with the sizes that are not open.
+    inputs: Vec<(String, olivine_ir::DType, Vec<Option<usize>>)>,
+    /// Values of inputs that decide shapes.
+    values: Vec<(String, Vec<u8>)>,
+}
+
+/// The inputs of a run with open sizes as symbols.
+struct OpenInputs {
+    types: Vec<(String, TensorType)>,
+    key: OpenKey,
+    sizes: SizeBindings,
+}
+
+impl OnnxExecutable {
+    /// The graph for some inputs, where an import serves more sizes than theirs; `None` where each has its own.
+    pub(super) fn open_plan(
+        &self,
+        types: &[(String, TensorType)],
+        values: &Values<'_>,
+    ) -> Result<Option<Arc<Whole>>, Error> {
+        use std::sync::atomic::Ordering;
+        if self.open.refused.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        let Some(mut open) = self.open_inputs(types)? else { return Ok(None) };
+        let lock = || self.open.plans.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(whole) = self.known_plan(&lock(), &open, values)? {
+            return Ok(Some(whole));
+        }
+        for _ in 0..STEPS {
+            let key = Key { values: open.key.values.clone(), ..Key::of(open.types.clone()) };
+            let (outcome, guards) = guards::record(|| self.outcome(Subject::Model, &key, &[]));
+            match outcome? {
+                Outcome::NeedsInputs(names) => {
+                    for name in names {
+                        let bytes = bytes_of(values, &name)?.ok_or_else(|| self.unknown(&name))?;
+                        open.key.values.push((name, bytes));
+                    }
+                }
+                Outcome::Whole(Specialised { graph, outputs, elements }) => {
+                    let executable = Arc::new(self.executable(graph, &self.options.state)?);
+                    let whole = Arc::new(Whole::new(executable, outputs, elements));
+                    let mut plans = lock();
+                    if plans.len() == MOST {
+                        plans.remove(0);
+                    }
+                    plans.push(OpenPlan { key: open.key, guards, whole: whole.clone() });
+                    return Ok(Some(whole));
+                }
+                Outcome::Stage(_) | Outcome::Loop(_) => break,
+            }
+        }
+        self.open.refused.store(true, Ordering::Relaxed);
+        Ok(None)
+    }
+
+    /// Imports and compiles what runs of some sizes need, unless something serves them.
+    pub(crate) fn prepare_for(&self, sizes: &[(&str, usize)]) -> Result<(), Error> {
+        let mut types = Vec::new();
+        for port in self.model.inputs() {
+            let Kind::Tensor { element, dims: Some(dims) } = &port.kind else { continue };
+            let Some(dtype) = element.dtype() else { continue };
+            let size = |dim: &PortDim| match dim {
+                PortDim::Fixed(size) => Ok(*size),
+                PortDim::Named(name) if sizes.iter().any(|(known, _)| known == name) => {
+                    Ok(sizes.iter().find(|(known, _)| known == name).map_or(0, |(_, size)| *size))
+                }
+                dim => {
+                    let (kind, name) = ("size", format!("{dim}` of `{}", port.name));
+                    Err(Error::Missing { kind, name, expected: "a range of sizes".into() })
+                }
+            };
+            let dims = dims.iter().map(size).collect::<Result<Vec<_>, _>>()?;
+            types.push((port.name.clone(), TensorType::new(dtype, Shape::new(&dims)?)));
+        }
+        match self.open_plan(&types, &Values::of_run(&[]))? {
+            Some(whole) => whole.executable.prepare_for(sizes),
+            None => Err(Error::Missing {
+                kind: "value",
+                name: "a run".into(),
+                expected: "inputs: the model's sizes depend on their values".into(),
+            }),
+        }
+    }
+
+    /// An import that holds for the inputs.
+    fn known_plan(
+        &self,
+        plans: &[OpenPlan],
+        open: &OpenInputs,
+        values: &Values<'_>,
+    ) -> Result<Option<Arc<Whole>>, Error> {
+        for plan in plans.iter().rev() {
+            if plan.key.inputs != open.key.inputs || !plan.guards.holds(&open.sizes) {
+                continue;
+            }
+            let mut same = true;
+            for (name, bytes) in &plan.key.values {
+                same &= bytes_of(values, name)?.as_ref() == Some(bytes);
+            }
+            if same {
+                return Ok(Some(plan.whole.clone()));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The inputs with symbols for open sizes; `None` where there are none, where a size is 0 or given by the caller's
+    /// options, and where one name has two values.
+    fn open_inputs(&self, types: &[(String, TensorType)]) -> Result<Option<OpenInputs>, Error> {
+        let ports = self.model.all_inputs();
+        let mut open = OpenInputs {
+            types: Vec::with_capacity(types.len()),
+            key: OpenKey { inputs: Vec::with_capacity(types.len()), values: Vec::new() },
+            sizes: SizeBindings::new(),
+        };
+        for (name, ty) in types {
+            let kind = ports.iter().find(|port| port.name == *name).map(|port| &port.kind);
+            let Some(Kind::Tensor { dims: Some(dims), .. }) = kind else { return Ok(None) };
+            if dims.len() != ty.shape.rank() {
+                return Ok(None);
+            }
+            let mut sizes = ty.shape.sizes();
+            let mut fixed = Vec::with_capacity(dims.len());
+            for (axis, dim) in dims.iter().enumerate() {
+                let size = ty.shape[axis];
+                let symbol = match dim {
+                    PortDim::Fixed(_) => None,
+                    PortDim::Named(name) => Some(name.clone()),
+                    PortDim::Free => Some(format!("{name}.{axis}")),
+                };
+                // A name that is no symbol's is no reason to refuse a model.
+                let symbol: Option<Symbol> = symbol.and_then(|name| open_symbol(&name).ok());
+                let Some(symbol) = symbol else {
+                    fixed.push(Some(size));
+                    continue;
+                };
+                if size == 0 || open.sizes.bind(symbol, size as i64).is_err() {
+                    return Ok(None);
+                }
+                let Ok(dim) = symbol.with_value(size as i64) else { return Ok(None) };
+                sizes[axis] = dim;
+                fixed.push(None);
+            }
+            open.types.push((name.clone(), TensorType { shape: Shape::of_sizes(&sizes)?, ..*ty }));
+            open.key.inputs.push((name.clone(), ty.dtype, fixed));
+        }
+        open.key.inputs.sort_by(|a, b| a.0.cmp(&b.0));
+        let is_open = open.key.inputs.iter().any(|(_, _, sizes)| sizes.contains(&None));
+        Ok(is_open.then_some(open))
+    }
+}
+
+impl OpenPlans {
+    /// The graphs of all imports.
+    pub(super) fn executables(&self) -> Vec<Arc<crate::executable::GraphExecutable>> {
+        let plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
+        plans.iter().map(|plan| plan.whole.executable.clone()).collect()
+    }
+}
+
+/// The bytes of an input.
+fn bytes_of(values: &Values<'_>, name: &str) -> Result<Option<Vec<u8>>, Error> {
+    Ok(match values.get(name) {
+        None => None,
+        Some(Input::Host(view)) => Some(view.bytes().to_vec()),
+        Some(Input::Device(tensor)) => Some(tensor.to_tensor()?.bytes().to_vec()),
+    })
+}

@@ -1,0 +1,269 @@
+//! A program for other sizes: its numbers as expressions, evaluated as one table and written where they belong.
+
+use olivine_ir::size::{ArenaLayout, Bindings, Error as SizeError, Slot, Table};
+use olivine_ir::{Dim, Shape};
+
+use crate::Error;
+use crate::program::{BufferId, Dispatch, Program, Slice};
+
+/// A range of a buffer whose numbers may be expressions.
+#[derive(Clone, Copy, Debug)]
+pub struct SizedSlice {
+    /// The buffer.
+    pub buffer: BufferId,
+    /// The buffer of the arena's layout that it begins in, if it is in the arena; `offset` counts from there.
+    pub placed: Option<usize>,
+    /// First byte.
+    pub offset: Dim,
+    /// Bytes.
+    pub bytes: Dim,
+}
+
+/// A dispatch whose numbers may be expressions.
+#[derive(Clone, Debug)]
+pub struct SizedDispatch {
+    /// See [`Dispatch::args`].
+    pub args: Vec<SizedSlice>,
+    /// See [`Dispatch::params`]; a kernel sees the low 32 bits of each.
+    pub params: Vec<Dim>,
+    /// See [`Dispatch::groups`].
+    pub groups: [Dim; 3],
+    /// See [`Dispatch::flops`].
+    pub flops: Dim,
+    /// See [`Dispatch::bytes`].
+    pub bytes: Dim,
+}
+
+/// What lowering knows of a program's sizes.
+#[derive(Clone, Debug, Default)]
+pub struct SizedProgram {
+    /// For every dispatch of a run.
+    pub run: Vec<SizedDispatch>,
+    /// For every buffer its bytes.
+    pub buffers: Vec<Dim>,
+    /// For every input its shape.
+    pub inputs: Vec<Shape>,
+    /// For every output its shape.
+    pub outputs: Vec<Shape>,
+    /// The buffers of the arena.
+    pub layout: ArenaLayout,
+    /// The arena, if there is one: its bytes are what the layout needs.
+    pub arena: Option<BufferId>,
+    /// What bytes of buffers are multiples of.
+    pub alignment: u64,
+}
+
+/// A number of a program.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    Param { dispatch: usize, param: usize },
+    Groups { dispatch: usize, axis: usize },
+    ArgOffset { dispatch: usize, arg: usize },
+    ArgBytes { dispatch: usize, arg: usize },
+    Flops(usize),
+    Bytes(usize),
+    Buffer(usize),
+    Input { port: usize, axis: usize },
+    Output { port: usize, axis: usize },
+}
+
+/// An argument in the arena.
+#[derive(Clone, Copy, Debug)]
+struct Placed {
+    dispatch: usize,
+    arg: usize,
+    /// The buffer of the layout.
+    buffer: usize,
+    /// Where it begins in that.
+    offset: Slot,
+}
+
+/// Which numbers of a program are expressions, and where they go.
+#[derive(Debug, Default)]
+pub struct Sizing {
+    table: Table,
+    places: Vec<(Place, Slot)>,
+    placed: Vec<Placed>,
+    layout: ArenaLayout,
+    /// The bytes of each buffer of the layout.
+    layout_bytes: Vec<Slot>,
+    arena: Option<BufferId>,
+    alignment: u64,
+}
+
+impl Sizing {
+    /// The expressions of a program; `None` where all its numbers are numbers.
+    pub fn new(program: SizedProgram) -> Result<Option<Self>, Error> {
+        let mut sizing = Sizing { arena: program.arena, alignment: program.alignment, ..Sizing::default() };
+        for (dispatch, sized) in program.run.iter().enumerate() {
+            sizing.dispatch(dispatch, sized)?;
+        }
+        for (i, bytes) in program.buffers.iter().enumerate() {
+            sizing.number(Place::Buffer(i), *bytes)?;
+        }
+        for (port, shape) in program.inputs.iter().enumerate() {
+            for (axis, size) in shape.sizes().iter().enumerate() {
+                sizing.number(Place::Input { port, axis }, *size)?;
+            }
+        }
+        for (port, shape) in program.outputs.iter().enumerate() {
+            for (axis, size) in shape.sizes().iter().enumerate() {
+                sizing.number(Place::Output { port, axis }, *size)?;
+            }
+        }
+        if sizing.places.is_empty() && program.layout.is_fixed() {
+            return Ok(None);
+        }
+        for bytes in &program.layout.sizes {
+            sizing.layout_bytes.push(sizing.table.add(*bytes).map_err(no_sizes)?);
+        }
+        // Offsets in the arena change with every size of it.
+        for (dispatch, sized) in program.run.iter().enumerate() {
+            for (arg, slice) in sized.args.iter().enumerate() {
+                if let Some(buffer) = slice.placed {
+                    let offset = sizing.table.add(slice.offset).map_err(no_sizes)?;
+                    sizing.placed.push(Placed { dispatch, arg, buffer, offset });
+                }
+            }
+        }
+        sizing.layout = program.layout;
+        Ok(Some(sizing))
+    }
+
+    fn dispatch(&mut self, dispatch: usize, sized: &SizedDispatch) -> Result<(), Error> {
+        for (param, value) in sized.params.iter().enumerate() {
+            self.signed(Place::Param { dispatch, param }, *value)?;
+        }
+        for (axis, count) in sized.groups.iter().enumerate() {
+            self.number(Place::Groups { dispatch, axis }, *count)?;
+        }
+        for (arg, slice) in sized.args.iter().enumerate() {
+            if slice.placed.is_none() {
+                self.number(Place::ArgOffset { dispatch, arg }, slice.offset)?;
+            }
+            self.number(Place::ArgBytes { dispatch, arg }, slice.bytes)?;
+        }
+        // Estimates for profiles that overflow are left as they are.
+        for (place, estimate) in
+            [(Place::Flops(dispatch), sized.flops), (Place::Bytes(dispatch), sized.bytes)]
+        {
+            if estimate.fault().is_none() {
+                self.number(place, estimate)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn number(&mut self, place: Place, value: Dim) -> Result<(), Error> {
+        if !value.is_constant() {
+            let slot = self.table.add(value).map_err(no_sizes)?;
+            self.places.push((place, slot));
+        }
+        Ok(())
+    }
+
+    fn signed(&mut self, place: Place, value: Dim) -> Result<(), Error> {
+        if !value.is_constant() {
+            let slot = self.table.add_signed(value).map_err(no_sizes)?;
+            self.places.push((place, slot));
+        }
+        Ok(())
+    }
+
+    /// Writes the numbers for such sizes into a program.
+    fn apply(&self, program: &mut Program, sizes: &Bindings) -> Result<(), Error> {
+        let mut values = Vec::new();
+        self.table.evaluate(sizes, &mut values).map_err(no_sizes)?;
+        for (place, slot) in &self.places {
+            self.write(program, *place, values[slot.index()])?;
+        }
+        let bytes: Vec<u64> = self.layout_bytes.iter().map(|slot| values[slot.index()] as u64).collect();
+        let mut offsets = vec![0; bytes.len()];
+        let too_large = || Error::Plan("the arena needs more bytes than an address can count".into());
+        let arena = self.layout.place(&bytes, &mut offsets).ok_or_else(too_large)?;
+        if let Some(decl) = self.arena.and_then(|id| program.buffers.get_mut(id.0 as usize)) {
+            decl.bytes = arena.max(1).next_multiple_of(self.alignment.max(1));
+        }
+        for placed in &self.placed {
+            let offset = offsets[placed.buffer] + values[placed.offset.index()] as u64;
+            program.run[placed.dispatch].args[placed.arg].offset = offset;
+        }
+        Ok(())
+    }
+
+    fn write(&self, program: &mut Program, place: Place, value: i64) -> Result<(), Error> {
+        let small = || u32::try_from(value).map_err(|_| too_many(value));
+        match place {
+            Place::Param { dispatch, param } => {
+                // Negative strides wrap.
+                if !(i64::from(i32::MIN)..=i64::from(u32::MAX)).contains(&value) {
+                    return Err(too_many(value));
+                }
+                program.run[dispatch].params[param] = value as u32;
+            }
+            Place::Groups { dispatch, axis } => program.run[dispatch].groups[axis] = small()?,
+            Place::ArgOffset { dispatch, arg } => program.run[dispatch].args[arg].offset = value as u64,
+            Place::ArgBytes { dispatch, arg } => program.run[dispatch].args[arg].bytes = value as u64,
+            Place::Flops(dispatch) => program.run[dispatch].flops = value as u64,
+            Place::Bytes(dispatch) => program.run[dispatch].bytes = value as u64,
+            Place::Buffer(i) if Some(BufferId(i as u32)) != self.arena => {
+                program.buffers[i].bytes = (value as u64).max(1).next_multiple_of(self.alignment.max(1));
+            }
+            Place::Buffer(_) => {}
+            Place::Input { port, axis } => program.inputs[port].ty.shape.set_number(axis, value as usize),
+            Place::Output { port, axis } => program.outputs[port].ty.shape.set_number(axis, value as usize),
+        }
+        Ok(())
+    }
+}
+
+impl Program {
+    /// The program with its numbers for other sizes, without what only the load needs.
+    pub fn for_sizes(&self, sizes: &Bindings) -> Result<Program, Error> {
+        let mut program = Program {
+            kernels: self.kernels.clone(),
+            buffers: self.buffers.clone(),
+            inputs: self.inputs.clone(),
+            outputs: self.outputs.clone(),
+            run: self.run.clone(),
+            sizing: self.sizing.clone(),
+            ..Program::default()
+        };
+        if let Some(sizing) = &self.sizing {
+            sizing.apply(&mut program, sizes)?;
+        }
+        Ok(program)
+    }
+}
+
+impl SizedSlice {
+    /// The range in the current compile; `offset` is where its buffer of the arena begins.
+    pub fn slice(&self, offset: u64) -> Slice {
+        let number = |dim: Dim| dim.value().ok().and_then(|v| u64::try_from(v).ok()).unwrap_or(0);
+        Slice { buffer: self.buffer, offset: offset + number(self.offset), bytes: number(self.bytes) }
+    }
+}
+
+impl SizedDispatch {
+    /// Writes its numbers in the current compile into a dispatch; arguments are the caller's.
+    pub fn write(&self, dispatch: &mut Dispatch) -> Result<(), Error> {
+        let number = |dim: &Dim| dim.value().map_err(no_sizes);
+        dispatch.params = self.params.iter().map(|p| Ok(number(p)? as u32)).collect::<Result<_, Error>>()?;
+        for (count, dim) in dispatch.groups.iter_mut().zip(&self.groups) {
+            let value = number(dim)?;
+            *count = u32::try_from(value).map_err(|_| too_many(value))?;
+        }
+        // For profiles: what is too large to count is not worth an error.
+        let estimate = |dim: &Dim| dim.value().map_or(u64::MAX, |v| v as u64);
+        (dispatch.flops, dispatch.bytes) = (estimate(&self.flops), estimate(&self.bytes));
+        Ok(())
+    }
+}
+
+fn no_sizes(problem: SizeError) -> Error {
+    Error::Sizes(problem.to_string())
+}
+
+fn too_many(value: i64) -> Error {
+    Error::Sizes(format!("{value} does not fit the 32 bits that kernels count in"))
+}
