@@ -34,7 +34,8 @@ cargo xtask <chore>
   features        check that the crate compiles with every combination of its features
   probe [GiB]     print what every Vulkan device offers, and try a large buffer
   rates [GiB]     print the Vulkan driver's rates: transfers, latency, a buffer above 4 GiB
-  aarch64         build for 64-bit Arm and run the tests that need no GPU, under qemu where this machine is another
+  aarch64 [ARGS…] build for 64-bit Arm and run the tests that need no GPU, under qemu where this machine is another;
+                  with ARGS `cargo test ARGS…` for that target
   loom            try the thread pool's synchronisation in every interleaving
   size            list source files over 800 lines and fail if there are any
   fuzz [ARGS…]    parse a million mutated graphs; `--cases N` for another number
@@ -63,7 +64,7 @@ fn main() -> ExitCode {
         ("gguf", []) => gguf::check(None),
         ("gguf", [zoo]) => gguf::check(Some(zoo)),
         ("features", []) => features::check(),
-        ("aarch64", []) => aarch64::check(),
+        ("aarch64", _) => aarch64::check(rest),
         ("loom", []) => loom(),
         ("size", []) => size::check(),
         ("fuzz", _) => fuzz(rest),
