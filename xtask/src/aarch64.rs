@@ -38,7 +38,7 @@ pub(crate) fn check(args: &[String]) -> Result<(), String> {
         command.args(["test", "--target", TARGET, "--target-dir", "target/aarch64"]).env("RUSTC", rustc);
         if !NATIVE {
             command.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", LINKER);
-            let runner = format!("{EMULATOR} -L /usr/aarch64-linux-gnu");
+            let runner = format!("{EMULATOR} -L {}", libraries());
             command.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", runner);
         }
         command
@@ -65,6 +65,12 @@ fn compiler() -> Result<&'static str, String> {
              `dpkg --add-architecture arm64 && apt-get update && apt-get install rustc-web libstd-rust-web-dev:arm64`"
         )
     })
+}
+
+/// The folder whose `lib` has Arm's loader and C library. Debian's multiarch packages put them into the system's own: the
+/// cross compiler's loader would then find the other C library, and programs hang.
+fn libraries() -> &'static str {
+    if Path::new("/lib/ld-linux-aarch64.so.1").exists() { "/" } else { "/usr/aarch64-linux-gnu" }
 }
 
 fn runs(program: &str) -> bool {

@@ -8,6 +8,7 @@ mod elixir;
 mod features;
 mod gguf;
 mod onnx;
+mod programs;
 mod requirements;
 mod size;
 mod umath;
@@ -32,6 +33,7 @@ cargo xtask <chore>
   gguf [ZOO]      compare GGUF files and block formats with the `gguf` package and with llama.cpp; with the zoo's folder,
                   such as target/zoo, all tensors of smollm2 too
   features        check that the crate compiles with every combination of its features
+  programs        build and run the first programs of the book as packages of their own, with and without features
   probe [GiB]     print what every Vulkan device offers, and try a large buffer
   rates [GiB]     print the Vulkan driver's rates: transfers, latency, a buffer above 4 GiB
   aarch64 [ARGS…] build for 64-bit Arm and run the tests that need no GPU, under qemu where this machine is another;
@@ -64,6 +66,7 @@ fn main() -> ExitCode {
         ("gguf", []) => gguf::check(None),
         ("gguf", [zoo]) => gguf::check(Some(zoo)),
         ("features", []) => features::check(),
+        ("programs", []) => programs::check(),
         ("aarch64", _) => aarch64::check(rest),
         ("loom", []) => loom(),
         ("size", []) => size::check(),
