@@ -88,12 +88,12 @@ impl Operand {
         self.ty.shape.dims()
     }
 
-    /// Whether its elements lie one after another from the root's first on.
+    /// Whether it is contiguous from the root's first element on.
     pub fn is_packed(&self) -> bool {
         self.offset == 0 && self.is_contiguous()
     }
 
-    /// Whether its elements lie one after another from `offset` on.
+    /// Whether it is contiguous from `offset` on.
     pub fn is_contiguous(&self) -> bool {
         let packed = self.ty.shape.strides();
         self.dims().iter().zip(&self.strides).zip(packed).all(|((d, s), p)| *d <= 1 || *s == p as i64)

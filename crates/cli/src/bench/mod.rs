@@ -32,7 +32,7 @@ enum What {
     Model(model::ModelArgs),
     /// A GPU's rates at sizes that show them, by its own timestamps.
     Gpu(gpu::GpuArgs),
-    /// The error of f32 products on numbers of several kinds.
+    /// The error of f32 matmuls on numbers of several kinds.
     Accuracy(accuracy::AccuracyArgs),
     /// From the start of this process to a model's first result.
     Start(start::StartArgs),
@@ -40,9 +40,9 @@ enum What {
     Chain(chain::ChainArgs),
     /// Matmuls with packed weights, format by format.
     Quant(quant::QuantArgs),
-    /// Models that others made, beside ONNX Runtime.
+    /// Models of the zoo, beside ONNX Runtime.
     Zoo(crate::zoo::ZooBenchArgs),
-    /// A tensor, operations and a model larger than 32-bit offsets reach, checked.
+    /// Check a tensor, operations and a model that need more than 32-bit offsets.
     Large(large::LargeArgs),
 }
 

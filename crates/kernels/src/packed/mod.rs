@@ -65,7 +65,7 @@ fn dequant_matmul(op: &DequantMatMul, site: &mut Site<'_>) -> Result<(), String>
         return by_experts(problem, weight, extras, site);
     }
     if problem.m <= SMALL_M {
-        return few_rows(problem, weight, extras, site);
+        return small_m(problem, weight, extras, site);
     }
     let weight = weight.decoded_as(false, site)?;
     match unpack::first(&problem, &weight, site)? {
@@ -94,11 +94,11 @@ fn by_experts(
     problem.m = 1;
     problem.a.outer = 0;
     problem.extras.iter_mut().for_each(|extra| extra.row = 0);
-    few_rows(problem, weight, extras, site)
+    small_m(problem, weight, extras, site)
 }
 
 /// A matmul bound by the speed at which the weight is read.
-fn few_rows(
+fn small_m(
     mut problem: Problem<'_>,
     weight: Weight,
     extras: &[Operand],

@@ -16,7 +16,7 @@ use crate::model::watched;
 use crate::process::OfProcess;
 use crate::{Error, Session};
 
-/// Shapes kept compiled at a time; the one that was compiled first goes when another comes.
+/// Size of the cache of compiled shapes; the one that was compiled first is evicted.
 const COMPILED_SHAPES: usize = 64;
 
 /// Inputs of a run by name.
@@ -225,7 +225,7 @@ impl GraphExecutable {
 
     /// Runs so many times in a row and returns how long all kernels together took on the device (from call to return on the
     /// CPU), running as they do untimed: a run's share. The outputs stay on the device, by name.
-    #[allow(clippy::type_complexity, reason = "a time and what `run_resident` gives")]
+    #[allow(clippy::type_complexity, reason = "a time and what `run_resident` returns")]
     pub(crate) fn time(
         &self,
         inputs: NamedInputs<'_>,
