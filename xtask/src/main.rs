@@ -161,3 +161,19 @@ fn run(command: &mut Command) -> Result<(), String> {
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().map_or_else(|| ".".into(), Path::to_path_buf)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::root;
+
+    #[test]
+    fn every_crate_carries_both_licences() {
+        for entry in std::fs::read_dir(root().join("crates")).unwrap() {
+            let folder = entry.unwrap().path();
+            for file in ["LICENSE-APACHE", "LICENSE-MIT"] {
+                let (its, ours) = (folder.join(file), root().join(file));
+                assert_eq!(std::fs::read(&its).ok(), std::fs::read(ours).ok(), "{}", its.display());
+            }
+        }
+    }
+}
