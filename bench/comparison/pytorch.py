@@ -370,7 +370,7 @@ def measure(name: str) -> dict | None:
 
 
 def accuracy(n: int) -> dict:
-    """Relative L2 error of f32 products on 64 rows, by distribution."""
+    """Relative L2 error of f32 matmuls on 64 rows, by distribution."""
     normal = lambda: torch.randn(n, n, device="cuda")
     distributions = {
         "normal": normal,

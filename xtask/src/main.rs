@@ -8,6 +8,7 @@ mod elixir;
 mod features;
 mod gguf;
 mod onnx;
+mod programs;
 mod requirements;
 mod size;
 mod umath;
@@ -32,9 +33,11 @@ cargo xtask <chore>
   gguf [ZOO]      compare GGUF files and block formats with the `gguf` package and with llama.cpp; with the zoo's folder,
                   such as target/zoo, all tensors of smollm2 too
   features        check that the crate compiles with every combination of its features
+  programs        build and run the first programs of the book as packages of their own, with and without features
   probe [GiB]     print what every Vulkan device offers, and try a large buffer
   rates [GiB]     print the Vulkan driver's rates: transfers, latency, a buffer above 4 GiB
-  aarch64         build for 64-bit Arm and run the tests that need no GPU, under qemu where this machine is another
+  aarch64 [ARGS…] build for 64-bit Arm and run the tests that need no GPU, under qemu where this machine is another;
+                  with ARGS `cargo test ARGS…` for that target
   loom            try the thread pool's synchronisation in every interleaving
   size            list source files over 800 lines and fail if there are any
   fuzz [ARGS…]    parse a million mutated graphs; `--cases N` for another number
@@ -63,7 +66,8 @@ fn main() -> ExitCode {
         ("gguf", []) => gguf::check(None),
         ("gguf", [zoo]) => gguf::check(Some(zoo)),
         ("features", []) => features::check(),
-        ("aarch64", []) => aarch64::check(),
+        ("programs", []) => programs::check(),
+        ("aarch64", _) => aarch64::check(rest),
         ("loom", []) => loom(),
         ("size", []) => size::check(),
         ("fuzz", _) => fuzz(rest),
@@ -156,4 +160,20 @@ fn run(command: &mut Command) -> Result<(), String> {
 /// The repository's root.
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().map_or_else(|| ".".into(), Path::to_path_buf)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::root;
+
+    #[test]
+    fn every_crate_carries_both_licences() {
+        for entry in std::fs::read_dir(root().join("crates")).unwrap() {
+            let folder = entry.unwrap().path();
+            for file in ["LICENSE-APACHE", "LICENSE-MIT"] {
+                let (its, ours) = (folder.join(file), root().join(file));
+                assert_eq!(std::fs::read(&its).ok(), std::fs::read(ours).ok(), "{}", its.display());
+            }
+        }
+    }
 }

@@ -21,8 +21,8 @@
 //! # Ok::<(), olivine_array::Error>(())
 //! ```
 //!
-//! Buffers are bytes; what they mean is said by each operation. Handles are shared: work in flight keeps the memory alive,
-//! and a handle that is dropped can never be stale.
+//! Buffers are bytes; each operation says which dtype it reads them as. Handles are reference-counted: work in flight keeps
+//! the memory alive.
 //!
 //! ```
 //! use olivine_array::{Context, DType, Device, ops};

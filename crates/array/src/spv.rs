@@ -11,7 +11,7 @@ use crate::flight::Flight;
 use crate::{Array, Buffer, Context, Error, ErrorKind};
 
 /// Modules that a context keeps checked; the one that was not used for longest goes first.
-const KEPT: usize = 64;
+const CACHED: usize = 64;
 /// A file of SPIR-V above this is refused.
 const MAX_FILE_BYTES: u64 = 64 << 20;
 
@@ -91,7 +91,7 @@ impl Modules {
         drop(known);
         let module = SpvModule::from_bytes(bytes)?;
         let mut known = lock();
-        if known.len() >= KEPT {
+        if known.len() >= CACHED {
             known.remove(0);
         }
         known.push((bytes.to_vec(), module.clone()));

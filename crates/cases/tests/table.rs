@@ -91,10 +91,10 @@ impl Backend for Refuses {
     }
 }
 
-/// The oracle's results, spoilt.
-struct Spoilt(&'static str, fn(&mut Value, &[(String, Tensor)]));
+/// The oracle's results, corrupted.
+struct Corrupted(&'static str, fn(&mut Value, &[(String, Tensor)]));
 
-impl Backend for Spoilt {
+impl Backend for Corrupted {
     fn name(&self) -> &str {
         self.0
     }
@@ -118,7 +118,7 @@ impl Backend for Spoilt {
 }
 
 /// Cases with something to get wrong: a result that is not empty. The largest are left out for time.
-fn spoilable() -> Vec<Case> {
+fn corruptible() -> Vec<Case> {
     let mut cases = table();
     cases.retain(|c| !c.name.contains("20M"));
     cases.retain(|c| {
@@ -143,31 +143,31 @@ fn missed(report: &Report) -> String {
 
 #[test]
 fn a_backend_that_returns_zeros_fails() {
-    let zeros = Spoilt("zeros", |v, _| match &mut v.data {
+    let zeros = Corrupted("zeros", |v, _| match &mut v.data {
         Numbers::Floats(v) => v.fill(0.0),
         Numbers::Ints(v) => v.fill(0),
     });
-    let report = run_table(&zeros, &spoilable(), "", THREADS);
+    let report = run_table(&zeros, &corruptible(), "", THREADS);
     assert!(caught(&report) >= 0.97, "{} missed:\n{}", caught(&report), missed(&report));
 }
 
 #[test]
 fn a_backend_that_is_a_thousandth_off_fails() {
     // Whole numbers and bools cannot be a thousandth off; they are one off. Narrow floats are one per cent off.
-    let scaled = Spoilt("scaled", |v, _| {
+    let scaled = Corrupted("scaled", |v, _| {
         let factor = if matches!(v.ty.dtype.name(), "f16" | "bf16") { 1.02 } else { 1.001 };
         match &mut v.data {
             Numbers::Floats(v) => v.iter_mut().for_each(|x| *x *= factor),
             Numbers::Ints(v) => v.iter_mut().for_each(|x| *x ^= 1),
         }
     });
-    let report = run_table(&scaled, &spoilable(), "", THREADS);
+    let report = run_table(&scaled, &corruptible(), "", THREADS);
     assert!(caught(&report) >= 0.95, "{} missed:\n{}", caught(&report), missed(&report));
 }
 
 #[test]
 fn a_backend_that_gets_the_last_element_wrong_fails() {
-    let last = Spoilt("last", |v, _| match &mut v.data {
+    let last = Corrupted("last", |v, _| match &mut v.data {
         Numbers::Floats(v) => {
             if let Some(x) = v.last_mut() {
                 *x = if x.is_finite() { *x + 1.0 + x.abs() } else { 0.5 };
@@ -175,13 +175,13 @@ fn a_backend_that_gets_the_last_element_wrong_fails() {
         }
         Numbers::Ints(v) => v.iter_mut().rev().take(1).for_each(|x| *x ^= 1),
     });
-    let report = run_table(&last, &spoilable(), "", THREADS);
+    let report = run_table(&last, &corruptible(), "", THREADS);
     assert!(caught(&report) >= 0.995, "{} missed:\n{}", caught(&report), missed(&report));
 }
 
 #[test]
 fn a_backend_that_returns_its_first_input_fails() {
-    let echo = Spoilt("echo", |v, inputs| {
+    let echo = Corrupted("echo", |v, inputs| {
         let Some((_, first)) = inputs.first() else { return };
         let first = Value::of(first);
         match (&mut v.data, &first.data) {
@@ -197,6 +197,6 @@ fn a_backend_that_returns_its_first_input_fails() {
             v.data = Numbers::Ints(vec![0; f.len()]);
         }
     });
-    let report = run_table(&echo, &spoilable(), "", THREADS);
+    let report = run_table(&echo, &corruptible(), "", THREADS);
     assert!(caught(&report) >= 0.9, "{} missed:\n{}", caught(&report), missed(&report));
 }

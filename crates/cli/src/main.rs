@@ -78,17 +78,17 @@ enum Command {
     Demo(demo::DemoArgs),
     /// Show the stages of compiling a graph.
     Explain(explain::ExplainArgs),
-    /// Show where a model's time goes, beside what the device can do.
+    /// Show where a model's time goes, beside the device's peak rates.
     Profile(profile::ProfileArgs),
     /// Measure operations and models.
     Bench(bench::BenchArgs),
-    /// Time the kernels that could serve a shape and keep which is best on this device.
+    /// Time the candidate kernels of each shape and cache the fastest for this device.
     Tune(tune::TuneArgs),
     /// Run the table of cases on a device and compare with the exact results.
     Verify(verify::VerifyArgs),
-    /// Run an ONNX model.
+    /// Run a model.
     Run(onnx::run::RunArgs),
-    /// Show what is in a model file and, of what can run, what it takes to run it.
+    /// Show a model's inputs, outputs and operators, and the memory that a run takes.
     Inspect(onnx::inspect::InspectArgs),
     /// Compiles a model ahead for ranges of sizes.
     Prepare(onnx::prepare::PrepareArgs),

@@ -115,7 +115,7 @@ impl Model {
         Ok(Model { encoder, graph, params })
     }
 
-    /// An input; another seed gives another one.
+    /// An input; another seed makes another one.
     pub(crate) fn input(&self, seed: u64) -> Result<Tensor, Failure> {
         let Encoder { batch, sequence, hidden, .. } = self.encoder;
         Ok(seeded_input("x", Shape::new(&[batch, sequence, hidden])?, seed)?)

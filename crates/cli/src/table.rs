@@ -16,7 +16,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// A table with headings; those that begin with `>` head a column of numbers, kept to the right.
+    /// A table with headings; those that begin with `>` head a column of numbers, aligned to the right.
     pub(crate) fn new(headings: &[&str]) -> Self {
         let columns = headings
             .iter()
@@ -64,7 +64,7 @@ fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// Columns that a terminal gives a text.
+/// Columns that a text takes on a terminal.
 fn width(text: &str) -> usize {
     text.chars().map(char_width).sum()
 }

@@ -16,7 +16,7 @@ pub(crate) struct TestArgs {
 enum What {
     /// Run ONNX's backend tests on a device.
     Onnx(conformance::ConformanceArgs),
-    /// Run models that others made and compare with the results of ONNX Runtime and llama.cpp.
+    /// Run the models of the zoo and compare with the results of ONNX Runtime and llama.cpp.
     Zoo(zoo::ZooTestArgs),
 }
 

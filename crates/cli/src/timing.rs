@@ -60,7 +60,7 @@ impl Repeat {
     }
 }
 
-/// How long `work` takes, and what it gives.
+/// How long `work` takes, and what it returns.
 pub(crate) fn timed<R>(work: impl FnOnce() -> R) -> (Duration, R) {
     let start = Instant::now();
     let result = work();

@@ -426,7 +426,7 @@ fn bench_gpu_makes_every_measurement_in_small_and_says_so_line_by_line() {
 }
 
 #[test]
-fn bench_accuracy_finds_the_errors_of_products_small_on_every_kind_of_numbers() {
+fn bench_accuracy_finds_the_errors_of_matmuls_small_on_every_kind_of_numbers() {
     for device in gpus().into_iter().chain(["cpu"]) {
         let result = json(&["bench", "accuracy", "--quick", &format!("--device={device}"), "--json"]);
         let rows = result["rows"].as_array().unwrap();

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 static GENERATION: AtomicU64 = AtomicU64::new(0);
 
-/// How many forks are between this process and the one that asked first. A number that was kept and differs from this one
+/// How many forks are between this process and the one that asked first. A stored number that differs from this one
 /// is of another process.
 pub fn generation() -> u64 {
     static ONCE: Once = Once::new();

@@ -1,4 +1,4 @@
-//! A line that drivers print to a headless process' standard error, caught.
+//! Filters out a line that drivers print to the standard error of a headless process.
 
 /// Calls a graphics driver, and keeps one line that looks like a failure and is none from standard error:
 /// `error: XDG_RUNTIME_DIR is invalid or not set in the environment`. A layer of Mesa asks for a window system when devices

@@ -52,7 +52,7 @@ fn looped(most: usize, open: bool) -> Program {
 }
 
 #[test]
-fn a_loop_whose_trips_are_certain_has_no_gates() {
+fn a_loop_whose_iterations_are_certain_has_no_gates() {
     let program = looped(200, false);
     assert!(program.run.iter().all(|d| d.indirect.is_none()));
     assert!(!program.buffers.iter().any(|b| matches!(b.content, Content::Gates)));

@@ -48,7 +48,7 @@ fn plain() -> DeviceCaps {
 }
 
 #[test]
-fn halves_are_multiplied_by_matrices_where_there_are_any() {
+fn f16_is_multiplied_by_cooperative_matrices_where_there_are_any() {
     let mut with = card();
     let shape = |operand| MatrixShape { operand, accumulator: Elem::F32, m: 16, n: 16, k: 16 };
     with.target.matrices = vec![shape(Elem::F16), shape(Elem::BF16)];
@@ -217,7 +217,7 @@ fn sums_are_split_and_summed_in_two_dispatches_and_empty_ones_need_one() {
 }
 
 #[test]
-fn batches_become_rows_where_the_right_factor_is_shared() {
+fn batches_become_rows_where_rhs_is_shared() {
     let one = |a: &[usize], b: &[usize]| {
         let mut graph = Graph::new("product");
         let x = graph.input("a", DType::F32, a).unwrap();

@@ -106,7 +106,7 @@ fn bytes_of_every_sign_and_order_are_multiplied_exactly_by_matrices() {
 }
 
 /// Halves that are small integers: sums of their products are exact in f32, whatever the order.
-fn halves(dtype: DType, dims: &[usize], seed: u32) -> (Vec<f64>, Tensor) {
+fn narrow_floats(dtype: DType, dims: &[usize], seed: u32) -> (Vec<f64>, Tensor) {
     let numbers: Vec<f64> =
         noise(dims.iter().product(), seed).iter().map(|b| f64::from(*b % 17) - 8.0).collect();
     let bits = |x: f64| match dtype {
@@ -133,8 +133,8 @@ fn few([m, k, n]: [usize; 3], dtype: DType, turned: bool) -> String {
     let product = g.matmul(a, b).unwrap();
     let y = g.cast(product, DType::F32).unwrap();
     g.output("y", y).unwrap();
-    let (x, a) = halves(dtype, &[m, k], 1);
-    let (w, b) = halves(dtype, &if turned { [n, k] } else { [k, n] }, 2);
+    let (x, a) = narrow_floats(dtype, &[m, k], 1);
+    let (w, b) = narrow_floats(dtype, &if turned { [n, k] } else { [k, n] }, 2);
     let out = device.run(&g, &[("a".into(), a), ("b".into(), b)], &[]).unwrap();
     let at = |d: usize, column: usize| if turned { w[column * k + d] } else { w[d * n + column] };
     let got = out[0].to_f64();
@@ -150,7 +150,7 @@ fn few([m, k, n]: [usize; 3], dtype: DType, turned: bool) -> String {
 }
 
 #[test]
-fn a_few_dozen_rows_of_halves_are_multiplied_by_subgroups_each_for_itself() {
+fn a_few_dozen_rows_of_f16_are_multiplied_by_subgroups_each_for_itself() {
     // Whole rounds and rounds that end early; rows and columns that fill no matrix.
     for (sizes, dtype, turned) in [
         ([16, 512, 512], DType::F16, false),
@@ -163,7 +163,7 @@ fn a_few_dozen_rows_of_halves_are_multiplied_by_subgroups_each_for_itself() {
 }
 
 #[test]
-fn few_rows_are_multiplied_as_the_weights_lie() {
+fn small_m_reads_the_weights_in_their_own_layout() {
     for dtype in [DType::F32, DType::F16, DType::BF16] {
         for sizes in [[1, 512, 512], [1, 72, 200], [3, 100, 40], [8, 264, 96], [2, 33, 17]] {
             assert_eq!(few(sizes, dtype, false), "matmul_gemv_axpy", "{sizes:?}");

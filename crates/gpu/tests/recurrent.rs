@@ -46,7 +46,7 @@ fn count(program: &Program, op: &str) -> (usize, usize) {
 }
 
 #[test]
-fn every_step_is_one_dispatch_of_one_kernel_after_one_product() -> Fallible {
+fn every_step_is_one_dispatch_of_one_kernel_after_one_matmul() -> Fallible {
     for direction in [Direction::Forward, Direction::Bidirectional] {
         let program = program(Recurrent::new(RecurrentKind::Lstm, direction), 256)?;
         assert_eq!(count(&program, "recurrence"), (256, 1));
@@ -59,7 +59,7 @@ fn every_step_is_one_dispatch_of_one_kernel_after_one_product() -> Fallible {
 }
 
 #[test]
-fn a_gru_that_resets_before_its_product_takes_two_dispatches_to_a_step() -> Fallible {
+fn a_gru_that_resets_before_its_matmul_takes_two_dispatches_to_a_step() -> Fallible {
     let before = Recurrent::new(RecurrentKind::Gru, Direction::Forward);
     let after = Recurrent { reset_after: true, ..before.clone() };
     assert_eq!(count(&program(before, 7)?, "recurrence"), (14, 2));

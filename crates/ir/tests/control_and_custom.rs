@@ -44,7 +44,7 @@ fn looped(max_iterations: Option<usize>) -> Result<Graph, Error> {
 }
 
 #[test]
-fn a_loop_gives_carried_values_then_rows_then_the_number_of_trips() {
+fn a_loop_returns_carried_values_then_rows_then_the_number_of_iterations() {
     let g = looped(Some(7)).unwrap();
     let types: Vec<String> = g.outputs().iter().map(|o| g.ty(o.value).unwrap().to_string()).collect();
     assert_eq!(types, ["i32[]", "i32[7]", "i64[]"]);

@@ -7,7 +7,7 @@ use olivine_program::DeviceCaps;
 use crate::launch::Launch;
 use crate::site::Memory;
 
-/// How elements of one size lie in registers: one each, or two words where 64-bit registers are missing.
+/// The layout of elements of one size in registers: one each, or two words where 64-bit registers are missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cells {
     elem: Elem,

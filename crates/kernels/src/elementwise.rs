@@ -1,6 +1,6 @@
 //! Elementwise regions over operands with any broadcasting and strides.
 //!
-//! Every invocation computes `LANES` neighbouring positions where all operands lie so that these are one vector load
+//! Every invocation computes `LANES` neighbouring positions where the layouts of all operands make these one vector load
 //! (or one number), else one position. Sizes and strides are run-time numbers.
 
 use olivine_ir::Dim;

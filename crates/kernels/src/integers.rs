@@ -56,7 +56,7 @@ impl<'k> Integer<'k> {
         Integer { low, high: self.high + carry }
     }
 
-    /// Whether it lies in `0..size`.
+    /// Whether it is in `0..size`.
     pub(crate) fn below(self, size: Val<'k>) -> Val<'k> {
         self.high.eq(0) & self.low.lt(size)
     }

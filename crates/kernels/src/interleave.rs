@@ -23,7 +23,7 @@ pub(crate) struct Axes {
     few: usize,
     /// The dimension of their positions.
     long: usize,
-    /// The side, 0 where elements come from and 1 where they go, on which the planes' elements lie in turn.
+    /// The side, 0 where elements come from and 1 where they go, on which the planes' elements are interleaved.
     run: usize,
 }
 
@@ -157,7 +157,7 @@ impl<'k> Tile<'k> {
         });
     }
 
-    /// Every access along the planes, likewise; neighbours of a plane lie as far apart in memory as there are planes.
+    /// Every access along the planes, likewise; the stride between neighbours of a plane is the number of planes.
     fn along_planes(&self, access: impl Fn(Val<'k>, Val<'k>)) {
         for plane in 0..self.planes {
             let start = self.plane + self.plane_stride * plane;

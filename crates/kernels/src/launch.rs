@@ -31,7 +31,7 @@ impl Bound {
         }
     }
 
-    /// Gives the i-th run-time number, as they were declared, another value.
+    /// Replaces the value of the i-th run-time number, in the order of their declaration.
     pub fn set_param(&mut self, i: usize, word: u32) {
         if let Some(param) = self.params.get_mut(i) {
             *param = word.into();
@@ -83,7 +83,7 @@ impl<'k> Launch<'k> {
         self.k.arg(name, elem, access)
     }
 
-    /// Declares a size and gives its value; sizes were checked to fit before.
+    /// Declares a size and returns its value; sizes were checked to fit before.
     pub fn size(&self, name: &str, value: impl Into<Dim>) -> Val<'k> {
         self.word(name, Scalar::U32, value.into())
     }

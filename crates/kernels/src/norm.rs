@@ -295,7 +295,7 @@ struct RowRegisters<'k> {
 }
 
 impl<'k> RowRegisters<'k> {
-    /// Pairwise sum of a function of the elements that lie inside the row.
+    /// Pairwise sum of a function of the elements inside the row.
     fn sum(&self, zero: Val<'k>, of: impl Fn(Val<'k>) -> Val<'k>) -> Val<'k> {
         let each = |(_, inside, values): &(Val<'k>, Val<'k>, Vec<Val<'k>>)| {
             inside.select(sum(values.iter().map(|v| of(*v)).collect()), zero)

@@ -49,7 +49,7 @@ fn axes(op: &Pad, from: &[usize], to: &[usize]) -> Vec<Axis> {
     axes
 }
 
-/// Cells that lie together in and out of the operand, so that a vector is wholly one or the other.
+/// Cells that are contiguous in the operand and in the result, so that a vector is wholly one or the other.
 fn run(op: &Pad, axes: &[Axis], most: usize) -> usize {
     let Some(last) = axes.last() else { return 1 };
     let whole = |lanes: &usize| {

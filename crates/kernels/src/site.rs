@@ -108,13 +108,13 @@ impl Operand {
         self.offset.specialize().unwrap_or(0)
     }
 
-    /// Whether its elements lie one after another from the root's first on.
+    /// Whether it is contiguous from the root's first element on.
     #[track_caller]
     pub fn is_packed(&self) -> bool {
         self.offset == 0 && self.is_contiguous()
     }
 
-    /// Whether its elements lie one after another from `offset` on.
+    /// Whether it is contiguous from `offset` on.
     #[track_caller]
     pub fn is_contiguous(&self) -> bool {
         let packed = self.ty.shape.stride_sizes();

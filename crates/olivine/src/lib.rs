@@ -27,14 +27,14 @@
 //! # Features
 //!
 //! `vulkan`, `wgpu` and `onnx` are on by default. Without any of them the crate is the CPU alone, for graphs built in Rust
-//! or read from their text form or a folder of safetensors; a device whose feature is off is listed as unavailable, with that
-//! reason. `ndarray` converts tensors from and to arrays; `async` makes a run in flight a future.
+//! or read from their text form, GGUF files and folders of safetensors; a device whose feature is off is listed as
+//! unavailable, with that reason. `ndarray` converts tensors from and to arrays; `async` makes a run in flight a future.
 //!
 //! # Warnings and progress
 //!
-//! The library prints nothing. What it goes on without (a cache folder that others may write, a record of measured choices
-//! that cannot be read, cooperative matrices that a driver computes wrongly) is a [`tracing`] event of level `WARN`, and
-//! what it spends time on (compiling, building pipelines) one of level `DEBUG`. Any `tracing` subscriber shows them.
+//! The library prints nothing. It reports as [`tracing`] events: warnings (`WARN`) where it falls back, such as a cache folder
+//! that others may write, a record of measured choices that cannot be read or cooperative matrices that a driver computes
+//! wrongly, and progress (`DEBUG`) of compiling and building pipelines. Any `tracing` subscriber shows them.
 #![forbid(unsafe_code)]
 
 #[cfg(all(doctest, feature = "vulkan", feature = "wgpu", feature = "onnx"))]

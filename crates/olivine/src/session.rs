@@ -173,7 +173,7 @@ pub(crate) struct Inner {
     narrow: bool,
     threads: Arc<Threads>,
     pub(crate) engine: Box<dyn Engine>,
-    /// The folder of the user's record; `None` where nothing is kept.
+    /// The folder of the user's record; `None` where nothing is cached.
     pub(crate) folder: Option<CacheFolder>,
     /// What of the user's record was passed over.
     pub(crate) notes: Vec<String>,
@@ -189,7 +189,7 @@ impl Session {
     pub fn with_options(device: Device, options: SessionOptions) -> Result<Self, Error> {
         let threads = Arc::new(Threads::new(options.threads)?);
         let unavailable = |reason: String| Error::Unavailable { device: device.to_string(), reason };
-        // Nothing of the CPU's is kept between processes.
+        // Nothing of the CPU's is cached between processes.
         let folder = if device.backend() == Backend::Cpu { None } else { options.folder() };
         let engine = match device.backend() {
             Backend::Cpu => {
@@ -290,7 +290,7 @@ impl Inner {
 static FOLDERS_NOT_USED: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 impl SessionOptions {
-    /// Where things are kept between processes; a folder that cannot be trusted becomes a warning.
+    /// The folder of caches that outlive the process; a folder that cannot be trusted becomes a warning.
     fn folder(&self) -> Option<CacheFolder> {
         let path = match &self.pipeline_cache {
             PipelineCache::User => default_cache_dir()?,
@@ -366,7 +366,7 @@ fn open_wgpu(
         Device::Chosen(_, Choice::Index(i)) => Select::Index(*i),
         Device::Chosen(_, Choice::Name(name)) => Select::Name(name.clone()),
         Device::Chosen(_, Choice::Uuid(_)) => {
-            let reason = "wgpu does not tell UUIDs; choose by index or name".to_string();
+            let reason = "wgpu does not report UUIDs; choose by index or name".to_string();
             return Err(olivine_gpu::Error::Unavailable(reason).into());
         }
         _ => Select::Auto,

@@ -80,7 +80,7 @@ fn a_shape_that_an_operation_cannot_take_is_an_error_at_run_time() {
 }
 
 #[test]
-fn more_sizes_than_are_kept_still_give_right_answers() {
+fn more_sizes_than_are_cached_still_give_right_answers() {
     let mut g = Graph::new("twice");
     let x = g.input_with_dims("x", DType::I32, [1], vec![named("n")]).unwrap();
     let y = g.add(x, x).unwrap();

@@ -23,7 +23,7 @@ fn all_pass(vulkan: &SessionBackend, cases: &[Case], filter: &str) {
 }
 
 #[test]
-fn products_of_the_table_pass() {
+fn matmuls_of_the_table_pass() {
     let vulkan = open("vulkan", Mask::default(), false);
     for filter in ["matmul", "/grouped/", "lora"] {
         all_pass(&vulkan, &table(), filter);
@@ -31,7 +31,7 @@ fn products_of_the_table_pass() {
 }
 
 #[test]
-fn products_of_the_table_pass_without_subgroups_in_checked_mode() {
+fn matmuls_of_the_table_pass_without_subgroups_in_checked_mode() {
     let vulkan = open("vulkan, checked, no subgroups", NO_SUBGROUPS, true);
     for filter in ["/grouped/mixed", "/matmul/batch"] {
         all_pass(&vulkan, &table(), filter);
@@ -69,7 +69,7 @@ fn epilogue(heavy: bool) -> Region {
 }
 
 /// A product of random sizes, layouts, batches and epilogues; whole numbers make every sum exact.
-fn random_product(seed: u64) -> Case {
+fn random_matmul(seed: u64) -> Case {
     let mut rng = Rng::named(&format!("product {seed}"));
     let mut pick = |options: &[usize]| options[rng.below(options.len())];
     let edge = [1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 36, 63, 64, 65, 96, 100, 127, 128, 129, 130];
@@ -118,20 +118,20 @@ fn random_product(seed: u64) -> Case {
 }
 
 #[test]
-fn random_products_are_exact() {
+fn random_matmuls_are_exact() {
     let vulkan = open("vulkan", Mask::default(), false);
-    let cases: Vec<Case> = (0..150).map(random_product).collect();
+    let cases: Vec<Case> = (0..150).map(random_matmul).collect();
     all_pass(&vulkan, &cases, "product");
 }
 
 #[test]
-fn random_products_stay_in_bounds_without_subgroups() {
+fn random_matmuls_stay_in_bounds_without_subgroups() {
     let vulkan = open("vulkan, checked, no subgroups", NO_SUBGROUPS, true);
-    let cases: Vec<Case> = (150..160).map(random_product).collect();
+    let cases: Vec<Case> = (150..160).map(random_matmul).collect();
     all_pass(&vulkan, &cases, "product");
 }
 
-fn product(dtype: DType, m: usize, k: usize, n: usize, turned: bool) -> Case {
+fn matmul(dtype: DType, m: usize, k: usize, n: usize, turned: bool) -> Case {
     let name = format!("large/{m}x{k}x{n}-{dtype}-{turned}");
     let (fill, bound) = if dtype == F32 { (whole(-8, 8), Bound::Exact) } else { (normal(), sum_of(k)) };
     Case::new("large", name, dtype, fill, bound, move |g| {
@@ -153,7 +153,7 @@ fn every_kernel_meets_its_shapes() {
     for (m, k, n) in shapes {
         for turned in [false, true] {
             for dtype in [F32, BF16, F64] {
-                let case = product(dtype, m, k, n, turned);
+                let case = matmul(dtype, m, k, n, turned);
                 let outcome = check(&case, &vulkan);
                 assert!(outcome.passed(), "{}: {outcome}", case.name);
             }

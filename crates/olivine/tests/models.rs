@@ -54,7 +54,7 @@ fn an_encoder_keeps_its_inputs_shape_for_any_batch_and_sequence() {
 }
 
 #[test]
-fn flops_count_the_products_alone() {
+fn flops_count_the_matmuls_alone() {
     let e = small();
     let tokens = 6.0;
     let products = 2.0 * tokens * (4.0 * 16.0 + 2.0 * 32.0);
@@ -63,7 +63,7 @@ fn flops_count_the_products_alone() {
 }
 
 #[test]
-fn an_encoder_of_halves_computes_nearly_what_one_of_f32_does() {
+fn an_encoder_in_f16_computes_nearly_what_one_in_f32_does() {
     let output = |dtype: DType| {
         let graph = Encoder { dtype, ..small() }.graph().unwrap();
         let executable = Session::new(Device::Cpu).unwrap().compile(&graph).unwrap();

@@ -15,7 +15,7 @@ fn sessions() -> Vec<Session> {
 }
 
 /// The product of two rows of x with a weight of ones.
-fn product(session: &Session, format: BlockFormat, rows: [Vec<f32>; 2]) -> Vec<f32> {
+fn matmul(session: &Session, format: BlockFormat, rows: [Vec<f32>; 2]) -> Vec<f32> {
     let bytes = olivine_quant::encode(format, &[1.0; N * K], None).unwrap();
     let mut g = Graph::new("g");
     let x = g.input("x", DType::F32, [2, K]).unwrap();
@@ -39,7 +39,7 @@ fn a_row_that_is_not_finite_gives_nothing_finite_and_leaves_the_others_alone() {
             for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
                 let mut rows = [vec![1.0; K], vec![1.0; K]];
                 rows[0][K / 2 + 3] = bad;
-                let y = product(&session, format, rows);
+                let y = matmul(&session, format, rows);
                 let name = session.device_name();
                 assert!(y[..N].iter().all(|y| !y.is_finite()), "{name} {format} {bad}: {y:?}");
                 assert!(y[N..].iter().all(|y| (y - K as f32).abs() < 8.0), "{name} {format} {bad}: {y:?}");
@@ -54,11 +54,11 @@ fn the_largest_and_the_smallest_numbers_are_multiplied() {
         for format in FORMATS {
             let mut rows = [vec![0.0; K], vec![0.0; K]];
             (rows[0][5], rows[1][7]) = (1e36, 1e-25);
-            let y = product(&session, format, rows);
+            let y = matmul(&session, format, rows);
             let name = session.device_name();
             assert!(y[..N].iter().all(|y| (y / 1e36 - 1.0).abs() < 0.02), "{name} {format}: {y:?}");
             assert!(y[N..].iter().all(|y| (y / 1e-25 - 1.0).abs() < 0.02), "{name} {format}: {y:?}");
-            let y = product(&session, format, [vec![0.0; K], vec![-0.0; K]]);
+            let y = matmul(&session, format, [vec![0.0; K], vec![-0.0; K]]);
             assert!(y.iter().all(|y| *y == 0.0), "{name} {format}: {y:?}");
         }
     }

@@ -65,7 +65,7 @@ fn every_candidate(session: &Session, case: &Case) -> usize {
 }
 
 #[test]
-fn every_candidate_for_a_product_is_right() {
+fn every_candidate_for_a_matmul_is_right() {
     let vulkan = open(Device::Vulkan, TuneBy::Shipped);
     let product = |m: usize, n: usize, k: usize, dtype| {
         Case::new("product", format!("{dtype}-{m}x{n}x{k}"), dtype, whole(-2, 2), Bound::Exact, move |g| {

@@ -112,7 +112,7 @@ impl Files {
         Err(format!("with their zeros the model's sparse tensors have over {MAX_WRITTEN_OUT} elements"))
     }
 
-    /// Gives back the memory of bytes that were copied; they are read again if anyone asks for them.
+    /// Releases the memory of bytes that were copied; they are read again if anyone asks for them.
     pub(crate) fn release(&self, part: &Bytes) {
         let mapped = self.mapped.lock().unwrap_or_else(PoisonError::into_inner);
         mapped.values().for_each(|mapping| mapping.release(part));
@@ -207,7 +207,7 @@ mod mapping {
             self.0.as_ref().map_or_else(Bytes::new, |mapped| Bytes::from_owner(Owner(mapped.clone())))
         }
 
-        /// Gives back the pages of a part, if it is in here.
+        /// Releases the pages of a part, if it is in here.
         #[cfg(unix)]
         pub(super) fn release(&self, part: &[u8]) {
             let Some(mapped) = &self.0 else { return };

@@ -19,7 +19,7 @@ use crate::proto::{
     TypeProto, ValueInfoProto, tensor_shape_proto, type_proto,
 };
 use crate::sparse::{decode_sparse, sparse_name};
-use crate::stored::{Reading, Readings, dense, dense_type, packed, packing};
+use crate::stored::{PackedView, PackedViews, dense, dense_type, packed, packing};
 use crate::tensor::{decode, decode_stored, shape_of};
 use crate::{Dim, ElementType, Kind, Port};
 
@@ -68,7 +68,7 @@ pub struct Model {
     constant_names: HashMap<usize, String>,
     constants: HashMap<String, Tensor>,
     /// Params of graphs that read the bytes of weights as another type.
-    readings: Mutex<Readings>,
+    packed_views: Mutex<PackedViews>,
     unsupported: Vec<Unsupported>,
 }
 
@@ -140,7 +140,7 @@ impl Model {
             decoded: Mutex::default(),
             constant_names: HashMap::new(),
             constants: HashMap::new(),
-            readings: Mutex::default(),
+            packed_views: Mutex::default(),
             unsupported: Vec::new(),
         };
         model.check_names()?;
@@ -149,7 +149,7 @@ impl Model {
         Ok(model)
     }
 
-    /// Gives names to large constants, so that they are weights as initializers are. Those that cannot be decoded are
+    /// Names large constants, so that they are weights as initializers are. Those that cannot be decoded are
     /// found when they are used.
     fn name_constants(&mut self) -> Result<(), Error> {
         let mut found: Vec<(usize, String, Tensor)> = Vec::new();
@@ -213,7 +213,7 @@ impl Model {
         for node in &self.graph.node {
             if let Some(name) = node.output.iter().find(|name| self.weights.contains_key(*name)) {
                 let problem = format!("`{}` is an initializer as well", shortened(name));
-                return Err(Error::invalid(place(node), problem));
+                return Err(Error::invalid(location(node), problem));
             }
         }
         Ok(())
@@ -299,7 +299,7 @@ impl Model {
         if let Some(tensor) = self.constants.get(name) {
             return Some(tensor.clone());
         }
-        let Reading { source, ty, transposed } = self.readings().get(name)?.clone();
+        let PackedView { source, ty, transposed } = self.packed_views().get(name)?.clone();
         packed(self.stored(&source)?, ty, transposed).ok()
     }
 
@@ -313,15 +313,15 @@ impl Model {
         self.weights.get(name).map(|(_, tensor)| tensor).or_else(|| self.constants.get(name))
     }
 
-    fn readings(&self) -> MutexGuard<'_, Readings> {
-        self.readings.lock().unwrap_or_else(PoisonError::into_inner)
+    fn packed_views(&self) -> MutexGuard<'_, PackedViews> {
+        self.packed_views.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The name of a param that reads a weight as a packed type, if the weight's elements can be read so.
-    pub(crate) fn reading(&self, reading: Reading) -> Option<String> {
-        packing(self.stored(&reading.source)?.ty(), reading.ty, reading.transposed)?;
+    pub(crate) fn packed_view(&self, view: PackedView) -> Option<String> {
+        packing(self.stored(&view.source)?.ty(), view.ty, view.transposed)?;
         let is_taken = |name: &str| self.stored(name).is_some();
-        Some(self.readings().name(reading, is_taken))
+        Some(self.packed_views().name(view, is_taken))
     }
 
     /// The model with other weights: those that `change` returns take the place of the ones of their name. They are of the
@@ -349,7 +349,7 @@ impl Model {
             decoded: Mutex::default(),
             constant_names: HashMap::new(),
             constants: HashMap::new(),
-            readings: Mutex::default(),
+            packed_views: Mutex::default(),
             unsupported: self.unsupported.clone(),
         })
     }
@@ -370,7 +370,7 @@ impl Model {
     pub fn nodes(&self) -> Vec<NodeInfo> {
         let named = |names: &[String]| names.iter().filter(|n| !n.is_empty()).cloned().collect();
         let info = |node: &NodeProto| NodeInfo {
-            place: place(node),
+            place: location(node),
             inputs: named(&node.input),
             outputs: named(&node.output),
         };
@@ -445,7 +445,7 @@ impl Model {
                 Some(u) => u.count += 1,
                 None => {
                     places.insert(operator.clone(), found.len());
-                    found.push(Unsupported { operator, count: 1, first: place(node) });
+                    found.push(Unsupported { operator, count: 1, first: location(node) });
                 }
             }
         };
@@ -471,7 +471,7 @@ impl Model {
                 for graph in attribute.g.iter().chain(&attribute.graphs) {
                     if depth == MAX_DEPTH {
                         return Err(Error::invalid(
-                            place(node),
+                            location(node),
                             format!("graphs nest deeper than {MAX_DEPTH}"),
                         ));
                     }
@@ -507,7 +507,7 @@ pub(crate) fn operator(node: &NodeProto) -> String {
 }
 
 /// A node as messages call it.
-pub(crate) fn place(node: &NodeProto) -> String {
+pub(crate) fn location(node: &NodeProto) -> String {
     let name =
         if node.name().is_empty() { node.output.first().map_or("", String::as_str) } else { node.name() };
     format!("node `{}` ({})", shortened(name), operator(node))

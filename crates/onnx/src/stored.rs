@@ -42,11 +42,11 @@ pub(crate) fn dense(element: ElementType, tensor: &Tensor) -> Tensor {
 
 /// An initializer that params read as a packed type, by the params' names.
 #[derive(Default)]
-pub(crate) struct Readings(HashMap<String, Reading>);
+pub(crate) struct PackedViews(HashMap<String, PackedView>);
 
 /// How a param follows from an initializer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Reading {
+pub(crate) struct PackedView {
     /// The initializer's name.
     pub(crate) source: String,
     /// What its elements are read as.
@@ -55,19 +55,19 @@ pub(crate) struct Reading {
     pub(crate) transposed: bool,
 }
 
-impl Readings {
-    /// The name of a param that is such a reading; `is_taken` says which names are not free.
-    pub(crate) fn name(&mut self, reading: Reading, is_taken: impl Fn(&str) -> bool) -> String {
-        let how = if reading.transposed { " transposed" } else { "" };
-        let mut name = format!("{} as {}{how}", reading.source, reading.ty);
-        while is_taken(&name) || self.0.get(&name).is_some_and(|other| *other != reading) {
+impl PackedViews {
+    /// The name of a param that is such a view; `is_taken` says which names are not free.
+    pub(crate) fn name(&mut self, view: PackedView, is_taken: impl Fn(&str) -> bool) -> String {
+        let how = if view.transposed { " transposed" } else { "" };
+        let mut name = format!("{} as {}{how}", view.source, view.ty);
+        while is_taken(&name) || self.0.get(&name).is_some_and(|other| *other != view) {
             name.push('\'');
         }
-        self.0.insert(name.clone(), reading);
+        self.0.insert(name.clone(), view);
         name
     }
 
-    pub(crate) fn get(&self, name: &str) -> Option<&Reading> {
+    pub(crate) fn get(&self, name: &str) -> Option<&PackedView> {
         self.0.get(name)
     }
 }

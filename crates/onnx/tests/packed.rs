@@ -153,7 +153,7 @@ fn close(what: &str, element: i64, got: &[f64], want: &[f64]) {
 }
 
 /// `x[m, k] · w[n, k]ᵀ`.
-fn product(x: &[f64], w: &[f64], (m, n, k): (usize, usize, usize)) -> Vec<f64> {
+fn matmul(x: &[f64], w: &[f64], (m, n, k): (usize, usize, usize)) -> Vec<f64> {
     let dot = |i: usize, j: usize| (0..k).map(|l| x[i * k + l] * w[j * k + l]).sum();
     (0..m * n).map(|at| dot(at / n, at % n)).collect()
 }
@@ -213,7 +213,7 @@ fn matmuls_with_blocks_of_every_kind_stay_packed_and_are_right() {
                     let (graph, got) = Test { nodes, weights, element, inputs }.run();
                     let what =
                         format!("{bits} bits, blocks of {block}, K {k}, zero {zero}, element {element}");
-                    let want = product(&x, &w, (m, n, k));
+                    let want = matmul(&x, &w, (m, n, k));
                     let want: Vec<f64> = want.iter().enumerate().map(|(i, y)| y + bias[i % n]).collect();
                     close(&what, element, &got, &want);
                     let packed = ["u2[", "u4[", "u8["][bits.ilog2() as usize - 1];
@@ -416,7 +416,7 @@ fn dequantised_weights_stay_packed_in_every_layout() {
                         let (graph, got) = test.run();
                         let what =
                             format!("{element}, K {k}, {layout}, a scale for each {scales_of}, {zero}");
-                        close(&what, F32, &got, &product(&x, &w, (m, n, k)));
+                        close(&what, F32, &got, &matmul(&x, &w, (m, n, k)));
                         assert!(graph.contains("dequant_matmul"), "{what}: {graph}");
                     }
                 }
@@ -512,7 +512,7 @@ fn experts_of_few_bits_stay_packed_and_are_right() {
                         let sum: f64 = best[..k].iter().map(|e| scores[*e].exp()).sum();
                         for e in &best[..k] {
                             let row = &x[t * hidden..][..hidden];
-                            let y = product(row, &w1[e * width * hidden..], (1, width, hidden));
+                            let y = matmul(row, &w1[e * width * hidden..], (1, width, hidden));
                             let y: Vec<f64> = y.iter().zip(&b1[e * width..]).map(|(y, b)| y + b).collect();
                             let silu = |v: f64, alpha: f64| v / (1.0 + (-alpha * v).exp());
                             let swiglu = |g: f64, l: f64| silu(g.min(7.0), 1.5) * (l.clamp(-7.0, 7.0) + 0.5);
@@ -523,7 +523,7 @@ fn experts_of_few_bits_stay_packed_and_are_right() {
                                 _ => swiglu(y[i], y[inner + i]),
                             };
                             let middle: Vec<f64> = (0..inner).map(act).collect();
-                            let z = product(&middle, &w2[e * hidden * inner..], (1, hidden, inner));
+                            let z = matmul(&middle, &w2[e * hidden * inner..], (1, hidden, inner));
                             for (i, z) in z.iter().enumerate() {
                                 want[t * hidden + i] += (z + b2[e * hidden + i]) * scores[*e].exp() / sum;
                             }

@@ -24,16 +24,16 @@ pub struct LoadBatch {
 
 impl Program {
     /// For every buffer whether runs read it, so that it stays on the device after the load.
-    pub fn kept(&self) -> Vec<bool> {
-        let mut kept = vec![false; self.buffers.len()];
+    pub fn read_by_runs(&self) -> Vec<bool> {
+        let mut read = vec![false; self.buffers.len()];
         let slices = self.run.iter().flat_map(|d| d.args.iter().chain(&d.indirect)).map(|s| s.buffer);
         let ports = self.inputs.iter().chain(&self.outputs).map(|port| port.buffer);
         for buffer in slices.chain(ports) {
-            if let Some(kept) = kept.get_mut(buffer.0 as usize) {
-                *kept = true;
+            if let Some(read) = read.get_mut(buffer.0 as usize) {
+                *read = true;
             }
         }
-        kept
+        read
     }
 
     /// The load-time dispatches to run where some buffers hold their content already. Dispatches of one group are needed
@@ -58,11 +58,11 @@ impl Program {
     /// The dispatches in batches, so that few of the params and constants that only the load reads are on the device at
     /// once.
     pub fn load_batches(&self, needed: &[usize]) -> Vec<LoadBatch> {
-        let kept = self.kept();
+        let read = self.read_by_runs();
         let passes = |buffer: BufferId| {
             let decl = &self.buffers[buffer.0 as usize];
             let is_given = matches!(decl.content, Content::Param(..) | Content::Constant(_));
-            is_given && !kept[buffer.0 as usize]
+            is_given && !read[buffer.0 as usize]
         };
         let reads = |i: usize| self.load[i].args.iter().map(|slice| slice.buffer).filter(|b| passes(*b));
         let mut last: HashMap<BufferId, usize> = HashMap::new();
@@ -125,9 +125,9 @@ impl Program {
 
     /// The parts of [`Program::stored_bytes`]; programs of one model share those of one name.
     pub fn stored_parts(&self) -> impl Iterator<Item = (Option<String>, u64)> + '_ {
-        self.buffers.iter().zip(self.kept()).filter_map(|(decl, kept)| match &decl.content {
-            Content::Constant(_) if kept => Some((None, decl.bytes)),
-            Content::Param(name, _) if kept => Some((Some(format!("param {name}")), decl.bytes)),
+        self.buffers.iter().zip(self.read_by_runs()).filter_map(|(decl, read)| match &decl.content {
+            Content::Constant(_) if read => Some((None, decl.bytes)),
+            Content::Param(name, _) if read => Some((Some(format!("param {name}")), decl.bytes)),
             Content::Packed { key } => Some((key.clone(), decl.bytes)),
             _ => None,
         })

@@ -102,7 +102,7 @@ impl Buffer {
     }
 
     /// The Vulkan buffer and this one's first byte in it.
-    pub(crate) fn place(&self) -> (vk::Buffer, u64) {
+    pub(crate) fn buffer_and_offset(&self) -> (vk::Buffer, u64) {
         (self.block.buffer, self.offset)
     }
 

@@ -15,7 +15,7 @@ use crate::record::Recording;
 use crate::transfer::{command_buffer, command_pool};
 
 /// Pipelines of modules that are cached; the one that was not used for longest goes first.
-const KEPT: usize = 64;
+const CACHED: usize = 64;
 /// Bytes of a descriptor of a buffer that has none: a descriptor cannot be empty.
 const LEAST: u64 = 4;
 
@@ -185,7 +185,7 @@ impl Device {
             .buffers
             .iter()
             .map(|(buffer, bytes)| {
-                let (raw, offset) = buffer.place();
+                let (raw, offset) = buffer.buffer_and_offset();
                 [vk::DescriptorBufferInfo::default().buffer(raw).offset(offset).range((*bytes).max(LEAST))]
             })
             .collect();
@@ -221,7 +221,7 @@ impl Device {
         }
         // Built under the lock: who asks for the same module meanwhile needs it as well.
         let built = Arc::new(self.build_module(module, op)?);
-        let oldest = (known.len() >= KEPT).then(|| known.remove(0));
+        let oldest = (known.len() >= CACHED).then(|| known.remove(0));
         known.push(built.clone());
         drop(known);
         drop(oldest);

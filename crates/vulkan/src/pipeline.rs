@@ -2,13 +2,12 @@
 
 use std::collections::HashMap;
 use std::ffi::CString;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use ash::vk;
 use olivine_kernel::spirv::{Addressing, FloatControls, SpirvOptions};
 use olivine_kernel::{ArgLayout, Kernel, spirv};
-use olivine_program::{DeviceCaps, Error, PipelineKey as Key, SharedPipelines};
+use olivine_program::{DeviceCaps, Error, PipelineKey as Key, SharedPipelines, in_parallel};
 
 use crate::cache::Cache;
 use crate::context::Context;
@@ -62,7 +61,7 @@ impl Pipelines {
             }
         }
         if !new.is_empty() {
-            let built = self.build(caps, &new, checked)?;
+            let built = in_parallel(&new, |(_, kernel)| self.one(caps, kernel, checked).map(Arc::new))?;
             for ((key, _), pipeline) in new.iter().zip(built) {
                 found.insert(*key, self.known.keep(*key, pipeline));
             }
@@ -83,38 +82,6 @@ impl Pipelines {
         // A module that asks for more workgroup memory than there is builds without complaint and loses the device.
         olivine_kernel::validate(kernel, &caps.target).map_err(wrong)?;
         spirv::print(kernel, &options(&self.context, caps, checked)).map_err(wrong)
-    }
-
-    /// Builds kernels in parallel, in order.
-    fn build(
-        &self,
-        caps: &DeviceCaps,
-        new: &[(Key, &Kernel)],
-        checked: bool,
-    ) -> Result<Vec<Arc<Pipeline>>, Error> {
-        let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).min(new.len());
-        let next = AtomicUsize::new(0);
-        let results: Mutex<Vec<(usize, Result<_, Error>)>> = Mutex::default();
-        let work = || {
-            while let Some((i, (_, kernel))) = {
-                let i = next.fetch_add(1, Ordering::Relaxed);
-                new.get(i).map(|n| (i, n))
-            } {
-                let built = self.one(caps, kernel, checked).map(Arc::new);
-                results.lock().unwrap_or_else(PoisonError::into_inner).push((i, built));
-            }
-        };
-        std::thread::scope(|scope| {
-            for _ in 1..threads {
-                // Where no thread is to be had, this one does the work.
-                let _ =
-                    std::thread::Builder::new().name("olivine pipelines".into()).spawn_scoped(scope, work);
-            }
-            work();
-        });
-        let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
-        results.sort_by_key(|(i, _)| *i);
-        results.into_iter().map(|(_, built)| built).collect()
     }
 
     fn one(&self, caps: &DeviceCaps, kernel: &Kernel, checked: bool) -> Result<Pipeline, Error> {

@@ -25,7 +25,7 @@ impl Ranges {
         Some(at)
     }
 
-    /// Gives back what was taken; neighbours become one range.
+    /// Frees what was taken; neighbours become one range.
     pub(crate) fn free(&mut self, at: u64, bytes: u64) {
         let i = self.free.partition_point(|(start, _)| *start < at);
         self.free.insert(i, (at, bytes));

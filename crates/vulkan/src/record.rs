@@ -229,7 +229,7 @@ impl Device {
             }
             let address = buffer.address() + slice.offset;
             touched.reads.push(address..address + 12);
-            let (raw, start) = buffer.place();
+            let (raw, start) = buffer.buffer_and_offset();
             indirect = Some((raw, start + slice.offset));
         }
         let check = Check { report, lengths: &lengths, dispatch: i as u32 };
@@ -433,7 +433,7 @@ impl Writer<'_> {
         }
         let mut any = false;
         if let Some(report) = report {
-            let (buffer, offset) = report.place();
+            let (buffer, offset) = report.buffer_and_offset();
             // Safety: the range is in the buffer and is aligned.
             unsafe { device.cmd_fill_buffer(commands, buffer, offset, REPORT, 0) };
             any = true;
@@ -441,7 +441,7 @@ impl Writer<'_> {
         if let Some(staging) = &self.recording.staging {
             for upload in &self.recording.uploads {
                 let (Some(from), true) = (upload.staged, upload.bytes > 0) else { continue };
-                let (buffer, to) = upload.buffer.place();
+                let (buffer, to) = upload.buffer.buffer_and_offset();
                 let region = vk::BufferCopy::default().src_offset(from).dst_offset(to).size(upload.bytes);
                 // Safety: both ranges were checked.
                 unsafe { device.cmd_copy_buffer(commands, staging.buffer, buffer, &[region]) };
@@ -538,9 +538,10 @@ impl Writer<'_> {
             .downloads
             .iter()
             .filter(|d| d.bytes > 0)
-            .filter_map(|d| d.staged.map(|to| copy(d.buffer.place(), to, d.bytes)))
+            .filter_map(|d| d.staged.map(|to| copy(d.buffer.buffer_and_offset(), to, d.bytes)))
             .collect();
-        copies.extend(report.zip(self.recording.report).map(|(r, to)| copy(r.place(), to, REPORT)));
+        copies
+            .extend(report.zip(self.recording.report).map(|(r, to)| copy(r.buffer_and_offset(), to, REPORT)));
         if copies.is_empty() {
             return;
         }

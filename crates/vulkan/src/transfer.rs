@@ -61,7 +61,7 @@ impl Slot {
 
     /// Submits a copy from the staging block to a buffer.
     fn copy_up(&mut self, to: &Arc<Buffer>, offset: u64, bytes: u64) -> Result<u64, Error> {
-        let (raw, base) = to.place();
+        let (raw, base) = to.buffer_and_offset();
         self.keeps.push(to.clone());
         let staging = self.block.buffer;
         self.copy((staging, 0), (raw, base + offset), bytes, false, &[])
@@ -75,7 +75,7 @@ impl Slot {
         bytes: u64,
         after: &[After],
     ) -> Result<u64, Error> {
-        let (raw, base) = from.place();
+        let (raw, base) = from.buffer_and_offset();
         self.keeps.push(from.clone());
         let staging = self.block.buffer;
         self.copy((raw, base + offset), (staging, 0), bytes, true, after)
@@ -233,7 +233,7 @@ impl Transfers {
         let slot = ring.slot(&self.context)?;
         slot.idle()?;
         slot.keeps.extend([from.clone(), to.clone()]);
-        ring.written = slot.copy(from.place(), to.place(), bytes, false, &after)?;
+        ring.written = slot.copy(from.buffer_and_offset(), to.buffer_and_offset(), bytes, false, &after)?;
         Ok(())
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use olivine_kernel::spirv::{self, Addressing, SpirvOptions};
 use olivine_kernel::wgsl::{self, Dialect, WgslOptions};
 use olivine_kernel::{BindingDecl, Foreign, Interface, Kernel, ParamsLocation};
-use olivine_program::{Error, PipelineKey as Key};
+use olivine_program::{Error, PipelineKey as Key, in_parallel};
 
 use crate::Device;
 use crate::device::Language;
@@ -73,13 +73,7 @@ impl Device {
             Ok((*key, pipeline))
         };
         let (known, unknown) = self.known(kernels, checked);
-        #[cfg(not(target_arch = "wasm32"))]
-        let built = {
-            use rayon::prelude::*;
-            unknown.par_iter().map(build).collect::<Result<Vec<_>, Error>>()?
-        };
-        #[cfg(target_arch = "wasm32")]
-        let built = unknown.iter().map(build).collect::<Result<Vec<_>, Error>>()?;
+        let built = in_parallel(&unknown, build)?;
         self.keep(kernels, checked, known, built)
     }
 

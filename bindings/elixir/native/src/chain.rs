@@ -140,7 +140,7 @@ struct Known(Mutex<VecDeque<(Key, Bound)>>);
 static KNOWN: Known = Known(Mutex::new(VecDeque::new()));
 
 /// As many as are kept.
-const KEPT: usize = 16;
+const CACHED: usize = 16;
 
 #[derive(PartialEq)]
 struct Key {
@@ -173,7 +173,7 @@ impl Known {
         let density: Density = text.parse()?;
         let chain = Chain::compile(context.session(), &density, contract.dtype)?;
         let bound = Arc::new(chain.bind(&Data::new(obs.to_vec()), contract.d as usize)?);
-        if known.len() == KEPT {
+        if known.len() == CACHED {
             known.pop_front();
         }
         known.push_back((key, bound.clone()));

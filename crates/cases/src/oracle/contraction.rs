@@ -37,12 +37,11 @@ fn dot<T: Number>(n: usize, mut term: impl FnMut(usize) -> (T, T)) -> T {
 
 pub(super) fn matmul(op: &MatMul, x: &[Value], ty: TensorType) -> Result<Value, String> {
     let product = TensorType::new(x[0].ty.dtype, ty.shape);
-    let y =
-        on_pairs!(x[0], x[1], product, (a, b) => product_of(a, x[0].shape(), b, x[1].shape(), &ty.shape))?;
+    let y = on_pairs!(x[0], x[1], product, (a, b) => matmul_of(a, x[0].shape(), b, x[1].shape(), &ty.shape))?;
     apply_region(&op.epilogue, y, &x[2..], ty)
 }
 
-fn product_of<T: Number>(a: &[T], sa: &Shape, b: &[T], sb: &Shape, out: &Shape) -> Vec<T> {
+fn matmul_of<T: Number>(a: &[T], sa: &Shape, b: &[T], sb: &Shape, out: &Shape) -> Vec<T> {
     let k_size = sa[sa.rank() - 1];
     let (has_m, has_n) = (sa.rank() > 1, sb.rank() > 1);
     let n_size = if has_n { sb[sb.rank() - 1] } else { 1 };

@@ -1,4 +1,4 @@
-//! Integers that stand for reals, by definition.
+//! Quantised operations by their definition.
 
 use olivine_ir::op::{DequantizeLinear, Granularity, QConv, QMatMul, QuantizeLinear};
 use olivine_ir::{DType, TensorType};

@@ -14,7 +14,7 @@ use crate::fill::{normal, uniform, whole};
 
 pub(super) fn rows(t: &mut Table) {
     chains(t);
-    products(t);
+    matmuls(t);
     norms(t);
     by_hand(t);
     layers(t);
@@ -119,7 +119,7 @@ fn chains(t: &mut Table) {
     });
 }
 
-fn products(t: &mut Table) {
+fn matmuls(t: &mut Table) {
     t.case("matmul-bias-gelu-residual", FLOATS, normal(), Peak(64.0), |g| {
         let (x, w, b, r) = (g.x([9, 24])?, g.w([24, 24])?, g.w([24])?, g.x([9, 24])?);
         let y = g.linear(x, w, b)?;

@@ -1,4 +1,4 @@
-//! `olivine bench accuracy`: the error of f32 products, by the kernels that are chosen and by tiles of fused
+//! `olivine bench accuracy`: the error of f32 matmuls, by the kernels that are chosen and by tiles of fused
 //! multiply-adds, on numbers of several kinds.
 
 use clap::Args;

@@ -30,16 +30,16 @@ pub(crate) struct GpuArgs {
     /// Only measurements whose name contains this.
     #[arg(long, default_value = "", value_name = "TEXT", hide_default_value = true)]
     filter: String,
-    /// Only measurements of this very name; may be given again and again.
+    /// Only measurements of exactly this name; may be repeated.
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
     /// Small sizes and few runs, to see that all of it works.
     #[arg(long)]
     quick: bool,
-    /// Also run each as often on the same inputs; all runs must give the same bits.
+    /// Also run each this often on the same inputs; all runs must return the same bits.
     #[arg(long, value_name = "RUNS")]
     same_bits: Option<usize>,
-    /// Print a line of JSON when a measurement begins and when it is made, instead of all at the end.
+    /// Print a line of JSON when a measurement begins and when it ends, instead of all at the end.
     #[arg(long)]
     lines: bool,
 }

@@ -33,7 +33,7 @@ enum What {
     Model(model::ModelArgs),
     /// A GPU's rates at sizes that show them, by its own timestamps.
     Gpu(gpu::GpuArgs),
-    /// The error of f32 products on numbers of several kinds.
+    /// The error of f32 matmuls on numbers of several kinds.
     Accuracy(accuracy::AccuracyArgs),
     /// From the start of this process to a model's first result.
     Start(start::StartArgs),
@@ -43,9 +43,9 @@ enum What {
     Quant(quant::QuantArgs),
     /// What a run costs more when its length is a new one.
     Lengths(lengths::LengthsArgs),
-    /// Models that others made, beside ONNX Runtime.
+    /// Models of the zoo, beside ONNX Runtime.
     Zoo(crate::zoo::ZooBenchArgs),
-    /// A tensor, operations and a model larger than 32-bit offsets reach, checked.
+    /// Check a tensor, operations and a model that need more than 32-bit offsets.
     Large(large::LargeArgs),
 }
 

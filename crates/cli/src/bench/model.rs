@@ -56,7 +56,7 @@ pub(crate) fn run(global: &Global, args: &ModelArgs) -> Result<Answer, Failure> 
     }
 }
 
-/// An ONNX model on random inputs; sizes that no `--dim` gives are 1.
+/// An ONNX model on random inputs; sizes without a `--dim` are 1.
 fn onnx_model(global: &Global, args: &ModelArgs) -> Result<Answer, Failure> {
     let (load, model) = timed(|| onnx::load(Path::new(&args.model), &args.sizes.dims.load_options()));
     let model = model?;

@@ -24,10 +24,10 @@ pub(crate) struct StartArgs {
     model: BuiltIn,
     #[command(flatten)]
     sizes: Sizes,
-    /// Keep built pipelines in this folder instead of the user's cache.
+    /// Cache compiled pipelines in this folder instead of the user's.
     #[arg(long, value_name = "DIR", conflicts_with = "no_cache")]
     cache: Option<PathBuf>,
-    /// Build every pipeline anew and keep none.
+    /// Compile every pipeline anew, without a cache.
     #[arg(long)]
     no_cache: bool,
 }
@@ -78,7 +78,7 @@ pub(crate) fn run(global: &Global, args: &StartArgs) -> Result<Answer, Failure> 
         ("second run", second),
         ("compiling again: graph passes", stages.passes),
         ("compiling again: lowering", stages.lowering),
-        ("compiling again: all, with pipelines kept", stages.again),
+        ("compiling again: all, with cached pipelines", stages.again),
     ];
     let mut table = Table::new(&["part", ">ms"]);
     let mut parts_ms = Map::new();

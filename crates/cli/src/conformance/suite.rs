@@ -30,7 +30,7 @@ pub(super) struct Done {
 pub(super) struct Facts {
     /// Inputs and outputs are tensors of f32, f16, integers and bools alone.
     pub(super) is_plain: bool,
-    /// A backend that gives zeros, or its first input, would pass.
+    /// A backend that returns zeros, or its first input, would pass.
     pub(super) is_idle: bool,
 }
 

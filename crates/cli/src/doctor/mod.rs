@@ -91,7 +91,7 @@ fn memory_available() -> Check {
         Some((total, available)) => {
             Check::ok("memory", format!("{} available of {}", timing::bytes(available), timing::bytes(total)))
         }
-        None => Check::ok("memory", "this system does not tell"),
+        None => Check::ok("memory", "this system does not report it"),
     }
 }
 
@@ -116,7 +116,7 @@ fn matrices(global: &Global) -> Vec<Check> {
                     findings.iter().filter(|f| f.problem.is_some()).map(|f| f.to_string()).collect();
                 match (findings.len(), wrong.is_empty()) {
                     (0, _) => Check::ok(WHAT, format!("{name} has none")),
-                    (all, true) => Check::ok(WHAT, format!("{name}: {all} known products are right")),
+                    (all, true) => Check::ok(WHAT, format!("{name}: {all} known matmuls are right")),
                     (_, false) => {
                         let fix = "another driver version; until then slower kernels are used";
                         Check::missing(WHAT, wrong.join("; "), Some(fix))

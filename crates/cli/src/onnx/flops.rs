@@ -2,7 +2,7 @@
 
 use olivine::ir::{Graph, Node, Op, Shape};
 
-/// Operations of one run: two for each multiplication and addition of products, convolutions, attention and recurrent
+/// Operations of one run: two for each multiplication and addition of matmuls, convolutions, attention and recurrent
 /// layers; one for each element that another operation computes; none for those that move elements. A loop counts as if
 /// it made all its iterations, a choice as its dearer branch.
 pub(crate) fn of_graph(graph: &Graph) -> u64 {
@@ -98,7 +98,7 @@ mod tests {
     use olivine::ir::DType;
 
     #[test]
-    fn products_count_twice_their_sizes_and_the_rest_its_elements() {
+    fn matmuls_count_twice_their_sizes_and_the_rest_its_elements() {
         let mut g = Graph::new("g");
         let (a, b) = (g.input("a", DType::F32, [2, 3]).unwrap(), g.input("b", DType::F32, [3, 5]).unwrap());
         let c = g.matmul(a, b).unwrap();

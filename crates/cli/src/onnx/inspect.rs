@@ -21,7 +21,7 @@ use crate::{Global, gguf};
 
 #[derive(Args)]
 pub(crate) struct InspectArgs {
-    /// The model: an ONNX file, a graph in text form, a folder of safetensors, or a GGUF file.
+    /// The model: an ONNX file, a GGUF file, a graph in text form, or a folder of safetensors.
     model: PathBuf,
     #[command(flatten)]
     given: InputArgs,

@@ -33,7 +33,7 @@ pub(crate) fn is_onnx(name: &str) -> bool {
     Path::new(name).extension().is_some_and(|e| e.eq_ignore_ascii_case("onnx"))
 }
 
-/// A model as a graph, with its weights: sizes that no `--dim` gives are 1, and values that decide shapes are random.
+/// A model as a graph, with its weights: sizes without a `--dim` are 1, and values that decide shapes are random.
 pub(crate) fn graph(path: &Path, dims: &DimArgs) -> Result<(Graph, Vec<(String, Tensor)>), Failure> {
     let model = load(path, &dims.load_options())?;
     let inputs = dims.random(&model)?;

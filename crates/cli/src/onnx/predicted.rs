@@ -1,4 +1,4 @@
-//! The memory that a model takes, told before anything is allocated.
+//! The memory that a model takes, predicted before anything is allocated.
 
 use std::collections::HashSet;
 

@@ -21,7 +21,7 @@ const SHOWN: usize = 4;
 
 #[derive(Args)]
 pub(crate) struct RunArgs {
-    /// The model: an ONNX file, a graph in text form, or a folder of safetensors.
+    /// The model: an ONNX file, a GGUF file, a graph in text form, or a folder of safetensors.
     model: PathBuf,
     #[command(flatten)]
     given: InputArgs,

@@ -35,7 +35,7 @@ pub(crate) struct ProfileArgs {
     /// Write the run of median length as a trace for chrome://tracing or Perfetto.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// Do not measure what the device can do at best.
+    /// Do not measure the device's peak rates.
     #[arg(long)]
     no_ceilings: bool,
 }

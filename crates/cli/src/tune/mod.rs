@@ -1,5 +1,5 @@
 //! `olivine tune`: which kernel serves a shape best on this device? Candidates are timed by the device itself, and what
-//! was found is kept for later sessions.
+//! was found is cached for later sessions.
 
 mod search;
 mod shapes;
@@ -33,10 +33,10 @@ pub(crate) struct TuneArgs {
     model: Option<String>,
     #[command(flatten)]
     sizes: Sizes,
-    /// Tune products of these sizes, as MxNxK with commas between.
+    /// Tune matmuls of these sizes, as MxNxK with commas between.
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     shapes: Vec<String>,
-    /// Types of the products and attentions: f32, f16, bf16.
+    /// Types of the matmuls and attentions: f32, f16, bf16.
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "f32,f16")]
     dtypes: Vec<String>,
     /// Only this family of kernels: matmul, attention.
@@ -48,10 +48,10 @@ pub(crate) struct TuneArgs {
     /// Begin no other shape after so many seconds.
     #[arg(long, value_name = "SECONDS")]
     limit: Option<u64>,
-    /// Keep the record and built pipelines in this folder instead of the user's cache.
+    /// Cache the record and compiled pipelines in this folder instead of the user's.
     #[arg(long, value_name = "DIR")]
     cache: Option<PathBuf>,
-    /// Measure and show, and keep nothing.
+    /// Measure and print, and cache nothing.
     #[arg(long)]
     dry_run: bool,
 }
@@ -82,7 +82,7 @@ pub(crate) fn run(global: &Global, args: &TuneArgs) -> Result<Answer, Failure> {
         let mut search = Search { session: &session, subject, runs, family: args.family.as_deref() };
         let outcome =
             search.run(&mut record, &mut seen, &mut |what: &str| progress.begin(what), &mut |row| {
-                // Kept at once: an interrupted run has lost nothing but the class it was at.
+                // Written at once: an interrupted run has lost nothing but the class it was at.
                 if !args.dry_run && row.keep() {
                     let mut line = Record::default();
                     line.set(row.family, &row.class, &row.best);

@@ -1,4 +1,4 @@
-//! What is tuned when no model is given: products and attentions as models have them.
+//! What is tuned when no model is given: matmuls and attentions as models have them.
 
 use olivine::ir::op::{Attention, HeadLayout};
 use olivine::ir::{DType, Graph};
@@ -24,7 +24,7 @@ pub(super) fn dtype(name: &str) -> Result<DType, Failure> {
     })
 }
 
-/// Products of sizes written as `MxNxK`.
+/// Matmuls of sizes written as `MxNxK`.
 pub(super) fn matmuls(texts: &[String], dtypes: &[DType]) -> Result<Vec<Subject>, Failure> {
     let mut all = Vec::new();
     for text in texts {
@@ -42,7 +42,7 @@ pub(super) fn matmuls(texts: &[String], dtypes: &[DType]) -> Result<Vec<Subject>
     Ok(all)
 }
 
-/// Squares, the products of BERT and of an 8B Llama at several numbers of rows, and attentions of both.
+/// Squares, the matmuls of BERT and of an 8B Llama at several numbers of rows, and attentions of both.
 pub(super) fn standard(dtypes: &[DType], quick: bool) -> Result<Vec<Subject>, Failure> {
     // Of attentions: batch, heads, queries, keys, head elements.
     let (mut sizes, mut attentions): (Vec<MatmulSize>, _) =
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn products_are_read_as_rows_columns_and_depth() -> Result<(), Failure> {
+    fn matmuls_are_read_as_m_n_and_k() -> Result<(), Failure> {
         let all = matmuls(&["2x3x5".into(), " 7x1x1".into()], &[DType::F32, DType::F16])?;
         let names: Vec<&str> = all.iter().map(|s| s.name.as_str()).collect();
         let expected = ["f32 matmul 2x3x5", "f16 matmul 2x3x5", "f32 matmul 7x1x1", "f16 matmul 7x1x1"];

@@ -25,19 +25,19 @@ pub(crate) struct VerifyArgs {
     /// Only cases whose name contains this.
     #[arg(default_value = "")]
     filter: String,
-    /// Runs of every case; all must give the same bits.
+    /// Runs of every case; all must return the same bits.
     #[arg(long, default_value_t = 3)]
     repeat: usize,
     /// Check every access of every kernel.
     #[arg(long)]
     checked: bool,
-    /// Do without subgroup operations.
+    /// Disable subgroup operations.
     #[arg(long)]
     no_subgroups: bool,
-    /// Do without 16-bit registers.
+    /// Disable 16-bit registers.
     #[arg(long)]
     no_f16: bool,
-    /// Do without cooperative matrices.
+    /// Disable cooperative matrices.
     #[arg(long)]
     no_matrices: bool,
     /// On wgpu, use only what browsers offer.

@@ -26,7 +26,7 @@ pub(crate) struct ZooArgs {
     /// Only models whose path contains this.
     #[arg(default_value = "")]
     filter: String,
-    /// What the models make of given inputs, from `zoo/oracle.py`.
+    /// Expected results on given inputs, from `zoo/oracle.py`.
     #[arg(long, default_value = "zoo/oracle.json", value_name = "FILE")]
     oracle: PathBuf,
     /// Devices one after another, such as cpu,vulkan,wgpu; the one of --device when not given.

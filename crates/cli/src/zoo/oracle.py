@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes zoo/oracle.json: what ONNX Runtime makes of the zoo's models, on inputs that a rule gives.
+"""Writes zoo/oracle.json: ONNX Runtime's results on the zoo's models, with inputs that a rule makes.
 
 usage: zoo/oracle.py FOLDER                              (the folder that zoo/fetch filled; needs onnxruntime, numpy)
        zoo/oracle.py --time FOLDER THREADS WARMUP RUNS   (times models named on stdin, for `olivine bench zoo`)

@@ -106,7 +106,7 @@ fn readers_of_one_value_that_differ_are_told_apart_in_linear_time() -> Result<()
 }
 
 #[test]
-fn products_of_one_operand_are_looked_at_in_linear_time() -> Result<(), Error> {
+fn matmuls_of_one_operand_are_looked_at_in_linear_time() -> Result<(), Error> {
     let fuse = crate::passes::fuse::passes();
     let gates = fuse.iter().find(|pass| pass.name() == "gates");
     assert_linear("gates", 4_000, |n| {

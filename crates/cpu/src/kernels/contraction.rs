@@ -218,7 +218,7 @@ fn narrowed<T: Narrow>(result: &[f32], out: &mut [T]) {
     parallel::chunks(out, CONVERTED, &|i, to| T::narrow(&result[i * CONVERTED..][..to.len()], to));
 }
 
-/// Product of an f32 operand with one that is stored in f32, f16 or bf16.
+/// Matmul of an f32 operand with one that is stored in f32, f16 or bf16.
 fn matmul_in_f32(
     a: &Operand<'_>,
     b: &Operand<'_>,
@@ -233,7 +233,7 @@ fn matmul_in_f32(
     }
 }
 
-/// Product into `out` (packed, of shape `shape`), with an epilogue on every finished run.
+/// Matmul into `out` (contiguous, of shape `shape`), with an epilogue on every finished run.
 fn matmul_with<T: Accumulator, E: Rhs<T> + bytemuck::AnyBitPattern>(
     a: &Operand<'_>,
     b: &Operand<'_>,

@@ -357,7 +357,7 @@ pub(crate) fn gemm<T: Accumulator, E: Rhs<T>>(
     let serial = rows * columns * k_len.max(1) <= SERIAL_WORK || threads == 1;
     let tile_rows = rows.div_ceil(rows.div_ceil(TILE_ROWS));
     let widest = match rows {
-        // Nothing of b is packed and kept: long runs of its rows are read best.
+        // b is not packed ahead: long runs of its rows are read fastest.
         _ if small_m::suits(rows, &a, &b) => TILE_COLUMNS.max(columns.div_ceil(threads)),
         TILE_ROWS.. => WIDE_TILE_COLUMNS,
         _ => TILE_COLUMNS,

@@ -103,8 +103,8 @@ pub(crate) fn pool(op: &Pool, x: &[Operand<'_>], out: &mut [Target<'_>]) {
             let (x, out) = (x[0].slice::<f64>(), first.elements::<f64>());
             planes(&geometry, x, out, &|x, out| windowed(op, &geometry, x, out));
         }
-        DType::F16 => halves::<half::f16>(op, &geometry, &x[0], first),
-        DType::BF16 => halves::<half::bf16>(op, &geometry, &x[0], first),
+        DType::F16 => f16_or_bf16::<half::f16>(op, &geometry, &x[0], first),
+        DType::BF16 => f16_or_bf16::<half::bf16>(op, &geometry, &x[0], first),
         DType::F32 => {
             let (x, out) = (x[0].slice::<f32>(), first.elements::<f32>());
             planes(&geometry, x, out, &|x, out| windowed(op, &geometry, x, out));
@@ -117,14 +117,14 @@ pub(crate) fn pool(op: &Pool, x: &[Operand<'_>], out: &mut [Target<'_>]) {
     }
 }
 
-fn halves<H: Half>(op: &Pool, geometry: &Geometry, x: &Operand<'_>, out: &mut Target<'_>) {
+fn f16_or_bf16<H: Half>(op: &Pool, geometry: &Geometry, x: &Operand<'_>, out: &mut Target<'_>) {
     planes(geometry, x.slice::<H>(), out.elements::<H>(), &|x, out| {
-        in_single(x, out, |x, out| windowed(op, geometry, x, out));
+        in_f32(x, out, |x, out| windowed(op, geometry, x, out));
     });
 }
 
 /// Runs a plane's pool in f32.
-fn in_single<H: Half>(x: &[H], out: &mut [H], pool: impl FnOnce(&[f32], &mut [f32])) {
+fn in_f32<H: Half>(x: &[H], out: &mut [H], pool: impl FnOnce(&[f32], &mut [f32])) {
     with_scratch(x.len() + out.len(), |scratch: &mut [f32]| {
         let (wide, result) = scratch.split_at_mut(x.len());
         H::widen(x, wide);
@@ -363,10 +363,10 @@ pub(crate) fn adaptive_pool(op: &AdaptivePool, x: &[Operand<'_>], out: &mut [Tar
             adaptive_plane(op.kind, x, input, out, output);
         }),
         DType::F16 => adaptive(op, &x[0], target, &|x, input, out: &mut [half::f16], output| {
-            in_single(x, out, |x, out| adaptive_plane(op.kind, x, input, out, output));
+            in_f32(x, out, |x, out| adaptive_plane(op.kind, x, input, out, output));
         }),
         DType::BF16 => adaptive(op, &x[0], target, &|x, input, out: &mut [half::bf16], output| {
-            in_single(x, out, |x, out| adaptive_plane(op.kind, x, input, out, output));
+            in_f32(x, out, |x, out| adaptive_plane(op.kind, x, input, out, output));
         }),
         _ => adaptive(op, &x[0], target, &|x, input, out: &mut [f32], output| {
             adaptive_plane(op.kind, x, input, out, output);

@@ -148,7 +148,7 @@ where
             let of = d * each..(d + 1) * each;
             layer.step(d, step, &mut h[of.clone()], &mut c[of.clone()], &mut sums);
             for b in 0..batch {
-                let to = (layer.place(layer.time(d, step, b), b) * dirs + d) * hidden;
+                let to = (layer.row_of(layer.time(d, step, b), b) * dirs + d) * hidden;
                 let row = &mut y[to..to + hidden];
                 if step < layer.length(b) {
                     T::narrow(&h[of.start + b * hidden..][..hidden], row);
@@ -188,7 +188,7 @@ impl<A: Gate> Layer<'_, A> {
     }
 
     /// The row of a position and a batch entry in projections and y.
-    fn place(&self, time: usize, b: usize) -> usize {
+    fn row_of(&self, time: usize, b: usize) -> usize {
         let RecurrentSizes { sequence, batch, .. } = self.sizes;
         if self.op.of.batch_first { b * sequence + time } else { time * batch + b }
     }
@@ -310,7 +310,7 @@ impl<A: Gate> Layer<'_, A> {
     /// The projections of the gates of one batch entry at the position a direction has come to.
     fn projected(&self, d: usize, step: usize, b: usize) -> &[A] {
         let rows = self.rows();
-        let at = self.place(self.time(d, step, b), b) * self.op.of.direction.count() + d;
+        let at = self.row_of(self.time(d, step, b), b) * self.op.of.direction.count() + d;
         &self.projections[at * rows..(at + 1) * rows]
     }
 

@@ -49,8 +49,8 @@ impl<D: Driver> Executable<D> {
         let needed = self.program.needed_at_load(&known);
         let batches = self.program.load_batches(&needed);
         self.check_params(&batches)?;
-        for (i, kept) in self.program.kept().into_iter().enumerate() {
-            if kept {
+        for (i, read) in self.program.read_by_runs().into_iter().enumerate() {
+            if read {
                 self.bring(i, true, &mut buffers)?;
             }
         }
@@ -73,7 +73,7 @@ impl<D: Driver> Executable<D> {
 
     /// Names all params that are read and were never set.
     fn check_params(&self, batches: &[LoadBatch]) -> Result<(), Error> {
-        let mut read = self.program.kept();
+        let mut read = self.program.read_by_runs();
         batches.iter().flat_map(|batch| &batch.brings).for_each(|buffer| read[buffer.0 as usize] = true);
         let mut names = Vec::new();
         for (decl, _) in self.program.buffers.iter().zip(read).filter(|(_, read)| *read) {

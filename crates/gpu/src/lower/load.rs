@@ -106,7 +106,7 @@ impl LoadPlan {
     }
 
     /// Whether a value that the load makes is there after it.
-    pub(super) fn is_kept(&self, id: ValueId) -> bool {
+    pub(super) fn is_read_by_runs(&self, id: ValueId) -> bool {
         self.at_run[id.index()]
     }
 

@@ -117,7 +117,7 @@ impl MemoryMap {
                     let node = &graph.nodes()[at];
                     if matches!(node.op, Op::View(_)) {
                         None
-                    } else if compiled.at_load[at] && !load.is_kept(id) {
+                    } else if compiled.at_load[at] && !load.is_read_by_runs(id) {
                         load.value(id).map(|(bytes, offset)| self.load_slice(bytes, offset))
                     } else if compiled.at_load[at] {
                         let key = self.spelling.get(id).map(str::to_string);

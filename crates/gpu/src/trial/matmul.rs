@@ -73,7 +73,7 @@ impl Plan {
         Plan { operands, results: [first, Panel { first: first.slots(), ..first }] }
     }
 
-    fn factor_slots(&self) -> u32 {
+    fn operand_slots(&self) -> u32 {
         self.operands.iter().map(|p| p.slots()).sum()
     }
 
@@ -138,11 +138,11 @@ fn kernel(shape: MatrixShape, plan: &Plan, caps: &DeviceCaps) -> Result<Kernel, 
     let x = k.arg("x", Elem::U32, Access::Read);
     let y = k.arg("y", Elem::U32, Access::Write);
     let me = k.local_index();
-    let panels = k.shared(Elem::U32, SLOT as u8, plan.factor_slots());
+    let panels = k.shared(Elem::U32, SLOT as u8, plan.operand_slots());
     let sums = k.shared(Elem::U32, SLOT as u8, plan.result_slots());
-    for first in (0..plan.factor_slots()).step_by(lanes as usize) {
+    for first in (0..plan.operand_slots()).step_by(lanes as usize) {
         let slot = me + first;
-        k.if_(slot.lt(plan.factor_slots()), || {
+        k.if_(slot.lt(plan.operand_slots()), || {
             panels.store_vec(slot, &x.load_vec(slot * SLOT, SLOT as u8));
         });
     }
@@ -168,7 +168,7 @@ fn kernel(shape: MatrixShape, plan: &Plan, caps: &DeviceCaps) -> Result<Kernel, 
 /// The program of one trial.
 fn program(shape: MatrixShape, plan: &Plan, caps: &DeviceCaps) -> Result<Program, Error> {
     let kernel = kernel(shape, plan, caps)?;
-    let mut words = vec![0u8; (plan.factor_slots() * 4 * SLOT) as usize];
+    let mut words = vec![0u8; (plan.operand_slots() * 4 * SLOT) as usize];
     for (which, panel) in plan.operands.iter().enumerate() {
         for row in 0..panel.ty.rows {
             for column in 0..panel.ty.columns {

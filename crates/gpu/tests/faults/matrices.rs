@@ -212,7 +212,8 @@ impl Driver for Played {
     }
 }
 
-const HALVES: MatrixShape = MatrixShape { operand: Elem::F16, accumulator: Elem::F32, m: 16, n: 16, k: 16 };
+const F16_SHAPE: MatrixShape =
+    MatrixShape { operand: Elem::F16, accumulator: Elem::F32, m: 16, n: 16, k: 16 };
 
 /// Every shape that devices are known to offer.
 fn offered() -> Vec<MatrixShape> {
@@ -231,7 +232,7 @@ fn offered() -> Vec<MatrixShape> {
     shapes
 }
 
-fn product(driver: &Arc<Played>) -> Result<Program, Error> {
+fn matmul(driver: &Arc<Played>) -> Result<Program, Error> {
     let mut g = Graph::new("product");
     let x = g.input("x", DType::F16, [512, 512]).unwrap();
     let w = g.input("w", DType::F16, [512, 512]).unwrap();
@@ -275,10 +276,10 @@ fn every_way_of_being_wrong_is_noticed_for_every_shape() {
 #[test]
 fn a_wrong_shape_is_left_out_and_the_program_lowered_again() {
     olivine_cases::warnings();
-    let right = card("a right card", Fault::None, &[HALVES]);
-    assert!(multiplies_matrices(&product(&right).unwrap()));
-    let wrong = card("a wrong card", Fault::LoadsTurned, &[HALVES]);
-    assert!(!multiplies_matrices(&product(&wrong).unwrap()));
+    let right = card("a right card", Fault::None, &[F16_SHAPE]);
+    assert!(multiplies_matrices(&matmul(&right).unwrap()));
+    let wrong = card("a wrong card", Fault::LoadsTurned, &[F16_SHAPE]);
+    assert!(!multiplies_matrices(&matmul(&wrong).unwrap()));
     let warned: Vec<String> =
         olivine_cases::warnings().into_iter().filter(|w| w.contains("wrong card")).collect();
     assert_eq!(warned.len(), 1);
@@ -294,15 +295,15 @@ fn a_shape_is_tried_once_in_a_process_and_only_when_a_program_has_it() {
     g.output("y", y).unwrap();
     proven(&driver, |caps| lower(&compiled(&g), caps, &Record::new(), &[])).unwrap();
     assert_eq!(driver.submitted.load(SeqCst), 0);
-    product(&driver).unwrap();
-    product(&driver).unwrap();
+    matmul(&driver).unwrap();
+    matmul(&driver).unwrap();
     assert_eq!(driver.submitted.load(SeqCst), 1);
 }
 
 #[test]
 fn a_lost_device_is_an_error_and_no_verdict() {
-    let driver = card("a card that is lost", Fault::None, &[HALVES]);
+    let driver = card("a card that is lost", Fault::None, &[F16_SHAPE]);
     driver.lost.store(true, SeqCst);
-    assert!(matches!(product(&driver), Err(Error::DeviceLost { .. })));
-    assert!(multiplies_matrices(&product(&driver).unwrap()));
+    assert!(matches!(matmul(&driver), Err(Error::DeviceLost { .. })));
+    assert!(multiplies_matrices(&matmul(&driver).unwrap()));
 }

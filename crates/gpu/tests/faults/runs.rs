@@ -78,7 +78,7 @@ fn out_of_memory_in_the_middle_frees_what_was_taken() {
 }
 
 #[test]
-fn recordings_kept_for_later_give_their_memory_to_a_run_that_needs_it() {
+fn cached_recordings_release_their_memory_for_a_run_that_needs_it() {
     let device = MockDriver::new(3 * BYTES as u64);
     let executable = device.executable(N);
     executable.run(&[zeros()], &mut [&mut [0; BYTES]]).unwrap();

@@ -11,7 +11,7 @@ use crate::ir::*;
 use crate::types::{Elem, Scalar, Type};
 
 impl Printer<'_> {
-    /// Whether accesses to single elements go through their word. One-byte elements never lie alone, so that accesses
+    /// Whether accesses to single elements go through their word. One-byte elements are never alone, so that accesses
     /// to one and to two of them do not mix atomics with plain stores.
     pub(super) fn in_words(&self, elem: Elem) -> bool {
         match self.reach {

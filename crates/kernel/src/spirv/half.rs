@@ -1,4 +1,4 @@
-//! Halves as bits: f16 and bf16 made and read with integers, exact on every device.
+//! f16 and bf16 as bits: made and read with integers, exact on every device.
 
 use rspirv::spirv::Op;
 
@@ -41,7 +41,7 @@ impl Printer<'_> {
 
     /// The f32 of the f16 in the low 16 bits of a word; the bits above are ignored.
     pub(super) fn half_to_float(&mut self, word: Id) -> Id {
-        if self.options.converts_halves() {
+        if self.options.converts_f16() {
             let half = self.half_of_bits(word);
             let ty = self.m.float(32);
             return self.op(Op::FConvert, ty, &[half]);
@@ -71,7 +71,7 @@ impl Printer<'_> {
 
     /// An f32 rounded to nearest even to f16, in the low 16 bits of a word that is zero above.
     pub(super) fn float_to_half(&mut self, float: Id) -> Id {
-        if self.options.converts_halves() {
+        if self.options.converts_f16() {
             let ty = self.m.float(16);
             let half = self.op(Op::FConvert, ty, &[float]);
             return self.bits_of_half(half);
@@ -133,7 +133,7 @@ impl Printer<'_> {
 
     /// Two f32 as f16 in one word, the first low.
     pub(super) fn pack_half(&mut self, low: Id, high: Id) -> Id {
-        if self.options.converts_halves() {
+        if self.options.converts_f16() {
             let (floats, halves) = (self.vector(Scalar::F32, 2), self.vector(Scalar::F16, 2));
             let both = self.op(Op::CompositeConstruct, floats, &[low, high]);
             let both = self.op(Op::FConvert, halves, &[both]);
@@ -147,7 +147,7 @@ impl Printer<'_> {
 
     /// The f32 of the f16 in the low (0) or high (1) half of a word.
     pub(super) fn unpack_half(&mut self, word: Id, half: u8) -> Id {
-        if self.options.converts_halves() {
+        if self.options.converts_f16() {
             let (pair, f16, f32) = (self.vector(Scalar::F16, 2), self.m.float(16), self.m.float(32));
             let both = self.op(Op::Bitcast, pair, &[word]);
             let one = self.op(Op::CompositeExtract, f16, &[both, u32::from(half)]);

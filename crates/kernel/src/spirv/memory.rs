@@ -194,7 +194,7 @@ impl<'a> Printer<'a> {
             return Ok(loaded);
         }
         let lanes = if lane.is_some() { 1 } else { lanes };
-        if self.options.converts_halves() {
+        if self.options.converts_f16() {
             let floats = self.vector(Scalar::F32, lanes);
             return Ok(self.op(Op::FConvert, floats, &[loaded]));
         }
@@ -219,7 +219,7 @@ impl<'a> Printer<'a> {
         let (pointer, ty) = self.shared_pointer(shared, index, lane)?;
         let mut stored = self.value(value)?;
         if elem == Elem::F16 {
-            stored = if self.options.converts_halves() {
+            stored = if self.options.converts_f16() {
                 self.op(Op::FConvert, ty, &[stored])
             } else {
                 let f32 = self.m.float(32);
@@ -280,7 +280,7 @@ impl<'a> Printer<'a> {
             let ty = self.vector(elem.scalar(), lanes);
             return load(self, ty);
         }
-        if elem == Elem::F16 && self.options.converts_halves() && !in_words {
+        if elem == Elem::F16 && self.options.converts_f16() && !in_words {
             self.m.capability(Capability::StorageBuffer16BitAccess);
             let (halves, floats) = (self.vector(Scalar::F16, lanes), self.vector(Scalar::F32, lanes));
             let loaded = load(self, halves)?;
@@ -380,7 +380,7 @@ impl<'a> Printer<'a> {
             let ty = self.vector(elem.scalar(), lanes);
             return store(self, ty, value);
         }
-        if elem == Elem::F16 && self.options.converts_halves() && !in_words {
+        if elem == Elem::F16 && self.options.converts_f16() && !in_words {
             self.m.capability(Capability::StorageBuffer16BitAccess);
             let halves = self.vector(Scalar::F16, lanes);
             let stored = self.op(Op::FConvert, halves, &[value]);

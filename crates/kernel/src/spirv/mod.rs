@@ -101,7 +101,7 @@ pub struct SpirvOptions {
 impl SpirvOptions {
     /// Whether the device's own conversions between f16 and f32 are exact: rounded to nearest even, subnormal numbers
     /// kept. Otherwise the printer writes them out with integers.
-    fn converts_halves(&self) -> bool {
+    fn converts_f16(&self) -> bool {
         self.f16_registers && self.float16.rounding_rte && self.float16.denorm_preserve
     }
 }

@@ -360,7 +360,7 @@ impl Scope<'_, '_> {
         }
     }
 
-    /// Checks an access to one scalar of a shared element and gives its register type.
+    /// Checks an access to one scalar of a shared element and returns its register type.
     pub(super) fn lane(&self, shared: SharedId, index: Value, lane: u8) -> Result<Scalar, Error> {
         let elem = self.place(Storage::Shared(shared), index, false)?;
         match self.rules.kernel.shared.get(shared.index()) {

@@ -1,7 +1,7 @@
 //! Attention by tiles with an online softmax: the matrix of scores never exists.
 //!
 //! A workgroup takes a tile of rows, which are the queries of all heads that share keys, and walks over the keys that
-//! causality, window and length leave. Where that gives few workgroups the keys are split, and a second dispatch
+//! causality, window and length leave. Where these are few workgroups the keys are split, and a second dispatch
 //! combines the parts.
 
 mod args;
@@ -124,7 +124,7 @@ fn class(p: &Problem<'_>, matters: bool) -> Result<String, String> {
     Ok(format!("{} {sizes} d{}x{} b{pairs}{sees}{mask}", p.q.ty.dtype, p.dim, p.value_dim))
 }
 
-/// Every plan that gives the result.
+/// Every plan that computes the result.
 fn candidates(p: &Problem<'_>, need: Need, caps: &DeviceCaps) -> Result<Vec<Plan>, String> {
     let number = |size: Dim| size.value().map(|value| value as usize).map_err(|e| e.to_string());
     let mut all = Vec::new();

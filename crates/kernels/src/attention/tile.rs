@@ -135,7 +135,7 @@ impl Tile {
         self.keys_each * self.columns
     }
 
-    /// Groups of four from one staged row of q or k to the next: odd, so that neighbours lie in different banks.
+    /// Groups of four from one staged row of q or k to the next: odd, so that neighbours are in different banks.
     pub(super) fn stage_stride(&self) -> u32 {
         self.chunk | 1
     }
@@ -146,7 +146,7 @@ impl Tile {
         scores.max(self.slab * fours(value_dim))
     }
 
-    /// Weights of one key lie so many elements (of `rows_each` numbers) from the next key's.
+    /// The stride from the weights of one key to the next key's, in elements of `rows_each` numbers.
     pub(super) fn weight_stride(&self) -> u32 {
         self.row_threads() + 1
     }

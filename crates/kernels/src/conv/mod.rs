@@ -88,7 +88,7 @@ impl<'a> ConvOperands<'a> {
         self.x.dims()[0]
     }
 
-    /// How further operands lie over the pixels of an image.
+    /// The layout of further operands over the pixels of an image.
     fn over_pixels(&self) -> Walk {
         let strides: Vec<Vec<i64>> = self.strides.iter().map(|s| s[2..].to_vec()).collect();
         Walk::new(self.spatial().2, &strides)

@@ -220,7 +220,7 @@ impl<'a, 'k> Ends<'a, 'k> {
         }
     }
 
-    /// What a convolution gives at a point, its chirp undone; other results as they are.
+    /// The result of a convolution at a point, its chirp undone; other results as they are.
     pub(super) fn convolved(&self, value: Complex<'k>, at: Val<'k>) -> Complex<'k> {
         match self.chirp.filter(|_| self.convolved) {
             None => value,

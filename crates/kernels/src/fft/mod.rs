@@ -7,7 +7,7 @@
 //!   real        an even number of real points is half as many complex ones, parted or joined on the way
 //! ```
 //!
-//! Lines are read and written where they lie: along other axes, neighbouring lines are taken side by side.
+//! Lines are read and written in place: along other axes, neighbouring lines are taken together.
 
 mod butterfly;
 mod ends;

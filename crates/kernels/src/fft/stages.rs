@@ -147,7 +147,7 @@ impl<'k> Stages<'k> {
         re.into_iter().zip(take).map(|(re, at)| (re, shared.load(*at))).collect()
     }
 
-    /// What the first stage works on: `load` gives a line's point, for neighbouring lines side by side if `by_line`.
+    /// What the first stage works on: `load` returns a line's point, for neighbouring lines together if `by_line`.
     pub(super) fn load(
         &self,
         load: impl Fn(&ButterflyIndex<'k>, Val<'k>) -> Complex<'k>,

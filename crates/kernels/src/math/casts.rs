@@ -1,4 +1,4 @@
-//! Conversions between dtypes, each with one rounding: floats truncate and saturate to integers, NaN gives 0.
+//! Conversions between dtypes, each with one rounding: floats truncate and saturate to integers, NaN becomes 0.
 
 use olivine_ir::DType;
 use olivine_kernel::{Scalar, Val};

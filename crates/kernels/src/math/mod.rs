@@ -44,7 +44,7 @@ pub(crate) struct Typed<'k> {
     pub(crate) dtype: DType,
 }
 
-/// How a dtype lies in memory.
+/// The layout of a dtype in memory.
 pub fn elem(dtype: DType) -> Elem {
     match dtype {
         DType::F32 => Elem::F32,
@@ -195,13 +195,13 @@ fn unless_nan<'k>(x: Val<'k>, of_f32: fn(Val<'k>) -> Val<'k>, of_f64: fn(Val<'k>
     pick(is_nan(x), x, of(x))
 }
 
-/// Whether the device's own instructions round an operation on two halves as it should be.
+/// Whether the device's own instructions round an operation on two f16 or bf16 values correctly.
 fn is_native(op: Binary, x: Typed<'_>) -> bool {
     let plain = matches!(op, Binary::Add | Binary::Sub | Binary::Mul);
     plain && x.dtype == DType::F16 && x.val.builder().target().exact_f16
 }
 
-/// A sum, difference or product of two halves in their own registers.
+/// A sum, difference or product of two f16 or bf16 values in their own registers.
 fn native<'k>(op: Binary, a: Val<'k>, b: Val<'k>) -> Typed<'k> {
     let half = |x: Val<'k>| x.convert(Scalar::F16);
     let val = binary(op, half(a), half(b)).convert(Scalar::F32);

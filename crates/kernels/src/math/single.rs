@@ -22,7 +22,7 @@ pub(super) fn horner<'k, C: Copy + Into<f64>>(x: Val<'k>, coefficients: &[C]) ->
     rest.fold(first, |sum, c| sum.fma(x, c))
 }
 
-/// x, but not below `low`; NaN gives anything, and a denormal zero where the device flushes.
+/// x, but not below `low`; the result of NaN is unspecified, that of a denormal zero where the device flushes.
 pub(super) fn at_least<'k>(x: Val<'k>, low: f64) -> Val<'k> {
     x.lt(low).select(x.like(low), x)
 }

@@ -14,7 +14,7 @@ const FLUSHING: Device = Device { flush: true, unfused: true, off_by: 2 };
 
 const GROUP: u32 = 64;
 
-/// A kernel that applies a region to elements side by side, for a device that computes with halves or not.
+/// A kernel that applies a region to contiguous elements, for a device that computes in f16 or not.
 fn kernel(program: &Region, inputs: &[DType], outputs: &[DType], halves: bool) -> Kernel {
     let target = Target { i64: true, f64: true, f16: halves, exact_f16: halves, ..Target::plain() };
     let k = Builder::new("elementwise", GROUP, &target);
@@ -378,7 +378,7 @@ fn powers_and_angles_are_close_over_all_magnitudes() {
 }
 
 #[test]
-fn narrowing_and_fma_of_halves_round_once_to_nearest_even() {
+fn narrowing_and_fma_of_f16_round_once_to_nearest_even() {
     use olivine_ir::half::{bf16, f16};
     let (a, b) = pairs(20_000);
     for device in [Device::EXACT, FLUSHING] {

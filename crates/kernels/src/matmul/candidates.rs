@@ -44,7 +44,7 @@ pub(crate) fn class(problem: &Problem<'_>, shape: &Shape) -> String {
     )
 }
 
-/// Every choice that gives the matmul. Any of them is right for the shape; a record picks among them.
+/// Every choice that computes the matmul. Any of them is right for the shape; a record picks among them.
 pub(crate) fn candidates(
     problem: &Problem<'_>,
     shape: &Shape,

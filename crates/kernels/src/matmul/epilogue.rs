@@ -40,7 +40,7 @@ pub(crate) fn rounded_sum(sum: Val<'_>, dtype: DType) -> Typed<'_> {
 pub(crate) enum Destination {
     /// Through the epilogue to the target.
     Target,
-    /// As they are to a part of a split sum; parts lie one after another, each as large as the target.
+    /// As they are, to the partial sums of split-K: contiguous buffers, each as large as the target.
     Partials(Memory),
 }
 

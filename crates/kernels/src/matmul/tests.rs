@@ -6,7 +6,7 @@ use olivine_program::{Addressing, DeviceCaps, DeviceKind};
 use crate::matmul::choice::{Choice, LARGE, MEDIUM, SMALL, Shape, choose};
 use crate::matmul::problem::{Axis, Layout};
 
-const ALONG_DEPTH: Layout = Layout { along: Axis::K, lanes: 4 };
+const ALONG_K: Layout = Layout { along: Axis::K, lanes: 4 };
 
 const ALONG_OUTER: Layout = Layout { along: Axis::Outer, lanes: 4 };
 
@@ -46,26 +46,26 @@ fn plain() -> DeviceCaps {
 }
 
 fn choice(m: usize, n: usize, k: usize, batches: usize, caps: &DeviceCaps) -> Choice {
-    choose(&Shape { m, n, k, batches }, ALONG_DEPTH, ALONG_OUTER, 4, caps)
+    choose(&Shape { m, n, k, batches }, ALONG_K, ALONG_OUTER, 4, caps)
 }
 
 fn turned(m: usize, n: usize, k: usize) -> Choice {
-    choose(&Shape { m, n, k, batches: 1 }, ALONG_DEPTH, ALONG_DEPTH, 4, &card())
+    choose(&Shape { m, n, k, batches: 1 }, ALONG_K, ALONG_K, 4, &card())
 }
 
 #[test]
-fn large_products_get_large_tiles_where_they_fit() {
+fn large_matmuls_get_large_tiles_where_they_fit() {
     let whole = |tile| Choice::Tiled { tile, splits: 1 };
     assert_eq!(choice(4096, 4096, 4096, 1, &card()), whole(LARGE));
     assert_eq!(choice(1024, 1024, 1024, 1, &card()), whole(MEDIUM));
     assert_eq!(choice(4096, 4096, 4096, 1, &plain()), whole(MEDIUM));
     assert_eq!(choice(32, 32, 64, 768, &card()), whole(SMALL));
-    let wide = choose(&Shape { m: 4096, n: 4096, k: 64, batches: 1 }, ALONG_DEPTH, ALONG_OUTER, 8, &card());
+    let wide = choose(&Shape { m: 4096, n: 4096, k: 64, batches: 1 }, ALONG_K, ALONG_OUTER, 8, &card());
     assert_eq!(wide, whole(MEDIUM.wide()));
 }
 
 #[test]
-fn long_sums_of_small_products_are_split_into_parts_that_are_not_empty() {
+fn split_k_of_small_matmuls_has_no_empty_part() {
     assert_eq!(choice(128, 768, 768, 1, &card()), Choice::Tiled { tile: MEDIUM, splits: 6 });
     for k in [129, 300, 1000, 2049, 5000, 100_003] {
         let Choice::Tiled { tile, splits } = choice(40, 40, k, 1, &card()) else {
@@ -77,7 +77,7 @@ fn long_sums_of_small_products_are_split_into_parts_that_are_not_empty() {
 }
 
 #[test]
-fn skinny_products_read_the_large_factor_as_it_lies() {
+fn small_m_reads_the_large_operand_in_its_own_layout() {
     let Choice::GemvAxpy { swapped: false, cut } = choice(1, 4096, 4096, 1, &card()) else {
         panic!("no sweep of rows as they lie")
     };
@@ -97,7 +97,7 @@ fn skinny_products_read_the_large_factor_as_it_lies() {
 }
 
 #[test]
-fn empty_results_and_empty_sums_need_no_factors() {
+fn empty_results_and_empty_k_need_no_operands() {
     assert_eq!(choice(0, 5, 5, 1, &card()), Choice::Empty);
     assert_eq!(choice(5, 5, 5, 0, &card()), Choice::Empty);
     assert_eq!(choice(5, 5, 0, 1, &card()), Choice::Zeros);

@@ -6,7 +6,7 @@
 //!   longer, sorted    a radix sort over tiles of all rows
 //! ```
 //!
-//! Positions are part of what is compared, so equal keys keep their order and every run gives the same bits.
+//! Positions are part of what is compared, so equal keys keep their order and every run returns the same bits.
 
 mod key;
 mod network;
@@ -171,7 +171,7 @@ impl<'k> SortResults<'k> {
         (outer * self.take + nth) * self.inner + (row - outer * self.inner)
     }
 
-    /// Where the operand's element at a place of a row lies.
+    /// The index of the operand's element at a position of a row.
     fn source(&self, row: Val<'k>, place: Val<'k>) -> Val<'k> {
         let outer = row / self.inner;
         (outer * self.size + place) * self.inner + (row - outer * self.inner)

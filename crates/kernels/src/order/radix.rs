@@ -62,7 +62,7 @@ fn spread(len: u32) -> u32 {
     len + len / 32
 }
 
-/// Where a word lies in memory with a gap after every 32, which puts words at distances of 8 and 16 into different
+/// The index of a word in memory with a gap after every 32, which puts words at distances of 8 and 16 into different
 /// banks.
 fn slot(at: Val<'_>) -> Val<'_> {
     at + (at >> 5)

@@ -65,8 +65,8 @@ fn dequant_matmul(op: &DequantMatMul, site: &mut Site<'_>) -> Result<(), String>
         problem.experts = Some(Experts { ids: own[2].clone(), count });
         return by_experts(problem, weight, extras, site);
     }
-    if problem.rows() <= SMALL_M {
-        return few_rows(problem, weight, extras, site);
+    if problem.m <= SMALL_M {
+        return small_m(problem, weight, extras, site);
     }
     let weight = weight.decoded_as(false, site)?;
     match unpack::first(&problem, &weight, site)? {
@@ -95,11 +95,11 @@ fn by_experts(
     problem.m = Dim::ONE;
     problem.a.outer = 0;
     problem.extras.iter_mut().for_each(|extra| extra.row = 0);
-    few_rows(problem, weight, extras, site)
+    small_m(problem, weight, extras, site)
 }
 
 /// A matmul bound by the speed at which the weight is read.
-fn few_rows(
+fn small_m(
     mut problem: Problem<'_>,
     weight: Weight,
     extras: &[Operand],

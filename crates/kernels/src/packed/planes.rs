@@ -1,7 +1,7 @@
 //! Blocks field by field: all scales, then all low bits, and so on.
 //!
 //! Most blocks have an odd number of words or bytes, so that their fields begin anywhere and neighbouring invocations read
-//! far from each other. Apart, every field begins where vectors do and lies side by side with its neighbours'. The bytes
+//! far from each other. Apart, every field is aligned to vectors and contiguous with its neighbours'. The bytes
 //! are the same; they are sorted once, at load.
 
 use olivine_ir::BlockFormat;

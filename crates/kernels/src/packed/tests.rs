@@ -133,7 +133,7 @@ fn every_format_has_a_gemv_and_every_cut_of_it_gives_the_sums() {
 }
 
 #[test]
-fn few_rows_and_f32_need_no_matrices() {
+fn small_m_and_f32_need_no_cooperative_matrices() {
     for (format, k) in [(BlockFormat::Q4_K, 512), (BlockFormat::Q6_K, 256), (BlockFormat::MXFP4, 96)] {
         for m in [1, 3, 8] {
             let kernels = check(format, DType::F32, [m, 21, k], None);

@@ -436,7 +436,7 @@ impl<'k> DeclaredWeight<'k> {
     fn fetch(&self, byte: Val<'k>, request: &Request<'k>) -> Vec<Val<'k>> {
         let mut first = byte >> 2;
         if self.last.is_none() && byte.builder().target().i64 {
-            // Addresses of neighbours differ by constants then, which no wrapping can spoil.
+            // Addresses of neighbours differ by constants then, which no wrapping can break.
             first = first.convert(Scalar::U64);
         }
         let Size::Words(count) = request.size else { return vec![self.words.load(self.word(first))] };

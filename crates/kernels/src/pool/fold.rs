@@ -63,7 +63,7 @@ impl Fold {
         }
     }
 
-    /// The pooled number of a window whose average is over `count` positions. A window without elements gives 0, and a
+    /// The pooled number of a window whose average is over `count` positions. A window without elements results in 0, and a
     /// maximum of none the least number. A located maximum is read again at its position.
     pub(super) fn finish<'k>(&self, state: &[Val<'k>], count: Val<'k>) -> Val<'k> {
         let x = state[0];

@@ -123,7 +123,7 @@ impl<'k> WindowKernel<'k> {
         Window { plane, first: word(0), taps: word(1), count: word(2) }
     }
 
-    /// Where a window's element at a step along every axis lies.
+    /// The index of a window's element at a step along every axis.
     fn index(&self, w: &Window<'k>, step: [Val<'k>; 3]) -> Val<'k> {
         let at = |a: usize| w.first[a] + step[a] * self.dilation[a];
         ((w.plane * self.depth + at(0)) * self.input[0] + at(1)) * self.input[1] + at(2)

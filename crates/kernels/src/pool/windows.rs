@@ -1,4 +1,4 @@
-//! Where windows lie: for every result position of an axis, what the host works out once.
+//! The bounds of windows, computed on the host once for every result position of an axis.
 
 use olivine_ir::Tensor;
 use olivine_ir::op::{AdaptivePool, Pool};

@@ -40,7 +40,7 @@ enum Pass {
     Candidate,
 }
 
-/// A recurrence and where its parts lie.
+/// A recurrence and the layout of its operands.
 struct Problem<'a> {
     op: &'a Recurrence,
     sizes: RecurrentSizes,

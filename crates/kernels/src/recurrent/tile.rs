@@ -11,7 +11,7 @@ const ENOUGH: usize = 120;
 /// Invocations of a workgroup at least.
 const LEAST: u32 = 64;
 /// Rows of r and batch entries that one invocation multiplies at most, and groups of such entries side by side: the
-/// first wins that makes enough workgroups, since a load of either factor serves the most products there.
+/// first wins that makes enough workgroups, since there a load of either operand serves the most multiplications.
 const SHAPES: [(u32, u32, u32); 6] = [(8, 8, 8), (8, 8, 4), (4, 8, 2), (4, 8, 1), (4, 4, 1), (1, 2, 1)];
 /// Batch entries of an invocation at most where sums take two registers.
 const WIDE_ENTRIES: u32 = 4;

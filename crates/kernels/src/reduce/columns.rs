@@ -8,7 +8,7 @@ use crate::launch::Launch;
 use crate::rows::{State, get, put, shared, tree};
 use crate::site::{Site, linear_group};
 
-/// Emits a step along columns. Split states lie by part and column.
+/// Emits a step along columns. Partial states are ordered by part and column.
 pub(super) fn dispatch(
     fold: &dyn Fold,
     source: &ReduceInput,

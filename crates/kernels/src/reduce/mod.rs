@@ -181,7 +181,7 @@ impl<'k> DeclaredInput<'k> {
 /// Where folds write.
 #[derive(Clone)]
 pub(crate) enum ReduceOutput {
-    /// What [`Fold::finish`] gives, as many elements to a result as `lanes` says.
+    /// What [`Fold::finish`] returns, as many elements to a result as `lanes` says.
     Result { memory: Memory, elem: Elem, lanes: usize },
     /// States as they are.
     States(States),
@@ -245,7 +245,7 @@ fn emit(
 /// Invocations that folds may have.
 fn room(site: &Site<'_>) -> shape::Room {
     let group = site.group_size(super::rows::GROUP);
-    // Without subgroups the states of all invocations lie in workgroup memory.
+    // Without subgroups the states of all invocations are in workgroup memory.
     let most = if site.caps.target.subgroup.is_some() { site.group_size(1024) } else { group };
     shape::Room { group, most }
 }

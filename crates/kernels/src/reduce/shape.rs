@@ -188,7 +188,7 @@ impl Folded {
     }
 }
 
-/// How far neighbours of a dimension lie apart; those of a broadcast one belong on the outside.
+/// The stride of a dimension; a broadcast one belongs on the outside.
 fn distance(stride: i64) -> i64 {
     if stride == 0 { i64::MAX } else { stride.abs() }
 }

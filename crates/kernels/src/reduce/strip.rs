@@ -11,7 +11,7 @@ use crate::rows::{Clusters, GROUP, State, tree};
 use crate::site::{Site, linear_group};
 use crate::walk::Walker;
 
-/// Emits a step along rows. Split states lie by row and part.
+/// Emits a step along rows. Partial states are ordered by row and part.
 pub(super) fn dispatch(
     fold: &dyn Fold,
     source: &ReduceInput,

@@ -1,4 +1,4 @@
-//! Resizing. Where samples lie is worked out on the host, in f64, and comes to kernels as tables: an axis' samples for
+//! Resizing. The positions of samples are computed on the host, in f64, and are tables for the kernels: an axis' samples for
 //! every position, and their weights.
 //!
 //! An invocation computes a column of neighbouring rows, so that it looks up its columns' samples once; neighbouring
@@ -42,7 +42,7 @@ pub(crate) fn resize(op: &Resize, site: &mut Site<'_>) -> Result<(), String> {
     }
 }
 
-/// One axis, or several kept ones that lie together.
+/// One axis, or several contiguous ones that are not resized.
 #[derive(Clone, Debug)]
 struct Axis<T> {
     input: usize,

@@ -31,7 +31,7 @@ pub(super) fn pass(state: Option<&Operand>, out: &Target, site: &mut Site<'_>) -
 }
 
 /// Walks over the chunks of a cell: what is stored as a chunk's own becomes what it begins with. `index` finds a
-/// chunk's cell and `decay` what a chunk leaves of what it began with; gives the state after the last.
+/// chunk's cell and `decay` what a chunk leaves of what it began with; returns the state after the last.
 fn walk<'k>(
     states: olivine_kernel::Buf<'k>,
     initial: Val<'k>,
@@ -58,7 +58,7 @@ fn walk<'k>(
     carried.get()
 }
 
-/// Carries states from chunk to chunk of every head; `states` lies `[batch, head, chunk, key, value]`.
+/// Carries states from chunk to chunk of every head; `states` is `[batch, head, chunk, key, value]`.
 pub(super) fn heads(p: &Heads, exponents: Memory, states: Memory, site: &mut Site<'_>) -> Result<(), String> {
     let cells = p.dk * p.dv;
     let all = p.batch * p.heads * cells;
@@ -87,7 +87,7 @@ pub(super) fn heads(p: &Heads, exponents: Memory, states: Memory, site: &mut Sit
     site.dispatch(k, bound, (all as u64).div_ceil(u64::from(group)), cost)
 }
 
-/// Carries states from chunk to chunk of every channel; `states` lies `[batch, chunk, channel, state]`, and `sums`, the
+/// Carries states from chunk to chunk of every channel; `states` is `[batch, chunk, channel, state]`, and `sums`, the
 /// chunks' sums of steps, `[batch, chunk, channel]`.
 pub(super) fn channels(
     p: &Scan,

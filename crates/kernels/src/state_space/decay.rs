@@ -89,7 +89,7 @@ pub(super) fn emit(p: &Heads, site: &mut Site<'_>) -> Result<Memory, String> {
     let (length, padded) = (l.size("length", p.length), l.size("padded", p.padded()));
     let work = linear_group(&k) * group + k.local_index();
     k.if_(work.lt(count), || {
-        // Neighbours take neighbouring heads, as the steps lie.
+        // Neighbours take neighbouring heads, which is the layout of the steps.
         let (rest, head) = (work / heads, work % heads);
         let (batch, step) = (rest / padded, rest % padded);
         let rate = rates.map(|r| r.load(head));

@@ -195,7 +195,7 @@ impl Heads {
     }
 }
 
-/// Sizes as run-time numbers, and where rows lie.
+/// Sizes as run-time numbers, and the layout of rows.
 #[derive(Clone, Copy)]
 pub(super) struct Sizes<'k> {
     pub(super) length: Val<'k>,
@@ -238,7 +238,7 @@ pub(super) struct Head<'k> {
 }
 
 impl<'k> Head<'k> {
-    /// Where a step's number of this head lies.
+    /// The index of a step's number of this head.
     pub(super) fn step(self, t: Val<'k>) -> Val<'k> {
         (self.first + t) * self.sizes.heads + self.head
     }

@@ -11,10 +11,10 @@ use crate::site::{Memory, Site, linear_group};
 /// Values of a workgroup.
 const VALUES: u32 = 64;
 /// Indices along K of a panel.
-const DEPTH: u32 = 8;
+const K_STEP: u32 = 8;
 
 fn tiles(p: &Heads) -> (Tile, Tile) {
-    (Tile::new(p.chunk, p.chunk, GROUP, DEPTH), Tile::new(p.chunk, VALUES, GROUP, DEPTH))
+    (Tile::new(p.chunk, p.chunk, GROUP, K_STEP), Tile::new(p.chunk, VALUES, GROUP, K_STEP))
 }
 
 /// Bytes of workgroup memory.

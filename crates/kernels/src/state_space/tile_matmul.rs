@@ -64,7 +64,7 @@ impl Tile {
     }
 }
 
-/// Along which axis neighbouring elements of an operand lie in memory.
+/// The axis along which an operand is contiguous.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum ContiguousAxis {
     K,

@@ -56,7 +56,7 @@ pub(crate) trait Engine: Send + Sync {
         None
     }
 
-    /// Tries the products of cooperative matrices that the device offers; none on the CPU.
+    /// Tries the cooperative matrix shapes that the device offers; none on the CPU.
     fn try_matrices(&self) -> Result<Vec<Finding>, Error> {
         Ok(Vec::new())
     }

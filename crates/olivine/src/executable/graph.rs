@@ -217,7 +217,7 @@ impl GraphExecutable {
 
     /// Runs so many times in a row and returns how long all kernels together took on the device (from call to return on the
     /// CPU), running as they do untimed: a run's share. The outputs stay on the device, by name.
-    #[allow(clippy::type_complexity, reason = "a time and what `run_resident` gives")]
+    #[allow(clippy::type_complexity, reason = "a time and what `run_resident` returns")]
     pub(crate) fn time(
         &self,
         inputs: NamedInputs<'_>,

@@ -59,8 +59,8 @@ struct GraphModel {
 }
 
 impl Model {
-    /// Reads a model; what it is, its content says: an ONNX file, a GGUF file (of any part, all parts), a graph in text form,
-    /// or a folder with `config.json` and `model.safetensors`. Operators that cannot be imported are an error that names them all.
+    /// Reads a model, whose format is decided by its content: an ONNX file, a GGUF file (given one part, all parts), a graph
+    /// in text form, or a folder with `config.json` and `model.safetensors`. Operators that cannot be imported are an error that names them all.
     pub fn load(path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = path.as_ref();
         match Model::graph_in(path)? {

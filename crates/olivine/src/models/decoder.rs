@@ -16,7 +16,7 @@ pub struct Decoder {
     pub heads: usize,
     /// Heads of keys and values; they divide the heads.
     pub kv_heads: usize,
-    /// Width between the products of a feed-forward block.
+    /// Width between the matmuls of a feed-forward block.
     pub feed_forward: usize,
     /// Batch size.
     pub batch: usize,

@@ -14,7 +14,7 @@ pub struct Encoder {
     pub hidden: usize,
     /// Attention heads; they divide the width.
     pub heads: usize,
-    /// Width between the two products of a feed-forward block.
+    /// Width between the two matmuls of a feed-forward block.
     pub feed_forward: usize,
     /// Batch size.
     pub batch: usize,
@@ -43,7 +43,7 @@ impl Encoder {
         }
     }
 
-    /// The graph, written out in plain operations as an exporter writes it: attention as two products around a
+    /// The graph, written out in plain operations as an exporter writes it: attention as two matmuls around a
     /// softmax, gelu by the error function. Input `x` `[batch, sequence, hidden]` (both leading sizes free), output
     /// `y` of the same shape.
     pub fn graph(&self) -> Result<Graph, Error> {
@@ -58,7 +58,7 @@ impl Encoder {
         Ok(g)
     }
 
-    /// Floating-point operations of one run: products alone, as is customary.
+    /// Floating-point operations of one run: matmuls alone, as is customary.
     pub fn flops(&self) -> f64 {
         let (h, f) = (self.hidden as f64, self.feed_forward as f64);
         let tokens = (self.batch * self.sequence) as f64;

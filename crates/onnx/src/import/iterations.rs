@@ -11,7 +11,7 @@ use super::walk::{BodyInput, Captured, Scope, Walk, positional_inputs};
 use super::{Answer, Part, Stop, TensorRef, Value};
 use crate::ElementType;
 use crate::error::Error;
-use crate::model::place;
+use crate::model::location;
 use crate::proto::{GraphProto, NodeProto};
 
 /// Bytes of rows that one graph of iterations collects, about.
@@ -103,7 +103,7 @@ impl<'m> Walk<'m> {
                     format!("row{}", rows - 1)
                 }
             };
-            let part = self.add_output(&name, value, &place(node))?;
+            let part = self.add_output(&name, value, &location(node))?;
             outputs.push((name, part));
         }
         Ok(outputs)
@@ -141,7 +141,7 @@ impl<'m> Walk<'m> {
         carried: &[Value],
         same: &[bool],
     ) -> Answer<Option<Vec<(String, Part)>>> {
-        let wrong = |e: GraphError| Error::invalid(place(node), e.to_string());
+        let wrong = |e: GraphError| Error::invalid(location(node), e.to_string());
         let (Value::Tensor(iteration), Value::Tensor(limit)) = (iteration, limit) else { return Ok(None) };
         let scalar = TensorType::new(DType::I64, Shape::SCALAR);
         let mut inputs = vec![
@@ -192,7 +192,7 @@ impl<'m> Walk<'m> {
         let mut given = Vec::new();
         for ((id, element), name) in results.into_iter().zip(elements).zip(named) {
             let value = Value::Tensor(TensorRef { frame: 0, id, element });
-            let part = self.add_output(&name, &value, &place(node))?;
+            let part = self.add_output(&name, &value, &location(node))?;
             given.push((name, part));
         }
         Ok(Some(given))

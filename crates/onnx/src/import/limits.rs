@@ -65,7 +65,7 @@ impl Budget {
         Ok(())
     }
 
-    /// Counts an operation that is computed, at a place; `kept` says that evaluators keep the likes of it prepared.
+    /// Counts an operation that is computed, at a place; `kept` says that evaluators cache operations of its kind.
     pub(super) fn evaluate(
         &mut self,
         op: &Op,
@@ -101,7 +101,7 @@ impl Budget {
         work <= MOST_FOR_ONE && self.computed.saturating_add(work) <= MOST_FOR_ALL
     }
 
-    /// Whether constants may still be folded, or the steps that are left are kept for what decides shapes.
+    /// Whether constants may still be folded, or the steps that are left are reserved for values that decide shapes.
     pub(super) fn folds(&self) -> bool {
         self.steps.get() < self.most_steps() / 2
     }

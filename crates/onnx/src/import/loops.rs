@@ -14,7 +14,7 @@ use super::walk::{Scope, Walk, free_names, positional_inputs};
 use super::{Answer, Known, Stage, Stop, TensorRef, Value};
 use crate::ElementType;
 use crate::error::Error;
-use crate::model::{FunctionKey, function_key, place, port};
+use crate::model::{FunctionKey, function_key, location, port};
 use crate::proto::{GraphProto, NodeProto, ValueInfoProto};
 use crate::tensor::shape_of;
 use crate::{Dim, Kind};
@@ -178,10 +178,10 @@ impl<'m> Walk<'m> {
             )?)));
         };
         let Known::Loop(made) = known else {
-            return Err(Error::invalid(place(node), "a value is given for a loop's results").into());
+            return Err(Error::invalid(location(node), "a value is given for a loop's results").into());
         };
         if made.carried.len() != changing.len() || made.rows.as_ref().is_some_and(|r| r.len() != rows) {
-            return Err(Error::invalid(place(node), "other results are given than the loop has").into());
+            return Err(Error::invalid(location(node), "other results are given than the loop has").into());
         }
         self.taken += 1;
         let mut names = (0..).map(|i| format!("{results}.{i}"));
@@ -205,7 +205,7 @@ impl<'m> Walk<'m> {
 
     /// Rows of a loop without iterations: their type is the declared one.
     pub(crate) fn no_rows(&mut self, node: &NodeProto, declared: &ValueInfoProto) -> Answer<Value> {
-        let wrong = |problem: String| Error::invalid(place(node), problem);
+        let wrong = |problem: String| Error::invalid(location(node), problem);
         let Kind::Tensor { element, dims } = port(declared).kind else {
             let problem = "it has no iterations, and the type of its rows is not declared".to_string();
             return Err(wrong(problem).into());

@@ -5,7 +5,7 @@ use olivine_ir::{DType, Dim, Graph, Op, Shape, Tensor, TensorType, ValueId};
 use super::{Answer, Stop, TensorRef, Value, Walk};
 use crate::ElementType;
 use crate::error::Error;
-use crate::model::place;
+use crate::model::location;
 use crate::proto::attribute_proto::AttributeType;
 use crate::proto::{AttributeProto, GraphProto, NodeProto};
 
@@ -32,13 +32,13 @@ impl<'w, 'm> NodeContext<'w, 'm> {
     }
 
     /// The node as messages call it.
-    pub(crate) fn place(&self) -> String {
-        place(self.node)
+    pub(crate) fn location(&self) -> String {
+        location(self.node)
     }
 
     /// An error at this node.
     pub(crate) fn wrong(&self, problem: impl Into<String>) -> Stop {
-        Stop::Error(Error::invalid(self.place(), problem))
+        Stop::Error(Error::invalid(self.location(), problem))
     }
 
     /// What the graph says, or its error as one of this node.
@@ -156,7 +156,7 @@ impl<'w, 'm> NodeContext<'w, 'm> {
     /// The elements of input `i`, which decides shapes.
     pub(crate) fn fixed(&mut self, i: usize) -> Answer<Tensor> {
         let held = self.tensor_ref(i)?;
-        let place = format!("{}, input {i}", self.place());
+        let place = format!("{}, input {i}", self.location());
         self.walk.fixed(held, &place)
     }
 
@@ -175,8 +175,8 @@ impl<'w, 'm> NodeContext<'w, 'm> {
     /// The elements of input `i`, integers that decide shapes, as sizes that may be expressions.
     pub(crate) fn fixed_sizes(&mut self, i: usize) -> Answer<Vec<Dim>> {
         let held = self.tensor_ref(i)?;
-        let place = format!("{}, input {i}", self.place());
-        match self.walk.fixed_sizes(held, &place)? {
+        let location = format!("{}, input {i}", self.location());
+        match self.walk.fixed_sizes(held, &location)? {
             Some(sizes) => Ok(sizes),
             None => Ok(self.fixed_ints(i)?.into_iter().map(Dim::from).collect()),
         }

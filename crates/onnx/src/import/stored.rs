@@ -8,7 +8,7 @@ use olivine_ir::{BlockFormat, Def, Graph, Op, Tensor, TensorType, ValueId};
 use super::walk::Walk;
 use super::{Answer, TensorRef};
 use crate::error::Error;
-use crate::stored::{Reading, packed};
+use crate::stored::{PackedView, packed};
 
 /// A weight of the model's, as it is stored.
 #[derive(Clone)]
@@ -80,7 +80,7 @@ impl Walk<'_> {
             }
             Stored::Weight(name) => name.clone(),
         };
-        let Some(name) = self.model.reading(Reading { source: name, ty, transposed }) else {
+        let Some(name) = self.model.packed_view(PackedView { source: name, ty, transposed }) else {
             return Ok(None);
         };
         let graph = self.graph();

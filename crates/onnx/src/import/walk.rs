@@ -9,7 +9,7 @@ use super::stored::Dequantised;
 use super::{Answer, Bindings, Bound, NodeContext, Part, TensorRef, Value};
 use crate::ElementType;
 use crate::error::Error;
-use crate::model::{MAX_DEPTH, Model, function_key, operator, place, port};
+use crate::model::{MAX_DEPTH, Model, function_key, location, operator, port};
 use crate::ops;
 use crate::proto::{
     AttributeProto, FunctionProto, GraphProto, NodeProto, OperatorSetIdProto, TensorProto, ValueInfoProto,
@@ -424,7 +424,7 @@ impl<'m> Walk<'m> {
         for (i, node) in nodes.iter().enumerate() {
             for output in node.output.iter().filter(|o| !o.is_empty()) {
                 if makers.insert(output, i).is_some() || given.contains(output.as_str()) {
-                    return Err(Error::invalid(place(node), format!("`{output}` is made twice")).into());
+                    return Err(Error::invalid(location(node), format!("`{output}` is made twice")).into());
                 }
             }
         }
@@ -433,7 +433,7 @@ impl<'m> Walk<'m> {
         for (i, node) in nodes.iter().enumerate() {
             names.clear();
             needed(node, &mut names);
-            self.budget.step(names.len(), || place(node))?;
+            self.budget.step(names.len(), || location(node))?;
             sorted &= names.iter().filter_map(|n| makers.get(n)).all(|maker| *maker < i);
         }
         if sorted {
@@ -463,24 +463,26 @@ impl<'m> Walk<'m> {
             }
         }
         match left.iter().position(|l| *l > 0) {
-            Some(i) => Err(Error::invalid(place(&nodes[i]), "the graph has a cycle through it").into()),
+            Some(i) => Err(Error::invalid(location(&nodes[i]), "the graph has a cycle through it").into()),
             None => Ok(order),
         }
     }
 
     /// Imports one node and binds its results' names.
     fn import_node(&mut self, node: &'m NodeProto) -> Answer<()> {
-        self.budget.node(|| place(node))?;
+        self.budget.node(|| location(node))?;
         let named: usize = node.input.iter().chain(&node.output).map(|name| 1 + name.len() / 64).sum();
-        self.budget.step(named, || place(node))?;
+        self.budget.step(named, || location(node))?;
         let mut inputs = Vec::with_capacity(node.input.len());
         for name in &node.input {
             let value = if name.is_empty() { None } else { self.resolve(name)? };
             if value.is_none() && !name.is_empty() {
-                return Err(Error::invalid(place(node), format!("nothing makes its input `{name}`")).into());
+                return Err(
+                    Error::invalid(location(node), format!("nothing makes its input `{name}`")).into()
+                );
             }
             if let Some(Value::Sequence(items, _)) = &value {
-                self.budget.step(8 * items.len(), || place(node))?;
+                self.budget.step(8 * items.len(), || location(node))?;
             }
             inputs.push(value);
         }
@@ -508,21 +510,23 @@ impl<'m> Walk<'m> {
                     import(&mut context)?
                 }
                 None => {
-                    return Err(Error::invalid(place(node), format!("no operator {}", operator(node))).into());
+                    return Err(
+                        Error::invalid(location(node), format!("no operator {}", operator(node))).into()
+                    );
                 }
             },
         };
         let wanted = node.output.iter().rposition(|o| !o.is_empty()).map_or(0, |i| i + 1);
         if results.len() < wanted {
             let problem = format!("{wanted} results are named, the operator has {}", results.len());
-            return Err(Error::invalid(place(node), problem).into());
+            return Err(Error::invalid(location(node), problem).into());
         }
         for (name, value) in node.output.iter().zip(results).filter(|(name, _)| !name.is_empty()) {
             let value = if constant { self.folded(value, node)? } else { value };
             if self.scopes.len() == 1
                 && let Some(declared) = self.model.declared.get(name)
             {
-                self.agrees(declared, &value, || format!("{}, output `{name}`", place(node)))?;
+                self.agrees(declared, &value, || format!("{}, output `{name}`", location(node)))?;
             }
             if let Value::Tensor(held) = &value
                 && self.scopes.len() == 1
@@ -554,7 +558,7 @@ impl<'m> Walk<'m> {
             return Ok(value);
         }
         let graph = &self.frames[frame].graph;
-        let ty = graph.ty(held.id).map_err(|e| Error::invalid(place(node), e.to_string()))?;
+        let ty = graph.ty(held.id).map_err(|e| Error::invalid(location(node), e.to_string()))?;
         let small = !ty.shape.is_symbolic() && ty.shape.numel() <= SMALL_RESULT;
         if !small || graph.producer(held.id).is_none() || !self.follows_from_constants(held.id) {
             return Ok(value);
@@ -562,7 +566,7 @@ impl<'m> Walk<'m> {
         if !self.is_affordable(held)? {
             return Ok(value);
         }
-        let tensor = self.found(held, &place(node))?;
+        let tensor = self.found(held, &location(node))?;
         let sizes = self.sizes_at((held.frame, held.id)).cloned();
         let id = self.graph().constant(tensor);
         if let Some(sizes) = sizes {
@@ -604,7 +608,7 @@ impl<'m> Walk<'m> {
         inputs: Vec<Option<Value>>,
     ) -> Answer<Vec<Value>> {
         if self.scopes.len() > MAX_DEPTH {
-            return Err(Error::invalid(place(node), format!("calls nest deeper than {MAX_DEPTH}")).into());
+            return Err(Error::invalid(location(node), format!("calls nest deeper than {MAX_DEPTH}")).into());
         }
         let mut attributes: HashMap<&'m str, &'m AttributeProto> =
             function.attribute_proto.iter().map(|a| (a.name(), a)).collect();
@@ -617,7 +621,7 @@ impl<'m> Walk<'m> {
         if inputs.len() > function.input.len() {
             let problem =
                 format!("the function takes {} values, {} are given", function.input.len(), inputs.len());
-            return Err(Error::invalid(place(node), problem).into());
+            return Err(Error::invalid(location(node), problem).into());
         }
         let inputs = inputs.into_iter().map(|v| v.unwrap_or(Value::Nothing));
         let inputs = inputs.chain(std::iter::repeat(Value::Nothing));
@@ -644,7 +648,7 @@ impl<'m> Walk<'m> {
         names
             .map(|name| {
                 let problem =
-                    || Error::invalid(place(node), format!("nothing makes output `{name}` inside it"));
+                    || Error::invalid(location(node), format!("nothing makes output `{name}` inside it"));
                 self.resolve(name)?.ok_or_else(|| problem().into())
             })
             .collect()
@@ -673,13 +677,13 @@ impl<'m> Walk<'m> {
     ) -> Answer<Vec<Value>> {
         let depth = self.scopes.len();
         if depth > MAX_DEPTH {
-            return Err(Error::invalid(place(node), format!("graphs nest deeper than {MAX_DEPTH}")).into());
+            return Err(Error::invalid(location(node), format!("graphs nest deeper than {MAX_DEPTH}")).into());
         }
         let inputs = positional_inputs(graph, arguments.len());
         if inputs.len() != arguments.len() {
             let problem =
                 format!("the graph inside takes {} values, {} are given", inputs.len(), arguments.len());
-            return Err(Error::invalid(place(node), problem).into());
+            return Err(Error::invalid(location(node), problem).into());
         }
         let mut names: HashMap<String, Value> = HashMap::with_capacity(arguments.len());
         for (i, (input, argument)) in inputs.into_iter().zip(arguments).enumerate() {
@@ -706,7 +710,7 @@ impl<'m> Walk<'m> {
         same: &[bool],
         node: &'m NodeProto,
     ) -> Answer<Captured> {
-        let invalid = |e: olivine_ir::Error| Error::invalid(place(node), e.to_string());
+        let invalid = |e: olivine_ir::Error| Error::invalid(location(node), e.to_string());
         let frame = self.frames.len();
         let mut inner = Frame { graph: Graph::new(graph.name()), ..Frame::default() };
         let mut arguments = Vec::with_capacity(inputs.len());
@@ -729,7 +733,7 @@ impl<'m> Walk<'m> {
                 }
                 let Value::Tensor(held) = value else {
                     let problem = format!("output {i} of the graph inside is {}", value.describe());
-                    return Err(Error::invalid(place(node), problem).into());
+                    return Err(Error::invalid(location(node), problem).into());
                 };
                 let id = self.local(*held)?;
                 self.graph().output(&i.to_string(), id).map_err(invalid)?;
@@ -747,7 +751,7 @@ impl<'m> Walk<'m> {
                 assumed,
             }),
             (Err(stop), _) => Err(stop),
-            (Ok(_), None) => Err(Error::invalid(place(node), "its graph was lost").into()),
+            (Ok(_), None) => Err(Error::invalid(location(node), "its graph was lost").into()),
         }
     }
 }

@@ -118,7 +118,7 @@ fn to_float(g: &mut Graph, x: ValueId, from: ElementType, dtype: DType) -> Built
     g.select(large, double, plain)
 }
 
-/// Floats as u64, saturated; NaN gives 0.
+/// Floats as u64, saturated; NaN becomes 0.
 fn float_to_u64(g: &mut Graph, x: ValueId, dtype: DType) -> Built {
     let zero = g.constant(Tensor::scalar(0i64));
     let low = g.cast(x, DType::I64)?;

@@ -252,7 +252,7 @@ fn body(
         let mut row = new[0];
         let mut kept = new.clone();
         if let Some(lengths) = lengths {
-            // Steps past a sequence's end change nothing and give zeros.
+            // Steps past a sequence's end change no state, and their outputs are zeros.
             let dtype = g.ty(row)?.dtype;
             let valid = g.lt(step, lengths)?;
             let zero = g.constant(Tensor::scalar_of(dtype, 0.0));

@@ -99,12 +99,12 @@ pub(super) fn as_float(n: &mut NodeContext<'_, '_>, i: usize) -> Answer<ValueId>
     if dtype.is_float() { Ok(x) } else { cast(n, x, DType::F32) }
 }
 
-/// A size that a file or a run gives.
+/// A size from a file or a run.
 pub(super) fn size(n: &NodeContext<'_, '_>, what: &str, value: i64) -> Answer<usize> {
     usize::try_from(value).map_err(|_| n.wrong(format!("{what} is {value}")))
 }
 
-/// Sizes that a file or a run gives.
+/// Sizes from a file or a run.
 pub(super) fn sizes(n: &NodeContext<'_, '_>, what: &str, values: &[i64]) -> Answer<Vec<usize>> {
     values.iter().map(|v| size(n, what, *v)).collect()
 }

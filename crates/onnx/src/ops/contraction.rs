@@ -1,4 +1,4 @@
-//! Products of matrices and tensors, and determinants.
+//! Matmuls, tensor contractions and determinants.
 
 use olivine_ir::op::{Binary, Granularity};
 use olivine_ir::{DType, Error, Graph, Tensor, TensorType, ValueId};

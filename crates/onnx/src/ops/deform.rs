@@ -12,7 +12,7 @@ use crate::import::{Answer, NodeContext, Value};
 pub(super) const OPERATORS: &[Entry] =
     &[("Col2Im", Takes(3, 1), col2im), ("DeformConv", Takes(5, 1), deform_conv)];
 
-/// Samples between pixels for every tap of the kernel, then a product with the weights.
+/// Samples between pixels for every tap of the kernel, then a matmul with the weights.
 fn deform_conv(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     let (x, w, offset) = (n.tensor(0)?, n.tensor(1)?, n.tensor(2)?);
     let (bias, mask) = (n.optional(3)?, n.optional(4)?);

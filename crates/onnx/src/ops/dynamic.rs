@@ -24,7 +24,7 @@ pub(super) fn counted(n: &mut NodeContext<'_, '_>, count: ValueId) -> Answer<usi
 
 /// The values of so many counts in one tensor.
 pub(super) fn counts<const N: usize>(n: &mut NodeContext<'_, '_>, all: ValueId) -> Answer<[usize; N]> {
-    let place = n.place();
+    let place = n.location();
     let held = TensorRef { frame: n.walk.depth(), id: all, element: ElementType::I64 };
     let tensor = n.walk.fixed(held, &place)?;
     let values = tensor.as_slice::<i64>().map(<[i64]>::to_vec);

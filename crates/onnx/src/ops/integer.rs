@@ -161,7 +161,7 @@ fn shifted_right(g: &mut Graph, a: ValueId, b: ValueId) -> Built {
     g.select(within, shifted, zero)
 }
 
-/// A u64 exponent as one of i64 that gives the same power modulo 2^64.
+/// A u64 exponent as one of i64 with the same power modulo 2^64.
 ///
 /// An odd number's powers repeat every 2^62, an even one's are 0 from the 64th on: the two highest bits of the exponent
 /// matter only in that one of them is set.

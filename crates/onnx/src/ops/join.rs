@@ -138,7 +138,7 @@ fn slice_at_run(n: &mut NodeContext<'_, '_>, x: ValueId) -> Answer<Option<ValueI
         Ok((begin, g.div(up, by)?))
     })?;
     let held = TensorRef { frame: n.walk.depth(), id: lengths, element: ElementType::I64 };
-    let place = n.place();
+    let place = n.location();
     let lengths = n.walk.fixed(held, &place)?;
     let mut y = x;
     for (i, axis) in axes.iter().enumerate() {

@@ -187,7 +187,7 @@ pub(super) fn quantized(
     })
 }
 
-/// A whole number of f32 plus a zero point as a quantised element, held within its range; NaN gives 0. For small floats
+/// A whole number of f32 plus a zero point as a quantised element, clamped to its range; NaN becomes 0. For small floats
 /// the number need not be whole.
 pub(super) fn saturated(
     g: &mut Graph,

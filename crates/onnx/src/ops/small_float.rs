@@ -173,7 +173,7 @@ fn doublings(span: u32) -> impl Iterator<Item = i32> {
     (0..bits).rev().map(|bit| 1 << bit)
 }
 
-/// The largest power of two that is not above a number, or `least` if that is larger; NaN gives `least`.
+/// The largest power of two that is not above a number, or `least` if that is larger; NaN becomes `least`.
 fn power_below(
     g: &mut Graph,
     x: ValueId,

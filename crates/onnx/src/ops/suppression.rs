@@ -81,7 +81,7 @@ struct Candidates {
     overlap: ValueId,
 }
 
-/// Trips that a suppression makes without a look at whether they are too few.
+/// Iterations that a suppression runs without checking whether they are too few.
 const FEW_ITERATIONS: usize = 256;
 
 /// Takes boxes until none are left or there are enough of every class: the boxes, where among them there is one, and

@@ -168,7 +168,7 @@ fn distinct_rows_come_in_the_order_asked_for() {
 }
 
 #[test]
-fn a_condition_alone_ends_a_loop_and_its_rows_are_as_many_as_its_trips() {
+fn a_condition_alone_ends_a_loop_and_its_rows_are_as_many_as_its_iterations() {
     let trip = vec![
         node("Constant", &[], &["half"], float(0.5)),
         node("Constant", &[], &["limit"], float(1.0)),

@@ -1,11 +1,11 @@
-//! Matrix products.
+//! Matmuls.
 
 use olivine::ir::{DType, Error, Graph, ValueId};
 
 use super::{Measurement, Unit, device};
 use crate::answer::Failure;
 
-/// Products of two square inputs; f16 gives f16, i8 gives i32.
+/// Matmuls of two square inputs; f16 results in f16, i8 in i32.
 pub(super) fn squares(quick: bool) -> Result<Vec<Measurement>, Failure> {
     let (f32, f16, i8) = if quick {
         (&[16, 32, 48, 64], &[16, 24, 32, 40, 48, 64], &[64])
@@ -24,7 +24,7 @@ fn square(dtype: DType, n: usize) -> Result<Measurement, Failure> {
     })
 }
 
-/// Products of an input with weights: the three of a BERT-base layer at 128 tokens, and matrix-vector products.
+/// Matmuls of an input with weights: the three of a BERT-base layer at 128 tokens, and gemv.
 pub(super) fn by_weights(quick: bool) -> Result<Vec<Measurement>, Failure> {
     let (m, shapes) = if quick {
         (8, [(24, 24), (96, 24), (24, 96)])

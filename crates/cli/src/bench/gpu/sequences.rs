@@ -68,7 +68,7 @@ pub(super) fn recurrent_layers(quick: bool) -> Result<Vec<Measurement>, Failure>
     layers.into_iter().map(|(kind, sizes)| recurrent(kind, sizes)).collect()
 }
 
-/// A layer whose input is as wide as its state, with biases; a gru resets after its product, as cuDNN's does.
+/// A layer whose input is as wide as its state, with biases; a gru resets after its matmul, as cuDNN's does.
 fn recurrent(kind: RecurrentKind, [hidden, sequence, batch]: [usize; 3]) -> Result<Measurement, Failure> {
     let rows = kind.gates() * hidden;
     let flops = 2.0 * (rows * 2 * hidden) as f64 * (sequence * batch) as f64;

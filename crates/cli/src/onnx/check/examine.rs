@@ -55,8 +55,8 @@ pub(super) struct Report {
     worst: usize,
 }
 
-/// The name of the CPU's row whose values are all kept.
-const KEPT: &str = "cpu, every value kept";
+/// The name of the CPU's row whose values are all outputs.
+const EVERY_VALUE: &str = "cpu, every value kept";
 
 impl Examination<'_> {
     /// Compares the CPU and the devices with the expected outputs; without those with ONNX Runtime, and without that with
@@ -80,7 +80,7 @@ impl Examination<'_> {
         if reference != "cpu" {
             rows.push(self.row("cpu", cpu.as_ref(), wanted));
         }
-        rows.push(self.row(KEPT, kept.as_ref(), wanted));
+        rows.push(self.row(EVERY_VALUE, kept.as_ref(), wanted));
         for device in devices {
             rows.push(self.row(&device.to_string(), self.run(device, false).as_ref(), wanted));
         }
@@ -99,7 +99,7 @@ impl Examination<'_> {
         };
         for row in &mut rows {
             // The inner values of the CPU are always worth comparing with ONNX Runtime's.
-            if row.device == KEPT {
+            if row.device == EVERY_VALUE {
                 row.nodes = kept.as_ref().ok().filter(|_| oracle.is_ok()).and_then(compare);
             } else if row.device != "cpu" && self.differs(row, &found) {
                 let device = devices.iter().find(|device| device.to_string() == row.device);
@@ -353,9 +353,9 @@ mod tests {
     #[test]
     fn a_cpu_that_panics_leaves_the_other_references() {
         let fake = fake(|device, _| if *device == Device::Cpu { panic!("a bug") } else { 2.0 });
-        assert_eq!(report(&fake, None, Some(2.0)).wrong(), ["cpu", KEPT]);
+        assert_eq!(report(&fake, None, Some(2.0)).wrong(), ["cpu", EVERY_VALUE]);
         let alone = report(&fake, None, None);
-        assert_eq!(alone.wrong(), ["cpu", KEPT, "vulkan", "wgpu"], "nothing vouches for a device");
+        assert_eq!(alone.wrong(), ["cpu", EVERY_VALUE, "vulkan", "wgpu"], "nothing vouches for a device");
         assert!(alone.text().contains("nothing to compare it with"), "{}", alone.text());
     }
 
@@ -364,7 +364,7 @@ mod tests {
         // The CPU is wrong and the others are right.
         let fake = fake(|device, _| if *device == Device::Cpu { 3.0 } else { 2.0 });
         for right in [report(&fake, Some(2.0), None), report(&fake, None, Some(2.0))] {
-            assert_eq!(right.wrong(), ["cpu", KEPT], "{}", right.text());
+            assert_eq!(right.wrong(), ["cpu", EVERY_VALUE], "{}", right.text());
         }
         let expected = report(&fake, Some(2.0), Some(3.0));
         assert_eq!(expected.reference, "the expected outputs");
@@ -389,7 +389,7 @@ mod tests {
         // Kept values change what is fused, and with it the last bits.
         let mut fake = fake(|device, all| if *device == Device::Cpu && !all { 2.0 } else { 2.02 });
         let differs = report(&fake, None, None);
-        assert_eq!(differs.wrong(), [KEPT, "vulkan", "wgpu"]);
+        assert_eq!(differs.wrong(), [EVERY_VALUE, "vulkan", "wgpu"]);
         fake.moved = 0.02;
         let sensitive = report(&fake, None, None);
         assert!(sensitive.wrong().is_empty(), "{}", sensitive.text());

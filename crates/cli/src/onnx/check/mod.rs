@@ -4,7 +4,7 @@
 //!   mod.rs          arguments, the devices of this machine
 //!   examine.rs      devices against the reference, and what is reported
 //!   compare.rs      distances, and values node by node
-//!   sensitivity.rs  what rounding alone makes of a model
+//!   sensitivity.rs  how far rounding alone moves a model's results
 //!   oracle.rs       ONNX Runtime
 //! ```
 
@@ -34,16 +34,16 @@ pub(crate) struct CheckArgs {
     model: PathBuf,
     #[command(flatten)]
     given: InputArgs,
-    /// An output as it should be: `NAME=FILE.npy`. Those that are given are the reference.
+    /// An expected output: `NAME=FILE.npy`. With any, these are the reference.
     #[arg(long = "expect", value_name = "NAME=FILE")]
     expected: Vec<String>,
-    /// The largest difference that is allowed, as a part of a tensor's largest number.
+    /// Largest allowed difference, relative to a tensor's largest magnitude.
     #[arg(long, default_value_t = 1e-3, value_name = "PART")]
     tolerance: f64,
     /// How many of the nodes that differ most to list.
     #[arg(long, default_value_t = 10, value_name = "N")]
     worst: usize,
-    /// Do not ask ONNX Runtime.
+    /// Do not compare with ONNX Runtime.
     #[arg(long)]
     no_oracle: bool,
 }

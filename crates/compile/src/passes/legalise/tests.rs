@@ -38,7 +38,7 @@ fn f32s<const N: usize>(g: &mut Graph, shapes: [&[usize]; N]) -> Result<[ValueId
 }
 
 #[test]
-fn vectors_in_a_product_become_matrices() -> Result<(), Error> {
+fn vectors_in_a_matmul_become_matrices() -> Result<(), Error> {
     let build: Build = |g| {
         let [a, b] = f32s(g, [&[4], &[2, 4, 3]])?;
         g.matmul(a, b)
@@ -58,7 +58,7 @@ fn vectors_in_a_product_become_matrices() -> Result<(), Error> {
 }
 
 #[test]
-fn region_operands_follow_a_vector_product_into_its_new_axes() -> Result<(), Error> {
+fn region_operands_follow_a_vector_matmul_into_its_new_axes() -> Result<(), Error> {
     let build: Build = |g| {
         let [a, b, c] = f32s(g, [&[4], &[2, 4, 3], &[2, 1]])?;
         let mut region = Region::identity();
@@ -73,7 +73,7 @@ fn region_operands_follow_a_vector_product_into_its_new_axes() -> Result<(), Err
 }
 
 #[test]
-fn general_products_keep_batch_axes_apart_and_rows_unmerged() -> Result<(), Error> {
+fn general_contractions_keep_batch_axes_apart_and_rows_unmerged() -> Result<(), Error> {
     let attention: Build = |g| {
         let [a, b] = f32s(g, [&[2, 5, 3, 4], &[2, 6, 3, 4]])?;
         let dims = DotGeneral {
@@ -144,7 +144,7 @@ fn einsum_covers_diagonals_lone_sums_broadcasts_and_many_operands() -> Result<()
 }
 
 #[test]
-fn einsum_orders_products_so_that_no_intermediate_has_too_many_axes() -> Result<(), Error> {
+fn einsum_orders_contractions_so_that_no_intermediate_has_too_many_axes() -> Result<(), Error> {
     let build: Build = |g| {
         let [a, b, c] = f32s(g, [&[2, 2, 2, 2, 2], &[2, 2, 2, 2, 2], &[2, 2, 2, 2, 2, 2]])?;
         g.einsum("abcde,fghij,abcfgh->deij", &[a, b, c])
@@ -153,7 +153,7 @@ fn einsum_orders_products_so_that_no_intermediate_has_too_many_axes() -> Result<
 }
 
 #[test]
-fn einsum_of_halves_rounds_once() -> Result<(), Error> {
+fn einsum_of_f16_rounds_once() -> Result<(), Error> {
     let build: Build = |g| {
         let a = g.input("a", DType::F16, [2, 3])?;
         let b = g.input("b", DType::F16, [3, 4])?;
@@ -212,7 +212,7 @@ fn norms_become_kernels_and_weight_only_steps() -> Result<(), Error> {
 }
 
 #[test]
-fn halves_are_squared_in_f32_for_their_length() -> Result<(), Error> {
+fn f16_is_squared_in_f32_for_its_length() -> Result<(), Error> {
     let build: Build = |g| {
         let x = g.input("x", DType::F16, [2, 3])?;
         g.l2_norm(x, 1, 1e-12)

@@ -3,7 +3,7 @@
 use super::float::Acc;
 use crate::simd::Kernel;
 
-/// Accumulators side by side, so that sums and maxima vectorise.
+/// Accumulators of a reduction, several so that it vectorises.
 const LANES: usize = 16;
 
 #[inline(always)]
@@ -16,7 +16,7 @@ fn fold<A: Acc>(mut lanes: [A; LANES], f: impl Fn(A, A) -> A) -> A {
     lanes[0]
 }
 
-/// The larger; a NaN on the right is passed over, for it will show in the sum.
+/// The larger; a NaN on the right is ignored, since the sum will be NaN.
 #[inline(always)]
 fn top<A: Acc>(a: A, b: A) -> A {
     if b > a { b } else { a }
@@ -41,7 +41,7 @@ impl<'a, A> Rows<'a, A> {
 
 /// One step of the online softmax. Each row of `keys` scores becomes weights relative to the row's new maximum;
 /// `maxima` and `sums` move on, and `scales` says by how much earlier results of the row shrink.
-pub(super) struct Soften<'a, A> {
+pub(super) struct OnlineSoftmax<'a, A> {
     pub(super) scores: &'a mut [A],
     pub(super) keys: usize,
     pub(super) maxima: &'a mut [A],
@@ -49,11 +49,11 @@ pub(super) struct Soften<'a, A> {
     pub(super) scales: &'a mut [A],
 }
 
-impl<A: Acc> Kernel for Soften<'_, A> {
+impl<A: Acc> Kernel for OnlineSoftmax<'_, A> {
     type Output = ();
     #[inline(always)]
     fn run<const FMA: bool>(self) {
-        let Soften { scores, keys, maxima, sums, scales } = self;
+        let OnlineSoftmax { scores, keys, maxima, sums, scales } = self;
         for (r, row) in scores.chunks_mut(keys).take(maxima.len()).enumerate() {
             let mut lanes = [A::LOWEST; LANES];
             let mut chunks = row.chunks_exact(LANES);
@@ -66,7 +66,7 @@ impl<A: Acc> Kernel for Soften<'_, A> {
             for x in chunks.remainder() {
                 new = top(new, *x);
             }
-            // While everything is masked any finite base gives weights of 0.
+            // While everything is masked any finite base results in weights of 0.
             let base = if new == A::LOWEST { A::ZERO } else { new };
             let mut lanes = [A::ZERO; LANES];
             let mut chunks = row.chunks_exact_mut(LANES);
@@ -137,18 +137,18 @@ impl<A: Acc> Kernel for Dots<'_, A> {
     }
 }
 
-/// `acc += Σ weights[j]·row j`. A weight of 0 does not look at its row, which may hold anything.
-pub(super) struct Weigh<'a, A> {
+/// `acc += Σ weights[j]·row j`. A row whose weight is 0 is not read: it may hold anything.
+pub(super) struct WeightedSum<'a, A> {
     pub(super) weights: &'a [A],
     pub(super) values: Rows<'a, A>,
     pub(super) acc: &'a mut [A],
 }
 
-impl<A: Acc> Kernel for Weigh<'_, A> {
+impl<A: Acc> Kernel for WeightedSum<'_, A> {
     type Output = ();
     #[inline(always)]
     fn run<const FMA: bool>(self) {
-        let Weigh { weights, values, acc } = self;
+        let WeightedSum { weights, values, acc } = self;
         let n = acc.len();
         for (group, w) in weights.chunks(4).enumerate() {
             let j = group * 4;

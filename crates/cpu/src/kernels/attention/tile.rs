@@ -1,7 +1,7 @@
 //! One tile of queries against all the keys it may see, a tile of keys at a time.
 
 use super::float::{Acc, Real};
-use super::rows::{Dots, Rows, Softcap, Soften, Weigh};
+use super::rows::{Dots, OnlineSoftmax, Rows, Softcap, WeightedSum};
 use super::{Mask, Problem, Strided};
 use crate::kernels::gemm::{Matrix, serial_gemm};
 use crate::operand::Number;
@@ -112,7 +112,7 @@ pub(super) fn attend<T: Real>(p: &Problem<'_, T>, t: Tile, write: &mut dyn FnMut
                 row[..from].fill(Number::LOWEST);
                 row[to..].fill(Number::LOWEST);
             }
-            run(Soften { scores: &mut *scores, keys: n, maxima, sums, scales });
+            run(OnlineSoftmax { scores: &mut *scores, keys: n, maxima, sums, scales });
             if key > first {
                 shrink(acc, value_dim, scales);
             }
@@ -158,7 +158,7 @@ fn accumulate<A: Acc>(
     let rows = weights.len() / n;
     if rows <= FEW || (masked && !finite(values, n, value_dim)) {
         for (weights, acc) in weights.chunks(n).zip(acc.chunks_mut(value_dim)) {
-            run(Weigh { weights, values, acc });
+            run(WeightedSum { weights, values, acc });
         }
         return;
     }

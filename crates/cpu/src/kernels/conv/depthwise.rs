@@ -8,7 +8,7 @@
 use super::Problem;
 use super::geometry::Axis;
 use super::planes::{fits_rows, reach};
-use super::tile::{Curve, SUMMED, finish_filters, put};
+use super::tile::{EpilogueOp, SUMMED, finish_filters, put};
 use super::transpose_block::{Block, rows_of};
 use super::vector::ConvVector;
 use crate::operand::Number;
@@ -85,7 +85,7 @@ pub(crate) struct Channels<'a, T> {
     pub(crate) scale: &'a [T],
     pub(crate) shift: &'a [T],
     /// Those of all channels; `filter` is the first one here.
-    pub(crate) curves: &'a [Curve<T>],
+    pub(crate) ops: &'a [EpilogueOp<T>],
     pub(crate) filter: usize,
     /// Where the first channel's results begin, with the others `out_pitch` elements apart.
     pub(crate) out: *mut T,
@@ -119,12 +119,12 @@ pub(crate) unsafe fn compute<L: ConvVector>(
             from.transpose_to::<L>(L::N, to, &rows_of(L::N));
             tap += count;
         }
-        let ending =
-            Ending { scale: band.scale, shift: band.shift, curves: band.curves, filter: band.filter };
+        let epilogue =
+            FilterEpilogue { scale: band.scale, shift: band.shift, ops: band.ops, filter: band.filter };
         for line in 0..band.lines {
             let row = &x[line * ay.stride * layout.pitch * L::N..];
             let y = &mut y[line * width * L::N..][..width * L::N];
-            let line = Line { x: row, w, y, pitch: layout.pitch, axes: band.axes, ending: &ending };
+            let line = Line { x: row, w, y, pitch: layout.pitch, axes: band.axes, epilogue: &epilogue };
             match layout.tile {
                 8 => L::depthwise_line::<8>(line),
                 7 => L::depthwise_line::<7>(line),
@@ -199,14 +199,14 @@ pub(crate) struct Line<'a, T> {
     y: &'a mut [T],
     pitch: usize,
     axes: (&'a Axis, &'a Axis),
-    ending: &'a Ending<'a, T>,
+    epilogue: &'a FilterEpilogue<'a, T>,
 }
 
-/// What happens to sums, per channel.
-struct Ending<'a, T> {
+/// The epilogue of a band, per channel.
+struct FilterEpilogue<'a, T> {
     scale: &'a [T],
     shift: &'a [T],
-    curves: &'a [Curve<T>],
+    ops: &'a [EpilogueOp<T>],
     filter: usize,
 }
 
@@ -216,7 +216,7 @@ struct Ending<'a, T> {
 /// The processor has the instruction set of `L`.
 #[inline(always)]
 pub(crate) unsafe fn line<L: ConvVector, const P: usize>(line: Line<'_, L::Elem>) {
-    let Line { x, w, y, pitch, axes: (ay, ax), ending } = line;
+    let Line { x, w, y, pitch, axes: (ay, ax), epilogue } = line;
     let (rows, columns, width) = (ay.taps.len(), ax.taps.len(), y.len() / L::N);
     let (step, down, right) = (ax.stride * L::N, ay.dilation * pitch * L::N, ax.dilation * L::N);
     assert!(w.len() >= rows * columns * L::N && width >= P);
@@ -241,7 +241,13 @@ pub(crate) unsafe fn line<L: ConvVector, const P: usize>(line: Line<'_, L::Elem>
                     at = at.wrapping_add(right);
                 }
             }
-            finish_filters::<L, P, 1>(&mut sums, ending.scale, ending.shift, ending.curves, ending.filter);
+            finish_filters::<L, P, 1>(
+                &mut sums,
+                epilogue.scale,
+                epilogue.shift,
+                epilogue.ops,
+                epilogue.filter,
+            );
             put::<L, P, 1>(&sums, y.as_mut_ptr().add(column * L::N), L::N);
             column += P;
         }

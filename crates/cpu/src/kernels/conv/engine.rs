@@ -11,7 +11,7 @@ use super::plan::{Band, BandInput, Keep, Plan, farthest};
 use super::planes::Planes;
 use super::real::Real;
 use super::scratch::with_scratch;
-use super::tile::{Curve, TILE, Tile, compute, rows};
+use super::tile::{EpilogueOp, TILE, Tile, compute, rows};
 use super::transpose_block::{Block, rows_of};
 use super::vector::{ConvVector, Job, lanes};
 use super::weights::Panels;
@@ -20,20 +20,20 @@ use crate::parallel;
 use crate::scratch;
 use crate::simd::Vectors;
 
-/// What happens to sums on their way into the result.
-pub(crate) struct Ending<'a, T> {
+/// The epilogue of a convolution: what happens to sums before they are stored.
+pub(crate) struct ConvEpilogue<'a, T> {
     /// First `sum · scale + shift`, per filter; as long as all groups' panels.
     pub(crate) scale: Vec<T>,
     pub(crate) shift: Vec<T>,
     /// Then these.
-    pub(crate) curves: Vec<Curve<T>>,
+    pub(crate) ops: Vec<EpilogueOp<T>>,
     /// Then this on a tile in the nearest cache: its elements, as many to write to, its width and its first filter.
-    pub(crate) tile: Option<&'a TileEnding<'a, T>>,
+    pub(crate) tile: Option<&'a TileEpilogue<'a, T>>,
     /// Then this on every run of the result: its first flat position, and its elements.
-    pub(crate) run: Option<RunEnding<'a, T>>,
+    pub(crate) run: Option<RunEpilogue<'a, T>>,
 }
 
-impl<T: Real> Ending<'_, T> {
+impl<T: Real> ConvEpilogue<'_, T> {
     /// Scale and shift of every filter, and nothing more.
     pub(crate) fn new(
         problem: &Problem<'_, T>,
@@ -48,15 +48,15 @@ impl<T: Real> Ending<'_, T> {
                 (scale[group * padded + f], shift[group * padded + f]) = of(group * filters + f);
             }
         }
-        Ending { scale, shift, curves: Vec::new(), tile: None, run: None }
+        ConvEpilogue { scale, shift, ops: Vec::new(), tile: None, run: None }
     }
 }
 
-/// See [`Ending::run`].
-pub(crate) type RunEnding<'a, T> = &'a (dyn Fn(usize, &mut [T]) + Sync);
+/// See [`ConvEpilogue::run`].
+pub(crate) type RunEpilogue<'a, T> = &'a (dyn Fn(usize, &mut [T]) + Sync);
 
-/// See [`Ending::tile`].
-pub(crate) type TileEnding<'a, T> = dyn Fn(&mut [T], &mut [T], usize, usize) + Sync + 'a;
+/// See [`ConvEpilogue::tile`].
+pub(crate) type TileEpilogue<'a, T> = dyn Fn(&mut [T], &mut [T], usize, usize) + Sync + 'a;
 
 /// Tasks a thread gets when there is much to do, so that unequal ones even out.
 const TASKS: usize = 4;
@@ -65,11 +65,11 @@ const CACHED_WEIGHTS: usize = 64 << 10;
 /// Multiply-adds worth a task of their own.
 const TASK_WORK: usize = 1 << 20;
 
-/// Convolves any problem; `known` is kept for it from call to call.
+/// Convolves any problem; `known` is its cache from call to call.
 pub(crate) fn convolve<T: Real>(
     problem: &Problem<'_, T>,
     panels: &Panels<'_, T>,
-    ending: &Ending<'_, T>,
+    epilogue: &ConvEpilogue<'_, T>,
     known: &OnceLock<Plan>,
     out: &mut [T],
 ) {
@@ -86,7 +86,7 @@ pub(crate) fn convolve<T: Real>(
     };
     let units = problem.images * groups;
     let grid = Grid::new(out);
-    let context = Context { problem, panels, ending, plan, grid: &grid, whole: &[] };
+    let context = Context { problem, panels, epilogue, plan, grid: &grid, whole: &[] };
     let BandInput::Whole(planes) = &plan.source else {
         return context.run(set, 0..units);
     };
@@ -128,7 +128,7 @@ impl<T: Real> Job<T> for FillWhole<'_, T> {
 struct Context<'a, T: Real> {
     problem: &'a Problem<'a, T>,
     panels: &'a Panels<'a, T>,
-    ending: &'a Ending<'a, T>,
+    epilogue: &'a ConvEpilogue<'a, T>,
     plan: &'a Plan,
     grid: &'a Grid<'a, T>,
     /// The operand of [`BandInput::Whole`].
@@ -241,7 +241,7 @@ impl<T: Real> Context<'_, T> {
         x: &[T],
         tiles: &mut ([T; TILE], [T; TILE]),
     ) {
-        let Context { problem, panels, ending, plan, grid, .. } = *self;
+        let Context { problem, panels, epilogue, plan, grid, .. } = *self;
         let (filters, positions) = (problem.filters(), problem.geometry.output_len());
         let row = |f: usize| {
             ((task.image * problem.groups + task.group) * filters + f) * positions + task.band.start
@@ -255,7 +255,7 @@ impl<T: Real> Context<'_, T> {
             let keeps = &task.band.keeps[block.keep..][..block.vectors];
             let width = block.vectors * L::N;
             // Vectors of results side by side go straight to their place.
-            let straight = ending.tile.is_none() && keeps.iter().all(|k| k.count as usize == L::N);
+            let straight = epilogue.tile.is_none() && keeps.iter().all(|k| k.count as usize == L::N);
             for panel in task.panels.0..task.panels.1 {
                 let weights = panels.panel(task.group, panel);
                 let (first, end) = (panel * panels.width, filters.min((panel + 1) * panels.width));
@@ -276,9 +276,9 @@ impl<T: Real> Context<'_, T> {
                         offsets: &plan.offsets,
                         w: weights.get(f - first..).unwrap_or(&[]),
                         pitch: panels.width,
-                        scale: &ending.scale[place..],
-                        shift: &ending.shift[place..],
-                        curves: &ending.curves,
+                        scale: &epilogue.scale[place..],
+                        shift: &epilogue.shift[place..],
+                        ops: &epilogue.ops,
                         filter: place,
                         out,
                         out_pitch,
@@ -291,7 +291,7 @@ impl<T: Real> Context<'_, T> {
                         continue;
                     }
                     let (tile, filter) = (&mut tile[..rows * width], task.group * filters + f - rows);
-                    if let Some(finish) = ending.tile {
+                    if let Some(finish) = epilogue.tile {
                         finish(tile, &mut spare[..rows * width], width, filter);
                     }
                     for r in 0..rows.min(left) {
@@ -312,7 +312,7 @@ impl<T: Real> Context<'_, T> {
     /// As there.
     #[inline(always)]
     unsafe fn work_filters<L: ConvVector<Elem = T>>(&self, task: Task<'_>, x: &[T], spare: &mut [T; TILE]) {
-        let Context { problem, panels, ending, plan, grid, .. } = *self;
+        let Context { problem, panels, epilogue, plan, grid, .. } = *self;
         let (filters, positions) = (problem.filters(), problem.geometry.output_len());
         let (width, pitch) = plan.line(task.band);
         // Lines without gaps are one.
@@ -336,9 +336,9 @@ impl<T: Real> Context<'_, T> {
                         x: x.as_ptr().wrapping_add(line * pitch + column),
                         offsets: &plan.offsets,
                         w: [panels.panel(task.group, panel), panels.panel(task.group, panel + seen - 1)],
-                        scale: &ending.scale[place..],
-                        shift: &ending.shift[place..],
-                        curves: &ending.curves,
+                        scale: &epilogue.scale[place..],
+                        shift: &epilogue.shift[place..],
+                        ops: &epilogue.ops,
                         filter: place,
                         out: sums.as_mut_ptr(),
                     };
@@ -357,7 +357,7 @@ impl<T: Real> Context<'_, T> {
                 }
             }
         }
-        if ending.tile.is_some() {
+        if epilogue.tile.is_some() {
             for f in task.panels.0 * panels.width..filters.min(task.panels.1 * panels.width) {
                 // Safety: tasks differ in image, group, band or filters, and this run is this task's alone.
                 let run = unsafe { grid.run((first + f) * positions + task.band.start, task.band.len) };
@@ -378,7 +378,7 @@ impl<T: Real> Context<'_, T> {
         lines: &InPlace,
         spare: &mut [T; TILE],
     ) {
-        let Context { problem, panels, ending, grid, .. } = *self;
+        let Context { problem, panels, epilogue, grid, .. } = *self;
         let [_, ay, ax] = &problem.geometry.axes;
         let Task { band, image, group, .. } = task;
         let (width, channel) = (ax.output, problem.geometry.input_len());
@@ -403,9 +403,9 @@ impl<T: Real> Context<'_, T> {
                 dilation: (ay.dilation, ax.dilation),
                 masks: lines.masks(block),
                 w: panels.panel(group, 0),
-                scale: ending.scale[group],
-                shift: ending.shift[group],
-                curves: &ending.curves,
+                scale: epilogue.scale[group],
+                shift: epilogue.shift[group],
+                ops: &epilogue.ops,
                 filter: group,
                 out: out[block.column..][..(band.lines - 1) * width + block.count].as_mut_ptr(),
                 out_pitch: width,
@@ -437,7 +437,7 @@ impl<T: Real> Context<'_, T> {
         scratch: &mut [T],
         spare: &mut [T; TILE],
     ) {
-        let Context { problem, panels, ending, grid, .. } = *self;
+        let Context { problem, panels, epilogue, grid, .. } = *self;
         let [_, ay, ax] = &problem.geometry.axes;
         let (plane, positions) = (problem.geometry.input_len(), problem.geometry.output_len());
         let count = L::N.min(problem.groups - task.group);
@@ -454,9 +454,9 @@ impl<T: Real> Context<'_, T> {
             y: task.band.y,
             lines: task.band.lines,
             axes: (ay, ax),
-            scale: &ending.scale[task.group..][..count],
-            shift: &ending.shift[task.group..][..count],
-            curves: &ending.curves,
+            scale: &epilogue.scale[task.group..][..count],
+            shift: &epilogue.shift[task.group..][..count],
+            ops: &epilogue.ops,
             filter: task.group,
             out,
             out_pitch: positions,
@@ -471,7 +471,7 @@ impl<T: Real> Context<'_, T> {
 
     /// What follows on tiles, for results of one filter.
     fn finish_tiles(&self, filter: usize, run: &mut [T], spare: &mut [T; TILE]) {
-        let Some(finish) = self.ending.tile else { return };
+        let Some(finish) = self.epilogue.tile else { return };
         for tile in run.chunks_mut(TILE) {
             let len = tile.len();
             finish(tile, &mut spare[..len], len, filter);
@@ -480,8 +480,8 @@ impl<T: Real> Context<'_, T> {
 
     /// What follows on the runs of a task.
     fn finish_runs(&self, task: Task<'_>) {
-        let Context { problem, panels, ending, grid, .. } = *self;
-        let Some(finish) = ending.run else { return };
+        let Context { problem, panels, epilogue, grid, .. } = *self;
+        let Some(finish) = epilogue.run else { return };
         let (filters, positions) = (problem.filters(), problem.geometry.output_len());
         for f in task.panels.0 * panels.width..filters.min(task.panels.1 * panels.width) {
             let filter = (task.image * problem.groups + task.group) * filters + f;
@@ -501,7 +501,7 @@ unsafe fn keep<L: ConvVector>(values: &[L::Elem], keeps: &[Keep], run: &mut [L::
     assert!(values.len() >= keeps.len() * L::N, "every vector is there");
     for (v, keep) in keeps.iter().enumerate() {
         let to = &mut run[keep.to..][..keep.count as usize];
-        // Safety: a vector is read, and as many elements are written as lanes are kept, all in bounds.
+        // Safety: a vector is read, and as many elements are written as lanes are in use, all in bounds.
         unsafe {
             let values = L::load(values.as_ptr().add(v * L::N));
             if to.len() == L::N {

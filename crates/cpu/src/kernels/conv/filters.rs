@@ -4,7 +4,7 @@
 //!   panels of weights [K, lanes] × positions one by one ──▶ sums [positions, filters] ──▶ transposed to their places
 //! ```
 
-use super::tile::{Curve, SUMMED, finish_filters, put};
+use super::tile::{EpilogueOp, SUMMED, finish_filters, put};
 use super::vector::ConvVector;
 use crate::operand::Number;
 
@@ -25,7 +25,7 @@ pub(crate) fn positions(width: usize, k: usize) -> (usize, usize) {
     fitting.map(|p| (p, time(p))).min_by_key(|(_, time)| *time).unwrap_or((1, time(1)))
 }
 
-/// What a tile computes: `out[p][f] = scale[f] · Σ_k w[k][f] · x[offsets[k] + p] + shift[f]`, then curves.
+/// What a tile computes: `out[p][f] = scale[f] · Σ_k w[k][f] · x[offsets[k] + p] + shift[f]`, then `ops`.
 pub(crate) struct FilterTile<'a, T> {
     /// The operand from the tile's first position on.
     pub(crate) x: *const T,
@@ -35,8 +35,8 @@ pub(crate) struct FilterTile<'a, T> {
     /// Of the tile's filters.
     pub(crate) scale: &'a [T],
     pub(crate) shift: &'a [T],
-    pub(crate) curves: &'a [Curve<T>],
-    /// Index of the tile's first filter in the curves' scales and shifts.
+    pub(crate) ops: &'a [EpilogueOp<T>],
+    /// Index of the tile's first filter in the ops' scales and shifts.
     pub(crate) filter: usize,
     /// Rows of [`PANELS`] vectors, one per position.
     pub(crate) out: *mut T,
@@ -80,7 +80,7 @@ pub(crate) unsafe fn compute<L: ConvVector>(tile: &FilterTile<'_, L::Elem>, posi
 /// As [`compute`].
 #[inline(always)]
 pub(crate) unsafe fn filters<L: ConvVector, const P: usize, const F: usize>(tile: &FilterTile<'_, L::Elem>) {
-    let FilterTile { x, offsets, w, scale, shift, curves, filter, out } = *tile;
+    let FilterTile { x, offsets, w, scale, shift, ops, filter, out } = *tile;
     let k_len = offsets.len();
     assert!(F <= PANELS);
     let mut panels = [std::ptr::null(); F];
@@ -110,7 +110,7 @@ pub(crate) unsafe fn filters<L: ConvVector, const P: usize, const F: usize>(tile
             put::<L, P, F>(&total, out, PANELS * L::N);
             total = [[L::splat(L::Elem::ZERO); F]; P];
         }
-        finish_filters::<L, P, F>(&mut total, scale, shift, curves, filter);
+        finish_filters::<L, P, F>(&mut total, scale, shift, ops, filter);
         put::<L, P, F>(&total, out, PANELS * L::N);
     }
 }

@@ -9,7 +9,7 @@ use super::Problem;
 use super::geometry::Axis;
 use super::plan::VECTORS;
 use super::planes::fits_rows;
-use super::tile::{Curve, SUMMED, bend, scale_rows};
+use super::tile::{EpilogueOp, SUMMED, apply_op, scale_rows};
 use super::vector::ConvVector;
 use crate::operand::Number;
 
@@ -120,7 +120,7 @@ pub(crate) struct Rows<'a, T> {
     /// As of [`super::tile::Tile`], for the one filter.
     pub(crate) scale: T,
     pub(crate) shift: T,
-    pub(crate) curves: &'a [Curve<T>],
+    pub(crate) ops: &'a [EpilogueOp<T>],
     pub(crate) filter: usize,
     /// Where the results go: lines of `count` elements, `out_pitch` apart.
     pub(crate) out: *mut T,
@@ -385,8 +385,8 @@ unsafe fn finish<L: ConvVector, const R: usize, const V: usize>(
     // Safety: the caller has room for R lines of `count` elements.
     unsafe {
         scale_rows::<L, R, V>(&mut total, &tile.scale, &tile.shift, 0);
-        for curve in tile.curves {
-            bend::<L, R, V>(&mut total, curve, tile.filter, 0);
+        for op in tile.ops {
+            apply_op::<L, R, V>(&mut total, op, tile.filter, 0);
         }
         for r in 0..R {
             let out = tile.out.add((line + r) * tile.out_pitch);

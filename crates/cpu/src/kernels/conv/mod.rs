@@ -37,12 +37,12 @@ pub(crate) mod vector;
 mod weights;
 
 use crate::scratch::zeroed;
-use engine::{Ending, RunEnding};
+use engine::{ConvEpilogue, RunEpilogue};
 use geometry::Geometry;
 use plan::Plan;
 use real::{Half, Real, narrowed, widened};
 use scratch::with_scratch;
-use tile::Curve;
+use tile::EpilogueOp;
 use weights::{Panels, packed};
 
 pub(crate) use weights::packing;
@@ -109,7 +109,7 @@ impl<'a, T> Problem<'a, T> {
 
 /// Convolution: x `[N, C, ..]`, w `[M, C/groups, ..]` and a bias `[M]`, then the epilogue on results in cache.
 ///
-/// `plan` is the operation's own, kept from call to call with operands of the same shapes.
+/// `plan` is the operation's own, cached for calls with operands of the same shapes.
 pub(crate) fn conv(
     op: &Conv,
     epilogue: Option<&Program>,
@@ -161,12 +161,12 @@ fn conv_single(
     plan: &OnceLock<Plan>,
     target: &mut Target<'_>,
     mut chain: Chain<'_>,
-    finish: Option<RunEnding<'_, f32>>,
+    finish: Option<RunEpilogue<'_, f32>>,
 ) {
     let bias = op.bias.then(|| x[2].slice());
     let affine = chain.take_affine();
     let later = chain.split_positions();
-    let curves = leading_curves(&mut chain);
+    let ops = leading_ops(&mut chain);
     let of_tile = |tile: &mut [f32], spare: &mut [f32], width: usize, filter: usize| {
         apply(&chain.links, tile, spare, width, filter, 0);
     };
@@ -178,33 +178,35 @@ fn conv_single(
     };
     let problem = Problem::new(op, x, x[0].slice(), x[1].slice());
     let panels = Panels::new(problem.w, packed(&x[1]), op.groups, problem.filters(), problem.k_len());
-    let mut ending = Ending::new(&problem, &panels, |filter| {
+    let mut epilogue = ConvEpilogue::new(&problem, &panels, |filter| {
         let bias = bias.map_or(0.0, |b| b[filter]);
         affine.as_ref().map_or((1.0, bias), |a| (a.scale[filter], bias * a.scale[filter] + a.shift[filter]))
     });
-    ending.curves = curves.into_iter().map(|c| panels.padded(c, op.groups)).collect();
-    ending.tile = (!chain.links.is_empty()).then_some(&of_tile);
-    ending.run = if later.links.is_empty() { finish } else { Some(&of_run) };
-    engine::convolve(&problem, &panels, &ending, plan, target.elements::<f32>());
+    epilogue.ops = ops.into_iter().map(|c| panels.padded(c, op.groups)).collect();
+    epilogue.tile = (!chain.links.is_empty()).then_some(&of_tile);
+    epilogue.run = if later.links.is_empty() { finish } else { Some(&of_run) };
+    engine::convolve(&problem, &panels, &epilogue, plan, target.elements::<f32>());
 }
 
-/// Takes the links off a chain's beginning that registers can do.
-fn leading_curves(chain: &mut Chain<'_>) -> Vec<Curve<f32>> {
-    let curve = |link: &Link<'_>| match link {
-        Link::Affine(affine) => Some(Curve::Affine(affine.scale.clone(), affine.shift.clone())),
-        Link::AtLeast(low) => Some(Curve::Clamp(*low, f32::INFINITY)),
-        Link::AtMost(high) => Some(Curve::Clamp(f32::NEG_INFINITY, *high)),
-        Link::Map(ScalarOp::Unary(Unary::Relu)) => Some(Curve::Clamp(0.0, f32::INFINITY)),
-        Link::Map(ScalarOp::Unary(Unary::HardSwish)) => Some(Curve::HardSwish),
+/// Takes off a chain's first links, those that tiles apply in registers.
+fn leading_ops(chain: &mut Chain<'_>) -> Vec<EpilogueOp<f32>> {
+    let op = |link: &Link<'_>| match link {
+        Link::Affine(affine) => Some(EpilogueOp::Affine(affine.scale.clone(), affine.shift.clone())),
+        Link::AtLeast(low) => Some(EpilogueOp::Clamp(*low, f32::INFINITY)),
+        Link::AtMost(high) => Some(EpilogueOp::Clamp(f32::NEG_INFINITY, *high)),
+        Link::Map(ScalarOp::Unary(Unary::Relu)) => Some(EpilogueOp::Clamp(0.0, f32::INFINITY)),
+        Link::Map(ScalarOp::Unary(Unary::HardSwish)) => Some(EpilogueOp::HardSwish),
         Link::Map(ScalarOp::Activation(Activation::HardSigmoid { alpha, beta })) => {
-            Some(Curve::HardSigmoid(*alpha as f32, *beta as f32))
+            Some(EpilogueOp::HardSigmoid(*alpha as f32, *beta as f32))
         }
-        Link::Map(ScalarOp::Activation(Activation::LeakyRelu { alpha })) => Some(Curve::Leaky(*alpha as f32)),
+        Link::Map(ScalarOp::Activation(Activation::LeakyRelu { alpha })) => {
+            Some(EpilogueOp::Leaky(*alpha as f32))
+        }
         _ => None,
     };
-    let curves: Vec<Curve<f32>> = chain.links.iter().map_while(curve).collect();
-    chain.links.drain(..curves.len());
-    curves
+    let ops: Vec<EpilogueOp<f32>> = chain.links.iter().map_while(op).collect();
+    chain.links.drain(..ops.len());
+    ops
 }
 
 fn conv_double(
@@ -212,7 +214,7 @@ fn conv_double(
     x: &[Operand<'_>],
     plan: &OnceLock<Plan>,
     target: &mut Target<'_>,
-    finish: Option<RunEnding<'_, f64>>,
+    finish: Option<RunEpilogue<'_, f64>>,
 ) {
     let bias = op.bias.then(|| x[2].slice());
     convolve(op, x, (x[0].slice(), x[1].slice(), bias), plan, target.elements::<f64>(), finish);
@@ -226,20 +228,21 @@ fn conv_half<H: Half>(op: &Conv, x: &[Operand<'_>], plan: &OnceLock<Plan>, targe
     narrowed(&result, target.elements::<H>());
 }
 
-/// A convolution of weights that are not laid out.
+/// A convolution of weights that were not packed at load.
 fn convolve<T: Real>(
     op: &Conv,
     operands: &[Operand<'_>],
     (x, w, bias): (&[T], &[T], Option<&[T]>),
     plan: &OnceLock<Plan>,
     out: &mut [T],
-    finish: Option<RunEnding<'_, T>>,
+    finish: Option<RunEpilogue<'_, T>>,
 ) {
     let problem = Problem::new(op, operands, x, w);
     let panels = Panels::new(w, None, op.groups, problem.filters(), problem.k_len());
-    let mut ending = Ending::new(&problem, &panels, |filter| (T::ONE, bias.map_or(T::ZERO, |b| b[filter])));
-    ending.run = finish;
-    engine::convolve(&problem, &panels, &ending, plan, out);
+    let mut epilogue =
+        ConvEpilogue::new(&problem, &panels, |filter| (T::ONE, bias.map_or(T::ZERO, |b| b[filter])));
+    epilogue.run = finish;
+    engine::convolve(&problem, &panels, &epilogue, plan, out);
 }
 
 /// Transposed convolution: x `[N, C, ..]`, w `[C, M/groups, ..]` and a bias `[M]`.

@@ -6,7 +6,7 @@
 //! ```text
 //!   band of one channel:  . x x x . x x x . x x x .      pitch 4 for rows of 3: one zero parts two rows
 //!   position of (y, x)  = y · pitch + x
-//!   operand of tap k    = position + offsets[k]          positions in the gaps are computed and not kept
+//!   operand of tap k    = position + offsets[k]          positions in the gaps are computed and dropped
 //! ```
 //!
 //! A stride is undone by laying out one such plane for every remainder the taps have modulo the stride.

@@ -14,7 +14,7 @@ use crate::kernels::elementwise::{Chain, Program};
 use crate::operand::{Operand, Target};
 use crate::{Vectors, limit_vectors};
 
-/// Small numbers that halves hold exactly, so that only accumulation differs.
+/// Small numbers that f16 and bf16 hold exactly, so that only accumulation differs.
 fn numbers(dims: &[usize], dtype: DType, seed: u64) -> Tensor {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let values: Vec<f64> = (0..dims.iter().product())

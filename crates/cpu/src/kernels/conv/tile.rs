@@ -26,17 +26,17 @@ pub(crate) struct Tile<'a, T> {
     pub(crate) scale: &'a [T],
     pub(crate) shift: &'a [T],
     /// What follows while the sums are in registers.
-    pub(crate) curves: &'a [Curve<T>],
-    /// Index of the tile's first filter in the curves' scales and shifts.
+    pub(crate) ops: &'a [EpilogueOp<T>],
+    /// Index of the tile's first filter in the ops' scales and shifts.
     pub(crate) filter: usize,
     /// Where the results go: rows of vectors, `out_pitch` elements apart.
     pub(crate) out: *mut T,
     pub(crate) out_pitch: usize,
 }
 
-/// A function of one number that takes a few instructions.
+/// A step of an epilogue that takes a few instructions on registers.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Curve<T> {
+pub(crate) enum EpilogueOp<T> {
     /// `x · scale + shift`, per filter.
     Affine(Vec<T>, Vec<T>),
     /// x, but not outside an interval; NaN stays.
@@ -94,7 +94,7 @@ pub(crate) unsafe fn compute<L: ConvVector>(tile: &Tile<'_, L::Elem>, rows: usiz
 /// As [`compute`].
 #[inline(always)]
 pub(crate) unsafe fn sums<L: ConvVector, const R: usize, const V: usize>(tile: &Tile<'_, L::Elem>) {
-    let Tile { x, offsets, w, pitch, scale, shift, curves, filter, out, out_pitch } = *tile;
+    let Tile { x, offsets, w, pitch, scale, shift, ops, filter, out, out_pitch } = *tile;
     assert!(scale.len() >= R && shift.len() >= R);
     assert!(offsets.is_empty() || w.len() >= (offsets.len() - 1) * pitch + R);
     let (w, offsets, k_len) = (w.as_ptr(), offsets.as_ptr(), offsets.len());
@@ -117,8 +117,8 @@ pub(crate) unsafe fn sums<L: ConvVector, const R: usize, const V: usize>(tile: &
             k += SUMMED;
         }
         scale_rows::<L, R, V>(&mut total, scale, shift, 1);
-        for curve in curves {
-            bend::<L, R, V>(&mut total, curve, filter, 1);
+        for op in ops {
+            apply_op::<L, R, V>(&mut total, op, filter, 1);
         }
         put::<L, R, V>(&total, out, out_pitch);
     }
@@ -146,8 +146,8 @@ pub(crate) unsafe fn scale_rows<L: ConvVector, const R: usize, const V: usize>(
     }
 }
 
-/// What follows the sums of a tile with filters in lanes, one row per position: `sum · scale + shift` and curves. Scales
-/// and shifts are those of the tile's filters, as many as there are; `filter` is the first one's index in the curves'.
+/// What follows the sums of a tile with filters in lanes, one row per position: `sum · scale + shift` and `ops`. Scales
+/// and shifts are those of the tile's filters, as many as there are; `filter` is the first one's index in the ops'.
 ///
 /// # Safety
 /// The processor has the instruction set of `L`.
@@ -156,18 +156,18 @@ pub(crate) unsafe fn finish_filters<L: ConvVector, const P: usize, const F: usiz
     total: &mut [[L; F]; P],
     scale: &[L::Elem],
     shift: &[L::Elem],
-    curves: &[Curve<L::Elem>],
+    ops: &[EpilogueOp<L::Elem>],
     filter: usize,
 ) {
     // Safety: the caller's promise.
     unsafe {
         scale_filters::<L, P, F>(total, scale, shift);
-        for curve in curves {
-            match curve {
-                Curve::Affine(scale, shift) => {
+        for op in ops {
+            match op {
+                EpilogueOp::Affine(scale, shift) => {
                     scale_filters::<L, P, F>(total, &scale[filter..], &shift[filter..]);
                 }
-                _ => bend::<L, P, F>(total, curve, 0, 0),
+                _ => apply_op::<L, P, F>(total, op, 0, 0),
             }
         }
     }
@@ -205,14 +205,14 @@ unsafe fn first<L: ConvVector>(from: &[L::Elem], at: usize) -> L {
     }
 }
 
-/// Applies a curve to all of a tile whose rows belong to filters from `filter` on, `step` apart.
+/// Applies an op to all of a tile whose rows belong to filters from `filter` on, `step` apart.
 ///
 /// # Safety
 /// The processor has the instruction set of `L`.
 #[inline(always)]
-pub(crate) unsafe fn bend<L: ConvVector, const R: usize, const V: usize>(
+pub(crate) unsafe fn apply_op<L: ConvVector, const R: usize, const V: usize>(
     total: &mut [[L; V]; R],
-    curve: &Curve<L::Elem>,
+    op: &EpilogueOp<L::Elem>,
     filter: usize,
     step: usize,
 ) {
@@ -220,13 +220,13 @@ pub(crate) unsafe fn bend<L: ConvVector, const R: usize, const V: usize>(
     unsafe {
         let zero = L::splat(L::Elem::ZERO);
         let one = L::splat(L::Elem::ONE);
-        match curve {
-            Curve::Affine(scale, shift) => {
+        match op {
+            EpilogueOp::Affine(scale, shift) => {
                 let count = (R - 1) * step + 1;
                 let (scale, shift) = (&scale[filter..][..count], &shift[filter..][..count]);
                 scale_rows::<L, R, V>(total, scale.as_ptr(), shift.as_ptr(), step);
             }
-            Curve::Clamp(low, high) => {
+            EpilogueOp::Clamp(low, high) => {
                 let (low, high) = (L::splat(*low), L::splat(*high));
                 for r in 0..R {
                     for v in 0..V {
@@ -234,7 +234,7 @@ pub(crate) unsafe fn bend<L: ConvVector, const R: usize, const V: usize>(
                     }
                 }
             }
-            Curve::HardSwish => {
+            EpilogueOp::HardSwish => {
                 let number = |x: f64| L::Elem::from_f64(x);
                 let (three, six) = (L::splat(number(3.0)), L::splat(number(6.0)));
                 // −∞ times zero is not a number.
@@ -247,7 +247,7 @@ pub(crate) unsafe fn bend<L: ConvVector, const R: usize, const V: usize>(
                     }
                 }
             }
-            Curve::HardSigmoid(alpha, beta) => {
+            EpilogueOp::HardSigmoid(alpha, beta) => {
                 let (alpha, beta) = (L::splat(*alpha), L::splat(*beta));
                 for r in 0..R {
                     for v in 0..V {
@@ -255,7 +255,7 @@ pub(crate) unsafe fn bend<L: ConvVector, const R: usize, const V: usize>(
                     }
                 }
             }
-            Curve::Leaky(alpha) => {
+            EpilogueOp::Leaky(alpha) => {
                 let alpha = L::splat(*alpha);
                 for r in 0..R {
                     for v in 0..V {

@@ -115,14 +115,14 @@ impl<T: Real> Spread<'_, T> {
                     serial_gemm(size, w, x, T::ONE, false, columns);
                 }
                 for (row, column) in columns.chunks_exact(width).enumerate() {
-                    self.place(row % kernel, start, column, &mut planes[row / kernel * plane..][..plane]);
+                    self.add_tap(row % kernel, start, column, &mut planes[row / kernel * plane..][..plane]);
                 }
             }
         });
     }
 
     /// Adds what inputs `start..` give to kernel position `tap` where it belongs in a plane.
-    fn place(&self, tap: usize, start: usize, column: &[T], plane: &mut [T]) {
+    fn add_tap(&self, tap: usize, start: usize, column: &[T], plane: &mut [T]) {
         let [az, ay, ax] = &self.geometry.axes;
         let [tz, ty, tx] = self.geometry.tap(tap);
         let (mut line, mut from) = (start / ax.output, start % ax.output);

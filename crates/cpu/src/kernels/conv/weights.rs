@@ -10,7 +10,7 @@ use olivine_ir::op::Conv;
 use olivine_ir::{DType, Op, TensorType};
 
 use super::real::Real;
-use super::tile::Curve;
+use super::tile::EpilogueOp;
 use crate::kernel::Packing;
 use crate::operand::Operand;
 use crate::scratch;
@@ -60,9 +60,9 @@ impl<'a, T: Real> Panels<'a, T> {
         Panels { data, width, count, k_len }
     }
 
-    /// A curve's numbers per filter laid out as the filters of all groups' panels are.
-    pub(crate) fn padded(&self, curve: Curve<T>, groups: usize) -> Curve<T> {
-        let Curve::Affine(scale, shift) = curve else { return curve };
+    /// An op's numbers per filter laid out as the filters of all groups' panels are.
+    pub(crate) fn padded(&self, op: EpilogueOp<T>, groups: usize) -> EpilogueOp<T> {
+        let EpilogueOp::Affine(scale, shift) = op else { return op };
         let filters = scale.len() / groups.max(1);
         let lay = |from: &[T]| {
             let mut to = scratch::zeroed::<T>(groups * self.count * self.width);
@@ -71,7 +71,7 @@ impl<'a, T: Real> Panels<'a, T> {
             }
             to
         };
-        Curve::Affine(lay(&scale), lay(&shift))
+        EpilogueOp::Affine(lay(&scale), lay(&shift))
     }
 
     /// The weights of `count` groups of one filter each.

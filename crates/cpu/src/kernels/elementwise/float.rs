@@ -33,7 +33,7 @@ pub(super) fn step32(op: ScalarOp, dtype: DType, args: [&[u8]; 3], out: &mut [u8
 
 /// a·b + c in f64, the last bit set when something was cut off, so that rounding to a half dtype rounds once.
 fn fma_to_odd(a: f32, b: f32, c: f32) -> f64 {
-    // Half dtypes have at most 11 significant bits: the product is exact.
+    // f16 and bf16 have at most 11 significant bits: the product is exact.
     let (p, c) = (f64::from(a) * f64::from(b), f64::from(c));
     let s = p + c;
     if !s.is_finite() {

@@ -197,7 +197,7 @@ fn half_regions_round_after_every_step() {
 }
 
 #[test]
-fn a_rider_gives_what_the_whole_region_gives() {
+fn an_epilogue_computes_what_the_whole_region_computes() {
     let (m, n) = (37, 768);
     let (product, bias, residual) = (numbers(m * n), numbers(n), numbers(m * n + 1));
     let region = Region {

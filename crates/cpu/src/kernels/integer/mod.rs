@@ -1,4 +1,4 @@
-//! Products of 8-bit integers less their zero points, in i32.
+//! Matmuls and convolutions of 8-bit integers less their zero points, with i32 accumulators.
 //!
 //! ```text
 //!   operands rows of unsigned bytes, panels of signed columns, their sums and zero points

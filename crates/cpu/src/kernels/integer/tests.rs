@@ -1,4 +1,4 @@
-//! Integer products against plain loops, which wrap as i32 do.
+//! Integer matmuls and convolutions against plain loops, which wrap as i32 does.
 
 use olivine_ir::op::{QConv, QMatMul, Rule, Window};
 use olivine_ir::{DType, Tensor};
@@ -111,7 +111,7 @@ fn every_instruction_set_multiplies_strips_alike() {
 }
 
 /// Multiplies operands of given sizes, packed and not, read in order and transposed.
-fn check_product(a: &[usize], b: &[usize], types: [DType; 2], zeros: [Option<usize>; 2]) {
+fn check_matmul(a: &[usize], b: &[usize], types: [DType; 2], zeros: [Option<usize>; 2]) {
     let (at, bt) = (numbers(a, types[0], 3), numbers(b, types[1], 5));
     let zero = |i: usize| {
         zeros[i].map(|n| {
@@ -189,29 +189,29 @@ const TYPES: [[DType; 2]; 4] =
     [[DType::U8, DType::I8], [DType::U8, DType::U8], [DType::I8, DType::I8], [DType::I8, DType::U8]];
 
 #[test]
-fn products_of_all_types_and_zero_points_are_exact() {
+fn matmuls_of_all_types_and_zero_points_are_exact() {
     for types in TYPES {
-        check_product(&[7, 9], &[9, 21], types, [None, None]);
-        check_product(&[5, 16], &[16, 64], types, [Some(0), Some(0)]);
-        check_product(&[13, 30], &[30, 70], types, [Some(13), Some(70)]);
-        check_product(&[1, 1], &[1, 1], types, [Some(1), Some(1)]);
-        check_product(&[3, 0], &[0, 5], types, [Some(0), Some(5)]);
-        check_product(&[0, 4], &[4, 5], types, [None, None]);
-        check_product(&[4, 4], &[4, 0], types, [None, None]);
+        check_matmul(&[7, 9], &[9, 21], types, [None, None]);
+        check_matmul(&[5, 16], &[16, 64], types, [Some(0), Some(0)]);
+        check_matmul(&[13, 30], &[30, 70], types, [Some(13), Some(70)]);
+        check_matmul(&[1, 1], &[1, 1], types, [Some(1), Some(1)]);
+        check_matmul(&[3, 0], &[0, 5], types, [Some(0), Some(5)]);
+        check_matmul(&[0, 4], &[4, 5], types, [None, None]);
+        check_matmul(&[4, 4], &[4, 0], types, [None, None]);
     }
 }
 
 #[test]
-fn large_and_batched_products_are_exact() {
+fn large_and_batched_matmuls_are_exact() {
     let types = TYPES[0];
-    check_product(&[230, 132], &[132, 200], types, [Some(230), Some(200)]);
-    check_product(&[2, 700], &[700, 1030], types, [Some(0), Some(0)]);
-    check_product(&[3, 5, 8], &[8, 6], types, [Some(0), Some(6)]);
-    check_product(&[3, 5, 8], &[8, 6], types, [Some(5), None]);
-    check_product(&[2, 1, 5, 9], &[3, 9, 6], types, [Some(5), Some(6)]);
-    check_product(&[1, 5, 9], &[4, 9, 20], types, [None, Some(0)]);
-    check_product(&[3, 60, 128], &[3, 128, 90], TYPES[1], [Some(0), Some(0)]);
-    check_product(&[20, 30_000], &[30_000, 3], TYPES[1], [None, None]);
+    check_matmul(&[230, 132], &[132, 200], types, [Some(230), Some(200)]);
+    check_matmul(&[2, 700], &[700, 1030], types, [Some(0), Some(0)]);
+    check_matmul(&[3, 5, 8], &[8, 6], types, [Some(0), Some(6)]);
+    check_matmul(&[3, 5, 8], &[8, 6], types, [Some(5), None]);
+    check_matmul(&[2, 1, 5, 9], &[3, 9, 6], types, [Some(5), Some(6)]);
+    check_matmul(&[1, 5, 9], &[4, 9, 20], types, [None, Some(0)]);
+    check_matmul(&[3, 60, 128], &[3, 128, 90], TYPES[1], [Some(0), Some(0)]);
+    check_matmul(&[20, 30_000], &[30_000, 3], TYPES[1], [None, None]);
 }
 
 fn check_conv(x: &[usize], w: &[usize], window: Window, groups: usize, types: [DType; 2], zeros: [bool; 2]) {

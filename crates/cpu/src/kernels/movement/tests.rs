@@ -64,7 +64,7 @@ fn a_view_of_any_strides_is_copied_out_in_order() {
 }
 
 #[test]
-fn bytes_halves_and_words_are_copied_alike() {
+fn elements_of_1_2_4_and_8_bytes_are_copied_alike() {
     for dtype in [DType::Bool, DType::F16, DType::I64] {
         let (rows, columns) = (45, 67);
         let bytes: Vec<u64> =

@@ -12,7 +12,7 @@ use super::weight::Weight;
 /// 32 consecutive elements of a row: `values · scale + offset`.
 pub(super) struct Group<S> {
     pub(super) values: [S; 2],
-    /// One for each sixteen elements; alike unless [`Decoder::HALVES`].
+    /// One for each sixteen elements; alike unless [`Decoder::SCALE_PER_16`].
     pub(super) scale: [f32; 2],
     /// 0 unless [`Decoder::OFFSET`].
     pub(super) offset: f32,
@@ -24,7 +24,7 @@ pub(super) struct Group<S> {
 /// Methods need AVX2, FMA, F16C and the instruction set of `S`.
 pub(super) trait Decoder: Copy + Sync {
     /// Whether each sixteen elements have their own scale.
-    const HALVES: bool = false;
+    const SCALE_PER_16: bool = false;
     /// Whether something is added after scaling.
     const OFFSET: bool = false;
     /// Group `i` of row `row`, whose bytes begin at `at`; the group must be inside the row.
@@ -122,13 +122,13 @@ unsafe fn nibbles_of_256(at: *const u8, i: usize) -> __m256i {
 
 /// Declares decoders: what is true of the format, and the body, whose block of `$bytes` bytes begins at `at`.
 macro_rules! decoders {
-    ($($(#[$doc:meta])* $name:ident, $elements:literal in $bytes:literal, $halves:literal, $offset:literal:
+    ($($(#[$doc:meta])* $name:ident, $elements:literal in $bytes:literal, $per_16:literal, $offset:literal:
         |$at:ident, $i:ident| $body:expr;)*) => {$(
         $(#[$doc])*
         #[derive(Clone, Copy)]
         pub(super) struct $name;
         impl Decoder for $name {
-            const HALVES: bool = $halves;
+            const SCALE_PER_16: bool = $per_16;
             const OFFSET: bool = $offset;
             #[inline(always)]
             unsafe fn group<S: Sixteen>(self, _: &Weight<'_>, _: usize, at: *const u8, i: usize) -> Group<S> {
@@ -214,12 +214,12 @@ pub(super) enum Bits {
     F8E5M2,
 }
 
-/// Bits with scales for every `16·n` elements: `HALF` where n may be odd.
+/// Bits with scales for every `16·n` elements: `PER_16` where n may be odd.
 #[derive(Clone, Copy)]
-pub(super) struct Scaled<const HALF: bool>(pub(super) Bits);
+pub(super) struct Scaled<const PER_16: bool>(pub(super) Bits);
 
-impl<const HALF: bool> Decoder for Scaled<HALF> {
-    const HALVES: bool = HALF;
+impl<const PER_16: bool> Decoder for Scaled<PER_16> {
+    const SCALE_PER_16: bool = PER_16;
     #[inline(always)]
     unsafe fn group<S: Sixteen>(self, w: &Weight<'_>, row: usize, at: *const u8, i: usize) -> Group<S> {
         // Safety: the group is inside the row.
@@ -246,7 +246,7 @@ impl<const HALF: bool> Decoder for Scaled<HALF> {
             }
             let (scale, zero) = w.scaling(row, 32 * i / w.block);
             let (second, second_zero) =
-                if HALF { w.scaling(row, (32 * i + 16) / w.block) } else { (scale, zero) };
+                if PER_16 { w.scaling(row, (32 * i + 16) / w.block) } else { (scale, zero) };
             let values = [values[0].sub(S::splat(zero)), values[1].sub(S::splat(second_zero))];
             Group { values, scale: [scale, second], offset: 0.0 }
         }

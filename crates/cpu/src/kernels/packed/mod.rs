@@ -207,7 +207,7 @@ fn way(weight: &Weight<'_>, x: &[f32], (m, k): (usize, usize)) -> Way {
     Way::Panels
 }
 
-/// A job's product with rows `columns` of its weight, a panel of decoded rows at a time.
+/// A job's matmul with rows `columns` of its weight, a panel of decoded rows at a time.
 ///
 /// # Safety
 /// Nobody else may hold or write these columns of the job's rows meanwhile.

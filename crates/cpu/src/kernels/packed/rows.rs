@@ -63,13 +63,13 @@ impl Prepared {
 
 /// The instruction set that decodes a weight; `None` leaves it to the plain decoder.
 fn vectors_for(w: &Weight<'_>) -> Option<Vectors> {
-    let least = if halves(w)? { 16 } else { GROUP };
+    let least = if scale_per_16(w)? { 16 } else { GROUP };
     let whole = w.columns > 0 && w.columns.is_multiple_of(GROUP) && w.block.is_multiple_of(least);
     Some(vectors()).filter(|set| whole && *set >= Vectors::Avx2)
 }
 
 /// Whether each 16 elements may have their own scale; `None` without a decoder.
-fn halves(w: &Weight<'_>) -> Option<bool> {
+fn scale_per_16(w: &Weight<'_>) -> Option<bool> {
     use BlockFormat as F;
     match w.format {
         None if w.dtype.is_float() => None,
@@ -236,7 +236,7 @@ unsafe fn dots<S: Sixteen, D: Decoder, const M: usize, const R: usize>(
                     let ([low, high], total) = (values[r], totals[m][r]);
                     totals[m][r] = if M > 2 {
                         high.mul_add(second, low.mul_add(first, total))
-                    } else if D::HALVES {
+                    } else if D::SCALE_PER_16 {
                         high.mul(second).mul_add(scales[r][1], low.mul(first).mul_add(scales[r][0], total))
                     } else {
                         high.mul_add(second, low.mul(first)).mul_add(scales[r][0], total)

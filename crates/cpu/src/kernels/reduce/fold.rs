@@ -182,7 +182,7 @@ impl<T: Number, F: Fold<T>> Folder for Over<'_, T, F> {
     fn side(&self, start: isize, stride: isize, accs: &mut [F::Acc]) {
         match self.data {
             Elements::Direct(data) if stride == 1 => {
-                simd::run(Side(self.fold, &data[start as usize..start as usize + accs.len()], accs));
+                simd::run(FoldRows(self.fold, &data[start as usize..start as usize + accs.len()], accs));
             }
             Elements::Direct(data) => {
                 for (j, acc) in accs.iter_mut().enumerate() {
@@ -194,7 +194,7 @@ impl<T: Number, F: Fold<T>> Folder for Over<'_, T, F> {
                 for (i, accs) in accs.chunks_mut(BLOCK).enumerate() {
                     let block = &mut block[..accs.len()];
                     load(start + (i * BLOCK) as isize * stride, stride, block);
-                    simd::run(Side(self.fold, block, accs));
+                    simd::run(FoldRows(self.fold, block, accs));
                 }
             }
         }
@@ -233,9 +233,9 @@ impl<T: Number, F: Fold<T>> simd::Kernel for Run<'_, T, F> {
 }
 
 /// Folds a row of elements into a row of accumulators.
-struct Side<'a, T, A, F>(F, &'a [T], &'a mut [A]);
+struct FoldRows<'a, T, A, F>(F, &'a [T], &'a mut [A]);
 
-impl<T: Number, F: Fold<T>> simd::Kernel for Side<'_, T, F::Acc, F> {
+impl<T: Number, F: Fold<T>> simd::Kernel for FoldRows<'_, T, F::Acc, F> {
     type Output = ();
 
     #[inline(always)]

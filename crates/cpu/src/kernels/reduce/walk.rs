@@ -118,7 +118,7 @@ impl Walk {
         acc
     }
 
-    /// The inner axis is kept: neighbouring results fold neighbouring elements side by side.
+    /// The inner axis is kept: neighbouring results fold contiguous elements.
     fn along_columns<A: Copy + Send + Sync>(&self, folder: &dyn Folder<Acc = A>, results: usize) -> Vec<A> {
         let turns: usize = self.reduced.iter().map(|a| a.size).product();
         let mut out = scratch::filled(folder.identity(), results);

@@ -29,7 +29,7 @@ fn plain(sizes: &[usize], mode: ResizeMode) -> Resize {
     }
 }
 
-/// Multiples of 1/8, which halves hold exactly.
+/// Multiples of 1/8, which f16 and bf16 hold exactly.
 fn numbers(dims: &[usize], dtype: DType) -> Tensor {
     let values = (0..dims.iter().product::<usize>()).map(|i| ((i * 7919) % 127) as f64 / 8.0 - 7.0);
     let done = match dtype {
@@ -47,7 +47,7 @@ fn numbers(dims: &[usize], dtype: DType) -> Tensor {
 }
 
 /// Where a position is in the operand, as the operation's documentation says.
-fn lies(op: &Resize, input: usize, axis: usize, i: usize) -> f64 {
+fn source_coordinate(op: &Resize, input: usize, axis: usize, i: usize) -> f64 {
     let (n, out, i) = (input as f64, op.sizes[axis] as f64, i as f64);
     let scale = op.scales.as_ref().map_or(out / n, |s| s[axis]);
     match op.coordinates {
@@ -80,7 +80,7 @@ fn weights(op: &Resize, input: usize, axis: usize, i: usize) -> Vec<f64> {
         of[i] = 1.0;
         return of;
     }
-    let x = lies(op, input, axis, i);
+    let x = source_coordinate(op, input, axis, i);
     let (low, high) = (x.floor(), x.ceil());
     if op.mode == ResizeMode::Nearest {
         let at = match op.nearest {

@@ -14,7 +14,7 @@ use super::super::tile::fours;
 use super::non_finite::{self, Operands};
 use super::operands::{OperandPrecision, high_low, is_wild, magnitude, scales, split};
 use super::staging::{Panel, SLOT, Slots, Stage};
-use super::{LANES, Plan, SIDE, factors, slots};
+use super::{LANES, Plan, SIDE, precision, slots};
 use crate::launch::Launch;
 use crate::site::{Operand, Site, linear_group};
 
@@ -64,7 +64,7 @@ struct Kernel<'k, 'p> {
     k: &'k Builder,
     p: &'p Problem<'p>,
     plan: Plan,
-    factors: OperandPrecision,
+    precision: OperandPrecision,
     args: AttentionArgs<'k, 'p>,
     q: Slots<'k>,
     keys: Slots<'k>,
@@ -96,7 +96,7 @@ struct Block<'k> {
 /// The weights of a tile of keys for a block.
 struct Weights<'k> {
     /// By keys, then by plane.
-    factors: Vec<Vec<Val<'k>>>,
+    fragments: Vec<Vec<Val<'k>>>,
     /// What was accumulated of each row shrinks by this.
     shrink: Vec<Val<'k>>,
 }
@@ -109,17 +109,17 @@ impl<'k, 'p> Kernel<'k, 'p> {
         sink: &AttentionTarget,
     ) -> Result<Self, String> {
         let (k, layout) = (l.k(), p.op.layout);
-        let factors = factors(p).ok_or("attention by matrices of a type that has none")?;
+        let precision = precision(p).ok_or("attention by matrices of a type that has none")?;
         let matrix = |elem, role| MatrixType { elem, rows: SIDE, columns: SIDE, role };
         let slots = slots(p);
-        let read = |name: &str, operand: &Operand| Slots::read(l, name, layout, operand, factors);
+        let read = |name: &str, operand: &Operand| Slots::read(l, name, layout, operand, precision);
         // Weights of 0 must not look at values that are not finite; split numbers must all be finite.
-        let wild = factors == OperandPrecision::Split || p.masks_elements();
+        let wild = precision == OperandPrecision::Split || p.masks_elements();
         Ok(Kernel {
             k,
             p,
             plan,
-            factors,
+            precision,
             args: AttentionArgs::declare(l, p, sink),
             q: read("q", &p.q),
             keys: read("k", &p.k),
@@ -129,10 +129,11 @@ impl<'k, 'p> Kernel<'k, 'p> {
                 numbers: [("q", &p.q), ("k", &p.k), ("v", &p.v)]
                     .map(|(name, operand)| l.read(&format!("{name}_numbers"), operand)),
             }),
-            memory: k.shared(Elem::U32, 4, plan.panels(slots, factors)),
-            largest: (factors == OperandPrecision::Split).then(|| k.shared(Elem::U32, 1, 2 * plan.subgroups)),
-            left: matrix(factors.elem(), MatrixUse::A),
-            right: matrix(factors.elem(), MatrixUse::B),
+            memory: k.shared(Elem::U32, 4, plan.panels(slots, precision)),
+            largest: (precision == OperandPrecision::Split)
+                .then(|| k.shared(Elem::U32, 1, 2 * plan.subgroups)),
+            left: matrix(precision.elem(), MatrixUse::A),
+            right: matrix(precision.elem(), MatrixUse::B),
             sum: matrix(Elem::F32, MatrixUse::Accumulator),
             slots,
         })
@@ -150,10 +151,10 @@ impl<'k, 'p> Kernel<'k, 'p> {
             k.barrier();
         }
         let key_panel = Panel::new(self.memory, k.u32(0), plan.keys, self.slots.0);
-        let after = Panel::len(plan.keys, self.slots.0, self.factors.planes());
+        let after = Panel::len(plan.keys, self.slots.0, self.precision.planes());
         let value_panel = Panel::new(self.memory, k.u32(after), plan.keys, self.slots.1);
-        let keys = Stage::new(k, key_panel, self.factors);
-        let values = Stage::new(k, value_panel, self.factors);
+        let keys = Stage::new(k, key_panel, self.precision);
+        let values = Stage::new(k, value_panel, self.precision);
         let starts =
             (self.keys.start(place.batch, place.kv_head), self.values.start(place.batch, place.kv_head));
         let fetch = |key: Val<'k>| {
@@ -233,7 +234,7 @@ impl<'k, 'p> Kernel<'k, 'p> {
         first: Val<'k>,
     ) -> (Vec<Vec<Val<'k>>>, Option<Vec<Val<'k>>>) {
         let k = self.k;
-        let (slots, planes) = (SIDE / SLOT, self.factors.planes());
+        let (slots, planes) = (SIDE / SLOT, self.precision.planes());
         let part = k.subgroup_id() * Panel::len(SIDE, slots, planes);
         let panel = Panel::new(self.memory, part, SIDE, slots);
         let (row, slot) = (k.lane() / slots, k.lane() % slots);
@@ -243,7 +244,7 @@ impl<'k, 'p> Kernel<'k, 'p> {
         let loaded: Vec<Vec<Val<'k>>> = (0..self.slots.0 / slots)
             .map(|depth| self.q.load(start, slot + depth * slots, self.slots.0))
             .collect();
-        let scale = (self.factors == OperandPrecision::Split).then(|| {
+        let scale = (self.precision == OperandPrecision::Split).then(|| {
             let all = loaded.iter().flatten().map(|x| magnitude(*x));
             let largest = all.reduce(|a, b| a.max(b)).unwrap_or(k.u32(0));
             let largest = k.cluster_reduce(slots, largest, Reduction::Max);
@@ -334,7 +335,7 @@ impl<'k, 'p> Kernel<'k, 'p> {
     /// The matmuls of every block's rows with a tile of keys, not yet scaled: for each block, matrices by key.
     fn dot_products(&self, blocks: &[Block<'k>], keys: &Panel<'k>) -> Vec<Vec<Val<'k>>> {
         let wide = self.plan.keys / SIDE;
-        let planes = self.factors.planes();
+        let planes = self.precision.planes();
         let zero = self.k.f32(0.0).splat(self.sum);
         // Those with a low half apart: the unit cuts off what does not fit when it adds to large sums.
         let mut sums = vec![vec![vec![zero; wide as usize]; planes as usize]; blocks.len()];
@@ -349,7 +350,7 @@ impl<'k, 'p> Kernel<'k, 'p> {
                         *sum = q[left].matrix_mul_add(key[right], *sum);
                     };
                     add(0, 0, 0);
-                    if self.factors == OperandPrecision::Split {
+                    if self.precision == OperandPrecision::Split {
                         add(1, 1, 0);
                         add(1, 0, 1);
                     }
@@ -406,7 +407,7 @@ impl<'k, 'p> Kernel<'k, 'p> {
 
     /// 2^x for x ≤ 0, as exact as the weights will be.
     fn power(&self, x: Val<'k>) -> Val<'k> {
-        match self.factors {
+        match self.precision {
             OperandPrecision::Whole(_) => x.exp2_native(),
             OperandPrecision::Split => exp2_below(x),
         }
@@ -429,7 +430,7 @@ impl<'k, 'p> Kernel<'k, 'p> {
         }
         let mut sums: Vec<Val<'k>> =
             block.sums.iter().zip(&shrink).map(|(sum, by)| sum.get() * *by).collect();
-        let mut factors = Vec::with_capacity(scores.len());
+        let mut fragments = Vec::with_capacity(scores.len());
         for scores in &scores {
             let weigh = |(part, score): (usize, &Val<'k>)| {
                 let weight = self.power(*score - from[row_of(part)]);
@@ -437,7 +438,7 @@ impl<'k, 'p> Kernel<'k, 'p> {
                 weight
             };
             let weights: Vec<Val<'k>> = scores.iter().enumerate().map(weigh).collect();
-            factors.push(match self.factors {
+            fragments.push(match self.precision {
                 OperandPrecision::Whole(_) => vec![k.matrix_of(self.left, &weights)],
                 OperandPrecision::Split => {
                     let parts = weights.iter().map(|w| high_low(*w * WEIGHT_SCALE));
@@ -447,7 +448,7 @@ impl<'k, 'p> Kernel<'k, 'p> {
             });
         }
         block.sums.iter().zip(sums).for_each(|(var, sum)| var.set(sum));
-        Weights { factors, shrink }
+        Weights { fragments, shrink }
     }
 
     /// Adds the weighted values of a tile of keys; `unscale` undoes the scales of split weights and values.
@@ -467,7 +468,7 @@ impl<'k, 'p> Kernel<'k, 'p> {
         };
         for n in 0..self.slots.1 * SLOT / SIDE {
             let old: Vec<Val<'k>> = blocks.iter().map(|b| b.values[n as usize].get()).collect();
-            let mut sums: Vec<Val<'k>> = match self.factors {
+            let mut sums: Vec<Val<'k>> = match self.precision {
                 OperandPrecision::Whole(_) => {
                     old.iter().zip(weights).map(|(sum, w)| shrunk(*sum, w)).collect()
                 }
@@ -477,9 +478,9 @@ impl<'k, 'p> Kernel<'k, 'p> {
             for j in 0..self.plan.keys / SIDE {
                 let value = |plane: u32| values.matrix(self.right, plane, (j * SIDE, n * SIDE / SLOT), false);
                 let high = value(0);
-                let low = (self.factors == OperandPrecision::Split).then(|| value(1));
+                let low = (self.precision == OperandPrecision::Split).then(|| value(1));
                 for (sum, weights) in sums.iter_mut().zip(weights) {
-                    let weights = &weights.factors[j as usize];
+                    let weights = &weights.fragments[j as usize];
                     if let Some(low) = low {
                         *sum = weights[1].matrix_mul_add(high, *sum);
                         *sum = weights[0].matrix_mul_add(low, *sum);

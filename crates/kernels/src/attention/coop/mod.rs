@@ -56,15 +56,15 @@ impl Plan {
     }
 
     /// Slots of the panels of k and v; rows of q pass through the same memory.
-    fn panels(self, slots: (u32, u32), factors: OperandPrecision) -> u32 {
-        let len = |rows, slots| Panel::len(rows, slots, factors.planes());
+    fn panels(self, slots: (u32, u32), precision: OperandPrecision) -> u32 {
+        let len = |rows, slots| Panel::len(rows, slots, precision.planes());
         let queries = self.subgroups * len(SIDE, SIDE / staging::SLOT);
         queries.max(len(self.keys, slots.0) + len(self.keys, slots.1))
     }
 
-    fn shared_bytes(self, slots: (u32, u32), factors: OperandPrecision) -> u32 {
+    fn shared_bytes(self, slots: (u32, u32), precision: OperandPrecision) -> u32 {
         // Beside the panels a word or two for each subgroup, and one for all.
-        self.panels(slots, factors) * 16 + self.subgroups * 8 + 32
+        self.panels(slots, precision) * 16 + self.subgroups * 8 + 32
     }
 }
 
@@ -75,7 +75,7 @@ fn slots(p: &Problem<'_>) -> (u32, u32) {
 }
 
 /// How elements become operands; `None` for types that are not multiplied by matrices.
-fn factors(p: &Problem<'_>) -> Option<OperandPrecision> {
+fn precision(p: &Problem<'_>) -> Option<OperandPrecision> {
     match p.q.ty.dtype {
         DType::F16 | DType::BF16 => Some(OperandPrecision::Whole(math::elem(p.q.ty.dtype))),
         DType::F32 => Some(OperandPrecision::Split),
@@ -85,19 +85,19 @@ fn factors(p: &Problem<'_>) -> Option<OperandPrecision> {
 
 /// The plan for a problem; `None` where the kernel without matrices serves it.
 pub(super) fn choose(p: &Problem<'_>, caps: &DeviceCaps) -> Option<Plan> {
-    let factors = factors(p)?;
+    let precision = precision(p)?;
     let target = &caps.target;
-    let offered = target.multiplies(factors.elem(), Elem::F32, [SIDE, SIDE, SIDE]);
+    let offered = target.multiplies(precision.elem(), Elem::F32, [SIDE, SIDE, SIDE]);
     let known = target.fragments == Some(Fragments::Quads) && target.subgroup == Some(LANES);
     if !(offered && known) || p.rows() < LEAST_ROWS {
         return None;
     }
     let width = p.dim.max(p.value_dim);
-    if width * factors.planes() as usize > MOST_WIDTH || p.dim == 0 || p.value_dim == 0 {
+    if width * precision.planes() as usize > MOST_WIDTH || p.dim == 0 || p.value_dim == 0 {
         return None;
     }
     let groups = |plan: Plan| p.groups(plan.rows());
-    let mut plan = match (width, factors) {
+    let mut plan = match (width, precision) {
         // So few keys are over before many rows of a subgroup pay.
         (0..=64, OperandPrecision::Whole(_)) if p.keys <= SHORT && groups(NARROW) >= FEW_GROUPS => NARROW,
         (0..=64, OperandPrecision::Whole(_)) => Plan { blocks: 2, subgroups: 4, keys: 64 },
@@ -112,11 +112,11 @@ pub(super) fn choose(p: &Problem<'_>, caps: &DeviceCaps) -> Option<Plan> {
             Plan { blocks: 2, .. } => plan.blocks = 1,
             _ => plan.subgroups /= 2,
         }
-        if factors == OperandPrecision::Split {
+        if precision == OperandPrecision::Split {
             plan.keys = plan.keys.min(32);
         }
     }
     let fits = plan.subgroups * LANES <= target.max_invocations
-        && plan.shared_bytes(slots(p), factors) <= target.shared_bytes;
+        && plan.shared_bytes(slots(p), precision) <= target.shared_bytes;
     fits.then_some(plan)
 }

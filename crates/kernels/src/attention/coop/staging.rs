@@ -15,7 +15,7 @@ pub(super) const SLOT: u32 = 8;
 /// `[batch, head, sequence, slot]` of an operand.
 pub(super) struct Slots<'k> {
     k: &'k Builder,
-    factors: OperandPrecision,
+    precision: OperandPrecision,
     /// Words where whole slots of 16-bit elements can be loaded, otherwise elements.
     buffer: Buf<'k>,
     whole: bool,
@@ -34,7 +34,7 @@ impl<'k> Slots<'k> {
         name: &str,
         layout: HeadLayout,
         operand: &Operand,
-        factors: OperandPrecision,
+        precision: OperandPrecision,
     ) -> Self {
         let steps = [&operand.strides[..], &[operand.offset]].concat();
         let sizes = operand.sizes();
@@ -53,14 +53,14 @@ impl<'k> Slots<'k> {
             Some(step) if i == 3 && step.as_constant() == Some(1) => l.k().u32(1),
             step => l.stride(&format!("{name}_{what}"), step.copied().unwrap_or(Dim::ZERO)),
         };
-        let elem = match (factors, whole) {
+        let elem = match (precision, whole) {
             (OperandPrecision::Split, _) => math::elem(operand.ty.dtype),
             (OperandPrecision::Whole(_), true) => Elem::U32,
             (OperandPrecision::Whole(_), false) => Elem::U16,
         };
         Slots {
             k: l.k(),
-            factors,
+            precision,
             buffer: l.bind(name, elem, Access::Read, operand.memory),
             whole,
             offset: step("offset", 4),
@@ -82,7 +82,7 @@ impl<'k> Slots<'k> {
         start + row * self.sequence
     }
 
-    /// Where an element of the row that begins at `row` lies.
+    /// The index of an element of the row that begins at `row`.
     pub(super) fn element(&self, row: Val<'k>, at: Val<'k>) -> Val<'k> {
         row + at * self.element
     }
@@ -95,7 +95,7 @@ impl<'k> Slots<'k> {
         if self.whole {
             let load = |slot: Val<'k>| {
                 let first = row + slot * SLOT;
-                match self.factors {
+                match self.precision {
                     OperandPrecision::Whole(_) => self.buffer.load_vec(first / 2u32, 4),
                     OperandPrecision::Split => {
                         [self.buffer.load_vec(first, 4), self.buffer.load_vec(first + 4u32, 4)].concat()
@@ -113,7 +113,7 @@ impl<'k> Slots<'k> {
             zeroed(at.lt(self.width), value)
         };
         let elements: Vec<Val<'k>> = (0..SLOT).map(element).collect();
-        match self.factors {
+        match self.precision {
             OperandPrecision::Whole(_) => {
                 elements.chunks(2).map(|pair| pair[0] | (pair[1] << 16u32)).collect()
             }
@@ -149,7 +149,7 @@ impl<'k> Panel<'k> {
         slots | 1
     }
 
-    /// The matrix whose first element is in `row`, at slot `slot` of it; rows are the matrix's columns if so told.
+    /// The matrix whose first element is in `row`, at slot `slot` of it; rows are the matrix's columns if transposed.
     pub(super) fn matrix(
         &self,
         ty: MatrixType,
@@ -180,9 +180,9 @@ pub(super) struct Stage<'k> {
 
 impl<'k> Stage<'k> {
     /// A stage with nothing loaded yet.
-    pub(super) fn new(k: &'k Builder, panel: Panel<'k>, factors: OperandPrecision) -> Self {
+    pub(super) fn new(k: &'k Builder, panel: Panel<'k>, precision: OperandPrecision) -> Self {
         let each = (panel.rows * panel.slots).div_ceil(k.group());
-        let (zero, count) = match factors {
+        let (zero, count) = match precision {
             OperandPrecision::Whole(_) => (k.u32(0), SLOT / 2),
             OperandPrecision::Split => (k.f32(0.0), SLOT),
         };

@@ -168,7 +168,7 @@ impl fmt::Display for CoopTile {
     }
 }
 
-/// Whether a device gives each element of a matrix to exactly one lane, so that a lane's words are as many as packed
+/// Whether each element of a device's matrix is in exactly one lane, so that a lane's words are as many as packed
 /// operands have; Vulkan leaves it open, and lanes of some devices hold the same elements.
 pub(crate) fn deals_once(caps: &DeviceCaps) -> bool {
     caps.driver.starts_with("NVIDIA")

@@ -39,7 +39,7 @@ pub(crate) enum StorePrecision {
 }
 
 impl StorePrecision {
-    /// Slots from one row to the next when so many matrices lie side by side: an odd multiple of 16 bytes.
+    /// The stride of rows, in slots, for so many adjacent matrices: an odd multiple of 16 bytes.
     fn pitch(self, matrices: u32) -> u32 {
         match self {
             StorePrecision::F32 => matrices * SIDE / 4 + 1,
@@ -87,7 +87,7 @@ impl<'k> AccumulatorStore<'k> {
         (number / runs, number % runs)
     }
 
-    /// What `load` gives for the places where an invocation hands on one, two or four matrices, round by round; the
+    /// What `load` returns for the indices at which an invocation stores one, two or four matrices, round by round; the
     /// last row stands for those past it. An invocation has the same columns in every round: where rows are alike, one
     /// thing stands for all rounds.
     pub(crate) fn beside<T>(

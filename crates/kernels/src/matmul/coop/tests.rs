@@ -54,7 +54,7 @@ pub(crate) fn bits(dtype: DType, x: f32) -> [u8; 2] {
     }
 }
 
-/// An operand of two axes that lies as `strides` say.
+/// An operand of two axes with these strides.
 pub(crate) fn operand(dtype: DType, id: u32, dims: [usize; 2], strides: [i64; 2]) -> Operand {
     let ty = TensorType::new(dtype, Shape::new(&dims).unwrap());
     Operand {
@@ -129,7 +129,7 @@ impl End {
     }
 }
 
-/// Runs `[m, k] · [k, n]`; B lies by columns if `turned`.
+/// Runs `[m, k] · [k, n]`; B is column-major if `turned`.
 fn check(dtype: DType, sizes: [usize; 3], turned: bool, blocks: CoopTile, splits: usize) {
     check_end(dtype, sizes, turned, blocks, splits, End::Nothing);
 }
@@ -285,7 +285,7 @@ fn chosen([m, n, k]: [usize; 3], stored: bool, caps: &DeviceCaps) -> String {
 }
 
 #[test]
-fn factors_are_packed_where_it_pays_and_where_lanes_are_known_to_hold_each_element_once() {
+fn operands_are_packed_where_it_pays_and_where_lanes_are_known_to_hold_each_element_once() {
     let caps = card();
     assert_eq!(chosen([4096, 4096, 4096], false, &caps), "128x128/64x64x1/32/16/pp1 s1");
     assert_eq!(chosen([4096, 3072, 768], true, &caps), "128x128/64x64x1/32/8/sp1 s1");
@@ -296,7 +296,7 @@ fn factors_are_packed_where_it_pays_and_where_lanes_are_known_to_hold_each_eleme
 }
 
 #[test]
-fn small_products_get_small_blocks_and_long_sums_of_few_of_them_parts() {
+fn small_matmuls_get_small_tiles_and_long_k_is_split() {
     let caps = card();
     assert_eq!(chosen([1024, 1024, 1024], false, &caps), "128x64/64x64x2/64/8/ss1 s1");
     assert_eq!(chosen([1024, 1024, 1024], true, &caps), "64x64/32x32x1/64/8/sp1 s1");

@@ -95,7 +95,7 @@ pub(crate) fn choose(problem: &Problem<'_>, experts: &Experts, site: &mut Site<'
     let target = &site.caps.target;
     let halves = matches!(problem.dtype(), DType::F16 | DType::BF16);
     let offered = target.multiplies(math::elem(problem.dtype()), Elem::F32, [SIDE, SIDE, SIDE]);
-    // An order is one of rows, which must lie along K.
+    // An order is one of rows, which must be contiguous along K.
     let ordered = problem.a.along(problem.rows(), problem.k) == Axis::K;
     if !halves || !offered || target.subgroup != Some(LANES) || !ordered {
         return None;

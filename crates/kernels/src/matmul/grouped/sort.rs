@@ -119,7 +119,7 @@ impl<'k> ExpertSort<'k> {
         k.barrier();
     }
 
-    /// Deals this expert's rows out in tiles; gives the position of the first.
+    /// Deals this expert's rows out in tiles; returns the position of the first.
     fn deal(&self, mine: Val<'k>) -> Val<'k> {
         let k = self.k;
         let (me, step, zero) = (k.local_index(), k.u32(k.group()), k.u32(0));

@@ -82,7 +82,7 @@ fn chosen([m, n, k, count]: [usize; 4], stored: bool) -> Option<String> {
 }
 
 #[test]
-fn few_rows_of_an_expert_get_flat_blocks_and_stored_weights_are_packed_where_steps_are_whole() {
+fn few_rows_of_an_expert_get_flat_tiles_and_stored_weights_are_packed_where_k_steps_are_whole() {
     assert_eq!(chosen([4096, 1408, 2048, 64], true).as_deref(), Some("80x128/80x32x1/128/1/sp1 h16"));
     assert_eq!(chosen([512, 1408, 2048, 64], true).as_deref(), Some("32x128/32x32x1/128/1/sp1 h16"));
     assert_eq!(chosen([4096, 1408, 2048, 64], false).as_deref(), Some("64x128/32x64x1/32/1/ss1 h64"));

@@ -24,11 +24,11 @@ kernels! { |op, site|
 /// Rows and columns of a workgroup's tile.
 const TILE: u32 = 64;
 /// Words of K in a tile.
-const DEPTH: u32 = 8;
+const K_STEP: u32 = 8;
 /// Columns of one invocation.
 const COLUMNS: u32 = 4;
 /// Blocks of four lines and one word that make a tile's side.
-const BLOCKS: u32 = TILE / 4 * DEPTH;
+const BLOCKS: u32 = TILE / 4 * K_STEP;
 
 /// The layout of an operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -435,14 +435,14 @@ fn int8_matmul<'k>(
             (0..if b_zeros.count() { rows } else { 0 }).map(|_| k.var(k.i32(0))).collect();
         let column_sums: Vec<Var<'k>> =
             (0..if a_zeros.count() { COLUMNS } else { 0 }).map(|_| k.var(k.i32(0))).collect();
-        k.for_(k.u32(0), sizes.k_size, k.u32(DEPTH * 4), |k_offset| {
+        k.for_(k.u32(0), sizes.k_size, k.u32(K_STEP * 4), |k_offset| {
             k.barrier();
             k.for_(me, k.u32(2 * BLOCKS), k.u32(group), |block| {
                 let load =
                     |side: &Int8Operand<'k>, panel: Shared<'k>, base, first: Val<'k>, block: Val<'k>| {
                         // Neighbours walk the axis along which bytes are neighbours.
                         let (line, word) = match side.layout {
-                            Int8Layout::K => (block / DEPTH, block % DEPTH),
+                            Int8Layout::K => (block / K_STEP, block % K_STEP),
                             _ => (block % (TILE / 4), block / (TILE / 4)),
                         };
                         let words = side.words(base, first + line * 4, k_offset + word * 4, sizes.k_size);
@@ -458,7 +458,7 @@ fn int8_matmul<'k>(
             let get = |vars: &[Var<'k>]| vars.iter().map(|v| v.get()).collect::<Vec<Val<'k>>>();
             let (mut running, mut by_row, mut by_column) = (get(&sums), get(&row_sums), get(&column_sums));
             let ones = k.u32(0x0101_0101);
-            for word in 0..DEPTH {
+            for word in 0..K_STEP {
                 let x: Vec<Val<'k>> =
                     (0..rows / 4).flat_map(|i| a_panel.load_vec(my_rows + (word * (TILE / 4) + i))).collect();
                 let y = b_panel.load_vec(my_columns + word * (TILE / 4));

@@ -157,12 +157,12 @@ pub(crate) fn emit(
 struct SliceSource<'k> {
     buffer: Buf<'k>,
     along: Axis,
-    /// The stride over the axis that it does not lie along.
+    /// The stride over the axis along which it is not contiguous.
     other: Val<'k>,
     base: Val<'k>,
     /// One past the last index along K.
     end: Val<'k>,
-    /// Whether slices may lie past it.
+    /// Whether slices may be past it.
     tail: bool,
 }
 

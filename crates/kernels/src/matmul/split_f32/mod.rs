@@ -51,7 +51,7 @@ pub(crate) struct SplitF32Config {
     pub(crate) splits: usize,
     /// Whether A becomes parts on its way into workgroup memory, without a pass before.
     pub(crate) raw: bool,
-    /// Whether B's parts lie in the order of fragments and come from memory straight to the matrix units.
+    /// Whether B's planes are stored in the order of fragments, which are loaded straight into the matrix units.
     pub(crate) direct: bool,
 }
 

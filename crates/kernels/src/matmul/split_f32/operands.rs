@@ -77,7 +77,7 @@ impl<'k> DeclaredSplit<'k> {
 }
 
 impl<'k> SplitMatrix<'k> {
-    /// The axis that lines lie along.
+    /// The axis along which lines are contiguous.
     pub(crate) fn along(&self) -> Axis {
         match self.order {
             SplitLayout::Lines(along) => along,

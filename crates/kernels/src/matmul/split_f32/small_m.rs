@@ -270,7 +270,7 @@ impl<'k> StepOperands<'k> {
         StepOperands { a: values(&held.a), b: held.b.iter().map(values).collect() }
     }
 
-    /// Adds the step's matmuls to the sums of all steps, and gives the largest magnitude of each row.
+    /// Adds the step's matmuls to the sums of all steps, and returns the largest magnitude of each row.
     fn add_to(&self, k: &'k Builder, cut: SplitF32SmallM, sums: &mut [Val<'k>]) -> Vec<Val<'k>> {
         let matrix = |elem, role| MatrixType { elem, rows: SIDE, columns: SIDE, role };
         let (left, right) = (matrix(Elem::F16, MatrixUse::A), matrix(Elem::F16, MatrixUse::B));
@@ -292,8 +292,8 @@ impl<'k> StepOperands<'k> {
             .map(|k_offset| {
                 let one = |i: usize| {
                     let four = |half: usize| &scaled[i * 2 + half][k_offset * parts / 2..][..parts / 2];
-                    let halves = [four(0), four(1)].concat().into_iter().map(halves);
-                    let (high, low): (Vec<_>, Vec<_>) = halves.unzip();
+                    let high_and_low = [four(0), four(1)].concat().into_iter().map(high_and_low);
+                    let (high, low): (Vec<_>, Vec<_>) = high_and_low.unzip();
                     [k.matrix_of(left, &high), k.matrix_of(left, &low)]
                 };
                 (0..down).map(one).collect()
@@ -406,7 +406,7 @@ fn back(scale: Val<'_>) -> Val<'_> {
 
 /// The high and the low half of a number in the range of f16, by integers: compilers take a number less its own
 /// rounding to be zero.
-fn halves(x: Val<'_>) -> (Val<'_>, Val<'_>) {
+fn high_and_low(x: Val<'_>) -> (Val<'_>, Val<'_>) {
     let high = ((x.bitcast(Scalar::U32) + 0x1000u32) & 0xffff_e000u32).bitcast(Scalar::F32);
     (high, x - high)
 }

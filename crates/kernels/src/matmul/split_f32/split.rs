@@ -213,7 +213,7 @@ fn to_fragments(
     site.dispatch(k, bound, count.div_ceil(subgroups as usize) as u64, (0, bytes))
 }
 
-/// Words of f32 in memory that are loaded a unit at a time, along the axis that they lie along.
+/// Words of f32 in memory that are loaded a unit at a time, along the contiguous axis.
 pub(crate) struct F32Runs<'k> {
     buffer: Buf<'k>,
     /// From one to the next; 1 where several are loaded at once.

@@ -1,4 +1,4 @@
-//! Split-f32 matmuls, interpreted: every way operands may lie, sizes that fill no block, wild numbers, and accuracy.
+//! Split-f32 matmuls, interpreted: every layout of the operands, sizes that fill no tile, wild numbers, and accuracy.
 
 use std::collections::HashMap;
 
@@ -41,7 +41,7 @@ fn card() -> DeviceCaps {
     }
 }
 
-/// A tensor of f32 in memory; `turned` ones lie with their last two axes exchanged.
+/// A tensor of f32 in memory; the last two axes of `turned` ones are exchanged in memory.
 struct Input {
     dims: Vec<usize>,
     turned: bool,
@@ -113,7 +113,7 @@ impl From<SplitF32SmallM> for Way {
 }
 
 /// Runs a matmul of two inputs by three.
-fn product(a: &Input, b: &Input, way: impl Into<Way>) -> Vec<f32> {
+fn matmul(a: &Input, b: &Input, way: impl Into<Way>) -> Vec<f32> {
     let way = way.into();
     let caps = card();
     let (m, n) = (a.dims[a.dims.len() - 2], b.dims[b.dims.len() - 1]);
@@ -220,7 +220,7 @@ fn whole(blocks: SplitF32Tile) -> SplitF32Config {
 fn check(a: &Input, b: &Input, way: impl Into<Way>) {
     let (exact, single) = expected(a, b);
     let config = way.into();
-    let found = product(a, b, config);
+    let found = matmul(a, b, config);
     let (error, of_single) = (relative_l2(&found, &exact), relative_l2(&single, &exact));
     // Tiles, which take the place of parts that serve badly, give other bits.
     assert!(a.dims[a.dims.len() - 1] < 64 || found != single, "{config:?} was not used");
@@ -233,7 +233,7 @@ fn check(a: &Input, b: &Input, way: impl Into<Way>) {
 }
 
 #[test]
-fn any_size_and_lie_is_multiplied() {
+fn any_size_and_layout_is_multiplied() {
     for (m, n, k) in [(70, 40, 100), (33, 81, 37), (9, 12, 5)] {
         for turn in 0..4 {
             let (mut a, mut b) = (numbers(1, &[m, k]), numbers(2, &[k, n]));
@@ -267,7 +267,7 @@ fn every_block_multiplies_in_parts_too() {
 }
 
 #[test]
-fn batches_may_share_a_factor() {
+fn batches_may_share_an_operand() {
     for (a, b) in [(vec![3, 20, 40], vec![3, 40, 24]), (vec![20, 40], vec![3, 40, 24])] {
         check(&numbers(5, &a), &numbers(6, &b), whole(SMALL));
         check(&numbers(5, &a), &numbers(6, &b), SplitF32Config { raw: true, ..whole(SMALL) });
@@ -276,7 +276,7 @@ fn batches_may_share_a_factor() {
 }
 
 #[test]
-fn a_stored_factor_becomes_planes_at_load() {
+fn a_stored_operand_becomes_planes_at_load() {
     let weights = |turned: bool| {
         let b = Input { stored: true, ..numbers(14, &[70, 50]) };
         if turned { b.turned() } else { b }
@@ -308,7 +308,7 @@ fn errors_are_not_above_those_of_single_precision() {
         let (exact, single) = expected(&a, &b);
         let ways: [Way; 2] = [whole(SMALL).into(), SHARED.into()];
         for way in ways {
-            let found = product(&a, &b, way);
+            let found = matmul(&a, &b, way);
             let (error, of_single) = (relative_l2(&found, &exact), relative_l2(&single, &exact));
             assert!(error <= of_single, "distribution {i}, {way:?}: {error:e}, f32 {of_single:e}");
         }
@@ -324,7 +324,7 @@ fn a_row_that_hangs_on_one_element_sends_its_matrix_to_single_precision() {
             true => b.data[k * n + 100 * n + 3] = 1e6,
             false => a.data[m * k + 9 * k + 77] = 1e6,
         }
-        let found = product(&a, &b, SplitF32Config { splits, ..whole(SMALL) });
+        let found = matmul(&a, &b, SplitF32Config { splits, ..whole(SMALL) });
         let (_, single) = expected(&a, &b);
         // The second matrix alone is wild.
         let same: Vec<usize> = found
@@ -356,7 +356,7 @@ fn rows_of_any_magnitude_keep_their_precision() {
     }
     let (exact, _) = expected(&a, &b);
     let ways: [Way; 2] = [whole(SMALL).into(), SHARED.into()];
-    for (found, i) in ways.iter().flat_map(|way| product(&a, &b, *way).into_iter().zip(0..)) {
+    for (found, i) in ways.iter().flat_map(|way| matmul(&a, &b, *way).into_iter().zip(0..)) {
         let terms =
             (0..k).map(|d| (f64::from(a.data[i / n * k + d]) * f64::from(b.data[d * n + i % n])).abs());
         // Half a unit of the least denormal to a term, or a few of the sum of magnitudes in single precision.
@@ -392,7 +392,7 @@ fn infinities_and_nan_spread_as_in_single_precision() {
             ways.push(SHARED.into());
         }
         for way in ways {
-            for (i, (x, y)) in product(&a, &b, way).iter().zip(&single).enumerate() {
+            for (i, (x, y)) in matmul(&a, &b, way).iter().zip(&single).enumerate() {
                 let same = if y.is_finite() {
                     (x - y).abs() <= 1e-5 * y.abs().max(1.0)
                 } else {

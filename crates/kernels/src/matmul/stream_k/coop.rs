@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_blocks_and_shares_of_any_length_give_the_sums() {
+    fn whole_tiles_and_partial_tiles_of_any_length_add_up() {
         for (whole, each) in [(0, 1), (2, 3), (3, 4), (1, 5)] {
             check([72, 104, 150], SMALL, whole, each);
         }
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_are_for_long_sums_whose_last_round_is_not_full() {
+    fn stream_k_is_for_long_k_whose_last_wave_is_not_full() {
         let caps = card();
         for (count, steps) in [(272, 128), (144, 128), (576, 128), (324, 72)] {
             assert!(StreamK::new(count, steps, &caps).is_some(), "{count} blocks of {steps} steps");

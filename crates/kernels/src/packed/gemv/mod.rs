@@ -20,7 +20,7 @@ use crate::matmul::problem::Problem;
 use crate::packed::weight::{DeclaredWeight, Loaded, SMALL_TABLE, Weight};
 use crate::site::{Site, linear_group};
 use quantize::{DigitLayout, RunShape};
-use x::{Held, Source, XRow};
+use x::{XReader, XRow, XRun};
 
 pub(crate) use cut::{GemvCut, candidates, choose, digits};
 
@@ -31,7 +31,7 @@ pub(crate) const FAMILY: &str = "dequant_gemv";
 struct Gemv<'k> {
     k: &'k Builder,
     weight: DeclaredWeight<'k>,
-    x: Source<'k>,
+    x: XReader<'k>,
     cut: GemvCut,
 }
 
@@ -157,7 +157,7 @@ pub(crate) fn emit(
     };
     let mut gemv = Gemv {
         k: &k,
-        x: Source {
+        x: XReader {
             k: &k,
             x,
             cut,
@@ -203,7 +203,7 @@ pub(crate) fn emit(
             XRow { number: batch * m + row, first: at[0] + row * outer }
         };
         // By rows of x, then by runs.
-        let held: Vec<Vec<Held<'_>>> =
+        let held: Vec<Vec<XRun<'_>>> =
             (0..rows).map(|r| gemv.x.hold(staging, row_at(r), (round, cluster), &places)).collect();
         k.for_(line * unroll, k.u32(span), k.u32(lines * unroll), |column| {
             let words = gemv.load(&weight_rows, column, &places);

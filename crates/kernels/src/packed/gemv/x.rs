@@ -11,7 +11,7 @@ use crate::packed::digits::Digits;
 const STAGED: u32 = 4;
 
 /// What x is read from.
-pub(crate) struct Source<'k> {
+pub(crate) struct XReader<'k> {
     pub(crate) k: &'k Builder,
     pub(crate) x: Buf<'k>,
     pub(crate) cut: GemvCut,
@@ -38,7 +38,7 @@ pub(crate) struct XRow<'k> {
 }
 
 /// An invocation's part of x for one run.
-pub(crate) enum Held<'k> {
+pub(crate) enum XRun<'k> {
     /// A row's elements, and their sums by groups that share a scale.
     Floats {
         x: Vec<Val<'k>>,
@@ -48,12 +48,12 @@ pub(crate) enum Held<'k> {
     Digits(Digits<'k>),
 }
 
-impl<'k> Held<'k> {
+impl<'k> XRun<'k> {
     /// Adds the products with the groups of a run to a total.
     pub(crate) fn dot(&self, groups: &[Group<'k>], total: Val<'k>) -> Val<'k> {
         match self {
-            Held::Digits(digits) => digits.dot(groups, total),
-            Held::Floats { x, sums, group } => {
+            XRun::Digits(digits) => digits.dot(groups, total),
+            XRun::Floats { x, sums, group } => {
                 let each = groups.iter().zip(x.chunks(*group)).zip(sums);
                 each.fold(total, |total, ((group, x), sum)| group.dot(x, *sum, total))
             }
@@ -61,7 +61,7 @@ impl<'k> Held<'k> {
     }
 }
 
-impl<'k> Source<'k> {
+impl<'k> XReader<'k> {
     /// Workgroup memory for floats, if it helps: lanes would load far from each other otherwise.
     pub(crate) fn staging(&self) -> Option<Shared<'k>> {
         let GemvCut { run, runs, width, digits, .. } = self.cut;
@@ -78,11 +78,11 @@ impl<'k> Source<'k> {
         row: XRow<'k>,
         (round, cluster): (Val<'k>, Val<'k>),
         places: &[(Val<'k>, Val<'k>)],
-    ) -> Vec<Held<'k>> {
+    ) -> Vec<XRun<'k>> {
         match (&self.digits, staging) {
             (Some(digits), _) => {
                 let run = |i: u32| digits.load(row.number, (round + cluster) * self.cut.runs + i, self.lane);
-                (0..self.cut.runs).map(|i| Held::Digits(run(i))).collect()
+                (0..self.cut.runs).map(|i| XRun::Digits(run(i))).collect()
             }
             (None, Some(staging)) => self.hold_floats(row.first, round, cluster, staging),
             (None, None) => places.iter().map(|place| self.hold_run(row.first, *place)).collect(),
@@ -97,7 +97,7 @@ impl<'k> Source<'k> {
         round: Val<'k>,
         cluster: Val<'k>,
         staging: Shared<'k>,
-    ) -> Vec<Held<'k>> {
+    ) -> Vec<XRun<'k>> {
         let GemvCut { run, runs, width, clusters, .. } = self.cut;
         let (k, per_run) = (self.k, run / 4);
         let pitch = per_run | 1;
@@ -128,7 +128,7 @@ impl<'k> Source<'k> {
     }
 
     /// A run of a row of x that begins at `base`; zeros where the run is none or K ends.
-    fn hold_run(&self, base: Val<'k>, (at, inside): (Val<'k>, Val<'k>)) -> Held<'k> {
+    fn hold_run(&self, base: Val<'k>, (at, inside): (Val<'k>, Val<'k>)) -> XRun<'k> {
         let zero = self.k.f32(0.0);
         let mut x = Vec::with_capacity(self.cut.run as usize);
         for i in (0..self.cut.run).step_by(self.lanes as usize) {
@@ -145,11 +145,11 @@ impl<'k> Source<'k> {
     }
 
     /// A run of x and the sums of its groups, where they are needed.
-    fn held(&self, x: Vec<Val<'k>>) -> Held<'k> {
+    fn held(&self, x: Vec<Val<'k>>) -> XRun<'k> {
         let zero = self.k.f32(0.0);
         let (len, uses_sum) = self.groups;
         let sum = |x: &[Val<'k>]| x[1..].iter().fold(x[0], |sum, x| sum + *x);
         let sums = if uses_sum { x.chunks(len as usize).map(sum).collect() } else { vec![zero; x.len()] };
-        Held::Floats { x, sums, group: len as usize }
+        XRun::Floats { x, sums, group: len as usize }
     }
 }

@@ -1,4 +1,4 @@
-//! What there is to do for some inputs: graphs to run one after another.
+//! Plans: the graphs to run, one after another, for inputs of given types and values.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::AtomicU64;
@@ -17,10 +17,10 @@ use super::values::Values;
 use crate::Error;
 use crate::executable::{GraphExecutable, Input};
 
-/// Iterations of a loop that a GPU is given before the host looks whether it goes on.
+/// Iterations of a loop in one submission to a GPU, before the host checks whether it goes on.
 const BATCH: usize = 16;
 
-/// What plans are for.
+/// What is planned.
 #[derive(Clone, Copy)]
 pub(super) enum Subject<'a> {
     Model,
@@ -28,7 +28,7 @@ pub(super) enum Subject<'a> {
     Loop(&'a LoopCall),
 }
 
-/// What a plan is for.
+/// The key of a plan: everything that the importer's answer depends on.
 #[derive(Clone, PartialEq, Eq, Hash, Default)]
 pub(super) struct Key {
     /// Types of inputs; of a loop's iteration those of its carried values.
@@ -47,23 +47,23 @@ impl Key {
     }
 }
 
-/// What a stage or a loop came to.
+/// The result of a stage or a loop.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(super) enum Found {
     Value(TensorType, Vec<u8>),
     Loop(LoopResults),
 }
 
-/// What there is to do for a key.
+/// The next step for a key. All but the last extend the key, which is then looked up again.
 #[derive(Clone)]
 pub(super) enum Plan {
-    /// Values of inputs join it.
+    /// Read the values of these inputs.
     Needs(Arc<[String]>),
-    /// A graph's result joins it.
+    /// Run a graph for its result.
     Stage(Arc<Stage>),
-    /// A loop's results join it.
+    /// Run a loop for its results.
     Loop(Arc<HostLoop>),
-    /// The results come out.
+    /// Run the graph whose outputs are the model's.
     Whole(Arc<Whole>),
 }
 
@@ -73,7 +73,7 @@ pub(super) struct Stage {
     stage_values: Vec<ValueId>,
 }
 
-/// The graph that brings the results.
+/// The graph whose outputs are the model's.
 pub(super) struct Whole {
     pub(super) executable: Arc<GraphExecutable>,
     pub(super) outputs: Vec<(String, Part)>,
@@ -95,7 +95,7 @@ impl Whole {
     }
 }
 
-/// Plans by key; the one that was made first goes when there are too many.
+/// A cache of plans by key; the oldest is evicted when there are too many.
 pub(super) struct Plans {
     most: usize,
     table: Mutex<Table>,
@@ -150,7 +150,7 @@ impl Plans {
 }
 
 impl OnnxExecutable {
-    /// Runs whatever has to run before the graph that brings the results, and finds that graph.
+    /// Runs the stages and loops that must run first, and returns the graph that computes the outputs.
     pub(super) fn follow(
         &self,
         subject: Subject<'_>,
@@ -199,7 +199,7 @@ impl OnnxExecutable {
         }
     }
 
-    /// What the importer makes of a key.
+    /// Imports the model, or iterations of a loop, for a key.
     pub(super) fn outcome(
         &self,
         subject: Subject<'_>,
@@ -271,7 +271,7 @@ impl OnnxExecutable {
     }
 }
 
-/// What a key says of an input.
+/// The type and value of an input in a key.
 fn bound(key: &Key, name: &str, kind: &Kind, used: &mut usize) -> Result<Option<Bound>, Error> {
     match kind {
         Kind::Sequence(inner) => {

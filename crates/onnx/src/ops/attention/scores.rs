@@ -1,4 +1,4 @@
-//! Scaled dot-product attention with all that operators say about masks: as one operation where the graph has it, step
+//! Scaled dot-product attention with every mask that operators have: as one operation where the graph has it, step
 //! by step where steps in between are asked for.
 
 use olivine_ir::op::{Attention, Binary, HeadLayout, MaskKind, ReduceKind};

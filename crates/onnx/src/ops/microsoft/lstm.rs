@@ -1,7 +1,7 @@
 //! DynamicQuantizeLSTM of com.microsoft: an LSTM whose weights are integers.
 //!
 //! The input is quantised and so are the weights; the hidden state, which the operator would quantise anew at every step
-//! to have integer products, stays as it is.
+//! to have integer matmuls, stays as it is.
 
 use olivine_ir::ValueId;
 use olivine_ir::op::{Direction, GateFunction, Recurrent, RecurrentKind, RecurrentLayer};

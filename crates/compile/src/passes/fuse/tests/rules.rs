@@ -161,7 +161,7 @@ fn keys_that_come_transposed_or_with_one_head_are_taken() -> Outcome {
     Ok(())
 }
 
-fn two_products(activate: bool, bias: [bool; 2]) -> Result<Graph, Error> {
+fn two_matmuls(activate: bool, bias: [bool; 2]) -> Result<Graph, Error> {
     let mut g = Graph::new("two");
     let x = g.input("x", F32, [2, 3, 4])?;
     for (i, width) in [4usize, 6].into_iter().enumerate() {
@@ -181,9 +181,9 @@ fn two_products(activate: bool, bias: [bool; 2]) -> Result<Graph, Error> {
 }
 
 #[test]
-fn products_of_one_operand_join_with_or_without_biases() -> Outcome {
+fn matmuls_of_one_operand_join_with_or_without_biases() -> Outcome {
     for bias in [[false, false], [true, true], [true, false]] {
-        let g = two_products(false, bias)?;
+        let g = two_matmuls(false, bias)?;
         let fused = fuse(&g)?;
         assert_eq!(kernels(&fused), ["matmul"], "{fused}");
         same(&g, &fused);
@@ -192,8 +192,8 @@ fn products_of_one_operand_join_with_or_without_biases() -> Outcome {
 }
 
 #[test]
-fn products_that_feed_activations_or_have_run_time_weights_stay_apart() -> Outcome {
-    assert_eq!(kernels(&fuse(&two_products(true, [true, true])?)?), ["matmul", "matmul"]);
+fn matmuls_that_feed_activations_or_have_run_time_weights_stay_apart() -> Outcome {
+    assert_eq!(kernels(&fuse(&two_matmuls(true, [true, true])?)?), ["matmul", "matmul"]);
     let mut g = Graph::new("run time");
     let x = g.input("x", F32, [3, 4])?;
     for i in 0..2 {
@@ -207,7 +207,7 @@ fn products_that_feed_activations_or_have_run_time_weights_stay_apart() -> Outco
 }
 
 #[test]
-fn a_product_absorbs_bias_activation_residual_and_cast() -> Outcome {
+fn a_matmul_absorbs_bias_activation_residual_and_cast() -> Outcome {
     let mut g = Graph::new("epilogue");
     let x = g.input("x", F32, [3, 4])?;
     let r = g.input("r", F32, [3, 4])?;
@@ -227,7 +227,7 @@ fn a_product_absorbs_bias_activation_residual_and_cast() -> Outcome {
 }
 
 #[test]
-fn a_product_stops_at_a_reader_that_enlarges_it_or_when_others_read_it() -> Outcome {
+fn a_matmul_stops_at_a_reader_that_enlarges_it_or_when_others_read_it() -> Outcome {
     let mut g = Graph::new("stops");
     let x = g.input("x", F32, [3, 4])?;
     let w = g.param("w", F32, [4, 4])?;
@@ -265,7 +265,7 @@ fn a_convolution_absorbs_its_batch_norm_and_activation() -> Outcome {
 }
 
 #[test]
-fn a_sum_of_two_products_rides_on_one_of_them() -> Outcome {
+fn a_sum_of_two_matmuls_is_the_epilogue_of_one_of_them() -> Outcome {
     let mut g = Graph::new("sum");
     let (x, z) = (g.input("x", F32, [3, 4])?, g.input("z", F32, [3, 4])?);
     let (w, u) = (g.param("w", F32, [4, 4])?, g.param("u", F32, [4, 4])?);
@@ -279,7 +279,7 @@ fn a_sum_of_two_products_rides_on_one_of_them() -> Outcome {
 }
 
 #[test]
-fn a_gate_and_what_it_lets_through_are_one_product() -> Outcome {
+fn a_gate_and_what_it_lets_through_are_one_matmul() -> Outcome {
     let gated = |width: usize, read_twice: bool| -> Result<Graph, Error> {
         let mut g = Graph::new("gate");
         let x = g.input("x", F32, [3, 4])?;
