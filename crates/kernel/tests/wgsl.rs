@@ -13,6 +13,7 @@ fn target() -> Target {
         exact_f16: false,
         f64: true,
         i64: true,
+        i64_pairs: false,
         packed_dot: true,
         matrices: vec![
             shape(Elem::F16, Elem::F32),

@@ -254,6 +254,18 @@ impl Device {
         recording.land(outcome)
     }
 
+    /// Whether the submission has ended; the task is woken when it has.
+    #[cfg(target_arch = "wasm32")]
+    pub(crate) fn poll_done(
+        &self,
+        recording: &mut Recording,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<(), Error>> {
+        let State::InFlight(flight) = &recording.state else { return Poll::Ready(Ok(())) };
+        let outcome = std::task::ready!(Pin::new(&mut Landed { flight, device: self }).poll(context));
+        Poll::Ready(recording.land(outcome))
+    }
+
     pub(crate) fn download(&self, recording: &mut Recording, i: usize, into: &mut [u8]) -> Result<(), Error> {
         recording.must_have_landed("download")?;
         let download = recording.downloads.get(i).ok_or_else(|| no_such("download", i))?;

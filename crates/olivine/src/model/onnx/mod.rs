@@ -138,7 +138,7 @@ impl OnnxExecutable {
 
     /// The graph that a run on these inputs ends in, after all stages and loops before it have run, and what they left.
     #[allow(clippy::type_complexity, reason = "a graph and its computed inputs")]
-    pub(crate) fn ready(
+    pub(crate) async fn ready(
         &self,
         inputs: &[(&str, Input<'_>)],
     ) -> Result<(Arc<GraphExecutable>, Vec<(String, Passed)>), Error> {
@@ -153,7 +153,7 @@ impl OnnxExecutable {
         }
         let types: Vec<(String, TensorType)> = inputs.iter().map(|(n, i)| (n.to_string(), i.ty())).collect();
         let mut key = Key::of(types.clone());
-        let whole = self.follow(Subject::Model, &self.plans, &mut key, &mut values, &self.runs)?;
+        let whole = self.follow(Subject::Model, &self.plans, &mut key, &mut values, &self.runs).await?;
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         *last = key.known.is_empty().then(|| Last { types, key, whole: whole.clone() });
         drop(last);
