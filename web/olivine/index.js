@@ -49,12 +49,20 @@ async function choose(device = "auto") {
   }
 }
 
+// Browsers say little of a GPU, and where they say it differs.
+async function nameOf(device, session) {
+  if (device === "cpu") return session.name();
+  const info = (await navigator.gpu.requestAdapter())?.info;
+  const words = [info?.vendor, info?.architecture, info?.description].filter(Boolean);
+  return words.join(" ") || session.name().replace(/[ ·]+$/, "");
+}
+
 /** What `load` runs on: WebGPU where the browser offers it, else the CPU, with the reason. */
 export async function device(wanted = "auto") {
   await ready();
   return guarded(async () => {
     const { device, session, reason } = await choose(wanted);
-    return { device, name: session.name(), reason };
+    return { device, name: await nameOf(device, session), reason };
   });
 }
 
@@ -89,7 +97,7 @@ export class Model {
 
   constructor(device, session, model) {
     this.device = device;
-    this.deviceName = session.name();
+    this.deviceName = session.name().replace(/[ ·]+$/, "");
     this.#model = model;
     this.inputs = model.inputs();
     this.outputs = model.outputs();

@@ -11,6 +11,7 @@ mod onnx;
 mod requirements;
 mod size;
 mod umath;
+mod web;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -31,6 +32,11 @@ cargo xtask <chore>
   umath           run NumPy's validation sets of elementary functions on every backend
   gguf [ZOO]      compare GGUF files and block formats with the `gguf` package and with llama.cpp; with the zoo's folder,
                   such as target/zoo, all tensors of smollm2 too
+  web [test]      build the npm package, and run it and the demo in headless Chromium
+  web build       build web/olivine alone; `web serve` serves the demo
+  web cases [FILTER]
+                  run the table of cases on WebGPU in headless Chromium
+  web bench       time models beside ONNX Runtime Web in the same browser
   features        check that the crate compiles with every combination of its features
   probe [GiB]     print what every Vulkan device offers, and try a large buffer
   rates [GiB]     print the Vulkan driver's rates: transfers, latency, a buffer above 4 GiB
@@ -62,6 +68,7 @@ fn main() -> ExitCode {
         ("umath", []) => umath::check(),
         ("gguf", []) => gguf::check(None),
         ("gguf", [zoo]) => gguf::check(Some(zoo)),
+        ("web", _) => web::chore(rest),
         ("features", []) => features::check(),
         ("aarch64", []) => aarch64::check(),
         ("loom", []) => loom(),

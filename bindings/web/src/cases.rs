@@ -25,6 +25,11 @@ impl Cases {
         self.0.len()
     }
 
+    /// The name of one.
+    pub fn name(&self, number: usize) -> String {
+        self.0.get(number).map_or_else(String::new, |case| case.name.clone())
+    }
+
     /// Runs one on a session's device: its name, `passed`, `wrong` or `refused`, and why.
     pub async fn run(&self, number: usize, session: &Session) -> Result<Object, JsError> {
         let Some(case) = self.0.get(number) else { return Err(JsError::new("there is no such case")) };

@@ -367,7 +367,7 @@ impl Plan {
             alignment: limits.min_storage_buffer_offset_alignment,
             max_bytes: limits.max_storage_buffer_binding_size & !(GRAIN - 1),
             max_count: bindings.saturating_sub(1),
-            overlap: !browser,
+            overlap: !(browser || options.plain_dialect),
         };
         let driver = [info.driver.as_str(), info.driver_info.as_str()];
         let caps = DeviceCaps {

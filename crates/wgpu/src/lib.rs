@@ -5,7 +5,7 @@
 //!   memory    buffers, host reads and writes      submit    encoding, submission, waiting, reports
 //!   patch     writes of parts of words            time      timestamps
 //!   pipeline  kernels printed, built and cached     error     scopes, lost devices
-//!   vulkan    facts of the device under wgpu
+//!   vulkan    facts of the device under wgpu      alias     bytes in two bindings of a dispatch
 //! ```
 //!
 //! Over Vulkan kernels are our own SPIR-V, which says how floats are to be rounded and that NaN and subnormal numbers
@@ -28,6 +28,7 @@
 //! ```
 #![deny(unsafe_code)]
 
+mod alias;
 mod device;
 mod error;
 mod memory;

@@ -12,10 +12,9 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     };
     let mut bindgen = Bindgen::new();
-    let written = bindgen
-        .input_path(module)
-        .web(true)
-        .and_then(|bindgen| bindgen.typescript(false).remove_producers_section(true).generate(folder));
+    let written = bindgen.input_path(module).web(true).and_then(|bindgen| {
+        bindgen.typescript(false).remove_name_section(true).remove_producers_section(true).generate(folder)
+    });
     match written {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => {

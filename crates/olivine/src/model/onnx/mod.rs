@@ -144,9 +144,10 @@ impl OnnxExecutable {
     ) -> Result<(Arc<GraphExecutable>, Vec<(String, Passed)>), Error> {
         self.plans.check()?;
         let mut values = Values::of_run(inputs);
-        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = last.as_ref().filter(|last| last.is_for(inputs)).map(|last| last.whole.clone());
-        drop(last);
+        let found = {
+            let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+            last.as_ref().filter(|last| last.is_for(inputs)).map(|last| last.whole.clone())
+        };
         if let Some(whole) = found {
             self.number(&whole.executable, &mut values, &self.runs)?;
             return Ok((whole.executable.clone(), values.into_passed()));
