@@ -41,7 +41,8 @@ export async function olivine(model, device) {
 
 /** A function that runs a model, by ONNX Runtime Web on `webgpu` or `wasm` (the CPU, one thread). */
 export async function onnxRuntime(model, provider) {
-  const ort = await import("./node_modules/onnxruntime-web/dist/ort.all.min.mjs");
+  const build = provider === "webgpu" ? "ort.webgpu.min.mjs" : "ort.wasm.min.mjs";
+  const ort = await import(`./node_modules/onnxruntime-web/dist/${build}`);
   ort.env.wasm.numThreads = 1;
   ort.env.logLevel = "error";
   const session = await ort.InferenceSession.create(model.file, { executionProviders: [provider] });
