@@ -84,13 +84,13 @@ pub(crate) const WEB: &[Requirement] = &[
 pub(crate) const WEB_RUST: &[Requirement] = &[
     Requirement {
         what: "Rust for WebAssembly (`rustup target add wasm32-unknown-unknown`, or Debian's)",
-        present: || runs("/usr/bin/rustc", &["--version"]),
+        present: || runs("dpkg", &["-s", "rustc-web"]),
         package: "rustc-web",
         install: "sudo apt-get install -y rustc-web",
     },
     Requirement {
         what: "Cargo for WebAssembly",
-        present: || runs("/usr/bin/cargo", &["--version"]),
+        present: || runs("dpkg", &["-s", "cargo-web"]),
         package: "cargo-web",
         install: "sudo apt-get install -y cargo-web",
     },
