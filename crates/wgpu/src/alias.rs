@@ -38,13 +38,13 @@ impl Device {
         }
         let (pipeline, mut bound) = self.merged(pipeline, bound)?;
         let mut copies = Vec::new();
+        let writes = |at: usize| pipeline.kernel.args.get(at).is_some_and(|arg| arg.access.writes());
         for j in 0..bound.len() {
             for i in 0..j {
-                if !overlap(&bound[i], &bound[j]) {
+                // Of two that are written neither can be a copy; the device says so by itself.
+                if !overlap(&bound[i], &bound[j]) || (writes(i) && writes(j)) {
                     continue;
                 }
-                // The one that is only read is copied.
-                let writes = |at: usize| pipeline.kernel.args.get(at).is_some_and(|arg| arg.access.writes());
                 let at = if writes(j) { i } else { j };
                 let (from, offset, bytes) = bound[at].clone();
                 let to = self.allocate_for(bytes, "a copy of an operand", wgpu::BufferUsages::empty())?;

@@ -53,6 +53,7 @@ impl<D: Driver> Engine for GpuEngine<D> {
         format!("{} · {}", caps.name, caps.driver)
     }
 
+    #[cfg(feature = "async")]
     fn watch<'a>(&'a self, calls: &mut dyn FnMut()) -> Later<'a> {
         let outcome = self.driver.watch(calls);
         Box::pin(async move { Ok(outcome.await?) })

@@ -51,6 +51,7 @@ pub(crate) trait Engine: Send + Sync {
     fn describe(&self) -> String;
 
     /// Makes calls, and resolves when their errors are known; a browser reports these later than the calls return.
+    #[cfg(feature = "async")]
     fn watch<'a>(&'a self, calls: &mut dyn FnMut()) -> Later<'a> {
         calls();
         Box::pin(std::future::ready(Ok(())))
