@@ -50,6 +50,8 @@ export function models(page) {
           results[name] = await engine.call("measure", measure);
         } catch (error) {
           results[name] = { error: error.message };
+          // A device that was lost has lost the model too; the next run loads it again.
+          current.loaded = current.loaded.filter((loaded) => loaded !== name);
         }
         rows.push({ device: name, ...results[name] });
         show(rows);

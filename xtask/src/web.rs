@@ -82,14 +82,14 @@ fn build() -> Result<(), String> {
     let folder = root().join("web/olivine/wasm");
     let (source, made) = (folder.join("olivine_web_bg.wasm"), root().join("target/web/olivine.wasm"));
     let time = |path: &Path| std::fs::metadata(path).and_then(|m| m.modified()).ok();
-    // It takes minutes, so it is left out where nothing has changed.
+    // It takes a minute, so it is left out where nothing has changed.
     if source.exists() && time(&made) > time(&module) {
         return Ok(());
     }
     bindgen(&module, &folder)?;
     println!("optimising the module");
     let mut optimise = Command::new(root().join("web/test/node_modules/.bin/wasm-opt"));
-    run(optimise.arg("-O2").args(WASM_FEATURES).arg(&source).arg("-o").arg(&made))?;
+    run(optimise.arg("-O1").args(WASM_FEATURES).arg(&source).arg("-o").arg(&made))?;
     std::fs::copy(&made, &source).map(drop).map_err(|e| format!("cannot write {}: {e}", source.display()))
 }
 
