@@ -12,6 +12,7 @@ mod programs;
 mod requirements;
 mod size;
 mod umath;
+mod web;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -32,6 +33,11 @@ cargo xtask <chore>
   umath           run NumPy's validation sets of elementary functions on every backend
   gguf [ZOO]      compare GGUF files and block formats with the `gguf` package and with llama.cpp; with the zoo's folder,
                   such as target/zoo, all tensors of smollm2 too
+  web [test]      build the npm package, and run it and the demo in headless Chromium
+  web build       build web/olivine alone; `web serve` serves the demo
+  web cases [FILTER]
+                  run the table of cases on WebGPU in headless Chromium
+  web bench       time models beside ONNX Runtime Web in the same browser
   features        check that the crate compiles with every combination of its features
   programs        build and run the first programs of the book as packages of their own, with and without features
   probe [GiB]     print what every Vulkan device offers, and try a large buffer
@@ -65,6 +71,7 @@ fn main() -> ExitCode {
         ("umath", []) => umath::check(),
         ("gguf", []) => gguf::check(None),
         ("gguf", [zoo]) => gguf::check(Some(zoo)),
+        ("web", _) => web::chore(rest),
         ("features", []) => features::check(),
         ("programs", []) => programs::check(),
         ("aarch64", _) => aarch64::check(rest),

@@ -58,6 +58,56 @@ pub(crate) const ELIXIR: &[Requirement] = &[Requirement {
     install: "sudo apt-get install -y elixir",
 }];
 
+/// What the browser's tests need.
+pub(crate) const WEB: &[Requirement] = &[
+    Requirement {
+        what: "Chromium",
+        present: || runs("chromium", &["--version"]),
+        package: "chromium",
+        install: "sudo apt-get install -y chromium",
+    },
+    Requirement {
+        what: "Node.js",
+        present: || runs("node", &["--version"]),
+        package: "nodejs",
+        install: "sudo apt-get install -y nodejs",
+    },
+    Requirement {
+        what: "npm",
+        present: || runs("npm", &["--version"]),
+        package: "npm",
+        install: "sudo apt-get install -y npm",
+    },
+];
+
+/// Debian's Rust for WebAssembly; elsewhere `rustup target add wasm32-unknown-unknown` brings what is needed.
+pub(crate) const WEB_RUST: &[Requirement] = &[
+    Requirement {
+        what: "Rust for WebAssembly (`rustup target add wasm32-unknown-unknown`, or Debian's)",
+        present: || runs("dpkg", &["-s", "rustc-web"]),
+        package: "rustc-web",
+        install: "sudo apt-get install -y rustc-web",
+    },
+    Requirement {
+        what: "Cargo for WebAssembly",
+        present: || runs("dpkg", &["-s", "cargo-web"]),
+        package: "cargo-web",
+        install: "sudo apt-get install -y cargo-web",
+    },
+    Requirement {
+        what: "the standard library's source",
+        present: || Path::new("/usr/lib/rustlib/src/rust/library/std").is_dir(),
+        package: "rust-web-src",
+        install: "sudo apt-get install -y rust-web-src",
+    },
+    Requirement {
+        what: "a linker for WebAssembly",
+        present: || runs("wasm-ld-22", &["--version"]),
+        package: "lld-22",
+        install: "sudo apt-get install -y lld-22",
+    },
+];
+
 /// Checks all of them, installs what is missing where that is possible, and names the rest all at once.
 pub(crate) fn meet(requirements: &[Requirement]) -> Result<(), String> {
     let missing = || requirements.iter().filter(|r| !(r.present)());
@@ -106,7 +156,7 @@ mod tests {
 
     #[test]
     fn every_requirement_names_its_package_in_the_line_that_installs_it() {
-        for requirement in TESTS.iter().chain(ELIXIR) {
+        for requirement in TESTS.iter().chain(ELIXIR).chain(WEB).chain(WEB_RUST) {
             assert!(requirement.install.ends_with(requirement.package), "{}", requirement.what);
         }
     }

@@ -110,6 +110,25 @@ pub fn check(case: &Case, backend: &dyn Backend) -> Outcome {
     }
 }
 
+/// Runs one case by a function that need not block.
+pub async fn check_async(
+    case: &Case,
+    run: impl AsyncFnOnce(&Graph, &[(String, Tensor)], &[(String, Tensor)]) -> Result<Vec<Tensor>, String>,
+) -> Outcome {
+    let prepared = match case.prepare() {
+        Ok(prepared) => prepared,
+        Err(problem) => return Outcome::Broken(problem),
+    };
+    let got = match run(&prepared.graph, &prepared.inputs, &prepared.params).await {
+        Ok(got) => got,
+        Err(problem) => return Outcome::Refused(problem),
+    };
+    match expected(case, &prepared) {
+        Err(problem) => Outcome::Broken(problem),
+        Ok((want, magnitudes)) => compare(case, &want, magnitudes.as_deref(), &got),
+    }
+}
+
 /// Judges outputs against the oracle's.
 pub(crate) fn compare(case: &Case, want: &[Value], magnitudes: Option<&[Value]>, got: &[Tensor]) -> Outcome {
     if want.len() != got.len() {

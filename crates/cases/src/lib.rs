@@ -31,7 +31,7 @@ mod warnings;
 
 pub use bound::{Bound, Mismatch, round_to, sum_of, ulp};
 pub use case::{Build, Case, Outputs, Prepared, Table};
-pub use check::{Backend, CaseResult, Outcome, Report, check, run_table};
+pub use check::{Backend, CaseResult, Outcome, Report, check, check_async, run_table};
 pub use coverage::{admitted, ops_markdown};
 pub use fill::{Fill, Rng, normal, these, to_tensor, uniform, whole};
 pub use fuzz::{fuzz_cases, random_case};

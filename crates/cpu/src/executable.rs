@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use olivine_compile::Compiled;
 use olivine_ir::size::Bindings;
@@ -273,7 +273,7 @@ impl Executable {
         let memory = Memory::new(inputs, stored, arena, outputs);
         let (mut operands, mut targets) = (Vec::new(), Vec::new());
         for step in &self.program.run {
-            let start = times.is_some().then(Instant::now);
+            let start = times.is_some().then(web_time::Instant::now);
             operands.clear();
             targets.clear();
             // Safety: nothing of an earlier step is held any more, and lowering has checked that this step's

@@ -12,7 +12,7 @@ use crate::{BlockFormat, DType, Error};
 pub const MAX_RANK: usize = 8;
 
 /// No tensor may hold more elements than this: products of sizes and byte counts then never overflow.
-pub const MAX_ELEMENTS: u64 = 1 << 50;
+pub const MAX_ELEMENTS: u64 = if usize::BITS < 64 { 1 << 27 } else { 1 << 50 };
 
 /// Up to eight dimension sizes, held inline.
 ///

@@ -28,6 +28,7 @@ mod interface;
 pub mod interpret;
 mod ir;
 mod layout;
+mod merge;
 pub mod spirv;
 mod types;
 mod validate;

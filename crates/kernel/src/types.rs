@@ -261,6 +261,8 @@ pub struct Target {
     pub f64: bool,
     /// Registers of 64-bit integers.
     pub i64: bool,
+    /// 64-bit integers as pairs of words, where there are no such registers: exact, and several times as slow.
+    pub i64_pairs: bool,
     /// Packed dot products of four 8-bit integers.
     pub packed_dot: bool,
     /// Cooperative matrix multiplies.
@@ -288,6 +290,7 @@ impl Target {
             exact_f16: false,
             f64: false,
             i64: false,
+            i64_pairs: false,
             packed_dot: false,
             matrices: Vec::new(),
             fragments: None,
@@ -300,7 +303,7 @@ impl Target {
     pub fn has(&self, scalar: Scalar) -> bool {
         match scalar {
             Scalar::Bool | Scalar::I32 | Scalar::U32 | Scalar::F32 => true,
-            Scalar::I64 | Scalar::U64 => self.i64,
+            Scalar::I64 | Scalar::U64 => self.i64 || self.i64_pairs,
             Scalar::F16 => self.f16,
             Scalar::F64 => self.f64,
         }

@@ -13,6 +13,7 @@ fn target() -> Target {
         exact_f16: false,
         f64: true,
         i64: true,
+        i64_pairs: false,
         packed_dot: true,
         matrices: vec![
             shape(Elem::F16, Elem::F32),
@@ -168,7 +169,7 @@ fn arithmetic_of_every_register_type() {
             let v = arithmetic(k, x.load(i).convert(scalar));
             x.store(i, v.convert(elem.scalar()));
         });
-        if scalar.bits() == 64 { native_only(&kernel) } else { both(&kernel) }
+        if scalar == Scalar::F64 { native_only(&kernel) } else { both(&kernel) }
     }
 }
 
@@ -205,7 +206,7 @@ fn conversions_between_all_register_types() {
                 let constant = k.number(from, 1.0).convert(to);
                 x.store(i, y.convert(Scalar::F32) + constant.convert(Scalar::F32));
             });
-            if from.bits().max(to.bits()) == 64 { native_only(&kernel) } else { both(&kernel) }
+            if from == Scalar::F64 || to == Scalar::F64 { native_only(&kernel) } else { both(&kernel) }
         }
     }
 }
@@ -275,7 +276,7 @@ fn every_element_type_in_every_vector_width() {
                     y.store_vec(i, &sum);
                 }
             });
-            if elem.size() == 8 { native_only(&kernel) } else { both(&kernel) }
+            if elem == Elem::F64 { native_only(&kernel) } else { both(&kernel) }
         }
     }
 }
@@ -479,12 +480,12 @@ fn reports_of_indices() {
     both(&kernel);
     let unchecked = check(&kernel, Dialect::Plain, false);
     assert!(!unchecked.source.contains("bad_index"));
-    native_only(&crate::kernel("wide report", |k| {
+    both(&crate::kernel("wide report", |k| {
         let x = k.arg("x", Elem::I64, Access::Read);
         let i = k.local_index();
         k.report(i, x.load(i), k.u32(10));
     }));
-    native_only(&crate::kernel("wide index", |k| {
+    both(&crate::kernel("wide index", |k| {
         let x = k.arg("x", Elem::F16, Access::ReadWrite);
         let i = k.local_index().convert(Scalar::U64);
         x.store(i, x.load(i));

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-#[cfg(any(feature = "vulkan", feature = "wgpu"))]
+#[cfg(all(any(feature = "vulkan", feature = "wgpu"), not(target_arch = "wasm32")))]
 use olivine_gpu::{DeviceCaps, DeviceKind};
 
 use crate::Error;
@@ -270,7 +270,13 @@ fn vulkan() -> Vec<DeviceInfo> {
     reports.into_iter().map(info).collect()
 }
 
-#[cfg(feature = "wgpu")]
+/// A browser says what it has only later; [`Session::open`](crate::Session::open) asks it.
+#[cfg(all(feature = "wgpu", target_arch = "wasm32"))]
+fn wgpu() -> Vec<DeviceInfo> {
+    vec![absent(Device::Wgpu, "wgpu", Error::CannotBlock { call: "devices" }.to_string())]
+}
+
+#[cfg(all(feature = "wgpu", not(target_arch = "wasm32")))]
 fn wgpu() -> Vec<DeviceInfo> {
     let reports = olivine_wgpu::devices();
     if reports.is_empty() {
@@ -288,7 +294,7 @@ fn wgpu() -> Vec<DeviceInfo> {
 }
 
 /// A device's driver, memory and features in a line.
-#[cfg(any(feature = "vulkan", feature = "wgpu"))]
+#[cfg(all(any(feature = "vulkan", feature = "wgpu"), not(target_arch = "wasm32")))]
 fn details(caps: &DeviceCaps, api: &str) -> String {
     let target = &caps.target;
     let mut features = Vec::new();

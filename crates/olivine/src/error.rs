@@ -76,6 +76,12 @@ pub enum Error {
     /// A background run ended without a result.
     #[error("a background run ended without a result")]
     WorkerDied,
+    /// A call that would block where nothing can: in a browser.
+    #[error("a browser cannot block: `{call}` has a form that is awaited")]
+    CannotBlock {
+        /// The call.
+        call: &'static str,
+    },
     /// A session of the process that this one was forked from.
     #[error("the session belongs to the process that this one was forked from: open one here")]
     Forked,

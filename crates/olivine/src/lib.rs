@@ -28,7 +28,8 @@
 //!
 //! `vulkan`, `wgpu` and `onnx` are on by default. Without any of them the crate is the CPU alone, for graphs built in Rust
 //! or read from their text form, GGUF files and folders of safetensors; a device whose feature is off is listed as
-//! unavailable, with that reason. `ndarray` converts tensors from and to arrays; `async` makes a run in flight a future.
+//! unavailable, with that reason. `ndarray` converts tensors from and to arrays; `async` makes a run in flight a future, and
+//! has the calls that never block, for browsers.
 //!
 //! # Warnings and progress
 //!

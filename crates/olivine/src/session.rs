@@ -187,19 +187,42 @@ impl Session {
 
     /// Opens a device with options.
     pub fn with_options(device: Device, options: SessionOptions) -> Result<Self, Error> {
-        let threads = Arc::new(Threads::new(options.threads)?);
-        let unavailable = |reason: String| Error::Unavailable { device: device.to_string(), reason };
         // Nothing of the CPU's is cached between processes.
         let folder = if device.backend() == Backend::Cpu { None } else { options.folder() };
         let engine = match device.backend() {
-            Backend::Cpu => {
-                let engine = CpuEngine { threads: threads.clone(), checked: options.checked };
-                Ok((Box::new(engine) as Box<dyn Engine>, Vec::new()))
-            }
-            Backend::Vulkan => open_vulkan(&device, &options, folder.as_ref()),
-            Backend::Wgpu => open_wgpu(&device, &options, folder.as_ref()),
+            Backend::Cpu => None,
+            Backend::Vulkan => Some(open_vulkan(&device, &options, folder.as_ref())),
+            Backend::Wgpu => Some(open_wgpu(&device, &options, folder.as_ref())),
+        };
+        Session::of_engine(device, &options, folder, engine)
+    }
+
+    /// Opens a device without blocking: in a browser, the only way to a GPU. Elsewhere it is [`Session::with_options`].
+    #[cfg(feature = "async")]
+    pub async fn open(device: Device, options: SessionOptions) -> Result<Self, Error> {
+        #[cfg(all(target_arch = "wasm32", feature = "wgpu"))]
+        if device.backend() == Backend::Wgpu {
+            let engine = open_browser(&device, &options).await;
+            return Session::of_engine(device, &options, None, Some(engine));
+        }
+        Session::with_options(device, options)
+    }
+
+    /// A session on an open device; on the CPU where none is given.
+    fn of_engine(
+        device: Device,
+        options: &SessionOptions,
+        folder: Option<CacheFolder>,
+        engine: Option<Result<Opened, Error>>,
+    ) -> Result<Self, Error> {
+        let threads = Arc::new(Threads::new(options.threads)?);
+        let unavailable = |reason: String| Error::Unavailable { device: device.to_string(), reason };
+        let on_cpu = || {
+            let engine = CpuEngine { threads: threads.clone(), checked: options.checked };
+            Ok((Box::new(engine) as Box<dyn Engine>, Vec::new()))
         };
         let (engine, notes) = engine
+            .unwrap_or_else(on_cpu)
             .inspect(|(_, notes)| notes.iter().for_each(|note| tracing::warn!("{note}")))
             .map_err(|e| match e {
                 Error::Gpu(olivine_gpu::Error::Unavailable(reason)) => unavailable(reason),
@@ -241,6 +264,21 @@ impl Session {
         source.compile_for(self, options)
     }
 
+    /// Compiles as [`Session::compile_with`] does. In a browser, which reports what a device refuses only later than the
+    /// calls return, this is how to hear of it.
+    #[cfg(feature = "async")]
+    pub async fn compile_async<C: Compile>(
+        &self,
+        source: &C,
+        options: &CompileOptions,
+    ) -> Result<Executable, Error> {
+        self.inner.check()?;
+        let mut compiled = None;
+        let outcome = self.inner.engine.watch(&mut || compiled = Some(source.compile_for(self, options)));
+        outcome.await?;
+        compiled.unwrap_or(Err(Error::WorkerDied))
+    }
+
     /// Brings a tensor to the device, to be an input of any number of runs.
     pub fn upload<'a>(&self, tensor: impl Into<TensorView<'a>>) -> Result<DeviceTensor, Error> {
         self.inner.check()?;
@@ -278,7 +316,7 @@ impl Inner {
         let integers = self.device.backend() == Backend::Cpu && !no_fusion;
         let evaluator: Option<&dyn olivine_ir::Evaluate> = Some(&CpuEvaluator);
         let options = Options { evaluator, no_fusion, widen, narrow, integers, keep_stages };
-        let begun = std::time::Instant::now();
+        let begun = web_time::Instant::now();
         let compiled = self.threads.install(|| compile(graph, &options))?;
         let (nodes, fused) = (graph.nodes().len(), compiled.graph.nodes().len());
         tracing::debug!(graph = graph.name(), nodes, fused, took = ?begun.elapsed(), "compiled");
@@ -355,25 +393,47 @@ fn open_vulkan(
     Ok((Box::new(GpuEngine { driver, tuning, checked: options.checked }), notes))
 }
 
-#[cfg(feature = "wgpu")]
+#[cfg(all(feature = "wgpu", not(target_arch = "wasm32")))]
 fn open_wgpu(
     device: &Device,
     options: &SessionOptions,
     folder: Option<&CacheFolder>,
 ) -> Result<Opened, Error> {
-    use olivine_wgpu::{Device as Wgpu, Options, Select};
-    let select = match device {
-        Device::Chosen(_, Choice::Index(i)) => Select::Index(*i),
-        Device::Chosen(_, Choice::Name(name)) => Select::Name(name.clone()),
-        Device::Chosen(_, Choice::Uuid(_)) => {
-            let reason = "wgpu does not report UUIDs; choose by index or name".to_string();
-            return Err(olivine_gpu::Error::Unavailable(reason).into());
-        }
-        _ => Select::Auto,
-    };
-    let how = Options { mask: options.without, plain_dialect: options.browser_dialect, wgsl: options.wgsl };
-    let opened = Wgpu::open(select, how)?;
-    let driver = Arc::new(opened);
+    let (select, how) = options.for_wgpu(device)?;
+    let driver = Arc::new(olivine_wgpu::Device::open(select, how)?);
     let (tuning, notes) = options.tuned(driver.caps(), folder);
     Ok((Box::new(GpuEngine { driver, tuning, checked: options.checked }), notes))
+}
+
+#[cfg(all(feature = "wgpu", target_arch = "wasm32"))]
+fn open_wgpu(_: &Device, _: &SessionOptions, _: Option<&CacheFolder>) -> Result<Opened, Error> {
+    Err(Error::CannotBlock { call: "Session::open" })
+}
+
+/// Opens the device of a browser.
+#[cfg(all(feature = "async", feature = "wgpu", target_arch = "wasm32"))]
+async fn open_browser(device: &Device, options: &SessionOptions) -> Result<Opened, Error> {
+    let (select, how) = options.for_wgpu(device)?;
+    let driver = Arc::new(olivine_wgpu::Device::open_async(select, how).await?);
+    let (tuning, notes) = options.tuned(driver.caps(), None);
+    Ok((Box::new(GpuEngine { driver, tuning, checked: options.checked }), notes))
+}
+
+#[cfg(feature = "wgpu")]
+impl SessionOptions {
+    /// Which device of wgpu's to open, and how.
+    fn for_wgpu(&self, device: &Device) -> Result<(olivine_wgpu::Select, olivine_wgpu::Options), Error> {
+        use olivine_wgpu::{Options, Select};
+        let select = match device {
+            Device::Chosen(_, Choice::Index(i)) => Select::Index(*i),
+            Device::Chosen(_, Choice::Name(name)) => Select::Name(name.clone()),
+            Device::Chosen(_, Choice::Uuid(_)) => {
+                let reason = "wgpu does not tell UUIDs; choose by index or name".to_string();
+                return Err(olivine_gpu::Error::Unavailable(reason).into());
+            }
+            _ => Select::Auto,
+        };
+        let how = Options { mask: self.without, plain_dialect: self.browser_dialect, wgsl: self.wgsl };
+        Ok((select, how))
+    }
 }

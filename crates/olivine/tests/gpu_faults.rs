@@ -255,8 +255,8 @@ fn every_node_of_an_unsupported_type_is_named_at_once() {
         .iter()
         .map(|n| (n.split_whitespace().next().unwrap(), n.contains("the device has no")))
         .collect();
-    assert_eq!(found, [("mul", true), ("add", true), ("neg", true)], "{problem}");
-    assert!(problem.to_string().contains("f64") && problem.to_string().contains("i64"), "{problem}");
+    assert_eq!(found, [("mul", true), ("neg", true)], "{problem}");
+    assert!(problem.to_string().contains("f64"), "{problem}");
     assert_eq!(session.device().backend(), Backend::Wgpu);
 }
 

@@ -1,6 +1,7 @@
 //! What a driver implements: memory, pipelines, recorded commands, submissions. Everything else is shared.
 
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use olivine_kernel::{BoundModule, Kernel};
@@ -36,6 +37,16 @@ pub trait Driver: Send + Sync + Sized + 'static {
     /// Reads to the host after all submissions so far.
     fn read(&self, buffer: &Arc<Self::Buffer>, offset: u64, into: &mut [u8]) -> Result<(), Error>;
 
+    /// As [`Driver::read`], where a driver can without blocking: a browser has no other way.
+    fn read_async(
+        &self,
+        buffer: &Arc<Self::Buffer>,
+        offset: u64,
+        into: &mut [u8],
+    ) -> impl Future<Output = Result<(), Error>> + Send {
+        std::future::ready(self.read(buffer, offset, into))
+    }
+
     /// Copies bytes from the beginning of one buffer to that of another, after all submissions and writes so far; later
     /// submissions see them. The range that is written must not be in use by a run.
     fn copy(&self, from: &Arc<Self::Buffer>, to: &Arc<Self::Buffer>, bytes: u64) -> Result<(), Error>;
@@ -63,6 +74,23 @@ pub trait Driver: Send + Sync + Sized + 'static {
 
     /// Waits for the submission; a violation that checked kernels reported is an error.
     fn wait(&self, recording: &mut Self::Recording) -> Result<(), Error>;
+
+    /// As [`Driver::wait`], where a driver can without blocking.
+    fn poll_done(&self, recording: &mut Self::Recording, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        Poll::Ready(self.wait(recording))
+    }
+
+    /// Waits for a submission of load-time dispatches, so that memory that they alone need can go. Where nothing can
+    /// wait, it goes when they are done, and their errors come with a later call.
+    fn end_load(&self, recording: &mut Self::Recording) -> Result<(), Error> {
+        self.wait(recording)
+    }
+
+    /// Makes calls, and resolves when their errors are known. A browser reports these later than the calls return.
+    fn watch(&self, calls: &mut dyn FnMut()) -> impl Future<Output = Result<(), Error>> + use<'_, Self> {
+        calls();
+        std::future::ready(Ok(()))
+    }
 
     /// Copies the bytes of the i-th download; after `wait`.
     fn download(&self, recording: &mut Self::Recording, i: usize, into: &mut [u8]) -> Result<(), Error>;

@@ -184,6 +184,7 @@ pub(crate) fn caps(facts: &Facts) -> DeviceCaps {
             exact_f16: f.f16 && facts.floats.rte[0] && facts.floats.denormals[0],
             f64: f.f64,
             i64: true,
+            i64_pairs: false,
             packed_dot: f.packed_dot,
             matrices,
             fragments: None,

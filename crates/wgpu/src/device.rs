@@ -46,7 +46,7 @@ pub enum Select {
 pub struct Options {
     /// Features not to use.
     pub mask: Mask,
-    /// Use only what browsers have: no subgroups, no 64-bit types, run-time numbers in a uniform buffer. In a browser
+    /// Use only what browsers have: no subgroups, no f64, i64 as pairs of words, run-time numbers in a uniform buffer. In a browser
     /// this is always so.
     pub plain_dialect: bool,
     /// Print kernels as WGSL over Vulkan too.
@@ -349,6 +349,7 @@ impl Plan {
                 && facts.as_ref().is_some_and(|f| f.float16.rounding_rte && f.float16.denorm_preserve),
             f64: features.contains(F::SHADER_F64),
             i64: features.contains(F::SHADER_INT64),
+            i64_pairs: plain,
             packed_dot,
             matrices: match features.contains(F::EXPERIMENTAL_COOPERATIVE_MATRIX) && subgroups {
                 true => matrices(adapter),
@@ -366,7 +367,7 @@ impl Plan {
             alignment: limits.min_storage_buffer_offset_alignment,
             max_bytes: limits.max_storage_buffer_binding_size & !(GRAIN - 1),
             max_count: bindings.saturating_sub(1),
-            overlap: !browser,
+            overlap: !(browser || options.plain_dialect),
         };
         let driver = [info.driver.as_str(), info.driver_info.as_str()];
         let caps = DeviceCaps {

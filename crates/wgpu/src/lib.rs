@@ -5,7 +5,7 @@
 //!   memory    buffers, host reads and writes      submit    encoding, submission, waiting, reports
 //!   patch     writes of parts of words            time      timestamps
 //!   pipeline  kernels printed, built and cached     error     scopes, lost devices
-//!   vulkan    facts of the device under wgpu
+//!   vulkan    facts of the device under wgpu      alias     bytes in two bindings of a dispatch
 //! ```
 //!
 //! Over Vulkan kernels are our own SPIR-V, which says how floats are to be rounded and that NaN and subnormal numbers
@@ -28,6 +28,7 @@
 //! ```
 #![deny(unsafe_code)]
 
+mod alias;
 mod device;
 mod error;
 mod memory;
@@ -40,6 +41,8 @@ mod time;
 mod vulkan;
 
 use std::sync::Arc;
+#[cfg(target_arch = "wasm32")]
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use olivine_kernel::Kernel;
@@ -115,6 +118,31 @@ impl Driver for Device {
     #[cfg(target_arch = "wasm32")]
     fn wait(&self, _: &mut Recording) -> Result<(), Error> {
         Err(cannot_block("wait"))
+    }
+
+    #[cfg(target_arch = "wasm32")]
+    fn read_async(
+        &self,
+        buffer: &Arc<Buffer>,
+        offset: u64,
+        into: &mut [u8],
+    ) -> impl Future<Output = Result<(), Error>> + Send {
+        Device::read_async(self, buffer, offset, into)
+    }
+
+    #[cfg(target_arch = "wasm32")]
+    fn poll_done(&self, recording: &mut Recording, context: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        Device::poll_done(self, recording, context)
+    }
+
+    #[cfg(target_arch = "wasm32")]
+    fn end_load(&self, _: &mut Recording) -> Result<(), Error> {
+        self.faults.check("load", None)
+    }
+
+    #[cfg(target_arch = "wasm32")]
+    fn watch(&self, calls: &mut dyn FnMut()) -> impl Future<Output = Result<(), Error>> + use<'_> {
+        Device::watch(self, calls)
     }
 
     fn download(&self, recording: &mut Recording, i: usize, into: &mut [u8]) -> Result<(), Error> {

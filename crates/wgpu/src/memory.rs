@@ -232,6 +232,25 @@ impl Device {
         Ok(())
     }
 
+    /// Makes calls, and resolves when the browser has said what was wrong with them.
+    #[cfg(target_arch = "wasm32")]
+    pub(crate) fn watch(&self, calls: &mut dyn FnMut()) -> impl Future<Output = Result<(), Error>> + use<'_> {
+        let scope = Scope::new(&self.raw);
+        calls();
+        let outcome = scope.end();
+        async move {
+            outcome.await.map_err(|caught| match caught {
+                // A browser does not say which call it was.
+                Caught::OutOfMemory => {
+                    let problem = format!("{} is out of memory", self.caps.name);
+                    Error::Driver { call: "compile", problem }
+                }
+                other => other.into_error("compile"),
+            })?;
+            self.faults.check("compile", None)
+        }
+    }
+
     /// Makes calls whose errors are to be known at once. In browsers errors come later: a later call reports them.
     pub(crate) fn scoped<T>(&self, name: &'static str, calls: impl FnOnce() -> T) -> Result<T, Caught> {
         self.faults.check(name, None).map_err(Caught::Known)?;

@@ -7,6 +7,7 @@ use olivine_kernel::{BindingKind, ParamsLocation, REPORT_WORDS};
 use olivine_program::{Addressing, BufferId, Commands, DeviceKind, Dispatch, Error, Slice, Timing};
 
 use crate::Device;
+use crate::alias::{Bound, Copied, Unaliased};
 use crate::memory::{Buffer, readback};
 use crate::pipeline::Pipeline;
 use crate::submit::Flight;
@@ -47,6 +48,8 @@ pub(crate) struct Step {
     pub(crate) groups: [u32; 3],
     /// Where the number of workgroups is, if that is in memory.
     pub(crate) indirect: Option<(wgpu::Buffer, u64)>,
+    /// What is copied before it.
+    pub(crate) copies: Vec<Copied>,
     pub(crate) op: &'static str,
     pub(crate) node: String,
 }
@@ -76,9 +79,10 @@ pub(crate) struct ReportBuffers {
 /// A dispatch that was found to be in order.
 struct Checked<'a> {
     dispatch: &'a Dispatch,
-    pipeline: &'a Arc<Pipeline>,
-    /// By argument: the buffer, first byte and bytes to bind.
-    bound: Vec<(&'a Arc<Buffer>, u64, u64)>,
+    pipeline: Arc<Pipeline>,
+    /// By argument.
+    bound: Vec<Bound>,
+    copies: Vec<Copied>,
     indirect: Option<(&'a Arc<Buffer>, u64)>,
     params: Vec<u8>,
 }
@@ -95,7 +99,7 @@ impl Device {
         }
         let uploads = self.ports(commands, commands.uploads)?;
         let downloads = self.ports(commands, commands.downloads)?;
-        let recording = self.scoped("record", || self.prepare(commands, &checked, uploads, downloads));
+        let recording = self.scoped("record", || self.prepare(commands, checked, uploads, downloads));
         recording.map_err(|c| c.into_error("record"))
     }
 
@@ -142,7 +146,9 @@ impl Device {
         for (i, slice) in dispatch.args.iter().enumerate() {
             let name = kernel.args.get(i).map_or("", |a| a.name.as_str());
             let grain = pipeline.interface.bindings.get(i).map_or(4, |b| u64::from(b.min_bytes)).max(4);
-            bound.push(self.bind(commands, slice, grain, || format!("{}: `{name}`", at()))?);
+            let (buffer, offset, size) =
+                self.bind(commands, slice, grain, || format!("{}: `{name}`", at()))?;
+            bound.push((buffer.clone(), offset, size));
         }
         let mut indirect = None;
         if let Some(slice) = &dispatch.indirect {
@@ -155,7 +161,8 @@ impl Device {
             indirect = Some((buffer, slice.offset));
         }
         let params = pipeline.interface.param_bytes(number as u32, &dispatch.params);
-        Ok(Checked { dispatch, pipeline, bound, indirect, params })
+        let Unaliased { pipeline, bound, copies } = self.unaliased(pipeline, bound)?;
+        Ok(Checked { dispatch, pipeline, bound, copies, indirect, params })
     }
 
     /// The range to bind for a slice, in whole cells of `grain` bytes.
@@ -209,13 +216,13 @@ impl Device {
     fn prepare(
         &self,
         commands: &Commands<'_, Device>,
-        checked: &[Checked<'_>],
+        mut checked: Vec<Checked<'_>>,
         uploads: Vec<(&Arc<Buffer>, u64)>,
         downloads: Vec<(&Arc<Buffer>, u64)>,
     ) -> Recording {
         let report = commands.checked.then(|| self.report_buffers());
-        let (uniform, places) = self.uniform(checked);
-        let step = |(one, place): (&Checked<'_>, Option<u64>)| {
+        let (uniform, places) = self.uniform(&checked);
+        let step = |(one, place): (&mut Checked<'_>, Option<u64>)| {
             let immediates = match one.pipeline.interface.params {
                 Some(ParamsLocation::Immediate { .. }) => one.params.clone(),
                 _ => Vec::new(),
@@ -226,11 +233,12 @@ impl Device {
                 immediates,
                 groups: one.dispatch.groups,
                 indirect: one.indirect.map(|(buffer, offset)| (buffer.raw.clone(), offset)),
+                copies: std::mem::take(&mut one.copies),
                 op: one.dispatch.op,
                 node: one.dispatch.node.clone(),
             }
         };
-        let steps: Vec<Step> = checked.iter().zip(places).map(step).collect();
+        let steps: Vec<Step> = checked.iter_mut().zip(places).map(step).collect();
         let download = |(buffer, bytes): (&Arc<Buffer>, u64)| {
             let staging = readback(&self.raw, bytes.max(4).next_multiple_of(4), "download");
             Download { buffer: buffer.clone(), staging, bytes }

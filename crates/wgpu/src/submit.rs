@@ -254,6 +254,18 @@ impl Device {
         recording.land(outcome)
     }
 
+    /// Whether the submission has ended; the task is woken when it has.
+    #[cfg(target_arch = "wasm32")]
+    pub(crate) fn poll_done(
+        &self,
+        recording: &mut Recording,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<(), Error>> {
+        let State::InFlight(flight) = &recording.state else { return Poll::Ready(Ok(())) };
+        let outcome = std::task::ready!(Pin::new(&mut Landed { flight, device: self }).poll(context));
+        Poll::Ready(recording.land(outcome))
+    }
+
     pub(crate) fn download(&self, recording: &mut Recording, i: usize, into: &mut [u8]) -> Result<(), Error> {
         recording.must_have_landed("download")?;
         let download = recording.downloads.get(i).ok_or_else(|| no_such("download", i))?;
@@ -264,6 +276,7 @@ impl Device {
     }
 }
 
+/// Encodes steps, so many times in a row. Copies before a step end the pass that came before them.
 fn encode(
     encoder: &mut wgpu::CommandEncoder,
     steps: &[Step],
@@ -273,20 +286,40 @@ fn encode(
     if steps.is_empty() {
         return;
     }
-    let mut pass =
-        encoder.begin_compute_pass(&wgpu::ComputePassDescriptor { label: Some("run"), timestamp_writes });
-    for step in (0..times.max(1)).flat_map(|_| steps) {
-        pass.set_pipeline(&step.pipeline.raw);
-        pass.set_bind_group(0, &step.group, &[]);
-        if !step.immediates.is_empty() {
-            pass.set_immediates(0, &step.immediates);
+    let passes: Vec<&[Step]> = match steps.iter().any(|step| !step.copies.is_empty()) {
+        false => vec![steps],
+        true => steps.chunk_by(|_, next| next.copies.is_empty()).collect(),
+    };
+    let (rounds, in_pass) = if passes.len() == 1 { (1, times.max(1)) } else { (times.max(1), 1) };
+    let last = rounds as usize * passes.len() - 1;
+    for (i, steps) in (0..rounds).flat_map(|_| &passes).enumerate() {
+        for copy in steps.iter().flat_map(|step| &step.copies) {
+            let (from, to) = (&copy.from.raw, &copy.to.raw);
+            encoder.copy_buffer_to_buffer(from, copy.offset, to, 0, copy.bytes);
         }
-        match &step.indirect {
-            Some((buffer, offset)) => pass.dispatch_workgroups_indirect(buffer, *offset),
-            None => {
-                let [x, y, z] = step.groups;
-                pass.dispatch_workgroups(x, y, z);
-            }
+        let timestamp_writes = timestamp_writes.as_ref().map(|writes| wgpu::ComputePassTimestampWrites {
+            query_set: writes.query_set,
+            beginning_of_pass_write_index: writes.beginning_of_pass_write_index.filter(|_| i == 0),
+            end_of_pass_write_index: writes.end_of_pass_write_index.filter(|_| i == last),
+        });
+        let timestamp_writes = timestamp_writes.filter(|_| i == 0 || i == last);
+        let descriptor = wgpu::ComputePassDescriptor { label: Some("run"), timestamp_writes };
+        let mut pass = encoder.begin_compute_pass(&descriptor);
+        (0..in_pass).flat_map(|_| steps.iter()).for_each(|step| dispatch(&mut pass, step));
+    }
+}
+
+fn dispatch(pass: &mut wgpu::ComputePass<'_>, step: &Step) {
+    pass.set_pipeline(&step.pipeline.raw);
+    pass.set_bind_group(0, &step.group, &[]);
+    if !step.immediates.is_empty() {
+        pass.set_immediates(0, &step.immediates);
+    }
+    match &step.indirect {
+        Some((buffer, offset)) => pass.dispatch_workgroups_indirect(buffer, *offset),
+        None => {
+            let [x, y, z] = step.groups;
+            pass.dispatch_workgroups(x, y, z);
         }
     }
 }

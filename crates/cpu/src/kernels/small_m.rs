@@ -52,9 +52,10 @@ pub(super) fn suits<T, E>(rows: usize, a: &Matrix<'_, T>, b: &Matrix<'_, E>) -> 
     (b.column_stride == 1 && rows <= BY_ROWS) || (along_columns(a, b) && rows <= BY_COLUMNS)
 }
 
-/// Whether both operands are contiguous along K. Without explicit vectors, dot products are left to the gemm crates.
+/// Whether both operands are contiguous along K. Without explicit vectors, dot products are left to the gemm crates, which
+/// read such operands slowly in WebAssembly.
 fn along_columns<T, E>(a: &Matrix<'_, T>, b: &Matrix<'_, E>) -> bool {
-    cfg!(target_arch = "x86_64") && b.row_stride == 1 && a.column_stride == 1
+    cfg!(any(target_arch = "x86_64", target_arch = "wasm32")) && b.row_stride == 1 && a.column_stride == 1
 }
 
 impl<E: Stored> GemmArgs<'_, f32, E> {

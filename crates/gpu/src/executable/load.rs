@@ -136,7 +136,7 @@ impl<D: Driver> Executable<D> {
             checked: self.checked,
         })?;
         self.driver.submit(&mut recording)?;
-        self.driver.wait(&mut recording)?;
+        self.driver.end_load(&mut recording)?;
         batch.releases.iter().for_each(|buffer| buffers[buffer.0 as usize] = None);
         Ok(())
     }

@@ -5,6 +5,7 @@ mod slot;
 mod tensor;
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use olivine_ir::size::Bindings;
@@ -129,7 +130,7 @@ impl<D: Driver> Executable<D> {
         checked: bool,
     ) -> Result<Self, Error> {
         check_memory(&program, driver.as_ref())?;
-        let begun = std::time::Instant::now();
+        let begun = web_time::Instant::now();
         let pipelines = driver.pipelines(&program.kernels, checked)?;
         tracing::debug!(kernels = program.kernels.len(), took = ?begun.elapsed(), "built pipelines");
         Ok(Executable {
@@ -366,6 +367,17 @@ impl<D: Driver> Run<D> {
             }
         }
         Ok(())
+    }
+
+    /// Whether it has ended; the task is woken when it has. A driver that can block may wait here.
+    pub fn poll_done(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        let (false, Some(slot)) = (self.finished, self.slot.as_mut()) else { return Poll::Ready(Ok(())) };
+        let outcome = ready!(self.executable.driver.poll_done(&mut slot.recording, context));
+        self.finished = true;
+        if outcome.is_err() {
+            self.slot = None;
+        }
+        Poll::Ready(outcome)
     }
 
     /// An output that stays on the device; it may be used before the run has ended.

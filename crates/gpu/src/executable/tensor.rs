@@ -108,15 +108,27 @@ impl<D: Driver> DeviceTensor<D> {
 
     /// The bytes of some elements, counted row-major.
     pub fn read_elements(&self, elements: Range<usize>, into: &mut [u8]) -> Result<(), Error> {
+        let offset = self.offset_of(elements, into.len())?;
+        self.driver.read(&self.buffer, offset, into)
+    }
+
+    /// As [`DeviceTensor::read_elements`], without blocking where the driver can.
+    pub async fn read_elements_async(&self, elements: Range<usize>, into: &mut [u8]) -> Result<(), Error> {
+        let offset = self.offset_of(elements, into.len())?;
+        self.driver.read_async(&self.buffer, offset, into).await
+    }
+
+    /// The first byte of some elements, if so many bytes are what they take.
+    fn offset_of(&self, elements: Range<usize>, bytes: usize) -> Result<u64, Error> {
         let size = self.ty.dtype.size();
         let wrong = |what: String, expected, got| Err(Error::WrongCount { what, expected, got });
         if elements.start > elements.end || elements.end > self.ty.shape.numel() {
             return wrong(format!("elements of {} at most", self.ty), self.ty.shape.numel(), elements.end);
         }
-        if into.len() != elements.len() * size {
-            return wrong("bytes to read into".into(), elements.len() * size, into.len());
+        if bytes != elements.len() * size {
+            return wrong("bytes to read into".into(), elements.len() * size, bytes);
         }
-        self.driver.read(&self.buffer, (elements.start * size) as u64, into)
+        Ok((elements.start * size) as u64)
     }
 
     /// Writes packed bytes over some elements, after every run submitted so far.

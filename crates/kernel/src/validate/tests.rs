@@ -10,6 +10,7 @@ fn full() -> Target {
         exact_f16: false,
         f64: true,
         i64: true,
+        i64_pairs: false,
         packed_dot: true,
         matrices: vec![shape(Elem::F16, Elem::F32)],
         fragments: Some(Fragments::Quads),

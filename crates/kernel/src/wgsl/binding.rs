@@ -161,19 +161,6 @@ impl Binding {
         Binding { elem, unit, width, atomic }
     }
 
-    /// The WGSL type of a cell.
-    pub(super) fn cell_type(&self) -> String {
-        let unit = match self.unit {
-            Unit::Scalar(s) => s.name(),
-            Unit::Packed => "u32",
-        };
-        match self.width {
-            1 if self.atomic => format!("atomic<{unit}>"),
-            1 => unit.to_owned(),
-            n => format!("vec{n}<{unit}>"),
-        }
-    }
-
     /// Bytes of a cell.
     pub(super) fn cell_bytes(&self) -> u32 {
         let unit = match self.unit {

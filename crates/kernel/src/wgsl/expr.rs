@@ -3,6 +3,7 @@
 use super::binding::{def, unknown};
 use super::helper::Helper;
 use super::literal::literal;
+use super::pairs;
 use super::{Dialect, Printer};
 use crate::Error;
 use crate::ir::*;
@@ -16,6 +17,7 @@ impl<'k> Printer<'k> {
     /// A value as an operand.
     pub(super) fn value(&mut self, value: Value) -> Result<String, Error> {
         Ok(match &self.def(value)?.expr {
+            Expr::Const(scalar, bits) if self.is_pair(*scalar) => pairs::literal(*bits),
             Expr::Const(scalar, bits) => literal(*scalar, *bits).unwrap_or_else(|| format!("k{}", value.0)),
             Expr::Param(param) => match self.param_names.get(param.index()) {
                 Some(name) => format!("params.{name}"),
@@ -103,6 +105,11 @@ impl<'k> Printer<'k> {
                 let [a, b, c] = self.operands([*a, *b, *c])?;
                 format!("fma({a}, {b}, {c})")
             }
+            Expr::Compare(op, a, b) if self.has_pairs(*a)? => {
+                let scalar = self.scalar(*a)?;
+                let [a, b] = self.operands([*a, *b])?;
+                self.pair_compare(*op, scalar, &a, &b)
+            }
             Expr::Compare(op, a, b) => {
                 let [a, b] = self.operands([*a, *b])?;
                 let op = match op {
@@ -120,6 +127,8 @@ impl<'k> Printer<'k> {
                 format!("select({otherwise}, {then}, {condition})")
             }
             Expr::Convert(to, a) => self.convert(*to, *a)?,
+            // Signed and unsigned pairs are one type.
+            Expr::Bitcast(_, a) if self.has_pairs(*a)? => self.value(*a)?,
             Expr::Bitcast(to, a) => {
                 let [a] = self.operands([*a])?;
                 format!("bitcast<{to}>({a})")
@@ -132,6 +141,10 @@ impl<'k> Printer<'k> {
                     Scalar::F64 => format!("bitcast<f64>(bitcast<u64>({a}) ^ u64(params.zero))"),
                     other => return self.invalid(format_args!("opaque of {other}")),
                 }
+            }
+            Expr::Join(low, high) if self.is_pair(Scalar::U64) => {
+                let [low, high] = self.operands([*low, *high])?;
+                format!("{}({low}, {high})", pairs::PAIR)
             }
             Expr::Join(low, high) => {
                 let [low, high] = self.operands([*low, *high])?;
@@ -154,8 +167,11 @@ impl<'k> Printer<'k> {
                 format!("{}({})", self.type_name(def.ty)?, texts.join(", "))
             }
             Expr::Extract(vector, lane) => {
-                let lane = self.component(*lane)?;
-                format!("{}.{lane}", self.value(*vector)?)
+                let text = self.value(*vector)?;
+                match self.def(*vector)?.ty {
+                    Type::Vector(scalar, _) => self.part(&text, scalar, *lane)?,
+                    _ => format!("{text}.{}", self.component(*lane)?),
+                }
             }
             Expr::Load { place, index, lanes } => self.load(*place, *index, *lanes)?,
             Expr::LoadLane { shared, index, lane } => self.load_lane(*shared, *index, *lane)?,
@@ -206,6 +222,9 @@ impl<'k> Printer<'k> {
     fn unary(&mut self, op: UnaryOp, a: Value) -> Result<String, Error> {
         let scalar = self.scalar(a)?;
         let [a] = self.operands([a])?;
+        if self.is_pair(scalar) {
+            return self.pair_unary(op, scalar, &a);
+        }
         let function = match op {
             UnaryOp::Neg => return Ok(format!("-{a}")),
             UnaryOp::Not if scalar == Scalar::Bool => return Ok(format!("!{a}")),
@@ -234,6 +253,9 @@ impl<'k> Printer<'k> {
             _ => None,
         };
         let [a, b] = self.operands([a, b])?;
+        if self.is_pair(scalar) {
+            return self.pair_binary(op, scalar, [&a, &b], count);
+        }
         let operator = match op {
             BinaryOp::Add => "+",
             BinaryOp::Sub => "-",
@@ -266,6 +288,9 @@ impl<'k> Printer<'k> {
     fn convert(&mut self, to: Scalar, a: Value) -> Result<String, Error> {
         let from = self.scalar(a)?;
         let [a] = self.operands([a])?;
+        if from != to && (self.is_pair(from) || self.is_pair(to)) {
+            return self.pair_convert(from, to, &a);
+        }
         Ok(match (from, to) {
             _ if from == to => a,
             (Scalar::Bool, _) => format!("select({}, {}, {a})", small(to, false), small(to, true)),

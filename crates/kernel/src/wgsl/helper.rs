@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use super::pairs;
+
 /// A function of the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Helper {
@@ -17,6 +19,26 @@ pub(super) enum Helper {
     Bound,
     /// Reports an index of the user's data.
     BadIndex,
+    /// a + b of pairs; what follows is arithmetic of pairs too.
+    PairAdd,
+    PairSub,
+    PairNeg,
+    PairAbs,
+    PairMul,
+    /// Of unsigned numbers, as all without `Signed`.
+    PairLess,
+    PairLessSigned,
+    PairShl,
+    PairShr,
+    PairShrSigned,
+    /// Quotient and remainder.
+    PairDivide,
+    PairDivSigned,
+    PairRemSigned,
+    PairAsFloat,
+    PairAsFloatSigned,
+    PairOfFloat,
+    PairOfFloatSigned,
 }
 
 impl Helper {
@@ -28,16 +50,53 @@ impl Helper {
             Helper::Inside => "inside",
             Helper::Bound => "bound",
             Helper::BadIndex => "bad_index",
+            Helper::PairAdd => "pair_add",
+            Helper::PairSub => "pair_sub",
+            Helper::PairNeg => "pair_neg",
+            Helper::PairAbs => "pair_abs",
+            Helper::PairMul => "pair_mul",
+            Helper::PairLess => "pair_less",
+            Helper::PairLessSigned => "pair_less_signed",
+            Helper::PairShl => "pair_shl",
+            Helper::PairShr => "pair_shr",
+            Helper::PairShrSigned => "pair_shr_signed",
+            Helper::PairDivide => "pair_divide",
+            Helper::PairDivSigned => "pair_div_signed",
+            Helper::PairRemSigned => "pair_rem_signed",
+            Helper::PairAsFloat => "pair_as_float",
+            Helper::PairAsFloatSigned => "pair_as_float_signed",
+            Helper::PairOfFloat => "pair_of_float",
+            Helper::PairOfFloatSigned => "pair_of_float_signed",
         }
     }
 
     /// These and those that they call.
     pub(super) fn with_needs(used: &BTreeSet<Helper>) -> BTreeSet<Helper> {
-        let mut all = used.clone();
-        if all.contains(&Helper::Bound) {
-            all.insert(Helper::Inside);
+        let mut all = BTreeSet::new();
+        let mut open: Vec<Helper> = used.iter().copied().collect();
+        while let Some(helper) = open.pop() {
+            if all.insert(helper) {
+                open.extend(helper.needs());
+            }
         }
         all
+    }
+
+    /// Those that it calls.
+    fn needs(self) -> &'static [Helper] {
+        match self {
+            Helper::Bound => &[Helper::Inside],
+            Helper::PairAbs => &[Helper::PairNeg],
+            Helper::PairMul => &[Helper::MulHigh],
+            Helper::PairLessSigned => &[Helper::PairLess],
+            Helper::PairDivide => &[Helper::PairShr, Helper::PairLess, Helper::PairSub],
+            Helper::PairDivSigned | Helper::PairRemSigned => &[Helper::PairDivide, Helper::PairAbs],
+            Helper::PairAsFloat => &[Helper::PairShr, Helper::PairShl, Helper::PairSub, Helper::PairLess],
+            Helper::PairAsFloatSigned => &[Helper::PairAsFloat, Helper::PairAbs],
+            Helper::PairOfFloat => &[Helper::PairShl],
+            Helper::PairOfFloatSigned => &[Helper::PairOfFloat, Helper::PairNeg],
+            _ => &[],
+        }
     }
 
     pub(super) fn source(self) -> &'static str {
@@ -48,6 +107,23 @@ impl Helper {
             Helper::Inside => INSIDE,
             Helper::Bound => BOUND,
             Helper::BadIndex => BAD_INDEX,
+            Helper::PairAdd => pairs::ADD,
+            Helper::PairSub => pairs::SUB,
+            Helper::PairNeg => pairs::NEG,
+            Helper::PairAbs => pairs::ABS,
+            Helper::PairMul => pairs::MUL,
+            Helper::PairLess => pairs::LESS,
+            Helper::PairLessSigned => pairs::LESS_SIGNED,
+            Helper::PairShl => pairs::SHL,
+            Helper::PairShr => pairs::SHR,
+            Helper::PairShrSigned => pairs::SHR_SIGNED,
+            Helper::PairDivide => pairs::DIVIDE,
+            Helper::PairDivSigned => pairs::DIV_SIGNED,
+            Helper::PairRemSigned => pairs::REM_SIGNED,
+            Helper::PairAsFloat => pairs::AS_FLOAT,
+            Helper::PairAsFloatSigned => pairs::AS_FLOAT_SIGNED,
+            Helper::PairOfFloat => pairs::OF_FLOAT,
+            Helper::PairOfFloatSigned => pairs::OF_FLOAT_SIGNED,
         }
     }
 }

@@ -61,10 +61,15 @@ fn signed(x: i64, least: i64, suffix: &str) -> String {
     wrap(x < 0, format!("{x}{suffix}"))
 }
 
-/// The shortest decimal that reads back as the number whether it is read as f32 or as f64 and then rounded.
+/// The shortest decimal that reads back as the number whether it is read as f32 or as f64 and then rounded. Browsers refuse
+/// one above the largest f32 that would be rounded to it.
 fn float(wide: f64, x: f32, suffix: &str) -> String {
     let short = format!("{x:?}");
-    let text = if short.parse::<f64>().is_ok_and(|y| y as f32 == x) { short } else { format!("{wide:?}") };
+    let text = if short.parse::<f64>().is_ok_and(|y| y as f32 == x && y.abs() <= f64::from(f32::MAX)) {
+        short
+    } else {
+        format!("{wide:?}")
+    };
     wrap(x < 0.0, format!("{text}{suffix}"))
 }
 
@@ -82,7 +87,7 @@ mod tests {
         assert_eq!(f(0.1).as_deref(), Some("0.1f"));
         assert_eq!(f(-2.5).as_deref(), Some("(-2.5f)"));
         assert_eq!(f(1e-7).as_deref(), Some("1e-7f"));
-        assert_eq!(f(f32::MAX).as_deref(), Some("3.4028235e38f"));
+        assert_eq!(f(f32::MAX).as_deref(), Some("3.4028234663852886e38f"));
         assert_eq!(f(-0.0), None);
         assert_eq!(f(1e-40), None);
         assert_eq!(f(f32::INFINITY), None);

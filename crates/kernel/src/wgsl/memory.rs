@@ -16,6 +16,25 @@ struct Spot {
 }
 
 impl Printer<'_> {
+    /// The WGSL type of a buffer's cell.
+    pub(super) fn cell_type(&self, binding: &Binding) -> String {
+        let unit = match binding.unit {
+            Unit::Scalar(s) => s,
+            Unit::Packed => Scalar::U32,
+        };
+        match binding.width {
+            1 if binding.atomic => format!("atomic<{unit}>"),
+            1 => self.scalar_name(unit).to_owned(),
+            n => self.vector_name(unit, n),
+        }
+    }
+
+    /// A part of a vector.
+    pub(super) fn part(&self, vector: &str, scalar: Scalar, lane: u8) -> Result<String, Error> {
+        let component = self.component(lane)?;
+        Ok(if self.is_pair(scalar) { format!("{vector}[{lane}]") } else { format!("{vector}.{component}") })
+    }
+
     fn binding(&self, arg: ArgId) -> Result<(Binding, String), Error> {
         match (self.args.get(arg.index()), self.arg_names.get(arg.index())) {
             (Some(binding), Some(name)) => Ok((*binding, name.clone())),
@@ -34,6 +53,10 @@ impl Printer<'_> {
     fn index(&mut self, index: Value) -> Result<String, Error> {
         let text = self.value(index)?;
         Ok(match self.def(index)?.ty {
+            Type::Scalar(Scalar::U64) if self.is_pair(Scalar::U64) && self.options.checked => {
+                format!("select(0xffffffffu, {text}.x, {text}.y == 0u)")
+            }
+            Type::Scalar(Scalar::U64) if self.is_pair(Scalar::U64) => format!("{text}.x"),
             Type::Scalar(Scalar::U64) if self.options.checked => {
                 format!("select(0xffffffffu, u32({text}), {text} <= 4294967295lu)")
             }
@@ -124,7 +147,7 @@ impl Printer<'_> {
                     if binding.atomic { format!("atomicLoad(&{cell})") } else { widen(cell) }
                 };
                 let cells: Vec<String> = (0..n).map(cell).collect();
-                format!("vec{n}<{}>({})", binding.elem.scalar(), cells.join(", "))
+                format!("{}({})", self.vector_name(binding.elem.scalar(), n), cells.join(", "))
             }
             (n, _) => format!("{name}[{index} >> {}u]", n.trailing_zeros()),
         })
@@ -174,7 +197,7 @@ impl Printer<'_> {
             return self.load(Storage::Shared(shared), index, 1);
         }
         let index = self.index(index)?;
-        let cell = format!("s{}[{index}].{}", shared.0, self.component(lane)?);
+        let cell = self.part(&format!("s{}[{index}]", shared.0), decl.elem.scalar(), lane)?;
         Ok(if decl.elem == Elem::F16 { format!("f32({cell})") } else { cell })
     }
 
@@ -241,8 +264,7 @@ impl Printer<'_> {
         }
         for i in 0..lanes {
             let at = if i == 0 { index.clone() } else { format!("{index} + {i}u") };
-            let mut part =
-                if lanes == 1 { value.to_owned() } else { format!("{value}.{}", self.component(i)?) };
+            let mut part = if lanes == 1 { value.to_owned() } else { self.part(value, scalar, i)? };
             if scalar == Scalar::F16 {
                 // Rounded first, so that the conversion has nothing left to round.
                 part = format!("f16(unpack2x16float({}({part})).x)", self.helper(Helper::Half));
@@ -325,8 +347,8 @@ impl Printer<'_> {
         if decl.elem == Elem::F16 {
             text = format!("f16({text})");
         }
-        let component = self.component(lane)?;
-        self.line(format_args!("s{}[{index}].{component} = {text};", shared.0));
+        let cell = self.part(&format!("s{}[{index}]", shared.0), decl.elem.scalar(), lane)?;
+        self.line(format_args!("{cell} = {text};"));
         Ok(())
     }
 

@@ -5,6 +5,8 @@
 //! of a word clear and set their bits by atomics, so that neighbours in the word stay whole. f32 is rounded to f16 and
 //! bf16 by integer arithmetic, because the built-in packing rounds as it likes.
 //!
+//! The plain dialect holds 64-bit integers as pairs of words (`pairs.rs`).
+//!
 //! WGSL lets a compiler rearrange sums and products. Where a kernel forbids it ([`Expr::Opaque`]) the bits pass through
 //! an exclusive or with a last param that is always zero, which no compiler knows.
 
@@ -13,6 +15,7 @@ mod expr;
 mod helper;
 mod literal;
 mod memory;
+mod pairs;
 mod stmt;
 
 use std::collections::BTreeSet;
@@ -31,7 +34,8 @@ use helper::Helper;
 pub enum Dialect {
     /// Native wgpu: immediates, subgroups, 64-bit registers, cooperative matrices.
     Native,
-    /// Browsers: params in a uniform buffer, no subgroups, barriers that pass the strictest uniformity analysis.
+    /// Browsers: params in a uniform buffer, no subgroups, 64-bit integers as pairs of words, barriers that pass the
+    /// strictest uniformity analysis.
     Plain,
 }
 
@@ -117,7 +121,7 @@ impl<'k> Printer<'k> {
         let scalars = types.clone().filter_map(Type::scalar);
         let elems = kernel.args.iter().map(|a| a.elem).chain(kernel.shared.iter().map(|s| s.elem));
         if self.options.dialect == Dialect::Plain
-            && let Some(wide) = scalars.chain(elems.map(Elem::scalar)).find(|s| s.bits() == 64)
+            && let Some(wide) = scalars.chain(elems.map(Elem::scalar)).find(|s| *s == Scalar::F64)
         {
             return Err(Error::Missing(format!("{wide} in plain WGSL, which `{}` uses", kernel.name)));
         }
@@ -144,8 +148,8 @@ impl<'k> Printer<'k> {
 
     fn type_name(&self, ty: Type) -> Result<String, Error> {
         match ty {
-            Type::Scalar(s) => Ok(s.name().to_owned()),
-            Type::Vector(s, n) => Ok(format!("vec{n}<{s}>")),
+            Type::Scalar(s) => Ok(self.scalar_name(s).to_owned()),
+            Type::Vector(s, n) => Ok(self.vector_name(s, n)),
             Type::Matrix(m) => self.matrix_type(m),
         }
     }
@@ -194,7 +198,7 @@ impl<'k> Printer<'k> {
         }
         let _ = writeln!(out, "// {}", self.kernel.name.replace(|c: char| c.is_control(), " "));
         for (i, (binding, name)) in self.args.iter().zip(&self.arg_names).enumerate() {
-            let cell = binding.cell_type();
+            let cell = self.cell_type(binding);
             let _ = writeln!(out, "@group(0) @binding({i}) var<storage, read_write> {name}: array<{cell}>;");
         }
         if let Some(place) = interface.params {
@@ -208,13 +212,15 @@ impl<'k> Printer<'k> {
             let atomic = self.usage.shared_atomic.get(i).copied().unwrap_or(false);
             let cell = match shared.lanes {
                 1 if atomic => format!("atomic<{}>", shared.elem),
+                1 if self.is_pair(shared.elem.scalar()) => pairs::PAIR.to_owned(),
+                n if self.is_pair(shared.elem.scalar()) => self.vector_name(shared.elem.scalar(), n),
                 1 => shared.elem.name().to_owned(),
                 n => format!("vec{n}<{}>", shared.elem),
             };
             let _ = writeln!(out, "var<workgroup> s{i}: array<{cell}, {}>;", shared.len);
         }
         for scalar in &self.uniform {
-            let _ = writeln!(out, "var<workgroup> uniform_{scalar}: {scalar};");
+            let _ = writeln!(out, "var<workgroup> uniform_{scalar}: {};", self.scalar_name(*scalar));
         }
         for helper in Helper::with_needs(&self.helpers) {
             let _ = write!(out, "\n{}", helper.source());

@@ -43,6 +43,9 @@ impl Printer<'_> {
                 }
                 self.line("}");
             }
+            Stmt::For { counter, .. } if self.has_pairs(*counter)? => {
+                return self.missing("a loop that counts in 64 bits");
+            }
             Stmt::For { counter, start, end, step, body } => {
                 let ty = self.type_name(self.def(*counter)?.ty)?;
                 let (start, end, step) = (self.value(*start)?, self.value(*end)?, self.value(*step)?);
@@ -106,6 +109,9 @@ impl Printer<'_> {
         self.line(format_args!("let {name} = {text};"));
         let helper = self.helper(Helper::BadIndex);
         match self.def(value)?.ty {
+            Type::Scalar(Scalar::I64) if self.is_pair(Scalar::I64) => {
+                self.line(format_args!("{helper}({position}, {name}.x, {name}.y, {size});"));
+            }
             Type::Scalar(Scalar::I64) => {
                 let (low, high) = (format!("bitcast<u64>({name})"), format!("bitcast<u64>({name}) >> 32u"));
                 self.line(format_args!("{helper}({position}, u32({low}), u32({high}), {size});"));

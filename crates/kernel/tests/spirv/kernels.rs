@@ -11,6 +11,7 @@ pub(crate) fn rich() -> Target {
         exact_f16: true,
         f64: true,
         i64: true,
+        i64_pairs: false,
         packed_dot: true,
         matrices: vec![
             product(Elem::F16, Elem::F32, 16),

@@ -32,6 +32,7 @@ pub(crate) fn card() -> DeviceCaps {
         exact_f16: false,
         f64: true,
         i64: true,
+        i64_pairs: false,
         packed_dot: true,
         matrices: Vec::new(),
         fragments: None,

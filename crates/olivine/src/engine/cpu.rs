@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use olivine_compile::Compiled;
 use olivine_cpu::{Executable, HostBytes, Spawned, Threads, Weights};
@@ -203,7 +203,7 @@ impl Prepared for CpuPrepared {
 
     fn time(&self, inputs: &[Input<'_>], runs: u32) -> Result<(Duration, Vec<DeviceTensor>), Error> {
         let mut results = zeros(self.outputs())?;
-        let began = Instant::now();
+        let began = web_time::Instant::now();
         for _ in 0..runs.max(1) {
             write_results(&mut results.iter_mut().collect::<Vec<_>>(), |targets| self.run(inputs, targets))?;
         }

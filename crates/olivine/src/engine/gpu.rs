@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::ops::Range;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use olivine_compile::Compiled;
@@ -15,7 +16,7 @@ use olivine_ir::{Data, Tensor, TensorType, memory};
 use olivine_kernel::Kernel;
 
 use super::{
-    DeviceTensor, Engine, InFlight, Lowered, LoweredStep, Model, ModuleDispatch, Prepared, Resident,
+    DeviceTensor, Engine, InFlight, Later, Lowered, LoweredStep, Model, ModuleDispatch, Prepared, Resident,
     StatePart, StepTime,
 };
 use crate::Error;
@@ -51,6 +52,12 @@ impl<D: Driver> Engine for GpuEngine<D> {
     fn describe(&self) -> String {
         let caps = self.driver.caps();
         format!("{} · {}", caps.name, caps.driver)
+    }
+
+    #[cfg(feature = "async")]
+    fn watch<'a>(&'a self, calls: &mut dyn FnMut()) -> Later<'a> {
+        let outcome = self.driver.watch(calls);
+        Box::pin(async move { Ok(outcome.await?) })
     }
 
     fn messages(&self) -> Vec<String> {
@@ -230,6 +237,10 @@ impl<D: Driver> InFlight for GpuRun<D> {
         Ok(self.run.is_done()?)
     }
 
+    fn poll_done(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        self.run.poll_done(context).map_err(Error::from)
+    }
+
     fn output(&mut self, i: usize) -> Result<DeviceTensor, Error> {
         Ok(resident(self.run.output(i).ok_or(Error::OtherDevice)?))
     }
@@ -259,6 +270,10 @@ struct OnGpu<D: Driver>(olivine_gpu::DeviceTensor<D>);
 impl<D: Driver> Resident for OnGpu<D> {
     fn read(&self, elements: Range<usize>, into: &mut [u8]) -> Result<(), Error> {
         Ok(self.0.read_elements(elements, into)?)
+    }
+
+    fn read_async<'a>(&'a self, elements: Range<usize>, into: &'a mut [u8]) -> Later<'a> {
+        Box::pin(async move { Ok(self.0.read_elements_async(elements, into).await?) })
     }
 
     fn write(&mut self, first: usize, bytes: &[u8]) -> Result<(), Error> {

@@ -7,7 +7,9 @@ mod gpu;
 use std::any::Any;
 use std::fmt;
 use std::ops::Range;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use olivine_compile::Compiled;
@@ -24,6 +26,9 @@ use crate::process::OfProcess;
 pub(crate) use cpu::CpuEngine;
 #[cfg(any(feature = "vulkan", feature = "wgpu"))]
 pub(crate) use gpu::GpuEngine;
+
+/// What a device does without blocking, where it can.
+pub(crate) type Later<'a> = Pin<Box<dyn Future<Output = Result<(), Error>> + 'a>>;
 
 /// A device that is open.
 pub(crate) trait Engine: Send + Sync {
@@ -45,6 +50,13 @@ pub(crate) trait Engine: Send + Sync {
 
     /// What the device is, for error messages and reports.
     fn describe(&self) -> String;
+
+    /// Makes calls, and resolves when their errors are known; a browser reports these later than the calls return.
+    #[cfg(feature = "async")]
+    fn watch<'a>(&'a self, calls: &mut dyn FnMut()) -> Later<'a> {
+        calls();
+        Box::pin(std::future::ready(Ok(())))
+    }
 
     /// Messages of a validation layer so far.
     fn messages(&self) -> Vec<String> {
@@ -157,6 +169,15 @@ pub(crate) trait InFlight: Send {
     /// Whether it has ended. Where no other thread does the work, it is done here.
     fn is_done(&mut self) -> Result<bool, Error>;
 
+    /// Whether [`InFlight::wait`] returns at once; the task is woken when it does. A device that can block may wait here.
+    #[cfg_attr(
+        not(all(feature = "async", target_arch = "wasm32")),
+        allow(dead_code, reason = "threads wait")
+    )]
+    fn poll_done(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        Poll::Ready(Ok(()))
+    }
+
     /// An output that stays on the device.
     fn output(&mut self, i: usize) -> Result<DeviceTensor, Error>;
 }
@@ -211,6 +232,10 @@ pub struct DeviceTensor {
 /// What holds a tensor on a device.
 pub(crate) trait Resident: Send + Sync {
     fn read(&self, elements: Range<usize>, into: &mut [u8]) -> Result<(), Error>;
+    /// As `read`, without blocking where the device can.
+    fn read_async<'a>(&'a self, elements: Range<usize>, into: &'a mut [u8]) -> Later<'a> {
+        Box::pin(std::future::ready(self.read(elements, into)))
+    }
     /// Writes packed bytes over elements from one on, after every run submitted so far.
     fn write(&mut self, first: usize, bytes: &[u8]) -> Result<(), Error>;
     /// Another tensor with the same elements, on the same device.
@@ -255,6 +280,15 @@ impl DeviceTensor {
     pub fn to_tensor(&self) -> Result<Tensor, Error> {
         let data = self.read_elements(0..self.ty.shape.numel())?;
         Ok(Tensor::from_data(self.ty.shape, data)?)
+    }
+
+    /// As [`DeviceTensor::to_tensor`], without blocking: in a browser, the only way to read. Elsewhere it blocks.
+    pub async fn to_tensor_async(&self) -> Result<Tensor, Error> {
+        self.inner.check()?;
+        let count = self.ty.shape.numel();
+        let mut bytes = olivine_ir::memory::zeroed(self.ty.bytes())?;
+        self.inner.read_async(0..count, &mut bytes).await?;
+        Ok(Tensor::from_data(self.ty.shape, Data::from_bytes(self.ty.dtype, &bytes)?)?)
     }
 
     /// Brings some elements, counted row-major, to the host.

@@ -2,19 +2,27 @@
 
 use std::future::Future;
 use std::pin::Pin;
+#[cfg(not(target_arch = "wasm32"))]
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll, Waker};
+#[cfg(not(target_arch = "wasm32"))]
+use std::task::Waker;
+use std::task::{Context, Poll};
 
 use super::{Outputs, Pending};
 use crate::Error;
 
-/// Awaits the outputs. Any executor will do: a thread of its own waits for the device and wakes the task.
+/// Awaits the outputs. Any executor will do: a thread of its own waits for the device and wakes the task. In a browser the
+/// device wakes it.
 impl IntoFuture for Pending {
     type Output = Result<Outputs, Error>;
     type IntoFuture = PendingFuture;
 
     fn into_future(self) -> PendingFuture {
-        PendingFuture { run: Some(self), shared: Arc::default() }
+        PendingFuture {
+            run: Some(self),
+            #[cfg(not(target_arch = "wasm32"))]
+            shared: Arc::default(),
+        }
     }
 }
 
@@ -22,15 +30,29 @@ impl IntoFuture for Pending {
 pub struct PendingFuture {
     /// The run, until somebody asks for its outputs.
     run: Option<Pending>,
+    #[cfg(not(target_arch = "wasm32"))]
     shared: Arc<Mutex<Shared>>,
 }
 
+#[cfg(not(target_arch = "wasm32"))]
 #[derive(Default)]
 struct Shared {
     result: Option<Result<Outputs, Error>>,
     waker: Option<Waker>,
 }
 
+#[cfg(target_arch = "wasm32")]
+impl Future for PendingFuture {
+    type Output = Result<Outputs, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let Some(pending) = self.run.as_mut() else { return Poll::Ready(Err(Error::WorkerDied)) };
+        std::task::ready!(pending.run.get_mut()?.poll_done(context))?;
+        Poll::Ready(self.run.take().map_or(Err(Error::WorkerDied), Pending::wait))
+    }
+}
+
+#[cfg(not(target_arch = "wasm32"))]
 impl Future for PendingFuture {
     type Output = Result<Outputs, Error>;
 

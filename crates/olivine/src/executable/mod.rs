@@ -8,11 +8,14 @@
 //!   state.rs   tensors that stay on the device from run to run
 //!   io.rs      what goes into a run and what comes out
 //!   future.rs  runs in flight as futures
+//!   asynchronous.rs  what never blocks: the way in a browser
 //! ```
 //!
 //! A run of a graph is a run of one compiled graph. A run of an ONNX model may first run graphs that find out sizes, and
 //! loops; every method then ends in the last graph.
 
+#[cfg(feature = "async")]
+mod asynchronous;
 #[cfg(feature = "async")]
 mod future;
 mod graph;
@@ -23,6 +26,8 @@ mod state;
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
+#[cfg(feature = "onnx")]
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use olivine_ir::port::{Dim, ElementType, Kind, Port};
@@ -347,7 +352,7 @@ impl Executable {
             }),
             #[cfg(feature = "onnx")]
             Source::Onnx(model) => {
-                let (graph, passed) = model.ready(inputs)?;
+                let (graph, passed) = now(model.ready(inputs))?;
                 Ok(Ready { graph, passed, all: false })
             }
         }
@@ -372,6 +377,16 @@ fn for_each_combination(
         for later in at + 1..ranges.len() {
             sizes[later].1 = *ranges[later].1.start();
         }
+    }
+}
+
+/// Runs a future whose waits block, so that its first poll is its last. Where nothing can block it may not be.
+#[cfg(feature = "onnx")]
+fn now<T>(future: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    let mut context = Context::from_waker(Waker::noop());
+    match std::pin::pin!(future).poll(&mut context) {
+        Poll::Ready(result) => result,
+        Poll::Pending => Err(Error::CannotBlock { call: "run" }),
     }
 }
 

@@ -37,9 +37,18 @@ impl Bert {
     pub fn load(folder: impl AsRef<Path>) -> Result<Self, Error> {
         let folder = folder.as_ref();
         let config = Config::read(&folder.join("config.json"))?;
-        let weights = Weights::load(folder.join("model.safetensors"))?;
-        let mut built = Build { graph: Graph::new("bert"), weights: &weights, params: Vec::new() };
-        built.encoder(&config)?;
+        Bert::build(&config, &Weights::load(folder.join("model.safetensors"))?)
+    }
+
+    /// Reads the text of a `config.json` and the bytes of a `model.safetensors`.
+    pub fn from_bytes(config: &str, weights: Vec<u8>) -> Result<Self, Error> {
+        let config = Config::parse(Path::new("config.json"), config)?;
+        Bert::build(&config, &Weights::from_bytes(weights)?)
+    }
+
+    fn build(config: &Config, weights: &Weights) -> Result<Self, Error> {
+        let mut built = Build { graph: Graph::new("bert"), weights, params: Vec::new() };
+        built.encoder(config)?;
         Ok(Bert { graph: built.graph, params: built.params })
     }
 
@@ -58,7 +67,13 @@ impl Config {
     fn read(path: &Path) -> Result<Self, Error> {
         let bad = |problem: String| Error::Config { path: path.to_path_buf(), problem };
         let text = read_text(path, LARGEST_CONFIG).map_err(|e| bad(e.to_string()))?;
-        let json: Value = serde_json::from_str(&text).map_err(|e| bad(e.to_string()))?;
+        Config::parse(path, &text)
+    }
+
+    /// Reads what a file says; `path` is for errors.
+    fn parse(path: &Path, text: &str) -> Result<Self, Error> {
+        let bad = |problem: String| Error::Config { path: path.to_path_buf(), problem };
+        let json: Value = serde_json::from_str(text).map_err(|e| bad(e.to_string()))?;
         let number = |key: &str| {
             let value = json[key].as_u64().filter(|v| (1..=1 << 20).contains(v));
             value.map(|v| v as usize).ok_or_else(|| bad(format!("`{key}` is not a size")))

@@ -223,7 +223,7 @@ pub(crate) fn fits_rows(a: &Axis) -> bool {
     a.stride < 1 << 20
         && a.before < 1 << 20
         && reach(a).is_some_and(|r| r / a.stride <= most)
-        && a.output.checked_mul(a.stride).is_some_and(|n| n < 1 << 40)
+        && a.output.checked_mul(a.stride).is_some_and(|n| (n as u64) < 1 << 40)
 }
 
 /// The plane of a tap on one axis, and its distance there.

@@ -23,6 +23,7 @@ pub(crate) fn card() -> DeviceCaps {
         exact_f16: true,
         f64: true,
         i64: true,
+        i64_pairs: false,
         packed_dot: true,
         matrices: vec![shape(Elem::F16), shape(Elem::BF16)],
         max_invocations: 1024,

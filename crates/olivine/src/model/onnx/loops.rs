@@ -80,27 +80,30 @@ impl HostLoop {
     }
 
     /// Runs the loop; what it leaves joins the values.
-    pub(super) fn run(&self, model: &OnnxExecutable, values: &mut Values<'_>) -> Result<LoopResults, Error> {
+    pub(super) async fn run(
+        &self,
+        model: &OnnxExecutable,
+        values: &mut Values<'_>,
+    ) -> Result<LoopResults, Error> {
         if let Some(arguments) = &self.arguments {
             model.number(arguments, values, &self.runs)?;
             let computed = model.pass(arguments, values.taken(arguments))?;
             values.add(computed);
         }
-        let scalar = |argument: &Option<Argument>, default: f64| match argument {
-            Some(argument) => first(&self.begin_with(model, values, argument)?),
-            None => Ok(default),
-        };
         let most = match &self.call.most {
-            Some(argument) => integer(&self.begin_with(model, values, argument)?)?,
+            Some(argument) => integer(&self.begin_with(model, values, argument)?).await?,
             None => i64::MAX,
         };
-        let mut going = scalar(&self.call.begin, 1.0)? != 0.0;
+        let mut going = match &self.call.begin {
+            Some(argument) => first(&self.begin_with(model, values, argument)?).await? != 0.0,
+            None => true,
+        };
         let begin = self.call.carried.iter().map(|a| self.begin_with(model, values, a));
         let mut carried: Vec<State> = begin.collect::<Result<_, _>>()?;
         let mut rows: Vec<Rows> = (0..self.call.rows).map(|_| Rows::default()).collect();
         let mut made = 0i64;
         while going && made < most {
-            let done = self.iterate(model, values, [made, most - made], &mut carried, &mut rows)?;
+            let done = self.iterate(model, values, [made, most - made], &mut carried, &mut rows).await?;
             made = made.saturating_add(done.count);
             going = done.going;
         }
@@ -119,7 +122,7 @@ impl HostLoop {
     }
 
     /// Runs one graph of iterations.
-    fn iterate(
+    async fn iterate(
         &self,
         model: &OnnxExecutable,
         values: &Values<'_>,
@@ -136,13 +139,14 @@ impl HostLoop {
             state.clone().named(self.call.carried_name(k), &mut given);
         }
         let mut inside = Values::inside(values, given);
-        let whole =
-            model.follow(Subject::Loop(&self.call), &self.plans, &mut key, &mut inside, &self.runs)?;
+        let subject = Subject::Loop(&self.call);
+        // A loop may be inside another, so the future is on the heap.
+        let whole = Box::pin(model.follow(subject, &self.plans, &mut key, &mut inside, &self.runs)).await?;
         let outputs = model.pass(&whole.executable, inside.taken(&whole.executable))?;
         let outputs: HashMap<String, Passed> = outputs.into_iter().collect();
-        let going = first(&state(&whole, &outputs, &Part::Tensor("going".into()), None)?)? != 0.0;
+        let going = first(&state(&whole, &outputs, &Part::Tensor("going".into()), None)?).await? != 0.0;
         let several = match outputs.get("count") {
-            Some(count) => Some(integer(&State::Tensor(count.clone(), ElementType::I64))?),
+            Some(count) => Some(integer(&State::Tensor(count.clone(), ElementType::I64)).await?),
             None => None,
         };
         let mut parts = whole.outputs.iter().filter(|(name, _)| name != "going" && name != "count");
@@ -153,7 +157,7 @@ impl HostLoop {
             let State::Tensor(row, element) = state(&whole, &outputs, part, None)? else {
                 return Err(invalid("a row that a loop collects is no tensor"));
             };
-            rows.add(&row.to_tensor()?, element, several)?;
+            rows.add(&row.to_tensor().await?, element, several)?;
         }
         Ok(Done { going, count: several.unwrap_or(1) })
     }
@@ -270,16 +274,16 @@ impl Rows {
 }
 
 /// The first element of a tensor.
-fn first(state: &State) -> Result<f64, Error> {
+async fn first(state: &State) -> Result<f64, Error> {
     let State::Tensor(tensor, _) = state else { return Err(invalid("a loop's condition is no tensor")) };
-    let tensor = tensor.to_tensor()?;
+    let tensor = tensor.to_tensor().await?;
     tensor.to_f64().first().copied().ok_or_else(|| invalid("a loop's condition has no elements"))
 }
 
 /// The first element of a tensor of i64.
-fn integer(state: &State) -> Result<i64, Error> {
+async fn integer(state: &State) -> Result<i64, Error> {
     let State::Tensor(tensor, _) = state else { return Err(invalid("a loop's bound is no tensor")) };
-    let tensor = tensor.to_tensor()?;
+    let tensor = tensor.to_tensor().await?;
     let value = tensor.as_slice::<i64>().ok().and_then(|v| v.first().copied());
     value.ok_or_else(|| invalid("a loop's bound is no i64"))
 }

@@ -149,15 +149,16 @@ impl OnnxExecutable {
 
     /// The graph that a run on these inputs ends in, after all stages and loops before it have run, and what they left.
     #[allow(clippy::type_complexity, reason = "a graph and its computed inputs")]
-    pub(crate) fn ready(
+    pub(crate) async fn ready(
         &self,
         inputs: &[(&str, Input<'_>)],
     ) -> Result<(Arc<GraphExecutable>, Vec<(String, Passed)>), Error> {
         self.plans.check()?;
         let mut values = Values::of_run(inputs);
-        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = last.as_ref().filter(|last| last.is_for(inputs)).map(|last| last.whole.clone());
-        drop(last);
+        let found = {
+            let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+            last.as_ref().filter(|last| last.is_for(inputs)).map(|last| last.whole.clone())
+        };
         if let Some(whole) = found {
             self.number(&whole.executable, &mut values, &self.runs)?;
             return Ok((whole.executable.clone(), values.into_passed()));
@@ -168,7 +169,7 @@ impl OnnxExecutable {
             return Ok((whole.executable.clone(), values.into_passed()));
         }
         let mut key = Key::of(types.clone());
-        let whole = self.follow(Subject::Model, &self.plans, &mut key, &mut values, &self.runs)?;
+        let whole = self.follow(Subject::Model, &self.plans, &mut key, &mut values, &self.runs).await?;
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         *last = key.known.is_empty().then(|| Last { types, key, whole: whole.clone() });
         drop(last);

@@ -63,7 +63,7 @@ impl OnnxExecutable {
         }
         let Some(mut open) = self.open_inputs(types)? else { return Ok(None) };
         let lock = || self.open.plans.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(whole) = self.known_plan(&lock(), &open, values)? {
+        if let Some(whole) = self.known_plan(&lock(), &open, values) {
             return Ok(Some(whole));
         }
         for _ in 0..STEPS {
@@ -72,8 +72,9 @@ impl OnnxExecutable {
             match outcome? {
                 Outcome::NeedsInputs(names) => {
                     for name in names {
-                        let bytes = bytes_of(values, &name)?.ok_or_else(|| self.unknown(&name))?;
-                        open.key.values.push((name, bytes));
+                        // Where a value cannot be had without waiting, the import for exact sizes waits for it.
+                        let Ok(bytes) = bytes_of(values, &name) else { return Ok(None) };
+                        open.key.values.push((name.clone(), bytes.ok_or_else(|| self.unknown(&name))?));
                     }
                 }
                 Outcome::Whole(Specialised { graph, outputs, elements }) => {
@@ -123,25 +124,20 @@ impl OnnxExecutable {
     }
 
     /// An import that holds for the inputs.
-    fn known_plan(
-        &self,
-        plans: &[OpenPlan],
-        open: &OpenInputs,
-        values: &Values<'_>,
-    ) -> Result<Option<Arc<Whole>>, Error> {
+    fn known_plan(&self, plans: &[OpenPlan], open: &OpenInputs, values: &Values<'_>) -> Option<Arc<Whole>> {
         for plan in plans.iter().rev() {
             if plan.key.inputs != open.key.inputs || !plan.guards.holds(&open.sizes) {
                 continue;
             }
             let mut same = true;
             for (name, bytes) in &plan.key.values {
-                same &= bytes_of(values, name)?.as_ref() == Some(bytes);
+                same = same && bytes_of(values, name).is_ok_and(|given| given.as_ref() == Some(bytes));
             }
             if same {
-                return Ok(Some(plan.whole.clone()));
+                return Some(plan.whole.clone());
             }
         }
-        Ok(None)
+        None
     }
 
     /// The inputs with symbols for open sizes; `None` where there are none, where a size is 0 or given by the caller's

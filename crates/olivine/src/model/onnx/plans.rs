@@ -151,7 +151,7 @@ impl Plans {
 
 impl OnnxExecutable {
     /// Runs the stages and loops that must run first, and returns the graph that computes the outputs.
-    pub(super) fn follow(
+    pub(super) async fn follow(
         &self,
         subject: Subject<'_>,
         plans: &Plans,
@@ -170,7 +170,7 @@ impl OnnxExecutable {
                     for name in names.iter() {
                         let bytes = match values.get(name).ok_or_else(|| self.unknown(name))? {
                             Input::Host(view) => view.bytes().to_vec(),
-                            Input::Device(tensor) => tensor.to_tensor()?.bytes().to_vec(),
+                            Input::Device(tensor) => tensor.to_tensor_async().await?.bytes().to_vec(),
                         };
                         key.values.push((name.clone(), bytes));
                     }
@@ -185,13 +185,13 @@ impl OnnxExecutable {
                             nearest: None,
                         });
                     };
-                    let value = outputs.swap_remove(at).1.to_tensor()?;
+                    let value = outputs.swap_remove(at).1.to_tensor().await?;
                     values.add(outputs);
                     stage_values.extend_from_slice(&stage.stage_values);
                     key.known.push(Found::Value(value.ty(), value.bytes().to_vec()));
                 }
                 Plan::Loop(host) => {
-                    let results = host.run(self, values)?;
+                    let results = host.run(self, values).await?;
                     stage_values.extend_from_slice(host.stage_values());
                     key.known.push(Found::Loop(results));
                 }

@@ -27,10 +27,10 @@ impl Passed {
     }
 
     /// Its elements on the host.
-    pub(super) fn to_tensor(&self) -> Result<Tensor, Error> {
+    pub(super) async fn to_tensor(&self) -> Result<Tensor, Error> {
         match self {
             Passed::Host(tensor) => Ok(tensor.clone()),
-            Passed::Device(tensor) => tensor.to_tensor(),
+            Passed::Device(tensor) => tensor.to_tensor_async().await,
         }
     }
 

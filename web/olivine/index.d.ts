@@ -1,0 +1,89 @@
+/** Element types by the names that errors and summaries use. */
+export type ElementType =
+  | "f32" | "f64" | "f16" | "bf16"
+  | "i8" | "i16" | "i32" | "i64"
+  | "u8" | "u16" | "u32" | "u64"
+  | "bool";
+
+/** Elements of a tensor. `bool` is a Uint8Array of 0 and 1, `bf16` a Uint16Array of bits. */
+export type Elements =
+  | Float32Array | Float64Array
+  | Int8Array | Int16Array | Int32Array | BigInt64Array
+  | Uint8Array | Uint16Array | Uint32Array | BigUint64Array;
+
+/** A tensor: elements in row-major order, and sizes. */
+export interface Tensor {
+  data: Elements;
+  dims: number[];
+  /** Follows from `data` and the model's declaration where it is not given. */
+  type?: ElementType;
+}
+
+/** An output of a run. */
+export interface Result extends Tensor {
+  type: ElementType;
+}
+
+/** An input or output that a model declares. */
+export interface Port {
+  name: string;
+  type: ElementType | string;
+  /** A number, a name, or null for a size that a run decides; null where not even their number is declared. */
+  dims: (number | string | null)[] | null;
+}
+
+/** What a model says of itself. */
+export interface Summary {
+  name: string;
+  producer: string;
+  /** Operators and how often each occurs. */
+  operators: [string, number][];
+  parameters: number;
+  parameterBytes: number;
+}
+
+export interface LoadOptions {
+  /** Where to run; `auto` is WebGPU where the browser offers it, else the CPU. */
+  device?: "auto" | "webgpu" | "cpu";
+  /** Called while the file arrives; `total` is undefined where the server does not say. */
+  onProgress?: (progress: { loaded: number; total?: number }) => void;
+  /** Sizes of named dimensions to compile for at once; runs may have others. */
+  sizes?: Record<string, number>;
+  /** Keep files of URLs in IndexedDB between visits; true unless given. */
+  cache?: boolean;
+  /** Stops the download. */
+  signal?: AbortSignal;
+  /** The text of a BERT's `config.json`; the source is then its `model.safetensors`. */
+  config?: string;
+}
+
+/** A model compiled for a device. */
+export class Model {
+  private constructor();
+  readonly device: "webgpu" | "cpu";
+  readonly deviceName: string;
+  readonly inputs: Port[];
+  readonly outputs: Port[];
+  readonly summary: Summary;
+  /** Runs on tensors by name. A typed array alone will do where its sizes follow from the declaration. */
+  run(feeds: Record<string, Tensor | Elements>): Promise<Record<string, Result>>;
+  /** Frees its memory now instead of when it is collected. */
+  free(): void;
+}
+
+/** Loads an ONNX model from a URL, a File or Blob, or bytes, and compiles it for a device. */
+export function load(
+  source: string | URL | Blob | ArrayBuffer | ArrayBufferView,
+  options?: LoadOptions,
+): Promise<Model>;
+
+/** What `load` runs on; `reason` says why that is not WebGPU. */
+export function device(
+  wanted?: "auto" | "webgpu" | "cpu",
+): Promise<{ device: "webgpu" | "cpu"; name: string; reason?: string }>;
+
+/** Loads the WebAssembly module from elsewhere than beside this file. `load` and `device` load it by themselves. */
+export function ready(source?: string | URL | Response | BufferSource | WebAssembly.Module): Promise<unknown>;
+
+/** Removes the models that were stored in IndexedDB. */
+export function clearCache(): Promise<void>;

@@ -1,0 +1,42 @@
+// The same runs on the CPU by the native program, through .npy files.
+
+import { execFile } from "node:child_process";
+import { mkdtemp, readFile, readdir, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { promisify } from "node:util";
+
+const KINDS = { Float32Array: "<f4", Int32Array: "<i4", BigInt64Array: "<i8" };
+const ARRAYS = { "<f4": Float32Array, "<i4": Int32Array, "<i8": BigInt64Array };
+
+function npy({ data, dims }) {
+  const shape = dims.length === 1 ? `${dims[0]},` : dims.join(", ");
+  const fields = `{'descr': '${KINDS[data.constructor.name]}', 'fortran_order': False, 'shape': (${shape}), }`;
+  const header = Buffer.from(`${fields.padEnd(Math.ceil((fields.length + 11) / 64) * 64 - 11)}\n`, "latin1");
+  const start = Buffer.from([0x93, ...Buffer.from("NUMPY"), 1, 0, header.length & 255, header.length >> 8]);
+  return Buffer.concat([start, header, Buffer.from(data.buffer, data.byteOffset, data.byteLength)]);
+}
+
+function parse(bytes) {
+  const length = bytes.readUInt16LE(8);
+  const header = bytes.subarray(10, 10 + length).toString("latin1");
+  const Elements = ARRAYS[/'descr': *'([^']+)'/.exec(header)[1]];
+  return { data: new Elements(Uint8Array.from(bytes.subarray(10 + length)).buffer) };
+}
+
+/** The outputs of a model file on typed arrays, in the order of their names. */
+export async function native(program, file, feeds) {
+  const folder = await mkdtemp(join(tmpdir(), "olivine-web-"));
+  try {
+    const args = ["run", file, "--device", "cpu", "--output", join(folder, "out")];
+    for (const [name, feed] of Object.entries(feeds)) {
+      await writeFile(join(folder, `${name}.npy`), npy(feed));
+      args.push("--input", `${name}=${join(folder, `${name}.npy`)}`);
+    }
+    await promisify(execFile)(program, args);
+    const files = (await readdir(join(folder, "out"))).sort();
+    return Promise.all(files.map(async (name) => parse(await readFile(join(folder, "out", name)))));
+  } finally {
+    await rm(folder, { recursive: true });
+  }
+}
