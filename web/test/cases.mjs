@@ -18,6 +18,7 @@ for (let all = 1; first < all; ) {
   // A new browser now and then: a module's memory only grows, and a page may be lost on the way.
   const browser = await open();
   const page = await newPage(browser, `${address}/test/cases.html?${new URLSearchParams({ ...query, first })}`);
+  await page.waitForFunction(() => window.report, null, { timeout: 120_000 }).catch(() => {});
   let last = { at: -1, since: Date.now() };
   let report;
   for (;;) {

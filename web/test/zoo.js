@@ -69,7 +69,7 @@ export function difference(outputs, expected) {
 }
 
 /** The time of a run, in ms: the least of several samples, each of as many runs as the page's coarse clock needs. */
-export async function time(run, feeds, { samples = 9, least = 20 } = {}) {
+export async function time(run, feeds, { samples = 5, least = 20 } = {}) {
   await run(feeds);
   await run(feeds);
   const times = [];
