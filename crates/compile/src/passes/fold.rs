@@ -42,12 +42,7 @@ impl Pass for Fold {
 /// Whether a node has no elements, or constant operands alone.
 fn may_fold(graph: &Graph, node: &Node) -> bool {
     node.inputs.iter().all(|id| graph.as_const(*id).is_some())
-        || node.outputs.iter().all(|id| has_no_elements(&graph.values()[id.index()].ty.shape))
-}
-
-/// Whether some size is the number 0.
-fn has_no_elements(shape: &Shape) -> bool {
-    shape.sizes().iter().any(|size| size.as_constant() == Some(0))
+        || node.outputs.iter().all(|id| graph.values()[id.index()].ty.shape.has_zero())
 }
 
 /// The node's results, if they can be known now.
@@ -58,8 +53,9 @@ fn fold(
     types: &[TensorType],
     options: &Options<'_>,
 ) -> Option<Vec<Tensor>> {
-    if types.iter().all(|t| !t.shape.is_symbolic() && t.shape.has_zero()) {
-        return types.iter().map(|t| Tensor::zeros(t.dtype, t.shape).ok()).collect();
+    if types.iter().all(|t| t.shape.has_zero()) {
+        // A constant has sizes that are numbers.
+        return types.iter().map(|t| Tensor::zeros(t.dtype, t.shape.dims()).ok()).collect();
     }
     // Constants have sizes that are numbers.
     if node.op.has_open_sizes() || types.iter().any(|t| t.shape.is_symbolic()) {

@@ -358,7 +358,9 @@ impl GraphExecutable {
     fn prepare(&self, shapes: &[Shape]) -> Result<Arc<dyn Prepared>, Error> {
         let names = self.graph.inputs().map(|(name, _)| name);
         let sizes: Vec<(&str, Shape)> = names.zip(shapes.iter().copied()).collect();
-        let graph = self.graph.specialise_symbolic(&sizes)?;
+        // What does not fit is said in numbers.
+        let graph = self.graph.specialise_symbolic(&sizes);
+        let graph = graph.or_else(|problem| self.graph.specialise(&sizes).and(Err(problem)))?;
         let compiled = self.session.inner.compile(&graph, false)?;
         self.model.prepare(&compiled, &self.states_in_place(&graph))
     }

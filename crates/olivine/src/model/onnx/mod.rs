@@ -164,11 +164,14 @@ impl OnnxExecutable {
             return Ok((whole.executable.clone(), values.into_passed()));
         }
         let types: Vec<(String, TensorType)> = inputs.iter().map(|(n, i)| (n.to_string(), i.ty())).collect();
-        if let Some(whole) = self.open_plan(&types, &values)? {
+        let mut key = Key::of(types.clone());
+        // What was compiled ahead for given sizes comes first.
+        if !self.plans.has(&key)
+            && let Some(whole) = self.open_plan(&types, &values)?
+        {
             self.number(&whole.executable, &mut values, &self.runs)?;
             return Ok((whole.executable.clone(), values.into_passed()));
         }
-        let mut key = Key::of(types.clone());
         let whole = self.follow(Subject::Model, &self.plans, &mut key, &mut values, &self.runs).await?;
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         *last = key.known.is_empty().then(|| Last { types, key, whole: whole.clone() });

@@ -127,6 +127,11 @@ impl Plans {
         all
     }
 
+    /// Whether there is a plan for a key.
+    pub(super) fn has(&self, key: &Key) -> bool {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner).plans.contains_key(key)
+    }
+
     /// The plan for a key, made now if it is the first time that it comes.
     pub(super) fn get(&self, key: &Key, make: impl FnOnce() -> Result<Plan, Error>) -> Result<Plan, Error> {
         let table = || self.table.lock().unwrap_or_else(PoisonError::into_inner);
