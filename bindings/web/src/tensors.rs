@@ -17,7 +17,7 @@ fn tensor(object: &JsValue) -> Result<(String, Tensor), JsError> {
     let name = field("name").as_string().ok_or_else(|| JsError::new("an input has no name"))?;
     let wrong = |problem: String| JsError::new(&format!("input `{name}`: {problem}"));
     let dtype = field("type").as_string().unwrap_or_default();
-    let dtype: DType = dtype.parse().map_err(|e| wrong(e.to_string()))?;
+    let dtype = dtype.parse::<DType>().map_err(|e| wrong(e.to_string()))?;
     let dims = Array::from(&field("dims"));
     let size = |dim: JsValue| dim.as_f64().filter(|d| *d >= 0.0 && d.fract() == 0.0).map(|d| d as usize);
     let dims: Vec<usize> =

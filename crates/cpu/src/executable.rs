@@ -27,11 +27,14 @@ const LITTLE: usize = 16 << 20;
 pub struct Executable {
     program: Program,
     weights: Arc<Weights>,
-    loaded: Arc<Mutex<Option<(u64, Arc<Vec<Bytes>>)>>>,
+    loaded: Arc<Mutex<Option<Loaded>>>,
     /// Arenas of finished runs, for the next ones.
     arenas: Arc<Mutex<Vec<Buffer>>>,
     checked: bool,
 }
+
+/// The stored values as of one generation of the weights.
+type Loaded = (u64, Arc<Vec<Bytes>>);
 
 /// A stored value's bytes.
 enum Bytes {

@@ -37,6 +37,11 @@ impl ArenaLayout {
         ArenaLayout { order, ..layout }
     }
 
+    /// Buffers that are placed once, whose sizes are numbers: there is no order to place them by again.
+    pub fn fixed(sizes: Vec<Dim>) -> Self {
+        ArenaLayout { sizes, ..ArenaLayout::default() }
+    }
+
     /// Whether all sizes are numbers.
     pub fn is_fixed(&self) -> bool {
         self.sizes.iter().all(|size| size.is_constant())

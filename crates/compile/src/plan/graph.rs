@@ -133,8 +133,14 @@ pub fn plan_graph_with(
     }
 
     let mut placement = place(&lifetimes, options.alignment)?;
-    let layout = layout(sizes, &lifetimes, &placement, options.alignment);
-    if !layout.is_fixed() {
+    // Numbers are placed once.
+    let is_open = sizes.iter().any(|size| !size.is_constant())
+        || graph.values().iter().any(|value| value.ty.shape.is_symbolic());
+    let layout = match is_open {
+        true => layout(sizes, &lifetimes, &placement, options.alignment),
+        false => ArenaLayout::fixed(sizes),
+    };
+    if is_open {
         // The offsets that other sizes get by the same rule.
         let bytes: Vec<u64> = lifetimes.iter().map(|l| l.size as u64).collect();
         let mut offsets = vec![0; bytes.len()];

@@ -15,53 +15,31 @@ pub(super) fn layout(
     let mut order: Vec<u32> = (0..lifetimes.len() as u32).collect();
     // Buffers without bytes come first among those at one offset: the next begins where they do.
     order.sort_by_key(|i| (placement.offsets[*i as usize], lifetimes[*i as usize].size, *i));
-    let by_first = ByFirst::new(lifetimes, &order);
-    let buffers = order.clone();
-    ArenaLayout::new(sizes, order, alignment, |rank, below| {
-        by_first.below(buffers[rank] as usize, rank, below);
-    })
+    let mut below = lower_neighbours(lifetimes, &order);
+    ArenaLayout::new(sizes, order, alignment, |rank, all| all.append(&mut below[rank]))
 }
 
-/// Buffers by their first step, so that those alive at a step are found without looking at all.
-struct ByFirst<'a> {
-    lifetimes: &'a [Lifetime],
-    /// The place of each buffer in the order.
-    ranks: Vec<usize>,
-    /// Buffers in order of their first step.
-    buffers: Vec<usize>,
-    /// For every buffer of `buffers` the latest last step among it and those before it.
-    latest: Vec<usize>,
-}
-
-impl<'a> ByFirst<'a> {
-    fn new(lifetimes: &'a [Lifetime], order: &[u32]) -> Self {
-        let mut ranks = vec![0; lifetimes.len()];
-        order.iter().enumerate().for_each(|(rank, buffer)| ranks[*buffer as usize] = rank);
-        let mut buffers: Vec<usize> = (0..lifetimes.len()).collect();
-        buffers.sort_by_key(|i| lifetimes[*i].first);
-        let mut latest = Vec::with_capacity(buffers.len());
-        for buffer in &buffers {
-            let last = lifetimes[*buffer].last.max(lifetimes[*buffer].first);
-            latest.push(latest.last().map_or(last, |before: &usize| last.max(*before)));
-        }
-        ByFirst { lifetimes, ranks, buffers, latest }
-    }
-
-    /// Adds those that live at the same time as a buffer and stand before `rank` in the order.
-    fn below(&self, buffer: usize, rank: usize, below: &mut Vec<u32>) {
-        let own = &self.lifetimes[buffer];
-        let last = own.last.max(own.first);
-        let end = self.buffers.partition_point(|other| self.lifetimes[*other].first <= last);
-        for at in (0..end).rev() {
-            if self.latest[at] < own.first {
-                break;
-            }
-            let other = self.buffers[at];
-            if self.ranks[other] < rank && self.lifetimes[other].overlaps(own) {
-                below.push(other as u32);
+/// For every position of the order the buffers before it that live at the same time.
+fn lower_neighbours(lifetimes: &[Lifetime], order: &[u32]) -> Vec<Vec<u32>> {
+    let mut ranks = vec![0; lifetimes.len()];
+    order.iter().enumerate().for_each(|(rank, buffer)| ranks[*buffer as usize] = rank);
+    let mut by_first: Vec<u32> = (0..lifetimes.len() as u32).collect();
+    by_first.sort_by_key(|i| lifetimes[*i as usize].first);
+    let mut below = vec![Vec::new(); lifetimes.len()];
+    // Those that are alive at the step that is looked at.
+    let mut alive: Vec<u32> = Vec::new();
+    for buffer in by_first {
+        let (own, rank) = (&lifetimes[buffer as usize], ranks[buffer as usize]);
+        alive.retain(|other| lifetimes[*other as usize].overlaps(own));
+        for other in &alive {
+            match ranks[*other as usize] {
+                lower if lower < rank => below[rank].push(*other),
+                higher => below[higher].push(buffer),
             }
         }
+        alive.push(buffer);
     }
+    below
 }
 
 #[cfg(test)]
@@ -103,7 +81,7 @@ mod tests {
                     let empty = sizes[a] == 0 || sizes[b] == 0;
                     assert!(empty || apart || !lifetimes[a].overlaps(&lifetimes[b]));
                 }
-                assert!((0..count).all(|i| offsets[i] + sizes[i] <= arena && offsets[i] % 64 == 0));
+                assert!((0..count).all(|i| offsets[i] + sizes[i] <= arena && offsets[i].is_multiple_of(64)));
             }
         }
     }

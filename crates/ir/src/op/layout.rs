@@ -392,7 +392,8 @@ impl Graph {
         let ty = self.ty(x)?;
         let a = self.axis_of("slice", x, axis)?;
         let end = start + length;
-        if !(end <= ty.shape.size(a)) {
+        let is_inside = end <= ty.shape.size(a);
+        if !is_inside {
             return Err(Error::Op {
                 op: "narrow".into(),
                 node: format!("narrow_{}", self.nodes().len()),

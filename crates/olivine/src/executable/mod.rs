@@ -221,7 +221,7 @@ impl Executable {
     ) -> Result<usize, Error> {
         let ranges: Vec<(&str, RangeInclusive<usize>)> = sizes.into_iter().collect();
         let before = self.compiled();
-        for_each_combination(&ranges, &mut |sizes| match &self.source {
+        for_each_combination(&ranges, |sizes| match &self.source {
             Source::Graph(graph) => graph.prepare_for(sizes),
             #[cfg(feature = "onnx")]
             Source::Onnx(model) => model.prepare_for(sizes),
@@ -362,7 +362,7 @@ impl Executable {
 /// Calls `visit` with every combination of sizes, the last name's changing fastest.
 fn for_each_combination(
     ranges: &[(&str, RangeInclusive<usize>)],
-    visit: &mut dyn FnMut(&[(&str, usize)]) -> Result<(), Error>,
+    mut visit: impl FnMut(&[(&str, usize)]) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let mut sizes: Vec<(&str, usize)> = ranges.iter().map(|(name, range)| (*name, *range.start())).collect();
     if ranges.iter().any(|(_, range)| range.is_empty()) {

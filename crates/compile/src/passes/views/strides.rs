@@ -107,16 +107,25 @@ pub(crate) fn reshape(x: &View, to: &Shape) -> Option<View> {
     let mut strides = vec![Dim::ZERO; to.rank()];
     for (axis, &d) in to.sizes().iter().enumerate().rev() {
         if !is_one(d) && is_one(rest) {
-            (rest, stride) = runs.pop()?;
+            match runs.pop() {
+                Some(run) => (rest, stride) = run,
+                // Nothing is left but a size that is 1 now.
+                None if d == 1 => {}
+                None => return None,
+            }
+        }
+        strides[axis] = stride;
+        if is_one(rest) {
+            continue;
         }
         if !rest.is_multiple_of(d) {
             return None;
         }
-        strides[axis] = stride;
         stride *= d;
         rest = rest.div_floor(d);
     }
-    (rest == 1 && runs.is_empty()).then_some(View { shape: *to, strides, offset: x.offset })
+    let all = rest == 1 && runs.iter().all(|(size, _)| *size == 1);
+    all.then_some(View { shape: *to, strides, offset: x.offset })
 }
 
 fn slice(x: &View, op: &Slice, to: Shape) -> Option<View> {
