@@ -116,6 +116,8 @@ impl Slice {
             let end = within(from_front(self.ends[i], size), low, high);
             let span = if step > 0 { end - start } else { start - end };
             out[axis] = match span > 0 {
+                // Its absolute value does not fit in 64 bits, and every span is shorter.
+                true if step == i64::MIN => (start, step, Dim::constant(1)),
                 true => (start, step, span.div_ceil(step.unsigned_abs())),
                 false => (Dim::ZERO, step, Dim::ZERO),
             };
