@@ -11,6 +11,7 @@ mod onnx;
 mod programs;
 mod requirements;
 mod size;
+mod targets;
 mod umath;
 mod web;
 
@@ -44,6 +45,8 @@ cargo xtask <chore>
   rates [GiB]     print the Vulkan driver's rates: transfers, latency, a buffer above 4 GiB
   aarch64 [ARGS…] build for 64-bit Arm and run the tests that need no GPU, under qemu where this machine is another;
                   with ARGS `cargo test ARGS…` for that target
+  targets [NAMES…]
+                  type-check the library and the program for Windows and macOS, or for the targets named
   loom            try the thread pool's synchronisation in every interleaving
   size            list source files over 800 lines and fail if there are any
   fuzz [ARGS…]    parse a million mutated graphs; `--cases N` for another number
@@ -75,6 +78,7 @@ fn main() -> ExitCode {
         ("features", []) => features::check(),
         ("programs", []) => programs::check(),
         ("aarch64", _) => aarch64::check(rest),
+        ("targets", _) => targets::check(rest),
         ("loom", []) => loom(),
         ("size", []) => size::check(),
         ("fuzz", _) => fuzz(rest),

@@ -41,12 +41,13 @@ fn first_program(page: &str) -> Option<String> {
     after.split_once("\n```").map(|(program, _)| format!("{program}\n"))
 }
 
+/// Writes a program's package. Its build is not optimised: that would take longer than all runs.
 fn write(package: &Path, name: &str, source: &str, default_features: bool) -> std::io::Result<()> {
     let olivine = crate::root().join("crates/olivine");
     let manifest = format!(
         "[package]\nname = {name:?}\nedition = \"2024\"\n\n\
          [dependencies]\nolivine = {{ path = {olivine:?}, default-features = {default_features} }}\n\n\
-         [profile.dev.package.\"*\"]\nopt-level = 2\n\n[workspace]\n"
+         [profile.dev]\ndebug = false\n\n[workspace]\n"
     );
     fs::create_dir_all(package.join("src"))?;
     fs::write(package.join("Cargo.toml"), manifest)?;

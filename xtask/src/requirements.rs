@@ -80,16 +80,16 @@ pub(crate) const WEB: &[Requirement] = &[
     },
 ];
 
-/// Debian's Rust for WebAssembly; elsewhere `rustup target add wasm32-unknown-unknown` brings what is needed.
-pub(crate) const WEB_RUST: &[Requirement] = &[
+/// Debian's Rust with the standard library's source: for targets whose library is in no package here.
+pub(crate) const RUST_SOURCE: &[Requirement] = &[
     Requirement {
-        what: "Rust for WebAssembly (`rustup target add wasm32-unknown-unknown`, or Debian's)",
+        what: "Rust for the target (`rustup target add`), or Debian's",
         present: || runs("dpkg", &["-s", "rustc-web"]),
         package: "rustc-web",
         install: "sudo apt-get install -y rustc-web",
     },
     Requirement {
-        what: "Cargo for WebAssembly",
+        what: "Debian's Cargo",
         present: || runs("dpkg", &["-s", "cargo-web"]),
         package: "cargo-web",
         install: "sudo apt-get install -y cargo-web",
@@ -100,13 +100,15 @@ pub(crate) const WEB_RUST: &[Requirement] = &[
         package: "rust-web-src",
         install: "sudo apt-get install -y rust-web-src",
     },
-    Requirement {
-        what: "a linker for WebAssembly",
-        present: || runs("wasm-ld-22", &["--version"]),
-        package: "lld-22",
-        install: "sudo apt-get install -y lld-22",
-    },
 ];
+
+/// What Debian's Rust needs besides for WebAssembly.
+pub(crate) const WEB_LINKER: &[Requirement] = &[Requirement {
+    what: "a linker for WebAssembly",
+    present: || runs("wasm-ld-22", &["--version"]),
+    package: "lld-22",
+    install: "sudo apt-get install -y lld-22",
+}];
 
 /// Checks all of them, installs what is missing where that is possible, and names the rest all at once.
 pub(crate) fn meet(requirements: &[Requirement]) -> Result<(), String> {
@@ -156,7 +158,7 @@ mod tests {
 
     #[test]
     fn every_requirement_names_its_package_in_the_line_that_installs_it() {
-        for requirement in TESTS.iter().chain(ELIXIR).chain(WEB).chain(WEB_RUST) {
+        for requirement in TESTS.iter().chain(ELIXIR).chain(WEB).chain(RUST_SOURCE).chain(WEB_LINKER) {
             assert!(requirement.install.ends_with(requirement.package), "{}", requirement.what);
         }
     }

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::targets::{debian_cargo, has_std};
 use crate::{cargo, onnx, requirements, root, run};
 
 const TARGET: &str = "wasm32-unknown-unknown";
@@ -61,8 +62,9 @@ pub(crate) fn chore(args: &[String]) -> Result<(), String> {
 /// What the machine and npm must have.
 fn prepare() -> Result<(), String> {
     requirements::meet(requirements::WEB)?;
-    if !has_target() {
-        requirements::meet(requirements::WEB_RUST)?;
+    if !has_std(TARGET) {
+        requirements::meet(requirements::RUST_SOURCE)?;
+        requirements::meet(requirements::WEB_LINKER)?;
     }
     let folder = root().join("web/test");
     let lock = folder.join("package-lock.json");
@@ -97,22 +99,19 @@ fn build() -> Result<(), String> {
 /// compiles the standard library too.
 fn compile(args: &[&str]) -> Result<PathBuf, String> {
     let target = root().join("target/web");
-    let mut command = if has_target() {
+    let mut command = if has_std(TARGET) {
         cargo()
     } else {
-        let mut debian = Command::new("/usr/bin/cargo");
-        debian.current_dir(root()).env("RUSTC", "/usr/bin/rustc").env("RUSTC_BOOTSTRAP", "1");
-        // Set by the cargo that runs this program, for its own toolchain.
-        debian.env_remove("RUSTUP_TOOLCHAIN").env_remove("CARGO").env_remove("LD_LIBRARY_PATH");
+        let mut debian = debian_cargo();
         debian.env("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER", "wasm-ld-22");
         debian
     };
-    command.args(["build", "--release", "-p", "olivine-web", "--target", TARGET]);
-    if !has_target() {
+    command.args(["build", "--profile", "web", "-p", "olivine-web", "--target", TARGET]);
+    if !has_std(TARGET) {
         command.args(["-Z", "build-std=std,panic_abort"]);
     }
     run(command.arg("--target-dir").arg(&target).args(args))?;
-    Ok(target.join(TARGET).join("release/olivine_web.wasm"))
+    Ok(target.join(TARGET).join("web/olivine_web.wasm"))
 }
 
 /// Writes a module's JavaScript.
@@ -128,11 +127,4 @@ fn models() -> Result<(), String> {
 
 fn node(script: &str, args: &[String]) -> Result<(), String> {
     run(Command::new("node").arg(root().join("web/test").join(script)).args(args).current_dir(root()))
-}
-
-/// Whether the toolchain has the standard library for WebAssembly.
-fn has_target() -> bool {
-    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
-    let asked = Command::new(rustc).args(["--print", "target-libdir", "--target", TARGET]).output();
-    asked.is_ok_and(|o| Path::new(String::from_utf8_lossy(&o.stdout).trim()).is_dir())
 }
