@@ -1,4 +1,4 @@
-// Any ONNX model: its summary, a run on each device on random inputs, their times and how well they agree.
+// Any ONNX or GGUF model: its summary, a run on each device on random inputs, their times and how well they agree.
 
 import { showBars } from "./bars.js";
 

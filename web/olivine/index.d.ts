@@ -71,7 +71,7 @@ export class Model {
   free(): void;
 }
 
-/** Loads an ONNX model from a URL, a File or Blob, or bytes, and compiles it for a device. */
+/** Loads an ONNX or GGUF model from a URL, a File or Blob, or bytes, and compiles it for a device. */
 export function load(
   source: string | URL | Blob | ArrayBuffer | ArrayBufferView,
   options?: LoadOptions,

@@ -1,4 +1,4 @@
-// A tiny ONNX model written by hand: `x[n, 1]` times its transpose, and the largest element of the n² products.
+// Tiny ONNX models written by hand, which need much memory.
 
 const bytes = (...parts) => Buffer.concat(parts.map((part) => (typeof part === "number" ? Buffer.from([part]) : part)));
 const field = (number, value) => bytes((number << 3) | 2, value.length, value);
@@ -12,14 +12,20 @@ const port = (name, dims) => {
   return bytes(text(1, name), field(2, field(1, tensor)));
 };
 
+const model = (...parts) => {
+  const graph = bytes(...parts, text(2, "outer"), field(11, port("x", ["n", 1])));
+  return bytes(int(1, 8), field(8, int(2, 13)), 0x3a, (graph.length & 127) | 128, graph.length >> 7, graph);
+};
+const products = (output) => bytes(field(1, node("Transpose", ["x"], "row")), field(1, node("MatMul", ["x", "row"], output)));
+
+/** `x[n, 1]` times its transpose, and the largest element of the n² products. */
 export function outerProduct() {
-  const graph = bytes(
-    field(1, node("Transpose", ["x"], "row")),
-    field(1, node("MatMul", ["x", "row"], "products")),
-    field(1, node("ReduceMax", ["products"], "largest")),
-    text(2, "outer"),
-    field(11, port("x", ["n", 1])),
-    field(12, port("largest", [1, 1])),
-  );
-  return bytes(int(1, 8), field(8, int(2, 13)), 0x3a, graph.length & 127 | 128, graph.length >> 7, graph);
+  return model(products("products"), field(1, node("ReduceMax", ["products"], "largest")), field(12, port("largest", [1, 1])));
+}
+
+/** The n² products, and doubles of them again and again: `count` outputs. */
+export function doubledProducts(count) {
+  const names = Array.from({ length: count }, (_, i) => `p${i}`);
+  const doubles = names.slice(1).map((name, i) => field(1, node("Add", [names[i], names[i]], name)));
+  return model(products(names[0]), ...doubles, ...names.map((name) => field(12, port(name, ["n", "n"]))));
 }

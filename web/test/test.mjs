@@ -1,12 +1,13 @@
 // The package and the demo in headless Chromium: `cargo xtask web`.
 
-import { mkdir, readFile, stat } from "node:fs/promises";
+import { mkdir, readFile, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { gzipSync } from "node:zlib";
 import { newPage, open } from "./browser.mjs";
 import { ROOT, SHOTS, ZOO, start } from "./folders.mjs";
+import { llama } from "./gguf.mjs";
 import { native } from "./native.mjs";
-import { outerProduct } from "./onnx.mjs";
+import { doubledProducts, outerProduct } from "./onnx.mjs";
 
 const MOST_BYTES = 4e6;
 const WIDE = { width: 1280, height: 900 };
@@ -108,6 +109,19 @@ for (const [name, viewport] of [["wide", WIDE], ["phone", PHONE]]) {
   });
 }
 
+/** How far outputs are from those of the native CPU: an L2 norm relative to theirs. `outputs` are in the order of their names. */
+function difference(outputs, expected) {
+  let [apart, size] = [0, 0];
+  outputs.forEach(({ data }, i) => {
+    must(data.length === expected[i].data.length, `${data.length} elements, not ${expected[i].data.length}`);
+    data.forEach((x, k) => {
+      apart += (Number(x) - Number(expected[i].data[k])) ** 2;
+      size += Number(expected[i].data[k]) ** 2;
+    });
+  });
+  return Math.sqrt(apart / (size || 1));
+}
+
 const page = await newPage(browser, `${address}/test/`);
 await page.waitForFunction(() => window.olivine);
 const names = await page.evaluate(async () => (await import("/test/zoo.js")).MODELS.map((model) => model.name));
@@ -137,21 +151,34 @@ for (const name of names) {
     const words = [];
     for (const [device, tensors] of Object.entries(outputs)) {
       const sorted = typed(tensors).sort(([a], [b]) => (a < b ? -1 : 1));
-      let [apart, size] = [0, 0];
-      sorted.forEach(([, { data }], i) => {
-        must(data.length === expected[i].data.length, `${device}: ${data.length} elements`);
-        data.forEach((x, k) => {
-          apart += (Number(x) - Number(expected[i].data[k])) ** 2;
-          size += Number(expected[i].data[k]) ** 2;
-        });
-      });
-      const relative = Math.sqrt(apart / (size || 1));
+      const relative = difference(sorted.map(([, tensor]) => tensor), expected);
       must(relative <= 1e-4, `${device} differs by ${relative.toExponential(1)}`);
       words.push(`${device} ${relative.toExponential(1)}`);
     }
     return words.join(", ");
   });
 }
+
+await test("a GGUF file equals the native CPU", async () => {
+  const file = llama();
+  const tokens = [1, 5, 23, 7, 7];
+  const logits = await page.evaluate(
+    async ([bytes, tokens]) => {
+      const model = await window.olivine.load(Uint8Array.from(bytes), { device: "webgpu" });
+      const feeds = { tokens: { data: BigInt64Array.from(tokens, BigInt), dims: [1, tokens.length] } };
+      const { logits } = await model.run(feeds);
+      model.free();
+      return [...logits.data];
+    },
+    [[...file], tokens],
+  );
+  const path = join(SHOTS, "tiny.gguf");
+  await writeFile(path, file);
+  const feeds = { tokens: { data: BigInt64Array.from(tokens, BigInt), dims: [1, tokens.length] } };
+  const relative = difference([{ data: logits }], await native(PROGRAM, path, feeds));
+  must(relative <= 1e-4, `it differs by ${relative.toExponential(1)}`);
+  return `webgpu ${relative.toExponential(1)}`;
+});
 
 await test("silero hears speech", async () => {
   const heard = await page.evaluate(async () => {
@@ -202,13 +229,16 @@ await test("bad models are explained and the page goes on", async () => {
   words.push(await withProblem(page, () => file("noise.onnx", Buffer.from("this is no model, whatever its name says"))));
   const digits = await readFile(join(ROOT, "web/demo/digits.onnx"));
   words.push(await withProblem(page, () => file("cut.onnx", digits.subarray(0, 9000))));
-  must(words.every((text) => /^(noise|cut)\.onnx: ./.test(text)), words.join(" | "));
+  words.push(await withProblem(page, () => file("bert.gguf", llama("bert"))));
+  must(words.every((text) => /^(noise|cut|bert)\.(onnx|gguf): ./.test(text)), words.join(" | "));
+  must(/`bert` cannot be run/.test(words[2]), words[2]);
   await file("outer.onnx", outerProduct());
   await page.waitForSelector("#loaded:not([hidden])", { timeout: 60_000 });
   await page.fill("#sizes input", "200000");
   await page.click("#run");
   await page.waitForFunction(() => document.querySelectorAll("#bars .bad").length === 2, null, { timeout: 120_000 });
   words.push(...(await page.locator("#bars .bad span").allTextContents()));
+  must(/more than 2\^27 elements/.test(words[3]), words[3]);
   const { rows } = await runSample(page);
   must(rows.length === 2 && rows.every((row) => / ms$/.test(row)), rows.join("; "));
   await page.close();
@@ -251,6 +281,23 @@ await test("without WebGPU the page says so and runs on the CPU", async () => {
   must(rows.length === 1 && /CPU/.test(rows[0]), rows.join("; "));
   await page.screenshot({ path: join(SHOTS, "cpu.png"), fullPage: true });
   return `${said}; ${words}`;
+});
+
+await test("a model that needs more memory than there is is explained and the page goes on", async () => {
+  const page = await newPage(browser, `${address}/demo/`);
+  // Twelve outputs of half a gigabyte: a module has four.
+  const buffer = doubledProducts(12);
+  await page.setInputFiles("#file", { name: "doubled.onnx", mimeType: "application/octet-stream", buffer });
+  await page.waitForSelector("#loaded:not([hidden])", { timeout: 60_000 });
+  await page.fill("#sizes input", "11000");
+  await page.click("#run");
+  await page.waitForSelector("#bars .bad span", { timeout: 120_000 });
+  const words = await page.textContent("#bars .bad span");
+  must(/not enough memory/.test(words), words);
+  const { rows } = await runSample(page);
+  must(rows.length === 1 && / ms$/.test(rows[0]), rows.join("; "));
+  await page.close();
+  return words;
 });
 await browser.close();
 server.close();

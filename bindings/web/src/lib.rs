@@ -81,9 +81,11 @@ impl Session {
         self.0.device_name()
     }
 
-    /// Compiles an ONNX model; `sizes` has the sizes of named dimensions that are known already, by name.
+    /// Compiles an ONNX or GGUF file, told apart by its first bytes; `sizes` has the sizes of named dimensions that are known already, by name.
     pub async fn compile(&self, file: Download, sizes: Object) -> Result<Model, JsError> {
-        let model = olivine::Model::from_onnx(file.bytes).map_err(thrown)?;
+        let gguf = file.bytes.starts_with(b"GGUF");
+        let read = if gguf { olivine::Model::from_gguf } else { olivine::Model::from_onnx };
+        let model = read(file.bytes).map_err(thrown)?;
         self.compiled(model, sizes).await
     }
 
