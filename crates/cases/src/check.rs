@@ -9,12 +9,18 @@ use olivine_ir::{DType, Graph, Tensor};
 
 use crate::bound::Mismatch;
 use crate::case::{Case, Prepared};
+use crate::denormals::{Denormals, nearest};
 use crate::oracle::{self, Value};
 
 /// Something that runs graphs.
 pub trait Backend: Sync {
     /// A name for reports.
     fn name(&self) -> &str;
+
+    /// What the device does with denormal numbers. Where it flushes them, results that fit that are right too.
+    fn denormals(&self) -> Denormals {
+        Denormals::Kept
+    }
 
     /// The outputs of a graph in order, or why it cannot run.
     fn run(
@@ -74,10 +80,13 @@ impl fmt::Display for Outcome {
     }
 }
 
+fn feeds(prepared: &Prepared) -> Vec<(String, Value)> {
+    prepared.inputs.iter().chain(&prepared.params).map(|(n, t)| (n.clone(), Value::of(t))).collect()
+}
+
 /// What the oracle says of a prepared case: results, and where the bound needs them results on magnitudes.
 pub(crate) fn expected(case: &Case, prepared: &Prepared) -> Result<(Vec<Value>, Option<Vec<Value>>), String> {
-    let feeds: Vec<(String, Value)> =
-        prepared.inputs.iter().chain(&prepared.params).map(|(n, t)| (n.clone(), Value::of(t))).collect();
+    let feeds = feeds(prepared);
     let magnitudes = if case.bound.needs_magnitude() {
         let feeds: Vec<_> = feeds.iter().map(|(n, v)| (n.clone(), v.magnitude())).collect();
         Some(oracle::run(&prepared.graph, &feeds, oracle::Between::Unrounded)?)
@@ -104,15 +113,13 @@ pub fn check(case: &Case, backend: &dyn Backend) -> Outcome {
             return Outcome::Panicked(text.into());
         }
     };
-    match expected(case, &prepared) {
-        Err(problem) => Outcome::Broken(problem),
-        Ok((want, magnitudes)) => compare(case, &want, magnitudes.as_deref(), &got),
-    }
+    judge(case, &prepared, backend.denormals(), &got)
 }
 
-/// Runs one case by a function that need not block.
+/// Runs one case by a function that need not block, on a device that treats denormal numbers so.
 pub async fn check_async(
     case: &Case,
+    denormals: Denormals,
     run: impl AsyncFnOnce(&Graph, &[(String, Tensor)], &[(String, Tensor)]) -> Result<Vec<Tensor>, String>,
 ) -> Outcome {
     let prepared = match case.prepare() {
@@ -123,10 +130,26 @@ pub async fn check_async(
         Ok(got) => got,
         Err(problem) => return Outcome::Refused(problem),
     };
-    match expected(case, &prepared) {
-        Err(problem) => Outcome::Broken(problem),
-        Ok((want, magnitudes)) => compare(case, &want, magnitudes.as_deref(), &got),
+    judge(case, &prepared, denormals, &got)
+}
+
+/// Judges what a device returned for a prepared case.
+fn judge(case: &Case, prepared: &Prepared, denormals: Denormals, got: &[Tensor]) -> Outcome {
+    let (want, magnitudes) = match expected(case, prepared) {
+        Ok(expected) => expected,
+        Err(problem) => return Outcome::Broken(problem),
+    };
+    let outcome = compare(case, &want, magnitudes.as_deref(), got);
+    if denormals == Denormals::Kept || !matches!(outcome, Outcome::Wrong { .. }) {
+        return outcome;
     }
+    let flushed = match oracle::run(&prepared.graph, &feeds(prepared), oracle::Between::Flushed) {
+        Ok(flushed) => flushed,
+        Err(problem) => return Outcome::Broken(problem),
+    };
+    let both = want.iter().zip(&flushed);
+    let want: Vec<Value> = both.zip(got).map(|((want, flushed), got)| nearest(want, flushed, got)).collect();
+    compare(case, &want, magnitudes.as_deref(), got)
 }
 
 /// Judges outputs against the oracle's.

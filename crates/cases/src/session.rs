@@ -1,21 +1,25 @@
 //! Any device of Olivine as a backend of the table.
 
+use olivine::internals::SessionExt as _;
 use olivine::{Device, Session, SessionOptions};
 use olivine_ir::{Graph, Tensor};
 
-use crate::Backend;
+use crate::{Backend, Denormals};
 
 /// Compiles each case for a session's device and runs it there.
 pub struct SessionBackend {
     name: String,
     session: Session,
     repeats: usize,
+    denormals: Denormals,
 }
 
 impl SessionBackend {
     /// Opens a device under a name for reports.
     pub fn new(name: &str, device: Device, options: SessionOptions) -> Result<Self, olivine::Error> {
-        Ok(SessionBackend { name: name.into(), session: Session::with_options(device, options)?, repeats: 1 })
+        let session = Session::with_options(device, options)?;
+        let denormals = if may_flush(&session) { try_denormals(&session)? } else { Denormals::Kept };
+        Ok(SessionBackend { name: name.into(), session, repeats: 1, denormals })
     }
 
     /// Runs every case so many times; runs that differ in a bit are refused. Races hide in single runs.
@@ -31,9 +35,25 @@ impl SessionBackend {
     }
 }
 
+/// Whether the driver leaves open what becomes of denormal numbers. One that promises to keep them is held to it.
+pub fn may_flush(session: &Session) -> bool {
+    session.caps().is_some_and(|caps| !caps.keeps_denormals)
+}
+
+/// What a device does with denormal numbers, by a sum of two.
+fn try_denormals(session: &Session) -> Result<Denormals, olivine::Error> {
+    let (graph, inputs) = Denormals::trial()?;
+    let outputs = session.compile(&graph)?.run(inputs.iter().map(|(name, x)| (name.as_str(), x)))?;
+    Ok(Denormals::found(&outputs.into_tensors()))
+}
+
 impl Backend for SessionBackend {
     fn name(&self) -> &str {
         &self.name
+    }
+
+    fn denormals(&self) -> Denormals {
+        self.denormals
     }
 
     fn run(

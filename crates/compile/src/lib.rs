@@ -20,12 +20,14 @@
 
 use olivine_ir::{Def, Error as GraphError, Graph, Node, Op, SubGraph, ValueId};
 
+mod append;
 mod passes;
 mod pattern;
 pub mod plan;
 mod rewrite;
 mod spelling;
 
+pub use append::{Growing, append_in_place, growing_states};
 pub use olivine_ir::Evaluate;
 pub use passes::Widen;
 pub use rewrite::{Rewriter, rewrite};

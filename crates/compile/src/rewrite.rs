@@ -1,6 +1,6 @@
 //! Rebuilding a graph node by node: how every pass changes one.
 
-use olivine_ir::{Def, Error, Graph, Node, NodeId, Op, Tensor, ValueId};
+use olivine_ir::{Def, Dim, Error, Graph, Node, NodeId, Op, Shape, Tensor, ValueId};
 
 /// Walks a graph in order and builds its successor; each old value maps to the new value that stands for it.
 ///
@@ -17,12 +17,27 @@ pub struct Rewriter<'a> {
 impl<'a> Rewriter<'a> {
     /// Copies inputs and params (all of them, so that a caller's names stay valid); constants come when first used.
     pub fn new(old: &'a Graph) -> Result<Self, Error> {
+        Rewriter::with_capacities(old, |_| None)
+    }
+
+    /// As [`Rewriter::new`], with other sizes for an axis of some inputs.
+    pub(crate) fn with_capacities(
+        old: &'a Graph,
+        capacity_of: impl Fn(ValueId) -> Option<(usize, Dim)>,
+    ) -> Result<Self, Error> {
         let mut out = Rewriter { old, new: Graph::new(old.name()), map: vec![None; old.values().len()] };
         for id in old.ids() {
             let value = old.value(id)?;
             let new = match &value.def {
                 Def::Input { name, dims } => {
-                    out.new.input_with_dims(name, value.ty.dtype, value.ty.shape, dims.clone())?
+                    let (mut shape, mut dims) = (value.ty.shape, dims.clone());
+                    if let Some((axis, capacity)) = capacity_of(id) {
+                        let mut sizes = shape.sizes();
+                        sizes[axis] = capacity;
+                        shape = Shape::of_sizes(&sizes)?;
+                        dims[axis] = capacity.as_symbol().map(|symbol| symbol.name().to_string());
+                    }
+                    out.new.input_with_dims(name, value.ty.dtype, shape, dims)?
                 }
                 Def::Param { name } => out.new.param_of(name, value.ty)?,
                 Def::Const(_) | Def::Node { .. } => continue,
@@ -78,9 +93,14 @@ impl<'a> Rewriter<'a> {
     }
 
     /// Ends the walk: outputs follow their values.
-    pub fn finish(mut self) -> Result<Graph, Error> {
-        for output in self.old.outputs() {
-            let value = self.get(output.value)?;
+    pub fn finish(self) -> Result<Graph, Error> {
+        self.finish_with(|_| None)
+    }
+
+    /// As [`Rewriter::finish`], with other values for some outputs.
+    pub(crate) fn finish_with(mut self, other: impl Fn(usize) -> Option<ValueId>) -> Result<Graph, Error> {
+        for (i, output) in self.old.outputs().iter().enumerate() {
+            let value = other(i).map_or_else(|| self.get(output.value), Ok)?;
             self.new.output(&output.name, value)?;
         }
         Ok(self.new)

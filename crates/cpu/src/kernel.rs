@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 use olivine_ir::op::Region;
-use olivine_ir::{DType, Op, Shape, TensorType, for_each_executor_op, for_each_kernel};
+use olivine_ir::{DType, Dim, Op, Shape, TensorType, for_each_executor_op, for_each_kernel};
 
 use crate::Error;
 use crate::control::{Branches, Repeated};
@@ -24,6 +24,8 @@ pub(crate) struct Call<'a> {
     pub(crate) kernel: &'a Kernel,
     /// Whether indices out of range are errors.
     pub(crate) checked: bool,
+    /// The operation's attributes that may be expressions of open sizes, for the sizes of this run.
+    pub(crate) numbers: &'a [usize],
     /// The node's name, for errors.
     pub(crate) node: &'a str,
 }
@@ -32,6 +34,14 @@ impl<'a> Call<'a> {
     /// The elementwise program of an operation, a fused region, an epilogue or a prologue.
     pub(crate) fn program(&self) -> Option<&'a Program> {
         self.kernel.program.as_ref()
+    }
+}
+
+/// The attributes of an operation that may be expressions and that its kernel reads; others follow from the shapes.
+pub(crate) fn attribute_sizes(op: &Op) -> Vec<Dim> {
+    match op {
+        Op::SliceScatter(op) => vec![op.start],
+        _ => Vec::new(),
     }
 }
 
@@ -171,10 +181,11 @@ impl Kernel {
         &self,
         x: &[Operand<'_>],
         out: &mut [Target<'_>],
+        numbers: &[usize],
         checked: bool,
         node: &str,
     ) -> Result<(), Failure> {
-        let call = Call { kernel: self, checked, node };
+        let call = Call { kernel: self, checked, numbers, node };
         macro_rules! run {
             ($($name:ident,)*) => {
                 match &self.op {
@@ -218,7 +229,7 @@ mod tests {
         // As if the list of kernels named it while no arm of `run` computes it.
         let (fft, conv) = (OnceLock::new(), OnceLock::new());
         let kernel = Kernel { op, program: None, fft, conv, inner: Inner::None, softmax: false };
-        let Err(Failure::Other(error)) = kernel.run(&[], &mut [], false, "n") else { panic!("it ran") };
+        let Err(Failure::Other(error)) = kernel.run(&[], &mut [], &[], false, "n") else { panic!("it ran") };
         assert_eq!(error.to_string(), "cannot run reshape `n` on the CPU: there is no kernel for it");
     }
 }

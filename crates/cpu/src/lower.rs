@@ -12,8 +12,8 @@ use olivine_ir::{DType, Def, Dim, Fusion, Graph, Node, Op, Tensor, TensorType, V
 
 use crate::Error;
 use crate::cost;
-use crate::kernel::{Kernel, Packing};
-use crate::sizing::{Facts, ProgramFacts, Sizing, ViewSizes};
+use crate::kernel::{Kernel, Packing, attribute_sizes};
+use crate::sizing::{Facts, ProgramFacts, Sizing, StepFacts, ViewSizes};
 
 /// Where a value's bytes are during a run.
 #[derive(Clone, Debug, PartialEq)]
@@ -77,6 +77,8 @@ pub(crate) struct Step {
     pub(crate) kernel: Arc<Kernel>,
     pub(crate) operands: Vec<StepOperand>,
     pub(crate) targets: Vec<(TensorType, Location)>,
+    /// See [`Call::numbers`](crate::kernel::Call::numbers).
+    pub(crate) numbers: Vec<usize>,
     /// What a load-time step computes, spelled out down to params and small constants; executables of one model
     /// share results by it.
     pub(crate) expression: Option<Arc<str>>,
@@ -182,7 +184,7 @@ impl Program {
             states.iter().copied().filter(|state| appends_in_place(graph, &written, *state)).collect();
         let mut lowering = Lowering::new(compiled, &plan, &written, &viewed, &states);
         let (mut load, mut run) = (Vec::new(), Vec::new());
-        let mut facts: Vec<(Vec<Facts>, Vec<Facts>)> = Vec::new();
+        let mut facts: Vec<StepFacts> = Vec::new();
         for (i, node) in graph.nodes().iter().enumerate() {
             if matches!(node.op, Op::View(_)) {
                 continue;
@@ -348,8 +350,8 @@ fn appends_in_place(graph: &Graph, written: &[Option<usize>], (input, output): (
         return false;
     };
     let readers = graph.nodes().iter().flat_map(|n| &n.inputs).filter(|i| **i == cache).count();
-    let appends = matches!(graph.producer(output_value), Some(Node { op: Op::KvAppend(_), inputs, .. })
-        if inputs.first() == Some(&cache));
+    let appends = matches!(graph.producer(output_value), Some(node)
+        if matches!(node.op, Op::KvAppend(_) | Op::SliceScatter(_)) && node.inputs.first() == Some(&cache));
     // Bools are held as such, which kernels do not write.
     let bytes = graph.values()[cache.index()].ty.dtype != DType::Bool;
     appends
@@ -488,19 +490,18 @@ impl<'a> Lowering<'a> {
     }
 
     /// What sizing needs to know of a step: of its operands as they were lowered, and of its targets.
-    fn facts(
-        &self,
-        node: &Node,
-        operands: Vec<(ViewSizes, ValueId)>,
-        plan: &MemoryPlan,
-    ) -> (Vec<Facts>, Vec<Facts>) {
+    fn facts(&self, node: &Node, operands: Vec<(ViewSizes, ValueId)>, plan: &MemoryPlan) -> StepFacts {
         let operands = operands.into_iter().map(|(sizes, root)| self.fact(sizes, root, plan));
         let target = |id: &ValueId| {
             let shape = self.graph.values()[id.index()].ty.shape;
             let sizes = ViewSizes { shape, strides: Vec::new(), offset: Dim::ZERO };
             self.fact(sizes, *id, plan)
         };
-        (operands.collect(), node.outputs.iter().map(target).collect())
+        StepFacts {
+            operands: operands.collect(),
+            targets: node.outputs.iter().map(target).collect(),
+            numbers: attribute_sizes(&node.op),
+        }
     }
 
     fn fact(&self, sizes: ViewSizes, root: ValueId, plan: &MemoryPlan) -> Facts {
@@ -555,7 +556,12 @@ impl<'a> Lowering<'a> {
         let kernel = Kernel::prepare(&node.op, &dtypes, checked).map_err(fail)?;
         let expression = node.outputs.first().and_then(|id| self.spelling.get(*id)).map(Arc::from);
         let (name, kernel) = (Arc::from(node.name.as_str()), Arc::new(kernel));
-        Ok((Step { name, kernel, operands, targets, expression }, operand_sizes))
+        let mut numbers = Vec::new();
+        for number in attribute_sizes(&node.op) {
+            let value = number.value().map_err(|e| fail(e.to_string()))?;
+            numbers.push(usize::try_from(value).map_err(|_| fail(format!("{number} is {value}")))?);
+        }
+        Ok((Step { name, kernel, operands, targets, numbers, expression }, operand_sizes))
     }
 
     /// The f16 or bf16 weight behind its f32 copy, for a matmul with small M, which is bound by memory bandwidth: the
@@ -608,9 +614,9 @@ impl<'a> Lowering<'a> {
     /// Fuses a softmax over the rows of the matmul just before it into that, if nobody else reads the matmul.
     fn join_softmax(
         &mut self,
-        (matmul, known): (&mut Step, &mut (Vec<Facts>, Vec<Facts>)),
+        (matmul, known): (&mut Step, &mut StepFacts),
         node: &Node,
-        (softmax, facts): (&Step, &(Vec<Facts>, Vec<Facts>)),
+        (softmax, facts): (&Step, &StepFacts),
     ) -> bool {
         let Op::Softmax(op) = &node.op else { return false };
         let ([x], [(_, to)]) = (softmax.operands.as_slice(), softmax.targets.as_slice()) else {
@@ -618,7 +624,7 @@ impl<'a> Lowering<'a> {
         };
         let [(ty, made)] = matmul.targets.as_slice() else { return false };
         let (Some(read), Some(made_sizes), Some(to_facts)) =
-            (facts.0.first(), known.1.first(), facts.1.first())
+            (facts.operands.first(), known.targets.first(), facts.targets.first())
         else {
             return false;
         };
@@ -647,7 +653,7 @@ impl<'a> Lowering<'a> {
             return false;
         }
         matmul.targets = vec![(*ty, to.clone())];
-        known.1[0].buffer = to_facts.buffer;
+        known.targets[0].buffer = to_facts.buffer;
         let nodes = vec![matmul.name.to_string(), node.name.clone()];
         matmul.name = nodes.join(" + ").into();
         self.fusions.push(Fusion { rule: "softmax in its matmul", nodes });

@@ -45,6 +45,8 @@ enum Field {
 pub(crate) struct Sizing {
     table: Table,
     patches: Vec<(Place, Field, Slot)>,
+    /// Attributes: a step and which of its numbers.
+    numbers: Vec<(usize, usize, Slot)>,
     layout: ArenaLayout,
     /// The bytes of each buffer of the layout.
     bytes: Vec<Slot>,
@@ -59,10 +61,17 @@ pub(crate) struct Facts {
     pub(crate) buffer: Option<usize>,
 }
 
+/// What lowering knows of a step of a run.
+pub(crate) struct StepFacts {
+    pub(crate) operands: Vec<Facts>,
+    pub(crate) targets: Vec<Facts>,
+    /// See [`Step::numbers`].
+    pub(crate) numbers: Vec<Dim>,
+}
+
 /// What lowering knows of a program's sizes.
 pub(crate) struct ProgramFacts {
-    /// For every step of a run its operands, then its targets.
-    pub(crate) steps: Vec<(Vec<Facts>, Vec<Facts>)>,
+    pub(crate) steps: Vec<StepFacts>,
     pub(crate) copies: Vec<Facts>,
     pub(crate) inputs: Vec<Shape>,
     pub(crate) outputs: Vec<Shape>,
@@ -75,16 +84,21 @@ impl Sizing {
         let mut sizing = Sizing {
             table: Table::new(),
             patches: Vec::new(),
+            numbers: Vec::new(),
             layout: facts.layout,
             bytes: Vec::new(),
             in_arena: Vec::new(),
         };
-        for (step, (operands, targets)) in facts.steps.iter().enumerate() {
-            for (operand, facts) in operands.iter().enumerate() {
+        for (step, facts) in facts.steps.iter().enumerate() {
+            for (operand, facts) in facts.operands.iter().enumerate() {
                 sizing.view(Place::Operand { step, operand }, facts)?;
             }
-            for (target, facts) in targets.iter().enumerate() {
+            for (target, facts) in facts.targets.iter().enumerate() {
                 sizing.view(Place::Target { step, target }, facts)?;
+            }
+            for (i, number) in facts.numbers.iter().enumerate().filter(|(_, n)| !n.is_constant()) {
+                let slot = sizing.table.add(*number).map_err(no_sizes)?;
+                sizing.numbers.push((step, i, slot));
             }
         }
         for (i, facts) in facts.copies.iter().enumerate() {
@@ -96,7 +110,7 @@ impl Sizing {
         for (i, shape) in facts.outputs.iter().enumerate() {
             sizing.shape(Place::Output(i), shape)?;
         }
-        if sizing.patches.is_empty() && sizing.layout.is_fixed() {
+        if sizing.patches.is_empty() && sizing.numbers.is_empty() && sizing.layout.is_fixed() {
             return Ok(None);
         }
         for bytes in sizing.layout.sizes.clone() {
@@ -159,6 +173,10 @@ impl Sizing {
                 (Field::Offset, Some((_, offset))) => *offset = number(value)?,
                 _ => {}
             }
+        }
+        for (step, i, slot) in &self.numbers {
+            let value = values[slot.index()];
+            program.run[*step].numbers[*i] = usize::try_from(value).map_err(|_| negative(value))?;
         }
         let bytes: Vec<u64> = self.bytes.iter().map(|slot| values[slot.index()] as u64).collect();
         let mut offsets = vec![0; bytes.len()];

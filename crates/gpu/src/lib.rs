@@ -27,6 +27,7 @@
 //!     max_buffer_bytes: 1 << 32,
 //!     memory_bytes: 1 << 34,
 //!     processors: None,
+//!     keeps_denormals: true,
 //! };
 //! let program = lower(&compile(&g, &Options::default())?, &caps, &Record::new(), &[])?;
 //! // The activation is the matmul's epilogue.

@@ -21,6 +21,7 @@ fn program(spec: Recurrent, sequence: usize) -> Fallible<Program> {
         max_buffer_bytes: 1 << 32,
         memory_bytes: 1 << 34,
         processors: None,
+        keeps_denormals: true,
     };
     let (hidden, dirs) = (512, spec.direction.count());
     let rows = spec.kind.gates() * hidden;

@@ -23,8 +23,8 @@ pub enum Error {
         /// The rank asked for.
         rank: usize,
     },
-    /// A product of sizes beyond what any machine holds.
-    #[error("shape {dims:?} is too large: more than 2^50 elements")]
+    /// A product of sizes above [`MAX_ELEMENTS`](crate::MAX_ELEMENTS).
+    #[error("shape {dims:?} is too large: more than 2^{} elements", crate::MAX_ELEMENTS.ilog2())]
     TooLarge {
         /// The sizes asked for.
         dims: Vec<usize>,

@@ -573,6 +573,12 @@ impl Graph {
         id
     }
 
+    /// Drops all outputs but those that `keep` takes by name.
+    pub fn retain_outputs(&mut self, keep: impl Fn(&str) -> bool) {
+        let kept = self.outputs.iter().filter(|output| keep(&output.name)).cloned().collect();
+        self.set_outputs(kept);
+    }
+
     fn set_outputs(&mut self, outputs: Vec<Output>) {
         self.output_names = Arc::new(outputs.iter().map(|o| o.name.clone()).collect());
         self.outputs = Arc::new(outputs);

@@ -4,7 +4,7 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::ops::{Deref, DerefMut};
 
-use olivine_size::{Dim, Expression, guards};
+use olivine_size::{Dim, Expression, Expressions, guards};
 
 use crate::{BlockFormat, DType, Error};
 
@@ -23,10 +23,9 @@ pub const MAX_ELEMENTS: u64 = if usize::BITS < 64 { 1 << 27 } else { 1 << 50 };
 #[derive(Clone, Copy, Default)]
 pub struct Shape {
     dims: [usize; MAX_RANK],
-    expressions: [Expression; MAX_RANK],
+    /// Errors carry the types of several tensors, so a shape is kept small: eight expressions would be 32 bytes.
+    expressions: Expressions,
     rank: u8,
-    /// Whether any size has an expression.
-    symbolic: bool,
 }
 
 /// The sizes of a shape with their expressions, held inline.
@@ -70,8 +69,7 @@ pub fn product(sizes: &[Dim]) -> Dim {
 
 impl Shape {
     /// The shape of a single number.
-    pub const SCALAR: Shape =
-        Shape { dims: [0; MAX_RANK], expressions: [Expression::NONE; MAX_RANK], rank: 0, symbolic: false };
+    pub const SCALAR: Shape = Shape { dims: [0; MAX_RANK], expressions: Expressions::NONE, rank: 0 };
 
     /// The shape of elements that are in memory already.
     pub(crate) fn vector(len: usize) -> Self {
@@ -105,6 +103,7 @@ impl Shape {
     }
 
     /// As [`Shape::new`], of sizes that may have expressions; a negative size is an error.
+    #[track_caller]
     pub fn of_sizes(sizes: &[Dim]) -> Result<Self, Error> {
         let mut dims = [0; MAX_RANK];
         let mut expressions = [Expression::NONE; MAX_RANK];
@@ -119,8 +118,21 @@ impl Shape {
             expressions[axis] = expression;
         }
         let mut shape = Shape::new(dims.get(..sizes.len()).ok_or(Error::RankTooHigh { rank: sizes.len() })?)?;
-        shape.symbolic = expressions.iter().any(|e| !e.is_none());
-        shape.expressions = expressions;
+        match Expressions::new(&expressions[..sizes.len()]) {
+            Some(expressions) => shape.expressions = expressions,
+            // As for a size that would be one expression too many.
+            None if guards::is_recording() => {
+                for size in sizes {
+                    // Checked above: none is faulty or negative.
+                    let _ = size.specialize();
+                }
+            }
+            None => {
+                return Err(Error::BadData {
+                    problem: format!("the shape {sizes:?} is one too many for this process"),
+                });
+            }
+        }
         Ok(shape)
     }
 
@@ -134,22 +146,24 @@ impl Shape {
         Ok(self)
     }
 
-    /// Sets one size to a plain number. Of [`MAX_ELEMENTS`] nothing is checked: the memory of what has this shape is.
+    /// Sets one size, and leaves the shape as plain numbers ([`Shape::values`]). Of [`MAX_ELEMENTS`] nothing is checked:
+    /// the memory of what has this shape is.
     pub fn set_number(&mut self, axis: usize, size: usize) {
         if axis < self.rank() {
             self.dims[axis] = size;
-            self.expressions[axis] = Expression::NONE;
+            self.expressions = Expressions::NONE;
         }
     }
 
     /// The shape as plain numbers, without expressions. Asks nothing: for what is used at these sizes alone.
     pub fn values(&self) -> Shape {
-        Shape { expressions: [Expression::NONE; MAX_RANK], symbolic: false, ..*self }
+        Shape { expressions: Expressions::NONE, ..*self }
     }
 
     /// Whether any size has an expression.
+    #[inline]
     pub fn is_symbolic(&self) -> bool {
-        self.symbolic
+        !self.expressions.is_none()
     }
 
     /// Number of dimensions.
@@ -160,8 +174,10 @@ impl Shape {
     /// The sizes with their expressions.
     pub fn sizes(&self) -> Sizes {
         let mut dims = [Dim::ZERO; MAX_RANK];
+        let expressions = self.expressions.as_slice();
         for (axis, dim) in dims.iter_mut().enumerate().take(self.rank()) {
-            *dim = Dim::from_parts(self.dims[axis] as i64, self.expressions[axis]);
+            let expression = expressions.get(axis).copied().unwrap_or_default();
+            *dim = Dim::from_parts(self.dims[axis] as i64, expression);
         }
         Sizes { dims, rank: self.rank }
     }
@@ -169,7 +185,7 @@ impl Shape {
     /// One size with its expression; 1 beyond the last axis.
     pub fn size(&self, axis: usize) -> Dim {
         match axis < self.rank() {
-            true => Dim::from_parts(self.dims[axis] as i64, self.expressions[axis]),
+            true => Dim::from_parts(self.dims[axis] as i64, self.expressions.get(axis)),
             false => Dim::ONE,
         }
     }
@@ -191,7 +207,15 @@ impl Shape {
     #[inline]
     #[track_caller]
     fn pin(&self) {
-        if self.symbolic && guards::is_recording() {
+        if self.is_symbolic() {
+            self.pin_symbolic();
+        }
+    }
+
+    #[cold]
+    #[track_caller]
+    fn pin_symbolic(&self) {
+        if guards::is_recording() {
             for size in self.sizes().iter() {
                 // A size of a shape is never faulty and never negative.
                 let _ = size.specialize();
@@ -199,13 +223,13 @@ impl Shape {
         }
     }
 
-    /// The shape with one axis cut down to `size`; it never grows, so the limits of [`Shape::new`] still hold.
+    /// The shape as plain numbers with one axis cut down to `size`; it never grows, so the limits of [`Shape::new`] still
+    /// hold.
     pub fn shrunk(mut self, axis: usize, size: usize) -> Self {
         if let Some(d) = self.dims[..self.rank as usize].get_mut(axis) {
             *d = (*d).min(size);
-            self.expressions[axis] = Expression::NONE;
-            self.symbolic = self.expressions.iter().any(|e| !e.is_none());
         }
+        self.expressions = Expressions::NONE;
         self
     }
 
@@ -218,7 +242,7 @@ impl Shape {
     /// True when some size is zero, so that there are no elements.
     #[track_caller]
     pub fn has_zero(&self) -> bool {
-        if !self.symbolic {
+        if !self.is_symbolic() {
             return self.dims[..self.rank()].contains(&0);
         }
         self.sizes().iter().any(|size| *size == 0)
@@ -315,8 +339,8 @@ impl PartialEq for Shape {
         if self.rank != other.rank {
             return false;
         }
-        if !self.symbolic && !other.symbolic {
-            return self.dims == other.dims;
+        if self.expressions == other.expressions && self.dims == other.dims {
+            return true;
         }
         (0..self.rank()).all(|axis| {
             let (a, b) = (self.size(axis), other.size(axis));
@@ -345,7 +369,7 @@ impl Deref for Shape {
 /// `[batch, 768]`.
 impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if !self.symbolic {
+        if !self.is_symbolic() {
             return write!(f, "{:?}", &self.dims[..self.rank()]);
         }
         f.write_str("[")?;

@@ -324,6 +324,17 @@ fn layout() {
 #[test]
 fn joining_and_repeating() {
     check(&[
+        ("f32[2, 5]; f32[2, 3]", "slice_scatter", "axis=1, start=2", "f32[2, 5]"),
+        ("f32[2, 5]; f32[2, 0]", "slice_scatter", "axis=1, start=5", "f32[2, 5]"),
+        ("f32[2, 5]; f32[2, 3]", "slice_scatter", "axis=1, start=3", "3 .. 6 is outside axis 1 of size 5"),
+        ("f32[2, 5]; f32[2, 3]", "slice_scatter", "axis=1, start=-1", "-1 .. 2 is outside axis 1 of size 5"),
+        (
+            "f32[2, 5]; f32[1, 3]",
+            "slice_scatter",
+            "axis=1, start=0",
+            "[1, 3] does not fit [2, 5] along axis 1",
+        ),
+        ("f32[2, 5]; f16[2, 3]", "slice_scatter", "axis=1, start=0", "dtypes differ: f32 and f16"),
         ("f32[2, 3]; f32[2, 0]; f32[2, 5]", "concat", "axis=1", "f32[2, 8]"),
         ("f32[2, 3]; f32[3, 3]", "concat", "axis=1", "[3, 3] does not fit [2, 3] along axis 1"),
         ("", "concat", "axis=0", "takes 1 or more operands, got 0"),

@@ -220,3 +220,10 @@ fn negative_axes_count_from_the_back() {
     assert_eq!(s.axis(isize::MIN), None);
     assert_eq!(shape(&[]).axis(0), None);
 }
+
+/// Errors with the types of three tensors stay within clippy's threshold.
+#[test]
+#[cfg(target_pointer_width = "64")]
+fn a_shape_has_72_bytes() {
+    assert_eq!((size_of::<Shape>(), size_of::<TensorType>()), (72, 80));
+}

@@ -26,6 +26,7 @@
 //!     max_buffer_bytes: 1 << 32,
 //!     memory_bytes: 1 << 34,
 //!     processors: None,
+//!     keeps_denormals: true,
 //! };
 //! let ty = TensorType::new(DType::F32, Shape::new(&[1024])?);
 //! let value = |i| Target { ty, memory: Memory::Value(ValueId::new(i)) };
@@ -72,6 +73,7 @@ mod rows;
 mod sample;
 mod scatter;
 mod site;
+mod slice_scatter;
 mod softmax;
 mod state_space;
 mod transpose;

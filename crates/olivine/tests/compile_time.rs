@@ -186,6 +186,7 @@ fn on_gpu(build: Build, n: usize) -> f64 {
         max_buffer_bytes: 1 << 32,
         memory_bytes: 1 << 34,
         processors: None,
+        keeps_denormals: true,
     };
     seconds(|| drop(gpu::lower(&compiled, &caps, &gpu::Record::new(), &[]).unwrap()))
 }

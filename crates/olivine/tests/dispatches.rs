@@ -55,6 +55,7 @@ fn caps(name: &str, kind: DeviceKind, target: Target) -> DeviceCaps {
         max_buffer_bytes: 1 << 32,
         memory_bytes: 1 << 34,
         processors: None,
+        keeps_denormals: true,
     }
 }
 

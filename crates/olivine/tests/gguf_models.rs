@@ -208,6 +208,22 @@ fn decoders_compute_what_their_definition_says() {
     }
 }
 
+#[test]
+fn a_file_in_memory_is_the_same_model() {
+    let bytes = file("qwen3", TensorKind::Blocks(BlockFormat::Q8_0)).to_bytes().unwrap();
+    let path = std::env::temp_dir().join(format!("olivine-gguf-memory-{}.gguf", std::process::id()));
+    std::fs::write(&path, &bytes).unwrap();
+    let session = Session::new(Device::Cpu).unwrap();
+    let tokens = Tensor::new([1, 3], vec![1i64, 95, 17]).unwrap();
+    let [of_file, of_bytes] = [Model::load(&path), Model::from_gguf(bytes)].map(|model| {
+        let executable = session.compile(&model.unwrap()).unwrap();
+        executable.run([("tokens", &tokens)]).unwrap()["logits"].clone()
+    });
+    std::fs::remove_file(&path).unwrap();
+    assert_eq!(of_file.bytes(), of_bytes.bytes());
+    assert!(Model::from_gguf(b"GGUF".to_vec()).is_err());
+}
+
 #[cfg(feature = "vulkan")]
 #[test]
 fn decoders_compute_the_same_on_vulkan() {

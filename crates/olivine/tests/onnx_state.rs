@@ -91,7 +91,7 @@ fn a_state_is_copied_changed_saved_and_restored() {
 
         let mut restored = model.load_state(&path).unwrap();
         assert_eq!(step(&mut restored)["sum"].as_slice::<f32>().unwrap(), [7.0]);
-        assert_eq!(restored.iter().map(|(name, _)| name).collect::<Vec<_>>(), ["past", "total"]);
+        assert_eq!(restored.names().collect::<Vec<_>>(), ["past", "total"]);
 
         let wrong = Tensor::from([1.0f32]);
         assert!(matches!(model.state_from([("past", &wrong)]), Err(Error::WrongType { .. })));

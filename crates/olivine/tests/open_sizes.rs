@@ -105,7 +105,7 @@ fn random_step(g: &mut Graph, x: ValueId, step: usize, random: &mut Random) -> R
     let rank = shape.rank();
     let last = shape.size(rank.saturating_sub(1)).as_constant().filter(|_| rank > 0);
     let axis = random.below(rank) as isize;
-    Ok(match random.below(15) {
+    Ok(match random.below(16) {
         0 => g.gelu(x)?,
         1 => g.add(x, x)?,
         2 if last.is_some() => {
@@ -136,6 +136,11 @@ fn random_step(g: &mut Graph, x: ValueId, step: usize, random: &mut Random) -> R
             let pads: Vec<(i64, i64)> =
                 (0..rank).map(|_| (random.below(2) as i64, random.below(3) as i64)).collect();
             g.pad(x, &pads, PadMode::Constant, 0.5)?
+        }
+        15 => {
+            let ahead = g.slice(x, axis, 0, 1, 1)?;
+            let end = g.exp(ahead)?;
+            g.slice_scatter(x, end, axis, 0usize)?
         }
         14 if rank > 1 && rank < 4 => {
             let other = g.swap_last_axes(x)?;

@@ -56,6 +56,8 @@ pub struct DeviceCaps {
     pub memory_bytes: u64,
     /// Streaming multiprocessors, compute units or shader cores, if the driver says.
     pub processors: Option<u32>,
+    /// Whether the driver keeps f32 numbers below 2^-126 in additions and multiplications; others may take them for zeros.
+    pub keeps_denormals: bool,
 }
 
 /// Features that a session can leave out, so that every path is exercised on one machine.

@@ -59,6 +59,7 @@ mod table;
 pub use bindings::Bindings;
 pub use dim::{Dim, Expression, Structural};
 pub use error::{Error, Fault};
+pub use expr::list::Expressions;
 pub use expr::store::{expression_count, set_expression_limit};
 pub use layout::ArenaLayout;
 pub use symbol::{Scope, Symbol};

@@ -196,5 +196,6 @@ pub(crate) fn caps(facts: &Facts) -> DeviceCaps {
         max_buffer_bytes: most.min(memory_bytes),
         memory_bytes,
         processors: facts.processors,
+        keeps_denormals: facts.floats.denormals[1],
     }
 }

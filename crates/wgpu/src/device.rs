@@ -381,6 +381,8 @@ impl Plan {
             // wgpu does not report it; the device's own refusal is the limit.
             memory_bytes: u64::MAX,
             processors: None,
+            // WGSL has no word for it, and lets an implementation flush.
+            keeps_denormals: facts.as_ref().is_some_and(|f| f.float32.denorm_preserve),
         };
         let caps = caps.without(options.mask);
         let language = match facts {

@@ -1,6 +1,6 @@
 //! Joining, cutting, repeating and padding.
 
-use olivine_ir::op::{Pad, PadMode, Repeat, Reverse, Roll, Split};
+use olivine_ir::op::{Pad, PadMode, Repeat, Reverse, Roll, SliceScatter, Split};
 use olivine_ir::{Tensor, TensorType};
 
 use super::value::whole;
@@ -12,6 +12,7 @@ use super::{meanings, one};
 
 meanings! { |op, x, call|
     Concat => one(Ok(concat(op.axis, x, call.ty()))),
+    SliceScatter => one(Ok(slice_scatter(op, x, call.ty()))),
     Split => Ok(split(op, &x[0], call.results)),
     Stack => one(Ok(stack(op.axis, x, call.ty()))),
     Tile => one(Ok(tile(&x[0], call.ty()))),
@@ -32,6 +33,23 @@ pub(super) fn concat(axis: usize, x: &[Value], ty: TensorType) -> Value {
             }
             from[axis] -= part.shape()[axis];
         }
+    });
+    collect(ty, out)
+}
+
+pub(super) fn slice_scatter(op: &SliceScatter, x: &[Value], ty: TensorType) -> Value {
+    let (start, part) = (whole(op.start) as usize, &x[1]);
+    let mut out = Vec::with_capacity(ty.shape.numel());
+    each(&ty.shape, |at| {
+        let mut from = at.to_vec();
+        let inside = at[op.axis].checked_sub(start).filter(|i| *i < part.shape()[op.axis]);
+        out.push(match inside {
+            Some(i) => {
+                from[op.axis] = i;
+                read(part, flat(part.shape(), &from))
+            }
+            None => read(&x[0], flat(x[0].shape(), &from)),
+        });
     });
     collect(ty, out)
 }

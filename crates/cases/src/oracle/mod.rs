@@ -31,6 +31,8 @@ mod value;
 
 use olivine_ir::{Def, Graph, Op, TensorType, for_each_op};
 
+use crate::denormals::flushed;
+
 pub use elementwise::Scalar;
 pub(crate) use value::limits;
 pub use value::{Numbers, Value};
@@ -109,6 +111,17 @@ pub enum Between {
     Unrounded,
     /// Rounded to the value's dtype, for graphs in which one step decides by the last bit of another.
     Rounded,
+    /// In f64, with inputs and results that are denormal in f32 as zeros.
+    Flushed,
+}
+
+/// A value as the rest of the graph sees it; `inner` is a result that is no output.
+fn held(value: Value, between: Between, inner: bool) -> Value {
+    match between {
+        Between::Rounded if inner => value.rounded(),
+        Between::Flushed => flushed(value),
+        _ => value,
+    }
 }
 
 /// The outputs of a whole graph; `feeds` gives inputs and params by name.
@@ -123,9 +136,9 @@ pub fn run(graph: &Graph, feeds: &[(String, Value)], between: Between) -> Result
                 if feed.ty != value.ty {
                     return Err(format!("`{name}` is {}, fed {}", value.ty, feed.ty));
                 }
-                Some(feed)
+                Some(held(feed, between, false))
             }
-            Def::Const(t) => Some(Value::of(t)),
+            Def::Const(t) => Some(held(Value::of(t), between, false)),
             Def::Node { .. } => None,
         };
     }
@@ -141,9 +154,8 @@ pub fn run(graph: &Graph, feeds: &[(String, Value)], between: Between) -> Result
         let results = eval_in(&node.op, &operands, between)
             .map_err(|e| format!("{} `{}`: {e}", node.op.name(), node.name))?;
         for (id, value) in node.outputs.iter().zip(results) {
-            let last = graph.outputs().iter().any(|o| o.value == *id);
-            values[id.index()] =
-                Some(if between == Between::Rounded && !last { value.rounded() } else { value });
+            let inner = graph.outputs().iter().all(|o| o.value != *id);
+            values[id.index()] = Some(held(value, between, inner));
         }
     }
     graph

@@ -74,6 +74,10 @@ fn joins(t: &mut Table) {
         let (a, b) = (g.x([3, 2, 5])?, g.x([3, 7, 5])?);
         g.concat(&[a, b], 1)
     });
+    every(t, "slice_scatter", |g| {
+        let (x, part) = (g.x([3, 7, 5])?, g.x([3, 2, 5])?);
+        g.slice_scatter(x, part, 1, 3usize)
+    });
     every(t, "stack", |g| {
         let (a, b) = (g.x([3, 4])?, g.x([3, 4])?);
         g.stack(&[a, b], 1)

@@ -175,6 +175,44 @@ fn joins(t: &mut Table) {
         let b = g.slice(b, 1, 7, 2, -2)?;
         g.concat(&[a, b], 1)
     });
+    for (name, axis) in [("first", 0usize), ("middle", 1), ("last", 2)] {
+        for (place, start) in [("front", 0usize), ("inside", 2), ("back", 4)] {
+            t.case(&format!("slice_scatter/{name}-{place}"), SIZES, Anything, Bits, move |g| {
+                let mut dims = [7, 7, 7];
+                dims[axis] = 3;
+                let (x, part) = (g.x([7, 7, 7])?, g.x(dims)?);
+                g.slice_scatter(x, part, axis as isize, start)
+            });
+        }
+    }
+    t.case("slice_scatter/all", &[F32], normal(), Bits, |g| {
+        let (x, part) = (g.x([3, 4])?, g.x([3, 4])?);
+        g.slice_scatter(x, part, 0, 0usize)
+    });
+    t.case("slice_scatter/nothing", &[F32, U8], Anything, Bits, |g| {
+        let (x, part) = (g.x([3, 4])?, g.x([3, 0])?);
+        g.slice_scatter(x, part, 1, 4usize)
+    });
+    t.case("slice_scatter/empty", &[F32], normal(), Bits, |g| {
+        let (x, part) = (g.x([0, 4])?, g.x([0, 2])?);
+        g.slice_scatter(x, part, 1, 1usize)
+    });
+    t.case("slice_scatter/rank-1", &[F32, Bool], Chance(0.5), Bits, |g| {
+        let (x, part) = (g.x([9])?, g.x([4])?);
+        g.slice_scatter(x, part, 0, 5usize)
+    });
+    t.case("slice_scatter/of-views", FLOATS, normal(), Bits, |g| {
+        let (x, part) = (g.x([8, 5])?, g.x([5, 8])?);
+        let x = g.transpose(x, &[1, 0])?;
+        let part = g.slice(part, 1, 7, 2, -2)?;
+        g.slice_scatter(x, part, 1, 3usize)
+    });
+    t.case("slice_scatter/chain", &[F32, F16, U8], Anything, Bits, |g| {
+        let (x, a, b) = (g.x([2, 6, 3])?, g.x([2, 2, 3])?, g.x([2, 3, 3])?);
+        let once = g.slice_scatter(x, a, 1, 0usize)?;
+        let twice = g.slice_scatter(once, b, 1, 1usize)?;
+        g.concat(&[twice, x], 1)
+    });
     for (name, axis) in [("first", 0isize), ("middle", 1), ("last", 2)] {
         t.case(&format!("split/{name}"), SIZES, Anything, Bits, move |g| {
             let x = g.x([6, 6, 6])?;

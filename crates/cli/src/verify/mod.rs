@@ -9,7 +9,7 @@ use clap::Args;
 use olivine::PipelineCache;
 use olivine::internals::OptionsExt as _;
 use olivine::internals::gpu::Mask;
-use olivine_cases::{Outcome, Report, SessionBackend, long_axes, run_table, table};
+use olivine_cases::{Backend as _, Denormals, Outcome, Report, SessionBackend, long_axes, run_table, table};
 use serde_json::json;
 
 use crate::Global;
@@ -89,7 +89,11 @@ pub(crate) fn run(global: &Global, args: &VerifyArgs) -> Result<Answer, Failure>
     }
     let messages = backend.session().validation_messages();
 
-    let mut text = format!("{} · {name}\n\n", report.backend);
+    let mut text = format!("{} · {name}\n", report.backend);
+    if backend.denormals() == Denormals::Flushed {
+        text.push_str("f32 denormals are flushed: results that fit that pass too\n");
+    }
+    text.push('\n');
     if args.bounds {
         text.push_str(&used_bounds(&report));
     }

@@ -318,7 +318,7 @@ fn reusable_operand(graph: &Graph, node: &Node, step: usize, uses: &Uses<'_>) ->
     let Uses { roots, residents, last, held } = *uses;
     let candidates = match node.op {
         Op::ScalarOp(_) | Op::Fused(_) => 0..node.inputs.len(),
-        Op::KvAppend(_) | Op::ScatterElements(_) | Op::ScatterNd(_) => 0..1,
+        Op::KvAppend(_) | Op::SliceScatter(_) | Op::ScatterElements(_) | Op::ScatterNd(_) => 0..1,
         _ => return None,
     };
     let target = graph.values()[node.outputs.first()?.index()].ty;

@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use olivine_compile::plan::MemoryPlan;
 use olivine_compile::{Compiled, Spelling};
-use olivine_ir::{Def, Dim, Graph, Node, Op, Tensor, ValueId};
+use olivine_ir::{Def, Dim, Graph, Op, Tensor, ValueId};
 use olivine_kernels::{Memory, Operand, Target};
 use olivine_program::{BufferDecl, BufferId, Content, DeviceCaps, SizedSlice, Slice};
 
@@ -308,6 +308,9 @@ fn appends_in_place(graph: &Graph, id: ValueId, input: usize) -> bool {
     let Some((_, cache)) = graph.inputs().nth(input) else { return false };
     let readers = graph.nodes().iter().flat_map(|n| &n.inputs).filter(|i| **i == cache).count();
     let also_output = graph.outputs().iter().any(|o| o.value == cache);
-    matches!(graph.producer(id), Some(Node { op: Op::KvAppend(_), inputs, .. })
-        if inputs.first() == Some(&cache) && readers == 1 && !also_output)
+    matches!(graph.producer(id), Some(node)
+        if matches!(node.op, Op::KvAppend(_) | Op::SliceScatter(_))
+            && node.inputs.first() == Some(&cache)
+            && readers == 1
+            && !also_output)
 }

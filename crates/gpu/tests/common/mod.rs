@@ -68,6 +68,7 @@ impl Interpreter {
             max_buffer_bytes: 1 << 32,
             memory_bytes: 1 << 34,
             processors: None,
+            keeps_denormals: true,
         };
         Interpreter { name: name.into(), caps, arithmetic }
     }

@@ -64,6 +64,7 @@ pub(crate) fn caps(memory: u64) -> DeviceCaps {
         max_buffer_bytes: memory,
         memory_bytes: memory,
         processors: None,
+        keeps_denormals: true,
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::attr::{Attr, AttrField, Attrs, same_float};
 use crate::graph::{Graph, ValueId};
 use crate::op::{Rule, Spelled, arity};
-use crate::{DType, Error, Shape, Tensor, TensorType, words};
+use crate::{DType, Error, MAX_ELEMENTS, Shape, Tensor, TensorType, words};
 
 words! {
     /// A function of one number without attributes.
@@ -386,7 +386,8 @@ pub(crate) fn broadcast_all(operands: &[TensorType]) -> Result<Shape, String> {
                 .rev()
                 .zip(t.shape.values().iter().rev())
                 .all(|(a, b)| a == b || *a == 1 || *b == 1);
-            let why = if fits { ": more than 2^50 elements" } else { "" };
+            let most = MAX_ELEMENTS.ilog2();
+            let why = if fits { format!(": more than 2^{most} elements") } else { String::new() };
             format!("shapes do not broadcast: {acc} with {}{why}", t.shape)
         })
     })

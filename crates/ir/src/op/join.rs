@@ -40,6 +40,47 @@ impl Rule for Concat {
 }
 
 op! {
+    /// A tensor written over part of another; operands: x, part.
+    ///
+    /// The result is `x` with `part` at `start ..` of an axis. `part` has the other sizes of `x`. The buffer is reused
+    /// when nothing else reads the old `x`.
+    pub struct SliceScatter = "slice_scatter" {
+        /// The axis.
+        pub axis: usize,
+        /// Position of the first element on the axis.
+        pub start: Dim,
+    }
+}
+
+impl Rule for SliceScatter {
+    fn infer(&self, operands: &[TensorType]) -> Result<Vec<TensorType>, String> {
+        arity(operands, 2..=2)?;
+        same_dtype(operands)?;
+        let (x, part) = (&operands[0].shape, &operands[1].shape);
+        axis_in(self.axis, x)?;
+        let fits =
+            part.rank() == x.rank() && (0..x.rank()).all(|i| i == self.axis || part.size(i) == x.size(i));
+        if !fits {
+            return Err(format!("{part} does not fit {x} along axis {}", self.axis));
+        }
+        let end = (self.start + part.size(self.axis)).check().map_err(|e| e.to_string())?;
+        if self.start < 0 || end > x.size(self.axis) {
+            let size = x.size(self.axis);
+            return Err(format!("{} .. {end} is outside axis {} of size {size}", self.start, self.axis));
+        }
+        Ok(vec![operands[0]])
+    }
+
+    fn reads_strides(&self, operand: usize) -> bool {
+        operand == 1
+    }
+
+    fn moves_elements(&self) -> bool {
+        true
+    }
+}
+
+op! {
     /// An axis cut into parts; one result per part.
     pub struct Split = "split" {
         /// The axis.
@@ -273,6 +314,18 @@ impl Graph {
             None => 0,
         };
         self.add1(Concat { axis }, operands)
+    }
+
+    /// Writes a tensor over part of another; see [`SliceScatter`].
+    pub fn slice_scatter(
+        &mut self,
+        x: ValueId,
+        part: ValueId,
+        axis: isize,
+        start: impl Into<Dim>,
+    ) -> Result<ValueId, Error> {
+        let axis = self.axis_of("slice_scatter", x, axis)?;
+        self.add1(SliceScatter { axis, start: start.into() }, &[x, part])
     }
 
     /// Cuts an axis into parts of the given sizes.

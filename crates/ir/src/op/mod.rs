@@ -339,7 +339,7 @@ ops! {
         Reduce, Softmax, LogSoftmax, ArgReduce, Cumulative, TopK, Sort, ArgSort,
         Attention, KvAppend, Rope,
         SelectiveScan, Mamba2, GatedDeltaNet, CausalConv1d, Recurrence,
-        Concat, Pad, Gather, GatherElements, GatherNd, ScatterElements, ScatterNd,
+        Concat, SliceScatter, Pad, Gather, GatherElements, GatherNd, ScatterElements, ScatterNd,
         OneHot, Trilu, Range, NonZero,
         Conv, ConvTranspose, QConv, Im2Col, Col2Im, Pool, AdaptivePool, Resize, GridSample, RoiAlign,
         Fft, RngUniform, RngNormal, Sample,

@@ -3,7 +3,7 @@
 use olivine_ir::op::{
     Concat, DepthMode, DepthToSpace, Expand, Fill, Gather, GatherElements, GatherNd, NonZero, OneHot, Pad,
     PadMode, Range, Repeat, Reshape, Reverse, Roll, ScatterElements, ScatterMode, ScatterNd, Slice,
-    SpaceToDepth, Split, Stack, Tile, Transpose, TriPart, Trilu, Unfold, View,
+    SliceScatter, SpaceToDepth, Split, Stack, Tile, Transpose, TriPart, Trilu, Unfold, View,
 };
 use olivine_ir::{DType, Shape};
 
@@ -19,6 +19,7 @@ pub(crate) const MAKERS: &[fn(&mut Rng) -> Made] = &[
     space_to_depth,
     unfold,
     concat,
+    slice_scatter,
     split,
     stack,
     tile,
@@ -127,6 +128,16 @@ fn concat(rng: &mut Rng) -> Made {
         ty(dtype, &dims)
     };
     (Concat { axis }.into(), (0..=rng.below(4)).map(|_| part(rng)).collect())
+}
+
+fn slice_scatter(rng: &mut Rng) -> Made {
+    let x = rng.shape(1, 8);
+    let axis = rng.below(x.len());
+    let start = rng.below(x[axis] + 1);
+    let mut part = x.clone();
+    part[axis] = rng.below(x[axis] - start + 1);
+    let dtype = rng.dtype();
+    (SliceScatter { axis, start: start.into() }.into(), vec![ty(dtype, &x), ty(dtype, &part)])
 }
 
 fn split(rng: &mut Rng) -> Made {

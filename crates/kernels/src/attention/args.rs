@@ -22,16 +22,16 @@ pub(super) enum AttentionTarget {
         /// `[batch, kv head, row, split, 2]`.
         sums: Memory,
         /// Ranges that the keys are split into.
-        splits: usize,
+        splits: Dim,
     },
 }
 
 impl AttentionTarget {
-    /// Ranges that the keys are split into.
-    pub(super) fn splits(&self) -> usize {
+    /// Ranges that the keys are split into, if they are.
+    pub(super) fn splits(&self) -> Option<Dim> {
         match self {
-            AttentionTarget::Target => 1,
-            AttentionTarget::Partial { splits, .. } => *splits,
+            AttentionTarget::Target => None,
+            AttentionTarget::Partial { splits, .. } => Some(*splits),
         }
     }
 }

@@ -7,6 +7,7 @@
 //!   then, per row:           accumulators / sum of weights, or both kept apart for the combining dispatch
 //! ```
 
+use olivine_ir::Dim;
 use olivine_kernel::{AtomicOp, Buf, Builder, Elem, Reduction, Shared, Val, Var};
 
 use super::args::{AttentionArgs, AttentionTarget, DeclaredAttentionTarget, Row, WorkgroupCoord};
@@ -27,13 +28,13 @@ pub(super) fn emit(
 ) -> Result<(), String> {
     let splits = sink.splits();
     let tiles = p.rows().div_ceil(t.rows());
-    let name = if splits > 1 { "attention_split" } else { "attention" };
+    let name = if splits.is_some() { "attention_split" } else { "attention" };
     let k = site.builder(name, GROUP);
     let l = Launch::new(&k);
     let kernel = Kernel::declare(&l, p, *t, sink);
-    let groups = p.batch * p.kv_heads * tiles * splits;
+    let groups = p.batch * p.kv_heads * tiles * splits.unwrap_or(Dim::ONE);
     let (count, tiles) = (l.size("groups", groups), l.size("tiles", tiles));
-    let splits = if splits > 1 { l.size("splits", splits) } else { k.u32(1) };
+    let splits = splits.map_or_else(|| k.u32(1), |splits| l.size("splits", splits));
     let kv_heads = l.size("kv_heads", p.kv_heads);
 
     let number = linear_group(&k);

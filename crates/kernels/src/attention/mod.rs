@@ -70,17 +70,21 @@ pub(crate) fn attention(op: &Attention, site: &mut Site<'_>) -> Result<(), Strin
         let shared = site.caps.target.shared_bytes;
         format!("head dims {} and {} do not fit {shared} bytes of workgroup memory", p.dim, p.value_dim)
     })?;
-    let default = Plan { tile, splits: p.splits(busy(site.caps), tile.rows(), tile.keys()) };
+    let default = Plan { tile, splits: None };
     let class = class(&p, site.is_tuned(FAMILY))?;
     let candidates = candidates(&p, need, site.caps)?;
     let Plan { tile, splits } = site.tuned(FAMILY, class, default, candidates);
+    let splits = match splits {
+        Some(splits) => splits.into(),
+        None => p.splits(busy(site.caps), tile.rows(), tile.keys()),
+    };
     let sink = sink(&p, splits, site);
     kernel::emit(&p, &tile, &sink, site)?;
     combine::emit(&p, &sink, site)
 }
 
 /// Where results go when the keys are split so; unsplit if the parts are more than kernels count.
-fn sink(p: &Problem<'_>, splits: usize, site: &mut Site<'_>) -> AttentionTarget {
+fn sink(p: &Problem<'_>, splits: Dim, site: &mut Site<'_>) -> AttentionTarget {
     let bytes = p.partial().size();
     let parts = p.batch * p.kv_heads * p.rows() * splits;
     let numbers = parts * (fours(p.value_dim) * 4);
@@ -98,12 +102,16 @@ fn sink(p: &Problem<'_>, splits: usize, site: &mut Site<'_>) -> AttentionTarget 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Plan {
     tile: Tile,
-    splits: usize,
+    /// As many as [`Problem::splits`] says where none are given.
+    splits: Option<usize>,
 }
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} s{}", self.tile, self.splits)
+        match self.splits {
+            Some(splits) => write!(f, "{} s{splits}", self.tile),
+            None => write!(f, "{}", self.tile),
+        }
     }
 }
 
@@ -131,10 +139,11 @@ fn candidates(p: &Problem<'_>, need: Need, caps: &DeviceCaps) -> Result<Vec<Plan
     for tile in Tile::candidates(need, &caps.target) {
         let (groups, tiles) = (number(p.groups(tile.rows()))?, number(p.keys.div_ceil(tile.keys()))?);
         // The number that keeps a large device busy, its neighbours, and none.
-        let usual = splits(busy(caps), groups, tiles);
-        for splits in [usual, 1, usual / 2, usual * 2] {
-            let plan = Plan { tile, splits };
-            if splits > 0 && splits <= tiles.max(1) && !all.contains(&plan) {
+        let usual = number(splits(busy(caps), groups, tiles.into()))?;
+        all.push(Plan { tile, splits: None });
+        for splits in [1, usual / 2, usual * 2] {
+            let plan = Plan { tile, splits: Some(splits) };
+            if splits > 0 && splits != usual && splits <= tiles.max(1) && !all.contains(&plan) {
                 all.push(plan);
             }
         }
@@ -147,11 +156,20 @@ fn busy(caps: &DeviceCaps) -> usize {
     if caps.kind == DeviceKind::Cpu { BUSY_PROCESSOR } else { BUSY }
 }
 
-/// Ranges that the keys are split into, given the workgroups there are without and the tiles of keys.
-fn splits(busy: usize, groups: usize, tiles: usize) -> usize {
-    let splits = (busy / groups.max(1)).min(tiles / LEAST_TILES).max(1);
-    let worth = splits > MOST_UNSPLIT && tiles - tiles.div_ceil(splits) >= WORTH_TILES;
-    if worth { splits } else { 1 }
+/// Ranges that the keys are split into, given the workgroups there are without and the tiles of keys. Whether they are
+/// split at all is the one question about the tiles, so that two plans serve any number of keys.
+fn splits(busy: usize, groups: usize, tiles: Dim) -> Dim {
+    let most = busy / groups.max(1);
+    let pays = |tiles: usize| {
+        let splits = most.min(tiles / LEAST_TILES);
+        splits > MOST_UNSPLIT && tiles - tiles.div_ceil(splits) >= WORTH_TILES
+    };
+    // More tiles never make it pay less.
+    let limit = (MOST_UNSPLIT + 1) * LEAST_TILES + 2 * WORTH_TILES;
+    match (1..=limit).find(|tiles| pays(*tiles)) {
+        Some(least) if tiles >= least => tiles.div_floor(LEAST_TILES).min(most),
+        _ => Dim::ONE,
+    }
 }
 
 /// The position of a query's row in a packed result.
@@ -175,12 +193,13 @@ mod tests {
 
     #[test]
     fn keys_are_split_only_where_workgroups_are_few_and_keys_many() {
-        assert_eq!(splits(BUSY, 1000, 100), 1);
-        assert_eq!(splits(BUSY, 8, 3), 1);
-        assert_eq!(splits(BUSY, 24, 4), 1);
-        assert_eq!(splits(BUSY, 8, 64), 32);
-        assert_eq!(splits(BUSY, 96, 16), 5);
-        assert_eq!(splits(BUSY, 1, 1 << 20), 512);
-        assert_eq!(splits(BUSY, 1, 0), 1);
+        let splits = |groups: usize, tiles: usize| splits(BUSY, groups, tiles.into()).as_constant();
+        assert_eq!(splits(1000, 100), Some(1));
+        assert_eq!(splits(8, 3), Some(1));
+        assert_eq!(splits(24, 4), Some(1));
+        assert_eq!(splits(8, 64), Some(32));
+        assert_eq!(splits(96, 16), Some(5));
+        assert_eq!(splits(1, 1 << 20), Some(512));
+        assert_eq!(splits(1, 0), Some(1));
     }
 }

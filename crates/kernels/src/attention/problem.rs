@@ -118,12 +118,12 @@ impl<'a> Problem<'a> {
 
     /// Ranges that the keys are split into, given how many workgroups keep the device busy, and the rows and keys of a
     /// tile.
-    pub(super) fn splits(&self, busy: usize, rows: u32, keys: u32) -> usize {
+    pub(super) fn splits(&self, busy: usize, rows: u32, keys: u32) -> Dim {
         let groups = self.groups(rows);
         // With so many workgroups keys are not split, however many there are.
         if groups * (MOST_UNSPLIT + 1) > busy {
-            return 1;
+            return Dim::ONE;
         }
-        splits(busy, class_of(groups), class_of(self.keys.div_ceil(keys)))
+        splits(busy, class_of(groups), self.keys.div_ceil(keys))
     }
 }

@@ -131,6 +131,7 @@ mod tests {
             max_buffer_bytes: 1 << 30,
             memory_bytes: 1 << 30,
             processors: None,
+            keeps_denormals: true,
         };
         let site = Site::new(&caps, Vec::new(), Vec::new());
         for elem in [Elem::F32, Elem::F64] {

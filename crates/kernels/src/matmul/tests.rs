@@ -21,6 +21,7 @@ fn caps(kind: DeviceKind, target: Target) -> DeviceCaps {
         max_buffer_bytes: 1 << 32,
         memory_bytes: 1 << 34,
         processors: None,
+        keeps_denormals: true,
     }
 }
 

@@ -167,6 +167,7 @@ mod tests {
             max_buffer_bytes: 1 << 32,
             memory_bytes: 1 << 32,
             processors: None,
+            keeps_denormals: true,
         }
     }
 

@@ -2,15 +2,16 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 use olivine_cpu::HostBytes;
 use olivine_gpu::Take;
 use olivine_ir::op::{RUN_COUNTER, run_counter_type};
-use olivine_ir::size::guards;
+use olivine_ir::size::{Symbol, guards};
 use olivine_ir::{Data, Def, Graph, Shape, Tensor, TensorType, ValueId, nearest};
 
+use super::growth::grown_sizes;
 use super::io::{Input, Outputs, Pending, ResidentRun, named, write_results, zeros};
 use super::plans::{OpenSizes, Plans};
 use crate::engine::{DeviceTensor, Model, Prepared, StepTime};
@@ -21,9 +22,10 @@ use crate::{Error, Session};
 /// Inputs of a run by name.
 pub(crate) type NamedInputs<'a> = Vec<(&'a str, Input<'a>)>;
 
-/// What is compiled for the inputs of a run, after their names and types were checked.
+/// The inputs of a run, after their names and types were checked.
 pub(super) struct Checked {
-    pub(super) prepared: Arc<dyn Prepared>,
+    /// In the graph's order.
+    pub(super) shapes: Vec<Shape>,
     /// For every input of the graph its position among those given; `None` for the run counter, where it was not given.
     pub(super) order: Vec<Option<usize>>,
     pub(super) counter: Option<Tensor>,
@@ -34,12 +36,16 @@ pub(crate) struct GraphExecutable {
     session: Session,
     graph: Graph,
     /// Pairs of an input and the output that replaces it, by name.
-    states: Vec<(String, String)>,
+    pub(super) states: Vec<(String, String)>,
+    /// Open sizes that states grow on.
+    pub(super) grown: Vec<Symbol>,
     /// Positions of inputs by name.
     inputs: HashMap<String, usize>,
-    open: OpenSizes,
+    pub(super) open: OpenSizes,
     model: OfProcess<Arc<dyn Model>>,
     compiled: OfProcess<RwLock<Plans>>,
+    /// What is compiled for runs that append to states.
+    pub(super) appended: OfProcess<RwLock<Plans>>,
     /// What the next run's random numbers see.
     runs: AtomicU64,
 }
@@ -57,17 +63,27 @@ impl GraphExecutable {
         let inputs = graph.inputs().enumerate().map(|(i, (name, _))| (name.to_string(), i)).collect();
         let executable = GraphExecutable {
             open: OpenSizes::new(&graph)?,
+            grown: grown_sizes(&graph, &states),
             session,
             graph,
             states,
             inputs,
             model: OfProcess::new(model),
             compiled: OfProcess::new(RwLock::default()),
+            appended: OfProcess::new(RwLock::default()),
             runs: AtomicU64::new(0),
         };
         let shapes = shapes.unwrap_or_else(|| executable.declared_shapes());
-        executable.specialised(&shapes)?;
+        executable.compile_for(&shapes)?;
         Ok(executable)
+    }
+
+    /// Compiles what runs of some sizes need: those with a state, where it grows.
+    fn compile_for(&self, shapes: &[Shape]) -> Result<Arc<dyn Prepared>, Error> {
+        match self.appending(shapes, &|_| None)? {
+            Some(appending) => Ok(appending.prepared),
+            None => self.specialised(shapes),
+        }
     }
 
     /// The same graph and params, with values from inside among the outputs.
@@ -87,7 +103,7 @@ impl GraphExecutable {
         if !self.compiled.is_here() {
             return 0;
         }
-        self.compiled.read().unwrap_or_else(PoisonError::into_inner).count()
+        [&self.compiled, &self.appended].iter().map(|plans| read(plans).count()).sum()
     }
 
     /// For every plan what sizes it holds for, a line for each guard.
@@ -95,8 +111,10 @@ impl GraphExecutable {
         if !self.compiled.is_here() {
             return Vec::new();
         }
-        let plans = self.compiled.read().unwrap_or_else(PoisonError::into_inner);
-        plans.guards().map(|guards| guards.iter().map(|guard| format!("{guard:?}")).collect()).collect()
+        let of = |plans: &Plans| -> Vec<Vec<String>> {
+            plans.guards().map(|guards| guards.iter().map(|guard| format!("{guard:?}")).collect()).collect()
+        };
+        [&self.compiled, &self.appended].iter().flat_map(|plans| of(&read(plans))).collect()
     }
 
     /// Bytes that it takes on the CPU for the shapes compiled last. `None` on a GPU.
@@ -109,7 +127,8 @@ impl GraphExecutable {
         if !self.compiled.is_here() {
             return None;
         }
-        self.compiled.read().unwrap_or_else(PoisonError::into_inner).last().cloned()
+        let last = |plans: &RwLock<Plans>| read(plans).last().cloned();
+        last(&self.appended).or_else(|| last(&self.compiled))
     }
 
     /// The number of the next run, which its random numbers depend on. It begins at 0, and every run that does not
@@ -154,7 +173,7 @@ impl GraphExecutable {
     /// Brings params to the device and packs them for the kernels now instead of at the first run.
     pub(crate) fn load(&self) -> Result<(), Error> {
         let last = self.compiled_last();
-        last.map_or_else(|| self.specialised(&self.declared_shapes()), Ok)?.load()
+        last.map_or_else(|| self.compile_for(&self.declared_shapes()), Ok)?.load()
     }
 
     /// Runs on named inputs, which are borrowed, not copied; results come in new tensors.
@@ -240,10 +259,11 @@ impl GraphExecutable {
         let checked = self.check_inputs(&types)?;
         let counter = checked.counter.as_ref().map(Input::from);
         let ordered = checked.order.iter().filter_map(|at| at.map(|at| inputs[at].1).or(counter));
-        run(checked.prepared.as_ref(), &ordered.collect::<Vec<_>>())
+        let prepared = self.specialised(&checked.shapes)?;
+        run(prepared.as_ref(), &ordered.collect::<Vec<_>>())
     }
 
-    /// Checks the names and types of a run's inputs and finds what is compiled for their shapes.
+    /// Checks the names and types of a run's inputs.
     pub(super) fn check_inputs(&self, given: &[(&str, TensorType)]) -> Result<Checked, Error> {
         self.session.inner.check()?;
         let declared: Vec<(&str, ValueId)> = self.graph.inputs().collect();
@@ -277,7 +297,7 @@ impl GraphExecutable {
             None => self.ty(*id).shape,
         };
         let shapes: Vec<Shape> = order.iter().zip(&declared).map(shape).collect();
-        Ok(Checked { prepared: self.specialised(&shapes)?, order, counter })
+        Ok(Checked { shapes, order, counter })
     }
 
     /// The number of a run that needs one and was given none.
@@ -312,13 +332,13 @@ impl GraphExecutable {
     }
 
     /// What is prepared for some input shapes, compiled now if it is the first time they come.
-    fn specialised(&self, shapes: &[Shape]) -> Result<Arc<dyn Prepared>, Error> {
+    pub(super) fn specialised(&self, shapes: &[Shape]) -> Result<Arc<dyn Prepared>, Error> {
         self.compiled.check()?;
-        if let Some(found) = self.compiled.read().unwrap_or_else(PoisonError::into_inner).get(shapes) {
+        if let Some(found) = read(&self.compiled).get(shapes) {
             return Ok(found.clone());
         }
         let values = self.open.values(shapes)?;
-        let plan = self.compiled.read().unwrap_or_else(PoisonError::into_inner).plan(&values).cloned();
+        let plan = read(&self.compiled).plan(&values).cloned();
         if let Some(plan) = plan {
             let program = plan.for_sizes(values.bindings())?.unwrap_or(plan);
             let mut plans = self.compiled.write().unwrap_or_else(PoisonError::into_inner);
@@ -327,7 +347,7 @@ impl GraphExecutable {
         let (prepared, guards) = guards::record(|| self.prepare(shapes));
         let prepared = prepared?;
         let mut plans = self.compiled.write().unwrap_or_else(PoisonError::into_inner);
-        plans.add_plan(guards, &values, prepared.clone());
+        plans.add_plan(guards, &values, Arc::new([]), prepared.clone());
         Ok(plans.add_program(shapes, prepared))
     }
 
@@ -348,21 +368,34 @@ impl GraphExecutable {
             }
         }
         let values = self.open.values(&shapes)?;
-        if self.compiled.read().unwrap_or_else(PoisonError::into_inner).plan(&values).is_some() {
+        if self.grown.is_empty() && read(&self.compiled).plan(&values).is_some() {
             return Ok(());
         }
-        self.specialised(&shapes).map(drop)
+        self.compile_for(&shapes).map(drop)
     }
 
     /// Compiles the graph with its open sizes as symbols that have these values.
     fn prepare(&self, shapes: &[Shape]) -> Result<Arc<dyn Prepared>, Error> {
+        self.prepare_graph(&self.specialised_graph(shapes)?)
+    }
+
+    /// The graph with its open sizes as symbols that have these values.
+    pub(super) fn specialised_graph(&self, shapes: &[Shape]) -> Result<Graph, Error> {
         let names = self.graph.inputs().map(|(name, _)| name);
         let sizes: Vec<(&str, Shape)> = names.zip(shapes.iter().copied()).collect();
         // What does not fit is said in numbers.
         let graph = self.graph.specialise_symbolic(&sizes);
-        let graph = graph.or_else(|problem| self.graph.specialise(&sizes).and(Err(problem)))?;
-        let compiled = self.session.inner.compile(&graph, false)?;
-        self.model.prepare(&compiled, &self.states_in_place(&graph))
+        Ok(graph.or_else(|problem| self.graph.specialise(&sizes).and(Err(problem)))?)
+    }
+
+    pub(super) fn prepare_graph(&self, graph: &Graph) -> Result<Arc<dyn Prepared>, Error> {
+        let compiled = self.session.inner.compile(graph, false)?;
+        self.model.prepare(&compiled, &self.states_in_place(graph))
+    }
+
+    /// The session that it was compiled in.
+    pub(super) fn session(&self) -> &Session {
+        &self.session
     }
 
     /// States whose output is of their input's type for some sizes, by position: it takes over the input's bytes.
@@ -378,7 +411,11 @@ impl GraphExecutable {
 
     /// The position of an input among all.
     pub(super) fn position(&self, input: &str) -> Option<usize> {
-        self.inputs.get(input).copied()
+        // To compare a few names is faster than to hash one.
+        match self.inputs.len() {
+            0..=4 => self.graph.inputs().position(|(name, _)| name == input),
+            _ => self.inputs.get(input).copied(),
+        }
     }
 
     fn ty(&self, id: ValueId) -> TensorType {
@@ -388,6 +425,10 @@ impl GraphExecutable {
     fn declared_shapes(&self) -> Vec<Shape> {
         self.graph.inputs().map(|(_, id)| self.ty(id).shape.values()).collect()
     }
+}
+
+fn read(plans: &RwLock<Plans>) -> RwLockReadGuard<'_, Plans> {
+    plans.read().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The elements of a caller's tensors, in the order of the outputs.

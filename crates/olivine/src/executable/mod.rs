@@ -6,6 +6,7 @@
 //!   graph.rs   one graph, compiled for the sizes that come
 //!   plans.rs   what it is compiled to, and which sizes each plan holds for
 //!   state.rs   tensors that stay on the device from run to run
+//!   growth.rs  those that grow in place
 //!   io.rs      what goes into a run and what comes out
 //!   future.rs  runs in flight as futures
 //!   asynchronous.rs  what never blocks: the way in a browser
@@ -19,6 +20,7 @@ mod asynchronous;
 #[cfg(feature = "async")]
 mod future;
 mod graph;
+mod growth;
 mod io;
 mod options;
 mod plans;
@@ -75,6 +77,15 @@ struct Ready {
 }
 
 impl Ready {
+    fn of_graph(graph: &Arc<GraphExecutable>) -> Self {
+        Ready {
+            graph: graph.clone(),
+            #[cfg(feature = "onnx")]
+            passed: Vec::new(),
+            all: true,
+        }
+    }
+
     /// The graph's inputs: those of the caller, and what was computed.
     fn inputs<'a>(&'a self, given: &[(&'a str, Input<'a>)]) -> NamedInputs<'a> {
         if self.all {
@@ -105,7 +116,9 @@ impl Executable {
         let model = session.inner.engine.model(options.tuning.clone());
         let shapes = options.shapes_of(graph)?;
         let states = options.state.clone();
-        let compiled = GraphExecutable::new(session.clone(), graph.clone(), states, model, shapes)?;
+        let mut computed = graph.clone();
+        computed.retain_outputs(|name| options.computes(name));
+        let compiled = GraphExecutable::new(session.clone(), computed, states, model, shapes)?;
         Ok(Executable { session, source: Source::Graph(Arc::new(compiled)), options: options.clone() })
     }
 
@@ -128,11 +141,13 @@ impl Executable {
 
     /// The outputs of a run, with those that become state.
     pub fn outputs(&self) -> Vec<Port> {
-        match &self.source {
+        let mut outputs = match &self.source {
             Source::Graph(graph) => graph_outputs(graph.graph()),
             #[cfg(feature = "onnx")]
             Source::Onnx(model) => model.model().outputs(),
-        }
+        };
+        outputs.retain(|port| self.options.computes(&port.name));
+        outputs
     }
 
     fn all_inputs(&self) -> Vec<Port> {
@@ -344,12 +359,7 @@ impl Executable {
     #[cfg_attr(not(feature = "onnx"), allow(unused_variables, reason = "a graph is the same for all inputs"))]
     fn ready(&self, inputs: &[(&str, Input<'_>)]) -> Result<Ready, Error> {
         match &self.source {
-            Source::Graph(graph) => Ok(Ready {
-                graph: graph.clone(),
-                #[cfg(feature = "onnx")]
-                passed: Vec::new(),
-                all: true,
-            }),
+            Source::Graph(graph) => Ok(Ready::of_graph(graph)),
             #[cfg(feature = "onnx")]
             Source::Onnx(model) => {
                 let (graph, passed) = now(model.ready(inputs))?;

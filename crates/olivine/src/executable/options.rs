@@ -22,6 +22,8 @@ pub struct CompileOptions {
     /// ([`Executable::run_with_state`](crate::Executable::run_with_state)). Where the two are of one shape, the output is
     /// written over the input.
     pub state: Vec<(String, String)>,
+    /// Outputs to compute; all of them where none is named. Those that become state are always computed.
+    pub outputs: Vec<String>,
     /// Sizes of named dimensions to compile for; runs may have others.
     pub dims: Vec<(String, usize)>,
     /// Shapes of inputs to compile for; runs may have others where the sizes are open.
@@ -45,6 +47,22 @@ impl CompileOptions {
     /// Adds several pairs.
     pub fn states<I: Into<String>, O: Into<String>>(self, pairs: impl IntoIterator<Item = (I, O)>) -> Self {
         pairs.into_iter().fold(self, |options, (input, output)| options.state(input, output))
+    }
+
+    /// Computes these outputs alone, and those that become state.
+    pub fn outputs<N: Into<String>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
+        self.outputs.extend(names.into_iter().map(Into::into));
+        self
+    }
+
+    /// Whether an output is computed; an element of a sequence is `name[i]`.
+    pub(crate) fn computes(&self, output: &str) -> bool {
+        let is = |name: &String| {
+            output.strip_prefix(name.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('['))
+        };
+        self.outputs.is_empty()
+            || self.outputs.iter().any(is)
+            || self.state.iter().any(|(_, state)| is(state))
     }
 
     /// Compiles for a size of a named dimension.
@@ -121,6 +139,12 @@ impl CompileOptions {
             }
             if self.state[..at].iter().any(|(i, o)| i == input || o == output) {
                 return Err(Error::GivenTwice { kind: "state", name: input.clone() });
+            }
+        }
+        for (at, output) in self.outputs.iter().enumerate() {
+            named("output", output, outputs)?;
+            if self.outputs[..at].contains(output) {
+                return Err(Error::GivenTwice { kind: "output", name: output.clone() });
             }
         }
         for (at, (input, shape)) in self.shapes.iter().enumerate() {

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use olivine_compile::Growing;
 use olivine_ir::size::guards::GuardSet;
 use olivine_ir::size::{Bindings, Symbol};
 use olivine_ir::{Def, Graph, Shape, ValueId, open_symbol};
@@ -57,10 +58,12 @@ impl OpenSizes {
 }
 
 /// A compiled graph and the sizes it holds for.
-struct Plan {
-    guards: GuardSet,
+pub(super) struct Plan {
+    pub(super) guards: GuardSet,
     zeros: Vec<Symbol>,
-    prepared: Arc<dyn Prepared>,
+    /// States that it appends to.
+    pub(super) states: Arc<[Growing]>,
+    pub(super) prepared: Arc<dyn Prepared>,
 }
 
 /// Plans and programs of one graph.
@@ -98,17 +101,28 @@ impl Plans {
     }
 
     /// A plan that holds for such sizes; the newest first.
-    pub(super) fn plan(&self, values: &SizeValues) -> Option<&Arc<dyn Prepared>> {
-        let holds = |plan: &&Plan| plan.zeros == values.zeros && plan.guards.holds(&values.bindings);
-        self.plans.iter().rev().find(holds).map(|plan| &plan.prepared)
+    pub(super) fn plan<'a>(&'a self, values: &'a SizeValues) -> Option<&'a Arc<dyn Prepared>> {
+        let mut plans = self.newest(values);
+        plans.find(|plan| plan.guards.holds(&values.bindings)).map(|plan| &plan.prepared)
+    }
+
+    /// The plans for sizes of which the same are 0, the newest first; their guards may not hold.
+    pub(super) fn newest<'a>(&'a self, values: &'a SizeValues) -> impl Iterator<Item = &'a Plan> {
+        self.plans.iter().rev().filter(|plan| plan.zeros == values.zeros)
     }
 
     /// Adds a plan.
-    pub(super) fn add_plan(&mut self, guards: GuardSet, values: &SizeValues, prepared: Arc<dyn Prepared>) {
+    pub(super) fn add_plan(
+        &mut self,
+        guards: GuardSet,
+        values: &SizeValues,
+        states: Arc<[Growing]>,
+        prepared: Arc<dyn Prepared>,
+    ) {
         if self.plans.len() == MOST_PLANS {
             self.plans.remove(0);
         }
-        self.plans.push(Plan { guards, zeros: values.zeros.clone(), prepared });
+        self.plans.push(Plan { guards, zeros: values.zeros.clone(), states, prepared });
     }
 
     /// Adds a program, unless another thread has; returns the one that is kept.
@@ -143,6 +157,11 @@ impl SizeValues {
             }
             None => self.bindings.bind(symbol, size as i64).map_err(|e| e.to_string()),
         }
+    }
+
+    /// Whether a size is 0.
+    pub(super) fn is_zero(&self, symbol: Symbol) -> bool {
+        self.zeros.contains(&symbol)
     }
 
     /// The values of the symbols.

@@ -1,57 +1,139 @@
 //! State that stays on the device: outputs that become the next run's inputs, such as a key-value cache.
 
+use std::fmt;
 use std::path::Path;
+use std::sync::OnceLock;
 
 use olivine_ir::port::Port;
-use olivine_ir::{Tensor, TensorType, nearest};
+use olivine_ir::{Def, Tensor, TensorType, nearest};
 
+use super::growth::Movers;
 use super::io::named;
-use super::{Executable, GraphExecutable, Input, Outputs, listed};
-use crate::Error;
+use super::{Executable, GraphExecutable, Input, Outputs, Ready, Source, listed};
 use crate::engine::{DeviceTensor, StatePart};
+use crate::{Error, Session};
 
 /// A model's state on its device, one for every sequence or stream; made by [`Executable::new_state`] and
 /// [`Executable::state_from`].
-#[derive(Debug)]
 pub struct State {
-    /// By input name.
-    tensors: Vec<(String, DeviceTensor)>,
+    session: Session,
+    parts: Vec<Part>,
+}
+
+/// A tensor of a state.
+pub(super) struct Part {
+    /// The input's name.
+    pub(super) name: String,
+    tensor: DeviceTensor,
+    /// Where the tensor has room to grow: the axis, and the size that counts.
+    filled: Option<(usize, usize)>,
+    /// What counts of a tensor with room, once somebody asked for it.
+    compact: OnceLock<DeviceTensor>,
+}
+
+impl Part {
+    fn new(name: String, tensor: DeviceTensor) -> Self {
+        Part { name, tensor, filled: None, compact: OnceLock::new() }
+    }
+
+    /// Its type, without room.
+    fn ty(&self) -> TensorType {
+        let mut ty = self.tensor.ty();
+        if let Some((axis, size)) = self.filled {
+            ty.shape.set_number(axis, size);
+        }
+        ty
+    }
+
+    /// The tensor without room.
+    fn compact(&self, session: &Session) -> Result<&DeviceTensor, Error> {
+        let Some((axis, size)) = self.filled else { return Ok(&self.tensor) };
+        if self.compact.get().is_none() {
+            let tensor = Movers::new(session).resized(&self.tensor, axis, size, size)?;
+            // Another thread may have been first; the two are equal.
+            let _ = self.compact.set(tensor);
+        }
+        Ok(self.compact.get().unwrap_or(&self.tensor))
+    }
+
+    /// Gives up the room.
+    fn make_compact(&mut self, session: &Session) -> Result<(), Error> {
+        let tensor = self.compact(session)?.clone();
+        *self = Part::new(std::mem::take(&mut self.name), tensor);
+        Ok(())
+    }
+
+    /// Its size along an axis, room included.
+    fn capacity(&self, axis: usize) -> Option<usize> {
+        self.tensor.ty().shape.get(axis).copied()
+    }
+
+    /// Moves it to memory of a capacity, unless it has that.
+    pub(super) fn set_capacity(
+        &mut self,
+        axis: usize,
+        capacity: usize,
+        movers: &mut Movers<'_>,
+    ) -> Result<(), Error> {
+        if self.filled.is_some_and(|(filled, _)| filled != axis) {
+            self.make_compact(movers.session)?;
+        }
+        let size = self.ty().shape.get(axis).copied().unwrap_or(0);
+        if self.capacity(axis) != Some(capacity) {
+            self.tensor = movers.resized(&self.tensor, axis, size, capacity)?;
+        }
+        self.filled = Some((axis, size));
+        Ok(())
+    }
+}
+
+impl fmt::Debug for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.parts.iter().map(|part| (&part.name, part.ty().to_string()))).finish()
+    }
 }
 
 impl State {
-    /// A part of the state by its input's name. It is the state itself: read it before the next run.
+    /// A part of the state by its input's name: read it before the next run.
     pub fn get(&self, input: &str) -> Result<&DeviceTensor, Error> {
-        let found = self.tensors.iter().find(|(name, _)| name == input).map(|(_, tensor)| tensor);
-        found.ok_or_else(|| self.unknown(input))
+        self.part(input)?.compact(&self.session)
     }
 
-    /// All parts, by the names of their inputs.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &DeviceTensor)> {
-        self.tensors.iter().map(|(name, tensor)| (name.as_str(), tensor))
+    /// The type of a part, by its input's name.
+    pub fn ty(&self, input: &str) -> Result<TensorType, Error> {
+        Ok(self.part(input)?.ty())
+    }
+
+    /// The names of the inputs that it holds.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.parts.iter().map(|part| part.name.as_str())
     }
 
     /// Replaces a part by a tensor of the host or of the device.
     pub fn set<'a>(&mut self, input: &str, value: impl Into<Input<'a>>) -> Result<(), Error> {
-        let Some(at) = self.tensors.iter().position(|(name, _)| name == input) else {
-            return Err(self.unknown(input));
-        };
-        let part = &mut self.tensors[at].1;
-        *part = match value.into() {
-            Input::Host(view) => part.like(view)?,
+        self.part(input)?;
+        let Some(part) = self.parts.iter_mut().find(|part| part.name == input) else { return Ok(()) };
+        let tensor = match value.into() {
+            Input::Host(view) => part.tensor.like(view)?,
             Input::Device(tensor) => tensor.copy()?,
         };
+        *part = Part::new(input.into(), tensor);
         Ok(())
     }
 
     /// A copy on the device that goes its own way: to try several continuations of one sequence.
     pub fn try_clone(&self) -> Result<State, Error> {
-        let copy = |(name, tensor): &(String, DeviceTensor)| Ok((name.clone(), tensor.copy()?));
-        Ok(State { tensors: self.tensors.iter().map(copy).collect::<Result<_, Error>>()? })
+        let copy = |part: &Part| {
+            Ok(Part { filled: part.filled, ..Part::new(part.name.clone(), part.tensor.copy()?) })
+        };
+        let parts = self.parts.iter().map(copy).collect::<Result<_, Error>>()?;
+        Ok(State { session: self.session.clone(), parts })
     }
 
     /// Brings all parts to the host, by the names of their inputs.
     pub fn to_tensors(&self) -> Result<Vec<(String, Tensor)>, Error> {
-        self.tensors.iter().map(|(name, tensor)| Ok((name.clone(), tensor.to_tensor()?))).collect()
+        let tensor = |part: &Part| Ok((part.name.clone(), part.compact(&self.session)?.to_tensor()?));
+        self.parts.iter().map(tensor).collect()
     }
 
     /// Writes the state to a safetensors file, which [`Executable::load_state`] reads.
@@ -59,9 +141,17 @@ impl State {
         Ok(olivine_safetensors::save(path, &self.to_tensors()?)?)
     }
 
-    fn unknown(&self, input: &str) -> Error {
-        let nearest = nearest(input, self.tensors.iter().map(|(name, _)| name.as_str()));
-        Error::UnknownName { kind: "state", name: input.into(), nearest }
+    fn part(&self, input: &str) -> Result<&Part, Error> {
+        self.parts.iter().find(|part| part.name == input).ok_or_else(|| {
+            let nearest = nearest(input, self.names());
+            Error::UnknownName { kind: "state", name: input.into(), nearest }
+        })
+    }
+
+    /// Its parts by name and type, without room.
+    #[cfg(feature = "onnx")]
+    fn types(&self) -> impl Iterator<Item = (&str, TensorType)> {
+        self.parts.iter().map(|part| (part.name.as_str(), part.ty()))
     }
 }
 
@@ -79,7 +169,7 @@ impl Executable {
     ) -> Result<State, Error> {
         self.session.inner.check()?;
         let inputs = self.all_inputs();
-        let mut tensors = Vec::with_capacity(self.options.state.len());
+        let mut parts = Vec::with_capacity(self.options.state.len());
         let mut given = listed(values);
         let names = || self.options.state.iter().map(|(input, _)| input.as_str());
         if let Some((name, _)) = given.iter().find(|(name, _)| !names().any(|input| input == *name)) {
@@ -89,12 +179,12 @@ impl Executable {
         for (input, _) in &self.options.state {
             let Some(port) = inputs.iter().find(|port| port.name == *input) else { continue };
             let value = given.iter().position(|(name, _)| name == input).map(|at| given.swap_remove(at).1);
-            tensors.push((input.clone(), self.first_value(port, value)?));
+            parts.push(Part::new(input.clone(), self.first_value(port, value)?));
         }
         if let Some((name, _)) = given.first() {
             return Err(Error::GivenTwice { kind: "state", name: name.to_string() });
         }
-        Ok(State { tensors })
+        Ok(State { session: self.session.clone(), parts })
     }
 
     /// A state that [`State::save`] wrote.
@@ -133,46 +223,96 @@ impl Executable {
         inputs: impl IntoIterator<Item = (&'a str, V)>,
     ) -> Result<Outputs, Error> {
         let inputs = listed(inputs);
-        let ready = {
-            let resident = state.tensors.iter().map(|(name, tensor)| (name.as_str(), Input::Device(tensor)));
-            let all: Vec<(&str, Input<'_>)> = resident.chain(inputs.iter().copied()).collect();
-            self.ready(&all)?
+        let ready = match self.ready_with_room(state, &inputs)? {
+            Some(ready) => ready,
+            None => {
+                let State { session, parts } = &mut *state;
+                parts.iter_mut().try_for_each(|part| part.make_compact(session))?;
+                let resident = parts.iter().map(|part| (part.name.as_str(), Input::Device(&part.tensor)));
+                let all: Vec<(&str, Input<'_>)> = resident.chain(inputs.iter().copied()).collect();
+                self.ready(&all)?
+            }
         };
-        ready.graph.run_with_state(&self.options.state, &mut state.tensors, &ready.inputs(&inputs))
+        ready.graph.run_with_state(&mut state.parts, &ready.inputs(&inputs))
+    }
+
+    /// The graph that a run ends in, where that can be told without the values of the state.
+    #[cfg_attr(not(feature = "onnx"), allow(unused_variables, reason = "a graph is the same for all inputs"))]
+    fn ready_with_room(&self, state: &State, inputs: &[(&str, Input<'_>)]) -> Result<Option<Ready>, Error> {
+        match &self.source {
+            Source::Graph(graph) => Ok(Some(Ready::of_graph(graph))),
+            #[cfg(feature = "onnx")]
+            Source::Onnx(model) => {
+                if state.parts.iter().all(|part| part.filled.is_none()) {
+                    return Ok(None);
+                }
+                let of_run = inputs.iter().map(|(name, input)| (name.to_string(), input.ty()));
+                let types = state.types().map(|(name, ty)| (name.to_string(), ty)).chain(of_run);
+                let found = model.ready_by_types(&types.collect::<Vec<_>>(), inputs)?;
+                Ok(found.map(|(graph, passed)| Ready { graph, passed, all: false }))
+            }
+        }
     }
 }
 
 impl GraphExecutable {
-    fn run_with_state(
-        &self,
-        pairs: &[(String, String)],
-        state: &mut [(String, DeviceTensor)],
-        inputs: &[(&str, Input<'_>)],
-    ) -> Result<Outputs, Error> {
+    fn run_with_state(&self, state: &mut [Part], inputs: &[(&str, Input<'_>)]) -> Result<Outputs, Error> {
         // A state is not among the inputs that are borrowed: the run may write to it.
-        let in_graph = state.iter().filter(|(name, _)| self.position(name).is_some());
-        let states = in_graph.map(|(name, tensor)| (name.as_str(), tensor.ty()));
+        let in_graph = state.iter().filter(|part| self.position(&part.name).is_some());
+        let states = in_graph.map(|part| (part.name.as_str(), part.ty()));
         let rest = inputs.iter().map(|(name, input)| (*name, input.ty()));
         let types: Vec<(&str, TensorType)> = rest.chain(states).collect();
         let checked = self.check_inputs(&types)?;
+        let names: Vec<&str> = self.graph().inputs().map(|(name, _)| name).collect();
+        let part_of = |input: usize| state.iter().find(|part| names.get(input) == Some(&part.name.as_str()));
+        let room = |input: usize| part_of(input).and_then(|part| part.capacity(part.filled?.0));
+        let appending = self.appending(&checked.shapes, &room)?;
+        let prepared = match &appending {
+            Some(appending) => appending.prepared.clone(),
+            None => self.specialised(&checked.shapes)?,
+        };
+        let grows = |name: &str| {
+            let mut states = appending.iter().flat_map(|appending| appending.after());
+            states.any(|(input, ..)| names.get(input) == Some(&name))
+        };
+        for part in state.iter_mut().filter(|part| !grows(&part.name)) {
+            part.make_compact(self.session())?;
+        }
+        if let Some(appending) = &appending {
+            appending.make_room(self.session(), &names, state)?;
+        }
+
         let counter = checked.counter.as_ref().map(Input::from);
         let input = |at: &Option<usize>| match at {
             Some(at) => inputs.get(*at).map(|(_, input)| *input),
             None => counter,
         };
-        let ordered: Vec<Option<Input<'_>>> = checked.order.iter().map(input).collect();
-        let prepared = &checked.prepared;
+        let mut ordered: Vec<Option<Input<'_>>> = checked.order.iter().map(input).collect();
         let outputs = prepared.outputs();
         let mut parts = Vec::with_capacity(state.len());
-        for (name, tensor) in state {
-            let becomes = pairs.iter().find(|(input, _)| input == name).map(|(_, output)| output);
+        let mut taken = Vec::with_capacity(state.len());
+        for part in state.iter_mut() {
+            let becomes = self.states.iter().find(|(input, _)| *input == part.name).map(|(_, output)| output);
             let output = becomes.and_then(|output| outputs.iter().position(|(name, _)| name == output));
-            if let Some(output) = output {
-                parts.push(StatePart { input: self.position(name), output, tensor });
+            let Some(output) = output else { continue };
+            taken.push(output);
+            let input = self.position(&part.name);
+            part.compact = OnceLock::new();
+            if self.leaves_state(output) {
+                // The run reads it alone.
+                if let Some(ordered) = input.and_then(|input| ordered.get_mut(input)) {
+                    *ordered = Some(Input::Device(&part.tensor));
+                }
+            } else {
+                parts.push(StatePart { input, output, tensor: &mut part.tensor });
             }
         }
         let results = prepared.run_with_state(&ordered, &mut parts)?;
-        let taken: Vec<usize> = parts.iter().map(|part| part.output).collect();
+        for (input, axis, after) in appending.iter().flat_map(|appending| appending.after()) {
+            if let Some(part) = state.iter_mut().find(|part| names.get(input) == Some(&part.name.as_str())) {
+                part.filled = Some((axis, after));
+            }
+        }
         let of_caller = |i: usize| !taken.contains(&i);
         let (outputs, results): (Vec<_>, Vec<_>) = outputs
             .iter()
@@ -183,5 +323,12 @@ impl GraphExecutable {
             .map(|(_, pair)| pair)
             .unzip();
         named(&outputs, results, prepared.recycler())
+    }
+
+    /// Whether an output is a constant without elements: merged decoders have these where a branch leaves a cache alone.
+    fn leaves_state(&self, output: usize) -> bool {
+        let value =
+            self.graph().outputs().get(output).map(|output| &self.graph().values()[output.value.index()]);
+        value.is_some_and(|value| matches!(value.def, Def::Const(_)) && value.ty.shape.has_zero())
     }
 }

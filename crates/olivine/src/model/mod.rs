@@ -12,6 +12,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use olivine_files::{Format, read_start, read_text};
+use olivine_gguf::Gguf;
 use olivine_ir::port::{ElementType, Port};
 use olivine_ir::{Graph, Tensor, nearest};
 #[cfg(feature = "onnx")]
@@ -101,10 +102,19 @@ impl Model {
         Ok(Model::of_onnx(onnx_file::Model::from_bytes(bytes)?))
     }
 
+    /// Reads a GGUF file from memory: a decoder as [`Model::load`] reads it, of one part.
+    pub fn from_gguf(bytes: Vec<u8>) -> Result<Self, Error> {
+        Ok(Model::of_llama(&Llama::of(&Gguf::from_bytes(bytes)?)?))
+    }
+
     /// A graph with its weights.
     pub fn from_graph(graph: Graph, params: impl IntoIterator<Item = (String, Tensor)>) -> Self {
         let model = GraphModel { graph, params: params.into_iter().collect() };
         Model { source: Source::Graph(Arc::new(model)), watched: Arc::default() }
+    }
+
+    fn of_llama(llama: &Llama) -> Self {
+        Model::from_graph(llama.graph().clone(), llama.params())
     }
 
     #[cfg(feature = "onnx")]
@@ -138,10 +148,7 @@ impl Model {
                 })?;
                 Ok(Some(Model::from_graph(graph, [])))
             }
-            Some(Format::Gguf) => {
-                let llama = Llama::load(path)?;
-                Ok(Some(Model::from_graph(llama.graph().clone(), llama.params())))
-            }
+            Some(Format::Gguf) => Ok(Some(Model::of_llama(&Llama::load(path)?))),
             Some(Format::Safetensors) => match path.parent() {
                 Some(folder) if folder.join("config.json").is_file() => {
                     let bert = Bert::load(folder)?;
@@ -227,6 +234,21 @@ impl Model {
         let mut ports = self.inputs();
         ports.extend(self.overridable_initializers());
         ports
+    }
+
+    /// The key-value caches of an exported decoder: pairs of an input that exporters name `past_key_values.…`, `past_key_…`
+    /// or `past…`, and the output `present…` of the same ending. For [`CompileOptions::states`](crate::CompileOptions::states).
+    pub fn cache_pairs(&self) -> Vec<(String, String)> {
+        let outputs = self.outputs();
+        let output = |input: &str| {
+            let endings =
+                ["past_key_values", "past"].into_iter().filter_map(|prefix| input.strip_prefix(prefix));
+            let names =
+                endings.flat_map(|rest| [format!("present{rest}"), format!("present_key_values{rest}")]);
+            names.into_iter().find(|name| outputs.iter().any(|port| port.name == *name))
+        };
+        let inputs = self.inputs().into_iter();
+        inputs.filter_map(|port| Some((port.name.clone(), output(&port.name)?))).collect()
     }
 
     /// The outputs of a run.

@@ -1,7 +1,9 @@
 //! Expressions: nodes, the process-wide store that makes equal nodes one, and how they are built.
 //!
 //! ```text
+//!   arena ── values by number, which never move
 //!   store ── nodes by id, each made once
+//!   list ─── lists of expressions by number, each made once
 //!   poly ─── sums of products with integer coefficients, the canonical form
 //!   build ── one function for each operation: simplifies, then asks the store
 //!   range ── interval arithmetic
@@ -15,7 +17,9 @@ use std::num::NonZeroU32;
 use crate::Symbol;
 use crate::arithmetic::Op;
 
+pub(crate) mod arena;
 pub(crate) mod build;
+pub(crate) mod list;
 pub(crate) mod poly;
 pub(crate) mod print;
 pub(crate) mod range;

@@ -1,20 +1,18 @@
 //! The process-wide store of expressions: append-only, each node once, bounded.
 //!
-//! Reading takes no lock, because a node never moves or changes. Adding takes one.
+//! Reading takes no lock. Adding takes one.
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{LazyLock, Mutex, OnceLock, PoisonError};
+use std::sync::{LazyLock, Mutex, PoisonError};
 
+use super::arena::{Arena, CAPACITY};
 use super::range::Range;
 use super::{Expr, ExprId, Node};
 
-const CHUNK: usize = 1 << 12;
-const CHUNKS: usize = 1 << 10;
-
 /// The number of expressions that a process may hold, unless [`set_limit`] says otherwise.
-const LIMIT: u32 = (CHUNK * CHUNKS) as u32 - 1;
+const LIMIT: u32 = CAPACITY - 1;
 
 /// Operands a node on average may have before the store counts as full, so that its bytes are bounded too.
 const OPERANDS_PER_NODE: u64 = 8;
@@ -34,9 +32,7 @@ pub(crate) struct Entry {
     printed: u32,
 }
 
-type Chunk = Box<[OnceLock<Entry>]>;
-
-static CHUNKS_OF_ENTRIES: [OnceLock<Chunk>; CHUNKS] = [const { OnceLock::new() }; CHUNKS];
+static ENTRIES: Arena<Entry> = Arena::new();
 static UNKNOWN: Entry = Entry { node: Node::Unknown, range: Range::ALL, depth: 0, printed: 1 };
 static INDEX: LazyLock<Mutex<Index>> = LazyLock::new(Mutex::default);
 static CURRENT_LIMIT: AtomicU32 = AtomicU32::new(LIMIT);
@@ -50,9 +46,7 @@ struct Index {
 
 /// The entry with this id.
 pub(crate) fn entry(id: ExprId) -> &'static Entry {
-    let index = id.0.get() as usize;
-    let chunk = CHUNKS_OF_ENTRIES.get(index / CHUNK).and_then(OnceLock::get);
-    chunk.and_then(|chunk| chunk.get(index % CHUNK)?.get()).unwrap_or(&UNKNOWN)
+    ENTRIES.get(id.0.get()).unwrap_or(&UNKNOWN)
 }
 
 /// The node with this id.
@@ -74,7 +68,7 @@ pub(crate) fn intern(node: Node) -> Option<ExprId> {
     if let Some(&id) = index.ids.get(&node) {
         return Some(id);
     }
-    let limit = CURRENT_LIMIT.load(Ordering::Relaxed);
+    let limit = limit();
     if index.count >= limit || index.operands >= u64::from(limit).saturating_mul(OPERANDS_PER_NODE) {
         return None;
     }
@@ -91,9 +85,7 @@ pub(crate) fn intern(node: Node) -> Option<ExprId> {
     let number = index.count.checked_add(1)?;
     let id = ExprId(NonZeroU32::new(number)?);
     let range = range_of(&node, |id| entry(id).range);
-    let chunk = CHUNKS_OF_ENTRIES.get(number as usize / CHUNK)?;
-    let chunk = chunk.get_or_init(|| (0..CHUNK).map(|_| OnceLock::new()).collect());
-    let entry = chunk.get(number as usize % CHUNK)?.get_or_init(|| Entry { node, range, depth, printed });
+    let entry = ENTRIES.insert(number, Entry { node, range, depth, printed })?;
     index.ids.insert(&entry.node, id);
     index.count = number;
     index.operands += operands;
@@ -116,7 +108,8 @@ pub(crate) fn expr_of(id: ExprId) -> Expr {
     }
 }
 
-/// Sets how many expressions the process may hold, 4,194,303 at most, which is also the default.
+/// Sets how many expressions, and how many lists of them ([`Expressions`](crate::Expressions)), the process may hold:
+/// 4,194,303 at most, which is also the default.
 ///
 /// Beyond the limit a size that would be a new expression becomes a constant, with guards that fix its operands.
 /// Expressions that exist stay.
@@ -124,9 +117,14 @@ pub fn set_expression_limit(limit: u32) {
     CURRENT_LIMIT.store(limit.min(LIMIT), Ordering::Relaxed);
 }
 
+/// How many expressions the process may hold.
+pub(crate) fn limit() -> u32 {
+    CURRENT_LIMIT.load(Ordering::Relaxed)
+}
+
 /// True when half of the room is taken: what is kept for messages only must leave the rest to sizes.
 pub(crate) fn is_half_full() -> bool {
-    expression_count() >= CURRENT_LIMIT.load(Ordering::Relaxed) / 2
+    expression_count() >= limit() / 2
 }
 
 /// How many expressions the process holds.

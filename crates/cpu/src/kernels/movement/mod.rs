@@ -6,16 +6,17 @@ mod pad;
 mod strided;
 
 use bytemuck::Pod;
-use olivine_ir::op::Concat;
+use olivine_ir::op::{Concat, SliceScatter};
 
-use crate::kernel::kernels;
+use crate::kernel::{Call, kernels};
 use crate::kernels::elementwise;
-use crate::operand::{Operand, Target, row_major};
+use crate::operand::{Operand, OperandSource, Target, row_major};
 
 pub(crate) use strided::{Dim, copy};
 
 kernels! { |op, x, out, call|
     Concat => concat(op, x, out),
+    SliceScatter => slice_scatter(op, x, out, call),
 }
 
 /// Runs `$body` with `$t` bound to the unsigned integer of an element size in bytes.
@@ -74,6 +75,20 @@ pub(crate) fn concat(op: &Concat, x: &[Operand<'_>], out: &mut [Target<'_>]) {
             start += size;
         }
     });
+}
+
+/// Writes the second operand over part of the first, from the call's number on.
+pub(crate) fn slice_scatter(op: &SliceScatter, x: &[Operand<'_>], out: &mut [Target<'_>], call: &Call<'_>) {
+    let Some(target) = out.first_mut() else { return };
+    if let OperandSource::Bytes(_) = x[0].source {
+        copy_strided(&x[0], target.bytes);
+    }
+    if x[1].shape().has_zero() {
+        return;
+    }
+    let to = row_major(&target.ty.shape);
+    let start = call.numbers.first().copied().unwrap_or(0) * to[op.axis] as usize;
+    with_size!(target.ty.dtype.size(), T => copy_box::<T>(&x[1], &to, &mut target.elements::<T>()[start..]));
 }
 
 #[cfg(test)]

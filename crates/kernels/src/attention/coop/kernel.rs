@@ -1,5 +1,6 @@
 //! The kernel by cooperative matrices.
 
+use olivine_ir::Dim;
 use olivine_kernel::{
     AtomicOp, Buf, Builder, Elem, Fragments, MatrixType, MatrixUse, Reduction, Scalar, Shared, SubgroupOp,
     Val, Var,
@@ -27,13 +28,13 @@ pub(in super::super) fn emit(
 ) -> Result<(), String> {
     let splits = sink.splits();
     let tiles = p.rows().div_ceil(plan.rows());
-    let name = if splits > 1 { "attention_coop_split" } else { "attention_coop" };
+    let name = if splits.is_some() { "attention_coop_split" } else { "attention_coop" };
     let k = site.builder(name, plan.subgroups * LANES);
     let l = Launch::new(&k);
     let kernel = Kernel::declare(&l, p, plan, sink)?;
-    let groups = p.batch * p.kv_heads * tiles * splits;
+    let groups = p.batch * p.kv_heads * tiles * splits.unwrap_or(Dim::ONE);
     let (count, tiles) = (l.size("groups", groups), l.size("tiles", tiles));
-    let splits = if splits > 1 { l.size("splits", splits) } else { k.u32(1) };
+    let splits = splits.map_or_else(|| k.u32(1), |splits| l.size("splits", splits));
     let kv_heads = l.size("kv_heads", p.kv_heads);
 
     let number = linear_group(&k);

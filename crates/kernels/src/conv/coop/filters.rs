@@ -4,7 +4,7 @@ use olivine_ir::{Dim, Shape, TensorType};
 use olivine_kernel::{Access, Elem, MatrixUse};
 
 use crate::conv::coop::Plan;
-use crate::launch::Launch;
+use crate::launch::{Launch, number};
 use crate::math;
 use crate::matmul::coop::blocks::OperandPath;
 use crate::matmul::coop::matrix;
@@ -59,9 +59,9 @@ impl Filters {
                     let ordered = site.scratch(size);
                     reorder(problem, plan, ordered, site)?;
                     let ty = matrix(math::elem(w.ty.dtype), MatrixUse::A);
-                    pack(&PackSource::Elements(&operand(ordered)), (m, k_size), ty, to, site)
+                    pack(&PackSource::Elements(&operand(ordered)), (m.into(), k_size), ty, to, site)
                 };
-                let memory = made(how, w, packed.bytes(), make, site)?;
+                let memory = made(how, w, number(packed.bytes()) as u64, make, site)?;
                 Ok(Filters { prepared: PreparedOperand::Packed(memory, packed), operand: operand(memory) })
             }
         }

@@ -145,7 +145,7 @@ impl CoopGemm<'_> {
                 "a",
                 &filters.prepared,
                 &filters.operand,
-                (problem.rows(), k_size),
+                (problem.m, k_size),
                 &[],
             ),
             pixels: l.bind("pixels", Elem::U32, Access::Read, *image),

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use olivine_ir::DType;
+use olivine_ir::{DType, Dim};
 use olivine_kernel::Elem;
 use olivine_program::DeviceCaps;
 
@@ -113,8 +113,8 @@ impl CoopTile {
     /// Whether a matmul's operands can come to such blocks, and whether the device has room for them.
     pub(crate) fn fits(self, problem: &Problem<'_>, caps: &DeviceCaps) -> bool {
         let sides = [
-            (self.ways.0, &problem.a, problem.rows(), self.m, self.rows, 0),
-            (self.ways.1, &problem.b, problem.n, self.n, self.columns, 1),
+            (self.ways.0, &problem.a, problem.m, self.m, self.rows, 0),
+            (self.ways.1, &problem.b, Dim::from(problem.n), self.n, self.columns, 1),
         ];
         let (mut slots, mut largest) = (0, 0);
         for (way, operand, extent, block, part, number) in sides {
@@ -239,7 +239,7 @@ const DECODED_BYTES: u64 = 512 << 20;
 fn is_decoded_first(problem: &Problem<'_>, caps: &DeviceCaps) -> bool {
     problem.packed.is_some()
         && problem.experts.is_none()
-        && problem.rows() >= DECODED_ROWS
+        && problem.m >= DECODED_ROWS
         && PackedShape::new(problem.n, problem.k).bytes() <= DECODED_BYTES.min(caps.max_buffer_bytes)
 }
 

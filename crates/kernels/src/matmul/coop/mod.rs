@@ -16,7 +16,6 @@ use olivine_kernel::{Builder, Elem, MatrixType, MatrixUse, Shared, Val, Var};
 
 use crate::launch::Launch;
 use crate::math;
-use crate::matmul::choice::Shape;
 use crate::matmul::coop::blocks::CoopTile;
 use crate::matmul::coop::operands::{DeclaredOperand, KLoop, OperandLoader, PreparedOperand, SubgroupSpan};
 use crate::matmul::coop::store::{
@@ -46,10 +45,11 @@ pub(crate) fn emit(
     destination: &Destination,
     site: &mut Site<'_>,
 ) -> Result<(), String> {
-    let shape = Shape { m: problem.rows(), n: problem.n, k: problem.k, batches: problem.batch_count() };
-    let groups = blocks.count(&shape) as usize * splits;
+    let batches = problem.batches();
+    let tiles = problem.m.div_ceil(blocks.m) * problem.n.div_ceil(blocks.n as usize);
+    let groups = tiles * batches * splits;
     let chunk = problem.k.div_ceil(splits).next_multiple_of(blocks.k_step as usize);
-    let (a_sizes, b_sizes) = ((problem.rows(), problem.k), (problem.n, problem.k));
+    let (a_sizes, b_sizes) = ((problem.m, problem.k), (problem.n.into(), problem.k));
     let a_given = PreparedOperand::new(blocks.ways.0, &problem.a, a_sizes, MatrixUse::A, site)?;
     let b_given = PreparedOperand::of_b(blocks.ways.1, problem, b_sizes, site)?;
 
@@ -58,9 +58,9 @@ pub(crate) fn emit(
     let jumps = &problem.batch.strides;
     let a = DeclaredOperand::declare(&l, "a", &a_given, &problem.a, a_sizes, &jumps[0]);
     let b = DeclaredOperand::declare(&l, "b", &b_given, &problem.b, b_sizes, &jumps[1]);
-    let (m, n, all) = (l.size("m", problem.rows()), l.size("n", problem.n), l.size("k", problem.k));
+    let (m, n, all) = (l.size("m", problem.m), l.size("n", problem.n), l.size("k", problem.k));
     let total = l.size("groups", groups);
-    let parts = (splits > 1).then(|| (l.size("chunk", chunk), l.size("batches", shape.batches)));
+    let parts = (splits > 1).then(|| (l.size("chunk", chunk), l.size("batches", batches)));
     let epilogue = Epilogue::declare(&l, problem, destination, n);
     let walker = problem.batch.declare(&l, &problem.offsets());
     let tail = !problem.k.is_multiple_of(blocks.k_step as usize);
@@ -144,7 +144,7 @@ pub(crate) fn emit(
         block_epilogue.store(&sums, (columns / SIDE) as usize, early);
     });
     let bound = l.done();
-    site.dispatch(k, bound, groups as u64, problem.cost())
+    site.dispatch(k, bound, groups, problem.cost())
 }
 
 /// The accumulators of a subgroup, a grid of matrices in registers.

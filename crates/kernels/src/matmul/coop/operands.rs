@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use olivine_kernel::{Access, Buf, Builder, Elem, MatrixType, MatrixUse, Shared, Val};
 
-use crate::launch::Launch;
+use crate::launch::{Launch, number};
 use crate::math;
 use crate::matmul::coop::blocks::OperandPath;
 use crate::matmul::coop::packed::{PackSource, PackedFragments, PackedShape, pack};
@@ -31,7 +31,7 @@ impl PreparedOperand {
     pub(crate) fn of_b(
         way: OperandPath,
         problem: &Problem<'_>,
-        sizes: (usize, usize),
+        sizes: (Dim, usize),
         site: &mut Site<'_>,
     ) -> Result<PreparedOperand, String> {
         let Some(weight) = &problem.packed else {
@@ -52,7 +52,7 @@ impl PreparedOperand {
     pub(crate) fn new(
         way: OperandPath,
         operand: &MatrixOperand,
-        sizes: (usize, usize),
+        sizes: (Dim, usize),
         role: MatrixUse,
         site: &mut Site<'_>,
     ) -> Result<PreparedOperand, String> {
@@ -65,7 +65,7 @@ impl PreparedOperand {
     /// Packs an operand of `(extent, k_size)`: at load for weights, in every run for anything else.
     fn packed(
         operand: &MatrixOperand,
-        (extent, k_size): (usize, usize),
+        (extent, k_size): (Dim, usize),
         role: MatrixUse,
         site: &mut Site<'_>,
     ) -> Result<PreparedOperand, String> {
@@ -76,7 +76,7 @@ impl PreparedOperand {
         let memory = if operand.operand.stored {
             let (outer, k_offset) = (operand.outer, operand.k_stride);
             let how = format!("{role:?} as lanes hold it, {extent} by {outer}, {k_size} by {k_offset}");
-            site.at_load(how, &operand.operand, packed.bytes(), make)?
+            site.at_load(how, &operand.operand, number(packed.bytes()) as u64, make)?
         } else {
             let memory = site.scratch(packed.bytes());
             make(site, memory)?;
@@ -100,7 +100,7 @@ impl<'k> DeclaredOperand<'k> {
         name: &str,
         given: &PreparedOperand,
         operand: &MatrixOperand,
-        sizes: (usize, usize),
+        sizes: (Dim, usize),
         jumps: &[Dim],
     ) -> Self {
         match given {

@@ -9,6 +9,7 @@
 
 use std::rc::Rc;
 
+use olivine_ir::Dim;
 use olivine_kernel::{Access, Buf, Builder, Elem, MatrixType, MatrixUse, Scalar, Val, Var};
 
 use crate::launch::Launch;
@@ -36,22 +37,22 @@ pub(crate) fn whole(k_size: usize) -> usize {
 }
 
 /// The shape of a packed operand.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct PackedShape {
     /// Panels.
-    pub(crate) panels: usize,
+    pub(crate) panels: Dim,
     /// Matrices along K.
     pub(crate) lines: usize,
 }
 
 impl PackedShape {
-    pub(crate) fn new(extent: usize, k_size: usize) -> Self {
+    pub(crate) fn new(extent: impl Into<Dim>, k_size: usize) -> Self {
         let lines = k_size.next_multiple_of(whole(k_size)) / SIDE as usize;
-        PackedShape { panels: extent.div_ceil(PANEL as usize), lines }
+        PackedShape { panels: extent.into().div_ceil(PANEL), lines }
     }
 
-    pub(crate) fn bytes(self) -> u64 {
-        self.panels as u64 * self.lines as u64 * u64::from(ABREAST * WORDS * 4)
+    pub(crate) fn bytes(self) -> Dim {
+        self.panels * self.lines * (ABREAST * WORDS * 4)
     }
 }
 
@@ -66,7 +67,7 @@ pub(crate) enum PackSource<'a> {
 /// Emits the packing of an operand of `extent` by `k_size` into memory.
 pub(crate) fn pack(
     operand: &PackSource<'_>,
-    (extent, k_size): (usize, usize),
+    (extent, k_size): (Dim, usize),
     ty: MatrixType,
     to: Memory,
     site: &mut Site<'_>,
@@ -78,10 +79,10 @@ pub(crate) fn pack(
     let (strided, rows, offset) = match operand {
         PackSource::Elements(operand) => {
             let declared = StridedOperand::new(&l, "x", operand, (extent, k_size), &[]);
-            (Some(declared), None, operand.operand.first())
+            (Some(declared), None, operand.operand.offset)
         }
         PackSource::Weight(weight, elem) => {
-            (None, Some(PackedRows { weight: Rc::new(weight.declare(&l)), elem: *elem }), 0)
+            (None, Some(PackedRows { weight: Rc::new(weight.declare(&l)), elem: *elem }), Dim::ZERO)
         }
     };
     let out = l.bind("packed", Elem::U32, Access::Write, to);
@@ -111,9 +112,9 @@ pub(crate) fn pack(
             out.store_vec(at, &matrix.matrix_words(EACH));
         }
     });
-    let moved = packed.bytes() + (extent * k_size) as u64 * 2;
+    let moved = packed.bytes() + extent * k_size * 2;
     let bound = l.done();
-    site.dispatch(k, bound, packed.panels as u64 * u64::from(packed.lines as u32 * SIDE / PACK_K), (0, moved))
+    site.dispatch(k, bound, packed.panels * (packed.lines as u32 * SIDE / PACK_K), (0, moved))
 }
 
 /// The matrices of one subgroup in a packed operand, with the next ones along K in flight.

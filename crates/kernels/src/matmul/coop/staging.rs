@@ -114,15 +114,15 @@ impl<'k> StridedOperand<'k> {
         l: &Launch<'k>,
         name: &str,
         operand: &MatrixOperand,
-        (extent, k_size): (usize, usize),
+        (extent, k_size): (Dim, usize),
         jumps: &[Dim],
     ) -> Self {
         let along = operand.along(extent, k_size);
         let (unit, other, size) = match along {
             Axis::Outer => (operand.outer, operand.k_stride, extent),
-            Axis::K => (operand.k_stride, operand.outer, k_size),
+            Axis::K => (operand.k_stride, operand.outer, k_size.into()),
         };
-        let own = [Dim::from(other), operand.operand.offset, Dim::from(size)];
+        let own = [Dim::from(other), operand.operand.offset, size];
         let mut steps = jumps.iter().copied().chain(own);
         let whole = unit == 1 && steps.all(|s| s >= 0 && s.is_multiple_of(SLOT));
         let elem = if whole { Elem::U32 } else { Elem::U16 };

@@ -40,6 +40,7 @@ pub(crate) fn card() -> DeviceCaps {
         max_buffer_bytes: 1 << 32,
         memory_bytes: 1 << 34,
         processors: None,
+        keeps_denormals: true,
     }
 }
 

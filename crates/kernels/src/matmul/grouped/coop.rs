@@ -138,7 +138,7 @@ pub(crate) fn emit(
     let across = problem.n.div_ceil(blocks.n as usize);
     let groups = sorted.tiles * across;
     // Packed, all matrices are one above the other: the indices along K of an expert follow those of the one before.
-    let (a_sizes, b_sizes) = ((problem.rows(), problem.k), (problem.n, problem.k * experts.count));
+    let (a_sizes, b_sizes) = ((problem.m, problem.k), (problem.n.into(), problem.k * experts.count));
     let b_given = PreparedOperand::of_b(blocks.ways.1, problem, b_sizes, site)?;
 
     let k = site.builder("grouped_matmul_coop", blocks.group());

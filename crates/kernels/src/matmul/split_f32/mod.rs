@@ -94,7 +94,7 @@ pub(crate) fn choose(problem: &Problem<'_>, shape: &Shape, caps: &DeviceCaps) ->
         return None;
     }
     // Kernels count elements in 32 bits.
-    if [MatrixRole::A, MatrixRole::B].iter().any(|side| split::elements(problem, *side) > u32::MAX as usize) {
+    if [MatrixRole::A, MatrixRole::B].iter().any(|side| split::elements(problem, *side) > u32::MAX) {
         return None;
     }
     let stored = problem.b.operand.stored;
@@ -131,14 +131,15 @@ pub(crate) fn emit(
     let a = if raw { None } else { Some(split::emit(problem, MatrixRole::A, SplitForm::Lines, site)?) };
     let form = if direct { SplitForm::Fragments } else { SplitForm::Lines };
     let b = split::emit(problem, MatrixRole::B, form, site)?;
-    let shape = Shape { m: problem.rows(), n: problem.n, k: problem.k, batches: problem.batch_count() };
-    let groups = blocks.count(&shape) as usize * splits;
+    let batches = problem.batches();
+    let tiles = problem.m.div_ceil(blocks.m) * problem.n.div_ceil(blocks.n as usize);
+    let groups = tiles * batches * splits;
     let chunk = problem.k.div_ceil(splits).next_multiple_of(split::K_MULTIPLE);
-    let outlier_flags = site.scratch(4 * shape.batches as u64);
+    let outlier_flags = site.scratch(4 * batches);
 
     let k = site.builder("matmul_split_f32", blocks.group());
     let l = Launch::new(&k);
-    let (m, n, k_size) = (l.size("m", problem.rows()), l.size("n", problem.n), l.size("k", b.k_size));
+    let (m, n, k_size) = (l.size("m", problem.m), l.size("n", problem.n), l.size("k", b.k_size));
     let b_side = DeclaredSplit::new(&l, "b", &b);
     let a_side = a.as_ref().map(|a| DeclaredSplit::new(&l, "a", a));
     let rows = || F32Runs::declare(&l, "a", &problem.a, problem.layout_of_a(), l.size("a_k_size", problem.k));
@@ -150,7 +151,7 @@ pub(crate) fn emit(
     };
     let given = if raw { Some(given()) } else { None };
     let total = l.size("groups", groups);
-    let parts = (splits > 1).then(|| (l.size("chunk", chunk), l.size("batches", shape.batches)));
+    let parts = (splits > 1).then(|| (l.size("chunk", chunk), l.size("batches", batches)));
     let epilogue = Epilogue::declare(&l, problem, destination, n);
     let mut strides = problem.batch.strides.clone();
     let mut offsets = problem.offsets();
@@ -191,11 +192,11 @@ pub(crate) fn emit(
         multiply(&k, blocks, left, work, &epilogue);
     });
     let bound = l.done();
-    site.dispatch(k, bound, groups as u64, problem.cost())?;
+    site.dispatch(k, bound, groups, problem.cost())?;
     if raw {
         return Ok(());
     }
-    match choose_tiles(&shape, problem.layout_of_a(), problem.layout_of_b(), 4, site.caps) {
+    match choose_tiles(&Shape::of(problem), problem.layout_of_a(), problem.layout_of_b(), 4, site.caps) {
         Choice::Tiled { tile, .. } => {
             tiled::emit_where(problem, tile, splits, destination, Some(outlier_flags), site)
         }

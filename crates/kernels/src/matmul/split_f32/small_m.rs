@@ -108,12 +108,12 @@ pub(crate) fn emit(
     site: &mut Site<'_>,
 ) -> Result<(), String> {
     let b = split::emit(problem, MatrixRole::B, SplitForm::Dealt, site)?;
-    let shape = Shape { m: problem.rows(), n: problem.n, k: problem.k, batches: problem.batch_count() };
-    let groups = cut.count(&shape);
+    let columns = problem.n.div_ceil(cut.columns as usize);
+    let groups = problem.m.div_ceil(cut.rows) * columns * problem.batches();
 
     let k = site.builder("matmul_split_f32_small_m", cut.group());
     let l = Launch::new(&k);
-    let (m, n, k_size) = (l.size("m", problem.rows()), l.size("n", problem.n), l.size("k", b.k_size));
+    let (m, n, k_size) = (l.size("m", problem.m), l.size("n", problem.n), l.size("k", b.k_size));
     let planes = DeclaredSplit::new(&l, "b", &b);
     let given = l.bind("b_given", Elem::F32, Access::Read, problem.b.operand.memory);
     let strides =
@@ -149,7 +149,7 @@ pub(crate) fn emit(
         multiply(&k, cut, &work, &epilogue);
     });
     let bound = l.done();
-    site.dispatch(k, bound, groups as u64, problem.cost())
+    site.dispatch(k, bound, groups, problem.cost())
 }
 
 /// A in memory, along K.

@@ -12,9 +12,10 @@
 //! matrix units. Fragments may have their indices along K [`dealt`], so that a lane that loads A by itself finds its
 //! four indices along K of 16 side by side.
 
+use olivine_ir::Dim;
 use olivine_kernel::{Access, Buf, Elem, MatrixType, MatrixUse, Reduction, Scalar, Val};
 
-use crate::launch::Launch;
+use crate::launch::{self, Launch};
 use crate::matmul::problem::{Axis, Layout, MatrixOperand, Problem};
 use crate::matmul::vector_load::MatrixRole;
 use crate::site::{Memory, Site, linear_group};
@@ -44,10 +45,10 @@ pub(crate) struct SplitOperand {
     /// [`NON_FINITE`].
     pub(crate) memory: Memory,
     /// Words of parts, where scales begin.
-    pub(crate) scales: usize,
+    pub(crate) scales: Dim,
     pub(crate) order: SplitLayout,
     /// Outer positions with those that fill the last matrix.
-    pub(crate) outer: usize,
+    pub(crate) outer: Dim,
     /// Indices along K of one part.
     pub(crate) k_size: usize,
     /// Strides over the problem's batches, in matrices.
@@ -78,29 +79,29 @@ pub(crate) enum SplitForm {
 
 /// An operand's sizes.
 struct OperandExtent {
-    outer: usize,
+    outer: Dim,
     k_size: usize,
     matrices: usize,
     layout: Layout,
 }
 
 impl OperandExtent {
-    fn padded(&self) -> (usize, usize) {
-        (self.outer.next_multiple_of(RUN as usize), self.k_size.next_multiple_of(K_MULTIPLE))
+    fn padded(&self) -> (Dim, usize) {
+        (self.outer.next_multiple_of(RUN), self.k_size.next_multiple_of(K_MULTIPLE))
     }
 }
 
 /// f16 elements of an operand's parts; kernels must be able to count them.
-pub(crate) fn elements(problem: &Problem<'_>, side: MatrixRole) -> usize {
+pub(crate) fn elements(problem: &Problem<'_>, side: MatrixRole) -> Dim {
     let extent = extent(problem, side);
     let (outer, k_size) = extent.padded();
-    outer.saturating_mul(2 * k_size).saturating_mul(extent.matrices)
+    outer * (2 * k_size) * extent.matrices
 }
 
 fn extent(problem: &Problem<'_>, side: MatrixRole) -> OperandExtent {
     let (outer, layout, number) = match side {
-        MatrixRole::A => (problem.rows(), problem.layout_of_a(), 0),
-        MatrixRole::B => (problem.n, problem.layout_of_b(), 1),
+        MatrixRole::A => (problem.m, problem.layout_of_a(), 0),
+        MatrixRole::B => (problem.n.into(), problem.layout_of_b(), 1),
     };
     let (dims_of_batch, strides) = (problem.batch.dims(), &problem.batch.strides(number));
     let matrices = dims_of_batch.iter().zip(strides).filter(|(_, s)| **s != 0).map(|(d, _)| *d).product();
@@ -136,7 +137,7 @@ pub(crate) fn emit(
     let (dims, own): (Vec<usize>, Vec<i64>) = kept.map(|(d, s)| (*d, *s)).unzip();
     let walk = Walk::new(&dims, &[own]);
     let scales = outer * k_size * extent.matrices;
-    let bytes = 4 * (scales + outer * extent.matrices) as u64;
+    let bytes = 4 * (scales + outer * extent.matrices);
     let batch = numbering(&dims_of_batch, strides);
     let lines = SplitLayout::Lines(extent.layout.along);
     let (fragments, dealt) = (form != SplitForm::Lines, form == SplitForm::Dealt);
@@ -156,7 +157,7 @@ pub(crate) fn emit(
             "planes of {} {}x{} by {},{} {walk:?} {order:?}",
             extent.matrices, extent.outer, extent.k_size, operand.outer, operand.k_stride
         );
-        return Ok(planes(site.at_load(how, &operand.operand, bytes, make)?, order));
+        return Ok(planes(site.at_load(how, &operand.operand, launch::number(bytes) as u64, make)?, order));
     }
     let memory = site.scratch(bytes);
     make(site, memory)?;
@@ -175,7 +176,7 @@ fn to_fragments(
 ) -> Result<(), String> {
     let group = site.group_size(256);
     let run = RUN as usize;
-    let count = matrices * (lines.outer / run) * (2 * lines.k_size / run);
+    let count = matrices * lines.outer.div_floor(run) * (2 * lines.k_size / run);
     let k = site.builder("split_f32_fragments", group);
     let l = Launch::new(&k);
     let halves = l.bind("lines", Elem::F16, Access::Read, lines.memory);
@@ -209,8 +210,7 @@ fn to_fragments(
         });
     });
     let bound = l.done();
-    let bytes = 8 * lines.scales as u64;
-    site.dispatch(k, bound, count.div_ceil(subgroups as usize) as u64, (0, bytes))
+    site.dispatch(k, bound, count.div_ceil(subgroups), (0, 8 * lines.scales))
 }
 
 /// Words of f32 in memory that are loaded a unit at a time, along the contiguous axis.
@@ -432,8 +432,7 @@ fn by_rows(
         });
     });
     let bound = l.done();
-    let cost = (0, 8 * (rows * extent.k_size) as u64);
-    site.dispatch(k, bound, (rows.div_ceil(each as usize)) as u64, cost)
+    site.dispatch(k, bound, rows.div_ceil(each), (0, 8 * (rows * extent.k_size)))
 }
 
 /// Invocations side by side on units of a line.
@@ -455,11 +454,11 @@ fn by_columns(
     let strip = extent.k_size.div_ceil(strips);
     let strips = extent.k_size.div_ceil(strip);
     let each = strips * planes.outer * extent.matrices;
-    let (measures, sums) = (site.scratch(4 * each as u64), site.scratch(4 * each as u64));
-    let blocks = planes.outer.div_ceil((ACROSS * UNIT) as usize) * extent.matrices;
+    let (measures, sums) = (site.scratch(4 * each), site.scratch(4 * each));
+    let blocks = planes.outer.div_ceil(ACROSS * UNIT) * extent.matrices;
     let group = site.group_size(256);
     let down = group / ACROSS;
-    let bytes = 4 * (extent.outer * extent.k_size * extent.matrices) as u64;
+    let bytes = 4 * (extent.outer * extent.k_size * extent.matrices);
 
     let k = site.builder("split_f32_scales", group);
     let l = Launch::new(&k);
@@ -513,7 +512,7 @@ fn by_columns(
         }
     });
     let bound = l.done();
-    site.dispatch(k, bound, (blocks * strips) as u64, (0, bytes))?;
+    site.dispatch(k, bound, blocks * strips, (0, bytes))?;
 
     let rounds = planes.k_size.div_ceil(LINES as usize);
     let k = site.builder("split_f32_columns", group);
@@ -563,7 +562,7 @@ fn by_columns(
         }
     });
     let bound = l.done();
-    site.dispatch(k, bound, (blocks * rounds) as u64, (0, 2 * bytes))
+    site.dispatch(k, bound, blocks * rounds, (0, 2 * bytes))
 }
 
 /// An operand's columns in blocks of a workgroup's width.

@@ -39,6 +39,7 @@ fn card() -> DeviceCaps {
         max_buffer_bytes: 1 << 32,
         memory_bytes: 1 << 34,
         processors: None,
+        keeps_denormals: true,
     }
 }
 

@@ -22,7 +22,7 @@ pub(crate) fn emit(
     stream_k: StreamK,
     site: &mut Site<'_>,
 ) -> Result<(), String> {
-    let (a_sizes, b_sizes) = ((problem.rows(), problem.k), (problem.n, problem.k));
+    let (a_sizes, b_sizes) = ((problem.m, problem.k), (problem.n.into(), problem.k));
     let a_given = PreparedOperand::new(blocks.ways.0, &problem.a, a_sizes, MatrixUse::A, site)?;
     let b_given = PreparedOperand::of_b(blocks.ways.1, problem, b_sizes, site)?;
     let parts = site.scratch(stream_k.bytes(blocks));

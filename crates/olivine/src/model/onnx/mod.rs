@@ -167,16 +167,37 @@ impl OnnxExecutable {
         let mut key = Key::of(types.clone());
         // What was compiled ahead for given sizes comes first.
         if !self.plans.has(&key)
-            && let Some(whole) = self.open_plan(&types, &values)?
+            && let Some((whole, known)) = self.open_plan(&types, &values)?
         {
+            key.values = known;
             self.number(&whole.executable, &mut values, &self.runs)?;
-            return Ok((whole.executable.clone(), values.into_passed()));
+            return Ok((self.found(types, key, whole), values.into_passed()));
         }
         let whole = self.follow(Subject::Model, &self.plans, &mut key, &mut values, &self.runs).await?;
+        Ok((self.found(types, key, whole), values.into_passed()))
+    }
+
+    /// Keeps what a run has found for the next, which mostly has inputs of the same types.
+    fn found(&self, types: Vec<(String, TensorType)>, key: Key, whole: Arc<Whole>) -> Arc<GraphExecutable> {
+        let executable = whole.executable.clone();
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        *last = key.known.is_empty().then(|| Last { types, key, whole: whole.clone() });
-        drop(last);
-        Ok((whole.executable.clone(), values.into_passed()))
+        *last = key.known.is_empty().then_some(Last { types, key, whole });
+        executable
+    }
+
+    /// As [`OnnxExecutable::ready`], by the types of all inputs and the values of some; `None` where the others' values
+    /// must be known.
+    #[allow(clippy::type_complexity, reason = "a graph and its computed inputs")]
+    pub(crate) fn ready_by_types(
+        &self,
+        types: &[(String, TensorType)],
+        inputs: &[(&str, Input<'_>)],
+    ) -> Result<Option<(Arc<GraphExecutable>, Vec<(String, Passed)>)>, Error> {
+        self.plans.check()?;
+        let mut values = Values::of_run(inputs);
+        let Some((whole, _)) = self.open_plan(types, &values)? else { return Ok(None) };
+        self.number(&whole.executable, &mut values, &self.runs)?;
+        Ok(Some((whole.executable.clone(), values.into_passed())))
     }
 
     /// Adds the run's number to its values where a graph draws random numbers: one number for all graphs of a run, or of
@@ -196,6 +217,14 @@ impl OnnxExecutable {
         let counter = Tensor::new([2], vec![run as u32, (run >> 32) as u32])?;
         values.add([(RUN_COUNTER.to_string(), Passed::Host(counter))]);
         Ok(())
+    }
+
+    /// Compiles the graph whose outputs are the model's.
+    fn whole(&self, whole: onnx::Specialised) -> Result<Arc<Whole>, Error> {
+        let onnx::Specialised { mut graph, outputs, elements } = whole;
+        graph.retain_outputs(|name| self.options.computes(name));
+        let executable = Arc::new(self.executable(graph, &self.options.state)?);
+        Ok(Arc::new(Whole::new(executable, outputs, elements)))
     }
 
     /// Compiles a graph of the model's.

@@ -6,7 +6,7 @@ use olivine_ir::port::{Dim as PortDim, Kind};
 use olivine_ir::size::guards::{self, GuardSet};
 use olivine_ir::size::{Bindings as SizeBindings, Symbol};
 use olivine_ir::{Shape, TensorType, open_symbol};
-use olivine_onnx::{Outcome, Specialised};
+use olivine_onnx::Outcome;
 
 use super::OnnxExecutable;
 use super::plans::{Key, Subject, Whole};
@@ -34,13 +34,15 @@ struct OpenPlan {
     whole: Arc<Whole>,
 }
 
+/// Values of inputs that decide shapes.
+pub(super) type InputValues = Vec<(String, Vec<u8>)>;
+
 /// What an import depends on beside the values of open sizes.
 #[derive(Clone, PartialEq)]
 struct OpenKey {
     /// Inputs with the sizes that are not open.
     inputs: Vec<(String, olivine_ir::DType, Vec<Option<usize>>)>,
-    /// Values of inputs that decide shapes.
-    values: Vec<(String, Vec<u8>)>,
+    values: InputValues,
 }
 
 /// The inputs of a run with open sizes as symbols.
@@ -51,20 +53,21 @@ struct OpenInputs {
 }
 
 impl OnnxExecutable {
-    /// The graph for some inputs, where an import serves more sizes than theirs; `None` where each has its own.
+    /// The graph for some inputs, where an import serves more sizes than theirs, and the values of inputs that it holds
+    /// for; `None` where each combination of sizes has its own.
     pub(super) fn open_plan(
         &self,
         types: &[(String, TensorType)],
         values: &Values<'_>,
-    ) -> Result<Option<Arc<Whole>>, Error> {
+    ) -> Result<Option<(Arc<Whole>, InputValues)>, Error> {
         use std::sync::atomic::Ordering;
         if self.open.refused.load(Ordering::Relaxed) {
             return Ok(None);
         }
         let Some(mut open) = self.open_inputs(types)? else { return Ok(None) };
         let lock = || self.open.plans.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(whole) = self.known_plan(&lock(), &open, values) {
-            return Ok(Some(whole));
+        if let Some(plan) = known_plan(&lock(), &open, values) {
+            return Ok(Some((plan.whole.clone(), plan.key.values.clone())));
         }
         for _ in 0..STEPS {
             let key = Key { values: open.key.values.clone(), ..Key::of(open.types.clone()) };
@@ -75,19 +78,19 @@ impl OnnxExecutable {
                 Outcome::NeedsInputs(names) => {
                     for name in names {
                         // Where a value cannot be had without waiting, the import for exact sizes waits for it.
-                        let Ok(bytes) = bytes_of(values, &name) else { return Ok(None) };
-                        open.key.values.push((name.clone(), bytes.ok_or_else(|| self.unknown(&name))?));
+                        let Ok(Some(bytes)) = bytes_of(values, &name) else { return Ok(None) };
+                        open.key.values.push((name.clone(), bytes));
                     }
                 }
-                Outcome::Whole(Specialised { graph, outputs, elements }) => {
-                    let executable = Arc::new(self.executable(graph, &self.options.state)?);
-                    let whole = Arc::new(Whole::new(executable, outputs, elements));
+                Outcome::Whole(specialised) => {
+                    let whole = self.whole(specialised)?;
                     let mut plans = lock();
                     if plans.len() == MOST {
                         plans.remove(0);
                     }
+                    let known = open.key.values.clone();
                     plans.push(OpenPlan { key: open.key, guards, whole: whole.clone() });
-                    return Ok(Some(whole));
+                    return Ok(Some((whole, known)));
                 }
                 Outcome::Stage(_) | Outcome::Loop(_) => break,
             }
@@ -116,7 +119,7 @@ impl OnnxExecutable {
             types.push((port.name.clone(), TensorType::new(dtype, Shape::new(&dims)?)));
         }
         match self.open_plan(&types, &Values::of_run(&[]))? {
-            Some(whole) => whole.executable.prepare_for(sizes),
+            Some((whole, _)) => whole.executable.prepare_for(sizes),
             None => Err(Error::Missing {
                 kind: "value",
                 name: "a run".into(),
@@ -125,25 +128,7 @@ impl OnnxExecutable {
         }
     }
 
-    /// An import that holds for the inputs.
-    fn known_plan(&self, plans: &[OpenPlan], open: &OpenInputs, values: &Values<'_>) -> Option<Arc<Whole>> {
-        for plan in plans.iter().rev() {
-            if plan.key.inputs != open.key.inputs || !plan.guards.holds(&open.sizes) {
-                continue;
-            }
-            let mut same = true;
-            for (name, bytes) in &plan.key.values {
-                same = same && bytes_of(values, name).is_ok_and(|given| given.as_ref() == Some(bytes));
-            }
-            if same {
-                return Some(plan.whole.clone());
-            }
-        }
-        None
-    }
-
-    /// The inputs with symbols for open sizes; `None` where there are none, where a size is 0 or given by the caller's
-    /// options, and where one name has two values.
+    /// The inputs with symbols for open sizes; `None` where there are none, and where one name has two values.
     fn open_inputs(&self, types: &[(String, TensorType)]) -> Result<Option<OpenInputs>, Error> {
         let ports = self.model.all_inputs();
         let mut open = OpenInputs {
@@ -151,6 +136,7 @@ impl OnnxExecutable {
             key: OpenKey { inputs: Vec::with_capacity(types.len()), values: Vec::new() },
             sizes: SizeBindings::new(),
         };
+        let mut zeros: Vec<(Symbol, bool)> = Vec::new();
         for (name, ty) in types {
             let kind = ports.iter().find(|port| port.name == *name).map(|port| &port.kind);
             let Some(Kind::Tensor { dims: Some(dims), .. }) = kind else { return Ok(None) };
@@ -172,7 +158,17 @@ impl OnnxExecutable {
                     fixed.push(Some(size));
                     continue;
                 };
-                if size == 0 || open.sizes.bind(symbol, size as i64).is_err() {
+                // A size of 0 is a number, wherever its name stands.
+                let zero = zeros.iter().find(|(known, _)| *known == symbol).map(|(_, zero)| *zero);
+                if zero.is_some_and(|zero| zero != (size == 0)) {
+                    return Ok(None);
+                }
+                zeros.push((symbol, size == 0));
+                if size == 0 {
+                    fixed.push(Some(0));
+                    continue;
+                }
+                if open.sizes.bind(symbol, size as i64).is_err() {
                     return Ok(None);
                 }
                 let Ok(dim) = symbol.with_value(size as i64) else { return Ok(None) };
@@ -194,6 +190,19 @@ impl OpenPlans {
         let plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
         plans.iter().map(|plan| plan.whole.executable.clone()).collect()
     }
+}
+
+/// An import that holds for the inputs.
+fn known_plan<'p>(plans: &'p [OpenPlan], open: &OpenInputs, values: &Values<'_>) -> Option<&'p OpenPlan> {
+    let given = |(name, bytes): &(String, Vec<u8>)| {
+        bytes_of(values, name).is_ok_and(|given| given.as_ref() == Some(bytes))
+    };
+    let holds = |plan: &&OpenPlan| {
+        plan.key.inputs == open.key.inputs
+            && plan.guards.holds(&open.sizes)
+            && plan.key.values.iter().all(given)
+    };
+    plans.iter().rev().find(holds)
 }
 
 /// The bytes of an input.

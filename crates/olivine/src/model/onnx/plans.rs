@@ -224,7 +224,6 @@ impl OnnxExecutable {
         key: &Key,
         stage_values: &[ValueId],
     ) -> Result<Plan, Error> {
-        let states = if matches!(subject, Subject::Model) { self.options.state.as_slice() } else { &[] };
         Ok(match self.outcome(subject, key, stage_values)? {
             Outcome::NeedsInputs(names) => Plan::Needs(names.into()),
             Outcome::Stage(stage) => {
@@ -232,8 +231,9 @@ impl OnnxExecutable {
                 Plan::Stage(Arc::new(Stage { executable, stage_values: stage.stage_values }))
             }
             Outcome::Loop(call) => Plan::Loop(Arc::new(HostLoop::new(self, *call)?)),
+            Outcome::Whole(whole) if matches!(subject, Subject::Model) => Plan::Whole(self.whole(whole)?),
             Outcome::Whole(Specialised { graph, outputs, elements }) => {
-                let executable = Arc::new(self.executable(graph, states)?);
+                let executable = Arc::new(self.executable(graph, &[])?);
                 Plan::Whole(Arc::new(Whole::new(executable, outputs, elements)))
             }
         })

@@ -1,0 +1,123 @@
+//! GPU programs with open sizes, on devices that need not be here: evaluated for any sizes, a program is the one that
+//! those sizes are lowered to, and few kernels serve all sizes.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failed expectation is a failed test")]
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use olivine::internals::compile::{Options, compile};
+use olivine::internals::gpu::{Addressing, DeviceCaps, DeviceKind, Program, Record, lower};
+use olivine::internals::kernel::{Elem, Fragments, Kernel, MatrixShape, Target};
+use olivine::internals::models::Encoder;
+use olivine::ir::size::Bindings;
+use olivine::ir::size::guards::{self, GuardSet};
+use olivine::ir::{DType, Graph, Shape, open_symbol};
+
+/// A large NVIDIA card.
+fn h200() -> DeviceCaps {
+    let shape = |operand, accumulator, k| MatrixShape { operand, accumulator, m: 16, n: 16, k };
+    let target = Target {
+        subgroup: Some(32),
+        f16: true,
+        f64: true,
+        i64: true,
+        shared_bytes: 48 << 10,
+        max_invocations: 1024,
+        matrices: vec![shape(Elem::F16, Elem::F32, 16), shape(Elem::BF16, Elem::F32, 16)],
+        fragments: Some(Fragments::Quads),
+        ..Target::plain()
+    };
+    DeviceCaps {
+        name: "a large card".into(),
+        driver: "NVIDIA".into(),
+        kind: DeviceKind::Discrete,
+        target,
+        addressing: Addressing::Pointers,
+        max_groups: [65535; 3],
+        max_buffer_bytes: 1 << 32,
+        memory_bytes: 1 << 34,
+        processors: Some(132),
+        keeps_denormals: true,
+    }
+}
+
+/// The same without cooperative matrices.
+fn plain_card() -> DeviceCaps {
+    let mut caps = h200();
+    caps.target.matrices.clear();
+    caps.target.fragments = None;
+    caps
+}
+
+fn lowered(graph: &Graph, caps: &DeviceCaps) -> Program {
+    lower(&compile(graph, &Options::default()).unwrap(), caps, &Record::new(), &[]).unwrap()
+}
+
+/// Fails unless two programs dispatch the same kernels with the same numbers.
+fn same(open: &Program, fixed: &Program, what: &str) {
+    let names = |program: &Program| -> Vec<String> {
+        program.run.iter().map(|d| program.kernel(d).name.clone()).collect()
+    };
+    assert_eq!(names(open), names(fixed), "{what}");
+    for (i, (a, b)) in open.run.iter().zip(&fixed.run).enumerate() {
+        let what = format!("{what}: dispatch {i}, {} of {}", open.kernel(a).name, a.node);
+        assert!(open.kernel(a) == fixed.kernel(b), "{what}: other code");
+        assert_eq!(a.params, b.params, "{what}: {:?}", open.kernel(a).params);
+        assert_eq!(a.groups, b.groups, "{what}");
+        let places = |d: &olivine::internals::gpu::Dispatch| -> Vec<u64> {
+            d.args.iter().map(|arg| arg.bytes).collect()
+        };
+        assert_eq!(places(a), places(b), "{what}");
+    }
+}
+
+/// Lowers an encoder for many sizes, a plan for each class of them, and returns plans and kernels.
+fn encoder_of_all_sizes(dtype: DType, caps: &DeviceCaps, sizes: usize) -> (usize, HashSet<Arc<Kernel>>) {
+    let encoder = Encoder { layers: 2, dtype, ..Encoder::bert_base(1, 128) };
+    let graph = encoder.graph().unwrap();
+    let (batch_size, sequence_size) = (open_symbol("batch").unwrap(), open_symbol("sequence").unwrap());
+    let mut plans: Vec<(GuardSet, Program)> = Vec::new();
+    let mut kernels = HashSet::new();
+    let mut random = 7u64;
+    let mut below = |n: u64| {
+        random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        ((random >> 33) % n) as usize
+    };
+    for i in 0..sizes {
+        // Half of them a single sequence, as most requests are.
+        let (batch, sequence) = (if i % 2 == 0 { 1 } else { 1 + below(32) }, 1 + below(512));
+        let shapes = [("x", Shape::new(&[batch, sequence, encoder.hidden]).unwrap())];
+        let mut values = Bindings::new();
+        values.bind(batch_size, batch as i64).unwrap();
+        values.bind(sequence_size, sequence as i64).unwrap();
+        let known = plans.iter().position(|(guards, _)| guards.holds(&values));
+        let at = known.unwrap_or_else(|| {
+            let (program, guards) =
+                guards::record(|| lowered(&graph.specialise_symbolic(&shapes).unwrap(), caps));
+            kernels.extend(program.kernels.iter().cloned());
+            plans.push((guards, program));
+            plans.len() - 1
+        });
+        if i % 4 == 0 || known.is_none() {
+            let fixed = lowered(&graph.specialise(&shapes).unwrap(), caps);
+            let open = plans[at].1.for_sizes(&values).unwrap();
+            same(&open, &fixed, &format!("{dtype}, batch {batch}, sequence {sequence}"));
+        }
+    }
+    if plans.len() > 60 {
+        let show = |guards: &GuardSet| guards.iter().map(|g| format!("{g:?}")).collect::<Vec<_>>().join("\n");
+        panic!("{} plans, such as\n{}", plans.len(), show(&plans[plans.len() - 1].0));
+    }
+    (plans.len(), kernels)
+}
+
+#[test]
+fn sixty_kernels_serve_bert_at_every_batch_and_length() {
+    for (dtype, caps) in [(DType::F32, h200()), (DType::F32, plain_card())] {
+        let (plans, kernels) = encoder_of_all_sizes(dtype, &caps, 300);
+        let mut names: Vec<&str> = kernels.iter().map(|k| k.name.as_str()).collect();
+        names.sort_unstable();
+        println!("{dtype}: {plans} plans, {} kernels: {names:?}", kernels.len());
+        assert!(kernels.len() <= 60, "{dtype}: {} kernels: {names:?}", kernels.len());
+    }
+}
