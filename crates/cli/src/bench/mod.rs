@@ -41,7 +41,7 @@ enum What {
     Chain(chain::ChainArgs),
     /// Matmuls with packed weights, format by format.
     Quant(quant::QuantArgs),
-    /// What a run costs more when its length is a new one.
+    /// What a run costs more when its sizes are new.
     Lengths(lengths::LengthsArgs),
     /// Models of the zoo, beside ONNX Runtime.
     Zoo(crate::zoo::ZooBenchArgs),

@@ -70,6 +70,12 @@ impl Fill {
 }
 
 impl DimArgs {
+    /// Sizes of named dimensions.
+    pub(crate) fn of_sizes<'a>(sizes: impl IntoIterator<Item = (&'a String, &'a usize)>) -> Self {
+        let dims = sizes.into_iter().map(|(name, size)| format!("{name}={size}")).collect();
+        DimArgs { dims, ..DimArgs::default() }
+    }
+
     /// Refuses sizes of dimensions where there is no ONNX model that could have them.
     pub(crate) fn none(&self) -> Result<(), Failure> {
         match self.dims.first() {

@@ -16,12 +16,12 @@ pub(crate) struct PrepareArgs {
     /// The model.
     model: PathBuf,
     /// Sizes of a named dimension: `sequence=1..512` (both ends count) or `batch=1`.
-    #[arg(long = "dim", value_name = "NAME=FROM..TO", value_parser = sizes)]
+    #[arg(long = "dim", value_name = "NAME=FROM..TO", value_parser = size_range)]
     dims: Vec<(String, RangeInclusive<usize>)>,
 }
 
 /// Reads `sequence=1..512`.
-fn sizes(text: &str) -> Result<(String, RangeInclusive<usize>), String> {
+pub(crate) fn size_range(text: &str) -> Result<(String, RangeInclusive<usize>), String> {
     let wrong = || format!("expected NAME=FROM..TO or NAME=N, got `{text}`");
     let (name, range) = text.split_once('=').ok_or_else(wrong)?;
     let number = |text: &str| text.trim().parse::<usize>().map_err(|_| wrong());
@@ -53,10 +53,10 @@ mod tests {
 
     #[test]
     fn ranges_are_read_and_others_refused() {
-        assert_eq!(sizes("sequence=1..512"), Ok(("sequence".into(), 1..=512)));
-        assert_eq!(sizes("batch=4"), Ok(("batch".into(), 4..=4)));
+        assert_eq!(size_range("sequence=1..512"), Ok(("sequence".into(), 1..=512)));
+        assert_eq!(size_range("batch=4"), Ok(("batch".into(), 4..=4)));
         for text in ["batch", "=1", "n=5..2", "n=..", "n=a..b", "n=-1"] {
-            assert!(sizes(text).is_err(), "{text}");
+            assert!(size_range(text).is_err(), "{text}");
         }
     }
 }
