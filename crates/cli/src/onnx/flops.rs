@@ -1,6 +1,6 @@
 //! Arithmetic that a graph asks for.
 
-use olivine::ir::{Graph, Node, Op, Shape};
+use olivine::ir::{Dim, Graph, Node, Op, Shape};
 
 /// Operations of one run: two for each multiplication and addition of matmuls, convolutions, attention and recurrent
 /// layers; one for each element that another operation computes; none for those that move elements. A loop counts as if
@@ -32,7 +32,8 @@ fn of_node(graph: &Graph, node: &Node) -> u64 {
         Op::Einsum(op) => {
             let shapes: Vec<Shape> = (0..node.inputs.len()).map(shape).collect();
             let sizes = op.plan(&shapes).map(|plan| plan.sizes).unwrap_or_default();
-            sizes.iter().fold(2, |all: u64, size| all.saturating_mul(*size as u64))
+            let number = |size: &Dim| size.value().map_or(u64::MAX, i64::unsigned_abs);
+            sizes.iter().fold(2, |all: u64, size| all.saturating_mul(number(size)))
         }
         Op::Conv(_) | Op::QConv(_) => sums(shape(1).iter().skip(1).product()),
         Op::ConvTranspose(_) => {

@@ -15,7 +15,7 @@ use crate::scratch;
 
 kernels! { |op, x, out, call|
     Fft => {
-        let plan = call.kernel.fft.get_or_init(|| Plan::new(op, &x[0].ty.shape));
+        let plan = call.plans.fft.get_or_init(|| Plan::new(op, &x[0].ty.shape));
         fft(op, plan, x, out);
     },
 }

@@ -152,7 +152,7 @@ pub struct EinsumPlan {
     /// The label of each result axis.
     pub result: Vec<usize>,
     /// The size behind each label.
-    pub sizes: Vec<usize>,
+    pub sizes: Vec<Dim>,
 }
 
 impl Einsum {
@@ -196,7 +196,7 @@ impl Einsum {
             }
         }
         // The axes under `...`, aligned to the right, come first: labels 0..width.
-        labels.sizes = vec![1; width];
+        labels.sizes = vec![Dim::ONE; width];
         labels.letters = vec!['.'; width];
         let mut operands = Vec::new();
         for ((letters, dots), shape) in parsed.iter().zip(shapes) {
@@ -210,9 +210,9 @@ impl Einsum {
                     let i = if dots.is_some() && axis >= at + hidden { axis - hidden } else { axis };
                     labels.intern(letters[i])
                 };
-                labels.size(label, shape[axis])?;
-                if let Some(twin) = axes.iter().position(|l| *l == label).filter(|t| shape[*t] != shape[axis])
-                {
+                labels.size(label, shape.size(axis))?;
+                let twin = axes.iter().position(|l| *l == label);
+                if let Some(twin) = twin.filter(|twin| shape.size(*twin) != shape.size(axis)) {
                     return Err(format!(
                         "a diagonal of {shape} needs equal sizes, axes {twin} and {axis} differ"
                     ));
@@ -259,7 +259,7 @@ impl Einsum {
 #[derive(Default)]
 struct Labels {
     letters: Vec<char>,
-    sizes: Vec<usize>,
+    sizes: Vec<Dim>,
 }
 
 impl Labels {
@@ -270,13 +270,14 @@ impl Labels {
     fn intern(&mut self, c: char) -> usize {
         self.find(c).unwrap_or_else(|| {
             self.letters.push(c);
-            self.sizes.push(1);
+            self.sizes.push(Dim::ONE);
             self.letters.len() - 1
         })
     }
 
     /// A size of 1 broadcasts against any other, as `torch.einsum` allows.
-    fn size(&mut self, label: usize, size: usize) -> Result<(), String> {
+    #[track_caller]
+    fn size(&mut self, label: usize, size: Dim) -> Result<(), String> {
         let known = &mut self.sizes[label];
         if *known == 1 {
             *known = size;
@@ -315,7 +316,7 @@ impl Rule for Einsum {
         number(&operands[0])?;
         let shapes: Vec<Shape> = operands.iter().map(|t| t.shape).collect();
         let plan = self.plan(&shapes)?;
-        let dims: Vec<usize> = plan.result.iter().map(|l| plan.sizes[*l]).collect();
+        let dims: Vec<Dim> = plan.result.iter().map(|l| plan.sizes[*l]).collect();
         Ok(vec![TensorType::new(operands[0].dtype, shape(&dims)?)])
     }
 }

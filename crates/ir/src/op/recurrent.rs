@@ -3,8 +3,10 @@
 
 use crate::attr::{Attr, AttrField, Attrs};
 use crate::graph::{Graph, ValueId};
-use crate::op::{Rule, Spelled, arity, find_index, float, index, kind_op, of_shape, op, product, shape};
-use crate::{DType, Error, Tensor, TensorType, words};
+use crate::op::{
+    Rule, Spelled, arity, find_index, float, index, kind_op, of_shape, op, product, product_of, shape,
+};
+use crate::{DType, Dim, Error, Tensor, TensorType, words};
 
 words! {
     /// Which recurrent cell.
@@ -218,11 +220,13 @@ impl Recurrent {
     }
 
     /// Sequence and batch of a rank-3 operand.
-    fn steps(&self, x: &TensorType) -> Result<(usize, usize), String> {
+    #[track_caller]
+    fn steps(&self, x: &TensorType) -> Result<(Dim, Dim), String> {
         if x.shape.rank() != 3 {
             return Err(format!("x must have rank 3, got {}", x.shape));
         }
-        Ok(if self.batch_first { (x.shape[1], x.shape[0]) } else { (x.shape[0], x.shape[1]) })
+        let (first, second) = (x.shape.size(0), x.shape.size(1));
+        Ok(if self.batch_first { (second, first) } else { (first, second) })
     }
 
     /// The hidden size, from r.
@@ -241,18 +245,18 @@ impl Recurrent {
         operands: &[TensorType],
         at: &RecurrentOperands,
         dtype: DType,
-        batch: usize,
-        state: &[usize],
+        batch: Dim,
+        state: &[Dim; 3],
     ) -> Result<(), String> {
         if let Some(l) = at.lengths {
             index(&operands[l])?;
             of_shape("lengths", &operands[l], &[batch])?;
         }
-        let peepholes = [self.direction.count(), product(&[3, state[2]])?];
+        let peepholes = [self.direction.count().into(), product_of(&[3.into(), state[2]])?];
         let floats = [
-            ("the initial h", at.initial_h, state),
-            ("the initial c", at.initial_c, state),
-            ("peepholes", at.peepholes, &peepholes),
+            ("the initial h", at.initial_h, state.as_slice()),
+            ("the initial c", at.initial_c, state.as_slice()),
+            ("peepholes", at.peepholes, peepholes.as_slice()),
         ];
         for (what, position, dims) in floats {
             if let Some(i) = position {
@@ -264,8 +268,8 @@ impl Recurrent {
     }
 
     /// Refuses constant lengths outside the sequence.
-    fn check_lengths(&self, value: Option<&Tensor>, sequence: usize) -> Result<(), String> {
-        match find_index(value, |_, length| length < 0 || length > sequence as i64) {
+    fn check_lengths(&self, value: Option<&Tensor>, sequence: Dim) -> Result<(), String> {
+        match find_index(value, |_, length| length < 0 || sequence < length) {
             None => Ok(()),
             Some((position, length)) => {
                 Err(format!("length {length} at position {position} is outside a sequence of {sequence}"))
@@ -292,13 +296,14 @@ impl Rule for Recurrent {
         let (sequence, batch) = self.steps(x)?;
         let hidden = self.hidden(r)?;
         let (dirs, rows) = (self.direction.count(), product(&[self.kind.gates(), hidden])?);
-        of_shape("w", w, &[dirs, rows, x.shape[2]])?;
+        of_shape("w", w, &[dirs.into(), rows.into(), x.shape.size(2)])?;
         of_dtype("w", w, x.dtype)?;
         of_dtype("r", r, x.dtype)?;
         if let Some(b) = at.bias {
             of_shape("the bias", &operands[b], &[dirs, product(&[2, rows])?])?;
             of_dtype("the bias", &operands[b], x.dtype)?;
         }
+        let (dirs, hidden) = (Dim::from(dirs), Dim::from(hidden));
         let state = if self.batch_first { [batch, dirs, hidden] } else { [dirs, batch, hidden] };
         self.check_optional(operands, &at, x.dtype, batch, &state)?;
         let y =
@@ -366,9 +371,12 @@ impl Recurrence {
         self.of.bias && self.of.reset_after
     }
 
-    /// Sizes, from the types of operands that the rule accepts.
+    /// Sizes as numbers, from the types of operands that the rule accepts.
+    #[track_caller]
     pub fn sizes(&self, projections: &TensorType, r: &TensorType) -> Result<RecurrentSizes, String> {
         let (sequence, batch) = self.of.steps(projections)?;
+        let sequence = sequence.specialize().map_err(|e| e.to_string())?;
+        let batch = batch.specialize().map_err(|e| e.to_string())?;
         Ok(RecurrentSizes { sequence, batch, hidden: self.of.hidden(r)? })
     }
 }
@@ -380,17 +388,18 @@ impl Rule for Recurrence {
         arity(operands, at.count..=at.count)?;
         let (x, r) = (&operands[0], &operands[1]);
         float(r)?;
-        let RecurrentSizes { sequence, batch, hidden } = self.sizes(x, r)?;
+        let ((sequence, batch), hidden) = (self.of.steps(x)?, self.of.hidden(r)?);
         let dirs = self.of.direction.count();
         let dtype = Recurrence::state_dtype(r.dtype);
         let columns = product(&[dirs, self.of.kind.gates(), hidden])?;
         let steps = if self.of.batch_first { [batch, sequence] } else { [sequence, batch] };
-        of_shape("the projections", x, &[steps[0], steps[1], columns])?;
+        of_shape("the projections", x, &[steps[0], steps[1], columns.into()])?;
         of_dtype("the projections", x, dtype)?;
         if let Some(b) = at.bias {
             of_shape("the bias", &operands[b], &[dirs, hidden])?;
             of_dtype("the bias", &operands[b], dtype)?;
         }
+        let (dirs, hidden) = (Dim::from(dirs), Dim::from(hidden));
         let state = [dirs, batch, hidden];
         self.of.check_optional(operands, &at, dtype, batch, &state)?;
         let mut results = vec![TensorType::new(r.dtype, shape(&[steps[0], steps[1], dirs, hidden])?)];

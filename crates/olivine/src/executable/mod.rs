@@ -169,6 +169,15 @@ impl Executable {
         self.compiled_graphs().iter().map(|graph| graph.plans()).sum()
     }
 
+    /// What each import of a model assumes of the open sizes.
+    pub(crate) fn import_guards(&self) -> Vec<Vec<String>> {
+        match &self.source {
+            Source::Graph(_) => Vec::new(),
+            #[cfg(feature = "onnx")]
+            Source::Onnx(model) => model.import_guards(),
+        }
+    }
+
     pub(crate) fn compiled_graphs(&self) -> Vec<Arc<GraphExecutable>> {
         match &self.source {
             Source::Graph(graph) => vec![graph.clone()],

@@ -1,19 +1,27 @@
 //! Short ways to what many imports are composed of.
 
 use olivine_ir::op::{Binary, ReduceKind, ScalarOp};
-use olivine_ir::{DType, IntoShape, Shape, Tensor, ValueId};
+use olivine_ir::{DType, Dim, IntoShape, Shape, Tensor, ValueId};
 
 use crate::ElementType;
 use crate::import::{Answer, NodeContext};
 
 /// x under other sizes, zeros among them taken as they are.
+#[track_caller]
 pub(super) fn reshaped(n: &mut NodeContext<'_, '_>, x: ValueId, sizes: &[usize]) -> Answer<ValueId> {
-    let (from, to) = (n.shape(x)?, Shape::new(sizes));
+    let sizes: Vec<Dim> = sizes.iter().map(|size| (*size).into()).collect();
+    reshaped_to(n, x, &sizes)
+}
+
+/// As [`reshaped`], with sizes that may be expressions.
+#[track_caller]
+pub(super) fn reshaped_to(n: &mut NodeContext<'_, '_>, x: ValueId, sizes: &[Dim]) -> Answer<ValueId> {
+    let (from, to) = (n.shape(x)?, Shape::of_sizes(sizes));
     let to = n.built(to)?;
     if from == to {
         return Ok(x);
     }
-    if to.numel() != from.numel() {
+    if to.sizes().numel() != from.sizes().numel() {
         return Err(n.wrong(format!("{from} cannot become {to}")));
     }
     if to.has_zero() {
@@ -21,8 +29,7 @@ pub(super) fn reshaped(n: &mut NodeContext<'_, '_>, x: ValueId, sizes: &[usize])
         let nothing = n.scalar(dtype, 0.0);
         return n.build(|g| g.fill(nothing, to));
     }
-    let dims: Vec<i64> = sizes.iter().map(|s| *s as i64).collect();
-    n.build(|g| g.reshape(x, &dims))
+    n.build(|g| g.reshape_to(x, sizes))
 }
 
 /// x in a dtype.

@@ -1,7 +1,7 @@
 //! Convolutions and their transposes.
 
-use olivine_ir::ValueId;
 use olivine_ir::op::{Binary, CausalConv1d, PadMode, Window};
+use olivine_ir::{Dim, ValueId};
 
 use super::Entry;
 use super::arity::Takes;
@@ -84,7 +84,7 @@ impl Moves {
     pub(super) fn padding(
         &self,
         n: &NodeContext<'_, '_>,
-        input: &[usize],
+        input: &[Dim],
         kernel: &[usize],
         pools: bool,
     ) -> Answer<Vec<(i64, i64)>> {
@@ -94,9 +94,11 @@ impl Moves {
         let mut pads = Vec::with_capacity(input.len());
         for (i, (size, kernel)) in input.iter().zip(kernel).enumerate() {
             let span = span(n, *kernel, self.dilations[i])?;
-            let windows = size.div_ceil(self.strides[i]) as i64;
-            let covered = (windows - 1).max(0) * self.strides[i] as i64 + span;
-            let total = covered - *size as i64;
+            let windows = size.div_ceil(self.strides[i]);
+            let covered = (windows - 1).max(0) * self.strides[i] + span;
+            // The same for all sizes with one remainder by the stride.
+            let total = (covered - *size).specialize_signed();
+            let total = total.map_err(|e| n.wrong(e.to_string()))?;
             let (first, last) = split_padding(if pools { total } else { total.max(0) }.into(), self.auto);
             pads.push((first as i64, last as i64));
         }
@@ -128,7 +130,7 @@ pub(super) fn spatial_sizes(
     n: &mut NodeContext<'_, '_>,
     x: ValueId,
     w: ValueId,
-) -> Answer<(Vec<usize>, Vec<usize>)> {
+) -> Answer<(Vec<Dim>, Vec<usize>)> {
     let (xs, ws) = (n.shape(x)?, n.shape(w)?);
     if xs.rank() < 3 || ws.rank() != xs.rank() {
         return Err(n.wrong(format!("x of {xs} and w of {ws} are not of one rank from 3 on")));
@@ -140,7 +142,7 @@ pub(super) fn spatial_sizes(
             return Err(n.wrong(format!("kernel_shape {declared:?} differs from that of w, {ws}")));
         }
     }
-    Ok((xs[2..].to_vec(), kernel))
+    Ok((xs.sizes()[2..].to_vec(), kernel))
 }
 
 fn conv(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
@@ -176,6 +178,7 @@ fn conv_transpose(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     let (input, kernel) = spatial_sizes(n, x, w)?;
     let spatial = input.len();
     let moves = moves(n, spatial)?;
+    let same = matches!(moves.auto, AutoPad::SameUpper | AutoPad::SameLower);
     let group = n.int_or("group", 1)?;
     let group = size(n, "group", group)?;
     let extra = match n.ints("output_padding")? {
@@ -192,23 +195,21 @@ fn conv_transpose(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     let mut cuts = Vec::with_capacity(spatial);
     for i in 0..spatial {
         let span = span(n, kernel[i], moves.dilations[i])?;
-        let spread = (input[i] as i64 - 1).max(0).checked_mul(moves.strides[i] as i64);
-        let full =
-            spread.and_then(|s| s.checked_add(span)).ok_or_else(|| n.wrong("its result is too large"))?;
-        let same = matches!(moves.auto, AutoPad::SameUpper | AutoPad::SameLower);
         // Attributes may be any numbers: what they come to is added up in wide ones.
         let extra = i128::from(extra[i] as u64);
-        let wanted = match &asked {
-            Some(list) => Some(i128::from(list[i])),
-            None if same => Some(input[i] as i128 * moves.strides[i] as i128),
-            None => None,
-        };
-        let (first, last) = match wanted {
-            Some(wanted) => {
-                let (start, _) = split_padding((i128::from(full) + extra - wanted).max(0), moves.auto);
-                (start, i128::from(full) - start - wanted)
-            }
-            None => (moves.pads[i].0.into(), i128::from(moves.pads[i].1) - extra),
+        let (first, last) = if same || asked.is_some() {
+            let size = input[i].specialize().map_err(|e| n.wrong(e.to_string()))?;
+            let spread = (size as i64 - 1).max(0).checked_mul(moves.strides[i] as i64);
+            let full =
+                spread.and_then(|s| s.checked_add(span)).ok_or_else(|| n.wrong("its result is too large"))?;
+            let wanted = match &asked {
+                Some(list) => i128::from(list[i]),
+                None => size as i128 * moves.strides[i] as i128,
+            };
+            let (start, _) = split_padding((i128::from(full) + extra - wanted).max(0), moves.auto);
+            (start, i128::from(full) - start - wanted)
+        } else {
+            (moves.pads[i].0.into(), i128::from(moves.pads[i].1) - extra)
         };
         let fitting = |cut: i128| i64::try_from(cut).ok().filter(|cut| cut.unsigned_abs() < 1 << 40);
         let cut = fitting(first).zip(fitting(last));

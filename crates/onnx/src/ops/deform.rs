@@ -16,7 +16,8 @@ pub(super) const OPERATORS: &[Entry] =
 fn deform_conv(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     let (x, w, offset) = (n.tensor(0)?, n.tensor(1)?, n.tensor(2)?);
     let (bias, mask) = (n.optional(3)?, n.optional(4)?);
-    let (input, kernel) = spatial_sizes(n, x, w)?;
+    let (_, kernel) = spatial_sizes(n, x, w)?;
+    let input = n.shape(x)?[2..].to_vec();
     let (spatial, dtype) = (input.len(), n.dtype(x)?);
     let moves = moves(n, spatial)?;
     let (group, groups) = (n.int_or("group", 1)?, n.int_or("offset_group", 1)?);

@@ -1,6 +1,6 @@
 //! Tensors put together, taken apart, repeated and padded.
 
-use olivine_ir::op::{Pad, PadMode, Slice};
+use olivine_ir::op::{Pad, PadMode, Slice, Split};
 use olivine_ir::{DType, Data, Dim, Graph, Tensor, ValueId};
 
 use super::Entry;
@@ -48,10 +48,12 @@ fn split(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
         Some(sizes) => Some(sizes),
         None => n.ints("split")?,
     };
-    let sizes = match given {
+    let sizes: Vec<Dim> = match given {
         Some(sizes) => {
-            let whole: Result<Vec<usize>, _> = sizes.iter().map(|s| usize::try_from(*s)).collect();
-            whole.map_err(|_| n.wrong(format!("parts {sizes:?} are not all from 0 on")))?
+            if sizes.iter().any(|size| *size < 0) {
+                return Err(n.wrong(format!("parts {sizes:?} are not all from 0 on")));
+            }
+            sizes.into_iter().map(Dim::from).collect()
         }
         None => {
             let parts = match n.int("num_outputs")? {
@@ -62,11 +64,12 @@ fn split(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
                 return Err(n.wrong(format!("{parts} parts for {} outputs", n.output_count())));
             }
             // All of one size, but the last where the axis does not come out even.
-            let (size, whole) = (shape[axis].div_ceil(parts), shape[axis]);
-            (0..parts).map(|i| size.min(whole.saturating_sub(i.saturating_mul(size)))).collect()
+            let whole = shape.size(axis);
+            let size = whole.div_ceil(parts);
+            (0..parts).map(|i| size.min((whole - size * i).max(0))).collect()
         }
     };
-    let parts = n.build(|g| g.split(x, axis as isize, &sizes))?;
+    let parts = n.build(|g| g.add_op(Split { axis, sizes }, &[x]))?;
     let element = n.element(0)?;
     Ok(parts.into_iter().map(|id| n.result(id, element)).collect())
 }
@@ -277,11 +280,13 @@ fn pad_by_copies(
     }
     let pads: Vec<(i64, i64)> = pads.iter().map(|(a, b)| ((*a).max(0), (*b).max(0))).collect();
     let shape = n.shape(y)?;
-    let fits = |(size, (before, after)): (&usize, &(i64, i64))| match mode {
-        PadMode::Reflect => *before.max(after) < (*size as i64).max(1),
-        _ => *before.max(after) <= *size as i64,
+    let fits = |(size, (before, after)): (&Dim, &(i64, i64))| match mode {
+        // Axes without padding fit whatever their size is.
+        _ if (*before, *after) == (0, 0) => true,
+        PadMode::Reflect => *size > *before.max(after),
+        _ => *size >= *before.max(after),
     };
-    if shape.iter().zip(&pads).all(fits) {
+    if shape.sizes().iter().zip(&pads).all(fits) {
         return n.add(Pad { pads, mode, value: 0.0 }, &[y]);
     }
     for (axis, (before, after)) in pads.into_iter().enumerate() {

@@ -43,7 +43,7 @@ fn pool(n: &mut NodeContext<'_, '_>, kind: PoolKind) -> Answer<Vec<Value>> {
         return Err(n.wrong(format!("a kernel of {} axes does not fit {shape}", kernel.len())));
     }
     let moves = moves(n, kernel.len())?;
-    let mut pads = moves.padding(n, &shape[2..], &kernel, true)?;
+    let mut pads = moves.padding(n, &shape.sizes()[2..], &kernel, true)?;
     let cut: Vec<usize> = pads.iter().map(|(before, _)| (-before).max(0) as usize).collect();
     let x = without_negative(n, x, &mut pads)?;
     let window = moves.window(n, &pads)?;

@@ -66,15 +66,16 @@ impl Evaluate for Integers {
 fn by_definition(op: &Einsum, operands: &[Tensor]) -> Result<Vec<i64>, String> {
     let shapes: Vec<Shape> = operands.iter().map(|t| *t.shape()).collect();
     let plan = op.plan(&shapes)?;
-    let sizes: Vec<usize> = plan.result.iter().map(|l| plan.sizes[*l]).collect();
+    let all: Vec<usize> = plan.sizes.iter().map(|size| size.specialize().unwrap()).collect();
+    let sizes: Vec<usize> = plan.result.iter().map(|l| all[*l]).collect();
     let mut sums = vec![0; sizes.iter().product()];
-    for labels in positions(&plan.sizes) {
+    for labels in positions(&all) {
         let mut product = 1;
         for (tensor, axes) in operands.iter().zip(&plan.operands) {
             let position: Vec<usize> = axes.iter().map(|l| labels[*l]).collect();
             product *= at(tensor.shape(), tensor.as_slice::<i64>().unwrap_or_default(), &position);
         }
-        sums[plan.result.iter().fold(0, |acc, l| acc * plan.sizes[*l] + labels[*l])] += product;
+        sums[plan.result.iter().fold(0, |acc, l| acc * all[*l] + labels[*l])] += product;
     }
     Ok(sums)
 }

@@ -73,16 +73,16 @@ fn distinct_labels(
     plan: &EinsumPlan,
 ) -> Result<Term, Error> {
     let shape = g.ty(value)?.shape;
-    let own = shape.strides();
-    let stretched = |axis: usize| shape[axis] == 1 && plan.sizes[labels[axis]] != 1;
-    let (mut kept, mut dims, mut strides) = (Vec::new(), Vec::new(), Vec::<i64>::new());
+    let own = View::packed(shape).strides;
+    let stretched = |axis: usize| shape.size(axis) == 1 && plan.sizes[labels[axis]] != 1;
+    let (mut kept, mut dims, mut strides) = (Vec::new(), Vec::new(), Vec::<Dim>::new());
     for axis in (0..shape.rank()).filter(|a| !stretched(*a)) {
-        let step = own[axis] as i64;
+        let step = own[axis];
         match kept.iter().position(|l| *l == labels[axis]) {
             Some(i) => strides[i] += step,
             None => {
                 kept.push(labels[axis]);
-                dims.push(shape[axis]);
+                dims.push(shape.size(axis));
                 strides.push(step);
             }
         }
@@ -91,8 +91,7 @@ fn distinct_labels(
     let value = if kept.len() + dropped == shape.rank() {
         reshape(g, value, &dims)?
     } else {
-        let strides = strides.into_iter().map(Dim::from).collect();
-        g.add1(View { shape: Shape::new(&dims)?, strides, offset: Dim::ZERO }, &[value])?
+        g.add1(View { shape: Shape::of_sizes(&dims)?, strides, offset: Dim::ZERO }, &[value])?
     };
     Ok(Term { value, labels: kept })
 }

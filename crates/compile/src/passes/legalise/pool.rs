@@ -1,7 +1,7 @@
 //! Pools whose windows divide an operand: reductions, which share long folds out.
 
 use olivine_ir::op::{AdaptivePool, Binary, Pool, PoolKind, ReduceKind};
-use olivine_ir::{Error, Graph, Shape, ValueId};
+use olivine_ir::{Dim, Error, Graph, Shape, ValueId};
 
 use super::{cast, reshape, rewrites, working_dtype};
 
@@ -18,15 +18,20 @@ const LARGE: usize = 1024;
 pub(super) fn sees_all(op: &Pool, x: Shape) -> bool {
     let unpadded = op.window.pads.iter().all(|p| *p == (0, 0));
     let dense = op.window.dilations.iter().zip(&op.kernel).all(|(d, k)| *d == 1 || *k == 1);
-    !op.indices && unpadded && dense && x.get(2..) == Some(op.kernel.as_slice())
+    let sizes = x.sizes();
+    let whole = |sizes: &[Dim]| {
+        sizes.len() == op.kernel.len() && sizes.iter().zip(&op.kernel).all(|(size, k)| *size == *k)
+    };
+    !op.indices && unpadded && dense && sizes.get(2..).is_some_and(whole)
 }
 
 /// Whether a pool's windows are one, or large, and none overlaps another.
 pub(super) fn divides(op: &AdaptivePool, x: Shape) -> bool {
-    let Some(sizes) = x.get(2..) else { return false };
-    let even = sizes.iter().zip(&op.output).all(|(size, n)| size % n == 0);
-    let area: usize = sizes.iter().zip(&op.output).map(|(size, n)| size / n).product();
-    even && (area >= LARGE || op.output.iter().all(|n| *n == 1))
+    let sizes = x.sizes();
+    let Some(sizes) = sizes.get(2..) else { return false };
+    let even = sizes.iter().zip(&op.output).all(|(size, n)| size.is_multiple_of(*n));
+    let area = || sizes.iter().zip(&op.output).map(|(size, n)| size.div_floor(*n)).product::<Dim>();
+    even && (op.output.iter().all(|n| *n == 1) || area() >= LARGE)
 }
 
 /// A pool over all positions; spatial axes stay with size 1.

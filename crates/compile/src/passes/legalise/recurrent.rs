@@ -5,7 +5,7 @@
 //! the dtype is narrower, and so are the matmuls.
 
 use olivine_ir::op::{Recurrence, Recurrent};
-use olivine_ir::{DType, Error, Graph, Shape, Tensor, ValueId};
+use olivine_ir::{DType, Dim, Error, Graph, Shape, Tensor, ValueId};
 
 use super::{Composite, cast, reshape, transpose};
 
@@ -22,11 +22,11 @@ fn layer(g: &mut Graph, op: &Recurrent, x: &[ValueId]) -> Result<Vec<ValueId>, E
     };
     let at = op.optional_operands();
     let given = |i: Option<usize>| i.and_then(|i| x.get(i)).copied();
-    let (dims, dtype) = (g.ty(*input)?.shape.to_vec(), g.ty(*input)?.dtype);
+    let (dims, dtype) = (g.ty(*input)?.shape.sizes(), g.ty(*input)?.dtype);
     let hidden = g.ty(*r)?.shape[2];
     let (dirs, gates) = (op.direction.count(), op.kind.gates());
     let (sequence, batch) = if op.batch_first { (dims[1], dims[0]) } else { (dims[0], dims[1]) };
-    let state = [dirs, batch, hidden];
+    let state = [dirs.into(), batch, hidden.into()];
     let wide = Recurrence::state_dtype(dtype);
 
     let mut initial = Vec::new();
@@ -36,12 +36,12 @@ fn layer(g: &mut Graph, op: &Recurrent, x: &[ValueId]) -> Result<Vec<ValueId>, E
         initial.push(id.map(|id| by_direction(g, id)).transpose()?);
     }
     if sequence == 0 || batch == 0 || hidden == 0 {
-        return without_steps(g, op, *input, [sequence, batch, hidden], &initial);
+        return without_steps(g, op, *input, [sequence, batch, hidden.into()], &initial);
     }
 
     let columns = dirs * gates * hidden;
     let rows = reshape(g, *input, &[sequence * batch, dims[2]])?;
-    let weights = reshape(g, *w, &[columns, dims[2]])?;
+    let weights = reshape(g, *w, &[columns.into(), dims[2]])?;
     let matmul = g.matmul_nt(rows, weights)?;
     let mut projections = cast(g, matmul, wide)?;
     let mut held_back = None;
@@ -50,7 +50,7 @@ fn layer(g: &mut Graph, op: &Recurrent, x: &[ValueId]) -> Result<Vec<ValueId>, E
         projections = g.add(projections, joined)?;
         held_back = rest;
     }
-    let projections = reshape(g, projections, &[dims[0], dims[1], columns])?;
+    let projections = reshape(g, projections, &[dims[0], dims[1], columns.into()])?;
 
     let mut operands = vec![projections, *r];
     let wide_of = |g: &mut Graph, id: Option<ValueId>| id.map(|id| cast(g, id, wide)).transpose();
@@ -62,7 +62,7 @@ fn layer(g: &mut Graph, op: &Recurrent, x: &[ValueId]) -> Result<Vec<ValueId>, E
     let mut results = g.add_op(Recurrence { of: op.clone() }, &operands)?;
     if let Some(y) = results.first_mut().filter(|_| !op.batch_first) {
         *y = if dirs == 1 {
-            reshape(g, *y, &[sequence, dirs, batch, hidden])?
+            reshape(g, *y, &[sequence, dirs.into(), batch, hidden.into()])?
         } else {
             transpose(g, *y, &[0, 2, 1, 3])?
         };
@@ -78,11 +78,11 @@ fn final_state(
     g: &mut Graph,
     op: &Recurrent,
     id: ValueId,
-    [dirs, batch, hidden]: [usize; 3],
+    [dirs, batch, hidden]: [Dim; 3],
     dtype: DType,
 ) -> Result<ValueId, Error> {
     let narrow = cast(g, id, dtype)?;
-    match (op.batch_first, dirs) {
+    match (op.batch_first, op.direction.count()) {
         (false, _) => Ok(narrow),
         (true, 1) => reshape(g, narrow, &[batch, dirs, hidden]),
         (true, _) => transpose(g, narrow, &[1, 0, 2]),
@@ -94,17 +94,17 @@ fn without_steps(
     g: &mut Graph,
     op: &Recurrent,
     x: ValueId,
-    [sequence, batch, hidden]: [usize; 3],
+    [sequence, batch, hidden]: [Dim; 3],
     initial: &[Option<ValueId>],
 ) -> Result<Vec<ValueId>, Error> {
-    let (dirs, dtype) = (op.direction.count(), g.ty(x)?.dtype);
+    let (dirs, dtype) = (Dim::from(op.direction.count()), g.ty(x)?.dtype);
     let dims = if op.batch_first { [batch, sequence, dirs, hidden] } else { [sequence, dirs, batch, hidden] };
     let zero = g.constant(Tensor::scalar_of(dtype, 0.0));
-    let mut results = vec![g.expand(zero, Shape::new(&dims)?)?];
+    let mut results = vec![g.expand(zero, Shape::of_sizes(&dims)?)?];
     for state in initial.iter().take(op.kind.states()) {
         let id = match state {
             Some(id) => *id,
-            None => g.expand(zero, Shape::new(&[dirs, batch, hidden])?)?,
+            None => g.expand(zero, Shape::of_sizes(&[dirs, batch, hidden])?)?,
         };
         results.push(final_state(g, op, id, [dirs, batch, hidden], dtype)?);
     }

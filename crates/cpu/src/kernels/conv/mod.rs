@@ -48,7 +48,7 @@ use weights::{Panels, packed};
 pub(crate) use weights::packing;
 
 kernels! { |op, x, out, call|
-    Conv => conv(op, call.program(), &call.kernel.conv, x, out),
+    Conv => conv(op, call.program(), &call.plans.conv, x, out),
     ConvTranspose => conv_transpose(op, x, out),
 }
 

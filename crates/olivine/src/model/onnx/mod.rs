@@ -139,6 +139,11 @@ impl OnnxExecutable {
         all
     }
 
+    /// What each import assumes of the open sizes.
+    pub(crate) fn import_guards(&self) -> Vec<Vec<String>> {
+        self.open.guards()
+    }
+
     pub(crate) fn run_counter(&self) -> u64 {
         self.runs.load(Ordering::Relaxed)
     }

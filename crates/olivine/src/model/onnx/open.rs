@@ -185,6 +185,12 @@ impl OnnxExecutable {
 }
 
 impl OpenPlans {
+    /// What each import assumes of the open sizes.
+    pub(super) fn guards(&self) -> Vec<Vec<String>> {
+        let plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
+        plans.iter().map(|plan| plan.guards.iter().map(|guard| format!("{guard:?}")).collect()).collect()
+    }
+
     /// The graphs of all imports.
     pub(super) fn executables(&self) -> Vec<Arc<crate::executable::GraphExecutable>> {
         let plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);

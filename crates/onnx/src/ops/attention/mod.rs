@@ -20,6 +20,7 @@ use olivine_ir::{DType, ValueId};
 use super::Entry;
 use crate::import::{Answer, NodeContext, Value};
 use crate::ops::arity::{Since, Takes};
+pub(super) use crate::ops::compose::reshaped;
 use scores::{Heads, Start};
 
 pub(super) const OPERATORS: &[Entry] = &[
@@ -32,26 +33,6 @@ pub(super) const OPERATORS: &[Entry] = &[
 
 /// Operators of `ai.onnx.preview`.
 pub(super) const PREVIEW: &[Entry] = &[("FlexAttention", Takes(3, 1), flex::flex_attention)];
-
-/// The same elements under other sizes, which may be zero.
-pub(super) fn reshaped(n: &mut NodeContext<'_, '_>, x: ValueId, sizes: &[usize]) -> Answer<ValueId> {
-    let ty = n.ty(x)?;
-    let to = olivine_ir::Shape::new(sizes);
-    let to = n.built(to)?;
-    if to == ty.shape {
-        return Ok(x);
-    }
-    if to.numel() != ty.shape.numel() {
-        return Err(n.wrong(format!("{} cannot become {to}", ty.shape)));
-    }
-    // To the graph's reshape a zero is a size to copy.
-    if to.has_zero() {
-        let nothing = n.scalar(ty.dtype, 0.0);
-        return n.build(|g| g.fill(nothing, to));
-    }
-    let dims: Vec<i64> = to.iter().map(|d| *d as i64).collect();
-    n.build(|g| g.reshape(x, &dims))
-}
 
 /// A size as so many equal parts.
 pub(super) fn divided(n: &NodeContext<'_, '_>, size: usize, parts: usize, what: &str) -> Answer<usize> {

@@ -1,9 +1,9 @@
 //! Softmax and its logarithm.
 
 use olivine_ir::op::{LogSoftmax, Softmax};
-use olivine_ir::{Op, ValueId};
+use olivine_ir::{Dim, Op, ValueId, product};
 
-use super::reshaped;
+use super::super::compose::reshaped_to;
 use crate::import::{Answer, NodeContext, Value};
 
 pub(super) fn softmax(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
@@ -20,14 +20,13 @@ fn along(n: &mut NodeContext<'_, '_>, op: impl Fn(usize) -> Op) -> Answer<Vec<Va
     let shape = n.shape(x)?;
     let rank = shape.rank();
     let y = if rank == 0 {
-        as_matrix(n, x, [1, 1], &op)?
+        as_matrix(n, x, [Dim::ONE; 2], &op)?
     } else if n.opset() < 13 {
         let axis = n.int_or("axis", 1)?;
         // The axis that follows the last one makes every row a single element.
         let axis = if axis == rank as i64 { rank } else { n.axis(axis, rank)? };
-        let rows: usize = shape[..axis].iter().fold(1usize, |a, b| a.saturating_mul(*b));
-        let columns: usize = shape[axis..].iter().fold(1usize, |a, b| a.saturating_mul(*b));
-        as_matrix(n, x, [rows, columns], &op)?
+        let sizes = shape.sizes();
+        as_matrix(n, x, [product(&sizes[..axis]), product(&sizes[axis..])], &op)?
     } else {
         let axis = n.axis(n.int_or("axis", -1)?, rank)?;
         n.add(op(axis), &[x])?
@@ -38,11 +37,11 @@ fn along(n: &mut NodeContext<'_, '_>, op: impl Fn(usize) -> Op) -> Answer<Vec<Va
 fn as_matrix(
     n: &mut NodeContext<'_, '_>,
     x: ValueId,
-    sizes: [usize; 2],
+    sizes: [Dim; 2],
     op: &impl Fn(usize) -> Op,
 ) -> Answer<ValueId> {
     let shape = n.shape(x)?;
-    let matrix = reshaped(n, x, &sizes)?;
+    let matrix = reshaped_to(n, x, &sizes)?;
     let y = n.add(op(1), &[matrix])?;
-    reshaped(n, y, &shape)
+    reshaped_to(n, y, &shape.sizes())
 }
