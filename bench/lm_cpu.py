@@ -26,21 +26,25 @@ class Batch(C.Structure):
 
 
 LOG = C.CFUNCTYPE(None, C.c_int, C.c_char_p, C.c_void_p)
+SILENT = LOG(lambda level, text, data: None)
 
 
 class Llama:
-    """A model and a context of llama.cpp."""
+    """A model and a context of llama.cpp; its caches are f16 unless f32 ones are asked for."""
 
-    def __init__(self, folder, model, threads, context=2048):
+    loaded = False
+
+    def __init__(self, folder, model, threads, context=2048, f32_caches=False):
         load = lambda name: C.CDLL(glob.glob(os.path.join(folder, name))[0], mode=C.RTLD_GLOBAL)
         load("libggml-base*.so")
         backends = load("libggml.*.so")
-        backends.ggml_backend_load_all_from_path.argtypes = [C.c_char_p]
-        backends.ggml_backend_load_all_from_path(folder.encode())
         lib = self.lib = load("libllama.*.so")
-        self.silent = LOG(lambda level, text, data: None)
+        if not Llama.loaded:
+            backends.ggml_backend_load_all_from_path.argtypes = [C.c_char_p]
+            backends.ggml_backend_load_all_from_path(folder.encode())
+            Llama.loaded = True
         lib.llama_log_set.argtypes = [LOG, C.c_void_p]
-        lib.llama_log_set(self.silent, None)
+        lib.llama_log_set(SILENT, None)
         P = C.c_void_p
         for name, result, *args in [
             ("llama_model_default_params", Params),
@@ -62,6 +66,11 @@ class Llama:
         params = lib.llama_context_default_params()
         # n_ctx, n_batch, n_ubatch, n_seq_max.
         params.words[0], params.words[1], params.words[2], params.words[3] = context, 2048, 512, 1
+        if f32_caches:
+            # type_k and type_v: GGML_TYPE_F16 by default.
+            if list(params.words[26:28]) != [1, 1]:
+                sys.exit("the context's parameters are laid out in another way than those of the version that is expected")
+            params.words[26] = params.words[27] = 0
         self.context = lib.llama_init_from_model(self.model, params)
         if not self.context:
             sys.exit("llama.cpp makes no context")

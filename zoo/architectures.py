@@ -3,9 +3,9 @@
 
 usage: zoo/architectures.py [--binary target/release/olivine] [--devices cpu] [NAMES…]       (needs `pip install gguf numpy`)
 
-Weights are f32, so that llama.cpp does not round activations. Logits may differ by 1e-3 relative to their length. Tokens
-that are decoded with caches must be llama.cpp's, which continues from the same tokens; where its two best are closer than
-the error of logits either will do.
+Weights and caches are f32, so that llama.cpp does not round activations to 8 bits. Its logits are still up to 2e-3 from
+those in f64 (ours 1e-6), relative to their length, so that 5e-3 is allowed; a window, a scale or a frequency that is wrong gives 1e-1. Tokens that are
+decoded with caches must be the likeliest of llama.cpp's, which continues from the same tokens, up to that error.
 """
 import argparse, json, os, subprocess, sys, tempfile
 
@@ -19,6 +19,7 @@ from llama_library import library
 
 HIDDEN, HEADS, KV_HEADS, DIM, FEED, EXPERTS, USED, EXPERT_FEED, VOCABULARY, WINDOW = 128, 4, 2, 64, 256, 8, 2, 64, 512, 6
 NAMES = ["llama", "qwen2", "qwen3", "qwen3moe", "phi3", "gemma2", "gemma3", "gpt-oss"]
+BOUND = 5e-3
 LAYERS = {"gemma2": 4, "gemma3": 7}
 
 
@@ -27,7 +28,7 @@ def write(name, path):
     rng = np.random.default_rng(len(name))
     writer = gguf.GGUFWriter(path, name)
     layers, moe = LAYERS.get(name, 3), name in ("qwen3moe", "gpt-oss")
-    dim = HIDDEN // HEADS if name == "phi3" else DIM
+    dim = HIDDEN // HEADS if name in ("phi3", "qwen2") else DIM
     for key, value in [
         ("context_length", 256), ("embedding_length", HIDDEN), ("block_count", layers), ("feed_forward_length", FEED), ("attention.head_count", HEADS),
         ("attention.head_count_kv", KV_HEADS), ("attention.key_length", dim), ("attention.value_length", dim), ("rope.dimension_count", dim), ("vocab_size", VOCABULARY),
@@ -124,10 +125,11 @@ def theirs(llama, tokens):
 def check(name, folder, binary, devices):
     path = os.path.join(folder, f"{name}.gguf")
     write(name, path)
-    llama = Llama(library(None), path, 2, context=256)
+    llama = Llama(library(None), path, 2, context=256, f32_caches=True)
     tokens = np.random.default_rng(1).integers(0, VOCABULARY, 40)
     want = theirs(llama, tokens.tolist())
     np.save(os.path.join(folder, "tokens.npy"), tokens[None, :])
+    wrong = 0
     for device in devices:
         out = os.path.join(folder, "out")
         olivine(binary, "run", path, "--device", device, "--input", f"tokens={folder}/tokens.npy", "--output", out)
@@ -137,11 +139,10 @@ def check(name, folder, binary, devices):
         new = json.loads(text)["tokens"]
         logits = theirs(llama, tokens[:9].tolist() + new[:-1])[8:]
         short = [row.max() - row[token] for row, token in zip(logits, new)]
-        right = error < 1e-3 and max(short) < 1e-3 * np.abs(logits).max()
+        right = error < BOUND and max(short) < BOUND * np.abs(logits).max()
         print(f"{name:10} {device:8} logits differ by {error:.1e}, tokens are {max(short):.1e} below the likeliest: {'equal' if right else 'DIFFERS'}")
-        if not right:
-            return 1
-    return 0
+        wrong += not right
+    return wrong
 
 
 def main():
