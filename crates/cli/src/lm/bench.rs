@@ -41,7 +41,7 @@ struct Rates {
 pub(crate) fn run(global: &Global, args: &BenchLmArgs) -> Result<Answer, Failure> {
     let begun = Instant::now();
     let model = args.lm.load()?;
-    let session = args.lm.session(global)?;
+    let session = global.session()?;
     let mut engine = args.lm.engine(&model, &session, args.sequences.max(1))?;
     let warm = Request::new(prompt(&engine, args.prompt, 0), 2);
     complete(&mut engine, warm, |_| Ok(()))?;

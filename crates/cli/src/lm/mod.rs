@@ -1,6 +1,7 @@
 //! Commands on language models.
 //!
 //! ```text
+//!   text.rs        text to tokens and back
 //!   generate.rs    continues a prompt
 //!   perplexity.rs  how well a model predicts a text
 //!   bench.rs       prefill, decode, time to the first token
@@ -9,6 +10,7 @@
 pub(crate) mod bench;
 pub(crate) mod generate;
 pub(crate) mod perplexity;
+pub(crate) mod text;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -18,7 +20,6 @@ use olivine::Session;
 use olivine::ir::DType;
 use olivine_lm::{Engine, EngineOptions, Event, Finish, LanguageModel, Request, Sampling};
 
-use crate::Global;
 use crate::answer::Failure;
 
 /// The model and how it is decoded.
@@ -65,11 +66,6 @@ impl LmArgs {
         let options =
             EngineOptions::default().slots(slots).context(self.context).chunk(self.chunk).cache(cache);
         Ok(model.engine(session, &options)?)
-    }
-
-    /// A session on the device asked for.
-    pub(crate) fn session(&self, global: &Global) -> Result<Session, Failure> {
-        global.session()
     }
 }
 

@@ -31,9 +31,16 @@ pub(crate) fn run(global: &Global, args: &PerplexityArgs) -> Result<Answer, Fail
     let model = args.lm.load()?;
     let text = olivine_files::read_text(&args.text, LARGEST_TEXT)
         .map_err(|e| Failure::new(e.to_string()).context(format!("cannot read `{}`", args.text.display())))?;
-    let tokens = text.parse::<Ids>().map_err(Failure::new)?.0;
-    let scorer = model.scorer(&args.lm.session(global)?)?;
-    let (time, found) = timed(|| scorer.perplexity(&tokens, args.window, None));
+    let (tokens, first) = if args.as_ids {
+        (text.parse::<Ids>().map_err(Failure::new)?.0, None)
+    } else {
+        let tokenizer = args.lm.tokenizer(&model)?;
+        let special = tokenizer.special();
+        let first = special.bos.filter(|_| special.add_bos).map(i64::from);
+        (super::text::encode(&tokenizer, &text, (true, false))?, first)
+    };
+    let scorer = model.scorer(&global.session()?)?;
+    let (time, found) = timed(|| scorer.perplexity(&tokens, args.window, first));
     let found = found?;
     let text = format!(
         "perplexity {:.4} (mean {:.5} ± {:.5}) of {} tokens, in {:.1} s\n",
