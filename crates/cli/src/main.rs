@@ -89,6 +89,8 @@ enum Command {
     Verify(verify::VerifyArgs),
     /// Run a model.
     Run(onnx::run::RunArgs),
+    /// Talk to a language model, a line for each turn.
+    Chat(lm::chat::ChatArgs),
     /// Continue a prompt with a language model.
     Generate(lm::generate::GenerateArgs),
     /// Measure how well a language model predicts a text.
@@ -153,6 +155,7 @@ fn main() -> ExitCode {
         Command::Tune(args) => tune::run(&cli.global, args),
         Command::Verify(args) => verify::run(&cli.global, args),
         Command::Run(args) => onnx::run::run(&cli.global, args),
+        Command::Chat(args) => lm::chat::run(&cli.global, args),
         Command::Generate(args) => lm::generate::run(&cli.global, args),
         Command::Perplexity(args) => lm::perplexity::run(&cli.global, args),
         Command::Inspect(args) => onnx::inspect::run(&cli.global, args),

@@ -155,6 +155,10 @@ pub struct Engine {
     prompts: VecDeque<usize>,
     queue: VecDeque<Sequence>,
     next_id: u64,
+    /// Whether a prompt may begin with what the last sequence left in the caches of a single slot.
+    keep_prefix: bool,
+    /// The tokens whose rows these are.
+    kept: Vec<i64>,
 }
 
 impl Engine {
@@ -173,7 +177,25 @@ impl Engine {
         let step = graph::compile(model, session, options.cache, context, options.logprobs)?;
         let caches = Caches::new(model, &step, options.cache, slots, context)?;
         let (slots, prompts) = ((0..slots).map(|_| None).collect(), VecDeque::new());
-        Ok(Engine { step, caches, context, chunk, slots, prompts, queue: VecDeque::new(), next_id: 0 })
+        Ok(Engine {
+            step,
+            caches,
+            context,
+            chunk,
+            slots,
+            prompts,
+            queue: VecDeque::new(),
+            next_id: 0,
+            keep_prefix: false,
+            kept: Vec::new(),
+        })
+    }
+
+    /// Whether a prompt that begins as the last sequence does is computed from where it differs, as in a chat. It needs an
+    /// engine of one slot. Results then depend on where that is, in their last digits.
+    pub fn keep_prefix(&mut self, keep: bool) {
+        self.keep_prefix = keep && self.slots.len() == 1;
+        self.kept.clear();
     }
 
     /// Positions of a sequence at most.
@@ -256,18 +278,26 @@ impl Engine {
     /// Moves requests to free slots.
     fn admit(&mut self, events: &mut Vec<Event>) {
         while let Some(free) = self.slots.iter().position(Option::is_none) {
-            let Some(sequence) = self.queue.pop_front() else { return };
+            let Some(mut sequence) = self.queue.pop_front() else { return };
             if sequence.request.max_tokens == 0 {
                 events.push(Event::End { id: sequence.id, finish: Finish::Length });
                 continue;
             }
+            let same = sequence.tokens.iter().zip(&self.kept).take_while(|(a, b)| a == b).count();
+            // The last token is computed in any case: its logits are wanted.
+            sequence.cached = same.min(sequence.tokens.len() - 1);
+            self.kept.clear();
             self.slots[free] = Some(sequence);
             self.prompts.push_back(free);
         }
     }
 
     fn release(&mut self, slot: usize) {
-        self.slots[slot] = None;
+        let ended = self.slots[slot].take();
+        if let Some(mut ended) = ended.filter(|_| self.keep_prefix) {
+            ended.tokens.truncate(ended.cached);
+            self.kept = ended.tokens;
+        }
         self.prompts.retain(|waiting| *waiting != slot);
     }
 

@@ -194,3 +194,23 @@ fn requests_that_cannot_be_served_are_errors_and_harm_no_other() {
         assert!(model.engine(&session, &options).is_err());
     }
 }
+
+#[test]
+fn a_prompt_that_begins_as_the_last_sequence_is_computed_from_there() {
+    let file = TempModel::new("gemma3", "prefix");
+    let options = EngineOptions::default().logprobs(true);
+    let (mut keeps, mut anew) = (engine(&file, options), engine(&file, options));
+    keeps.keep_prefix(true);
+    let first = one(&mut keeps, Request::new((1..30).collect(), 5));
+    assert_eq!(one(&mut anew, Request::new((1..30).collect(), 5)), first);
+    let said: Vec<i64> = (1..30).chain(first.tokens.iter().map(|(token, _)| *token)).collect();
+    for prompt in [[said.clone(), vec![7, 8, 9]].concat(), said[..20].to_vec(), vec![50, 51], said] {
+        let got = one(&mut keeps, Request::new(prompt.clone(), 6));
+        let want = one(&mut anew, Request::new(prompt, 6));
+        for ((token, logprob), (expected, exact)) in got.tokens.iter().zip(&want.tokens) {
+            assert_eq!(token, expected);
+            let [found, exact] = [logprob, exact].map(|bits| f32::from_bits(bits.unwrap()));
+            assert!((found - exact).abs() < 1e-4, "{found} is not {exact}");
+        }
+    }
+}

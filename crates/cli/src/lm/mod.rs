@@ -3,11 +3,13 @@
 //! ```text
 //!   text.rs        text to tokens and back
 //!   generate.rs    continues a prompt
+//!   chat.rs        a conversation
 //!   perplexity.rs  how well a model predicts a text
 //!   bench.rs       prefill, decode, time to the first token
 //! ```
 
 pub(crate) mod bench;
+pub(crate) mod chat;
 pub(crate) mod generate;
 pub(crate) mod perplexity;
 pub(crate) mod text;
