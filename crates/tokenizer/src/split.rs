@@ -57,8 +57,6 @@ pub(crate) enum Splitter {
     Digits { individual: bool },
     Delimiter(char),
     FixedLength(usize),
-    /// Letters change to lowercase here, for the model `whitespace` of GGUF.
-    Lowercase,
 }
 
 pub(crate) const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
@@ -128,7 +126,6 @@ impl Splitter {
                 found.extend(cuts.map(|(at, _)| (at, true)));
                 found.push((text.len(), true));
             }),
-            Splitter::Lowercase => pieces.rewrite(|piece, _, out| out.extend(piece.chars().flat_map(char::to_lowercase))),
         }
     }
 }
