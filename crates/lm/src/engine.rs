@@ -228,7 +228,7 @@ impl Engine {
         Ok(id)
     }
 
-    /// Ends a request; false if it is not there any more.
+    /// Drops a request and frees its slot; it has no further events. False if it is not there any more.
     pub fn cancel(&mut self, id: RequestId) -> bool {
         let queued = self.queue.len();
         self.queue.retain(|sequence| sequence.id != id);

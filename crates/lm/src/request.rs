@@ -129,6 +129,4 @@ pub enum Finish {
     Length,
     /// The context is full.
     Context,
-    /// It was cancelled.
-    Cancelled,
 }

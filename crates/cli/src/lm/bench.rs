@@ -6,7 +6,7 @@ use clap::Args;
 use olivine_lm::{Engine, Event, Request};
 use serde_json::json;
 
-use super::{LmArgs, complete};
+use super::{EngineArgs, ModelArgs, complete};
 use crate::Global;
 use crate::answer::{Answer, Failure};
 use crate::table::Table;
@@ -15,7 +15,9 @@ use crate::timing::{bytes, ms, short};
 #[derive(Args)]
 pub(crate) struct BenchLmArgs {
     #[command(flatten)]
-    lm: LmArgs,
+    model: ModelArgs,
+    #[command(flatten)]
+    engine: EngineArgs,
     /// Tokens of the prompt.
     #[arg(long, value_name = "N", default_value_t = 512)]
     prompt: usize,
@@ -40,9 +42,9 @@ struct Rates {
 
 pub(crate) fn run(global: &Global, args: &BenchLmArgs) -> Result<Answer, Failure> {
     let begun = Instant::now();
-    let model = args.lm.load()?;
+    let model = args.model.load()?;
     let session = global.session()?;
-    let mut engine = args.lm.engine(&model, &session, args.sequences.max(1))?;
+    let mut engine = args.engine.engine(&model, &session, args.sequences.max(1))?;
     let warm = Request::new(prompt(&engine, args.prompt, 0), 2);
     complete(&mut engine, warm, |_| Ok(()))?;
     let start = begun.elapsed();

@@ -8,7 +8,7 @@ use olivine_tokenizer::{ChatOptions, ChatTemplate, Message, Tokenizer};
 use serde_json::json;
 
 use super::generate::Shown;
-use super::{Generated, LmArgs, SamplingArgs, complete, reason, text};
+use super::{EngineArgs, Generated, ModelArgs, SamplingArgs, complete, reason, text};
 use crate::Global;
 use crate::answer::{Answer, Failure};
 use crate::timing::short;
@@ -19,7 +19,9 @@ const LARGEST_CONFIG: u64 = 1 << 26;
 #[derive(Args)]
 pub(crate) struct ChatArgs {
     #[command(flatten)]
-    lm: LmArgs,
+    model: ModelArgs,
+    #[command(flatten)]
+    engine: EngineArgs,
     /// What the model is told before the conversation.
     #[arg(long, value_name = "TEXT")]
     system: Option<String>,
@@ -39,7 +41,7 @@ impl ChatArgs {
         if let Some(file) = model.inner().gguf() {
             return ChatTemplate::from_gguf(file.metadata(), tokenizer).map_err(failed);
         }
-        let path = self.lm.model.join("tokenizer_config.json");
+        let path = self.model.path.join("tokenizer_config.json");
         let config = olivine_files::read_text(&path, LARGEST_CONFIG)
             .map_err(|e| Failure::new(e.to_string()).context(format!("cannot read `{}`", path.display())))?;
         ChatTemplate::from_config(&config, tokenizer).map_err(failed)
@@ -56,11 +58,11 @@ fn prompt(template: &ChatTemplate, tokenizer: &Tokenizer, messages: &[Message]) 
 }
 
 pub(crate) fn run(global: &Global, args: &ChatArgs) -> Result<Answer, Failure> {
-    let model = args.lm.load()?;
-    let tokenizer = args.lm.tokenizer(&model)?;
+    let model = args.model.load()?;
+    let tokenizer = args.model.tokenizer(&model)?;
     let template = args.template(&model, &tokenizer)?;
     let session = global.session()?;
-    let mut engine = args.lm.engine(&model, &session, 1)?;
+    let mut engine = args.engine.engine(&model, &session, 1)?;
     engine.keep_prefix(true);
     let first: Vec<Message> = args.system.iter().map(|system| Message::new("system", system)).collect();
     let mut messages = first.clone();

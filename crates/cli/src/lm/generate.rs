@@ -7,7 +7,7 @@ use olivine_lm::Request;
 use olivine_tokenizer::Tokenizer;
 use serde_json::json;
 
-use super::{Ids, LmArgs, SamplingArgs, complete, reason, text};
+use super::{EngineArgs, Ids, ModelArgs, SamplingArgs, complete, reason, text};
 use crate::Global;
 use crate::answer::{Answer, Failure};
 use crate::timing::{ms, short};
@@ -15,7 +15,9 @@ use crate::timing::{ms, short};
 #[derive(Args)]
 pub(crate) struct GenerateArgs {
     #[command(flatten)]
-    lm: LmArgs,
+    model: ModelArgs,
+    #[command(flatten)]
+    engine: EngineArgs,
     /// The prompt.
     #[arg(short, long, value_name = "TEXT", required_unless_present = "ids")]
     prompt: Option<String>,
@@ -39,15 +41,15 @@ pub(crate) struct GenerateArgs {
 }
 
 pub(crate) fn run(global: &Global, args: &GenerateArgs) -> Result<Answer, Failure> {
-    let model = args.lm.load()?;
-    let tokenizer = args.prompt.as_ref().map(|_| args.lm.tokenizer(&model)).transpose()?;
+    let model = args.model.load()?;
+    let tokenizer = args.prompt.as_ref().map(|_| args.model.tokenizer(&model)).transpose()?;
     let prompt = match (&args.prompt, &tokenizer, &args.ids) {
         (Some(prompt), Some(tokenizer), _) => text::encode(tokenizer, prompt, (true, args.special))?,
         (_, _, Some(ids)) => ids.0.clone(),
         _ => return Err(Failure::new("there is no prompt").hint("-p TEXT, or --ids IDS")),
     };
     let session = global.session()?;
-    let mut engine = args.lm.engine(&model, &session, 1)?;
+    let mut engine = args.engine.engine(&model, &session, 1)?;
     let ends: Vec<i64> = tokenizer.iter().filter(|_| !args.ignore_end).flat_map(text::ends).collect();
     let count = prompt.len();
     let request = Request::new(prompt, args.number)

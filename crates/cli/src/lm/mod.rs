@@ -24,11 +24,17 @@ use olivine_lm::{Engine, EngineOptions, Event, Finish, LanguageModel, Request, S
 
 use crate::answer::Failure;
 
-/// The model and how it is decoded.
+/// The model.
 #[derive(Args)]
-pub(crate) struct LmArgs {
+pub(crate) struct ModelArgs {
     /// The model: a GGUF file, or a folder with config.json and safetensors.
-    pub(crate) model: PathBuf,
+    #[arg(value_name = "MODEL")]
+    path: PathBuf,
+}
+
+/// How it is decoded.
+#[derive(Args)]
+pub(crate) struct EngineArgs {
     /// Positions of a sequence at most; the model's own if not given.
     #[arg(long, value_name = "N")]
     context: Option<usize>,
@@ -47,12 +53,14 @@ enum CacheType {
     Bf16,
 }
 
-impl LmArgs {
+impl ModelArgs {
     pub(crate) fn load(&self) -> Result<LanguageModel, Failure> {
-        let named = |e: Failure| e.context(format!("cannot load `{}`", self.model.display()));
-        LanguageModel::load(&self.model).map_err(|e| named(e.into()))
+        let named = |e: Failure| e.context(format!("cannot load `{}`", self.path.display()));
+        LanguageModel::load(&self.path).map_err(|e| named(e.into()))
     }
+}
 
+impl EngineArgs {
     /// A compiled model for so many sequences at once.
     pub(crate) fn engine(
         &self,
@@ -181,7 +189,6 @@ pub(crate) fn reason(finish: Finish) -> &'static str {
         Finish::Stop(_) => "stop",
         Finish::Length => "length",
         Finish::Context => "context",
-        Finish::Cancelled => "cancelled",
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use serde_json::json;
 
-use super::{Ids, LmArgs};
+use super::{Ids, ModelArgs};
 use crate::Global;
 use crate::answer::{Answer, Failure};
 use crate::timing::{ms, timed};
@@ -16,7 +16,7 @@ const LARGEST_TEXT: u64 = 1 << 30;
 #[derive(Args)]
 pub(crate) struct PerplexityArgs {
     #[command(flatten)]
-    lm: LmArgs,
+    model: ModelArgs,
     /// The text; a file of token ids with --as-ids.
     text: PathBuf,
     /// The file has token ids, with spaces or commas between them.
@@ -28,13 +28,13 @@ pub(crate) struct PerplexityArgs {
 }
 
 pub(crate) fn run(global: &Global, args: &PerplexityArgs) -> Result<Answer, Failure> {
-    let model = args.lm.load()?;
+    let model = args.model.load()?;
     let text = olivine_files::read_text(&args.text, LARGEST_TEXT)
         .map_err(|e| Failure::new(e.to_string()).context(format!("cannot read `{}`", args.text.display())))?;
     let (tokens, first) = if args.as_ids {
         (text.parse::<Ids>().map_err(Failure::new)?.0, None)
     } else {
-        let tokenizer = args.lm.tokenizer(&model)?;
+        let tokenizer = args.model.tokenizer(&model)?;
         let special = tokenizer.special();
         let first = special.bos.filter(|_| special.add_bos).map(i64::from);
         (super::text::encode(&tokenizer, &text, (true, false))?, first)
