@@ -97,7 +97,8 @@ const DEEPSEEK_LETTERS: &str = concat!(
     r"\u{118A0}-\u{118DF}\u{1E900}-\u{1E943}]+"
 );
 /// Punctuation of ASCII and of full width.
-const DEEPSEEK_PUNCTUATION: &str = r"\s?[!-/:-~\u{FF01}-\u{FF0F}\u{FF1A}-\u{FF5E}\u{2018}-\u{201F}\u{3000}-\u{3002}]+";
+const DEEPSEEK_PUNCTUATION: &str =
+    r"\s?[!-/:-~\u{FF01}-\u{FF0F}\u{FF1A}-\u{FF5E}\u{2018}-\u{201F}\u{3000}-\u{3002}]+";
 /// Ideographs, Hangul and what is between.
 const DEEPSEEK_CJK: &str = r"[\u{4E00}-\u{9FA5}\u{800}-\u{4E00}\u{AC00}-\u{D7FF}]+";
 /// Hangul, punctuation, Bopomofo, ideographs and kana.
@@ -128,27 +129,28 @@ pub(crate) fn pre(name: &str) -> Option<Pre> {
     let plain = |patterns| Pre { patterns, ignore_merges: false, add_bos: false, bytes: true, no_bos: false };
     Some(match name {
         "" | "default" => plain(&[r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]"]),
-        "llama3" | "llama-v3" | "llama-bpe" | "falcon3" | "falcon-h1" | "pixtral" | "midm-2.0" | "lfm2" | "jina-v5-nano" => {
-            Pre { ignore_merges: true, add_bos: true, ..plain(&[LLAMA3]) }
-        }
+        "llama3" | "llama-v3" | "llama-bpe" | "falcon3" | "falcon-h1" | "pixtral" | "midm-2.0" | "lfm2"
+        | "jina-v5-nano" => Pre { ignore_merges: true, add_bos: true, ..plain(&[LLAMA3]) },
         "dbrx" | "smaug-bpe" => plain(&[LLAMA3]),
         "glm4" | "chatglm-bpe" => Pre { no_bos: true, ..plain(&[LLAMA3]) },
         "jais-2" => plain(&[JAIS2]),
         "minicpm5" => Pre { ignore_merges: true, ..plain(&[r"\p{N}{1,3}", MINICPM5]) },
-        "deepseek-llm" => plain(&[r"[\r\n]", DEEPSEEK_LETTERS, DEEPSEEK_PUNCTUATION, r"\s+$", DEEPSEEK_CJK, r"\p{N}+"]),
+        "deepseek-llm" => {
+            plain(&[r"[\r\n]", DEEPSEEK_LETTERS, DEEPSEEK_PUNCTUATION, r"\s+$", DEEPSEEK_CJK, r"\p{N}+"])
+        }
         "deepseek-coder" => plain(&[r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", DEEPSEEK_CJK, r"\p{N}"]),
-        "deepseek-v3" | "hunyuan-dense" | "joyai-llm" => plain(&[r"\p{N}{1,3}", DEEPSEEK3_CJK, DEEPSEEK3_WORDS]),
+        "deepseek-v3" | "hunyuan-dense" | "joyai-llm" => {
+            plain(&[r"\p{N}{1,3}", DEEPSEEK3_CJK, DEEPSEEK3_WORDS])
+        }
         "youtu" => Pre { ignore_merges: true, ..plain(&[YOUTU_CJK, YOUTU_WORDS]) },
         "falcon" => plain(&[r"[\p{P}\$\+<=>\^~\|`]+", GPT2, "[0-9][0-9][0-9]"]),
-        "starcoder" | "refact" | "command-r" | "smollm" | "codeshell" | "exaone" | "minerva-7b" | "mellum2" => {
-            plain(&[r"\p{N}", GPT2])
-        }
-        "gpt-2" | "phi-2" | "jina-es" | "jina-de" | "gigachat" | "jina-v2-es" | "jina-v2-de" | "a.x-4.0" | "mellum"
-        | "modern-bert" | "jina-v1-en" | "jina-v2-code" | "roberta-bpe" | "mpt" | "olmo" | "jais" | "trillion"
-        | "granite-docling" | "exaone4" => plain(&[GPT2]),
-        "qwen2" | "deepseek-r1-qwen" | "kormo" | "f2llmv2" | "megrez" | "stablelm2" | "hunyuan" | "solar-open" | "grok-2" => {
-            plain(&[QWEN2])
-        }
+        "starcoder" | "refact" | "command-r" | "smollm" | "codeshell" | "exaone" | "minerva-7b"
+        | "mellum2" => plain(&[r"\p{N}", GPT2]),
+        "gpt-2" | "phi-2" | "jina-es" | "jina-de" | "gigachat" | "jina-v2-es" | "jina-v2-de" | "a.x-4.0"
+        | "mellum" | "modern-bert" | "jina-v1-en" | "jina-v2-code" | "roberta-bpe" | "mpt" | "olmo"
+        | "jais" | "trillion" | "granite-docling" | "exaone4" => plain(&[GPT2]),
+        "qwen2" | "deepseek-r1-qwen" | "kormo" | "f2llmv2" | "megrez" | "stablelm2" | "hunyuan"
+        | "solar-open" | "grok-2" => plain(&[QWEN2]),
         "qwen35" => plain(&[QWEN35]),
         "poro-chat" | "bloom" | "gpt3-finnish" => plain(&[BLOOM]),
         "viking" => plain(&[BLOOM, r"\p{N}"]),
@@ -183,16 +185,92 @@ pub(crate) fn pre(name: &str) -> Option<Pre> {
 /// All names, for tests.
 #[cfg(test)]
 pub(crate) const NAMES: &[&str] = &[
-    "a.x-4.0", "afmoe", "bailingmoe", "bailingmoe2", "bloom", "chameleon", "chatglm-bpe", "codeshell", "cohere2moe",
-    "command-r", "dbrx", "deepseek-coder", "deepseek-llm", "deepseek-r1-qwen", "deepseek-v3", "default", "exaone",
-    "exaone-moe", "exaone4", "f2llmv2", "falcon", "falcon-h1", "falcon3", "gemma4", "gigachat", "glm4", "gpt-2",
-    "gpt-4o", "gpt3-finnish", "granite-docling", "granite-embed-multi-311m", "granite-embed-multi-97m", "grok-2",
-    "hunyuan", "hunyuan-dense", "jais", "jais-2", "jina-de", "jina-es", "jina-v1-en", "jina-v2-code", "jina-v2-de",
-    "jina-v2-es", "jina-v5-nano", "joyai-llm", "kanana2", "kimi-k2", "kormo", "laguna", "lfm2", "llada-moe",
-    "llama-bpe", "llama-v3", "llama3", "llama4", "megrez", "mellum", "mellum2", "midm-2.0", "minerva-7b", "minicpm5",
-    "minimax-m2", "modern-bert", "mpt", "olmo", "phi-2", "pixtral", "poro-chat", "qwen2", "qwen35", "refact",
-    "roberta-bpe", "sarvam-moe", "seed-coder", "smaug-bpe", "smollm", "solar-open", "stablelm2", "starcoder",
-    "superbpe", "talkie", "tekken", "tiny_aya", "trillion", "viking", "youtu",
+    "a.x-4.0",
+    "afmoe",
+    "bailingmoe",
+    "bailingmoe2",
+    "bloom",
+    "chameleon",
+    "chatglm-bpe",
+    "codeshell",
+    "cohere2moe",
+    "command-r",
+    "dbrx",
+    "deepseek-coder",
+    "deepseek-llm",
+    "deepseek-r1-qwen",
+    "deepseek-v3",
+    "default",
+    "exaone",
+    "exaone-moe",
+    "exaone4",
+    "f2llmv2",
+    "falcon",
+    "falcon-h1",
+    "falcon3",
+    "gemma4",
+    "gigachat",
+    "glm4",
+    "gpt-2",
+    "gpt-4o",
+    "gpt3-finnish",
+    "granite-docling",
+    "granite-embed-multi-311m",
+    "granite-embed-multi-97m",
+    "grok-2",
+    "hunyuan",
+    "hunyuan-dense",
+    "jais",
+    "jais-2",
+    "jina-de",
+    "jina-es",
+    "jina-v1-en",
+    "jina-v2-code",
+    "jina-v2-de",
+    "jina-v2-es",
+    "jina-v5-nano",
+    "joyai-llm",
+    "kanana2",
+    "kimi-k2",
+    "kormo",
+    "laguna",
+    "lfm2",
+    "llada-moe",
+    "llama-bpe",
+    "llama-v3",
+    "llama3",
+    "llama4",
+    "megrez",
+    "mellum",
+    "mellum2",
+    "midm-2.0",
+    "minerva-7b",
+    "minicpm5",
+    "minimax-m2",
+    "modern-bert",
+    "mpt",
+    "olmo",
+    "phi-2",
+    "pixtral",
+    "poro-chat",
+    "qwen2",
+    "qwen35",
+    "refact",
+    "roberta-bpe",
+    "sarvam-moe",
+    "seed-coder",
+    "smaug-bpe",
+    "smollm",
+    "solar-open",
+    "stablelm2",
+    "starcoder",
+    "superbpe",
+    "talkie",
+    "tekken",
+    "tiny_aya",
+    "trillion",
+    "viking",
+    "youtu",
 ];
 
 #[cfg(test)]
@@ -204,7 +282,9 @@ mod tests {
     fn every_name_has_expressions_that_compile() {
         for name in NAMES {
             let pre = pre(name).unwrap_or_else(|| panic!("{name}"));
-            for pattern in pre.patterns.iter().filter(|p| ![AFMOE_DIGITS, AYA_DIGITS, SUPERBPE_DIGITS].contains(p)) {
+            for pattern in
+                pre.patterns.iter().filter(|p| ![AFMOE_DIGITS, AYA_DIGITS, SUPERBPE_DIGITS].contains(p))
+            {
                 Program::new(pattern).unwrap_or_else(|e| panic!("{name}: {e}"));
             }
         }
