@@ -58,13 +58,16 @@ fn chats() -> Result<(), Box<dyn Error>> {
 }
 
 fn chat(line: &Json) -> Result<String, Box<dyn Error>> {
-    let [template, Json::Array(messages), tools, answer, bos, eos, variables] = line.as_array().ok_or("not an array")? else {
+    let [template, Json::Array(messages), tools, answer, bos, eos, variables] =
+        line.as_array().ok_or("not an array")?
+    else {
         return Err("not a chat".into());
     };
     let text = |json: &Json| json.as_str().unwrap_or_default().to_string();
     let template = ChatTemplate::new(&text(template), &text(bos), &text(eos))?;
     let messages = messages.iter().cloned().map(Message::from_json).collect::<Result<Vec<_>, _>>()?;
-    let mut options = ChatOptions { add_generation_prompt: answer.as_bool() == Some(true), ..ChatOptions::default() };
+    let mut options =
+        ChatOptions { add_generation_prompt: answer.as_bool() == Some(true), ..ChatOptions::default() };
     options.tools = tools.as_array().unwrap_or_default().to_vec();
     options.now = Some(1_721_900_000);
     if let Json::Object(entries) = variables {

@@ -51,16 +51,20 @@ impl Finder {
                 break;
             }
             let found = self.trie.longest(Trie::ROOT, &bytes[at..]);
-            let Some((length, token)) = found.and_then(|(length, i)| Some((length, self.tokens.get(i as usize)?))) else {
+            let Some((length, token)) =
+                found.and_then(|(length, i)| Some((length, self.tokens.get(i as usize)?)))
+            else {
                 at += 1;
                 continue;
             };
             let (mut start, mut end) = (at, at + length);
             at = end;
-            if token.special && !parse_special || !text.is_char_boundary(start) || !text.is_char_boundary(end) {
+            if token.special && !parse_special || !text.is_char_boundary(start) || !text.is_char_boundary(end)
+            {
                 continue;
             }
-            let in_word = text[..start].chars().next_back().is_some_and(is_word) || text[end..].chars().next().is_some_and(is_word);
+            let in_word = text[..start].chars().next_back().is_some_and(is_word)
+                || text[end..].chars().next().is_some_and(is_word);
             if token.single_word && in_word {
                 continue;
             }

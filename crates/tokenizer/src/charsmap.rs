@@ -30,14 +30,20 @@ impl Charsmap {
         let unit = |at: u32| self.units.get(at as usize).copied();
         let base = |unit: u32| (unit >> 10) << ((unit & 1 << 9) >> 6);
         let mut at = unit(0).map(base);
-        bytes.iter().enumerate().map_while(move |(i, &byte)| {
-            let here = at? ^ u32::from(byte);
-            let node = unit(here).filter(|node| byte != 0 && node & (1 << 31 | 0xFF) == u32::from(byte))?;
-            let next = here ^ base(node);
-            at = Some(next);
-            let leaf = (node >> 8 & 1 == 1).then(|| unit(next).map(|leaf| (i + 1, (leaf & !(1 << 31)) as usize)));
-            Some(leaf.flatten())
-        }).flatten()
+        bytes
+            .iter()
+            .enumerate()
+            .map_while(move |(i, &byte)| {
+                let here = at? ^ u32::from(byte);
+                let node =
+                    unit(here).filter(|node| byte != 0 && node & (1 << 31 | 0xFF) == u32::from(byte))?;
+                let next = here ^ base(node);
+                at = Some(next);
+                let leaf = (node >> 8 & 1 == 1)
+                    .then(|| unit(next).map(|leaf| (i + 1, (leaf & !(1 << 31)) as usize)));
+                Some(leaf.flatten())
+            })
+            .flatten()
     }
 
     fn replacement(&self, at: usize) -> Option<&str> {
@@ -55,7 +61,9 @@ impl Charsmap {
 
     /// The rule of `tokenizers`: short grapheme clusters as a whole, otherwise character by character.
     pub(crate) fn by_graphemes(&self, text: &str) -> String {
-        let whole = |chunk: &str| self.prefixes(chunk.as_bytes()).next().and_then(|(_, value)| self.replacement(value));
+        let whole = |chunk: &str| {
+            self.prefixes(chunk.as_bytes()).next().and_then(|(_, value)| self.replacement(value))
+        };
         let mut result = String::with_capacity(text.len());
         for grapheme in text.graphemes(true) {
             if grapheme.len() < 6

@@ -15,8 +15,14 @@ pub(crate) enum DecodeStep {
     /// A leading character of the whole text goes, up to this often.
     StripStart(char, usize),
     /// A character stands for a space, which goes at the start.
-    Metaspace { replacement: char, strip: bool },
-    WordPiece { prefix: String, cleanup: bool },
+    Metaspace {
+        replacement: char,
+        strip: bool,
+    },
+    WordPiece {
+        prefix: String,
+        cleanup: bool,
+    },
     /// The end of a word, which becomes a space.
     Suffix(String),
     /// A space before all tokens but the first.
@@ -77,7 +83,8 @@ pub(crate) fn token_bytes(steps: &[DecodeStep], text: &str, first: bool) -> Vec<
 
 /// English without the spaces that splitting at punctuation has put in.
 fn cleaned(text: &str) -> String {
-    let pairs = [(" .", "."), (" ?", "?"), (" !", "!"), (" ,", ","), (" ' ", "'"), (" n't", "n't"), (" 'm", "'m")];
+    let pairs =
+        [(" .", "."), (" ?", "?"), (" !", "!"), (" ,", ","), (" ' ", "'"), (" n't", "n't"), (" 'm", "'m")];
     let more = [(" do not", " don't"), (" 's", "'s"), (" 've", "'ve"), (" 're", "'re")];
     pairs.iter().chain(&more).fold(text.to_string(), |text, (from, to)| text.replace(from, to))
 }

@@ -38,7 +38,13 @@ impl Tokenizer {
             "bert" => reader.bert(),
             "t5" => reader.unigram(),
             "rwkv" => reader.rwkv(),
-            other => Err(Error::metadata(MODEL, format!("`{}` is not supported; llama, gpt2, gemma4, bert, t5 and rwkv are", crate::error::shortened(other)))),
+            other => Err(Error::metadata(
+                MODEL,
+                format!(
+                    "`{}` is not supported; llama, gpt2, gemma4, bert, t5 and rwkv are",
+                    crate::error::shortened(other)
+                ),
+            )),
         }
     }
 }
@@ -52,11 +58,19 @@ struct Reader<'a> {
 fn vocab(metadata: &Metadata) -> Result<Vocab, Error> {
     let tokens = match metadata.get(TOKENS) {
         Some(Value::Strings(tokens)) => tokens,
-        Some(other) => return Err(Error::metadata(TOKENS, format!("it is of type {}, not an array of strings", other.type_name()))),
+        Some(other) => {
+            return Err(Error::metadata(
+                TOKENS,
+                format!("it is of type {}, not an array of strings", other.type_name()),
+            ));
+        }
         None => return Err(Error::metadata(TOKENS, "it is missing")),
     };
     if tokens.is_empty() || tokens.len() > MOST_TOKENS {
-        return Err(Error::metadata(TOKENS, format!("it has {} tokens; 1 to {MOST_TOKENS} are supported", tokens.len())));
+        return Err(Error::metadata(
+            TOKENS,
+            format!("it has {} tokens; 1 to {MOST_TOKENS} are supported", tokens.len()),
+        ));
     }
     let kinds = integers(metadata, TYPES, tokens.len())?;
     let mut vocab = Vocab::default();
@@ -69,15 +83,23 @@ fn vocab(metadata: &Metadata) -> Result<Vocab, Error> {
             4 => TokenKind::UserDefined,
             5 => TokenKind::Unused,
             6 => TokenKind::Byte,
-            other => return Err(Error::metadata(TYPES, format!("token {id} has type {other}; there are 0 to 6"))),
+            other => {
+                return Err(Error::metadata(TYPES, format!("token {id} has type {other}; there are 0 to 6")));
+            }
         };
         if kind == TokenKind::Byte && byte_of_token(text).is_none() {
-            return Err(Error::metadata(TYPES, format!("token {id}, `{}`, is not a byte", crate::error::shortened(text))));
+            return Err(Error::metadata(
+                TYPES,
+                format!("token {id}, `{}`, is not a byte", crate::error::shortened(text)),
+            ));
         }
         let empty = format!("[EMPTY_{id}]");
         let text = if text.is_empty() { &empty } else { text };
         vocab.push(text, kind).map_err(|other| {
-            Error::metadata(TOKENS, format!("tokens {other} and {id} are both `{}`", crate::error::shortened(text)))
+            Error::metadata(
+                TOKENS,
+                format!("tokens {other} and {id} are both `{}`", crate::error::shortened(text)),
+            )
         })?;
     }
     Ok(vocab)
@@ -89,7 +111,12 @@ fn integers(metadata: &Metadata, key: &str, length: usize) -> Result<Option<Vec<
         None => return Ok(None),
         Some(Value::I32s(values)) => values.iter().map(|&x| x.into()).collect(),
         Some(Value::U32s(values)) => values.iter().map(|&x| x.into()).collect(),
-        Some(other) => return Err(Error::metadata(key, format!("it is of type {}, not an array of i32", other.type_name()))),
+        Some(other) => {
+            return Err(Error::metadata(
+                key,
+                format!("it is of type {}, not an array of i32", other.type_name()),
+            ));
+        }
     };
     same_length(key, values.len(), length)?;
     Ok(Some(values))
@@ -107,7 +134,9 @@ impl Reader<'_> {
         match self.metadata.get(key) {
             None => Ok(default),
             Some(Value::Bool(flag)) => Ok(*flag),
-            Some(other) => Err(Error::metadata(key, format!("it is of type {}, not bool", other.type_name()))),
+            Some(other) => {
+                Err(Error::metadata(key, format!("it is of type {}, not bool", other.type_name())))
+            }
         }
     }
 
@@ -116,7 +145,12 @@ impl Reader<'_> {
             None => return Err(Error::metadata(SCORES, "it is missing; this kind of tokenizer needs it")),
             Some(Value::F32s(scores)) => scores.clone(),
             Some(Value::I32s(scores)) => scores.iter().map(|&x| x as f32).collect(),
-            Some(other) => return Err(Error::metadata(SCORES, format!("it is of type {}, not an array of f32", other.type_name()))),
+            Some(other) => {
+                return Err(Error::metadata(
+                    SCORES,
+                    format!("it is of type {}, not an array of f32", other.type_name()),
+                ));
+            }
         };
         same_length(SCORES, scores.len(), self.vocab.len())?;
         match scores.iter().position(|score| score.is_nan()) {
@@ -141,7 +175,11 @@ impl Reader<'_> {
     }
 
     fn special(&self, [bos, eos, unk, sep, pad, mask]: [Option<u32>; 6]) -> Result<SpecialTokens, Error> {
-        let separator = if self.metadata.get("tokenizer.ggml.separator_token_id").is_some() { "separator" } else { "seperator" };
+        let separator = if self.metadata.get("tokenizer.ggml.separator_token_id").is_some() {
+            "separator"
+        } else {
+            "seperator"
+        };
         Ok(SpecialTokens {
             bos: self.id("bos", bos)?,
             eos: self.id("eos", eos)?,
@@ -219,10 +257,18 @@ impl Reader<'_> {
             _ if model == "gemma4" => "gemma4",
             None => "",
             Some(Value::String(name)) => name,
-            Some(other) => return Err(Error::metadata(PRE, format!("it is of type {}, not a string", other.type_name()))),
+            Some(other) => {
+                return Err(Error::metadata(
+                    PRE,
+                    format!("it is of type {}, not a string", other.type_name()),
+                ));
+            }
         };
         let Some(pre) = pre(name) else {
-            return Err(Error::metadata(PRE, format!("the pre-tokenizer `{}` is not known", crate::error::shortened(name))));
+            return Err(Error::metadata(
+                PRE,
+                format!("the pre-tokenizer `{}` is not known", crate::error::shortened(name)),
+            ));
         };
         let mut defaults = [None; 6];
         if pre.bytes {
@@ -232,7 +278,12 @@ impl Reader<'_> {
         let special = self.special(defaults)?;
         let merges = match self.metadata.get(MERGES) {
             Some(Value::Strings(merges)) => merges.as_slice(),
-            Some(other) => return Err(Error::metadata(MERGES, format!("it is of type {}, not an array of strings", other.type_name()))),
+            Some(other) => {
+                return Err(Error::metadata(
+                    MERGES,
+                    format!("it is of type {}, not an array of strings", other.type_name()),
+                ));
+            }
             None if name == "kimi-k2" => &[],
             None => return Err(Error::metadata(MERGES, "it is missing; this kind of tokenizer needs it")),
         };
@@ -241,19 +292,26 @@ impl Reader<'_> {
             // The first character of a merge is part of a token even if it is a space.
             let first = merge.chars().next().map_or(0, char::len_utf8);
             let space = merge[first..].find(' ').map(|at| at + first);
-            let Some((left, right)) = space.map(|at| (&merge[..at], &merge[at + 1..])).filter(|pair| !pair.1.is_empty()) else {
-                return Err(Error::metadata(MERGES, format!("merge {rank} is not two tokens: `{}`", crate::error::shortened(merge))));
+            let Some((left, right)) =
+                space.map(|at| (&merge[..at], &merge[at + 1..])).filter(|pair| !pair.1.is_empty())
+            else {
+                return Err(Error::metadata(
+                    MERGES,
+                    format!("merge {rank} is not two tokens: `{}`", crate::error::shortened(merge)),
+                ));
             };
             pairs.push((left, right));
         }
-        let merges = Bpe::merges(&self.vocab, pairs.into_iter(), "").map_err(|problem| Error::metadata(MERGES, problem))?;
+        let merges = Bpe::merges(&self.vocab, pairs.into_iter(), "")
+            .map_err(|problem| Error::metadata(MERGES, problem))?;
         let symbols = if pre.bytes {
             Symbols::Bytes(Bpe::byte_symbols(&self.vocab))
         } else {
             Symbols::Chars { ids: Bpe::char_symbols(&self.vocab), bytes: Some(self.vocab.byte_tokens()) }
         };
         let splitters = pre.patterns.iter().map(|pattern| splitter(pattern)).collect::<Result<_, Error>>()?;
-        let normalizer = (!pre.bytes).then(|| Normalizer::Replace { pattern: Pattern::Text(" ".into()), content: "▁".into() });
+        let normalizer = (!pre.bytes)
+            .then(|| Normalizer::Replace { pattern: Pattern::Text(" ".into()), content: "▁".into() });
         let decoder = if pre.bytes { vec![DecodeStep::ByteLevel] } else { spaced(false) };
         let model = Model::Bpe(Bpe {
             symbols,
@@ -282,13 +340,23 @@ impl Reader<'_> {
     fn unigram(self) -> Result<Tokenizer, Error> {
         let special = self.special([None, Some(1), Some(2), None, Some(0), None])?;
         let Some(unk) = special.unk else {
-            return Err(Error::metadata("tokenizer.ggml.unknown_token_id", "it is missing; a Unigram model needs it"));
+            return Err(Error::metadata(
+                "tokenizer.ggml.unknown_token_id",
+                "it is missing; a Unigram model needs it",
+            ));
         };
         let charsmap = match self.metadata.get(CHARSMAP) {
             None => None,
             Some(Value::U8s(blob)) => Some(Charsmap::new(blob)),
-            Some(Value::I8s(blob)) => Some(Charsmap::new(&blob.iter().map(|&x| x as u8).collect::<Vec<u8>>())),
-            Some(other) => return Err(Error::metadata(CHARSMAP, format!("it is of type {}, not an array of u8", other.type_name()))),
+            Some(Value::I8s(blob)) => {
+                Some(Charsmap::new(&blob.iter().map(|&x| x as u8).collect::<Vec<u8>>()))
+            }
+            Some(other) => {
+                return Err(Error::metadata(
+                    CHARSMAP,
+                    format!("it is of type {}, not an array of u8", other.type_name()),
+                ));
+            }
         };
         let charsmap = charsmap.transpose().map_err(|problem| Error::metadata(CHARSMAP, problem))?;
         let kinds = &self.vocab.kinds;
@@ -327,7 +395,11 @@ fn splitter(pattern: &str) -> Result<Splitter, Error> {
         pre::AFMOE_DIGITS => Splitter::Groups(Groups::Numbers),
         pre::AYA_DIGITS => Splitter::Groups(Groups::BeforeBoundary),
         pre::SUPERBPE_DIGITS => Splitter::Groups(Groups::Between),
-        _ => Splitter::Pattern { pattern: Pattern::Regex(Program::new(pattern)?), behavior: Behavior::Isolated, invert: false },
+        _ => Splitter::Pattern {
+            pattern: Pattern::Regex(Program::new(pattern)?),
+            behavior: Behavior::Isolated,
+            invert: false,
+        },
     })
 }
 

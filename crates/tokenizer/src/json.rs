@@ -35,7 +35,9 @@ impl Json {
     /// The value of a key of an object.
     pub fn get(&self, key: &str) -> Option<&Json> {
         match self {
-            Json::Object(entries) => entries.iter().rev().find(|(name, _)| name == key).map(|(_, value)| value),
+            Json::Object(entries) => {
+                entries.iter().rev().find(|(name, _)| name == key).map(|(_, value)| value)
+            }
             _ => None,
         }
     }
@@ -131,7 +133,9 @@ impl Parser<'_> {
             Some(b'"') => Ok(Json::String(self.string()?)),
             Some(b'-' | b'0'..=b'9') => self.number(),
             _ => {
-                for (word, value) in [("null", Json::Null), ("true", Json::Bool(true)), ("false", Json::Bool(false))] {
+                for (word, value) in
+                    [("null", Json::Null), ("true", Json::Bool(true)), ("false", Json::Bool(false))]
+                {
                     if self.text[self.at..].starts_with(word) {
                         self.at += word.len();
                         return Ok(value);
@@ -287,7 +291,9 @@ mod tests {
 
     #[test]
     fn values_keep_their_order_and_escapes() {
-        let value = Json::parse(r#" {"b": [1, -2.5, "a\u00e9\ud83d\ude00\n"], "a": null, "c": {"x": true}} "#).unwrap();
+        let value =
+            Json::parse(r#" {"b": [1, -2.5, "a\u00e9\ud83d\ude00\n"], "a": null, "c": {"x": true}} "#)
+                .unwrap();
         let Json::Object(entries) = &value else { panic!("{value:?}") };
         assert_eq!(entries.iter().map(|(key, _)| key.as_str()).collect::<Vec<_>>(), ["b", "a", "c"]);
         assert_eq!(value.get("b").unwrap().as_array().unwrap()[2].as_str(), Some("aé😀\n"));
@@ -295,7 +301,9 @@ mod tests {
 
     #[test]
     fn invalid_text_is_an_error_with_its_place() {
-        for text in ["", "{", "[1,]", "{\"a\" 1}", "\"a", "\"\\x\"", "\"\\ud8", "nul", "1.e", "1 2", "\"\u{1}\""] {
+        for text in
+            ["", "{", "[1,]", "{\"a\" 1}", "\"a", "\"\\x\"", "\"\\ud8", "nul", "1.e", "1 2", "\"\u{1}\""]
+        {
             assert!(matches!(Json::parse(text), Err(Error::Json { .. })), "{text}");
         }
         assert!(Json::parse(&"[".repeat(1_000_000)).is_err());

@@ -19,13 +19,19 @@ impl Pattern {
     pub(crate) fn matches(&self, text: &str, mut each: impl FnMut(usize, usize)) {
         match self {
             Pattern::Text(wanted) if wanted.is_empty() => (),
-            Pattern::Text(wanted) => text.match_indices(wanted.as_str()).for_each(|(at, found)| each(at, at + found.len())),
+            Pattern::Text(wanted) => {
+                text.match_indices(wanted.as_str()).for_each(|(at, found)| each(at, at + found.len()))
+            }
             Pattern::Regex(program) => {
                 let mut matcher = Matcher::new(program, text);
                 let mut from = 0;
                 while let Some((start, end)) = matcher.find(from) {
                     each(start, end);
-                    from = if end > start { end } else { end + text[end..].chars().next().map_or(1, char::len_utf8) };
+                    from = if end > start {
+                        end
+                    } else {
+                        end + text[end..].chars().next().map_or(1, char::len_utf8)
+                    };
                 }
             }
         }
@@ -42,15 +48,31 @@ pub(crate) enum Normalizer {
     Nfkd,
     Lowercase,
     StripAccents,
-    Strip { left: bool, right: bool },
-    Replace { pattern: Pattern, content: String },
+    Strip {
+        left: bool,
+        right: bool,
+    },
+    Replace {
+        pattern: Pattern,
+        content: String,
+    },
     Prepend(String),
-    Bert { clean: bool, ideographs: bool, accents: bool, lowercase: bool },
+    Bert {
+        clean: bool,
+        ideographs: bool,
+        accents: bool,
+        lowercase: bool,
+    },
     ByteLevel,
     Nmt,
     Charsmap(Charsmap),
     /// As llama.cpp prepares text for Unigram models.
-    Sentence { charsmap: Option<Charsmap>, user_defined: Trie, prepend: bool, merge: bool },
+    Sentence {
+        charsmap: Option<Charsmap>,
+        user_defined: Trie,
+        prepend: bool,
+        merge: bool,
+    },
 }
 
 impl Normalizer {
@@ -63,7 +85,9 @@ impl Normalizer {
             Normalizer::Nfkc => text.nfkc().collect(),
             Normalizer::Nfkd => text.nfkd().collect(),
             Normalizer::Lowercase => lowercase(&text),
-            Normalizer::StripAccents => text.chars().filter(|&c| unicode::category(c) & unicode::MARK == 0).collect(),
+            Normalizer::StripAccents => {
+                text.chars().filter(|&c| unicode::category(c) & unicode::MARK == 0).collect()
+            }
             Normalizer::Strip { left, right } => {
                 let text = if *left { text.trim_start() } else { &text };
                 (if *right { text.trim_end() } else { text }).to_string()
@@ -106,7 +130,8 @@ fn replace(pattern: &Pattern, content: &str, text: String) -> String {
 fn bert(mut text: String, clean: bool, ideographs: bool, accents: bool, lower: bool) -> String {
     use unicode::{CC, CF, CO};
     if clean {
-        let control = |c: char| !matches!(c, '\t' | '\n' | '\r') && unicode::category(c) & (CC | CF | CO) != 0;
+        let control =
+            |c: char| !matches!(c, '\t' | '\n' | '\r') && unicode::category(c) & (CC | CF | CO) != 0;
         let kept = text.chars().filter(|&c| c != '\0' && c != '\u{FFFD}' && !control(c));
         text = kept.map(|c| if c.is_whitespace() { ' ' } else { c }).collect();
     }
@@ -130,13 +155,22 @@ fn bert(mut text: String, clean: bool, ideographs: bool, accents: bool, lower: b
 fn nmt(text: &str) -> String {
     let dropped = |c: char| matches!(u32::from(c), 1..=8 | 0xB | 0xE..=0x1F | 0x7F | 0x8F | 0x9F);
     let space = |c: char| {
-        matches!(u32::from(c), 9 | 0xA | 0xC | 0xD | 0x1680 | 0x200B..=0x200F | 0x2028 | 0x2029 | 0x2581 | 0xFEFF | 0xFFFD)
+        matches!(
+            u32::from(c),
+            9 | 0xA | 0xC | 0xD | 0x1680 | 0x200B..=0x200F | 0x2028 | 0x2029 | 0x2581 | 0xFEFF | 0xFFFD
+        )
     };
     text.chars().filter(|&c| !dropped(c)).map(|c| if space(c) { ' ' } else { c }).collect()
 }
 
 /// Replaces by the charsmap, writes spaces as `▁`, and merges or prepends them.
-fn sentence(text: &str, charsmap: Option<&Charsmap>, user_defined: &Trie, prepend: bool, merge: bool) -> String {
+fn sentence(
+    text: &str,
+    charsmap: Option<&Charsmap>,
+    user_defined: &Trie,
+    prepend: bool,
+    merge: bool,
+) -> String {
     let mut result = String::with_capacity(text.len() + 8);
     let (mut prepended, mut inside_word) = (false, false);
     let mut rest = text;

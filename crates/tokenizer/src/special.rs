@@ -111,7 +111,8 @@ impl SpecialTokens {
         let has = |text: &str| find(vocab, text).filter(|id| end.contains(id));
         // In these vocabularies `<|end|>` ends a message, not the answer, and `</s>` is a tag of HTML.
         let message_end = has("<|end|>").filter(|_| {
-            (has("<|call|>").is_some() || has("<|calls|>").is_some()) && (has("<|return|>").is_some() || has("<|flush|>").is_some())
+            (has("<|call|>").is_some() || has("<|calls|>").is_some())
+                && (has("<|return|>").is_some() || has("<|flush|>").is_some())
         });
         let tag = has("</s>").filter(|_| has("<|tool_response>").is_some());
         end.retain(|id| Some(*id) != message_end && Some(*id) != tag);

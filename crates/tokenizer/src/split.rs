@@ -44,17 +44,31 @@ pub(crate) enum Groups {
 /// A step of splitting.
 #[derive(Debug)]
 pub(crate) enum Splitter {
-    Pattern { pattern: Pattern, behavior: Behavior, invert: bool },
+    Pattern {
+        pattern: Pattern,
+        behavior: Behavior,
+        invert: bool,
+    },
     Groups(Groups),
     /// Prepends a space, splits as GPT-2 does, and writes bytes as characters.
-    ByteLevel { space: bool, regex: Option<Program>, write: bool },
-    Metaspace { replacement: char, prepend: Prepend, split: bool },
+    ByteLevel {
+        space: bool,
+        regex: Option<Program>,
+        write: bool,
+    },
+    Metaspace {
+        replacement: char,
+        prepend: Prepend,
+        split: bool,
+    },
     /// Words and runs of other characters.
     Whitespace,
     WhitespaceSplit,
     Bert,
     Punctuation(Behavior),
-    Digits { individual: bool },
+    Digits {
+        individual: bool,
+    },
     Delimiter(char),
     FixedLength(usize),
 }
@@ -79,7 +93,9 @@ impl Splitter {
                     }
                 });
             }
-            Splitter::Groups(groups) => pieces.split(Behavior::Isolated, |text, found| groups.split(text, found)),
+            Splitter::Groups(groups) => {
+                pieces.split(Behavior::Isolated, |text, found| groups.split(text, found))
+            }
             Splitter::ByteLevel { space, regex, write } => {
                 if *space {
                     pieces.rewrite(|piece, _, out| {
@@ -93,7 +109,9 @@ impl Splitter {
                     pieces.split(Behavior::Isolated, |text, found| isolate(regex, text, found));
                 }
                 if *write {
-                    pieces.rewrite(|piece, _, out| out.extend(piece.bytes().map(|byte| BYTE_CHARS[usize::from(byte)])));
+                    pieces.rewrite(|piece, _, out| {
+                        out.extend(piece.bytes().map(|byte| BYTE_CHARS[usize::from(byte)]))
+                    });
                 }
             }
             Splitter::Metaspace { replacement, prepend, split } => {
@@ -151,6 +169,14 @@ fn isolate(regex: &Program, text: &str, found: &mut Vec<(usize, bool)>) {
     }
 }
 
+/// What does not match is one part, up to `end`.
+fn extend_gap(found: &mut Vec<(usize, bool)>, end: usize) {
+    match found.last_mut() {
+        Some((last, false)) => *last = end,
+        _ => found.push((end, false)),
+    }
+}
+
 impl Groups {
     fn split(self, text: &str, found: &mut Vec<(usize, bool)>) {
         let digit = |c: char| match self {
@@ -163,17 +189,23 @@ impl Groups {
             let base = text.len() - rest.len();
             let start = rest.find(digit).unwrap_or(rest.len());
             if start > 0 && self != Groups::Between {
-                found.push((base + start, false));
+                extend_gap(found, base + start);
             }
             run.clear();
-            run.extend(rest[start..].char_indices().take_while(|&(_, c)| digit(c)).map(|(at, c)| base + start + at + c.len_utf8()));
+            run.extend(
+                rest[start..]
+                    .char_indices()
+                    .take_while(|&(_, c)| digit(c))
+                    .map(|(at, c)| base + start + at + c.len_utf8()),
+            );
             let end = run.last().copied().unwrap_or(base + start);
             rest = &text[end..];
             let bound = !rest.chars().next().is_some_and(unicode::is_word);
             let n = run.len();
-            let cuts = run.iter().enumerate().filter(|(i, _)| (n - 1 - i).is_multiple_of(3)).map(|(_, &at)| at);
+            let cuts =
+                run.iter().enumerate().filter(|(i, _)| (n - 1 - i).is_multiple_of(3)).map(|(_, &at)| at);
             match self {
-                Groups::BeforeBoundary if !bound => found.extend((n > 0).then_some((end, false))),
+                Groups::BeforeBoundary if !bound => extend_gap(found, end),
                 Groups::Between => {
                     // Empty matches cut before groups; what precedes the run stays with its remainder.
                     if n > 0 && n.is_multiple_of(3) && base + start > 0 {
@@ -295,7 +327,10 @@ mod tests {
     #[test]
     fn digits_group_from_the_right() {
         assert_eq!(split(&Splitter::Groups(Groups::Numbers), "a1234567b"), ["a", "1", "234", "567", "b"]);
-        assert_eq!(split(&Splitter::Groups(Groups::BeforeBoundary), "x 1234 5678b"), ["x ", "1", "234", " ", "5678", "b"]);
+        assert_eq!(
+            split(&Splitter::Groups(Groups::BeforeBoundary), "x 1234 5678b"),
+            ["x ", "1", "234", " 5678b"]
+        );
         assert_eq!(split(&Splitter::Groups(Groups::Between), "1234567"), ["1", "234", "567"]);
         assert_eq!(split(&Splitter::Groups(Groups::Between), "123456"), ["123", "456"]);
         assert_eq!(split(&Splitter::Groups(Groups::Between), "a12 b"), ["a12 b"]);

@@ -2,6 +2,7 @@
 
 use std::hash::Hasher;
 
+use crate::Error;
 use crate::added::{Finder, Part};
 use crate::decode::{DecodeStep, TokenStream, token_bytes};
 use crate::hash::FoldHasher;
@@ -10,7 +11,6 @@ use crate::normalize::Normalizer;
 use crate::special::SpecialTokens;
 use crate::split::{Pieces, Splitter};
 use crate::vocab::{TokenKind, Vocab};
-use crate::Error;
 
 /// Bytes of the longest text that is encoded at once.
 pub const LONGEST_TEXT: usize = 1 << 30;
@@ -72,7 +72,14 @@ impl Tokenizer {
         Ok(ids)
     }
 
-    fn encode_part(&self, text: &str, at_start: bool, parse_special: bool, cache: &mut WordCache, ids: &mut Vec<u32>) {
+    fn encode_part(
+        &self,
+        text: &str,
+        at_start: bool,
+        parse_special: bool,
+        cache: &mut WordCache,
+        ids: &mut Vec<u32>,
+    ) {
         let text = match &self.normalizer {
             Some(normalizer) => normalizer.apply(text.to_string()),
             None => text.to_string(),
@@ -90,7 +97,9 @@ impl Tokenizer {
                         splitter.apply(&mut pieces);
                     }
                     for &(start, end) in &pieces.bounds {
-                        cache.encode(&pieces.text[start..end], ids, |piece, ids| self.model.encode(&self.vocab, piece, ids));
+                        cache.encode(&pieces.text[start..end], ids, |piece, ids| {
+                            self.model.encode(&self.vocab, piece, ids)
+                        });
                     }
                 }
             }
@@ -166,8 +175,13 @@ impl Tokenizer {
 
     /// The bytes of a token.
     pub(crate) fn piece(&self, id: u32, text: &str, first: bool) -> Vec<u8> {
-        let added = matches!(self.kind(id), Ok(TokenKind::Control | TokenKind::Unknown | TokenKind::UserDefined));
-        if added && self.raw_added { text.as_bytes().to_vec() } else { token_bytes(&self.decoder, text, first) }
+        let added =
+            matches!(self.kind(id), Ok(TokenKind::Control | TokenKind::Unknown | TokenKind::UserDefined));
+        if added && self.raw_added {
+            text.as_bytes().to_vec()
+        } else {
+            token_bytes(&self.decoder, text, first)
+        }
     }
 
     /// Computes the bytes of all tokens, which is the last step of making a tokenizer.

@@ -23,7 +23,11 @@ impl Trie {
     pub(crate) fn new<'a>(keys: impl IntoIterator<Item = (&'a [u8], u32)>) -> Trie {
         let mut keys: Vec<(&[u8], u32)> = keys.into_iter().filter(|(key, _)| !key.is_empty()).collect();
         keys.sort_by(|a, b| a.0.cmp(b.0));
-        let mut trie = Trie { nodes: vec![Node { first: 0, count: 0, value: NONE }], labels: vec![0], roots: Box::new([NONE; 256]) };
+        let mut trie = Trie {
+            nodes: vec![Node { first: 0, count: 0, value: NONE }],
+            labels: vec![0],
+            roots: Box::new([NONE; 256]),
+        };
         // Nodes whose children are not there yet: the keys below them, and how many bytes are above.
         let mut open = std::collections::VecDeque::from([(0usize, 0usize, keys.len(), 0usize)]);
         while let Some((node, mut low, high, depth)) = open.pop_front() {

@@ -32,7 +32,10 @@ impl Tokenizer {
         }
         for &id in before.iter().chain(&after) {
             if id as usize >= vocab.len() {
-                return Err(Error::file("post_processor", format!("token {id} is out of range: there are {} tokens", vocab.len())));
+                return Err(Error::file(
+                    "post_processor",
+                    format!("token {id} is out of range: there are {} tokens", vocab.len()),
+                ));
             }
         }
         let mut decoder = Vec::new();
@@ -45,7 +48,8 @@ impl Tokenizer {
             Some(normalizer) => normalizer.apply(token.content.clone()),
             None => token.content.clone(),
         };
-        let (normalized, raw): (Vec<Added>, Vec<Added>) = added.into_iter().partition(|token| token.normalized);
+        let (normalized, raw): (Vec<Added>, Vec<Added>) =
+            added.into_iter().partition(|token| token.normalized);
         let mut tokenizer = Tokenizer {
             raw: Finder::new(raw, |token| token.content.clone()),
             normalized: Finder::new(normalized, normalise),
@@ -76,9 +80,23 @@ impl Tokenizer {
             let text = token.as_str().or_else(|| token.get("content")?.as_str())?;
             self.vocab.id(text.as_bytes())
         };
-        let found = [id("bos_token"), id("eos_token"), id("unk_token"), id("sep_token"), id("pad_token"), id("mask_token")];
+        let found = [
+            id("bos_token"),
+            id("eos_token"),
+            id("unk_token"),
+            id("sep_token"),
+            id("pad_token"),
+            id("mask_token"),
+        ];
         let special = &mut self.special;
-        let fields = [&mut special.bos, &mut special.eos, &mut special.unk, &mut special.sep, &mut special.pad, &mut special.mask];
+        let fields = [
+            &mut special.bos,
+            &mut special.eos,
+            &mut special.unk,
+            &mut special.sep,
+            &mut special.pad,
+            &mut special.mask,
+        ];
         for (field, id) in fields.into_iter().zip(found) {
             *field = id.or(*field);
         }
@@ -95,8 +113,14 @@ fn added(json: Option<&Json>) -> Result<Vec<Added>, Error> {
     let mut tokens = Vec::new();
     for (i, token) in json.and_then(Json::as_array).unwrap_or_default().iter().enumerate() {
         let field = |name: &str| format!("added_tokens[{i}].{name}");
-        let content = token.get("content").and_then(Json::as_str).ok_or_else(|| Error::file(&field("content"), "it is not a string"))?;
-        let id = token.get("id").and_then(Json::as_u32).ok_or_else(|| Error::file(&field("id"), "it is not an id"))?;
+        let content = token
+            .get("content")
+            .and_then(Json::as_str)
+            .ok_or_else(|| Error::file(&field("content"), "it is not a string"))?;
+        let id = token
+            .get("id")
+            .and_then(Json::as_u32)
+            .ok_or_else(|| Error::file(&field("id"), "it is not an id"))?;
         let flag = |name: &str| token.get(name).and_then(Json::as_bool).unwrap_or(false);
         if content.is_empty() {
             continue;
@@ -120,7 +144,9 @@ fn vocab(model: &Json, added: &[Added]) -> Result<Vocab, Error> {
     let mut tokens: Vec<(u32, &str)> = match model.get("vocab") {
         Some(Json::Object(entries)) => {
             let id = |(text, id): &'_ (String, Json)| {
-                id.as_u32().ok_or_else(|| Error::file(VOCAB, format!("the id of `{}` is not one", crate::error::shortened(text))))
+                id.as_u32().ok_or_else(|| {
+                    Error::file(VOCAB, format!("the id of `{}` is not one", crate::error::shortened(text)))
+                })
             };
             entries.iter().map(|entry| Ok((id(entry)?, entry.0.as_str()))).collect::<Result<_, Error>>()?
         }
@@ -129,7 +155,9 @@ fn vocab(model: &Json, added: &[Added]) -> Result<Vocab, Error> {
             for (i, entry) in entries.iter().enumerate() {
                 match entry.as_array().and_then(|entry| entry.first()?.as_str()) {
                     Some(text) => tokens.push((i as u32, text)),
-                    None => return Err(Error::file(VOCAB, format!("entry {i} is not a token and its score"))),
+                    None => {
+                        return Err(Error::file(VOCAB, format!("entry {i} is not a token and its score")));
+                    }
                 }
             }
             tokens
@@ -141,7 +169,10 @@ fn vocab(model: &Json, added: &[Added]) -> Result<Vocab, Error> {
     tokens.sort_by_key(|(id, _)| *id);
     let largest = tokens.last().map_or(0, |(id, _)| *id as usize);
     if largest >= MOST_TOKENS || own > MOST_TOKENS {
-        return Err(Error::file(VOCAB, format!("the largest id is {largest}; {} is the largest that is supported", MOST_TOKENS - 1)));
+        return Err(Error::file(
+            VOCAB,
+            format!("the largest id is {largest}; {} is the largest that is supported", MOST_TOKENS - 1),
+        ));
     }
     let mut vocab = Vocab::default();
     for (id, text) in tokens {
@@ -149,7 +180,14 @@ fn vocab(model: &Json, added: &[Added]) -> Result<Vocab, Error> {
             if other == text {
                 continue;
             }
-            return Err(Error::file(VOCAB, format!("`{}` and `{}` both have the id {id}", crate::error::shortened(other), crate::error::shortened(text))));
+            return Err(Error::file(
+                VOCAB,
+                format!(
+                    "`{}` and `{}` both have the id {id}",
+                    crate::error::shortened(other),
+                    crate::error::shortened(text)
+                ),
+            ));
         }
         while vocab.len() < id as usize {
             vocab.push_gap();
@@ -159,7 +197,8 @@ fn vocab(model: &Json, added: &[Added]) -> Result<Vocab, Error> {
         })?;
     }
     for token in added {
-        vocab.kinds[token.id as usize] = if token.special { TokenKind::Control } else { TokenKind::UserDefined };
+        vocab.kinds[token.id as usize] =
+            if token.special { TokenKind::Control } else { TokenKind::UserDefined };
     }
     Ok(vocab)
 }

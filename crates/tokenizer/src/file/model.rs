@@ -14,7 +14,9 @@ pub(super) fn model(json: &Json, vocab: &Vocab, splitters: &mut [Splitter]) -> R
         "WordPiece" => word_piece(json, vocab),
         "Unigram" => unigram(json, vocab),
         "WordLevel" => Ok(Model::WordLevel { unk: unknown(json, vocab)? }),
-        other => Err(Error::file("model.type", format!("`{}` is not supported", crate::error::shortened(other)))),
+        other => {
+            Err(Error::file("model.type", format!("`{}` is not supported", crate::error::shortened(other))))
+        }
     }
 }
 
@@ -41,7 +43,9 @@ fn unknown(json: &Json, vocab: &Vocab) -> Result<Option<u32>, Error> {
         Some(token) => {
             let text = token.as_str().ok_or_else(|| Error::file("model.unk_token", "it is not a string"))?;
             let id = vocab.id(text.as_bytes());
-            id.map(Some).ok_or_else(|| Error::file("model.unk_token", format!("`{}` is not a token", crate::error::shortened(text))))
+            id.map(Some).ok_or_else(|| {
+                Error::file("model.unk_token", format!("`{}` is not a token", crate::error::shortened(text)))
+            })
         }
     }
 }
@@ -95,13 +99,15 @@ fn word_piece(json: &Json, vocab: &Vocab) -> Result<Model, Error> {
 
 fn unigram(json: &Json, vocab: &Vocab) -> Result<Model, Error> {
     const VOCAB: &str = "model.vocab";
-    let entries = json.get("vocab").and_then(Json::as_array).ok_or_else(|| Error::file(VOCAB, "it is not an array"))?;
+    let entries =
+        json.get("vocab").and_then(Json::as_array).ok_or_else(|| Error::file(VOCAB, "it is not an array"))?;
     let mut scores = Vec::with_capacity(entries.len());
     for (i, entry) in entries.iter().enumerate() {
         let score = entry.as_array().and_then(|entry| entry.get(1)?.as_f64());
         scores.push(score.ok_or_else(|| Error::file(VOCAB, format!("entry {i} has no score")))?);
     }
-    let Some(unk) = json.get("unk_id").and_then(Json::as_u32).filter(|&id| (id as usize) < scores.len()) else {
+    let Some(unk) = json.get("unk_id").and_then(Json::as_u32).filter(|&id| (id as usize) < scores.len())
+    else {
         return Err(Error::file("model.unk_id", "it is missing or out of range"));
     };
     let lowest = scores.iter().copied().fold(f64::INFINITY, f64::min);

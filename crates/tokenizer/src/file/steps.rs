@@ -18,7 +18,9 @@ fn flag(json: &Json, name: &str, default: bool) -> bool {
 }
 
 fn text<'a>(json: &'a Json, name: &str, at: &str) -> Result<&'a str, Error> {
-    json.get(name).and_then(Json::as_str).ok_or_else(|| Error::file(&format!("{at}.{name}"), "it is not a string"))
+    json.get(name)
+        .and_then(Json::as_str)
+        .ok_or_else(|| Error::file(&format!("{at}.{name}"), "it is not a string"))
 }
 
 fn character(json: &Json, name: &str, at: &str) -> Result<char, Error> {
@@ -30,7 +32,9 @@ fn character(json: &Json, name: &str, at: &str) -> Result<char, Error> {
 }
 
 fn list<'a>(json: &'a Json, name: &str, at: &str) -> Result<&'a [Json], Error> {
-    json.get(name).and_then(Json::as_array).ok_or_else(|| Error::file(&format!("{at}.{name}"), "it is not an array"))
+    json.get(name)
+        .and_then(Json::as_array)
+        .ok_or_else(|| Error::file(&format!("{at}.{name}"), "it is not an array"))
 }
 
 fn unsupported<T>(kind: &str, at: &str) -> Result<T, Error> {
@@ -60,8 +64,13 @@ pub(super) fn normalizer(json: &Json, at: &str) -> Result<Normalizer, Error> {
         "NFKD" => Normalizer::Nfkd,
         "Lowercase" => Normalizer::Lowercase,
         "StripAccents" => Normalizer::StripAccents,
-        "Strip" => Normalizer::Strip { left: flag(json, "strip_left", true), right: flag(json, "strip_right", true) },
-        "Replace" => Normalizer::Replace { pattern: pattern(json, at)?, content: text(json, "content", at)?.to_string() },
+        "Strip" => {
+            Normalizer::Strip { left: flag(json, "strip_left", true), right: flag(json, "strip_right", true) }
+        }
+        "Replace" => Normalizer::Replace {
+            pattern: pattern(json, at)?,
+            content: text(json, "content", at)?.to_string(),
+        },
         "Prepend" => Normalizer::Prepend(text(json, "prepend", at)?.to_string()),
         "BertNormalizer" => {
             let lowercase = flag(json, "lowercase", true);
@@ -116,7 +125,10 @@ fn behavior(json: &Json, at: &str) -> Result<Behavior, Error> {
         Some("MergedWithPrevious") => Ok(Behavior::MergedWithPrevious),
         Some("MergedWithNext") => Ok(Behavior::MergedWithNext),
         Some("Contiguous") => Ok(Behavior::Contiguous),
-        Some(other) => Err(Error::file(&format!("{at}.behavior"), format!("`{}` is not known", crate::error::shortened(other)))),
+        Some(other) => Err(Error::file(
+            &format!("{at}.behavior"),
+            format!("`{}` is not known", crate::error::shortened(other)),
+        )),
     }
 }
 
@@ -129,8 +141,12 @@ pub(super) fn splitters(json: &Json, at: &str, steps: &mut Vec<Splitter>) -> Res
             let behavior = behavior(json, at)?;
             let invert = flag(json, "invert", false);
             match json.get("pattern").and_then(|p| p.get("Regex")?.as_str()) {
-                Some(pre::AYA_DIGITS) if !invert && behavior == Behavior::Isolated => Splitter::Groups(Groups::BeforeBoundary),
-                Some(pre::SUPERBPE_DIGITS) if !invert && behavior == Behavior::Isolated => Splitter::Groups(Groups::Between),
+                Some(pre::AYA_DIGITS) if !invert && behavior == Behavior::Isolated => {
+                    Splitter::Groups(Groups::BeforeBoundary)
+                }
+                Some(pre::SUPERBPE_DIGITS) if !invert && behavior == Behavior::Isolated => {
+                    Splitter::Groups(Groups::Between)
+                }
                 _ => Splitter::Pattern { pattern: pattern(json, at)?, behavior, invert },
             }
         }
@@ -147,7 +163,11 @@ pub(super) fn splitters(json: &Json, at: &str, steps: &mut Vec<Splitter>) -> Res
                 Some("always") => Prepend::Always,
                 _ => legacy,
             };
-            Splitter::Metaspace { replacement: character(json, "replacement", at)?, prepend, split: flag(json, "split", true) }
+            Splitter::Metaspace {
+                replacement: character(json, "replacement", at)?,
+                prepend,
+                split: flag(json, "split", true),
+            }
         }
         "Whitespace" => Splitter::Whitespace,
         "WhitespaceSplit" => Splitter::WhitespaceSplit,
@@ -157,7 +177,9 @@ pub(super) fn splitters(json: &Json, at: &str, steps: &mut Vec<Splitter>) -> Res
         "CharDelimiterSplit" => Splitter::Delimiter(character(json, "delimiter", at)?),
         "FixedLength" => {
             let length = json.get("length").and_then(Json::as_u32).filter(|&n| n > 0);
-            Splitter::FixedLength(length.ok_or_else(|| Error::file(&format!("{at}.length"), "it is not a length"))? as usize)
+            Splitter::FixedLength(
+                length.ok_or_else(|| Error::file(&format!("{at}.length"), "it is not a length"))? as usize,
+            )
         }
         other => return unsupported(other, at),
     });
@@ -165,13 +187,20 @@ pub(super) fn splitters(json: &Json, at: &str, steps: &mut Vec<Splitter>) -> Res
 }
 
 /// Collects the tokens before and after a text.
-pub(super) fn post_processor(json: &Json, at: &str, before: &mut Vec<u32>, after: &mut Vec<u32>) -> Result<(), Error> {
+pub(super) fn post_processor(
+    json: &Json,
+    at: &str,
+    before: &mut Vec<u32>,
+    after: &mut Vec<u32>,
+) -> Result<(), Error> {
     let pair = |name: &str| {
         let id = json.get(name).and_then(Json::as_array).and_then(|pair| pair.get(1)?.as_u32());
         id.ok_or_else(|| Error::file(&format!("{at}.{name}"), "it is not a token and its id"))
     };
     match kind(json, at)? {
-        "Sequence" => list(json, "processors", at)?.iter().try_for_each(|step| post_processor(step, at, before, after)),
+        "Sequence" => {
+            list(json, "processors", at)?.iter().try_for_each(|step| post_processor(step, at, before, after))
+        }
         "ByteLevel" => Ok(()),
         "BertProcessing" | "RobertaProcessing" => {
             before.insert(0, pair("cls")?);
@@ -184,8 +213,15 @@ pub(super) fn post_processor(json: &Json, at: &str, before: &mut Vec<u32>, after
             for item in list(json, "single", at)? {
                 if item.get("Sequence").is_some() {
                     seen = true;
-                } else if let Some(name) = item.get("SpecialToken").and_then(|token| token.get("id")?.as_str()) {
-                    let ids = names.get(name).ok_or_else(|| Error::file(&format!("{at}.special_tokens"), format!("`{}` is missing", crate::error::shortened(name))))?;
+                } else if let Some(name) =
+                    item.get("SpecialToken").and_then(|token| token.get("id")?.as_str())
+                {
+                    let ids = names.get(name).ok_or_else(|| {
+                        Error::file(
+                            &format!("{at}.special_tokens"),
+                            format!("`{}` is missing", crate::error::shortened(name)),
+                        )
+                    })?;
                     if seen { &mut last } else { &mut first }.extend_from_slice(ids);
                 }
             }
@@ -197,17 +233,25 @@ pub(super) fn post_processor(json: &Json, at: &str, before: &mut Vec<u32>, after
     }
 }
 
-pub(super) fn decoder(json: &Json, at: &str, steps: &mut Vec<DecodeStep>, trim_end: &mut bool) -> Result<(), Error> {
+pub(super) fn decoder(
+    json: &Json,
+    at: &str,
+    steps: &mut Vec<DecodeStep>,
+    trim_end: &mut bool,
+) -> Result<(), Error> {
     steps.push(match kind(json, at)? {
         "Sequence" => {
-            return list(json, "decoders", at)?.iter().try_for_each(|step| decoder(step, at, steps, trim_end));
+            return list(json, "decoders", at)?
+                .iter()
+                .try_for_each(|step| decoder(step, at, steps, trim_end));
         }
         "ByteLevel" => DecodeStep::ByteLevel,
         "ByteFallback" => DecodeStep::ByteFallback,
         "Fuse" => return Ok(()),
         "Replace" => {
             let wanted = json.get("pattern").and_then(|p| p.get("String")?.as_str());
-            let wanted = wanted.ok_or_else(|| Error::file(&format!("{at}.pattern"), "only strings are supported"))?;
+            let wanted =
+                wanted.ok_or_else(|| Error::file(&format!("{at}.pattern"), "only strings are supported"))?;
             DecodeStep::Replace(wanted.to_string(), text(json, "content", at)?.to_string())
         }
         "Strip" => {

@@ -38,7 +38,9 @@ impl Bpe {
         prefix: &str,
     ) -> Result<Merges, String> {
         let id = |text: &str, rank: usize| {
-            vocab.id(text.as_bytes()).ok_or_else(|| format!("merge {rank}: `{}` is not a token", crate::error::shortened(text)))
+            vocab
+                .id(text.as_bytes())
+                .ok_or_else(|| format!("merge {rank}: `{}` is not a token", crate::error::shortened(text)))
         };
         let mut merges = Merges::default();
         for (rank, (left, right)) in pairs.enumerate() {

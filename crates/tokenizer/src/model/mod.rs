@@ -22,9 +22,14 @@ pub(crate) enum Model {
     Unigram(Unigram),
     WordPiece(WordPiece),
     /// Whole pieces are tokens.
-    WordLevel { unk: Option<u32> },
+    WordLevel {
+        unk: Option<u32>,
+    },
     /// The longest token first, byte by byte.
-    Longest { tokens: Trie, unk: Option<u32> },
+    Longest {
+        tokens: Trie,
+        unk: Option<u32>,
+    },
 }
 
 impl Model {

@@ -41,7 +41,12 @@ impl Spm {
         let mut symbols: Vec<Symbol> = Vec::with_capacity(text.len());
         for (start, c) in text.char_indices() {
             let (start, i) = (start as u32, symbols.len() as u32);
-            symbols.push(Symbol { start, end: start + c.len_utf8() as u32, previous: i.wrapping_sub(1), next: i + 1 });
+            symbols.push(Symbol {
+                start,
+                end: start + c.len_utf8() as u32,
+                previous: i.wrapping_sub(1),
+                next: i + 1,
+            });
         }
         if let Some(last) = symbols.last_mut() {
             last.next = NONE;

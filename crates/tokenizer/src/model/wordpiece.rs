@@ -24,7 +24,8 @@ impl WordPiece {
         longest: usize,
     ) -> WordPiece {
         let tokens = Trie::new(tokens);
-        let (start, inside) = (tokens.walk(Trie::ROOT, start.as_bytes()), tokens.walk(Trie::ROOT, inside.as_bytes()));
+        let (start, inside) =
+            (tokens.walk(Trie::ROOT, start.as_bytes()), tokens.walk(Trie::ROOT, inside.as_bytes()));
         WordPiece { tokens, start, inside, unk, longest }
     }
 

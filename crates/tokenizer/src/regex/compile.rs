@@ -8,11 +8,24 @@ use super::set::Class;
 pub(super) enum Step {
     Class(usize),
     /// A class repeated.
-    Run { class: usize, min: u32, max: u32, greed: Greed, slot: usize },
+    Run {
+        class: usize,
+        min: u32,
+        max: u32,
+        greed: Greed,
+        slot: usize,
+    },
     /// Goes on at `first`, and at `second` if that fails.
-    Split { first: usize, second: usize, slot: usize },
+    Split {
+        first: usize,
+        second: usize,
+        slot: usize,
+    },
     Jump(usize),
-    Look { program: usize, negated: bool },
+    Look {
+        program: usize,
+        negated: bool,
+    },
     Anchor(Anchor),
     Match,
 }

@@ -271,7 +271,10 @@ impl Parser<'_> {
         let item = if let Some(set) = unicode::categories(name) {
             Item::Categories(set)
         } else if let Some(ranges) = unicode::script(name) {
-            Item::Set(Set { items: ranges.iter().map(|&(a, b)| Item::Range(a, b)).collect(), ..Set::default() })
+            Item::Set(Set {
+                items: ranges.iter().map(|&(a, b)| Item::Range(a, b)).collect(),
+                ..Set::default()
+            })
         } else {
             return Err(format!("`\\p{{{name}}}` is not supported"));
         };

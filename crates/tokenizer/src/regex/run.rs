@@ -134,7 +134,15 @@ impl<'a> Matcher<'a> {
     }
 
     /// Runs a repeated class from `at` and leaves a frame for the other lengths; the position after the first choice.
-    fn run(&mut self, step: usize, class: usize, (min, max): (u32, u32), greed: Greed, slot: usize, at: usize) -> Option<usize> {
+    fn run(
+        &mut self,
+        step: usize,
+        class: usize,
+        (min, max): (u32, u32),
+        greed: Greed,
+        slot: usize,
+        at: usize,
+    ) -> Option<usize> {
         let class = &self.program.classes[class];
         let (mut end, mut count) = (at, 0);
         while count < min {

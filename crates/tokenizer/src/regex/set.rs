@@ -50,7 +50,8 @@ pub(super) struct Class {
 
 impl Class {
     pub(super) fn new(set: Set) -> Class {
-        let ascii = (0..128u8).filter(|&byte| set.has(char::from(byte))).fold(0, |bits, byte| bits | 1u128 << byte);
+        let ascii =
+            (0..128u8).filter(|&byte| set.has(char::from(byte))).fold(0, |bits, byte| bits | 1u128 << byte);
         Class { ascii, set }
     }
 

@@ -74,13 +74,19 @@ impl ChatTemplate {
         environment.set_auto_escape_callback(|_| AutoEscape::None);
         environment.set_fuel(Some(FUEL));
         environment.set_formatter(|out, _, value| {
-            out.write_str(&python::text(value)).map_err(|_| minijinja::Error::new(ErrorKind::WriteFailure, "the prompt is too long"))
+            out.write_str(&python::text(value))
+                .map_err(|_| minijinja::Error::new(ErrorKind::WriteFailure, "the prompt is too long"))
         });
         environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-        environment.add_filter("tojson", |value: Value, rest: Rest<Value>, options: Kwargs| python::json(&value, &rest, &options));
+        environment.add_filter("tojson", |value: Value, rest: Rest<Value>, options: Kwargs| {
+            python::json(&value, &rest, &options)
+        });
         environment.add_filter("string", |value: Value| python::text(&value));
         environment.add_function("raise_exception", |message: String| -> Result<Value, minijinja::Error> {
-            Err(minijinja::Error::new(ErrorKind::InvalidOperation, format!("the template refuses the chat: {message}")))
+            Err(minijinja::Error::new(
+                ErrorKind::InvalidOperation,
+                format!("the template refuses the chat: {message}"),
+            ))
         });
         environment.add_template_owned("chat", without_generation_tags(source)).map_err(problem)?;
         Ok(ChatTemplate { environment, bos: bos.into(), eos: eos.into() })
@@ -91,7 +97,9 @@ impl ChatTemplate {
         const KEY: &str = "tokenizer.chat_template";
         match metadata.get(KEY) {
             Some(Entry::String(source)) => ChatTemplate::for_tokenizer(source, tokenizer),
-            Some(other) => Err(Error::metadata(KEY, format!("it is of type {}, not a string", other.type_name()))),
+            Some(other) => {
+                Err(Error::metadata(KEY, format!("it is of type {}, not a string", other.type_name())))
+            }
             None => ChatTemplate::chatml(tokenizer),
         }
     }
@@ -102,7 +110,8 @@ impl ChatTemplate {
         let source = match config.get("chat_template") {
             Some(Json::String(source)) => Some(source.as_str()),
             Some(Json::Array(named)) => {
-                let default = named.iter().find(|entry| entry.get("name").and_then(Json::as_str) == Some("default"));
+                let default =
+                    named.iter().find(|entry| entry.get("name").and_then(Json::as_str) == Some("default"));
                 default.or(named.first()).and_then(|entry| entry.get("template")?.as_str())
             }
             _ => None,
@@ -120,7 +129,9 @@ impl ChatTemplate {
 
     fn chatml(tokenizer: &Tokenizer) -> Result<ChatTemplate, Error> {
         if tokenizer.token_id("<|im_start|>").is_none() || tokenizer.token_id("<|im_end|>").is_none() {
-            let problem = "the model has none, and its vocabulary lacks the tokens of ChatML; give a template".to_string();
+            let problem =
+                "the model has none, and its vocabulary lacks the tokens of ChatML; give a template"
+                    .to_string();
             return Err(Error::Template { problem });
         }
         ChatTemplate::for_tokenizer(CHATML, tokenizer)
@@ -132,10 +143,16 @@ impl ChatTemplate {
         let now = options.now;
         let strftime = move |format: String| match now.or_else(time::now) {
             Some(seconds) => Ok(time::strftime(&format, seconds)),
-            None => Err(minijinja::Error::new(ErrorKind::InvalidOperation, "there is no clock; give the time")),
+            None => {
+                Err(minijinja::Error::new(ErrorKind::InvalidOperation, "there is no clock; give the time"))
+            }
         };
         let list = |values: &mut dyn Iterator<Item = &Json>| values.map(value).collect::<Vec<Value>>();
-        let tools = if options.tools.is_empty() { Value::from(()) } else { Value::from(list(&mut options.tools.iter())) };
+        let tools = if options.tools.is_empty() {
+            Value::from(())
+        } else {
+            Value::from(list(&mut options.tools.iter()))
+        };
         let mut variables = vec![
             ("messages".to_string(), Value::from(list(&mut messages.iter().map(|message| &message.0)))),
             ("tools".to_string(), tools),
@@ -183,7 +200,9 @@ fn value(json: &Json) -> Value {
         Json::Float(value) => Value::from(*value),
         Json::String(text) => Value::from(text.as_str()),
         Json::Array(values) => Value::from(values.iter().map(value).collect::<Vec<Value>>()),
-        Json::Object(entries) => Value::from_pairs(entries.iter().map(|(key, json)| (key.as_str(), value(json)))),
+        Json::Object(entries) => {
+            Value::from_pairs(entries.iter().map(|(key, json)| (key.as_str(), value(json))))
+        }
     }
 }
 
@@ -212,7 +231,8 @@ mod tests {
 
     fn render(source: &str) -> Result<String, Error> {
         let messages = [Message::new("user", "Hi"), Message::new("assistant", " Yes. ")];
-        let options = ChatOptions { add_generation_prompt: true, now: Some(1_721_900_000), ..ChatOptions::default() };
+        let options =
+            ChatOptions { add_generation_prompt: true, now: Some(1_721_900_000), ..ChatOptions::default() };
         ChatTemplate::new(source, "<s>", "</s>")?.render(&messages, &options)
     }
 
@@ -226,15 +246,27 @@ mod tests {
     fn values_print_as_in_python() {
         let source = "{{ [1, 'a', none, true, 1.0, {'k': 'it\\'s'}] }} {{ none }} {{ true }} {{ 1e20 }} {{ nothing }}|";
         assert_eq!(render(source).unwrap(), "[1, 'a', None, True, 1.0, {'k': \"it's\"}] None True 1e+20 |");
-        assert_eq!(render("{{ {'b': 1, 'a': ['é\\n']} | tojson }}").unwrap(), "{\"b\": 1, \"a\": [\"é\\n\"]}");
-        assert_eq!(render("{{ {'b': 1, 'a': []} | tojson(indent=2) }}").unwrap(), "{\n  \"b\": 1,\n  \"a\": []\n}");
+        assert_eq!(
+            render("{{ {'b': 1, 'a': ['é\\n']} | tojson }}").unwrap(),
+            "{\"b\": 1, \"a\": [\"é\\n\"]}"
+        );
+        assert_eq!(
+            render("{{ {'b': 1, 'a': []} | tojson(indent=2) }}").unwrap(),
+            "{\n  \"b\": 1,\n  \"a\": []\n}"
+        );
     }
 
     #[test]
     fn dates_and_generation_tags_are_known() {
         assert_eq!(render("{{ strftime_now('%d %b %Y %H:%M') }}").unwrap(), "25 Jul 2024 09:33");
         assert_eq!(render("a{% generation %}b{%- endgeneration %}c").unwrap(), "abc");
-        assert_eq!(render("{% for m in messages %}{% if loop.first %}{% continue %}{% endif %}{{ m.role }}{% endfor %}").unwrap(), "assistant");
+        assert_eq!(
+            render(
+                "{% for m in messages %}{% if loop.first %}{% continue %}{% endif %}{{ m.role }}{% endfor %}"
+            )
+            .unwrap(),
+            "assistant"
+        );
     }
 
     #[test]
@@ -244,7 +276,10 @@ mod tests {
         let nested = "{% for i in range(1000) %}".repeat(6) + &"{% endfor %}".repeat(6);
         assert!(render(&nested).is_err());
         assert!(render("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}").is_err());
-        assert!(render(&("{% for i in range(100000) %}".to_string() + &"x".repeat(1000) + "{% endfor %}")).is_err());
+        assert!(
+            render(&("{% for i in range(100000) %}".to_string() + &"x".repeat(1000) + "{% endfor %}"))
+                .is_err()
+        );
         assert!(render("{{ messages[0].content.nothing.more }}").is_err());
         assert!(render("{% if %}").is_err());
     }

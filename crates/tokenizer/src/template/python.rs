@@ -75,7 +75,13 @@ fn number(value: &Value) -> String {
     }
     let Ok(x) = f64::try_from(value.clone()) else { return value.to_string() };
     if !x.is_finite() {
-        return if x.is_nan() { "nan".into() } else if x > 0.0 { "inf".into() } else { "-inf".into() };
+        return if x.is_nan() {
+            "nan".into()
+        } else if x > 0.0 {
+            "inf".into()
+        } else {
+            "-inf".into()
+        };
     }
     let scientific = format!("{x:e}");
     let (digits, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
@@ -102,7 +108,13 @@ pub(super) fn json(value: &Value, rest: &[Value], options: &Kwargs) -> Result<St
         Some([comma, colon]) => (comma.clone(), colon.clone()),
         _ => (if indent.is_some() { ",".to_string() } else { ", ".to_string() }, ": ".to_string()),
     };
-    let style = Style { indent: indent.map(|n| n.min(16)), sorted: sorted == Some(true), ascii: ascii == Some(true), comma, colon };
+    let style = Style {
+        indent: indent.map(|n| n.min(16)),
+        sorted: sorted == Some(true),
+        ascii: ascii == Some(true),
+        comma,
+        colon,
+    };
     let mut out = String::new();
     style.dump(value, &mut out, 0);
     Ok(out)
@@ -145,7 +157,14 @@ impl Style {
         }
     }
 
-    fn list(&self, (open, close): (char, char), items: &[Value], out: &mut String, depth: usize, each: impl Fn(&Value, &mut String)) {
+    fn list(
+        &self,
+        (open, close): (char, char),
+        items: &[Value],
+        out: &mut String,
+        depth: usize,
+        each: impl Fn(&Value, &mut String),
+    ) {
         out.push(open);
         let line = |out: &mut String, depth: usize| {
             if let Some(indent) = self.indent {

@@ -9,8 +9,20 @@ pub(super) fn now() -> Option<i64> {
     i64::try_from(elapsed.as_secs()).ok()
 }
 
-const MONTHS: [&str; 12] =
-    ["January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December"];
+const MONTHS: [&str; 12] = [
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+];
 const DAYS: [&str; 7] = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
 
 /// The directives of `strftime` that templates use; others stay as they are.
@@ -69,7 +81,9 @@ fn civil(days: i64) -> (i64, i64, i64) {
     }
     let leap = days_before(year + 1) - days_before(year) == 366;
     let mut rest = days - days_before(year);
-    for (i, length) in [31, 28 + i64::from(leap), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31].into_iter().enumerate() {
+    for (i, length) in
+        [31, 28 + i64::from(leap), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31].into_iter().enumerate()
+    {
         if rest < length {
             return (year, i as i64 + 1, rest + 1);
         }
