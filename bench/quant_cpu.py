@@ -14,43 +14,21 @@ A ratio is llama.cpp's time over ours: 1 or more is no slower. Both the medians 
 on a machine that does something else at the same time only the shortest mean anything. --repeat measures everything so many times. --json keeps all of it;
 docs/benchmarks/quant_cpu.json is the one that bench/compare puts on the page. Needs numpy.
 """
-import argparse, ctypes as C, datetime, glob, hashlib, io, json, os, subprocess, sys, tarfile, tempfile, time, urllib.request
+import argparse, ctypes as C, datetime, glob, json, os, subprocess, sys, tempfile, time
 
 try:
     import numpy as np
 except ModuleNotFoundError:
     sys.exit("numpy is missing; run: pip install -r bench/requirements.txt")
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-VERSION = "3.22.1"
-PACKAGE = f"https://registry.npmjs.org/@node-llama-cpp/linux-x64/-/linux-x64-{VERSION}.tgz"
-SHA256 = "0d953e1503d5ab4608d8ed5b739132308c81ac05ffeb760d2a7f30e08a9f90e0"
+from llama_library import ROOT, VERSION, library
+
 # GGUF's number, elements and bytes of a block, where its f16 numbers are.
 FORMATS = {
     "q4_0": (2, 32, 18, [0]), "q4_1": (3, 32, 20, [0, 2]), "q5_0": (6, 32, 22, [0]), "q5_1": (7, 32, 24, [0, 2]),
     "q8_0": (8, 32, 34, [0]), "q4_k": (12, 256, 144, [0, 2]), "q5_k": (13, 256, 176, [0, 2]), "q6_k": (14, 256, 210, [208]),
     "iq4_nl": (20, 32, 18, [0]), "iq4_xs": (23, 256, 136, [0]), "mxfp4": (39, 32, 17, []),
 }  # fmt: skip
-
-
-def library(folder):
-    """The folder of llama.cpp's libraries."""
-    if folder:
-        return folder
-    folder = os.path.join(ROOT, "target", "llama")
-    if not os.path.isdir(folder):
-        with urllib.request.urlopen(PACKAGE) as answer:
-            content = answer.read()
-        if hashlib.sha256(content).hexdigest() != SHA256:
-            sys.exit(f"{PACKAGE}: sha256 differs from the one recorded")
-        packed = tarfile.open(fileobj=io.BytesIO(content))
-        os.makedirs(folder + ".part", exist_ok=True)
-        for member in packed:
-            if member.name.endswith(".so"):
-                member.name = os.path.basename(member.name)
-                packed.extract(member, folder + ".part", filter="data")
-        os.rename(folder + ".part", folder)
-    return folder
 
 
 class Init(C.Structure):

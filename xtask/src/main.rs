@@ -12,6 +12,7 @@ mod programs;
 mod requirements;
 mod size;
 mod targets;
+mod tokenizers;
 mod umath;
 mod web;
 
@@ -34,6 +35,9 @@ cargo xtask <chore>
   umath           run NumPy's validation sets of elementary functions on every backend
   gguf [ZOO]      compare GGUF files and block formats with the `gguf` package and with llama.cpp; with the zoo's folder,
                   such as target/zoo, all tensors of smollm2 too
+  tokenizers [ZOO]
+                  compare tokenizers and chat templates with `tokenizers`, `sentencepiece`, llama.cpp and `jinja2`; with the
+                  zoo's folder smollm2 and minilm too
   web [test]      build the npm package, and run it and the demo in headless Chromium
   web build       build web/olivine alone; `web serve` serves the demo
   web cases [FILTER]
@@ -54,6 +58,8 @@ cargo xtask <chore>
                   import a million mutated ONNX models; `--cases N`, and `--suite DIR` for more models to mutate
   fuzz gguf [ARGS…]
                   read a million mutated GGUF files; `--cases N`
+  fuzz tokenizer [ARGS…]
+                  make a million tokenizers of mutated metadata and use them; `--cases N`
 ";
 
 fn main() -> ExitCode {
@@ -74,6 +80,8 @@ fn main() -> ExitCode {
         ("umath", []) => umath::check(),
         ("gguf", []) => gguf::check(None),
         ("gguf", [zoo]) => gguf::check(Some(zoo)),
+        ("tokenizers", []) => tokenizers::check(None),
+        ("tokenizers", [zoo]) => tokenizers::check(Some(zoo)),
         ("web", _) => web::chore(rest),
         ("features", []) => features::check(),
         ("programs", []) => programs::check(),
@@ -133,6 +141,10 @@ fn fuzz(args: &[String]) -> Result<(), String> {
     let args = match args.split_first() {
         Some((what, rest)) if what == "onnx" => {
             command.args(["run", "-p", "olivine-fuzz", "--bin", "fuzz_onnx", "--"]);
+            rest
+        }
+        Some((what, rest)) if what == "tokenizer" => {
+            command.args(["run", "-p", "olivine-fuzz", "--bin", "fuzz_tokenizer", "--"]);
             rest
         }
         Some((what, rest)) if what == "gguf" => {

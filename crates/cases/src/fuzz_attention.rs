@@ -161,7 +161,8 @@ fn append(g: &mut Build, rng: &mut Rng) -> Result<ValueId, Error> {
     let rows = rng.below(capacity + 1);
     let cache = g.x(layout.dims(b, h, capacity, d))?;
     let rows = viewed(g, rng, layout.dims(b, h, rows, d), &normal())?;
-    let at = rng.below(capacity + 6) as i64 - 3;
-    let position = g.ints(if rng.below(2) == 0 { I32 } else { I64 }, [], &[at])?;
+    let dtype = if rng.below(2) == 0 { I32 } else { I64 };
+    let at: Vec<i64> = (0..b).map(|_| rng.below(capacity + 6) as i64 - 3).collect();
+    let position = if rng.below(2) == 0 { g.ints(dtype, [], &at[..1])? } else { g.ints(dtype, [b], &at)? };
     g.kv_append(layout, cache, rows, position)
 }

@@ -136,6 +136,15 @@ impl From<olivine::Error> for Failure {
     }
 }
 
+impl From<olivine_lm::Error> for Failure {
+    fn from(error: olivine_lm::Error) -> Self {
+        match error {
+            olivine_lm::Error::Olivine(error) => error.into(),
+            other => Failure::new(other.to_string()),
+        }
+    }
+}
+
 impl From<olivine::ir::Error> for Failure {
     fn from(error: olivine::ir::Error) -> Self {
         olivine::Error::from(error).into()

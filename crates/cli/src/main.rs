@@ -15,6 +15,7 @@ mod devices;
 mod doctor;
 mod explain;
 mod gguf;
+mod lm;
 mod measure;
 mod memory;
 mod model;
@@ -88,6 +89,12 @@ enum Command {
     Verify(verify::VerifyArgs),
     /// Run a model.
     Run(onnx::run::RunArgs),
+    /// Talk to a language model, a line for each turn.
+    Chat(lm::chat::ChatArgs),
+    /// Continue a prompt with a language model.
+    Generate(lm::generate::GenerateArgs),
+    /// Measure how well a language model predicts a text.
+    Perplexity(lm::perplexity::PerplexityArgs),
     /// Show a model's inputs, outputs and operators, and the memory that a run takes.
     Inspect(onnx::inspect::InspectArgs),
     /// Compiles a model ahead for ranges of sizes.
@@ -148,6 +155,9 @@ fn main() -> ExitCode {
         Command::Tune(args) => tune::run(&cli.global, args),
         Command::Verify(args) => verify::run(&cli.global, args),
         Command::Run(args) => onnx::run::run(&cli.global, args),
+        Command::Chat(args) => lm::chat::run(&cli.global, args),
+        Command::Generate(args) => lm::generate::run(&cli.global, args),
+        Command::Perplexity(args) => lm::perplexity::run(&cli.global, args),
         Command::Inspect(args) => onnx::inspect::run(&cli.global, args),
         Command::Prepare(args) => onnx::prepare::run(&cli.global, args),
         Command::Quantize(args) => gguf::quantize::run(&cli.global, args),

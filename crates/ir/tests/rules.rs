@@ -268,6 +268,13 @@ fn attention_and_positions() {
             "head dims must be 1 to 512, got 513 and 1",
         ),
         ("f32[2, 4, 9, 8]; f32[2, 4, 3, 8]; i64[]", "kv_append", "layout=bhsd", "f32[2, 4, 9, 8]"),
+        ("f32[2, 4, 9, 8]; f32[2, 4, 3, 8]; i64[2]", "kv_append", "layout=bhsd", "f32[2, 4, 9, 8]"),
+        (
+            "f32[2, 4, 9, 8]; f32[2, 4, 3, 8]; i64[3]",
+            "kv_append",
+            "layout=bhsd",
+            "the position must have shape [2], got [3]",
+        ),
         (
             "f32[2, 4, 2, 8]; f32[2, 4, 3, 8]; i64[]",
             "kv_append",

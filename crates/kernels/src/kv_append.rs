@@ -42,7 +42,7 @@ pub(crate) fn kv_append(op: &KvAppend, site: &mut Site<'_>) -> Result<(), String
 #[derive(Clone)]
 pub(super) struct Cache {
     pub(super) layout: HeadLayout,
-    /// Where the first row goes, a number in memory.
+    /// Where the first row goes, a number in memory; or one for each sequence.
     pub(super) position: Operand,
     pub(super) target: Target,
 }
@@ -56,6 +56,11 @@ impl Cache {
         }
     }
 
+    /// Whether each sequence has its own position.
+    fn per_sequence(&self) -> bool {
+        !self.position.ty.shape.is_empty()
+    }
+
     fn strides(&self) -> Vec<i64> {
         self.target.ty.shape.strides().iter().map(|s| *s as i64).collect()
     }
@@ -65,6 +70,7 @@ impl Cache {
         let strides = self.strides();
         CacheRows {
             axis: self.axis(),
+            per_sequence: self.per_sequence(),
             position: Integers::read(l, "position", &self.position),
             sink: l.bind("cache", elem, Access::Write, self.target.memory),
             capacity: l.size("capacity", self.target.ty.shape[self.axis()]),
@@ -76,6 +82,7 @@ impl Cache {
 /// A declared cache.
 pub(super) struct CacheRows<'k> {
     axis: usize,
+    per_sequence: bool,
     position: Integers<'k>,
     sink: Buf<'k>,
     capacity: Val<'k>,
@@ -85,7 +92,8 @@ pub(super) struct CacheRows<'k> {
 impl<'k> CacheRows<'k> {
     /// Gives `put` the cache and where the row of a head begins in it, if it is inside.
     pub(super) fn at(&self, row: [Val<'k>; 3], put: impl FnOnce(Buf<'k>, Val<'k>)) {
-        let at = self.position.at(self.capacity.like(0.0)).plus(row[self.axis]);
+        let sequence = if self.per_sequence { row[0] } else { self.capacity.like(0.0) };
+        let at = self.position.at(sequence).plus(row[self.axis]);
         self.capacity.builder().if_(at.below(self.capacity), || {
             let mut places = row;
             places[self.axis] = at.low;
@@ -173,6 +181,10 @@ impl<'a> CacheAppend<'a> {
             sink: l.bind("cache", elem, Access::Write, target.memory),
             n: l.size("n", self.count),
             each: l.size("each", self.each),
+            of_sequence: self
+                .cache
+                .per_sequence()
+                .then(|| l.size("of_sequence", self.each / self.rows.dims()[0])),
             capacity: l.size("capacity", target.ty.shape[axis]),
             from_row: l.stride("from_row", self.rows.strides[axis]),
             to_row: l.stride("to_row", self.cache.strides()[axis]),
@@ -190,6 +202,8 @@ pub(super) struct DeclaredAppend<'k, 'm> {
     sink: Buf<'k>,
     n: Val<'k>,
     each: Val<'k>,
+    /// Invocations to a position of one sequence, where each has its own.
+    of_sequence: Option<Val<'k>>,
     capacity: Val<'k>,
     from_row: Val<'k>,
     to_row: Val<'k>,
@@ -203,7 +217,8 @@ impl<'k> DeclaredAppend<'k, '_> {
         let (words, width) = (self.words, self.of.width);
         k.if_(work.lt(self.n), || {
             let (row, rest) = (work / self.each, work % self.each);
-            let at = self.position.at(k.u32(0)).plus(row);
+            let sequence = self.of_sequence.map_or(k.u32(0), |invocations| rest / invocations);
+            let at = self.position.at(sequence).plus(row);
             k.if_(at.below(self.capacity), || {
                 let places = self.walker.at(rest * width);
                 let (from, to) = (places[0] + row * self.from_row, places[1] + at.low * self.to_row);

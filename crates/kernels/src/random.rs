@@ -5,7 +5,7 @@
 
 use olivine_ir::DType;
 use olivine_ir::op::{RngNormal, RngUniform};
-use olivine_kernel::{Access, Elem, Scalar, Val};
+use olivine_kernel::{Access, Buf, Elem, Scalar, Val};
 use olivine_numerics::philox::{COS, KEY_STEPS, LOG, MULTIPLIERS, ROUNDS, SIN, TURN};
 use olivine_numerics::polynomial::single::{LN2_HIGH, LN2_LOW};
 
@@ -36,6 +36,12 @@ impl<'k> Stream<'k> {
         let key = [l.size("seed", seed as u32 as usize), l.size("seed_high", (seed >> 32) as usize)];
         let stream = l.size("stream", stream);
         Stream { key, stream, run: [run.load_uniform(0u32), run.load_uniform(1u32)] }
+    }
+
+    /// The stream of a row that has its own key and number in memory.
+    pub(super) fn of_row(stream: Val<'k>, draws: Buf<'k>, row: Val<'k>) -> Self {
+        let [k0, k1, low, high] = [0u32, 1, 2, 3].map(|i| draws.load_uniform(row * 4 + i));
+        Stream { key: [k0, k1], stream, run: [low, high] }
     }
 
     /// The four words of a block.

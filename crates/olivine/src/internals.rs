@@ -25,7 +25,9 @@ pub use olivine_onnx as onnx;
 
 /// Models built in Rust, with seeded weights or with those of a folder.
 pub mod models {
-    pub use crate::models::{Bert, Decoder, Encoder, Llama, seeded_input, seeded_params};
+    pub use crate::models::{
+        Bert, CausalLm, Decoder, DecoderGraph, DecoderOptions, Encoder, seeded_input, seeded_params,
+    };
 }
 
 /// The compiler's stages, programs and kernels of a session's device, and its record of measured choices.

@@ -254,13 +254,19 @@ fn files_that_no_decoder_fits_are_refused_by_name() {
     }
     assert!(refused(&bare).contains("head_count"), "{}", refused(&bare));
     // A tensor that is missing, and one of another size than the metadata say.
-    let mut short = Writer::new();
-    short.metadata("general.architecture", Value::from("llama")).unwrap();
-    for (name, value) in [("block_count", 1u32), ("embedding_length", 64), ("attention.head_count", 2)] {
-        short.metadata(format!("llama.{name}"), Value::U32(value)).unwrap();
-    }
+    let sized = || {
+        let mut writer = Writer::new();
+        writer.metadata("general.architecture", Value::from("llama")).unwrap();
+        for (name, value) in [("block_count", 1u32), ("embedding_length", 64), ("attention.head_count", 2)] {
+            writer.metadata(format!("llama.{name}"), Value::U32(value)).unwrap();
+        }
+        writer
+    };
+    let (mut short, mut narrow) = (sized(), sized());
     assert!(refused(&short).contains("token_embd.weight"), "{}", refused(&short));
-    short.tensor("token_embd.weight", TensorKind::F32, &[7, 32], vec![0; 7 * 32 * 4]).unwrap();
+    narrow.tensor("token_embd.weight", TensorKind::F32, &[7, 32], vec![0; 7 * 32 * 4]).unwrap();
+    assert!(refused(&narrow).contains("token_embd.weight") && refused(&narrow).contains("64"));
+    short.tensor("token_embd.weight", TensorKind::F32, &[7, 64], vec![0; 7 * 64 * 4]).unwrap();
     assert!(refused(&short).contains("blk.0.attn_norm.weight"), "{}", refused(&short));
     short.tensor("blk.0.attn_norm.weight", TensorKind::F32, &[64], vec![0; 256]).unwrap();
     assert!(!refused(&short).is_empty());

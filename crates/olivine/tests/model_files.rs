@@ -80,9 +80,12 @@ fn other_files_are_refused_with_what_they_are() {
     assert!(refused(&folder.0).contains("config.json"), "a folder without a config");
     folder.file("config.json", b"{\"model_type\": \"llama\"}");
     let text = refused(&folder.0);
-    assert!(text.contains("llama"), "{text}");
+    assert!(text.contains("hidden_size"), "a configuration without sizes: {text}");
+    folder.file("config.json", b"{\"model_type\": \"clip\"}");
+    let text = refused(&folder.0);
+    assert!(text.contains("clip"), "{text}");
     let text = refused(folder.0.join("weights.safetensors"));
-    assert!(text.contains("llama"), "the folder of a safetensors file: {text}");
+    assert!(text.contains("clip"), "the folder of a safetensors file: {text}");
 }
 
 #[test]

@@ -101,13 +101,14 @@ pub(super) fn attention(op: &Attention, x: &[Value], ty: TensorType) -> Result<V
 }
 
 pub(super) fn kv_append(op: &KvAppend, x: &[Value]) -> Result<Value, String> {
-    let position = x[2].as_ints()?[0];
+    let positions = x[2].as_ints()?;
     let axis = if op.layout == HeadLayout::Bshd { 1 } else { 2 };
     let rows = x[1].shape();
     // Cache and rows side by side, so that one flat position names an element of either.
     let joined = both(&x[0], &x[1])?;
     let mut from: Vec<usize> = (0..x[0].len()).collect();
     each(rows, |at| {
+        let position = positions[if positions.len() == 1 { 0 } else { at[0] }];
         let to = i128::from(position) + at[axis] as i128;
         if (0..x[0].shape()[axis] as i128).contains(&to) {
             let mut there = at.to_vec();

@@ -175,7 +175,13 @@ pub(super) fn sample(op: &Sample, x: &[Value], ty: TensorType) -> Result<Value, 
         order.retain(|i| weights[*i] >= threshold);
         order.sort_unstable();
         let total: u128 = order.iter().map(|i| weights[*i]).sum();
-        let mark = (total * u128::from(philox(row as u64, op.stream, run, op.seed)[0])) >> 32;
+        let word = match run.get(4 * row..4 * row + 4) {
+            Some(own) if x[5].shape().rank() == 2 => {
+                philox(0, op.stream, &own[2..], own[0] as u64 | (own[1] as u64) << 32)[0]
+            }
+            _ => philox(row as u64, op.stream, run, op.seed)[0],
+        };
+        let mark = (total * u128::from(word)) >> 32;
         let mut sum = 0;
         let token = order.iter().find(|i| {
             sum += weights[**i];

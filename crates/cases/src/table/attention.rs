@@ -231,4 +231,14 @@ fn cache(t: &mut Table, layout: HeadLayout) {
             g.kv_append(layout, cache, rows, at)
         });
     }
+    // Sequences of a batch at positions of their own, of which some are outside.
+    for (what, d, positions) in [("inside", 8, [3i64, 0, 7]), ("outside", 5, [-1, 11, 9])] {
+        let name = format!("kv_append/each-{what}-{}", layout.name());
+        let index = if d == 8 { I64 } else { I32 };
+        t.case(&name, &[F32, F16, BF16], normal(), Bits, move |g| {
+            let (cache, rows) = (g.x(layout.dims(3, 2, 11, d))?, g.x(layout.dims(3, 2, 3, d))?);
+            let at = g.ints(index, [3], &positions)?;
+            g.kv_append(layout, cache, rows, at)
+        });
+    }
 }

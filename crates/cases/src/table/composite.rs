@@ -370,14 +370,21 @@ fn layers(t: &mut Table) {
 }
 
 fn sharing(t: &mut Table) {
-    for (name, layout, style, hidden) in [
-        ("decoder-rows", HeadLayout::Bshd, RopeStyle::NeoX, 640),
-        ("decoder-rows-gptj", HeadLayout::Bhsd, RopeStyle::GptJ, 24),
+    for (name, layout, style, hidden, each) in [
+        ("decoder-rows", HeadLayout::Bshd, RopeStyle::NeoX, 640, false),
+        ("decoder-rows-gptj", HeadLayout::Bhsd, RopeStyle::GptJ, 24, false),
+        ("decoder-rows-each", HeadLayout::Bshd, RopeStyle::NeoX, 640, true),
+        ("decoder-rows-each-gptj", HeadLayout::Bhsd, RopeStyle::GptJ, 24, true),
     ] {
         // q and k rotated, k and v appended to caches, from one matmul.
         t.case(name, PAIR, normal(), Peak(96.0), move |g| {
-            let (x, places) = (g.x([2, 3, hidden])?, g.ints(I64, [3], &[4, 5, 6])?);
-            let at = g.ints(I64, [], &[4])?;
+            let x = g.x([2, 3, hidden])?;
+            let (places, at, length) = if each {
+                let places = g.ints(I64, [2, 3], &[4, 5, 6, 1, 2, 3])?;
+                (places, g.ints(I64, [2], &[4, 1])?, g.ints(I64, [2], &[7, 4])?)
+            } else {
+                (g.ints(I64, [3], &[4, 5, 6])?, g.ints(I64, [], &[4])?, g.ints(I64, [], &[7])?)
+            };
             let dims = |s: usize, h: usize| layout.dims(2, h, s, 8);
             let (keys, values) = (g.x(dims(9, 2))?, g.x(dims(9, 2))?);
             let mut heads = |count: usize| -> Result<ValueId, Error> {
@@ -395,7 +402,6 @@ fn sharing(t: &mut Table) {
             let (q, k) = (g.rope(rope.clone(), q, &[places])?, g.rope(rope, k, &[places])?);
             let keys = g.kv_append(layout, keys, k, at)?;
             let values = g.kv_append(layout, values, v, at)?;
-            let length = g.ints(I64, [], &[7])?;
             let spec = Attention { causal: true, lengths: true, ..Attention::new(layout) };
             let y = g.attention(spec, q, keys, values, &[length])?;
             Ok(vec![y, keys, values])

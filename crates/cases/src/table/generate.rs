@@ -1,6 +1,6 @@
 //! Random numbers to the last bit, and tokens drawn from logits.
 
-use olivine_ir::DType::{BF16, F16, F32, F64, I32, I64};
+use olivine_ir::DType::{BF16, F16, F32, F64, I32, I64, U32};
 use olivine_ir::op::{RngNormal, RngUniform, Sampling};
 use olivine_ir::{Error, Tensor, ValueId};
 
@@ -84,6 +84,7 @@ fn how(g: &mut Build, temperature: f32, top_k: i32, top_p: f32, min_p: f32) -> R
         top_p: Some(number(g, f64::from(top_p))?),
         min_p: Some(number(g, f64::from(min_p))?),
         seed: 0xfeed,
+        draws: None,
     })
 }
 
@@ -92,6 +93,13 @@ fn sample(t: &mut Table) {
     t.case("sample/plain", all, normal(), Exact, |g| {
         let x = g.x([16, 50])?;
         g.sample(x, Sampling::new(1))
+    });
+    // Rows 0 and 2 have one key and number and so draw alike from logits that are alike.
+    t.case("sample/keys-of-rows", all, normal(), Exact, |g| {
+        let x = g.x([4, 900])?;
+        let words = [1, 2, 3, 4, 0xffff_fff0, 7, 0, 0, 1, 2, 3, 4, 1, 2, 4, 4];
+        let draws = Some(g.ints(U32, [4, 4], &words)?);
+        g.sample(x, Sampling { draws, ..Sampling::new(9) })
     });
     let filters: [(&str, f32, i32, f32, f32); 19] = [
         ("greedy", 0.0, 0, 1.0, 0.0),
@@ -184,6 +192,7 @@ fn sample(t: &mut Table) {
             top_p: Some(g.of(F32, [6], these(&[1.0, 0.9, 0.3, 1.5, 0.99, 0.5]))?),
             min_p: Some(g.of(F32, [6], these(&[0.0, 0.2, 0.0, -1.0, 0.05, 0.0]))?),
             seed: 3,
+            draws: None,
         };
         g.sample(x, how)
     });

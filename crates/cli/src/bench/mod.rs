@@ -41,6 +41,8 @@ enum What {
     Chain(chain::ChainArgs),
     /// Matmuls with packed weights, format by format.
     Quant(quant::QuantArgs),
+    /// A language model: prefill, decode, time to the first token, memory.
+    Lm(crate::lm::bench::BenchLmArgs),
     /// What a run costs more when its sizes are new.
     Lengths(lengths::LengthsArgs),
     /// Models of the zoo, beside ONNX Runtime.
@@ -58,6 +60,7 @@ pub(crate) fn run(global: &Global, args: &BenchArgs) -> Result<Answer, Failure> 
         What::Start(args) => start::run(global, args),
         What::Chain(args) => chain::run(global, args),
         What::Quant(args) => quant::run(global, args),
+        What::Lm(args) => crate::lm::bench::run(global, args),
         What::Lengths(args) => lengths::run(global, args),
         What::Zoo(args) => crate::zoo::run_bench(global, args),
         What::Large(args) => large::run(global, args),

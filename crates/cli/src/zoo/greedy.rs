@@ -6,8 +6,8 @@
 
 use std::path::Path;
 
-use olivine::ir::Tensor;
-use olivine::{Executable, Model, Session};
+use olivine::Session;
+use olivine_lm::{Engine, EngineOptions, Event, LanguageModel, Request, Scorer};
 use serde_json::Value;
 
 use crate::answer::Failure;
@@ -17,6 +17,9 @@ pub(super) const BOUND: f64 = 2e-4;
 
 /// How far log-probabilities may be from llama.cpp's, whose own are as far from those in f64.
 const LLAMA_BOUND: f64 = 0.25;
+
+/// Positions of a prompt and what follows it at most.
+const CONTEXT: usize = 512;
 
 /// A prompt and what follows it.
 pub(super) struct Prompt {
@@ -58,73 +61,61 @@ fn prompt(json: &Value) -> Option<Prompt> {
     Some(Prompt { model: text("model")?, text: text("text")?, ids, steps })
 }
 
+/// A language model that decodes with caches and scores given tokens.
+pub(super) struct Compiled {
+    engine: Engine,
+    scorer: Scorer,
+}
+
 /// Compiles a language model for all of its prompts.
-pub(super) fn compile(model: &str, folder: &Path, session: &Session) -> Result<Executable, Failure> {
-    Ok(session.compile(&Model::load(folder.join(model))?)?)
+pub(super) fn compile(model: &str, folder: &Path, session: &Session) -> Result<Compiled, Failure> {
+    let model = LanguageModel::load(folder.join(model))?;
+    let options = EngineOptions::default().context(CONTEXT).logprobs(true);
+    Ok(Compiled { engine: model.engine(session, &options)?, scorer: model.scorer(session)? })
 }
 
 impl Prompt {
     /// Decodes up to `most` tokens and returns the largest difference of a log-probability from that in f64.
-    pub(super) fn decode(&self, executable: &Executable, most: usize) -> Result<f64, Failure> {
-        let mut ids = self.ids.clone();
-        let mut worst: f64 = 0.0;
-        for (i, Step { llama, exact }) in self.steps.iter().take(most).enumerate() {
-            let tokens = Tensor::new([1, ids.len()], ids.clone())?;
-            let out = executable.run([("tokens", &tokens)])?;
-            let logprobs = last_logprobs(out.get("logits")?, ids.len())?;
-            let (token, found) = likeliest(&logprobs);
-            if token != exact.0 {
-                return Err(Failure::new(format!("token {i} is {token}, not {}", exact.0)));
-            }
-            worst = worst.max((found - exact.1).abs());
-            let theirs = usize::try_from(llama.0).ok().and_then(|token| logprobs.get(token)).copied();
-            let theirs = theirs.unwrap_or(f64::NEG_INFINITY);
-            if (theirs - llama.1).abs() > LLAMA_BOUND {
-                let problem =
-                    format!("token {i}, {}, has log-probability {theirs:.3}, not {:.3}", llama.0, llama.1);
+    pub(super) fn decode(&self, model: &mut Compiled, most: usize) -> Result<f64, Failure> {
+        let steps = &self.steps[..self.steps.len().min(most)];
+        let forced: Vec<i64> =
+            self.ids.iter().copied().chain(steps.iter().map(|step| step.llama.0)).collect();
+        let scores = model.scorer.logprobs(&forced)?;
+        for (i, (step, found)) in steps.iter().zip(&scores[self.ids.len() - 1..]).enumerate() {
+            let (token, theirs) = step.llama;
+            if !found.is_finite() || (found - theirs).abs() > LLAMA_BOUND {
+                let problem = format!("token {i}, {token}, has log-probability {found:.3}, not {theirs:.3}");
                 return Err(Failure::new(problem));
             }
-            ids.push(llama.0);
+        }
+        let (mut worst, mut done) = (0f64, 0);
+        while done < steps.len() {
+            // From here on with the caches, until llama.cpp goes another way.
+            let prompt = forced[..self.ids.len() + done].to_vec();
+            model.engine.add(Request::new(prompt, steps.len() - done))?;
+            while !model.engine.is_idle() {
+                for event in model.engine.step()? {
+                    let Event::Token { id, token, logprob } = event else { continue };
+                    let Step { llama, exact } = &steps[done];
+                    if token != exact.0 {
+                        return Err(Failure::new(format!("token {done} is {token}, not {}", exact.0)));
+                    }
+                    let found = logprob.map_or(f64::NAN, f64::from);
+                    worst = if found.is_nan() { f64::INFINITY } else { worst.max((found - exact.1).abs()) };
+                    done += 1;
+                    if token != llama.0 {
+                        model.engine.cancel(id);
+                    }
+                }
+            }
         }
         Ok(worst)
     }
 }
 
-/// The log-probabilities of the token after the last of `count`.
-fn last_logprobs(logits: &Tensor, count: usize) -> Result<Vec<f64>, Failure> {
-    let all = logits.as_slice::<f32>()?;
-    let vocabulary = match *logits.shape().dims() {
-        [1, sequence, vocabulary] if sequence == count && vocabulary > 0 => vocabulary,
-        _ => return Err(Failure::new(format!("logits are {} for {count} tokens", logits.shape()))),
-    };
-    if all.iter().any(|x| !x.is_finite()) {
-        return Err(Failure::new("logits are not finite"));
-    }
-    let last = &all[(count - 1) * vocabulary..];
-    let largest = f64::from(last.iter().copied().fold(f32::NEG_INFINITY, f32::max));
-    let sum: f64 = last.iter().map(|x| (f64::from(*x) - largest).exp()).sum();
-    Ok(last.iter().map(|x| f64::from(*x) - largest - sum.ln()).collect())
-}
-
-/// The first of the likeliest tokens and its log-probability.
-fn likeliest(logprobs: &[f64]) -> (i64, f64) {
-    let first = (0, f64::NEG_INFINITY);
-    logprobs.iter().zip(0..).fold(first, |best, (x, token)| if *x > best.1 { (token, *x) } else { best })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_first_of_the_largest_logits_of_the_last_position_is_the_likeliest() {
-        let logits = Tensor::new([1, 2, 3], vec![9.0f32, 0.0, 0.0, 1.0, 2.0, 2.0]).unwrap();
-        let Ok(logprobs) = last_logprobs(&logits, 2) else { panic!("two positions") };
-        let (token, logprob) = likeliest(&logprobs);
-        assert_eq!(token, 1);
-        assert!((logprob + (2.0 + (-1f64).exp()).ln()).abs() < 1e-12);
-        assert!(last_logprobs(&logits, 3).is_err());
-    }
 
     #[test]
     fn the_file_of_prompts_is_read() {

@@ -126,9 +126,9 @@ pub(crate) fn run(global: &Global, args: &ZooTestArgs) -> Result<Answer, Failure
     }
     for (device, session) in &sessions {
         for of_model in prompts.chunk_by(|a, b| a.model == b.model) {
-            let model = greedy::compile(&of_model[0].model, &zoo.folder, session)?;
+            let mut model = greedy::compile(&of_model[0].model, &zoo.folder, session)?;
             for prompt in of_model {
-                let found = prompt.decode(&model, *tokens);
+                let found = prompt.decode(&mut model, *tokens);
                 results.add((&prompt.model, &prompt.text), device, found, greedy::BOUND);
             }
         }

@@ -37,6 +37,11 @@ impl Stream {
         Stream { key: [seed as u32, (seed >> 32) as u32], stream: stream as u32, run }
     }
 
+    /// The stream of a row that has its own key and number.
+    pub(super) fn of_row(stream: usize, [k0, k1, low, high]: [u32; 4]) -> Self {
+        Stream { key: [k0, k1], stream: stream as u32, run: [low, high] }
+    }
+
     /// The four words of a block.
     pub(super) fn block(&self, block: u32) -> [u32; 4] {
         philox([block, self.stream, self.run[0], self.run[1]], self.key)

@@ -38,6 +38,13 @@ pub(crate) fn sample(op: &Sample, x: &[Operand<'_>], out: &mut [Target<'_>]) {
     };
     let v = logits.shape().last().copied().unwrap_or(0);
     let stream = Stream::new(op.seed, op.stream, counter);
+    let word = |row: usize| match counter.shape().rank() {
+        2 => match counter.slice::<u32>().get(4 * row..4 * row + 4) {
+            Some(&[k0, k1, low, high]) => Stream::of_row(op.stream, [k0, k1, low, high]).block(0)[0],
+            _ => 0,
+        },
+        _ => stream.block(row as u32)[0],
+    };
     let filters = |row: usize| {
         let t = of_row::<f32>(temperature, row);
         let k = of_row::<i32>(top_k, row);
@@ -57,7 +64,7 @@ pub(crate) fn sample(op: &Sample, x: &[Operand<'_>], out: &mut [Target<'_>]) {
             DType::BF16 => scratch::collected(logits.slice::<bf16>()[range].iter().map(|x| key(x.to_f32()))),
             _ => scratch::collected(logits.slice::<f32>()[range].iter().map(|x| key(*x))),
         };
-        to[0] = draw(&keys, &filters(row), stream.block(row as u32)[0]) as i32;
+        to[0] = draw(&keys, &filters(row), word(row)) as i32;
     });
 }
 
@@ -105,6 +112,9 @@ fn scaled(x: u64, y: u32) -> (u64, bool) {
 /// The token that a word of Philox draws.
 fn draw(keys: &[u32], filters: &Filters, word: u32) -> usize {
     let most = keys.iter().copied().max().unwrap_or(NOTHING);
+    if filters.top_k == 1 {
+        return keys.iter().position(|key| *key == most).unwrap_or(0);
+    }
     let highest = logit(most);
     let weigh = |key: u32| match key {
         _ if key == most => ONE,

@@ -181,7 +181,8 @@ impl Rule for Attention {
 }
 
 op! {
-    /// Writes rows into a cache at a run-time position; operands: cache, rows, position (i32/i64 scalar).
+    /// Writes rows into a cache at a run-time position; operands: cache, rows, position (i32/i64 scalar, or `[B]`: one for
+    /// each sequence of the batch).
     ///
     /// The result is the cache with `rows` at `position ..` along the sequence axis; rows that fall outside are
     /// dropped. The buffer is reused when nothing else reads the old cache.
@@ -196,7 +197,6 @@ impl Rule for KvAppend {
         arity(operands, 3..=3)?;
         same_dtype(&operands[..2])?;
         index(&operands[2])?;
-        of_shape::<Dim>("the position", &operands[2], &[])?;
         if operands[..2].iter().any(|t| t.shape.rank() != 4) {
             return Err("cache and rows must have rank 4".into());
         }
@@ -204,6 +204,9 @@ impl Rule for KvAppend {
         let (br, hr, rows, dr) = self.layout.sizes(&operands[1].shape);
         if (b, h, d) != (br, hr, dr) {
             return Err("cache and rows differ in batch, heads or dim".into());
+        }
+        if operands[2].shape.rank() != 0 {
+            of_shape("the position", &operands[2], &[b])?;
         }
         if rows > capacity {
             return Err(format!("{rows} rows do not fit a cache of {capacity}"));

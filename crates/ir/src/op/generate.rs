@@ -24,7 +24,8 @@ fn per_row(what: &str, operand: &TensorType, dtype: DType, rows: &[usize]) -> Re
 
 op! {
     /// Draws a token from each row of logits, as i32; operands: logits `[B, V]` or `[V]`, temperature (f32), top_k (i32), top_p
-    /// (f32), min_p (f32), each a scalar or `[B]`, and the run counter.
+    /// (f32), min_p (f32), each a scalar or `[B]`, and the run counter; or instead of that u32 `[B, 4]`, for each row a key and the
+    /// number of its draw, low words first, so that what a row draws depends on no other.
     ///
     /// The filters, in this order: the temperature divides the logits; top_k keeps the k largest (all if k < 1); top_p the
     /// fewest of the largest whose probabilities, among what top_k kept, reach p (all if p ≥ 1); min_p those at least min_p
@@ -34,7 +35,8 @@ op! {
     ///
     /// A token's weight is an integer, ⌊2³⁰·e^((x − max)/temperature)⌋, computed by the same steps on every backend; so sums
     /// are exact, and the first position whose running sum of kept weights exceeds ⌊total·w / 2³²⌋ is the same
-    /// everywhere. w is the first word of Philox block `row`; see [`RngUniform`](crate::op::RngUniform).
+    /// everywhere. w is the first word of Philox block `row`; see [`RngUniform`](crate::op::RngUniform). With a key of its own a row takes block 0
+    /// under that key, with its number in place of the run counter.
     pub struct Sample = "sample" {
         /// The key.
         pub seed: u64,
@@ -58,7 +60,10 @@ impl Rule for Sample {
         per_row("top_k", &operands[2], DType::I32, rows)?;
         per_row("top_p", &operands[3], DType::F32, rows)?;
         per_row("min_p", &operands[4], DType::F32, rows)?;
-        drawn(&operands[5], self.stream)?;
+        match operands[5].shape.dims() {
+            [count, 4] if operands[5].dtype == DType::U32 && rows == [*count] => {}
+            _ => drawn(&operands[5], self.stream)?,
+        }
         Ok(vec![TensorType::new(DType::I32, shape(rows)?)])
     }
 }
@@ -114,12 +119,14 @@ pub struct Sampling {
     pub min_p: Option<ValueId>,
     /// The key.
     pub seed: u64,
+    /// u32 `[B, 4]`: a key and a number for each row, instead of the seed and the run counter.
+    pub draws: Option<ValueId>,
 }
 
 impl Sampling {
     /// Draws from the logits as they are.
     pub fn new(seed: u64) -> Self {
-        Sampling { temperature: None, top_k: None, top_p: None, min_p: None, seed }
+        Sampling { temperature: None, top_k: None, top_p: None, min_p: None, seed, draws: None }
     }
 }
 
@@ -132,7 +139,8 @@ impl Graph {
         let temperature = number(self, how.temperature, 1.0);
         let top_k = how.top_k.unwrap_or_else(|| self.constant(Tensor::scalar(0i32)));
         let (top_p, min_p) = (number(self, how.top_p, 1.0), number(self, how.min_p, 0.0));
-        let (counter, stream) = (self.run_counter()?, self.next_stream());
+        let counter = how.draws.map_or_else(|| self.run_counter(), Ok)?;
+        let stream = self.next_stream();
         let operands = [logits, temperature, top_k, top_p, min_p, counter];
         self.add1(Sample { seed: how.seed, stream }, &operands)
     }

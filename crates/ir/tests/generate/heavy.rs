@@ -253,7 +253,7 @@ fn kv_append(rng: &mut Rng) -> Made {
     let types = vec![
         ty(dtype, &layout.dims(b, h, capacity, d)),
         ty(dtype, &layout.dims(b, h, rows, d)),
-        ty(rng.index(), &[]),
+        if rng.chance(50) { ty(rng.index(), &[]) } else { ty(rng.index(), &[b]) },
     ];
     (KvAppend { layout }.into(), types)
 }

@@ -36,7 +36,14 @@ pub(super) fn emit(op: &Sample, plan: &Plan, site: &mut Site<'_>) -> Result<(), 
     let state = State::bind(&l, "state", Access::Read, state);
     let parts = l.bind("parts", Elem::U32, Access::Read, plan.parts);
     let to = l.write("token", &target);
-    let stream = Stream::declare(&l, op.seed, op.stream, &counter);
+    // What every row draws with: a stream for all, or a key and a number of its own.
+    let (stream, draws) = match counter.ty.shape.rank() {
+        2 => (
+            None,
+            Some((l.size("stream", op.stream), l.bind("draws", Elem::U32, Access::Read, counter.memory))),
+        ),
+        _ => (Some(Stream::declare(&l, op.seed, op.stream, &counter)), None),
+    };
     let (v, chunks, size) = (l.size("v", plan.v), l.size("chunks", plan.chunks), l.size("chunk", plan.chunk));
     let (rows, run) = (l.size("rows", plan.rows), l.size("run", plan.chunk.div_ceil(plan.group as usize)));
     let memory = k.shared(Elem::U32, 1, 3 * plan.group);
@@ -62,7 +69,12 @@ pub(super) fn emit(op: &Sample, plan: &Plan, site: &mut Site<'_>) -> Result<(), 
         k.if_(me.eq(plan.group - 1), || tell([to_here.low, to_here.high, k.u32(0), k.u32(0)]));
         k.barrier();
         let [low, high, _, _] = told();
-        let (mark, _) = Wide { low, high }.scaled(stream.block(row)[0]);
+        let word = match (&stream, draws) {
+            (Some(stream), _) => stream.block(row)[0],
+            (None, Some((stream, draws))) => Stream::of_row(stream, draws, row).block(k.u32(0))[0],
+            (None, None) => k.u32(0),
+        };
+        let (mark, _) = Wide { low, high }.scaled(word);
         let (tied, above) = (tied - own_tied, above.minus(own));
         let holds = !mark.below(ties.kept(tied, above)) & mark.below(to_here);
         k.barrier();

@@ -19,7 +19,7 @@ use olivine_ir::{Graph, Tensor, nearest};
 use olivine_onnx as onnx_file;
 
 use crate::executable::{graph_inputs, graph_outputs};
-use crate::models::{Bert, Llama};
+use crate::models::{Bert, CausalLm};
 use crate::{Compile, CompileOptions, Error, Executable, Session};
 
 #[cfg(feature = "onnx")]
@@ -104,7 +104,7 @@ impl Model {
 
     /// Reads a GGUF file from memory: a decoder as [`Model::load`] reads it, of one part.
     pub fn from_gguf(bytes: Vec<u8>) -> Result<Self, Error> {
-        Ok(Model::of_llama(&Llama::of(&Gguf::from_bytes(bytes)?)?))
+        Model::of_causal(&CausalLm::of_gguf(Gguf::from_bytes(bytes)?)?)
     }
 
     /// A graph with its weights.
@@ -113,8 +113,18 @@ impl Model {
         Model { source: Source::Graph(Arc::new(model)), watched: Arc::default() }
     }
 
-    fn of_llama(llama: &Llama) -> Self {
-        Model::from_graph(llama.graph().clone(), llama.params())
+    fn of_causal(model: &CausalLm) -> Result<Self, Error> {
+        let (graph, params) = model.whole()?;
+        Ok(Model::from_graph(graph, params))
+    }
+
+    /// The model of a folder with `config.json`: a language model or an encoder.
+    fn of_folder(path: &Path) -> Result<Self, Error> {
+        if let Some(model) = CausalLm::of_folder(path)? {
+            return Model::of_causal(&model);
+        }
+        let bert = Bert::load(path)?;
+        Ok(Model::from_graph(bert.graph().clone(), bert.params()))
     }
 
     #[cfg(feature = "onnx")]
@@ -135,8 +145,7 @@ impl Model {
                 let problem = "not a plain file but a folder without `config.json`";
                 return Err(refused(problem.into(), Some(advice)));
             }
-            let bert = Bert::load(path)?;
-            return Ok(Some(Model::from_graph(bert.graph().clone(), bert.params())));
+            return Model::of_folder(path).map(Some);
         }
         // A file that cannot be read is the importers' to report.
         let Ok((start, bytes)) = read_start(path) else { return Ok(None) };
@@ -148,12 +157,9 @@ impl Model {
                 })?;
                 Ok(Some(Model::from_graph(graph, [])))
             }
-            Some(Format::Gguf) => Ok(Some(Model::of_llama(&Llama::load(path)?))),
+            Some(Format::Gguf) => Model::of_causal(&CausalLm::load(path)?).map(Some),
             Some(Format::Safetensors) => match path.parent() {
-                Some(folder) if folder.join("config.json").is_file() => {
-                    let bert = Bert::load(folder)?;
-                    Ok(Some(Model::from_graph(bert.graph().clone(), bert.params())))
-                }
+                Some(folder) if folder.join("config.json").is_file() => Model::of_folder(folder).map(Some),
                 _ => Err(refused(
                     "it is a safetensors file, which has weights and no graph".into(),
                     Some("load the folder with its config.json, or export the model to ONNX"),

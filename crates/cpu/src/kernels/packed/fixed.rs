@@ -1,4 +1,4 @@
-//! One or two rows of x in fixed point times rows of Q4_0, Q4_K and Q8_0, by AVX-512 VNNI.
+//! One or two rows of x in fixed point times rows of Q4_0, Q4_1, Q4_K and Q8_0, by AVX-512 VNNI.
 //!
 //! Each 32 elements of x become integers of three bytes, the digits, and a scale. They are off by 2⁻²⁴ of the largest of
 //! the 32 at most (2⁻²³ with Q8_0), which is what f32 sums of such products lose too.
@@ -148,6 +148,90 @@ impl Codes for Q4_0 {
     #[inline(always)]
     unsafe fn scales(scaled: __m512, _: usize) -> __m512 {
         scaled
+    }
+}
+
+/// As [`Q4_0`], with a minimum beside each scale.
+struct Q4_1;
+
+/// Where the words of four blocks' codes are among those of two registers, the second of which begins eight words later.
+const Q4_1_WORDS: [i16; 32] = {
+    let mut words = [0; 32];
+    let mut i = 0;
+    while i < 32 {
+        let word = 10 * (i / 8) + 2 + i % 8;
+        words[i] = if word < 32 { word as i16 } else { (32 + word - 8) as i16 };
+        i += 1;
+    }
+    words
+};
+
+/// The words of eight scales and eight minimums among those of two registers, each of which begins with four blocks.
+const Q4_1_SCALES: [i16; 32] = {
+    let mut words = [0; 32];
+    let mut i = 0;
+    while i < 16 {
+        let block = i % 8;
+        words[i] = (block / 4 * 32 + 10 * (block % 4) + i / 8) as i16;
+        i += 1;
+    }
+    words
+};
+
+/// The scale of each lane.
+const Q4_1_LANES: [i32; 16] = {
+    let mut lanes = [0; 16];
+    let mut i = 0;
+    while i < 16 {
+        lanes[i] = q4_0_block(i) as i32;
+        i += 1;
+    }
+    lanes
+};
+
+impl Codes for Q4_1 {
+    const BYTES: usize = 160;
+    const SHARED: usize = 4;
+    const ZERO: i32 = 0;
+    const LARGEST: f64 = 127.0 * 65793.0;
+    /// Minimums.
+    const REST: bool = true;
+    type Loaded = [__m512i; 2];
+
+    fn element(vector: usize, byte: usize) -> usize {
+        Q4_0::element(vector, byte)
+    }
+
+    fn terms(scales: &[f32; 8], sums: &[f32; 8]) -> [f32; 16] {
+        std::array::from_fn(|lane| if lane < 8 { scales[lane] } else { sums[lane - 8] })
+    }
+
+    #[inline(always)]
+    unsafe fn load(at: *const u8) -> (Self::Loaded, __m512) {
+        // Safety: a step has 160 bytes.
+        unsafe {
+            let (a, b) = (_mm512_loadu_si512(at.cast()), _mm512_loadu_si512(at.add(16).cast()));
+            let (c, d) = (_mm512_loadu_si512(at.add(80).cast()), _mm512_loadu_si512(at.add(96).cast()));
+            let words = _mm512_loadu_si512(Q4_1_WORDS.as_ptr().cast());
+            let scales = _mm512_loadu_si512(Q4_1_SCALES.as_ptr().cast());
+            let scales = _mm512_castsi512_si256(_mm512_permutex2var_epi16(a, scales, c));
+            let (low, high) =
+                (_mm512_permutex2var_epi16(a, words, b), _mm512_permutex2var_epi16(c, words, d));
+            let codes = [_mm512_unpacklo_epi64(low, high), _mm512_unpackhi_epi64(low, high)];
+            (codes, _mm512_cvtph_ps(scales))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn codes(step: &Self::Loaded, vector: usize) -> __m512i {
+        // Safety: the caller's promise.
+        unsafe { nibbles(step, vector) }
+    }
+
+    #[inline(always)]
+    unsafe fn scales(scaled: __m512, _: usize) -> __m512 {
+        // Safety: the caller's promise.
+        unsafe { _mm512_permutexvar_ps(_mm512_loadu_si512(Q4_1_LANES.as_ptr().cast()), scaled) }
     }
 }
 
@@ -313,6 +397,7 @@ pub(super) fn prepare(w: &Weight<'_>, x: &[f32]) -> Option<Prepared> {
     unsafe {
         match w.format {
             Some(BlockFormat::Q4_0) => Prepared::new::<Q4_0>(x, rows, w.columns),
+            Some(BlockFormat::Q4_1) => Prepared::new::<Q4_1>(x, rows, w.columns),
             Some(BlockFormat::Q4_K) => Prepared::new::<Q4K>(x, rows, w.columns),
             Some(BlockFormat::Q8_0) => Prepared::new::<Q8_0>(x, rows, w.columns),
             _ => None,
@@ -396,6 +481,8 @@ pub(super) fn multiply(w: &Weight<'_>, range: Range<usize>, x: &Prepared, out: &
         match (w.format, x.rows) {
             (Some(BlockFormat::Q4_0), 1) => multiply_with::<Q4_0, 1>(w, range, x, out),
             (Some(BlockFormat::Q4_0), _) => multiply_with::<Q4_0, 2>(w, range, x, out),
+            (Some(BlockFormat::Q4_1), 1) => multiply_with::<Q4_1, 1>(w, range, x, out),
+            (Some(BlockFormat::Q4_1), _) => multiply_with::<Q4_1, 2>(w, range, x, out),
             (Some(BlockFormat::Q8_0), 1) => multiply_with::<Q8_0, 1>(w, range, x, out),
             (Some(BlockFormat::Q8_0), _) => multiply_with::<Q8_0, 2>(w, range, x, out),
             (_, 1) => multiply_with::<Q4K, 1>(w, range, x, out),

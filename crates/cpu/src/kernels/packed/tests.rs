@@ -241,7 +241,8 @@ fn fixed_point_is_as_near_as_its_digits_and_leaves_what_is_not_finite_to_f32() {
     let able = crate::simd::has_dot_products();
     let (mut rng, n) = (Rng(6), 5);
     let sizes = [32, 96, 128, 256, 384, 576, 768, 1024];
-    let of_32 = sizes.into_iter().flat_map(|k| [(BlockFormat::Q4_0, k), (BlockFormat::Q8_0, k)]);
+    let formats = [BlockFormat::Q4_0, BlockFormat::Q4_1, BlockFormat::Q8_0];
+    let of_32 = sizes.into_iter().flat_map(|k| formats.map(|format| (format, k)));
     for (format, k) in of_32.chain([256, 768, 1024].map(|k| (BlockFormat::Q4_K, k))) {
         let w = Tensor::packed(format, [n, k], blocks(&mut rng, format, n * k)).unwrap();
         let weight = Weight::new(&Operand::packed(w.ty(), w.bytes()), Scaling::NONE, &[]);
@@ -277,7 +278,9 @@ fn the_largest_codes_and_elements_do_not_overflow_fixed_point() {
     use super::weight::Weight;
     use crate::operand::Operand;
     let k = 512;
-    for (format, header) in [(BlockFormat::Q4_0, 2), (BlockFormat::Q8_0, 2), (BlockFormat::Q4_K, 16)] {
+    let headers =
+        [(BlockFormat::Q4_0, 2), (BlockFormat::Q4_1, 4), (BlockFormat::Q8_0, 2), (BlockFormat::Q4_K, 16)];
+    for (format, header) in headers {
         for code in [0u8, 0x7f, 0x80, 0xff] {
             let mut block = vec![code; format.bytes()];
             // Scales, and minimums where there are some: f16 ones, then the largest of 6 bits.

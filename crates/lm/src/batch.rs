@@ -1,0 +1,101 @@
+//! The inputs of a run: a row for every sequence.
+
+use olivine::ir::{Element, Tensor};
+
+use crate::{Error, Sampling};
+
+/// Sizes of the lists of recent tokens and of biases are multiples of this, so that few of them are compiled for.
+const LIST_STEP: usize = 64;
+
+/// A sequence's part of a run.
+pub(crate) struct Row<'a> {
+    /// The tokens that are new.
+    pub(crate) tokens: &'a [i64],
+    /// How many came before and are in the cache.
+    pub(crate) before: usize,
+    /// All tokens so far, for penalties.
+    pub(crate) history: &'a [i64],
+    pub(crate) sampling: &'a Sampling,
+    /// The number of the draw.
+    pub(crate) draw: u64,
+}
+
+/// The inputs by name.
+pub(crate) type Inputs = Vec<(&'static str, Tensor)>;
+
+/// Inputs of a run with a row for each sequence; `None` is a slot without one, whose result is not used.
+pub(crate) fn inputs(rows: &[Option<Row<'_>>], width: usize, capacity: usize) -> Result<Inputs, Error> {
+    let none = Sampling::default();
+    let batch = rows.len();
+    let recent = |row: &Row<'_>| -> usize {
+        match row.sampling.penalises() {
+            true => counted(row.sampling, row.history).len(),
+            false => 0,
+        }
+    };
+    let listed = |most: usize| if most <= 1 { 1 } else { most.next_multiple_of(LIST_STEP) };
+    let of_rows = || rows.iter().flatten();
+    let recents = listed(of_rows().map(recent).max().unwrap_or(0));
+    let biases = listed(of_rows().map(|row| row.sampling.bias.len()).max().unwrap_or(0));
+
+    let mut tokens = vec![0i64; batch * width];
+    let mut positions = vec![0i64; batch * width];
+    // A row at the capacity is dropped.
+    let (mut starts, mut lengths) = (vec![capacity as i64; batch], vec![0i64; batch]);
+    let mut recent_tokens = vec![-1i64; batch * recents];
+    let (mut bias_tokens, mut bias) = (vec![0i64; batch * biases], vec![0f32; batch * biases]);
+    let mut draws = vec![0u32; batch * 4];
+    for (i, row) in rows.iter().enumerate() {
+        let Some(row) = row else { continue };
+        tokens[i * width..][..row.tokens.len()].copy_from_slice(row.tokens);
+        for (at, position) in positions[i * width..][..width].iter_mut().enumerate() {
+            *position = (row.before + at) as i64;
+        }
+        starts[i] = row.before as i64;
+        lengths[i] = (row.before + row.tokens.len()) as i64;
+        if row.sampling.penalises() {
+            let counted = counted(row.sampling, row.history);
+            recent_tokens[i * recents..][..counted.len()].copy_from_slice(counted);
+        }
+        for (at, (token, add)) in row.sampling.bias.iter().enumerate() {
+            (bias_tokens[i * biases + at], bias[i * biases + at]) = (*token, *add);
+        }
+        let (seed, draw) = (row.sampling.seed, row.draw);
+        draws[4 * i..4 * i + 4].copy_from_slice(&[
+            seed as u32,
+            (seed >> 32) as u32,
+            draw as u32,
+            (draw >> 32) as u32,
+        ]);
+    }
+    let samplings: Vec<&Sampling> =
+        rows.iter().map(|row| row.as_ref().map_or(&none, |row| row.sampling)).collect();
+    let floats = |of: fn(&Sampling) -> f32| column(samplings.iter().map(|sampling| of(sampling)).collect());
+    Ok(vec![
+        ("tokens", Tensor::new([batch, width], tokens)?),
+        ("positions", Tensor::new([batch, width], positions)?),
+        ("starts", column(starts)?),
+        ("lengths", column(lengths)?),
+        ("recent", Tensor::new([batch, recents], recent_tokens)?),
+        ("repetition", floats(|s| s.repetition)?),
+        ("frequency", floats(|s| s.frequency)?),
+        ("presence", floats(|s| s.presence)?),
+        ("bias_tokens", Tensor::new([batch, biases], bias_tokens)?),
+        ("biases", Tensor::new([batch, biases], bias)?),
+        ("temperature", floats(|s| s.temperature)?),
+        ("top_p", floats(|s| s.top_p)?),
+        ("min_p", floats(|s| s.min_p)?),
+        ("top_k", column(samplings.iter().map(|sampling| sampling.top_k).collect())?),
+        ("draws", Tensor::new([batch, 4], draws)?),
+    ])
+}
+
+/// The tokens that count for penalties.
+fn counted<'a>(sampling: &Sampling, history: &'a [i64]) -> &'a [i64] {
+    let most = if sampling.last_tokens == 0 { history.len() } else { sampling.last_tokens };
+    &history[history.len().saturating_sub(most)..]
+}
+
+fn column<T: Element>(elements: Vec<T>) -> Result<Tensor, Error> {
+    Ok(Tensor::new([elements.len()], elements)?)
+}

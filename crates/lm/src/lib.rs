@@ -1,0 +1,76 @@
+//! Language models: many sequences decoded at once, with key-value caches and sampling on the device.
+//!
+//! ```text
+//!   LanguageModel ── engine(session, options) ── Engine ── add(request) ── step() ── events: tokens, ends
+//!        │                                         │
+//!        │                                         ├─ graph.rs    tokens and caches to the next token, one executable
+//!        │                                         ├─ caches.rs   caches of all slots, which grow
+//!        │                                         └─ batch.rs    the inputs of a run
+//!        └── scorer(session) ── log-probabilities of given tokens, perplexity
+//! ```
+//!
+//! ```no_run
+//! use olivine::prelude::*;
+//! use olivine_lm::{EngineOptions, LanguageModel, Request};
+//!
+//! let model = LanguageModel::load("smollm2.gguf")?;
+//! let mut engine = model.engine(&Session::new(Device::auto()?)?, &EngineOptions::default())?;
+//! engine.add(Request::new(vec![1, 4093, 253], 32))?;
+//! while !engine.is_idle() {
+//!     for event in engine.step()? {
+//!         println!("{event:?}");
+//!     }
+//! }
+//! # Ok::<(), olivine_lm::Error>(())
+//! ```
+#![forbid(unsafe_code)]
+
+mod batch;
+mod caches;
+mod engine;
+mod error;
+mod graph;
+mod request;
+mod score;
+
+use std::path::Path;
+
+use olivine::Session;
+use olivine::internals::models::CausalLm;
+
+pub use engine::{Engine, EngineOptions, Event, RequestId};
+pub use error::Error;
+pub use request::{Finish, Request, Sampling};
+pub use score::{Perplexity, Scorer};
+
+/// A language model of a GGUF file or a Hugging Face folder; nothing of it is compiled yet.
+pub struct LanguageModel {
+    pub(crate) model: CausalLm,
+}
+
+impl LanguageModel {
+    /// Opens a GGUF file, or a folder with `config.json` and safetensors.
+    pub fn load(path: impl AsRef<Path>) -> Result<Self, Error> {
+        Ok(LanguageModel { model: CausalLm::load(path)? })
+    }
+
+    /// Positions that the model was trained for.
+    pub fn context(&self) -> usize {
+        self.model.context()
+    }
+
+    /// The description of the model, with its file if it is one.
+    pub fn inner(&self) -> &CausalLm {
+        &self.model
+    }
+
+    /// Compiles the model for decoding on a session's device.
+    pub fn engine(&self, session: &Session, options: &EngineOptions) -> Result<Engine, Error> {
+        Engine::new(&self.model, session, options)
+    }
+
+    /// Compiles the model for scoring given tokens.
+    pub fn scorer(&self, session: &Session) -> Result<Scorer, Error> {
+        Scorer::new(&self.model, session)
+    }
+}

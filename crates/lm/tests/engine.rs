@@ -1,0 +1,216 @@
+//! The engine: sequences that come and go, draws that reproduce, caches that grow, requests that cannot be served.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test says what it expects")]
+
+mod common;
+
+use std::collections::HashMap;
+
+use common::{CONTEXT, TempModel, VOCABULARY};
+use olivine::prelude::*;
+use olivine_lm::{Engine, EngineOptions, Error, Event, Finish, LanguageModel, Request, RequestId, Sampling};
+
+fn engine(file: &TempModel, options: EngineOptions) -> Engine {
+    let session = Session::new(Device::Cpu).unwrap();
+    LanguageModel::load(file.path()).unwrap().engine(&session, &options).unwrap()
+}
+
+fn request(seed: u64, length: usize, most: usize) -> Request {
+    let prompt = (0..length as u64).map(|i| ((i * 37 + seed * 11) % VOCABULARY as u64) as i64).collect();
+    let sampling =
+        Sampling { temperature: 1.3, top_k: 60, top_p: 0.95, min_p: 0.001, seed, ..Sampling::default() };
+    Request::new(prompt, most).sampling(sampling)
+}
+
+/// What a sequence got: tokens with the bits of their log-probabilities, and its end.
+#[derive(Default, Debug, PartialEq, Clone)]
+struct Got {
+    tokens: Vec<(i64, Option<u32>)>,
+    finish: Option<Finish>,
+}
+
+/// Runs steps until nothing is left; `before` may add or cancel before each.
+fn finish(engine: &mut Engine, mut before: impl FnMut(&mut Engine, usize)) -> HashMap<RequestId, Got> {
+    let mut all: HashMap<RequestId, Got> = HashMap::new();
+    let mut step = 0;
+    loop {
+        before(engine, step);
+        step += 1;
+        if engine.is_idle() {
+            return all;
+        }
+        for event in engine.step().unwrap() {
+            match event {
+                Event::Token { id, token, logprob } => {
+                    all.entry(id).or_default().tokens.push((token, logprob.map(f32::to_bits)));
+                }
+                Event::End { id, finish } => all.entry(id).or_default().finish = Some(finish),
+            }
+        }
+    }
+}
+
+fn one(engine: &mut Engine, request: Request) -> Got {
+    let id = engine.add(request).unwrap();
+    finish(engine, |_, _| {}).remove(&id).unwrap()
+}
+
+#[test]
+fn a_sequence_does_not_depend_on_who_shares_its_batch() {
+    for architecture in ["llama", "qwen3moe", "gemma2"] {
+        let file = TempModel::new(architecture, "batch");
+        let options = EngineOptions::default().slots(4).chunk(7).logprobs(true);
+        let mut alone = engine(&file, options);
+        let watched = || request(5, 17, 24);
+        let want = one(&mut alone, watched());
+        assert_eq!(want.tokens.len(), 24);
+        // Others come before it, with it and after it, longer and shorter, and one is cancelled.
+        let mut shared = engine(&file, options);
+        let mut ids = Vec::new();
+        let got = finish(&mut shared, |engine, step| {
+            let mut add = |request| ids.push(engine.add(request).unwrap());
+            match step {
+                0 => [request(1, 30, 12), request(2, 3, 2), request(3, 9, 40)].into_iter().for_each(add),
+                2 => add(watched()),
+                3 => add(request(4, 50, 9)),
+                9 => assert!(engine.cancel(ids[2])),
+                12 => add(request(6, 1, 5)),
+                _ => {}
+            }
+        });
+        assert_eq!(got[&ids[3]], want, "{architecture}");
+        // And in a slot that others used before, as the first of many.
+        assert_eq!(one(&mut shared, watched()), want, "{architecture}");
+    }
+}
+
+#[test]
+fn a_seed_reproduces_and_another_draws_otherwise() {
+    let file = TempModel::new("llama", "seed");
+    let mut engine = engine(&file, EngineOptions::default().slots(2));
+    let first = one(&mut engine, request(1, 5, 20));
+    assert_eq!(one(&mut engine, request(1, 5, 20)), first);
+    let mut other = request(1, 5, 20);
+    other.sampling.seed = 2;
+    assert_ne!(one(&mut engine, other), first);
+}
+
+#[test]
+fn sequences_end_by_stop_tokens_lengths_and_the_context() {
+    let file = TempModel::new("qwen3", "ends");
+    let mut engine = engine(&file, EngineOptions::default().context(20));
+    assert_eq!(engine.context(), 20);
+    let all = one(&mut engine, request(1, 5, 6));
+    assert_eq!((all.tokens.len(), all.finish), (6, Some(Finish::Length)));
+    let third = all.tokens[2].0;
+    let stopped = one(&mut engine, request(1, 5, 6).stop([third]));
+    let until = all.tokens.iter().position(|(token, _)| *token == third).unwrap();
+    assert_eq!((stopped.tokens.len(), stopped.finish), (until, Some(Finish::Stop(third))));
+    let full = one(&mut engine, request(1, 5, 1000));
+    assert_eq!((full.tokens.len(), full.finish), (15, Some(Finish::Context)));
+    assert_eq!(one(&mut engine, request(1, 5, 0)).finish, Some(Finish::Length));
+}
+
+#[test]
+fn penalties_and_biases_change_what_is_likeliest() {
+    let file = TempModel::new("qwen2", "bias");
+    let mut engine = engine(&file, EngineOptions::default());
+    let greedy = |sampling: Sampling| Request::new(vec![3, 4, 5], 12).sampling(sampling);
+    let plain = one(&mut engine, greedy(Sampling::default()));
+    let banned = plain.tokens[0].0;
+    let bias = vec![(banned, f32::NEG_INFINITY)];
+    let without = one(&mut engine, greedy(Sampling { bias, ..Sampling::default() }));
+    assert!(without.tokens.iter().all(|(token, _)| *token != banned));
+    let forced = one(&mut engine, greedy(Sampling { bias: vec![(77, 1e6)], ..Sampling::default() }));
+    assert!(forced.tokens.iter().all(|(token, _)| *token == 77));
+    // A presence penalty beyond all logits: no token comes twice, and none of the prompt.
+    let sampling = Sampling { presence: 1e6, last_tokens: 0, ..Sampling::default() };
+    let varied = one(&mut engine, greedy(sampling));
+    let mut seen = vec![3, 4, 5];
+    for (token, _) in &varied.tokens {
+        assert!(!seen.contains(token), "{token} comes twice");
+        seen.push(*token);
+    }
+}
+
+#[test]
+fn caches_grow_without_changing_what_is_decoded_and_without_new_plans() {
+    let file = TempModel::new("llama", "growth");
+    let options = EngineOptions::default().slots(2).chunk(64).logprobs(true);
+    let mut grown = engine(&file, options);
+    let small = grown.cache_bytes();
+    // 250 tokens fit the first caches; those that follow do not.
+    let long = one(&mut grown, Request::new(vec![9; 250], 30));
+    assert!(grown.cache_bytes() > small);
+    assert_eq!(long.tokens.len(), 30);
+    let plans = grown.compiled();
+    let again = one(&mut grown, Request::new(vec![9; 250], 30));
+    assert_eq!(again, long);
+    let longer = one(&mut grown, Request::new(vec![9; 600], 10));
+    assert_eq!(longer.tokens.len(), 10);
+    assert!(grown.compiled() <= plans + 1, "{} plans after {plans}", grown.compiled());
+}
+
+#[test]
+fn f16_caches_are_close_to_f32_ones() {
+    let file = TempModel::new("gpt-oss", "f16");
+    let options = EngineOptions::default().slots(2).logprobs(true);
+    let logprob = |options: EngineOptions| {
+        let got = one(&mut engine(&file, options), Request::new((1..40).collect(), 1));
+        f32::from_bits(got.tokens[0].1.unwrap())
+    };
+    let (exact, close) = (logprob(options), logprob(options.cache(DType::F16)));
+    assert!((exact - close).abs() < 0.02 && exact != close, "{exact} and {close}");
+}
+
+#[test]
+fn requests_that_cannot_be_served_are_errors_and_harm_no_other() {
+    let file = TempModel::new("phi3", "bad");
+    let mut engine = engine(&file, EngineOptions::default());
+    let good = engine.add(Request::new(vec![1, 2], 3)).unwrap();
+    let refused = |engine: &mut Engine, request: Request| engine.add(request).unwrap_err();
+    assert!(matches!(refused(&mut engine, Request::new(vec![], 3)), Error::EmptyPrompt));
+    let long = refused(&mut engine, Request::new(vec![1; CONTEXT], 3));
+    assert!(matches!(long, Error::PromptTooLong { tokens: CONTEXT, context: CONTEXT }), "{long}");
+    let unknown = refused(&mut engine, Request::new(vec![1, VOCABULARY as i64], 3));
+    assert!(unknown.to_string().contains("160 at position 1"), "{unknown}");
+    for sampling in [
+        Sampling { temperature: -1.0, ..Sampling::default() },
+        Sampling { top_p: f32::NAN, ..Sampling::default() },
+        Sampling { repetition: 0.0, ..Sampling::default() },
+        Sampling { bias: vec![(-1, 1.0)], ..Sampling::default() },
+        Sampling { bias: vec![(1, f32::NAN)], ..Sampling::default() },
+    ] {
+        refused(&mut engine, Request::new(vec![1], 3).sampling(sampling));
+    }
+    assert!(!engine.cancel(RequestId(99)));
+    assert_eq!(finish(&mut engine, |_, _| {})[&good].tokens.len(), 3);
+    let session = Session::new(Device::Cpu).unwrap();
+    let model = LanguageModel::load(file.path()).unwrap();
+    for options in [
+        EngineOptions::default().slots(0),
+        EngineOptions::default().chunk(0),
+        EngineOptions::default().cache(DType::I32),
+    ] {
+        assert!(model.engine(&session, &options).is_err());
+    }
+}
+
+#[test]
+fn a_prompt_that_begins_as_the_last_sequence_is_computed_from_there() {
+    let file = TempModel::new("gemma3", "prefix");
+    let options = EngineOptions::default().logprobs(true);
+    let (mut keeps, mut anew) = (engine(&file, options), engine(&file, options));
+    keeps.keep_prefix(true);
+    let first = one(&mut keeps, Request::new((1..30).collect(), 5));
+    assert_eq!(one(&mut anew, Request::new((1..30).collect(), 5)), first);
+    let said: Vec<i64> = (1..30).chain(first.tokens.iter().map(|(token, _)| *token)).collect();
+    for prompt in [[said.clone(), vec![7, 8, 9]].concat(), said[..20].to_vec(), vec![50, 51], said] {
+        let got = one(&mut keeps, Request::new(prompt.clone(), 6));
+        let want = one(&mut anew, Request::new(prompt, 6));
+        for ((token, logprob), (expected, exact)) in got.tokens.iter().zip(&want.tokens) {
+            assert_eq!(token, expected);
+            let [found, exact] = [logprob, exact].map(|bits| f32::from_bits(bits.unwrap()));
+            assert!((found - exact).abs() < 1e-4, "{found} is not {exact}");
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! The graph of a language model: embedding, layers, logits.
+
+use olivine_ir::op::{Binary, CumulativeKind, ReduceKind, Rope};
+use olivine_ir::{DType, Graph, Shape, Tensor, TensorType, ValueId};
+
+use super::config::Config;
+use super::source::{Source, bad_tensor};
+use super::{DecoderGraph, DecoderOptions};
+use crate::Error;
+
+/// A graph under construction.
+pub(super) struct Build<'m> {
+    pub(super) graph: Graph,
+    pub(super) source: &'m Source,
+    pub(super) config: &'m Config,
+    pub(super) options: DecoderOptions,
+    params: Vec<(String, Tensor)>,
+    pub(super) states: Vec<(String, String)>,
+}
+
+/// Where the tokens of a run stand.
+pub(super) struct Positions {
+    /// Rotations of layers that attend to all positions, and of those with a window.
+    pub(super) global: Rotation,
+    pub(super) local: Rotation,
+    /// For every token its number in row-major order, which only experts need.
+    pub(super) row_numbers: ValueId,
+    /// With caches: where rows go, and how many count.
+    pub(super) cache: Option<(ValueId, ValueId)>,
+}
+
+/// A rotation and its operands: positions, or tables.
+#[derive(Clone)]
+pub(super) struct Rotation {
+    pub(super) rope: Rope,
+    pub(super) operands: Vec<ValueId>,
+}
+
+/// The names of open sizes.
+fn open(names: &[&str]) -> Vec<Option<String>> {
+    names.iter().map(|name| (!name.is_empty()).then(|| name.to_string())).collect()
+}
+
+impl<'m> Build<'m> {
+    pub(super) fn new(source: &'m Source, config: &'m Config, options: DecoderOptions) -> Self {
+        let graph = Graph::new("language model");
+        Build { graph, source, config, options, params: Vec::new(), states: Vec::new() }
+    }
+
+    pub(super) fn decoder(mut self) -> Result<DecoderGraph, Error> {
+        let dims = open(&["batch", "sequence"]);
+        let tokens = self.graph.input_with_dims("tokens", DType::I64, Shape::new(&[1, 8])?, dims)?;
+        let (embedding, vocabulary) = self.embedding()?;
+        let mut x = match self.graph.ty(embedding)? {
+            TensorType { dtype: DType::F32, packed: None, .. } => self.graph.gather(embedding, tokens, 0)?,
+            _ => self.graph.dequant_gather(embedding, tokens, DType::F32)?,
+        };
+        if let Some(scale) = self.config.embedding_scale {
+            x = self.graph.binary_scalar(Binary::Mul, x, scale)?;
+        }
+        let positions = self.positions(tokens)?;
+        for layer in 0..self.config.layers() {
+            x = self.layer(x, &positions, layer)?;
+        }
+        if self.options.last {
+            x = self.graph.slice(x, 1, -1i64, i64::MAX, 1)?;
+            x = self.graph.reshape(x, &[0, self.config.hidden as i64])?;
+        }
+        let x = self.norm(x, "output_norm", self.config.hidden)?;
+        // Without an output matrix the embedding serves.
+        let output = match self.has("output.weight") {
+            true => self.matrix("output.weight", [Some(vocabulary), Some(self.config.hidden)])?,
+            false => embedding,
+        };
+        let mut logits = self.matmul(x, output)?;
+        if let Some(cap) = self.config.final_softcap {
+            let scaled = self.graph.binary_scalar(Binary::Mul, logits, 1.0 / cap)?;
+            let bounded = self.graph.tanh(scaled)?;
+            logits = self.graph.binary_scalar(Binary::Mul, bounded, cap)?;
+        }
+        let Build { graph, params, states, .. } = self;
+        Ok(DecoderGraph { graph, params, logits, states, vocabulary })
+    }
+
+    fn embedding(&mut self) -> Result<(ValueId, usize), Error> {
+        let id = self.matrix("token_embd.weight", [None, Some(self.config.hidden)])?;
+        Ok((id, self.graph.ty(id)?.elements()[0]))
+    }
+
+    fn positions(&mut self, tokens: ValueId) -> Result<Positions, Error> {
+        let g = &mut self.graph;
+        let zeros = g.binary_scalar(Binary::Mul, tokens, 0.0)?;
+        let ones = g.binary_scalar(Binary::Add, zeros, 1.0)?;
+        let (positions, cache) = match self.options.cache {
+            Some(_) => {
+                let dims = open(&["batch", "sequence"]);
+                let positions =
+                    self.graph.input_with_dims("positions", DType::I64, Shape::new(&[1, 8])?, dims)?;
+                let [starts, lengths] = ["starts", "lengths"]
+                    .map(|name| self.graph.input_with_dims(name, DType::I64, [1], open(&["batch"])));
+                (positions, Some((starts?, lengths?)))
+            }
+            None => {
+                let positions = self.graph.cumulative(CumulativeKind::Sum, ones, 1, true, false)?;
+                (positions, None)
+            }
+        };
+        let global = self.rotation(&self.config.rope, positions)?;
+        let same = self.config.local_rope == self.config.rope;
+        let plain = Rotation { rope: self.config.local_rope.clone(), operands: vec![positions] };
+        let local = if same { global.clone() } else { plain };
+        let g = &mut self.graph;
+        let columns = g.cumulative(CumulativeKind::Sum, ones, 1, true, false)?;
+        let sizes = g.reduce(ReduceKind::Sum, ones, &[1], true)?;
+        let before = g.cumulative(CumulativeKind::Sum, sizes, 0, true, false)?;
+        let row_numbers = g.add(columns, before)?;
+        Ok(Positions { global, local, row_numbers, cache })
+    }
+
+    /// A rotation by positions, or by tables where the file scales every frequency on its own.
+    fn rotation(&mut self, rope: &Rope, positions: ValueId) -> Result<Rotation, Error> {
+        let long =
+            self.options.context.unwrap_or(self.config.original_context) > self.config.original_context;
+        let factors = if long { "rope_factors_long.weight" } else { "rope_factors_short.weight" };
+        let name = ["rope_freqs.weight", factors].into_iter().find(|name| self.has(name));
+        let Some(name) = name else { return Ok(Rotation { rope: rope.clone(), operands: vec![positions] }) };
+        let divisors = self.source.floats(name)?;
+        let divisors = divisors.as_slice::<f32>()?;
+        let (frequencies, amplitude) = rope.frequencies();
+        if divisors.len() != frequencies.len() || divisors.contains(&0.0) {
+            let problem = format!("it has {} frequencies for {}", divisors.len(), frequencies.len());
+            return Err(bad_tensor(name, problem));
+        }
+        let scaled = frequencies.iter().zip(divisors).map(|(f, d)| (f / f64::from(*d)) as f32).collect();
+        let amplitude = amplitude * self.config.rope_amplitude;
+        let g = &mut self.graph;
+        let frequencies = g.constant(Tensor::new([divisors.len()], scaled)?);
+        let positions = g.cast(positions, DType::F32)?;
+        let positions = g.reshape(positions, &[0, 0, 1])?;
+        let angles = g.mul(positions, frequencies)?;
+        let mut operands = vec![g.cos(angles)?, g.sin(angles)?];
+        if amplitude != 1.0 {
+            for table in &mut operands {
+                *table = g.binary_scalar(Binary::Mul, *table, amplitude)?;
+            }
+        }
+        Ok(Rotation { rope: Rope { tables: true, ..rope.clone() }, operands })
+    }
+
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.source.has(name)
+    }
+
+    fn add(&mut self, name: &str, value: Tensor) -> Result<ValueId, Error> {
+        let id = self.graph.param_of(name, value.ty())?;
+        self.params.push((name.to_string(), value));
+        Ok(id)
+    }
+
+    /// A matrix `[rows, columns]` as it is stored; sizes that are known are checked.
+    pub(super) fn matrix(&mut self, name: &str, sizes: [Option<usize>; 2]) -> Result<ValueId, Error> {
+        self.stored(name, &sizes, 1)
+    }
+
+    /// A weight as it is stored; sizes that are known are checked.
+    pub(super) fn stored(
+        &mut self,
+        name: &str,
+        sizes: &[Option<usize>],
+        experts: usize,
+    ) -> Result<ValueId, Error> {
+        let value = self.source.tensor(name, experts)?;
+        let found = value.ty().elements();
+        let fits = |(found, known): (&usize, &Option<usize>)| known.is_none_or(|known| known == *found);
+        if found.rank() != sizes.len() || !found.dims().iter().zip(sizes).all(fits) {
+            let size = |known: &Option<usize>| known.map_or("any".to_string(), |size| size.to_string());
+            let expected = sizes.iter().map(size).collect::<Vec<_>>().join(", ");
+            let problem = format!("it is {found}, and the metadata ask for [{expected}]");
+            return Err(bad_tensor(name, problem));
+        }
+        self.add(name, value)
+    }
+
+    /// A small weight, such as a norm's, in f32.
+    pub(super) fn vector(&mut self, name: &str, size: usize) -> Result<ValueId, Error> {
+        self.floats(name, &[size])
+    }
+
+    /// Small weights of a shape in f32.
+    pub(super) fn floats(&mut self, name: &str, dims: &[usize]) -> Result<ValueId, Error> {
+        let value = self.source.floats(name)?;
+        if value.shape().dims() != dims {
+            return Err(bad_tensor(
+                name,
+                format!("it is {}, and the metadata ask for {dims:?}", value.shape()),
+            ));
+        }
+        self.add(name, value)
+    }
+
+    pub(super) fn norm(&mut self, x: ValueId, name: &str, size: usize) -> Result<ValueId, Error> {
+        let gamma = self.vector(&format!("{name}.weight"), size)?;
+        Ok(self.graph.rms_norm(x, gamma, None, self.config.eps)?)
+    }
+
+    /// `x · wᵀ`.
+    pub(super) fn matmul(&mut self, x: ValueId, weight: ValueId) -> Result<ValueId, Error> {
+        Ok(match self.graph.ty(weight)? {
+            TensorType { dtype: DType::F32, packed: None, .. } => self.graph.matmul_nt(x, weight)?,
+            _ => self.graph.dequant_matmul(x, weight)?,
+        })
+    }
+
+    /// `x · wᵀ`, and the bias if there is one; `from` and `to` are the sizes that are known.
+    pub(super) fn linear(
+        &mut self,
+        x: ValueId,
+        name: &str,
+        from: Option<usize>,
+        to: Option<usize>,
+    ) -> Result<ValueId, Error> {
+        let weight = self.matrix(&format!("{name}.weight"), [to, from])?;
+        let y = self.matmul(x, weight)?;
+        let bias = format!("{name}.bias");
+        if !self.has(&bias) {
+            return Ok(y);
+        }
+        let size = self.graph.ty(weight)?.elements()[0];
+        let bias = self.vector(&bias, size)?;
+        Ok(self.graph.add(y, bias)?)
+    }
+}
