@@ -39,8 +39,11 @@ pub(crate) fn chore(args: &[String]) -> Result<(), String> {
             build()?;
             models()?;
             // What the pages are compared with. CI has built it, with other features than a build of its own would have.
-            if !root().join("target/release/olivine").exists() {
-                run(cargo().args(["build", "--release", "-p", "olivine-cli"]))?;
+            if !["release", "debug"]
+                .iter()
+                .any(|profile| root().join("target").join(profile).join("olivine").exists())
+            {
+                run(cargo().args(["build", "-p", "olivine-cli"]))?;
             }
             node("test.mjs", rest)
         }
