@@ -2,6 +2,7 @@ import { Engine } from "./engine.js";
 import { digits } from "./digits.js";
 import { models } from "./model.js";
 import { sentences } from "./sentences.js";
+import { text } from "./text.js";
 
 const engine = new Engine();
 const problem = document.querySelector("#problem");
@@ -36,3 +37,4 @@ const page = { engine, device, report, clear };
 digits(page);
 models(page);
 sentences(page);
+text(page);

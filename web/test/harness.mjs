@@ -86,3 +86,8 @@ export async function withProblem(page, act) {
   await page.waitForSelector("#problem:not([hidden])", { timeout: 120 * SECONDS });
   return page.textContent("#problem");
 }
+
+/** Ends the process that all of the browser's devices are in. */
+export async function crashGpu(browser) {
+  await (await browser.newBrowserCDPSession()).send("Browser.crashGpuProcess").catch(() => {});
+}

@@ -9,8 +9,13 @@ import { faults, memory } from "./faults.mjs";
 import { ROOT, SHOTS, start } from "./folders.mjs";
 import { failed, must, test } from "./harness.mjs";
 import { models } from "./models.mjs";
+import { text, textOnCpu } from "./text.mjs";
 
 const MOST_BYTES = 4e6;
+
+// All parts, or those named: `cargo xtask web test faults memory`.
+const named = process.argv.slice(2);
+const wanted = (part) => !named.length || named.includes(part.name);
 
 const { server, address } = await start();
 await mkdir(SHOTS, { recursive: true });
@@ -22,11 +27,11 @@ await test("the module is small", async () => {
 });
 
 let browser = await open();
-for (const part of [demo, models, faults]) await part(browser, address);
+for (const part of [demo, models, text, faults].filter(wanted)) await part(browser, address);
 await browser.close();
 
 browser = await open({ gpu: false });
-for (const part of [demoWithoutWebGpu, memory]) await part(browser, address);
+for (const part of [demoWithoutWebGpu, textOnCpu, memory].filter(wanted)) await part(browser, address);
 await browser.close();
 
 server.close();

@@ -9,7 +9,7 @@ use crate::{cargo, onnx, requirements, root, run};
 const TARGET: &str = "wasm32-unknown-unknown";
 
 /// Models that the pages run.
-const ZOO: [&str; 5] = ["silero", "magika", "ppocr", "minilm", "speech"];
+const ZOO: [&str; 6] = ["silero", "magika", "ppocr", "minilm", "speech", "smollm2"];
 
 /// What WebAssembly has that every browser with WebGPU knows.
 const WASM_FEATURES: [&str; 7] = [
