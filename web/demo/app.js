@@ -22,7 +22,7 @@ async function showDevice() {
   const found = await engine.call("device");
   label.classList.toggle("gpu", found.device === "webgpu");
   label.textContent =
-    found.device === "webgpu" ? `WebGPU · ${found.name}` : "No WebGPU here: everything runs on the CPU";
+    found.device === "webgpu" ? `WebGPU · ${found.name}` : "No WebGPU here: running on the CPU";
   if (found.reason) label.title = found.reason;
   return found.device;
 }

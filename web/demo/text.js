@@ -29,7 +29,7 @@ export function text({ engine, device, report, clear }) {
       log.replaceChildren();
       said.value = model.chats ? "What is 2+2?" : "Once upon a time";
       find("say").textContent = model.chats ? "Send" : "Continue";
-      find("model-name").textContent = `${metadata.get("general.name") ?? file.name}: ${model.chats ? "it chats" : "it continues texts"}`;
+      find("model-name").textContent = `${metadata.get("general.name") ?? file.name} ${model.chats ? "chats" : "continues texts"}.`;
       find("talk").hidden = false;
     } catch (error) {
       report(new Error(`${file.name}: ${error.message}`));

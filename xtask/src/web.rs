@@ -120,7 +120,7 @@ fn compile(args: &[&str]) -> Result<PathBuf, String> {
 /// Writes a module's JavaScript.
 fn bindgen(module: &Path, folder: &Path) -> Result<(), String> {
     let mut command = cargo();
-    command.args(["run", "--release", "-q", "-p", "olivine-bindgen", "--features", "run", "--"]);
+    command.args(["run", "-q", "-p", "olivine-bindgen", "--features", "run", "--"]);
     run(command.arg(module).arg(folder))
 }
 
