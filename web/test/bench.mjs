@@ -50,7 +50,7 @@ for (const name of names.filter((name) => !args.length || args.includes(name))) 
     await page.close();
   }
   rows.push([name, times]);
-  console.error(name, times.map((time) => time?.toFixed(2)).join(" "));
+  console.error(name, times.map((time) => time?.toFixed(4)).join(" "));
 }
 
 const ratio = (times, at) => times[at + 1] && times[at] && times[at + 1] / times[at];
@@ -58,7 +58,7 @@ const mean = (at) => {
   const ratios = rows.map(([, times]) => ratio(times, at)).filter(Boolean);
   return Math.exp(ratios.reduce((sum, r) => sum + Math.log(r), 0) / ratios.length);
 };
-const cell = (time) => (time === undefined ? "–" : time.toFixed(time < 10 ? 2 : 1));
+const cell = (time) => (time === undefined ? "–" : time.toFixed(time < 0.1 ? 4 : time < 10 ? 2 : 1));
 const times = (x) => (x ? `${x.toFixed(2)}×` : "–");
 console.log("| model | WebGPU: Olivine | ONNX Runtime | ratio | CPU: Olivine | ONNX Runtime | ratio |");
 console.log("|---|--:|--:|--:|--:|--:|--:|");
