@@ -2,6 +2,7 @@ import { Engine } from "./engine.js";
 import { digits } from "./digits.js";
 import { models } from "./model.js";
 import { sentences } from "./sentences.js";
+import { text } from "./text.js";
 
 const engine = new Engine();
 const problem = document.querySelector("#problem");
@@ -21,7 +22,7 @@ async function showDevice() {
   const found = await engine.call("device");
   label.classList.toggle("gpu", found.device === "webgpu");
   label.textContent =
-    found.device === "webgpu" ? `WebGPU · ${found.name}` : "No WebGPU here: everything runs on the CPU";
+    found.device === "webgpu" ? `WebGPU · ${found.name}` : "No WebGPU here: running on the CPU";
   if (found.reason) label.title = found.reason;
   return found.device;
 }
@@ -36,3 +37,4 @@ const page = { engine, device, report, clear };
 digits(page);
 models(page);
 sentences(page);
+text(page);

@@ -18,7 +18,7 @@ export function digits({ engine, device, report, clear }) {
   const load = async () => {
     await device;
     const source = new URL("digits.onnx", import.meta.url).href;
-    return engine.call("load", { key: "digits", source, options: { sizes: { batch: 1 } } });
+    return engine.load({ key: "digits", source, options: { sizes: { batch: 1 } } });
   };
   const show = (probabilities) => {
     const best = probabilities?.indexOf(Math.max(...probabilities));
@@ -39,7 +39,7 @@ export function digits({ engine, device, report, clear }) {
       model ??= load();
       const { deviceName } = await model;
       const start = performance.now();
-      const { probabilities } = await engine.call("run", { key: "digits", feeds: { pixels } });
+      const { probabilities } = await engine.use("run", { key: "digits", feeds: { pixels } });
       const took = performance.now() - start;
       const values = [...probabilities.data];
       show(values);

@@ -1,9 +1,11 @@
 // Olivine in a worker of its own, so that the page stays responsive while the CPU computes. A worker whose module has
-// stopped is replaced, and the page goes on.
+// stopped is replaced, and models that went with it or with a lost device are loaded again when they are next used.
 
 export class Engine {
   #worker;
   #calls = new Map();
+  /** Models by key: how to load each, and whether the worker has it. */
+  #models = new Map();
   #next = 0;
 
   #start() {
@@ -27,7 +29,38 @@ export class Engine {
     this.#worker = undefined;
     for (const call of this.#calls.values()) call.reject(new Error(words));
     this.#calls.clear();
-    this.onrestart?.();
+    this.#forget();
+  }
+
+  #forget() {
+    for (const model of this.#models.values()) model.loaded = false;
+  }
+
+  /** Says how a model is loaded, `{key, source, options}`; the first `use` does it. */
+  expect(argument) {
+    this.#models.set(argument.key, { argument, loaded: false });
+  }
+
+  /** Loads a model now and returns what it says of itself. */
+  async load(argument, onProgress) {
+    this.expect(argument);
+    const model = this.#models.get(argument.key);
+    const said = await this.call("load", argument, onProgress);
+    model.loaded = true;
+    return said;
+  }
+
+  /** A call on the model of `argument.key`. */
+  async use(name, argument) {
+    const model = this.#models.get(argument.key);
+    try {
+      if (model && !model.loaded) await this.load(model.argument);
+      return await this.call(name, argument);
+    } catch (error) {
+      // Its models are lost with it.
+      if (/device was lost/.test(error.message)) this.#forget();
+      throw error;
+    }
   }
 
   call(name, argument, onProgress) {

@@ -18,8 +18,11 @@ export function models(page) {
     try {
       const first = await device;
       const onProgress = ({ loaded, total }) => total && (loading.value = loaded / total);
-      const said = await engine.call("load", { key: first, source, options: { device: first } }, onProgress);
-      current = { ...said, source, devices: first === "webgpu" ? ["webgpu", "cpu"] : ["cpu"], loaded: [first] };
+      const devices = first === "webgpu" ? ["webgpu", "cpu"] : ["cpu"];
+      const argument = (name) => ({ key: name, source, options: { device: name } });
+      const said = await engine.load(argument(first), onProgress);
+      devices.slice(1).forEach((name) => engine.expect(argument(name)));
+      current = { ...said, devices };
       summarise(find("summary"), said, name);
       askSizes(find("sizes"), said.inputs);
       find("run").textContent = current.devices.length > 1 ? "Run on both devices" : "Run";
@@ -42,16 +45,10 @@ export function models(page) {
       const feeds = randomFeeds(current.inputs, new FormData(find("sizes")));
       for (const name of current.devices) {
         try {
-          if (!current.loaded.includes(name)) {
-            await engine.call("load", { key: name, source: current.source, options: { device: name } });
-            current.loaded.push(name);
-          }
           const measure = { key: name, feeds, least: 3, most: 1500, samples: 30 };
-          results[name] = await engine.call("measure", measure);
+          results[name] = await engine.use("measure", measure);
         } catch (error) {
           results[name] = { error: error.message };
-          // A device that was lost has lost the model too; the next run loads it again.
-          current.loaded = current.loaded.filter((loaded) => loaded !== name);
         }
         rows.push({ device: name, ...results[name] });
         show(rows);
@@ -73,9 +70,6 @@ export function models(page) {
     });
     showBars(find("bars"), rows.map(bar));
   }
-
-  // A worker that was replaced knows no models.
-  engine.onrestart = () => current && (current.loaded = []);
 
   const drop = find("drop");
   find("file").addEventListener("change", ({ target }) => {

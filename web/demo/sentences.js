@@ -23,7 +23,7 @@ export function sentences({ engine, device, report, clear }) {
       const source = byName.get("model.safetensors");
       const chosen = await device;
       const onProgress = ({ loaded, total }) => (progress.value = loaded / total);
-      await engine.call("load", { key: "encoder", source, options: { device: chosen, config } }, onProgress);
+      await engine.load({ key: "encoder", source, options: { device: chosen, config } }, onProgress);
       encoder = { tokenizer };
       find("compare").disabled = false;
       await compare();
@@ -41,7 +41,7 @@ export function sentences({ engine, device, report, clear }) {
       attention_mask: { data: new BigInt64Array(ids.length).fill(1n), dims },
       token_type_ids: { data: new BigInt64Array(ids.length), dims },
     };
-    const { sentence_embedding } = await engine.call("run", { key: "encoder", feeds });
+    const { sentence_embedding } = await engine.use("run", { key: "encoder", feeds });
     return sentence_embedding.data;
   }
 

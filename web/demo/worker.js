@@ -18,6 +18,14 @@ const calls = {
 
   run: ({ key, feeds }) => find(key).run(feeds),
 
+  // The token after these: the likeliest at temperature 0, else one of the likeliest by chance.
+  async next({ key, tokens, temperature }) {
+    const data = BigInt64Array.from(tokens, BigInt);
+    const { logits } = await find(key).run({ tokens: { data, dims: [1, tokens.length] } });
+    const vocabulary = logits.dims.at(-1);
+    return choose(logits.data.subarray(logits.data.length - vocabulary), temperature);
+  },
+
   // Times of several runs after the first, which compiles for the sizes that come.
   async measure({ key, feeds, least, most, samples }) {
     const model = find(key);
@@ -38,6 +46,18 @@ const calls = {
     return { outputs, median: times[times.length >> 1] };
   },
 };
+
+const CANDIDATES = 40;
+
+function choose(scores, temperature) {
+  if (!(temperature > 0)) {
+    return scores.reduce((best, score, id) => (score > scores[best] ? id : best), 0);
+  }
+  const ids = Array.from(scores.keys()).sort((a, b) => scores[b] - scores[a]).slice(0, CANDIDATES);
+  const weights = ids.map((id) => Math.exp((scores[id] - scores[ids[0]]) / temperature));
+  let left = Math.random() * weights.reduce((sum, weight) => sum + weight, 0);
+  return ids.find((_, i) => (left -= weights[i]) <= 0) ?? ids[0];
+}
 
 function find(key) {
   const model = models.get(key);

@@ -1,13 +1,14 @@
-// Times models beside ONNX Runtime Web in the same browser: `cargo xtask web bench`. Prints a table for docs.
+// Times models beside ONNX Runtime Web in the same browser: `cargo xtask web bench [--device webgpu|cpu] [MODEL...]`. Prints a
+// table for docs.
 
 import { newPage, open } from "./browser.mjs";
 import { start } from "./folders.mjs";
 
 const ENGINES = [
-  ["Olivine", "olivine", "webgpu"],
-  ["ONNX Runtime Web", "onnxRuntime", "webgpu"],
-  ["Olivine", "olivine", "cpu"],
-  ["ONNX Runtime Web", "onnxRuntime", "wasm"],
+  ["olivine", "webgpu"],
+  ["onnxRuntime", "webgpu"],
+  ["olivine", "cpu"],
+  ["onnxRuntime", "wasm"],
 ];
 
 const { server, address } = await start();
@@ -15,12 +16,19 @@ const browser = await open();
 const first = await newPage(browser, `${address}/test/`);
 const names = await first.evaluate(async () => (await import("/test/zoo.js")).MODELS.map((model) => model.name));
 await first.close();
-const wanted = process.argv.slice(2);
+const args = process.argv.slice(2);
+const at = args.indexOf("--device");
+const only = at < 0 ? undefined : args.splice(at, 2)[1];
+const asked = (device) => !only || (only === "webgpu") === (device === "webgpu");
 
 const rows = [];
-for (const name of names.filter((name) => !wanted.length || wanted.includes(name))) {
+for (const name of names.filter((name) => !args.length || args.includes(name))) {
   const times = [];
-  for (const [, engine, device] of ENGINES) {
+  for (const [engine, device] of ENGINES) {
+    if (!asked(device)) {
+      times.push(undefined);
+      continue;
+    }
     // A page of its own, so that no engine runs in another's leftovers.
     const page = await newPage(browser, `${address}/test/`);
     await page.waitForFunction(() => window.olivine);
@@ -42,7 +50,7 @@ for (const name of names.filter((name) => !wanted.length || wanted.includes(name
     await page.close();
   }
   rows.push([name, times]);
-  console.error(name, times.map((time) => time?.toFixed(2)).join(" "));
+  console.error(name, times.map((time) => time?.toFixed(4)).join(" "));
 }
 
 const ratio = (times, at) => times[at + 1] && times[at] && times[at + 1] / times[at];
@@ -50,7 +58,7 @@ const mean = (at) => {
   const ratios = rows.map(([, times]) => ratio(times, at)).filter(Boolean);
   return Math.exp(ratios.reduce((sum, r) => sum + Math.log(r), 0) / ratios.length);
 };
-const cell = (time) => (time === undefined ? "fails" : time.toFixed(time < 10 ? 2 : 1));
+const cell = (time) => (time === undefined ? "–" : time.toFixed(time < 0.1 ? 4 : time < 10 ? 2 : 1));
 const times = (x) => (x ? `${x.toFixed(2)}×` : "–");
 console.log("| model | WebGPU: Olivine | ONNX Runtime | ratio | CPU: Olivine | ONNX Runtime | ratio |");
 console.log("|---|--:|--:|--:|--:|--:|--:|");

@@ -1,5 +1,5 @@
-// A tiny GGUF file written by hand: a llama of one layer with seeded weights. In another `architecture` its metadata are the
-// same and nothing can run it.
+// A tiny GGUF file written by hand: a llama of one layer with seeded weights, and a tokenizer of single letters. In another
+// `architecture` its metadata are the same and nothing can run it.
 
 const [VOCABULARY, HIDDEN, FEED_FORWARD] = [24, 32, 48];
 
@@ -12,10 +12,15 @@ const u32 = (value) => number(4, "writeUInt32LE", value);
 const u64 = (value) => number(8, "writeBigUInt64LE", BigInt(value));
 const text = (words) => Buffer.concat([u64(Buffer.byteLength(words)), Buffer.from(words)]);
 
-export function llama(architecture = "llama") {
+export function llama({ architecture = "llama", split = "gpt-2" } = {}) {
   const metadata = [[text("general.architecture"), u32(8), text(architecture)]];
   const sizes = { block_count: 1, embedding_length: HIDDEN, feed_forward_length: FEED_FORWARD, "attention.head_count": 2 };
   for (const [key, size] of Object.entries(sizes)) metadata.push([text(`${architecture}.${key}`), u32(4), u32(size)]);
+
+  const strings = (key, words) => metadata.push([text(key), u32(9), u32(8), u64(words.length), ...words.map(text)]);
+  metadata.push([text("tokenizer.ggml.model"), u32(8), text("gpt2")], [text("tokenizer.ggml.pre"), u32(8), text(split)]);
+  strings("tokenizer.ggml.tokens", Array.from({ length: VOCABULARY }, (_, i) => String.fromCharCode(97 + i)));
+  strings("tokenizer.ggml.merges", []);
 
   const tensors = {
     "token_embd.weight": [VOCABULARY, HIDDEN],
@@ -34,7 +39,7 @@ export function llama(architecture = "llama") {
   let offset = 0;
   for (const [name, dims] of Object.entries(tensors)) {
     // All sizes are multiples of the file's alignment, 32 bytes. The format lists the innermost dimension first.
-    entries.push(text(name), u32(dims.length), ...dims.toReversed().map(u64), u32(0), u64(offset));
+    entries.push(text(name), u32(dims.length), ...[...dims].reverse().map(u64), u32(0), u64(offset));
     const elements = Float32Array.from({ length: dims.reduce((a, b) => a * b) }, random);
     data.push(Buffer.from(elements.buffer));
     offset += elements.byteLength;

@@ -68,12 +68,14 @@ export function difference(outputs, expected) {
   return Math.sqrt(apart / (size || 1));
 }
 
-/** The time of a run, in ms: the least of several samples, each of as many runs as the page's coarse clock needs. */
-export async function time(run, feeds, { samples = 5, least = 20 } = {}) {
+/** The time of a run, in ms: the least of several samples, each of as many runs as the page's coarse clock needs. What is slow
+ * has fewer samples. */
+export async function time(run, feeds, { samples = 9, fewest = 3, least = 30, most = 6000 } = {}) {
   await run(feeds);
   await run(feeds);
   const times = [];
-  for (let i = 0; i < samples; i++) {
+  const begun = performance.now();
+  while (times.length < fewest || (times.length < samples && performance.now() - begun < most)) {
     const start = performance.now();
     let runs = 0;
     let spent = 0;

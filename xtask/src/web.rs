@@ -9,7 +9,7 @@ use crate::{cargo, onnx, requirements, root, run};
 const TARGET: &str = "wasm32-unknown-unknown";
 
 /// Models that the pages run.
-const ZOO: [&str; 5] = ["silero", "magika", "ppocr", "minilm", "speech"];
+const ZOO: [&str; 6] = ["silero", "magika", "ppocr", "minilm", "speech", "smollm2"];
 
 /// What WebAssembly has that every browser with WebGPU knows.
 const WASM_FEATURES: [&str; 7] = [
@@ -39,8 +39,11 @@ pub(crate) fn chore(args: &[String]) -> Result<(), String> {
             build()?;
             models()?;
             // What the pages are compared with. CI has built it, with other features than a build of its own would have.
-            if !root().join("target/release/olivine").exists() {
-                run(cargo().args(["build", "--release", "-p", "olivine-cli"]))?;
+            if !["release", "debug"]
+                .iter()
+                .any(|profile| root().join("target").join(profile).join("olivine").exists())
+            {
+                run(cargo().args(["build", "-p", "olivine-cli"]))?;
             }
             node("test.mjs", rest)
         }
@@ -117,7 +120,7 @@ fn compile(args: &[&str]) -> Result<PathBuf, String> {
 /// Writes a module's JavaScript.
 fn bindgen(module: &Path, folder: &Path) -> Result<(), String> {
     let mut command = cargo();
-    command.args(["run", "--release", "-q", "-p", "olivine-bindgen", "--features", "run", "--"]);
+    command.args(["run", "-q", "-p", "olivine-bindgen", "--features", "run", "--"]);
     run(command.arg(module).arg(folder))
 }
 

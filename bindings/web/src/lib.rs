@@ -146,6 +146,6 @@ impl Model {
         let inputs = tensors::given(&inputs)?;
         let named = inputs.iter().map(|(name, tensor)| (name.as_str(), tensor));
         let outputs = self.executable.run_async(named).await.map_err(thrown)?;
-        tensors::results(&outputs)
+        Ok(tensors::results(&outputs))
     }
 }

@@ -12,18 +12,43 @@ pub(crate) fn given(inputs: &Array) -> Result<Vec<(String, Tensor)>, JsError> {
     inputs.iter().map(|input| tensor(&input)).collect()
 }
 
+#[wasm_bindgen]
+extern "C" {
+    /// A tensor as an object of JavaScript. The names of its fields are in the glue code: as strings of this module each would
+    /// be converted in every run, which takes longer than a small model.
+    type Fields;
+
+    #[wasm_bindgen(method, getter = "name")]
+    fn name(this: &Fields) -> JsValue;
+    #[wasm_bindgen(method, getter = "type")]
+    fn dtype(this: &Fields) -> JsValue;
+    #[wasm_bindgen(method, getter = "dims")]
+    fn dims(this: &Fields) -> JsValue;
+    #[wasm_bindgen(method, getter = "bytes")]
+    fn bytes(this: &Fields) -> JsValue;
+
+    #[wasm_bindgen(method, setter = "name")]
+    fn set_name(this: &Fields, name: &str);
+    #[wasm_bindgen(method, setter = "type")]
+    fn set_dtype(this: &Fields, dtype: &str);
+    #[wasm_bindgen(method, setter = "dims")]
+    fn set_dims(this: &Fields, dims: &Array);
+    #[wasm_bindgen(method, setter = "bytes")]
+    fn set_bytes(this: &Fields, bytes: &Uint8Array);
+}
+
 fn tensor(object: &JsValue) -> Result<(String, Tensor), JsError> {
-    let field = |name: &str| Reflect::get(object, &name.into()).unwrap_or(JsValue::UNDEFINED);
-    let name = field("name").as_string().ok_or_else(|| JsError::new("an input has no name"))?;
+    let fields: &Fields = object.unchecked_ref();
+    let name = fields.name().as_string().ok_or_else(|| JsError::new("an input has no name"))?;
     let wrong = |problem: String| JsError::new(&format!("input `{name}`: {problem}"));
-    let dtype = field("type").as_string().unwrap_or_default();
+    let dtype = fields.dtype().as_string().unwrap_or_default();
     let dtype = dtype.parse::<DType>().map_err(|e| wrong(e.to_string()))?;
-    let dims = Array::from(&field("dims"));
+    let dims = Array::from(&fields.dims());
     let size = |dim: JsValue| dim.as_f64().filter(|d| *d >= 0.0 && d.fract() == 0.0).map(|d| d as usize);
     let dims: Vec<usize> =
         dims.iter().map(size).collect::<Option<_>>().ok_or_else(|| wrong("dims are no sizes".into()))?;
     let shape = Shape::new(&dims).map_err(thrown)?;
-    let bytes: Uint8Array = field("bytes").dyn_into().map_err(|_| wrong("it has no bytes".into()))?;
+    let bytes: Uint8Array = fields.bytes().dyn_into().map_err(|_| wrong("it has no bytes".into()))?;
     let expected = shape.numel().saturating_mul(dtype.size());
     if bytes.length() as usize != expected {
         let got = bytes.length() as usize / dtype.size().max(1);
@@ -34,19 +59,18 @@ fn tensor(object: &JsValue) -> Result<(String, Tensor), JsError> {
 }
 
 /// The outputs of a run; their bytes are copied out of this module's memory.
-pub(crate) fn results(outputs: &Outputs) -> Result<Array, JsError> {
+pub(crate) fn results(outputs: &Outputs) -> Array {
     outputs.iter().map(|(name, tensor)| object(name, tensor)).collect()
 }
 
-fn object(name: &str, tensor: &Tensor) -> Result<JsValue, JsError> {
+fn object(name: &str, tensor: &Tensor) -> JsValue {
     let dims: Array = tensor.shape().iter().map(|size| JsValue::from(*size as f64)).collect();
-    let fields = [
-        ("name", JsValue::from(name)),
-        ("type", JsValue::from(tensor.dtype().to_string())),
-        ("dims", dims.into()),
-        ("bytes", Uint8Array::from(tensor.bytes()).into()),
-    ];
-    of_fields(&fields).map(Into::into)
+    let fields: Fields = Object::new().unchecked_into();
+    fields.set_name(name);
+    fields.set_dtype(&tensor.dtype().to_string());
+    fields.set_dims(&dims);
+    fields.set_bytes(&Uint8Array::from(tensor.bytes()));
+    fields.into()
 }
 
 /// An object with some fields.

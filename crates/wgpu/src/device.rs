@@ -200,6 +200,9 @@ async fn adapters() -> Result<(wgpu::Instance, Vec<wgpu::Adapter>), Error> {
 fn choose<'a>(adapters: &'a [wgpu::Adapter], select: &Select) -> Result<&'a wgpu::Adapter, Error> {
     let names = || adapters.iter().map(|a| a.get_info().name).collect::<Vec<_>>().join(", ");
     let found = match select {
+        _ if adapters.is_empty() && cfg!(target_arch = "wasm32") => {
+            return Err(Error::Unavailable("the browser offers no WebGPU device".into()));
+        }
         _ if adapters.is_empty() => {
             return Err(Error::Unavailable(format!(
                 "wgpu found no device ({}): is a driver installed?",

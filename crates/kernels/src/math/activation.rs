@@ -111,7 +111,9 @@ pub(super) fn parametric(a: Activation, x: Val<'_>) -> Val<'_> {
         Activation::Elu { alpha } => pick(below_zero(x), super::expm1(x) * alpha, x),
         Activation::Celu { alpha } => {
             let below = super::expm1(div(x, x.like(alpha))) * alpha;
-            max_nan(x, x.like(0.0)) + min_nan(below, x.like(0.0))
+            let y = max_nan(x, x.like(0.0)) + min_nan(below, x.like(0.0));
+            // Near zero x is the result, and the quotient may be a denormal, which a device may flush.
+            (x.lt(0.0) & x.gt(-1e-17 * alpha)).select(x, y)
         }
         Activation::HardSigmoid { alpha, beta } => {
             min_nan(max_nan(x * alpha + beta, x.like(0.0)), x.like(1.0))
