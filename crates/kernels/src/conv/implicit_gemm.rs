@@ -133,7 +133,7 @@ pub(crate) fn convolve(problem: &Problem<'_>, extras: &[Operand], site: &mut Sit
     let shape = Shape {
         m: problem.rows(),
         columns: taps.classes.iter().map(|c| taps.columns(c)).collect(),
-        k: if problem.b.operand.ty.shape.numel() == 0 { 0 } else { problem.k },
+        k: if problem.b.operand.ty.shape.numel() == 0 { 0 } else { problem.k_number() },
         groups: problem.batch_count(),
     };
     if shape.k > 0

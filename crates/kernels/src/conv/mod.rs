@@ -98,8 +98,8 @@ impl<'a> ConvOperands<'a> {
     fn epilogue_inputs(&self, pixels: &Walk) -> Vec<EpilogueOperand> {
         let input = |(i, operand): (usize, &Operand)| EpilogueOperand {
             operand: operand.clone(),
-            row: self.strides[i][1],
-            column: signed(pixels.inner(i)),
+            row: self.strides[i][1].into(),
+            column: pixels.inner(i),
         };
         self.extras.iter().enumerate().map(input).collect()
     }
@@ -114,15 +114,15 @@ impl<'a> ConvOperands<'a> {
         let (n, k) = taps.most();
         let problem = Problem {
             m: self.m.into(),
-            n,
-            k,
-            a: MatrixOperand { outer: a.0 as i64, k_stride, operand: self.w.clone() },
-            b: MatrixOperand { outer: stride as i64, k_stride: 0, operand: self.x.clone() },
+            n: n.into(),
+            k: k.into(),
+            a: MatrixOperand { outer: a.0.into(), k_stride: k_stride.into(), operand: self.w.clone() },
+            b: MatrixOperand { outer: stride.into(), k_stride: Dim::ZERO, operand: self.x.clone() },
             batch: Walk::new(&[self.groups], &strides),
             extras: self.epilogue_inputs(&taps.extra_pixels),
             region: self.region,
             target: self.target,
-            out: (out_plane as i64, 1),
+            out: (out_plane.into(), Dim::ONE),
             experts: None,
             bias: self.bias,
             pairs: false,
@@ -176,14 +176,14 @@ fn pointwise<'a>(parts: &ConvOperands<'a>) -> Option<Problem<'a>> {
     if over.dims.len() > 1 {
         return None;
     }
-    let stride = |size: usize, stride: usize| if size == 1 { 0 } else { stride as i64 };
+    let stride = |size: usize, stride: usize| if size == 1 { Dim::ZERO } else { stride.into() };
     let a =
         MatrixOperand { outer: stride(m, channels), k_stride: stride(channels, 1), operand: parts.w.clone() };
     let problem =
-        |n: usize, b: MatrixOperand, batch: Walk, extras: Vec<EpilogueOperand>, out: (i64, i64)| Problem {
+        |n: usize, b: MatrixOperand, batch: Walk, extras: Vec<EpilogueOperand>, out: (Dim, Dim)| Problem {
             m: m.into(),
-            n,
-            k: channels,
+            n: n.into(),
+            k: channels.into(),
             a,
             b,
             batch,
@@ -202,12 +202,12 @@ fn pointwise<'a>(parts: &ConvOperands<'a>) -> Option<Problem<'a>> {
         let b = MatrixOperand { outer: stride(images, channels), k_stride: stride(channels, 1), operand: x };
         let input = |(operand, over): (&Operand, &Vec<i64>)| EpilogueOperand {
             operand: operand.clone(),
-            row: over[1],
-            column: over[0],
+            row: over[1].into(),
+            column: over[0].into(),
         };
         let extras: Vec<EpilogueOperand> = parts.extras.iter().zip(&parts.strides).map(input).collect();
         let batch = Walk::new::<Dim, Dim>(&[], &vec![Vec::new(); 2 + extras.len()]);
-        return Some(problem(images, b, batch, extras, (1, m as i64)));
+        return Some(problem(images, b, batch, extras, (Dim::ONE, m.into())));
     }
     if pixels < WIDE && images > 1 {
         return None;
@@ -217,7 +217,7 @@ fn pointwise<'a>(parts: &ConvOperands<'a>) -> Option<Problem<'a>> {
     let mut strides = vec![vec![0, (m * channels) as i64], vec![groups as i64 * plane, plane]];
     strides.extend(parts.strides.iter().map(|s| vec![s[0], m as i64 * s[1]]));
     let batch = Walk::new(&[images, groups], &strides);
-    Some(problem(pixels, b, batch, parts.epilogue_inputs(&over), (pixels as i64, 1)))
+    Some(problem(pixels, b, batch, parts.epilogue_inputs(&over), (pixels.into(), Dim::ONE)))
 }
 
 /// Lowers a transposed convolution: every result is the sum of the inputs that reach it.

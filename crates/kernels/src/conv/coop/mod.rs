@@ -14,7 +14,7 @@ mod pixels;
 #[allow(clippy::unwrap_used, clippy::panic, reason = "a failed expectation is a failed test")]
 mod tests;
 
-use olivine_ir::DType;
+use olivine_ir::{DType, Dim};
 use olivine_kernel::Elem;
 use olivine_program::DeviceCaps;
 
@@ -22,6 +22,7 @@ use crate::conv::coop::filters::Filters;
 use crate::conv::coop::gemm::CoopGemm;
 use crate::conv::coop::pixels::spread;
 use crate::conv::taps::{Bounds, Class, Tap, TapAxis, Taps};
+use crate::launch::number;
 use crate::math;
 use crate::matmul::candidates::even_splits;
 use crate::matmul::choice::{Shape, busy};
@@ -140,13 +141,14 @@ pub(crate) fn choose(problem: &Problem<'_>, taps: &Taps, caps: &DeviceCaps) -> O
     let target = &caps.target;
     let halves = matches!(problem.dtype(), DType::F16 | DType::BF16);
     let offered = target.multiplies(math::elem(problem.dtype()), Elem::F32, [SIDE, SIDE, SIDE]);
-    let sizes = [problem.rows(), problem.n, problem.k];
-    let worth = sizes.iter().zip(LEAST).all(|(size, least)| *size >= least);
-    if !halves || !offered || target.subgroup != Some(LANES) || problem.batch_count() != 1 || !worth {
+    let sizes = [problem.m, problem.n, problem.k];
+    let worth = || sizes.iter().zip(LEAST).all(|(size, least)| *size >= least);
+    if !halves || !offered || target.subgroup != Some(LANES) || problem.batches() != 1 || !worth() {
         return None;
     }
     let plan = Plan::new(taps)?;
-    let shape = Shape { m: problem.rows(), n: problem.n, k: plan.k_size(), batches: 1 };
+    let (columns, k_size) = (problem.columns(), plan.k_size());
+    let shape = Shape { m: problem.rows(), n: columns.into(), k: k_size.into(), batches: Dim::ONE };
     if plan.elements(taps.images) > u32::MAX as usize / 2 {
         return None;
     }
@@ -164,13 +166,13 @@ pub(crate) fn choose(problem: &Problem<'_>, taps: &Taps, caps: &DeviceCaps) -> O
         }
     };
     let blocks = all.into_iter().filter(|b| fits(*b, caps)).find(apt)?;
-    let count = blocks.count(&shape);
-    let stream_k = StreamK::new(count as usize, shape.k.div_ceil(blocks.k_step as usize), caps);
+    let count = number(blocks.count(&shape));
+    let stream_k = StreamK::new(count, k_size.div_ceil(blocks.k_step as usize), caps);
     let division = match stream_k.filter(|_| blocks.m == LARGE.m) {
         Some(stream_k) => KDivision::StreamK(stream_k),
         None => {
-            let wanted = (busy(caps) / 2 / count.max(1)) as usize;
-            KDivision::SplitK(even_splits(shape.k, wanted.min(shape.k / 512).clamp(1, 16), blocks.k_step))
+            let wanted = busy(caps) as usize / 2 / count.max(1);
+            KDivision::SplitK(even_splits(shape.k, wanted.min(k_size / 512).clamp(1, 16), blocks.k_step))
         }
     };
     Some(Choice { plan, blocks, division })
@@ -180,7 +182,7 @@ pub(crate) fn choose(problem: &Problem<'_>, taps: &Taps, caps: &DeviceCaps) -> O
 /// either is as much work for the device; the large ones' take less time.
 fn large_pays(shape: &Shape, caps: &DeviceCaps) -> bool {
     let round = busy(caps) as usize;
-    let of = |blocks: CoopTile| (blocks.count(shape) as usize, shape.k.div_ceil(blocks.k_step as usize));
+    let of = |blocks: CoopTile| (number(blocks.count(shape)), number(shape.k.div_ceil(blocks.k_step)));
     let ((count, steps), (medium_count, medium_steps)) = (of(LARGE), of(MEDIUM));
     let whole = waves(count, steps, round);
     let large = StreamK::new(count, steps, caps).map_or(whole, |stream_k| stream_k.time(caps));
