@@ -307,7 +307,7 @@ impl<'a> Problem<'a> {
     /// Neighbouring columns that may be stored as one vector.
     pub(crate) fn store_lanes(&self) -> usize {
         if let Some(taps) = &self.taps {
-            let lanes = |run: usize| vector_lanes(self.target.ty.dtype, run.into(), [].into_iter());
+            let lanes = |run: Dim| vector_lanes(self.target.ty.dtype, run, [].into_iter());
             return taps.run().map_or(1, lanes);
         }
         if is_unit(self.out.1) {
@@ -323,8 +323,8 @@ impl<'a> Problem<'a> {
         let jumps = self.batch.strides[2 + i].iter().copied();
         let jumps = jumps.chain([extra.row, extra.operand.offset]);
         if let Some(taps) = &self.taps {
-            let run = taps.run().filter(|_| is_unit(extra.column)).map_or(Dim::ONE, Dim::from);
-            let jumps = jumps.chain([taps.extra_images[i].into()]);
+            let run = taps.run().filter(|_| is_unit(extra.column)).unwrap_or(Dim::ONE);
+            let jumps = jumps.chain([taps.extra_images[i]]);
             return vector_lanes(extra.operand.ty.dtype, run, jumps);
         }
         if is_unit(extra.column) { vector_lanes(extra.operand.ty.dtype, self.n, jumps) } else { 1 }

@@ -55,7 +55,7 @@ impl CoopGemm<'_> {
         let epilogue = block.ends.epilogue(&l, problem, destination);
         let total = l.size("groups", groups);
         let parts = (splits > 1).then(|| (l.size("chunk", chunk), k.u32(1)));
-        let size = l.size("part", problem.target.ty.shape.numel());
+        let size = l.size("part", problem.target.ty.shape.sizes().numel());
         let id = linear_group(&k);
         k.if_(id.lt(total), || {
             let sizes = (block.ends.m, block.ends.n, block.all);
