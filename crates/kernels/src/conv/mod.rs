@@ -202,7 +202,11 @@ fn pointwise<'a>(parts: &ConvOperands<'a>) -> Option<Problem<'a>> {
         };
     let x = parts.x.clone();
     if groups == 1 && pixels == 1 {
-        let b = MatrixOperand { outer: open_stride(images, channels.into()), k_stride: stride(channels, 1), operand: x };
+        let b = MatrixOperand {
+            outer: open_stride(images, channels.into()),
+            k_stride: stride(channels, 1),
+            operand: x,
+        };
         let input = |(operand, over): (&Operand, &Vec<Dim>)| EpilogueOperand {
             operand: operand.clone(),
             row: over[1],

@@ -310,11 +310,7 @@ impl<'a> Problem<'a> {
             let lanes = |run: Dim| vector_lanes(self.target.ty.dtype, run, [].into_iter());
             return taps.run().map_or(1, lanes);
         }
-        if is_unit(self.out.1) {
-            vector_lanes(self.target.ty.dtype, self.n, [].into_iter())
-        } else {
-            1
-        }
+        if is_unit(self.out.1) { vector_lanes(self.target.ty.dtype, self.n, [].into_iter()) } else { 1 }
     }
 
     /// Neighbouring columns of an extra operand that may be loaded as one vector.
