@@ -3,14 +3,14 @@
 //! A cluster scans a row tile by tile and carries the total on; columns are scanned in segments side by side. Where
 //! there are few and long lines, the totals of their parts are folded first, and every part begins with those before.
 
-use olivine_ir::Dim;
 use olivine_ir::op::{Cumulative, CumulativeKind, ReduceKind};
+use olivine_ir::{Dim, product};
 use olivine_kernel::{Access, Buf, Val, Var};
 
 use super::reduce::{self, Block, Fold, Folded, Kind, Split, States};
 use super::rows::{BUSY, Clusters, GROUP, stored};
 use crate::kernels;
-use crate::launch::{Launch, bytes};
+use crate::launch::{Launch, bytes, number};
 use crate::site::{Operand, Site, Target, linear_group};
 
 kernels! { |op, site|
@@ -22,26 +22,27 @@ pub(crate) fn cumulative(op: &Cumulative, site: &mut Site<'_>) -> Result<(), Str
     let (x, y) = (site.operands[0].clone(), site.targets[0].clone());
     let dtype = x.ty.dtype;
     reduce::admit(dtype, site)?;
-    if x.ty.shape.numel() == 0 {
+    let dims = x.sizes();
+    if dims.numel() == 0 {
         return Ok(());
     }
-    let dims = x.dims();
     let n = dims.get(op.axis).copied().ok_or_else(|| format!("there is no axis {}", op.axis))?;
-    let inner: usize = dims[op.axis + 1..].iter().product();
-    let lines = x.ty.shape.numel() / n;
+    let inner = product(&dims[op.axis + 1..]);
+    let outer = product(&dims[..op.axis]);
+    let lines = outer * inner;
     let kind = match op.kind {
         CumulativeKind::Sum => ReduceKind::Sum,
         CumulativeKind::Prod => ReduceKind::Prod,
         CumulativeKind::Max => ReduceKind::Max,
     };
     let fold = Kind { kind, dtype };
-    let folded = Folded::packed(&[lines / inner, n, inner], &[1]);
+    let folded = Folded::packed(&[outer, n, inner], &[1]);
     // A part goes on where the one before ends, round by round: many short ones keep more loads under way.
     let busy = if inner == 1 { 4 * BUSY } else { BUSY };
     let split = folded.split_among(busy, super::rows::vector(dtype), site.group_size(GROUP));
-    let totals = match split.parts {
-        1 => None,
-        _ => Some(reduce::parts(&fold, &x, &folded, split, site)?),
+    let totals = match split.is_whole {
+        true => None,
+        false => Some(reduce::parts(&fold, &x, &folded, split, site)?),
     };
     let scan = Scan { op, fold, x, y, lines, n, inner, split, totals };
     if inner == 1 { scan.rows(site) } else { scan.columns(site) }
@@ -52,9 +53,9 @@ struct Scan<'a> {
     fold: Kind,
     x: Operand,
     y: Target,
-    lines: usize,
-    n: usize,
-    inner: usize,
+    lines: Dim,
+    n: Dim,
+    inner: Dim,
     split: Split,
     /// What each part comes to, where lines are split: by line and part along rows, by part and line along columns.
     totals: Option<States>,
@@ -84,7 +85,7 @@ impl Scan<'_> {
     }
 
     fn cost(&self) -> (Dim, Dim) {
-        ((self.lines * self.n).into(), bytes(&self.x.ty) + bytes(&self.y.ty))
+        (self.lines * self.n, bytes(&self.x.ty) + bytes(&self.y.ty))
     }
 
     /// Declares what is common: the line and the part of a unit of work, and the totals before it as a range of parts.
@@ -179,9 +180,9 @@ impl Scan<'_> {
                 tile.store(sink, base, &piece, *at, live, results);
             }
         });
-        let groups = (self.lines * self.split.parts).div_ceil((group / width) as usize);
+        let groups = (self.lines * self.split.parts).div_ceil(group / width);
         let bound = l.done();
-        site.dispatch(k, bound, groups as u64, self.cost())
+        site.dispatch(k, bound, groups, self.cost())
     }
 
     fn columns(&self, site: &mut Site<'_>) -> Result<(), String> {
@@ -196,9 +197,9 @@ impl Scan<'_> {
         let (x, y) = (me % across, me / across);
         let work = linear_group(&k);
         let blocks = self.lines.div_ceil(tile.columns());
-        let (block, part) = match self.split.parts {
-            1 => (work, k.u32(0)),
-            _ => {
+        let (block, part) = match self.split.is_whole {
+            true => (work, k.u32(0)),
+            false => {
                 let blocks = l.size("blocks", blocks);
                 (work % blocks, work / blocks)
             }
@@ -249,7 +250,7 @@ impl Scan<'_> {
             sink.store(index, if self.op.exclusive { before } else { after });
         });
         let bound = l.done();
-        site.dispatch(k, bound, (blocks * self.split.parts) as u64, self.cost())
+        site.dispatch(k, bound, blocks * self.split.parts, self.cost())
     }
 }
 
@@ -275,15 +276,15 @@ impl Tile {
     fn new(scan: &Scan<'_>, group: u32) -> Self {
         let n = scan.n;
         let vector = super::rows::vector(scan.x.ty.dtype) as u32;
-        let lanes = if n.is_multiple_of(RUN as usize) { vector } else { 1 };
+        let lanes = if n.is_multiple_of(RUN) { vector } else { 1 };
         // Doubles fill registers twice as fast.
         let most = if scan.x.ty.dtype.size() > 4 { RUNS / 2 } else { RUNS };
-        let runs = n.div_ceil(RUN as usize);
-        let each = ((runs / 32).max(1) as u32).min(most);
-        let each = 1 << each.ilog2();
+        let runs = n.div_ceil(RUN);
+        // A power of two, at most as many.
+        let each = [4, 2].into_iter().find(|each| *each <= most && runs >= 32 * *each).unwrap_or(1);
         let width = match scan.totals {
             Some(_) => group,
-            None => runs.div_ceil(each as usize).next_power_of_two().min(group as usize) as u32,
+            None => number(runs.div_ceil(each).next_power_of_two().min(group)) as u32,
         };
         Tile { group, width, runs: each, lanes }
     }
@@ -372,7 +373,7 @@ impl<'k> Line<'_, 'k> {
         let k = first.builder();
         let at = |position: Val<'k>| self.base + self.piece.run(position, 1) * self.inner;
         let mut rest = first;
-        if self.scan.n >= AHEAD as usize {
+        if self.scan.n >= AHEAD {
             let whole = (end - first) / AHEAD;
             k.for_(k.u32(0), whole, k.u32(1), |i| {
                 let indices: Vec<Val<'k>> = (0..AHEAD).map(|u| at(first + i * AHEAD + u)).collect();

@@ -235,7 +235,7 @@ impl Norm<'_> {
                 made.as_operand()
             }
         };
-        let folded = Folded::packed(&[number(parts.rows), parts.n], &[1]);
+        let folded = Folded::packed(&[parts.rows, parts.n.into()], &[1]);
         let states = if self.centred {
             reduce::states(&Moments(dtype), &x, folded, site)?
         } else {

@@ -576,6 +576,14 @@ pub(crate) fn class_of(size: Dim) -> usize {
     if size > most - step && size <= most { most as usize } else { number(size) }
 }
 
+/// The class of a size for a family's record. Where the record has nothing to say, the class is for those who measure
+/// and restricts no sizes.
+#[track_caller]
+pub(crate) fn recorded_class(size: Dim, is_tuned: bool) -> usize {
+    let size = if is_tuned { size } else { Dim::from(size.value().unwrap_or(0)) };
+    class_of(size)
+}
+
 /// A size as classes know it: the nearest power of two, so that one measurement serves sizes up to 1.4 times away.
 pub(crate) fn rounded(size: usize) -> usize {
     match size as u128 {

@@ -142,7 +142,7 @@ fn in_two_steps(
 ) -> Result<(), String> {
     let n = x.dims()[axis];
     let numel = x.ty.shape.numel();
-    let states = reduce::states(&LogSumExp(x.ty.dtype), x, Folded::packed(x.dims(), &[axis]), site)?;
+    let states = reduce::states(&LogSumExp(x.ty.dtype), x, Folded::packed(&x.sizes(), &[axis]), site)?;
     let vector = vector(x.ty.dtype);
     let run = if inner == 1 { n } else { inner };
     let lanes = if run.is_multiple_of(vector) { vector } else { 1 };

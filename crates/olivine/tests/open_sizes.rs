@@ -6,6 +6,8 @@
 #[path = "../../onnx/tests/wire/mod.rs"]
 mod wire;
 
+mod graphs;
+
 use olivine::internals::ExecutableExt;
 use olivine::internals::compile::{Options, compile};
 use olivine::prelude::*;
@@ -222,6 +224,27 @@ fn assert_near(got: &Tensor, want: &Tensor, what: &str) {
     for (got, want) in both {
         assert!(got == want || (got - want).abs() <= 1e-6 * want.abs(), "{got}, not {want}: {what}");
     }
+}
+
+#[test]
+fn convolutions_and_reductions_of_any_sizes_equal_their_fixed_twins_bit_for_bit() {
+    let session = Session::new(Device::Vulkan).unwrap();
+    let open = compiled(&session, &graphs::vision(DType::F32, [1, 16, 16], true).unwrap());
+    let mut random = Random(3);
+    for i in 0..24 {
+        let (n, h, w) = (1 + random.below(3) * (i % 2), 1 + random.below(40), 1 + random.below(70));
+        let x = Tensor::new([n, 3, h, w], numbers(n * 3 * h * w, &mut random)).unwrap();
+        let fixed = compiled(&session, &graphs::vision(DType::F32, [n, h, w], false).unwrap());
+        let (got, want) = (open.run([("x", &x)]).unwrap(), fixed.run([("x", &x)]).unwrap());
+        assert_eq!(bytes(&got), bytes(&want), "n {n}, h {h}, w {w}");
+    }
+    // Multiples of 32, as detectors of text take them.
+    let before = open.compiled();
+    for (h, w) in (4..20).map(|i| (32 * i, 32 * (24 - i))) {
+        let x = Tensor::new([1, 3, h, w], numbers(3 * h * w, &mut random)).unwrap();
+        open.run([("x", &x)]).unwrap();
+    }
+    assert!(open.compiled() - before <= 12, "{} plans: {:#?}", open.compiled() - before, open.guards());
 }
 
 /// What exporters write around attention: sizes out of `Shape`, put together again for `Reshape`, `Expand`, `Range`,

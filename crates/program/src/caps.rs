@@ -1,5 +1,6 @@
 //! What a device can do, as plain data: lowering reads nothing else of it.
 
+use olivine_ir::Dim;
 use olivine_kernel::Target;
 
 /// What every value in device memory is aligned to, whatever the device asks: wide loads never straddle cache lines.
@@ -107,8 +108,10 @@ impl DeviceCaps {
     }
 
     /// The same of kernels that run faster when they are long: not where so many multiply-adds make up for the wait.
-    pub fn wants_short_kernels_for(&self, work: usize) -> bool {
-        self.wants_short_kernels() && work < 1 << 22
+    #[track_caller]
+    pub fn wants_short_kernels_for(&self, work: impl Into<Dim>) -> bool {
+        // What is more than sizes can count compares as neither less nor more.
+        self.wants_short_kernels() && work.into() < 1 << 22
     }
 
     /// What every slot and range that is bound must be aligned to.

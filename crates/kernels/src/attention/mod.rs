@@ -21,7 +21,7 @@ use olivine_kernel::Val;
 use olivine_program::{DeviceCaps, DeviceKind};
 
 use crate::kernels;
-use crate::site::{Site, class_of, rounded};
+use crate::site::{Site, recorded_class, rounded};
 use args::AttentionTarget;
 use problem::Problem;
 pub(crate) use softmax::exp2_below;
@@ -120,11 +120,8 @@ const FAMILY: &str = "attention";
 
 /// Attentions that one measurement serves.
 fn class(p: &Problem<'_>, matters: bool) -> Result<String, String> {
-    // Where no record asks, the class is for those who measure alone and restricts no sizes.
-    let number = |size: Dim| match matters {
-        true => Ok(class_of(size)),
-        false => size.value().map(|value| value as usize).map_err(|e| e.to_string()),
-    };
+    let number =
+        |size: Dim| size.check().map(|size| recorded_class(size, matters)).map_err(|e| e.to_string());
     let pairs = rounded(number(p.batch * p.kv_heads)?);
     let sizes = [number(p.rows())?, number(p.keys)?].map(|size| rounded(size).to_string()).join("x");
     let sees = if p.looks_back() { " causal" } else { "" };

@@ -67,7 +67,7 @@ fn axes(window: &Window, parts: &ConvOperands<'_>) -> Option<(Along, Along)> {
 pub(crate) fn suits(window: &Window, parts: &ConvOperands<'_>) -> bool {
     let Some((down, across)) = axes(window, parts) else { return false };
     parts.channels == 1
-        && parts.x.ty.shape.numel() > 0
+        && parts.x.sizes().numel() != 0
         && down.kernel * across.kernel <= MOST_TAPS
         && down.reach(2) <= MOST_REACH
         && across.reach(ACROSS) <= MOST_REACH
@@ -75,8 +75,8 @@ pub(crate) fn suits(window: &Window, parts: &ConvOperands<'_>) -> bool {
 }
 
 /// Rows of a patch: as many as leave enough invocations.
-fn rows(parts: &ConvOperands<'_>, along: Along, (height, width): (usize, usize), kind: DeviceKind) -> usize {
-    let planes = parts.images() * parts.groups * parts.m;
+fn rows(parts: &ConvOperands<'_>, along: Along, (height, width): (Dim, Dim), kind: DeviceKind) -> usize {
+    let planes = parts.images() * (parts.groups * parts.m);
     let enough = if matches!(kind, DeviceKind::Cpu) { 1 << 10 } else { 1 << 16 };
     let heavy = parts.region.is_some_and(is_heavy);
     let fits = |rows: &usize| {
@@ -88,7 +88,9 @@ fn rows(parts: &ConvOperands<'_>, along: Along, (height, width): (usize, usize),
 }
 
 /// Elements to a vector of at most 16 bytes, or four, that rows are made of whole.
-fn lanes_of(dtype: DType, width: usize) -> usize {
+#[track_caller]
+fn lanes_of(dtype: DType, width: impl Into<Dim>) -> usize {
+    let width = width.into();
     let most = if dtype.size() > 4 { 2 } else { 4 };
     [4, 2].into_iter().find(|lanes| *lanes <= most && width.is_multiple_of(*lanes)).unwrap_or(1)
 }
@@ -105,20 +107,21 @@ pub(crate) fn depthwise(
         return Err(format!("the device has no {elem}"));
     }
     let (sizes, _, out) = parts.spatial();
-    let plane = |dims: &[usize]| match dims {
-        [width] => (1, *width),
+    let plane = |dims: &[Dim]| match dims {
+        [width] => (Dim::ONE, *width),
         [height, width] => (*height, *width),
-        _ => (0, 0),
+        _ => (Dim::ZERO, Dim::ZERO),
     };
-    let ((height, width), (out_height, out_width)) = (plane(sizes), plane(out));
-    if parts.target.ty.shape.numel() == 0 {
+    let ((height, width), (out_height, out_width)) = (plane(&sizes), plane(&out));
+    if parts.target.ty.shape.sizes().numel() == 0 {
         return Ok(());
     }
     let rows = rows(parts, down, (out_height, out_width), site.caps.kind);
     let (lanes, out_lanes) = (lanes_of(parts.x.ty.dtype, width), lanes_of(parts.target.ty.dtype, out_width));
-    let planes = parts.images() * parts.groups * parts.m;
+    let planes = parts.images() * (parts.groups * parts.m);
     let patches = (out_height.div_ceil(rows), out_width.div_ceil(ACROSS));
     let items = planes * patches.0 * patches.1;
+    let is_single = patches.0 == 1;
 
     let group = site.group_size(256);
     let k = site.builder("conv_depthwise", group);
@@ -126,7 +129,7 @@ pub(crate) fn depthwise(
     let (x, w) = (l.read("x", &parts.x), l.read("w", &parts.w));
     let tail = Tail::declare(&l, parts)?;
     let (total, patches_across) = (l.size("items", items), l.size("across", patches.1));
-    let patches_down = if patches.0 == 1 { k.u32(1) } else { l.size("down", patches.0) };
+    let patches_down = if is_single { k.u32(1) } else { l.size("down", patches.0) };
     let filters = l.size("filters", parts.groups * parts.m);
     let multiplier = if parts.m == 1 { k.u32(1) } else { l.size("multiplier", parts.m) };
     let input = (l.size("height", height), l.size("width", width));
@@ -137,7 +140,7 @@ pub(crate) fn depthwise(
     k.if_(id.lt(total), || {
         let rest = id / patches_across;
         let left = (id - rest * patches_across) * ACROSS;
-        let (top, number) = if patches.0 == 1 {
+        let (top, number) = if is_single {
             (k.u32(0), rest)
         } else {
             let number = rest / patches_down;
@@ -193,9 +196,9 @@ pub(crate) fn depthwise(
         }
     });
     let read: Dim = [&parts.x, &parts.w].into_iter().chain(&parts.extras).map(|o| bytes(&o.ty)).sum();
-    let flops = 2 * (parts.target.ty.shape.numel() * down.kernel * across.kernel) as u64;
+    let flops = parts.target.ty.shape.sizes().numel() * (2 * down.kernel * across.kernel);
     let bound = l.done();
-    let groups = items.div_ceil(group as usize) as u64;
+    let groups = items.div_ceil(group);
     site.dispatch(k, bound, groups, (flops, read + bytes(&parts.target.ty)))
 }
 
@@ -259,7 +262,7 @@ impl<'k, 'p> Tail<'k, 'p> {
         if extras.iter().any(|o| o.offset != 0) {
             return Err("an operand of the epilogue has an offset".into());
         }
-        let walk = Walk::new(parts.target.ty.shape.dims(), &parts.strides[..extras.len()]);
+        let walk = Walk::new(&parts.target.ty.shape.sizes(), &parts.strides[..extras.len()]);
         let input = |(i, o): (usize, &Operand)| l.read(&format!("x{i}"), o);
         Ok(Tail {
             parts,

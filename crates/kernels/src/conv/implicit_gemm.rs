@@ -17,7 +17,7 @@ use crate::matmul::problem::{Axis, Layout, Problem};
 use crate::matmul::tiled::panel::{IndexMode, TileOperand, TileSpan};
 use crate::matmul::tiled::{TileWork, declare_strides, multiply, swizzle};
 use crate::matmul::{multiply_add, split_k};
-use crate::site::{Memory, Operand, Site, linear_group};
+use crate::site::{Memory, Operand, Site, class_of, linear_group};
 
 /// A tile for up to 64 filters and many pixels.
 pub(crate) const BROAD: Tile = Tile { m: 64, n: 128, k: 16, rows: 8, columns: 8, unroll: 16 };
@@ -132,8 +132,8 @@ pub(crate) fn convolve(problem: &Problem<'_>, extras: &[Operand], site: &mut Sit
     }
     let shape = Shape {
         m: problem.rows(),
-        columns: taps.classes.iter().map(|c| taps.columns(c)).collect(),
-        k: if problem.b.operand.ty.shape.numel() == 0 { 0 } else { problem.k },
+        columns: taps.classes.iter().map(|c| class_of(taps.columns(c))).collect(),
+        k: if problem.b.operand.sizes().numel() == 0 { 0 } else { problem.k_number() },
         groups: problem.batch_count(),
     };
     if shape.k > 0
@@ -154,8 +154,8 @@ pub(crate) fn convolve(problem: &Problem<'_>, extras: &[Operand], site: &mut Sit
         }
     };
     let table = taps.store(site)?;
-    let size = problem.target.ty.shape.numel() as u64 * u64::from(elem.size());
-    let parts = (splits > 1).then(|| site.scratch(size * splits as u64));
+    let size = problem.target.ty.shape.sizes().numel() * elem.size();
+    let parts = (splits > 1).then(|| site.scratch(size * splits));
     let destination = parts.map_or(Destination::Target, Destination::Partials);
     tiles(problem, taps, table, (tile, splits), &destination, site)?;
     match parts {
@@ -165,9 +165,9 @@ pub(crate) fn convolve(problem: &Problem<'_>, extras: &[Operand], site: &mut Sit
 }
 
 /// Operations, and bytes that must move at least.
-fn cost(problem: &Problem<'_>, taps: &Taps) -> (u64, Dim) {
-    let terms: usize = taps.classes.iter().map(|c| taps.columns(c) * c.taps.len()).sum();
-    let flops = 2 * (problem.rows() * problem.batch_count()) as u64 * terms as u64;
+fn cost(problem: &Problem<'_>, taps: &Taps) -> (Dim, Dim) {
+    let terms: Dim = taps.classes.iter().map(|c| taps.columns(c) * c.taps.len()).sum();
+    let flops = 2 * problem.m * problem.batches() * terms;
     let operands = [&problem.a.operand, &problem.b.operand].into_iter();
     let read = operands.chain(problem.extras.iter().map(|e| &e.operand)).map(|o| bytes(&o.ty)).sum::<Dim>();
     (flops, read + bytes(&problem.target.ty))
@@ -194,9 +194,9 @@ fn tiles(
     site: &mut Site<'_>,
 ) -> Result<(), String> {
     let (n, k_offset) = taps.most();
-    let (down, across) = (problem.rows().div_ceil(tile.m as usize), n.div_ceil(tile.n as usize));
+    let (down, across) = (problem.rows().div_ceil(tile.m as usize), n.div_ceil(tile.n));
     let (batches, classes) = (problem.batch_count(), taps.classes.len());
-    let groups = down * across * batches * classes * splits;
+    let groups = across * (down * batches * classes * splits);
     let chunk = k_offset.div_ceil(splits).next_multiple_of(tile.k as usize);
     let whole = |k_size: usize| k_size > 0 && k_size.is_multiple_of(tile.k as usize);
     let tail = (classes > 1 && splits > 1) || !taps.classes.iter().all(|c| whole(c.taps.len()));
@@ -209,8 +209,8 @@ fn tiles(
     let total = l.size("groups", groups);
     let count = |name: &str, count: usize| (count > 1).then(|| l.size(name, count));
     let (batches, classes) = (count("batches", batches), count("classes", classes));
-    let parts =
-        (splits > 1).then(|| (l.size("chunk", chunk), l.size("part", problem.target.ty.shape.numel())));
+    let parts = (splits > 1)
+        .then(|| (l.size("chunk", chunk), l.size("part", problem.target.ty.shape.sizes().numel())));
     let row = l.stride("row", problem.out.0);
     let taps = Rc::new(taps.declare(&l, table));
     let epilogue = Epilogue::declare(&l, problem, destination, m);
@@ -263,7 +263,7 @@ fn tiles(
     });
     let bound = l.done();
     let Some(taps) = &problem.taps else { return Ok(()) };
-    site.dispatch(k, bound, groups as u64, cost(problem, taps))
+    site.dispatch(k, bound, groups, cost(problem, taps))
 }
 
 /// Emits a convolution of few filters to a group: an invocation sums all of them for a run of pixels.
@@ -271,7 +271,7 @@ fn direct(problem: &Problem<'_>, taps: &Taps, table: Memory, site: &mut Site<'_>
     let (n, _) = taps.most();
     let (batches, classes) = (problem.batch_count(), taps.classes.len());
     let runs = n.div_ceil(RUN);
-    let items = runs * batches * classes;
+    let items = runs * (batches * classes);
 
     let group = site.group_size(128);
     let k = site.builder("conv_direct", group);
@@ -342,5 +342,5 @@ fn direct(problem: &Problem<'_>, taps: &Taps, table: Memory, site: &mut Site<'_>
         }
     });
     let bound = l.done();
-    site.dispatch(k, bound, items.div_ceil(group as usize) as u64, cost(problem, taps))
+    site.dispatch(k, bound, items.div_ceil(group), cost(problem, taps))
 }

@@ -18,9 +18,9 @@ pub(crate) mod taps;
 mod tests;
 mod windows;
 
-use crate::launch::signed;
+use crate::launch::number;
 use olivine_ir::op::{Conv, ConvTranspose, Region, Window};
-use olivine_ir::{Dim, Shape, TensorType};
+use olivine_ir::{Dim, Shape, Sizes, TensorType, product};
 
 use crate::kernels;
 use crate::matmul::{self, EpilogueOperand, MatrixOperand, Problem};
@@ -40,7 +40,7 @@ struct ConvOperands<'a> {
     /// Operands of the epilogue, then the bias `[M, 1, ..]`; all broadcast to the target.
     extras: Vec<Operand>,
     /// Their strides over the target.
-    strides: Vec<Vec<i64>>,
+    strides: Vec<Vec<Dim>>,
     bias: bool,
     region: Option<&'a Region>,
     target: Target,
@@ -56,42 +56,44 @@ impl<'a> ConvOperands<'a> {
             return Err("a convolution needs two operands".into());
         };
         let target = site.targets.first().ok_or("a convolution needs a target")?.clone();
-        let dims = target.ty.shape.dims();
+        let dims = target.ty.shape.sizes();
         let mut extras = rest.to_vec();
         if bias {
             let Some(last) = extras.first().cloned() else { return Err("a bias is missing".into()) };
-            let mut shape = vec![1; dims.len() - 1];
+            let mut shape = vec![Dim::ONE; dims.len() - 1];
             shape[0] = dims[1];
-            let shape = Shape::new(&shape).map_err(|e| e.to_string())?;
+            let shape = Shape::of_sizes(&shape).map_err(|e| e.to_string())?;
             let mut strides = vec![Dim::ZERO; dims.len() - 1];
             strides[0] = Dim::ONE;
             extras.remove(0);
             extras.push(Operand { ty: TensorType::new(last.ty.dtype, shape), strides, ..last });
         }
         let over = |o: &Operand| {
-            let over = o.broadcast_to(&target.ty.shape.sizes());
-            let over = over.ok_or_else(|| format!("{} does not broadcast to {}", o.ty, target.ty.shape))?;
-            Ok::<_, String>(over.into_iter().map(signed).collect())
+            let over = o.broadcast_to(&dims);
+            over.ok_or_else(|| format!("{} does not broadcast to {}", o.ty, target.ty.shape))
         };
         let strides = extras.iter().map(over).collect::<Result<Vec<_>, _>>()?;
-        let (m, channels) = (dims[1] / groups.max(1), x.dims()[1] / groups.max(1));
+        // Channels, filters and windows are what kernels are written for.
+        let (m, channels) = (number(dims[1]) / groups.max(1), number(x.sizes()[1]) / groups.max(1));
         let (x, w) = (x.clone(), w.clone());
         Ok(ConvOperands { x, w, extras, strides, bias, region, target, groups, m, channels })
     }
 
     /// Spatial sizes of the input, the kernel and the result.
-    fn spatial(&self) -> (&[usize], &[usize], &[usize]) {
-        (&self.x.dims()[2..], &self.w.dims()[2..], &self.target.ty.shape.dims()[2..])
+    fn spatial(&self) -> (Vec<Dim>, Vec<usize>, Vec<Dim>) {
+        let after_two = |sizes: Sizes| sizes[2..].to_vec();
+        let kernel = after_two(self.w.sizes()).into_iter().map(number).collect();
+        (after_two(self.x.sizes()), kernel, after_two(self.target.ty.shape.sizes()))
     }
 
-    fn images(&self) -> usize {
-        self.x.dims()[0]
+    fn images(&self) -> Dim {
+        self.x.sizes()[0]
     }
 
     /// The layout of further operands over the pixels of an image.
     fn over_pixels(&self) -> Walk {
-        let strides: Vec<Vec<i64>> = self.strides.iter().map(|s| s[2..].to_vec()).collect();
-        Walk::new(self.spatial().2, &strides)
+        let strides: Vec<Vec<Dim>> = self.strides.iter().map(|s| s[2..].to_vec()).collect();
+        Walk::new(&self.spatial().2, &strides)
     }
 
     /// Further operands over rows and columns of a matmul, whose columns are pixels.
@@ -99,7 +101,7 @@ impl<'a> ConvOperands<'a> {
         let input = |(i, operand): (usize, &Operand)| EpilogueOperand {
             operand: operand.clone(),
             row: self.strides[i][1],
-            column: signed(pixels.inner(i)),
+            column: pixels.inner(i),
         };
         self.extras.iter().enumerate().map(input).collect()
     }
@@ -107,22 +109,22 @@ impl<'a> ConvOperands<'a> {
     /// The matmul of filters with gathered pixels; `a` is the stride between filters of a group and between groups.
     fn gathered(self, taps: Taps, a: (usize, usize), k_stride: i64) -> (Problem<'a>, Vec<Operand>) {
         let (sizes, _, out) = self.spatial();
-        let (plane, out_plane): (usize, usize) = (sizes.iter().product(), out.iter().product());
+        let (plane, out_plane) = (product(&sizes), product(&out));
         let stride = taps.axes.last().map_or(1, |a| a.stride);
-        let mut strides = vec![vec![a.1 as i64], vec![(self.channels * plane) as i64]];
-        strides.extend(self.strides.iter().map(|s| vec![self.m as i64 * s[1]]));
+        let mut strides = vec![vec![a.1.into()], vec![plane * self.channels]];
+        strides.extend(self.strides.iter().map(|s| vec![s[1] * self.m]));
         let (n, k) = taps.most();
         let problem = Problem {
             m: self.m.into(),
             n,
-            k,
-            a: MatrixOperand { outer: a.0 as i64, k_stride, operand: self.w.clone() },
-            b: MatrixOperand { outer: stride as i64, k_stride: 0, operand: self.x.clone() },
+            k: k.into(),
+            a: MatrixOperand { outer: a.0.into(), k_stride: k_stride.into(), operand: self.w.clone() },
+            b: MatrixOperand { outer: stride.into(), k_stride: Dim::ZERO, operand: self.x.clone() },
             batch: Walk::new(&[self.groups], &strides),
             extras: self.epilogue_inputs(&taps.extra_pixels),
             region: self.region,
             target: self.target,
-            out: (out_plane as i64, 1),
+            out: (out_plane, Dim::ONE),
             experts: None,
             bias: self.bias,
             pairs: false,
@@ -171,19 +173,20 @@ pub(crate) fn as_matmul<'a>(op: &'a Conv, site: &Site<'_>) -> Result<(Problem<'a
 /// A convolution of single elements as a matmul, if that is a good one.
 fn pointwise<'a>(parts: &ConvOperands<'a>) -> Option<Problem<'a>> {
     let (m, channels, groups, images) = (parts.m, parts.channels, parts.groups, parts.images());
-    let pixels: usize = parts.spatial().2.iter().product();
+    let pixels = product(&parts.spatial().2);
     let over = parts.over_pixels();
     if over.dims.len() > 1 {
         return None;
     }
-    let stride = |size: usize, stride: usize| if size == 1 { 0 } else { stride as i64 };
+    let open_stride = |size: Dim, stride: Dim| if size == 1 { Dim::ZERO } else { stride };
+    let stride = |size: usize, stride: usize| open_stride(size.into(), stride.into());
     let a =
         MatrixOperand { outer: stride(m, channels), k_stride: stride(channels, 1), operand: parts.w.clone() };
     let problem =
-        |n: usize, b: MatrixOperand, batch: Walk, extras: Vec<EpilogueOperand>, out: (i64, i64)| Problem {
+        |n: Dim, b: MatrixOperand, batch: Walk, extras: Vec<EpilogueOperand>, out: (Dim, Dim)| Problem {
             m: m.into(),
             n,
-            k: channels,
+            k: channels.into(),
             a,
             b,
             batch,
@@ -198,26 +201,34 @@ fn pointwise<'a>(parts: &ConvOperands<'a>) -> Option<Problem<'a>> {
             packed: None,
         };
     let x = parts.x.clone();
-    if pixels == 1 && groups == 1 {
-        let b = MatrixOperand { outer: stride(images, channels), k_stride: stride(channels, 1), operand: x };
-        let input = |(operand, over): (&Operand, &Vec<i64>)| EpilogueOperand {
+    if groups == 1 && pixels == 1 {
+        let b = MatrixOperand {
+            outer: open_stride(images, channels.into()),
+            k_stride: stride(channels, 1),
+            operand: x,
+        };
+        let input = |(operand, over): (&Operand, &Vec<Dim>)| EpilogueOperand {
             operand: operand.clone(),
             row: over[1],
             column: over[0],
         };
         let extras: Vec<EpilogueOperand> = parts.extras.iter().zip(&parts.strides).map(input).collect();
         let batch = Walk::new::<Dim, Dim>(&[], &vec![Vec::new(); 2 + extras.len()]);
-        return Some(problem(images, b, batch, extras, (1, m as i64)));
+        return Some(problem(images, b, batch, extras, (Dim::ONE, m.into())));
     }
     if pixels < WIDE && images > 1 {
         return None;
     }
-    let b = MatrixOperand { outer: stride(pixels, 1), k_stride: stride(channels, pixels), operand: x };
-    let plane = (channels * pixels) as i64;
-    let mut strides = vec![vec![0, (m * channels) as i64], vec![groups as i64 * plane, plane]];
-    strides.extend(parts.strides.iter().map(|s| vec![s[0], m as i64 * s[1]]));
-    let batch = Walk::new(&[images, groups], &strides);
-    Some(problem(pixels, b, batch, parts.epilogue_inputs(&over), (pixels as i64, 1)))
+    let b = MatrixOperand {
+        outer: open_stride(pixels, Dim::ONE),
+        k_stride: open_stride(channels.into(), pixels),
+        operand: x,
+    };
+    let plane = pixels * channels;
+    let mut strides = vec![vec![Dim::ZERO, (m * channels).into()], vec![plane * groups, plane]];
+    strides.extend(parts.strides.iter().map(|s| vec![s[0], s[1] * m]));
+    let batch = Walk::new(&[images, groups.into()], &strides);
+    Some(problem(pixels, b, batch, parts.epilogue_inputs(&over), (pixels, Dim::ONE)))
 }
 
 /// Lowers a transposed convolution: every result is the sum of the inputs that reach it.

@@ -5,10 +5,10 @@
 //! that say whether it is outside. Pixels come in classes, which have tables of their own: a convolution has one
 //! class, a transposed one has as many as its strides leave residues.
 
-use olivine_ir::Tensor;
+use olivine_ir::{Dim, Tensor, product};
 use olivine_kernel::{Access, Buf, Builder, Elem, Val};
 
-use crate::launch::Launch;
+use crate::launch::{Launch, number};
 use crate::site::{Memory, Site};
 use crate::walk::{Walk, Walker};
 
@@ -16,9 +16,9 @@ use crate::walk::{Walk, Walker};
 #[derive(Clone, Debug)]
 pub(crate) struct TapAxis {
     /// Elements of the input on it.
-    pub(crate) size: usize,
+    pub(crate) size: Dim,
     /// Their stride in memory.
-    pub(crate) step: usize,
+    pub(crate) step: Dim,
     /// Elements between neighbouring windows.
     pub(crate) stride: usize,
     /// Elements by which the first window begins before the input.
@@ -29,7 +29,7 @@ pub(crate) struct TapAxis {
     /// Whether a tap may fall outside.
     pub(crate) padded: bool,
     /// Distance between neighbouring pixels of a class in the result.
-    pub(crate) out: usize,
+    pub(crate) out: Dim,
 }
 
 /// How taps outside the input are found.
@@ -43,11 +43,22 @@ pub(crate) enum Bounds {
     Coordinates,
 }
 
+/// How the table says where a tap is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TapForm {
+    /// By its offset from the window's first element, for one size of the image.
+    Offsets,
+    /// By its channel and its distance along one or two axes, for all sizes of the image.
+    Distances,
+}
+
 /// An index along K of a class.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tap {
-    /// Elements from the window's first one, channels included.
+    /// Elements from the window's first one, channels included; what [`TapForm::Offsets`] needs.
     pub(crate) offset: i64,
+    /// Its input channel in the group.
+    pub(crate) channel: usize,
     /// The distance from the window's first coordinates.
     pub(crate) delta: [i64; 3],
     /// Which bits it asks for.
@@ -60,16 +71,16 @@ pub(crate) struct Tap {
 #[derive(Clone, Debug)]
 pub(crate) struct Class {
     /// Pixels by axis.
-    pub(crate) dims: Vec<usize>,
+    pub(crate) dims: Vec<Dim>,
     /// The first one's index in the result's image.
-    pub(crate) out: usize,
+    pub(crate) out: Dim,
     /// What their sums are made of.
     pub(crate) taps: Vec<Tap>,
 }
 
 impl Class {
-    fn pixels(&self) -> usize {
-        self.dims.iter().product()
+    fn pixels(&self) -> Dim {
+        product(&self.dims)
     }
 }
 
@@ -78,15 +89,18 @@ impl Class {
 pub(crate) struct Taps {
     pub(crate) axes: Vec<TapAxis>,
     pub(crate) bounds: Bounds,
-    pub(crate) images: usize,
+    pub(crate) form: TapForm,
+    pub(crate) images: Dim,
+    /// Elements of a channel of the input.
+    pub(crate) plane: Dim,
     /// Elements between images of the input, and of the result.
-    pub(crate) image: (usize, usize),
+    pub(crate) image: (Dim, Dim),
     /// At least one.
     pub(crate) classes: Vec<Class>,
     /// Whether weights are found by the table; else they are in the order of K.
     pub(crate) by_weight: bool,
     /// The strides of further operands over images and over pixels.
-    pub(crate) extra_images: Vec<i64>,
+    pub(crate) extra_images: Vec<Dim>,
     pub(crate) extra_pixels: Walk,
 }
 
@@ -98,27 +112,30 @@ pub(crate) const MOST_BITS: usize = 32;
 
 impl Taps {
     /// Columns of a class.
-    pub(crate) fn columns(&self, class: &Class) -> usize {
+    pub(crate) fn columns(&self, class: &Class) -> Dim {
         self.images * class.pixels()
     }
 
     /// The most columns and K of a class.
-    pub(crate) fn most(&self) -> (usize, usize) {
-        let columns = self.classes.iter().map(|c| self.columns(c)).max().unwrap_or(0);
+    pub(crate) fn most(&self) -> (Dim, usize) {
+        let columns =
+            self.classes.iter().map(|c| self.columns(c)).reduce(|a, b| a.max(b)).unwrap_or_default();
         (columns, self.classes.iter().map(|c| c.taps.len()).max().unwrap_or(0))
     }
 
     /// Neighbouring pixels that are contiguous in the result and in all further operands.
-    pub(crate) fn run(&self) -> Option<usize> {
+    pub(crate) fn run(&self) -> Option<Dim> {
         let plain = self.classes.len() == 1 && !self.by_weight && self.extra_pixels.dims.len() <= 1;
         plain.then(|| self.classes[0].pixels())
     }
 
+    /// Words of an index along K in the table.
     fn words(&self) -> usize {
-        match self.bounds {
-            Bounds::Inside => 1,
-            Bounds::Bits => 2,
-            Bounds::Coordinates => 4,
+        match (self.form, self.bounds) {
+            (TapForm::Offsets, Bounds::Inside) => 1,
+            (TapForm::Offsets, Bounds::Bits) => 2,
+            (TapForm::Distances, Bounds::Inside | Bounds::Coordinates) if self.axes.len() == 1 => 2,
+            _ => 4,
         }
     }
 
@@ -128,25 +145,31 @@ impl Taps {
         let mut words = Vec::new();
         let mut first = 0;
         for class in self.classes.iter().filter(|_| several) {
-            let inner = |axis: usize| class.dims.get(axis).map_or(1, |d| *d as u32);
-            let (pixels, columns) = (class.pixels() as u32, self.columns(class) as u32);
+            let inner = |axis: usize| class.dims.get(axis).map_or(1, |d| number(*d) as u32);
+            let pixels = number(class.pixels()) as u32;
+            let (columns, out) = (number(self.columns(class)) as u32, number(class.out) as u32);
             let k_size = class.taps.len();
-            words.extend([k_size as u32, first, pixels, columns, class.out as u32, inner(1), inner(2), 0]);
+            words.extend([k_size as u32, first, pixels, columns, out, inner(1), inner(2), 0]);
             first += k_size.max(1) as u32;
         }
         // A class without taps has one that is never summed, so that there is something to load.
-        let nothing = Tap { offset: 0, delta: [0; 3], bits: 0, weight: 0 };
+        let nothing = Tap { offset: 0, channel: 0, delta: [0; 3], bits: 0, weight: 0 };
         let padded: Vec<Tap> = self
             .classes
             .iter()
             .flat_map(|c| c.taps.iter().copied().chain(c.taps.is_empty().then_some(nothing)))
             .collect();
         for tap in &padded {
-            let (offset, [d0, d1, d2]) = (tap.offset as u32, tap.delta.map(|d| d as u32));
-            match self.bounds {
-                Bounds::Inside => words.push(offset),
-                Bounds::Bits => words.extend([offset, tap.bits]),
-                Bounds::Coordinates => words.extend([offset, d0, d1, d2]),
+            let (offset, channel) = (tap.offset as u32, tap.channel as u32);
+            let [d0, d1, d2] = tap.delta.map(|d| d as u32);
+            match (self.form, self.bounds, self.axes.len()) {
+                (TapForm::Offsets, Bounds::Inside, _) => words.push(offset),
+                (TapForm::Offsets, Bounds::Bits, _) => words.extend([offset, tap.bits]),
+                (TapForm::Offsets, Bounds::Coordinates, _) => words.extend([offset, d0, d1, d2]),
+                (TapForm::Distances, Bounds::Bits, 1) => words.extend([channel, d0, tap.bits, 0]),
+                (TapForm::Distances, _, 1) => words.extend([channel, d0]),
+                (TapForm::Distances, Bounds::Bits, _) => words.extend([channel, d0, d1, tap.bits]),
+                (TapForm::Distances, ..) => words.extend([channel, d0, d1, 0]),
             }
         }
         if self.by_weight {
@@ -191,6 +214,7 @@ impl Taps {
             k,
             table: l.bind("table", Elem::U32, Access::Read, table),
             bounds: self.bounds,
+            plane: (self.form == TapForm::Distances).then(|| l.size("plane", self.plane)),
             words: self.words() as u8,
             entries: if entries == 0 { k.u32(0) } else { l.size("entries", entries) },
             weights: self.by_weight.then(|| l.size("weights", entries + count * self.words())),
@@ -203,7 +227,15 @@ impl Taps {
                 .extra_images
                 .iter()
                 .enumerate()
-                .map(|(i, s)| if *s == 0 { k.u32(0) } else { l.stride(&format!("x{i}_image"), *s) })
+                .map(
+                    |(i, s)| {
+                        if s.as_constant() == Some(0) {
+                            k.u32(0)
+                        } else {
+                            l.stride(&format!("x{i}_image"), *s)
+                        }
+                    },
+                )
                 .collect(),
             extra_pixels: self.extra_pixels.declare(l, &vec![0; self.extra_images.len()]),
         }
@@ -226,6 +258,8 @@ pub(crate) struct DeclaredTaps<'k> {
     k: &'k Builder,
     table: Buf<'k>,
     bounds: Bounds,
+    /// Elements of a channel, where the table has distances instead of offsets.
+    plane: Option<Val<'k>>,
     words: u8,
     /// Where indices along K begin in the table, and their weights.
     entries: Val<'k>,
@@ -357,16 +391,27 @@ impl<'k> DeclaredTaps<'k> {
     /// A class's index along K.
     pub(crate) fn entry(&self, class: &Pattern<'k>, k_offset: Val<'k>) -> TapEntry<'k> {
         let at = self.entries + (class.first + k_offset) * u32::from(self.words);
-        let mut words = self.table.load_vec(at, self.words).into_iter();
-        let offset = words.next().unwrap_or(k_offset);
-        TapEntry { offset, bounds: words.take(self.bound_words()).collect() }
+        let words = self.table.load_vec(at, self.words);
+        let Some(plane) = self.plane else {
+            let offset = words.first().copied().unwrap_or(k_offset);
+            return TapEntry { offset, bounds: words.into_iter().skip(1).take(self.bound_words()).collect() };
+        };
+        let rank = self.axes.len();
+        let offset = (0..rank).fold(words[0] * plane, |offset, i| offset + words[1 + i] * self.axes[i].step);
+        let bounds = match self.bounds {
+            Bounds::Inside => Vec::new(),
+            Bounds::Bits => vec![words[1 + rank]],
+            Bounds::Coordinates => words[1..=rank].to_vec(),
+        };
+        TapEntry { offset, bounds }
     }
 
     /// Words that say whether an index along K is outside.
     pub(crate) fn bound_words(&self) -> usize {
         match self.bounds {
+            Bounds::Inside => 0,
+            Bounds::Bits => 1,
             Bounds::Coordinates => self.axes.len(),
-            _ => usize::from(self.words > 1),
         }
     }
 

@@ -1,16 +1,18 @@
 //! The taps of convolutions and of their transposes.
 
 use olivine_ir::op::Window;
+use olivine_ir::{Dim, product};
 
-use super::taps::{Bounds, Class, MOST_BITS, Tap, TapAxis, Taps};
+use super::taps::{Bounds, Class, MOST_BITS, Tap, TapAxis, TapForm, Taps};
 use crate::conv::ConvOperands;
+use crate::launch::number;
 
 /// The farthest that a window may reach: coordinates are 32-bit numbers that wrap.
 const FARTHEST: usize = i32::MAX as usize;
 
 /// Distances between neighbours of packed axes.
-fn steps(sizes: &[usize]) -> Vec<usize> {
-    let mut steps = vec![1; sizes.len()];
+fn steps(sizes: &[Dim]) -> Vec<Dim> {
+    let mut steps = vec![Dim::ONE; sizes.len()];
     for i in (1..sizes.len()).rev() {
         steps[i - 1] = steps[i] * sizes[i];
     }
@@ -36,7 +38,8 @@ fn three(deltas: &[i64]) -> [i64; 3] {
 }
 
 /// What is left of a distance on an axis that takes it only once.
-fn if_several(count: usize, distance: usize) -> usize {
+#[track_caller]
+fn if_several(count: Dim, distance: usize) -> usize {
     if count <= 1 { 1 } else { distance }
 }
 
@@ -44,15 +47,15 @@ fn if_several(count: usize, distance: usize) -> usize {
 /// lie.
 pub(crate) fn of_conv(window: &Window, parts: &ConvOperands<'_>) -> Result<Taps, String> {
     let (sizes, kernel, out) = parts.spatial();
-    let (step, out_step) = (steps(sizes), steps(out));
+    let (step, out_step) = (steps(&sizes), steps(&out));
     let mut axes = Vec::with_capacity(sizes.len());
     for i in 0..sizes.len() {
         let stride = if_several(out[i], window.strides[i]);
-        let dilation = if_several(kernel[i], window.dilations[i]);
+        let dilation = if kernel[i] <= 1 { 1 } else { window.dilations[i] };
         let lead = window.pads[i].0;
-        let reach = out[i].saturating_sub(1).saturating_mul(stride);
-        let reach = reach.saturating_add((kernel[i] - 1).saturating_mul(dilation));
-        if reach.max(lead) > FARTHEST {
+        let reach = (out[i] - 1).max(0) * stride + (kernel[i] - 1).saturating_mul(dilation);
+        let reach = reach.check().map_err(|e| e.to_string())?;
+        if lead > FARTHEST || reach > FARTHEST {
             return Err(format!("windows reach {} elements far on axis {i}", reach.max(lead)));
         }
         axes.push(TapAxis {
@@ -73,33 +76,44 @@ pub(crate) fn of_conv(window: &Window, parts: &ConvOperands<'_>) -> Result<Taps,
     };
     // A word tells of all axes at once, so that one kernel serves whichever of them are padded.
     axes.iter_mut().for_each(|a| a.padded |= bounds == Bounds::Bits);
-    let plane: usize = sizes.iter().product();
+    // Distances serve all sizes of an image; a volume has more of them than a table's entry.
+    let form = if sizes.len() <= 2 { TapForm::Distances } else { TapForm::Offsets };
+    let number_of = |size: Dim| if form == TapForm::Offsets { number(size) as i64 } else { 0 };
+    let plane = number_of(product(&sizes));
+    let steps: Vec<i64> = step.iter().map(|step| number_of(*step)).collect();
     let mut of_kernel = Vec::new();
     for tap in combinations(&kernel.iter().map(|k| (0..*k).collect()).collect::<Vec<_>>()) {
         let (mut offset, mut word, mut first) = (0, 0, 0);
         let mut deltas = Vec::with_capacity(tap.len());
-        for (t, axis) in tap.iter().zip(&axes) {
+        for ((t, axis), step) in tap.iter().zip(&axes).zip(&steps) {
             let delta = (t * axis.dilation) as i64;
             deltas.push(delta);
-            offset += delta * axis.step as i64;
+            offset += delta * step;
             if axis.padded {
                 word |= 1u32.checked_shl((first + t) as u32).unwrap_or(0);
                 first += axis.kernel;
             }
         }
-        of_kernel.push(Tap { offset, delta: three(&deltas), bits: word, weight: 0 });
+        of_kernel.push(Tap { offset, channel: 0, delta: three(&deltas), bits: word, weight: 0 });
     }
-    let taps = (0..parts.channels)
-        .flat_map(|c| of_kernel.iter().map(move |t| Tap { offset: t.offset + (c * plane) as i64, ..*t }));
-    let class = Class { dims: out.to_vec(), out: 0, taps: taps.collect() };
-    Ok(Taps { bounds, ..gathered(parts, axes, vec![class], false) })
+    let of_channel = |c: usize, t: &Tap| Tap { offset: t.offset + c as i64 * plane, channel: c, ..*t };
+    let taps = (0..parts.channels).flat_map(|c| of_kernel.iter().map(move |t| of_channel(c, t)));
+    let class = Class { dims: out, out: Dim::ZERO, taps: taps.collect() };
+    Ok(Taps { bounds, form, ..gathered(parts, axes, vec![class], false) })
 }
 
 /// The taps of a transposed convolution: a class for every residue of the strides. A result at `q·stride + r` takes
 /// the inputs at `q + (r + lead − tap·dilation) / stride` for the taps that divide.
 pub(crate) fn of_transpose(window: &Window, parts: &ConvOperands<'_>) -> Result<Taps, String> {
     let (sizes, kernel, out) = parts.spatial();
-    let (step, out_step) = (steps(sizes), steps(out));
+    // A table with several classes is for one size of the image.
+    let numbers = |sizes: &[Dim]| sizes.iter().map(|size| number(*size)).collect::<Vec<usize>>();
+    let (sizes, out) = (numbers(&sizes), numbers(&out));
+    let packed = |sizes: &[usize]| {
+        let sizes: Vec<Dim> = sizes.iter().map(|size| Dim::from(*size)).collect();
+        numbers(&steps(&sizes))
+    };
+    let (step, out_step) = (packed(&sizes), packed(&out));
     let far = |i: usize| {
         let span = (kernel[i] - 1).saturating_mul(window.dilations[i]);
         sizes[i].saturating_mul(window.strides[i]).saturating_add(span).max(window.pads[i].0)
@@ -109,18 +123,18 @@ pub(crate) fn of_transpose(window: &Window, parts: &ConvOperands<'_>) -> Result<
     }
     let axes: Vec<TapAxis> = (0..sizes.len())
         .map(|i| TapAxis {
-            size: sizes[i],
-            step: step[i],
+            size: sizes[i].into(),
+            step: step[i].into(),
             stride: 1,
             lead: 0,
             kernel: kernel[i],
             dilation: 1,
             padded: true,
-            out: window.strides[i] * out_step[i],
+            out: (window.strides[i] * out_step[i]).into(),
         })
         .collect();
     let (plane, area): (usize, usize) = (sizes.iter().product(), kernel.iter().product());
-    let kernel_step = steps(kernel);
+    let kernel_step = packed(&kernel);
     let residues: Vec<Vec<usize>> =
         out.iter().zip(&window.strides).map(|(o, s)| (0..*(s.min(o))).collect()).collect();
     let mut classes = Vec::new();
@@ -142,6 +156,7 @@ pub(crate) fn of_transpose(window: &Window, parts: &ConvOperands<'_>) -> Result<
                 let deltas: Vec<i64> = taps.iter().map(|(_, delta)| *delta).collect();
                 Tap {
                     offset: deltas.iter().zip(&step).map(|(d, s)| d * *s as i64).sum(),
+                    channel: 0,
                     delta: three(&deltas),
                     bits: 0,
                     weight: taps.iter().zip(&kernel_step).map(|((t, _), s)| t * s).sum(),
@@ -156,8 +171,8 @@ pub(crate) fn of_transpose(window: &Window, parts: &ConvOperands<'_>) -> Result<
             })
         });
         classes.push(Class {
-            dims: (0..out.len()).map(|i| (out[i] - residue[i]).div_ceil(window.strides[i])).collect(),
-            out: residue.iter().zip(&out_step).map(|(r, s)| r * s).sum(),
+            dims: (0..out.len()).map(|i| (out[i] - residue[i]).div_ceil(window.strides[i]).into()).collect(),
+            out: residue.iter().zip(&out_step).map(|(r, s)| r * s).sum::<usize>().into(),
             taps: taps.collect(),
         });
     }
@@ -168,14 +183,14 @@ pub(crate) fn of_transpose(window: &Window, parts: &ConvOperands<'_>) -> Result<
 fn gathered(parts: &ConvOperands<'_>, axes: Vec<TapAxis>, classes: Vec<Class>, by_weight: bool) -> Taps {
     let (sizes, _, out) = parts.spatial();
     let channels = parts.groups * parts.channels;
+    let plane = product(&sizes);
     Taps {
         axes,
         bounds: Bounds::Coordinates,
+        form: TapForm::Offsets,
         images: parts.images(),
-        image: (
-            channels * sizes.iter().product::<usize>(),
-            parts.groups * parts.m * out.iter().product::<usize>(),
-        ),
+        plane,
+        image: (plane * channels, product(&out) * (parts.groups * parts.m)),
         classes,
         by_weight,
         extra_images: parts.strides.iter().map(|s| s[0]).collect(),

@@ -2,16 +2,18 @@
 
 use std::fmt;
 
+use olivine_ir::Dim;
 use olivine_program::DeviceCaps;
 
 use crate::conv::implicit_gemm::BROAD;
+use crate::launch::number;
 use crate::matmul::choice::{Choice, GemvConfig, LARGE, MEDIUM, SMALL, SMALL_M, Shape, Tile, busy};
 use crate::matmul::coop::blocks;
 use crate::matmul::coop::blocks::CoopTile;
 use crate::matmul::problem::{Axis, Layout, Problem};
 use crate::matmul::split_f32::small_m;
 use crate::matmul::stream_k::StreamK;
-use crate::site::rounded;
+use crate::site::{class_of, recorded_class, rounded};
 
 /// The name of the family in records.
 pub(crate) const FAMILY: &str = "matmul";
@@ -29,45 +31,73 @@ const TILES: [Tile; 7] = [
 
 /// Matmuls that one measurement serves: type, sizes, batches, and along which axis and by how many the operands are
 /// read.
-pub(crate) fn class(problem: &Problem<'_>, shape: &Shape) -> String {
+pub(crate) fn class(problem: &Problem<'_>, shape: &Shape, is_tuned: bool) -> String {
     let layout = |layout: Layout, outer: char| {
         let axis = if layout.along == Axis::Outer { outer } else { 'k' };
         format!("{axis}{}", layout.lanes)
     };
-    let sizes = [shape.m, shape.n, shape.k].map(|size| rounded(size).to_string()).join("x");
+    let number = |size: Dim| rounded(recorded_class(size, is_tuned));
+    let (m, n, k) = (rounded(shape.m), number(shape.n), number(shape.k));
     format!(
-        "{} {sizes} b{} {}{}",
+        "{} {m}x{n}x{k} b{} {}{}",
         problem.dtype(),
-        rounded(shape.batches),
+        number(shape.batches),
         layout(problem.layout_of_a(), 'm'),
         layout(problem.layout_of_b(), 'n'),
     )
 }
 
-/// Every choice that computes the matmul. Any of them is right for the shape; a record picks among them.
+/// Sizes that candidates are listed by.
+#[derive(Clone, Copy)]
+pub(crate) struct Listed {
+    n: usize,
+    k: usize,
+    batches: usize,
+}
+
+impl Listed {
+    /// Of a shape; `None` where sizes are open and no record asks.
+    fn new(shape: &Shape, is_tuned: bool) -> Option<Self> {
+        let is_fixed = [shape.n, shape.k, shape.batches].iter().all(|size| size.is_constant());
+        (is_tuned || is_fixed).then(|| Listed {
+            n: class_of(shape.n),
+            k: number(shape.k),
+            batches: class_of(shape.batches),
+        })
+    }
+
+    fn shape(self, m: usize) -> Shape {
+        Shape { m, n: self.n.into(), k: self.k.into(), batches: self.batches.into() }
+    }
+}
+
+/// Every choice that computes the matmul, or the default alone where nobody asks for others. Any of them is right for the shape; a record picks among them.
 pub(crate) fn candidates(
     problem: &Problem<'_>,
     shape: &Shape,
     default: Choice,
     scalar: u32,
+    is_tuned: bool,
     caps: &DeviceCaps,
 ) -> Vec<Choice> {
     let mut all = vec![default];
+    let Some(listed) = Listed::new(shape, is_tuned) else { return all };
+    let (m, shape) = (shape.m, &listed.shape(shape.m));
     match default {
         Choice::Empty | Choice::Zeros => {}
         // Tiles are no match for them.
         Choice::Coop { .. } | Choice::StreamK { .. } => {
             for (blocks, splits) in blocks::candidates(problem, shape, caps) {
                 all.push(Choice::Coop { blocks, splits });
-                all.extend(shared(blocks, splits, shape, caps));
+                all.extend(shared(problem, blocks, splits, shape, caps));
             }
         }
-        Choice::Tiled { .. } => all.extend(tiles(shape, scalar, caps)),
+        Choice::Tiled { .. } => all.extend(tiles(m, listed, scalar, caps)),
         Choice::GemvDot { swapped, cut } => {
-            all.extend(cuts(shape, cut, caps).map(|cut| Choice::GemvDot { swapped, cut }));
+            all.extend(cuts(m, listed, cut, caps).map(|cut| Choice::GemvDot { swapped, cut }));
         }
         Choice::GemvAxpy { swapped, cut } => {
-            all.extend(cuts(shape, cut, caps).map(|cut| Choice::GemvAxpy { swapped, cut }));
+            all.extend(cuts(m, listed, cut, caps).map(|cut| Choice::GemvAxpy { swapped, cut }));
         }
         // Their one cut each was measured over all of their shapes.
         Choice::SmallMCoop(_) | Choice::SplitF32(_) => {}
@@ -83,39 +113,54 @@ pub(crate) fn candidates(
 }
 
 /// The same blocks, the last ones split, if that should pay.
-pub(crate) fn shared(blocks: CoopTile, splits: usize, shape: &Shape, caps: &DeviceCaps) -> Option<Choice> {
+pub(crate) fn shared(
+    problem: &Problem<'_>,
+    blocks: CoopTile,
+    splits: usize,
+    shape: &Shape,
+    caps: &DeviceCaps,
+) -> Option<Choice> {
     // What a step and a round take is known of the large ones.
     let known = blocks.m == 128 && blocks.n == 128 && splits == 1 && !blocks.carry;
-    let steps = shape.k.div_ceil(blocks.k_step as usize);
-    let schedule = known.then(|| StreamK::new(blocks.count(shape) as usize, steps, caps))??;
+    if !known || blocks.count(shape) > StreamK::most_blocks(caps) {
+        return None;
+    }
+    let steps = number(shape.k.div_ceil(blocks.k_step));
+    // Whether it pays is asked of the class of rows; the schedule is for the blocks that there are.
+    StreamK::new(number(blocks.count(shape)), steps, caps)?;
+    let rows = problem.m.div_ceil(blocks.m);
+    let count = number(rows * problem.n.div_ceil(blocks.n) * problem.batches());
+    let schedule = StreamK::of_last_wave(count, steps, caps)?;
     Some(Choice::StreamK { blocks, schedule })
 }
 
 /// The same cut of a GEMV with other loads in flight and other parts.
-fn cuts(shape: &Shape, cut: GemvConfig, caps: &DeviceCaps) -> impl Iterator<Item = GemvConfig> {
-    let groups = (shape.m.max(shape.n) * shape.batches) as u64 / 64;
-    let splits = parts(shape.k, 1024, groups, caps);
+fn cuts(m: usize, listed: Listed, cut: GemvConfig, caps: &DeviceCaps) -> impl Iterator<Item = GemvConfig> {
+    let groups = (m.max(listed.n) * listed.batches) as u64 / 64;
+    let splits = parts(listed.k, 1024, groups, caps);
     [1, 2, 4, 8].into_iter().flat_map(move |at_once| {
         splits.clone().into_iter().map(move |splits| GemvConfig { at_once, splits, ..cut })
     })
 }
 
 /// All tiles that fit, with K in one part or several.
-fn tiles(shape: &Shape, scalar: u32, caps: &DeviceCaps) -> Vec<Choice> {
+fn tiles(m: usize, listed: Listed, scalar: u32, caps: &DeviceCaps) -> Vec<Choice> {
+    let Listed { n, k, batches } = listed;
     let mut all = Vec::new();
     // A few rows would leave most of a tile empty.
-    if shape.m.min(shape.n) <= SMALL_M || shape.k == 0 {
+    if m.min(n) <= SMALL_M || k == 0 {
         return all;
     }
     for tile in TILES {
         // 64-bit accumulators of a large tile would not stay in registers.
         let large = tile.rows * tile.columns > 32;
         let tile = if scalar > 4 { tile.wide() } else { tile };
-        if (large && scalar > 4) || !tile.fits(caps, scalar) || tile.m as usize >= 4 * shape.m.max(32) {
+        if (large && scalar > 4) || !tile.fits(caps, scalar) || tile.m as usize >= 4 * m.max(32) {
             continue;
         }
-        for wanted in parts(shape.k, 128, tile.count(shape), caps) {
-            all.push(Choice::Tiled { tile, splits: even_splits(shape.k, wanted, tile.k) });
+        let count = m.div_ceil(tile.m as usize) * n.div_ceil(tile.n as usize) * batches;
+        for wanted in parts(k, 128, count as u64, caps) {
+            all.push(Choice::Tiled { tile, splits: even_splits(k.into(), wanted, tile.k) });
         }
         if caps.wants_short_kernels() {
             all.push(Choice::Tiled { tile: tile.rolled(), splits: 1 });
@@ -132,9 +177,13 @@ pub(crate) fn parts(k: usize, least: usize, groups: u64, caps: &DeviceCaps) -> V
 }
 
 /// So many parts that none is empty, when each is a multiple of `step`: kernels load before they ask.
-pub(crate) fn even_splits(k: usize, wanted: usize, step: u32) -> usize {
-    let chunk = k.div_ceil(wanted.max(1)).next_multiple_of(step.max(1) as usize);
-    k.div_ceil(chunk.max(1)).max(1)
+#[track_caller]
+pub(crate) fn even_splits(k: Dim, wanted: usize, step: u32) -> usize {
+    if wanted <= 1 {
+        return 1;
+    }
+    let chunk = k.div_ceil(wanted).next_multiple_of(step.max(1));
+    number(k.div_ceil(chunk.max(1)).max(1))
 }
 
 impl fmt::Display for Tile {

@@ -1,7 +1,9 @@
 //! Which kernel a matmul gets, by its shape, the layouts of its operands, and the device.
 
+use olivine_ir::Dim;
 use olivine_program::{DeviceCaps, DeviceKind};
 
+use crate::launch::number;
 use crate::matmul::candidates::even_splits;
 use crate::matmul::coop::blocks::CoopTile;
 use crate::matmul::problem::{Axis, Layout, Problem};
@@ -64,24 +66,35 @@ impl Tile {
         self.group() <= caps.target.max_invocations && self.shared_bytes(scalar) <= caps.target.shared_bytes
     }
 
-    pub(crate) fn count(self, shape: &Shape) -> u64 {
-        (shape.m.div_ceil(self.m as usize) * shape.n.div_ceil(self.n as usize) * shape.batches) as u64
+    pub(crate) fn count(self, shape: &Shape) -> Dim {
+        shape.n.div_ceil(self.n) * shape.batches * shape.m.div_ceil(self.m as usize)
     }
 }
 
-/// Sizes of a matmul.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Sizes of a matmul: rows by their class; what is asked about the others is recorded.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     pub(crate) m: usize,
-    pub(crate) n: usize,
-    pub(crate) k: usize,
-    pub(crate) batches: usize,
+    pub(crate) n: Dim,
+    pub(crate) k: Dim,
+    pub(crate) batches: Dim,
 }
 
 impl Shape {
     /// The sizes that a kernel is chosen by: rows by their class, so that one choice serves all rows of the class.
     pub(crate) fn of(problem: &Problem<'_>) -> Self {
-        Shape { m: class_of(problem.m), n: problem.n, k: problem.k, batches: problem.batch_count() }
+        Shape { m: class_of(problem.m), n: problem.n, k: problem.k, batches: problem.batches() }
+    }
+
+    /// Whether the smaller of rows and columns is at most `most`.
+    #[track_caller]
+    pub(crate) fn is_small(&self, most: usize) -> bool {
+        self.m <= most || self.n <= most
+    }
+
+    /// Multiply-adds.
+    pub(crate) fn work(&self) -> Dim {
+        self.n * self.k * self.batches * self.m
     }
 }
 
@@ -185,34 +198,47 @@ pub(crate) fn busy(caps: &DeviceCaps) -> u64 {
 }
 
 /// Parts of K, each at least `least` long, such that the device is busy.
-fn splits(k: usize, least: usize, groups: u64, busy: u64) -> usize {
-    let wanted = (busy / groups.max(1)).max(1) as usize;
-    wanted.min(k / least).clamp(1, 64)
+#[track_caller]
+fn splits(k: Dim, least: usize, groups: Dim, busy: u64) -> usize {
+    if groups * 2 > busy || k < 2 * least {
+        return 1;
+    }
+    number(quotient(busy, groups).min(k.div_floor(least)).clamp(1, 64))
+}
+
+/// How often so many workgroups make a device busy.
+pub(crate) fn quotient(busy: u64, groups: Dim) -> Dim {
+    Dim::from(busy).div_floor(groups.max(1))
 }
 
 /// Chooses; `a` and `b` say the layouts of the operands, `scalar` is the size of an accumulator in bytes.
 pub(crate) fn choose(shape: &Shape, a: Layout, b: Layout, scalar: u32, caps: &DeviceCaps) -> Choice {
     let Shape { m, n, k, batches } = *shape;
-    if m * n * batches == 0 {
+    if m == 0 || n == 0 || batches == 0 {
         return Choice::Empty;
     }
     if k == 0 {
         return Choice::Zeros;
     }
-    let along = if m <= n { b.along } else { a.along };
-    let swept = along == Axis::Outer && m.max(n) >= LONG && k >= LONG && scalar <= 4;
-    let most = if swept && !matches!(caps.kind, DeviceKind::Cpu) { SWEPT } else { SMALL_M };
-    if m.min(n) <= most {
-        return if m <= n { gemv(shape, b, false, caps) } else { gemv(shape, a, true, caps) };
+    // With more rows and columns no other question matters.
+    if !shape.is_small(SWEPT) {
+        return tiled(shape, scalar, caps);
+    }
+    let wide = n >= m;
+    let (few, many, along) = if wide { (m.into(), n, b.along) } else { (n, m.into(), a.along) };
+    let can_sweep = along == Axis::Outer && scalar <= 4 && !matches!(caps.kind, DeviceKind::Cpu);
+    let most = if can_sweep && many >= LONG && k >= LONG { SWEPT } else { SMALL_M };
+    if few <= most {
+        return if wide { gemv(shape, b, false, caps) } else { gemv(shape, a, true, caps) };
     }
     tiled(shape, scalar, caps)
 }
 
 /// Tiles for a matmul that is not empty.
 pub(crate) fn tiled(shape: &Shape, scalar: u32, caps: &DeviceCaps) -> Choice {
-    let Shape { m, n, k, batches } = *shape;
+    let Shape { m, n, k, .. } = *shape;
     let busy = busy(caps);
-    let short = caps.wants_short_kernels_for((m * n * batches).saturating_mul(k));
+    let short = caps.wants_short_kernels_for(shape.work());
     let tile = |tile: Tile| {
         let tile = if scalar > 4 { tile.wide() } else { tile };
         if short { tile.rolled() } else { tile }
@@ -220,16 +246,14 @@ pub(crate) fn tiled(shape: &Shape, scalar: u32, caps: &DeviceCaps) -> Choice {
     // 64-bit accumulators of the large tile would not stay in registers.
     let large = !short
         && scalar <= 4
-        && m.min(n) > 64
+        && !shape.is_small(64)
         && LARGE.fits(caps, scalar)
         && LARGE.count(shape) * 8 >= busy * 5;
-    let medium = tile(MEDIUM).fits(caps, scalar) && m.min(n) > 32;
+    let medium = tile(MEDIUM).fits(caps, scalar) && m > 32 && n > 32;
     let least = if caps.kind == DeviceKind::Cpu { 256 } else { 128 };
     let tile = match (large, medium) {
         (true, _) => LARGE,
-        (_, true)
-            if (MEDIUM.count(shape) * splits(k, least, MEDIUM.count(shape), busy) as u64) * 4 >= busy =>
-        {
+        (_, true) if MEDIUM.count(shape) * splits(k, least, MEDIUM.count(shape), busy) * 4 >= busy => {
             tile(MEDIUM)
         }
         _ => tile(SMALL),
@@ -241,7 +265,7 @@ pub(crate) fn tiled(shape: &Shape, scalar: u32, caps: &DeviceCaps) -> Choice {
 
 /// `weight` is the layout of the operand with many columns.
 fn gemv(shape: &Shape, weight: Layout, swapped: bool, caps: &DeviceCaps) -> Choice {
-    let (few, many) = if swapped { (shape.n, shape.m) } else { (shape.m, shape.n) };
+    let (few, many) = if swapped { (class_of(shape.n), shape.m.into()) } else { (shape.m, shape.n) };
     let rows = few.next_power_of_two() as u32;
     if weight.along == Axis::Outer && many >= 16 {
         let cut = sweep(&Shape { m: few, n: many, ..*shape }, weight.lanes, caps);
@@ -256,20 +280,21 @@ fn gemv(shape: &Shape, weight: Layout, swapped: bool, caps: &DeviceCaps) -> Choi
         _ => 2,
     };
     let subgroup = caps.target.subgroup.unwrap_or(32).clamp(8, 32);
-    let steps = shape.k / weight.lanes;
-    let clusters = (many.div_ceil(columns as usize) * shape.batches) as u64;
-    let width = match steps {
-        0..=4 => 1,
-        5..=64 => 8,
-        _ => subgroup,
+    let steps = shape.k.div_floor(weight.lanes);
+    let clusters = many.div_ceil(columns) * shape.batches;
+    let width = match () {
+        () if steps <= 4 => 1,
+        () if steps <= 64 => 8,
+        () => subgroup,
     };
     // Few long columns: the whole workgroup takes each, and then several workgroups do.
-    let width = if steps > 1024 && clusters * u64::from(width) < busy * group { group as u32 } else { width };
+    let width = if steps > 1024 && clusters * width < busy * group { group as u32 } else { width };
     let width = if width.is_power_of_two() { width } else { width.next_power_of_two() / 2 };
-    let groups = (clusters * u64::from(width)).div_ceil(group);
+    let groups = (clusters * width).div_ceil(group);
     let most = if rows <= 2 { 8 } else { 4 };
-    let rounds = steps / width as usize;
+    let rounds = steps.div_floor(width);
     let at_once = match width {
+        _ if caps.wants_short_kernels() => 1,
         1 => 1,
         _ => (2..=most).rev().find(|n| rounds.is_multiple_of(*n)).unwrap_or(4) as u32,
     };
@@ -278,7 +303,7 @@ fn gemv(shape: &Shape, weight: Layout, swapped: bool, caps: &DeviceCaps) -> Choi
         columns,
         width,
         group: group as u32,
-        at_once: if caps.wants_short_kernels() { 1 } else { at_once },
+        at_once,
         splits: splits(shape.k, 4096, groups, busy),
     };
     Choice::GemvDot { swapped, cut }
@@ -287,7 +312,7 @@ fn gemv(shape: &Shape, weight: Layout, swapped: bool, caps: &DeviceCaps) -> Choi
 /// How a matmul of few rows is swept, columns read in runs of `run`.
 pub(crate) fn sweep(shape: &Shape, run: usize, caps: &DeviceCaps) -> GemvConfig {
     let rows = shape.m.next_power_of_two() as u32;
-    let wide = |width: u32| (shape.n.div_ceil(width as usize * run) * shape.batches) as u64;
+    let wide = |width: u32| shape.n.div_ceil(width as usize * run) * shape.batches;
     if matches!(caps.kind, DeviceKind::Cpu) || caps.target.max_invocations < 256 {
         let splits = splits(shape.k, 128, wide(16), 2 * busy(caps));
         let columns = run as u32;
@@ -300,17 +325,18 @@ pub(crate) fn sweep(shape: &Shape, run: usize, caps: &DeviceCaps) -> GemvConfig 
     let sums = rows * columns;
     // Lines of 128 bytes, half of that where the device would not be busy; then as many invocations as it takes.
     let enough = busy(caps) / 4;
-    let wide = |width: u32| (shape.n.div_ceil((width * columns) as usize) * shape.batches) as u64;
+    let wide = |width: u32| shape.n.div_ceil(width * columns) * shape.batches;
     let width = if wide(8 * narrow) >= enough { 8 * narrow } else { 4 * narrow };
-    let wanted = 4 * busy(caps) * 128 / wide(width).max(1);
+    let wanted = quotient(4 * busy(caps) * 128, wide(width));
     let most = match sums {
         0..=16 => 1024,
         17..=32 => 512,
         _ => 256,
     };
     // No more slices than have four indices along K each.
-    let deep = (shape.k as u64 * u64::from(width) / 4).max(1);
-    let group = wanted.next_power_of_two().min(deep.next_power_of_two() / 2).clamp(128, most) as u32;
+    let deep = (shape.k * width).div_floor(4).max(1);
+    let deep = deep.next_power_of_two().div_floor(2);
+    let group = number(wanted.next_power_of_two().min(deep).clamp(128, most)) as u32;
     let slices = (group / width) as usize;
     let at_once = if sums * columns <= 64 || narrow > 1 { [8, 4] } else { [4, 4] };
     let at_once = at_once.into_iter().find(|n| shape.k.is_multiple_of(slices * *n as usize)).unwrap_or(4);

@@ -2,8 +2,8 @@
 
 use std::rc::Rc;
 
-use olivine_ir::DType;
 use olivine_ir::op::{Binary, InstrOp, Region, ScalarOp, Unary};
+use olivine_ir::{DType, Dim};
 use olivine_kernel::{Access, Buf, Builder, Elem, Scalar, Val};
 
 use crate::conv::taps::{DeclaredTaps, Pattern};
@@ -95,8 +95,8 @@ impl<'k, 'p> Epilogue<'k, 'p> {
         columns: Val<'k>,
     ) -> Self {
         let k = l.k();
-        let stride = |name: &str, value: i64| match value {
-            0 | 1 => k.u32(value as u32),
+        let stride = |name: &str, value: Dim| match value.as_constant() {
+            Some(small @ (0 | 1)) => k.u32(small as u32),
             _ => l.stride(name, value),
         };
         let strides = (stride("out_row", problem.out.0), stride("out_column", problem.out.1));
@@ -109,7 +109,7 @@ impl<'k, 'p> Epilogue<'k, 'p> {
                         row: stride(&format!("x{i}_row"), extra.row),
                         column: stride(&format!("x{i}_column"), extra.column),
                         lanes: problem.extra_lanes(i),
-                        once: extra.column == 0,
+                        once: extra.column.as_constant() == Some(0),
                     }
                 };
                 (l.write("out", &problem.target), (0..problem.extras.len()).map(input).collect())
@@ -186,7 +186,7 @@ impl<'k, 'p> Epilogue<'k, 'p> {
             && self.pixels.is_none()
             && !self.problem.pairs
             && !self.epilogue_inputs.is_empty();
-        preload.then(|| self.problem.extras.iter().all(|extra| extra.row == 0))
+        preload.then(|| self.problem.extras.iter().all(|extra| extra.row.as_constant() == Some(0)))
     }
 
     /// Loads the extra operands at neighbouring columns of a row that exists; columns past the last give others'.

@@ -88,8 +88,9 @@ pub(crate) fn lower(problem: Problem<'_>, extras: &[Operand], site: &mut Site<'_
             let chosen = coop::blocks::choose(&problem, &shape, site.caps, site.may_defer_sum);
             chosen.map(|(blocks, splits)| {
                 // Whoever sums parts anyway takes those of a split without another dispatch.
-                let shared = candidates::shared(blocks, splits, &shape, site.caps);
-                let shared = shared.filter(|_| !site.may_defer_sum);
+                let shared = (!site.may_defer_sum)
+                    .then(|| candidates::shared(&problem, blocks, splits, &shape, site.caps))
+                    .flatten();
                 shared.unwrap_or(Choice::Coop { blocks, splits })
             })
         })
@@ -105,10 +106,12 @@ pub(crate) fn lower(problem: Problem<'_>, extras: &[Operand], site: &mut Site<'_
     if matches!(default, Choice::Empty | Choice::Zeros) {
         return emit(problem, default, extras, site);
     }
-    let candidates = candidates::candidates(&problem, &shape, default, elem.size(), site.caps);
+    let is_tuned = site.is_tuned(candidates::FAMILY);
+    let candidates = candidates::candidates(&problem, &shape, default, elem.size(), is_tuned, site.caps);
+    let class = candidates::class(&problem, &shape, is_tuned);
     let class = match &problem.packed {
-        Some(weight) => format!("{} {}", weight.name(), candidates::class(&problem, &shape)),
-        None => candidates::class(&problem, &shape),
+        Some(weight) => format!("{} {class}", weight.name()),
+        None => class,
     };
     let choice = site.tuned(candidates::FAMILY, class, default, candidates);
     emit(problem, choice, extras, site)

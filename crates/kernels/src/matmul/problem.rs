@@ -4,7 +4,7 @@ use olivine_ir::op::Region;
 use olivine_ir::{DType, Dim};
 
 use crate::conv::taps::Taps;
-use crate::launch::{bytes, number, signed};
+use crate::launch::{bytes, number};
 use crate::packed::weight::Weight;
 use crate::site::{Operand, Target};
 use crate::walk::Walk;
@@ -13,16 +13,20 @@ use crate::walk::Walk;
 #[derive(Clone, Debug)]
 pub(crate) struct MatrixOperand {
     pub(crate) operand: Operand,
-    pub(crate) outer: i64,
-    pub(crate) k_stride: i64,
+    pub(crate) outer: Dim,
+    pub(crate) k_stride: Dim,
 }
 
 impl MatrixOperand {
     /// The axis along which it is contiguous, given how many positions and indices along K it has.
-    pub(crate) fn along(&self, extent: impl Into<Dim>, k_size: usize) -> Axis {
-        let near = |stride: i64, one: bool| if one { u64::MAX } else { stride.unsigned_abs().max(1) };
-        let single = extent.into().as_constant() == Some(1);
-        if near(self.outer, single) < near(self.k_stride, k_size == 1) { Axis::Outer } else { Axis::K }
+    #[track_caller]
+    pub(crate) fn along(&self, extent: impl Into<Dim>, k_size: impl Into<Dim>) -> Axis {
+        let near = |stride: Dim, size: Dim| if size == 1 { None } else { Some(stride.abs().max(1)) };
+        match (near(self.outer, extent.into()), near(self.k_stride, k_size.into())) {
+            (Some(_), None) => Axis::Outer,
+            (Some(outer), Some(k_stride)) if outer < k_stride => Axis::Outer,
+            _ => Axis::K,
+        }
     }
 }
 
@@ -30,16 +34,16 @@ impl MatrixOperand {
 #[derive(Clone, Debug)]
 pub(crate) struct EpilogueOperand {
     pub(crate) operand: Operand,
-    pub(crate) row: i64,
-    pub(crate) column: i64,
+    pub(crate) row: Dim,
+    pub(crate) column: Dim,
 }
 
 /// A batched matmul and what becomes of it.
 #[derive(Clone, Debug)]
 pub(crate) struct Problem<'a> {
     pub(crate) m: Dim,
-    pub(crate) n: usize,
-    pub(crate) k: usize,
+    pub(crate) n: Dim,
+    pub(crate) k: Dim,
     pub(crate) a: MatrixOperand,
     pub(crate) b: MatrixOperand,
     /// Batch axes with the strides of A, B and the extra operands.
@@ -48,7 +52,7 @@ pub(crate) struct Problem<'a> {
     pub(crate) region: Option<&'a Region>,
     pub(crate) target: Target,
     /// Strides of the target over rows and columns; batches are `m·n` apart.
-    pub(crate) out: (i64, i64),
+    pub(crate) out: (Dim, Dim),
     /// For every batch, which of `count` matrices of B it takes; B's batch strides are 0 then.
     pub(crate) experts: Option<Experts>,
     /// Whether the last extra operand is added to the sum before the sum is rounded; the epilogue does not see it.
@@ -101,10 +105,9 @@ impl<'a> Problem<'a> {
             .checked_sub(usize::from(has_m) + usize::from(has_n))
             .ok_or_else(|| format!("a matmul of shape {}", target.ty.shape))?;
         let (batch_dims, matrix) = dims.split_at(rank);
-        // Tiles are chosen for these columns and this K; rows come in any number.
         let m = if has_m { matrix[0] } else { Dim::ONE };
-        let n = if has_n { number(matrix[usize::from(has_m)]) } else { 1 };
-        let k = number(a.sizes().last().copied().unwrap_or(Dim::ONE));
+        let n = if has_n { matrix[usize::from(has_m)] } else { Dim::ONE };
+        let k = a.sizes().last().copied().unwrap_or(Dim::ONE);
 
         let (mut strides, mut extras) = (Vec::new(), Vec::new());
         for operand in [a, b] {
@@ -119,19 +122,19 @@ impl<'a> Problem<'a> {
             strides.push(over_batch.to_vec());
             extras.push(EpilogueOperand {
                 operand: operand.clone(),
-                row: if has_m { signed(over[0]) } else { 0 },
-                column: if has_n { signed(over[usize::from(has_m)]) } else { 0 },
+                row: if has_m { over[0] } else { Dim::ZERO },
+                column: if has_n { over[usize::from(has_m)] } else { Dim::ZERO },
             });
         }
         let at = |operand: &Operand, back: usize, size: Dim| {
             let strides = &operand.strides;
             let steps = size.as_constant() != Some(1) && strides.len() >= back;
-            if steps { signed(strides[strides.len() - back]) } else { 0 }
+            if steps { strides[strides.len() - back] } else { Dim::ZERO }
         };
-        let a = MatrixOperand { outer: at(a, 2, m), k_stride: at(a, 1, k.into()), operand: a.clone() };
-        let b_k_stride = if has_n { at(b, 2, k.into()) } else { at(b, 1, k.into()) };
+        let a = MatrixOperand { outer: at(a, 2, m), k_stride: at(a, 1, k), operand: a.clone() };
+        let b_k_stride = if has_n { at(b, 2, k) } else { at(b, 1, k) };
         let b = MatrixOperand {
-            outer: if has_n { at(b, 1, n.into()) } else { 0 },
+            outer: if has_n { at(b, 1, n) } else { Dim::ZERO },
             k_stride: b_k_stride,
             operand: b.clone(),
         };
@@ -145,7 +148,7 @@ impl<'a> Problem<'a> {
             extras,
             region,
             target: target.clone(),
-            out: (n as i64, 1),
+            out: (n, Dim::ONE),
             experts: None,
             bias: false,
             pairs: false,
@@ -175,7 +178,7 @@ impl<'a> Problem<'a> {
         b.ty.shape = olivine_ir::Shape::new(&dims).map_err(|e| e.to_string())?;
         let mut problem = Problem::new(&operands, target, Some(region))?;
         problem.n *= 2;
-        problem.b.outer = signed(whole.strides.last().copied().unwrap_or(Dim::ONE));
+        problem.b.outer = whole.strides.last().copied().unwrap_or(Dim::ONE);
         problem.b.operand = whole;
         problem.pairs = true;
         Ok(problem)
@@ -191,6 +194,18 @@ impl<'a> Problem<'a> {
     #[track_caller]
     pub(crate) fn rows(&self) -> usize {
         number(self.m)
+    }
+
+    /// Columns as a number: what is lowered then holds for these alone.
+    #[track_caller]
+    pub(crate) fn columns(&self) -> usize {
+        number(self.n)
+    }
+
+    /// K as a number: what is lowered then holds for this alone.
+    #[track_caller]
+    pub(crate) fn k_number(&self) -> usize {
+        number(self.k)
     }
 
     /// Batches as a number: what is lowered then holds for these alone.
@@ -221,8 +236,7 @@ impl<'a> Problem<'a> {
     /// The transposed matmul: rows become columns, the target's strides with them.
     pub(crate) fn swapped(mut self) -> Self {
         std::mem::swap(&mut self.a, &mut self.b);
-        let rows = number(self.m);
-        self.m = std::mem::replace(&mut self.n, rows).into();
+        std::mem::swap(&mut self.m, &mut self.n);
         self.out = (self.out.1, self.out.0);
         self.batch.strides.swap(0, 1);
         for extra in &mut self.extras {
@@ -236,8 +250,8 @@ impl<'a> Problem<'a> {
         while let Some(size) = self.batch.dims.last().copied() {
             let inner: Vec<Dim> = (0..self.batch.strides.len()).map(|o| self.batch.inner(o)).collect();
             let is_one = |size: Dim| size.as_constant() == Some(1);
-            let continues = |size: Dim, stride: i64, step: Dim| is_one(size) || step == size * stride;
-            let (m, n) = (self.m, Dim::from(self.n));
+            let continues = |size: Dim, stride: Dim, step: Dim| is_one(size) || step == size * stride;
+            let (m, n) = (self.m, self.n);
             let rows = inner[1].as_constant() == Some(0)
                 && continues(m, self.a.outer, inner[0])
                 && self.extras.iter().zip(&inner[2..]).all(|(e, step)| continues(m, e.row, *step));
@@ -250,17 +264,17 @@ impl<'a> Problem<'a> {
             }
             let outer = if rows { &mut self.a.outer } else { &mut self.b.outer };
             if is_one(if rows { m } else { n }) {
-                *outer = signed(inner[usize::from(!rows)]);
+                *outer = inner[usize::from(!rows)];
                 for (extra, step) in self.extras.iter_mut().zip(&inner[2..]) {
-                    *(if rows { &mut extra.row } else { &mut extra.column }) = signed(*step);
+                    *(if rows { &mut extra.row } else { &mut extra.column }) = *step;
                 }
             }
             if rows {
                 self.m *= size;
             } else {
-                self.n *= number(size);
+                self.n *= size;
             }
-            self.out = (self.n as i64, 1);
+            self.out = (self.n, Dim::ONE);
             self.batch.dims.pop();
             self.batch.strides.iter_mut().for_each(|s| {
                 s.pop();
@@ -275,43 +289,47 @@ impl<'a> Problem<'a> {
 
     /// The layout of B.
     pub(crate) fn layout_of_b(&self) -> Layout {
-        self.layout(&self.b, self.n.into(), 1)
+        self.layout(&self.b, self.n, 1)
     }
 
     fn layout(&self, operand: &MatrixOperand, extent: Dim, number: usize) -> Layout {
         let along = operand.along(extent, self.k);
         let (unit, other, size) = match along {
             Axis::Outer => (operand.outer, operand.k_stride, extent),
-            Axis::K => (operand.k_stride, operand.outer, Dim::from(self.k)),
+            Axis::K => (operand.k_stride, operand.outer, self.k),
         };
-        let steps = [Dim::from(other), operand.operand.offset];
+        let steps = [other, operand.operand.offset];
         let jumps = self.batch.strides[number].iter().copied().chain(steps);
-        let lanes = if unit == 1 { vector_lanes(operand.operand.ty.dtype, size, jumps) } else { 1 };
+        let lanes = if is_unit(unit) { vector_lanes(operand.operand.ty.dtype, size, jumps) } else { 1 };
         Layout { along, lanes }
     }
 
     /// Neighbouring columns that may be stored as one vector.
     pub(crate) fn store_lanes(&self) -> usize {
         if let Some(taps) = &self.taps {
-            return taps
-                .run()
-                .map_or(1, |run| vector_lanes(self.target.ty.dtype, run.into(), [].into_iter()));
+            let lanes = |run: Dim| vector_lanes(self.target.ty.dtype, run, [].into_iter());
+            return taps.run().map_or(1, lanes);
         }
-        if self.out.1 == 1 { vector_lanes(self.target.ty.dtype, self.n.into(), [].into_iter()) } else { 1 }
+        if is_unit(self.out.1) { vector_lanes(self.target.ty.dtype, self.n, [].into_iter()) } else { 1 }
     }
 
     /// Neighbouring columns of an extra operand that may be loaded as one vector.
     pub(crate) fn extra_lanes(&self, i: usize) -> usize {
         let extra = &self.extras[i];
         let jumps = self.batch.strides[2 + i].iter().copied();
-        let jumps = jumps.chain([extra.row.into(), extra.operand.offset]);
+        let jumps = jumps.chain([extra.row, extra.operand.offset]);
         if let Some(taps) = &self.taps {
-            let run = taps.run().filter(|_| extra.column == 1).unwrap_or(1);
-            let jumps = jumps.chain([taps.extra_images[i].into()]);
-            return vector_lanes(extra.operand.ty.dtype, run.into(), jumps);
+            let run = taps.run().filter(|_| is_unit(extra.column)).unwrap_or(Dim::ONE);
+            let jumps = jumps.chain([taps.extra_images[i]]);
+            return vector_lanes(extra.operand.ty.dtype, run, jumps);
         }
-        if extra.column == 1 { vector_lanes(extra.operand.ty.dtype, self.n.into(), jumps) } else { 1 }
+        if is_unit(extra.column) { vector_lanes(extra.operand.ty.dtype, self.n, jumps) } else { 1 }
     }
+}
+
+/// Whether a stride is 1, for all sizes.
+fn is_unit(stride: Dim) -> bool {
+    stride.as_constant() == Some(1)
 }
 
 /// Elements to a vector of at most 16 bytes that `size` neighbours are made of whole, at steps that keep it aligned.

@@ -10,6 +10,11 @@ const ALONG_K: Layout = Layout { along: Axis::K, lanes: 4 };
 
 const ALONG_OUTER: Layout = Layout { along: Axis::Outer, lanes: 4 };
 
+/// A shape of `[m, n, k, batches]`.
+pub(crate) fn shape([m, n, k, batches]: [usize; 4]) -> Shape {
+    Shape { m, n: n.into(), k: k.into(), batches: batches.into() }
+}
+
 fn caps(kind: DeviceKind, target: Target) -> DeviceCaps {
     DeviceCaps {
         name: "a device".into(),
@@ -48,11 +53,11 @@ fn plain() -> DeviceCaps {
 }
 
 fn choice(m: usize, n: usize, k: usize, batches: usize, caps: &DeviceCaps) -> Choice {
-    choose(&Shape { m, n, k, batches }, ALONG_K, ALONG_OUTER, 4, caps)
+    choose(&shape([m, n, k, batches]), ALONG_K, ALONG_OUTER, 4, caps)
 }
 
 fn turned(m: usize, n: usize, k: usize) -> Choice {
-    choose(&Shape { m, n, k, batches: 1 }, ALONG_K, ALONG_K, 4, &card())
+    choose(&shape([m, n, k, 1]), ALONG_K, ALONG_K, 4, &card())
 }
 
 #[test]
@@ -62,7 +67,7 @@ fn large_matmuls_get_large_tiles_where_they_fit() {
     assert_eq!(choice(1024, 1024, 1024, 1, &card()), whole(MEDIUM));
     assert_eq!(choice(4096, 4096, 4096, 1, &plain()), whole(MEDIUM));
     assert_eq!(choice(32, 32, 64, 768, &card()), whole(SMALL));
-    let wide = choose(&Shape { m: 4096, n: 4096, k: 64, batches: 1 }, ALONG_K, ALONG_OUTER, 8, &card());
+    let wide = choose(&shape([4096, 4096, 64, 1]), ALONG_K, ALONG_OUTER, 8, &card());
     assert_eq!(wide, whole(MEDIUM.wide()));
 }
 

@@ -32,7 +32,7 @@ pub(crate) struct VectorLoads<'k> {
 fn operand<'p>(problem: &'p Problem<'_>, side: MatrixRole) -> (&'p MatrixOperand, Dim, usize) {
     match side {
         MatrixRole::A => (&problem.a, problem.m, 0),
-        MatrixRole::B => (&problem.b, problem.n.into(), 1),
+        MatrixRole::B => (&problem.b, problem.n, 1),
     }
 }
 
@@ -45,12 +45,12 @@ pub(crate) fn max_vector(problem: &Problem<'_>, side: MatrixRole, along: Axis) -
     }
     let (other, size) = match along {
         Axis::Outer => (operand.k_stride, extent),
-        Axis::K => (operand.outer, problem.k.into()),
+        Axis::K => (operand.outer, problem.k),
     };
     let steps = &problem.batch.strides[number];
     let whole = |x: Dim| x.is_multiple_of(F16_PER_VECTOR);
     let packed_f16 = matches!(math::elem(operand.operand.ty.dtype), Elem::F16 | Elem::BF16);
-    let starts = || whole(other.into()) && whole(operand.operand.offset) && steps.iter().all(|s| whole(*s));
+    let starts = || whole(other) && whole(operand.operand.offset) && steps.iter().all(|s| whole(*s));
     if packed_f16 && layout.lanes == 4 && starts() && whole(size) {
         F16_PER_VECTOR
     } else {
@@ -73,7 +73,7 @@ impl<'k> VectorLoads<'k> {
         let packed_f16 = (run == F16_PER_VECTOR).then_some(elem);
         let held = if packed_f16.is_some() { Elem::U32 } else { elem };
         let buffer = l.bind(name, held, Access::Read, operand.operand.memory);
-        let stride = |axis: Axis, what: &str, value: i64| {
+        let stride = |axis: Axis, what: &str, value: Dim| {
             if along == axis && run > 1 { l.k().u32(1) } else { l.stride(&format!("{name}_{what}"), value) }
         };
         let (outer, k_stride) =

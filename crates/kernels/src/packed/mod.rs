@@ -53,7 +53,7 @@ fn dequant_matmul(op: &DequantMatMul, site: &mut Site<'_>) -> Result<(), String>
         Operand { ty, strides: vec![Dim::ONE, k.into()], offset: Dim::ZERO, memory: w.memory, stored: false };
     let all: Vec<Operand> = [x.clone(), view].into_iter().chain(extras.iter().cloned()).collect();
     let mut problem = Problem::new(&all, &target, op.epilogue.as_ref())?;
-    if problem.rows() * problem.n * problem.batch_count() == 0 {
+    if problem.m == 0 || problem.n == 0 || problem.batches() == 0 {
         return Ok(());
     }
     let count = if op.grouped { stored.dims()[0] } else { 1 };
@@ -89,12 +89,12 @@ fn by_experts(
         return grouped::many(&problem, &experts, site);
     }
     // Each row is a batch of its own.
-    let mut strides = vec![vec![problem.k as i64], vec![0]];
+    let mut strides = vec![vec![problem.k], vec![Dim::ZERO]];
     strides.extend(problem.extras.iter().map(|extra| vec![extra.row]));
     problem.batch = Walk::new(&[problem.rows()], &strides);
     problem.m = Dim::ONE;
-    problem.a.outer = 0;
-    problem.extras.iter_mut().for_each(|extra| extra.row = 0);
+    problem.a.outer = Dim::ZERO;
+    problem.extras.iter_mut().for_each(|extra| extra.row = Dim::ZERO);
     small_m(problem, weight, extras, site)
 }
 
@@ -108,10 +108,10 @@ fn small_m(
     let digits = gemv::digits(&problem, &weight, site.caps);
     let weight = weight.decoded_as(digits > 0, site)?;
     problem.packed = Some(weight.clone());
-    let (sizes, batches) = ((problem.rows(), problem.n, problem.k), problem.batch_count());
+    let (sizes, batches) = ((problem.rows(), problem.columns(), problem.k_number()), problem.batch_count());
     let default = gemv::choose(&weight, digits, sizes, batches, site.caps);
     let candidates = gemv::candidates(&weight, default, sizes, batches, site.caps);
-    let [n, k] = [problem.n, problem.k].map(rounded);
+    let [n, k] = [problem.columns(), problem.k_number()].map(rounded);
     let class =
         format!("{} {} {}x{n}x{k} b{}", weight.name(), problem.dtype(), problem.rows(), rounded(batches));
     let cut = site.tuned(gemv::FAMILY, class, default, candidates);

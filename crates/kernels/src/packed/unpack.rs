@@ -50,13 +50,13 @@ pub(crate) fn first(
     site: &mut Site<'_>,
 ) -> Result<Option<Memory>, String> {
     let dtype = problem.dtype();
-    let bytes = (problem.n * problem.k * dtype.size()) as u64;
+    let bytes = (problem.columns() * problem.k_number() * dtype.size()) as u64;
     if dtype != DType::F32 || bytes > MOST_BYTES.min(site.caps.max_buffer_bytes) {
         return Ok(None);
     }
     let apt = problem.rows() >= MANY && has_matrices(site.caps);
     let default = if apt { Decoding::First } else { Decoding::Fused };
-    let [m, n, k] = [problem.rows(), problem.n, problem.k].map(rounded);
+    let [m, n, k] = [problem.rows(), problem.columns(), problem.k_number()].map(rounded);
     let class = format!("{} {dtype} {m}x{n}x{k} b{}", weight.name(), rounded(problem.batch_count()));
     let candidates = vec![Decoding::Fused, Decoding::First];
     if site.tuned("dequant_matmul", class, default, candidates) == Decoding::Fused {
@@ -69,7 +69,7 @@ pub(crate) fn first(
 
 /// Decodes all elements.
 fn unpack(problem: &Problem<'_>, weight: &Weight, to: Memory, site: &mut Site<'_>) -> Result<(), String> {
-    let (n, columns) = (problem.n, problem.k);
+    let (n, columns) = (problem.columns(), problem.k_number());
     let runs = columns.div_ceil(RUN as usize);
     let group = site.group_size(256);
     let k = site.builder("dequantize", group);

@@ -1,5 +1,6 @@
 //! Folds across memory: neighbouring invocations own neighbouring columns, and several share each of them.
 
+use olivine_ir::Dim;
 use olivine_kernel::{Builder, Val, Var};
 
 use super::shape::Block;
@@ -19,7 +20,7 @@ pub(super) fn dispatch(
 ) -> Result<(), String> {
     let (access, room) = (source.access(), super::room(site));
     let lanes = folded.column_lanes(access.lanes);
-    let tile = if split.parts == 1 {
+    let tile = if split.is_whole {
         folded.block(access, room)
     } else {
         Block::new(folded.results(), folded.count(), lanes, room.group)
@@ -31,14 +32,14 @@ pub(super) fn dispatch(
     let columns = l.size("columns", folded.results());
     let n = l.size("n", folded.count());
     let count = declare_count(&l, folded);
-    let free = folded.free.declare(&l, &[folded.offset, 0]);
+    let free = folded.free.declare(&l, &[folded.offset, Dim::ZERO]);
     let reduced = folded.reduced.declare(&l, &[0]);
 
     let me = k.local_index();
     let (x, y) = (me % tile.across, me / tile.across);
     let blocks = folded.results().div_ceil(tile.columns());
     let work = linear_group(&k);
-    let (block, part, start, end) = if split.parts == 1 {
+    let (block, part, start, end) = if split.is_whole {
         (work, k.u32(0), k.u32(0), n)
     } else {
         let (blocks, chunk) = (l.size("blocks", blocks), l.size("chunk", split.chunk));
@@ -48,7 +49,7 @@ pub(super) fn dispatch(
         (work - part * blocks, part, start, start + chunk.min(n - start))
     };
     let column = (block * tile.across + x) * lanes;
-    let parts = if split.parts == 1 { k.u32(1) } else { l.size("parts", split.parts) };
+    let parts = if split.is_whole { k.u32(1) } else { l.size("parts", split.parts) };
     let live = column.lt(columns) & part.lt(parts);
     let end = live.select(end, start);
     let places = free.at(column);
@@ -64,7 +65,7 @@ pub(super) fn dispatch(
         let loaded = positions.iter().map(|at| load(*at)).collect();
         add(fold, &acc, &positions, loaded, None);
     });
-    if !(split.parts == 1 && folded.count().is_multiple_of(tile.step())) {
+    if !(split.is_whole && folded.count().is_multiple_of(tile.step())) {
         let positions = round(start + y + rounds * step);
         // Loads past the end read the first row instead.
         k.if_(positions[0].lt(end), || {
@@ -79,16 +80,16 @@ pub(super) fn dispatch(
     let states = gather(&k, fold, &tile, own);
     k.if_(live & y.eq(0), || {
         for (lane, state) in states.iter().enumerate() {
-            let index = match (split.parts, folded.free.steps_by(1, 1)) {
-                (1, true) => places[1] + lane,
-                (1, _) => free.at(column + lane)[1],
+            let index = match (split.is_whole, folded.free.steps_by(1, 1)) {
+                (true, true) => places[1] + lane,
+                (true, _) => free.at(column + lane)[1],
                 _ => part * columns + column + lane,
             };
             sink.store(fold, index, state, count);
         }
     });
     let bound = l.done();
-    site.dispatch(k, bound, (blocks * split.parts) as u64, cost(source, folded, to, split))
+    site.dispatch(k, bound, blocks * split.parts, cost(source, folded, to, split))
 }
 
 /// Adds loaded rows of elements to the accumulators of every lane; of masked ones those inside.

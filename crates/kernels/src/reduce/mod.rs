@@ -50,7 +50,7 @@ pub(crate) fn run(
     site: &mut Site<'_>,
 ) -> Result<(), String> {
     admit(operand.ty.dtype, site)?;
-    let folded = Folded::new(operand.dims(), &operand.stride_numbers(), operand.first(), axes);
+    let folded = Folded::new(&operand.sizes(), &operand.strides, operand.offset, axes);
     emit(fold, ReduceInput::Elements(operand.clone()), folded, to, site)
 }
 
@@ -90,18 +90,18 @@ pub(crate) fn admit(dtype: DType, site: &Site<'_>) -> Result<(), String> {
 #[derive(Clone, Debug)]
 pub(crate) struct States {
     pub(crate) arrays: Vec<(Elem, Memory)>,
-    pub(crate) count: usize,
+    pub(crate) count: Dim,
 }
 
 impl States {
-    fn new(fold: &dyn Fold, count: usize, site: &mut Site<'_>) -> Self {
+    fn new(fold: &dyn Fold, count: Dim, site: &mut Site<'_>) -> Self {
         let probe = Builder::new("", 1, &site.caps.target);
         let registers: Vec<Scalar> = fold.identity(&probe).iter().map(|v| v.scalar()).collect();
         let arrays = registers
             .into_iter()
             .map(|scalar| {
                 let elem = stored(scalar);
-                (elem, site.scratch(u64::from(elem.size()) * count as u64))
+                (elem, site.scratch(count * elem.size()))
             })
             .collect();
         States { arrays, count }
@@ -117,8 +117,8 @@ impl States {
     }
 
     /// Bytes of all.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.arrays.iter().map(|(elem, _)| u64::from(elem.size()) * self.count as u64).sum()
+    pub(crate) fn bytes(&self) -> Dim {
+        self.arrays.iter().map(|(elem, _)| self.count * elem.size()).sum()
     }
 }
 
@@ -132,7 +132,7 @@ impl ReduceInput {
     fn bytes(&self) -> Dim {
         match self {
             ReduceInput::Elements(operand) => bytes(&operand.ty),
-            ReduceInput::States(states) => states.bytes().into(),
+            ReduceInput::States(states) => states.bytes(),
         }
     }
 
@@ -188,9 +188,9 @@ pub(crate) enum ReduceOutput {
 }
 
 impl ReduceOutput {
-    fn bytes(&self, results: usize) -> u64 {
+    fn bytes(&self, results: Dim) -> Dim {
         match self {
-            ReduceOutput::Result { elem, lanes, .. } => u64::from(elem.size()) * (lanes * results) as u64,
+            ReduceOutput::Result { elem, lanes, .. } => results * *lanes * elem.size(),
             ReduceOutput::States(states) => states.bytes(),
         }
     }
@@ -234,7 +234,7 @@ fn emit(
         return Ok(());
     }
     let split = folded.split(source.access(), room(site));
-    if split.parts == 1 {
+    if split.is_whole {
         return dispatch(fold, &source, &folded, &to, split, site);
     }
     let states = States::new(fold, folded.results() * split.parts, site);
@@ -267,9 +267,9 @@ fn dispatch(
 }
 
 /// Floating-point operations and bytes of one step.
-fn cost(source: &ReduceInput, folded: &Folded, to: &ReduceOutput, split: Split) -> (u64, Dim) {
+fn cost(source: &ReduceInput, folded: &Folded, to: &ReduceOutput, split: Split) -> (Dim, Dim) {
     let results = folded.results() * split.parts;
-    ((folded.results() * folded.count()) as u64, source.bytes() + to.bytes(results))
+    (folded.results() * folded.count(), source.bytes() + to.bytes(results))
 }
 
 /// How many elements went into each result, for [`Fold::finish`].

@@ -1,5 +1,6 @@
 //! Folds along memory: a cluster of invocations strides over each row.
 
+use olivine_ir::Dim;
 use olivine_kernel::{Builder, Val, Var};
 
 use super::shape::Strip;
@@ -23,7 +24,7 @@ pub(super) fn dispatch(
     let (lanes, ragged) = folded.row_lanes(source.access().lanes);
     let mut tile = Strip::new(folded.results(), folded.count(), lanes, site.group_size(GROUP));
     // Several rows' states at once are for shuffles.
-    if site.caps.target.subgroup.is_none_or(|s| s < tile.width) || split.parts > 1 {
+    if site.caps.target.subgroup.is_none_or(|s| s < tile.width) || !split.is_whole {
         tile.rows = 1;
     }
     let k = site.builder(&format!("{}_rows", fold.name()), tile.group);
@@ -33,9 +34,9 @@ pub(super) fn dispatch(
     let rows = l.size("rows", folded.results());
     let n = l.size("n", folded.count());
     let count = declare_count(&l, folded);
-    let free = folded.free.declare(&l, &[folded.offset, 0]);
+    let free = folded.free.declare(&l, &[folded.offset, Dim::ZERO]);
     let reduced = folded.reduced.declare(&l, &[0]);
-    let parts = (split.parts > 1).then(|| (l.size("parts", split.parts), l.size("chunk", split.chunk)));
+    let parts = (!split.is_whole).then(|| (l.size("parts", split.parts), l.size("chunk", split.chunk)));
 
     let me = k.local_index();
     let (cluster, lane) = match tile.clusters() {
@@ -61,9 +62,9 @@ pub(super) fn dispatch(
         })
         .collect();
     let reader = Reader { k: &k, fold, from: &from, walker: &reduced, tile: &tile, ragged };
-    let one_round = split.parts == 1 && folded.count() <= tile.step() && !ragged;
-    let states: Vec<State<'_>> = match (folded.count(), one_round) {
-        (0, _) => works.iter().map(|_| fold.identity(&k)).collect(),
+    let one_round = split.is_whole && !ragged && folded.count() <= tile.step();
+    let states: Vec<State<'_>> = match (folded.count() == 0, one_round) {
+        (true, _) => works.iter().map(|_| fold.identity(&k)).collect(),
         (_, true) => reader.at_once(&works, lane),
         (_, false) => works.iter().map(|work| reader.fold(work, lane)).collect(),
     };
@@ -74,9 +75,9 @@ pub(super) fn dispatch(
     for (work, state) in works.iter().zip(joined.chunks(each)) {
         k.if_(work.live & lane.eq(0), || sink.store(fold, work.index, state, count));
     }
-    let groups = (folded.results() * split.parts).div_ceil((tile.clusters() * tile.rows) as usize);
+    let groups = (folded.results() * split.parts).div_ceil(tile.clusters() * tile.rows);
     let bound = l.done();
-    site.dispatch(k, bound, groups as u64, cost(source, folded, to, split))
+    site.dispatch(k, bound, groups, cost(source, folded, to, split))
 }
 
 /// A row, or a part of one, that a cluster folds.

@@ -41,8 +41,8 @@ impl Filters {
                 memory,
                 stored: false,
             },
-            outer: k_size as i64,
-            k_stride: 1,
+            outer: k_size.into(),
+            k_stride: Dim::ONE,
         };
         let Plan { channels, padded, taps, .. } = plan;
         let how = format!("{way:?} filters of {taps} taps, {channels} channels in {padded}");

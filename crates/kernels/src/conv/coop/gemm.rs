@@ -45,16 +45,17 @@ impl CoopGemm<'_> {
         site: &mut Site<'_>,
     ) -> Result<(), String> {
         let CoopGemm { problem, plan, blocks, .. } = self;
-        let shape = Shape { m: problem.rows(), n: problem.n, k: plan.k_size(), batches: 1 };
-        let groups = blocks.count(&shape) as usize * splits;
-        let chunk = shape.k.div_ceil(splits).next_multiple_of(blocks.k_step as usize);
+        let k_size = plan.k_size();
+        let shape = Shape { m: problem.rows(), n: problem.n, k: k_size.into(), batches: Dim::ONE };
+        let groups = blocks.count(&shape) * splits;
+        let chunk = k_size.div_ceil(splits).next_multiple_of(blocks.k_step as usize);
         let k = site.builder("conv_coop", blocks.group());
         let l = Launch::new(&k);
         let block = self.declare(&l);
         let epilogue = block.ends.epilogue(&l, problem, destination);
         let total = l.size("groups", groups);
         let parts = (splits > 1).then(|| (l.size("chunk", chunk), k.u32(1)));
-        let size = l.size("part", problem.target.ty.shape.numel());
+        let size = l.size("part", problem.target.ty.shape.sizes().numel());
         let id = linear_group(&k);
         k.if_(id.lt(total), || {
             let sizes = (block.ends.m, block.ends.n, block.all);
@@ -68,7 +69,7 @@ impl CoopGemm<'_> {
             });
         });
         let bound = l.done();
-        site.dispatch(k, bound, groups as u64, self.cost())
+        site.dispatch(k, bound, groups, self.cost())
     }
 
     /// Emits it, the last blocks by stream-K.

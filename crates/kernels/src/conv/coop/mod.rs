@@ -14,14 +14,15 @@ mod pixels;
 #[allow(clippy::unwrap_used, clippy::panic, reason = "a failed expectation is a failed test")]
 mod tests;
 
-use olivine_ir::DType;
+use olivine_ir::{DType, Dim};
 use olivine_kernel::Elem;
 use olivine_program::DeviceCaps;
 
 use crate::conv::coop::filters::Filters;
 use crate::conv::coop::gemm::CoopGemm;
 use crate::conv::coop::pixels::spread;
-use crate::conv::taps::{Bounds, Class, Tap, TapAxis, Taps};
+use crate::conv::taps::{Bounds, Class, Tap, TapAxis, TapForm, Taps};
+use crate::launch::number;
 use crate::math;
 use crate::matmul::candidates::even_splits;
 use crate::matmul::choice::{Shape, busy};
@@ -73,12 +74,13 @@ impl Plan {
         let [class] = taps.classes.as_slice() else { return None };
         let of_kernel: usize = taps.axes.iter().map(|a| a.kernel).product();
         let channels = class.taps.len() / of_kernel.max(1);
-        let reach = |(axis, out): (&TapAxis, &usize)| {
+        let reach = |(axis, out): (&TapAxis, &Dim)| {
+            let out = number(*out);
             let span = (axis.kernel - 1).saturating_mul(axis.dilation);
             (out - 1).saturating_mul(axis.stride).saturating_add(span).saturating_add(1)
         };
         let sizes: Vec<usize> = taps.axes.iter().zip(&class.dims).map(reach).collect();
-        let plane: usize = taps.axes.iter().map(|a| a.size).product();
+        let plane: usize = number(taps.plane);
         let padded_plane = sizes.iter().try_fold(1usize, |all, size| all.checked_mul(*size))?;
         // What windows reach outside should not be most of it.
         let apt = !taps.by_weight && padded_plane <= 2 * plane + 256;
@@ -96,8 +98,8 @@ impl Plan {
     }
 
     /// Elements of the new image.
-    fn elements(&self, images: usize) -> usize {
-        images * self.plane() * self.padded
+    fn elements(&self, images: Dim) -> Dim {
+        images * (self.plane() * self.padded)
     }
 
     /// The taps of the new image: pixels are its elements, and an index along K is a slot.
@@ -105,17 +107,21 @@ impl Plan {
         let mut axes = taps.axes.clone();
         let mut step = 1;
         for (axis, size) in axes.iter_mut().zip(&self.sizes).rev() {
-            *axis = TapAxis { size: *size, step, lead: 0, padded: false, ..axis.clone() };
+            *axis =
+                TapAxis { size: (*size).into(), step: step.into(), lead: 0, padded: false, ..axis.clone() };
             step *= size;
         }
         let each = self.padded / SLOT as usize;
         let of_kernel = taps.classes.iter().flat_map(|c| c.taps.iter().take(self.taps));
-        let place = |tap: &Tap| -> i64 { axes.iter().zip(tap.delta).map(|(a, d)| d * a.step as i64).sum() };
-        let slot = |offset: i64| Tap { offset, delta: [0; 3], bits: 0, weight: 0 };
+        let place =
+            |tap: &Tap| -> i64 { axes.iter().zip(tap.delta).map(|(a, d)| d * number(a.step) as i64).sum() };
+        let slot = |offset: i64| Tap { offset, channel: 0, delta: [0; 3], bits: 0, weight: 0 };
         let slots = of_kernel.flat_map(|tap| (0..each).map(move |c| (tap, c)));
         let slots = slots.map(|(tap, c)| slot(place(tap) * each as i64 + c as i64)).collect();
         let classes = taps.classes.iter().map(|c| Class { taps: Vec::clone(&slots), ..c.clone() }).collect();
-        Taps { axes, bounds: Bounds::Inside, image: (self.plane(), taps.image.1), classes, ..taps.clone() }
+        let image = (self.plane().into(), taps.image.1);
+        let form = TapForm::Offsets;
+        Taps { axes, bounds: Bounds::Inside, form, image, classes, ..taps.clone() }
     }
 }
 
@@ -140,14 +146,15 @@ pub(crate) fn choose(problem: &Problem<'_>, taps: &Taps, caps: &DeviceCaps) -> O
     let target = &caps.target;
     let halves = matches!(problem.dtype(), DType::F16 | DType::BF16);
     let offered = target.multiplies(math::elem(problem.dtype()), Elem::F32, [SIDE, SIDE, SIDE]);
-    let sizes = [problem.rows(), problem.n, problem.k];
-    let worth = sizes.iter().zip(LEAST).all(|(size, least)| *size >= least);
-    if !halves || !offered || target.subgroup != Some(LANES) || problem.batch_count() != 1 || !worth {
+    let sizes = [problem.m, problem.n, problem.k];
+    let worth = || sizes.iter().zip(LEAST).all(|(size, least)| *size >= least);
+    if !halves || !offered || target.subgroup != Some(LANES) || problem.batches() != 1 || !worth() {
         return None;
     }
     let plan = Plan::new(taps)?;
-    let shape = Shape { m: problem.rows(), n: problem.n, k: plan.k_size(), batches: 1 };
-    if plan.elements(taps.images) > u32::MAX as usize / 2 {
+    let (columns, k_size) = (problem.columns(), plan.k_size());
+    let shape = Shape { m: problem.rows(), n: columns.into(), k: k_size.into(), batches: Dim::ONE };
+    if plan.elements(taps.images) > u32::MAX / 2 {
         return None;
     }
     let all = [LARGE, MEDIUM, SMALL, PLAIN].map(|b| if deals_once(caps) { b } else { by_panels(b) });
@@ -164,13 +171,13 @@ pub(crate) fn choose(problem: &Problem<'_>, taps: &Taps, caps: &DeviceCaps) -> O
         }
     };
     let blocks = all.into_iter().filter(|b| fits(*b, caps)).find(apt)?;
-    let count = blocks.count(&shape);
-    let stream_k = StreamK::new(count as usize, shape.k.div_ceil(blocks.k_step as usize), caps);
+    let count = number(blocks.count(&shape));
+    let stream_k = StreamK::new(count, k_size.div_ceil(blocks.k_step as usize), caps);
     let division = match stream_k.filter(|_| blocks.m == LARGE.m) {
         Some(stream_k) => KDivision::StreamK(stream_k),
         None => {
-            let wanted = (busy(caps) / 2 / count.max(1)) as usize;
-            KDivision::SplitK(even_splits(shape.k, wanted.min(shape.k / 512).clamp(1, 16), blocks.k_step))
+            let wanted = busy(caps) as usize / 2 / count.max(1);
+            KDivision::SplitK(even_splits(shape.k, wanted.min(k_size / 512).clamp(1, 16), blocks.k_step))
         }
     };
     Some(Choice { plan, blocks, division })
@@ -180,7 +187,7 @@ pub(crate) fn choose(problem: &Problem<'_>, taps: &Taps, caps: &DeviceCaps) -> O
 /// either is as much work for the device; the large ones' take less time.
 fn large_pays(shape: &Shape, caps: &DeviceCaps) -> bool {
     let round = busy(caps) as usize;
-    let of = |blocks: CoopTile| (blocks.count(shape) as usize, shape.k.div_ceil(blocks.k_step as usize));
+    let of = |blocks: CoopTile| (number(blocks.count(shape)), number(shape.k.div_ceil(blocks.k_step)));
     let ((count, steps), (medium_count, medium_steps)) = (of(LARGE), of(MEDIUM));
     let whole = waves(count, steps, round);
     let large = StreamK::new(count, steps, caps).map_or(whole, |stream_k| stream_k.time(caps));
@@ -212,7 +219,7 @@ pub(crate) fn lower(
 ) -> Result<(), String> {
     let Choice { plan, blocks, division } = choice;
     let filters = Filters::new(problem, plan, blocks.ways.0, site)?;
-    let image = site.scratch(2 * plan.elements(taps.images) as u64);
+    let image = site.scratch(2 * plan.elements(taps.images));
     spread(problem, taps, plan, image, site)?;
     let slots = plan.slots(taps);
     let table = slots.store(site)?;
@@ -221,8 +228,8 @@ pub(crate) fn lower(
         KDivision::StreamK(stream_k) => product.emit_stream_k(*stream_k, site),
         KDivision::SplitK(1) => product.emit(1, &Destination::Target, site),
         KDivision::SplitK(count) => {
-            let size = 4 * problem.target.ty.shape.numel() as u64;
-            let parts = site.scratch(size * *count as u64);
+            let size = problem.target.ty.shape.sizes().numel() * 4;
+            let parts = site.scratch(size * *count);
             product.emit(*count, &Destination::Partials(parts), site)?;
             split_k::emit(problem, parts, *count, extras, site)
         }

@@ -7,7 +7,7 @@ use olivine_kernel::{Access, Buf, Elem, Val};
 
 use crate::conv::coop::Plan;
 use crate::conv::taps::Taps;
-use crate::launch::Launch;
+use crate::launch::{Launch, number};
 use crate::matmul::coop::staging::SLOT;
 use crate::matmul::problem::Problem;
 use crate::site::{Memory, Site, linear_group};
@@ -29,15 +29,15 @@ pub(crate) fn spread(
     let widths = [64, 32, 16].into_iter();
     let across = widths.clone().find(|c| plan.padded.is_multiple_of(*c)).unwrap_or(SLOT as usize) as u32;
     let along = TILE / across;
-    let plane: usize = taps.axes.iter().map(|a| a.size).product();
+    let plane = number(taps.plane);
     let (down, chunks) = (plan.padded / across as usize, plane.div_ceil(along as usize));
-    let tiles = taps.images * down * chunks;
+    let tiles = taps.images * (down * chunks);
     let group = site.group_size(256);
     // Neighbouring invocations write neighbouring slots of a pixel's zeros.
     let beside = [8, 4, 2].into_iter().find(|b| plan.padded / SLOT as usize >= *b).unwrap_or(1);
-    let edges = (taps.images * plan.plane() * beside).div_ceil(group as usize);
+    let edges = (taps.images * (plan.plane() * beside)).div_ceil(group);
     let run = RUN as usize;
-    let whole = [plane, taps.image.0, x.first()].iter().all(|size| size.is_multiple_of(run));
+    let whole = [plane.into(), taps.image.0, x.offset].iter().all(|size| size.is_multiple_of(run));
 
     let k = site.builder("conv_pixels", group);
     let l = Launch::new(&k);
@@ -104,8 +104,8 @@ pub(crate) fn spread(
         });
     });
     let bound = l.done();
-    let moved = 2 * (plan.elements(taps.images) + x.ty.shape.numel()) as u64;
-    site.dispatch(k, bound, (tiles + edges) as u64, (0, moved))
+    let moved = 2 * (plan.elements(taps.images) + x.sizes().numel());
+    site.dispatch(k, bound, tiles + edges, (0, moved))
 }
 
 /// The input's elements.
@@ -158,7 +158,7 @@ impl<'k> Image<'k> {
         };
         Image {
             axes: (0..taps.axes.len()).map(axis).collect(),
-            plane: l.size("plane", taps.axes.iter().map(|a| a.size).product::<usize>()),
+            plane: l.size("plane", taps.plane),
             padded: l.size("padded", plan.plane()),
             all: l.size("all", taps.images * plan.plane()),
             elements: l.size("image", taps.image.0),

@@ -6,9 +6,10 @@ use olivine_ir::{DType, Dim};
 use olivine_kernel::Elem;
 use olivine_program::DeviceCaps;
 
+use crate::launch::number;
 use crate::math;
 use crate::matmul::candidates::even_splits;
-use crate::matmul::choice::{SMALL_M, Shape, busy};
+use crate::matmul::choice::{SMALL_M, Shape, busy, quotient};
 use crate::matmul::coop::packed::{PANEL, PackedShape, whole};
 use crate::matmul::coop::staging::PanelLayout;
 use crate::matmul::coop::store::{f16_slots, stages_as_f16, store_slots};
@@ -114,7 +115,7 @@ impl CoopTile {
     pub(crate) fn fits(self, problem: &Problem<'_>, caps: &DeviceCaps) -> bool {
         let sides = [
             (self.ways.0, &problem.a, problem.m, self.m, self.rows, 0),
-            (self.ways.1, &problem.b, Dim::from(problem.n), self.n, self.columns, 1),
+            (self.ways.1, &problem.b, problem.n, self.n, self.columns, 1),
         ];
         let (mut slots, mut largest) = (0, 0);
         for (way, operand, extent, block, part, number) in sides {
@@ -131,7 +132,7 @@ impl CoopTile {
                         && (number == 0 || problem.packed.is_none() || is_decoded_first(problem, caps))
                         && jumps.iter().all(|jump| *jump == 0)
                         && PANEL.is_multiple_of(part)
-                        && whole(problem.k).is_multiple_of(self.k_step as usize)
+                        && whole(problem.k_number()).is_multiple_of(self.k_step as usize)
                 }
             };
             if !comes {
@@ -148,8 +149,8 @@ impl CoopTile {
     }
 
     /// Workgroups for all of a matmul's rows and columns.
-    pub(crate) fn count(self, shape: &Shape) -> u64 {
-        (shape.m.div_ceil(self.m as usize) * shape.n.div_ceil(self.n as usize) * shape.batches) as u64
+    pub(crate) fn count(self, shape: &Shape) -> Dim {
+        shape.n.div_ceil(self.n) * shape.batches * shape.m.div_ceil(self.m as usize)
     }
 }
 
@@ -180,9 +181,8 @@ fn serves(problem: &Problem<'_>, shape: &Shape, caps: &DeviceCaps) -> bool {
     let offered = caps.target.multiplies(elem, Elem::F32, [SIDE, SIDE, SIDE]);
     let halves = matches!(problem.dtype(), DType::F16 | DType::BF16);
     let subgroups = caps.target.subgroup == Some(LANES);
-    let skinny = shape.m.min(shape.n) <= SMALL_M;
-    let empty = shape.k == 0 || shape.batches == 0;
-    halves && offered && subgroups && problem.experts.is_none() && !skinny && !empty
+    let apt = halves && offered && subgroups && problem.experts.is_none();
+    apt && !shape.is_small(SMALL_M) && shape.k != 0 && shape.batches != 0
 }
 
 /// The blocks for a matmul, and into how many parts K goes; `None` where other kernels serve it. `left`
@@ -200,17 +200,21 @@ pub(crate) fn choose(
     // Parts that cost no dispatch: as many as make the device busy.
     let flat = left.then_some(FLAT_STORED).filter(|_| problem.b.operand.stored).and_then(fit);
     if let Some(blocks) = flat {
-        let wanted = (busy(caps) * 3 / 2 / blocks.count(shape).max(1)) as usize;
-        let splits = wanted.min(shape.k / 256);
+        let splits = parts(shape, busy(caps) * 3 / 2, blocks, 256);
         if splits > 1 {
             return Some((blocks, even_splits(shape.k, splits, blocks.k_step)));
         }
     }
     let blocks = preferences(problem, shape, caps).into_iter().find_map(fit)?;
     // The sum of partials is a dispatch more.
-    let wanted = (busy(caps) / 2 / blocks.count(shape).max(1)) as usize;
-    let splits = wanted.min(shape.k / 1024).clamp(1, 32);
+    let splits = parts(shape, busy(caps) / 2, blocks, 1024).clamp(1, 32);
     Some((blocks, even_splits(shape.k, splits, blocks.k_step)))
+}
+
+/// Parts of K, each at least `least` long, such that there are so many workgroups.
+#[track_caller]
+fn parts(shape: &Shape, wanted: u64, blocks: CoopTile, least: usize) -> usize {
+    number(quotient(wanted, blocks.count(shape)).min(shape.k.div_floor(least)))
 }
 
 /// All blocks and parts that a matmul may be computed by.
@@ -221,8 +225,8 @@ pub(crate) fn candidates(problem: &Problem<'_>, shape: &Shape, caps: &DeviceCaps
     let mut all = Vec::new();
     for blocks in ALL.into_iter().filter(|b| b.fits(problem, caps)) {
         for wanted in [1, 2, 4, 8] {
-            let groups = blocks.count(shape) * wanted as u64;
-            if wanted == 1 || (groups <= 4 * busy(caps) && shape.k / wanted >= 256) {
+            let groups = blocks.count(shape) * wanted;
+            if wanted == 1 || (groups <= 4 * busy(caps) && shape.k.div_floor(wanted) >= 256) {
                 all.push((blocks, even_splits(shape.k, wanted, blocks.k_step)));
             }
         }
@@ -240,7 +244,7 @@ fn is_decoded_first(problem: &Problem<'_>, caps: &DeviceCaps) -> bool {
     problem.packed.is_some()
         && problem.experts.is_none()
         && problem.m >= DECODED_ROWS
-        && PackedShape::new(problem.n, problem.k).bytes() <= DECODED_BYTES.min(caps.max_buffer_bytes)
+        && PackedShape::new(problem.n, problem.k_number()).bytes() <= DECODED_BYTES.min(caps.max_buffer_bytes)
 }
 
 /// Blocks for a matmul, the best first; the last fit any matmul and device.
@@ -249,19 +253,19 @@ fn preferences(problem: &Problem<'_>, shape: &Shape, caps: &DeviceCaps) -> Vec<C
     let turned = problem.b.along(problem.n, problem.k) == Axis::K;
     // Enough of them for the device, and none mostly empty.
     let apt = |blocks: &CoopTile, times: u64| {
-        let full = |size: usize, block: u32| 2 * size > block as usize;
-        full(shape.m, blocks.m) && full(shape.n, blocks.n) && blocks.count(shape) * times >= busy(caps)
+        let full = |size: Dim, block: u32| size * 2 > block;
+        full(shape.m.into(), blocks.m) && full(shape.n, blocks.n) && blocks.count(shape) * times >= busy(caps)
     };
     let mut all = Vec::new();
     if apt(&LARGE, 2) {
         // Packing in a run costs a dispatch, and as much time as some hundred rows or columns of the matmul.
-        let long = 2.0 * shape.m as f64 * shape.n as f64 * shape.k as f64 > 3e10;
+        let long = shape.n * shape.k * shape.m > 15_000_000_000u64;
         let a_pays = long && shape.n >= 4096;
         let b_pays = stored || (long && shape.m >= if turned { 2048 } else { 4096 });
         all.extend((a_pays && b_pays).then_some(LARGE_PACKED));
         // Twice as many where the last round of large ones would leave much of the device idle.
         let (count, round) = (LARGE.count(shape), busy(caps));
-        let idle = 10 * count < 9 * count.div_ceil(round) * round;
+        let idle = 10 * count < count.div_ceil(round) * (9 * round);
         all.extend((stored && idle).then_some(BROAD_STORED));
         all.extend(b_pays.then_some(LARGE_STORED));
         all.push(LARGE);

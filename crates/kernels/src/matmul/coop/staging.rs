@@ -122,12 +122,12 @@ impl<'k> StridedOperand<'k> {
             Axis::Outer => (operand.outer, operand.k_stride, extent),
             Axis::K => (operand.k_stride, operand.outer, k_size.into()),
         };
-        let own = [Dim::from(other), operand.operand.offset, size];
+        let own = [other, operand.operand.offset, size];
         let mut steps = jumps.iter().copied().chain(own);
-        let whole = unit == 1 && steps.all(|s| s >= 0 && s.is_multiple_of(SLOT));
+        let whole = unit.as_constant() == Some(1) && steps.all(|s| s >= 0 && s.is_multiple_of(SLOT));
         let elem = if whole { Elem::U32 } else { Elem::U16 };
         let buffer = l.bind(name, elem, Access::Read, operand.operand.memory);
-        let stride = |axis: Axis, what: &str, value: i64| {
+        let stride = |axis: Axis, what: &str, value: Dim| {
             if whole && along == axis { l.k().u32(1) } else { l.stride(&format!("{name}_{what}"), value) }
         };
         let (outer, k_stride) =

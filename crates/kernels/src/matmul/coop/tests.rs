@@ -12,7 +12,7 @@ use crate::matmul::coop::blocks;
 use crate::matmul::coop::blocks::{CoopTile, OperandPath};
 use crate::matmul::epilogue::Destination;
 use crate::matmul::problem::Problem;
-use crate::matmul::{choice, coop, split_k};
+use crate::matmul::{coop, split_k};
 use crate::site::{Memory, Operand, Site, Target};
 
 pub(crate) fn card() -> DeviceCaps {
@@ -278,7 +278,7 @@ fn chosen([m, n, k]: [usize; 3], stored: bool, caps: &DeviceCaps) -> String {
     let ty = TensorType::new(DType::F16, Shape::new(&[m, n]).unwrap());
     let target = Target { ty, memory: Memory::Value(ValueId::new(2)) };
     let problem = Problem::new(&[a, b], &target, None).unwrap();
-    let shape = choice::Shape { m, n, k, batches: 1 };
+    let shape = crate::matmul::tests::shape([m, n, k, 1]);
     let of = |(blocks, splits): (CoopTile, usize)| format!("{blocks} s{splits}");
     let chosen = blocks::choose(&problem, &shape, caps, false).map(of).unwrap();
     let candidates: Vec<String> = blocks::candidates(&problem, &shape, caps).into_iter().map(of).collect();

@@ -101,11 +101,12 @@ pub(crate) fn choose(problem: &Problem<'_>, experts: &Experts, site: &mut Site<'
         return None;
     }
     let stored = problem.b.operand.stored && problem.packed.is_none();
+    let k_number = problem.k_number();
     let fits = |cut: &GroupedTile| {
         let packed = cut.blocks.ways.1 == OperandPath::Packed;
         // Packed matrices follow each other in whole steps.
-        let whole = problem.k.is_multiple_of(cut.blocks.k_step as usize)
-            && experts.count.saturating_mul(problem.k) < MOST_K;
+        let whole = k_number.is_multiple_of(cut.blocks.k_step as usize)
+            && experts.count.saturating_mul(k_number) < MOST_K;
         (!packed || (stored && whole)) && cut.blocks.fits(problem, site.caps)
     };
     let each = problem.rows() / experts.count;
@@ -121,7 +122,8 @@ pub(crate) fn choose(problem: &Problem<'_>, experts: &Experts, site: &mut Site<'
     let preferred = packed.into_iter().flat_map(in_steps).chain(given);
     let candidates: Vec<GroupedTile> = preferred.filter(fits).collect();
     let default = candidates.first().copied()?;
-    let sizes = [problem.rows(), problem.n, problem.k, experts.count].map(|size| rounded(size).to_string());
+    let sizes =
+        [problem.rows(), problem.columns(), k_number, experts.count].map(|size| rounded(size).to_string());
     let [m, n, k, e] = sizes;
     let class = format!("{} {m}x{n}x{k} e{e}", problem.dtype());
     Some(site.tuned(FAMILY, class, default, candidates))
@@ -135,17 +137,17 @@ pub(crate) fn emit(
     sorted: &Sorted,
     site: &mut Site<'_>,
 ) -> Result<(), String> {
-    let across = problem.n.div_ceil(blocks.n as usize);
+    let (n, k_number) = (problem.columns(), problem.k_number());
+    let across = n.div_ceil(blocks.n as usize);
     let groups = sorted.tiles * across;
     // Packed, all matrices are one above the other: the indices along K of an expert follow those of the one before.
-    let (a_sizes, b_sizes) = ((problem.m, problem.k), (problem.n.into(), problem.k * experts.count));
+    let (a_sizes, b_sizes) = ((problem.m, k_number), (n.into(), k_number * experts.count));
     let b_given = PreparedOperand::of_b(blocks.ways.1, problem, b_sizes, site)?;
 
     let k = site.builder("grouped_matmul_coop", blocks.group());
     let l = Launch::new(&k);
     let rows = StridedOperand::new(&l, "a", &problem.a, a_sizes, &[]);
-    let weights =
-        DeclaredOperand::declare(&l, "b", &b_given, &problem.b, b_sizes, &[(problem.k * problem.n).into()]);
+    let weights = DeclaredOperand::declare(&l, "b", &b_given, &problem.b, b_sizes, &[(k_number * n).into()]);
     let order = l.bind("order", Elem::U32, Access::Read, sorted.order);
     let entries = l.bind("entries", Elem::U32, Access::Read, sorted.entries);
     let (n, all) = (l.size("n", problem.n), l.size("k", problem.k));

@@ -43,7 +43,7 @@ pub(crate) fn grouped(site: &mut Site<'_>) -> Result<(), String> {
     if !site.caps.target.has(elem.scalar()) {
         return Err(format!("the device has no {elem}"));
     }
-    let (m, n, k_offset) = (problem.rows(), problem.n, problem.k);
+    let (m, n, k_offset) = (problem.rows(), problem.columns(), problem.k_number());
     let Some(experts) = problem.experts.clone() else { return Err("a grouped matmul needs experts".into()) };
     if m * n == 0 {
         return Ok(());
@@ -54,9 +54,13 @@ pub(crate) fn grouped(site: &mut Site<'_>) -> Result<(), String> {
     if m <= FEW || experts.count > MOST_EXPERTS {
         problem.batch = Walk::new(&[m], &[vec![k_offset as i64], vec![0]]);
         problem.m = Dim::ONE;
-        problem.a.outer = 0;
+        problem.a.outer = Dim::ZERO;
         let run = max_vector(&problem, MatrixRole::B, Axis::Outer);
-        let cut = choice::sweep(&Shape { m: 1, n, k: k_offset, batches: m }, run as usize, site.caps);
+        let cut = choice::sweep(
+            &Shape { m: 1, n: n.into(), k: k_offset.into(), batches: m.into() },
+            run as usize,
+            site.caps,
+        );
         return super::emit(problem, Choice::GemvAxpy { swapped: false, cut }, &[], site);
     }
     many(&problem, &experts, site)
@@ -82,18 +86,18 @@ fn problem_of(x: &Operand, w: &Operand, ids: &Operand, target: Target) -> Result
         return Err(format!("a grouped matmul of {} and {}", x.ty, w.ty));
     };
     let (m, k_offset, count, n) = (*m, *k_offset, *count, *n);
-    let stride = |size: usize, stride: usize| if size == 1 { 0 } else { stride as i64 };
+    let stride = |size: usize, stride: usize| if size == 1 { Dim::ZERO } else { stride.into() };
     Ok(Problem {
         m: m.into(),
-        n,
-        k: k_offset,
+        n: n.into(),
+        k: k_offset.into(),
         a: MatrixOperand { operand: x.clone(), outer: stride(m, k_offset), k_stride: stride(k_offset, 1) },
         b: MatrixOperand { operand: w.clone(), outer: stride(n, 1), k_stride: stride(k_offset, n) },
         batch: Walk::new::<Dim, Dim>(&[], &[vec![], vec![]]),
         extras: Vec::new(),
         region: None,
         target,
-        out: (n as i64, 1),
+        out: (n.into(), Dim::ONE),
         experts: Some(Experts { ids: ids.clone(), count }),
         bias: false,
         pairs: false,

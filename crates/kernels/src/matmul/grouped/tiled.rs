@@ -27,8 +27,8 @@ pub(crate) fn emit(
     let entries = l.bind("entries", Elem::U32, Access::Read, sorted.entries);
     let (n, k_size) = (l.size("n", problem.n), l.size("k", problem.k));
     let count = l.size("expert_count", experts.count);
-    let across = problem.n.div_ceil(tile.n as usize);
-    let groups = sorted.tiles * across;
+    let across = problem.n.div_ceil(tile.n);
+    let groups = across * sorted.tiles;
     let total = l.size("groups", groups);
     let epilogue = Epilogue::declare(&l, problem, &Destination::Target, n);
     let offset = |e: &EpilogueOperand| l.size("extra_offset", e.operand.offset);
@@ -36,7 +36,7 @@ pub(crate) fn emit(
     let (a_layout, b_layout) = (problem.layout_of_a(), problem.layout_of_b());
     let (a_outer, a_k_stride) = declare_strides(&l, "a", &problem.a, a_layout);
     let (b_outer, b_k_stride) = declare_strides(&l, "b", &problem.b, b_layout);
-    let tail = !problem.k.is_multiple_of(tile.k as usize);
+    let tail = !problem.k.is_multiple_of(tile.k);
 
     let id = linear_group(&k).min(total - 1u32);
     let across = (n + (tile.n - 1)) / tile.n;
@@ -80,5 +80,5 @@ pub(crate) fn emit(
         multiply(&k, tile, work, &epilogue);
     });
     let bound = l.done();
-    site.dispatch(k, bound, groups as u64, problem.cost())
+    site.dispatch(k, bound, groups, problem.cost())
 }

@@ -91,7 +91,7 @@ fn cut_up(shape: &Shape, b_along: Axis) -> SmallMCoop {
         _ => (64, 64, 4, 2),
     };
     // Lines of B as long as leave enough workgroups to keep memory busy.
-    let enough = |columns: &u32| shape.n.div_ceil(*columns as usize) * shape.batches >= 32;
+    let enough = |columns: &u32| shape.n.div_ceil(*columns) * shape.batches >= 32;
     let columns = [columns, 64, 32].into_iter().filter(|c| *c <= columns).find(enough).unwrap_or(32);
     // Lines along K are as long as slices are deep.
     let (k_step, ahead) = if deep { (2 * SIDE, ahead / 2) } else { (SIDE, ahead) };
@@ -105,11 +105,11 @@ pub(crate) fn emit(
     destination: &Destination,
     site: &mut Site<'_>,
 ) -> Result<(), String> {
-    let across = problem.n.div_ceil(cut.columns as usize);
-    let batches = problem.batch_count();
+    let across = problem.n.div_ceil(cut.columns);
+    let batches = problem.batches();
     let groups = across * batches;
     let round = cut.subgroups * cut.ahead * cut.k_step;
-    let tail = !problem.k.is_multiple_of(round as usize);
+    let tail = !problem.k.is_multiple_of(round);
 
     let k = site.builder("matmul_small_m_coop", cut.subgroups * LANES);
     let l = Launch::new(&k);
@@ -121,7 +121,7 @@ pub(crate) fn emit(
         Axis::Outer => l.stride("b_k_stride", problem.b.k_stride),
         Axis::K => l.stride("b_outer", problem.b.outer),
     };
-    let (m, n, k_size) = (l.size("m", problem.rows()), l.size("n", problem.n), l.size("k", problem.k));
+    let (m, n, k_size) = (l.size("m", problem.m), l.size("n", problem.n), l.size("k", problem.k));
     let (total, across) = (l.size("groups", groups), l.size("across", across));
     let epilogue = Epilogue::declare(&l, problem, destination, n);
     let walker = problem.batch.declare(&l, &problem.offsets());
@@ -150,7 +150,7 @@ pub(crate) fn emit(
         meet(&k, cut, (memory, cut.slots(b_along)), &sums, (m, column), &base, &epilogue);
     });
     let bound = l.done();
-    site.dispatch(k, bound, groups as u64, problem.cost())
+    site.dispatch(k, bound, groups, problem.cost())
 }
 
 /// An operand in memory, in words.

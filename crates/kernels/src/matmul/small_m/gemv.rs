@@ -26,17 +26,17 @@ pub(crate) fn dots(
     let (rows, columns) = (rows as usize, columns as usize);
     let group = site.group_size(cut.group).max(width);
     let per_batch = problem.n.div_ceil(columns);
-    let batches = problem.batch_count();
+    let batches = problem.batches();
     let clusters = per_batch * batches * cut.splits;
     // Both operands are read along K, in runs of one length.
     let run = [MatrixRole::A, MatrixRole::B].map(|side| max_vector(problem, side, Axis::K));
     let run = run[0].min(run[1]);
     let step = width * run;
-    let chunk = problem.k.div_ceil(cut.splits).next_multiple_of((step * cut.at_once) as usize);
+    let chunk = problem.k.div_ceil(cut.splits).next_multiple_of(step * cut.at_once);
 
     let k = site.builder("matmul_gemv_dot", group);
     let l = Launch::new(&k);
-    let (m, n, k_size) = (l.size("m", problem.rows()), l.size("n", problem.n), l.size("k", problem.k));
+    let (m, n, k_size) = (l.size("m", problem.m), l.size("n", problem.n), l.size("k", problem.k));
     let a = VectorLoads::declare(&l, problem, MatrixRole::A, Axis::K, run);
     let b = VectorLoads::declare(&l, problem, MatrixRole::B, Axis::K, run);
     let (total, per_batch) = (l.size("clusters", clusters), l.size("per_batch", per_batch));
@@ -107,7 +107,7 @@ pub(crate) fn dots(
         });
     });
     let bound = l.done();
-    site.dispatch(k, bound, (clusters as u64).div_ceil(u64::from(group / width)), problem.cost())
+    site.dispatch(k, bound, clusters.div_ceil(group / width), problem.cost())
 }
 
 /// A matmul with rows of B read in their own layout: `width` invocations side by side on runs of columns, K divided
@@ -122,15 +122,15 @@ pub(crate) fn sweep(
     let group = site.group_size(cut.group).max(width);
     let slices = group / width;
     let run = max_vector(problem, MatrixRole::B, Axis::Outer).min(cut.columns);
-    let across = problem.n.div_ceil((width * run) as usize);
-    let batches = problem.batch_count();
+    let across = problem.n.div_ceil(width * run);
+    let batches = problem.batches();
     let groups = across * batches * cut.splits;
     let round_k = slices * at_once;
-    let chunk = problem.k.div_ceil(cut.splits).next_multiple_of(round_k as usize);
+    let chunk = problem.k.div_ceil(cut.splits).next_multiple_of(round_k);
 
     let k = site.builder("matmul_gemv_axpy", group);
     let l = Launch::new(&k);
-    let (m, n, k_size) = (l.size("m", problem.rows()), l.size("n", problem.n), l.size("k", problem.k));
+    let (m, n, k_size) = (l.size("m", problem.m), l.size("n", problem.n), l.size("k", problem.k));
     let a_run = max_vector(problem, MatrixRole::A, Axis::K).min(at_once);
     let a = VectorLoads::declare(&l, problem, MatrixRole::A, Axis::K, a_run);
     let b = VectorLoads::declare(&l, problem, MatrixRole::B, Axis::Outer, run);
@@ -225,7 +225,7 @@ pub(crate) fn sweep(
         });
     }
     let bound = l.done();
-    site.dispatch(k, bound, groups as u64, problem.cost())
+    site.dispatch(k, bound, groups, problem.cost())
 }
 
 /// The batch, first index along K and one past the last index along K of a piece of work; parts of the sum are the

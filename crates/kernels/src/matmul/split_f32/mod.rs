@@ -19,8 +19,9 @@ use olivine_ir::{DType, Dim};
 use olivine_kernel::{Access, Elem};
 use olivine_program::DeviceCaps;
 
-use crate::launch::Launch;
-use crate::matmul::choice::{Choice, SMALL_M, Shape, busy, choose as choose_tiles};
+use crate::launch::{Launch, number};
+use crate::matmul::candidates::even_splits;
+use crate::matmul::choice::{Choice, SMALL_M, Shape, busy, choose as choose_tiles, quotient};
 use crate::matmul::epilogue::{BatchOffset, Destination, Epilogue};
 use crate::matmul::problem::{Axis, Problem};
 use crate::matmul::split_f32::block::{BlockWork, multiply};
@@ -74,8 +75,8 @@ impl SplitF32Tile {
         self.m / self.rows * (self.n / self.columns) * LANES
     }
 
-    fn count(self, shape: &Shape) -> u64 {
-        (shape.m.div_ceil(self.m as usize) * shape.n.div_ceil(self.n as usize) * shape.batches) as u64
+    fn count(self, shape: &Shape) -> Dim {
+        shape.n.div_ceil(self.n) * shape.batches * shape.m.div_ceil(self.m as usize)
     }
 }
 
@@ -87,10 +88,9 @@ pub(crate) fn choose(problem: &Problem<'_>, shape: &Shape, caps: &DeviceCaps) ->
     if !(problem.dtype() == DType::F32 && offered && roomy && plain) || caps.target.subgroup != Some(LANES) {
         return None;
     }
-    let Shape { m, n, k, batches } = *shape;
-    let work = (m * n).saturating_mul(k).saturating_mul(batches);
+    let Shape { m, k, .. } = *shape;
     let least = if problem.b.operand.stored { WORTHWHILE_STORED } else { WORTHWHILE };
-    if m.min(n) <= SMALL_M || k < 64 || work < least {
+    if shape.is_small(SMALL_M) || k < 64 || shape.work() < least {
         return None;
     }
     // Kernels count elements in 32 bits.
@@ -107,11 +107,13 @@ pub(crate) fn choose(problem: &Problem<'_>, shape: &Shape, caps: &DeviceCaps) ->
     };
     // Workgroups that wait for memory at every step are better many; of the others, few. Where there is one for every
     // core without parts, adding them up would cost what they save.
-    let (count, enough) = (blocks.count(shape).max(1), if raw { busy * 9 / 8 } else { busy * 9 / 16 });
-    let wanted = if count * 2 >= busy { 1 } else { (enough / count).max(1) as usize };
-    let parts = wanted.min(k / 128).clamp(1, 32);
-    let chunk = k.div_ceil(parts).next_multiple_of(split::K_MULTIPLE);
-    Some(SplitF32Config { blocks, splits: k.div_ceil(chunk), raw, direct: raw })
+    let (count, enough) = (blocks.count(shape), if raw { busy * 9 / 8 } else { busy * 9 / 16 });
+    let parts = match count * 2 >= busy || k < 2 * 128 {
+        true => 1,
+        false => number(quotient(enough, count).min(k.div_floor(128)).clamp(1, 32)),
+    };
+    let splits = even_splits(k, parts, split::K_MULTIPLE as u32);
+    Some(SplitF32Config { blocks, splits, raw, direct: raw })
 }
 
 /// Terms from which on making parts costs less than it saves: of both operands, and of A alone.
@@ -132,9 +134,9 @@ pub(crate) fn emit(
     let form = if direct { SplitForm::Fragments } else { SplitForm::Lines };
     let b = split::emit(problem, MatrixRole::B, form, site)?;
     let batches = problem.batches();
-    let tiles = problem.m.div_ceil(blocks.m) * problem.n.div_ceil(blocks.n as usize);
+    let tiles = problem.m.div_ceil(blocks.m) * problem.n.div_ceil(blocks.n);
     let groups = tiles * batches * splits;
-    let chunk = problem.k.div_ceil(splits).next_multiple_of(split::K_MULTIPLE);
+    let chunk = problem.k_number().div_ceil(splits).next_multiple_of(split::K_MULTIPLE);
     let outlier_flags = site.scratch(4 * batches);
 
     let k = site.builder("matmul_split_f32", blocks.group());

@@ -52,9 +52,8 @@ impl SplitF32SmallM {
         self.slices * LANES
     }
 
-    fn count(self, shape: &Shape) -> usize {
-        let (rows, columns) = (self.rows as usize, self.columns as usize);
-        shape.m.div_ceil(rows) * shape.n.div_ceil(columns) * shape.batches
+    fn count(self, shape: &Shape) -> Dim {
+        shape.n.div_ceil(self.columns) * shape.batches * shape.m.div_ceil(self.rows as usize)
     }
 
     /// Slots of workgroup memory for accumulators that are stored.
@@ -108,7 +107,7 @@ pub(crate) fn emit(
     site: &mut Site<'_>,
 ) -> Result<(), String> {
     let b = split::emit(problem, MatrixRole::B, SplitForm::Dealt, site)?;
-    let columns = problem.n.div_ceil(cut.columns as usize);
+    let columns = problem.n.div_ceil(cut.columns);
     let groups = problem.m.div_ceil(cut.rows) * columns * problem.batches();
 
     let k = site.builder("matmul_split_f32_small_m", cut.group());

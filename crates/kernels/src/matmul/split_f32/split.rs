@@ -101,11 +101,11 @@ pub(crate) fn elements(problem: &Problem<'_>, side: MatrixRole) -> Dim {
 fn extent(problem: &Problem<'_>, side: MatrixRole) -> OperandExtent {
     let (outer, layout, number) = match side {
         MatrixRole::A => (problem.m, problem.layout_of_a(), 0),
-        MatrixRole::B => (problem.n.into(), problem.layout_of_b(), 1),
+        MatrixRole::B => (problem.n, problem.layout_of_b(), 1),
     };
     let (dims_of_batch, strides) = (problem.batch.dims(), &problem.batch.strides(number));
     let matrices = dims_of_batch.iter().zip(strides).filter(|(_, s)| **s != 0).map(|(d, _)| *d).product();
-    OperandExtent { outer, k_size: problem.k, matrices, layout }
+    OperandExtent { outer, k_size: problem.k_number(), matrices, layout }
 }
 
 /// Strides over batches that count an operand's different matrices.

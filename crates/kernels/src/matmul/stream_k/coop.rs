@@ -22,7 +22,8 @@ pub(crate) fn emit(
     stream_k: StreamK,
     site: &mut Site<'_>,
 ) -> Result<(), String> {
-    let (a_sizes, b_sizes) = ((problem.m, problem.k), (problem.n.into(), problem.k));
+    let k_number = problem.k_number();
+    let (a_sizes, b_sizes) = ((problem.m, k_number), (problem.n, k_number));
     let a_given = PreparedOperand::new(blocks.ways.0, &problem.a, a_sizes, MatrixUse::A, site)?;
     let b_given = PreparedOperand::of_b(blocks.ways.1, problem, b_sizes, site)?;
     let parts = site.scratch(stream_k.bytes(blocks));
@@ -33,11 +34,11 @@ pub(crate) fn emit(
     let a = DeclaredOperand::declare(&l, "a", &a_given, &problem.a, a_sizes, &jumps[0]);
     let b = DeclaredOperand::declare(&l, "b", &b_given, &problem.b, b_sizes, &jumps[1]);
     let kept = l.bind("parts", Elem::F32, Access::Write, parts);
-    let (m, n, all) = (l.size("m", problem.rows()), l.size("n", problem.n), l.size("k", problem.k));
+    let (m, n, all) = (l.size("m", problem.m), l.size("n", problem.n), l.size("k", problem.k));
     let declared = stream_k.declare(&l);
     let epilogue = Epilogue::declare(&l, problem, &Destination::Target, n);
     let walker = problem.batch.declare(&l, &problem.offsets());
-    let (step, tail) = (blocks.k_step, !problem.k.is_multiple_of(blocks.k_step as usize));
+    let (step, tail) = (blocks.k_step, !k_number.is_multiple_of(blocks.k_step as usize));
 
     declared.segments(&k, (all, step), |Segment { block, start, end, is_whole, slot }| {
         let TileCoord { first, rest, .. } =
@@ -92,7 +93,7 @@ pub(crate) fn emit(
     let group = site.group_size(256);
     let k = site.builder("matmul_stream_k_fixup", group);
     let l = Launch::new(&k);
-    let (m, n) = (l.size("m", problem.rows()), l.size("n", problem.n));
+    let (m, n) = (l.size("m", problem.m), l.size("n", problem.n));
     let epilogue = Epilogue::declare(&l, problem, &Destination::Target, n);
     let walker = problem.batch.declare(&l, &problem.offsets());
     stream_k.join(&l, blocks, parts, &epilogue, |block| {

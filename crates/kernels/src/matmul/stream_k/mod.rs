@@ -52,10 +52,21 @@ impl StreamK {
     /// The schedule of so many blocks of so many steps, if that takes clearly less time than whole blocks.
     pub(crate) fn new(count: usize, steps: usize, caps: &DeviceCaps) -> Option<Self> {
         let round = busy(caps) as usize;
+        let schedule = StreamK::of_last_wave(count, steps, caps)?;
+        (10 * schedule.time(caps) < 9 * waves(count, steps, round)).then_some(schedule)
+    }
+
+    /// The schedule of so many blocks of so many steps, if the last wave is not full.
+    pub(crate) fn of_last_wave(count: usize, steps: usize, caps: &DeviceCaps) -> Option<Self> {
+        let round = busy(caps) as usize;
         let (whole, rest) = (count / round * round, count % round);
-        let stream_k = StreamK::among(whole, rest, steps, (rest * steps).div_ceil(round).max(1));
-        let pays = 10 * stream_k.time(caps) < 9 * waves(count, steps, round);
-        (rest > 0 && pays).then_some(stream_k)
+        let schedule = StreamK::among(whole, rest, steps, (rest * steps).div_ceil(round).max(1));
+        (rest > 0).then_some(schedule)
+    }
+
+    /// Blocks above which it pays for none.
+    pub(crate) fn most_blocks(caps: &DeviceCaps) -> u64 {
+        9 * busy(caps)
     }
 
     /// The time of a matmul, in steps.

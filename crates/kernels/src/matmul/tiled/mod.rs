@@ -5,6 +5,7 @@ pub(crate) mod panel;
 
 use std::rc::Rc;
 
+use olivine_ir::Dim;
 use olivine_kernel::{Access, Buf, Builder, Elem, Val, Var};
 
 use crate::launch::Launch;
@@ -43,10 +44,10 @@ pub(crate) fn emit_where(
     chosen: Option<Memory>,
     site: &mut Site<'_>,
 ) -> Result<(), String> {
-    let tiles = problem.m.div_ceil(tile.m) * problem.n.div_ceil(tile.n as usize);
+    let tiles = problem.m.div_ceil(tile.m) * problem.n.div_ceil(tile.n);
     let batches = problem.batches();
     let groups = tiles * batches * splits;
-    let chunk = problem.k.div_ceil(splits).next_multiple_of(tile.k as usize);
+    let chunk = problem.k.div_ceil(splits).next_multiple_of(tile.k);
 
     let k = site.builder("matmul_tiled", tile.group());
     let l = Launch::new(&k);
@@ -60,7 +61,7 @@ pub(crate) fn emit_where(
     let (a_layout, b_layout) = (problem.layout_of_a(), problem.layout_of_b());
     let (a_outer, a_k_stride) = declare_strides(&l, "a", &problem.a, a_layout);
     let (b_outer, b_k_stride) = declare_strides(&l, "b", &problem.b, b_layout);
-    let tail = !problem.k.is_multiple_of(tile.k as usize);
+    let tail = !problem.k.is_multiple_of(tile.k);
     let chosen = chosen.map(|memory| l.bind("chosen", Elem::U32, Access::Read, memory));
 
     let id = linear_group(&k);
@@ -125,7 +126,7 @@ pub(crate) fn declare_strides<'k>(
     operand: &MatrixOperand,
     layout: Layout,
 ) -> (Val<'k>, Val<'k>) {
-    let stride = |axis: Axis, what: &str, value: i64| {
+    let stride = |axis: Axis, what: &str, value: Dim| {
         if layout.along == axis && layout.lanes > 1 {
             l.k().u32(1)
         } else {

@@ -119,10 +119,10 @@ pub(crate) fn emit(
 ) -> Result<(), String> {
     let GemvCut { rows, run, unroll, span, clusters, width, lines, .. } = cut;
     let batches = problem.batch_count();
-    let across = problem.n.div_ceil(span as usize);
+    let across = problem.columns().div_ceil(span as usize);
     let passes = problem.rows().div_ceil(rows as usize);
     let groups = across * passes * batches * cut.splits as usize;
-    let chunks = problem.k.div_ceil(cut.chunk() as usize);
+    let chunks = problem.k_number().div_ceil(cut.chunk() as usize);
     let per_part = chunks.div_ceil(cut.splits as usize).next_multiple_of(clusters as usize);
     // Sums are complete after one round.
     let once = cut.splits == 1 && chunks <= clusters as usize;
@@ -164,7 +164,7 @@ pub(crate) fn emit(
             shape: RunShape::new(run, weight.is_strided(run)),
             k_size,
             lanes: vector_lanes(problem, run),
-            whole: problem.k.is_multiple_of(run as usize),
+            whole: problem.k.is_multiple_of(run),
             lane: me % width,
             groups: declared.groups(run),
             digits: layout.map(|(layout, memory)| layout.declare(&l, memory, declared.groups(run).0)),
@@ -241,7 +241,7 @@ pub(crate) fn emit(
         });
     });
     let bound = l.done();
-    let flops = 2 * (problem.rows() * problem.n * problem.k) as u64 * problem.batch_count() as u64;
+    let flops = 2 * problem.m * problem.n * problem.k * problem.batches();
     let moved = weight.bytes() / experts_read(problem) + crate::launch::bytes(&problem.target.ty);
     site.dispatch(k, bound, groups as u64, (flops, moved))
 }
@@ -262,12 +262,11 @@ fn experts_read(problem: &Problem<'_>) -> u64 {
 
 /// Neighbours of x that one load may take: x is contiguous along K.
 fn vector_lanes(problem: &Problem<'_>, run: u32) -> u32 {
-    if !problem.k.is_multiple_of(run as usize) {
+    if !problem.k.is_multiple_of(run) {
         return 1;
     }
-    let whole = |stride: &i64| stride % 4 == 0;
-    let batch = problem.batch.strides(0);
-    let steps = batch.iter().chain([&problem.a.outer]);
-    let aligned = steps.into_iter().all(whole) && problem.a.operand.offset.is_multiple_of(4);
+    let batch = &problem.batch.strides[0];
+    let mut steps = batch.iter().chain([&problem.a.outer]);
+    let aligned = steps.all(|stride| stride.is_multiple_of(4)) && problem.a.operand.offset.is_multiple_of(4);
     if aligned && math::elem(problem.dtype()).size() <= 4 { 4 } else { 1 }
 }

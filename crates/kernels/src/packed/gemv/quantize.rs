@@ -88,7 +88,7 @@ impl DigitLayout {
             width,
             digits,
             turns: weight.turns(),
-            stretches: problem.k.div_ceil(cut.chunk() as usize) * runs as usize,
+            stretches: problem.k_number().div_ceil(cut.chunk() as usize) * runs as usize,
             rows: problem.rows() * problem.batch_count(),
         }
     }
@@ -186,7 +186,7 @@ impl DigitLayout {
                 out.store(scales_at + number, largest.bitcast(Scalar::U32));
             });
         });
-        let moved = self.bytes() + (self.rows * problem.k * problem.dtype().size()) as u64;
+        let moved = self.bytes() + (self.rows * problem.k_number() * problem.dtype().size()) as u64;
         let bound = l.done();
         site.dispatch(k, bound, total.div_ceil(group as usize) as u64, (0, moved))
     }
