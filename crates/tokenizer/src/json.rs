@@ -275,6 +275,14 @@ impl Parser<'_> {
             self.at += 1;
         }
         let digits = &self.text[start..self.at];
+        let whole_part = digits.trim_start_matches('-').split(['.', 'e', 'E']).next().unwrap_or_default();
+        let fraction = digits.split_once('.').map(|(_, rest)| rest);
+        if whole_part.is_empty()
+            || whole_part.len() > 1 && whole_part.starts_with('0')
+            || fraction.is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_digit()))
+        {
+            return self.wrong("a number is not valid");
+        }
         if let Some(value) = whole.then(|| digits.parse().ok()).flatten() {
             return Ok(Json::Int(value));
         }

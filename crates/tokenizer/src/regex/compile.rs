@@ -91,7 +91,7 @@ impl Program {
             Node::Alt(nodes) => self.alternatives(nodes)?,
             Node::Repeat { body, min, max, greed } => self.repeat(body, *min, *max, *greed)?,
             Node::Look { body, negated } => {
-                if !reach(body).is_some_and(|reach| reach <= FARTHEST) {
+                if reach(body).is_none_or(|reach| reach > FARTHEST) {
                     return Err(format!("a lookahead reads more than {FARTHEST} characters"));
                 }
                 self.looks.push(compile(body)?);
