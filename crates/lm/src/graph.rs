@@ -54,15 +54,13 @@ fn head(g: &mut Graph, logits: ValueId) -> Result<ValueId, Error> {
             dims.map(|(name, size)| ((!name.is_empty()).then(|| name.to_string()), *size)).unzip();
         g.input_with_dims(name, dtype, Shape::new(&sizes)?, names)
     };
-    let f32s = |per_row: &mut dyn FnMut(&str, DType, &[(&str, usize)]) -> _, name: &str| {
-        per_row(name, DType::F32, &[])
-    };
     let recent = per_row("recent", DType::I64, &[("recent", 2)])?;
     let [repetition, frequency, presence] =
-        ["repetition", "frequency", "presence"].map(|name| f32s(&mut per_row, name));
+        ["repetition", "frequency", "presence"].map(|name| per_row(name, DType::F32, &[]));
     let ids = per_row("bias_tokens", DType::I64, &[("biases", 2)])?;
     let bias = per_row("biases", DType::F32, &[("biases", 2)])?;
-    let [temperature, top_p, min_p] = ["temperature", "top_p", "min_p"].map(|name| f32s(&mut per_row, name));
+    let [temperature, top_p, min_p] =
+        ["temperature", "top_p", "min_p"].map(|name| per_row(name, DType::F32, &[]));
     let top_k = per_row("top_k", DType::I32, &[])?;
     let draws = per_row("draws", DType::U32, &[("", 4)])?;
     let logits = g.penalties(logits, recent, Some(repetition?), Some(frequency?), Some(presence?))?;

@@ -279,7 +279,7 @@ impl Reference {
 
     fn is_local(&self, layer: usize) -> bool {
         match self.architecture.as_str() {
-            "gemma2" | "gpt-oss" => layer % 2 == 0,
+            "gemma2" | "gpt-oss" => layer.is_multiple_of(2),
             "gemma3" => layer % 6 != 5,
             "phi3" => true,
             _ => false,
