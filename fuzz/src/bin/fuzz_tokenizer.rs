@@ -145,24 +145,24 @@ fn metadata(rng: &mut Rng) -> Result<Vec<u8>, String> {
         };
         writer.metadata(format!("tokenizer.ggml.{key}"), value).map_err(|e| e.to_string())
     };
-    add(rng, "model", Value::from(models[rng.below(models.len())]))?;
-    add(rng, "pre", Value::from(pres[rng.below(pres.len())]))?;
+    let (model, pre) = (models[rng.below(models.len())], pres[rng.below(pres.len())]);
+    add(rng, "model", Value::from(model))?;
+    add(rng, "pre", Value::from(pre))?;
     add(rng, "tokens", Value::from(tokens))?;
     add(rng, "scores", Value::from(scores))?;
     add(rng, "token_type", Value::from(kinds))?;
     add(rng, "merges", Value::from(merges))?;
     for name in ["bos", "eos", "eot", "unknown", "padding"] {
         if rng.below(3) == 0 {
-            add(
-                rng,
-                &format!("{name}_token_id"),
-                Value::from(rng.below(n + usize::from(rng.below(10) == 0)) as u32),
-            )?;
+            let beyond = usize::from(rng.below(10) == 0);
+            let id = rng.below(n + beyond) as u32;
+            add(rng, &format!("{name}_token_id"), Value::from(id))?;
         }
     }
     for name in ["add_bos_token", "add_space_prefix", "remove_extra_whitespaces"] {
         if rng.below(3) == 0 {
-            add(rng, name, Value::from(rng.below(2) == 0))?;
+            let flag = rng.below(2) == 0;
+            add(rng, name, Value::from(flag))?;
         }
     }
     if rng.below(4) == 0 {
