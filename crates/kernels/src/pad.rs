@@ -56,10 +56,9 @@ fn run(op: &Pad, axes: &[Axis], most: usize) -> usize {
         return 1;
     }
     let whole = |lanes: &usize| {
-        let aligned = last.size.is_multiple_of(*lanes)
+        last.size.is_multiple_of(*lanes)
             && last.out.is_multiple_of(*lanes)
-            && last.before.is_multiple_of(*lanes);
-        aligned
+            && last.before.is_multiple_of(*lanes)
     };
     [4, 2].into_iter().filter(|lanes| *lanes <= most).find(whole).unwrap_or(1)
 }

@@ -47,12 +47,15 @@ pub(crate) struct LengthsArgs {
     guards: bool,
 }
 
+/// Makes the inputs of a run for some sizes.
+type MakeInputs = Box<dyn Fn(&[usize]) -> Result<Vec<(String, Tensor)>, Failure>>;
+
 /// What is run, and for which sizes.
 struct Subject {
     name: String,
     executable: Executable,
     dims: Vec<(String, RangeInclusive<usize>)>,
-    inputs: Box<dyn Fn(&[usize]) -> Result<Vec<(String, Tensor)>, Failure>>,
+    inputs: MakeInputs,
 }
 
 /// Sizes, the first run with them and the fastest of those after it.
