@@ -3,8 +3,8 @@
 //! A cluster scans a row tile by tile and carries the total on; columns are scanned in segments side by side. Where
 //! there are few and long lines, the totals of their parts are folded first, and every part begins with those before.
 
-use olivine_ir::{Dim, product};
 use olivine_ir::op::{Cumulative, CumulativeKind, ReduceKind};
+use olivine_ir::{Dim, product};
 use olivine_kernel::{Access, Buf, Val, Var};
 
 use super::reduce::{self, Block, Fold, Folded, Kind, Split, States};

@@ -1,7 +1,7 @@
 //! Padding and cutting at both ends of every axis.
 
-use olivine_ir::Tensor;
 use olivine_ir::op::{Pad, PadMode};
+use olivine_ir::{Dim, Tensor};
 use olivine_kernel::{Access, Val};
 
 use super::cells::{Cell, Cells};
@@ -14,34 +14,34 @@ kernels! { |op, site|
 }
 
 /// One axis, or several that move as one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 struct Axis {
     /// The operand's size.
-    size: usize,
+    size: Dim,
     /// The target's size.
-    out: usize,
+    out: Dim,
     /// Elements before the operand's first; negative where it is cut.
-    before: i64,
+    before: Dim,
     /// Whether nothing is added or cut.
     kept: bool,
 }
 
 /// Axes with neighbours merged where that changes nothing: kept ones always, and a padded one with the kept ones after
 /// it where all that is outside is one number.
-fn axes(op: &Pad, from: &[usize], to: &[usize]) -> Vec<Axis> {
+fn axes(op: &Pad, from: &[Dim], to: &[Dim]) -> Vec<Axis> {
     let mut axes: Vec<Axis> = Vec::new();
     for ((pads, size), out) in op.pads.iter().zip(from).zip(to) {
         let before = match op.mode {
             // Cuts of more than there is leave the same outside: nothing of the operand.
-            PadMode::Constant | PadMode::Edge => pads.0.clamp(-(*size as i64), *out as i64),
-            PadMode::Reflect | PadMode::Wrap => pads.0,
+            PadMode::Constant | PadMode::Edge if pads.0 != 0 => Dim::from(pads.0).clamp(-*size, *out),
+            _ => pads.0.into(),
         };
         let kept = *pads == (0, 0);
         match axes.last_mut() {
             Some(last) if kept && (last.kept || op.mode == PadMode::Constant) => {
-                last.size *= size;
-                last.out *= out;
-                last.before *= *size as i64;
+                last.size *= *size;
+                last.out *= *out;
+                last.before *= *size;
             }
             _ => axes.push(Axis { size: *size, out: *out, before, kept }),
         }
@@ -52,13 +52,16 @@ fn axes(op: &Pad, from: &[usize], to: &[usize]) -> Vec<Axis> {
 /// Cells that are contiguous in the operand and in the result, so that a vector is wholly one or the other.
 fn run(op: &Pad, axes: &[Axis], most: usize) -> usize {
     let Some(last) = axes.last() else { return 1 };
+    if !(last.kept || op.mode == PadMode::Constant) {
+        return 1;
+    }
     let whole = |lanes: &usize| {
         let aligned = last.size.is_multiple_of(*lanes)
             && last.out.is_multiple_of(*lanes)
-            && last.before % *lanes as i64 == 0;
-        *lanes <= most && aligned && (last.kept || op.mode == PadMode::Constant)
+            && last.before.is_multiple_of(*lanes);
+        aligned
     };
-    [4, 2].into_iter().find(whole).unwrap_or(1)
+    [4, 2].into_iter().filter(|lanes| *lanes <= most).find(whole).unwrap_or(1)
 }
 
 /// The operand's position for the target's `coordinate`, and whether it is inside.
@@ -94,17 +97,18 @@ struct Declared<'k> {
 /// Lowers a padding.
 pub(crate) fn pad(op: &Pad, site: &mut Site<'_>) -> Result<(), String> {
     let (operand, target) = (site.operands[0].clone(), site.targets[0].clone());
-    let n = target.ty.shape.numel();
+    let to = target.ty.shape.sizes();
+    let n = to.numel();
     if n == 0 {
         return Ok(());
     }
-    let mut axes = axes(op, operand.dims(), target.ty.shape.dims());
+    let mut axes = axes(op, &operand.sizes(), &to);
     let mut size = target.ty.dtype.size();
     // Narrow elements that are padded by whole words move as words.
     let factor = if size < 4 { run(op, &axes, 4 / size) } else { 1 };
     if let Some(last) = axes.last_mut() {
         (last.size, last.out, last.before) =
-            (last.size / factor, last.out / factor, last.before / factor as i64);
+            (last.size.div_floor(factor), last.out.div_floor(factor), last.before.div_floor(factor));
     }
     let value = Tensor::scalar_of(target.ty.dtype, op.value);
     let mut bits = [0; 8];
@@ -122,13 +126,13 @@ pub(crate) fn pad(op: &Pad, site: &mut Site<'_>) -> Result<(), String> {
     let from = cells.bind(&l, "x", Access::Read, operand.memory);
     let to = cells.bind(&l, "y", Access::Write, target.memory);
     let filling = cells.param(&l, "value", u64::from_le_bytes(bits));
-    let items = n / factor / lanes;
+    let items = n.div_floor(factor * lanes);
     let count = l.size("n", items);
     let declare = |a: &Axis| Declared {
         size: l.size("size", a.size),
         out: l.size("out", a.out),
         before: l.stride("before", a.before),
-        padded: l.size("padded", a.before.max(0) as usize),
+        padded: l.size("padded", a.before.max(0)),
     };
     let declared: Vec<Declared<'_>> = axes.iter().map(declare).collect();
 
@@ -158,12 +162,20 @@ pub(crate) fn pad(op: &Pad, site: &mut Site<'_>) -> Result<(), String> {
 
     let moved = bytes(&operand.ty) + bytes(&target.ty);
     let bound = l.done();
-    site.dispatch(k, bound, items.div_ceil(group as usize) as u64, (0, moved))
+    site.dispatch(k, bound, items.div_ceil(group), (0, moved))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn sizes<const N: usize>(numbers: [usize; N]) -> [Dim; N] {
+        numbers.map(Dim::from)
+    }
+
+    fn axis(size: usize, out: usize, before: i64, kept: bool) -> Axis {
+        Axis { size: size.into(), out: out.into(), before: before.into(), kept }
+    }
 
     fn pad(mode: PadMode, pads: &[(i64, i64)]) -> Pad {
         Pad { pads: pads.to_vec(), mode, value: 0.0 }
@@ -172,16 +184,16 @@ mod tests {
     #[test]
     fn kept_axes_merge_and_padded_ones_take_them_in_only_where_one_number_is_outside() {
         let pads = [(0, 0), (0, 0), (1, 2), (0, 0)];
-        let (from, to) = ([2, 3, 4, 8], [2, 3, 7, 8]);
-        let kept = Axis { size: 6, out: 6, before: 0, kept: true };
-        let whole = Axis { size: 32, out: 56, before: 8, kept: false };
+        let (from, to) = (sizes([2, 3, 4, 8]), sizes([2, 3, 7, 8]));
+        let kept = axis(6, 6, 0, true);
+        let whole = axis(32, 56, 8, false);
         let constant = pad(PadMode::Constant, &pads);
         assert_eq!(axes(&constant, &from, &to), [kept, whole]);
         assert_eq!(run(&constant, &[kept, whole], 4), 4);
 
         let edge = pad(PadMode::Edge, &pads);
-        let padded = Axis { size: 4, out: 7, before: 1, kept: false };
-        let last = Axis { size: 8, out: 8, before: 0, kept: true };
+        let padded = axis(4, 7, 1, false);
+        let last = axis(8, 8, 0, true);
         assert_eq!(axes(&edge, &from, &to), [kept, padded, last]);
         assert_eq!(run(&edge, &[kept, padded, last], 4), 4);
         assert_eq!(run(&edge, &[kept, padded], 4), 1);
@@ -190,6 +202,6 @@ mod tests {
     #[test]
     fn a_cut_of_more_than_there_is_stays_countable() {
         let op = pad(PadMode::Constant, &[(-(1 << 40), (1 << 40) + 2)]);
-        assert_eq!(axes(&op, &[3], &[5]), [Axis { size: 3, out: 5, before: -3, kept: false }]);
+        assert_eq!(axes(&op, &sizes([3]), &sizes([5])), [axis(3, 5, -3, false)]);
     }
 }

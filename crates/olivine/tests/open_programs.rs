@@ -13,6 +13,8 @@ use olivine::ir::size::Bindings;
 use olivine::ir::size::guards::{self, GuardSet};
 use olivine::ir::{DType, Graph, Shape, open_symbol};
 
+mod graphs;
+
 /// A large NVIDIA card.
 fn h200() -> DeviceCaps {
     let shape = |operand, accumulator, k| MatrixShape { operand, accumulator, m: 16, n: 16, k };
@@ -119,5 +121,39 @@ fn sixty_kernels_serve_bert_at_every_batch_and_length() {
         names.sort_unstable();
         println!("{dtype}: {plans} plans, {} kernels: {names:?}", kernels.len());
         assert!(kernels.len() <= 60, "{dtype}: {} kernels: {names:?}", kernels.len());
+    }
+}
+
+#[test]
+fn convolutions_and_reductions_of_any_sizes_are_lowered_as_their_fixed_twins_are() {
+    for (dtype, caps) in [(DType::F32, h200()), (DType::F32, plain_card()), (DType::F16, h200())] {
+        let graph = graphs::vision(dtype, [1, 64, 64], true).unwrap();
+        let symbols = ["n", "h", "w"].map(|name| open_symbol(name).unwrap());
+        let mut plans: Vec<(GuardSet, Program)> = Vec::new();
+        let mut random = 5u64;
+        let mut below = |n: u64| {
+            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            ((random >> 33) % n) as usize
+        };
+        for i in 0..60 {
+            let side = |step: usize| if i % 2 == 0 { 32 * step } else { 5 * step + 1 };
+            let (n, h, w) = (1 + below(3), side(1 + below(12)), side(1 + below(20)));
+            let shapes = [("x", Shape::new(&[n, 3, h, w]).unwrap())];
+            let mut values = Bindings::new();
+            for (symbol, value) in symbols.iter().zip([n, h, w]) {
+                values.bind(*symbol, value as i64).unwrap();
+            }
+            let known = plans.iter().position(|(guards, _)| guards.holds(&values));
+            let at = known.unwrap_or_else(|| {
+                let (program, guards) =
+                    guards::record(|| lowered(&graph.specialise_symbolic(&shapes).unwrap(), &caps));
+                plans.push((guards, program));
+                plans.len() - 1
+            });
+            let fixed = lowered(&graph.specialise(&shapes).unwrap(), &caps);
+            let open = plans[at].1.for_sizes(&values).unwrap();
+            same(&open, &fixed, &format!("{dtype}, n {n}, h {h}, w {w}"));
+        }
+        println!("{dtype}: {} plans", plans.len());
     }
 }

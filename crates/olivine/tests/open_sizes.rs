@@ -6,6 +6,8 @@
 #[path = "../../onnx/tests/wire/mod.rs"]
 mod wire;
 
+mod graphs;
+
 use olivine::internals::ExecutableExt;
 use olivine::prelude::*;
 use olivine_ir::op::{Attention, HeadLayout, PadMode, ReduceKind};
@@ -201,6 +203,28 @@ fn random_graphs_with_open_sizes_equal_their_fixed_twins_bit_for_bit() {
             }
         }
     }
+}
+
+#[test]
+fn convolutions_and_reductions_of_any_sizes_equal_their_fixed_twins_bit_for_bit() {
+    let session = Session::new(Device::Vulkan).unwrap();
+    let open = compiled(&session, &graphs::vision(DType::F32, [1, 16, 16], true).unwrap());
+    let mut random = Random(3);
+    for i in 0..24 {
+        let (n, h, w) = (1 + random.below(3) * (i % 2), 1 + random.below(40), 1 + random.below(70));
+        let x = Tensor::new([n, 3, h, w], numbers(n * 3 * h * w, &mut random)).unwrap();
+        let fixed = compiled(&session, &graphs::vision(DType::F32, [n, h, w], false).unwrap());
+        let (got, want) = (open.run([("x", &x)]).unwrap(), fixed.run([("x", &x)]).unwrap());
+        assert_eq!(bytes(&got), bytes(&want), "n {n}, h {h}, w {w}");
+    }
+    // Multiples of 32, as detectors of text take them.
+    let before = open.compiled();
+    for w in (4..44).map(|i| 32 * i) {
+        let x = Tensor::new([1, 3, 64, w], numbers(3 * 64 * w, &mut random)).unwrap();
+        open.run([("x", &x)]).unwrap();
+    }
+    let plans = open.compiled() - before;
+    assert!(plans <= 20, "{plans} plans: {:#?}", open.guards());
 }
 
 /// What exporters write around attention: sizes out of `Shape`, put together again for `Reshape`, `Expand`, `Range`,

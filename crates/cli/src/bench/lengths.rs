@@ -110,9 +110,8 @@ impl Subject {
         for _ in 0..3 {
             self.run(&warm)?;
         }
-        let combinations = self.dims.iter().fold(1usize, |n, (_, range)| {
-            n.saturating_mul(range.end() - range.start() + 1)
-        });
+        let combinations =
+            self.dims.iter().fold(1usize, |n, (_, range)| n.saturating_mul(range.end() - range.start() + 1));
         let mut random = SEED | 1;
         let mut below = |n: usize| {
             random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);

@@ -120,7 +120,8 @@ const FAMILY: &str = "attention";
 
 /// Attentions that one measurement serves.
 fn class(p: &Problem<'_>, matters: bool) -> Result<String, String> {
-    let number = |size: Dim| size.check().map(|size| recorded_class(size, matters)).map_err(|e| e.to_string());
+    let number =
+        |size: Dim| size.check().map(|size| recorded_class(size, matters)).map_err(|e| e.to_string());
     let pairs = rounded(number(p.batch * p.kv_heads)?);
     let sizes = [number(p.rows())?, number(p.keys)?].map(|size| rounded(size).to_string()).join("x");
     let sees = if p.looks_back() { " causal" } else { "" };

@@ -209,8 +209,8 @@ fn tiles(
     let total = l.size("groups", groups);
     let count = |name: &str, count: usize| (count > 1).then(|| l.size(name, count));
     let (batches, classes) = (count("batches", batches), count("classes", classes));
-    let parts =
-        (splits > 1).then(|| (l.size("chunk", chunk), l.size("part", problem.target.ty.shape.sizes().numel())));
+    let parts = (splits > 1)
+        .then(|| (l.size("chunk", chunk), l.size("part", problem.target.ty.shape.sizes().numel())));
     let row = l.stride("row", problem.out.0);
     let taps = Rc::new(taps.declare(&l, table));
     let epilogue = Epilogue::declare(&l, problem, destination, m);

@@ -118,7 +118,8 @@ impl Taps {
 
     /// The most columns and K of a class.
     pub(crate) fn most(&self) -> (Dim, usize) {
-        let columns = self.classes.iter().map(|c| self.columns(c)).reduce(|a, b| a.max(b)).unwrap_or_default();
+        let columns =
+            self.classes.iter().map(|c| self.columns(c)).reduce(|a, b| a.max(b)).unwrap_or_default();
         (columns, self.classes.iter().map(|c| c.taps.len()).max().unwrap_or(0))
     }
 
@@ -226,7 +227,15 @@ impl Taps {
                 .extra_images
                 .iter()
                 .enumerate()
-                .map(|(i, s)| if s.as_constant() == Some(0) { k.u32(0) } else { l.stride(&format!("x{i}_image"), *s) })
+                .map(
+                    |(i, s)| {
+                        if s.as_constant() == Some(0) {
+                            k.u32(0)
+                        } else {
+                            l.stride(&format!("x{i}_image"), *s)
+                        }
+                    },
+                )
                 .collect(),
             extra_pixels: self.extra_pixels.declare(l, &vec![0; self.extra_images.len()]),
         }

@@ -6,13 +6,13 @@ use olivine_ir::Dim;
 use olivine_program::DeviceCaps;
 
 use crate::conv::implicit_gemm::BROAD;
+use crate::launch::number;
 use crate::matmul::choice::{Choice, GemvConfig, LARGE, MEDIUM, SMALL, SMALL_M, Shape, Tile, busy};
 use crate::matmul::coop::blocks;
 use crate::matmul::coop::blocks::CoopTile;
 use crate::matmul::problem::{Axis, Layout, Problem};
 use crate::matmul::split_f32::small_m;
 use crate::matmul::stream_k::StreamK;
-use crate::launch::number;
 use crate::site::{class_of, recorded_class, rounded};
 
 /// The name of the family in records.
@@ -135,12 +135,7 @@ pub(crate) fn shared(
 }
 
 /// The same cut of a GEMV with other loads in flight and other parts.
-fn cuts(
-    m: usize,
-    listed: Listed,
-    cut: GemvConfig,
-    caps: &DeviceCaps,
-) -> impl Iterator<Item = GemvConfig> {
+fn cuts(m: usize, listed: Listed, cut: GemvConfig, caps: &DeviceCaps) -> impl Iterator<Item = GemvConfig> {
     let groups = (m.max(listed.n) * listed.batches) as u64 / 64;
     let splits = parts(listed.k, 1024, groups, caps);
     [1, 2, 4, 8].into_iter().flat_map(move |at_once| {

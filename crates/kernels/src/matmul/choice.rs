@@ -3,6 +3,7 @@
 use olivine_ir::Dim;
 use olivine_program::{DeviceCaps, DeviceKind};
 
+use crate::launch::number;
 use crate::matmul::candidates::even_splits;
 use crate::matmul::coop::blocks::CoopTile;
 use crate::matmul::problem::{Axis, Layout, Problem};
@@ -10,7 +11,6 @@ use crate::matmul::small_m::coop::SmallMCoop;
 use crate::matmul::split_f32;
 use crate::matmul::split_f32::small_m;
 use crate::matmul::stream_k::StreamK;
-use crate::launch::number;
 use crate::site::class_of;
 
 /// A workgroup's part of the matmul, and an invocation's part of that.
@@ -253,9 +253,7 @@ pub(crate) fn tiled(shape: &Shape, scalar: u32, caps: &DeviceCaps) -> Choice {
     let least = if caps.kind == DeviceKind::Cpu { 256 } else { 128 };
     let tile = match (large, medium) {
         (true, _) => LARGE,
-        (_, true)
-            if MEDIUM.count(shape) * splits(k, least, MEDIUM.count(shape), busy) * 4 >= busy =>
-        {
+        (_, true) if MEDIUM.count(shape) * splits(k, least, MEDIUM.count(shape), busy) * 4 >= busy => {
             tile(MEDIUM)
         }
         _ => tile(SMALL),

@@ -2,8 +2,8 @@
 
 use std::rc::Rc;
 
-use olivine_ir::{DType, Dim};
 use olivine_ir::op::{Binary, InstrOp, Region, ScalarOp, Unary};
+use olivine_ir::{DType, Dim};
 use olivine_kernel::{Access, Buf, Builder, Elem, Scalar, Val};
 
 use crate::conv::taps::{DeclaredTaps, Pattern};

@@ -2,9 +2,9 @@
 
 use crate::launch::number;
 use crate::rows::BUSY;
-use std::cmp::Ordering;
 use crate::walk::Walk;
 use olivine_ir::Dim;
+use std::cmp::Ordering;
 
 /// Free and reduced dimensions of an operand, each in the order of memory and merged where they can be.
 #[derive(Clone, Debug)]

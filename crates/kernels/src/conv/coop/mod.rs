@@ -107,12 +107,14 @@ impl Plan {
         let mut axes = taps.axes.clone();
         let mut step = 1;
         for (axis, size) in axes.iter_mut().zip(&self.sizes).rev() {
-            *axis = TapAxis { size: (*size).into(), step: step.into(), lead: 0, padded: false, ..axis.clone() };
+            *axis =
+                TapAxis { size: (*size).into(), step: step.into(), lead: 0, padded: false, ..axis.clone() };
             step *= size;
         }
         let each = self.padded / SLOT as usize;
         let of_kernel = taps.classes.iter().flat_map(|c| c.taps.iter().take(self.taps));
-        let place = |tap: &Tap| -> i64 { axes.iter().zip(tap.delta).map(|(a, d)| d * number(a.step) as i64).sum() };
+        let place =
+            |tap: &Tap| -> i64 { axes.iter().zip(tap.delta).map(|(a, d)| d * number(a.step) as i64).sum() };
         let slot = |offset: i64| Tap { offset, channel: 0, delta: [0; 3], bits: 0, weight: 0 };
         let slots = of_kernel.flat_map(|tap| (0..each).map(move |c| (tap, c)));
         let slots = slots.map(|(tap, c)| slot(place(tap) * each as i64 + c as i64)).collect();

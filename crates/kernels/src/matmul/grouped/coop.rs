@@ -122,7 +122,8 @@ pub(crate) fn choose(problem: &Problem<'_>, experts: &Experts, site: &mut Site<'
     let preferred = packed.into_iter().flat_map(in_steps).chain(given);
     let candidates: Vec<GroupedTile> = preferred.filter(fits).collect();
     let default = candidates.first().copied()?;
-    let sizes = [problem.rows(), problem.columns(), k_number, experts.count].map(|size| rounded(size).to_string());
+    let sizes =
+        [problem.rows(), problem.columns(), k_number, experts.count].map(|size| rounded(size).to_string());
     let [m, n, k, e] = sizes;
     let class = format!("{} {m}x{n}x{k} e{e}", problem.dtype());
     Some(site.tuned(FAMILY, class, default, candidates))
@@ -146,8 +147,7 @@ pub(crate) fn emit(
     let k = site.builder("grouped_matmul_coop", blocks.group());
     let l = Launch::new(&k);
     let rows = StridedOperand::new(&l, "a", &problem.a, a_sizes, &[]);
-    let weights =
-        DeclaredOperand::declare(&l, "b", &b_given, &problem.b, b_sizes, &[(k_number * n).into()]);
+    let weights = DeclaredOperand::declare(&l, "b", &b_given, &problem.b, b_sizes, &[(k_number * n).into()]);
     let order = l.bind("order", Elem::U32, Access::Read, sorted.order);
     let entries = l.bind("entries", Elem::U32, Access::Read, sorted.entries);
     let (n, all) = (l.size("n", problem.n), l.size("k", problem.k));

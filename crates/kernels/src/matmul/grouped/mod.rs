@@ -56,7 +56,11 @@ pub(crate) fn grouped(site: &mut Site<'_>) -> Result<(), String> {
         problem.m = Dim::ONE;
         problem.a.outer = Dim::ZERO;
         let run = max_vector(&problem, MatrixRole::B, Axis::Outer);
-        let cut = choice::sweep(&Shape { m: 1, n: n.into(), k: k_offset.into(), batches: m.into() }, run as usize, site.caps);
+        let cut = choice::sweep(
+            &Shape { m: 1, n: n.into(), k: k_offset.into(), batches: m.into() },
+            run as usize,
+            site.caps,
+        );
         return super::emit(problem, Choice::GemvAxpy { swapped: false, cut }, &[], site);
     }
     many(&problem, &experts, site)
