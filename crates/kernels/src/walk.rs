@@ -42,6 +42,19 @@ impl Walk {
         walk
     }
 
+    /// Drops open dimensions that are 1, which is asked: then a walk is the one of fixed sizes.
+    #[track_caller]
+    pub(crate) fn drop_single(&mut self) {
+        for d in (0..self.dims.len()).rev() {
+            if self.dims[d] == 1 {
+                self.dims.remove(d);
+                self.strides.iter_mut().for_each(|of| {
+                    of.remove(d);
+                });
+            }
+        }
+    }
+
     /// The same with nothing merged or dropped.
     pub(crate) fn unmerged<D: Copy + Into<Dim>, S: Copy + Into<Dim>>(dims: &[D], strides: &[Vec<S>]) -> Self {
         let strides = strides.iter().map(|of| of.iter().map(|s| (*s).into()).collect()).collect();

@@ -240,11 +240,12 @@ fn convolutions_and_reductions_of_any_sizes_equal_their_fixed_twins_bit_for_bit(
     }
     // Multiples of 32, as detectors of text take them.
     let before = open.compiled();
-    for (h, w) in (4..20).map(|i| (32 * i, 32 * (24 - i))) {
-        let x = Tensor::new([1, 3, h, w], numbers(3 * h * w, &mut random)).unwrap();
+    for w in (4..44).map(|i| 32 * i) {
+        let x = Tensor::new([1, 3, 64, w], numbers(3 * 64 * w, &mut random)).unwrap();
         open.run([("x", &x)]).unwrap();
     }
-    assert!(open.compiled() - before <= 12, "{} plans: {:#?}", open.compiled() - before, open.guards());
+    let plans = open.compiled() - before;
+    assert!(plans <= 20, "{plans} plans: {:#?}", open.guards());
 }
 
 /// What exporters write around attention: sizes out of `Shape`, put together again for `Reshape`, `Expand`, `Range`,

@@ -227,7 +227,8 @@ fn pointwise<'a>(parts: &ConvOperands<'a>) -> Option<Problem<'a>> {
     let plane = pixels * channels;
     let mut strides = vec![vec![Dim::ZERO, (m * channels).into()], vec![plane * groups, plane]];
     strides.extend(parts.strides.iter().map(|s| vec![s[0], s[1] * m]));
-    let batch = Walk::new(&[images, groups.into()], &strides);
+    let mut batch = Walk::new(&[images, groups.into()], &strides);
+    batch.drop_single();
     Some(problem(pixels, b, batch, parts.epilogue_inputs(&over), (pixels, Dim::ONE)))
 }
 

@@ -128,7 +128,7 @@ impl<'a> Problem<'a> {
         }
         let at = |operand: &Operand, back: usize, size: Dim| {
             let strides = &operand.strides;
-            let steps = size.as_constant() != Some(1) && strides.len() >= back;
+            let steps = strides.len() >= back && size != 1;
             if steps { strides[strides.len() - back] } else { Dim::ZERO }
         };
         let a = MatrixOperand { outer: at(a, 2, m), k_stride: at(a, 1, k), operand: a.clone() };
@@ -156,6 +156,7 @@ impl<'a> Problem<'a> {
             packed: None,
         };
         problem.fold();
+        problem.batch.drop_single();
         Ok(problem)
     }
 
@@ -249,7 +250,7 @@ impl<'a> Problem<'a> {
     fn fold(&mut self) {
         while let Some(size) = self.batch.dims.last().copied() {
             let inner: Vec<Dim> = (0..self.batch.strides.len()).map(|o| self.batch.inner(o)).collect();
-            let is_one = |size: Dim| size.as_constant() == Some(1);
+            let is_one = |size: Dim| size == 1;
             let continues = |size: Dim, stride: Dim, step: Dim| is_one(size) || step == size * stride;
             let (m, n) = (self.m, self.n);
             let rows = inner[1].as_constant() == Some(0)
@@ -327,9 +328,10 @@ impl<'a> Problem<'a> {
     }
 }
 
-/// Whether a stride is 1, for all sizes.
+/// Whether a stride is 1.
+#[track_caller]
 fn is_unit(stride: Dim) -> bool {
-    stride.as_constant() == Some(1)
+    stride == 1
 }
 
 /// Elements to a vector of at most 16 bytes that `size` neighbours are made of whole, at steps that keep it aligned.

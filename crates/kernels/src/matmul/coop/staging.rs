@@ -124,7 +124,7 @@ impl<'k> StridedOperand<'k> {
         };
         let own = [other, operand.operand.offset, size];
         let mut steps = jumps.iter().copied().chain(own);
-        let whole = unit.as_constant() == Some(1) && steps.all(|s| s >= 0 && s.is_multiple_of(SLOT));
+        let whole = unit == 1 && steps.all(|s| s >= 0 && s.is_multiple_of(SLOT));
         let elem = if whole { Elem::U32 } else { Elem::U16 };
         let buffer = l.bind(name, elem, Access::Read, operand.operand.memory);
         let stride = |axis: Axis, what: &str, value: Dim| {
