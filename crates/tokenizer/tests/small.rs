@@ -52,7 +52,8 @@ fn with(mut entries: Vec<(&'static str, Value)>, key: &'static str, value: Optio
 #[test]
 fn spm_merges_by_score_and_falls_back_to_bytes() {
     let tokenizer = Tokenizer::from_gguf(&metadata(&llama())).unwrap();
-    assert_eq!(tokenizer.encode("ab", true, false).unwrap(), [1, 9, 7]);
+    // `ab` has a better score than `▁a`, and `▁ab` follows from it.
+    assert_eq!(tokenizer.encode("ab", true, false).unwrap(), [1, 10]);
     assert_eq!(tokenizer.encode("aé", false, false).unwrap(), [9, 3, 4]);
     // User-defined tokens are always found, control tokens only in trusted text; a space follows each.
     assert_eq!(tokenizer.encode("xb", false, false).unwrap(), [11, 5, 7]);
@@ -97,11 +98,12 @@ fn metadata_that_lie_are_errors_that_name_the_key() {
         ("ggml.model", with(llama(), "ggml.model", None)),
         ("ggml.model", with(llama(), "ggml.model", Some(Value::from("no_vocab")))),
         ("ggml.tokens", with(llama(), "ggml.tokens", None)),
-        ("ggml.tokens", with(llama(), "ggml.tokens", Some(strings(&["a", "a"])))),
+        ("ggml.tokens", with(llama(), "ggml.tokens", Some(strings(&["a"; 13])))),
         ("ggml.tokens", with(llama(), "ggml.tokens", Some(Value::from(1u32)))),
         ("ggml.scores", with(llama(), "ggml.scores", None)),
         ("ggml.scores", with(llama(), "ggml.scores", Some(many(3)))),
         ("ggml.scores", with(llama(), "ggml.scores", Some(Value::from(vec![f32::NAN; 13])))),
+        ("ggml.token_type", with(llama(), "ggml.tokens", Some(strings(&["a", "b"])))),
         ("ggml.token_type", with(llama(), "ggml.token_type", Some(Value::from(vec![9i32; 13])))),
         ("ggml.token_type", with(llama(), "ggml.token_type", Some(Value::from(vec![6i32; 13])))),
         ("ggml.token_type", with(llama(), "ggml.token_type", Some(Value::from(vec![1i32; 14])))),
