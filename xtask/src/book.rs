@@ -10,8 +10,13 @@ use std::path::{Component, Path, PathBuf};
 const OTHER_PAGES: &[&str] =
     &["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "bench/README.md"];
 /// Where the book's examples become doc tests.
-const DOC_TESTS: &[&str] =
-    &["crates/olivine/src/book.rs", "crates/array/src/lib.rs", "crates/chain/src/lib.rs"];
+const DOC_TESTS: &[&str] = &[
+    "crates/olivine/src/book.rs",
+    "crates/array/src/lib.rs",
+    "crates/chain/src/lib.rs",
+    "crates/lm/src/lib.rs",
+    "crates/tokenizer/src/lib.rs",
+];
 /// Folders whose files a page may name as code.
 const SOURCES: &[&str] = &["bindings/", "crates/", "docs/", "xtask/", "bench/", "zoo/", ".ci/", ".github/"];
 /// Pages that tell of the past: files that they name may be gone.

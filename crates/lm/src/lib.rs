@@ -74,3 +74,8 @@ impl LanguageModel {
         Scorer::new(&self.model, session)
     }
 }
+
+/// The guide, whose example is compiled as a doc test.
+#[doc = include_str!("../../../docs/guides/language-models.md")]
+#[cfg(doctest)]
+struct Guide;

@@ -53,3 +53,8 @@ pub use special::SpecialTokens;
 pub use template::{ChatOptions, ChatTemplate, Message};
 pub use tokenizer::{LONGEST_TEXT, Tokenizer};
 pub use vocab::TokenKind;
+
+/// The guide, whose example is compiled as a doc test.
+#[doc = include_str!("../../../docs/guides/tokenizers.md")]
+#[cfg(doctest)]
+struct Guide;

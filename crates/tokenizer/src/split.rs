@@ -331,6 +331,9 @@ mod tests {
             split(&Splitter::Groups(Groups::BeforeBoundary), "x 1234 5678b"),
             ["x ", "1", "234", " 5678b"]
         );
+        // Superscripts of Latin-1 are word characters, circled numbers are not.
+        assert_eq!(split(&Splitter::Groups(Groups::BeforeBoundary), "(23²=="), ["(23²=="]);
+        assert_eq!(split(&Splitter::Groups(Groups::BeforeBoundary), "12①"), ["12", "①"]);
         assert_eq!(split(&Splitter::Groups(Groups::Between), "1234567"), ["1", "234", "567"]);
         assert_eq!(split(&Splitter::Groups(Groups::Between), "123456"), ["123", "456"]);
         assert_eq!(split(&Splitter::Groups(Groups::Between), "a12 b"), ["a12 b"]);

@@ -156,12 +156,13 @@ pub(crate) fn script(name: &str) -> Option<&'static [(char, char)]> {
     })
 }
 
-/// `\w` of a regular expression.
+/// `\w` of a regular expression. As in Oniguruma, which Hugging Face's tokenizers use, the superscripts and fractions of
+/// Latin-1 are among them, while other numbers that are no digits are not.
 pub(crate) fn is_word(c: char) -> bool {
     if c.is_ascii() {
         return c.is_ascii_alphanumeric() || c == '_';
     }
-    c.is_alphabetic() || category(c) & (MARK | ND | PC) != 0
+    matches!(c, '²' | '³' | '¹' | '¼'..='¾') || c.is_alphabetic() || category(c) & (MARK | ND | PC) != 0
 }
 
 /// Punctuation as BERT has it: all of ASCII that is neither letter, digit nor space, and Unicode's.
