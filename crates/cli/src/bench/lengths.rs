@@ -58,7 +58,10 @@ struct Subject {
     inputs: MakeInputs,
 }
 
-/// Sizes, the first run with them and the fastest of those after it.
+/// Rounds over all sizes after the first.
+const ROUNDS: usize = 5;
+
+/// Sizes, the first run with them and the median of those in later rounds, each after a run with other sizes.
 struct Row {
     sizes: Vec<usize>,
     first: Duration,
@@ -125,20 +128,28 @@ impl Subject {
             (random >> 33) as usize % n
         };
         let mut seen = HashSet::from([largest]);
-        let mut rows = Vec::new();
-        while rows.len() < count && seen.len() < combinations {
+        let mut all = Vec::new();
+        while all.len() < count && seen.len() < combinations {
             let ranges = self.dims.iter().map(|(_, range)| range);
             let sizes: Vec<usize> =
                 ranges.map(|range| range.start() + below(range.end() - range.start() + 1)).collect();
             if !seen.insert(sizes.clone()) {
                 continue;
             }
-            let inputs = (self.inputs)(&sizes)?;
-            let first = self.run(&inputs)?;
-            let again = (0..5).map(|_| self.run(&inputs)).collect::<Result<Vec<_>, _>>()?;
-            rows.push(Row { sizes, first, again: again.into_iter().min().unwrap_or_default() });
+            all.push(sizes);
         }
-        Ok(rows)
+        let mut times = vec![Vec::with_capacity(1 + ROUNDS); all.len()];
+        for _ in 0..=ROUNDS {
+            for (sizes, times) in all.iter().zip(&mut times) {
+                times.push(self.run(&(self.inputs)(sizes)?)?);
+            }
+        }
+        let row = |(sizes, times): (Vec<usize>, Vec<Duration>)| {
+            let mut again = times[1..].to_vec();
+            again.sort_unstable();
+            Row { sizes, first: times[0], again: again[ROUNDS / 2] }
+        };
+        Ok(all.into_iter().zip(times).map(row).collect())
     }
 }
 
