@@ -18,7 +18,7 @@ pub enum Denormals {
 }
 
 impl Denormals {
-    /// A graph and inputs whose result tells: the sum of two denormal numbers.
+    /// A graph and inputs that show it: the sum of two denormal numbers.
     pub fn trial() -> Result<(Graph, Vec<(String, Tensor)>), Error> {
         let mut graph = Graph::new("denormals");
         let x = graph.input("x", DType::F32, [1])?;

@@ -22,7 +22,7 @@ pub(crate) struct ChatArgs {
     model: ModelArgs,
     #[command(flatten)]
     engine: EngineArgs,
-    /// What the model is told before the conversation.
+    /// The system message, which precedes the conversation.
     #[arg(long, value_name = "TEXT")]
     system: Option<String>,
     /// Tokens of an answer at most.

@@ -35,7 +35,8 @@ pub(super) fn cast<'k>(x: Typed<'k>, to: DType) -> Val<'k> {
             let magnitude = negative.select(k.u32(0) - magnitude, magnitude);
             round_integer(negative, (k.u32(0), magnitude), to)
         }
-        // Of a number between two floats WGSL lets a device take either: both halves convert exactly, and their sum rounds.
+        // WGSL lets a device round a number between two floats either way. The high and low 16 bits convert exactly,
+        // and their sum is rounded to nearest.
         (DType::U32, DType::F32) => (x >> 16).convert(scalar) * 65536.0 + (x & 0xffff).convert(scalar),
         (_, _) if to.is_float() => round_to(x.convert(scalar), to),
         _ => super::ints::wrap(x.convert(scalar), to),

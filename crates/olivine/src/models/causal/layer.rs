@@ -126,7 +126,7 @@ impl Build<'_> {
             if shape[2] != 2 * half {
                 return Err(bad_tensor(
                     &format!("{}.weight", name("up")),
-                    "its rows are no gate and factors",
+                    "its rows are not a gate and an up projection",
                 ));
             }
             let parts = self.graph.split(both, -1, &[half, half])?;
@@ -137,7 +137,7 @@ impl Build<'_> {
         self.linear(h, &name("down"), Some(width), hidden)
     }
 
-    /// The activation of one factor, times the other.
+    /// The activation of the gate, times the up projection.
     fn gated(&mut self, gate: ValueId, up: ValueId) -> Result<ValueId, Error> {
         let g = &mut self.graph;
         let (gate, up) = match self.config.activation {
