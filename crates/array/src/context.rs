@@ -104,8 +104,8 @@ pub(crate) struct Inner {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CacheStats {
-    /// Graphs that are kept compiled now.
-    pub kept: usize,
+    /// Compiled graphs in the cache.
+    pub cached: usize,
     /// Graphs that were compiled so far.
     pub compiled: u64,
 }
@@ -168,8 +168,8 @@ impl Context {
 
     /// How much is compiled.
     pub fn cache_stats(&self) -> CacheStats {
-        let (kept, compiled) = self.inner.cache.counts();
-        CacheStats { kept, compiled }
+        let (cached, compiled) = self.inner.cache.counts();
+        CacheStats { cached, compiled }
     }
 
     /// The graphs that operations became and that are kept compiled, the one that ran last at the end; for a look inside.

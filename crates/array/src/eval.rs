@@ -18,11 +18,11 @@ pub(crate) fn evaluate(context: &Context, nodes: &[Arc<Node>]) -> Result<(), Err
         return Ok(());
     }
     let order = in_order(&wanted);
-    let kept = kept(&order, &wanted);
-    let outline = Outline::new(&order, &kept)?;
+    let results = materialised(&order, &wanted);
+    let outline = Outline::new(&order, &results)?;
     let flight = context.with_memory(|| launch(context, &outline))?;
     let mut output = 0;
-    for node in &kept {
+    for node in &results {
         let mut values = Vec::with_capacity(node.types().len());
         for _ in node.types() {
             values.push(if context.outputs_at_once() {
@@ -75,7 +75,7 @@ fn visit(node: &Arc<Node>, met: &mut HashSet<*const Node>, stack: &mut Vec<(Arc<
 /// The nodes whose results are kept: those that are wanted, and those that an earlier evaluation computed on its way and
 /// this one needs for something new. Nothing is computed more than twice, and what is kept depends on nothing but the
 /// operations, so that the same program has the same graphs each time.
-fn kept(order: &[(Arc<Node>, Arc<Work>)], wanted: &[&Arc<Node>]) -> Vec<Arc<Node>> {
+fn materialised(order: &[(Arc<Node>, Arc<Work>)], wanted: &[&Arc<Node>]) -> Vec<Arc<Node>> {
     let passed: HashMap<*const Node, bool> =
         order.iter().map(|(node, _)| (Arc::as_ptr(node), node.pass())).collect();
     let was_passed = |node: &Arc<Node>| passed.get(&Arc::as_ptr(node)).copied().unwrap_or(false);

@@ -180,7 +180,7 @@ fn the_cache_is_bounded() {
         range(&context, &[size]).neg().unwrap().wait().unwrap();
     }
     let stats = context.cache_stats();
-    assert_eq!((stats.kept, stats.compiled), (4, 20));
+    assert_eq!((stats.cached, stats.compiled), (4, 20));
     range(&context, &[20]).neg().unwrap().wait().unwrap();
     assert_eq!(context.cache_stats().compiled, 20, "what was used last is kept");
     range(&context, &[1]).neg().unwrap().wait().unwrap();

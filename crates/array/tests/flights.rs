@@ -119,9 +119,9 @@ fn what_is_kept_for_later_can_be_released() {
     for context in contexts() {
         let x = heavy(&context);
         x.wait().unwrap();
-        assert_eq!(context.cache_stats().kept, 1);
+        assert_eq!(context.cache_stats().cached, 1);
         context.release().unwrap();
-        assert_eq!(context.cache_stats().kept, 0);
+        assert_eq!(context.cache_stats().cached, 0);
         assert!(x.to_vec::<f32>().unwrap()[0] > 0.0, "results stay");
         heavy(&context).wait().unwrap();
     }

@@ -59,7 +59,7 @@ impl<'a> Rewriter<'a> {
                 Ok(new)
             }
             None => Err(Error::Invalid {
-                place: id.to_string(),
+                location: id.to_string(),
                 problem: "a pass dropped the node that makes this value".into(),
             }),
         }

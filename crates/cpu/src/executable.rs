@@ -334,7 +334,7 @@ impl Executable {
         let mut spare: Vec<Buffer> = Vec::new();
         let release = |at: usize, values: &mut [Bytes], spare: &mut Vec<Buffer>, read: &[StepOperand]| {
             for i in read.iter().filter_map(StepOperand::stored) {
-                if !self.program.kept[i] && last.get(&i).is_none_or(|last| *last <= at) {
+                if !self.program.live[i] && last.get(&i).is_none_or(|last| *last <= at) {
                     let value = std::mem::replace(&mut values[i], Bytes::Pending);
                     if let Bytes::Packed(buffer) = value {
                         spare.extend(Arc::into_inner(buffer));
@@ -363,7 +363,7 @@ impl Executable {
     /// What there is to do: a step or a pack whose results another executable of the model has is not done again, nor is
     /// what only such results are made from.
     fn work_of_load(&self) -> LoadWork {
-        let mut read = self.program.kept.as_ref().clone();
+        let mut read = self.program.live.as_ref().clone();
         let packed = |pack: &Pack| pack.expression.as_ref().and_then(|e| self.weights.packed(e));
         let packs: Vec<Option<Arc<Buffer>>> = self.program.packs.iter().map(packed).collect();
         for (pack, _) in self.program.packs.iter().zip(&packs).filter(|(_, known)| known.is_none()) {
@@ -451,7 +451,7 @@ impl Executable {
                 self.call(step, &operands, &mut targets)?;
                 let results: Vec<Arc<Buffer>> = buffers.into_iter().map(Arc::new).collect();
                 // Intermediate results are not worth their memory.
-                let kept = |to: &Location| matches!(to, Location::Stored(i) if self.program.kept[*i]);
+                let kept = |to: &Location| matches!(to, Location::Stored(i) if self.program.live[*i]);
                 let stay = step.targets.iter().any(|(_, to)| kept(to));
                 for (i, buffer) in results.iter().enumerate() {
                     if let Some(key) = step.result_key(i).filter(|_| stay) {

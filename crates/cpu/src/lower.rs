@@ -153,7 +153,7 @@ pub(crate) struct Program {
     pub(crate) outputs: Vec<(String, TensorType)>,
     pub(crate) stored: Arc<Vec<Stored>>,
     /// For every stored value whether runs read it.
-    pub(crate) kept: Arc<Vec<bool>>,
+    pub(crate) live: Arc<Vec<bool>>,
     pub(crate) load: Arc<Vec<Step>>,
     /// After the load-time steps.
     pub(crate) packs: Arc<Vec<Pack>>,
@@ -225,14 +225,14 @@ impl Program {
             layout: plan.layout.clone(),
         })?;
         let load = read_ones(load, &run, &lowering.packs, &copies);
-        let kept = kept(lowering.stored.len(), &run, &copies);
+        let live = live(lowering.stored.len(), &run, &copies);
         let work = run.iter().map(Step::work).fold(0, usize::saturating_add);
         let (names, outputs) =
             (graph.inputs().map(|(name, _)| name), graph.outputs().iter().map(|o| &o.name));
         Ok(Program {
             inputs: names.zip(input_types).map(|(name, ty)| (name.into(), ty.values())).collect(),
             outputs: outputs.zip(output_types).map(|(name, ty)| (name.clone(), ty.values())).collect(),
-            kept: Arc::new(kept),
+            live: Arc::new(live),
             stored: Arc::new(lowering.stored),
             load: Arc::new(load),
             packs: Arc::new(lowering.packs),
@@ -258,9 +258,9 @@ impl Program {
     /// What stays between runs, in bytes: those params, constants and results of the load that runs read. Programs of one
     /// model share parts of one name.
     pub(crate) fn stored_parts(&self) -> Vec<(Option<String>, usize)> {
-        let given = self.stored.iter().zip(self.kept.iter()).filter_map(|(stored, kept)| match stored {
-            Stored::Const(tensor) if *kept => Some((None, tensor.ty().bytes())),
-            Stored::Param(name, ty) if *kept => Some((Some(format!("param {name}")), ty.bytes())),
+        let given = self.stored.iter().zip(self.live.iter()).filter_map(|(stored, live)| match stored {
+            Stored::Const(tensor) if *live => Some((None, tensor.ty().bytes())),
+            Stored::Param(name, ty) if *live => Some((Some(format!("param {name}")), ty.bytes())),
             _ => None,
         });
         given.chain(self.made_parts()).collect()
@@ -270,7 +270,7 @@ impl Program {
     pub(crate) fn load_bytes(&self) -> usize {
         let last = self.last_readers();
         let (mut most, mut now) = (0usize, 0usize);
-        let passing = |i: usize| !self.kept[i];
+        let passing = |i: usize| !self.live[i];
         let mut sizes: HashMap<usize, usize> = HashMap::new();
         for (at, step) in self.load.iter().enumerate() {
             for (ty, location) in &step.targets {
@@ -315,7 +315,7 @@ impl Program {
 
     /// Of these, what load-time steps and packing make of params and constants.
     fn made_parts(&self) -> impl Iterator<Item = (Option<String>, usize)> + '_ {
-        let stays = |location: &Location| matches!(location, Location::Stored(i) if self.kept[*i]);
+        let stays = |location: &Location| matches!(location, Location::Stored(i) if self.live[*i]);
         let made = self.load.iter().flat_map(move |step| {
             let results = step.targets.iter().enumerate().filter(move |(_, (_, location))| stays(location));
             results.map(move |(i, (ty, _))| (step.result_key(i), ty.bytes()))
@@ -325,14 +325,14 @@ impl Program {
 }
 
 /// For every stored value whether runs read it.
-fn kept(count: usize, run: &[Step], copies: &[(StepOperand, usize)]) -> Vec<bool> {
-    let mut kept = vec![false; count];
+fn live(count: usize, run: &[Step], copies: &[(StepOperand, usize)]) -> Vec<bool> {
+    let mut live = vec![false; count];
     let operands =
         run.iter().flat_map(|step| &step.operands).chain(copies.iter().map(|(operand, _)| operand));
     for i in operands.flat_map(|operand| operand.stored().into_iter().chain(operand.packed)) {
-        kept[i] = true;
+        live[i] = true;
     }
-    kept
+    live
 }
 
 /// For every value the first output that is it.
@@ -368,7 +368,7 @@ fn read_ones(load: Vec<Step>, run: &[Step], packs: &[Pack], copies: &[(StepOpera
     let readings = run.iter().flat_map(|step| &step.operands);
     let readings = readings.chain(packs.iter().map(|p| &p.operand)).chain(copies.iter().map(|(r, _)| r));
     let mut read: HashSet<usize> = readings.filter_map(StepOperand::stored).collect();
-    let mut kept = Vec::with_capacity(load.len());
+    let mut live = Vec::with_capacity(load.len());
     for step in load.into_iter().rev() {
         if step
             .targets
@@ -376,11 +376,11 @@ fn read_ones(load: Vec<Step>, run: &[Step], packs: &[Pack], copies: &[(StepOpera
             .any(|(_, location)| matches!(location, Location::Stored(i) if read.contains(i)))
         {
             read.extend(step.operands.iter().filter_map(StepOperand::stored));
-            kept.push(step);
+            live.push(step);
         }
     }
-    kept.reverse();
-    kept
+    live.reverse();
+    live
 }
 
 /// For every value the output that is all of it in order under another shape, so that its node writes it there.

@@ -27,7 +27,7 @@ impl ViewSizes {
 
 /// An operand or result of a program.
 #[derive(Clone, Copy, Debug)]
-enum Place {
+enum TensorRef {
     Operand { step: usize, operand: usize },
     Target { step: usize, target: usize },
     Copy(usize),
@@ -46,7 +46,7 @@ enum Field {
 /// Which numbers of a program are expressions, and where they go.
 pub(crate) struct Sizing {
     table: Table,
-    patches: Vec<(Place, Field, Slot)>,
+    patches: Vec<(TensorRef, Field, Slot)>,
     /// Attributes: a step and which of its numbers.
     numbers: Vec<(usize, usize, Slot)>,
     /// Steps with operands or results of open sizes.
@@ -55,7 +55,7 @@ pub(crate) struct Sizing {
     /// The bytes of each buffer of the layout.
     bytes: Vec<Slot>,
     /// Operands and results that are in the arena, with their buffers.
-    in_arena: Vec<(Place, usize)>,
+    in_arena: Vec<(TensorRef, usize)>,
 }
 
 /// What lowering knows of one operand or result.
@@ -99,10 +99,10 @@ impl Sizing {
                 sizing.resized.push(step);
             }
             for (operand, facts) in facts.operands.iter().enumerate() {
-                sizing.view(Place::Operand { step, operand }, facts)?;
+                sizing.view(TensorRef::Operand { step, operand }, facts)?;
             }
             for (target, facts) in facts.targets.iter().enumerate() {
-                sizing.view(Place::Target { step, target }, facts)?;
+                sizing.view(TensorRef::Target { step, target }, facts)?;
             }
             for (i, number) in facts.numbers.iter().enumerate().filter(|(_, n)| !n.is_constant()) {
                 let slot = sizing.table.add(*number).map_err(no_sizes)?;
@@ -110,13 +110,13 @@ impl Sizing {
             }
         }
         for (i, facts) in facts.copies.iter().enumerate() {
-            sizing.view(Place::Copy(i), facts)?;
+            sizing.view(TensorRef::Copy(i), facts)?;
         }
         for (i, shape) in facts.inputs.iter().enumerate() {
-            sizing.shape(Place::Input(i), shape)?;
+            sizing.shape(TensorRef::Input(i), shape)?;
         }
         for (i, shape) in facts.outputs.iter().enumerate() {
-            sizing.shape(Place::Output(i), shape)?;
+            sizing.shape(TensorRef::Output(i), shape)?;
         }
         if sizing.patches.is_empty() && sizing.numbers.is_empty() && sizing.layout.is_fixed() {
             return Ok(None);
@@ -127,30 +127,30 @@ impl Sizing {
         Ok(Some(sizing))
     }
 
-    fn view(&mut self, place: Place, facts: &Facts) -> Result<(), Error> {
+    fn view(&mut self, tensor: TensorRef, facts: &Facts) -> Result<(), Error> {
         if let Some(buffer) = facts.buffer {
-            self.in_arena.push((place, buffer));
+            self.in_arena.push((tensor, buffer));
         }
         let sizes = &facts.sizes;
         if !sizes.is_symbolic() {
             return Ok(());
         }
-        self.shape(place, &sizes.shape)?;
+        self.shape(tensor, &sizes.shape)?;
         for (axis, stride) in sizes.strides.iter().enumerate().filter(|(_, s)| !s.is_constant()) {
             let slot = self.table.add_signed(*stride).map_err(no_sizes)?;
-            self.patches.push((place, Field::Stride(axis), slot));
+            self.patches.push((tensor, Field::Stride(axis), slot));
         }
         if !sizes.offset.is_constant() {
             let slot = self.table.add(sizes.offset).map_err(no_sizes)?;
-            self.patches.push((place, Field::Offset, slot));
+            self.patches.push((tensor, Field::Offset, slot));
         }
         Ok(())
     }
 
-    fn shape(&mut self, place: Place, shape: &Shape) -> Result<(), Error> {
+    fn shape(&mut self, tensor: TensorRef, shape: &Shape) -> Result<(), Error> {
         for (axis, size) in shape.sizes().iter().enumerate().filter(|(_, size)| !size.is_constant()) {
             let slot = self.table.add(*size).map_err(no_sizes)?;
-            self.patches.push((place, Field::Size(axis), slot));
+            self.patches.push((tensor, Field::Size(axis), slot));
         }
         Ok(())
     }
@@ -162,18 +162,18 @@ impl Sizing {
         for step in &self.resized {
             program.run[*step].plans = Arc::default();
         }
-        for (place, field, slot) in &self.patches {
+        for (tensor, field, slot) in &self.patches {
             let value = values[slot.index()];
             let number = |value: i64| usize::try_from(value).map_err(|_| negative(value));
-            let (shape, view) = match *place {
-                Place::Input(i) => (&mut program.inputs[i].1.shape, None),
-                Place::Output(i) => (&mut program.outputs[i].1.shape, None),
-                Place::Target { step, target } => (&mut program.run[step].targets[target].0.shape, None),
-                Place::Operand { step, operand } => {
+            let (shape, view) = match *tensor {
+                TensorRef::Input(i) => (&mut program.inputs[i].1.shape, None),
+                TensorRef::Output(i) => (&mut program.outputs[i].1.shape, None),
+                TensorRef::Target { step, target } => (&mut program.run[step].targets[target].0.shape, None),
+                TensorRef::Operand { step, operand } => {
                     let operand = &mut program.run[step].operands[operand];
                     (&mut operand.ty.shape, Some((&mut operand.strides, &mut operand.offset)))
                 }
-                Place::Copy(i) => {
+                TensorRef::Copy(i) => {
                     let operand = &mut program.copies[i].0;
                     (&mut operand.ty.shape, Some((&mut operand.strides, &mut operand.offset)))
                 }
@@ -194,14 +194,14 @@ impl Sizing {
         let arena =
             self.layout.place(&bytes, &mut offsets).ok_or(Error::OutOfMemory { bytes: usize::MAX })?;
         program.arena = arena as usize;
-        for (place, buffer) in &self.in_arena {
+        for (tensor, buffer) in &self.in_arena {
             let start = offsets[*buffer] as usize;
             let range = Location::Arena(start..start + bytes[*buffer] as usize);
-            match *place {
-                Place::Operand { step, operand } => program.run[step].operands[operand].location = range,
-                Place::Target { step, target } => program.run[step].targets[target].1 = range,
-                Place::Copy(i) => program.copies[i].0.location = range,
-                Place::Input(_) | Place::Output(_) => {}
+            match *tensor {
+                TensorRef::Operand { step, operand } => program.run[step].operands[operand].location = range,
+                TensorRef::Target { step, target } => program.run[step].targets[target].1 = range,
+                TensorRef::Copy(i) => program.copies[i].0.location = range,
+                TensorRef::Input(_) | TensorRef::Output(_) => {}
             }
         }
         program.run.iter().try_for_each(|step| step.check_locations(program.arena))?;

@@ -68,10 +68,10 @@ pub enum Error {
         nearest: Option<String>,
     },
     /// A graph that breaks the rules of the IR.
-    #[error("invalid graph at {place}: {problem}")]
+    #[error("invalid graph at {location}: {problem}")]
     Invalid {
         /// The node or value, as printed in the text form.
-        place: String,
+        location: String,
         /// What is wrong, in words.
         problem: String,
     },

@@ -206,10 +206,10 @@ impl Graph {
     pub fn value(&self, id: ValueId) -> Result<&Value, Error> {
         if !self.identity.takes(id.graph) {
             let problem = format!("the value belongs to another graph than `{}`", self.name);
-            return Err(Error::Invalid { place: id.to_string(), problem });
+            return Err(Error::Invalid { location: id.to_string(), problem });
         }
         self.values.get(id.index()).ok_or_else(|| Error::Invalid {
-            place: id.to_string(),
+            location: id.to_string(),
             problem: format!("no such value; the graph has {}", self.values.len()),
         })
     }
@@ -254,7 +254,7 @@ impl Graph {
         let shape = shape.into_shape()?;
         if dims.len() != shape.rank() {
             return Err(Error::Invalid {
-                place: format!("input `{name}`"),
+                location: format!("input `{name}`"),
                 problem: format!("{} axis names for rank {}", dims.len(), shape.rank()),
             });
         }
@@ -270,7 +270,7 @@ impl Graph {
                 own.map(|(_, s)| *s).or_else(|| self.sizes.get(dim.as_str()).copied()).filter(|s| *s != size)
             {
                 return Err(Error::Invalid {
-                    place: format!("input `{name}`"),
+                    location: format!("input `{name}`"),
                     problem: format!("size `{dim}` is {size} here and {known} elsewhere"),
                 });
             }
@@ -369,7 +369,7 @@ impl Graph {
         let op = op.into();
         let name = op.name();
         self.add_op(op, inputs)?.first().copied().ok_or_else(|| Error::Invalid {
-            place: format!("{name}_{}", self.nodes.len() - 1),
+            location: format!("{name}_{}", self.nodes.len() - 1),
             problem: "the operation has no result".into(),
         })
     }
@@ -523,7 +523,7 @@ impl Graph {
             let Def::Input { name, dims } = &value.def else { continue };
             let declared = value.ty.shape.values();
             let shape = shapes.get(name.as_str()).copied().unwrap_or(declared).values();
-            let wrong = |problem| Err(Error::Invalid { place: format!("input `{name}`"), problem });
+            let wrong = |problem| Err(Error::Invalid { location: format!("input `{name}`"), problem });
             if shape.rank() != dims.len() {
                 return wrong(format!("expected rank {}, got shape {shape}", dims.len()));
             }

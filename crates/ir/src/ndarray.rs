@@ -37,7 +37,7 @@ impl Tensor {
     pub fn to_ndarray<T: Element>(&self) -> Result<ArrayViewD<'_, T>, Error> {
         let elements = self.as_slice::<T>()?;
         ArrayViewD::from_shape(IxDyn(self.shape()), elements)
-            .map_err(|e| Error::Invalid { place: self.ty().to_string(), problem: e.to_string() })
+            .map_err(|e| Error::Invalid { location: self.ty().to_string(), problem: e.to_string() })
     }
 }
 

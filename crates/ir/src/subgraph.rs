@@ -23,7 +23,7 @@ impl SubGraph {
     /// Verifies a graph and takes it as a part of an operation.
     pub fn new(graph: Graph) -> Result<Self, Error> {
         let invalid =
-            |problem: String| Error::Invalid { place: format!("graph `{}`", graph.name()), problem };
+            |problem: String| Error::Invalid { location: format!("graph `{}`", graph.name()), problem };
         graph.verify().map_err(|e| invalid(e.to_string()))?;
         if let Some((name, _)) = graph.params().next() {
             return Err(invalid(format!("param `{name}`: a graph inside an operation has inputs alone")));

@@ -35,7 +35,7 @@ impl Graph {
             if let Some(format) = value.ty.packed
                 && TensorType::packed(format, value.ty.elements()) != Ok(value.ty)
             {
-                return invalid(place(id), format!("{} is no tensor of whole blocks", value.ty));
+                return invalid(value_name(id), format!("{} is no tensor of whole blocks", value.ty));
             }
             match &value.def {
                 Def::Input { name, .. } if value.ty.packed.is_some() => {
@@ -51,18 +51,18 @@ impl Graph {
                 Def::Param { name } => distinct(&mut params, "param", name)?,
                 Def::Const(tensor) if tensor.ty() != value.ty => {
                     return invalid(
-                        place(id),
+                        value_name(id),
                         format!("the constant is {}, the value {}", tensor.ty(), value.ty),
                     );
                 }
                 Def::Const(_) => {}
                 Def::Node { node, result } => {
                     let Some(maker) = self.nodes().get(node.index()) else {
-                        return invalid(place(id), format!("its node {} does not exist", node.0));
+                        return invalid(value_name(id), format!("its node {} does not exist", node.0));
                     };
                     if maker.outputs.get(*result) != Some(&id) {
                         let problem = format!("it is not result {result} of {}", described(maker));
-                        return invalid(place(id), problem);
+                        return invalid(value_name(id), problem);
                     }
                 }
             }
@@ -80,7 +80,7 @@ impl Graph {
             if first.index() < next {
                 return invalid(
                     described(node),
-                    format!("its result {} stands before an earlier node's", place(first)),
+                    format!("its result {} stands before an earlier node's", value_name(first)),
                 );
             }
             for (result, id) in node.outputs.iter().enumerate() {
@@ -91,14 +91,17 @@ impl Graph {
                 if self.value(*id)?.def != made {
                     return invalid(
                         described(node),
-                        format!("its result {} is defined elsewhere", place(*id)),
+                        format!("its result {} is defined elsewhere", value_name(*id)),
                     );
                 }
             }
             next = first.index() + node.outputs.len();
             for id in &node.inputs {
                 if id.index() >= first.index() {
-                    return invalid(described(node), format!("{} is used before it is defined", place(*id)));
+                    return invalid(
+                        described(node),
+                        format!("{} is used before it is defined", value_name(*id)),
+                    );
                 }
             }
             self.verify_types(node)?;
@@ -115,7 +118,7 @@ impl Graph {
         for (id, inferred) in node.outputs.iter().zip(inferred) {
             let recorded = self.ty(*id)?;
             if recorded != inferred {
-                let problem = format!("{} is recorded as {recorded}, but is {inferred}", place(*id));
+                let problem = format!("{} is recorded as {recorded}, but is {inferred}", value_name(*id));
                 return invalid(described(node), problem);
             }
         }
@@ -123,11 +126,11 @@ impl Graph {
     }
 }
 
-fn invalid<T>(place: String, problem: String) -> Result<T, Error> {
-    Err(Error::Invalid { place, problem })
+fn invalid<T>(location: String, problem: String) -> Result<T, Error> {
+    Err(Error::Invalid { location, problem })
 }
 
-fn place(id: ValueId) -> String {
+fn value_name(id: ValueId) -> String {
     id.to_string()
 }
 
@@ -146,15 +149,15 @@ fn input_dims<'a>(
     value: &Value,
     sizes: &mut HashMap<&'a str, Dim>,
 ) -> Result<(), Error> {
-    let place = format!("input `{name}`");
+    let location = format!("input `{name}`");
     if dims.len() != value.ty.shape.rank() {
-        return invalid(place, format!("{} axis names for {}", dims.len(), value.ty));
+        return invalid(location, format!("{} axis names for {}", dims.len(), value.ty));
     }
     for (dim, size) in dims.iter().zip(value.ty.shape.sizes().iter()) {
         let Some(dim) = dim else { continue };
         let known = *sizes.entry(dim).or_insert(*size);
         if known.structural() != size.structural() && known != *size {
-            return invalid(place, format!("size `{dim}` is {size} here and {known} elsewhere"));
+            return invalid(location, format!("size `{dim}` is {size} here and {known} elsewhere"));
         }
     }
     Ok(())

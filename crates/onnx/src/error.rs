@@ -22,10 +22,10 @@ pub enum Error {
         problem: String,
     },
     /// A model that contradicts itself or the ONNX specification.
-    #[error("{place}: {problem}")]
+    #[error("{location}: {problem}")]
     Invalid {
         /// The node, tensor or graph.
-        place: String,
+        location: String,
         /// What is wrong there.
         problem: String,
     },
@@ -57,7 +57,7 @@ fn lines(all: &[Unsupported]) -> String {
 }
 
 impl Error {
-    pub(crate) fn invalid(place: impl Into<String>, problem: impl Into<String>) -> Self {
-        Error::Invalid { place: place.into(), problem: problem.into() }
+    pub(crate) fn invalid(location: impl Into<String>, problem: impl Into<String>) -> Self {
+        Error::Invalid { location: location.into(), problem: problem.into() }
     }
 }

@@ -36,7 +36,7 @@ const LONGEST_NAME: usize = 200;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeInfo {
     /// The node as messages call it.
-    pub place: String,
+    pub location: String,
     /// Names of what it reads, without those left out.
     pub inputs: Vec<String>,
     /// Names of what it makes, without those left out.
@@ -370,7 +370,7 @@ impl Model {
     pub fn nodes(&self) -> Vec<NodeInfo> {
         let named = |names: &[String]| names.iter().filter(|n| !n.is_empty()).cloned().collect();
         let info = |node: &NodeProto| NodeInfo {
-            place: location(node),
+            location: location(node),
             inputs: named(&node.input),
             outputs: named(&node.output),
         };

@@ -17,8 +17,8 @@ const WORTH_SHARING: usize = 1 << 16;
 
 /// The tensor that a proto describes; external data are looked for among the model's files.
 pub(crate) fn decode(proto: &TensorProto, files: &Files) -> Result<(ElementType, Tensor), Error> {
-    let place = || format!("tensor `{}`", proto.name());
-    let bad = |problem: String| Error::invalid(place(), problem);
+    let location = || format!("tensor `{}`", proto.name());
+    let bad = |problem: String| Error::invalid(location(), problem);
     let element = element_type(proto.data_type())
         .ok_or_else(|| bad(format!("element type {} is unknown", proto.data_type())))?;
     let dtype = element.dtype().ok_or_else(|| bad(format!("elements of type {element} cannot be held")))?;
@@ -221,8 +221,8 @@ fn from_fields(
 
 /// The bytes of a tensor that another file holds.
 fn external_bytes(proto: &TensorProto, files: &Files) -> Result<Bytes, Error> {
-    let place = format!("tensor `{}`", proto.name());
-    let bad = |problem: String| Error::invalid(place.clone(), problem);
+    let location = format!("tensor `{}`", proto.name());
+    let bad = |problem: String| Error::invalid(location.clone(), problem);
     let entry =
         |key: &str| proto.external_data.iter().find(|e| e.key() == key).map(|e| e.value().to_string());
     let number = |key: &str| match entry(key) {

@@ -55,7 +55,7 @@ pub struct SizedProgram {
 
 /// A number of a program.
 #[derive(Clone, Copy, Debug)]
-enum Place {
+enum Number {
     Param { dispatch: usize, param: usize },
     Groups { dispatch: usize, axis: usize },
     ArgOffset { dispatch: usize, arg: usize },
@@ -69,7 +69,7 @@ enum Place {
 
 /// An argument in the arena.
 #[derive(Clone, Copy, Debug)]
-struct Placed {
+struct ArenaArg {
     dispatch: usize,
     arg: usize,
     /// The buffer of the layout.
@@ -82,8 +82,8 @@ struct Placed {
 #[derive(Debug, Default)]
 pub struct Sizing {
     table: Table,
-    places: Vec<(Place, Slot)>,
-    placed: Vec<Placed>,
+    numbers: Vec<(Number, Slot)>,
+    arena_args: Vec<ArenaArg>,
     layout: ArenaLayout,
     /// The bytes of each buffer of the layout.
     layout_bytes: Vec<Slot>,
@@ -99,19 +99,19 @@ impl Sizing {
             sizing.dispatch(dispatch, sized)?;
         }
         for (i, bytes) in program.buffers.iter().enumerate() {
-            sizing.number(Place::Buffer(i), *bytes)?;
+            sizing.number(Number::Buffer(i), *bytes)?;
         }
         for (port, shape) in program.inputs.iter().enumerate() {
             for (axis, size) in shape.sizes().iter().enumerate() {
-                sizing.number(Place::Input { port, axis }, *size)?;
+                sizing.number(Number::Input { port, axis }, *size)?;
             }
         }
         for (port, shape) in program.outputs.iter().enumerate() {
             for (axis, size) in shape.sizes().iter().enumerate() {
-                sizing.number(Place::Output { port, axis }, *size)?;
+                sizing.number(Number::Output { port, axis }, *size)?;
             }
         }
-        if sizing.places.is_empty() && program.layout.is_fixed() {
+        if sizing.numbers.is_empty() && program.layout.is_fixed() {
             return Ok(None);
         }
         for bytes in &program.layout.sizes {
@@ -122,7 +122,7 @@ impl Sizing {
             for (arg, slice) in sized.args.iter().enumerate() {
                 if let Some(buffer) = slice.placed {
                     let offset = sizing.table.add(slice.offset).map_err(no_sizes)?;
-                    sizing.placed.push(Placed { dispatch, arg, buffer, offset });
+                    sizing.arena_args.push(ArenaArg { dispatch, arg, buffer, offset });
                 }
             }
         }
@@ -132,40 +132,40 @@ impl Sizing {
 
     fn dispatch(&mut self, dispatch: usize, sized: &SizedDispatch) -> Result<(), Error> {
         for (param, value) in sized.params.iter().enumerate() {
-            self.signed(Place::Param { dispatch, param }, *value)?;
+            self.signed(Number::Param { dispatch, param }, *value)?;
         }
         for (axis, count) in sized.groups.iter().enumerate() {
-            self.number(Place::Groups { dispatch, axis }, *count)?;
+            self.number(Number::Groups { dispatch, axis }, *count)?;
         }
         for (arg, slice) in sized.args.iter().enumerate() {
             if slice.placed.is_none() {
-                self.number(Place::ArgOffset { dispatch, arg }, slice.offset)?;
+                self.number(Number::ArgOffset { dispatch, arg }, slice.offset)?;
             }
-            self.number(Place::ArgBytes { dispatch, arg }, slice.bytes)?;
+            self.number(Number::ArgBytes { dispatch, arg }, slice.bytes)?;
         }
         // Estimates for profiles that overflow are left as they are.
-        for (place, estimate) in
-            [(Place::Flops(dispatch), sized.flops), (Place::Bytes(dispatch), sized.bytes)]
+        for (target, estimate) in
+            [(Number::Flops(dispatch), sized.flops), (Number::Bytes(dispatch), sized.bytes)]
         {
             if estimate.fault().is_none() {
-                self.number(place, estimate)?;
+                self.number(target, estimate)?;
             }
         }
         Ok(())
     }
 
-    fn number(&mut self, place: Place, value: Dim) -> Result<(), Error> {
+    fn number(&mut self, target: Number, value: Dim) -> Result<(), Error> {
         if !value.is_constant() {
             let slot = self.table.add(value).map_err(no_sizes)?;
-            self.places.push((place, slot));
+            self.numbers.push((target, slot));
         }
         Ok(())
     }
 
-    fn signed(&mut self, place: Place, value: Dim) -> Result<(), Error> {
+    fn signed(&mut self, target: Number, value: Dim) -> Result<(), Error> {
         if !value.is_constant() {
             let slot = self.table.add_signed(value).map_err(no_sizes)?;
-            self.places.push((place, slot));
+            self.numbers.push((target, slot));
         }
         Ok(())
     }
@@ -174,8 +174,8 @@ impl Sizing {
     fn apply(&self, program: &mut Program, sizes: &Bindings) -> Result<(), Error> {
         let mut values = Vec::new();
         self.table.evaluate(sizes, &mut values).map_err(no_sizes)?;
-        for (place, slot) in &self.places {
-            self.write(program, *place, values[slot.index()])?;
+        for (target, slot) in &self.numbers {
+            self.write(program, *target, values[slot.index()])?;
         }
         let bytes: Vec<u64> = self.layout_bytes.iter().map(|slot| values[slot.index()] as u64).collect();
         let mut offsets = vec![0; bytes.len()];
@@ -184,34 +184,34 @@ impl Sizing {
         if let Some(decl) = self.arena.and_then(|id| program.buffers.get_mut(id.0 as usize)) {
             decl.bytes = arena.max(1).next_multiple_of(self.alignment.max(1));
         }
-        for placed in &self.placed {
-            let offset = offsets[placed.buffer] + values[placed.offset.index()] as u64;
-            program.run[placed.dispatch].args[placed.arg].offset = offset;
+        for arg in &self.arena_args {
+            let offset = offsets[arg.buffer] + values[arg.offset.index()] as u64;
+            program.run[arg.dispatch].args[arg.arg].offset = offset;
         }
         Ok(())
     }
 
-    fn write(&self, program: &mut Program, place: Place, value: i64) -> Result<(), Error> {
+    fn write(&self, program: &mut Program, target: Number, value: i64) -> Result<(), Error> {
         let small = || u32::try_from(value).map_err(|_| too_many(value));
-        match place {
-            Place::Param { dispatch, param } => {
+        match target {
+            Number::Param { dispatch, param } => {
                 // Negative strides wrap.
                 if !(i64::from(i32::MIN)..=i64::from(u32::MAX)).contains(&value) {
                     return Err(too_many(value));
                 }
                 program.run[dispatch].params[param] = value as u32;
             }
-            Place::Groups { dispatch, axis } => program.run[dispatch].groups[axis] = small()?,
-            Place::ArgOffset { dispatch, arg } => program.run[dispatch].args[arg].offset = value as u64,
-            Place::ArgBytes { dispatch, arg } => program.run[dispatch].args[arg].bytes = value as u64,
-            Place::Flops(dispatch) => program.run[dispatch].flops = value as u64,
-            Place::Bytes(dispatch) => program.run[dispatch].bytes = value as u64,
-            Place::Buffer(i) if Some(BufferId(i as u32)) != self.arena => {
+            Number::Groups { dispatch, axis } => program.run[dispatch].groups[axis] = small()?,
+            Number::ArgOffset { dispatch, arg } => program.run[dispatch].args[arg].offset = value as u64,
+            Number::ArgBytes { dispatch, arg } => program.run[dispatch].args[arg].bytes = value as u64,
+            Number::Flops(dispatch) => program.run[dispatch].flops = value as u64,
+            Number::Bytes(dispatch) => program.run[dispatch].bytes = value as u64,
+            Number::Buffer(i) if Some(BufferId(i as u32)) != self.arena => {
                 program.buffers[i].bytes = (value as u64).max(1).next_multiple_of(self.alignment.max(1));
             }
-            Place::Buffer(_) => {}
-            Place::Input { port, axis } => program.inputs[port].ty.shape.set_number(axis, value as usize),
-            Place::Output { port, axis } => program.outputs[port].ty.shape.set_number(axis, value as usize),
+            Number::Buffer(_) => {}
+            Number::Input { port, axis } => program.inputs[port].ty.shape.set_number(axis, value as usize),
+            Number::Output { port, axis } => program.outputs[port].ty.shape.set_number(axis, value as usize),
         }
         Ok(())
     }

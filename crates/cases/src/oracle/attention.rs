@@ -13,7 +13,7 @@ meanings! { |op, x, call|
 }
 
 /// Position of (batch, head, sequence, element) in a layout.
-fn place(layout: HeadLayout, dims: &[usize], b: usize, h: usize, s: usize, d: usize) -> usize {
+fn offset(layout: HeadLayout, dims: &[usize], b: usize, h: usize, s: usize, d: usize) -> usize {
     match layout {
         HeadLayout::Bshd => flat(dims, &[b, s, h, d]),
         HeadLayout::Bhsd => flat(dims, &[b, h, s, d]),
@@ -60,8 +60,8 @@ pub(super) fn attention(op: &Attention, x: &[Value], ty: TensorType) -> Result<V
                     }
                     let dot: f64 = (0..d)
                         .map(|e| {
-                            q[place(layout, x[0].shape(), b, h, i, e)]
-                                * k[place(layout, x[1].shape(), b, kv, j, e)]
+                            q[offset(layout, x[0].shape(), b, h, i, e)]
+                                * k[offset(layout, x[1].shape(), b, kv, j, e)]
                         })
                         .sum();
                     let mut score = dot * scale;
@@ -90,9 +90,9 @@ pub(super) fn attention(op: &Attention, x: &[Value], ty: TensorType) -> Result<V
                 for e in 0..dv {
                     let sum: f64 = weights
                         .iter()
-                        .map(|(j, s)| (s - top).exp() / total * v[place(layout, x[2].shape(), b, kv, *j, e)])
+                        .map(|(j, s)| (s - top).exp() / total * v[offset(layout, x[2].shape(), b, kv, *j, e)])
                         .sum();
-                    out[place(layout, &ty.shape, b, h, i, e)] = sum;
+                    out[offset(layout, &ty.shape, b, h, i, e)] = sum;
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! Sampling at computed places, step by step as ONNX describes it.
+//! Sampling at computed coordinates, step by step as ONNX describes it.
 
 use olivine_ir::op::{GridMode, GridPadding, GridSample, RoiAlign, RoiCoordinates, RoiMode};
 use olivine_ir::{Shape, TensorType};
@@ -29,7 +29,7 @@ fn ends(op: &GridSample, size: usize) -> (f64, f64) {
 }
 
 /// Where a grid's number lies on an axis; NaN if nowhere.
-fn place(op: &GridSample, g: f64, size: usize) -> f64 {
+fn coordinate(op: &GridSample, g: f64, size: usize) -> f64 {
     let n = size as f64;
     let x = if op.align_corners { (g + 1.0) / 2.0 * (n - 1.0) } else { ((g + 1.0) * n - 1.0) / 2.0 };
     let x = if op.mode == GridMode::Nearest { x.round_ties_even() } else { x };
@@ -84,13 +84,13 @@ pub(super) fn grid_sample(op: &GridSample, x: &[Value], ty: TensorType) -> Resul
         cell.push(0);
         let first = flat(x[1].shape(), &cell);
         // The grid names the last axis first.
-        let places: Vec<f64> =
-            (0..spatial).map(|a| place(op, grid[first + spatial - 1 - a], shape[2 + a])).collect();
-        if places.iter().any(|p| p.is_nan()) {
+        let coordinates: Vec<f64> =
+            (0..spatial).map(|a| coordinate(op, grid[first + spatial - 1 - a], shape[2 + a])).collect();
+        if coordinates.iter().any(|p| p.is_nan()) {
             return out.push(f64::NAN);
         }
         if op.mode == GridMode::Nearest {
-            return out.push(pixel(op, v, &shape, &at[..2], &places));
+            return out.push(pixel(op, v, &shape, &at[..2], &coordinates));
         }
         let reach = if op.mode == GridMode::Cubic { 2i32 } else { 1 };
         let taps = 2 * reach as usize;
@@ -99,7 +99,7 @@ pub(super) fn grid_sample(op: &GridSample, x: &[Value], ty: TensorType) -> Resul
         each(&neighbours, |k| {
             let mut weight = 1.0;
             let mut near = Vec::with_capacity(spatial);
-            for (k, x) in k.iter().zip(&places) {
+            for (k, x) in k.iter().zip(&coordinates) {
                 let i = x.floor() + *k as f64 - f64::from(reach - 1);
                 // An infinite place has no neighbour but padding, and no distance to it.
                 let distance = if x.is_infinite() { 0.0 } else { x - i };

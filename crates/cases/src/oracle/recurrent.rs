@@ -94,7 +94,7 @@ impl Cell<'_> {
 }
 
 /// Where elements stand, by step, direction, batch entry and unit.
-struct Places {
+struct Offsets {
     sequence: usize,
     batch: usize,
     dirs: usize,
@@ -107,7 +107,7 @@ struct Places {
     state_by_batch: bool,
 }
 
-impl Places {
+impl Offsets {
     fn y(&self, t: usize, d: usize, b: usize) -> usize {
         let row = match (self.batch_first, self.dirs_before_batch) {
             (true, _) => (b * self.sequence + t) * self.dirs + d,
@@ -126,25 +126,26 @@ impl Places {
 #[allow(clippy::too_many_arguments, reason = "a layer has as many parts")]
 fn run(
     cells: &[Cell<'_>],
-    places: &Places,
+    offsets: &Offsets,
     lengths: Option<&[i64]>,
     initial_h: Option<&[f64]>,
     initial_c: Option<&[f64]>,
     input: &dyn Fn(usize, usize, usize) -> Vec<f64>,
     results: &[TensorType],
 ) -> Vec<Value> {
-    let n = places.hidden;
+    let n = offsets.hidden;
     let mut out: Vec<Vec<f64>> = results.iter().map(|t| vec![0.0; t.shape.numel()]).collect();
     for (d, cell) in cells.iter().enumerate() {
-        for b in 0..places.batch {
-            let length = lengths.map_or(places.sequence, |l| l[b].clamp(0, places.sequence as i64) as usize);
-            let at = places.state(d, b);
+        for b in 0..offsets.batch {
+            let length =
+                lengths.map_or(offsets.sequence, |l| l[b].clamp(0, offsets.sequence as i64) as usize);
+            let at = offsets.state(d, b);
             let begin = |state: Option<&[f64]>| state.map_or(vec![0.0; n], |s| s[at..at + n].to_vec());
             let (mut h, mut c) = (begin(initial_h), begin(initial_c));
             for step in 0..length {
                 let t = if cell.of.direction.is_reverse(d) { length - 1 - step } else { step };
                 (h, c) = cell.step(&input(t, d, b), &h, &c);
-                out[0][places.y(t, d, b)..][..n].copy_from_slice(&h);
+                out[0][offsets.y(t, d, b)..][..n].copy_from_slice(&h);
             }
             for (state, out) in [h, c].iter().zip(&mut out[1..]) {
                 out[at..at + n].copy_from_slice(state);
@@ -188,7 +189,7 @@ pub(super) fn layer(op: &Recurrent, x: &[Value], results: &[TensorType]) -> Resu
         };
         (0..rows).map(row).collect()
     };
-    let places = Places {
+    let offsets = Offsets {
         sequence,
         batch,
         dirs,
@@ -197,7 +198,7 @@ pub(super) fn layer(op: &Recurrent, x: &[Value], results: &[TensorType]) -> Resu
         dirs_before_batch: true,
         state_by_batch: op.batch_first,
     };
-    Ok(run(&cells, &places, lengths, h0, c0, &project, results))
+    Ok(run(&cells, &offsets, lengths, h0, c0, &project, results))
 }
 
 pub(super) fn recurrence(op: &Recurrence, x: &[Value], results: &[TensorType]) -> Result<Vec<Value>, String> {
@@ -225,7 +226,7 @@ pub(super) fn recurrence(op: &Recurrence, x: &[Value], results: &[TensorType]) -
         let step = if of.batch_first { b * sequence + t } else { t * batch + b };
         input[(step * dirs + d) * rows..][..rows].to_vec()
     };
-    let places = Places {
+    let offsets = Offsets {
         sequence,
         batch,
         dirs,
@@ -234,5 +235,5 @@ pub(super) fn recurrence(op: &Recurrence, x: &[Value], results: &[TensorType]) -
         dirs_before_batch: false,
         state_by_batch: false,
     };
-    Ok(run(&cells, &places, lengths, h0, c0, &project, results))
+    Ok(run(&cells, &offsets, lengths, h0, c0, &project, results))
 }

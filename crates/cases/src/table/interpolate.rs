@@ -11,7 +11,7 @@ use crate::fill::{normal, these, uniform};
 
 pub(super) fn rows(t: &mut Table) {
     grids(t);
-    places(t);
+    special_coordinates(t);
     regions(t);
 }
 
@@ -55,7 +55,7 @@ fn grids(t: &mut Table) {
     }
 }
 
-fn places(t: &mut Table) {
+fn special_coordinates(t: &mut Table) {
     let nowhere = [0.25, f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -0.5, 1e30, -7.25, -1e30, 3.5];
     for mode in GridMode::ALL {
         for padding in GridPadding::ALL {

@@ -11,7 +11,7 @@ use crate::fill::{normal, these, uniform};
 
 pub(super) fn rows(t: &mut Table) {
     lengths(t);
-    places(t);
+    norms_and_axes(t);
     dft(t);
     stft(t);
     mel(t);
@@ -86,7 +86,7 @@ fn lengths(t: &mut Table) {
     });
 }
 
-fn places(t: &mut Table) {
+fn norms_and_axes(t: &mut Table) {
     for kind in [Fft, Ifft, Rfft, Irfft] {
         let name = kind.name();
         for norm in [FftNorm::Backward, FftNorm::Ortho, FftNorm::Forward] {

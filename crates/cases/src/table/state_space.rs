@@ -130,7 +130,7 @@ fn selective(t: &mut Table) {
 }
 
 fn wrong_count() -> Error {
-    Error::Invalid { place: "a case".into(), problem: "has another number of operands".into() }
+    Error::Invalid { location: "a case".into(), problem: "has another number of operands".into() }
 }
 
 /// A sequence in two calls, the second beginning with the first one's state; `along` are the operands with steps.

@@ -5,13 +5,13 @@
 //!   kind    = "scalar" | "column" | "vector" | "matrix" | "index"
 //!   expr    = sum [ ( "<" | "<=" | ">" | ">=" | "==" | "!=" ) sum ]
 //!   sum     = product { ( "+" | "-" ) product }          product = unary { ( "*" | "/" ) unary }
-//!   unary   = "-" unary | power                          power   = place [ "^" unary ]
-//!   place   = number | name | name "[" ( integer | name ) "]" | function "(" expr { "," expr } ")" | "(" expr ")"
+//!   unary   = "-" unary | power                          power   = primary [ "^" unary ]
+//!   primary   = number | name | name "[" ( integer | name ) "]" | function "(" expr { "," expr } ")" | "(" expr ")"
 //! ```
 
 use std::collections::HashMap;
 
-use super::token::{Placed, Token, tokens};
+use super::token::{Spanned, Token, tokens};
 use super::{Axis, Comparison, DataKind, Density, Function, Graph, Id, Node, Operator, Reduction};
 use crate::Error;
 
@@ -65,7 +65,7 @@ pub(super) fn parse(text: &str) -> Result<Density, Error> {
 }
 
 struct Parser {
-    tokens: Vec<Placed>,
+    tokens: Vec<Spanned>,
     at: usize,
     depth: usize,
     graph: Graph,
@@ -74,12 +74,12 @@ struct Parser {
 }
 
 impl Parser {
-    fn peek(&self) -> &Placed {
+    fn peek(&self) -> &Spanned {
         // The last token is the end, and nothing goes past it.
         &self.tokens[self.at.min(self.tokens.len() - 1)]
     }
 
-    fn next(&mut self) -> Placed {
+    fn next(&mut self) -> Spanned {
         let token = self.peek().clone();
         self.at += 1;
         token
@@ -105,7 +105,7 @@ impl Parser {
         self.peek().error(format!("expected {wanted}, but {found}"))
     }
 
-    fn name(&mut self) -> Result<(String, Placed), Error> {
+    fn name(&mut self) -> Result<(String, Spanned), Error> {
         match self.peek().token.clone() {
             Token::Name(name) => Ok((name, self.next())),
             _ => self.unexpected("a name"),
@@ -140,7 +140,7 @@ impl Parser {
     }
 
     /// Whether a name is free. Those of the printer begin with `_`.
-    fn free(&self, name: &str, at: &Placed) -> Result<(), Error> {
+    fn free(&self, name: &str, at: &Spanned) -> Result<(), Error> {
         let printed = name.strip_prefix('_').is_some_and(|rest| rest.parse::<u32>().is_ok());
         if !printed && let Err(e) = check_name(name) {
             return at.error(e.to_string());
@@ -215,7 +215,7 @@ impl Parser {
                 let x = p.unary()?;
                 return p.graph.unary(Function::Neg, x);
             }
-            let base = p.place()?;
+            let base = p.primary()?;
             if p.takes("^") {
                 let exponent = p.unary()?;
                 return p.graph.binary(Operator::Pow, base, exponent);
@@ -224,7 +224,7 @@ impl Parser {
         })
     }
 
-    fn place(&mut self) -> Result<Id, Error> {
+    fn primary(&mut self) -> Result<Id, Error> {
         let at = self.peek().clone();
         match at.token.clone() {
             Token::Number(x) => {
@@ -254,7 +254,7 @@ impl Parser {
         }
     }
 
-    fn index(&mut self, x: Id, at: &Placed) -> Result<Id, Error> {
+    fn index(&mut self, x: Id, at: &Spanned) -> Result<Id, Error> {
         let index = self.peek().clone();
         let found = match index.token.clone() {
             Token::Number(i) if i.fract() == 0.0 && (0.0..16_777_216.0).contains(&i) => {
@@ -274,7 +274,7 @@ impl Parser {
         found.or_else(|e| at.error(e.to_string()))
     }
 
-    fn named(&mut self, name: &str, at: &Placed) -> Result<Id, Error> {
+    fn named(&mut self, name: &str, at: &Spanned) -> Result<Id, Error> {
         if let Some(id) = self.names.get(name) {
             return Ok(*id);
         }
@@ -298,7 +298,7 @@ impl Parser {
         self.graph.add(node)
     }
 
-    fn call(&mut self, name: &str, at: &Placed) -> Result<Id, Error> {
+    fn call(&mut self, name: &str, at: &Spanned) -> Result<Id, Error> {
         let mut args = vec![self.expr()?];
         while self.takes(",") {
             args.push(self.expr()?);

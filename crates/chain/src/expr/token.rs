@@ -14,13 +14,13 @@ pub(super) enum Token {
 
 /// A word and where it stands.
 #[derive(Clone, Debug)]
-pub(super) struct Placed {
+pub(super) struct Spanned {
     pub(super) token: Token,
     pub(super) line: usize,
     pub(super) column: usize,
 }
 
-impl Placed {
+impl Spanned {
     pub(super) fn error<T>(&self, problem: impl Into<String>) -> Result<T, Error> {
         Err(Error::Parse { line: self.line, column: self.column, problem: problem.into() })
     }
@@ -31,12 +31,12 @@ const SIGNS: [&str; 19] =
     ["<=", ">=", "==", "!=", "<", ">", "+", "-", "*", "/", "^", "(", ")", "[", "]", ",", ";", "=", "."];
 
 /// Splits a text; the last token is [`Token::End`].
-pub(super) fn tokens(text: &str) -> Result<Vec<Placed>, Error> {
+pub(super) fn tokens(text: &str) -> Result<Vec<Spanned>, Error> {
     let mut found = Vec::new();
     let (mut line, mut column) = (1, 1);
     let mut rest = text;
     while let Some(first) = rest.chars().next() {
-        let at = |token| Placed { token, line, column };
+        let at = |token| Spanned { token, line, column };
         let length = match first {
             '\n' => {
                 (line, column) = (line + 1, 1);
@@ -70,7 +70,7 @@ pub(super) fn tokens(text: &str) -> Result<Vec<Placed>, Error> {
         column += rest[..length].chars().count();
         rest = &rest[length..];
     }
-    found.push(Placed { token: Token::End, line, column });
+    found.push(Spanned { token: Token::End, line, column });
     Ok(found)
 }
 

@@ -117,7 +117,7 @@ pub fn plan_graph_with(
         return Err(Error::Schedule { flags: at_load.len(), nodes: nodes.len() });
     }
     let roots = view_roots(graph, at_load);
-    let outputs = output_places(graph, at_load, &roots);
+    let outputs = output_locations(graph, at_load, &roots);
     let mut residents = arena_residents(graph, at_load, &roots);
     residents.iter_mut().zip(options.absent).for_each(|(resident, absent)| *resident &= !absent);
     let last = last_uses(graph, at_load, &roots, &outputs, options);
@@ -195,7 +195,7 @@ fn made_at_run_time(graph: &Graph, at_load: &[bool], id: ValueId) -> bool {
     matches!(graph.values()[id.index()].def, Def::Node { node, .. } if !at_load[node.index()])
 }
 
-fn output_places(graph: &Graph, at_load: &[bool], roots: &[ValueId]) -> Vec<OutputLocation> {
+fn output_locations(graph: &Graph, at_load: &[bool], roots: &[ValueId]) -> Vec<OutputLocation> {
     let mut taken = vec![false; graph.values().len()];
     graph
         .outputs()

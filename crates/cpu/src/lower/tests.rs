@@ -27,7 +27,7 @@ fn attention(scores: bool) -> Result<(Graph, Compiled), GraphError> {
         g.output("scores", scored)?;
     }
     let compiled = compile(&g, &Options::default())
-        .map_err(|e| GraphError::Invalid { place: "test".into(), problem: e.to_string() })?;
+        .map_err(|e| GraphError::Invalid { location: "test".into(), problem: e.to_string() })?;
     Ok((g, compiled))
 }
 

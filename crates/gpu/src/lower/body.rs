@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   Body::new: nodes lowered, memory planned ── Body::place: a range of the outer node's scratch
-//!        └── Placed::emit: the dispatches once more, bound to the inputs and outputs of one iteration
+//!        └── AllocatedBody::emit: the dispatches once more, bound to the inputs and outputs of one iteration
 //! ```
 
 use std::collections::HashMap;
@@ -123,7 +123,7 @@ impl<'g> Body<'g> {
     }
 
     /// Takes memory for the graph's own values from a node's scratch.
-    pub(crate) fn allocate<'b>(&'b self, site: &mut Site<'_>) -> Placed<'b, 'g> {
+    pub(crate) fn allocate<'b>(&'b self, site: &mut Site<'_>) -> AllocatedBody<'b, 'g> {
         let arena = match site.scratch(self.plan.arena as u64) {
             Memory::Scratch { offset, .. } => offset.dim(),
             _ => Dim::ZERO,
@@ -144,7 +144,7 @@ impl<'g> Body<'g> {
                 _ => 0,
             });
         }
-        Placed { body: self, arena, constants, inputs, tables, gates }
+        AllocatedBody { body: self, arena, constants, inputs, tables, gates }
     }
 }
 
@@ -166,7 +166,7 @@ impl Part {
 }
 
 /// An inner graph whose own values have a range of the outer node's memory.
-pub(crate) struct Placed<'b, 'g> {
+pub(crate) struct AllocatedBody<'b, 'g> {
     body: &'b Body<'g>,
     /// Where its arena begins in the scratch.
     arena: Dim,
@@ -188,7 +188,7 @@ pub(crate) struct Pass<'a> {
     pub(crate) unread: Unread,
 }
 
-impl Placed<'_, '_> {
+impl AllocatedBody<'_, '_> {
     /// The dispatches of one pass.
     pub(crate) fn emit(&self, pass: &Pass<'_>) -> Result<Vec<Emitted>, String> {
         let mut out = Vec::with_capacity(self.body.dispatches());

@@ -20,7 +20,7 @@ use olivine_kernels::{
     CopyLayout, Emitted, Gating, Launch, Memory, Site, StridedCopy, copy_strided, linear_group,
 };
 
-use super::body::{Body, Pass, Placed, Unread};
+use super::body::{AllocatedBody, Body, Pass, Unread};
 
 /// Dispatches that a node may record at most, over all branches and iterations.
 const MOST_DISPATCHES: usize = 100_000;
@@ -35,9 +35,9 @@ pub(crate) fn if_(op: &If, site: &mut Site<'_>) -> Result<(), String> {
     let alive = [flag(site), flag(site)];
     let mut branches = Vec::new();
     for (body, alive) in [&then, &other].into_iter().zip(alive) {
-        let placed = body.allocate(site);
+        let body = body.allocate(site);
         let pass = Pass { inputs: &inputs, outputs: &outputs, alive, unread: Unread::default() };
-        branches.push(placed.emit(&pass)?);
+        branches.push(body.emit(&pass)?);
     }
     choose(condition, alive, branches, site)
 }
@@ -118,7 +118,7 @@ pub(crate) fn loop_(op: &Loop, site: &mut Site<'_>) -> Result<(), String> {
 
 /// A loop with its memory.
 struct Repeated<'b, 'g> {
-    placed: Placed<'b, 'g>,
+    body: AllocatedBody<'b, 'g>,
     most: usize,
     carried: Vec<TensorType>,
     /// The first carried values.
@@ -165,7 +165,7 @@ impl<'b, 'g> Repeated<'b, 'g> {
         let numbers = Tensor::new([numbers.len()], numbers).map_err(|e| e.to_string())?;
         let (first, captures) = given.split_at(op.carried);
         Ok(Repeated {
-            placed: body.allocate(site),
+            body: body.allocate(site),
             most,
             carried,
             first: first.to_vec(),
@@ -198,7 +198,7 @@ impl<'b, 'g> Repeated<'b, 'g> {
         let rows: Vec<Memory> = self.rows.iter().map(|(_, memory)| *memory).collect();
         let outputs = [&[self.go_on], next, &rows].concat();
         let pass = Pass { inputs: &inputs, outputs: &outputs, alive, unread: self.unread };
-        let mut emitted = self.placed.emit(&pass)?;
+        let mut emitted = self.body.emit(&pass)?;
         let targets = site.targets.iter().skip(self.carried.len());
         for ((ty, row), target) in self.rows.iter().zip(targets) {
             emitted.extend(copied(ty, *row, target.memory, iteration * ty.shape.numel(), site)?);

@@ -119,7 +119,7 @@ impl Graph {
             return Ok(id);
         }
         let problem = format!("random numbers need it as {expected}, it is {ty}");
-        Err(Error::Invalid { place: format!("input `{RUN_COUNTER}`"), problem })
+        Err(Error::Invalid { location: format!("input `{RUN_COUNTER}`"), problem })
     }
 
     /// A stream that no random node of this graph has yet.

@@ -354,7 +354,7 @@ impl Graph {
         let name = op.name();
         match self.add_op(op, &[operands, extra].concat())?.as_slice() {
             [y, state] => Ok((*y, *state)),
-            _ => Err(Error::Invalid { place: name.into(), problem: "has two results".into() }),
+            _ => Err(Error::Invalid { location: name.into(), problem: "has two results".into() }),
         }
     }
 }

@@ -5,7 +5,7 @@ use olivine_kernel::{Access, Buf, Builder, Elem, Val};
 
 use super::butterfly::{Complex, swapped, times};
 use super::stages::{ButterflyIndex, ButterflyStores, Stages, pair};
-use super::{Lines, Pass, Problem, element, factor, halves};
+use super::{Lines, Pass, Problem, element, factor, real};
 use crate::launch::Launch;
 use crate::site::{Memory, Site};
 
@@ -86,7 +86,7 @@ impl<'a, 'k> Ends<'a, 'k> {
         });
         let joins = from_operand && problem.kind == FftKind::Irfft && problem.packed;
         let parts = matches!(pass.output, Output::Halves);
-        let halves = (joins || parts).then(|| problem.table(l, "halves", halves::roots(problem.n), site));
+        let halves = (joins || parts).then(|| problem.table(l, "halves", real::roots(problem.n), site));
         // How many numbers a signal of the operand has as the transform sees it.
         let short = match problem.kind {
             FftKind::Rfft if problem.packed => problem.size < 2 * problem.points,
@@ -171,7 +171,7 @@ impl<'a, 'k> Ends<'a, 'k> {
                 let edge = at.eq(0);
                 let real = |v: Complex<'k>| (v.0, edge.select(self.zero(), v.1));
                 let root = self.halves.map(|table| pair(table, at));
-                root.map_or(a, |root| halves::joined(real(a), real(b), root))
+                root.map_or(a, |root| real::joined(real(a), real(b), root))
             }
             FftKind::Irfft => {
                 let upper = at.gt(problem.n / 2);
@@ -291,7 +291,7 @@ impl<'a, 'k> Ends<'a, 'k> {
                 k.if_(live, || {
                     let point = spot.number;
                     let other = self.points - point;
-                    let [first, second] = halves::parted(a, b, pair(table, point));
+                    let [first, second] = real::parted(a, b, pair(table, point));
                     let (first, second) = (self.scaled(first), self.scaled(second));
                     let index = |point: Val<'k>| (place[2] + point * self.inner) * 2;
                     self.sink.store_vec(index(point), &[first.0, first.1]);

@@ -11,7 +11,7 @@
 
 mod butterfly;
 mod ends;
-mod halves;
+mod real;
 mod stages;
 mod tile;
 
@@ -186,7 +186,7 @@ impl Problem {
         }
         let all = next_of(parts.len(), &mut next);
         self.passes(parts, from, &all, Output::Spectrum, site)?;
-        halves::part(self, *all.last().unwrap_or(&scratch[0]), length, site)
+        real::part(self, *all.last().unwrap_or(&scratch[0]), length, site)
     }
 
     /// The passes of one transform; `memory` is where each writes, and `last` what the last does with its own.

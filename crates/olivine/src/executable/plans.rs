@@ -46,7 +46,7 @@ impl OpenSizes {
             for (symbol, size) in symbols.iter().zip(shape.iter()) {
                 if let Some(symbol) = symbol {
                     values.add(*symbol, *size).map_err(|problem| olivine_ir::Error::Invalid {
-                        place: format!("input `{input}`"),
+                        location: format!("input `{input}`"),
                         problem,
                     })?;
                 }

@@ -39,14 +39,14 @@ const LITTLE_WORK: usize = 1 << 12;
 impl Walk<'_> {
     /// The value of a tensor, which decides a shape; the answer may be what it takes to know it. Where it is made of sizes
     /// that are expressions, the import holds for these numbers alone.
-    pub(crate) fn fixed(&mut self, held: TensorRef, place: &str) -> Answer<Tensor> {
-        let tensor = self.found(held, place)?;
+    pub(crate) fn fixed(&mut self, held: TensorRef, location: &str) -> Answer<Tensor> {
+        let tensor = self.found(held, location)?;
         self.pin((held.frame, held.id));
         Ok(tensor)
     }
 
     /// As [`Walk::fixed`], for those who take its expressions into account.
-    pub(super) fn found(&mut self, held: TensorRef, place: &str) -> Answer<Tensor> {
+    pub(super) fn found(&mut self, held: TensorRef, location: &str) -> Answer<Tensor> {
         let at = (held.frame, held.id);
         if let Some(tensor) = self.fixed.get(&at) {
             return Ok(tensor.clone());
@@ -55,7 +55,7 @@ impl Walk<'_> {
             return Ok(tensor.clone());
         }
         let ancestry = match self.ancestry(&[at], false) {
-            Err(Stop::PerIteration) => return self.assumed(at, place),
+            Err(Stop::PerIteration) => return self.assumed(at, location),
             found => found?,
         };
         if self.is_too_much(&ancestry) {
@@ -63,7 +63,7 @@ impl Walk<'_> {
                 return Err(Stop::Stage(Box::new(self.stage_for(&ancestry, at)?)));
             };
             let Known::Value(tensor) = known else {
-                return Err(Error::invalid(place, "a loop's results are given for a value").into());
+                return Err(Error::invalid(location, "a loop's results are given for a value").into());
             };
             self.taken += 1;
             self.fixed.insert(at, tensor.clone());
@@ -85,19 +85,20 @@ impl Walk<'_> {
         }
         self.budget.compute(ancestry.work);
         for at in &ancestry.nodes {
-            self.compute(*at, place)?;
+            self.compute(*at, location)?;
         }
-        self.known(at)
-            .ok_or_else(|| Error::invalid(place, "a value that decides a shape cannot be found out").into())
+        self.known(at).ok_or_else(|| {
+            Error::invalid(location, "a value that decides a shape cannot be found out").into()
+        })
     }
 
     /// The value that a loop's carried values decide: what it is for the next iteration. The loop holds for as many
     /// iterations as it stays the same; where that is more than a little work to find out, it has no such value.
-    fn assumed(&mut self, at: GraphValue, place: &str) -> Answer<Tensor> {
+    fn assumed(&mut self, at: GraphValue, location: &str) -> Answer<Tensor> {
         let (frame, _) = at;
         let outer = self.lifted(at)?;
         let tensor =
-            self.fixed(TensorRef { frame: frame - 1, id: outer, element: ElementType::I64 }, place)?;
+            self.fixed(TensorRef { frame: frame - 1, id: outer, element: ElementType::I64 }, location)?;
         let body = &mut self.frames[frame];
         if !body.first.is_empty() {
             body.assumed.push((at.1, tensor.clone()));
@@ -239,11 +240,11 @@ impl Walk<'_> {
     }
 
     /// Computes what a node makes, whose operands are known.
-    fn compute(&mut self, at: GraphValue, place: &str) -> Answer<()> {
+    fn compute(&mut self, at: GraphValue, location: &str) -> Answer<()> {
         if self.fixed.contains_key(&at) {
             return Ok(());
         }
-        let wrong = |problem: &str| Error::invalid(place, problem.to_string());
+        let wrong = |problem: &str| Error::invalid(location, problem.to_string());
         let graph = &self.frames.get(at.0).ok_or_else(|| wrong("a graph is gone"))?.graph;
         let node = graph.producer(at.1).ok_or_else(|| wrong("a value has no maker"))?.clone();
         let operands: Option<Vec<Tensor>> = node.inputs.iter().map(|id| self.known((at.0, *id))).collect();
@@ -253,7 +254,7 @@ impl Walk<'_> {
         let number = |size: Dim| Ok(size.specialize_signed().map_or(size, Dim::from));
         let op = node.op.map_sizes(number).map_err(|e| wrong(&e.to_string()))?;
         let kept = self.evaluator.keeps(&op);
-        self.budget.evaluate(&op, &types, kept, || place.to_string())?;
+        self.budget.evaluate(&op, &types, kept, || location.to_string())?;
         let results = self.evaluator.evaluate(&op, &operands).map_err(|e| wrong(&e))?;
         self.follow_sizes(at.0, &node, &results);
         for (id, tensor) in node.outputs.iter().zip(results) {

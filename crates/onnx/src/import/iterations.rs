@@ -227,7 +227,7 @@ impl Iterations<'_> {
         inputs.insert(0, number);
         let made = copied(from, &mut graph, &inputs)?;
         let [cond, made @ ..] = made.as_slice() else {
-            return Err(GraphError::Invalid { place: "loop".into(), problem: "no condition".into() });
+            return Err(GraphError::Invalid { location: "loop".into(), problem: "no condition".into() });
         };
         let mut going = graph.reshape(*cond, &[])?;
         if !self.assumed.is_empty() {
@@ -257,7 +257,7 @@ impl Iterations<'_> {
         let nodes = ancestors(self.graph, ids);
         let values = computed(self.graph, &nodes, graph, given, ids)?;
         let values = values.ok_or_else(|| GraphError::Invalid {
-            place: "loop".into(),
+            location: "loop".into(),
             problem: "a value that decides a shape has no operands".into(),
         })?;
         let mut bits = Vec::new();
@@ -279,7 +279,7 @@ impl Iterations<'_> {
 
 /// A graph copied into another, in which `inputs` stand for its inputs; the answer is its outputs there.
 pub(crate) fn copied(from: &Graph, to: &mut Graph, inputs: &[ValueId]) -> Result<Vec<ValueId>, GraphError> {
-    let lost = || GraphError::Invalid { place: "copy".into(), problem: "a value has no maker".into() };
+    let lost = || GraphError::Invalid { location: "copy".into(), problem: "a value has no maker".into() };
     let mut ids: Vec<Option<ValueId>> = vec![None; from.values().len()];
     for ((_, id), new) in from.inputs().zip(inputs) {
         ids[id.index()] = Some(*new);

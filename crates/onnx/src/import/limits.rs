@@ -53,28 +53,28 @@ impl Budget {
         self.written.saturating_mul(STEPS_OF_NODE).saturating_add(MAX_STEPS)
     }
 
-    /// Counts steps, at a place.
-    pub(super) fn step(&self, count: usize, place: impl FnOnce() -> String) -> Answer<()> {
+    /// Counts steps, at a location.
+    pub(super) fn step(&self, count: usize, location: impl FnOnce() -> String) -> Answer<()> {
         let steps = self.steps.get().saturating_add(count);
         self.steps.set(steps);
         if steps > self.most_steps() {
             return Err(
-                Error::invalid(place(), "importing the model takes more steps than are allowed").into()
+                Error::invalid(location(), "importing the model takes more steps than are allowed").into()
             );
         }
         Ok(())
     }
 
-    /// Counts an operation that is computed, at a place; `kept` says that evaluators cache operations of its kind.
+    /// Counts an operation that is computed, at a location; `kept` says that evaluators cache operations of its kind.
     pub(super) fn evaluate(
         &mut self,
         op: &Op,
         operands: &[TensorType],
         kept: bool,
-        place: impl FnOnce() -> String,
+        location: impl FnOnce() -> String,
     ) -> Answer<()> {
         if !kept {
-            return self.step(EVALUATION, place);
+            return self.step(EVALUATION, location);
         }
         let mut hasher = DefaultHasher::new();
         format!("{op:?} {operands:?}").hash(&mut hasher);
@@ -82,16 +82,16 @@ impl Budget {
             self.evaluated.clear();
         }
         let first = self.evaluated.insert(hasher.finish());
-        self.step(if first { EVALUATION } else { AGAIN }, place)
+        self.step(if first { EVALUATION } else { AGAIN }, location)
     }
 
-    /// Counts a node, at a place.
-    pub(super) fn node(&mut self, place: impl FnOnce() -> String) -> Answer<()> {
+    /// Counts a node, at a location.
+    pub(super) fn node(&mut self, location: impl FnOnce() -> String) -> Answer<()> {
         self.nodes += 1;
         let most = self.written.saturating_add(MAX_NODES);
         if self.nodes > most {
             let problem = format!("with its scans and functions written out the model has over {most} nodes");
-            return Err(Error::invalid(place(), problem).into());
+            return Err(Error::invalid(location(), problem).into());
         }
         Ok(())
     }

@@ -156,8 +156,8 @@ impl<'w, 'm> NodeContext<'w, 'm> {
     /// The elements of input `i`, which decides shapes.
     pub(crate) fn fixed(&mut self, i: usize) -> Answer<Tensor> {
         let held = self.tensor_ref(i)?;
-        let place = format!("{}, input {i}", self.location());
-        self.walk.fixed(held, &place)
+        let location = format!("{}, input {i}", self.location());
+        self.walk.fixed(held, &location)
     }
 
     /// The elements of input `i`, integers that decide shapes.

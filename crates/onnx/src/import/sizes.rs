@@ -63,8 +63,8 @@ impl Walk<'_> {
     }
 
     /// The elements of a tensor, integers that decide shapes, as sizes; the answer may be what it takes to know it.
-    pub(crate) fn fixed_sizes(&mut self, held: TensorRef, place: &str) -> Answer<Option<Vec<Dim>>> {
-        let tensor = self.found(held, place)?;
+    pub(crate) fn fixed_sizes(&mut self, held: TensorRef, location: &str) -> Answer<Option<Vec<Dim>>> {
+        let tensor = self.found(held, location)?;
         let sizes = self.sizes_at((held.frame, held.id)).cloned();
         Ok(SizedTensor { tensor, sizes }.dims())
     }

@@ -179,7 +179,7 @@ impl Walk<'_> {
                 Some(tensor) => stage.constant(tensor),
                 None => {
                     let problem = "a stage needs a value that is not known".to_string();
-                    return Err(olivine_ir::Error::Invalid { place: "stage".into(), problem });
+                    return Err(olivine_ir::Error::Invalid { location: "stage".into(), problem });
                 }
             },
         };

@@ -118,7 +118,7 @@ pub(super) fn with_read_params(graph: Graph) -> Result<Graph, olivine_ir::Error>
         there.insert(id, copy);
     }
     let lost = || olivine_ir::Error::Invalid {
-        place: "import".into(),
+        location: "import".into(),
         problem: "a value that is read is not there".into(),
     };
     for node in graph.nodes().iter().filter(|node| node.outputs.iter().any(|id| is_read[id.index()])) {

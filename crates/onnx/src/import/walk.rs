@@ -158,22 +158,22 @@ impl<'m> Walk<'m> {
         let mut outputs = Vec::new();
         let mut added: HashMap<String, Part> = HashMap::new();
         for port in model.outputs() {
-            let place = format!("output `{}`", port.name);
+            let location = format!("output `{}`", port.name);
             let value =
-                self.resolve(&port.name)?.ok_or_else(|| Error::invalid(&place, "nothing makes it"))?;
-            self.agrees(&port.kind, &value, || place.clone())?;
+                self.resolve(&port.name)?.ok_or_else(|| Error::invalid(&location, "nothing makes it"))?;
+            self.agrees(&port.kind, &value, || location.clone())?;
             // An output that the model lists twice is one output of the graph.
             let part = match added.get(&port.name) {
                 Some(part) => part.clone(),
-                None => self.add_output(&port.name, &value, &place)?,
+                None => self.add_output(&port.name, &value, &location)?,
             };
             added.insert(port.name.clone(), part.clone());
             outputs.push((port.name, part));
         }
         for (name, held) in std::mem::take(&mut self.watched) {
             if !added.contains_key(&name) {
-                let place = format!("value `{name}`");
-                let part = self.add_output(&name, &Value::Tensor(held), &place)?;
+                let location = format!("value `{name}`");
+                let part = self.add_output(&name, &Value::Tensor(held), &location)?;
                 outputs.push((name, part));
             }
         }
@@ -182,7 +182,7 @@ impl<'m> Walk<'m> {
 
     /// Whether a value is what the model declares it to be. Declared sizes of inner values and outputs are often stale
     /// and not looked at.
-    fn agrees(&self, declared: &Kind, value: &Value, place: impl FnOnce() -> String) -> Answer<()> {
+    fn agrees(&self, declared: &Kind, value: &Value, location: impl FnOnce() -> String) -> Answer<()> {
         let problem = match (declared, value) {
             (Kind::Tensor { element, .. }, Value::Tensor(held)) if *element != held.element => {
                 format!("it is declared to be of {element}, and it is of {}", held.element)
@@ -195,21 +195,23 @@ impl<'m> Walk<'m> {
             }
             _ => return Ok(()),
         };
-        Err(Error::invalid(place(), problem).into())
+        Err(Error::invalid(location(), problem).into())
     }
 
     /// Makes a value an output of the main graph.
-    pub(super) fn add_output(&mut self, name: &str, value: &Value, place: &str) -> Answer<Part> {
+    pub(super) fn add_output(&mut self, name: &str, value: &Value, location: &str) -> Answer<Part> {
         Ok(match value {
             Value::Tensor(held) => {
                 let id = self.local(*held)?;
-                self.graph().output(name, id).map_err(|e| Error::invalid(place, e.to_string()))?;
+                self.graph().output(name, id).map_err(|e| Error::invalid(location, e.to_string()))?;
                 self.elements.push((name.to_string(), held.element));
                 Part::Tensor(name.to_string())
             }
             Value::Sequence(items, _) => {
-                let parts =
-                    items.iter().enumerate().map(|(i, v)| self.add_output(&format!("{name}[{i}]"), v, place));
+                let parts = items
+                    .iter()
+                    .enumerate()
+                    .map(|(i, v)| self.add_output(&format!("{name}[{i}]"), v, location));
                 Part::Sequence(parts.collect::<Answer<_>>()?)
             }
             Value::Nothing => Part::Nothing,
@@ -668,7 +670,7 @@ impl<'m> Walk<'m> {
         Ok(Value::Tensor(TensorRef { frame, id, element: held.element }))
     }
 
-    /// Imports a graph inside a node in that node's place.
+    /// Imports a graph inside a node in that node's location.
     pub(crate) fn inline(
         &mut self,
         graph: &'m GraphProto,

@@ -67,7 +67,7 @@ pub(super) fn convert_by(
 ) -> Built {
     let (Some(held), Some(holder)) = (from.dtype(), to.dtype()) else {
         let problem = format!("{from} cannot become {to}: one of them is held by no graph");
-        return Err(GraphError::Invalid { place: "cast".into(), problem });
+        return Err(GraphError::Invalid { location: "cast".into(), problem });
     };
     if from == to {
         return Ok(x);

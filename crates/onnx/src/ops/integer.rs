@@ -95,7 +95,7 @@ fn computes(element: ElementType, op: &str) -> Result<(), GraphError> {
     if element.is_native() {
         return Ok(());
     }
-    Err(GraphError::Invalid { place: op.into(), problem: format!("there is no arithmetic of {element}") })
+    Err(GraphError::Invalid { location: op.into(), problem: format!("there is no arithmetic of {element}") })
 }
 
 /// The low 16 bits.

@@ -212,7 +212,7 @@ pub(super) fn saturated(
         _ if small_float::is_small(to) => return small_float::round(g, y, to, how),
         other => {
             let problem = format!("{other} is no type to quantise to");
-            return Err(olivine_ir::Error::Invalid { place: "quantisation".into(), problem });
+            return Err(olivine_ir::Error::Invalid { location: "quantisation".into(), problem });
         }
     };
     let y = g.clamp(y, low, high)?;

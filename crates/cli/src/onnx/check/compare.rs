@@ -185,7 +185,7 @@ pub(super) fn node_by_node(
         let verdicts: Vec<Verdict> = verdicts.collect();
         if verdicts.contains(&Verdict::Differs) {
             let inputs = node.inputs.iter().filter_map(distance).collect();
-            comparison.differing.push(Culprit { node: node.place.clone(), inputs, outputs });
+            comparison.differing.push(Culprit { node: node.location.clone(), inputs, outputs });
         } else if verdicts.contains(&Verdict::Sensitive) {
             comparison.sensitive += 1;
         }
@@ -312,7 +312,7 @@ mod tests {
 
     fn chain() -> [NodeInfo; 3] {
         let info = |place: &str, input: &str, output: &str| NodeInfo {
-            place: place.into(),
+            location: place.into(),
             inputs: vec![input.into()],
             outputs: vec![output.into()],
         };

@@ -314,7 +314,7 @@ mod tests {
         oracle: Option<f32>,
     ) -> Report {
         let nodes = [("one", "x", "a"), ("two", "a", "y")].map(|(place, input, output)| NodeInfo {
-            place: place.into(),
+            location: place.into(),
             inputs: vec![input.into()],
             outputs: vec![output.into()],
         });

@@ -82,7 +82,7 @@ fn simplest(g: &mut Graph, node: &Node, inputs: Vec<ValueId>, ty: TensorType) ->
     }
     let results = g.add_typed(node.name.clone(), op, inputs, [ty]);
     results.first().copied().ok_or_else(|| Error::Invalid {
-        place: format!("node `{}`", node.name),
+        location: format!("node `{}`", node.name),
         problem: "the operation lost its result".into(),
     })
 }

@@ -32,7 +32,7 @@ pub(super) fn loop_(
             let known = outside[id.index()].or_else(|| Some(g.constant(body.as_const(*id)?.clone())));
             outside[id.index()] = known;
             operands.push(known.ok_or_else(|| Error::Invalid {
-                place: format!("node `{}`", node.name),
+                location: format!("node `{}`", node.name),
                 problem: "an operand of an invariant node is not there".into(),
             })?);
         }
@@ -112,7 +112,7 @@ fn without(
         let known = map[id.index()].or_else(|| Some(out.constant(body.as_const(id)?.clone())));
         map[id.index()] = known;
         known.ok_or_else(|| Error::Invalid {
-            place: id.to_string(),
+            location: id.to_string(),
             problem: "a value of the loop's body was lost".into(),
         })
     };

@@ -10,7 +10,7 @@ pub(super) fn inline(
     scope: &str,
 ) -> Result<Vec<ValueId>, Error> {
     let body = body.graph();
-    let lost = |what: String| Error::Invalid { place: format!("graph `{}`", body.name()), problem: what };
+    let lost = |what: String| Error::Invalid { location: format!("graph `{}`", body.name()), problem: what };
     let mut given = inputs.iter();
     let mut map: Vec<Option<ValueId>> = vec![None; body.values().len()];
     for (id, value) in body.ids().zip(body.values()) {

@@ -350,7 +350,12 @@ fn keys_and_values(facts: &Facts<'_>, found: &Found) -> (Piece, Piece) {
 }
 
 /// Adds a piece as `[batch, heads, sequence, dim]` or, with `swap`, as `[batch, sequence, heads, dim]`.
-fn place(out: &mut Rewriter<'_>, facts: &Facts<'_>, piece: &Piece, swap: bool) -> Result<ValueId, Error> {
+fn head_layout_operand(
+    out: &mut Rewriter<'_>,
+    facts: &Facts<'_>,
+    piece: &Piece,
+    swap: bool,
+) -> Result<ValueId, Error> {
     if facts.shape(piece.value) != piece.shape {
         let x = out.get(piece.value)?;
         let x = reshaped(out, x, &piece.shape.sizes())?;
@@ -398,8 +403,11 @@ fn emit(out: &mut Rewriter<'_>, facts: &Facts<'_>, found: &Found) -> Result<Valu
     let rank = facts.shape(found.v).rank();
     let (k, v) = keys_and_values(facts, found);
     let q = Piece { value: scores.q, shape: facts.shape(scores.q), perm: (0..rank).collect() };
-    let mut operands =
-        vec![place(out, facts, &q, swap)?, place(out, facts, &k, swap)?, place(out, facts, &v, swap)?];
+    let mut operands = vec![
+        head_layout_operand(out, facts, &q, swap)?,
+        head_layout_operand(out, facts, &k, swap)?,
+        head_layout_operand(out, facts, &v, swap)?,
+    ];
     let mask = mask(out, scores, facts.graph.ty(found.v)?.dtype)?;
     let kind = match mask {
         None => MaskKind::None,

@@ -117,7 +117,7 @@ fn parsed() -> Result<&'static [(&'static Rule, Pattern)], Error> {
     static PARSED: OnceLock<Result<Vec<(&'static Rule, Pattern)>, Error>> = OnceLock::new();
     let parse = |rule: &'static Rule| match Pattern::parse(rule.pattern) {
         Ok(pattern) => Ok((rule, pattern)),
-        Err(problem) => Err(Error::Invalid { place: format!("rule `{}`", rule.name), problem }),
+        Err(problem) => Err(Error::Invalid { location: format!("rule `{}`", rule.name), problem }),
     };
     let all = PARSED.get_or_init(|| RULES.iter().map(parse).collect());
     all.as_deref().map_err(Clone::clone)

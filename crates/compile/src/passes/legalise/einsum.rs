@@ -34,7 +34,7 @@ impl Term {
 fn einsum(g: &mut Graph, op: &Einsum, operands: &[ValueId]) -> Result<ValueId, Error> {
     let types = operands.iter().map(|id| g.ty(*id)).collect::<Result<Vec<_>, _>>()?;
     let shapes: Vec<Shape> = types.iter().map(|t| t.shape).collect();
-    let plan = op.plan(&shapes).map_err(|problem| Error::Invalid { place: "einsum".into(), problem })?;
+    let plan = op.plan(&shapes).map_err(|problem| Error::Invalid { location: "einsum".into(), problem })?;
     let dtype = types.first().map_or(DType::F32, |t| t.dtype);
 
     let mut terms = Vec::with_capacity(operands.len());
@@ -57,7 +57,7 @@ fn einsum(g: &mut Graph, op: &Einsum, operands: &[ValueId]) -> Result<ValueId, E
         terms.insert(0, product);
     }
     let Some(last) = terms.pop() else {
-        return Err(Error::Invalid { place: "einsum".into(), problem: "no operand".into() });
+        return Err(Error::Invalid { location: "einsum".into(), problem: "no operand".into() });
     };
     let last = sum_out(g, last, |l| !plan.result.contains(&l))?;
     let value = transpose(g, last.value, &last.axes(&plan.result))?;

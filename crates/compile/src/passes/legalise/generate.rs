@@ -13,7 +13,7 @@ rewrites! { |g, op, to|
 fn penalties(g: &mut Graph, operands: &[ValueId]) -> Result<ValueId, Error> {
     let &[logits, tokens, repetition, frequency, presence] = operands else {
         return Err(Error::Invalid {
-            place: "penalties".into(),
+            location: "penalties".into(),
             problem: format!("{} operands", operands.len()),
         });
     };

@@ -96,7 +96,7 @@ use rewrites;
 
 /// The error for operands that an operation's rule does not accept.
 fn no_rewrite(op: &Op, operands: usize) -> Error {
-    Error::Invalid { place: op.name().into(), problem: format!("no rewrite for {operands} operands") }
+    Error::Invalid { location: op.name().into(), problem: format!("no rewrite for {operands} operands") }
 }
 
 /// True for what [`decompose`] rewrites.

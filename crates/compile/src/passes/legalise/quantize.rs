@@ -59,7 +59,7 @@ fn dequantize(
 }
 
 fn fits(granularity: Result<Granularity, String>) -> Result<Granularity, Error> {
-    granularity.map_err(|problem| Error::Invalid { place: "quantisation".into(), problem })
+    granularity.map_err(|problem| Error::Invalid { location: "quantisation".into(), problem })
 }
 
 /// Scales or zero points so that they broadcast over a tensor of sizes `over`.

@@ -18,7 +18,7 @@ impl Composite for Recurrent {
 /// The results of a layer: y, then the final states.
 fn layer(g: &mut Graph, op: &Recurrent, x: &[ValueId]) -> Result<Vec<ValueId>, Error> {
     let [input, w, r, ..] = x else {
-        return Err(Error::Invalid { place: op.kind.name().into(), problem: "too few operands".into() });
+        return Err(Error::Invalid { location: op.kind.name().into(), problem: "too few operands".into() });
     };
     let at = op.optional_operands();
     let given = |i: Option<usize>| i.and_then(|i| x.get(i)).copied();

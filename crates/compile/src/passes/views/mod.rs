@@ -90,7 +90,7 @@ impl Walk<'_> {
                 let shape = self.out.new.ty(base)?.shape;
                 let views = compose(&node.op, &View::packed(shape), &results).ok_or_else(|| {
                     let problem = format!("{} of a packed operand has no strides", node.op.name());
-                    Error::Invalid { place: format!("node `{}`", node.name), problem }
+                    Error::Invalid { location: format!("node `{}`", node.name), problem }
                 })?;
                 (base, views)
             }

@@ -289,5 +289,5 @@ async fn integer(state: &State) -> Result<i64, Error> {
 }
 
 fn invalid(problem: &str) -> Error {
-    Error::Onnx(onnx::Error::Invalid { place: "loop".into(), problem: problem.into() })
+    Error::Onnx(onnx::Error::Invalid { location: "loop".into(), problem: problem.into() })
 }

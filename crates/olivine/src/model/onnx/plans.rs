@@ -308,7 +308,7 @@ fn bound(key: &Key, name: &str, kind: &Kind, used: &mut usize) -> Result<Option<
 }
 
 fn onnx_error(input: &str, problem: &str) -> Error {
-    Error::Onnx(onnx::Error::Invalid { place: format!("input `{input}`"), problem: problem.into() })
+    Error::Onnx(onnx::Error::Invalid { location: format!("input `{input}`"), problem: problem.into() })
 }
 
 fn tensor(ty: TensorType, bytes: &[u8]) -> Result<Tensor, Error> {

@@ -249,7 +249,7 @@ impl Inputs {
 /// One step: the next state and the output.
 fn step(g: &mut Graph, inputs: &[ValueId], rule: Rule) -> Result<(), GraphError> {
     let &[state, q, k, v, ..] = inputs else {
-        return Err(GraphError::Invalid { place: g.name().into(), problem: "a step lacks inputs".into() });
+        return Err(GraphError::Invalid { location: g.name().into(), problem: "a step lacks inputs".into() });
     };
     let mut extra = inputs[4..].iter().copied();
     let (mut state, mut v) = (state, v);
