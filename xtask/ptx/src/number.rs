@@ -229,7 +229,9 @@ pub(crate) fn convert(round: Round, to: Ty, from: Ty, a: u64) -> Result<u64, Str
         Ty::BF16 => to_bfloat(whole),
         Ty::F32 => single(whole as f32),
         Ty::F64 => whole.to_bits(),
-        _ if !matches!(round, Round::Integer(_)) => return Err(format!("{from:?} as {to:?} without a rounding mode")),
+        _ if !matches!(round, Round::Integer(_)) => {
+            return Err(format!("{from:?} as {to:?} without a rounding mode"));
+        }
         Ty::S32 => u64::from(whole as i32 as u32),
         Ty::U32 => u64::from(whole as u32),
         Ty::S64 => whole as i64 as u64,

@@ -59,8 +59,7 @@ impl Printer<'_> {
             // Registers have a width and no type, and every instruction is exactly rounded.
             Expr::Bitcast(_, a) | Expr::Opaque(a) => self.value(*a),
             Expr::Join(low, high) => {
-                let (low, high, result) =
-                    (self.single(*low)?, self.single(*high)?, self.reg(Class::B64));
+                let (low, high, result) = (self.single(*low)?, self.single(*high)?, self.reg(Class::B64));
                 self.put(format_args!("mov.b64 {result}, {{{low}, {high}}}"));
                 one(result)
             }
@@ -99,9 +98,7 @@ impl Printer<'_> {
                 one(self.op(name, Class::B32, &operands))
             }
             Expr::MatrixSplat(matrix, number) => self.matrix_splat(*matrix, *number),
-            Expr::MatrixLoad { ty, place, index, layout } => {
-                self.matrix_load(*ty, *place, *index, *layout)
-            }
+            Expr::MatrixLoad { ty, place, index, layout } => self.matrix_load(*ty, *place, *index, *layout),
             Expr::MatrixMulAdd(a, b, c) => self.matrix_mul_add(*a, *b, *c),
             Expr::MatrixBinary(op, a, b) => self.matrix_binary(*op, *a, *b),
             Expr::MatrixOfWords(_, words) => words.iter().map(|w| self.single(*w)).collect(),
@@ -197,8 +194,7 @@ impl Printer<'_> {
             BinaryOp::Rem => format!("rem.{s}"),
             BinaryOp::Shl | BinaryOp::Shr => {
                 let count = if class == Class::B64 { self.convert(Scalar::U64, Scalar::U32, b) } else { b };
-                let name =
-                    if op == BinaryOp::Shl { format!("shl.{bits}") } else { format!("shr.{s}") };
+                let name = if op == BinaryOp::Shl { format!("shl.{bits}") } else { format!("shr.{s}") };
                 return Ok(self.op(name, class, &[a, count]));
             }
             BinaryOp::MulHigh if scalar == Scalar::U32 => "mul.hi.u32".into(),

@@ -191,7 +191,9 @@ impl Printer<'_> {
     /// The elements of a word whose line is not contiguous: one stride apart.
     fn cross(&mut self, fragment: Fragment, at: &Place, first: Reg, block: u32, run: u32) -> Vec<Address> {
         let along = 4 * fragment.word * run;
-        (0..fragment.word).map(|i| self.step(first, at, along + i, 8 * block * fragment.elem.size())).collect()
+        (0..fragment.word)
+            .map(|i| self.step(first, at, along + i, 8 * block * fragment.elem.size()))
+            .collect()
     }
 
     /// One or two words, or a part of one.
@@ -268,4 +270,3 @@ impl Printer<'_> {
         ));
     }
 }
-

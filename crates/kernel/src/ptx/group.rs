@@ -36,7 +36,9 @@ impl Printer<'_> {
             SubgroupOp::ExclusiveAdd => {
                 let sums = self.scan(scalar, a)?;
                 let before = self.shuffle("up", sums, "1");
-                let (first, zero) = (self.reaches(1), self.constant(Class::of(scalar), 0));
+                // Minus zero changes no float that it is added to.
+                let nothing = if scalar.is_float() { 1 << (scalar.bits() - 1) } else { 0 };
+                let (first, zero) = (self.reaches(1), self.constant(Class::of(scalar), nothing));
                 Ok(self.select(first, before, zero))
             }
         }

@@ -145,7 +145,9 @@ impl Printer<'_> {
         let right = match op {
             BinaryOp::Mul => vec![self.repeated(ty.elem, b)?; count],
             BinaryOp::Add if self.matrix_of(b)? == ty => self.value(b)?,
-            _ => return Err(Error::Invalid(format!("{op:?} of {} and {}", self.def(a)?.ty, self.def(b)?.ty))),
+            _ => {
+                return Err(Error::Invalid(format!("{op:?} of {} and {}", self.def(a)?.ty, self.def(b)?.ty)));
+            }
         };
         let name = match (op, ty.elem) {
             (BinaryOp::Mul, Elem::F32) => "mul.rn.f32",
@@ -186,7 +188,9 @@ impl Printer<'_> {
             Elem::F16 if scalars.iter().all(|s| *s == Scalar::F16) => {
                 regs.as_chunks::<2>().0.iter().map(|[a, b]| self.join_halves(*a, *b)).collect()
             }
-            Elem::F16 if wide => regs.as_chunks::<2>().0.iter().map(|[a, b]| self.pack_half(*a, *b)).collect(),
+            Elem::F16 if wide => {
+                regs.as_chunks::<2>().0.iter().map(|[a, b]| self.pack_half(*a, *b)).collect()
+            }
             Elem::BF16 if wide => {
                 regs.as_chunks::<2>().0.iter().map(|[a, b]| self.pack_bfloat(*a, *b)).collect()
             }

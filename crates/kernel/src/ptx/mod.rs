@@ -517,4 +517,3 @@ fn suffix(scalar: Scalar) -> &'static str {
         Scalar::F64 => "f64",
     }
 }
-
