@@ -29,6 +29,7 @@ pub mod interpret;
 mod ir;
 mod layout;
 mod merge;
+pub mod ptx;
 pub mod spirv;
 mod types;
 mod validate;

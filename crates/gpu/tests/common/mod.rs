@@ -5,13 +5,17 @@ use olivine_compile::{Options, compile};
 use olivine_gpu::{Addressing, Content, DeviceCaps, DeviceKind, Dispatch, Program, Record, lower};
 use olivine_ir::{Data, Graph, Tensor};
 use olivine_kernel::interpret::{Device, interpret};
-use olivine_kernel::{Elem, Fragments, MatrixShape, Target};
+use olivine_kernel::ptx::{self, Capability, PtxOptions};
+use olivine_kernel::{Elem, Fragments, Kernel, MatrixShape, Target};
+use olivine_ptx::{Module, Order};
 
 /// Lowers for a made-up device and interprets every dispatch.
 pub(crate) struct Interpreter {
     name: String,
     caps: DeviceCaps,
     arithmetic: Device,
+    /// Whether kernels are printed as PTX and emulated, instead of interpreted.
+    ptx: Option<Order>,
 }
 
 impl Interpreter {
@@ -51,6 +55,15 @@ impl Interpreter {
         device
     }
 
+    /// The same through PTX: a large NVIDIA card whose threads run in some order.
+    #[allow(dead_code, reason = "of use to some of the tests that share this module")]
+    pub(crate) fn ptx(order: Order) -> Self {
+        let mut device = Interpreter::with_matrices();
+        device.name = format!("PTX, {order:?}");
+        device.ptx = Some(order);
+        device
+    }
+
     /// The plainest device with less workgroup memory than any has.
     #[allow(dead_code, reason = "of use to some of the tests that share this module")]
     pub(crate) fn cramped(shared_bytes: u32) -> Self {
@@ -70,7 +83,7 @@ impl Interpreter {
             processors: None,
             keeps_denormals: true,
         };
-        Interpreter { name: name.into(), caps, arithmetic }
+        Interpreter { name: name.into(), caps, arithmetic, ptx: None }
     }
 
     /// The program of a graph.
@@ -98,8 +111,12 @@ impl Interpreter {
             groups = [read[0], read[1], read[2]];
         }
         let subgroup = self.caps.target.subgroup.unwrap_or(1);
-        interpret(kernel, subgroup, groups, &mut buffers, &d.params, self.arithmetic)
-            .map_err(|e| format!("{}: {e}", kernel.name))?;
+        match self.ptx {
+            None => interpret(kernel, subgroup, groups, &mut buffers, &d.params, self.arithmetic)
+                .map_err(|e| e.to_string()),
+            Some(order) => emulate(kernel, groups, &mut buffers, &d.params, order),
+        }
+        .map_err(|e| format!("{}: {e}", kernel.name))?;
         for ((slice, arg), buffer) in d.args.iter().zip(&kernel.args).zip(buffers) {
             if arg.access.writes() {
                 memory[slice.buffer.0 as usize][range(slice)].copy_from_slice(&buffer);
@@ -107,6 +124,18 @@ impl Interpreter {
         }
         Ok(())
     }
+}
+
+/// Prints a kernel as PTX and runs that.
+fn emulate(
+    kernel: &Kernel,
+    groups: [u32; 3],
+    buffers: &mut [Vec<u8>],
+    params: &[u32],
+    order: Order,
+) -> Result<(), String> {
+    let text = ptx::print(kernel, &PtxOptions { capability: Capability::HOPPER }).map_err(|e| e.to_string())?;
+    Module::parse(&text)?.run(groups, buffers, params, order)
 }
 
 impl Backend for Interpreter {
