@@ -32,8 +32,9 @@ mod error;
 mod graph;
 mod request;
 mod score;
+mod text;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use olivine::Session;
 use olivine::internals::models::CausalLm;
@@ -46,12 +47,14 @@ pub use score::{Perplexity, Scorer};
 /// A language model of a GGUF file or a Hugging Face folder; nothing of it is compiled yet.
 pub struct LanguageModel {
     pub(crate) model: CausalLm,
+    pub(crate) path: PathBuf,
 }
 
 impl LanguageModel {
     /// Opens a GGUF file, or a folder with `config.json` and safetensors.
     pub fn load(path: impl AsRef<Path>) -> Result<Self, Error> {
-        Ok(LanguageModel { model: CausalLm::load(path)? })
+        let path = path.as_ref().to_path_buf();
+        Ok(LanguageModel { model: CausalLm::load(&path)?, path })
     }
 
     /// Positions that the model was trained for.
