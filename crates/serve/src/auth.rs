@@ -86,7 +86,8 @@ mod tests {
 
     #[test]
     fn pages_of_origins_that_are_not_named_get_nothing() {
-        let from = |origin: &'static str| HeaderMap::from_iter([(header::ORIGIN, HeaderValue::from_static(origin))]);
+        let from =
+            |origin: &'static str| HeaderMap::from_iter([(header::ORIGIN, HeaderValue::from_static(origin))]);
         let origins = Origins::new(&["https://a.example".into()]);
         assert_eq!(origins.allowed(&from("https://a.example")).unwrap(), "https://a.example");
         assert_eq!(origins.allowed(&from("https://b.example")), None);

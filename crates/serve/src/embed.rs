@@ -66,7 +66,10 @@ impl Encoder {
         }
         let size = |key: &str| {
             let found = json.get(key).and_then(Json::as_u32).filter(|size| *size > 0);
-            let bad = || Error::File { path: config.display().to_string(), problem: format!("`{key}` is not a size") };
+            let bad = || Error::File {
+                path: config.display().to_string(),
+                problem: format!("`{key}` is not a size"),
+            };
             found.map(|size| size as usize).ok_or_else(bad)
         };
         let (context, hidden) = (size("max_position_embeddings")?, size("hidden_size")?);
@@ -114,7 +117,8 @@ fn pooling(folder: &Path) -> Result<Pooling, Error> {
     let Json::Object(entries) = &json else {
         return Err(Error::File { path: path.display().to_string(), problem: "it is not an object".into() });
     };
-    let is_mode = |(key, value): &&(String, Json)| key.starts_with("pooling_mode_") && *value == Json::Bool(true);
+    let is_mode =
+        |(key, value): &&(String, Json)| key.starts_with("pooling_mode_") && *value == Json::Bool(true);
     let modes: Vec<&str> = entries.iter().filter(is_mode).map(|(key, _)| key.as_str()).collect();
     match modes[..] {
         ["pooling_mode_mean_tokens"] => Ok(Pooling::Mean),

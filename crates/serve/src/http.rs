@@ -45,7 +45,8 @@ pub(crate) async fn serve(
         };
         let Some((stream, permit)) = accepted else { continue };
         let router = router.clone();
-        let service = service_fn(move |request: Request<Incoming>| router.clone().call(request.map(Body::new)));
+        let service =
+            service_fn(move |request: Request<Incoming>| router.clone().call(request.map(Body::new)));
         let io = TokioIo::new(Patient { stream, timeout: options.client_timeout, deadline: None });
         let connection = graceful.watch(http.serve_connection(io, service));
         let counted = Counted::new(metrics.clone());
@@ -118,7 +119,11 @@ impl Patient {
 }
 
 impl AsyncRead for Patient {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_read(cx, buf)
     }
 }

@@ -70,9 +70,10 @@ impl App {
     pub(crate) fn language(&self) -> Result<&Language, Problem> {
         match &self.served {
             Served::Language(language) => Ok(language),
-            Served::Encoder(_) => {
-                Err(Problem::bad(format!("`{}` is an encoder for /v1/embeddings; it generates no text", self.names[0])))
-            }
+            Served::Encoder(_) => Err(Problem::bad(format!(
+                "`{}` is an encoder for /v1/embeddings; it generates no text",
+                self.names[0]
+            ))),
         }
     }
 
@@ -81,7 +82,9 @@ impl App {
             Served::Encoder(encoder) => Ok(encoder),
             Served::Language(_) => {
                 let name = &self.names[0];
-                Err(Problem::bad(format!("`{name}` is a language model and has no embeddings; serve an encoder such as BERT")))
+                Err(Problem::bad(format!(
+                    "`{name}` is a language model and has no embeddings; serve an encoder such as BERT"
+                )))
             }
         }
     }
@@ -93,7 +96,8 @@ impl App {
             Some(name) if self.names.iter().any(|known| known == name) => Ok(name.to_string()),
             Some(name) => {
                 let name: String = name.chars().take(100).collect();
-                let message = format!("the model `{name}` is not here; this server has {}", self.names.join(", "));
+                let message =
+                    format!("the model `{name}` is not here; this server has {}", self.names.join(", "));
                 Err(Problem::new(StatusCode::NOT_FOUND, message).code("model_not_found"))
             }
         }
@@ -152,7 +156,9 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/v1/chat/completions", post(chat))
         .route("/v1/completions", post(completions))
         .route("/v1/embeddings", post(embeddings))
-        .fallback(|| async { Problem::new(StatusCode::NOT_FOUND, "there is nothing at this path").response() })
+        .fallback(|| async {
+            Problem::new(StatusCode::NOT_FOUND, "there is nothing at this path").response()
+        })
         .method_not_allowed_fallback(|| async {
             Problem::new(StatusCode::METHOD_NOT_ALLOWED, "this path takes another method").response()
         })
@@ -162,8 +168,15 @@ pub(crate) fn router(app: Arc<App>) -> Router {
 
 /// A path as metrics have it.
 fn route(path: &str) -> &'static str {
-    const KNOWN: [&str; 7] =
-        ["/", "/health", "/metrics", "/v1/models", "/v1/chat/completions", "/v1/completions", "/v1/embeddings"];
+    const KNOWN: [&str; 7] = [
+        "/",
+        "/health",
+        "/metrics",
+        "/v1/models",
+        "/v1/chat/completions",
+        "/v1/completions",
+        "/v1/embeddings",
+    ];
     match KNOWN.into_iter().find(|known| *known == path) {
         Some(known) => known,
         None if path.starts_with("/v1/models/") => "/v1/models",
@@ -207,7 +220,9 @@ async fn page() -> Response<Body> {
 async fn health(State(app): State<Arc<App>>) -> Response<Body> {
     match app.status.problem() {
         None => respond(StatusCode::OK, &json!({ "status": "ok", "model": app.names[0] })),
-        Some(why) => respond(StatusCode::SERVICE_UNAVAILABLE, &json!({ "status": "unavailable", "reason": why })),
+        Some(why) => {
+            respond(StatusCode::SERVICE_UNAVAILABLE, &json!({ "status": "unavailable", "reason": why }))
+        }
     }
 }
 

@@ -90,14 +90,17 @@ impl Server {
             budget: Arc::default(),
         });
         let mut builder = Builder::new_multi_thread();
-        builder.worker_threads(CONNECTION_THREADS).max_blocking_threads(PREPARING_THREADS).thread_name("serve");
+        builder
+            .worker_threads(CONNECTION_THREADS)
+            .max_blocking_threads(PREPARING_THREADS)
+            .thread_name("serve");
         let runtime = builder.enable_all().build().map_err(Error::Start)?;
         let (closing, closes) = watch::channel(false);
         let guard = runtime.enter();
         let listener = tokio::net::TcpListener::from_std(listener).map_err(Error::Start)?;
         drop(guard);
-        let connections =
-            runtime.spawn(async move { http::serve(listener, router(app), &options, &metrics, closes).await });
+        let connections = runtime
+            .spawn(async move { http::serve(listener, router(app), &options, &metrics, closes).await });
         Ok(Server {
             address,
             runtime: Some(runtime),
@@ -196,7 +199,8 @@ fn start_language(language: model::Language, parts: &Parts) -> Result<Started, E
     let its = tokenizer.clone();
     let run = move || worker::run(engine, &its, &received, &shared);
     let thread = thread::Builder::new().name("engine".into()).spawn(run).map_err(Error::Start)?;
-    let language = Language { tokenizer, template, commands: commands.clone(), context, vocabulary, logprobs };
+    let language =
+        Language { tokenizer, template, commands: commands.clone(), context, vocabulary, logprobs };
     Ok((Served::Language(language), thread, Some(commands)))
 }
 
@@ -222,7 +226,10 @@ impl Signals {
     #[cfg(unix)]
     fn new() -> std::io::Result<Self> {
         use tokio::signal::unix::{SignalKind, signal};
-        Ok(Signals { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
+        Ok(Signals {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+        })
     }
 
     #[cfg(not(unix))]

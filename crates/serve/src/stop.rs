@@ -9,7 +9,10 @@ pub(crate) struct StopStrings {
 
 impl StopStrings {
     pub(crate) fn new(stops: Vec<String>) -> Self {
-        StopStrings { stops: stops.into_iter().filter(|stop| !stop.is_empty()).collect(), held: String::new() }
+        StopStrings {
+            stops: stops.into_iter().filter(|stop| !stop.is_empty()).collect(),
+            held: String::new(),
+        }
     }
 
     /// The text that can be shown with another piece, and whether a stop string ends it.
@@ -41,7 +44,10 @@ impl StopStrings {
 /// Bytes at the end of a text with which a stop string begins.
 fn overlap(text: &str, stop: &str) -> usize {
     let longest = text.len().min(stop.len() - 1);
-    let fits = |n: &usize| text.is_char_boundary(text.len() - n) && stop.as_bytes().starts_with(&text.as_bytes()[text.len() - n..]);
+    let fits = |n: &usize| {
+        text.is_char_boundary(text.len() - n)
+            && stop.as_bytes().starts_with(&text.as_bytes()[text.len() - n..])
+    };
     (1..=longest).rev().find(fits).unwrap_or(0)
 }
 
@@ -68,7 +74,9 @@ mod tests {
     /// A text cut into pieces of every size.
     fn cuts(text: &str) -> Vec<Vec<String>> {
         let chars: Vec<char> = text.chars().collect();
-        (1..=chars.len().max(1)).map(|n| chars.chunks(n).map(|part| part.iter().collect()).collect()).collect()
+        (1..=chars.len().max(1))
+            .map(|n| chars.chunks(n).map(|part| part.iter().collect()).collect())
+            .collect()
     }
 
     #[test]

@@ -240,7 +240,8 @@ impl Worker<'_> {
         active.last = now;
         active.generated += 1;
         metrics.generated_tokens.add(1);
-        let (piece, stopped) = active.text.push(Token { id: u32::try_from(token).unwrap_or(u32::MAX), logprob });
+        let (piece, stopped) =
+            active.text.push(Token { id: u32::try_from(token).unwrap_or(u32::MAX), logprob });
         if !piece.text.is_empty() || !piece.tokens.is_empty() {
             active.send(Progress::Text(piece));
         }

@@ -121,7 +121,9 @@ fn content(fields: &Fields<'_>) -> Result<Option<String>, Problem> {
             (Some("text"), Some(text)) => all += text,
             (Some("text"), None) => return Err(part.wrong("text", "is missing")),
             (Some(other), _) => {
-                return Err(part.wrong("type", format_args!("is `{}`; the model reads text only", short(other))));
+                return Err(
+                    part.wrong("type", format_args!("is `{}`; the model reads text only", short(other)))
+                );
             }
             (None, _) => return Err(part.wrong("type", "is missing")),
         }

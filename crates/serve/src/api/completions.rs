@@ -73,7 +73,10 @@ fn prepare(app: &App, json: &Json) -> Result<Wanted, Problem> {
 
 fn decoded(language: &Language, ids: &[i64]) -> Result<String, Problem> {
     let known: Vec<u32> = ids.iter().filter_map(|id| u32::try_from(*id).ok()).collect();
-    language.tokenizer.decode_with_special(&known).map_err(|error| Problem::param("prompt", error.to_string()))
+    language
+        .tokenizer
+        .decode_with_special(&known)
+        .map_err(|error| Problem::param("prompt", error.to_string()))
 }
 
 fn logprobs(fields: &Fields<'_>, language: &Language) -> Result<bool, Problem> {

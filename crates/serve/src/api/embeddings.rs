@@ -74,7 +74,8 @@ fn tokens(encoder: &Encoder, prompt: &Prompt<'_>) -> Result<Vec<i64>, Problem> {
     let ids: Vec<i64> = match prompt {
         Prompt::Text("") => return Err(wrong("a text of `input` is empty".into())),
         Prompt::Text(text) => {
-            let ids = encoder.tokenizer.encode(text, true, false).map_err(|error| wrong(error.to_string()))?;
+            let ids =
+                encoder.tokenizer.encode(text, true, false).map_err(|error| wrong(error.to_string()))?;
             ids.into_iter().map(i64::from).collect()
         }
         Prompt::Tokens(ids) => ids.clone(),

@@ -79,9 +79,8 @@ async fn submit(app: &Arc<App>, language: &Language, wanted: &Wanted) -> Result<
     let (sender, updates) = unbounded_channel();
     for (choice, permit) in permits.into_iter().enumerate() {
         let prompt = prompts[choice / params.choices].clone();
-        let request = Request::new(prompt, *max_tokens)
-            .stop(ends.iter().copied())
-            .sampling(params.sampling_of(choice));
+        let request =
+            Request::new(prompt, *max_tokens).stop(ends.iter().copied()).sampling(params.sampling_of(choice));
         let job = Job {
             request,
             stops: params.stops.clone(),

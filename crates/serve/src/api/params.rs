@@ -85,7 +85,8 @@ fn biases(fields: &Fields<'_>) -> Result<Vec<(i64, f32)>, Problem> {
         let id = token.parse::<i64>().ok().filter(|id| *id >= 0);
         let id = id.ok_or_else(|| fields.wrong("logit_bias", "has a key that is not a token's number"))?;
         let bias = bias.as_f64().filter(|bias| (-100.0..=100.0).contains(bias));
-        let bias = bias.ok_or_else(|| fields.wrong("logit_bias", "has a value that is not from -100 to 100"))?;
+        let bias =
+            bias.ok_or_else(|| fields.wrong("logit_bias", "has a value that is not from -100 to 100"))?;
         // A key that is given twice counts once, as in a map.
         biases.retain(|(other, _)| *other != id);
         // -100 bans a token by the words of the API.
@@ -135,7 +136,8 @@ pub(crate) enum Prompt<'a> {
 
 /// Reads a field with one or several texts.
 pub(crate) fn prompts<'a>(fields: &Fields<'a>, key: &str, most: usize) -> Result<Vec<Prompt<'a>>, Problem> {
-    let wrong = || fields.wrong(key, "has to be a string, an array of strings, of tokens or of arrays of tokens");
+    let wrong =
+        || fields.wrong(key, "has to be a string, an array of strings, of tokens or of arrays of tokens");
     let tokens = |items: &[Json]| -> Result<Prompt<'a>, Problem> {
         let id = |item: &Json| match item {
             Json::Int(id) => Ok(*id),
@@ -159,7 +161,9 @@ pub(crate) fn prompts<'a>(fields: &Fields<'a>, key: &str, most: usize) -> Result
     };
     match all.len() {
         0 => Err(fields.wrong(key, "is empty")),
-        count if count > most => Err(fields.wrong(key, format_args!("has {count} texts; {most} are allowed"))),
+        count if count > most => {
+            Err(fields.wrong(key, format_args!("has {count} texts; {most} are allowed")))
+        }
         _ => Ok(all),
     }
 }
