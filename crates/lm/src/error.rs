@@ -7,7 +7,7 @@ pub enum Error {
     /// The model or the device.
     #[error(transparent)]
     Olivine(#[from] olivine::Error),
-    /// The tokenizer or the chat template.
+    /// A tokenizer, or a grammar of its tokens.
     #[error(transparent)]
     Tokenizer(#[from] olivine_tokenizer::Error),
     /// A prompt without tokens.

@@ -5,7 +5,8 @@
 //!        │                                         │
 //!        │                                         ├─ graph.rs    tokens and caches to the next token, one executable
 //!        │                                         ├─ caches.rs   caches of all slots, which grow
-//!        │                                         └─ batch.rs    the inputs of a run
+//!        │                                         ├─ batch.rs    the inputs of a run
+//!        │                                         └─ constraint.rs  tokens that may come next
 //!        └── scorer(session) ── log-probabilities of given tokens, perplexity
 //! ```
 //!
@@ -27,6 +28,7 @@
 
 mod batch;
 mod caches;
+mod constraint;
 mod engine;
 mod error;
 mod graph;
@@ -39,6 +41,7 @@ use std::path::{Path, PathBuf};
 use olivine::Session;
 use olivine::internals::models::CausalLm;
 
+pub use constraint::{Constraint, JsonConstraints, TokenMask};
 pub use engine::{Engine, EngineOptions, Event, RequestId};
 pub use error::Error;
 pub use request::{Finish, Request, Sampling};

@@ -195,6 +195,7 @@ pub(crate) fn reason(finish: Finish) -> &'static str {
         Finish::Stop(_) => "stop",
         Finish::Length => "length",
         Finish::Context => "context",
+        Finish::Constraint => "constraint",
     }
 }
 
