@@ -19,6 +19,12 @@ impl Answer {
         Answer { text: text.into(), json, failure: None }
     }
 
+    /// A result that was printed already.
+    #[cfg(feature = "serve")]
+    pub(crate) fn nothing() -> Self {
+        Answer { text: String::new(), json: Value::Null, failure: None }
+    }
+
     /// The result is worth showing, but the command still fails.
     pub(crate) fn with_failure(mut self, failure: Option<Failure>) -> Self {
         self.failure = failure;
@@ -31,6 +37,7 @@ impl Answer {
         if as_json {
             text = match (&self.failure, self.json) {
                 (Some(failure), Value::Null) => failure.json().to_string(),
+                (None, Value::Null) => String::new(),
                 (_, json) => json.to_string(),
             };
         }
@@ -140,6 +147,17 @@ impl From<olivine_lm::Error> for Failure {
     fn from(error: olivine_lm::Error) -> Self {
         match error {
             olivine_lm::Error::Olivine(error) => error.into(),
+            other => Failure::new(other.to_string()),
+        }
+    }
+}
+
+#[cfg(feature = "serve")]
+impl From<olivine_serve::Error> for Failure {
+    fn from(error: olivine_serve::Error) -> Self {
+        match error {
+            olivine_serve::Error::Olivine(error) => error.into(),
+            olivine_serve::Error::Model(error) => error.into(),
             other => Failure::new(other.to_string()),
         }
     }

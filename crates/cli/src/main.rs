@@ -93,6 +93,9 @@ enum Command {
     Chat(lm::chat::ChatArgs),
     /// Continue a prompt with a language model.
     Generate(lm::generate::GenerateArgs),
+    /// Serve a language model, or embeddings, by OpenAI's API.
+    #[cfg(feature = "serve")]
+    Serve(lm::serve::ServeArgs),
     /// Measure how well a language model predicts a text.
     Perplexity(lm::perplexity::PerplexityArgs),
     /// Show a model's inputs, outputs and operators, and the memory that a run takes.
@@ -157,6 +160,8 @@ fn main() -> ExitCode {
         Command::Run(args) => onnx::run::run(&cli.global, args),
         Command::Chat(args) => lm::chat::run(&cli.global, args),
         Command::Generate(args) => lm::generate::run(&cli.global, args),
+        #[cfg(feature = "serve")]
+        Command::Serve(args) => lm::serve::run(&cli.global, args),
         Command::Perplexity(args) => lm::perplexity::run(&cli.global, args),
         Command::Inspect(args) => onnx::inspect::run(&cli.global, args),
         Command::Prepare(args) => onnx::prepare::run(&cli.global, args),

@@ -1,5 +1,7 @@
 //! The inputs of a run: a row for every sequence.
 
+use std::sync::Arc;
+
 use olivine::ir::{Element, Tensor};
 
 use crate::{Error, Sampling};
@@ -18,13 +20,20 @@ pub(crate) struct Row<'a> {
     pub(crate) sampling: &'a Sampling,
     /// The number of the draw.
     pub(crate) draw: u64,
+    /// The tokens that may come next, if not all.
+    pub(crate) allowed: Option<&'a Arc<[u64]>>,
 }
 
 /// The inputs by name.
 pub(crate) type Inputs = Vec<(&'static str, Tensor)>;
 
 /// Inputs of a run with a row for each sequence; `None` is a slot without one, whose result is not used.
-pub(crate) fn inputs(rows: &[Option<Row<'_>>], width: usize, capacity: usize) -> Result<Inputs, Error> {
+pub(crate) fn inputs(
+    rows: &[Option<Row<'_>>],
+    width: usize,
+    capacity: usize,
+    vocabulary: usize,
+) -> Result<Inputs, Error> {
     let none = Sampling::default();
     let batch = rows.len();
     let recent = |row: &Row<'_>| -> usize {
@@ -87,7 +96,23 @@ pub(crate) fn inputs(rows: &[Option<Row<'_>>], width: usize, capacity: usize) ->
         ("min_p", floats(|s| s.min_p)?),
         ("top_k", column(samplings.iter().map(|sampling| sampling.top_k).collect())?),
         ("draws", Tensor::new([batch, 4], draws)?),
+        ("allowed", allowed(rows, vocabulary)?),
     ])
+}
+
+/// Whether each token may be chosen: a single flag for each row where all may.
+fn allowed(rows: &[Option<Row<'_>>], vocabulary: usize) -> Result<Tensor, Error> {
+    if rows.iter().flatten().all(|row| row.allowed.is_none()) {
+        return Ok(Tensor::new([rows.len(), 1], vec![true; rows.len()])?);
+    }
+    let mut flags = vec![true; rows.len() * vocabulary];
+    for (row, flags) in rows.iter().zip(flags.chunks_mut(vocabulary)) {
+        let Some(words) = row.as_ref().and_then(|row| row.allowed) else { continue };
+        for (id, flag) in flags.iter_mut().enumerate() {
+            *flag = words.get(id / 64).is_some_and(|word| word >> (id % 64) & 1 == 1);
+        }
+    }
+    Ok(Tensor::new([rows.len(), vocabulary], flags)?)
 }
 
 /// The tokens that count for penalties.

@@ -5,6 +5,7 @@
 //! decoding sequences has a row for every slot, with or without one in it.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use olivine::internals::models::CausalLm;
 use olivine::ir::DType;
@@ -99,6 +100,8 @@ struct Sequence {
     cached: usize,
     /// Whether its caches are in its slot: the prompt is done.
     decoding: bool,
+    /// The tokens that its constraint allows next.
+    allowed: Option<Arc<[u64]>>,
 }
 
 impl Sequence {
@@ -114,6 +117,7 @@ impl Sequence {
             history: &self.tokens,
             sampling: &self.request.sampling,
             draw: self.generated() as u64,
+            allowed: self.allowed.as_ref().filter(|_| self.cached + count == self.tokens.len()),
         }
     }
 
@@ -122,18 +126,34 @@ impl Sequence {
         &mut self,
         Chosen { token, logprob }: Chosen,
         context: usize,
+        vocabulary: usize,
         events: &mut Vec<Event>,
     ) -> Option<Finish> {
         let id = self.id;
         if self.request.stop.contains(&token) {
             return Some(Finish::Stop(token));
         }
+        if let Some(constraint) = &mut self.request.constraint
+            && constraint.accept(token).is_err()
+        {
+            return Some(Finish::Constraint);
+        }
         self.tokens.push(token);
         events.push(Event::Token { id, token, logprob });
         if self.generated() >= self.request.max_tokens {
             return Some(Finish::Length);
         }
-        (self.tokens.len() >= context).then_some(Finish::Context)
+        if self.tokens.len() >= context {
+            return Some(Finish::Context);
+        }
+        self.constrain(vocabulary)
+    }
+
+    /// Asks the constraint which tokens may come next; the sequence's end if there are none.
+    fn constrain(&mut self, vocabulary: usize) -> Option<Finish> {
+        let constraint = self.request.constraint.as_mut()?;
+        self.allowed = constraint.allowed(vocabulary);
+        self.allowed.is_none().then_some(Finish::Constraint)
     }
 }
 
@@ -224,7 +244,7 @@ impl Engine {
         let id = RequestId(self.next_id);
         self.next_id += 1;
         let tokens = request.prompt.clone();
-        self.queue.push_back(Sequence { id, request, tokens, cached: 0, decoding: false });
+        self.queue.push_back(Sequence { id, request, tokens, cached: 0, decoding: false, allowed: None });
         Ok(id)
     }
 
@@ -279,8 +299,12 @@ impl Engine {
     fn admit(&mut self, events: &mut Vec<Event>) {
         while let Some(free) = self.slots.iter().position(Option::is_none) {
             let Some(mut sequence) = self.queue.pop_front() else { return };
-            if sequence.request.max_tokens == 0 {
-                events.push(Event::End { id: sequence.id, finish: Finish::Length });
+            let ended = match sequence.request.max_tokens {
+                0 => Some(Finish::Length),
+                _ => sequence.constrain(self.step.vocabulary),
+            };
+            if let Some(finish) = ended {
+                events.push(Event::End { id: sequence.id, finish });
                 continue;
             }
             let same = sequence.tokens.iter().zip(&self.kept).take_while(|(a, b)| a == b).count();
@@ -307,7 +331,7 @@ impl Engine {
         let count = (sequence.tokens.len() - sequence.cached).min(self.chunk);
         let (after, done) = (sequence.cached + count, sequence.cached + count == sequence.tokens.len());
         self.caches.reserve(&self.step, after)?;
-        let inputs = inputs(&[Some(sequence.row(count))], count, self.caches.capacity())?;
+        let inputs = inputs(&[Some(sequence.row(count))], count, self.caches.capacity(), self.step.vocabulary)?;
         let next = run(&self.step, self.caches.prompt(), &inputs)?;
         let token = next.first().copied().ok_or(Error::NoResult("token"))?;
         if done {
@@ -331,7 +355,7 @@ impl Engine {
         let rows: Vec<Option<Row<'_>>> = slots
             .map(|(i, slot)| slot.as_ref().filter(|_| decoding.contains(&i)).map(|sequence| sequence.row(1)))
             .collect();
-        let inputs = inputs(&rows, 1, self.caches.capacity())?;
+        let inputs = inputs(&rows, 1, self.caches.capacity(), self.step.vocabulary)?;
         let next = run(&self.step, self.caches.all(), &inputs)?;
         for slot in decoding {
             let token = next.get(*slot).copied().ok_or(Error::NoResult("token"))?;
@@ -347,7 +371,7 @@ impl Engine {
     fn take(&mut self, slot: usize, chosen: Chosen, events: &mut Vec<Event>) {
         let Some(sequence) = &mut self.slots[slot] else { return };
         let id = sequence.id;
-        if let Some(finish) = sequence.take(chosen, self.context, events) {
+        if let Some(finish) = sequence.take(chosen, self.context, self.step.vocabulary, events) {
             events.push(Event::End { id, finish });
             self.release(slot);
         }

@@ -25,7 +25,7 @@ pub(crate) fn compile(
 ) -> Result<Step, Error> {
     let options = DecoderOptions { cache: Some(dtype), last: true, context: Some(context) };
     let mut built = model.decoder(&options)?;
-    let next = head(&mut built.graph, built.logits)?;
+    let next = head(&mut built.graph, built.logits, built.vocabulary)?;
     let g = &mut built.graph;
     g.output("next", next)?;
     let all = g.log_softmax(built.logits, -1)?;
@@ -46,8 +46,8 @@ pub(crate) fn load(built: DecoderGraph, session: &Session, outputs: &[&str]) -> 
     Ok(Step { executable, vocabulary: built.vocabulary, caches })
 }
 
-/// From logits `[batch, vocabulary]` to a token of each row: penalties, biases, then a draw.
-fn head(g: &mut Graph, logits: ValueId) -> Result<ValueId, Error> {
+/// From logits `[batch, vocabulary]` to a token of each row: penalties, biases, the tokens that may come, then a draw.
+fn head(g: &mut Graph, logits: ValueId, vocabulary: usize) -> Result<ValueId, Error> {
     let mut per_row = |name: &str, dtype: DType, sizes: &[(&str, usize)]| {
         let dims = [("batch", 1)].iter().chain(sizes);
         let (names, sizes): (Vec<Option<String>>, Vec<usize>) =
@@ -63,8 +63,12 @@ fn head(g: &mut Graph, logits: ValueId) -> Result<ValueId, Error> {
         ["temperature", "top_p", "min_p"].map(|name| per_row(name, DType::F32, &[]));
     let top_k = per_row("top_k", DType::I32, &[])?;
     let draws = per_row("draws", DType::U32, &[("", 4)])?;
+    // One flag for all of a row, or one each: the size 1 has a plan of its own.
+    let allowed = per_row("allowed", DType::Bool, &[("allowed", vocabulary)])?;
     let logits = g.penalties(logits, recent, Some(repetition?), Some(frequency?), Some(presence?))?;
     let logits = g.scatter_elements(logits, ids, bias, 1, ScatterMode::Add)?;
+    let lowest = g.constant(Tensor::scalar(f32::NEG_INFINITY));
+    let logits = g.select(allowed, logits, lowest)?;
     let how = Sampling {
         temperature: Some(temperature?),
         top_k: Some(top_k),

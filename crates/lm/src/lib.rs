@@ -5,7 +5,8 @@
 //!        │                                         │
 //!        │                                         ├─ graph.rs    tokens and caches to the next token, one executable
 //!        │                                         ├─ caches.rs   caches of all slots, which grow
-//!        │                                         └─ batch.rs    the inputs of a run
+//!        │                                         ├─ batch.rs    the inputs of a run
+//!        │                                         └─ constraint.rs  tokens that may come next
 //!        └── scorer(session) ── log-probabilities of given tokens, perplexity
 //! ```
 //!
@@ -27,17 +28,20 @@
 
 mod batch;
 mod caches;
+mod constraint;
 mod engine;
 mod error;
 mod graph;
 mod request;
 mod score;
+mod text;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use olivine::Session;
 use olivine::internals::models::CausalLm;
 
+pub use constraint::{Constraint, JsonConstraints, TokenMask};
 pub use engine::{Engine, EngineOptions, Event, RequestId};
 pub use error::Error;
 pub use request::{Finish, Request, Sampling};
@@ -46,12 +50,14 @@ pub use score::{Perplexity, Scorer};
 /// A language model of a GGUF file or a Hugging Face folder; nothing of it is compiled yet.
 pub struct LanguageModel {
     pub(crate) model: CausalLm,
+    pub(crate) path: PathBuf,
 }
 
 impl LanguageModel {
     /// Opens a GGUF file, or a folder with `config.json` and safetensors.
     pub fn load(path: impl AsRef<Path>) -> Result<Self, Error> {
-        Ok(LanguageModel { model: CausalLm::load(path)? })
+        let path = path.as_ref().to_path_buf();
+        Ok(LanguageModel { model: CausalLm::load(&path)?, path })
     }
 
     /// Positions that the model was trained for.

@@ -1,6 +1,6 @@
 //! What is asked of an engine.
 
-use crate::Error;
+use crate::{Constraint, Error};
 
 /// How tokens are chosen. The default takes the likeliest.
 #[derive(Clone, Debug, PartialEq)]
@@ -70,7 +70,7 @@ impl Sampling {
 }
 
 /// Tokens to continue.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Request {
     /// The tokens before.
     pub prompt: Vec<i64>,
@@ -80,12 +80,14 @@ pub struct Request {
     pub stop: Vec<i64>,
     /// How they are chosen.
     pub sampling: Sampling,
+    /// Which may be chosen, if not all.
+    pub constraint: Option<Constraint>,
 }
 
 impl Request {
     /// The likeliest continuation of a prompt.
     pub fn new(prompt: Vec<i64>, max_tokens: usize) -> Self {
-        Request { prompt, max_tokens, stop: Vec::new(), sampling: Sampling::default() }
+        Request { prompt, max_tokens, stop: Vec::new(), sampling: Sampling::default(), constraint: None }
     }
 
     /// Sets the tokens that end the sequence.
@@ -96,6 +98,11 @@ impl Request {
     /// Sets how tokens are chosen.
     pub fn sampling(self, sampling: Sampling) -> Self {
         Request { sampling, ..self }
+    }
+
+    /// Sets which tokens may be chosen.
+    pub fn constraint(self, constraint: Constraint) -> Self {
+        Request { constraint: Some(constraint), ..self }
     }
 
     pub(crate) fn check(&self, context: usize, vocabulary: usize) -> Result<(), Error> {
@@ -129,4 +136,6 @@ pub enum Finish {
     Length,
     /// The context is full.
     Context,
+    /// The constraint allows no further token.
+    Constraint,
 }

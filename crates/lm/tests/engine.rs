@@ -2,57 +2,12 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test says what it expects")]
 
 mod common;
-
-use std::collections::HashMap;
+mod run;
 
 use common::{CONTEXT, TempModel, VOCABULARY};
 use olivine::prelude::*;
-use olivine_lm::{Engine, EngineOptions, Error, Event, Finish, LanguageModel, Request, RequestId, Sampling};
-
-fn engine(file: &TempModel, options: EngineOptions) -> Engine {
-    let session = Session::new(Device::Cpu).unwrap();
-    LanguageModel::load(file.path()).unwrap().engine(&session, &options).unwrap()
-}
-
-fn request(seed: u64, length: usize, most: usize) -> Request {
-    let prompt = (0..length as u64).map(|i| ((i * 37 + seed * 11) % VOCABULARY as u64) as i64).collect();
-    let sampling =
-        Sampling { temperature: 1.3, top_k: 60, top_p: 0.95, min_p: 0.001, seed, ..Sampling::default() };
-    Request::new(prompt, most).sampling(sampling)
-}
-
-/// What a sequence got: tokens with the bits of their log-probabilities, and its end.
-#[derive(Default, Debug, PartialEq, Clone)]
-struct Got {
-    tokens: Vec<(i64, Option<u32>)>,
-    finish: Option<Finish>,
-}
-
-/// Runs steps until nothing is left; `before` may add or cancel before each.
-fn finish(engine: &mut Engine, mut before: impl FnMut(&mut Engine, usize)) -> HashMap<RequestId, Got> {
-    let mut all: HashMap<RequestId, Got> = HashMap::new();
-    let mut step = 0;
-    loop {
-        before(engine, step);
-        step += 1;
-        if engine.is_idle() {
-            return all;
-        }
-        for event in engine.step().unwrap() {
-            match event {
-                Event::Token { id, token, logprob } => {
-                    all.entry(id).or_default().tokens.push((token, logprob.map(f32::to_bits)));
-                }
-                Event::End { id, finish } => all.entry(id).or_default().finish = Some(finish),
-            }
-        }
-    }
-}
-
-fn one(engine: &mut Engine, request: Request) -> Got {
-    let id = engine.add(request).unwrap();
-    finish(engine, |_, _| {}).remove(&id).unwrap()
-}
+use olivine_lm::{Engine, EngineOptions, Error, Finish, LanguageModel, Request, RequestId, Sampling};
+use run::{engine, finish, one, request};
 
 #[test]
 fn a_sequence_does_not_depend_on_who_shares_its_batch() {

@@ -4,6 +4,14 @@
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
+    /// A file that cannot be read.
+    #[error("cannot read `{path}`: {problem}")]
+    Read {
+        /// Which.
+        path: String,
+        /// Why.
+        problem: String,
+    },
     /// An entry of GGUF metadata that is missing or contradicts itself.
     #[error("metadata `{key}`: {problem}")]
     Metadata {

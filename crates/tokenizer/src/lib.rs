@@ -29,6 +29,7 @@ mod charsmap;
 mod decode;
 mod error;
 mod file;
+mod folder;
 mod gguf;
 mod grammar;
 mod hash;

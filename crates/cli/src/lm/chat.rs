@@ -3,7 +3,7 @@
 use std::io::{BufRead as _, IsTerminal as _};
 
 use clap::Args;
-use olivine_lm::{LanguageModel, Request};
+use olivine_lm::Request;
 use olivine_tokenizer::{ChatOptions, ChatTemplate, Message, Tokenizer};
 use serde_json::json;
 
@@ -12,9 +12,6 @@ use super::{EngineArgs, Generated, ModelArgs, SamplingArgs, complete, reason, te
 use crate::Global;
 use crate::answer::{Answer, Failure};
 use crate::timing::short;
-
-/// Bytes of a `tokenizer_config.json` at most.
-const LARGEST_CONFIG: u64 = 1 << 26;
 
 #[derive(Args)]
 pub(crate) struct ChatArgs {
@@ -36,18 +33,6 @@ fn failed(e: olivine_tokenizer::Error) -> Failure {
     Failure::new(e.to_string())
 }
 
-impl ChatArgs {
-    fn template(&self, model: &LanguageModel, tokenizer: &Tokenizer) -> Result<ChatTemplate, Failure> {
-        if let Some(file) = model.inner().gguf() {
-            return ChatTemplate::from_gguf(file.metadata(), tokenizer).map_err(failed);
-        }
-        let path = self.model.path.join("tokenizer_config.json");
-        let config = olivine_files::read_text(&path, LARGEST_CONFIG)
-            .map_err(|e| Failure::new(e.to_string()).context(format!("cannot read `{}`", path.display())))?;
-        ChatTemplate::from_config(&config, tokenizer).map_err(failed)
-    }
-}
-
 /// The tokens of a conversation, to which the model answers.
 fn prompt(template: &ChatTemplate, tokenizer: &Tokenizer, messages: &[Message]) -> Result<Vec<i64>, Failure> {
     let options = ChatOptions { add_generation_prompt: true, ..ChatOptions::default() };
@@ -60,7 +45,7 @@ fn prompt(template: &ChatTemplate, tokenizer: &Tokenizer, messages: &[Message]) 
 pub(crate) fn run(global: &Global, args: &ChatArgs) -> Result<Answer, Failure> {
     let model = args.model.load()?;
     let tokenizer = args.model.tokenizer(&model)?;
-    let template = args.template(&model, &tokenizer)?;
+    let template = model.chat_template(&tokenizer)?;
     let session = global.session()?;
     let mut engine = args.engine.engine(&model, &session, 1)?;
     engine.keep_prefix(true);

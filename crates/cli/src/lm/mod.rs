@@ -6,12 +6,15 @@
 //!   chat.rs        a conversation
 //!   perplexity.rs  how well a model predicts a text
 //!   bench.rs       prefill, decode, time to the first token
+//!   serve.rs       a server by OpenAI's API
 //! ```
 
 pub(crate) mod bench;
 pub(crate) mod chat;
 pub(crate) mod generate;
 pub(crate) mod perplexity;
+#[cfg(feature = "serve")]
+pub(crate) mod serve;
 pub(crate) mod text;
 
 use std::path::PathBuf;
@@ -61,6 +64,16 @@ impl ModelArgs {
 }
 
 impl EngineArgs {
+    /// Options for so many sequences at once.
+    pub(crate) fn options(&self, slots: usize) -> EngineOptions {
+        let cache = match self.cache_type {
+            CacheType::F32 => DType::F32,
+            CacheType::F16 => DType::F16,
+            CacheType::Bf16 => DType::BF16,
+        };
+        EngineOptions::default().slots(slots).context(self.context).chunk(self.chunk).cache(cache)
+    }
+
     /// A compiled model for so many sequences at once.
     pub(crate) fn engine(
         &self,
@@ -68,14 +81,7 @@ impl EngineArgs {
         session: &Session,
         slots: usize,
     ) -> Result<Engine, Failure> {
-        let cache = match self.cache_type {
-            CacheType::F32 => DType::F32,
-            CacheType::F16 => DType::F16,
-            CacheType::Bf16 => DType::BF16,
-        };
-        let options =
-            EngineOptions::default().slots(slots).context(self.context).chunk(self.chunk).cache(cache);
-        Ok(model.engine(session, &options)?)
+        Ok(model.engine(session, &self.options(slots))?)
     }
 }
 
@@ -189,6 +195,7 @@ pub(crate) fn reason(finish: Finish) -> &'static str {
         Finish::Stop(_) => "stop",
         Finish::Length => "length",
         Finish::Context => "context",
+        Finish::Constraint => "constraint",
     }
 }
 

@@ -6,30 +6,14 @@ use olivine_tokenizer::Tokenizer;
 use super::ModelArgs;
 use crate::answer::Failure;
 
-/// Bytes of a `tokenizer.json` at most.
-const LARGEST_FILE: u64 = 1 << 28;
-
 impl ModelArgs {
-    /// The tokenizer of a GGUF file's metadata, or of a folder's `tokenizer.json`.
+    /// The tokenizer that comes with the model.
     pub(crate) fn tokenizer(&self, model: &LanguageModel) -> Result<Tokenizer, Failure> {
-        let failed = |e: olivine_tokenizer::Error| {
-            Failure::new(e.to_string())
+        model.tokenizer().map_err(|e| {
+            Failure::from(e)
                 .context(format!("cannot use the tokenizer of `{}`", self.path.display()))
                 .hint("--ids takes token ids, which need no tokenizer")
-        };
-        if let Some(file) = model.inner().gguf() {
-            return Tokenizer::from_gguf(file.metadata()).map_err(failed);
-        }
-        let read = |name: &str| {
-            let path = self.path.join(name);
-            olivine_files::read_text(&path, LARGEST_FILE)
-                .map_err(|e| Failure::new(e.to_string()).context(format!("cannot read `{}`", path.display())))
-        };
-        let tokenizer = Tokenizer::from_json(&read("tokenizer.json")?).map_err(failed)?;
-        match self.path.join("tokenizer_config.json").is_file() {
-            true => tokenizer.with_config(&read("tokenizer_config.json")?).map_err(failed),
-            false => Ok(tokenizer),
-        }
+        })
     }
 }
 

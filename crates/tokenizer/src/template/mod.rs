@@ -122,7 +122,8 @@ impl ChatTemplate {
         }
     }
 
-    fn for_tokenizer(source: &str, tokenizer: &Tokenizer) -> Result<ChatTemplate, Error> {
+    /// Compiles a template, with the texts of a tokenizer's BOS and EOS.
+    pub fn for_tokenizer(source: &str, tokenizer: &Tokenizer) -> Result<ChatTemplate, Error> {
         let text = |id: Option<u32>| id.and_then(|id| tokenizer.token_text(id).ok()).unwrap_or_default();
         ChatTemplate::new(source, text(tokenizer.special().bos), text(tokenizer.special().eos))
     }

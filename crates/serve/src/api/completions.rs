@@ -1,0 +1,91 @@
+//! `/v1/completions`.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::http::Response;
+use olivine_tokenizer::Json;
+
+use super::fields::Fields;
+use super::format::Format;
+use super::generate::{Wanted, generate};
+use super::params::{Params, Prompt, prompts, random};
+use super::problem::Problem;
+use crate::router::{App, Language};
+
+/// Tokens where a request does not say how many, as in OpenAI's API.
+const DEFAULT_TOKENS: usize = 16;
+/// Prompts of a request at most.
+const MOST_PROMPTS: usize = 128;
+
+/// Continues prompts.
+pub(crate) async fn completions(app: Arc<App>, json: Json) -> Result<Response<Body>, Problem> {
+    let (wanted, app) = super::blocking(move || {
+        let wanted = prepare(&app, &json)?;
+        Ok((wanted, app))
+    })
+    .await?;
+    let language = app.language()?;
+    generate(&app, language, wanted).await
+}
+
+fn prepare(app: &App, json: &Json) -> Result<Wanted, Problem> {
+    let fields = Fields::of(json, "")?;
+    let language = app.language()?;
+    let model = app.named(fields.str("model")?)?;
+    super::params::response_format(&fields)?;
+    if fields.str("suffix")?.is_some_and(|suffix| !suffix.is_empty()) {
+        return Err(Problem::unsupported("suffix", "text after the completion is not supported"));
+    }
+    let params = Params::read(&fields)?;
+    let best_of = fields.size("best_of")?.unwrap_or(params.choices);
+    if best_of != params.choices {
+        return Err(Problem::unsupported("best_of", "`best_of` is supported only where it equals `n`"));
+    }
+    let logprobs = logprobs(&fields, language)?;
+    let echo = fields.bool("echo")?.unwrap_or(false);
+    if echo && logprobs {
+        return Err(Problem::unsupported("echo", "log-probabilities of the prompt are not supported"));
+    }
+    let given = prompts(&fields, "prompt", MOST_PROMPTS)?;
+    let tokens = |prompt: &Prompt<'_>| match prompt {
+        Prompt::Text(text) => language.encode(text, true),
+        Prompt::Tokens(ids) => language.check_tokens(ids),
+    };
+    let prompts = given.iter().map(tokens).collect::<Result<Vec<_>, _>>()?;
+    let text = |prompt: &Prompt<'_>| match prompt {
+        Prompt::Text(text) => Ok(text.to_string()),
+        Prompt::Tokens(ids) => decoded(language, ids),
+    };
+    let texts = || given.iter().map(text).collect::<Result<Vec<_>, _>>();
+    let format = Format {
+        is_chat: false,
+        id: format!("cmpl-{:016x}", random()),
+        model,
+        created: crate::router::now(),
+        include_usage: params.include_usage,
+        logprobs: logprobs.then(|| language.tokenizer.clone()),
+        echo: if echo { Some((texts()?, params.choices)) } else { None },
+    };
+    let max_tokens = params.max_tokens.unwrap_or(DEFAULT_TOKENS);
+    Ok(Wanted { prompts, params, max_tokens, format })
+}
+
+fn decoded(language: &Language, ids: &[i64]) -> Result<String, Problem> {
+    let known: Vec<u32> = ids.iter().filter_map(|id| u32::try_from(*id).ok()).collect();
+    language
+        .tokenizer
+        .decode_with_special(&known)
+        .map_err(|error| Problem::param("prompt", error.to_string()))
+}
+
+fn logprobs(fields: &Fields<'_>, language: &Language) -> Result<bool, Problem> {
+    let wanted = fields.integer("logprobs", 0, 5)?;
+    if wanted.unwrap_or(0) > 0 {
+        return Err(Problem::unsupported(
+            "logprobs",
+            "log-probabilities of other tokens than the chosen one are not supported; use 0",
+        ));
+    }
+    language.check_logprobs(wanted.is_some())
+}

@@ -1,0 +1,127 @@
+//! A stream of server-sent events.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderValue, Response, header};
+use http_body::Frame;
+use serde_json::Value;
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
+
+use super::format::Format;
+use super::generate::Running;
+use super::problem::Problem;
+use crate::worker::{Progress, Update};
+
+/// How often a comment is sent while nothing else is, so that nobody between takes the connection for dead.
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
+/// Bytes of one frame; what is ready beyond them waits for the next.
+const LARGEST_FRAME: usize = 64 << 10;
+
+/// The events of running sequences. Dropping it, as happens when the client leaves, cancels them.
+pub(crate) struct Events {
+    running: Running,
+    format: Format,
+    /// Whether each choice has begun, and how many characters of it were sent.
+    choices: Vec<(bool, usize)>,
+    left: usize,
+    generated: usize,
+    keep_alive: Interval,
+    ended: bool,
+}
+
+impl Events {
+    pub(crate) fn response(running: Running, format: Format) -> Response<Body> {
+        let mut keep_alive = interval_at(Instant::now() + KEEP_ALIVE, KEEP_ALIVE);
+        keep_alive.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let left = running.choices;
+        let choices = vec![(false, 0); left];
+        let events = Events { running, format, choices, left, generated: 0, keep_alive, ended: false };
+        let mut response = Response::new(Body::new(events));
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+        // Proxies such as nginx would collect the stream otherwise.
+        headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+        response
+    }
+
+    fn take(&mut self, update: Update, out: &mut String) {
+        let Update { choice, what } = update;
+        match what {
+            Progress::Accepted => {}
+            Progress::Refused(error) => self.fail(&Problem::from(&error), out),
+            Progress::Failed(why) => self.fail(&Problem::internal(why), out),
+            Progress::Text(piece) => {
+                self.begin(choice, out);
+                event(out, &self.format.chunk(choice, Some(&piece), None, &mut self.choices[choice].1));
+            }
+            Progress::Done { reason, generated } => {
+                self.begin(choice, out);
+                event(out, &self.format.chunk(choice, None, Some(reason), &mut 0));
+                self.generated += generated;
+                self.left -= 1;
+                if self.left == 0 {
+                    if let Some(usage) = self.format.usage(self.running.prompt_tokens, self.generated) {
+                        event(out, &usage);
+                    }
+                    out.push_str("data: [DONE]\n\n");
+                    self.ended = true;
+                }
+            }
+        }
+    }
+
+    fn begin(&mut self, choice: usize, out: &mut String) {
+        if !std::mem::replace(&mut self.choices[choice].0, true)
+            && let Some(first) = self.format.first(choice)
+        {
+            event(out, &first);
+        }
+    }
+
+    fn fail(&mut self, problem: &Problem, out: &mut String) {
+        event(out, &problem.json());
+        self.ended = true;
+    }
+}
+
+fn event(out: &mut String, json: &Value) {
+    out.push_str("data: ");
+    out.push_str(&json.to_string());
+    out.push_str("\n\n");
+}
+
+impl http_body::Body for Events {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let this = self.get_mut();
+        let mut out = String::new();
+        while !this.ended && out.len() < LARGEST_FRAME {
+            match this.running.poll_next(cx) {
+                Poll::Ready(Some(update)) => this.take(update, &mut out),
+                Poll::Ready(None) => this.fail(&Problem::internal("the model does not answer"), &mut out),
+                Poll::Pending => break,
+            }
+        }
+        if !out.is_empty() {
+            this.keep_alive.reset();
+            return Poll::Ready(Some(Ok(Frame::data(out.into()))));
+        }
+        if this.ended {
+            return Poll::Ready(None);
+        }
+        match this.keep_alive.poll_tick(cx) {
+            Poll::Ready(_) => Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(b": waiting\n\n"))))),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}

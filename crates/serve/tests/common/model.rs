@@ -1,0 +1,160 @@
+//! Files of models with random weights.
+
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use olivine_gguf::{TensorKind, Value, Writer};
+use olivine_ir::Tensor;
+
+const HIDDEN: usize = 32;
+const FEED: usize = 48;
+pub(crate) const CONTEXT: usize = 4096;
+/// Bytes, control tokens, and one that only the model has.
+pub(crate) const VOCABULARY: usize = 260;
+const CONTROL: [&str; 3] = ["<|im_start|>", "<|im_end|>", "<|endoftext|>"];
+
+fn numbers(count: usize, seed: usize, scale: f32) -> Vec<f32> {
+    let mut state = seed as u64 * 0x9e37_79b9 + 12345;
+    let mut uniform = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 40) as f32 / (1 << 24) as f32
+    };
+    (0..count).map(|_| scale * ((0..4).map(|_| uniform()).sum::<f32>() - 2.0)).collect()
+}
+
+/// The characters that GPT-2 writes for bytes.
+fn byte_tokens() -> Vec<String> {
+    let plain =
+        |byte: u32| (33..=126).contains(&byte) || (161..=172).contains(&byte) || (174..=255).contains(&byte);
+    let mut others = 256..;
+    let code = |byte: u32| if plain(byte) { byte } else { others.next().unwrap() };
+    (0..256).map(code).map(|code| char::from_u32(code).unwrap().to_string()).collect()
+}
+
+/// A language model of one layer whose tokens are bytes, with a chat template that refuses and loops on demand.
+fn writer() -> Writer {
+    let mut w = Writer::new();
+    let mut put = |key: &str, value: Value| w.metadata(key, value).unwrap();
+    put("general.architecture", Value::from("llama"));
+    for (key, value) in [
+        ("block_count", 1),
+        ("embedding_length", HIDDEN),
+        ("feed_forward_length", FEED),
+        ("attention.head_count", 2),
+        ("attention.head_count_kv", 1),
+        ("context_length", CONTEXT),
+    ] {
+        put(&format!("llama.{key}"), Value::U32(value as u32));
+    }
+    put("llama.attention.layer_norm_rms_epsilon", Value::F32(1e-5));
+    put("llama.rope.freq_base", Value::F32(10_000.0));
+    put("tokenizer.ggml.model", Value::from("gpt2"));
+    put("tokenizer.ggml.pre", Value::from("gpt-2"));
+    let tokens = byte_tokens().into_iter().chain(CONTROL.map(str::to_string)).collect::<Vec<_>>();
+    let kinds = (0..tokens.len()).map(|id| if id < 256 { 1 } else { 3 }).collect::<Vec<i32>>();
+    put("tokenizer.ggml.tokens", Value::Strings(tokens));
+    put("tokenizer.ggml.token_type", Value::I32s(kinds));
+    put("tokenizer.ggml.merges", Value::Strings(Vec::new()));
+    put("tokenizer.ggml.bos_token_id", Value::U32(256));
+    put("tokenizer.ggml.eos_token_id", Value::U32(257));
+    put("tokenizer.ggml.add_bos_token", Value::Bool(false));
+    let template = "{% for m in messages %}{% if m.content == 'refuse' %}{{ raise_exception('no such talk') }}{% endif %}\
+        {% if m.content == 'loop' %}{% for a in range(9999) %}{% for b in range(9999) %}{{ a }}{% endfor %}{% endfor %}{% endif %}\
+        {{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% endfor %}{{ '<|im_start|>assistant\\n' }}";
+    put("tokenizer.chat_template", Value::from(template));
+    let mut seed = 0;
+    let mut tensor = |name: &str, shape: &[usize], scale: f32| {
+        seed += 1;
+        let bytes =
+            numbers(shape.iter().product(), seed, scale).iter().flat_map(|x| x.to_le_bytes()).collect();
+        w.tensor(name, TensorKind::F32, shape, bytes).unwrap();
+    };
+    tensor("token_embd.weight", &[VOCABULARY, HIDDEN], 1.0);
+    tensor("blk.0.attn_norm.weight", &[HIDDEN], 1.0);
+    tensor("blk.0.attn_q.weight", &[HIDDEN, HIDDEN], 0.3);
+    tensor("blk.0.attn_k.weight", &[HIDDEN / 2, HIDDEN], 0.3);
+    tensor("blk.0.attn_v.weight", &[HIDDEN / 2, HIDDEN], 0.3);
+    tensor("blk.0.attn_output.weight", &[HIDDEN, HIDDEN], 0.3);
+    tensor("blk.0.ffn_norm.weight", &[HIDDEN], 1.0);
+    tensor("blk.0.ffn_gate.weight", &[FEED, HIDDEN], 0.3);
+    tensor("blk.0.ffn_up.weight", &[FEED, HIDDEN], 0.3);
+    tensor("blk.0.ffn_down.weight", &[HIDDEN, FEED], 0.3);
+    tensor("output_norm.weight", &[HIDDEN], 1.0);
+    w
+}
+
+/// The model's file, which is written once for a process.
+pub(crate) fn path() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("serve-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("model.gguf");
+        writer().save(&path).unwrap();
+        path
+    })
+}
+
+/// A folder with a BERT encoder of one layer, by how its states are pooled.
+pub(crate) fn encoder(pooling: &str) -> PathBuf {
+    let folder =
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("serve-bert-{pooling}-{}", std::process::id()));
+    std::fs::create_dir_all(folder.join("1_Pooling")).unwrap();
+    let put = |name: &str, text: &str| std::fs::write(folder.join(name), text).unwrap();
+    put(
+        "config.json",
+        r#"{"model_type": "bert", "hidden_act": "gelu", "num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2,
+            "layer_norm_eps": 1e-12, "max_position_embeddings": 12, "vocab_size": 30}"#,
+    );
+    put(
+        "1_Pooling/config.json",
+        &format!(r#"{{"word_embedding_dimension": 16, "pooling_mode_{pooling}": true}}"#),
+    );
+    let letters: Vec<String> = ('a'..='z').enumerate().map(|(i, c)| format!("\"{c}\": {}", i + 4)).collect();
+    put(
+        "tokenizer.json",
+        &format!(
+            r#"{{"added_tokens": [{{"id": 1, "content": "[CLS]", "special": true}}, {{"id": 2, "content": "[SEP]", "special": true}}],
+            "pre_tokenizer": {{"type": "Whitespace"}},
+            "post_processor": {{"type": "TemplateProcessing", "single": [{{"SpecialToken": {{"id": "[CLS]", "type_id": 0}}}},
+                {{"Sequence": {{"id": "A", "type_id": 0}}}}, {{"SpecialToken": {{"id": "[SEP]", "type_id": 0}}}}], "pair": [],
+                "special_tokens": {{"[CLS]": {{"id": "[CLS]", "ids": [1], "tokens": ["[CLS]"]}}, "[SEP]": {{"id": "[SEP]", "ids": [2], "tokens": ["[SEP]"]}}}}}},
+            "model": {{"type": "WordLevel", "unk_token": "[UNK]", "vocab": {{"[PAD]": 0, "[CLS]": 1, "[SEP]": 2, "[UNK]": 3, {}}}}}}}"#,
+            letters.join(", ")
+        ),
+    );
+    let mut tensors: Vec<(String, Tensor)> = Vec::new();
+    let mut add = |name: &str, shape: &[usize]| {
+        let x = numbers(shape.iter().product(), tensors.len() + 1, 0.5);
+        let tensor = match shape {
+            [rows, columns] => Tensor::new([*rows, *columns], x).unwrap(),
+            _ => Tensor::new([x.len()], x).unwrap(),
+        };
+        tensors.push((name.to_string(), tensor));
+    };
+    add("embeddings.word_embeddings.weight", &[30, 16]);
+    add("embeddings.position_embeddings.weight", &[12, 16]);
+    add("embeddings.token_type_embeddings.weight", &[2, 16]);
+    let linears = [
+        ("attention.self.query", 16, 16),
+        ("attention.self.key", 16, 16),
+        ("attention.self.value", 16, 16),
+        ("attention.output.dense", 16, 16),
+        ("intermediate.dense", 32, 16),
+        ("output.dense", 16, 32),
+    ];
+    for (part, rows, columns) in linears {
+        add(&format!("encoder.layer.0.{part}.weight"), &[rows, columns]);
+        add(&format!("encoder.layer.0.{part}.bias"), &[rows]);
+    }
+    for part in [
+        "embeddings.LayerNorm",
+        "encoder.layer.0.attention.output.LayerNorm",
+        "encoder.layer.0.output.LayerNorm",
+    ] {
+        add(&format!("{part}.weight"), &[16]);
+        add(&format!("{part}.bias"), &[16]);
+    }
+    olivine_safetensors::save(folder.join("model.safetensors"), &tensors).unwrap();
+    folder
+}
