@@ -55,7 +55,7 @@ struct Global {
     /// Print one JSON document instead of text.
     #[arg(long, global = true)]
     json: bool,
-    /// Device to use: auto, cpu, vulkan, vulkan:N, vulkan:uuid:…, vulkan:name:…, wgpu, wgpu:N.
+    /// Device to use: auto, cpu, vulkan, vulkan:N, vulkan:uuid:…, vulkan:name:…, wgpu, wgpu:N, wgpu:vulkan:N.
     #[arg(long, global = true, value_name = "DEVICE")]
     device: Option<String>,
     /// Threads on the CPU; one per core when not given.

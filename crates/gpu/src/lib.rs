@@ -51,7 +51,8 @@ pub use lower::{State, lower};
 pub use module::ModuleRun;
 pub use olivine_program::{
     Addressing, BufferDecl, BufferId, Commands, Content, Decision, DeviceCaps, DeviceKind, Dispatch, Driver,
-    Error, Fusion, Hazards, KernelId, KernelSource, Mask, Port, Program, Record, Slice, Timing, Touched,
+    Error, Fusion, Hazards, KernelId, KernelSource, Mask, PROCESSOR_CLASS, Port, Program, Record, Slice,
+    Timing, Touched, device_order,
 };
 pub use trial::{Finding, proven, try_matrices};
 pub use tune::{Tuning, shipped_record, tuning_file};

@@ -4,7 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 
 #[cfg(all(any(feature = "vulkan", feature = "wgpu"), not(target_arch = "wasm32")))]
-use olivine_gpu::{DeviceCaps, DeviceKind};
+use olivine_gpu::DeviceCaps;
+use olivine_gpu::{DeviceKind, PROCESSOR_CLASS, device_order};
 
 use crate::Error;
 
@@ -31,6 +32,31 @@ impl Backend {
     }
 }
 
+/// An API that wgpu drives devices by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum WgpuApi {
+    /// Vulkan, on Linux, Android and Windows.
+    Vulkan,
+    /// Metal, on Apple's systems.
+    Metal,
+    /// Direct3D 12, on Windows.
+    Dx12,
+}
+
+impl WgpuApi {
+    const ALL: [WgpuApi; 3] = [WgpuApi::Vulkan, WgpuApi::Metal, WgpuApi::Dx12];
+
+    /// The word in a device's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            WgpuApi::Vulkan => "vulkan",
+            WgpuApi::Metal => "metal",
+            WgpuApi::Dx12 => "dx12",
+        }
+    }
+}
+
 /// Which device of a backend.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -41,6 +67,50 @@ pub enum Choice {
     Uuid([u8; 16]),
     /// The first whose name contains this, whatever the case.
     Name(String),
+    /// On wgpu, by the API and the number among its adapters; the best of them without a number.
+    Api(WgpuApi, Option<usize>),
+}
+
+/// What kind of device it is, best first: the order of [`devices`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum DeviceClass {
+    /// A GPU with memory of its own.
+    Discrete,
+    /// A GPU that shares the processor's memory.
+    Integrated,
+    /// A GPU of a virtual machine.
+    Virtual,
+    /// A GPU of a kind that its driver does not say.
+    Other,
+    /// This machine's processor.
+    Processor,
+    /// A GPU in software, on this machine's processor.
+    Software,
+}
+
+impl DeviceClass {
+    /// In words.
+    pub fn name(self) -> &'static str {
+        match self {
+            DeviceClass::Discrete => "discrete GPU",
+            DeviceClass::Integrated => "integrated GPU",
+            DeviceClass::Virtual => "virtual GPU",
+            DeviceClass::Other => "GPU",
+            DeviceClass::Processor => "processor",
+            DeviceClass::Software => "software GPU",
+        }
+    }
+
+    fn of(kind: DeviceKind) -> Self {
+        match kind {
+            DeviceKind::Discrete => DeviceClass::Discrete,
+            DeviceKind::Integrated => DeviceClass::Integrated,
+            DeviceKind::Virtual => DeviceClass::Virtual,
+            DeviceKind::Cpu => DeviceClass::Software,
+            DeviceKind::Other => DeviceClass::Other,
+        }
+    }
 }
 
 /// A device to run on.
@@ -57,22 +127,19 @@ pub enum Choice {
 pub enum Device {
     /// This machine's processor.
     Cpu,
-    /// The first Vulkan device.
+    /// The best Vulkan device: the first in [`devices`].
     Vulkan,
-    /// The first wgpu device.
+    /// The best wgpu device.
     Wgpu,
     /// A certain device of a backend.
     Chosen(Backend, Choice),
 }
 
 impl Device {
-    /// The fastest kind of device that is available: a GPU through Vulkan, one through wgpu, then the CPU.
+    /// The first device of [`devices`] that is available: a discrete GPU, an integrated one, then the CPU. A software GPU is
+    /// never chosen. [`Device::auto_for`] chooses for a model.
     pub fn auto() -> Result<Device, Error> {
-        devices()
-            .into_iter()
-            .find(|info| info.unavailable.is_none())
-            .map(|info| info.device)
-            .ok_or_else(|| Error::Unavailable { device: "auto".into(), reason: "no device at all".into() })
+        best(&devices())
     }
 
     /// How the device is driven.
@@ -99,6 +166,8 @@ impl fmt::Display for Device {
                 Ok(())
             }
             Device::Chosen(_, Choice::Name(name)) => write!(f, ":name:{name}"),
+            Device::Chosen(_, Choice::Api(api, None)) => write!(f, ":{}", api.name()),
+            Device::Chosen(_, Choice::Api(api, Some(i))) => write!(f, ":{}:{i}", api.name()),
             _ => Ok(()),
         }
     }
@@ -127,6 +196,9 @@ impl FromStr for Device {
         };
         match choice {
             None => Ok(first),
+            Some(choice) if backend == Backend::Wgpu && parse_api(choice).is_some() => {
+                parse_api(choice).unwrap_or(Err(String::new())).map_err(bad)
+            }
             Some(choice) => match choice.split_once(':') {
                 Some(("uuid", uuid)) => parse_uuid(uuid)
                     .map(|u| Device::Chosen(backend, Choice::Uuid(u)))
@@ -141,6 +213,22 @@ impl FromStr for Device {
             },
         }
     }
+}
+
+/// A choice that begins with the name of an API under wgpu; `None` where it is another kind of choice.
+fn parse_api(choice: &str) -> Option<Result<Device, String>> {
+    let (name, number) = choice.split_once(':').map_or((choice, None), |(name, rest)| (name, Some(rest)));
+    if name == "gl" || name == "opengl" {
+        let problem = "OpenGL is not used: wgpu is built without it; take vulkan, metal or dx12";
+        return Some(Err(problem.into()));
+    }
+    let api = WgpuApi::ALL.into_iter().find(|api| api.name() == name)?;
+    let chosen = |number| Device::Chosen(Backend::Wgpu, Choice::Api(api, number));
+    Some(match number.map(str::parse::<usize>) {
+        None => Ok(chosen(None)),
+        Some(Ok(i)) => Ok(chosen(Some(i))),
+        Some(Err(_)) => Err(format!("`{}` is no number", number.unwrap_or_default())),
+    })
 }
 
 fn parse_uuid(text: &str) -> Option<[u8; 16]> {
@@ -168,10 +256,16 @@ pub struct DeviceInfo {
     pub uuid: Option<[u8; 16]>,
     /// Driver, threads, features, memory in words.
     pub details: String,
+    /// What kind of device it is.
+    pub class: DeviceClass,
+    /// Bytes of its own memory, where the driver says.
+    pub memory_bytes: Option<u64>,
     /// Whether it is this machine's processor, as itself or as a software GPU.
     pub processor: bool,
     /// Why it cannot be used, or `None` if it can.
     pub unavailable: Option<String>,
+    /// On wgpu, the API and the number among its adapters.
+    pub(crate) api: Option<(WgpuApi, usize)>,
 }
 
 impl DeviceInfo {
@@ -184,26 +278,52 @@ impl DeviceInfo {
             (Device::Chosen(backend, Choice::Name(name)), of) => {
                 of.backend() == *backend && self.name.to_lowercase().contains(&name.to_lowercase())
             }
+            (Device::Chosen(backend, Choice::Api(api, number)), of) => {
+                let is = |(of, at): (WgpuApi, usize)| of == *api && number.is_none_or(|number| number == at);
+                of.backend() == *backend && self.api.is_some_and(is)
+            }
             (Device::Chosen(..), of) => of == device,
             (_, of) => of.backend() == device.backend(),
         }
     }
 }
 
-/// Every device of this machine, best first, and every backend that has none with the reason. GPUs come before the
-/// CPU, and software GPUs after it.
+/// Every device of this machine, best first, and every backend that has none with the reason.
+///
+/// The order is: discrete GPUs, integrated ones, others, the processor, software GPUs, what is not available. GPUs of one
+/// kind come through Vulkan before wgpu, and with more memory before less. [`Device::auto`] takes the first that is
+/// available, and [`Device::Vulkan`] and [`Device::Wgpu`] the first of their backend.
 pub fn devices() -> Vec<DeviceInfo> {
     let mut all = vulkan();
     all.extend(wgpu());
     all.push(cpu());
-    let rank = |info: &DeviceInfo| match (&info.unavailable, info.processor, &info.device) {
-        (None, false, _) => 0,
-        (None, true, Device::Cpu) => 1,
-        (None, true, _) => 2,
-        _ => 3,
-    };
-    all.sort_by_key(rank);
+    sort(&mut all);
     all
+}
+
+/// Brings devices into their order; the sort is stable, so that equal ones stay in their driver's.
+fn sort(all: &mut [DeviceInfo]) {
+    all.sort_by_key(|info| {
+        let kind = match info.class {
+            DeviceClass::Discrete => DeviceKind::Discrete,
+            DeviceClass::Integrated => DeviceKind::Integrated,
+            DeviceClass::Virtual => DeviceKind::Virtual,
+            DeviceClass::Software => DeviceKind::Cpu,
+            DeviceClass::Other | DeviceClass::Processor => DeviceKind::Other,
+        };
+        let (class, memory) = device_order(kind, info.memory_bytes.unwrap_or(u64::MAX));
+        let class = if info.class == DeviceClass::Processor { PROCESSOR_CLASS } else { class };
+        let by_other_api = info.api.is_some_and(|(api, _)| api != WgpuApi::Vulkan);
+        (info.unavailable.is_some(), class, info.device.backend() == Backend::Wgpu, memory, by_other_api)
+    });
+}
+
+/// The first available device of a sorted list that is no software GPU.
+fn best(all: &[DeviceInfo]) -> Result<Device, Error> {
+    all.iter()
+        .find(|info| info.unavailable.is_none() && info.class != DeviceClass::Software)
+        .map(|info| info.device.clone())
+        .ok_or_else(|| Error::Unavailable { device: "auto".into(), reason: "no device at all".into() })
 }
 
 /// Whether a device can be used; never a crash.
@@ -224,14 +344,26 @@ fn cpu() -> DeviceInfo {
         name: olivine_cpu::processor_name(),
         uuid: None,
         details: format!("{} threads · {features}", olivine_cpu::default_threads()),
+        class: DeviceClass::Processor,
+        memory_bytes: None,
         processor: true,
         unavailable: None,
+        api: None,
     }
 }
 
 fn absent(device: Device, api: &str, reason: String) -> DeviceInfo {
-    let details = String::new();
-    DeviceInfo { device, name: api.into(), uuid: None, details, processor: false, unavailable: Some(reason) }
+    DeviceInfo {
+        device,
+        name: api.into(),
+        uuid: None,
+        details: String::new(),
+        class: DeviceClass::Other,
+        memory_bytes: None,
+        processor: false,
+        unavailable: Some(reason),
+        api: None,
+    }
 }
 
 /// Why a backend is missing from this build.
@@ -264,7 +396,10 @@ fn vulkan() -> Vec<DeviceInfo> {
         name: report.caps.name.clone(),
         uuid: Some(report.uuid),
         details: details(&report.caps, &format!("Vulkan {}", report.api)),
+        class: DeviceClass::of(report.caps.kind),
+        memory_bytes: known_memory(&report.caps),
         processor: report.caps.kind == DeviceKind::Cpu,
+        api: None,
         unavailable: (!report.usable()).then(|| format!("the driver lacks {}", report.missing.join(", "))),
     };
     reports.into_iter().map(info).collect()
@@ -282,15 +417,38 @@ fn wgpu() -> Vec<DeviceInfo> {
     if reports.is_empty() {
         return vec![absent(Device::Wgpu, "wgpu", "no adapter: no GPU driver is installed".into())];
     }
-    let info = |report: olivine_wgpu::AdapterReport| DeviceInfo {
-        device: Device::Chosen(Backend::Wgpu, Choice::Index(report.index)),
-        name: report.caps.name.clone(),
-        uuid: None,
-        details: details(&report.caps, report.api),
-        processor: report.caps.kind == DeviceKind::Cpu,
-        unavailable: None,
+    let mut counts = [0; 3];
+    let info = |report: olivine_wgpu::AdapterReport| {
+        let api = match report.api {
+            olivine_wgpu::Api::Vulkan => Some(WgpuApi::Vulkan),
+            olivine_wgpu::Api::Metal => Some(WgpuApi::Metal),
+            olivine_wgpu::Api::Dx12 => Some(WgpuApi::Dx12),
+            _ => None,
+        };
+        let api = api.map(|api| {
+            let count = &mut counts[api as usize];
+            *count += 1;
+            (api, *count - 1)
+        });
+        DeviceInfo {
+            device: Device::Chosen(Backend::Wgpu, Choice::Index(report.index)),
+            name: report.caps.name.clone(),
+            uuid: None,
+            details: details(&report.caps, report.api.name()),
+            class: DeviceClass::of(report.caps.kind),
+            memory_bytes: known_memory(&report.caps),
+            processor: report.caps.kind == DeviceKind::Cpu,
+            unavailable: None,
+            api,
+        }
     };
     reports.into_iter().map(info).collect()
+}
+
+/// Bytes of memory; drivers that do not say report more than any card has.
+#[cfg(all(any(feature = "vulkan", feature = "wgpu"), not(target_arch = "wasm32")))]
+fn known_memory(caps: &DeviceCaps) -> Option<u64> {
+    Some(caps.memory_bytes).filter(|bytes| *bytes < u64::MAX / 2)
 }
 
 /// A device's driver, memory and features in a line.
@@ -304,8 +462,85 @@ fn details(caps: &DeviceCaps, api: &str) -> String {
     if !target.matrices.is_empty() {
         features.push(format!("{} cooperative matrix shapes", target.matrices.len()));
     }
-    let gib = caps.memory_bytes as f64 / (1u64 << 30) as f64;
-    let known = caps.memory_bytes < u64::MAX / 2;
-    let memory = if known { format!("{gib:.1} GiB") } else { "memory unknown".into() };
+    let gib = |bytes: u64| format!("{:.1} GiB", bytes as f64 / (1u64 << 30) as f64);
+    let memory = known_memory(caps).map_or("memory unknown".into(), gib);
     format!("{api} · {} · {memory} · {}", caps.driver, features.join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A device with synthetic facts.
+    fn info(device: &str, class: DeviceClass, gib: Option<u64>) -> DeviceInfo {
+        let device: Device = device.parse().unwrap_or(Device::Cpu);
+        let mut info = absent(device, "synthetic", String::new());
+        info.unavailable = None;
+        (info.class, info.memory_bytes) = (class, gib.map(|gib| gib << 30));
+        info.processor = matches!(class, DeviceClass::Processor | DeviceClass::Software);
+        info
+    }
+
+    fn order(mut all: Vec<DeviceInfo>) -> (Vec<String>, Option<String>) {
+        sort(&mut all);
+        let names = all.iter().map(|info| info.device.to_string()).collect();
+        (names, best(&all).ok().map(|device| device.to_string()))
+    }
+
+    #[test]
+    fn a_discrete_gpu_comes_before_an_integrated_one_the_processor_and_a_software_gpu() {
+        use DeviceClass::{Discrete, Integrated, Processor, Software};
+        let (names, best) = order(vec![
+            info("vulkan:0", Software, Some(64)),
+            info("cpu", Processor, None),
+            info("vulkan:1", Integrated, Some(32)),
+            info("vulkan:2", Discrete, Some(8)),
+            info("wgpu:0", Discrete, None),
+            info("wgpu:1", Integrated, None),
+            info("wgpu:2", Software, None),
+        ]);
+        assert_eq!(names, ["vulkan:2", "wgpu:0", "vulkan:1", "wgpu:1", "cpu", "vulkan:0", "wgpu:2"]);
+        assert_eq!(best.as_deref(), Some("vulkan:2"));
+    }
+
+    #[test]
+    fn of_two_discrete_gpus_the_one_with_more_memory_comes_first() {
+        let card = |name, gib| info(name, DeviceClass::Discrete, Some(gib));
+        let (names, best) = order(vec![card("vulkan:0", 8), card("vulkan:1", 24), card("vulkan:2", 24)]);
+        assert_eq!(names, ["vulkan:1", "vulkan:2", "vulkan:0"]);
+        assert_eq!(best.as_deref(), Some("vulkan:1"));
+    }
+
+    #[test]
+    fn a_software_gpu_is_never_chosen_even_where_it_is_all_there_is() {
+        let software = || info("vulkan:0", DeviceClass::Software, Some(64));
+        let (_, best) = order(vec![software(), info("cpu", DeviceClass::Processor, None)]);
+        assert_eq!(best.as_deref(), Some("cpu"));
+        assert_eq!(order(vec![software()]).1, None);
+    }
+
+    #[test]
+    fn what_is_absent_comes_last_whatever_it_is() {
+        let mut card = info("vulkan:0", DeviceClass::Discrete, Some(80));
+        card.unavailable = Some("the driver lacks feature shaderInt64".into());
+        let software = info("vulkan:1", DeviceClass::Software, Some(4));
+        let (names, best) = order(vec![card, software, info("cpu", DeviceClass::Processor, None)]);
+        assert_eq!(names, ["cpu", "vulkan:1", "vulkan:0"]);
+        assert_eq!(best.as_deref(), Some("cpu"));
+        assert_eq!(order(Vec::new()).1, None);
+    }
+
+    #[test]
+    fn one_card_by_two_apis_is_taken_by_vulkan() {
+        let of_api = |name, api| {
+            let mut info = info(name, DeviceClass::Discrete, None);
+            info.api = Some((api, 0));
+            info
+        };
+        let all = || vec![of_api("wgpu:0", WgpuApi::Dx12), of_api("wgpu:1", WgpuApi::Vulkan)];
+        assert_eq!(order(all()).0, ["wgpu:1", "wgpu:0"]);
+        let dx12 = "wgpu:dx12".parse().unwrap_or(Device::Cpu);
+        let is: Vec<bool> = all().iter().map(|info| info.is(&dx12)).collect();
+        assert_eq!(is, [true, false]);
+    }
 }

@@ -52,7 +52,7 @@ pub mod npy;
 mod process;
 mod session;
 
-pub use device::{Backend, Choice, Device, DeviceInfo, devices, is_available};
+pub use device::{Backend, Choice, Device, DeviceClass, DeviceInfo, WgpuApi, devices, is_available};
 pub use engine::{DeviceTensor, StepTime};
 pub use error::Error;
 #[cfg(feature = "async")]

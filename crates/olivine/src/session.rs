@@ -15,6 +15,8 @@ use olivine_ir::{Graph, TensorView};
 
 #[cfg(any(feature = "vulkan", feature = "wgpu"))]
 use crate::device::Choice;
+#[cfg(feature = "wgpu")]
+use crate::device::WgpuApi;
 #[cfg(not(all(feature = "vulkan", feature = "wgpu")))]
 use crate::device::without;
 #[cfg(any(feature = "vulkan", feature = "wgpu"))]
@@ -383,6 +385,10 @@ fn open_vulkan(
         Device::Chosen(_, Choice::Index(i)) => Select::Index(*i),
         Device::Chosen(_, Choice::Uuid(uuid)) => Select::Uuid(*uuid),
         Device::Chosen(_, Choice::Name(name)) => Select::Name(name.clone()),
+        Device::Chosen(_, Choice::Api(api, _)) => {
+            let reason = format!("`{}` is an API of wgpu's: `wgpu:{}`", api.name(), api.name());
+            return Err(olivine_gpu::Error::Unavailable(reason).into());
+        }
         _ => Select::Auto,
     };
     let (mask, validation, memory_limit) = (options.without, options.validation, options.memory_limit);
@@ -427,6 +433,14 @@ impl SessionOptions {
         let select = match device {
             Device::Chosen(_, Choice::Index(i)) => Select::Index(*i),
             Device::Chosen(_, Choice::Name(name)) => Select::Name(name.clone()),
+            Device::Chosen(_, Choice::Api(api, number)) => {
+                let api = match api {
+                    WgpuApi::Vulkan => olivine_wgpu::Api::Vulkan,
+                    WgpuApi::Metal => olivine_wgpu::Api::Metal,
+                    WgpuApi::Dx12 => olivine_wgpu::Api::Dx12,
+                };
+                Select::Api(api, *number)
+            }
             Device::Chosen(_, Choice::Uuid(_)) => {
                 let reason = "wgpu does not tell UUIDs; choose by index or name".to_string();
                 return Err(olivine_gpu::Error::Unavailable(reason).into());

@@ -3,7 +3,7 @@
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
 use olivine::prelude::*;
-use olivine::{Backend, Choice, DeviceInfo};
+use olivine::{Backend, Choice, DeviceInfo, WgpuApi};
 
 #[test]
 fn names_are_read_and_written_alike() {
@@ -14,6 +14,10 @@ fn names_are_read_and_written_alike() {
         ("wgpu", Device::Wgpu),
         ("vulkan:1", Device::Chosen(Backend::Vulkan, Choice::Index(1))),
         ("wgpu:0", Device::Chosen(Backend::Wgpu, Choice::Index(0))),
+        ("wgpu:vulkan", Device::Chosen(Backend::Wgpu, Choice::Api(WgpuApi::Vulkan, None))),
+        ("wgpu:vulkan:0", Device::Chosen(Backend::Wgpu, Choice::Api(WgpuApi::Vulkan, Some(0)))),
+        ("wgpu:metal", Device::Chosen(Backend::Wgpu, Choice::Api(WgpuApi::Metal, None))),
+        ("wgpu:dx12:3", Device::Chosen(Backend::Wgpu, Choice::Api(WgpuApi::Dx12, Some(3)))),
         ("vulkan:name:llvmpipe", Device::Chosen(Backend::Vulkan, Choice::Name("llvmpipe".into()))),
     ] {
         assert_eq!(text.parse::<Device>().unwrap(), device);
@@ -36,6 +40,11 @@ fn bad_names_are_refused_with_what_is_wrong() {
         ("vulkan:uuid:12", "32 hexadecimal digits"),
         ("vulkan:uuid:zz112233445566778899aabbccddeeff", "32 hexadecimal digits"),
         ("vulkan:99999999999999999999999", "neither a number"),
+        ("wgpu:gl", "OpenGL is not used"),
+        ("wgpu:gl:0", "OpenGL is not used"),
+        ("wgpu:vulkan:x", "no number"),
+        ("wgpu:dx13", "neither a number"),
+        ("vulkan:dx12", "neither a number"),
     ] {
         let error = text.parse::<Device>().unwrap_err();
         assert!(error.to_string().contains(problem), "{text}: {error}");
@@ -79,7 +88,8 @@ fn gpus_are_chosen_by_index_name_and_uuid() {
     assert!(Session::new(uuid).unwrap().device_name().contains(&info.name));
     let info = first(Backend::Wgpu);
     let name = Device::Chosen(Backend::Wgpu, Choice::Name(info.name.to_lowercase()));
-    for device in [Device::Wgpu, info.device.clone(), name] {
+    let by_api: Device = if cfg!(target_os = "linux") { "wgpu:vulkan:0" } else { "wgpu" }.parse().unwrap();
+    for device in [Device::Wgpu, info.device.clone(), name, by_api] {
         assert!(is_available(device.clone()), "{device}");
         assert!(Session::new(device).unwrap().device_name().contains(&info.name));
     }
@@ -93,6 +103,8 @@ fn gpus_that_are_not_there_are_refused_with_those_that_are() {
         "vulkan:name:no such card",
         "vulkan:uuid:00112233-4455-6677-8899-aabbccddeeff",
         "wgpu:99",
+        "wgpu:vulkan:99",
+        "wgpu:metal",
     ] {
         let device: Device = text.parse().unwrap();
         assert!(!is_available(device.clone()), "{text}");
@@ -106,6 +118,15 @@ fn gpus_that_are_not_there_are_refused_with_those_that_are() {
         matches!(&error, Error::Unavailable { reason, .. } if reason.contains("index or name")),
         "{error}"
     );
+}
+
+#[test]
+fn a_backend_without_a_choice_opens_the_first_of_its_devices() {
+    for (device, backend) in [(Device::Vulkan, Backend::Vulkan), (Device::Wgpu, Backend::Wgpu)] {
+        let listed = first(backend);
+        let (any, first) = (Session::new(device).unwrap(), Session::new(listed.device).unwrap());
+        assert_eq!(any.device_name(), first.device_name());
+    }
 }
 
 #[test]

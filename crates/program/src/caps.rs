@@ -36,6 +36,30 @@ pub enum DeviceKind {
     Other,
 }
 
+/// A GPU's position in the order of devices; the least is the best. The class is 0 for discrete GPUs, then integrated,
+/// virtual and other ones, and [`SOFTWARE_CLASS`] for software GPUs; of one class, more memory is better.
+pub type DeviceOrder = (u8, std::cmp::Reverse<u64>);
+
+/// The class of software GPUs, after that of the processor itself.
+pub const SOFTWARE_CLASS: u8 = 5;
+
+/// The class of the processor itself: after every GPU that is one, before those in software.
+pub const PROCESSOR_CLASS: u8 = 4;
+
+/// Where a GPU comes in the order that all lists of devices and all choices of one use.
+pub fn device_order(kind: DeviceKind, memory_bytes: u64) -> DeviceOrder {
+    let class = match kind {
+        DeviceKind::Discrete => 0,
+        DeviceKind::Integrated => 1,
+        DeviceKind::Virtual => 2,
+        DeviceKind::Other => 3,
+        DeviceKind::Cpu => SOFTWARE_CLASS,
+    };
+    // Drivers that do not say how much there is report more than any card has.
+    let known = if memory_bytes < u64::MAX / 2 { memory_bytes } else { 0 };
+    (class, std::cmp::Reverse(known))
+}
+
 /// Everything that lowering and the executors ask of a device.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeviceCaps {
@@ -120,5 +144,30 @@ impl DeviceCaps {
             Addressing::Pointers => ALIGNMENT,
             Addressing::Bindings { alignment, .. } => (alignment as usize).max(ALIGNMENT),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gpus_come_by_kind_and_then_by_memory_and_software_comes_after_the_processor() {
+        let gib = |n: u64| n << 30;
+        let mut all = [
+            ("software", DeviceKind::Cpu, gib(64)),
+            ("small card", DeviceKind::Discrete, gib(8)),
+            ("unknown", DeviceKind::Other, u64::MAX),
+            ("laptop", DeviceKind::Integrated, gib(32)),
+            ("large card", DeviceKind::Discrete, gib(24)),
+            ("card that does not say", DeviceKind::Discrete, u64::MAX),
+            ("virtual", DeviceKind::Virtual, gib(80)),
+        ];
+        all.sort_by_key(|(_, kind, memory)| device_order(*kind, *memory));
+        let names = all.map(|(name, ..)| name);
+        let order = ["large card", "small card", "card that does not say", "laptop", "virtual", "unknown"];
+        assert_eq!(names[..6], order);
+        assert!(device_order(DeviceKind::Cpu, gib(64)).0 > PROCESSOR_CLASS);
+        assert!(device_order(DeviceKind::Other, 0).0 < PROCESSOR_CLASS);
     }
 }

@@ -31,7 +31,10 @@ mod shared_pipelines;
 mod sizing;
 mod tuning;
 
-pub use caps::{ALIGNMENT, Addressing, DeviceCaps, DeviceKind, Mask};
+pub use caps::{
+    ALIGNMENT, Addressing, DeviceCaps, DeviceKind, DeviceOrder, Mask, PROCESSOR_CLASS, SOFTWARE_CLASS,
+    device_order,
+};
 pub use driver::{Commands, Driver, KernelSource, ModuleCall, Timing};
 pub use error::Error;
 pub use fragments::ask_fragments;

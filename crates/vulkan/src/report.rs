@@ -4,7 +4,7 @@ use std::fmt;
 
 use ash::vk;
 use olivine_kernel::{Elem, Target};
-use olivine_program::{Addressing, DeviceCaps, DeviceKind, Error};
+use olivine_program::{Addressing, DeviceCaps, Error, device_order};
 
 use crate::error::INSTALL;
 use crate::facts::{self, Facts};
@@ -59,7 +59,7 @@ impl fmt::Display for DeviceReport {
 /// Which device to open.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Select {
-    /// The first usable one: discrete before integrated, virtual, and software GPUs.
+    /// The first usable one in [`device_order`].
     #[default]
     Auto,
     /// By index in the loader's list.
@@ -117,14 +117,8 @@ pub(crate) fn choose(instance: &Instance, select: &Select) -> Result<Facts, Erro
     let list: Vec<String> = all.iter().enumerate().map(|(i, f)| report(instance, i, f).to_string()).collect();
     let chosen = match select {
         Select::Auto => {
-            let rank = |f: &Facts| match f.kind() {
-                DeviceKind::Discrete => 0,
-                DeviceKind::Integrated => 1,
-                DeviceKind::Virtual => 2,
-                DeviceKind::Cpu => 3,
-                DeviceKind::Other => 4,
-            };
-            all.into_iter().filter(|f| f.missing.is_empty()).min_by_key(rank)
+            let order = |f: &Facts| device_order(f.kind(), memory_bytes(f));
+            all.into_iter().filter(|f| f.missing.is_empty()).min_by_key(order)
         }
         Select::Index(i) => all.into_iter().nth(*i),
         Select::Name(name) => {
@@ -143,6 +137,13 @@ pub(crate) fn choose(instance: &Instance, select: &Select) -> Result<Facts, Erro
         ))),
         None => Err(Error::Unavailable(format!("{select} was not found among: {there}"))),
     }
+}
+
+/// Bytes of the largest heap that is the device's own.
+fn memory_bytes(facts: &Facts) -> u64 {
+    let heaps = facts.memory.memory_heaps_as_slice();
+    let local = |h: &&vk::MemoryHeap| h.flags.contains(vk::MemoryHeapFlags::DEVICE_LOCAL);
+    heaps.iter().filter(local).map(|h| h.size).max().unwrap_or(0)
 }
 
 /// What lowering may count on.
@@ -169,9 +170,7 @@ pub(crate) fn caps(facts: &Facts) -> DeviceCaps {
     if subgroup.is_none() {
         matrices.clear();
     }
-    let heaps = facts.memory.memory_heaps_as_slice();
-    let local = |h: &&vk::MemoryHeap| h.flags.contains(vk::MemoryHeapFlags::DEVICE_LOCAL);
-    let memory_bytes = heaps.iter().filter(local).map(|h| h.size).max().unwrap_or(0);
+    let memory_bytes = memory_bytes(facts);
     let most =
         if f.sparse { facts.max_buffer.max(limits.sparse_address_space_size) } else { facts.max_buffer };
     DeviceCaps {

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use olivine_kernel::spirv::{self, FloatControls, SpirvOptions};
 use olivine_kernel::wgsl::Dialect;
 use olivine_kernel::{Elem, Interface, MatrixShape, Target};
-use olivine_program::{Addressing, DeviceCaps, DeviceKind, Error, Mask, SharedPipelines};
+use olivine_program::{Addressing, DeviceCaps, DeviceKind, Error, Mask, SharedPipelines, device_order};
 
 use crate::error::Faults;
 use crate::memory::{GRAIN, Staging};
 use crate::patch::Patch;
 use crate::pipeline::Pipeline;
-#[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd"))]
+#[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd", windows))]
 use crate::vulkan::facts as spirv_facts;
 
 /// An adapter that wgpu offers.
@@ -20,7 +20,7 @@ pub struct AdapterReport {
     /// Its number for [`Select::Index`].
     pub index: usize,
     /// The API under wgpu.
-    pub api: &'static str,
+    pub api: Api,
     /// What a device opened on it with default options can do; with it name, driver and kind.
     pub caps: DeviceCaps,
     /// Whether run-time numbers travel with the commands instead of in a buffer.
@@ -29,14 +29,44 @@ pub struct AdapterReport {
     pub timestamps: bool,
 }
 
+/// An API that wgpu drives devices by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Api {
+    /// Vulkan.
+    Vulkan,
+    /// Metal, on Apple's systems.
+    Metal,
+    /// Direct3D 12, on Windows.
+    Dx12,
+    /// A browser's WebGPU.
+    WebGpu,
+    /// One that none of our builds have.
+    Other,
+}
+
+impl Api {
+    /// The API's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Api::Vulkan => "Vulkan",
+            Api::Metal => "Metal",
+            Api::Dx12 => "Direct3D 12",
+            Api::WebGpu => "WebGPU",
+            Api::Other => "another API",
+        }
+    }
+}
+
 /// Which adapter to open.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Select {
-    /// The strongest kind, discrete before integrated; the first of its kind.
+    /// The first in [`device_order`]; of one device by several APIs, Vulkan.
     #[default]
     Auto,
     /// By number in [`devices`].
     Index(usize),
+    /// Of one API, by number among its adapters; the first in [`device_order`] where no number is given.
+    Api(Api, Option<usize>),
     /// The first whose name contains this, whatever its case.
     Name(String),
 }
@@ -198,7 +228,16 @@ async fn adapters() -> Result<(wgpu::Instance, Vec<wgpu::Adapter>), Error> {
 }
 
 fn choose<'a>(adapters: &'a [wgpu::Adapter], select: &Select) -> Result<&'a wgpu::Adapter, Error> {
-    let names = || adapters.iter().map(|a| a.get_info().name).collect::<Vec<_>>().join(", ");
+    let name = |a: &wgpu::Adapter| {
+        let info = a.get_info();
+        format!("{} ({})", info.name, api(info.backend).name())
+    };
+    let names = || adapters.iter().map(name).collect::<Vec<_>>().join(", ");
+    // wgpu does not say how much memory there is. One device by several APIs: Vulkan takes our SPIR-V as it is.
+    let order = |a: &&wgpu::Adapter| {
+        let info = a.get_info();
+        (device_order(kind(info.device_type), u64::MAX), api(info.backend) != Api::Vulkan)
+    };
     let found = match select {
         _ if adapters.is_empty() && cfg!(target_arch = "wasm32") => {
             return Err(Error::Unavailable("the browser offers no WebGPU device".into()));
@@ -213,8 +252,15 @@ fn choose<'a>(adapters: &'a [wgpu::Adapter], select: &Select) -> Result<&'a wgpu
                     .join(", ")
             )));
         }
-        Select::Auto => adapters.iter().min_by_key(|a| rank(kind(a.get_info().device_type))),
+        Select::Auto => adapters.iter().min_by_key(order),
         Select::Index(i) => adapters.get(*i),
+        Select::Api(wanted, number) => {
+            let mut of_api = adapters.iter().filter(|a| api(a.get_info().backend) == *wanted);
+            match number {
+                Some(i) => of_api.nth(*i),
+                None => of_api.min_by_key(order),
+            }
+        }
         Select::Name(name) => {
             let name = name.to_lowercase();
             adapters.iter().find(|a| a.get_info().name.to_lowercase().contains(&name))
@@ -224,20 +270,12 @@ fn choose<'a>(adapters: &'a [wgpu::Adapter], select: &Select) -> Result<&'a wgpu
         let asked = match select {
             Select::Index(i) => format!("number {i}"),
             Select::Name(name) => format!("named `{name}`"),
+            Select::Api(api, Some(i)) => format!("number {i} of {}", api.name()),
+            Select::Api(api, None) => format!("of {}", api.name()),
             Select::Auto => String::new(),
         };
         Error::Unavailable(format!("wgpu found no device {asked}; there are: {}", names()))
     })
-}
-
-fn rank(kind: DeviceKind) -> u8 {
-    match kind {
-        DeviceKind::Discrete => 0,
-        DeviceKind::Integrated => 1,
-        DeviceKind::Virtual => 2,
-        DeviceKind::Other => 3,
-        DeviceKind::Cpu => 4,
-    }
 }
 
 fn kind(kind: wgpu::DeviceType) -> DeviceKind {
@@ -250,14 +288,13 @@ fn kind(kind: wgpu::DeviceType) -> DeviceKind {
     }
 }
 
-fn api(backend: wgpu::Backend) -> &'static str {
+fn api(backend: wgpu::Backend) -> Api {
     match backend {
-        wgpu::Backend::Vulkan => "Vulkan",
-        wgpu::Backend::Metal => "Metal",
-        wgpu::Backend::Dx12 => "Direct3D 12",
-        wgpu::Backend::Gl => "OpenGL",
-        wgpu::Backend::BrowserWebGpu => "WebGPU",
-        wgpu::Backend::Noop => "none",
+        wgpu::Backend::Vulkan => Api::Vulkan,
+        wgpu::Backend::Metal => Api::Metal,
+        wgpu::Backend::Dx12 => Api::Dx12,
+        wgpu::Backend::BrowserWebGpu => Api::WebGpu,
+        wgpu::Backend::Gl | wgpu::Backend::Noop => Api::Other,
     }
 }
 
@@ -272,7 +309,7 @@ pub(crate) struct SpirvFacts {
 }
 
 /// Platforms that wgpu is not built with Vulkan for.
-#[cfg(not(any(target_os = "linux", target_os = "android", target_os = "freebsd")))]
+#[cfg(not(any(target_os = "linux", target_os = "android", target_os = "freebsd", windows)))]
 fn spirv_facts(_: &wgpu::Adapter) -> Option<SpirvFacts> {
     None
 }
@@ -374,7 +411,7 @@ impl Plan {
         };
         let driver = [info.driver.as_str(), info.driver_info.as_str()];
         let caps = DeviceCaps {
-            name: if info.name.is_empty() { api(info.backend).to_string() } else { info.name.clone() },
+            name: if info.name.is_empty() { api(info.backend).name().to_string() } else { info.name.clone() },
             driver: driver.iter().filter(|s| !s.is_empty()).copied().collect::<Vec<_>>().join(" "),
             kind: kind(info.device_type),
             target,

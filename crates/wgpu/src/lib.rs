@@ -19,7 +19,7 @@
 //! use olivine_program::Driver;
 //! use olivine_wgpu::{Device, Options, Select};
 //! for adapter in olivine_wgpu::devices() {
-//!     println!("{}: {} ({})", adapter.index, adapter.caps.name, adapter.api);
+//!     println!("{}: {} ({})", adapter.index, adapter.caps.name, adapter.api.name());
 //! }
 //! let device = Device::open(Select::Auto, Options::default())?;
 //! let buffer = device.allocate(1024, "scratch")?;
@@ -37,7 +37,7 @@ mod pipeline;
 mod record;
 mod submit;
 mod time;
-#[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd"))]
+#[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd", windows))]
 mod vulkan;
 
 use std::sync::Arc;
@@ -50,7 +50,7 @@ use olivine_program::{Commands, DeviceCaps, Driver, Error, KernelSource};
 
 #[cfg(not(target_arch = "wasm32"))]
 pub use device::devices;
-pub use device::{AdapterReport, Device, Options, Select, devices_async};
+pub use device::{AdapterReport, Api, Device, Options, Select, devices_async};
 pub use memory::Buffer;
 pub use pipeline::Pipeline;
 pub use record::Recording;
