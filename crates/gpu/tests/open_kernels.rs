@@ -2,7 +2,10 @@
 //! for any of them a plan is the program that those sizes are lowered to.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
-use olivine_ir::op::{HeadLayout, Rope, RopeScaling, RopeStyle, ScatterMode};
+use olivine_ir::op::{
+    Direction, HeadLayout, Recurrent, RecurrentKind, RecurrentLayer, Rope, RopeScaling, RopeStyle, ScatterMode,
+    Window,
+};
 use olivine_ir::size::Bindings;
 use olivine_ir::{BlockFormat, DType, Error, Graph, Shape, TensorType, ValueId, open_symbol};
 
@@ -154,6 +157,71 @@ const FAMILIES: &[Family] = &[
         sizes: &[("n", 1, 5), ("m", 1, 300)],
         shapes: |n| vec![("x", vec![n[0], n[1], 512])],
         plans: 6,
+    },
+    Family {
+        name: "bidirectional lstm",
+        build: |g| {
+            let x = input(g, "x", DType::F32, &["m", "n", "24"])?;
+            let (w, r) = (g.param("w", DType::F32, [2, 64, 24])?, g.param("r", DType::F32, [2, 64, 16])?);
+            let spec = Recurrent::new(RecurrentKind::Lstm, Direction::Bidirectional);
+            Ok(g.recurrent(spec, x, &RecurrentLayer::new(w, r), None)?[0])
+        },
+        sizes: &[("n", 1, 4), ("m", 9, 300)],
+        shapes: |n| vec![("x", vec![n[1], n[0], 24])],
+        plans: 8,
+    },
+    Family {
+        name: "gru that resets before its product",
+        build: |g| {
+            let x = input(g, "x", DType::F32, &["n", "m", "24"])?;
+            let (w, r) = (g.param("w", DType::F32, [1, 48, 24])?, g.param("r", DType::F32, [1, 48, 16])?);
+            let mut spec = Recurrent::new(RecurrentKind::Gru, Direction::Forward);
+            (spec.batch_first, spec.reset_after) = (true, false);
+            let out = g.recurrent(spec, x, &RecurrentLayer::new(w, r), None)?;
+            Ok(out[1])
+        },
+        sizes: &[("n", 2, 4), ("m", 33, 200)],
+        shapes: |n| vec![("x", vec![n[0], n[1], 24])],
+        plans: 8,
+    },
+    Family {
+        name: "pools",
+        build: |g| {
+            let x = input(g, "x", DType::F32, &["n", "8", "h", "w"])?;
+            let window = Window { strides: vec![2, 1], pads: vec![(1, 1), (0, 2)], dilations: vec![1, 1] };
+            let most = g.max_pool(x, &[3, 3], window.clone(), false)?;
+            let mean = g.avg_pool(x, &[3, 3], window, false, true)?;
+            g.add(most, mean)
+        },
+        sizes: &[("n", 1, 4), ("h", 5, 90), ("w", 5, 90)],
+        shapes: |n| vec![("x", vec![n[0], 8, n[1], n[2]])],
+        plans: 4,
+    },
+    Family {
+        name: "large windows",
+        build: |g| {
+            let x = input(g, "x", DType::F32, &["n", "8", "m"])?;
+            let window = Window { strides: vec![4], pads: vec![(9, 20)], dilations: vec![2] };
+            let most = g.max_pool(x, &[40], window.clone(), true)?;
+            let mean = g.avg_pool(x, &[40], window, true, false)?;
+            g.add(most, mean)
+        },
+        sizes: &[("n", 1, 4), ("m", 100, 900)],
+        shapes: |n| vec![("x", vec![n[0], 8, n[1]])],
+        plans: 6,
+    },
+    Family {
+        name: "orders of rows",
+        build: |g| {
+            let x = input(g, "x", DType::F32, &["n", "m", "100"])?;
+            let (values, _) = g.top_k(x, 8, 2, true)?;
+            let sorted = g.sort(x, 2, false)?;
+            let ahead = g.slice(sorted, 2, 0, 8, 1)?;
+            g.sub(values, ahead)
+        },
+        sizes: &[("n", 2, 5), ("m", 2, 300)],
+        shapes: |n| vec![("x", vec![n[0], n[1], 100])],
+        plans: 1,
     },
 ];
 

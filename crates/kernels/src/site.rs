@@ -488,10 +488,15 @@ impl<'a> Site<'a> {
     /// Emits a dispatch of this node once more, with changed bindings; the kernel is not made or compared again. None
     /// if there is no such dispatch.
     pub fn dispatch_again(&mut self, number: usize, change: impl FnOnce(&mut Bound)) {
+        self.dispatch_again_times(number, Dim::ONE, change);
+    }
+
+    /// The same where `times` is 1; where it is 0, the dispatch has no workgroups and does not run.
+    pub(crate) fn dispatch_again_times(&mut self, number: usize, times: Dim, change: impl FnOnce(&mut Bound)) {
         let Some(earlier) = self.emitted.get(number) else { return };
-        let mut bound = earlier.bound.clone();
-        change(&mut bound);
-        let again = Emitted { bound, ..earlier.clone() };
+        let mut again = earlier.clone();
+        change(&mut again.bound);
+        again.groups[0] *= times;
         self.emitted.push(again);
     }
 }
