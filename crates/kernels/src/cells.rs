@@ -1,6 +1,7 @@
 //! Elements as plain bits: what only moves them asks for their size and nothing else, so that every bit arrives and
 //! 64-bit elements move on devices without 64-bit registers.
 
+use olivine_ir::Dim;
 use olivine_kernel::{Access, Buf, Builder, Elem, Scalar, Val};
 use olivine_program::DeviceCaps;
 
@@ -29,7 +30,9 @@ impl Cells {
 
     /// For packed rows of `run` elements of `bytes` bytes: narrow ones that fill whole words move as words. Gives how
     /// many elements are one cell, too.
-    pub(crate) fn for_rows(bytes: usize, run: usize, caps: &DeviceCaps) -> (Self, usize) {
+    #[track_caller]
+    pub(crate) fn for_rows(bytes: usize, run: impl Into<Dim>, caps: &DeviceCaps) -> (Self, usize) {
+        let run = run.into();
         let fills = |factor: &usize| bytes * factor <= 4 && run.is_multiple_of(*factor);
         let factor = [4, 2].into_iter().find(fills).unwrap_or(1);
         (Cells::new(bytes * factor, caps), factor)
@@ -46,7 +49,9 @@ impl Cells {
     }
 
     /// The most that one access moves where all positions are multiples of `run`.
-    pub(crate) fn lanes_in(self, run: usize) -> usize {
+    #[track_caller]
+    pub(crate) fn lanes_in(self, run: impl Into<Dim>) -> usize {
+        let run = run.into();
         let fits = |lanes: &usize| *lanes <= self.most_lanes() && run.is_multiple_of(*lanes);
         [4, 2].into_iter().find(fits).unwrap_or(1)
     }

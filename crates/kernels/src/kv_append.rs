@@ -11,7 +11,7 @@ use super::elementwise::whole_copy;
 use super::integers::Integers;
 use super::matmul::{MatmulElements, SplitKPartials};
 use crate::kernels;
-use crate::launch::{Launch, bytes, number};
+use crate::launch::{Launch, bytes};
 use crate::math;
 use crate::site::{Operand, Site, Target, linear_group};
 use crate::walk::{Walk, Walker};
@@ -35,7 +35,7 @@ pub(crate) fn kv_append(op: &KvAppend, site: &mut Site<'_>) -> Result<(), String
     let l = Launch::new(&k);
     moving.declare(&l, None)?.run(linear_group(&k) * group + k.local_index());
     let (count, cost, bound) = (moving.count, moving.cost(), l.done());
-    site.dispatch(k, bound, (count as u64).div_ceil(u64::from(group)), cost)
+    site.dispatch(k, bound, count.div_ceil(group), cost)
 }
 
 /// A cache that rows go to.
@@ -58,11 +58,16 @@ impl Cache {
 
     /// Whether each sequence has its own position.
     fn per_sequence(&self) -> bool {
-        !self.position.ty.shape.is_empty()
+        self.position.ty.shape.rank() > 0
     }
 
-    fn strides(&self) -> Vec<i64> {
-        self.target.ty.shape.strides().iter().map(|s| *s as i64).collect()
+    fn strides(&self) -> Vec<Dim> {
+        self.target.ty.shape.stride_sizes()
+    }
+
+    /// Rows that there is room for.
+    fn capacity(&self) -> Dim {
+        self.target.ty.shape.size(self.axis())
     }
 
     /// Declares the cache as elements of a type.
@@ -73,7 +78,7 @@ impl Cache {
             per_sequence: self.per_sequence(),
             position: Integers::read(l, "position", &self.position),
             sink: l.bind("cache", elem, Access::Write, self.target.memory),
-            capacity: l.size("capacity", self.target.ty.shape[self.axis()]),
+            capacity: l.size("capacity", self.capacity()),
             strides: [0, 1, 2].map(|d| l.stride(&format!("to{d}"), strides[d])),
         }
     }
@@ -115,9 +120,9 @@ pub(super) struct CacheAppend<'a> {
     /// Elements that move at once.
     width: usize,
     /// Invocations to a position.
-    each: usize,
+    each: Dim,
     /// Invocations.
-    pub(super) count: usize,
+    pub(super) count: Dim,
 }
 
 impl<'a> CacheAppend<'a> {
@@ -130,18 +135,18 @@ impl<'a> CacheAppend<'a> {
             4 => (Elem::U32, 1),
             _ => (Elem::U32, 2),
         };
-        let (axis, dims, to) = (cache.axis(), rows.dims(), cache.strides());
+        let (axis, dims, to) = (cache.axis(), rows.sizes(), cache.strides());
         let width = if words == 1 && moves_fours(rows, &to) { 4 } else { 1 };
         // One row of positions for every combination of the other dimensions.
         let mut inner = dims.to_vec();
         inner.remove(axis);
-        let without_axis = |steps: &[i64]| {
+        let without_axis = |steps: &[Dim]| {
             let mut steps = steps.to_vec();
             steps.remove(axis);
             steps
         };
-        let walk = Walk::new(&inner, &[without_axis(&rows.stride_numbers()), without_axis(&to)]);
-        let each = number(walk.numel()) / width;
+        let walk = Walk::new(&inner, &[without_axis(&rows.strides), without_axis(&to)]);
+        let each = walk.numel().div_floor(width);
         let count = each * dims[axis];
         (count > 0).then_some(CacheAppend { rows, cache, walk, elem, words, width, each, count })
     }
@@ -162,7 +167,7 @@ impl<'a> CacheAppend<'a> {
         l: &Launch<'k>,
         partials: Option<&'m SplitKPartials>,
     ) -> Result<DeclaredAppend<'k, 'm>, String> {
-        let (axis, target) = (self.cache.axis(), &self.cache.target);
+        let axis = self.cache.axis();
         // Sums are numbers and are rounded where they are stored.
         let (source, elem, words) = match partials {
             Some(partials) => {
@@ -178,14 +183,14 @@ impl<'a> CacheAppend<'a> {
             source,
             words,
             position: Integers::read(l, "position", &self.cache.position),
-            sink: l.bind("cache", elem, Access::Write, target.memory),
+            sink: l.bind("cache", elem, Access::Write, self.cache.target.memory),
             n: l.size("n", self.count),
             each: l.size("each", self.each),
             of_sequence: self
                 .cache
                 .per_sequence()
-                .then(|| l.size("of_sequence", self.each / self.rows.dims()[0])),
-            capacity: l.size("capacity", target.ty.shape[axis]),
+                .then(|| l.size("of_sequence", self.each.div_floor(self.rows.ty.shape.size(0)))),
+            capacity: l.size("capacity", self.cache.capacity()),
             from_row: l.stride("from_row", self.rows.strides[axis]),
             to_row: l.stride("to_row", self.cache.strides()[axis]),
             walker: self.walk.declare(l, &[self.rows.offset, Dim::ZERO]),
@@ -232,10 +237,14 @@ impl<'k> DeclaredAppend<'k, '_> {
 }
 
 /// Whether four neighbouring elements of the rows are one vector in both places.
-fn moves_fours(rows: &Operand, to: &[i64]) -> bool {
-    let (dims, offset, strides) = (rows.dims(), rows.first(), rows.stride_numbers());
-    let apart =
-        |steps: &[i64]| dims.iter().zip(steps).take(3).all(|(size, step)| *size <= 1 || step % 4 == 0);
-    let unit = strides.last() == Some(&1);
-    unit && dims.last().is_some_and(|d| d % 4 == 0) && offset % 4 == 0 && apart(&strides) && apart(to)
+fn moves_fours(rows: &Operand, to: &[Dim]) -> bool {
+    let dims = rows.sizes();
+    let apart = |steps: &[Dim]| {
+        dims.iter().zip(steps).take(3).all(|(size, step)| step.is_multiple_of(4) || *size <= 1)
+    };
+    let unit = rows.strides.last().is_some_and(|stride| *stride == 1);
+    unit && dims.last().is_some_and(|d| d.is_multiple_of(4))
+        && rows.offset.is_multiple_of(4)
+        && apart(&rows.strides)
+        && apart(to)
 }

@@ -11,7 +11,7 @@ use super::integers::Integers;
 use super::kv_append::{Cache, CacheRows};
 use super::matmul::{MatmulElements, SplitKPartials};
 use crate::kernels;
-use crate::launch::{Launch, bytes};
+use crate::launch::{Launch, bytes, number};
 use crate::math;
 use crate::site::{Memory, Operand, Site, Target, linear_group};
 
@@ -30,7 +30,7 @@ pub(crate) fn rope(op: &Rope, site: &mut Site<'_>) -> Result<(), String> {
     let declared = turn.declare(&l, None)?;
     declared.run(linear_group(&k) * group + k.local_index());
     let (count, cost, bound) = (turn.count, turn.cost(), l.done());
-    site.dispatch(k, bound, (count as u64).div_ceil(u64::from(group)), cost)
+    site.dispatch(k, bound, count.div_ceil(group), cost)
 }
 
 /// Where rotated rows go.
@@ -53,8 +53,10 @@ pub(super) struct Rotation<'a> {
     place: RopeTarget,
     lanes: usize,
     units: usize,
+    /// Elements of a head.
+    dim: usize,
     /// Invocations.
-    pub(super) count: usize,
+    pub(super) count: Dim,
 }
 
 impl<'a> Rotation<'a> {
@@ -70,16 +72,17 @@ impl<'a> Rotation<'a> {
         if !site.caps.target.has(scalar) {
             return Err(format!("the device has no {scalar}"));
         }
-        let dims = x.dims();
+        let dims = x.sizes();
+        let dim = number(x.ty.shape.size(3));
         let pairs = op.rotary / 2;
-        let rest = dims[3] - op.rotary;
-        let lanes = lanes(op, x);
+        let rest = dim - op.rotary;
+        let lanes = lanes(op, x, dim);
         let units = (pairs + rest).div_ceil(lanes);
         let count = dims[0] * dims[1] * dims[2] * units;
         if count == 0 {
             return Ok(None);
         }
-        if count > u32::MAX as usize {
+        if count > u32::MAX {
             return Err(format!("{count} positions are more than kernels count"));
         }
         let (frequencies, amplitude) = op.frequencies();
@@ -88,13 +91,13 @@ impl<'a> Rotation<'a> {
             _ => Some(site.constant(turn_table(&frequencies)?)),
         };
         let (x, angles) = (x.clone(), angles.to_vec());
-        Ok(Some(Rotation { op, x, angles, turns, amplitude, place, lanes, units, count }))
+        Ok(Some(Rotation { op, x, angles, turns, amplitude, place, lanes, units, dim, count }))
     }
 
     /// Operations and bytes.
     pub(super) fn cost(&self) -> (Dim, Dim) {
-        let dims = self.x.dims();
-        ((dims[0] * dims[1] * dims[2] * self.op.rotary * 3).into(), 2 * bytes(&self.x.ty))
+        let dims = self.x.sizes();
+        (dims[0] * dims[1] * dims[2] * self.op.rotary * 3, 2 * bytes(&self.x.ty))
     }
 
     /// Whether it reads the product whose parts wait to be summed.
@@ -110,7 +113,7 @@ impl<'a> Rotation<'a> {
     ) -> Result<DeclaredRotation<'k, 't>, String> {
         let k = l.k();
         let (op, x) = (self.op, &self.x);
-        let dims = x.dims();
+        let dims = x.sizes();
         let from = match partials {
             Some(partials) => MatmulElements::Summed(partials.declare(l)?),
             None => MatmulElements::Stored(l.read("x", x)),
@@ -134,7 +137,7 @@ impl<'a> Rotation<'a> {
             _ => Angles::None,
         };
         let rank = if op.tables { 3 } else { 2 };
-        let batched = self.angles.first().is_some_and(|o| o.dims().len() == rank);
+        let batched = self.angles.first().is_some_and(|o| o.ty.shape.rank() == rank);
         let (n, of_row) = (l.size("n", self.count), l.size("units", self.units));
         let sizes = (l.size("d1", dims[1]), l.size("d2", dims[2]));
         let strides = [0, 1, 2].map(|d| l.stride(&format!("s{d}"), x.strides[d]));
@@ -193,7 +196,7 @@ impl<'k> DeclaredRotation<'k, '_> {
             let [s0, s1, s2] = self.strides;
             let start = self.offset + b * s0 + i1 * s1 + i2 * s2;
             match &self.to {
-                DeclaredTarget::Packed(out) => self.turn(*out, start, row * self.of.x.dims()[3], place, unit),
+                DeclaredTarget::Packed(out) => self.turn(*out, start, row * self.of.dim, place, unit),
                 DeclaredTarget::Cache(cache) => {
                     cache.at([b, i1, i2], |out, to| self.turn(out, start, to, place, unit));
                 }
@@ -205,7 +208,7 @@ impl<'k> DeclaredRotation<'k, '_> {
     fn turn(&self, out: Buf<'k>, start: Val<'k>, to: Val<'k>, place: Val<'k>, unit: Val<'k>) {
         let k = start.builder();
         let (op, lanes) = (self.of.op, self.of.lanes);
-        let (pairs, rest) = (op.rotary / 2, self.of.x.dims()[3] - op.rotary);
+        let (pairs, rest) = (op.rotary / 2, self.of.dim - op.rotary);
         let lane = Lanes { from: &self.from, out, start, element: self.element, to, lanes };
         let first = unit * lanes;
         let turn = || {
@@ -243,10 +246,10 @@ impl<'k> DeclaredRotation<'k, '_> {
 }
 
 /// Pairs, or passing elements, of an invocation: four where all of them are whole vectors.
-fn lanes(op: &Rope, x: &Operand) -> usize {
-    let dims = x.dims();
-    let apart = dims.iter().zip(&x.strides).take(3).all(|(size, step)| *size <= 1 || step.is_multiple_of(4));
-    let fours = (op.rotary / 2).is_multiple_of(4) && dims[3].is_multiple_of(4);
+fn lanes(op: &Rope, x: &Operand, dim: usize) -> usize {
+    let dims = x.sizes();
+    let apart = dims.iter().zip(&x.strides).take(3).all(|(size, step)| step.is_multiple_of(4) || *size <= 1);
+    let fours = (op.rotary / 2).is_multiple_of(4) && dim.is_multiple_of(4);
     let unit = x.strides[3] == 1 && x.offset.is_multiple_of(4);
     if apart && fours && unit && x.ty.dtype != DType::F64 { 4 } else { 1 }
 }

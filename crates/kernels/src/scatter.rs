@@ -2,8 +2,8 @@
 //! never by where it comes from: an invocation owns a lane and a range of positions along it, looks at all of the
 //! lane's updates in order and applies those that land in its range.
 
-use olivine_ir::DType;
 use olivine_ir::op::{ScatterElements, ScatterMode, ScatterNd};
+use olivine_ir::{DType, Dim, product};
 use olivine_kernel::{Access, Buf, Val};
 
 use super::cells::{CellBuf, Cells};
@@ -30,15 +30,15 @@ const UPDATES: usize = 1 << 15;
 pub(crate) fn scatter_elements(op: &ScatterElements, site: &mut Site<'_>) -> Result<(), String> {
     let (x, indices, target) = (site.operands[0].clone(), site.operands[1].clone(), site.targets[0].clone());
     whole_copy(&x, &target, site)?;
-    let mut dims = indices.dims().to_vec();
-    let count = std::mem::replace(&mut dims[op.axis], 1);
-    let (mut to, mut from) = (target.as_operand().stride_numbers(), indices.stride_numbers());
+    let mut dims = indices.sizes().to_vec();
+    let count = std::mem::replace(&mut dims[op.axis], Dim::ONE);
+    let (mut to, mut from) = (target.as_operand().strides, indices.strides.clone());
     let (to_step, from_step) = (std::mem::take(&mut to[op.axis]), std::mem::take(&mut from[op.axis]));
     Scatter {
         name: "scatter_elements",
         mode: op.mode,
         count,
-        axes: vec![x.dims()[op.axis]],
+        axes: vec![x.ty.shape.size(op.axis)],
         walk: Walk::new(&dims, &[to, from.clone(), from]),
         steps: [to_step, from_step, from_step],
         cells: Cells::new(target.ty.dtype.size(), site.caps),
@@ -51,9 +51,11 @@ pub(crate) fn scatter_elements(op: &ScatterElements, site: &mut Site<'_>) -> Res
 pub(crate) fn scatter_nd(op: &ScatterNd, site: &mut Site<'_>) -> Result<(), String> {
     let (x, indices, target) = (site.operands[0].clone(), site.operands[1].clone(), site.targets[0].clone());
     whole_copy(&x, &target, site)?;
-    let (tuple, outer) = indices.dims().split_last().ok_or("indices of rank 0")?;
-    let (axes, rest) = x.dims().split_at(*tuple);
-    let inner: usize = rest.iter().product();
+    let (of_indices, of_x) = (indices.sizes(), x.sizes());
+    let (tuple, outer) = of_indices.split_last().ok_or("indices of rank 0")?;
+    let tuple = number(*tuple);
+    let (axes, rest) = of_x.split_at(tuple);
+    let inner = product(rest);
     let size = target.ty.dtype.size();
     // What is only replaced moves by whole words and vectors.
     let (cells, factor) = match op.mode {
@@ -61,15 +63,15 @@ pub(crate) fn scatter_nd(op: &ScatterNd, site: &mut Site<'_>) -> Result<(), Stri
         _ => (Cells::new(size, site.caps), 1),
     };
     let lanes = if op.mode == ScatterMode::Replace { cells.lanes_in(inner / factor) } else { 1 };
-    let width = inner / factor;
-    let lane = lanes as i64;
+    let width = inner.div_floor(factor);
+    let lane = Dim::from(lanes);
     Scatter {
         name: "scatter_nd",
         mode: op.mode,
-        count: outer.iter().product(),
+        count: product(outer),
         axes: axes.to_vec(),
-        walk: Walk::new(&[width / lanes], &[vec![lane], vec![0], vec![lane]]),
-        steps: [width as i64, *tuple as i64, width as i64],
+        walk: Walk::new(&[width.div_floor(lanes)], &[vec![lane], vec![Dim::ZERO], vec![lane]]),
+        steps: [width, tuple.into(), width],
         cells,
         lanes,
     }
@@ -82,13 +84,13 @@ struct Scatter {
     name: &'static str,
     mode: ScatterMode,
     /// Updates of every lane.
-    count: usize,
+    count: Dim,
     /// Sizes that the indices of an update are held against; together they count a lane's positions.
-    axes: Vec<usize>,
+    axes: Vec<Dim>,
     /// All lanes.
     walk: Walk,
     /// From one position, or one update, of a lane to the next.
-    steps: [i64; 3],
+    steps: [Dim; 3],
     cells: Cells,
     /// Neighbouring cells that one update replaces.
     lanes: usize,
@@ -97,18 +99,20 @@ struct Scatter {
 impl Scatter {
     /// All updates, a part after another.
     fn lower(self, site: &mut Site<'_>) -> Result<(), String> {
-        (0..self.count).step_by(UPDATES).try_for_each(|from| self.part(from, site))
-    }
-
-    /// Updates from `from` on.
-    fn part(&self, from: usize, site: &mut Site<'_>) -> Result<(), String> {
-        let (indices, updates, target) =
-            (site.operands[1].clone(), site.operands[2].clone(), site.targets[0].clone());
-        let (lanes, positions) = (number(self.walk.numel()), self.axes.iter().product::<usize>());
+        let (lanes, positions) = (self.walk.numel(), product(&self.axes));
         if lanes == 0 || positions == 0 || self.count == 0 {
             return Ok(());
         }
-        let ranges = BUSY.div_ceil(lanes).min(positions);
+        let parts = number(self.count.div_ceil(UPDATES));
+        (0..parts).try_for_each(|part| self.part(part * UPDATES, parts, site))
+    }
+
+    /// Updates from one on, one of so many parts.
+    fn part(&self, from_update: usize, parts: usize, site: &mut Site<'_>) -> Result<(), String> {
+        let (indices, updates, target) =
+            (site.operands[1].clone(), site.operands[2].clone(), site.targets[0].clone());
+        let (lanes, positions) = (self.walk.numel(), product(&self.axes));
+        let ranges = Dim::from(BUSY).div_ceil(lanes).min(positions);
         let range = positions.div_ceil(ranges);
         let ranges = positions.div_ceil(range);
         let items = lanes * ranges;
@@ -120,10 +124,10 @@ impl Scatter {
         let read = Indices::declare(&l, "indices", &indices);
         let (lane_count, item_count) = (l.size("lanes", lanes), l.size("items", items));
         let range = l.size("range", range);
-        let (from, until) = (l.size("from", from), l.size("until", self.count.min(from + UPDATES)));
+        let (from, until) = (l.size("from", from_update), l.size("until", self.count.min(from_update + UPDATES)));
         let axes: Vec<Val<'_>> = self.axes.iter().map(|size| l.size("axis", *size)).collect();
         let steps = self.steps.map(|s| l.stride("step", s));
-        let walker = self.walk.declare(&l, &[0; 3]);
+        let walker = self.walk.declare(&l, &[Dim::ZERO; 3]);
 
         let work = linear_group(&k) * group + k.local_index();
         k.if_(work.lt(item_count), || {
@@ -150,11 +154,10 @@ impl Scatter {
             });
         });
 
-        let parts = self.count.div_ceil(UPDATES);
         let moved = (bytes(&indices.ty) + 2 * bytes(&updates.ty)) / parts;
-        let flops = updates.ty.shape.numel() / parts;
+        let flops = updates.sizes().numel() / parts;
         let bound = l.done();
-        site.dispatch(k, bound, items.div_ceil(group as usize) as u64, (flops, moved))
+        site.dispatch(k, bound, items.div_ceil(group), (flops, moved))
     }
 
     fn meeting<'k>(

@@ -488,10 +488,15 @@ impl<'a> Site<'a> {
     /// Emits a dispatch of this node once more, with changed bindings; the kernel is not made or compared again. None
     /// if there is no such dispatch.
     pub fn dispatch_again(&mut self, number: usize, change: impl FnOnce(&mut Bound)) {
+        self.dispatch_again_times(number, Dim::ONE, change);
+    }
+
+    /// The same where `times` is 1; where it is 0, the dispatch has no workgroups and does not run.
+    pub(crate) fn dispatch_again_times(&mut self, number: usize, times: Dim, change: impl FnOnce(&mut Bound)) {
         let Some(earlier) = self.emitted.get(number) else { return };
-        let mut bound = earlier.bound.clone();
-        change(&mut bound);
-        let again = Emitted { bound, ..earlier.clone() };
+        let mut again = earlier.clone();
+        change(&mut again.bound);
+        again.groups[0] *= times;
         self.emitted.push(again);
     }
 }
@@ -569,11 +574,44 @@ pub(crate) fn class_of(size: Dim) -> usize {
     if size <= SMALL {
         return number(size);
     }
-    let Ok(now) = size.value().map(|now| now as u64) else { return number(size) };
+    let Some((above, most)) = class_bounds(size) else { return number(size) };
+    if size > above && size <= most { most } else { number(size) }
+}
+
+/// The class that a size is in: sizes above the first number, up to the second. No question is asked; `None` for what
+/// is no size.
+fn class_bounds(size: Dim) -> Option<(usize, usize)> {
+    let now = usize::try_from(size.value().ok()?).ok()?;
+    if now <= SMALL {
+        return Some((now.checked_sub(1)?, now));
+    }
     let power = 1 << (now - 1).ilog2();
     let step = power / 2;
     let most = power + (now - power).div_ceil(step) * step;
-    if size > most - step && size <= most { most as usize } else { number(size) }
+    Some((most - step, most))
+}
+
+/// Sizes up to which neighbouring classes are looked at.
+const LARGEST_CLASS: usize = 1 << 24;
+
+/// What `choose` makes of the class of a size. Sizes are restricted to this class and those around it that get the same:
+/// one plan serves all of them.
+#[track_caller]
+pub(crate) fn choose_by_class<C: PartialEq>(size: Dim, choose: impl Fn(usize) -> C) -> C {
+    let bounds = class_bounds(size).filter(|_| !size.is_constant());
+    let Some((mut above, mut most)) = bounds else { return choose(class_of(size)) };
+    let chosen = choose(most);
+    let of = |size: usize| class_bounds(size.into());
+    while let Some((_, next)) = of(most + 1).filter(|(_, next)| *next <= LARGEST_CLASS && choose(*next) == chosen) {
+        most = next;
+    }
+    while let Some((next, _)) = of(above).filter(|(_, before)| choose(*before) == chosen) {
+        above = next;
+    }
+    if !(size > above && size <= most) {
+        number(size);
+    }
+    chosen
 }
 
 /// The class of a size for a family's record. Where the record has nothing to say, the class is for those who measure

@@ -1,5 +1,7 @@
 //! A program for other sizes: its numbers as expressions, evaluated as one table and written where they belong.
 
+use std::sync::Arc;
+
 use olivine_ir::size::{ArenaLayout, Bindings, Error as SizeError, Slot, Table};
 use olivine_ir::{Dim, Shape};
 
@@ -89,6 +91,8 @@ pub struct Sizing {
     layout_bytes: Vec<Slot>,
     arena: Option<BufferId>,
     alignment: u64,
+    /// All dispatches of a run, where some have no workgroups for some sizes: a program has those that run.
+    all: Option<Vec<Dispatch>>,
 }
 
 impl Sizing {
@@ -225,14 +229,34 @@ impl Program {
             buffers: self.buffers.clone(),
             inputs: self.inputs.clone(),
             outputs: self.outputs.clone(),
-            run: self.run.clone(),
             sizing: self.sizing.clone(),
             ..Program::default()
         };
+        let all = self.sizing.as_ref().and_then(|sizing| sizing.all.as_ref());
+        program.run = all.unwrap_or(&self.run).clone();
         if let Some(sizing) = &self.sizing {
             sizing.apply(&mut program, sizes)?;
+            program.run.retain(Dispatch::runs);
         }
         Ok(program)
+    }
+
+    /// The program with its numbers as expressions; dispatches without workgroups for the sizes at hand are left out.
+    pub fn with_sizing(mut self, sizing: Option<Sizing>) -> Self {
+        let mut sizing = sizing;
+        if let Some(sizing) = sizing.as_mut().filter(|_| !self.run.iter().all(Dispatch::runs)) {
+            sizing.all = Some(self.run.clone());
+            self.run.retain(Dispatch::runs);
+        }
+        self.sizing = sizing.map(Arc::new);
+        self
+    }
+}
+
+impl Dispatch {
+    /// Whether it has a workgroup.
+    fn runs(&self) -> bool {
+        !self.groups.contains(&0)
     }
 }
 

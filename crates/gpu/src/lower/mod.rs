@@ -215,8 +215,8 @@ pub fn lower(
         }
     }
     let sized = program.sized(graph, &map, &plan, caps);
-    let sizing = Sizing::new(sized)?.map(Arc::new);
-    let program = Program { decisions, fusions, sizing, ..program.finish(graph, map) };
+    let sizing = Sizing::new(sized)?;
+    let program = Program { decisions, fusions, ..program.finish(graph, map) }.with_sizing(sizing);
     limits::check_bindings(&program, caps)?;
     Ok(program)
 }

@@ -5,7 +5,7 @@
 
 use crate::graph::{Graph, ValueId};
 use crate::op::{Rule, arity, axis_in, find_index, index, indices_within, number, op, same_dtype, shape};
-use crate::{Error, Tensor, TensorType, words};
+use crate::{Dim, Error, Tensor, TensorType, product, words};
 
 op! {
     /// Whole slices along an axis: the axis is replaced by the indices' shape. Operands: x, indices.
@@ -88,16 +88,17 @@ op! {
 /// Splits shapes at an index tuple: `(outer axes of the indices, tuple length)`.
 fn tuple_of(x: &TensorType, indices: &TensorType, batch: usize) -> Result<usize, String> {
     index(indices)?;
-    let (x, i) = (&x.shape, &indices.shape);
-    if i.rank() == 0 || batch >= i.rank() || batch > x.rank() || x[..batch] != i[..batch] {
-        return Err(format!("{batch} batch axes do not fit {x} and indices {i}"));
+    let (of_x, of_i) = (x.shape.sizes(), indices.shape.sizes());
+    let fits = !of_i.is_empty() && batch < of_i.len() && batch <= of_x.len();
+    if !fits || of_x[..batch] != of_i[..batch] {
+        return Err(format!("{batch} batch axes do not fit {} and indices {}", x.shape, indices.shape));
     }
-    let tuple = i[i.rank() - 1];
-    if batch + tuple > x.rank() {
-        return Err(format!("tuples of {tuple} after {batch} batch axes exceed rank {}", x.rank()));
+    let tuple = of_i[of_i.len() - 1].specialize().map_err(|e| e.to_string())?;
+    if batch + tuple > of_x.len() {
+        return Err(format!("tuples of {tuple} after {batch} batch axes exceed rank {}", of_x.len()));
     }
-    let outer: usize = i[..i.rank() - 1].iter().product();
-    if outer > 0 && x[batch..batch + tuple].contains(&0) {
+    let is_empty = of_x[batch..batch + tuple].iter().any(|size| *size == 0);
+    if is_empty && product(&of_i[..of_i.len() - 1]) > 0 {
         return Err("an indexed axis is empty: no index is in range".into());
     }
     Ok(tuple)
@@ -110,6 +111,9 @@ fn tuples_within(
     batch: usize,
     value: Option<&Tensor>,
 ) -> Result<(), String> {
+    if value.is_none() {
+        return Ok(());
+    }
     let tuple = tuple_of(x, indices, batch)?;
     let size_at = |position: usize| x.shape[batch + position % tuple.max(1)] as i64;
     match find_index(value.filter(|_| tuple > 0), |position, i| {
@@ -127,8 +131,8 @@ impl Rule for GatherNd {
     fn infer(&self, operands: &[TensorType]) -> Result<Vec<TensorType>, String> {
         arity(operands, 2..=2)?;
         let tuple = tuple_of(&operands[0], &operands[1], self.batch_dims)?;
-        let (x, i) = (&operands[0].shape, &operands[1].shape);
-        let dims = [&i[..i.rank() - 1], &x[self.batch_dims + tuple..]].concat();
+        let (x, i) = (operands[0].shape.sizes(), operands[1].shape.sizes());
+        let dims = [&i[..i.len() - 1], &x[self.batch_dims + tuple..]].concat();
         Ok(vec![TensorType::new(operands[0].dtype, shape(&dims)?)])
     }
 
@@ -161,7 +165,7 @@ fn updates_fit(
     mode: ScatterMode,
     x: &TensorType,
     updates: &TensorType,
-    expected: &[usize],
+    expected: &[Dim],
 ) -> Result<(), String> {
     same_dtype(&[*x, *updates])?;
     if mode != ScatterMode::Replace {
@@ -184,7 +188,7 @@ impl Rule for ScatterElements {
     fn infer(&self, operands: &[TensorType]) -> Result<Vec<TensorType>, String> {
         arity(operands, 3..=3)?;
         elements_fit(self.axis, &operands[0], &operands[1])?;
-        updates_fit(self.mode, &operands[0], &operands[2], operands[1].shape.dims())?;
+        updates_fit(self.mode, &operands[0], &operands[2], &operands[1].shape.sizes())?;
         Ok(vec![operands[0]])
     }
 
@@ -209,8 +213,8 @@ impl Rule for ScatterNd {
     fn infer(&self, operands: &[TensorType]) -> Result<Vec<TensorType>, String> {
         arity(operands, 3..=3)?;
         let tuple = tuple_of(&operands[0], &operands[1], 0)?;
-        let (x, i) = (&operands[0].shape, &operands[1].shape);
-        let expected = [&i[..i.rank() - 1], &x[tuple..]].concat();
+        let (x, i) = (operands[0].shape.sizes(), operands[1].shape.sizes());
+        let expected = [&i[..i.len() - 1], &x[tuple..]].concat();
         updates_fit(self.mode, &operands[0], &operands[2], &expected)?;
         Ok(vec![operands[0]])
     }

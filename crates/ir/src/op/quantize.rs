@@ -5,7 +5,7 @@ use crate::op::contraction::matmul_shape;
 use crate::op::conv::{Window, conv_dims};
 use crate::op::reduce::ReduceKind;
 use crate::op::{Rule, arity, axis_in, op, shape};
-use crate::{DType, Error, Shape, Tensor, TensorType};
+use crate::{DType, Dim, Error, Shape, Tensor, TensorType};
 
 /// Which of several scales and zero points belongs to an element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,7 +137,7 @@ impl Rule for DequantizeLinear {
 }
 
 /// The zero points after the first two operands, of which each is a scalar or has `len` entries.
-fn zero_points(operands: &[TensorType], given: [(&str, bool, usize); 2]) -> Result<(), String> {
+fn zero_points(operands: &[TensorType], given: [(&str, bool, Dim); 2]) -> Result<(), String> {
     let all = 2 + given.iter().filter(|(_, is_given, _)| *is_given).count();
     arity(operands, all..=all)?;
     for (i, operand) in operands[..2].iter().enumerate() {
@@ -155,7 +155,7 @@ fn zero_points(operands: &[TensorType], given: [(&str, bool, usize); 2]) -> Resu
                 operands[i].dtype, zero.dtype
             ));
         }
-        if zero.shape.rank() != 0 && zero.shape.dims() != [len] {
+        if zero.shape.rank() != 0 && (zero.shape.rank() != 1 || zero.shape.size(0) != len) {
             return Err(format!("the zero point of {what} must be a scalar or [{len}], got {}", zero.shape));
         }
     }
@@ -181,7 +181,7 @@ impl Rule for QMatMul {
         if a.rank() < 2 || b.rank() < 2 {
             return Err(format!("operands need rank 2 or more, got {a} and {b}"));
         }
-        let (m, n) = (a[a.rank() - 2], b[b.rank() - 1]);
+        let (m, n) = (a.size(a.rank() - 2), b.size(b.rank() - 1));
         zero_points(operands, [("a", self.a_zero, m), ("b", self.b_zero, n)])?;
         Ok(vec![TensorType::new(DType::I32, matmul_shape(a, b)?)])
     }
@@ -212,7 +212,7 @@ impl Rule for QConv {
     fn infer(&self, operands: &[TensorType]) -> Result<Vec<TensorType>, String> {
         arity(operands, 2..=4)?;
         let dims = conv_dims(operands, &self.window, self.groups)?;
-        zero_points(operands, [("x", self.x_zero, 1), ("w", self.w_zero, operands[1].shape[0])])?;
+        zero_points(operands, [("x", self.x_zero, Dim::ONE), ("w", self.w_zero, operands[1].shape.size(0))])?;
         if self.x_zero && operands[2].shape.rank() != 0 {
             return Err(format!("the zero point of x must be a scalar, got {}", operands[2].shape));
         }

@@ -35,8 +35,9 @@ fn check(
     if !dtype.is_float() {
         return Err(format!("needs a float dtype, got {dtype}"));
     }
-    if shape.numel() as u64 > 1 << 34 {
-        return Err(format!("{} elements are more than the 2^34 of a stream", shape.numel()));
+    let count = shape.sizes().numel();
+    if count > 1i64 << 34 {
+        return Err(format!("{count} elements are more than the 2^34 of a stream"));
     }
     match numbers.iter().find(|(_, x)| !(*x as f32).is_finite()) {
         Some((what, x)) => Err(format!("{what} must be a finite f32, got {x}")),

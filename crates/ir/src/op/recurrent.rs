@@ -374,10 +374,16 @@ impl Recurrence {
     /// Sizes as numbers, from the types of operands that the rule accepts.
     #[track_caller]
     pub fn sizes(&self, projections: &TensorType, r: &TensorType) -> Result<RecurrentSizes, String> {
-        let (sequence, batch) = self.of.steps(projections)?;
+        let (sequence, batch, hidden) = self.open_sizes(projections, r)?;
         let sequence = sequence.specialize().map_err(|e| e.to_string())?;
         let batch = batch.specialize().map_err(|e| e.to_string())?;
-        Ok(RecurrentSizes { sequence, batch, hidden: self.of.hidden(r)? })
+        Ok(RecurrentSizes { sequence, batch, hidden })
+    }
+
+    /// Steps and batch entries, which may be expressions, and units.
+    pub fn open_sizes(&self, projections: &TensorType, r: &TensorType) -> Result<(Dim, Dim, usize), String> {
+        let (sequence, batch) = self.of.steps(projections)?;
+        Ok((sequence, batch, self.of.hidden(r)?))
     }
 }
 

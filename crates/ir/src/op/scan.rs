@@ -56,8 +56,9 @@ impl Rule for TopK {
         number(&operands[0])?;
         let x = operands[0].shape;
         axis_in(self.axis, &x)?;
-        if self.k > x[self.axis] {
-            return Err(format!("k = {} exceeds axis {} of size {}", self.k, self.axis, x[self.axis]));
+        let size = x.size(self.axis);
+        if size < self.k {
+            return Err(format!("k = {} exceeds axis {} of size {size}", self.k, self.axis));
         }
         let mut dims = x.sizes().to_vec();
         dims[self.axis] = self.k.into();

@@ -41,7 +41,7 @@ fn check(
 /// Holds a carried state against its shape and the dtype that states have.
 fn check_state(operands: &[TensorType], position: Option<usize>, state: &TensorType) -> Result<(), String> {
     let Some(given) = position.and_then(|p| operands.get(p)) else { return Ok(()) };
-    of_shape("the state", given, state.shape.dims())?;
+    of_shape("the state", given, &state.shape.sizes())?;
     if given.dtype != state.dtype {
         return Err(format!("the state must be {}, got {}", state.dtype, given.dtype));
     }

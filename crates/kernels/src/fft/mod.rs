@@ -16,12 +16,12 @@ mod stages;
 mod tile;
 
 use olivine_ir::op::{Fft, FftKind};
-use olivine_ir::{DType, Tensor};
+use olivine_ir::{DType, Dim, Tensor, product};
 use olivine_kernel::{Access, Buf, Elem, Scalar, Val};
 use olivine_numerics::fft::{chirp, convolution_filter, convolution_length, is_smooth, root, split};
 
 use crate::kernels;
-use crate::launch::Launch;
+use crate::launch::{Launch, number};
 use crate::math;
 use crate::site::{Memory, Site, linear_group};
 use crate::walk::{Walk, Walker};
@@ -73,7 +73,7 @@ pub(super) struct Problem {
     packed: bool,
     size: usize,
     bins: usize,
-    outer: usize,
+    outer: Dim,
     inner: usize,
     scale: f64,
     /// What registers and scratch hold.
@@ -94,7 +94,7 @@ struct LineStrides {
 struct Pass {
     points: usize,
     /// Lines, in the order in which neighbours are taken.
-    dims: Vec<usize>,
+    dims: Vec<Dim>,
     from: LineStrides,
     to: LineStrides,
     /// Strides of the number j by which result k is turned: `e^(−2πi·jk/(points·count))`, and the count of such
@@ -112,18 +112,19 @@ impl Problem {
         let (x, y) = (&site.operands[0], &site.targets[0]);
         let n = op.length(&x.ty.shape)?;
         let kind = op.kind;
-        let dims = x.dims();
+        let dims = x.sizes();
         let axes = if kind.reads_complex() { dims.len() - 1 } else { dims.len() };
+        // Kernels are written for lengths and for how far points are apart; lines may be any number.
         let packed = matches!(kind, FftKind::Rfft | FftKind::Irfft) && n.is_multiple_of(2);
         Ok(Problem {
             kind,
             n,
             points: if packed { n / 2 } else { n },
             packed,
-            size: dims[op.axis],
-            bins: y.ty.shape[op.axis],
-            outer: dims[..op.axis].iter().product(),
-            inner: dims[op.axis + 1..axes].iter().product(),
+            size: number(dims[op.axis]),
+            bins: number(y.ty.shape.size(op.axis)),
+            outer: product(&dims[..op.axis]),
+            inner: number(product(&dims[op.axis + 1..axes])),
             scale: op.norm.scale(kind.is_inverse(), n),
             work: if x.ty.dtype == DType::F64 { Elem::F64 } else { Elem::F32 },
         })
@@ -147,7 +148,7 @@ impl Problem {
         let output = if self.packed && self.kind == FftKind::Rfft { Output::Halves } else { Output::Target };
         let pass = Pass {
             points: length,
-            dims: vec![self.outer, self.inner],
+            dims: vec![self.outer, self.inner.into()],
             from: self.road(self.size, &[], 1),
             to: self.road(self.bins, &[], 1),
             turn: None,
@@ -162,12 +163,12 @@ impl Problem {
     /// A pass for each part of the length, twice if it is a convolution.
     fn long(&self, parts: &[usize], chirped: bool, site: &mut Site<'_>) -> Result<(), String> {
         let length: usize = parts.iter().product();
-        let numbers =
-            [self.outer, length, self.inner, 2].iter().try_fold(1usize, |all, n| all.checked_mul(*n));
-        let numbers = numbers.filter(|n| u32::try_from(*n).is_ok());
-        let numbers = numbers.ok_or("its scratch is larger than the device's indices reach")?;
+        let numbers = self.outer * length * self.inner * 2;
+        if numbers.check().is_err() || numbers > u32::MAX {
+            return Err("its scratch is larger than the device's indices reach".into());
+        }
         let halves = self.packed && self.kind == FftKind::Rfft;
-        let bytes = u64::from(self.work.size()) * numbers as u64;
+        let bytes = numbers * self.work.size();
         let scratch = [site.scratch(bytes), site.scratch(bytes)];
         let mut written = 0;
         let mut next = || {
@@ -209,10 +210,10 @@ impl Problem {
             return Err("a long transform has several parts".into());
         };
         let after: usize = rest.iter().product();
-        let (outer, inner) = (self.outer, self.inner);
+        let (outer, inner) = (self.outer, Dim::from(self.inner));
         let mut passes = vec![Pass {
             points: *n1,
-            dims: vec![outer, after, inner],
+            dims: vec![outer, after.into(), inner],
             from: self.road(size, &[1], after),
             to: whole(&[1], after),
             turn: Some((vec![0, 1, 0], after)),
@@ -224,7 +225,7 @@ impl Problem {
         match (rest, memory) {
             ([n2], _) => passes.push(Pass {
                 points: *n2,
-                dims: vec![outer, *n1, inner],
+                dims: vec![outer, (*n1).into(), inner],
                 from: whole(&[*n2], 1),
                 to: self.road(out, &[1], *n1),
                 turn: None,
@@ -236,7 +237,7 @@ impl Problem {
             ([n2, n3], [_, to2, ..]) => {
                 passes.push(Pass {
                     points: *n2,
-                    dims: vec![outer, *n1, *n3, inner],
+                    dims: vec![outer, (*n1).into(), (*n3).into(), inner],
                     from: whole(&[after, 1], *n3),
                     to: whole(&[after, 1], *n3),
                     turn: Some((vec![0, 0, 1, 0], *n3)),
@@ -247,7 +248,7 @@ impl Problem {
                 });
                 passes.push(Pass {
                     points: *n3,
-                    dims: vec![outer, *n2, *n1, inner],
+                    dims: vec![outer, (*n2).into(), (*n1).into(), inner],
                     from: whole(&[*n3, after], 1),
                     to: self.road(out, &[*n1, 1], n1 * n2),
                     turn: None,
@@ -264,7 +265,7 @@ impl Problem {
 
     /// Emits a pass; `convolve` transforms, filters and transforms back in one kernel.
     fn emit(&self, pass: &Pass, convolve: bool, site: &mut Site<'_>) -> Result<(), String> {
-        let count: usize = pass.dims.iter().product();
+        let count = product(&pass.dims);
         let across = pass.load_by_line || pass.store_by_line;
         let tile = Tile::new(site, self.work, pass.points, count, across)
             .ok_or_else(|| format!("no radices for {} points", pass.points))?;
@@ -325,15 +326,15 @@ impl Problem {
                 });
             }
         }
-        let groups = count.div_ceil(tile.lines) as u64;
+        let groups = count.div_ceil(tile.lines);
         let bound = l.done();
         site.dispatch(k, bound, groups, self.cost(pass.points, count))
     }
 
     /// Operations and bytes of transforming so many lines.
-    fn cost(&self, points: usize, lines: usize) -> (u64, u64) {
-        let all = (points * lines) as u64;
-        (5 * all * u64::from(points.max(2).ilog2()), 4 * all * u64::from(self.work.size()))
+    fn cost(&self, points: usize, lines: Dim) -> (Dim, Dim) {
+        let all = lines * points;
+        (5 * all * points.max(2).ilog2(), 4 * all * self.work.size())
     }
 
     /// Declares a table of complex numbers, rounded once.

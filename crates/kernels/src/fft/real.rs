@@ -1,5 +1,6 @@
 //! Real signals of even length as complex ones of half the length: joined before, parted after.
 
+use olivine_ir::product;
 use olivine_kernel::Access;
 use olivine_numerics::fft::root;
 
@@ -48,8 +49,8 @@ pub(super) fn part(
 ) -> Result<(), String> {
     let (points, inner) = (problem.points, problem.inner);
     let pairs = points / 2 + 1;
-    let dims = [problem.outer, pairs, inner];
-    let count: usize = dims.iter().product();
+    let dims = [problem.outer, pairs.into(), inner.into()];
+    let count = product(&dims);
     let group = site.group_size(GROUP);
     let y = site.targets[0].clone();
     let k = site.builder("fft_halves", group);
@@ -78,7 +79,7 @@ pub(super) fn part(
             k.if_(other.ne(point), || sink.store_vec(there, &[second.0, second.1]));
         }
     });
-    let bytes = 4 * (points * problem.outer * inner) as u64 * u64::from(problem.work().size());
+    let bytes = 4 * problem.outer * points * inner * problem.work().size();
     let bound = l.done();
-    site.dispatch(k, bound, (count as u64).div_ceil(u64::from(group)), (10 * count as u64, bytes))
+    site.dispatch(k, bound, count.div_ceil(group), (10 * count, bytes))
 }

@@ -1,8 +1,10 @@
 //! What a workgroup transforms together: some lines of a length that its memory holds.
 
+use olivine_ir::Dim;
 use olivine_kernel::Elem;
 use olivine_numerics::fft::radices;
 
+use crate::launch::number;
 use crate::site::Site;
 
 /// The largest radix: sixteen complex numbers and their roots stay in registers.
@@ -66,7 +68,7 @@ impl Tile {
         site: &Site<'_>,
         elem: Elem,
         points: usize,
-        count: usize,
+        count: impl Into<Dim>,
         across: bool,
     ) -> Option<Tile> {
         let (radix, held) = if site.caps.wants_short_kernels() { (4, 8) } else { (RADIX, HELD) };
@@ -76,11 +78,11 @@ impl Tile {
         let available = site.caps.target.shared_bytes as usize;
         let budget = SHARED_BYTES.min(available);
         let most = if across { ACROSS } else { (2048 / points).max(1) };
+        // Few lines get small tiles; of many, one more or less changes nothing.
+        let most = number(count.into().next_power_of_two().min(most)).max(1);
         let best_within = |held: usize| {
             let mut best: Option<(f64, usize, u32)> = None;
-            for lines in
-                (1..=most.min(count.next_power_of_two()).max(1)).filter(|l| !across || l.is_power_of_two())
-            {
+            for lines in (1..=most).filter(|l| !across || l.is_power_of_two()) {
                 let bytes = lines * pitch(points, lines) * size;
                 // Four lines side by side fill a sector; less memory than that is a bad bargain.
                 if bytes > if across && lines <= 4 { available } else { budget } && lines > 1 {

@@ -56,9 +56,9 @@ pub(crate) struct Listed {
 }
 
 impl Listed {
-    /// Of a shape; `None` where sizes are open and no record asks.
-    fn new(shape: &Shape, is_tuned: bool) -> Option<Self> {
-        let is_fixed = [shape.n, shape.k, shape.batches].iter().all(|size| size.is_constant());
+    /// Of a shape with so many rows; `None` where sizes are open and no record asks.
+    fn new(rows: Dim, shape: &Shape, is_tuned: bool) -> Option<Self> {
+        let is_fixed = [rows, shape.n, shape.k, shape.batches].iter().all(|size| size.is_constant());
         (is_tuned || is_fixed).then(|| Listed {
             n: class_of(shape.n),
             k: number(shape.k),
@@ -81,7 +81,7 @@ pub(crate) fn candidates(
     caps: &DeviceCaps,
 ) -> Vec<Choice> {
     let mut all = vec![default];
-    let Some(listed) = Listed::new(shape, is_tuned) else { return all };
+    let Some(listed) = Listed::new(problem.m, shape, is_tuned) else { return all };
     let (m, shape) = (shape.m, &listed.shape(shape.m));
     match default {
         Choice::Empty | Choice::Zeros => {}
@@ -112,6 +112,17 @@ pub(crate) fn candidates(
     distinct
 }
 
+/// Whether splitting the last blocks should pay, by the class of rows.
+pub(crate) fn stream_k_pays(blocks: CoopTile, splits: usize, shape: &Shape, caps: &DeviceCaps) -> bool {
+    // What a step and a round take is known of the large ones.
+    let known = blocks.m == 128 && blocks.n == 128 && splits == 1 && !blocks.carry;
+    if !known || blocks.count(shape) > StreamK::most_blocks(caps) {
+        return false;
+    }
+    let steps = number(shape.k.div_ceil(blocks.k_step));
+    StreamK::new(number(blocks.count(shape)), steps, caps).is_some()
+}
+
 /// The same blocks, the last ones split, if that should pay.
 pub(crate) fn shared(
     problem: &Problem<'_>,
@@ -120,14 +131,11 @@ pub(crate) fn shared(
     shape: &Shape,
     caps: &DeviceCaps,
 ) -> Option<Choice> {
-    // What a step and a round take is known of the large ones.
-    let known = blocks.m == 128 && blocks.n == 128 && splits == 1 && !blocks.carry;
-    if !known || blocks.count(shape) > StreamK::most_blocks(caps) {
+    if !stream_k_pays(blocks, splits, shape, caps) {
         return None;
     }
+    // The schedule is for the blocks that there are.
     let steps = number(shape.k.div_ceil(blocks.k_step));
-    // Whether it pays is asked of the class of rows; the schedule is for the blocks that there are.
-    StreamK::new(number(blocks.count(shape)), steps, caps)?;
     let rows = problem.m.div_ceil(blocks.m);
     let count = number(rows * problem.n.div_ceil(blocks.n) * problem.batches());
     let schedule = StreamK::of_last_wave(count, steps, caps)?;

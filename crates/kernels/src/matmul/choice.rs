@@ -83,7 +83,12 @@ pub(crate) struct Shape {
 impl Shape {
     /// The sizes that a kernel is chosen by: rows by their class, so that one choice serves all rows of the class.
     pub(crate) fn of(problem: &Problem<'_>) -> Self {
-        Shape { m: class_of(problem.m), n: problem.n, k: problem.k, batches: problem.batches() }
+        Shape::with_rows(problem, class_of(problem.m))
+    }
+
+    /// The same with so many rows.
+    pub(crate) fn with_rows(problem: &Problem<'_>, m: usize) -> Self {
+        Shape { m, n: problem.n, k: problem.k, batches: problem.batches() }
     }
 
     /// Whether the smaller of rows and columns is at most `most`.

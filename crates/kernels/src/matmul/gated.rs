@@ -25,7 +25,7 @@ pub(crate) fn gated(region: &Region, site: &mut Site<'_>) -> Result<(), String> 
     let short = matches!(a.ty.dtype, DType::F32 | DType::F16 | DType::BF16);
     let in_order = reordered(region, &order);
     let problem = Problem::of_gated(&wanted, target, &in_order)?;
-    if short && problem.batch_count() == 1 && problem.n > 1 && problem.k > 0 {
+    if short && problem.batches() == 1 && problem.n > 1 && problem.k > 0 {
         return lower(problem, &extras, site);
     }
     matmul_of(&[a.clone(), b.clone()], product, None, site)?;

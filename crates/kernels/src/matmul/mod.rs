@@ -29,12 +29,13 @@ pub(crate) mod tests;
 pub(crate) mod tiled;
 mod vector_load;
 
+use olivine_ir::Dim;
 use olivine_ir::op::{MatMul, Region};
 use olivine_kernel::Val;
 
 use crate::kernels;
 use crate::math;
-use crate::site::{Operand, Site, Target};
+use crate::site::{Operand, Site, Target, choose_by_class, class_of};
 use choice::{Choice, Shape, choose};
 use epilogue::Destination;
 use problem::Layout;
@@ -74,7 +75,6 @@ pub(crate) fn lower(problem: Problem<'_>, extras: &[Operand], site: &mut Site<'_
     if !site.caps.target.has(elem.scalar()) {
         return Err(format!("the device has no {elem}"));
     }
-    let shape = Shape::of(&problem);
     let layout = |side: MatrixRole, layout: Layout| Layout {
         lanes: max_vector(&problem, side, layout.along) as usize,
         ..layout
@@ -82,31 +82,55 @@ pub(crate) fn lower(problem: Problem<'_>, extras: &[Operand], site: &mut Site<'_
     let (a, b) = (layout(MatrixRole::A, problem.layout_of_a()), layout(MatrixRole::B, problem.layout_of_b()));
     // Packed elements are decoded on their way into workgroup memory: other kernels have none.
     let is_plain = problem.packed.is_none();
-    let default = (is_plain.then(|| small_m::coop::choose(&problem, &shape, site.caps)).flatten())
-        .map(Choice::SmallMCoop)
-        .or_else(|| {
-            let chosen = coop::blocks::choose(&problem, &shape, site.caps, site.may_defer_sum);
-            chosen.map(|(blocks, splits)| {
-                // Whoever sums parts anyway takes those of a split without another dispatch.
-                let shared = (!site.may_defer_sum)
-                    .then(|| candidates::shared(&problem, blocks, splits, &shape, site.caps))
-                    .flatten();
-                shared.unwrap_or(Choice::Coop { blocks, splits })
+    let (caps, may_defer_sum) = (site.caps, site.may_defer_sum);
+    let choose_for = |shape: &Shape| {
+        (is_plain.then(|| small_m::coop::choose(&problem, shape, caps)).flatten())
+            .map(Choice::SmallMCoop)
+            .or_else(|| {
+                let chosen = coop::blocks::choose(&problem, shape, caps, may_defer_sum);
+                chosen.map(|(blocks, splits)| Choice::Coop { blocks, splits })
             })
-        })
-        .or_else(|| {
-            let config = split_f32::choose(&problem, &shape, site.caps).filter(|_| is_plain)?;
-            let cut = split_f32::small_m::choose(&problem, &shape, site.caps);
-            Some(cut.map_or(Choice::SplitF32(config), Choice::SplitF32SmallM))
-        })
-        .unwrap_or_else(|| match is_plain {
-            true => choose(&shape, a, b, elem.size(), site.caps),
-            false => choice::tiled(&shape, elem.size(), site.caps),
+            .or_else(|| {
+                let config = split_f32::choose(&problem, shape, caps).filter(|_| is_plain)?;
+                let cut = split_f32::small_m::choose(&problem, shape, caps);
+                Some(cut.map_or(Choice::SplitF32(config), Choice::SplitF32SmallM))
+            })
+            .unwrap_or_else(|| match is_plain {
+                true => choose(shape, a, b, elem.size(), caps),
+                false => choice::tiled(shape, elem.size(), caps),
+            })
+    };
+    // Whoever sums parts anyway takes those of a split without another dispatch.
+    let stream_k_pays = |shape: &Shape, choice: Choice| match choice {
+        Choice::Coop { blocks, splits } => {
+            !may_defer_sum && candidates::stream_k_pays(blocks, splits, shape, caps)
+        }
+        _ => false,
+    };
+    let is_tuned = site.is_tuned(candidates::FAMILY);
+    // A record has a choice for each class, and so have matmuls whose other sizes are open.
+    let others = [problem.n, problem.k, problem.batches()];
+    let (shape, default) = if is_tuned || others.iter().any(|size| !size.is_constant()) {
+        let shape = Shape::of(&problem);
+        (shape, choose_for(&shape))
+    } else {
+        let (default, _) = choose_by_class(problem.m, |m| {
+            let shape = Shape::with_rows(&problem, m);
+            let choice = choose_for(&shape);
+            (choice, stream_k_pays(&shape, choice))
         });
+        let now = Dim::from(problem.m.value().unwrap_or(0));
+        (Shape::with_rows(&problem, class_of(now)), default)
+    };
+    let default = match default {
+        Choice::Coop { blocks, splits } if stream_k_pays(&shape, default) => {
+            candidates::shared(&problem, blocks, splits, &shape, caps).unwrap_or(default)
+        }
+        other => other,
+    };
     if matches!(default, Choice::Empty | Choice::Zeros) {
         return emit(problem, default, extras, site);
     }
-    let is_tuned = site.is_tuned(candidates::FAMILY);
     let candidates = candidates::candidates(&problem, &shape, default, elem.size(), is_tuned, site.caps);
     let class = candidates::class(&problem, &shape, is_tuned);
     let class = match &problem.packed {

@@ -13,13 +13,13 @@ mod network;
 mod radix;
 mod select;
 
-use olivine_ir::Dim;
 use olivine_ir::op::{ArgSort, Sort, TopK};
+use olivine_ir::{Dim, product};
 use olivine_kernel::{Access, Buf, Elem, Val};
 
 use super::cells::{CellBuf, Cells};
 use crate::kernels;
-use crate::launch::{Launch, bytes};
+use crate::launch::{Launch, bytes, number};
 use crate::site::{Memory, Site};
 use key::KeyOrder;
 use network::Block;
@@ -35,13 +35,13 @@ const MOST: usize = 4096;
 
 /// Values in order along an axis.
 pub(crate) fn sort(op: &Sort, site: &mut Site<'_>) -> Result<(), String> {
-    let take = site.operands[0].dims()[op.axis];
+    let take = number(site.operands[0].ty.shape.size(op.axis));
     order(op.axis, take, op.descending, (Some(0), None), site)
 }
 
 /// Positions that put an axis in order.
 pub(crate) fn argsort(op: &ArgSort, site: &mut Site<'_>) -> Result<(), String> {
-    let take = site.operands[0].dims()[op.axis];
+    let take = number(site.operands[0].ty.shape.size(op.axis));
     order(op.axis, take, op.descending, (None, Some(0)), site)
 }
 
@@ -54,9 +54,10 @@ pub(crate) fn top_k(op: &TopK, site: &mut Site<'_>) -> Result<(), String> {
 #[derive(Clone, Debug)]
 struct Lines {
     order: KeyOrder,
-    rows: usize,
+    rows: Dim,
+    /// Records of a row, which kernels are written for.
     size: usize,
-    inner: usize,
+    inner: Dim,
     /// How many results of a row.
     take: usize,
     /// Which targets are values and positions.
@@ -81,10 +82,10 @@ fn order(
     site: &mut Site<'_>,
 ) -> Result<(), String> {
     let ty = site.operands[0].ty;
-    let dims = ty.shape.dims();
-    let (size, inner): (usize, usize) = (dims[axis], dims[axis + 1..].iter().product());
-    let rows = dims[..axis].iter().product::<usize>() * inner;
-    if rows == 0 || take == 0 {
+    let dims = ty.shape.sizes();
+    let (size, inner) = (number(dims[axis]), product(&dims[axis + 1..]));
+    let rows = product(&dims[..axis]) * inner;
+    if take == 0 || rows == 0 {
         return Ok(());
     }
     // Values alone are told apart by their bits; with positions, equal ones keep their order.
@@ -106,11 +107,11 @@ fn order(
 impl Lines {
     fn records(&self, len: usize, with_places: bool, site: &mut Site<'_>) -> Result<Records, String> {
         let all = self.rows * len;
-        if all > u32::MAX as usize / 2 {
+        if all > u32::MAX / 2 {
             return Err(format!("{} lines of {} are more than can be sorted", self.rows, self.size));
         }
-        let keys = site.scratch((4 * self.order.words() * all) as u64);
-        Ok(Records { keys, places: with_places.then(|| site.scratch(4 * all as u64)), len })
+        let keys = site.scratch(4 * self.order.words() * all);
+        Ok(Records { keys, places: with_places.then(|| site.scratch(4 * all)), len })
     }
 
     /// Keeps the best of parts until what is left fits into one block.

@@ -158,6 +158,6 @@ impl Lines {
 
         let moved = self.moved(site);
         let bound = l.done();
-        site.dispatch(k, bound, self.rows.div_ceil(together as usize) as u64, (0, moved))
+        site.dispatch(k, bound, self.rows.div_ceil(together), (0, moved))
     }
 }

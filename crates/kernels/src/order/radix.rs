@@ -88,7 +88,7 @@ impl Lines {
         for _ in 1..passes.min(3) {
             buffers.push(self.records(tiling.padded(), with_places, site)?);
         }
-        let counts = site.scratch(4 * (self.rows * tiling.tiles) as u64 * u64::from(DIGITS));
+        let counts = site.scratch(4 * self.rows * tiling.tiles * DIGITS);
         let mut from = None;
         for pass in 0..passes {
             let digit =
@@ -147,8 +147,8 @@ impl Lines {
         }
 
         let bound = l.done();
-        let moved = (self.rows * tiling.padded() * 4 * self.order.words()) as u64;
-        site.dispatch(k, bound, (self.rows * tiling.tiles) as u64, (0, moved))
+        let moved = self.rows * tiling.padded() * 4 * self.order.words();
+        site.dispatch(k, bound, self.rows * tiling.tiles, (0, moved))
     }
 
     /// Turns a row's counts into places, by one workgroup: those of smaller digits come first, then those of earlier
@@ -223,8 +223,8 @@ impl Lines {
         }
 
         let bound = l.done();
-        let moved = (8 * self.rows * tiling.tiles) as u64 * u64::from(DIGITS);
-        site.dispatch(k, bound, self.rows as u64, (0, moved))
+        let moved = 8 * self.rows * tiling.tiles * DIGITS;
+        site.dispatch(k, bound, self.rows, (0, moved))
     }
 
     /// Sorts every tile by a digit and writes its records where they belong, or results where it is the last digit.
@@ -312,8 +312,8 @@ impl Lines {
         });
 
         let bound = l.done();
-        let moved = (8 * self.rows * tiling.padded() * columns.len()) as u64;
-        site.dispatch(k, bound, (self.rows * tiling.tiles) as u64, (0, moved))
+        let moved = 8 * self.rows * tiling.padded() * columns.len();
+        site.dispatch(k, bound, self.rows * tiling.tiles, (0, moved))
     }
 }
 

@@ -8,7 +8,7 @@ use olivine_kernel::{Access, AtomicOp, Builder, Elem, Shared, Val, Var};
 use super::network::Slots;
 use super::{Lines, RecordBufs, Records, SortResults};
 use crate::cells::{CellBuf, Cells};
-use crate::launch::Launch;
+use crate::launch::{Launch, number};
 use crate::rows::Clusters;
 use crate::site::{Site, linear_group};
 
@@ -64,8 +64,8 @@ impl Room {
     /// How rows of so many records are cut: into parts that leave much less than they hold.
     pub(super) fn parts(self, lines: &Lines, len: usize) -> Parts {
         let least = PART.0.max(8 * lines.take);
-        let wanted = (lines.rows * len / BUSY).clamp(least, PART.1.max(least));
-        let part = wanted.next_multiple_of(4096);
+        let wanted = (lines.rows * len).div_floor(BUSY).clamp(least, PART.1.max(least));
+        let part = number(wanted.next_multiple_of(4096));
         Parts { len, part, count: len.div_ceil(part) }
     }
 }
@@ -170,7 +170,7 @@ impl Lines {
 
         let moved = 2 * self.moved(site);
         let bound = l.done();
-        site.dispatch(k, bound, (self.rows * parts.count) as u64, (0, moved))
+        site.dispatch(k, bound, self.rows * parts.count, (0, moved))
     }
 }
 

@@ -3,7 +3,7 @@
 use olivine_ir::op::DequantGather;
 
 use crate::index::Indices;
-use crate::launch::{Launch, bytes};
+use crate::launch::{Launch, bytes, number};
 use crate::packed::weight::Weight;
 use crate::site::{Site, linear_group};
 
@@ -17,9 +17,9 @@ pub(crate) fn gather(op: &DequantGather, site: &mut Site<'_>) -> Result<(), Stri
         return Err("a gather needs a weight and indices".into());
     };
     let target = site.targets.first().ok_or("a gather needs a target")?.clone();
-    let columns = target.ty.shape.dims().last().copied().unwrap_or(1);
-    let (rows, count) = (w.dims()[0], indices.ty.shape.numel());
-    if columns * count == 0 {
+    let columns = target.ty.shape.sizes().last().map_or(1, |columns| number(*columns));
+    let (rows, count) = (w.ty.shape.size(0), indices.sizes().numel());
+    if columns == 0 || count == 0 {
         return Ok(());
     }
     let weight = Weight::new(w, scaling, op.scaling(), columns, site)?.decoded_as(false, site)?;
@@ -44,5 +44,5 @@ pub(crate) fn gather(op: &DequantGather, site: &mut Site<'_>) -> Result<(), Stri
     });
     let moved = bytes(&indices.ty) + bytes(&target.ty) * 3 / 2;
     let bound = l.done();
-    site.dispatch(k, bound, (count * runs).div_ceil(group as usize) as u64, (0, moved))
+    site.dispatch(k, bound, (count * runs).div_ceil(group), (0, moved))
 }

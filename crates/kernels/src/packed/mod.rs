@@ -23,6 +23,7 @@ use olivine_ir::op::DequantMatMul;
 use olivine_ir::{Dim, Shape, TensorType};
 
 use crate::kernels;
+use crate::launch::number;
 use crate::matmul;
 use crate::matmul::choice::{Choice, SMALL_M};
 use crate::matmul::epilogue::Destination;
@@ -43,7 +44,7 @@ fn dequant_matmul(op: &DequantMatMul, site: &mut Site<'_>) -> Result<(), String>
     let (own, extras) = operands.split_at(op.first_extra().min(operands.len()));
     let [x, w, ..] = own else { return Err("a matmul needs two operands".into()) };
     let target = site.targets.first().ok_or("a matmul needs a target")?.clone();
-    let k = x.dims().last().copied().unwrap_or(1);
+    let k = x.sizes().last().map_or(1, |k| number(*k));
     let stored = w.ty.elements();
     let n = stored.dims().iter().rev().nth(1).copied().unwrap_or(1);
     // The weight's elements as if they were x's, transposed.
@@ -84,7 +85,7 @@ fn by_experts(
     site: &mut Site<'_>,
 ) -> Result<(), String> {
     let Some(experts) = problem.experts.clone() else { return Err("a grouped matmul needs experts".into()) };
-    if problem.rows() > grouped::FEW && experts.count <= grouped::MOST_EXPERTS {
+    if problem.m > grouped::FEW && experts.count <= grouped::MOST_EXPERTS {
         problem.packed = Some(weight.decoded_as(false, site)?);
         return grouped::many(&problem, &experts, site);
     }
@@ -118,8 +119,8 @@ fn small_m(
     if cut.splits == 1 {
         return gemv::emit(&problem, &weight, cut, &Destination::Target, site);
     }
-    let size = problem.target.ty.shape.numel() as u64 * 4;
-    let parts = site.scratch(size * u64::from(cut.splits));
+    let size = problem.target.ty.shape.sizes().numel() * 4;
+    let parts = site.scratch(size * cut.splits);
     gemv::emit(&problem, &weight, cut, &Destination::Partials(parts), site)?;
     matmul::split_k::emit(&problem, parts, cut.splits as usize, extras, site)
 }

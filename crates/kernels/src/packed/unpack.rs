@@ -11,7 +11,7 @@ use crate::launch::Launch;
 use crate::math;
 use crate::matmul::problem::Problem;
 use crate::packed::weight::Weight;
-use crate::site::{Memory, Site, linear_group, rounded};
+use crate::site::{Memory, Site, linear_group, recorded_class, rounded};
 
 /// Elements of an invocation.
 const RUN: u32 = 8;
@@ -19,6 +19,9 @@ const RUN: u32 = 8;
 const MOST_BYTES: u64 = 512 << 20;
 /// Rows from which on decoding first is the default.
 const MANY: usize = 256;
+
+/// The name of the family in records.
+const FAMILY: &str = "dequant_matmul";
 
 /// When a weight is decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,12 +57,14 @@ pub(crate) fn first(
     if dtype != DType::F32 || bytes > MOST_BYTES.min(site.caps.max_buffer_bytes) {
         return Ok(None);
     }
-    let apt = problem.rows() >= MANY && has_matrices(site.caps);
+    let apt = has_matrices(site.caps) && problem.m >= MANY;
     let default = if apt { Decoding::First } else { Decoding::Fused };
-    let [m, n, k] = [problem.rows(), problem.columns(), problem.k_number()].map(rounded);
-    let class = format!("{} {dtype} {m}x{n}x{k} b{}", weight.name(), rounded(problem.batch_count()));
+    let is_tuned = site.is_tuned(FAMILY);
+    let [m, batches] = [problem.m, problem.batches()].map(|size| rounded(recorded_class(size, is_tuned)));
+    let [n, k] = [problem.columns(), problem.k_number()].map(rounded);
+    let class = format!("{} {dtype} {m}x{n}x{k} b{batches}", weight.name());
     let candidates = vec![Decoding::Fused, Decoding::First];
-    if site.tuned("dequant_matmul", class, default, candidates) == Decoding::Fused {
+    if site.tuned(FAMILY, class, default, candidates) == Decoding::Fused {
         return Ok(None);
     }
     let memory = site.scratch(bytes);

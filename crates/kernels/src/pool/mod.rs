@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   many windows of few elements ── tile: the window is baked, an invocation computes neighbouring rows
-//!   others ───────────────────────── each: windows come out of a table, an invocation or a cluster to each
+//!   others ───────────────────────── each: an invocation or a cluster of them to each window
 //! ```
 //!
 //! Windows that are all of a plane were rewritten as reductions before.
@@ -29,7 +29,7 @@ kernels! { |op, site|
 pub(crate) fn pool(op: &Pool, site: &mut Site<'_>) -> Result<(), String> {
     let (x, y) = (&site.operands[0].ty, &site.targets[0].ty);
     let fold = Fold { kind: op.kind, p: op.p, dtype: x.dtype, located: op.indices };
-    let windows = Windows::of_pool(op, &x.shape[2..], &y.shape[2..]);
+    let windows = Windows::of_pool(op, &x.shape.sizes()[2..], &y.shape.sizes()[2..])?;
     emit(fold, &windows, site)
 }
 
@@ -37,8 +37,8 @@ pub(crate) fn pool(op: &Pool, site: &mut Site<'_>) -> Result<(), String> {
 pub(crate) fn adaptive_pool(op: &AdaptivePool, site: &mut Site<'_>) -> Result<(), String> {
     let x = &site.operands[0].ty;
     let fold = Fold { kind: op.kind, p: 1, dtype: x.dtype, located: false };
-    let windows = Windows::of_adaptive(op, &x.shape[2..]);
-    if windows.axes.iter().any(|a| a.output > a.input || a.input % a.output != 0) {
+    let windows = Windows::of_adaptive(op, &x.shape.sizes()[2..])?;
+    if windows.axes.iter().any(|a| a.output > a.input || !a.input.is_multiple_of(a.output)) {
         return window::emit(fold, &windows, site);
     }
     emit(fold, &windows, site)
@@ -46,7 +46,7 @@ pub(crate) fn adaptive_pool(op: &AdaptivePool, site: &mut Site<'_>) -> Result<()
 
 fn emit(fold: Fold, windows: &Windows, site: &mut Site<'_>) -> Result<(), String> {
     admit(fold.dtype, site)?;
-    if tile::fits(fold, windows, site.targets[0].ty.shape.numel()) {
+    if tile::fits(fold, windows, site.targets[0].ty.shape.sizes().numel()) {
         tile::emit(fold, windows, site)
     } else {
         window::emit(fold, windows, site)

@@ -4,10 +4,11 @@
 use std::collections::BTreeMap;
 
 use olivine_ir::op::PoolKind;
-use olivine_kernel::{Access, Elem, Scalar, Val};
+use olivine_ir::{Dim, product};
+use olivine_kernel::{Scalar, Val};
 
 use super::fold::Fold;
-use super::windows::{Axis, Windows, entry};
+use super::windows::{Axis, Windows};
 use crate::launch::{Launch, bytes};
 use crate::rows::{GROUP, State};
 use crate::site::{Site, linear_group};
@@ -22,30 +23,28 @@ const MANY: usize = 1 << 15;
 const AREA: usize = 16;
 
 /// Whether windows are small, flat and many.
-pub(super) fn fits(fold: Fold, windows: &Windows, outputs: usize) -> bool {
+pub(super) fn fits(fold: Fold, windows: &Windows, outputs: Dim) -> bool {
     let [depth, rows, columns] = &windows.axes;
     let flat = depth.input == 1 && depth.output == 1 && depth.kernel == 1;
     let small = rows.kernel.saturating_mul(columns.kernel) <= AREA;
     let reaches = fold.kind != PoolKind::Max || (rows.clamps() && columns.clamps());
-    flat && small && reaches && outputs >= MANY && !fold.located
+    flat && small && reaches && !fold.located && outputs >= MANY
 }
 
 /// Lowers windows that fit.
 pub(super) fn emit(fold: Fold, windows: &Windows, site: &mut Site<'_>) -> Result<(), String> {
     let (operand, target) = (site.operands[0].clone(), site.targets[0].clone());
-    let n = target.ty.shape.numel();
     let [_, rows, columns] = &windows.axes;
     let blocks = rows.output.div_ceil(ROWS);
-    let planes = n / (rows.output * columns.output);
+    let planes = product(&target.ty.shape.sizes()[..2]);
     let items = planes * blocks * columns.output;
     let counted = fold.kind == PoolKind::Average;
-    let table = if counted { Some(site.constant(windows.table()?)) } else { None };
+    let table = if counted { windows.table(site)? } else { None };
 
     let group = site.group_size(GROUP);
     let k = site.builder(&format!("{}_{}x{}", fold.name(), rows.kernel, columns.kernel), group);
     let l = Launch::new(&k);
     let x = l.read("x", &operand);
-    let table = table.map(|t| l.bind("windows", Elem::U32, Access::Read, t));
     let y = l.write("y", &target);
     let declare = |a: &Axis| {
         let before = l.i32("before", a.before as i32);
@@ -53,7 +52,7 @@ pub(super) fn emit(fold: Fold, windows: &Windows, site: &mut Site<'_>) -> Result
     };
     let ((height, out_rows, above), (width, out_columns, left)) = (declare(rows), declare(columns));
     let (count, blocks) = (l.size("n", items), l.size("blocks", blocks));
-    let offsets = [1, 2].map(|a| if counted { l.size("offset", windows.offset(a)) } else { k.u32(0) });
+    let bounds = counted.then(|| windows.declare(&l, table));
 
     let work = linear_group(&k) * group + k.local_index();
     k.if_(work.lt(count), || {
@@ -81,7 +80,7 @@ pub(super) fn emit(fold: Fold, windows: &Windows, site: &mut Site<'_>) -> Result
                 });
             }
         }
-        let counts = table.map(|t| entry(t, offsets[1] + column)[2]);
+        let counts = bounds.as_ref().map(|bounds| bounds.of(2, column)[2]);
         for r in 0..ROWS {
             let row = first + r;
             let down = |tap: usize| folded.get(&(r * rows.stride + tap * rows.dilation)).cloned();
@@ -89,9 +88,9 @@ pub(super) fn emit(fold: Fold, windows: &Windows, site: &mut Site<'_>) -> Result
                 (0..rows.kernel).filter_map(down).reduce(|a, b| fold.join(&a, &b)).unwrap_or_default();
             k.if_(row.lt(out_rows), || {
                 let one = k.number(y.elem().scalar(), 1.0);
-                let positions = match (table, counts) {
-                    (Some(t), Some(across)) => {
-                        let down = entry(t, offsets[0] + row)[2];
+                let positions = match (&bounds, counts) {
+                    (Some(bounds), Some(across)) => {
+                        let down = bounds.of(1, row)[2];
                         down.convert(one.scalar()) * across.convert(one.scalar())
                     }
                     _ => one,
@@ -103,9 +102,9 @@ pub(super) fn emit(fold: Fold, windows: &Windows, site: &mut Site<'_>) -> Result
     });
 
     let moved = bytes(&operand.ty) + bytes(&target.ty);
-    let flops = (n * rows.kernel * columns.kernel) as u64;
+    let flops = target.ty.shape.sizes().numel() * (rows.kernel * columns.kernel);
     let bound = l.done();
-    site.dispatch(k, bound, items.div_ceil(group as usize) as u64, (flops, moved))
+    site.dispatch(k, bound, items.div_ceil(group), (flops, moved))
 }
 
 /// A position of an axis, moved to the nearest one inside.

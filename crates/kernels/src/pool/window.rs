@@ -1,10 +1,10 @@
-//! Windows out of a table: an invocation, or a cluster of them, to each.
+//! Windows of any kind: an invocation, or a cluster of them, to each.
 
 use olivine_ir::Dim;
-use olivine_kernel::{Access, Buf, Builder, Elem, Scalar, Val, Var};
+use olivine_kernel::{Access, Buf, Builder, Scalar, Val, Var};
 
 use super::fold::Fold;
-use super::windows::{Windows, entry};
+use super::windows::{Bounds, Windows};
 use crate::cells::{CellBuf, Cells};
 use crate::launch::{Launch, bytes};
 use crate::reduce::admit;
@@ -18,27 +18,27 @@ const BUSY: usize = 1 << 17;
 const SHARED: usize = 32;
 
 /// Invocations to a window: as many as keep the device busy and read neighbouring elements together.
-fn width(windows: &Windows, outputs: usize, group: u32) -> u32 {
+fn width(windows: &Windows, outputs: Dim, group: u32) -> u32 {
     let area = windows.area();
     if area < SHARED {
         return 1;
     }
     let apart = windows.axes[2].stride.min(SHARED);
-    let wanted = (BUSY / outputs.max(1)).max(apart);
-    let most = (area / 4).min(group as usize);
+    let wanted = Dim::from(BUSY).div_floor(outputs.max(1)).max(apart);
+    let most = area.div_floor(4).min(group);
     // Few widths, so that few kernels are built.
-    [256, 64, 16].into_iter().find(|w| *w <= most && *w <= wanted).unwrap_or(1) as u32
+    [256u32, 64, 16].into_iter().find(|w| most >= *w && wanted >= *w).unwrap_or(1)
 }
 
 /// Lowers windows of any kind.
 pub(super) fn emit(fold: Fold, windows: &Windows, site: &mut Site<'_>) -> Result<(), String> {
     admit(fold.dtype, site)?;
     let (operand, targets) = (site.operands[0].clone(), site.targets.clone());
-    let n = targets[0].ty.shape.numel();
+    let n = targets[0].ty.shape.sizes().numel();
     if n == 0 {
         return Ok(());
     }
-    let table = site.constant(windows.table()?);
+    let table = windows.table(site)?;
     let group = site.group_size(GROUP);
     let width = width(windows, n, group);
     let cells = Cells::new(8, site.caps);
@@ -49,12 +49,7 @@ pub(super) fn emit(fold: Fold, windows: &Windows, site: &mut Site<'_>) -> Result
         k: &k,
         fold,
         x: l.read("x", &operand),
-        table: l.bind("windows", Elem::U32, Access::Read, table),
-        input: [1, 2].map(|a| l.size("input", windows.axes[a].input)),
-        depth: l.size("depth", windows.axes[0].input),
-        output: [0, 1, 2].map(|a| l.size("output", windows.axes[a].output)),
-        offset: [1, 2].map(|a| l.size("offset", windows.offset(a))),
-        dilation: [0, 1, 2].map(|a| l.size("dilation", windows.axes[a].dilation)),
+        bounds: windows.declare(&l, table),
     };
     let y = l.write("y", &targets[0]);
     let positions = targets.get(1).map(|t| cells.bind(&l, "positions", Access::Write, t.memory));
@@ -79,9 +74,9 @@ pub(super) fn emit(fold: Fold, windows: &Windows, site: &mut Site<'_>) -> Result
     }
 
     let moved = bytes(&operand.ty) + targets.iter().map(|t| bytes(&t.ty)).sum::<Dim>();
-    let flops = (n as u64).saturating_mul(windows.area() as u64);
+    let flops = n * windows.area();
     let bound = l.done();
-    let groups = (n as u64 * u64::from(width)).div_ceil(u64::from(group));
+    let groups = (n * width).div_ceil(group);
     site.dispatch(k, bound, groups, (flops, moved))
 }
 
@@ -90,17 +85,10 @@ struct WindowKernel<'k> {
     k: &'k Builder,
     fold: Fold,
     x: Buf<'k>,
-    table: Buf<'k>,
-    depth: Val<'k>,
-    /// Rows and columns of the operand.
-    input: [Val<'k>; 2],
-    output: [Val<'k>; 3],
-    /// Where the second and third axis begin in the table.
-    offset: [Val<'k>; 2],
-    dilation: [Val<'k>; 3],
+    bounds: Bounds<'k>,
 }
 
-/// One window: its plane, and the table's words of every axis.
+/// One window: its plane, and its bounds on every axis.
 struct Window<'k> {
     plane: Val<'k>,
     first: [Val<'k>; 3],
@@ -110,23 +98,23 @@ struct Window<'k> {
 
 impl<'k> WindowKernel<'k> {
     fn window(&self, at: Val<'k>) -> Window<'k> {
-        let rows = at / self.output[2];
-        let column = at - rows * self.output[2];
-        let slices = rows / self.output[1];
-        let row = rows - slices * self.output[1];
-        let plane = slices / self.output[0];
-        let slice = slices - plane * self.output[0];
-        let z = entry(self.table, slice);
-        let y = entry(self.table, self.offset[0] + row);
-        let x = entry(self.table, self.offset[1] + column);
+        let [depth, height, width] = [0, 1, 2].map(|a| self.bounds.axes[a].output);
+        let rows = at / width;
+        let column = at - rows * width;
+        let slices = rows / height;
+        let row = rows - slices * height;
+        let plane = slices / depth;
+        let slice = slices - plane * depth;
+        let [z, y, x] = [self.bounds.of(0, slice), self.bounds.of(1, row), self.bounds.of(2, column)];
         let word = |i: usize| [z[i], y[i], x[i]];
         Window { plane, first: word(0), taps: word(1), count: word(2) }
     }
 
     /// The index of a window's element at a step along every axis.
     fn index(&self, w: &Window<'k>, step: [Val<'k>; 3]) -> Val<'k> {
-        let at = |a: usize| w.first[a] + step[a] * self.dilation[a];
-        ((w.plane * self.depth + at(0)) * self.input[0] + at(1)) * self.input[1] + at(2)
+        let axes = &self.bounds.axes;
+        let at = |a: usize| w.first[a] + axes[a].step(step[a]);
+        ((w.plane * axes[0].input + at(0)) * axes[1].input + at(1)) * axes[2].input + at(2)
     }
 
     fn variables(&self) -> Vec<Var<'k>> {
@@ -149,7 +137,7 @@ impl<'k> WindowKernel<'k> {
         k.for_(zero, w.taps[0], one, |z| {
             k.for_(zero, w.taps[1], one, |y| {
                 let start = self.index(w, [z, y, zero]);
-                k.for_(zero, w.taps[2], one, |x| self.add(&state, start + x * self.dilation[2]));
+                k.for_(zero, w.taps[2], one, |x| self.add(&state, start + self.bounds.axes[2].step(x)));
             });
         });
         state.iter().map(|v| v.get()).collect()

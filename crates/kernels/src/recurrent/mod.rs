@@ -11,11 +11,12 @@ mod cell;
 mod step;
 mod tile;
 
-use olivine_ir::op::{Recurrence, RecurrentKind, RecurrentSizes};
-use olivine_ir::{DType, Tensor};
+use olivine_ir::op::{Recurrence, RecurrentKind};
+use olivine_ir::{DType, Dim, Tensor};
 
 use super::elementwise::whole_copy;
 use crate::kernels;
+use crate::launch::number;
 use crate::math;
 use crate::site::{Memory, Operand, Site, Target};
 use step::{FLAGS, HIDDEN_IN, HIDDEN_OUT, STEP};
@@ -43,7 +44,9 @@ enum Pass {
 /// A recurrence and the layout of its operands.
 struct Problem<'a> {
     op: &'a Recurrence,
-    sizes: RecurrentSizes,
+    sequence: Dim,
+    batch: Dim,
+    hidden: usize,
     projections: Operand,
     r: Operand,
     bias: Option<Operand>,
@@ -82,7 +85,7 @@ impl Problem<'_> {
 /// Lowers a recurrence.
 pub(crate) fn recurrence(op: &Recurrence, site: &mut Site<'_>) -> Result<(), String> {
     let [projections, r, ..] = site.operands.as_slice() else { return Err("needs projections and r".into()) };
-    let sizes = op.sizes(&projections.ty, &r.ty)?;
+    let (sequence, batch, hidden) = op.open_sizes(&projections.ty, &r.ty)?;
     let elem = math::elem(projections.ty.dtype);
     if !site.caps.target.has(elem.scalar()) {
         return Err(format!("the device has no {elem}"));
@@ -93,7 +96,9 @@ pub(crate) fn recurrence(op: &Recurrence, site: &mut Site<'_>) -> Result<(), Str
     let (initial_h, initial_c) = (operand(at.initial_h), operand(at.initial_c));
     let mut problem = Problem {
         op,
-        sizes,
+        sequence,
+        batch,
+        hidden,
         projections: projections.clone(),
         r: r.clone(),
         bias: operand(at.bias),
@@ -104,10 +109,10 @@ pub(crate) fn recurrence(op: &Recurrence, site: &mut Site<'_>) -> Result<(), Str
         c: site.targets.get(2).cloned(),
         between: None,
     };
-    if sizes.batch == 0 || sizes.hidden == 0 {
+    if hidden == 0 || batch == 0 {
         return Ok(());
     }
-    if sizes.sequence == 0 {
+    if sequence == 0 {
         for (state, target) in [initial_h, initial_c].iter().zip(site.targets[1..].to_vec()) {
             begin(state.as_ref(), &target, site)?;
         }
@@ -116,7 +121,7 @@ pub(crate) fn recurrence(op: &Recurrence, site: &mut Site<'_>) -> Result<(), Str
     if let (Some(initial), Some(c)) = (&initial_c, &problem.c) {
         whole_copy(initial, c, site)?;
     }
-    let bytes = problem.h.ty.bytes() as u64;
+    let bytes = crate::launch::bytes(&problem.h.ty);
     let other = site.scratch(bytes);
     let passes: &[Pass] = if op.of.kind == RecurrentKind::Gru && !op.of.reset_after {
         problem.between = Some([site.scratch(bytes), site.scratch(bytes)]);
@@ -125,28 +130,86 @@ pub(crate) fn recurrence(op: &Recurrence, site: &mut Site<'_>) -> Result<(), Str
         &[Pass::Whole]
     };
 
-    // What is written at a step is read at the next, and the last is the final state.
-    let written = |step: usize| if (sizes.sequence - step) % 2 == 1 { problem.h.memory } else { other };
-    let unwritten = if written(0) == other { problem.h.memory } else { other };
-    let first = initial_h.as_ref().map_or(unwritten, |h| h.memory);
     let flags = (if initial_h.is_none() { NO_H } else { 0 }) | (if initial_c.is_none() { NO_C } else { 0 });
     let begins = site.emitted.len();
+    let steps = Steps { most: most_steps(sequence), sequence, h: problem.h.memory, other };
+    let first = |writes_h: bool| initial_h.as_ref().map_or(steps.memory(!writes_h), |h| h.memory);
+    // Which step is the last is known at run time: of each there are two, one that writes the final state, and one that
+    // does not. One of them runs.
+    let ways: &[bool] = match sequence.as_constant() {
+        Some(steps) if steps % 2 == 1 => &[true],
+        Some(_) => &[false],
+        None => &[true, false],
+    };
     for pass in passes {
-        step::emit(&problem, *pass, [first, written(0)], flags, site)?;
+        step::emit(&problem, *pass, [first(ways[0]), steps.memory(ways[0])], flags, site)?;
     }
-    for step in 1..sizes.sequence {
-        for number in 0..passes.len() {
-            site.dispatch_again(begins + number, |bound| {
-                bound.set_arg(HIDDEN_IN, written(step - 1));
-                if passes[number] != Pass::Gates {
-                    bound.set_arg(HIDDEN_OUT, written(step));
-                }
-                bound.set_param(STEP, step as u32);
-                bound.set_param(FLAGS, 0);
-            });
+    for step in 0..steps.most {
+        for way in ways {
+            // Steps take turns.
+            let writes_h = *way == step.is_multiple_of(2);
+            if step == 0 && *way == ways[0] {
+                continue;
+            }
+            for (number, pass) in passes.iter().enumerate() {
+                let runs = steps.runs(step, writes_h);
+                site.dispatch_again_times(begins + number, runs, |bound| {
+                    let hidden = if step == 0 { first(writes_h) } else { steps.memory(!writes_h) };
+                    bound.set_arg(HIDDEN_IN, hidden);
+                    if *pass != Pass::Gates {
+                        bound.set_arg(HIDDEN_OUT, steps.memory(writes_h));
+                    }
+                    bound.set_param(STEP, step as u32);
+                    bound.set_param(FLAGS, if step == 0 { flags } else { 0 });
+                });
+            }
         }
     }
+    let runs = steps.runs(0, ways[0]);
+    site.emitted[begins..begins + passes.len()].iter_mut().for_each(|emitted| emitted.groups[0] *= runs);
     Ok(())
+}
+
+/// The steps of a recurrence: what one writes the next reads, and the last writes the final state.
+struct Steps {
+    sequence: Dim,
+    /// Steps that there are dispatches for.
+    most: usize,
+    /// The final state.
+    h: Memory,
+    /// The state at every other step.
+    other: Memory,
+}
+
+impl Steps {
+    fn memory(&self, is_h: bool) -> Memory {
+        if is_h { self.h } else { self.other }
+    }
+
+    /// 1 where a step runs and writes the memory of the final state, or the other; else 0.
+    fn runs(&self, step: usize, writes_h: bool) -> Dim {
+        if self.sequence.is_constant() {
+            return Dim::ONE;
+        }
+        let left = self.sequence - step;
+        let is_odd = left.rem_floor(2);
+        left.clamp(0, 1) * if writes_h { is_odd } else { 1 - is_odd }
+    }
+}
+
+/// Steps from which on a plan serves an eighth of them at least.
+const FEW_STEPS: usize = 32;
+
+/// How many steps a plan has dispatches for: all, or for an open number of them as many as serve a range.
+#[track_caller]
+fn most_steps(sequence: Dim) -> usize {
+    let now = match sequence.value() {
+        Ok(now) if !sequence.is_constant() => now as usize,
+        _ => return number(sequence),
+    };
+    let most = now.next_power_of_two().max(FEW_STEPS);
+    let least = if most > FEW_STEPS { most / 8 } else { 0 };
+    if sequence > least && sequence <= most { most } else { number(sequence) }
 }
 
 /// Writes the state that a recurrence without steps begins and ends with.

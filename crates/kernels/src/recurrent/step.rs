@@ -6,6 +6,7 @@
 //! them and hands over the other. The results meet in workgroup memory, where one invocation for each unit and entry
 //! computes the gates, whose inputs it loaded before.
 
+use olivine_ir::Dim;
 use olivine_ir::op::RecurrentKind;
 use olivine_kernel::{Access, Buf, Builder, Shared, Val, Var};
 
@@ -58,15 +59,14 @@ pub(super) fn emit(
     flags: u32,
     site: &mut Site<'_>,
 ) -> Result<(), String> {
-    let sizes = problem.sizes;
     let gates = problem.gates(pass);
     let dtype = problem.dtype();
     let vector = crate::rows::vector(dtype);
-    let lanes = if sizes.hidden.is_multiple_of(vector) { vector as u32 } else { 1 };
+    let lanes = if problem.hidden.is_multiple_of(vector) { vector as u32 } else { 1 };
     let shape = Shape {
         gates: gates.len() as u32,
-        hidden: sizes.hidden,
-        batch: sizes.batch,
+        hidden: problem.hidden,
+        batch: problem.batch,
         dirs: problem.dirs(),
         lanes,
         size: dtype.size() as u32,
@@ -95,11 +95,11 @@ pub(super) fn emit(
     let numbers = Numbers {
         step,
         flags,
-        hidden: l.size("hidden", sizes.hidden),
-        batch: l.size("batch", sizes.batch),
-        sequence: l.size("sequence", sizes.sequence),
+        hidden: l.size("hidden", problem.hidden),
+        batch: l.size("batch", problem.batch),
+        sequence: l.size("sequence", problem.sequence),
     };
-    let (across_n, per_direction) = (l.size("across", across), l.size("per_direction", across * down));
+    let (across_n, per_direction) = (l.size("across", across), l.size("per_direction", down * across));
     let last = l.size("last_direction", problem.dirs() - 1);
     let number = linear_group(&k);
     let direction = (number / per_direction).min(last);
@@ -124,9 +124,9 @@ pub(super) fn emit(
     k.barrier();
     cells.finish(&k, &tile, memory, h_out, between);
 
-    let flops = 2 * (gates.len() * sizes.hidden * sizes.hidden * sizes.batch * problem.dirs()) as u64;
+    let flops = 2 * problem.batch * (gates.len() * problem.hidden * problem.hidden * problem.dirs());
     let weights = bytes(&problem.r.ty) / problem.op.of.kind.gates() * gates.len();
-    let groups = across as u64 * down as u64 * problem.dirs() as u64;
+    let groups = down * across * problem.dirs();
     let bound = l.done();
     site.dispatch(k, bound, groups, (flops, weights + 2 * bytes(&problem.h.ty)))
 }
@@ -274,13 +274,13 @@ impl<'k> Cells<'k> {
         let dirs = problem.dirs();
         let reversed = (0..dirs).fold(0, |mask, d| mask | usize::from(of.direction.is_reverse(d)) << d);
         let reversed = l.size("reversed", reversed);
-        let columns = dirs * of.kind.gates() * problem.sizes.hidden;
+        let columns = dirs * of.kind.gates() * problem.hidden;
         let (by_step, by_entry) = match of.batch_first {
-            true => (1, problem.sizes.sequence),
-            false => (problem.sizes.batch, 1),
+            true => (Dim::ONE, problem.sequence),
+            false => (problem.batch, Dim::ONE),
         };
         let (x_step, x_entry) = (l.size("x_step", by_step * columns), l.size("x_entry", by_entry * columns));
-        let row = dirs * problem.sizes.hidden;
+        let row = dirs * problem.hidden;
         let (y_step, y_entry) = (l.size("y_step", by_step * row), l.size("y_entry", by_entry * row));
         let clip = of.clip.map(|c| match problem.dtype().size() {
             8 => k.f64(c),

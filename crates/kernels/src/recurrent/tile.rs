@@ -1,7 +1,9 @@
 //! Which units and batch entries a workgroup computes, and how its invocations share the work.
 
+use olivine_ir::Dim;
 use olivine_program::DeviceCaps;
 
+use crate::launch::number;
 use crate::rows::GROUP;
 
 /// Units side by side in a workgroup, each a run of them.
@@ -37,7 +39,7 @@ pub(super) struct Shape {
     /// Rows of r to a unit.
     pub(super) gates: u32,
     pub(super) hidden: usize,
-    pub(super) batch: usize,
+    pub(super) batch: Dim,
     pub(super) dirs: usize,
     /// Elements of one load along the summed axis.
     pub(super) lanes: u32,
@@ -49,7 +51,7 @@ impl Tile {
     pub(super) fn choose(shape: &Shape, caps: &DeviceCaps) -> Tile {
         let most = caps.target.max_invocations;
         let group = GROUP.min(if most.is_power_of_two() { most } else { most.next_power_of_two() / 2 });
-        let whole_batch = shape.batch.next_power_of_two().min(1 << 16) as u32;
+        let whole_batch = number(shape.batch.next_power_of_two().min(1 << 16)) as u32;
         let most_entries = whole_batch.min(if shape.size > 4 { WIDE_ENTRIES } else { u32::MAX });
         let mut chosen = None;
         for (rows, entries, entry_groups) in SHAPES {
@@ -137,14 +139,14 @@ impl Tile {
     }
 
     /// Blocks of units and of batch entries.
-    pub(super) fn blocks(&self, shape: &Shape) -> (usize, usize) {
-        (shape.hidden.div_ceil(self.all_units() as usize), shape.batch.div_ceil(self.all_entries() as usize))
+    pub(super) fn blocks(&self, shape: &Shape) -> (usize, Dim) {
+        (shape.hidden.div_ceil(self.all_units() as usize), shape.batch.div_ceil(self.all_entries()))
     }
 
     /// Workgroups of all directions.
-    pub(super) fn groups(&self, shape: &Shape) -> usize {
+    pub(super) fn groups(&self, shape: &Shape) -> Dim {
         let (across, down) = self.blocks(shape);
-        across * down * shape.dirs
+        down * across * shape.dirs
     }
 }
 
@@ -172,7 +174,7 @@ mod tests {
     }
 
     fn lstm(hidden: usize, batch: usize) -> Shape {
-        Shape { gates: 4, hidden, batch, dirs: 1, lanes: 4, size: 4 }
+        Shape { gates: 4, hidden, batch: batch.into(), dirs: 1, lanes: 4, size: 4 }
     }
 
     #[test]
@@ -180,7 +182,7 @@ mod tests {
         let large = caps(Some(32), 48 << 10, 1024);
         let of = |hidden, batch| {
             let tile = Tile::choose(&lstm(hidden, batch), &large);
-            (tile.all_units(), tile.all_entries(), tile.slices, tile.groups(&lstm(hidden, batch)))
+            (tile.all_units(), tile.all_entries(), tile.slices, number(tile.groups(&lstm(hidden, batch))))
         };
         assert_eq!(of(512, 16), (4, 16, 32, 128));
         assert_eq!(of(1024, 64), (8, 64, 8, 128));
@@ -198,11 +200,11 @@ mod tests {
                     for (hidden, batch) in
                         [(1, 1), (1, 300), (31, 5), (33, 2), (512, 16), (4096, 7), (8, 4096)]
                     {
-                        let shape = Shape { gates, hidden, batch, dirs: 2, lanes, size };
+                        let shape = Shape { gates, hidden, batch: batch.into(), dirs: 2, lanes, size };
                         let t = Tile::choose(&shape, &caps);
                         let (across, down) = t.blocks(&shape);
                         assert!(across * t.all_units() as usize >= hidden);
-                        assert!(down * t.all_entries() as usize >= batch);
+                        assert!(down * t.all_entries() >= batch);
                         assert!(t.group() <= caps.target.max_invocations && t.group().is_power_of_two());
                         assert!(
                             t.parts() * t.sums(&shape) * size <= caps.target.shared_bytes,

@@ -120,6 +120,6 @@ pub(super) fn emit(op: &Sample, plan: &Plan, site: &mut Site<'_>) -> Result<(), 
         });
     });
     let bound = l.done();
-    let cost = (0, (plan.rows * plan.chunk * 4) as u64);
-    site.dispatch(k, bound, plan.rows as u64, cost)
+    let cost = (0, plan.rows * plan.chunk * 4);
+    site.dispatch(k, bound, plan.rows, cost)
 }

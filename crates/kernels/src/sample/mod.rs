@@ -21,7 +21,7 @@ use olivine_kernel::{Access, Buf, Elem, Reduction, Scalar, Val};
 
 use super::random::horner;
 use crate::kernels;
-use crate::launch::{Launch, bytes};
+use crate::launch::{Launch, bytes, number};
 use crate::math;
 use crate::site::{Memory, Operand, Site, linear_group};
 use thresholds::Digit;
@@ -47,7 +47,7 @@ const MOST_TEMPERATURE: u32 = (127 + 100) << 23;
 struct Plan {
     logits: Operand,
     filters: [Operand; 4],
-    rows: usize,
+    rows: Dim,
     v: usize,
     chunks: usize,
     chunk: usize,
@@ -72,19 +72,20 @@ impl Plan {
             .clone()
             .try_into()
             .map_err(|operands: Vec<Operand>| format!("{} operands instead of 6", operands.len()))?;
-        let v = logits.dims().last().copied().unwrap_or(1);
-        let rows = logits.ty.shape.numel() / v.max(1);
+        let sizes = logits.sizes();
+        let v = sizes.last().map_or(1, |v| number(*v));
+        let rows = sizes.numel().div_floor(v.max(1));
         let chunk = v.div_ceil(MOST_CHUNKS).max(CHUNK);
         let chunks = v.div_ceil(chunk);
         let (bins, digits) = thresholds::digits(site.caps.target.shared_bytes);
         let count = 2 * digits.len() - 1;
-        let one = rows as u64 * u64::from(bins) * 12;
-        let all = site.scratch(one * count as u64);
+        let one = rows * bins * 12;
+        let all = site.scratch(one * count);
         let Memory::Scratch { offset, .. } = all else { return Err("histograms have no scratch".into()) };
-        let each = (0..count as u64)
+        let each = (0..count)
             .map(|i| Memory::Scratch {
                 offset: (offset.dim() + i * one).structural(),
-                bytes: Dim::from(one).structural(),
+                bytes: one.structural(),
             })
             .collect();
         Ok(Plan {
@@ -97,26 +98,26 @@ impl Plan {
             group: site.group_size(256),
             digits,
             bins,
-            peaks: site.scratch((rows * chunks * 4) as u64),
+            peaks: site.scratch(rows * chunks * 4),
             histograms: (all, each),
-            states: (0..=count).map(|_| site.scratch((rows * 16) as u64)).collect(),
-            parts: site.scratch((rows * chunks * 12) as u64),
+            states: (0..=count).map(|_| site.scratch(rows * 16)).collect(),
+            parts: site.scratch(rows * chunks * 12),
         })
     }
 
     /// Workgroups of a dispatch over all chunks.
-    fn groups(&self) -> u64 {
-        (self.rows * self.chunks) as u64
+    fn groups(&self) -> Dim {
+        self.rows * self.chunks
     }
 
     fn cost(&self) -> (Dim, Dim) {
-        ((self.rows * self.v).into(), bytes(&self.logits.ty))
+        (self.rows * self.v, bytes(&self.logits.ty))
     }
 }
 
 /// Lowers a draw.
 pub(crate) fn sample(op: &Sample, site: &mut Site<'_>) -> Result<(), String> {
-    if site.targets[0].ty.shape.numel() == 0 {
+    if site.targets[0].ty.shape.has_zero() {
         return Ok(());
     }
     let plan = Plan::new(site)?;
@@ -230,7 +231,7 @@ impl<'k> ScaleArgs<'k> {
 
 /// Declares an operand of one number for all rows or one each, and the step from row to row.
 fn filter<'k>(l: &Launch<'k>, name: &str, operand: &Operand) -> (Buf<'k>, Val<'k>) {
-    let each = usize::from(!operand.dims().is_empty());
+    let each = usize::from(operand.ty.shape.rank() > 0);
     (l.read(name, operand), l.size(&format!("{name}_step"), each))
 }
 
@@ -257,7 +258,7 @@ fn peak(plan: &Plan, site: &mut Site<'_>) -> Result<(), String> {
     let (chunk, there) = Chunk::declare(&l, plan);
     let peaks = l.bind("peaks", Elem::U32, Access::Write, plan.peaks);
     let all = l.bind("histograms", Elem::U32, Access::Write, plan.histograms.0);
-    let words = l.size("words", plan.rows * plan.bins as usize * 3 * plan.histograms.1.len());
+    let words = l.size("words", plan.rows * plan.bins * 3 * plan.histograms.1.len());
     k.if_(there, || {
         let (id, groups) =
             (chunk.row * chunk.chunks + chunk.number, l.size("groups", plan.rows * plan.chunks));

@@ -16,7 +16,7 @@ use crate::matmul::epilogue::{BatchOffset, Destination, Epilogue};
 use crate::matmul::grouped::sort::{ENTRY, Sorted};
 use crate::matmul::problem::{Axis, Experts, Problem};
 use crate::matmul::tiled::panel::TileSpan;
-use crate::site::{Operand, Site, linear_group, rounded};
+use crate::site::{Operand, Site, linear_group, recorded_class, rounded};
 
 /// The name of the family in records.
 const FAMILY: &str = "grouped_matmul";
@@ -96,7 +96,7 @@ pub(crate) fn choose(problem: &Problem<'_>, experts: &Experts, site: &mut Site<'
     let halves = matches!(problem.dtype(), DType::F16 | DType::BF16);
     let offered = target.multiplies(math::elem(problem.dtype()), Elem::F32, [SIDE, SIDE, SIDE]);
     // An order is one of rows, which must be contiguous along K.
-    let ordered = problem.a.along(problem.rows(), problem.k) == Axis::K;
+    let ordered = problem.a.along(problem.m, problem.k) == Axis::K;
     if !halves || !offered || target.subgroup != Some(LANES) || !ordered {
         return None;
     }
@@ -109,22 +109,22 @@ pub(crate) fn choose(problem: &Problem<'_>, experts: &Experts, site: &mut Site<'
             && experts.count.saturating_mul(k_number) < MOST_K;
         (!packed || (stored && whole)) && cut.blocks.fits(problem, site.caps)
     };
-    let each = problem.rows() / experts.count;
+    // Rows of an expert.
+    let each = [24, 80].into_iter().filter(|rows| problem.m >= rows * experts.count).count();
     let given = match each {
-        ..24 => [FLAT_GIVEN, MEDIUM, LARGE, PLAIN],
-        24..80 => [MEDIUM, LARGE, FLAT_GIVEN, PLAIN],
+        0 => [FLAT_GIVEN, MEDIUM, LARGE, PLAIN],
+        1 => [MEDIUM, LARGE, FLAT_GIVEN, PLAIN],
         _ => [LARGE, MEDIUM, FLAT_GIVEN, PLAIN],
     };
     let in_steps = |cut: GroupedTile| {
         [128, 64, 32].map(|k_step| GroupedTile { blocks: CoopTile { k_step, ..cut.blocks }, ..cut })
     };
-    let packed = if each < 24 { [FLAT, TALL] } else { [TALL, FLAT] };
+    let packed = if each == 0 { [FLAT, TALL] } else { [TALL, FLAT] };
     let preferred = packed.into_iter().flat_map(in_steps).chain(given);
     let candidates: Vec<GroupedTile> = preferred.filter(fits).collect();
     let default = candidates.first().copied()?;
-    let sizes =
-        [problem.rows(), problem.columns(), k_number, experts.count].map(|size| rounded(size).to_string());
-    let [m, n, k, e] = sizes;
+    let m = rounded(recorded_class(problem.m, site.is_tuned(FAMILY)));
+    let [n, k, e] = [problem.columns(), k_number, experts.count].map(rounded);
     let class = format!("{} {m}x{n}x{k} e{e}", problem.dtype());
     Some(site.tuned(FAMILY, class, default, candidates))
 }
@@ -219,5 +219,5 @@ pub(crate) fn emit(
         });
     }
     let bound = l.done();
-    site.dispatch(k, bound, groups as u64, problem.cost())
+    site.dispatch(k, bound, groups, problem.cost())
 }

@@ -12,6 +12,7 @@ mod tests;
 mod tiled;
 
 use crate::kernels;
+use crate::launch::number;
 use crate::math;
 use crate::matmul::choice;
 use crate::matmul::choice::{Choice, MEDIUM, SMALL, Shape};
@@ -43,21 +44,22 @@ pub(crate) fn grouped(site: &mut Site<'_>) -> Result<(), String> {
     if !site.caps.target.has(elem.scalar()) {
         return Err(format!("the device has no {elem}"));
     }
-    let (m, n, k_offset) = (problem.rows(), problem.columns(), problem.k_number());
+    let (m, n, k_offset) = (problem.m, problem.columns(), problem.k_number());
     let Some(experts) = problem.experts.clone() else { return Err("a grouped matmul needs experts".into()) };
-    if m * n == 0 {
+    if n == 0 || m == 0 {
         return Ok(());
     }
     if k_offset == 0 || experts.count == 0 {
         return super::emit(problem, Choice::Zeros, &[], site);
     }
     if m <= FEW || experts.count > MOST_EXPERTS {
-        problem.batch = Walk::new(&[m], &[vec![k_offset as i64], vec![0]]);
+        problem.batch = Walk::new(&[m], &[vec![Dim::from(k_offset)], vec![Dim::ZERO]]);
+        problem.batch.drop_single();
         problem.m = Dim::ONE;
         problem.a.outer = Dim::ZERO;
         let run = max_vector(&problem, MatrixRole::B, Axis::Outer);
         let cut = choice::sweep(
-            &Shape { m: 1, n: n.into(), k: k_offset.into(), batches: m.into() },
+            &Shape { m: 1, n: n.into(), k: k_offset.into(), batches: m },
             run as usize,
             site.caps,
         );
@@ -68,7 +70,7 @@ pub(crate) fn grouped(site: &mut Site<'_>) -> Result<(), String> {
 
 /// Emits the matmul of many rows: their order, and tiles of it.
 pub(crate) fn many(problem: &Problem<'_>, experts: &Experts, site: &mut Site<'_>) -> Result<(), String> {
-    let m = problem.rows();
+    let m = problem.m;
     if let Some(cut) = coop::choose(problem, experts, site) {
         let sorted = sort(experts, m, cut.blocks.m, site)?;
         return coop::emit(problem, experts, cut, &sorted, site);
@@ -82,16 +84,17 @@ pub(crate) fn many(problem: &Problem<'_>, experts: &Experts, site: &mut Site<'_>
 
 /// One matmul of all rows; which of B's matrices a row takes is left to the kernels.
 fn problem_of(x: &Operand, w: &Operand, ids: &Operand, target: Target) -> Result<Problem<'static>, String> {
-    let ([m, k_offset], [count, _, n]) = (x.dims(), w.dims()) else {
+    let ([m, k_size], [count, _, n]) = (&x.sizes()[..], w.dims()) else {
         return Err(format!("a grouped matmul of {} and {}", x.ty, w.ty));
     };
-    let (m, k_offset, count, n) = (*m, *k_offset, *count, *n);
+    let (m, k_offset, count, n) = (*m, number(*k_size), *count, *n);
     let stride = |size: usize, stride: usize| if size == 1 { Dim::ZERO } else { stride.into() };
+    let row = if m == 1 { Dim::ZERO } else { k_offset.into() };
     Ok(Problem {
-        m: m.into(),
+        m,
         n: n.into(),
         k: k_offset.into(),
-        a: MatrixOperand { operand: x.clone(), outer: stride(m, k_offset), k_stride: stride(k_offset, 1) },
+        a: MatrixOperand { operand: x.clone(), outer: row, k_stride: stride(k_offset, 1) },
         b: MatrixOperand { operand: w.clone(), outer: stride(n, 1), k_stride: stride(k_offset, n) },
         batch: Walk::new::<Dim, Dim>(&[], &[vec![], vec![]]),
         extras: Vec::new(),

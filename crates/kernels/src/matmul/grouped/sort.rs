@@ -3,6 +3,7 @@
 //! A workgroup to each expert, and one to the rows that have none: it counts all rows, so that it knows where its own
 //! begin, and writes their numbers in the order they have. Nothing depends on which invocation comes first.
 
+use olivine_ir::Dim;
 use olivine_kernel::{Access, AtomicOp, Buf, Builder, Elem, Reduction, Shared, Val};
 
 use crate::launch::Launch;
@@ -27,15 +28,21 @@ pub(crate) struct Sorted {
     /// What describes the tiles; those that are not needed are empty and the last.
     pub(crate) entries: Memory,
     /// How many there are room for.
-    pub(crate) tiles: usize,
+    pub(crate) tiles: Dim,
 }
 
 /// Emits the ordering of rows by expert, those without one last, in tiles of up to so many rows.
-pub(crate) fn sort(experts: &Experts, rows: usize, tile: u32, site: &mut Site<'_>) -> Result<Sorted, String> {
+pub(crate) fn sort(
+    experts: &Experts,
+    rows: impl Into<Dim>,
+    tile: u32,
+    site: &mut Site<'_>,
+) -> Result<Sorted, String> {
+    let rows = rows.into();
     // Every expert, and the rows without one, may leave one tile unfilled.
-    let tiles = rows / tile as usize + (experts.count + 1).min(rows);
-    let order = site.scratch(4 * rows as u64);
-    let entries = site.scratch(4 * u64::from(ENTRY) * tiles as u64);
+    let tiles = rows.div_floor(tile) + rows.min(experts.count + 1);
+    let order = site.scratch(4 * rows);
+    let entries = site.scratch(4 * ENTRY * tiles);
     let sorted = Sorted { order, entries, tiles };
     emit(experts, rows, tile, &sorted, site)?;
     Ok(sorted)
@@ -43,7 +50,7 @@ pub(crate) fn sort(experts: &Experts, rows: usize, tile: u32, site: &mut Site<'_
 
 fn emit(
     experts: &Experts,
-    rows: usize,
+    rows: Dim,
     tile: u32,
     sorted: &Sorted,
     site: &mut Site<'_>,
@@ -52,7 +59,7 @@ fn emit(
     let group = site.group_size(if rows > 2048 { 1024 } else { 256 });
     let k = site.builder("grouped_matmul_sort", group);
     let l = Launch::new(&k);
-    let chunk = rows.div_ceil(group as usize).next_multiple_of(UNDER_WAY as usize);
+    let chunk = rows.div_ceil(group).next_multiple_of(UNDER_WAY);
     let to = ExpertSort {
         k: &k,
         ids: Ids::declare(&l, experts),
@@ -71,7 +78,7 @@ fn emit(
         to.place(mine, first);
     });
     let bound = l.done();
-    let moved = 8 * experts.ids.ty.shape.numel() as u64;
+    let moved = 8 * experts.ids.sizes().numel();
     site.dispatch(k, bound, experts.count as u64 + 1, (0, moved))
 }
 

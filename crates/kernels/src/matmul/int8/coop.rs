@@ -1,6 +1,7 @@
 //! Matmuls of 8-bit integers by cooperative matrices: panels of bytes in workgroup memory, i32 sums in the matrices of
 //! subgroups, sums of lines for the zero points counted as the panels pass.
 
+use olivine_ir::Dim;
 use olivine_kernel::{
     Access, Buf, Builder, Elem, MatrixType, MatrixUse, Reduction, Scalar, Shared, Val, Var,
 };
@@ -44,18 +45,18 @@ impl Int8CoopTile {
         self.m / self.rows * (self.n / self.columns) * LANES
     }
 
-    fn count(self, m: usize, n: usize, batches: usize) -> u64 {
-        (m.div_ceil(self.m as usize) * n.div_ceil(self.n as usize) * batches) as u64
+    fn count(self, m: Dim, n: Dim, batches: Dim) -> Dim {
+        m.div_ceil(self.m) * n.div_ceil(self.n) * batches
     }
 }
 
 /// The sizes of a matmul: rows, columns, indices along K and batches.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sizes {
-    pub(crate) m: usize,
-    pub(crate) n: usize,
+    pub(crate) m: Dim,
+    pub(crate) n: Dim,
     pub(crate) k: usize,
-    pub(crate) batches: usize,
+    pub(crate) batches: Dim,
 }
 
 /// The blocks for a matmul; `None` where the device has no such matrices, or too little would come of them.
@@ -63,7 +64,7 @@ pub(crate) fn choose(sizes: Sizes, caps: &DeviceCaps) -> Option<Int8CoopTile> {
     let offered = caps.target.multiplies(Elem::I8, Elem::I32, [SIDE, SIDE, PACK_K]);
     let pointers = matches!(caps.addressing, Addressing::Pointers);
     let subgroups = caps.target.subgroup == Some(LANES);
-    if !(offered && pointers && subgroups) || sizes.m.min(sizes.n) <= 8 || sizes.k < PACK_K as usize {
+    if !(offered && pointers && subgroups) || sizes.m <= 8 || sizes.n <= 8 || sizes.k < PACK_K as usize {
         return None;
     }
     let large = LARGE.count(sizes.m, sizes.n, sizes.batches) >= BUSY;
@@ -83,8 +84,8 @@ pub(crate) fn emit(
     let Sizes { m, n, k: k_size, batches } = sizes;
     let step = blocks.k_step as usize;
     let [left, right] = [
-        pack(lines[0], k_size, step, &batch.dims(), site)?,
-        pack(lines[1], k_size, step, &batch.dims(), site)?,
+        pack(lines[0], k_size, step, &batch.dims, site)?,
+        pack(lines[1], k_size, step, &batch.dims, site)?,
     ];
 
     let k = site.builder("qmatmul_coop", blocks.group());
@@ -103,10 +104,11 @@ pub(crate) fn emit(
     let b_zeros = ZeroPoints::declare(&l, "b_zero", zeros[1], dtypes[1]);
     let to = l.write("y", &target);
     let groups = blocks.count(m, n, batches);
-    let (end, total) = (l.size("k_size", k_size), l.size("groups", groups as usize));
-    let walk = Walk::unmerged(&batch.dims(), &[left.batch.clone(), right.batch.clone()]);
+    let (end, total) = (l.size("k_size", k_size), l.size("groups", groups));
+    let walk = Walk::unmerged(&batch.dims, &[left.batch.clone(), right.batch.clone()]);
     let walker = walk.declare(&l, &[left.offset, right.offset]);
 
+    let wide = n.is_multiple_of(4);
     let id = linear_group(&k);
     k.if_(id.lt(total), || {
         let (down, across) = ((a.count + (blocks.m - 1)) / blocks.m, (b.count + (blocks.n - 1)) / blocks.n);
@@ -114,13 +116,13 @@ pub(crate) fn emit(
         let (row_block, column_block) = swizzle(id - batch * (down * across), down, across);
         let at = walker.at(batch);
         let (first_row, first_column) = (row_block * blocks.m, column_block * blocks.n);
-        let end_of = Int8Epilogue { to, batch, k_size: end, wide: n.is_multiple_of(4) };
+        let end_of = Int8Epilogue { to, batch, k_size: end, wide };
         let a_panel = BytePanel::new(&k, a, blocks.m, blocks.k_step, (at[0], first_row), b_zeros.count());
         let b_panel = BytePanel::new(&k, b, blocks.n, blocks.k_step, (at[1], first_column), a_zeros.count());
         multiply(&k, blocks, a_panel, b_panel, (first_row, first_column), &end_of, (&a_zeros, &b_zeros));
     });
     let bound = l.done();
-    let cost = cost(m, n, k_size * batches, &site.operands.clone(), site);
+    let cost = cost(m, n, batches * k_size, &site.operands.clone(), site);
     site.dispatch(k, bound, groups, cost)
 }
 

@@ -8,11 +8,11 @@ mod coop;
 mod pack;
 
 use olivine_ir::op::{QConv, QMatMul};
-use olivine_ir::{DType, Dim};
+use olivine_ir::{DType, Dim, product};
 use olivine_kernel::{Access, Buf, Builder, Elem, Scalar, Shared, Val, Var};
 
 use crate::kernels;
-use crate::launch::{Launch, bytes, number, signed};
+use crate::launch::{Launch, bytes, number};
 use crate::site::{Operand, Site, linear_group};
 use crate::walk::Walk;
 
@@ -69,19 +69,19 @@ struct Image<'k> {
 /// An 8-bit operand by lines: rows of the left side, columns of the right.
 struct Int8Lines<'a> {
     operand: &'a Operand,
-    outer: i64,
-    k_stride: i64,
-    count: usize,
+    outer: Dim,
+    k_stride: Dim,
+    count: Dim,
     /// Strides that where a batch begins is made of.
-    batch: &'a [i64],
+    batch: &'a [Dim],
 }
 
 impl Int8Lines<'_> {
     fn layout(&self, k: usize) -> Int8Layout {
-        let aligned = |stride: &i64| stride % 4 == 0;
+        let aligned = |stride: &Dim| stride.is_multiple_of(4);
         let begins = self.operand.offset.is_multiple_of(4) && self.batch.iter().all(aligned);
         if begins
-            && (self.k_stride == 1 || k == 1)
+            && (k == 1 || self.k_stride == 1)
             && k.is_multiple_of(4)
             && (aligned(&self.outer) || self.count == 1)
         {
@@ -89,7 +89,7 @@ impl Int8Lines<'_> {
         } else if begins
             && (self.outer == 1 || self.count == 1)
             && self.count.is_multiple_of(4)
-            && (aligned(&self.k_stride) || k == 1)
+            && (k == 1 || aligned(&self.k_stride))
         {
             Int8Layout::Outer
         } else {
@@ -236,7 +236,7 @@ impl<'k> ZeroPoints<'k> {
     fn declare(l: &Launch<'k>, name: &str, zeros: Option<&Operand>, dtype: DType) -> Self {
         ZeroPoints {
             buffer: zeros.map(|z| l.read(name, z)),
-            each: zeros.is_some_and(|z| !z.dims().is_empty()),
+            each: zeros.is_some_and(|z| z.ty.shape.rank() > 0),
             shift: if dtype == DType::U8 { 128 } else { 0 },
         }
     }
@@ -261,32 +261,45 @@ impl<'k> ZeroPoints<'k> {
 pub(crate) fn qmatmul(op: &QMatMul, site: &mut Site<'_>) -> Result<(), String> {
     let (operands, target) = (site.operands.clone(), site.targets[0].clone());
     let [a, b, rest @ ..] = operands.as_slice() else { return Err("a matmul needs two operands".into()) };
-    let dims = target.ty.shape.dims();
-    let ([a_batch @ .., m, k], [b_batch @ .., _, n]) = (a.dims(), b.dims()) else {
+    let dims = target.ty.shape.sizes();
+    let (of_a, of_b) = (a.sizes(), b.sizes());
+    let ([a_batch @ .., m, k], [b_batch @ .., _, n]) = (&of_a[..], &of_b[..]) else {
         return Err("a matmul of vectors".into());
     };
-    let (m, n, k_size) = (*m, *n, *k);
+    // Kernels are written for K; rows, columns and batches may be any number.
+    let (m, n, k_size) = (*m, *n, number(*k));
     let batch_dims = &dims[..dims.len() - 2];
-    let strides = |operand: &Operand, own: usize| {
-        let mut strides = vec![0; batch_dims.len()];
-        for axis in 0..own {
-            if operand.dims()[axis] > 1 {
-                strides[batch_dims.len() - own + axis] = signed(operand.strides[axis]);
+    let strides = |operand: &Operand, own: &[Dim]| {
+        let mut strides = vec![Dim::ZERO; batch_dims.len()];
+        for (axis, size) in own.iter().enumerate() {
+            if *size > 1 {
+                strides[batch_dims.len() - own.len() + axis] = operand.strides[axis];
             }
         }
         strides
     };
-    let batch = Walk::new(batch_dims, &[strides(a, a_batch.len()), strides(b, b_batch.len())]);
-    let of = |operand: &Operand, back: usize, size: usize| {
-        if size == 1 { 0 } else { signed(operand.strides[operand.strides.len() - back]) }
+    let mut batch = Walk::new(batch_dims, &[strides(a, a_batch), strides(b, b_batch)]);
+    batch.drop_single();
+    let of = |operand: &Operand, back: usize, size: Dim| {
+        if size == 1 { Dim::ZERO } else { operand.strides[operand.strides.len() - back] }
     };
-    let jumps = [batch.strides(0), batch.strides(1)];
-    let left =
-        Int8Lines { operand: a, outer: of(a, 2, m), k_stride: of(a, 1, k_size), count: m, batch: &jumps[0] };
-    let right =
-        Int8Lines { operand: b, outer: of(b, 1, n), k_stride: of(b, 2, k_size), count: n, batch: &jumps[1] };
-    let batches = number(batch.numel());
-    if m * n * batches == 0 {
+    let k_dim = Dim::from(k_size);
+    let left = Int8Lines {
+        operand: a,
+        outer: of(a, 2, m),
+        k_stride: of(a, 1, k_dim),
+        count: m,
+        batch: &batch.strides[0],
+    };
+    let right = Int8Lines {
+        operand: b,
+        outer: of(b, 1, n),
+        k_stride: of(b, 2, k_dim),
+        count: n,
+        batch: &batch.strides[1],
+    };
+    let batches = batch.numel();
+    if m == 0 || n == 0 || batches == 0 {
         return Ok(());
     }
     let zeros = [rest.first().filter(|_| op.a_zero), rest.get(usize::from(op.a_zero)).filter(|_| op.b_zero)];
@@ -310,8 +323,8 @@ pub(crate) fn qmatmul(op: &QMatMul, site: &mut Site<'_>) -> Result<(), String> {
         BatchOrigin { left: at[0], right: at[1], first_row: k.u32(0) }
     });
     let bound = l.done();
-    let cost = cost(m, n, k_size * batches, &operands, site);
-    site.dispatch(k, bound, tiles(m, n) * batches as u64, cost)
+    let cost = cost(m, n, batches * k_size, &operands, site);
+    site.dispatch(k, bound, tiles(m, n) * batches, cost)
 }
 
 /// Lowers an integer convolution: w times the windows of x, for every image and group.
@@ -320,26 +333,27 @@ pub(crate) fn qconv(op: &QConv, site: &mut Site<'_>) -> Result<(), String> {
     let [x, w, rest @ ..] = operands.as_slice() else {
         return Err("a convolution needs two operands".into());
     };
-    let dims = target.ty.shape.dims();
-    let (rows, windows) = (dims[1] / op.groups, dims[2..].iter().product::<usize>());
+    let (dims, of_x) = (target.ty.shape.sizes(), x.sizes());
+    let (rows, windows) = (number(dims[1]) / op.groups, product(&dims[2..]));
     let k_size: usize = w.dims()[1..].iter().product();
     let batches = dims[0] * op.groups;
-    if rows * windows * batches == 0 {
+    if rows == 0 || windows == 0 || batches == 0 {
         return Ok(());
     }
     let spatial = dims.len() - 2;
-    let padded = |i: usize| x.dims()[2 + i] + op.window.pads[i].0 + op.window.pads[i].1;
-    if let Some(axis) = (0..spatial).find(|i| padded(*i) > i32::MAX as usize) {
+    let padded = |i: usize| of_x[2 + i] + op.window.pads[i].0 + op.window.pads[i].1;
+    if let Some(axis) = (0..spatial).find(|i| padded(*i) > i32::MAX) {
         return Err(format!("axis {axis} with its padding is longer than 2^31"));
     }
     let left = Int8Lines {
         operand: w,
-        outer: k_size as i64,
-        k_stride: 1,
-        count: rows,
-        batch: &[(rows * k_size) as i64],
+        outer: k_size.into(),
+        k_stride: Dim::ONE,
+        count: rows.into(),
+        batch: &[(rows * k_size).into()],
     };
-    let right = Int8Lines { operand: x, outer: 0, k_stride: 0, count: windows, batch: &[] };
+    let right =
+        Int8Lines { operand: x, outer: Dim::ZERO, k_stride: Dim::ZERO, count: windows, batch: &[] };
 
     let group = site.group_size(256);
     let k = site.builder("qconv", group);
@@ -352,41 +366,41 @@ pub(crate) fn qconv(op: &QConv, site: &mut Site<'_>) -> Result<(), String> {
     let to = l.write("y", &target);
     let sizes = Sizes { k_size: l.size("k_size", k_size), batches: l.size("batches", batches) };
     // Axes that are not there stand first, with size 1.
-    let three = |name: &str, absent: usize, of: &dyn Fn(usize) -> usize| {
+    let three = |name: &str, absent: usize, of: &dyn Fn(usize) -> Dim| {
         [0usize, 1, 2].map(|axis| {
-            let value = (axis + spatial).checked_sub(3).map_or(absent, of);
+            let value = (axis + spatial).checked_sub(3).map_or(absent.into(), of);
             l.size(&format!("{name}_{axis}"), value)
         })
     };
     x_side.image = Some(Image {
-        taps: three("taps", 1, &|i| w.dims()[2 + i]),
+        taps: three("taps", 1, &|i| w.ty.shape.size(2 + i)),
         windows: three("windows", 1, &|i| dims[2 + i]),
-        sizes: three("size", 1, &|i| x.dims()[2 + i]),
-        strides: three("stride", 1, &|i| op.window.strides[i].min(padded(i))),
-        dilations: three("dilation", 1, &|i| op.window.dilations[i].min(padded(i))),
-        pads: three("pad", 0, &|i| op.window.pads[i].0),
+        sizes: three("size", 1, &|i| of_x[2 + i]),
+        strides: three("stride", 1, &|i| padded(i).min(op.window.strides[i])),
+        dilations: three("dilation", 1, &|i| padded(i).min(op.window.dilations[i])),
+        pads: three("pad", 0, &|i| op.window.pads[i].0.into()),
         zero: x_zeros.of(k.u32(0)).bitcast(Scalar::U32) & 0xff,
     });
     let groups = l.size("groups", op.groups);
     let (image, matrix) =
-        (l.size("image", x.dims()[1..].iter().product::<usize>() / op.groups), rows * k_size);
+        (l.size("image", product(&of_x[1..]).div_floor(op.groups)), rows * k_size);
     let (matrix, rows_each) = (l.size("matrix", matrix), l.size("rows", rows));
     int8_matmul(&k, (w_side, w_zeros), (x_side, x_zeros), &sizes, (to, windows), |batch| {
         let in_group = batch % groups;
         BatchOrigin { left: in_group * matrix, right: batch * image, first_row: in_group * rows_each }
     });
     let bound = l.done();
-    let cost = cost(rows, windows, k_size * batches, &operands, site);
-    site.dispatch(k, bound, tiles(rows, windows) * batches as u64, cost)
+    let cost = cost(rows.into(), windows, batches * k_size, &operands, site);
+    site.dispatch(k, bound, tiles(rows.into(), windows) * batches, cost)
 }
 
-fn tiles(m: usize, n: usize) -> u64 {
-    m.div_ceil(TILE as usize) as u64 * n.div_ceil(TILE as usize) as u64
+fn tiles(m: Dim, n: Dim) -> Dim {
+    m.div_ceil(TILE) * n.div_ceil(TILE)
 }
 
-fn cost(m: usize, n: usize, k: usize, operands: &[Operand], site: &Site<'_>) -> (u64, Dim) {
+fn cost(m: Dim, n: Dim, k: Dim, operands: &[Operand], site: &Site<'_>) -> (Dim, Dim) {
     let moved = operands.iter().map(|o| bytes(&o.ty)).sum::<Dim>() + bytes(&site.targets[0].ty);
-    ((2 * m as u64).saturating_mul(n as u64).saturating_mul(k as u64), moved)
+    (2 * m * n * k, moved)
 }
 
 /// Numbers of a whole matmul.
@@ -408,10 +422,11 @@ fn int8_matmul<'k>(
     (a, a_zeros): (Int8Operand<'k>, ZeroPoints<'k>),
     (b, b_zeros): (Int8Operand<'k>, ZeroPoints<'k>),
     sizes: &Sizes<'k>,
-    (to, columns): (Buf<'k>, usize),
+    (to, columns): (Buf<'k>, Dim),
     place: impl Fn(Val<'k>) -> BatchOrigin<'k>,
 ) {
     let group = k.group();
+    let whole = columns.is_multiple_of(COLUMNS);
     let (m, n) = (a.count, b.count);
     let panel = || k.shared(Elem::U32, 4, BLOCKS);
     let (a_panel, b_panel) = (panel(), panel());
@@ -498,7 +513,7 @@ fn int8_matmul<'k>(
                 };
                 let values: Vec<Val<'k>> = (0..COLUMNS).map(value).collect();
                 let at = (batch * m + row) * n + column;
-                if columns.is_multiple_of(COLUMNS as usize) {
+                if whole {
                     k.if_(column.lt(n), || to.store_vec(at, &values));
                 } else {
                     for (j, value) in values.iter().enumerate() {

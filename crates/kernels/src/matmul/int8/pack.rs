@@ -1,6 +1,7 @@
 //! An 8-bit operand brought to the form that matrices are read from: signed bytes, lines of K one after
 //! another, each padded with zeros to whole steps.
 
+use olivine_ir::Dim;
 use olivine_kernel::{Access, Elem};
 
 use crate::launch::{Launch, bytes, number};
@@ -19,20 +20,20 @@ pub(crate) struct PackedInt8 {
     /// Whether u8 still has to be made signed.
     pub(crate) shifted: bool,
     /// Bytes from one line to the next.
-    pub(crate) outer: i64,
+    pub(crate) outer: Dim,
     /// Bytes from one batch to the next, along the axes of the matmul's batches.
-    pub(crate) batch: Vec<i64>,
-    pub(crate) offset: usize,
+    pub(crate) batch: Vec<Dim>,
+    pub(crate) offset: Dim,
     /// Bytes of a line that may be read.
     pub(crate) k_size: usize,
 }
 
 /// The operand as it is, if it has that form already.
 fn straight(lines: &Int8Lines<'_>, k: usize) -> Option<PackedInt8> {
-    let whole = |x: &i64| x % i64::from(CHUNK) == 0;
-    let offset = lines.operand.first();
-    let aligned = [k as i64, lines.outer, offset as i64].iter().chain(lines.batch).all(whole);
-    (lines.k_stride == 1 && aligned).then(|| PackedInt8 {
+    let whole = |x: &Dim| x.is_multiple_of(CHUNK);
+    let offset = lines.operand.offset;
+    let aligned = || [k.into(), lines.outer, offset].iter().chain(lines.batch).all(whole);
+    (lines.k_stride == 1 && aligned()).then(|| PackedInt8 {
         memory: lines.operand.memory,
         shifted: false,
         outer: lines.outer,
@@ -47,22 +48,23 @@ pub(crate) fn pack(
     lines: &Int8Lines<'_>,
     k: usize,
     step: usize,
-    batch_dims: &[usize],
+    batch_dims: &[Dim],
     site: &mut Site<'_>,
 ) -> Result<PackedInt8, String> {
     if let Some(packed) = straight(lines, k) {
         return Ok(packed);
     }
     let k_size = k.next_multiple_of(step);
-    let mut matrices = 1;
-    let mut batch = vec![0; batch_dims.len()];
-    for axis in (0..batch_dims.len()).rev().filter(|axis| lines.batch[*axis] != 0) {
-        batch[axis] = (matrices * lines.count * k_size) as i64;
+    let repeats = |axis: usize| lines.batch[axis].as_constant() == Some(0);
+    let mut matrices = Dim::ONE;
+    let mut batch = vec![Dim::ZERO; batch_dims.len()];
+    for axis in (0..batch_dims.len()).rev().filter(|axis| !repeats(*axis)) {
+        batch[axis] = matrices * lines.count * k_size;
         matrices *= batch_dims[axis];
     }
-    let size = (matrices * lines.count * k_size) as u64;
-    let dims: Vec<usize> =
-        (0..batch_dims.len()).map(|a| if lines.batch[a] == 0 { 1 } else { batch_dims[a] }).collect();
+    let size = matrices * lines.count * k_size;
+    let dims: Vec<Dim> =
+        (0..batch_dims.len()).map(|axis| if repeats(axis) { Dim::ONE } else { batch_dims[axis] }).collect();
     let walk = Walk::new(&dims, &[lines.batch.to_vec()]);
     let make = |site: &mut Site<'_>, memory: Memory| emit(lines, k, k_size, &walk, memory, site);
     let memory = if lines.operand.stored {
@@ -70,13 +72,13 @@ pub(crate) fn pack(
             "signed bytes {k} to {k_size} of {} lines by {} and {}, {dims:?} by {:?}",
             lines.count, lines.outer, lines.k_stride, lines.batch
         );
-        site.at_load(how, lines.operand, size, make)?
+        site.at_load(how, lines.operand, number(size) as u64, make)?
     } else {
         let memory = site.scratch(size);
         make(site, memory)?;
         memory
     };
-    Ok(PackedInt8 { memory, shifted: true, outer: k_size as i64, batch, offset: 0, k_size })
+    Ok(PackedInt8 { memory, shifted: true, outer: k_size.into(), batch, offset: Dim::ZERO, k_size })
 }
 
 fn emit(
@@ -87,8 +89,8 @@ fn emit(
     memory: Memory,
     site: &mut Site<'_>,
 ) -> Result<(), String> {
-    let batches = number(walk.numel());
-    let (down, along) = (lines.count.div_ceil(4 * ACROSS as usize), k_size.div_ceil(CHUNK as usize));
+    let batches = walk.numel();
+    let (down, along) = (lines.count.div_ceil(4 * ACROSS), k_size.div_ceil(CHUNK as usize));
     let group = site.group_size(256);
     let b = site.builder("qmatmul_pack", group);
     let l = Launch::new(&b);
@@ -118,7 +120,7 @@ fn emit(
         }
     });
     let bound = l.done();
-    let threads = (down * along * batches) as u64 * u64::from(ACROSS);
-    let moved = bytes(&lines.operand.ty) + (batches * lines.count * k_size) as u64;
-    site.dispatch(b, bound, threads.div_ceil(u64::from(group)), (0, moved))
+    let threads = down * along * batches * ACROSS;
+    let moved = bytes(&lines.operand.ty) + batches * lines.count * k_size;
+    site.dispatch(b, bound, threads.div_ceil(group), (0, moved))
 }

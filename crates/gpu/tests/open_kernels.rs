@@ -1,0 +1,271 @@
+//! Kernel families of GPUs with open sizes, on devices that need not be here: a few plans serve all sizes, and evaluated
+//! for any of them a plan is the program that those sizes are lowered to.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failed expectation is a failed test")]
+
+use olivine_ir::op::{
+    Direction, HeadLayout, Recurrent, RecurrentKind, RecurrentLayer, Rope, RopeScaling, RopeStyle, ScatterMode,
+    Window,
+};
+use olivine_ir::size::Bindings;
+use olivine_ir::{BlockFormat, DType, Error, Graph, Shape, TensorType, ValueId, open_symbol};
+
+#[allow(dead_code, reason = "a part is enough here")]
+mod devices;
+
+use devices::{Plans, h200, lowered, plain_card, same, software};
+
+/// A graph of one input `x`, the sizes of which may be open, and further inputs.
+struct Family {
+    name: &'static str,
+    build: fn(&mut Graph) -> Result<ValueId, Error>,
+    /// Names of open sizes, and from where to where they go.
+    sizes: &'static [(&'static str, usize, usize)],
+    /// The inputs' shapes for values of the open sizes.
+    shapes: fn(&[usize]) -> Vec<(&'static str, Vec<usize>)>,
+    /// Plans at most, for 40 random sizes.
+    plans: usize,
+}
+
+/// An input with some sizes open, which are built with 3.
+fn input(g: &mut Graph, name: &str, dtype: DType, sizes: &[&str]) -> Result<ValueId, Error> {
+    let number = |size: &&str| size.parse::<usize>().unwrap_or(3);
+    let open = |size: &&str| size.parse::<usize>().is_err().then(|| size.to_string());
+    let dims: Vec<usize> = sizes.iter().map(number).collect();
+    g.input_with_dims(name, dtype, Shape::new(&dims)?, sizes.iter().map(open).collect())
+}
+
+fn packed(g: &mut Graph, name: &str, format: BlockFormat, dims: &[usize]) -> Result<ValueId, Error> {
+    g.param_of(name, TensorType::packed(format, dims)?)
+}
+
+const FAMILIES: &[Family] = &[
+    Family {
+        name: "packed matmul",
+        build: |g| {
+            let x = input(g, "x", DType::F32, &["n", "256"])?;
+            let w = packed(g, "w", BlockFormat::Q4_0, &[512, 256])?;
+            g.dequant_matmul(x, w)
+        },
+        sizes: &[("n", 9, 600)],
+        shapes: |n| vec![("x", vec![n[0], 256])],
+        plans: 6,
+    },
+    Family {
+        name: "int8 matmul",
+        build: |g| {
+            let x = input(g, "x", DType::U8, &["n", "m", "64"])?;
+            let w = g.param("w", DType::I8, [64, 96])?;
+            g.qmatmul(x, w, None, None)
+        },
+        sizes: &[("n", 1, 5), ("m", 1, 300)],
+        shapes: |n| vec![("x", vec![n[0], n[1], 64])],
+        plans: 6,
+    },
+    Family {
+        name: "grouped matmul",
+        build: |g| {
+            let x = input(g, "x", DType::F32, &["n", "64"])?;
+            let ids = input(g, "ids", DType::I32, &["n"])?;
+            let w = g.param("w", DType::F32, [8, 64, 48])?;
+            g.grouped_matmul(x, w, ids)
+        },
+        sizes: &[("n", 17, 3000)],
+        shapes: |n| vec![("x", vec![n[0], 64]), ("ids", vec![n[0]])],
+        plans: 4,
+    },
+    Family {
+        name: "grouped packed matmul",
+        build: |g| {
+            let x = input(g, "x", DType::F32, &["n", "64"])?;
+            let ids = input(g, "ids", DType::I32, &["n"])?;
+            let w = packed(g, "w", BlockFormat::Q8_0, &[8, 48, 64])?;
+            g.dequant_grouped_matmul(x, w, ids)
+        },
+        sizes: &[("n", 17, 3000)],
+        shapes: |n| vec![("x", vec![n[0], 64]), ("ids", vec![n[0]])],
+        plans: 4,
+    },
+    Family {
+        name: "packed rows",
+        build: |g| {
+            let ids = input(g, "ids", DType::I64, &["n", "m"])?;
+            let w = packed(g, "w", BlockFormat::Q8_0, &[100, 64])?;
+            g.dequant_gather(w, ids, DType::F32)
+        },
+        sizes: &[("n", 1, 5), ("m", 1, 300)],
+        shapes: |n| vec![("ids", vec![n[0], n[1]])],
+        plans: 1,
+    },
+    Family {
+        name: "cache append",
+        build: |g| {
+            let cache = input(g, "cache", DType::F32, &["n", "c", "2", "16"])?;
+            let rows = input(g, "rows", DType::F32, &["n", "m", "2", "16"])?;
+            let at = input(g, "at", DType::I64, &["n"])?;
+            let positions = input(g, "positions", DType::I64, &["n", "m"])?;
+            let spec = Rope {
+                layout: HeadLayout::Bshd,
+                style: RopeStyle::NeoX,
+                rotary: 16,
+                base: 10000.0,
+                scaling: RopeScaling::None,
+                tables: false,
+            };
+            let rows = g.rope(spec, rows, &[positions])?;
+            g.kv_append(HeadLayout::Bshd, cache, rows, at)
+        },
+        sizes: &[("n", 2, 5), ("m", 2, 200), ("c", 256, 4000)],
+        shapes: |n| {
+            vec![
+                ("cache", vec![n[0], n[2], 2, 16]),
+                ("rows", vec![n[0], n[1], 2, 16]),
+                ("at", vec![n[0]]),
+                ("positions", vec![n[0], n[1]]),
+            ]
+        },
+        plans: 2,
+    },
+    Family {
+        name: "scatters",
+        build: |g| {
+            let x = input(g, "x", DType::F32, &["n", "m"])?;
+            let ids = input(g, "ids", DType::I64, &["n", "k"])?;
+            let updates = input(g, "updates", DType::F32, &["n", "k"])?;
+            let x = g.scatter_elements(x, ids, updates, 1, ScatterMode::Add)?;
+            let tuples = input(g, "tuples", DType::I64, &["k", "2"])?;
+            let values = input(g, "values", DType::F32, &["k"])?;
+            g.scatter_nd(x, tuples, values, ScatterMode::Replace)
+        },
+        sizes: &[("n", 2, 9), ("m", 2, 1000), ("k", 1, 40)],
+        shapes: |n| {
+            vec![
+                ("x", vec![n[0], n[1]]),
+                ("ids", vec![n[0], n[2]]),
+                ("updates", vec![n[0], n[2]]),
+                ("tuples", vec![n[2], 2]),
+                ("values", vec![n[2]]),
+            ]
+        },
+        plans: 3,
+    },
+    Family {
+        name: "spectra",
+        build: |g| {
+            let x = input(g, "x", DType::F32, &["n", "m", "512"])?;
+            g.rfft(x, 2)
+        },
+        sizes: &[("n", 1, 5), ("m", 1, 300)],
+        shapes: |n| vec![("x", vec![n[0], n[1], 512])],
+        plans: 6,
+    },
+    Family {
+        name: "bidirectional lstm",
+        build: |g| {
+            let x = input(g, "x", DType::F32, &["m", "n", "24"])?;
+            let (w, r) = (g.param("w", DType::F32, [2, 64, 24])?, g.param("r", DType::F32, [2, 64, 16])?);
+            let spec = Recurrent::new(RecurrentKind::Lstm, Direction::Bidirectional);
+            Ok(g.recurrent(spec, x, &RecurrentLayer::new(w, r), None)?[0])
+        },
+        sizes: &[("n", 1, 4), ("m", 9, 300)],
+        shapes: |n| vec![("x", vec![n[1], n[0], 24])],
+        plans: 8,
+    },
+    Family {
+        name: "gru that resets before its product",
+        build: |g| {
+            let x = input(g, "x", DType::F32, &["n", "m", "24"])?;
+            let (w, r) = (g.param("w", DType::F32, [1, 48, 24])?, g.param("r", DType::F32, [1, 48, 16])?);
+            let mut spec = Recurrent::new(RecurrentKind::Gru, Direction::Forward);
+            (spec.batch_first, spec.reset_after) = (true, false);
+            let out = g.recurrent(spec, x, &RecurrentLayer::new(w, r), None)?;
+            Ok(out[1])
+        },
+        sizes: &[("n", 2, 4), ("m", 33, 200)],
+        shapes: |n| vec![("x", vec![n[0], n[1], 24])],
+        plans: 8,
+    },
+    Family {
+        name: "pools",
+        build: |g| {
+            let x = input(g, "x", DType::F32, &["n", "8", "h", "w"])?;
+            let window = Window { strides: vec![2, 1], pads: vec![(1, 1), (0, 2)], dilations: vec![1, 1] };
+            let most = g.max_pool(x, &[3, 3], window.clone(), false)?;
+            let mean = g.avg_pool(x, &[3, 3], window, false, true)?;
+            g.add(most, mean)
+        },
+        sizes: &[("n", 1, 4), ("h", 5, 90), ("w", 5, 90)],
+        shapes: |n| vec![("x", vec![n[0], 8, n[1], n[2]])],
+        plans: 4,
+    },
+    Family {
+        name: "large windows",
+        build: |g| {
+            let x = input(g, "x", DType::F32, &["n", "8", "m"])?;
+            let window = Window { strides: vec![4], pads: vec![(9, 20)], dilations: vec![2] };
+            let most = g.max_pool(x, &[40], window.clone(), true)?;
+            let mean = g.avg_pool(x, &[40], window, true, false)?;
+            g.add(most, mean)
+        },
+        sizes: &[("n", 1, 4), ("m", 100, 900)],
+        shapes: |n| vec![("x", vec![n[0], 8, n[1]])],
+        plans: 6,
+    },
+    Family {
+        name: "orders of rows",
+        build: |g| {
+            let x = input(g, "x", DType::F32, &["n", "m", "100"])?;
+            let (values, _) = g.top_k(x, 8, 2, true)?;
+            let sorted = g.sort(x, 2, false)?;
+            let ahead = g.slice(sorted, 2, 0, 8, 1)?;
+            g.sub(values, ahead)
+        },
+        sizes: &[("n", 2, 5), ("m", 2, 300)],
+        shapes: |n| vec![("x", vec![n[0], n[1], 100])],
+        plans: 1,
+    },
+];
+
+fn graph(family: &Family) -> Graph {
+    let mut g = Graph::new("family");
+    let y = (family.build)(&mut g).unwrap_or_else(|e| panic!("{}: {e}", family.name));
+    g.output("y", y).unwrap();
+    g
+}
+
+#[test]
+fn a_few_plans_serve_all_sizes_of_a_family_as_fixed_sizes_are_lowered() {
+    let mut random = 5u64;
+    let mut below = |n: usize| {
+        random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (random >> 33) as usize % n
+    };
+    let mut problems = Vec::new();
+    for family in FAMILIES {
+        let graph = graph(family);
+        for caps in [h200(), plain_card(), software()] {
+            let mut plans = Plans::new(&graph, &caps);
+            for _ in 0..40 {
+                let chosen: Vec<usize> =
+                    family.sizes.iter().map(|(_, from, to)| from + below(to - from + 1)).collect();
+                let mut values = Bindings::new();
+                for ((name, ..), value) in family.sizes.iter().zip(&chosen) {
+                    values.bind(open_symbol(name).unwrap(), *value as i64).unwrap();
+                }
+                let shapes: Vec<(&str, Shape)> = (family.shapes)(&chosen)
+                    .into_iter()
+                    .map(|(name, dims)| (name, Shape::new(&dims).unwrap()))
+                    .collect();
+                let open = plans.program(&shapes, &values);
+                let fixed = lowered(&graph.specialise(&shapes).unwrap(), &caps);
+                same(&open, &fixed, &format!("{} of {chosen:?} on {}", family.name, caps.name));
+            }
+            let count = plans.plans.len();
+            println!("{} on {}: {count} plans", family.name, caps.name);
+            if count > family.plans {
+                let guards = plans.last_guards();
+                problems.push(format!("{} on {}: {count} plans, such as\n{guards}", family.name, caps.name));
+            }
+        }
+    }
+    assert!(problems.is_empty(), "{}", problems.join("\n\n"));
+}
