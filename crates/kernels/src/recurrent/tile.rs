@@ -168,6 +168,7 @@ mod tests {
             memory_bytes: 1 << 32,
             processors: None,
             keeps_denormals: true,
+            ptx: None,
         }
     }
 
