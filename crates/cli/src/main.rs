@@ -36,6 +36,7 @@ mod zoo;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
+use olivine::internals::OptionsExt as _;
 use olivine::{Device, Precision, Session, SessionOptions};
 
 use answer::{Answer, Failure};

@@ -27,7 +27,8 @@ struct Launch {
     params: usize,
 }
 
-static ASKED: Mutex<Asked> = Mutex::new(Asked { targets: Vec::new(), launches: Vec::new(), modules: 0, functions: 0 });
+static ASKED: Mutex<Asked> =
+    Mutex::new(Asked { targets: Vec::new(), launches: Vec::new(), modules: 0, functions: 0 });
 
 fn asked<T>(f: impl FnOnce(&mut Asked) -> T) -> T {
     f(&mut ASKED.lock().unwrap_or_else(PoisonError::into_inner))
