@@ -9,6 +9,7 @@ mod features;
 mod gguf;
 mod onnx;
 mod programs;
+mod ptx;
 mod requirements;
 mod size;
 mod targets;
@@ -45,6 +46,8 @@ cargo xtask <chore>
   web bench       time models beside ONNX Runtime Web in the same browser
   features        check that the crate compiles with every combination of its features
   programs        build and run the first programs of the book as packages of their own, with and without features
+  ptx [--all]     print the kernel library as PTX and assemble it with NVIDIA's `ptxas`, which pip brings: a sample for four
+                  generations of cards, with --all every kernel for Hopper
   probe [GiB]     print what every Vulkan device offers, and try a large buffer
   rates [GiB]     print the Vulkan driver's rates: transfers, latency, a buffer above 4 GiB
   aarch64 [ARGS…] build for 64-bit Arm and run the tests that need no GPU, under qemu where this machine is another;
@@ -85,6 +88,8 @@ fn main() -> ExitCode {
         ("web", _) => web::chore(rest),
         ("features", []) => features::check(),
         ("programs", []) => programs::check(),
+        ("ptx", []) => ptx::check(false),
+        ("ptx", [flag]) if flag == "--all" => ptx::check(true),
         ("aarch64", _) => aarch64::check(rest),
         ("targets", _) => targets::check(rest),
         ("loom", []) => loom(),

@@ -36,6 +36,7 @@ mod zoo;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
+use olivine::internals::OptionsExt as _;
 use olivine::{Device, Precision, Session, SessionOptions};
 
 use answer::{Answer, Failure};
@@ -64,6 +65,9 @@ struct Global {
     /// How exactly f32 models are computed: exact, or fast, which multiplies in f16 on GPUs.
     #[arg(long, global = true, value_name = "PRECISION", default_value = "exact")]
     precision: Precision,
+    /// On Vulkan, launch kernels as PTX where NVIDIA's driver takes it; not measured on a card yet.
+    #[arg(long, global = true)]
+    ptx: bool,
     /// No progress bars.
     #[arg(long, short, global = true)]
     quiet: bool,
@@ -127,7 +131,7 @@ impl Global {
     }
 
     fn options(&self) -> SessionOptions {
-        SessionOptions::new().threads(self.threads).precision(self.precision)
+        SessionOptions::new().threads(self.threads).precision(self.precision).ptx(self.ptx)
     }
 
     /// Threads that a session of these options uses.

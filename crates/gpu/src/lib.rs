@@ -28,6 +28,7 @@
 //!     memory_bytes: 1 << 34,
 //!     processors: None,
 //!     keeps_denormals: true,
+//!     ptx: None,
 //! };
 //! let program = lower(&compile(&g, &Options::default())?, &caps, &Record::new(), &[])?;
 //! // The activation is the matmul's epilogue.

@@ -45,6 +45,7 @@ static FINDINGS: Mutex<BTreeMap<String, Vec<Finding>>> = Mutex::new(BTreeMap::ne
 /// The device as findings name it; kernels reach it in different words through different drivers.
 fn device(caps: &DeviceCaps) -> String {
     let way = match caps.addressing {
+        Addressing::Pointers if caps.ptx.is_some() => ", as PTX",
         Addressing::Pointers => "",
         Addressing::Bindings { .. } => " by bindings",
     };

@@ -24,6 +24,7 @@ fn caps(kind: DeviceKind, target: Target) -> DeviceCaps {
         memory_bytes: 1 << 34,
         processors: None,
         keeps_denormals: true,
+        ptx: None,
     }
 }
 

@@ -22,6 +22,7 @@ fn program(spec: Recurrent, sequence: usize) -> Fallible<Program> {
         memory_bytes: 1 << 34,
         processors: None,
         keeps_denormals: true,
+        ptx: None,
     };
     let (hidden, dirs) = (512, spec.direction.count());
     let rows = spec.kind.gates() * hidden;

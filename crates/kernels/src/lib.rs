@@ -27,6 +27,7 @@
 //!     memory_bytes: 1 << 34,
 //!     processors: None,
 //!     keeps_denormals: true,
+//!     ptx: None,
 //! };
 //! let ty = TensorType::new(DType::F32, Shape::new(&[1024])?);
 //! let value = |i| Target { ty, memory: Memory::Value(ValueId::new(i)) };

@@ -220,6 +220,9 @@ pub trait OptionsExt {
     /// On wgpu, uses only what browsers offer.
     fn browser_dialect(self, browser_dialect: bool) -> Self;
 
+    /// On Vulkan, launches kernels as PTX where NVIDIA's driver takes it. It is here until it was measured on a card.
+    fn ptx(self, ptx: bool) -> Self;
+
     /// Whether only what browsers offer is used.
     fn is_browser_dialect(&self) -> bool;
 
@@ -242,6 +245,10 @@ impl OptionsExt for SessionOptions {
 
     fn browser_dialect(self, browser_dialect: bool) -> Self {
         SessionOptions { browser_dialect, ..self }
+    }
+
+    fn ptx(self, ptx: bool) -> Self {
+        SessionOptions { ptx, ..self }
     }
 
     fn is_browser_dialect(&self) -> bool {

@@ -59,6 +59,7 @@ pub struct SessionOptions {
     pub(crate) round_every_op: bool,
     pub(crate) without: Mask,
     pub(crate) browser_dialect: bool,
+    pub(crate) ptx: bool,
     pub(crate) wgsl: bool,
 }
 
@@ -393,7 +394,7 @@ fn open_vulkan(
     };
     let (mask, validation, memory_limit) = (options.without, options.validation, options.memory_limit);
     let cache_dir = folder.map(|folder| folder.path().to_path_buf());
-    let how = Options { mask, validation, memory_limit, cache_dir, ..Options::default() };
+    let how = Options { mask, validation, memory_limit, cache_dir, ptx: options.ptx, ..Options::default() };
     let driver = Arc::new(Vulkan::open(&select, &how)?);
     let (tuning, notes) = options.tuned(driver.caps(), folder);
     Ok((Box::new(GpuEngine { driver, tuning, checked: options.checked }), notes))

@@ -187,6 +187,7 @@ fn on_gpu(build: Build, n: usize) -> f64 {
         memory_bytes: 1 << 34,
         processors: None,
         keeps_denormals: true,
+        ptx: None,
     };
     seconds(|| drop(gpu::lower(&compiled, &caps, &gpu::Record::new(), &[]).unwrap()))
 }

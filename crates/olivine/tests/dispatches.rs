@@ -56,6 +56,7 @@ fn caps(name: &str, kind: DeviceKind, target: Target) -> DeviceCaps {
         memory_bytes: 1 << 34,
         processors: None,
         keeps_denormals: true,
+        ptx: None,
     }
 }
 

@@ -2,6 +2,7 @@
 
 use olivine_ir::Dim;
 use olivine_kernel::Target;
+use olivine_kernel::ptx::Capability;
 
 /// What every value in device memory is aligned to, whatever the device asks: wide loads never straddle cache lines.
 pub const ALIGNMENT: usize = 64;
@@ -83,6 +84,8 @@ pub struct DeviceCaps {
     pub processors: Option<u32>,
     /// Whether the driver keeps f32 numbers below 2^-126 in additions and multiplications; others may take them for zeros.
     pub keeps_denormals: bool,
+    /// The card's generation where kernels are launched as PTX; `None` where they are not.
+    pub ptx: Option<Capability>,
 }
 
 /// Features that a session can leave out, so that every path is exercised on one machine.

@@ -4,13 +4,14 @@ use std::collections::HashMap;
 use std::ffi::CStr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ash::{ext, khr, vk};
+use ash::{ext, khr, nvx, vk};
 use olivine_program::Error;
 
 use crate::Options;
 use crate::error::failed;
 use crate::facts::{Bf16Features, Facts};
 use crate::instance::Instance;
+use crate::ptx::{self, EntryPoints};
 use crate::submit::Queue;
 
 /// The logical device.
@@ -25,6 +26,8 @@ pub(crate) struct Context {
     pub(crate) families: Vec<u32>,
     pub(crate) labels: Option<ext::debug_utils::Device>,
     pub(crate) statistics: Option<khr::pipeline_executable_properties::Device>,
+    /// Where PTX was asked for and the device takes it.
+    pub(crate) binary_import: Option<EntryPoints>,
     layouts: Mutex<HashMap<u32, vk::PipelineLayout>>,
     /// Bytes of device memory that may be taken, and what is: bytes, allocations.
     limit: u64,
@@ -48,7 +51,13 @@ fn families(queues: &[vk::QueueFamilyProperties]) -> Option<(u32, Option<u32>)> 
 }
 
 impl Context {
-    pub(crate) fn open(instance: Arc<Instance>, facts: Facts, options: &Options) -> Result<Arc<Self>, Error> {
+    /// Opens the device. Tests bring entry points of their own for PTX.
+    pub(crate) fn open(
+        instance: Arc<Instance>,
+        facts: Facts,
+        options: &Options,
+        mock: Option<EntryPoints>,
+    ) -> Result<Arc<Self>, Error> {
         let (compute, copies) = families(&facts.queues)
             .ok_or_else(|| Error::Unavailable(format!("{} has no compute queue", facts.name)))?;
         let queue = |family: u32| {
@@ -64,7 +73,10 @@ impl Context {
             // Where the device has it, it must be asked for.
             c"VK_KHR_portability_subset",
         ];
-        let extensions: Vec<_> = optional.iter().filter(|n| facts.has(n)).map(|n| n.as_ptr()).collect();
+        // The validation layer knows nothing of what PTX does.
+        let asks_ptx = options.ptx && !options.validation && facts.has(nvx::binary_import::NAME);
+        let optional = optional.into_iter().chain(asks_ptx.then_some(nvx::binary_import::NAME));
+        let extensions: Vec<_> = optional.filter(|n| facts.has(n)).map(|n| n.as_ptr()).collect();
         let f = facts.features;
         let features = vk::PhysicalDeviceFeatures::default()
             .shader_int64(true)
@@ -128,6 +140,8 @@ impl Context {
             .then(|| ext::debug_utils::Device::new(&instance.raw, &raw));
         let statistics = (f.executable_statistics && options.labels)
             .then(|| khr::pipeline_executable_properties::Device::new(&instance.raw, &raw));
+        let found = if asks_ptx { ptx::entry_points(&instance.raw, &raw) } else { None };
+        let binary_import = mock.or(found);
         let families = std::iter::once(compute.family).chain(copies.as_ref().map(|q| q.family)).collect();
         Ok(Arc::new(Context {
             raw,
@@ -138,6 +152,7 @@ impl Context {
             families,
             labels,
             statistics,
+            binary_import,
             layouts: Mutex::default(),
             limit: options.memory_limit.unwrap_or(u64::MAX),
             taken: Mutex::default(),

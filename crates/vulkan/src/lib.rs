@@ -6,6 +6,7 @@
 //!   memory ─ block ─ ranges     transfer ─ copy      device memory, and bytes between it and the host
 //!   pipeline ─ cache                                 kernels built, in parallel, and cached on disk
 //!   record ─ submit ─ run       time                 commands recorded once and replayed
+//!   ptx                                              kernels as PTX beside SPIR-V, on NVIDIA's drivers
 //!   module                                           users' modules over bindings
 //! ```
 //!
@@ -32,6 +33,7 @@ mod instance;
 mod memory;
 mod module;
 mod pipeline;
+mod ptx;
 mod ranges;
 mod record;
 mod report;
@@ -60,6 +62,7 @@ use context::Context;
 use memory::Memory;
 use module::Modules;
 use pipeline::Pipelines;
+use ptx::Outcome;
 use transfer::Transfers;
 
 /// How a device is opened.
@@ -76,6 +79,9 @@ pub struct Options {
     pub labels: bool,
     /// The most bytes of device memory to take; all that there is if `None`.
     pub memory_limit: Option<u64>,
+    /// Whether kernels are launched as PTX where the driver takes it (`VK_NVX_binary_import`). Not measured on a card yet, and
+    /// without effect under validation.
+    pub ptx: bool,
 }
 
 impl Default for Options {
@@ -86,6 +92,7 @@ impl Default for Options {
             cache_dir: olivine_files::default_cache_dir(),
             labels: false,
             memory_limit: None,
+            ptx: false,
         }
     }
 }
@@ -103,6 +110,39 @@ pub struct Device {
 impl Device {
     /// Opens a device. Several may be open at once, also of the same hardware, and a new one after one was lost.
     pub fn open(select: &Select, options: &Options) -> Result<Self, Error> {
+        let mut device = Device::open_with(select, options, None)?;
+        if device.context.binary_import.is_none() {
+            return Ok(device);
+        }
+        match device.try_ptx() {
+            Outcome::Right => Ok(device),
+            Outcome::Wrong(problem) => {
+                tracing::warn!("{}: PTX is not used: {problem}", device.caps.name);
+                device.caps.ptx = None;
+                Ok(device)
+            }
+            Outcome::Gone(problem) => {
+                tracing::warn!(
+                    "{}: PTX is not used: {problem}; the device is opened again",
+                    device.caps.name
+                );
+                // To wait for what it runs is to hang.
+                std::mem::forget(device);
+                Device::open_with(select, &Options { ptx: false, ..options.clone() }, None)
+            }
+        }
+    }
+
+    /// Finds the device's generation and runs a known kernel as PTX.
+    fn try_ptx(&mut self) -> Outcome {
+        self.caps.ptx = ptx::capability(&self.context);
+        match self.caps.ptx {
+            Some(_) => ptx::run_trial(self),
+            None => Outcome::Wrong("the driver takes the PTX of no generation that is printed".into()),
+        }
+    }
+
+    fn open_with(select: &Select, options: &Options, mock: Option<ptx::EntryPoints>) -> Result<Self, Error> {
         let instance = if options.validation { instance::validated()? } else { instance::plain()? };
         let facts = report::choose(&instance, select)?;
         let mut caps = report::caps(&facts).without(options.mask);
@@ -110,7 +150,7 @@ impl Device {
             caps.memory_bytes = caps.memory_bytes.min(limit);
             caps.max_buffer_bytes = caps.max_buffer_bytes.min(limit);
         }
-        let context = Context::open(instance, facts, options)?;
+        let context = Context::open(instance, facts, options, mock)?;
         let cache = Cache::open(&context, options.cache_dir.as_deref())?;
         let mut device = Device {
             caps,

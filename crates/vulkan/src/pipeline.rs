@@ -12,6 +12,7 @@ use olivine_program::{DeviceCaps, Error, PipelineKey as Key, SharedPipelines, in
 use crate::cache::Cache;
 use crate::context::Context;
 use crate::error::failed;
+use crate::ptx::{self, Function};
 
 /// A built kernel.
 pub struct Pipeline {
@@ -20,6 +21,8 @@ pub struct Pipeline {
     pub(crate) layout: vk::PipelineLayout,
     pub(crate) args: ArgLayout,
     pub(crate) checked: bool,
+    /// The same kernel as PTX, launched instead where it can be.
+    pub(crate) ptx: Option<Function>,
     name: String,
 }
 
@@ -84,6 +87,18 @@ impl Pipelines {
         spirv::print(kernel, &options(&self.context, caps, checked)).map_err(wrong)
     }
 
+    /// The kernel as PTX, where the device takes it; one that its driver refuses stays SPIR-V, with a warning.
+    fn ptx(&self, caps: &DeviceCaps, kernel: &Kernel, checked: bool) -> Option<Function> {
+        let capability = caps.ptx.filter(|_| !checked && ptx::takes(kernel))?;
+        match Function::new(&self.context, kernel, capability) {
+            Ok(function) => Some(function),
+            Err(problem) => {
+                tracing::warn!("{}: kernel `{}` is not launched as PTX: {problem}", caps.name, kernel.name);
+                None
+            }
+        }
+    }
+
     fn one(&self, caps: &DeviceCaps, kernel: &Kernel, checked: bool) -> Result<Pipeline, Error> {
         let context = &self.context;
         let words = self.words(caps, kernel, checked)?;
@@ -141,7 +156,8 @@ impl Pipelines {
         };
         self.cache.built();
         context.name(raw, &kernel.name);
-        Ok(Pipeline { context: context.clone(), raw, layout, args, checked, name: kernel.name.clone() })
+        let ptx = self.ptx(caps, kernel, checked);
+        Ok(Pipeline { context: context.clone(), raw, layout, args, checked, ptx, name: kernel.name.clone() })
     }
 }
 

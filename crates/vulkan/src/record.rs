@@ -19,6 +19,7 @@ use crate::error::{failed, refused};
 use crate::memory::Buffer;
 use crate::module::Bound;
 use crate::pipeline::Pipeline;
+use crate::ptx::Function;
 use crate::transfer::{command_buffer, command_pool, to_host};
 
 /// Transfers above this go in pieces outside of the recording instead of through staging memory of its own.
@@ -153,6 +154,13 @@ struct Launch<'a> {
     block: Vec<u8>,
     /// Where its number of workgroups is, if that is in memory.
     indirect: Option<(vk::Buffer, u64)>,
+}
+
+impl Launch<'_> {
+    /// The kernel as PTX, if it is launched so: not where its number of workgroups is in memory.
+    fn function(&self) -> Option<&Function> {
+        self.pipeline.ptx.as_ref().filter(|_| self.indirect.is_none())
+    }
 }
 
 /// Seconds that a dispatch takes on a slow device of its kind.
@@ -314,8 +322,9 @@ impl Device {
             recording.queries = Some(self.query_pool(recording.spans())?);
         }
         let gated = launches.iter().any(|l| l.indirect.is_some());
+        let ptx = launches.iter().any(|l| l.function().is_some());
         let mut writer =
-            Writer { context, recording: &mut recording, launched: 0, seconds: 0.0, bound: None, gated };
+            Writer { context, recording: &mut recording, launched: 0, seconds: 0.0, bound: None, gated, ptx };
         writer.begin()?;
         writer.before(report.as_deref());
         let mut hazards = Hazards::default();
@@ -372,6 +381,8 @@ struct Writer<'a> {
     bound: Option<vk::Pipeline>,
     /// Whether some dispatches read their number of workgroups from memory.
     gated: bool,
+    /// Whether some kernels are launched as PTX, which belongs to no stage that barriers name.
+    ptx: bool,
 }
 
 impl Writer<'_> {
@@ -411,6 +422,10 @@ impl Writer<'_> {
         from: (vk::PipelineStageFlags2, vk::AccessFlags2),
         to: (vk::PipelineStageFlags2, vk::AccessFlags2),
     ) {
+        use vk::{AccessFlags2 as A, PipelineStageFlags2 as S};
+        let everything =
+            ((S::ALL_COMMANDS, A::MEMORY_WRITE), (S::ALL_COMMANDS, A::MEMORY_READ | A::MEMORY_WRITE));
+        let (from, to) = if self.ptx { everything } else { (from, to) };
         let barriers = [vk::MemoryBarrier2::default()
             .src_stage_mask(from.0)
             .src_access_mask(from.1)
@@ -480,7 +495,7 @@ impl Writer<'_> {
             }
             self.barrier((stages, A::SHADER_WRITE), (stages, reads));
         }
-        let pipeline = launch.pipeline;
+        let (pipeline, function) = (launch.pipeline, launch.function());
         let address = block.to_le_bytes();
         let constants: &[u8] = if pipeline.args.in_push { &launch.block } else { &address };
         let [x, y, z] = launch.dispatch.groups;
@@ -495,11 +510,14 @@ impl Writer<'_> {
                 let info = vk::DebugUtilsLabelEXT::default().label_name(text);
                 labels.cmd_begin_debug_utils_label(commands, &info);
             }
-            if self.bound != Some(pipeline.raw) {
+            if function.is_some() {
+                // What a launch leaves of the bound pipeline is not said anywhere.
+                self.bound = None;
+            } else if self.bound != Some(pipeline.raw) {
                 device.cmd_bind_pipeline(commands, vk::PipelineBindPoint::COMPUTE, pipeline.raw);
                 self.bound = Some(pipeline.raw);
             }
-            if !constants.is_empty() {
+            if function.is_none() && !constants.is_empty() {
                 device.cmd_push_constants(
                     commands,
                     pipeline.layout,
@@ -511,9 +529,10 @@ impl Writer<'_> {
             if let Some(queries) = begins {
                 device.cmd_write_timestamp2(commands, S::ALL_COMMANDS, queries, 2 * span);
             }
-            match launch.indirect {
-                Some((buffer, offset)) => device.cmd_dispatch_indirect(commands, buffer, offset),
-                None => device.cmd_dispatch(commands, x, y, z),
+            match (function, launch.indirect) {
+                (Some(function), _) => function.launch(commands, launch.dispatch.groups, &launch.block),
+                (None, Some((buffer, offset))) => device.cmd_dispatch_indirect(commands, buffer, offset),
+                (None, None) => device.cmd_dispatch(commands, x, y, z),
             }
             if let Some(queries) = ends {
                 device.cmd_write_timestamp2(commands, S::ALL_COMMANDS, queries, 2 * span + 1);

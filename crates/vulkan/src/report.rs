@@ -196,5 +196,6 @@ pub(crate) fn caps(facts: &Facts) -> DeviceCaps {
         memory_bytes,
         processors: facts.processors,
         keeps_denormals: facts.floats.denormals[1],
+        ptx: None,
     }
 }

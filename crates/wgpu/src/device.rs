@@ -423,6 +423,7 @@ impl Plan {
             processors: None,
             // WGSL has no word for it, and lets an implementation flush.
             keeps_denormals: facts.as_ref().is_some_and(|f| f.float32.denorm_preserve),
+            ptx: None,
         };
         let caps = caps.without(options.mask);
         let language = match facts {

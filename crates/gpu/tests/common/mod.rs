@@ -82,6 +82,7 @@ impl Interpreter {
             memory_bytes: 1 << 34,
             processors: None,
             keeps_denormals: true,
+            ptx: None,
         };
         Interpreter { name: name.into(), caps, arithmetic, ptx: None }
     }
@@ -134,7 +135,8 @@ fn emulate(
     params: &[u32],
     order: Order,
 ) -> Result<(), String> {
-    let text = ptx::print(kernel, &PtxOptions { capability: Capability::HOPPER }).map_err(|e| e.to_string())?;
+    let text =
+        ptx::print(kernel, &PtxOptions { capability: Capability::HOPPER }).map_err(|e| e.to_string())?;
     Module::parse(&text)?.run(groups, buffers, params, order)
 }
 

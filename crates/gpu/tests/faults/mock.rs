@@ -65,6 +65,7 @@ pub(crate) fn caps(memory: u64) -> DeviceCaps {
         memory_bytes: memory,
         processors: None,
         keeps_denormals: true,
+        ptx: None,
     }
 }
 

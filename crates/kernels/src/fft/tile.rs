@@ -134,6 +134,7 @@ mod tests {
             memory_bytes: 1 << 30,
             processors: None,
             keeps_denormals: true,
+            ptx: None,
         };
         let site = Site::new(&caps, Vec::new(), Vec::new());
         for elem in [Elem::F32, Elem::F64] {

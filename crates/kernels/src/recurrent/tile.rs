@@ -170,6 +170,7 @@ mod tests {
             memory_bytes: 1 << 32,
             processors: None,
             keeps_denormals: true,
+            ptx: None,
         }
     }
 

@@ -41,6 +41,7 @@ pub(crate) fn card() -> DeviceCaps {
         memory_bytes: 1 << 34,
         processors: None,
         keeps_denormals: true,
+        ptx: None,
     }
 }
 

@@ -40,6 +40,7 @@ fn card() -> DeviceCaps {
         memory_bytes: 1 << 34,
         processors: None,
         keeps_denormals: true,
+        ptx: None,
     }
 }
 

@@ -1,0 +1,131 @@
+//! Writes the PTX of the kernels that the table of cases lowers to on a large NVIDIA card: `cargo xtask ptx` assembles it.
+//!
+//! `ptx_library FOLDER ONE_IN CAPABILITY…`: into FOLDER, modules of many kernels each, of every kernel's name once and of one
+//! kernel in ONE_IN besides, for compute capabilities such as 9.0.
+#![forbid(unsafe_code)]
+
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use olivine::internals::compile::{Options, compile};
+use olivine::internals::gpu::{Addressing, DeviceCaps, DeviceKind, Record, lower};
+use olivine_cases::{attention_cases, table};
+use olivine_kernel::ptx::{self, Capability, PtxOptions};
+use olivine_kernel::{Elem, Fragments, Kernel, MatrixShape, Target};
+
+/// Kernels of one module: enough that starting the assembler costs little, few enough that two processes share the work.
+const MODULE: usize = 24;
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let [folder, one_in, capabilities @ ..] = args.as_slice() else {
+        eprintln!("ptx_library FOLDER ONE_IN CAPABILITY…");
+        return ExitCode::from(2);
+    };
+    match write(Path::new(folder), one_in, capabilities) {
+        Ok(count) => {
+            println!("{count} kernels printed");
+            ExitCode::SUCCESS
+        }
+        Err(problem) => {
+            eprintln!("error: {problem}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// A card with 132 multiprocessors, as its driver describes it.
+fn large_card() -> DeviceCaps {
+    let shape = |operand, accumulator, n, k| MatrixShape { operand, accumulator, m: 16, n, k };
+    let target = Target {
+        subgroup: Some(32),
+        f16: true,
+        exact_f16: true,
+        f64: true,
+        i64: true,
+        packed_dot: true,
+        shared_bytes: 48 << 10,
+        max_invocations: 1024,
+        matrices: vec![
+            shape(Elem::F16, Elem::F32, 16, 16),
+            shape(Elem::F16, Elem::F16, 16, 16),
+            shape(Elem::F16, Elem::F32, 8, 16),
+            shape(Elem::BF16, Elem::F32, 16, 16),
+            shape(Elem::I8, Elem::I32, 16, 32),
+            shape(Elem::U8, Elem::U32, 16, 32),
+        ],
+        fragments: Some(Fragments::Quads),
+        ..Target::plain()
+    };
+    DeviceCaps {
+        name: "a large card".into(),
+        driver: "none".into(),
+        kind: DeviceKind::Discrete,
+        target,
+        addressing: Addressing::Pointers,
+        max_groups: [65535; 3],
+        max_buffer_bytes: 1 << 32,
+        memory_bytes: 1 << 37,
+        processors: Some(132),
+        keeps_denormals: true,
+        ptx: None,
+    }
+}
+
+/// The kernels of all cases, each once, in the order of the table.
+fn kernels(one_in: usize) -> Result<Vec<Arc<Kernel>>, String> {
+    let caps = large_card();
+    let (mut seen, mut names, mut chosen) = (HashSet::new(), HashSet::new(), Vec::new());
+    for case in table().into_iter().chain(attention_cases(60, 7)) {
+        let graph = case.graph().map_err(|e| format!("{}: {e}", case.name))?;
+        let compiled = compile(&graph, &Options::default()).map_err(|e| format!("{}: {e}", case.name))?;
+        // Some cases are refused on purpose.
+        let Ok(program) = lower(&compiled, &caps, &Record::new(), &[]) else { continue };
+        for kernel in program.kernels {
+            let fresh = seen.insert(kernel.content_hash());
+            if fresh && (names.insert(kernel.name.clone()) || seen.len() % one_in == 0) {
+                chosen.push(kernel);
+            }
+        }
+    }
+    Ok(chosen)
+}
+
+fn write(folder: &Path, one_in: &str, capabilities: &[String]) -> Result<usize, String> {
+    let one_in = one_in.parse().ok().filter(|n| *n > 0).ok_or_else(|| format!("`{one_in}` is no number"))?;
+    let kernels = kernels(one_in)?;
+    for capability in capabilities {
+        let parsed = capability.split_once('.').and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
+        let (major, minor) = parsed.ok_or_else(|| format!("`{capability}` is no compute capability"))?;
+        let options = PtxOptions { capability: Capability { major, minor } };
+        for (i, some) in kernels.chunks(MODULE).enumerate() {
+            let file = folder.join(format!("sm_{major}{minor}-{i:03}.ptx"));
+            let text = module(some, &options)?;
+            std::fs::write(&file, text).map_err(|e| format!("cannot write {}: {e}", file.display()))?;
+        }
+    }
+    Ok(kernels.len())
+}
+
+/// Several kernels as one module, the entry point of each named after it.
+fn module(kernels: &[Arc<Kernel>], options: &PtxOptions) -> Result<String, String> {
+    let mut text = String::new();
+    let mut counts: HashMap<String, usize> = HashMap::new();
+    for kernel in kernels {
+        let printed = ptx::print(kernel, options).map_err(|e| format!("{}: {e}", kernel.name))?;
+        let name: String =
+            kernel.name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
+        let count = counts.entry(name.clone()).or_insert(0);
+        *count += 1;
+        let entry = format!(".entry {}(", ptx::ENTRY);
+        let (head, body) = printed.split_once("\n\n").ok_or("a module without a head")?;
+        if text.is_empty() {
+            text.push_str(head);
+        }
+        text.push_str("\n\n");
+        text.push_str(&body.replacen(&entry, &format!(".entry {name}_{count}("), 1));
+    }
+    Ok(text)
+}
