@@ -50,7 +50,11 @@ fn a_client_that_leaves_frees_its_slot_within_a_second() {
             let before = metric(&server, "olivine_cancelled_sequences_total");
             drop(client);
             wait_until(second, "the slot is free", || busy(&server) == 0.0);
-            assert_eq!(metric(&server, "olivine_cancelled_sequences_total"), before + 1.0, "stream: {stream}");
+            assert_eq!(
+                metric(&server, "olivine_cancelled_sequences_total"),
+                before + 1.0,
+                "stream: {stream}"
+            );
         }
     }
     // Those that leave the queue, too, and all choices of one request.
@@ -60,7 +64,9 @@ fn a_client_that_leaves_frees_its_slot_within_a_second() {
     let waiting = begin(&server, TEXT, &many);
     wait_until(second, "the queue is filled", || metric(&server, "olivine_queue_length") == 5.0);
     drop(waiting);
-    wait_until(second, "the queue is empty", || metric(&server, "olivine_queue_length") == 0.0 && busy(&server) == 1.0);
+    wait_until(second, "the queue is empty", || {
+        metric(&server, "olivine_queue_length") == 0.0 && busy(&server) == 1.0
+    });
     drop(running);
     wait_until(second, "all slots are free", || busy(&server) == 0.0);
 }
