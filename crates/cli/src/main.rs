@@ -24,6 +24,8 @@ mod onnx;
 mod panics;
 mod profile;
 mod progress;
+#[cfg(feature = "pull")]
+mod pull;
 mod source;
 mod table;
 mod test;
@@ -100,6 +102,9 @@ enum Command {
     /// Serve a language model, or embeddings, by OpenAI's API.
     #[cfg(feature = "serve")]
     Serve(lm::serve::ServeArgs),
+    /// Fetch a model from a URL, or copy it; resumed and hashed.
+    #[cfg(feature = "pull")]
+    Pull(pull::PullArgs),
     /// Measure how well a language model predicts a text.
     Perplexity(lm::perplexity::PerplexityArgs),
     /// Show a model's inputs, outputs and operators, and the memory that a run takes.
@@ -166,6 +171,8 @@ fn main() -> ExitCode {
         Command::Generate(args) => lm::generate::run(&cli.global, args),
         #[cfg(feature = "serve")]
         Command::Serve(args) => lm::serve::run(&cli.global, args),
+        #[cfg(feature = "pull")]
+        Command::Pull(args) => pull::run(&cli.global, args),
         Command::Perplexity(args) => lm::perplexity::run(&cli.global, args),
         Command::Inspect(args) => onnx::inspect::run(&cli.global, args),
         Command::Prepare(args) => onnx::prepare::run(&cli.global, args),

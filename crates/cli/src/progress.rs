@@ -45,3 +45,45 @@ impl Drop for Progress {
         self.bar.finish_and_clear();
     }
 }
+
+/// Progress through bytes, of which the number may be unknown.
+#[cfg(feature = "pull")]
+pub(crate) struct Bytes {
+    bar: ProgressBar,
+    since: Instant,
+    shown: bool,
+    quiet: bool,
+}
+
+#[cfg(feature = "pull")]
+impl Bytes {
+    pub(crate) fn new(total: Option<u64>, done: u64, quiet: bool) -> Self {
+        let bar = ProgressBar::with_draw_target(total, ProgressDrawTarget::hidden());
+        let template = match total {
+            Some(_) => "{bar:30} {bytes}/{total_bytes} {bytes_per_sec} {eta}",
+            None => "{bytes} {bytes_per_sec}",
+        };
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style);
+        }
+        bar.set_position(done);
+        bar.reset_eta();
+        Bytes { bar, since: Instant::now(), shown: false, quiet }
+    }
+
+    /// More bytes are done.
+    pub(crate) fn add(&mut self, bytes: usize) {
+        self.bar.inc(bytes as u64);
+        if !self.shown && !self.quiet && self.since.elapsed() > PATIENCE {
+            self.shown = true;
+            self.bar.set_draw_target(ProgressDrawTarget::stderr());
+        }
+    }
+}
+
+#[cfg(feature = "pull")]
+impl Drop for Bytes {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}

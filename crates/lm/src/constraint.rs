@@ -70,7 +70,16 @@ impl JsonConstraints {
 
     /// A constraint to one JSON value, after which only tokens that end the text may come.
     pub fn value(&self) -> Constraint {
-        let state = self.grammar.lock().unwrap_or_else(PoisonError::into_inner).start();
+        self.from(JsonGrammar::start)
+    }
+
+    /// A constraint to one JSON object.
+    pub fn object(&self) -> Constraint {
+        self.from(JsonGrammar::start_object)
+    }
+
+    fn from(&self, start: fn(&JsonGrammar) -> JsonState) -> Constraint {
+        let state = start(&self.grammar.lock().unwrap_or_else(PoisonError::into_inner));
         Constraint::new(JsonMask { grammar: self.grammar.clone(), state })
     }
 }

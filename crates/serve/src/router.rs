@@ -1,7 +1,7 @@
 //! Routes, and what their handlers share.
 
-use std::sync::Arc;
 use std::sync::mpsc::Sender;
+use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::Router;
@@ -10,6 +10,7 @@ use axum::extract::{Path, State};
 use axum::http::{HeaderValue, Request, Response, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::routing::{get, post};
+use olivine_lm::JsonConstraints;
 use olivine_tokenizer::{ChatTemplate, Json, Tokenizer};
 use serde_json::json;
 
@@ -55,6 +56,8 @@ pub(crate) struct Language {
     pub(crate) context: usize,
     pub(crate) vocabulary: usize,
     pub(crate) logprobs: bool,
+    /// Made when the first request asks for JSON.
+    pub(crate) constraints: OnceLock<Result<JsonConstraints, String>>,
 }
 
 /// An encoder behind its thread.
@@ -130,6 +133,12 @@ impl Language {
             }
             None => Ok(ids.to_vec()),
         }
+    }
+
+    /// Constraints to JSON.
+    pub(crate) fn json(&self) -> Result<&JsonConstraints, Problem> {
+        let make = || JsonConstraints::new(&self.tokenizer).map_err(|error| error.to_string());
+        self.constraints.get_or_init(make).as_ref().map_err(|why| Problem::internal(why.clone()))
     }
 
     pub(crate) fn check_logprobs(&self, wanted: bool) -> Result<bool, Problem> {

@@ -1,8 +1,8 @@
 //! A server that runs: its threads, its address, its end.
 
 use std::net::{SocketAddr, TcpListener};
-use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -199,8 +199,16 @@ fn start_language(language: model::Language, parts: &Parts) -> Result<Started, E
     let its = tokenizer.clone();
     let run = move || worker::run(engine, &its, &received, &shared);
     let thread = thread::Builder::new().name("engine".into()).spawn(run).map_err(Error::Start)?;
-    let language =
-        Language { tokenizer, template, commands: commands.clone(), context, vocabulary, logprobs };
+    let constraints = OnceLock::new();
+    let language = Language {
+        tokenizer,
+        template,
+        commands: commands.clone(),
+        context,
+        vocabulary,
+        logprobs,
+        constraints,
+    };
     Ok((Served::Language(language), thread, Some(commands)))
 }
 

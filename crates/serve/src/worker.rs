@@ -220,7 +220,7 @@ impl Worker<'_> {
             Event::Token { id, token, logprob } => self.token(id, token, logprob),
             Event::End { id, finish } => {
                 let reason = match finish {
-                    Finish::Stop(_) => Reason::Stop,
+                    Finish::Stop(_) | Finish::Constraint => Reason::Stop,
                     Finish::Length | Finish::Context => Reason::Length,
                 };
                 self.end(id, reason, true);

@@ -187,6 +187,29 @@ fn without_control(bytes: &[u8]) -> String {
     text
 }
 
+#[test]
+fn json_is_json_whatever_the_model_would_say() {
+    let server = serve(3, options());
+    let mut complete = 0;
+    for seed in 0..6 {
+        let more = json!({ "response_format": { "type": "json_object" }, "seed": seed, "n": 2, "max_tokens": 600, "ignore_eos": true,
+            "logit_bias": { "34": 4, "125": 8 } });
+        for request in [chat("give me JSON", more.clone()), text(json!("{"), more)] {
+            let path = if request.get("prompt").is_some() { TEXT } else { CHAT };
+            for choice in posted(&server, path, &request)["choices"].as_array().unwrap() {
+                let said = choice["message"]["content"].as_str().or(choice["text"].as_str()).unwrap();
+                assert!(said.trim_start().starts_with('{'), "{said:?}");
+                if choice["finish_reason"] == "stop" {
+                    let value: Value = serde_json::from_str(said).unwrap_or_else(|e| panic!("{e}: {said:?}"));
+                    assert!(value.is_object());
+                    complete += 1;
+                }
+            }
+        }
+    }
+    assert!(complete > 5, "{complete} of 24 are complete");
+}
+
 fn refused(server: &Server, path: &str, body: &Value, status: u16, words: &str) {
     let reply = post(server, path, body);
     assert_eq!(reply.status, status, "{body}: {}", reply.text());

@@ -12,6 +12,10 @@ use crate::{Error, TokenKind, Tokenizer};
 /// What may come next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Mode {
+    /// An object, and nothing else.
+    Object {
+        spaces: u8,
+    },
     /// A value; in an array that has just begun also its end.
     Value {
         first: bool,
@@ -96,6 +100,8 @@ impl JsonState {
         let space = matches!(byte, b' ' | b'\t' | b'\n' | b'\r');
         let plain = |key| Mode::String { key, missing: 0, low: 0x80, high: 0xBF };
         let next = match self.mode {
+            Mode::Object { spaces } if space && spaces < MOST_SPACES => Mode::Object { spaces: spaces + 1 },
+            Mode::Object { .. } if byte == b'{' => return self.enter(true),
             Mode::Value { first, spaces } if space && spaces < MOST_SPACES => {
                 Mode::Value { first, spaces: spaces + 1 }
             }
@@ -289,6 +295,11 @@ impl JsonGrammar {
         JsonState { mode: Mode::Value { first: false, spaces: 0 }, open: Vec::new() }
     }
 
+    /// Before the first byte of a value that has to be an object.
+    pub fn start_object(&self) -> JsonState {
+        JsonState { mode: Mode::Object { spaces: 0 }, open: Vec::new() }
+    }
+
     /// The tokens that may follow: bit `id % 64` of word `id / 64`. Tokens that end generation may follow a complete value.
     pub fn mask(&mut self, state: &JsonState) -> Arc<[u64]> {
         let key = self.sees.map(|sees| {
@@ -422,6 +433,9 @@ mod tests {
                 grammar.accept(&mut at, id).unwrap();
             }
         }
+        // Of all tokens, an object begins with its brace or a space.
+        let mask = grammar.mask(&grammar.start_object());
+        assert_eq!((0..21).filter(|&id| mask[0] >> id & 1 == 1).collect::<Vec<u32>>(), [0, 11]);
         assert!(grammar.masks.len() > 10);
         assert!(grammar.accept(&mut grammar.start(), 1).is_err());
     }

@@ -36,7 +36,7 @@ fn prepare(app: &App, json: &Json) -> Result<Wanted, Problem> {
     fields.refuse(&REFUSED)?;
     refuse_tools(&fields)?;
     refuse_modalities(&fields)?;
-    super::params::response_format(&fields)?;
+    let constraint = super::params::response_format(&fields, language)?;
     let params = Params::read(&fields)?;
     let logprobs = logprobs(&fields, language)?;
     let messages = messages(&fields)?;
@@ -51,7 +51,7 @@ fn prepare(app: &App, json: &Json) -> Result<Wanted, Problem> {
         echo: None,
     };
     let max_tokens = params.max_tokens.unwrap_or(usize::MAX);
-    Ok(Wanted { prompts: vec![prompt], params, max_tokens, format })
+    Ok(Wanted { prompts: vec![prompt], params, max_tokens, constraint, format })
 }
 
 /// The tokens of a conversation, by the model's template.

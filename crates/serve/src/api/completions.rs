@@ -33,7 +33,7 @@ fn prepare(app: &App, json: &Json) -> Result<Wanted, Problem> {
     let fields = Fields::of(json, "")?;
     let language = app.language()?;
     let model = app.named(fields.str("model")?)?;
-    super::params::response_format(&fields)?;
+    let constraint = super::params::response_format(&fields, language)?;
     if fields.str("suffix")?.is_some_and(|suffix| !suffix.is_empty()) {
         return Err(Problem::unsupported("suffix", "text after the completion is not supported"));
     }
@@ -68,7 +68,7 @@ fn prepare(app: &App, json: &Json) -> Result<Wanted, Problem> {
         echo: if echo { Some((texts()?, params.choices)) } else { None },
     };
     let max_tokens = params.max_tokens.unwrap_or(DEFAULT_TOKENS);
-    Ok(Wanted { prompts, params, max_tokens, format })
+    Ok(Wanted { prompts, params, max_tokens, constraint, format })
 }
 
 fn decoded(language: &Language, ids: &[i64]) -> Result<String, Problem> {

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use axum::body::Body;
 use axum::http::{Response, StatusCode};
-use olivine_lm::Request;
+use olivine_lm::{Constraint, Request};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::events::Events;
@@ -24,6 +24,8 @@ pub(crate) struct Wanted {
     pub(crate) params: Params,
     /// Tokens of a choice at most.
     pub(crate) max_tokens: usize,
+    /// The grammar that choices follow.
+    pub(crate) constraint: Option<Constraint>,
     pub(crate) format: Format,
 }
 
@@ -64,7 +66,7 @@ impl Running {
 /// Puts all sequences in the queue, or none.
 async fn submit(app: &Arc<App>, language: &Language, wanted: &Wanted) -> Result<Running, Problem> {
     let begun = Instant::now();
-    let Wanted { prompts, params, max_tokens, format } = wanted;
+    let Wanted { prompts, params, max_tokens, constraint, format } = wanted;
     let choices = prompts.len() * params.choices;
     let capacity = app.admission.capacity();
     if choices > capacity {
@@ -72,15 +74,16 @@ async fn submit(app: &Arc<App>, language: &Language, wanted: &Wanted) -> Result<
         return Err(Problem::param("n", message));
     }
     let permits = app.admission.take(choices).ok_or_else(|| Problem::busy(app.admission.retry_after()))?;
-    let ends: Vec<i64> = match params.ignore_eos {
+    let ends: Vec<i64> = match params.ignore_eos && constraint.is_none() {
         true => Vec::new(),
         false => language.tokenizer.special().end.iter().map(|id| i64::from(*id)).collect(),
     };
     let (sender, updates) = unbounded_channel();
     for (choice, permit) in permits.into_iter().enumerate() {
         let prompt = prompts[choice / params.choices].clone();
-        let request =
+        let mut request =
             Request::new(prompt, *max_tokens).stop(ends.iter().copied()).sampling(params.sampling_of(choice));
+        request.constraint = constraint.clone();
         let job = Job {
             request,
             stops: params.stops.clone(),

@@ -2,11 +2,12 @@
 
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 
-use olivine_lm::Sampling;
+use olivine_lm::{Constraint, Sampling};
 use olivine_tokenizer::Json;
 
 use super::fields::Fields;
 use super::problem::Problem;
+use crate::router::Language;
 
 /// Choices of one request at most.
 const MOST_CHOICES: i64 = 128;
@@ -168,14 +169,18 @@ pub(crate) fn prompts<'a>(fields: &Fields<'a>, key: &str, most: usize) -> Result
     }
 }
 
-/// Refuses formats of the text other than text.
-pub(crate) fn response_format(fields: &Fields<'_>) -> Result<(), Problem> {
-    let Some(format) = fields.get("response_format") else { return Ok(()) };
+/// The grammar that a request's text has to follow.
+pub(crate) fn response_format(
+    fields: &Fields<'_>,
+    language: &Language,
+) -> Result<Option<Constraint>, Problem> {
+    let Some(format) = fields.get("response_format") else { return Ok(None) };
     let format = Fields::of(format, "response_format")?;
     match format.str("type")? {
-        Some("text") => Ok(()),
-        Some("json_object" | "json_schema") => {
-            Err(Problem::unsupported("response_format", "only `text` is supported"))
+        Some("text") => Ok(None),
+        Some("json_object") => Ok(Some(language.json()?.object())),
+        Some("json_schema") => {
+            Err(Problem::unsupported("response_format", "schemas are not supported; `json_object` is"))
         }
         Some(_) => Err(format.wrong("type", "has to be `text`, `json_object` or `json_schema`")),
         None => Err(format.wrong("type", "is missing")),
