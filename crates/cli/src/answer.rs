@@ -174,7 +174,9 @@ fn hint(error: &olivine::Error) -> Option<String> {
     use olivine::Error as E;
     let hint = match error {
         E::Unavailable { .. } => "`olivine devices` lists what is there; `--device cpu` always works",
-        E::BadDevice { .. } => "devices are named auto, cpu, vulkan, vulkan:N, vulkan:uuid:…, wgpu, wgpu:N, wgpu:vulkan",
+        E::BadDevice { .. } => {
+            "devices are named auto, cpu, vulkan, vulkan:N, vulkan:uuid:…, wgpu, wgpu:N, wgpu:vulkan"
+        }
         E::Cpu(
             olivine::internals::cpu::Error::OutOfMemory { .. }
             | olivine::internals::cpu::Error::TooLarge { .. },

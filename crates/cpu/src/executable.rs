@@ -10,6 +10,7 @@ use olivine_ir::{Fusion, TensorType, TensorView};
 
 use crate::Error;
 use crate::arena::Buffer;
+use crate::cost::StepCost;
 use crate::kernels::movement::copy_strided;
 use crate::limit::memory_limit;
 use crate::lower::{Location, Pack, Program, Step, StepOperand, Stored};
@@ -160,6 +161,16 @@ impl Executable {
     /// The kernel calls of a run, in order: the names of their nodes, and their operations.
     pub fn steps(&self) -> impl Iterator<Item = (&str, &'static str)> {
         self.program.run.iter().map(|step| (&*step.name, step.kernel.name()))
+    }
+
+    /// What every kernel call of a run reads, writes and computes.
+    pub fn costs(&self) -> Vec<StepCost> {
+        self.program.run.iter().map(Step::cost).collect()
+    }
+
+    /// The threads that a run's work pays for, of those that there are.
+    pub fn width(&self) -> usize {
+        cost::width(self.program.work)
     }
 
     /// What lowering joined, beside what the graph's passes had fused before.

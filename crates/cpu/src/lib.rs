@@ -46,6 +46,7 @@ mod thread_pool;
 mod threads;
 mod weights;
 
+pub use cost::StepCost;
 pub use custom::{CpuFunction, ResultMut};
 pub use error::Error;
 pub use evaluate::{CpuEvaluator, evaluate};

@@ -99,6 +99,35 @@ impl Step {
         own.saturating_add(self.kernel.inner_work())
     }
 
+    /// What it reads, writes and computes.
+    pub(crate) fn cost(&self) -> cost::StepCost {
+        let operands: Vec<TensorType> = self.operands.iter().map(|o| o.ty).collect();
+        let targets: Vec<TensorType> = self.targets.iter().map(|(ty, _)| *ty).collect();
+        let op = self.kernel.op();
+        let bytes = |types: &[TensorType]| types.iter().map(TensorType::bytes).fold(0, usize::saturating_add);
+        // A lookup touches what it returns, not the table.
+        let read = match op {
+            Op::Gather(_) | Op::GatherElements(_) | Op::GatherNd(_) | Op::DequantGather(_) => {
+                bytes(&operands[1.min(operands.len())..]).saturating_add(bytes(&targets))
+            }
+            _ => bytes(&operands),
+        };
+        let stored = self.operands.iter().filter(|o| o.stored().is_some()).map(|o| o.ty.bytes());
+        let stored = stored.fold(0, usize::saturating_add).min(read);
+        let filter = |c: &olivine_ir::op::Conv| {
+            c.groups > 1 && operands.get(1).and_then(|t| t.shape.get(1).copied()) == Some(1)
+        };
+        cost::StepCost {
+            node: self.name.to_string(),
+            op: self.kernel.name(),
+            dtype: operands.first().map_or(DType::F32, |t| t.dtype),
+            flops: cost::flops(op, &operands, &targets),
+            bytes: read.saturating_add(bytes(&targets)) as u64,
+            stored: stored as u64,
+            depthwise: matches!(op, Op::Conv(c) if filter(c)),
+        }
+    }
+
     /// Checks what running relies on: that every range is in the arena, and that what the step writes is neither
     /// written twice nor read, but in place.
     pub(crate) fn check_locations(&self, arena: usize) -> Result<(), Error> {

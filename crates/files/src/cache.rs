@@ -53,6 +53,17 @@ pub fn default_cache_dir() -> Option<PathBuf> {
     base.is_absolute().then(|| base.join("olivine"))
 }
 
+/// The name of a cache file of some kind for a device and its driver: readable, and another for every pair.
+pub fn cache_file_name(kind: &str, device: &str, driver: &str, extension: &str) -> String {
+    let plain: String = device.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+    let plain: String = plain.split('-').filter(|s| !s.is_empty()).collect::<Vec<_>>().join("-");
+    let plain = plain.get(..plain.len().min(40)).unwrap_or_default();
+    let hash = format!("{device}\n{driver}")
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0000_0100_0000_01b3));
+    format!("{kind}-{plain}-{hash:016x}.{extension}")
+}
+
 impl CacheFolder {
     /// A folder that is trusted, or does not exist yet; it is made when the first file is written.
     pub fn open(path: impl Into<PathBuf>) -> std::result::Result<Self, Untrusted> {

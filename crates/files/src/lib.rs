@@ -23,7 +23,7 @@ mod plain;
 mod seal;
 mod stderr;
 
-pub use cache::{CacheFolder, Lock, Untrusted, default_cache_dir};
+pub use cache::{CacheFolder, Lock, Untrusted, cache_file_name, default_cache_dir};
 pub use contents::Contents;
 pub use format::Format;
 pub use plain::{open_plain, open_unlinked, read_bounded, read_plain, read_start, read_text};

@@ -134,7 +134,7 @@ pub(crate) fn emit(
 
     let moved = operands.iter().map(|o| bytes(&o.ty)).sum::<Dim>()
         + targets.iter().map(|t| bytes(&t.ty)).sum::<Dim>();
-    let flops = n * region.instrs.len();
+    let flops = n * region.flops();
     let bound = l.done();
     site.dispatch(k, bound, n.div_ceil(lanes).div_ceil(group * rounds), (flops, moved))
 }

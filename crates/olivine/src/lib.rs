@@ -40,6 +40,7 @@
 
 #[cfg(all(doctest, feature = "vulkan", feature = "wgpu", feature = "onnx"))]
 mod book;
+pub mod cost;
 pub mod custom;
 mod device;
 mod engine;

@@ -1,7 +1,7 @@
 //! A session: a device, and the executables compiled for it.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use olivine_compile::{Compiled, Options, Widen, compile};
 use olivine_cpu::{CpuEvaluator, Threads};
@@ -13,6 +13,7 @@ use olivine_gpu::{DeviceCaps, Tuning};
 use olivine_gpu::{Mask, Record};
 use olivine_ir::{Graph, TensorView};
 
+use crate::cost::Calibration;
 #[cfg(any(feature = "vulkan", feature = "wgpu"))]
 use crate::device::Choice;
 #[cfg(feature = "wgpu")]
@@ -180,6 +181,10 @@ pub(crate) struct Inner {
     pub(crate) folder: Option<CacheFolder>,
     /// What of the user's record was passed over.
     pub(crate) notes: Vec<String>,
+    /// As the session was opened.
+    pub(crate) options: SessionOptions,
+    /// What the device was measured to do, once that is asked for.
+    pub(crate) calibration: OnceLock<Arc<Calibration>>,
 }
 
 impl Session {
@@ -237,7 +242,9 @@ impl Session {
         let widen = widens.then(olivine_cpu::widen);
         let has_f16 = engine.caps().is_some_and(|caps| caps.target.has(olivine_kernel::Scalar::F16));
         let narrow = options.precision == Precision::Fast && has_f16;
-        let inner = Inner { device, no_fusion, widen, narrow, threads, engine, folder, notes };
+        let (options, calibration) = (options.clone(), OnceLock::new());
+        let inner =
+            Inner { device, no_fusion, widen, narrow, threads, engine, folder, notes, options, calibration };
         Ok(Session { inner: OfProcess::new(Arc::new(inner)) })
     }
 
@@ -305,11 +312,24 @@ impl Session {
 pub trait Compile {
     /// Compiles it for a session's device.
     fn compile_for(&self, session: &Session, options: &CompileOptions) -> Result<Executable, Error>;
+
+    /// The graphs that a run goes through, for the sizes of the options and 1 where they are open.
+    fn graphs_for(&self, session: &Session, options: &CompileOptions) -> Result<Vec<Graph>, Error>;
 }
 
 impl Compile for Graph {
     fn compile_for(&self, session: &Session, options: &CompileOptions) -> Result<Executable, Error> {
         Executable::of_graph(session.clone(), self, options)
+    }
+
+    fn graphs_for(&self, _: &Session, options: &CompileOptions) -> Result<Vec<Graph>, Error> {
+        let mut graph = self.clone();
+        graph.retain_outputs(|name| options.computes(name));
+        if let Some(shapes) = options.shapes_of(&graph)? {
+            let names = self.inputs().map(|(name, _)| name);
+            graph = graph.specialise(&names.zip(shapes).collect::<Vec<_>>())?;
+        }
+        Ok(vec![graph])
     }
 }
 
@@ -331,8 +351,24 @@ impl Inner {
 static FOLDERS_NOT_USED: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 impl SessionOptions {
+    /// What of the options changes how fast kernels are, in words.
+    pub(crate) fn measured_as(&self) -> String {
+        let named = [
+            (self.checked, " checked"),
+            (self.validation, " validated"),
+            (self.no_fusion, " unfused"),
+            (self.round_every_op, " rounded"),
+            (self.browser_dialect, " browser"),
+            (self.wgsl, " wgsl"),
+            (self.without.subgroups, " without subgroups"),
+            (self.without.f16, " without f16"),
+            (self.without.matrices, " without matrices"),
+        ];
+        named.iter().filter(|(on, _)| *on).map(|(_, name)| *name).collect()
+    }
+
     /// The folder of caches that outlive the process; a folder that cannot be trusted becomes a warning.
-    fn folder(&self) -> Option<CacheFolder> {
+    pub(crate) fn folder(&self) -> Option<CacheFolder> {
         let path = match &self.pipeline_cache {
             PipelineCache::User => default_cache_dir()?,
             PipelineCache::Folder(path) => path.clone(),

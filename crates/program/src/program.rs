@@ -6,8 +6,12 @@ use std::sync::Arc;
 use olivine_ir::{Fusion, Tensor, TensorType};
 use olivine_kernel::Kernel;
 
+use crate::hazard::{Hazards, Touched};
 use crate::sizing::Sizing;
 use crate::tuning::Decision;
+
+/// Buffers stand this far apart in the one space of addresses that hazards are looked for in.
+const BUFFER_SPACE: u64 = 1 << 44;
 
 /// A buffer of [`Program::buffers`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -134,6 +138,24 @@ impl Program {
     /// A kernel of a dispatch.
     pub fn kernel(&self, dispatch: &Dispatch) -> &Arc<Kernel> {
         &self.kernels[dispatch.kernel.0 as usize]
+    }
+
+    /// For every dispatch of a list whether it must wait for those before it: it reads or writes what one of them since
+    /// the last barrier wrote, or writes what one read.
+    pub fn waits(&self, dispatches: &[Dispatch]) -> Vec<bool> {
+        let mut hazards = Hazards::default();
+        let place = |s: &Slice| {
+            let base = u64::from(s.buffer.0) * BUFFER_SPACE;
+            base + s.range().start..base + s.range().end
+        };
+        let waits = |dispatch: &Dispatch| {
+            let args = || dispatch.args.iter().zip(self.kernel(dispatch).args.iter().map(|a| a.access));
+            let reads = args().filter(|(_, access)| access.reads()).map(|(slice, _)| slice);
+            let writes = args().filter(|(_, access)| access.writes()).map(|(slice, _)| place(slice));
+            let reads = reads.chain(&dispatch.indirect).map(place).collect();
+            hazards.next(&Touched { reads, writes: writes.collect() })
+        };
+        dispatches.iter().map(waits).collect()
     }
 
     /// Bytes on the device for one run, beside params and what is packed from them.

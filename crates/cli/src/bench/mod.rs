@@ -47,6 +47,8 @@ enum What {
     Lengths(lengths::LengthsArgs),
     /// Models of the zoo, beside ONNX Runtime.
     Zoo(crate::zoo::ZooBenchArgs),
+    /// What runs of the zoo's models were predicted to take, beside what they take, at three sizes.
+    Predict(crate::zoo::PredictArgs),
     /// Check a tensor, operations and a model that need more than 32-bit offsets.
     Large(large::LargeArgs),
 }
@@ -63,6 +65,7 @@ pub(crate) fn run(global: &Global, args: &BenchArgs) -> Result<Answer, Failure> 
         What::Lm(args) => crate::lm::bench::run(global, args),
         What::Lengths(args) => lengths::run(global, args),
         What::Zoo(args) => crate::zoo::run_bench(global, args),
+        What::Predict(args) => crate::zoo::run_predict(global, args),
         What::Large(args) => large::run(global, args),
     }
 }

@@ -3,7 +3,7 @@
 use olivine::Session;
 use olivine::internals::SessionExt as _;
 use olivine::internals::compile::Compiled;
-use olivine::internals::gpu::{Content, Dispatch, Hazards, Program, Slice, Touched};
+use olivine::internals::gpu::{Content, Dispatch, Program, Slice};
 use olivine::internals::kernel::spirv;
 use olivine::internals::{KernelSource, Lowered};
 use serde_json::{Value, json};
@@ -14,9 +14,6 @@ use crate::timing::bytes;
 
 /// The names of these stages.
 pub(super) const STAGES: [&str; 4] = ["lowered", "program", "spirv", "wgsl"];
-
-/// Buffers stand this far apart in the one space of addresses that hazards are looked for in.
-const BUFFER_SPACE: u64 = 1 << 44;
 
 /// Prints a stage of the session's device.
 pub(super) fn stage(name: &str, session: &Session, compiled: &Compiled) -> Result<Answer, Failure> {
@@ -129,24 +126,15 @@ struct Step<'a> {
 }
 
 fn steps<'a>(program: &Program, dispatches: &'a [Dispatch]) -> Vec<Step<'a>> {
-    let mut hazards = Hazards::default();
-    let step = |dispatch: &'a Dispatch| {
+    let step = |(dispatch, barrier): (&'a Dispatch, bool)| {
         let args =
             || dispatch.args.iter().copied().zip(program.kernel(dispatch).args.iter().map(|a| a.access));
         let read = args().filter(|(_, a)| a.reads()).map(|(s, _)| s);
         let reads: Vec<Slice> = read.chain(dispatch.indirect).collect();
         let writes: Vec<Slice> = args().filter(|(_, a)| a.writes()).map(|(s, _)| s).collect();
-        let ranges = |slices: &[Slice]| {
-            let place = |s: &Slice| {
-                let base = u64::from(s.buffer.0) * BUFFER_SPACE;
-                base + s.range().start..base + s.range().end
-            };
-            slices.iter().map(place).collect()
-        };
-        let barrier = hazards.next(&Touched { reads: ranges(&reads), writes: ranges(&writes) });
         Step { dispatch, barrier, reads, writes }
     };
-    dispatches.iter().map(step).collect()
+    dispatches.iter().zip(program.waits(dispatches)).map(step).collect()
 }
 
 impl Step<'_> {

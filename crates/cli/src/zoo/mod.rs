@@ -4,6 +4,7 @@
 mod bench;
 mod greedy;
 mod oracle;
+mod predict;
 
 use std::path::{Path, PathBuf};
 
@@ -13,6 +14,7 @@ use serde_json::{Value, json};
 
 pub(crate) use bench::{ZooBenchArgs, run as run_bench};
 use oracle::{Entry, error, load};
+pub(crate) use predict::{PredictArgs, calibrate, run as run_predict};
 
 use crate::Global;
 use crate::answer::{Answer, Failure};

@@ -3,7 +3,7 @@
 use std::io::{Error, ErrorKind, Result};
 use std::path::{Path, PathBuf};
 
-use olivine_files::CacheFolder;
+use olivine_files::{CacheFolder, cache_file_name};
 use olivine_program::{Addressing, DeviceCaps, Record};
 
 use super::defaults;
@@ -66,13 +66,7 @@ pub fn tuning_file(caps: &DeviceCaps, dir: &Path) -> PathBuf {
 
 fn file_name(caps: &DeviceCaps) -> String {
     let Head { device, driver } = head(caps);
-    let plain: String = device.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
-    let plain: String = plain.split('-').filter(|s| !s.is_empty()).collect::<Vec<_>>().join("-");
-    let plain = plain.get(..plain.len().min(40)).unwrap_or_default();
-    let hash = format!("{device}\n{driver}")
-        .bytes()
-        .fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0000_0100_0000_01b3));
-    format!("tuning-{plain}-{hash:016x}.txt")
+    cache_file_name("tuning", &device, &driver, "txt")
 }
 
 /// Whose record it is. Kernels with pointers and kernels with bindings are measured apart.

@@ -258,6 +258,35 @@ impl ScalarOp {
         }
     }
 
+    /// Floating-point operations of one element, about: functions count as the polynomials that compute them.
+    pub fn flops(self) -> usize {
+        use Unary as U;
+        const DIVISION: usize = 4;
+        const FUNCTION: usize = 20;
+        match self {
+            ScalarOp::Unary(U::Reciprocal | U::Sqrt | U::Rsqrt | U::Softsign | U::HardSwish) => DIVISION,
+            ScalarOp::Unary(
+                U::Neg
+                | U::Abs
+                | U::Sign
+                | U::Square
+                | U::Ceil
+                | U::Floor
+                | U::Round
+                | U::Trunc
+                | U::Relu
+                | U::Not
+                | U::IsNan
+                | U::IsInf,
+            ) => 1,
+            ScalarOp::Unary(U::Mish | U::LogSigmoid) | ScalarOp::Binary(Binary::Pow) => 2 * FUNCTION,
+            ScalarOp::Unary(_) | ScalarOp::Binary(Binary::Atan2) => FUNCTION,
+            ScalarOp::Activation(_) | ScalarOp::Binary(Binary::Div | Binary::Rem | Binary::Mod) => DIVISION,
+            ScalarOp::Fma | ScalarOp::Clamp => 2,
+            _ => 1,
+        }
+    }
+
     /// The result's dtype, or why the operands' dtypes are refused.
     pub fn result_dtype(self, operands: &[DType]) -> Result<DType, String> {
         use Unary as U;

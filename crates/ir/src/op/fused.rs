@@ -62,6 +62,15 @@ impl Region {
         Region { inputs: 1, instrs: Vec::new(), outputs: vec![Arg::Input(0)] }
     }
 
+    /// Floating-point operations of one element; see [`ScalarOp::flops`].
+    pub fn flops(&self) -> usize {
+        let of = |instr: &Instr| match instr.op {
+            InstrOp::Scalar(op) => op.flops(),
+            InstrOp::Splat(..) => 0,
+        };
+        self.instrs.iter().map(of).sum()
+    }
+
     /// The dtypes of all instructions' results, given the inputs' dtypes.
     pub fn dtypes(&self, inputs: &[DType]) -> Result<Vec<DType>, String> {
         if inputs.len() != self.inputs {

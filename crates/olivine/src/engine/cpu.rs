@@ -17,6 +17,7 @@ use super::{
     StatePart, StepTime,
 };
 use crate::Error;
+use crate::cost::Work;
 use crate::executable::{Input, write_results, zeros};
 
 /// This machine's processor with some threads.
@@ -44,10 +45,7 @@ impl Engine for CpuEngine {
     }
 
     fn lowered(&self, compiled: &Compiled) -> Result<Lowered, Error> {
-        let executable = Executable::new(compiled, Arc::new(Weights::new()), self.checked)?;
-        let step =
-            |(node, op): (&str, &'static str)| LoweredStep { node: node.into(), op, kernel: op.into() };
-        Ok(Lowered { steps: executable.steps().map(step).collect(), fusions: executable.fusions().to_vec() })
+        Ok(lowered(&Executable::new(compiled, Arc::new(Weights::new()), self.checked)?))
     }
 
     fn dispatch_module(&self, call: &ModuleDispatch<'_>) -> Result<Box<dyn InFlight>, Error> {
@@ -57,6 +55,21 @@ impl Engine for CpuEngine {
 
     fn source(&self, _: &Kernel) -> Result<Option<KernelSource>, Error> {
         Ok(None)
+    }
+}
+
+fn lowered(executable: &Executable) -> Lowered {
+    let step = |cost: olivine_cpu::StepCost| {
+        let work = Work::of_cpu(&cost);
+        LoweredStep { node: cost.node, op: cost.op, kernel: cost.op.into(), work }
+    };
+    let bytes = |ty: &TensorType| ty.bytes() as u64;
+    Lowered {
+        steps: executable.costs().into_iter().map(step).collect(),
+        fusions: executable.fusions().to_vec(),
+        width: executable.width(),
+        sent: executable.inputs().iter().map(|(_, ty)| bytes(ty)).sum(),
+        received: executable.outputs().iter().map(|(_, ty)| bytes(ty)).sum(),
     }
 }
 
@@ -91,6 +104,10 @@ struct CpuPrepared {
 }
 
 impl Prepared for CpuPrepared {
+    fn lowered(&self) -> Lowered {
+        lowered(&self.executable)
+    }
+
     fn host_bytes(&self) -> Option<HostBytes> {
         Some(self.executable.host_bytes())
     }
@@ -192,13 +209,13 @@ impl Prepared for CpuPrepared {
             Ok(())
         })?;
         let mut start = Duration::ZERO;
-        let step = |t: olivine_cpu::StepTime| {
+        let step = |(t, cost): (olivine_cpu::StepTime, olivine_cpu::StepCost)| {
             let began = start;
             start += t.time;
-            let kernel = t.op.to_string();
-            StepTime { node: t.node, op: t.op, kernel, start: began, time: t.time, flops: 0, bytes: 0 }
+            let (kernel, flops, bytes) = (t.op.to_string(), cost.flops, cost.bytes);
+            StepTime { node: t.node, op: t.op, kernel, start: began, time: t.time, flops, bytes }
         };
-        Ok(times.into_iter().map(step).collect())
+        Ok(times.into_iter().zip(self.executable.costs()).map(step).collect())
     }
 
     fn time(&self, inputs: &[Input<'_>], runs: u32) -> Result<(Duration, Vec<DeviceTensor>), Error> {

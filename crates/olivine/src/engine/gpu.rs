@@ -20,6 +20,7 @@ use super::{
     StatePart, StepTime,
 };
 use crate::Error;
+use crate::cost::Work;
 use crate::executable::{Input, write_results};
 
 /// A device opened by a driver.
@@ -74,12 +75,7 @@ impl<D: Driver> Engine for GpuEngine<D> {
 
     fn lowered(&self, compiled: &Compiled) -> Result<Lowered, Error> {
         let program = proven(&self.driver, |caps| lower(compiled, caps, &self.tuning, &[]))?;
-        let step = |dispatch: &olivine_gpu::Dispatch| LoweredStep {
-            node: dispatch.node.clone(),
-            op: dispatch.op,
-            kernel: program.kernel(dispatch).name.clone(),
-        };
-        Ok(Lowered { steps: program.run.iter().map(step).collect(), fusions: program.fusions.clone() })
+        Ok(lowered(&program))
     }
 
     fn try_matrices(&self) -> Result<Vec<Finding>, Error> {
@@ -99,6 +95,23 @@ impl<D: Driver> Engine for GpuEngine<D> {
 
     fn source(&self, kernel: &Kernel) -> Result<Option<KernelSource>, Error> {
         Ok(Some(self.driver.source(kernel, self.checked)?))
+    }
+}
+
+fn lowered(program: &Program) -> Lowered {
+    let step = |(dispatch, work): (&olivine_gpu::Dispatch, Work)| LoweredStep {
+        node: dispatch.node.clone(),
+        op: dispatch.op,
+        kernel: program.kernel(dispatch).name.clone(),
+        work,
+    };
+    let bytes = |ports: &[olivine_gpu::Port]| ports.iter().map(|port| port.ty.bytes() as u64).sum();
+    Lowered {
+        steps: program.run.iter().zip(Work::of_program(program)).map(step).collect(),
+        fusions: program.fusions.clone(),
+        width: 1,
+        sent: bytes(&program.inputs),
+        received: bytes(&program.outputs),
     }
 }
 
@@ -137,6 +150,10 @@ struct GpuPrepared<D: Driver> {
 }
 
 impl<D: Driver> Prepared for GpuPrepared<D> {
+    fn lowered(&self) -> Lowered {
+        lowered(self.executable.program())
+    }
+
     fn outputs(&self) -> &[(String, TensorType)] {
         &self.outputs
     }

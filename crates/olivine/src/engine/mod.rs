@@ -20,6 +20,7 @@ use olivine_ir::{Data, Fusion, Recycler, Tensor, TensorType, TensorView};
 use olivine_kernel::{BoundModule, Kernel};
 
 use crate::Error;
+use crate::cost::Work;
 use crate::executable::{Input, write_results};
 use crate::process::OfProcess;
 
@@ -107,6 +108,9 @@ pub(crate) trait Prepared: Send + Sync {
     /// none.
     fn for_sizes(&self, sizes: &Bindings) -> Result<Option<Arc<dyn Prepared>>, Error>;
 
+    /// The kernel calls of a run.
+    fn lowered(&self) -> Lowered;
+
     /// What it takes of the host's memory, on the CPU.
     fn host_bytes(&self) -> Option<HostBytes> {
         None
@@ -189,6 +193,12 @@ pub struct Lowered {
     pub steps: Vec<LoweredStep>,
     /// What lowering joined, beside what the graph's passes had fused before.
     pub fusions: Vec<Fusion>,
+    /// The threads that a run's work pays for on the CPU, of those that there are; 1 on a GPU.
+    pub width: usize,
+    /// Bytes of inputs.
+    pub sent: u64,
+    /// Bytes of outputs.
+    pub received: u64,
 }
 
 /// A kernel call of a run.
@@ -200,6 +210,8 @@ pub struct LoweredStep {
     pub op: &'static str,
     /// The GPU kernel; the operation again on the CPU.
     pub kernel: String,
+    /// What it does.
+    pub work: Work,
 }
 
 /// How long one step of a run took, and what it did.
@@ -216,9 +228,9 @@ pub struct StepTime {
     pub start: Duration,
     /// Time on the device; wall-clock time on the CPU.
     pub time: Duration,
-    /// Floating-point operations; 0 where they are not counted (on the CPU).
+    /// Floating-point operations, about; 0 where they are not counted.
     pub flops: u64,
-    /// Bytes it must read and write at least; 0 where they are not counted (on the CPU).
+    /// Bytes it must read and write at least; 0 where they are not counted.
     pub bytes: u64,
 }
 

@@ -14,7 +14,8 @@ use olivine_ir::{Data, Def, Graph, Shape, Tensor, TensorType, ValueId, nearest};
 use super::growth::grown_sizes;
 use super::io::{Input, Outputs, Pending, ResidentRun, named, write_results, zeros};
 use super::plans::{OpenSizes, Plans};
-use crate::engine::{DeviceTensor, Model, Prepared, StepTime};
+use crate::cost::Watch;
+use crate::engine::{DeviceTensor, Lowered, Model, Prepared, StepTime};
 use crate::model::watched;
 use crate::process::OfProcess;
 use crate::{Error, Session};
@@ -48,6 +49,8 @@ pub(crate) struct GraphExecutable {
     pub(super) appended: OfProcess<RwLock<Plans>>,
     /// What the next run's random numbers see.
     runs: AtomicU64,
+    /// The first runs beside their prediction.
+    watch: Watch,
 }
 
 impl GraphExecutable {
@@ -72,6 +75,7 @@ impl GraphExecutable {
             compiled: OfProcess::new(RwLock::default()),
             appended: OfProcess::new(RwLock::default()),
             runs: AtomicU64::new(0),
+            watch: Watch::default(),
         };
         let shapes = shapes.unwrap_or_else(|| executable.declared_shapes());
         executable.compile_for(&shapes)?;
@@ -179,6 +183,7 @@ impl GraphExecutable {
     /// Runs on named inputs, which are borrowed, not copied; results come in new tensors.
     pub(crate) fn run(&self, inputs: NamedInputs<'_>) -> Result<Outputs, Error> {
         self.with_prepared(&inputs, |prepared, inputs| {
+            let begun = self.watch.begin(&self.session);
             let home = prepared.recycler();
             let mut results = match home {
                 Some(home) => {
@@ -187,8 +192,18 @@ impl GraphExecutable {
                 None => zeros(prepared.outputs())?,
             };
             write_results(&mut results.iter_mut().collect::<Vec<_>>(), |t| prepared.run(inputs, t))?;
+            if let Some(begun) = begun {
+                let calibration = self.session.inner.calibration.get();
+                let predicted = || calibration.map(|known| known.predict(&prepared.lowered()).total);
+                self.watch.end(&self.session, begun, predicted);
+            }
             named(prepared.outputs(), results, home)
         })
+    }
+
+    /// The kernel calls of a run on such inputs.
+    pub(crate) fn lowered(&self, inputs: NamedInputs<'_>) -> Result<Lowered, Error> {
+        self.with_prepared(&inputs, |prepared, _| Ok(prepared.lowered()))
     }
 
     /// Begins a run and returns; several may be in flight. The inputs are taken over before this returns.

@@ -35,7 +35,7 @@ use std::time::Duration;
 use olivine_ir::port::{Dim, ElementType, Kind, Port};
 use olivine_ir::{Def, Graph, Tensor, ValueId};
 
-use crate::engine::{DeviceTensor, StepTime};
+use crate::engine::{DeviceTensor, Lowered, StepTime};
 use crate::model::value_names;
 #[cfg(feature = "onnx")]
 use crate::model::{OnnxExecutable, Passed};
@@ -326,6 +326,16 @@ impl Executable {
         let inputs = listed(inputs);
         let ready = self.ready(&inputs)?;
         ready.graph.time(ready.inputs(&inputs), runs)
+    }
+
+    /// The kernel calls of a run of the last graph on such inputs.
+    pub(crate) fn lowered_for<'a, V: Into<Input<'a>>>(
+        &self,
+        inputs: impl IntoIterator<Item = (&'a str, V)>,
+    ) -> Result<Lowered, Error> {
+        let inputs = listed(inputs);
+        let ready = self.ready(&inputs)?;
+        ready.graph.lowered(ready.inputs(&inputs))
     }
 
     /// Names of the values inside the graph or model, for [`Executable::run_watching`].

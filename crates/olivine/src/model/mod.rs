@@ -313,6 +313,14 @@ impl Compile for Model {
             }
         }
     }
+
+    fn graphs_for(&self, session: &Session, options: &CompileOptions) -> Result<Vec<Graph>, Error> {
+        match &self.source {
+            #[cfg(feature = "onnx")]
+            Source::Onnx(file) => OnnxExecutable::imported(self, file, session, options),
+            Source::Graph(model) => model.graph.graphs_for(session, options),
+        }
+    }
 }
 
 /// The values that nodes of a graph compute, by name: the node's, with `.1` and so on for further results. Of nodes that

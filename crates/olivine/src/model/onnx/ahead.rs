@@ -41,15 +41,34 @@ impl OnnxExecutable {
             return Ok(());
         }
         for size in SIZES {
-            let ports = self.model.inputs();
-            let types =
-                ports.iter().map(|port| Ok(self.sample(port, size)?.map(|ty| (port.name.clone(), ty))));
-            let types = types.filter_map(Result::transpose).collect::<Result<Vec<_>, Error>>()?;
-            if self.check_for(Key::of(types))? {
-                return Ok(());
+            if let Some(graphs) = self.graphs_of(self.sample_key(size)?)? {
+                return graphs.iter().try_for_each(|graph| self.check_graph(graph));
             }
         }
         Ok(())
+    }
+
+    /// The graphs of a run for the sizes of the options, and for sizes of 1 where they are open, or the first that fit the
+    /// model. Loops count as what comes before them.
+    pub(super) fn import_ahead(&self) -> Result<Vec<Graph>, Error> {
+        for size in SIZES.iter().rev() {
+            if let Some(mut graphs) = self.graphs_of(self.sample_key(*size)?)? {
+                for graph in &mut graphs {
+                    graph.retain_outputs(|name| name == "value" || self.options.computes(name));
+                }
+                return Ok(graphs);
+            }
+        }
+        // What does not fit is said by the import for the sizes as they are.
+        let key = self.sample_key(1)?;
+        self.outcome(Subject::Model, &key, &[]).map(|_| Vec::new())
+    }
+
+    fn sample_key(&self, size: usize) -> Result<Key, Error> {
+        let ports = self.model.inputs();
+        let types = ports.iter().map(|port| Ok(self.sample(port, size)?.map(|ty| (port.name.clone(), ty))));
+        let types = types.filter_map(Result::transpose).collect::<Result<Vec<_>, Error>>()?;
+        Ok(Key::of(types))
     }
 
     /// A type that an input could have.
@@ -69,40 +88,41 @@ impl OnnxExecutable {
         Ok(Some(TensorType::new(dtype, Shape::new(&sizes)?)))
     }
 
-    /// Checks all graphs of a key; whether the key's sizes fit the model. Values that decide sizes are taken to be 1.
-    fn check_for(&self, mut key: Key) -> Result<bool, Error> {
-        let mut stage_values = Vec::new();
+    /// The graphs of a key, in the order in which they run; `None` if the key's sizes do not fit the model. Values that decide
+    /// sizes are taken to be 1.
+    fn graphs_of(&self, mut key: Key) -> Result<Option<Vec<Graph>>, Error> {
+        let (mut graphs, mut stage_values) = (Vec::new(), Vec::new());
         for _ in 0..STEPS {
-            let Ok(outcome) = self.outcome(Subject::Model, &key, &stage_values) else { return Ok(false) };
+            let Ok(outcome) = self.outcome(Subject::Model, &key, &stage_values) else { return Ok(None) };
             match outcome {
                 Outcome::Whole(whole) => {
-                    self.check_graph(&whole.graph)?;
-                    return Ok(true);
+                    graphs.push(whole.graph);
+                    return Ok(Some(graphs));
                 }
                 Outcome::NeedsInputs(names) => {
                     for name in names {
                         let Some((_, ty)) = key.types.iter().find(|(n, _)| *n == name) else {
-                            return Ok(false);
+                            return Ok(None);
                         };
                         let bytes = ones(*ty);
                         key.values.push((name, bytes));
                     }
                 }
                 Outcome::Stage(Stage { graph, stage_values: more, .. }) => {
-                    self.check_graph(&graph)?;
-                    let Ok(value) = graph.output_named("value") else { return Ok(false) };
+                    let Ok(value) = graph.output_named("value") else { return Ok(None) };
                     let ty = graph.ty(value)?;
+                    graphs.push(graph);
                     key.known.push(Found::Value(ty, ones(ty)));
                     stage_values.extend(more);
                 }
                 // What follows a loop depends on what it comes to.
                 Outcome::Loop(call) => {
-                    call.arguments.iter().try_for_each(|stage| self.check_graph(&stage.graph))?;
-                    return Ok(true);
+                    graphs.extend(call.arguments.iter().map(|stage| stage.graph.clone()));
+                    return Ok(Some(graphs));
                 }
             }
         }
-        Ok(true)
+        Ok(Some(graphs))
     }
 
     /// An error if the device cannot run a graph whatever its sizes.

@@ -86,8 +86,19 @@ impl OnnxExecutable {
         session: &Session,
         options: &CompileOptions,
     ) -> Result<Executable, Error> {
+        let compiled = OnnxExecutable::new(model, file, session, options)?;
+        compiled.compile_ahead()?;
+        Ok(Executable::of_onnx(session.clone(), compiled, options))
+    }
+
+    fn new(
+        model: &Model,
+        file: &Arc<onnx::Model>,
+        session: &Session,
+        options: &CompileOptions,
+    ) -> Result<Self, Error> {
         options.check(&model.all_inputs(), &model.outputs())?;
-        let compiled = OnnxExecutable {
+        Ok(OnnxExecutable {
             session: session.clone(),
             model: model.clone(),
             file: file.clone(),
@@ -98,9 +109,17 @@ impl OnnxExecutable {
             plans: OfProcess::new(Plans::new(PLANS)),
             open: OpenPlans::default(),
             runs: AtomicU64::new(0),
-        };
-        compiled.compile_ahead()?;
-        Ok(Executable::of_onnx(session.clone(), compiled, options))
+        })
+    }
+
+    /// The graphs of a run for the sizes of the options, as they are imported: nothing is compiled.
+    pub(super) fn imported(
+        model: &Model,
+        file: &Arc<onnx::Model>,
+        session: &Session,
+        options: &CompileOptions,
+    ) -> Result<Vec<Graph>, Error> {
+        OnnxExecutable::new(model, file, session, options)?.import_ahead()
     }
 
     /// The same model and weights, with values from inside among the outputs. Nothing is compiled ahead.

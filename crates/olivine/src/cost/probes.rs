@@ -1,0 +1,203 @@
+//! The graphs that a device is measured by: the library's own kernels, at sizes from small to large.
+
+use olivine_ir::op::{
+    Attention, Direction, HeadLayout, Recurrent, RecurrentKind, RecurrentLayer, ReduceKind, Window,
+};
+use olivine_ir::{DType, Error, Graph, ValueId};
+
+/// What a row of a calibration counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Quantity {
+    Bytes,
+    Flops,
+}
+
+/// A row of a calibration: one kind of graph at several sizes, smallest first.
+#[derive(Clone, Copy)]
+pub(crate) struct Probe {
+    /// The row's name.
+    pub(crate) row: &'static str,
+    pub(crate) quantity: Quantity,
+    pub(crate) sizes: &'static [usize],
+    /// The type that the device must compute in.
+    pub(crate) dtype: DType,
+    build: fn(&mut Graph, usize, DType) -> Result<ValueId, Error>,
+}
+
+impl Probe {
+    /// The graph of a size.
+    pub(crate) fn graph(&self, size: usize) -> Result<Graph, Error> {
+        let mut graph = Graph::new(self.row);
+        let y = (self.build)(&mut graph, size, self.dtype)?;
+        graph.output("y", y)?;
+        Ok(graph)
+    }
+}
+
+const fn bytes(
+    row: &'static str,
+    sizes: &'static [usize],
+    build: fn(&mut Graph, usize, DType) -> Result<ValueId, Error>,
+) -> Probe {
+    Probe { row, quantity: Quantity::Bytes, sizes, dtype: DType::F32, build }
+}
+
+const fn flops(
+    row: &'static str,
+    sizes: &'static [usize],
+    dtype: DType,
+    build: fn(&mut Graph, usize, DType) -> Result<ValueId, Error>,
+) -> Probe {
+    Probe { row, quantity: Quantity::Flops, sizes, dtype, build }
+}
+
+/// Every row, the ones that matter most first: a measurement that runs out of time leaves out the last.
+pub(crate) const PROBES: &[Probe] = &[
+    bytes("copy", &[1 << 12, 1 << 16, 1 << 20, 1 << 24, 1 << 26], copy),
+    flops("matmul f32", &[32, 128, 512, 2048, 4096], DType::F32, matmul),
+    flops("conv", &[8, 16, 32, 64], DType::F32, conv),
+    flops("arithmetic", &[1 << 12, 1 << 16, 1 << 20, 1 << 24], DType::F32, arithmetic),
+    bytes("gemv", &[64, 256, 1024, 4096, 8192], gemv),
+    flops("depthwise", &[8, 32, 128, 512], DType::F32, depthwise),
+    bytes("rows", &[16, 256, 4096, 65536], rows),
+    bytes("movement", &[64, 512, 2048, 8192], movement),
+    flops("recurrence", &[64, 128, 256], DType::F32, recurrence),
+    flops("attention", &[32, 128, 512, 2048], DType::F32, attention),
+    bytes("read", &[1 << 20, 1 << 26], read),
+    bytes("write", &[1 << 20, 1 << 26], write),
+    flops("matmul f16", &[512, 4096], DType::F16, matmul),
+    flops("matmul bf16", &[512, 4096], DType::BF16, matmul),
+    flops("matmul i8", &[512, 4096], DType::I8, integer_matmul),
+];
+
+fn copy(g: &mut Graph, n: usize, dtype: DType) -> Result<ValueId, Error> {
+    let x = g.input("x", dtype, [n])?;
+    g.neg(x)
+}
+
+pub(crate) fn read(g: &mut Graph, n: usize, dtype: DType) -> Result<ValueId, Error> {
+    let x = g.input("x", dtype, [n / 1024, 1024])?;
+    g.reduce(ReduceKind::Sum, x, &[-1], false)
+}
+
+pub(crate) fn write(g: &mut Graph, n: usize, dtype: DType) -> Result<ValueId, Error> {
+    let x = g.input("x", dtype, [n / 1024, 1])?;
+    let b = g.input("b", dtype, [1, 1024])?;
+    g.add(x, b)
+}
+
+/// Links of the chain of multiply-adds: so many that memory is not what limits it.
+const CHAIN: usize = 16;
+
+fn arithmetic(g: &mut Graph, n: usize, dtype: DType) -> Result<ValueId, Error> {
+    let mut y = g.input("x", dtype, [n / 64, 64])?;
+    let a = g.input("a", dtype, [64])?;
+    for _ in 0..CHAIN {
+        let product = g.mul(y, a)?;
+        y = g.add(product, a)?;
+    }
+    Ok(y)
+}
+
+fn matmul(g: &mut Graph, n: usize, dtype: DType) -> Result<ValueId, Error> {
+    let (a, b) = (g.input("a", dtype, [n, n])?, g.param("b", dtype, [n, n])?);
+    g.matmul(a, b)
+}
+
+fn integer_matmul(g: &mut Graph, n: usize, dtype: DType) -> Result<ValueId, Error> {
+    let (a, b) = (g.input("a", dtype, [n, n])?, g.param("b", dtype, [n, n])?);
+    g.qmatmul(a, b, None, None)
+}
+
+fn gemv(g: &mut Graph, n: usize, dtype: DType) -> Result<ValueId, Error> {
+    let (a, b) = (g.input("a", dtype, [1, n])?, g.param("b", dtype, [n, n])?);
+    g.matmul(a, b)
+}
+
+/// 3×3 filters; `n` is the width of the image and half its channels.
+fn conv(g: &mut Graph, n: usize, dtype: DType) -> Result<ValueId, Error> {
+    let x = g.input("x", dtype, [1, 2 * n, n, n])?;
+    let w = g.param("w", dtype, [2 * n, 2 * n, 3, 3])?;
+    g.conv(x, w, None, padded(), 1)
+}
+
+fn depthwise(g: &mut Graph, n: usize, dtype: DType) -> Result<ValueId, Error> {
+    let x = g.input("x", dtype, [1, 32, n, n])?;
+    let w = g.param("w", dtype, [32, 1, 3, 3])?;
+    g.conv(x, w, None, padded(), 32)
+}
+
+fn padded() -> Window {
+    Window { pads: vec![(1, 1); 2], ..Window::unit(2) }
+}
+
+pub(crate) fn rows(g: &mut Graph, n: usize, dtype: DType) -> Result<ValueId, Error> {
+    let x = g.input("x", dtype, [n, 128])?;
+    g.softmax(x, -1)
+}
+
+fn movement(g: &mut Graph, n: usize, dtype: DType) -> Result<ValueId, Error> {
+    let x = g.input("x", dtype, [n, n])?;
+    let y = g.transpose(x, &[1, 0])?;
+    // An output must be contiguous, so the transpose is a copy.
+    Ok(y)
+}
+
+fn recurrence(g: &mut Graph, n: usize, dtype: DType) -> Result<ValueId, Error> {
+    let x = g.input("x", dtype, [8, 1, 4])?;
+    let (w, r) = (g.param("w", dtype, [1, 4 * n, 4])?, g.param("r", dtype, [1, 4 * n, n])?);
+    let spec = Recurrent::new(RecurrentKind::Lstm, Direction::Forward);
+    let results = g.recurrent(spec, x, &RecurrentLayer::new(w, r), None)?;
+    results
+        .first()
+        .copied()
+        .ok_or_else(|| Error::Invalid { place: "lstm".into(), problem: "no result".into() })
+}
+
+fn attention(g: &mut Graph, n: usize, dtype: DType) -> Result<ValueId, Error> {
+    let [q, k, v] = ["q", "k", "v"].map(|name| g.input(name, dtype, [1, 4, n, 64]));
+    g.attention(Attention::new(HeadLayout::Bhsd), q?, k?, v?, &[])
+}
+
+/// Steps that each wait for the one before.
+pub(crate) fn dependent(steps: usize) -> Result<Graph, Error> {
+    let mut g = Graph::new("dependent");
+    let mut y = g.input("x", DType::F32, [4, 4])?;
+    for _ in 0..steps {
+        y = g.softmax(y, -1)?;
+    }
+    g.output("y", y)?;
+    Ok(g)
+}
+
+/// Steps none of which waits for another.
+pub(crate) fn independent(steps: usize) -> Result<Graph, Error> {
+    let mut g = Graph::new("independent");
+    for i in 0..steps {
+        let x = g.input(&format!("x{i}"), DType::F32, [4, 4])?;
+        let y = g.softmax(x, -1)?;
+        g.output(&format!("y{i}"), y)?;
+    }
+    Ok(g)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_probe_is_a_graph_at_its_sizes_and_rows_have_names_of_their_own() -> Result<(), Error> {
+        for probe in PROBES {
+            assert!(probe.sizes.is_sorted(), "{}", probe.row);
+            for size in probe.sizes {
+                probe.graph(*size)?.verify()?;
+            }
+        }
+        let mut names: Vec<&str> = PROBES.iter().map(|probe| probe.row).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), PROBES.len());
+        assert_eq!((dependent(9)?.nodes().len(), independent(9)?.nodes().len()), (9, 9));
+        Ok(())
+    }
+}

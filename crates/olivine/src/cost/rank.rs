@@ -1,0 +1,200 @@
+//! Which device runs a model the fastest.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::calibration::Calibration;
+use super::measure::Progress;
+use super::predict::Prediction;
+use crate::device::devices;
+use crate::{
+    Compile, CompileOptions, Device, DeviceClass, DeviceInfo, Error, Executable, Input, Session,
+    SessionOptions,
+};
+
+/// A device with what it would take for a run of a model.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct RankedDevice {
+    /// The device.
+    pub info: DeviceInfo,
+    /// What a run would take, or why it would not run.
+    pub prediction: Result<Prediction, String>,
+}
+
+impl RankedDevice {
+    /// The predicted time of a run.
+    pub fn time(&self) -> Option<Duration> {
+        self.prediction.as_ref().ok().map(|prediction| prediction.total)
+    }
+}
+
+/// Every device of this machine by the predicted time of a run of a graph or model, the fastest first; those that cannot run
+/// it come last, with the reason. Sizes are those of `options`, and 1 where they are open. Devices that have no calibration
+/// are measured.
+pub fn rank<C: Compile>(
+    model: &C,
+    options: &CompileOptions,
+    how: &SessionOptions,
+    progress: Progress<'_>,
+) -> Vec<RankedDevice> {
+    let mut all = ranked(devices(), &mut |info| predict(model, options, info, how, progress));
+    all.sort_by_key(|ranked| ranked.time().unwrap_or(Duration::MAX));
+    all
+}
+
+fn ranked(
+    all: Vec<DeviceInfo>,
+    predict: &mut dyn FnMut(&DeviceInfo) -> Result<Prediction, Error>,
+) -> Vec<RankedDevice> {
+    let one = |info: DeviceInfo| {
+        let prediction = match &info.unavailable {
+            Some(reason) => Err(reason.clone()),
+            None => predict(&info).map_err(|error| error.to_string()),
+        };
+        RankedDevice { info, prediction }
+    };
+    all.into_iter().map(one).collect()
+}
+
+fn predict<C: Compile>(
+    model: &C,
+    options: &CompileOptions,
+    info: &DeviceInfo,
+    how: &SessionOptions,
+    progress: Progress<'_>,
+) -> Result<Prediction, Error> {
+    let session = Session::with_options(info.device.clone(), how.clone())?;
+    Calibration::load_or_measure_with(&session, progress)?;
+    session.predict(model, options)
+}
+
+/// The fastest of ranked devices that is no software GPU.
+fn fastest(all: &[RankedDevice]) -> Option<&RankedDevice> {
+    let candidates = all.iter().filter(|ranked| ranked.info.class != DeviceClass::Software);
+    candidates.filter(|ranked| ranked.time().is_some()).min_by_key(|ranked| ranked.time())
+}
+
+impl Device {
+    /// The device on which a run of a graph or model is predicted to be the fastest, for the sizes of `options`. Software GPUs
+    /// are not candidates. Where there is one candidate it is chosen without measuring anything.
+    pub fn auto_for<C: Compile>(model: &C, options: &CompileOptions) -> Result<Device, Error> {
+        Device::auto_with(model, options, &SessionOptions::default())
+    }
+
+    fn auto_with<C: Compile>(
+        model: &C,
+        options: &CompileOptions,
+        how: &SessionOptions,
+    ) -> Result<Device, Error> {
+        let usable = |info: &DeviceInfo| info.unavailable.is_none() && info.class != DeviceClass::Software;
+        let candidates: Vec<DeviceInfo> = devices().into_iter().filter(usable).collect();
+        if let [only] = candidates.as_slice() {
+            return Ok(only.device.clone());
+        }
+        let all = ranked(candidates, &mut |info| predict(model, options, info, how, &mut |_, _, _| {}));
+        if let Some(best) = fastest(&all) {
+            return Ok(best.info.device.clone());
+        }
+        let reason = |ranked: &RankedDevice| {
+            Some(format!("{}: {}", ranked.info.device, ranked.prediction.as_ref().err()?))
+        };
+        let reason = all.iter().filter_map(reason).collect::<Vec<_>>().join("; ");
+        Err(Error::Unavailable { device: "auto".into(), reason })
+    }
+}
+
+/// A session that was opened after others could not be.
+pub struct Fallback {
+    /// The session.
+    pub session: Session,
+    /// The devices that were tried before, with what was wrong.
+    pub refused: Vec<(Device, Error)>,
+}
+
+impl fmt::Display for Fallback {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "took {}", self.session.device())?;
+        if self.refused.is_empty() {
+            return f.write_str(", the first asked for");
+        }
+        self.refused.iter().try_for_each(|(_, error)| write!(f, "; {error}"))
+    }
+}
+
+impl Session {
+    /// Opens the device on which a run of a graph or model is predicted to be the fastest; see [`Device::auto_for`].
+    pub fn auto<C: Compile>(model: &C, options: &CompileOptions) -> Result<Session, Error> {
+        Session::auto_with_options(model, options, SessionOptions::default())
+    }
+
+    /// As [`Session::auto`], with options of the session.
+    pub fn auto_with_options<C: Compile>(
+        model: &C,
+        options: &CompileOptions,
+        how: SessionOptions,
+    ) -> Result<Session, Error> {
+        Session::with_options(Device::auto_with(model, options, &how)?, how)
+    }
+
+    /// Opens the first of some devices that can be opened, and says which were refused and why. Nothing else is tried: a list
+    /// without `cpu` does not end on the CPU.
+    ///
+    /// ```
+    /// use olivine::prelude::*;
+    /// let opened = Session::fallback(["vulkan:99".parse()?, Device::Cpu], SessionOptions::new())?;
+    /// assert_eq!(opened.session.device(), &Device::Cpu);
+    /// assert!(opened.to_string().starts_with("took cpu; device `vulkan:99` is not available"));
+    /// # Ok::<(), olivine::Error>(())
+    /// ```
+    pub fn fallback(
+        devices: impl IntoIterator<Item = Device>,
+        options: SessionOptions,
+    ) -> Result<Fallback, Error> {
+        let mut refused: Vec<(Device, Error)> = Vec::new();
+        for device in devices {
+            match Session::with_options(device.clone(), options.clone()) {
+                Ok(session) => {
+                    for (_, error) in &refused {
+                        tracing::warn!("{error}; {device} is used instead");
+                    }
+                    return Ok(Fallback { session, refused });
+                }
+                Err(error) => refused.push((device, error)),
+            }
+        }
+        let reasons: Vec<String> = refused.iter().map(|(_, error)| error.to_string()).collect();
+        let reason = if reasons.is_empty() { "no device was named".into() } else { reasons.join("; ") };
+        let names: Vec<String> = refused.iter().map(|(device, _)| device.to_string()).collect();
+        Err(Error::Unavailable { device: names.join(", "), reason })
+    }
+
+    /// What a run of a graph or model will take on the session's device, without building its kernels. Sizes are those of
+    /// `options`, and 1 where they are open. A device that has no calibration is measured.
+    pub fn predict<C: Compile>(&self, model: &C, options: &CompileOptions) -> Result<Prediction, Error> {
+        self.inner.check()?;
+        let calibration = Calibration::load_or_measure(self)?;
+        let mut all: Option<Prediction> = None;
+        for graph in model.graphs_for(self, options)? {
+            let compiled = self.inner.compile(&graph, false)?;
+            let prediction = calibration.predict(&self.inner.engine.lowered(&compiled)?);
+            match &mut all {
+                Some(all) => all.add(prediction),
+                None => all = Some(prediction),
+            }
+        }
+        Ok(all.unwrap_or_default())
+    }
+}
+
+impl Executable {
+    /// What a run on such inputs will take. Of an ONNX model that runs several graphs, the last. A device that has no
+    /// calibration is measured.
+    pub fn predict<'a, V: Into<Input<'a>>>(
+        &self,
+        inputs: impl IntoIterator<Item = (&'a str, V)>,
+    ) -> Result<Prediction, Error> {
+        let calibration = Calibration::load_or_measure(self.session())?;
+        Ok(calibration.predict(&self.lowered_for(inputs)?))
+    }
+}

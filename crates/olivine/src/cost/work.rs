@@ -1,0 +1,171 @@
+//! What a step of a run does, in the terms that devices are measured in.
+
+use olivine_gpu::{Content, Program};
+use olivine_ir::DType;
+use olivine_kernel::Elem;
+
+/// Steps that run at the same rates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Family {
+    /// A number from the numbers at the same position, and other steps that pass over their operands once.
+    Elementwise,
+    /// Matmuls.
+    Matmul,
+    /// Matmuls by kernels for few rows.
+    Gemv,
+    /// Convolutions.
+    Conv,
+    /// Convolutions of a channel each, and pooling.
+    Depthwise,
+    /// Attention.
+    Attention,
+    /// Sums, norms and softmax over rows.
+    Rows,
+    /// Copies that change the order of elements.
+    Movement,
+    /// The steps of a recurrent layer.
+    Recurrence,
+}
+
+impl Family {
+    /// In words.
+    pub fn name(self) -> &'static str {
+        match self {
+            Family::Elementwise => "elementwise",
+            Family::Matmul => "matmul",
+            Family::Gemv => "gemv",
+            Family::Conv => "conv",
+            Family::Depthwise => "depthwise",
+            Family::Attention => "attention",
+            Family::Rows => "rows",
+            Family::Movement => "movement",
+            Family::Recurrence => "recurrence",
+        }
+    }
+
+    /// The family of a kernel on the GPU, whose names begin with what they are.
+    fn of_kernel(kernel: &str, op: &str) -> Self {
+        let begins = |names: &[&str]| names.iter().any(|name| kernel.starts_with(name));
+        if kernel.contains("gemv") || kernel.contains("small_m") {
+            Family::Gemv
+        } else if begins(&["matmul_split_k_sum", "whole_copy", "copy"]) {
+            Family::Elementwise
+        } else if begins(&["matmul", "grouped"]) {
+            Family::Matmul
+        } else if begins(&["conv_depthwise"]) || kernel.contains("pool") {
+            Family::Depthwise
+        } else if begins(&["conv"]) {
+            Family::Conv
+        } else if begins(&["lstm", "gru", "rnn"]) {
+            Family::Recurrence
+        } else {
+            Family::of_op(op)
+        }
+    }
+
+    /// The family of an operation.
+    fn of_op(op: &str) -> Self {
+        match op {
+            "matmul" | "grouped_matmul" | "qmatmul" | "dequant_matmul" => Family::Matmul,
+            "conv" | "conv_transpose" | "qconv" => Family::Conv,
+            "pool" | "adaptive_pool" | "resize" | "grid_sample" | "roi_align" => Family::Depthwise,
+            "attention" => Family::Attention,
+            "recurrence" => Family::Recurrence,
+            "transpose" | "pad" | "gather" | "gather_elements" | "gather_nd" | "im2col" | "col2im" => {
+                Family::Movement
+            }
+            op if op.contains("norm") || op.contains("softmax") || op.starts_with("reduce") => Family::Rows,
+            op if op.starts_with("arg") || op.contains("sort") || op.contains("cum") => Family::Rows,
+            "topk" | "top_k" | "fft" | "sample" | "nonzero" => Family::Rows,
+            _ => Family::Elementwise,
+        }
+    }
+}
+
+/// What a step reads, writes and computes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Work {
+    /// Which measurements it is held against.
+    pub family: Family,
+    /// The type of its first operand.
+    pub dtype: DType,
+    /// Floating-point operations, about.
+    pub flops: u64,
+    /// Bytes that it must read and write at least.
+    pub bytes: u64,
+    /// Those of them that are weights or constants, which a run reads once.
+    pub stored: u64,
+    /// Whether it waits for the steps before it.
+    pub waits: bool,
+}
+
+impl Work {
+    /// The work of a step on the CPU; they run one after another.
+    pub(crate) fn of_cpu(cost: &olivine_cpu::StepCost) -> Self {
+        let family = if cost.depthwise { Family::Depthwise } else { Family::of_op(cost.op) };
+        let olivine_cpu::StepCost { dtype, flops, bytes, stored, .. } = *cost;
+        Work { family, dtype, flops, bytes, stored, waits: true }
+    }
+
+    /// The work of a program's dispatches at every run.
+    pub(crate) fn of_program(program: &Program) -> Vec<Work> {
+        let waits = program.waits(&program.run);
+        let is_stored = |buffer: olivine_gpu::BufferId| {
+            let content = program.buffers.get(buffer.0 as usize).map(|decl| &decl.content);
+            matches!(content, Some(Content::Constant(_) | Content::Param(..) | Content::Packed { .. }))
+        };
+        let work = |(dispatch, waits): (&olivine_gpu::Dispatch, bool)| {
+            let kernel = program.kernel(dispatch);
+            let stored = dispatch.args.iter().filter(|slice| is_stored(slice.buffer)).map(|s| s.bytes);
+            Work {
+                family: Family::of_kernel(&kernel.name, dispatch.op),
+                dtype: kernel.args.first().map_or(DType::F32, |arg| dtype(arg.elem)),
+                flops: dispatch.flops,
+                bytes: dispatch.bytes,
+                stored: stored.fold(0, u64::saturating_add).min(dispatch.bytes),
+                waits,
+            }
+        };
+        program.run.iter().zip(waits).map(work).collect()
+    }
+}
+
+/// The type of a kernel's elements.
+fn dtype(elem: Elem) -> DType {
+    match elem {
+        Elem::F16 => DType::F16,
+        Elem::BF16 => DType::BF16,
+        Elem::F64 => DType::F64,
+        Elem::I8 => DType::I8,
+        Elem::U8 => DType::U8,
+        _ => DType::F32,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernels_and_operations_have_the_family_that_their_names_say() {
+        for (kernel, op, family) in [
+            ("matmul_tiled", "matmul", Family::Matmul),
+            ("matmul_coop", "conv", Family::Matmul),
+            ("matmul_gemv_axpy", "matmul", Family::Gemv),
+            ("matmul_split_k_sum", "matmul", Family::Elementwise),
+            ("conv_tiled", "conv", Family::Conv),
+            ("conv_depthwise", "conv", Family::Depthwise),
+            ("max_pool", "pool", Family::Depthwise),
+            ("gru_step", "recurrence", Family::Recurrence),
+            ("softmax_rows", "softmax", Family::Rows),
+            ("reduce_mean_rows", "reduce_mean", Family::Rows),
+            ("whole_copy", "conv", Family::Elementwise),
+            ("elementwise", "fused", Family::Elementwise),
+            ("something_new", "something_new", Family::Elementwise),
+        ] {
+            assert_eq!(Family::of_kernel(kernel, op), family, "{kernel} {op}");
+        }
+    }
+}
