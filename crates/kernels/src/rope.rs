@@ -53,8 +53,6 @@ pub(super) struct Rotation<'a> {
     place: RopeTarget,
     lanes: usize,
     units: usize,
-    /// Elements of a head.
-    dim: usize,
     /// Invocations.
     pub(super) count: Dim,
 }
@@ -73,10 +71,9 @@ impl<'a> Rotation<'a> {
             return Err(format!("the device has no {scalar}"));
         }
         let dims = x.sizes();
-        let dim = number(x.ty.shape.size(3));
         let pairs = op.rotary / 2;
-        let rest = dim - op.rotary;
-        let lanes = lanes(op, x, dim);
+        let rest = number(dims[3]) - op.rotary;
+        let lanes = lanes(op, x);
         let units = (pairs + rest).div_ceil(lanes);
         let count = dims[0] * dims[1] * dims[2] * units;
         if count == 0 {
@@ -91,13 +88,18 @@ impl<'a> Rotation<'a> {
             _ => Some(site.constant(turn_table(&frequencies)?)),
         };
         let (x, angles) = (x.clone(), angles.to_vec());
-        Ok(Some(Rotation { op, x, angles, turns, amplitude, place, lanes, units, dim, count }))
+        Ok(Some(Rotation { op, x, angles, turns, amplitude, place, lanes, units, count }))
+    }
+
+    /// Elements of a row.
+    fn width(&self) -> usize {
+        number(self.x.sizes()[3])
     }
 
     /// Operations and bytes.
     pub(super) fn cost(&self) -> (Dim, Dim) {
         let dims = self.x.sizes();
-        (dims[0] * dims[1] * dims[2] * self.op.rotary * 3, 2 * bytes(&self.x.ty))
+        (dims[0] * dims[1] * dims[2] * (self.op.rotary * 3), 2 * bytes(&self.x.ty))
     }
 
     /// Whether it reads the product whose parts wait to be summed.
@@ -137,11 +139,11 @@ impl<'a> Rotation<'a> {
             _ => Angles::None,
         };
         let rank = if op.tables { 3 } else { 2 };
-        let batched = self.angles.first().is_some_and(|o| o.ty.shape.rank() == rank);
+        let batched = self.angles.first().is_some_and(|o| o.sizes().len() == rank);
         let (n, of_row) = (l.size("n", self.count), l.size("units", self.units));
         let sizes = (l.size("d1", dims[1]), l.size("d2", dims[2]));
         let strides = [0, 1, 2].map(|d| l.stride(&format!("s{d}"), x.strides[d]));
-        let element = if x.strides[3] == 1 { k.u32(1) } else { l.stride("s3", x.strides[3]) };
+        let element = if x.strides[3].as_constant() == Some(1) { k.u32(1) } else { l.stride("s3", x.strides[3]) };
         let offset = l.size("offset", x.offset);
         Ok(DeclaredRotation {
             of: self,
@@ -196,7 +198,7 @@ impl<'k> DeclaredRotation<'k, '_> {
             let [s0, s1, s2] = self.strides;
             let start = self.offset + b * s0 + i1 * s1 + i2 * s2;
             match &self.to {
-                DeclaredTarget::Packed(out) => self.turn(*out, start, row * self.of.dim, place, unit),
+                DeclaredTarget::Packed(out) => self.turn(*out, start, row * self.of.width(), place, unit),
                 DeclaredTarget::Cache(cache) => {
                     cache.at([b, i1, i2], |out, to| self.turn(out, start, to, place, unit));
                 }
@@ -208,7 +210,7 @@ impl<'k> DeclaredRotation<'k, '_> {
     fn turn(&self, out: Buf<'k>, start: Val<'k>, to: Val<'k>, place: Val<'k>, unit: Val<'k>) {
         let k = start.builder();
         let (op, lanes) = (self.of.op, self.of.lanes);
-        let (pairs, rest) = (op.rotary / 2, self.of.dim - op.rotary);
+        let (pairs, rest) = (op.rotary / 2, self.of.width() - op.rotary);
         let lane = Lanes { from: &self.from, out, start, element: self.element, to, lanes };
         let first = unit * lanes;
         let turn = || {
@@ -246,11 +248,13 @@ impl<'k> DeclaredRotation<'k, '_> {
 }
 
 /// Pairs, or passing elements, of an invocation: four where all of them are whole vectors.
-fn lanes(op: &Rope, x: &Operand, dim: usize) -> usize {
+fn lanes(op: &Rope, x: &Operand) -> usize {
     let dims = x.sizes();
-    let apart = dims.iter().zip(&x.strides).take(3).all(|(size, step)| step.is_multiple_of(4) || *size <= 1);
-    let fours = (op.rotary / 2).is_multiple_of(4) && dim.is_multiple_of(4);
-    let unit = x.strides[3] == 1 && x.offset.is_multiple_of(4);
+    // A dimension of size 1 is never stepped over.
+    let stepped = |(size, step): (&Dim, &Dim)| size.as_constant() == Some(1) || step.is_multiple_of(4);
+    let apart = dims.iter().zip(&x.strides).take(3).all(stepped);
+    let fours = (op.rotary / 2).is_multiple_of(4) && dims[3].is_multiple_of(4);
+    let unit = x.strides[3].as_constant() == Some(1) && x.offset.is_multiple_of(4);
     if apart && fours && unit && x.ty.dtype != DType::F64 { 4 } else { 1 }
 }
 

@@ -64,13 +64,11 @@ pub(crate) fn rope_append(ops: &[(&Op, usize)], site: &mut Site<'_>) -> Result<(
     let caches: Vec<Option<Cache>> = parts
         .iter()
         .zip(&targets)
-        .map(|((op, own), target)| match (op, own) {
-            (Op::KvAppend(op), [_, _, position]) => {
-                Some(Cache { layout: op.layout, position: position.clone(), target: target.clone() })
-            }
-            _ => None,
+        .map(|((op, own), target)| match op {
+            Op::KvAppend(op) => Cache::new(op, own, target).map(Some),
+            _ => Ok(None),
         })
-        .collect();
+        .collect::<Result<_, String>>()?;
     for ((_, own), cache) in parts.iter().zip(&caches) {
         if let (Some(cache), [old, ..]) = (cache, own) {
             whole_copy(old, &cache.target, site)?;

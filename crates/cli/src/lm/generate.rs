@@ -3,7 +3,7 @@
 use std::io::Write as _;
 
 use clap::{Args, ValueEnum};
-use olivine_lm::{JsonConstraints, Request};
+use olivine_lm::{JsonConstraints, Request, Share};
 use olivine_tokenizer::Tokenizer;
 use serde_json::json;
 
@@ -59,7 +59,7 @@ pub(crate) fn run(global: &Global, args: &GenerateArgs) -> Result<Answer, Failur
         _ => return Err(Failure::new("there is no prompt").hint("-p TEXT, or --ids IDS")),
     };
     let session = global.session()?;
-    let mut engine = args.engine.engine(&model, &session, 1)?;
+    let mut engine = args.engine.engine(&model, &session, 1, Share::Nothing)?;
     let ends: Vec<i64> = tokenizer.iter().filter(|_| !args.ignore_end).flat_map(text::ends).collect();
     let count = prompt.len();
     let mut request = Request::new(prompt, args.number)

@@ -151,7 +151,7 @@ fn recurrence(g: &mut Graph, n: usize, dtype: DType) -> Result<ValueId, Error> {
     results
         .first()
         .copied()
-        .ok_or_else(|| Error::Invalid { place: "lstm".into(), problem: "no result".into() })
+        .ok_or_else(|| Error::Invalid { location: "lstm".into(), problem: "no result".into() })
 }
 
 fn attention(g: &mut Graph, n: usize, dtype: DType) -> Result<ValueId, Error> {
