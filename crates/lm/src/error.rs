@@ -7,6 +7,9 @@ pub enum Error {
     /// The model or the device.
     #[error(transparent)]
     Olivine(#[from] olivine::Error),
+    /// A tokenizer, or a grammar of its tokens.
+    #[error(transparent)]
+    Tokenizer(#[from] olivine_tokenizer::Error),
     /// A prompt without tokens.
     #[error("the prompt has no tokens")]
     EmptyPrompt,

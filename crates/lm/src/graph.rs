@@ -1,11 +1,11 @@
 //! The graph of a decoding step: tokens and caches to the next token of every sequence.
 
-use olivine::internals::models::{CausalLm, DecoderGraph, DecoderOptions};
+use olivine::internals::models::{CausalLm, DecoderGraph, DecoderOptions, RecurrentState};
 use olivine::ir::op::{Sampling, ScatterMode};
 use olivine::ir::{DType, Graph, Shape, Tensor, ValueId};
 use olivine::{CompileOptions, Executable, Session};
 
-use crate::Error;
+use crate::{Error, recurrent};
 
 /// A compiled step.
 pub(crate) struct Step {
@@ -13,6 +13,8 @@ pub(crate) struct Step {
     pub(crate) vocabulary: usize,
     /// The inputs that are caches.
     pub(crate) caches: Vec<String>,
+    /// States of layers without attention.
+    pub(crate) recurrent: Vec<RecurrentState>,
 }
 
 /// Compiles the step with caches of a dtype.
@@ -23,9 +25,9 @@ pub(crate) fn compile(
     context: usize,
     logprobs: bool,
 ) -> Result<Step, Error> {
-    let options = DecoderOptions { cache: Some(dtype), last: true, context: Some(context) };
+    let options = DecoderOptions { cache: Some(dtype), picked: true, context: Some(context) };
     let mut built = model.decoder(&options)?;
-    let next = head(&mut built.graph, built.logits)?;
+    let next = head(&mut built.graph, built.logits, built.vocabulary)?;
     let g = &mut built.graph;
     g.output("next", next)?;
     let all = g.log_softmax(built.logits, -1)?;
@@ -38,18 +40,21 @@ pub(crate) fn compile(
 
 /// Compiles a graph with its caches as state and brings its weights to the device.
 pub(crate) fn load(built: DecoderGraph, session: &Session, outputs: &[&str]) -> Result<Step, Error> {
-    let wanted = built.states.iter().map(|(_, output)| output.as_str()).chain(outputs.iter().copied());
-    let options = CompileOptions::new().states(built.states.clone()).outputs(wanted);
+    let states: Vec<(String, String)> =
+        built.states.iter().cloned().chain(recurrent::pairs(&built.recurrent)).collect();
+    let wanted: Vec<&str> =
+        states.iter().map(|(_, output)| output.as_str()).chain(outputs.iter().copied()).collect();
+    let options = CompileOptions::new().states(states.clone()).outputs(wanted);
     let executable = session.compile_with(&built.graph, &options)?;
     executable.set_params(built.params)?;
     let caches = built.states.into_iter().map(|(input, _)| input).collect();
-    Ok(Step { executable, vocabulary: built.vocabulary, caches })
+    Ok(Step { executable, vocabulary: built.vocabulary, caches, recurrent: built.recurrent })
 }
 
-/// From logits `[batch, vocabulary]` to a token of each row: penalties, biases, then a draw.
-fn head(g: &mut Graph, logits: ValueId) -> Result<ValueId, Error> {
+/// From logits `[rows, vocabulary]` to a token of each row: penalties, biases, the tokens that may come, then a draw.
+fn head(g: &mut Graph, logits: ValueId, vocabulary: usize) -> Result<ValueId, Error> {
     let mut per_row = |name: &str, dtype: DType, sizes: &[(&str, usize)]| {
-        let dims = [("batch", 1)].iter().chain(sizes);
+        let dims = [("rows", 1)].iter().chain(sizes);
         let (names, sizes): (Vec<Option<String>>, Vec<usize>) =
             dims.map(|(name, size)| ((!name.is_empty()).then(|| name.to_string()), *size)).unzip();
         g.input_with_dims(name, dtype, Shape::new(&sizes)?, names)
@@ -63,8 +68,12 @@ fn head(g: &mut Graph, logits: ValueId) -> Result<ValueId, Error> {
         ["temperature", "top_p", "min_p"].map(|name| per_row(name, DType::F32, &[]));
     let top_k = per_row("top_k", DType::I32, &[])?;
     let draws = per_row("draws", DType::U32, &[("", 4)])?;
+    // One flag for all of a row, or one each: the size 1 has a plan of its own.
+    let allowed = per_row("allowed", DType::Bool, &[("allowed", vocabulary)])?;
     let logits = g.penalties(logits, recent, Some(repetition?), Some(frequency?), Some(presence?))?;
     let logits = g.scatter_elements(logits, ids, bias, 1, ScatterMode::Add)?;
+    let lowest = g.constant(Tensor::scalar(f32::NEG_INFINITY));
+    let logits = g.select(allowed, logits, lowest)?;
     let how = Sampling {
         temperature: Some(temperature?),
         top_k: Some(top_k),
@@ -74,25 +83,4 @@ fn head(g: &mut Graph, logits: ValueId) -> Result<ValueId, Error> {
         draws: Some(draws),
     };
     Ok(g.sample(logits, how)?)
-}
-
-/// A tensor of zeros for each cache of a model, of so many sequences and rows.
-pub(crate) fn empty_caches(
-    model: &[([usize; 2], [usize; 2])],
-    dtype: DType,
-    sequences: usize,
-    capacity: usize,
-) -> Result<Vec<Tensor>, Error> {
-    let mut made: Vec<([usize; 2], Tensor)> = Vec::new();
-    let mut all = Vec::with_capacity(2 * model.len());
-    for rows in model.iter().flat_map(|(keys, values)| [keys, values]) {
-        let known = made.iter().find(|(of, _)| of == rows).map(|(_, zeros)| zeros.clone());
-        let zeros = match known {
-            Some(zeros) => zeros,
-            None => Tensor::zeros(dtype, [sequences, capacity, rows[0], rows[1]])?,
-        };
-        made.push((*rows, zeros.clone()));
-        all.push(zeros);
-    }
-    Ok(all)
 }

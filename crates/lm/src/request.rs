@@ -1,6 +1,6 @@
 //! What is asked of an engine.
 
-use crate::Error;
+use crate::{Constraint, Error};
 
 /// How tokens are chosen. The default takes the likeliest.
 #[derive(Clone, Debug, PartialEq)]
@@ -50,6 +50,11 @@ impl Sampling {
         self.repetition != 1.0 || self.frequency != 0.0 || self.presence != 0.0
     }
 
+    /// Whether the likeliest token is taken, whatever came before.
+    pub(crate) fn is_greedy(&self) -> bool {
+        self.temperature == 0.0 && !self.penalises()
+    }
+
     fn check(&self, vocabulary: usize) -> Result<(), Error> {
         let numbers = [
             ("temperature", self.temperature, self.temperature >= 0.0),
@@ -70,7 +75,7 @@ impl Sampling {
 }
 
 /// Tokens to continue.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Request {
     /// The tokens before.
     pub prompt: Vec<i64>,
@@ -80,12 +85,14 @@ pub struct Request {
     pub stop: Vec<i64>,
     /// How they are chosen.
     pub sampling: Sampling,
+    /// Which may be chosen, if not all.
+    pub constraint: Option<Constraint>,
 }
 
 impl Request {
     /// The likeliest continuation of a prompt.
     pub fn new(prompt: Vec<i64>, max_tokens: usize) -> Self {
-        Request { prompt, max_tokens, stop: Vec::new(), sampling: Sampling::default() }
+        Request { prompt, max_tokens, stop: Vec::new(), sampling: Sampling::default(), constraint: None }
     }
 
     /// Sets the tokens that end the sequence.
@@ -96,6 +103,11 @@ impl Request {
     /// Sets how tokens are chosen.
     pub fn sampling(self, sampling: Sampling) -> Self {
         Request { sampling, ..self }
+    }
+
+    /// Sets which tokens may be chosen.
+    pub fn constraint(self, constraint: Constraint) -> Self {
+        Request { constraint: Some(constraint), ..self }
     }
 
     pub(crate) fn check(&self, context: usize, vocabulary: usize) -> Result<(), Error> {
@@ -129,4 +141,6 @@ pub enum Finish {
     Length,
     /// The context is full.
     Context,
+    /// The constraint allows no further token.
+    Constraint,
 }

@@ -1,58 +1,13 @@
-//! The engine: sequences that come and go, draws that reproduce, caches that grow, requests that cannot be served.
+//! The engine: sequences that come and go, draws that reproduce, requests that cannot be served.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test says what it expects")]
 
 mod common;
-
-use std::collections::HashMap;
+mod run;
 
 use common::{CONTEXT, TempModel, VOCABULARY};
 use olivine::prelude::*;
-use olivine_lm::{Engine, EngineOptions, Error, Event, Finish, LanguageModel, Request, RequestId, Sampling};
-
-fn engine(file: &TempModel, options: EngineOptions) -> Engine {
-    let session = Session::new(Device::Cpu).unwrap();
-    LanguageModel::load(file.path()).unwrap().engine(&session, &options).unwrap()
-}
-
-fn request(seed: u64, length: usize, most: usize) -> Request {
-    let prompt = (0..length as u64).map(|i| ((i * 37 + seed * 11) % VOCABULARY as u64) as i64).collect();
-    let sampling =
-        Sampling { temperature: 1.3, top_k: 60, top_p: 0.95, min_p: 0.001, seed, ..Sampling::default() };
-    Request::new(prompt, most).sampling(sampling)
-}
-
-/// What a sequence got: tokens with the bits of their log-probabilities, and its end.
-#[derive(Default, Debug, PartialEq, Clone)]
-struct Got {
-    tokens: Vec<(i64, Option<u32>)>,
-    finish: Option<Finish>,
-}
-
-/// Runs steps until nothing is left; `before` may add or cancel before each.
-fn finish(engine: &mut Engine, mut before: impl FnMut(&mut Engine, usize)) -> HashMap<RequestId, Got> {
-    let mut all: HashMap<RequestId, Got> = HashMap::new();
-    let mut step = 0;
-    loop {
-        before(engine, step);
-        step += 1;
-        if engine.is_idle() {
-            return all;
-        }
-        for event in engine.step().unwrap() {
-            match event {
-                Event::Token { id, token, logprob } => {
-                    all.entry(id).or_default().tokens.push((token, logprob.map(f32::to_bits)));
-                }
-                Event::End { id, finish } => all.entry(id).or_default().finish = Some(finish),
-            }
-        }
-    }
-}
-
-fn one(engine: &mut Engine, request: Request) -> Got {
-    let id = engine.add(request).unwrap();
-    finish(engine, |_, _| {}).remove(&id).unwrap()
-}
+use olivine_lm::{Engine, EngineOptions, Error, Finish, LanguageModel, Request, RequestId, Sampling};
+use run::{engine, finish, one, request};
 
 #[test]
 fn a_sequence_does_not_depend_on_who_shares_its_batch() {
@@ -133,24 +88,6 @@ fn penalties_and_biases_change_what_is_likeliest() {
 }
 
 #[test]
-fn caches_grow_without_changing_what_is_decoded_and_without_new_plans() {
-    let file = TempModel::new("llama", "growth");
-    let options = EngineOptions::default().slots(2).chunk(64).logprobs(true);
-    let mut grown = engine(&file, options);
-    let small = grown.cache_bytes();
-    // 250 tokens fit the first caches; those that follow do not.
-    let long = one(&mut grown, Request::new(vec![9; 250], 30));
-    assert!(grown.cache_bytes() > small);
-    assert_eq!(long.tokens.len(), 30);
-    let plans = grown.compiled();
-    let again = one(&mut grown, Request::new(vec![9; 250], 30));
-    assert_eq!(again, long);
-    let longer = one(&mut grown, Request::new(vec![9; 600], 10));
-    assert_eq!(longer.tokens.len(), 10);
-    assert!(grown.compiled() <= plans + 1, "{} plans after {plans}", grown.compiled());
-}
-
-#[test]
 fn f16_caches_are_close_to_f32_ones() {
     let file = TempModel::new("gpt-oss", "f16");
     let options = EngineOptions::default().slots(2).logprobs(true);
@@ -192,25 +129,5 @@ fn requests_that_cannot_be_served_are_errors_and_harm_no_other() {
         EngineOptions::default().cache(DType::I32),
     ] {
         assert!(model.engine(&session, &options).is_err());
-    }
-}
-
-#[test]
-fn a_prompt_that_begins_as_the_last_sequence_is_computed_from_there() {
-    let file = TempModel::new("gemma3", "prefix");
-    let options = EngineOptions::default().logprobs(true);
-    let (mut keeps, mut anew) = (engine(&file, options), engine(&file, options));
-    keeps.keep_prefix(true);
-    let first = one(&mut keeps, Request::new((1..30).collect(), 5));
-    assert_eq!(one(&mut anew, Request::new((1..30).collect(), 5)), first);
-    let said: Vec<i64> = (1..30).chain(first.tokens.iter().map(|(token, _)| *token)).collect();
-    for prompt in [[said.clone(), vec![7, 8, 9]].concat(), said[..20].to_vec(), vec![50, 51], said] {
-        let got = one(&mut keeps, Request::new(prompt.clone(), 6));
-        let want = one(&mut anew, Request::new(prompt, 6));
-        for ((token, logprob), (expected, exact)) in got.tokens.iter().zip(&want.tokens) {
-            assert_eq!(token, expected);
-            let [found, exact] = [logprob, exact].map(|bits| f32::from_bits(bits.unwrap()));
-            assert!((found - exact).abs() < 1e-4, "{found} is not {exact}");
-        }
     }
 }

@@ -66,13 +66,16 @@ fn check(device: &str, names: &[&str]) {
     {
         let folder = recorded.folder(device);
         check_whole(&session, recorded, &folder.0);
-        if !LanguageModel::load(&folder.0).unwrap().inner().is_recurrent() {
-            check_engine(&session, recorded, &folder.0);
-        }
+        check_engine(&session, recorded, &folder.0);
     }
 }
 
 #[test]
 fn folders_compute_what_transformers_does() {
     check("cpu", &[]);
+}
+
+#[test]
+fn folders_compute_the_same_on_vulkan() {
+    check("vulkan", &["mamba2_groups", "qwen3_next"]);
 }

@@ -2,8 +2,8 @@
 
 use std::io::Write as _;
 
-use clap::Args;
-use olivine_lm::Request;
+use clap::{Args, ValueEnum};
+use olivine_lm::{JsonConstraints, Request, Share};
 use olivine_tokenizer::Tokenizer;
 use serde_json::json;
 
@@ -38,6 +38,16 @@ pub(crate) struct GenerateArgs {
     /// Go on after tokens that end a text.
     #[arg(long)]
     ignore_end: bool,
+    /// What the text must be.
+    #[arg(long, value_enum, conflicts_with = "ids")]
+    format: Option<TextFormat>,
+}
+
+/// What a text is held to.
+#[derive(Clone, Copy, ValueEnum)]
+enum TextFormat {
+    /// One JSON value.
+    Json,
 }
 
 pub(crate) fn run(global: &Global, args: &GenerateArgs) -> Result<Answer, Failure> {
@@ -49,12 +59,15 @@ pub(crate) fn run(global: &Global, args: &GenerateArgs) -> Result<Answer, Failur
         _ => return Err(Failure::new("there is no prompt").hint("-p TEXT, or --ids IDS")),
     };
     let session = global.session()?;
-    let mut engine = args.engine.engine(&model, &session, 1)?;
+    let mut engine = args.engine.engine(&model, &session, 1, Share::Nothing)?;
     let ends: Vec<i64> = tokenizer.iter().filter(|_| !args.ignore_end).flat_map(text::ends).collect();
     let count = prompt.len();
-    let request = Request::new(prompt, args.number)
+    let mut request = Request::new(prompt, args.number)
         .stop(ends.into_iter().chain(args.stop_ids.0.iter().copied()))
         .sampling(args.sampling.sampling());
+    if let (Some(TextFormat::Json), Some(tokenizer)) = (args.format, &tokenizer) {
+        request = request.constraint(JsonConstraints::new(tokenizer)?.value());
+    }
     let mut shown = Shown::new(tokenizer.as_ref(), global.json);
     let generated = complete(&mut engine, request, |token| shown.add(token))?;
     shown.end()?;

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use clap::{Args, ValueEnum};
 use olivine::Session;
 use olivine::ir::DType;
-use olivine_lm::{Engine, EngineOptions, Event, Finish, LanguageModel, Request, Sampling};
+use olivine_lm::{Engine, EngineOptions, Event, Finish, LanguageModel, Request, Sampling, Share};
 
 use crate::answer::Failure;
 
@@ -44,6 +44,9 @@ pub(crate) struct EngineArgs {
     /// The element type of key-value caches.
     #[arg(long, value_enum, default_value = "f32")]
     cache_type: CacheType,
+    /// Positions of all caches together, allocated at once; without it they grow.
+    #[arg(long, value_name = "N")]
+    cache_tokens: Option<usize>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -67,14 +70,20 @@ impl EngineArgs {
         model: &LanguageModel,
         session: &Session,
         slots: usize,
+        share: Share,
     ) -> Result<Engine, Failure> {
         let cache = match self.cache_type {
             CacheType::F32 => DType::F32,
             CacheType::F16 => DType::F16,
             CacheType::Bf16 => DType::BF16,
         };
-        let options =
-            EngineOptions::default().slots(slots).context(self.context).chunk(self.chunk).cache(cache);
+        let options = EngineOptions::default()
+            .slots(slots)
+            .context(self.context)
+            .chunk(self.chunk)
+            .cache(cache)
+            .cache_tokens(self.cache_tokens)
+            .share(share);
         Ok(model.engine(session, &options)?)
     }
 }
@@ -189,6 +198,7 @@ pub(crate) fn reason(finish: Finish) -> &'static str {
         Finish::Stop(_) => "stop",
         Finish::Length => "length",
         Finish::Context => "context",
+        Finish::Constraint => "constraint",
     }
 }
 

@@ -26,10 +26,32 @@ pub(super) struct Positions {
     pub(super) local: Rotation,
     /// For every token its number in row-major order, which only experts need.
     pub(super) row_numbers: ValueId,
-    /// With caches: where rows go, and how many count.
-    pub(super) cache: Option<(ValueId, ValueId)>,
-    /// With caches: for every sequence whether this is not its first run, bool `[batch]`.
-    pub(super) continues: Option<ValueId>,
+    /// With caches: where tokens go in them, and what counts.
+    pub(super) cache: Option<CachePlaces>,
+    /// With caches of a model that has such: where states of fixed size are.
+    pub(super) states: Option<StatePlaces>,
+}
+
+/// Where the tokens of a run go in key-value caches.
+#[derive(Clone, Copy)]
+pub(super) struct CachePlaces {
+    /// The position of each sequence's first token.
+    pub(super) starts: ValueId,
+    /// Positions that count.
+    pub(super) lengths: ValueId,
+    /// The pages of each sequence.
+    pub(super) pages: ValueId,
+}
+
+/// Where the states of a run's sequences are.
+#[derive(Clone, Copy)]
+pub(super) struct StatePlaces {
+    /// The slot of each sequence, i32 `[batch, 1]`.
+    pub(super) slots: ValueId,
+    /// Whether this is not its first run, bool `[batch]`.
+    pub(super) continues: ValueId,
+    /// 0 for each sequence, i64 `[batch]`.
+    pub(super) zeros: ValueId,
 }
 
 /// A rotation and its operands: positions, or tables.
@@ -73,9 +95,10 @@ impl<'m> Build<'m> {
         for layer in 0..self.config.layers() {
             x = self.layer(x, &positions, layer)?;
         }
-        if self.options.last {
-            x = self.graph.slice(x, 1, -1i64, i64::MAX, 1)?;
-            x = self.graph.reshape(x, &[0, self.config.hidden as i64])?;
+        if self.options.picked {
+            let picked = self.graph.input_with_dims("picked", DType::I64, [1], open(&["rows"]))?;
+            x = self.graph.reshape(x, &[-1, self.config.hidden as i64])?;
+            x = self.graph.gather(x, picked, 0)?;
         }
         let x = self.norm(x, "output_norm", self.config.hidden)?;
         // Without an output matrix the embedding serves.
@@ -109,7 +132,10 @@ impl<'m> Build<'m> {
                     self.graph.input_with_dims("positions", DType::I64, Shape::new(&[1, 8])?, dims)?;
                 let [starts, lengths] = ["starts", "lengths"]
                     .map(|name| self.graph.input_with_dims(name, DType::I64, [1], open(&["batch"])));
-                (positions, Some((starts?, lengths?)))
+                let table = Shape::new(&[1, 4])?;
+                let pages =
+                    self.graph.input_with_dims("pages", DType::I32, table, open(&["batch", "table"]))?;
+                (positions, Some(CachePlaces { starts: starts?, lengths: lengths?, pages }))
             }
             None => {
                 let positions = self.graph.cumulative(CumulativeKind::Sum, ones, 1, true, false)?;
@@ -125,16 +151,17 @@ impl<'m> Build<'m> {
         let sizes = g.reduce(ReduceKind::Sum, ones, &[1], true)?;
         let before = g.cumulative(CumulativeKind::Sum, sizes, 0, true, false)?;
         let row_numbers = g.add(columns, before)?;
-        let continues = match cache {
-            Some(_) if self.config.recurrent.is_some() => {
-                let first = g.slice(positions, 1, 0, 1, 1)?;
-                let first = g.reshape(first, &[-1])?;
-                let zero = g.constant(Tensor::scalar(0i64));
-                Some(g.gt(first, zero)?)
+        let states = match cache {
+            Some(CachePlaces { starts, .. }) if self.config.recurrent.is_some() => {
+                let zeros = g.binary_scalar(Binary::Mul, starts, 0.0)?;
+                let continues = g.gt(starts, zeros)?;
+                let slots =
+                    g.input_with_dims("slots", DType::I32, Shape::new(&[1, 1])?, open(&["batch", ""]))?;
+                Some(StatePlaces { slots, continues, zeros })
             }
             _ => None,
         };
-        Ok(Positions { global, local, row_numbers, cache, continues })
+        Ok(Positions { global, local, row_numbers, cache, states })
     }
 
     /// A rotation by positions, or by tables where the model scales every frequency on its own.

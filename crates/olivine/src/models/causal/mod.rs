@@ -40,13 +40,16 @@ pub struct CausalLm {
     config: Config,
 }
 
+/// Positions of a page of a key-value cache.
+pub const PAGE: usize = 32;
+
 /// How the graph of a language model is built.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DecoderOptions {
     /// The dtype of key-value caches; without them the graph sees whole sequences.
     pub cache: Option<DType>,
-    /// Whether logits are wanted for the last position alone.
-    pub last: bool,
+    /// Whether logits are wanted for some positions alone, which an input names.
+    pub picked: bool,
     /// Positions that sequences may have, where frequencies depend on that.
     pub context: Option<usize>,
 }
@@ -54,16 +57,21 @@ pub struct DecoderOptions {
 /// The graph of a language model, to which a head and outputs can be added.
 ///
 /// Input `tokens`, i64 `[batch, sequence]`. With caches there are more: `positions`, i64 `[batch, sequence]`; `starts`, i64 `[batch]`:
-/// the row of its cache that a sequence's first token goes to, from which on it is written; `lengths`, i64 `[batch]`: how many
-/// rows of its cache count; and for each layer with attention `keys.<i>` and `values.<i>`, `[batch, capacity, kv_heads, dim]`.
-/// `starts` at or past the capacity write nothing. Layers without attention have states of fixed size, [`DecoderGraph::recurrent`];
-/// a sequence whose first position of a run is 0 begins with zeros, whatever they hold.
+/// the position that a sequence's first token goes to, from which on its cache is written; `lengths`, i64 `[batch]`: how many
+/// positions of it count; `pages`, i32 `[batch, table]`: where they are in the pools, [`PAGE`] positions in each, and -1 for pages that
+/// a sequence does not have; and for each layer with attention `keys.<i>` and `values.<i>`, `[pool, PAGE, kv_heads, dim]`. Positions in
+/// no page are not written. With [`DecoderOptions::picked`] there is `picked`, i64 `[rows]`: which of all tokens in row-major order logits
+/// are wanted of.
+///
+/// Layers without attention have states of fixed size, [`DecoderGraph::recurrent`], and the graph one more input: `slots`, i32
+/// `[batch, 1]`: where a sequence's states are in their pools. Those of -1 are not written. A sequence whose first position of a run is
+/// 0 begins with zeros, whatever its slot holds.
 pub struct DecoderGraph {
     /// The graph, without outputs but the caches: `keys.<i>.next` and `values.<i>.next`.
     pub graph: Graph,
     /// The weights; packed ones stay in the mapped file.
     pub params: Vec<(String, Tensor)>,
-    /// f32 `[batch, sequence, vocabulary]`, or `[batch, vocabulary]` if only those of the last position are wanted.
+    /// f32 `[batch, sequence, vocabulary]`, or `[rows, vocabulary]` of the tokens that are picked.
     pub logits: ValueId,
     /// The caches: inputs, and the outputs that replace them.
     pub states: Vec<(String, String)>,
@@ -73,15 +81,15 @@ pub struct DecoderGraph {
     pub vocabulary: usize,
 }
 
-/// A state of fixed size, f32 `[batch, dims…]`.
+/// States of fixed size in a pool, f32 `[slots, 1, dims…]`.
 #[derive(Clone, Debug)]
 pub struct RecurrentState {
-    /// The input that has it before a run.
+    /// The input that has them before a run.
     pub input: String,
     /// The output that replaces it.
     pub output: String,
-    /// The sizes of one sequence's.
-    pub dims: Vec<usize>,
+    /// The sizes of one sequence's state.
+    pub dims: [usize; 2],
 }
 
 impl CausalLm {

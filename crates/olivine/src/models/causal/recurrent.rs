@@ -4,8 +4,8 @@ use olivine_ir::op::{CausalConv1d, GatedDeltaNet, Mamba2};
 use olivine_ir::{DType, Shape, Tensor, ValueId};
 
 use super::RecurrentState;
-use super::build::{Build, Positions};
-use super::config::Recurrent;
+use super::build::{Build, Positions, StatePlaces};
+use super::config::{LAYOUT, Recurrent};
 use super::source::bad_tensor;
 use crate::Error;
 
@@ -191,37 +191,46 @@ impl Build<'_> {
         self.add(name, value.reshaped([count])?)
     }
 
-    /// The state before a run, of sequences that continue, and the number of the output that replaces it; `None` without caches.
+    /// The states before a run of sequences, zeros of those that begin, and where those after it go; `None` without caches.
     fn recurrent_state(
         &mut self,
         at: &Positions,
         name: &str,
         dims: &[usize],
-    ) -> Result<Option<(ValueId, String)>, Error> {
-        let Some(continues) = at.continues else { return Ok(None) };
-        let shape = Shape::new(&[&[1], dims].concat())?;
-        let mut names = vec![None; shape.rank()];
-        names[0] = Some("batch".to_string());
-        let state = self.graph.input_with_dims(name, DType::F32, shape, names)?;
+    ) -> Result<Option<(ValueId, Pool)>, Error> {
+        let Some(places) = at.states else { return Ok(None) };
+        // All but the first size in one.
+        let rows = [dims[0], dims[1..].iter().product()];
+        let names = vec![Some("slots".to_string()), None, None, None];
+        let shape = Shape::new(&[4, 1, rows[0], rows[1]])?;
+        let pool = self.graph.input_with_dims(name, DType::F32, shape, names)?;
+        let output = format!("{name}.next");
+        self.recurrent.push(RecurrentState { input: name.to_string(), output: output.clone(), dims: rows });
         let g = &mut self.graph;
-        let ones = vec![1; dims.len()];
-        let continues = g.reshape(continues, &[&[-1][..], &ones].concat())?;
+        let which = g.reshape(places.slots, &[-1])?;
+        let state = g.gather(pool, which, 0)?;
+        let sizes: Vec<i64> = dims.iter().map(|n| size(*n)).collect();
+        let state = g.reshape(state, &[&[0], &sizes[..]].concat())?;
+        let continues = g.reshape(places.continues, &[&[-1], &vec![1; dims.len()][..]].concat())?;
         let zero = g.constant(Tensor::scalar(0f32));
         let state = g.select(continues, state, zero)?;
-        let output = format!("{name}.next");
-        self.recurrent.push(RecurrentState {
-            input: name.to_string(),
-            output: output.clone(),
-            dims: dims.to_vec(),
-        });
-        Ok(Some((state, output)))
+        Ok(Some((state, Pool { pool, rows, output, places })))
     }
 
-    /// Makes a state the one that the next run begins with.
-    fn replace_state(&mut self, before: Option<(ValueId, String)>, after: ValueId) -> Result<(), Error> {
-        match before {
-            Some((_, output)) => Ok(self.graph.output(&output, after)?),
-            None => Ok(()),
-        }
+    /// Makes states those that the next run begins with.
+    fn replace_state(&mut self, before: Option<(ValueId, Pool)>, after: ValueId) -> Result<(), Error> {
+        let Some((_, Pool { pool, rows, output, places })) = before else { return Ok(()) };
+        let after = self.graph.reshape(after, &[0, 1, size(rows[0]), size(rows[1])])?;
+        // A state is a page of one position.
+        let next = self.graph.kv_append_pages(LAYOUT, pool, after, places.zeros, places.slots)?;
+        Ok(self.graph.output(&output, next)?)
     }
+}
+
+/// Where the states of a layer are.
+struct Pool {
+    pool: ValueId,
+    rows: [usize; 2],
+    output: String,
+    places: StatePlaces,
 }
