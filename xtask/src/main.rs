@@ -7,6 +7,7 @@ mod docs;
 mod elixir;
 mod features;
 mod gguf;
+mod lm;
 mod onnx;
 mod programs;
 mod ptx;
@@ -39,6 +40,10 @@ cargo xtask <chore>
   tokenizers [ZOO]
                   compare tokenizers and chat templates with `tokenizers`, `sentencepiece`, llama.cpp and `jinja2`; with the
                   zoo's folder smollm2 and minilm too
+  lm [ZOO]        compare language models of every architecture with what transformers computed and with llama.cpp; with the
+                  zoo's folder smollm2, stories15m and minilm too
+  lm --record [NAMES…]
+                  record what transformers computes; it installs torch under target/lm, 7 GB
   web [test]      build the npm package, and run it and the demo in headless Chromium
   web build       build web/olivine alone; `web serve` serves the demo
   web cases [FILTER]
@@ -85,6 +90,9 @@ fn main() -> ExitCode {
         ("gguf", [zoo]) => gguf::check(Some(zoo)),
         ("tokenizers", []) => tokenizers::check(None),
         ("tokenizers", [zoo]) => tokenizers::check(Some(zoo)),
+        ("lm", [flag, names @ ..]) if flag == "--record" => lm::record(names),
+        ("lm", []) => lm::check(None),
+        ("lm", [zoo]) => lm::check(Some(zoo)),
         ("web", _) => web::chore(rest),
         ("features", []) => features::check(),
         ("programs", []) => programs::check(),

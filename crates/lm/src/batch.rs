@@ -5,7 +5,7 @@ use std::sync::Arc;
 use olivine::ir::{Element, Tensor};
 
 use crate::pages::Page;
-use crate::{Error, Sampling};
+use crate::{Error, Sampling, recurrent};
 
 /// Sizes of the lists of recent tokens and of biases are multiples of this, so that few of them are compiled for.
 const LIST_STEP: usize = 64;
@@ -39,6 +39,8 @@ pub(crate) struct Sizes {
     pub(crate) every: bool,
     /// Pages that a sequence may have.
     pub(crate) table: usize,
+    /// The slot of the first row in a model with states of fixed size; the others follow.
+    pub(crate) slot: Option<usize>,
     pub(crate) vocabulary: usize,
 }
 
@@ -68,14 +70,19 @@ pub(crate) fn inputs(rows: &[Option<Row<'_>>], sizes: Sizes) -> Result<Inputs, E
         lengths[i] = (row.before + width) as i64;
         pages[i * table..][..row.pages.len()].copy_from_slice(row.pages);
     }
-    let mut all = vec![
+    let mut all = Vec::new();
+    if let Some(first) = sizes.slot {
+        let slots = rows.iter().enumerate().map(|(i, row)| row.as_ref().map(|_| first + i));
+        all.push(("slots", recurrent::places(slots)?));
+    }
+    all.extend([
         ("tokens", Tensor::new([batch, width], tokens)?),
         ("positions", Tensor::new([batch, width], positions)?),
         ("starts", column(starts)?),
         ("lengths", column(lengths)?),
         ("pages", Tensor::new([batch, table], pages)?),
         ("picked", column(picked)?),
-    ];
+    ]);
     let chosen: Vec<Option<&Row<'_>>> =
         rows.iter().flat_map(|row| std::iter::repeat_n(row.as_ref(), picks)).collect();
     choices(&chosen, sizes.vocabulary, &mut all)?;

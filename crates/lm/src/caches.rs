@@ -4,8 +4,8 @@ use olivine::internals::models::PAGE;
 use olivine::ir::{DType, Tensor};
 use olivine::{Session, State};
 
-use crate::Error;
 use crate::graph::Step;
+use crate::{Error, recurrent};
 
 /// Pages that pools begin with.
 const FIRST_PAGES: usize = 8;
@@ -19,25 +19,31 @@ pub(crate) struct Caches {
     pages: usize,
     /// Pages at most.
     most: usize,
+    /// Bytes of states of fixed size.
+    fixed: usize,
     state: State,
 }
 
 impl Caches {
-    /// Pools of so many pages at most; all of them at once, or as many as sequences need.
+    /// Pools of so many pages at most, all of them at once or as many as sequences need, and states of so many slots.
     pub(crate) fn new(
         step: &Step,
         rows: &[([usize; 2], [usize; 2])],
         dtype: DType,
-        most: usize,
-        at_once: bool,
+        (most, at_once): (usize, bool),
+        slots: usize,
     ) -> Result<Self, Error> {
         let session = step.executable.session().clone();
         let pages = if at_once { most } else { FIRST_PAGES.min(most) };
         let rows = rows.iter().flat_map(|(keys, values)| [*keys, *values]);
         let pools: Vec<(String, [usize; 2])> = step.caches.iter().cloned().zip(rows).collect();
         let zeros = zeros(&pools, dtype, pages)?;
-        let state = step.executable.state_from(step.caches.iter().map(String::as_str).zip(&zeros))?;
-        Ok(Caches { session, pools, dtype, pages, most, state })
+        let fixed = recurrent::zeros(&step.recurrent, slots)?;
+        let paged = step.caches.iter().map(String::as_str).zip(&zeros);
+        let state =
+            step.executable.state_from(paged.chain(fixed.iter().map(|(name, zeros)| (*name, zeros))))?;
+        let fixed = recurrent::bytes(&step.recurrent, slots);
+        Ok(Caches { session, pools, dtype, pages, most, fixed, state })
     }
 
     /// Pages that the pools have.
@@ -53,7 +59,7 @@ impl Caches {
     /// Bytes on the device.
     pub(crate) fn bytes(&self) -> usize {
         let row: usize = self.pools.iter().map(|(_, [heads, dim])| heads * dim).sum();
-        row * self.dtype.size() * self.pages * PAGE
+        row * self.dtype.size() * self.pages * PAGE + self.fixed
     }
 
     pub(crate) fn state(&mut self) -> &mut State {

@@ -97,8 +97,10 @@ impl Engine {
         let context = asked.min(most.saturating_mul(PAGE));
         let step = graph::compile(model, session, options.cache, asked, options.logprobs)?;
         let at_once = options.cache_tokens.is_some();
-        let caches = Caches::new(&step, &model.cache_rows(), options.cache, most, at_once)?;
+        let caches = Caches::new(&step, &model.cache_rows(), options.cache, (most, at_once), slots)?;
         let (share, unit) = match options.share {
+            // States of fixed size have read all of a sequence.
+            _ if model.is_recurrent() => (Share::Nothing, chunk),
             // Chunks of other sizes do not end where pages do.
             Share::Chunks if chunk % PAGE != 0 => (Share::Nothing, chunk),
             Share::Pages => (Share::Pages, PAGE),
@@ -112,7 +114,7 @@ impl Engine {
             table: context.div_ceil(PAGE),
             chunk,
             share,
-            draft: options.draft,
+            draft: if model.is_recurrent() { 0 } else { options.draft },
             slots: (0..slots).map(|_| None).collect(),
             queue: VecDeque::new(),
             next_id: 0,
@@ -289,7 +291,7 @@ impl Engine {
             return Ok(());
         }
         let Some(sequence) = &self.slots[slot] else { return Ok(()) };
-        let inputs = inputs(&[Some(sequence.row(count))], self.sizes(count, false))?;
+        let inputs = inputs(&[Some(sequence.row(count))], self.sizes(count, false, slot))?;
         let next = run(&self.step, self.caches.state(), &inputs)?;
         self.counts.computed += count;
         let token = next.first().copied().ok_or(Error::NoResult("token"))?;
@@ -328,7 +330,7 @@ impl Engine {
             .zip(&tokens)
             .map(|(slot, tokens)| slot.as_ref().filter(|_| !tokens.is_empty()).map(|s| s.verify(tokens)))
             .collect();
-        let inputs = inputs(&rows, self.sizes(width, width > 1))?;
+        let inputs = inputs(&rows, self.sizes(width, width > 1, 0))?;
         let next = run(&self.step, self.caches.state(), &inputs)?;
         for (slot, tokens) in tokens.iter().enumerate() {
             for (at, _) in tokens.iter().enumerate() {
@@ -358,8 +360,10 @@ impl Engine {
         drafts
     }
 
-    fn sizes(&self, width: usize, every: bool) -> Sizes {
-        Sizes { width, every, table: self.table, vocabulary: self.step.vocabulary }
+    /// Sizes of a run whose first row is a slot's.
+    fn sizes(&self, width: usize, every: bool, slot: usize) -> Sizes {
+        let slot = (!self.step.recurrent.is_empty()).then_some(slot);
+        Sizes { width, every, table: self.table, slot, vocabulary: self.step.vocabulary }
     }
 
     /// Takes a sequence on after a run of so many of its tokens, and gives its slot to others if it ends.

@@ -1,11 +1,11 @@
 //! The graph of a decoding step: tokens and caches to the next token of every sequence.
 
-use olivine::internals::models::{CausalLm, DecoderGraph, DecoderOptions};
+use olivine::internals::models::{CausalLm, DecoderGraph, DecoderOptions, RecurrentState};
 use olivine::ir::op::{Sampling, ScatterMode};
 use olivine::ir::{DType, Graph, Shape, Tensor, ValueId};
 use olivine::{CompileOptions, Executable, Session};
 
-use crate::Error;
+use crate::{Error, recurrent};
 
 /// A compiled step.
 pub(crate) struct Step {
@@ -13,6 +13,8 @@ pub(crate) struct Step {
     pub(crate) vocabulary: usize,
     /// The inputs that are caches.
     pub(crate) caches: Vec<String>,
+    /// States of layers without attention.
+    pub(crate) recurrent: Vec<RecurrentState>,
 }
 
 /// Compiles the step with caches of a dtype.
@@ -38,12 +40,15 @@ pub(crate) fn compile(
 
 /// Compiles a graph with its caches as state and brings its weights to the device.
 pub(crate) fn load(built: DecoderGraph, session: &Session, outputs: &[&str]) -> Result<Step, Error> {
-    let wanted = built.states.iter().map(|(_, output)| output.as_str()).chain(outputs.iter().copied());
-    let options = CompileOptions::new().states(built.states.clone()).outputs(wanted);
+    let states: Vec<(String, String)> =
+        built.states.iter().cloned().chain(recurrent::pairs(&built.recurrent)).collect();
+    let wanted: Vec<&str> =
+        states.iter().map(|(_, output)| output.as_str()).chain(outputs.iter().copied()).collect();
+    let options = CompileOptions::new().states(states.clone()).outputs(wanted);
     let executable = session.compile_with(&built.graph, &options)?;
     executable.set_params(built.params)?;
     let caches = built.states.into_iter().map(|(input, _)| input).collect();
-    Ok(Step { executable, vocabulary: built.vocabulary, caches })
+    Ok(Step { executable, vocabulary: built.vocabulary, caches, recurrent: built.recurrent })
 }
 
 /// From logits `[rows, vocabulary]` to a token of each row: penalties, biases, the tokens that may come, then a draw.

@@ -38,6 +38,7 @@ mod error;
 mod graph;
 mod options;
 mod pages;
+mod recurrent;
 mod request;
 mod score;
 mod text;

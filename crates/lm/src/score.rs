@@ -4,10 +4,10 @@ use olivine::internals::models::{CausalLm, DecoderOptions, PAGE};
 use olivine::ir::{DType, Shape, Tensor};
 use olivine::{Input, Session};
 
-use crate::Error;
 use crate::caches::Caches;
 use crate::graph::{self, Step};
 use crate::request::check_tokens;
+use crate::{Error, recurrent};
 
 /// Positions of one run.
 const CHUNK: usize = 128;
@@ -60,7 +60,7 @@ impl Scorer {
         }
         check_tokens(tokens.iter().copied(), self.step.vocabulary)?;
         let count = tokens.len().div_ceil(PAGE).max(1);
-        let mut caches = Caches::new(&self.step, &self.rows, DType::F32, count, true)?;
+        let mut caches = Caches::new(&self.step, &self.rows, DType::F32, (count, true), 1)?;
         let pages = Tensor::new([1, count], (0..count as i32).collect())?;
         let mut all = Vec::with_capacity(tokens.len());
         let mut start = 0;
@@ -78,7 +78,9 @@ impl Scorer {
                 ("pages", &pages),
                 ("targets", &targets),
             ];
-            let inputs = inputs.map(|(name, tensor)| (name, Input::from(tensor)));
+            let slots = recurrent::places(std::iter::once(Some(0)))?;
+            let slots = (!self.step.recurrent.is_empty()).then_some(("slots", &slots));
+            let inputs = inputs.into_iter().chain(slots).map(|(name, tensor)| (name, Input::from(tensor)));
             let out = self.step.executable.run_with_state(caches.state(), inputs)?;
             all.extend(out.get("logprobs")?.as_slice::<f32>()?.iter().map(|x| f64::from(*x)));
             start += count;

@@ -53,8 +53,9 @@ fn shared_prefixes_give_the_same_bits() {
         let mut shares = engine(&file, options);
         let system: Vec<i64> = (0..70).map(|i| (i * 13 + 5) % 150).collect();
         let with = |tail: &[i64]| Request::new([&system[..], tail].concat(), 7);
-        let requests =
-            || [with(&[1, 2, 3]), with(&[4]), with(&[1, 2, 3, 4, 5, 6]), Request::new(system[..64].to_vec(), 4)];
+        let requests = || {
+            [with(&[1, 2, 3]), with(&[4]), with(&[1, 2, 3, 4, 5, 6]), Request::new(system[..64].to_vec(), 4)]
+        };
         let want: Vec<Got> = requests().map(|request| one(&mut alone, request)).into();
         assert_eq!(alone.counts().shared, 0);
         // One after the other, then all at once.

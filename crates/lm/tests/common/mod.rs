@@ -6,6 +6,8 @@
     reason = "shared by tests, which say what they expect"
 )]
 
+pub(crate) mod recorded;
+
 use std::path::PathBuf;
 
 use olivine_gguf::{Gguf, TensorKind, Value, Writer};

@@ -33,7 +33,10 @@ pub(crate) struct Got {
 }
 
 /// Runs steps until nothing is left; `before` may add or cancel before each.
-pub(crate) fn finish(engine: &mut Engine, mut before: impl FnMut(&mut Engine, usize)) -> HashMap<RequestId, Got> {
+pub(crate) fn finish(
+    engine: &mut Engine,
+    mut before: impl FnMut(&mut Engine, usize),
+) -> HashMap<RequestId, Got> {
     let mut all: HashMap<RequestId, Got> = HashMap::new();
     let mut step = 0;
     loop {

@@ -14,6 +14,15 @@ pub(super) enum Activation {
     ClampedSilu,
 }
 
+/// What carries positions on in layers without attention: a state of fixed size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Recurrence {
+    /// Mamba-2 in every layer, without feed-forward blocks.
+    Mamba2,
+    /// The gated delta net in each layer but every nth, which has attention.
+    GatedDelta,
+}
+
 /// One architecture.
 pub(super) struct Architecture {
     /// Its name in GGUF, which begins the keys of its metadata.
@@ -35,7 +44,14 @@ pub(super) struct Architecture {
     pub(super) local_base: Option<f64>,
     /// Scores are scaled by (hidden/heads)^-1/2 instead of dim^-1/2 in the model of so many layers: GGUF does not say it.
     pub(super) width_scale_layers: Option<usize>,
-    /// Names of tensors in Hugging Face folders that differ from Llama's, by their names in GGUF.
+    /// What layers without attention have.
+    pub(super) recurrence: Option<Recurrence>,
+    /// Rows of the projection of queries are a head's query and then its gate, which multiplies what the head attends to.
+    pub(super) gated_attention: bool,
+    /// What begins the names of layers in Hugging Face folders.
+    pub(super) layers: &'static str,
+    /// Names of tensors in Hugging Face folders that differ from Llama's, by their names in GGUF: with what follows the last
+    /// dot, or without to rename weight and bias.
     pub(super) renamed: &'static [(&'static str, &'static str)],
 }
 
@@ -52,6 +68,9 @@ const LLAMA: Architecture = Architecture {
     global_every: 1,
     local_base: None,
     width_scale_layers: None,
+    recurrence: None,
+    gated_attention: false,
+    layers: "model.layers",
     renamed: &[],
 };
 
@@ -69,7 +88,7 @@ const GEMMA: Architecture = Architecture {
     ..NEOX
 };
 
-pub(super) const ARCHITECTURES: [Architecture; 8] = [
+pub(super) const ARCHITECTURES: [Architecture; 10] = [
     Architecture { model_types: &["llama", "mistral"], ..LLAMA },
     Architecture { name: "qwen2", model_types: &["qwen2"], ..NEOX },
     Architecture { name: "qwen3", model_types: &["qwen3"], ..NEOX },
@@ -97,17 +116,60 @@ pub(super) const ARCHITECTURES: [Architecture; 8] = [
     },
     Architecture {
         name: "gpt-oss",
-        // The folders have their experts in a layout of their own, which is not read.
-        model_types: &[],
+        model_types: &["gpt_oss"],
         activation: Activation::ClampedSilu,
         ffn_norm: "post_attention_norm",
         global_every: 2,
+        renamed: &[
+            ("post_attention_norm", "post_attention_layernorm"),
+            ("attn_sinks.weight", "self_attn.sinks"),
+            ("ffn_gate_inp", "mlp.router"),
+        ],
+        ..NEOX
+    },
+    Architecture {
+        name: "mamba2",
+        model_types: &["mamba2"],
+        recurrence: Some(Recurrence::Mamba2),
+        layers: "backbone.layers",
+        renamed: &[
+            ("token_embd", "backbone.embeddings"),
+            ("output_norm", "backbone.norm_f"),
+            ("attn_norm", "norm"),
+            ("ssm_in", "mixer.in_proj"),
+            ("ssm_conv1d", "mixer.conv1d"),
+            ("ssm_dt.bias", "mixer.dt_bias"),
+            ("ssm_a", "mixer.A_log"),
+            ("ssm_d", "mixer.D"),
+            ("ssm_norm", "mixer.norm"),
+            ("ssm_out", "mixer.out_proj"),
+        ],
+        ..NEOX
+    },
+    Architecture {
+        name: "qwen3next",
+        model_types: &["qwen3_next"],
+        norms_from_one: true,
+        ffn_norm: "post_attention_norm",
+        global_every: 4,
+        recurrence: Some(Recurrence::GatedDelta),
+        gated_attention: true,
+        renamed: &[
+            ("post_attention_norm", "post_attention_layernorm"),
+            ("ssm_in", "linear_attn.in_proj_qkvz"),
+            ("ssm_ba", "linear_attn.in_proj_ba"),
+            ("ssm_conv1d", "linear_attn.conv1d"),
+            ("ssm_dt.bias", "linear_attn.dt_bias"),
+            ("ssm_a", "linear_attn.A_log"),
+            ("ssm_norm", "linear_attn.norm"),
+            ("ssm_out", "linear_attn.out_proj"),
+        ],
         ..NEOX
     },
 ];
 
 /// The tensors of a layer: their names in GGUF, and in Hugging Face folders where an architecture does not rename them.
-pub(super) const LAYER_TENSORS: [(&str, &str); 15] = [
+pub(super) const LAYER_TENSORS: [(&str, &str); 19] = [
     ("attn_norm", "input_layernorm"),
     ("attn_q", "self_attn.q_proj"),
     ("attn_k", "self_attn.k_proj"),
@@ -123,4 +185,8 @@ pub(super) const LAYER_TENSORS: [(&str, &str); 15] = [
     ("ffn_gate_exps", "mlp.experts.*.gate_proj"),
     ("ffn_up_exps", "mlp.experts.*.up_proj"),
     ("ffn_down_exps", "mlp.experts.*.down_proj"),
+    ("ffn_gate_inp_shexp", "mlp.shared_expert_gate"),
+    ("ffn_gate_shexp", "mlp.shared_expert.gate_proj"),
+    ("ffn_up_shexp", "mlp.shared_expert.up_proj"),
+    ("ffn_down_shexp", "mlp.shared_expert.down_proj"),
 ];

@@ -5,7 +5,7 @@ use olivine_ir::{DType, Graph, Shape, Tensor, TensorType, ValueId};
 
 use super::config::Config;
 use super::source::{Source, bad_tensor};
-use super::{DecoderGraph, DecoderOptions};
+use super::{DecoderGraph, DecoderOptions, RecurrentState};
 use crate::Error;
 
 /// A graph under construction.
@@ -16,6 +16,7 @@ pub(super) struct Build<'m> {
     pub(super) options: DecoderOptions,
     params: Vec<(String, Tensor)>,
     pub(super) states: Vec<(String, String)>,
+    pub(super) recurrent: Vec<RecurrentState>,
 }
 
 /// Where the tokens of a run stand.
@@ -27,6 +28,8 @@ pub(super) struct Positions {
     pub(super) row_numbers: ValueId,
     /// With caches: where tokens go in them, and what counts.
     pub(super) cache: Option<CachePlaces>,
+    /// With caches of a model that has such: where states of fixed size are.
+    pub(super) states: Option<StatePlaces>,
 }
 
 /// Where the tokens of a run go in key-value caches.
@@ -38,6 +41,17 @@ pub(super) struct CachePlaces {
     pub(super) lengths: ValueId,
     /// The pages of each sequence.
     pub(super) pages: ValueId,
+}
+
+/// Where the states of a run's sequences are.
+#[derive(Clone, Copy)]
+pub(super) struct StatePlaces {
+    /// The slot of each sequence, i32 `[batch, 1]`.
+    pub(super) slots: ValueId,
+    /// Whether this is not its first run, bool `[batch]`.
+    pub(super) continues: ValueId,
+    /// 0 for each sequence, i64 `[batch]`.
+    pub(super) zeros: ValueId,
 }
 
 /// A rotation and its operands: positions, or tables.
@@ -55,7 +69,15 @@ fn open(names: &[&str]) -> Vec<Option<String>> {
 impl<'m> Build<'m> {
     pub(super) fn new(source: &'m Source, config: &'m Config, options: DecoderOptions) -> Self {
         let graph = Graph::new("language model");
-        Build { graph, source, config, options, params: Vec::new(), states: Vec::new() }
+        Build {
+            graph,
+            source,
+            config,
+            options,
+            params: Vec::new(),
+            states: Vec::new(),
+            recurrent: Vec::new(),
+        }
     }
 
     pub(super) fn decoder(mut self) -> Result<DecoderGraph, Error> {
@@ -90,12 +112,12 @@ impl<'m> Build<'m> {
             let bounded = self.graph.tanh(scaled)?;
             logits = self.graph.binary_scalar(Binary::Mul, bounded, cap)?;
         }
-        let Build { graph, params, states, .. } = self;
-        Ok(DecoderGraph { graph, params, logits, states, vocabulary })
+        let Build { graph, params, states, recurrent, .. } = self;
+        Ok(DecoderGraph { graph, params, logits, states, recurrent, vocabulary })
     }
 
     fn embedding(&mut self) -> Result<(ValueId, usize), Error> {
-        let id = self.matrix("token_embd.weight", [None, Some(self.config.hidden)])?;
+        let id = self.matrix("token_embd.weight", [self.config.vocabulary, Some(self.config.hidden)])?;
         Ok((id, self.graph.ty(id)?.elements()[0]))
     }
 
@@ -129,24 +151,41 @@ impl<'m> Build<'m> {
         let sizes = g.reduce(ReduceKind::Sum, ones, &[1], true)?;
         let before = g.cumulative(CumulativeKind::Sum, sizes, 0, true, false)?;
         let row_numbers = g.add(columns, before)?;
-        Ok(Positions { global, local, row_numbers, cache })
+        let states = match cache {
+            Some(CachePlaces { starts, .. }) if self.config.recurrent.is_some() => {
+                let zeros = g.binary_scalar(Binary::Mul, starts, 0.0)?;
+                let continues = g.gt(starts, zeros)?;
+                let slots =
+                    g.input_with_dims("slots", DType::I32, Shape::new(&[1, 1])?, open(&["batch", ""]))?;
+                Some(StatePlaces { slots, continues, zeros })
+            }
+            _ => None,
+        };
+        Ok(Positions { global, local, row_numbers, cache, states })
     }
 
-    /// A rotation by positions, or by tables where the file scales every frequency on its own.
+    /// A rotation by positions, or by tables where the model scales every frequency on its own.
     fn rotation(&mut self, rope: &Rope, positions: ValueId) -> Result<Rotation, Error> {
         let long =
             self.options.context.unwrap_or(self.config.original_context) > self.config.original_context;
-        let factors = if long { "rope_factors_long.weight" } else { "rope_factors_short.weight" };
-        let name = ["rope_freqs.weight", factors].into_iter().find(|name| self.has(name));
-        let Some(name) = name else { return Ok(Rotation { rope: rope.clone(), operands: vec![positions] }) };
-        let divisors = self.source.floats(name)?;
-        let divisors = divisors.as_slice::<f32>()?;
         let (frequencies, amplitude) = rope.frequencies();
-        if divisors.len() != frequencies.len() || divisors.contains(&0.0) {
-            let problem = format!("it has {} frequencies for {}", divisors.len(), frequencies.len());
-            return Err(bad_tensor(name, problem));
-        }
-        let scaled = frequencies.iter().zip(divisors).map(|(f, d)| (f / f64::from(*d)) as f32).collect();
+        let divisors = match &self.config.rope_divisors {
+            Some([short, longer]) => if long { longer } else { short }.clone(),
+            None => {
+                let factors = if long { "rope_factors_long.weight" } else { "rope_factors_short.weight" };
+                let name = ["rope_freqs.weight", factors].into_iter().find(|name| self.has(name));
+                let Some(name) = name else {
+                    return Ok(Rotation { rope: rope.clone(), operands: vec![positions] });
+                };
+                let divisors = self.source.floats(name)?.to_f64();
+                if divisors.len() != frequencies.len() || divisors.contains(&0.0) {
+                    let problem = format!("it has {} frequencies for {}", divisors.len(), frequencies.len());
+                    return Err(bad_tensor(name, problem));
+                }
+                divisors
+            }
+        };
+        let scaled = frequencies.iter().zip(&divisors).map(|(f, d)| (f / d) as f32).collect();
         let amplitude = amplitude * self.config.rope_amplitude;
         let g = &mut self.graph;
         let frequencies = g.constant(Tensor::new([divisors.len()], scaled)?);
@@ -166,7 +205,7 @@ impl<'m> Build<'m> {
         self.source.has(name)
     }
 
-    fn add(&mut self, name: &str, value: Tensor) -> Result<ValueId, Error> {
+    pub(super) fn add(&mut self, name: &str, value: Tensor) -> Result<ValueId, Error> {
         let id = self.graph.param_of(name, value.ty())?;
         self.params.push((name.to_string(), value));
         Ok(id)
@@ -192,6 +231,10 @@ impl<'m> Build<'m> {
             let expected = sizes.iter().map(size).collect::<Vec<_>>().join(", ");
             let problem = format!("it is {found}, and the metadata ask for [{expected}]");
             return Err(bad_tensor(name, problem));
+        }
+        // Shapes that only the tensor knows may still be of nothing.
+        if found.dims().contains(&0) {
+            return Err(bad_tensor(name, format!("it is {found}, which has no elements")));
         }
         self.add(name, value)
     }

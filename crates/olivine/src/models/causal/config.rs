@@ -1,22 +1,24 @@
-//! The sizes and numbers of a language model, from the metadata of a GGUF file or from a `config.json`.
+//! The sizes and numbers of a language model. `from_gguf.rs` and `from_json.rs` read them.
 
-use olivine_gguf::{Gguf, Value as Entry};
-use olivine_ir::op::{HeadLayout, Rope, RopeScaling, RopeStyle};
-use serde_json::Value;
+use olivine_ir::op::{HeadLayout, Rope, RopeScaling};
 
-use super::architecture::{ARCHITECTURES, Activation, Architecture};
+use super::architecture::{Activation, Architecture, Recurrence};
 use crate::Error;
 
 /// The layout of heads in queries, keys, values and caches.
 pub(super) const LAYOUT: HeadLayout = HeadLayout::Bshd;
 
-/// The largest size that is believed.
-const LARGEST: u64 = 1 << 24;
+/// The largest size that is believed, and the largest number of layers.
+pub(super) const LARGEST: u64 = 1 << 24;
+pub(super) const MOST_LAYERS: usize = 1 << 16;
 
 /// What a model is built from.
 #[derive(Clone, Debug)]
 pub(super) struct Config {
     pub(super) hidden: usize,
+    /// How many tokens there are, if the metadata say it.
+    pub(super) vocabulary: Option<usize>,
+    /// Sizes of attention; 0 in a model without.
     pub(super) heads: usize,
     pub(super) kv_heads: usize,
     pub(super) key_dim: usize,
@@ -27,12 +29,18 @@ pub(super) struct Config {
     /// The rotation of layers that attend to all positions, and of those with a window.
     pub(super) rope: Rope,
     pub(super) local_rope: Rope,
+    /// What every frequency is divided by, where the configuration lists it: for short contexts and for long ones.
+    pub(super) rope_divisors: Option<[Vec<f64>; 2]>,
     /// A factor on cos and sin beside the one of the scaling.
     pub(super) rope_amplitude: f64,
-    /// Positions for which short factors of frequencies hold, where a file has two lists.
+    /// Positions for which short factors of frequencies hold, where there are two lists.
     pub(super) original_context: usize,
-    /// For every layer its window.
-    pub(super) windows: Vec<Option<usize>>,
+    /// What each layer begins with.
+    pub(super) mixers: Vec<Mixer>,
+    /// Sizes of layers without attention.
+    pub(super) recurrent: Option<Recurrent>,
+    /// Whether projections of queries have gates too.
+    pub(super) gated_attention: bool,
     /// Factor on q·k; dim^-1/2 if not given.
     pub(super) scale: Option<f64>,
     pub(super) softcap: Option<f64>,
@@ -41,6 +49,42 @@ pub(super) struct Config {
     pub(super) experts: Option<Experts>,
     pub(super) activation: Activation,
     pub(super) ffn_norm: &'static str,
+}
+
+/// What a layer begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mixer {
+    /// Attention, to the positions of a window if there is one.
+    Attention { window: Option<usize> },
+    /// A state of fixed size.
+    Recurrent(Recurrence),
+}
+
+/// Sizes of layers whose memory is a state of fixed size.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Recurrent {
+    /// Taps of the convolution.
+    pub(super) kernel: usize,
+    /// Heads, and elements of each.
+    pub(super) heads: usize,
+    pub(super) dim: usize,
+    /// Groups of heads that share what is read and written, and the size of it.
+    pub(super) groups: usize,
+    pub(super) state: usize,
+    /// Bounds of the time step.
+    pub(super) step_limits: Option<[f64; 2]>,
+}
+
+impl Recurrent {
+    /// Channels of all heads.
+    pub(super) fn inner(&self) -> usize {
+        self.heads * self.dim
+    }
+
+    /// Channels of the convolution: those of all heads, and twice those of all groups.
+    pub(super) fn convolved(&self) -> usize {
+        self.inner() + 2 * self.groups * self.state
+    }
 }
 
 /// Experts of which a token uses some.
@@ -52,260 +96,142 @@ pub(super) struct Experts {
     pub(super) renormalise: bool,
 }
 
+/// An entry of the metadata: its key in GGUF after the architecture's name, and in a `config.json`.
+#[derive(Clone, Copy)]
+pub(super) struct Key {
+    pub(super) gguf: &'static str,
+    pub(super) json: &'static str,
+}
+
+const fn key(gguf: &'static str, json: &'static str) -> Key {
+    Key { gguf, json }
+}
+
 impl Config {
     /// How many layers there are.
     pub(super) fn layers(&self) -> usize {
-        self.windows.len()
-    }
-
-    /// Reads the metadata of a file.
-    pub(super) fn of_gguf(file: &Gguf) -> Result<Self, Error> {
-        let name = file.metadata().string("general.architecture")?;
-        let known = ARCHITECTURES.iter().find(|architecture| architecture.name == name);
-        let architecture = known.ok_or_else(|| {
-            let names = ARCHITECTURES.map(|architecture| architecture.name).join(", ");
-            wrong("general.architecture", format!("`{name}` cannot be run yet; those that can are {names}"))
-        })?;
-        let keys = Keys { file, prefix: name };
-        let (hidden, heads) = (keys.size("embedding_length")?, keys.size("attention.head_count")?);
-        let key_dim = keys.size_or("attention.key_length", hidden / heads)?;
-        let layers = keys.size("block_count")?;
-        let base = keys.float_or("rope.freq_base", 10_000.0)?;
-        let rotary = keys.size_or("rope.dimension_count", key_dim)?;
-        let rope = Rope {
-            layout: LAYOUT,
-            style: architecture.style,
-            rotary,
-            base,
-            scaling: keys.scaling()?,
-            tables: false,
-        };
-        let window = keys.optional_size("attention.sliding_window")?;
-        let experts = match keys.optional_size("expert_count")? {
-            Some(count) => Some(Experts { count, used: keys.size("expert_used_count")?, renormalise: true }),
-            None => None,
-        };
-        let wide = architecture.width_scale_layers == Some(layers);
-        let context = keys.size_or("context_length", 2048)?;
-        let config = Config {
-            hidden,
-            heads,
-            kv_heads: keys.size_or("attention.head_count_kv", heads)?,
-            key_dim,
-            value_dim: keys.size_or("attention.value_length", key_dim)?,
-            context,
-            eps: keys.float_or("attention.layer_norm_rms_epsilon", 1e-5)?,
-            local_rope: architecture.local_rope(&rope, keys.optional_float("rope.freq_base_swa")?),
-            rope,
-            rope_amplitude: keys.float_or("rope.scaling.attn_factor", 1.0)?,
-            original_context: keys.size_or("rope.scaling.original_context_length", context)?,
-            windows: (0..layers).map(|layer| window.filter(|_| architecture.has_window(layer))).collect(),
-            scale: wide.then(|| 1.0 / ((hidden / heads) as f64).sqrt()),
-            softcap: keys.optional_float("attn_logit_softcapping")?,
-            final_softcap: keys.optional_float("final_logit_softcapping")?,
-            embedding_scale: architecture.scaled_embedding.then(|| (hidden as f64).sqrt()),
-            experts,
-            activation: architecture.activation,
-            ffn_norm: architecture.ffn_norm,
-        };
-        config.check(&|key, problem| wrong(&format!("{name}.{key}"), problem))
-    }
-
-    /// Reads what a `config.json` says; `bad` makes an error of a problem.
-    pub(super) fn of_json(
-        json: &Value,
-        bad: &dyn Fn(String) -> Error,
-    ) -> Result<(Self, &'static Architecture), Error> {
-        let model_type = json["model_type"].as_str().unwrap_or_default();
-        let known = ARCHITECTURES.iter().find(|known| known.model_types.contains(&model_type));
-        let architecture = known.ok_or_else(|| {
-            let names =
-                ARCHITECTURES.iter().flat_map(|a| a.model_types).copied().collect::<Vec<_>>().join(", ");
-            bad(format!("model_type `{model_type}` cannot be run; those that can are bert, {names}"))
-        })?;
-        let given = |key: &str| Some(&json[key]).filter(|value| !value.is_null());
-        let optional_size = |key: &str| match given(key) {
-            None => Ok(None),
-            Some(value) => match value.as_u64().filter(|v| (1..=LARGEST).contains(v)) {
-                Some(v) => Ok(Some(v as usize)),
-                None => Err(bad(format!("`{key}` is not a size"))),
-            },
-        };
-        let size = |key: &str| optional_size(key)?.ok_or_else(|| bad(format!("`{key}` is missing")));
-        let float = |key: &str| given(key).and_then(Value::as_f64);
-        let (hidden, heads) = (size("hidden_size")?, size("num_attention_heads")?);
-        let layers = size("num_hidden_layers")?;
-        let key_dim = optional_size("head_dim")?.unwrap_or(hidden / heads);
-        let rotary = (float("partial_rotary_factor").unwrap_or(1.0) * key_dim as f64) as usize;
-        let rotation = given("rope_scaling").or_else(|| given("rope_parameters")).unwrap_or(&Value::Null);
-        let base = float("rope_theta").or_else(|| rotation["rope_theta"].as_f64()).unwrap_or(10_000.0);
-        let context = size("max_position_embeddings")?;
-        let scaling = scaling_of(rotation, context).map_err(bad)?;
-        let rope = Rope { layout: LAYOUT, style: RopeStyle::NeoX, rotary, base, scaling, tables: false };
-        let used = json["use_sliding_window"].as_bool() != Some(false);
-        let window = optional_size("sliding_window")?.filter(|_| used);
-        let types = json["layer_types"].as_array();
-        let windowed = |layer: usize| match types.and_then(|types| types.get(layer)) {
-            Some(kind) => kind == "sliding_attention",
-            None => architecture.has_window(layer),
-        };
-        let experts = match optional_size("num_experts")? {
-            Some(count) => {
-                let renormalise = json["norm_topk_prob"].as_bool().unwrap_or(true);
-                Some(Experts { count, used: size("num_experts_per_tok")?, renormalise })
-            }
-            None => None,
-        };
-        let scale = float("query_pre_attn_scalar");
-        let config = Config {
-            hidden,
-            heads,
-            kv_heads: optional_size("num_key_value_heads")?.unwrap_or(heads),
-            key_dim,
-            value_dim: key_dim,
-            context,
-            eps: float("rms_norm_eps").unwrap_or(1e-6),
-            local_rope: architecture.local_rope(&rope, float("rope_local_base_freq")),
-            rope,
-            rope_amplitude: 1.0,
-            original_context: context,
-            windows: (0..layers).map(|layer| window.filter(|_| windowed(layer))).collect(),
-            scale: scale.filter(|s| *s > 0.0).map(|s| 1.0 / s.sqrt()),
-            softcap: float("attn_logit_softcapping"),
-            final_softcap: float("final_logit_softcapping"),
-            embedding_scale: architecture.scaled_embedding.then(|| (hidden as f64).sqrt()),
-            experts,
-            activation: architecture.activation,
-            ffn_norm: architecture.ffn_norm,
-        };
-        Ok((config.check(&|key, problem| bad(format!("`{key}`: {problem}")))?, architecture))
+        self.mixers.len()
     }
 
     /// What no tensor would show to be wrong.
-    fn check(self, fail: &dyn Fn(&str, String) -> Error) -> Result<Self, Error> {
-        if !self.heads.is_multiple_of(self.kv_heads) {
-            let problem = format!("{} heads of keys do not divide {}", self.kv_heads, self.heads);
-            return Err(fail("attention.head_count_kv", problem));
+    pub(super) fn check(self, fail: &dyn Fn(Key, String) -> Error) -> Result<Self, Error> {
+        if self.layers() > MOST_LAYERS {
+            let problem = format!("{} layers are more than {MOST_LAYERS}", self.layers());
+            return Err(fail(key("block_count", "num_hidden_layers"), problem));
         }
-        if self.key_dim == 0 || !self.rope.rotary.is_multiple_of(2) || self.rope.rotary > self.key_dim {
-            let problem = format!("{} of {} elements cannot rotate", self.rope.rotary, self.key_dim);
-            return Err(fail("rope.dimension_count", problem));
+        if self.mixers.iter().any(|mixer| matches!(mixer, Mixer::Attention { .. })) {
+            self.check_attention(fail)?;
+        }
+        if let Some(recurrent) = &self.recurrent {
+            recurrent.check(fail)?;
         }
         if let Some(Experts { count, used, .. }) = self.experts.filter(|experts| experts.used > experts.count)
         {
-            return Err(fail("expert_used_count", format!("{used} of {count} experts cannot be used")));
+            let problem = format!("{used} of {count} experts cannot be used");
+            return Err(fail(key("expert_used_count", "num_experts_per_tok"), problem));
         }
-        let caps = [self.softcap, self.final_softcap].into_iter().flatten();
-        if let Some(cap) = caps.into_iter().find(|cap| !(cap.is_finite() && *cap > 0.0)) {
-            return Err(fail("logit_softcapping", format!("{cap} is no bound")));
+        let positive = [
+            (key("attention.layer_norm_rms_epsilon", "rms_norm_eps"), Some(self.eps)),
+            (key("attn_logit_softcapping", "attn_logit_softcapping"), self.softcap),
+            (key("final_logit_softcapping", "final_logit_softcapping"), self.final_softcap),
+            (key("attention.scale", "query_pre_attn_scalar"), self.scale),
+            (key("rope.freq_base", "rope_theta"), Some(self.rope.base)),
+            (key("rope.freq_base_swa", "rope_local_base_freq"), Some(self.local_rope.base)),
+            (key("rope.scaling.attn_factor", "rope_scaling.attention_factor"), Some(self.rope_amplitude)),
+        ];
+        for (key, value) in positive {
+            if let Some(value) = value.filter(|value| !(value.is_finite() && *value > 0.0)) {
+                return Err(fail(key, format!("{value} is not a positive number")));
+            }
         }
         Ok(self)
+    }
+
+    fn check_attention(&self, fail: &dyn Fn(Key, String) -> Error) -> Result<(), Error> {
+        let Config { hidden, heads, kv_heads, key_dim, value_dim, .. } = *self;
+        if kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
+            let problem = format!("{kv_heads} heads of keys do not divide {heads}");
+            return Err(fail(key("attention.head_count_kv", "num_key_value_heads"), problem));
+        }
+        let most = LARGEST as usize;
+        let fits = |dim: usize| dim > 0 && heads.checked_mul(dim).is_some_and(|all| all <= most);
+        if !fits(key_dim) || !fits(value_dim) {
+            let problem = format!("{heads} heads of {key_dim} and {value_dim} elements in {hidden}");
+            return Err(fail(key("attention.head_count", "num_attention_heads"), problem));
+        }
+        if self.rope.rotary == 0 || !self.rope.rotary.is_multiple_of(2) || self.rope.rotary > key_dim {
+            let problem = format!("{} of {key_dim} elements cannot rotate", self.rope.rotary);
+            return Err(fail(key("rope.dimension_count", "head_dim"), problem));
+        }
+        let factors: &[f64] = match &self.rope.scaling {
+            RopeScaling::None => &[],
+            RopeScaling::Linear { factor } | RopeScaling::Ntk { factor } => &[*factor],
+            RopeScaling::Yarn { factor, original, beta_fast, beta_slow } => {
+                &[*factor, *original, *beta_fast, *beta_slow]
+            }
+            RopeScaling::Llama3 { factor, low, high, original } => &[*factor, *low, *high, *original],
+        };
+        let divisors = self.rope_divisors.iter().flatten().flatten();
+        if let Some(factor) = factors.iter().chain(divisors).find(|f| !(f.is_finite() && **f > 0.0)) {
+            let problem = format!("{factor} is not a positive number");
+            return Err(fail(key("rope.scaling.factor", "rope_scaling"), problem));
+        }
+        let pairs = self.rope.rotary / 2;
+        if let Some(list) = self.rope_divisors.iter().flatten().find(|list| list.len() != pairs) {
+            let problem = format!("{} factors for {pairs} frequencies", list.len());
+            return Err(fail(key("rope.scaling.factor", "rope_scaling"), problem));
+        }
+        Ok(())
+    }
+}
+
+impl Recurrent {
+    fn check(&self, fail: &dyn Fn(Key, String) -> Error) -> Result<(), Error> {
+        let Recurrent { kernel, heads, dim, groups, state, .. } = *self;
+        if kernel == 0 || kernel > 1 << 10 {
+            let problem = format!("a convolution of {kernel} taps cannot be run");
+            return Err(fail(key("ssm.conv_kernel", "conv_kernel"), problem));
+        }
+        if groups == 0 || !heads.is_multiple_of(groups) {
+            let problem = format!("{groups} groups do not divide {heads} heads");
+            return Err(fail(key("ssm.group_count", "n_groups"), problem));
+        }
+        let product = |sizes: [usize; 3]| sizes.iter().try_fold(1usize, |all, size| all.checked_mul(*size));
+        let most = LARGEST as usize;
+        let fits = |all: Option<usize>| all.is_some_and(|all| all > 0 && all <= most);
+        if !fits(product([heads, dim, state])) || !fits(product([groups, state, 1])) {
+            let problem = format!("{heads} heads of {dim} elements with {state} states each");
+            return Err(fail(key("ssm.state_size", "state_size"), problem));
+        }
+        Ok(())
     }
 }
 
 impl Architecture {
-    /// Whether a layer has the window, if there is one.
-    fn has_window(&self, layer: usize) -> bool {
-        self.global_every == 1 || !(layer + 1).is_multiple_of(self.global_every)
+    /// Whether a layer has the window, if there is one, or is recurrent in an architecture with such layers, where every nth
+    /// attends to all positions.
+    pub(super) fn is_local(&self, layer: usize, every: usize) -> bool {
+        match self.recurrence {
+            Some(Recurrence::Mamba2) => true,
+            Some(Recurrence::GatedDelta) => !(layer + 1).is_multiple_of(every),
+            // Without an interval all layers have the window.
+            None => every == 1 || !(layer + 1).is_multiple_of(every),
+        }
+    }
+
+    /// What a layer begins with.
+    pub(super) fn mixer(&self, local: bool, window: Option<usize>) -> Mixer {
+        match self.recurrence {
+            Some(recurrence) if local => Mixer::Recurrent(recurrence),
+            _ => Mixer::Attention { window: window.filter(|_| local) },
+        }
     }
 
     /// The rotation of layers with a window.
-    fn local_rope(&self, rope: &Rope, base: Option<f64>) -> Rope {
+    pub(super) fn local_rope(&self, rope: &Rope, base: Option<f64>) -> Rope {
         match base.or(self.local_base) {
             Some(base) => Rope { base, scaling: RopeScaling::None, ..rope.clone() },
             None => rope.clone(),
         }
-    }
-}
-
-/// An error that names a key of the metadata.
-fn wrong(key: &str, problem: String) -> Error {
-    olivine_gguf::Error::Metadata { key: key.to_string(), problem }.into()
-}
-
-/// The metadata of an architecture.
-struct Keys<'f> {
-    file: &'f Gguf,
-    prefix: &'f str,
-}
-
-impl Keys<'_> {
-    fn key(&self, at: &str) -> String {
-        format!("{}.{at}", self.prefix)
-    }
-
-    fn get(&self, at: &str) -> Option<&Entry> {
-        self.file.metadata().get(&self.key(at))
-    }
-
-    fn size(&self, at: &str) -> Result<usize, Error> {
-        let value = self.file.metadata().integer(&self.key(at))?;
-        let fits = (1..=LARGEST).contains(&value);
-        if fits { Ok(value as usize) } else { Err(wrong(&self.key(at), format!("{value} is not a size"))) }
-    }
-
-    /// A size that may be missing; 0 is as if it were.
-    fn optional_size(&self, at: &str) -> Result<Option<usize>, Error> {
-        match self.get(at) {
-            Some(value) if value.as_u64() == Some(0) => Ok(None),
-            Some(_) => self.size(at).map(Some),
-            None => Ok(None),
-        }
-    }
-
-    fn size_or(&self, at: &str, other: usize) -> Result<usize, Error> {
-        if self.get(at).is_some() { self.size(at) } else { Ok(other) }
-    }
-
-    fn optional_float(&self, at: &str) -> Result<Option<f64>, Error> {
-        self.get(at).map(|_| self.file.metadata().float(&self.key(at))).transpose().map_err(Error::from)
-    }
-
-    fn float_or(&self, at: &str, other: f64) -> Result<f64, Error> {
-        Ok(self.optional_float(at)?.unwrap_or(other))
-    }
-
-    fn scaling(&self) -> Result<RopeScaling, Error> {
-        let at = "rope.scaling.type";
-        if self.get(at).is_none() {
-            return Ok(RopeScaling::None);
-        }
-        Ok(match self.file.metadata().string(&self.key(at))? {
-            // The factors of `longrope` are tensors.
-            "none" | "longrope" => RopeScaling::None,
-            "linear" => RopeScaling::Linear { factor: self.float_or("rope.scaling.factor", 1.0)? },
-            "yarn" => RopeScaling::Yarn {
-                factor: self.float_or("rope.scaling.factor", 1.0)?,
-                original: self.size("rope.scaling.original_context_length")? as f64,
-                beta_fast: self.float_or("rope.scaling.yarn_beta_fast", 32.0)?,
-                beta_slow: self.float_or("rope.scaling.yarn_beta_slow", 1.0)?,
-            },
-            other => return Err(wrong(&self.key(at), format!("`{other}` is unknown"))),
-        })
-    }
-}
-
-/// What `rope_scaling` of a `config.json` says.
-fn scaling_of(json: &Value, context: usize) -> Result<RopeScaling, String> {
-    let kind = json["rope_type"].as_str().or_else(|| json["type"].as_str()).unwrap_or("default");
-    let number =
-        |key: &str| json[key].as_f64().ok_or_else(|| format!("`rope_scaling.{key}` is not a number"));
-    let original = || json["original_max_position_embeddings"].as_f64().unwrap_or(context as f64);
-    match kind {
-        "default" => Ok(RopeScaling::None),
-        "linear" => Ok(RopeScaling::Linear { factor: number("factor")? }),
-        "llama3" => Ok(RopeScaling::Llama3 {
-            factor: number("factor")?,
-            low: number("low_freq_factor")?,
-            high: number("high_freq_factor")?,
-            original: number("original_max_position_embeddings")?,
-        }),
-        "yarn" => Ok(RopeScaling::Yarn {
-            factor: number("factor")?,
-            original: original(),
-            beta_fast: json["beta_fast"].as_f64().unwrap_or(32.0),
-            beta_slow: json["beta_slow"].as_f64().unwrap_or(1.0),
-        }),
-        other => Err(format!("`rope_scaling` of type `{other}` cannot be run")),
     }
 }

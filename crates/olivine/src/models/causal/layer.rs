@@ -3,10 +3,10 @@
 use olivine_ir::op::{Attention, Binary, ReduceKind};
 use olivine_ir::{DType, Shape, ValueId};
 
-use super::architecture::Activation;
-use super::build::{Build, CachePlaces, Positions};
-use super::config::{Experts, LAYOUT};
 use super::PAGE;
+use super::architecture::{Activation, Recurrence};
+use super::build::{Build, CachePlaces, Positions};
+use super::config::{Experts, LAYOUT, Mixer};
 use super::source::bad_tensor;
 use crate::Error;
 
@@ -15,13 +15,20 @@ impl Build<'_> {
         let hidden = self.config.hidden;
         let name = |part: &str| format!("blk.{layer}.{part}");
         let h = self.norm(x, &name("attn_norm"), hidden)?;
-        let attended = self.attention(h, at, layer)?;
+        let attended = match self.config.mixers[layer] {
+            Mixer::Attention { window } => self.attention(h, at, layer, window)?,
+            Mixer::Recurrent(Recurrence::GatedDelta) => self.gated_delta(h, at, layer)?,
+            Mixer::Recurrent(Recurrence::Mamba2) => {
+                let mixed = self.mamba2(h, at, layer)?;
+                return Ok(self.graph.add(mixed, x)?);
+            }
+        };
         let attended = self.norm_after(attended, &name("post_attention_norm"))?;
         let x = self.graph.add(attended, x)?;
         let h = self.norm(x, &name(self.config.ffn_norm), hidden)?;
         let fed = match self.config.experts {
             Some(experts) if self.has(&name("ffn_gate_inp.weight")) => self.experts(h, experts, at, layer)?,
-            _ => self.feed_forward(h, layer)?,
+            _ => self.feed_forward(h, layer, "")?,
         };
         let fed = self.norm_after(fed, &name("post_ffw_norm"))?;
         Ok(self.graph.add(fed, x)?)
@@ -37,19 +44,36 @@ impl Build<'_> {
         }
     }
 
-    fn attention(&mut self, x: ValueId, at: &Positions, layer: usize) -> Result<ValueId, Error> {
+    fn attention(
+        &mut self,
+        x: ValueId,
+        at: &Positions,
+        layer: usize,
+        window: Option<usize>,
+    ) -> Result<ValueId, Error> {
         let config = self.config;
         let (heads, kv_heads, key_dim, value_dim) =
             (config.heads, config.kv_heads, config.key_dim, config.value_dim);
         let name = |part: &str| format!("blk.{layer}.attn_{part}");
-        let sizes = [heads * key_dim, kv_heads * key_dim, kv_heads * value_dim];
-        let parts = if self.has(&format!("{}.weight", name("qkv"))) {
+        let q_size = heads * key_dim * if config.gated_attention { 2 } else { 1 };
+        let sizes = [q_size, kv_heads * key_dim, kv_heads * value_dim];
+        let mut parts = if self.has(&format!("{}.weight", name("qkv"))) {
             let all = self.linear(x, &name("qkv"), Some(config.hidden), Some(sizes.iter().sum()))?;
             self.graph.split(all, -1, &sizes)?
         } else {
             let each = ["q", "k", "v"].into_iter().zip(sizes);
             each.map(|(part, size)| self.linear(x, &name(part), Some(config.hidden), Some(size)))
                 .collect::<Result<_, _>>()?
+        };
+        // A head's query, then its gate.
+        let gate = match config.gated_attention {
+            true => {
+                let pairs = self.graph.reshape(parts[0], &[0, 0, heads as i64, 2 * key_dim as i64])?;
+                let pairs = self.graph.split(pairs, -1, &[key_dim, key_dim])?;
+                parts[0] = pairs[0];
+                Some(pairs[1])
+            }
+            false => None,
         };
         let mut split = |x: ValueId, part: &str, heads: usize, dim: usize| -> Result<ValueId, Error> {
             let y = self.graph.reshape(x, &[0, 0, heads as i64, dim as i64])?;
@@ -58,7 +82,6 @@ impl Build<'_> {
         };
         let (q, k) = (split(parts[0], "q", heads, key_dim)?, split(parts[1], "k", kv_heads, key_dim)?);
         let v = split(parts[2], "v", kv_heads, value_dim)?;
-        let window = config.windows[layer];
         let turn = if window.is_some() { &at.local } else { &at.global };
         let q = self.graph.rope(turn.rope.clone(), q, &turn.operands)?;
         let k = self.graph.rope(turn.rope.clone(), k, &turn.operands)?;
@@ -79,6 +102,13 @@ impl Build<'_> {
         let context = match at.cache {
             Some(cache) => self.cached(spec, [q, k, v], sinks, cache, layer)?,
             None => self.graph.attention(spec, q, k, v, sinks.as_slice())?,
+        };
+        let context = match gate {
+            Some(gate) => {
+                let open = self.graph.sigmoid(gate)?;
+                self.graph.mul(context, open)?
+            }
+            None => context,
         };
         let context = self.graph.reshape(context, &[0, 0, (heads * value_dim) as i64])?;
         self.linear(context, &name("output"), Some(heads * value_dim), Some(config.hidden))
@@ -116,8 +146,9 @@ impl Build<'_> {
         if dtype == DType::F32 { Ok(context) } else { Ok(self.graph.cast(context, DType::F32)?) }
     }
 
-    fn feed_forward(&mut self, x: ValueId, layer: usize) -> Result<ValueId, Error> {
-        let name = |part: &str| format!("blk.{layer}.ffn_{part}");
+    /// A feed-forward block, whose tensors' names end so.
+    fn feed_forward(&mut self, x: ValueId, layer: usize, end: &str) -> Result<ValueId, Error> {
+        let name = |part: &str| format!("blk.{layer}.ffn_{part}{end}");
         let hidden = Some(self.config.hidden);
         let (gate, up) = if self.has(&format!("{}.weight", name("gate"))) {
             (self.linear(x, &name("gate"), hidden, None)?, self.linear(x, &name("up"), hidden, None)?)
@@ -194,7 +225,24 @@ impl Build<'_> {
         let out = g.mul(out, weights)?;
         let out = g.reduce(ReduceKind::Sum, out, &[1], false)?;
         // Rows are cut into sequences again by their numbers: a reshape cannot name two open sizes.
-        Ok(g.gather(out, at.row_numbers, 0)?)
+        let out = g.gather(out, at.row_numbers, 0)?;
+        self.with_shared_expert(out, x, layer)
+    }
+
+    /// Adds the expert that every token uses, if there is one, times its gate.
+    fn with_shared_expert(&mut self, out: ValueId, x: ValueId, layer: usize) -> Result<ValueId, Error> {
+        let name = format!("blk.{layer}.ffn_gate_inp_shexp.weight");
+        if !self.has(&name) {
+            return Ok(out);
+        }
+        let shared = self.feed_forward(x, layer, "_shexp")?;
+        let gate = self.vector(&name, self.config.hidden)?;
+        let g = &mut self.graph;
+        let gate = g.reshape(gate, &[1, -1])?;
+        let scores = g.matmul_nt(x, gate)?;
+        let open = g.sigmoid(scores)?;
+        let shared = g.mul(shared, open)?;
+        Ok(g.add(out, shared)?)
     }
 
     /// Every row times the matrix of its expert, and the expert's bias if there is one.

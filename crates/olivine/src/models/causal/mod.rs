@@ -2,16 +2,22 @@
 //!
 //! ```text
 //!   architecture.rs  what differs between architectures, as data
-//!   config.rs        sizes and numbers of one model, from its metadata
-//!   source.rs        its tensors, by their names in GGUF
-//!   build.rs         the graph, with or without key-value caches
-//!   layer.rs         one layer of it
+//!   config.rs        sizes and numbers of one model; from_gguf.rs and from_json.rs read them
+//!   source.rs        its tensors, by their names in GGUF; folder.rs translates, fused_experts.rs reads gpt-oss's experts
+//!   build.rs         the graph, with or without caches
+//!   layer.rs         one layer of it: attention and feed-forward blocks
+//!   recurrent.rs     layers whose memory is a state of fixed size: Mamba-2, the gated delta net
 //! ```
 
 mod architecture;
 mod build;
 mod config;
+mod folder;
+mod from_gguf;
+mod from_json;
+mod fused_experts;
 mod layer;
+mod recurrent;
 mod source;
 
 use std::path::Path;
@@ -21,13 +27,14 @@ use olivine_ir::{DType, Graph, Tensor, ValueId};
 
 use crate::Error;
 use build::Build;
-use config::Config;
-use source::{Folder, Source};
+use config::{Config, Mixer};
+use folder::Folder;
+use source::Source;
 
 /// A language model: an open file or folder, and what its metadata say.
 ///
-/// Architectures are `llama` (Mistral, SmolLM and TinyLlama among them), `qwen2`, `qwen3`, `qwen3moe`, `phi3`, `gemma2`, `gemma3`
-/// and `gpt-oss`.
+/// Architectures are `llama` (Mistral, SmolLM and TinyLlama among them), `qwen2`, `qwen3`, `qwen3moe`, `phi3`, `gemma2`, `gemma3`,
+/// `gpt-oss`, `mamba2` and `qwen3next`.
 pub struct CausalLm {
     source: Source,
     config: Config,
@@ -52,8 +59,13 @@ pub struct DecoderOptions {
 /// Input `tokens`, i64 `[batch, sequence]`. With caches there are more: `positions`, i64 `[batch, sequence]`; `starts`, i64 `[batch]`:
 /// the position that a sequence's first token goes to, from which on its cache is written; `lengths`, i64 `[batch]`: how many
 /// positions of it count; `pages`, i32 `[batch, table]`: where they are in the pools, [`PAGE`] positions in each, and -1 for pages that
-/// a sequence does not have; and for each layer `keys.<i>` and `values.<i>`, `[pool, PAGE, kv_heads, dim]`. Positions in no page are not
-/// written. With [`DecoderOptions::picked`] there is `picked`, i64 `[rows]`: which of all tokens in row-major order logits are wanted of.
+/// a sequence does not have; and for each layer with attention `keys.<i>` and `values.<i>`, `[pool, PAGE, kv_heads, dim]`. Positions in
+/// no page are not written. With [`DecoderOptions::picked`] there is `picked`, i64 `[rows]`: which of all tokens in row-major order logits
+/// are wanted of.
+///
+/// Layers without attention have states of fixed size, [`DecoderGraph::recurrent`], and the graph one more input: `slots`, i32
+/// `[batch, 1]`: where a sequence's states are in their pools. Those of -1 are not written. A sequence whose first position of a run is
+/// 0 begins with zeros, whatever its slot holds.
 pub struct DecoderGraph {
     /// The graph, without outputs but the caches: `keys.<i>.next` and `values.<i>.next`.
     pub graph: Graph,
@@ -63,8 +75,21 @@ pub struct DecoderGraph {
     pub logits: ValueId,
     /// The caches: inputs, and the outputs that replace them.
     pub states: Vec<(String, String)>,
+    /// The states of layers without attention.
+    pub recurrent: Vec<RecurrentState>,
     /// How many tokens there are.
     pub vocabulary: usize,
+}
+
+/// States of fixed size in a pool, f32 `[slots, 1, dims…]`.
+#[derive(Clone, Debug)]
+pub struct RecurrentState {
+    /// The input that has them before a run.
+    pub input: String,
+    /// The output that replaces it.
+    pub output: String,
+    /// The sizes of one sequence's state.
+    pub dims: [usize; 2],
 }
 
 impl CausalLm {
@@ -110,10 +135,18 @@ impl CausalLm {
         self.config.context
     }
 
-    /// Heads and dims of the rows of each layer's cache: keys, then values.
+    /// Heads and dims of the rows of the cache of each layer with attention: keys, then values.
     pub fn cache_rows(&self) -> Vec<([usize; 2], [usize; 2])> {
         let Config { kv_heads, key_dim, value_dim, .. } = self.config;
-        vec![([kv_heads, key_dim], [kv_heads, value_dim]); self.config.layers()]
+        let attends = |mixer: &&Mixer| matches!(mixer, Mixer::Attention { .. });
+        let layers = self.config.mixers.iter().filter(attends).count();
+        vec![([kv_heads, key_dim], [kv_heads, value_dim]); layers]
+    }
+
+    /// Whether there are states of fixed size, which hold all positions so far: they cannot be shared by sequences that only
+    /// begin alike, nor cut to fewer positions.
+    pub fn is_recurrent(&self) -> bool {
+        self.config.recurrent.is_some()
     }
 
     /// Builds the graph.
