@@ -10,6 +10,7 @@ mod gguf;
 mod onnx;
 mod programs;
 mod requirements;
+mod serve;
 mod size;
 mod targets;
 mod tokenizers;
@@ -38,6 +39,7 @@ cargo xtask <chore>
   tokenizers [ZOO]
                   compare tokenizers and chat templates with `tokenizers`, `sentencepiece`, llama.cpp and `jinja2`; with the
                   zoo's folder smollm2 and minilm too
+  serve [ARGS…]   use `olivine serve` by the `openai` package, then by many streams; `--minutes N` for longer
   web [test]      build the npm package, and run it and the demo in headless Chromium
   web build       build web/olivine alone; `web serve` serves the demo
   web cases [FILTER]
@@ -82,6 +84,7 @@ fn main() -> ExitCode {
         ("gguf", [zoo]) => gguf::check(Some(zoo)),
         ("tokenizers", []) => tokenizers::check(None),
         ("tokenizers", [zoo]) => tokenizers::check(Some(zoo)),
+        ("serve", _) => serve::check(rest),
         ("web", _) => web::chore(rest),
         ("features", []) => features::check(),
         ("programs", []) => programs::check(),
