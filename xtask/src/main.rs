@@ -12,6 +12,7 @@ mod onnx;
 mod programs;
 mod ptx;
 mod requirements;
+mod serve;
 mod size;
 mod targets;
 mod tokenizers;
@@ -44,6 +45,7 @@ cargo xtask <chore>
                   zoo's folder smollm2, stories15m and minilm too
   lm --record [NAMES…]
                   record what transformers computes; it installs torch under target/lm, 7 GB
+  serve [ARGS…]   use `olivine serve` by the `openai` package, then by many streams; `--minutes N` for longer
   web [test]      build the npm package, and run it and the demo in headless Chromium
   web build       build web/olivine alone; `web serve` serves the demo
   web cases [FILTER]
@@ -93,6 +95,7 @@ fn main() -> ExitCode {
         ("lm", [flag, names @ ..]) if flag == "--record" => lm::record(names),
         ("lm", []) => lm::check(None),
         ("lm", [zoo]) => lm::check(Some(zoo)),
+        ("serve", _) => serve::check(rest),
         ("web", _) => web::chore(rest),
         ("features", []) => features::check(),
         ("programs", []) => programs::check(),
