@@ -66,6 +66,24 @@ def cosines(check, model, folder):
     return [float(made[0] @ row) for row in made[1:]]
 
 
+def write_decoded(source, path):
+    """A file with the same weights in f32: with packed ones llama.cpp rounds activations to 8 bits."""
+    reader = gguf.GGUFReader(source)
+    writer = gguf.GGUFWriter(path, reader.fields["general.architecture"].contents())
+    for name, field in reader.fields.items():
+        if name.startswith("GGUF.") or name == "general.architecture":
+            continue
+        inner = field.types[-1] if field.types[0] == gguf.GGUFValueType.ARRAY else None
+        writer.add_key_value(name, field.contents(), field.types[0], sub_type=inner)
+    for tensor in reader.tensors:
+        decoded = gguf.quants.dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
+        writer.add_tensor(tensor.name, decoded.reshape(tensor.shape[::-1].tolist()))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
 def tokenized(llama, path):
     """The tokens of a text by llama.cpp, and how many it knows."""
     lib, P = llama.lib, ctypes.c_void_p

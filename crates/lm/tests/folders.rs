@@ -171,8 +171,8 @@ fn folders_that_lie_are_errors_that_say_where() {
         (("hidden_size", json!(64)), "token_embd.weight"),
         (("num_hidden_layers", json!(4)), "blk.3.attn_norm.weight"),
         (("num_attention_heads", json!(8)), "blk.0.attn_q.weight"),
-        (("num_key_value_heads", json!(3)), "head_count_kv"),
-        (("head_dim", json!(63)), "rope.dimension_count"),
+        (("num_key_value_heads", json!(3)), "num_key_value_heads"),
+        (("head_dim", json!(63)), "head_dim"),
         (("rope_scaling", json!({ "rope_type": "odd" })), "odd"),
         (("max_position_embeddings", Value::Null), "max_position_embeddings"),
     ] {

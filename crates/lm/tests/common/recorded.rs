@@ -78,10 +78,13 @@ impl Recorded {
             std::env::temp_dir().join(format!("olivine-lm-{}-{test}-{}", std::process::id(), self.name));
         std::fs::create_dir_all(&folder).unwrap();
         std::fs::write(folder.join("config.json"), self.json["config"].as_str().unwrap()).unwrap();
-        let tensors: Vec<(String, Tensor)> =
-            self.json["tensors"].as_array().unwrap().iter().map(tensor).collect();
-        olivine_safetensors::save(folder.join("model.safetensors"), &tensors).unwrap();
+        olivine_safetensors::save(folder.join("model.safetensors"), &self.tensors()).unwrap();
         super::TempModel(folder)
+    }
+
+    /// The tensors by name.
+    pub(crate) fn tensors(&self) -> Vec<(String, Tensor)> {
+        self.json["tensors"].as_array().unwrap().iter().map(tensor).collect()
     }
 
     /// The sequence whose logits are recorded.

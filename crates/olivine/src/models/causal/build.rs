@@ -4,7 +4,7 @@ use olivine_ir::op::{Binary, CumulativeKind, ReduceKind, Rope};
 use olivine_ir::{DType, Graph, Shape, Tensor, TensorType, ValueId};
 
 use super::config::Config;
-use super::source::{Source, bad_tensor};
+use super::source::Source;
 use super::{DecoderGraph, DecoderOptions, RecurrentState};
 use crate::Error;
 
@@ -81,6 +81,12 @@ impl<'m> Build<'m> {
     }
 
     pub(super) fn decoder(mut self) -> Result<DecoderGraph, Error> {
+        // Fewer layers than there are would compute something else.
+        let next = format!("blk.{}.attn_norm.weight", self.config.layers());
+        if !self.config.extra_layers && self.has(&next) {
+            let problem = format!("the metadata have {} layers alone", self.config.layers());
+            return Err(self.source.bad(&next, problem));
+        }
         let dims = open(&["batch", "sequence"]);
         let tokens = self.graph.input_with_dims("tokens", DType::I64, Shape::new(&[1, 8])?, dims)?;
         let (embedding, vocabulary) = self.embedding()?;
@@ -180,7 +186,7 @@ impl<'m> Build<'m> {
                 let divisors = self.source.floats(name)?.to_f64();
                 if divisors.len() != frequencies.len() || divisors.contains(&0.0) {
                     let problem = format!("it has {} frequencies for {}", divisors.len(), frequencies.len());
-                    return Err(bad_tensor(name, problem));
+                    return Err(self.source.bad(name, problem));
                 }
                 divisors
             }
@@ -230,11 +236,11 @@ impl<'m> Build<'m> {
             let size = |known: &Option<usize>| known.map_or("any".to_string(), |size| size.to_string());
             let expected = sizes.iter().map(size).collect::<Vec<_>>().join(", ");
             let problem = format!("it is {found}, and the metadata ask for [{expected}]");
-            return Err(bad_tensor(name, problem));
+            return Err(self.source.bad(name, problem));
         }
         // Shapes that only the tensor knows may still be of nothing.
         if found.dims().contains(&0) {
-            return Err(bad_tensor(name, format!("it is {found}, which has no elements")));
+            return Err(self.source.bad(name, format!("it is {found}, which has no elements")));
         }
         self.add(name, value)
     }
@@ -248,10 +254,9 @@ impl<'m> Build<'m> {
     pub(super) fn floats(&mut self, name: &str, dims: &[usize]) -> Result<ValueId, Error> {
         let value = self.source.floats(name)?;
         if value.shape().dims() != dims {
-            return Err(bad_tensor(
-                name,
-                format!("it is {}, and the metadata ask for {dims:?}", value.shape()),
-            ));
+            return Err(self
+                .source
+                .bad(name, format!("it is {}, and the metadata ask for {dims:?}", value.shape())));
         }
         self.add(name, value)
     }

@@ -35,6 +35,8 @@ pub(super) struct Config {
     pub(super) rope_amplitude: f64,
     /// Positions for which short factors of frequencies hold, where there are two lists.
     pub(super) original_context: usize,
+    /// Whether there are layers after those, which predict later tokens and are not run.
+    pub(super) extra_layers: bool,
     /// What each layer begins with.
     pub(super) mixers: Vec<Mixer>,
     /// Sizes of layers without attention.
@@ -160,8 +162,12 @@ impl Config {
             return Err(fail(key("attention.head_count", "num_attention_heads"), problem));
         }
         if self.rope.rotary == 0 || !self.rope.rotary.is_multiple_of(2) || self.rope.rotary > key_dim {
-            let problem = format!("{} of {key_dim} elements cannot rotate", self.rope.rotary);
-            return Err(fail(key("rope.dimension_count", "head_dim"), problem));
+            let problem = format!("{} of {key_dim} elements of a head cannot rotate", self.rope.rotary);
+            let key = match self.rope.rotary == key_dim {
+                true => key("attention.key_length", "head_dim"),
+                false => key("rope.dimension_count", "partial_rotary_factor"),
+            };
+            return Err(fail(key, problem));
         }
         let factors: &[f64] = match &self.rope.scaling {
             RopeScaling::None => &[],

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use olivine_files::read_text;
-use olivine_ir::{DType, Data, Shape, Tensor};
+use olivine_ir::{DType, Data, Shape, Tensor, TensorType};
 use olivine_safetensors::Weights;
 use serde_json::Value;
 
@@ -102,6 +102,14 @@ impl Folder {
         Some(format!("{}.{layer}.{}", self.architecture.layers, renamed(part)?))
     }
 
+    /// An error that names a tensor as the folder does, and as GGUF does.
+    pub(super) fn bad(&self, name: &str, problem: impl Into<String>) -> Error {
+        match self.path_of(name) {
+            Some(path) => bad_tensor(&format!("{path}` or `{name}"), problem),
+            None => bad_tensor(name, problem),
+        }
+    }
+
     pub(super) fn has_path(&self, path: &str) -> bool {
         self.file_of.contains_key(path)
     }
@@ -111,7 +119,12 @@ impl Folder {
         found || self.fused_expert(name).is_some()
     }
 
-    /// A tensor by its own name; it must have numbers that a weight can have.
+    /// The type of a tensor by its own name, if there is one that can be held.
+    pub(super) fn ty(&self, path: &str) -> Option<TensorType> {
+        self.files[*self.file_of.get(path)?].ty(path)
+    }
+
+    /// A tensor by its own name.
     pub(super) fn read(&self, path: &str) -> Result<Tensor, Error> {
         let file = self.file_of.get(path).ok_or_else(|| bad_tensor(path, "it is missing from the folder"))?;
         Ok(self.files[*file].tensor(path)?)
@@ -122,11 +135,11 @@ impl Folder {
         if let Some(fused) = self.fused_expert(name) {
             return self.fused(name, &fused);
         }
-        let missing = || bad_tensor(name, "it is missing from the folder");
+        let missing = || self.bad(name, "it is missing from the folder");
         let path = self.path_of(name).ok_or_else(missing)?;
         if !path.contains('*') {
             return match self.has_path(&path) {
-                true => floating(name, self.read(&path)?),
+                true => self.floating(name, self.read(&path)?),
                 false => Err(missing()),
             };
         }
@@ -135,9 +148,9 @@ impl Folder {
         for expert in 0..experts {
             let path = path.replace('*', &expert.to_string());
             if !self.has_path(&path) {
-                return Err(bad_tensor(name, format!("`{path}` is missing from the folder")));
+                return Err(self.bad(name, format!("`{path}` is missing from the folder")));
             }
-            let part = floating(name, self.read(&path)?)?;
+            let part = self.floating(name, self.read(&path)?)?;
             if parts.first().is_some_and(|first| first.ty() != part.ty()) {
                 return Err(bad_tensor(&path, "it differs from the other experts' in type"));
             }
@@ -147,6 +160,14 @@ impl Folder {
         let dims = [&[parts.len()], ty.shape.dims()].concat();
         let bytes: Vec<u8> = parts.iter().flat_map(|part| part.bytes().to_vec()).collect();
         Ok(Tensor::from_data(Shape::new(&dims)?, Data::from_bytes(ty.dtype, &bytes)?)?)
+    }
+
+    /// A tensor that can be a weight.
+    pub(super) fn floating(&self, name: &str, tensor: Tensor) -> Result<Tensor, Error> {
+        match tensor.dtype() {
+            DType::F32 | DType::F16 | DType::BF16 => Ok(tensor),
+            other => Err(self.bad(name, format!("weights of {other} cannot be run"))),
+        }
     }
 
     /// A small weight in f32, as GGUF has it: norms from 0, decays as they are, convolutions without a size of 1.
@@ -167,14 +188,6 @@ impl Folder {
             dims => dims.to_vec(),
         };
         Ok(Tensor::new(Shape::new(&dims)?, tensor.numbers().map(number).collect())?)
-    }
-}
-
-/// A tensor that can be a weight.
-pub(super) fn floating(name: &str, tensor: Tensor) -> Result<Tensor, Error> {
-    match tensor.dtype() {
-        DType::F32 | DType::F16 | DType::BF16 => Ok(tensor),
-        other => Err(bad_tensor(name, format!("weights of {other} cannot be run"))),
     }
 }
 

@@ -56,6 +56,7 @@ impl Config {
             rope_divisors: None,
             rope_amplitude: keys.float_or("rope.scaling.attn_factor", 1.0)?,
             original_context: keys.size_or("rope.scaling.original_context_length", context)?,
+            extra_layers: keys.optional_size("nextn_predict_layers")?.is_some(),
             mixers: local.into_iter().map(|local| architecture.mixer(local, window)).collect(),
             recurrent: keys.recurrent(architecture)?,
             gated_attention: architecture.gated_attention,

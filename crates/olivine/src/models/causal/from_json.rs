@@ -114,6 +114,7 @@ impl Config {
             rope_divisors: divisors,
             rope_amplitude: amplitude,
             original_context,
+            extra_layers: false,
             mixers: local.into_iter().map(|local| architecture.mixer(local, window)).collect(),
             recurrent,
             gated_attention: architecture.gated_attention,

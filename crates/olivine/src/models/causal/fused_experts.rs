@@ -5,7 +5,7 @@
 
 use olivine_ir::{BlockFormat, DType, Data, Shape, Tensor};
 
-use super::folder::{Folder, floating};
+use super::folder::Folder;
 use super::source::bad_tensor;
 use crate::Error;
 
@@ -41,15 +41,16 @@ impl Folder {
 
     /// Reads an expert's part.
     pub(super) fn fused(&self, name: &str, fused: &Fused) -> Result<Tensor, Error> {
-        let rows = match (fused.bias, self.has_path(&format!("{}_blocks", fused.path))) {
-            (false, true) => self.read(&format!("{}_blocks", fused.path))?.shape().dims().get(1).copied(),
-            _ => self.read(&fused.path)?.shape().dims().last().copied(),
+        let blocks = self.ty(&format!("{}_blocks", fused.path)).filter(|_| !fused.bias);
+        let rows = match blocks {
+            Some(ty) => ty.shape.dims().get(1).copied(),
+            None => self.ty(&fused.path).and_then(|ty| ty.shape.dims().last().copied()),
         };
         if !rows.unwrap_or(0).is_multiple_of(fused.rows.1) {
-            return Err(bad_tensor(name, "its rows are not a gate and an up projection each"));
+            return Err(bad_tensor(&fused.path, "its rows are not a gate and an up projection each"));
         }
         if fused.bias {
-            let all = floating(name, self.read(&fused.path)?)?;
+            let all = self.floating(name, self.read(&fused.path)?)?;
             let [experts, rows] = sizes(name, &all)?;
             let bytes = strided(all.bytes(), experts, rows, fused.rows);
             return of_bytes(&[experts, rows / fused.rows.1], all.dtype(), &bytes);
@@ -62,7 +63,7 @@ impl Folder {
 
     /// Plain matrices `[experts, columns, rows]`, transposed.
     fn plain(&self, name: &str, fused: &Fused) -> Result<Tensor, Error> {
-        let all = floating(name, self.read(&fused.path)?)?;
+        let all = self.floating(name, self.read(&fused.path)?)?;
         let [experts, columns, rows] = sizes(name, &all)?;
         let (first, step) = fused.rows;
         let (size, bytes) = (all.dtype().size(), all.bytes());

@@ -7,7 +7,6 @@ use super::PAGE;
 use super::architecture::{Activation, Recurrence};
 use super::build::{Build, CachePlaces, Positions};
 use super::config::{Experts, LAYOUT, Mixer};
-use super::source::bad_tensor;
 use crate::Error;
 
 impl Build<'_> {
@@ -151,16 +150,17 @@ impl Build<'_> {
         let name = |part: &str| format!("blk.{layer}.ffn_{part}{end}");
         let hidden = Some(self.config.hidden);
         let (gate, up) = if self.has(&format!("{}.weight", name("gate"))) {
-            (self.linear(x, &name("gate"), hidden, None)?, self.linear(x, &name("up"), hidden, None)?)
+            let gate = self.linear(x, &name("gate"), hidden, None)?;
+            let width = self.graph.ty(gate)?.shape[2];
+            (gate, self.linear(x, &name("up"), hidden, Some(width))?)
         } else {
             let both = self.linear(x, &name("up"), hidden, None)?;
             let shape = self.graph.ty(both)?.shape;
             let half = shape[2] / 2;
             if shape[2] != 2 * half {
-                return Err(bad_tensor(
-                    &format!("{}.weight", name("up")),
-                    "its rows are not a gate and an up projection",
-                ));
+                return Err(self
+                    .source
+                    .bad(&format!("{}.weight", name("up")), "its rows are not a gate and an up projection"));
             }
             let parts = self.graph.split(both, -1, &[half, half])?;
             (parts[0], parts[1])
@@ -214,7 +214,8 @@ impl Build<'_> {
         let repeated = self.graph.stack(&vec![rows; used], 1)?;
         let repeated = self.graph.reshape(repeated, &[-1, hidden as i64])?;
         let gate = self.expert(repeated, chosen, &name("gate_exps"), experts.count, [None, Some(hidden)])?;
-        let up = self.expert(repeated, chosen, &name("up_exps"), experts.count, [None, Some(hidden)])?;
+        let width = Some(self.graph.ty(gate)?.shape[1]);
+        let up = self.expert(repeated, chosen, &name("up_exps"), experts.count, [width, Some(hidden)])?;
         let h = self.gated(gate, up)?;
         let width = self.graph.ty(h)?.shape[1];
         let down = [Some(hidden), Some(width)];

@@ -6,7 +6,6 @@ use olivine_ir::{DType, Shape, Tensor, ValueId};
 use super::RecurrentState;
 use super::build::{Build, Positions, StatePlaces};
 use super::config::{LAYOUT, Recurrent};
-use super::source::bad_tensor;
 use crate::Error;
 
 /// What is added to a sum of squares under the root where queries and keys of the gated delta net are normalised.
@@ -19,7 +18,7 @@ fn size(n: usize) -> i64 {
 
 impl Build<'_> {
     fn recurrent_sizes(&self, layer: usize) -> Result<Recurrent, Error> {
-        let missing = || bad_tensor(&format!("blk.{layer}"), "the metadata have no sizes of its state");
+        let missing = || self.source.bad(&format!("blk.{layer}"), "the metadata have no sizes of its state");
         self.config.recurrent.ok_or_else(missing)
     }
 
@@ -103,11 +102,15 @@ impl Build<'_> {
         let hidden = Some(self.config.hidden);
         let Recurrent { groups, state, .. } = *sizes;
         let inner = sizes.inner();
-        let whole = format!("blk.{layer}.ssm_in");
-        if !self.has(&format!("{whole}.weight")) {
-            let mixed = self.linear(x, &format!("blk.{layer}.attn_qkv"), hidden, Some(sizes.convolved()))?;
+        let (qkv, whole) = (format!("blk.{layer}.attn_qkv"), format!("blk.{layer}.ssm_in"));
+        if self.has(&format!("{qkv}.weight")) {
+            let mixed = self.linear(x, &qkv, hidden, Some(sizes.convolved()))?;
             let gate = self.linear(x, &format!("blk.{layer}.attn_gate"), hidden, Some(inner))?;
             return Ok((mixed, gate));
+        }
+        if !self.has(&format!("{whole}.weight")) {
+            let problem = format!("it is missing, and so is `{qkv}.weight`");
+            return Err(self.source.bad(&format!("{whole}.weight"), problem));
         }
         let all = self.linear(x, &whole, hidden, Some(sizes.convolved() + inner))?;
         let per = inner / groups;
@@ -157,8 +160,8 @@ impl Build<'_> {
         Ok(self.graph.softplus(biased)?)
     }
 
-    /// A norm of each group. GGUF has a row of weights for each; a folder has one row, and its norm is of all groups together, as
-    /// transformers has it.
+    /// A norm of each group. GGUF has a row of weights for each; a folder has one row, and its norm is of all groups
+    /// together, as transformers has it.
     fn grouped_norm(
         &mut self,
         x: ValueId,
@@ -186,7 +189,7 @@ impl Build<'_> {
         let value = self.source.floats(name)?;
         if value.shape().numel() != count {
             let problem = format!("it is {}, and the metadata ask for {count} elements", value.shape());
-            return Err(bad_tensor(name, problem));
+            return Err(self.source.bad(name, problem));
         }
         self.add(name, value.reshaped([count])?)
     }

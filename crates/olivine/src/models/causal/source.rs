@@ -19,6 +19,14 @@ pub(super) fn bad_tensor(name: &str, problem: impl Into<String>) -> Error {
 }
 
 impl Source {
+    /// An error that names a tensor as its file does, and as GGUF does.
+    pub(super) fn bad(&self, name: &str, problem: impl Into<String>) -> Error {
+        match self {
+            Source::Gguf(_) => bad_tensor(name, problem),
+            Source::Folder(folder) => folder.bad(name, problem),
+        }
+    }
+
     /// What the model is built from.
     pub(super) fn config(&self) -> Result<Config, Error> {
         match self {
@@ -47,11 +55,19 @@ impl Source {
         match self {
             Source::Gguf(file) => {
                 let tensor = file.tensor(name).ok_or_else(|| bad_tensor(name, "it is missing"))?;
+                if !is_weight(tensor.kind) {
+                    return Err(bad_tensor(name, format!("weights of {} cannot be run", tensor.kind)));
+                }
                 Ok(Tensor::new(Shape::new(&tensor.shape)?, file.decode(tensor)?)?)
             }
             Source::Folder(folder) => folder.floats(name),
         }
     }
+}
+
+/// Whether weights may be of this kind.
+fn is_weight(kind: TensorKind) -> bool {
+    matches!(kind, TensorKind::Blocks(_) | TensorKind::F32 | TensorKind::F16 | TensorKind::BF16)
 }
 
 /// A tensor of a GGUF file, which stays in the mapping.
