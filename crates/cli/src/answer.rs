@@ -31,6 +31,12 @@ impl Answer {
         self
     }
 
+    /// Adds a line to the text.
+    pub(crate) fn with_line(mut self, line: &str) -> Self {
+        self.text += &format!("{line}\n");
+        self
+    }
+
     /// Writes the answer to stdout and the failure to stderr; a reader that went away is no failure.
     pub(crate) fn print(self, as_json: bool) -> ExitCode {
         let mut text = self.text;

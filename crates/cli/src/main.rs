@@ -27,6 +27,7 @@ mod progress;
 #[cfg(feature = "pull")]
 mod pull;
 mod source;
+mod svg;
 mod table;
 mod test;
 mod timing;
@@ -77,8 +78,9 @@ struct Global {
 
 #[derive(Subcommand)]
 enum Command {
-    /// List the devices of this machine, or those that --device names, and why others are missing.
-    Devices,
+    /// List the devices of this machine, or those that --device names, and why others are missing; or rank them for a
+    /// model.
+    Devices(devices::DevicesArgs),
     /// Check what Olivine needs on this machine and say how to install what is missing.
     Doctor,
     /// Build a small transformer and run it on every device.
@@ -158,7 +160,7 @@ fn main() -> ExitCode {
     warnings::install();
     let cli = Cli::parse();
     let answer = match &cli.command {
-        Command::Devices => devices::run(&cli.global),
+        Command::Devices(args) => devices::run(&cli.global, args),
         Command::Doctor => doctor::run(&cli.global),
         Command::Demo(args) => demo::run(&cli.global, args),
         Command::Explain(args) => explain::run(&cli.global, args),

@@ -7,6 +7,7 @@ use olivine_ir::op::{If, Loop};
 use olivine_ir::{SubGraph, TensorView};
 
 use crate::arena::Buffer;
+use crate::cost::StepCost;
 use crate::kernel::kernels;
 use crate::operand::{Operand, Target};
 use crate::{Error, Executable, Weights};
@@ -56,6 +57,11 @@ impl Branches {
         self.then.work().max(self.other.work())
     }
 
+    /// The steps of the larger graph.
+    pub(crate) fn costs(&self) -> Vec<StepCost> {
+        if self.then.work() > self.other.work() { self.then.costs() } else { self.other.costs() }
+    }
+
     pub(crate) fn run(&self, x: &[Operand<'_>], out: &mut [Target<'_>]) -> Result<(), Error> {
         let views = x.iter().map(view).collect::<Result<Vec<_>, _>>()?;
         let Some((condition, captures)) = views.split_first() else { return Ok(()) };
@@ -84,6 +90,11 @@ impl Repeated {
     pub(crate) fn new(op: &Loop, checked: bool) -> Result<Self, String> {
         let body = prepared(&op.body, checked)?;
         Ok(Repeated { body, carried: op.carried, max_iterations: op.max_iterations, idle: Mutex::default() })
+    }
+
+    /// The steps of an iteration.
+    pub(crate) fn costs(&self) -> Vec<StepCost> {
+        self.body.costs()
     }
 
     fn frame(&self) -> Result<Frame, Error> {

@@ -60,6 +60,8 @@ pub struct StepCost {
     pub stored: u64,
     /// Whether it is a convolution whose filters see one channel each.
     pub depthwise: bool,
+    /// The steps of the graph inside: of the larger branch, or of an iteration.
+    pub inner: Vec<StepCost>,
 }
 
 /// Floating-point operations of an operation, about; 0 where it only moves elements.

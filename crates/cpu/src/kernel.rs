@@ -7,6 +7,7 @@ use olivine_ir::{DType, Dim, Op, Shape, TensorType, for_each_executor_op, for_ea
 
 use crate::Error;
 use crate::control::{Branches, Repeated};
+use crate::cost::StepCost;
 use crate::custom;
 use crate::kernels::elementwise::Program;
 use crate::kernels::{contraction, conv, fft, integer};
@@ -172,6 +173,15 @@ impl Kernel {
         match &self.inner {
             Inner::Branches(branches) => branches.work(),
             Inner::None | Inner::Repeated(_) => 0,
+        }
+    }
+
+    /// What the steps of the graph inside do: of the larger branch, or of an iteration.
+    pub(crate) fn inner_costs(&self) -> Vec<StepCost> {
+        match &self.inner {
+            Inner::None => Vec::new(),
+            Inner::Branches(branches) => branches.costs(),
+            Inner::Repeated(repeated) => repeated.costs(),
         }
     }
 

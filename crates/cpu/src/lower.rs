@@ -125,6 +125,7 @@ impl Step {
             bytes: read.saturating_add(bytes(&targets)) as u64,
             stored: stored as u64,
             depthwise: matches!(op, Op::Conv(c) if filter(c)),
+            inner: self.kernel.inner_costs(),
         }
     }
 

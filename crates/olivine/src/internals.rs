@@ -11,6 +11,7 @@ use olivine_gpu::{DeviceCaps, Finding, Mask, Program, Record, Tuning, tuning_fil
 use olivine_ir::Graph;
 use olivine_kernel::{BoundModule, Kernel};
 
+use crate::cost::{Calibration, Prediction};
 use crate::engine::ModuleDispatch;
 use crate::{DeviceTensor, Error, Executable, Input, ResidentRun, Session, SessionOptions};
 
@@ -41,6 +42,9 @@ pub trait SessionExt {
 
     /// The kernel calls that a compiled graph becomes on the session's device, and what lowering joined.
     fn lowered(&self, compiled: &Compiled) -> Result<Lowered, Error>;
+
+    /// What a run of a compiled graph will take; a device that has no calibration is measured.
+    fn predict_compiled(&self, compiled: &Compiled) -> Result<Prediction, Error>;
 
     /// A kernel of a program as the driver is given it; `None` on the CPU.
     fn kernel_source(&self, kernel: &Kernel) -> Result<Option<KernelSource>, Error>;
@@ -88,6 +92,12 @@ impl SessionExt for Session {
     fn lowered(&self, compiled: &Compiled) -> Result<Lowered, Error> {
         self.inner.check()?;
         self.inner.engine.lowered(compiled)
+    }
+
+    fn predict_compiled(&self, compiled: &Compiled) -> Result<Prediction, Error> {
+        self.inner.check()?;
+        let calibration = Calibration::load_or_measure(self)?;
+        Ok(calibration.predict(&self.inner.engine.lowered(compiled)?))
     }
 
     fn kernel_source(&self, kernel: &Kernel) -> Result<Option<KernelSource>, Error> {

@@ -1,6 +1,9 @@
 //! The stages behind the graph: the kernel calls of a run, and a GPU's program and kernels as the driver is given them.
 
+use std::time::Duration;
+
 use olivine::Session;
+use olivine::cost::{Prediction, StepPrediction};
 use olivine::internals::SessionExt as _;
 use olivine::internals::compile::Compiled;
 use olivine::internals::gpu::{Content, Dispatch, Program, Slice};
@@ -10,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::answer::{Answer, Failure};
 use crate::table::Table;
-use crate::timing::bytes;
+use crate::timing::{bytes, short};
 
 /// The names of these stages.
 pub(super) const STAGES: [&str; 4] = ["lowered", "program", "spirv", "wgsl"];
@@ -25,7 +28,7 @@ pub(super) fn stage(name: &str, session: &Session, compiled: &Compiled) -> Resul
             .hint("choose a GPU with --device; `olivine devices` lists what is there"));
     };
     match name {
-        "program" => Ok(listing(&program)),
+        "program" => Ok(listing(&program, &session.predict_compiled(compiled)?)),
         _ => kernels(name, session, &program),
     }
 }
@@ -82,13 +85,13 @@ fn lowered(lowered: &Lowered) -> Answer {
 }
 
 /// Buffers, kernels and dispatches.
-fn listing(program: &Program) -> Answer {
+fn listing(program: &Program, prediction: &Prediction) -> Answer {
     let mut buffers = Table::new(&[">buffer", "content", ">bytes", ""]);
     for (i, buffer) in program.buffers.iter().enumerate() {
         let (content, size) = (content(&buffer.content, program), bytes(buffer.bytes as usize));
         buffers.row([i.to_string(), content, buffer.bytes.to_string(), size]);
     }
-    let (load, run) = (steps(program, &program.load), steps(program, &program.run));
+    let (load, run) = (steps(program, &program.load, &[]), steps(program, &program.run, &prediction.steps));
     let barriers = |steps: &[Step<'_>]| steps.iter().filter(|s| s.barrier).count();
     let mut text = format!(
         "{} buffers: {} for every run, {} of params and constants\n{buffers}",
@@ -102,6 +105,13 @@ fn listing(program: &Program) -> Answer {
             text += &table(program, steps).to_string();
         }
     }
+    let ms = |time: Duration| short(time.as_secs_f64() * 1e3);
+    text += &format!(
+        "\npredicted: {} ms a run, of that {} to start it and {} for transfers\n",
+        ms(prediction.total),
+        ms(prediction.run),
+        ms(prediction.transfers)
+    );
     text += &format!("\n{} kernels\n", program.kernels.len());
     let part = |steps: &[Step<'_>]| steps.iter().map(|s| s.json(program)).collect::<Vec<_>>();
     let declared: Vec<Value> = program
@@ -113,6 +123,7 @@ fn listing(program: &Program) -> Answer {
     let json = json!({
         "stage": "program", "buffers": declared, "kernels": names, "load": part(&load), "run": part(&run),
         "run_bytes": program.run_bytes(), "stored_bytes": program.stored_bytes(),
+        "predicted_ms": prediction.total.as_secs_f64() * 1e3,
     });
     Answer::new(text, json)
 }
@@ -123,18 +134,21 @@ struct Step<'a> {
     barrier: bool,
     reads: Vec<Slice>,
     writes: Vec<Slice>,
+    /// What it will take, where it is of every run.
+    predicted: Option<Duration>,
 }
 
-fn steps<'a>(program: &Program, dispatches: &'a [Dispatch]) -> Vec<Step<'a>> {
-    let step = |(dispatch, barrier): (&'a Dispatch, bool)| {
+fn steps<'a>(program: &Program, dispatches: &'a [Dispatch], predicted: &[StepPrediction]) -> Vec<Step<'a>> {
+    let times = predicted.iter().map(|step| Some(step.time)).chain(std::iter::repeat(None));
+    let step = |((dispatch, barrier), predicted): ((&'a Dispatch, bool), Option<Duration>)| {
         let args =
             || dispatch.args.iter().copied().zip(program.kernel(dispatch).args.iter().map(|a| a.access));
         let read = args().filter(|(_, a)| a.reads()).map(|(s, _)| s);
         let reads: Vec<Slice> = read.chain(dispatch.indirect).collect();
         let writes: Vec<Slice> = args().filter(|(_, a)| a.writes()).map(|(s, _)| s).collect();
-        Step { dispatch, barrier, reads, writes }
+        Step { dispatch, barrier, reads, writes, predicted }
     };
-    dispatches.iter().zip(program.waits(dispatches)).map(step).collect()
+    dispatches.iter().zip(program.waits(dispatches)).zip(times).map(step).collect()
 }
 
 impl Step<'_> {
@@ -149,13 +163,24 @@ impl Step<'_> {
             "kernel": d.kernel.0, "name": kernel.name, "op": d.op, "node": d.node, "groups": d.groups, "gated": d.indirect.is_some(),
             "params": Value::Object(params), "reads": slices(&self.reads), "writes": slices(&self.writes),
             "barrier": self.barrier, "flops": d.flops, "bytes": d.bytes,
+            "predicted_us": self.predicted.map(|time| time.as_secs_f64() * 1e6),
         })
     }
 }
 
 fn table(program: &Program, steps: &[Step<'_>]) -> Table {
-    let mut table =
-        Table::new(&[">#", "waits", "op", "node", "kernel", ">groups", "reads", "writes", "params"]);
+    let mut table = Table::new(&[
+        ">#",
+        "waits",
+        ">predicted µs",
+        "op",
+        "node",
+        "kernel",
+        ">groups",
+        "reads",
+        "writes",
+        "params",
+    ]);
     for (i, step) in steps.iter().enumerate() {
         let (d, kernel) = (step.dispatch, program.kernel(step.dispatch));
         let groups: Vec<String> = d.groups.iter().map(u32::to_string).collect();
@@ -164,6 +189,7 @@ fn table(program: &Program, steps: &[Step<'_>]) -> Table {
         table.row([
             i.to_string(),
             if step.barrier { "barrier".into() } else { String::new() },
+            step.predicted.map_or_else(String::new, |time| short(time.as_secs_f64() * 1e6)),
             d.op.to_string(),
             d.node.clone(),
             format!("{} {}", d.kernel.0, kernel.name),

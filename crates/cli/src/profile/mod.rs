@@ -16,6 +16,7 @@ use crate::measure::{Runs, Subject};
 use crate::model::Sizes;
 use crate::table::Table;
 use crate::timing::short;
+use crate::zoo::calibrate;
 use crate::{memory, source};
 use ceilings::Ceilings;
 use steps::{Group, Step};
@@ -46,6 +47,7 @@ pub(crate) fn run(global: &Global, args: &ProfileArgs) -> Result<Answer, Failure
     // A path that cannot be written is an error before anything runs.
     args.trace.as_deref().map(|path| write(path, &trace::trace(&args.model, "", &[]))).transpose()?;
     let session = global.session()?;
+    calibrate(global, &session, false)?;
     let subject = Subject::new(&session, &graph)?;
     if !weights.is_empty() {
         subject.executable.set_params(weights)?;
@@ -62,7 +64,8 @@ pub(crate) fn run(global: &Global, args: &ProfileArgs) -> Result<Answer, Failure
     let ceilings =
         if args.no_ceilings { None } else { Some(Ceilings::measure(&session, global.thread_count())?) };
 
-    let steps = steps::medians(&runs);
+    let prediction = subject.executable.predict(subject.inputs(0))?;
+    let steps = steps::medians(&runs, &prediction.steps);
     let groups = steps::groups(&steps);
     let total: f64 = steps.iter().map(|s| s.ms).sum();
     let mut text = format!("{}\n{device}\n", args.model);
@@ -72,6 +75,12 @@ pub(crate) fn run(global: &Global, args: &ProfileArgs) -> Result<Answer, Failure
         short(total),
         short(times.median()),
         runs.len()
+    );
+    let ms = |time: std::time::Duration| time.as_secs_f64() * 1e3;
+    text += &format!(
+        "predicted: {} ms in kernels, {} ms a run with its start and transfers\n",
+        short(ms(prediction.steps_time())),
+        short(ms(prediction.total))
     );
     if let Some(ceilings) = &ceilings {
         text += &ceilings.text();
@@ -84,6 +93,7 @@ pub(crate) fn run(global: &Global, args: &ProfileArgs) -> Result<Answer, Failure
     let json = json!({
         "model": args.model, "device": session.device().to_string(), "name": session.device_name(),
         "runs": runs.len(), "kernels_ms": total, "span_ms": times.median(), "least_span_ms": times.least(),
+        "predicted_kernels_ms": ms(prediction.steps_time()), "predicted_ms": ms(prediction.total),
         "ceilings": ceilings.map(|c| c.json()),
         "groups": groups.iter().map(|g| group_json(g, total, ceilings.as_ref())).collect::<Vec<_>>(),
         "dispatches": steps.iter().map(|s| step_json(s, ceilings.as_ref())).collect::<Vec<_>>(),
@@ -117,21 +127,39 @@ impl Rates {
 }
 
 fn by_group(groups: &[Group], total: f64, ceilings: Option<&Ceilings>) -> Table {
-    let mut table =
-        Table::new(&["op", "kernel", ">count", ">ms", ">share", ">GB/s", ">TFLOP/s", ">of ceiling"]);
+    let mut table = Table::new(&[
+        "op",
+        "kernel",
+        ">count",
+        ">ms",
+        ">predicted",
+        ">share",
+        ">GB/s",
+        ">TFLOP/s",
+        ">of ceiling",
+    ]);
     for g in groups {
         let share = if total > 0.0 { format!("{:.1} %", 100.0 * g.ms / total) } else { String::new() };
-        let cells = [g.op.to_string(), g.kernel.clone(), g.count.to_string(), short(g.ms), share];
+        let cells =
+            [g.op.to_string(), g.kernel.clone(), g.count.to_string(), short(g.ms), short(g.predicted), share];
         table.row(cells.into_iter().chain(Rates::new(g.bytes, g.flops, g.ms, ceilings).cells()));
     }
     table
 }
 
 fn slowest(steps: &[Step], ceilings: Option<&Ceilings>) -> Table {
-    let mut table =
-        Table::new(&["slowest dispatches", "op", "kernel", ">ms", ">GB/s", ">TFLOP/s", ">of ceiling"]);
+    let mut table = Table::new(&[
+        "slowest dispatches",
+        "op",
+        "kernel",
+        ">ms",
+        ">predicted",
+        ">GB/s",
+        ">TFLOP/s",
+        ">of ceiling",
+    ]);
     for s in steps::slowest(steps, SLOWEST) {
-        let cells = [s.node.clone(), s.op.to_string(), s.kernel.clone(), short(s.ms)];
+        let cells = [s.node.clone(), s.op.to_string(), s.kernel.clone(), short(s.ms), short(s.predicted)];
         table.row(cells.into_iter().chain(Rates::new(s.bytes, s.flops, s.ms, ceilings).cells()));
     }
     table
@@ -141,7 +169,7 @@ fn group_json(g: &Group, total: f64, ceilings: Option<&Ceilings>) -> Value {
     let rates = Rates::new(g.bytes, g.flops, g.ms, ceilings);
     let share = (total > 0.0).then(|| g.ms / total);
     json!({
-        "op": g.op, "kernel": g.kernel, "count": g.count, "ms": g.ms, "share": share, "bytes": g.bytes,
+        "op": g.op, "kernel": g.kernel, "count": g.count, "ms": g.ms, "predicted_ms": g.predicted, "share": share, "bytes": g.bytes,
         "flops": g.flops, "gb_per_s": rates.gb_per_s, "tflops": rates.tflops, "of_ceiling": rates.of_ceiling,
     })
 }
@@ -149,7 +177,7 @@ fn group_json(g: &Group, total: f64, ceilings: Option<&Ceilings>) -> Value {
 fn step_json(s: &Step, ceilings: Option<&Ceilings>) -> Value {
     let rates = Rates::new(s.bytes, s.flops, s.ms, ceilings);
     json!({
-        "node": s.node, "op": s.op, "kernel": s.kernel, "ms": s.ms, "bytes": s.bytes, "flops": s.flops,
+        "node": s.node, "op": s.op, "kernel": s.kernel, "ms": s.ms, "predicted_ms": s.predicted, "bytes": s.bytes, "flops": s.flops,
         "gb_per_s": rates.gb_per_s, "tflops": rates.tflops, "of_ceiling": rates.of_ceiling,
     })
 }
@@ -179,7 +207,8 @@ mod tests {
 
     #[test]
     fn shares_of_nothing_are_blank() {
-        let group = Group { op: "add", kernel: "add".into(), count: 1, ms: 0.0, flops: 0, bytes: 0 };
+        let group =
+            Group { op: "add", kernel: "add".into(), count: 1, ms: 0.0, predicted: 0.0, flops: 0, bytes: 0 };
         assert!(!by_group(&[group], 0.0, None).to_string().contains("NaN"));
     }
 }

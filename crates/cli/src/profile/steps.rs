@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use olivine::StepTime;
+use olivine::cost::StepPrediction;
 
 use crate::measure::span;
 use crate::timing::{Times, ms};
@@ -15,6 +16,8 @@ pub(crate) struct Step {
     pub(crate) kernel: String,
     /// Median over the runs.
     pub(crate) ms: f64,
+    /// What it was predicted to take.
+    pub(crate) predicted: f64,
     pub(crate) flops: u64,
     pub(crate) bytes: u64,
 }
@@ -26,12 +29,13 @@ pub(crate) struct Group {
     pub(crate) kernel: String,
     pub(crate) count: usize,
     pub(crate) ms: f64,
+    pub(crate) predicted: f64,
     pub(crate) flops: u64,
     pub(crate) bytes: u64,
 }
 
 /// Every dispatch with its median time, in the order they run.
-pub(crate) fn medians(runs: &[Vec<StepTime>]) -> Vec<Step> {
+pub(crate) fn medians(runs: &[Vec<StepTime>], predicted: &[StepPrediction]) -> Vec<Step> {
     let Some(first) = runs.first() else { return Vec::new() };
     let step = |(i, step): (usize, &StepTime)| {
         let mut times = Times::default();
@@ -41,6 +45,7 @@ pub(crate) fn medians(runs: &[Vec<StepTime>]) -> Vec<Step> {
             op: step.op,
             kernel: step.kernel.clone(),
             ms: times.median(),
+            predicted: predicted.get(i).map_or(f64::NAN, |step| ms(step.time)),
             flops: step.flops,
             bytes: step.bytes,
         }
@@ -57,11 +62,13 @@ pub(crate) fn groups(steps: &[Step]) -> Vec<Group> {
             kernel: step.kernel.clone(),
             count: 0,
             ms: 0.0,
+            predicted: 0.0,
             flops: 0,
             bytes: 0,
         });
         group.count += 1;
         group.ms += step.ms;
+        group.predicted += step.predicted;
         group.flops = group.flops.saturating_add(step.flops);
         group.bytes = group.bytes.saturating_add(step.bytes);
     }
@@ -96,7 +103,7 @@ mod tests {
     fn a_dispatch_has_its_median_and_groups_add_up() {
         let run = |a, b, c| vec![step("x", "add", 0, a), step("y", "mul", 10, b), step("z", "add", 50, c)];
         let runs = [run(1000, 2000, 500), run(3000, 2000, 700), run(2000, 9000, 600)];
-        let steps = medians(&runs);
+        let steps = medians(&runs, &[]);
         assert_eq!(steps.iter().map(|s| s.ms).collect::<Vec<_>>(), [2.0, 2.0, 0.6]);
         let groups = groups(&steps);
         assert_eq!(groups.iter().map(|g| (g.op, g.count)).collect::<Vec<_>>(), [("add", 2), ("mul", 1)]);
@@ -113,8 +120,8 @@ mod tests {
 
     #[test]
     fn no_runs_are_no_dispatches() {
-        assert!(medians(&[]).is_empty() && groups(&[]).is_empty() && slowest(&[], 3).is_empty());
+        assert!(medians(&[], &[]).is_empty() && groups(&[]).is_empty() && slowest(&[], 3).is_empty());
         assert!(middle(&[]).1.is_empty());
-        assert!(medians(&[vec![]]).is_empty());
+        assert!(medians(&[vec![]], &[]).is_empty());
     }
 }

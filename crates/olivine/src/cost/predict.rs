@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use olivine_ir::DType;
+
 use super::calibration::{Calibration, Rates};
 use super::work::{Family, Work};
 use crate::engine::Lowered;
@@ -104,12 +106,17 @@ impl Calibration {
         let width = (lowered.width.max(1) as f64).min(most);
         let share = if most > 1.0 { (1.0 - 1.0 / width) / (1.0 - 1.0 / most) } else { 1.0 };
         let between = |alone: f64, all: f64| alone + share * (all - alone);
-        let stored: u64 = lowered.steps.iter().map(|step| step.work.stored).fold(0, u64::saturating_add);
+        let works = lowered.steps.iter().flat_map(|step| std::iter::once(&step.work).chain(&step.inner));
+        let stored: u64 = works.map(|work| work.stored).fold(0, u64::saturating_add);
         let seconds = |s: f64| Duration::try_from_secs_f64(s).unwrap_or(Duration::MAX);
         let mut steps = Vec::with_capacity(lowered.steps.len());
         for step in &lowered.steps {
-            let (time_alone, bound_alone) = alone.step(&step.work, stored);
-            let (time_all, bound_all) = all.step(&step.work, stored);
+            let (mut time_alone, bound_alone) = alone.step(&step.work, stored);
+            let (mut time_all, bound_all) = all.step(&step.work, stored);
+            for work in &step.inner {
+                time_alone += alone.step(work, stored).0;
+                time_all += all.step(work, stored).0;
+            }
             steps.push(StepPrediction {
                 node: step.node.clone(),
                 op: step.op,
@@ -136,7 +143,8 @@ impl Rates {
         let (memory, arithmetic) = match work.family {
             Family::Elementwise => (by_bytes("copy"), by_flops("arithmetic")),
             Family::Matmul => {
-                let typed = format!("matmul {}", work.dtype);
+                let dtype = if work.dtype == DType::U8 { DType::I8 } else { work.dtype };
+                let typed = format!("matmul {dtype}");
                 let row = if self.rows.contains_key(&typed) { typed.as_str() } else { "matmul f32" };
                 (by_bytes("gemv"), by_flops(row))
             }

@@ -227,3 +227,127 @@ fn run(
 ) -> Result<super::Rates, Error> {
     measure::measure(bench, threads, limit, progress)
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed expectation is a failed test")]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::super::calibration::tests::synthetic;
+    use super::*;
+
+    /// A folder of this test, empty.
+    fn folder(name: &str) -> CacheFolder {
+        let path = std::env::temp_dir().join(format!("olivine-calibration-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        CacheFolder::open(path).unwrap()
+    }
+
+    fn identity() -> Identity {
+        let Calibration { device, driver, build, .. } = synthetic(1e9);
+        Identity { device, driver, build }
+    }
+
+    /// Calls `load_or` with a device of a rate, and says how often it was measured.
+    fn load(folder: Option<&CacheFolder>, identity: &Identity, rate: f64) -> (Calibration, usize) {
+        let mut measured = 0;
+        let loaded = load_or(folder, identity, &mut || {
+            measured += 1;
+            let Identity { device, driver, build } = identity.clone();
+            Ok(Calibration { device, driver, build, ..synthetic(rate) })
+        });
+        (loaded.unwrap(), measured)
+    }
+
+    #[test]
+    fn a_device_is_measured_once_and_read_from_then_on() {
+        let folder = folder("once");
+        let identity = identity();
+        assert_eq!(load(Some(&folder), &identity, 1e9), (synthetic(1e9), 1));
+        assert_eq!(load(Some(&folder), &identity, 2e9), (synthetic(1e9), 0));
+        let other = Identity { driver: "another".into(), ..identity };
+        assert_eq!(load(Some(&folder), &other, 2e9).1, 1, "another driver is measured by itself");
+        std::fs::remove_dir_all(folder.path()).unwrap();
+    }
+
+    #[test]
+    fn files_that_cannot_be_used_are_measured_over() {
+        let folder = folder("damaged");
+        let identity = identity();
+        let good = synthetic(5e9).to_json().to_string();
+        for text in [
+            "",
+            "{",
+            "[1, 2, 3]",
+            &good[..good.len() / 2],
+            &good.replace("\"version\":1", "\"version\":0"),
+            &good.replace("a device", "another device"),
+            &good.replace("\"build\":\"1\"", "\"build\":\"0\""),
+        ] {
+            folder.replace(&identity.file("json"), text.as_bytes()).unwrap();
+            assert!(read(&folder, &identity).is_err(), "{text}");
+            assert_eq!(load(Some(&folder), &identity, 1e9), (synthetic(1e9), 1), "{text}");
+            assert_eq!(load(Some(&folder), &identity, 2e9).1, 0, "the new one is used");
+        }
+        std::fs::remove_dir_all(folder.path()).unwrap();
+    }
+
+    #[test]
+    fn of_many_at_once_one_measures_and_all_read_the_same() {
+        let folder = folder("at-once");
+        let identity = identity();
+        let measured = AtomicUsize::new(0);
+        let start = std::sync::Barrier::new(8);
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    start.wait();
+                    let loaded = load_or(Some(&folder), &identity, &mut || {
+                        measured.fetch_add(1, Ordering::SeqCst);
+                        std::thread::sleep(Duration::from_millis(50));
+                        Ok(synthetic(1e9))
+                    });
+                    assert_eq!(loaded.unwrap(), synthetic(1e9));
+                });
+            }
+        });
+        assert_eq!(measured.load(Ordering::SeqCst), 1);
+        std::fs::remove_dir_all(folder.path()).unwrap();
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn where_nothing_can_be_written_the_device_is_measured_all_the_same() {
+        // Not even the administrator can make a folder here.
+        let folder = CacheFolder::open("/proc/olivine-no-such-folder").unwrap();
+        let identity = identity();
+        assert_eq!(load(Some(&folder), &identity, 1e9), (synthetic(1e9), 1));
+        assert_eq!(load(Some(&folder), &identity, 1e9).1, 1);
+        assert_eq!(load(None, &identity, 1e9).1, 1);
+    }
+
+    #[test]
+    fn a_measurement_that_fails_leaves_nothing_behind() {
+        let folder = folder("failed");
+        let identity = identity();
+        let lost = load_or(Some(&folder), &identity, &mut || Err(Error::WorkerDied));
+        assert!(matches!(lost, Err(Error::WorkerDied)));
+        assert_eq!(read(&folder, &identity).unwrap(), None);
+        assert_eq!(load(Some(&folder), &identity, 1e9).1, 1, "the next one measures");
+        std::fs::remove_dir_all(folder.path()).unwrap();
+    }
+
+    #[test]
+    fn what_runs_doubt_is_measured_again_and_confirmed_if_it_was_right() {
+        let folder = folder("doubted");
+        let identity = identity();
+        for (now, confirmed) in [(1.1e9, true), (9e9, false)] {
+            write(&folder, &identity, &synthetic(1e9), true).unwrap();
+            let (loaded, measured) = load(Some(&folder), &identity, now);
+            assert_eq!((loaded.confirmed, measured), (confirmed, 1), "{now}");
+            let (again, measured) = load(Some(&folder), &identity, 5e9);
+            assert_eq!((again, measured), (loaded, 0), "it is no longer doubted");
+        }
+        std::fs::remove_dir_all(folder.path()).unwrap();
+    }
+}

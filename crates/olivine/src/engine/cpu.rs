@@ -60,8 +60,11 @@ impl Engine for CpuEngine {
 
 fn lowered(executable: &Executable) -> Lowered {
     let step = |cost: olivine_cpu::StepCost| {
-        let work = Work::of_cpu(&cost);
-        LoweredStep { node: cost.node, op: cost.op, kernel: cost.op.into(), work }
+        fn all(costs: &[olivine_cpu::StepCost]) -> Vec<Work> {
+            costs.iter().flat_map(|cost| [vec![Work::of_cpu(cost)], all(&cost.inner)].concat()).collect()
+        }
+        let (work, inner) = (Work::of_cpu(&cost), all(&cost.inner));
+        LoweredStep { node: cost.node, op: cost.op, kernel: cost.op.into(), work, inner }
     };
     let bytes = |ty: &TensorType| ty.bytes() as u64;
     Lowered {

@@ -104,6 +104,7 @@ fn lowered(program: &Program) -> Lowered {
         op: dispatch.op,
         kernel: program.kernel(dispatch).name.clone(),
         work,
+        inner: Vec::new(),
     };
     let bytes = |ports: &[olivine_gpu::Port]| ports.iter().map(|port| port.ty.bytes() as u64).sum();
     Lowered {

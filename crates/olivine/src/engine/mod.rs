@@ -212,6 +212,8 @@ pub struct LoweredStep {
     pub kernel: String,
     /// What it does.
     pub work: Work,
+    /// What the steps of a graph inside it do, on the CPU: of the larger branch, or of an iteration.
+    pub inner: Vec<Work>,
 }
 
 /// How long one step of a run took, and what it did.
