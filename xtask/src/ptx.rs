@@ -10,6 +10,9 @@ const CAPABILITIES: [&str; 4] = ["9.0", "8.0", "8.9", "10.0"];
 /// Of how many kernels one is in the sample, beside one of every name.
 const SAMPLE: &str = "16";
 
+/// Bytes of spills that are worth a line.
+const LARGE_SPILL: u32 = 64;
+
 /// What the assembler says of one kernel.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Usage {
@@ -135,7 +138,11 @@ fn report(results: Vec<(PathBuf, Result<Vec<Usage>, String>)>) -> Result<(), Str
     if let Some((generation, u)) = most(|u| u.shared) {
         println!("most workgroup memory: {} bytes of {} on {generation}", u.shared, u.kernel);
     }
-    for (generation, u) in usages.iter().filter(|(_, u)| u.spills > 0) {
+    println!(
+        "{} spill registers; those of {LARGE_SPILL} bytes and more:",
+        usages.iter().filter(|(_, u)| u.spills > 0).count()
+    );
+    for (generation, u) in usages.iter().filter(|(_, u)| u.spills >= LARGE_SPILL) {
         println!("spills: {} bytes of {} on {generation}, {} registers", u.spills, u.kernel, u.registers);
     }
     match wrong.as_slice() {

@@ -365,7 +365,7 @@ fn explain_shows_a_gpus_program_and_its_kernels_in_the_drivers_language() {
         assert!(text(&["explain", graph, &own, &flag]).contains(entry));
         assert!(failure(&["explain", graph, &format!("--stage={other}"), &flag]).contains("  hint: "));
     }
-    for stage in ["program", "spirv", "wgsl"] {
+    for stage in ["program", "spirv", "wgsl", "ptx"] {
         let said = failure(&["explain", graph, &format!("--stage={stage}"), "--device=cpu"]);
         assert!(said.contains("CPU") && said.contains("  hint: "), "{said}");
     }

@@ -3,6 +3,7 @@
 //! ```text
 //!   Rust function ─ Builder, Val ─► Kernel (validated) ─┬─ spirv::print  (pointers in push constants, or bindings)
 //!                                                       ├─ wgsl::print   (bindings)
+//!                                                       ├─ ptx::print    (pointers in parameters)
 //!                                          │            └─ interpret     (on the host, for tests)
 //!                                       bounded: the same with every access checked
 //! ```

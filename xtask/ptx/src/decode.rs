@@ -108,12 +108,11 @@ pub(crate) enum Arithmetic {
     Shr,
 }
 
-/// A comparison; `Neu` is true for NaN.
+/// A comparison; `Ne` is true for NaN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Test {
     Eq,
     Ne,
-    Neu,
     Lt,
     Le,
     Gt,
@@ -265,7 +264,7 @@ pub(crate) fn op(name: &str) -> Option<Op> {
         ["shr", _] => Op::Binary(Arithmetic::Shr, ty(1).filter(|t| t.is_int())?),
         ["fma", "rn", "f16" | "f32" | "f64"] => Op::Fma(ty(2)?),
         ["selp", "b16" | "b32" | "b64"] => Op::Select(ty(1)?),
-        ["setp", what, _] => Op::Test(test(what)?, ty(2)?),
+        ["setp", what, _] => Op::Test(test(what, ty(2)?.is_float())?, ty(2)?),
         ["cvt", _, _] => Op::Convert { round: Round::Exact, to: ty(1)?, from: exact(ty(1)?, ty(2)?)? },
         ["cvt", "rn", "f16x2" | "bf16x2", "f32"] => Op::ConvertPair(ty(2)?),
         ["cvt", "rn", _, _] => {
@@ -355,11 +354,12 @@ fn atomic(name: &str) -> Option<Atomic> {
     })
 }
 
-fn test(name: &str) -> Option<Test> {
+/// Of floats, `ne` is false for NaN, and nothing that kernels mean.
+fn test(name: &str, float: bool) -> Option<Test> {
     Some(match name {
         "eq" => Test::Eq,
-        "ne" => Test::Ne,
-        "neu" => Test::Neu,
+        "ne" if !float => Test::Ne,
+        "neu" if float => Test::Ne,
         "lt" => Test::Lt,
         "le" => Test::Le,
         "gt" => Test::Gt,

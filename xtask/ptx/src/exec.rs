@@ -124,8 +124,7 @@ impl Workgroup<'_> {
             }
             Op::Convert { round, to, from } => {
                 let [a] = self.values(thread, inst, 1)?;
-                let bits = number::convert(round, to, from, a)?;
-                bits
+                number::convert(round, to, from, a)?
             }
             Op::ConvertPair(ty) => {
                 let values: [u64; 2] = self.values(thread, inst, 1)?;
@@ -157,7 +156,7 @@ impl Workgroup<'_> {
                 }
                 Ok(())
             }
-            [to, Operand::Several(parts)] if matches!(to, Operand::Reg(_)) => {
+            [Operand::Reg(_), Operand::Several(parts)] => {
                 let bits = ty.bits() / parts.len() as u32;
                 let whole = (0u32..).zip(parts).fold(0, |sum, (i, part)| {
                     sum | (self.get(thread, *part) & ((1 << bits) - 1)) << (bits * i)

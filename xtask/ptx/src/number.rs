@@ -191,9 +191,7 @@ pub(crate) fn test(op: Test, ty: Ty, a: u64, b: u64) -> bool {
     fn by<T: PartialOrd>(op: Test, a: T, b: T) -> bool {
         match op {
             Test::Eq => a == b,
-            Test::Ne => a < b || a > b,
-            // True for NaN.
-            Test::Neu => a != b,
+            Test::Ne => a != b,
             Test::Lt => a < b,
             Test::Le => a <= b,
             Test::Gt => a > b,

@@ -7,6 +7,7 @@ use olivine::cost::{Prediction, StepPrediction};
 use olivine::internals::SessionExt as _;
 use olivine::internals::compile::Compiled;
 use olivine::internals::gpu::{Content, Dispatch, Program, Slice};
+use olivine::internals::kernel::ptx::{self, Capability, PtxOptions};
 use olivine::internals::kernel::spirv;
 use olivine::internals::{KernelSource, Lowered};
 use serde_json::{Value, json};
@@ -16,7 +17,7 @@ use crate::table::Table;
 use crate::timing::{bytes, short};
 
 /// The names of these stages.
-pub(super) const STAGES: [&str; 4] = ["lowered", "program", "spirv", "wgsl"];
+pub(super) const STAGES: [&str; 5] = ["lowered", "program", "spirv", "wgsl", "ptx"];
 
 /// Prints a stage of the session's device.
 pub(super) fn stage(name: &str, session: &Session, compiled: &Compiled) -> Result<Answer, Failure> {
@@ -36,13 +37,17 @@ pub(super) fn stage(name: &str, session: &Session, compiled: &Compiled) -> Resul
 /// Every kernel as text.
 fn kernels(name: &str, session: &Session, program: &Program) -> Result<Answer, Failure> {
     let (mut text, mut list) = (String::new(), Vec::new());
+    // PTX can be read without a card that runs it.
+    let capability = session.caps().and_then(|caps| caps.ptx).unwrap_or(Capability::HOPPER);
     for (i, kernel) in program.kernels.iter().enumerate() {
+        let wrong = |e: olivine::internals::kernel::Error| {
+            Failure::new(e.to_string()).context(format!("kernel `{}`", kernel.name))
+        };
         let (source, comment) = match (name, session.kernel_source(kernel)?) {
-            ("spirv", Some(KernelSource::Spirv(words))) => {
-                let text = spirv::disassemble(&words)
-                    .map_err(|e| Failure::new(e.to_string()).context(format!("kernel `{}`", kernel.name)))?;
-                (text, ";")
+            ("ptx", Some(KernelSource::Spirv(_))) => {
+                (ptx::print(kernel, &PtxOptions { capability }).map_err(wrong)?, "//")
             }
+            ("spirv", Some(KernelSource::Spirv(words))) => (spirv::disassemble(&words).map_err(wrong)?, ";"),
             ("wgsl", Some(KernelSource::Wgsl(text))) => (text, "//"),
             _ => return Err(other_driver(name, session)),
         };
@@ -53,7 +58,7 @@ fn kernels(name: &str, session: &Session, program: &Program) -> Result<Answer, F
 }
 
 fn other_driver(name: &str, session: &Session) -> Failure {
-    let driver = if name == "spirv" { "vulkan" } else { "wgpu" };
+    let driver = if name == "wgsl" { "wgpu" } else { "vulkan" };
     Failure::new(format!("`{}` has no stage `{name}`", session.device()))
         .hint(format!("kernels are printed as {name} for `--device {driver}`"))
 }

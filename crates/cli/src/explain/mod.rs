@@ -23,8 +23,8 @@ pub(crate) struct ExplainArgs {
     graph: String,
     /// Print one stage: `ir` (as given), a pass by name, `fused` (the last graph), `all` of these,
     /// `lowered` (the nodes of each kernel call), `guards` (which sizes a plan serves, and the last graph with sizes as
-    /// expressions), or on a GPU `program` (buffers, dispatches, barriers), `spirv`, `wgsl`
-    /// (its kernels).
+    /// expressions), or on a GPU `program` (buffers, dispatches, barriers), `spirv`, `wgsl`,
+    /// `ptx` (its kernels).
     #[arg(long, value_name = "NAME")]
     stage: Option<String>,
     /// Print every constant in full, so that the text can be read back.
