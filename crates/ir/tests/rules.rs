@@ -241,7 +241,8 @@ fn reductions_and_scans() {
 fn attention_and_positions() {
     let plain = "layout=bhsd, causal=true, mask=nomask, sinks=false, lengths=false, pages=false";
     let full = "layout=bshd, causal=true, mask=keep, sinks=true, lengths=true, pages=false";
-    let capped = "layout=bhsd, causal=true, softcap=0.0, mask=nomask, sinks=false, lengths=false, pages=false";
+    let capped =
+        "layout=bhsd, causal=true, softcap=0.0, mask=nomask, sinks=false, lengths=false, pages=false";
     let windowed = "layout=bhsd, causal=true, window=0, mask=nomask, sinks=false, lengths=false, pages=false";
     let paged = "layout=bhsd, causal=true, mask=nomask, sinks=false, lengths=true, pages=true";
     let into_pages = "layout=bhsd, pages=true";
@@ -269,8 +270,18 @@ fn attention_and_positions() {
             plain,
             "head dims must be 1 to 512, got 513 and 1",
         ),
-        ("f32[2, 4, 9, 8]; f32[2, 4, 3, 8]; i64[]", "kv_append", "layout=bhsd, pages=false", "f32[2, 4, 9, 8]"),
-        ("f32[2, 4, 9, 8]; f32[2, 4, 3, 8]; i64[2]", "kv_append", "layout=bhsd, pages=false", "f32[2, 4, 9, 8]"),
+        (
+            "f32[2, 4, 9, 8]; f32[2, 4, 3, 8]; i64[]",
+            "kv_append",
+            "layout=bhsd, pages=false",
+            "f32[2, 4, 9, 8]",
+        ),
+        (
+            "f32[2, 4, 9, 8]; f32[2, 4, 3, 8]; i64[2]",
+            "kv_append",
+            "layout=bhsd, pages=false",
+            "f32[2, 4, 9, 8]",
+        ),
         (
             "f32[2, 4, 9, 8]; f32[2, 4, 3, 8]; i64[3]",
             "kv_append",
@@ -283,7 +294,12 @@ fn attention_and_positions() {
             "layout=bhsd, pages=false",
             "3 rows do not fit a cache of 2",
         ),
-        ("f32[1, 6, 5, 8]; f32[9, 3, 4, 8]; f32[9, 3, 4, 9]; i32[1]; i32[1, 2]", "attention", paged, "f32[1, 6, 5, 9]"),
+        (
+            "f32[1, 6, 5, 8]; f32[9, 3, 4, 8]; f32[9, 3, 4, 9]; i32[1]; i32[1, 2]",
+            "attention",
+            paged,
+            "f32[1, 6, 5, 9]",
+        ),
         (
             "f32[2, 6, 5, 8]; f32[9, 3, 4, 8]; f32[9, 3, 4, 8]; i32[2]; i32[1, 2]",
             "attention",
@@ -303,7 +319,12 @@ fn attention_and_positions() {
             "batches differ: q 2, k 9, v 8",
         ),
         ("f32[9, 4, 4, 8]; f32[2, 4, 30, 8]; i64[2]; i32[2, 3]", "kv_append", into_pages, "f32[9, 4, 4, 8]"),
-        ("f32[9, 4, 4, 8]; f32[2, 4, 3, 8]; i64[]; i32[9, 3]", "kv_append", into_pages, "pages must have shape [2, P]"),
+        (
+            "f32[9, 4, 4, 8]; f32[2, 4, 3, 8]; i64[]; i32[9, 3]",
+            "kv_append",
+            into_pages,
+            "pages must have shape [2, P], got [9, 3]",
+        ),
         ("f32[9, 4, 4, 8]; f32[2, 4, 3, 8]; i64[]", "kv_append", into_pages, "takes 4 operands, got 3"),
         (
             "f32[2, 5, 4, 8]; i64[2, 5]",

@@ -12,8 +12,8 @@ use super::integers::Integers;
 use super::matmul::{MatmulElements, SplitKPartials};
 use crate::kernels;
 use crate::launch::{Launch, bytes};
-use crate::pages::PageTable;
 use crate::math;
+use crate::pages::PageTable;
 use crate::site::{Operand, Site, Target, linear_group};
 use crate::walk::{Walk, Walker};
 

@@ -38,7 +38,7 @@ pub(super) enum RopeTarget {
     /// To a packed result.
     Packed(Target),
     /// Among a cache's rows.
-    Cache(Cache),
+    Cache(Box<Cache>),
 }
 
 /// A rotation to be declared in a kernel.
@@ -143,7 +143,8 @@ impl<'a> Rotation<'a> {
         let (n, of_row) = (l.size("n", self.count), l.size("units", self.units));
         let sizes = (l.size("d1", dims[1]), l.size("d2", dims[2]));
         let strides = [0, 1, 2].map(|d| l.stride(&format!("s{d}"), x.strides[d]));
-        let element = if x.strides[3].as_constant() == Some(1) { k.u32(1) } else { l.stride("s3", x.strides[3]) };
+        let element =
+            if x.strides[3].as_constant() == Some(1) { k.u32(1) } else { l.stride("s3", x.strides[3]) };
         let offset = l.size("offset", x.offset);
         Ok(DeclaredRotation {
             of: self,

@@ -123,7 +123,9 @@ pub(super) fn kv_append(op: &KvAppend, x: &[Value]) -> Result<Value, String> {
     // Where a sequence's position is, if it is anywhere.
     let there = |sequence: usize, position: i128| {
         let position = usize::try_from(position).ok()?;
-        let Some((pages, count)) = pages else { return (position < capacity).then_some((sequence, position)) };
+        let Some((pages, count)) = pages else {
+            return (position < capacity).then_some((sequence, position));
+        };
         let page = pages[sequence * count..][..count].get(position.checked_div(capacity)?)?;
         (0..pool).contains(page).then_some((*page as usize, position % capacity))
     };

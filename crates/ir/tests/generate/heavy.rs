@@ -246,7 +246,8 @@ fn attention(rng: &mut Rng) -> Made {
     let window = rng.chance(30).then(|| rng.pick(&[1, 7, usize::MAX]));
     let softcap = rng.chance(30).then(|| rng.pick(&[30.0, 5e-324, f64::INFINITY]));
     let scale = rng.chance(50).then(|| rng.real());
-    let op = Attention { layout, scale, causal: rng.chance(50), window, softcap, mask, sinks, lengths, pages };
+    let op =
+        Attention { layout, scale, causal: rng.chance(50), window, softcap, mask, sinks, lengths, pages };
     (op.into(), types)
 }
 

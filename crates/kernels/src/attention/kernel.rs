@@ -153,7 +153,13 @@ impl<'k, 'p> Kernel<'k, 'p> {
     }
 
     /// The dot products of this invocation's rows and keys, not yet scaled.
-    fn scores(&self, queries: &[Val<'k>], keys: HeadStart<'k>, key: Val<'k>, end: Val<'k>) -> Vec<Vec<Val<'k>>> {
+    fn scores(
+        &self,
+        queries: &[Val<'k>],
+        keys: HeadStart<'k>,
+        key: Val<'k>,
+        end: Val<'k>,
+    ) -> Vec<Vec<Val<'k>>> {
         let (k, t) = (self.k, self.t);
         let zero = self.number(0.0);
         let sums: Vec<Vec<Var<'k>>> =

@@ -1,8 +1,8 @@
 //! One tile of queries against all the keys it may see, a tile of keys at a time.
 
 use super::float::{Acc, Real};
-use super::rows::{Dots, OnlineSoftmax, Rows, Softcap, WeightedSum};
 use super::pages::Run;
+use super::rows::{Dots, OnlineSoftmax, Rows, Softcap, WeightedSum};
 use super::{Mask, Problem, Strided};
 use crate::kernels::gemm::{Matrix, serial_gemm};
 use crate::operand::Number;
@@ -72,8 +72,7 @@ impl<'a, T: Real> TileRows<'_, 'a, T> {
         let range = self.first..self.first + self.count;
         match &self.p.pages {
             None => {
-                let run =
-                    Run { first: 0, count: self.count, page: self.batch as i64, position: self.first };
+                let run = Run { first: 0, count: self.count, page: self.batch as i64, position: self.first };
                 each(run, self.of.at(self.batch, self.kv_head, self.first));
             }
             Some(pages) => pages.runs(self.batch, range).for_each(|run| {
@@ -141,7 +140,8 @@ pub(super) fn attend<T: Real>(p: &Problem<'_, T>, t: Tile, write: &mut dyn FnMut
         for key in (first..end).step_by(KEYS) {
             let n = KEYS.min(end - key);
             let scores = sized(scores, rows * n);
-            let of = |of, dim| TileRows { p, of, batch: t.batch, kv_head: t.kv_head, first: key, count: n, dim };
+            let of =
+                |of, dim| TileRows { p, of, batch: t.batch, kv_head: t.kv_head, first: key, count: n, dim };
             score(q, &of(&p.k, dim), few, k, scores);
             if let Some(c) = p.softcap {
                 run(Softcap { scores: &mut *scores, c });

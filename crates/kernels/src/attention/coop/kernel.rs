@@ -114,7 +114,8 @@ impl<'k, 'p> Kernel<'k, 'p> {
         let matrix = |elem, role| MatrixType { elem, rows: SIDE, columns: SIDE, role };
         let slots = slots(p);
         let pages = p.page_table(l);
-        let read = |name: &str, operand: &Operand, pages| Slots::read(l, name, layout, operand, pages, precision);
+        let read =
+            |name: &str, operand: &Operand, pages| Slots::read(l, name, layout, operand, pages, precision);
         // Weights of 0 must not look at values that are not finite; split numbers must all be finite.
         let wild = precision == OperandPrecision::Split || p.masks_elements();
         Ok(Kernel {

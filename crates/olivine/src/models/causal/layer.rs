@@ -3,10 +3,10 @@
 use olivine_ir::op::{Attention, Binary, ReduceKind};
 use olivine_ir::{DType, Shape, ValueId};
 
+use super::PAGE;
 use super::architecture::Activation;
 use super::build::{Build, CachePlaces, Positions};
 use super::config::{Experts, LAYOUT};
-use super::PAGE;
 use super::source::bad_tensor;
 use crate::Error;
 
