@@ -323,7 +323,7 @@ fn attention_and_positions() {
             "f32[9, 4, 4, 8]; f32[2, 4, 3, 8]; i64[]; i32[9, 3]",
             "kv_append",
             into_pages,
-            "pages must have shape [2, P]",
+            "pages must have shape [2, P], got [9, 3]",
         ),
         ("f32[9, 4, 4, 8]; f32[2, 4, 3, 8]; i64[]", "kv_append", into_pages, "takes 4 operands, got 3"),
         (

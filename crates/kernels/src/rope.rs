@@ -38,7 +38,7 @@ pub(super) enum RopeTarget {
     /// To a packed result.
     Packed(Target),
     /// Among a cache's rows.
-    Cache(Cache),
+    Cache(Box<Cache>),
 }
 
 /// A rotation to be declared in a kernel.

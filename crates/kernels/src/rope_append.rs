@@ -83,8 +83,9 @@ pub(crate) fn rope_append(ops: &[(&Op, usize)], site: &mut Site<'_>) -> Result<(
     for (i, ((op, own), cache)) in parts.iter().zip(&caches).enumerate() {
         match (op, cache) {
             (Op::Rope(rope), _) => {
-                let place =
-                    taker(i).map_or(RopeTarget::Packed(targets[i].clone()), |c| RopeTarget::Cache(c.clone()));
+                let place = taker(i).map_or(RopeTarget::Packed(targets[i].clone()), |c| {
+                    RopeTarget::Cache(Box::new(c.clone()))
+                });
                 jobs.extend(
                     Rotation::new(rope, own, place, site)?.map(|turn| RowMove::Rotation(Box::new(turn))),
                 );

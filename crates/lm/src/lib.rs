@@ -5,6 +5,7 @@
 //!        │                                         │
 //!        │                                         ├─ graph.rs    tokens and caches to the next token, one executable
 //!        │                                         ├─ caches.rs   pools of pages on the device, which grow
+//!        │                                         ├─ recurrent.rs  states of layers without attention
 //!        │                                         ├─ pages.rs    which sequence has which page, and what is shared
 //!        │                                         ├─ sequence.rs a request on its way
 //!        │                                         ├─ batch.rs    the inputs of a run

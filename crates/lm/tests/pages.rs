@@ -7,7 +7,7 @@ mod run;
 use common::TempModel;
 use olivine::ir::DType;
 use olivine_lm::{Engine, EngineOptions, Finish, Request, RequestId, Share};
-use run::{Got, engine, finish, one, request};
+use run::{Got, engine, engine_on, finish, one, request};
 
 /// Whether no sequence holds a page, and none is kept once they are forgotten.
 fn all_free(engine: &mut Engine) -> bool {
@@ -40,6 +40,28 @@ fn caches_grow_without_new_plans_and_without_changing_what_is_decoded() {
     let bytes = fixed.cache_bytes();
     assert_eq!(one(&mut fixed, Request::new(vec![9; 65 + 9 * 64], 40)), longer);
     assert_eq!(fixed.cache_bytes(), bytes);
+}
+
+#[test]
+fn on_vulkan_caches_grow_without_new_plans_and_shared_prefixes_give_the_same_bits() {
+    let file = TempModel::new("llama", "vulkan");
+    let options = EngineOptions::default().slots(2).chunk(32).logprobs(true);
+    let mut engine = engine_on("vulkan".parse().unwrap(), &file, options);
+    let small = engine.cache_bytes();
+    let prompt = |count: i64| Request::new((0..count).map(|i| i * 7 % 150).collect(), 2);
+    let short = one(&mut engine, prompt(33));
+    let plans = engine.compiled();
+    let long = one(&mut engine, prompt(32 * 9 + 1));
+    assert_eq!(engine.counts().shared, 32);
+    assert!(engine.cache_bytes() > small);
+    assert_eq!(engine.compiled(), plans);
+    engine.forget();
+    assert_eq!(one(&mut engine, prompt(32 * 9 + 1)), long);
+    assert_eq!(engine.counts().shared, 32);
+    assert_eq!(one(&mut engine, prompt(32 * 9 + 1)), long);
+    assert_eq!(one(&mut engine, prompt(33)), short);
+    assert_eq!(engine.counts().shared, 32 + 32 * 9 + 32);
+    assert!(all_free(&mut engine) && engine.compiled() == plans);
 }
 
 #[test]
@@ -154,4 +176,34 @@ fn a_thousand_requests_pass_through_four_slots_and_leave_no_page_taken() {
         }
     }
     assert_eq!(engine.compiled(), plans);
+}
+
+#[test]
+fn drafts_are_verified_and_change_no_token() {
+    let file = TempModel::new("llama", "drafts");
+    let options = EngineOptions::default().slots(2).chunk(32).share(Share::Nothing);
+    // Tokens that the model repeats, so that drafts are found and some are right.
+    let looping = |seed: i64| Request::new((0..40).map(|i| (i % 5 + seed) * 3).collect(), 60);
+    let mut plain = engine(&file, options);
+    let mut drafts = engine(&file, options.draft(4));
+    let want: Vec<Got> = (0..6).map(|seed| one(&mut plain, looping(seed))).collect();
+    let sampled = one(&mut plain, request(9, 20, 30));
+    for (seed, want) in want.iter().enumerate() {
+        assert_eq!(one(&mut drafts, looping(seed as i64)), *want);
+    }
+    let counts = drafts.counts();
+    assert!(counts.drafted > 50 && counts.accepted > 20 && counts.accepted < counts.drafted, "{counts:?}");
+    assert_eq!(plain.counts().drafted, 0);
+    // Beside one that draws, at the end of the context and with a token that ends.
+    let ids = [looping(1), request(9, 20, 30)].map(|request| drafts.add(request).unwrap());
+    let got = finish(&mut drafts, |_, _| {});
+    assert_eq!((&got[&ids[0]], &got[&ids[1]]), (&want[1], &sampled));
+    let mut short = engine(&file, options.context(70).draft(4));
+    let cut = one(&mut short, looping(2));
+    assert_eq!((&cut.tokens[..], cut.finish), (&want[2].tokens[..30], Some(Finish::Context)));
+    let end = want[3].tokens[20].0;
+    let until = want[3].tokens.iter().position(|(token, _)| *token == end).unwrap();
+    let stopped = one(&mut drafts, looping(3).stop([end]));
+    assert_eq!((&stopped.tokens[..], stopped.finish), (&want[3].tokens[..until], Some(Finish::Stop(end))));
+    assert!(all_free(&mut drafts) && all_free(&mut short));
 }

@@ -4,6 +4,7 @@
 
 mod common;
 
+use common::log_softmax;
 use common::recorded::Recorded;
 use olivine::prelude::*;
 use olivine_lm::{EngineOptions, Event, LanguageModel, Request};
@@ -58,6 +59,20 @@ fn check_engine(session: &Session, recorded: &Recorded, path: &std::path::Path) 
     }
 }
 
+fn check_scores(session: &Session, recorded: &Recorded, path: &std::path::Path) {
+    let scorer = LanguageModel::load(path).unwrap().scorer(session).unwrap();
+    let (tokens, logits) = (recorded.tokens(), recorded.logits());
+    // Twice, because caches of the first may be used again.
+    for _ in 0..2 {
+        let found = scorer.logprobs(&tokens).unwrap();
+        assert_eq!(found.len(), tokens.len() - 1);
+        for (i, found) in found.iter().enumerate() {
+            let want = log_softmax(&logits[i])[tokens[i + 1] as usize];
+            assert!((found - want).abs() < 1e-4, "{}, token {i}: {found} is not {want}", recorded.name);
+        }
+    }
+}
+
 fn check(device: &str, names: &[&str]) {
     let session = Session::new(device.parse().unwrap()).unwrap();
     let all = Recorded::all();
@@ -67,6 +82,9 @@ fn check(device: &str, names: &[&str]) {
         let folder = recorded.folder(device);
         check_whole(&session, recorded, &folder.0);
         check_engine(&session, recorded, &folder.0);
+        if device == "cpu" {
+            check_scores(&session, recorded, &folder.0);
+        }
     }
 }
 

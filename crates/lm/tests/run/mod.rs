@@ -14,7 +14,11 @@ use olivine_lm::{Engine, EngineOptions, Event, Finish, LanguageModel, Request, R
 use crate::common::{TempModel, VOCABULARY};
 
 pub(crate) fn engine(file: &TempModel, options: EngineOptions) -> Engine {
-    let session = Session::new(Device::Cpu).unwrap();
+    engine_on(Device::Cpu, file, options)
+}
+
+pub(crate) fn engine_on(device: Device, file: &TempModel, options: EngineOptions) -> Engine {
+    let session = Session::new(device).unwrap();
     LanguageModel::load(file.path()).unwrap().engine(&session, &options).unwrap()
 }
 

@@ -34,6 +34,8 @@ kernels! { |op, x, out, call|
 const QUERIES: usize = 128;
 /// Multiplications below which a call stays on one thread.
 const SMALL: usize = 1 << 17;
+/// The same for one query of each sequence, in pages: threads are awake while a model decodes.
+const SMALL_DECODE: usize = 1 << 14;
 
 /// q, k or v as `[batch, head, sequence, dim]` with any steps.
 struct Strided<'a, T> {
@@ -223,12 +225,12 @@ fn share<T: Real, R: Send>(p: &Problem<'_, T>, out: &mut [R], width: usize, writ
     let group = p.heads / p.kv_heads;
     // Pages have room for more keys than count.
     let batches = out.len() / (p.heads * p.queries * width);
-    let keys = match p.pages {
-        Some(_) if p.queries == 1 => (0..batches).map(|batch| p.length(batch)).sum::<usize>(),
-        _ => batches * p.keys,
+    let (keys, small) = match p.pages {
+        Some(_) if p.queries == 1 => ((0..batches).map(|batch| p.length(batch)).sum(), SMALL_DECODE),
+        _ => (batches * p.keys, SMALL),
     };
     let work = p.heads * p.queries * keys * (p.dim + p.value_dim);
-    let threads = if work < SMALL { 1 } else { parallel::threads() };
+    let threads = if work < small { 1 } else { parallel::threads() };
     let groups = out.len() / (group * p.queries * width);
     // Few queries: several heads of a group in a tile, but not so many that threads stay idle.
     let heads = (QUERIES / p.queries).clamp(1, group).min(group.div_ceil(threads.div_ceil(groups)));

@@ -25,9 +25,11 @@ impl Build<'_> {
         let attended = self.norm_after(attended, &name("post_attention_norm"))?;
         let x = self.graph.add(attended, x)?;
         let h = self.norm(x, &name(self.config.ffn_norm), hidden)?;
-        let fed = match self.config.experts {
-            Some(experts) if self.has(&name("ffn_gate_inp.weight")) => self.experts(h, experts, at, layer)?,
-            _ => self.feed_forward(h, layer, "")?,
+        // Some layers of a model with experts may have none.
+        let dense = !self.has(&name("ffn_gate_inp.weight")) && self.has(&name("ffn_up.weight"));
+        let fed = match self.config.experts.filter(|_| !dense) {
+            Some(experts) => self.experts(h, experts, at, layer)?,
+            None => self.feed_forward(h, layer, "")?,
         };
         let fed = self.norm_after(fed, &name("post_ffw_norm"))?;
         Ok(self.graph.add(fed, x)?)
@@ -56,7 +58,12 @@ impl Build<'_> {
         let name = |part: &str| format!("blk.{layer}.attn_{part}");
         let q_size = heads * key_dim * if config.gated_attention { 2 } else { 1 };
         let sizes = [q_size, kv_heads * key_dim, kv_heads * value_dim];
-        let mut parts = if self.has(&format!("{}.weight", name("qkv"))) {
+        let whole = format!("{}.weight", name("qkv"));
+        let first = format!("{}.weight", name("q"));
+        if !self.has(&whole) && !self.has(&first) {
+            return Err(self.source.bad(&first, format!("it is missing, and so is `{whole}`")));
+        }
+        let mut parts = if self.has(&whole) {
             let all = self.linear(x, &name("qkv"), Some(config.hidden), Some(sizes.iter().sum()))?;
             self.graph.split(all, -1, &sizes)?
         } else {
