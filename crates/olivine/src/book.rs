@@ -15,6 +15,7 @@ pages! {
     FirstGpu = "../../../docs/start/first-gpu.md",
     Models = "../../../docs/guides/models.md",
     Quantised = "../../../docs/guides/quantised.md",
+    ChoosingADevice = "../../../docs/guides/choosing-a-device.md",
     Running = "../../../docs/guides/running.md",
     Sizes = "../../../docs/guides/sizes.md",
     State = "../../../docs/guides/state.md",
