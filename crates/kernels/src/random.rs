@@ -89,7 +89,7 @@ fn fill(
     numbers: impl for<'k> Fn([Val<'k>; 4], [Val<'k>; 2]) -> [Val<'k>; 4],
 ) -> Result<(), String> {
     let (counter, target) = (site.operands[0].clone(), site.targets[0].clone());
-    let (n, dtype) = (target.ty.shape.numel(), target.ty.dtype);
+    let (n, dtype) = (target.ty.shape.sizes().numel(), target.ty.dtype);
     if n == 0 {
         return Ok(());
     }
@@ -115,9 +115,9 @@ fn fill(
             to.store_vec(first, &values);
         }
     });
-    let blocks = n.div_ceil(4) as u64;
+    let blocks = n.div_ceil(4);
     let bound = l.done();
-    site.dispatch(k, bound, blocks.div_ceil(u64::from(group)), (blocks * BLOCK_OPS, bytes(&target.ty)))
+    site.dispatch(k, bound, blocks.div_ceil(group), (blocks * BLOCK_OPS, bytes(&target.ty)))
 }
 
 /// A polynomial, the highest coefficient first, rounded after every step.

@@ -11,7 +11,7 @@ use std::collections::{HashMap, VecDeque};
 
 use olivine::internals::models::{CausalLm, PAGE};
 use olivine::ir::DType;
-use olivine::{Input, Session, State};
+use olivine::{Executable, Input, Session, State};
 
 use crate::batch::{Inputs, Row, Sizes, inputs};
 use crate::caches::Caches;
@@ -145,6 +145,11 @@ impl Engine {
     /// What it has done so far.
     pub fn counts(&self) -> Counts {
         self.counts
+    }
+
+    /// The compiled step, for whoever looks at its plans.
+    pub fn executable(&self) -> &Executable {
+        &self.step.executable
     }
 
     /// How many plans the step is compiled to.

@@ -1,13 +1,13 @@
 //! Devices that need not be here, and programs that are lowered for them.
-#![allow(dead_code, clippy::unwrap_used, clippy::panic, reason = "a part is enough for each test")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
 use olivine_compile::{Options, compile};
 use olivine_gpu::lower;
-use olivine_program::{Addressing, DeviceCaps, DeviceKind, Program, Record};
-use olivine_kernel::{Elem, Fragments, MatrixShape, Target};
 use olivine_ir::size::Bindings;
 use olivine_ir::size::guards::{self, GuardSet};
 use olivine_ir::{Graph, Shape};
+use olivine_kernel::{Elem, Fragments, MatrixShape, Target};
+use olivine_program::{Addressing, DeviceCaps, DeviceKind, Dispatch, Program, Record};
 
 /// A large NVIDIA card.
 pub(crate) fn h200() -> DeviceCaps {
@@ -40,6 +40,7 @@ pub(crate) fn h200() -> DeviceCaps {
 /// The same without cooperative matrices.
 pub(crate) fn plain_card() -> DeviceCaps {
     let mut caps = h200();
+    caps.name = "a card without matrices".into();
     caps.target.matrices.clear();
     caps.target.fragments = None;
     caps
@@ -49,22 +50,29 @@ pub(crate) fn lowered(graph: &Graph, caps: &DeviceCaps) -> Program {
     lower(&compile(graph, &Options::default()).unwrap(), caps, &Record::new(), &[]).unwrap()
 }
 
-/// Fails unless two programs dispatch the same kernels with the same numbers.
-pub(crate) fn same(open: &Program, fixed: &Program, what: &str) {
+/// What two programs differ in, if they do not dispatch the same kernels with the same numbers.
+pub(crate) fn difference(open: &Program, fixed: &Program) -> Option<String> {
     let names = |program: &Program| -> Vec<String> {
         program.run.iter().map(|d| program.kernel(d).name.clone()).collect()
     };
-    assert_eq!(names(open), names(fixed), "{what}");
-    for (i, (a, b)) in open.run.iter().zip(&fixed.run).enumerate() {
-        let what = format!("{what}: dispatch {i}, {} of {}", open.kernel(a).name, a.node);
-        assert!(open.kernel(a) == fixed.kernel(b), "{what}: other code");
-        assert_eq!(a.params, b.params, "{what}: {:?}", open.kernel(a).params);
-        assert_eq!(a.groups, b.groups, "{what}");
-        let places = |d: &olivine_program::Dispatch| -> Vec<u64> {
-            d.args.iter().map(|arg| arg.bytes).collect()
-        };
-        assert_eq!(places(a), places(b), "{what}");
+    if names(open) != names(fixed) {
+        return Some(format!("{:?} instead of {:?}", names(open), names(fixed)));
     }
+    let different = |(a, b): (&Dispatch, &Dispatch)| {
+        let bytes = |d: &Dispatch| d.args.iter().map(|arg| arg.bytes).collect::<Vec<u64>>();
+        let kernel = open.kernel(a);
+        let what = match () {
+            () if kernel != fixed.kernel(b) => "other code".to_string(),
+            () if a.params != b.params => {
+                format!("{:?} instead of {:?} for {:?}", a.params, b.params, kernel.params)
+            }
+            () if a.groups != b.groups => format!("{:?} workgroups instead of {:?}", a.groups, b.groups),
+            () if bytes(a) != bytes(b) => format!("{:?} bytes instead of {:?}", bytes(a), bytes(b)),
+            () => return None,
+        };
+        Some(format!("{} of {}: {what}", kernel.name, a.node))
+    };
+    open.run.iter().zip(&fixed.run).find_map(different)
 }
 
 /// Mesa's software driver.

@@ -3,20 +3,22 @@
 use crate::graph::{Graph, ValueId};
 use crate::op::random::drawn;
 use crate::op::{Rule, arity, find_index, float, index, op, shape};
-use crate::{DType, Error, Tensor, TensorType};
+use crate::{DType, Dim, Error, Tensor, TensorType};
 
 /// The rows of logits `[B, V]` or `[V]`: their dims before the last, and V.
-fn rows(logits: &TensorType) -> Result<(&[usize], usize), String> {
-    match logits.shape.dims() {
-        [rows @ .., v] if rows.len() <= 1 => Ok((rows, *v)),
+fn rows(logits: &TensorType) -> Result<(Vec<Dim>, usize), String> {
+    match &logits.shape.sizes()[..] {
+        [rows @ .., v] if rows.len() <= 1 => {
+            Ok((rows.to_vec(), v.specialize().map_err(|e| e.to_string())?))
+        }
         _ => Err(format!("logits must be [B, V] or [V], got {}", logits.shape)),
     }
 }
 
 /// A number for all rows, or one each.
-fn per_row(what: &str, operand: &TensorType, dtype: DType, rows: &[usize]) -> Result<(), String> {
-    let dims = operand.shape.dims();
-    if operand.dtype == dtype && (dims.is_empty() || dims == rows) {
+fn per_row(what: &str, operand: &TensorType, dtype: DType, rows: &[Dim]) -> Result<(), String> {
+    let dims = operand.shape.sizes();
+    if operand.dtype == dtype && (dims.is_empty() || dims[..] == *rows) {
         return Ok(());
     }
     Err(format!("{what} must be a scalar or a {dtype} for each of {rows:?} rows, got {operand}"))
@@ -56,15 +58,15 @@ impl Rule for Sample {
         if v == 0 || v > i32::MAX as usize {
             return Err(format!("a token of {v} cannot be chosen"));
         }
-        per_row("temperature", &operands[1], DType::F32, rows)?;
-        per_row("top_k", &operands[2], DType::I32, rows)?;
-        per_row("top_p", &operands[3], DType::F32, rows)?;
-        per_row("min_p", &operands[4], DType::F32, rows)?;
-        match operands[5].shape.dims() {
-            [count, 4] if operands[5].dtype == DType::U32 && rows == [*count] => {}
+        per_row("temperature", &operands[1], DType::F32, &rows)?;
+        per_row("top_k", &operands[2], DType::I32, &rows)?;
+        per_row("top_p", &operands[3], DType::F32, &rows)?;
+        per_row("min_p", &operands[4], DType::F32, &rows)?;
+        match &operands[5].shape.sizes()[..] {
+            [count, words] if *words == 4 && operands[5].dtype == DType::U32 && rows[..] == [*count] => {}
             _ => drawn(&operands[5], self.stream)?,
         }
-        Ok(vec![TensorType::new(DType::I32, shape(rows)?)])
+        Ok(vec![TensorType::new(DType::I32, shape(&rows)?)])
     }
 }
 
@@ -87,17 +89,20 @@ impl Rule for Penalties {
         if v > i32::MAX as usize {
             return Err(format!("{v} tokens are more than can be counted"));
         }
-        match operands[1].shape.dims() {
-            [before @ .., _] if before == rows => {}
+        match &operands[1].shape.sizes()[..] {
+            [before @ .., _] if *before == rows[..] => {}
             _ => return Err(format!("tokens must be {rows:?} rows, got {}", operands[1].shape)),
         }
         for (what, operand) in ["repetition", "frequency", "presence"].into_iter().zip(&operands[2..]) {
-            per_row(what, operand, DType::F32, rows)?;
+            per_row(what, operand, DType::F32, &rows)?;
         }
         Ok(vec![operands[0]])
     }
 
     fn check_constants(&self, operands: &[TensorType], values: &[Option<&Tensor>]) -> Result<(), String> {
+        if values[1].is_none() {
+            return Ok(());
+        }
         let v = operands[0].shape.dims().last().copied().unwrap_or(0) as i64;
         match find_index(values[1], |_, i| i >= v) {
             Some((position, i)) => Err(format!("token {i} at position {position} is out of range for {v}")),

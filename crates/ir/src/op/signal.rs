@@ -2,7 +2,7 @@
 
 use crate::graph::{Graph, ValueId};
 use crate::op::{Rule, arity, float, of_shape, op, same_dtype, shape};
-use crate::{DType, Data, Error, Tensor, TensorType, memory, round_to_odd, words};
+use crate::{DType, Data, Dim, Error, Tensor, TensorType, memory, round_to_odd, words};
 
 op! {
     /// Transforms of overlapping frames of a signal: `[batch, frames, bins, 2]`, as ONNX's STFT lays it out.
@@ -22,18 +22,19 @@ op! {
 }
 
 /// Frames that fit in a signal.
-fn frames(length: usize, frame_length: usize, frame_step: usize, center: bool) -> Result<usize, String> {
+fn frames(length: Dim, frame_length: usize, frame_step: usize, center: bool) -> Result<Dim, String> {
     if frame_length == 0 || frame_step == 0 {
         return Err(format!("frames of {frame_length} samples every {frame_step}"));
     }
     let half = if center { frame_length / 2 } else { 0 };
-    if center && half >= length {
+    if center && length <= half {
         return Err(format!("a mirror of {half} samples needs a longer signal than {length}"));
     }
-    match (length + 2 * half).checked_sub(frame_length) {
-        Some(rest) => Ok(rest / frame_step + 1),
-        None => Err(format!("a frame of {frame_length} samples is longer than the signal of {length}")),
+    let rest = length + 2 * half - frame_length;
+    if rest < 0 {
+        return Err(format!("a frame of {frame_length} samples is longer than the signal of {length}"));
     }
+    (rest.div_floor(frame_step) + 1).check().map_err(|e| e.to_string())
 }
 
 impl Rule for Stft {
@@ -41,8 +42,9 @@ impl Rule for Stft {
         arity(operands, 1..=2)?;
         float(&operands[0])?;
         same_dtype(operands)?;
-        let (batch, length) = match operands[0].shape.dims() {
-            [batch, length] | [batch, length, 1] | [batch, length, 2] => (*batch, *length),
+        let (batch, length) = match &operands[0].shape.sizes()[..] {
+            [batch, length] => (*batch, *length),
+            [batch, length, parts] if *parts == 1 || *parts == 2 => (*batch, *length),
             _ => return Err("the signal must be [batch, length], or that with a last axis of 1 or 2".into()),
         };
         if let Some(window) = operands.get(1) {
@@ -50,7 +52,7 @@ impl Rule for Stft {
         }
         let frames = frames(length, self.frame_length, self.frame_step, self.center)?;
         let bins = if self.onesided { self.frame_length / 2 + 1 } else { self.frame_length };
-        Ok(vec![TensorType::new(operands[0].dtype, shape(&[batch, frames, bins, 2])?)])
+        Ok(vec![TensorType::new(operands[0].dtype, shape(&[batch, frames, bins.into(), 2.into()])?)])
     }
 }
 
@@ -127,7 +129,8 @@ impl Rule for LogMel {
         arity(operands, 3..=3)?;
         float(&operands[0])?;
         same_dtype(operands)?;
-        let &[batch, length] = operands[0].shape.dims() else {
+        let of_signal = operands[0].shape.sizes();
+        let [batch, length] = of_signal[..] else {
             return Err("the signal must be [batch, length]".into());
         };
         of_shape("the window", &operands[1], &[self.frame_length])?;
@@ -136,7 +139,7 @@ impl Rule for LogMel {
             _ => return Err(format!("the filters must be [{}, bands]", self.frame_length / 2 + 1)),
         };
         let frames = frames(length, self.frame_length, self.frame_step, true)? - 1;
-        Ok(vec![TensorType::new(operands[0].dtype, shape(&[batch, bands, frames])?)])
+        Ok(vec![TensorType::new(operands[0].dtype, shape(&[batch, bands.into(), frames])?)])
     }
 }
 

@@ -17,7 +17,7 @@ use crate::matmul::problem::{Axis, Layout, Problem};
 use crate::matmul::tiled::panel::{IndexMode, TileOperand, TileSpan};
 use crate::matmul::tiled::{TileWork, declare_strides, multiply, swizzle};
 use crate::matmul::{multiply_add, split_k};
-use crate::site::{Memory, Operand, Site, class_of, linear_group};
+use crate::site::{Memory, Operand, Site, choose_by_class, class_of, linear_group};
 
 /// A tile for up to 64 filters and many pixels.
 pub(crate) const BROAD: Tile = Tile { m: 64, n: 128, k: 16, rows: 8, columns: 8, unroll: 16 };
@@ -130,18 +130,21 @@ pub(crate) fn convolve(problem: &Problem<'_>, extras: &[Operand], site: &mut Sit
     if !site.caps.target.has(elem.scalar()) {
         return Err(format!("the device has no {elem}"));
     }
-    let shape = Shape {
-        m: problem.rows(),
-        columns: taps.classes.iter().map(|c| class_of(taps.columns(c))).collect(),
-        k: if problem.b.operand.sizes().numel() == 0 { 0 } else { problem.k_number() },
-        groups: problem.batch_count(),
-    };
-    if shape.k > 0
+    let k_number = if problem.b.operand.sizes().numel() == 0 { 0 } else { problem.k_number() };
+    let (m, groups) = (problem.rows(), problem.batch_count());
+    if k_number > 0
         && let Some(choice) = coop::choose(problem, taps, site.caps)
     {
         return coop::lower(problem, taps, &choice, extras, site);
     }
-    let (tile, splits) = match choose(&shape, elem.size(), site.caps) {
+    let caps = site.caps;
+    let choose_for =
+        |columns: Vec<usize>| choose(&Shape { m, columns, k: k_number, groups }, elem.size(), caps);
+    let choice = match taps.classes.as_slice() {
+        [class] => choose_by_class(taps.columns(class), |columns| choose_for(vec![columns])),
+        classes => choose_for(classes.iter().map(|c| class_of(taps.columns(c))).collect()),
+    };
+    let (tile, splits) = match choice {
         Choice::Empty => return Ok(()),
         Choice::Zeros => {
             let none = site.scratch(16);

@@ -29,7 +29,7 @@ use crate::matmul::choice::{Choice, SMALL_M};
 use crate::matmul::epilogue::Destination;
 use crate::matmul::grouped;
 use crate::matmul::problem::{Experts, Problem};
-use crate::site::{Operand, Site, rounded};
+use crate::site::{Operand, Site, recorded_class, rounded};
 use crate::walk::Walk;
 use weight::Weight;
 
@@ -109,12 +109,14 @@ fn small_m(
     let digits = gemv::digits(&problem, &weight, site.caps);
     let weight = weight.decoded_as(digits > 0, site)?;
     problem.packed = Some(weight.clone());
-    let (sizes, batches) = ((problem.rows(), problem.columns(), problem.k_number()), problem.batch_count());
+    // Rows are kept in registers by powers of two: one choice serves all that share one.
+    let rows = number(problem.m.next_power_of_two());
+    let (sizes, batches) = ((rows, problem.columns(), problem.k_number()), problem.batch_count());
     let default = gemv::choose(&weight, digits, sizes, batches, site.caps);
     let candidates = gemv::candidates(&weight, default, sizes, batches, site.caps);
     let [n, k] = [problem.columns(), problem.k_number()].map(rounded);
-    let class =
-        format!("{} {} {}x{n}x{k} b{}", weight.name(), problem.dtype(), problem.rows(), rounded(batches));
+    let m = recorded_class(problem.m, site.is_tuned(gemv::FAMILY));
+    let class = format!("{} {} {m}x{n}x{k} b{}", weight.name(), problem.dtype(), rounded(batches));
     let cut = site.tuned(gemv::FAMILY, class, default, candidates);
     if cut.splits == 1 {
         return gemv::emit(&problem, &weight, cut, &Destination::Target, site);

@@ -223,8 +223,50 @@ impl<'k> Bounds<'k> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic, reason = "a failed expectation is a failed test")]
 mod tests {
+    use olivine_ir::op::{PoolKind, Window};
+    use olivine_ir::{DType, Shape, TensorType, ValueId};
+
     use super::*;
+    use crate::matmul::coop::tests::{card, run};
+    use crate::site::{Operand, Target};
+
+    /// A pool of a line, by the interpreter.
+    fn pooled(op: &Pool, x: &[f32], outputs: usize) -> Vec<f32> {
+        let caps = card();
+        let of = |len: usize| TensorType::new(DType::F32, Shape::new(&[1, 1, len]).unwrap());
+        let (ty, to) = (of(x.len()), of(outputs));
+        let memory = |id: u32| Memory::Value(ValueId::new(id));
+        let strides = ty.shape.stride_sizes();
+        let operand = Operand { ty, strides, offset: Dim::ZERO, memory: memory(0), stored: false };
+        let mut site = Site::new(&caps, vec![operand], vec![Target { ty: to, memory: memory(1) }]);
+        super::super::pool(op, &mut site).unwrap();
+        let bytes = x.iter().flat_map(|x| x.to_le_bytes()).collect();
+        let found = run(&site, [bytes, vec![0xff; 4 * outputs]]);
+        found[&memory(1)].chunks(4).map(|word| f32::from_le_bytes(word.try_into().unwrap())).collect()
+    }
+
+    #[test]
+    fn windows_hold_what_lies_inside_and_count_what_lies_in_the_padding() {
+        let op = |kind, count_include_pad| Pool {
+            kind,
+            kernel: vec![3],
+            window: Window { strides: vec![2], pads: vec![(2, 1)], dilations: vec![2] },
+            ceil: true,
+            count_include_pad,
+            p: 1,
+            indices: false,
+        };
+        // Taps of the three windows: -2 0 2, 0 2 4 and 2 4 6, of elements 0 to 4 and padding to 5.
+        let x = [1.0, 10.0, 5.0, 20.0, 12.0];
+        assert_eq!(pooled(&op(PoolKind::Lp, false), &x, 3), [6.0, 18.0, 17.0]);
+        assert_eq!(pooled(&op(PoolKind::Max, false), &x, 3), [5.0, 12.0, 12.0]);
+        assert_eq!(pooled(&op(PoolKind::Average, false), &x, 3), [3.0, 6.0, 8.5]);
+        assert_eq!(pooled(&op(PoolKind::Average, true), &x, 3), [2.0, 6.0, 8.5]);
+        let axis = Axis::of_pool(&op(PoolKind::Max, false), 0, 5.into(), 3.into()).unwrap();
+        assert!(!axis.clamps());
+    }
 
     #[test]
     fn adaptive_windows_overlap_where_sizes_do_not_divide() {

@@ -1,7 +1,7 @@
 //! Penalties of repeated tokens as counts and elementwise steps.
 
 use olivine_ir::op::{Compare, ScalarOp, ScatterMode};
-use olivine_ir::{DType, Error, Graph, Tensor, ValueId};
+use olivine_ir::{DType, Dim, Error, Graph, Tensor, ValueId};
 
 use super::{cast, reshape, rewrites};
 
@@ -22,7 +22,7 @@ fn penalties(g: &mut Graph, operands: &[ValueId]) -> Result<ValueId, Error> {
     let counts = counts(g, tokens, ty.shape)?;
     // One number for each row stands before its tokens.
     let number = |g: &mut Graph, x: ValueId| {
-        let dims: Vec<usize> = g.ty(x)?.shape.iter().copied().chain([1]).collect();
+        let dims: Vec<Dim> = g.ty(x)?.shape.sizes().iter().copied().chain([Dim::ONE]).collect();
         let x = if dims.len() == 1 { x } else { reshape(g, x, &dims)? };
         cast(g, x, working)
     };

@@ -6,7 +6,7 @@ use olivine_ir::half::{bf16, f16};
 use olivine_ir::op::{
     Binary, Dft, FftKind, FftNorm, LogMel, MelFilterBank, MelScale, PadMode, ReduceKind, Stft,
 };
-use olivine_ir::{DType, Data, Error, Graph, Shape, Tensor, ValueId, memory, round_to_odd};
+use olivine_ir::{DType, Data, Dim, Error, Graph, Shape, Tensor, ValueId, memory, round_to_odd};
 
 use super::{cast, reshape, rewrites, transpose, working_dtype};
 
@@ -21,7 +21,7 @@ fn dft(g: &mut Graph, op: &Dft, x: ValueId, to: Shape) -> Result<ValueId, Error>
     let shape = g.ty(x)?.shape;
     let last = shape.rank() - 1;
     let axis = op.axis as isize;
-    if shape[last] == 2 {
+    if shape.size(last) == 2 {
         return match (op.inverse, op.onesided) {
             (true, true) => {
                 let y = g.fft_of(FftKind::Irfft, x, axis, op.n, FftNorm::Backward)?;
@@ -30,12 +30,12 @@ fn dft(g: &mut Graph, op: &Dft, x: ValueId, to: Shape) -> Result<ValueId, Error>
             (true, false) => g.fft_of(FftKind::Ifft, x, axis, op.n, FftNorm::Backward),
             (false, onesided) => {
                 let y = g.fft_of(FftKind::Fft, x, axis, op.n, FftNorm::Backward)?;
-                if onesided { g.narrow(y, axis, 0, to[op.axis]) } else { Ok(y) }
+                if onesided { g.narrow(y, axis, 0, to.size(op.axis)) } else { Ok(y) }
             }
         };
     }
     if op.onesided {
-        let x = reshape(g, x, &shape[..last])?;
+        let x = reshape(g, x, &shape.sizes()[..last])?;
         return g.fft_of(FftKind::Rfft, x, axis, op.n, FftNorm::Backward);
     }
     let mut pads = vec![(0, 0); shape.rank()];
@@ -49,8 +49,8 @@ fn stft(g: &mut Graph, op: &Stft, x: ValueId, window: Option<ValueId>, to: Shape
     let ty = g.ty(x)?;
     // The product with the window would otherwise be rounded to the narrow dtype before the transform.
     let work = if window.is_some() { working_dtype(ty.dtype) } else { ty.dtype };
-    let (batch, length) = (ty.shape[0], ty.shape[1]);
-    let complex = ty.shape.rank() == 3 && ty.shape[2] == 2;
+    let (batch, length) = (ty.shape.size(0), ty.shape.size(1));
+    let complex = ty.shape.rank() == 3 && ty.shape.size(2) == 2;
     let x = if complex { x } else { reshape(g, x, &[batch, length])? };
     let x = if op.center {
         let half = (op.frame_length / 2) as i64;
@@ -76,11 +76,11 @@ fn stft(g: &mut Graph, op: &Stft, x: ValueId, window: Option<ValueId>, to: Shape
         (false, true) => g.rfft(frames, 2)?,
         (true, true) => {
             let y = g.fft(frames, 2)?;
-            g.narrow(y, 2, 0, to[2])?
+            g.narrow(y, 2, 0, to.size(2))?
         }
         (true, false) => g.fft(frames, 2)?,
         (false, false) => {
-            let frames = reshape(g, frames, &[batch, to[1], op.frame_length, 1])?;
+            let frames = reshape(g, frames, &[batch, to.size(1), op.frame_length.into(), Dim::ONE])?;
             let frames = g.pad(frames, &[(0, 0), (0, 0), (0, 0), (0, 1)], PadMode::Constant, 0.0)?;
             g.fft(frames, 2)?
         }
@@ -100,16 +100,16 @@ fn log_mel(
     let dtype = g.ty(x)?.dtype;
     let work = working_dtype(dtype);
     let (x, window, filters) = (cast(g, x, work)?, cast(g, window, work)?, cast(g, filters, work)?);
-    let (batch, frames) = (to[0], to[2]);
+    let (batch, frames) = (to.size(0), to.size(2));
     let stft_op =
         Stft { frame_length: op.frame_length, frame_step: op.frame_step, onesided: true, center: true };
     let bins = op.frame_length / 2 + 1;
-    let spectrum = stft(g, &stft_op, x, Some(window), Shape::new(&[batch, frames + 1, bins, 2])?)?;
+    let spectrum = stft(g, &stft_op, x, Some(window), Shape::of_sizes(&[batch, frames + 1, bins.into(), 2.into()])?)?;
     let spectrum = g.narrow(spectrum, 1, 0, frames)?;
     let mut squares = Vec::new();
     for part in 0..2 {
         let numbers = g.narrow(spectrum, 3, part, 1)?;
-        let numbers = reshape(g, numbers, &[batch, frames, bins])?;
+        let numbers = reshape(g, numbers, &[batch, frames, bins.into()])?;
         squares.push(g.mul(numbers, numbers)?);
     }
     let energy = g.add(squares[0], squares[1])?;

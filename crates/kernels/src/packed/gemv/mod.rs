@@ -120,8 +120,8 @@ pub(crate) fn emit(
     let GemvCut { rows, run, unroll, span, clusters, width, lines, .. } = cut;
     let batches = problem.batch_count();
     let across = problem.columns().div_ceil(span as usize);
-    let passes = problem.rows().div_ceil(rows as usize);
-    let groups = across * passes * batches * cut.splits as usize;
+    let passes = problem.m.div_ceil(rows);
+    let groups = passes * (across * batches * cut.splits as usize);
     let chunks = problem.k_number().div_ceil(cut.chunk() as usize);
     let per_part = chunks.div_ceil(cut.splits as usize).next_multiple_of(clusters as usize);
     // Sums are complete after one round.
@@ -139,7 +139,7 @@ pub(crate) fn emit(
     let l = Launch::new(&k);
     let x = l.read("x", &problem.a.operand);
     let declared = weight.declare(&l);
-    let (m, n, k_size) = (l.size("m", problem.rows()), l.size("n", problem.n), l.size("k", problem.k));
+    let (m, n, k_size) = (l.size("m", problem.m), l.size("n", problem.n), l.size("k", problem.k));
     let (total, across) = (l.size("groups", groups), l.size("across", across));
     let (chunks, per_part) = (l.size("chunks", chunks), l.size("per_part", per_part));
     let (passes, batches) = (l.size("passes", passes), l.size("batches", batches));
@@ -243,7 +243,7 @@ pub(crate) fn emit(
     let bound = l.done();
     let flops = 2 * problem.m * problem.n * problem.k * problem.batches();
     let moved = weight.bytes() / experts_read(problem) + crate::launch::bytes(&problem.target.ty);
-    site.dispatch(k, bound, groups as u64, (flops, moved))
+    site.dispatch(k, bound, groups, (flops, moved))
 }
 
 /// How many copies of a small table there is room for; 1 of others.

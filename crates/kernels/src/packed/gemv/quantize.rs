@@ -5,6 +5,7 @@
 //! ```
 //! The largest magnitude of every run follows behind all words. Runs past the end of K are zeros.
 
+use olivine_ir::Dim;
 use olivine_kernel::{Access, Buf, Elem, Scalar, Val};
 
 use super::cut::GemvCut;
@@ -66,7 +67,7 @@ impl RunShape {
 }
 
 /// How digits are laid out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct DigitLayout {
     pub(crate) shape: RunShape,
     /// Lanes of a cluster.
@@ -77,7 +78,7 @@ pub(crate) struct DigitLayout {
     /// Stretches of a row.
     stretches: usize,
     /// Rows of all batches.
-    rows: usize,
+    rows: Dim,
 }
 
 impl DigitLayout {
@@ -89,7 +90,7 @@ impl DigitLayout {
             digits,
             turns: weight.turns(),
             stretches: problem.k_number().div_ceil(cut.chunk() as usize) * runs as usize,
-            rows: problem.rows() * problem.batch_count(),
+            rows: problem.m * problem.batches(),
         }
     }
 
@@ -109,17 +110,17 @@ impl DigitLayout {
     }
 
     /// Runs of all rows.
-    fn runs(self) -> usize {
-        self.rows * self.stretches * self.width as usize
+    fn runs(self) -> Dim {
+        self.rows * self.stretches * self.width
     }
 
-    fn bytes(self) -> u64 {
-        4 * self.runs() as u64 * u64::from(self.words() + 1)
+    fn bytes(self) -> Dim {
+        4 * self.runs() * (self.words() + 1)
     }
 
     /// Emits the kernel, once for all matmuls with the same layout; returns where the digits are.
     pub(crate) fn make(self, problem: &Problem<'_>, site: &mut Site<'_>) -> Result<Memory, String> {
-        let how = format!("{self:?} of {}x{}, {:?}", problem.rows(), problem.k, problem.batch.strides[0]);
+        let how = format!("{self:?} of {}x{}, {:?}", problem.m, problem.k, problem.batch.strides[0]);
         let how = format!("{how} by {}", problem.a.outer);
         site.shared(how, &problem.a.operand, self.bytes(), |site, to| self.emit(problem, to, site))
     }
@@ -134,17 +135,17 @@ impl DigitLayout {
         let last = bits.last().copied().unwrap_or(0);
         let exchanged = k.target().subgroup.is_some_and(|subgroup| last < subgroup);
         let each = if exchanged { unit } else { self.shape.run };
-        let total = self.runs() * (self.shape.run / each) as usize;
+        let total = self.runs() * (self.shape.run / each);
         let of_row = self.stretches * (self.width * self.shape.run / each) as usize;
 
         let l = Launch::new(&k);
         let x = l.read("x", &problem.a.operand);
         let out = l.bind("out", Elem::U32, Access::Write, to);
         let (total_size, of_row) = (l.size("n", total), l.size("of_row", of_row));
-        let (k_size, m) = (l.size("k", problem.k), l.size("m", problem.rows()));
+        let (k_size, m) = (l.size("k", problem.k), l.size("m", problem.m));
         let outer = l.stride("x_row", problem.a.outer);
         let walker = problem.batch.declare(&l, &problem.offsets());
-        let scales_at = l.size("scales_at", self.runs() * self.words() as usize);
+        let scales_at = l.size("scales_at", self.runs() * self.words());
         let stretches = l.size("stretches", self.stretches);
         let lanes = super::vector_lanes(problem, unit);
 
@@ -186,9 +187,9 @@ impl DigitLayout {
                 out.store(scales_at + number, largest.bitcast(Scalar::U32));
             });
         });
-        let moved = self.bytes() + (self.rows * problem.k_number() * problem.dtype().size()) as u64;
+        let moved = self.bytes() + self.rows * problem.k * problem.dtype().size();
         let bound = l.done();
-        site.dispatch(k, bound, total.div_ceil(group as usize) as u64, (0, moved))
+        site.dispatch(k, bound, total.div_ceil(group), (0, moved))
     }
 
     /// Declares the digits to a kernel that reads them; elements that share a scale of the weight are summed.
@@ -196,7 +197,7 @@ impl DigitLayout {
         DeclaredDigits {
             layout: self,
             words: l.bind("x_digits", Elem::U32, Access::Read, memory),
-            scales_at: l.size("scales_at", self.runs() * self.words() as usize),
+            scales_at: l.size("scales_at", self.runs() * self.words()),
             stretches: l.size("stretches", self.stretches),
             group,
         }
