@@ -124,7 +124,8 @@ impl Scatter {
         let read = Indices::declare(&l, "indices", &indices);
         let (lane_count, item_count) = (l.size("lanes", lanes), l.size("items", items));
         let range = l.size("range", range);
-        let (from, until) = (l.size("from", from_update), l.size("until", self.count.min(from_update + UPDATES)));
+        let (from, until) =
+            (l.size("from", from_update), l.size("until", self.count.min(from_update + UPDATES)));
         let axes: Vec<Val<'_>> = self.axes.iter().map(|size| l.size("axis", *size)).collect();
         let steps = self.steps.map(|s| l.stride("step", s));
         let walker = self.walk.declare(&l, &[Dim::ZERO; 3]);

@@ -492,7 +492,12 @@ impl<'a> Site<'a> {
     }
 
     /// The same where `times` is 1; where it is 0, the dispatch has no workgroups and does not run.
-    pub(crate) fn dispatch_again_times(&mut self, number: usize, times: Dim, change: impl FnOnce(&mut Bound)) {
+    pub(crate) fn dispatch_again_times(
+        &mut self,
+        number: usize,
+        times: Dim,
+        change: impl FnOnce(&mut Bound),
+    ) {
         let Some(earlier) = self.emitted.get(number) else { return };
         let mut again = earlier.clone();
         change(&mut again.bound);
@@ -602,7 +607,9 @@ pub(crate) fn choose_by_class<C: PartialEq>(size: Dim, choose: impl Fn(usize) ->
     let Some((mut above, mut most)) = bounds else { return choose(class_of(size)) };
     let chosen = choose(most);
     let of = |size: usize| class_bounds(size.into());
-    while let Some((_, next)) = of(most + 1).filter(|(_, next)| *next <= LARGEST_CLASS && choose(*next) == chosen) {
+    while let Some((_, next)) =
+        of(most + 1).filter(|(_, next)| *next <= LARGEST_CLASS && choose(*next) == chosen)
+    {
         most = next;
     }
     while let Some((next, _)) = of(above).filter(|(_, before)| choose(*before) == chosen) {

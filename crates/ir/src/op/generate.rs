@@ -8,9 +8,7 @@ use crate::{DType, Dim, Error, Tensor, TensorType};
 /// The rows of logits `[B, V]` or `[V]`: their dims before the last, and V.
 fn rows(logits: &TensorType) -> Result<(Vec<Dim>, usize), String> {
     match &logits.shape.sizes()[..] {
-        [rows @ .., v] if rows.len() <= 1 => {
-            Ok((rows.to_vec(), v.specialize().map_err(|e| e.to_string())?))
-        }
+        [rows @ .., v] if rows.len() <= 1 => Ok((rows.to_vec(), v.specialize().map_err(|e| e.to_string())?)),
         _ => Err(format!("logits must be [B, V] or [V], got {}", logits.shape)),
     }
 }

@@ -45,12 +45,7 @@ pub(super) fn emit(fold: Fold, windows: &Windows, site: &mut Site<'_>) -> Result
 
     let k = site.builder(&fold.name(), group);
     let l = Launch::new(&k);
-    let kernel = WindowKernel {
-        k: &k,
-        fold,
-        x: l.read("x", &operand),
-        bounds: windows.declare(&l, table),
-    };
+    let kernel = WindowKernel { k: &k, fold, x: l.read("x", &operand), bounds: windows.declare(&l, table) };
     let y = l.write("y", &targets[0]);
     let positions = targets.get(1).map(|t| cells.bind(&l, "positions", Access::Write, t.memory));
     let count = l.size("n", n);

@@ -104,7 +104,8 @@ fn log_mel(
     let stft_op =
         Stft { frame_length: op.frame_length, frame_step: op.frame_step, onesided: true, center: true };
     let bins = op.frame_length / 2 + 1;
-    let spectrum = stft(g, &stft_op, x, Some(window), Shape::of_sizes(&[batch, frames + 1, bins.into(), 2.into()])?)?;
+    let spectrum =
+        stft(g, &stft_op, x, Some(window), Shape::of_sizes(&[batch, frames + 1, bins.into(), 2.into()])?)?;
     let spectrum = g.narrow(spectrum, 1, 0, frames)?;
     let mut squares = Vec::new();
     for part in 0..2 {

@@ -48,13 +48,7 @@ pub(crate) fn sort(
     Ok(sorted)
 }
 
-fn emit(
-    experts: &Experts,
-    rows: Dim,
-    tile: u32,
-    sorted: &Sorted,
-    site: &mut Site<'_>,
-) -> Result<(), String> {
+fn emit(experts: &Experts, rows: Dim, tile: u32, sorted: &Sorted, site: &mut Site<'_>) -> Result<(), String> {
     // With many rows, waiting for their ids is what takes time.
     let group = site.group_size(if rows > 2048 { 1024 } else { 256 });
     let k = site.builder("grouped_matmul_sort", group);

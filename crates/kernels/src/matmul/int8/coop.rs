@@ -83,10 +83,8 @@ pub(crate) fn emit(
     let target = site.targets.first().ok_or("a matmul needs a target")?.clone();
     let Sizes { m, n, k: k_size, batches } = sizes;
     let step = blocks.k_step as usize;
-    let [left, right] = [
-        pack(lines[0], k_size, step, &batch.dims, site)?,
-        pack(lines[1], k_size, step, &batch.dims, site)?,
-    ];
+    let [left, right] =
+        [pack(lines[0], k_size, step, &batch.dims, site)?, pack(lines[1], k_size, step, &batch.dims, site)?];
 
     let k = site.builder("qmatmul_coop", blocks.group());
     let l = Launch::new(&k);

@@ -352,8 +352,7 @@ pub(crate) fn qconv(op: &QConv, site: &mut Site<'_>) -> Result<(), String> {
         count: rows.into(),
         batch: &[(rows * k_size).into()],
     };
-    let right =
-        Int8Lines { operand: x, outer: Dim::ZERO, k_stride: Dim::ZERO, count: windows, batch: &[] };
+    let right = Int8Lines { operand: x, outer: Dim::ZERO, k_stride: Dim::ZERO, count: windows, batch: &[] };
 
     let group = site.group_size(256);
     let k = site.builder("qconv", group);
@@ -382,8 +381,7 @@ pub(crate) fn qconv(op: &QConv, site: &mut Site<'_>) -> Result<(), String> {
         zero: x_zeros.of(k.u32(0)).bitcast(Scalar::U32) & 0xff,
     });
     let groups = l.size("groups", op.groups);
-    let (image, matrix) =
-        (l.size("image", product(&of_x[1..]).div_floor(op.groups)), rows * k_size);
+    let (image, matrix) = (l.size("image", product(&of_x[1..]).div_floor(op.groups)), rows * k_size);
     let (matrix, rows_each) = (l.size("matrix", matrix), l.size("rows", rows));
     int8_matmul(&k, (w_side, w_zeros), (x_side, x_zeros), &sizes, (to, windows), |batch| {
         let in_group = batch % groups;
