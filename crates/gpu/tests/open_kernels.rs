@@ -14,6 +14,9 @@ mod devices;
 
 use devices::{Plans, difference, h200, lowered, plain_card, software};
 
+/// An input and its sizes.
+type NamedShape = (&'static str, Vec<usize>);
+
 /// A graph of one input `x`, the sizes of which may be open, and further inputs.
 struct Family {
     name: &'static str,
@@ -21,7 +24,7 @@ struct Family {
     /// Names of open sizes, and from where to where they go.
     sizes: &'static [(&'static str, usize, usize)],
     /// The inputs' shapes for values of the open sizes.
-    shapes: fn(&[usize]) -> Vec<(&'static str, Vec<usize>)>,
+    shapes: fn(&[usize]) -> Vec<NamedShape>,
     /// Plans at most, for 40 random sizes.
     plans: usize,
 }
