@@ -28,7 +28,7 @@ OTHER_IN_GGUF = {
 }
 # … and these are written as no file, or not run by llama.cpp.
 NO_GGUF = {"mistral": "windows of all layers", "qwen3_moe_unnormalised": "weights of experts that do not sum to 1"}
-NO_LLAMA = {"phi3": "llama.cpp has no windows there"}
+NO_LLAMA = {"phi3": "it has no windows there", "phi3_longrope": "its contexts are multiples of 256, for which it takes the long factors"}
 # With packed weights llama.cpp rounds activations to 8 bits.
 ROUNDED = {"gpt_oss_mxfp4": 3e-2}
 
