@@ -1,7 +1,9 @@
 //! What a step of a run does, in the terms that devices are measured in.
 
+#[cfg(any(feature = "vulkan", feature = "wgpu"))]
 use olivine_gpu::{Content, Program};
 use olivine_ir::DType;
+#[cfg(any(feature = "vulkan", feature = "wgpu"))]
 use olivine_kernel::{Elem, Kernel, Type};
 
 /// Steps that run at the same rates.
@@ -48,6 +50,7 @@ impl Family {
     }
 
     /// The family of a kernel on the GPU, whose names begin with what they are.
+    #[cfg(any(feature = "vulkan", feature = "wgpu"))]
     fn of_kernel(kernel: &str, op: &str) -> Self {
         let begins = |names: &[&str]| names.iter().any(|name| kernel.starts_with(name));
         if kernel.contains("gemv") || kernel.contains("small_m") {
@@ -117,6 +120,7 @@ impl Work {
     }
 
     /// The work of a program's dispatches at every run.
+    #[cfg(any(feature = "vulkan", feature = "wgpu"))]
     pub(crate) fn of_program(program: &Program) -> Vec<Work> {
         let waits = program.waits(&program.run);
         let is_stored = |buffer: olivine_gpu::BufferId| {
@@ -144,6 +148,7 @@ impl Work {
 
 /// Operations and bytes of a dispatch with those of invocations that have nothing to do: a tile that hangs over the edge of a
 /// result is computed whole, and a row that is shorter than a workgroup occupies all of it.
+#[cfg(any(feature = "vulkan", feature = "wgpu"))]
 fn executed(family: Family, dispatch: &olivine_gpu::Dispatch, kernel: &Kernel) -> (u64, u64) {
     let invocations =
         dispatch.groups.iter().fold(f64::from(kernel.group), |all, count| all * f64::from(*count));
@@ -178,6 +183,7 @@ fn executed(family: Family, dispatch: &olivine_gpu::Dispatch, kernel: &Kernel) -
 }
 
 /// The type of a kernel's elements.
+#[cfg(any(feature = "vulkan", feature = "wgpu"))]
 fn dtype(elem: Elem) -> DType {
     match elem {
         Elem::F16 => DType::F16,
@@ -189,7 +195,7 @@ fn dtype(elem: Elem) -> DType {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, any(feature = "vulkan", feature = "wgpu")))]
 mod tests {
     use super::*;
 
