@@ -311,11 +311,33 @@ fn profile_writes_a_trace_and_accounts_for_the_time_on_every_device() {
         assert!(!dispatches.is_empty(), "{profile}");
         let sum: f64 = profile["groups"].as_array().unwrap().iter().map(|g| g["ms"].as_f64().unwrap()).sum();
         assert!((sum - profile["kernels_ms"].as_f64().unwrap()).abs() < 1e-9);
-        assert_eq!(dispatches[0]["gb_per_s"].is_null(), device == "cpu", "only GPUs count bytes");
+        assert!(dispatches[0]["gb_per_s"].as_f64().unwrap() > 0.0, "every device counts bytes");
+        assert!(dispatches.iter().all(|d| d["predicted_ms"].as_f64().unwrap() > 0.0), "{profile}");
+        assert!(profile["predicted_ms"].as_f64().unwrap() > 0.0, "{profile}");
         let trace: Value = serde_json::from_str(&std::fs::read_to_string(&trace).unwrap()).unwrap();
         let events = trace["traceEvents"].as_array().unwrap().iter().filter(|e| e["ph"] == "X");
         assert_eq!(events.count(), dispatches.len());
     }
+}
+
+#[test]
+fn devices_are_ranked_for_a_model_and_drawn() {
+    let graph = file("ranked.txt", SMALL);
+    let (bars, roofs) = (file("ranking.svg", ""), file("roofline.svg", ""));
+    let (svg, roofline) = (format!("--svg={}", bars.display()), format!("--roofline={}", roofs.display()));
+    let ranked = json(&["devices", "--rank", graph.to_str().unwrap(), &svg, &roofline, "--json"]);
+    let rows = ranked["ranking"].as_array().unwrap();
+    assert!(rows.iter().any(|row| row["device"] == "cpu" && row["predicted_ms"].as_f64().unwrap() > 0.0));
+    let times: Vec<f64> = rows.iter().filter_map(|row| row["predicted_ms"].as_f64()).collect();
+    assert!(times.is_sorted(), "{ranked}");
+    assert!(rows.iter().all(|row| !row["reason"].as_str().unwrap().is_empty()), "{ranked}");
+    for plot in [bars, roofs] {
+        let drawn = std::fs::read_to_string(plot).unwrap();
+        assert!(drawn.starts_with("<svg") && drawn.contains("cpu") && !drawn.contains("NaN"), "{drawn}");
+    }
+    let said = failure(&["devices", "--rank", graph.to_str().unwrap(), "--svg=/no/such/folder/r.svg"]);
+    assert!(said.contains("cannot write") && said.contains("  hint: "), "{said}");
+    assert!(failure(&["devices", "--rank", "/no/such/model.onnx"]).contains("error: "));
 }
 
 #[test]
@@ -354,6 +376,7 @@ fn explain_shows_a_gpus_program_and_its_kernels_in_the_drivers_language() {
         let run = program["run"].as_array().unwrap();
         assert!(!run.is_empty() && run[0]["barrier"] == false, "nothing stands before the first: {program}");
         assert!(run[0]["writes"].as_array().unwrap().len() == 1, "{program}");
+        assert!(run.iter().all(|d| d["predicted_us"].as_f64().unwrap() > 0.0), "{program}");
         assert!(text(&["explain", graph, "--stage=program", &flag]).contains("input `x` f32[8, 30]"));
         let lowered = json(&["explain", graph, "--stage=lowered", &flag, "--json"]);
         let dispatches = lowered["dispatches"].as_array().unwrap();

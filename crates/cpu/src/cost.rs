@@ -54,6 +54,8 @@ pub struct StepCost {
     pub dtype: DType,
     /// Floating-point operations, about.
     pub flops: u64,
+    /// Those of them that are in functions such as exp.
+    pub functions: u64,
     /// Bytes that it must read and write at least.
     pub bytes: u64,
     /// Those of them that are weights, constants or made of them.
@@ -106,4 +108,15 @@ pub(crate) fn flops(op: &Op, operands: &[TensorType], results: &[TensorType]) ->
         _ => 0,
     };
     flops as u64
+}
+
+/// Of [`flops`], those in functions such as exp, of operations that are elementwise.
+pub(crate) fn functions(op: &Op, results: &[TensorType]) -> u64 {
+    let first = results.first().map_or(0, |t| t.shape.numel());
+    let each = match op {
+        Op::ScalarOp(op) if op.is_function() => op.flops(),
+        Op::Fused(fused) => fused.region.function_flops(),
+        _ => 0,
+    };
+    first.saturating_mul(each) as u64
 }

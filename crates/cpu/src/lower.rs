@@ -122,6 +122,7 @@ impl Step {
             op: self.kernel.name(),
             dtype: operands.first().map_or(DType::F32, |t| t.dtype),
             flops: cost::flops(op, &operands, &targets),
+            functions: cost::functions(op, &targets),
             bytes: read.saturating_add(bytes(&targets)) as u64,
             stored: stored as u64,
             depthwise: matches!(op, Op::Conv(c) if filter(c)),

@@ -102,6 +102,7 @@ impl DeviceClass {
         }
     }
 
+    #[cfg(all(any(feature = "vulkan", feature = "wgpu"), not(target_arch = "wasm32")))]
     fn of(kind: DeviceKind) -> Self {
         match kind {
             DeviceKind::Discrete => DeviceClass::Discrete,

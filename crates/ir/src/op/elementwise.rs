@@ -287,6 +287,11 @@ impl ScalarOp {
         }
     }
 
+    /// Whether it is computed by a polynomial or several.
+    pub fn is_function(self) -> bool {
+        self.flops() >= 20
+    }
+
     /// The result's dtype, or why the operands' dtypes are refused.
     pub fn result_dtype(self, operands: &[DType]) -> Result<DType, String> {
         use Unary as U;

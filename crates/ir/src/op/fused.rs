@@ -71,6 +71,15 @@ impl Region {
         self.instrs.iter().map(of).sum()
     }
 
+    /// Of [`Region::flops`], those in functions such as exp.
+    pub fn function_flops(&self) -> usize {
+        let of = |instr: &Instr| match instr.op {
+            InstrOp::Scalar(op) if op.is_function() => op.flops(),
+            _ => 0,
+        };
+        self.instrs.iter().map(of).sum()
+    }
+
     /// The dtypes of all instructions' results, given the inputs' dtypes.
     pub fn dtypes(&self, inputs: &[DType]) -> Result<Vec<DType>, String> {
         if inputs.len() != self.inputs {

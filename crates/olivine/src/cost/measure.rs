@@ -86,7 +86,7 @@ pub(crate) fn measure(
         let at = Instant::now();
         for size in probe.sizes {
             let over = begun.elapsed() > limit;
-            if over && points.contains_key(probe.row) || over && i > 0 {
+            if over && (i > 0 || points.contains_key(probe.row)) {
                 break;
             }
             let timed = bench.time(&probe.graph(*size)?, false)?;

@@ -141,7 +141,11 @@ impl Rates {
         let by_flops = |row: &str| self.by_flops(row, work.flops as f64);
         let by_bytes = |row: &str| self.by_bytes(row, work, stored);
         let (memory, arithmetic) = match work.family {
-            Family::Elementwise => (by_bytes("copy"), by_flops("arithmetic")),
+            Family::Elementwise => {
+                let functions = self.by_flops("functions", work.functions as f64);
+                let plain = work.flops.saturating_sub(work.functions) as f64;
+                (by_bytes("copy"), self.by_flops("arithmetic", plain) + functions)
+            }
             Family::Matmul => {
                 let dtype = if work.dtype == DType::U8 { DType::I8 } else { work.dtype };
                 let typed = format!("matmul {dtype}");
@@ -151,6 +155,7 @@ impl Rates {
             Family::Gemv => (by_bytes("gemv"), by_flops("matmul f32")),
             Family::Conv => (by_bytes("copy"), by_flops("conv")),
             Family::Depthwise => (by_bytes("copy"), by_flops("depthwise")),
+            Family::Pool => (by_bytes("copy"), by_flops("pool")),
             Family::Attention => (by_bytes("copy"), by_flops("attention")),
             Family::Rows => (by_bytes("rows"), by_flops("arithmetic")),
             Family::Movement => (by_bytes("movement"), 0.0),

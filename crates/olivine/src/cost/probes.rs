@@ -53,16 +53,18 @@ const fn flops(
 
 /// Every row, the ones that matter most first: a measurement that runs out of time leaves out the last.
 pub(crate) const PROBES: &[Probe] = &[
-    bytes("copy", &[1 << 12, 1 << 16, 1 << 19, 1 << 21, 1 << 24], copy),
+    bytes("copy", &[1 << 12, 1 << 16, 1 << 19, 1 << 21, 1 << 23], copy),
     flops("matmul f32", &[32, 128, 512, 2048, 4096], DType::F32, matmul),
-    flops("conv", &[8, 16, 32, 64], DType::F32, conv),
+    flops("conv", &[1, 2, 4, 16], DType::F32, conv),
     flops("arithmetic", &[1 << 12, 1 << 16, 1 << 19, 1 << 22], DType::F32, arithmetic),
     bytes("gemv", &[64, 256, 1024, 2048, 4096], gemv),
-    flops("depthwise", &[8, 32, 128, 512], DType::F32, depthwise),
-    bytes("rows", &[16, 256, 2048, 65536], rows),
-    bytes("movement", &[64, 256, 1024, 4096], movement),
+    flops("depthwise", &[8, 32, 128, 256], DType::F32, depthwise),
+    flops("pool", &[8, 32, 128], DType::F32, pool),
+    flops("functions", &[1 << 10, 1 << 14, 1 << 18], DType::F32, functions),
+    flops("attention", &[8, 32, 128, 512, 2048], DType::F32, attention),
     flops("recurrence", &[64, 128, 256], DType::F32, recurrence),
-    flops("attention", &[32, 128, 512, 2048], DType::F32, attention),
+    bytes("rows", &[16, 256, 2048, 16384], rows),
+    bytes("movement", &[64, 256, 1024, 2048], movement),
     bytes("read", &[1 << 20, 1 << 24], read),
     bytes("write", &[1 << 20, 1 << 24], write),
     flops("matmul f16", &[512, 4096], DType::F16, matmul),
@@ -114,11 +116,26 @@ fn gemv(g: &mut Graph, n: usize, dtype: DType) -> Result<ValueId, Error> {
     g.matmul(a, b)
 }
 
-/// 3×3 filters; `n` is the width of the image and half its channels.
+/// 3×3 filters on an image of sizes as models have them, not those that kernels like best.
 fn conv(g: &mut Graph, n: usize, dtype: DType) -> Result<ValueId, Error> {
-    let x = g.input("x", dtype, [1, 2 * n, n, n])?;
-    let w = g.param("w", dtype, [2 * n, 2 * n, 3, 3])?;
+    let (channels, width) = (24 * n, 13 + 5 * n);
+    let x = g.input("x", dtype, [1, channels, width, width])?;
+    let w = g.param("w", dtype, [channels, channels, 3, 3])?;
     g.conv(x, w, None, padded(), 1)
+}
+
+fn pool(g: &mut Graph, n: usize, dtype: DType) -> Result<ValueId, Error> {
+    let x = g.input("x", dtype, [1, 32, n, n])?;
+    let window = Window { strides: vec![2; 2], ..Window::unit(2) };
+    g.max_pool(x, &[2, 2], window, false)
+}
+
+fn functions(g: &mut Graph, n: usize, dtype: DType) -> Result<ValueId, Error> {
+    let x = g.input("x", dtype, [n])?;
+    let y = g.sigmoid(x)?;
+    let y = g.log(y)?;
+    let y = g.tanh(y)?;
+    g.exp(y)
 }
 
 fn depthwise(g: &mut Graph, n: usize, dtype: DType) -> Result<ValueId, Error> {

@@ -1,8 +1,10 @@
 //! What a step of a run does, in the terms that devices are measured in.
 
+#[cfg(any(feature = "vulkan", feature = "wgpu"))]
 use olivine_gpu::{Content, Program};
 use olivine_ir::DType;
-use olivine_kernel::Elem;
+#[cfg(any(feature = "vulkan", feature = "wgpu"))]
+use olivine_kernel::{Elem, Kernel, Type};
 
 /// Steps that run at the same rates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -16,8 +18,10 @@ pub enum Family {
     Gemv,
     /// Convolutions.
     Conv,
-    /// Convolutions of a channel each, and pooling.
+    /// Convolutions of a channel each.
     Depthwise,
+    /// Pooling and resizing.
+    Pool,
     /// Attention.
     Attention,
     /// Sums, norms and softmax over rows.
@@ -37,6 +41,7 @@ impl Family {
             Family::Gemv => "gemv",
             Family::Conv => "conv",
             Family::Depthwise => "depthwise",
+            Family::Pool => "pool",
             Family::Attention => "attention",
             Family::Rows => "rows",
             Family::Movement => "movement",
@@ -45,6 +50,7 @@ impl Family {
     }
 
     /// The family of a kernel on the GPU, whose names begin with what they are.
+    #[cfg(any(feature = "vulkan", feature = "wgpu"))]
     fn of_kernel(kernel: &str, op: &str) -> Self {
         let begins = |names: &[&str]| names.iter().any(|name| kernel.starts_with(name));
         if kernel.contains("gemv") || kernel.contains("small_m") {
@@ -53,8 +59,10 @@ impl Family {
             Family::Elementwise
         } else if begins(&["matmul", "grouped"]) {
             Family::Matmul
-        } else if begins(&["conv_depthwise"]) || kernel.contains("pool") {
+        } else if begins(&["conv_depthwise"]) {
             Family::Depthwise
+        } else if kernel.contains("pool") {
+            Family::Pool
         } else if begins(&["conv"]) {
             Family::Conv
         } else if begins(&["lstm", "gru", "rnn"]) {
@@ -69,7 +77,7 @@ impl Family {
         match op {
             "matmul" | "grouped_matmul" | "qmatmul" | "dequant_matmul" => Family::Matmul,
             "conv" | "conv_transpose" | "qconv" => Family::Conv,
-            "pool" | "adaptive_pool" | "resize" | "grid_sample" | "roi_align" => Family::Depthwise,
+            "pool" | "adaptive_pool" | "resize" | "grid_sample" | "roi_align" => Family::Pool,
             "attention" => Family::Attention,
             "recurrence" => Family::Recurrence,
             "transpose" | "pad" | "gather" | "gather_elements" | "gather_nd" | "im2col" | "col2im" => {
@@ -93,6 +101,8 @@ pub struct Work {
     pub dtype: DType,
     /// Floating-point operations, about.
     pub flops: u64,
+    /// Those of them, on the CPU, that are in functions such as exp.
+    pub functions: u64,
     /// Bytes that it must read and write at least.
     pub bytes: u64,
     /// Those of them that are weights or constants, which a run reads once.
@@ -105,11 +115,12 @@ impl Work {
     /// The work of a step on the CPU; they run one after another.
     pub(crate) fn of_cpu(cost: &olivine_cpu::StepCost) -> Self {
         let family = if cost.depthwise { Family::Depthwise } else { Family::of_op(cost.op) };
-        let olivine_cpu::StepCost { dtype, flops, bytes, stored, .. } = *cost;
-        Work { family, dtype, flops, bytes, stored, waits: true }
+        let olivine_cpu::StepCost { dtype, flops, functions, bytes, stored, .. } = *cost;
+        Work { family, dtype, flops, functions, bytes, stored, waits: true }
     }
 
     /// The work of a program's dispatches at every run.
+    #[cfg(any(feature = "vulkan", feature = "wgpu"))]
     pub(crate) fn of_program(program: &Program) -> Vec<Work> {
         let waits = program.waits(&program.run);
         let is_stored = |buffer: olivine_gpu::BufferId| {
@@ -118,13 +129,16 @@ impl Work {
         };
         let work = |(dispatch, waits): (&olivine_gpu::Dispatch, bool)| {
             let kernel = program.kernel(dispatch);
+            let family = Family::of_kernel(&kernel.name, dispatch.op);
+            let (flops, bytes) = executed(family, dispatch, kernel);
             let stored = dispatch.args.iter().filter(|slice| is_stored(slice.buffer)).map(|s| s.bytes);
             Work {
-                family: Family::of_kernel(&kernel.name, dispatch.op),
+                family,
                 dtype: kernel.args.first().map_or(DType::F32, |arg| dtype(arg.elem)),
-                flops: dispatch.flops,
-                bytes: dispatch.bytes,
-                stored: stored.fold(0, u64::saturating_add).min(dispatch.bytes),
+                flops,
+                functions: 0,
+                bytes,
+                stored: stored.fold(0, u64::saturating_add).min(bytes),
                 waits,
             }
         };
@@ -132,7 +146,44 @@ impl Work {
     }
 }
 
+/// Operations and bytes of a dispatch with those of invocations that have nothing to do: a tile that hangs over the edge of a
+/// result is computed whole, and a row that is shorter than a workgroup occupies all of it.
+#[cfg(any(feature = "vulkan", feature = "wgpu"))]
+fn executed(family: Family, dispatch: &olivine_gpu::Dispatch, kernel: &Kernel) -> (u64, u64) {
+    let invocations =
+        dispatch.groups.iter().fold(f64::from(kernel.group), |all, count| all * f64::from(*count));
+    let args = dispatch.args.iter().zip(&kernel.args);
+    let elements: f64 = args
+        .filter(|(_, arg)| arg.access.writes())
+        .map(|(slice, arg)| slice.bytes as f64 / f64::from(arg.elem.size().max(1)))
+        .sum();
+    let (flops, bytes) = (dispatch.flops as f64, dispatch.bytes as f64);
+    let (flops, bytes) = match family {
+        Family::Matmul | Family::Conv | Family::Attention => {
+            // An invocation keeps the sums of its part of a tile in variables.
+            let numbers = |ty: &Type| match ty {
+                Type::Scalar(scalar) if scalar.is_float() => 1.0,
+                Type::Vector(scalar, count) if scalar.is_float() => f64::from(*count),
+                _ => 0.0,
+            };
+            let sums: f64 = kernel.vars.iter().map(numbers).sum();
+            let whole = if elements > 0.0 { invocations * sums / elements } else { 1.0 };
+            (flops * whole.max(1.0), bytes)
+        }
+        // Straight-line kernels: what they compute is what they consist of.
+        Family::Elementwise => (invocations * kernel.values.len() as f64, bytes),
+        Family::Rows => {
+            let read = (bytes / 4.0).max(1.0);
+            (flops, bytes * (invocations / read).max(1.0))
+        }
+        _ => (flops, bytes),
+    };
+    // A float that is too large becomes the largest integer.
+    (flops as u64, bytes as u64)
+}
+
 /// The type of a kernel's elements.
+#[cfg(any(feature = "vulkan", feature = "wgpu"))]
 fn dtype(elem: Elem) -> DType {
     match elem {
         Elem::F16 => DType::F16,
@@ -144,7 +195,7 @@ fn dtype(elem: Elem) -> DType {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, any(feature = "vulkan", feature = "wgpu")))]
 mod tests {
     use super::*;
 
@@ -157,7 +208,7 @@ mod tests {
             ("matmul_split_k_sum", "matmul", Family::Elementwise),
             ("conv_tiled", "conv", Family::Conv),
             ("conv_depthwise", "conv", Family::Depthwise),
-            ("max_pool", "pool", Family::Depthwise),
+            ("max_pool", "pool", Family::Pool),
             ("gru_step", "recurrence", Family::Recurrence),
             ("softmax_rows", "softmax", Family::Rows),
             ("reduce_mean_rows", "reduce_mean", Family::Rows),
