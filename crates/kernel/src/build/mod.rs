@@ -6,6 +6,7 @@
 mod group;
 mod memory;
 mod value;
+mod warpgroup;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
