@@ -38,7 +38,7 @@ mod warpgroup;
 pub mod wgsl;
 
 pub use bounded::{MAX_BOUNDED_LENGTH, bounded};
-pub use build::{Buf, Builder, Number, Reduction, Shared, Val, Var};
+pub use build::{Buf, Builder, Number, Reduction, RoleWork, Shared, Val, Var};
 pub use error::Error;
 pub use foreign::{
     Binding, BoundModule, Foreign, MAX_FOREIGN_BYTES, MAX_PUSH_BYTES, SpirvModule, WgslModule,

@@ -306,8 +306,7 @@ fn warpgroups_are_held_to_their_rules_and_to_hopper() {
     let text = ptx::print(&kernel, &PtxOptions { capability: Capability::HOPPER }).unwrap();
     assert!(text.contains(".target sm_90a\n") && text.contains("setmaxnreg.inc.sync.aligned.u32 240;"));
     // Registers that a launch does not have, roles that are no warpgroups, barriers inside of roles.
-    type Roles<'k> = Vec<(u32, u32, Box<dyn FnOnce() + 'k>)>;
-    let refused = |roles: for<'k> fn(&'k Builder) -> Roles<'k>| {
+    let refused = |roles: for<'k> fn(&'k Builder) -> Vec<RoleWork<'k>>| {
         let k = Builder::new("roles", 256, &hopper());
         k.roles(roles(&k));
         k.finish().is_err()

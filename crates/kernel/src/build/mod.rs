@@ -19,6 +19,7 @@ pub use group::Reduction;
 pub use memory::{Buf, Shared, Var};
 pub use value::{Number, Val};
 pub(crate) use value::{bits_of, half_bits};
+pub use warpgroup::RoleWork;
 
 /// Records a kernel.
 pub struct Builder {

@@ -5,14 +5,17 @@ use crate::ir::Stmt;
 use crate::types::Elem;
 use crate::warpgroup::{AsyncBarrier, Role, WarpgroupOperand, WarpgroupStmt};
 
+/// A role as it is written: the number of its subgroups, the registers of each invocation, and what they do.
+pub type RoleWork<'w> = (u32, u32, Box<dyn FnOnce() + 'w>);
+
 impl Builder {
     fn warpgroup(&self, stmt: WarpgroupStmt) {
         self.push(Stmt::Warpgroup(stmt));
     }
 
-    /// Runs each block on subgroups of its own: their number, the registers of their invocations, and what they do.
-    pub fn roles(&self, roles: Vec<(u32, u32, Box<dyn FnOnce() + '_>)>) {
-        let of = |(subgroups, registers, write): (u32, u32, Box<dyn FnOnce() + '_>)| Role {
+    /// Runs each block on subgroups of its own.
+    pub fn roles(&self, roles: Vec<RoleWork<'_>>) {
+        let of = |(subgroups, registers, write): RoleWork<'_>| Role {
             subgroups,
             registers,
             body: self.block(write),

@@ -40,6 +40,9 @@ struct Common {
     phases: Phases,
 }
 
+/// The variables of a role that has ended, and its lanes.
+type Ended = (Vec<Register>, std::ops::Range<usize>);
+
 struct Turns {
     /// There while nobody runs.
     common: Option<Common>,
@@ -303,40 +306,39 @@ impl Run<'_> {
         let (kernel, args) = (self.kernel, self.buffers.len());
         let (params, device, subgroup) = (self.params, self.device, self.subgroup);
         let (groups, group, width) = (self.groups, self.group, self.width);
-        let outcomes: Vec<Result<(Vec<Register>, std::ops::Range<usize>), Error>> =
-            std::thread::scope(|scope| {
-                let mut next = 0;
-                let mut threads = Vec::new();
-                for (me, role) in roles.iter().enumerate() {
-                    let lanes = next..next + (role.subgroups * subgroup) as usize;
-                    next = lanes.end;
-                    let baton = &baton;
-                    threads.push(scope.spawn(move || {
-                        let mut buffers = vec![Vec::new(); args];
-                        let mut run = Run::new(kernel, subgroup, groups, group, &mut buffers, params, device);
-                        (run.values, run.vars) = (values.clone(), vars.clone());
-                        run.role = Some((baton, me));
-                        let active: Vec<bool> = (0..width).map(|l| lanes.contains(&l)).collect();
-                        let common = baton.take(me).ok_or_else(|| invalid("another role failed"))?;
-                        run.pick_up(common);
-                        let done = run.block(&role.body, &active);
-                        let common = run.put_down();
-                        let mut turns = baton.lock();
-                        turns.ended[me] = true;
-                        turns.idle = 0;
-                        turns.failed |= done.is_err();
-                        // A role that failed while it waited has nothing to hand on.
-                        if turns.common.is_none() {
-                            baton.pass(&mut turns, common, me);
-                        }
-                        baton.changed.notify_all();
-                        drop(turns);
-                        done.map(|()| (run.vars, lanes))
-                    }));
-                }
-                let lost = || Err(invalid("a role panicked"));
-                threads.into_iter().map(|t| t.join().unwrap_or_else(|_| lost())).collect()
-            });
+        let outcomes: Vec<Result<Ended, Error>> = std::thread::scope(|scope| {
+            let mut next = 0;
+            let mut threads = Vec::new();
+            for (me, role) in roles.iter().enumerate() {
+                let lanes = next..next + (role.subgroups * subgroup) as usize;
+                next = lanes.end;
+                let baton = &baton;
+                threads.push(scope.spawn(move || {
+                    let mut buffers = vec![Vec::new(); args];
+                    let mut run = Run::new(kernel, subgroup, groups, group, &mut buffers, params, device);
+                    (run.values, run.vars) = (values.clone(), vars.clone());
+                    run.role = Some((baton, me));
+                    let active: Vec<bool> = (0..width).map(|l| lanes.contains(&l)).collect();
+                    let common = baton.take(me).ok_or_else(|| invalid("another role failed"))?;
+                    run.pick_up(common);
+                    let done = run.block(&role.body, &active);
+                    let common = run.put_down();
+                    let mut turns = baton.lock();
+                    turns.ended[me] = true;
+                    turns.idle = 0;
+                    turns.failed |= done.is_err();
+                    // A role that failed while it waited has nothing to hand on.
+                    if turns.common.is_none() {
+                        baton.pass(&mut turns, common, me);
+                    }
+                    baton.changed.notify_all();
+                    drop(turns);
+                    done.map(|()| (run.vars, lanes))
+                }));
+            }
+            let lost = || Err(invalid("a role panicked"));
+            threads.into_iter().map(|t| t.join().unwrap_or_else(|_| lost())).collect()
+        });
         let common = baton.lock().common.take().unwrap_or_default();
         self.pick_up(common);
         for outcome in outcomes {

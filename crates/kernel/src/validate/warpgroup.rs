@@ -99,7 +99,7 @@ impl Scope<'_, '_> {
 
     fn barrier(&self, barrier: AsyncBarrier) -> Result<(), Error> {
         let decl = self.rules.kernel.shared.get(barrier.shared.index());
-        if !decl.is_some_and(|d| (d.elem, d.lanes) == (Elem::U64, 1)) {
+        if decl.is_none_or(|d| (d.elem, d.lanes) != (Elem::U64, 1)) {
             return self.rules.invalid(format_args!("a barrier in shared array {}", barrier.shared.0));
         }
         self.expect(barrier.index, U32, "which barrier")
