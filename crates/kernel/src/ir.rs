@@ -4,6 +4,7 @@ use std::hash::{Hash, Hasher};
 
 use crate::foreign::Foreign;
 use crate::types::{Elem, MatrixType, Scalar, Type};
+use crate::warpgroup::WarpgroupStmt;
 
 macro_rules! handles {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {$(
@@ -450,6 +451,8 @@ pub enum Stmt {
         /// u32: what it must stay below.
         size: Value,
     },
+    /// Of devices with warpgroups.
+    Warpgroup(WarpgroupStmt),
     /// In checked kernels, reports an access to a buffer unless its index is below the size; otherwise nothing.
     CheckAccess {
         /// The buffer.

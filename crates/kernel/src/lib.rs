@@ -34,10 +34,11 @@ pub mod ptx;
 pub mod spirv;
 mod types;
 mod validate;
+mod warpgroup;
 pub mod wgsl;
 
 pub use bounded::{MAX_BOUNDED_LENGTH, bounded};
-pub use build::{Buf, Builder, Number, Reduction, Shared, Val, Var};
+pub use build::{Buf, Builder, Number, Reduction, RoleWork, Shared, Val, Var};
 pub use error::Error;
 pub use foreign::{
     Binding, BoundModule, Foreign, MAX_FOREIGN_BYTES, MAX_PUSH_BYTES, SpirvModule, WgslModule,
@@ -47,3 +48,4 @@ pub use ir::*;
 pub use layout::{ArgLayout, Check, REPORT_WORDS, Report, Violation};
 pub use types::{Elem, Fragments, MatrixShape, MatrixType, MatrixUse, Scalar, Target, Type};
 pub use validate::validate;
+pub use warpgroup::{AsyncBarrier, Role, WARPGROUP, WarpgroupOperand, WarpgroupStmt};

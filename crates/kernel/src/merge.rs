@@ -1,6 +1,7 @@
 //! Arguments made one: for devices that refuse the same bytes in two bindings of a dispatch.
 
 use crate::ir::*;
+use crate::warpgroup::WarpgroupStmt;
 
 impl Kernel {
     /// The kernel with some of its buffers made one with earlier ones. `same_as` has for every buffer the position of the
@@ -45,6 +46,10 @@ fn rename(block: &mut Block, moved: &impl Fn(&mut ArgId)) {
                 rename(otherwise, moved);
             }
             Stmt::For { body, .. } => rename(body, moved),
+            Stmt::Warpgroup(WarpgroupStmt::Copy { arg, .. }) => moved(arg),
+            Stmt::Warpgroup(WarpgroupStmt::Roles(roles)) => {
+                roles.iter_mut().for_each(|role| rename(&mut role.body, moved));
+            }
             Stmt::While { head, body, .. } => {
                 rename(head, moved);
                 rename(body, moved);

@@ -269,6 +269,8 @@ pub struct Target {
     pub matrices: Vec<MatrixShape>,
     /// Which elements of their matrices invocations hold, where that is known.
     pub fragments: Option<Fragments>,
+    /// Warpgroups, asynchronous copies and roles of subgroups, as NVIDIA's Hopper has them, in kernels printed as PTX.
+    pub warpgroups: bool,
     /// Invocations of a workgroup.
     pub max_invocations: u32,
     /// Bytes of workgroup memory.
@@ -294,6 +296,7 @@ impl Target {
             packed_dot: false,
             matrices: Vec::new(),
             fragments: None,
+            warpgroups: false,
             max_invocations: 128,
             shared_bytes: 16384,
         }

@@ -21,6 +21,7 @@ fn target() -> Target {
             shape(Elem::BF16, Elem::F32),
         ],
         fragments: None,
+        warpgroups: false,
         max_invocations: 1024,
         shared_bytes: 49152,
     }

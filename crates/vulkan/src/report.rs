@@ -187,6 +187,7 @@ pub(crate) fn caps(facts: &Facts) -> DeviceCaps {
             packed_dot: f.packed_dot,
             matrices,
             fragments: None,
+            warpgroups: false,
             max_invocations,
             shared_bytes: limits.max_compute_shared_memory_size,
         },

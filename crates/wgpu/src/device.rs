@@ -396,6 +396,7 @@ impl Plan {
                 false => Vec::new(),
             },
             fragments: None,
+            warpgroups: false,
             max_invocations: limits
                 .max_compute_invocations_per_workgroup
                 .min(limits.max_compute_workgroup_size_x),

@@ -202,9 +202,29 @@ pub(crate) enum Op {
         operand: Ty,
         accumulator: Ty,
     },
+    /// Fences, and numbers of registers: nothing to see.
+    Nothing,
+    // Barriers in workgroup memory, copies beside the threads, multiplies of warpgroups.
+    BarrierInit,
+    BarrierArrive {
+        expects: bool,
+    },
+    BarrierTest,
+    CopyBulk,
+    GroupMultiply {
+        columns: usize,
+        operand: Ty,
+    },
+    GroupCommit,
+    GroupWait,
 }
 
 impl Op {
+    /// Whether the threads of a warpgroup do it together.
+    pub(crate) fn is_warpgroup(self) -> bool {
+        matches!(self, Op::GroupMultiply { .. } | Op::GroupCommit | Op::GroupWait)
+    }
+
     /// Whether the threads of a warp do it together.
     pub(crate) fn is_warp(self) -> bool {
         matches!(
@@ -306,6 +326,21 @@ pub(crate) fn op(name: &str) -> Option<Op> {
                     | (Ty::S8 | Ty::U8, Ty::S32, 16 | 32)
             );
             known.then_some(Op::Multiply { k, operand, accumulator })?
+        }
+        ["fence", "mbarrier_init", "release", "cluster"] | ["fence", "proxy", "async"] => Op::Nothing,
+        ["setmaxnreg", "inc" | "dec", "sync", "aligned", "u32"] => Op::Nothing,
+        ["wgmma", "fence", "sync", "aligned"] => Op::Nothing,
+        ["mbarrier", "init", "shared::cta", "b64"] => Op::BarrierInit,
+        ["mbarrier", "arrive", "shared::cta", "b64"] => Op::BarrierArrive { expects: false },
+        ["mbarrier", "arrive", "expect_tx", "shared::cta", "b64"] => Op::BarrierArrive { expects: true },
+        ["mbarrier", "try_wait", "parity", "shared::cta", "b64"] => Op::BarrierTest,
+        ["cp", "async", "bulk", "shared::cluster", "global", "mbarrier::complete_tx::bytes"] => Op::CopyBulk,
+        ["wgmma", "commit_group", "sync", "aligned"] => Op::GroupCommit,
+        ["wgmma", "wait_group", "sync", "aligned"] => Op::GroupWait,
+        ["wgmma", "mma_async", "sync", "aligned", shape, "f32", a @ ("f16" | "bf16"), b] if a == b => {
+            let columns: usize = shape.strip_prefix("m64n")?.strip_suffix("k16")?.parse().ok()?;
+            let known = (8..=256).contains(&columns) && columns.is_multiple_of(8);
+            known.then_some(Op::GroupMultiply { columns, operand: Ty::of(a)? })?
         }
         _ => return None,
     })

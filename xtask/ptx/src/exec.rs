@@ -138,6 +138,11 @@ impl Workgroup<'_> {
                 let [a, b, sum] = self.values(thread, inst, 1)?;
                 number::dot(signed, a, b, sum)
             }
+            Op::Nothing => return Ok(at + 1),
+            Op::BarrierInit | Op::BarrierArrive { .. } | Op::CopyBulk => {
+                self.ask(thread, inst)?;
+                return Ok(at + 1);
+            }
             Op::Return | Op::Barrier => return Err("a thread's end or a barrier out of place".into()),
             op if op.is_warp() => return Err("an operation of a warp out of place".into()),
             op => return Err(format!("{op:?} is not executed")),

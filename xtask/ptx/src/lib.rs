@@ -5,6 +5,7 @@
 //!                      │
 //!                      └── run: threads one by one up to where a warp or the workgroup meets; then that, by all at once
 //!            decode  mnemonics        number  arithmetic        memory  buffers, workgroup memory       warp  shuffles, mma
+//!            warpgroup  what runs beside the threads: copies, and the multiplies of Hopper
 //! ```
 //!
 //! It is strict: an instruction, modifier or operand that it does not know is an error, and so are accesses outside of
@@ -19,6 +20,7 @@ mod number;
 mod parse;
 mod run;
 mod warp;
+mod warpgroup;
 
 pub use parse::Module;
 pub use run::Order;

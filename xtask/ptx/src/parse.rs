@@ -18,6 +18,8 @@ pub(crate) enum Operand {
     /// Position of an instruction.
     Label(usize),
     Special(Special),
+    /// Where a result goes that nobody wants.
+    Nowhere,
 }
 
 /// Registers that are there from the start.
@@ -84,6 +86,7 @@ impl Module {
                 [".reqntid", n, "1,", "1"] => {
                     module.threads = n.trim_end_matches(',').parse().map_err(|_| at("a size"))?;
                 }
+                [".minnctapersm", "1"] if !inside => {}
                 ["{"] => inside = true,
                 ["}"] => inside = false,
                 [".reg", _, name] if inside => {
@@ -188,6 +191,9 @@ fn operand(text: &str, names: &Names) -> Result<Operand, String> {
     }
     if text.starts_with('%') {
         return Ok(Operand::Reg(register(text, names)?));
+    }
+    if text == "_" {
+        return Ok(Operand::Nowhere);
     }
     if let Some(array) = names.arrays.get(text) {
         return Ok(Operand::Number(*array));

@@ -4,8 +4,10 @@ use crate::WARP;
 use crate::decode::Op;
 use crate::memory::{Memory, base};
 use crate::parse::Module;
+use crate::warpgroup::{Beside, WARPGROUP};
 
-/// Which thread of a workgroup goes first. A kernel with barriers enough computes the same in both.
+/// Which thread of a workgroup goes first, and whether copies beside them come as late as they may (ascending) or at once
+/// (descending). A kernel with barriers enough computes the same in both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// The first.
@@ -25,6 +27,8 @@ enum State {
     Warp,
     /// All other threads.
     Barrier,
+    /// A phase of a barrier in workgroup memory.
+    Phase,
     Ended,
 }
 
@@ -38,6 +42,7 @@ pub(crate) struct Workgroup<'a> {
     registers: Vec<u64>,
     at: Vec<usize>,
     state: Vec<State>,
+    pub(crate) beside: Beside,
 }
 
 impl Module {
@@ -77,6 +82,7 @@ impl Module {
                         registers,
                         at: vec![0; self.threads],
                         state: vec![State::Runs; self.threads],
+                        beside: Beside::new(order == Order::Descending),
                     };
                     workgroup.finish(order)?;
                     registers = workgroup.registers;
@@ -109,8 +115,15 @@ impl Workgroup<'_> {
             for first in (0..self.state.len()).step_by(WARP) {
                 moved |= self.meet(first)?;
             }
+            for thread in 0..self.state.len() {
+                moved |= self.try_phase(thread)?;
+            }
             if self.state.iter().all(|s| *s == State::Ended) {
-                return Ok(());
+                return if self.is_settled() {
+                    Ok(())
+                } else {
+                    Err("a copy or a multiply that nothing waits for".into())
+                };
             }
             if self.state.iter().all(|s| *s == State::Barrier) {
                 for thread in 0..self.state.len() {
@@ -119,7 +132,8 @@ impl Workgroup<'_> {
                 }
                 moved = true;
             }
-            if !moved {
+            // Copies come as late as they may.
+            if !moved && !self.copy_comes()? {
                 return Err(self.stuck());
             }
         }
@@ -134,7 +148,8 @@ impl Workgroup<'_> {
             self.state[thread] = match inst.op {
                 Op::Return => State::Ended,
                 Op::Barrier => State::Barrier,
-                op if op.is_warp() => State::Warp,
+                op if op.is_warp() || op.is_warpgroup() => State::Warp,
+                Op::BarrierTest => State::Phase,
                 _ => {
                     self.at[thread] =
                         self.execute(thread, inst, at).map_err(|e| self.located(thread, at, &e))?;
@@ -146,19 +161,44 @@ impl Workgroup<'_> {
         Err(self.located(thread, self.at[thread], "a loop without end"))
     }
 
-    /// Lets a warp do what all of its threads have come to.
+    /// Lets a thread go on whose phase is complete.
+    fn try_phase(&mut self, thread: usize) -> Result<bool, String> {
+        if self.state[thread] != State::Phase {
+            return Ok(false);
+        }
+        let (module, at) = (self.module, self.at[thread]);
+        let inst = &module.code[at];
+        let complete = self.phase_is_complete(thread, inst).map_err(|e| self.located(thread, at, &e))?;
+        if complete {
+            self.put(thread, inst, 1).map_err(|e| self.located(thread, at, &e))?;
+            self.at[thread] = at + 1;
+            self.state[thread] = State::Runs;
+        }
+        Ok(complete)
+    }
+
+    /// Lets a warp, or a warpgroup, do what all of its threads have come to.
     fn meet(&mut self, first: usize) -> Result<bool, String> {
-        let members = first..(first + WARP).min(self.state.len());
         let at = self.at[first];
+        let of_group = self.module.code.get(at).is_some_and(|inst| inst.op.is_warpgroup());
+        let size = if of_group { WARPGROUP } else { WARP };
+        if !first.is_multiple_of(size) {
+            return Ok(false);
+        }
+        let members = first..(first + size).min(self.state.len());
         let here = |thread: usize| self.state[thread] == State::Warp && self.at[thread] == at;
         if !members.clone().all(here) {
             return Ok(false);
         }
-        if members.len() < WARP {
+        if members.len() < size {
             return Err(self.located(first, at, "a warp with too few threads"));
         }
         let module = self.module;
-        self.together(first, &module.code[at]).map_err(|e| self.located(first, at, &e))?;
+        let done = match of_group {
+            true => self.warpgroup(first, &module.code[at]),
+            false => self.together(first, &module.code[at]),
+        };
+        done.map_err(|e| self.located(first, at, &e))?;
         for thread in members {
             self.at[thread] = at + 1;
             self.state[thread] = State::Runs;
@@ -173,7 +213,8 @@ impl Workgroup<'_> {
     }
 
     fn stuck(&self) -> String {
-        let waiting = (0..self.state.len()).find(|t| matches!(self.state[*t], State::Warp | State::Barrier));
+        let waiting = (0..self.state.len())
+            .find(|t| matches!(self.state[*t], State::Warp | State::Barrier | State::Phase));
         let thread = waiting.unwrap_or(0);
         self.located(thread, self.at[thread], "threads wait for each other for ever")
     }

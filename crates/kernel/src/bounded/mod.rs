@@ -113,6 +113,12 @@ impl Writer {
                 condition,
                 body: self.inner(|w| w.statements(body))?,
             },
+            Stmt::Warpgroup(_) => {
+                return Err(Error::Missing(format!(
+                    "bounds of warpgroups, which `{}` uses",
+                    self.kernel.name
+                )));
+            }
             plain @ (Stmt::Set(..)
             | Stmt::Barrier
             | Stmt::SubgroupBarrier

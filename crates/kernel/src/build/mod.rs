@@ -6,6 +6,7 @@
 mod group;
 mod memory;
 mod value;
+mod warpgroup;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -18,6 +19,7 @@ pub use group::Reduction;
 pub use memory::{Buf, Shared, Var};
 pub use value::{Number, Val};
 pub(crate) use value::{bits_of, half_bits};
+pub use warpgroup::RoleWork;
 
 /// Records a kernel.
 pub struct Builder {

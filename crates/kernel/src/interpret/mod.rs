@@ -6,10 +6,13 @@
 mod arithmetic;
 mod matrix;
 mod memory;
+mod warpgroup;
 
 use crate::Error;
 use crate::ir::*;
 use crate::types::{Scalar, Type};
+
+use warpgroup::{Baton, Phases};
 
 /// The arithmetic of the simulated device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +89,10 @@ struct Run<'a> {
     /// Cooperative matrices, row by row; registers hold their numbers.
     matrices: Vec<Vec<u64>>,
     width: usize,
+    /// Barriers of asynchronous copies.
+    phases: Phases,
+    /// Whose turn it is, and which role this is, where subgroups have roles.
+    role: Option<(&'a Baton, usize)>,
 }
 
 impl<'a> Run<'a> {
@@ -113,6 +120,8 @@ impl<'a> Run<'a> {
             vars: vec![[0; 4]; kernel.vars.len() * width],
             matrices: Vec::new(),
             width,
+            phases: Phases::new(),
+            role: None,
         }
     }
 
@@ -225,6 +234,7 @@ impl<'a> Run<'a> {
                 }
             }
             Stmt::SubgroupBarrier => self.whole_subgroups(active)?,
+            Stmt::Warpgroup(stmt) => self.warpgroup(stmt, active)?,
             Stmt::Report { .. } | Stmt::CheckAccess { .. } => {}
         }
         Ok(())

@@ -128,7 +128,7 @@ impl Printer<'_> {
         }
     }
 
-    fn address_register(&mut self, address: Address) -> Reg {
+    pub(super) fn address_register(&mut self, address: Address) -> Reg {
         match address {
             Address::Global(reg, 0) | Address::Shared(reg, 0) => reg,
             Address::Global(reg, offset) => self.op_const("add.u64", Class::B64, reg, offset),

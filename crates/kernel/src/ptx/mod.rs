@@ -9,6 +9,7 @@
 //!   mod      options, the printer's state, registers, values, builtins
 //!   expr     arithmetic            convert  between types of registers and memory
 //!   memory   buffers, shared       flow     statements
+//!   warpgroup   Hopper's multiplies, copies, barriers and roles
 //!   group    warps, atomics        matrix   cooperative matrices: fragments, mma      fragment  their memory, ldmatrix
 //! ```
 
@@ -19,6 +20,7 @@ mod fragment;
 mod group;
 mod matrix;
 mod memory;
+mod warpgroup;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -234,8 +236,12 @@ impl<'a> Printer<'a> {
         let mut text = String::new();
         let (capability, kernel) = (self.options.capability, self.kernel);
         let version = capability.version();
+        // Hopper's own instructions are of no later generation, and of a later version of PTX.
+        let own = warpgroup::has_warpgroups(&kernel.body);
+        let version = if own { version.max((8, 0)) } else { version };
         line(&mut text, format_args!(".version {}.{}", version.0, version.1));
-        line(&mut text, format_args!(".target sm_{}{}", capability.major, capability.minor));
+        let suffix = if own { "a" } else { "" };
+        line(&mut text, format_args!(".target sm_{}{}{suffix}", capability.major, capability.minor));
         line(&mut text, format_args!(".address_size 64\n"));
         line(&mut text, format_args!("// {}", printable(&kernel.name)));
         line(&mut text, format_args!(".visible .entry {ENTRY}("));
@@ -247,7 +253,12 @@ impl<'a> Printer<'a> {
             line(&mut text, format_args!("    .param {ty} p{}{comma} // {}", i - 1, printable(name)));
         }
         line(&mut text, format_args!(")"));
-        line(&mut text, format_args!(".reqntid {}, 1, 1\n{{", kernel.group));
+        line(&mut text, format_args!(".reqntid {}, 1, 1", kernel.group));
+        if own {
+            // So that registers are divided as roles count on.
+            line(&mut text, format_args!(".minnctapersm 1"));
+        }
+        line(&mut text, format_args!("{{"));
         for class in Class::ALL {
             let count = self.counts.get(&class).copied().unwrap_or(0);
             if count > 0 {

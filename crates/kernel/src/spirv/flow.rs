@@ -43,6 +43,7 @@ impl Printer<'_> {
                 self.barrier(Scope::Subgroup);
                 Ok(())
             }
+            Stmt::Warpgroup(_) => Err(Error::Missing("warpgroups in SPIR-V".into())),
             Stmt::Report { position, value, size } => self.report_index(*position, *value, *size),
             Stmt::CheckAccess { arg, index, size } => self.report_access(*arg, *index, *size),
         }

@@ -431,6 +431,8 @@ impl<'a> Printer<'a> {
 fn has_barrier(block: &Block) -> bool {
     block.iter().any(|stmt| match stmt {
         Stmt::Barrier | Stmt::SubgroupBarrier => true,
+        // Refused when it is printed.
+        Stmt::Warpgroup(_) => false,
         Stmt::If { then, otherwise, .. } => has_barrier(then) || has_barrier(otherwise),
         Stmt::For { body, .. } => has_barrier(body),
         Stmt::While { head, body, .. } => has_barrier(head) || has_barrier(body),

@@ -8,6 +8,7 @@
 mod scope;
 mod types;
 mod uniform;
+mod warpgroup;
 
 #[cfg(test)]
 mod tests;

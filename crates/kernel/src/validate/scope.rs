@@ -83,7 +83,7 @@ impl<'r, 'k> Scope<'r, 'k> {
         Ok(())
     }
 
-    fn block(&mut self, block: &Block) -> Result<(), Error> {
+    pub(super) fn block(&mut self, block: &Block) -> Result<(), Error> {
         let outer = self.open.len();
         self.statements(block)?;
         self.end(outer);
@@ -151,6 +151,7 @@ impl<'r, 'k> Scope<'r, 'k> {
             }
             Stmt::Barrier => Ok(()),
             Stmt::SubgroupBarrier => self.rules.subgroups("a subgroup barrier"),
+            Stmt::Warpgroup(stmt) => self.warpgroup(stmt),
             Stmt::CheckAccess { arg, index, size } => {
                 if arg.index() >= self.rules.kernel.args.len() {
                     return self.invalid(format_args!("there is no buffer {}", arg.0));

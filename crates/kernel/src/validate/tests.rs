@@ -14,6 +14,7 @@ fn full() -> Target {
         packed_dot: true,
         matrices: vec![shape(Elem::F16, Elem::F32)],
         fragments: Some(Fragments::Quads),
+        warpgroups: false,
         max_invocations: 1024,
         shared_bytes: 16384,
     }

@@ -8,6 +8,7 @@ use super::Rules;
 use crate::Error;
 use crate::ir::*;
 use crate::types::Target;
+use crate::warpgroup::WarpgroupStmt;
 
 /// Among whom a value, or the way through control flow, is the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -147,6 +148,7 @@ impl Levels<'_, '_> {
             Stmt::SubgroupBarrier if flow.level > self.subgroup_barriers => {
                 return self.divergent("a subgroup barrier", flow);
             }
+            Stmt::Warpgroup(stmt) => self.warpgroup(stmt, flow)?,
             Stmt::Store { .. }
             | Stmt::StoreLane { .. }
             | Stmt::Barrier
@@ -155,6 +157,34 @@ impl Levels<'_, '_> {
             | Stmt::CheckAccess { .. } => {}
         }
         Ok(())
+    }
+
+    fn warpgroup(&mut self, stmt: &WarpgroupStmt, flow: Flow) -> Result<(), Error> {
+        match stmt {
+            WarpgroupStmt::Roles(_) if flow.level > Level::Group => self.divergent("roles", flow),
+            WarpgroupStmt::Roles(roles) => {
+                let inner = Flow { level: Level::Subgroup, ..flow };
+                roles.iter().try_for_each(|role| self.block(&role.body, inner))
+            }
+            WarpgroupStmt::Multiply { sums, right, adds, .. } => {
+                if flow.level > Level::Subgroup || self.highest(&[right.index, *adds]) > Level::Subgroup {
+                    return self.divergent("a warpgroup's multiply", flow);
+                }
+                for var in sums {
+                    if let Some(old) = self.vars.get_mut(var.index()) {
+                        self.risen |= *old < Level::Invocation;
+                        *old = Level::Invocation;
+                    }
+                }
+                Ok(())
+            }
+            WarpgroupStmt::Fence | WarpgroupStmt::Commit | WarpgroupStmt::Wait(_)
+                if flow.level > Level::Subgroup =>
+            {
+                self.divergent("a statement of warpgroups", flow)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Whether an expression may stand in this control flow.

@@ -20,6 +20,7 @@ pub(crate) fn rich() -> Target {
             product(Elem::U8, Elem::U32, 32),
         ],
         fragments: Some(Fragments::Quads),
+        warpgroups: false,
         max_invocations: 1024,
         shared_bytes: 49152,
     }

@@ -43,6 +43,7 @@ pub(crate) fn card() -> DeviceCaps {
         packed_dot: true,
         matrices: Vec::new(),
         fragments: None,
+        warpgroups: false,
         max_invocations: 1024,
         shared_bytes: 49152,
     };

@@ -29,6 +29,7 @@ pub(crate) fn card() -> DeviceCaps {
         max_invocations: 1024,
         shared_bytes: 49152,
         fragments: Some(Fragments::Quads),
+        warpgroups: false,
     };
     DeviceCaps {
         name: "a device".into(),

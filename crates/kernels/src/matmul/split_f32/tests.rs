@@ -28,6 +28,7 @@ fn card() -> DeviceCaps {
         max_invocations: 1024,
         shared_bytes: 49152,
         fragments: Some(Fragments::Quads),
+        warpgroups: false,
     };
     DeviceCaps {
         name: "a card".into(),
