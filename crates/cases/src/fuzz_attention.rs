@@ -128,6 +128,7 @@ fn attention(g: &mut Build, rng: &mut Rng) -> Result<ValueId, Error> {
         mask,
         sinks,
         lengths,
+        pages: false,
     };
     g.attention(spec, q, k, v, &extra)
 }

@@ -239,10 +239,13 @@ fn reductions_and_scans() {
 
 #[test]
 fn attention_and_positions() {
-    let plain = "layout=bhsd, causal=true, mask=nomask, sinks=false, lengths=false";
-    let full = "layout=bshd, causal=true, mask=keep, sinks=true, lengths=true";
-    let capped = "layout=bhsd, causal=true, softcap=0.0, mask=nomask, sinks=false, lengths=false";
-    let windowed = "layout=bhsd, causal=true, window=0, mask=nomask, sinks=false, lengths=false";
+    let plain = "layout=bhsd, causal=true, mask=nomask, sinks=false, lengths=false, pages=false";
+    let full = "layout=bshd, causal=true, mask=keep, sinks=true, lengths=true, pages=false";
+    let capped =
+        "layout=bhsd, causal=true, softcap=0.0, mask=nomask, sinks=false, lengths=false, pages=false";
+    let windowed = "layout=bhsd, causal=true, window=0, mask=nomask, sinks=false, lengths=false, pages=false";
+    let paged = "layout=bhsd, causal=true, mask=nomask, sinks=false, lengths=true, pages=true";
+    let into_pages = "layout=bhsd, pages=true";
     let qkv = "f32[2, 6, 5, 8]; f32[2, 3, 7, 8]; f32[2, 3, 7, 9]";
     check(&[
         (qkv, "attention", plain, "f32[2, 6, 5, 9]"),
@@ -267,20 +270,62 @@ fn attention_and_positions() {
             plain,
             "head dims must be 1 to 512, got 513 and 1",
         ),
-        ("f32[2, 4, 9, 8]; f32[2, 4, 3, 8]; i64[]", "kv_append", "layout=bhsd", "f32[2, 4, 9, 8]"),
-        ("f32[2, 4, 9, 8]; f32[2, 4, 3, 8]; i64[2]", "kv_append", "layout=bhsd", "f32[2, 4, 9, 8]"),
+        (
+            "f32[2, 4, 9, 8]; f32[2, 4, 3, 8]; i64[]",
+            "kv_append",
+            "layout=bhsd, pages=false",
+            "f32[2, 4, 9, 8]",
+        ),
+        (
+            "f32[2, 4, 9, 8]; f32[2, 4, 3, 8]; i64[2]",
+            "kv_append",
+            "layout=bhsd, pages=false",
+            "f32[2, 4, 9, 8]",
+        ),
         (
             "f32[2, 4, 9, 8]; f32[2, 4, 3, 8]; i64[3]",
             "kv_append",
-            "layout=bhsd",
+            "layout=bhsd, pages=false",
             "the position must have shape [2], got [3]",
         ),
         (
             "f32[2, 4, 2, 8]; f32[2, 4, 3, 8]; i64[]",
             "kv_append",
-            "layout=bhsd",
+            "layout=bhsd, pages=false",
             "3 rows do not fit a cache of 2",
         ),
+        (
+            "f32[1, 6, 5, 8]; f32[9, 3, 4, 8]; f32[9, 3, 4, 9]; i32[1]; i32[1, 2]",
+            "attention",
+            paged,
+            "f32[1, 6, 5, 9]",
+        ),
+        (
+            "f32[2, 6, 5, 8]; f32[9, 3, 4, 8]; f32[9, 3, 4, 8]; i32[2]; i32[1, 2]",
+            "attention",
+            paged,
+            "pages must have shape [2, P], got [1, 2]",
+        ),
+        (
+            "f32[2, 6, 5, 8]; f32[0, 3, 4, 8]; f32[0, 3, 4, 8]; i32[2]; i32[2, 2]",
+            "attention",
+            paged,
+            "there must be a page",
+        ),
+        (
+            "f32[2, 6, 5, 8]; f32[9, 3, 4, 8]; f32[8, 3, 4, 8]; i32[2]; i32[2, 2]",
+            "attention",
+            paged,
+            "batches differ: q 2, k 9, v 8",
+        ),
+        ("f32[9, 4, 4, 8]; f32[2, 4, 30, 8]; i64[2]; i32[2, 3]", "kv_append", into_pages, "f32[9, 4, 4, 8]"),
+        (
+            "f32[9, 4, 4, 8]; f32[2, 4, 3, 8]; i64[]; i32[9, 3]",
+            "kv_append",
+            into_pages,
+            "pages must have shape [2, P], got [9, 3]",
+        ),
+        ("f32[9, 4, 4, 8]; f32[2, 4, 3, 8]; i64[]", "kv_append", into_pages, "takes 4 operands, got 3"),
         (
             "f32[2, 5, 4, 8]; i64[2, 5]",
             "rope",

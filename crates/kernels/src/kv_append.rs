@@ -11,8 +11,9 @@ use super::elementwise::whole_copy;
 use super::integers::Integers;
 use super::matmul::{MatmulElements, SplitKPartials};
 use crate::kernels;
-use crate::launch::{Launch, bytes, number};
+use crate::launch::{Launch, bytes};
 use crate::math;
+use crate::pages::PageTable;
 use crate::site::{Operand, Site, Target, linear_group};
 use crate::walk::{Walk, Walker};
 
@@ -22,11 +23,9 @@ kernels! { |op, site|
 
 /// Lowers an append.
 pub(crate) fn kv_append(op: &KvAppend, site: &mut Site<'_>) -> Result<(), String> {
-    let ([cache, rows, position], [target]) = (&site.operands[..], &site.targets[..]) else {
-        return Err("needs a cache, rows and a position".into());
-    };
-    let (cache, rows) = (cache.clone(), rows.clone());
-    let to = Cache { layout: op.layout, position: position.clone(), target: target.clone() };
+    let [target] = &site.targets[..] else { return Err("needs a result".into()) };
+    let to = Cache::new(op, &site.operands, target)?;
+    let (cache, rows) = (site.operands[0].clone(), site.operands[1].clone());
     whole_copy(&cache, &to.target, site)?;
     let Some(moving) = CacheAppend::new(&rows, &to) else { return Ok(()) };
 
@@ -35,7 +34,7 @@ pub(crate) fn kv_append(op: &KvAppend, site: &mut Site<'_>) -> Result<(), String
     let l = Launch::new(&k);
     moving.declare(&l, None)?.run(linear_group(&k) * group + k.local_index());
     let (count, cost, bound) = (moving.count, moving.cost(), l.done());
-    site.dispatch(k, bound, (count as u64).div_ceil(u64::from(group)), cost)
+    site.dispatch(k, bound, count.div_ceil(group), cost)
 }
 
 /// A cache that rows go to.
@@ -44,10 +43,22 @@ pub(super) struct Cache {
     pub(super) layout: HeadLayout,
     /// Where the first row goes, a number in memory; or one for each sequence.
     pub(super) position: Operand,
+    /// The pages of each sequence, where the cache is a pool of them.
+    pub(super) pages: Option<Operand>,
     pub(super) target: Target,
 }
 
 impl Cache {
+    /// The cache that an append writes, of its operands.
+    pub(super) fn new(op: &KvAppend, operands: &[Operand], target: &Target) -> Result<Self, String> {
+        let (position, pages) = match operands {
+            [_, _, position] if !op.pages => (position, None),
+            [_, _, position, pages] if op.pages => (position, Some(pages.clone())),
+            _ => return Err("needs a cache, rows and a position".into()),
+        };
+        Ok(Cache { layout: op.layout, position: position.clone(), pages, target: target.clone() })
+    }
+
     /// The axis of positions.
     fn axis(&self) -> usize {
         match self.layout {
@@ -58,45 +69,73 @@ impl Cache {
 
     /// Whether each sequence has its own position.
     fn per_sequence(&self) -> bool {
-        !self.position.ty.shape.is_empty()
+        self.position.ty.shape.rank() != 0
     }
 
-    fn strides(&self) -> Vec<i64> {
-        self.target.ty.shape.strides().iter().map(|s| *s as i64).collect()
+    fn strides(&self) -> Vec<Dim> {
+        self.target.ty.shape.stride_sizes().to_vec()
+    }
+
+    /// Declares where positions are, after what was bound before.
+    fn places<'k>(&self, l: &Launch<'k>, position: Integers<'k>) -> Places<'k> {
+        let (pool, positions) = (self.target.ty.shape.size(0), self.target.ty.shape.size(self.axis()));
+        let pages = self.pages.as_ref().map(|pages| PageTable::declare(l, pages, pool, positions));
+        let room = self.pages.as_ref().map_or(positions, |pages| pages.sizes()[1] * positions);
+        Places { per_sequence: self.per_sequence(), position, capacity: l.size("capacity", room), pages }
     }
 
     /// Declares the cache as elements of a type.
     pub(super) fn declare<'k>(&self, l: &Launch<'k>, elem: Elem) -> CacheRows<'k> {
         let strides = self.strides();
+        let position = Integers::read(l, "position", &self.position);
         CacheRows {
             axis: self.axis(),
-            per_sequence: self.per_sequence(),
-            position: Integers::read(l, "position", &self.position),
             sink: l.bind("cache", elem, Access::Write, self.target.memory),
-            capacity: l.size("capacity", self.target.ty.shape[self.axis()]),
+            places: self.places(l, position),
             strides: [0, 1, 2].map(|d| l.stride(&format!("to{d}"), strides[d])),
         }
+    }
+}
+
+/// Where the positions of sequences are in a declared cache.
+struct Places<'k> {
+    per_sequence: bool,
+    /// Where a sequence's first row goes.
+    position: Integers<'k>,
+    capacity: Val<'k>,
+    pages: Option<PageTable<'k>>,
+}
+
+impl<'k> Places<'k> {
+    /// Gives `put` the place of a sequence's row among batches or pages, and among their positions, if it is inside.
+    fn at(&self, sequence: Val<'k>, row: Val<'k>, put: impl FnOnce(Val<'k>, Val<'k>)) {
+        let first = if self.per_sequence { sequence } else { self.capacity.like(0.0) };
+        let at = self.position.at(first).plus(row);
+        let k = self.capacity.builder();
+        k.if_(at.below(self.capacity), || match &self.pages {
+            None => put(sequence, at.low),
+            Some(pages) => {
+                let (page, position) = pages.find(sequence, at.low);
+                k.if_(page.below(pages.pool()), || put(page.low, position));
+            }
+        });
     }
 }
 
 /// A declared cache.
 pub(super) struct CacheRows<'k> {
     axis: usize,
-    per_sequence: bool,
-    position: Integers<'k>,
     sink: Buf<'k>,
-    capacity: Val<'k>,
+    places: Places<'k>,
     strides: [Val<'k>; 3],
 }
 
 impl<'k> CacheRows<'k> {
     /// Gives `put` the cache and where the row of a head begins in it, if it is inside.
     pub(super) fn at(&self, row: [Val<'k>; 3], put: impl FnOnce(Buf<'k>, Val<'k>)) {
-        let sequence = if self.per_sequence { row[0] } else { self.capacity.like(0.0) };
-        let at = self.position.at(sequence).plus(row[self.axis]);
-        self.capacity.builder().if_(at.below(self.capacity), || {
+        self.places.at(row[0], row[self.axis], |batch, position| {
             let mut places = row;
-            places[self.axis] = at.low;
+            (places[0], places[self.axis]) = (batch, position);
             let [b, i1, i2] = places;
             let [s0, s1, s2] = self.strides;
             put(self.sink, b * s0 + i1 * s1 + i2 * s2);
@@ -115,9 +154,9 @@ pub(super) struct CacheAppend<'a> {
     /// Elements that move at once.
     width: usize,
     /// Invocations to a position.
-    each: usize,
+    each: Dim,
     /// Invocations.
-    pub(super) count: usize,
+    pub(super) count: Dim,
 }
 
 impl<'a> CacheAppend<'a> {
@@ -130,20 +169,25 @@ impl<'a> CacheAppend<'a> {
             4 => (Elem::U32, 1),
             _ => (Elem::U32, 2),
         };
-        let (axis, dims, to) = (cache.axis(), rows.dims(), cache.strides());
+        let (axis, dims, to) = (cache.axis(), rows.sizes(), cache.strides());
         let width = if words == 1 && moves_fours(rows, &to) { 4 } else { 1 };
         // One row of positions for every combination of the other dimensions.
         let mut inner = dims.to_vec();
         inner.remove(axis);
-        let without_axis = |steps: &[i64]| {
+        let without_axis = |steps: &[Dim]| {
             let mut steps = steps.to_vec();
             steps.remove(axis);
             steps
         };
-        let walk = Walk::new(&inner, &[without_axis(&rows.stride_numbers()), without_axis(&to)]);
-        let each = number(walk.numel()) / width;
+        let mut to = without_axis(&to);
+        if cache.pages.is_some() {
+            // A sequence's page is found for each position.
+            to[0] = Dim::ZERO;
+        }
+        let walk = Walk::new(&inner, &[without_axis(&rows.strides), to]);
+        let each = walk.numel().div_floor(width);
         let count = each * dims[axis];
-        (count > 0).then_some(CacheAppend { rows, cache, walk, elem, words, width, each, count })
+        (count != 0).then_some(CacheAppend { rows, cache, walk, elem, words, width, each, count })
     }
 
     /// Operations and bytes.
@@ -163,6 +207,8 @@ impl<'a> CacheAppend<'a> {
         partials: Option<&'m SplitKPartials>,
     ) -> Result<DeclaredAppend<'k, 'm>, String> {
         let (axis, target) = (self.cache.axis(), &self.cache.target);
+        let dims = self.rows.sizes();
+        let by_sequence = self.cache.per_sequence() || self.cache.pages.is_some();
         // Sums are numbers and are rounded where they are stored.
         let (source, elem, words) = match partials {
             Some(partials) => {
@@ -173,21 +219,19 @@ impl<'a> CacheAppend<'a> {
                 (MatmulElements::Stored(rows), self.elem, self.words)
             }
         };
+        let position = Integers::read(l, "position", &self.cache.position);
         Ok(DeclaredAppend {
             of: self,
             source,
             words,
-            position: Integers::read(l, "position", &self.cache.position),
             sink: l.bind("cache", elem, Access::Write, target.memory),
             n: l.size("n", self.count),
             each: l.size("each", self.each),
-            of_sequence: self
-                .cache
-                .per_sequence()
-                .then(|| l.size("of_sequence", self.each / self.rows.dims()[0])),
-            capacity: l.size("capacity", target.ty.shape[axis]),
+            of_sequence: by_sequence.then(|| l.size("of_sequence", self.each.div_floor(dims[0]))),
+            places: self.cache.places(l, position),
             from_row: l.stride("from_row", self.rows.strides[axis]),
             to_row: l.stride("to_row", self.cache.strides()[axis]),
+            to_page: self.cache.pages.as_ref().map(|_| l.stride("to_page", self.cache.strides()[0])),
             walker: self.walk.declare(l, &[self.rows.offset, Dim::ZERO]),
         })
     }
@@ -198,15 +242,16 @@ pub(super) struct DeclaredAppend<'k, 'm> {
     of: &'m CacheAppend<'m>,
     source: MatmulElements<'k, 'm>,
     words: u32,
-    position: Integers<'k>,
     sink: Buf<'k>,
     n: Val<'k>,
     each: Val<'k>,
     /// Invocations to a position of one sequence, where each has its own.
     of_sequence: Option<Val<'k>>,
-    capacity: Val<'k>,
+    places: Places<'k>,
     from_row: Val<'k>,
     to_row: Val<'k>,
+    /// From one page to the next, where there are pages.
+    to_page: Option<Val<'k>>,
     walker: Walker<'k>,
 }
 
@@ -218,10 +263,10 @@ impl<'k> DeclaredAppend<'k, '_> {
         k.if_(work.lt(self.n), || {
             let (row, rest) = (work / self.each, work % self.each);
             let sequence = self.of_sequence.map_or(k.u32(0), |invocations| rest / invocations);
-            let at = self.position.at(sequence).plus(row);
-            k.if_(at.below(self.capacity), || {
+            self.places.at(sequence, row, |page, position| {
                 let places = self.walker.at(rest * width);
-                let (from, to) = (places[0] + row * self.from_row, places[1] + at.low * self.to_row);
+                let (from, to) = (places[0] + row * self.from_row, places[1] + position * self.to_row);
+                let to = self.to_page.map_or(to, |step| to + page * step);
                 for word in 0..words {
                     let values = self.source.load(from * words + word, width);
                     self.sink.store_vec(to * words + word, &values);
@@ -232,10 +277,14 @@ impl<'k> DeclaredAppend<'k, '_> {
 }
 
 /// Whether four neighbouring elements of the rows are one vector in both places.
-fn moves_fours(rows: &Operand, to: &[i64]) -> bool {
-    let (dims, offset, strides) = (rows.dims(), rows.first(), rows.stride_numbers());
-    let apart =
-        |steps: &[i64]| dims.iter().zip(steps).take(3).all(|(size, step)| *size <= 1 || step % 4 == 0);
-    let unit = strides.last() == Some(&1);
-    unit && dims.last().is_some_and(|d| d % 4 == 0) && offset % 4 == 0 && apart(&strides) && apart(to)
+fn moves_fours(rows: &Operand, to: &[Dim]) -> bool {
+    let dims = rows.sizes();
+    let apart = |steps: &[Dim]| {
+        let mut outer = dims.iter().zip(steps).take(3);
+        // A dimension of size 1 is never stepped over.
+        outer.all(|(size, step)| size.as_constant() == Some(1) || step.is_multiple_of(4))
+    };
+    let unit = rows.strides.last().is_some_and(|step| step.as_constant() == Some(1));
+    let whole = dims.last().is_some_and(|d| d.is_multiple_of(4));
+    unit && whole && rows.offset.is_multiple_of(4) && apart(&rows.strides) && apart(to)
 }

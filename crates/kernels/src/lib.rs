@@ -62,6 +62,7 @@ mod norm;
 mod order;
 mod packed;
 mod pad;
+mod pages;
 mod pool;
 mod random;
 mod recurrent;

@@ -11,7 +11,7 @@ use super::integers::Integers;
 use super::kv_append::{Cache, CacheRows};
 use super::matmul::{MatmulElements, SplitKPartials};
 use crate::kernels;
-use crate::launch::{Launch, bytes};
+use crate::launch::{Launch, bytes, number};
 use crate::math;
 use crate::site::{Memory, Operand, Site, Target, linear_group};
 
@@ -30,7 +30,7 @@ pub(crate) fn rope(op: &Rope, site: &mut Site<'_>) -> Result<(), String> {
     let declared = turn.declare(&l, None)?;
     declared.run(linear_group(&k) * group + k.local_index());
     let (count, cost, bound) = (turn.count, turn.cost(), l.done());
-    site.dispatch(k, bound, (count as u64).div_ceil(u64::from(group)), cost)
+    site.dispatch(k, bound, count.div_ceil(group), cost)
 }
 
 /// Where rotated rows go.
@@ -38,7 +38,7 @@ pub(super) enum RopeTarget {
     /// To a packed result.
     Packed(Target),
     /// Among a cache's rows.
-    Cache(Cache),
+    Cache(Box<Cache>),
 }
 
 /// A rotation to be declared in a kernel.
@@ -54,7 +54,7 @@ pub(super) struct Rotation<'a> {
     lanes: usize,
     units: usize,
     /// Invocations.
-    pub(super) count: usize,
+    pub(super) count: Dim,
 }
 
 impl<'a> Rotation<'a> {
@@ -70,16 +70,16 @@ impl<'a> Rotation<'a> {
         if !site.caps.target.has(scalar) {
             return Err(format!("the device has no {scalar}"));
         }
-        let dims = x.dims();
+        let dims = x.sizes();
         let pairs = op.rotary / 2;
-        let rest = dims[3] - op.rotary;
+        let rest = number(dims[3]) - op.rotary;
         let lanes = lanes(op, x);
         let units = (pairs + rest).div_ceil(lanes);
         let count = dims[0] * dims[1] * dims[2] * units;
         if count == 0 {
             return Ok(None);
         }
-        if count > u32::MAX as usize {
+        if count > u32::MAX {
             return Err(format!("{count} positions are more than kernels count"));
         }
         let (frequencies, amplitude) = op.frequencies();
@@ -91,10 +91,15 @@ impl<'a> Rotation<'a> {
         Ok(Some(Rotation { op, x, angles, turns, amplitude, place, lanes, units, count }))
     }
 
+    /// Elements of a row.
+    fn width(&self) -> usize {
+        number(self.x.sizes()[3])
+    }
+
     /// Operations and bytes.
     pub(super) fn cost(&self) -> (Dim, Dim) {
-        let dims = self.x.dims();
-        ((dims[0] * dims[1] * dims[2] * self.op.rotary * 3).into(), 2 * bytes(&self.x.ty))
+        let dims = self.x.sizes();
+        (dims[0] * dims[1] * dims[2] * (self.op.rotary * 3), 2 * bytes(&self.x.ty))
     }
 
     /// Whether it reads the product whose parts wait to be summed.
@@ -110,7 +115,7 @@ impl<'a> Rotation<'a> {
     ) -> Result<DeclaredRotation<'k, 't>, String> {
         let k = l.k();
         let (op, x) = (self.op, &self.x);
-        let dims = x.dims();
+        let dims = x.sizes();
         let from = match partials {
             Some(partials) => MatmulElements::Summed(partials.declare(l)?),
             None => MatmulElements::Stored(l.read("x", x)),
@@ -134,11 +139,12 @@ impl<'a> Rotation<'a> {
             _ => Angles::None,
         };
         let rank = if op.tables { 3 } else { 2 };
-        let batched = self.angles.first().is_some_and(|o| o.dims().len() == rank);
+        let batched = self.angles.first().is_some_and(|o| o.sizes().len() == rank);
         let (n, of_row) = (l.size("n", self.count), l.size("units", self.units));
         let sizes = (l.size("d1", dims[1]), l.size("d2", dims[2]));
         let strides = [0, 1, 2].map(|d| l.stride(&format!("s{d}"), x.strides[d]));
-        let element = if x.strides[3] == 1 { k.u32(1) } else { l.stride("s3", x.strides[3]) };
+        let element =
+            if x.strides[3].as_constant() == Some(1) { k.u32(1) } else { l.stride("s3", x.strides[3]) };
         let offset = l.size("offset", x.offset);
         Ok(DeclaredRotation {
             of: self,
@@ -193,7 +199,7 @@ impl<'k> DeclaredRotation<'k, '_> {
             let [s0, s1, s2] = self.strides;
             let start = self.offset + b * s0 + i1 * s1 + i2 * s2;
             match &self.to {
-                DeclaredTarget::Packed(out) => self.turn(*out, start, row * self.of.x.dims()[3], place, unit),
+                DeclaredTarget::Packed(out) => self.turn(*out, start, row * self.of.width(), place, unit),
                 DeclaredTarget::Cache(cache) => {
                     cache.at([b, i1, i2], |out, to| self.turn(out, start, to, place, unit));
                 }
@@ -205,7 +211,7 @@ impl<'k> DeclaredRotation<'k, '_> {
     fn turn(&self, out: Buf<'k>, start: Val<'k>, to: Val<'k>, place: Val<'k>, unit: Val<'k>) {
         let k = start.builder();
         let (op, lanes) = (self.of.op, self.of.lanes);
-        let (pairs, rest) = (op.rotary / 2, self.of.x.dims()[3] - op.rotary);
+        let (pairs, rest) = (op.rotary / 2, self.of.width() - op.rotary);
         let lane = Lanes { from: &self.from, out, start, element: self.element, to, lanes };
         let first = unit * lanes;
         let turn = || {
@@ -244,10 +250,12 @@ impl<'k> DeclaredRotation<'k, '_> {
 
 /// Pairs, or passing elements, of an invocation: four where all of them are whole vectors.
 fn lanes(op: &Rope, x: &Operand) -> usize {
-    let dims = x.dims();
-    let apart = dims.iter().zip(&x.strides).take(3).all(|(size, step)| *size <= 1 || step.is_multiple_of(4));
+    let dims = x.sizes();
+    // A dimension of size 1 is never stepped over.
+    let stepped = |(size, step): (&Dim, &Dim)| size.as_constant() == Some(1) || step.is_multiple_of(4);
+    let apart = dims.iter().zip(&x.strides).take(3).all(stepped);
     let fours = (op.rotary / 2).is_multiple_of(4) && dims[3].is_multiple_of(4);
-    let unit = x.strides[3] == 1 && x.offset.is_multiple_of(4);
+    let unit = x.strides[3].as_constant() == Some(1) && x.offset.is_multiple_of(4);
     if apart && fours && unit && x.ty.dtype != DType::F64 { 4 } else { 1 }
 }
 

@@ -23,7 +23,7 @@ enum DeclaredRowMove<'k, 'j> {
 }
 
 impl RowMove<'_> {
-    fn count(&self) -> usize {
+    fn count(&self) -> Dim {
         match self {
             RowMove::Rotation(turn) => turn.count,
             RowMove::CacheAppend(rows) => rows.count,
@@ -64,13 +64,11 @@ pub(crate) fn rope_append(ops: &[(&Op, usize)], site: &mut Site<'_>) -> Result<(
     let caches: Vec<Option<Cache>> = parts
         .iter()
         .zip(&targets)
-        .map(|((op, own), target)| match (op, own) {
-            (Op::KvAppend(op), [_, _, position]) => {
-                Some(Cache { layout: op.layout, position: position.clone(), target: target.clone() })
-            }
-            _ => None,
+        .map(|((op, own), target)| match op {
+            Op::KvAppend(op) => Cache::new(op, own, target).map(Some),
+            _ => Ok(None),
         })
-        .collect();
+        .collect::<Result<_, String>>()?;
     for ((_, own), cache) in parts.iter().zip(&caches) {
         if let (Some(cache), [old, ..]) = (cache, own) {
             whole_copy(old, &cache.target, site)?;
@@ -85,8 +83,9 @@ pub(crate) fn rope_append(ops: &[(&Op, usize)], site: &mut Site<'_>) -> Result<(
     for (i, ((op, own), cache)) in parts.iter().zip(&caches).enumerate() {
         match (op, cache) {
             (Op::Rope(rope), _) => {
-                let place =
-                    taker(i).map_or(RopeTarget::Packed(targets[i].clone()), |c| RopeTarget::Cache(c.clone()));
+                let place = taker(i).map_or(RopeTarget::Packed(targets[i].clone()), |c| {
+                    RopeTarget::Cache(Box::new(c.clone()))
+                });
                 jobs.extend(
                     Rotation::new(rope, own, place, site)?.map(|turn| RowMove::Rotation(Box::new(turn))),
                 );
@@ -112,7 +111,7 @@ pub(crate) fn rope_append(ops: &[(&Op, usize)], site: &mut Site<'_>) -> Result<(
     let k = site.builder("rotations", group);
     let l = Launch::new(&k);
     let id = linear_group(&k);
-    let (mut groups, mut cost) = (0, (Dim::ZERO, Dim::ZERO));
+    let (mut groups, mut cost) = (Dim::ZERO, (Dim::ZERO, Dim::ZERO));
     for job in &jobs {
         let declared = match job {
             RowMove::Rotation(turn) => {
@@ -123,12 +122,12 @@ pub(crate) fn rope_append(ops: &[(&Op, usize)], site: &mut Site<'_>) -> Result<(
             }
         };
         let first = l.size("first", groups);
-        groups += job.count().div_ceil(group as usize);
+        groups += job.count().div_ceil(group);
         let end = l.size("end", groups);
         k.if_(id.ge(first) & id.lt(end), || declared.run((id - first) * group + k.local_index()));
         let (flops, bytes) = job.cost();
         cost = (cost.0 + flops, cost.1 + bytes);
     }
     let bound = l.done();
-    site.dispatch(k, bound, groups as u64, cost)
+    site.dispatch(k, bound, groups, cost)
 }

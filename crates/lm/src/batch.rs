@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use olivine::ir::{Element, Tensor};
 
+use crate::pages::Page;
 use crate::{Error, Sampling};
 
 /// Sizes of the lists of recent tokens and of biases are multiples of this, so that few of them are compiled for.
@@ -20,6 +21,8 @@ pub(crate) struct Row<'a> {
     pub(crate) sampling: &'a Sampling,
     /// The number of the draw.
     pub(crate) draw: u64,
+    /// The pages of its cache.
+    pub(crate) pages: &'a [Page],
     /// The tokens that may come next, if not all.
     pub(crate) allowed: Option<&'a Arc<[u64]>>,
 }
@@ -27,15 +30,61 @@ pub(crate) struct Row<'a> {
 /// The inputs by name.
 pub(crate) type Inputs = Vec<(&'static str, Tensor)>;
 
+/// Sizes of a run.
+#[derive(Clone, Copy)]
+pub(crate) struct Sizes {
+    /// Tokens of a row; those that a row does not have are computed for nothing.
+    pub(crate) width: usize,
+    /// Whether a token is chosen after each token, or only after a row's last.
+    pub(crate) every: bool,
+    /// Pages that a sequence may have.
+    pub(crate) table: usize,
+    pub(crate) vocabulary: usize,
+}
+
 /// Inputs of a run with a row for each sequence; `None` is a slot without one, whose result is not used.
-pub(crate) fn inputs(
-    rows: &[Option<Row<'_>>],
-    width: usize,
-    capacity: usize,
-    vocabulary: usize,
-) -> Result<Inputs, Error> {
-    let none = Sampling::default();
+pub(crate) fn inputs(rows: &[Option<Row<'_>>], sizes: Sizes) -> Result<Inputs, Error> {
+    let Sizes { width, every, table, .. } = sizes;
     let batch = rows.len();
+    let mut tokens = vec![0i64; batch * width];
+    let mut positions = vec![0i64; batch * width];
+    let (mut starts, mut lengths) = (vec![0i64; batch], vec![0i64; batch]);
+    // A token without a page is dropped.
+    let mut pages = vec![-1i32; batch * table];
+    let picks = if every { width } else { 1 };
+    let mut picked = vec![0i64; batch * picks];
+    for (i, row) in rows.iter().enumerate() {
+        let first = if every { 0 } else { row.as_ref().map_or(1, |row| row.tokens.len()) - 1 };
+        for (at, picked) in picked[i * picks..][..picks].iter_mut().enumerate() {
+            *picked = (i * width + first + at) as i64;
+        }
+        let Some(row) = row else { continue };
+        tokens[i * width..][..row.tokens.len()].copy_from_slice(row.tokens);
+        for (at, position) in positions[i * width..][..width].iter_mut().enumerate() {
+            *position = (row.before + at) as i64;
+        }
+        starts[i] = row.before as i64;
+        // Tokens that a row does not have come after those that it has, which do not see them.
+        lengths[i] = (row.before + width) as i64;
+        pages[i * table..][..row.pages.len()].copy_from_slice(row.pages);
+    }
+    let mut all = vec![
+        ("tokens", Tensor::new([batch, width], tokens)?),
+        ("positions", Tensor::new([batch, width], positions)?),
+        ("starts", column(starts)?),
+        ("lengths", column(lengths)?),
+        ("pages", Tensor::new([batch, table], pages)?),
+        ("picked", column(picked)?),
+    ];
+    let chosen: Vec<Option<&Row<'_>>> =
+        rows.iter().flat_map(|row| std::iter::repeat_n(row.as_ref(), picks)).collect();
+    choices(&chosen, sizes.vocabulary, &mut all)?;
+    Ok(all)
+}
+
+/// How the tokens are chosen, each after a row's tokens.
+fn choices(rows: &[Option<&Row<'_>>], vocabulary: usize, inputs: &mut Inputs) -> Result<(), Error> {
+    let none = Sampling::default();
     let recent = |row: &Row<'_>| -> usize {
         match row.sampling.penalises() {
             true => counted(row.sampling, row.history).len(),
@@ -44,24 +93,14 @@ pub(crate) fn inputs(
     };
     let listed = |most: usize| if most <= 1 { 1 } else { most.next_multiple_of(LIST_STEP) };
     let of_rows = || rows.iter().flatten();
-    let recents = listed(of_rows().map(recent).max().unwrap_or(0));
+    let recents = listed(of_rows().map(|row| recent(row)).max().unwrap_or(0));
     let biases = listed(of_rows().map(|row| row.sampling.bias.len()).max().unwrap_or(0));
-
-    let mut tokens = vec![0i64; batch * width];
-    let mut positions = vec![0i64; batch * width];
-    // A row at the capacity is dropped.
-    let (mut starts, mut lengths) = (vec![capacity as i64; batch], vec![0i64; batch]);
-    let mut recent_tokens = vec![-1i64; batch * recents];
-    let (mut bias_tokens, mut bias) = (vec![0i64; batch * biases], vec![0f32; batch * biases]);
-    let mut draws = vec![0u32; batch * 4];
+    let count = rows.len();
+    let mut recent_tokens = vec![-1i64; count * recents];
+    let (mut bias_tokens, mut bias) = (vec![0i64; count * biases], vec![0f32; count * biases]);
+    let mut draws = vec![0u32; count * 4];
     for (i, row) in rows.iter().enumerate() {
         let Some(row) = row else { continue };
-        tokens[i * width..][..row.tokens.len()].copy_from_slice(row.tokens);
-        for (at, position) in positions[i * width..][..width].iter_mut().enumerate() {
-            *position = (row.before + at) as i64;
-        }
-        starts[i] = row.before as i64;
-        lengths[i] = (row.before + row.tokens.len()) as i64;
         if row.sampling.penalises() {
             let counted = counted(row.sampling, row.history);
             recent_tokens[i * recents..][..counted.len()].copy_from_slice(counted);
@@ -77,37 +116,33 @@ pub(crate) fn inputs(
             (draw >> 32) as u32,
         ]);
     }
-    let samplings: Vec<&Sampling> =
-        rows.iter().map(|row| row.as_ref().map_or(&none, |row| row.sampling)).collect();
+    let samplings: Vec<&Sampling> = rows.iter().map(|row| row.map_or(&none, |row| row.sampling)).collect();
     let floats = |of: fn(&Sampling) -> f32| column(samplings.iter().map(|sampling| of(sampling)).collect());
-    Ok(vec![
-        ("tokens", Tensor::new([batch, width], tokens)?),
-        ("positions", Tensor::new([batch, width], positions)?),
-        ("starts", column(starts)?),
-        ("lengths", column(lengths)?),
-        ("recent", Tensor::new([batch, recents], recent_tokens)?),
+    inputs.extend([
+        ("recent", Tensor::new([count, recents], recent_tokens)?),
         ("repetition", floats(|s| s.repetition)?),
         ("frequency", floats(|s| s.frequency)?),
         ("presence", floats(|s| s.presence)?),
-        ("bias_tokens", Tensor::new([batch, biases], bias_tokens)?),
-        ("biases", Tensor::new([batch, biases], bias)?),
+        ("bias_tokens", Tensor::new([count, biases], bias_tokens)?),
+        ("biases", Tensor::new([count, biases], bias)?),
         ("temperature", floats(|s| s.temperature)?),
         ("top_p", floats(|s| s.top_p)?),
         ("min_p", floats(|s| s.min_p)?),
         ("top_k", column(samplings.iter().map(|sampling| sampling.top_k).collect())?),
-        ("draws", Tensor::new([batch, 4], draws)?),
+        ("draws", Tensor::new([count, 4], draws)?),
         ("allowed", allowed(rows, vocabulary)?),
-    ])
+    ]);
+    Ok(())
 }
 
 /// Whether each token may be chosen: a single flag for each row where all may.
-fn allowed(rows: &[Option<Row<'_>>], vocabulary: usize) -> Result<Tensor, Error> {
+fn allowed(rows: &[Option<&Row<'_>>], vocabulary: usize) -> Result<Tensor, Error> {
     if rows.iter().flatten().all(|row| row.allowed.is_none()) {
         return Ok(Tensor::new([rows.len(), 1], vec![true; rows.len()])?);
     }
     let mut flags = vec![true; rows.len() * vocabulary];
     for (row, flags) in rows.iter().zip(flags.chunks_mut(vocabulary)) {
-        let Some(words) = row.as_ref().and_then(|row| row.allowed) else { continue };
+        let Some(words) = row.and_then(|row| row.allowed) else { continue };
         for (id, flag) in flags.iter_mut().enumerate() {
             *flag = words.get(id / 64).is_some_and(|word| word >> (id % 64) & 1 == 1);
         }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use olivine_tokenizer::{JsonGrammar, JsonState, Tokenizer};
+use olivine_tokenizer::{JsonGrammar, JsonSchema, JsonState, SchemaState, Tokenizer};
 
 use crate::Error;
 
@@ -80,15 +80,29 @@ impl JsonConstraints {
 
     fn from(&self, start: fn(&JsonGrammar) -> JsonState) -> Constraint {
         let state = start(&self.grammar.lock().unwrap_or_else(PoisonError::into_inner));
-        Constraint::new(JsonMask { grammar: self.grammar.clone(), state })
+        Constraint::new(JsonMask { grammar: self.grammar.clone(), state: Place::Value(state) })
     }
+
+    /// A constraint to one value that follows a JSON schema.
+    pub fn schema(&self, schema: &str) -> Result<Constraint, Error> {
+        let schema = Arc::new(JsonSchema::parse(schema)?);
+        let state = self.grammar.lock().unwrap_or_else(PoisonError::into_inner).start_schema(schema);
+        Ok(Constraint::new(JsonMask { grammar: self.grammar.clone(), state: Place::Schema(state) }))
+    }
+}
+
+/// A place in a JSON text.
+#[derive(Clone, Debug)]
+enum Place {
+    Value(JsonState),
+    Schema(SchemaState),
 }
 
 /// A request's place in a JSON text.
 #[derive(Clone)]
 struct JsonMask {
     grammar: Arc<Mutex<JsonGrammar>>,
-    state: JsonState,
+    state: Place,
 }
 
 impl fmt::Debug for JsonMask {
@@ -100,14 +114,22 @@ impl fmt::Debug for JsonMask {
 impl TokenMask for JsonMask {
     fn allowed(&mut self) -> Arc<[u64]> {
         // Masks that are kept are whole, whatever a thread did that panicked.
-        self.grammar.lock().unwrap_or_else(PoisonError::into_inner).mask(&self.state)
+        let mut grammar = self.grammar.lock().unwrap_or_else(PoisonError::into_inner);
+        match &self.state {
+            Place::Value(state) => grammar.mask(state),
+            Place::Schema(state) => grammar.schema_mask(state),
+        }
     }
 
     fn accept(&mut self, token: i64) -> Result<(), Error> {
         let grammar = self.grammar.lock().unwrap_or_else(PoisonError::into_inner);
         let unknown = || olivine_tokenizer::Error::Grammar { problem: format!("{token} is no token") };
         let id = u32::try_from(token).map_err(|_| unknown())?;
-        Ok(grammar.accept(&mut self.state, id)?)
+        match &mut self.state {
+            Place::Value(state) => grammar.accept(state, id)?,
+            Place::Schema(state) => grammar.schema_accept(state, id)?,
+        }
+        Ok(())
     }
 
     fn duplicate(&self) -> Box<dyn TokenMask> {

@@ -1,69 +1,24 @@
 //! Continuous batching: sequences come and go between steps.
 //!
 //! A step computes a chunk of the oldest prompt that is not done, then one token of every sequence whose prompt is. What a
-//! sequence computes does not depend on the others: prompts are computed alone and in chunks of their own, and a run of
-//! decoding sequences has a row for every slot, with or without one in it.
+//! sequence computes does not depend on the others: prompts are computed alone and in chunks that begin at multiples of their size, a
+//! run of decoding sequences has a row for every slot, with or without one in it, and its table of pages has always the same width.
+//!
+//! Where pages run out, the youngest sequence gives its own away and waits. It is computed again as it was the first time, prompt by
+//! chunks and then token by token, so that its numbers stay the same.
 
-use std::collections::VecDeque;
-use std::sync::Arc;
+use std::collections::{HashMap, VecDeque};
 
-use olivine::internals::models::CausalLm;
+use olivine::internals::models::{CausalLm, PAGE};
 use olivine::ir::DType;
 use olivine::{Input, Session, State};
 
-use crate::batch::{Inputs, Row, inputs};
+use crate::batch::{Inputs, Row, Sizes, inputs};
 use crate::caches::Caches;
 use crate::graph::{self, Step};
-use crate::{Error, Finish, Request};
-
-/// How an engine decodes.
-#[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
-pub struct EngineOptions {
-    /// Sequences that are decoded at once.
-    pub slots: usize,
-    /// Positions of a sequence at most; the model's own if not given, and never more.
-    pub context: Option<usize>,
-    /// Tokens of a prompt that a step computes at most.
-    pub chunk: usize,
-    /// The dtype of caches: f32, f16 or bf16.
-    pub cache: DType,
-    /// Whether events have the log-probabilities of their tokens.
-    pub logprobs: bool,
-}
-
-impl Default for EngineOptions {
-    fn default() -> Self {
-        EngineOptions { slots: 1, context: None, chunk: 512, cache: DType::F32, logprobs: false }
-    }
-}
-
-impl EngineOptions {
-    /// Sets [`EngineOptions::slots`].
-    pub fn slots(self, slots: usize) -> Self {
-        EngineOptions { slots, ..self }
-    }
-
-    /// Sets [`EngineOptions::context`].
-    pub fn context(self, context: impl Into<Option<usize>>) -> Self {
-        EngineOptions { context: context.into(), ..self }
-    }
-
-    /// Sets [`EngineOptions::chunk`].
-    pub fn chunk(self, chunk: usize) -> Self {
-        EngineOptions { chunk, ..self }
-    }
-
-    /// Sets [`EngineOptions::cache`].
-    pub fn cache(self, cache: DType) -> Self {
-        EngineOptions { cache, ..self }
-    }
-
-    /// Sets [`EngineOptions::logprobs`].
-    pub fn logprobs(self, logprobs: bool) -> Self {
-        EngineOptions { logprobs, ..self }
-    }
-}
+use crate::pages::Pages;
+use crate::sequence::{Chosen, Sequence};
+use crate::{EngineOptions, Error, Finish, Request, Share};
 
 /// The number of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -90,95 +45,38 @@ pub enum Event {
     },
 }
 
-/// A request on its way.
-struct Sequence {
-    id: RequestId,
-    request: Request,
-    /// The prompt and what was generated.
-    tokens: Vec<i64>,
-    /// How many of them are in the caches.
-    cached: usize,
-    /// Whether its caches are in its slot: the prompt is done.
-    decoding: bool,
-    /// The tokens that its constraint allows next.
-    allowed: Option<Arc<[u64]>>,
-}
-
-impl Sequence {
-    fn generated(&self) -> usize {
-        self.tokens.len() - self.request.prompt.len()
-    }
-
-    /// The inputs of its next tokens.
-    fn row(&self, count: usize) -> Row<'_> {
-        Row {
-            tokens: &self.tokens[self.cached..self.cached + count],
-            before: self.cached,
-            history: &self.tokens,
-            sampling: &self.request.sampling,
-            draw: self.generated() as u64,
-            allowed: self.allowed.as_ref().filter(|_| self.cached + count == self.tokens.len()),
-        }
-    }
-
-    /// Takes the token that a run chose; the sequence's end, if this is it.
-    fn take(
-        &mut self,
-        Chosen { token, logprob }: Chosen,
-        context: usize,
-        vocabulary: usize,
-        events: &mut Vec<Event>,
-    ) -> Option<Finish> {
-        let id = self.id;
-        if self.request.stop.contains(&token) {
-            return Some(Finish::Stop(token));
-        }
-        if let Some(constraint) = &mut self.request.constraint
-            && constraint.accept(token).is_err()
-        {
-            return Some(Finish::Constraint);
-        }
-        self.tokens.push(token);
-        events.push(Event::Token { id, token, logprob });
-        if self.generated() >= self.request.max_tokens {
-            return Some(Finish::Length);
-        }
-        if self.tokens.len() >= context {
-            return Some(Finish::Context);
-        }
-        self.constrain(vocabulary)
-    }
-
-    /// Asks the constraint which tokens may come next; the sequence's end if there are none.
-    fn constrain(&mut self, vocabulary: usize) -> Option<Finish> {
-        let constraint = self.request.constraint.as_mut()?;
-        self.allowed = constraint.allowed(vocabulary);
-        self.allowed.is_none().then_some(Finish::Constraint)
-    }
-}
-
-/// What a run chose for a row.
-#[derive(Clone, Copy)]
-struct Chosen {
-    token: i64,
-    logprob: Option<f32>,
-}
-
 /// A model that decodes sequences on a device.
 pub struct Engine {
     step: Step,
     caches: Caches,
+    pages: Pages,
     context: usize,
+    /// Pages of a sequence at most.
+    table: usize,
     chunk: usize,
+    share: Share,
+    draft: usize,
     slots: Vec<Option<Sequence>>,
-    /// Slots whose prompts are not done, in the order of their requests.
-    prompts: VecDeque<usize>,
+    /// In the order of requests.
     queue: VecDeque<Sequence>,
     next_id: u64,
-    /// Whether a prompt may begin with what the last sequence left in the caches of a single slot.
-    keep_prefix: bool,
-    /// The tokens whose rows these are.
-    kept: Vec<i64>,
+    counts: Counts,
+}
+
+/// What an engine has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Counts {
+    /// Tokens of prompts that were computed.
+    pub computed: usize,
+    /// Tokens of prompts that were in shared pages.
+    pub shared: usize,
+    /// Times that a sequence gave its pages away and waited.
+    pub preempted: usize,
+    /// Tokens that were drafted.
+    pub drafted: usize,
+    /// Of these, tokens that were right.
+    pub accepted: usize,
 }
 
 impl Engine {
@@ -190,32 +88,36 @@ impl Engine {
         let slots = zero("slots", options.slots)?;
         let chunk = zero("the chunk of a prompt", options.chunk)?;
         let asked = zero("the context", options.context.unwrap_or(model.context()))?;
+        let tokens = zero("the positions of all caches", options.cache_tokens.unwrap_or(usize::MAX))?;
         if !matches!(options.cache, DType::F32 | DType::F16 | DType::BF16) {
             return Err(Error::Invalid { what: "the dtype of caches", value: options.cache.to_string() });
         }
-        let context = asked.min(model.context());
-        let step = graph::compile(model, session, options.cache, context, options.logprobs)?;
-        let caches = Caches::new(model, &step, options.cache, slots, context)?;
-        let (slots, prompts) = ((0..slots).map(|_| None).collect(), VecDeque::new());
+        let asked = asked.min(model.context());
+        let most = tokens.div_ceil(PAGE).min(slots.saturating_mul(asked.div_ceil(PAGE)));
+        let context = asked.min(most.saturating_mul(PAGE));
+        let step = graph::compile(model, session, options.cache, asked, options.logprobs)?;
+        let at_once = options.cache_tokens.is_some();
+        let caches = Caches::new(&step, &model.cache_rows(), options.cache, most, at_once)?;
+        let (share, unit) = match options.share {
+            // Chunks of other sizes do not end where pages do.
+            Share::Chunks if chunk % PAGE != 0 => (Share::Nothing, chunk),
+            Share::Pages => (Share::Pages, PAGE),
+            other => (other, chunk),
+        };
         Ok(Engine {
+            pages: Pages::new(caches.pages(), (unit.div_ceil(PAGE), unit)),
             step,
             caches,
             context,
+            table: context.div_ceil(PAGE),
             chunk,
-            slots,
-            prompts,
+            share,
+            draft: options.draft,
+            slots: (0..slots).map(|_| None).collect(),
             queue: VecDeque::new(),
             next_id: 0,
-            keep_prefix: false,
-            kept: Vec::new(),
+            counts: Counts::default(),
         })
-    }
-
-    /// Whether a prompt that begins as the last sequence does is computed from where it differs, as in a chat. It needs an
-    /// engine of one slot. Results then depend on where that is, in their last digits.
-    pub fn keep_prefix(&mut self, keep: bool) {
-        self.keep_prefix = keep && self.slots.len() == 1;
-        self.kept.clear();
     }
 
     /// Positions of a sequence at most.
@@ -233,6 +135,16 @@ impl Engine {
         self.caches.bytes()
     }
 
+    /// Pages of the caches, and how many of them no sequence holds.
+    pub fn pages(&self) -> (usize, usize) {
+        (self.pages.count(), self.pages.available())
+    }
+
+    /// What it has done so far.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
     /// How many plans the step is compiled to.
     pub fn compiled(&self) -> usize {
         self.step.executable.compiled()
@@ -243,8 +155,7 @@ impl Engine {
         request.check(self.context, self.step.vocabulary)?;
         let id = RequestId(self.next_id);
         self.next_id += 1;
-        let tokens = request.prompt.clone();
-        self.queue.push_back(Sequence { id, request, tokens, cached: 0, decoding: false, allowed: None });
+        self.queue.push_back(Sequence::new(id, request));
         Ok(id)
     }
 
@@ -259,6 +170,11 @@ impl Engine {
         slot.is_some() || self.queue.len() < queued
     }
 
+    /// Forgets what may be shared with sequences to come.
+    pub fn forget(&mut self) {
+        self.pages.forget();
+    }
+
     /// Whether nothing is left to do.
     pub fn is_idle(&self) -> bool {
         self.queue.is_empty() && self.slots.iter().all(Option::is_none)
@@ -266,7 +182,7 @@ impl Engine {
 
     /// Requests whose prompts are not done, with those that wait for a slot.
     pub fn prefilling(&self) -> usize {
-        self.queue.len() + self.prompts.len()
+        self.queue.len() + self.slots.iter().flatten().filter(|sequence| !sequence.decodes()).count()
     }
 
     /// Requests that wait for a slot.
@@ -281,98 +197,188 @@ impl Engine {
         let mut events = Vec::new();
         self.admit(&mut events);
         // Those that decode now; a prompt that is done in this step joins in the next.
-        let decoding: Vec<usize> = (0..self.slots.len()).filter(|slot| self.decodes(*slot)).collect();
-        if let Some(slot) = self.prompts.front().copied() {
+        let decoding = self.by_age(Sequence::decodes);
+        if let Some(slot) = self.by_age(|sequence| !sequence.decodes()).first().copied() {
             self.prefill(slot, &mut events)?;
         }
-        if !decoding.is_empty() {
-            self.decode(&decoding, &mut events)?;
-        }
+        self.decode(&decoding, &mut events)?;
         Ok(events)
     }
 
-    fn decodes(&self, slot: usize) -> bool {
-        self.slots[slot].as_ref().is_some_and(|sequence| sequence.decoding)
+    /// Slots of sequences of a kind, the oldest first.
+    fn by_age(&self, kind: impl Fn(&Sequence) -> bool) -> Vec<usize> {
+        let id = |slot: &usize| self.slots[*slot].as_ref().filter(|sequence| kind(sequence)).map(|s| s.id);
+        let mut slots: Vec<usize> = (0..self.slots.len()).filter(|slot| id(slot).is_some()).collect();
+        slots.sort_by_key(id);
+        slots
     }
 
-    /// Moves requests to free slots.
+    /// Moves requests to free slots, as long as there are pages for them.
     fn admit(&mut self, events: &mut Vec<Event>) {
         while let Some(free) = self.slots.iter().position(Option::is_none) {
+            let running = self.slots.iter().flatten().count();
+            let growth = self.caches.most() - self.pages.count();
+            let Some(next) = self.queue.front() else { return };
+            // With a page to go on for each that runs, so that it need not give its pages away at once.
+            let needed = next.tokens.len() / PAGE + 1 + running;
+            if running > 0 && needed > self.pages.available() + growth {
+                return;
+            }
             let Some(mut sequence) = self.queue.pop_front() else { return };
             let ended = match sequence.request.max_tokens {
                 0 => Some(Finish::Length),
+                // Memory was short since it was added.
+                _ if sequence.tokens.len() >= self.context => Some(Finish::Context),
                 _ => sequence.constrain(self.step.vocabulary),
             };
             if let Some(finish) = ended {
                 events.push(Event::End { id: sequence.id, finish });
                 continue;
             }
-            let same = sequence.tokens.iter().zip(&self.kept).take_while(|(a, b)| a == b).count();
-            // The last token is computed in any case: its logits are wanted.
-            sequence.cached = same.min(sequence.tokens.len() - 1);
-            self.kept.clear();
+            if self.share != Share::Nothing {
+                let mut held = std::mem::take(&mut sequence.held);
+                let shareable = sequence.shareable(self.share == Share::Pages);
+                sequence.cached = self.pages.share(&mut held, shareable);
+                sequence.held = held;
+                self.counts.shared += sequence.cached;
+            }
             self.slots[free] = Some(sequence);
-            self.prompts.push_back(free);
         }
     }
 
-    fn release(&mut self, slot: usize) {
-        let ended = self.slots[slot].take();
-        if let Some(mut ended) = ended.filter(|_| self.keep_prefix) {
-            ended.tokens.truncate(ended.cached);
-            self.kept = ended.tokens;
+    /// Frees a slot and its pages.
+    fn release(&mut self, slot: usize) -> Option<Sequence> {
+        let mut sequence = self.slots[slot].take()?;
+        self.pages.release(&mut sequence.held);
+        sequence.cached = 0;
+        Some(sequence)
+    }
+
+    /// Gets a slot's sequence pages for so many tokens; from younger ones if there are no others. False if it must wait.
+    fn reserve(&mut self, slot: usize, tokens: usize) -> Result<bool, Error> {
+        let count = tokens.div_ceil(PAGE);
+        loop {
+            let Some(sequence) = &mut self.slots[slot] else { return Ok(false) };
+            if self.pages.take(&mut sequence.held, count) {
+                return Ok(true);
+            }
+            let (id, missing) = (sequence.id, count - sequence.held.pages().len());
+            let total = self.pages.count() + missing - self.pages.available();
+            if total <= self.caches.most() && self.caches.grow(total).is_ok() {
+                self.pages.grow(self.caches.pages());
+                continue;
+            }
+            // Memory may have been short.
+            self.context = self.context.min(self.caches.most() * PAGE);
+            let younger = self.by_age(|sequence| sequence.id > id).last().copied();
+            let Some(sequence) = younger.and_then(|slot| self.release(slot)) else { return Ok(false) };
+            self.counts.preempted += 1;
+            let at = self.queue.partition_point(|queued| queued.id < sequence.id);
+            self.queue.insert(at, sequence);
         }
-        self.prompts.retain(|waiting| *waiting != slot);
     }
 
     /// Computes the next chunk of a prompt, and its first token if that was the last.
     fn prefill(&mut self, slot: usize, events: &mut Vec<Event>) -> Result<(), Error> {
         let Some(sequence) = &self.slots[slot] else { return Ok(()) };
-        let count = (sequence.tokens.len() - sequence.cached).min(self.chunk);
-        let (after, done) = (sequence.cached + count, sequence.cached + count == sequence.tokens.len());
-        self.caches.reserve(&self.step, after)?;
-        let inputs = inputs(&[Some(sequence.row(count))], count, self.caches.capacity(), self.step.vocabulary)?;
-        let next = run(&self.step, self.caches.prompt(), &inputs)?;
+        let left = sequence.request.prompt.len() - sequence.cached;
+        // Up to the next multiple of the chunk.
+        let count = left.min(self.chunk - sequence.cached % self.chunk);
+        let after = sequence.cached + count;
+        if !self.reserve(slot, after)? {
+            return Ok(());
+        }
+        let Some(sequence) = &self.slots[slot] else { return Ok(()) };
+        let inputs = inputs(&[Some(sequence.row(count))], self.sizes(count, false))?;
+        let next = run(&self.step, self.caches.state(), &inputs)?;
+        self.counts.computed += count;
         let token = next.first().copied().ok_or(Error::NoResult("token"))?;
-        if done {
-            self.caches.adopt(slot)?;
-        }
-        let Some(sequence) = &mut self.slots[slot] else { return Ok(()) };
-        sequence.cached = after;
-        if done {
-            sequence.decoding = true;
-            self.prompts.pop_front();
-            self.take(slot, token, events);
-        }
+        self.advance(slot, count, token, events);
         Ok(())
     }
 
-    /// One token of every sequence that decodes.
+    /// One token of every sequence that decodes, and those of its draft that are right.
     fn decode(&mut self, decoding: &[usize], events: &mut Vec<Event>) -> Result<(), Error> {
-        let longest = self.slots.iter().flatten().filter(|s| s.decoding).map(|s| s.tokens.len()).max();
-        self.caches.reserve(&self.step, longest.unwrap_or(0))?;
-        let slots = self.slots.iter().enumerate();
-        let rows: Vec<Option<Row<'_>>> = slots
-            .map(|(i, slot)| slot.as_ref().filter(|_| decoding.contains(&i)).map(|sequence| sequence.row(1)))
-            .collect();
-        let inputs = inputs(&rows, 1, self.caches.capacity(), self.step.vocabulary)?;
-        let next = run(&self.step, self.caches.all(), &inputs)?;
+        // For every slot the last token of its sequence, and a draft.
+        let mut tokens: Vec<Vec<i64>> = vec![Vec::new(); self.slots.len()];
+        let drafts = self.drafts(decoding);
         for slot in decoding {
-            let token = next.get(*slot).copied().ok_or(Error::NoResult("token"))?;
-            if let Some(sequence) = &mut self.slots[*slot] {
-                sequence.cached += 1;
+            // One that gave its pages away is not there any more.
+            let Some(sequence) = &self.slots[*slot] else { continue };
+            let (last, after) = (sequence.tokens[sequence.cached], sequence.cached + 1);
+            let draft: &[i64] = drafts.get(slot).map_or(&[], Vec::as_slice);
+            if self.reserve(*slot, after + draft.len())? {
+                tokens[*slot] = [&[last], draft].concat();
             }
-            self.take(*slot, token, events);
+        }
+        // A younger one may have given its pages away since.
+        let there = |(tokens, slot): (&mut Vec<i64>, &Option<Sequence>)| match slot {
+            None => tokens.clear(),
+            Some(_) => {}
+        };
+        tokens.iter_mut().zip(&self.slots).for_each(there);
+        if tokens.iter().all(Vec::is_empty) {
+            return Ok(());
+        }
+        // One width for all runs with drafts.
+        let width = if tokens.iter().any(|tokens| tokens.len() > 1) { self.draft + 1 } else { 1 };
+        let rows: Vec<Option<Row<'_>>> = self
+            .slots
+            .iter()
+            .zip(&tokens)
+            .map(|(slot, tokens)| slot.as_ref().filter(|_| !tokens.is_empty()).map(|s| s.verify(tokens)))
+            .collect();
+        let inputs = inputs(&rows, self.sizes(width, width > 1))?;
+        let next = run(&self.step, self.caches.state(), &inputs)?;
+        for (slot, tokens) in tokens.iter().enumerate() {
+            for (at, _) in tokens.iter().enumerate() {
+                let chosen = next.get(slot * width + at).copied().ok_or(Error::NoResult("token"))?;
+                self.advance(slot, 1, chosen, events);
+                let goes_on = self.slots[slot].is_some() && tokens.get(at + 1) == Some(&chosen.token);
+                if !goes_on {
+                    break;
+                }
+                self.counts.accepted += 1;
+            }
         }
         Ok(())
     }
 
-    /// Gives a sequence its token, and its slot to others if it ends.
-    fn take(&mut self, slot: usize, chosen: Chosen, events: &mut Vec<Event>) {
+    /// Drafts of sequences, by slot; none if one of the batch is too near to the end of its table for the width of a run with drafts.
+    fn drafts(&mut self, decoding: &[usize]) -> HashMap<usize, Vec<i64>> {
+        let (draft, context) = (self.draft, self.context);
+        let of = |slot: &usize| self.slots[*slot].as_ref();
+        let fits = |sequence: &Sequence| sequence.cached + draft < self.table * PAGE;
+        if draft == 0 || !decoding.iter().filter_map(of).all(fits) {
+            return HashMap::new();
+        }
+        let made = |slot: &usize| Some((*slot, of(slot)?.draft(draft, context).to_vec()));
+        let drafts: HashMap<usize, Vec<i64>> = decoding.iter().filter_map(made).collect();
+        self.counts.drafted += drafts.values().map(Vec::len).sum::<usize>();
+        drafts
+    }
+
+    fn sizes(&self, width: usize, every: bool) -> Sizes {
+        Sizes { width, every, table: self.table, vocabulary: self.step.vocabulary }
+    }
+
+    /// Takes a sequence on after a run of so many of its tokens, and gives its slot to others if it ends.
+    fn advance(&mut self, slot: usize, count: usize, chosen: Chosen, events: &mut Vec<Event>) {
         let Some(sequence) = &mut self.slots[slot] else { return };
-        let id = sequence.id;
-        if let Some(finish) = sequence.take(chosen, self.context, self.step.vocabulary, events) {
-            events.push(Event::End { id, finish });
+        let prompt = sequence.request.prompt.len();
+        let bounds = (self.context, self.step.vocabulary);
+        let ended = sequence.advance(count, chosen, bounds, events);
+        let shared = match self.share {
+            Share::Nothing => 0,
+            // Tokens after the prompt are computed in another way than a prompt's.
+            Share::Chunks => sequence.cached.min(prompt),
+            Share::Pages => sequence.cached,
+        };
+        if shared == sequence.cached {
+            self.pages.publish(&mut sequence.held, &sequence.tokens[..shared]);
+        }
+        if let Some(finish) = ended {
+            events.push(Event::End { id: sequence.id, finish });
             self.release(slot);
         }
     }

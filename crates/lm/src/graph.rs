@@ -23,7 +23,7 @@ pub(crate) fn compile(
     context: usize,
     logprobs: bool,
 ) -> Result<Step, Error> {
-    let options = DecoderOptions { cache: Some(dtype), last: true, context: Some(context) };
+    let options = DecoderOptions { cache: Some(dtype), picked: true, context: Some(context) };
     let mut built = model.decoder(&options)?;
     let next = head(&mut built.graph, built.logits, built.vocabulary)?;
     let g = &mut built.graph;
@@ -46,10 +46,10 @@ pub(crate) fn load(built: DecoderGraph, session: &Session, outputs: &[&str]) -> 
     Ok(Step { executable, vocabulary: built.vocabulary, caches })
 }
 
-/// From logits `[batch, vocabulary]` to a token of each row: penalties, biases, the tokens that may come, then a draw.
+/// From logits `[rows, vocabulary]` to a token of each row: penalties, biases, the tokens that may come, then a draw.
 fn head(g: &mut Graph, logits: ValueId, vocabulary: usize) -> Result<ValueId, Error> {
     let mut per_row = |name: &str, dtype: DType, sizes: &[(&str, usize)]| {
-        let dims = [("batch", 1)].iter().chain(sizes);
+        let dims = [("rows", 1)].iter().chain(sizes);
         let (names, sizes): (Vec<Option<String>>, Vec<usize>) =
             dims.map(|(name, size)| ((!name.is_empty()).then(|| name.to_string()), *size)).unzip();
         g.input_with_dims(name, dtype, Shape::new(&sizes)?, names)
@@ -78,25 +78,4 @@ fn head(g: &mut Graph, logits: ValueId, vocabulary: usize) -> Result<ValueId, Er
         draws: Some(draws),
     };
     Ok(g.sample(logits, how)?)
-}
-
-/// A tensor of zeros for each cache of a model, of so many sequences and rows.
-pub(crate) fn empty_caches(
-    model: &[([usize; 2], [usize; 2])],
-    dtype: DType,
-    sequences: usize,
-    capacity: usize,
-) -> Result<Vec<Tensor>, Error> {
-    let mut made: Vec<([usize; 2], Tensor)> = Vec::new();
-    let mut all = Vec::with_capacity(2 * model.len());
-    for rows in model.iter().flat_map(|(keys, values)| [keys, values]) {
-        let known = made.iter().find(|(of, _)| of == rows).map(|(_, zeros)| zeros.clone());
-        let zeros = match known {
-            Some(zeros) => zeros,
-            None => Tensor::zeros(dtype, [sequences, capacity, rows[0], rows[1]])?,
-        };
-        made.push((*rows, zeros.clone()));
-        all.push(zeros);
-    }
-    Ok(all)
 }

@@ -4,9 +4,12 @@
 //!   LanguageModel ── engine(session, options) ── Engine ── add(request) ── step() ── events: tokens, ends
 //!        │                                         │
 //!        │                                         ├─ graph.rs    tokens and caches to the next token, one executable
-//!        │                                         ├─ caches.rs   caches of all slots, which grow
+//!        │                                         ├─ caches.rs   pools of pages on the device, which grow
+//!        │                                         ├─ pages.rs    which sequence has which page, and what is shared
+//!        │                                         ├─ sequence.rs a request on its way
 //!        │                                         ├─ batch.rs    the inputs of a run
-//!        │                                         └─ constraint.rs  tokens that may come next
+//!        │                                         ├─ constraint.rs  tokens that may come next
+//!        │                                         └─ draft.rs    tokens that are likely to come
 //!        └── scorer(session) ── log-probabilities of given tokens, perplexity
 //! ```
 //!
@@ -29,11 +32,15 @@
 mod batch;
 mod caches;
 mod constraint;
+mod draft;
 mod engine;
 mod error;
 mod graph;
+mod options;
+mod pages;
 mod request;
 mod score;
+mod sequence;
 mod text;
 
 use std::path::{Path, PathBuf};
@@ -42,8 +49,9 @@ use olivine::Session;
 use olivine::internals::models::CausalLm;
 
 pub use constraint::{Constraint, JsonConstraints, TokenMask};
-pub use engine::{Engine, EngineOptions, Event, RequestId};
+pub use engine::{Counts, Engine, Event, RequestId};
 pub use error::Error;
+pub use options::{EngineOptions, Share};
 pub use request::{Finish, Request, Sampling};
 pub use score::{Perplexity, Scorer};
 

@@ -50,6 +50,11 @@ impl Sampling {
         self.repetition != 1.0 || self.frequency != 0.0 || self.presence != 0.0
     }
 
+    /// Whether the likeliest token is taken, whatever came before.
+    pub(crate) fn is_greedy(&self) -> bool {
+        self.temperature == 0.0 && !self.penalises()
+    }
+
     fn check(&self, vocabulary: usize) -> Result<(), Error> {
         let numbers = [
             ("temperature", self.temperature, self.temperature >= 0.0),

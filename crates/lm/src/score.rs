@@ -1,11 +1,12 @@
 //! Log-probabilities of given tokens, and the perplexity of a text.
 
-use olivine::internals::models::{CausalLm, DecoderOptions};
+use olivine::internals::models::{CausalLm, DecoderOptions, PAGE};
 use olivine::ir::{DType, Shape, Tensor};
 use olivine::{Input, Session};
 
 use crate::Error;
-use crate::graph::{self, Step, empty_caches};
+use crate::caches::Caches;
+use crate::graph::{self, Step};
 use crate::request::check_tokens;
 
 /// Positions of one run.
@@ -38,7 +39,7 @@ impl Perplexity {
 
 impl Scorer {
     pub(crate) fn new(model: &CausalLm, session: &Session) -> Result<Self, Error> {
-        let options = DecoderOptions { cache: Some(DType::F32), last: false, context: None };
+        let options = DecoderOptions { cache: Some(DType::F32), picked: false, context: None };
         let mut built = model.decoder(&options)?;
         let g = &mut built.graph;
         let dims = ["batch", "sequence", ""].map(|name| (!name.is_empty()).then(|| name.to_string()));
@@ -58,9 +59,9 @@ impl Scorer {
             return Err(Error::PromptTooLong { tokens: tokens.len(), context });
         }
         check_tokens(tokens.iter().copied(), self.step.vocabulary)?;
-        let zeros = empty_caches(&self.rows, DType::F32, 1, tokens.len().next_multiple_of(CHUNK))?;
-        let parts = self.step.caches.iter().map(String::as_str).zip(&zeros);
-        let mut state = self.step.executable.state_from(parts)?;
+        let count = tokens.len().div_ceil(PAGE).max(1);
+        let mut caches = Caches::new(&self.step, &self.rows, DType::F32, count, true)?;
+        let pages = Tensor::new([1, count], (0..count as i32).collect())?;
         let mut all = Vec::with_capacity(tokens.len());
         let mut start = 0;
         while start + 1 < tokens.len() {
@@ -74,10 +75,11 @@ impl Scorer {
                 ("positions", &positions),
                 ("starts", &starts),
                 ("lengths", &lengths),
+                ("pages", &pages),
                 ("targets", &targets),
             ];
             let inputs = inputs.map(|(name, tensor)| (name, Input::from(tensor)));
-            let out = self.step.executable.run_with_state(&mut state, inputs)?;
+            let out = self.step.executable.run_with_state(caches.state(), inputs)?;
             all.extend(out.get("logprobs")?.as_slice::<f32>()?.iter().map(|x| f64::from(*x)));
             start += count;
         }

@@ -7,7 +7,9 @@ mod run;
 use std::sync::Arc;
 
 use common::{TempModel, VOCABULARY};
-use olivine_lm::{Constraint, EngineOptions, Error, Finish, JsonConstraints, Request, Sampling, TokenMask};
+use olivine_lm::{
+    Constraint, Engine, EngineOptions, Error, Finish, JsonConstraints, Request, Sampling, TokenMask,
+};
 use olivine_tokenizer::{Json, Tokenizer};
 use run::{Got, engine, finish, one, request};
 
@@ -129,14 +131,32 @@ fn random_weights_write_valid_json() {
         let request = Request::new(prompt, 300).stop([8]).sampling(sampling).constraint(json.value());
         engine.add(request).unwrap();
     }
-    let mut whole = 0;
-    for got in finish(&mut engine, |_, _| {}).into_values() {
-        let ids: Vec<u32> = got.tokens.iter().map(|(token, _)| *token as u32).collect();
-        let text = tokenizer.decode(&ids).unwrap();
-        if got.finish == Some(Finish::Stop(8)) {
-            assert!(Json::parse(&text).is_ok(), "{text}");
-            whole += 1;
-        }
+    let whole = texts(&mut engine, &tokenizer);
+    assert!(whole.len() >= 6 && whole.iter().all(|text| Json::parse(text).is_ok()), "{whole:?}");
+    // Values that follow a schema.
+    let schema = r#"{"properties": {"kind": {"enum": ["b", "w"]}, "on": {"type": "boolean"}, "list": {"type": "array", "items": {"type": "null"},
+        "maxItems": 2}}, "required": ["kind", "list"]}"#;
+    for seed in 0..6u64 {
+        let sampling = Sampling { temperature: 1.0, seed, bias: bias.clone(), ..Sampling::default() };
+        let constraint = json.schema(schema).unwrap();
+        let request =
+            Request::new(vec![9 + seed as i64], 300).stop([8]).sampling(sampling).constraint(constraint);
+        engine.add(request).unwrap();
     }
-    assert!(whole >= 6, "{whole} of 12 ended");
+    let whole = texts(&mut engine, &tokenizer);
+    assert!(whole.len() >= 3, "{whole:?}");
+    for text in whole {
+        let value = Json::parse(&text).unwrap();
+        assert!(matches!(value.get("kind").and_then(Json::as_str), Some("b" | "w")), "{text}");
+        assert!(value.get("list").and_then(Json::as_array).unwrap().len() <= 2, "{text}");
+        assert!(value.get("on").is_none_or(|on| on.as_bool().is_some()), "{text}");
+    }
+    assert!(json.schema(r#"{"pattern": "x"}"#).is_err());
+}
+
+/// The texts of requests that ended by themselves.
+fn texts(engine: &mut Engine, tokenizer: &Tokenizer) -> Vec<String> {
+    let ended = finish(engine, |_, _| {}).into_values().filter(|got| got.finish == Some(Finish::Stop(8)));
+    let ids = |got: &Got| got.tokens.iter().map(|(token, _)| *token as u32).collect::<Vec<u32>>();
+    ended.map(|got| tokenizer.decode(&ids(&got)).unwrap()).collect()
 }

@@ -1,4 +1,4 @@
-//! The engine: sequences that come and go, draws that reproduce, caches that grow, requests that cannot be served.
+//! The engine: sequences that come and go, draws that reproduce, requests that cannot be served.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test says what it expects")]
 
 mod common;
@@ -88,24 +88,6 @@ fn penalties_and_biases_change_what_is_likeliest() {
 }
 
 #[test]
-fn caches_grow_without_changing_what_is_decoded_and_without_new_plans() {
-    let file = TempModel::new("llama", "growth");
-    let options = EngineOptions::default().slots(2).chunk(64).logprobs(true);
-    let mut grown = engine(&file, options);
-    let small = grown.cache_bytes();
-    // 250 tokens fit the first caches; those that follow do not.
-    let long = one(&mut grown, Request::new(vec![9; 250], 30));
-    assert!(grown.cache_bytes() > small);
-    assert_eq!(long.tokens.len(), 30);
-    let plans = grown.compiled();
-    let again = one(&mut grown, Request::new(vec![9; 250], 30));
-    assert_eq!(again, long);
-    let longer = one(&mut grown, Request::new(vec![9; 600], 10));
-    assert_eq!(longer.tokens.len(), 10);
-    assert!(grown.compiled() <= plans + 1, "{} plans after {plans}", grown.compiled());
-}
-
-#[test]
 fn f16_caches_are_close_to_f32_ones() {
     let file = TempModel::new("gpt-oss", "f16");
     let options = EngineOptions::default().slots(2).logprobs(true);
@@ -147,25 +129,5 @@ fn requests_that_cannot_be_served_are_errors_and_harm_no_other() {
         EngineOptions::default().cache(DType::I32),
     ] {
         assert!(model.engine(&session, &options).is_err());
-    }
-}
-
-#[test]
-fn a_prompt_that_begins_as_the_last_sequence_is_computed_from_there() {
-    let file = TempModel::new("gemma3", "prefix");
-    let options = EngineOptions::default().logprobs(true);
-    let (mut keeps, mut anew) = (engine(&file, options), engine(&file, options));
-    keeps.keep_prefix(true);
-    let first = one(&mut keeps, Request::new((1..30).collect(), 5));
-    assert_eq!(one(&mut anew, Request::new((1..30).collect(), 5)), first);
-    let said: Vec<i64> = (1..30).chain(first.tokens.iter().map(|(token, _)| *token)).collect();
-    for prompt in [[said.clone(), vec![7, 8, 9]].concat(), said[..20].to_vec(), vec![50, 51], said] {
-        let got = one(&mut keeps, Request::new(prompt.clone(), 6));
-        let want = one(&mut anew, Request::new(prompt, 6));
-        for ((token, logprob), (expected, exact)) in got.tokens.iter().zip(&want.tokens) {
-            assert_eq!(token, expected);
-            let [found, exact] = [logprob, exact].map(|bits| f32::from_bits(bits.unwrap()));
-            assert!((found - exact).abs() < 1e-4, "{found} is not {exact}");
-        }
     }
 }

@@ -26,7 +26,7 @@ pub use olivine_onnx as onnx;
 /// Models built in Rust, with seeded weights or with those of a folder.
 pub mod models {
     pub use crate::models::{
-        Bert, CausalLm, Decoder, DecoderGraph, DecoderOptions, Encoder, seeded_input, seeded_params,
+        Bert, CausalLm, Decoder, DecoderGraph, DecoderOptions, Encoder, PAGE, seeded_input, seeded_params,
     };
 }
 

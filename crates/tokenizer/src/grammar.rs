@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use crate::hash::Map;
+use crate::schema::{JsonSchema, SchemaState};
 use crate::trie::{NONE, Trie};
 use crate::{Error, TokenKind, Tokenizer};
 
@@ -63,15 +64,18 @@ enum Mode {
 
 const WORDS: [&[u8]; 3] = [b"true", b"false", b"null"];
 /// White space in a row that a model may write; without a bound it could write nothing else.
-const MOST_SPACES: u8 = 20;
+pub(crate) const MOST_SPACES: u8 = 20;
 /// Arrays and objects inside each other.
 const DEEPEST: usize = 128;
+
+/// Masks of places in schemas that are kept.
+const MOST_SCHEMA_MASKS: usize = 1024;
 
 /// Longer tokens are never allowed.
 const LONGEST_TOKEN: usize = 256;
 
 /// A place in a JSON text.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct JsonState {
     mode: Mode,
     /// The open containers; `true` for objects.
@@ -86,6 +90,32 @@ enum Change {
 }
 
 impl JsonState {
+    /// Before the first byte of a value.
+    pub(crate) fn start() -> Self {
+        JsonState { mode: Mode::Value { first: false, spaces: 0 }, open: Vec::new() }
+    }
+
+    /// After the quote of a string.
+    pub(crate) fn string() -> Self {
+        let mode = Mode::String { key: false, missing: 0, low: 0x80, high: 0xBF };
+        JsonState { mode, open: Vec::new() }
+    }
+
+    /// Whether the next byte begins a character of a string, or ends it.
+    pub(crate) fn begins_character(&self) -> bool {
+        matches!(self.mode, Mode::String { missing: 0, .. })
+    }
+
+    /// Whether the value has ended, and is no number that may go on.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.open.is_empty() && matches!(self.mode, Mode::After { .. })
+    }
+
+    /// Takes a byte, or returns false and changes nothing.
+    pub(crate) fn read(&mut self, byte: u8) -> bool {
+        self.step(byte).is_some()
+    }
+
     /// Whether the text is a complete value.
     pub fn is_complete(&self) -> bool {
         self.open.is_empty()
@@ -253,6 +283,7 @@ pub struct JsonGrammar {
     /// Containers that one token can open.
     opens: usize,
     masks: Map<(Mode, usize, u64), Arc<[u64]>>,
+    schema_masks: Map<SchemaState, Arc<[u64]>>,
 }
 
 impl JsonGrammar {
@@ -287,12 +318,65 @@ impl JsonGrammar {
             sees: (sees <= 64).then_some(sees),
             opens,
             masks: Map::default(),
+            schema_masks: Map::default(),
         })
     }
 
     /// Before the first byte of a value.
     pub fn start(&self) -> JsonState {
-        JsonState { mode: Mode::Value { first: false, spaces: 0 }, open: Vec::new() }
+        JsonState::start()
+    }
+
+    /// Before the first byte of a value that follows a schema.
+    pub fn start_schema(&self, schema: Arc<JsonSchema>) -> SchemaState {
+        SchemaState::new(schema)
+    }
+
+    /// As [`JsonGrammar::mask`], for a value that follows a schema.
+    pub fn schema_mask(&mut self, state: &SchemaState) -> Arc<[u64]> {
+        if let Some(mask) = self.schema_masks.get(state) {
+            return mask.clone();
+        }
+        let mut words = vec![0u64; self.bytes.len().div_ceil(64)];
+        self.walk_schema(Trie::ROOT, state, &mut words);
+        if state.is_complete() {
+            self.ends.iter().for_each(|&id| set(&mut words, id));
+        }
+        let mask: Arc<[u64]> = words.into();
+        if self.schema_masks.len() > MOST_SCHEMA_MASKS {
+            self.schema_masks.clear();
+        }
+        self.schema_masks.insert(state.clone(), mask.clone());
+        mask
+    }
+
+    fn walk_schema(&self, node: u32, state: &SchemaState, words: &mut [u64]) {
+        for (byte, child) in self.trie.children(node) {
+            let Some(next) = state.step(byte) else { continue };
+            let id = self.trie.value(child);
+            if id != NONE {
+                set(words, id);
+                self.twins.get(&id).into_iter().flatten().for_each(|&id| set(words, id));
+            }
+            self.walk_schema(child, &next, words);
+        }
+    }
+
+    /// As [`JsonGrammar::accept`], for a value that follows a schema.
+    pub fn schema_accept(&self, state: &mut SchemaState, id: u32) -> Result<(), Error> {
+        if state.is_complete() && self.ends.contains(&id) {
+            return Ok(());
+        }
+        let bytes = self.bytes.get(id as usize).ok_or(Error::UnknownId { id, size: self.bytes.len() })?;
+        let read = |state: SchemaState, byte: &u8| state.step(*byte);
+        match bytes.iter().try_fold(state.clone(), read).filter(|_| !bytes.is_empty()) {
+            Some(next) => *state = next,
+            None => {
+                let problem = format!("token {id} does not continue a value that follows the schema");
+                return Err(Error::Grammar { problem });
+            }
+        }
+        Ok(())
     }
 
     /// Before the first byte of a value that has to be an object.

@@ -7,7 +7,7 @@
 //!   text ─ added tokens ─ normalizer ─ splitters ─ model (BPE, SPM, Unigram, WordPiece) ─ ids
 //!
 //!   ChatTemplate::from_gguf, new ── render(messages) ──► prompt
-//!   JsonGrammar::new(tokenizer) ── mask(state) ──► tokens that continue valid JSON
+//!   JsonGrammar::new(tokenizer) ── mask(state) ──► tokens that continue valid JSON, or what a JsonSchema allows
 //! ```
 //!
 //! Encoding takes time close to linear in the text, whatever the text is: expressions are matched by an engine of this crate that
@@ -38,6 +38,7 @@ mod model;
 mod normalize;
 mod pre;
 mod regex;
+mod schema;
 mod special;
 mod split;
 mod template;
@@ -50,6 +51,7 @@ pub use decode::TokenStream;
 pub use error::Error;
 pub use grammar::{JsonGrammar, JsonState};
 pub use json::Json;
+pub use schema::{JsonSchema, SchemaState};
 pub use special::SpecialTokens;
 pub use template::{ChatOptions, ChatTemplate, Message};
 pub use tokenizer::{LONGEST_TEXT, Tokenizer};

@@ -34,9 +34,17 @@ pub(super) fn attention(op: &Attention, x: &[Value], ty: TensorType) -> Result<V
     let mask = if op.mask == MaskKind::None { None } else { rest.next() };
     let sinks = if op.sinks { rest.next().map(Value::as_floats).transpose()? } else { None };
     let lengths = if op.lengths { rest.next().map(Value::as_ints).transpose()? } else { None };
+    let pages = if op.pages { rest.next() } else { None };
     let layout = op.layout;
     let (heads, sq, d) = sizes(layout, x[0].shape());
-    let (kv_heads, sk, _) = sizes(layout, x[1].shape());
+    let (kv_heads, positions, _) = sizes(layout, x[1].shape());
+    let sk = pages.map_or(positions, |pages| pages.shape()[1] * positions);
+    // The place among batches or pages, and among their positions, of a sequence's key.
+    let key = |b: usize, j: usize| -> Result<(usize, usize), String> {
+        let Some(pages) = pages else { return Ok((b, j)) };
+        let page = pages.as_ints()?[b * pages.shape()[1] + j / positions];
+        Ok((page.clamp(0, x[1].shape()[0] as i64 - 1) as usize, j % positions))
+    };
     let (_, _, dv) = sizes(layout, x[2].shape());
     let scale = op.scale.unwrap_or(1.0 / (d as f64).sqrt());
     let mut out = vec![0.0; ty.shape.numel()];
@@ -50,7 +58,7 @@ pub(super) fn attention(op: &Attention, x: &[Value], ty: TensorType) -> Result<V
             let kv = h * kv_heads / heads;
             for i in 0..sq {
                 let position = length - sq as i64 + i as i64;
-                let mut weights: Vec<(usize, f64)> = Vec::new();
+                let mut weights: Vec<((usize, usize), f64)> = Vec::new();
                 for j in 0..length as usize {
                     let at = j as i64;
                     let hidden = (op.causal && at > position)
@@ -58,10 +66,11 @@ pub(super) fn attention(op: &Attention, x: &[Value], ty: TensorType) -> Result<V
                     if hidden {
                         continue;
                     }
+                    let (kb, kj) = key(b, j)?;
                     let dot: f64 = (0..d)
                         .map(|e| {
                             q[place(layout, x[0].shape(), b, h, i, e)]
-                                * k[place(layout, x[1].shape(), b, kv, j, e)]
+                                * k[place(layout, x[1].shape(), kb, kv, kj, e)]
                         })
                         .sum();
                     let mut score = dot * scale;
@@ -80,7 +89,7 @@ pub(super) fn attention(op: &Attention, x: &[Value], ty: TensorType) -> Result<V
                         _ => {}
                     }
                     if score != f64::NEG_INFINITY {
-                        weights.push((j, score));
+                        weights.push(((kb, kj), score));
                     }
                 }
                 // The sink is one more logit in the denominator.
@@ -90,7 +99,9 @@ pub(super) fn attention(op: &Attention, x: &[Value], ty: TensorType) -> Result<V
                 for e in 0..dv {
                     let sum: f64 = weights
                         .iter()
-                        .map(|(j, s)| (s - top).exp() / total * v[place(layout, x[2].shape(), b, kv, *j, e)])
+                        .map(|((kb, kj), s)| {
+                            (s - top).exp() / total * v[place(layout, x[2].shape(), *kb, kv, *kj, e)]
+                        })
                         .sum();
                     out[place(layout, &ty.shape, b, h, i, e)] = sum;
                 }
@@ -107,12 +118,23 @@ pub(super) fn kv_append(op: &KvAppend, x: &[Value]) -> Result<Value, String> {
     // Cache and rows side by side, so that one flat position names an element of either.
     let joined = both(&x[0], &x[1])?;
     let mut from: Vec<usize> = (0..x[0].len()).collect();
+    let (pool, capacity) = (x[0].shape()[0] as i64, x[0].shape()[axis]);
+    let pages = if op.pages { Some((x[3].as_ints()?, x[3].shape()[1])) } else { None };
+    // Where a sequence's position is, if it is anywhere.
+    let there = |sequence: usize, position: i128| {
+        let position = usize::try_from(position).ok()?;
+        let Some((pages, count)) = pages else {
+            return (position < capacity).then_some((sequence, position));
+        };
+        let page = pages[sequence * count..][..count].get(position.checked_div(capacity)?)?;
+        (0..pool).contains(page).then_some((*page as usize, position % capacity))
+    };
     each(rows, |at| {
         let position = positions[if positions.len() == 1 { 0 } else { at[0] }];
         let to = i128::from(position) + at[axis] as i128;
-        if (0..x[0].shape()[axis] as i128).contains(&to) {
+        if let Some((batch, to)) = there(at[0], to) {
             let mut there = at.to_vec();
-            there[axis] = to as usize;
+            (there[0], there[axis]) = (batch, to);
             from[flat(x[0].shape(), &there)] = x[0].len() + flat(rows, at);
         }
     });

@@ -41,6 +41,7 @@ pub(super) fn rows(t: &mut Table) {
         masks(t, layout);
         lengths(t, layout);
         cache(t, layout);
+        pages(t, layout);
     }
     head_sizes(t);
     not_finite(t);
@@ -185,6 +186,7 @@ fn lengths(t: &mut Table, layout: HeadLayout) {
             mask: MaskKind::Bias,
             sinks: true,
             lengths: true,
+            pages: false,
         };
         g.attention(spec, q, k, v, &[mask, sinks, lengths])
     });
@@ -241,4 +243,86 @@ fn cache(t: &mut Table, layout: HeadLayout) {
             g.kv_append(layout, cache, rows, at)
         });
     }
+}
+
+/// Pools of pages: sizes of the problem, positions of a page, pages of the pool, and each sequence's pages.
+struct Paged {
+    sizes: Sizes,
+    positions: usize,
+    pool: usize,
+    table: Vec<i64>,
+    lengths: Vec<i64>,
+}
+
+impl Paged {
+    fn attention(&self, g: &mut Build, spec: Attention) -> Result<ValueId, Error> {
+        let Sizes(b, h, kv, sq, _, d, dv) = self.sizes;
+        let layout = spec.layout;
+        let q = g.x(layout.dims(b, h, sq, d))?;
+        let k = g.x(layout.dims(self.pool, kv, self.positions, d))?;
+        let v = g.x(layout.dims(self.pool, kv, self.positions, dv))?;
+        let mut extra = Vec::new();
+        if spec.sinks {
+            extra.push(g.w([h])?);
+        }
+        extra.push(g.ints(I64, [b], &self.lengths)?);
+        extra.push(g.ints(I32, [b, self.table.len() / b], &self.table)?);
+        g.attention(Attention { lengths: true, pages: true, ..spec }, q, k, v, &extra)
+    }
+}
+
+fn pages(t: &mut Table, layout: HeadLayout) {
+    let name = layout.name();
+    let base = move || Attention { causal: true, ..Attention::new(layout) };
+    // Three sequences of different lengths: one ends within a page, one is empty, two share their first page; -1 and 99 are not
+    // read, or clamped.
+    let three = |sq: usize, d: usize| Paged {
+        sizes: Sizes(3, 4, 2, sq, 0, d, d),
+        positions: 4,
+        pool: 7,
+        table: vec![5, 0, 3, -1, 99, 99, 5, 6, 1],
+        lengths: vec![11, 0, 9],
+    };
+    let specs: [(&str, &[olivine_ir::DType], Attention); 5] = [
+        ("causal", FLOATS, base()),
+        ("window", &[F32], Attention { window: Some(3), ..base() }),
+        ("softcap", &[F32], Attention { softcap: Some(2.0), ..base() }),
+        ("sinks", &[F32, F16], Attention { sinks: true, ..base() }),
+        ("all-seen", &[F32], Attention { causal: false, ..base() }),
+    ];
+    for (what, dtypes, spec) in specs {
+        for (queries, sq) in [("one", 1usize), ("some", 3)] {
+            let spec = spec.clone();
+            t.case(&format!("pages-{what}-{queries}-{name}"), dtypes, normal(), FEW, move |g| {
+                three(sq, 16).attention(g, spec.clone())
+            });
+        }
+    }
+    // Many keys in pages of an odd size, out of order, with numbers outside that are clamped.
+    t.case(&format!("pages-many-{name}"), &[F32, BF16], normal(), FEW, move |g| {
+        let table: Vec<i64> = (0..2 * 24).map(|i| (i * 29 + 7) % 53 - 1).collect();
+        let sizes = Sizes(2, 6, 2, 5, 0, 24, 40);
+        let paged = Paged { sizes, positions: 13, pool: 50, table, lengths: vec![24 * 13, 170] };
+        paged.attention(g, base())
+    });
+    t.case(&format!("pages-prefill-{name}"), PAIR, normal(), FEW, move |g| {
+        let table: Vec<i64> = (0..6).map(|i| (i * 5 + 2) % 6).collect();
+        let sizes = Sizes(1, 2, 1, 70, 0, 64, 64);
+        Paged { sizes, positions: 16, pool: 6, table, lengths: vec![90] }.attention(g, base())
+    });
+    for (what, at) in [("inside", [3i64, 5, 0]), ("outside", [-2, 11, 7])] {
+        t.case(&format!("kv_append/pages-{what}-{name}"), &[F32, F16], normal(), Bits, move |g| {
+            let (pool, rows) = (g.x(layout.dims(6, 2, 4, 8))?, g.x(layout.dims(3, 2, 5, 8))?);
+            let at = g.ints(I64, [3], &at)?;
+            // The last sequence has pages that do not exist.
+            let table = g.ints(I32, [3, 3], &[5, 0, 2, 1, 4, 3, -1, 6, i64::from(i32::MAX)])?;
+            g.kv_append_pages(layout, pool, rows, at, table)
+        });
+    }
+    t.case(&format!("kv_append/pages-one-position-{name}"), &[F32, BF16], normal(), Bits, move |g| {
+        let (pool, rows) = (g.x(layout.dims(5, 3, 3, 5))?, g.x(layout.dims(2, 3, 2, 5))?);
+        let at = g.ints(I32, [], &[2])?;
+        let table = g.ints(I64, [2, 2], &[4, 0, 1, 3])?;
+        g.kv_append_pages(layout, pool, rows, at, table)
+    });
 }

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use clap::Args;
-use olivine_lm::{Engine, Event, Request};
+use olivine_lm::{Engine, Event, Request, Share};
 use serde_json::json;
 
 use super::{EngineArgs, ModelArgs, complete};
@@ -44,7 +44,7 @@ pub(crate) fn run(global: &Global, args: &BenchLmArgs) -> Result<Answer, Failure
     let begun = Instant::now();
     let model = args.model.load()?;
     let session = global.session()?;
-    let mut engine = args.engine.engine(&model, &session, args.sequences.max(1))?;
+    let mut engine = args.engine.engine(&model, &session, args.sequences.max(1), Share::Nothing)?;
     let warm = Request::new(prompt(&engine, args.prompt, 0), 2);
     complete(&mut engine, warm, |_| Ok(()))?;
     let start = begun.elapsed();

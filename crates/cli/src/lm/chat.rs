@@ -3,7 +3,7 @@
 use std::io::{BufRead as _, IsTerminal as _};
 
 use clap::Args;
-use olivine_lm::Request;
+use olivine_lm::{Request, Share};
 use olivine_tokenizer::{ChatOptions, ChatTemplate, Message, Tokenizer};
 use serde_json::json;
 
@@ -47,8 +47,8 @@ pub(crate) fn run(global: &Global, args: &ChatArgs) -> Result<Answer, Failure> {
     let tokenizer = args.model.tokenizer(&model)?;
     let template = model.chat_template(&tokenizer)?;
     let session = global.session()?;
-    let mut engine = args.engine.engine(&model, &session, 1)?;
-    engine.keep_prefix(true);
+    // What was said before is not computed again.
+    let mut engine = args.engine.engine(&model, &session, 1, Share::Pages)?;
     let first: Vec<Message> = args.system.iter().map(|system| Message::new("system", system)).collect();
     let mut messages = first.clone();
     let mut turns = Vec::new();

@@ -1,9 +1,10 @@
 //! `olivine generate`: continues a prompt, token by token.
 
 use std::io::Write as _;
+use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use olivine_lm::{JsonConstraints, Request};
+use olivine_lm::{JsonConstraints, Request, Share};
 use olivine_tokenizer::Tokenizer;
 use serde_json::json;
 
@@ -41,7 +42,13 @@ pub(crate) struct GenerateArgs {
     /// What the text must be.
     #[arg(long, value_enum, conflicts_with = "ids")]
     format: Option<TextFormat>,
+    /// A file with a JSON schema that the text must follow.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["ids", "format"])]
+    json_schema: Option<PathBuf>,
 }
+
+/// Bytes of a JSON schema at most.
+const LARGEST_SCHEMA: u64 = 1 << 24;
 
 /// What a text is held to.
 #[derive(Clone, Copy, ValueEnum)]
@@ -59,7 +66,7 @@ pub(crate) fn run(global: &Global, args: &GenerateArgs) -> Result<Answer, Failur
         _ => return Err(Failure::new("there is no prompt").hint("-p TEXT, or --ids IDS")),
     };
     let session = global.session()?;
-    let mut engine = args.engine.engine(&model, &session, 1)?;
+    let mut engine = args.engine.engine(&model, &session, 1, Share::Nothing)?;
     let ends: Vec<i64> = tokenizer.iter().filter(|_| !args.ignore_end).flat_map(text::ends).collect();
     let count = prompt.len();
     let mut request = Request::new(prompt, args.number)
@@ -67,6 +74,13 @@ pub(crate) fn run(global: &Global, args: &GenerateArgs) -> Result<Answer, Failur
         .sampling(args.sampling.sampling());
     if let (Some(TextFormat::Json), Some(tokenizer)) = (args.format, &tokenizer) {
         request = request.constraint(JsonConstraints::new(tokenizer)?.value());
+    }
+    if let (Some(path), Some(tokenizer)) = (&args.json_schema, &tokenizer) {
+        let named = |e: Failure| e.context(format!("cannot use `{}`", path.display()));
+        let schema =
+            olivine_files::read_text(path, LARGEST_SCHEMA).map_err(|e| named(Failure::new(e.to_string())))?;
+        let constraint = JsonConstraints::new(tokenizer)?.schema(&schema).map_err(|e| named(e.into()))?;
+        request = request.constraint(constraint);
     }
     let mut shown = Shown::new(tokenizer.as_ref(), global.json);
     let generated = complete(&mut engine, request, |token| shown.add(token))?;

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use clap::{Args, ValueEnum};
 use olivine::Session;
 use olivine::ir::DType;
-use olivine_lm::{Engine, EngineOptions, Event, Finish, LanguageModel, Request, Sampling};
+use olivine_lm::{Engine, EngineOptions, Event, Finish, LanguageModel, Request, Sampling, Share};
 
 use crate::answer::Failure;
 
@@ -47,6 +47,9 @@ pub(crate) struct EngineArgs {
     /// The element type of key-value caches.
     #[arg(long, value_enum, default_value = "f32")]
     cache_type: CacheType,
+    /// Positions of all caches together, allocated at once; without it they grow.
+    #[arg(long, value_name = "N")]
+    cache_tokens: Option<usize>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -71,7 +74,12 @@ impl EngineArgs {
             CacheType::F16 => DType::F16,
             CacheType::Bf16 => DType::BF16,
         };
-        EngineOptions::default().slots(slots).context(self.context).chunk(self.chunk).cache(cache)
+        EngineOptions::default()
+            .slots(slots)
+            .context(self.context)
+            .chunk(self.chunk)
+            .cache(cache)
+            .cache_tokens(self.cache_tokens)
     }
 
     /// A compiled model for so many sequences at once.
@@ -80,8 +88,9 @@ impl EngineArgs {
         model: &LanguageModel,
         session: &Session,
         slots: usize,
+        share: Share,
     ) -> Result<Engine, Failure> {
-        Ok(model.engine(session, &self.options(slots))?)
+        Ok(model.engine(session, &self.options(slots).share(share))?)
     }
 }
 

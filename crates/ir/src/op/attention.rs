@@ -58,7 +58,12 @@ op! {
     ///
     /// Operands: q, k, v, then in this order those announced: the mask (broadcast to `[B, H, Sq, Sk]`), sinks `[H]`
     /// (an extra logit per head that takes weight and adds nothing), lengths (i32/i64 `[B]` or scalar: how many
-    /// leading keys of k and v count; clamped to Sk at run time).
+    /// leading keys of k and v count; clamped to Sk at run time), pages (i32/i64 `[B, P]`).
+    ///
+    /// With pages, k and v are pools that sequences share: their batch axis counts pages, and their sequence axis the positions S of
+    /// a page. Key j of sequence b is row j mod S of page `pages[b, j / S]`, and Sk is P·S. Numbers of pages are clamped to
+    /// those there are; those of keys that no query sees are not read.
+    ///
     /// kv heads divide heads. Query i of Sq sits at position L−Sq+i, L being the length or Sk.
     /// The order of the score's steps is scale, softcap, bias, masks. A fully masked row gives zeros.
     pub struct Attention = "attention" {
@@ -78,7 +83,22 @@ op! {
         pub sinks: bool,
         /// Whether lengths are given.
         pub lengths: bool,
+        /// Whether k and v are pools of pages.
+        pub pages: bool,
     }
+}
+
+/// Positions of [`Attention`]'s optional operands, of those that are given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AttentionOperands {
+    /// The mask.
+    pub mask: Option<usize>,
+    /// One logit for each head.
+    pub sinks: Option<usize>,
+    /// How many keys count.
+    pub lengths: Option<usize>,
+    /// Where keys are.
+    pub pages: Option<usize>,
 }
 
 /// The largest head dim a backend must support.
@@ -96,6 +116,7 @@ impl Attention {
             mask: MaskKind::None,
             sinks: false,
             lengths: false,
+            pages: false,
         }
     }
 
@@ -104,8 +125,8 @@ impl Attention {
         self.scale.unwrap_or(1.0 / (dim as f64).sqrt())
     }
 
-    /// Positions among the operands of mask, sinks and lengths.
-    pub fn optional_operands(&self) -> (Option<usize>, Option<usize>, Option<usize>) {
+    /// Where the optional operands stand.
+    pub fn optional_operands(&self) -> AttentionOperands {
         let mut next = 3;
         let mut take = |given: bool| {
             given.then(|| {
@@ -113,14 +134,19 @@ impl Attention {
                 next - 1
             })
         };
-        (take(self.mask != MaskKind::None), take(self.sinks), take(self.lengths))
+        AttentionOperands {
+            mask: take(self.mask != MaskKind::None),
+            sinks: take(self.sinks),
+            lengths: take(self.lengths),
+            pages: take(self.pages),
+        }
     }
 }
 
 impl Rule for Attention {
     fn infer(&self, operands: &[TensorType]) -> Result<Vec<TensorType>, String> {
-        let (mask, sinks, lengths) = self.optional_operands();
-        let count = 3 + [mask, sinks, lengths].iter().flatten().count();
+        let AttentionOperands { mask, sinks, lengths, pages } = self.optional_operands();
+        let count = 3 + [mask, sinks, lengths, pages].iter().flatten().count();
         arity(operands, count..=count)?;
         same_dtype(&operands[..3])?;
         float(&operands[0])?;
@@ -130,7 +156,7 @@ impl Rule for Attention {
         let (b, h, sq, d) = self.layout.sizes(&operands[0].shape);
         let (bk, hk, sk, dk) = self.layout.sizes(&operands[1].shape);
         let (bv, hv, sv, dv) = self.layout.sizes(&operands[2].shape);
-        if b != bk || b != bv {
+        if bk != bv || (b != bk && !self.pages) {
             return Err(format!("batches differ: q {b}, k {bk}, v {bv}"));
         }
         if d != dk {
@@ -139,6 +165,10 @@ impl Rule for Attention {
         if hk != hv || sk != sv {
             return Err(format!("k and v differ: heads {hk} and {hv}, sequence {sk} and {sv}"));
         }
+        let sk = match pages {
+            Some(p) => paged_keys(&operands[p], b, bk, sk)?,
+            None => sk,
+        };
         if (hk == 0 && h != 0) || (hk != 0 && !h.is_multiple_of(hk)) {
             return Err(format!("{hk} kv heads do not divide {h} heads"));
         }
@@ -176,8 +206,22 @@ impl Rule for Attention {
     }
 
     fn reads_strides(&self, operand: usize) -> bool {
-        operand < 3 || self.optional_operands().0 == Some(operand)
+        operand < 3 || self.optional_operands().mask == Some(operand)
     }
+}
+
+/// Checks numbers of pages for a batch; the positions that they hold.
+fn paged_keys(pages: &TensorType, batch: Dim, pool: Dim, positions: Dim) -> Result<Dim, String> {
+    index(pages)?;
+    match pages.shape.rank() {
+        2 if pages.shape.size(0) == batch => {}
+        _ => return Err(format!("pages must have shape [{batch}, P], got {}", pages.shape)),
+    }
+    let keys = pages.shape.size(1) * positions;
+    if pool == 0 && keys != 0 {
+        return Err("there must be a page".into());
+    }
+    Ok(keys)
 }
 
 op! {
@@ -186,15 +230,22 @@ op! {
     ///
     /// The result is the cache with `rows` at `position ..` along the sequence axis; rows that fall outside are
     /// dropped. The buffer is reused when nothing else reads the old cache.
+    ///
+    /// With pages, a further operand (i32/i64 `[B, P]`), the cache is a pool as [`Attention`] reads it: a row goes to its position
+    /// in the pages of its sequence, and is dropped if that is in none of them or in a page that does not exist. No two rows
+    /// may go to one place.
     pub struct KvAppend = "kv_append" {
         /// Layout of cache and rows.
         pub layout: HeadLayout,
+        /// Whether the cache is a pool of pages.
+        pub pages: bool,
     }
 }
 
 impl Rule for KvAppend {
     fn infer(&self, operands: &[TensorType]) -> Result<Vec<TensorType>, String> {
-        arity(operands, 3..=3)?;
+        let count = 3 + usize::from(self.pages);
+        arity(operands, count..=count)?;
         same_dtype(&operands[..2])?;
         index(&operands[2])?;
         if operands[..2].iter().any(|t| t.shape.rank() != 4) {
@@ -202,13 +253,15 @@ impl Rule for KvAppend {
         }
         let (b, h, capacity, d) = self.layout.sizes(&operands[0].shape);
         let (br, hr, rows, dr) = self.layout.sizes(&operands[1].shape);
-        if (b, h, d) != (br, hr, dr) {
+        if (h, d) != (hr, dr) || (b != br && !self.pages) {
             return Err("cache and rows differ in batch, heads or dim".into());
         }
         if operands[2].shape.rank() != 0 {
-            of_shape("the position", &operands[2], &[b])?;
+            of_shape("the position", &operands[2], &[br])?;
         }
-        if rows > capacity {
+        if self.pages {
+            paged_keys(&operands[3], br, b, capacity)?;
+        } else if rows > capacity {
             return Err(format!("{rows} rows do not fit a cache of {capacity}"));
         }
         Ok(vec![operands[0]])
@@ -224,7 +277,7 @@ impl Rule for KvAppend {
 }
 
 impl Graph {
-    /// Attention; `extra` holds the mask, sinks and lengths that `spec` announces. See [`Attention`].
+    /// Attention; `extra` holds the mask, sinks, lengths and pages that `spec` announces. See [`Attention`].
     pub fn attention(
         &mut self,
         spec: Attention,
@@ -245,6 +298,18 @@ impl Graph {
         rows: ValueId,
         position: ValueId,
     ) -> Result<ValueId, Error> {
-        self.add1(KvAppend { layout }, &[cache, rows, position])
+        self.add1(KvAppend { layout, pages: false }, &[cache, rows, position])
+    }
+
+    /// Writes rows into the pages of their sequences; see [`KvAppend`].
+    pub fn kv_append_pages(
+        &mut self,
+        layout: HeadLayout,
+        pool: ValueId,
+        rows: ValueId,
+        position: ValueId,
+        pages: ValueId,
+    ) -> Result<ValueId, Error> {
+        self.add1(KvAppend { layout, pages: true }, &[pool, rows, position, pages])
     }
 }

@@ -217,13 +217,15 @@ fn l2_norm(rng: &mut Rng) -> Made {
 
 fn attention(rng: &mut Rng) -> Made {
     let layout = rng.pick(HeadLayout::ALL);
-    let [b, kv, sq, sk, dv] = [0; 5].map(|_| rng.size());
+    let [b, kv, sq, positions, dv] = [0; 5].map(|_| rng.size());
     let (h, d) = (kv * rng.within(1, 3), rng.within(1, 8));
     let dtype = rng.float();
+    let (pages, pool, table) = (rng.chance(30), rng.within(1, 4), rng.within(1, 4));
+    let (of_keys, sk) = if pages { (pool, table * positions) } else { (b, positions) };
     let mut types = vec![
         ty(dtype, &layout.dims(b, h, sq, d)),
-        ty(dtype, &layout.dims(b, kv, sk, d)),
-        ty(dtype, &layout.dims(b, kv, sk, dv)),
+        ty(dtype, &layout.dims(of_keys, kv, positions, d)),
+        ty(dtype, &layout.dims(of_keys, kv, positions, dv)),
     ];
     let mask = rng.pick(MaskKind::ALL);
     let (sinks, lengths) = (rng.chance(30), rng.chance(30));
@@ -238,10 +240,14 @@ fn attention(rng: &mut Rng) -> Made {
         let scalar = rng.chance(50);
         types.push(if scalar { ty(rng.index(), &[]) } else { ty(rng.index(), &[b]) });
     }
+    if pages {
+        types.push(ty(rng.index(), &[b, table]));
+    }
     let window = rng.chance(30).then(|| rng.pick(&[1, 7, usize::MAX]));
     let softcap = rng.chance(30).then(|| rng.pick(&[30.0, 5e-324, f64::INFINITY]));
     let scale = rng.chance(50).then(|| rng.real());
-    let op = Attention { layout, scale, causal: rng.chance(50), window, softcap, mask, sinks, lengths };
+    let op =
+        Attention { layout, scale, causal: rng.chance(50), window, softcap, mask, sinks, lengths, pages };
     (op.into(), types)
 }
 
@@ -250,12 +256,16 @@ fn kv_append(rng: &mut Rng) -> Made {
     let [b, h, capacity, d] = [0; 4].map(|_| rng.size());
     let rows = rng.below(capacity + 1);
     let dtype = rng.dtype();
-    let types = vec![
-        ty(dtype, &layout.dims(b, h, capacity, d)),
+    let (pages, pool) = (rng.chance(30), rng.within(1, 4));
+    let mut types = vec![
+        ty(dtype, &layout.dims(if pages { pool } else { b }, h, capacity, d)),
         ty(dtype, &layout.dims(b, h, rows, d)),
         if rng.chance(50) { ty(rng.index(), &[]) } else { ty(rng.index(), &[b]) },
     ];
-    (KvAppend { layout }.into(), types)
+    if pages {
+        types.push(ty(rng.index(), &[b, rng.within(1, 4)]));
+    }
+    (KvAppend { layout, pages }.into(), types)
 }
 
 fn rope(rng: &mut Rng) -> Made {

@@ -12,7 +12,7 @@ use olivine_kernel::{AtomicOp, Buf, Builder, Elem, Reduction, Shared, Val, Var};
 
 use super::args::{AttentionArgs, AttentionTarget, DeclaredAttentionTarget, Row, WorkgroupCoord};
 use super::problem::Problem;
-use super::rows::Rows;
+use super::rows::{HeadStart, Rows};
 use super::softmax::{base, exp2_below, lowest, normaliser};
 use super::tile::{GROUP, Tile, fours};
 use crate::launch::Launch;
@@ -69,13 +69,14 @@ impl<'k, 'p> Kernel<'k, 'p> {
         let k = l.k();
         let layout = p.op.layout;
         let elem = math::elem(p.partial());
+        let pages = p.page_table(l);
         Kernel {
             k,
             p,
             t,
-            q: Rows::read(l, "q", layout, &p.q),
-            keys: Rows::read(l, "k", layout, &p.k),
-            values: Rows::read(l, "v", layout, &p.v),
+            q: Rows::read(l, "q", layout, &p.q, None),
+            keys: Rows::read(l, "k", layout, &p.k, pages),
+            values: Rows::read(l, "v", layout, &p.v, pages),
             args: AttentionArgs::declare(l, p, sink),
             stage: k.shared(elem, 4, t.stage_len(p.value_dim)),
             weights: k.shared(elem, t.rows_each as u8, t.keys() * t.weight_stride()),
@@ -152,7 +153,13 @@ impl<'k, 'p> Kernel<'k, 'p> {
     }
 
     /// The dot products of this invocation's rows and keys, not yet scaled.
-    fn scores(&self, queries: &[Val<'k>], keys: Val<'k>, key: Val<'k>, end: Val<'k>) -> Vec<Vec<Val<'k>>> {
+    fn scores(
+        &self,
+        queries: &[Val<'k>],
+        keys: HeadStart<'k>,
+        key: Val<'k>,
+        end: Val<'k>,
+    ) -> Vec<Vec<Val<'k>>> {
         let (k, t) = (self.k, self.t);
         let zero = self.number(0.0);
         let sums: Vec<Vec<Var<'k>>> =
@@ -303,7 +310,7 @@ impl<'k, 'p> Kernel<'k, 'p> {
     }
 
     /// Adds the weighted values of a tile of keys.
-    fn accumulate(&self, state: &[State<'k>], values: Val<'k>, key: Val<'k>, end: Val<'k>) {
+    fn accumulate(&self, state: &[State<'k>], values: HeadStart<'k>, key: Val<'k>, end: Val<'k>) {
         let (k, t) = (self.k, self.t);
         let groups = fours(self.p.value_dim);
         let slab = |slab: Val<'k>| {

@@ -1,12 +1,13 @@
 //! An attention node as sizes and operands.
 
-use olivine_ir::op::{Attention, MaskKind};
+use olivine_ir::op::{Attention, AttentionOperands, MaskKind};
 use olivine_ir::{DType, Dim, TensorType};
 use olivine_kernel::Scalar;
 
 use super::{MOST_UNSPLIT, splits};
-use crate::launch::number;
+use crate::launch::{Launch, number};
 use crate::math;
+use crate::pages::PageTable;
 use crate::site::{Operand, Site, Target, class_of};
 
 /// Everything the kernels need to know of a node.
@@ -19,6 +20,8 @@ pub(super) struct Problem<'a> {
     pub(super) mask: Option<(Operand, Vec<Dim>)>,
     pub(super) sinks: Option<Operand>,
     pub(super) lengths: Option<Operand>,
+    /// The pages of each sequence, where k and v are pools of them: their numbers, pages there are, positions of a page.
+    pub(super) pages: Option<(Operand, Dim, Dim)>,
     pub(super) target: Target,
     pub(super) batch: Dim,
     pub(super) heads: usize,
@@ -38,10 +41,12 @@ impl<'a> Problem<'a> {
         let (q, k, v) = (operand(0)?, operand(1)?, operand(2)?);
         let target = site.targets.first().cloned().ok_or("attention without a result")?;
         let (batch, heads, queries, dim) = op.layout.sizes(&q.ty.shape);
-        let (_, kv_heads, keys, value_dim) = op.layout.sizes(&v.ty.shape);
+        let (pool, kv_heads, positions, value_dim) = op.layout.sizes(&v.ty.shape);
         // Kernels are written for the heads; batch and sequence come in any number.
         let [heads, dim, kv_heads, value_dim] = [heads, dim, kv_heads, value_dim].map(number);
-        let (mask, sinks, lengths) = op.optional_operands();
+        let AttentionOperands { mask, sinks, lengths, pages } = op.optional_operands();
+        let pages = pages.map(operand).transpose()?;
+        let keys = pages.as_ref().map_or(positions, |pages| pages.sizes()[1] * positions);
         let steps = |m: Operand| {
             let steps = m.broadcast_to(&[batch, heads.into(), queries, keys]);
             steps.map(|s| (m, s)).ok_or_else(|| "the mask does not broadcast".to_string())
@@ -58,6 +63,7 @@ impl<'a> Problem<'a> {
             mask: mask.map(operand).transpose()?.map(steps).transpose()?,
             sinks: sinks.map(operand).transpose()?,
             lengths: lengths.map(operand).transpose()?,
+            pages: pages.map(|pages| (pages, pool, positions)),
             q,
             k,
             v,
@@ -71,6 +77,12 @@ impl<'a> Problem<'a> {
             value_dim,
             scalar,
         })
+    }
+
+    /// Declares the pages of k and v, if they are pools.
+    pub(super) fn page_table<'k>(&self, l: &Launch<'k>) -> Option<PageTable<'k>> {
+        let (numbers, pool, positions) = self.pages.as_ref()?;
+        Some(PageTable::declare(l, numbers, *pool, *positions))
     }
 
     /// Heads that share a kv head.

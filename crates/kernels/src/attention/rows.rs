@@ -1,4 +1,4 @@
-//! q, k and v as rows with any steps, read four elements at a time.
+//! q, k and v as rows with any steps or in pages, read four elements at a time.
 
 use olivine_ir::Dim;
 use olivine_ir::op::HeadLayout;
@@ -7,15 +7,72 @@ use olivine_kernel::{Buf, Elem, Val};
 use super::tile::fours;
 use crate::launch::{Launch, number};
 use crate::math;
+use crate::pages::PageTable;
 use crate::site::Operand;
 
-/// `[batch, head, sequence, element]` of an operand.
-pub(super) struct Rows<'k> {
-    buffer: Buf<'k>,
+/// Where the rows of an operand `[batch, head, sequence, element]` begin.
+pub(super) struct RowSteps<'k> {
     offset: Val<'k>,
     batch: Val<'k>,
     head: Val<'k>,
     sequence: Val<'k>,
+    /// Where sequences are in pages, which the batch axis counts.
+    pages: Option<PageTable<'k>>,
+}
+
+/// Where a head of a sequence begins.
+#[derive(Clone, Copy)]
+pub(super) struct HeadStart<'k> {
+    at: Val<'k>,
+    sequence: Val<'k>,
+}
+
+impl<'k> RowSteps<'k> {
+    /// Declares the steps of an operand.
+    pub(super) fn declare(
+        l: &Launch<'k>,
+        name: &str,
+        layout: HeadLayout,
+        operand: &Operand,
+        pages: Option<PageTable<'k>>,
+    ) -> Self {
+        let (head, sequence) = match layout {
+            HeadLayout::Bshd => (2, 1),
+            HeadLayout::Bhsd => (1, 2),
+        };
+        let step = |what: &str, step: Option<&Dim>| {
+            l.stride(&format!("{name}_{what}"), step.copied().unwrap_or(Dim::ZERO))
+        };
+        RowSteps {
+            offset: step("offset", Some(&operand.offset)),
+            batch: step("batch", operand.strides.first()),
+            head: step("head", operand.strides.get(head)),
+            sequence: step("sequence", operand.strides.get(sequence)),
+            pages,
+        }
+    }
+
+    /// Where a head's first row begins.
+    pub(super) fn start(&self, batch: Val<'k>, head: Val<'k>) -> HeadStart<'k> {
+        let at = match self.pages {
+            None => self.offset + batch * self.batch + head * self.head,
+            Some(_) => self.offset + head * self.head,
+        };
+        HeadStart { at, sequence: batch }
+    }
+
+    /// Where a row of a head begins.
+    pub(super) fn row(&self, start: HeadStart<'k>, row: Val<'k>) -> Val<'k> {
+        let Some(pages) = &self.pages else { return start.at + row * self.sequence };
+        let (page, position) = pages.find(start.sequence, row);
+        start.at + page.clamp(pages.pool() - 1) * self.batch + position * self.sequence
+    }
+}
+
+/// `[batch, head, sequence, element]` of an operand.
+pub(super) struct Rows<'k> {
+    buffer: Buf<'k>,
+    steps: RowSteps<'k>,
     element: Val<'k>,
     width: usize,
     vectors: bool,
@@ -23,13 +80,15 @@ pub(super) struct Rows<'k> {
 
 impl<'k> Rows<'k> {
     /// Declares the buffer and its steps.
-    pub(super) fn read(l: &Launch<'k>, name: &str, layout: HeadLayout, operand: &Operand) -> Self {
+    pub(super) fn read(
+        l: &Launch<'k>,
+        name: &str,
+        layout: HeadLayout,
+        operand: &Operand,
+        pages: Option<PageTable<'k>>,
+    ) -> Self {
         let steps = [&operand.strides[..], &[operand.offset]].concat();
         let sizes = operand.sizes();
-        let (head, sequence) = match layout {
-            HeadLayout::Bshd => (2, 1),
-            HeadLayout::Bhsd => (1, 2),
-        };
         let width = number(sizes.get(3).copied().unwrap_or(Dim::ONE));
         let unit = steps.get(3).is_some_and(|s| s.as_constant() == Some(1));
         // A dimension of size 1 is never stepped over.
@@ -39,30 +98,23 @@ impl<'k> Rows<'k> {
             && width.is_multiple_of(4)
             && math::elem(operand.ty.dtype) != Elem::F64
             && apart.all(|(_, s)| s.is_multiple_of(4));
-        let step = |what: &str, i: usize| match steps.get(i) {
-            Some(step) if i == 3 && step.as_constant() == Some(1) => l.k().u32(1),
-            step => l.stride(&format!("{name}_{what}"), step.copied().unwrap_or(Dim::ZERO)),
+        let buffer = l.read(name, operand);
+        let row_steps = RowSteps::declare(l, name, layout, operand, pages);
+        let element = match steps.get(3) {
+            Some(step) if step.as_constant() == Some(1) => l.k().u32(1),
+            step => l.stride(&format!("{name}_element"), step.copied().unwrap_or(Dim::ZERO)),
         };
-        Rows {
-            buffer: l.read(name, operand),
-            offset: step("offset", 4),
-            batch: step("batch", 0),
-            head: step("head", head),
-            sequence: step("sequence", sequence),
-            element: step("element", 3),
-            width,
-            vectors,
-        }
+        Rows { buffer, steps: row_steps, element, width, vectors }
     }
 
     /// Where a head's first row begins.
-    pub(super) fn start(&self, batch: Val<'k>, head: Val<'k>) -> Val<'k> {
-        self.offset + batch * self.batch + head * self.head
+    pub(super) fn start(&self, batch: Val<'k>, head: Val<'k>) -> HeadStart<'k> {
+        self.steps.start(batch, head)
     }
 
-    /// Where a row begins, its head beginning at `start`.
-    pub(super) fn row(&self, start: Val<'k>, row: Val<'k>) -> Val<'k> {
-        start + row * self.sequence
+    /// Where a row of a head begins.
+    pub(super) fn row(&self, start: HeadStart<'k>, row: Val<'k>) -> Val<'k> {
+        self.steps.row(start, row)
     }
 
     /// Elements `4·group ..` of the row that begins at `row`, zeros past its end; `group` stays below `groups`.

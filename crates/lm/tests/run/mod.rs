@@ -14,7 +14,11 @@ use olivine_lm::{Engine, EngineOptions, Event, Finish, LanguageModel, Request, R
 use crate::common::{TempModel, VOCABULARY};
 
 pub(crate) fn engine(file: &TempModel, options: EngineOptions) -> Engine {
-    let session = Session::new(Device::Cpu).unwrap();
+    engine_on(Device::Cpu, file, options)
+}
+
+pub(crate) fn engine_on(device: Device, file: &TempModel, options: EngineOptions) -> Engine {
+    let session = Session::new(device).unwrap();
     LanguageModel::load(file.path()).unwrap().engine(&session, &options).unwrap()
 }
 
@@ -33,7 +37,10 @@ pub(crate) struct Got {
 }
 
 /// Runs steps until nothing is left; `before` may add or cancel before each.
-pub(crate) fn finish(engine: &mut Engine, mut before: impl FnMut(&mut Engine, usize)) -> HashMap<RequestId, Got> {
+pub(crate) fn finish(
+    engine: &mut Engine,
+    mut before: impl FnMut(&mut Engine, usize),
+) -> HashMap<RequestId, Got> {
     let mut all: HashMap<RequestId, Got> = HashMap::new();
     let mut step = 0;
     loop {

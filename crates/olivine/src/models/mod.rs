@@ -7,7 +7,7 @@ mod encoder;
 mod seeded;
 
 pub use bert::Bert;
-pub use causal::{CausalLm, DecoderGraph, DecoderOptions};
+pub use causal::{CausalLm, DecoderGraph, DecoderOptions, PAGE};
 pub use decoder::Decoder;
 pub use encoder::Encoder;
 pub use seeded::{seeded_input, seeded_params};

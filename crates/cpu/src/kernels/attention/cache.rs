@@ -1,8 +1,8 @@
 //! The key-value cache: rows written at a run-time position.
 
-use olivine_ir::DType;
 use olivine_ir::op::{HeadLayout, KvAppend};
 
+use super::pages::{Pages, integer};
 use crate::kernel::kernels;
 use crate::kernels::movement::{copy_box, copy_strided, with_size};
 use crate::operand::{Operand, OperandSource, Target, row_major};
@@ -21,24 +21,43 @@ pub(crate) fn kv_append(op: &KvAppend, x: &[Operand<'_>], out: &mut [Target<'_>]
     if target.ty.shape.has_zero() || x[1].shape().has_zero() {
         return;
     }
-    let position = |sequence: usize| match x[2].ty.dtype {
-        DType::I32 => i64::from(x[2].slice::<i32>()[sequence]),
-        _ => x[2].slice::<i64>()[sequence],
-    };
+    let position = |sequence: usize| integer(&x[2], x[2].offset + sequence);
     let axis = match op.layout {
         HeadLayout::Bshd => 1,
         HeadLayout::Bhsd => 2,
     };
-    if x[2].shape().is_empty() {
+    let single = x[2].shape().is_empty();
+    if single && !op.pages {
         return append(axis, position(0), x[1], target, 0);
     }
     let step = row_major(&target.ty.shape)[0] as usize;
+    let pages = op.pages.then(|| Pages::new(x[3], target.ty.shape[0], target.ty.shape[axis]));
     for sequence in 0..x[1].shape()[0] {
-        let mut rows = x[1];
-        rows.ty.shape = rows.ty.shape.shrunk(0, 1);
-        rows.offset = (rows.offset as isize + sequence as isize * rows.strides[0]) as usize;
-        append(axis, position(sequence), rows, target, sequence * step);
+        let rows = narrowed(&x[1], 0, sequence, 1);
+        let first = position(if single { 0 } else { sequence });
+        let Some(pages) = &pages else {
+            append(axis, first, rows, target, sequence * step);
+            continue;
+        };
+        // Of the rows those that are in the sequence's pages.
+        let (count, room) = (rows.shape()[axis] as i64, pages.keys() as i64);
+        let from = first.saturating_neg().clamp(0, count);
+        let to = room.saturating_sub(first).clamp(from, count);
+        for run in pages.runs(sequence, (first + from) as usize..(first + to) as usize) {
+            if pages.has(run.page) {
+                let part = narrowed(&rows, axis, from as usize + run.first, run.count);
+                append(axis, run.position as i64, part, target, run.page as usize * step);
+            }
+        }
     }
+}
+
+/// A range of an operand along an axis.
+fn narrowed<'a>(x: &Operand<'a>, axis: usize, first: usize, count: usize) -> Operand<'a> {
+    let mut part = *x;
+    part.ty.shape = part.ty.shape.shrunk(axis, count);
+    part.offset = (part.offset as isize + first as isize * part.strides[axis]) as usize;
+    part
 }
 
 /// Copies rows to `position ..` of a cache that begins at an element of the target.
@@ -49,9 +68,7 @@ fn append(axis: usize, position: i64, from: Operand<'_>, target: &mut Target<'_>
     if first == end {
         return;
     }
-    let mut kept = from;
-    kept.ty.shape = kept.ty.shape.shrunk(axis, (end - first) as usize);
-    kept.offset = (kept.offset as isize + first as isize * kept.strides[axis]) as usize;
+    let kept = narrowed(&from, axis, first as usize, (end - first) as usize);
     let to = row_major(&target.ty.shape);
     let start = first_element + (position + first) as usize * to[axis] as usize;
     with_size!(target.ty.dtype.size(), T => copy_box::<T>(&kept, &to, &mut target.elements::<T>()[start..]));

@@ -7,6 +7,7 @@
 
 mod cache;
 mod float;
+mod pages;
 mod rows;
 mod tile;
 
@@ -14,12 +15,13 @@ use std::ops::Range;
 
 use half::{bf16, f16};
 use olivine_ir::DType;
-use olivine_ir::op::{Attention, HeadLayout, MaskKind};
+use olivine_ir::op::{Attention, AttentionOperands, HeadLayout, MaskKind};
 
 use crate::kernel::kernels;
 use crate::operand::{Number, Operand, Target};
 use crate::parallel;
 use crate::scratch;
+use pages::{Pages, integer};
 use tile::{Tile, attend};
 
 pub(crate) use float::{Acc, Real};
@@ -32,6 +34,8 @@ kernels! { |op, x, out, call|
 const QUERIES: usize = 128;
 /// Multiplications below which a call stays on one thread.
 const SMALL: usize = 1 << 17;
+/// The same for one query of each sequence, in pages: threads are awake while a model decodes.
+const SMALL_DECODE: usize = 1 << 14;
 
 /// q, k or v as `[batch, head, sequence, dim]` with any steps.
 struct Strided<'a, T> {
@@ -86,6 +90,7 @@ struct Problem<'a, T: Real> {
     mask: Mask<'a, T>,
     sinks: Option<Operand<'a>>,
     lengths: Option<Operand<'a>>,
+    pages: Option<Pages<'a>>,
     heads: usize,
     kv_heads: usize,
     queries: usize,
@@ -101,8 +106,10 @@ struct Problem<'a, T: Real> {
 impl<'a, T: Real> Problem<'a, T> {
     fn new(op: &Attention, x: &[Operand<'a>]) -> Self {
         let (_, heads, queries, dim) = op.layout.numbers(x[0].shape());
-        let (_, kv_heads, keys, value_dim) = op.layout.numbers(x[2].shape());
-        let (mask, sinks, lengths) = op.optional_operands();
+        let (pool, kv_heads, positions, value_dim) = op.layout.numbers(x[2].shape());
+        let AttentionOperands { mask, sinks, lengths, pages } = op.optional_operands();
+        let pages = pages.map(|i| Pages::new(x[i], pool, positions));
+        let keys = pages.as_ref().map_or(positions, Pages::keys);
         let mask = match (op.mask, mask.map(|i| &x[i])) {
             (MaskKind::Keep, Some(m)) => {
                 Mask::Keep { data: m.elements(), strides: broadcast(m), offset: m.offset }
@@ -119,6 +126,7 @@ impl<'a, T: Real> Problem<'a, T> {
             mask,
             sinks: sinks.map(|i| x[i]),
             lengths: lengths.map(|i| x[i]),
+            pages,
             heads,
             kv_heads,
             queries,
@@ -137,11 +145,7 @@ impl<'a, T: Real> Problem<'a, T> {
         let Some(x) = &self.lengths else { return self.keys };
         let step = if x.shape().rank() == 0 { 0 } else { x.strides[0] };
         let at = (x.offset as isize + batch as isize * step) as usize;
-        let length = match x.ty.dtype {
-            DType::I32 => i64::from(x.elements::<i32>()[at]),
-            _ => x.elements::<i64>()[at],
-        };
-        length.clamp(0, self.keys as i64) as usize
+        integer(x, at).clamp(0, self.keys as i64) as usize
     }
 
     /// The keys a query may see by length, causality and window.
@@ -219,8 +223,14 @@ type Write<'a, R, A> = &'a (dyn Fn(&mut [R], usize, &[A]) + Sync);
 /// Cuts the result, rows in `[batch, head, sequence]` order of `width` items each, into tiles and computes them.
 fn share<T: Real, R: Send>(p: &Problem<'_, T>, out: &mut [R], width: usize, write: Write<'_, R, T::Acc>) {
     let group = p.heads / p.kv_heads;
-    let work = out.len() / width * p.keys * (p.dim + p.value_dim);
-    let threads = if work < SMALL { 1 } else { parallel::threads() };
+    // Pages have room for more keys than count.
+    let batches = out.len() / (p.heads * p.queries * width);
+    let (keys, small) = match p.pages {
+        Some(_) if p.queries == 1 => ((0..batches).map(|batch| p.length(batch)).sum(), SMALL_DECODE),
+        _ => (batches * p.keys, SMALL),
+    };
+    let work = p.heads * p.queries * keys * (p.dim + p.value_dim);
+    let threads = if work < small { 1 } else { parallel::threads() };
     let groups = out.len() / (group * p.queries * width);
     // Few queries: several heads of a group in a tile, but not so many that threads stay idle.
     let heads = (QUERIES / p.queries).clamp(1, group).min(group.div_ceil(threads.div_ceil(groups)));

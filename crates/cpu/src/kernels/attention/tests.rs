@@ -1,5 +1,5 @@
 use bytemuck::Pod;
-use olivine_ir::op::{Attention, HeadLayout, KvAppend, MaskKind};
+use olivine_ir::op::{Attention, AttentionOperands, HeadLayout, KvAppend, MaskKind};
 use olivine_ir::{Op, Shape, TensorType};
 
 use super::cache::kv_append;
@@ -74,7 +74,7 @@ fn directly(op: &Attention, x: &[Operand<'_>], lengths: &[i64]) -> Vec<f64> {
     let layout = op.layout;
     let (batch, heads, queries, dim) = layout.numbers(x[0].shape());
     let (_, kv_heads, keys, value_dim) = layout.numbers(x[2].shape());
-    let (mask, sinks, _) = op.optional_operands();
+    let AttentionOperands { mask, sinks, .. } = op.optional_operands();
     let mut out = vec![0.0; batch * heads * queries * value_dim];
     for b in 0..batch {
         let length = match lengths {
@@ -331,7 +331,7 @@ fn rows_join_the_cache_at_their_position_and_are_dropped_outside() {
                 let x = [x0, x1, packed(DType::I64, &[], &at)];
                 let ty = x0.ty;
                 kv_append(
-                    &KvAppend { layout },
+                    &KvAppend { layout, pages: false },
                     &x,
                     &mut [Target { ty, bytes: bytemuck::cast_slice_mut(&mut out) }],
                 );

@@ -1,6 +1,7 @@
 //! One tile of queries against all the keys it may see, a tile of keys at a time.
 
 use super::float::{Acc, Real};
+use super::pages::Run;
 use super::rows::{Dots, OnlineSoftmax, Rows, Softcap, WeightedSum};
 use super::{Mask, Problem, Strided};
 use crate::kernels::gemm::{Matrix, serial_gemm};
@@ -54,24 +55,65 @@ fn sized<A: Acc>(buffer: &mut Vec<A>, len: usize) -> &mut [A] {
     &mut buffer[..len]
 }
 
-/// Keys or values `first ..` of a head, widened into `buffer` unless they can be read where they are.
-fn rows_of<'a, T: Real>(
-    x: &Strided<'a, T>,
-    start: usize,
+/// The keys of a tile, or their values.
+struct TileRows<'p, 'a, T: Real> {
+    p: &'p Problem<'a, T>,
+    of: &'p Strided<'a, T>,
+    batch: usize,
+    kv_head: usize,
+    first: usize,
     count: usize,
     dim: usize,
-    buffer: &'a mut Vec<T::Acc>,
-) -> Rows<'a, T::Acc> {
-    if let Some(data) = T::as_acc(x.data)
-        && (x.dim == 1 || dim == 1)
+}
+
+impl<'a, T: Real> TileRows<'_, 'a, T> {
+    /// The runs of rows, where they are.
+    fn runs(&self, mut each: impl FnMut(Run, usize)) {
+        let range = self.first..self.first + self.count;
+        match &self.p.pages {
+            None => {
+                let run = Run { first: 0, count: self.count, page: self.batch as i64, position: self.first };
+                each(run, self.of.at(self.batch, self.kv_head, self.first));
+            }
+            Some(pages) => pages.runs(self.batch, range).for_each(|run| {
+                let start = self.of.at(pages.clamped(run.page), self.kv_head, run.position);
+                each(run, start);
+            }),
+        }
+    }
+
+    /// The elements, if rows can be read where they are.
+    fn in_place(&self) -> Option<&'a [T::Acc]> {
+        T::as_acc(self.of.data).filter(|_| self.of.dim == 1 || self.dim == 1)
+    }
+
+    /// Calls `each` with parts of the rows: the first's number, how many, and the rows; widened into `buffer` unless they can be
+    /// read where they are.
+    fn parts(&self, buffer: &mut Vec<T::Acc>, mut each: impl FnMut(usize, usize, Rows<'_, T::Acc>)) {
+        let stride = self.of.sequence;
+        match self.in_place() {
+            Some(data) => self.runs(|run, start| each(run.first, run.count, Rows { data, start, stride })),
+            None => each(0, self.count, self.together(buffer)),
+        }
+    }
+
+    /// All rows at a constant distance, copied into `buffer` unless they are so where they are.
+    fn together<'b>(&self, buffer: &'b mut Vec<T::Acc>) -> Rows<'b, T::Acc>
+    where
+        'a: 'b,
     {
-        return Rows { data, start, stride: x.sequence };
+        if let (Some(data), None) = (self.in_place(), &self.p.pages) {
+            let start = self.of.at(self.batch, self.kv_head, self.first);
+            return Rows { data, start, stride: self.of.sequence };
+        }
+        let (dim, out) = (self.dim, sized(buffer, self.count * self.dim));
+        self.runs(|run, start| {
+            for (i, out) in out[run.first * dim..][..run.count * dim].chunks_mut(dim).enumerate() {
+                self.of.read((start as isize + i as isize * self.of.sequence) as usize, out);
+            }
+        });
+        Rows { data: out, start: 0, stride: dim as isize }
     }
-    let out = sized(buffer, count * dim);
-    for (i, out) in out.chunks_mut(dim).enumerate() {
-        x.read((start as isize + i as isize * x.sequence) as usize, out);
-    }
-    Rows { data: out, start: 0, stride: dim as isize }
 }
 
 /// Computes a tile; `write` takes each row's number and result.
@@ -90,14 +132,17 @@ pub(super) fn attend<T: Real>(p: &Problem<'_, T>, t: Tile, write: &mut dyn FnMut
         for r in 0..rows {
             (maxima[r], sums[r]) = p.start(t.row(r).0);
         }
+        // One query of a head is always a dot product, so that its numbers do not depend on how heads are shared among threads.
+        let few = rows <= FEW || p.queries == 1;
         let length = p.length(t.batch);
         let first = p.visible(length, t.query).start;
         let end = p.visible(length, t.query + t.queries - 1).end;
         for key in (first..end).step_by(KEYS) {
             let n = KEYS.min(end - key);
             let scores = sized(scores, rows * n);
-            let keys = rows_of(&p.k, p.k.at(t.batch, t.kv_head, key), n, dim, k);
-            score(q, keys, dim, n, p.scale, scores);
+            let of =
+                |of, dim| TileRows { p, of, batch: t.batch, kv_head: t.kv_head, first: key, count: n, dim };
+            score(q, &of(&p.k, dim), few, k, scores);
             if let Some(c) = p.softcap {
                 run(Softcap { scores: &mut *scores, c });
             }
@@ -116,8 +161,7 @@ pub(super) fn attend<T: Real>(p: &Problem<'_, T>, t: Tile, write: &mut dyn FnMut
             if key > first {
                 shrink(acc, value_dim, scales);
             }
-            let values = rows_of(&p.v, p.v.at(t.batch, t.kv_head, key), n, value_dim, v);
-            accumulate(scores, values, value_dim, n, masked, acc);
+            accumulate(scores, &of(&p.v, value_dim), few, masked, v, acc);
         }
         for (r, row) in acc.chunks_mut(value_dim).enumerate() {
             let scale = if sums[r] == Number::ZERO { Number::ZERO } else { T::Acc::ONE / sums[r] };
@@ -134,37 +178,52 @@ fn shrink<A: Acc>(acc: &mut [A], value_dim: usize, scales: &[A]) {
 }
 
 /// `scores = scale·q·keysᵀ`.
-fn score<A: Acc>(q: &[A], keys: Rows<'_, A>, dim: usize, n: usize, scale: A, scores: &mut [A]) {
-    let rows = q.len() / dim;
-    if rows <= FEW {
-        for (q, out) in q.chunks(dim).zip(scores.chunks_mut(n)) {
-            run(Dots { q, keys, scale, out });
-        }
-        return;
+fn score<T: Real>(
+    q: &[T::Acc],
+    keys: &TileRows<'_, '_, T>,
+    few: bool,
+    buffer: &mut Vec<T::Acc>,
+    scores: &mut [T::Acc],
+) {
+    let (dim, n, scale) = (keys.dim, keys.count, keys.p.scale);
+    if few {
+        return keys.parts(buffer, |first, count, keys| {
+            for (q, out) in q.chunks(dim).zip(scores.chunks_mut(n)) {
+                run(Dots { q, keys, scale, out: &mut out[first..first + count] });
+            }
+        });
     }
+    let keys = keys.together(buffer);
     let turned = Matrix { data: keys.data, offset: keys.start, row_stride: 1, column_stride: keys.stride };
-    serial_gemm((rows, n, dim), Matrix::packed(q, dim), turned, scale, false, scores);
+    serial_gemm((q.len() / dim, n, dim), Matrix::packed(q, dim), turned, scale, false, scores);
 }
 
 /// `acc += weights·values`, where a key that is masked for a row must not touch it whatever its value holds.
-fn accumulate<A: Acc>(
-    weights: &[A],
-    values: Rows<'_, A>,
-    value_dim: usize,
-    n: usize,
+fn accumulate<T: Real>(
+    weights: &[T::Acc],
+    values: &TileRows<'_, '_, T>,
+    few: bool,
     masked: bool,
-    acc: &mut [A],
+    buffer: &mut Vec<T::Acc>,
+    acc: &mut [T::Acc],
 ) {
-    let rows = weights.len() / n;
-    if rows <= FEW || (masked && !finite(values, n, value_dim)) {
+    let (value_dim, n) = (values.dim, values.count);
+    let add = |first: usize, count: usize, values: Rows<'_, T::Acc>, acc: &mut [T::Acc]| {
         for (weights, acc) in weights.chunks(n).zip(acc.chunks_mut(value_dim)) {
-            run(WeightedSum { weights, values, acc });
+            run(WeightedSum { weights: &weights[first..first + count], values, acc });
         }
-        return;
+    };
+    if few {
+        return values.parts(buffer, |first, count, values| add(first, count, values, acc));
+    }
+    let values = values.together(buffer);
+    if masked && !finite(values, n, value_dim) {
+        return add(0, n, values, acc);
     }
     let values =
         Matrix { data: values.data, offset: values.start, row_stride: values.stride, column_stride: 1 };
-    serial_gemm((rows, value_dim, n), Matrix::packed(weights, n), values, A::ONE, true, acc);
+    let rows = weights.len() / n;
+    serial_gemm((rows, value_dim, n), Matrix::packed(weights, n), values, T::Acc::ONE, true, acc);
 }
 
 /// Whether no value is NaN or infinite.

@@ -42,8 +42,12 @@ impl FusedGroups {
             Addressing::Pointers => usize::MAX,
             Addressing::Bindings { max_count, .. } => max_count as usize,
         };
-        // Rows, result and what angles are made of; rows, position and cache.
-        let buffers = |step: &usize| if matches!(graph.nodes()[*step].op, Op::Rope(_)) { 4 } else { 3 };
+        // Rows, result and what angles are made of; rows, position, cache and its pages.
+        let buffers = |step: &usize| match &graph.nodes()[*step].op {
+            Op::Rope(_) => 4,
+            Op::KvAppend(op) if !op.pages => 3,
+            _ => 4,
+        };
         for group in rope_appends(compiled, &readers) {
             if group.iter().map(buffers).sum::<usize>() <= most {
                 fused.add("rope and kv append", group);

@@ -113,7 +113,9 @@ impl<'k, 'p> Kernel<'k, 'p> {
         let precision = precision(p).ok_or("attention by matrices of a type that has none")?;
         let matrix = |elem, role| MatrixType { elem, rows: SIDE, columns: SIDE, role };
         let slots = slots(p);
-        let read = |name: &str, operand: &Operand| Slots::read(l, name, layout, operand, precision);
+        let pages = p.page_table(l);
+        let read =
+            |name: &str, operand: &Operand, pages| Slots::read(l, name, layout, operand, pages, precision);
         // Weights of 0 must not look at values that are not finite; split numbers must all be finite.
         let wild = precision == OperandPrecision::Split || p.masks_elements();
         Ok(Kernel {
@@ -122,9 +124,9 @@ impl<'k, 'p> Kernel<'k, 'p> {
             plan,
             precision,
             args: AttentionArgs::declare(l, p, sink),
-            q: read("q", &p.q),
-            keys: read("k", &p.k),
-            values: read("v", &p.v),
+            q: read("q", &p.q, None),
+            keys: read("k", &p.k, pages),
+            values: read("v", &p.v, pages),
             wild: wild.then(|| NonFinite {
                 flag: k.shared(Elem::U32, 1, 1),
                 numbers: [("q", &p.q), ("k", &p.k), ("v", &p.v)]

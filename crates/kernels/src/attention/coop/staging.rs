@@ -4,9 +4,11 @@ use olivine_ir::Dim;
 use olivine_ir::op::HeadLayout;
 use olivine_kernel::{Access, Buf, Builder, Elem, MatrixType, Shared, SubgroupOp, Val, Var};
 
+use super::super::rows::{HeadStart, RowSteps};
 use super::operands::{OperandPrecision, magnitude};
 use crate::launch::{Launch, number};
 use crate::math;
+use crate::pages::PageTable;
 use crate::site::Operand;
 
 /// Elements of a slot: those of 16 bytes of a panel.
@@ -19,10 +21,7 @@ pub(super) struct Slots<'k> {
     /// Words where whole slots of 16-bit elements can be loaded, otherwise elements.
     buffer: Buf<'k>,
     whole: bool,
-    offset: Val<'k>,
-    batch: Val<'k>,
-    head: Val<'k>,
-    sequence: Val<'k>,
+    steps: RowSteps<'k>,
     element: Val<'k>,
     width: u32,
 }
@@ -34,14 +33,11 @@ impl<'k> Slots<'k> {
         name: &str,
         layout: HeadLayout,
         operand: &Operand,
+        pages: Option<PageTable<'k>>,
         precision: OperandPrecision,
     ) -> Self {
         let steps = [&operand.strides[..], &[operand.offset]].concat();
         let sizes = operand.sizes();
-        let (head, sequence) = match layout {
-            HeadLayout::Bshd => (2, 1),
-            HeadLayout::Bhsd => (1, 2),
-        };
         let width = number(sizes.get(3).copied().unwrap_or(Dim::ONE));
         // A dimension of size 1 is never stepped over.
         let stepped = |i: usize| i != 3 && sizes.get(i).is_none_or(|size| size.as_constant() != Some(1));
@@ -49,37 +45,28 @@ impl<'k> Slots<'k> {
         let slot = i64::from(SLOT);
         let unit = steps.get(3).is_some_and(|s| s.as_constant() == Some(1));
         let whole = unit && width as i64 % slot == 0 && apart.all(|(_, s)| s.is_multiple_of(slot));
-        let step = |what: &str, i: usize| match steps.get(i) {
-            Some(step) if i == 3 && step.as_constant() == Some(1) => l.k().u32(1),
-            step => l.stride(&format!("{name}_{what}"), step.copied().unwrap_or(Dim::ZERO)),
-        };
         let elem = match (precision, whole) {
             (OperandPrecision::Split, _) => math::elem(operand.ty.dtype),
             (OperandPrecision::Whole(_), true) => Elem::U32,
             (OperandPrecision::Whole(_), false) => Elem::U16,
         };
-        Slots {
-            k: l.k(),
-            precision,
-            buffer: l.bind(name, elem, Access::Read, operand.memory),
-            whole,
-            offset: step("offset", 4),
-            batch: step("batch", 0),
-            head: step("head", head),
-            sequence: step("sequence", sequence),
-            element: step("element", 3),
-            width: width as u32,
-        }
+        let buffer = l.bind(name, elem, Access::Read, operand.memory);
+        let row_steps = RowSteps::declare(l, name, layout, operand, pages);
+        let element = match steps.get(3) {
+            Some(step) if step.as_constant() == Some(1) => l.k().u32(1),
+            step => l.stride(&format!("{name}_element"), step.copied().unwrap_or(Dim::ZERO)),
+        };
+        Slots { k: l.k(), precision, buffer, whole, steps: row_steps, element, width: width as u32 }
     }
 
     /// Where a head's first row begins.
-    pub(super) fn start(&self, batch: Val<'k>, head: Val<'k>) -> Val<'k> {
-        self.offset + batch * self.batch + head * self.head
+    pub(super) fn start(&self, batch: Val<'k>, head: Val<'k>) -> HeadStart<'k> {
+        self.steps.start(batch, head)
     }
 
-    /// Where a row begins, its head beginning at `start`.
-    pub(super) fn row(&self, start: Val<'k>, row: Val<'k>) -> Val<'k> {
-        start + row * self.sequence
+    /// Where a row of a head begins.
+    pub(super) fn row(&self, start: HeadStart<'k>, row: Val<'k>) -> Val<'k> {
+        self.steps.row(start, row)
     }
 
     /// The index of an element of the row that begins at `row`.
@@ -197,7 +184,7 @@ impl<'k> Stage<'k> {
     }
 
     /// Loads the rows from `first` on; those past the last before `end` repeat it.
-    pub(super) fn fetch(&self, source: &Slots<'k>, start: Val<'k>, first: Val<'k>, end: Val<'k>) {
+    pub(super) fn fetch(&self, source: &Slots<'k>, start: HeadStart<'k>, first: Val<'k>, end: Val<'k>) {
         for (i, held) in self.held.iter().enumerate() {
             let (row, slot) = self.part(source.k, i);
             let at = source.row(start, (first + row).min(end - 1));

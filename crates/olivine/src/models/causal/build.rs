@@ -25,8 +25,19 @@ pub(super) struct Positions {
     pub(super) local: Rotation,
     /// For every token its number in row-major order, which only experts need.
     pub(super) row_numbers: ValueId,
-    /// With caches: where rows go, and how many count.
-    pub(super) cache: Option<(ValueId, ValueId)>,
+    /// With caches: where tokens go in them, and what counts.
+    pub(super) cache: Option<CachePlaces>,
+}
+
+/// Where the tokens of a run go in key-value caches.
+#[derive(Clone, Copy)]
+pub(super) struct CachePlaces {
+    /// The position of each sequence's first token.
+    pub(super) starts: ValueId,
+    /// Positions that count.
+    pub(super) lengths: ValueId,
+    /// The pages of each sequence.
+    pub(super) pages: ValueId,
 }
 
 /// A rotation and its operands: positions, or tables.
@@ -62,9 +73,10 @@ impl<'m> Build<'m> {
         for layer in 0..self.config.layers() {
             x = self.layer(x, &positions, layer)?;
         }
-        if self.options.last {
-            x = self.graph.slice(x, 1, -1i64, i64::MAX, 1)?;
-            x = self.graph.reshape(x, &[0, self.config.hidden as i64])?;
+        if self.options.picked {
+            let picked = self.graph.input_with_dims("picked", DType::I64, [1], open(&["rows"]))?;
+            x = self.graph.reshape(x, &[-1, self.config.hidden as i64])?;
+            x = self.graph.gather(x, picked, 0)?;
         }
         let x = self.norm(x, "output_norm", self.config.hidden)?;
         // Without an output matrix the embedding serves.
@@ -98,7 +110,10 @@ impl<'m> Build<'m> {
                     self.graph.input_with_dims("positions", DType::I64, Shape::new(&[1, 8])?, dims)?;
                 let [starts, lengths] = ["starts", "lengths"]
                     .map(|name| self.graph.input_with_dims(name, DType::I64, [1], open(&["batch"])));
-                (positions, Some((starts?, lengths?)))
+                let table = Shape::new(&[1, 4])?;
+                let pages =
+                    self.graph.input_with_dims("pages", DType::I32, table, open(&["batch", "table"]))?;
+                (positions, Some(CachePlaces { starts: starts?, lengths: lengths?, pages }))
             }
             None => {
                 let positions = self.graph.cumulative(CumulativeKind::Sum, ones, 1, true, false)?;

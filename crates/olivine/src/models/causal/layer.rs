@@ -3,8 +3,9 @@
 use olivine_ir::op::{Attention, Binary, ReduceKind};
 use olivine_ir::{DType, Shape, ValueId};
 
+use super::PAGE;
 use super::architecture::Activation;
-use super::build::{Build, Positions};
+use super::build::{Build, CachePlaces, Positions};
 use super::config::{Experts, LAYOUT};
 use super::source::bad_tensor;
 use crate::Error;
@@ -72,6 +73,7 @@ impl Build<'_> {
             softcap: config.softcap,
             sinks: sinks.is_some(),
             lengths: at.cache.is_some(),
+            pages: at.cache.is_some(),
             ..Attention::new(LAYOUT)
         };
         let context = match at.cache {
@@ -88,7 +90,7 @@ impl Build<'_> {
         spec: Attention,
         [q, k, v]: [ValueId; 3],
         sinks: Option<ValueId>,
-        (starts, lengths): (ValueId, ValueId),
+        at: CachePlaces,
         layer: usize,
     ) -> Result<ValueId, Error> {
         let dtype = self.options.cache.unwrap_or(DType::F32);
@@ -101,15 +103,15 @@ impl Build<'_> {
             let rows = narrow(self, rows)?;
             let shape = self.graph.ty(rows)?.shape;
             let (input, output) = (format!("{what}.{layer}"), format!("{what}.{layer}.next"));
-            let dims = vec![Some("batch".into()), Some("capacity".into()), None, None];
-            let shape = Shape::new(&[1, 16, shape[2], shape[3]])?;
+            let dims = vec![Some("pool".into()), None, None, None];
+            let shape = Shape::new(&[4, PAGE, shape[2], shape[3]])?;
             let before = self.graph.input_with_dims(&input, dtype, shape, dims)?;
-            *cache = self.graph.kv_append(LAYOUT, before, rows, starts)?;
+            *cache = self.graph.kv_append_pages(LAYOUT, before, rows, at.starts, at.pages)?;
             self.graph.output(&output, *cache)?;
             self.states.push((input, output));
         }
         let sinks = sinks.map(|sinks| narrow(self, sinks)).transpose()?;
-        let extra: Vec<ValueId> = sinks.into_iter().chain([lengths]).collect();
+        let extra: Vec<ValueId> = sinks.into_iter().chain([at.lengths, at.pages]).collect();
         let context = self.graph.attention(spec, q, caches[0], caches[1], &extra)?;
         if dtype == DType::F32 { Ok(context) } else { Ok(self.graph.cast(context, DType::F32)?) }
     }

@@ -33,13 +33,16 @@ pub struct CausalLm {
     config: Config,
 }
 
+/// Positions of a page of a key-value cache.
+pub const PAGE: usize = 32;
+
 /// How the graph of a language model is built.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DecoderOptions {
     /// The dtype of key-value caches; without them the graph sees whole sequences.
     pub cache: Option<DType>,
-    /// Whether logits are wanted for the last position alone.
-    pub last: bool,
+    /// Whether logits are wanted for some positions alone, which an input names.
+    pub picked: bool,
     /// Positions that sequences may have, where frequencies depend on that.
     pub context: Option<usize>,
 }
@@ -47,15 +50,16 @@ pub struct DecoderOptions {
 /// The graph of a language model, to which a head and outputs can be added.
 ///
 /// Input `tokens`, i64 `[batch, sequence]`. With caches there are more: `positions`, i64 `[batch, sequence]`; `starts`, i64 `[batch]`:
-/// the row of its cache that a sequence's first token goes to, from which on it is written; `lengths`, i64 `[batch]`: how many
-/// rows of its cache count; and for each layer `keys.<i>` and `values.<i>`, `[batch, capacity, kv_heads, dim]`. `starts` at or past
-/// the capacity write nothing.
+/// the position that a sequence's first token goes to, from which on its cache is written; `lengths`, i64 `[batch]`: how many
+/// positions of it count; `pages`, i32 `[batch, table]`: where they are in the pools, [`PAGE`] positions in each, and -1 for pages that
+/// a sequence does not have; and for each layer `keys.<i>` and `values.<i>`, `[pool, PAGE, kv_heads, dim]`. Positions in no page are not
+/// written. With [`DecoderOptions::picked`] there is `picked`, i64 `[rows]`: which of all tokens in row-major order logits are wanted of.
 pub struct DecoderGraph {
     /// The graph, without outputs but the caches: `keys.<i>.next` and `values.<i>.next`.
     pub graph: Graph,
     /// The weights; packed ones stay in the mapped file.
     pub params: Vec<(String, Tensor)>,
-    /// f32 `[batch, sequence, vocabulary]`, or `[batch, vocabulary]` if only those of the last position are wanted.
+    /// f32 `[batch, sequence, vocabulary]`, or `[rows, vocabulary]` of the tokens that are picked.
     pub logits: ValueId,
     /// The caches: inputs, and the outputs that replace them.
     pub states: Vec<(String, String)>,

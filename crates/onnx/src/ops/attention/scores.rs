@@ -132,6 +132,7 @@ impl Heads {
             mask,
             sinks: self.sinks.is_some(),
             lengths: self.lengths.is_some(),
+            pages: false,
         };
         n.build(|g| g.attention(op, self.q, self.k, self.v, &extra))
     }

@@ -1,0 +1,95 @@
+//! How an engine decodes.
+
+use olivine::ir::DType;
+
+/// What sequences that begin alike share of their caches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Share {
+    /// Nothing: every prompt is computed.
+    Nothing,
+    /// Whole chunks of prompts. Results are the same bits as without sharing.
+    #[default]
+    Chunks,
+    /// Whole pages, those of generated tokens too, as a chat wants it. Results then depend in their last digits on what was there.
+    Pages,
+}
+
+/// How an engine decodes.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct EngineOptions {
+    /// Sequences that are decoded at once.
+    pub slots: usize,
+    /// Positions of a sequence at most; the model's own if not given, and never more.
+    pub context: Option<usize>,
+    /// Tokens of a prompt that a step computes at most.
+    pub chunk: usize,
+    /// The dtype of caches: f32, f16 or bf16.
+    pub cache: DType,
+    /// Positions of all caches together, which are allocated at once. If not given, caches grow as sequences need it.
+    pub cache_tokens: Option<usize>,
+    /// What sequences that begin alike share.
+    pub share: Share,
+    /// Tokens at most that are drafted for sequences which take the likeliest, by what followed the same tokens before, and verified in
+    /// one run; 0 for none. Tokens then differ from those without drafts only where two are as likely up to rounding.
+    pub draft: usize,
+    /// Whether events have the log-probabilities of their tokens.
+    pub logprobs: bool,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        EngineOptions {
+            slots: 1,
+            context: None,
+            chunk: 512,
+            cache: DType::F32,
+            cache_tokens: None,
+            share: Share::default(),
+            draft: 0,
+            logprobs: false,
+        }
+    }
+}
+
+impl EngineOptions {
+    /// Sets [`EngineOptions::slots`].
+    pub fn slots(self, slots: usize) -> Self {
+        EngineOptions { slots, ..self }
+    }
+
+    /// Sets [`EngineOptions::context`].
+    pub fn context(self, context: impl Into<Option<usize>>) -> Self {
+        EngineOptions { context: context.into(), ..self }
+    }
+
+    /// Sets [`EngineOptions::chunk`].
+    pub fn chunk(self, chunk: usize) -> Self {
+        EngineOptions { chunk, ..self }
+    }
+
+    /// Sets [`EngineOptions::cache`].
+    pub fn cache(self, cache: DType) -> Self {
+        EngineOptions { cache, ..self }
+    }
+
+    /// Sets [`EngineOptions::cache_tokens`].
+    pub fn cache_tokens(self, tokens: impl Into<Option<usize>>) -> Self {
+        EngineOptions { cache_tokens: tokens.into(), ..self }
+    }
+
+    /// Sets [`EngineOptions::share`].
+    pub fn share(self, share: Share) -> Self {
+        EngineOptions { share, ..self }
+    }
+
+    /// Sets [`EngineOptions::draft`].
+    pub fn draft(self, draft: usize) -> Self {
+        EngineOptions { draft, ..self }
+    }
+
+    /// Sets [`EngineOptions::logprobs`].
+    pub fn logprobs(self, logprobs: bool) -> Self {
+        EngineOptions { logprobs, ..self }
+    }
+}

@@ -1,0 +1,263 @@
+//! Which sequence has which page of the caches, and what sequences share.
+//!
+//! ```text
+//!   free ── take ──► a sequence's own ── publish ──► a shared prefix, held by sequences
+//!    ▲                    │ give back                     │ the last lets go
+//!    └────────────────────┴──────── evicted ◄──────── idle, oldest first
+//! ```
+//!
+//! A shared prefix is a number of pages, always the same, after another prefix or at the beginning. It is found by the prefix before it and
+//! by its tokens, which are compared and not only hashed.
+
+use std::collections::{BTreeMap, HashMap};
+
+/// The number of a page.
+pub(crate) type Page = i32;
+
+/// The number of a shared prefix; 0 is the empty one.
+type PrefixId = u64;
+
+/// Pages that sequences may share.
+#[derive(Debug)]
+struct Prefix {
+    before: PrefixId,
+    tokens: Box<[i64]>,
+    pages: Vec<Page>,
+    /// Sequences that hold it.
+    holders: usize,
+    /// When the last let go.
+    idle_since: u64,
+}
+
+/// The pages of a sequence.
+#[derive(Debug, Default)]
+pub(crate) struct Held {
+    prefixes: Vec<PrefixId>,
+    /// In the order of positions, those of prefixes first.
+    pages: Vec<Page>,
+    /// How many of them are shared.
+    shared: usize,
+}
+
+impl Held {
+    /// The pages in the order of positions.
+    pub(crate) fn pages(&self) -> &[Page] {
+        &self.pages
+    }
+}
+
+/// All pages.
+#[derive(Debug)]
+pub(crate) struct Pages {
+    free: Vec<Page>,
+    count: usize,
+    /// Pages of a prefix, and the tokens that they hold.
+    unit: (usize, usize),
+    prefixes: HashMap<PrefixId, Prefix>,
+    found: HashMap<(PrefixId, Box<[i64]>), PrefixId>,
+    /// Prefixes that nobody holds, by when the last let go.
+    idle: BTreeMap<u64, PrefixId>,
+    next_id: PrefixId,
+    clock: u64,
+}
+
+impl Pages {
+    /// So many pages; prefixes are of `unit` pages with so many tokens.
+    pub(crate) fn new(count: usize, unit: (usize, usize)) -> Self {
+        let mut pages = Pages {
+            free: Vec::new(),
+            count: 0,
+            unit,
+            prefixes: HashMap::new(),
+            found: HashMap::new(),
+            idle: BTreeMap::new(),
+            next_id: 1,
+            clock: 0,
+        };
+        pages.grow(count);
+        pages
+    }
+
+    /// All pages there are.
+    pub(crate) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Pages that no sequence holds.
+    pub(crate) fn available(&self) -> usize {
+        self.free.len() + self.idle.len() * self.unit.0
+    }
+
+    /// Adds pages.
+    pub(crate) fn grow(&mut self, count: usize) {
+        // The lowest are taken first.
+        let fresh = (self.count..count.max(self.count)).rev().map(|page| page as Page);
+        self.free = fresh.chain(std::mem::take(&mut self.free)).collect();
+        self.count = self.count.max(count);
+    }
+
+    /// Gives a sequence pages until it has so many; false, and no page, if there are not enough.
+    pub(crate) fn take(&mut self, held: &mut Held, count: usize) -> bool {
+        let missing = count.saturating_sub(held.pages.len());
+        if missing > self.available() {
+            return false;
+        }
+        while self.free.len() < missing {
+            self.evict();
+        }
+        held.pages.extend(self.free.drain(self.free.len() - missing..).rev());
+        true
+    }
+
+    /// Forgets the prefix that was idle for longest.
+    fn evict(&mut self) {
+        let Some((_, id)) = self.idle.pop_first() else { return };
+        let Some(prefix) = self.prefixes.remove(&id) else { return };
+        self.found.remove(&(prefix.before, prefix.tokens));
+        self.free.extend(prefix.pages.into_iter().rev());
+    }
+
+    /// Gives a new sequence the shared pages of the longest prefix of its tokens; the number of tokens that they hold.
+    pub(crate) fn share(&mut self, held: &mut Held, tokens: &[i64]) -> usize {
+        let mut before = 0;
+        for unit in tokens.chunks_exact(self.unit.1) {
+            let Some(id) = self.found.get(&(before, unit.into())).copied() else { break };
+            self.hold(held, id);
+            before = id;
+        }
+        held.prefixes.len() * self.unit.1
+    }
+
+    fn hold(&mut self, held: &mut Held, id: PrefixId) {
+        let Some(prefix) = self.prefixes.get_mut(&id) else { return };
+        if prefix.holders == 0 {
+            self.idle.remove(&prefix.idle_since);
+        }
+        prefix.holders += 1;
+        held.prefixes.push(id);
+        held.pages.splice(held.shared..held.shared, prefix.pages.iter().copied());
+        held.shared += prefix.pages.len();
+    }
+
+    /// Shares what a sequence has computed: `tokens` are those that its pages hold. Pages whose prefix is shared by another sequence already are
+    /// given back, and the sequence goes on with the other's.
+    pub(crate) fn publish(&mut self, held: &mut Held, tokens: &[i64]) {
+        let (pages, unit) = self.unit;
+        let done = held.prefixes.len();
+        for tokens in tokens.chunks_exact(unit).skip(done) {
+            let own = held.shared..held.shared + pages;
+            if own.end > held.pages.len() {
+                return;
+            }
+            let before = held.prefixes.last().copied().unwrap_or(0);
+            let own: Vec<Page> = held.pages.drain(own).collect();
+            if let Some(id) = self.found.get(&(before, tokens.into())).copied() {
+                self.free.extend(own.into_iter().rev());
+                self.hold(held, id);
+                continue;
+            }
+            let id = self.next_id;
+            self.next_id += 1;
+            self.found.insert((before, tokens.into()), id);
+            let prefix = Prefix { before, tokens: tokens.into(), pages: own, holders: 0, idle_since: 0 };
+            self.prefixes.insert(id, prefix);
+            self.hold(held, id);
+        }
+    }
+
+    /// Takes all pages of a sequence; those that are shared stay until the room is needed.
+    pub(crate) fn release(&mut self, held: &mut Held) {
+        let Held { prefixes, pages, shared } = std::mem::take(held);
+        self.free.extend(pages[shared..].iter().rev());
+        // Later ones go first: without those before them they cannot be found.
+        for id in prefixes.into_iter().rev() {
+            let Some(prefix) = self.prefixes.get_mut(&id) else { continue };
+            prefix.holders -= 1;
+            if prefix.holders == 0 {
+                self.clock += 1;
+                prefix.idle_since = self.clock;
+                self.idle.insert(self.clock, id);
+            }
+        }
+    }
+
+    /// Forgets all prefixes that nobody holds.
+    pub(crate) fn forget(&mut self) {
+        while !self.idle.is_empty() {
+            self.evict();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn taken(pages: &mut Pages, count: usize) -> Held {
+        let mut held = Held::default();
+        assert!(pages.take(&mut held, count));
+        held
+    }
+
+    #[test]
+    fn pages_are_taken_once_and_come_back() {
+        let mut pages = Pages::new(5, (1, 4));
+        let mut a = taken(&mut pages, 3);
+        assert_eq!(a.pages(), [0, 1, 2]);
+        let mut b = Held::default();
+        assert!(!pages.take(&mut b, 3) && b.pages().is_empty());
+        assert!(pages.take(&mut b, 2));
+        assert_eq!(b.pages(), [3, 4]);
+        pages.release(&mut a);
+        assert_eq!(pages.available(), 3);
+        assert!(pages.take(&mut b, 5));
+        assert_eq!(b.pages(), [3, 4, 0, 1, 2]);
+        pages.grow(7);
+        assert!(pages.take(&mut b, 7) && pages.available() == 0);
+        pages.release(&mut b);
+        assert_eq!(pages.available(), pages.count());
+    }
+
+    #[test]
+    fn prefixes_are_shared_kept_and_evicted_oldest_first() {
+        let mut pages = Pages::new(6, (2, 4));
+        let tokens: Vec<i64> = (0..11).collect();
+        let mut a = taken(&mut pages, 5);
+        pages.publish(&mut a, &tokens[..9]);
+        assert_eq!(a.pages(), [0, 1, 2, 3, 4]);
+        // Another that begins alike holds the same pages.
+        let mut b = Held::default();
+        assert_eq!(pages.share(&mut b, &[0, 1, 2, 3, 9, 9, 9, 9]), 4);
+        assert_eq!(b.pages(), [0, 1]);
+        pages.release(&mut a);
+        assert_eq!(pages.available(), 4);
+        // Idle prefixes are found again, with what follows them.
+        assert_eq!(pages.share(&mut a, &tokens), 8);
+        assert_eq!(a.pages(), [0, 1, 2, 3]);
+        pages.release(&mut a);
+        pages.release(&mut b);
+        assert_eq!(pages.available(), 6);
+        // The second prefix goes before the first.
+        let mut c = taken(&mut pages, 4);
+        assert_eq!(pages.share(&mut a, &tokens), 4);
+        pages.release(&mut a);
+        pages.release(&mut c);
+        pages.forget();
+        assert_eq!((pages.available(), pages.free.len()), (6, 6));
+        assert_eq!(pages.share(&mut a, &tokens), 0);
+    }
+
+    #[test]
+    fn two_that_computed_the_same_go_on_with_one() {
+        let mut pages = Pages::new(8, (1, 2));
+        let (mut a, mut b) = (taken(&mut pages, 2), taken(&mut pages, 3));
+        pages.publish(&mut a, &[7, 8, 9]);
+        pages.publish(&mut b, &[7, 8, 1, 2]);
+        assert_eq!(a.pages(), [0, 1]);
+        assert_eq!(b.pages(), [0, 3, 4]);
+        assert_eq!(pages.available(), 4);
+        pages.release(&mut a);
+        pages.release(&mut b);
+        assert_eq!(pages.available(), 8);
+    }
+}
