@@ -114,6 +114,15 @@ def texts(server, program, model):
     if answer.choices[0].finish_reason == "stop":
         valid = isinstance(json.loads(said), dict)
     check("JSON", valid, f"{answer.choices[0].finish_reason}: {said[:80]!r}")
+    from pydantic import BaseModel
+
+    class Person(BaseModel):
+        name: str
+        age: int
+
+    parsed = client.chat.completions.parse(model=server.name, messages=[{"role": "user", "content": "Ann is 31 years old."}], max_tokens=60, temperature=0, response_format=Person)
+    person = parsed.choices[0].message.parsed
+    check("a schema of pydantic", parsed.choices[0].finish_reason == "stop" and isinstance(person, Person), repr(person))
 
 
 def errors(server):
