@@ -87,7 +87,7 @@ fn writer() -> Writer {
 pub(crate) fn path() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| {
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("serve-{}", std::process::id()));
+        let folder = std::env::temp_dir().join(format!("olivine-serve-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let path = folder.join("model.gguf");
         writer().save(&path).unwrap();
@@ -97,8 +97,7 @@ pub(crate) fn path() -> &'static Path {
 
 /// A folder with a BERT encoder of one layer, by how its states are pooled.
 pub(crate) fn encoder(pooling: &str) -> PathBuf {
-    let folder =
-        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("serve-bert-{pooling}-{}", std::process::id()));
+    let folder = std::env::temp_dir().join(format!("olivine-serve-bert-{pooling}-{}", std::process::id()));
     std::fs::create_dir_all(folder.join("1_Pooling")).unwrap();
     let put = |name: &str, text: &str| std::fs::write(folder.join(name), text).unwrap();
     put(
