@@ -6,7 +6,7 @@ PROGRAM is `olivine`, ZOO the folder that zoo/fetch filled, with smollm2 and min
 run for so many minutes (default: 64 and 0.4): no error, fair progress, memory that stays flat, slots of killed clients free
 within a second.
 """
-import argparse, json, os, random, re, signal, subprocess, sys, threading, time, urllib.request
+import argparse, atexit, json, os, random, re, signal, subprocess, sys, threading, time, urllib.request
 
 import openai
 from openai import OpenAI
@@ -30,6 +30,7 @@ class Server:
             file.write(KEY + "\n")
         command = [program, "serve", model, "--port", "0", "--json", "--device", "cpu", "--api-key-file", keys, *options]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        atexit.register(self.process.kill)
         line = self.process.stdout.readline()
         os.remove(keys)
         if not line:
@@ -114,6 +115,15 @@ def texts(server, program, model):
     if answer.choices[0].finish_reason == "stop":
         valid = isinstance(json.loads(said), dict)
     check("JSON", valid, f"{answer.choices[0].finish_reason}: {said[:80]!r}")
+    from pydantic import BaseModel
+
+    class Person(BaseModel):
+        name: str
+        age: int
+
+    parsed = client.chat.completions.parse(model=server.name, messages=[{"role": "user", "content": "Ann is 31 years old."}], max_tokens=400, temperature=0, response_format=Person)
+    person = parsed.choices[0].message.parsed
+    check("a schema of pydantic", parsed.choices[0].finish_reason == "stop" and isinstance(person, Person), repr(person))
 
 
 def errors(server):

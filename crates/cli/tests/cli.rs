@@ -578,3 +578,14 @@ fn pipes_devices_and_folders_are_refused_as_models_and_graphs() {
     }
     let _ = std::fs::remove_file(pipe);
 }
+
+#[cfg(feature = "serve")]
+#[test]
+fn what_cannot_be_served_is_said_before_anything_is_loaded() {
+    assert!(failure(&["serve", "nothing.gguf", "--device", "cpu"]).contains("nothing.gguf"));
+    let keys = std::env::temp_dir().join(format!("olivine-no-keys-{}", std::process::id()));
+    std::fs::write(&keys, "\n  \n").unwrap();
+    let path = keys.to_str().unwrap();
+    assert!(failure(&["serve", "nothing.gguf", "--api-key-file", path]).contains("has no key"));
+    std::fs::remove_file(&keys).unwrap();
+}

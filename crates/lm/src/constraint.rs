@@ -85,9 +85,14 @@ impl JsonConstraints {
 
     /// A constraint to one value that follows a JSON schema.
     pub fn schema(&self, schema: &str) -> Result<Constraint, Error> {
-        let schema = Arc::new(JsonSchema::parse(schema)?);
-        let state = self.grammar.lock().unwrap_or_else(PoisonError::into_inner).start_schema(schema);
-        Ok(Constraint::new(JsonMask { grammar: self.grammar.clone(), state: Position::Schema(state) }))
+        Ok(self.of_schema(JsonSchema::parse(schema)?))
+    }
+
+    /// [`JsonConstraints::schema`] of a schema that is read.
+    pub fn of_schema(&self, schema: JsonSchema) -> Constraint {
+        let grammar = self.grammar.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = Position::Schema(grammar.start_schema(Arc::new(schema)));
+        Constraint::new(JsonMask { grammar: self.grammar.clone(), state })
     }
 }
 

@@ -42,8 +42,8 @@ mod pages;
 mod recurrent;
 mod request;
 mod score;
-mod text;
 mod sequence;
+mod text;
 
 use std::path::{Path, PathBuf};
 

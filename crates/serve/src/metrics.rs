@@ -68,6 +68,8 @@ pub(crate) struct Metrics {
     pub(crate) prompt_tokens: Number,
     pub(crate) generated_tokens: Number,
     pub(crate) cancelled: Number,
+    pub(crate) shared_tokens: Number,
+    pub(crate) preempted: Number,
     pub(crate) steps: Number,
     pub(crate) step_errors: Number,
     pub(crate) slots: Number,
@@ -98,6 +100,12 @@ impl Metrics {
         }
         let counters = [
             ("olivine_prompt_tokens_total", "Tokens of prompts that were accepted.", &self.prompt_tokens),
+            (
+                "olivine_shared_prompt_tokens_total",
+                "Tokens of prompts that were cached.",
+                &self.shared_tokens,
+            ),
+            ("olivine_preempted_sequences_total", "Times that a sequence waited for pages.", &self.preempted),
             ("olivine_generated_tokens_total", "Tokens that were generated.", &self.generated_tokens),
             ("olivine_cancelled_sequences_total", "Sequences whose client left.", &self.cancelled),
             ("olivine_steps_total", "Steps of the engine.", &self.steps),

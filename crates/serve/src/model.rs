@@ -64,11 +64,12 @@ impl ServedModel {
     }
 }
 
-/// A file's name without `.gguf`, or a folder's name.
+/// A file's name without `.gguf`, or a folder's name. Where the file is just `model.gguf`, its folder says more.
 fn name_of(path: &Path) -> String {
     let full = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
     let name = full.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     match name.strip_suffix(".gguf") {
+        Some("model") => full.parent().map_or("model".into(), name_of),
         Some(stem) if !stem.is_empty() => stem.to_string(),
         _ if name.is_empty() => "model".into(),
         _ => name,

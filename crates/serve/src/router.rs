@@ -44,7 +44,7 @@ pub(crate) struct App {
 
 /// The model, as handlers see it.
 pub(crate) enum Served {
-    Language(Language),
+    Language(Box<Language>),
     Encoder(Encoder),
 }
 

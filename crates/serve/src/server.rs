@@ -209,7 +209,7 @@ fn start_language(language: model::Language, parts: &Parts) -> Result<Started, E
         logprobs,
         constraints,
     };
-    Ok((Served::Language(language), thread, Some(commands)))
+    Ok((Served::Language(Box::new(language)), thread, Some(commands)))
 }
 
 fn start_encoder(encoder: embed::Encoder, parts: &Parts) -> Result<Started, Error> {

@@ -210,6 +210,9 @@ impl Worker<'_> {
 
     fn report(&self) {
         let metrics = &self.shared.metrics;
+        let counts = self.engine.counts();
+        metrics.shared_tokens.set(counts.shared);
+        metrics.preempted.set(counts.preempted);
         metrics.waiting.set(self.engine.waiting());
         metrics.busy.set(self.active.len().saturating_sub(self.engine.waiting()));
         metrics.cache_bytes.set(self.engine.cache_bytes());
@@ -284,5 +287,69 @@ impl Worker<'_> {
                 false
             }
         }
+    }
+}
+
+#[cfg(test)]
+#[path = "../tests/common/model.rs"]
+#[allow(dead_code, reason = "tests of the server use the rest")]
+mod tiny;
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use olivine::{Device, Session};
+    use olivine_lm::{Constraint, EngineOptions, LanguageModel, TokenMask};
+    use tokio::sync::mpsc::unbounded_channel;
+
+    use super::*;
+
+    /// A grammar with a bug.
+    #[derive(Clone, Debug)]
+    struct Panics;
+
+    impl TokenMask for Panics {
+        fn allowed(&mut self) -> Arc<[u64]> {
+            std::panic::resume_unwind(Box::new("on purpose"))
+        }
+
+        fn accept(&mut self, _: i64) -> Result<(), olivine_lm::Error> {
+            Ok(())
+        }
+
+        fn duplicate(&self) -> Box<dyn TokenMask> {
+            Box::new(self.clone())
+        }
+    }
+
+    #[test]
+    fn a_thread_that_panics_ends_its_requests_and_is_reported() {
+        let model = LanguageModel::load(tiny::path()).unwrap();
+        let session = Session::new(Device::Cpu).unwrap();
+        let engine = model.engine(&session, &EngineOptions::default().slots(2)).unwrap();
+        let tokenizer = model.tokenizer().unwrap();
+        let (status, admission) = (Arc::new(Status::new()), Arc::new(Admission::new(2, 2)));
+        let shared = Shared { status: status.clone(), metrics: Arc::default(), admission: admission.clone() };
+        let (commands, received) = channel();
+        let thread = std::thread::spawn(move || run(engine, &tokenizer, &received, &shared));
+        assert_eq!(status.started(), None);
+        assert_eq!(status.problem(), None);
+        let (updates, mut news) = unbounded_channel();
+        for (choice, constraint) in [None, Some(Constraint::new(Panics))].into_iter().enumerate() {
+            let mut request = Request::new(vec![1, 2, 3], 1000);
+            request.constraint = constraint;
+            let permit = admission.take(1).unwrap().remove(0);
+            let (stops, updates, begun) = (Vec::new(), updates.clone(), Instant::now());
+            let job = Job { request, stops, keep_tokens: false, choice, updates, permit, begun };
+            commands.send(Command::Add(Box::new(job))).unwrap();
+        }
+        drop(updates);
+        assert!(thread.join().is_err());
+        assert!(status.problem().is_some_and(|why| why.contains("panicked")));
+        // Whoever waits sees the end of the channel, and all permits are free.
+        while news.blocking_recv().is_some() {}
+        assert!(admission.take(4).is_some());
+        assert!(commands.send(Command::End).is_err());
     }
 }

@@ -210,6 +210,38 @@ fn json_is_json_whatever_the_model_would_say() {
     assert!(complete > 5, "{complete} of 24 are complete");
 }
 
+#[test]
+fn a_schema_holds_whatever_the_model_would_say() {
+    let server = serve(3, options());
+    let schema = json!({ "type": "object", "additionalProperties": false, "required": ["kind", "on"],
+        "properties": { "kind": { "enum": ["left", "right"] }, "on": { "type": "boolean" } } });
+    let format = |schema: &Value| json!({ "type": "json_schema", "json_schema": { "name": "turn", "strict": true, "schema": schema } });
+    for seed in 0..5 {
+        let request = chat(
+            "turn",
+            json!({ "response_format": format(&schema), "seed": seed, "max_tokens": 300, "temperature": 1.3 }),
+        );
+        let answer = posted(&server, CHAT, &request);
+        let said = answer["choices"][0]["message"]["content"].as_str().unwrap();
+        assert_eq!(answer["choices"][0]["finish_reason"], "stop", "{said:?}");
+        let value: Value = serde_json::from_str(said).unwrap();
+        assert!(["left", "right"].contains(&value["kind"].as_str().unwrap()), "{said}");
+        assert!(value["on"].is_boolean() && value.as_object().unwrap().len() == 2, "{said}");
+    }
+    for (format, words) in [
+        (json!({ "type": "json_schema" }), "`response_format.json_schema` is missing"),
+        (
+            json!({ "type": "json_schema", "json_schema": { "name": "x" } }),
+            "`response_format.json_schema.schema` is missing",
+        ),
+        (format(&json!({ "type": "strange" })), "schema"),
+        (format(&json!({ "$ref": "#/nowhere" })), "schema"),
+        (format(&json!(7)), "schema"),
+    ] {
+        refused(&server, CHAT, &chat("a", json!({ "response_format": format })), 400, words);
+    }
+}
+
 fn refused(server: &Server, path: &str, body: &Value, status: u16, words: &str) {
     let reply = post(server, path, body);
     assert_eq!(reply.status, status, "{body}: {}", reply.text());

@@ -3,7 +3,7 @@
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 
 use olivine_lm::{Constraint, Sampling};
-use olivine_tokenizer::Json;
+use olivine_tokenizer::{Json, JsonSchema};
 
 use super::fields::Fields;
 use super::problem::Problem;
@@ -180,7 +180,14 @@ pub(crate) fn response_format(
         Some("text") => Ok(None),
         Some("json_object") => Ok(Some(language.json()?.object())),
         Some("json_schema") => {
-            Err(Problem::unsupported("response_format", "schemas are not supported; `json_object` is"))
+            let Some(inner) = format.get("json_schema") else {
+                return Err(format.wrong("json_schema", "is missing"));
+            };
+            let inner = Fields::of(inner, "response_format.json_schema")?;
+            let Some(schema) = inner.get("schema") else { return Err(inner.wrong("schema", "is missing")) };
+            let refused =
+                |error: olivine_tokenizer::Error| Problem::param("response_format", error.to_string());
+            Ok(Some(language.json()?.of_schema(JsonSchema::from_json(schema).map_err(refused)?)))
         }
         Some(_) => Err(format.wrong("type", "has to be `text`, `json_object` or `json_schema`")),
         None => Err(format.wrong("type", "is missing")),

@@ -22,6 +22,11 @@ fn numbers(count: usize, seed: usize, scale: f32) -> Vec<f32> {
     (0..count).map(|_| scale * ((0..4).map(|_| uniform()).sum::<f32>() - 2.0)).collect()
 }
 
+/// Where files go; only tests in `tests` have a folder under `target`.
+fn folder() -> PathBuf {
+    option_env!("CARGO_TARGET_TMPDIR").map_or_else(std::env::temp_dir, PathBuf::from)
+}
+
 /// The characters that GPT-2 writes for bytes.
 fn byte_tokens() -> Vec<String> {
     let plain =
@@ -87,7 +92,7 @@ fn writer() -> Writer {
 pub(crate) fn path() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| {
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("serve-{}", std::process::id()));
+        let folder = folder().join(format!("olivine-serve-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let path = folder.join("model.gguf");
         writer().save(&path).unwrap();
@@ -97,8 +102,7 @@ pub(crate) fn path() -> &'static Path {
 
 /// A folder with a BERT encoder of one layer, by how its states are pooled.
 pub(crate) fn encoder(pooling: &str) -> PathBuf {
-    let folder =
-        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("serve-bert-{pooling}-{}", std::process::id()));
+    let folder = folder().join(format!("olivine-serve-bert-{pooling}-{}", std::process::id()));
     std::fs::create_dir_all(folder.join("1_Pooling")).unwrap();
     let put = |name: &str, text: &str| std::fs::write(folder.join(name), text).unwrap();
     put(

@@ -105,9 +105,13 @@ fn bad<T>(problem: impl Into<String>) -> Result<T, Error> {
 impl JsonSchema {
     /// Reads a schema.
     pub fn parse(text: &str) -> Result<JsonSchema, Error> {
-        let document = Json::parse(text)?;
-        let mut reader = Reader { document: &document, nodes: Vec::new(), of_references: Map::default() };
-        let root = reader.node(&document)?;
+        JsonSchema::from_json(&Json::parse(text)?)
+    }
+
+    /// Reads a schema that is parsed.
+    pub fn from_json(document: &Json) -> Result<JsonSchema, Error> {
+        let mut reader = Reader { document, nodes: Vec::new(), of_references: Map::default() };
+        let root = reader.node(document)?;
         Ok(JsonSchema { nodes: reader.nodes, root })
     }
 }
