@@ -195,13 +195,14 @@ impl Reader<'_> {
                 }
             }
             Open::Object { node, next, phase, spaces } => {
-                let Node::Object { properties, .. } = &self.schema.nodes[*node] else { return };
+                let Node::Object { properties, others } = &self.schema.nodes[*node] else { return };
+                let more = *next < properties.len() || others.is_some();
                 let with = |phase, spaces| Open::Object { node: *node, next: *next, phase, spaces };
                 let done = properties[*next..].iter().all(|property| !property.required);
                 match (*phase, byte) {
                     _ if space => self.keep_with(before, with(*phase, spaces + 1)),
                     (Phase::First | Phase::After, b'}') if done => self.keep(before.to_vec()),
-                    (Phase::After, b',') => self.keep_with(before, with(Phase::Next, 0)),
+                    (Phase::After, b',') if more => self.keep_with(before, with(Phase::Next, 0)),
                     (Phase::Colon(value), b':') => {
                         let value = Open::Value { node: value, spaces: 0 };
                         self.keep([before, &[with(Phase::After, 0), value]].concat());
@@ -374,6 +375,12 @@ mod tests {
             r#"{"name":"x","tags":["a"]}}"#,
         ];
         check(person, &good, &bad);
+        // After the last property there is no comma, which nothing could follow.
+        let schema = Arc::new(JsonSchema::parse(person).unwrap());
+        let start = SchemaState::new(schema);
+        let end =
+            r#"{"name":"x","tags":["a"]"#.bytes().try_fold(start, |state, byte| state.step(byte)).unwrap();
+        assert!(end.step(b',').is_none() && end.step(b'}').is_some());
         let open =
             r#"{"properties": {"a": {"type": "integer"}}, "additionalProperties": {"type": "boolean"}}"#;
         check(
