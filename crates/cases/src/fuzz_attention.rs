@@ -87,9 +87,14 @@ fn attention(g: &mut Build, rng: &mut Rng) -> Result<ValueId, Error> {
     let d = one_of(rng, &[1, 4, 7, 8, 16, 20, 32, 33, 64, 72]);
     let dv = if rng.below(3) == 0 { one_of(rng, &[1, 3, 8, 24, 40, 130]) } else { d };
     let values = if rng.below(5) == 0 { Fill::Mixed(f64::NAN, 0.01) } else { normal() };
+    // Pages of some positions, of which a sequence has as many as its keys need.
+    let pages = rng.below(4) == 0;
+    let positions = if pages { one_of(rng, &[1, 3, 4, 16, 32]) } else { sk };
+    let table = sk.div_ceil(positions);
+    let (sk, batches) = if pages { (table * positions, 1 + rng.below(b * table + 2)) } else { (sk, b) };
     let q = viewed(g, rng, layout.dims(b, h, sq, d), &normal())?;
-    let k = viewed(g, rng, layout.dims(b, kv, sk, d), &normal())?;
-    let v = viewed(g, rng, layout.dims(b, kv, sk, dv), &values)?;
+    let k = viewed(g, rng, layout.dims(batches, kv, positions, d), &normal())?;
+    let v = viewed(g, rng, layout.dims(batches, kv, positions, dv), &values)?;
     let mut extra = Vec::new();
     let mask = [MaskKind::None, MaskKind::None, MaskKind::Keep, MaskKind::Bias][rng.below(4)];
     if mask != MaskKind::None {
@@ -119,6 +124,10 @@ fn attention(g: &mut Build, rng: &mut Rng) -> Result<ValueId, Error> {
         let one = rng.below(2) == 0;
         extra.push(if one { g.ints(index, [], &numbers[..1])? } else { g.ints(index, [b], &numbers)? });
     }
+    if pages {
+        let numbers: Vec<i64> = (0..b * table).map(|_| rng.below(batches + 2) as i64 - 1).collect();
+        extra.push(g.ints(if rng.below(2) == 0 { I32 } else { I64 }, [b, table], &numbers)?);
+    }
     let spec = Attention {
         layout,
         scale: (rng.below(3) == 0).then_some(0.2),
@@ -128,7 +137,7 @@ fn attention(g: &mut Build, rng: &mut Rng) -> Result<ValueId, Error> {
         mask,
         sinks,
         lengths,
-        pages: false,
+        pages,
     };
     g.attention(spec, q, k, v, &extra)
 }
@@ -160,10 +169,19 @@ fn append(g: &mut Build, rng: &mut Rng) -> Result<ValueId, Error> {
     let layout = layout(rng);
     let (b, h, capacity, d) = (1 + rng.below(3), 1 + rng.below(3), 1 + rng.below(12), 1 + rng.below(12));
     let rows = rng.below(capacity + 1);
-    let cache = g.x(layout.dims(b, h, capacity, d))?;
+    // Each sequence has pages of its own, so that no two rows go to one place.
+    let table = if rng.below(3) == 0 { 1 + rng.below(3) } else { 0 };
+    let cache = g.x(layout.dims(if table > 0 { b * table } else { b }, h, capacity, d))?;
     let rows = viewed(g, rng, layout.dims(b, h, rows, d), &normal())?;
     let dtype = if rng.below(2) == 0 { I32 } else { I64 };
     let at: Vec<i64> = (0..b).map(|_| rng.below(capacity + 6) as i64 - 3).collect();
     let position = if rng.below(2) == 0 { g.ints(dtype, [], &at[..1])? } else { g.ints(dtype, [b], &at)? };
-    g.kv_append(layout, cache, rows, position)
+    if table == 0 {
+        return g.kv_append(layout, cache, rows, position);
+    }
+    // Backwards; some are missing.
+    let missing = |page: i64, rng: &mut Rng| if rng.below(4) == 0 { -1 } else { page };
+    let pages: Vec<i64> = (0..(b * table) as i64).rev().map(|page| missing(page, rng)).collect();
+    let pages = g.ints(I32, [b, table], &pages)?;
+    g.kv_append_pages(layout, cache, rows, position, pages)
 }

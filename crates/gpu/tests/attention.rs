@@ -71,6 +71,8 @@ fn cooperative_matrices() {
     pass(&device, &ours.collect::<Vec<_>>());
     let wild = |c: &Case| c.name.contains("infinite-values") || c.name.contains("attention/nan");
     pass(&device, &table().into_iter().filter(wild).collect::<Vec<_>>());
+    let paged = |c: &Case| c.name.contains("pages-prefill") || c.name.contains("pages-many");
+    pass(&device, &table().into_iter().filter(paged).collect::<Vec<_>>());
     pass(&device, &attention_cases(10, 51));
 }
 

@@ -24,15 +24,15 @@ mod tests {
 
     #[test]
     fn drafts_follow_the_latest_longest_match() {
-        assert_eq!(draft(&[], 3), []);
-        assert_eq!(draft(&[1], 3), []);
-        assert_eq!(draft(&[1, 2, 3], 3), []);
+        assert!(draft(&[], 3).is_empty());
+        assert!(draft(&[1], 3).is_empty());
+        assert!(draft(&[1, 2, 3], 3).is_empty());
         assert_eq!(draft(&[1, 2, 9, 8, 1, 2], 3), [9, 8, 1]);
         assert_eq!(draft(&[1, 2, 9, 1, 2, 7, 1, 2], 1), [7]);
         // Three tokens say more than two.
         assert_eq!(draft(&[5, 1, 2, 9, 6, 1, 2, 7, 5, 1, 2], 2), [9, 6]);
         // A run of the same token goes on.
         assert_eq!(draft(&[4, 4, 4], 2), [4]);
-        assert_eq!(draft(&[1, 2], 0), []);
+        assert!(draft(&[1, 2, 1, 2], 0).is_empty());
     }
 }

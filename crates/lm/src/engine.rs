@@ -312,11 +312,9 @@ impl Engine {
             }
         }
         // A younger one may have given its pages away since.
-        let there = |(tokens, slot): (&mut Vec<i64>, &Option<Sequence>)| match slot {
-            None => tokens.clear(),
-            Some(_) => {}
-        };
-        tokens.iter_mut().zip(&self.slots).for_each(there);
+        for (tokens, _) in tokens.iter_mut().zip(&self.slots).filter(|(_, slot)| slot.is_none()) {
+            tokens.clear();
+        }
         if tokens.iter().all(Vec::is_empty) {
             return Ok(());
         }

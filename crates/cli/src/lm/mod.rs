@@ -50,6 +50,9 @@ pub(crate) struct EngineArgs {
     /// Positions of all caches together, allocated at once; without it they grow.
     #[arg(long, value_name = "N")]
     cache_tokens: Option<usize>,
+    /// Draft up to N tokens by what followed the same tokens before, and verify them at once; 0 for none.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    draft: usize,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -80,6 +83,7 @@ impl EngineArgs {
             .chunk(self.chunk)
             .cache(cache)
             .cache_tokens(self.cache_tokens)
+            .draft(self.draft)
     }
 
     /// A compiled model for so many sequences at once.
