@@ -77,8 +77,13 @@ impl EngineArgs {
             CacheType::F16 => DType::F16,
             CacheType::Bf16 => DType::BF16,
         };
-        let options = EngineOptions::default().slots(slots).context(self.context).chunk(self.chunk);
-        options.cache(cache).cache_tokens(self.cache_tokens).draft(self.draft)
+        EngineOptions::default()
+            .slots(slots)
+            .context(self.context)
+            .chunk(self.chunk)
+            .cache(cache)
+            .cache_tokens(self.cache_tokens)
+            .draft(self.draft)
     }
 
     /// A compiled model for so many sequences at once.

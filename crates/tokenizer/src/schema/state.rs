@@ -181,7 +181,8 @@ impl Reader<'_> {
             Open::Array { node, items, phase, spaces } => {
                 let Node::Array { first, rest, least, most } = &self.schema.nodes[*node] else { return };
                 let with = |items, phase, spaces| Open::Array { node: *node, items, phase, spaces };
-                let more = items < most;
+                // A comma promises an item.
+                let more = items < most && (*items < first.len() || rest.is_some());
                 match (*phase, byte) {
                     _ if space => self.keep_with(before, with(*items, *phase, spaces + 1)),
                     (Phase::First | Phase::After, b']') if items >= least => self.keep(before.to_vec()),
@@ -196,13 +197,15 @@ impl Reader<'_> {
             }
             Open::Object { node, next, phase, spaces } => {
                 let Node::Object { properties, others } = &self.schema.nodes[*node] else { return };
-                let more = *next < properties.len() || others.is_some();
                 let with = |phase, spaces| Open::Object { node: *node, next: *next, phase, spaces };
                 let done = properties[*next..].iter().all(|property| !property.required);
                 match (*phase, byte) {
                     _ if space => self.keep_with(before, with(*phase, spaces + 1)),
                     (Phase::First | Phase::After, b'}') if done => self.keep(before.to_vec()),
-                    (Phase::After, b',') if more => self.keep_with(before, with(Phase::Next, 0)),
+                    // A comma promises a property.
+                    (Phase::After, b',') if *next < properties.len() || others.is_some() => {
+                        self.keep_with(before, with(Phase::Next, 0));
+                    }
                     (Phase::Colon(value), b':') => {
                         let value = Open::Value { node: value, spaces: 0 };
                         self.keep([before, &[with(Phase::After, 0), value]].concat());
@@ -323,6 +326,23 @@ impl Reader<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_comma_comes_only_where_something_can_follow() {
+        let continues = |schema: &str, text: &str| {
+            let schema = Arc::new(JsonSchema::parse(schema).unwrap());
+            text.bytes().try_fold(SchemaState::new(schema), |state, byte| state.step(byte)).is_some()
+        };
+        let closed = r#"{"type": "object", "additionalProperties": false, "properties": {"a": {"type": "integer"}, "b": {}}, "required": ["a"]}"#;
+        assert!(continues(closed, r#"{"a": 1, "b": 2}"#) && continues(closed, r#"{"a": 1,"#));
+        assert!(!continues(closed, r#"{"a": 1, "b": 2,"#) && !continues(closed, r#"{"a": 1, "b": 2 ,"#));
+        let open =
+            r#"{"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": true}"#;
+        assert!(continues(open, r#"{"a": 1, "#));
+        let pair =
+            r#"{"type": "array", "prefixItems": [{"type": "integer"}, {"type": "integer"}], "items": false}"#;
+        assert!(continues(pair, "[1, 2]") && !continues(pair, "[1, 2,"));
+    }
 
     fn accepts(schema: &Arc<JsonSchema>, text: &str) -> bool {
         let end = text.bytes().try_fold(SchemaState::new(schema.clone()), |state, byte| state.step(byte));
