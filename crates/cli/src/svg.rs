@@ -97,9 +97,9 @@ pub(crate) fn roofline(title: &str, roofs: &[Roof]) -> String {
             short(10f64.powi(decade - 9))
         );
     }
-    let _ = write!(
+    let _ = writeln!(
         body,
-        "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">operations to the byte; GFLOP/s upwards</text>\n",
+        "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">operations to the byte; GFLOP/s upwards</text>",
         (70.0 + right) / 2.0,
         bottom + 34.0
     );

@@ -42,7 +42,9 @@ fn the_processor_is_measured_once_stored_and_read_again() {
         std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     let file = files.iter().find(|path| path.extension().is_some_and(|e| e == "json")).unwrap();
     let stored = Calibration::from_json(&std::fs::read(file).unwrap()).unwrap();
-    assert_eq!(&stored, &*measured);
+    assert_eq!((&stored.device, &stored.driver), (&measured.device, &measured.driver));
+    let (read, own) = (stored.copy_rate().unwrap(), measured.copy_rate().unwrap());
+    assert!((read / own - 1.0).abs() < 1e-9, "{read} {own}");
     let again = Session::with_options(Device::Cpu, options(&folder)).unwrap();
     let mut measured_again = |row: &str, _: usize, _: usize| panic!("{row} is measured again");
     assert_eq!(Calibration::load_or_measure_with(&again, &mut measured_again).unwrap(), measured);

@@ -176,7 +176,7 @@ fn adapters_are_listed_and_each_can_be_opened() {
 fn kernels_are_spirv_over_vulkan_unless_told_otherwise() {
     let api = olivine_wgpu::devices()[0].api;
     let device = Device::open(Select::Index(0), NATIVE).unwrap();
-    assert_eq!(device.takes_spirv(), api == "Vulkan", "{device:?}");
+    assert_eq!(device.takes_spirv(), api == olivine_wgpu::Api::Vulkan, "{device:?}");
     assert!(!open(WGSL).takes_spirv() && !open(PLAIN).takes_spirv());
 }
 

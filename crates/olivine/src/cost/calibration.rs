@@ -196,7 +196,7 @@ pub(crate) mod tests {
             ("\"version\":1", "\"version\":2", "version 2"),
             ("olivine-calibration", "something-else", "no calibration"),
             ("\"copy\"", "\"copi\"", "nothing was measured"),
-            ("\"run\":1e-5", "\"run\":-1", "damaged"),
+            ("\"run\":", "\"run\":-", "damaged"),
             ("\"threads\":0", "\"threads\":\"x\"", "damaged"),
             ("[1000.0,", "[-5.0,", "damaged"),
             ("\"device\":\"a device\"", "\"device\":7", "no device"),

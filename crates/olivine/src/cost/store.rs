@@ -346,7 +346,8 @@ mod tests {
             let (loaded, measured) = load(Some(&folder), &identity, now);
             assert_eq!((loaded.confirmed, measured), (confirmed, 1), "{now}");
             let (again, measured) = load(Some(&folder), &identity, 5e9);
-            assert_eq!((again, measured), (loaded, 0), "it is no longer doubted");
+            assert_eq!((again.confirmed, measured), (confirmed, 0), "it is no longer doubted");
+            assert!(again.agrees(&loaded), "numbers may differ in their last digit");
         }
         std::fs::remove_dir_all(folder.path()).unwrap();
     }
