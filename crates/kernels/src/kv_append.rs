@@ -77,11 +77,16 @@ impl Cache {
     }
 
     /// Declares where positions are, after what was bound before.
-    fn places<'k>(&self, l: &Launch<'k>, position: Integers<'k>) -> Places<'k> {
+    fn positions<'k>(&self, l: &Launch<'k>, position: Integers<'k>) -> RowPositions<'k> {
         let (pool, positions) = (self.target.ty.shape.size(0), self.target.ty.shape.size(self.axis()));
         let pages = self.pages.as_ref().map(|pages| PageTable::declare(l, pages, pool, positions));
         let room = self.pages.as_ref().map_or(positions, |pages| pages.sizes()[1] * positions);
-        Places { per_sequence: self.per_sequence(), position, capacity: l.size("capacity", room), pages }
+        RowPositions {
+            per_sequence: self.per_sequence(),
+            position,
+            capacity: l.size("capacity", room),
+            pages,
+        }
     }
 
     /// Declares the cache as elements of a type.
@@ -91,14 +96,14 @@ impl Cache {
         CacheRows {
             axis: self.axis(),
             sink: l.bind("cache", elem, Access::Write, self.target.memory),
-            places: self.places(l, position),
+            positions: self.positions(l, position),
             strides: [0, 1, 2].map(|d| l.stride(&format!("to{d}"), strides[d])),
         }
     }
 }
 
 /// Where the positions of sequences are in a declared cache.
-struct Places<'k> {
+struct RowPositions<'k> {
     per_sequence: bool,
     /// Where a sequence's first row goes.
     position: Integers<'k>,
@@ -106,7 +111,7 @@ struct Places<'k> {
     pages: Option<PageTable<'k>>,
 }
 
-impl<'k> Places<'k> {
+impl<'k> RowPositions<'k> {
     /// Gives `put` the place of a sequence's row among batches or pages, and among their positions, if it is inside.
     fn at(&self, sequence: Val<'k>, row: Val<'k>, put: impl FnOnce(Val<'k>, Val<'k>)) {
         let first = if self.per_sequence { sequence } else { self.capacity.like(0.0) };
@@ -126,17 +131,17 @@ impl<'k> Places<'k> {
 pub(super) struct CacheRows<'k> {
     axis: usize,
     sink: Buf<'k>,
-    places: Places<'k>,
+    positions: RowPositions<'k>,
     strides: [Val<'k>; 3],
 }
 
 impl<'k> CacheRows<'k> {
     /// Gives `put` the cache and where the row of a head begins in it, if it is inside.
     pub(super) fn at(&self, row: [Val<'k>; 3], put: impl FnOnce(Buf<'k>, Val<'k>)) {
-        self.places.at(row[0], row[self.axis], |batch, position| {
-            let mut places = row;
-            (places[0], places[self.axis]) = (batch, position);
-            let [b, i1, i2] = places;
+        self.positions.at(row[0], row[self.axis], |batch, position| {
+            let mut index = row;
+            (index[0], index[self.axis]) = (batch, position);
+            let [b, i1, i2] = index;
             let [s0, s1, s2] = self.strides;
             put(self.sink, b * s0 + i1 * s1 + i2 * s2);
         });
@@ -228,7 +233,7 @@ impl<'a> CacheAppend<'a> {
             n: l.size("n", self.count),
             each: l.size("each", self.each),
             of_sequence: by_sequence.then(|| l.size("of_sequence", self.each.div_floor(dims[0]))),
-            places: self.cache.places(l, position),
+            positions: self.cache.positions(l, position),
             from_row: l.stride("from_row", self.rows.strides[axis]),
             to_row: l.stride("to_row", self.cache.strides()[axis]),
             to_page: self.cache.pages.as_ref().map(|_| l.stride("to_page", self.cache.strides()[0])),
@@ -247,7 +252,7 @@ pub(super) struct DeclaredAppend<'k, 'm> {
     each: Val<'k>,
     /// Invocations to a position of one sequence, where each has its own.
     of_sequence: Option<Val<'k>>,
-    places: Places<'k>,
+    positions: RowPositions<'k>,
     from_row: Val<'k>,
     to_row: Val<'k>,
     /// From one page to the next, where there are pages.
@@ -263,9 +268,9 @@ impl<'k> DeclaredAppend<'k, '_> {
         k.if_(work.lt(self.n), || {
             let (row, rest) = (work / self.each, work % self.each);
             let sequence = self.of_sequence.map_or(k.u32(0), |invocations| rest / invocations);
-            self.places.at(sequence, row, |page, position| {
-                let places = self.walker.at(rest * width);
-                let (from, to) = (places[0] + row * self.from_row, places[1] + position * self.to_row);
+            self.positions.at(sequence, row, |page, position| {
+                let offsets = self.walker.at(rest * width);
+                let (from, to) = (offsets[0] + row * self.from_row, offsets[1] + position * self.to_row);
                 let to = self.to_page.map_or(to, |step| to + page * step);
                 for word in 0..words {
                     let values = self.source.load(from * words + word, width);
@@ -276,7 +281,7 @@ impl<'k> DeclaredAppend<'k, '_> {
     }
 }
 
-/// Whether four neighbouring elements of the rows are one vector in both places.
+/// Whether four neighbouring elements of the rows are one vector in the rows and in the cache.
 fn moves_fours(rows: &Operand, to: &[Dim]) -> bool {
     let dims = rows.sizes();
     let apart = |steps: &[Dim]| {

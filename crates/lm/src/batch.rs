@@ -73,7 +73,7 @@ pub(crate) fn inputs(rows: &[Option<Row<'_>>], sizes: Sizes) -> Result<Inputs, E
     let mut all = Vec::new();
     if let Some(first) = sizes.slot {
         let slots = rows.iter().enumerate().map(|(i, row)| row.as_ref().map(|_| first + i));
-        all.push(("slots", recurrent::places(slots)?));
+        all.push(("slots", recurrent::slot_input(slots)?));
     }
     all.extend([
         ("tokens", Tensor::new([batch, width], tokens)?),

@@ -24,9 +24,9 @@ pub(crate) fn bytes(states: &[RecurrentState], slots: usize) -> usize {
     states.iter().map(|state| state.dims[0] * state.dims[1]).sum::<usize>() * DType::F32.size() * slots
 }
 
-/// The input that has the place of each row; rows without a sequence have none.
-pub(crate) fn places(slots: impl Iterator<Item = Option<usize>>) -> Result<Tensor, Error> {
-    let places: Vec<i32> =
+/// The input that has the slot of each row; rows without a sequence have none.
+pub(crate) fn slot_input(slots: impl Iterator<Item = Option<usize>>) -> Result<Tensor, Error> {
+    let slots_of_rows: Vec<i32> =
         slots.map(|slot| slot.and_then(|slot| i32::try_from(slot).ok()).unwrap_or(-1)).collect();
-    Ok(Tensor::new([places.len(), 1], places)?)
+    Ok(Tensor::new([slots_of_rows.len(), 1], slots_of_rows)?)
 }

@@ -78,7 +78,7 @@ impl Scorer {
                 ("pages", &pages),
                 ("targets", &targets),
             ];
-            let slots = recurrent::places(std::iter::once(Some(0)))?;
+            let slots = recurrent::slot_input(std::iter::once(Some(0)))?;
             let slots = (!self.step.recurrent.is_empty()).then_some(("slots", &slots));
             let inputs = inputs.into_iter().chain(slots).map(|(name, tensor)| (name, Input::from(tensor)));
             let out = self.step.executable.run_with_state(caches.state(), inputs)?;

@@ -17,7 +17,7 @@ struct Class {
     says: &'static [&'static str],
 }
 
-fn inputs(g: &mut Graph, x: &[&str], y: &[&str]) -> Result<[olivine_ir::ValueId; 2], GraphError> {
+fn inputs(g: &mut Graph, x: &[&str], y: &[&str]) -> Result<[ValueId; 2], GraphError> {
     let mut input = |name: &str, sizes: &[&str]| {
         let open = |size: &&str| size.parse::<usize>().is_err().then(|| size.to_string());
         let dims: Vec<usize> = sizes.iter().map(|size| size.parse().unwrap_or(4)).collect();

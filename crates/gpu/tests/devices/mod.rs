@@ -34,6 +34,7 @@ pub(crate) fn h200() -> DeviceCaps {
         memory_bytes: 1 << 34,
         processors: Some(132),
         keeps_denormals: true,
+        ptx: None,
     }
 }
 

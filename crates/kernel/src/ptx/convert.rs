@@ -52,14 +52,14 @@ impl Printer<'_> {
     }
 
     /// The low and the high half of a word.
-    pub(super) fn halves(&mut self, word: Reg) -> [Reg; 2] {
+    pub(super) fn unpack_b16(&mut self, word: Reg) -> [Reg; 2] {
         let halves = [self.reg(Class::B16), self.reg(Class::B16)];
         self.put(format_args!("mov.b32 {{{}, {}}}, {word}", halves[0], halves[1]));
         halves
     }
 
     /// A word of two halves.
-    pub(super) fn join_halves(&mut self, low: Reg, high: Reg) -> Reg {
+    pub(super) fn pack_b16(&mut self, low: Reg, high: Reg) -> Reg {
         let word = self.reg(Class::B32);
         self.put(format_args!("mov.b32 {word}, {{{low}, {high}}}"));
         word
@@ -68,7 +68,7 @@ impl Printer<'_> {
     /// The f32 whose upper half is a bf16.
     pub(super) fn widen_bfloat(&mut self, half: Reg) -> Reg {
         let zero = self.constant(Class::B16, 0);
-        self.join_halves(zero, half)
+        self.pack_b16(zero, half)
     }
 
     /// The register of a narrow element as a load left it; see [`Printer::loaded`].

@@ -69,7 +69,7 @@ impl Printer<'_> {
             }
             Expr::UnpackHalf(word, half) => {
                 let word = self.single(*word)?;
-                let halves = self.halves(word);
+                let halves = self.unpack_b16(word);
                 one(self.convert(Scalar::F16, Scalar::F32, halves[usize::from(*half & 1)]))
             }
             Expr::Vector(parts) => parts.iter().map(|p| self.single(*p)).collect(),

@@ -11,7 +11,7 @@ use crate::ir::*;
 use crate::types::{MatrixType, Scalar, Type};
 
 /// A matrix in memory.
-struct Place {
+struct MatrixMemory {
     /// Of the first element.
     base: Reg,
     /// Bytes from one row, or column, to the next.
@@ -97,7 +97,7 @@ impl Printer<'_> {
         place: Storage,
         index: Value,
         layout: MatrixLayout,
-    ) -> Result<Place, Error> {
+    ) -> Result<MatrixMemory, Error> {
         let contiguous = fragment.by_rows != layout.column_major;
         let stride = self.single(layout.stride)?;
         let wide = match self.def(layout.stride)?.ty {
@@ -113,7 +113,7 @@ impl Printer<'_> {
                 let base = self.shared_address(shared, index, None)?;
                 let base = self.address_register(base);
                 let stride = self.op_const("mul.lo.u32", Class::B32, stride, held);
-                Ok(Place { base, stride, class: Class::B32, contiguous })
+                Ok(MatrixMemory { base, stride, class: Class::B32, contiguous })
             }
             Storage::Arg(arg) => {
                 let held = self.arg(arg)?.elem.size();
@@ -123,7 +123,7 @@ impl Printer<'_> {
                     true => self.op_const("mul.lo.u64", Class::B64, stride, held),
                     false => self.op_const("mul.wide.u32", Class::B64, stride, held),
                 };
-                Ok(Place { base, stride, class: Class::B64, contiguous })
+                Ok(MatrixMemory { base, stride, class: Class::B64, contiguous })
             }
         }
     }
@@ -141,7 +141,7 @@ impl Printer<'_> {
     }
 
     /// `base + count · stride`, with a count of 32 bits.
-    fn strides(&mut self, at: &Place, base: Reg, count: Reg) -> Reg {
+    fn strides(&mut self, at: &MatrixMemory, base: Reg, count: Reg) -> Reg {
         match at.class {
             Class::B64 => {
                 let wide = self.convert(Scalar::U32, Scalar::U64, count);
@@ -152,7 +152,7 @@ impl Printer<'_> {
     }
 
     /// `base + bytes`, with a number of bytes of 32 bits.
-    fn further(&mut self, at: &Place, base: Reg, bytes: Reg) -> Reg {
+    fn further(&mut self, at: &MatrixMemory, base: Reg, bytes: Reg) -> Reg {
         match at.class {
             Class::B64 => {
                 let wide = self.convert(Scalar::U32, Scalar::U64, bytes);
@@ -163,7 +163,7 @@ impl Printer<'_> {
     }
 
     /// The lane's first element.
-    fn lane_address(&mut self, fragment: Fragment, at: &Place) -> Reg {
+    fn lane_address(&mut self, fragment: Fragment, at: &MatrixMemory) -> Reg {
         let lane = self.lane();
         let line = self.op_const("shr.u32", Class::B32, lane, 2);
         let quarter = self.op_const("and.b32", Class::B32, lane, 3);
@@ -176,7 +176,7 @@ impl Printer<'_> {
     }
 
     /// So many strides, and then bytes, from an address.
-    fn step(&mut self, first: Reg, at: &Place, strides: u32, bytes: u32) -> Address {
+    fn step(&mut self, first: Reg, at: &MatrixMemory, strides: u32, bytes: u32) -> Address {
         let mut base = first;
         if strides > 0 {
             let count = self.word(strides);
@@ -189,7 +189,14 @@ impl Printer<'_> {
     }
 
     /// The elements of a word whose line is not contiguous: one stride apart.
-    fn cross(&mut self, fragment: Fragment, at: &Place, first: Reg, block: u32, run: u32) -> Vec<Address> {
+    fn cross(
+        &mut self,
+        fragment: Fragment,
+        at: &MatrixMemory,
+        first: Reg,
+        block: u32,
+        run: u32,
+    ) -> Vec<Address> {
         let along = 4 * fragment.word * run;
         (0..fragment.word)
             .map(|i| self.step(first, at, along + i, 8 * block * fragment.elem.size()))
@@ -236,7 +243,7 @@ impl Printer<'_> {
 
     fn store_word(&mut self, elements: &[Address], word: Reg) {
         if let [low, high] = elements {
-            let halves = self.halves(word);
+            let halves = self.unpack_b16(word);
             self.access("st", *low, &halves[..1], Some("b16"));
             self.access("st", *high, &halves[1..], Some("b16"));
             return;
@@ -248,7 +255,7 @@ impl Printer<'_> {
     }
 
     /// By `ldmatrix`: every lane names a row of 16 bytes of one of up to four blocks of 8 by 8 half words.
-    fn load_matrix(&mut self, fragment: Fragment, at: &Place, regs: &[Reg]) {
+    fn load_matrix(&mut self, fragment: Fragment, at: &MatrixMemory, regs: &[Reg]) {
         let lane = self.lane();
         let count = regs.len() as u32;
         let row = self.op_const("and.b32", Class::B32, lane, 7);

@@ -55,9 +55,9 @@ impl Printer<'_> {
         };
         match a.class {
             Class::B16 => {
-                let wide = self.join_halves(a, a);
+                let wide = self.pack_b16(a, a);
                 let moved = word(self, wide);
-                self.halves(moved)[0]
+                self.unpack_b16(moved)[0]
             }
             Class::B64 => {
                 let parts = [self.reg(Class::B32), self.reg(Class::B32)];

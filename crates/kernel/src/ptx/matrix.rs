@@ -71,7 +71,7 @@ impl Printer<'_> {
         let scalar = self.scalar_of(number)?;
         let reg = self.single(number)?;
         Ok(match (elem, scalar) {
-            (Elem::F16, Scalar::F16) => self.join_halves(reg, reg),
+            (Elem::F16, Scalar::F16) => self.pack_b16(reg, reg),
             (Elem::F16, Scalar::F32) => self.pack_half(reg, reg),
             (Elem::BF16, Scalar::F32) => self.pack_bfloat(reg, reg),
             (Elem::I8, Scalar::I32) | (Elem::U8, Scalar::U32) => {
@@ -171,7 +171,7 @@ impl Printer<'_> {
         Ok(match elem {
             Elem::F16 | Elem::BF16 => {
                 let word = *regs.get(part / 2).ok_or_else(missing)?;
-                let half = self.halves(word)[part % 2];
+                let half = self.unpack_b16(word)[part % 2];
                 self.widen(elem, half)
             }
             Elem::F32 | Elem::I32 | Elem::U32 => *regs.get(part).ok_or_else(missing)?,
@@ -186,7 +186,7 @@ impl Printer<'_> {
         let result: Vec<Reg> = match ty.elem {
             Elem::F32 | Elem::I32 | Elem::U32 if wide => regs,
             Elem::F16 if scalars.iter().all(|s| *s == Scalar::F16) => {
-                regs.as_chunks::<2>().0.iter().map(|[a, b]| self.join_halves(*a, *b)).collect()
+                regs.as_chunks::<2>().0.iter().map(|[a, b]| self.pack_b16(*a, *b)).collect()
             }
             Elem::F16 if wide => {
                 regs.as_chunks::<2>().0.iter().map(|[a, b]| self.pack_half(*a, *b)).collect()

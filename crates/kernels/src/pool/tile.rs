@@ -61,7 +61,7 @@ pub(super) fn emit(fold: Fold, windows: &Windows, site: &mut Site<'_>) -> Result
         let plane = line / blocks;
         let first = (line - plane * blocks) * ROWS;
 
-        let across = places(columns, column, left, width);
+        let across = window(columns, column, left, width);
         // Folds of a window's width in every row that some result needs.
         let mut folded: BTreeMap<usize, State<'_>> = BTreeMap::new();
         let start = (first * rows.stride).bitcast(Scalar::I32) - above;
@@ -69,14 +69,14 @@ pub(super) fn emit(fold: Fold, windows: &Windows, site: &mut Site<'_>) -> Result
             for tap in 0..rows.kernel {
                 let down = r * rows.stride + tap * rows.dilation;
                 folded.entry(down).or_insert_with(|| {
-                    let row = place(start + k.i32(down as i32), height);
+                    let row = clamped(start + k.i32(down as i32), height);
                     let from = (plane * height + row.at) * width;
                     let taken = across.iter().map(|c| {
                         let lifted = fold.lift(x.load(from + c.at), c.at);
-                        kept(fold, c.inside, lifted)
+                        masked(fold, c.inside, lifted)
                     });
                     let joined = taken.reduce(|a, b| fold.join(&a, &b)).unwrap_or_default();
-                    kept(fold, row.inside, joined)
+                    masked(fold, row.inside, joined)
                 });
             }
         }
@@ -113,22 +113,22 @@ struct ClampedIndex<'k> {
     inside: Val<'k>,
 }
 
-fn place<'k>(at: Val<'k>, size: Val<'k>) -> ClampedIndex<'k> {
+fn clamped<'k>(at: Val<'k>, size: Val<'k>) -> ClampedIndex<'k> {
     let inside = at.bitcast(Scalar::U32).lt(size);
     let last = (size - 1u32).bitcast(Scalar::I32);
     ClampedIndex { at: at.max(0).min(last).bitcast(Scalar::U32), inside }
 }
 
 /// The positions of a window's elements along an axis.
-fn places<'k>(axis: &Axis, output: Val<'k>, before: Val<'k>, size: Val<'k>) -> Vec<ClampedIndex<'k>> {
+fn window<'k>(axis: &Axis, output: Val<'k>, before: Val<'k>, size: Val<'k>) -> Vec<ClampedIndex<'k>> {
     let start = (output * axis.stride).bitcast(Scalar::I32) - before;
     let k = output.builder();
-    (0..axis.kernel).map(|tap| place(start + k.i32((tap * axis.dilation) as i32), size)).collect()
+    (0..axis.kernel).map(|tap| clamped(start + k.i32((tap * axis.dilation) as i32), size)).collect()
 }
 
 /// A state where it comes from inside the operand, else that of nothing. Maxima need no care: what stands in for
 /// padding is an element of the window.
-fn kept<'k>(fold: Fold, inside: Val<'k>, state: State<'k>) -> State<'k> {
+fn masked<'k>(fold: Fold, inside: Val<'k>, state: State<'k>) -> State<'k> {
     if fold.kind == PoolKind::Max {
         return state;
     }

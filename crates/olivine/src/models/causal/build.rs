@@ -27,14 +27,14 @@ pub(super) struct Positions {
     /// For every token its number in row-major order, which only experts need.
     pub(super) row_numbers: ValueId,
     /// With caches: where tokens go in them, and what counts.
-    pub(super) cache: Option<CachePlaces>,
+    pub(super) cache: Option<CacheInputs>,
     /// With caches of a model that has such: where states of fixed size are.
-    pub(super) states: Option<StatePlaces>,
+    pub(super) states: Option<StateInputs>,
 }
 
 /// Where the tokens of a run go in key-value caches.
 #[derive(Clone, Copy)]
-pub(super) struct CachePlaces {
+pub(super) struct CacheInputs {
     /// The position of each sequence's first token.
     pub(super) starts: ValueId,
     /// Positions that count.
@@ -45,7 +45,7 @@ pub(super) struct CachePlaces {
 
 /// Where the states of a run's sequences are.
 #[derive(Clone, Copy)]
-pub(super) struct StatePlaces {
+pub(super) struct StateInputs {
     /// The slot of each sequence, i32 `[batch, 1]`.
     pub(super) slots: ValueId,
     /// Whether this is not its first run, bool `[batch]`.
@@ -141,7 +141,7 @@ impl<'m> Build<'m> {
                 let table = Shape::new(&[1, 4])?;
                 let pages =
                     self.graph.input_with_dims("pages", DType::I32, table, open(&["batch", "table"]))?;
-                (positions, Some(CachePlaces { starts: starts?, lengths: lengths?, pages }))
+                (positions, Some(CacheInputs { starts: starts?, lengths: lengths?, pages }))
             }
             None => {
                 let positions = self.graph.cumulative(CumulativeKind::Sum, ones, 1, true, false)?;
@@ -158,12 +158,12 @@ impl<'m> Build<'m> {
         let before = g.cumulative(CumulativeKind::Sum, sizes, 0, true, false)?;
         let row_numbers = g.add(columns, before)?;
         let states = match cache {
-            Some(CachePlaces { starts, .. }) if self.config.recurrent.is_some() => {
+            Some(CacheInputs { starts, .. }) if self.config.recurrent.is_some() => {
                 let zeros = g.binary_scalar(Binary::Mul, starts, 0.0)?;
                 let continues = g.gt(starts, zeros)?;
                 let slots =
                     g.input_with_dims("slots", DType::I32, Shape::new(&[1, 1])?, open(&["batch", ""]))?;
-                Some(StatePlaces { slots, continues, zeros })
+                Some(StateInputs { slots, continues, zeros })
             }
             _ => None,
         };

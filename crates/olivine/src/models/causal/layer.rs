@@ -5,7 +5,7 @@ use olivine_ir::{DType, Shape, ValueId};
 
 use super::PAGE;
 use super::architecture::{Activation, Recurrence};
-use super::build::{Build, CachePlaces, Positions};
+use super::build::{Build, CacheInputs, Positions};
 use super::config::{Experts, LAYOUT, Mixer};
 use crate::Error;
 
@@ -126,7 +126,7 @@ impl Build<'_> {
         spec: Attention,
         [q, k, v]: [ValueId; 3],
         sinks: Option<ValueId>,
-        at: CachePlaces,
+        at: CacheInputs,
         layer: usize,
     ) -> Result<ValueId, Error> {
         let dtype = self.options.cache.unwrap_or(DType::F32);

@@ -4,7 +4,7 @@ use olivine_ir::op::{CausalConv1d, GatedDeltaNet, Mamba2};
 use olivine_ir::{DType, Shape, Tensor, ValueId};
 
 use super::RecurrentState;
-use super::build::{Build, Positions, StatePlaces};
+use super::build::{Build, Positions, StateInputs};
 use super::config::{LAYOUT, Recurrent};
 use crate::Error;
 
@@ -235,5 +235,5 @@ struct Pool {
     pool: ValueId,
     rows: [usize; 2],
     output: String,
-    places: StatePlaces,
+    places: StateInputs,
 }
