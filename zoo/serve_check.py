@@ -158,19 +158,20 @@ def embeddings(program, model):
 
 
 def soak(program, model, streams, slots, minutes):
-    """Clients that come, read, leave and come again."""
-    server = Server(program, model, "--slots", str(slots), "--queue", str(2 * streams), "--context", "1024", "--drain", "5")
+    """Clients that come, read, leave and come again. Caches are of a fixed size, so that other memory that grows shows."""
+    server = Server(program, model, "--slots", str(slots), "--queue", str(2 * streams), "--context", "1024", "--cache-tokens", "8192", "--drain", "5")
     counts, problems, killed = [0] * streams, [], [0]
     end = time.time() + 60 * minutes
     first = time.time() + 20 * minutes
 
     def one(i):
+        # All ask for as many tokens, so that what they get can be compared.
         random_ = random.Random(i)
         client = server.client()
         try:
             while time.time() < end:
                 prompt = "word " * random_.randint(1, 60) + "and then"
-                stream = client.completions.create(model=server.name, prompt=prompt, max_tokens=random_.randint(8, 64), stream=True, extra_body={"ignore_eos": True}, seed=i)
+                stream = client.completions.create(model=server.name, prompt=prompt, max_tokens=32, stream=True, extra_body={"ignore_eos": True}, seed=i)
                 leave = random_.random() < 0.1
                 for n, chunk in enumerate(stream):
                     # A chunk with text is a token, or a few where characters take several.
