@@ -15,6 +15,7 @@ const DOC_TESTS: &[&str] = &[
     "crates/array/src/lib.rs",
     "crates/chain/src/lib.rs",
     "crates/lm/src/lib.rs",
+    "crates/serve/src/lib.rs",
     "crates/tokenizer/src/lib.rs",
 ];
 /// Folders whose files a page may name as code.
