@@ -60,7 +60,7 @@ pub(crate) enum Reason {
     Length,
 }
 
-/// What the thread is told.
+/// A command to the engine thread.
 pub(crate) enum Command {
     /// A sequence to generate.
     Add(Box<Job>),
@@ -93,7 +93,7 @@ impl Active<'_> {
     }
 }
 
-/// Serves until it is told to end, or until every sender of commands is gone.
+/// Serves until a command ends it, or until every sender of commands is gone.
 pub(crate) fn run(mut engine: Engine, tokenizer: &Tokenizer, commands: &Receiver<Command>, shared: &Shared) {
     let _watch = Watch(&shared.status);
     if let Err(error) = probe(&mut engine) {
