@@ -18,8 +18,29 @@ SENTENCES = ["that is a happy person", "that is a happy dog", "that is a very ha
 COSINES = [0.6946, 0.9429, 0.2569]
 
 
-def write_stories(source, path):
-    """A checkpoint of llama2.c as GGUF, which orders rows of q and k in the same way."""
+def add_tokenizer(writer, source):
+    """The tokenizer of llama2.c: scores and texts, whose spaces SentencePiece writes as ▁."""
+    with open(source, "rb") as file:
+        content = file.read()
+    texts, scores, at = [], [], 4
+    while at < len(content):
+        score, length = struct.unpack_from("fi", content, at)
+        texts.append(content[at + 8 : at + 8 + length].decode(errors="replace").replace(" ", "▁"))
+        scores.append(score)
+        at += 8 + length
+    special, bytes_ = ["<unk>", "<s>", "</s>"], [f"<0x{byte:02X}>" for byte in range(256)]
+    tokens = special + bytes_ + texts[259:]
+    kinds = ["UNKNOWN", "CONTROL", "CONTROL"] + ["BYTE"] * 256 + ["NORMAL"] * (len(texts) - 259)
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list(tokens)
+    writer.add_token_scores(scores)
+    writer.add_token_types([gguf.TokenType[kind] for kind in kinds])
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+
+
+def write_stories(source, path, tokenizer=None):
+    """A checkpoint of llama2.c as GGUF, which orders rows of q and k in the same way; with its tokenizer, if that is given."""
     with open(source, "rb") as file:
         content = file.read()
     dim, feed, layers, heads, kv_heads, vocabulary, context = struct.unpack("7i", content[:28])
@@ -46,7 +67,7 @@ def write_stories(source, path):
         for layer in range(layers):
             writer.add_tensor(f"blk.{layer}.{name}.weight", take(*shape))
     writer.add_tensor("output_norm.weight", take(dim))
-    writer.add_tokenizer_model("none")
+    add_tokenizer(writer, tokenizer) if tokenizer else writer.add_tokenizer_model("none")
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -1,70 +1,39 @@
-"""`olivine serve` against the `openai` package, which knows nothing of it.
+"""`olivine serve` against the `openai` package, which knows nothing of it; then bad input, then many streams.
 
 usage: serve_check.py PROGRAM ZOO [--minutes N] [--streams N] [--slots N] [--soak-only]
 
-PROGRAM is `olivine`, ZOO the folder that zoo/fetch filled, with smollm2 and minilm. After the checks of the API, so many streams
-run for so many minutes (default: 64 and 0.4): no error, fair progress, memory that stays flat, slots of killed clients free
-within a second.
+PROGRAM is `olivine`, ZOO the folder that zoo/fetch filled, with smollm2, minilm and stories15m. The checks of the API need `openai`,
+the model of the soak `gguf` and `numpy`. serve_bad_input.py and serve_soak.py say what is checked after the API; the soak is so many
+streams on so many slots for so many minutes (default: 64 on 48 for 0.4), with caches that grow and requests of many lengths.
 """
-import argparse, atexit, json, os, random, re, signal, subprocess, sys, threading, time, urllib.request
+import argparse, json, os, subprocess, tempfile
 
 import openai
-from openai import OpenAI
 
-KEY = "a key of this test"
-WRONG = []
+from serve_bad_input import bad_input
+from serve_process import WRONG, Server, check
+from serve_soak import soak
 
-
-def check(what, holds, detail=""):
-    print(("ok    " if holds else "WRONG ") + what + (f"  {detail}" if detail else ""), flush=True)
-    if not holds:
-        WRONG.append(what)
-
-
-class Server:
-    """A server on a free port, with a key."""
-
-    def __init__(self, program, model, *options):
-        keys = f"/tmp/olivine-serve-{os.getpid()}.keys"
-        with open(keys, "w") as file:
-            file.write(KEY + "\n")
-        command = [program, "serve", model, "--port", "0", "--json", "--device", "cpu", "--api-key-file", keys, *options]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        atexit.register(self.process.kill)
-        line = self.process.stdout.readline()
-        os.remove(keys)
-        if not line:
-            raise SystemExit(f"the server ended with {self.process.wait()}")
-        self.started = json.loads(line)
-        self.url, self.name = self.started["url"], self.started["model"]
-
-    def client(self, **options):
-        options = {"api_key": KEY, "max_retries": 0, "timeout": 600, **options}
-        return OpenAI(base_url=self.url + "/v1", **options)
-
-    def get(self, path):
-        request = urllib.request.Request(self.url + path, headers={"Authorization": "Bearer " + KEY})
-        return urllib.request.urlopen(request, timeout=60).read().decode()
-
-    def metric(self, name):
-        return float(re.search(rf"^{name} (\S+)$", self.get("/metrics"), re.M).group(1))
-
-    def resident(self):
-        with open(f"/proc/{self.process.pid}/status") as file:
-            return int(re.search(r"VmRSS:\s+(\d+)", file.read()).group(1)) * 1024
-
-    def wait(self, what, seconds, holds):
-        begun = time.time()
-        while not holds():
-            if time.time() - begun > seconds:
-                check(what, False, f"not within {seconds} s")
-                return
-            time.sleep(0.01)
-        check(what, True, f"in {time.time() - begun:.2f} s")
-
-    def stop(self):
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(timeout=90)
+# How Qwen writes tools and calls, which is Hermes' way.
+TOOLS_TEMPLATE = """{%- if tools %}<|im_start|>system
+You may call tools. They are given as JSON:
+{%- for tool in tools %}
+{{ tool | tojson }}
+{%- endfor %}
+For each call, return JSON within tags: <tool_call>
+{"name": <name>, "arguments": <arguments>}
+</tool_call><|im_end|>
+{% endif %}
+{%- for message in messages %}<|im_start|>{{ 'user' if message.role == 'tool' else message.role }}
+{{ message.content }}
+{%- for call in message.tool_calls or [] %}
+<tool_call>
+{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
+</tool_call>
+{%- endfor %}<|im_end|>
+{% endfor %}
+{%- if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
 
 
 def fails(what, kind, call):
@@ -89,8 +58,11 @@ def texts(server, program, model):
     check("usage", greedy.usage.completion_tokens == 16 and greedy.usage.total_tokens == 16 + greedy.usage.prompt_tokens)
     both = complete(model=server.name, prompt=[prompt, "Once upon a time"], max_tokens=8, n=2, seed=1, echo=True)
     check("two prompts with two choices each", [c.index for c in both.choices] == [0, 1, 2, 3] and both.choices[3].text.startswith("Once upon a time"))
-    logprobs = complete(model=server.name, prompt=prompt, max_tokens=4, temperature=0, logprobs=0).choices[0].logprobs
+    logprobs = complete(model=server.name, prompt=prompt, max_tokens=4, temperature=0, logprobs=3).choices[0].logprobs
     check("log-probabilities", "".join(logprobs.tokens) == greedy.choices[0].text[: len("".join(logprobs.tokens))] and all(x <= 0 for x in logprobs.token_logprobs))
+    check("the likeliest tokens", all(len(top) == 3 and max(top, key=top.get) == token for token, top in zip(logprobs.tokens, logprobs.top_logprobs)))
+    top = chat(model=server.name, messages=[{"role": "user", "content": "hi"}], max_tokens=3, temperature=0, logprobs=True, top_logprobs=20).choices[0].logprobs.content
+    check("and those of a chat", all(len(t.top_logprobs) == 20 and t.top_logprobs[0].token == t.token and abs(t.top_logprobs[0].logprob - t.logprob) < 1e-5 for t in top))
     stopped = complete(model=server.name, prompt="1, 2, 3, 4,", max_tokens=40, temperature=0, stop=[" 8", "9,"])
     check("a stop string", stopped.choices[0].finish_reason == "stop" and "8" not in stopped.choices[0].text, repr(stopped.choices[0].text))
 
@@ -134,14 +106,15 @@ def errors(server):
     fails("an unknown model", openai.NotFoundError, lambda: chat(model="gpt-9", messages=hello))
     fails("a temperature out of range", openai.BadRequestError, lambda: chat(model=server.name, messages=hello, temperature=7))
     fails("an unknown role", openai.BadRequestError, lambda: chat(model=server.name, messages=[{"role": "alien", "content": "x"}]))
+    fails("a parameter that nobody knows", openai.BadRequestError, lambda: chat(model=server.name, messages=hello, extra_body={"tempreature": 1}))
     fails("embeddings of a language model", openai.BadRequestError, lambda: client.embeddings.create(model=server.name, input="x"))
     fails("a wrong key", openai.AuthenticationError, lambda: server.client(api_key="wrong").models.list())
     streams = [client.completions.create(model=server.name, prompt="Go on", max_tokens=2000, stream=True, extra_body={"ignore_eos": True}) for _ in range(6)]
     fails("a full queue", openai.RateLimitError, lambda: chat(model=server.name, messages=hello))
     for stream in streams:
         stream.close()
-    server.wait("streams that are closed free slots and queue", 1, lambda: server.metric("olivine_slots_busy") == server.metric("olivine_queue_length") == 0)
-    check("and the server is well", json.loads(server.get("/health"))["status"] == "ok" and server.metric("olivine_step_errors_total") == 0)
+    server.wait("streams that are closed free slots and queue", 1, server.is_idle)
+    check("and the server is well", server.is_well())
 
 
 def embeddings(program, model):
@@ -157,53 +130,50 @@ def embeddings(program, model):
     check("SIGTERM ends it", server.stop() == 0)
 
 
-def soak(program, model, streams, slots, minutes):
-    """Clients that come, read, leave and come again. Caches are of a fixed size, so that other memory that grows shows."""
-    server = Server(program, model, "--slots", str(slots), "--queue", str(2 * streams), "--context", "1024", "--cache-tokens", "8192", "--drain", "5")
-    counts, problems, killed = [0] * streams, [], [0]
-    end = time.time() + 60 * minutes
-    first = time.time() + 20 * minutes
-
-    def one(i):
-        # All ask for as many tokens, so that what they get can be compared.
-        random_ = random.Random(i)
-        client = server.client()
-        try:
-            while time.time() < end:
-                prompt = "word " * random_.randint(1, 60) + "and then"
-                stream = client.completions.create(model=server.name, prompt=prompt, max_tokens=32, stream=True, extra_body={"ignore_eos": True}, seed=i)
-                leave = random_.random() < 0.1
-                for n, chunk in enumerate(stream):
-                    # A chunk with text is a token, or a few where characters take several.
-                    counts[i] += bool(chunk.choices and chunk.choices[0].text)
-                    if leave and n == 5:
-                        stream.close()
-                        killed[0] += 1
-                        break
-                    if time.time() > end:
-                        stream.close()
-                        break
-        except Exception as error:  # whatever it is, it is to be reported
-            problems.append(repr(error))
-
-    threads = [threading.Thread(target=one, args=(i,)) for i in range(streams)]
-    for thread in threads:
-        thread.start()
-    memory = []
-    while time.time() < end:
-        time.sleep(min(5, 60 * minutes / 10))
-        if time.time() > first:
-            memory.append(server.resident())
-    for thread in threads:
-        thread.join()
-    tokens = server.metric("olivine_generated_tokens_total")
-    check(f"{streams} streams on {slots} slots for {minutes:g} minutes without an error", not problems, f"{tokens:.0f} tokens, {killed[0]} clients left, {problems[:2]}")
-    server.wait("all slots are free within a second", 1, lambda: server.metric("olivine_slots_busy") == server.metric("olivine_queue_length") == 0)
-    check("progress is fair", min(counts) > 0 and max(counts) <= 3 * min(counts) + 30, f"{min(counts)} to {max(counts)} tokens a stream")
-    grown = memory[-1] - memory[0]
-    check("memory is flat", grown < 64 << 20, f"{memory[0] >> 20} MiB, later {memory[-1] >> 20} MiB")
-    check("no step failed", server.metric("olivine_step_errors_total") == 0 and json.loads(server.get("/health"))["status"] == "ok")
+def tools(program, model):
+    """Tools by the `openai` package: calls that are forced, streamed, and answered."""
+    with tempfile.NamedTemporaryFile("w", suffix=".jinja") as file:
+        file.write(TOOLS_TEMPLATE)
+        file.flush()
+        server = Server(program, model, "--slots", "2", "--context", "2048", "--alias", "smollm2", "--chat-template", file.name)
+    client = server.client()
+    chat = client.chat.completions.create
+    parameters = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 20}, "unit": {"enum": ["celsius", "fahrenheit"]}}, "required": ["city", "unit"]}
+    weather = {"type": "function", "function": {"name": "get_weather", "description": "The weather of a city", "parameters": parameters}}
+    clock = {"type": "function", "function": {"name": "get_time", "parameters": {"type": "object", "properties": {}}}}
+    asked = [{"role": "user", "content": "What is the weather in Paris, in celsius?"}]
+    more = {"model": server.name, "messages": asked, "tools": [weather, clock], "temperature": 0, "max_tokens": 200}
+    named = {"type": "function", "function": {"name": "get_weather"}}
+    whole = chat(tool_choice=named, **more).choices[0]
+    call = whole.message.tool_calls[0]
+    arguments = json.loads(call.function.arguments)
+    good = whole.finish_reason == "tool_calls" and whole.message.content is None and call.function.name == "get_weather" and set(arguments) == {"city", "unit"}
+    check("a tool that is named is called", good, call.function.arguments)
+    with client.chat.completions.stream(tool_choice=named, **more) as stream:
+        events = [event for event in stream if event.type == "tool_calls.function.arguments.delta"]
+        final = stream.get_final_completion().choices[0]
+    same = final.message.tool_calls[0].function
+    check("a streamed call is the whole one", len(events) > 3 and (same.name, same.arguments, final.finish_reason) == ("get_weather", call.function.arguments, "tool_calls"), f"{len(events)} parts")
+    required = chat(tool_choice="required", **more).choices[0].message.tool_calls[0].function
+    check("a call that is required", required.name in ("get_weather", "get_time") and isinstance(json.loads(required.arguments), dict), f"{required.name} {required.arguments}")
+    answered = [*asked, whole.message, {"role": "tool", "tool_call_id": call.id, "content": "22 degrees and sunny"}]
+    answer = chat(**{**more, "messages": answered}, tool_choice="none").choices[0]
+    check("a tool's answer is read", answer.finish_reason in ("stop", "length") and bool(answer.message.content) and not answer.message.tool_calls, repr(answer.message.content)[:80])
+    auto = chat(**more, n=2, seed=1).choices
+    check("the model may call or not", all(bool(c.message.tool_calls) == (c.finish_reason == "tool_calls") or c.finish_reason == "length" for c in auto), repr(auto[0].message.content)[:80])
     check("SIGTERM ends it", server.stop() == 0)
+
+
+def stories(zoo):
+    """The smallest model, as GGUF."""
+    from lm_zoo import write_stories
+
+    folder = os.path.join(zoo, "stories15m")
+    path = os.path.join(folder, "model.gguf")
+    if not os.path.exists(path):
+        write_stories(os.path.join(folder, "stories15M.bin"), path + ".part", os.path.join(folder, "tokenizer.bin"))
+        os.rename(path + ".part", path)
+    return path
 
 
 def main():
@@ -212,7 +182,7 @@ def main():
     parser.add_argument("zoo")
     parser.add_argument("--minutes", type=float, default=0.4)
     parser.add_argument("--streams", type=int, default=64)
-    parser.add_argument("--slots", type=int, default=64)
+    parser.add_argument("--slots", type=int, default=48)
     parser.add_argument("--soak-only", action="store_true")
     args = parser.parse_args()
     model = os.path.join(args.zoo, "smollm2/model.gguf")
@@ -222,7 +192,11 @@ def main():
         errors(server)
         check("SIGTERM ends it", server.stop() == 0)
         embeddings(args.program, os.path.join(args.zoo, "minilm"))
-    soak(args.program, model, args.streams, args.slots, args.minutes)
+        tools(args.program, model)
+        server = Server(args.program, model, "--slots", "4", "--queue", "64", "--client-timeout", "2", "--drain", "2", "--context", "1024", "--alias", "smollm2")
+        bad_input(server, 2)
+        check("SIGTERM ends it", server.stop() == 0)
+    soak(args.program, stories(args.zoo), args.streams, args.slots, args.minutes)
     if WRONG:
         raise SystemExit(f"{len(WRONG)} checks failed: {WRONG}")
 

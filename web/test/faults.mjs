@@ -20,10 +20,10 @@ async function badModels(page) {
   await refused("noise.onnx", Buffer.from("this is no model, whatever its name says"));
   await refused("cut.onnx", (await readFile(join(ROOT, "web/demo/digits.onnx"))).subarray(0, 9000));
   await refused("empty.onnx", Buffer.alloc(0));
-  await refused("bert.gguf", llama({ architecture: "bert" }));
+  await refused("clip.gguf", llama({ architecture: "clip" }));
   await refused("cut.gguf", llama().subarray(0, 4000));
   must(words.every((text) => /^\w+\.(onnx|gguf): ./.test(text)), words.join(" | "));
-  must(/`bert` cannot be run/.test(words[3]), words[3]);
+  must(/`clip` cannot be run/.test(words[3]), words[3]);
   await goesOn(page, 2);
   return words.join(" | ");
 }

@@ -89,9 +89,9 @@ async function babble(browser, address) {
     await refused("noise.gguf", Buffer.from("this is no model, whatever its name says")),
     await refused("cut.gguf", llama().subarray(0, 200)),
     await refused("odd.gguf", llama({ split: "odd" })),
-    await refused("bert.gguf", llama({ architecture: "bert" })),
+    await refused("clip.gguf", llama({ architecture: "clip" })),
   ];
-  const expected = [/no GGUF file/, /ends in the middle/, /splits text as `odd`/, /`bert` cannot be run/];
+  const expected = [/no GGUF file/, /ends in the middle/, /splits text as `odd`/, /`clip` cannot be run/];
   expected.forEach((pattern, i) => must(pattern.test(words[i]), words[i]));
   await giveDecoder(page, bytes("tiny.gguf", llama()));
   const start = async (text) => {

@@ -98,7 +98,24 @@ fn assemble(ptxas: &Path, file: &Path) -> Result<Vec<Usage>, String> {
         let errors: Vec<&str> = text.lines().filter(|l| !l.starts_with("ptxas info")).take(10).collect();
         return Err(format!("{}: {}\n{}", file.display(), output.status, errors.join("\n")));
     }
-    Ok(usages(&text))
+    let usages = usages(&text);
+    if capability.ends_with('a') {
+        full_rate(&text, &usages).map_err(|problem| format!("{}: {problem}", file.display()))?;
+    }
+    Ok(usages)
+}
+
+/// What keeps a kernel of warpgroups from the tensor cores' full rate: multiplies that wait for each other (C7510 and its
+/// like), registers that roles asked for and did not get, spills.
+fn full_rate(text: &str, usages: &[Usage]) -> Result<(), String> {
+    let said = |line: &&str| ["wgmma", "setmaxnreg", "warning"].iter().any(|word| line.contains(word));
+    if let Some(line) = text.lines().find(said) {
+        return Err(line.to_string());
+    }
+    match usages.iter().find(|usage| usage.spills > 0) {
+        Some(usage) => Err(format!("{} spills {} bytes", usage.kernel, usage.spills)),
+        None => Ok(()),
+    }
 }
 
 /// Reads what `ptxas -v` prints: for every entry point its name, spills, then registers and memory.

@@ -123,7 +123,7 @@ fn pools_agree_with_the_reference() {
 #[test]
 fn resizes_agree_with_the_reference() {
     let resize = |sizes: &[usize], mode, coordinates| Resize {
-        sizes: sizes.to_vec(),
+        sizes: sizes.iter().map(|size| (*size).into()).collect(),
         scales: None,
         mode,
         coordinates,

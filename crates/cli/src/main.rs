@@ -40,6 +40,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 use olivine::internals::OptionsExt as _;
+use olivine::internals::gpu::Ptx;
 use olivine::{Device, Precision, Session, SessionOptions};
 
 use answer::{Answer, Failure};
@@ -65,12 +66,16 @@ struct Global {
     /// Threads on the CPU; one per core when not given.
     #[arg(long, global = true, value_name = "N", value_parser = threads)]
     threads: Option<usize>,
-    /// How exactly f32 models are computed: exact, or fast, which multiplies in f16 on GPUs.
-    #[arg(long, global = true, value_name = "PRECISION", default_value = "exact")]
-    precision: Precision,
-    /// On Vulkan, launch kernels as PTX where NVIDIA's driver takes it; not measured on a card yet.
-    #[arg(long, global = true)]
+    /// How exactly f32 models are computed: exact, or fast, which multiplies in f16 on GPUs. Language models are decoded fast unless
+    /// told otherwise, all else is exact.
+    #[arg(long, global = true, value_name = "PRECISION")]
+    precision: Option<Precision>,
+    /// On Vulkan, launch all kernels as PTX where NVIDIA's driver takes it, to try them; without, matmuls by warpgroups alone are.
+    #[arg(long, global = true, conflicts_with = "no_ptx")]
     ptx: bool,
+    /// On Vulkan, launch no kernels as PTX.
+    #[arg(long, global = true)]
+    no_ptx: bool,
     /// No progress bars.
     #[arg(long, short, global = true)]
     quiet: bool,
@@ -137,8 +142,24 @@ impl Global {
         Ok(Session::with_options(self.device()?, self.options())?)
     }
 
+    /// A session to decode a language model in.
+    fn decoding_session(&self) -> Result<Session, Failure> {
+        let precision = self.precision.unwrap_or(Precision::Fast);
+        Ok(Session::with_options(self.device()?, self.options().precision(precision))?)
+    }
+
     fn options(&self) -> SessionOptions {
-        SessionOptions::new().threads(self.threads).precision(self.precision).ptx(self.ptx)
+        let precision = self.precision.unwrap_or_default();
+        SessionOptions::new().threads(self.threads).precision(precision).ptx(self.ptx())
+    }
+
+    /// Which kernels are launched as PTX.
+    fn ptx(&self) -> Ptx {
+        match (self.ptx, self.no_ptx) {
+            (true, _) => Ptx::All,
+            (_, true) => Ptx::Off,
+            _ => Ptx::Warpgroups,
+        }
     }
 
     /// Threads that a session of these options uses.

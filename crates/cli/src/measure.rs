@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use olivine::internals::DeviceTensorExt as _;
 use olivine::internals::ExecutableExt as _;
 use olivine::ir::{DType, Data, Error, Graph, Tensor, TensorType, ValueId};
-use olivine::{DeviceTensor, Executable, Session, StepTime};
+use olivine::{CompileOptions, DeviceTensor, Executable, Session, StepTime};
 
 use crate::answer::Failure;
 use crate::noise::Noise;
@@ -92,9 +92,27 @@ impl Subject {
         Subject::with_noise(session, graph, &mut Noise::default())
     }
 
+    /// As [`Subject::new`], compiled with options.
+    pub(crate) fn with_options(
+        session: &Session,
+        graph: &Graph,
+        options: &CompileOptions,
+    ) -> Result<Self, Failure> {
+        Subject::compiled(session, graph, options, &mut Noise::default())
+    }
+
     /// As [`Subject::new`]; subjects that share their noise are made faster.
     pub(crate) fn with_noise(session: &Session, graph: &Graph, noise: &mut Noise) -> Result<Self, Failure> {
-        let executable = session.compile(graph)?;
+        Subject::compiled(session, graph, &CompileOptions::new(), noise)
+    }
+
+    fn compiled(
+        session: &Session,
+        graph: &Graph,
+        options: &CompileOptions,
+        noise: &mut Noise,
+    ) -> Result<Self, Failure> {
+        let executable = session.compile_with(graph, options)?;
         executable.set_params(noise.params(graph)?)?;
         executable.load()?;
         let bytes: usize = graph.inputs().filter_map(|(_, id)| Some(graph.ty(id).ok()?.bytes())).sum();

@@ -7,7 +7,7 @@ use olivine_ir::op::{If, Loop};
 use olivine_ir::{SubGraph, TensorView};
 
 use crate::arena::Buffer;
-use crate::cost::StepCost;
+use crate::cost::{self, StepCost};
 use crate::kernel::kernels;
 use crate::operand::{Operand, Target};
 use crate::{Error, Executable, Weights};
@@ -57,7 +57,8 @@ impl Branches {
         self.then.work().max(self.other.work())
     }
 
-    /// The steps of the larger graph.
+    /// The steps of the larger graph. Which one a run takes is not known: the larger is right where it is taken, and where it
+    /// is not, a device that could not run it in time is not chosen by mistake; a mean would be right for neither.
     pub(crate) fn costs(&self) -> Vec<StepCost> {
         if self.then.work() > self.other.work() { self.then.costs() } else { self.other.costs() }
     }
@@ -95,6 +96,11 @@ impl Repeated {
     /// The steps of an iteration.
     pub(crate) fn costs(&self) -> Vec<StepCost> {
         self.body.costs()
+    }
+
+    /// Iterations that it is taken to make, where `asked` is the number it is given, if that is known.
+    pub(crate) fn iterations(&self, asked: Option<i64>) -> u64 {
+        cost::iterations(asked, self.max_iterations)
     }
 
     fn frame(&self) -> Result<Frame, Error> {

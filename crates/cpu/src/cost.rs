@@ -3,6 +3,8 @@
 use olivine_ir::op::{HeadLayout, Region};
 use olivine_ir::{DType, Op, TensorType};
 
+use crate::kernels::conv;
+
 /// Work that one thread does in about the time that it takes to wake another.
 const ALONE: usize = 400_000;
 
@@ -54,16 +56,39 @@ pub struct StepCost {
     pub dtype: DType,
     /// Floating-point operations, about.
     pub flops: u64,
+    /// These with those of vector lanes that hold no result: what the step takes the time of.
+    pub executed: u64,
     /// Those of them that are in functions such as exp.
     pub functions: u64,
     /// Bytes that it must read and write at least.
     pub bytes: u64,
     /// Those of them that are weights, constants or made of them.
     pub stored: u64,
+    /// Bytes of weights that are laid out for the kernel in every run, because nobody knows them when the model is loaded.
+    pub repacked: u64,
     /// Whether it is a convolution whose filters see one channel each.
     pub depthwise: bool,
     /// The steps of the graph inside: of the larger branch, or of an iteration.
     pub inner: Vec<StepCost>,
+    /// How often the steps inside run.
+    pub iterations: u64,
+}
+
+/// Iterations that a loop is taken to make whose number is neither known when it is compiled nor bounded.
+pub const UNKNOWN_ITERATIONS: usize = 16;
+
+/// Iterations that a loop is taken to make: those asked for where they are known, at most those that are allowed; as many as
+/// are allowed where they are not.
+pub(crate) fn iterations(asked: Option<i64>, allowed: Option<usize>) -> u64 {
+    // A loop with a condition is asked to run forever.
+    let asked = asked.filter(|asked| *asked < i64::MAX);
+    let asked = asked.map(|asked| usize::try_from(asked.max(0)).unwrap_or(usize::MAX));
+    let count = match (asked, allowed) {
+        (Some(asked), Some(allowed)) => asked.min(allowed),
+        (None, None) => UNKNOWN_ITERATIONS,
+        (Some(count), None) | (None, Some(count)) => count,
+    };
+    count as u64
 }
 
 /// Floating-point operations of an operation, about; 0 where it only moves elements.
@@ -110,6 +135,15 @@ pub(crate) fn flops(op: &Op, operands: &[TensorType], results: &[TensorType]) ->
     flops as u64
 }
 
+/// [`flops`] with those of lanes that hold no result, where the kernel has such.
+pub(crate) fn executed(op: &Op, operands: &[TensorType], flops: u64) -> u64 {
+    let multiply_adds = match (op, operands) {
+        (Op::Conv(op), [x, w, ..]) => conv::executed(op, x, w),
+        _ => None,
+    };
+    multiply_adds.map_or(flops, |count| flops.max(2 * count as u64))
+}
+
 /// Of [`flops`], those in functions such as exp, of operations that are elementwise.
 pub(crate) fn functions(op: &Op, results: &[TensorType]) -> u64 {
     let first = results.first().map_or(0, |t| t.shape.numel());
@@ -119,4 +153,35 @@ pub(crate) fn functions(op: &Op, results: &[TensorType]) -> u64 {
         _ => 0,
     };
     first.saturating_mul(each) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loops_count_the_iterations_that_are_known_or_allowed() {
+        assert_eq!(iterations(Some(5), None), 5);
+        assert_eq!(iterations(Some(5), Some(3)), 3);
+        assert_eq!(iterations(Some(i64::MAX), Some(7)), 7);
+        assert_eq!(iterations(None, Some(7)), 7);
+        assert_eq!(iterations(Some(-2), None), 0);
+        for unknown in [iterations(None, None), iterations(Some(i64::MAX), None)] {
+            assert_eq!(unknown, UNKNOWN_ITERATIONS as u64);
+        }
+    }
+
+    #[test]
+    fn short_convolutions_count_the_lanes_that_hold_no_result() {
+        use olivine_ir::op::{Conv, Window};
+        let ty = |dims: &[usize]| olivine_ir::Shape::new(dims).map(|s| TensorType::new(DType::F32, s));
+        let op = Conv { window: Window::unit(1), groups: 1, bias: false, epilogue: None };
+        let count = |length: usize| {
+            let (Ok(x), Ok(w)) = (ty(&[1, 64, length + 2]), ty(&[64, 64, 3])) else { return 0.0 };
+            let results = 64 * length;
+            conv::executed(&op, &x, &w).map_or(0.0, |all| all as f64 / (results * 64 * 3) as f64)
+        };
+        assert!(count(1) > 1.2 && count(1) > count(4) && count(4) > count(4096), "{} {}", count(1), count(4));
+        assert!(count(4096) < 1.1, "{}", count(4096));
+    }
 }

@@ -165,7 +165,7 @@ impl Executable {
 
     /// What every kernel call of a run reads, writes and computes.
     pub fn costs(&self) -> Vec<StepCost> {
-        self.program.run.iter().map(Step::cost).collect()
+        self.program.run.iter().map(|step| step.cost(&self.program.stored)).collect()
     }
 
     /// The threads that a run's work pays for, of those that there are.

@@ -185,6 +185,14 @@ impl Kernel {
         }
     }
 
+    /// How often the graph inside runs, where `asked` is the number that a loop is given, if that is known.
+    pub(crate) fn inner_iterations(&self, asked: Option<i64>) -> u64 {
+        match &self.inner {
+            Inner::None | Inner::Branches(_) => 1,
+            Inner::Repeated(repeated) => repeated.iterations(asked),
+        }
+    }
+
     /// Computes the results; only index operations in checked mode, inner graphs with such and users' functions can
     /// fail. `node` is the kernel's, for errors.
     pub(crate) fn run(

@@ -99,8 +99,8 @@ impl Step {
         own.saturating_add(self.kernel.inner_work())
     }
 
-    /// What it reads, writes and computes.
-    pub(crate) fn cost(&self) -> cost::StepCost {
+    /// What it reads, writes and computes, in a program with some stored values.
+    pub(crate) fn cost(&self, stored_values: &[Stored]) -> cost::StepCost {
         let operands: Vec<TensorType> = self.operands.iter().map(|o| o.ty).collect();
         let targets: Vec<TensorType> = self.targets.iter().map(|(ty, _)| *ty).collect();
         let op = self.kernel.op();
@@ -117,16 +117,27 @@ impl Step {
         let filter = |c: &olivine_ir::op::Conv| {
             c.groups > 1 && operands.get(1).and_then(|t| t.shape.get(1).copied()) == Some(1)
         };
+        let flops = cost::flops(op, &operands, &targets);
+        let repacked = self.operands.iter().enumerate().filter(|(_, operand)| operand.packed.is_none());
+        let repacked = repacked.filter_map(|(i, _)| self.kernel.packing(i, &operands));
+        let known = self.operands.first().and_then(StepOperand::stored).and_then(|i| stored_values.get(i));
+        let asked = match known {
+            Some(Stored::Const(tensor)) => tensor.as_slice::<i64>().ok().and_then(|v| v.first().copied()),
+            _ => None,
+        };
         cost::StepCost {
             node: self.name.to_string(),
             op: self.kernel.name(),
             dtype: operands.first().map_or(DType::F32, |t| t.dtype),
-            flops: cost::flops(op, &operands, &targets),
+            flops,
+            executed: cost::executed(op, &operands, flops),
             functions: cost::functions(op, &targets),
             bytes: read.saturating_add(bytes(&targets)) as u64,
             stored: stored as u64,
             depthwise: matches!(op, Op::Conv(c) if filter(c)),
+            repacked: repacked.map(|packing| packing.bytes as u64).sum(),
             inner: self.kernel.inner_costs(),
+            iterations: self.kernel.inner_iterations(asked),
         }
     }
 

@@ -280,12 +280,14 @@ fn finished(
         name: format!("x{i}"),
         elem: elem(ty.dtype),
         access: Access::Read,
+        streaming: false,
     });
     let written = results.iter().enumerate().map(|(i, ty)| ArgDecl {
         name: format!("y{i}"),
         elem: elem(ty.dtype),
         // What it does not write keeps its bytes, so it counts as read.
         access: Access::ReadWrite,
+        streaming: false,
     });
     let args: Vec<ArgDecl> = read.chain(written).collect();
     if let Some(module) = module {

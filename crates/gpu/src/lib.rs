@@ -52,7 +52,7 @@ pub use lower::{State, lower};
 pub use module::ModuleRun;
 pub use olivine_program::{
     Addressing, BufferDecl, BufferId, Commands, Content, Decision, DeviceCaps, DeviceKind, Dispatch, Driver,
-    Error, Fusion, Hazards, KernelId, KernelSource, Mask, PROCESSOR_CLASS, Port, Program, Record, Slice,
+    Error, Fusion, Hazards, KernelId, KernelSource, Mask, PROCESSOR_CLASS, Port, Program, Ptx, Record, Slice,
     Timing, Touched, device_order,
 };
 pub use trial::{Finding, proven, try_matrices};

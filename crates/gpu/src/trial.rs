@@ -9,7 +9,7 @@ mod matmul;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use olivine_kernel::{Expr, Kernel, MatrixShape, Type};
+use olivine_kernel::{Expr, Kernel, MatrixShape, MatrixSupport, Type};
 use olivine_program::{Addressing, DeviceCaps, Driver, Error, Program};
 
 /// The outcome of a trial.
@@ -47,6 +47,7 @@ fn device(caps: &DeviceCaps) -> String {
     let way = match caps.addressing {
         Addressing::Pointers if caps.ptx.is_some() => ", as PTX",
         Addressing::Pointers => "",
+        Addressing::Bindings { .. } if caps.target.matrix_support == MatrixSupport::Basic => " as WGSL",
         Addressing::Bindings { .. } => " by bindings",
     };
     format!("{} ({}{way})", caps.name, caps.driver)

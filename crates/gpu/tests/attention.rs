@@ -65,6 +65,33 @@ fn many_rows_go_to_matrices_where_their_elements_are_known() {
 }
 
 #[test]
+fn few_rows_are_decoded_and_many_keys_split() {
+    for device in [Interpreter::rich(32), Interpreter::with_matrices()] {
+        for dtype in [DType::F16, DType::BF16, DType::F32] {
+            assert_eq!(kernels(&device, dtype, 1, 50, 64), ["attention_decode"], "{dtype}");
+            let split = ["attention_decode_split", "attention_combine"];
+            assert_eq!(kernels(&device, dtype, 8, 5000, 128), split, "{dtype}");
+        }
+        // Rows that cannot be read in whole units, and more than an invocation holds.
+        assert_eq!(kernels(&device, DType::F16, 1, 50, 30), ["attention"]);
+        assert_eq!(kernels(&device, DType::F32, 8, 50, 256), ["attention"]);
+    }
+    assert_eq!(kernels(&Interpreter::plain(), DType::F16, 1, 50, 64), ["attention"]);
+}
+
+#[test]
+fn decoding() {
+    let decoding = |c: &Case| c.name.contains("attention/decode") || c.name.contains("attention/pages");
+    let cases: Vec<Case> = table().into_iter().filter(decoding).collect();
+    assert!(cases.len() > 50, "{}", cases.len());
+    pass(&Interpreter::rich(32), &cases);
+    let half =
+        |from: usize| without_doubles(cases.clone()).into_iter().skip(from).step_by(2).collect::<Vec<_>>();
+    pass(&Interpreter::rich(8), &half(0));
+    pass(&Interpreter::with_matrices(), &half(1));
+}
+
+#[test]
 fn cooperative_matrices() {
     let device = Interpreter::with_matrices();
     let ours = without_doubles(cases(0)).into_iter().filter(|c| c.family == "attention").step_by(2);

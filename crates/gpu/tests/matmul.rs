@@ -10,7 +10,7 @@ use olivine_ir::op::{Arg, Binary, Conv, Instr, InstrOp, MatMul, Region, ScalarOp
 use olivine_ir::{DType, Graph, ValueId};
 use olivine_kernel::spirv::{self, SpirvOptions};
 use olivine_kernel::wgsl::{self, Dialect, WgslOptions};
-use olivine_kernel::{Elem, Kernel, MatrixShape, Target};
+use olivine_kernel::{Elem, Kernel, MatrixShape, MatrixSupport, Target};
 
 fn caps(kind: DeviceKind, target: Target) -> DeviceCaps {
     DeviceCaps {
@@ -39,6 +39,7 @@ fn card() -> DeviceCaps {
         i64_pairs: false,
         packed_dot: true,
         matrices: Vec::new(),
+        matrix_support: MatrixSupport::Full,
         fragments: None,
         warpgroups: false,
         max_invocations: 1024,

@@ -4,7 +4,7 @@
 mod common;
 
 use common::Interpreter;
-use olivine_cases::Backend;
+use olivine_cases::{Backend, Case, run_table, table};
 use olivine_ir::{DType, Data, Graph, Tensor, ValueId};
 
 /// An operand that lies along depths or not, and is stored or given.
@@ -170,4 +170,20 @@ fn small_m_reads_the_weights_in_their_own_layout() {
             assert_eq!(few(sizes, dtype, true), "matmul_gemv_dot", "{sizes:?}");
         }
     }
+}
+
+/// The cases of matmuls and convolutions that matrices compute on Metal.
+#[test]
+fn cases_pass_by_the_matrices_of_metal() {
+    let device = Interpreter::metal();
+    let by_matrices = |case: &Case| {
+        let ours = matches!(case.family, "contraction" | "conv" | "packed");
+        let program = ours.then(|| device.lower(&case.graph().unwrap()).ok()).flatten();
+        program.is_some_and(|program| program.kernels.iter().any(|kernel| kernel.name.contains("_coop")))
+    };
+    let cases: Vec<Case> = table().into_iter().filter(by_matrices).collect();
+    assert!(cases.len() > 20, "{} cases", cases.len());
+    let report = run_table(&device, &cases, "", 2);
+    let failures: Vec<String> = report.failures().map(|f| format!("{}: {}", f.name, f.outcome)).collect();
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
 }

@@ -3,11 +3,11 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
 use olivine_ir::op::{
-    Direction, HeadLayout, Recurrent, RecurrentKind, RecurrentLayer, Rope, RopeScaling, RopeStyle,
-    ScatterMode, Window,
+    CoordinateMode, Direction, HeadLayout, NearestMode, Recurrent, RecurrentKind, RecurrentLayer, Resize,
+    ResizeMode, Rope, RopeScaling, RopeStyle, ScatterMode, Window,
 };
 use olivine_ir::size::Bindings;
-use olivine_ir::{BlockFormat, DType, Error, Graph, Shape, TensorType, ValueId, open_symbol};
+use olivine_ir::{BlockFormat, DType, Dim, Error, Graph, Shape, TensorType, ValueId, open_symbol};
 use olivine_program::Program;
 
 mod devices;
@@ -35,6 +35,25 @@ fn input(g: &mut Graph, name: &str, dtype: DType, sizes: &[&str]) -> Result<Valu
     let open = |size: &&str| size.parse::<usize>().is_err().then(|| size.to_string());
     let dims: Vec<usize> = sizes.iter().map(number).collect();
     g.input_with_dims(name, dtype, Shape::new(&dims)?, sizes.iter().map(open).collect())
+}
+
+/// A named size.
+fn open(name: &str) -> Dim {
+    open_symbol(name).unwrap().with_value(96).unwrap()
+}
+
+/// A resize of images `[n, 8, h, w]`.
+fn resized(sizes: [Dim; 4], scales: Option<Vec<f64>>, mode: ResizeMode) -> Resize {
+    Resize {
+        sizes: sizes.to_vec(),
+        scales,
+        mode,
+        coordinates: CoordinateMode::HalfPixel,
+        nearest: NearestMode::RoundPreferFloor,
+        cubic: -0.75,
+        exclude_outside: false,
+        antialias: false,
+    }
 }
 
 fn packed(g: &mut Graph, name: &str, format: BlockFormat, dims: &[usize]) -> Result<ValueId, Error> {
@@ -152,6 +171,29 @@ const FAMILIES: &[Family] = &[
         plans: 3,
     },
     Family {
+        name: "gathers",
+        build: |g| {
+            let x = input(g, "x", DType::F32, &["n", "m"])?;
+            let ids = input(g, "ids", DType::I64, &["n", "k"])?;
+            let some = g.gather_elements(x, ids, 1)?;
+            let rows = input(g, "rows", DType::I64, &["k"])?;
+            let rows = g.gather(some, rows, 1)?;
+            let tuples = input(g, "tuples", DType::I64, &["k", "2"])?;
+            let cells = g.gather_nd(x, tuples, 0)?;
+            g.add(rows, cells)
+        },
+        sizes: &[("n", 2, 9), ("m", 2, 1000), ("k", 2, 40)],
+        shapes: |n| {
+            vec![
+                ("x", vec![n[0], n[1]]),
+                ("ids", vec![n[0], n[2]]),
+                ("rows", vec![n[2]]),
+                ("tuples", vec![n[2], 2]),
+            ]
+        },
+        plans: 3,
+    },
+    Family {
         name: "spectra",
         build: |g| {
             let x = input(g, "x", DType::F32, &["n", "m", "512"])?;
@@ -222,6 +264,91 @@ const FAMILIES: &[Family] = &[
         },
         sizes: &[("n", 2, 4), ("h", 5, 90), ("w", 5, 90)],
         shapes: |n| vec![("x", vec![n[0], 8, n[1], n[2]])],
+        plans: 10,
+    },
+    Family {
+        name: "nearest samples of twice the size",
+        build: |g| {
+            let x = input(g, "x", DType::F32, &["n", "8", "h", "w"])?;
+            let sizes = [open("n"), Dim::from(8), open("h") * 2, open("w") * 2];
+            let op = resized(sizes, Some(vec![1.0, 1.0, 2.0, 2.0]), ResizeMode::Nearest);
+            g.add1(
+                Resize { coordinates: CoordinateMode::Asymmetric, nearest: NearestMode::Floor, ..op },
+                &[x],
+            )
+        },
+        sizes: &[("n", 1, 4), ("h", 5, 90), ("w", 5, 90)],
+        shapes: |n| vec![("x", vec![n[0], 8, n[1], n[2]])],
+        plans: 2,
+    },
+    Family {
+        name: "nearest samples of other sizes",
+        build: |g| {
+            let x = input(g, "x", DType::F32, &["n", "8", "h", "w"])?;
+            let sizes = [open("n"), Dim::from(8), open("w") + 100, Dim::from(33)];
+            g.add1(resized(sizes, None, ResizeMode::Nearest), &[x])
+        },
+        sizes: &[("n", 1, 4), ("h", 5, 90), ("w", 5, 90)],
+        shapes: |n| vec![("x", vec![n[0], 8, n[1], n[2]])],
+        plans: 3,
+    },
+    Family {
+        name: "linear samples",
+        build: |g| {
+            let x = input(g, "x", DType::F32, &["n", "8", "h", "w"])?;
+            let sizes = [open("n"), Dim::from(8), open("h") * 3, open("w").div_floor(2)];
+            let x = g.add1(resized(sizes, None, ResizeMode::Linear), &[x])?;
+            let sizes = [open("n"), Dim::from(8), open("h") + open("w"), open("w").div_floor(2)];
+            let op = resized(sizes, None, ResizeMode::Linear);
+            g.add1(Resize { coordinates: CoordinateMode::AlignCorners, ..op }, &[x])
+        },
+        sizes: &[("n", 1, 4), ("h", 95, 190), ("w", 5, 90)],
+        shapes: |n| vec![("x", vec![n[0], 8, n[1], n[2]])],
+        plans: 10,
+    },
+    Family {
+        name: "cubic samples of f16",
+        build: |g| {
+            let x = input(g, "x", DType::F16, &["n", "8", "h", "w"])?;
+            let sizes = [open("n"), Dim::from(8), open("h") * 2 - 1, open("w") + 1];
+            g.add1(resized(sizes, None, ResizeMode::Cubic), &[x])
+        },
+        sizes: &[("n", 1, 4), ("h", 5, 90), ("w", 5, 90)],
+        shapes: |n| vec![("x", vec![n[0], 8, n[1], n[2]])],
+        plans: 4,
+    },
+    Family {
+        name: "transposed convolution",
+        build: |g| {
+            let x = input(g, "x", DType::F32, &["n", "8", "h", "w"])?;
+            let w = g.param("w", DType::F32, [8, 4, 2, 2])?;
+            g.conv_transpose(x, w, None, Window::same(2, 2, 0), 1, &[0, 0])
+        },
+        sizes: &[("n", 2, 4), ("h", 5, 90), ("w", 5, 90)],
+        shapes: |n| vec![("x", vec![n[0], 8, n[1], n[2]])],
+        plans: 10,
+    },
+    Family {
+        name: "transposed convolution with padding",
+        build: |g| {
+            let x = input(g, "x", DType::F32, &["n", "8", "m"])?;
+            let w = g.param("w", DType::F32, [8, 6, 5])?;
+            let window = Window { strides: vec![3], pads: vec![(1, 2)], dilations: vec![2] };
+            g.conv_transpose(x, w, None, window, 2, &[1])
+        },
+        sizes: &[("n", 2, 4), ("m", 5, 900)],
+        shapes: |n| vec![("x", vec![n[0], 8, n[1]])],
+        plans: 16,
+    },
+    Family {
+        name: "convolution of volumes",
+        build: |g| {
+            let x = input(g, "x", DType::F32, &["n", "4", "d", "h", "w"])?;
+            let w = g.param("w", DType::F32, [16, 4, 3, 3, 3])?;
+            g.conv(x, w, None, Window::same(3, 1, 1), 1)
+        },
+        sizes: &[("n", 1, 2), ("d", 5, 20), ("h", 5, 40), ("w", 5, 40)],
+        shapes: |n| vec![("x", vec![n[0], 4, n[1], n[2], n[3]])],
         plans: 10,
     },
     Family {

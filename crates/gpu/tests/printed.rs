@@ -86,30 +86,81 @@ fn spirv_val_takes(kernel: &Kernel) {
     }
 }
 
+/// A kernel as naga has it, parsed from WGSL and validated.
+fn taken_by_naga(
+    kernel: &Kernel,
+    dialect: Dialect,
+    checked: bool,
+    capabilities: naga::valid::Capabilities,
+) -> (naga::Module, naga::valid::ModuleInfo) {
+    let module = wgsl::print(kernel, &WgslOptions { dialect, checked })
+        .unwrap_or_else(|e| panic!("{}: {e}", kernel.name));
+    let parsed = naga::front::wgsl::parse_str(&module.source)
+        .unwrap_or_else(|e| panic!("{}\n{}", module.source, e.emit_to_string(&module.source)));
+    let mut validator = naga::valid::Validator::new(naga::valid::ValidationFlags::all(), capabilities);
+    validator
+        .subgroup_stages(naga::valid::ShaderStages::COMPUTE)
+        .subgroup_operations(naga::valid::SubgroupOperationSet::all());
+    match validator.validate(&parsed) {
+        Ok(info) => (parsed, info),
+        Err(e) => panic!("{}\n{}", module.source, e.emit_to_string(&module.source)),
+    }
+}
+
+fn native_capabilities() -> naga::valid::Capabilities {
+    use naga::valid::Capabilities as C;
+    let halves = C::SHADER_FLOAT16 | C::SHADER_FLOAT16_IN_FLOAT32;
+    halves | C::IMMEDIATES | C::SHADER_INT64 | C::SUBGROUP | C::SUBGROUP_BARRIER
+}
+
 #[test]
 fn naga_takes_every_kernel() {
     use naga::valid::Capabilities as C;
     let plain = C::SHADER_FLOAT16 | C::SHADER_FLOAT16_IN_FLOAT32;
-    let native = plain | C::IMMEDIATES | C::SHADER_INT64 | C::SUBGROUP | C::SUBGROUP_BARRIER;
-    let dialects =
-        [(Interpreter::plain(), Dialect::Plain, plain), (Interpreter::rich(32), Dialect::Native, native)];
+    let dialects = [
+        (Interpreter::plain(), Dialect::Plain, plain),
+        (Interpreter::rich(32), Dialect::Native, native_capabilities()),
+    ];
     for (device, dialect, capabilities) in dialects {
         for kernel in kernels(&device) {
             // WGSL has no f64.
             if kernel.values.iter().any(|v| v.ty.scalar() == Some(Scalar::F64)) {
                 continue;
             }
-            let module = wgsl::print(&kernel, &WgslOptions { dialect, checked: false })
-                .unwrap_or_else(|e| panic!("{}: {e}", kernel.name));
-            let parsed = naga::front::wgsl::parse_str(&module.source)
-                .unwrap_or_else(|e| panic!("{}\n{}", module.source, e.emit_to_string(&module.source)));
-            let mut validator =
-                naga::valid::Validator::new(naga::valid::ValidationFlags::all(), capabilities);
-            validator
-                .subgroup_stages(naga::valid::ShaderStages::COMPUTE)
-                .subgroup_operations(naga::valid::SubgroupOperationSet::all());
-            if let Err(e) = validator.validate(&parsed) {
-                panic!("{}\n{}", module.source, e.emit_to_string(&module.source));
+            taken_by_naga(&kernel, dialect, false, capabilities);
+        }
+    }
+}
+
+/// No Metal ran them: this is as far as they go without.
+#[test]
+fn matrices_are_printed_for_metal() {
+    let families = table().into_iter().filter(|c| matches!(c.family, "contraction" | "conv" | "packed"));
+    let mut kernels = kernels_of(&Interpreter::metal(), families);
+    kernels.retain(|k| k.name.contains("coop"));
+    let named = |name: &str| kernels.iter().filter(|k| k.name.starts_with(name)).count();
+    assert!(named("matmul_coop") > 4 && named("conv_coop") > 0, "{} kernels", kernels.len());
+    let options = naga::back::msl::Options {
+        lang_version: (2, 4),
+        fake_missing_bindings: true,
+        zero_initialize_workgroup_memory: false,
+        ..Default::default()
+    };
+    let capabilities = native_capabilities() | naga::valid::Capabilities::COOPERATIVE_MATRIX;
+    for kernel in kernels {
+        for checked in [false, true] {
+            let (module, info) = taken_by_naga(&kernel, Dialect::Native, checked, capabilities);
+            let printed = naga::back::msl::write_string(&module, &info, &options, &Default::default());
+            let (text, reflection) = printed.unwrap_or_else(|e| panic!("{}: {e}", kernel.name));
+            assert!(reflection.entry_point_names.iter().all(|name| name.is_ok()), "{}", kernel.name);
+            for part in [
+                "metal::simdgroup_float8x8",
+                "simdgroup_load(",
+                "simdgroup_multiply_accumulate(",
+                "simdgroup_store(",
+                "threadgroup_barrier(",
+            ] {
+                assert!(text.contains(part), "{} without {part}:\n{text}", kernel.name);
             }
         }
     }

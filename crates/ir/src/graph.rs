@@ -442,14 +442,24 @@ impl Graph {
     ) -> Result<Graph, Error> {
         let mut out = Graph { name: self.name.clone(), ..Graph::default() };
         let mut sizes = Bindings::new();
+        // Whether a name stands for a plain number here.
+        let mut is_fixed = false;
         let problem = |e: crate::size::Error| Error::BadData { problem: e.to_string() };
         for value in self.values.iter() {
             match &value.def {
                 Def::Input { name, dims } => {
                     let shape = shape_of(name, dims, value.ty.shape)?;
-                    for size in shape.sizes().iter() {
-                        if let (Some(symbol), Ok(value)) = (size.as_symbol(), size.value()) {
+                    for (axis, size) in shape.sizes().iter().enumerate() {
+                        let named = dims.get(axis).and_then(Option::as_deref);
+                        let Ok(value) = size.value() else { continue };
+                        if let Some(symbol) = size.as_symbol() {
                             sizes.bind(symbol, value).map_err(problem)?;
+                        } else if let Some(symbol) = named.and_then(|name| open_symbol(name).ok()) {
+                            is_fixed = true;
+                            // Expressions are not for sizes of 0: their symbols are at least 1.
+                            if value > 0 {
+                                sizes.bind(symbol, value).map_err(problem)?;
+                            }
                         }
                     }
                     out.push_value(TensorType::new(value.ty.dtype, shape), value.def.clone());
@@ -461,11 +471,16 @@ impl Graph {
                     let Some(n) = self.nodes.get(node.index()) else { continue };
                     if n.op.has_open_sizes() {
                         // Expressions have the values that they had when the graph was built.
-                        let op = n.op.map_sizes(|size| size.rebound(&sizes).map_err(problem))?;
-                        out.add_again(&Node { op, ..n.clone() })?;
+                        let now = |size: Dim| {
+                            let size = size.rebound(&sizes)?;
+                            if is_fixed { size.specialize_signed().map(Dim::constant) } else { Ok(size) }
+                        };
+                        let op = n.op.map_sizes(|size| now(size).map_err(problem))?;
+                        out.add_again(&Node { op, ..n.clone() })
                     } else {
-                        out.add_again(n)?;
+                        out.add_again(n)
                     }
+                    .map_err(|e| if is_fixed { with_sizes(e, &sizes) } else { e })?;
                 }
                 Def::Node { .. } => {}
             }
@@ -602,6 +617,16 @@ impl Graph {
     /// Several axes, as [`Graph::axis_of`].
     pub(crate) fn axes_of(&self, op: &str, x: ValueId, axes: &[isize]) -> Result<Vec<usize>, Error> {
         axes.iter().map(|a| self.axis_of(op, x, *a)).collect()
+    }
+}
+
+/// A refusal of operands with the named sizes that it is for.
+fn with_sizes(error: Error, sizes: &Bindings) -> Error {
+    match error {
+        Error::Op { op, node, problem, operands } => {
+            Error::Op { op, node, problem: format!("{problem} ({sizes})"), operands }
+        }
+        other => other,
     }
 }
 

@@ -64,6 +64,8 @@ pub struct ArgDecl {
     pub elem: Elem,
     /// What the kernel does with it.
     pub access: Access,
+    /// Whether caches need not keep what is loaded or stored: nothing uses it again soon. A hint, which PTX has words for.
+    pub streaming: bool,
 }
 
 /// A run-time number, 32 bits wide, the same for the whole dispatch.

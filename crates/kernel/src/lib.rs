@@ -46,6 +46,6 @@ pub use foreign::{
 pub use interface::{BindingDecl, BindingKind, Interface, ParamsLocation};
 pub use ir::*;
 pub use layout::{ArgLayout, Check, REPORT_WORDS, Report, Violation};
-pub use types::{Elem, Fragments, MatrixShape, MatrixType, MatrixUse, Scalar, Target, Type};
+pub use types::{Elem, Fragments, MatrixShape, MatrixSupport, MatrixType, MatrixUse, Scalar, Target, Type};
 pub use validate::validate;
 pub use warpgroup::{AsyncBarrier, Role, WARPGROUP, WarpgroupOperand, WarpgroupStmt};

@@ -46,7 +46,9 @@ fn rename(block: &mut Block, moved: &impl Fn(&mut ArgId)) {
                 rename(otherwise, moved);
             }
             Stmt::For { body, .. } => rename(body, moved),
-            Stmt::Warpgroup(WarpgroupStmt::Copy { arg, .. }) => moved(arg),
+            Stmt::Warpgroup(WarpgroupStmt::Copy { arg, .. } | WarpgroupStmt::Prefetch { arg, .. }) => {
+                moved(arg);
+            }
             Stmt::Warpgroup(WarpgroupStmt::Roles(roles)) => {
                 roles.iter_mut().for_each(|role| rename(&mut role.body, moved));
             }

@@ -248,6 +248,17 @@ impl Fragments {
     }
 }
 
+/// What can be done with cooperative matrices besides loading, multiplying and storing them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum MatrixSupport {
+    /// All that the language has, as in SPIR-V and PTX.
+    #[default]
+    Full,
+    /// What naga's WGSL has on all its back ends: matrices of zeros, and memory of scalars of the matrix's own element
+    /// type. There is no arithmetic on whole matrices, and their elements and words cannot be reached.
+    Basic,
+}
+
 /// What kernels may use on a device. Authors ask it to choose an algorithm; the validator holds them to it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Target {
@@ -267,6 +278,8 @@ pub struct Target {
     pub packed_dot: bool,
     /// Cooperative matrix multiplies.
     pub matrices: Vec<MatrixShape>,
+    /// What else can be done with their matrices.
+    pub matrix_support: MatrixSupport,
     /// Which elements of their matrices invocations hold, where that is known.
     pub fragments: Option<Fragments>,
     /// Warpgroups, asynchronous copies and roles of subgroups, as NVIDIA's Hopper has them, in kernels printed as PTX.
@@ -284,6 +297,11 @@ impl Target {
         self.matrices.contains(&MatrixShape { operand, accumulator, m, n, k })
     }
 
+    /// The same, with [all that the language has](MatrixSupport::Full) for such matrices.
+    pub fn multiplies_fully(&self, operand: Elem, accumulator: Elem, sizes: [u32; 3]) -> bool {
+        self.matrix_support == MatrixSupport::Full && self.multiplies(operand, accumulator, sizes)
+    }
+
     /// What every Vulkan and WebGPU device has.
     pub fn plain() -> Self {
         Target {
@@ -295,6 +313,7 @@ impl Target {
             i64_pairs: false,
             packed_dot: false,
             matrices: Vec::new(),
+            matrix_support: MatrixSupport::Full,
             fragments: None,
             warpgroups: false,
             max_invocations: 128,

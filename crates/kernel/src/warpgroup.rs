@@ -72,6 +72,15 @@ pub enum WarpgroupStmt {
         /// Which barrier counts them.
         barrier: AsyncBarrier,
     },
+    /// Asks for bytes of a buffer, a multiple of 16, in the cache that all cores share; nothing waits for them.
+    Prefetch {
+        /// Of this buffer.
+        arg: ArgId,
+        /// u32 or u64: from this element on, at a multiple of 16 bytes.
+        from: Value,
+        /// How many bytes.
+        bytes: u32,
+    },
     /// Before the first multiply, and before one that follows other uses of its variables.
     Fence,
     /// Begins 64 x n += 64 x 16 · 16 x n. Its variables must not be used before it was waited for.

@@ -302,7 +302,7 @@ fn finished_code_cannot_be_given_bounds() {
     );
     let module = SpirvModule::new(words.unwrap(), "main").unwrap();
     let code = Foreign { pointers: Some(module), ..Foreign::default() };
-    let args = vec![ArgDecl { name: "y".into(), elem: Elem::F32, access: Access::Write }];
+    let args = vec![ArgDecl { name: "y".into(), elem: Elem::F32, access: Access::Write, streaming: false }];
     let kernel = Kernel::foreign("finished", args, Vec::new(), code).unwrap();
     assert!(matches!(bounded(kernel, &target()), Err(Error::Invalid(_))));
 }

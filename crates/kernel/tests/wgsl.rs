@@ -20,6 +20,7 @@ fn target() -> Target {
             shape(Elem::F16, Elem::F16),
             shape(Elem::BF16, Elem::F32),
         ],
+        matrix_support: MatrixSupport::Full,
         fragments: None,
         warpgroups: false,
         max_invocations: 1024,

@@ -18,15 +18,25 @@ kernels! { |op, site|
 /// Lowers argmax or argmin.
 pub(crate) fn arg_reduce(op: &ArgReduce, site: &mut Site<'_>) -> Result<(), String> {
     let operand = site.operands[0].clone();
-    let fold = Position { kind: op.kind, last: op.last, dtype: operand.ty.dtype };
+    let fold = Position { kind: op.kind, last: op.last, nan_leads: true, dtype: operand.ty.dtype };
     // Positions fit in the low words, so no device needs 64-bit registers for them.
     let to = ReduceOutput::Result { memory: site.targets[0].memory, elem: Elem::U32, lanes: 2 };
     reduce::run(&fold, &operand, &[op.axis], to, site)
 }
 
+/// Lowers the choice of each row's largest logit, as i32; NaN counts as −∞.
+pub(crate) fn largest_logit(site: &mut Site<'_>) -> Result<(), String> {
+    let logits = site.operands[0].clone();
+    let fold = Position { kind: ArgReduceKind::Max, last: false, nan_leads: false, dtype: logits.ty.dtype };
+    let to = ReduceOutput::Result { memory: site.targets[0].memory, elem: Elem::I32, lanes: 1 };
+    reduce::run(&fold, &logits, &[logits.ty.shape.rank() - 1], to, site)
+}
+
 struct Position {
     kind: ArgReduceKind,
     last: bool,
+    /// Whether NaN is before all numbers; else it counts as −∞, and the result is a single i32.
+    nan_leads: bool,
     dtype: DType,
 }
 
@@ -35,7 +45,7 @@ impl Position {
         if math::elem(self.dtype).scalar().bits() == 64 { Scalar::U64 } else { Scalar::U32 }
     }
 
-    /// A number's key: the best one has the greatest, equal numbers have the same, NaN has the greatest of all.
+    /// A number's key: the best one has the greatest, equal numbers have the same.
     fn key<'k>(&self, x: Val<'k>) -> Val<'k> {
         let (k, scalar) = (x.builder(), self.key_scalar());
         let width = scalar.bits();
@@ -59,7 +69,9 @@ impl Position {
         }
         let infinity = if width == 64 { f64::INFINITY.to_bits() } else { f32::INFINITY.to_bits().into() };
         let nan = (bits & !sign).gt(constant(infinity));
-        nan.select(constant(u64::MAX >> (64 - width)), key)
+        let all = u64::MAX >> (64 - width);
+        let lowest = all ^ (infinity | 1 << (width - 1));
+        nan.select(constant(if self.nan_leads { all } else { lowest }), key)
     }
 }
 
@@ -94,6 +106,9 @@ impl Fold for Position {
 
     fn finish<'k>(&self, state: &[Val<'k>], _: Val<'k>) -> Vec<Val<'k>> {
         let position = state[1];
-        vec![position, position.builder().u32(0)]
+        match self.nan_leads {
+            true => vec![position, position.builder().u32(0)],
+            false => vec![position.bitcast(Scalar::I32)],
+        }
     }
 }

@@ -22,7 +22,7 @@ pub(crate) fn gather(op: &Gather, site: &mut Site<'_>) -> Result<(), String> {
     let dims = site.operands[0].sizes();
     let slices = Slices {
         name: "gather",
-        inner: number(product(&dims[op.axis + 1..])),
+        inner: product(&dims[op.axis + 1..]),
         per_batch: site.operands[1].sizes().numel(),
         axes: vec![dims[op.axis]],
         shared: true,
@@ -32,14 +32,16 @@ pub(crate) fn gather(op: &Gather, site: &mut Site<'_>) -> Result<(), String> {
 
 /// Slices at index tuples.
 pub(crate) fn gather_nd(op: &GatherNd, site: &mut Site<'_>) -> Result<(), String> {
-    let (dims, indices) = (site.operands[0].dims(), site.operands[1].dims());
+    let (dims, indices) = (site.operands[0].sizes(), site.operands[1].sizes());
     let batch = op.batch_dims;
     let (tuple, outer) = indices.split_last().ok_or("indices of rank 0")?;
+    // A kernel is written for the length of the tuples.
+    let tuple = number(*tuple);
     let slices = Slices {
         name: "gather_nd",
-        inner: dims[batch + tuple..].iter().product(),
-        per_batch: outer[batch..].iter().product::<usize>().into(),
-        axes: dims[batch..batch + tuple].iter().map(|size| Dim::from(*size)).collect(),
+        inner: product(&dims[batch + tuple..]),
+        per_batch: product(&outer[batch..]),
+        axes: dims[batch..batch + tuple].to_vec(),
         shared: false,
     };
     slices.lower(site)
@@ -48,7 +50,7 @@ pub(crate) fn gather_nd(op: &GatherNd, site: &mut Site<'_>) -> Result<(), String
 /// The target's rows of `inner` elements, each a slice of operand 0 that an index tuple names.
 struct Slices {
     name: &'static str,
-    inner: usize,
+    inner: Dim,
     /// Rows of each batch.
     per_batch: Dim,
     /// Sizes that the tuple's indices are held against.
@@ -66,7 +68,7 @@ impl Slices {
             return Ok(());
         }
         let (cells, factor) = Cells::for_rows(target.ty.dtype.size(), self.inner, site.caps);
-        let inner = self.inner / factor;
+        let inner = self.inner.div_floor(factor);
         let lanes = cells.lanes_in(inner);
         let items = n.div_floor(factor * lanes);
 
@@ -76,7 +78,7 @@ impl Slices {
         let from = cells.bind(&l, "x", Access::Read, x.memory);
         let positions = Indices::declare(&l, "indices", &indices);
         let to = cells.bind(&l, "y", Access::Write, target.memory);
-        let (count, width) = (l.size("n", items), l.size("width", inner / lanes));
+        let (count, width) = (l.size("n", items), l.size("width", inner.div_floor(lanes)));
         let per_batch = l.size("per_batch", self.per_batch);
         let axes: Vec<Val<'_>> = self.axes.iter().map(|size| l.size("axis", *size)).collect();
 
@@ -102,7 +104,7 @@ impl Slices {
 /// Single elements along an axis.
 pub(crate) fn gather_elements(op: &GatherElements, site: &mut Site<'_>) -> Result<(), String> {
     let (x, indices, target) = (site.operands[0].clone(), site.operands[1].clone(), site.targets[0].clone());
-    let n = target.ty.shape.numel();
+    let n = target.ty.shape.sizes().numel();
     if n == 0 {
         return Ok(());
     }
@@ -117,7 +119,7 @@ pub(crate) fn gather_elements(op: &GatherElements, site: &mut Site<'_>) -> Resul
     let from = cells.bind(&l, "x", Access::Read, x.memory);
     let positions = Indices::declare(&l, "indices", &indices);
     let to = cells.bind(&l, "y", Access::Write, target.memory);
-    let (count, size, step) = (l.size("n", n), l.size("size", x.dims()[op.axis]), l.stride("step", step));
+    let (count, size, step) = (l.size("n", n), l.size("size", x.sizes()[op.axis]), l.stride("step", step));
     let walker = walk.declare(&l, &[0]);
 
     let work = linear_group(&k) * group + k.local_index();
@@ -128,5 +130,5 @@ pub(crate) fn gather_elements(op: &GatherElements, site: &mut Site<'_>) -> Resul
 
     let moved = bytes(&indices.ty) + 2 * bytes(&target.ty);
     let bound = l.done();
-    site.dispatch(k, bound, n.div_ceil(group as usize) as u64, (0, moved))
+    site.dispatch(k, bound, n.div_ceil(group), (0, moved))
 }

@@ -112,39 +112,43 @@ struct RowPositions<'k> {
 }
 
 impl<'k> RowPositions<'k> {
-    /// Gives `put` the place of a sequence's row among batches or pages, and among their positions, if it is inside.
-    fn at(&self, sequence: Val<'k>, row: Val<'k>, put: impl FnOnce(Val<'k>, Val<'k>)) {
+    /// Whether a sequence's row is inside, and its place among batches or pages and among their positions.
+    fn at(&self, sequence: Val<'k>, row: Val<'k>) -> [Val<'k>; 3] {
         let first = if self.per_sequence { sequence } else { self.capacity.like(0.0) };
         let at = self.position.at(first).plus(row);
         let k = self.capacity.builder();
-        k.if_(at.below(self.capacity), || match &self.pages {
-            None => put(sequence, at.low),
-            Some(pages) => {
-                let (page, position) = pages.find(sequence, at.low);
-                k.if_(page.below(pages.pool()), || put(page.low, position));
-            }
-        });
+        let inside = at.below(self.capacity);
+        let Some(pages) = &self.pages else { return [inside, sequence, at.low] };
+        let none = k.u32(u32::MAX);
+        let page = k.if_value(
+            inside,
+            || {
+                let (page, _) = pages.find(sequence, at.low);
+                page.below(pages.pool()).select(page.low, none)
+            },
+            || none,
+        );
+        [page.ne(none), page, pages.within(at.low)]
     }
 }
 
 /// A declared cache.
 pub(super) struct CacheRows<'k> {
     axis: usize,
-    sink: Buf<'k>,
+    pub(super) sink: Buf<'k>,
     positions: RowPositions<'k>,
     strides: [Val<'k>; 3],
 }
 
 impl<'k> CacheRows<'k> {
-    /// Gives `put` the cache and where the row of a head begins in it, if it is inside.
-    pub(super) fn at(&self, row: [Val<'k>; 3], put: impl FnOnce(Buf<'k>, Val<'k>)) {
-        self.positions.at(row[0], row[self.axis], |batch, position| {
-            let mut index = row;
-            (index[0], index[self.axis]) = (batch, position);
-            let [b, i1, i2] = index;
-            let [s0, s1, s2] = self.strides;
-            put(self.sink, b * s0 + i1 * s1 + i2 * s2);
-        });
+    /// Whether the row of a head is inside, and where it begins.
+    pub(super) fn at(&self, row: [Val<'k>; 3]) -> (Val<'k>, Val<'k>) {
+        let [inside, batch, position] = self.positions.at(row[0], row[self.axis]);
+        let mut index = row;
+        (index[0], index[self.axis]) = (batch, position);
+        let [b, i1, i2] = index;
+        let [s0, s1, s2] = self.strides;
+        (inside, b * s0 + i1 * s1 + i2 * s2)
     }
 }
 
@@ -268,14 +272,16 @@ impl<'k> DeclaredAppend<'k, '_> {
         k.if_(work.lt(self.n), || {
             let (row, rest) = (work / self.each, work % self.each);
             let sequence = self.of_sequence.map_or(k.u32(0), |invocations| rest / invocations);
-            self.positions.at(sequence, row, |page, position| {
-                let offsets = self.walker.at(rest * width);
-                let (from, to) = (offsets[0] + row * self.from_row, offsets[1] + position * self.to_row);
-                let to = self.to_page.map_or(to, |step| to + page * step);
-                for word in 0..words {
-                    let values = self.source.load(from * words + word, width);
-                    self.sink.store_vec(to * words + word, &values);
-                }
+            let offsets = self.walker.at(rest * width);
+            let from = offsets[0] + row * self.from_row;
+            // Elements are read while their place is looked up.
+            let values: Vec<Vec<Val<'k>>> =
+                (0..words).map(|word| self.source.load(from * words + word, width)).collect();
+            let [inside, page, position] = self.positions.at(sequence, row);
+            let to = offsets[1] + position * self.to_row;
+            let to = self.to_page.map_or(to, |step| to + page * step);
+            k.if_(inside, || {
+                (0..words).zip(&values).for_each(|(word, v)| self.sink.store_vec(to * words + word, v));
             });
         });
     }

@@ -108,6 +108,9 @@ pub fn lower_together(ops: &[(&Op, usize)], site: &mut Site<'_>) -> Result<(), S
         [(Op::MatMul(_), _), (Op::ScalarOp(op), inputs)] => {
             matmul::gated(&elementwise::region_of(op, *inputs), site)
         }
+        [(Op::DequantMatMul(gate), count), (Op::DequantMatMul(other), _)] => {
+            packed::gated(gate, *count, other, site)
+        }
         _ => rope_append::rope_append(ops, site),
     }
 }

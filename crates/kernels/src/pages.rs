@@ -35,9 +35,19 @@ impl<'k> PageTable<'k> {
         self.pool
     }
 
+    /// Positions of a page.
+    pub(crate) fn positions(&self) -> u32 {
+        self.positions
+    }
+
+    /// A position in its page.
+    pub(crate) fn within(&self, position: Val<'k>) -> Val<'k> {
+        position % self.positions
+    }
+
     /// The page of a sequence's position, and the position in it.
     pub(crate) fn find(&self, sequence: Val<'k>, position: Val<'k>) -> (Integer<'k>, Val<'k>) {
         let page = self.numbers.at(sequence * self.count + position / self.positions);
-        (page, position % self.positions)
+        (page, self.within(position))
     }
 }

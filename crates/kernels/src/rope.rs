@@ -19,12 +19,15 @@ kernels! { |op, site|
     Rope => rope(op, site),
 }
 
+/// Invocations of a workgroup: few, so that those of one token are on many cores.
+pub(super) const GROUP: u32 = 64;
+
 /// Lowers a rotation.
 pub(crate) fn rope(op: &Rope, site: &mut Site<'_>) -> Result<(), String> {
     let operands = site.operands.clone();
     let target = site.targets.first().cloned().ok_or("needs a result")?;
     let Some(turn) = Rotation::new(op, &operands, RopeTarget::Packed(target), site)? else { return Ok(()) };
-    let group = site.group_size(256);
+    let group = site.group_size(GROUP);
     let k = site.builder("rope", group);
     let l = Launch::new(&k);
     let declared = turn.declare(&l, None)?;
@@ -198,53 +201,77 @@ impl<'k> DeclaredRotation<'k, '_> {
             let place = if self.batched { b * length + place } else { place };
             let [s0, s1, s2] = self.strides;
             let start = self.offset + b * s0 + i1 * s1 + i2 * s2;
-            match &self.to {
-                DeclaredTarget::Packed(out) => self.turn(*out, start, row * self.of.width(), place, unit),
-                DeclaredTarget::Cache(cache) => {
-                    cache.at([b, i1, i2], |out, to| self.turn(out, start, to, place, unit));
+            let find = || match &self.to {
+                DeclaredTarget::Packed(out) => {
+                    Destination { out: *out, to: row * self.of.width(), inside: k.bool(true) }
                 }
-            }
+                DeclaredTarget::Cache(cache) => {
+                    let (inside, to) = cache.at([b, i1, i2]);
+                    Destination { out: cache.sink, to, inside }
+                }
+            };
+            self.turn(start, place, unit, &find);
         });
     }
 
-    /// Rotates some pairs of a row, or passes some elements on.
-    fn turn(&self, out: Buf<'k>, start: Val<'k>, to: Val<'k>, place: Val<'k>, unit: Val<'k>) {
+    /// Rotates some pairs of a row, or passes some elements on, to where `find` says.
+    ///
+    /// What is read of the row comes first, and waits for neither the place in a cache nor the angles.
+    fn turn(&self, start: Val<'k>, place: Val<'k>, unit: Val<'k>, find: &dyn Fn() -> Destination<'k>) {
         let k = start.builder();
         let (op, lanes) = (self.of.op, self.of.lanes);
         let (pairs, rest) = (op.rotary / 2, self.of.width() - op.rotary);
-        let lane = Lanes { from: &self.from, out, start, element: self.element, to, lanes };
+        let load = |at: Val<'k>| self.from.load(start + at * self.element, lanes);
         let first = unit * lanes;
         let turn = || {
+            let (at, beside) = match op.style {
+                RopeStyle::NeoX => (first, first + pairs),
+                // Neighbours: twice as many elements, pair by pair.
+                RopeStyle::GptJ => (first * 2, first * 2 + lanes),
+            };
+            let (front, back) = (load(at), load(beside));
+            let destination = find();
             let angles: Vec<_> =
                 (0..lanes).map(|i| self.angles.at(place * pairs, place, first + i)).collect();
-            match op.style {
-                RopeStyle::NeoX => {
-                    let (a, b) = (lane.load(first), lane.load(first + pairs));
-                    let (front, back) = rotate(&a, &b, &angles);
-                    lane.store(first, &front);
-                    lane.store(first + pairs, &back);
-                }
+            let (front, back) = match op.style {
+                RopeStyle::NeoX => rotate(&front, &back, &angles),
                 RopeStyle::GptJ => {
-                    // Neighbours: twice as many elements, pair by pair.
-                    let both = [lane.load(first * 2), lane.load(first * 2 + lanes)].concat();
+                    let both = [front, back].concat();
                     let a: Vec<_> = both.iter().step_by(2).copied().collect();
                     let b: Vec<_> = both.iter().skip(1).step_by(2).copied().collect();
                     let (even, odd) = rotate(&a, &b, &angles);
                     let mixed: Vec<_> = even.into_iter().zip(odd).flat_map(|(e, o)| [e, o]).collect();
-                    lane.store(first * 2, &mixed[..lanes]);
-                    lane.store(first * 2 + lanes, &mixed[lanes..]);
+                    (mixed[..lanes].to_vec(), mixed[lanes..].to_vec())
                 }
-            }
+            };
+            destination.store(&[(at, front), (beside, back)]);
         };
         let pass = || {
             let at = first + pairs;
-            lane.store(at, &lane.load(at));
+            let values = load(at);
+            find().store(&[(at, values)]);
         };
         match (pairs, rest) {
             (0, _) => pass(),
             (_, 0) => turn(),
             _ => k.if_else(first.lt(pairs), turn, pass),
         }
+    }
+}
+
+/// Where a row of the result begins, if it is anywhere.
+struct Destination<'k> {
+    out: Buf<'k>,
+    to: Val<'k>,
+    inside: Val<'k>,
+}
+
+impl<'k> Destination<'k> {
+    /// Stores elements from their places in the row on.
+    fn store(&self, pieces: &[(Val<'k>, Vec<Val<'k>>)]) {
+        self.to.builder().if_(self.inside, || {
+            pieces.iter().for_each(|(at, values)| self.out.store_vec(self.to + *at, values));
+        });
     }
 }
 
@@ -351,26 +378,6 @@ fn rotate<'k>(a: &[Val<'k>], b: &[Val<'k>], angles: &[(Val<'k>, Val<'k>)]) -> (V
         (a.fma(*cos, -first), b.fma(*cos, second))
     });
     turned.unzip()
-}
-
-/// A row of x and of the result, `lanes` elements at a time.
-struct Lanes<'k, 'e> {
-    from: &'e MatmulElements<'k, 'e>,
-    out: Buf<'k>,
-    start: Val<'k>,
-    element: Val<'k>,
-    to: Val<'k>,
-    lanes: usize,
-}
-
-impl<'k> Lanes<'k, '_> {
-    fn load(&self, at: Val<'k>) -> Vec<Val<'k>> {
-        self.from.load(self.start + at * self.element, self.lanes)
-    }
-
-    fn store(&self, at: Val<'k>, values: &[Val<'k>]) {
-        self.out.store_vec(self.to + at, values);
-    }
 }
 
 #[cfg(test)]

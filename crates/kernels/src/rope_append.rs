@@ -6,7 +6,7 @@ use olivine_kernel::Val;
 
 use super::elementwise::whole_copy;
 use super::kv_append::{Cache, CacheAppend, DeclaredAppend};
-use super::rope::{DeclaredRotation, RopeTarget, Rotation};
+use super::rope::{DeclaredRotation, GROUP, RopeTarget, Rotation};
 use crate::launch::Launch;
 use crate::site::{Operand, Site, linear_group};
 
@@ -107,7 +107,7 @@ pub(crate) fn rope_append(ops: &[(&Op, usize)], site: &mut Site<'_>) -> Result<(
         }
         other => other,
     };
-    let group = site.group_size(256);
+    let group = site.group_size(GROUP);
     let k = site.builder("rotations", group);
     let l = Launch::new(&k);
     let id = linear_group(&k);

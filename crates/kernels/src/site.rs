@@ -7,7 +7,7 @@ use std::sync::Arc;
 use olivine_ir::size::Structural;
 use olivine_ir::{Dim, Sizes, Tensor, TensorType, ValueId};
 use olivine_kernel::{Builder, Kernel, Val};
-use olivine_program::{Decision, DeviceCaps, Record};
+use olivine_program::{Decision, DeviceCaps, HostTable, Record};
 
 use crate::launch::{Bound, Launch, number};
 use crate::matmul::SplitKPartials;
@@ -264,7 +264,7 @@ pub struct Site<'a> {
     /// Bytes of scratch so far.
     pub scratch: Dim,
     /// Tables of numbers that are stored with the program.
-    pub constants: Vec<Tensor>,
+    pub constants: Vec<HostTable>,
     /// Bytes of gates.
     pub gates: u64,
     /// The operands that are constants, of nodes with graphs inside.
@@ -411,6 +411,11 @@ impl<'a> Site<'a> {
 
     /// Stores a table of numbers with the program; equal tables of several nodes are stored once.
     pub fn constant(&mut self, table: Tensor) -> Memory {
+        self.table(table.into())
+    }
+
+    /// The same of a table that may follow from sizes.
+    pub fn table(&mut self, table: HostTable) -> Memory {
         self.constants.push(table);
         Memory::Constant(self.constants.len() - 1)
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use olivine::ir::{Element, Tensor};
+use olivine::ir::{DType, Element, Tensor};
 
 use crate::pages::Page;
 use crate::{Error, Sampling, recurrent};
@@ -39,8 +39,12 @@ pub(crate) struct Sizes {
     pub(crate) every: bool,
     /// Pages that a sequence may have.
     pub(crate) table: usize,
-    /// The slot of the first row in a model with states of fixed size; the others follow.
-    pub(crate) slot: Option<usize>,
+    /// The slot of the first row; the others follow.
+    pub(crate) slot: usize,
+    /// Whether the model has states of fixed size.
+    pub(crate) recurrent: bool,
+    /// Whether the tokens are those that the run before chose, which are on the device.
+    pub(crate) chosen: bool,
     pub(crate) vocabulary: usize,
 }
 
@@ -70,13 +74,18 @@ pub(crate) fn inputs(rows: &[Option<Row<'_>>], sizes: Sizes) -> Result<Inputs, E
         lengths[i] = (row.before + width) as i64;
         pages[i * table..][..row.pages.len()].copy_from_slice(row.pages);
     }
-    let mut all = Vec::new();
-    if let Some(first) = sizes.slot {
-        let slots = rows.iter().enumerate().map(|(i, row)| row.as_ref().map(|_| first + i));
-        all.push(("slots", recurrent::slot_input(slots)?));
+    let slots = || rows.iter().enumerate().map(|(i, row)| row.as_ref().map(|_| sizes.slot + i));
+    let mut all = Vec::with_capacity(20);
+    if sizes.recurrent {
+        all.push(("slots", recurrent::slot_input(slots())?));
     }
+    if !sizes.chosen {
+        all.push(("tokens", Tensor::new([batch, width], tokens)?));
+    }
+    // Only the token after a row's last may be what the next run begins with.
+    let places = slots().flat_map(|slot| std::iter::repeat_n(slot.filter(|_| !every), picks));
     all.extend([
-        ("tokens", Tensor::new([batch, width], tokens)?),
+        ("places", recurrent::slot_input(places)?),
         ("positions", Tensor::new([batch, width], positions)?),
         ("starts", column(starts)?),
         ("lengths", column(lengths)?),
@@ -89,7 +98,8 @@ pub(crate) fn inputs(rows: &[Option<Row<'_>>], sizes: Sizes) -> Result<Inputs, E
     Ok(all)
 }
 
-/// How the tokens are chosen, each after a row's tokens.
+/// How the tokens are chosen, each after a row's tokens. Lists that no row has are empty, and so are draws where all rows take the
+/// likeliest token.
 fn choices(rows: &[Option<&Row<'_>>], vocabulary: usize, inputs: &mut Inputs) -> Result<(), Error> {
     let none = Sampling::default();
     let recent = |row: &Row<'_>| -> usize {
@@ -98,14 +108,15 @@ fn choices(rows: &[Option<&Row<'_>>], vocabulary: usize, inputs: &mut Inputs) ->
             false => 0,
         }
     };
-    let listed = |most: usize| if most <= 1 { 1 } else { most.next_multiple_of(LIST_STEP) };
+    let listed = |most: usize| most.next_multiple_of(LIST_STEP);
     let of_rows = || rows.iter().flatten();
     let recents = listed(of_rows().map(|row| recent(row)).max().unwrap_or(0));
     let biases = listed(of_rows().map(|row| row.sampling.bias.len()).max().unwrap_or(0));
     let count = rows.len();
     let mut recent_tokens = vec![-1i64; count * recents];
     let (mut bias_tokens, mut bias) = (vec![0i64; count * biases], vec![0f32; count * biases]);
-    let mut draws = vec![0u32; count * 4];
+    let drawn = if of_rows().any(|row| row.sampling.temperature != 0.0) { count } else { 0 };
+    let mut draws = vec![0u32; drawn * 4];
     for (i, row) in rows.iter().enumerate() {
         let Some(row) = row else { continue };
         if row.sampling.penalises() {
@@ -116,12 +127,9 @@ fn choices(rows: &[Option<&Row<'_>>], vocabulary: usize, inputs: &mut Inputs) ->
             (bias_tokens[i * biases + at], bias[i * biases + at]) = (*token, *add);
         }
         let (seed, draw) = (row.sampling.seed, row.draw);
-        draws[4 * i..4 * i + 4].copy_from_slice(&[
-            seed as u32,
-            (seed >> 32) as u32,
-            draw as u32,
-            (draw >> 32) as u32,
-        ]);
+        if let Some(draws) = draws.get_mut(4 * i..4 * i + 4) {
+            draws.copy_from_slice(&[seed as u32, (seed >> 32) as u32, draw as u32, (draw >> 32) as u32]);
+        }
     }
     let samplings: Vec<&Sampling> = rows.iter().map(|row| row.map_or(&none, |row| row.sampling)).collect();
     let floats = |of: fn(&Sampling) -> f32| column(samplings.iter().map(|sampling| of(sampling)).collect());
@@ -136,16 +144,16 @@ fn choices(rows: &[Option<&Row<'_>>], vocabulary: usize, inputs: &mut Inputs) ->
         ("top_p", floats(|s| s.top_p)?),
         ("min_p", floats(|s| s.min_p)?),
         ("top_k", column(samplings.iter().map(|sampling| sampling.top_k).collect())?),
-        ("draws", Tensor::new([count, 4], draws)?),
+        ("draws", Tensor::new([drawn, 4], draws)?),
         ("allowed", allowed(rows, vocabulary)?),
     ]);
     Ok(())
 }
 
-/// Whether each token may be chosen: a single flag for each row where all may.
+/// Whether each token may be chosen, as a mask of all rows; none where all may.
 fn allowed(rows: &[Option<&Row<'_>>], vocabulary: usize) -> Result<Tensor, Error> {
     if rows.iter().flatten().all(|row| row.allowed.is_none()) {
-        return Ok(Tensor::new([rows.len(), 1], vec![true; rows.len()])?);
+        return Ok(Tensor::zeros(DType::Bool, [0, rows.len(), vocabulary])?);
     }
     let mut flags = vec![true; rows.len() * vocabulary];
     for (row, flags) in rows.iter().zip(flags.chunks_mut(vocabulary)) {
@@ -154,7 +162,7 @@ fn allowed(rows: &[Option<&Row<'_>>], vocabulary: usize) -> Result<Tensor, Error
             *flag = words.get(id / 64).is_some_and(|word| word >> (id % 64) & 1 == 1);
         }
     }
-    Ok(Tensor::new([rows.len(), vocabulary], flags)?)
+    Ok(Tensor::new([1, rows.len(), vocabulary], flags)?)
 }
 
 /// The tokens that count for penalties.

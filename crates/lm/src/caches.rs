@@ -1,10 +1,10 @@
 //! Key-value caches on the device: for each layer a pool of pages, which all sequences share.
 
 use olivine::internals::models::PAGE;
-use olivine::ir::{DType, Tensor};
-use olivine::{Session, State};
+use olivine::ir::{DType, Shape, Tensor, TensorType};
+use olivine::{DeviceTensor, Session, State};
 
-use crate::graph::Step;
+use crate::graph::{CHOSEN, Step};
 use crate::{Error, recurrent};
 
 /// Pages that pools begin with.
@@ -40,8 +40,11 @@ impl Caches {
         let zeros = zeros(&pools, dtype, pages)?;
         let fixed = recurrent::zeros(&step.recurrent, slots)?;
         let paged = step.caches.iter().map(String::as_str).zip(&zeros);
-        let state =
-            step.executable.state_from(paged.chain(fixed.iter().map(|(name, zeros)| (*name, zeros))))?;
+        let chosen = Tensor::zeros(DType::I64, [slots, 1, 1, 1])?;
+        let decodes = step.executable.outputs().iter().any(|port| port.name == "next");
+        let chosen = decodes.then_some((CHOSEN, &chosen));
+        let all = paged.chain(fixed.iter().map(|(name, zeros)| (*name, zeros))).chain(chosen);
+        let state = step.executable.state_from(all)?;
         let fixed = recurrent::bytes(&step.recurrent, slots);
         Ok(Caches { session, pools, dtype, pages, most, fixed, state })
     }
@@ -64,6 +67,13 @@ impl Caches {
 
     pub(crate) fn state(&mut self) -> &mut State {
         &mut self.state
+    }
+
+    /// The last tokens that were chosen in the slots, on the device, as the tokens of a run.
+    pub(crate) fn chosen(&self) -> Result<DeviceTensor, Error> {
+        let chosen = self.state.get(CHOSEN)?;
+        let shape = Shape::new(&[chosen.ty().shape[0], 1])?;
+        Ok(chosen.reinterpret(TensorType::new(DType::I64, shape))?)
     }
 
     /// Makes the pools at least so large, if they may be, and as large as the device has memory for. What they may have is less

@@ -1,8 +1,10 @@
 //! Continuous batching: sequences come and go between steps.
 //!
-//! A step computes a chunk of the oldest prompt that is not done, then one token of every sequence whose prompt is. What a
-//! sequence computes does not depend on the others: prompts are computed alone and in chunks that begin at multiples of their size, a
-//! run of decoding sequences has a row for every slot, with or without one in it, and its table of pages has always the same width.
+//! A step submits a chunk of the oldest prompt that is not done, then one token of every sequence whose prompt is, and reads the
+//! tokens of the step before (flight.rs), or its own where the next step needs them on the host.
+//!
+//! What a sequence computes does not depend on the others: prompts are computed alone and in chunks that begin at multiples of their size,
+//! a run of decoding sequences has a row for every slot, with or without one in it, and its table of pages has always the same width.
 //!
 //! Where pages run out, the youngest sequence gives its own away and waits. It is computed again as it was the first time, prompt by
 //! chunks and then token by token, so that its numbers stay the same.
@@ -11,21 +13,22 @@ use std::collections::{HashMap, VecDeque};
 
 use olivine::internals::models::{CausalLm, PAGE};
 use olivine::ir::DType;
-use olivine::{Executable, Input, Session, State};
+use olivine::{Device, DeviceTensor, Executable, Input, Session, StepTime};
 
 use crate::batch::{Inputs, Row, Sizes, inputs};
 use crate::caches::Caches;
+use crate::flight::{Flight, FlightRow};
 use crate::graph::{self, Step};
 use crate::pages::Pages;
 use crate::sequence::{Chosen, Sequence};
-use crate::{EngineOptions, Error, Finish, Request, Share};
+use crate::{EngineOptions, Error, Finish, MOST_TOP_LOGPROBS, Request, Share};
 
 /// The number of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId(pub u64);
 
 /// What a step brought.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// The next token of a sequence.
     Token {
@@ -35,6 +38,8 @@ pub enum Event {
         token: i64,
         /// Its log-probability by the model's logits as they are, if the engine's options ask for it.
         logprob: Option<f32>,
+        /// The likeliest tokens with their log-probabilities, as many as the request asks for, the likeliest first.
+        top: Vec<(i64, f32)>,
     },
     /// The end of a sequence.
     End {
@@ -45,10 +50,19 @@ pub enum Event {
     },
 }
 
+impl Event {
+    /// Whose it is.
+    pub fn id(&self) -> RequestId {
+        match self {
+            Event::Token { id, .. } | Event::End { id, .. } => *id,
+        }
+    }
+}
+
 /// A model that decodes sequences on a device.
 pub struct Engine {
-    step: Step,
-    caches: Caches,
+    pub(crate) step: Step,
+    pub(crate) caches: Caches,
     pages: Pages,
     context: usize,
     /// Pages of a sequence at most.
@@ -56,11 +70,20 @@ pub struct Engine {
     chunk: usize,
     share: Share,
     draft: usize,
-    slots: Vec<Option<Sequence>>,
+    /// Positions that a token sees at most, where all layers have a window.
+    window: Option<usize>,
+    /// Whether steps may be submitted before the tokens of the step before are read.
+    ahead: bool,
+    pub(crate) slots: Vec<Option<Sequence>>,
     /// In the order of requests.
-    queue: VecDeque<Sequence>,
+    pub(crate) queue: VecDeque<Sequence>,
+    /// Runs whose tokens are not read yet, in order.
+    pub(crate) flights: VecDeque<Flight>,
+    /// Events that no step has returned yet: those before a failure are returned by the step after it.
+    events: Vec<Event>,
     next_id: u64,
-    counts: Counts,
+    admissions: u64,
+    pub(crate) counts: Counts,
 }
 
 /// What an engine has done so far.
@@ -92,10 +115,14 @@ impl Engine {
         if !matches!(options.cache, DType::F32 | DType::F16 | DType::BF16) {
             return Err(Error::Invalid { what: "the dtype of caches", value: options.cache.to_string() });
         }
+        if options.top_logprobs > MOST_TOP_LOGPROBS || (options.top_logprobs > 0 && !options.logprobs) {
+            let value = format!("{} with log-probabilities: {}", options.top_logprobs, options.logprobs);
+            return Err(Error::Invalid { what: "the number of likeliest tokens", value });
+        }
         let asked = asked.min(model.context());
         let most = tokens.div_ceil(PAGE).min(slots.saturating_mul(asked.div_ceil(PAGE)));
         let context = asked.min(most.saturating_mul(PAGE));
-        let step = graph::compile(model, session, options.cache, asked, options.logprobs)?;
+        let step = graph::compile(model, session, asked, options)?;
         let at_once = options.cache_tokens.is_some();
         let caches = Caches::new(&step, &model.cache_rows(), options.cache, (most, at_once), slots)?;
         let (share, unit) = match options.share {
@@ -115,9 +142,14 @@ impl Engine {
             chunk,
             share,
             draft: if model.is_recurrent() { 0 } else { options.draft },
+            window: model.window(),
+            ahead: options.ahead.unwrap_or(!matches!(session.device(), Device::Cpu)),
             slots: (0..slots).map(|_| None).collect(),
             queue: VecDeque::new(),
+            flights: VecDeque::new(),
+            events: Vec::new(),
             next_id: 0,
+            admissions: 0,
             counts: Counts::default(),
         })
     }
@@ -159,7 +191,7 @@ impl Engine {
 
     /// Puts a request in the queue.
     pub fn add(&mut self, request: Request) -> Result<RequestId, Error> {
-        request.check(self.context, self.step.vocabulary)?;
+        request.check(self.context, self.step.vocabulary, self.step.top)?;
         let id = RequestId(self.next_id);
         self.next_id += 1;
         self.queue.push_back(Sequence::new(id, request));
@@ -170,6 +202,7 @@ impl Engine {
     pub fn cancel(&mut self, id: RequestId) -> bool {
         let queued = self.queue.len();
         self.queue.retain(|sequence| sequence.id != id);
+        self.events.retain(|event| event.id() != id);
         let slot = self.slots.iter().position(|slot| slot.as_ref().is_some_and(|sequence| sequence.id == id));
         if let Some(slot) = slot {
             self.release(slot);
@@ -184,12 +217,12 @@ impl Engine {
 
     /// Whether nothing is left to do.
     pub fn is_idle(&self) -> bool {
-        self.queue.is_empty() && self.slots.iter().all(Option::is_none)
+        self.events.is_empty() && self.queue.is_empty() && self.slots.iter().all(Option::is_none)
     }
 
     /// Requests whose prompts are not done, with those that wait for a slot.
     pub fn prefilling(&self) -> usize {
-        self.queue.len() + self.slots.iter().flatten().filter(|sequence| !sequence.decodes()).count()
+        self.queue.len() + self.slots.iter().flatten().filter(|sequence| !sequence.is_prompt_done()).count()
     }
 
     /// Requests that wait for a slot.
@@ -197,19 +230,31 @@ impl Engine {
         self.queue.len()
     }
 
-    /// Computes a chunk of a prompt and a token of every sequence that decodes.
+    /// Computes a chunk of a prompt and a token of every sequence that decodes, and returns what was read: the tokens of this step, or
+    /// those of the step before ([`EngineOptions::ahead`]).
     ///
-    /// A step that fails leaves every sequence where it was.
+    /// A step that fails leaves every sequence where it was, and the next one goes on from there.
     pub fn step(&mut self) -> Result<Vec<Event>, Error> {
-        let mut events = Vec::new();
-        self.admit(&mut events);
+        self.admit();
+        let ahead = self.runs_ahead();
+        if !ahead {
+            self.read(0)?;
+        }
+        let before = self.flights.len();
         // Those that decode now; a prompt that is done in this step joins in the next.
         let decoding = self.by_age(Sequence::decodes);
         if let Some(slot) = self.by_age(|sequence| !sequence.decodes()).first().copied() {
-            self.prefill(slot, &mut events)?;
+            self.prefill(slot)?;
         }
-        self.decode(&decoding, &mut events)?;
-        Ok(events)
+        self.decode(&decoding)?;
+        let submitted = self.flights.len() - before;
+        self.read(if ahead { submitted } else { 0 })?;
+        Ok(std::mem::take(&mut self.events))
+    }
+
+    /// Whether no sequence needs the tokens of the step before on the host.
+    fn runs_ahead(&self) -> bool {
+        self.ahead && self.draft == 0 && self.slots.iter().flatten().all(Sequence::runs_ahead)
     }
 
     /// Slots of sequences of a kind, the oldest first.
@@ -221,7 +266,7 @@ impl Engine {
     }
 
     /// Moves requests to free slots, as long as there are pages for them.
-    fn admit(&mut self, events: &mut Vec<Event>) {
+    fn admit(&mut self) {
         while let Some(free) = self.slots.iter().position(Option::is_none) {
             let running = self.slots.iter().flatten().count();
             let growth = self.caches.most() - self.pages.count();
@@ -239,9 +284,11 @@ impl Engine {
                 _ => sequence.constrain(self.step.vocabulary),
             };
             if let Some(finish) = ended {
-                events.push(Event::End { id: sequence.id, finish });
+                self.events.push(Event::End { id: sequence.id, finish });
                 continue;
             }
+            self.admissions += 1;
+            sequence.admission = self.admissions;
             if self.share != Share::Nothing {
                 let mut held = std::mem::take(&mut sequence.held);
                 let shareable = sequence.shareable(self.share == Share::Pages);
@@ -249,6 +296,7 @@ impl Engine {
                 sequence.held = held;
                 self.counts.shared += sequence.cached;
             }
+            sequence.submitted = sequence.cached;
             self.slots[free] = Some(sequence);
         }
     }
@@ -257,7 +305,7 @@ impl Engine {
     fn release(&mut self, slot: usize) -> Option<Sequence> {
         let mut sequence = self.slots[slot].take()?;
         self.pages.release(&mut sequence.held);
-        sequence.cached = 0;
+        (sequence.cached, sequence.submitted) = (0, 0);
         Some(sequence)
     }
 
@@ -278,41 +326,70 @@ impl Engine {
             // Memory may have been short.
             self.context = self.context.min(self.caches.most() * PAGE);
             let younger = self.by_age(|sequence| sequence.id > id).last().copied();
-            let Some(sequence) = younger.and_then(|slot| self.release(slot)) else { return Ok(false) };
+            let Some(younger) = younger else { return Ok(false) };
             self.counts.preempted += 1;
-            let at = self.queue.partition_point(|queued| queued.id < sequence.id);
-            self.queue.insert(at, sequence);
+            self.requeue(younger);
         }
     }
 
+    /// Frees a slot; its sequence waits for another, and is computed again.
+    pub(crate) fn requeue(&mut self, slot: usize) {
+        let Some(sequence) = self.release(slot) else { return };
+        let at = self.queue.partition_point(|queued| queued.id < sequence.id);
+        self.queue.insert(at, sequence);
+    }
+
     /// Computes the next chunk of a prompt, and its first token if that was the last.
-    fn prefill(&mut self, slot: usize, events: &mut Vec<Event>) -> Result<(), Error> {
+    fn prefill(&mut self, slot: usize) -> Result<(), Error> {
         let Some(sequence) = &self.slots[slot] else { return Ok(()) };
-        let left = sequence.request.prompt.len() - sequence.cached;
+        let left = sequence.request.prompt.len() - sequence.submitted;
         // Up to the next multiple of the chunk.
-        let count = left.min(self.chunk - sequence.cached % self.chunk);
-        let after = sequence.cached + count;
+        let count = left.min(self.chunk - sequence.submitted % self.chunk);
+        let after = sequence.submitted + count;
         if !self.reserve(slot, after)? {
             return Ok(());
         }
         let Some(sequence) = &self.slots[slot] else { return Ok(()) };
         let inputs = inputs(&[Some(sequence.row(count))], self.sizes(count, false, slot))?;
-        let next = run(&self.step, self.caches.state(), &inputs)?;
-        self.counts.computed += count;
-        let token = next.first().copied().ok_or(Error::NoResult("token"))?;
-        self.advance(slot, count, token, events);
-        Ok(())
+        let row = FlightRow { slot, admission: sequence.admission, count, draft: Vec::new(), first: 0 };
+        self.submit(&inputs, vec![row])
     }
 
     /// One token of every sequence that decodes, and those of its draft that are right.
-    fn decode(&mut self, decoding: &[usize], events: &mut Vec<Event>) -> Result<(), Error> {
+    fn decode(&mut self, decoding: &[usize]) -> Result<(), Error> {
+        match self.decode_inputs(decoding)? {
+            Some((inputs, rows)) => self.submit(&inputs, rows),
+            None => Ok(()),
+        }
+    }
+
+    /// Times every kernel of a run that decodes the sequences whose prompts are done. They stay where they are: the next step
+    /// computes the same again.
+    pub fn profile(&mut self) -> Result<Vec<StepTime>, Error> {
+        self.read(0)?;
+        let decoding = self.by_age(Sequence::decodes);
+        let Some((inputs, _)) = self.decode_inputs(&decoding)? else { return Ok(Vec::new()) };
+        let state = &*self.caches.state();
+        let resident: Vec<(&str, &DeviceTensor)> =
+            state.names().map(|name| Ok((name, state.get(name)?))).collect::<Result<_, Error>>()?;
+        let resident = resident.iter().map(|(name, tensor)| (*name, Input::from(*tensor)));
+        let inputs = inputs.iter().map(|(name, tensor)| (*name, Input::from(tensor)));
+        Ok(self.step.executable.profile(inputs.chain(resident))?)
+    }
+
+    /// The inputs of a run that decodes, with its rows; nothing if no sequence has room.
+    fn decode_inputs(&mut self, decoding: &[usize]) -> Result<Option<(Inputs, Vec<FlightRow>)>, Error> {
         // For every slot the last token of its sequence, and a draft.
         let mut tokens: Vec<Vec<i64>> = vec![Vec::new(); self.slots.len()];
         let drafts = self.drafts(decoding);
         for slot in decoding {
             // One that gave its pages away is not there any more.
-            let Some(sequence) = &self.slots[*slot] else { continue };
-            let (last, after) = (sequence.tokens[sequence.cached], sequence.cached + 1);
+            let Some(sequence) = self.slots[*slot].as_ref().filter(|s| s.goes_on(self.context)) else {
+                continue;
+            };
+            // One that is not read yet is on the device.
+            let last = sequence.tokens.get(sequence.submitted).copied().unwrap_or_default();
+            let after = sequence.submitted + 1;
             let draft: &[i64] = drafts.get(slot).map_or(&[], Vec::as_slice);
             if self.reserve(*slot, after + draft.len())? {
                 tokens[*slot] = [&[last], draft].concat();
@@ -323,37 +400,31 @@ impl Engine {
             tokens.clear();
         }
         if tokens.iter().all(Vec::is_empty) {
-            return Ok(());
+            return Ok(None);
         }
         // One width for all runs with drafts.
         let width = if tokens.iter().any(|tokens| tokens.len() > 1) { self.draft + 1 } else { 1 };
-        let rows: Vec<Option<Row<'_>>> = self
-            .slots
-            .iter()
-            .zip(&tokens)
-            .map(|(slot, tokens)| slot.as_ref().filter(|_| !tokens.is_empty()).map(|s| s.verify(tokens)))
-            .collect();
-        let inputs = inputs(&rows, self.sizes(width, width > 1, 0))?;
-        let next = run(&self.step, self.caches.state(), &inputs)?;
-        for (slot, tokens) in tokens.iter().enumerate() {
-            for (at, _) in tokens.iter().enumerate() {
-                let chosen = next.get(slot * width + at).copied().ok_or(Error::NoResult("token"))?;
-                self.advance(slot, 1, chosen, events);
-                let goes_on = self.slots[slot].is_some() && tokens.get(at + 1) == Some(&chosen.token);
-                if !goes_on {
-                    break;
-                }
-                self.counts.accepted += 1;
+        let mut rows: Vec<Option<Row<'_>>> = Vec::with_capacity(self.slots.len());
+        let mut in_flight = Vec::with_capacity(self.slots.len());
+        let mut chosen = false;
+        for (slot, (sequence, tokens)) in self.slots.iter().zip(&tokens).enumerate() {
+            let sequence = sequence.as_ref().filter(|_| !tokens.is_empty());
+            rows.push(sequence.map(|sequence| sequence.verify(tokens)));
+            if let Some(sequence) = sequence {
+                chosen |= sequence.is_unread();
+                let (admission, draft) = (sequence.admission, tokens[1..].to_vec());
+                in_flight.push(FlightRow { slot, admission, count: 1, draft, first: slot * width });
             }
         }
-        Ok(())
+        let inputs = inputs(&rows, Sizes { chosen, ..self.sizes(width, width > 1, 0) })?;
+        Ok(Some((inputs, in_flight)))
     }
 
     /// Drafts of sequences, by slot; none if one of the batch is too near to the end of its table for the width of a run with drafts.
     fn drafts(&mut self, decoding: &[usize]) -> HashMap<usize, Vec<i64>> {
         let (draft, context) = (self.draft, self.context);
         let of = |slot: &usize| self.slots[*slot].as_ref();
-        let fits = |sequence: &Sequence| sequence.cached + draft < self.table * PAGE;
+        let fits = |sequence: &Sequence| sequence.submitted + draft < self.table * PAGE;
         if draft == 0 || !decoding.iter().filter_map(of).all(fits) {
             return HashMap::new();
         }
@@ -365,16 +436,20 @@ impl Engine {
 
     /// Sizes of a run whose first row is a slot's.
     fn sizes(&self, width: usize, every: bool, slot: usize) -> Sizes {
-        let slot = (!self.step.recurrent.is_empty()).then_some(slot);
-        Sizes { width, every, table: self.table, slot, vocabulary: self.step.vocabulary }
+        let recurrent = !self.step.recurrent.is_empty();
+        let vocabulary = self.step.vocabulary;
+        Sizes { width, every, table: self.table, slot, recurrent, chosen: false, vocabulary }
     }
 
     /// Takes a sequence on after a run of so many of its tokens, and gives its slot to others if it ends.
-    fn advance(&mut self, slot: usize, count: usize, chosen: Chosen, events: &mut Vec<Event>) {
+    pub(crate) fn advance(&mut self, slot: usize, count: usize, chosen: Chosen) {
         let Some(sequence) = &mut self.slots[slot] else { return };
         let prompt = sequence.request.prompt.len();
+        if !sequence.is_prompt_done() {
+            self.counts.computed += count;
+        }
         let bounds = (self.context, self.step.vocabulary);
-        let ended = sequence.advance(count, chosen, bounds, events);
+        let ended = sequence.advance(count, chosen, bounds, &mut self.events);
         let shared = match self.share {
             Share::Nothing => 0,
             // Tokens after the prompt are computed in another way than a prompt's.
@@ -384,23 +459,13 @@ impl Engine {
         if shared == sequence.cached {
             self.pages.publish(&mut sequence.held, &sequence.tokens[..shared]);
         }
+        if let Some(window) = self.window {
+            // The next token is at position `cached`.
+            self.pages.trim(&mut sequence.held, (sequence.cached + 1).saturating_sub(window) / PAGE);
+        }
         if let Some(finish) = ended {
-            events.push(Event::End { id: sequence.id, finish });
+            self.events.push(Event::End { id: sequence.id, finish });
             self.release(slot);
         }
     }
-}
-
-/// Runs a step and returns what it chose for each row.
-fn run(step: &Step, state: &mut State, inputs: &Inputs) -> Result<Vec<Chosen>, Error> {
-    let inputs = inputs.iter().map(|(name, tensor)| (*name, Input::from(tensor)));
-    let out = step.executable.run_with_state(state, inputs)?;
-    let tokens = out.get("next")?.as_slice::<i32>()?;
-    let logprobs = match out.iter().any(|(name, _)| name == "logprob") {
-        true => out.get("logprob")?.as_slice::<f32>()?,
-        false => &[],
-    };
-    let chosen =
-        |(i, token): (usize, &i32)| Chosen { token: i64::from(*token), logprob: logprobs.get(i).copied() };
-    Ok(tokens.iter().enumerate().map(chosen).collect())
 }

@@ -4,6 +4,7 @@
 //!   LanguageModel ── engine(session, options) ── Engine ── add(request) ── step() ── events: tokens, ends
 //!        │                                         │
 //!        │                                         ├─ graph.rs    tokens and caches to the next token, one executable
+//!        │                                         ├─ flight.rs   runs whose tokens are not read yet
 //!        │                                         ├─ caches.rs   pools of pages on the device, which grow
 //!        │                                         ├─ recurrent.rs  states of layers without attention
 //!        │                                         ├─ pages.rs    which sequence has which page, and what is shared
@@ -36,6 +37,7 @@ mod constraint;
 mod draft;
 mod engine;
 mod error;
+mod flight;
 mod graph;
 mod options;
 mod pages;
@@ -53,7 +55,7 @@ use olivine::internals::models::CausalLm;
 pub use constraint::{Constraint, JsonConstraints, TokenMask};
 pub use engine::{Counts, Engine, Event, RequestId};
 pub use error::Error;
-pub use options::{EngineOptions, Share};
+pub use options::{EngineOptions, MOST_TOP_LOGPROBS, Share};
 pub use request::{Finish, Request, Sampling};
 pub use score::{Perplexity, Scorer};
 

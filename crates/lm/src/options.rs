@@ -2,6 +2,9 @@
 
 use olivine::ir::DType;
 
+/// The most that [`EngineOptions::top_logprobs`] may be.
+pub const MOST_TOP_LOGPROBS: usize = 20;
+
 /// What sequences that begin alike share of their caches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Share {
@@ -35,6 +38,13 @@ pub struct EngineOptions {
     pub draft: usize,
     /// Whether events have the log-probabilities of their tokens.
     pub logprobs: bool,
+    /// Whether a step is submitted before the tokens of the step before are read, so that the device never waits for the host: tokens
+    /// come a step later, and a sequence that a token ends has been computed for a step more. Sequences with constraints or penalties, and
+    /// drafts, are always computed with the tokens read. If not given, on GPUs alone: the CPU does not compute while the host does.
+    pub ahead: Option<bool>,
+    /// How many of the likeliest tokens requests may ask for with each token, [`MOST_TOP_LOGPROBS`] at most; with
+    /// [`EngineOptions::logprobs`] only.
+    pub top_logprobs: usize,
 }
 
 impl Default for EngineOptions {
@@ -48,6 +58,8 @@ impl Default for EngineOptions {
             share: Share::default(),
             draft: 0,
             logprobs: false,
+            ahead: None,
+            top_logprobs: 0,
         }
     }
 }
@@ -91,5 +103,15 @@ impl EngineOptions {
     /// Sets [`EngineOptions::logprobs`].
     pub fn logprobs(self, logprobs: bool) -> Self {
         EngineOptions { logprobs, ..self }
+    }
+
+    /// Sets [`EngineOptions::ahead`].
+    pub fn ahead(self, ahead: impl Into<Option<bool>>) -> Self {
+        EngineOptions { ahead: ahead.into(), ..self }
+    }
+
+    /// Sets [`EngineOptions::top_logprobs`].
+    pub fn top_logprobs(self, top_logprobs: usize) -> Self {
+        EngineOptions { top_logprobs, ..self }
     }
 }

@@ -29,6 +29,9 @@ struct Prefix {
     idle_since: u64,
 }
 
+/// A page that a sequence has let go because none of its tokens will see it again.
+const GONE: Page = -1;
+
 /// The pages of a sequence.
 #[derive(Debug, Default)]
 pub(crate) struct Held {
@@ -37,10 +40,12 @@ pub(crate) struct Held {
     pages: Vec<Page>,
     /// How many of them are shared.
     shared: usize,
+    /// How many of the prefixes it has let go, and how many of the pages: the first ones.
+    gone: (usize, usize),
 }
 
 impl Held {
-    /// The pages in the order of positions.
+    /// The pages in the order of positions, -1 where they are gone.
     pub(crate) fn pages(&self) -> &[Page] {
         &self.pages
     }
@@ -146,7 +151,8 @@ impl Pages {
         let done = held.prefixes.len();
         for tokens in tokens.chunks_exact(unit).skip(done) {
             let own = held.shared..held.shared + pages;
-            if own.end > held.pages.len() {
+            // Without pages that are gone, nothing after them is found.
+            if own.end > held.pages.len() || held.gone.1 > own.start {
                 return;
             }
             let before = held.prefixes.last().copied().unwrap_or(0);
@@ -167,17 +173,35 @@ impl Pages {
 
     /// Takes all pages of a sequence; those that are shared stay until the room is needed.
     pub(crate) fn release(&mut self, held: &mut Held) {
-        let Held { prefixes, pages, shared } = std::mem::take(held);
-        self.free.extend(pages[shared..].iter().rev());
+        let Held { prefixes, pages, shared, gone } = std::mem::take(held);
+        self.free.extend(pages[shared.max(gone.1)..].iter().rev());
         // Later ones go first: without those before them they cannot be found.
-        for id in prefixes.into_iter().rev() {
-            let Some(prefix) = self.prefixes.get_mut(&id) else { continue };
-            prefix.holders -= 1;
-            if prefix.holders == 0 {
-                self.clock += 1;
-                prefix.idle_since = self.clock;
-                self.idle.insert(self.clock, id);
-            }
+        for id in prefixes.into_iter().skip(gone.0).rev() {
+            self.let_go(id);
+        }
+    }
+
+    fn let_go(&mut self, id: PrefixId) {
+        let Some(prefix) = self.prefixes.get_mut(&id) else { return };
+        prefix.holders -= 1;
+        if prefix.holders == 0 {
+            self.clock += 1;
+            prefix.idle_since = self.clock;
+            self.idle.insert(self.clock, id);
+        }
+    }
+
+    /// Takes the first pages of a sequence, so many of them, which it does not see any more. Prefixes go as a whole.
+    pub(crate) fn trim(&mut self, held: &mut Held, count: usize) {
+        let count = count.min(held.pages.len());
+        while held.gone.0 < held.prefixes.len() && held.gone.1 + self.unit.0 <= count {
+            self.let_go(held.prefixes[held.gone.0]);
+            held.pages[held.gone.1..held.gone.1 + self.unit.0].fill(GONE);
+            held.gone = (held.gone.0 + 1, held.gone.1 + self.unit.0);
+        }
+        while held.gone.1 >= held.shared && held.gone.1 < count {
+            self.free.push(std::mem::replace(&mut held.pages[held.gone.1], GONE));
+            held.gone.1 += 1;
         }
     }
 
@@ -256,6 +280,31 @@ mod tests {
         assert_eq!(a.pages(), [0, 1]);
         assert_eq!(b.pages(), [0, 3, 4]);
         assert_eq!(pages.available(), 4);
+        pages.release(&mut a);
+        pages.release(&mut b);
+        assert_eq!(pages.available(), 8);
+    }
+
+    #[test]
+    fn pages_that_nobody_sees_again_come_back_before_the_end() {
+        let mut pages = Pages::new(8, (2, 4));
+        let tokens: Vec<i64> = (0..10).collect();
+        let mut a = taken(&mut pages, 6);
+        pages.publish(&mut a, &tokens);
+        let mut b = Held::default();
+        assert_eq!(pages.share(&mut b, &tokens), 8);
+        // Half of a prefix stays, one that another holds does not become free, and own pages go one by one.
+        pages.trim(&mut a, 1);
+        assert_eq!(a.pages(), [0, 1, 2, 3, 4, 5]);
+        pages.trim(&mut a, 5);
+        assert_eq!(a.pages(), [-1, -1, -1, -1, -1, 5]);
+        assert_eq!(pages.available(), 3);
+        pages.trim(&mut a, 5);
+        assert_eq!(pages.available(), 3);
+        pages.trim(&mut b, 2);
+        assert_eq!((b.pages(), pages.available()), ([-1, -1, 2, 3].as_slice(), 5));
+        // More positions are after those that are gone.
+        assert!(pages.take(&mut a, 7) && a.pages()[..5] == [-1; 5] && a.pages().len() == 7);
         pages.release(&mut a);
         pages.release(&mut b);
         assert_eq!(pages.available(), 8);

@@ -87,12 +87,15 @@ pub struct Request {
     pub sampling: Sampling,
     /// Which may be chosen, if not all.
     pub constraint: Option<Constraint>,
+    /// How many of the likeliest tokens come with each token, up to [`EngineOptions::top_logprobs`](crate::EngineOptions).
+    pub top_logprobs: usize,
 }
 
 impl Request {
     /// The likeliest continuation of a prompt.
     pub fn new(prompt: Vec<i64>, max_tokens: usize) -> Self {
-        Request { prompt, max_tokens, stop: Vec::new(), sampling: Sampling::default(), constraint: None }
+        let (stop, sampling) = (Vec::new(), Sampling::default());
+        Request { prompt, max_tokens, stop, sampling, constraint: None, top_logprobs: 0 }
     }
 
     /// Sets the tokens that end the sequence.
@@ -110,7 +113,16 @@ impl Request {
         Request { constraint: Some(constraint), ..self }
     }
 
-    pub(crate) fn check(&self, context: usize, vocabulary: usize) -> Result<(), Error> {
+    /// Sets how many of the likeliest tokens come with each token.
+    pub fn top_logprobs(self, top_logprobs: usize) -> Self {
+        Request { top_logprobs, ..self }
+    }
+
+    pub(crate) fn check(&self, context: usize, vocabulary: usize, most_top: usize) -> Result<(), Error> {
+        if self.top_logprobs > most_top {
+            let value = format!("{}; the engine has {most_top}", self.top_logprobs);
+            return Err(Error::Invalid { what: "the number of likeliest tokens", value });
+        }
         if self.prompt.is_empty() {
             return Err(Error::EmptyPrompt);
         }

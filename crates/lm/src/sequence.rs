@@ -16,6 +16,10 @@ pub(crate) struct Sequence {
     pub(crate) tokens: Vec<i64>,
     /// How many of them are in the caches.
     pub(crate) cached: usize,
+    /// How many are or will be when the runs in flight have ended: one more than the host knows at most.
+    pub(crate) submitted: usize,
+    /// The number of its admission to a slot, which distinguishes it from earlier sequences of that slot.
+    pub(crate) admission: u64,
     /// Its pages.
     pub(crate) held: Held,
     /// The tokens that its constraint allows next.
@@ -23,21 +27,47 @@ pub(crate) struct Sequence {
 }
 
 /// What a run chose for a row.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(crate) struct Chosen {
     pub(crate) token: i64,
     pub(crate) logprob: Option<f32>,
+    /// The likeliest tokens with their log-probabilities, if the engine computes them.
+    pub(crate) top: Vec<(i64, f32)>,
 }
 
 impl Sequence {
     pub(crate) fn new(id: RequestId, request: Request) -> Self {
         let tokens = request.prompt.clone();
-        Sequence { id, request, tokens, cached: 0, held: Held::default(), allowed: None }
+        let held = Held::default();
+        Sequence { id, request, tokens, cached: 0, submitted: 0, admission: 0, held, allowed: None }
     }
 
     /// Whether its prompt is done.
-    pub(crate) fn decodes(&self) -> bool {
+    pub(crate) fn is_prompt_done(&self) -> bool {
         self.cached >= self.request.prompt.len()
+    }
+
+    /// Whether its prompt is done when the runs in flight have ended.
+    pub(crate) fn decodes(&self) -> bool {
+        self.submitted >= self.request.prompt.len()
+    }
+
+    /// Whether the token that its next run begins with is still on the device alone.
+    pub(crate) fn is_unread(&self) -> bool {
+        self.submitted >= self.tokens.len()
+    }
+
+    /// Whether its runs need nothing of the host but what is known before: no masks, no penalties, no tokens of a first computation
+    /// that are computed again.
+    pub(crate) fn runs_ahead(&self) -> bool {
+        let again = self.generated() > 0 && self.submitted + 1 < self.tokens.len();
+        !again && self.request.constraint.is_none() && !self.request.sampling.penalises()
+    }
+
+    /// Whether it goes on after the runs in flight, unless one of these chooses its end.
+    pub(crate) fn goes_on(&self, context: usize) -> bool {
+        let generated = self.generated() + 1;
+        !self.is_unread() || (generated < self.request.max_tokens && self.tokens.len() + 1 < context)
     }
 
     fn generated(&self) -> usize {
@@ -52,7 +82,7 @@ impl Sequence {
 
     /// Drafts tokens after those that it has.
     pub(crate) fn draft(&self, most: usize, context: usize) -> &[i64] {
-        let known = self.cached + 1 == self.tokens.len();
+        let known = self.submitted + 1 == self.tokens.len();
         if most == 0 || !known || !self.request.sampling.is_greedy() || self.request.constraint.is_some() {
             return &[];
         }
@@ -68,14 +98,15 @@ impl Sequence {
 
     /// The inputs of its next tokens.
     pub(crate) fn row(&self, count: usize) -> Row<'_> {
+        let after = self.submitted + count;
         Row {
-            tokens: &self.tokens[self.cached..self.cached + count],
-            before: self.cached,
+            tokens: self.tokens.get(self.submitted..after).unwrap_or(&[]),
+            before: self.submitted,
             history: &self.tokens,
             sampling: &self.request.sampling,
-            draw: self.generated() as u64,
+            draw: after.saturating_sub(self.request.prompt.len()) as u64,
             pages: self.held.pages(),
-            allowed: self.allowed.as_ref().filter(|_| self.cached + count == self.tokens.len()),
+            allowed: self.allowed.as_ref().filter(|_| after == self.tokens.len()),
         }
     }
 
@@ -89,10 +120,12 @@ impl Sequence {
         events: &mut Vec<Event>,
     ) -> Option<Finish> {
         self.cached += count;
+        self.submitted = self.submitted.max(self.cached);
         if self.cached < self.tokens.len() {
             return None;
         }
-        let (id, Chosen { token, logprob }) = (self.id, chosen);
+        let (id, Chosen { token, logprob, mut top }) = (self.id, chosen);
+        top.truncate(self.request.top_logprobs);
         if self.request.stop.contains(&token) {
             return Some(Finish::Stop(token));
         }
@@ -102,7 +135,7 @@ impl Sequence {
             return Some(Finish::Constraint);
         }
         self.tokens.push(token);
-        events.push(Event::Token { id, token, logprob });
+        events.push(Event::Token { id, token, logprob, top });
         if self.generated() >= self.request.max_tokens {
             return Some(Finish::Length);
         }

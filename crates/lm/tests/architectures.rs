@@ -25,7 +25,7 @@ fn check_decoding(engine: &mut Engine, reference: &Reference, requests: &[(usize
     }
     while !engine.is_idle() {
         for event in engine.step().unwrap() {
-            let Event::Token { id, token, logprob } = event else { continue };
+            let Event::Token { id, token, logprob, .. } = event else { continue };
             let at = sequences.iter().position(|(of, ..)| *of == id).unwrap();
             sequences[at].1.push(token);
             logprobs[at].push(logprob.unwrap());

@@ -6,7 +6,7 @@ mod run;
 
 use common::{CONTEXT, TempModel, VOCABULARY};
 use olivine::prelude::*;
-use olivine_lm::{Engine, EngineOptions, Error, Finish, LanguageModel, Request, RequestId, Sampling};
+use olivine_lm::{Engine, EngineOptions, Error, Event, Finish, LanguageModel, Request, RequestId, Sampling};
 use run::{engine, finish, one, request};
 
 #[test]
@@ -130,4 +130,29 @@ fn requests_that_cannot_be_served_are_errors_and_harm_no_other() {
     ] {
         assert!(model.engine(&session, &options).is_err());
     }
+}
+
+#[test]
+fn the_likeliest_tokens_come_with_those_that_ask_for_them() {
+    let file = TempModel::new("llama", "top");
+    let options = EngineOptions::default().slots(2).logprobs(true).top_logprobs(5);
+    let mut asked = engine(&file, options);
+    assert!(asked.add(request(1, 5, 4).top_logprobs(6)).is_err());
+    let mut greedy = request(1, 5, 8).top_logprobs(5);
+    greedy.sampling.temperature = 0.0;
+    let (with, without) = (asked.add(greedy).unwrap(), asked.add(request(2, 4, 8)).unwrap());
+    while !asked.is_idle() {
+        for event in asked.step().unwrap() {
+            let Event::Token { id, token, logprob, top } = event else { continue };
+            if id == without {
+                assert!(top.is_empty());
+                continue;
+            }
+            assert!(id == with && top.len() == 5 && top.is_sorted_by(|a, b| a.1 >= b.1), "{top:?}");
+            assert_eq!((top[0].0, Some(top[0].1)), (token, logprob));
+        }
+    }
+    let wrong = EngineOptions::default().top_logprobs(5);
+    let session = Session::new(Device::Cpu).unwrap();
+    assert!(LanguageModel::load(file.path()).unwrap().engine(&session, &wrong).is_err());
 }

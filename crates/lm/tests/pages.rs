@@ -6,7 +6,7 @@ mod run;
 
 use common::TempModel;
 use olivine::ir::DType;
-use olivine_lm::{Engine, EngineOptions, Finish, Request, RequestId, Share};
+use olivine_lm::{Engine, EngineOptions, Finish, LanguageModel, Request, RequestId, Share};
 use run::{Got, engine, engine_on, finish, one, request};
 
 /// Whether no sequence holds a page, and none is kept once they are forgotten.
@@ -206,4 +206,36 @@ fn drafts_are_verified_and_change_no_token() {
     let stopped = one(&mut drafts, looping(3).stop([end]));
     assert_eq!((&stopped.tokens[..], stopped.finish), (&want[3].tokens[..until], Some(Finish::Stop(end))));
     assert!(all_free(&mut drafts) && all_free(&mut short));
+}
+
+#[test]
+fn a_long_sequence_with_windows_holds_a_few_pages() {
+    let file = TempModel::new("phi3", "window");
+    let model = LanguageModel::load(file.path()).unwrap();
+    for ahead in [false, true] {
+        for share in [Share::Nothing, Share::Chunks, Share::Pages] {
+            let options = EngineOptions::default().chunk(64).logprobs(true).share(share).ahead(ahead);
+            let mut engine = engine(&file, options);
+            let small = engine.cache_bytes();
+            let prompt: Vec<i64> = (0..330).map(|i| (i * 7 + 3) % 150).collect();
+            let id = engine.add(Request::new(prompt.clone(), 300)).unwrap();
+            let mut most = 0;
+            let got = finish(&mut engine, |engine, _| {
+                let (count, available) = engine.pages();
+                most = most.max(count - available);
+            });
+            // A chunk, which a prefix may have too, and what it sees of the one before.
+            assert!(most <= 7, "{most} pages are held");
+            assert_eq!(engine.cache_bytes(), small, "{share:?}");
+            // The scorer keeps all pages.
+            let tokens: Vec<i64> =
+                prompt.iter().copied().chain(got[&id].tokens.iter().map(|(t, _)| *t)).collect();
+            let scores = model.scorer(engine.executable().session()).unwrap().logprobs(&tokens).unwrap();
+            for ((_, found), want) in got[&id].tokens.iter().zip(&scores[prompt.len() - 1..]) {
+                let found = f64::from(f32::from_bits(found.unwrap()));
+                assert!((found - want).abs() < 1e-4, "{found} is not {want}");
+            }
+            assert!(all_free(&mut engine));
+        }
+    }
 }

@@ -43,7 +43,7 @@ fn check_engine(session: &Session, recorded: &Recorded, path: &std::path::Path) 
         let mut found = vec![(Vec::new(), Vec::new()); all.len()];
         while !engine.is_idle() {
             for event in engine.step().unwrap() {
-                let Event::Token { id, token, logprob } = event else { continue };
+                let Event::Token { id, token, logprob, .. } = event else { continue };
                 let at = ids.iter().position(|of| *of == id).unwrap();
                 found[at].0.push(token);
                 found[at].1.push(f64::from(logprob.unwrap()));

@@ -1,5 +1,7 @@
 //! One axis of a resize: where results lie in the operand, and which samples make them. Every backend reads the same
 //! tables, so that all of them choose the same samples.
+//!
+//! Sizes come apart from the operation: its own may be expressions.
 
 use std::ops::Range;
 
@@ -23,25 +25,58 @@ pub struct Filter {
 /// Beyond every position that a sample can have.
 const FAR: f64 = (1u64 << 52) as f64;
 
-/// True when an axis passes through untouched.
-pub fn is_unchanged(op: &Resize, from: &[usize], axis: usize) -> bool {
-    from[axis] == op.sizes[axis] && (scale(op, from, axis) - 1.0).abs() <= 1e-9
+/// One axis of a resize.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ResizedAxis {
+    /// The operand's size.
+    pub input: usize,
+    /// The result's size.
+    pub output: usize,
+    /// The scale, where the model gave one; otherwise it follows from the sizes.
+    pub given: Option<f64>,
 }
 
-fn scale(op: &Resize, from: &[usize], axis: usize) -> f64 {
-    op.scales.as_ref().map_or_else(|| op.sizes[axis] as f64 / from[axis] as f64, |s| s[axis])
+impl ResizedAxis {
+    /// The axes of a resize between two shapes of its rank.
+    pub fn all(op: &Resize, from: &[usize], to: &[usize]) -> Vec<Self> {
+        let of = |(axis, (input, output)): (usize, (&usize, &usize))| ResizedAxis {
+            input: *input,
+            output: *output,
+            given: given_scale(op, axis),
+        };
+        from.iter().zip(to).enumerate().map(of).collect()
+    }
+
+    /// True when the axis passes through untouched.
+    pub fn is_unchanged(&self) -> bool {
+        self.input == self.output && self.given.is_none_or(is_one)
+    }
+
+    fn scale(&self) -> f64 {
+        self.given.unwrap_or(self.output as f64 / self.input as f64)
+    }
+}
+
+/// The scale that the model gave for an axis.
+pub fn given_scale(op: &Resize, axis: usize) -> Option<f64> {
+    op.scales.as_ref().map(|scales| scales[axis])
+}
+
+/// Whether a given scale leaves an axis as it is, where its size stays.
+pub fn is_one(scale: f64) -> bool {
+    (scale - 1.0).abs() <= 1e-9
 }
 
 /// Where position `i` of the result lies in the operand.
-fn coordinate(op: &Resize, from: &[usize], axis: usize, i: usize) -> f64 {
-    let (input, output, scale) = (from[axis] as f64, op.sizes[axis] as f64, scale(op, from, axis));
+fn coordinate(op: &Resize, axis: &ResizedAxis, i: usize) -> f64 {
+    let (input, output, scale) = (axis.input as f64, axis.output as f64, axis.scale());
     // A given scale may stand for a fractional size, which the result's size rounds down.
     let exact = scale * input;
     let centre = (i as f64 + 0.5) / scale;
     let x = match op.coordinates {
         CoordinateMode::HalfPixel => centre - 0.5,
         CoordinateMode::HalfPixelSymmetric => input / 2.0 * (1.0 - output / exact) + centre - 0.5,
-        CoordinateMode::PytorchHalfPixel if op.sizes[axis] == 1 => 0.0,
+        CoordinateMode::PytorchHalfPixel if axis.output == 1 => 0.0,
         CoordinateMode::PytorchHalfPixel => centre - 0.5,
         CoordinateMode::AlignCorners if i == 0 || exact == 1.0 => 0.0,
         CoordinateMode::AlignCorners => i as f64 * (input - 1.0) / (exact - 1.0),
@@ -52,12 +87,12 @@ fn coordinate(op: &Resize, from: &[usize], axis: usize, i: usize) -> f64 {
 }
 
 /// The nearest sample for every position of an axis.
-pub fn nearest(op: &Resize, from: &[usize], axis: usize) -> Result<Vec<usize>, Error> {
-    if is_unchanged(op, from, axis) {
-        return memory::collected(0..from[axis]);
+pub fn nearest(op: &Resize, axis: &ResizedAxis) -> Result<Vec<usize>, Error> {
+    if axis.is_unchanged() {
+        return memory::collected(0..axis.input);
     }
-    memory::collected((0..op.sizes[axis]).map(|i| {
-        let x = coordinate(op, from, axis, i);
+    memory::collected((0..axis.output).map(|i| {
+        let x = coordinate(op, axis, i);
         let at = match op.nearest {
             NearestMode::RoundPreferFloor if x - x.floor() <= 0.5 => x.floor(),
             NearestMode::RoundPreferCeil if x - x.floor() < 0.5 => x.floor(),
@@ -65,19 +100,25 @@ pub fn nearest(op: &Resize, from: &[usize], axis: usize) -> Result<Vec<usize>, E
             NearestMode::Floor => x.floor(),
             NearestMode::Ceil => x.ceil(),
         };
-        (at.max(0.0) as usize).min(from[axis].saturating_sub(1))
+        (at.max(0.0) as usize).min(axis.input.saturating_sub(1))
     }))
+}
+
+/// Samples of a position where no filter is stretched, which no size changes; `None` where downsampling stretches it.
+pub fn fixed_taps(op: &Resize) -> Option<usize> {
+    let taps = if op.mode == ResizeMode::Cubic { 4 } else { 2 };
+    (!op.antialias).then_some(taps)
 }
 
 impl Filter {
     /// The interpolation of an axis; samples outside are the edge's.
-    pub fn new(op: &Resize, from: &[usize], axis: usize) -> Result<Self, Error> {
-        let (input, output) = (from[axis], op.sizes[axis]);
+    pub fn new(op: &Resize, axis: &ResizedAxis) -> Result<Self, Error> {
+        let (input, output) = (axis.input, axis.output);
         let cubic = op.mode == ResizeMode::Cubic;
         // Downsampling with antialiasing stretches the filter by the inverse of the scale.
         // A scale far below one over the size would only repeat the edges, at the cost of a long filter.
         let least = 0.25 / input.max(1) as f64;
-        let shrink = if op.antialias { scale(op, from, axis).max(least).min(1.0) } else { 1.0 };
+        let shrink = if op.antialias { axis.scale().max(least).min(1.0) } else { 1.0 };
         let radius = if cubic { 2.0 } else { 1.0 };
         let lead = (-radius / shrink).floor() as i64 + 1;
         let taps = (2 - 2 * lead) as usize;
@@ -86,7 +127,7 @@ impl Filter {
         let mut filter = Filter { input, output, taps, indices, weights: room };
         let mut weights = memory::zeroed(taps)?;
         for i in 0..output {
-            let x = coordinate(op, from, axis, i).clamp(-FAR, FAR);
+            let x = coordinate(op, axis, i).clamp(-FAR, FAR);
             // The sample before x, strictly: a position on a sample counts as the end of the step towards it.
             let before = x.ceil() - 1.0;
             let ratio = x - before;

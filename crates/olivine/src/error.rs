@@ -111,6 +111,16 @@ pub enum Error {
         /// The nearest name it has.
         nearest: Option<String>,
     },
+    /// An operation for the host that the model does not have.
+    #[error("the model has no operation or node `{name}` to run on the host{}; its operations are {ops}", hint(.nearest))]
+    UnknownHostOp {
+        /// As given.
+        name: String,
+        /// The operations that it has.
+        ops: String,
+        /// The nearest name of a node.
+        nearest: Option<String>,
+    },
     /// An output that cannot be a later run's input.
     #[error("state `{input}` cannot be replaced by output `{output}`: {problem}")]
     BadState {
@@ -166,4 +176,15 @@ pub enum Error {
 
 fn hint(nearest: &Option<String>) -> String {
     nearest.as_ref().map(|n| format!("; did you mean `{n}`?")).unwrap_or_default()
+}
+
+impl Error {
+    /// Whether params were not set yet.
+    pub(crate) fn is_missing_params(&self) -> bool {
+        matches!(
+            self,
+            Error::Cpu(olivine_cpu::Error::MissingParams { .. })
+                | Error::Gpu(olivine_gpu::Error::MissingParams { .. })
+        )
+    }
 }

@@ -7,15 +7,16 @@ use std::time::Duration;
 
 use olivine_compile::Compiled;
 use olivine_cpu::HostBytes;
-use olivine_gpu::{DeviceCaps, Finding, Mask, Program, Record, Tuning, tuning_file};
+use olivine_gpu::{DeviceCaps, Finding, Mask, Program, Ptx, Record, Tuning, tuning_file};
 use olivine_ir::Graph;
 use olivine_kernel::{BoundModule, Kernel};
 
 use crate::cost::{Calibration, Prediction};
 use crate::engine::ModuleDispatch;
+use crate::executable::{HostOps, check_names};
 use crate::{DeviceTensor, Error, Executable, Input, ResidentRun, Session, SessionOptions};
 
-pub use crate::engine::{Lowered, LoweredStep};
+pub use crate::engine::{Branch, Lowered, LoweredStep, Site};
 pub use olivine_compile as compile;
 pub use olivine_cpu as cpu;
 pub use olivine_gpu as gpu;
@@ -27,8 +28,8 @@ pub use olivine_onnx as onnx;
 /// Models built in Rust, with seeded weights or with those of a folder.
 pub mod models {
     pub use crate::models::{
-        Bert, CausalLm, Decoder, DecoderGraph, DecoderOptions, Encoder, PAGE, RecurrentState, seeded_input,
-        seeded_params,
+        Bert, BertSizes, CausalLm, Decoder, DecoderGraph, DecoderOptions, Encoder, PAGE, Pooling,
+        RecurrentState, seeded_input, seeded_params,
     };
 }
 
@@ -42,6 +43,10 @@ pub trait SessionExt {
 
     /// The kernel calls that a compiled graph becomes on the session's device, and what lowering joined.
     fn lowered(&self, compiled: &Compiled) -> Result<Lowered, Error>;
+
+    /// The kernel calls of a graph whose named operations run on the host, with the copies in between; an error that lists its
+    /// operations where it has none of a name. On the CPU all runs on the host.
+    fn lowered_with_host_ops(&self, graph: &Graph, names: &[String]) -> Result<Lowered, Error>;
 
     /// What a run of a compiled graph will take; a device that has no calibration is measured.
     fn predict_compiled(&self, compiled: &Compiled) -> Result<Prediction, Error>;
@@ -94,10 +99,18 @@ impl SessionExt for Session {
         self.inner.engine.lowered(compiled)
     }
 
+    fn lowered_with_host_ops(&self, graph: &Graph, names: &[String]) -> Result<Lowered, Error> {
+        self.inner.check()?;
+        check_names(names, &[graph])?;
+        let host = HostOps::new(self, names)?;
+        let in_parts = host.map(|host| host.lowered(self, graph)).transpose()?.flatten();
+        in_parts.map_or_else(|| self.inner.engine.lowered(&self.inner.compile(graph, false)?), Ok)
+    }
+
     fn predict_compiled(&self, compiled: &Compiled) -> Result<Prediction, Error> {
         self.inner.check()?;
         let calibration = Calibration::load_or_measure(self)?;
-        Ok(calibration.predict(&self.inner.engine.lowered(compiled)?))
+        Ok(calibration.predict(&self.inner.engine.lowered(compiled)?, None))
     }
 
     fn kernel_source(&self, kernel: &Kernel) -> Result<Option<KernelSource>, Error> {
@@ -231,8 +244,8 @@ pub trait OptionsExt {
     /// On wgpu, uses only what browsers offer.
     fn browser_dialect(self, browser_dialect: bool) -> Self;
 
-    /// On Vulkan, launches kernels as PTX where NVIDIA's driver takes it. It is here until it was measured on a card.
-    fn ptx(self, ptx: bool) -> Self;
+    /// On Vulkan, which kernels are launched as PTX where NVIDIA's driver takes it.
+    fn ptx(self, ptx: Ptx) -> Self;
 
     /// Whether only what browsers offer is used.
     fn is_browser_dialect(&self) -> bool;
@@ -258,7 +271,7 @@ impl OptionsExt for SessionOptions {
         SessionOptions { browser_dialect, ..self }
     }
 
-    fn ptx(self, ptx: bool) -> Self {
+    fn ptx(self, ptx: Ptx) -> Self {
         SessionOptions { ptx, ..self }
     }
 

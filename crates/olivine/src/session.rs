@@ -10,7 +10,7 @@ use olivine_files::{CacheFolder, default_cache_dir};
 use olivine_gpu::Driver;
 #[cfg(any(feature = "vulkan", feature = "wgpu"))]
 use olivine_gpu::{DeviceCaps, Tuning};
-use olivine_gpu::{Mask, Record};
+use olivine_gpu::{Mask, Ptx, Record};
 use olivine_ir::{Graph, TensorView};
 
 use crate::cost::Calibration;
@@ -60,7 +60,7 @@ pub struct SessionOptions {
     pub(crate) round_every_op: bool,
     pub(crate) without: Mask,
     pub(crate) browser_dialect: bool,
-    pub(crate) ptx: bool,
+    pub(crate) ptx: Ptx,
     pub(crate) wgsl: bool,
 }
 
@@ -114,7 +114,8 @@ pub enum Precision {
     #[default]
     Exact,
     /// On GPUs with f16, matmuls, convolutions and attention multiply f16 operands; their weights are stored in f16. Results
-    /// have about three digits, and numbers beyond 65,504 overflow. Elsewhere it is [`Precision::Exact`].
+    /// have about three digits, and numbers beyond 65,504 overflow. Packed weights stay packed, and what is multiplied by them may be
+    /// rounded to f16. Elsewhere it is [`Precision::Exact`].
     Fast,
 }
 
@@ -251,6 +252,11 @@ impl Session {
     /// The device.
     pub fn device(&self) -> &Device {
         &self.inner.device
+    }
+
+    /// Whether matmuls of f32 multiply f16 operands: [`Precision::Fast`] on a device that can.
+    pub fn multiplies_f16(&self) -> bool {
+        self.inner.narrow
     }
 
     /// The device's own name and its driver's.

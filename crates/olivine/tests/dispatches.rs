@@ -117,12 +117,13 @@ fn what_lowering_joins_in_a_layer_of_llama_is_listed() {
 #[test]
 fn matmuls_with_packed_weights_that_read_the_same_x_share_its_digits() {
     let mut g = Graph::new("shared");
-    let x = g.input("x", DType::F16, [1, 512]).unwrap();
+    // Digits that fit in workgroup memory are made by every workgroup; these are more.
+    let x = g.input("x", DType::F16, [2, 16384]).unwrap();
     let w: Vec<_> = [BlockFormat::Q4_K, BlockFormat::Q4_K, BlockFormat::Q6_K]
         .into_iter()
         .enumerate()
         .map(|(i, format)| {
-            g.param_of(&format!("w{i}"), TensorType::packed(format, [512, 512]).unwrap()).unwrap()
+            g.param_of(&format!("w{i}"), TensorType::packed(format, [16384, 16384]).unwrap()).unwrap()
         })
         .collect();
     let (a, b, c) = (g.dequant_matmul(x, w[0]).unwrap(), g.dequant_matmul(x, w[1]).unwrap(), {

@@ -7,17 +7,20 @@ use olivine::internals::ExecutableExt;
 use olivine::internals::models::{seeded_input, seeded_params};
 use olivine::prelude::*;
 use olivine_ir::op::{
-    Direction, PadMode, PoolKind, Recurrent, RecurrentKind, RecurrentLayer, ReduceKind, ScatterMode, Stft,
-    Window,
+    Direction, PadMode, PoolKind, Recurrent, RecurrentKind, RecurrentLayer, ReduceKind, ResizeMode,
+    ScatterMode, Stft, Window,
 };
-use olivine_ir::{Error as GraphError, Shape, ValueId};
+use olivine_ir::{Def, Dim, Error as GraphError, Shape, ValueId, open_symbol};
 
 /// A layer on top of an image `[batch, 8, height, width]`.
 type Layer = fn(&mut Graph, ValueId) -> Result<ValueId, GraphError>;
 
+/// A layer, and the plans that it needs on the CPU and on Vulkan.
+type LayerCase = (&'static str, Layer, usize, Option<usize>);
+
 /// The layers, and the plans that sizes from 9 on need, on the CPU and on Vulkan; none where many classes of reductions
 /// come before the layer, or each size has a plan of its own.
-const LAYERS: [(&str, Layer, usize, Option<usize>); 14] = [
+const LAYERS: [LayerCase; 14] = [
     ("convolution", |g, x| conv(g, x, [16, 8, 3, 3], Window::same(2, 1, 1), 1), 1, Some(8)),
     ("convolution with a stride", |g, x| conv(g, x, [16, 8, 3, 3], Window::same(2, 2, 1), 1), 1, Some(8)),
     ("pointwise convolution", |g, x| conv(g, x, [24, 8, 1, 1], Window::unit(2), 1), 1, Some(8)),
@@ -29,7 +32,7 @@ const LAYERS: [(&str, Layer, usize, Option<usize>); 14] = [
             g.conv_transpose(x, w, None, Window::same(2, 2, 0), 1, &[0, 0])
         },
         1,
-        None,
+        Some(8),
     ),
     (
         "pools",
@@ -130,10 +133,63 @@ const LAYERS: [(&str, Layer, usize, Option<usize>); 14] = [
     ),
 ];
 
-fn conv(
+/// Layers whose kernels read tables that follow from sizes.
+const TABLE_LAYERS: [LayerCase; 4] = [
+    (
+        "transposed convolution with padding",
+        |g, x| {
+            let w = g.param("w", DType::F32, [8, 3, 4, 5])?;
+            let window = Window { strides: vec![3, 2], pads: vec![(1, 0), (2, 1)], dilations: vec![1, 2] };
+            g.conv_transpose(x, w, None, window, 2, &[1, 0])
+        },
+        1,
+        None,
+    ),
+    (
+        "convolution of volumes",
+        |g, x| {
+            let x = g.stack(&[x, x], 1)?;
+            conv(g, x, [4, 2, 3, 3, 3], Window::same(3, 1, 1), 1)
+        },
+        1,
+        Some(8),
+    ),
+    (
+        "nearest samples",
+        |g, x| {
+            let [batch, channels, height, width] = sizes_of(g, x);
+            let x = g.resize(x, &[batch, channels, height * 2, width * 2], ResizeMode::Nearest)?;
+            g.resize(x, &[batch, channels, width + 3, Dim::from(21)], ResizeMode::Nearest)
+        },
+        1,
+        Some(8),
+    ),
+    (
+        "interpolation",
+        |g, x| {
+            let [batch, channels, height, width] = sizes_of(g, x);
+            let x = g.resize(x, &[batch, channels, height * 2, width * 2 - 1], ResizeMode::Linear)?;
+            g.resize(x, &[batch, channels, height, height + width], ResizeMode::Cubic)
+        },
+        1,
+        Some(8),
+    ),
+];
+
+/// The sizes of an input, named ones as symbols.
+fn sizes_of(g: &Graph, x: ValueId) -> [Dim; 4] {
+    let value = &g.values()[x.index()];
+    let Def::Input { dims, .. } = &value.def else { panic!("no input") };
+    std::array::from_fn(|axis| match dims.get(axis).and_then(Option::as_ref) {
+        Some(name) => open_symbol(name).unwrap().with_value(value.ty.shape[axis] as i64).unwrap(),
+        None => value.ty.shape[axis].into(),
+    })
+}
+
+fn conv<const RANK: usize>(
     g: &mut Graph,
     x: ValueId,
-    filters: [usize; 4],
+    filters: [usize; RANK],
     window: Window,
     groups: usize,
 ) -> Result<ValueId, GraphError> {
@@ -161,14 +217,22 @@ fn compiled(session: &Session, graph: &Graph) -> Executable {
 
 #[test]
 fn a_few_plans_serve_layers_of_all_sizes() {
-    let mut random = 23u64;
+    few_plans_serve(&LAYERS, 23);
+}
+
+#[test]
+fn a_few_plans_serve_layers_whose_tables_follow_from_sizes() {
+    few_plans_serve(&TABLE_LAYERS, 29);
+}
+
+fn few_plans_serve(layers: &[LayerCase], mut random: u64) {
     let mut below = |n: u64| {
         random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         ((random >> 33) % n) as usize
     };
     for (device, runs) in [(Device::Cpu, 25), (Device::Vulkan, 10)] {
         let session = Session::new(device.clone()).unwrap();
-        for (name, layer, on_cpu, on_vulkan) in LAYERS {
+        for &(name, layer, on_cpu, on_vulkan) in layers {
             let open = compiled(&session, &graph(layer, [2, 16, 16], true));
             for _ in 0..runs {
                 // Sizes that differ from each other, and from those that layers have.
@@ -189,6 +253,48 @@ fn a_few_plans_serve_layers_of_all_sizes() {
             let few = most.is_none_or(|most| open.compiled() <= most + 1);
             assert!(few, "{device:?}: {name}: {} plans, {:#?}", open.compiled(), open.guards());
         }
+    }
+}
+
+#[test]
+fn sizes_that_resizes_and_transposed_convolutions_cannot_take_are_errors_and_others_go_on() {
+    let less: Layer = |g, x| {
+        let [batch, channels, height, width] = sizes_of(g, x);
+        g.resize(x, &[batch, channels, height - 5, width * (1 << 20)], ResizeMode::Linear)
+    };
+    let cut: Layer = |g, x| {
+        let w = g.param("w", DType::F32, [8, 4, 3, 3])?;
+        g.conv_transpose(x, w, None, Window::same(2, 2, 4), 1, &[0, 0])
+    };
+    for device in [Device::Cpu, Device::Vulkan] {
+        let session = Session::new(device.clone()).unwrap();
+        let run = |open: &Executable, sizes: [usize; 3]| {
+            let x = Tensor::zeros(DType::F32, [sizes[0], 8, sizes[1], sizes[2]]).unwrap();
+            open.run([("x", &x)]).map(|out| out["y"].shape().dims().to_vec()).map_err(|e| e.to_string())
+        };
+        let open = compiled(&session, &graph(less, [1, 8, 1], true));
+        assert_eq!(run(&open, [1, 7, 1]).unwrap(), [1, 8, 2, 1 << 20], "{device:?}");
+        // Fewer than none, none, and more than memory has.
+        let problem = run(&open, [1, 3, 1]).unwrap_err();
+        for part in ["-2", "height = 3"] {
+            assert!(problem.contains(part), "{device:?}: {problem}");
+        }
+        assert_eq!(run(&open, [1, 5, 1]).unwrap(), [1, 8, 0, 1 << 20], "{device:?}");
+        // A size of 0 has no expressions.
+        let problem = run(&open, [0, 7, 1]).unwrap_err();
+        assert!(problem.contains("batch"), "{device:?}: {problem}");
+        let problem = run(&open, [100, 900, 100]).unwrap_err();
+        assert!(!problem.is_empty(), "{device:?}");
+        assert_eq!(run(&open, [1, 6, 1]).unwrap(), [1, 8, 1, 1 << 20], "{device:?}");
+
+        let open = compiled(&session, &graph(cut, [1, 8, 8], true));
+        assert_eq!(run(&open, [2, 9, 7]).unwrap(), [2, 4, 11, 7], "{device:?}");
+        let problem = run(&open, [2, 9, 3]).unwrap_err();
+        for part in ["conv_transpose", "width = 3"] {
+            assert!(problem.contains(part), "{device:?}: {problem}");
+        }
+        assert!(run(&open, [0, 9, 7]).unwrap().contains(&0), "{device:?}");
+        assert_eq!(run(&open, [1, 4, 5]).unwrap(), [1, 4, 1, 3], "{device:?}");
     }
 }
 

@@ -88,6 +88,18 @@ pub struct DeviceCaps {
     pub ptx: Option<Capability>,
 }
 
+/// Which kernels are launched as PTX where NVIDIA's driver takes it (`VK_NVX_binary_import`); none under validation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ptx {
+    /// None.
+    Off,
+    /// Those that have no other form: matmuls by warpgroups, on Hopper.
+    #[default]
+    Warpgroups,
+    /// All that can be, to try them: most are slower than as SPIR-V.
+    All,
+}
+
 /// Features that a session can leave out, so that every path is exercised on one machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mask {
@@ -124,6 +136,7 @@ impl DeviceCaps {
         if mask.matrices || mask.subgroups {
             self.target.matrices.clear();
             self.target.fragments = None;
+            self.target.warpgroups = false;
         }
         self
     }

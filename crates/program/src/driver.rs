@@ -120,6 +120,8 @@ pub enum KernelSource {
     Spirv(Vec<u32>),
     /// WGSL text, on wgpu.
     Wgsl(String),
+    /// PTX text, on Vulkan, of kernels that have no other form.
+    Ptx(String),
 }
 
 /// What a recording takes the time of.

@@ -25,7 +25,8 @@ pub fn ask_fragments<D: Driver>(driver: &D) -> Option<Fragments> {
     if !target.matrices.contains(&shape) || target.subgroup != Some(LANES) {
         return None;
     }
-    let reported = run(driver, kernel(target).ok()?).ok()?;
+    let bytes = run_once(driver, kernel(target).ok()?, u64::from(LANES * REPORTED * 4)).ok()?;
+    let reported = bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b));
     expected(fragments).eq(reported).then_some(fragments)
 }
 
@@ -87,8 +88,8 @@ fn write<'k>(k: &'k Builder) {
     }
 }
 
-fn run<D: Driver>(device: &D, kernel: Kernel) -> Result<Vec<f32>, Error> {
-    let bytes = u64::from(LANES * REPORTED * 4);
+/// Runs one workgroup of a kernel that only writes, and returns the bytes of its one buffer.
+pub(crate) fn run_once<D: Driver>(device: &D, kernel: Kernel, bytes: u64) -> Result<Vec<u8>, Error> {
     let program = Program {
         kernels: vec![Arc::new(kernel)],
         buffers: vec![BufferDecl { content: Content::Arena, bytes }],
@@ -107,7 +108,7 @@ fn run<D: Driver>(device: &D, kernel: Kernel) -> Result<Vec<f32>, Error> {
         bytes,
     };
     let pipelines = device.pipelines(&program.kernels, false)?;
-    let buffer = device.allocate(bytes, "elements of matrices")?;
+    let buffer = device.allocate(bytes, "answers of a device")?;
     let mut recording = device.record(Commands {
         program: &program,
         dispatches: &[dispatch],
@@ -122,7 +123,7 @@ fn run<D: Driver>(device: &D, kernel: Kernel) -> Result<Vec<f32>, Error> {
     device.wait(&mut recording)?;
     let mut reported = vec![0; bytes as usize];
     device.read(&buffer, 0, &mut reported)?;
-    Ok(reported.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect())
+    Ok(reported)
 }
 
 #[cfg(test)]

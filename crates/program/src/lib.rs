@@ -29,10 +29,12 @@ mod parallel;
 mod program;
 mod shared_pipelines;
 mod sizing;
+mod subgroups;
+mod table;
 mod tuning;
 
 pub use caps::{
-    ALIGNMENT, Addressing, DeviceCaps, DeviceKind, DeviceOrder, Mask, PROCESSOR_CLASS, SOFTWARE_CLASS,
+    ALIGNMENT, Addressing, DeviceCaps, DeviceKind, DeviceOrder, Mask, PROCESSOR_CLASS, Ptx, SOFTWARE_CLASS,
     device_order,
 };
 pub use driver::{Commands, Driver, KernelSource, ModuleCall, Timing};
@@ -45,4 +47,6 @@ pub use parallel::in_parallel;
 pub use program::{BufferDecl, BufferId, Content, Dispatch, KernelId, Port, Program, Slice};
 pub use shared_pipelines::{PipelineKey, SharedPipelines};
 pub use sizing::{SizedDispatch, SizedProgram, SizedSlice, Sizing};
+pub use subgroups::ask_subgroups;
+pub use table::{HostTable, SizedTable};
 pub use tuning::{Decision, Record};

@@ -32,6 +32,8 @@ pub enum Content {
     Output(usize),
     /// A constant of the graph.
     Constant(Tensor),
+    /// Numbers that follow from the sizes of a run; each run's memory has its own.
+    Table(Tensor),
     /// A param by name.
     Param(String, TensorType),
     /// What load-time dispatches make. Executables of one model share it by `key`, where there is one.
@@ -160,7 +162,12 @@ impl Program {
 
     /// Bytes on the device for one run, beside params and what is packed from them.
     pub fn run_bytes(&self) -> u64 {
-        self.total(|c| matches!(c, Content::Arena | Content::Gates | Content::Input(_) | Content::Output(_)))
+        self.total(|content| {
+            matches!(
+                content,
+                Content::Arena | Content::Gates | Content::Input(_) | Content::Output(_) | Content::Table(_)
+            )
+        })
     }
 
     pub(crate) fn total(&self, of: impl Fn(&Content) -> bool) -> u64 {

@@ -6,7 +6,8 @@ use olivine_ir::size::{ArenaLayout, Bindings, Error as SizeError, Slot, Table};
 use olivine_ir::{Dim, Shape};
 
 use crate::Error;
-use crate::program::{BufferId, Dispatch, Program, Slice};
+use crate::program::{BufferId, Content, Dispatch, Program, Slice};
+use crate::table::SizedTable;
 
 /// A range of a buffer whose numbers may be expressions.
 #[derive(Clone, Copy, Debug)]
@@ -53,6 +54,8 @@ pub struct SizedProgram {
     pub arena: Option<BufferId>,
     /// What bytes of buffers are multiples of.
     pub alignment: u64,
+    /// Buffers whose content follows from sizes.
+    pub tables: Vec<(BufferId, SizedTable)>,
 }
 
 /// A number of a program.
@@ -80,6 +83,15 @@ struct ArenaArg {
     offset: Slot,
 }
 
+/// A buffer whose content follows from sizes.
+#[derive(Debug)]
+struct TableBuffer {
+    buffer: usize,
+    table: SizedTable,
+    sizes: Vec<Slot>,
+    bytes: Slot,
+}
+
 /// Which numbers of a program are expressions, and where they go.
 #[derive(Debug, Default)]
 pub struct Sizing {
@@ -91,6 +103,7 @@ pub struct Sizing {
     layout_bytes: Vec<Slot>,
     arena: Option<BufferId>,
     alignment: u64,
+    tables: Vec<TableBuffer>,
     /// All dispatches of a run, where some have no workgroups for some sizes: a program has those that run.
     all: Option<Vec<Dispatch>>,
 }
@@ -129,6 +142,12 @@ impl Sizing {
                     sizing.arena_args.push(ArenaArg { dispatch, arg, buffer, offset });
                 }
             }
+        }
+        for (buffer, table) in program.tables {
+            let sizes = table.sizes.iter().map(|size| sizing.table.add(*size).map_err(no_sizes));
+            let sizes = sizes.collect::<Result<_, Error>>()?;
+            let bytes = sizing.table.add(table.bytes).map_err(no_sizes)?;
+            sizing.tables.push(TableBuffer { buffer: buffer.0 as usize, table, sizes, bytes });
         }
         sizing.layout = program.layout;
         Ok(Some(sizing))
@@ -180,6 +199,11 @@ impl Sizing {
         self.table.evaluate(sizes, &mut values).map_err(no_sizes)?;
         for (target, slot) in &self.numbers {
             self.write(program, *target, values[slot.index()])?;
+        }
+        for TableBuffer { buffer, table, sizes, bytes } in &self.tables {
+            let sizes: Vec<usize> = sizes.iter().map(|slot| values[slot.index()] as usize).collect();
+            let table = table.of(&sizes, values[bytes.index()] as usize).map_err(Error::Sizes)?;
+            program.buffers[*buffer].content = Content::Table(table);
         }
         let bytes: Vec<u64> = self.layout_bytes.iter().map(|slot| values[slot.index()] as u64).collect();
         let mut offsets = vec![0; bytes.len()];

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::Instant;
 
+use olivine::internals::models::{Bert, BertSizes, Pooling};
 use olivine::ir::Tensor;
 use olivine::{Executable, Model, Session};
+use olivine_gguf::Gguf;
 use olivine_tokenizer::{Json, Tokenizer};
 use tokio::sync::oneshot;
 
@@ -19,13 +21,6 @@ use crate::status::{State, Status, Watch};
 const LARGEST_FILE: u64 = 1 << 28;
 /// Texts of one run.
 const BATCH: usize = 16;
-
-/// How the hidden states of a text become one vector.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Pooling {
-    Mean,
-    First,
-}
 
 /// A compiled encoder with its tokenizer.
 pub(crate) struct Encoder {
@@ -54,8 +49,11 @@ fn read(path: &Path) -> Result<String, Error> {
 }
 
 impl Encoder {
-    /// Loads the encoder of a folder; `None` if the path is something else.
+    /// Loads the encoder of a folder or of a GGUF file; `None` if the path is something else.
     pub(crate) fn load(path: &Path, session: &Session) -> Result<Option<Self>, Error> {
+        if path.is_file() {
+            return Encoder::of_gguf(path, session);
+        }
         let config = path.join("config.json");
         if !path.is_dir() || !config.is_file() {
             return Ok(None);
@@ -77,6 +75,19 @@ impl Encoder {
         let tokenizer = Arc::new(Tokenizer::from_folder(path)?);
         let executable = session.compile(&Model::load(path)?)?;
         Ok(Some(Encoder { executable, tokenizer, pooling: pooling(path)?, context, hidden, vocabulary }))
+    }
+
+    fn of_gguf(path: &Path, session: &Session) -> Result<Option<Self>, Error> {
+        // What is no GGUF file is the language model's to report.
+        let Ok(file) = Gguf::open(path) else { return Ok(None) };
+        if !Bert::is_in(&file) {
+            return Ok(None);
+        }
+        let BertSizes { context, hidden, vocabulary, pooling } = Bert::sizes(&file)?;
+        let tokenizer = Arc::new(Tokenizer::from_gguf(file.metadata())?);
+        let bert = Bert::of_gguf(&file)?;
+        let executable = session.compile(&Model::from_graph(bert.graph().clone(), bert.params()))?;
+        Ok(Some(Encoder { executable, tokenizer, pooling, context, hidden, vocabulary }))
     }
 
     /// A vector of length 1 for each text.

@@ -76,6 +76,7 @@ pub(crate) struct Metrics {
     pub(crate) busy: Number,
     pub(crate) waiting: Number,
     pub(crate) cache_bytes: Number,
+    pub(crate) plans: Number,
     pub(crate) connections: Number,
     pub(crate) first_token: Histogram,
     pub(crate) between_tokens: Histogram,
@@ -120,11 +121,16 @@ impl Metrics {
             ("olivine_slots_busy", "Slots with a sequence.", &self.busy),
             ("olivine_queue_length", "Sequences that wait for a slot.", &self.waiting),
             ("olivine_cache_bytes", "Bytes of key-value caches on the device.", &self.cache_bytes),
+            ("olivine_plans", "Plans that the model is compiled to.", &self.plans),
             ("olivine_connections", "Open connections.", &self.connections),
         ];
         for (name, help, number) in gauges {
             head(&mut out, name, help, "gauge");
             let _ = writeln!(out, "{name} {}", number.get());
+        }
+        if let Some(bytes) = resident_bytes() {
+            head(&mut out, "process_resident_memory_bytes", "Resident memory of the process.", "gauge");
+            let _ = writeln!(out, "process_resident_memory_bytes {bytes}");
         }
         head(&mut out, "olivine_healthy", "Whether requests can be served.", "gauge");
         let _ = writeln!(out, "olivine_healthy {}", u8::from(healthy));
@@ -135,6 +141,13 @@ impl Metrics {
         self.request.write(&mut out, "olivine_request_seconds", "From a request to the end of its response.");
         out
     }
+}
+
+/// Resident memory of this process, read from the system's file where there is one.
+fn resident_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
 fn head(out: &mut String, name: &str, help: &str, kind: &str) {

@@ -32,7 +32,7 @@ pub(crate) struct Language {
 }
 
 impl ServedModel {
-    /// Loads a language model from a GGUF file or a folder, or a BERT encoder from a folder, and compiles it.
+    /// Loads a language model from a GGUF file or a folder, or a BERT encoder from either, and compiles it.
     ///
     /// `options` are for language models. Its [`EngineOptions::logprobs`] decides whether requests may ask for them.
     pub fn load(path: impl AsRef<Path>, session: &Session, options: &EngineOptions) -> Result<Self, Error> {

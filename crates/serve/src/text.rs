@@ -1,14 +1,18 @@
 //! The text of a sequence as its tokens come: whole characters, and never a part of a stop string.
 
+use std::sync::Arc;
+
 use olivine_tokenizer::{TokenStream, Tokenizer};
 
 use crate::stop::StopStrings;
 
 /// A token that was generated.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Token {
     pub(crate) id: u32,
     pub(crate) logprob: Option<f32>,
+    /// The likeliest tokens with their log-probabilities, as many as were asked for.
+    pub(crate) top: Vec<(u32, f32)>,
 }
 
 /// Text that can be shown, with the tokens that begin in it.
@@ -22,7 +26,11 @@ pub(crate) struct Piece {
 /// The text of one sequence.
 pub(crate) struct Assembly<'t> {
     stream: TokenStream<'t>,
+    /// For tokens that are [`Assembly::markers`].
+    marked: TokenStream<'t>,
     stops: StopStrings,
+    /// Control tokens whose text is shown.
+    markers: Arc<[u32]>,
     keep_tokens: bool,
     /// Bytes of text so far, and how many of them were shown.
     total: usize,
@@ -32,15 +40,22 @@ pub(crate) struct Assembly<'t> {
 }
 
 impl<'t> Assembly<'t> {
-    pub(crate) fn new(tokenizer: &'t Tokenizer, stops: Vec<String>, keep_tokens: bool) -> Self {
+    pub(crate) fn new(
+        tokenizer: &'t Tokenizer,
+        stops: Vec<String>,
+        markers: Arc<[u32]>,
+        keep_tokens: bool,
+    ) -> Self {
         let (stream, stops) = (tokenizer.stream().continued(), StopStrings::new(stops));
-        Assembly { stream, stops, keep_tokens, total: 0, shown: 0, pending: Vec::new() }
+        let marked = tokenizer.stream().continued().keep_special();
+        Assembly { stream, marked, stops, markers, keep_tokens, total: 0, shown: 0, pending: Vec::new() }
     }
 
     /// What can be shown with another token, and whether a stop string ends the text.
     pub(crate) fn push(&mut self, token: Token) -> (Piece, bool) {
         // Models have rows for more tokens than their vocabulary; those have no text.
-        let more = self.stream.push(token.id).unwrap_or_default();
+        let stream = if self.markers.contains(&token.id) { &mut self.marked } else { &mut self.stream };
+        let more = stream.push(token.id).unwrap_or_default();
         if self.keep_tokens {
             self.pending.push((self.total, token));
         }
@@ -84,10 +99,11 @@ mod tests {
 
     fn run(ids: &[u32], stops: &[&str]) -> (Vec<Piece>, bool) {
         let tokenizer = tokenizer();
-        let mut text = Assembly::new(&tokenizer, stops.iter().map(|s| s.to_string()).collect(), true);
+        let mut text =
+            Assembly::new(&tokenizer, stops.iter().map(|s| s.to_string()).collect(), Arc::new([]), true);
         let mut pieces = Vec::new();
         for id in ids {
-            let (piece, stopped) = text.push(Token { id: *id, logprob: None });
+            let (piece, stopped) = text.push(Token { id: *id, logprob: None, top: Vec::new() });
             pieces.push(piece);
             if stopped {
                 return (pieces, true);

@@ -19,6 +19,8 @@ pub(crate) struct Job {
     pub(crate) request: Request,
     /// Strings that end the text and are not part of it.
     pub(crate) stops: Vec<String>,
+    /// Control tokens whose text is shown.
+    pub(crate) markers: Arc<[u32]>,
     /// Whether tokens are wanted beside the text.
     pub(crate) keep_tokens: bool,
     /// Its number among the choices of its HTTP request.
@@ -173,7 +175,7 @@ impl Worker<'_> {
             return;
         }
         let prompt = job.request.prompt.len();
-        let text = Assembly::new(self.tokenizer, job.stops, job.keep_tokens);
+        let text = Assembly::new(self.tokenizer, job.stops, job.markers, job.keep_tokens);
         let added = self.engine.add(job.request);
         let active = Active {
             text,
@@ -216,11 +218,16 @@ impl Worker<'_> {
         metrics.waiting.set(self.engine.waiting());
         metrics.busy.set(self.active.len().saturating_sub(self.engine.waiting()));
         metrics.cache_bytes.set(self.engine.cache_bytes());
+        metrics.plans.set(self.engine.compiled());
     }
 
     fn take(&mut self, event: Event) {
         match event {
-            Event::Token { id, token, logprob } => self.token(id, token, logprob),
+            Event::Token { id, token, logprob, top } => {
+                let known = |id: i64| u32::try_from(id).unwrap_or(u32::MAX);
+                let top = top.into_iter().map(|(id, logprob)| (known(id), logprob)).collect();
+                self.token(id, Token { id: known(token), logprob, top });
+            }
             Event::End { id, finish } => {
                 let reason = match finish {
                     Finish::Stop(_) | Finish::Constraint => Reason::Stop,
@@ -231,7 +238,7 @@ impl Worker<'_> {
         }
     }
 
-    fn token(&mut self, id: RequestId, token: i64, logprob: Option<f32>) {
+    fn token(&mut self, id: RequestId, token: Token) {
         // Of a sequence that a stop string has ended, more tokens may be in the same step.
         let Some(active) = self.active.get_mut(&id) else { return };
         let now = Instant::now();
@@ -243,8 +250,7 @@ impl Worker<'_> {
         active.last = now;
         active.generated += 1;
         metrics.generated_tokens.add(1);
-        let (piece, stopped) =
-            active.text.push(Token { id: u32::try_from(token).unwrap_or(u32::MAX), logprob });
+        let (piece, stopped) = active.text.push(token);
         if !piece.text.is_empty() || !piece.tokens.is_empty() {
             active.send(Progress::Text(piece));
         }
@@ -341,7 +347,8 @@ mod tests {
             request.constraint = constraint;
             let permit = admission.take(1).unwrap().remove(0);
             let (stops, updates, begun) = (Vec::new(), updates.clone(), Instant::now());
-            let job = Job { request, stops, keep_tokens: false, choice, updates, permit, begun };
+            let markers = Arc::new([]);
+            let job = Job { request, stops, markers, keep_tokens: false, choice, updates, permit, begun };
             commands.send(Command::Add(Box::new(job))).unwrap();
         }
         drop(updates);

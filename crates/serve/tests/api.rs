@@ -178,6 +178,38 @@ fn log_probabilities_belong_to_the_tokens_of_the_text() {
     assert_eq!(without_control(&bytes), want);
 }
 
+#[test]
+fn the_likeliest_tokens_come_in_order_and_hold_the_greedy_one() {
+    let server = serve(2, options());
+    let greedy = json!({ "logprobs": true, "top_logprobs": 4, "temperature": 0, "ignore_eos": true });
+    let found = posted(&server, CHAT, &chat("abc", greedy.clone()));
+    let content = found["choices"][0]["logprobs"]["content"].as_array().unwrap();
+    assert_eq!(content.len(), 24);
+    for token in content {
+        let top = token["top_logprobs"].as_array().unwrap();
+        let values: Vec<f64> = top.iter().map(|top| top["logprob"].as_f64().unwrap()).collect();
+        assert!(top.len() == 4 && values.is_sorted_by(|a, b| a >= b), "{token}");
+        assert_eq!((&top[0]["bytes"], &top[0]["logprob"]), (&token["bytes"], &token["logprob"]));
+        assert!(values.iter().map(|x| x.exp()).sum::<f64>() <= 1.0 + 1e-5);
+    }
+    // A stream has the same.
+    let mut streamed = chat("abc", greedy);
+    streamed["stream"] = json!(true);
+    let events = begin(&server, CHAT, &streamed).events();
+    let tokens = |event: &Value| event["choices"][0]["logprobs"]["content"].as_array().cloned();
+    assert_eq!(&events.iter().filter_map(tokens).flatten().collect::<Vec<_>>(), content);
+    // Of completions, by text, with the one that was chosen.
+    let drawn = json!({ "logprobs": 2, "temperature": 2, "ignore_eos": true });
+    let found = posted(&server, TEXT, &text(json!("abc"), drawn));
+    let logprobs = &found["choices"][0]["logprobs"];
+    let top = logprobs["top_logprobs"].as_array().unwrap();
+    assert_eq!(top.len(), 24);
+    for (i, top) in top.iter().map(|top| top.as_object().unwrap()).enumerate() {
+        // Tokens that are no characters have the same text.
+        assert!((1..=3).contains(&top.len()) && top.contains_key(logprobs["tokens"][i].as_str().unwrap()));
+    }
+}
+
 /// The text of bytes in which control tokens are written out.
 fn without_control(bytes: &[u8]) -> String {
     let mut text = String::from_utf8_lossy(bytes).into_owned();
@@ -288,8 +320,24 @@ fn bad_requests_are_errors_of_the_client_that_name_the_field() {
         (chat("a", json!({ "logit_bias": { "x": 1 } })), 400, "a token's number"),
         (chat("a", json!({ "logit_bias": { "1": 101 } })), 400, "-100 to 100"),
         (chat("a", json!({ "logit_bias": { "99999": 1 } })), 400, "not below"),
-        (chat("a", json!({ "tools": [{ "type": "function" }] })), 400, "not supported"),
-        (chat("a", json!({ "logprobs": true, "top_logprobs": 3 })), 400, "not supported"),
+        (chat("a", json!({ "tools": [{ "type": "function" }] })), 400, "`tools[0].function` is missing"),
+        (
+            chat("a", json!({ "tools": [{ "type": "function", "function": { "name": "f" } }] })),
+            400,
+            "template does not say how tools are called",
+        ),
+        (chat("a", json!({ "tool_choice": "required" })), 400, "needs `tools`"),
+        (chat("a", json!({ "logprobs": true, "top_logprobs": 21 })), 400, "from 0 to 20"),
+        (chat("a", json!({ "top_logprobs": 3 })), 400, "needs `logprobs`"),
+        (chat("a", json!({ "tempreature": 1 })), 400, "`tempreature` is not supported"),
+        (chat("a", json!({ "reasoning_effort": "low" })), 400, "`reasoning_effort` is not supported"),
+        (chat("a", json!({ "functions": [{ "name": "f" }] })), 400, "`functions` is not supported"),
+        (chat("a", json!({ "service_tier": "priority" })), 400, "one tier"),
+        (
+            chat("a", json!({ "stream": true, "stream_options": { "include_all": true } })),
+            400,
+            "`stream_options.include_all` is not supported",
+        ),
         (chat("a", json!({ "response_format": { "type": "xml" } })), 400, "`response_format.type`"),
     ];
     for (body, status, words) in cases {
@@ -306,7 +354,8 @@ fn bad_requests_are_errors_of_the_client_that_name_the_field() {
         (text(json!(long), json!({})), "the context holds"),
         (text(json!("a"), json!({ "suffix": "b" })), "not supported"),
         (text(json!("a"), json!({ "best_of": 3 })), "best_of"),
-        (text(json!("a"), json!({ "logprobs": 3 })), "not supported"),
+        (text(json!("a"), json!({ "logprobs": 6 })), "from 0 to 5"),
+        (text(json!("a"), json!({ "messages": [] })), "`messages` is not supported"),
     ];
     for (body, words) in cases {
         refused(&server, TEXT, &body, 400, words);

@@ -95,3 +95,26 @@ fn what_an_encoder_cannot_do_is_an_error_of_the_client() {
     let unknown = ServedModel::load(model::encoder("max_tokens"), &session(), &EngineOptions::default());
     assert!(unknown.is_err_and(|error| error.to_string().contains("max_tokens")));
 }
+
+#[test]
+fn a_gguf_file_has_the_vectors_of_its_folder() {
+    for (pooling, number) in [("mean_tokens", 1), ("cls_token", 2)] {
+        let folder = model::encoder(pooling);
+        let file = model::encoder_gguf(&folder, number);
+        let [of_folder, of_file] = [&folder, &file].map(|path| {
+            let loaded = ServedModel::load(path, &session(), &EngineOptions::default()).unwrap();
+            let server = Server::start(loaded, options()).unwrap();
+            let input = json!(["a", "q z b", "a b c d e f g h i j"]);
+            vectors(&posted(&server, "/v1/embeddings", &json!({ "model": NAME, "input": input })))
+        });
+        assert_eq!(of_file.len(), 3);
+        for (a, b) in of_folder.iter().zip(&of_file) {
+            assert!(close(a, b), "{a:?} {b:?}");
+        }
+    }
+    // A pooling that is not known is an error that names it.
+    let folder = model::encoder("mean_tokens");
+    let wrong = model::encoder_gguf(&folder, 4);
+    let error = ServedModel::load(&wrong, &session(), &EngineOptions::default()).err().unwrap().to_string();
+    assert!(error.contains("bert.pooling_type"), "{error}");
+}

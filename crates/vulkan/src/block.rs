@@ -246,6 +246,11 @@ impl Block {
         self.address = unsafe { self.context.raw.get_buffer_device_address(&info) };
     }
 
+    /// Whether the host reaches it.
+    pub(crate) fn is_mapped(&self) -> bool {
+        self.mapped.is_some()
+    }
+
     /// The mapped bytes of a range, if it is in the block.
     fn at(&self, offset: u64, len: usize) -> Option<*mut u8> {
         let inside = offset.checked_add(len as u64).is_some_and(|end| end <= self.bytes);

@@ -5,7 +5,7 @@ use std::ffi::CStr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ash::{ext, khr, nvx, vk};
-use olivine_program::Error;
+use olivine_program::{Error, Ptx};
 
 use crate::Options;
 use crate::error::failed;
@@ -74,7 +74,7 @@ impl Context {
             c"VK_KHR_portability_subset",
         ];
         // The validation layer knows nothing of what PTX does.
-        let asks_ptx = options.ptx && !options.validation && facts.has(nvx::binary_import::NAME);
+        let asks_ptx = options.ptx != Ptx::Off && !options.validation && facts.has(nvx::binary_import::NAME);
         let optional = optional.into_iter().chain(asks_ptx.then_some(nvx::binary_import::NAME));
         let extensions: Vec<_> = optional.filter(|n| facts.has(n)).map(|n| n.as_ptr()).collect();
         let f = facts.features;

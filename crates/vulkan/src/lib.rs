@@ -46,8 +46,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use olivine_kernel::ptx::Capability;
 use olivine_kernel::{Fragments, Kernel};
-use olivine_program::{Commands, DeviceCaps, Driver, KernelSource, Mask, ModuleCall, ask_fragments};
+use olivine_program::{Commands, DeviceCaps, Driver, KernelSource, ModuleCall, ask_fragments};
+pub use olivine_program::{Mask, Ptx};
 
 pub use olivine_program::Error;
 
@@ -62,7 +64,7 @@ use context::Context;
 use memory::Memory;
 use module::Modules;
 use pipeline::Pipelines;
-use ptx::Outcome;
+use ptx::{Known, Outcome, Outcomes};
 use transfer::Transfers;
 
 /// How a device is opened.
@@ -79,9 +81,8 @@ pub struct Options {
     pub labels: bool,
     /// The most bytes of device memory to take; all that there is if `None`.
     pub memory_limit: Option<u64>,
-    /// Whether kernels are launched as PTX where the driver takes it (`VK_NVX_binary_import`). Not measured on a card yet, and
-    /// without effect under validation.
-    pub ptx: bool,
+    /// Which kernels are launched as PTX where the driver takes it.
+    pub ptx: Ptx,
 }
 
 impl Default for Options {
@@ -92,7 +93,7 @@ impl Default for Options {
             cache_dir: olivine_files::default_cache_dir(),
             labels: false,
             memory_limit: None,
-            ptx: false,
+            ptx: Ptx::default(),
         }
     }
 }
@@ -114,11 +115,47 @@ impl Device {
         if device.context.binary_import.is_none() {
             return Ok(device);
         }
-        match device.try_ptx() {
-            Outcome::Right => Ok(device),
+        device.pipelines.launches_ptx = options.ptx == Ptx::All;
+        let outcomes = Outcomes::open(&device.context, options.cache_dir.as_deref());
+        match outcomes.as_ref().and_then(Outcomes::read) {
+            Some(Known::Right { capability, warpgroups }) => {
+                device.caps.ptx = Some(capability);
+                device.caps.target.warpgroups = warpgroups;
+                device.caps.target.warpgroups = device.caps.clone().without(options.mask).target.warpgroups;
+                return Ok(device);
+            }
+            Some(Known::Gone(problem)) => {
+                tracing::warn!("{}: PTX is not used: {problem}, in an earlier process", device.caps.name);
+                return Ok(device);
+            }
+            None => {}
+        }
+        // What a masked device does says nothing of the others.
+        let outcomes = outcomes.filter(|_| options.mask == Mask::default());
+        let keep = |known: Known| outcomes.iter().for_each(|outcomes| outcomes.write(&known));
+        device.pipelines.launches_ptx = true;
+        let outcome = device.try_ptx();
+        device.pipelines.launches_ptx = options.ptx == Ptx::All;
+        match outcome {
+            Outcome::Right => {
+                let warpgroups = device.caps.target.warpgroups;
+                match device.caps.ptx {
+                    // A failure may be one of this moment, such as of memory: it is tried again.
+                    Some(Capability::HOPPER) if !warpgroups => {}
+                    Some(capability) => keep(Known::Right { capability, warpgroups }),
+                    None if options.ptx == Ptx::All => {
+                        let problem = "the driver takes the PTX of no generation that is printed";
+                        tracing::warn!("{}: PTX is not used: {problem}", device.caps.name);
+                    }
+                    None => {}
+                }
+                device.caps = device.caps.clone().without(options.mask);
+                Ok(device)
+            }
             Outcome::Wrong(problem) => {
                 tracing::warn!("{}: PTX is not used: {problem}", device.caps.name);
                 device.caps.ptx = None;
+                device.caps.target.warpgroups = false;
                 Ok(device)
             }
             Outcome::Gone(problem) => {
@@ -126,19 +163,31 @@ impl Device {
                     "{}: PTX is not used: {problem}; the device is opened again",
                     device.caps.name
                 );
+                keep(Known::Gone(problem));
                 // To wait for what it runs is to hang.
                 std::mem::forget(device);
-                Device::open_with(select, &Options { ptx: false, ..options.clone() }, None)
+                Device::open_with(select, &Options { ptx: Ptx::Off, ..options.clone() }, None)
             }
         }
     }
 
-    /// Finds the device's generation and runs a known kernel as PTX.
+    /// Finds the device's generation and runs a known kernel as PTX; then those of warpgroups, if it has any.
     fn try_ptx(&mut self) -> Outcome {
         self.caps.ptx = ptx::capability(&self.context);
-        match self.caps.ptx {
-            Some(_) => ptx::run_trial(self),
-            None => Outcome::Wrong("the driver takes the PTX of no generation that is printed".into()),
+        // An older card has nothing to try.
+        let Some(capability) = self.caps.ptx else { return Outcome::Right };
+        let outcome = ptx::run_trial(self);
+        if capability != Capability::HOPPER || !matches!(outcome, Outcome::Right) {
+            return outcome;
+        }
+        self.caps.target.warpgroups = true;
+        match ptx::run_warpgroup_trial(self) {
+            Outcome::Wrong(problem) => {
+                tracing::warn!("{}: warpgroups are not used: {problem}", self.caps.name);
+                self.caps.target.warpgroups = false;
+                Outcome::Right
+            }
+            other => other,
         }
     }
 
@@ -261,7 +310,12 @@ impl Driver for Device {
     }
 
     fn source(&self, kernel: &Kernel, checked: bool) -> Result<KernelSource, Error> {
-        self.spirv(kernel, checked).map(KernelSource::Spirv)
+        match self.caps.ptx {
+            Some(capability) if kernel.has_warpgroups() => {
+                ptx::text(kernel, capability).map(KernelSource::Ptx)
+            }
+            _ => self.spirv(kernel, checked).map(KernelSource::Spirv),
+        }
     }
 
     fn validation_messages(&self) -> Vec<String> {

@@ -106,6 +106,11 @@ impl Buffer {
         (self.block.buffer, self.offset)
     }
 
+    /// Whether the host can write to it without a copy on the device.
+    pub(crate) fn is_mapped(&self) -> bool {
+        self.block.is_mapped()
+    }
+
     /// Writes through the mapping; false if there is none.
     pub(crate) fn write_mapped(&self, offset: u64, bytes: &[u8]) -> bool {
         self.block.write(self.offset + offset, bytes)

@@ -17,6 +17,7 @@ use crate::ptx::{self, Function};
 /// A built kernel.
 pub struct Pipeline {
     context: Arc<Context>,
+    /// Null for a kernel that is PTX only.
     pub(crate) raw: vk::Pipeline,
     pub(crate) layout: vk::PipelineLayout,
     pub(crate) args: ArgLayout,
@@ -40,11 +41,13 @@ pub(crate) struct Pipelines {
     context: Arc<Context>,
     cache: Cache,
     known: SharedPipelines<Pipeline>,
+    /// Whether kernels that have another form are launched as PTX too.
+    pub(crate) launches_ptx: bool,
 }
 
 impl Pipelines {
     pub(crate) fn new(context: &Arc<Context>, cache: Cache) -> Self {
-        Pipelines { context: context.clone(), cache, known: SharedPipelines::default() }
+        Pipelines { context: context.clone(), cache, known: SharedPipelines::default(), launches_ptx: false }
     }
 
     pub(crate) fn get(
@@ -89,7 +92,7 @@ impl Pipelines {
 
     /// The kernel as PTX, where the device takes it; one that its driver refuses stays SPIR-V, with a warning.
     fn ptx(&self, caps: &DeviceCaps, kernel: &Kernel, checked: bool) -> Option<Function> {
-        let capability = caps.ptx.filter(|_| !checked && ptx::takes(kernel))?;
+        let capability = caps.ptx.filter(|_| self.launches_ptx && !checked && ptx::takes(kernel))?;
         match Function::new(&self.context, kernel, capability) {
             Ok(function) => Some(function),
             Err(problem) => {
@@ -99,7 +102,27 @@ impl Pipelines {
         }
     }
 
+    /// A kernel that has no other form than PTX.
+    fn ptx_only(&self, caps: &DeviceCaps, kernel: &Kernel, checked: bool) -> Result<Pipeline, Error> {
+        let context = &self.context;
+        let wrong = |source| Error::Kernel { kernel: kernel.name.clone(), source };
+        let missing = |what: &str| wrong(olivine_kernel::Error::Missing(what.into()));
+        if checked {
+            return Err(missing("checks of a kernel that is PTX only"));
+        }
+        let capability = caps.ptx.ok_or_else(|| missing("PTX"))?;
+        olivine_kernel::validate(kernel, &caps.target).map_err(wrong)?;
+        let ptx = Some(Function::new(context, kernel, capability)?);
+        let args = ArgLayout::new(kernel, context.push_bytes(), false);
+        let layout = context.layout(args.push_bytes())?;
+        let (raw, name) = (vk::Pipeline::null(), kernel.name.clone());
+        Ok(Pipeline { context: context.clone(), raw, layout, args, checked, ptx, name })
+    }
+
     fn one(&self, caps: &DeviceCaps, kernel: &Kernel, checked: bool) -> Result<Pipeline, Error> {
+        if kernel.has_warpgroups() {
+            return self.ptx_only(caps, kernel, checked);
+        }
         let context = &self.context;
         let words = self.words(caps, kernel, checked)?;
         // Foreign code knows nothing of checks.
@@ -193,7 +216,8 @@ impl Pipeline {
 
     /// What the driver reports about the built kernel, of devices opened with labels; may be empty.
     pub fn statistics(&self) -> Vec<Statistic> {
-        let Some(query) = &self.context.statistics else { return Vec::new() };
+        let query = self.context.statistics.as_ref().filter(|_| self.raw != vk::Pipeline::null());
+        let Some(query) = query else { return Vec::new() };
         let info = vk::PipelineExecutableInfoKHR::default().pipeline(self.raw);
         // Safety: the pipeline was made to capture statistics and has one executable at least.
         let statistics = unsafe { query.get_pipeline_executable_statistics(&info) }.unwrap_or_default();

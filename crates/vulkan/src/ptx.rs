@@ -1,15 +1,17 @@
-//! Kernels as PTX, which NVIDIA's drivers take by `VK_NVX_binary_import`: off unless it is asked for.
+//! Kernels as PTX, which NVIDIA's drivers take by `VK_NVX_binary_import`: those that have no other form, or all.
 //!
 //! ```text
-//!   open: entry points ── which generation is it? ── a known kernel, with a bounded wait ── used, or left with a warning
-//!   a kernel: SPIR-V as ever, and beside it a module of PTX where the kernel can be one
+//!   open: entry points ── which generation is it? ── known kernels, with a bounded wait ── used, or left with a warning
+//!   a kernel: SPIR-V as ever, and where all are asked for, beside it a module of PTX where the kernel can be one
 //! ```
-//! Kernels whose number of workgroups is in memory, checked ones, users' modules, and those that pass each other the words of
+//! What became of the trial is kept on disk (outcomes.rs). Kernels whose number of workgroups is in memory, checked ones, users' modules, and those that pass each other the words of
 //! cooperative matrices, whose order is the driver's secret, are launched as SPIR-V.
 
+mod outcomes;
 #[cfg(test)]
 mod tests;
 mod trial;
+mod warpgroup_trial;
 
 use std::ffi::{CString, c_void};
 use std::sync::Arc;
@@ -23,7 +25,9 @@ use olivine_program::Error;
 use crate::context::Context;
 use crate::error::failed;
 
+pub(crate) use outcomes::{Known, Outcomes};
 pub(crate) use trial::{Outcome, run as run_trial};
+pub(crate) use warpgroup_trial::run as run_warpgroup_trial;
 
 /// The extension's entry points, all of them there.
 pub(crate) type EntryPoints = binary_import::DeviceFn;
@@ -68,6 +72,12 @@ pub(crate) fn capability(context: &Arc<Context>) -> Option<Capability> {
     GENERATIONS.into_iter().find(|capability| Function::new(context, &kernel, *capability).is_ok())
 }
 
+/// A kernel as PTX.
+pub(crate) fn text(kernel: &Kernel, capability: Capability) -> Result<String, Error> {
+    ptx::print(kernel, &PtxOptions { capability })
+        .map_err(|source| Error::Kernel { kernel: kernel.name.clone(), source })
+}
+
 /// Whether a kernel may be launched as PTX.
 pub(crate) fn takes(kernel: &Kernel) -> bool {
     let secret = |expr: &Expr| matches!(expr, Expr::MatrixWord(..) | Expr::MatrixOfWords(..));
@@ -85,8 +95,7 @@ impl Function {
             call: "vkCreateCuModuleNVX",
             problem: "the device has no VK_NVX_binary_import".into(),
         })?;
-        let text = ptx::print(kernel, &PtxOptions { capability })
-            .map_err(|source| Error::Kernel { kernel: kernel.name.clone(), source })?;
+        let text = text(kernel, capability)?;
         let text = CString::new(text).unwrap_or_default();
         // The text ends with a zero that its size does not count.
         let info = vk::CuModuleCreateInfoNVX {

@@ -26,6 +26,8 @@ use crate::transfer::{command_buffer, command_pool, to_host};
 const STAGED: u64 = 64 << 20;
 /// Bytes of staging memory that a recording's transfers may take together.
 const STAGING: u64 = 256 << 20;
+/// Inputs of so many bytes at most are written where kernels read them, if that memory is mapped: a copy on the device costs more.
+const DIRECT: u64 = 64 << 10;
 /// Bytes of the report of checked kernels.
 const REPORT: u64 = 4 * REPORT_WORDS as u64;
 /// Seconds of estimated work, and dispatches, to a command buffer.
@@ -66,7 +68,7 @@ pub(crate) struct Part {
 pub(crate) struct Transfer {
     pub(crate) buffer: Arc<Buffer>,
     pub(crate) bytes: u64,
-    /// Where they are in the staging memory; `None` for those too large for it.
+    /// Where they are in the staging memory; `None` for those too large for it, and for small ones of the host whose buffer is mapped.
     pub(crate) staged: Option<u64>,
 }
 
@@ -239,23 +241,31 @@ impl Device {
             touched.reads.push(address..address + 12);
             let (raw, start) = buffer.buffer_and_offset();
             indirect = Some((raw, start + slice.offset));
+            if pipeline.raw == vk::Pipeline::null() {
+                let kernel = &kernel.name;
+                return Err(wrong(format!(
+                    "kernel `{kernel}` is PTX, whose workgroup counts are not in memory"
+                )));
+            }
         }
         let check = Check { report, lengths: &lengths, dispatch: i as u32 };
         let block = pipeline.args.write(&addresses, &dispatch.params, commands.checked.then_some(&check));
         Ok(Launch { dispatch, kernel, pipeline, touched, block, indirect })
     }
 
-    /// Places transfers in the staging memory behind `end`.
+    /// Places transfers in the staging memory behind `end`, but those that are written `directly`.
     fn place(
         commands: &Commands<'_, Device>,
         ports: &[(olivine_program::BufferId, u64)],
+        directly: impl Fn(&Buffer, u64) -> bool,
         end: &mut u64,
     ) -> Result<Vec<Transfer>, Error> {
         let mut placed = Vec::with_capacity(ports.len());
         for (id, bytes) in ports {
             let buffer = Self::buffer(commands, *id)?.clone();
             buffer.check("record", 0, *bytes)?;
-            let staged = (*bytes <= STAGED && *end + *bytes <= STAGING).then_some(*end);
+            let fits = *bytes <= STAGED && *end + *bytes <= STAGING && !directly(&buffer, *bytes);
+            let staged = fits.then_some(*end);
             if staged.is_some() {
                 *end += bytes.next_multiple_of(256);
             }
@@ -267,8 +277,10 @@ impl Device {
     pub(crate) fn record(&self, c: &Commands<'_, Device>) -> Result<Recording, Error> {
         let context = &self.context;
         let mut end = 0;
-        let uploads = Self::place(c, c.uploads, &mut end)?;
-        let downloads = Self::place(c, c.downloads, &mut end)?;
+        let directly = |buffer: &Buffer, bytes: u64| bytes <= DIRECT && buffer.is_mapped();
+        let uploads = Self::place(c, c.uploads, directly, &mut end)?;
+        // The host reads mapped memory of the device slowly.
+        let downloads = Self::place(c, c.downloads, |_, _| false, &mut end)?;
         let mut used = vec![false; c.buffers.len()];
         let slices = c.dispatches.iter().flat_map(|d| d.args.iter().chain(&d.indirect));
         for id in slices.map(|slice| slice.buffer.0 as usize) {

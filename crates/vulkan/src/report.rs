@@ -3,7 +3,7 @@
 use std::fmt;
 
 use ash::vk;
-use olivine_kernel::{Elem, Target};
+use olivine_kernel::{Elem, MatrixSupport, Target};
 use olivine_program::{Addressing, DeviceCaps, Error, device_order};
 
 use crate::error::INSTALL;
@@ -186,6 +186,7 @@ pub(crate) fn caps(facts: &Facts) -> DeviceCaps {
             i64_pairs: false,
             packed_dot: f.packed_dot,
             matrices,
+            matrix_support: MatrixSupport::Full,
             fragments: None,
             warpgroups: false,
             max_invocations,

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use olivine_kernel::spirv::{self, FloatControls, SpirvOptions};
 use olivine_kernel::wgsl::Dialect;
-use olivine_kernel::{Elem, Interface, MatrixShape, Target};
+use olivine_kernel::{Interface, MatrixSupport, Target};
 use olivine_program::{Addressing, DeviceCaps, DeviceKind, Error, Mask, SharedPipelines, device_order};
 
 use crate::error::Faults;
+use crate::matrices::{matrices, subgroup_size};
 use crate::memory::{GRAIN, Staging};
 use crate::patch::Patch;
 use crate::pipeline::Pipeline;
@@ -140,18 +141,35 @@ impl Device {
     /// Opens a device.
     #[cfg(not(target_arch = "wasm32"))]
     pub fn open(select: Select, options: Options) -> Result<Self, Error> {
-        let mut device = crate::error::block_on(Self::open_async(select, options))?;
-        // As if they were known: the kernel that asks is held against what the device has.
-        device.caps.target.fragments = Some(olivine_kernel::Fragments::Quads);
-        device.caps.target.fragments = olivine_program::ask_fragments(&device);
+        let (mut device, is_assumed) = crate::error::block_on(Self::open_planned(select, options))?;
+        if is_assumed && !olivine_program::ask_subgroups(&device) {
+            let DeviceCaps { name, target, .. } = &device.caps;
+            tracing::warn!("{name}: subgroups are not used: their size is not {:?}", target.subgroup);
+            device.caps = device.caps.without(Mask { subgroups: true, ..Mask::default() });
+        }
+        // WGSL cannot tell which elements of a matrix an invocation holds.
+        if device.takes_spirv() {
+            // As if they were known: the kernel that asks is held against what the device has.
+            device.caps.target.fragments = Some(olivine_kernel::Fragments::Quads);
+            device.caps.target.fragments = olivine_program::ask_fragments(&device);
+        }
         Ok(device)
     }
 
-    /// Opens a device without blocking.
+    /// Opens a device without blocking. What it would have to be asked for, which blocks, is not used.
     pub async fn open_async(select: Select, options: Options) -> Result<Self, Error> {
+        let (mut device, is_assumed) = Self::open_planned(select, options).await?;
+        if is_assumed {
+            device.caps = device.caps.without(Mask { subgroups: true, ..Mask::default() });
+        }
+        Ok(device)
+    }
+
+    /// The same, and whether the size of its subgroups is an assumption.
+    async fn open_planned(select: Select, options: Options) -> Result<(Self, bool), Error> {
         let (instance, adapters) = adapters().await?;
         let adapter = choose(&adapters, &select)?;
-        let Plan { caps, features, limits, language } = Plan::new(&instance, adapter, options);
+        let Plan { caps, features, limits, language, is_assumed } = Plan::new(&instance, adapter, options);
         let wanted = wgpu::DeviceDescriptor {
             label: Some("olivine"),
             required_features: features,
@@ -164,7 +182,7 @@ impl Device {
             .await
             .map_err(|e| Error::Unavailable(format!("{} cannot be opened: {e}", caps.name)))?;
         let faults = Faults::of(&raw);
-        Ok(Device {
+        let device = Device {
             raw,
             queue,
             caps,
@@ -175,7 +193,8 @@ impl Device {
             pipelines: SharedPipelines::default(),
             staging: Staging::default(),
             patch: Patch::default(),
-        })
+        };
+        Ok((device, is_assumed))
     }
 
     /// What the device can do (features masked off are not in it).
@@ -200,7 +219,8 @@ fn experimental(features: wgpu::Features) -> wgpu::ExperimentalFeatures {
     if !features.contains(wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX) {
         return wgpu::ExperimentalFeatures::disabled();
     }
-    // Safety: matrices are used by our own validated kernels alone, which wgpu passes on as they are.
+    // Safety: matrices are used by our own validated kernels alone, after a trial of each shape. wgpu passes them on as
+    // they are, or by naga, whose back ends have every operation that kernels for WGSL may use.
     unsafe { wgpu::ExperimentalFeatures::enabled() }
 }
 
@@ -314,33 +334,14 @@ fn spirv_facts(_: &wgpu::Adapter) -> Option<SpirvFacts> {
     None
 }
 
-/// The shapes of cooperative matrices that wgpu knows of.
-fn matrices(adapter: &wgpu::Adapter) -> Vec<MatrixShape> {
-    use wgpu::wgt::CooperativeScalarType as Component;
-    let elem = |component: Component| match component {
-        Component::F32 => Elem::F32,
-        Component::F16 => Elem::F16,
-        Component::I32 => Elem::I32,
-        Component::U32 => Elem::U32,
-    };
-    let plain = adapter.cooperative_matrix_properties().into_iter().filter(|p| !p.saturating_accumulation);
-    plain
-        .map(|p| MatrixShape {
-            operand: elem(p.ab_type),
-            accumulator: elem(p.cr_type),
-            m: p.m_size,
-            n: p.n_size,
-            k: p.k_size,
-        })
-        .collect()
-}
-
 /// What to ask of an adapter, and what the device then can do.
 struct Plan {
     caps: DeviceCaps,
     features: wgpu::Features,
     limits: wgpu::Limits,
     language: Language,
+    /// Whether the size of subgroups is to be confirmed by the device.
+    is_assumed: bool,
 }
 
 impl Plan {
@@ -355,11 +356,12 @@ impl Plan {
         let mut wanted = F::SHADER_F16 | F::TIMESTAMP_QUERY;
         if !plain {
             wanted |= F::SHADER_F64 | F::SHADER_INT64 | F::SUBGROUP | F::SUBGROUP_BARRIER | F::IMMEDIATES;
+            wanted |= F::EXPERIMENTAL_COOPERATIVE_MATRIX;
         }
         let facts = if plain || options.wgsl { None } else { spirv_facts(adapter) };
         if facts.is_some() {
             // Kernels hold no 16-bit integers in registers; the feature brings 16-bit accesses to buffers.
-            wanted |= F::PASSTHROUGH_SHADERS | F::SHADER_I16 | F::EXPERIMENTAL_COOPERATIVE_MATRIX;
+            wanted |= F::PASSTHROUGH_SHADERS | F::SHADER_I16;
         }
         // A cooperative matrix belongs to a subgroup.
         if options.mask.matrices || options.mask.subgroups {
@@ -374,16 +376,15 @@ impl Plan {
         }
         let features = adapter.features() & wanted;
 
-        // wgpu cannot pin the size of subgroups, so only devices with one size have a known one.
-        let fixed = info.subgroup_min_size == info.subgroup_max_size;
-        let subgroups = fixed && features.contains(F::SUBGROUP | F::SUBGROUP_BARRIER);
+        let subgroup = subgroup_size(&info).filter(|_| features.contains(F::SUBGROUP | F::SUBGROUP_BARRIER));
+        let matrix_support = if facts.is_some() { MatrixSupport::Full } else { MatrixSupport::Basic };
         let packed = wgpu::WgslLanguageFeatures::Packed4x8IntegerDotProduct;
         let packed_dot = match &facts {
             Some(facts) => facts.packed_dot,
             None => instance.wgsl_language_features().contains(packed),
         };
         let target = Target {
-            subgroup: subgroups.then_some(info.subgroup_min_size),
+            subgroup: subgroup.map(|(size, _)| size),
             f16: features.contains(F::SHADER_F16),
             exact_f16: features.contains(F::SHADER_F16)
                 && facts.as_ref().is_some_and(|f| f.float16.rounding_rte && f.float16.denorm_preserve),
@@ -391,10 +392,11 @@ impl Plan {
             i64: features.contains(F::SHADER_INT64),
             i64_pairs: plain,
             packed_dot,
-            matrices: match features.contains(F::EXPERIMENTAL_COOPERATIVE_MATRIX) && subgroups {
-                true => matrices(adapter),
+            matrices: match features.contains(F::EXPERIMENTAL_COOPERATIVE_MATRIX) && subgroup.is_some() {
+                true => matrices(&adapter.cooperative_matrix_properties(), matrix_support),
                 false => Vec::new(),
             },
+            matrix_support,
             fragments: None,
             warpgroups: false,
             max_invocations: limits
@@ -442,6 +444,7 @@ impl Plan {
             None if plain => Language::Wgsl(Dialect::Plain),
             None => Language::Wgsl(Dialect::Native),
         };
-        Plan { caps, features, limits, language }
+        let is_assumed = subgroup.is_some_and(|(_, is_assumed)| is_assumed);
+        Plan { caps, features, limits, language, is_assumed }
     }
 }

@@ -6,6 +6,7 @@
 //!   patch     writes of parts of words            time      timestamps
 //!   pipeline  kernels printed, built and cached     error     scopes, lost devices
 //!   vulkan    facts of the device under wgpu      alias     bytes in two bindings of a dispatch
+//!   matrices  subgroups and matrices of adapters
 //! ```
 //!
 //! Over Vulkan kernels are our own SPIR-V, which says how floats are to be rounded and that NaN and subnormal numbers
@@ -31,6 +32,7 @@
 mod alias;
 mod device;
 mod error;
+mod matrices;
 mod memory;
 mod patch;
 mod pipeline;

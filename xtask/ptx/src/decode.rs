@@ -211,6 +211,7 @@ pub(crate) enum Op {
     },
     BarrierTest,
     CopyBulk,
+    PrefetchBulk,
     GroupMultiply {
         columns: usize,
         operand: Ty,
@@ -248,6 +249,13 @@ pub(crate) fn op(name: &str) -> Option<Op> {
         ["mov", _] => Op::Move(ty(1).filter(|t| !t.is_float())?),
         ["ld", "param", _] => Op::LoadParam(ty(2)?),
         ["ld", space, _] | ["ld", space, "v2" | "v4", _] => Op::Load { shared: shared(space)?, ty: last? },
+        ["ld", "global", "L1::no_allocate", "L2::128B", _]
+        | ["ld", "global", "L1::no_allocate", "L2::128B", "v2" | "v4", _] => {
+            Op::Load { shared: false, ty: last? }
+        }
+        ["st", "global", "cs", _] | ["st", "global", "cs", "v2" | "v4", _] => {
+            Op::Store { shared: false, ty: last? }
+        }
         ["st", space, _] | ["st", space, "v2" | "v4", _] => Op::Store { shared: shared(space)?, ty: last? },
         ["atom", space, what, _] => {
             let (op, ty) = (atomic(what)?, ty(3).filter(|t| t.bits() == 32 && !t.is_float())?);
@@ -335,6 +343,7 @@ pub(crate) fn op(name: &str) -> Option<Op> {
         ["mbarrier", "arrive", "expect_tx", "shared::cta", "b64"] => Op::BarrierArrive { expects: true },
         ["mbarrier", "try_wait", "parity", "shared::cta", "b64"] => Op::BarrierTest,
         ["cp", "async", "bulk", "shared::cluster", "global", "mbarrier::complete_tx::bytes"] => Op::CopyBulk,
+        ["cp", "async", "bulk", "prefetch", "L2", "global"] => Op::PrefetchBulk,
         ["wgmma", "commit_group", "sync", "aligned"] => Op::GroupCommit,
         ["wgmma", "wait_group", "sync", "aligned"] => Op::GroupWait,
         ["wgmma", "mma_async", "sync", "aligned", shape, "f32", a @ ("f16" | "bf16"), b] if a == b => {

@@ -139,7 +139,7 @@ impl Workgroup<'_> {
                 number::dot(signed, a, b, sum)
             }
             Op::Nothing => return Ok(at + 1),
-            Op::BarrierInit | Op::BarrierArrive { .. } | Op::CopyBulk => {
+            Op::BarrierInit | Op::BarrierArrive { .. } | Op::CopyBulk | Op::PrefetchBulk => {
                 self.ask(thread, inst)?;
                 return Ok(at + 1);
             }

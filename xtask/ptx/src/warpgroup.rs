@@ -112,6 +112,16 @@ impl Workgroup<'_> {
                     self.copy_comes()?;
                 }
             }
+            // Nothing is computed by it; that the bytes are there is all there is to see.
+            Op::PrefetchBulk => {
+                let (from, bytes) = (self.address(thread, inst.operands.first())?, number(self, 1)?);
+                if [from, bytes].iter().any(|n| !n.is_multiple_of(16)) {
+                    return Err("a prefetch that is not aligned".into());
+                }
+                for at in (0..bytes).step_by(16) {
+                    self.memory.bytes(false, from + at, 16)?;
+                }
+            }
             op => return Err(format!("{op:?} is nothing to ask for")),
         }
         Ok(())

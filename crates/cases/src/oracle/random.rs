@@ -139,9 +139,11 @@ pub(super) fn sample(op: &Sample, x: &[Value], ty: TensorType) -> Result<Value, 
     let numbers: Vec<Vec<f64>> = x[1..5].iter().map(Value::to_f64).collect();
     let run = x[5].as_ints()?;
     let least = (-100f64).exp2();
+    // Draws of no rows.
+    let none = x[5].shape().has_zero();
     let draw = |(row, logits): (usize, &[f64])| {
         let [mut t, mut k, p, min_p] = [0, 1, 2, 3].map(|i| of(&numbers[i], row));
-        if t.is_nan() || t < least {
+        if none || t.is_nan() || t < least {
             (t, k) = (1.0, 1.0);
         }
         let inverse = single(1.0 / t.min(1.0 / least));
@@ -179,6 +181,7 @@ pub(super) fn sample(op: &Sample, x: &[Value], ty: TensorType) -> Result<Value, 
             Some(own) if x[5].shape().rank() == 2 => {
                 philox(0, op.stream, &own[2..], own[0] as u64 | (own[1] as u64) << 32)[0]
             }
+            _ if none => 0,
             _ => philox(row as u64, op.stream, run, op.seed)[0],
         };
         let mark = (total * u128::from(word)) >> 32;

@@ -19,8 +19,8 @@ struct Axis {
 }
 
 impl Axis {
-    fn of(op: &Resize, shape: &Shape, axis: usize) -> Axis {
-        let (input, output) = (shape[axis], op.sizes[axis]);
+    fn of(op: &Resize, (from, to): (&Shape, &Shape), axis: usize) -> Axis {
+        let (input, output) = (from[axis], to[axis]);
         let scale = op.scales.as_ref().map_or(output as f64 / input as f64, |s| s[axis]);
         Axis { input, output, scale }
     }
@@ -105,7 +105,7 @@ pub(super) fn resize(op: &Resize, x: &Value, ty: TensorType) -> Result<Value, St
     if ty.shape.has_zero() {
         return Ok(x.pick(ty, |_| None));
     }
-    let axes: Vec<Axis> = (0..shape.rank()).map(|a| Axis::of(op, &shape, a)).collect();
+    let axes: Vec<Axis> = (0..shape.rank()).map(|a| Axis::of(op, (&shape, &ty.shape), a)).collect();
     if op.mode == ResizeMode::Nearest {
         return Ok(x.pick(ty, |at| {
             let from: Vec<usize> = at

@@ -42,6 +42,7 @@ pub(super) fn rows(t: &mut Table) {
         lengths(t, layout);
         cache(t, layout);
         pages(t, layout);
+        decoding(t, layout);
     }
     head_sizes(t);
     not_finite(t);
@@ -189,6 +190,51 @@ fn lengths(t: &mut Table, layout: HeadLayout) {
             pages: false,
         };
         g.attention(spec, q, k, v, &[mask, sinks, lengths])
+    });
+}
+
+/// Few rows and many keys, of which lengths and windows leave none, some or all.
+fn decoding(t: &mut Table, layout: HeadLayout) {
+    let name = layout.name();
+    let base = move || Attention { causal: true, ..Attention::new(layout) };
+    let paged = |sq: usize, d: usize, lengths: [i64; 2]| Paged {
+        sizes: Sizes(2, 8, 2, sq, 0, d, d),
+        positions: 32,
+        pool: 23,
+        table: (0..2 * 20).map(|i| (i * 29 + 7) % 25 - 1).collect(),
+        lengths: lengths.to_vec(),
+    };
+    let specs: [(&str, &[olivine_ir::DType], Attention); 4] = [
+        ("causal", FLOATS, base()),
+        ("window", PAIR, Attention { window: Some(100), ..base() }),
+        ("sinks-softcap", PAIR, Attention { sinks: true, softcap: Some(3.0), ..base() }),
+        ("all-seen", &[F16], Attention { causal: false, ..base() }),
+    ];
+    for (what, dtypes, spec) in specs {
+        for (lengths, numbers) in [("long", [640, 37]), ("short", [129, 0])] {
+            let spec = spec.clone();
+            t.case(&format!("decode-{what}-{lengths}-{name}"), dtypes, normal(), FEW, move |g| {
+                paged(1, 64, numbers).attention(g, spec.clone())
+            });
+        }
+        t.case(&format!("decode-{what}-some-queries-{name}"), &[F16], normal(), FEW, move |g| {
+            paged(3, 128, [301, 514]).attention(g, spec.clone())
+        });
+    }
+    plain(t, &format!("decode-long-{name}"), PAIR, Sizes(1, 4, 2, 1, 1400, 32, 32), base());
+    plain(t, &format!("decode-value-dim-{name}"), PAIR, Sizes(2, 3, 1, 2, 300, 48, 80), base());
+    plain(t, &format!("decode-one-head-{name}"), PAIR, Sizes(2, 3, 3, 1, 300, 8, 8), base());
+    t.case(&format!("decode-bias-{name}"), PAIR, normal(), FEW, move |g| {
+        let [q, k, v] = Sizes(2, 4, 2, 2, 300, 32, 32).qkv(g, layout)?;
+        let mask = g.like([4, 2, 300], Fill::Mixed(f64::NEG_INFINITY, 0.4))?;
+        let spec = Attention { mask: MaskKind::Bias, ..Attention::new(layout) };
+        g.attention(spec, q, k, v, &[mask])
+    });
+    t.case(&format!("decode-infinite-values-{name}"), PAIR, normal(), FEW, move |g| {
+        let sizes = Sizes(1, 4, 1, 2, 400, 16, 16);
+        let [q, k, _] = sizes.qkv(g, layout)?;
+        let v = g.like(layout.dims(1, 1, 400, 16), Fill::Mixed(f64::INFINITY, 0.002))?;
+        g.attention(Attention { window: Some(37), ..base() }, q, k, v, &[])
     });
 }
 

@@ -101,6 +101,15 @@ fn sample(t: &mut Table) {
         let draws = Some(g.ints(U32, [4, 4], &words)?);
         g.sample(x, Sampling { draws, ..Sampling::new(9) })
     });
+    // Without draws each row takes its largest logit, the first of equal ones.
+    for v in [1usize, 33, 900, 4096, 65_537, 151_936] {
+        t.case(&format!("sample/largest-{v}"), all, whole(-3, 3), Exact, move |g| {
+            let x = g.x([3, v])?;
+            let how = how(g, 0.8, 50, 0.9, 0.01)?;
+            let draws = Some(g.ints(U32, [0, 4], &[])?);
+            g.sample(x, Sampling { draws, ..how })
+        });
+    }
     let filters: [(&str, f32, i32, f32, f32); 19] = [
         ("greedy", 0.0, 0, 1.0, 0.0),
         ("negative-temperature", -1.0, 40, 0.9, 0.0),

@@ -1,6 +1,6 @@
 //! Weights that stay packed: every format, few and many rows.
 
-use olivine_ir::BlockFormat::{self, F8_E4M3, F8_E5M2, I4, Q4_0, Q4_K, Q6_K, Q8_0, U2, U4};
+use olivine_ir::BlockFormat::{self, F8_E4M3, F8_E5M2, I4, MXFP4, Q4_0, Q4_K, Q5_0, Q6_K, Q8_0, U2, U4};
 use olivine_ir::DType::{self, BF16, F16, F32, I8, I32, U8};
 use olivine_ir::Error;
 use olivine_ir::ValueId;
@@ -13,11 +13,14 @@ use crate::fill::{normal, uniform, whole};
 
 /// Sums of a few hundred products of numbers near one.
 const SUM: Bound = Bound::Scaled(24.0);
+/// Of products of two such sums.
+const GATED: Bound = Bound::Peak(64.0);
 
 pub(super) fn rows(t: &mut Table) {
     blocks(t);
     scaled(t);
     grouped(t);
+    fast_and_gated(t);
     gather(t);
     epilogues(t);
 }
@@ -155,6 +158,44 @@ fn scaled(t: &mut Table) {
         let (x, w) = (g.x([2, 96])?, g.packed(F8_E4M3, [21, 96])?);
         let scales = g.weight_of(F32, [21, 1], uniform(0.5, 1.5))?;
         g.dequant_matmul_scaled(x, w, (scales, None), (96, 0))
+    });
+}
+
+/// x that may be rounded to f16, and pairs of matmuls of which one gates the other.
+fn fast_and_gated(t: &mut Table) {
+    for m in [1usize, 5, 40, 300] {
+        for format in [Q4_K, Q8_0] {
+            // 2^13 roundings of f32 are one of f16.
+            let bound = Bound::Scaled(24.0 * 8192.0);
+            t.case(&format!("dequant_matmul/fast-{format}-{m}"), &[F32], normal(), bound, move |g| {
+                let (x, w) = (g.x([m, 512])?, g.packed(format, [35, 512])?);
+                g.add1(DequantMatMul { fast: true, ..DequantMatMul::new() }, &[x, w])
+            });
+        }
+    }
+    for (m, format) in [(1usize, Q4_K), (3, Q8_0), (8, Q6_K), (2, Q4_0), (1, MXFP4), (40, Q4_K)] {
+        t.case(&format!("dequant_matmul/gated-{format}-{m}"), &[F32, F16], normal(), GATED, move |g| {
+            let x = g.x([m, 512])?;
+            let (w, v) = (g.packed(format, [37, 512])?, g.packed(format, [37, 512])?);
+            let (gate, up) = (g.dequant_matmul(x, w)?, g.dequant_matmul(x, v)?);
+            let gate = g.silu(gate)?;
+            g.mul(gate, up)
+        });
+    }
+    t.case("dequant_matmul/gated-experts", &[F32], normal(), GATED, |g| {
+        let x = g.x([5, 256])?;
+        let (w, v) = (g.packed(Q4_K, [3, 21, 256])?, g.packed(Q4_K, [3, 21, 256])?);
+        let expert = g.of(I32, [5], Index(3, false))?;
+        let (gate, up) = (g.dequant_grouped_matmul(x, w, expert)?, g.dequant_grouped_matmul(x, v, expert)?);
+        let gate = g.silu(gate)?;
+        g.mul(gate, up)
+    });
+    t.case("dequant_matmul/gated-residual", &[F32], normal(), GATED, |g| {
+        let (x, y) = (g.x([2, 256])?, g.x([2, 33])?);
+        let (w, v) = (g.packed(Q5_0, [33, 256])?, g.packed(Q5_0, [33, 256])?);
+        let (gate, up) = (g.dequant_matmul(x, w)?, g.dequant_matmul(x, v)?);
+        let product = g.mul(up, gate)?;
+        g.add(product, y)
     });
 }
 

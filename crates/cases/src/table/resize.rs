@@ -11,7 +11,7 @@ use crate::fill::normal;
 
 fn op(sizes: &[usize], mode: ResizeMode, coordinates: CoordinateMode) -> Resize {
     Resize {
-        sizes: sizes.to_vec(),
+        sizes: sizes.iter().map(|size| (*size).into()).collect(),
         scales: None,
         mode,
         coordinates,

@@ -41,7 +41,7 @@ pub(crate) fn run(global: &Global) -> Result<Answer, Failure> {
     let mut checks = vec![vector_features(), threads(global), memory_available(), cpu];
     checks.extend(backends());
     checks.extend(matrices(global));
-    checks.extend(global.ptx.then(|| ptx(global)));
+    checks.extend(if global.no_ptx { None } else { ptx(global) });
     checks.extend(vulkan::checks());
 
     let mut table = Table::new(&["status", "what", "found", "how to fix it"]);
@@ -130,33 +130,31 @@ fn matrices(global: &Global) -> Vec<Check> {
     devices.into_iter().map(tried).collect()
 }
 
-/// Whether the Vulkan device takes kernels as PTX, where that is asked for.
-fn ptx(global: &Global) -> Check {
+/// Whether the Vulkan device takes kernels as PTX. Nothing is said of devices that cannot, unless --ptx asks for it.
+fn ptx(global: &Global) -> Option<Check> {
     const WHAT: &str = "PTX";
+    let missing = |found: String, fix| global.ptx.then(|| Check::missing(WHAT, found, fix));
     let device = match global.device.as_deref().map(str::parse::<Device>) {
         Some(Ok(device)) if device.backend() == Backend::Vulkan => device,
         None => Device::Vulkan,
-        _ => return Check::missing(WHAT, "only Vulkan devices take it", Some("--device vulkan")),
+        _ => return missing("only Vulkan devices take it".into(), Some("--device vulkan")),
     };
     let name = device.to_string();
-    match Session::with_options(device, global.options()) {
-        Ok(session) => match session.caps().and_then(|caps| caps.ptx) {
-            Some(capability) => {
-                let found = format!("{name}: a known kernel is right, for compute capability {capability}");
-                Check::ok(WHAT, found)
-            }
-            None => {
-                let found =
-                    format!("{name}: not used; its driver has no VK_NVX_binary_import or failed the trial");
-                Check::missing(
-                    WHAT,
-                    found,
-                    Some("an NVIDIA card and its driver; kernels run as SPIR-V until then"),
-                )
-            }
-        },
-        Err(error) => Check::missing(WHAT, format!("{name}: {error}"), None),
-    }
+    let session = match Session::with_options(device, global.options()) {
+        Ok(session) => session,
+        Err(error) => return missing(format!("{name}: {error}"), None),
+    };
+    let Some((capability, warpgroups)) =
+        session.caps().and_then(|caps| Some((caps.ptx?, caps.target.warpgroups)))
+    else {
+        let found = format!("{name}: not used; its driver has no VK_NVX_binary_import or failed the trial");
+        return missing(found, Some("an NVIDIA card and its driver; kernels run as SPIR-V until then"));
+    };
+    let with = if warpgroups { ", and so are warpgroups" } else { "" };
+    Some(Check::ok(
+        WHAT,
+        format!("{name}: a known kernel is right{with}, for compute capability {capability}"),
+    ))
 }
 
 /// A device's name, and whether it is a GPU at all.

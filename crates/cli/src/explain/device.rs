@@ -47,6 +47,8 @@ fn kernels(name: &str, session: &Session, program: &Program) -> Result<Answer, F
             ("ptx", Some(KernelSource::Spirv(_))) => {
                 (ptx::print(kernel, &PtxOptions { capability }).map_err(wrong)?, "//")
             }
+            // What has no SPIR-V is shown as what it is.
+            ("ptx" | "spirv", Some(KernelSource::Ptx(text))) => (text, "//"),
             ("spirv", Some(KernelSource::Spirv(words))) => (spirv::disassemble(&words).map_err(wrong)?, ";"),
             ("wgsl", Some(KernelSource::Wgsl(text))) => (text, "//"),
             _ => return Err(other_driver(name, session)),
@@ -64,7 +66,7 @@ fn other_driver(name: &str, session: &Session) -> Failure {
 }
 
 /// For every kernel call of a run the nodes that it computes, and by which rule they were joined.
-fn lowered(lowered: &Lowered) -> Answer {
+pub(super) fn lowered(lowered: &Lowered) -> Answer {
     let mut table = Table::new(&[">dispatch", "op", "kernel", "nodes", "joined by"]);
     let mut list = Vec::new();
     for (i, step) in lowered.steps.iter().enumerate() {
@@ -222,6 +224,7 @@ fn content(content: &Content, program: &Program) -> String {
         Content::Input(i) => format!("input{}", name(program.inputs.get(*i))),
         Content::Output(i) => format!("output{}", name(program.outputs.get(*i))),
         Content::Constant(tensor) => format!("constant {}", tensor.ty()),
+        Content::Table(tensor) => format!("numbers by sizes {}", tensor.ty()),
         Content::Param(name, ty) => format!("param `{name}` {ty}"),
         Content::Packed { .. } => "made at load".into(),
         Content::LoadScratch => "scratch at load".into(),

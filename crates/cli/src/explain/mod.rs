@@ -27,6 +27,10 @@ pub(crate) struct ExplainArgs {
     /// `ptx` (its kernels).
     #[arg(long, value_name = "NAME")]
     stage: Option<String>,
+    /// On a GPU, show the kernel calls of a run with these operations on the host, by the operation's name or the node's;
+    /// with `--stage lowered`.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    host_ops: Vec<String>,
     /// Print every constant in full, so that the text can be read back.
     #[arg(long)]
     full: bool,
@@ -37,6 +41,13 @@ pub(crate) struct ExplainArgs {
 pub(crate) fn run(global: &Global, args: &ExplainArgs) -> Result<Answer, Failure> {
     let graph = source::graph(&args.graph, &args.sizes)?;
     let session = global.session()?;
+    if !args.host_ops.is_empty() {
+        return match args.stage.as_deref() {
+            Some("lowered") => Ok(device::lowered(&session.lowered_with_host_ops(&graph, &args.host_ops)?)),
+            _ => Err(Failure::new("operations on the host are no part of this stage")
+                .hint("they are in the kernel calls of a run: --stage lowered")),
+        };
+    }
     let compiled = session.explain(&graph)?;
     let stages = stages(&graph, &compiled);
     let print = |graph: &Graph| Printer::new(graph).elide_constants(!args.full).to_string();

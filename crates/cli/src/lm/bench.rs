@@ -4,11 +4,12 @@ use std::time::Instant;
 
 use clap::Args;
 use olivine_lm::{Engine, Event, Request, Share};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{EngineArgs, ModelArgs, complete};
 use crate::Global;
 use crate::answer::{Answer, Failure};
+use crate::profile::kernels;
 use crate::table::Table;
 use crate::timing::{bytes, ms, short};
 
@@ -24,13 +25,22 @@ pub(crate) struct BenchLmArgs {
     /// Tokens to generate.
     #[arg(long, value_name = "N", default_value_t = 128)]
     tokens: usize,
+    /// Tokens that sequences have before they are decoded.
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    depth: usize,
     /// Sequences that are decoded at once.
     #[arg(long, value_name = "N", default_value_t = 1)]
     sequences: usize,
     /// How often to measure; the best counts.
     #[arg(long, value_name = "N", default_value_t = 3)]
     runs: usize,
+    /// Show which kernels a step of decoding spends its time in, after a prompt of --prompt tokens.
+    #[arg(long)]
+    profile: bool,
 }
+
+/// Steps that are profiled; times are medians.
+const PROFILED: usize = 20;
 
 /// Rates of one run.
 #[derive(Clone, Copy, Default)]
@@ -43,7 +53,7 @@ struct Rates {
 pub(crate) fn run(global: &Global, args: &BenchLmArgs) -> Result<Answer, Failure> {
     let begun = Instant::now();
     let model = args.model.load()?;
-    let session = global.session()?;
+    let session = global.decoding_session()?;
     let mut engine = args.engine.engine(&model, &session, args.sequences.max(1), Share::Nothing)?;
     let warm = Request::new(prompt(&engine, args.prompt, 0), 2);
     complete(&mut engine, warm, |_| Ok(()))?;
@@ -62,12 +72,17 @@ pub(crate) fn run(global: &Global, args: &BenchLmArgs) -> Result<Answer, Failure
     table.row([format!("time to first token of {}, ms", args.prompt), short(best.first_ms)]);
     table.row([format!("prefill of {}, tokens/s", args.prompt), short(best.prefill)]);
     table.row([
-        format!("decode of {}, {} at once, tokens/s", args.tokens, args.sequences),
+        format!("decode of {} after {}, {} at once, tokens/s", args.tokens, args.depth, args.sequences),
         short(best.decode),
     ]);
     table.row(["key-value caches".into(), bytes(cache)]);
     if let Some(device) = device {
         table.row(["memory on the device".into(), bytes(usize::try_from(device).unwrap_or(usize::MAX))]);
+    }
+    let kernels = if args.profile { Some(profile(&mut engine, args)?) } else { None };
+    let mut text = format!("{}\n{table}", session.device_name());
+    if let Some((kernels, _)) = &kernels {
+        text += &format!("\n{kernels}");
     }
     let json = json!({
         "device": session.device_name(),
@@ -75,12 +90,14 @@ pub(crate) fn run(global: &Global, args: &BenchLmArgs) -> Result<Answer, Failure
         "first_token_ms": best.first_ms,
         "prefill_tokens_per_s": best.prefill,
         "decode_tokens_per_s": best.decode,
+        "depth": args.depth,
         "sequences": args.sequences,
         "cache_bytes": cache,
         "device_bytes": device,
         "plans": engine.compiled(),
+        "kernels": kernels.map(|(_, json)| json),
     });
-    Ok(Answer::new(format!("{}\n{table}", session.device_name()), json))
+    Ok(Answer::new(text, json))
 }
 
 /// Tokens that depend on a number, so that no two prompts are the same.
@@ -94,9 +111,9 @@ fn measure(engine: &mut Engine, args: &BenchLmArgs, run: usize) -> Result<Rates,
     let begun = Instant::now();
     let alone = complete(engine, Request::new(prompt(engine, args.prompt, run + 1), 1), |_| Ok(()))?;
     let first = begun.elapsed();
-    // Decoding from a short prompt, of all sequences together.
+    // Decoding of all sequences together.
     for i in 0..args.sequences.max(1) {
-        engine.add(Request::new(prompt(engine, 8, 100 + i), args.tokens + 1))?;
+        engine.add(Request::new(prompt(engine, args.depth, 100 + i), args.tokens + 1))?;
     }
     let (mut started, mut count) = (None, 0usize);
     while !engine.is_idle() {
@@ -110,4 +127,19 @@ fn measure(engine: &mut Engine, args: &BenchLmArgs, run: usize) -> Result<Rates,
     }
     let decode = started.map_or(0.0, |started: Instant| count as f64 / started.elapsed().as_secs_f64());
     Ok(Rates { first_ms: ms(first), prefill: args.prompt as f64 / alone.first.as_secs_f64(), decode })
+}
+
+/// The kernels of a step that decodes, as text and as JSON.
+fn profile(engine: &mut Engine, args: &BenchLmArgs) -> Result<(String, Value), Failure> {
+    let ids = (0..args.sequences.max(1))
+        .map(|i| engine.add(Request::new(prompt(engine, args.prompt, 200 + i), 2 + PROFILED)))
+        .collect::<Result<Vec<_>, _>>()?;
+    while engine.prefilling() > 0 {
+        engine.step()?;
+    }
+    let runs = (0..PROFILED).map(|_| engine.profile()).collect::<Result<Vec<_>, _>>()?;
+    for id in ids {
+        engine.cancel(id);
+    }
+    Ok(kernels(&runs))
 }

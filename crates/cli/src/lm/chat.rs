@@ -46,7 +46,7 @@ pub(crate) fn run(global: &Global, args: &ChatArgs) -> Result<Answer, Failure> {
     let model = args.model.load()?;
     let tokenizer = args.model.tokenizer(&model)?;
     let template = model.chat_template(&tokenizer)?;
-    let session = global.session()?;
+    let session = global.decoding_session()?;
     // What was said before is not computed again.
     let mut engine = args.engine.engine(&model, &session, 1, Share::Pages)?;
     let first: Vec<Message> = args.system.iter().map(|system| Message::new("system", system)).collect();

@@ -65,7 +65,7 @@ pub(crate) fn run(global: &Global, args: &GenerateArgs) -> Result<Answer, Failur
         (_, _, Some(ids)) => ids.0.clone(),
         _ => return Err(Failure::new("there is no prompt").hint("-p TEXT, or --ids IDS")),
     };
-    let session = global.session()?;
+    let session = global.decoding_session()?;
     let mut engine = args.engine.engine(&model, &session, 1, Share::Nothing)?;
     let ends: Vec<i64> = tokenizer.iter().filter(|_| !args.ignore_end).flat_map(text::ends).collect();
     let count = prompt.len();

@@ -44,9 +44,10 @@ pub(crate) struct EngineArgs {
     /// Tokens of a prompt that are computed at once.
     #[arg(long, value_name = "N", default_value_t = 512)]
     chunk: usize,
-    /// The element type of key-value caches.
-    #[arg(long, value_enum, default_value = "f32")]
-    cache_type: CacheType,
+    /// The element type of key-value caches; if not given, f16 where matmuls are, on GPUs with f16 unless --precision is exact, and
+    /// f32 elsewhere.
+    #[arg(long, value_enum)]
+    cache_type: Option<CacheType>,
     /// Positions of all caches together, allocated at once; without it they grow.
     #[arg(long, value_name = "N")]
     cache_tokens: Option<usize>,
@@ -71,11 +72,13 @@ impl ModelArgs {
 
 impl EngineArgs {
     /// Options for so many sequences at once.
-    pub(crate) fn options(&self, slots: usize) -> EngineOptions {
+    pub(crate) fn options(&self, session: &Session, slots: usize) -> EngineOptions {
         let cache = match self.cache_type {
-            CacheType::F32 => DType::F32,
-            CacheType::F16 => DType::F16,
-            CacheType::Bf16 => DType::BF16,
+            Some(CacheType::F32) => DType::F32,
+            Some(CacheType::F16) => DType::F16,
+            Some(CacheType::Bf16) => DType::BF16,
+            None if session.multiplies_f16() => DType::F16,
+            None => DType::F32,
         };
         EngineOptions::default()
             .slots(slots)
@@ -94,7 +97,7 @@ impl EngineArgs {
         slots: usize,
         share: Share,
     ) -> Result<Engine, Failure> {
-        Ok(model.engine(session, &self.options(slots).share(share))?)
+        Ok(model.engine(session, &self.options(session, slots).share(share))?)
     }
 }
 

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use olivine_lm::MOST_TOP_LOGPROBS;
 use olivine_serve::{ServeOptions, ServedModel, Server};
 use serde_json::json;
 
@@ -99,8 +100,9 @@ impl ServeArgs {
 
 pub(crate) fn run(global: &Global, args: &ServeArgs) -> Result<Answer, Failure> {
     let options = args.options()?;
-    let session = global.session()?;
-    let engine = args.engine.options(args.slots).logprobs(args.logprobs);
+    let session = global.decoding_session()?;
+    let top = if args.logprobs { MOST_TOP_LOGPROBS } else { 0 };
+    let engine = args.engine.options(&session, args.slots).logprobs(args.logprobs).top_logprobs(top);
     let named = |e: Failure| e.context(format!("cannot serve `{}`", args.model.path.display()));
     let model = ServedModel::load(&args.model.path, &session, &engine).map_err(|e| named(e.into()))?;
     let model = match &args.chat_template {

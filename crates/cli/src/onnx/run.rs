@@ -35,6 +35,9 @@ pub(crate) struct RunArgs {
     /// Run this often and print the times.
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     repeat: u32,
+    /// On a GPU, run these operations on the host, by the operation's name or the node's.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    host_ops: Vec<String>,
     /// Report indices out of range as errors; on a GPU, check every access of every kernel.
     #[arg(long)]
     checked: bool,
@@ -46,7 +49,8 @@ pub(crate) fn run(global: &Global, args: &RunArgs) -> Result<Answer, Failure> {
     let inputs = args.given.tensors(&model, false)?;
     let options = global.options().checked(args.checked);
     let session = Session::with_options(global.device()?, options)?;
-    let executable = session.compile_with(&model, &shapes(&model, &inputs))?;
+    let compile = shapes(&model, &inputs).host_ops(args.host_ops.iter().cloned());
+    let executable = session.compile_with(&model, &compile)?;
     let random = random_params(&model, &executable)?;
     let given = || inputs.iter().map(|(name, tensor)| (name.as_str(), tensor));
     let (first, outputs) = timed(|| executable.run(given()));

@@ -7,7 +7,7 @@ mod trace;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use olivine::StepTime;
+use olivine::{CompileOptions, StepTime};
 use serde_json::{Value, json};
 
 use crate::Global;
@@ -36,6 +36,9 @@ pub(crate) struct ProfileArgs {
     /// Write the run of median length as a trace for chrome://tracing or Perfetto.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
+    /// On a GPU, run these operations on the host, by the operation's name or the node's.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    host_ops: Vec<String>,
     /// Do not measure the device's peak rates.
     #[arg(long)]
     no_ceilings: bool,
@@ -48,7 +51,8 @@ pub(crate) fn run(global: &Global, args: &ProfileArgs) -> Result<Answer, Failure
     args.trace.as_deref().map(|path| write(path, &trace::trace(&args.model, "", &[]))).transpose()?;
     let session = global.session()?;
     calibrate(global, &session, false)?;
-    let subject = Subject::new(&session, &graph)?;
+    let options = CompileOptions::new().host_ops(args.host_ops.iter().cloned());
+    let subject = Subject::with_options(&session, &graph, &options)?;
     if !weights.is_empty() {
         subject.executable.set_params(weights)?;
         subject.executable.load()?;
@@ -100,6 +104,34 @@ pub(crate) fn run(global: &Global, args: &ProfileArgs) -> Result<Answer, Failure
         "trace": args.trace,
     });
     Ok(Answer::new(text, json))
+}
+
+/// The kernels of profiled runs together by operation, as text and as JSON, without predictions and ceilings.
+pub(crate) fn kernels(runs: &[Vec<StepTime>]) -> (String, Value) {
+    let (times, _) = steps::middle(runs);
+    let steps = steps::medians(runs, &[]);
+    let groups = steps::groups_by_size(&steps);
+    let total: f64 = steps.iter().map(|s| s.ms).sum();
+    let mut table = Table::new(&["op", "kernel", ">count", ">µs each", ">ms", ">share", ">GB/s", ">TFLOP/s"]);
+    for g in &groups {
+        let share = if total > 0.0 { format!("{:.1} %", 100.0 * g.ms / total) } else { String::new() };
+        let [gb_per_s, tflops, _] = Rates::new(g.bytes, g.flops, g.ms, None).cells();
+        let each = short(1e3 * g.ms / g.count as f64);
+        let (op, kernel, count) = (g.op.to_string(), g.kernel.clone(), g.count.to_string());
+        table.row([op, kernel, count, each, short(g.ms), share, gb_per_s, tflops]);
+    }
+    let text = format!(
+        "{} dispatches, {} ms in kernels, {} ms from first to last, medians of {} runs\n{table}",
+        steps.len(),
+        short(total),
+        short(times.median()),
+        runs.len()
+    );
+    let json = json!({
+        "kernels_ms": total, "span_ms": times.median(),
+        "groups": groups.iter().map(|g| group_json(g, total, None)).collect::<Vec<_>>(),
+    });
+    (text, json)
 }
 
 /// Bytes, operations and time as rates; `None` where nothing was counted.

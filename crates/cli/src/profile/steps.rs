@@ -55,9 +55,18 @@ pub(crate) fn medians(runs: &[Vec<StepTime>], predicted: &[StepPrediction]) -> V
 
 /// Dispatches together by operation and kernel, most time first.
 pub(crate) fn groups(steps: &[Step]) -> Vec<Group> {
-    let mut groups: BTreeMap<(&str, &str), Group> = BTreeMap::new();
+    groups_by(steps, |_| 0)
+}
+
+/// The same, those that move as many bytes together.
+pub(crate) fn groups_by_size(steps: &[Step]) -> Vec<Group> {
+    groups_by(steps, |step| step.bytes)
+}
+
+fn groups_by(steps: &[Step], size: impl Fn(&Step) -> u64) -> Vec<Group> {
+    let mut groups: BTreeMap<(&str, &str, u64), Group> = BTreeMap::new();
     for step in steps {
-        let group = groups.entry((step.op, &step.kernel)).or_insert_with(|| Group {
+        let group = groups.entry((step.op, &step.kernel, size(step))).or_insert_with(|| Group {
             op: step.op,
             kernel: step.kernel.clone(),
             count: 0,

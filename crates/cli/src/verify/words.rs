@@ -43,7 +43,7 @@ pub(super) fn count(session: &Session, cases: &[Case], filter: &str, quiet: bool
             }
             let words = match session.kernel_source(kernel)? {
                 Some(KernelSource::Spirv(words)) => words.len(),
-                Some(KernelSource::Wgsl(text)) => text.len().div_ceil(4),
+                Some(KernelSource::Wgsl(text) | KernelSource::Ptx(text)) => text.len().div_ceil(4),
                 None => 0,
             };
             let of = by_name.entry(kernel.name.clone()).or_default();

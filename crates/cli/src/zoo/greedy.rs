@@ -95,7 +95,7 @@ impl Prompt {
             model.engine.add(Request::new(prompt, steps.len() - done))?;
             while !model.engine.is_idle() {
                 for event in model.engine.step()? {
-                    let Event::Token { id, token, logprob } = event else { continue };
+                    let Event::Token { id, token, logprob, .. } = event else { continue };
                     let Step { llama, exact } = &steps[done];
                     if token != exact.0 {
                         return Err(Failure::new(format!("token {done} is {token}, not {}", exact.0)));

@@ -7,10 +7,10 @@
 //!   w f32 ─ cast f16 ─┴─ matmul, sums in f32 ─ cast f32 ─ …
 //! ```
 //!
-//! Casts of weights run at load. Those of results become part of the epilogue, and what is between two matmuls stays f32.
+//! Matmuls with packed weights stay as they are, marked as fast: how x is rounded depends on the kernel. Casts of weights run at load. Those of results become part of the epilogue, and what is between two matmuls stays f32.
 //! Numbers beyond f16's range overflow, as in any f16 model.
 
-use olivine_ir::op::{Conv, MaskKind, MatMul};
+use olivine_ir::op::{Conv, DequantMatMul, MaskKind, MatMul};
 use olivine_ir::{DType, Def, Error, Graph, Node, Op, ValueId};
 
 use crate::{Options, Pass, at_load, rewrite};
@@ -26,10 +26,18 @@ impl Pass for Narrow {
     fn run(&self, graph: &Graph, _options: &Options<'_>) -> Result<Graph, Error> {
         let fixed = fixed_values(graph);
         let own = |node: &Node| narrowed_operands(graph, &fixed, node);
-        if !graph.nodes().iter().any(|node| own(node).is_some()) {
+        let packed = |node: &Node| matches!(&node.op, Op::DequantMatMul(op) if !op.fast);
+        if !graph.nodes().iter().any(|node| packed(node) || own(node).is_some()) {
             return Ok(graph.clone());
         }
         rewrite(graph, |out, _, node| {
+            if let (Op::DequantMatMul(op), true) = (&node.op, packed(node)) {
+                let operands = node.inputs.iter().map(|id| out.get(*id)).collect::<Result<Vec<_>, _>>()?;
+                let fast = DequantMatMul { fast: true, ..op.clone() };
+                let y = out.new.add_named(node.name.clone(), fast, &operands)?[0];
+                out.bind(node.outputs[0], y);
+                return Ok(true);
+            }
             let Some(count) = own(node) else { return Ok(false) };
             let mut operands = Vec::with_capacity(node.inputs.len());
             for (i, id) in node.inputs.iter().enumerate() {
@@ -61,7 +69,8 @@ fn narrowed_operands(graph: &Graph, fixed: &[bool], node: &Node) -> Option<usize
     let count = match &node.op {
         Op::MatMul(MatMul { epilogue: None }) => 2,
         Op::Conv(Conv { epilogue: None, bias, .. }) => 2 + usize::from(*bias),
-        Op::Attention(op) if op.mask != MaskKind::Bias && !op.sinks => 3,
+        // Caches in pages are read in part: a cast would read all of them.
+        Op::Attention(op) if op.mask != MaskKind::Bias && !op.sinks && !op.pages => 3,
         _ => return None,
     };
     let operands = node.inputs.get(..count)?;

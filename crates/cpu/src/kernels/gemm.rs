@@ -69,7 +69,7 @@ impl Rhs<f32> for f32 {
     unsafe fn multiply(args: GemmArgs<'_, f32>) {
         // Safety: the caller's promise.
         unsafe {
-            match small_m::suits(args.sizes.0, &args.a, &args.b) {
+            match small_m::suits(args.sizes, &args.a, &args.b) {
                 true => args.small_m(),
                 false => call_gemm(&args),
             }
@@ -108,7 +108,7 @@ const WIDENED: usize = 1 << 16;
 /// That of [`Rhs::multiply`].
 unsafe fn multiply_stored<E: Stored>(args: &GemmArgs<'_, f32, E>, widen: fn(&[E], &mut [f32])) {
     let GemmArgs { sizes: (rows, columns, k_len), a, b, scale, accumulate, out, pitch } = *args;
-    if small_m::suits(rows, &a, &b) {
+    if small_m::suits(args.sizes, &a, &b) {
         // Safety: the caller's promise.
         return unsafe { args.small_m() };
     }
@@ -356,9 +356,10 @@ pub(crate) fn gemm<T: Accumulator, E: Rhs<T>>(
     let threads = parallel::threads();
     let serial = rows * columns * k_len.max(1) <= SERIAL_WORK || threads == 1;
     let tile_rows = rows.div_ceil(rows.div_ceil(TILE_ROWS));
+    let share = TILE_COLUMNS.max(columns.div_ceil(threads));
     let widest = match rows {
         // b is not packed ahead: long runs of its rows are read fastest.
-        _ if small_m::suits(rows, &a, &b) => TILE_COLUMNS.max(columns.div_ceil(threads)),
+        _ if small_m::suits((rows, share.min(columns), k_len), &a, &b) => share,
         TILE_ROWS.. => WIDE_TILE_COLUMNS,
         _ => TILE_COLUMNS,
     };

@@ -5,7 +5,7 @@
 
 use olivine_ir::DType;
 use olivine_ir::op::{Resize, ResizeMode};
-use olivine_numerics::resample::{Filter, is_unchanged, nearest};
+use olivine_numerics::resample::{Filter, ResizedAxis, nearest};
 
 use super::conv::real::{Half, Real, narrowed, widened};
 use super::conv::scratch::with_scratch;
@@ -40,11 +40,12 @@ pub(crate) fn resize(op: &Resize, x: &[Operand<'_>], out: &mut [Target<'_>]) {
             _ => pick::<u64>(op, &x[0], target),
         };
     }
+    let axes = ResizedAxis::all(op, x[0].shape(), &target.shape());
     match x[0].ty.dtype {
-        DType::F64 => interpolate(op, x[0].shape(), x[0].slice(), target.elements::<f64>()),
+        DType::F64 => interpolate(op, &axes, x[0].slice(), target.elements::<f64>()),
         DType::F16 => interpolate_half::<half::f16>(op, &x[0], target),
         DType::BF16 => interpolate_half::<half::bf16>(op, &x[0], target),
-        _ => interpolate(op, x[0].shape(), x[0].slice(), target.elements::<f32>()),
+        _ => interpolate(op, &axes, x[0].slice(), target.elements::<f32>()),
     }
 }
 
@@ -52,10 +53,11 @@ pub(crate) fn resize(op: &Resize, x: &[Operand<'_>], out: &mut [Target<'_>]) {
 fn pick<T: bytemuck::Pod + Send + Sync>(op: &Resize, x: &Operand<'_>, out: &mut Target<'_>) {
     let (from, to) = (*x.shape(), out.shape());
     let (x, out) = (x.slice::<T>(), out.elements::<T>());
-    let Some(last) = (0..from.rank()).rev().find(|&a| !is_unchanged(op, &from, a)) else {
+    let axes = ResizedAxis::all(op, &from, &to);
+    let Some(last) = axes.iter().rposition(|axis| !axis.is_unchanged()) else {
         return out.copy_from_slice(x);
     };
-    let tables: Vec<Vec<usize>> = (0..=last).map(|a| or_unwind(nearest(op, &from, a))).collect();
+    let tables: Vec<Vec<usize>> = axes[..=last].iter().map(|axis| or_unwind(nearest(op, axis))).collect();
     let run: usize = from[last + 1..].iter().product();
     let (row_in, row_out) = (from[last] * run, to[last] * run);
     let columns = &tables[last];
@@ -114,16 +116,17 @@ impl<T: Copy> Kernel for Double<'_, T> {
 
 fn interpolate_half<H: Half>(op: &Resize, x: &Operand<'_>, out: &mut Target<'_>) {
     let mut result = scratch::zeroed::<f32>(out.shape().numel());
-    interpolate(op, x.shape(), &widened(x.slice::<H>()), &mut result);
+    let axes = ResizedAxis::all(op, x.shape(), &out.shape());
+    interpolate(op, &axes, &widened(x.slice::<H>()), &mut result);
     narrowed(&result, out.elements::<H>());
 }
 
-fn interpolate<T: Real>(op: &Resize, from: &[usize], x: &[T], out: &mut [T]) {
-    let resized: Vec<usize> = (0..from.len()).filter(|&a| !is_unchanged(op, from, a)).collect();
+fn interpolate<T: Real>(op: &Resize, axes: &[ResizedAxis], x: &[T], out: &mut [T]) {
+    let resized: Vec<usize> = (0..axes.len()).filter(|&a| !axes[a].is_unchanged()).collect();
     let Some(&last) = resized.last() else {
         return out.copy_from_slice(x);
     };
-    let mut sizes = from.to_vec();
+    let mut sizes: Vec<usize> = axes.iter().map(|axis| axis.input).collect();
     let mut held: Option<Vec<T>> = None;
     // The plane's rows and columns: the last resized axis, and the one before it.
     let (rows, leading) = match resized.len() {
@@ -132,18 +135,18 @@ fn interpolate<T: Real>(op: &Resize, from: &[usize], x: &[T], out: &mut [T]) {
         n => (None, &resized[..n - 1]),
     };
     for &axis in leading {
-        let filter = or_unwind(Filter::new(op, from, axis));
-        let mut next = scratch::zeroed::<T>(sizes.iter().product::<usize>() / sizes[axis] * op.sizes[axis]);
+        let filter = or_unwind(Filter::new(op, &axes[axis]));
+        let mut next = scratch::zeroed::<T>(sizes.iter().product::<usize>() / sizes[axis] * filter.output);
         let inner = sizes[axis + 1..].iter().product();
         resample(held.as_deref().unwrap_or(x), &filter, &or_unwind(Filter::identity(1)), inner, &mut next);
-        sizes[axis] = op.sizes[axis];
+        sizes[axis] = filter.output;
         held = Some(next);
     }
     let x = held.as_deref().unwrap_or(x);
     let inner = sizes[last + 1..].iter().product::<usize>();
-    let column_filter = or_unwind(Filter::new(op, from, last));
+    let column_filter = or_unwind(Filter::new(op, &axes[last]));
     match rows {
-        Some(axis) => resample(x, &or_unwind(Filter::new(op, from, axis)), &column_filter, inner, out),
+        Some(axis) => resample(x, &or_unwind(Filter::new(op, &axes[axis])), &column_filter, inner, out),
         None if inner > 1 => resample(x, &column_filter, &or_unwind(Filter::identity(1)), inner, out),
         None => {
             let rows = last.checked_sub(1).map_or(1, |a| sizes[a]);

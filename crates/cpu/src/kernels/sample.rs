@@ -38,6 +38,8 @@ pub(crate) fn sample(op: &Sample, x: &[Operand<'_>], out: &mut [Target<'_>]) {
     };
     let v = logits.shape().last().copied().unwrap_or(0);
     let stream = Stream::new(op.seed, op.stream, counter);
+    // Draws of no rows.
+    let none = counter.shape().has_zero();
     let word = |row: usize| match counter.shape().rank() {
         2 => match counter.slice::<u32>().get(4 * row..4 * row + 4) {
             Some(&[k0, k1, low, high]) => Stream::of_row(op.stream, [k0, k1, low, high]).block(0)[0],
@@ -48,7 +50,7 @@ pub(crate) fn sample(op: &Sample, x: &[Operand<'_>], out: &mut [Target<'_>]) {
     let filters = |row: usize| {
         let t = of_row::<f32>(temperature, row);
         let k = of_row::<i32>(top_k, row);
-        let greedy = t.is_nan() || t < LEAST_TEMPERATURE;
+        let greedy = none || t.is_nan() || t < LEAST_TEMPERATURE;
         let all = usize::try_from(k).ok().filter(|k| *k > 0).unwrap_or(v);
         Filters {
             inverse_temperature: if greedy { 1.0 } else { 1.0 / t.min(1.0 / LEAST_TEMPERATURE) },

@@ -22,7 +22,7 @@ use {
     std::arch::x86_64::{__m128, __m256, __m512},
 };
 
-/// The largest M that is computed here if b's rows are contiguous.
+/// The largest M that is computed here if b's rows are contiguous; [`suits`] has a smaller one for many b of f32.
 const BY_ROWS: usize = 32;
 /// The largest M if its columns are, where sums across a vector cost extra.
 const BY_COLUMNS: usize = 16;
@@ -47,9 +47,45 @@ pub(crate) struct GemmArgs<'a, T, E = T> {
     pub(super) pitch: usize,
 }
 
-/// Whether a GEMM with so many rows is faster here.
-pub(super) fn suits<T, E>(rows: usize, a: &Matrix<'_, T>, b: &Matrix<'_, E>) -> bool {
-    (b.column_stride == 1 && rows <= BY_ROWS) || (along_columns(a, b) && rows <= BY_COLUMNS)
+/// Whether a GEMM of sizes M, N and K is faster here than by the gemm crates, on one thread.
+pub(super) fn suits<T, E>(
+    (rows, columns, k_len): (usize, usize, usize),
+    a: &Matrix<'_, T>,
+    b: &Matrix<'_, E>,
+) -> bool {
+    // Elements that have to be widened cost the gemm crates another pass.
+    let widened = size_of::<E>() < size_of::<T>();
+    let by_rows = match widened || !gemm_has_avx512() {
+        true => rows <= BY_ROWS,
+        false => suits_avx512(rows, columns.saturating_mul(k_len)),
+    };
+    (b.column_stride == 1 && by_rows) || (along_columns(a, b) && rows <= BY_COLUMNS)
+}
+
+/// Elements of b up to which a call of the gemm crates costs more than their tiles save.
+const TINY: usize = 1 << 13;
+/// Elements of b up to which it is still in the first or second-level cache when it is read a second time.
+const NEAR: usize = 1 << 16;
+
+/// Whether so many rows times a b of so many f32 are faster here than by the gemm crates with AVX-512, as measured
+/// (`docs/performance/2026-11-18-cpu-small-m.md`). Those too leave such a b unpacked for up to some fifty rows.
+fn suits_avx512(rows: usize, elements: usize) -> bool {
+    if elements <= TINY {
+        return rows <= BY_ROWS;
+    }
+    // Four rows are a tile; what is left of others reads b again.
+    rows <= 2 || (elements <= NEAR && (rows == 4 || rows == 8))
+}
+
+/// Whether the gemm crates use AVX-512 here.
+#[cfg(target_arch = "x86_64")]
+fn gemm_has_avx512() -> bool {
+    vectors() == Vectors::Avx512
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn gemm_has_avx512() -> bool {
+    false
 }
 
 /// Whether both operands are contiguous along K. Without explicit vectors, dot products are left to the gemm crates, which
@@ -62,8 +98,8 @@ impl<E: Stored> GemmArgs<'_, f32, E> {
     /// Computes it.
     ///
     /// # Safety
-    /// The operands must hold all that is read of them, [`suits`] must hold, the result's rows must be writable and
-    /// nobody else's meanwhile.
+    /// The operands must hold all that is read of them, b's rows must be contiguous or both operands along K, the
+    /// result's rows must be writable and nobody else's meanwhile.
     pub(super) unsafe fn small_m(&self) {
         // Safety: `vectors` has seen what the types need; the rest is the caller's promise.
         #[cfg(target_arch = "x86_64")]
@@ -330,6 +366,17 @@ mod tests {
             assert_eq!(out, want, "{rows}x{columns}x{k_len}");
             serial_gemm((rows, columns, k_len), a, b, -2.0, true, &mut out);
             assert!(out.iter().zip(&want).all(|(o, w)| *o == -w), "{rows}x{columns}x{k_len} accumulated");
+            if b.column_stride == 1 || along_columns(&a, &b) {
+                // Whatever the choice between this and the gemm crates.
+                out.fill(f32::NAN);
+                let (sizes, to) = ((rows, columns, k_len), out.as_mut_ptr());
+                let args = GemmArgs { sizes, a, b, scale: 1.0, accumulate: false, out: to, pitch: columns };
+                if rows * columns * k_len > 0 {
+                    // Safety: all three are whole.
+                    unsafe { args.small_m() };
+                    assert_eq!(out, want, "{rows}x{columns}x{k_len} by small M");
+                }
+            }
         }
     }
 
@@ -358,6 +405,7 @@ mod tests {
                     check_stored((rows, columns, k_len), half::bf16::from_f32);
                 }
             }
+            check_stored((10, 1100, 500), half::f16::from_f32);
         }
         limit_vectors(Vectors::Avx512);
     }
@@ -380,5 +428,18 @@ mod tests {
             check(10, 1100, 500);
         }
         limit_vectors(Vectors::Avx512);
+    }
+
+    #[test]
+    fn small_m_is_chosen_by_the_elements_of_b() {
+        for rows in 1..40 {
+            let chosen = |elements| suits_avx512(rows, elements);
+            assert_eq!(chosen(TINY), rows <= BY_ROWS);
+            assert_eq!(chosen(TINY + 1), [1, 2, 4, 8].contains(&rows));
+            assert_eq!(chosen(NEAR + 1), rows <= 2);
+            // A part of b never needs another method than b itself where that is this one.
+            assert!(!chosen(NEAR + 1) || chosen(NEAR));
+            assert!(!chosen(NEAR) || chosen(TINY));
+        }
     }
 }

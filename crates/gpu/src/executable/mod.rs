@@ -4,6 +4,7 @@ mod load;
 mod slot;
 mod tensor;
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -34,6 +35,8 @@ pub struct Executable<D: Driver> {
     checked: bool,
     loaded: Mutex<Option<Loaded<D>>>,
     idle: Arc<Mutex<Vec<Slot<D>>>>,
+    /// Recordings made so far, for all sizes.
+    recordings: Arc<AtomicUsize>,
     /// Tells recordings for these sizes from those for others.
     sizes: Arc<()>,
     /// The executable that loads, if this one is for other sizes.
@@ -141,6 +144,7 @@ impl<D: Driver> Executable<D> {
             checked,
             loaded: Mutex::new(None),
             idle: Arc::default(),
+            recordings: Arc::default(),
             sizes: Arc::default(),
             base: None,
         })
@@ -159,6 +163,7 @@ impl<D: Driver> Executable<D> {
             checked: self.checked,
             loaded: Mutex::new(None),
             idle: self.idle.clone(),
+            recordings: self.recordings.clone(),
             sizes: Arc::default(),
             base: Some(base.clone()),
         })
@@ -172,6 +177,11 @@ impl<D: Driver> Executable<D> {
     /// Outputs in declaration order.
     pub fn outputs(&self) -> &[Port] {
         &self.program.outputs
+    }
+
+    /// How many times runs were recorded, for all sizes; others replayed what was there.
+    pub fn recordings(&self) -> usize {
+        self.recordings.load(Ordering::Relaxed)
     }
 
     /// What runs.
@@ -309,6 +319,7 @@ impl<D: Driver> Executable<D> {
         loaded: &Loaded<D>,
         donor: Option<Slot<D>>,
     ) -> Result<Slot<D>, Error> {
+        self.recordings.fetch_add(1, Ordering::Relaxed);
         match self.record(inputs, takes, timing, loaded, donor) {
             Err(problem @ Error::OutOfMemory { .. }) => {
                 let evicted = std::mem::take(&mut *self.idle.lock().unwrap_or_else(PoisonError::into_inner));
@@ -458,6 +469,7 @@ fn describe(content: &Content, program: &Program) -> String {
         Content::Input(i) => format!("input{}", name(&program.inputs, *i)),
         Content::Output(i) => format!("output{}", name(&program.outputs, *i)),
         Content::Constant(tensor) => format!("a constant {}", tensor.ty()),
+        Content::Table(tensor) => format!("numbers by sizes {}", tensor.ty()),
         Content::Param(name, _) => format!("param `{name}`"),
         Content::Packed { .. } => "a packed weight".into(),
         Content::LoadScratch => "scratch at load".into(),

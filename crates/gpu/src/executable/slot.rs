@@ -93,13 +93,17 @@ impl<D: Driver> Executable<D> {
                 // What is too small goes before what is larger comes.
                 *own = None;
                 let memory = match decl.content {
-                    Content::Arena | Content::Input(_) | Content::Output(_) => {
+                    Content::Arena | Content::Input(_) | Content::Output(_) | Content::Table(_) => {
                         Some(self.driver.allocate(decl.bytes, &label())?)
                     }
                     Content::Gates => Some(self.driver.allocate_gates(decl.bytes, &label())?),
                     _ => None,
                 };
                 *own = memory.map(|memory| (memory, decl.bytes));
+            }
+            // The memory of another slot holds the numbers of other sizes.
+            if let (Content::Table(table), Some((memory, _))) = (&decl.content, own.as_ref()) {
+                self.driver.write(memory, 0, table.bytes())?;
             }
             *buffer = own.as_ref().map(|(memory, _)| memory.clone());
         }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use olivine_compile::plan::{MemoryPlan, PlanOptions, plan_graph_with};
 use olivine_ir::{Def, Dim, Graph, Op, Tensor, ValueId};
 use olivine_kernels::{Emitted, Gating, Memory, Site, Target};
-use olivine_program::{DeviceCaps, Record};
+use olivine_program::{DeviceCaps, HostTable, Record};
 
 use super::fusion::Deferral;
 use super::memo::Memo;
@@ -31,13 +31,17 @@ struct Part {
     op: &'static str,
     node: Arc<str>,
     emitted: Vec<Emitted>,
-    constants: Vec<Tensor>,
+    constants: Vec<HostTable>,
     gates: u64,
 }
 
 impl<'g> Body<'g> {
     /// Lowers a graph; the error names every node that the device cannot run.
     pub(crate) fn new(graph: &'g Graph, caps: &DeviceCaps, tuning: &Record) -> Result<Self, String> {
+        // Workgroup counts of inner dispatches are in memory, and PTX is not launched so.
+        let mut caps = caps.clone();
+        caps.target.warpgroups = false;
+        let caps = &caps;
         let mut parts = Vec::new();
         let mut scratch = vec![Dim::ZERO; graph.nodes().len()];
         let mut refused = Vec::new();
@@ -138,7 +142,7 @@ impl<'g> Body<'g> {
         let mut tables = Vec::with_capacity(self.parts.len());
         let mut gates = Vec::with_capacity(self.parts.len());
         for part in &self.parts {
-            tables.push(part.constants.iter().map(|t| site.constant(t.clone())).collect());
+            tables.push(part.constants.iter().map(|t| site.table(t.clone())).collect());
             gates.push(match (part.gates, site.gate(part.gates)) {
                 (1.., Memory::Gate { offset, .. }) => offset,
                 _ => 0,

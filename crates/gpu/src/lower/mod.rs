@@ -23,8 +23,8 @@ use olivine_kernel::Kernel;
 use olivine_kernels as kernels;
 use olivine_kernels::{Emitted, Gating, Memory, Operand, Prepacked, Shared, Site, SplitKPartials, Target};
 use olivine_program::{
-    Addressing, BufferId, Content, Decision, DeviceCaps, Dispatch, Error, Fusion, KernelId, Port, Program,
-    Record, SizedDispatch, SizedProgram, SizedSlice, Sizing, Slice,
+    Addressing, BufferId, Content, Decision, DeviceCaps, Dispatch, Error, Fusion, HostTable, KernelId, Port,
+    Program, Record, SizedDispatch, SizedProgram, SizedSlice, Sizing, Slice,
 };
 
 use crate::custom;
@@ -44,7 +44,7 @@ struct Lowered<'a> {
     step: usize,
     emitted: Vec<Emitted>,
     scratch: Dim,
-    constants: Vec<Tensor>,
+    constants: Vec<HostTable>,
     gates: u64,
     prepacked: Vec<Prepacked>,
     load_scratch: u64,
@@ -162,7 +162,7 @@ pub fn lower(
             true => load_memory.map(|all| part(&all, 0, l.load_own())),
             false => map.scratch(l.step, l.scratch),
         };
-        let constants: Vec<SizedSlice> = l.constants.into_iter().map(|table| map.constant(table)).collect();
+        let constants: Vec<SizedSlice> = l.constants.into_iter().map(|table| map.table(table)).collect();
         let gate = gates.next(l.gates, at_load);
         let prepacked: Vec<values::PrepackedSlice> =
             l.prepacked.into_iter().map(|packed| map.prepack(packed)).collect();
@@ -583,6 +583,7 @@ impl Assembler {
             layout: plan.layout.clone(),
             arena,
             alignment: caps.alignment() as u64,
+            tables: map.sized_tables().collect(),
         }
     }
 

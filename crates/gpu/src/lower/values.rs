@@ -7,7 +7,7 @@ use olivine_compile::plan::MemoryPlan;
 use olivine_compile::{Compiled, Spelling};
 use olivine_ir::{Def, Dim, Graph, Op, Tensor, ValueId};
 use olivine_kernels::{Memory, Operand, Target};
-use olivine_program::{BufferDecl, BufferId, Content, DeviceCaps, SizedSlice, Slice};
+use olivine_program::{BufferDecl, BufferId, Content, DeviceCaps, HostTable, SizedSlice, SizedTable, Slice};
 
 use super::State;
 use super::load::LoadPlan;
@@ -32,6 +32,8 @@ pub(super) struct MemoryMap {
     placed: Vec<u64>,
     /// Tables that lowering computed, each once, by a hash of their bytes.
     tables: HashMap<u64, Vec<(Tensor, SizedSlice)>>,
+    /// Tables that follow from sizes, each once.
+    sized_tables: Vec<(SizedTable, SizedSlice)>,
     /// Stored values, spelled out.
     spelling: Spelling,
     /// For every value the first output that is it.
@@ -68,6 +70,7 @@ impl MemoryMap {
             sizes: Vec::new(),
             placed: plan.offsets(),
             tables: HashMap::new(),
+            sized_tables: Vec::new(),
             spelling: Spelling::new(graph, &compiled.at_load),
             written: vec![None; graph.values().len()],
             prepacked: HashMap::new(),
@@ -225,6 +228,23 @@ impl MemoryMap {
     }
 
     /// Memory of a table that lowering computed.
+    pub(super) fn table(&mut self, table: HostTable) -> SizedSlice {
+        let Some(sized) = table.sized() else { return self.constant(table.now().clone()) };
+        if let Some((_, slice)) = self.sized_tables.iter().find(|(known, _)| known.is(sized)) {
+            return *slice;
+        }
+        let buffer = self.buffer(Content::Table(table.now().clone()), sized.bytes());
+        let slice = self.whole(buffer, sized.bytes());
+        self.sized_tables.push((sized.clone(), slice));
+        slice
+    }
+
+    /// The tables that follow from sizes, and where they are.
+    pub(super) fn sized_tables(&self) -> impl Iterator<Item = (BufferId, SizedTable)> + '_ {
+        self.sized_tables.iter().map(|(table, slice)| (slice.buffer, table.clone()))
+    }
+
+    /// Memory of a table that is the same for all sizes.
     pub(super) fn constant(&mut self, table: Tensor) -> SizedSlice {
         let mut hasher = DefaultHasher::new();
         (table.ty(), table.bytes()).hash(&mut hasher);

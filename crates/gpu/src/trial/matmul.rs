@@ -1,11 +1,13 @@
 //! The matmul that is tried: A·B + 3 with operands read by rows, and on top of it another with operands read by
-//! columns.
+//! columns. Where the device has all that the language can do with matrices, the first result is added once more.
 
 use std::sync::Arc;
 
 use olivine_ir::half::{bf16, f16};
 use olivine_ir::{DType, Shape, Tensor, TensorType};
-use olivine_kernel::{Access, Builder, Elem, Kernel, MatrixShape, MatrixType, MatrixUse};
+use olivine_kernel::{
+    Access, Builder, Elem, Kernel, MatrixShape, MatrixSupport, MatrixType, MatrixUse, Scalar, Shared, Val,
+};
 use olivine_program::{
     BufferDecl, BufferId, Content, DeviceCaps, Dispatch, Driver, Error, KernelId, Port, Program, Slice,
 };
@@ -82,7 +84,8 @@ impl Plan {
     }
 }
 
-/// An element of a operand: small where sums must be exact in few bits, of all bits where they are integers.
+/// An element of a operand: small where sums must be exact in few bits, of all bits where they are integers. Of f32 one of
+/// two that are multiplied has more bits than narrower floats, which must not stand in for it.
 fn element(operand: Elem, which: usize, row: u32, column: u32) -> i64 {
     let mut bits =
         (which as u32 + 1).wrapping_mul(0x9e37_79b9) ^ (row * 64 + column).wrapping_mul(0x85eb_ca6b);
@@ -91,6 +94,7 @@ fn element(operand: Elem, which: usize, row: u32, column: u32) -> i64 {
     match operand {
         Elem::I8 => i64::from(bits as u8 as i8),
         Elem::U8 => i64::from(bits as u8),
+        Elem::F32 if matches!(which, 1 | 2) => i64::from(bits as u16 | 1) - 32768,
         _ => i64::from(bits % 7) - 3,
     }
 }
@@ -106,14 +110,15 @@ fn bytes(operand: Elem, value: i64) -> Vec<u8> {
 }
 
 /// The expected results, row by row: the first result and the second.
-fn expected(shape: MatrixShape) -> [Vec<i64>; 2] {
+fn expected(shape: MatrixShape, support: MatrixSupport) -> [Vec<i64>; 2] {
+    let times = if support == MatrixSupport::Full { 2 } else { 1 };
     let MatrixShape { operand, m, n, k, .. } = shape;
     let product = |which: usize, i: u32, j: u32| -> i64 {
         (0..k).map(|d| element(operand, which, i, d) * element(operand, which + 1, d, j)).sum()
     };
     let of = |value: &dyn Fn(u32, u32) -> i64| (0..m * n).map(|at| value(at / n, at % n)).collect();
     let first = |i, j| product(0, i, j) + START;
-    [of(&first), of(&|i, j| product(2, i, j) + 2 * first(i, j))]
+    [of(&first), of(&|i, j| product(2, i, j) + times * first(i, j))]
 }
 
 /// Reads a result's element.
@@ -137,32 +142,107 @@ fn kernel(shape: MatrixShape, plan: &Plan, caps: &DeviceCaps) -> Result<Kernel, 
     let k = Builder::new("matrix_trial", lanes, &caps.target);
     let x = k.arg("x", Elem::U32, Access::Read);
     let y = k.arg("y", Elem::U32, Access::Write);
-    let me = k.local_index();
-    let panels = k.shared(Elem::U32, SLOT as u8, plan.operand_slots());
-    let sums = k.shared(Elem::U32, SLOT as u8, plan.result_slots());
-    for first in (0..plan.operand_slots()).step_by(lanes as usize) {
-        let slot = me + first;
-        k.if_(slot.lt(plan.operand_slots()), || {
-            panels.store_vec(slot, &x.load_vec(slot * SLOT, SLOT as u8));
-        });
+    let panels = TrialMemory::new(&k, shape.operand, plan.operand_slots());
+    let sums = TrialMemory::new(&k, shape.accumulator, plan.result_slots());
+    panels.for_slots(lanes, |slot| panels.put(slot, &x.load_vec(slot * SLOT, SLOT as u8)));
+    let start = k.number(shape.accumulator.scalar(), START as f64);
+    if panels.is_typed() {
+        sums.for_slots(lanes, |slot| sums.fill(slot, start));
     }
     k.barrier();
-    let load = |panel: Panel| {
-        panels.load_matrix(panel.ty, k.u32(panel.first), k.u32(panel.pitch()), panel.column_major)
+    let [a, b, other_a, other_b] = plan.operands.map(|panel| panels.load(panel));
+    let [first, second] = if panels.is_typed() {
+        // Through a variable, as matmuls keep their sums.
+        let sum = k.var(k.number(shape.accumulator.scalar(), 0.0).splat(plan.results[0].ty));
+        sum.set(a.matrix_mul_add(b, sums.load(plan.results[0])));
+        let first = sum.get();
+        [first, other_a.matrix_mul_add(other_b, first)]
+    } else {
+        let first = a.matrix_mul_add(b, start.splat(plan.results[0].ty));
+        [first, other_a.matrix_mul_add(other_b, first).matrix_add(first)]
     };
-    let start = k.number(shape.accumulator.scalar(), START as f64).splat(plan.results[0].ty);
-    let [a, b, other_a, other_b] = plan.operands.map(load);
-    let first = a.matrix_mul_add(b, start);
-    let second = other_a.matrix_mul_add(other_b, first).matrix_add(first);
+    // All lanes have loaded what the results overwrite.
+    if panels.is_typed() {
+        k.barrier();
+    }
     for (panel, value) in plan.results.iter().zip([first, second]) {
-        sums.store_matrix(k.u32(panel.first), k.u32(panel.pitch()), false, value);
+        sums.store(*panel, value);
     }
     k.barrier();
-    for first in (0..plan.result_slots()).step_by(lanes as usize) {
-        let slot = me + first;
-        k.if_(slot.lt(plan.result_slots()), || y.store_vec(slot * SLOT, &sums.load_vec(slot)));
-    }
+    sums.for_slots(lanes, |slot| y.store_vec(slot * SLOT, &sums.words(slot)));
     k.finish().map_err(|source| Error::Kernel { kernel: "matrix_trial".into(), source })
+}
+
+/// Workgroup memory for matrices as kernels have it: slots of words, or elements where matrices must be in memory of
+/// their own type.
+struct TrialMemory<'k> {
+    k: &'k Builder,
+    shared: Shared<'k>,
+    slots: u32,
+}
+
+impl<'k> TrialMemory<'k> {
+    fn new(k: &'k Builder, elem: Elem, slots: u32) -> Self {
+        let shared = match k.target().matrix_support {
+            MatrixSupport::Full => k.shared(Elem::U32, SLOT as u8, slots),
+            MatrixSupport::Basic => k.shared(elem, 1, slots * 4 * SLOT / elem.size()),
+        };
+        TrialMemory { k, shared, slots }
+    }
+
+    fn is_typed(&self) -> bool {
+        self.shared.lanes() == 1
+    }
+
+    /// Elements that a slot is counted as.
+    fn unit(&self) -> u32 {
+        if self.is_typed() { 4 * SLOT / self.shared.elem().size() } else { 1 }
+    }
+
+    /// Calls `each` for every slot, a lane to each.
+    fn for_slots(&self, lanes: u32, each: impl Fn(Val<'k>)) {
+        for first in (0..self.slots).step_by(lanes as usize) {
+            let slot = self.k.local_index() + first;
+            self.k.if_(slot.lt(self.slots), || each(slot));
+        }
+    }
+
+    fn put(&self, slot: Val<'k>, words: &[Val<'k>]) {
+        let elements: Vec<Val<'k>> = match self.shared.elem() {
+            _ if !self.is_typed() => return self.shared.store_vec(slot, words),
+            Elem::F16 => words.iter().flat_map(|w| [w.unpack_half(0), w.unpack_half(1)]).collect(),
+            _ => words.iter().map(|w| w.bitcast(Scalar::F32)).collect(),
+        };
+        for (i, element) in (0u32..).zip(elements) {
+            self.shared.store(slot * self.unit() + i, element);
+        }
+    }
+
+    fn fill(&self, slot: Val<'k>, number: Val<'k>) {
+        (0..self.unit()).for_each(|i| self.shared.store(slot * self.unit() + i, number));
+    }
+
+    fn words(&self, slot: Val<'k>) -> Vec<Val<'k>> {
+        if !self.is_typed() {
+            return self.shared.load_vec(slot);
+        }
+        let elements: Vec<Val<'k>> =
+            (0..self.unit()).map(|i| self.shared.load(slot * self.unit() + i)).collect();
+        match self.shared.elem() {
+            Elem::F16 => elements.chunks(2).map(|pair| pair[0].pack_half(pair[1])).collect(),
+            _ => elements.into_iter().map(|x| x.bitcast(Scalar::U32)).collect(),
+        }
+    }
+
+    fn load(&self, panel: Panel) -> Val<'k> {
+        let (first, stride) = (panel.first * self.unit(), panel.pitch() * self.unit());
+        self.shared.load_matrix(panel.ty, self.k.u32(first), self.k.u32(stride), panel.column_major)
+    }
+
+    fn store(&self, panel: Panel, value: Val<'k>) {
+        let (first, stride) = (panel.first * self.unit(), panel.pitch() * self.unit());
+        self.shared.store_matrix(self.k.u32(first), self.k.u32(stride), false, value);
+    }
 }
 
 /// The program of one trial.
@@ -218,13 +298,13 @@ pub(super) fn run<D: Driver>(driver: &Arc<D>, shape: MatrixShape) -> Result<Opti
     let mut y = vec![0; (plan.result_slots() * 4 * SLOT) as usize];
     let executable = Arc::new(Executable::new(driver.clone(), program, Arc::new(Weights::default()), false)?);
     executable.run(&[], &mut [&mut y])?;
-    Ok(judge(shape, &plan, &y))
+    Ok(judge(shape, &plan, driver.caps().target.matrix_support, &y))
 }
 
 /// What is wrong with the results, if anything is.
-fn judge(shape: MatrixShape, plan: &Plan, y: &[u8]) -> Option<String> {
+fn judge(shape: MatrixShape, plan: &Plan, support: MatrixSupport, y: &[u8]) -> Option<String> {
     let size = shape.accumulator.size() as usize;
-    for (number, (panel, expected)) in plan.results.iter().zip(expected(shape)).enumerate() {
+    for (number, (panel, expected)) in plan.results.iter().zip(expected(shape, support)).enumerate() {
         let at = |i: usize| panel.place(i as u32 / shape.n, i as u32 % shape.n);
         let wrong = expected.iter().enumerate().find_map(|(i, expected)| {
             let got = y.get(at(i)..at(i) + size).map_or(f64::NAN, |b| read(shape.accumulator, b));

@@ -6,7 +6,7 @@ use olivine_gpu::{Addressing, Content, DeviceCaps, DeviceKind, Dispatch, Program
 use olivine_ir::{Data, Graph, Tensor};
 use olivine_kernel::interpret::{Device, interpret};
 use olivine_kernel::ptx::{self, Capability, PtxOptions};
-use olivine_kernel::{Elem, Fragments, Kernel, MatrixShape, Target};
+use olivine_kernel::{Elem, Fragments, Kernel, MatrixShape, MatrixSupport, Target};
 use olivine_ptx::{Module, Order};
 
 /// Lowers for a made-up device and interprets every dispatch.
@@ -55,12 +55,45 @@ impl Interpreter {
         device
     }
 
-    /// The same through PTX: a large NVIDIA card whose threads run in some order.
+    /// A device with the cooperative matrices that Apple's GPUs have through wgpu.
+    #[allow(dead_code, reason = "of use to some of the tests that share this module")]
+    pub(crate) fn metal() -> Self {
+        let shape = |operand, accumulator| MatrixShape { operand, accumulator, m: 8, n: 8, k: 8 };
+        let mut device = Interpreter::rich(32);
+        device.name = "matrices of Metal".into();
+        device.caps.target = Target {
+            f16: true,
+            f64: false,
+            shared_bytes: 32768,
+            matrices: vec![
+                shape(Elem::F32, Elem::F32),
+                shape(Elem::F16, Elem::F16),
+                shape(Elem::F16, Elem::F32),
+            ],
+            matrix_support: MatrixSupport::Basic,
+            ..device.caps.target
+        };
+        device
+    }
+
+    /// Matrices through PTX: a large NVIDIA card whose threads run in some order.
     #[allow(dead_code, reason = "of use to some of the tests that share this module")]
     pub(crate) fn ptx(order: Order) -> Self {
         let mut device = Interpreter::with_matrices();
         device.name = format!("PTX, {order:?}");
         device.ptx = Some(order);
+        device
+    }
+
+    /// A card of Hopper with so many cores, whose kernels are interpreted, or emulated as PTX.
+    #[allow(dead_code, reason = "of use to some of the tests that share this module")]
+    pub(crate) fn hopper(cores: u32, ptx: Option<Order>) -> Self {
+        let mut device = Interpreter::with_matrices();
+        device.name = format!("{cores} cores with warpgroups, {ptx:?}");
+        device.caps.target.warpgroups = true;
+        device.caps.ptx = Some(Capability::HOPPER);
+        device.caps.processors = Some(cores);
+        device.ptx = ptx;
         device
     }
 
@@ -163,7 +196,7 @@ impl Backend for Interpreter {
             let mut bytes = match &decl.content {
                 Content::Input(i) => find(inputs, &program.inputs[*i].name),
                 Content::Param(name, _) => find(params, name),
-                Content::Constant(tensor) => tensor.data().as_bytes().to_vec(),
+                Content::Constant(tensor) | Content::Table(tensor) => tensor.data().as_bytes().to_vec(),
                 _ => Vec::new(),
             };
             // What nobody wrote is NaN as a float and absurd as an index.

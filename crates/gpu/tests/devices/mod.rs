@@ -6,8 +6,9 @@ use olivine_gpu::lower;
 use olivine_ir::size::Bindings;
 use olivine_ir::size::guards::{self, GuardSet};
 use olivine_ir::{Graph, Shape};
+use olivine_kernel::ptx::Capability;
 use olivine_kernel::{Elem, Fragments, MatrixShape, Target};
-use olivine_program::{Addressing, DeviceCaps, DeviceKind, Dispatch, Program, Record};
+use olivine_program::{Addressing, Content, DeviceCaps, DeviceKind, Dispatch, Program, Record, Slice};
 
 /// A large NVIDIA card.
 pub(crate) fn h200() -> DeviceCaps {
@@ -38,7 +39,18 @@ pub(crate) fn h200() -> DeviceCaps {
     }
 }
 
+/// The same where kernels are launched as PTX, with the warpgroups that only PTX has.
+#[allow(dead_code, reason = "of use to some of the tests that share this module")]
+pub(crate) fn h200_ptx() -> DeviceCaps {
+    let mut caps = h200();
+    caps.name = "a large card, as PTX".into();
+    caps.target.warpgroups = true;
+    caps.ptx = Some(Capability::HOPPER);
+    caps
+}
+
 /// The same without cooperative matrices.
+#[allow(dead_code, reason = "of use to some of the tests that share this module")]
 pub(crate) fn plain_card() -> DeviceCaps {
     let mut caps = h200();
     caps.name = "a card without matrices".into();
@@ -61,6 +73,15 @@ pub(crate) fn difference(open: &Program, fixed: &Program) -> Option<String> {
     }
     let different = |(a, b): (&Dispatch, &Dispatch)| {
         let bytes = |d: &Dispatch| d.args.iter().map(|arg| arg.bytes).collect::<Vec<u64>>();
+        // Tables that the host computes are constants for fixed sizes.
+        let constant = |program: &Program, arg: &Slice| match &program.buffers[arg.buffer.0 as usize].content
+        {
+            Content::Constant(tensor) | Content::Table(tensor) => Some(tensor.bytes().to_vec()),
+            _ => None,
+        };
+        let constants = |program: &Program, d: &Dispatch| -> Vec<Option<Vec<u8>>> {
+            d.args.iter().map(|arg| constant(program, arg)).collect()
+        };
         let kernel = open.kernel(a);
         let what = match () {
             () if kernel != fixed.kernel(b) => "other code".to_string(),
@@ -68,6 +89,7 @@ pub(crate) fn difference(open: &Program, fixed: &Program) -> Option<String> {
                 format!("{:?} instead of {:?} for {:?}", a.params, b.params, kernel.params)
             }
             () if a.groups != b.groups => format!("{:?} workgroups instead of {:?}", a.groups, b.groups),
+            () if constants(open, a) != constants(fixed, b) => "other tables".to_string(),
             () if bytes(a) != bytes(b) => format!("{:?} bytes instead of {:?}", bytes(a), bytes(b)),
             () => return None,
         };
@@ -77,6 +99,7 @@ pub(crate) fn difference(open: &Program, fixed: &Program) -> Option<String> {
 }
 
 /// Mesa's software driver.
+#[allow(dead_code, reason = "of use to some of the tests that share this module")]
 pub(crate) fn software() -> DeviceCaps {
     let mut caps = plain_card();
     caps.name = "a software device".into();
@@ -114,6 +137,7 @@ impl<'a> Plans<'a> {
     }
 
     /// What the last plan assumes.
+    #[allow(dead_code, reason = "of use to some of the tests that share this module")]
     pub(crate) fn last_guards(&self) -> String {
         let guards = self.plans.last().map(|(guards, _)| guards);
         let lines = guards.into_iter().flat_map(|guards| guards.iter().map(|guard| format!("{guard:?}")));

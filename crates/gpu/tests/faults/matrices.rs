@@ -9,7 +9,7 @@ use olivine_gpu::{
 };
 use olivine_ir::{DType, Graph};
 use olivine_kernel::interpret::{Device, interpret};
-use olivine_kernel::{Def, Elem, Expr, Kernel, MatrixShape, Scalar, Stmt, Target, Type};
+use olivine_kernel::{Def, Elem, Expr, Kernel, MatrixShape, MatrixSupport, Scalar, Stmt, Target, Type};
 
 use crate::mock::{caps, compiled};
 
@@ -233,9 +233,13 @@ fn offered() -> Vec<MatrixShape> {
 }
 
 fn matmul(driver: &Arc<Played>) -> Result<Program, Error> {
+    matmul_of(driver, DType::F16)
+}
+
+fn matmul_of(driver: &Arc<Played>, dtype: DType) -> Result<Program, Error> {
     let mut g = Graph::new("product");
-    let x = g.input("x", DType::F16, [512, 512]).unwrap();
-    let w = g.input("w", DType::F16, [512, 512]).unwrap();
+    let x = g.input("x", dtype, [512, 512]).unwrap();
+    let w = g.input("w", dtype, [512, 512]).unwrap();
     let y = g.matmul(x, w).unwrap();
     g.output("y", y).unwrap();
     let compiled = compiled(&g);
@@ -270,6 +274,41 @@ fn every_way_of_being_wrong_is_noticed_for_every_shape() {
             };
             assert_eq!(finding.problem.is_some(), affected, "{fault:?}: {finding}");
         }
+    }
+}
+
+/// What Metal offers through wgpu.
+fn metal(name: &str, fault: Fault) -> Arc<Played> {
+    let shapes = [(Elem::F32, Elem::F32), (Elem::F16, Elem::F16), (Elem::F16, Elem::F32)]
+        .map(|(operand, accumulator)| MatrixShape { operand, accumulator, m: 8, n: 8, k: 8 });
+    let mut device = card(name, fault, &shapes);
+    let played = Arc::get_mut(&mut device).unwrap();
+    played.caps.target.matrix_support = MatrixSupport::Basic;
+    played.caps.target.shared_bytes = 32768;
+    device
+}
+
+#[test]
+fn basic_matrices_pass_and_every_way_of_being_wrong_is_noticed() {
+    use Fault::*;
+    let findings = try_matrices(&metal("a right Metal", None)).unwrap();
+    assert_eq!(findings.len(), 3);
+    assert!(findings.iter().all(|f| f.problem.is_none()), "{findings:?}");
+    for fault in [LoadsTurned, StoresTurned, Swaps, Zero, Forgets, Skips] {
+        let driver = metal(&format!("a Metal that has {fault:?}"), fault);
+        for finding in try_matrices(&driver).unwrap() {
+            assert!(finding.problem.is_some(), "{fault:?}: {finding}");
+        }
+    }
+}
+
+#[test]
+fn matmuls_of_f32_and_f16_use_basic_matrices_until_they_are_wrong() {
+    for dtype in [DType::F16, DType::F32] {
+        let right = metal("a Metal that multiplies", Fault::None);
+        assert!(multiplies_matrices(&matmul_of(&right, dtype).unwrap()), "{dtype}");
+        let wrong = metal("a Metal that is wrong", Fault::LoadsTurned);
+        assert!(!multiplies_matrices(&matmul_of(&wrong, dtype).unwrap()), "{dtype}");
     }
 }
 

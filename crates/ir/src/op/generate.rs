@@ -25,7 +25,8 @@ fn per_row(what: &str, operand: &TensorType, dtype: DType, rows: &[Dim]) -> Resu
 op! {
     /// Draws a token from each row of logits, as i32; operands: logits `[B, V]` or `[V]`, temperature (f32), top_k (i32), top_p
     /// (f32), min_p (f32), each a scalar or `[B]`, and the run counter; or instead of that u32 `[B, 4]`, for each row a key and the
-    /// number of its draw, low words first, so that what a row draws depends on no other.
+    /// number of its draw, low words first, so that what a row draws depends on no other; or u32 `[0, 4]`, with which no row draws: each
+    /// takes its largest logit, whatever the filters are.
     ///
     /// The filters, in this order: the temperature divides the logits; top_k keeps the k largest (all if k < 1); top_p the
     /// fewest of the largest whose probabilities, among what top_k kept, reach p (all if p ≥ 1); min_p those at least min_p
@@ -61,7 +62,11 @@ impl Rule for Sample {
         per_row("top_p", &operands[3], DType::F32, &rows)?;
         per_row("min_p", &operands[4], DType::F32, &rows)?;
         match &operands[5].shape.sizes()[..] {
-            [count, words] if *words == 4 && operands[5].dtype == DType::U32 && rows[..] == [*count] => {}
+            [count, words]
+                if *words == 4
+                    && operands[5].dtype == DType::U32
+                    && rows.len() == 1
+                    && (*count == 0 || rows[0] == *count) => {}
             _ => drawn(&operands[5], self.stream)?,
         }
         Ok(vec![TensorType::new(DType::I32, shape(&rows)?)])
@@ -122,7 +127,7 @@ pub struct Sampling {
     pub min_p: Option<ValueId>,
     /// The key.
     pub seed: u64,
-    /// u32 `[B, 4]`: a key and a number for each row, instead of the seed and the run counter.
+    /// u32 `[B, 4]`: a key and a number for each row, instead of the seed and the run counter; `[0, 4]` takes the largest logits.
     pub draws: Option<ValueId>,
 }
 

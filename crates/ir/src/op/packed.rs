@@ -99,6 +99,9 @@ op! {
         pub offset: usize,
         /// Whether every row has its own matrix.
         pub grouped: bool,
+        /// Whether x in f32 may be rounded to f16, or to as many bits, before it is multiplied: a device does so where it is faster.
+        /// The result is not rounded.
+        pub fast: bool,
         /// What happens to the matmul before it is stored.
         pub epilogue: Option<Region>,
     }
@@ -113,7 +116,7 @@ impl DequantMatMul {
     /// A matmul with scales and zero points in operands of their own.
     pub fn scaled(scaling: Scaling) -> Self {
         let Scaling { block, zero, offset } = scaling;
-        DequantMatMul { block, zero, offset, grouped: false, epilogue: None }
+        DequantMatMul { block, zero, offset, grouped: false, fast: false, epilogue: None }
     }
 
     /// How elements become weights.

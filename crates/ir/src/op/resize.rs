@@ -2,7 +2,7 @@
 
 use crate::graph::{Graph, ValueId};
 use crate::op::{Rule, arity, float, op, shape};
-use crate::{Error, TensorType, words};
+use crate::{Dim, Error, TensorType, words};
 
 words! {
     /// How values between samples are made.
@@ -50,7 +50,7 @@ op! {
     /// x resized to given sizes; positions outside read the edge.
     pub struct Resize = "resize" {
         /// Sizes of the result, all axes.
-        pub sizes: Vec<usize>,
+        pub sizes: Vec<Dim>,
         /// Result size over operand size per axis, where the model gave it; otherwise it follows from the sizes.
         pub scales: Option<Vec<f64>>,
         /// Interpolation.
@@ -91,9 +91,14 @@ impl Rule for Resize {
 
 impl Graph {
     /// Resizes with half-pixel coordinates, rounding halves down; build a [`Resize`] for the other modes.
-    pub fn resize(&mut self, x: ValueId, sizes: &[usize], mode: ResizeMode) -> Result<ValueId, Error> {
+    pub fn resize<T: Copy + Into<Dim>>(
+        &mut self,
+        x: ValueId,
+        sizes: &[T],
+        mode: ResizeMode,
+    ) -> Result<ValueId, Error> {
         let op = Resize {
-            sizes: sizes.to_vec(),
+            sizes: sizes.iter().map(|size| (*size).into()).collect(),
             scales: None,
             mode,
             coordinates: CoordinateMode::HalfPixel,

@@ -20,6 +20,7 @@ impl Op {
                 list(&mut op.ends)?;
             }
             Op::Split(op) => list(&mut op.sizes)?,
+            Op::Resize(op) => list(&mut op.sizes)?,
             Op::Expand(op) => op.shape = shape(&op.shape, &mut list)?,
             Op::Fill(op) => op.shape = shape(&op.shape, &mut list)?,
             Op::RngUniform(op) => op.shape = shape(&op.shape, &mut list)?,
@@ -48,6 +49,7 @@ impl Op {
             Op::Reshape(op) => open(&op.dims),
             Op::Slice(op) => open(&op.starts) || open(&op.ends),
             Op::Split(op) => open(&op.sizes),
+            Op::Resize(op) => open(&op.sizes),
             Op::Expand(op) => op.shape.is_symbolic(),
             Op::Fill(op) => op.shape.is_symbolic(),
             Op::RngUniform(op) => op.shape.is_symbolic(),

@@ -396,7 +396,7 @@ fn resize(rng: &mut Rng) -> Made {
     let mode = rng.pick(ResizeMode::ALL);
     let dtype = if mode == ResizeMode::Nearest { rng.dtype() } else { rng.float() };
     let op = Resize {
-        sizes,
+        sizes: sizes.iter().map(|size| (*size).into()).collect(),
         scales,
         mode,
         coordinates: rng.pick(CoordinateMode::ALL),

@@ -18,6 +18,14 @@ impl<'k> Buf<'k> {
         self.elem
     }
 
+    /// The same buffer, marked as one that caches need not keep ([`ArgDecl::streaming`]).
+    pub fn streaming(self) -> Self {
+        if let Some(decl) = self.k.inner.borrow_mut().kernel.args.get_mut(self.id.index()) {
+            decl.streaming = true;
+        }
+        self
+    }
+
     /// Element `index`, widened to its register type.
     pub fn load(self, index: Val<'k>) -> Val<'k> {
         load(self.k, Storage::Arg(self.id), self.elem, 1, index)
@@ -77,6 +85,11 @@ pub struct Shared<'k> {
 }
 
 impl<'k> Shared<'k> {
+    /// The element type of its scalars.
+    pub fn elem(self) -> Elem {
+        self.elem
+    }
+
     /// Scalars of one element.
     pub fn lanes(self) -> u8 {
         self.lanes

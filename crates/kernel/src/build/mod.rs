@@ -93,7 +93,7 @@ impl Builder {
     /// Declares a buffer.
     pub fn arg(&self, name: impl Into<String>, elem: Elem, access: Access) -> Buf<'_> {
         let mut inner = self.inner.borrow_mut();
-        inner.kernel.args.push(ArgDecl { name: name.into(), elem, access });
+        inner.kernel.args.push(ArgDecl { name: name.into(), elem, access, streaming: false });
         Buf { k: self, id: ArgId(inner.kernel.args.len() as u32 - 1), elem }
     }
 

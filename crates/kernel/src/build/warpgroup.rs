@@ -56,6 +56,11 @@ impl Builder {
         self.warpgroup(WarpgroupStmt::Copy { shared, to, arg, from, bytes, barrier });
     }
 
+    /// Asks for bytes of a buffer in the cache that all cores share.
+    pub fn prefetch<'k>(&'k self, buffer: Buf<'k>, from: Val<'k>, bytes: u32) {
+        self.warpgroup(WarpgroupStmt::Prefetch { arg: buffer.id, from: from.id, bytes });
+    }
+
     /// Stands before the first multiply, and before one that follows other uses of its variables.
     pub fn warpgroup_fence(&self) {
         self.warpgroup(WarpgroupStmt::Fence);

@@ -136,6 +136,10 @@ impl Run<'_> {
                 }
                 Ok(())
             }
+            // Only the bounds matter.
+            WarpgroupStmt::Prefetch { arg, from, bytes } => {
+                lanes().try_for_each(|lane| self.source(Storage::Arg(*arg), *from, *bytes, lane).map(|_| ()))
+            }
             WarpgroupStmt::Multiply { elem, sums, left, right, adds } => {
                 for first in self.warpgroups(active)? {
                     self.multiply(*elem, sums, left, *right, *adds, first)?;
@@ -185,20 +189,21 @@ impl Run<'_> {
         count: u32,
         lane: usize,
     ) -> Result<(), Error> {
-        let (first, second) = (self.get(first, lane), self.get(second, lane));
-        let outside = || invalid("a copy past the end of memory");
-        let range = |index: u64, elem: Elem, lanes: usize| {
-            let start = index.saturating_mul(u64::from(elem.size()) * lanes as u64);
-            if !start.is_multiple_of(16) {
-                return Err(invalid("a copy that is not aligned"));
-            }
-            Ok(start as usize..(start as usize).saturating_add(count as usize))
-        };
-        let (bytes, elem, lanes) = self.memory(from)?;
-        let copied = bytes.get(range(first, elem, lanes)?).ok_or_else(outside)?.to_vec();
-        let (bytes, elem, lanes) = self.memory(to)?;
-        bytes.get_mut(range(second, elem, lanes)?).ok_or_else(outside)?.copy_from_slice(&copied);
+        let copied = self.source(from, first, count, lane)?.to_vec();
+        self.source(to, second, count, lane)?.copy_from_slice(&copied);
         Ok(())
+    }
+
+    /// So many bytes of a memory from an element on, at a multiple of 16.
+    fn source(&mut self, of: Storage, index: Value, count: u32, lane: usize) -> Result<&mut [u8], Error> {
+        let index = self.get(index, lane);
+        let (bytes, elem, lanes) = self.memory(of)?;
+        let start = index.saturating_mul(u64::from(elem.size()) * lanes as u64);
+        if !start.is_multiple_of(16) {
+            return Err(invalid("a copy that is not aligned"));
+        }
+        let range = start as usize..(start as usize).saturating_add(count as usize);
+        bytes.get_mut(range).ok_or_else(|| invalid("a copy past the end of memory"))
     }
 
     fn multiply(

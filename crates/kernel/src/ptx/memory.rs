@@ -120,41 +120,43 @@ impl Printer<'_> {
     }
 
     /// Loads elements, 16 bytes at a time.
-    fn load_at(&mut self, address: Address, elem: Elem, lanes: u8) -> Vec<Reg> {
+    fn load_at(&mut self, address: Address, elem: Elem, lanes: u8, hint: &str) -> Vec<Reg> {
         let (class, ty) = Self::loaded(elem);
         let raw = self.regs(class, usize::from(lanes));
         for (address, part) in pieces(address, elem, &raw) {
             let vector = vector_suffix(part.len());
             match part {
-                [one] => self.put(format_args!("ld.{}.{ty} {one}, {address}", address.space())),
+                [one] => self.put(format_args!("ld.{}{hint}.{ty} {one}, {address}", address.space())),
                 part => {
-                    self.put(format_args!("ld.{}{vector}.{ty} {}, {address}", address.space(), Braced(part)));
+                    let space = address.space();
+                    self.put(format_args!("ld.{space}{hint}{vector}.{ty} {}, {address}", Braced(part)));
                 }
             }
         }
         raw.into_iter().map(|raw| self.widen(elem, raw)).collect()
     }
 
-    fn store_at(&mut self, address: Address, elem: Elem, values: &[Reg]) {
+    fn store_at(&mut self, address: Address, elem: Elem, values: &[Reg], hint: &str) {
         let raw: Vec<Reg> = values.iter().map(|v| self.narrow(elem, *v)).collect();
         // A store cuts off what is above the element, whatever its sign.
         let ty = format!("b{}", 8 * elem.size());
         for (address, part) in pieces(address, elem, &raw) {
             let vector = vector_suffix(part.len());
             match part {
-                [one] => self.put(format_args!("st.{}.{ty} {address}, {one}", address.space())),
+                [one] => self.put(format_args!("st.{}{hint}.{ty} {address}, {one}", address.space())),
                 part => {
-                    self.put(format_args!("st.{}{vector}.{ty} {address}, {}", address.space(), Braced(part)));
+                    let space = address.space();
+                    self.put(format_args!("st.{space}{hint}{vector}.{ty} {address}, {}", Braced(part)));
                 }
             }
         }
     }
 
     pub(super) fn load_arg(&mut self, arg: ArgId, index: Value, lanes: u8) -> Result<Vec<Reg>, Error> {
-        let elem = self.arg(arg)?.elem;
+        let (elem, streaming) = (self.arg(arg)?.elem, self.arg(arg)?.streaming);
         whole(elem, lanes)?;
         let address = self.arg_address(arg, index)?;
-        Ok(self.load_at(address, elem, lanes))
+        Ok(self.load_at(address, elem, lanes, if streaming { ".L1::no_allocate.L2::128B" } else { "" }))
     }
 
     pub(super) fn load_shared(
@@ -167,14 +169,14 @@ impl Printer<'_> {
         let address = self.shared_address(shared, index, lane)?;
         let lanes = if lane.is_some() { 1 } else { decl.lanes };
         whole(decl.elem, lanes)?;
-        Ok(self.load_at(address, decl.elem, lanes))
+        Ok(self.load_at(address, decl.elem, lanes, ""))
     }
 
     pub(super) fn store_arg(&mut self, arg: ArgId, index: Value, value: Value) -> Result<(), Error> {
-        let elem = self.arg(arg)?.elem;
+        let (elem, streaming) = (self.arg(arg)?.elem, self.arg(arg)?.streaming);
         let values = self.stored(value, elem, None)?;
         let address = self.arg_address(arg, index)?;
-        self.store_at(address, elem, &values);
+        self.store_at(address, elem, &values, if streaming { ".cs" } else { "" });
         Ok(())
     }
 
@@ -188,7 +190,7 @@ impl Printer<'_> {
         let decl = self.shared_decl(shared)?;
         let values = self.stored(value, decl.elem, Some(if lane.is_some() { 1 } else { decl.lanes }))?;
         let address = self.shared_address(shared, index, lane)?;
-        self.store_at(address, decl.elem, &values);
+        self.store_at(address, decl.elem, &values, "");
         Ok(())
     }
 

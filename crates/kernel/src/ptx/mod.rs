@@ -237,7 +237,7 @@ impl<'a> Printer<'a> {
         let (capability, kernel) = (self.options.capability, self.kernel);
         let version = capability.version();
         // Hopper's own instructions are of no later generation, and of a later version of PTX.
-        let own = warpgroup::has_warpgroups(&kernel.body);
+        let own = kernel.has_warpgroups();
         let version = if own { version.max((8, 0)) } else { version };
         line(&mut text, format_args!(".version {}.{}", version.0, version.1));
         let suffix = if own { "a" } else { "" };

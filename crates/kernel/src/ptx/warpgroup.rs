@@ -46,6 +46,10 @@ impl Printer<'_> {
                     "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes {to}, {from}, {bytes}, {at}"
                 ));
             }
+            WarpgroupStmt::Prefetch { arg, from, bytes } => {
+                let from = self.arg_address(*arg, *from)?;
+                self.put(format_args!("cp.async.bulk.prefetch.L2.global {from}, {bytes}"));
+            }
             WarpgroupStmt::Fence => self.put(format_args!("wgmma.fence.sync.aligned")),
             WarpgroupStmt::Commit => self.put(format_args!("wgmma.commit_group.sync.aligned")),
             WarpgroupStmt::Wait(running) => self.put(format_args!("wgmma.wait_group.sync.aligned {running}")),
@@ -112,8 +116,8 @@ impl Printer<'_> {
     }
 }
 
-/// Whether a kernel has statements of warpgroups.
-pub(super) fn has_warpgroups(block: &Block) -> bool {
+/// Whether statements, or those inside of them, are of warpgroups.
+fn has_warpgroups(block: &Block) -> bool {
     block.iter().any(|stmt| match stmt {
         Stmt::Warpgroup(_) => true,
         Stmt::If { then, otherwise, .. } => has_warpgroups(then) || has_warpgroups(otherwise),
@@ -124,6 +128,11 @@ pub(super) fn has_warpgroups(block: &Block) -> bool {
 }
 
 impl Kernel {
+    /// Whether it has statements of warpgroups: it prints as PTX for Hopper and as nothing else.
+    pub fn has_warpgroups(&self) -> bool {
+        has_warpgroups(&self.body)
+    }
+
     /// Registers that each invocation of a kernel with roles starts with: a core's, divided.
     pub fn launch_registers(&self) -> u32 {
         const CORE: u32 = 65536;

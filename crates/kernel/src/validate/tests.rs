@@ -13,6 +13,7 @@ fn full() -> Target {
         i64_pairs: false,
         packed_dot: true,
         matrices: vec![shape(Elem::F16, Elem::F32)],
+        matrix_support: MatrixSupport::Full,
         fragments: Some(Fragments::Quads),
         warpgroups: false,
         max_invocations: 1024,
@@ -493,6 +494,59 @@ fn matrices_are_those_of_the_target() {
         let m = a.load_matrix(half, k.u32(0), k.u32(16), false);
         k.if_(k.lane().eq(0), || a.store_matrix(k.u32(0), k.u32(16), false, m));
     });
+}
+
+#[test]
+fn basic_matrices_are_zeros_and_live_in_memory_of_their_type() {
+    let ty = |elem, role| MatrixType { elem, rows: 16, columns: 16, role };
+    let (half, right) = (ty(Elem::F16, MatrixUse::A), ty(Elem::F16, MatrixUse::B));
+    let sum = ty(Elem::F32, MatrixUse::Accumulator);
+    let basic = Target { matrix_support: MatrixSupport::Basic, ..full() };
+    let check = |write: &dyn Fn(&Builder)| {
+        let kernel = keeps(|k, _| write(k));
+        validate(&kernel, &basic)
+    };
+    let multiplied = check(&|k| {
+        let (a, y) = (k.arg("a", Elem::F16, Access::Read), k.arg("y", Elem::F32, Access::ReadWrite));
+        let left = k.shared(Elem::F16, 1, 256).load_matrix(half, k.u32(0), k.u32(16), false);
+        let right = a.load_matrix(right, k.u32(0), k.u32(16), true);
+        let c = left.matrix_mul_add(right, k.f32(0.0).splat(sum));
+        y.store_matrix(k.u32(0), k.u32(16), false, c);
+    });
+    multiplied.unwrap();
+    let words = check(&|k| {
+        let words = k.shared(Elem::U32, 1, 256);
+        words.store_matrix(k.u32(0), k.u32(16), false, k.f32(0.0).splat(sum));
+    });
+    refused(words, "f32[16x16]Accumulator in memory of u32");
+    let vectors = check(&|k| {
+        let vectors = k.shared(Elem::F32, 4, 64);
+        vectors.store_matrix(k.u32(0), k.u32(4), false, k.f32(0.0).splat(sum));
+    });
+    refused(vectors, "f32[16x16]Accumulator in memory of f32 vectors");
+    let ones = check(&|k| {
+        let y = k.arg("y", Elem::F32, Access::ReadWrite);
+        y.store_matrix(k.u32(0), k.u32(16), false, k.f32(1.0).splat(sum));
+    });
+    refused(ones, "of a number other than zero");
+    let added = check(&|k| {
+        let y = k.arg("y", Elem::F32, Access::ReadWrite);
+        let c = y.load_matrix(sum, k.u32(0), k.u32(16), false);
+        y.store_matrix(k.u32(0), k.u32(16), false, c.matrix_add(c));
+    });
+    refused(added, "arithmetic on f32[16x16]Accumulator");
+    let parts = check(&|k| {
+        let y = k.arg("y", Elem::F32, Access::ReadWrite);
+        let parts = y.load_matrix(sum, k.u32(0), k.u32(16), false).matrix_parts();
+        y.store_matrix(k.u32(0), k.u32(16), false, k.matrix_of(sum, &parts));
+    });
+    refused(parts, "elements of f32[16x16]Accumulator");
+    let words = check(&|k| {
+        let y = k.arg("y", Elem::F16, Access::ReadWrite);
+        let words = y.load_matrix(half, k.u32(0), k.u32(16), false).matrix_words(4);
+        y.store_matrix(k.u32(0), k.u32(16), false, k.matrix_of_words(half, &words));
+    });
+    refused(words, "words of f16[16x16]A");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::scope::Scope;
 use crate::Error;
 use crate::ir::*;
-use crate::types::{Elem, Fragments, MatrixType, MatrixUse, Scalar, Type};
+use crate::types::{Elem, Fragments, MatrixSupport, MatrixType, MatrixUse, Scalar, Type};
 
 const BOOL: Type = Type::Scalar(Scalar::Bool);
 const F32: Type = Type::Scalar(Scalar::F32);
@@ -134,6 +134,12 @@ impl Scope<'_, '_> {
             }
             Expr::MatrixSplat(ty, number) => {
                 self.matrix_number(at, *ty, *number)?;
+                if !matches!(
+                    self.rules.kernel.values.get(number.index()),
+                    Some(Def { expr: Expr::Const(_, 0), .. })
+                ) {
+                    self.full_matrices(format_args!("{} of a number other than zero", Type::Matrix(*ty)))?;
+                }
                 Type::Matrix(*ty)
             }
             Expr::MatrixLoad { ty, place, index, layout } => {
@@ -145,6 +151,7 @@ impl Scope<'_, '_> {
                 let Type::Matrix(m) = self.ty(*a)? else {
                     return self.wrong(at, format_args!("%{} is no matrix", a.0));
                 };
+                self.full_matrices(format_args!("arithmetic on {}", Type::Matrix(m)))?;
                 match op {
                     BinaryOp::Add => self.expect(*b, Type::Matrix(m), format_args!("%{}: sum", at.0))?,
                     BinaryOp::Mul => self.matrix_number(at, m, *b)?,
@@ -398,6 +405,14 @@ impl Scope<'_, '_> {
         self.wrong(at, format_args!("%{} is {found}, the matrix {}", number.0, Type::Matrix(m)))
     }
 
+    /// Refuses what only [`MatrixSupport::Full`] has.
+    fn full_matrices(&self, what: impl std::fmt::Display) -> Result<(), Error> {
+        match self.rules.target.matrix_support {
+            MatrixSupport::Full => Ok(()),
+            MatrixSupport::Basic => self.rules.missing(what),
+        }
+    }
+
     /// Words that each lane holds of a matrix of 16-bit elements.
     fn lane_words(&self, m: MatrixType) -> usize {
         let lanes = self.rules.target.subgroup.unwrap_or(1).max(1);
@@ -406,6 +421,7 @@ impl Scope<'_, '_> {
 
     /// Checks that a matrix is so many words in each lane.
     fn words(&self, at: Value, m: MatrixType, count: usize) -> Result<(), Error> {
+        self.full_matrices(format_args!("words of {}", Type::Matrix(m)))?;
         let halves = matches!(m.elem, Elem::F16 | Elem::BF16);
         if halves && count > 0 && count == self.lane_words(m) {
             return Ok(());
@@ -415,6 +431,7 @@ impl Scope<'_, '_> {
 
     /// Checks that it is known which elements of a matrix an invocation holds.
     fn fragments(&self, at: Value, m: MatrixType) -> Result<(), Error> {
+        self.full_matrices(format_args!("elements of {}", Type::Matrix(m)))?;
         match self.rules.target.fragments {
             Some(fragments) if fragments.covers(m) => Ok(()),
             Some(_) => self.wrong(at, format_args!("parts of {}", Type::Matrix(m))),
@@ -437,6 +454,16 @@ impl Scope<'_, '_> {
         let packed = elem == Elem::U32 && matches!(place, Storage::Shared(_));
         if elem != m.elem && !packed {
             return self.rules.invalid(format_args!("matrix {} in memory of {elem}", Type::Matrix(m)));
+        }
+        let vectors = match place {
+            Storage::Shared(shared) => {
+                self.rules.kernel.shared.get(shared.index()).is_some_and(|decl| decl.lanes > 1)
+            }
+            Storage::Arg(_) => false,
+        };
+        if elem != m.elem || vectors {
+            let of = if vectors { " vectors" } else { "" };
+            self.full_matrices(format_args!("{} in memory of {elem}{of}", Type::Matrix(m)))?;
         }
         Ok(())
     }

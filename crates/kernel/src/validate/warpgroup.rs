@@ -35,18 +35,9 @@ impl Scope<'_, '_> {
                 self.barrier(*barrier)?;
                 self.array(*shared)?;
                 self.expect(*to, U32, "where a copy goes")?;
-                if !matches!(self.ty(*from)?, Type::Scalar(Scalar::U32 | Scalar::U64)) {
-                    return self.rules.invalid(format_args!("a copy from %{}", from.0));
-                }
-                match self.rules.kernel.args.get(arg.index()) {
-                    Some(decl) if decl.access.reads() => {}
-                    _ => return self.rules.invalid(format_args!("a copy out of buffer {}", arg.0)),
-                }
-                if *bytes == 0 || !bytes.is_multiple_of(16) {
-                    return self.rules.invalid(format_args!("a copy of {bytes} bytes"));
-                }
-                Ok(())
+                self.copied(*arg, *from, *bytes)
             }
+            WarpgroupStmt::Prefetch { arg, from, bytes } => self.copied(*arg, *from, *bytes),
             WarpgroupStmt::Multiply { elem, sums, left, right, adds } => {
                 if !matches!(elem, Elem::F16 | Elem::BF16) {
                     return self.rules.missing(format_args!("warpgroups' multiplies of {elem}"));
@@ -93,6 +84,21 @@ impl Scope<'_, '_> {
             return self
                 .rules
                 .invalid(format_args!("roles of {registers} registers, launched with {launched}"));
+        }
+        Ok(())
+    }
+
+    /// Bytes of a buffer that are copied, or asked for.
+    fn copied(&self, arg: ArgId, from: Value, bytes: u32) -> Result<(), Error> {
+        if !matches!(self.ty(from)?, Type::Scalar(Scalar::U32 | Scalar::U64)) {
+            return self.rules.invalid(format_args!("a copy from %{}", from.0));
+        }
+        match self.rules.kernel.args.get(arg.index()) {
+            Some(decl) if decl.access.reads() => {}
+            _ => return self.rules.invalid(format_args!("a copy out of buffer {}", arg.0)),
+        }
+        if bytes == 0 || !bytes.is_multiple_of(16) {
+            return self.rules.invalid(format_args!("a copy of {bytes} bytes"));
         }
         Ok(())
     }

@@ -195,6 +195,9 @@ impl<'k> Printer<'k> {
         }
         if self.kernel.values.iter().any(|d| matches!(d.ty, Type::Matrix(_))) {
             out.push_str("enable wgpu_cooperative_matrix;\n");
+            // naga takes whatever comes from a `read_write` buffer for different in each invocation. The validator knows
+            // better, and lets matrices stand only where whole subgroups come by.
+            out.push_str("diagnostic(off, derivative_uniformity);\n");
         }
         let _ = writeln!(out, "// {}", self.kernel.name.replace(|c: char| c.is_control(), " "));
         for (i, (binding, name)) in self.args.iter().zip(&self.arg_names).enumerate() {

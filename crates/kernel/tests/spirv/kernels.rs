@@ -19,6 +19,7 @@ pub(crate) fn rich() -> Target {
             product(Elem::I8, Elem::I32, 32),
             product(Elem::U8, Elem::U32, 32),
         ],
+        matrix_support: MatrixSupport::Full,
         fragments: Some(Fragments::Quads),
         warpgroups: false,
         max_invocations: 1024,

@@ -1,4 +1,4 @@
-//! What both kernels know of a problem: which keys a row may see, what its scores are and where its result goes.
+//! What all kernels know of a problem: what a row's scores are and where its result goes.
 
 use olivine_ir::Dim;
 use olivine_ir::op::MaskKind;
@@ -6,7 +6,7 @@ use olivine_kernel::{Access, Buf, Builder, Scalar, Val};
 
 use super::problem::Problem;
 use super::softmax::lowest;
-use crate::integers::Integers;
+use super::visible::{KeyTiles, Range, Row, Split, VisibleKeys};
 use crate::launch::Launch;
 use crate::math;
 use crate::site::Memory;
@@ -15,28 +15,30 @@ use crate::site::Memory;
 pub(super) enum AttentionTarget {
     /// To the target, finished.
     Target,
-    /// Accumulators, and maximum and sum of every row, of one of several ranges of keys.
+    /// Accumulators, and maximum and sum of every row, of one of several ranges of keys; to the target where there is
+    /// only one range.
     Partial {
-        /// `[batch, kv head, row, split, value element]`, rows padded to fours.
+        /// `[batch, kv head, row, range, value element]`, rows padded to fours.
         values: Memory,
-        /// `[batch, kv head, row, split, 2]`.
+        /// `[batch, kv head, row, range, 2]`.
         sums: Memory,
-        /// Ranges that the keys are split into.
-        splits: Dim,
+        /// How the keys are split.
+        split: Split,
     },
 }
 
 impl AttentionTarget {
-    /// Ranges that the keys are split into, if they are.
+    /// The most ranges that the keys are split into, if they are.
     pub(super) fn splits(&self) -> Option<Dim> {
         match self {
             AttentionTarget::Target => None,
-            AttentionTarget::Partial { splits, .. } => Some(*splits),
+            AttentionTarget::Partial { split, .. } => Some(split.most),
         }
     }
 }
 
-/// The buffers of a [`Sink`].
+/// Buffers that results of a workgroup are written to.
+#[derive(Clone, Copy)]
 pub(super) enum DeclaredAttentionTarget<'k> {
     Target(Buf<'k>),
     Partial { values: Buf<'k>, sums: Buf<'k> },
@@ -63,49 +65,20 @@ impl<'k> WorkgroupCoord<'k> {
     }
 }
 
-/// A row of an invocation: a query of a head. Rows past the last one repeat it and are not stored.
-#[derive(Clone, Copy)]
-pub(super) struct Row<'k> {
-    /// Position among the rows of the kv head.
-    pub(super) number: Val<'k>,
-    pub(super) head: Val<'k>,
-    pub(super) query: Val<'k>,
-    /// Keys it may see.
-    pub(super) first: Val<'k>,
-    pub(super) end: Val<'k>,
-}
-
-/// The keys that a workgroup walks over.
-pub(super) struct Range<'k> {
-    pub(super) begin: Val<'k>,
-    pub(super) end: Val<'k>,
-    /// Between these every row of the tile sees every key.
-    all: (Val<'k>, Val<'k>),
-}
-
-impl<'k> Range<'k> {
-    /// Whether every row sees all of so many keys from `key` on.
-    pub(super) fn all_seen(&self, key: Val<'k>, count: u32) -> Val<'k> {
-        (key + count).le(self.all.1) & key.ge(self.all.0)
-    }
-}
-
 /// Operands, sizes and numbers that do not depend on the kernel.
 pub(super) struct AttentionArgs<'k, 'p> {
     k: &'k Builder,
     p: &'p Problem<'p>,
     mask: Option<(Buf<'k>, Vec<Val<'k>>)>,
-    pub(super) sinks: Option<Buf<'k>>,
-    lengths: Option<Integers<'k>>,
-    pub(super) out: DeclaredAttentionTarget<'k>,
-    sk: Val<'k>,
-    sq: Val<'k>,
+    sinks: Option<Buf<'k>>,
+    out: Buf<'k>,
+    partial: Option<DeclaredAttentionTarget<'k>>,
+    pub(super) visible: VisibleKeys<'k>,
     pub(super) rows: Val<'k>,
     heads: Val<'k>,
     pub(super) group: Val<'k>,
     scale: Val<'k>,
     softcap: Option<Val<'k>>,
-    window: Option<Val<'k>>,
 }
 
 impl<'k, 'p> AttentionArgs<'k, 'p> {
@@ -122,21 +95,13 @@ impl<'k, 'p> AttentionArgs<'k, 'p> {
             steps.push(l.size("mask_offset", operand.offset));
             (buffer, steps)
         });
-        let (out, sinks) = match sink {
-            AttentionTarget::Target => (
-                DeclaredAttentionTarget::Target(l.write("out", &p.target)),
-                p.sinks.as_ref().map(|s| l.read("sinks", s)),
-            ),
-            AttentionTarget::Partial { values, sums, .. } => {
-                let values = l.bind("part_values", elem, Access::Write, *values);
-                (
-                    DeclaredAttentionTarget::Partial {
-                        values,
-                        sums: l.bind("part_sums", elem, Access::Write, *sums),
-                    },
-                    None,
-                )
-            }
+        let part = |name: &str, memory: &Memory| l.bind(name, elem, Access::Write, *memory);
+        let partial = match sink {
+            AttentionTarget::Target => None,
+            AttentionTarget::Partial { values, sums, .. } => Some(DeclaredAttentionTarget::Partial {
+                values: part("part_values", values),
+                sums: part("part_sums", sums),
+            }),
         };
         // Scores are exponents of two.
         let factor =
@@ -145,73 +110,53 @@ impl<'k, 'p> AttentionArgs<'k, 'p> {
             Scalar::F64 => k.f64(x),
             _ => l.f32(name, x as f32),
         };
-        let window = |w: usize| l.i32("window", w.min(i32::MAX as usize / 2) as i32);
+        let visible = VisibleKeys::declare(l, p);
         AttentionArgs {
             k,
             p,
             mask,
-            sinks,
-            lengths: p.lengths.as_ref().map(|x| Integers::read(l, "lengths", x)),
-            out,
-            sk: l.size("keys", p.keys),
-            sq: l.size("queries", p.queries),
-            rows: l.size("rows", p.rows()),
+            sinks: p.sinks.as_ref().map(|s| l.read("sinks", s)),
+            out: l.write("out", &p.target),
+            partial,
+            rows: visible.rows,
+            group: visible.group,
+            visible,
             heads: l.size("heads", p.heads),
-            group: l.size("group", p.group()),
             scale: number("scale", factor),
             softcap: p.op.softcap.map(|c| number("softcap", c)),
-            window: p.op.window.map(window),
         }
     }
 
-    /// Keys that count for a batch.
+    /// Keys that count for a workgroup.
     pub(super) fn length(&self, place: &WorkgroupCoord<'k>) -> Val<'k> {
-        match self.lengths {
-            None => self.sk,
-            // One length for all batches, or one for each.
-            Some(x) if self.p.lengths.as_ref().is_some_and(|x| x.ty.shape.rank() == 0) => {
-                x.uniform(self.k.u32(0)).clamp(self.sk)
-            }
-            Some(x) => x.uniform(place.batch).clamp(self.sk),
-        }
+        self.visible.length(place.batch)
     }
 
     /// A row of the kv head and the keys it may see by length, causality and window.
     pub(super) fn row_at(&self, place: &WorkgroupCoord<'k>, number: Val<'k>, length: Val<'k>) -> Row<'k> {
-        let known = number.min(self.rows - 1);
-        let (query, head) = (known / self.group, place.kv_head * self.group + known % self.group);
-        let (mut first, mut end) = (self.k.u32(0), length);
-        if self.p.looks_back() {
-            // One past the query's own position, which lies before key 0 when there are fewer keys than queries.
-            let signed = |x: Val<'k>| x.bitcast(Scalar::I32);
-            let past = signed(length + query + 1) - signed(self.sq);
-            let unsigned = |x: Val<'k>| x.max(0).bitcast(Scalar::U32);
-            end = unsigned(past).min(length);
-            if let Some(window) = self.window {
-                first = unsigned(past - window).min(end);
-            }
-        }
-        Row { number, head, query, first, end }
+        self.visible.row_at(place.kv_head, number, length)
     }
 
-    /// The keys that some of `rows` rows from `first_row` on may see, in tiles of `keys`, and of these the range of
-    /// this split.
-    pub(super) fn range(
+    /// Calls `work` with this workgroup's range of the keys that its rows may see. Workgroups without a range return.
+    pub(super) fn with_range(
         &self,
         place: &WorkgroupCoord<'k>,
-        first_row: Val<'k>,
-        rows: u32,
-        keys: u32,
+        tiles: KeyTiles,
         length: Val<'k>,
-    ) -> Range<'k> {
-        let first = self.row_at(place, first_row, length);
-        let last = self.row_at(place, first_row + (rows - 1), length);
-        let (begin, end) = (first.first, last.end);
-        let steps = (end.max(begin) - begin + (keys - 1)) / keys;
-        let each = (steps + place.splits - 1) / place.splits * keys;
-        let begin = begin + place.split * each;
-        let end = end.min(begin + each);
-        Range { begin, end, all: (last.first, first.end.min(end)) }
+        work: impl FnOnce(Range<'k>),
+    ) {
+        let ranges = self.visible.ranges(place.tile * tiles.rows, tiles, place.splits, length);
+        let range = ranges.range(place.split);
+        self.k.if_(place.split.lt(ranges.count), || work(range));
+    }
+
+    /// Calls `write` with what the results of a workgroup are written to: the target, where its range is the only one.
+    pub(super) fn write_to(&self, range: &Range<'k>, write: impl Fn(DeclaredAttentionTarget<'k>)) {
+        let target = || write(DeclaredAttentionTarget::Target(self.out));
+        match self.partial {
+            None => target(),
+            Some(partial) => self.k.if_else(range.is_only, target, || write(partial)),
+        }
     }
 
     /// Where a row of the mask begins.
@@ -241,7 +186,7 @@ impl<'k, 'p> AttentionArgs<'k, 'p> {
     /// A score where the row may see the key, else the lowest there is.
     pub(super) fn seen(&self, score: Val<'k>, row: &Row<'k>, key: Val<'k>) -> Val<'k> {
         let mut sees = key.lt(row.end);
-        if self.window.is_some() {
+        if self.visible.window.is_some() {
             sees = sees & key.ge(row.first);
         }
         sees.select(score, score.like(lowest(self.p.scalar)))
@@ -254,7 +199,7 @@ impl<'k, 'p> AttentionArgs<'k, 'p> {
 
     /// A row's position in the result.
     pub(super) fn target_row(&self, place: &WorkgroupCoord<'k>, row: &Row<'k>) -> Val<'k> {
-        super::target_row(self.p.op.layout, place.batch, row.head, row.query, self.heads, self.sq)
+        super::target_row(self.p.op.layout, place.batch, row.head, row.query, self.heads, self.visible.sq)
     }
 
     /// A row's position among the partial results.

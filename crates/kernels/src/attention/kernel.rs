@@ -10,11 +10,12 @@
 use olivine_ir::Dim;
 use olivine_kernel::{AtomicOp, Buf, Builder, Elem, Reduction, Shared, Val, Var};
 
-use super::args::{AttentionArgs, AttentionTarget, DeclaredAttentionTarget, Row, WorkgroupCoord};
+use super::args::{AttentionArgs, AttentionTarget, DeclaredAttentionTarget, WorkgroupCoord};
 use super::problem::Problem;
 use super::rows::{HeadStart, Rows};
 use super::softmax::{base, exp2_below, lowest, normaliser};
 use super::tile::{GROUP, Tile, fours};
+use super::visible::{Range, Row};
 use crate::launch::Launch;
 use crate::math;
 use crate::site::{Site, linear_group};
@@ -93,12 +94,16 @@ impl<'k, 'p> Kernel<'k, 'p> {
 
     /// A workgroup's whole work.
     fn run(&self, place: &WorkgroupCoord<'k>) {
-        let (k, t) = (self.k, self.t);
-        let length = self.args.length(place);
+        let (t, length) = (self.t, self.args.length(place));
         let first_row = place.tile * t.rows();
-        let range = self.args.range(place, first_row, t.rows(), t.keys(), length);
-        let (begin, end) = (range.begin, range.end);
+        self.args
+            .with_range(place, t.key_tiles(), length, |range| self.walk(place, first_row, length, &range));
+    }
 
+    /// The work on a range of keys.
+    fn walk(&self, place: &WorkgroupCoord<'k>, first_row: Val<'k>, length: Val<'k>, range: &Range<'k>) {
+        let (k, t) = (self.k, self.t);
+        let (begin, end) = (range.begin, range.end);
         let mine: Vec<Row<'k>> = (0..t.rows_each)
             .map(|i| {
                 let row = self.args.row_at(place, first_row + self.row * t.rows_each + i, length);
@@ -117,7 +122,7 @@ impl<'k, 'p> Kernel<'k, 'p> {
             self.weigh(&state, &scores);
             self.accumulate(&state, starts.1, key, end);
         });
-        self.finish(place, &mine, &state);
+        self.finish(place, range, &mine, &state);
     }
 
     /// Where the elements of q that this invocation stages begin, in the order of [`Kernel::each_staged`].
@@ -374,29 +379,42 @@ impl<'k, 'p> Kernel<'k, 'p> {
     }
 
     /// Writes the rows.
-    fn finish(&self, place: &WorkgroupCoord<'k>, rows: &[Row<'k>], state: &[State<'k>]) {
+    fn finish(&self, place: &WorkgroupCoord<'k>, range: &Range<'k>, rows: &[Row<'k>], state: &[State<'k>]) {
         let k = self.k;
         if self.maxima.is_some() {
             // The last maxima are read.
             k.barrier();
         }
         let sums = self.over_row(&state.iter().map(|s| s.sum.get()).collect::<Vec<_>>(), Reduction::Add);
-        for ((row, state), sum) in rows.iter().zip(state).zip(sums) {
-            k.if_(row.number.lt(self.args.rows), || match &self.args.out {
-                DeclaredAttentionTarget::Target(out) => {
-                    let scale = normaliser(state.maximum.get(), sum, self.args.sink(row));
-                    let start = self.args.target_row(place, row) * self.p.value_dim;
-                    let values: Vec<Val<'k>> = state.values.iter().map(|v| v.get() * scale).collect();
-                    self.store(*out, start, &values, self.p.value_dim);
-                }
-                DeclaredAttentionTarget::Partial { values, sums } => {
-                    let part = self.args.part(place, row);
-                    let groups = fours(self.p.value_dim);
-                    let raw: Vec<Val<'k>> = state.values.iter().map(|v| v.get()).collect();
-                    self.store(*values, part * (groups * 4), &raw, groups as usize * 4);
-                    k.if_(self.column.eq(0), || sums.store_vec(part * 2, &[state.maximum.get(), sum]));
-                }
-            });
+        self.args.write_to(range, |to| {
+            for ((row, state), sum) in rows.iter().zip(state).zip(&sums) {
+                k.if_(row.number.lt(self.args.rows), || self.write(place, to, row, state, *sum));
+            }
+        });
+    }
+
+    fn write(
+        &self,
+        place: &WorkgroupCoord<'k>,
+        to: DeclaredAttentionTarget<'k>,
+        row: &Row<'k>,
+        state: &State<'k>,
+        sum: Val<'k>,
+    ) {
+        match to {
+            DeclaredAttentionTarget::Target(out) => {
+                let scale = normaliser(state.maximum.get(), sum, self.args.sink(row));
+                let start = self.args.target_row(place, row) * self.p.value_dim;
+                let values: Vec<Val<'k>> = state.values.iter().map(|v| v.get() * scale).collect();
+                self.store(out, start, &values, self.p.value_dim);
+            }
+            DeclaredAttentionTarget::Partial { values, sums } => {
+                let part = self.args.part(place, row);
+                let groups = fours(self.p.value_dim);
+                let raw: Vec<Val<'k>> = state.values.iter().map(|v| v.get()).collect();
+                self.store(values, part * (groups * 4), &raw, groups as usize * 4);
+                self.k.if_(self.column.eq(0), || sums.store_vec(part * 2, &[state.maximum.get(), sum]));
+            }
         }
     }
 

@@ -7,11 +7,13 @@
 mod args;
 mod combine;
 mod coop;
+mod decode;
 mod kernel;
 mod problem;
 mod rows;
 mod softmax;
 mod tile;
+mod visible;
 
 use olivine_ir::Dim;
 use std::fmt;
@@ -26,6 +28,7 @@ use args::AttentionTarget;
 use problem::Problem;
 pub(crate) use softmax::exp2_below;
 use tile::{Need, Tile, fours};
+use visible::Split;
 
 kernels! { |op, site|
     Attention => attention(op, site),
@@ -53,9 +56,19 @@ pub(crate) fn attention(op: &Attention, site: &mut Site<'_>) -> Result<(), Strin
     if p.target.ty.shape.has_zero() {
         return Ok(());
     }
+    if let Some(default) = decode::choose(&p, site.caps) {
+        let class = class(&p, site.is_tuned(FAMILY))?;
+        let candidates = decode::candidates(&p, site.caps)?;
+        let plan = site.tuned(FAMILY, class, default, candidates);
+        let most = decode::splits(&p, plan, site.caps);
+        let sink = sink(&p, Split { most, tiles: plan.key_tiles() }, site);
+        decode::emit(&p, plan, &sink, site)?;
+        return combine::emit(&p, &sink, site);
+    }
     let bytes = p.partial().size() as u32;
     if let Some(plan) = coop::choose(&p, site.caps) {
-        let sink = sink(&p, p.splits(BUSY_MATRICES, plan.rows(), plan.keys), site);
+        let most = p.splits(BUSY_MATRICES, plan.rows(), plan.keys);
+        let sink = sink(&p, Split { most, tiles: plan.key_tiles() }, site);
         coop::emit(&p, plan, &sink, site)?;
         return combine::emit(&p, &sink, site);
     }
@@ -78,23 +91,23 @@ pub(crate) fn attention(op: &Attention, site: &mut Site<'_>) -> Result<(), Strin
         Some(splits) => splits.into(),
         None => p.splits(busy(site.caps), tile.rows(), tile.keys()),
     };
-    let sink = sink(&p, splits, site);
+    let sink = sink(&p, Split { most: splits, tiles: tile.key_tiles() }, site);
     kernel::emit(&p, &tile, &sink, site)?;
     combine::emit(&p, &sink, site)
 }
 
 /// Where results go when the keys are split so; unsplit if the parts are more than kernels count.
-fn sink(p: &Problem<'_>, splits: Dim, site: &mut Site<'_>) -> AttentionTarget {
+fn sink(p: &Problem<'_>, split: Split, site: &mut Site<'_>) -> AttentionTarget {
     let bytes = p.partial().size();
-    let parts = p.batch * p.kv_heads * p.rows() * splits;
+    let parts = p.batch * p.kv_heads * p.rows() * split.most;
     let numbers = parts * (fours(p.value_dim) * 4);
-    if splits == 1 || numbers > u32::MAX {
+    if split.most == 1 || numbers > u32::MAX {
         return AttentionTarget::Target;
     }
     AttentionTarget::Partial {
         values: site.scratch(numbers * bytes),
         sums: site.scratch(parts * 2 * bytes),
-        splits,
+        split,
     }
 }
 

@@ -27,6 +27,37 @@ pub(super) struct HeadStart<'k> {
     sequence: Val<'k>,
 }
 
+/// Where a row of a sequence is: its page, where there are pages, and its position.
+#[derive(Clone, Copy)]
+pub(super) struct Located<'k> {
+    page: Option<Val<'k>>,
+    position: Val<'k>,
+}
+
+impl<'k> Located<'k> {
+    /// Finds a row.
+    pub(super) fn find(pages: Option<PageTable<'k>>, sequence: Val<'k>, row: Val<'k>) -> Self {
+        let Some(pages) = pages else { return Located { page: None, position: row } };
+        let (page, position) = pages.find(sequence, row);
+        Located { page: Some(page.clamp(pages.pool() - 1)), position }
+    }
+
+    /// A row whose page was found before.
+    pub(super) fn in_page(pages: PageTable<'k>, page: Val<'k>, row: Val<'k>) -> Self {
+        Located { page: Some(page), position: row % pages.positions() }
+    }
+
+    /// The page, if there are pages.
+    pub(super) fn page(self) -> Option<Val<'k>> {
+        self.page
+    }
+
+    /// A later row of the same page.
+    pub(super) fn after(self, rows: Val<'k>) -> Self {
+        Located { position: self.position + rows, ..self }
+    }
+}
+
 impl<'k> RowSteps<'k> {
     /// Declares the steps of an operand.
     pub(super) fn declare(
@@ -63,9 +94,13 @@ impl<'k> RowSteps<'k> {
 
     /// Where a row of a head begins.
     pub(super) fn row(&self, start: HeadStart<'k>, row: Val<'k>) -> Val<'k> {
-        let Some(pages) = &self.pages else { return start.at + row * self.sequence };
-        let (page, position) = pages.find(start.sequence, row);
-        start.at + page.clamp(pages.pool() - 1) * self.batch + position * self.sequence
+        self.located(start, Located::find(self.pages, start.sequence, row))
+    }
+
+    /// Where a row of a head begins that was found before.
+    pub(super) fn located(&self, start: HeadStart<'k>, row: Located<'k>) -> Val<'k> {
+        let of_page = row.page.map_or(start.at, |page| start.at + page * self.batch);
+        of_page + row.position * self.sequence
     }
 }
 

@@ -51,13 +51,34 @@ pub(super) fn base(maximum: Val<'_>) -> Val<'_> {
 /// What a row's accumulated values are multiplied by: one over the sum of weights, a sink's among them; 0 for a row
 /// without any weight.
 pub(super) fn normaliser<'k>(maximum: Val<'k>, sum: Val<'k>, sink: Option<Val<'k>>) -> Val<'k> {
-    let (factor, total) = match sink {
+    let (rescale, total) = match sink {
         None => (sum.like(1.0), sum),
         Some(sink) => {
             let base = base(maximum.max(sink));
-            let factor = exp2_below(maximum - base);
-            (factor, sum.fma(factor, exp2_below(sink - base)))
+            let rescale = exp2_below(maximum - base);
+            (rescale, sum.fma(rescale, exp2_below(sink - base)))
         }
     };
-    total.eq(0).select(total.like(0.0), factor / total)
+    total.eq(0).select(total.like(0.0), rescale / total)
+}
+
+/// What was accumulated over some keys of a row, relative to their maximum.
+pub(super) struct Accumulated<'k> {
+    pub(super) maximum: Val<'k>,
+    pub(super) sum: Val<'k>,
+    /// Some elements of the weighted values.
+    pub(super) values: Vec<Val<'k>>,
+}
+
+/// What was accumulated over all of several groups of keys, added in their order.
+pub(super) fn merge<'k>(parts: &[Accumulated<'k>]) -> Accumulated<'k> {
+    let maximum = parts.iter().skip(1).fold(parts[0].maximum, |most, part| most.max(part.maximum));
+    let from = base(maximum);
+    let rescales: Vec<Val<'k>> = parts.iter().map(|part| exp2_below(part.maximum - from)).collect();
+    let add = |of: &dyn Fn(&Accumulated<'k>) -> Val<'k>| {
+        let first = of(&parts[0]) * rescales[0];
+        parts.iter().zip(&rescales).skip(1).fold(first, |sum, (part, rescale)| of(part).fma(*rescale, sum))
+    };
+    let values = (0..parts[0].values.len()).map(|i| add(&|part| part.values[i])).collect();
+    Accumulated { maximum, sum: add(&|part| part.sum), values }
 }

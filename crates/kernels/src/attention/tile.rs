@@ -4,6 +4,9 @@ use std::fmt;
 
 use olivine_kernel::Target;
 
+use super::LEAST_TILES;
+use super::visible::KeyTiles;
+
 /// Invocations of a workgroup: what every device has.
 pub(super) const GROUP: u32 = 128;
 /// Bytes of workgroup memory to stay within where the device has more, so that several workgroups share a core.
@@ -133,6 +136,11 @@ impl Tile {
     /// Keys handled at a time.
     pub(super) fn keys(&self) -> u32 {
         self.keys_each * self.columns
+    }
+
+    /// The tile as what keys are divided by.
+    pub(super) fn key_tiles(&self) -> KeyTiles {
+        KeyTiles { rows: self.rows(), keys: self.keys(), align: 1, least: LEAST_TILES as u32 }
     }
 
     /// Groups of four from one staged row of q or k to the next: odd, so that neighbours are in different banks.

@@ -8,7 +8,7 @@ use olivine_kernel::{Val, Var};
 use olivine_program::{DeviceCaps, DeviceKind};
 
 use crate::conv::coop;
-use crate::conv::taps::Taps;
+use crate::conv::taps::{Class, Taps};
 use crate::launch::{Launch, bytes};
 use crate::math;
 use crate::matmul::choice::{LARGE, MEDIUM, SMALL, Tile};
@@ -142,6 +142,10 @@ pub(crate) fn convolve(problem: &Problem<'_>, extras: &[Operand], site: &mut Sit
         |columns: Vec<usize>| choose(&Shape { m, columns, k: k_number, groups }, elem.size(), caps);
     let choice = match taps.classes.as_slice() {
         [class] => choose_by_class(taps.columns(class), |columns| choose_for(vec![columns])),
+        // Strides that divide the result leave as many pixels in every class.
+        [first, others @ ..] if others.iter().all(|other| is_alike(taps, first, other)) => {
+            choose_by_class(taps.columns(first), |columns| choose_for(vec![columns; taps.classes.len()]))
+        }
         classes => choose_for(classes.iter().map(|c| class_of(taps.columns(c))).collect()),
     };
     let (tile, splits) = match choice {
@@ -165,6 +169,11 @@ pub(crate) fn convolve(problem: &Problem<'_>, extras: &[Operand], site: &mut Sit
         Some(parts) => split_k::emit(problem, parts, splits, extras, site),
         None => Ok(()),
     }
+}
+
+/// Whether two classes have as many columns, for all sizes.
+fn is_alike(taps: &Taps, a: &Class, b: &Class) -> bool {
+    taps.columns(a).structural() == taps.columns(b).structural()
 }
 
 /// Operations, and bytes that must move at least.

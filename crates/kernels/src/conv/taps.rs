@@ -7,8 +7,9 @@
 
 use olivine_ir::{Dim, Tensor, product};
 use olivine_kernel::{Access, Buf, Builder, Elem, Val};
+use olivine_program::HostTable;
 
-use crate::launch::{Launch, number};
+use crate::launch::Launch;
 use crate::site::{Memory, Site};
 use crate::walk::{Walk, Walker};
 
@@ -46,7 +47,7 @@ pub(crate) enum Bounds {
 /// How the table says where a tap is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TapForm {
-    /// By its offset from the window's first element, for one size of the image.
+    /// By its offset from the window's first element: the host writes another table for every size of the image.
     Offsets,
     /// By its channel and its distance along one or two axes, for all sizes of the image.
     Distances,
@@ -55,8 +56,6 @@ pub(crate) enum TapForm {
 /// An index along K of a class.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tap {
-    /// Elements from the window's first one, channels included; what [`TapForm::Offsets`] needs.
-    pub(crate) offset: i64,
     /// Its input channel in the group.
     pub(crate) channel: usize,
     /// The distance from the window's first coordinates.
@@ -93,6 +92,8 @@ pub(crate) struct Taps {
     pub(crate) images: Dim,
     /// Elements of a channel of the input.
     pub(crate) plane: Dim,
+    /// What a channel and a step along each axis add to an offset of [`TapForm::Offsets`].
+    pub(crate) offset_steps: (Dim, Vec<Dim>),
     /// Elements between images of the input, and of the result.
     pub(crate) image: (Dim, Dim),
     /// At least one.
@@ -118,8 +119,8 @@ impl Taps {
 
     /// The most columns and K of a class.
     pub(crate) fn most(&self) -> (Dim, usize) {
-        let columns =
-            self.classes.iter().map(|c| self.columns(c)).reduce(|a, b| a.max(b)).unwrap_or_default();
+        // The first class is of the first residues, which have the most pixels.
+        let columns = self.classes.first().map(|c| self.columns(c)).unwrap_or_default();
         (columns, self.classes.iter().map(|c| c.taps.len()).max().unwrap_or(0))
     }
 
@@ -139,28 +140,47 @@ impl Taps {
         }
     }
 
-    /// The table: classes if there are several, indices along K of all classes, their weights.
-    fn table(&self) -> Vec<u32> {
+    /// The sizes that the table follows from: what offsets are made of, then numbers of every class.
+    fn table_sizes(&self) -> Vec<Dim> {
+        let mut sizes = Vec::new();
+        if self.form == TapForm::Offsets {
+            sizes.push(self.offset_steps.0);
+            sizes.extend(&self.offset_steps.1);
+        }
+        for class in self.classes.iter().filter(|_| self.classes.len() > 1) {
+            let inner = |axis: usize| class.dims.get(axis).copied().unwrap_or(Dim::ONE);
+            sizes.extend([class.pixels(), self.columns(class), class.out, inner(1), inner(2)]);
+        }
+        sizes
+    }
+
+    /// The table for values of [`Taps::table_sizes`]: classes if there are several, indices along K of all classes,
+    /// their weights.
+    fn table(&self, sizes: &[usize]) -> Vec<u32> {
         let several = self.classes.len() > 1;
+        let steps = if self.form == TapForm::Offsets { 1 + self.offset_steps.1.len() } else { 0 };
+        let (steps, of_classes) = sizes.split_at(steps.min(sizes.len()));
         let mut words = Vec::new();
         let mut first = 0;
-        for class in self.classes.iter().filter(|_| several) {
-            let inner = |axis: usize| class.dims.get(axis).map_or(1, |d| number(*d) as u32);
-            let pixels = number(class.pixels()) as u32;
-            let (columns, out) = (number(self.columns(class)) as u32, number(class.out) as u32);
+        for (class, numbers) in self.classes.iter().filter(|_| several).zip(of_classes.as_chunks::<5>().0) {
             let k_size = class.taps.len();
-            words.extend([k_size as u32, first, pixels, columns, out, inner(1), inner(2), 0]);
+            words.extend([k_size as u32, first]);
+            words.extend(numbers.iter().map(|number| *number as u32).chain([0]));
             first += k_size.max(1) as u32;
         }
         // A class without taps has one that is never summed, so that there is something to load.
-        let nothing = Tap { offset: 0, channel: 0, delta: [0; 3], bits: 0, weight: 0 };
+        let nothing = Tap { channel: 0, delta: [0; 3], bits: 0, weight: 0 };
         let padded: Vec<Tap> = self
             .classes
             .iter()
             .flat_map(|c| c.taps.iter().copied().chain(c.taps.is_empty().then_some(nothing)))
             .collect();
         for tap in &padded {
-            let (offset, channel) = (tap.offset as u32, tap.channel as u32);
+            let channel = tap.channel as u32;
+            let along = |(delta, step): (&i64, &usize)| delta.wrapping_mul(*step as i64);
+            let along: i64 = tap.delta.iter().zip(steps.iter().skip(1)).map(along).sum();
+            let across = steps.first().map_or(0, |step| tap.channel * step);
+            let offset = (along + across as i64) as u32;
             let [d0, d1, d2] = tap.delta.map(|d| d as u32);
             match (self.form, self.bounds, self.axes.len()) {
                 (TapForm::Offsets, Bounds::Inside, _) => words.push(offset),
@@ -180,9 +200,15 @@ impl Taps {
 
     /// Stores the table with the program.
     pub(crate) fn store(&self, site: &mut Site<'_>) -> Result<Memory, String> {
-        let words = self.table();
-        let tensor = Tensor::new([words.len()], words).map_err(|e| e.to_string())?;
-        Ok(site.constant(tensor))
+        let entries: usize = self.classes.iter().map(|c| c.taps.len().max(1)).sum();
+        let classes = if self.classes.len() > 1 { self.classes.len() * CLASS_WORDS } else { 0 };
+        let words = classes + entries * (self.words() + usize::from(self.by_weight));
+        let taps = self.clone();
+        let table = HostTable::of_sizes(self.table_sizes(), Dim::from(4 * words), move |sizes| {
+            let words = taps.table(sizes);
+            Tensor::new([words.len()], words).map_err(|e| e.to_string())
+        })?;
+        Ok(site.table(table))
     }
 
     /// Declares the numbers that a kernel needs.

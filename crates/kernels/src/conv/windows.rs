@@ -78,25 +78,20 @@ pub(crate) fn of_conv(window: &Window, parts: &ConvOperands<'_>) -> Result<Taps,
     axes.iter_mut().for_each(|a| a.padded |= bounds == Bounds::Bits);
     // Distances serve all sizes of an image; a volume has more of them than a table's entry.
     let form = if sizes.len() <= 2 { TapForm::Distances } else { TapForm::Offsets };
-    let number_of = |size: Dim| if form == TapForm::Offsets { number(size) as i64 } else { 0 };
-    let plane = number_of(product(&sizes));
-    let steps: Vec<i64> = step.iter().map(|step| number_of(*step)).collect();
     let mut of_kernel = Vec::new();
     for tap in combinations(&kernel.iter().map(|k| (0..*k).collect()).collect::<Vec<_>>()) {
-        let (mut offset, mut word, mut first) = (0, 0, 0);
+        let (mut word, mut first) = (0, 0);
         let mut deltas = Vec::with_capacity(tap.len());
-        for ((t, axis), step) in tap.iter().zip(&axes).zip(&steps) {
-            let delta = (t * axis.dilation) as i64;
-            deltas.push(delta);
-            offset += delta * step;
+        for (t, axis) in tap.iter().zip(&axes) {
+            deltas.push((t * axis.dilation) as i64);
             if axis.padded {
                 word |= 1u32.checked_shl((first + t) as u32).unwrap_or(0);
                 first += axis.kernel;
             }
         }
-        of_kernel.push(Tap { offset, channel: 0, delta: three(&deltas), bits: word, weight: 0 });
+        of_kernel.push(Tap { channel: 0, delta: three(&deltas), bits: word, weight: 0 });
     }
-    let of_channel = |c: usize, t: &Tap| Tap { offset: t.offset + c as i64 * plane, channel: c, ..*t };
+    let of_channel = |c: usize, t: &Tap| Tap { channel: c, ..*t };
     let taps = (0..parts.channels).flat_map(|c| of_kernel.iter().map(move |t| of_channel(c, t)));
     let class = Class { dims: out, out: Dim::ZERO, taps: taps.collect() };
     Ok(Taps { bounds, form, ..gathered(parts, axes, vec![class], false) })
@@ -106,37 +101,31 @@ pub(crate) fn of_conv(window: &Window, parts: &ConvOperands<'_>) -> Result<Taps,
 /// the inputs at `q + (r + lead − tap·dilation) / stride` for the taps that divide.
 pub(crate) fn of_transpose(window: &Window, parts: &ConvOperands<'_>) -> Result<Taps, String> {
     let (sizes, kernel, out) = parts.spatial();
-    // A table with several classes is for one size of the image.
-    let numbers = |sizes: &[Dim]| sizes.iter().map(|size| number(*size)).collect::<Vec<usize>>();
-    let (sizes, out) = (numbers(&sizes), numbers(&out));
-    let packed = |sizes: &[usize]| {
-        let sizes: Vec<Dim> = sizes.iter().map(|size| Dim::from(*size)).collect();
-        numbers(&steps(&sizes))
-    };
-    let (step, out_step) = (packed(&sizes), packed(&out));
-    let far = |i: usize| {
-        let span = (kernel[i] - 1).saturating_mul(window.dilations[i]);
-        sizes[i].saturating_mul(window.strides[i]).saturating_add(span).max(window.pads[i].0)
-    };
-    if let Some(axis) = (0..sizes.len()).find(|i| far(*i) > FARTHEST) {
-        return Err(format!("windows reach {} elements far on axis {axis}", far(axis)));
+    let (step, out_step) = (steps(&sizes), steps(&out));
+    for i in 0..sizes.len() {
+        let (span, lead) = ((kernel[i] - 1).saturating_mul(window.dilations[i]), window.pads[i].0);
+        let reach = (sizes[i] * window.strides[i] + span).check().map_err(|e| e.to_string())?;
+        if lead > FARTHEST || reach > FARTHEST {
+            return Err(format!("windows reach {} elements far on axis {i}", reach.max(lead)));
+        }
     }
     let axes: Vec<TapAxis> = (0..sizes.len())
         .map(|i| TapAxis {
-            size: sizes[i].into(),
-            step: step[i].into(),
+            size: sizes[i],
+            step: step[i],
             stride: 1,
             lead: 0,
             kernel: kernel[i],
             dilation: 1,
             padded: true,
-            out: (window.strides[i] * out_step[i]).into(),
+            out: out_step[i] * window.strides[i],
         })
         .collect();
-    let (plane, area): (usize, usize) = (sizes.iter().product(), kernel.iter().product());
-    let kernel_step = packed(&kernel);
+    let area: usize = kernel.iter().product();
+    let kernel_step: Vec<usize> = (0..kernel.len()).map(|i| kernel[i + 1..].iter().product()).collect();
+    let all = |(out, stride): (&Dim, &usize)| if *out >= *stride { *stride } else { number(*out) };
     let residues: Vec<Vec<usize>> =
-        out.iter().zip(&window.strides).map(|(o, s)| (0..*(s.min(o))).collect()).collect();
+        out.iter().zip(&window.strides).map(|pair| (0..all(pair)).collect()).collect();
     let mut classes = Vec::new();
     for residue in combinations(&residues) {
         let reached: Vec<Vec<(usize, i64)>> = (0..sizes.len())
@@ -155,7 +144,6 @@ pub(crate) fn of_transpose(window: &Window, parts: &ConvOperands<'_>) -> Result<
             .map(|taps| {
                 let deltas: Vec<i64> = taps.iter().map(|(_, delta)| *delta).collect();
                 Tap {
-                    offset: deltas.iter().zip(&step).map(|(d, s)| d * *s as i64).sum(),
                     channel: 0,
                     delta: three(&deltas),
                     bits: 0,
@@ -164,15 +152,11 @@ pub(crate) fn of_transpose(window: &Window, parts: &ConvOperands<'_>) -> Result<
             })
             .collect();
         let taps = (0..parts.channels).flat_map(|c| {
-            of_kernel.iter().map(move |t| Tap {
-                offset: t.offset + (c * plane) as i64,
-                weight: t.weight + c * parts.m * area,
-                ..*t
-            })
+            of_kernel.iter().map(move |t| Tap { channel: c, weight: t.weight + c * parts.m * area, ..*t })
         });
         classes.push(Class {
-            dims: (0..out.len()).map(|i| (out[i] - residue[i]).div_ceil(window.strides[i]).into()).collect(),
-            out: residue.iter().zip(&out_step).map(|(r, s)| r * s).sum::<usize>().into(),
+            dims: (0..out.len()).map(|i| (out[i] - residue[i]).div_ceil(window.strides[i])).collect(),
+            out: residue.iter().zip(&out_step).map(|(r, s)| *s * *r).sum(),
             taps: taps.collect(),
         });
     }
@@ -190,6 +174,7 @@ fn gathered(parts: &ConvOperands<'_>, axes: Vec<TapAxis>, classes: Vec<Class>, b
         form: TapForm::Offsets,
         images: parts.images(),
         plane,
+        offset_steps: (plane, steps(&sizes)),
         image: (plane * channels, product(&out) * (parts.groups * parts.m)),
         classes,
         by_weight,

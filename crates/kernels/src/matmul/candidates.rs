@@ -13,6 +13,7 @@ use crate::matmul::coop::blocks::CoopTile;
 use crate::matmul::problem::{Axis, Layout, Problem};
 use crate::matmul::split_f32::small_m;
 use crate::matmul::stream_k::StreamK;
+use crate::matmul::warpgroup;
 use crate::site::{class_of, recorded_class, rounded};
 
 /// The name of the family in records.
@@ -86,7 +87,8 @@ pub(crate) fn candidates(
     match default {
         Choice::Empty | Choice::Zeros => {}
         // Tiles are no match for them.
-        Choice::Coop { .. } | Choice::StreamK { .. } => {
+        Choice::Coop { .. } | Choice::StreamK { .. } | Choice::Warpgroup(_) => {
+            all.extend(warpgroup::candidates(problem, caps).into_iter().map(Choice::Warpgroup));
             for (blocks, splits) in blocks::candidates(problem, shape, caps) {
                 all.push(Choice::Coop { blocks, splits });
                 all.extend(shared(problem, blocks, splits, shape, caps));
@@ -215,6 +217,7 @@ impl fmt::Display for Choice {
             Choice::Zeros => f.write_str("zeros"),
             Choice::Tiled { tile, splits } => write!(f, "tiled {tile} s{splits}"),
             Choice::Coop { blocks, splits } => write!(f, "coop {blocks} s{splits}"),
+            Choice::Warpgroup(path) => write!(f, "warpgroup {path}"),
             Choice::StreamK { blocks, .. } => write!(f, "stream-k {blocks}"),
             Choice::SmallMCoop(cut) => write!(f, "small-m-coop {}x{}", cut.rows, cut.columns),
             Choice::SplitF32(config) => write!(f, "split-f32 s{}", config.splits),

@@ -11,6 +11,7 @@ use crate::matmul::small_m::coop::SmallMCoop;
 use crate::matmul::split_f32;
 use crate::matmul::split_f32::small_m;
 use crate::matmul::stream_k::StreamK;
+use crate::matmul::warpgroup::PathOfA;
 use crate::site::class_of;
 
 /// A workgroup's part of the matmul, and an invocation's part of that.
@@ -131,6 +132,8 @@ pub(crate) enum Choice {
         /// Which are whole, and how the rest is split.
         schedule: StreamK,
     },
+    /// f16 or bf16 by warpgroups, printed as PTX; A comes this way.
+    Warpgroup(PathOfA),
     /// A few dozen rows of f16 by cooperative matrices.
     SmallMCoop(SmallMCoop),
     /// f32 by three f16 matmuls on cooperative matrices.

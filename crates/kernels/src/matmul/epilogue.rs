@@ -146,6 +146,11 @@ impl<'k, 'p> Epilogue<'k, 'p> {
         Epilogue { is_rounded, ..self }
     }
 
+    /// The same end, whose results caches need not keep.
+    pub(crate) fn streaming(self) -> Self {
+        Epilogue { out: self.out.streaming(), ..self }
+    }
+
     /// Where a column goes.
     fn pixel(&self, column: Val<'k>) -> ColumnOffset<'k> {
         match &self.pixels {
@@ -174,9 +179,14 @@ impl<'k, 'p> Epilogue<'k, 'p> {
         self.to_target && self.problem.region.is_some_and(is_heavy)
     }
 
+    /// Neighbouring columns that are stored as one vector.
+    pub(crate) fn lanes(&self) -> usize {
+        self.lanes
+    }
+
     /// Whether sums may come rounded to their dtype: nothing is added before.
     pub(crate) fn accepts_rounded(&self) -> bool {
-        self.to_target && !self.problem.bias
+        self.to_target && !self.problem.bias && self.problem.result == self.problem.dtype()
     }
 
     /// Whether the epilogue's extra operands can be loaded ahead of the sums, and whether they are the same for all
@@ -289,7 +299,7 @@ impl<'k, 'p> Epilogue<'k, 'p> {
         };
         let Some(region) = self.problem.region else { return self.out.store_vec(at, &sums) };
         let finished = |(i, sums): (usize, &[Val<'k>])| {
-            let dtype = self.problem.dtype();
+            let dtype = self.problem.result;
             let settle = |val| if self.is_rounded { Typed { val, dtype } } else { rounded_sum(val, dtype) };
             let mut inputs: Vec<_> = sums.iter().map(|sum| settle(*sum)).collect();
             for (values, extra) in loaded.iter().zip(&self.problem.extras) {

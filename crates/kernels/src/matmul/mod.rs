@@ -1,7 +1,8 @@
 //! Matmuls: which kernel a shape gets, and the kernels.
 //!
 //! ```text
-//!   node ─ Problem (batches of [m, k]·[k, n], by strides) ─ choose ─┬─ coop       f16 and bf16 by cooperative matrices
+//!   node ─ Problem (batches of [m, k]·[k, n], by strides) ─ choose ─┬─ warpgroup  f16 and bf16 by warpgroups, as PTX
+//!                                                                   ├─ coop       f16 and bf16 by cooperative matrices
 //!                                                                   ├─ stream_k   the same, the last wave of tiles split
 //!                                                                   ├─ split_f32  f32 by three matmuls of f16
 //!                                                                   ├─ tiled      panels in workgroup memory
@@ -28,6 +29,7 @@ pub(crate) mod stream_k;
 pub(crate) mod tests;
 pub(crate) mod tiled;
 mod vector_load;
+mod warpgroup;
 
 use olivine_ir::Dim;
 use olivine_ir::op::{MatMul, Region};
@@ -86,6 +88,7 @@ pub(crate) fn lower(problem: Problem<'_>, extras: &[Operand], site: &mut Site<'_
     let choose_for = |shape: &Shape| {
         (is_plain.then(|| small_m::coop::choose(&problem, shape, caps)).flatten())
             .map(Choice::SmallMCoop)
+            .or_else(|| warpgroup::choose(&problem, shape, caps).map(Choice::Warpgroup))
             .or_else(|| {
                 let chosen = coop::blocks::choose(&problem, shape, caps, may_defer_sum);
                 chosen.map(|(blocks, splits)| Choice::Coop { blocks, splits })
@@ -157,7 +160,9 @@ pub(crate) fn emit(
             return split_k::emit(&problem, none, 0, extras, site);
         }
         Choice::Tiled { splits, .. } | Choice::Coop { splits, .. } => (false, splits),
-        Choice::SmallMCoop(_) | Choice::SplitF32SmallM(_) | Choice::StreamK { .. } => (false, 1),
+        Choice::SmallMCoop(_) | Choice::SplitF32SmallM(_) | Choice::StreamK { .. } | Choice::Warpgroup(_) => {
+            (false, 1)
+        }
         Choice::GemvDot { swapped, cut } | Choice::GemvAxpy { swapped, cut } => (swapped, cut.splits),
         Choice::SplitF32(config) => (false, config.splits),
     };
@@ -168,6 +173,7 @@ pub(crate) fn emit(
         Choice::Tiled { tile, .. } => tiled::emit(&problem, tile, splits, &destination, site)?,
         Choice::Coop { blocks, .. } => coop::emit(&problem, blocks, splits, &destination, site)?,
         Choice::StreamK { blocks, schedule } => stream_k::coop::emit(&problem, blocks, schedule, site)?,
+        Choice::Warpgroup(path) => warpgroup::emit(&problem, path, site)?,
         Choice::SmallMCoop(cut) => small_m::coop::emit(&problem, &cut, &destination, site)?,
         Choice::GemvDot { cut, .. } => small_m::gemv::dots(&problem, &cut, &destination, site)?,
         Choice::GemvAxpy { cut, .. } => small_m::gemv::sweep(&problem, &cut, &destination, site)?,

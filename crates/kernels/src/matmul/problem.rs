@@ -57,6 +57,8 @@ pub(crate) struct Problem<'a> {
     pub(crate) experts: Option<Experts>,
     /// Whether the last extra operand is added to the sum before the sum is rounded; the epilogue does not see it.
     pub(crate) bias: bool,
+    /// What sums are rounded to before the epilogue: the dtype of the matmul.
+    pub(crate) result: DType,
     /// Whether an even column and the odd one after it make one element of the target: the epilogue takes both. There
     /// is one batch then.
     pub(crate) pairs: bool,
@@ -142,6 +144,7 @@ impl<'a> Problem<'a> {
             m,
             n,
             k,
+            result: a.operand.ty.dtype,
             a,
             b,
             batch: Walk::new(batch_dims, &strides),

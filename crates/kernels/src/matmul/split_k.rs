@@ -63,7 +63,7 @@ impl SplitKPartials {
             extras: extras.to_vec(),
             bias: problem.bias,
             region: problem.region.cloned(),
-            dtype: problem.dtype(),
+            dtype: problem.result,
             target: problem.target.clone(),
             is_stored: true,
         }

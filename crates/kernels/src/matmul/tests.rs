@@ -1,6 +1,6 @@
 //! Which kernel a shape gets.
 
-use olivine_kernel::Target;
+use olivine_kernel::{MatrixSupport, Target};
 use olivine_program::{Addressing, DeviceCaps, DeviceKind};
 
 use crate::matmul::choice::{Choice, LARGE, MEDIUM, SMALL, Shape, choose};
@@ -42,6 +42,7 @@ pub(crate) fn card() -> DeviceCaps {
         i64_pairs: false,
         packed_dot: true,
         matrices: Vec::new(),
+        matrix_support: MatrixSupport::Full,
         fragments: None,
         warpgroups: false,
         max_invocations: 1024,

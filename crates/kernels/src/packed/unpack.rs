@@ -1,14 +1,15 @@
 //! A packed weight as f32 in memory, for matmuls of so many rows that decoding it once is cheap. They run as several
-//! products of f16 then. (Those of f16 itself decode it to where matrices are loaded from: see `coop::packed`.)
+//! products of f16 then, or by matrices of f32. (Those of f16 itself decode it to where matrices are loaded from: see `coop::packed`.)
 
 use std::fmt;
 
 use olivine_ir::DType;
-use olivine_kernel::{Access, Elem};
+use olivine_kernel::{Access, Elem, MatrixSupport};
 use olivine_program::DeviceCaps;
 
 use crate::launch::Launch;
 use crate::math;
+use crate::matmul::coop::form::MatrixForm;
 use crate::matmul::problem::Problem;
 use crate::packed::weight::Weight;
 use crate::site::{Memory, Site, linear_group, recorded_class, rounded};
@@ -41,9 +42,11 @@ impl fmt::Display for Decoding {
     }
 }
 
-/// Whether a device has matrices of f16.
+/// Whether a device has matrices for matmuls of f32.
 fn has_matrices(caps: &DeviceCaps) -> bool {
-    caps.target.matrices.iter().any(|m| m.operand == Elem::F16)
+    let target = &caps.target;
+    let splits = || target.matrices.iter().any(|m| m.operand == Elem::F16);
+    (target.matrix_support == MatrixSupport::Full && splits()) || MatrixForm::of(Elem::F32, target).is_some()
 }
 
 /// The weight's elements in scratch memory, of the dtype of x, if a matmul should begin with that.

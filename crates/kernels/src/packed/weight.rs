@@ -66,13 +66,18 @@ impl Weight {
         Ok(Weight { w: w.clone(), scales, zero, scaling, code, k, planes, integers: false, table: None })
     }
 
+    /// The same weight as integers or as floats, before kernels need to decode it.
+    pub(crate) fn of_integers(&self, integers: bool) -> Self {
+        Weight { integers, ..self.clone() }
+    }
+
     /// The same weight with what kernels need to decode it, as integers or as floats.
     pub(crate) fn decoded_as(mut self, integers: bool, site: &mut Site<'_>) -> Result<Self, String> {
         let table = match self.code {
             Code::Blocks(format) => decode::table(format, integers),
             Code::Bare(_) => None,
         };
-        self.integers = integers;
+        self = self.of_integers(integers);
         self.table = match table {
             Some(words) => {
                 let tensor = Tensor::new([words.len()], words).map_err(|e| e.to_string())?;
@@ -147,6 +152,14 @@ impl Weight {
                     |run: &u32| self.scaling.block == 0 || self.scaling.block.is_multiple_of(*run as usize);
                 [32, 16].into_iter().find(fits).unwrap_or(8)
             }
+        }
+    }
+
+    /// The longest run that becomes matrices.
+    pub(crate) fn longest_matrix_run(&self) -> u32 {
+        match self.code {
+            Code::Blocks(format) if decode::has_strided_runs(format) => 64,
+            _ => self.longest_run(),
         }
     }
 
@@ -232,6 +245,12 @@ impl Weight {
                 packed: None,
             },
         }
+    }
+
+    /// Whether a kernel can read another weight in the same way.
+    pub(crate) fn is_twin(&self, other: &Weight) -> bool {
+        let alone = |weight: &Weight| weight.scales.is_none() && weight.zero.is_none();
+        self.w.ty == other.w.ty && self.code == other.code && alone(self) && alone(other)
     }
 
     /// Words of the table that kernels may keep in workgroup memory.
@@ -332,6 +351,17 @@ impl<'k> DeclaredWeight<'k> {
         });
         k.barrier();
         (self.shared, self.replicas) = (Some(shared), copies);
+    }
+
+    /// The same for another weight of the same type, which has no scales beside it.
+    pub(crate) fn for_twin(&self, l: &Launch<'k>, weight: &Weight) -> Self {
+        let memory = weight.planes.as_ref().map_or(weight.w.memory, |planes| planes.memory);
+        DeclaredWeight {
+            words: l.bind("twin", Elem::U32, Access::Read, memory),
+            planes: self.planes.clone(),
+            scales: None,
+            ..*self
+        }
     }
 
     /// Its bytes, as words.

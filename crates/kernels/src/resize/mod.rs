@@ -1,5 +1,5 @@
 //! Resizing. The positions of samples are computed on the host, in f64, and are tables for the kernels: an axis' samples for
-//! every position, and their weights.
+//! every position, and their weights. Where sizes are open, the host computes the tables again for each.
 //!
 //! An invocation computes a column of neighbouring rows, so that it looks up its columns' samples once; neighbouring
 //! invocations have neighbouring columns.
@@ -8,8 +8,10 @@ mod nearest;
 mod smooth;
 
 use olivine_ir::op::{Resize, ResizeMode};
+use olivine_ir::{Dim, Tensor};
 use olivine_kernel::Val;
-use olivine_numerics::resample::is_unchanged;
+use olivine_numerics::resample::{ResizedAxis, given_scale, is_one};
+use olivine_program::HostTable;
 
 use super::elementwise::whole_copy;
 use crate::kernels;
@@ -32,8 +34,8 @@ pub(crate) fn resize(op: &Resize, site: &mut Site<'_>) -> Result<(), String> {
     if target.ty.shape.has_zero() {
         return Ok(());
     }
-    let from = operand.dims();
-    if (0..from.len()).all(|a| is_unchanged(op, from, a)) {
+    let (from, to) = (operand.sizes(), target.ty.shape.sizes());
+    if (0..from.len()).all(|axis| is_unchanged(op, axis, from[axis], to[axis])) {
         return whole_copy(&operand, &target, site);
     }
     match op.mode {
@@ -42,18 +44,44 @@ pub(crate) fn resize(op: &Resize, site: &mut Site<'_>) -> Result<(), String> {
     }
 }
 
+/// Whether an axis passes through untouched.
+#[track_caller]
+fn is_unchanged(op: &Resize, axis: usize, input: Dim, output: Dim) -> bool {
+    given_scale(op, axis).is_none_or(is_one) && input == output
+}
+
+/// A table of `bytes` bytes that `compute` makes of some axes, by their numbers, with sizes from `from` to `to`.
+fn table_of_axes(
+    op: &Resize,
+    axes: Vec<usize>,
+    (from, to): (&[Dim], &[Dim]),
+    bytes: Dim,
+    compute: impl Fn(&Resize, &[ResizedAxis]) -> Result<Tensor, String> + Send + Sync + 'static,
+) -> Result<HostTable, String> {
+    let (op, sizes) = (op.clone(), axes.iter().flat_map(|axis| [from[*axis], to[*axis]]).collect());
+    HostTable::of_sizes(sizes, bytes, move |sizes| {
+        let pairs = axes.iter().zip(sizes.as_chunks::<2>().0);
+        let axis = |(axis, [input, output]): (&usize, &[usize; 2])| ResizedAxis {
+            input: *input,
+            output: *output,
+            given: given_scale(&op, *axis),
+        };
+        compute(&op, &pairs.map(axis).collect::<Vec<_>>())
+    })
+}
+
 /// One axis, or several contiguous ones that are not resized.
 #[derive(Clone, Debug)]
 struct Axis<T> {
-    input: usize,
-    output: usize,
+    input: Dim,
+    output: Dim,
     /// Its table where it is resized.
     table: Option<T>,
 }
 
 /// Axes with kept neighbours merged; there is at least one.
 fn axes<T>(
-    sizes: impl Iterator<Item = (usize, usize)>,
+    sizes: impl Iterator<Item = (Dim, Dim)>,
     mut table: impl FnMut(usize) -> Option<T>,
 ) -> Vec<Axis<T>> {
     let mut axes: Vec<Axis<T>> = Vec::new();
@@ -97,15 +125,15 @@ struct ResizeCoord<'k> {
 }
 
 /// Rows and columns of a result; rows are 1 where there is but one axis.
-fn last_two<T>(axes: &[Axis<T>]) -> (usize, usize) {
-    let size = |back: usize| axes.len().checked_sub(back).map_or(1, |i| axes[i].output);
+fn last_two<T>(axes: &[Axis<T>]) -> (Dim, Dim) {
+    let size = |back: usize| axes.len().checked_sub(back).map_or(Dim::ONE, |i| axes[i].output);
     (size(2), size(1))
 }
 
 /// Invocations for all results.
-fn items<T>(axes: &[Axis<T>], block: Block) -> usize {
+fn items<T>(axes: &[Axis<T>], block: Block) -> Dim {
     let (rows, columns) = last_two(axes);
-    let outer: usize = axes[..axes.len().saturating_sub(2)].iter().map(|a| a.output).product();
+    let outer: Dim = axes[..axes.len().saturating_sub(2)].iter().map(|a| a.output).product();
     outer * rows.div_ceil(block.rows) * columns.div_ceil(block.lanes)
 }
 

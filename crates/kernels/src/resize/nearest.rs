@@ -1,11 +1,11 @@
 //! The nearest samples: elements are moved as bits, so that any dtype arrives as it is.
 
-use olivine_ir::Tensor;
 use olivine_ir::op::Resize;
+use olivine_ir::{Dim, Tensor};
 use olivine_kernel::{Access, Elem, Val};
-use olivine_numerics::resample::{is_unchanged, nearest};
+use olivine_numerics::resample::{ResizedAxis, nearest};
 
-use super::{Block, Grid, MANY, ROWS, axes, items, last_two};
+use super::{Block, Grid, MANY, ROWS, axes, is_unchanged, items, last_two, table_of_axes};
 use crate::cells::{Cell, Cells};
 use crate::launch::{Launch, bytes};
 use crate::rows::GROUP;
@@ -14,27 +14,30 @@ use crate::site::{Site, linear_group};
 /// Words by which tables are aligned, so that they can be read as vectors.
 const ALIGNED: usize = 4;
 
+/// The samples of all axes, one axis after another.
+fn samples(op: &Resize, axes: &[ResizedAxis]) -> Result<Tensor, String> {
+    let mut words: Vec<u32> = Vec::new();
+    for axis in axes {
+        words.extend(nearest(op, axis).map_err(|e| e.to_string())?.iter().map(|i| *i as u32));
+        words.resize(words.len().next_multiple_of(ALIGNED), 0);
+    }
+    Tensor::new([words.len()], words).map_err(|e| e.to_string())
+}
+
 pub(super) fn emit(op: &Resize, site: &mut Site<'_>) -> Result<(), String> {
     let (operand, target) = (site.operands[0].clone(), site.targets[0].clone());
-    let (from, to) = (operand.dims(), target.ty.shape.dims());
-    let n = target.ty.shape.numel();
-    let mut words: Vec<u32> = Vec::new();
-    let mut failed = None;
+    let (from, to) = (operand.sizes(), target.ty.shape.sizes());
+    let n = to.numel();
+    let (mut words, mut resized) = (Dim::ZERO, Vec::new());
     let axes = axes(from.iter().copied().zip(to.iter().copied()), |axis| {
-        (!is_unchanged(op, from, axis)).then(|| {
-            let offset = words.len();
-            match nearest(op, from, axis) {
-                Ok(samples) => words.extend(samples.iter().map(|i| *i as u32)),
-                Err(e) => failed = Some(e.to_string()),
-            }
-            words.resize(words.len().next_multiple_of(ALIGNED), 0);
+        (!is_unchanged(op, axis, from[axis], to[axis])).then(|| {
+            let offset = words;
+            words += to[axis].next_multiple_of(ALIGNED);
+            resized.push(axis);
             offset
         })
     });
-    if let Some(problem) = failed {
-        return Err(problem);
-    }
-    let table = site.constant(Tensor::new([words.len()], words).map_err(|e| e.to_string())?);
+    let table = site.table(table_of_axes(op, resized, (&from, &to), words * 4, samples)?);
 
     let (rows, columns) = last_two(&axes);
     let cells = Cells::new(target.ty.dtype.size(), site.caps);
@@ -82,5 +85,5 @@ pub(super) fn emit(op: &Resize, site: &mut Site<'_>) -> Result<(), String> {
 
     let moved = bytes(&operand.ty).min(bytes(&target.ty)) + bytes(&target.ty);
     let bound = l.done();
-    site.dispatch(k, bound, items.div_ceil(group as usize) as u64, (0, moved))
+    site.dispatch(k, bound, items.div_ceil(group), (0, moved))
 }

@@ -4,12 +4,13 @@
 //! own, through scratch of the type that sums are made in.
 
 use olivine_ir::op::Resize;
-use olivine_ir::{DType, Tensor};
+use olivine_ir::{DType, Dim, Tensor};
 use olivine_kernel::{Access, Buf, Builder, Elem, Val};
-use olivine_numerics::resample::{Filter, is_unchanged};
+use olivine_numerics::resample::{Filter, ResizedAxis, fixed_taps, given_scale};
 
-use super::{Axis, Block, Grid, MANY, ROWS, ResizeCoord, axes, items, last_two};
-use crate::launch::Launch;
+use super::{Axis, Block, Grid, MANY, ROWS, ResizeCoord};
+use super::{axes, is_unchanged, items, last_two, table_of_axes};
+use crate::launch::{Launch, number};
 use crate::math;
 use crate::reduce::admit;
 use crate::rows::{GROUP, stored, wide};
@@ -32,10 +33,10 @@ pub(super) fn emit(op: &Resize, site: &mut Site<'_>) -> Result<(), String> {
     let (operand, target) = (site.operands[0].clone(), site.targets[0].clone());
     let dtype = operand.ty.dtype;
     admit(dtype, site)?;
-    let from = operand.dims().to_vec();
-    let resized: Vec<usize> = (0..from.len()).filter(|a| !is_unchanged(op, &from, *a)).collect();
-    let filter = |a: &usize| Ok((*a, Filter::new(op, &from, *a).map_err(|e| e.to_string())?));
-    let filters = resized.iter().map(filter).collect::<Result<Vec<(usize, Filter)>, String>>()?;
+    let (from, target_sizes) = (operand.sizes().to_vec(), target.ty.shape.sizes());
+    let resized = (0..from.len()).filter(|a| !is_unchanged(op, *a, from[*a], target_sizes[*a]));
+    let filter = |a: usize| Ok((a, taps_of(op, a, from[a], target_sizes[a])?));
+    let filters = resized.map(filter).collect::<Result<Vec<(usize, usize)>, String>>()?;
 
     let mut sizes = from;
     let mut read = End { memory: operand.memory, elem: math::elem(dtype) };
@@ -43,38 +44,46 @@ pub(super) fn emit(op: &Resize, site: &mut Site<'_>) -> Result<(), String> {
     let count = passes.len();
     for (i, pass) in passes.into_iter().enumerate() {
         let mut to = sizes.clone();
-        pass.iter().for_each(|(axis, filter)| to[*axis] = filter.output);
-        let numel: usize = to.iter().try_fold(1usize, |n, d| n.checked_mul(*d)).unwrap_or(usize::MAX);
-        if u32::try_from(numel).is_err() {
+        pass.iter().for_each(|(axis, _)| to[*axis] = target_sizes[*axis]);
+        let numel: Dim = to.iter().product();
+        if numel.fault().is_some() || numel > u32::MAX {
             return Err(format!("{to:?} between two axes is more than kernels can count"));
         }
         let write = if i + 1 == count {
             End { memory: target.memory, elem: math::elem(dtype) }
         } else {
             let elem = stored(wide(dtype));
-            End { memory: site.scratch(u64::from(elem.size()) * numel as u64), elem }
+            End { memory: site.scratch(numel * elem.size()), elem }
         };
-        run(pass, &sizes, &to, dtype, (read, write), site)?;
+        run(op, pass, (&sizes, &to), dtype, (read, write), site)?;
         (sizes, read) = (to, write);
     }
     Ok(())
 }
 
-/// Filters that are applied together, the first axes first.
-fn passes(filters: Vec<(usize, Filter)>) -> Vec<Vec<(usize, Filter)>> {
-    let mut passes: Vec<Vec<(usize, Filter)>> = Vec::new();
+/// Samples of a position of an axis. How far downsampling stretches a filter depends on sizes, which are numbers then.
+fn taps_of(op: &Resize, axis: usize, input: Dim, output: Dim) -> Result<usize, String> {
+    if let Some(taps) = fixed_taps(op) {
+        return Ok(taps);
+    }
+    let axis = ResizedAxis { input: number(input), output: number(output), given: given_scale(op, axis) };
+    Ok(Filter::new(op, &axis).map_err(|e| e.to_string())?.taps)
+}
+
+/// Axes with their filters' samples that are resized together, the first axes first.
+fn passes(filters: Vec<(usize, usize)>) -> Vec<Vec<(usize, usize)>> {
+    let mut passes: Vec<Vec<(usize, usize)>> = Vec::new();
     let mut room = 0;
     // From the last axis on, so that the pass that writes the most does the most.
-    for (axis, filter) in filters.into_iter().rev() {
-        let taps = filter.taps;
+    for (axis, taps) in filters.into_iter().rev() {
         match passes.last_mut() {
             Some(pass) if taps <= SHORT && taps <= room => {
                 room /= taps;
-                pass.push((axis, filter));
+                pass.push((axis, taps));
             }
             _ => {
                 room = if taps <= SHORT { TOGETHER / taps } else { 0 };
-                passes.push(vec![(axis, filter)]);
+                passes.push(vec![(axis, taps)]);
             }
         }
     }
@@ -86,36 +95,58 @@ fn passes(filters: Vec<(usize, Filter)>) -> Vec<Vec<(usize, Filter)>> {
 #[derive(Clone, Copy)]
 struct Taps {
     taps: usize,
-    offset: usize,
+    offset: Dim,
 }
 
-fn run(
-    pass: Vec<(usize, Filter)>,
-    from: &[usize],
-    to: &[usize],
-    dtype: DType,
-    (read, write): (End, End),
-    site: &mut Site<'_>,
-) -> Result<(), String> {
-    let (mut indices, mut weights): (Vec<u32>, Vec<f64>) = (Vec::new(), Vec::new());
-    let axes: Vec<Axis<Taps>> = axes(from.iter().copied().zip(to.iter().copied()), |axis| {
-        let (_, filter) = pass.iter().find(|(a, _)| *a == axis)?;
-        let offset = indices.len();
+/// The samples of all axes of a pass, one axis after another.
+fn indices(op: &Resize, axes: &[ResizedAxis]) -> Result<Tensor, String> {
+    let mut indices: Vec<u32> = Vec::new();
+    for axis in axes {
+        let filter = Filter::new(op, axis).map_err(|e| e.to_string())?;
         indices.extend(filter.indices.iter().map(|i| *i as u32));
-        weights.extend(&filter.weights);
         indices.resize(indices.len().next_multiple_of(SHORT), 0);
-        weights.resize(indices.len(), 0.0);
-        Some(Taps { taps: filter.taps, offset })
-    });
-    let count = indices.len();
+    }
+    Tensor::new([indices.len()], indices).map_err(|e| e.to_string())
+}
+
+/// Their weights.
+fn weights(op: &Resize, axes: &[ResizedAxis], dtype: DType) -> Result<Tensor, String> {
+    let mut weights: Vec<f64> = Vec::new();
+    for axis in axes {
+        weights.extend(Filter::new(op, axis).map_err(|e| e.to_string())?.weights);
+        weights.resize(weights.len().next_multiple_of(SHORT), 0.0);
+    }
+    let count = weights.len();
     let weights = match dtype {
         DType::F64 => Tensor::new([count], weights),
         _ => Tensor::new([count], weights.iter().map(|w| *w as f32).collect()),
     };
-    let indices = site.constant(Tensor::new([count], indices).map_err(|e| e.to_string())?);
-    let weights = site.constant(weights.map_err(|e| e.to_string())?);
+    weights.map_err(|e| e.to_string())
+}
 
-    let n: usize = to.iter().product();
+fn run(
+    op: &Resize,
+    pass: Vec<(usize, usize)>,
+    (from, to): (&[Dim], &[Dim]),
+    dtype: DType,
+    (read, write): (End, End),
+    site: &mut Site<'_>,
+) -> Result<(), String> {
+    let (mut words, mut resized) = (Dim::ZERO, Vec::new());
+    let axes: Vec<Axis<Taps>> = axes(from.iter().copied().zip(to.iter().copied()), |axis| {
+        let (_, taps) = *pass.iter().find(|(a, _)| *a == axis)?;
+        let offset = words;
+        words += (to[axis] * taps).next_multiple_of(SHORT);
+        resized.push(axis);
+        Some(Taps { taps, offset })
+    });
+    let bytes = words * stored(wide(dtype)).size();
+    let weights =
+        table_of_axes(op, resized.clone(), (from, to), bytes, move |op, axes| weights(op, axes, dtype))?;
+    let indices = site.table(table_of_axes(op, resized, (from, to), words * 4, indices)?);
+    let weights = site.table(weights);
+
+    let n: Dim = to.iter().product();
     let block = block(&axes, write.elem, n);
     let items = items(&axes, block);
     let group = site.group_size(GROUP);
@@ -159,16 +190,15 @@ fn run(
     });
 
     let taps: usize = axes.iter().filter_map(|a| a.table).map(|t| t.taps).product();
-    let read_bytes = from.iter().product::<usize>() as u64 * u64::from(read.elem.size());
-    let moved = read_bytes + n as u64 * u64::from(write.elem.size());
+    let moved = from.iter().product::<Dim>() * read.elem.size() + n * write.elem.size();
     let bound = l.done();
-    let flops = 2 * n as u64 * taps as u64;
-    site.dispatch(k, bound, items.div_ceil(group as usize) as u64, (flops, moved))
+    let flops = 2 * n * taps;
+    site.dispatch(k, bound, items.div_ceil(group), (flops, moved))
 }
 
 /// What an invocation computes: whole words where results are narrow, vectors where columns are kept, and as many rows
 /// as their samples leave room for.
-fn block(axes: &[Axis<Taps>], elem: Elem, n: usize) -> Block {
+fn block(axes: &[Axis<Taps>], elem: Elem, n: Dim) -> Block {
     let (rows, columns) = last_two(axes);
     let last = axes.last().and_then(|a| a.table);
     let wanted = match last {
@@ -181,8 +211,8 @@ fn block(axes: &[Axis<Taps>], elem: Elem, n: usize) -> Block {
     let long = axes.iter().filter_map(|a| a.table).any(|t| t.taps > SHORT);
     let taps: usize = axes.iter().filter_map(|a| a.table).map(|t| t.taps).product();
     let room = if long { 1 } else { TOGETHER / taps.max(1) / if last.is_some() { lanes } else { 1 } };
-    let most = if n >= MANY { room.min(ROWS).min(rows) } else { 1 };
-    Block { lanes, rows: [4, 2].into_iter().find(|r| *r <= most).unwrap_or(1) }
+    let most = if n >= MANY { room.min(ROWS) } else { 1 };
+    Block { lanes, rows: [4, 2].into_iter().find(|r| *r <= most && rows >= *r).unwrap_or(1) }
 }
 
 /// A filter as run-time numbers.

@@ -10,6 +10,8 @@
 //! adds their histograms of one digit of the keys that share the digits found so far. Weights are integers, so sums do
 //! not depend on the order of addition. Every workgroup of the next dispatch finds the digit that holds the threshold
 //! by itself; the row's first one keeps what was found.
+//!
+//! Where no row draws, each takes its largest logit by a reduction.
 
 mod draw;
 mod thresholds;
@@ -19,6 +21,7 @@ use olivine_ir::Dim;
 use olivine_ir::op::Sample;
 use olivine_kernel::{Access, Buf, Elem, Reduction, Scalar, Val};
 
+use super::arg_reduce::largest_logit;
 use super::random::horner;
 use crate::kernels;
 use crate::launch::{Launch, bytes, number};
@@ -30,8 +33,14 @@ kernels! { |op, site|
     Sample => sample(op, site),
 }
 
-/// Logits of one chunk at least.
+/// Logits of one chunk at least, where rows alone make the device busy.
 const CHUNK: usize = 4096;
+/// The same of few rows.
+const SMALL_CHUNK: usize = 1024;
+/// Chunks of all rows up to which they are small.
+const BUSY: usize = 1024;
+/// Logits that an invocation loads before it looks at the first of them.
+const TOGETHER: u32 = 4;
 /// Chunks of a row at most; a workgroup of the smallest size looks at all of them at once.
 const MOST_CHUNKS: usize = 128;
 /// The weight of the likeliest token.
@@ -75,7 +84,8 @@ impl Plan {
         let sizes = logits.sizes();
         let v = sizes.last().map_or(1, |v| number(*v));
         let rows = sizes.numel().div_floor(v.max(1));
-        let chunk = v.div_ceil(MOST_CHUNKS).max(CHUNK);
+        let few = rows * v.div_ceil(SMALL_CHUNK) <= BUSY;
+        let chunk = v.div_ceil(MOST_CHUNKS).max(if few { SMALL_CHUNK } else { CHUNK });
         let chunks = v.div_ceil(chunk);
         let (bins, digits) = thresholds::digits(site.caps.target.shared_bytes);
         let count = 2 * digits.len() - 1;
@@ -120,6 +130,9 @@ pub(crate) fn sample(op: &Sample, site: &mut Site<'_>) -> Result<(), String> {
     if site.targets[0].ty.shape.has_zero() {
         return Ok(());
     }
+    if site.operands[5].ty.shape.has_zero() {
+        return largest_logit(site);
+    }
     let plan = Plan::new(site)?;
     peak(&plan, site)?;
     thresholds::emit(&plan, site)?;
@@ -157,7 +170,15 @@ impl<'k> Chunk<'k> {
     /// Calls `body` with the key of every logit, by all invocations.
     fn each(&self, body: impl Fn(Val<'k>)) {
         let k = self.row.builder();
-        k.for_(self.first + k.local_index(), self.end, k.u32(k.group()), |i| body(self.key(i)));
+        let group = k.group();
+        k.for_(self.first + k.local_index(), self.end, k.u32(group * TOGETHER), |first| {
+            let places: Vec<Val<'k>> = (0..TOGETHER).map(|i| first + i * group).collect();
+            // Loads past the end repeat the last logit, so that none waits for a branch.
+            let keys: Vec<Val<'k>> = places.iter().map(|at| self.key((*at).min(self.end - 1))).collect();
+            for (at, key) in places.into_iter().zip(keys) {
+                k.if_(at.lt(self.end), || body(key));
+            }
+        });
     }
 
     /// The key of one logit of the row.

@@ -88,9 +88,58 @@ pub(super) fn add_global<'k>(to: Buf<'k>, at: Val<'k>, number: Wide<'k>) {
     });
 }
 
+/// Subgroups of a workgroup up to which each invocation adds what those before its own hold.
+const FEW_SUBGROUPS: u32 = 32;
+
 /// Counts and sums of the invocations up to this one, itself among them. The whole workgroup must take part; `memory`
 /// has three words for each invocation.
 pub(super) fn scan<'k>(memory: Shared<'k>, count: Val<'k>, sum: Wide<'k>) -> (Val<'k>, Wide<'k>) {
+    let k = count.builder();
+    let few = |s: &u32| k.group().is_multiple_of(*s) && k.group() / s <= FEW_SUBGROUPS;
+    match k.target().subgroup.filter(few) {
+        Some(subgroup) => scan_subgroups(subgroup, memory, count, sum),
+        None => scan_memory(memory, count, sum),
+    }
+}
+
+/// The same by shuffles, and by memory for what each subgroup holds.
+fn scan_subgroups<'k>(
+    subgroup: u32,
+    memory: Shared<'k>,
+    count: Val<'k>,
+    sum: Wide<'k>,
+) -> (Val<'k>, Wide<'k>) {
+    let k = count.builder();
+    let (lane, own) = (k.lane(), k.local_index() / subgroup);
+    let parts = k.group() / subgroup;
+    let add_if = |condition: Val<'k>, (count, sum): (Val<'k>, Wide<'k>), words: [Val<'k>; 3]| {
+        let [number, low, high] = words.map(|word| condition.select(word, k.u32(0)));
+        (count + number, sum.plus(Wide { low, high }))
+    };
+    let mut all = (count, sum);
+    let mut step = 1;
+    while step < subgroup {
+        let reaches = lane.ge(step);
+        // Lanes without one before them ask themselves.
+        let from = reaches.select(lane - step, lane);
+        all = add_if(reaches, all, [all.0, all.1.low, all.1.high].map(|word| word.shuffle(from)));
+        step *= 2;
+    }
+    k.barrier();
+    k.if_(lane.eq(subgroup - 1), || {
+        let words = [all.0, all.1.low, all.1.high];
+        (0..3u32).zip(words).for_each(|(i, word)| memory.store(own + i * parts, word));
+    });
+    k.barrier();
+    for part in 0..parts - 1 {
+        all = add_if(own.gt(part), all, [0, 1, 2].map(|i| memory.load(k.u32(part + i * parts))));
+    }
+    k.barrier();
+    all
+}
+
+/// The same by memory alone.
+fn scan_memory<'k>(memory: Shared<'k>, count: Val<'k>, sum: Wide<'k>) -> (Val<'k>, Wide<'k>) {
     let k = count.builder();
     let (me, group) = (k.local_index(), k.group());
     let (counts, lows, highs) = (k.var(count), k.var(sum.low), k.var(sum.high));

@@ -51,7 +51,7 @@ pub(crate) fn finish(
         }
         for event in engine.step().unwrap() {
             match event {
-                Event::Token { id, token, logprob } => {
+                Event::Token { id, token, logprob, .. } => {
                     all.entry(id).or_default().tokens.push((token, logprob.map(f32::to_bits)));
                 }
                 Event::End { id, finish } => all.entry(id).or_default().finish = Some(finish),

@@ -1,12 +1,14 @@
 //! What a run will take: the times of its steps, looked up in what was measured.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use olivine_ir::DType;
 
 use super::calibration::{Calibration, Rates};
+use super::curve::Curve;
 use super::work::{Family, Work};
-use crate::engine::Lowered;
+use crate::engine::{Branch, Lowered, Site};
 
 /// What the time of a step goes into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,8 +98,8 @@ impl Prediction {
 }
 
 impl Calibration {
-    /// What a run of a lowered graph will take.
-    pub(crate) fn predict(&self, lowered: &Lowered) -> Prediction {
+    /// What a run of a lowered graph will take; steps on the host by the host's own calibration.
+    pub(crate) fn predict(&self, lowered: &Lowered, host: Option<&Calibration>) -> Prediction {
         let alone = self.rates.iter().min_by_key(|rates| rates.threads);
         let all = self.rates.iter().max_by_key(|rates| rates.threads);
         let (Some(alone), Some(all)) = (alone, all) else { return Prediction::default() };
@@ -111,11 +113,22 @@ impl Calibration {
         let seconds = |s: f64| Duration::try_from_secs_f64(s).unwrap_or(Duration::MAX);
         let mut steps = Vec::with_capacity(lowered.steps.len());
         for step in &lowered.steps {
-            let (mut time_alone, bound_alone) = alone.step(&step.work, stored);
-            let (mut time_all, bound_all) = all.step(&step.work, stored);
+            let bytes = step.work.bytes as f64;
+            let by_host = host.and_then(|host| host.rates.iter().max_by_key(|rates| rates.threads));
+            let (alone, all) = match (step.site, by_host) {
+                (Site::Host, Some(host)) => (host, host),
+                _ => (alone, all),
+            };
+            let of_step = |rates: &Rates| match step.site {
+                Site::Device | Site::Host => rates.step(&step.work, stored),
+                Site::ToHost => (rates.download * bytes, Bound::Memory),
+                Site::ToDevice => (rates.upload * bytes, Bound::Memory),
+            };
+            let (mut time_alone, bound_alone) = of_step(alone);
+            let (mut time_all, bound_all) = of_step(all);
             for work in &step.inner {
-                time_alone += alone.step(work, stored).0;
-                time_all += all.step(work, stored).0;
+                time_alone += alone.step(work, stored).0 * work.times as f64;
+                time_all += all.step(work, stored).0 * work.times as f64;
             }
             steps.push(StepPrediction {
                 node: step.node.clone(),
@@ -126,7 +139,14 @@ impl Calibration {
                 work: step.work,
             });
         }
-        let run = seconds(between(alone.run, all.run));
+        let closed = closed(lowered, &steps);
+        for (step, is_closed) in steps.iter_mut().zip(closed) {
+            if is_closed {
+                step.time = step.time.min(seconds(all.launch(&step.work)));
+                step.bound = Bound::Launch;
+            }
+        }
+        let run = seconds(between(alone.run, all.run) * lowered.submissions.max(1) as f64);
         let moved = all.upload * lowered.sent as f64 + all.download * lowered.received as f64;
         let transfers = seconds(moved);
         let total = run + transfers + steps.iter().map(|step| step.time).sum::<Duration>();
@@ -134,12 +154,33 @@ impl Calibration {
     }
 }
 
+/// For every step whether it belongs to the branch of an `if` that is taken not to run: the one that takes less time. Which one
+/// a run takes is not known; the longer is right where it is taken, and no promise is made that half of the runs break.
+fn closed(lowered: &Lowered, steps: &[StepPrediction]) -> Vec<bool> {
+    let mut times: HashMap<usize, [Duration; 2]> = HashMap::new();
+    for (step, predicted) in lowered.steps.iter().zip(steps) {
+        if let Some(branch) = step.branch {
+            times.entry(branch.gate).or_default()[usize::from(branch.second)] += predicted.time;
+        }
+    }
+    let is_closed = |branch: &Branch| {
+        let [first, second] = times.get(&branch.gate).copied().unwrap_or_default();
+        branch.second != (second > first)
+    };
+    lowered.steps.iter().map(|step| step.branch.as_ref().is_some_and(is_closed)).collect()
+}
+
 impl Rates {
+    /// Seconds of a step beside its work.
+    fn launch(&self, work: &Work) -> f64 {
+        self.dispatch + if work.waits { self.barrier } else { 0.0 }
+    }
+
     /// Seconds of a step in a run that reads so many bytes of weights, and what they go into.
     fn step(&self, work: &Work, stored: u64) -> (f64, Bound) {
-        let launch = self.dispatch + if work.waits { self.barrier } else { 0.0 };
+        let launch = self.launch(work);
         let by_flops = |row: &str| self.by_flops(row, work.flops as f64);
-        let by_bytes = |row: &str| self.by_bytes(row, work, stored);
+        let by_bytes = |row: &str| self.by_bytes(row, row, work, stored);
         let (memory, arithmetic) = match work.family {
             Family::Elementwise => {
                 let functions = self.by_flops("functions", work.functions as f64);
@@ -153,7 +194,8 @@ impl Rates {
                 (by_bytes("gemv"), by_flops(row))
             }
             Family::Gemv => (by_bytes("gemv"), by_flops("matmul f32")),
-            Family::Conv => (by_bytes("copy"), by_flops("conv")),
+            // Filters of a convolution with few positions take longer to read than to multiply.
+            Family::Conv => (self.by_bytes("copy", "conv short", work, stored), by_flops("conv")),
             Family::Depthwise => (by_bytes("copy"), by_flops("depthwise")),
             Family::Pool => (by_bytes("copy"), by_flops("pool")),
             Family::Attention => (by_bytes("copy"), by_flops("attention")),
@@ -163,7 +205,17 @@ impl Rates {
         };
         let (body, bound) =
             if memory >= arithmetic { (memory, Bound::Memory) } else { (arithmetic, Bound::Arithmetic) };
+        // Weights that are laid out in the run are read and written like a transpose's elements, before all else.
+        let repacked =
+            self.row("movement").and_then(|row| row.time(2.0 * work.repacked as f64)).unwrap_or(0.0);
+        let bound = if repacked > body { Bound::Memory } else { bound };
+        let body = body + repacked;
         (launch + body, if launch > body { Bound::Launch } else { bound })
+    }
+
+    /// A row by bytes, or that of copies where it was not measured.
+    fn row(&self, row: &str) -> Option<&Curve> {
+        self.rows.get(row).or_else(|| self.rows.get("copy"))
     }
 
     fn by_flops(&self, row: &str, flops: f64) -> f64 {
@@ -171,17 +223,85 @@ impl Rates {
         curve.and_then(|curve| curve.time(flops)).unwrap_or(0.0)
     }
 
-    /// Results of earlier steps come from caches as their size allows; weights as the size of all weights allows, which
-    /// a run reads once each.
-    fn by_bytes(&self, row: &str, work: &Work, stored: u64) -> f64 {
-        let Some(curve) = self.rows.get(row).or_else(|| self.rows.get("copy")) else { return 0.0 };
+    /// Results of earlier steps come from caches as their size allows; weights, which have a row of their own, as the size of
+    /// all weights allows, which a run reads once each.
+    fn by_bytes(&self, row: &str, weights: &str, work: &Work, stored: u64) -> f64 {
         let (bytes, own) = (work.bytes as f64, work.stored as f64);
         if bytes == 0.0 {
             return 0.0;
         }
         let all = (stored as f64).max(bytes);
-        let passing = curve.time(bytes).unwrap_or(0.0) * (bytes - own) / bytes;
-        let weights = curve.time(all).unwrap_or(0.0) * own / all;
-        passing + weights
+        let time = |row: &str, bytes: f64| self.row(row).and_then(|curve| curve.time(bytes)).unwrap_or(0.0);
+        let passing = time(row, bytes) * (bytes - own) / bytes;
+        passing + time(weights, all) * own / all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::calibration::tests::synthetic;
+    use super::*;
+    use crate::engine::LoweredStep;
+
+    fn work(bytes: u64) -> Work {
+        let (family, dtype) = (Family::Elementwise, DType::F32);
+        Work { family, dtype, flops: 0, functions: 0, bytes, stored: 0, repacked: 0, waits: true, times: 1 }
+    }
+
+    fn step(bytes: u64, branch: Option<Branch>, inner: Vec<Work>) -> LoweredStep {
+        let (work, site) = (work(bytes), Site::Device);
+        LoweredStep { node: "n".into(), op: "neg", kernel: "neg".into(), work, inner, branch, site }
+    }
+
+    fn total(steps: Vec<LoweredStep>) -> f64 {
+        let lowered = Lowered { steps, width: 1, submissions: 1, ..Lowered::default() };
+        let prediction = synthetic(1e9).predict(&lowered, None);
+        (prediction.total - prediction.run).as_secs_f64()
+    }
+
+    #[test]
+    fn of_two_branches_the_longer_counts_and_the_other_is_launched() {
+        let branch = |second| Some(Branch { gate: 0, second });
+        for second in [false, true] {
+            let steps = vec![
+                step(0, None, Vec::new()),
+                step(1_000_000, branch(second), Vec::new()),
+                step(2000, branch(!second), Vec::new()),
+                step(1000, None, Vec::new()),
+            ];
+            // A step that waits takes three microseconds beside its work.
+            let time = total(steps);
+            assert!((time - (4.0 * 3e-6 + 1e-3 + 1e-6)).abs() < 1e-8, "{time}");
+        }
+    }
+
+    #[test]
+    fn iterations_count_each_and_weights_that_are_laid_out_in_the_run_too() {
+        let inner = vec![Work { times: 10, ..work(1_000_000) }];
+        let time = total(vec![step(0, None, inner)]);
+        assert!((time - (3e-6 + 10.0 * (3e-6 + 1e-3))).abs() < 1e-8, "{time}");
+        let mut packed = step(1000, None, Vec::new());
+        packed.work.repacked = 500_000;
+        let time = total(vec![packed]);
+        assert!((time - (3e-6 + 1e-6 + 1e-3)).abs() < 1e-8, "{time}");
+    }
+
+    #[test]
+    fn steps_on_the_host_take_what_the_host_takes_and_copies_their_transfer() {
+        let at = |site, bytes| LoweredStep { site, ..step(bytes, None, Vec::new()) };
+        let steps = vec![
+            at(Site::Device, 1_000_000),
+            at(Site::ToHost, 1000),
+            at(Site::Host, 1_000_000),
+            at(Site::ToDevice, 1000),
+            at(Site::Device, 0),
+        ];
+        let lowered = Lowered { steps, width: 1, submissions: 2, ..Lowered::default() };
+        let prediction = synthetic(1e9).predict(&lowered, Some(&synthetic(1e10)));
+        assert!((prediction.run.as_secs_f64() - 2e-5).abs() < 1e-9, "two submissions");
+        let times: Vec<f64> = prediction.steps.iter().map(|step| step.time.as_secs_f64()).collect();
+        let expected = [1e-3 + 3e-6, 2e-7, 1e-4 + 3e-6, 1e-7, 3e-6];
+        let is_near = |(a, b): (&f64, &f64)| (a - b).abs() < 1e-8;
+        assert!(times.iter().zip(&expected).all(is_near), "{times:?}");
     }
 }

@@ -1,7 +1,7 @@
 //! The graphs that a device is measured by: the library's own kernels, at sizes from small to large.
 
 use olivine_ir::op::{
-    Attention, Direction, HeadLayout, Recurrent, RecurrentKind, RecurrentLayer, ReduceKind, Window,
+    Attention, Direction, HeadLayout, PadMode, Recurrent, RecurrentKind, RecurrentLayer, ReduceKind, Window,
 };
 use olivine_ir::{DType, Error, Graph, ValueId};
 
@@ -12,7 +12,7 @@ pub(crate) enum Quantity {
     Flops,
 }
 
-/// A row of a calibration: one kind of graph at several sizes, smallest first.
+/// A row of a calibration: one kind of graph at several sizes, those first that say the most.
 #[derive(Clone, Copy)]
 pub(crate) struct Probe {
     /// The row's name.
@@ -51,25 +51,27 @@ const fn flops(
     Probe { row, quantity: Quantity::Flops, sizes, dtype, build }
 }
 
-/// Every row, the ones that matter most first: a measurement that runs out of time leaves out the last.
+/// Every row, the ones that matter most first. All rows are measured at their first size before one is at its second, and a
+/// measurement that runs out of time leaves out the last.
 pub(crate) const PROBES: &[Probe] = &[
-    bytes("copy", &[1 << 12, 1 << 16, 1 << 19, 1 << 21, 1 << 23], copy),
-    flops("matmul f32", &[32, 128, 512, 2048, 4096], DType::F32, matmul),
-    flops("conv", &[1, 2, 4, 16], DType::F32, conv),
-    flops("arithmetic", &[1 << 12, 1 << 16, 1 << 19, 1 << 22], DType::F32, arithmetic),
-    bytes("gemv", &[64, 256, 1024, 2048, 4096], gemv),
-    flops("depthwise", &[8, 32, 128, 256], DType::F32, depthwise),
-    flops("pool", &[8, 32, 128], DType::F32, pool),
-    flops("functions", &[1 << 10, 1 << 14, 1 << 18], DType::F32, functions),
-    flops("attention", &[8, 32, 128, 512, 2048], DType::F32, attention),
-    flops("recurrence", &[64, 128, 256], DType::F32, recurrence),
-    bytes("rows", &[16, 256, 2048, 16384], rows),
-    bytes("movement", &[64, 256, 1024, 2048], movement),
+    bytes("copy", &[1 << 16, 1 << 12, 1 << 19, 1 << 21, 1 << 23], copy),
+    flops("matmul f32", &[128, 32, 512, 2048, 4096], DType::F32, matmul),
+    flops("conv", &[2, 1, 4, 16], DType::F32, conv),
+    bytes("conv short", &[128, 48, 320, 768], short_conv),
+    flops("arithmetic", &[1 << 16, 1 << 12, 1 << 19, 1 << 22], DType::F32, arithmetic),
+    bytes("gemv", &[256, 64, 1024, 2048, 4096], gemv),
+    flops("depthwise", &[32, 8, 128, 256], DType::F32, depthwise),
+    flops("pool", &[32, 8, 128], DType::F32, pool),
+    flops("functions", &[1 << 14, 1 << 10, 1 << 18], DType::F32, functions),
+    flops("attention", &[32, 8, 128, 512, 2048], DType::F32, attention),
+    flops("recurrence", &[128, 64, 256], DType::F32, recurrence),
+    bytes("rows", &[256, 16, 2048, 16384], rows),
+    bytes("movement", &[256, 32, 1024, 2048], movement),
     bytes("read", &[1 << 20, 1 << 24], read),
     bytes("write", &[1 << 20, 1 << 24], write),
     flops("matmul f16", &[512, 4096], DType::F16, matmul),
     flops("matmul bf16", &[512, 4096], DType::BF16, matmul),
-    flops("matmul i8", &[512, 4096], DType::I8, integer_matmul),
+    flops("matmul i8", &[128, 512, 2048], DType::I8, integer_matmul),
 ];
 
 fn copy(g: &mut Graph, n: usize, dtype: DType) -> Result<ValueId, Error> {
@@ -122,6 +124,13 @@ fn conv(g: &mut Graph, n: usize, dtype: DType) -> Result<ValueId, Error> {
     let x = g.input("x", dtype, [1, channels, width, width])?;
     let w = g.param("w", dtype, [channels, channels, 3, 3])?;
     g.conv(x, w, None, padded(), 1)
+}
+
+/// A convolution along one axis with so few positions that reading its filters is what takes time.
+fn short_conv(g: &mut Graph, channels: usize, dtype: DType) -> Result<ValueId, Error> {
+    let x = g.input("x", dtype, [1, channels, 4])?;
+    let w = g.param("w", dtype, [channels, channels, 3])?;
+    g.conv(x, w, None, Window { pads: vec![(1, 1)], ..Window::unit(1) }, 1)
 }
 
 fn pool(g: &mut Graph, n: usize, dtype: DType) -> Result<ValueId, Error> {
@@ -186,6 +195,25 @@ pub(crate) fn dependent(steps: usize) -> Result<Graph, Error> {
     Ok(g)
 }
 
+/// Small steps of several kinds that each wait for the one before, as in a model.
+pub(crate) fn mixed() -> Result<Graph, Error> {
+    let mut g = Graph::new("mixed");
+    let mut y = g.input("x", DType::F32, [1, 8, 16])?;
+    let (filter, weight) = (g.param("f", DType::F32, [8, 8, 3])?, g.param("w", DType::F32, [16, 16])?);
+    for _ in 0..2 {
+        let padded = g.pad(y, &[(0, 0), (0, 0), (1, 1)], PadMode::Reflect, 0.0)?;
+        y = g.conv(padded, filter, None, Window::unit(1), 1)?;
+        y = g.softmax(y, -1)?;
+        y = g.matmul(y, weight)?;
+        let both = g.concat(&[y, y], 1)?;
+        let most = g.reduce(ReduceKind::Max, both, &[1], true)?;
+        let most = g.tanh(most)?;
+        y = g.mul(y, most)?;
+    }
+    g.output("y", y)?;
+    Ok(g)
+}
+
 /// Steps none of which waits for another.
 pub(crate) fn independent(steps: usize) -> Result<Graph, Error> {
     let mut g = Graph::new("independent");
@@ -204,7 +232,6 @@ mod tests {
     #[test]
     fn every_probe_is_a_graph_at_its_sizes_and_rows_have_names_of_their_own() -> Result<(), Error> {
         for probe in PROBES {
-            assert!(probe.sizes.is_sorted(), "{}", probe.row);
             for size in probe.sizes {
                 probe.graph(*size)?.verify()?;
             }
@@ -213,6 +240,7 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), PROBES.len());
+        mixed()?.verify()?;
         assert_eq!((dependent(9)?.nodes().len(), independent(9)?.nodes().len()), (9, 9));
         Ok(())
     }

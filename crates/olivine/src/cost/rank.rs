@@ -3,10 +3,13 @@
 use std::fmt;
 use std::time::Duration;
 
+use olivine_ir::Graph;
+
 use super::calibration::Calibration;
 use super::measure::Progress;
 use super::predict::Prediction;
 use crate::device::devices;
+use crate::executable::HostOps;
 use crate::{
     Compile, CompileOptions, Device, DeviceClass, DeviceInfo, Error, Executable, Input, Session,
     SessionOptions,
@@ -174,27 +177,45 @@ impl Session {
     pub fn predict<C: Compile>(&self, model: &C, options: &CompileOptions) -> Result<Prediction, Error> {
         self.inner.check()?;
         let calibration = Calibration::load_or_measure(self)?;
-        let mut all: Option<Prediction> = None;
+        let host = HostOps::new(self, &options.host_ops)?;
+        let of_host = host.as_ref().map(|host| Calibration::load_or_measure(host.session())).transpose()?;
+        let mut all = Prediction::default();
+        let mut last: Option<(Graph, Prediction)> = None;
         for graph in model.graphs_for(self, options)? {
-            let compiled = self.inner.compile(&graph, false)?;
-            let prediction = calibration.predict(&self.inner.engine.lowered(&compiled)?);
-            match &mut all {
-                Some(all) => all.add(prediction),
-                None => all = Some(prediction),
-            }
+            // The iterations of a loop are one graph, again and again.
+            let known = last.as_ref().filter(|(known, _)| known.shares_with(&graph));
+            let prediction = match known {
+                Some((_, prediction)) => prediction.clone(),
+                None => {
+                    let in_parts =
+                        host.as_ref().map(|host| host.lowered(self, &graph)).transpose()?.flatten();
+                    let lowered = match in_parts {
+                        Some(lowered) => lowered,
+                        None => self.inner.engine.lowered(&self.inner.compile(&graph, false)?)?,
+                    };
+                    calibration.predict(&lowered, of_host.as_deref())
+                }
+            };
+            all.add(prediction.clone());
+            last = Some((graph, prediction));
         }
-        Ok(all.unwrap_or_default())
+        Ok(all)
     }
 }
 
 impl Executable {
-    /// What a run on such inputs will take. Of an ONNX model that runs several graphs, the last. A device that has no
-    /// calibration is measured.
+    /// What a run on such inputs will take, with all graphs that it goes through: those before the last, which find out sizes
+    /// or are iterations of a loop, run for it. A device that has no calibration is measured.
     pub fn predict<'a, V: Into<Input<'a>>>(
         &self,
         inputs: impl IntoIterator<Item = (&'a str, V)>,
     ) -> Result<Prediction, Error> {
         let calibration = Calibration::load_or_measure(self.session())?;
-        Ok(calibration.predict(&self.lowered_for(inputs)?))
+        let host = self.host_session().map(Calibration::load_or_measure).transpose()?;
+        let mut all = Prediction::default();
+        for lowered in self.lowered_for(inputs)? {
+            all.add(calibration.predict(&lowered, host.as_deref()));
+        }
+        Ok(all)
     }
 }

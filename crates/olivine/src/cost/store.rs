@@ -234,6 +234,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::super::calibration::tests::synthetic;
+    use super::super::measure::tests::Synthetic;
     use super::*;
 
     /// A folder of this test, empty.
@@ -280,7 +281,7 @@ mod tests {
             "{",
             "[1, 2, 3]",
             &good[..good.len() / 2],
-            &good.replace("\"version\":1", "\"version\":0"),
+            &good.replace("\"version\":2", "\"version\":1"),
             &good.replace("a device", "another device"),
             &good.replace("\"build\":\"1\"", "\"build\":\"0\""),
         ] {
@@ -333,6 +334,25 @@ mod tests {
         let lost = load_or(Some(&folder), &identity, &mut || Err(Error::WorkerDied));
         assert!(matches!(lost, Err(Error::WorkerDied)));
         assert_eq!(read(&folder, &identity).unwrap(), None);
+        assert_eq!(load(Some(&folder), &identity, 1e9).1, 1, "the next one measures");
+        std::fs::remove_dir_all(folder.path()).unwrap();
+    }
+
+    #[test]
+    fn a_device_that_is_lost_in_the_middle_of_a_measurement_leaves_nothing_behind() {
+        let folder = folder("lost");
+        let identity = identity();
+        let Identity { device, driver, build } = identity.clone();
+        for left in (0..200).step_by(7) {
+            let lost = load_or(Some(&folder), &identity, &mut || {
+                let mut bench = Synthetic::new(left);
+                let rates = run(&mut bench, 0, Duration::from_secs(1), &mut |_, _, _| {})?;
+                let (device, driver, build) = (device.clone(), driver.clone(), build.clone());
+                Ok(Calibration { device, driver, build, confirmed: false, rates: vec![rates] })
+            });
+            assert!(matches!(lost, Err(Error::Gpu(olivine_gpu::Error::DeviceLost { .. }))), "after {left}");
+            assert_eq!(read(&folder, &identity).unwrap(), None);
+        }
         assert_eq!(load(Some(&folder), &identity, 1e9).1, 1, "the next one measures");
         std::fs::remove_dir_all(folder.path()).unwrap();
     }

@@ -6,6 +6,15 @@ use olivine_ir::DType;
 #[cfg(any(feature = "vulkan", feature = "wgpu"))]
 use olivine_kernel::{Elem, Kernel, Type};
 
+#[cfg(any(feature = "vulkan", feature = "wgpu"))]
+use crate::engine::Branch;
+
+/// The kernel that opens one branch of an `if`, and the position of the buffer with both branches' workgroups.
+#[cfg(any(feature = "vulkan", feature = "wgpu"))]
+const BRANCH_GATE: &str = "branch_gate";
+#[cfg(any(feature = "vulkan", feature = "wgpu"))]
+const BRANCH_GATE_WORDS: usize = 3;
+
 /// Steps that run at the same rates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -99,7 +108,7 @@ pub struct Work {
     pub family: Family,
     /// The type of its first operand.
     pub dtype: DType,
-    /// Floating-point operations, about.
+    /// Floating-point operations, about, with those of lanes and tiles that hold no result.
     pub flops: u64,
     /// Those of them, on the CPU, that are in functions such as exp.
     pub functions: u64,
@@ -107,16 +116,27 @@ pub struct Work {
     pub bytes: u64,
     /// Those of them that are weights or constants, which a run reads once.
     pub stored: u64,
+    /// Bytes of weights that it lays out for its kernel in every run, on the CPU.
+    pub repacked: u64,
     /// Whether it waits for the steps before it.
     pub waits: bool,
+    /// How often a run does it.
+    pub times: u64,
 }
 
 impl Work {
+    /// Bytes that are read or written, and nothing else.
+    pub(crate) fn moving(bytes: u64) -> Self {
+        let (family, dtype) = (Family::Movement, DType::U8);
+        let (flops, functions, stored, repacked) = (0, 0, 0, 0);
+        Work { family, dtype, flops, functions, bytes, stored, repacked, waits: true, times: 1 }
+    }
+
     /// The work of a step on the CPU; they run one after another.
     pub(crate) fn of_cpu(cost: &olivine_cpu::StepCost) -> Self {
         let family = if cost.depthwise { Family::Depthwise } else { Family::of_op(cost.op) };
-        let olivine_cpu::StepCost { dtype, flops, functions, bytes, stored, .. } = *cost;
-        Work { family, dtype, flops, functions, bytes, stored, waits: true }
+        let olivine_cpu::StepCost { dtype, executed: flops, functions, bytes, stored, repacked, .. } = *cost;
+        Work { family, dtype, flops, functions, bytes, stored, repacked, waits: true, times: 1 }
     }
 
     /// The work of a program's dispatches at every run.
@@ -125,7 +145,8 @@ impl Work {
         let waits = program.waits(&program.run);
         let is_stored = |buffer: olivine_gpu::BufferId| {
             let content = program.buffers.get(buffer.0 as usize).map(|decl| &decl.content);
-            matches!(content, Some(Content::Constant(_) | Content::Param(..) | Content::Packed { .. }))
+            let is_constant = matches!(content, Some(Content::Constant(_) | Content::Table(_)));
+            is_constant || matches!(content, Some(Content::Param(..) | Content::Packed { .. }))
         };
         let work = |(dispatch, waits): (&olivine_gpu::Dispatch, bool)| {
             let kernel = program.kernel(dispatch);
@@ -139,10 +160,37 @@ impl Work {
                 functions: 0,
                 bytes,
                 stored: stored.fold(0, u64::saturating_add).min(bytes),
+                repacked: 0,
                 waits,
+                times: 1,
             }
         };
         program.run.iter().zip(waits).map(work).collect()
+    }
+}
+
+#[cfg(any(feature = "vulkan", feature = "wgpu"))]
+impl Work {
+    /// For every dispatch of a program the branch that it belongs to.
+    pub(crate) fn branches(program: &Program) -> Vec<Option<Branch>> {
+        // One of a gate's buffers holds the workgroups of both branches' dispatches; its first number says where the second
+        // branch's begin.
+        let gate = |(at, dispatch): (usize, &olivine_gpu::Dispatch)| {
+            let words = dispatch.args.get(BRANCH_GATE_WORDS).copied()?;
+            let first = u64::from(*dispatch.params.first()?);
+            (program.kernel(dispatch).name == BRANCH_GATE).then_some((at, words, first))
+        };
+        let gates: Vec<_> = program.run.iter().enumerate().filter_map(gate).collect();
+        let branch = |(at, dispatch): (usize, &olivine_gpu::Dispatch)| {
+            let place = dispatch.indirect?;
+            let is_in = |(gate, words, _): &&(usize, olivine_gpu::Slice, u64)| {
+                let end = words.offset.saturating_add(words.bytes);
+                *gate < at && words.buffer == place.buffer && (words.offset..end).contains(&place.offset)
+            };
+            let (gate, words, first) = gates.iter().rev().find(is_in)?;
+            Some(Branch { gate: *gate, second: place.offset - words.offset >= 4 * first })
+        };
+        program.run.iter().enumerate().map(branch).collect()
     }
 }
 

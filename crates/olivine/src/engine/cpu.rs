@@ -13,7 +13,7 @@ use olivine_ir::{Data, Recycler, Tensor, TensorType, TensorView};
 use olivine_kernel::Kernel;
 
 use super::{
-    DeviceTensor, Engine, InFlight, Lowered, LoweredStep, Model, ModuleDispatch, Prepared, Resident,
+    DeviceTensor, Engine, InFlight, Lowered, LoweredStep, Model, ModuleDispatch, Prepared, Resident, Site,
     StatePart, StepTime,
 };
 use crate::Error;
@@ -60,17 +60,28 @@ impl Engine for CpuEngine {
 
 fn lowered(executable: &Executable) -> Lowered {
     let step = |cost: olivine_cpu::StepCost| {
-        fn all(costs: &[olivine_cpu::StepCost]) -> Vec<Work> {
-            costs.iter().flat_map(|cost| [vec![Work::of_cpu(cost)], all(&cost.inner)].concat()).collect()
+        fn inside(cost: &olivine_cpu::StepCost, times: u64) -> Vec<Work> {
+            let times = times.saturating_mul(cost.iterations);
+            let step = |inner| [vec![Work { times, ..Work::of_cpu(inner) }], inside(inner, times)].concat();
+            cost.inner.iter().flat_map(step).collect()
         }
-        let (work, inner) = (Work::of_cpu(&cost), all(&cost.inner));
-        LoweredStep { node: cost.node, op: cost.op, kernel: cost.op.into(), work, inner }
+        let (work, inner) = (Work::of_cpu(&cost), inside(&cost, 1));
+        LoweredStep {
+            node: cost.node,
+            op: cost.op,
+            kernel: cost.op.into(),
+            work,
+            inner,
+            branch: None,
+            site: Site::Device,
+        }
     };
     let bytes = |ty: &TensorType| ty.bytes() as u64;
     Lowered {
         steps: executable.costs().into_iter().map(step).collect(),
         fusions: executable.fusions().to_vec(),
         width: executable.width(),
+        submissions: 1,
         sent: executable.inputs().iter().map(|(_, ty)| bytes(ty)).sum(),
         received: executable.outputs().iter().map(|(_, ty)| bytes(ty)).sum(),
     }

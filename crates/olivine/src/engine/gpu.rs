@@ -17,7 +17,7 @@ use olivine_kernel::Kernel;
 
 use super::{
     DeviceTensor, Engine, InFlight, Later, Lowered, LoweredStep, Model, ModuleDispatch, Prepared, Resident,
-    StatePart, StepTime,
+    Site, StatePart, StepTime,
 };
 use crate::Error;
 use crate::cost::Work;
@@ -70,11 +70,11 @@ impl<D: Driver> Engine for GpuEngine<D> {
     }
 
     fn program(&self, compiled: &Compiled) -> Result<Option<Program>, Error> {
-        Ok(Some(proven(&self.driver, |caps| lower(compiled, caps, &self.tuning, &[]))?))
+        Ok(Some(program_of(&self.driver, compiled, &self.tuning, &[], self.checked)?))
     }
 
     fn lowered(&self, compiled: &Compiled) -> Result<Lowered, Error> {
-        let program = proven(&self.driver, |caps| lower(compiled, caps, &self.tuning, &[]))?;
+        let program = program_of(&self.driver, compiled, &self.tuning, &[], self.checked)?;
         Ok(lowered(&program))
     }
 
@@ -98,19 +98,39 @@ impl<D: Driver> Engine for GpuEngine<D> {
     }
 }
 
+/// Lowers for a device as it has proved to be. Checks are part of SPIR-V: a checked program has no kernel that is PTX only.
+fn program_of<D: Driver>(
+    driver: &Arc<D>,
+    compiled: &Compiled,
+    tuning: &Record,
+    states: &[(usize, usize)],
+    checked: bool,
+) -> Result<Program, Error> {
+    let program = proven(driver, |caps| {
+        let mut caps = caps.clone();
+        caps.target.warpgroups &= !checked;
+        lower(compiled, &caps, tuning, states)
+    });
+    Ok(program?)
+}
+
 fn lowered(program: &Program) -> Lowered {
+    let mut branches = Work::branches(program).into_iter();
     let step = |(dispatch, work): (&olivine_gpu::Dispatch, Work)| LoweredStep {
         node: dispatch.node.clone(),
         op: dispatch.op,
         kernel: program.kernel(dispatch).name.clone(),
         work,
         inner: Vec::new(),
+        branch: branches.next().flatten(),
+        site: Site::Device,
     };
     let bytes = |ports: &[olivine_gpu::Port]| ports.iter().map(|port| port.ty.bytes() as u64).sum();
     Lowered {
         steps: program.run.iter().zip(Work::of_program(program)).map(step).collect(),
         fusions: program.fusions.clone(),
         width: 1,
+        submissions: 1,
         sent: bytes(&program.inputs),
         received: bytes(&program.outputs),
     }
@@ -133,7 +153,7 @@ impl<D: Driver> Model for GpuModel<D> {
     }
 
     fn prepare(&self, compiled: &Compiled, states: &[(usize, usize)]) -> Result<Arc<dyn Prepared>, Error> {
-        let program = proven(&self.driver, |caps| lower(compiled, caps, &self.tuning, states))?;
+        let program = program_of(&self.driver, compiled, &self.tuning, states, self.checked)?;
         let outputs = program.outputs.iter().map(|p| (p.name.clone(), p.ty)).collect();
         let (driver, weights) = (self.driver.clone(), self.weights.clone());
         let executable = Arc::new(Executable::new(driver, program, weights, self.checked)?);
@@ -153,6 +173,10 @@ struct GpuPrepared<D: Driver> {
 impl<D: Driver> Prepared for GpuPrepared<D> {
     fn lowered(&self) -> Lowered {
         lowered(self.executable.program())
+    }
+
+    fn recordings(&self) -> usize {
+        self.executable.recordings()
     }
 
     fn outputs(&self) -> &[(String, TensorType)] {
@@ -189,22 +213,20 @@ impl<D: Driver> Prepared for GpuPrepared<D> {
         inputs: &[Option<Input<'_>>],
         states: &mut [StatePart<'_>],
     ) -> Result<Vec<Data>, Error> {
-        let becomes = |i: usize| states.iter().any(|state| state.output == i);
-        let takes: Vec<Take> =
-            (0..self.outputs.len()).map(|i| if becomes(i) { Take::Device } else { Take::Host }).collect();
-        let state = |i: usize| states.iter().find(|state| state.input == Some(i));
-        let of_state = |i| state(i).map(|state| Input::Device(&*state.tensor));
-        let inputs: Vec<Input<'_>> =
-            inputs.iter().enumerate().filter_map(|(i, input)| input.or_else(|| of_state(i))).collect();
-        let mut run = self.start(&inputs, &takes)?;
+        let mut run = self.begin(inputs, states)?;
         let results = run.wait()?;
-        for state in states {
-            let in_place = state.input.is_some_and(|input| self.states.contains(&(input, state.output)));
-            if !in_place {
-                *state.tensor = run.output(state.output)?;
-            }
-        }
+        self.replace(states, run.as_mut())?;
         Ok(results)
+    }
+
+    fn start_with_state(
+        &self,
+        inputs: &[Option<Input<'_>>],
+        states: &mut [StatePart<'_>],
+    ) -> Result<Box<dyn InFlight>, Error> {
+        let mut run = self.begin(inputs, states)?;
+        self.replace(states, run.as_mut())?;
+        Ok(run)
     }
 
     fn profile(&self, inputs: &[Input<'_>]) -> Result<Vec<StepTime>, Error> {
@@ -335,6 +357,35 @@ impl<D: Driver> Resident for OnGpu<D> {
 }
 
 impl<D: Driver> GpuPrepared<D> {
+    /// Begins a run on a state, which is the input where `inputs` has none.
+    fn begin(
+        &self,
+        inputs: &[Option<Input<'_>>],
+        states: &[StatePart<'_>],
+    ) -> Result<Box<dyn InFlight>, Error> {
+        let mut takes = vec![Take::Host; self.outputs.len()];
+        let mut of_states: Vec<Option<&DeviceTensor>> = vec![None; inputs.len()];
+        for state in states {
+            takes.get_mut(state.output).into_iter().for_each(|take| *take = Take::Device);
+            let input = state.input.and_then(|input| of_states.get_mut(input));
+            input.into_iter().for_each(|input| *input = Some(&*state.tensor));
+        }
+        let all =
+            inputs.iter().zip(&of_states).filter_map(|(input, state)| input.or(state.map(Input::Device)));
+        self.start(&all.collect::<Vec<_>>(), &takes)
+    }
+
+    /// Makes the outputs of a run the state, but those that are in the state's own bytes.
+    fn replace(&self, states: &mut [StatePart<'_>], run: &mut dyn InFlight) -> Result<(), Error> {
+        for state in states {
+            let in_place = state.input.is_some_and(|input| self.states.contains(&(input, state.output)));
+            if !in_place {
+                *state.tensor = run.output(state.output)?;
+            }
+        }
+        Ok(())
+    }
+
     /// The inputs with the driver's type known again.
     #[allow(clippy::type_complexity, reason = "inputs of the executable")]
     fn typed<'a>(

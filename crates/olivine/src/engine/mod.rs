@@ -111,6 +111,11 @@ pub(crate) trait Prepared: Send + Sync {
     /// The kernel calls of a run.
     fn lowered(&self) -> Lowered;
 
+    /// How many times runs were recorded, for all sizes; 0 where nothing is recorded.
+    fn recordings(&self) -> usize {
+        0
+    }
+
     /// What it takes of the host's memory, on the CPU.
     fn host_bytes(&self) -> Option<HostBytes> {
         None
@@ -134,6 +139,16 @@ pub(crate) trait Prepared: Send + Sync {
         inputs: &[Option<Input<'_>>],
         states: &mut [StatePart<'_>],
     ) -> Result<Vec<Data>, Error>;
+
+    /// Begins a run that changes a state and returns; the state is what the run leaves, also before its end. Here the run is over
+    /// when this returns.
+    fn start_with_state(
+        &self,
+        inputs: &[Option<Input<'_>>],
+        states: &mut [StatePart<'_>],
+    ) -> Result<Box<dyn InFlight>, Error> {
+        Ok(Box::new(Ended(self.run_with_state(inputs, states)?)))
+    }
 
     /// Begins a run and returns at once, or when it is done where it takes less than handing it over.
     fn start(&self, inputs: &[Input<'_>], takes: &[Take]) -> Result<Box<dyn InFlight>, Error>;
@@ -186,8 +201,26 @@ pub(crate) trait InFlight: Send {
     fn output(&mut self, i: usize) -> Result<DeviceTensor, Error>;
 }
 
+/// A run that is over, with what it returns to the host.
+struct Ended(Vec<Data>);
+
+impl InFlight for Ended {
+    fn wait(&mut self) -> Result<Vec<Data>, Error> {
+        Ok(std::mem::take(&mut self.0))
+    }
+
+    fn is_done(&mut self) -> Result<bool, Error> {
+        Ok(true)
+    }
+
+    fn output(&mut self, _: usize) -> Result<DeviceTensor, Error> {
+        // Outputs that stay on the device are the state by now.
+        Err(Error::WorkerDied)
+    }
+}
+
 /// A graph as it is lowered for a device.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Lowered {
     /// The kernel calls of a run, in order.
     pub steps: Vec<LoweredStep>,
@@ -195,10 +228,33 @@ pub struct Lowered {
     pub fusions: Vec<Fusion>,
     /// The threads that a run's work pays for on the CPU, of those that there are; 1 on a GPU.
     pub width: usize,
+    /// How often a run submits to the device and waits: once, unless operations run on the host in between.
+    pub submissions: usize,
     /// Bytes of inputs.
     pub sent: u64,
     /// Bytes of outputs.
     pub received: u64,
+}
+
+impl Lowered {
+    /// Whether operations run on the host although the device is a GPU.
+    pub fn has_host_steps(&self) -> bool {
+        self.steps.iter().any(|step| step.site == Site::Host)
+    }
+}
+
+/// Where a step of a run is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Site {
+    /// On the session's device.
+    #[default]
+    Device,
+    /// On the host, as the caller asked ([`CompileOptions::host_ops`](crate::CompileOptions::host_ops)).
+    Host,
+    /// A copy from the device to the host.
+    ToHost,
+    /// A copy from the host to the device.
+    ToDevice,
 }
 
 /// A kernel call of a run.
@@ -212,8 +268,21 @@ pub struct LoweredStep {
     pub kernel: String,
     /// What it does.
     pub work: Work,
-    /// What the steps of a graph inside it do, on the CPU: of the larger branch, or of an iteration.
+    /// What the steps of a graph inside it do, on the CPU: of the larger branch, or of a loop's iterations.
     pub inner: Vec<Work>,
+    /// On a GPU, the branch of an `if` that it belongs to, and that runs only where it is taken.
+    pub branch: Option<Branch>,
+    /// Where it is.
+    pub site: Site,
+}
+
+/// A branch of an `if` on a GPU, whose steps have no workgroups in a run that takes the other one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Branch {
+    /// The position of the step that decides between the two.
+    pub gate: usize,
+    /// Whether it is the second one.
+    pub second: bool,
 }
 
 /// How long one step of a run took, and what it did.

@@ -12,7 +12,8 @@ use olivine_ir::size::{Symbol, guards};
 use olivine_ir::{Data, Def, Graph, Shape, Tensor, TensorType, ValueId, nearest};
 
 use super::growth::grown_sizes;
-use super::io::{Input, Outputs, Pending, ResidentRun, named, write_results, zeros};
+use super::host::HostOps;
+use super::io::{Input, Outputs, Pending, ResidentRun, host_outputs, named, write_results, zeros};
 use super::plans::{OpenSizes, Plans};
 use crate::cost::Watch;
 use crate::engine::{DeviceTensor, Lowered, Model, Prepared, StepTime};
@@ -51,6 +52,8 @@ pub(crate) struct GraphExecutable {
     runs: AtomicU64,
     /// The first runs beside their prediction.
     watch: Watch,
+    /// What runs on the host although the device is a GPU.
+    host: Option<Arc<HostOps>>,
 }
 
 impl GraphExecutable {
@@ -62,11 +65,13 @@ impl GraphExecutable {
         states: Vec<(String, String)>,
         model: Arc<dyn Model>,
         shapes: Option<Vec<Shape>>,
+        host: Option<Arc<HostOps>>,
     ) -> Result<Self, Error> {
         let inputs = graph.inputs().enumerate().map(|(i, (name, _))| (name.to_string(), i)).collect();
         let executable = GraphExecutable {
             open: OpenSizes::new(&graph)?,
-            grown: grown_sizes(&graph, &states),
+            // A state that grows in place is one part's alone.
+            grown: if host.is_some() { Vec::new() } else { grown_sizes(&graph, &states) },
             session,
             graph,
             states,
@@ -76,6 +81,7 @@ impl GraphExecutable {
             appended: OfProcess::new(RwLock::default()),
             runs: AtomicU64::new(0),
             watch: Watch::default(),
+            host,
         };
         let shapes = shapes.unwrap_or_else(|| executable.declared_shapes());
         executable.compile_for(&shapes)?;
@@ -94,7 +100,13 @@ impl GraphExecutable {
     pub(super) fn watching(&self, names: &[String]) -> Result<Self, Error> {
         self.session.inner.check()?;
         let graph = watched(&self.graph, names)?;
-        GraphExecutable::new(self.session.clone(), graph, Vec::new(), Arc::clone(&self.model), None)
+        let (model, host) = (Arc::clone(&self.model), self.host.clone());
+        GraphExecutable::new(self.session.clone(), graph, Vec::new(), model, None, host)
+    }
+
+    /// What runs on the host although the device is a GPU.
+    pub(crate) fn host(&self) -> Option<&HostOps> {
+        self.host.as_deref()
     }
 
     /// The graph as it was given.
@@ -108,6 +120,14 @@ impl GraphExecutable {
             return 0;
         }
         [&self.compiled, &self.appended].iter().map(|plans| read(plans).count()).sum()
+    }
+
+    /// How many times runs were recorded.
+    pub(crate) fn recordings(&self) -> usize {
+        if !self.compiled.is_here() {
+            return 0;
+        }
+        [&self.compiled, &self.appended].iter().map(|plans| read(plans).recordings()).sum()
     }
 
     /// For every plan what sizes it holds for, a line for each guard.
@@ -149,6 +169,7 @@ impl GraphExecutable {
     /// Sets or replaces a param; the elements are shared, not copied.
     pub(crate) fn set_param(&self, name: &str, tensor: Tensor) -> Result<(), Error> {
         self.check_param(name, &tensor)?;
+        self.set_host_param(name, &tensor);
         self.model.set_param(name, tensor);
         Ok(())
     }
@@ -157,7 +178,15 @@ impl GraphExecutable {
     /// be loaded one param at a time.
     pub(crate) fn upload_param(&self, name: &str, tensor: Tensor) -> Result<(), Error> {
         self.check_param(name, &tensor)?;
+        self.set_host_param(name, &tensor);
         self.model.upload_param(name, tensor)
+    }
+
+    /// Gives a param to the host, where operations run there.
+    fn set_host_param(&self, name: &str, tensor: &Tensor) {
+        if let Some(host) = &self.host {
+            host.set_param(name, tensor.clone());
+        }
     }
 
     fn check_param(&self, name: &str, tensor: &Tensor) -> Result<(), Error> {
@@ -194,10 +223,14 @@ impl GraphExecutable {
             write_results(&mut results.iter_mut().collect::<Vec<_>>(), |t| prepared.run(inputs, t))?;
             if let Some(begun) = begun {
                 let calibration = self.session.inner.calibration.get();
-                let predicted = || calibration.map(|known| known.predict(&prepared.lowered()).total);
+                let predicted = || {
+                    // What the host takes is not this calibration's to say.
+                    let lowered = Some(prepared.lowered()).filter(|lowered| !lowered.has_host_steps());
+                    calibration.zip(lowered).map(|(known, lowered)| known.predict(&lowered, None).total)
+                };
                 self.watch.end(&self.session, begun, predicted);
             }
-            named(prepared.outputs(), results, home)
+            named(host_outputs(prepared.outputs(), |_| true), results, home)
         })
     }
 
@@ -209,7 +242,7 @@ impl GraphExecutable {
     /// Begins a run and returns; several may be in flight. The inputs are taken over before this returns.
     pub(crate) fn submit(&self, inputs: NamedInputs<'_>) -> Result<Pending, Error> {
         self.with_prepared(&inputs, |prepared, inputs| {
-            let outputs = prepared.outputs().to_vec();
+            let outputs = host_outputs(prepared.outputs(), |_| true);
             let run = OfProcess::new(prepared.start(inputs, &vec![Take::Host; outputs.len()])?);
             Ok(Pending { run, outputs, home: prepared.recycler().cloned() })
         })
@@ -386,7 +419,11 @@ impl GraphExecutable {
         if self.grown.is_empty() && read(&self.compiled).plan(&values).is_some() {
             return Ok(());
         }
-        self.compile_for(&shapes).map(drop)
+        // Other kernels want weights packed in another way, which a run would wait for.
+        match self.compile_for(&shapes)?.load() {
+            Err(error) if error.is_missing_params() => Ok(()),
+            outcome => outcome,
+        }
     }
 
     /// Compiles the graph with its open sizes as symbols that have these values.
@@ -404,6 +441,11 @@ impl GraphExecutable {
     }
 
     pub(super) fn prepare_graph(&self, graph: &Graph) -> Result<Arc<dyn Prepared>, Error> {
+        if let Some(host) = &self.host
+            && let Some(prepared) = host.prepare(&self.session, &self.model, graph)?
+        {
+            return Ok(prepared);
+        }
         let compiled = self.session.inner.compile(graph, false)?;
         self.model.prepare(&compiled, &self.states_in_place(graph))
     }

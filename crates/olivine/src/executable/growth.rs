@@ -125,6 +125,9 @@ impl GraphExecutable {
         now: &dyn Fn(usize) -> Option<usize>,
     ) -> Result<Option<Appending>, Error> {
         self.appended.check()?;
+        if self.grown.is_empty() {
+            return Ok(None);
+        }
         let values = self.open.values(shapes)?;
         if self.grown.iter().all(|symbol| values.is_zero(*symbol)) {
             return Ok(None);

@@ -126,16 +126,32 @@ impl IntoIterator for Outputs {
 /// A run in flight; several may be, of one executable and of many.
 pub struct Pending {
     pub(super) run: OfProcess<Box<dyn InFlight>>,
-    pub(super) outputs: Vec<(String, TensorType)>,
+    pub(super) outputs: Vec<HostOutput>,
     /// Where the memory of large results goes when they do.
     pub(super) home: Option<Arc<Recycler>>,
+}
+
+/// An output that comes to the host: its position among all outputs, its name and its type.
+pub(super) struct HostOutput {
+    at: usize,
+    name: String,
+    ty: TensorType,
+}
+
+/// The outputs at some positions.
+pub(super) fn host_outputs(
+    outputs: &[(String, TensorType)],
+    is_given: impl Fn(usize) -> bool,
+) -> Vec<HostOutput> {
+    let all = outputs.iter().enumerate().filter(|(at, _)| is_given(*at));
+    all.map(|(at, (name, ty))| HostOutput { at, name: name.clone(), ty: *ty }).collect()
 }
 
 impl Pending {
     /// Waits for the outputs.
     pub fn wait(mut self) -> Result<Outputs, Error> {
         let results = self.run.get_mut()?.wait()?;
-        named(&self.outputs, results, self.home.as_ref())
+        named(self.outputs, results, self.home.as_ref())
     }
 }
 
@@ -175,19 +191,20 @@ pub(crate) fn zeros(outputs: &[(String, TensorType)]) -> Result<Vec<Data>, Error
 
 /// Results under their names, whose memory goes to a recycler when they go.
 pub(super) fn named(
-    outputs: &[(String, TensorType)],
+    outputs: Vec<HostOutput>,
     results: Vec<Data>,
     home: Option<&Arc<Recycler>>,
 ) -> Result<Outputs, Error> {
-    let tensor = |ty: &TensorType, data: Data| match home {
-        Some(home) => Tensor::recycled(ty.shape, data, home),
-        None => Tensor::from_data(ty.shape, data),
-    };
-    let named = outputs
-        .iter()
-        .zip(results)
-        .map(|((name, ty), data)| Ok((name.clone(), tensor(ty, data)?)))
-        .collect::<Result<_, Error>>()?;
+    let mut results: Vec<Option<Data>> = results.into_iter().map(Some).collect();
+    let mut named = Vec::with_capacity(outputs.len());
+    for HostOutput { at, name, ty } in outputs {
+        let Some(data) = results.get_mut(at).and_then(Option::take) else { continue };
+        let tensor = match home {
+            Some(home) => Tensor::recycled(ty.shape, data, home)?,
+            None => Tensor::from_data(ty.shape, data)?,
+        };
+        named.push((name, tensor));
+    }
     Ok(Outputs { named })
 }
 

@@ -7,6 +7,8 @@
 //!   plans.rs   what it is compiled to, and which sizes each plan holds for
 //!   state.rs   tensors that stay on the device from run to run
 //!   growth.rs  those that grow in place
+//!   split.rs   a graph cut where operations run on the host
+//!   host.rs    runs of such a graph
 //!   io.rs      what goes into a run and what comes out
 //!   future.rs  runs in flight as futures
 //!   asynchronous.rs  what never blocks: the way in a browser
@@ -21,13 +23,17 @@ mod asynchronous;
 mod future;
 mod graph;
 mod growth;
+mod host;
 mod io;
 mod options;
 mod plans;
+mod split;
 mod state;
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
+#[cfg(feature = "onnx")]
+use std::sync::{Mutex, PoisonError};
 #[cfg(feature = "onnx")]
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -42,6 +48,7 @@ use crate::model::{OnnxExecutable, Passed};
 use crate::{Error, Session};
 
 pub(crate) use graph::{GraphExecutable, NamedInputs};
+pub(crate) use host::{HostOps, check_names};
 pub(crate) use io::{write_results, zeros};
 
 #[cfg(feature = "async")]
@@ -118,7 +125,9 @@ impl Executable {
         let states = options.state.clone();
         let mut computed = graph.clone();
         computed.retain_outputs(|name| options.computes(name));
-        let compiled = GraphExecutable::new(session.clone(), computed, states, model, shapes)?;
+        check_names(&options.host_ops, &[graph])?;
+        let host = HostOps::new(&session, &options.host_ops)?;
+        let compiled = GraphExecutable::new(session.clone(), computed, states, model, shapes, host)?;
         Ok(Executable { session, source: Source::Graph(Arc::new(compiled)), options: options.clone() })
     }
 
@@ -167,6 +176,12 @@ impl Executable {
     /// compile asked about them.
     pub fn compiled(&self) -> usize {
         self.compiled_graphs().iter().map(|graph| graph.plans()).sum()
+    }
+
+    /// How many times the device's commands were recorded so far, over all graphs and plans. Runs on the same sizes and the same
+    /// resident tensors replay what is there. 0 on the CPU.
+    pub fn recordings(&self) -> usize {
+        self.compiled_graphs().iter().map(|graph| graph.recordings()).sum()
     }
 
     /// What each import of a model assumes of the open sizes.
@@ -238,7 +253,8 @@ impl Executable {
     }
 
     /// Compiles ahead what runs of such sizes need, by the names of open sizes, and returns how many plans that took. A
-    /// plan serves all sizes that need the same kernels; what is built stays in the device's cache on disk too.
+    /// plan serves all sizes that need the same kernels; what is built stays in the device's cache on disk too. Params that are
+    /// set by then are packed for every plan.
     pub fn prepare<'a>(
         &self,
         sizes: impl IntoIterator<Item = (&'a str, RangeInclusive<usize>)>,
@@ -306,14 +322,17 @@ impl Executable {
         ready.graph.run_into(ready.inputs(&inputs), outputs)
     }
 
-    /// Runs once and times every kernel of the last graph; the outputs are dropped where they are.
+    /// Runs once and times every kernel, of all graphs that a run goes through; the outputs are dropped where they are.
     pub fn profile<'a, V: Into<Input<'a>>>(
         &self,
         inputs: impl IntoIterator<Item = (&'a str, V)>,
     ) -> Result<Vec<StepTime>, Error> {
-        let inputs = listed(inputs);
-        let ready = self.ready(&inputs)?;
-        ready.graph.profile(ready.inputs(&inputs))
+        let mut all: Vec<StepTime> = Vec::new();
+        for times in self.for_each_graph(inputs, &|graph, inputs| graph.profile(inputs))? {
+            let begun = all.iter().map(|step| step.start + step.time).max().unwrap_or_default();
+            all.extend(times.into_iter().map(|step| StepTime { start: begun + step.start, ..step }));
+        }
+        Ok(all)
     }
 
     /// As [`time`](crate::internals::ExecutableExt::time).
@@ -328,14 +347,49 @@ impl Executable {
         ready.graph.time(ready.inputs(&inputs), runs)
     }
 
-    /// The kernel calls of a run of the last graph on such inputs.
+    /// The kernel calls of a run on such inputs, graph by graph.
     pub(crate) fn lowered_for<'a, V: Into<Input<'a>>>(
         &self,
         inputs: impl IntoIterator<Item = (&'a str, V)>,
-    ) -> Result<Lowered, Error> {
+    ) -> Result<Vec<Lowered>, Error> {
+        self.for_each_graph(inputs, &|graph, inputs| graph.lowered(inputs))
+    }
+
+    /// What a function makes of every graph that a run on such inputs goes through, in order: those that find out sizes, each
+    /// pass through a loop's, and the last. The run is made for all but the last.
+    #[cfg_attr(not(feature = "onnx"), allow(unused_variables, reason = "a graph is the only one"))]
+    fn for_each_graph<'a, V: Into<Input<'a>>, R: Send>(
+        &self,
+        inputs: impl IntoIterator<Item = (&'a str, V)>,
+        visit: &(dyn Fn(&GraphExecutable, NamedInputs<'_>) -> Result<R, Error> + Sync),
+    ) -> Result<Vec<R>, Error> {
         let inputs = listed(inputs);
+        #[cfg(feature = "onnx")]
+        if let Source::Onnx(model) = &self.source {
+            let before: Mutex<Vec<R>> = Mutex::default();
+            let collect = |graph: &GraphExecutable, inputs: NamedInputs<'_>| {
+                let result = visit(graph, inputs)?;
+                before.lock().unwrap_or_else(PoisonError::into_inner).push(result);
+                Ok(())
+            };
+            let (graph, passed) = now(model.ready_visiting(&inputs, Some(&collect)))?;
+            let ready = Ready { graph, passed, all: false };
+            let mut all = before.into_inner().unwrap_or_else(PoisonError::into_inner);
+            all.push(visit(&ready.graph, ready.inputs(&inputs))?);
+            return Ok(all);
+        }
         let ready = self.ready(&inputs)?;
-        ready.graph.lowered(ready.inputs(&inputs))
+        Ok(vec![visit(&ready.graph, ready.inputs(&inputs))?])
+    }
+
+    /// The host that runs operations of a GPU's model, where some are named.
+    pub(crate) fn host_session(&self) -> Option<&Session> {
+        let host = match &self.source {
+            Source::Graph(graph) => graph.host(),
+            #[cfg(feature = "onnx")]
+            Source::Onnx(model) => model.host(),
+        };
+        host.map(HostOps::session)
     }
 
     /// Names of the values inside the graph or model, for [`Executable::run_watching`].

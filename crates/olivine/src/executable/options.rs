@@ -30,6 +30,8 @@ pub struct CompileOptions {
     pub shapes: Vec<(String, Vec<usize>)>,
     /// On a GPU, the record of measured choices to compile by, instead of the session's.
     pub tuning: Option<Arc<Record>>,
+    /// On a GPU, operations that run on the host, by the operation's name or the node's; none where none is named.
+    pub host_ops: Vec<String>,
 }
 
 impl CompileOptions {
@@ -80,6 +82,15 @@ impl CompileOptions {
     /// On a GPU, compiles by this record of measured choices.
     pub fn tuning(mut self, record: Arc<Record>) -> Self {
         self.tuning = Some(record);
+        self
+    }
+
+    /// Runs operations on the host although the device is a GPU: all of an operation's name, or the one of a node's name. The
+    /// graph is cut at them, and values are copied to the host and back, which mostly takes longer than the operation; it is
+    /// for what a device cannot do, or does wrongly. On the CPU it changes nothing. A name that the model does not have is
+    /// an error that lists its operations.
+    pub fn host_ops<N: Into<String>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
+        self.host_ops.extend(names.into_iter().map(Into::into));
         self
     }
 

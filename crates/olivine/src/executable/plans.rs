@@ -95,6 +95,11 @@ impl Plans {
         self.order.last().and_then(|last| self.get(last))
     }
 
+    /// How many times runs of all plans were recorded.
+    pub(super) fn recordings(&self) -> usize {
+        self.plans.iter().map(|plan| plan.prepared.recordings()).sum()
+    }
+
     /// The guards of every plan.
     pub(super) fn guards(&self) -> impl Iterator<Item = &GuardSet> {
         self.plans.iter().map(|plan| &plan.guards)

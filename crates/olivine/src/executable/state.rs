@@ -2,15 +2,16 @@
 
 use std::fmt;
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use olivine_ir::port::Port;
-use olivine_ir::{Def, Tensor, TensorType, nearest};
+use olivine_ir::{Def, Recycler, Tensor, TensorType, nearest};
 
 use super::growth::Movers;
-use super::io::named;
-use super::{Executable, GraphExecutable, Input, Outputs, Ready, Source, listed};
-use crate::engine::{DeviceTensor, StatePart};
+use super::io::{HostOutput, host_outputs, named};
+use super::{Executable, GraphExecutable, Input, Outputs, Pending, Ready, Source, listed};
+use crate::engine::{DeviceTensor, Prepared, StatePart};
+use crate::process::OfProcess;
 use crate::{Error, Session};
 
 /// A model's state on its device, one for every sequence or stream; made by [`Executable::new_state`] and
@@ -223,17 +224,35 @@ impl Executable {
         inputs: impl IntoIterator<Item = (&'a str, V)>,
     ) -> Result<Outputs, Error> {
         let inputs = listed(inputs);
-        let ready = match self.ready_with_room(state, &inputs)? {
-            Some(ready) => ready,
-            None => {
-                let State { session, parts } = &mut *state;
-                parts.iter_mut().try_for_each(|part| part.make_compact(session))?;
-                let resident = parts.iter().map(|part| (part.name.as_str(), Input::Device(&part.tensor)));
-                let all: Vec<(&str, Input<'_>)> = resident.chain(inputs.iter().copied()).collect();
-                self.ready(&all)?
-            }
-        };
+        let ready = self.ready_with_state(state, &inputs)?;
         ready.graph.run_with_state(&mut state.parts, &ready.inputs(&inputs))
+    }
+
+    /// Begins a run as [`Executable::run_with_state`] does and returns: the next run on the state may begin before this one has ended,
+    /// and sees what it wrote. On the CPU the run is over when this returns.
+    ///
+    /// Where a run fails, runs that began after it have read what it left; its rows of
+    /// [`kv_append`](olivine_ir::Graph::kv_append) may be written again, and other states are to be set anew.
+    pub fn submit_with_state<'a, V: Into<Input<'a>>>(
+        &self,
+        state: &mut State,
+        inputs: impl IntoIterator<Item = (&'a str, V)>,
+    ) -> Result<Pending, Error> {
+        let inputs = listed(inputs);
+        let ready = self.ready_with_state(state, &inputs)?;
+        ready.graph.submit_with_state(&mut state.parts, &ready.inputs(&inputs))
+    }
+
+    /// The graph that a run on a state ends in.
+    fn ready_with_state(&self, state: &mut State, inputs: &[(&str, Input<'_>)]) -> Result<Ready, Error> {
+        if let Some(ready) = self.ready_with_room(state, inputs)? {
+            return Ok(ready);
+        }
+        let State { session, parts } = &mut *state;
+        parts.iter_mut().try_for_each(|part| part.make_compact(session))?;
+        let resident = parts.iter().map(|part| (part.name.as_str(), Input::Device(&part.tensor)));
+        let all: Vec<(&str, Input<'_>)> = resident.chain(inputs.iter().copied()).collect();
+        self.ready(&all)
     }
 
     /// The graph that a run ends in, where that can be told without the values of the state.
@@ -255,8 +274,37 @@ impl Executable {
     }
 }
 
+/// A run on a state.
+struct WithState<R> {
+    run: R,
+    /// The outputs that are no state.
+    outputs: Vec<HostOutput>,
+    home: Option<Arc<Recycler>>,
+}
+
 impl GraphExecutable {
     fn run_with_state(&self, state: &mut [Part], inputs: &[(&str, Input<'_>)]) -> Result<Outputs, Error> {
+        let WithState { run, outputs, home } =
+            self.with_state(state, inputs, |prepared, inputs, parts| prepared.run_with_state(inputs, parts))?;
+        named(outputs, run, home.as_ref())
+    }
+
+    fn submit_with_state(&self, state: &mut [Part], inputs: &[(&str, Input<'_>)]) -> Result<Pending, Error> {
+        let WithState { run, outputs, home } =
+            self.with_state(state, inputs, |prepared, inputs, parts| {
+                prepared.start_with_state(inputs, parts)
+            })?;
+        Ok(Pending { run: OfProcess::new(run), outputs, home })
+    }
+
+    /// Calls `run` with what is compiled for the inputs and a state, the inputs in the graph's order (`None` where a state is the
+    /// input) and the parts of the state that the run changes.
+    fn with_state<R>(
+        &self,
+        state: &mut [Part],
+        inputs: &[(&str, Input<'_>)],
+        run: impl FnOnce(&dyn Prepared, &[Option<Input<'_>>], &mut [StatePart<'_>]) -> Result<R, Error>,
+    ) -> Result<WithState<R>, Error> {
         // A state is not among the inputs that are borrowed: the run may write to it.
         let in_graph = state.iter().filter(|part| self.position(&part.name).is_some());
         let states = in_graph.map(|part| (part.name.as_str(), part.ty()));
@@ -307,22 +355,14 @@ impl GraphExecutable {
                 parts.push(StatePart { input, output, tensor: &mut part.tensor });
             }
         }
-        let results = prepared.run_with_state(&ordered, &mut parts)?;
+        let run = run(prepared.as_ref(), &ordered, &mut parts)?;
         for (input, axis, after) in appending.iter().flat_map(|appending| appending.after()) {
             if let Some(part) = state.iter_mut().find(|part| names.get(input) == Some(&part.name.as_str())) {
                 part.filled = Some((axis, after));
             }
         }
-        let of_caller = |i: usize| !taken.contains(&i);
-        let (outputs, results): (Vec<_>, Vec<_>) = outputs
-            .iter()
-            .cloned()
-            .zip(results)
-            .enumerate()
-            .filter(|(i, _)| of_caller(*i))
-            .map(|(_, pair)| pair)
-            .unzip();
-        named(&outputs, results, prepared.recycler())
+        let outputs = host_outputs(outputs, |i| !taken.contains(&i));
+        Ok(WithState { run, outputs, home: prepared.recycler().cloned() })
     }
 
     /// Whether an output is a constant without elements: merged decoders have these where a branch leaves a cache alone.

@@ -102,9 +102,21 @@ impl Model {
         Ok(Model::of_onnx(onnx_file::Model::from_bytes(bytes)?))
     }
 
-    /// Reads a GGUF file from memory: a decoder as [`Model::load`] reads it, of one part.
+    /// Reads a GGUF file from memory: a model as [`Model::load`] reads it, of one part.
     pub fn from_gguf(bytes: Vec<u8>) -> Result<Self, Error> {
-        Model::of_causal(&CausalLm::of_gguf(Gguf::from_bytes(bytes)?)?)
+        Model::of_gguf(Gguf::from_bytes(bytes)?)
+    }
+
+    /// The model of an open GGUF file: an encoder or a decoder.
+    fn of_gguf(file: Gguf) -> Result<Self, Error> {
+        if Bert::is_in(&file) {
+            return Ok(Model::of_bert(&Bert::of_gguf(&file)?));
+        }
+        Model::of_causal(&CausalLm::of_gguf(file)?)
+    }
+
+    fn of_bert(bert: &Bert) -> Self {
+        Model::from_graph(bert.graph().clone(), bert.params())
     }
 
     /// A graph with its weights.
@@ -123,8 +135,7 @@ impl Model {
         if let Some(model) = CausalLm::of_folder(path)? {
             return Model::of_causal(&model);
         }
-        let bert = Bert::load(path)?;
-        Ok(Model::from_graph(bert.graph().clone(), bert.params()))
+        Ok(Model::of_bert(&Bert::load(path)?))
     }
 
     #[cfg(feature = "onnx")]
@@ -157,7 +168,7 @@ impl Model {
                 })?;
                 Ok(Some(Model::from_graph(graph, [])))
             }
-            Some(Format::Gguf) => Model::of_causal(&CausalLm::load(path)?).map(Some),
+            Some(Format::Gguf) => Model::of_gguf(Gguf::open(path)?).map(Some),
             Some(Format::Safetensors) => match path.parent() {
                 Some(folder) if folder.join("config.json").is_file() => Model::of_folder(folder).map(Some),
                 _ => Err(refused(

@@ -1,4 +1,4 @@
-//! BERT encoders from a folder as Hugging Face writes it: `config.json` and `model.safetensors`.
+//! BERT encoders: the graph, and folders as Hugging Face writes them, with `config.json` and `model.safetensors`.
 
 use std::path::Path;
 
@@ -23,30 +23,36 @@ pub struct Bert {
 /// Bytes that a `config.json` may have.
 const LARGEST_CONFIG: u64 = 1 << 24;
 
-/// What `config.json` says.
-struct Config {
-    layers: usize,
-    hidden: usize,
-    heads: usize,
-    eps: f64,
-    tanh: bool,
+/// Sizes and constants of an encoder.
+pub(super) struct Config {
+    pub(super) layers: usize,
+    pub(super) hidden: usize,
+    pub(super) heads: usize,
+    pub(super) eps: f64,
+    /// Whether gelu is approximated by tanh.
+    pub(super) tanh: bool,
 }
+
+/// Weights by their names in a folder.
+pub(super) type Lookup<'w> = dyn Fn(&str) -> Result<Tensor, Error> + 'w;
 
 impl Bert {
     /// Reads a folder.
     pub fn load(folder: impl AsRef<Path>) -> Result<Self, Error> {
         let folder = folder.as_ref();
         let config = Config::read(&folder.join("config.json"))?;
-        Bert::build(&config, &Weights::load(folder.join("model.safetensors"))?)
+        let weights = Weights::load(folder.join("model.safetensors"))?;
+        Bert::build(&config, &|name| Ok(weights.tensor(name)?))
     }
 
     /// Reads the text of a `config.json` and the bytes of a `model.safetensors`.
     pub fn from_bytes(config: &str, weights: Vec<u8>) -> Result<Self, Error> {
         let config = Config::parse(Path::new("config.json"), config)?;
-        Bert::build(&config, &Weights::from_bytes(weights)?)
+        let weights = Weights::from_bytes(weights)?;
+        Bert::build(&config, &|name| Ok(weights.tensor(name)?))
     }
 
-    fn build(config: &Config, weights: &Weights) -> Result<Self, Error> {
+    pub(super) fn build(config: &Config, weights: &Lookup<'_>) -> Result<Self, Error> {
         let mut built = Build { graph: Graph::new("bert"), weights, params: Vec::new() };
         built.encoder(config)?;
         Ok(Bert { graph: built.graph, params: built.params })
@@ -103,7 +109,7 @@ impl Config {
 /// A graph under construction.
 struct Build<'w> {
     graph: Graph,
-    weights: &'w Weights,
+    weights: &'w Lookup<'w>,
     params: Vec<(String, Tensor)>,
 }
 
@@ -130,7 +136,7 @@ impl Build<'_> {
     }
 
     fn param(&mut self, name: &str) -> Result<ValueId, Error> {
-        let tensor = self.weights.tensor(name)?;
+        let tensor = (self.weights)(name)?;
         let id = self.graph.param(name, tensor.dtype(), *tensor.shape())?;
         self.params.push((name.to_string(), tensor));
         Ok(id)

@@ -62,15 +62,17 @@ fn batch_norm(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
         let y = cast(n, y, dtype)?;
         return n.like_first(y);
     }
-    let sizes = if shape.rank() == 1 { vec![shape[0], 1] } else { shape.to_vec() };
-    let x = reshaped(n, x, &sizes)?;
+    // A line of channels is an image of single elements; other shapes stay as they are, open sizes too.
+    let is_line = shape.rank() == 1;
+    let x = if is_line { reshaped(n, x, &[shape[0], 1])? } else { x };
     if !training {
         let y = n.build(|g| g.batch_norm(x, scale, bias, [mean, variance], epsilon))?;
-        let y = reshaped(n, y, &shape)?;
+        let y = if is_line { reshaped(n, y, &shape)? } else { y };
         let y = cast(n, y, dtype)?;
         return n.like_first(y);
     }
-    let axes: Vec<usize> = (0..sizes.len()).filter(|a| *a != 1).collect();
+    let sizes = n.shape(x)?;
+    let axes: Vec<usize> = (0..sizes.rank()).filter(|a| *a != 1).collect();
     let (now, spread) = moments(n, x, &axes)?;
     let channels = [sizes[1]];
     let (now, spread) = (reshaped(n, now, &channels)?, reshaped(n, spread, &channels)?);

@@ -1,11 +1,11 @@
 //! Resize and Upsample.
 
 use olivine_ir::op::{Binary, CoordinateMode, NearestMode, Resize, ResizeMode};
-use olivine_ir::{DType, Shape, Tensor, ValueId};
+use olivine_ir::{DType, Dim, Shape, Tensor, ValueId};
 
 use super::Entry;
 use super::arity::Since;
-use super::compose::{cast, reshaped, sizes, wide};
+use super::compose::{cast, reshaped, wide};
 use crate::import::{Answer, NodeContext, Value};
 
 pub(super) const OPERATORS: &[Entry] = &[
@@ -15,7 +15,7 @@ pub(super) const OPERATORS: &[Entry] = &[
 
 /// Result sizes, and where they come from.
 struct Target {
-    sizes: Vec<usize>,
+    sizes: Vec<Dim>,
     /// Scales where they are given or follow from more than the sizes.
     scales: Option<Vec<f64>>,
 }
@@ -26,14 +26,35 @@ fn scaled(n: &NodeContext<'_, '_>, shape: &Shape, scales: &[f32]) -> Answer<Targ
         return Err(n.wrong(format!("{} scales for {shape}", scales.len())));
     }
     let mut to = Vec::with_capacity(scales.len());
-    for (size, scale) in shape.iter().zip(scales) {
-        let length = *size as f32 * scale;
-        if !(scale.is_finite() && *scale > 0.0 && length < 1e15) {
-            return Err(n.wrong(format!("a scale of {scale} for a size of {size}")));
-        }
-        to.push(length as usize);
+    for (size, scale) in shape.sizes().iter().zip(scales) {
+        let length = scaled_size(*size, *scale);
+        to.push(length.ok_or_else(|| n.wrong(format!("a scale of {scale} for a size of {size}")))?);
     }
     Ok(Target { sizes: to, scales: Some(scales.iter().map(|s| f64::from(*s)).collect()) })
+}
+
+/// A size times a scale in f32, rounded down. It is an expression where the product is exact.
+fn scaled_size(size: Dim, scale: f32) -> Option<Dim> {
+    if !(scale.is_finite() && scale > 0.0) {
+        return None;
+    }
+    if let Some((numerator, denominator)) = fraction(scale)
+        && size <= EXACT / numerator
+    {
+        return Some((size * numerator).div_floor(denominator));
+    }
+    let length = size.specialize().ok()? as f32 * scale;
+    (length < 1e15).then(|| Dim::from(length as u64))
+}
+
+/// Up to here f32 has every integer.
+const EXACT: i64 = 1 << 24;
+
+/// A positive number as an integer over a power of two, where both are small enough to count sizes with.
+fn fraction(scale: f32) -> Option<(i64, i64)> {
+    let denominator = (0..=24).map(|shift| 1i64 << shift).find(|d| (scale * *d as f32).fract() == 0.0)?;
+    let numerator = scale * denominator as f32;
+    (1.0..=EXACT as f32).contains(&numerator).then_some((numerator as i64, denominator))
 }
 
 fn upsample(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
@@ -74,7 +95,7 @@ fn as_opset_10(n: &mut NodeContext<'_, '_>, target: Target) -> Answer<Vec<Value>
     if mode != ResizeMode::Nearest || !scales.iter().any(shrinks) {
         return interpolated(n, x, op);
     }
-    let mut between = n.shape(x)?.to_vec();
+    let mut between = n.shape(x)?.sizes().to_vec();
     let of = |keep: bool| scales.iter().map(|s| if shrinks(s) == keep { *s } else { 1.0 }).collect();
     for (i, _) in scales.iter().enumerate().filter(|(_, s)| shrinks(s)) {
         between[i] = op.sizes[i];
@@ -154,17 +175,20 @@ fn target(n: &mut NodeContext<'_, '_>, shape: &Shape, axes: &[usize]) -> Answer<
         axes.iter().zip(&given).for_each(|(axis, scale)| scales[*axis] = *scale);
         return scaled(n, shape, &scales);
     }
-    let given = n.optional_ints(3)?.unwrap_or_default();
-    let given = sizes(n, "sizes", &given)?;
+    let given = if n.has(3) { n.fixed_sizes(3)? } else { Vec::new() };
+    if let Some(size) = given.iter().find(|size| **size < 0) {
+        return Err(n.wrong(format!("a size of {size} in its sizes")));
+    }
     if given.len() != axes.len() || given.is_empty() != axes.is_empty() {
         return Err(n.wrong(format!("{} sizes for {} axes, and no scales", given.len(), axes.len())));
     }
-    let mut to = shape.to_vec();
+    let mut to = shape.sizes().to_vec();
     axes.iter().zip(&given).for_each(|(axis, size)| to[*axis] = *size);
     let policy = n.string_or("keep_aspect_ratio_policy", "stretch")?;
     if policy == "stretch" {
         return Ok(Target { sizes: to, scales: None });
     }
+    let given = numbers(n, &given)?;
     let ratios = axes.iter().zip(&given).map(|(axis, size)| *size as f64 / shape[*axis] as f64);
     let scale = match policy.as_str() {
         "not_larger" => ratios.fold(f64::INFINITY, f64::min),
@@ -176,10 +200,15 @@ fn target(n: &mut NodeContext<'_, '_>, shape: &Shape, axes: &[usize]) -> Answer<
     }
     let mut scales = vec![1.0; shape.rank()];
     for axis in axes {
-        to[*axis] = (scale * shape[*axis] as f64 + 0.5).floor() as usize;
+        to[*axis] = Dim::from((scale * shape[*axis] as f64 + 0.5).floor() as u64);
         scales[*axis] = scale;
     }
     Ok(Target { sizes: to, scales: Some(scales) })
+}
+
+/// Sizes as numbers, to which the import is restricted then.
+fn numbers(n: &NodeContext<'_, '_>, sizes: &[Dim]) -> Answer<Vec<usize>> {
+    sizes.iter().map(|size| size.specialize().map_err(|e| n.wrong(e.to_string()))).collect()
 }
 
 /// Positions `(i + ½) / scale`, of which the nearest is taken.
@@ -189,7 +218,8 @@ fn half_pixel_for_nn(n: &mut NodeContext<'_, '_>, op: &Resize) -> Answer<Vec<Val
     if op.mode != ResizeMode::Nearest {
         x = cast(n, x, wide(dtype))?;
     }
-    for (axis, to) in op.sizes.iter().enumerate().filter(|(axis, to)| shape[*axis] != **to) {
+    let sizes = numbers(n, &op.sizes)?;
+    for (axis, to) in sizes.iter().enumerate().filter(|(axis, to)| shape[*axis] != **to) {
         let scale = match &op.scales {
             Some(scales) => scales[axis],
             None => *to as f64 / shape[axis] as f64,
@@ -212,11 +242,12 @@ fn cropped(n: &mut NodeContext<'_, '_>, op: &Resize, axes: &[usize]) -> Answer<V
     if op.antialias || n.shape(roi)?.numel() != 2 * axes.len() {
         return Err(n.wrong("its roi does not fit its axes, or antialias is asked of a crop"));
     }
+    let sizes = numbers(n, &op.sizes)?;
     let roi = cast(n, roi, DType::F32)?;
     let known = n.constant_of(roi).as_ref().map(Tensor::to_f64);
     let mut outside: Option<ValueId> = None;
     for (i, axis) in axes.iter().enumerate() {
-        let (from, to) = (shape[*axis], op.sizes[*axis]);
+        let (from, to) = (shape[*axis], sizes[*axis]);
         let whole = known.as_ref().is_some_and(|r| r[i] == 0.0 && r[axes.len() + i] == 1.0);
         if whole && from == to {
             continue;

@@ -9,7 +9,8 @@ use olivine_tokenizer::Json;
 use super::fields::Fields;
 use super::format::Format;
 use super::generate::{Wanted, generate};
-use super::params::{Params, Prompt, prompts, random};
+use super::logprobs::Logprobs;
+use super::params::{self, Params, Prompt, prompts, random};
 use super::problem::Problem;
 use crate::router::{App, Language};
 
@@ -17,6 +18,11 @@ use crate::router::{App, Language};
 const DEFAULT_TOKENS: usize = 16;
 /// Prompts of a request at most.
 const MOST_PROMPTS: usize = 128;
+
+/// Parameters beside those of all requests for text.
+const KNOWN: [&str; 4] = ["prompt", "suffix", "best_of", "echo"];
+/// The likeliest tokens that a request may ask for, as in OpenAI's API.
+const MOST_TOP: i64 = 5;
 
 /// Continues prompts.
 pub(crate) async fn completions(app: Arc<App>, json: Json) -> Result<Response<Body>, Problem> {
@@ -33,7 +39,8 @@ fn prepare(app: &App, json: &Json) -> Result<Wanted, Problem> {
     let fields = Fields::of(json, "")?;
     let language = app.language()?;
     let model = app.named(fields.str("model")?)?;
-    let constraint = super::params::response_format(&fields, language)?;
+    fields.only(&[&params::KNOWN, &KNOWN])?;
+    let constraint = params::response_format(&fields, language)?;
     if fields.str("suffix")?.is_some_and(|suffix| !suffix.is_empty()) {
         return Err(Problem::unsupported("suffix", "text after the completion is not supported"));
     }
@@ -44,7 +51,7 @@ fn prepare(app: &App, json: &Json) -> Result<Wanted, Problem> {
     }
     let logprobs = logprobs(&fields, language)?;
     let echo = fields.bool("echo")?.unwrap_or(false);
-    if echo && logprobs {
+    if echo && logprobs.is_some() {
         return Err(Problem::unsupported("echo", "log-probabilities of the prompt are not supported"));
     }
     let given = prompts(&fields, "prompt", MOST_PROMPTS)?;
@@ -64,11 +71,12 @@ fn prepare(app: &App, json: &Json) -> Result<Wanted, Problem> {
         model,
         created: crate::router::now(),
         include_usage: params.include_usage,
-        logprobs: logprobs.then(|| language.tokenizer.clone()),
+        logprobs: logprobs.map(|top| Logprobs { tokenizer: language.tokenizer.clone(), top, is_chat: false }),
         echo: if echo { Some((texts()?, params.choices)) } else { None },
+        calls: None,
     };
     let max_tokens = params.max_tokens.unwrap_or(DEFAULT_TOKENS);
-    Ok(Wanted { prompts, params, max_tokens, constraint, format })
+    Ok(Wanted { prompts, params, max_tokens, constraint, markers: Arc::new([]), format })
 }
 
 fn decoded(language: &Language, ids: &[i64]) -> Result<String, Problem> {
@@ -79,13 +87,9 @@ fn decoded(language: &Language, ids: &[i64]) -> Result<String, Problem> {
         .map_err(|error| Problem::param("prompt", error.to_string()))
 }
 
-fn logprobs(fields: &Fields<'_>, language: &Language) -> Result<bool, Problem> {
-    let wanted = fields.integer("logprobs", 0, 5)?;
-    if wanted.unwrap_or(0) > 0 {
-        return Err(Problem::unsupported(
-            "logprobs",
-            "log-probabilities of other tokens than the chosen one are not supported; use 0",
-        ));
-    }
-    language.check_logprobs(wanted.is_some())
+/// How many of the likeliest tokens come with each token's log-probability, if these are wanted.
+fn logprobs(fields: &Fields<'_>, language: &Language) -> Result<Option<usize>, Problem> {
+    let wanted = fields.integer("logprobs", 0, MOST_TOP)?;
+    language.check_logprobs(wanted.is_some())?;
+    Ok(wanted.map(|top| usize::try_from(top).unwrap_or(0)))
 }

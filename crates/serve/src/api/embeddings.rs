@@ -53,6 +53,7 @@ pub(crate) async fn embeddings(app: Arc<App>, json: Json) -> Result<Response<Bod
 
 fn prepare(app: &App, json: &Json) -> Result<Wanted, Problem> {
     let fields = Fields::of(json, "")?;
+    fields.only(&[&["model", "input", "encoding_format", "dimensions", "user"]])?;
     let model = app.named(fields.str("model")?)?;
     let encoder = app.encoder()?;
     let base64 = match fields.str("encoding_format")? {

@@ -11,9 +11,11 @@ use http_body::Frame;
 use serde_json::Value;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
+use super::calls::{CallParser, Delta};
 use super::format::Format;
 use super::generate::Running;
 use super::problem::Problem;
+use crate::text::Token;
 use crate::worker::{Progress, Update};
 
 /// How often a comment is sent while nothing else is, so that nobody between takes the connection for dead.
@@ -21,12 +23,19 @@ const KEEP_ALIVE: Duration = Duration::from_secs(10);
 /// Bytes of one frame; what is ready beyond them waits for the next.
 const LARGEST_FRAME: usize = 64 << 10;
 
+/// What was sent of a choice.
+struct Sent {
+    has_begun: bool,
+    /// Characters.
+    offset: usize,
+    parser: Option<CallParser>,
+}
+
 /// The events of running sequences. Dropping it, as happens when the client leaves, cancels them.
 pub(crate) struct Events {
     running: Running,
     format: Format,
-    /// Whether each choice has begun, and how many characters of it were sent.
-    choices: Vec<(bool, usize)>,
+    choices: Vec<Sent>,
     left: usize,
     generated: usize,
     keep_alive: Interval,
@@ -38,7 +47,8 @@ impl Events {
         let mut keep_alive = interval_at(Instant::now() + KEEP_ALIVE, KEEP_ALIVE);
         keep_alive.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let left = running.choices;
-        let choices = vec![(false, 0); left];
+        let sent = |_| Sent { has_begun: false, offset: 0, parser: format.parser() };
+        let choices = (0..left).map(sent).collect();
         let events = Events { running, format, choices, left, generated: 0, keep_alive, ended: false };
         let mut response = Response::new(Body::new(events));
         let headers = response.headers_mut();
@@ -57,11 +67,18 @@ impl Events {
             Progress::Failed(why) => self.fail(&Problem::internal(why), out),
             Progress::Text(piece) => {
                 self.begin(choice, out);
-                event(out, &self.format.chunk(choice, Some(&piece), None, &mut self.choices[choice].1));
+                let deltas = match &mut self.choices[choice].parser {
+                    Some(parser) => parser.push(&piece.text),
+                    None => vec![Delta::Content(piece.text)],
+                };
+                self.send(choice, deltas, &piece.tokens, out);
             }
             Progress::Done { reason, generated } => {
                 self.begin(choice, out);
-                event(out, &self.format.chunk(choice, None, Some(reason), &mut 0));
+                let rest = self.choices[choice].parser.as_mut().map(CallParser::finish).unwrap_or_default();
+                self.send(choice, rest, &[], out);
+                let has_calls = self.choices[choice].parser.as_ref().is_some_and(CallParser::has_calls);
+                event(out, &self.format.end(choice, reason, has_calls));
                 self.generated += generated;
                 self.left -= 1;
                 if self.left == 0 {
@@ -75,8 +92,19 @@ impl Events {
         }
     }
 
+    /// Parts of a choice; tokens come with the first of them.
+    fn send(&mut self, choice: usize, mut deltas: Vec<Delta>, mut tokens: &[Token], out: &mut String) {
+        if deltas.is_empty() && !tokens.is_empty() {
+            deltas.push(Delta::Content(String::new()));
+        }
+        for delta in deltas {
+            let offset = &mut self.choices[choice].offset;
+            event(out, &self.format.chunk(choice, &delta, std::mem::take(&mut tokens), offset));
+        }
+    }
+
     fn begin(&mut self, choice: usize, out: &mut String) {
-        if !std::mem::replace(&mut self.choices[choice].0, true)
+        if !std::mem::replace(&mut self.choices[choice].has_begun, true)
             && let Some(first) = self.format.first(choice)
         {
             event(out, &first);

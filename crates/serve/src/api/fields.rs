@@ -108,7 +108,20 @@ impl<'a> Fields<'a> {
         self.get(key).map(read).transpose()
     }
 
-    /// Refuses fields that would change the result if they were ignored.
+    /// Refuses fields that are not among `known`: ignored, they would change the result without a word.
+    pub(crate) fn only(&self, known: &[&[&str]]) -> Result<(), Problem> {
+        let Json::Object(entries) = self.json else { return Ok(()) };
+        let is_known = |key: &str| known.iter().any(|keys| keys.contains(&key));
+        match entries.iter().find(|(key, value)| *value != Json::Null && !is_known(key)) {
+            Some((key, _)) => {
+                let name: String = self.name(key).chars().take(100).collect();
+                Err(Problem::unsupported(&name, format!("`{name}` is not supported")))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses fields that would change the result if they were ignored, unless they are empty.
     pub(crate) fn refuse(&self, keys: &[&str]) -> Result<(), Problem> {
         let empty = |json: &Json| match json {
             Json::Array(items) => items.is_empty(),

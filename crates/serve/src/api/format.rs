@@ -1,26 +1,89 @@
 //! Responses and chunks of a stream, as JSON.
 
-use std::sync::Arc;
-
-use olivine_tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
+use super::calls::{CallParser, Calls, Delta};
+use super::logprobs::Logprobs;
 use crate::text::{Piece, Token};
 use crate::worker::Reason;
 
+/// A call of a tool.
+#[derive(Debug)]
+struct Call {
+    id: String,
+    name: String,
+    arguments: String,
+}
+
 /// What a choice has so far.
-#[derive(Default)]
 pub(crate) struct Choice {
+    parser: Option<CallParser>,
     text: String,
+    calls: Vec<Call>,
     tokens: Vec<Token>,
     pub(crate) reason: Option<Reason>,
-    pub(crate) generated: usize,
+    generated: usize,
 }
 
 impl Choice {
+    pub(crate) fn new(format: &Format) -> Self {
+        let parser = format.parser();
+        Choice {
+            parser,
+            text: String::new(),
+            calls: Vec::new(),
+            tokens: Vec::new(),
+            reason: None,
+            generated: 0,
+        }
+    }
+
     pub(crate) fn add(&mut self, piece: Piece) {
-        self.text += &piece.text;
         self.tokens.extend(piece.tokens);
+        match &mut self.parser {
+            Some(parser) => {
+                let deltas = parser.push(&piece.text);
+                self.add_deltas(deltas);
+            }
+            None => self.text += &piece.text,
+        }
+    }
+
+    fn add_deltas(&mut self, deltas: Vec<Delta>) {
+        for delta in deltas {
+            match delta {
+                Delta::Content(text) => self.text += &text,
+                Delta::Call { id, name, .. } => {
+                    self.calls.push(Call { id, name, arguments: String::new() });
+                }
+                Delta::Arguments { text, .. } => {
+                    if let Some(call) = self.calls.last_mut() {
+                        call.arguments += &text;
+                    }
+                }
+            }
+        }
+    }
+
+    pub(crate) fn end(&mut self, reason: Reason, generated: usize) {
+        let rest = self.parser.as_mut().map(CallParser::finish).unwrap_or_default();
+        self.add_deltas(rest);
+        (self.reason, self.generated) = (Some(reason), generated);
+    }
+
+    fn message(&self) -> Value {
+        let mut message = json!({ "role": "assistant", "content": self.text, "refusal": null });
+        if !self.calls.is_empty() {
+            let one = |call: &Call| {
+                let function = json!({ "name": call.name, "arguments": call.arguments });
+                json!({ "id": call.id, "type": "function", "function": function })
+            };
+            message["tool_calls"] = self.calls.iter().map(one).collect();
+            if self.text.is_empty() {
+                message["content"] = Value::Null;
+            }
+        }
+        message
     }
 }
 
@@ -31,15 +94,18 @@ pub(crate) struct Format {
     pub(crate) model: String,
     pub(crate) created: u64,
     pub(crate) include_usage: bool,
-    /// The tokenizer, if log-probabilities are wanted.
-    pub(crate) logprobs: Option<Arc<Tokenizer>>,
+    /// How log-probabilities are written, if they are wanted.
+    pub(crate) logprobs: Option<Logprobs>,
     /// The texts of prompts, if completions repeat them, and how many choices each has.
     pub(crate) echo: Option<(Vec<String>, usize)>,
+    /// Calls that texts may have.
+    pub(crate) calls: Option<Calls>,
 }
 
 impl Format {
-    pub(crate) fn has_logprobs(&self) -> bool {
-        self.logprobs.is_some()
+    /// What finds calls in the text of a choice.
+    pub(crate) fn parser(&self) -> Option<CallParser> {
+        self.calls.clone().map(CallParser::new)
     }
 
     fn head(&self, object: &str) -> Value {
@@ -58,12 +124,12 @@ impl Format {
     /// A response that is not a stream.
     pub(crate) fn whole(&self, choices: &[Choice], prompt_tokens: usize) -> Value {
         let one = |(index, choice): (usize, &Choice)| {
-            let reason = choice.reason.map(name);
+            let reason = choice.reason.map(|reason| name(reason, !choice.calls.is_empty()));
             let logprobs = self.logprobs_of(&choice.tokens, &mut 0);
             match self.is_chat {
                 true => json!({
                     "index": index, "finish_reason": reason, "logprobs": logprobs,
-                    "message": { "role": "assistant", "content": choice.text, "refusal": null },
+                    "message": choice.message(),
                 }),
                 false => json!({
                     "index": index, "finish_reason": reason, "logprobs": logprobs,
@@ -77,22 +143,32 @@ impl Format {
         json
     }
 
-    /// A chunk with text of a choice, its end or both. `offset` counts the characters of completions with log-probabilities.
-    pub(crate) fn chunk(
-        &self,
-        choice: usize,
-        piece: Option<&Piece>,
-        reason: Option<Reason>,
-        offset: &mut usize,
-    ) -> Value {
-        let tokens = piece.map_or(&[][..], |piece| &piece.tokens);
-        let logprobs = if piece.is_some() { self.logprobs_of(tokens, offset) } else { Value::Null };
-        let text = piece.map(|piece| piece.text.as_str());
-        let mut one = json!({ "index": choice, "finish_reason": reason.map(name), "logprobs": logprobs });
-        match (self.is_chat, text) {
-            (true, Some(text)) => one["delta"] = json!({ "content": text }),
-            (true, None) => one["delta"] = json!({}),
-            (false, text) => one["text"] = json!(text.unwrap_or_default()),
+    /// A chunk with a part of a choice and its tokens. `offset` counts the characters of completions with log-probabilities.
+    pub(crate) fn chunk(&self, choice: usize, delta: &Delta, tokens: &[Token], offset: &mut usize) -> Value {
+        let mut one =
+            json!({ "index": choice, "finish_reason": null, "logprobs": self.logprobs_of(tokens, offset) });
+        match (self.is_chat, delta) {
+            (true, Delta::Content(text)) => one["delta"] = json!({ "content": text }),
+            (false, Delta::Content(text)) => one["text"] = json!(text),
+            (_, Delta::Call { index, id, name }) => {
+                let function = json!({ "name": name, "arguments": "" });
+                let call = json!({ "index": index, "id": id, "type": "function", "function": function });
+                one["delta"] = json!({ "tool_calls": [call] });
+            }
+            (_, Delta::Arguments { index, text }) => {
+                let call = json!({ "index": index, "function": { "arguments": text } });
+                one["delta"] = json!({ "tool_calls": [call] });
+            }
+        }
+        self.with_choices(json!([one]))
+    }
+
+    /// The chunk that ends a choice, with or without calls.
+    pub(crate) fn end(&self, choice: usize, reason: Reason, has_calls: bool) -> Value {
+        let mut one = json!({ "index": choice, "finish_reason": name(reason, has_calls), "logprobs": null });
+        match self.is_chat {
+            true => one["delta"] = json!({}),
+            false => one["text"] = json!(""),
         }
         self.with_choices(json!([one]))
     }
@@ -126,26 +202,13 @@ impl Format {
     }
 
     fn logprobs_of(&self, tokens: &[Token], offset: &mut usize) -> Value {
-        let Some(tokenizer) = &self.logprobs else { return Value::Null };
-        let bytes = |token: &Token| tokenizer.token_bytes(token.id).unwrap_or_default();
-        let text = |token: &Token| String::from_utf8_lossy(bytes(token)).into_owned();
-        if self.is_chat {
-            let one = |token: &Token| json!({ "token": text(token), "bytes": bytes(token), "logprob": token.logprob, "top_logprobs": [] });
-            return json!({ "content": tokens.iter().map(one).collect::<Vec<_>>(), "refusal": null });
-        }
-        let texts: Vec<String> = tokens.iter().map(text).collect();
-        let mut offsets = Vec::with_capacity(texts.len());
-        for text in &texts {
-            offsets.push(*offset);
-            *offset += text.chars().count();
-        }
-        let values: Vec<Option<f32>> = tokens.iter().map(|token| token.logprob).collect();
-        json!({ "tokens": texts, "token_logprobs": values, "top_logprobs": null, "text_offset": offsets })
+        self.logprobs.as_ref().map_or(Value::Null, |logprobs| logprobs.json(tokens, offset))
     }
 }
 
-fn name(reason: Reason) -> &'static str {
+fn name(reason: Reason, has_calls: bool) -> &'static str {
     match reason {
+        Reason::Stop if has_calls => "tool_calls",
         Reason::Stop => "stop",
         Reason::Length => "length",
     }

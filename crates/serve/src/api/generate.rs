@@ -26,6 +26,8 @@ pub(crate) struct Wanted {
     pub(crate) max_tokens: usize,
     /// The grammar that choices follow.
     pub(crate) constraint: Option<Constraint>,
+    /// Control tokens whose text is shown.
+    pub(crate) markers: Arc<[u32]>,
     pub(crate) format: Format,
 }
 
@@ -66,7 +68,7 @@ impl Running {
 /// Puts all sequences in the queue, or none.
 async fn submit(app: &Arc<App>, language: &Language, wanted: &Wanted) -> Result<Running, Problem> {
     let begun = Instant::now();
-    let Wanted { prompts, params, max_tokens, constraint, format } = wanted;
+    let Wanted { prompts, params, max_tokens, constraint, markers, format } = wanted;
     let choices = prompts.len() * params.choices;
     let capacity = app.admission.capacity();
     if choices > capacity {
@@ -84,10 +86,12 @@ async fn submit(app: &Arc<App>, language: &Language, wanted: &Wanted) -> Result<
         let mut request =
             Request::new(prompt, *max_tokens).stop(ends.iter().copied()).sampling(params.sampling_of(choice));
         request.constraint = constraint.clone();
+        request.top_logprobs = format.logprobs.as_ref().map_or(0, |logprobs| logprobs.top);
         let job = Job {
             request,
             stops: params.stops.clone(),
-            keep_tokens: format.has_logprobs(),
+            markers: markers.clone(),
+            keep_tokens: format.logprobs.is_some(),
             choice,
             updates: sender.clone(),
             permit,
@@ -123,7 +127,7 @@ pub(crate) async fn generate(
     if wanted.params.stream {
         return Ok(Events::response(running, wanted.format));
     }
-    let mut choices: Vec<Choice> = (0..running.choices).map(|_| Choice::default()).collect();
+    let mut choices: Vec<Choice> = (0..running.choices).map(|_| Choice::new(&wanted.format)).collect();
     while choices.iter().any(|choice| choice.reason.is_none()) {
         let Some(Update { choice, what }) = running.next().await else {
             return Err(Problem::internal("the model does not answer"));
@@ -134,7 +138,7 @@ pub(crate) async fn generate(
             Progress::Failed(why) => return Err(Problem::internal(why)),
             Progress::Text(piece) => choices[choice].add(piece),
             Progress::Done { reason, generated } => {
-                (choices[choice].reason, choices[choice].generated) = (Some(reason), generated);
+                choices[choice].end(reason, generated);
             }
         }
     }

@@ -4,14 +4,18 @@
 //!   body.rs         a request's body: limits, time, JSON
 //!   fields.rs       fields of JSON, with errors that name them
 //!   params.rs       sampling, lengths, stop strings
+//!   tools.rs        tools that a chat may call, and the grammar of a call
 //!   chat.rs, completions.rs ── generate.rs ── jobs, in the queue
 //!                                   │
-//!   format.rs       responses and chunks ── events.rs  a stream of them
+//!   calls.rs        calls in the text, as it comes ── call_scan.rs  one call
+//!   format.rs       responses and chunks ── events.rs  a stream of them ── logprobs.rs
 //!   embeddings.rs, models.rs
 //!   problem.rs      errors
 //! ```
 
 mod body;
+mod call_scan;
+mod calls;
 mod chat;
 mod completions;
 mod embeddings;
@@ -19,9 +23,11 @@ mod events;
 mod fields;
 mod format;
 mod generate;
+mod logprobs;
 mod models;
 mod params;
 mod problem;
+mod tools;
 
 pub(crate) use body::{Budget, read_json};
 pub(crate) use chat::chat;

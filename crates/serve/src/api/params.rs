@@ -17,6 +17,36 @@ const MOST_BIASES: usize = 1024;
 const MOST_STOPS: usize = 16;
 const LONGEST_STOP: usize = 1024;
 
+/// What requests for text may have.
+pub(crate) const KNOWN: [&str; 25] = [
+    "model",
+    "stream",
+    "stream_options",
+    "n",
+    "seed",
+    "max_tokens",
+    "max_completion_tokens",
+    "stop",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "frequency_penalty",
+    "presence_penalty",
+    "repetition_penalty",
+    "repeat_last_n",
+    "logit_bias",
+    "ignore_eos",
+    "logprobs",
+    "response_format",
+    // These change nothing: who asks, and what OpenAI's servers remember.
+    "user",
+    "metadata",
+    "safety_identifier",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+];
+
 /// How a request wants its text.
 #[derive(Clone, Debug)]
 pub(crate) struct Params {
@@ -33,6 +63,8 @@ pub(crate) struct Params {
 impl Params {
     pub(crate) fn read(fields: &Fields<'_>) -> Result<Self, Problem> {
         let stream = fields.bool("stream")?.unwrap_or(false);
+        fields.str("user")?;
+        fields.entries("metadata")?;
         Ok(Params {
             sampling: sampling(fields)?,
             choices: usize::try_from(fields.integer("n", 1, MOST_CHOICES)?.unwrap_or(1)).unwrap_or(1),
@@ -126,6 +158,8 @@ fn include_usage(fields: &Fields<'_>, stream: bool) -> Result<bool, Problem> {
     if !stream {
         return Err(fields.wrong("stream_options", "is for requests with `stream`"));
     }
+    options.refuse(&["include_obfuscation"])?;
+    options.only(&[&["include_usage", "include_obfuscation"]])?;
     Ok(options.bool("include_usage")?.unwrap_or(false))
 }
 

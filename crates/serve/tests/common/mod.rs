@@ -27,10 +27,14 @@ pub(crate) fn options() -> ServeOptions {
 
 /// The tiny model behind a server.
 pub(crate) fn serve(slots: usize, options: ServeOptions) -> Server {
+    Server::start(loaded(slots), options).unwrap()
+}
+
+/// The tiny model.
+pub(crate) fn loaded(slots: usize) -> ServedModel {
     let session = Session::with_options(Device::Cpu, SessionOptions::new().threads(Some(1))).unwrap();
-    let engine = EngineOptions::default().slots(slots).logprobs(true).chunk(64);
-    let model = ServedModel::load(model::path(), &session, &engine).unwrap();
-    Server::start(model, options).unwrap()
+    let engine = EngineOptions::default().slots(slots).logprobs(true).top_logprobs(20).chunk(64);
+    ServedModel::load(model::path(), &session, &engine).unwrap()
 }
 
 /// A number of `/metrics`.

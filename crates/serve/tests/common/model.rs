@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use olivine_gguf::{TensorKind, Value, Writer};
 use olivine_ir::Tensor;
@@ -102,7 +103,10 @@ pub(crate) fn path() -> &'static Path {
 
 /// A folder with a BERT encoder of one layer, by how its states are pooled.
 pub(crate) fn encoder(pooling: &str) -> PathBuf {
-    let folder = folder().join(format!("olivine-serve-bert-{pooling}-{}", std::process::id()));
+    // Each call has a folder of its own: another test may be reading.
+    static CALLS: AtomicUsize = AtomicUsize::new(0);
+    let call = CALLS.fetch_add(1, Ordering::Relaxed);
+    let folder = folder().join(format!("olivine-serve-bert-{pooling}-{}-{call}", std::process::id()));
     std::fs::create_dir_all(folder.join("1_Pooling")).unwrap();
     let put = |name: &str, text: &str| std::fs::write(folder.join(name), text).unwrap();
     put(
@@ -161,4 +165,58 @@ pub(crate) fn encoder(pooling: &str) -> PathBuf {
     }
     olivine_safetensors::save(folder.join("model.safetensors"), &tensors).unwrap();
     folder
+}
+
+/// The encoder of a folder as a GGUF file, by the names of llama.cpp.
+pub(crate) fn encoder_gguf(folder: &Path, pooling: u32) -> PathBuf {
+    let mut w = Writer::new();
+    let mut put = |key: &str, value: Value| w.metadata(key, value).unwrap();
+    put("general.architecture", Value::from("bert"));
+    for (key, value) in [
+        ("block_count", 1),
+        ("embedding_length", 16),
+        ("attention.head_count", 2),
+        ("context_length", 12),
+        ("pooling_type", pooling),
+    ] {
+        put(&format!("bert.{key}"), Value::U32(value));
+    }
+    put("bert.attention.layer_norm_epsilon", Value::F32(1e-12));
+    put("tokenizer.ggml.model", Value::from("bert"));
+    let special = ["[PAD]", "[CLS]", "[SEP]", "[UNK]"].map(str::to_string);
+    put(
+        "tokenizer.ggml.tokens",
+        Value::Strings(special.into_iter().chain(('a'..='z').map(|c| format!("▁{c}"))).collect()),
+    );
+    put("tokenizer.ggml.token_type", Value::I32s((0..30).map(|id| if id < 4 { 3 } else { 1 }).collect()));
+    for (key, id) in
+        [("bos", 1), ("cls", 1), ("seperator", 2), ("eos", 2), ("unknown", 3), ("padding", 0), ("mask", 3)]
+    {
+        put(&format!("tokenizer.ggml.{key}_token_id"), Value::U32(id));
+    }
+    let weights = olivine_safetensors::Weights::load(folder.join("model.safetensors")).unwrap();
+    let names = [
+        ("embeddings.word_embeddings", "token_embd"),
+        ("embeddings.position_embeddings", "position_embd"),
+        ("embeddings.token_type_embeddings", "token_types"),
+        ("embeddings.LayerNorm", "token_embd_norm"),
+        ("encoder.layer.0.attention.self.query", "blk.0.attn_q"),
+        ("encoder.layer.0.attention.self.key", "blk.0.attn_k"),
+        ("encoder.layer.0.attention.self.value", "blk.0.attn_v"),
+        ("encoder.layer.0.attention.output.dense", "blk.0.attn_output"),
+        ("encoder.layer.0.attention.output.LayerNorm", "blk.0.attn_output_norm"),
+        ("encoder.layer.0.intermediate.dense", "blk.0.ffn_up"),
+        ("encoder.layer.0.output.dense", "blk.0.ffn_down"),
+        ("encoder.layer.0.output.LayerNorm", "blk.0.layer_output_norm"),
+    ];
+    for name in weights.names() {
+        let (path, kind) = name.rsplit_once('.').unwrap();
+        let there = names.iter().find(|(known, _)| *known == path).unwrap().1;
+        let tensor = weights.tensor(name).unwrap();
+        let bytes = tensor.as_slice::<f32>().unwrap().iter().flat_map(|x| x.to_le_bytes()).collect();
+        w.tensor(format!("{there}.{kind}"), TensorKind::F32, tensor.shape(), bytes).unwrap();
+    }
+    let path = folder.join("encoder.gguf");
+    w.save(&path).unwrap();
+    path
 }

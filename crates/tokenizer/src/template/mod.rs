@@ -61,6 +61,7 @@ pub struct ChatOptions {
 #[derive(Debug)]
 pub struct ChatTemplate {
     environment: Environment<'static>,
+    source: String,
     bos: String,
     eos: String,
 }
@@ -89,7 +90,12 @@ impl ChatTemplate {
             ))
         });
         environment.add_template_owned("chat", without_generation_tags(source)).map_err(problem)?;
-        Ok(ChatTemplate { environment, bos: bos.into(), eos: eos.into() })
+        Ok(ChatTemplate { environment, source: source.into(), bos: bos.into(), eos: eos.into() })
+    }
+
+    /// The text that was compiled.
+    pub fn source(&self) -> &str {
+        &self.source
     }
 
     /// The template of a GGUF file, or ChatML where there is none and the vocabulary has its tokens.

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use ash::vk::Handle;
 
 use super::*;
-use crate::{Device, Options, Select};
+use crate::{Device, Options, Ptx, Select};
 
 /// What the imitation was asked for.
 #[derive(Default)]
@@ -122,6 +122,7 @@ fn imitation() -> EntryPoints {
 fn a_driver_that_computes_nothing_is_found_out_and_everything_is_given_back() {
     let options = Options { cache_dir: None, ..Options::default() };
     let mut device = Device::open_with(&Select::Auto, &options, Some(imitation())).unwrap();
+    device.pipelines.launches_ptx = true;
     let outcome = device.try_ptx();
     assert_eq!(device.caps.ptx, Some(Capability::HOPPER));
     assert!(matches!(outcome, Outcome::Wrong(_)), "a kernel that never ran was taken for right");
@@ -138,7 +139,7 @@ fn a_driver_that_computes_nothing_is_found_out_and_everything_is_given_back() {
 
 #[test]
 fn a_device_without_the_extension_runs_as_ever_when_ptx_is_asked_for() {
-    let options = Options { cache_dir: None, ptx: true, ..Options::default() };
+    let options = Options { cache_dir: None, ptx: Ptx::All, ..Options::default() };
     let device = Device::open(&Select::Auto, &options).unwrap();
     assert!(device.context.facts.has(binary_import::NAME) || device.caps.ptx.is_none());
 }
@@ -159,4 +160,30 @@ fn words_of_matrices_stay_with_the_driver_that_made_them() {
     };
     assert!(!takes(&kernel(true)));
     assert!(takes(&kernel(false)));
+}
+
+#[test]
+fn the_trial_of_warpgroups_computes_what_it_expects() {
+    use olivine_kernel::interpret::{Device as Arithmetic, interpret};
+    let target = Target {
+        subgroup: Some(32),
+        f16: true,
+        i64: true,
+        warpgroups: true,
+        max_invocations: 1024,
+        shared_bytes: 48 << 10,
+        ..Target::plain()
+    };
+    for elem in warpgroup_trial::ELEMS {
+        let trial = warpgroup_trial::trial(elem, &target).unwrap();
+        let mut buffers = trial.inputs.clone();
+        buffers.push(vec![0xff; trial.expected.len()]);
+        interpret(&trial.kernel, 32, [1; 3], &mut buffers, &trial.params, Arithmetic::EXACT).unwrap();
+        assert!(buffers.last() == Some(&trial.expected), "{elem}");
+        let text = text(&trial.kernel, Capability::HOPPER).unwrap();
+        assert!(text.contains(".target sm_90a\n"), "{elem}");
+        // Through SPIR-V there is no such kernel, and no way to make it one.
+        assert!(trial.kernel.has_warpgroups());
+        assert!(olivine_kernel::spirv::print(&trial.kernel, &Default::default()).is_err());
+    }
 }

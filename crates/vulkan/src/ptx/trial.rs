@@ -49,71 +49,104 @@ fn expected() -> Vec<f32> {
     (0..SIDE * GROUPS).map(|i| number(i) * 2.5 + sum(i / SIDE)).collect()
 }
 
-/// Runs the trial on a device whose caps say that it takes PTX.
-pub(crate) fn run(device: &Device) -> Outcome {
-    match attempt(device) {
-        Ok(found) if found == expected() => Outcome::Right,
-        Ok(_) => Outcome::Wrong("a known kernel computes something else".into()),
-        Err((Error::DeviceLost { .. }, _)) => Outcome::Gone("a known kernel loses the device".into()),
-        Err((problem, true)) => Outcome::Gone(problem.to_string()),
-        Err((problem, false)) => Outcome::Wrong(problem.to_string()),
-    }
+/// A kernel to be run once, and what it computes.
+pub(super) struct Trial {
+    pub(super) kernel: Kernel,
+    pub(super) inputs: Vec<Vec<u8>>,
+    /// The bytes of its last buffer.
+    pub(super) expected: Vec<u8>,
+    pub(super) params: Vec<u32>,
+    pub(super) groups: u32,
 }
 
-/// What the kernel computed; or an error, and whether the kernel is still running.
-fn attempt(device: &Device) -> Result<Vec<f32>, (Error, bool)> {
-    let idle = |error: Error| (error, false);
-    let kernel = kernel(&device.caps().target)
-        .map_err(|source| idle(Error::Kernel { kernel: "ptx_trial".into(), source }))?;
-    let bytes = u64::from(SIDE * GROUPS * 4);
-    let program = Program {
-        kernels: vec![Arc::new(kernel)],
-        buffers: [0, 1].map(|_| BufferDecl { content: Content::Arena, bytes }).to_vec(),
-        ..Program::default()
+/// Runs the trial on a device whose caps say that it takes PTX.
+pub(crate) fn run(device: &Device) -> Outcome {
+    let kernel = match kernel(&device.caps().target) {
+        Ok(kernel) => kernel,
+        Err(problem) => return Outcome::Wrong(problem.to_string()),
     };
-    let slice = |i| Slice { buffer: BufferId(i), offset: 0, bytes };
-    let dispatch = Dispatch {
-        kernel: KernelId(0),
-        args: vec![slice(0), slice(1)],
+    let numbers = |all: Vec<f32>| all.into_iter().flat_map(f32::to_le_bytes).collect::<Vec<u8>>();
+    Trial {
+        kernel,
+        inputs: vec![numbers((0..SIDE * GROUPS).map(number).collect())],
+        expected: numbers(expected()),
         params: vec![2.5f32.to_bits()],
-        groups: [GROUPS, 1, 1],
-        indirect: None,
-        op: "",
-        node: String::new(),
-        flops: 0,
-        bytes,
-    };
-    let pipelines = device.pipelines(&program.kernels, false).map_err(idle)?;
-    if pipelines.iter().any(|p| p.ptx.is_none()) {
-        let problem = "the driver does not assemble a known kernel".into();
-        return Err(idle(Error::Driver { call: "vkCreateCuModuleNVX", problem }));
+        groups: GROUPS,
     }
-    let buffers = [device.allocate(bytes, "x").map_err(idle)?, device.allocate(bytes, "y").map_err(idle)?];
-    let numbers: Vec<u8> = (0..SIDE * GROUPS).flat_map(|i| number(i).to_le_bytes()).collect();
-    device.write(&buffers[0], 0, &numbers).map_err(idle)?;
-    let mut recording = device
-        .record(&Commands {
-            program: &program,
-            dispatches: &[dispatch],
-            pipelines: &pipelines,
-            buffers: &buffers.clone().map(Some),
-            uploads: &[],
-            downloads: &[],
-            timing: Timing::Off,
-            checked: false,
-        })
-        .map_err(idle)?;
-    device.submit(&mut recording).map_err(idle)?;
-    if let Err(error) = within(device, &recording, PATIENCE) {
-        // What is in flight cannot be freed, and to wait for it is to hang.
-        std::mem::forget(recording);
-        std::mem::forget((buffers, pipelines));
-        return Err((error, true));
+    .run(device)
+}
+
+impl Trial {
+    /// Runs it, with a bounded wait.
+    pub(super) fn run(self, device: &Device) -> Outcome {
+        match self.attempt(device) {
+            Ok(found) if found == self.expected => Outcome::Right,
+            Ok(_) => Outcome::Wrong("a known kernel computes something else".into()),
+            Err((Error::DeviceLost { .. }, _)) => Outcome::Gone("a known kernel loses the device".into()),
+            Err((problem, true)) => Outcome::Gone(problem.to_string()),
+            Err((problem, false)) => Outcome::Wrong(problem.to_string()),
+        }
     }
-    device.wait(&mut recording).map_err(idle)?;
-    let mut found = vec![0; bytes as usize];
-    device.read(&buffers[1], 0, &mut found).map_err(idle)?;
-    Ok(found.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect())
+
+    /// What the kernel computed; or an error, and whether the kernel is still running.
+    fn attempt(&self, device: &Device) -> Result<Vec<u8>, (Error, bool)> {
+        let idle = |error: Error| (error, false);
+        let sizes: Vec<u64> =
+            self.inputs.iter().chain([&self.expected]).map(|bytes| bytes.len() as u64).collect();
+        let program = Program {
+            kernels: vec![Arc::new(self.kernel.clone())],
+            buffers: sizes.iter().map(|b| BufferDecl { content: Content::Arena, bytes: *b }).collect(),
+            ..Program::default()
+        };
+        let slice = |(i, bytes): (u32, &u64)| Slice { buffer: BufferId(i), offset: 0, bytes: *bytes };
+        let dispatch = Dispatch {
+            kernel: KernelId(0),
+            args: (0..).zip(&sizes).map(slice).collect(),
+            params: self.params.clone(),
+            groups: [self.groups, 1, 1],
+            indirect: None,
+            op: "",
+            node: String::new(),
+            flops: 0,
+            bytes: sizes.iter().sum(),
+        };
+        let pipelines = device.pipelines(&program.kernels, false).map_err(idle)?;
+        if pipelines.iter().any(|p| p.ptx.is_none()) {
+            let problem = "the driver does not assemble a known kernel".into();
+            return Err(idle(Error::Driver { call: "vkCreateCuModuleNVX", problem }));
+        }
+        let allocate = |bytes: &u64| device.allocate(*bytes, "trial");
+        let buffers = sizes.iter().map(allocate).collect::<Result<Vec<_>, _>>().map_err(idle)?;
+        for (buffer, bytes) in buffers.iter().zip(&self.inputs) {
+            device.write(buffer, 0, bytes).map_err(idle)?;
+        }
+        let bound: Vec<_> = buffers.iter().cloned().map(Some).collect();
+        let mut recording = device
+            .record(&Commands {
+                program: &program,
+                dispatches: &[dispatch],
+                pipelines: &pipelines,
+                buffers: &bound,
+                uploads: &[],
+                downloads: &[],
+                timing: Timing::Off,
+                checked: false,
+            })
+            .map_err(idle)?;
+        device.submit(&mut recording).map_err(idle)?;
+        if let Err(error) = within(device, &recording, PATIENCE) {
+            // What is in flight cannot be freed, and to wait for it is to hang.
+            std::mem::forget(recording);
+            std::mem::forget((buffers, bound, pipelines));
+            return Err((error, true));
+        }
+        device.wait(&mut recording).map_err(idle)?;
+        let mut found = vec![0; self.expected.len()];
+        if let Some(last) = buffers.last() {
+            device.read(last, 0, &mut found).map_err(idle)?;
+        }
+        Ok(found)
+    }
 }
 
 /// Waits for a recording, but not for ever.

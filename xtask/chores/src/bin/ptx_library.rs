@@ -1,7 +1,7 @@
 //! Writes the PTX of the kernels that the table of cases lowers to on a large NVIDIA card: `cargo xtask ptx` assembles it.
 //!
 //! `ptx_library FOLDER ONE_IN CAPABILITY…`: into FOLDER, modules of many kernels each, of every kernel's name once and of one
-//! kernel in ONE_IN besides, for compute capabilities such as 9.0.
+//! kernel in ONE_IN besides, for compute capabilities such as 9.0; for that one, the matmuls by warpgroups too.
 #![forbid(unsafe_code)]
 
 use std::collections::{HashMap, HashSet};
@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use olivine::internals::compile::{Options, compile};
 use olivine::internals::gpu::{Addressing, DeviceCaps, DeviceKind, Record, lower};
+use olivine::ir::{self, DType, Graph};
 use olivine_cases::{attention_cases, table};
 use olivine_kernel::ptx::{self, Capability, PtxOptions};
 use olivine_kernel::{Elem, Fragments, Kernel, MatrixShape, Target};
@@ -93,6 +94,58 @@ fn kernels(one_in: usize) -> Result<Vec<Arc<Kernel>>, String> {
     Ok(chosen)
 }
 
+/// Matmuls that are by warpgroups: both types, both ways of A, and every kind of epilogue.
+fn warpgroup_kernels() -> Result<Vec<Arc<Kernel>>, String> {
+    let mut caps = large_card();
+    caps.target.warpgroups = true;
+    caps.ptx = Some(Capability::HOPPER);
+    let (mut seen, mut chosen) = (HashSet::new(), Vec::new());
+    for dtype in [DType::F16, DType::BF16] {
+        // Rows in aligned blocks, rows that are packed in every run, and results that no vector holds.
+        for [m, n, k] in [[4096, 4096, 4096], [4096, 4096, 4001], [4096, 4097, 1024]] {
+            for end in ["plain", "bias", "gelu", "residual", "batches"] {
+                let graph = matmul(dtype, [m, n, k], end).map_err(|e| e.to_string())?;
+                let compiled = compile(&graph, &Options::default()).map_err(|e| e.to_string())?;
+                let program = lower(&compiled, &caps, &Record::new(), &[]).map_err(|e| e.to_string())?;
+                if !program.kernels.iter().any(|kernel| kernel.has_warpgroups()) {
+                    return Err(format!("{end} of {dtype} {m}x{n}x{k} is not by warpgroups"));
+                }
+                let fresh = program.kernels.into_iter().filter(|k| seen.insert(k.content_hash()));
+                chosen.extend(fresh.filter(|kernel| kernel.name.starts_with("matmul_warpgroup")));
+            }
+        }
+    }
+    Ok(chosen)
+}
+
+/// `x · w` and what becomes of it.
+fn matmul(dtype: DType, [m, n, k]: [usize; 3], end: &str) -> Result<Graph, ir::Error> {
+    let mut g = Graph::new(end);
+    let y = if end == "batches" {
+        let (x, w) = (g.input("x", dtype, [3, m, k])?, g.input("w", dtype, [3, k, n])?);
+        g.matmul(x, w)?
+    } else {
+        let (x, w) = (g.input("x", dtype, [m, k])?, g.param("w", dtype, [k, n])?);
+        g.matmul(x, w)?
+    };
+    let bias = g.param("b", dtype, [n])?;
+    let y = match end {
+        "bias" => g.add(y, bias)?,
+        "gelu" => {
+            let y = g.add(y, bias)?;
+            g.gelu(y)?
+        }
+        "residual" => {
+            let z = g.input("z", dtype, [m, n])?;
+            let y = g.add(y, bias)?;
+            g.add(y, z)?
+        }
+        _ => y,
+    };
+    g.output("y", y)?;
+    Ok(g)
+}
+
 fn write(folder: &Path, one_in: &str, capabilities: &[String]) -> Result<usize, String> {
     let one_in = one_in.parse().ok().filter(|n| *n > 0).ok_or_else(|| format!("`{one_in}` is no number"))?;
     let kernels = kernels(one_in)?;
@@ -100,6 +153,14 @@ fn write(folder: &Path, one_in: &str, capabilities: &[String]) -> Result<usize, 
         let parsed = capability.split_once('.').and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
         let (major, minor) = parsed.ok_or_else(|| format!("`{capability}` is no compute capability"))?;
         let options = PtxOptions { capability: Capability { major, minor } };
+        if options.capability == Capability::HOPPER {
+            // A module each: the assembler takes long for them, and says of a module what it does not like.
+            for (i, kernel) in warpgroup_kernels()?.into_iter().enumerate() {
+                let file = folder.join(format!("sm_{major}{minor}a-{i:03}.ptx"));
+                let text = module(&[kernel], &options)?;
+                std::fs::write(&file, text).map_err(|e| format!("cannot write {}: {e}", file.display()))?;
+            }
+        }
         for (i, some) in kernels.chunks(MODULE).enumerate() {
             let file = folder.join(format!("sm_{major}{minor}-{i:03}.ptx"));
             let text = module(some, &options)?;

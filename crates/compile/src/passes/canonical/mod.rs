@@ -4,6 +4,7 @@
 //! constants stand on the right of commutative operations.
 
 mod layout;
+mod nothing;
 mod scalar;
 
 use olivine_ir::{Error, Graph, Node, Op, Tensor, TensorType, ValueId};
@@ -50,7 +51,7 @@ enum Simpler {
 fn simpler(g: &Graph, op: &Op, inputs: &[ValueId], ty: TensorType) -> Option<Simpler> {
     match op {
         Op::ScalarOp(scalar) => scalar::simplify(g, *scalar, inputs, ty),
-        _ => layout::simplify(g, op, inputs, ty),
+        _ => nothing::simplify(g, op, inputs, ty).or_else(|| layout::simplify(g, op, inputs, ty)),
     }
 }
 

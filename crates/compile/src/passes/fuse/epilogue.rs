@@ -29,7 +29,7 @@ impl Pass for FuseEpilogues {
     }
 
     fn run(&self, graph: &Graph, _options: &Options<'_>) -> Result<Graph, Error> {
-        if !has(graph, |op| matches!(op, Op::MatMul(_) | Op::Conv(_))) {
+        if !has(graph, |op| matches!(op, Op::MatMul(_) | Op::DequantMatMul(_) | Op::Conv(_))) {
             return Ok(graph.clone());
         }
         let facts = Facts::new(graph);

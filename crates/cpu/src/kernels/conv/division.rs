@@ -28,7 +28,7 @@ const THREAD_WORK: usize = 1 << 18;
 /// Positions below which dividing filters among threads is better than dividing positions.
 const SHORT: usize = 192;
 /// What storing a vector of results costs beside a multiply-add.
-const STORES: usize = 4;
+pub(super) const STORES: usize = 4;
 
 /// What every way starts from.
 pub(super) struct Division<'a, T> {

@@ -9,7 +9,7 @@
 use std::sync::OnceLock;
 
 use olivine_ir::op::{Activation, Conv, ConvTranspose, ScalarOp, Unary};
-use olivine_ir::{DType, TensorType};
+use olivine_ir::{DType, Shape, TensorType};
 
 use crate::kernel::kernels;
 use crate::kernels::contraction::finish_runs;
@@ -70,7 +70,10 @@ pub(crate) struct Problem<'a, T> {
 
 impl<'a, T> Problem<'a, T> {
     fn new(op: &Conv, operands: &[Operand<'_>], x: &'a [T], w: &'a [T]) -> Self {
-        let (xs, ws) = (operands[0].shape(), operands[1].shape());
+        Problem::of_shapes(op, operands[0].shape(), operands[1].shape(), x, w)
+    }
+
+    fn of_shapes(op: &Conv, xs: &Shape, ws: &Shape, x: &'a [T], w: &'a [T]) -> Self {
         let counts: Vec<usize> =
             (2..xs.rank()).map(|i| op.window.count(i - 2, xs[i], ws[i], false).unwrap_or_default()).collect();
         Problem {
@@ -105,6 +108,16 @@ impl<'a, T> Problem<'a, T> {
         let len = self.geometry.input_len();
         &self.x[((image * self.groups + group) * self.channels + channel) * len..][..len]
     }
+}
+
+/// Multiply-adds that a convolution of such operands takes the time of, with those of lanes that hold no result; `None` where
+/// it goes a way whose time follows from the results alone.
+pub(crate) fn executed(op: &Conv, x: &TensorType, w: &TensorType) -> Option<usize> {
+    let problem = Problem::<f32>::of_shapes(op, &x.shape, &w.shape, &[], &[]);
+    if problem.groups == 0 || problem.filters() == 0 || problem.work() == 0 {
+        return None;
+    }
+    Plan::new(&problem, vector::lanes::<f32>().1).executed(&problem)
 }
 
 /// Convolution: x `[N, C, ..]`, w `[M, C/groups, ..]` and a bias `[M]`, then the epilogue on results in cache.

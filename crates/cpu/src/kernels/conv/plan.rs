@@ -13,7 +13,8 @@
 
 use super::Problem;
 use super::depthwise::Depthwise;
-use super::division::Division;
+use super::division::{Division, STORES};
+use super::filters;
 use super::in_place::InPlace;
 use super::patches::patch_row;
 use super::planes::{Planes, Span};
@@ -107,6 +108,27 @@ impl Plan {
     /// Whether the plan serves vectors of `lanes` on the threads there are now.
     pub(crate) fn serves(&self, lanes: usize) -> bool {
         self.made_for == (lanes, parallel::threads())
+    }
+
+    /// Multiply-adds that it takes the time of, with lanes that hold no result and what storing costs; `None` for ways of
+    /// one filter per group, whose time follows from the results.
+    pub(crate) fn executed<T: Real>(&self, problem: &Problem<'_, T>) -> Option<usize> {
+        if matches!(self.source, BandInput::Depthwise(_) | BandInput::InPlace(_)) {
+            return None;
+        }
+        let (lanes, k, count) = (self.made_for.0, self.offsets.len(), problem.filters());
+        let of_band = |band: &Band| {
+            if self.by_filters {
+                let (width, pitch) = self.line(band);
+                let (lines, width) = if pitch == width { (1, band.len) } else { (band.lines, width) };
+                let (_, time) = filters::positions(width, k);
+                return lines.saturating_mul(time).saturating_mul(count.next_multiple_of(lanes));
+            }
+            let vectors: usize = band.blocks.iter().map(|block| block.vectors).sum();
+            vectors.saturating_mul(lanes * count).saturating_mul(k + STORES)
+        };
+        let all = self.bands.iter().map(of_band).fold(0, usize::saturating_add);
+        Some(all.saturating_mul(problem.images * problem.groups))
     }
 
     /// Columns of a band's lines, and elements from a line's operands to the next line's.

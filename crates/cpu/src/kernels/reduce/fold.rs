@@ -3,7 +3,7 @@
 //! Floats accumulate in f64: on vectors that costs less than the memory they wait for, and a sum of millions of f32
 //! stays right to the last bit but one.
 
-use super::walk::Folder;
+use super::walk::{Folder, SIDES};
 use crate::operand::Number;
 use crate::simd;
 
@@ -182,7 +182,7 @@ impl<T: Number, F: Fold<T>> Folder for Over<'_, T, F> {
     fn side(&self, start: isize, stride: isize, accs: &mut [F::Acc]) {
         match self.data {
             Elements::Direct(data) if stride == 1 => {
-                simd::run(FoldRows(self.fold, &data[start as usize..start as usize + accs.len()], accs));
+                simd::run(FoldRows(self.fold, [&data[start as usize..start as usize + accs.len()]], accs));
             }
             Elements::Direct(data) => {
                 for (j, acc) in accs.iter_mut().enumerate() {
@@ -194,9 +194,19 @@ impl<T: Number, F: Fold<T>> Folder for Over<'_, T, F> {
                 for (i, accs) in accs.chunks_mut(BLOCK).enumerate() {
                     let block = &mut block[..accs.len()];
                     load(start + (i * BLOCK) as isize * stride, stride, block);
-                    simd::run(FoldRows(self.fold, block, accs));
+                    simd::run(FoldRows(self.fold, [block], accs));
                 }
             }
+        }
+    }
+
+    fn sides(&self, starts: [isize; SIDES], stride: isize, accs: &mut [F::Acc]) {
+        match self.data {
+            Elements::Direct(data) if stride == 1 => {
+                let row = |start: isize| &data[start as usize..start as usize + accs.len()];
+                simd::run(FoldRows(self.fold, starts.map(row), accs));
+            }
+            _ => starts.into_iter().for_each(|start| self.side(start, stride, accs)),
         }
     }
 }
@@ -232,16 +242,20 @@ impl<T: Number, F: Fold<T>> simd::Kernel for Run<'_, T, F> {
     }
 }
 
-/// Folds a row of elements into a row of accumulators.
-struct FoldRows<'a, T, A, F>(F, &'a [T], &'a mut [A]);
+/// Folds rows of elements, one after the other, into a row of accumulators.
+struct FoldRows<'a, T, A, F, const R: usize>(F, [&'a [T]; R], &'a mut [A]);
 
-impl<T: Number, F: Fold<T>> simd::Kernel for FoldRows<'_, T, F::Acc, F> {
+impl<T: Number, F: Fold<T>, const R: usize> simd::Kernel for FoldRows<'_, T, F::Acc, F, R> {
     type Output = ();
 
     #[inline(always)]
     fn run<const FMA: bool>(self) {
-        for (acc, x) in self.2.iter_mut().zip(self.1) {
-            *acc = self.0.step(*acc, *x);
+        let FoldRows(fold, rows, accs) = self;
+        let rows = rows.map(|row| &row[..accs.len()]);
+        for (j, acc) in accs.iter_mut().enumerate() {
+            for row in rows {
+                *acc = fold.step(*acc, row[j]);
+            }
         }
     }
 }

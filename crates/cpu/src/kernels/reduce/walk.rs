@@ -15,7 +15,12 @@ pub(super) trait Folder: Sync {
     fn run(&self, start: isize, len: usize, stride: isize) -> Self::Acc;
     /// Folds one element more into each accumulator.
     fn side(&self, start: isize, stride: isize, accs: &mut [Self::Acc]);
+    /// As [`Folder::side`] from each of several positions in turn; accumulators are loaded and stored once for them all.
+    fn sides(&self, starts: [isize; SIDES], stride: isize, accs: &mut [Self::Acc]);
 }
+
+/// Elements that [`Folder::sides`] folds into each accumulator.
+pub(super) const SIDES: usize = 4;
 
 /// One axis, or several that are crossed in one step.
 #[derive(Clone, Copy, Debug)]
@@ -133,16 +138,19 @@ impl Walk {
         } else if targets.len() >= 2 * threads {
             parallel::parts(&mut targets, 1, &|_, part| part.iter_mut().for_each(|(b, accs)| fill(*b, accs)));
         } else {
-            let parts = (results * turns / SERIAL).clamp(1, 8 * threads).min(turns);
-            for (b, accs) in targets {
-                let partial = |p: usize| {
-                    let mut part = scratch::filled(folder.identity(), accs.len());
-                    let range = p * turns / parts..(p + 1) * turns / parts;
-                    self.fold_block(folder, (b / blocks, b % blocks), range, &mut part);
-                    part
-                };
-                for part in parallel::map(parts, &partial) {
-                    accs.iter_mut().zip(part).for_each(|(a, b)| *a = folder.join(*a, b));
+            // Too few blocks for all threads: each is folded in several parts, which are joined in order.
+            let parts = (results * turns / SERIAL).clamp(1, 8 * threads).div_ceil(targets.len()).min(turns);
+            let partial = |task: usize| {
+                let (b, p) = (task / parts, task % parts);
+                let mut accs = scratch::filled(folder.identity(), targets[b].1.len());
+                let range = p * turns / parts..(p + 1) * turns / parts;
+                self.fold_block(folder, (b / blocks, b % blocks), range, &mut accs);
+                accs
+            };
+            let folded = parallel::map(targets.len() * parts, &partial);
+            for ((_, accs), parts) in targets.iter_mut().zip(folded.chunks(parts)) {
+                for part in parts {
+                    accs.iter_mut().zip(part).for_each(|(a, b)| *a = folder.join(*a, *b));
                 }
             }
         }
@@ -159,9 +167,13 @@ impl Walk {
     ) {
         let stride = self.inner.stride;
         let base = self.offset + position(&self.kept, row) + (block * COLUMNS) as isize * stride;
-        for turn in turns {
-            folder.side(base + position(&self.reduced, turn), stride, accs);
+        let start = |turn: usize| base + position(&self.reduced, turn);
+        let mut turn = turns.start;
+        while turns.end - turn >= SIDES {
+            folder.sides(std::array::from_fn(|i| start(turn + i)), stride, accs);
+            turn += SIDES;
         }
+        (turn..turns.end).for_each(|turn| folder.side(start(turn), stride, accs));
     }
 }
 

@@ -18,7 +18,7 @@ fn run(op: &Resize, x: &Tensor) -> Tensor {
 
 fn plain(sizes: &[usize], mode: ResizeMode) -> Resize {
     Resize {
-        sizes: sizes.to_vec(),
+        sizes: sizes.iter().map(|size| (*size).into()).collect(),
         scales: None,
         mode,
         coordinates: CoordinateMode::HalfPixel,
@@ -46,9 +46,13 @@ fn numbers(dims: &[usize], dtype: DType) -> Tensor {
     done.unwrap()
 }
 
+fn size_of(op: &Resize, axis: usize) -> usize {
+    op.sizes[axis].specialize().unwrap()
+}
+
 /// Where a position is in the operand, as the operation's documentation says.
 fn source_coordinate(op: &Resize, input: usize, axis: usize, i: usize) -> f64 {
-    let (n, out, i) = (input as f64, op.sizes[axis] as f64, i as f64);
+    let (n, out, i) = (input as f64, size_of(op, axis) as f64, i as f64);
     let scale = op.scales.as_ref().map_or(out / n, |s| s[axis]);
     match op.coordinates {
         CoordinateMode::HalfPixel => (i + 0.5) / scale - 0.5,
@@ -73,7 +77,7 @@ fn source_coordinate(op: &Resize, input: usize, axis: usize, i: usize) -> f64 {
 
 /// The weight of every sample for one position of one axis.
 fn weights(op: &Resize, input: usize, axis: usize, i: usize) -> Vec<f64> {
-    let out = op.sizes[axis];
+    let out = size_of(op, axis);
     let scale = op.scales.as_ref().map_or(out as f64 / input as f64, |s| s[axis]);
     let mut of = vec![0.0; input];
     if out == input && scale == 1.0 {
@@ -132,7 +136,7 @@ fn expected(op: &Resize, x: &Tensor) -> Vec<f64> {
     let mut sizes = x.shape().to_vec();
     let mut values = x.to_f64();
     for axis in 0..sizes.len() {
-        let (input, output) = (sizes[axis], op.sizes[axis]);
+        let (input, output) = (sizes[axis], size_of(op, axis));
         let inner: usize = sizes[axis + 1..].iter().product();
         let outer: usize = sizes[..axis].iter().product();
         let mut next = vec![0.0; outer * output * inner];

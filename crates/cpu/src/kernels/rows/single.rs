@@ -217,6 +217,35 @@ impl Kernel for Mean<'_> {
     }
 }
 
+/// A number near the mean: the mean of 16 elements of each quarter, or of all where they are few.
+struct NearMean<'a>(&'a [f32]);
+
+impl Kernel for NearMean<'_> {
+    type Output = f32;
+    #[inline(always)]
+    fn run<const FMA: bool>(self) -> f32 {
+        const SOME: usize = LANES / 4;
+        let NearMean(x) = self;
+        if x.len() < LANES {
+            return (sum_of(x, |x| x) / x.len() as f64) as f32;
+        }
+        let part = |i: usize| &x[i * (x.len() / 4)..][..SOME];
+        let (a, b, c, d) = (part(0), part(1), part(2), part(3));
+        let mut sums = [0.0f32; SOME];
+        for (i, sum) in sums.iter_mut().enumerate() {
+            *sum = (a[i] + b[i]) + (c[i] + d[i]);
+        }
+        let mut width = SOME / 2;
+        while width > 0 {
+            for i in 0..width {
+                sums[i] += sums[i + width];
+            }
+            width /= 2;
+        }
+        sums[0] / LANES as f32
+    }
+}
+
 struct SumSquares<'a>(&'a [f32]);
 
 impl Kernel for SumSquares<'_> {
@@ -230,6 +259,23 @@ impl Kernel for SumSquares<'_> {
 /// A sum of squares of f32 numbers that neither overflowed nor lost its terms below the normal range.
 fn sound(squares: f64) -> bool {
     squares > 1e-30 && squares < 1e38
+}
+
+/// A row's mean, and the sums of the differences from it and of their squares; in f64 where f32 has not the range.
+#[cold]
+fn deviations_from_mean(x: &[f32]) -> (f32, f64, f64) {
+    let mut mean = run(Mean(x));
+    if !mean.is_finite() {
+        mean = x.iter().map(|v| f64::from(*v)).sum::<f64>() / x.len() as f64;
+    }
+    let shift = mean as f32;
+    let (mut total, mut squares) = run(Deviations(x, shift));
+    if !sound(squares) {
+        let shift = f64::from(shift);
+        total = x.iter().map(|v| f64::from(*v) - shift).sum();
+        squares = x.iter().map(|v| (f64::from(*v) - shift).powi(2)).sum();
+    }
+    (shift, total, squares)
 }
 
 struct Scale<'a> {
@@ -341,16 +387,13 @@ impl Wide for f32 {
 
     fn moments(x: &[f32], eps: f64) -> Moments<f32> {
         let n = x.len() as f64;
-        let mut mean = run(Mean(x));
-        if !mean.is_finite() {
-            mean = x.iter().map(|v| f64::from(*v)).sum::<f64>() / n;
-        }
-        let shift = mean as f32;
+        // One pass, around a number that is close to the mean. Where it is not, the squares are mostly those of the
+        // distance between the two, and the variance would lose digits to their difference.
+        let mut shift = run(NearMean(x));
         let (mut total, mut squares) = run(Deviations(x, shift));
-        if !sound(squares) {
-            let shift = f64::from(shift);
-            total = x.iter().map(|v| f64::from(*v) - shift).sum();
-            squares = x.iter().map(|v| (f64::from(*v) - shift).powi(2)).sum();
+        let close = total * total <= 0.5 * n * squares;
+        if !(sound(squares) && close) {
+            (shift, total, squares) = deviations_from_mean(x);
         }
         let rest = total / n;
         let scale = ((squares / n - rest * rest).max(0.0) + eps).sqrt().recip();

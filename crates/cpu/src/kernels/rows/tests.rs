@@ -113,6 +113,37 @@ fn norms_match_their_definition_even_far_from_zero() {
     }
 }
 
+/// The mean is first guessed from 16 elements of each quarter: here these, or all that grow, say little about it.
+#[test]
+fn norms_match_their_definition_where_some_elements_are_far_from_the_mean() {
+    for n in [1, 2, 63, 64, 65, 127, 1000, 1024, 9001] {
+        let sampled = |i: usize| i % (n / 4).max(1) < 16;
+        let shapes: [&dyn Fn(usize, f32) -> f32; 5] = [
+            &|i, v| if sampled(i) { v + 1e4 } else { v },
+            &|i, v| if i < 16 { v - 300.0 } else { v },
+            &|i, v| v * 0.01 + i as f32,
+            &|i, _| if i == n - 1 { 1.0 } else { 0.0 },
+            &|i, v| if sampled(i) { 7.0 } else { v },
+        ];
+        for (which, shape) in shapes.iter().enumerate() {
+            let x: Vec<f32> = numbers(n).iter().enumerate().map(|(i, v)| shape(i, *v)).collect();
+            let (gamma, beta) = (vec![1.0f32; n], vec![0.5f32; n]);
+            let operands = [
+                packed(DType::F32, &[1, n], &x),
+                packed(DType::F32, &[n], &gamma),
+                packed(DType::F32, &[n], &beta),
+            ];
+            let mut out = vec![0f32; n];
+            let op = LayerNorm { axis: 1, eps: 1e-6, bias: true, prologue: None, emit_input: false };
+            layer_norm(&op, None, &operands, &mut [target(DType::F32, &[1, n], &mut out)]);
+            let truth = layer_norm_by_definition(&x, &gamma, &beta, 1e-6, false);
+            for (a, b) in out.iter().zip(&truth) {
+                assert!((f64::from(*a) - b).abs() < 1e-5 * b.abs().max(1.0), "n {n}, shape {which}: {a} {b}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_norm_takes_a_prologue_and_emits_its_input() {
     let (m, n) = (70, 600);

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   x·[W, V] ── even and odd columns ── silu(even)·odd      one matmul, half as wide
+//!   silu(x·W) ── (x·V)·gate in its epilogue                 one pass over both, if they are packed
 //!   rope(q)   rope(k) ── kv_append   kv_append(v)           one pass over the rows of q, k and v
 //! ```
 
@@ -36,6 +37,9 @@ impl FusedGroups {
         for step in 0..graph.nodes().len() {
             if let Some(other) = gating_reader(compiled, &readers, step) {
                 fused.add("gated matmul", vec![step, other]);
+            }
+            if let Some(other) = gated_by(compiled, &readers, step) {
+                fused.add("gated packed matmul", vec![step, other]);
             }
         }
         let most = match caps.addressing {
@@ -146,6 +150,31 @@ fn gating_reader(compiled: &Compiled, readers: &HashMap<ValueId, Vec<Reader>>, s
         && offsets == [Some(0), Some(1)]
         && [first, second].iter().all(|r| halved(&r.operand) && r.operand.ty.shape == target);
     pairs.then_some(first.step)
+}
+
+/// The matmul with a packed weight that alone reads another of the same x, in its epilogue.
+fn gated_by(compiled: &Compiled, readers: &HashMap<ValueId, Vec<Reader>>, step: usize) -> Option<usize> {
+    let graph = &compiled.graph;
+    let gate = graph.nodes().get(step)?;
+    let Op::DequantMatMul(first) = &gate.op else { return None };
+    let result = *gate.outputs.first()?;
+    let [reader] = readers.get(&result)?.as_slice() else { return None };
+    let node = graph.nodes().get(reader.step)?;
+    let Op::DequantMatMul(second) = &node.op else { return None };
+    let own = first.first_extra();
+    // Scales beside the weights, and extra operands of the gate, would make too many.
+    let alike = own == first.first_scale()
+        && gate.inputs.len() == own
+        && own == second.first_extra()
+        && node.inputs.get(..1) == gate.inputs.get(..1)
+        && node.inputs.get(2..own) == gate.inputs.get(2..own)
+        && graph.ty(*gate.inputs.get(1)?).ok()? == graph.ty(*node.inputs.get(1)?).ok()?;
+    let whole = graph.ty(result).ok()?.shape == graph.ty(*node.outputs.first()?).ok()?.shape
+        && reader.operand.ty.shape == graph.ty(result).ok()?.shape
+        && reader.operand.is_packed();
+    let in_epilogue = !node.inputs[..own.min(node.inputs.len())].contains(&result);
+    let runs = !compiled.at_load[step] && !compiled.at_load[reader.step];
+    (alike && whole && in_epilogue && runs).then_some(reader.step)
 }
 
 /// Groups of rotations and of rows that go to caches, none of which waits for another's result, but for rows that a

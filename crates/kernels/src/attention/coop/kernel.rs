@@ -6,12 +6,11 @@ use olivine_kernel::{
     Val, Var,
 };
 
-use super::super::args::{
-    AttentionArgs, AttentionTarget, DeclaredAttentionTarget, Range, Row, WorkgroupCoord,
-};
+use super::super::args::{AttentionArgs, AttentionTarget, DeclaredAttentionTarget, WorkgroupCoord};
 use super::super::problem::Problem;
 use super::super::softmax::{base, exp2_below, lowest, normaliser};
 use super::super::tile::fours;
+use super::super::visible::{Range, Row};
 use super::non_finite::{self, Operands};
 use super::operands::{OperandPrecision, high_low, is_wild, magnitude, scales, split};
 use super::staging::{Panel, SLOT, Slots, Stage};
@@ -144,10 +143,15 @@ impl<'k, 'p> Kernel<'k, 'p> {
 
     /// A workgroup's whole work.
     fn run(&self, place: &WorkgroupCoord<'k>) {
-        let (k, plan) = (self.k, self.plan);
         let length = self.args.length(place);
+        let walk = |range: Range<'k>| self.walk(place, length, &range);
+        self.args.with_range(place, self.plan.key_tiles(), length, walk);
+    }
+
+    /// The work on a range of keys.
+    fn walk(&self, place: &WorkgroupCoord<'k>, length: Val<'k>, range: &Range<'k>) {
+        let (k, plan) = (self.k, self.plan);
         let first_row = place.tile * plan.rows();
-        let range = self.args.range(place, first_row, plan.rows(), plan.keys, length);
         let (begin, end) = (range.begin, range.end);
         if let Some(wild) = &self.wild {
             k.if_(k.local_index().eq(0), || wild.flag.store(k.u32(0), k.u32(0)));
@@ -190,21 +194,21 @@ impl<'k, 'p> Kernel<'k, 'p> {
                         .as_ref()
                         .zip(unscale)
                         .map(|(rows, (keys, _))| rows.iter().map(|row| *row * keys).collect::<Vec<_>>());
-                    let scores = self.scores(place, &range, block, key, &products, unscale);
+                    let scores = self.scores(place, range, block, key, &products, unscale);
                     self.mask(block, key, all, &scores);
                     self.weigh(block, &scores)
                 })
                 .collect();
             self.accumulate(&blocks, &weights, &value_panel, unscale.map(|(_, values)| values));
         });
-        let finish = || blocks.iter().for_each(|block| self.finish(place, block));
+        let finish = || blocks.iter().for_each(|block| self.finish(place, range, block));
         let Some(wild) = &self.wild else { return finish() };
         k.barrier();
         let met = wild.flag.load(k.u32(0)).ne(0).subgroup(SubgroupOp::Any);
         let [q, keys, values] = wild.numbers;
         let operands = Operands { q: (&self.q, q), k: (&self.keys, keys), v: (&self.values, values) };
         let rows = (mine, plan.blocks * SIDE);
-        let non_finite = || non_finite::rows(k, self.p, &self.args, &operands, place, &range, length, rows);
+        let non_finite = || non_finite::rows(k, self.p, &self.args, &operands, place, range, length, rows);
         k.if_else(met, non_finite, finish);
     }
 
@@ -505,37 +509,39 @@ impl<'k, 'p> Kernel<'k, 'p> {
     }
 
     /// Writes a block's rows.
-    fn finish(&self, place: &WorkgroupCoord<'k>, block: &Block<'k>) {
+    fn finish(&self, place: &WorkgroupCoord<'k>, range: &Range<'k>, block: &Block<'k>) {
         let k = self.k;
         let sums: Vec<Val<'k>> =
             block.sums.iter().map(|s| k.cluster_reduce(4, s.get(), Reduction::Add)).collect();
         let values: Vec<Vec<Val<'k>>> = block.values.iter().map(|v| v.get().matrix_parts()).collect();
-        for (i, row) in block.rows.iter().enumerate() {
-            let maximum = block.maxima[i].get();
-            k.if_(row.number.lt(self.args.rows), || {
-                let (out, start, width, scale) = match &self.args.out {
-                    DeclaredAttentionTarget::Target(out) => {
-                        let start = self.args.target_row(place, row) * self.p.value_dim;
-                        let scale = normaliser(maximum, sums[i], self.args.sink(row));
-                        (*out, start, self.p.value_dim as u32, Some(scale))
+        self.args.write_to(range, |to| {
+            for (i, row) in block.rows.iter().enumerate() {
+                let maximum = block.maxima[i].get();
+                k.if_(row.number.lt(self.args.rows), || {
+                    let (out, start, width, scale) = match to {
+                        DeclaredAttentionTarget::Target(out) => {
+                            let start = self.args.target_row(place, row) * self.p.value_dim;
+                            let scale = normaliser(maximum, sums[i], self.args.sink(row));
+                            (out, start, self.p.value_dim as u32, Some(scale))
+                        }
+                        DeclaredAttentionTarget::Partial { values, sums: of_rows } => {
+                            let part = self.args.part(place, row);
+                            let width = fours(self.p.value_dim) * 4;
+                            let first = (k.lane() % 4u32).eq(0);
+                            k.if_(first, || of_rows.store_vec(part * 2, &[maximum, sums[i]]));
+                            (values, part * width, width, None)
+                        }
+                    };
+                    for (n, parts) in values.iter().enumerate() {
+                        for first in (0..parts.len()).step_by(2).filter(|part| row_of(*part) == i) {
+                            let pair = [parts[first], parts[first + 1]];
+                            let pair = pair.map(|v| scale.map_or(v, |by| v * by));
+                            self.store(out, start, (n as u32 * SIDE, self.column(first)), width, pair);
+                        }
                     }
-                    DeclaredAttentionTarget::Partial { values, sums: of_rows } => {
-                        let part = self.args.part(place, row);
-                        let width = fours(self.p.value_dim) * 4;
-                        let first = (k.lane() % 4u32).eq(0);
-                        k.if_(first, || of_rows.store_vec(part * 2, &[maximum, sums[i]]));
-                        (*values, part * width, width, None)
-                    }
-                };
-                for (n, parts) in values.iter().enumerate() {
-                    for first in (0..parts.len()).step_by(2).filter(|part| row_of(*part) == i) {
-                        let pair = [parts[first], parts[first + 1]];
-                        let pair = pair.map(|v| scale.map_or(v, |by| v * by));
-                        self.store(out, start, (n as u32 * SIDE, self.column(first)), width, pair);
-                    }
-                }
-            });
-        }
+                });
+            }
+        });
     }
 
     /// Stores two neighbours of a row of `width` elements: those at a column of the matrix from `first` on.

@@ -18,7 +18,9 @@ use olivine_ir::DType;
 use olivine_kernel::{Elem, Fragments};
 use olivine_program::DeviceCaps;
 
+use super::LEAST_TILES;
 use super::problem::Problem;
+use super::visible::KeyTiles;
 use crate::math;
 pub(super) use kernel::emit;
 use operands::OperandPrecision;
@@ -55,6 +57,11 @@ impl Plan {
         self.blocks * self.subgroups * SIDE
     }
 
+    /// The plan as what keys are divided by.
+    pub(super) fn key_tiles(self) -> KeyTiles {
+        KeyTiles { rows: self.rows(), keys: self.keys, align: 1, least: LEAST_TILES as u32 }
+    }
+
     /// Slots of the panels of k and v; rows of q pass through the same memory.
     fn panels(self, slots: (u32, u32), precision: OperandPrecision) -> u32 {
         let len = |rows, slots| Panel::len(rows, slots, precision.planes());
@@ -87,7 +94,7 @@ fn precision(p: &Problem<'_>) -> Option<OperandPrecision> {
 pub(super) fn choose(p: &Problem<'_>, caps: &DeviceCaps) -> Option<Plan> {
     let precision = precision(p)?;
     let target = &caps.target;
-    let offered = target.multiplies(precision.elem(), Elem::F32, [SIDE, SIDE, SIDE]);
+    let offered = target.multiplies_fully(precision.elem(), Elem::F32, [SIDE, SIDE, SIDE]);
     let known = target.fragments == Some(Fragments::Quads) && target.subgroup == Some(LANES);
     if !(offered && known) || p.rows() < LEAST_ROWS {
         return None;

@@ -3,10 +3,11 @@
 
 use olivine_kernel::{Buf, Builder, Scalar, Val};
 
-use super::super::args::{AttentionArgs, DeclaredAttentionTarget, Range, WorkgroupCoord};
+use super::super::args::{AttentionArgs, DeclaredAttentionTarget, WorkgroupCoord};
 use super::super::problem::Problem;
 use super::super::softmax::{base, exp2_below, lowest, normaliser};
 use super::super::tile::fours;
+use super::super::visible::Range;
 use super::LANES;
 use super::staging::Slots;
 
@@ -73,19 +74,21 @@ pub(super) fn rows<'k>(
                 sum.set(weight.ne(0).select(more, shrunk));
             }
         });
-        let (out, to, scale) = match &args.out {
-            DeclaredAttentionTarget::Target(out) => {
-                let scale = normaliser(maximum.get(), sum.get(), args.sink(&row));
-                (*out, args.target_row(place, &row) * p.value_dim, scale)
+        args.write_to(range, |target| {
+            let (out, to, scale) = match target {
+                DeclaredAttentionTarget::Target(out) => {
+                    let scale = normaliser(maximum.get(), sum.get(), args.sink(&row));
+                    (out, args.target_row(place, &row) * p.value_dim, scale)
+                }
+                DeclaredAttentionTarget::Partial { values, sums } => {
+                    let part = args.part(place, &row);
+                    k.if_(k.lane().eq(0), || sums.store_vec(part * 2, &[maximum.get(), sum.get()]));
+                    (values, part * (fours(p.value_dim) * 4), k.f32(1.0))
+                }
+            };
+            for ((column, inside), sum) in columns.iter().zip(&sums) {
+                k.if_(*inside, || out.store(to + *column, sum.get() * scale));
             }
-            DeclaredAttentionTarget::Partial { values, sums } => {
-                let part = args.part(place, &row);
-                k.if_(k.lane().eq(0), || sums.store_vec(part * 2, &[maximum.get(), sum.get()]));
-                (*values, part * (fours(p.value_dim) * 4), k.f32(1.0))
-            }
-        };
-        for ((column, inside), sum) in columns.iter().zip(&sums) {
-            k.if_(*inside, || out.store(to + *column, sum.get() * scale));
-        }
+        });
     });
 }

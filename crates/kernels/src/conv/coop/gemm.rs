@@ -14,10 +14,10 @@ use crate::math;
 use crate::matmul::choice::Shape;
 use crate::matmul::coop::block_store::{leave, store_block};
 use crate::matmul::coop::blocks::CoopTile;
+use crate::matmul::coop::multiply;
 use crate::matmul::coop::operands::{DeclaredOperand, KLoop, OperandLoader, SubgroupSpan};
 use crate::matmul::coop::staging::{PanelLayout, SLOT, StagedOperand, StagedPanel, TapTable};
 use crate::matmul::coop::store::AccumulatorStore;
-use crate::matmul::coop::{SIDE, matrix, multiply};
 use crate::matmul::epilogue::{BatchOffset, Destination, Epilogue};
 use crate::matmul::problem::{Axis, Problem};
 use crate::matmul::stream_k::{Segment, StreamK, TileOrigin, keep};
@@ -230,19 +230,21 @@ impl<'k> Block<'k> {
             part: rows,
         };
         let wide = subgroup % across * columns;
-        let own = step / blocks.slices;
+        let (own, form) = (step / blocks.slices, blocks.form);
         let from = slice * own;
         let past = if tail { (end + (step - 1)) / step * step } else { end };
-        let k_loop = KLoop { start, end, past, all, step, from, own, ahead: blocks.ahead, tail };
-        let a = OperandLoader::new(k, &self.filters, matrix(self.elem, MatrixUse::A), &down, &k_loop, zero);
+        let k_loop = KLoop { start, end, past, all, step, from, own, ahead: blocks.ahead, tail, form };
+        let a =
+            OperandLoader::new(k, &self.filters, form.matrix(self.elem, MatrixUse::A), &down, &k_loop, zero);
         let b = {
             let measure = PanelLayout::new(Axis::K, blocks.n, step);
             let slots = measure.len();
-            let memory = k.shared(Elem::U32, 4, slots);
+            let memory = form.panel(k, self.elem, slots);
             let table =
                 TapTable { taps: Rc::clone(&self.ends.taps), class: self.ends.class(), pixel: self.each };
             let source = StagedOperand {
                 buffer: self.pixels,
+                per_word: 2,
                 whole: true,
                 outer: zero,
                 k_stride: zero,
@@ -254,12 +256,12 @@ impl<'k> Block<'k> {
             };
             let span = TileSpan { first: first.1, end: self.ends.n, order: None };
             let words = StagedPanel::new(k, memory, source, &span, measure, start);
-            let ty = matrix(self.elem, MatrixUse::B);
-            OperandLoader::Panel { words, memory, slots, mine: (wide, from), ty, count: columns / SIDE }
+            let ty = form.matrix(self.elem, MatrixUse::B);
+            OperandLoader::Panel { words, memory, slots, mine: (wide, from), ty, count: columns / form.side }
         };
-        let sums = multiply(k, (&a, &b), (rows / SIDE, columns / SIDE), &k_loop);
-        let out = leave(k, [&a, &b], (subgroup, slice), (subgroups, blocks.slices));
-        BlockSums { out, sums, wide: columns / SIDE, at: (first.0 + down.mine, first.1 + wide) }
+        let sums = multiply(k, (&a, &b), (rows / form.side, columns / form.side), &k_loop);
+        let out = leave(k, form, [&a, &b], (subgroup, slice), (subgroups, blocks.slices));
+        BlockSums { out, sums, wide: columns / form.side, at: (first.0 + down.mine, first.1 + wide) }
     }
 }
 

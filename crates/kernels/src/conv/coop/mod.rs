@@ -27,9 +27,8 @@ use crate::math;
 use crate::matmul::candidates::even_splits;
 use crate::matmul::choice::{Shape, busy};
 use crate::matmul::coop::blocks::{CoopTile, OperandPath, deals_once};
+use crate::matmul::coop::form::MatrixForm;
 use crate::matmul::coop::staging::{PanelLayout, SLOT};
-use crate::matmul::coop::store::store_slots;
-use crate::matmul::coop::{LANES, SIDE};
 use crate::matmul::epilogue::Destination;
 use crate::matmul::problem::{Axis, Problem};
 use crate::matmul::split_k;
@@ -49,6 +48,7 @@ const LARGE: CoopTile = CoopTile {
     k_step: 32,
     carry: false,
     band: 8,
+    form: MatrixForm::CARD,
     ways: (OperandPath::Packed, OperandPath::Staged),
     ahead: 1,
 };
@@ -113,15 +113,13 @@ impl Plan {
         }
         let each = self.padded / SLOT as usize;
         let of_kernel = taps.classes.iter().flat_map(|c| c.taps.iter().take(self.taps));
-        let place =
-            |tap: &Tap| -> i64 { axes.iter().zip(tap.delta).map(|(a, d)| d * number(a.step) as i64).sum() };
-        let slot = |offset: i64| Tap { offset, channel: 0, delta: [0; 3], bits: 0, weight: 0 };
         let slots = of_kernel.flat_map(|tap| (0..each).map(move |c| (tap, c)));
-        let slots = slots.map(|(tap, c)| slot(place(tap) * each as i64 + c as i64)).collect();
+        let slots = slots.map(|(tap, c)| Tap { channel: c, delta: tap.delta, bits: 0, weight: 0 }).collect();
+        let offset_steps = (Dim::ONE, axes.iter().map(|axis| axis.step * each).collect());
         let classes = taps.classes.iter().map(|c| Class { taps: Vec::clone(&slots), ..c.clone() }).collect();
         let image = (self.plane().into(), taps.image.1);
         let form = TapForm::Offsets;
-        Taps { axes, bounds: Bounds::Inside, form, image, classes, ..taps.clone() }
+        Taps { axes, bounds: Bounds::Inside, form, image, offset_steps, classes, ..taps.clone() }
     }
 }
 
@@ -143,12 +141,12 @@ pub(crate) struct Choice {
 
 /// The choice for a convolution; `None` where other kernels serve it.
 pub(crate) fn choose(problem: &Problem<'_>, taps: &Taps, caps: &DeviceCaps) -> Option<Choice> {
-    let target = &caps.target;
+    let elem = math::elem(problem.dtype());
     let halves = matches!(problem.dtype(), DType::F16 | DType::BF16);
-    let offered = target.multiplies(math::elem(problem.dtype()), Elem::F32, [SIDE, SIDE, SIDE]);
+    let form = MatrixForm::of(elem, &caps.target)?;
     let sizes = [problem.m, problem.n, problem.k];
     let worth = || sizes.iter().zip(LEAST).all(|(size, least)| *size >= least);
-    if !halves || !offered || target.subgroup != Some(LANES) || problem.batches() != 1 || !worth() {
+    if !halves || problem.batches() != 1 || !worth() {
         return None;
     }
     let plan = Plan::new(taps)?;
@@ -157,7 +155,12 @@ pub(crate) fn choose(problem: &Problem<'_>, taps: &Taps, caps: &DeviceCaps) -> O
     if plan.elements(taps.images) > u32::MAX / 2 {
         return None;
     }
-    let all = [LARGE, MEDIUM, SMALL, PLAIN].map(|b| if deals_once(caps) { b } else { by_panels(b) });
+    let all = match form {
+        MatrixForm::CARD => [LARGE, MEDIUM, SMALL, PLAIN],
+        // Larger blocks would not stay in the registers of subgroups with few matrices, nor their panels in memory.
+        _ => [MEDIUM, PLAIN, PLAIN, PLAIN].map(|b| CoopTile { k_step: 32, form, ..b }),
+    };
+    let all = all.map(|b| if deals_once(caps) { b } else { by_panels(b) });
     let apt = |blocks: &CoopTile| {
         let count = blocks.count(&shape);
         match blocks.m {
@@ -170,7 +173,7 @@ pub(crate) fn choose(problem: &Problem<'_>, taps: &Taps, caps: &DeviceCaps) -> O
             _ => true,
         }
     };
-    let blocks = all.into_iter().filter(|b| fits(*b, caps)).find(apt)?;
+    let blocks = all.into_iter().filter(|b| fits(*b, elem, caps)).find(apt)?;
     let count = number(blocks.count(&shape));
     let stream_k = StreamK::new(count, k_size.div_ceil(blocks.k_step as usize), caps);
     let division = match stream_k.filter(|_| blocks.m == LARGE.m) {
@@ -200,12 +203,11 @@ fn by_panels(blocks: CoopTile) -> CoopTile {
 }
 
 /// Whether a device has room for such blocks.
-fn fits(blocks: CoopTile, caps: &DeviceCaps) -> bool {
+fn fits(blocks: CoopTile, elem: Elem, caps: &DeviceCaps) -> bool {
     let panel = |extent| PanelLayout::new(Axis::K, extent, blocks.k_step).len();
     let a = if blocks.ways.0 == OperandPath::Staged { panel(blocks.m) } else { 0 };
     let b = panel(blocks.n);
-    let out = store_slots(blocks.group() / LANES);
-    let room = 16 * (a + b + if a.max(b) < out { out } else { 0 });
+    let room = blocks.form.shared_bytes(elem, [a, b], blocks.subgroups());
     blocks.group() <= caps.target.max_invocations && room <= caps.target.shared_bytes
 }
 

@@ -5,7 +5,7 @@ use olivine_ir::{Dim, Shape as IrShape, TensorType, ValueId};
 
 use super::*;
 use crate::conv::{as_matmul, conv};
-use crate::matmul::coop::tests::{bits, card, number, run};
+use crate::matmul::coop::tests::{bits, card, number, others, run};
 use crate::site::{Memory, Target};
 
 /// A convolution of two axes.
@@ -100,6 +100,20 @@ fn windows_of_every_form_give_the_sums() {
     let other = DeviceCaps { driver: "another".into(), ..card() };
     let through_panels = ["conv_filters", "conv_pixels", "conv_coop"];
     assert_eq!(lowered(DType::F16, &odd, &other), through_panels);
+}
+
+#[test]
+fn matrices_of_other_forms_give_the_sums() {
+    let odd = Case {
+        x: [1, 17, 40, 23],
+        filters: 33,
+        kernel: [2, 3],
+        window: Window { strides: vec![2, 1], pads: vec![(1, 0), (0, 2)], dilations: vec![3, 2] },
+    };
+    for caps in others() {
+        let caps = DeviceCaps { driver: "another".into(), ..caps };
+        assert_eq!(lowered(DType::F16, &odd, &caps), ["conv_filters", "conv_pixels", "conv_coop"]);
+    }
 }
 
 #[test]

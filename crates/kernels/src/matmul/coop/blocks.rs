@@ -3,17 +3,17 @@
 use std::fmt;
 
 use olivine_ir::{DType, Dim};
-use olivine_kernel::Elem;
+use olivine_kernel::MatrixSupport;
 use olivine_program::DeviceCaps;
 
 use crate::launch::number;
 use crate::math;
 use crate::matmul::candidates::even_splits;
 use crate::matmul::choice::{SMALL_M, Shape, busy, quotient};
+use crate::matmul::coop::form::MatrixForm;
 use crate::matmul::coop::packed::{PANEL, PackedShape, whole};
 use crate::matmul::coop::staging::PanelLayout;
-use crate::matmul::coop::store::{f16_slots, stages_as_f16, store_slots};
-use crate::matmul::coop::{LANES, SIDE};
+use crate::matmul::coop::store::{f16_slots, stages_as_f16};
 use crate::matmul::problem::{Axis, Problem};
 
 /// How an operand comes to the subgroups.
@@ -46,6 +46,8 @@ pub(crate) struct CoopTile {
     pub(crate) ways: (OperandPath, OperandPath),
     /// How many matrices along K are loaded ahead, for packed operands.
     pub(crate) ahead: u32,
+    /// The matrices that are multiplied.
+    pub(crate) form: MatrixForm,
 }
 
 /// For large matmuls.
@@ -60,6 +62,7 @@ const LARGE: CoopTile = CoopTile {
     band: 8,
     ways: (OperandPath::Staged, OperandPath::Staged),
     ahead: 1,
+    form: MatrixForm::CARD,
 };
 const LARGE_STORED: CoopTile = CoopTile { ways: STORED, ..LARGE };
 /// As fast, and twice as many: the last of them keep a device busier.
@@ -81,6 +84,10 @@ const FLAT_STORED: CoopTile = CoopTile { columns: 32, slices: 2, ways: STORED, a
 const DEEP_STORED: CoopTile = CoopTile { k_step: 256, ways: STORED, ahead: 4, ..SMALL };
 /// What the least capable device with matrices has room for.
 const PLAIN: CoopTile = CoopTile { m: 32, n: 32, rows: 16, columns: 16, ..LARGE };
+
+/// For matrices of other forms: what stays in the registers of a subgroup with few lanes or small matrices.
+const OF_OTHERS: [CoopTile; 3] =
+    [CoopTile { k_step: 32, ..MEDIUM }, CoopTile { m: 32, n: 64, rows: 16, columns: 32, ..LARGE }, PLAIN];
 
 /// Weights are packed, activations are not.
 const STORED: (OperandPath, OperandPath) = (OperandPath::Staged, OperandPath::Packed);
@@ -108,7 +115,11 @@ const ALL: [CoopTile; 15] = [
 impl CoopTile {
     /// Invocations.
     pub(crate) fn group(self) -> u32 {
-        self.m / self.rows * (self.n / self.columns) * self.slices * LANES
+        self.subgroups() * self.form.lanes
+    }
+
+    pub(crate) fn subgroups(self) -> u32 {
+        self.m / self.rows * (self.n / self.columns) * self.slices
     }
 
     /// Whether a matmul's operands can come to such blocks, and whether the device has room for them.
@@ -117,14 +128,13 @@ impl CoopTile {
             (self.ways.0, &problem.a, problem.m, self.m, self.rows, 0),
             (self.ways.1, &problem.b, problem.n, self.n, self.columns, 1),
         ];
-        let (mut slots, mut largest) = (0, 0);
+        let mut panels = [0; 2];
         for (way, operand, extent, block, part, number) in sides {
             let jumps = &problem.batch.strides[number];
             let comes = match way {
                 OperandPath::Staged => {
-                    let panel = PanelLayout::new(operand.along(extent, problem.k), block, self.k_step).len();
-                    slots += panel;
-                    largest = largest.max(panel);
+                    let panel = PanelLayout::new(operand.along(extent, problem.k), block, self.k_step);
+                    panels[number] = panel.len();
                     true
                 }
                 OperandPath::Packed => {
@@ -139,12 +149,10 @@ impl CoopTile {
                 return false;
             }
         }
-        let subgroups = self.group() / LANES;
-        let out = store_slots(subgroups);
+        let (subgroups, slots) = (self.subgroups(), panels[0] + panels[1]);
         let halves = self.slices == 1 && stages_as_f16(problem.dtype(), slots, subgroups, &caps.target);
-        let own = if largest < out { 16 * out } else { 0 };
-        let own = if halves { own.max(8 * f16_slots(subgroups)) } else { own };
-        let room = 16 * slots + own;
+        let room = self.form.shared_bytes(math::elem(problem.dtype()), panels, subgroups);
+        let room = if halves { room.max(16 * slots + 8 * f16_slots(subgroups)) } else { room };
         self.group() <= caps.target.max_invocations && room <= caps.target.shared_bytes
     }
 
@@ -172,17 +180,17 @@ impl fmt::Display for CoopTile {
 /// Whether each element of a device's matrix is in exactly one lane, so that a lane's words are as many as packed
 /// operands have; Vulkan leaves it open, and lanes of some devices hold the same elements.
 pub(crate) fn deals_once(caps: &DeviceCaps) -> bool {
-    caps.driver.starts_with("NVIDIA")
+    caps.driver.starts_with("NVIDIA") && caps.target.matrix_support == MatrixSupport::Full
 }
 
-/// Whether a matmul can be computed by these kernels on a device.
-fn serves(problem: &Problem<'_>, shape: &Shape, caps: &DeviceCaps) -> bool {
-    let elem = math::elem(problem.dtype());
-    let offered = caps.target.multiplies(elem, Elem::F32, [SIDE, SIDE, SIDE]);
-    let halves = matches!(problem.dtype(), DType::F16 | DType::BF16);
-    let subgroups = caps.target.subgroup == Some(LANES);
-    let apt = halves && offered && subgroups && problem.experts.is_none();
-    apt && !shape.is_small(SMALL_M) && shape.k != 0 && shape.batches != 0
+/// The matrices that compute a matmul on a device; `None` where other kernels do.
+fn form(problem: &Problem<'_>, shape: &Shape, caps: &DeviceCaps) -> Option<MatrixForm> {
+    let form = MatrixForm::of(math::elem(problem.dtype()), &caps.target)?;
+    // Packed weights are decoded to 16 bits.
+    let decodes = problem.dtype() != DType::F32 || problem.packed.is_none();
+    let apt = decodes && problem.experts.is_none();
+    let whole = apt && !shape.is_small(SMALL_M) && shape.k != 0 && shape.batches != 0;
+    whole.then_some(form)
 }
 
 /// The blocks for a matmul, and into how many parts K goes; `None` where other kernels serve it. `left`
@@ -193,19 +201,21 @@ pub(crate) fn choose(
     caps: &DeviceCaps,
     left: bool,
 ) -> Option<(CoopTile, usize)> {
-    if !serves(problem, shape, caps) {
-        return None;
-    }
-    let fit = |blocks: CoopTile| blocks.fits(problem, caps).then_some(blocks);
+    let form = form(problem, shape, caps)?;
+    let fit = |blocks: CoopTile| {
+        let blocks = CoopTile { form, ..blocks };
+        blocks.fits(problem, caps).then_some(blocks)
+    };
     // Parts that cost no dispatch: as many as make the device busy.
-    let flat = left.then_some(FLAT_STORED).filter(|_| problem.b.operand.stored).and_then(fit);
+    let flat = (left && form == MatrixForm::CARD).then_some(FLAT_STORED);
+    let flat = flat.filter(|_| problem.b.operand.stored).and_then(fit);
     if let Some(blocks) = flat {
         let splits = parts(shape, busy(caps) * 3 / 2, blocks, 256);
         if splits > 1 {
             return Some((blocks, even_splits(shape.k, splits, blocks.k_step)));
         }
     }
-    let blocks = preferences(problem, shape, caps).into_iter().find_map(fit)?;
+    let blocks = preferences(problem, shape, form, caps).into_iter().find_map(fit)?;
     // The sum of partials is a dispatch more.
     let splits = parts(shape, busy(caps) / 2, blocks, 1024).clamp(1, 32);
     Some((blocks, even_splits(shape.k, splits, blocks.k_step)))
@@ -219,11 +229,10 @@ fn parts(shape: &Shape, wanted: u64, blocks: CoopTile, least: usize) -> usize {
 
 /// All blocks and parts that a matmul may be computed by.
 pub(crate) fn candidates(problem: &Problem<'_>, shape: &Shape, caps: &DeviceCaps) -> Vec<(CoopTile, usize)> {
-    if !serves(problem, shape, caps) {
-        return Vec::new();
-    }
+    let Some(form) = form(problem, shape, caps) else { return Vec::new() };
+    let listed = if form == MatrixForm::CARD { &ALL[..] } else { &OF_OTHERS[..] };
     let mut all = Vec::new();
-    for blocks in ALL.into_iter().filter(|b| b.fits(problem, caps)) {
+    for blocks in listed.iter().map(|b| CoopTile { form, ..*b }).filter(|b| b.fits(problem, caps)) {
         for wanted in [1, 2, 4, 8] {
             let groups = blocks.count(shape) * wanted;
             if wanted == 1 || (groups <= 4 * busy(caps) && shape.k.div_floor(wanted) >= 256) {
@@ -248,7 +257,7 @@ fn is_decoded_first(problem: &Problem<'_>, caps: &DeviceCaps) -> bool {
 }
 
 /// Blocks for a matmul, the best first; the last fit any matmul and device.
-fn preferences(problem: &Problem<'_>, shape: &Shape, caps: &DeviceCaps) -> Vec<CoopTile> {
+fn preferences(problem: &Problem<'_>, shape: &Shape, form: MatrixForm, caps: &DeviceCaps) -> Vec<CoopTile> {
     let stored = problem.b.operand.stored || is_decoded_first(problem, caps);
     let turned = problem.b.along(problem.n, problem.k) == Axis::K;
     // Enough of them for the device, and none mostly empty.
@@ -257,6 +266,11 @@ fn preferences(problem: &Problem<'_>, shape: &Shape, caps: &DeviceCaps) -> Vec<C
         full(shape.m.into(), blocks.m) && full(shape.n, blocks.n) && blocks.count(shape) * times >= busy(caps)
     };
     let mut all = Vec::new();
+    if form != MatrixForm::CARD {
+        all.extend(OF_OTHERS.into_iter().filter(|b| apt(b, 2)));
+        all.push(PLAIN);
+        return all;
+    }
     if apt(&LARGE, 2) {
         // Packing in a run costs a dispatch, and as much time as some hundred rows or columns of the matmul.
         let long = shape.n * shape.k * shape.m > 15_000_000_000u64;

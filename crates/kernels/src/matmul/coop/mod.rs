@@ -1,7 +1,9 @@
-//! Matmuls by cooperative matrices: 16-bit operands, sums in the matrices of subgroups.
+//! Matmuls by cooperative matrices: operands of 16 bits, or of 32 where memory is typed ([`form::MatrixForm`]); sums in
+//! the matrices of subgroups.
 
 pub(crate) mod block_store;
 pub(crate) mod blocks;
+pub(crate) mod form;
 pub(crate) mod operands;
 pub(crate) mod packed;
 pub(crate) mod staging;
@@ -17,22 +19,21 @@ use olivine_kernel::{Builder, Elem, MatrixType, MatrixUse, Shared, Val, Var};
 use crate::launch::Launch;
 use crate::math;
 use crate::matmul::coop::blocks::CoopTile;
+use crate::matmul::coop::form::MatrixForm;
 use crate::matmul::coop::operands::{DeclaredOperand, KLoop, OperandLoader, PreparedOperand, SubgroupSpan};
-use crate::matmul::coop::store::{
-    AccumulatorStore, StorePrecision, f16_slots, min_store_slots, stages_as_f16, store_slots,
-};
+use crate::matmul::coop::store::{AccumulatorStore, StorePrecision, f16_slots, stages_as_f16};
 use crate::matmul::epilogue::{BatchOffset, Destination, Epilogue, LoadedInputs};
 use crate::matmul::problem::Problem;
 use crate::matmul::tiled::panel::TileSpan;
 use crate::matmul::tiled::{TileCoord, tile_coord_by};
 use crate::site::{Site, linear_group};
 
-/// M, N and K of a matrix.
+/// M, N and K of a matrix of [`MatrixForm::CARD`].
 pub(crate) const SIDE: u32 = 16;
-/// Lanes of a subgroup.
+/// Lanes of a subgroup of [`MatrixForm::CARD`].
 pub(crate) const LANES: u32 = 32;
 
-/// The type of matrices here.
+/// The type of matrices of [`MatrixForm::CARD`].
 pub(crate) fn matrix(elem: Elem, role: MatrixUse) -> MatrixType {
     MatrixType { elem, rows: SIDE, columns: SIDE, role }
 }
@@ -88,15 +89,16 @@ pub(crate) fn emit(
             block: blocks.n,
             part: columns,
         };
-        let step = blocks.k_step;
+        let (step, form) = (blocks.k_step, blocks.form);
         let own = step / blocks.slices;
         let from = slice * own;
         let past = if tail { (end + (step - 1)) / step * step } else { end };
-        let k_loop = KLoop { start, end, past, all, step, from, own, ahead: blocks.ahead, tail };
+        let k_loop = KLoop { start, end, past, all, step, from, own, ahead: blocks.ahead, tail, form };
         let elem = math::elem(problem.dtype());
-        let a = OperandLoader::new(&k, &a, matrix(elem, MatrixUse::A), &down, &k_loop, at[0]);
-        let b = OperandLoader::new(&k, &b, matrix(elem, MatrixUse::B), &wide, &k_loop, at[1]);
-        let measures = (rows / SIDE, columns / SIDE);
+        let a = OperandLoader::new(&k, &a, form.matrix(elem, MatrixUse::A), &down, &k_loop, at[0]);
+        let b = OperandLoader::new(&k, &b, form.matrix(elem, MatrixUse::B), &wide, &k_loop, at[1]);
+        let side = form.side;
+        let measures = (rows / side, columns / side);
         let base = BatchOffset { out: rest * m * n, extras: at[2..].to_vec() };
         let panels = [&a, &b].iter().map(|feed| feed.slots()).sum();
         let halves = epilogue.accepts_rounded()
@@ -107,11 +109,12 @@ pub(crate) fn emit(
             let slots = f16_slots(parts);
             (k.shared(Elem::U32, 2, slots), slots, StorePrecision::F16)
         } else {
-            let (memory, slots) = store_memory(&k, [&a, &b], parts * blocks.slices);
+            let (memory, slots) = store_memory(&k, form, [&a, &b], parts * blocks.slices);
             (memory, slots, StorePrecision::F32)
         };
         let out = AccumulatorStore {
             k: &k,
+            form,
             memory,
             slots,
             grain,
@@ -120,10 +123,10 @@ pub(crate) fn emit(
             subgroups: parts,
             slices: blocks.slices,
         };
-        let at_once = out.at_once().min(1 << (columns / SIDE).trailing_zeros());
-        let places = (0..rows / SIDE).flat_map(|i| {
-            let row = first.0 + down.mine + i * SIDE;
-            (0..columns / SIDE).step_by(at_once as usize).map(move |j| (row, first.1 + wide.mine + j * SIDE))
+        let at_once = out.at_once().min(1 << measures.1.trailing_zeros());
+        let places = (0..measures.0).flat_map(|i| {
+            let row = first.0 + down.mine + i * side;
+            (0..measures.1).step_by(at_once as usize).map(move |j| (row, first.1 + wide.mine + j * side))
         });
         let block_epilogue = BlockEpilogue {
             out: &out,
@@ -142,7 +145,7 @@ pub(crate) fn emit(
         };
         // The panels are free from here on.
         k.barrier();
-        block_epilogue.store(&sums, (columns / SIDE) as usize, early);
+        block_epilogue.store(&sums, measures.1 as usize, early);
     });
     let bound = l.done();
     site.dispatch(k, bound, groups, problem.cost())
@@ -156,8 +159,8 @@ struct Accumulators<'k> {
 }
 
 impl<'k> Accumulators<'k> {
-    fn new(k: &'k Builder, (down, wide): (u32, u32)) -> Self {
-        let zero = k.f32(0.0).splat(matrix(Elem::F32, MatrixUse::Accumulator));
+    fn new(k: &'k Builder, form: MatrixForm, (down, wide): (u32, u32)) -> Self {
+        let zero = k.f32(0.0).splat(form.matrix(Elem::F32, MatrixUse::Accumulator));
         Accumulators { wide, kept: (0..down * wide).map(|_| k.var(zero)).collect(), now: Vec::new() }
     }
 
@@ -190,7 +193,7 @@ pub(crate) fn multiply<'k>(
     k_loop: &KLoop<'k>,
 ) -> Vec<Val<'k>> {
     let panels = || [a, b].into_iter().filter_map(OperandLoader::words);
-    let sums = RefCell::new(Accumulators::new(k, measures));
+    let sums = RefCell::new(Accumulators::new(k, k_loop.form, measures));
     k.for_(k_loop.start, k_loop.end, k.u32(k_loop.step), |at| {
         if panels().next().is_some() {
             k.barrier();
@@ -200,7 +203,7 @@ pub(crate) fn multiply<'k>(
         }
         let mut sums = sums.borrow_mut();
         sums.take();
-        for k_offset in (0..k_loop.own).step_by(SIDE as usize) {
+        for k_offset in (0..k_loop.own).step_by(k_loop.form.side as usize) {
             let x = a.all(k_loop, at, k_offset);
             // One by one, so that few are in registers.
             match b {
@@ -227,13 +230,13 @@ fn multiply_pipelined<'k>(
 ) -> Vec<Val<'k>> {
     let panels = || [a, b].into_iter().filter_map(OperandLoader::words);
     let none = |role, count: u32| -> Vec<Var<'k>> {
-        let zero = k.f32(0.0).splat(matrix(elem, role));
+        let zero = k.f32(0.0).splat(k_loop.form.matrix(elem, role));
         (0..count).map(|_| k.var(zero)).collect()
     };
     let (x_late, y_late) = (none(MatrixUse::A, measures.0), none(MatrixUse::B, measures.1));
     let get = |vars: &[Var<'k>]| -> Vec<Val<'k>> { vars.iter().map(|v| v.get()).collect() };
     let set = |vars: &[Var<'k>], to: Vec<Val<'k>>| vars.iter().zip(to).for_each(|(var, x)| var.set(x));
-    let sums = RefCell::new(Accumulators::new(k, measures));
+    let sums = RefCell::new(Accumulators::new(k, k_loop.form, measures));
     k.for_(k_loop.start, k_loop.end, k.u32(k_loop.step), |at| {
         // All have read the step before: they came to the barrier below.
         panels().for_each(|p| p.put(at));
@@ -242,9 +245,9 @@ fn multiply_pipelined<'k>(
         let mut sums = sums.borrow_mut();
         sums.take();
         let (mut x, mut y) = (get(&x_late), get(&y_late));
-        for k_offset in (0..k_loop.own).step_by(SIDE as usize) {
+        for k_offset in (0..k_loop.own).step_by(k_loop.form.side as usize) {
             let next = (a.all(k_loop, at, k_offset), b.all(k_loop, at, k_offset));
-            if k_offset + SIDE == k_loop.own {
+            if k_offset + k_loop.form.side == k_loop.own {
                 k.barrier();
             }
             sums.add_all(&x, &y);
@@ -320,16 +323,18 @@ impl<'k> BlockEpilogue<'_, 'k> {
 /// its slots. The whole workgroup must call it.
 pub(crate) fn store_memory<'k>(
     k: &'k Builder,
+    form: MatrixForm,
     feeds: [&OperandLoader<'k>; 2],
     subgroups: u32,
 ) -> (Shared<'k>, u32) {
+    let least = form.min_store_slots(subgroups);
     let panel = |feed: &&OperandLoader<'k>| match feed {
-        OperandLoader::Panel { memory, slots, .. } if *slots >= min_store_slots(subgroups) => {
+        OperandLoader::Panel { memory, slots, .. } if *slots >= least && !form.is_typed => {
             Some((*memory, *slots))
         }
         _ => None,
     };
-    let own = store_slots(subgroups);
+    let own = form.store_slots(subgroups);
     let panel = feeds.iter().filter_map(panel).max_by_key(|(_, slots)| *slots);
-    panel.unwrap_or_else(|| (k.shared(Elem::U32, 4, own), own))
+    panel.unwrap_or_else(|| (form.store_memory(k, own), own))
 }

@@ -8,9 +8,10 @@ use olivine_kernel::{Access, Buf, Builder, Elem, MatrixType, MatrixUse, Shared, 
 use crate::launch::{Launch, number};
 use crate::math;
 use crate::matmul::coop::blocks::OperandPath;
+use crate::matmul::coop::form::MatrixForm;
+use crate::matmul::coop::matrix;
 use crate::matmul::coop::packed::{PackSource, PackedFragments, PackedShape, pack};
 use crate::matmul::coop::staging::{PackedRows, PanelLayout, StagedOperand, StagedPanel, StridedOperand};
-use crate::matmul::coop::{SIDE, matrix};
 use crate::matmul::problem::{Axis, MatrixOperand, Problem};
 use crate::matmul::tiled::panel::TileSpan;
 use crate::packed::weight::Weight;
@@ -149,13 +150,16 @@ pub(crate) struct KLoop<'k> {
     pub(crate) ahead: u32,
     /// Whether the last step may be cut short.
     pub(crate) tail: bool,
+    /// The matrices that are multiplied.
+    pub(crate) form: MatrixForm,
 }
 
 impl<'k> KLoop<'k> {
     /// The subgroup's index along K so many matrices on from `k_offset` of the step at `at`, less its first in a step.
     pub(crate) fn ahead(&self, at: Val<'k>, k_offset: u32, matrices: u32) -> Val<'k> {
-        let (number, each) = (k_offset / SIDE + matrices, self.own / SIDE);
-        self.next(at, number / each * self.step + number % each * SIDE)
+        let side = self.form.side;
+        let (number, each) = (k_offset / side + matrices, self.own / side);
+        self.next(at, number / each * self.step + number % each * side)
     }
 
     /// The index along K `on` from `at`, or `at` again past the last step, so that loops stay straight-line code.
@@ -190,11 +194,11 @@ impl<'k> OperandLoader<'k> {
         k_loop: &KLoop<'k>,
         base: Val<'k>,
     ) -> Self {
-        let count = side.part / SIDE;
+        let count = side.part / k_loop.form.side;
         let staged = |along: Axis, source: StagedOperand<'k>| {
             let measure = PanelLayout::new(along, side.block, k_loop.step);
             let slots = measure.len();
-            let memory = k.shared(Elem::U32, 4, slots);
+            let memory = k_loop.form.panel(k, ty.elem, slots);
             let words = StagedPanel::new(k, memory, source, &side.span, measure, k_loop.start);
             OperandLoader::Panel { words, memory, slots, mine: (side.mine, k_loop.from), ty, count }
         };
@@ -246,9 +250,12 @@ impl<'k> OperandLoader<'k> {
     /// The i-th matrix of a panel.
     pub(crate) fn panel_matrix(&self, i: u32, k_offset: u32) -> Option<Val<'k>> {
         match self {
-            OperandLoader::Panel { words, mine, ty, .. } => {
-                Some(words.matrix_from(*ty, (mine.0 + i * SIDE, mine.1), k_offset, ty.role == MatrixUse::B))
-            }
+            OperandLoader::Panel { words, mine, ty, .. } => Some(words.matrix_from(
+                *ty,
+                (mine.0 + i * ty.rows, mine.1),
+                k_offset,
+                ty.role == MatrixUse::B,
+            )),
             OperandLoader::Packed(_) => None,
         }
     }

@@ -1,4 +1,5 @@
-//! A tile of a 16-bit operand staged through registers into workgroup memory, in words, in the layout it has in memory.
+//! A tile of an operand staged through registers into workgroup memory, in the layout it has in memory: words of 16-bit
+//! elements, or elements where the memory is of their type, which may be f32 then.
 //!
 //! The panel keeps the axis along which the operand is contiguous as its inner one: cooperative matrices read either
 //! order. Lines are an odd number of 16-byte slots apart, so that the rows of a matrix meet different banks. The panel
@@ -17,13 +18,15 @@ use crate::matmul::problem::{Axis, MatrixOperand};
 use crate::matmul::tiled::panel::TileSpan;
 use crate::packed::weight::{DeclaredWeight, Loaded};
 
-/// 16-bit elements of a slot.
+/// Elements of a slot, 16 bytes of 16-bit ones.
 pub(crate) const SLOT: u32 = 8;
 
-/// An operand of 16-bit elements in memory.
+/// An operand in memory.
 pub(crate) struct StagedOperand<'k> {
     /// Words where whole slots can be loaded, otherwise single elements. Strides are not negative then.
     pub(crate) buffer: Buf<'k>,
+    /// Elements of a word: two of 16 bits, or one of 32.
+    pub(crate) per_word: u32,
     pub(crate) whole: bool,
     pub(crate) outer: Val<'k>,
     pub(crate) k_stride: Val<'k>,
@@ -53,6 +56,7 @@ impl<'k> PackedRows<'k> {
         let packed = Some(Box::new(self.clone()));
         StagedOperand {
             buffer,
+            per_word: 2,
             whole: true,
             outer: one,
             k_stride: one,
@@ -97,10 +101,11 @@ impl<'k> TapTable<'k> {
     }
 }
 
-/// An operand of 16-bit elements, declared to a kernel.
+/// An operand declared to a kernel.
 #[derive(Clone, Copy)]
 pub(crate) struct StridedOperand<'k> {
     buffer: Buf<'k>,
+    per_word: u32,
     pub(crate) along: Axis,
     whole: bool,
     outer: Val<'k>,
@@ -125,20 +130,32 @@ impl<'k> StridedOperand<'k> {
         let own = [other, operand.operand.offset, size];
         let mut steps = jumps.iter().copied().chain(own);
         let whole = unit == 1 && steps.all(|s| s >= 0 && s.is_multiple_of(SLOT));
-        let elem = if whole { Elem::U32 } else { Elem::U16 };
+        let per_word = 4 / math::elem(operand.operand.ty.dtype).size();
+        let elem = if whole || per_word == 1 { Elem::U32 } else { Elem::U16 };
         let buffer = l.bind(name, elem, Access::Read, operand.operand.memory);
         let stride = |axis: Axis, what: &str, value: Dim| {
             if whole && along == axis { l.k().u32(1) } else { l.stride(&format!("{name}_{what}"), value) }
         };
         let (outer, k_stride) =
             (stride(Axis::Outer, "outer", operand.outer), stride(Axis::K, "k_stride", operand.k_stride));
-        StridedOperand { buffer, along, whole, outer, k_stride }
+        StridedOperand { buffer, per_word, along, whole, outer, k_stride }
     }
 
     /// The matrix whose first element is at `base`; `k_size` are all of its own.
     pub(crate) fn source(self, base: Val<'k>, k_size: Val<'k>, tail: bool) -> StagedOperand<'k> {
-        let StridedOperand { buffer, whole, outer, k_stride, .. } = self;
-        StagedOperand { buffer, whole, outer, k_stride, base, k_size, tail, table: None, packed: None }
+        let StridedOperand { buffer, per_word, whole, outer, k_stride, .. } = self;
+        StagedOperand {
+            buffer,
+            per_word,
+            whole,
+            outer,
+            k_stride,
+            base,
+            k_size,
+            tail,
+            table: None,
+            packed: None,
+        }
     }
 }
 
@@ -226,7 +243,7 @@ impl<'k> StagedPanel<'k> {
                 }
             };
             let strided = source.whole && source.table.is_none() && source.packed.is_none();
-            let word = strided.then(|| (rows[0] + k_offset * source.k_stride) / 2u32);
+            let word = strided.then(|| (rows[0] + k_offset * source.k_stride) / source.per_word);
             SlotLoad { slot: at, rows, k_offset, word }
         };
         let loads = (0..each).map(load).collect();
@@ -242,7 +259,13 @@ impl<'k> StagedPanel<'k> {
         Some(self.source.table.as_ref()?.offset(at + self.loads.first()?.k_offset))
     }
 
-    /// The four words of every slot of the step at k = `at`. Indices past the end of K repeat others.
+    /// The words of a slot from the `first` on.
+    fn slot_words(&self, first: Val<'k>) -> Vec<Val<'k>> {
+        let vectors = (0..SLOT / self.source.per_word).step_by(4);
+        vectors.flat_map(|i| self.source.buffer.load_vec(if i == 0 { first } else { first + i }, 4)).collect()
+    }
+
+    /// The words of every slot of the step at k = `at`. Indices past the end of K repeat others.
     fn load(&self, at: Val<'k>) -> Vec<Val<'k>> {
         let source = &self.source;
         let within = |k_offset: Val<'k>, run: u32| {
@@ -270,17 +293,17 @@ impl<'k> StagedPanel<'k> {
             return words;
         }
         // The same for all invocations: a step on.
-        let on = at * source.k_stride / 2u32;
+        let on = at * source.k_stride / source.per_word;
         for load in &self.loads {
             if let (Some(word), false) = (load.word, source.tail) {
-                words.extend(source.buffer.load_vec(word + on, 4));
+                words.extend(self.slot_words(word + on));
                 continue;
             }
             let k_offset = at + load.k_offset;
             if source.whole {
                 let run = if self.measure.along == Axis::K { SLOT } else { 1 };
                 let element = load.rows[0] + within(k_offset, run) * source.k_stride;
-                words.extend(source.buffer.load_vec(element / 2u32, 4));
+                words.extend(self.slot_words(element / source.per_word));
                 continue;
             }
             let elements: Vec<Val<'k>> = match self.measure.along {
@@ -292,7 +315,10 @@ impl<'k> StagedPanel<'k> {
                 }
             };
             let elements: Vec<Val<'k>> = elements.into_iter().map(|e| source.buffer.load(e)).collect();
-            words.extend(elements.chunks(2).map(|pair| pair[0] | (pair[1] << 16u32)));
+            match source.per_word {
+                1 => words.extend(elements),
+                _ => words.extend(elements.chunks(2).map(|pair| pair[0] | (pair[1] << 16u32))),
+            }
         }
         words
     }
@@ -336,13 +362,25 @@ impl<'k> StagedPanel<'k> {
             } else if self.source.tail {
                 self.cut(at + load.k_offset, &mut words);
             }
-            let put = || self.shared.store_vec(load.slot, &words);
+            let put = || self.put_slot(load.slot, &words);
             // The last round may have slots for some invocations only.
             if (self.measure.lines * self.measure.slots).is_multiple_of(self.k.group()) {
                 put();
             } else {
                 self.k.if_(load.slot.lt(self.measure.len()), put);
             }
+        }
+    }
+
+    /// Puts the words of a slot into workgroup memory: as they are, or as the elements in them.
+    fn put_slot(&self, slot: Val<'k>, words: &[Val<'k>]) {
+        let elements: Vec<Val<'k>> = match self.shared.elem() {
+            Elem::F16 => words.iter().flat_map(|w| [w.unpack_half(0), w.unpack_half(1)]).collect(),
+            Elem::F32 => words.iter().map(|w| w.bitcast(Scalar::F32)).collect(),
+            _ => return self.shared.store_vec(slot, words),
+        };
+        for (i, element) in (0u32..).zip(elements) {
+            self.shared.store(slot * SLOT + i, element);
         }
     }
 
@@ -354,7 +392,11 @@ impl<'k> StagedPanel<'k> {
             words.iter_mut().for_each(|w| *w = inside.select(*w, zero));
             return;
         }
-        for (i, word) in words.iter_mut().enumerate() {
+        for (i, word) in (0u32..).zip(words.iter_mut()) {
+            if self.source.per_word == 1 {
+                *word = (k_offset + i).lt(self.source.k_size).select(*word, zero);
+                continue;
+            }
             let first = k_offset + 2 * i;
             let high = (first + 1u32).lt(self.source.k_size).select(*word & 0xffff_0000u32, zero);
             let low = first.lt(self.source.k_size).select(*word & 0xffffu32, zero);
@@ -382,6 +424,11 @@ impl<'k> StagedPanel<'k> {
         };
         // A is read by rows where K is the inner axis, and B where it is the outer one.
         let column_major = (self.measure.along == Axis::Outer) != transposed;
-        self.shared.load_matrix(ty, index, self.k.u32(pitch), column_major)
+        // Typed memory counts elements.
+        let (index, stride) = match self.shared.lanes() {
+            1 => (index * SLOT, pitch * SLOT),
+            _ => (index, pitch),
+        };
+        self.shared.load_matrix(ty, index, self.k.u32(stride), column_major)
     }
 }

@@ -3,21 +3,24 @@
 use olivine_ir::DType;
 use olivine_kernel::{Builder, Elem, Fragments, MatrixUse, Scalar, Shared, Target, Val};
 
-use crate::matmul::coop::{LANES, SIDE, matrix as matrix_of};
+use crate::matmul::coop::form::MatrixForm;
+use crate::matmul::coop::{SIDE, matrix as matrix_of};
 
-/// Slots of workgroup memory that so many subgroups take on the way to memory where there is no panel.
-pub(crate) fn store_slots(subgroups: u32) -> u32 {
-    StorePrecision::F32.pitch(2) * SIDE * subgroups
-}
+impl MatrixForm {
+    /// Slots of workgroup memory that so many subgroups take on the way to memory where there is no panel.
+    pub(crate) fn store_slots(self, subgroups: u32) -> u32 {
+        StorePrecision::F32.pitch(2 * self.side) * self.side * subgroups
+    }
 
-/// Slots that so many subgroups need at least.
-pub(crate) fn min_store_slots(subgroups: u32) -> u32 {
-    StorePrecision::F32.pitch(1) * SIDE * subgroups
+    /// Slots that so many subgroups need at least.
+    pub(crate) fn min_store_slots(self, subgroups: u32) -> u32 {
+        StorePrecision::F32.pitch(self.side) * self.side * subgroups
+    }
 }
 
 /// Slots of eight bytes that so many subgroups take on the way to memory as f16.
 pub(crate) fn f16_slots(subgroups: u32) -> u32 {
-    StorePrecision::F16.pitch(4) * SIDE * subgroups
+    StorePrecision::F16.pitch(4 * SIDE) * SIDE * subgroups
 }
 
 /// Bytes of workgroup memory of which two workgroups have room at once.
@@ -39,11 +42,11 @@ pub(crate) enum StorePrecision {
 }
 
 impl StorePrecision {
-    /// The stride of rows, in slots, for so many adjacent matrices: an odd multiple of 16 bytes.
-    fn pitch(self, matrices: u32) -> u32 {
+    /// The stride of rows of so many columns, in slots: an odd multiple of 16 bytes.
+    fn pitch(self, columns: u32) -> u32 {
         match self {
-            StorePrecision::F32 => matrices * SIDE / 4 + 1,
-            StorePrecision::F16 => matrices * SIDE / 4 + 2,
+            StorePrecision::F32 => columns / 4 + 1,
+            StorePrecision::F16 => columns / 4 + 2,
         }
     }
 }
@@ -51,7 +54,8 @@ impl StorePrecision {
 /// Memory that nobody else uses any more, and who comes through it.
 pub(crate) struct AccumulatorStore<'k> {
     pub(crate) k: &'k Builder,
-    /// Slots of four or, for f16, two words.
+    pub(crate) form: MatrixForm,
+    /// Slots of four or, for f16, two words; of four elements where memory is typed.
     pub(crate) memory: Shared<'k>,
     pub(crate) slots: u32,
     pub(crate) grain: StorePrecision,
@@ -65,8 +69,10 @@ pub(crate) struct AccumulatorStore<'k> {
 impl<'k> AccumulatorStore<'k> {
     /// Matrices that a subgroup's part holds side by side.
     pub(crate) fn at_once(&self) -> u32 {
-        let fits =
-            |matrices: &u32| self.grain.pitch(*matrices) * SIDE * self.subgroups * self.slices <= self.slots;
+        let side = self.form.side;
+        let fits = |matrices: &u32| {
+            self.grain.pitch(*matrices * side) * side * self.subgroups * self.slices <= self.slots
+        };
         [4, 2].into_iter().find(fits).unwrap_or(1)
     }
 
@@ -77,13 +83,18 @@ impl<'k> AccumulatorStore<'k> {
 
     /// Rounds in which invocations hand on so many matrices side by side, four columns of a row each time.
     fn waves(&self, matrices: u32) -> u32 {
-        (SIDE * matrices * SIDE / 4).div_ceil(LANES * self.slices)
+        self.runs(matrices).div_ceil(self.form.lanes * self.slices)
+    }
+
+    /// Runs of four columns of so many matrices.
+    fn runs(&self, matrices: u32) -> u32 {
+        self.form.side * matrices * self.form.side / 4
     }
 
     /// The row and the run of four columns that an invocation hands on in a round, counted from the matrices' first.
     fn place(&self, matrices: u32, round: Val<'k>) -> (Val<'k>, Val<'k>) {
-        let runs = matrices * SIDE / 4;
-        let number = round * (LANES * self.slices) + self.slice * LANES + self.k.lane();
+        let (runs, lanes) = (matrices * self.form.side / 4, self.form.lanes);
+        let number = round * (lanes * self.slices) + self.slice * lanes + self.k.lane();
         (number / runs, number % runs)
     }
 
@@ -133,9 +144,12 @@ impl<'k> AccumulatorStore<'k> {
         epilogue: impl Fn(Val<'k>, Val<'k>, &[Val<'k>], Option<&T>),
     ) {
         let k = self.k;
-        let count = matrices.len() as u32;
-        let pitch = self.grain.pitch(count);
-        let (each, all) = (pitch * SIDE, self.subgroups * pitch * SIDE);
+        let (count, side) = (matrices.len() as u32, self.form.side);
+        let pitch = self.grain.pitch(count * side);
+        let (each, all) = (pitch * side, self.subgroups * pitch * side);
+        // Typed memory counts elements, four to a slot.
+        let index = |slot: Val<'k>| if self.form.is_typed { slot * 4u32 } else { slot };
+        let stride = if self.form.is_typed { 4 * pitch } else { pitch };
         let first = self.subgroup * each;
         let mine = first + self.slice * all;
         for (i, matrix) in matrices.iter().enumerate() {
@@ -145,10 +159,13 @@ impl<'k> AccumulatorStore<'k> {
                     k.matrix_of(matrix_of(Elem::F16, MatrixUse::A), &matrix.matrix_parts())
                 }
             };
-            self.memory.store_matrix(mine + i as u32 * SIDE / 4, k.u32(pitch), false, matrix);
+            self.memory.store_matrix(index(mine + i as u32 * side / 4), k.u32(stride), false, matrix);
         }
         self.wait();
         let load = |at: Val<'k>| -> Vec<Val<'k>> {
+            if self.form.is_typed {
+                return (0..4u32).map(|i| self.memory.load(index(at) + i)).collect();
+            }
             let words = self.memory.load_vec(at).into_iter();
             match self.grain {
                 StorePrecision::F32 => words.map(|s| s.bitcast(Scalar::F32)).collect(),
@@ -159,8 +176,8 @@ impl<'k> AccumulatorStore<'k> {
             let (line, run) = self.place(count, round);
             let inside = (row + line).lt(end);
             // The last round may be of some subgroups only.
-            let whole = (SIDE * count * SIDE / 4).is_multiple_of(LANES * self.slices);
-            let inside = if whole { inside } else { inside & line.lt(SIDE) };
+            let whole = self.runs(count).is_multiple_of(self.form.lanes * self.slices);
+            let inside = if whole { inside } else { inside & line.lt(side) };
             k.if_(inside, || {
                 let mut sums = load(first + line * pitch + run);
                 for slice in 1..self.slices {

@@ -5,11 +5,12 @@ use std::collections::HashMap;
 use olivine_ir::op::{Arg, Binary, Instr, InstrOp, Region, ScalarOp};
 use olivine_ir::{DType, Dim, Shape, TensorType, ValueId, half};
 use olivine_kernel::interpret::{Device, interpret};
-use olivine_kernel::{Elem, Fragments, MatrixShape, Target as KernelTarget};
+use olivine_kernel::{Elem, Fragments, Kernel, MatrixShape, MatrixSupport, Target as KernelTarget};
 use olivine_program::{Addressing, DeviceCaps, DeviceKind};
 
 use crate::matmul::coop::blocks;
 use crate::matmul::coop::blocks::{CoopTile, OperandPath};
+use crate::matmul::coop::form::MatrixForm;
 use crate::matmul::epilogue::Destination;
 use crate::matmul::problem::Problem;
 use crate::matmul::{coop, split_k};
@@ -28,6 +29,7 @@ pub(crate) fn card() -> DeviceCaps {
         matrices: vec![shape(Elem::F16), shape(Elem::BF16)],
         max_invocations: 1024,
         shared_bytes: 49152,
+        matrix_support: MatrixSupport::Full,
         fragments: Some(Fragments::Quads),
         warpgroups: false,
     };
@@ -46,15 +48,36 @@ pub(crate) fn card() -> DeviceCaps {
     }
 }
 
+/// A device with square matrices of a side, held by so many lanes.
+pub(crate) fn other(side: u32, lanes: u32, matrix_support: MatrixSupport) -> DeviceCaps {
+    let shape = |operand| MatrixShape { operand, accumulator: Elem::F32, m: side, n: side, k: side };
+    let mut caps = card();
+    caps.target = KernelTarget {
+        subgroup: Some(lanes),
+        matrices: vec![shape(Elem::F16), shape(Elem::F32)],
+        matrix_support,
+        fragments: None,
+        shared_bytes: 32768,
+        ..caps.target
+    };
+    caps
+}
+
+/// Devices whose matrices are not those of a card: as Metal has them, as software devices do, and as WGSL has a card's.
+pub(crate) fn others() -> [DeviceCaps; 3] {
+    [(8, 32), (8, 8), (16, 32)].map(|(side, lanes)| other(side, lanes, MatrixSupport::Basic))
+}
+
 /// A small whole number that differs from its neighbours.
 pub(crate) fn number(i: usize, skew: usize) -> f32 {
     ((i * 7 + i / 5 * 3 + skew) % 9) as f32 - 4.0
 }
 
-pub(crate) fn bits(dtype: DType, x: f32) -> [u8; 2] {
+pub(crate) fn bits(dtype: DType, x: f32) -> Vec<u8> {
     match dtype {
-        DType::F16 => half::f16::from_f32(x).to_le_bytes(),
-        _ => half::bf16::from_f32(x).to_le_bytes(),
+        DType::F16 => half::f16::from_f32(x).to_le_bytes().to_vec(),
+        DType::F32 => x.to_le_bytes().to_vec(),
+        _ => half::bf16::from_f32(x).to_le_bytes().to_vec(),
     }
 }
 
@@ -70,8 +93,21 @@ pub(crate) fn operand(dtype: DType, id: u32, dims: [usize; 2], strides: [i64; 2]
     }
 }
 
-/// What memory holds after all dispatches; values are given from the first on.
+/// What memory holds after all dispatches, interpreted; values are given from the first on.
 pub(crate) fn run<const N: usize>(site: &Site<'_>, given: [Vec<u8>; N]) -> HashMap<Memory, Vec<u8>> {
+    run_by(site, given, |kernel, groups, buffers, params| {
+        olivine_kernel::validate(kernel, &site.caps.target).unwrap();
+        let lanes = site.caps.target.subgroup.unwrap_or(32);
+        interpret(kernel, lanes, groups, buffers, params, Device::EXACT).unwrap();
+    })
+}
+
+/// The same, each dispatch run by `launch`.
+pub(crate) fn run_by<const N: usize>(
+    site: &Site<'_>,
+    given: [Vec<u8>; N],
+    launch: impl Fn(&Kernel, [u32; 3], &mut [Vec<u8>], &[u32]),
+) -> HashMap<Memory, Vec<u8>> {
     let values = (0..).map(|id| Memory::Value(ValueId::new(id)));
     let mut memory: HashMap<Memory, Vec<u8>> = values.zip(given).collect();
     for emitted in &site.emitted {
@@ -79,14 +115,14 @@ pub(crate) fn run<const N: usize>(site: &Site<'_>, given: [Vec<u8>; N]) -> HashM
         for arg in &emitted.bound.args {
             let fresh = || match arg {
                 Memory::Scratch { bytes, .. } => vec![0xff; bytes.dim().specialize().unwrap()],
-                Memory::Constant(i) => site.constants[*i].data().as_bytes().to_vec(),
+                Memory::Prepacked(i) => vec![0xff; site.prepacked[*i].bytes as usize],
+                Memory::Constant(i) => site.constants[*i].now().data().as_bytes().to_vec(),
                 other => panic!("{other:?}"),
             };
             buffers.push(memory.entry(*arg).or_insert_with(fresh).clone());
         }
         let params = emitted.bound.words();
-        interpret(&emitted.kernel, 32, emitted.group_numbers(), &mut buffers, &params, Device::EXACT)
-            .unwrap();
+        launch(&emitted.kernel, emitted.group_numbers(), &mut buffers, &params);
         for (arg, buffer) in emitted.bound.args.iter().zip(buffers) {
             memory.insert(*arg, buffer);
         }
@@ -138,8 +174,19 @@ fn check(dtype: DType, sizes: [usize; 3], turned: bool, blocks: CoopTile, splits
     check_end(dtype, sizes, turned, blocks, splits, End::Nothing);
 }
 
-fn check_end(dtype: DType, [m, n, k]: [usize; 3], turned: bool, blocks: CoopTile, splits: usize, end: End) {
-    let caps = card();
+fn check_end(dtype: DType, sizes: [usize; 3], turned: bool, blocks: CoopTile, splits: usize, end: End) {
+    check_on(&card(), dtype, sizes, turned, blocks, splits, end);
+}
+
+fn check_on(
+    caps: &DeviceCaps,
+    dtype: DType,
+    [m, n, k]: [usize; 3],
+    turned: bool,
+    blocks: CoopTile,
+    splits: usize,
+    end: End,
+) {
     let a = operand(dtype, 0, [m, k], [k as i64, 1]);
     let b_strides = if turned { [1, k as i64] } else { [n as i64, 1] };
     let b = operand(dtype, 1, [k, n], b_strides);
@@ -155,7 +202,7 @@ fn check_end(dtype: DType, [m, n, k]: [usize; 3], turned: bool, blocks: CoopTile
         End::Long => vec![bias],
     };
     let operands: Vec<Operand> = [a, b].into_iter().chain(extras.clone()).collect();
-    let mut site = Site::new(&caps, operands.clone(), vec![target.clone()]);
+    let mut site = Site::new(caps, operands.clone(), vec![target.clone()]);
     let region = end.region();
     let problem = Problem::new(&operands, &target, region.as_ref()).unwrap();
     let parts = (splits > 1).then(|| site.scratch((m * n * splits * 4) as u64));
@@ -167,7 +214,8 @@ fn check_end(dtype: DType, [m, n, k]: [usize; 3], turned: bool, blocks: CoopTile
     let fill = |count: usize, skew: usize| -> Vec<u8> {
         (0..count).flat_map(|i| bits(dtype, number(i, skew))).collect()
     };
-    let given = [fill(m * k, 0), fill(k * n, 5), vec![0xff; 2 * m * n], fill(n, 2), fill(m * n, 3)];
+    let size = dtype.size();
+    let given = [fill(m * k, 0), fill(k * n, 5), vec![0xff; size * m * n], fill(n, 2), fill(m * n, 3)];
     let memory = run(&site, given);
     let found = &memory[&Memory::Value(ValueId::new(2))];
     for i in 0..m {
@@ -175,9 +223,9 @@ fn check_end(dtype: DType, [m, n, k]: [usize; 3], turned: bool, blocks: CoopTile
             let y = |l: usize| number(if turned { j * k + l } else { l * n + j }, 5);
             let sum: f32 = (0..k).map(|l| number(i * k + l, 0) * y(l)).sum();
             let want = end.of(sum, number(j, 2), number(i * n + j, 3));
-            let at = 2 * (i * n + j);
+            let at = size * (i * n + j);
             let what = format!("{blocks:?}, {end:?}: row {i}, column {j} of {m}x{n}x{k}");
-            assert_eq!(found[at..at + 2], bits(dtype, want), "{what}");
+            assert_eq!(found[at..at + size], bits(dtype, want), "{what}");
         }
     }
 }
@@ -193,7 +241,41 @@ pub(crate) const SMALL: CoopTile = CoopTile {
     band: 8,
     ways: (OperandPath::Staged, OperandPath::Staged),
     ahead: 1,
+    form: MatrixForm::CARD,
 };
+
+#[test]
+fn matrices_of_other_forms_give_the_sums() {
+    for caps in others() {
+        for (dtype, elem) in [(DType::F16, Elem::F16), (DType::F32, Elem::F32)] {
+            let Some(form) = MatrixForm::of(elem, &caps.target) else { continue };
+            for (blocks, splits) in [
+                (SMALL, 1),
+                (CoopTile { m: 32, n: 32, rows: 16, columns: 16, ..SMALL }, 2),
+                (CoopTile { m: 32, n: 32, slices: 2, ..SMALL }, 1),
+                (CoopTile { m: 32, rows: 16, carry: true, ..SMALL }, 1),
+            ] {
+                let blocks = CoopTile { form, ..blocks };
+                check_on(&caps, dtype, [72, 104, 96], false, blocks, splits, End::Nothing);
+                check_on(&caps, dtype, [37, 45, 50], true, blocks, splits, End::Nothing);
+                if dtype == DType::F16 {
+                    check_on(&caps, dtype, [40, 72, 40], false, blocks, splits, End::Added);
+                    check_on(&caps, dtype, [40, 72, 40], true, blocks, splits, End::Long);
+                }
+            }
+        }
+    }
+    assert_eq!(MatrixForm::of(Elem::F32, &other(8, 8, MatrixSupport::Full).target), None);
+}
+
+#[test]
+fn devices_with_matrices_of_other_forms_have_blocks_for_every_shape() {
+    for caps in others() {
+        assert_eq!(chosen([1024, 1024, 1024], false, &caps), "64x64/32x32x1/32/8/ss1 s1");
+        assert_eq!(chosen([20, 20, 20], true, &caps), "32x32/16x16x1/32/8/ss1 s1");
+        assert_eq!(chosen([64, 64, 4096], true, &caps), "32x32/16x16x1/32/8/ss1 s4");
+    }
+}
 
 #[test]
 fn blocks_of_every_form_give_the_sums() {

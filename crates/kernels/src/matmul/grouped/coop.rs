@@ -9,9 +9,10 @@ use crate::launch::Launch;
 use crate::math;
 use crate::matmul::coop::block_store::{leave, store_block};
 use crate::matmul::coop::blocks::{CoopTile, OperandPath};
+use crate::matmul::coop::form::MatrixForm;
+use crate::matmul::coop::multiply;
 use crate::matmul::coop::operands::{DeclaredOperand, KLoop, OperandLoader, PreparedOperand, SubgroupSpan};
 use crate::matmul::coop::staging::{PanelLayout, StagedPanel, StridedOperand};
-use crate::matmul::coop::{LANES, SIDE, matrix, multiply};
 use crate::matmul::epilogue::{BatchOffset, Destination, Epilogue};
 use crate::matmul::grouped::sort::{ENTRY, Sorted};
 use crate::matmul::problem::{Axis, Experts, Problem};
@@ -51,6 +52,7 @@ pub(crate) const TALL: GroupedTile = GroupedTile {
         k_step: 128,
         carry: false,
         band: 1,
+        form: MatrixForm::CARD,
         ways: (OperandPath::Staged, OperandPath::Packed),
         ahead: 1,
     },
@@ -92,12 +94,11 @@ pub(crate) const PLAIN: GroupedTile =
 
 /// The blocks for a matmul, if matrices serve it.
 pub(crate) fn choose(problem: &Problem<'_>, experts: &Experts, site: &mut Site<'_>) -> Option<GroupedTile> {
-    let target = &site.caps.target;
     let halves = matches!(problem.dtype(), DType::F16 | DType::BF16);
-    let offered = target.multiplies(math::elem(problem.dtype()), Elem::F32, [SIDE, SIDE, SIDE]);
+    let form = MatrixForm::of(math::elem(problem.dtype()), &site.caps.target)?;
     // An order is one of rows, which must be contiguous along K.
     let ordered = problem.a.along(problem.m, problem.k) == Axis::K;
-    if !halves || !offered || target.subgroup != Some(LANES) || !ordered {
+    if !halves || !ordered {
         return None;
     }
     let stored = problem.b.operand.stored && problem.packed.is_none();
@@ -112,6 +113,8 @@ pub(crate) fn choose(problem: &Problem<'_>, experts: &Experts, site: &mut Site<'
     // Rows of an expert.
     let each = [24, 80].into_iter().filter(|rows| problem.m >= rows * experts.count).count();
     let given = match each {
+        // Large blocks would not stay in the registers of subgroups with few matrices.
+        _ if form != MatrixForm::CARD => [MEDIUM, PLAIN, PLAIN, PLAIN],
         0 => [FLAT_GIVEN, MEDIUM, LARGE, PLAIN],
         1 => [MEDIUM, LARGE, FLAT_GIVEN, PLAIN],
         _ => [LARGE, MEDIUM, FLAT_GIVEN, PLAIN],
@@ -120,7 +123,9 @@ pub(crate) fn choose(problem: &Problem<'_>, experts: &Experts, site: &mut Site<'
         [128, 64, 32].map(|k_step| GroupedTile { blocks: CoopTile { k_step, ..cut.blocks }, ..cut })
     };
     let packed = if each == 0 { [FLAT, TALL] } else { [TALL, FLAT] };
-    let preferred = packed.into_iter().flat_map(in_steps).chain(given);
+    let packed = packed.into_iter().filter(|_| form == MatrixForm::CARD);
+    let with_form = |cut: GroupedTile| GroupedTile { blocks: CoopTile { form, ..cut.blocks }, ..cut };
+    let preferred = packed.flat_map(in_steps).chain(given).map(with_form);
     let candidates: Vec<GroupedTile> = preferred.filter(fits).collect();
     let default = candidates.first().copied()?;
     let m = rounded(recorded_class(problem.m, site.is_tuned(FAMILY)));
@@ -165,7 +170,8 @@ pub(crate) fn emit(
     let (expert, first) = (entries.load_uniform(entry), entries.load_uniform(entry + 1u32));
     let end = entries.load_uniform(entry + 2u32);
     let slots = PanelLayout::new(rows.along, blocks.m, blocks.k_step).len();
-    let memory = k.shared(Elem::U32, 4, slots);
+    let (form, elem) = (blocks.form, math::elem(problem.dtype()));
+    let memory = form.panel(&k, elem, slots);
     // Blocks of each height are code of their own.
     for m in (height..=blocks.m).step_by(height as usize) {
         let above = first + (m - height);
@@ -192,13 +198,13 @@ pub(crate) fn emit(
             let k_end = known.select(all, k.u32(0));
             let past = if tail { (k_end + (step - 1)) / step * step } else { k_end };
             let (start, from) = (k.u32(0), slice * own);
-            let k_loop = KLoop { start, end: k_end, past, all, step, from, own, ahead: blocks.ahead, tail };
-            let elem = math::elem(problem.dtype());
+            let ahead = blocks.ahead;
+            let k_loop = KLoop { start, end: k_end, past, all, step, from, own, ahead, tail, form };
             let a = {
                 let measure = PanelLayout::new(rows.along, m, step);
                 let source = rows.source(offsets.0, all, tail);
                 let words = StagedPanel::new(&k, memory, source, &down, measure, start);
-                let (ty, count) = (matrix(elem, MatrixUse::A), part / SIDE);
+                let (ty, count) = (form.matrix(elem, MatrixUse::A), part / form.side);
                 OperandLoader::Panel { words, memory, slots, mine: (mine, from), ty, count }
             };
             let b_loop = match weights {
@@ -207,11 +213,11 @@ pub(crate) fn emit(
             };
             let per_expert = if problem.packed.is_some() { n } else { all * n };
             let b_base = offsets.1 + number * per_expert;
-            let b = OperandLoader::new(&k, &weights, matrix(elem, MatrixUse::B), &wide, &b_loop, b_base);
-            let sums = multiply(&k, (&a, &b), (part / SIDE, columns / SIDE), &k_loop);
+            let b = OperandLoader::new(&k, &weights, form.matrix(elem, MatrixUse::B), &wide, &b_loop, b_base);
+            let sums = multiply(&k, (&a, &b), (part / form.side, columns / form.side), &k_loop);
             let base = BatchOffset { out: k.u32(0), extras: extras.clone() };
-            let out = leave(&k, [&a, &b], (subgroup, slice), (parts, blocks.slices));
-            let sums = (sums.as_slice(), columns / SIDE);
+            let out = leave(&k, form, [&a, &b], (subgroup, slice), (parts, blocks.slices));
+            let sums = (sums.as_slice(), columns / form.side);
             let (row, column) = (first + mine, column + wide.mine);
             store_block(&out, sums, (row, end), column, epilogue.is_heavy(), |row, column, sums| {
                 epilogue.store(&base, order.load(row), column, sums);

@@ -103,6 +103,7 @@ fn problem_of(x: &Operand, w: &Operand, ids: &Operand, target: Target) -> Result
         out: (n.into(), Dim::ONE),
         experts: Some(Experts { ids: ids.clone(), count }),
         bias: false,
+        result: x.ty.dtype,
         pairs: false,
         taps: None,
         packed: None,

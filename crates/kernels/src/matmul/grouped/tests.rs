@@ -1,10 +1,13 @@
 //! Grouped matmuls by cooperative matrices, run by the interpreter and held against sums.
 
 use olivine_ir::{DType, Dim, Shape, TensorType, ValueId};
+use olivine_kernel::Elem;
+use olivine_program::DeviceCaps;
 
 use super::*;
 use crate::matmul::coop::blocks::CoopTile;
-use crate::matmul::coop::tests::{bits, card, number, run};
+use crate::matmul::coop::form::MatrixForm;
+use crate::matmul::coop::tests::{bits, card, number, others, run};
 use crate::matmul::grouped::coop::{FLAT, GroupedTile, LARGE, MEDIUM, PLAIN, TALL};
 use crate::site::{Memory, Operand, Target};
 
@@ -24,15 +27,18 @@ fn expert(row: usize, count: usize) -> i32 {
 }
 
 /// Runs `[m, k]` by `count` matrices `[k, n]`.
-fn check(dtype: DType, [m, n, k, count]: [usize; 4], cut: GroupedTile) {
-    let caps = card();
+fn check(dtype: DType, sizes: [usize; 4], cut: GroupedTile) {
+    check_on(&card(), dtype, sizes, cut);
+}
+
+fn check_on(caps: &DeviceCaps, dtype: DType, [m, n, k, count]: [usize; 4], cut: GroupedTile) {
     let (x, w) = (operand(dtype, 0, &[m, k], false), operand(dtype, 1, &[count, k, n], false));
     let ids = operand(DType::I32, 2, &[m], false);
     let target = Target {
         ty: TensorType::new(dtype, Shape::new(&[m, n]).unwrap()),
         memory: Memory::Value(ValueId::new(3)),
     };
-    let mut site = Site::new(&caps, vec![x.clone(), w.clone(), ids.clone()], vec![target.clone()]);
+    let mut site = Site::new(caps, vec![x.clone(), w.clone(), ids.clone()], vec![target.clone()]);
     let problem = problem_of(&x, &w, &ids, target).unwrap();
     let experts = Experts { ids, count };
     let sorted = sort(&experts, m, cut.blocks.m, &mut site).unwrap();
@@ -65,6 +71,17 @@ fn rows_of_any_expert_and_of_none_get_their_sums_in_blocks_of_every_form() {
     }
     let small = CoopTile { m: 32, n: 64, rows: 32, columns: 32, k_step: 32, ..TALL.blocks };
     check(DType::F16, [60, 24, 64, 9], GroupedTile { blocks: small, height: 16 });
+}
+
+#[test]
+fn matrices_of_other_forms_give_the_sums() {
+    for caps in others() {
+        let form = MatrixForm::of(Elem::F16, &caps.target).unwrap();
+        for cut in [MEDIUM, PLAIN] {
+            let cut = GroupedTile { blocks: CoopTile { form, ..cut.blocks }, ..cut };
+            check_on(&caps, DType::F16, [100, 40, 72, 5], cut);
+        }
+    }
 }
 
 /// What a grouped matmul of f16 gets, as text.

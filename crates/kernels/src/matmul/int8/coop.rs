@@ -61,7 +61,7 @@ pub(crate) struct Sizes {
 
 /// The blocks for a matmul; `None` where the device has no such matrices, or too little would come of them.
 pub(crate) fn choose(sizes: Sizes, caps: &DeviceCaps) -> Option<Int8CoopTile> {
-    let offered = caps.target.multiplies(Elem::I8, Elem::I32, [SIDE, SIDE, PACK_K]);
+    let offered = caps.target.multiplies_fully(Elem::I8, Elem::I32, [SIDE, SIDE, PACK_K]);
     let pointers = matches!(caps.addressing, Addressing::Pointers);
     let subgroups = caps.target.subgroup == Some(LANES);
     if !(offered && pointers && subgroups) || sizes.m <= 8 || sizes.n <= 8 || sizes.k < PACK_K as usize {

@@ -54,7 +54,7 @@ const OUT_PITCH: u32 = SIDE / 4 + 1;
 /// How a matmul is divided; `None` where other kernels serve it.
 pub(crate) fn choose(problem: &Problem<'_>, shape: &Shape, caps: &DeviceCaps) -> Option<SmallMCoop> {
     let elem = math::elem(problem.dtype());
-    let offered = caps.target.multiplies(elem, Elem::F32, [SIDE, SIDE, SIDE]);
+    let offered = caps.target.multiplies_fully(elem, Elem::F32, [SIDE, SIDE, SIDE]);
     let device = offered
         && matches!(caps.addressing, Addressing::Pointers)
         && !matches!(caps.kind, DeviceKind::Cpu)

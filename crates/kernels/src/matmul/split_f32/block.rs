@@ -2,8 +2,9 @@
 
 use olivine_kernel::{Builder, Elem, MatrixType, MatrixUse, SubgroupOp, Val, Var};
 
+use crate::matmul::coop::form::MatrixForm;
 use crate::matmul::coop::staging::{PanelLayout, StagedPanel};
-use crate::matmul::coop::store::{AccumulatorStore, StorePrecision, min_store_slots};
+use crate::matmul::coop::store::{AccumulatorStore, StorePrecision};
 use crate::matmul::epilogue::{BatchOffset, Epilogue};
 use crate::matmul::problem::Axis;
 use crate::matmul::split_f32::convert::ConvertedPanel;
@@ -44,7 +45,7 @@ pub(crate) fn multiply<'k>(
     let a_measure = PanelLayout::new(a_along, blocks.m, 2 * blocks.k);
     let subgroups = blocks.group() / LANES;
     // The panel's memory serves the accumulators that are stored as well.
-    let slots = a_measure.len().max(min_store_slots(subgroups));
+    let slots = a_measure.len().max(MatrixForm::CARD.min_store_slots(subgroups));
     let a_memory = k.shared(Elem::U32, 4, slots);
     let subgroup = k.subgroup_id();
     let across = blocks.n / blocks.columns;
@@ -118,6 +119,7 @@ pub(crate) fn multiply<'k>(
     let store = || {
         let out = AccumulatorStore {
             k,
+            form: MatrixForm::CARD,
             memory: a_memory,
             slots,
             grain: StorePrecision::F32,

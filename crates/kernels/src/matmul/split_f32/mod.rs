@@ -82,7 +82,7 @@ impl SplitF32Tile {
 
 /// How a matmul of f32 is done by matrices of f16; `None` where other kernels serve it.
 pub(crate) fn choose(problem: &Problem<'_>, shape: &Shape, caps: &DeviceCaps) -> Option<SplitF32Config> {
-    let offered = caps.target.multiplies(Elem::F16, Elem::F32, [SIDE, SIDE, SIDE]);
+    let offered = caps.target.multiplies_fully(Elem::F16, Elem::F32, [SIDE, SIDE, SIDE]);
     let roomy = caps.target.max_invocations >= 256 && caps.target.shared_bytes >= 48 << 10;
     let plain = problem.experts.is_none() && problem.taps.is_none();
     if !(problem.dtype() == DType::F32 && offered && roomy && plain) || caps.target.subgroup != Some(LANES) {

@@ -87,6 +87,7 @@ impl<'k> SplitMatrix<'k> {
 
     pub(crate) fn source(&self) -> StagedOperand<'k> {
         StagedOperand {
+            per_word: 2,
             buffer: self.words,
             whole: true,
             outer: self.outer,

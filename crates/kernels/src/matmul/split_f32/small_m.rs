@@ -18,7 +18,8 @@ use olivine_program::DeviceCaps;
 
 use crate::launch::Launch;
 use crate::matmul::choice::{Shape, busy};
-use crate::matmul::coop::store::{AccumulatorStore, StorePrecision, min_store_slots};
+use crate::matmul::coop::form::MatrixForm;
+use crate::matmul::coop::store::{AccumulatorStore, StorePrecision};
 use crate::matmul::epilogue::{BatchOffset, Destination, Epilogue};
 use crate::matmul::problem::{Axis, Problem};
 use crate::matmul::split_f32::operands::{DeclaredSplit, DirectFragments, SplitMatrix, UnsplitB};
@@ -354,10 +355,11 @@ fn multiply<'k>(k: &'k Builder, cut: SplitF32SmallM, work: &SubgroupWork<'k>, ep
     let marked = most.get().ge(LIMIT) | has_mark(k, cut, work, column);
     let marked = marked.select(k.u32(1), k.u32(0));
     let marked = k.group_reduce_with(marked, |a, b| a | b).ne(0);
-    let slots = cut.slots().max(min_store_slots(cut.slices));
+    let slots = cut.slots().max(MatrixForm::CARD.min_store_slots(cut.slices));
     let memory = k.shared(Elem::U32, 4, slots);
     let out = AccumulatorStore {
         k,
+        form: MatrixForm::CARD,
         memory,
         slots,
         grain: StorePrecision::F32,

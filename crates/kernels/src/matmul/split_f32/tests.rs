@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use olivine_ir::{DType, Dim, Shape as Dims, TensorType, ValueId};
 use olivine_kernel::interpret::{Device, interpret};
-use olivine_kernel::{Elem, Fragments, MatrixShape, Target as Features};
+use olivine_kernel::{Elem, Fragments, MatrixShape, MatrixSupport, Target as Features};
 use olivine_program::{Addressing, DeviceCaps, DeviceKind};
 
 use crate::matmul::epilogue::Destination;
@@ -27,6 +27,7 @@ fn card() -> DeviceCaps {
         matrices: vec![shape],
         max_invocations: 1024,
         shared_bytes: 49152,
+        matrix_support: MatrixSupport::Full,
         fragments: Some(Fragments::Quads),
         warpgroups: false,
     };

@@ -6,8 +6,8 @@ use crate::launch::Launch;
 use crate::math;
 use crate::matmul::coop::block_store::{leave, store_block};
 use crate::matmul::coop::blocks::CoopTile;
+use crate::matmul::coop::multiply;
 use crate::matmul::coop::operands::{DeclaredOperand, KLoop, OperandLoader, PreparedOperand, SubgroupSpan};
-use crate::matmul::coop::{SIDE, matrix, multiply};
 use crate::matmul::epilogue::{BatchOffset, Destination, Epilogue};
 use crate::matmul::problem::Problem;
 use crate::matmul::stream_k::{Segment, StreamK, TileOrigin, keep};
@@ -61,18 +61,18 @@ pub(crate) fn emit(
             block: blocks.n,
             part: columns,
         };
-        let own = step / blocks.slices;
+        let (own, form) = (step / blocks.slices, blocks.form);
         let from = slice * own;
         let past = if tail { (end + (step - 1)) / step * step } else { end };
-        let k_loop = KLoop { start, end, past, all, step, from, own, ahead: blocks.ahead, tail };
+        let k_loop = KLoop { start, end, past, all, step, from, own, ahead: blocks.ahead, tail, form };
         let elem = math::elem(problem.dtype());
-        let a = OperandLoader::new(&k, &a, matrix(elem, MatrixUse::A), &down, &k_loop, at[0]);
-        let b = OperandLoader::new(&k, &b, matrix(elem, MatrixUse::B), &wide, &k_loop, at[1]);
-        let sums = multiply(&k, (&a, &b), (rows / SIDE, columns / SIDE), &k_loop);
+        let a = OperandLoader::new(&k, &a, form.matrix(elem, MatrixUse::A), &down, &k_loop, at[0]);
+        let b = OperandLoader::new(&k, &b, form.matrix(elem, MatrixUse::B), &wide, &k_loop, at[1]);
+        let sums = multiply(&k, (&a, &b), (rows / form.side, columns / form.side), &k_loop);
         let base = BatchOffset { out: rest * m * n, extras: at[2..].to_vec() };
-        let out = leave(&k, [&a, &b], (subgroup, slice), (subgroups, blocks.slices));
+        let out = leave(&k, form, [&a, &b], (subgroup, slice), (subgroups, blocks.slices));
         let (row, column) = (first.0 + down.mine, first.1 + wide.mine);
-        let sums = (sums.as_slice(), columns / SIDE);
+        let sums = (sums.as_slice(), columns / form.side);
         k.if_else(
             is_whole,
             || {

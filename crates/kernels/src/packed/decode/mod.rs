@@ -95,6 +95,17 @@ impl<'k> Quants<'k> {
         }
     }
 
+    /// Four as floats, from a multiple of four on.
+    fn four(&self, number: usize) -> Vec<Val<'k>> {
+        match self {
+            Quants::Bytes { words, shift, width, bias } => {
+                bits::bytes(words[number], (*shift, *width), *bias)
+            }
+            Quants::Signed(words) => bits::signed_bytes(words[number]),
+            Quants::Floats(values) => values[4 * number..4 * number + 4].to_vec(),
+        }
+    }
+
     /// Words of four signed bytes and what is to be subtracted from each byte; `None` of floats.
     pub(crate) fn integers(&self) -> Option<(Vec<Val<'k>>, i32)> {
         match self {
@@ -131,13 +142,23 @@ impl<'k> Group<'k> {
 
     /// The elements as the format defines them.
     pub(crate) fn values(&self) -> Vec<Val<'k>> {
-        let value = |q: Val<'k>| {
-            let q = if self.unit == 1.0 { q } else { q * self.unit };
-            let q = self.zero.map_or(q, |zero| q - zero);
-            let q = self.scale.map_or(q, |scale| q * scale);
-            self.add.map_or(q, |add| q + add)
+        self.q.floats().into_iter().map(|q| self.value(q)).collect()
+    }
+
+    /// Four of them, from a multiple of four on, rounded once after the scale: for those who round them to 16 bits.
+    pub(crate) fn four(&self, number: usize) -> Vec<Val<'k>> {
+        let value = |q: Val<'k>| match (self.scale, self.add) {
+            (Some(scale), Some(add)) if self.unit == 1.0 && self.zero.is_none() => q.fma(scale, add),
+            _ => self.value(q),
         };
-        self.q.floats().into_iter().map(value).collect()
+        self.q.four(number).into_iter().map(value).collect()
+    }
+
+    fn value(&self, q: Val<'k>) -> Val<'k> {
+        let q = if self.unit == 1.0 { q } else { q * self.unit };
+        let q = self.zero.map_or(q, |zero| q - zero);
+        let q = self.scale.map_or(q, |scale| q * scale);
+        self.add.map_or(q, |add| q + add)
     }
 
     /// The sum of products with x, given the sum of x as well.

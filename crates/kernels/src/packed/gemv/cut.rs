@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use olivine_kernel::Elem;
+use olivine_kernel::{Elem, Target};
 use olivine_program::DeviceCaps;
 
 use crate::math;
@@ -29,8 +29,6 @@ pub(crate) struct GemvCut {
     pub(crate) unroll: u32,
     /// Rows of the weight of a workgroup, a multiple of `lines · unroll`.
     pub(crate) span: u32,
-    /// Parts of K, each with workgroups of its own.
-    pub(crate) splits: u32,
     /// Digits of x, which is made integers then; 0 if it stays floats.
     pub(crate) digits: u32,
 }
@@ -41,6 +39,34 @@ impl GemvCut {
         self.width * self.run * self.runs
     }
 
+    /// Whether each workgroup makes the digits of x itself, in its memory: that costs less than a dispatch and a barrier. Tables of the
+    /// weight and sums have room beside them.
+    pub(crate) fn makes_digits(self, weight: &Weight, k: usize, target: &Target) -> bool {
+        let words = k.next_multiple_of(self.chunk() as usize) / 4 * self.digits as usize;
+        let bytes = 4 * self.rows as usize * (words + k.div_ceil(self.run as usize));
+        let table = 4 * weight.table_words() as usize;
+        self.digits > 0 && bytes + table <= target.shared_bytes as usize / 3 * 2
+    }
+
+    /// The same for as many columns in pairs, one of each of two weights.
+    pub(crate) fn of_pairs(self) -> Self {
+        let unroll = (self.unroll / 2).max(1);
+        let span = self.span.div_ceil(2).next_multiple_of(self.lines * unroll);
+        GemvCut { unroll, span, ..self }
+    }
+
+    /// Whether rows of the weight are loaded before they are needed, the next ones while some are multiplied: where registers have room
+    /// for both.
+    pub(crate) fn loads_ahead(self, weight: &Weight) -> bool {
+        self.rows == 1 && self.group() * self.registers(weight, 2 * self.unroll) <= REGISTERS_OF_PROCESSOR
+    }
+
+    /// About how many registers an invocation needs that has the loads of so many rows.
+    fn registers(self, weight: &Weight, unroll: u32) -> u32 {
+        let x = self.rows * self.run * self.runs * if self.digits == 0 { 4 } else { self.digits } / 4;
+        x + unroll * self.runs * weight.run_words(self.run) + OTHER_REGISTERS
+    }
+
     /// Invocations of a workgroup.
     pub(crate) fn group(self) -> u32 {
         self.width * self.clusters * self.lines
@@ -49,8 +75,8 @@ impl GemvCut {
 
 impl fmt::Display for GemvCut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let GemvCut { rows, run, runs, width, clusters, lines, unroll, span, splits, digits } = self;
-        write!(f, "r{rows} {run}x{runs} w{width}x{clusters}x{lines} u{unroll}/{span} s{splits} d{digits}")
+        let GemvCut { rows, run, runs, width, clusters, lines, unroll, span, digits } = self;
+        write!(f, "r{rows} {run}x{runs} w{width}x{clusters}x{lines} u{unroll}/{span} d{digits}")
     }
 }
 
@@ -58,10 +84,15 @@ impl fmt::Display for GemvCut {
 const REGISTERS: u32 = 64;
 
 /// How many digits x is made of, if the device multiplies integers and the weight has them; 0 otherwise.
-pub(crate) fn digits(problem: &Problem<'_>, weight: &Weight, caps: &DeviceCaps) -> u32 {
+/// `fast` says that as many bits as f16 has are enough.
+pub(crate) fn digits(problem: &Problem<'_>, weight: &Weight, fast: bool, caps: &DeviceCaps) -> u32 {
     let elem = math::elem(problem.dtype());
     let known = matches!(elem, Elem::F16 | Elem::BF16 | Elem::F32) && caps.target.packed_dot;
-    if known && weight.integer_run().is_some() { digits::count(elem) } else { 0 }
+    match known && weight.integer_run().is_some() {
+        true if fast => digits::count(Elem::F16),
+        true => digits::count(elem),
+        false => 0,
+    }
 }
 
 /// The default for a matmul of `m` by `n` by `k`, `batches` times.
@@ -87,13 +118,15 @@ pub(crate) fn choose(
     let width = caps.target.subgroup.unwrap_or(16).clamp(4, 32);
     let unroll = match weight.run_words(run) {
         _ if short => 1,
+        // One group of rows is loaded while another is multiplied.
+        12.. if digits > 0 && rows == 1 => 2,
         // What is loaded takes so many registers that few invocations would fit.
         12.. if digits > 0 => 1,
         _ if copied => 2,
         _ => 4,
     };
     let lines = if copied && !short { 4 } else { 1 };
-    let cut = GemvCut { rows, run, runs, width, clusters: 16, lines, unroll, span: 0, splits: 1, digits };
+    let cut = GemvCut { rows, run, runs, width, clusters: 16, lines, unroll, span: 0, digits };
     fit(weight, cut, (m, n, k), batches, caps)
 }
 
@@ -105,9 +138,13 @@ fn elements(digits: u32, words: u32) -> u32 {
 /// Registers of an invocation that x and loads may take, and what it has beside them.
 const MOST_REGISTERS: u32 = 200;
 const OTHER_REGISTERS: u32 = 40;
-/// Invocations that keep a processor busy, of kernels that read digits and of those that make x ready themselves.
+/// Registers of a processor, and an eighth more, since the counts are rough.
+const REGISTERS_OF_PROCESSOR: u32 = (1 << 16) + (1 << 13);
+/// Invocations that keep a processor busy, of kernels that read digits and of those that make x ready in registers.
 const BUSY: u32 = 768;
 const BUSY_WITH_X: u32 = 224;
+/// Invocations of a workgroup that makes digits: as many rows of the weight as it can share them.
+const MAKES_DIGITS: u32 = 512;
 /// Invocations of the largest workgroup, each with at least 72 registers.
 const MOST_INVOCATIONS: u32 = 896;
 
@@ -126,9 +163,7 @@ fn fit(
         cut.runs /= 2;
     }
     // Kernels with many rows of x have less in flight.
-    let x = cut.rows * cut.run * cut.runs * if cut.digits == 0 { 4 } else { cut.digits } / 4;
-    let registers = |unroll: u32| x + unroll * cut.runs * weight.run_words(cut.run) + OTHER_REGISTERS;
-    while cut.unroll > 1 && registers(cut.unroll) > MOST_REGISTERS {
+    while cut.unroll > 1 && cut.registers(weight, cut.unroll) > MOST_REGISTERS {
         cut.unroll /= 2;
     }
     let invocations = if short { 64 } else { 512 }.min(caps.target.max_invocations);
@@ -136,12 +171,17 @@ fn fit(
     let chunks = k.div_ceil(cut.chunk() as usize).max(1) as u32;
     let rounds = chunks.div_ceil(most);
     cut.clusters = chunks.div_ceil(rounds);
-    let lines = MOST_INVOCATIONS.min(caps.target.max_invocations) / (cut.width * cut.clusters);
-    cut.lines = cut.lines.min(lines).max(1);
+    let lines = |most: u32| (most.min(caps.target.max_invocations) / (cut.width * cut.clusters)).max(1);
+    let makes_digits = cut.makes_digits(weight, k, &caps.target);
+    if makes_digits && !short && cut.lines == 1 {
+        cut.lines = lines(MAKES_DIGITS.max(cut.width * cut.clusters));
+    }
+    cut.lines = cut.lines.min(lines(MOST_INVOCATIONS));
     // Few workgroups to each of the device's processors: x is loaded anew by every one.
     let passes = m.div_ceil(cut.rows as usize) * batches;
-    let busy = if cut.digits > 0 { BUSY } else { BUSY_WITH_X };
-    let wanted = (caps.processor_count() * busy.div_ceil(cut.group())) as usize;
+    let busy = if cut.digits == 0 { BUSY_WITH_X } else { BUSY };
+    let each = if makes_digits { 1 } else { busy.div_ceil(cut.group()) };
+    let wanted = (caps.processor_count() * each) as usize;
     let rows = n.div_ceil(wanted.div_ceil(passes.max(1)).max(1)) as u32;
     // Sums of all rows are in workgroup memory.
     let room = (caps.target.shared_bytes / 8 / 4 / (cut.rows * cut.clusters)).max(1);
@@ -171,7 +211,10 @@ pub(crate) fn candidates(
             if held < run || held * default.rows > most || held > 4 * run {
                 continue;
             }
-            for (unroll, lines) in [(1, 1), (2, 1), (4, 1), (8, 1), (1, 2), (1, 4), (2, 2), (2, 4)] {
+            let ways = [(1, 1), (2, 1), (4, 1), (8, 1), (1, 2), (1, 4), (2, 2), (2, 4), (4, 2), (4, 4)];
+            let wide = [(1, 8), (2, 8), (4, 8), (1, 12), (2, 12), (1, 14), (2, 14)];
+            let wide = wide.into_iter().filter(|_| default.digits > 0 && default.rows == 1);
+            for (unroll, lines) in ways.into_iter().chain(wide) {
                 let cut = GemvCut { run, runs: held / run, clusters: 16, lines, unroll, ..default };
                 let cut = fit(weight, cut, sizes, batches, caps);
                 let step = cut.lines * cut.unroll;

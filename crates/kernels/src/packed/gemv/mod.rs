@@ -4,13 +4,15 @@
 //! of x once and keeps it in registers while it goes through the rows: what is read again and again is the weight
 //! alone. Totals of the clusters meet in workgroup memory.
 //!
-//! Where the device has integer dot products, x is made integers first: see `quantize`.
+//! Where the device has integer dot products, x is made integers first: by each workgroup, in its memory, or where that has no room by
+//! one dispatch for all of them: see `quantize`. The first rows of the weight are on their way by then, and the next ones while rows are
+//! multiplied.
 
 mod cut;
 mod quantize;
 mod x;
 
-use olivine_kernel::{Builder, Elem, Reduction, Target, Val};
+use olivine_kernel::{Builder, Elem, Reduction, Shared, Target, Val, Var};
 
 use crate::launch::Launch;
 use crate::math;
@@ -19,10 +21,11 @@ use crate::matmul::grouped::experts;
 use crate::matmul::problem::Problem;
 use crate::packed::weight::{DeclaredWeight, Loaded, SMALL_TABLE, Weight};
 use crate::site::{Site, linear_group};
-use quantize::{DigitLayout, RunShape};
+use quantize::{DigitLayout, XSource};
 use x::{XReader, XRow, XRun};
 
 pub(crate) use cut::{GemvCut, candidates, choose, digits};
+pub(crate) use quantize::RunShape;
 
 /// The name of the family in records.
 pub(crate) const FAMILY: &str = "dequant_gemv";
@@ -30,9 +33,20 @@ pub(crate) const FAMILY: &str = "dequant_gemv";
 /// What a workgroup reads.
 struct Gemv<'k> {
     k: &'k Builder,
-    weight: DeclaredWeight<'k>,
+    /// The weight, and the one whose rows are multiplied beside its own.
+    weights: Vec<DeclaredWeight<'k>>,
     x: XReader<'k>,
     cut: GemvCut,
+    /// Totals of the clusters.
+    sums: Shared<'k>,
+    /// Floats of x on their way to registers.
+    staging: Option<Shared<'k>>,
+    line: Val<'k>,
+    cluster: Val<'k>,
+    /// Whether totals are complete after one round.
+    once: bool,
+    /// Whether rows of the weight are loaded before they are needed.
+    loads_ahead: bool,
 }
 
 /// The rows of the weight that a workgroup has.
@@ -52,14 +66,130 @@ impl<'k> WeightRows<'k> {
     }
 }
 
+/// The rows of x that a workgroup has.
+struct XRows<'k> {
+    batch: Val<'k>,
+    /// The first element of the batch.
+    start: Val<'k>,
+    /// The first row in the batch.
+    first: Val<'k>,
+    m: Val<'k>,
+    outer: Val<'k>,
+}
+
+impl<'k> XRows<'k> {
+    /// The number of a row in its batch; past the last, that of the last.
+    fn number(&self, r: Val<'k>) -> Val<'k> {
+        (self.first + r).min(self.m - 1u32)
+    }
+
+    /// The first element of a row.
+    fn element(&self, r: Val<'k>) -> Val<'k> {
+        self.start + self.number(r) * self.outer
+    }
+}
+
 impl<'k> Gemv<'k> {
+    /// Goes through all of K for all rows; sums of clusters are in workgroup memory after the next barrier.
+    fn multiply(
+        &mut self,
+        rows: &WeightRows<'k>,
+        x: &XRows<'k>,
+        own: Option<(DigitLayout, XSource<'k>)>,
+        chunks: Val<'k>,
+    ) {
+        let k = self.k;
+        let stages = own.is_some();
+        let stage = |gemv: &mut Self| {
+            let Some((layout, source)) = &own else { return };
+            let first = |r: Val<'k>| x.element(r);
+            gemv.x.digits = Some(layout.stage(source, gemv.cut.rows, first, gemv.x.groups.0));
+            k.barrier();
+        };
+        let first = |gemv: &Self, places: &[(Val<'k>, Val<'k>)]| {
+            gemv.loads_ahead.then(|| gemv.load(rows, gemv.line * gemv.cut.unroll, places))
+        };
+        if self.once {
+            let places = self.places(self.cluster);
+            let first = first(self, &places);
+            stage(self);
+            return self.round(rows, (x, stages), k.u32(0), &places, first);
+        }
+        stage(self);
+        // All clusters go round as often, those without a chunk by zeros.
+        k.for_(k.u32(0), chunks, k.u32(self.cut.clusters), |number| {
+            let places = self.places(number + self.cluster);
+            let first = first(self, &places);
+            self.round(rows, (x, stages), number, &places, first);
+        });
+    }
+
+    /// Multiplies the chunks of all clusters, from one on, for all rows. `first` is what was loaded of the weight for the first, where
+    /// rows are loaded ahead.
+    fn round(
+        &self,
+        rows: &WeightRows<'k>,
+        (x, staged): (&XRows<'k>, bool),
+        round: Val<'k>,
+        places: &[(Val<'k>, Val<'k>)],
+        first: Option<Vec<Val<'k>>>,
+    ) {
+        let GemvCut { rows: x_rows, run, unroll, span, clusters, lines, .. } = self.cut;
+        let k = self.k;
+        let matrices = self.weights.len() as u32;
+        let row_at = |r: u32| {
+            let r = k.u32(r);
+            let number = if staged { r } else { x.batch * x.m + x.number(r) };
+            XRow { number, first: x.element(r) }
+        };
+        // By rows of x, then by runs.
+        let held: Vec<Vec<XRun<'k>>> = (0..x_rows)
+            .map(|r| self.x.hold(self.staging, row_at(r), (round, self.cluster), places))
+            .collect();
+        let loaded: Vec<Var<'k>> = first.iter().flatten().map(|word| k.var(*word)).collect();
+        let step = lines * unroll;
+        k.for_(self.line * unroll, k.u32(span), k.u32(step), |column| {
+            let words: Vec<Val<'k>> = match first.is_some() {
+                true => loaded.iter().map(|word| word.get()).collect(),
+                false => self.load(rows, column, places),
+            };
+            if first.is_some() && span > step {
+                // The next rows are on their way while these are multiplied.
+                k.if_((column + step).lt(span), || {
+                    let next = self.load(rows, column + step, places);
+                    loaded.iter().zip(next).for_each(|(word, next)| word.set(next));
+                });
+            }
+            let mut words = words.chunks(words.len() / ((unroll * matrices) as usize * places.len()));
+            let mut totals = Vec::new();
+            for (u, weight) in (0..unroll).flat_map(|u| self.weights.iter().map(move |weight| (u, weight))) {
+                let row = rows.number(column + u);
+                let mut of_row = vec![k.f32(0.0); x_rows as usize];
+                for (i, ((at, _), words)) in places.iter().zip(words.by_ref()).enumerate() {
+                    let loaded = Loaded(words.to_vec());
+                    let groups = weight.decode(&loaded, (weight.row(row), row), *at, run);
+                    for (total, held) in of_row.iter_mut().zip(&held) {
+                        *total = held[i].dot(&groups, *total);
+                    }
+                }
+                totals.extend(of_row);
+            }
+            self.reduce(totals, |i, total| {
+                let to = (column * (matrices * x_rows) + i) * clusters + self.cluster;
+                self.sums.store(to, if self.once { total } else { self.sums.load(to) + total });
+            });
+        });
+    }
+
     /// Loads an invocation's runs of some rows from `column` on.
     fn load(&self, rows: &WeightRows<'k>, column: Val<'k>, places: &[(Val<'k>, Val<'k>)]) -> Vec<Val<'k>> {
         let mut words = Vec::new();
         for u in 0..self.cut.unroll {
-            let row = self.weight.row(rows.number(column + u));
-            for (at, _) in places {
-                words.extend(self.weight.load(row, *at, self.cut.run).0);
+            for weight in &self.weights {
+                let row = weight.row(rows.number(column + u));
+                for (at, _) in places {
+                    words.extend(weight.load(row, *at, self.cut.run).0);
+                }
             }
         }
         words
@@ -109,45 +239,45 @@ impl<'k> Gemv<'k> {
     }
 }
 
-/// Emits the matmul: batches of at most some rows, or single rows with experts.
+/// Emits the matmul: batches of at most some rows, or single rows with experts. With a twin of the weight, columns of both take turns.
 pub(crate) fn emit(
     problem: &Problem<'_>,
-    weight: &Weight,
+    (weight, twin): (&Weight, Option<&Weight>),
     cut: GemvCut,
-    destination: &Destination,
     site: &mut Site<'_>,
 ) -> Result<(), String> {
-    let GemvCut { rows, run, unroll, span, clusters, width, lines, .. } = cut;
+    let GemvCut { rows, run, span, clusters, width, lines, .. } = cut;
     let batches = problem.batch_count();
-    let across = problem.columns().div_ceil(span as usize);
+    let matrices = 1 + u32::from(twin.is_some());
+    let columns = problem.columns() / matrices as usize;
+    let across = columns.div_ceil(span as usize);
     let passes = problem.m.div_ceil(rows);
-    let groups = passes * (across * batches * cut.splits as usize);
+    let groups = passes * (across * batches);
     let chunks = problem.k_number().div_ceil(cut.chunk() as usize);
-    let per_part = chunks.div_ceil(cut.splits as usize).next_multiple_of(clusters as usize);
     // Sums are complete after one round.
-    let once = cut.splits == 1 && chunks <= clusters as usize;
+    let once = chunks <= clusters as usize;
 
-    let layout = match cut.digits {
-        0 => None,
-        _ => {
-            let layout = DigitLayout::new(problem, weight, cut);
-            Some((layout, layout.make(problem, site)?))
-        }
+    let layout = (cut.digits > 0).then(|| DigitLayout::new(problem, weight, cut));
+    let makes_digits = cut.makes_digits(weight, problem.k_number(), &site.caps.target);
+    let ready = match layout.filter(|_| !makes_digits) {
+        Some(layout) => Some((layout, layout.make(problem, site)?)),
+        None => None,
     };
     let group = cut.group();
     let k = site.builder("dequant_gemv", group);
     let l = Launch::new(&k);
     let x = l.read("x", &problem.a.operand);
-    let declared = weight.declare(&l);
-    let (m, n, k_size) = (l.size("m", problem.m), l.size("n", problem.n), l.size("k", problem.k));
+    let mut declared = weight.declare(&l);
+    let (m, n, k_size) = (l.size("m", problem.m), l.size("n", columns), l.size("k", problem.k));
     let (total, across) = (l.size("groups", groups), l.size("across", across));
-    let (chunks, per_part) = (l.size("chunks", chunks), l.size("per_part", per_part));
-    let (passes, batches) = (l.size("passes", passes), l.size("batches", batches));
+    let chunks = l.size("chunks", chunks);
+    let passes = l.size("passes", passes);
     let outer = l.stride("x_row", problem.a.outer);
-    let epilogue = Epilogue::declare(&l, problem, destination, n);
+    let epilogue = Epilogue::declare(&l, problem, &Destination::Target, n * matrices);
     let walker = problem.batch.declare(&l, &problem.offsets());
     let chosen = problem.experts.as_ref().map(|e| experts::Ids::declare(&l, e));
-    let sums = k.shared(Elem::F32, 1, span * rows * clusters);
+    let count = span * matrices * rows * clusters;
+    let sums = k.shared(Elem::F32, 1, count);
 
     let me = k.local_index();
     let cluster = me / width;
@@ -155,36 +285,44 @@ pub(crate) fn emit(
         1 => (k.u32(0), cluster),
         _ => (cluster / clusters, cluster % clusters),
     };
+    let shape = RunShape::new(run, weight.is_strided(run));
     let mut gemv = Gemv {
         k: &k,
         x: XReader {
             k: &k,
             x,
             cut,
-            shape: RunShape::new(run, weight.is_strided(run)),
+            shape,
             k_size,
             lanes: vector_lanes(problem, run),
-            whole: problem.k.is_multiple_of(run),
+            whole: problem.k.is_multiple_of(run * shape.turns()),
             lane: me % width,
             groups: declared.groups(run),
-            digits: layout.map(|(layout, memory)| layout.declare(&l, memory, declared.groups(run).0)),
+            digits: ready.map(|(layout, memory)| layout.declare(&l, memory, declared.groups(run).0)),
         },
-        weight: declared,
+        weights: Vec::new(),
         cut,
+        sums,
+        staging: None,
+        line,
+        cluster,
+        once,
+        loads_ahead: cut.loads_ahead(weight),
     };
-    let staging = gemv.x.staging();
-    gemv.weight.share_table(&k, weight.table_words(), table_copies(weight, cut, k.target()));
+    gemv.staging = gemv.x.staging();
+    let staged = layout.filter(|_| makes_digits).map_or(0, |layout| layout.staged_bytes(rows));
+    let room = (k.target().shared_bytes as usize).saturating_sub(4 * count as usize + staged);
+    declared.share_table(&k, weight.table_words(), table_copies(weight, room, cut.digits > 0, k.target()));
+    let twin_weight = twin.map(|twin| declared.for_twin(&l, twin));
+    gemv.weights = [declared].into_iter().chain(twin_weight).collect();
     let id = linear_group(&k);
     let live = id.lt(total);
     let number = id.min(total - 1u32);
     let rest = number / across;
     let first_column = (number - rest * across) * span;
-    let (slice, pass) = (rest / passes, rest % passes);
-    let (part, batch) = (slice / batches, slice % batches);
+    let (batch, pass) = (rest / passes, rest % passes);
     let first_row = pass * rows;
     let at = walker.at(batch);
-    let start = part * per_part;
-    let end = (start + per_part).min(chunks);
     let expert = chosen.as_ref().map(|ids| {
         k.if_(me.eq(0u32), || ids.check(&k, batch));
         ids.at(&k, batch)
@@ -192,66 +330,41 @@ pub(crate) fn emit(
     let matrix = expert.map_or(k.u32(0), |(expert, _)| expert * n);
     let weight_rows = WeightRows { matrix, first: first_column, n };
     if !once {
-        k.for_(me, k.u32(span * rows * clusters), k.u32(group), |i| sums.store(i, k.f32(0.0)));
+        k.for_(me, k.u32(count), k.u32(group), |i| sums.store(i, k.f32(0.0)));
         k.barrier();
     }
-    // All clusters go round as often, those without a chunk by zeros.
-    k.for_(start, end, k.u32(clusters), |round| {
-        let places = gemv.places(round + cluster);
-        let row_at = |r: u32| {
-            let row = (first_row + r).min(m - 1u32);
-            XRow { number: batch * m + row, first: at[0] + row * outer }
-        };
-        // By rows of x, then by runs.
-        let held: Vec<Vec<XRun<'_>>> =
-            (0..rows).map(|r| gemv.x.hold(staging, row_at(r), (round, cluster), &places)).collect();
-        k.for_(line * unroll, k.u32(span), k.u32(lines * unroll), |column| {
-            let words = gemv.load(&weight_rows, column, &places);
-            let mut words = words.chunks(words.len() / (unroll as usize * places.len()));
-            let mut totals = Vec::new();
-            for u in 0..unroll {
-                let row = weight_rows.number(column + u);
-                let mut of_row = vec![k.f32(0.0); rows as usize];
-                for (i, ((at, _), words)) in places.iter().zip(words.by_ref()).enumerate() {
-                    let loaded = Loaded(words.to_vec());
-                    let groups = gemv.weight.decode(&loaded, (gemv.weight.row(row), row), *at, run);
-                    for (total, held) in of_row.iter_mut().zip(&held) {
-                        *total = held[i].dot(&groups, *total);
-                    }
-                }
-                totals.extend(of_row);
-            }
-            gemv.reduce(totals, |i, total| {
-                let to = (column * rows + i) * clusters + cluster;
-                sums.store(to, if once { total } else { sums.load(to) + total });
-            });
-        });
-    });
+    let x_rows = XRows { batch, start: at[0], first: first_row, m, outer };
+    let own = layout
+        .filter(|_| makes_digits)
+        .map(|layout| (layout, XSource { x, k_size, lanes: vector_lanes(problem, layout.unit()) }));
+    gemv.multiply(&weight_rows, &x_rows, own, chunks);
     k.barrier();
-    let base = BatchOffset { out: slice * m * n, extras: at[2..].to_vec() };
+    let base = BatchOffset { out: batch * m * n, extras: at[2..].to_vec() };
     k.for_(me, k.u32(span * rows), k.u32(group), |i| {
         let (r, column) = (i / span, i % span);
         let row = first_row + r;
         k.if_(live & row.lt(m) & (first_column + column).lt(n), || {
-            let from = (column * rows + r) * clusters;
-            let sum = (1..clusters).fold(sums.load(from), |sum, c| sum + sums.load(from + c));
-            // Rows without an expert are zeros.
-            let sum = expert.map_or(sum, |(_, known)| known.select(sum, k.f32(0.0)));
-            epilogue.store(&base, row, first_column + column, &[sum]);
+            let sum_of = |matrix: u32| {
+                let from = ((column * matrices + matrix) * rows + r) * clusters;
+                let sum = (1..clusters).fold(sums.load(from), |sum, c| sum + sums.load(from + c));
+                // Rows without an expert are zeros.
+                expert.map_or(sum, |(_, known)| known.select(sum, k.f32(0.0)))
+            };
+            let of_column: Vec<Val<'_>> = (0..matrices).map(sum_of).collect();
+            epilogue.store(&base, row, (first_column + column) * matrices, &of_column);
         });
     });
     let bound = l.done();
     let flops = 2 * problem.m * problem.n * problem.k * problem.batches();
-    let moved = weight.bytes() / experts_read(problem) + crate::launch::bytes(&problem.target.ty);
+    let read = weight.bytes() * matrices / experts_read(problem);
+    let moved = read + crate::launch::bytes(&problem.target.ty);
     site.dispatch(k, bound, groups, (flops, moved))
 }
 
-/// How many copies of a small table there is room for; 1 of others.
-fn table_copies(weight: &Weight, cut: GemvCut, target: &Target) -> u32 {
-    let apt =
-        cut.digits > 0 && weight.table_words() == SMALL_TABLE && target.subgroup.is_some_and(|s| s >= 16);
-    let others = 4 * cut.clusters * cut.span * cut.rows;
-    let room = target.shared_bytes.saturating_sub(others) / (4 * SMALL_TABLE);
+/// How many copies of a small table so many bytes have room for; 1 of others.
+fn table_copies(weight: &Weight, room: usize, digits: bool, target: &Target) -> u32 {
+    let apt = digits && weight.table_words() == SMALL_TABLE && target.subgroup.is_some_and(|s| s >= 16);
+    let room = room as u32 / (4 * SMALL_TABLE);
     if apt && room > 1 { 1 << room.min(32).ilog2() } else { 1 }
 }
 
@@ -261,7 +374,7 @@ fn experts_read(problem: &Problem<'_>) -> u64 {
 }
 
 /// Neighbours of x that one load may take: x is contiguous along K.
-fn vector_lanes(problem: &Problem<'_>, run: u32) -> u32 {
+pub(in crate::packed) fn vector_lanes(problem: &Problem<'_>, run: u32) -> u32 {
     if !problem.k.is_multiple_of(run) {
         return 1;
     }

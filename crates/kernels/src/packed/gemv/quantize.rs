@@ -1,4 +1,5 @@
-//! x as digits in memory, laid out for the lanes that read them: made once for all matmuls that read the same x.
+//! x as digits, laid out for the lanes that read them: in workgroup memory, made by each workgroup, or in memory, made once for all
+//! matmuls that read the same x.
 //!
 //! ```text
 //!   row ─ stretch of as many runs as a cluster has lanes ─ vector of a run's words ─ lane ─ up to four words
@@ -6,7 +7,7 @@
 //! The largest magnitude of every run follows behind all words. Runs past the end of K are zeros.
 
 use olivine_ir::Dim;
-use olivine_kernel::{Access, Buf, Elem, Scalar, Val};
+use olivine_kernel::{Access, Buf, Builder, Elem, Scalar, Shared, Val};
 
 use super::cut::GemvCut;
 use crate::launch::Launch;
@@ -95,7 +96,7 @@ impl DigitLayout {
     }
 
     /// Elements that become words together.
-    fn unit(self) -> u32 {
+    pub(crate) fn unit(self) -> u32 {
         (4 * self.turns).max(8)
     }
 
@@ -125,37 +126,34 @@ impl DigitLayout {
         site.shared(how, &problem.a.operand, self.bytes(), |site, to| self.emit(problem, to, site))
     }
 
-    /// An invocation makes the words of a unit, together with others that have the rest of its run. Without subgroups it
-    /// makes those of a run.
-    fn emit(self, problem: &Problem<'_>, to: Memory, site: &mut Site<'_>) -> Result<(), String> {
-        let group = site.group_size(256);
-        let k = site.builder("quantize_rows", group);
+    /// Whether the invocations of a subgroup that have a run's units find its largest magnitude together. Without subgroups an
+    /// invocation makes the words of a run.
+    fn is_exchanged(self, k: &Builder) -> bool {
+        let last = self.exchanged_bits().last().copied().unwrap_or(0);
+        k.target().subgroup.is_some_and(|subgroup| last < subgroup)
+    }
+
+    /// The bits of a unit's number by which units of one run differ.
+    fn exchanged_bits(self) -> Vec<u32> {
         let unit = self.unit();
-        let bits: Vec<u32> = self.shape.bits(unit).into_iter().map(|bit| bit / unit).collect();
-        let last = bits.last().copied().unwrap_or(0);
-        let exchanged = k.target().subgroup.is_some_and(|subgroup| last < subgroup);
-        let each = if exchanged { unit } else { self.shape.run };
-        let total = self.runs() * (self.shape.run / each);
-        let of_row = self.stretches * (self.width * self.shape.run / each) as usize;
+        self.shape.bits(unit).into_iter().map(|bit| bit / unit).collect()
+    }
 
-        let l = Launch::new(&k);
-        let x = l.read("x", &problem.a.operand);
-        let out = l.bind("out", Elem::U32, Access::Write, to);
-        let (total_size, of_row) = (l.size("n", total), l.size("of_row", of_row));
-        let (k_size, m) = (l.size("k", problem.k), l.size("m", problem.m));
-        let outer = l.stride("x_row", problem.a.outer);
-        let walker = problem.batch.declare(&l, &problem.offsets());
-        let scales_at = l.size("scales_at", self.runs() * self.words());
-        let stretches = l.size("stretches", self.stretches);
-        let lanes = super::vector_lanes(problem, unit);
+    /// Elements that an invocation makes words of.
+    fn each(self, k: &Builder) -> u32 {
+        if self.is_exchanged(k) { self.unit() } else { self.shape.run }
+    }
 
-        let work = linear_group(&k) * group + k.local_index();
-        // Lanes past the last take part in the exchange.
-        let number = work.min(total_size - 1u32);
-        let row = number / of_row;
-        let within = number - row * of_row;
-        let batch = row / m;
-        let first = walker.at(batch)[0] + (row - batch * m) * outer;
+    /// Units of a row.
+    fn units(self, each: u32) -> usize {
+        self.stretches * (self.width * self.shape.run / each) as usize
+    }
+
+    /// The words of unit `within` of a row whose first element is `first`. All invocations of a subgroup must come here together.
+    fn quantize<'k>(self, x: &XSource<'k>, first: Val<'k>, within: Val<'k>) -> Quantized<'k> {
+        let k = within.builder();
+        let exchanged = self.is_exchanged(k);
+        let (each, unit, lanes) = (self.each(k), self.unit(), x.lanes);
         let (run, element) = match exchanged {
             true => self.shape.place(within * unit),
             false => (within, k.u32(0)),
@@ -166,25 +164,61 @@ impl DigitLayout {
         for i in (0..each).step_by(lanes as usize) {
             let at = start + if exchanged { i } else { self.shape.offset(i) };
             // Vectors end where K does.
-            let inside = at.lt(k_size);
-            let loaded = x.load_vec(first + at.min(k_size - lanes), lanes as u8);
+            let inside = at.lt(x.k_size);
+            let loaded = x.x.load_vec(first + at.min(x.k_size - lanes), lanes as u8);
             values.extend(loaded.into_iter().map(|x| inside.select(x, zero)));
         }
+        let bits = self.exchanged_bits();
         let steps = bits.iter().filter(|_| exchanged);
         let largest = steps.fold(digits::largest(&values), |most, bit| most.max(most.shuffle_xor(*bit)));
-        let words: Vec<Val<'_>> = digits::words(&values, largest, self.digits, self.turns).concat();
-        let (stretch, lane) = (run / self.width, run % self.width);
-        let first_word = element / 4u32 * self.digits;
+        let words = digits::words(&values, largest, self.digits, self.turns).concat();
+        Quantized { run, element, words, largest }
+    }
+
+    /// Where word `i` of a unit is among those of a row.
+    fn word_at<'k>(self, unit: &Quantized<'k>, i: u32) -> Val<'k> {
         let vector = self.vector();
-        let base = (row * stretches + stretch) * (self.words() * self.width) + lane * vector;
+        let (stretch, lane) = (unit.run / self.width, unit.run % self.width);
+        let word = unit.element / 4u32 * self.digits + i;
+        stretch * (self.words() * self.width)
+            + lane * vector
+            + word / vector * (self.width * vector)
+            + word % vector
+    }
+
+    /// Emits a kernel in which an invocation makes the words of a unit.
+    fn emit(self, problem: &Problem<'_>, to: Memory, site: &mut Site<'_>) -> Result<(), String> {
+        let group = site.group_size(256);
+        let k = site.builder("quantize_rows", group);
+        let each = self.each(&k);
+        let total = self.runs() * (self.shape.run / each);
+
+        let l = Launch::new(&k);
+        let x = l.read("x", &problem.a.operand);
+        let out = l.bind("out", Elem::U32, Access::Write, to);
+        let (total_size, of_row) = (l.size("n", total), l.size("of_row", self.units(each)));
+        let (k_size, m) = (l.size("k", problem.k), l.size("m", problem.m));
+        let outer = l.stride("x_row", problem.a.outer);
+        let walker = problem.batch.declare(&l, &problem.offsets());
+        let scales_at = l.size("scales_at", self.runs() * self.words());
+        let stretches = l.size("stretches", self.stretches);
+        let x = XSource { x, k_size, lanes: super::vector_lanes(problem, self.unit()) };
+
+        let work = linear_group(&k) * group + k.local_index();
+        // Lanes past the last take part in the exchange.
+        let number = work.min(total_size - 1u32);
+        let row = number / of_row;
+        let batch = row / m;
+        let first = walker.at(batch)[0] + (row - batch * m) * outer;
+        let unit = self.quantize(&x, first, number - row * of_row);
+        let base = row * stretches * (self.words() * self.width);
         k.if_(work.lt(total_size), || {
-            for (i, two) in (0u32..).step_by(2).zip(words.chunks(2)) {
-                let word = first_word + i;
-                out.store_vec(base + word / vector * (self.width * vector) + word % vector, two);
+            for (i, two) in (0u32..).step_by(2).zip(unit.words.chunks(2)) {
+                out.store_vec(base + self.word_at(&unit, i), two);
             }
-            k.if_(element.eq(0u32), || {
-                let number = row * stretches * self.width + run;
-                out.store(scales_at + number, largest.bitcast(Scalar::U32));
+            k.if_(unit.element.eq(0u32), || {
+                let number = row * stretches * self.width + unit.run;
+                out.store(scales_at + number, unit.largest.bitcast(Scalar::U32));
             });
         });
         let moved = self.bytes() + self.rows * problem.k * problem.dtype().size();
@@ -192,23 +226,100 @@ impl DigitLayout {
         site.dispatch(k, bound, total.div_ceil(group), (0, moved))
     }
 
+    /// Bytes of workgroup memory that the digits of so many rows take.
+    pub(crate) fn staged_bytes(self, rows: u32) -> usize {
+        4 * rows as usize * self.stretches * (self.width * (self.words() + 1)) as usize
+    }
+
+    /// Makes the digits of some rows in workgroup memory; `first` is the first element of a row. The whole workgroup must come here
+    /// together, and wait before it reads.
+    pub(crate) fn stage<'k>(
+        self,
+        x: &XSource<'k>,
+        rows: u32,
+        first: impl Fn(Val<'k>) -> Val<'k>,
+        group: u32,
+    ) -> DeclaredDigits<'k> {
+        let k = x.k_size.builder();
+        let (lanes, runs) = (self.lanes(), self.stretches as u32 * self.width);
+        let words = k.shared(Elem::U32, lanes as u8, rows * runs * self.words() / lanes);
+        let scales = k.shared(Elem::F32, 1, rows * runs);
+        let of_row = self.units(self.each(k)) as u32;
+        let total = rows * of_row;
+        let one = |work: Val<'k>| {
+            let number = work.min(total - 1u32);
+            let row = number / of_row;
+            let unit = self.quantize(x, first(row), number - row * of_row);
+            let put = || {
+                let base = row * (runs * self.words());
+                for (i, some) in (0u32..).step_by(lanes as usize).zip(unit.words.chunks(lanes as usize)) {
+                    words.store_vec((base + self.word_at(&unit, i)) / lanes, some);
+                }
+                k.if_(unit.element.eq(0u32), || scales.store(row * runs + unit.run, unit.largest));
+            };
+            if total.is_multiple_of(k.group()) { put() } else { k.if_(work.lt(total), put) }
+        };
+        let rounds = total.div_ceil(k.group());
+        if rounds <= UNROLLED {
+            (0..rounds).for_each(|i| one(k.local_index() + i * k.group()));
+        } else {
+            k.for_(k.u32(0), k.u32(rounds), k.u32(1), |i| one(i * k.group() + k.local_index()));
+        }
+        let memory = DigitMemory::Workgroup { words, scales };
+        DeclaredDigits { layout: self, memory, stretches: k.u32(self.stretches as u32), group }
+    }
+
+    /// Words of an element of workgroup memory: those of a unit are stored together.
+    fn lanes(self) -> u32 {
+        if self.digits == 2 { 4 } else { 2 }
+    }
+
     /// Declares the digits to a kernel that reads them; elements that share a scale of the weight are summed.
     pub(crate) fn declare<'k>(self, l: &Launch<'k>, memory: Memory, group: u32) -> DeclaredDigits<'k> {
         DeclaredDigits {
             layout: self,
-            words: l.bind("x_digits", Elem::U32, Access::Read, memory),
-            scales_at: l.size("scales_at", self.runs() * self.words()),
+            memory: DigitMemory::Buffer {
+                words: l.bind("x_digits", Elem::U32, Access::Read, memory),
+                scales_at: l.size("scales_at", self.runs() * self.words()),
+            },
             stretches: l.size("stretches", self.stretches),
             group,
         }
     }
 }
 
+/// Units that an invocation makes in straight-line code, so that their loads are in flight together.
+const UNROLLED: u32 = 4;
+
+/// What digits are made of.
+#[derive(Clone, Copy)]
+pub(crate) struct XSource<'k> {
+    pub(crate) x: Buf<'k>,
+    pub(crate) k_size: Val<'k>,
+    /// Neighbours that one load may take.
+    pub(crate) lanes: u32,
+}
+
+/// The digits of a unit.
+struct Quantized<'k> {
+    /// The run that it is of, and the first of its elements there.
+    run: Val<'k>,
+    element: Val<'k>,
+    words: Vec<Val<'k>>,
+    /// The largest magnitude of the run.
+    largest: Val<'k>,
+}
+
+/// Where digits are.
+enum DigitMemory<'k> {
+    Buffer { words: Buf<'k>, scales_at: Val<'k> },
+    Workgroup { words: Shared<'k>, scales: Shared<'k> },
+}
+
 /// Digits that a kernel reads.
 pub(crate) struct DeclaredDigits<'k> {
     layout: DigitLayout,
-    words: Buf<'k>,
-    scales_at: Val<'k>,
+    memory: DigitMemory<'k>,
     stretches: Val<'k>,
     group: u32,
 }
@@ -220,9 +331,19 @@ impl<'k> DeclaredDigits<'k> {
         let (words, vector) = (self.layout.words(), self.layout.vector());
         let number = row * self.stretches + stretch.min(self.stretches - 1u32);
         let base = number * (words * width) + lane * vector;
-        let load = |i: u32| self.words.load_vec(base + i * (width * vector), vector as u8);
-        let all: Vec<Val<'k>> = (0..words / vector).flat_map(load).collect();
-        let largest = self.words.load(self.scales_at + number * width + lane).bitcast(Scalar::F32);
+        let at = |i: u32| base + i * (width * vector);
+        let (all, largest): (Vec<Val<'k>>, Val<'k>) = match &self.memory {
+            DigitMemory::Buffer { words: buffer, scales_at } => (
+                (0..words / vector).flat_map(|i| buffer.load_vec(at(i), vector as u8)).collect(),
+                buffer.load(*scales_at + number * width + lane).bitcast(Scalar::F32),
+            ),
+            DigitMemory::Workgroup { words: shared, scales } => {
+                let lanes = self.layout.lanes();
+                let parts = (0..words / vector).flat_map(|i| (0..vector / lanes).map(move |part| (i, part)));
+                let load = |(i, part): (u32, u32)| shared.load_vec(at(i) / lanes + part);
+                (parts.flat_map(load).collect(), scales.load(number * width + lane))
+            }
+        };
         // Clusters past the end of K multiply by nothing.
         let scale = digits::scale(largest, digits);
         let scale = stretch.lt(self.stretches).select(scale, scale.like(0.0));

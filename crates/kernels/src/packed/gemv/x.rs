@@ -24,14 +24,14 @@ pub(crate) struct XReader<'k> {
     pub(crate) lane: Val<'k>,
     /// Elements that share a scale of the weight, and whether they are to be summed.
     pub(crate) groups: (u32, bool),
-    /// Its digits, if it was made integers.
+    /// Its digits, if it is made integers.
     pub(crate) digits: Option<DeclaredDigits<'k>>,
 }
 
 /// A row of x.
 #[derive(Clone, Copy)]
 pub(crate) struct XRow<'k> {
-    /// Its number among all rows of all batches.
+    /// Its number among the rows that have digits.
     pub(crate) number: Val<'k>,
     /// Its first element.
     pub(crate) first: Val<'k>,

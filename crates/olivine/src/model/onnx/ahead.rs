@@ -1,11 +1,12 @@
 //! What is compiled, or at least checked, before the first run, so that what a device refuses is refused at once.
 
+use olivine_cpu::UNKNOWN_ITERATIONS;
 use olivine_ir::port::{Dim, Kind, Port};
 use olivine_ir::{Graph, Shape, Tensor, TensorType};
-use olivine_onnx::{Outcome, Stage};
+use olivine_onnx::{Argument, ArgumentSource, LoopCall, Made, Outcome, Stage};
 
 use super::OnnxExecutable;
-use super::plans::{Found, Key, Plan, Subject};
+use super::plans::{BATCH, Found, Key, Plan, Subject};
 use crate::Error;
 
 /// Sizes to check a model with where its own are open: one that suits sequences, one that suits images, and the least.
@@ -13,6 +14,9 @@ const SIZES: [usize; 3] = [32, 224, 1];
 
 /// Values and stages that sizes may depend on, one after another, before a check gives up.
 const STEPS: usize = 64;
+
+/// A bound of more iterations is none: loops with a condition have the largest number for one.
+const MOST_ITERATIONS: usize = 1 << 16;
 
 impl OnnxExecutable {
     /// Compiles and loads the model where its sizes are fixed or given. Where they are open, or depend on values, every
@@ -41,7 +45,7 @@ impl OnnxExecutable {
             return Ok(());
         }
         for size in SIZES {
-            if let Some(graphs) = self.graphs_of(self.sample_key(size)?)? {
+            if let Some(graphs) = self.graphs_of(self.sample_key(size)?, false)? {
                 return graphs.iter().try_for_each(|graph| self.check_graph(graph));
             }
         }
@@ -49,10 +53,11 @@ impl OnnxExecutable {
     }
 
     /// The graphs of a run for the sizes of the options, and for sizes of 1 where they are open, or the first that fit the
-    /// model. Loops count as what comes before them.
+    /// model. A loop's graph of iterations comes as often as it runs, as far as that is known; what follows a loop depends on
+    /// its results and is left out.
     pub(super) fn import_ahead(&self) -> Result<Vec<Graph>, Error> {
         for size in SIZES.iter().rev() {
-            if let Some(mut graphs) = self.graphs_of(self.sample_key(*size)?)? {
+            if let Some(mut graphs) = self.graphs_of(self.sample_key(*size)?, true)? {
                 for graph in &mut graphs {
                     graph.retain_outputs(|name| name == "value" || self.options.computes(name));
                 }
@@ -89,8 +94,8 @@ impl OnnxExecutable {
     }
 
     /// The graphs of a key, in the order in which they run; `None` if the key's sizes do not fit the model. Values that decide
-    /// sizes are taken to be 1.
-    fn graphs_of(&self, mut key: Key) -> Result<Option<Vec<Graph>>, Error> {
+    /// sizes are taken to be 1. `loops` says whether the iterations of loops are among them.
+    fn graphs_of(&self, mut key: Key, loops: bool) -> Result<Option<Vec<Graph>>, Error> {
         let (mut graphs, mut stage_values) = (Vec::new(), Vec::new());
         for _ in 0..STEPS {
             let Ok(outcome) = self.outcome(Subject::Model, &key, &stage_values) else { return Ok(None) };
@@ -118,11 +123,33 @@ impl OnnxExecutable {
                 // What follows a loop depends on what it comes to.
                 Outcome::Loop(call) => {
                     graphs.extend(call.arguments.iter().map(|stage| stage.graph.clone()));
+                    if loops {
+                        graphs.extend(self.iterations_of(&call)?);
+                    }
                     return Ok(Some(graphs));
                 }
             }
         }
         Ok(Some(graphs))
+    }
+
+    /// The graph of a loop's iterations, as often as it runs for the first sizes of the carried values; nothing where more
+    /// than sizes decides about it.
+    fn iterations_of(&self, call: &LoopCall) -> Result<Vec<Graph>, Error> {
+        let key = Key { state: call.carried.iter().map(made).collect(), ..Key::default() };
+        let Ok(Outcome::Whole(whole)) = self.outcome(Subject::Loop(call), &key, &[]) else {
+            return Ok(Vec::new());
+        };
+        let most = match &call.most {
+            Some(Argument::Tensor { source: ArgumentSource::Const(most), .. }) => {
+                most.as_slice::<i64>().ok().and_then(|most| usize::try_from(*most.first()?).ok())
+            }
+            _ => None,
+        };
+        let count = most.filter(|most| *most <= MOST_ITERATIONS).unwrap_or(UNKNOWN_ITERATIONS);
+        // Where a graph has several iterations, it counts them.
+        let each = if whole.graph.output_named("count").is_ok() { BATCH } else { 1 };
+        Ok(vec![whole.graph; count.div_ceil(each)])
     }
 
     /// An error if the device cannot run a graph whatever its sizes.
@@ -137,6 +164,15 @@ impl OnnxExecutable {
             ) => Err(refused),
             _ => Ok(()),
         }
+    }
+}
+
+/// What an argument of a loop is at its first iteration.
+fn made(argument: &Argument) -> Made {
+    match argument {
+        Argument::Nothing => Made::Nothing,
+        Argument::Tensor { ty, element, .. } => Made::Tensor(*ty, *element),
+        Argument::Sequence(items, element) => Made::Sequence(items.iter().map(made).collect(), *element),
     }
 }
 

@@ -87,7 +87,7 @@ impl HostLoop {
     ) -> Result<LoopResults, Error> {
         if let Some(arguments) = &self.arguments {
             model.number(arguments, values, &self.runs)?;
-            let computed = model.pass(arguments, values.taken(arguments))?;
+            let computed = model.pass(arguments, values)?;
             values.add(computed);
         }
         let most = match &self.call.most {
@@ -142,7 +142,7 @@ impl HostLoop {
         let subject = Subject::Loop(&self.call);
         // A loop may be inside another, so the future is on the heap.
         let whole = Box::pin(model.follow(subject, &self.plans, &mut key, &mut inside, &self.runs)).await?;
-        let outputs = model.pass(&whole.executable, inside.taken(&whole.executable))?;
+        let outputs = model.pass(&whole.executable, &inside)?;
         let outputs: HashMap<String, Passed> = outputs.into_iter().collect();
         let going = first(&state(&whole, &outputs, &Part::Tensor("going".into()), None)?).await? != 0.0;
         let several = match outputs.get("count") {

@@ -25,7 +25,7 @@ use olivine_onnx as onnx;
 
 use super::Model;
 use crate::engine;
-use crate::executable::{GraphExecutable, Input};
+use crate::executable::{GraphExecutable, HostOps, Input, NamedInputs, check_names};
 use crate::process::OfProcess;
 use crate::{CompileOptions, Error, Executable, Session};
 use open::OpenPlans;
@@ -52,7 +52,12 @@ pub(crate) struct OnnxExecutable {
     open: OpenPlans,
     /// What the next run's random numbers see.
     runs: AtomicU64,
+    /// What runs on the host although the device is a GPU.
+    host: Option<Arc<HostOps>>,
 }
+
+/// Called with every graph that runs before the last one, and its inputs.
+pub(crate) type Visit<'a> = &'a (dyn Fn(&GraphExecutable, NamedInputs<'_>) -> Result<(), Error> + Sync);
 
 /// A key without results of stages, and the graph that it led to.
 struct Last {
@@ -87,6 +92,10 @@ impl OnnxExecutable {
         options: &CompileOptions,
     ) -> Result<Executable, Error> {
         let compiled = OnnxExecutable::new(model, file, session, options)?;
+        if !options.host_ops.is_empty() {
+            let graphs = compiled.import_ahead()?;
+            check_names(&options.host_ops, &graphs.iter().collect::<Vec<_>>())?;
+        }
         compiled.compile_ahead()?;
         Ok(Executable::of_onnx(session.clone(), compiled, options))
     }
@@ -109,7 +118,13 @@ impl OnnxExecutable {
             plans: OfProcess::new(Plans::new(PLANS)),
             open: OpenPlans::default(),
             runs: AtomicU64::new(0),
+            host: HostOps::new(session, &options.host_ops)?,
         })
+    }
+
+    /// What runs on the host although the device is a GPU.
+    pub(crate) fn host(&self) -> Option<&HostOps> {
+        self.host.as_deref()
     }
 
     /// The graphs of a run for the sizes of the options, as they are imported: nothing is compiled.
@@ -141,6 +156,7 @@ impl OnnxExecutable {
             plans: OfProcess::new(Plans::new(PLANS)),
             open: OpenPlans::default(),
             runs: AtomicU64::new(self.run_counter()),
+            host: self.host.clone(),
         })
     }
 
@@ -177,8 +193,18 @@ impl OnnxExecutable {
         &self,
         inputs: &[(&str, Input<'_>)],
     ) -> Result<(Arc<GraphExecutable>, Vec<(String, Passed)>), Error> {
+        self.ready_visiting(inputs, None).await
+    }
+
+    /// As [`OnnxExecutable::ready`]; `visit` is called with every graph before it runs.
+    #[allow(clippy::type_complexity, reason = "a graph and its computed inputs")]
+    pub(crate) async fn ready_visiting(
+        &self,
+        inputs: &[(&str, Input<'_>)],
+        visit: Option<Visit<'_>>,
+    ) -> Result<(Arc<GraphExecutable>, Vec<(String, Passed)>), Error> {
         self.plans.check()?;
-        let mut values = Values::of_run(inputs);
+        let mut values = Values::of_run(inputs).visited_by(visit);
         let found = {
             let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
             last.as_ref().filter(|last| last.is_for(inputs)).map(|last| last.whole.clone())
@@ -259,11 +285,15 @@ impl OnnxExecutable {
                 && let Some(weight) = self.file.weight(name)
             {
                 given.insert(name.to_string());
+                if let Some(host) = &self.host {
+                    host.set_param(name, weight.clone());
+                }
                 self.params.set_param(name, weight);
             }
         }
         drop(given);
-        GraphExecutable::new(self.session.clone(), graph, states.to_vec(), Arc::clone(&self.params), None)
+        let (params, host) = (Arc::clone(&self.params), self.host.clone());
+        GraphExecutable::new(self.session.clone(), graph, states.to_vec(), params, None, host)
     }
 
     /// An error that names the input that was meant.

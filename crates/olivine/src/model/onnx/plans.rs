@@ -18,7 +18,7 @@ use crate::Error;
 use crate::executable::{GraphExecutable, Input};
 
 /// Iterations of a loop in one submission to a GPU, before the host checks whether it goes on.
-const BATCH: usize = 16;
+pub(super) const BATCH: usize = 16;
 
 /// What is planned.
 #[derive(Clone, Copy)]
@@ -182,7 +182,7 @@ impl OnnxExecutable {
                 }
                 Plan::Stage(stage) => {
                     self.number(&stage.executable, values, runs)?;
-                    let mut outputs = self.pass(&stage.executable, values.taken(&stage.executable))?;
+                    let mut outputs = self.pass(&stage.executable, values)?;
                     let Some(at) = outputs.iter().position(|(name, _)| name == "value") else {
                         return Err(Error::UnknownName {
                             kind: "output",

@@ -2,7 +2,7 @@
 
 use olivine_ir::{Tensor, TensorType};
 
-use super::OnnxExecutable;
+use super::{OnnxExecutable, Visit};
 use crate::Error;
 use crate::engine::DeviceTensor;
 use crate::executable::{GraphExecutable, Input, NamedInputs};
@@ -49,16 +49,22 @@ pub(super) struct Values<'a> {
     outer: Option<&'a Values<'a>>,
     given: &'a [(&'a str, Input<'a>)],
     passed: Vec<(String, Passed)>,
+    visit: Option<Visit<'a>>,
 }
 
 impl<'a> Values<'a> {
     pub(super) fn of_run(given: &'a [(&'a str, Input<'a>)]) -> Self {
-        Values { outer: None, given, passed: Vec::new() }
+        Values { outer: None, given, passed: Vec::new(), visit: None }
+    }
+
+    /// Calls `visit` with every graph that runs on these values, before it does.
+    pub(super) fn visited_by(self, visit: Option<Visit<'a>>) -> Self {
+        Values { visit, ..self }
     }
 
     /// Values of a loop's iteration, which sees those around the loop.
     pub(super) fn inside(outer: &'a Values<'a>, passed: Vec<(String, Passed)>) -> Self {
-        Values { outer: Some(outer), given: &[], passed }
+        Values { outer: Some(outer), given: &[], passed, visit: outer.visit }
     }
 
     pub(super) fn add(&mut self, passed: impl IntoIterator<Item = (String, Passed)>) {
@@ -98,8 +104,12 @@ impl OnnxExecutable {
     pub(super) fn pass(
         &self,
         executable: &GraphExecutable,
-        inputs: NamedInputs<'_>,
+        values: &Values<'_>,
     ) -> Result<Vec<(String, Passed)>, Error> {
+        let inputs = values.taken(executable);
+        if let Some(visit) = values.visit {
+            visit(executable, inputs.clone())?;
+        }
         if self.is_on_host() {
             let outputs = executable.run(inputs)?;
             return Ok(outputs.into_iter().map(|(name, tensor)| (name, Passed::Host(tensor))).collect());

@@ -266,12 +266,21 @@ impl<'m> Build<'m> {
         Ok(self.graph.rms_norm(x, gamma, None, self.config.eps)?)
     }
 
-    /// `x · wᵀ`.
+    /// A value as another dtype; itself if it is one.
+    pub(super) fn cast(&mut self, x: ValueId, to: DType) -> Result<ValueId, Error> {
+        if self.graph.ty(x)?.dtype == to { Ok(x) } else { Ok(self.graph.cast(x, to)?) }
+    }
+
+    /// `x · wᵀ`, in f32.
     pub(super) fn matmul(&mut self, x: ValueId, weight: ValueId) -> Result<ValueId, Error> {
-        Ok(match self.graph.ty(weight)? {
-            TensorType { dtype: DType::F32, packed: None, .. } => self.graph.matmul_nt(x, weight)?,
+        let y = match self.graph.ty(weight)? {
+            TensorType { dtype: DType::F32, packed: None, .. } => {
+                let x = self.cast(x, DType::F32)?;
+                self.graph.matmul_nt(x, weight)?
+            }
             _ => self.graph.dequant_matmul(x, weight)?,
-        })
+        };
+        self.cast(y, DType::F32)
     }
 
     /// `x · wᵀ`, and the bias if there is one; `from` and `to` are the sizes that are known.

@@ -82,9 +82,16 @@ impl Build<'_> {
             false => None,
         };
         let mut split = |x: ValueId, part: &str, heads: usize, dim: usize| -> Result<ValueId, Error> {
-            let y = self.graph.reshape(x, &[0, 0, heads as i64, dim as i64])?;
             let norm = name(&format!("{part}_norm"));
-            if self.has(&format!("{norm}.weight")) { self.norm(y, &norm, dim) } else { Ok(y) }
+            let normed = self.has(&format!("{norm}.weight"));
+            // Cast before the rotation: the matmul's epilogue does it, and rotation and append are one pass.
+            let x = if normed { x } else { self.as_cached(x)? };
+            let y = self.graph.reshape(x, &[0, 0, heads as i64, dim as i64])?;
+            if !normed {
+                return Ok(y);
+            }
+            let y = self.norm(y, &norm, dim)?;
+            self.as_cached(y)
         };
         let (q, k) = (split(parts[0], "q", heads, key_dim)?, split(parts[1], "k", kv_heads, key_dim)?);
         let v = split(parts[2], "v", kv_heads, value_dim)?;
@@ -111,6 +118,7 @@ impl Build<'_> {
         };
         let context = match gate {
             Some(gate) => {
+                let context = self.cast(context, DType::F32)?;
                 let open = self.graph.sigmoid(gate)?;
                 self.graph.mul(context, open)?
             }
@@ -118,6 +126,11 @@ impl Build<'_> {
         };
         let context = self.graph.reshape(context, &[0, 0, (heads * value_dim) as i64])?;
         self.linear(context, &name("output"), Some(heads * value_dim), Some(config.hidden))
+    }
+
+    /// A value in the dtype of the caches, if there are any.
+    fn as_cached(&mut self, x: ValueId) -> Result<ValueId, Error> {
+        self.cast(x, self.options.cache.unwrap_or(DType::F32))
     }
 
     /// Attention to the caches, after this run's rows went there.
@@ -130,13 +143,8 @@ impl Build<'_> {
         layer: usize,
     ) -> Result<ValueId, Error> {
         let dtype = self.options.cache.unwrap_or(DType::F32);
-        let narrow = |build: &mut Self, x: ValueId| -> Result<ValueId, Error> {
-            if dtype == DType::F32 { Ok(x) } else { Ok(build.graph.cast(x, dtype)?) }
-        };
-        let q = narrow(self, q)?;
         let mut caches = [q; 2];
         for (cache, (what, rows)) in caches.iter_mut().zip([("keys", k), ("values", v)]) {
-            let rows = narrow(self, rows)?;
             let shape = self.graph.ty(rows)?.shape;
             let (input, output) = (format!("{what}.{layer}"), format!("{what}.{layer}.next"));
             let dims = vec![Some("pool".into()), None, None, None];
@@ -146,10 +154,9 @@ impl Build<'_> {
             self.graph.output(&output, *cache)?;
             self.states.push((input, output));
         }
-        let sinks = sinks.map(|sinks| narrow(self, sinks)).transpose()?;
+        let sinks = sinks.map(|sinks| self.as_cached(sinks)).transpose()?;
         let extra: Vec<ValueId> = sinks.into_iter().chain([at.lengths, at.pages]).collect();
-        let context = self.graph.attention(spec, q, caches[0], caches[1], &extra)?;
-        if dtype == DType::F32 { Ok(context) } else { Ok(self.graph.cast(context, DType::F32)?) }
+        Ok(self.graph.attention(spec, q, caches[0], caches[1], &extra)?)
     }
 
     /// A feed-forward block, whose tensors' names end so.
@@ -218,8 +225,7 @@ impl Build<'_> {
             }
         };
         let chosen = self.graph.reshape(chosen, &[-1])?;
-        let repeated = self.graph.stack(&vec![rows; used], 1)?;
-        let repeated = self.graph.reshape(repeated, &[-1, hidden as i64])?;
+        let repeated = self.graph.repeat(rows, 0, used)?;
         let gate = self.expert(repeated, chosen, &name("gate_exps"), experts.count, [None, Some(hidden)])?;
         let width = Some(self.graph.ty(gate)?.shape[1]);
         let up = self.expert(repeated, chosen, &name("up_exps"), experts.count, [width, Some(hidden)])?;

@@ -143,6 +143,16 @@ impl CausalLm {
         vec![([kv_heads, key_dim], [kv_heads, value_dim]); layers]
     }
 
+    /// Positions that any layer attends to, back from a token's own, if all layers have a window.
+    pub fn window(&self) -> Option<usize> {
+        let window = |mixer: &Mixer| match mixer {
+            Mixer::Attention { window } => *window,
+            Mixer::Recurrent(_) => None,
+        };
+        let windows: Option<Vec<usize>> = self.config.mixers.iter().map(window).collect();
+        windows?.into_iter().max()
+    }
+
     /// Whether there are states of fixed size, which hold all positions so far: they cannot be shared by sequences that only
     /// begin alike, nor cut to fewer positions.
     pub fn is_recurrent(&self) -> bool {
