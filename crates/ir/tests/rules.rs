@@ -468,6 +468,10 @@ fn windows() {
     let pool = |window: &str| {
         format!("kind=max, kernel=[3], {window}, ceil=false, count_include_pad=false, p=2, indices=true")
     };
+    let hanging = |stride: usize| {
+        let window = format!("window={{strides=[{stride}], pads=[[0, 0]], dilations=[1]}}");
+        pool(&window).replace("ceil=false", "ceil=true")
+    };
     check(&[
         ("f32[1, 4, 9, 9]; f32[6, 2, 3, 3]", "conv", &conv(wide, 2), "f32[1, 6, 5, 5]"),
         (
@@ -497,6 +501,9 @@ fn windows() {
         ),
         ("f32[2, 3, 5]", "im2col", &format!("kernel=[2], {unit}"), "f32[2, 6, 4]"),
         ("f32[2, 3, 5]", "pool", &pool(unit), "f32[2, 3, 3]; i64[2, 3, 3]"),
+        // The only window hangs over the end, by less than a stride.
+        ("f32[2, 3, 2]", "pool", &hanging(2), "f32[2, 3, 1]; i64[2, 3, 1]"),
+        ("f32[2, 3, 2]", "pool", &hanging(1), "a window of 3 does not fit 2 with padding 0 and 0"),
         (
             "f32[2, 3, 0]",
             "pool",

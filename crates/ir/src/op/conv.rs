@@ -72,7 +72,9 @@ impl Window {
         };
         let padded = (input + before + after).check().map_err(|_| "padding overflows")?;
         let room = padded - span;
-        if room < 0 || room.fault().is_some() {
+        // The only window may be the one that hangs over the end.
+        let least = if ceil { 1 - i64::try_from(stride).unwrap_or(i64::MAX) } else { 0 };
+        if room < least || room.fault().is_some() {
             return Err(format!("a window of {span} does not fit {input} with padding {before} and {after}"));
         }
         // No overflow: a window spans at least one element, so `room` is below the largest number.
