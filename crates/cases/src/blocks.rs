@@ -13,14 +13,14 @@ pub(crate) fn tensor(format: BlockFormat, ty: TensorType, rng: &mut Rng) -> Resu
         olivine_quant::encode(format, &numbers, None).map_err(|e| e.to_string())?
     } else {
         let mut bytes: Vec<u8> = (0..ty.bytes()).map(|_| rng.bits() as u8).collect();
-        bytes.chunks_exact_mut(format.bytes()).for_each(|block| give_scale(format, block, rng));
+        bytes.chunks_exact_mut(format.bytes()).for_each(|block| set_scale(format, block, rng));
         bytes
     };
     Tensor::packed(format, elements, bytes).map_err(|e| e.to_string())
 }
 
 /// Scales of random bits would be huge or NaN; these are near a tenth.
-fn give_scale(format: BlockFormat, block: &mut [u8], rng: &mut Rng) {
+fn set_scale(format: BlockFormat, block: &mut [u8], rng: &mut Rng) {
     let scale = (0.05 + 0.1 * rng.unit()) as f32;
     let bits = f16::from_f32(scale).to_le_bytes();
     match format {

@@ -65,7 +65,7 @@ pub(crate) fn differentiate(density: &Density) -> Result<Gradient, Error> {
         at: BTreeMap::new(),
     };
     let one = reverse.graph.constant(1.0)?;
-    reverse.give(density.root, None, Axes::NONE, one)?;
+    reverse.accumulate(density.root, None, Axes::NONE, one)?;
     for i in (0..=density.root.0).rev() {
         reverse.visit(Id(i))?;
     }
@@ -75,7 +75,7 @@ pub(crate) fn differentiate(density: &Density) -> Result<Gradient, Error> {
 
 impl Reverse {
     /// Adds to the adjoint of a node that is used in an expression of these axes.
-    fn give(&mut self, to: Id, seed: Seed, axes: Axes, value: Id) -> Result<(), Error> {
+    fn accumulate(&mut self, to: Id, seed: Seed, axes: Axes, value: Id) -> Result<(), Error> {
         if !self.active[to.index()] || self.graph.as_const(value) == Some(0.0) {
             return Ok(());
         }
@@ -139,23 +139,23 @@ impl Reverse {
             Node::Unary(f, x) if self.active[x.index()] => {
                 if let Some(slope) = f.derivative(&mut self.graph, x, id)? {
                     let value = self.graph.binary(Operator::Mul, adjoint, slope)?;
-                    self.give(x, seed, axes, value)?;
+                    self.accumulate(x, seed, axes, value)?;
                 }
             }
             Node::Binary(op, a, b) => {
                 for (side, x) in [a, b].into_iter().enumerate() {
                     if self.active[x.index()] {
                         let value = op.pull(&mut self.graph, side, [a, b, id], adjoint)?;
-                        self.give(x, seed, axes, value)?;
+                        self.accumulate(x, seed, axes, value)?;
                     }
                 }
             }
             Node::Select(c, a, b) => {
                 let zero = self.graph.constant(0.0)?;
                 let first = self.graph.add(Node::Select(c, adjoint, zero))?;
-                self.give(a, seed, axes, first)?;
+                self.accumulate(a, seed, axes, first)?;
                 let second = self.graph.add(Node::Select(c, zero, adjoint))?;
-                self.give(b, seed, axes, second)?;
+                self.accumulate(b, seed, axes, second)?;
             }
             Node::Reduce(how, _, x) => {
                 let (mut seed, mut value) = (seed, adjoint);
@@ -167,7 +167,7 @@ impl Reverse {
                 if how == Reduction::Max {
                     value = self.graph.masked(Comparison::Eq, x, id, value)?;
                 }
-                self.give(x, seed, self.graph.axes(x), value)?;
+                self.accumulate(x, seed, self.graph.axes(x), value)?;
             }
             Node::Position => {
                 let value = self.scaled(seed, adjoint)?;
