@@ -36,26 +36,26 @@ export class Engine {
     for (const model of this.#models.values()) model.loaded = false;
   }
 
-  /** Says how a model is loaded, `{key, source, options}`; the first `use` does it. */
-  expect(argument) {
-    this.#models.set(argument.key, { argument, loaded: false });
+  /** Says how a model is loaded, `{key, source, options}`; the first `use` does it. `how` is the worker's call. */
+  expect(argument, how = "load") {
+    this.#models.set(argument.key, { argument, how, loaded: false });
   }
 
   /** Loads a model now and returns what it says of itself. */
-  async load(argument, onProgress) {
-    this.expect(argument);
+  async load(argument, onProgress, how = "load") {
+    this.expect(argument, how);
     const model = this.#models.get(argument.key);
-    const said = await this.call("load", argument, onProgress);
+    const said = await this.call(how, argument, onProgress);
     model.loaded = true;
     return said;
   }
 
   /** A call on the model of `argument.key`. */
-  async use(name, argument) {
+  async use(name, argument, onProgress) {
     const model = this.#models.get(argument.key);
     try {
-      if (model && !model.loaded) await this.load(model.argument);
-      return await this.call(name, argument);
+      if (model && !model.loaded) await this.load(model.argument, undefined, model.how);
+      return await this.call(name, argument, onProgress);
     } catch (error) {
       // Its models are lost with it.
       if (/device was lost/.test(error.message)) this.#forget();

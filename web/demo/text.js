@@ -1,10 +1,7 @@
 // A small language model from a GGUF file: it chats where it was trained to, and else continues a text.
 
-import { BytePairs } from "./bpe.js";
-import { readMetadata } from "./gguf.js";
-
-/** What a conversation may have in all: every new token reads it again. */
-const MOST_TOKENS = 512;
+/** What a conversation may have in all: the caches are that long. */
+const MOST_TOKENS = 4096;
 const KEY = "decoder";
 
 export function text({ engine, device, report, clear }) {
@@ -20,16 +17,14 @@ export function text({ engine, device, report, clear }) {
     progress.removeAttribute("value");
     model = undefined;
     try {
-      const metadata = await readMetadata(file);
-      const tokenizer = new BytePairs(metadata);
       const chosen = await device;
       const onProgress = ({ loaded, total }) => total && (progress.value = loaded / total);
-      await engine.load({ key: KEY, source: file, options: { device: chosen } }, onProgress);
-      model = { file, tokenizer, ...habits(metadata, tokenizer), tokens: [] };
+      const argument = { key: KEY, source: file, options: { device: chosen, context: MOST_TOKENS } };
+      model = { ...(await engine.load(argument, onProgress, "loadText")), messages: [] };
       log.replaceChildren();
       said.value = model.chats ? "What is 2+2?" : "Once upon a time";
       find("say").textContent = model.chats ? "Send" : "Continue";
-      find("model-name").textContent = `${metadata.get("general.name") ?? file.name} ${model.chats ? "chats" : "continues texts"}.`;
+      find("model-name").textContent = `${model.name || file.name} ${model.chats ? "chats" : "continues texts"}.`;
       find("talk").hidden = false;
     } catch (error) {
       report(new Error(`${file.name}: ${error.message}`));
@@ -46,18 +41,19 @@ export function text({ engine, device, report, clear }) {
 
   async function speak(words) {
     clear();
-    const { tokenizer, chats } = model;
-    running = { stopped: false };
+    const state = (running = {});
     find("say").disabled = true;
     stop.hidden = false;
     try {
-      const before = model.tokens;
-      const turn = tokenizer.encode(chats ? `${before.length ? "\n" : ""}<|im_start|>user\n${words}<|im_end|>\n<|im_start|>assistant\n` : words);
-      if (before.length + turn.length >= model.most) throw new Error(`the text has ${before.length + turn.length} tokens; this page goes to ${model.most}`);
-      if (chats) bubble("mine", words);
+      if (model.chats) {
+        bubble("mine", words);
+        model.messages.push({ role: "user", content: words });
+      }
       said.value = "";
-      await answer([...before, ...turn], bubble("theirs", chats ? "" : words));
+      await answer(model.chats ? model.messages : words, bubble("theirs", model.chats ? "" : words), state);
     } catch (error) {
+      // What was not answered is not part of the conversation.
+      if (model.messages.at(-1)?.role === "user") model.messages.pop();
       report(error);
     }
     running = undefined;
@@ -65,27 +61,22 @@ export function text({ engine, device, report, clear }) {
     stop.hidden = true;
   }
 
-  async function answer(tokens, into) {
-    const { tokenizer, ends, most } = model;
-    const temperature = Number(find("temperature").value);
-    const decode = tokenizer.decoder();
-    const state = running;
-    const begun = performance.now();
-    let made = 0;
+  async function answer(prompt, into, state) {
+    const { messages, chats } = model;
+    const options = { temperature: Number(find("temperature").value), topK: 40 };
+    let [first, text] = [undefined, ""];
     into.classList.add("busy");
+    const onPiece = (piece) => {
+      first ??= { at: performance.now(), tokens: piece.tokens };
+      text += piece.text;
+      into.append(piece.text);
+      log.scrollTop = log.scrollHeight;
+      const [made, seconds] = [piece.tokens - first.tokens, (performance.now() - first.at) / 1000];
+      if (made > 0) find("pace").textContent = `${piece.tokens} tokens, ${(made / seconds).toFixed(1)} a second`;
+    };
     try {
-      while (!state.stopped && tokens.length < most) {
-        const token = await engine.use("next", { key: KEY, tokens, temperature });
-        tokens.push(token);
-        made += 1;
-        if (ends.has(token)) break;
-        into.append(decode(token));
-        log.scrollTop = log.scrollHeight;
-        find("pace").textContent = `${made} tokens, ${((1000 * made) / (performance.now() - begun)).toFixed(1)} a second`;
-      }
-      if (state.dropped) return;
-      model.tokens = model.chats ? tokens : [];
-      if (model.chats && !ends.has(tokens.at(-1))) model.tokens.push(model.tokenizer.id("<|im_end|>"));
+      await engine.use("write", { key: KEY, prompt, options }, onPiece);
+      if (chats && !state.dropped) messages.push({ role: "assistant", content: text });
     } finally {
       into.classList.remove("busy");
     }
@@ -114,20 +105,14 @@ export function text({ engine, device, report, clear }) {
       find("ask").requestSubmit();
     }
   });
-  stop.addEventListener("click", () => running && (running.stopped = true));
+  stop.addEventListener("click", () => running && engine.call("stop"));
   find("again").addEventListener("click", () => {
-    if (running) Object.assign(running, { stopped: true, dropped: true });
-    if (model) model.tokens = [];
+    if (running) {
+      running.dropped = true;
+      engine.call("stop");
+    }
+    if (model) model.messages = [];
     log.replaceChildren();
     find("pace").textContent = "";
   });
-}
-
-/** How a model talks: in turns if its template marks them as ChatML does, and which tokens end an answer. */
-function habits(metadata, tokenizer) {
-  const chats = (metadata.get("tokenizer.chat_template") ?? "").includes("<|im_start|>") && tokenizer.id("<|im_end|>") !== undefined;
-  const named = ["<|im_end|>", "<|endoftext|>", "<|eot_id|>"].map((piece) => tokenizer.id(piece));
-  const ends = new Set([metadata.get("tokenizer.ggml.eos_token_id"), ...named].filter((id) => id !== undefined));
-  const context = metadata.get(`${metadata.get("general.architecture")}.context_length`) ?? MOST_TOKENS;
-  return { chats, ends, most: Math.min(context, MOST_TOKENS) };
 }

@@ -1,8 +1,10 @@
 // The worker's side of engine.js: models by key, each loaded for one device.
 
-import { device, load } from "../olivine/index.js";
+import { device, load, loadLanguageModel } from "../olivine/index.js";
 
 const models = new Map();
+/** Ends the text that is being written. */
+let talking;
 
 const calls = {
   device: ({ wanted } = {}) => device(wanted),
@@ -18,13 +20,28 @@ const calls = {
 
   run: ({ key, feeds }) => find(key).run(feeds),
 
-  // The token after these: the likeliest at temperature 0, else one of the likeliest by chance.
-  async next({ key, tokens, temperature }) {
-    const data = BigInt64Array.from(tokens, BigInt);
-    const { logits } = await find(key).run({ tokens: { data, dims: [1, tokens.length] } });
-    const vocabulary = logits.dims.at(-1);
-    return choose(logits.data.subarray(logits.data.length - vocabulary), temperature);
+  async loadText({ key, source, options }, onProgress) {
+    models.get(key)?.free();
+    models.delete(key);
+    const model = await loadLanguageModel(source, { ...options, onProgress });
+    models.set(key, model);
+    const { device, name, chats, context } = model;
+    return { device, name, chats, context };
   },
+
+  // Answers to a chat or continues a text; pieces go to the page as they come.
+  async write({ key, prompt, options }, onProgress) {
+    let last;
+    talking = new AbortController();
+    try {
+      for await (last of find(key).generate(prompt, { ...options, signal: talking.signal })) onProgress(last);
+    } catch (error) {
+      if (error.name !== "AbortError") throw error;
+    }
+    return last;
+  },
+
+  stop: () => talking?.abort(),
 
   // Times of several runs after the first, which compiles for the sizes that come.
   async measure({ key, feeds, least, most, samples }) {
@@ -46,18 +63,6 @@ const calls = {
     return { outputs, median: times[times.length >> 1] };
   },
 };
-
-const CANDIDATES = 40;
-
-function choose(scores, temperature) {
-  if (!(temperature > 0)) {
-    return scores.reduce((best, score, id) => (score > scores[best] ? id : best), 0);
-  }
-  const ids = Array.from(scores.keys()).sort((a, b) => scores[b] - scores[a]).slice(0, CANDIDATES);
-  const weights = ids.map((id) => Math.exp((scores[id] - scores[ids[0]]) / temperature));
-  let left = Math.random() * weights.reduce((sum, weight) => sum + weight, 0);
-  return ids.find((_, i) => (left -= weights[i]) <= 0) ?? ids[0];
-}
 
 function find(key) {
   const model = models.get(key);

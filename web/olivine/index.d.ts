@@ -77,6 +77,69 @@ export function load(
   options?: LoadOptions,
 ): Promise<Model>;
 
+/** A message of a chat; templates may know more fields. */
+export interface Message {
+  role: "system" | "user" | "assistant" | "tool" | string;
+  content: string;
+  [field: string]: unknown;
+}
+
+export interface GenerateOptions {
+  /** Tokens at most; else until the text ends or the context is full. */
+  maxTokens?: number;
+  /** 0, the default, takes the likeliest token. */
+  temperature?: number;
+  topK?: number;
+  topP?: number;
+  minP?: number;
+  repetitionPenalty?: number;
+  frequencyPenalty?: number;
+  presencePenalty?: number;
+  /** The same seed draws the same tokens. */
+  seed?: number;
+  /** Only tokens that continue a JSON object, or JSON that follows a schema. */
+  json?: boolean | object;
+  /** Ends the text; what waits for it is rejected. */
+  signal?: AbortSignal;
+}
+
+/** A piece of a text that is generated. */
+export interface Piece {
+  text: string;
+  /** Tokens so far. */
+  tokens: number;
+  /** In the last piece alone, which has no text: why the text ended. */
+  finish?: "stop" | "length" | "context" | "constraint";
+  /** In the last piece: tokens of the prompt. */
+  promptTokens?: number;
+}
+
+/** A language model compiled for a device. Its caches stay between texts: what begins as the text before is not computed again. */
+export class LanguageModel {
+  private constructor();
+  readonly device: "webgpu" | "cpu";
+  readonly deviceName: string;
+  readonly name: string;
+  /** Tokens of a text at most, with those of the prompt. */
+  readonly context: number;
+  /** Whether it has a template for chats. */
+  readonly chats: boolean;
+  /** The tokens of a text; control tokens in it count as such unless `special` is false. */
+  tokenize(text: string, options?: { special?: boolean }): number[];
+  /** The text of tokens, without control tokens. */
+  detokenize(ids: Iterable<number>): string;
+  /** Continues a text or answers to a chat, one text at a time. Leaving the loop ends it. */
+  generate(prompt: string | Message[], options?: GenerateOptions): AsyncGenerator<Piece, void>;
+  /** Frees its memory now instead of when it is collected. */
+  free(): void;
+}
+
+/** Loads a language model from a GGUF file with its tokenizer; `context` is how long texts may become. */
+export function loadLanguageModel(
+  source: string | URL | Blob | ArrayBuffer | ArrayBufferView,
+  options?: Pick<LoadOptions, "device" | "onProgress" | "cache" | "signal"> & { context?: number },
+): Promise<LanguageModel>;
+
 /** What `load` runs on; `reason` says why that is not WebGPU. */
 export function device(
   wanted?: "auto" | "webgpu" | "cpu",

@@ -2,9 +2,11 @@
 
 import init, { Download, Session } from "./wasm/olivine_web.js";
 import { download } from "./download.js";
+import { LanguageModel } from "./language.js";
 import { fromModule, toModule } from "./tensors.js";
 
 export { clearCache } from "./cache.js";
+export { LanguageModel };
 
 let module;
 let stopped;
@@ -63,6 +65,17 @@ export async function device(wanted = "auto") {
   return guarded(async () => {
     const { device, session, reason } = await choose(wanted);
     return { device, name: await nameOf(device, session), reason };
+  });
+}
+
+/** Loads a GGUF language model and compiles it for a device. */
+export async function loadLanguageModel(source, options = {}) {
+  await ready();
+  return guarded(async () => {
+    const { device, session } = await choose(options.device);
+    const file = await download(source, Download, options);
+    const model = session.compileLanguageModel(file, options.context);
+    return new LanguageModel(device, session, model, (work) => guarded(() => lostIs(device, work())));
   });
 }
 

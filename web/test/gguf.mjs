@@ -1,7 +1,8 @@
 // A tiny GGUF file written by hand: a llama of one layer with seeded weights, and a tokenizer of single letters. In another
 // `architecture` its metadata are the same and nothing can run it.
 
-const [VOCABULARY, HIDDEN, FEED_FORWARD] = [24, 32, 48];
+const [HIDDEN, FEED_FORWARD] = [32, 48];
+const LETTERS = Array.from({ length: 24 }, (_, i) => String.fromCharCode(97 + i));
 
 function number(bytes, write, value) {
   const buffer = Buffer.alloc(bytes);
@@ -12,18 +13,19 @@ const u32 = (value) => number(4, "writeUInt32LE", value);
 const u64 = (value) => number(8, "writeBigUInt64LE", BigInt(value));
 const text = (words) => Buffer.concat([u64(Buffer.byteLength(words)), Buffer.from(words)]);
 
-export function llama({ architecture = "llama", split = "gpt-2" } = {}) {
+export function llama({ architecture = "llama", split = "gpt-2", pieces = LETTERS, merges = [] } = {}) {
+  const vocabulary = pieces.length;
   const metadata = [[text("general.architecture"), u32(8), text(architecture)]];
   const sizes = { block_count: 1, embedding_length: HIDDEN, feed_forward_length: FEED_FORWARD, "attention.head_count": 2 };
   for (const [key, size] of Object.entries(sizes)) metadata.push([text(`${architecture}.${key}`), u32(4), u32(size)]);
 
   const strings = (key, words) => metadata.push([text(key), u32(9), u32(8), u64(words.length), ...words.map(text)]);
   metadata.push([text("tokenizer.ggml.model"), u32(8), text("gpt2")], [text("tokenizer.ggml.pre"), u32(8), text(split)]);
-  strings("tokenizer.ggml.tokens", Array.from({ length: VOCABULARY }, (_, i) => String.fromCharCode(97 + i)));
-  strings("tokenizer.ggml.merges", []);
+  strings("tokenizer.ggml.tokens", pieces);
+  strings("tokenizer.ggml.merges", merges);
 
   const tensors = {
-    "token_embd.weight": [VOCABULARY, HIDDEN],
+    "token_embd.weight": [vocabulary, HIDDEN],
     "output_norm.weight": [HIDDEN],
     "blk.0.attn_norm.weight": [HIDDEN],
     "blk.0.ffn_norm.weight": [HIDDEN],

@@ -1,6 +1,6 @@
 // The same runs on the CPU by the native program, through .npy files.
 
-import { execFile } from "node:child_process";
+import { execFile, execFileSync } from "node:child_process";
 import { mkdtemp, readFile, readdir, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -39,4 +39,10 @@ export async function native(program, file, feeds) {
   } finally {
     await rm(folder, { recursive: true });
   }
+}
+
+/** What a language model answers to a message without chance. */
+export function answerOf(program, file, message) {
+  const options = { input: `${message}\n/exit\n`, encoding: "utf8", stdio: ["pipe", "pipe", "pipe"] };
+  return execFileSync(program, ["chat", file, "--device", "cpu"], options).trim();
 }

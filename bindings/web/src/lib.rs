@@ -2,13 +2,15 @@
 //!
 //! ```text
 //!   Download ── bytes of a file, in this module's memory while they arrive
-//!   Session::open(device) ── compile(Download) ── Model ── run([{name, type, dims, bytes}]) ── the same of the outputs
+//!   Session::open(device) ─┬─ compile(Download) ── Model ── run([{name, type, dims, bytes}]) ── the same of the outputs
+//!                          └─ compileLanguageModel(Download) ── LanguageModel ── generate(prompt, each) ── pieces of text
 //! ```
 //!
 //! The package's JavaScript turns typed arrays into such objects and back. Everything that waits for a device is a promise.
 
 #[cfg(feature = "cases")]
 mod cases;
+mod language;
 mod ports;
 mod tensors;
 

@@ -17,7 +17,7 @@ use olivine::{Device, DeviceTensor, Executable, Input, Session, StepTime};
 
 use crate::batch::{Inputs, Row, Sizes, inputs};
 use crate::caches::Caches;
-use crate::flight::{Flight, FlightRow};
+use crate::flight::{Flight, FlightRow, Wait, now};
 use crate::graph::{self, Step};
 use crate::pages::Pages;
 use crate::sequence::{Chosen, Sequence};
@@ -79,6 +79,8 @@ pub struct Engine {
     pub(crate) queue: VecDeque<Sequence>,
     /// Runs whose tokens are not read yet, in order.
     pub(crate) flights: VecDeque<Flight>,
+    /// Whether a run is being read: between steps only if the task of a step was dropped.
+    pub(crate) reading: bool,
     /// Events that no step has returned yet: those before a failure are returned by the step after it.
     events: Vec<Event>,
     next_id: u64,
@@ -147,6 +149,7 @@ impl Engine {
             slots: (0..slots).map(|_| None).collect(),
             queue: VecDeque::new(),
             flights: VecDeque::new(),
+            reading: false,
             events: Vec::new(),
             next_id: 0,
             admissions: 0,
@@ -235,10 +238,24 @@ impl Engine {
     ///
     /// A step that fails leaves every sequence where it was, and the next one goes on from there.
     pub fn step(&mut self) -> Result<Vec<Event>, Error> {
+        now(self.step_waiting(Wait::Block))
+    }
+
+    /// Does as [`Engine::step`] without blocking: in a browser, the only way to decode on a GPU. If the future is dropped, what it was
+    /// to read is computed again by the next step.
+    #[cfg(feature = "async")]
+    pub async fn step_async(&mut self) -> Result<Vec<Event>, Error> {
+        self.step_waiting(Wait::Await).await
+    }
+
+    async fn step_waiting(&mut self, wait: Wait) -> Result<Vec<Event>, Error> {
+        if std::mem::take(&mut self.reading) {
+            self.fall_back();
+        }
         self.admit();
         let ahead = self.runs_ahead();
         if !ahead {
-            self.read(0)?;
+            self.read(0, wait).await?;
         }
         let before = self.flights.len();
         // Those that decode now; a prompt that is done in this step joins in the next.
@@ -248,7 +265,7 @@ impl Engine {
         }
         self.decode(&decoding)?;
         let submitted = self.flights.len() - before;
-        self.read(if ahead { submitted } else { 0 })?;
+        self.read(if ahead { submitted } else { 0 }, wait).await?;
         Ok(std::mem::take(&mut self.events))
     }
 
@@ -366,7 +383,7 @@ impl Engine {
     /// Times every kernel of a run that decodes the sequences whose prompts are done. They stay where they are: the next step
     /// computes the same again.
     pub fn profile(&mut self) -> Result<Vec<StepTime>, Error> {
-        self.read(0)?;
+        now(self.read(0, Wait::Block))?;
         let decoding = self.by_age(Sequence::decodes);
         let Some((inputs, _)) = self.decode_inputs(&decoding)? else { return Ok(Vec::new()) };
         let state = &*self.caches.state();

@@ -11,7 +11,9 @@
 #[cfg(test)]
 mod tests;
 
-use olivine::{Input, Pending};
+use std::task::{Context, Poll, Waker};
+
+use olivine::{Input, Outputs, Pending};
 
 use crate::Error;
 use crate::batch::Inputs;
@@ -24,6 +26,24 @@ pub(crate) struct Flight {
     /// How many of the likeliest tokens each row has.
     top: usize,
     rows: Vec<FlightRow>,
+}
+
+/// How a step waits for its runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// The thread waits.
+    Block,
+    /// The task is woken.
+    #[cfg(feature = "async")]
+    Await,
+}
+
+/// Runs a future that blocks where it waits, so that its first poll is its last.
+pub(crate) fn now<T>(future: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    match std::pin::pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(result) => result,
+        Poll::Pending => Err(olivine::Error::CannotBlock { call: "Engine::step" }.into()),
+    }
 }
 
 /// A sequence's part of a run in flight.
@@ -40,9 +60,13 @@ pub(crate) struct FlightRow {
 }
 
 impl Flight {
-    /// Waits for the end of the run.
-    fn wait(self) -> Result<Vec<Chosen>, Error> {
-        let out = self.pending.wait()?;
+    /// The tokens, at the end of the run.
+    async fn chosen(self, wait: Wait) -> Result<Vec<Chosen>, Error> {
+        let out: Outputs = match wait {
+            Wait::Block => self.pending.wait()?,
+            #[cfg(feature = "async")]
+            Wait::Await => self.pending.await?,
+        };
         let tokens = out.get("next")?.as_slice::<i32>()?;
         let floats = |name: &str| match out.iter().any(|(found, _)| found == name) {
             true => Ok::<&[f32], Error>(out.get(name)?.as_slice::<f32>()?),
@@ -93,12 +117,14 @@ impl Engine {
 
     /// Reads the tokens of runs until so many are in flight. If one failed, those after it are dropped and every sequence is where it was
     /// before that run.
-    pub(crate) fn read(&mut self, left: usize) -> Result<(), Error> {
+    pub(crate) async fn read(&mut self, left: usize, wait: Wait) -> Result<(), Error> {
         while self.flights.len() > left {
             let Some(mut flight) = self.flights.pop_front() else { break };
             let rows = std::mem::take(&mut flight.rows);
-            let outcome = flight.wait().and_then(|chosen| self.take(&rows, &chosen));
-            if let Err(error) = outcome {
+            self.reading = true;
+            let chosen = flight.chosen(wait).await;
+            self.reading = false;
+            if let Err(error) = chosen.and_then(|chosen| self.take(&rows, &chosen)) {
                 self.fall_back();
                 return Err(error);
             }
@@ -134,7 +160,7 @@ impl Engine {
 
     /// Drops all runs in flight. Sequences go on from what was read; where that cannot be, because a state of fixed size has read more,
     /// they are computed again.
-    fn fall_back(&mut self) {
+    pub(crate) fn fall_back(&mut self) {
         self.flights.clear();
         for slot in 0..self.slots.len() {
             let Some(sequence) = &mut self.slots[slot] else { continue };

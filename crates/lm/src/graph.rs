@@ -89,7 +89,7 @@ pub(crate) fn load(built: DecoderGraph, session: &Session, outputs: &[&str]) -> 
 /// From logits `[rows, vocabulary]` to a token of each row: penalties, biases, the tokens that may come, then a draw.
 ///
 /// What no row of a run asks for has the size 0 there, and with it a plan without that step: recent tokens, biases, masks of tokens, and
-/// draws, without which every row takes its likeliest token.
+/// draws, without which every row takes its likeliest token. That is the plan that is compiled first.
 fn head(g: &mut Graph, logits: ValueId, vocabulary: usize) -> Result<ValueId, Error> {
     let mut per_row = |name: &str, dtype: DType, sizes: &[(&str, usize)]| {
         let dims = [("rows", 1)].iter().chain(sizes);
@@ -97,18 +97,18 @@ fn head(g: &mut Graph, logits: ValueId, vocabulary: usize) -> Result<ValueId, Er
             dims.map(|(name, size)| (Some(name.to_string()), *size)).unzip();
         g.input_with_dims(name, dtype, Shape::new(&sizes)?, names)
     };
-    let recent = per_row("recent", DType::I64, &[("recent", 2)])?;
+    let recent = per_row("recent", DType::I64, &[("recent", 0)])?;
     let [repetition, frequency, presence] =
         ["repetition", "frequency", "presence"].map(|name| per_row(name, DType::F32, &[]));
-    let ids = per_row("bias_tokens", DType::I64, &[("biases", 2)])?;
-    let bias = per_row("biases", DType::F32, &[("biases", 2)])?;
+    let ids = per_row("bias_tokens", DType::I64, &[("biases", 0)])?;
+    let bias = per_row("biases", DType::F32, &[("biases", 0)])?;
     let [temperature, top_p, min_p] =
         ["temperature", "top_p", "min_p"].map(|name| per_row(name, DType::F32, &[]));
     let top_k = per_row("top_k", DType::I32, &[])?;
     let draws = vec![Some("draws".to_string()), None];
-    let draws = g.input_with_dims("draws", DType::U32, Shape::new(&[1, 4])?, draws)?;
+    let draws = g.input_with_dims("draws", DType::U32, Shape::new(&[0, 4])?, draws)?;
     let masks = vec![Some("masks".to_string()), Some("rows".to_string()), None];
-    let masks = g.input_with_dims("allowed", DType::Bool, Shape::new(&[1, 1, vocabulary])?, masks)?;
+    let masks = g.input_with_dims("allowed", DType::Bool, Shape::new(&[0, 1, vocabulary])?, masks)?;
     let logits = g.penalties(logits, recent, Some(repetition?), Some(frequency?), Some(presence?))?;
     let logits = g.scatter_elements(logits, ids, bias, 1, ScatterMode::Add)?;
     let allowed = g.reduce(ReduceKind::All, masks, &[0], false)?;

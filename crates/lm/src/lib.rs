@@ -72,6 +72,11 @@ impl LanguageModel {
         Ok(LanguageModel { model: CausalLm::load(&path)?, path })
     }
 
+    /// The model of a GGUF file's bytes.
+    pub fn from_gguf(bytes: Vec<u8>) -> Result<Self, Error> {
+        Ok(LanguageModel { model: CausalLm::from_gguf(bytes)?, path: PathBuf::new() })
+    }
+
     /// Positions that the model was trained for.
     pub fn context(&self) -> usize {
         self.model.context()

@@ -107,6 +107,11 @@ impl CausalLm {
         CausalLm::of_gguf(Gguf::open(path)?)
     }
 
+    /// The model of a GGUF file's bytes.
+    pub fn from_gguf(bytes: Vec<u8>) -> Result<Self, Error> {
+        CausalLm::of_gguf(Gguf::from_bytes(bytes)?)
+    }
+
     /// The model of an open GGUF file.
     pub fn of_gguf(file: Gguf) -> Result<Self, Error> {
         CausalLm::of(Source::Gguf(file))
