@@ -97,6 +97,7 @@ pub fn lower(
                 load_scratch,
                 deferred,
                 shared,
+                joined,
                 decisions: node_decisions,
                 ..
             }) => {
@@ -107,7 +108,7 @@ pub fn lower(
                 decisions
                     .extend(node_decisions.into_iter().map(|d| Decision { node: node.name.clone(), ..d }));
                 let names = |steps: &[usize]| steps.iter().map(|s| graph.nodes()[*s].name.clone()).collect();
-                if let Some(rule) = groups.rule(step) {
+                if let Some(rule) = groups.rule(step).or(joined) {
                     fusions.push(Fusion { rule, nodes: names(&steps) });
                 }
                 if let (Some(deferred), Some(reader)) = (deferred, readers[step]) {

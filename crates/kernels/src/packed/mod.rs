@@ -16,9 +16,11 @@ mod gated;
 mod gather;
 mod gemv;
 mod planes;
+mod pool;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::panic, reason = "a failed expectation is a failed test")]
 mod tests;
+mod together;
 mod unpack;
 pub(crate) mod weight;
 
@@ -41,7 +43,8 @@ use crate::site::{Operand, Site, Target, recorded_class, rounded};
 use crate::walk::Walk;
 use weight::Weight;
 
-pub(crate) use gated::gated;
+pub use together::reads_few_rows;
+pub(crate) use together::together;
 
 kernels! { |op, site|
     DequantMatMul => dequant_matmul(op, site),
@@ -191,7 +194,7 @@ fn small_m(
             let weight = weight.decoded_as(integers > 0, site)?;
             problem.packed = Some(weight.clone());
             let cut = if twin.is_some() { cut.of_pairs() } else { cut };
-            gemv::emit(&problem, (&weight, twin), cut, site)
+            gemv::emit(&[gemv::Part { problem, weight, twin: twin.cloned(), cut }], None, site)
         }
         SmallM::Coop(cut, elem) => {
             let weight = weight.decoded_as(false, site)?;
