@@ -72,6 +72,13 @@ fn a_norm_stays_where_others_read_it() {
 }
 
 #[test]
+fn digits_of_much_of_x_are_made_once_after_the_norm() {
+    let (kernels, fusions) = lowered("dequant_matmul/together-long");
+    assert_eq!(kernels, ["rms_norm_rows", "quantize_rows", "quantize_rows", "dequant_gemv"]);
+    assert_eq!(fusions, ["packed matmuls of one x"]);
+}
+
+#[test]
 fn a_matmul_does_not_wait_for_what_reads_another() {
     let (kernels, _) = lowered("dequant_matmul/together-in-turn");
     assert_eq!(kernels.iter().filter(|kernel| *kernel == "dequant_gemv").count(), 2, "{kernels:?}");

@@ -18,8 +18,13 @@ const DIM: usize = 128;
 
 /// A llama of two layers with packed weights, all of them zeros.
 fn llama(format: BlockFormat) -> CausalLm {
+    decoder("llama", format, format, false)
+}
+
+/// The same of another architecture, with another format for the values, and with biases of queries, keys and values.
+fn decoder(architecture: &str, format: BlockFormat, of_values: BlockFormat, has_biases: bool) -> CausalLm {
     let mut w = Writer::new();
-    w.metadata("general.architecture", Value::from("llama")).unwrap();
+    w.metadata("general.architecture", Value::from(architecture)).unwrap();
     let sizes = [
         ("block_count", 2),
         ("embedding_length", HIDDEN),
@@ -29,9 +34,9 @@ fn llama(format: BlockFormat) -> CausalLm {
         ("context_length", 4096),
     ];
     for (key, value) in sizes {
-        w.metadata(format!("llama.{key}"), Value::U32(value as u32)).unwrap();
+        w.metadata(format!("{architecture}.{key}"), Value::U32(value as u32)).unwrap();
     }
-    w.metadata("llama.attention.layer_norm_rms_epsilon", Value::F32(1e-5)).unwrap();
+    w.metadata(format!("{architecture}.attention.layer_norm_rms_epsilon"), Value::F32(1e-5)).unwrap();
     let mut put = |name: &str, kind: TensorKind, shape: &[usize]| {
         let count: usize = shape.iter().product();
         let bytes = match kind {
@@ -56,7 +61,11 @@ fn llama(format: BlockFormat) -> CausalLm {
             ("ffn_up", [FEED, HIDDEN]),
             ("ffn_down", [HIDDEN, FEED]),
         ] {
-            put(&name(part), packed, &shape);
+            let kind = if part == "attn_v" { TensorKind::Blocks(of_values) } else { packed };
+            put(&name(part), kind, &shape);
+            if has_biases && ["attn_q", "attn_k", "attn_v"].contains(&part) {
+                put(&format!("blk.{layer}.{part}.bias"), TensorKind::F32, &shape[..1]);
+            }
         }
     }
     CausalLm::of_gguf(Gguf::from_bytes(w.to_bytes().unwrap()).unwrap()).unwrap()
@@ -99,30 +108,53 @@ fn of_layer(program: &Program) -> Vec<&str> {
     names[norms[2]..norms[4]].to_vec()
 }
 
+/// What a layer with packed weights takes for a few rows in all.
+const SEVEN: [&str; 7] = [
+    // The norm, queries, keys and values.
+    "rms_norm_gemv",
+    "rotations",
+    "attention_decode_split",
+    "attention_combine",
+    "dequant_gemv",
+    // The norm, gate and up.
+    "rms_norm_gemv",
+    "dequant_gemv",
+];
+
 #[test]
-fn a_layer_with_packed_weights_decodes_a_token_in_eleven_dispatches() {
-    for (format, narrow) in [(BlockFormat::Q4_K, false), (BlockFormat::Q4_K, true), (BlockFormat::Q8_0, true)]
-    {
-        let program = step(&llama(format), [1, 1], narrow);
+fn a_layer_with_packed_weights_decodes_a_token_in_seven_dispatches() {
+    use BlockFormat::{MXFP4, Q4_K, Q6_K, Q8_0};
+    let models = [
+        (decoder("llama", Q4_K, Q4_K, false), "q4_k"),
+        (decoder("llama", Q4_K, Q6_K, false), "q4_k, values in q6_k"),
+        (decoder("qwen2", Q4_K, Q4_K, true), "q4_k with biases"),
+        (decoder("qwen2", Q4_K, Q6_K, true), "q4_k with biases, values in q6_k"),
+        (decoder("llama", Q8_0, Q8_0, false), "q8_0"),
+        (decoder("llama", MXFP4, MXFP4, false), "mxfp4"),
+    ];
+    for (model, name) in models {
+        for narrow in [false, true] {
+            let program = step(&model, [1, 1], narrow);
+            let mut kernels = of_layer(&program);
+            // Before the output's norm comes the row that is picked.
+            kernels.retain(|name| *name != "gather");
+            assert_eq!(kernels, SEVEN, "{name}, narrow {narrow}");
+            let of_rule = |rule: &str| program.fusions.iter().filter(|fusion| fusion.rule == rule).count();
+            // Two to a layer, and the output's.
+            assert_eq!(of_rule("norm in packed matmuls"), 5, "{name}, narrow {narrow}");
+        }
+    }
+}
+
+#[test]
+fn a_few_sequences_take_as_many_dispatches_as_one() {
+    // Rows of f16, from three on, take matrices.
+    for (sequences, narrow) in [(2, false), (3, false), (4, false), (2, true)] {
+        let program = step(&llama(BlockFormat::Q4_K), [sequences, 1], narrow);
         let mut kernels = of_layer(&program);
-        // Before the output's norm comes the row that is picked.
-        kernels.retain(|name| *name != "gather");
-        let expected = [
-            "rms_norm_rows",
-            // Queries, keys and values wait for nothing but the norm.
-            "dequant_gemv",
-            "dequant_gemv",
-            "dequant_gemv",
-            "rotations",
-            "attention_decode_split",
-            "attention_combine",
-            "dequant_gemv",
-            "rms_norm_rows",
-            // Gate and up.
-            "dequant_gemv",
-            "dequant_gemv",
-        ];
-        assert_eq!(kernels, expected, "{format}");
+        kernels.retain(|name| *name != "gather" && *name != "attention_combine");
+        let rest = SEVEN.into_iter().filter(|name| *name != "attention_combine").collect::<Vec<_>>();
+        assert_eq!(kernels, rest, "{sequences}");
     }
 }
 

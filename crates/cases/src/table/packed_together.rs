@@ -66,6 +66,13 @@ fn of_one_x(t: &mut Table) {
         let (w, v) = (g.packed(Q4_K, [13, 256])?, g.packed(Q6_K, [21, 256])?);
         Ok((g.dequant_matmul(x, w)?, g.dequant_matmul(x, v)?))
     });
+    // More of x than a workgroup has memory for.
+    t.case("dequant_matmul/together-long", &[F32], normal(), SUM, |g| {
+        let (x, gamma) = (g.x([1, 16384])?, g.w([16384])?);
+        let x = g.rms_norm(x, gamma, None, EPS)?;
+        let (w, v) = (g.packed(Q4_K, [5, 16384])?, g.packed(Q6_K, [3, 16384])?);
+        Ok((g.dequant_matmul(x, w)?, g.dequant_matmul(x, v)?))
+    });
     // The second x is what the first matmul makes: only one of each pair waits for nothing.
     t.case("dequant_matmul/together-in-turn", &[F32], normal(), NORMED, |g| {
         let x = g.x([1, 256])?;

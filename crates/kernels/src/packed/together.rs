@@ -11,7 +11,7 @@ use olivine_ir::{Dim, Op, product};
 use super::gated::{self, Gated};
 use super::gemv::{self, GemvCut, Part, RowNorm};
 use super::weight::Weight;
-use super::{SmallM, choose_small_m, matmul_of, problem_of};
+use super::{SmallM, choose_small_m, coop, matmul_of, problem_of};
 use crate::launch::number;
 use crate::matmul::problem::Problem;
 use crate::site::{Operand, Site, Target, recorded_class, rounded};
@@ -168,6 +168,9 @@ impl Work<'_, '_> {
             }
         };
         let fast = op.fast && self.gate.is_none_or(|gate| gate.op.fast);
+        if problem.m >= coop::PREFERRED_ROWS && coop::matrix_elem(&problem, fast, site.caps).is_some() {
+            return Ok(None);
+        }
         let digits = gemv::digits(&problem, &weight, fast, site.caps);
         Ok(Some(FewRows { problem, weight, twin, fast, digits }))
     }

@@ -37,7 +37,6 @@ pub(super) fn matmuls_of_few_rows(
         groups.push(open);
         if let ([group], Some(norm)) = (&mut groups[of_x..], norm_of(compiled, readers, x))
             && readers.get(&x).is_some_and(|all| all.iter().all(|r| group.contains(&r.step)))
-            && group.last().is_some_and(|end| stays(compiled, (norm, *end), group))
         {
             group.insert(0, norm);
         }
@@ -77,18 +76,7 @@ fn may_wait(
         false => last(reader) > step,
     };
     let all = readers.get(result).map(Vec::as_slice).unwrap_or_default();
-    all.iter().all(|reader| after(reader.step)) && stays(compiled, (earlier, step), open)
-}
-
-/// Whether what a step reads is the same at a later one. Inputs may be state, which other steps change in place.
-fn stays(compiled: &Compiled, (earlier, step): (usize, usize), open: &[usize]) -> bool {
-    let graph = &compiled.graph;
-    let is_input = |id: &ValueId| match operand_of(graph, *id).map(|operand| operand.memory) {
-        Some(Memory::Value(root)) => matches!(graph.values()[root.index()].def, Def::Input { .. }),
-        _ => true,
-    };
-    let still = |step: usize| matches!(graph.nodes()[step].op, Op::View(_)) || open.contains(&step);
-    !graph.nodes()[earlier].inputs.iter().any(is_input) || (earlier + 1..step).all(still)
+    all.iter().all(|reader| after(reader.step))
 }
 
 /// The norm of rows that makes a value, and nothing else.
