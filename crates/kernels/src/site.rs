@@ -423,6 +423,12 @@ impl<'a> Site<'a> {
         Memory::Constant(self.constants.len() - 1)
     }
 
+    /// Words of 0 that a dispatch counts with and leaves as they were.
+    pub fn counters(&mut self, count: impl Into<Dim>) -> Result<Memory, String> {
+        let table = HostTable::counters(count.into())?;
+        Ok(self.table(table))
+    }
+
     /// Emits a dispatch of `groups` workgroups in a row; kernels find their number with [`linear_group`]. None if
     /// there is no group.
     #[track_caller]

@@ -1,6 +1,8 @@
 //! Matmuls of one x by packed weights, and norms that only such matmuls read: what devices compute together where x has few rows.
 
-use olivine_ir::BlockFormat::{self, IQ2_S, IQ4_XS, MXFP4, Q2_K, Q3_K, Q4_0, Q4_K, Q5_0, Q5_K, Q6_K, Q8_0, U4};
+use olivine_ir::BlockFormat::{
+    self, IQ2_S, IQ4_XS, MXFP4, Q2_K, Q3_K, Q4_0, Q4_K, Q5_0, Q5_K, Q6_K, Q8_0, U4,
+};
 use olivine_ir::DType::{BF16, F16, F32};
 use olivine_ir::op::{DequantMatMul, Scaling};
 use olivine_ir::{Error, ValueId};
@@ -34,7 +36,13 @@ pub(super) fn rows(t: &mut Table) {
 }
 
 /// The matmuls of x by weights of some formats: odd numbers of columns, a bias, an activation with a residual.
-fn three(g: &mut Build, x: ValueId, m: usize, k: usize, formats: [BlockFormat; 3]) -> Result<Vec<ValueId>, Error> {
+fn three(
+    g: &mut Build,
+    x: ValueId,
+    m: usize,
+    k: usize,
+    formats: [BlockFormat; 3],
+) -> Result<Vec<ValueId>, Error> {
     let [first, second, third] = formats;
     let w = [g.packed(first, [37, k])?, g.packed(second, [5, k])?, g.packed(third, [70, k])?];
     let (bias, residual) = (g.w([5])?, g.x([m, 70])?);

@@ -225,7 +225,8 @@ fn cuts(all: &[FewRows<'_>], site: &mut Site<'_>) -> Option<Vec<GemvCut>> {
     let default = gemv::choose(&first.decoded(), first.digits, sizes, batches, caps);
     let candidates = gemv::candidates(&first.decoded(), default, sizes, batches, caps);
     let chosen = site.tuned(gemv::FAMILY, class, default, candidates);
-    let cut = |one: &FewRows<'_>| match (one.weight.name(), one.digits) == (first.weight.name(), first.digits) {
+    let cut = |one: &FewRows<'_>| match (one.weight.name(), one.digits) == (first.weight.name(), first.digits)
+    {
         true => chosen,
         false => gemv::choose(&one.decoded(), one.digits, sizes, batches, caps).in_groups_of(chosen.group()),
     };

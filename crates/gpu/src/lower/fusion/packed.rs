@@ -20,8 +20,11 @@ pub(super) fn matmuls_of_few_rows(
     readers: &Readers,
     last: impl Fn(usize) -> usize,
 ) -> Vec<Vec<usize>> {
-    let mut all: Vec<(ValueId, Vec<usize>)> =
-        readers.keys().map(|x| (*x, matmuls(compiled, readers, *x))).filter(|(_, of)| !of.is_empty()).collect();
+    let mut all: Vec<(ValueId, Vec<usize>)> = readers
+        .keys()
+        .map(|x| (*x, matmuls(compiled, readers, *x)))
+        .filter(|(_, of)| !of.is_empty())
+        .collect();
     all.sort_by_key(|(_, steps)| steps[0]);
     let mut groups = Vec::new();
     for (x, steps) in all {
@@ -49,7 +52,8 @@ fn matmuls(compiled: &Compiled, readers: &Readers, x: ValueId) -> Vec<usize> {
     let nodes = compiled.graph.nodes();
     let Some(all) = readers.get(&x) else { return Vec::new() };
     let multiplies = |step: usize| {
-        let is_left = |id: &ValueId| operand_of(&compiled.graph, *id).is_some_and(|o| o.memory == Memory::Value(x));
+        let is_left =
+            |id: &ValueId| operand_of(&compiled.graph, *id).is_some_and(|o| o.memory == Memory::Value(x));
         nodes.get(step).is_some_and(|node| {
             matches!(&node.op, Op::DequantMatMul(op) if !op.grouped)
                 && !compiled.at_load[step]
@@ -89,5 +93,6 @@ fn norm_of(compiled: &Compiled, readers: &Readers, x: ValueId) -> Option<usize> 
         Op::LayerNorm(op) => op.prologue.is_none() && !op.emit_input,
         _ => false,
     };
-    (is_plain && node.outputs.len() == 1 && !compiled.at_load[step] && readers.contains_key(&x)).then_some(step)
+    (is_plain && node.outputs.len() == 1 && !compiled.at_load[step] && readers.contains_key(&x))
+        .then_some(step)
 }

@@ -300,9 +300,8 @@ impl<'k, 'p> DeclaredPart<'k, 'p> {
         }
         let x_rows = XRows { batch, start: at[0], first: first_row, m, outer: all.outer };
         let own = part.layout().filter(|_| makes_digits);
-        let own = own.map(|layout| {
-            (layout, XSource { x, k_size, lanes: vector_lanes(problem, layout.unit()), norm })
-        });
+        let own = own
+            .map(|layout| (layout, XSource { x, k_size, lanes: vector_lanes(problem, layout.unit()), norm }));
         gemv.multiply(&weight_rows, &x_rows, (own, pool), self.chunks);
         k.barrier();
         let base = BatchOffset { out: batch * m * n, extras: at[2..].to_vec() };
@@ -334,4 +333,3 @@ fn table_copies(weight: &Weight, room: usize, digits: bool, target: &Target) -> 
 fn experts_read(problem: &Problem<'_>) -> u64 {
     problem.experts.as_ref().map_or(1, |e| (e.count / problem.batch_count().max(1)).max(1) as u64)
 }
-

@@ -6,16 +6,17 @@
 //! ```
 //! The largest magnitude of every run follows behind all words. Runs past the end of K are zeros.
 
+mod stage;
+
 use olivine_ir::Dim;
-use olivine_kernel::{Access, Buf, Builder, Elem, Scalar, Shared, Val, Var};
+use olivine_kernel::{Access, Buf, Builder, Elem, Scalar, Shared, Val};
 
 use super::cut::GemvCut;
-use super::norm::{self, DeclaredNorm, NormWeights};
+use super::norm::{DeclaredNorm, NormWeights};
 use crate::launch::Launch;
 use crate::matmul::problem::Problem;
 use crate::norm::Scaling;
 use crate::packed::digits::{self, Digits};
-use crate::packed::pool::Pool;
 use crate::packed::weight::Weight;
 use crate::rows::sum;
 use crate::site::{Memory, Site, linear_group};
@@ -246,81 +247,6 @@ impl DigitLayout {
         4 * rows as usize * self.stretches * (self.width * (self.words() + 1)) as usize
     }
 
-    /// Makes the digits of some rows in workgroup memory; `first` is the first element of a row. The whole workgroup must come here
-    /// together, and wait before it reads. `group` elements share a scale of the weight.
-    pub(crate) fn stage<'k>(
-        self,
-        x: &XSource<'k>,
-        rows: u32,
-        first: impl Fn(Val<'k>) -> Val<'k>,
-        (group, pool): (u32, &Pool<'k>),
-    ) -> DeclaredDigits<'k> {
-        let k = x.k_size.builder();
-        let (lanes, runs) = (self.lanes(), self.stretches as u32 * self.width);
-        let words = pool.take("words", Elem::U32, lanes as u8, rows * runs * self.words() / lanes);
-        let scales = pool.take("scales", Elem::F32, 1, rows * runs);
-        let of_row = self.units(self.each(k)) as u32;
-        let total = rows * of_row;
-        let every = total.is_multiple_of(k.group());
-        let load = |work: Val<'k>| {
-            let number = work.min(total - 1u32);
-            let row = number / of_row;
-            (row, self.load(x, first(row), number - row * of_row))
-        };
-        let put = |work: Val<'k>, (row, unit): &(Val<'k>, Unit<'k>), scaling: Option<&Scaling<'k>>| {
-            let unit = self.quantize(unit, scaling);
-            let put = || {
-                let base = *row * (runs * self.words());
-                for (i, some) in (0u32..).step_by(lanes as usize).zip(unit.words.chunks(lanes as usize)) {
-                    words.store_vec((base + self.word_at(&unit, i)) / lanes, some);
-                }
-                k.if_(unit.element.eq(0u32), || scales.store(*row * runs + unit.run, unit.largest));
-            };
-            if every { put() } else { k.if_(work.lt(total), put) }
-        };
-        let rounds = total.div_ceil(k.group());
-        let work = |i: u32| k.local_index() + i * k.group();
-        let each_round = |one: &dyn Fn(Val<'k>)| match rounds <= UNROLLED {
-            true => (0..rounds).for_each(|i| one(work(i))),
-            false => k.for_(k.u32(0), k.u32(rounds), k.u32(1), |i| one(i * k.group() + k.local_index())),
-        };
-        match &x.norm {
-            None => each_round(&|work| put(work, &load(work), None)),
-            Some(norm) => {
-                // What an invocation loads once stays in its registers for the digits.
-                let held: Vec<_> = (0..if rounds <= UNROLLED { rounds } else { 0 }).map(|i| load(work(i))).collect();
-                let scalings = norm.scalings(|count, terms| {
-                    let sums: Vec<Var<'k>> = (0..rows as usize * count).map(|_| k.var(k.f32(0.0))).collect();
-                    let add = |work: Val<'k>, (row, unit): &(Val<'k>, Unit<'k>)| {
-                        for (r, sums) in sums.chunks(count).enumerate() {
-                            let is_its = if rows == 1 { k.bool(true) } else { row.eq(r as u32) };
-                            let is_its = if every { is_its } else { is_its & work.lt(total) };
-                            let zero = k.f32(0.0);
-                            for (sum, of_unit) in sums.iter().zip(unit.sums(|v| terms(r, v))) {
-                                sum.set(sum.get() + is_its.select(of_unit, zero));
-                            }
-                        }
-                    };
-                    match held.is_empty() {
-                        true => each_round(&|work| add(work, &load(work))),
-                        false => (0u32..).zip(&held).for_each(|(i, held)| add(work(i), held)),
-                    }
-                    let sums = sums.iter().map(|sum| sum.get()).collect();
-                    norm::totals(k, pool, self.width, sums).chunks(count).map(<[_]>::to_vec).collect()
-                });
-                let scaled = |work: Val<'k>, loaded: &(Val<'k>, Unit<'k>)| {
-                    put(work, loaded, Some(&norm::of_row(&scalings, loaded.0)));
-                };
-                match held.is_empty() {
-                    true => each_round(&|work| scaled(work, &load(work))),
-                    false => (0u32..).zip(&held).for_each(|(i, held)| scaled(work(i), held)),
-                }
-            }
-        }
-        let memory = DigitMemory::Workgroup { words, scales };
-        DeclaredDigits { layout: self, memory, stretches: k.u32(self.stretches as u32), group }
-    }
-
     /// Words of an element of workgroup memory: those of a unit are stored together.
     fn lanes(self) -> u32 {
         if self.digits == 2 { 4 } else { 2 }
@@ -339,9 +265,6 @@ impl DigitLayout {
         }
     }
 }
-
-/// Units that an invocation makes in straight-line code, so that their loads are in flight together.
-const UNROLLED: u32 = 4;
 
 /// What digits are made of.
 #[derive(Clone, Copy)]
