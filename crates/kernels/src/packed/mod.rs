@@ -8,6 +8,7 @@
 //!                                                                                        │  cooperative matmuls
 //!                                                                                        └─ unpack  very many rows
 //! ```
+//! `together` lowers matmuls of one x that do not wait for each other, with the norm that makes x, where x has few rows.
 
 mod coop;
 pub(crate) mod decode;

@@ -105,8 +105,11 @@ pub(crate) fn together(ops: &[(&Op, usize)], site: &mut Site<'_>) -> Result<(), 
     }
     site.joined = match (&prologue, dispatches.as_slice()) {
         (Some(_), _) => Some("norm in packed matmuls"),
-        (None, [parts]) if parts.len() == 1 => Some("gated packed matmul"),
-        (None, _) => dispatches.iter().any(|parts| parts.len() > 1).then_some("packed matmuls of one x"),
+        (None, all) if all.iter().any(|parts| parts.len() > 1) => Some("packed matmuls of one x"),
+        (None, all) => {
+            let is_gated = all.iter().flatten().any(|part| part.twin.is_some());
+            is_gated.then_some("gated packed matmul")
+        }
     };
     dispatches.iter().try_for_each(|parts| gemv::emit(parts, prologue.as_ref(), site))
 }

@@ -6,7 +6,8 @@
 //!
 //! Where the device has integer dot products, x is made integers first: by each workgroup, in its memory, or where that has no room by
 //! one dispatch for all of them: see `quantize`. The first rows of the weight are on their way by then, and the next ones while rows are
-//! multiplied.
+//! multiplied. A norm before the matmul is computed on the way to the integers: see `norm`. Several matmuls of one x are one dispatch: see
+//! `dispatch`.
 
 mod cut;
 mod dispatch;
