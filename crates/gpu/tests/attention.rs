@@ -8,6 +8,7 @@ use common::Interpreter;
 use olivine_cases::{Case, attention_cases, run_table, table};
 use olivine_ir::op::{Attention, HeadLayout};
 use olivine_ir::{DType, Graph};
+use olivine_ptx::Order;
 
 /// Every third case of the families, from one of the first three on; devices run the whole table.
 fn cases(from: usize) -> Vec<Case> {
@@ -35,6 +36,30 @@ fn subgroups_of_eight_that_are_narrower_than_some_rows() {
 #[test]
 fn subgroups_of_thirty_two() {
     pass(&Interpreter::rich(32), &cases(1));
+}
+
+#[test]
+fn the_workgroup_that_is_last_combines_ranges_of_keys() {
+    let device = || Interpreter::with_matrices().with_fences();
+    assert_eq!(kernels(&device(), DType::F32, 1, 5000, 64), ["attention_decode_split"]);
+    let splits = |device: &Interpreter, case: &Case| {
+        let program = case.graph().ok().and_then(|graph| device.lower(&graph).ok());
+        program.is_some_and(|program| program.kernels.iter().any(|k| k.name == "attention_decode_split"))
+    };
+    for device in
+        [Interpreter::rich(8).with_fences(), device(), Interpreter::ptx(Order::Descending).with_fences()]
+    {
+        let mut cases = without_doubles(decoding_cases());
+        cases.retain(|case| splits(&device, case));
+        assert!(cases.len() > 5, "{} cases", cases.len());
+        pass(&device, &cases);
+    }
+}
+
+/// Attention of few rows.
+fn decoding_cases() -> Vec<Case> {
+    let decoding = |c: &Case| c.name.contains("attention/decode") || c.name.contains("attention/pages");
+    table().into_iter().filter(decoding).collect()
 }
 
 /// The kernels of one attention of 2 heads with one key-value head.
@@ -81,8 +106,7 @@ fn few_rows_are_decoded_and_many_keys_split() {
 
 #[test]
 fn decoding() {
-    let decoding = |c: &Case| c.name.contains("attention/decode") || c.name.contains("attention/pages");
-    let cases: Vec<Case> = table().into_iter().filter(decoding).collect();
+    let cases = decoding_cases();
     assert!(cases.len() > 50, "{}", cases.len());
     pass(&Interpreter::rich(32), &cases);
     let half =

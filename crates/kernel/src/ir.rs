@@ -443,6 +443,9 @@ pub enum Stmt {
     Barrier,
     /// The same for one subgroup.
     SubgroupBarrier,
+    /// An invocation's accesses to buffers before it come before those after it, for all workgroups of the dispatch: who sees an atomic
+    /// operation that came after it, and passes one of its own, sees the stores that came before. It waits for nobody.
+    DeviceFence,
     /// In checked kernels, reports an index of the user's data that is out of range; otherwise nothing. The first
     /// report of a run stays.
     Report {

@@ -407,6 +407,13 @@ fn reductions_and_shared_arrays_do_not_depend_on_the_order_of_threads() {
 }
 
 #[test]
+fn the_last_workgroup_finds_what_all_stored() {
+    let buffers = [vec![0; 4 * 64 * 5], vec![0; 4], vec![0; 4 * 64]];
+    let both_orders = [Order::Ascending, Order::Descending];
+    check(&kernels::last_arrival(), [5, 1, 1], &buffers, &[], &both_orders);
+}
+
+#[test]
 fn shared_arrays_of_every_type_hold_what_was_stored() {
     for elem in [Elem::F16, Elem::F32, Elem::F64, Elem::I32, Elem::U32, Elem::I64, Elem::U64] {
         for lanes in [1u8, 2, 4] {

@@ -277,6 +277,16 @@ fn barriers_order_buffers_that_are_read_and_written_and_no_others() {
 }
 
 #[test]
+fn fences_release_and_acquire_buffers_for_the_device() {
+    let (_, plain) = options().swap_remove(0);
+    let printed = disassemble(&print(&kernels::last_arrival(), &plain).unwrap());
+    // AcquireRelease, UniformMemory, MakeAvailable, MakeVisible.
+    assert!(printed.contains(&format!(" {}\n", 0x6048)), "{printed}");
+    assert_eq!(printed.matches("OpMemoryBarrier").count(), 4, "{printed}");
+    assert!(printed.contains("Aligned|NonPrivatePointer"), "{printed}");
+}
+
+#[test]
 fn what_a_device_lacks_is_refused() {
     let (_, plain) = options().swap_remove(0);
     let bare = SpirvOptions { f16_registers: false, ..plain.clone() };

@@ -12,6 +12,8 @@ use crate::site::{Memory, Operand, Target};
 pub struct Launch<'k> {
     k: &'k Builder,
     bound: RefCell<Bound>,
+    /// Buffers that several parts of the kernel may read.
+    read: RefCell<Vec<(Memory, Elem, Buf<'k>)>>,
 }
 
 /// Bindings of a finished launch.
@@ -58,7 +60,7 @@ impl Bound {
 impl<'k> Launch<'k> {
     /// A launch of a kernel that is being written.
     pub fn new(k: &'k Builder) -> Self {
-        Launch { k, bound: RefCell::default() }
+        Launch { k, bound: RefCell::default(), read: RefCell::default() }
     }
 
     /// The kernel.
@@ -86,6 +88,17 @@ impl<'k> Launch<'k> {
     /// Declares a size and returns its value; sizes were checked to fit before.
     pub fn size(&self, name: &str, value: impl Into<Dim>) -> Val<'k> {
         self.word(name, Scalar::U32, value.into())
+    }
+
+    /// Memory that parts of a kernel read each for itself: it becomes one buffer.
+    pub(crate) fn common_read(&self, name: &str, elem: Elem, memory: Memory) -> Buf<'k> {
+        let same = |(of, as_elem, _): &&(Memory, Elem, Buf<'k>)| (*of, *as_elem) == (memory, elem);
+        let known = self.read.borrow().iter().find(same).map(|(.., buffer)| *buffer);
+        known.unwrap_or_else(|| {
+            let buffer = self.bind(name, elem, Access::Read, memory);
+            self.read.borrow_mut().push((memory, elem, buffer));
+            buffer
+        })
     }
 
     /// Declares a stride: negative ones wrap, and so do sums with them, back into range.

@@ -93,6 +93,7 @@ pub use elementwise::{WHOLE_COPY, copy, whole_copy};
 pub use launch::{Bound, Launch};
 pub use math::elem;
 pub use matmul::SplitKPartials;
+pub use packed::reads_few_rows;
 pub use site::{Emitted, Gating, Memory, Operand, Prepacked, Shared, Site, Target, linear_group};
 
 /// Whether a family reads packed operands that begin anywhere in their memory.
@@ -108,9 +109,7 @@ pub fn lower_together(ops: &[(&Op, usize)], site: &mut Site<'_>) -> Result<(), S
         [(Op::MatMul(_), _), (Op::ScalarOp(op), inputs)] => {
             matmul::gated(&elementwise::region_of(op, *inputs), site)
         }
-        [(Op::DequantMatMul(gate), count), (Op::DequantMatMul(other), _)] => {
-            packed::gated(gate, *count, other, site)
-        }
+        [.., (Op::DequantMatMul(_), _)] => packed::together(ops, site),
         _ => rope_append::rope_append(ops, site),
     }
 }

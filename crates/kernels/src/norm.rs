@@ -173,24 +173,12 @@ impl Norm<'_> {
                 [first, h.sum(zero, |v| (v - *mean) * (v - *mean))]
             });
             let joined = clusters.join(deviations.collect(), added);
-            (joined.chunks(2).zip(&means))
-                .map(|(sums, mean)| {
-                    // What the rounding of the mean left over.
-                    let rest = sums[0] * part;
-                    let variance = sums[1] * part - rest * rest;
-                    let variance = variance.lt(zero).select(zero, variance);
-                    let scale = inverse_root(variance + eps);
-                    Scaling { shift: Some(*mean), scale, offset: Some(-(rest * scale)) }
-                })
-                .collect()
+            let each = joined.chunks(2).zip(&means);
+            each.map(|(sums, mean)| Scaling::of_deviations(*mean, [sums[0], sums[1]], part, eps)).collect()
         } else {
             let squares = held.iter().map(|h| h.sum(zero, |v| v * v)).collect();
-            (clusters.join(squares, added).into_iter())
-                .map(|sum| {
-                    let scale = inverse_root(sum * part + eps);
-                    Scaling { shift: None, scale, offset: None }
-                })
-                .collect()
+            let sums = clusters.join(squares, added).into_iter();
+            sums.map(|sum| Scaling::of_squares(sum, part, eps)).collect()
         };
         for (held, scaling) in held.iter().zip(&scalings) {
             let places = held.values.iter().zip(&held.firsts).zip(&held.early);
@@ -318,14 +306,31 @@ fn spread(tile: RowTile, rows: Dim, most: u32) -> RowTile {
 }
 
 /// `(x − shift) · scale + offset` has mean 0 and variance 1.
-struct Scaling<'k> {
-    shift: Option<Val<'k>>,
-    scale: Val<'k>,
-    offset: Option<Val<'k>>,
+#[derive(Clone, Copy)]
+pub(crate) struct Scaling<'k> {
+    pub(crate) shift: Option<Val<'k>>,
+    pub(crate) scale: Val<'k>,
+    pub(crate) offset: Option<Val<'k>>,
 }
 
 impl<'k> Scaling<'k> {
-    fn of(&self, x: Val<'k>) -> Val<'k> {
+    /// That of a row by the sum of its squares; `part` is one over their number.
+    pub(crate) fn of_squares(sum: Val<'k>, part: Val<'k>, eps: Val<'k>) -> Self {
+        Scaling { shift: None, scale: inverse_root(sum * part + eps), offset: None }
+    }
+
+    /// That of a row by its mean, the sum of what its elements differ from it by, and of the squares of that.
+    pub(crate) fn of_deviations(mean: Val<'k>, sums: [Val<'k>; 2], part: Val<'k>, eps: Val<'k>) -> Self {
+        // What the rounding of the mean left over.
+        let rest = sums[0] * part;
+        let variance = sums[1] * part - rest * rest;
+        let zero = variance.like(0.0);
+        let variance = variance.lt(zero).select(zero, variance);
+        let scale = inverse_root(variance + eps);
+        Scaling { shift: Some(mean), scale, offset: Some(-(rest * scale)) }
+    }
+
+    pub(crate) fn of(&self, x: Val<'k>) -> Val<'k> {
         let x = self.shift.map_or(x, |shift| x - shift);
         match self.offset {
             Some(offset) => x.fma(self.scale, offset),
@@ -339,7 +344,7 @@ fn inverse_root(x: Val<'_>) -> Val<'_> {
 }
 
 /// Epsilon as a run-time number; an f64 in two parts, since params have 32 bits.
-fn declare_eps<'k>(l: &Launch<'k>, dtype: DType, eps: f64) -> Val<'k> {
+pub(crate) fn declare_eps<'k>(l: &Launch<'k>, dtype: DType, eps: f64) -> Val<'k> {
     let high = l.f32("eps", eps as f32);
     if dtype != DType::F64 {
         return high;

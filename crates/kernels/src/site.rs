@@ -279,6 +279,8 @@ pub struct Site<'a> {
     pub prepacked: Vec<Prepacked>,
     /// What is made of operands in every run and may be shared.
     pub shared: Vec<Shared>,
+    /// What nodes became that were lowered together, where that depends on sizes and on the device.
+    pub joined: Option<&'static str>,
     /// Bytes of scratch at load.
     pub load_scratch: u64,
     /// Whether what is emitted now makes something at load.
@@ -305,6 +307,7 @@ impl<'a> Site<'a> {
             partials: None,
             prepacked: Vec::new(),
             shared: Vec::new(),
+            joined: None,
             load_scratch: 0,
             loading: false,
             decisions: Vec::new(),
@@ -418,6 +421,12 @@ impl<'a> Site<'a> {
     pub fn table(&mut self, table: HostTable) -> Memory {
         self.constants.push(table);
         Memory::Constant(self.constants.len() - 1)
+    }
+
+    /// Words of 0 that a dispatch counts with and leaves as they were.
+    pub fn counters(&mut self, count: impl Into<Dim>) -> Result<Memory, String> {
+        let table = HostTable::counters(count.into())?;
+        Ok(self.table(table))
     }
 
     /// Emits a dispatch of `groups` workgroups in a row; kernels find their number with [`linear_group`]. None if

@@ -5,7 +5,7 @@ mod card;
 
 use card::h200;
 use olivine::internals::compile::{Options, compile};
-use olivine::internals::gpu::{Program, Record, State, lower};
+use olivine::internals::gpu::{Addressing, DeviceCaps, Program, Record, State, lower};
 use olivine::internals::models::{CausalLm, DecoderOptions};
 use olivine::ir::{DType, Shape};
 use olivine_gguf::{Gguf, TensorKind, Value, Writer};
@@ -18,8 +18,13 @@ const DIM: usize = 128;
 
 /// A llama of two layers with packed weights, all of them zeros.
 fn llama(format: BlockFormat) -> CausalLm {
+    decoder("llama", format, format, false)
+}
+
+/// The same of another architecture, with another format for the values, and with biases of queries, keys and values.
+fn decoder(architecture: &str, format: BlockFormat, of_values: BlockFormat, has_biases: bool) -> CausalLm {
     let mut w = Writer::new();
-    w.metadata("general.architecture", Value::from("llama")).unwrap();
+    w.metadata("general.architecture", Value::from(architecture)).unwrap();
     let sizes = [
         ("block_count", 2),
         ("embedding_length", HIDDEN),
@@ -29,9 +34,9 @@ fn llama(format: BlockFormat) -> CausalLm {
         ("context_length", 4096),
     ];
     for (key, value) in sizes {
-        w.metadata(format!("llama.{key}"), Value::U32(value as u32)).unwrap();
+        w.metadata(format!("{architecture}.{key}"), Value::U32(value as u32)).unwrap();
     }
-    w.metadata("llama.attention.layer_norm_rms_epsilon", Value::F32(1e-5)).unwrap();
+    w.metadata(format!("{architecture}.attention.layer_norm_rms_epsilon"), Value::F32(1e-5)).unwrap();
     let mut put = |name: &str, kind: TensorKind, shape: &[usize]| {
         let count: usize = shape.iter().product();
         let bytes = match kind {
@@ -56,14 +61,22 @@ fn llama(format: BlockFormat) -> CausalLm {
             ("ffn_up", [FEED, HIDDEN]),
             ("ffn_down", [HIDDEN, FEED]),
         ] {
-            put(&name(part), packed, &shape);
+            let kind = if part == "attn_v" { TensorKind::Blocks(of_values) } else { packed };
+            put(&name(part), kind, &shape);
+            if has_biases && ["attn_q", "attn_k", "attn_v"].contains(&part) {
+                put(&format!("blk.{layer}.{part}.bias"), TensorKind::F32, &shape[..1]);
+            }
         }
     }
     CausalLm::of_gguf(Gguf::from_bytes(w.to_bytes().unwrap()).unwrap()).unwrap()
 }
 
 /// The program of a step: `batch` sequences, `sequence` tokens of each.
-fn step(model: &CausalLm, [batch, sequence]: [usize; 2], narrow: bool) -> Program {
+fn step(model: &CausalLm, sizes: [usize; 2], narrow: bool) -> Program {
+    step_on(&h200(), model, sizes, narrow)
+}
+
+fn step_on(caps: &DeviceCaps, model: &CausalLm, [batch, sequence]: [usize; 2], narrow: bool) -> Program {
     let options = DecoderOptions { cache: Some(DType::F16), picked: true, context: None };
     let mut built = model.decoder(&options).unwrap();
     built.graph.output("logits", built.logits).unwrap();
@@ -89,7 +102,7 @@ fn step(model: &CausalLm, [batch, sequence]: [usize; 2], narrow: bool) -> Progra
         .map(|(input, output)| (at(inputs.clone(), input), at(outputs.clone(), output)))
         .collect();
     let options = Options { narrow, ..Options::default() };
-    lower(&compile(&fixed, &options).unwrap(), &h200(), &Record::new(), &states).unwrap()
+    lower(&compile(&fixed, &options).unwrap(), caps, &Record::new(), &states).unwrap()
 }
 
 /// The kernels of the second layer: from the norm before its attention on.
@@ -99,31 +112,88 @@ fn of_layer(program: &Program) -> Vec<&str> {
     names[norms[2]..norms[4]].to_vec()
 }
 
+/// What a layer with packed weights takes for a few rows in all.
+const SIX: [&str; 6] = [
+    // The norm, queries, keys and values.
+    "rms_norm_gemv",
+    "rotations",
+    // The workgroup that is last combines the ranges of keys.
+    "attention_decode_split",
+    "dequant_gemv",
+    // The norm, gate and up.
+    "rms_norm_gemv",
+    "dequant_gemv",
+];
+
 #[test]
-fn a_layer_with_packed_weights_decodes_a_token_in_eleven_dispatches() {
-    for (format, narrow) in [(BlockFormat::Q4_K, false), (BlockFormat::Q4_K, true), (BlockFormat::Q8_0, true)]
-    {
-        let program = step(&llama(format), [1, 1], narrow);
-        let mut kernels = of_layer(&program);
-        // Before the output's norm comes the row that is picked.
-        kernels.retain(|name| *name != "gather");
-        let expected = [
-            "rms_norm_rows",
-            // Queries, keys and values wait for nothing but the norm.
-            "dequant_gemv",
-            "dequant_gemv",
-            "dequant_gemv",
-            "rotations",
-            "attention_decode_split",
-            "attention_combine",
-            "dequant_gemv",
-            "rms_norm_rows",
-            // Gate and up.
-            "dequant_gemv",
-            "dequant_gemv",
-        ];
-        assert_eq!(kernels, expected, "{format}");
+fn a_layer_with_packed_weights_decodes_a_token_in_six_dispatches() {
+    use BlockFormat::{MXFP4, Q4_K, Q6_K, Q8_0};
+    let models = [
+        (decoder("llama", Q4_K, Q4_K, false), "q4_k"),
+        (decoder("llama", Q4_K, Q6_K, false), "q4_k, values in q6_k"),
+        (decoder("qwen2", Q4_K, Q4_K, true), "q4_k with biases"),
+        (decoder("qwen2", Q4_K, Q6_K, true), "q4_k with biases, values in q6_k"),
+        (decoder("llama", Q8_0, Q8_0, false), "q8_0"),
+        (decoder("llama", MXFP4, MXFP4, false), "mxfp4"),
+    ];
+    for (model, name) in models {
+        for narrow in [false, true] {
+            let program = step(&model, [1, 1], narrow);
+            let mut kernels = of_layer(&program);
+            // Before the output's norm comes the row that is picked.
+            kernels.retain(|name| *name != "gather");
+            assert_eq!(kernels, SIX, "{name}, narrow {narrow}");
+            for kernel in &program.kernels {
+                // What does not fit push constants would be read from memory by every workgroup.
+                let bytes = 8 * kernel.args.len() + 4 * kernel.params.len();
+                assert!(
+                    bytes <= 256 || !kernel.name.ends_with("gemv"),
+                    "{name}: {} takes {bytes}",
+                    kernel.name
+                );
+            }
+            let of_rule = |rule: &str| program.fusions.iter().filter(|fusion| fusion.rule == rule).count();
+            // Two to a layer, and the output's.
+            assert_eq!(of_rule("norm in packed matmuls"), 5, "{name}, narrow {narrow}");
+        }
     }
+}
+
+#[test]
+fn two_sequences_take_as_many_dispatches_as_one_and_a_few_join_what_stays_f32() {
+    let kernels = |sequences: usize, narrow: bool| {
+        let program = step(&llama(BlockFormat::Q4_K), [sequences, 1], narrow);
+        let mut kernels: Vec<String> = of_layer(&program).into_iter().map(str::to_string).collect();
+        kernels.retain(|name| name != "gather");
+        kernels
+    };
+    for narrow in [false, true] {
+        assert_eq!(kernels(2, narrow), SIX, "narrow {narrow}");
+    }
+    // From three rows on, f16 is for matrices: attention's result is.
+    for sequences in [3, 4] {
+        let kernels = kernels(sequences, false);
+        let joined = kernels.iter().filter(|name| *name == "rms_norm_gemv").count();
+        assert_eq!((joined, kernels.len()), (2, SIX.len() + 1), "{kernels:?}");
+    }
+}
+
+#[test]
+fn a_device_of_bindings_combines_ranges_of_keys_apart_and_joins_what_its_bindings_hold() {
+    let with = |max_count: u32| {
+        let mut caps = h200();
+        caps.target.device_fences = false;
+        caps.addressing =
+            Addressing::Bindings { alignment: 256, max_bytes: 1 << 30, max_count, overlap: true };
+        let model = decoder("qwen2", BlockFormat::Q4_K, BlockFormat::Q6_K, true);
+        let program = step_on(&caps, &model, [1, 1], false);
+        let count = |name: &str| program.run.iter().filter(|d| program.kernel(d).name == name).count();
+        ["rms_norm_rows", "rms_norm_gemv", "dequant_gemv", "attention_combine"].map(count)
+    };
+    // Two layers, and the output's norm. x, gamma; of queries, keys and values each a weight, a bias and a result.
+    assert_eq!(with(16), [0, 5, 4, 2]);
+    // Queries and keys in one dispatch, values in another: each normalises x.
+    assert_eq!(with(8), [0, 7, 4, 2]);
 }
 
 #[test]

@@ -138,7 +138,7 @@ fn matmuls_with_packed_weights_that_read_the_same_x_share_its_digits() {
     caps.target.packed_dot = true;
     let program = lowered(&g, &caps, &[]);
     let kernels: Vec<&str> = program.run.iter().map(|d| program.kernel(d).name.as_str()).collect();
-    // Q4_K twice, Q6_K in another order of elements, and the second x.
+    // Digits for Q4_K, for Q6_K in another order of elements, and of the second x; the matmuls of the first x are one dispatch.
     let count = |name: &str| kernels.iter().filter(|kernel| **kernel == name).count();
-    assert_eq!((count("quantize_rows"), count("dequant_gemv")), (3, 4), "{kernels:?}");
+    assert_eq!((count("quantize_rows"), count("dequant_gemv")), (3, 2), "{kernels:?}");
 }

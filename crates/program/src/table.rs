@@ -33,14 +33,27 @@ impl HostTable {
         compute: impl Fn(&[usize]) -> Result<Tensor, String> + Send + Sync + 'static,
     ) -> Result<Self, String> {
         let is_open = sizes.iter().any(|size| !size.is_constant());
-        let table = SizedTable { sizes, bytes, compute: Arc::new(compute) };
+        Self::made(SizedTable { sizes, bytes, compute: Arc::new(compute) }, is_open)
+    }
+
+    /// So many words of 0 for kernels that count and leave zeros behind. The memory of every run has its own.
+    pub fn counters(count: Dim) -> Result<Self, String> {
+        let zeros = |sizes: &[usize]| {
+            let count = sizes.first().copied().unwrap_or(0);
+            Tensor::new([count], vec![0u32; count]).map_err(|e| e.to_string())
+        };
+        Self::made(SizedTable { sizes: vec![count], bytes: 4 * count, compute: Arc::new(zeros) }, true)
+    }
+
+    /// A table, and whether the memory of every run has its own.
+    fn made(table: SizedTable, is_own: bool) -> Result<Self, String> {
         let number = |dim: &Dim| {
             let value = dim.value().map_err(|e| e.to_string())?;
             usize::try_from(value).map_err(|_| format!("{dim} is {value}"))
         };
         let values = table.sizes.iter().map(number).collect::<Result<Vec<usize>, String>>()?;
         let now = table.of(&values, number(&table.bytes)?)?;
-        Ok(HostTable { now, sized: is_open.then_some(table) })
+        Ok(HostTable { now, sized: is_own.then_some(table) })
     }
 
     /// The table in the current compile.
@@ -48,7 +61,7 @@ impl HostTable {
         &self.now
     }
 
-    /// How it follows from sizes; `None` where it is the same for all of them.
+    /// How it follows from sizes; `None` where it is the same for all of them and for all runs.
     pub fn sized(&self) -> Option<&SizedTable> {
         self.sized.as_ref()
     }

@@ -189,6 +189,8 @@ pub(crate) fn caps(facts: &Facts) -> DeviceCaps {
             matrix_support: MatrixSupport::Full,
             fragments: None,
             warpgroups: false,
+            // Of Vulkan's memory model, which devices have.
+            device_fences: true,
             max_invocations,
             shared_bytes: limits.max_compute_shared_memory_size,
         },

@@ -399,6 +399,8 @@ impl Plan {
             matrix_support,
             fragments: None,
             warpgroups: false,
+            // WebGPU orders nothing but atomics between workgroups.
+            device_fences: false,
             max_invocations: limits
                 .max_compute_invocations_per_workgroup
                 .min(limits.max_compute_workgroup_size_x),

@@ -335,6 +335,8 @@ pub(crate) fn op(name: &str) -> Option<Op> {
             );
             known.then_some(Op::Multiply { k, operand, accumulator })?
         }
+        // Workgroups run one after another.
+        ["fence", "acq_rel", "gpu"] => Op::Nothing,
         ["fence", "mbarrier_init", "release", "cluster"] | ["fence", "proxy", "async"] => Op::Nothing,
         ["setmaxnreg", "inc" | "dec", "sync", "aligned", "u32"] => Op::Nothing,
         ["wgmma", "fence", "sync", "aligned"] => Op::Nothing,

@@ -20,6 +20,7 @@ mod long;
 mod movement;
 mod norm;
 mod packed;
+mod packed_together;
 mod pool;
 mod quantize;
 mod recurrent;

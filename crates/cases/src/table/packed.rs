@@ -23,6 +23,7 @@ pub(super) fn rows(t: &mut Table) {
     fast_and_gated(t);
     gather(t);
     epilogues(t);
+    super::packed_together::rows(t);
 }
 
 /// Formats with their scales inside.

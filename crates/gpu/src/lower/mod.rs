@@ -97,6 +97,7 @@ pub fn lower(
                 load_scratch,
                 deferred,
                 shared,
+                joined,
                 decisions: node_decisions,
                 ..
             }) => {
@@ -104,10 +105,11 @@ pub fn lower(
                     true => emitted,
                     false => made.share(step, shared, emitted, &mut until),
                 };
-                decisions
-                    .extend(node_decisions.into_iter().map(|d| Decision { node: node.name.clone(), ..d }));
+                // As profiles name the dispatches.
+                let name = nodes.iter().map(|node| node.name.as_str()).collect::<Vec<_>>().join(" + ");
+                decisions.extend(node_decisions.into_iter().map(|d| Decision { node: name.clone(), ..d }));
                 let names = |steps: &[usize]| steps.iter().map(|s| graph.nodes()[*s].name.clone()).collect();
-                if let Some(rule) = groups.rule(step) {
+                if let Some(rule) = groups.rule(step).or(joined) {
                     fusions.push(Fusion { rule, nodes: names(&steps) });
                 }
                 if let (Some(deferred), Some(reader)) = (deferred, readers[step]) {
@@ -116,7 +118,6 @@ pub fn lower(
                     until[step] = reader.step;
                     partials.insert(reader.step, deferred.deferred_from(step, reader.is_stored));
                 }
-                let name = nodes.iter().map(|node| node.name.as_str()).collect::<Vec<_>>().join(" + ");
                 lowered.push(Lowered {
                     node,
                     name,

@@ -97,6 +97,13 @@ impl Interpreter {
         device
     }
 
+    /// The same device, which orders stores between workgroups.
+    #[allow(dead_code, reason = "of use to some of the tests that share this module")]
+    pub(crate) fn with_fences(mut self) -> Self {
+        self.caps.target.device_fences = true;
+        self
+    }
+
     /// The plainest device with less workgroup memory than any has.
     #[allow(dead_code, reason = "of use to some of the tests that share this module")]
     pub(crate) fn cramped(shared_bytes: u32) -> Self {

@@ -122,6 +122,7 @@ impl Writer {
             plain @ (Stmt::Set(..)
             | Stmt::Barrier
             | Stmt::SubgroupBarrier
+            | Stmt::DeviceFence
             | Stmt::Report { .. }
             | Stmt::CheckAccess { .. }) => plain,
         };

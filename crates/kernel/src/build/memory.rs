@@ -95,6 +95,14 @@ impl<'k> Shared<'k> {
         self.lanes
     }
 
+    /// The same array, with room for at least so many elements.
+    pub fn reserve(self, len: u32) -> Self {
+        if let Some(decl) = self.k.inner.borrow_mut().kernel.shared.get_mut(self.id.index()) {
+            decl.len = decl.len.max(len);
+        }
+        self
+    }
+
     /// Element `index` of an array of scalars.
     pub fn load(self, index: Val<'k>) -> Val<'k> {
         if self.lanes != 1 {

@@ -283,6 +283,13 @@ impl Builder {
         self.push(Stmt::SubgroupBarrier);
     }
 
+    /// Orders this invocation's accesses to buffers that the kernel reads and writes before those after it, for all workgroups: one
+    /// stores, passes a fence and adds to an atomic counter; another that finds the sum there passes a fence and reads. Only where the
+    /// target has [`Target::device_fences`].
+    pub fn device_fence(&self) {
+        self.push(Stmt::DeviceFence);
+    }
+
     /// In checked kernels, reports an index of the user's data that is out of range.
     pub fn report<'k>(&'k self, position: Val<'k>, value: Val<'k>, size: Val<'k>) {
         self.push(Stmt::Report { position: position.id, value: value.id, size: size.id });

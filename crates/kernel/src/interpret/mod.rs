@@ -235,7 +235,8 @@ impl<'a> Run<'a> {
             }
             Stmt::SubgroupBarrier => self.whole_subgroups(active)?,
             Stmt::Warpgroup(stmt) => self.warpgroup(stmt, active)?,
-            Stmt::Report { .. } | Stmt::CheckAccess { .. } => {}
+            // Workgroups run one after another.
+            Stmt::DeviceFence | Stmt::Report { .. } | Stmt::CheckAccess { .. } => {}
         }
         Ok(())
     }

@@ -40,6 +40,10 @@ impl Printer<'_> {
                 self.put(format_args!("bar.warp.sync 0xffffffff"));
                 Ok(())
             }
+            Stmt::DeviceFence => {
+                self.put(format_args!("fence.acq_rel.gpu"));
+                Ok(())
+            }
             Stmt::Warpgroup(stmt) => self.warpgroup(stmt),
             // Of checked kernels alone.
             Stmt::Report { .. } | Stmt::CheckAccess { .. } => Ok(()),

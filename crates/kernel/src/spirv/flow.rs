@@ -43,6 +43,10 @@ impl Printer<'_> {
                 self.barrier(Scope::Subgroup);
                 Ok(())
             }
+            Stmt::DeviceFence => {
+                self.device_fence();
+                Ok(())
+            }
             Stmt::Warpgroup(_) => Err(Error::Missing("warpgroups in SPIR-V".into())),
             Stmt::Report { position, value, size } => self.report_index(*position, *value, *size),
             Stmt::CheckAccess { arg, index, size } => self.report_access(*arg, *index, *size),
@@ -137,5 +141,17 @@ impl Printer<'_> {
         }
         let (scope, semantics) = (self.m.u32(scope as u32), self.m.u32(semantics.bits()));
         self.act(Op::ControlBarrier, &[scope, scope, semantics]);
+    }
+
+    /// Releases and acquires buffers for the device. With a barrier of the workgroup on either side of an atomic operation, its stores are
+    /// seen by the workgroup that comes last.
+    fn device_fence(&mut self) {
+        let mut semantics = MemorySemantics::ACQUIRE_RELEASE | MemorySemantics::UNIFORM_MEMORY;
+        if self.m.vulkan {
+            semantics |= MemorySemantics::MAKE_AVAILABLE | MemorySemantics::MAKE_VISIBLE;
+        }
+        let scope = self.device_scope();
+        let (scope, semantics) = (self.m.u32(scope as u32), self.m.u32(semantics.bits()));
+        self.act(Op::MemoryBarrier, &[scope, semantics]);
     }
 }

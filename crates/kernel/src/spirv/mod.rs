@@ -430,7 +430,7 @@ impl<'a> Printer<'a> {
 /// Whether invocations wait for each other somewhere.
 fn has_barrier(block: &Block) -> bool {
     block.iter().any(|stmt| match stmt {
-        Stmt::Barrier | Stmt::SubgroupBarrier => true,
+        Stmt::Barrier | Stmt::SubgroupBarrier | Stmt::DeviceFence => true,
         // Refused when it is printed.
         Stmt::Warpgroup(_) => false,
         Stmt::If { then, otherwise, .. } => has_barrier(then) || has_barrier(otherwise),

@@ -151,6 +151,10 @@ impl<'r, 'k> Scope<'r, 'k> {
             }
             Stmt::Barrier => Ok(()),
             Stmt::SubgroupBarrier => self.rules.subgroups("a subgroup barrier"),
+            Stmt::DeviceFence if !self.rules.target.device_fences => {
+                self.rules.missing("stores ordered between workgroups")
+            }
+            Stmt::DeviceFence => Ok(()),
             Stmt::Warpgroup(stmt) => self.warpgroup(stmt),
             Stmt::CheckAccess { arg, index, size } => {
                 if arg.index() >= self.rules.kernel.args.len() {

@@ -16,6 +16,7 @@ fn full() -> Target {
         matrix_support: MatrixSupport::Full,
         fragments: Some(Fragments::Quads),
         warpgroups: false,
+        device_fences: false,
         max_invocations: 1024,
         shared_bytes: 16384,
     }
@@ -420,6 +421,20 @@ fn registers_are_those_of_the_target() {
             }
         }
     });
+}
+
+#[test]
+fn stores_are_ordered_between_workgroups_where_the_target_can() {
+    breaks("stores ordered between workgroups", |k, _| k.device_fence());
+    let ordered = Target { device_fences: true, ..full() };
+    // Anywhere: it waits for nobody.
+    let fence = |k: &Builder, x: Buf<'_>| {
+        k.if_(k.local_index().eq(0), || {
+            x.store(k.u32(0), k.u32(1));
+            k.device_fence();
+        })
+    };
+    assert!(build(&ordered, 64, |k, x| fence(k, x)).is_ok());
 }
 
 #[test]

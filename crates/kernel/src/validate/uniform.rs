@@ -153,6 +153,7 @@ impl Levels<'_, '_> {
             | Stmt::StoreLane { .. }
             | Stmt::Barrier
             | Stmt::SubgroupBarrier
+            | Stmt::DeviceFence
             | Stmt::Report { .. }
             | Stmt::CheckAccess { .. } => {}
         }

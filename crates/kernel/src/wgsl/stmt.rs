@@ -64,6 +64,9 @@ impl Printer<'_> {
             }
             Stmt::Barrier => self.barrier(),
             Stmt::SubgroupBarrier => self.subgroup_barrier()?,
+            Stmt::DeviceFence => {
+                return Err(Error::Missing("stores ordered between workgroups in WGSL".into()));
+            }
             Stmt::Warpgroup(_) => return Err(Error::Missing("warpgroups in WGSL".into())),
             Stmt::Report { position, value, size } => self.report(*position, *value, *size)?,
             Stmt::CheckAccess { arg, index, size } => self.check_access(*arg, *index, *size)?,

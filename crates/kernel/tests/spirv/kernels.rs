@@ -22,6 +22,7 @@ pub(crate) fn rich() -> Target {
         matrix_support: MatrixSupport::Full,
         fragments: Some(Fragments::Quads),
         warpgroups: false,
+        device_fences: true,
         max_invocations: 1024,
         shared_bytes: 49152,
     }
@@ -270,6 +271,35 @@ pub(crate) fn atomics(elem: Elem) -> Kernel {
     })
 }
 
+/// The workgroup that comes last adds up what all stored.
+pub(crate) fn last_arrival() -> Kernel {
+    kernel("last_arrival", |k| {
+        let parts = k.arg("parts", Elem::U32, Access::ReadWrite);
+        let arrivals = k.arg("arrivals", Elem::U32, Access::ReadWrite);
+        let out = k.arg("out", Elem::U32, Access::Write);
+        let found = k.shared(Elem::U32, 1, 1);
+        let (me, group) = (k.local_index(), k.group());
+        parts.store(k.group_id(0) * group + me, me + k.group_id(0));
+        k.device_fence();
+        k.barrier();
+        k.if_(me.eq(0), || {
+            k.device_fence();
+            let before = arrivals.atomic(AtomicOp::Add, k.u32(0), k.u32(1));
+            k.device_fence();
+            let is_last = (before + 1).eq(k.group_count(0));
+            k.if_(is_last, || arrivals.store(k.u32(0), k.u32(0)));
+            found.store(k.u32(0), is_last.select(k.group_count(0), k.u32(0)));
+        });
+        k.barrier();
+        k.device_fence();
+        let sum = k.var(k.u32(0));
+        k.for_(k.u32(0), found.load(k.u32(0)), k.u32(1), |i| {
+            sum.set(sum.get() + parts.load(i * group + me));
+        });
+        k.if_(found.load(k.u32(0)).ne(0), || out.store(me, sum.get()));
+    })
+}
+
 /// A reduction over the workgroup, on a device with subgroups or without.
 pub(crate) fn reduce(target: &Target) -> Kernel {
     let k = Builder::new("reduce", 256.min(target.max_invocations), target);
@@ -330,6 +360,7 @@ fn operand_right<'k>(k: &'k Builder, ty: MatrixType) -> Val<'k> {
 /// Everything that the installed validators know: all but cooperative matrices, whose extension is newer.
 pub(crate) fn all() -> Vec<Kernel> {
     let mut kernels = vec![double(), words(), flow(), many_args(), reduce(&rich()), reduce(&Target::plain())];
+    kernels.push(last_arrival());
     kernels.extend(Elem::ALL.map(copy));
     kernels.extend(SCALARS.map(arithmetic));
     kernels.extend(SCALARS.map(subgroup));

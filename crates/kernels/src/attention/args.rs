@@ -2,7 +2,7 @@
 
 use olivine_ir::Dim;
 use olivine_ir::op::MaskKind;
-use olivine_kernel::{Access, Buf, Builder, Scalar, Val};
+use olivine_kernel::{Access, Buf, Builder, Elem, Scalar, Val};
 
 use super::problem::Problem;
 use super::softmax::lowest;
@@ -24,6 +24,9 @@ pub(super) enum AttentionTarget {
         sums: Memory,
         /// How the keys are split.
         split: Split,
+        /// `[batch, kv head]`: ranges that are done. The workgroup that finds all others done combines them. Without, another dispatch
+        /// does.
+        arrivals: Option<Memory>,
     },
 }
 
@@ -49,7 +52,7 @@ pub(super) struct WorkgroupCoord<'k> {
     pub(super) batch: Val<'k>,
     pub(super) kv_head: Val<'k>,
     /// Batch and kv head as one number.
-    pair: Val<'k>,
+    pub(super) pair: Val<'k>,
     pub(super) tile: Val<'k>,
     split: Val<'k>,
     splits: Val<'k>,
@@ -73,6 +76,7 @@ pub(super) struct AttentionArgs<'k, 'p> {
     sinks: Option<Buf<'k>>,
     out: Buf<'k>,
     partial: Option<DeclaredAttentionTarget<'k>>,
+    arrivals: Option<Buf<'k>>,
     pub(super) visible: VisibleKeys<'k>,
     pub(super) rows: Val<'k>,
     heads: Val<'k>,
@@ -95,13 +99,16 @@ impl<'k, 'p> AttentionArgs<'k, 'p> {
             steps.push(l.size("mask_offset", operand.offset));
             (buffer, steps)
         });
-        let part = |name: &str, memory: &Memory| l.bind(name, elem, Access::Write, *memory);
-        let partial = match sink {
-            AttentionTarget::Target => None,
-            AttentionTarget::Partial { values, sums, .. } => Some(DeclaredAttentionTarget::Partial {
-                values: part("part_values", values),
-                sums: part("part_sums", sums),
-            }),
+        let (partial, arrivals) = match sink {
+            AttentionTarget::Target => (None, None),
+            AttentionTarget::Partial { values, sums, arrivals, .. } => {
+                let access = if arrivals.is_some() { Access::ReadWrite } else { Access::Write };
+                let part = |name: &str, memory: &Memory| l.bind(name, elem, access, *memory);
+                let (values, sums) = (part("part_values", values), part("part_sums", sums));
+                let arrivals =
+                    arrivals.map(|memory| l.bind("arrivals", Elem::U32, Access::ReadWrite, memory));
+                (Some(DeclaredAttentionTarget::Partial { values, sums }), arrivals)
+            }
         };
         // Scores are exponents of two.
         let factor =
@@ -118,6 +125,7 @@ impl<'k, 'p> AttentionArgs<'k, 'p> {
             sinks: p.sinks.as_ref().map(|s| l.read("sinks", s)),
             out: l.write("out", &p.target),
             partial,
+            arrivals,
             rows: visible.rows,
             group: visible.group,
             visible,
@@ -204,6 +212,26 @@ impl<'k, 'p> AttentionArgs<'k, 'p> {
 
     /// A row's position among the partial results.
     pub(super) fn part(&self, place: &WorkgroupCoord<'k>, row: &Row<'k>) -> Val<'k> {
-        (place.pair * self.rows + row.number) * place.splits + place.split
+        self.part_of(place, row.number, place.split)
+    }
+
+    /// The position of what some range has for a row.
+    pub(super) fn part_of(&self, place: &WorkgroupCoord<'k>, row: Val<'k>, range: Val<'k>) -> Val<'k> {
+        (place.pair * self.rows + row) * place.splits + range
+    }
+
+    /// Buffers of partial results, and what counts those that are done, where a workgroup that is last combines them.
+    pub(super) fn last(&self) -> Option<(Buf<'k>, Buf<'k>, Buf<'k>)> {
+        match (self.partial, self.arrivals) {
+            (Some(DeclaredAttentionTarget::Partial { values, sums }), Some(arrivals)) => {
+                Some((values, sums, arrivals))
+            }
+            _ => None,
+        }
+    }
+
+    /// The result.
+    pub(super) fn out(&self) -> Buf<'k> {
+        self.out
     }
 }

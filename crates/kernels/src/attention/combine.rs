@@ -1,9 +1,11 @@
-//! The second dispatch where keys are split: the ranges' partial results become one.
+//! The second dispatch where keys are split: the ranges' partial results become one. Where stores can be ordered between workgroups,
+//! decoding has none: see `decode::last`.
 //!
 //! A workgroup takes a row. Its columns of invocations take ranges in turn, several loads at a time, and meet in
 //! workgroup memory. Rows whose keys are one range are finished already.
 
 use olivine_kernel::{Access, Builder, Elem, Scalar, Val, Var};
+use olivine_program::DeviceCaps;
 
 use super::args::AttentionTarget;
 use super::problem::Problem;
@@ -22,13 +24,18 @@ const COLUMNS: u32 = 8;
 const AT_ONCE: u32 = 8;
 const AT_ONCE_SHORT: u32 = 2;
 
+/// Ranges that an invocation loads at a time.
+pub(super) fn at_once(caps: &DeviceCaps) -> u32 {
+    if caps.wants_short_kernels() { AT_ONCE_SHORT } else { AT_ONCE }
+}
+
 /// Emits the combination of an [`AttentionTarget::Partial`].
 pub(super) fn emit(p: &Problem<'_>, sink: &AttentionTarget, site: &mut Site<'_>) -> Result<(), String> {
-    let AttentionTarget::Partial { values, sums, split } = sink else { return Ok(()) };
+    let AttentionTarget::Partial { values, sums, split, arrivals: None } = sink else { return Ok(()) };
     let groups = fours(p.value_dim);
     let width = groups.next_power_of_two().min(GROUP);
     let columns = (GROUP / width).min(COLUMNS);
-    let at_once = if site.caps.wants_short_kernels() { AT_ONCE_SHORT } else { AT_ONCE };
+    let at_once = at_once(site.caps);
     let count = p.batch * p.kv_heads * p.rows();
     let k = site.builder("attention_combine", width * columns);
     let l = Launch::new(&k);
@@ -113,14 +120,14 @@ pub(super) fn emit(p: &Problem<'_>, sink: &AttentionTarget, site: &mut Site<'_>)
 }
 
 /// What an invocation combined so far.
-struct State<'k> {
+pub(super) struct State<'k> {
     maximum: Var<'k>,
     sum: Var<'k>,
     values: Vec<Var<'k>>,
 }
 
 impl<'k> State<'k> {
-    fn new(k: &'k Builder, scalar: Scalar) -> Self {
+    pub(super) fn new(k: &'k Builder, scalar: Scalar) -> Self {
         let number = |x: f64| k.var(k.number(scalar, x));
         State {
             maximum: number(lowest(scalar)),
@@ -129,7 +136,7 @@ impl<'k> State<'k> {
         }
     }
 
-    fn get(&self) -> Accumulated<'k> {
+    pub(super) fn get(&self) -> Accumulated<'k> {
         Accumulated {
             maximum: self.maximum.get(),
             sum: self.sum.get(),
@@ -137,7 +144,7 @@ impl<'k> State<'k> {
         }
     }
 
-    fn set(&self, to: &Accumulated<'k>) {
+    pub(super) fn set(&self, to: &Accumulated<'k>) {
         self.maximum.set(to.maximum);
         self.sum.set(to.sum);
         for (var, value) in self.values.iter().zip(&to.values) {

@@ -62,6 +62,7 @@ pub(crate) fn attention(op: &Attention, site: &mut Site<'_>) -> Result<(), Strin
         let plan = site.tuned(FAMILY, class, default, candidates);
         let most = decode::splits(&p, plan, site.caps);
         let sink = sink(&p, Split { most, tiles: plan.key_tiles() }, site);
+        let sink = decode::combined_by_last(&p, sink, site)?;
         decode::emit(&p, plan, &sink, site)?;
         return combine::emit(&p, &sink, site);
     }
@@ -108,6 +109,7 @@ fn sink(p: &Problem<'_>, split: Split, site: &mut Site<'_>) -> AttentionTarget {
         values: site.scratch(numbers * bytes),
         sums: site.scratch(parts * 2 * bytes),
         split,
+        arrivals: None,
     }
 }
 

@@ -58,7 +58,7 @@ impl<'k> Ranges<'k> {
     pub(super) fn range(&self, number: Val<'k>) -> Range<'k> {
         let begin = self.first + number * self.each;
         let end = self.end.min(begin + self.each);
-        Range { begin, end, is_only: self.count.eq(1), all: self.all }
+        Range { begin, end, count: self.count, is_only: self.count.eq(1), all: self.all }
     }
 }
 
@@ -66,6 +66,8 @@ impl<'k> Ranges<'k> {
 pub(super) struct Range<'k> {
     pub(super) begin: Val<'k>,
     pub(super) end: Val<'k>,
+    /// Ranges of these rows.
+    pub(super) count: Val<'k>,
     /// Whether there is no other range of these rows.
     pub(super) is_only: Val<'k>,
     all: (Val<'k>, Val<'k>),

@@ -3,52 +3,65 @@
 
 use olivine_ir::op::{Arg, DequantMatMul, Instr, Region};
 
+use super::together::Member;
 use super::{is_small_m, matmul_of, problem_of, rows_as_batches, small_m};
 use crate::matmul::grouped;
 use crate::matmul::problem::Experts;
 use crate::packed::weight::Weight;
 use crate::site::{Operand, Site};
 
-/// Lowers both. Operands are those of the gate, `count` of them, and then the other's; targets theirs.
-pub(crate) fn gated(
-    gate: &DequantMatMul,
-    count: usize,
-    other: &DequantMatMul,
-    site: &mut Site<'_>,
-) -> Result<(), String> {
-    let (operands, targets) = (site.operands.clone(), site.targets.clone());
-    let (of_gate, of_other) = operands.split_at(count.min(operands.len()));
-    let [gate_target, target] = targets.as_slice() else { return Err("needs two targets".into()) };
-    let (own, extras) = of_other.split_at(other.first_extra().min(of_other.len()));
-    let ([x, w_gate, ..], [_, w, ..]) = (of_gate, own) else { return Err("needs two matmuls".into()) };
+/// A gate and another matmul as one whose columns take turns.
+pub(super) struct Gated {
+    /// The epilogue of both.
+    pub(super) region: Region,
+    /// The other's extra operands that are not the gate.
+    pub(super) extras: Vec<Operand>,
+}
 
-    let others: Vec<usize> = (0..extras.len()).filter(|i| extras[*i].memory != gate_target.memory).collect();
-    let rest: Vec<Operand> = others.iter().map(|i| extras[*i].clone()).collect();
-    let region = joined(gate, other, &others);
-    let mut problem = problem_of([x, w], &rest, target, Some(&region))?;
-    let fast = gate.fast && other.fast;
-    let is_small = match other.grouped {
+impl Gated {
+    pub(super) fn new(gate: &Member<'_>, other: &Member<'_>) -> Self {
+        let extras = &other.operands[other.op.first_extra().min(other.operands.len())..];
+        let others = (0..extras.len()).filter(|i| extras[*i].memory != gate.target.memory);
+        let others: Vec<usize> = others.collect();
+        Gated {
+            region: joined(gate.op, other.op, &others),
+            extras: others.iter().map(|i| extras[*i].clone()).collect(),
+        }
+    }
+}
+
+/// Lowers a gate and the matmul that reads it.
+pub(super) fn lower(gate: &Member<'_>, other: &Member<'_>, site: &mut Site<'_>) -> Result<(), String> {
+    let own = other.operands.get(..other.op.first_extra()).unwrap_or(&other.operands);
+    let ([x, w_gate, ..], [_, w, ..]) = (gate.operands.as_slice(), own) else {
+        return Err("needs two matmuls".into());
+    };
+    let Gated { region, extras } = Gated::new(gate, other);
+    let mut problem = problem_of([x, w], &extras, &other.target, Some(&region))?;
+    let (fast, is_grouped) = (gate.op.fast && other.op.fast, other.op.grouped);
+    let is_small = match is_grouped {
         true => problem.m <= grouped::FEW && problem.m > 0,
         false => is_small_m(&problem, fast, site.caps) && problem.m > 0,
     };
     if is_small && problem.n > 0 && problem.k > 0 && problem.batches() > 0 {
         let k = problem.k_number();
-        let weights = [w_gate, w].map(|w| Weight::new(w, &[], other.scaling(), k, site));
+        let weights = [w_gate, w].map(|w| Weight::new(w, &[], other.op.scaling(), k, site));
         let [gate_weight, weight] = weights;
         let (gate_weight, weight) = (gate_weight?, weight?);
         if gate_weight.is_twin(&weight) {
             problem.n *= 2;
             problem.pairs = true;
-            if other.grouped {
+            if is_grouped {
                 let count = w.ty.elements().dims().first().copied().unwrap_or(1);
                 problem.experts = Some(Experts { ids: own[2].clone(), count });
                 rows_as_batches(&mut problem);
             }
-            return small_m(problem, (gate_weight, Some(&weight)), fast, &rest, site);
+            site.joined = Some("gated packed matmul");
+            return small_m(problem, (gate_weight, Some(&weight)), fast, &extras, site);
         }
     }
-    matmul_of(gate, of_gate, gate_target, site)?;
-    matmul_of(other, of_other, target, site)
+    matmul_of(gate.op, &gate.operands, &gate.target, site)?;
+    matmul_of(other.op, &other.operands, &other.target, site)
 }
 
 /// The epilogue of both: it takes the sum of the gate, that of the other, and those of the other's extra operands that are not the

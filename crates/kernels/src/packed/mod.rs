@@ -8,6 +8,7 @@
 //!                                                                                        │  cooperative matmuls
 //!                                                                                        └─ unpack  very many rows
 //! ```
+//! `together` lowers matmuls of one x that do not wait for each other, with the norm that makes x, where x has few rows.
 
 mod coop;
 pub(crate) mod decode;
@@ -16,9 +17,11 @@ mod gated;
 mod gather;
 mod gemv;
 mod planes;
+mod pool;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::panic, reason = "a failed expectation is a failed test")]
 mod tests;
+mod together;
 mod unpack;
 pub(crate) mod weight;
 
@@ -41,7 +44,8 @@ use crate::site::{Operand, Site, Target, recorded_class, rounded};
 use crate::walk::Walk;
 use weight::Weight;
 
-pub(crate) use gated::gated;
+pub use together::reads_few_rows;
+pub(crate) use together::together;
 
 kernels! { |op, site|
     DequantMatMul => dequant_matmul(op, site),
@@ -191,7 +195,7 @@ fn small_m(
             let weight = weight.decoded_as(integers > 0, site)?;
             problem.packed = Some(weight.clone());
             let cut = if twin.is_some() { cut.of_pairs() } else { cut };
-            gemv::emit(&problem, (&weight, twin), cut, site)
+            gemv::emit(&[gemv::Part { problem, weight, twin: twin.cloned(), cut }], None, site)
         }
         SmallM::Coop(cut, elem) => {
             let weight = weight.decoded_as(false, site)?;

@@ -223,7 +223,8 @@ fn a_gate_and_what_it_multiplies_are_one_dispatch_of_matrices() {
         let operands = [(0, x_ty), (1, w_ty), (0, x_ty), (2, w_ty), (3, out_ty)];
         let operands = operands.map(|(id, ty)| operand(id, ty)).to_vec();
         let mut site = Site::new(&caps, operands, vec![target(3), target(4)]);
-        super::gated(&gate, 2, &other, &mut site).unwrap();
+        let ops = [Op::DequantMatMul(gate), Op::DequantMatMul(other)];
+        super::together(&[(&ops[0], 2), (&ops[1], 3)], &mut site).unwrap();
         let names: Vec<&str> = site.emitted.iter().map(|e| e.kernel.name.as_str()).collect();
         assert_eq!(names, ["pack_rows", "dequant_matmul_coop"]);
 

@@ -8,6 +8,7 @@ use crate::launch::{Launch, bytes};
 use crate::math;
 use crate::packed::decode::{self, Bare, Group, Quants, Request, Size, Table};
 use crate::packed::planes::Planes;
+use crate::packed::pool::Pool;
 use crate::site::{Memory, Operand, Site};
 
 /// What the bytes of a weight are.
@@ -191,6 +192,20 @@ impl Weight {
             .sum()
     }
 
+    /// The same weight, which takes the table of another where both decode by the same.
+    pub(crate) fn with_table_of(mut self, other: &Weight) -> Self {
+        if (self.code, self.integers) == (other.code, other.integers) {
+            self.table = other.table;
+        }
+        self
+    }
+
+    /// How many buffers a kernel binds that reads it.
+    pub(crate) fn buffers(&self) -> usize {
+        let beside = [&self.scales, &self.zero].into_iter().flatten().count();
+        1 + beside + usize::from(self.table_words() > 0)
+    }
+
     /// Declares it to a kernel.
     pub(crate) fn declare<'k>(&self, l: &Launch<'k>) -> DeclaredWeight<'k> {
         let row = |operand: &Operand| operand.dims().last().copied().unwrap_or(1);
@@ -226,7 +241,7 @@ impl Weight {
             k_size: matches!(self.code, Code::Bare(_)).then(|| l.size("w_k", self.k)),
             k: self.k,
             scales,
-            table: self.table.map(|memory| l.bind("table", Elem::U32, Access::Read, memory)),
+            table: self.table.map(|memory| l.common_read("table", Elem::U32, memory)),
             shared: None,
         }
     }
@@ -251,6 +266,14 @@ impl Weight {
     pub(crate) fn is_twin(&self, other: &Weight) -> bool {
         let alone = |weight: &Weight| weight.scales.is_none() && weight.zero.is_none();
         self.w.ty == other.w.ty && self.code == other.code && alone(self) && alone(other)
+    }
+
+    /// Words of an entry of that table.
+    pub(crate) fn entry_words(&self) -> u32 {
+        match self.code {
+            Code::Blocks(format) => decode::entry_words(format),
+            Code::Bare(_) => 1,
+        }
     }
 
     /// Words of the table that kernels may keep in workgroup memory.
@@ -335,13 +358,13 @@ pub(crate) const SMALL_TABLE: u32 = 256;
 impl<'k> DeclaredWeight<'k> {
     /// Copies the table of so many words to workgroup memory, several times, entry by entry: lanes that look up different
     /// entries of one copy would wait for each other. The whole workgroup must come here together.
-    pub(crate) fn share_table(&mut self, k: &'k Builder, words: u32, copies: u32) {
+    pub(crate) fn share_table(&mut self, k: &'k Builder, pool: &Pool<'k>, words: u32, copies: u32) {
         let Some(table) = self.table.filter(|_| words > 0) else { return };
         let each = match self.code {
             Code::Blocks(format) => decode::entry_words(format),
             Code::Bare(_) => 1,
         };
-        let shared = k.shared(Elem::U32, each as u8, words / each * copies);
+        let shared = pool.take("table", Elem::U32, each as u8, words / each * copies);
         k.for_(k.local_index(), k.u32(words / each), k.u32(k.group()), |i| {
             let entry = table.load_vec(i * each, each as u8);
             // Neighbouring lanes write to different banks.
@@ -362,6 +385,11 @@ impl<'k> DeclaredWeight<'k> {
             scales: None,
             ..*self
         }
+    }
+
+    /// The same weight, which finds its table where another does.
+    pub(crate) fn with_table_of(self, other: &Self) -> Self {
+        DeclaredWeight { shared: other.shared, replicas: other.replicas, ..self }
     }
 
     /// Its bytes, as words.

@@ -12,6 +12,7 @@ pub(crate) fn h200() -> DeviceCaps {
         f64: true,
         i64: true,
         packed_dot: true,
+        device_fences: true,
         shared_bytes: 48 << 10,
         max_invocations: 1024,
         matrices: vec![shape(Elem::F16, Elem::F32, 16), shape(Elem::BF16, Elem::F32, 16)],

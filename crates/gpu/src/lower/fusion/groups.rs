@@ -3,6 +3,7 @@
 //! ```text
 //!   x·[W, V] ── even and odd columns ── silu(even)·odd      one matmul, half as wide
 //!   silu(x·W) ── (x·V)·gate in its epilogue                 one pass over both, if they are packed
+//!   norm(x) ── ·Q   ·K   ·V                                 see `packed`
 //!   rope(q)   rope(k) ── kv_append   kv_append(v)           one pass over the rows of q, k and v
 //! ```
 
@@ -13,6 +14,7 @@ use olivine_ir::{Dim, Node, Op, ValueId};
 use olivine_kernels::{Memory, Operand};
 use olivine_program::{Addressing, DeviceCaps};
 
+use super::packed;
 use crate::lower::operand_of;
 
 /// The groups of a graph, by node.
@@ -23,7 +25,8 @@ pub(in crate::lower) struct FusedGroups {
 }
 
 struct Group {
-    rule: &'static str,
+    /// By which rule; `None` where the kernels say what became of them.
+    rule: Option<&'static str>,
     /// Its nodes, in order.
     steps: Vec<usize>,
 }
@@ -36,10 +39,7 @@ impl FusedGroups {
         let mut fused = FusedGroups { of: vec![None; graph.nodes().len()], groups: Vec::new() };
         for step in 0..graph.nodes().len() {
             if let Some(other) = gating_reader(compiled, &readers, step) {
-                fused.add("gated matmul", vec![step, other]);
-            }
-            if let Some(other) = gated_by(compiled, &readers, step) {
-                fused.add("gated packed matmul", vec![step, other]);
+                fused.add(Some("gated matmul"), vec![step, other]);
             }
         }
         let most = match caps.addressing {
@@ -54,7 +54,15 @@ impl FusedGroups {
         };
         for group in rope_appends(compiled, &readers) {
             if group.iter().map(buffers).sum::<usize>() <= most {
-                fused.add("rope and kv append", group);
+                fused.add(Some("rope and kv append"), group);
+            }
+        }
+        for group in packed::matmuls_of_few_rows(compiled, &readers, |step| fused.last(step)) {
+            fused.add(None, group);
+        }
+        for step in 0..graph.nodes().len() {
+            if let Some(other) = gated_by(compiled, &readers, step) {
+                fused.add(None, vec![step, other]);
             }
         }
         fused
@@ -69,12 +77,17 @@ impl FusedGroups {
         self.group(step).and_then(|group| group.steps.last().copied()).unwrap_or(step)
     }
 
-    /// The rule by which a step is in a group.
+    /// The rule by which a step is in a group, where that alone says what becomes of it.
     pub(in crate::lower) fn rule(&self, step: usize) -> Option<&'static str> {
-        self.group(step).map(|group| group.rule)
+        self.group(step).and_then(|group| group.rule)
     }
 
-    fn add(&mut self, rule: &'static str, steps: Vec<usize>) {
+    /// Whether a step is lowered with others.
+    pub(in crate::lower) fn contains(&self, step: usize) -> bool {
+        self.group(step).is_some()
+    }
+
+    fn add(&mut self, rule: Option<&'static str>, steps: Vec<usize>) {
         if steps.len() < 2 || steps.iter().any(|step| self.of[*step].is_some()) {
             return;
         }
@@ -93,15 +106,18 @@ impl FusedGroups {
 }
 
 /// A node that reads a value, and how.
-struct Reader {
-    step: usize,
-    operand: Operand,
+pub(super) struct Reader {
+    pub(super) step: usize,
+    pub(super) operand: Operand,
 }
 
+/// For every value that is no view who reads it.
+pub(super) type Readers = HashMap<ValueId, Vec<Reader>>;
+
 /// For every value that is no view who reads it, in order; outputs of the graph read at the step after the last.
-fn readers(compiled: &Compiled) -> HashMap<ValueId, Vec<Reader>> {
+fn readers(compiled: &Compiled) -> Readers {
     let graph = &compiled.graph;
-    let mut readers: HashMap<ValueId, Vec<Reader>> = HashMap::new();
+    let mut readers = Readers::new();
     let mut note = |step: usize, id: ValueId| {
         if let Some(operand) = operand_of(graph, id)
             && let Memory::Value(root) = operand.memory
@@ -119,7 +135,7 @@ fn readers(compiled: &Compiled) -> HashMap<ValueId, Vec<Reader>> {
 }
 
 /// The elementwise node that alone reads a matmul, as its even and its odd columns.
-fn gating_reader(compiled: &Compiled, readers: &HashMap<ValueId, Vec<Reader>>, step: usize) -> Option<usize> {
+fn gating_reader(compiled: &Compiled, readers: &Readers, step: usize) -> Option<usize> {
     let graph = &compiled.graph;
     let node = graph.nodes().get(step)?;
     let Op::MatMul(op) = &node.op else { return None };
@@ -153,7 +169,7 @@ fn gating_reader(compiled: &Compiled, readers: &HashMap<ValueId, Vec<Reader>>, s
 }
 
 /// The matmul with a packed weight that alone reads another of the same x, in its epilogue.
-fn gated_by(compiled: &Compiled, readers: &HashMap<ValueId, Vec<Reader>>, step: usize) -> Option<usize> {
+pub(super) fn gated_by(compiled: &Compiled, readers: &Readers, step: usize) -> Option<usize> {
     let graph = &compiled.graph;
     let gate = graph.nodes().get(step)?;
     let Op::DequantMatMul(first) = &gate.op else { return None };
@@ -179,7 +195,7 @@ fn gated_by(compiled: &Compiled, readers: &HashMap<ValueId, Vec<Reader>>, step: 
 
 /// Groups of rotations and of rows that go to caches, none of which waits for another's result, but for rows that a
 /// rotation makes for one cache alone.
-fn rope_appends(compiled: &Compiled, readers: &HashMap<ValueId, Vec<Reader>>) -> Vec<Vec<usize>> {
+fn rope_appends(compiled: &Compiled, readers: &Readers) -> Vec<Vec<usize>> {
     let graph = &compiled.graph;
     let mut groups: Vec<Vec<usize>> = Vec::new();
     let mut open: Vec<usize> = Vec::new();

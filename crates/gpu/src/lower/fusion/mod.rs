@@ -3,11 +3,13 @@
 //!
 //! ```text
 //!   compiled graph ── groups: nodes that one dispatch computes
+//!                  │  └─ packed: matmuls of few rows, and the norm before them
 //!                  └─ split_k: sums that the reader of a matmul computes
 //!   both are listed in Program::fusions
 //! ```
 
 mod groups;
+mod packed;
 mod split_k;
 
 pub(super) use groups::FusedGroups;

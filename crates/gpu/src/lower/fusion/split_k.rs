@@ -86,7 +86,8 @@ pub(in crate::lower) fn partials_readers(
             Addressing::Bindings { max_count, .. } => buffers <= max_count as usize,
         };
         let is_stored = readers.len() > 1 || is_output;
-        (once && sums && in_order && fits).then_some(PartialsReader { step: first, is_stored })
+        let alone = !groups.contains(first);
+        (once && sums && in_order && fits && alone).then_some(PartialsReader { step: first, is_stored })
     };
     (0..graph.nodes().len()).map(summing).collect()
 }

@@ -4,6 +4,7 @@ use olivine_ir::Dim;
 use olivine_kernel::{Builder, Elem, Scalar, Shared, SubgroupOp, Val, Var};
 
 use super::super::args::{AttentionArgs, AttentionTarget, DeclaredAttentionTarget, WorkgroupCoord};
+use super::super::combine;
 use super::super::problem::Problem;
 use super::super::rows::{HeadStart, Located, Rows};
 use super::super::softmax::{Accumulated, base, exp2_below, lowest, merge, normaliser};
@@ -27,7 +28,7 @@ pub(in super::super) fn emit(
     let name = if splits.is_some() { "attention_decode_split" } else { "attention_decode" };
     let k = site.builder(name, plan.subgroups * plan.subgroup);
     let l = Launch::new(&k);
-    let kernel = Kernel::declare(&l, p, plan, sink);
+    let kernel = Kernel::declare(&l, p, plan, sink, combine::at_once(site.caps));
     let groups = p.batch * p.kv_heads * splits.unwrap_or(Dim::ONE);
     let count = l.size("groups", groups);
     let splits = splits.map_or_else(|| k.u32(1), |splits| l.size("splits", splits));
@@ -42,22 +43,24 @@ pub(in super::super) fn emit(
 /// What a lane loads of a key or a value: the words of each unit.
 type Loads<'k> = Vec<Vec<Val<'k>>>;
 
-struct Kernel<'k, 'p> {
-    k: &'k Builder,
-    p: &'p Problem<'p>,
-    plan: Plan,
+pub(super) struct Kernel<'k, 'p> {
+    pub(super) k: &'k Builder,
+    pub(super) p: &'p Problem<'p>,
+    pub(super) plan: Plan,
     q: Rows<'k>,
     keys: UnitRows<'k>,
     values: UnitRows<'k>,
     pages: Option<PageTable<'k>>,
     /// Whether keys that a subgroup takes at a time are in one page.
     whole_pages: bool,
-    args: AttentionArgs<'k, 'p>,
+    pub(super) args: AttentionArgs<'k, 'p>,
     exchange: Exchange<'k>,
     /// Maximum and sum of each subgroup's rows.
-    of_rows: Shared<'k>,
+    pub(super) of_rows: Shared<'k>,
     /// What each subgroup accumulated.
-    of_values: Shared<'k>,
+    pub(super) of_values: Shared<'k>,
+    /// Ranges that an invocation loads at a time when it combines them.
+    pub(super) at_once: u32,
     /// Place among the lanes that share a key, and the key of the subgroup.
     lane: Val<'k>,
     column: Val<'k>,
@@ -88,7 +91,7 @@ struct State<'k> {
 }
 
 impl<'k, 'p> Kernel<'k, 'p> {
-    fn declare(l: &Launch<'k>, p: &'p Problem<'p>, plan: Plan, sink: &AttentionTarget) -> Self {
+    fn declare(l: &Launch<'k>, p: &'p Problem<'p>, plan: Plan, sink: &AttentionTarget, at_once: u32) -> Self {
         let k = l.k();
         let layout = p.op.layout;
         let pages = p.page_table(l);
@@ -107,6 +110,7 @@ impl<'k, 'p> Kernel<'k, 'p> {
             exchange: Exchange::new(k, plan),
             of_rows: k.shared(Elem::F32, 2, len),
             of_values: k.shared(Elem::F32, 4, len * fours(p.value_dim)),
+            at_once,
             lane,
             column: k.local_index() % plan.subgroup / plan.lanes,
             subgroup: k.local_index() / plan.subgroup,
@@ -145,6 +149,9 @@ impl<'k, 'p> Kernel<'k, 'p> {
         self.meet(&state);
         k.barrier();
         self.finish(place, range, length);
+        if let Some(partial) = self.args.last() {
+            k.if_(!range.is_only, || self.combine_if_last(partial, place, range, length));
+        }
     }
 
     fn state(&self, place: &WorkgroupCoord<'k>, range: &Range<'k>, length: Val<'k>) -> State<'k> {
@@ -353,11 +360,7 @@ impl<'k, 'p> Kernel<'k, 'p> {
             let all = merge(&(0..plan.subgroups).map(part).collect::<Vec<_>>());
             let row = self.args.row_at(place, number, length);
             self.args.write_to(range, |to| match to {
-                DeclaredAttentionTarget::Target(out) => {
-                    let scale = normaliser(all.maximum, all.sum, self.args.sink(&row));
-                    let start = self.args.target_row(place, &row) * self.p.value_dim + group * 4;
-                    out.store_vec(start, &all.values.iter().map(|v| *v * scale).collect::<Vec<_>>());
-                }
+                DeclaredAttentionTarget::Target(_) => self.store(place, &row, group, &all),
                 DeclaredAttentionTarget::Partial { values, sums } => {
                     let part = self.args.part(place, &row);
                     values.store_vec((part * groups + group) * 4, &all.values);
@@ -365,5 +368,19 @@ impl<'k, 'p> Kernel<'k, 'p> {
                 }
             });
         });
+    }
+
+    /// Writes four elements of a row's result.
+    pub(super) fn store(
+        &self,
+        place: &WorkgroupCoord<'k>,
+        row: &Row<'k>,
+        group: Val<'k>,
+        all: &Accumulated<'k>,
+    ) {
+        let scale = normaliser(all.maximum, all.sum, self.args.sink(row));
+        let start = self.args.target_row(place, row) * self.p.value_dim + group * 4;
+        let values: Vec<Val<'k>> = all.values.iter().map(|v| *v * scale).collect();
+        self.args.out().store_vec(start, &values);
     }
 }

@@ -5,10 +5,12 @@
 //!     k, v from memory to registers → dot products meet by shuffles, each lane keeps a few → masked, maxima, weights
 //!     weights back to all lanes → accumulators = accumulators·shrink + weights·v
 //!   the subgroups of a workgroup take keys in turn, and meet in workgroup memory at the end
+//!   where keys are split, the workgroup that is done last combines what all have
 //! ```
 
 mod exchange;
 mod kernel;
+mod last;
 mod rows;
 
 use std::fmt;
@@ -26,6 +28,7 @@ use crate::math;
 use crate::site::{Operand, class_of};
 
 pub(super) use kernel::emit;
+pub(super) use last::combined_by_last;
 
 /// Rows above which other kernels serve better.
 const MOST_ROWS: usize = 16;

@@ -12,6 +12,7 @@ use crate::matmul::epilogue::{BatchOffset, Destination, Epilogue};
 use crate::matmul::problem::Problem;
 use crate::packed::decode::Group;
 use crate::packed::gemv::RunShape;
+use crate::packed::pool::Pool;
 use crate::packed::weight::{DeclaredWeight, Loaded, Weight};
 use crate::site::{Site, linear_group};
 
@@ -51,7 +52,7 @@ pub(crate) fn emit(
     let (chunks, per_part) = (l.size("chunks", chunks), l.size("per_part", per_part));
     let epilogue = Epilogue::declare(&l, problem, destination, n * matrices);
     let walker = problem.batch.declare(&l, &problem.offsets());
-    declared.share_table(&k, weight.table_words(), 1);
+    declared.share_table(&k, &Pool::new(&k), weight.table_words(), 1);
     let twin = twin.map(|twin| declared.for_twin(&l, twin));
     let weights: Vec<DeclaredWeight<'_>> = [declared].into_iter().chain(twin).collect();
 

@@ -48,6 +48,16 @@ impl GemvCut {
         self.digits > 0 && bytes + table <= target.shared_bytes as usize / 3 * 2
     }
 
+    /// The same with workgroups of so many invocations, if clusters fill them.
+    pub(crate) fn in_groups_of(self, group: u32) -> Self {
+        let cluster = self.width * self.clusters;
+        if self.group() == group || !group.is_multiple_of(cluster) {
+            return self;
+        }
+        let lines = group / cluster;
+        GemvCut { lines, span: self.span.next_multiple_of(lines * self.unroll), ..self }
+    }
+
     /// The same for as many columns in pairs, one of each of two weights.
     pub(crate) fn of_pairs(self) -> Self {
         let unroll = (self.unroll / 2).max(1);

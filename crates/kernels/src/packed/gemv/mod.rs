@@ -6,25 +6,27 @@
 //!
 //! Where the device has integer dot products, x is made integers first: by each workgroup, in its memory, or where that has no room by
 //! one dispatch for all of them: see `quantize`. The first rows of the weight are on their way by then, and the next ones while rows are
-//! multiplied.
+//! multiplied. A norm before the matmul is computed on the way to the integers: see `norm`. Several matmuls of one x are one dispatch: see
+//! `dispatch`.
 
 mod cut;
+mod dispatch;
+mod norm;
 mod quantize;
 mod x;
 
-use olivine_kernel::{Builder, Elem, Reduction, Shared, Target, Val, Var};
+use olivine_kernel::{Builder, Reduction, Shared, Val, Var};
 
-use crate::launch::Launch;
 use crate::math;
-use crate::matmul::epilogue::{BatchOffset, Destination, Epilogue};
-use crate::matmul::grouped::experts;
 use crate::matmul::problem::Problem;
-use crate::packed::weight::{DeclaredWeight, Loaded, SMALL_TABLE, Weight};
-use crate::site::{Site, linear_group};
+use crate::packed::pool::Pool;
+use crate::packed::weight::{DeclaredWeight, Loaded};
 use quantize::{DigitLayout, XSource};
 use x::{XReader, XRow, XRun};
 
 pub(crate) use cut::{GemvCut, candidates, choose, digits};
+pub(crate) use dispatch::{Part, emit, fits_together};
+pub(crate) use norm::RowNorm;
 pub(crate) use quantize::RunShape;
 
 /// The name of the family in records.
@@ -95,7 +97,7 @@ impl<'k> Gemv<'k> {
         &mut self,
         rows: &WeightRows<'k>,
         x: &XRows<'k>,
-        own: Option<(DigitLayout, XSource<'k>)>,
+        (own, pool): (Option<(DigitLayout, XSource<'k>)>, &Pool<'k>),
         chunks: Val<'k>,
     ) {
         let k = self.k;
@@ -103,7 +105,7 @@ impl<'k> Gemv<'k> {
         let stage = |gemv: &mut Self| {
             let Some((layout, source)) = &own else { return };
             let first = |r: Val<'k>| x.element(r);
-            gemv.x.digits = Some(layout.stage(source, gemv.cut.rows, first, gemv.x.groups.0));
+            gemv.x.digits = Some(layout.stage(source, gemv.cut.rows, first, (gemv.x.groups.0, pool)));
             k.barrier();
         };
         let first = |gemv: &Self, places: &[(Val<'k>, Val<'k>)]| {
@@ -237,140 +239,6 @@ impl<'k> Gemv<'k> {
         let each = width / count;
         k.if_((lane % each).eq(0u32), || put(lane / each, total));
     }
-}
-
-/// Emits the matmul: batches of at most some rows, or single rows with experts. With a twin of the weight, columns of both take turns.
-pub(crate) fn emit(
-    problem: &Problem<'_>,
-    (weight, twin): (&Weight, Option<&Weight>),
-    cut: GemvCut,
-    site: &mut Site<'_>,
-) -> Result<(), String> {
-    let GemvCut { rows, run, span, clusters, width, lines, .. } = cut;
-    let batches = problem.batch_count();
-    let matrices = 1 + u32::from(twin.is_some());
-    let columns = problem.columns() / matrices as usize;
-    let across = columns.div_ceil(span as usize);
-    let passes = problem.m.div_ceil(rows);
-    let groups = passes * (across * batches);
-    let chunks = problem.k_number().div_ceil(cut.chunk() as usize);
-    // Sums are complete after one round.
-    let once = chunks <= clusters as usize;
-
-    let layout = (cut.digits > 0).then(|| DigitLayout::new(problem, weight, cut));
-    let makes_digits = cut.makes_digits(weight, problem.k_number(), &site.caps.target);
-    let ready = match layout.filter(|_| !makes_digits) {
-        Some(layout) => Some((layout, layout.make(problem, site)?)),
-        None => None,
-    };
-    let group = cut.group();
-    let k = site.builder("dequant_gemv", group);
-    let l = Launch::new(&k);
-    let x = l.read("x", &problem.a.operand);
-    let mut declared = weight.declare(&l);
-    let (m, n, k_size) = (l.size("m", problem.m), l.size("n", columns), l.size("k", problem.k));
-    let (total, across) = (l.size("groups", groups), l.size("across", across));
-    let chunks = l.size("chunks", chunks);
-    let passes = l.size("passes", passes);
-    let outer = l.stride("x_row", problem.a.outer);
-    let epilogue = Epilogue::declare(&l, problem, &Destination::Target, n * matrices);
-    let walker = problem.batch.declare(&l, &problem.offsets());
-    let chosen = problem.experts.as_ref().map(|e| experts::Ids::declare(&l, e));
-    let count = span * matrices * rows * clusters;
-    let sums = k.shared(Elem::F32, 1, count);
-
-    let me = k.local_index();
-    let cluster = me / width;
-    let (line, cluster) = match lines {
-        1 => (k.u32(0), cluster),
-        _ => (cluster / clusters, cluster % clusters),
-    };
-    let shape = RunShape::new(run, weight.is_strided(run));
-    let mut gemv = Gemv {
-        k: &k,
-        x: XReader {
-            k: &k,
-            x,
-            cut,
-            shape,
-            k_size,
-            lanes: vector_lanes(problem, run),
-            whole: problem.k.is_multiple_of(run * shape.turns()),
-            lane: me % width,
-            groups: declared.groups(run),
-            digits: ready.map(|(layout, memory)| layout.declare(&l, memory, declared.groups(run).0)),
-        },
-        weights: Vec::new(),
-        cut,
-        sums,
-        staging: None,
-        line,
-        cluster,
-        once,
-        loads_ahead: cut.loads_ahead(weight),
-    };
-    gemv.staging = gemv.x.staging();
-    let staged = layout.filter(|_| makes_digits).map_or(0, |layout| layout.staged_bytes(rows));
-    let room = (k.target().shared_bytes as usize).saturating_sub(4 * count as usize + staged);
-    declared.share_table(&k, weight.table_words(), table_copies(weight, room, cut.digits > 0, k.target()));
-    let twin_weight = twin.map(|twin| declared.for_twin(&l, twin));
-    gemv.weights = [declared].into_iter().chain(twin_weight).collect();
-    let id = linear_group(&k);
-    let live = id.lt(total);
-    let number = id.min(total - 1u32);
-    let rest = number / across;
-    let first_column = (number - rest * across) * span;
-    let (batch, pass) = (rest / passes, rest % passes);
-    let first_row = pass * rows;
-    let at = walker.at(batch);
-    let expert = chosen.as_ref().map(|ids| {
-        k.if_(me.eq(0u32), || ids.check(&k, batch));
-        ids.at(&k, batch)
-    });
-    let matrix = expert.map_or(k.u32(0), |(expert, _)| expert * n);
-    let weight_rows = WeightRows { matrix, first: first_column, n };
-    if !once {
-        k.for_(me, k.u32(count), k.u32(group), |i| sums.store(i, k.f32(0.0)));
-        k.barrier();
-    }
-    let x_rows = XRows { batch, start: at[0], first: first_row, m, outer };
-    let own = layout
-        .filter(|_| makes_digits)
-        .map(|layout| (layout, XSource { x, k_size, lanes: vector_lanes(problem, layout.unit()) }));
-    gemv.multiply(&weight_rows, &x_rows, own, chunks);
-    k.barrier();
-    let base = BatchOffset { out: batch * m * n, extras: at[2..].to_vec() };
-    k.for_(me, k.u32(span * rows), k.u32(group), |i| {
-        let (r, column) = (i / span, i % span);
-        let row = first_row + r;
-        k.if_(live & row.lt(m) & (first_column + column).lt(n), || {
-            let sum_of = |matrix: u32| {
-                let from = ((column * matrices + matrix) * rows + r) * clusters;
-                let sum = (1..clusters).fold(sums.load(from), |sum, c| sum + sums.load(from + c));
-                // Rows without an expert are zeros.
-                expert.map_or(sum, |(_, known)| known.select(sum, k.f32(0.0)))
-            };
-            let of_column: Vec<Val<'_>> = (0..matrices).map(sum_of).collect();
-            epilogue.store(&base, row, (first_column + column) * matrices, &of_column);
-        });
-    });
-    let bound = l.done();
-    let flops = 2 * problem.m * problem.n * problem.k * problem.batches();
-    let read = weight.bytes() * matrices / experts_read(problem);
-    let moved = read + crate::launch::bytes(&problem.target.ty);
-    site.dispatch(k, bound, groups, (flops, moved))
-}
-
-/// How many copies of a small table so many bytes have room for; 1 of others.
-fn table_copies(weight: &Weight, room: usize, digits: bool, target: &Target) -> u32 {
-    let apt = digits && weight.table_words() == SMALL_TABLE && target.subgroup.is_some_and(|s| s >= 16);
-    let room = room as u32 / (4 * SMALL_TABLE);
-    if apt && room > 1 { 1 << room.min(32).ilog2() } else { 1 }
-}
-
-/// How many matrices there are to one that a matmul reads at least.
-fn experts_read(problem: &Problem<'_>) -> u64 {
-    problem.experts.as_ref().map_or(1, |e| (e.count / problem.batch_count().max(1)).max(1) as u64)
 }
 
 /// Neighbours of x that one load may take: x is contiguous along K.

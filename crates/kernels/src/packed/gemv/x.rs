@@ -6,6 +6,7 @@ use super::cut::GemvCut;
 use super::quantize::{DeclaredDigits, RunShape};
 use crate::packed::decode::Group;
 use crate::packed::digits::Digits;
+use crate::packed::pool::Pool;
 
 /// Clusters whose part of x is in workgroup memory at a time.
 const STAGED: u32 = 4;
@@ -63,12 +64,12 @@ impl<'k> XRun<'k> {
 
 impl<'k> XReader<'k> {
     /// Workgroup memory for floats, if it helps: lanes would load far from each other otherwise.
-    pub(crate) fn staging(&self) -> Option<Shared<'k>> {
+    pub(crate) fn staging(&self, pool: &Pool<'k>) -> Option<Shared<'k>> {
         let GemvCut { run, runs, width, digits, .. } = self.cut;
         let target = self.k.target();
         let vectors = STAGED * width * runs * ((run / 4) | 1);
         let apt = digits == 0 && run > 8 && self.lanes == 4 && target.subgroup.is_some_and(|s| s >= 16);
-        (apt && 16 * vectors <= target.shared_bytes / 2).then(|| self.k.shared(Elem::F32, 4, vectors))
+        (apt && 16 * vectors <= target.shared_bytes / 2).then(|| pool.take("floats", Elem::F32, 4, vectors))
     }
 
     /// The runs of a row of x: those of a cluster, in a round of chunks. The whole workgroup must come here together.

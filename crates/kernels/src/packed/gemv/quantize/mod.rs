@@ -6,14 +6,19 @@
 //! ```
 //! The largest magnitude of every run follows behind all words. Runs past the end of K are zeros.
 
+mod stage;
+
 use olivine_ir::Dim;
 use olivine_kernel::{Access, Buf, Builder, Elem, Scalar, Shared, Val};
 
 use super::cut::GemvCut;
+use super::norm::{DeclaredNorm, NormWeights};
 use crate::launch::Launch;
 use crate::matmul::problem::Problem;
+use crate::norm::Scaling;
 use crate::packed::digits::{self, Digits};
 use crate::packed::weight::Weight;
+use crate::rows::sum;
 use crate::site::{Memory, Site, linear_group};
 
 /// The elements of a run: `low` neighbours, again and again `step` on.
@@ -149,8 +154,8 @@ impl DigitLayout {
         self.stretches * (self.width * self.shape.run / each) as usize
     }
 
-    /// The words of unit `within` of a row whose first element is `first`. All invocations of a subgroup must come here together.
-    fn quantize<'k>(self, x: &XSource<'k>, first: Val<'k>, within: Val<'k>) -> Quantized<'k> {
+    /// Loads unit `within` of a row whose first element is `first`.
+    fn load<'k>(self, x: &XSource<'k>, first: Val<'k>, within: Val<'k>) -> Unit<'k> {
         let k = within.builder();
         let exchanged = self.is_exchanged(k);
         let (each, unit, lanes) = (self.each(k), self.unit(), x.lanes);
@@ -160,19 +165,30 @@ impl DigitLayout {
         };
         let start = if exchanged { within * unit } else { self.shape.first(run) };
         let zero = k.f32(0.0);
-        let mut values = Vec::new();
+        let mut vectors = Vec::new();
         for i in (0..each).step_by(lanes as usize) {
             let at = start + if exchanged { i } else { self.shape.offset(i) };
             // Vectors end where K does.
-            let inside = at.lt(x.k_size);
-            let loaded = x.x.load_vec(first + at.min(x.k_size - lanes), lanes as u8);
-            values.extend(loaded.into_iter().map(|x| inside.select(x, zero)));
+            let (inside, place) = (at.lt(x.k_size), at.min(x.k_size - lanes));
+            let loaded = x.x.load_vec(first + place, lanes as u8);
+            vectors.push(UnitVector {
+                inside,
+                values: loaded.into_iter().map(|x| inside.select(x, zero)).collect(),
+                weights: x.norm.map(|norm| norm.load(place, lanes)),
+            });
         }
+        Unit { run, element, vectors }
+    }
+
+    /// The words of a unit. All invocations of a subgroup must come here together.
+    fn quantize<'k>(self, unit: &Unit<'k>, scaling: Option<&Scaling<'k>>) -> Quantized<'k> {
+        let k = unit.run.builder();
+        let values = unit.values(scaling);
         let bits = self.exchanged_bits();
-        let steps = bits.iter().filter(|_| exchanged);
+        let steps = bits.iter().filter(|_| self.is_exchanged(k));
         let largest = steps.fold(digits::largest(&values), |most, bit| most.max(most.shuffle_xor(*bit)));
         let words = digits::words(&values, largest, self.digits, self.turns).concat();
-        Quantized { run, element, words, largest }
+        Quantized { run: unit.run, element: unit.element, words, largest }
     }
 
     /// Where word `i` of a unit is among those of a row.
@@ -202,7 +218,7 @@ impl DigitLayout {
         let walker = problem.batch.declare(&l, &problem.offsets());
         let scales_at = l.size("scales_at", self.runs() * self.words());
         let stretches = l.size("stretches", self.stretches);
-        let x = XSource { x, k_size, lanes: super::vector_lanes(problem, self.unit()) };
+        let x = XSource { x, k_size, lanes: super::vector_lanes(problem, self.unit()), norm: None };
 
         let work = linear_group(&k) * group + k.local_index();
         // Lanes past the last take part in the exchange.
@@ -210,7 +226,7 @@ impl DigitLayout {
         let row = number / of_row;
         let batch = row / m;
         let first = walker.at(batch)[0] + (row - batch * m) * outer;
-        let unit = self.quantize(&x, first, number - row * of_row);
+        let unit = self.quantize(&self.load(&x, first, number - row * of_row), None);
         let base = row * stretches * (self.words() * self.width);
         k.if_(work.lt(total_size), || {
             for (i, two) in (0u32..).step_by(2).zip(unit.words.chunks(2)) {
@@ -229,44 +245,6 @@ impl DigitLayout {
     /// Bytes of workgroup memory that the digits of so many rows take.
     pub(crate) fn staged_bytes(self, rows: u32) -> usize {
         4 * rows as usize * self.stretches * (self.width * (self.words() + 1)) as usize
-    }
-
-    /// Makes the digits of some rows in workgroup memory; `first` is the first element of a row. The whole workgroup must come here
-    /// together, and wait before it reads.
-    pub(crate) fn stage<'k>(
-        self,
-        x: &XSource<'k>,
-        rows: u32,
-        first: impl Fn(Val<'k>) -> Val<'k>,
-        group: u32,
-    ) -> DeclaredDigits<'k> {
-        let k = x.k_size.builder();
-        let (lanes, runs) = (self.lanes(), self.stretches as u32 * self.width);
-        let words = k.shared(Elem::U32, lanes as u8, rows * runs * self.words() / lanes);
-        let scales = k.shared(Elem::F32, 1, rows * runs);
-        let of_row = self.units(self.each(k)) as u32;
-        let total = rows * of_row;
-        let one = |work: Val<'k>| {
-            let number = work.min(total - 1u32);
-            let row = number / of_row;
-            let unit = self.quantize(x, first(row), number - row * of_row);
-            let put = || {
-                let base = row * (runs * self.words());
-                for (i, some) in (0u32..).step_by(lanes as usize).zip(unit.words.chunks(lanes as usize)) {
-                    words.store_vec((base + self.word_at(&unit, i)) / lanes, some);
-                }
-                k.if_(unit.element.eq(0u32), || scales.store(row * runs + unit.run, unit.largest));
-            };
-            if total.is_multiple_of(k.group()) { put() } else { k.if_(work.lt(total), put) }
-        };
-        let rounds = total.div_ceil(k.group());
-        if rounds <= UNROLLED {
-            (0..rounds).for_each(|i| one(k.local_index() + i * k.group()));
-        } else {
-            k.for_(k.u32(0), k.u32(rounds), k.u32(1), |i| one(i * k.group() + k.local_index()));
-        }
-        let memory = DigitMemory::Workgroup { words, scales };
-        DeclaredDigits { layout: self, memory, stretches: k.u32(self.stretches as u32), group }
     }
 
     /// Words of an element of workgroup memory: those of a unit are stored together.
@@ -288,9 +266,6 @@ impl DigitLayout {
     }
 }
 
-/// Units that an invocation makes in straight-line code, so that their loads are in flight together.
-const UNROLLED: u32 = 4;
-
 /// What digits are made of.
 #[derive(Clone, Copy)]
 pub(crate) struct XSource<'k> {
@@ -298,6 +273,48 @@ pub(crate) struct XSource<'k> {
     pub(crate) k_size: Val<'k>,
     /// Neighbours that one load may take.
     pub(crate) lanes: u32,
+    /// What x becomes before it is made digits.
+    pub(crate) norm: Option<DeclaredNorm<'k>>,
+}
+
+/// What is loaded of x for a unit.
+struct Unit<'k> {
+    /// The run that it is of, and the first of its elements there.
+    run: Val<'k>,
+    element: Val<'k>,
+    vectors: Vec<UnitVector<'k>>,
+}
+
+/// Neighbours of x, zeros past the end of K.
+struct UnitVector<'k> {
+    inside: Val<'k>,
+    values: Vec<Val<'k>>,
+    weights: Option<NormWeights<'k>>,
+}
+
+impl<'k> Unit<'k> {
+    /// Its elements, normalised where a norm comes first.
+    fn values(&self, scaling: Option<&Scaling<'k>>) -> Vec<Val<'k>> {
+        let of = |vector: &UnitVector<'k>| match (&vector.weights, scaling) {
+            (Some(weights), Some(scaling)) => {
+                let scaled = vector.values.iter().enumerate().map(|(i, v)| weights.apply(scaling, i, *v));
+                scaled.map(|v| vector.inside.select(v, v.like(0.0))).collect()
+            }
+            _ => vector.values.clone(),
+        };
+        self.vectors.iter().flat_map(of).collect()
+    }
+
+    /// Sums of terms of its elements.
+    fn sums(&self, terms: impl Fn(Val<'k>) -> Vec<Val<'k>>) -> Vec<Val<'k>> {
+        let of_vector = |vector: &UnitVector<'k>| {
+            let all: Vec<Vec<Val<'k>>> = vector.values.iter().map(|v| terms(*v)).collect();
+            let each = (0..all[0].len()).map(|i| sum(all.iter().map(|terms| terms[i]).collect()));
+            each.map(|sum| vector.inside.select(sum, sum.like(0.0))).collect::<Vec<_>>()
+        };
+        let all: Vec<Vec<Val<'k>>> = self.vectors.iter().map(of_vector).collect();
+        (0..all[0].len()).map(|i| sum(all.iter().map(|terms| terms[i]).collect())).collect()
+    }
 }
 
 /// The digits of a unit.
