@@ -83,7 +83,7 @@ fn executable(op: &Op, operands: &[Tensor]) -> Result<Executable, Error> {
     let (mut inputs, weights) = (Vec::with_capacity(operands.len()), Weights::new());
     for (i, tensor) in operands.iter().enumerate() {
         let (name, ty) = (i.to_string(), tensor.ty());
-        // Inputs cannot be packed.
+        // Inputs can be packed in one format alone.
         inputs.push(match ty.packed {
             Some(_) => {
                 weights.set(&name, tensor.clone());
@@ -114,6 +114,10 @@ fn run_once(executable: &Executable, operands: &[Tensor]) -> Result<Vec<Tensor>,
     let tensor = |((_, ty), buffer): (&(String, TensorType), &Buffer)| {
         Data::from_bytes(ty.dtype, buffer.bytes())
             .and_then(|data| Tensor::from_data(ty.shape, data))
+            .and_then(|tensor| match ty.packed {
+                Some(format) => tensor.into_packed(format),
+                None => Ok(tensor),
+            })
             .map_err(|e| Error::Compile(e.to_string()))
     };
     executable.outputs().iter().zip(&results).map(tensor).collect()

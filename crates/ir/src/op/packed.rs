@@ -142,7 +142,7 @@ impl Default for DequantMatMul {
 }
 
 /// x of a matmul with packed weights is one of the floats that accumulate in f32.
-fn narrow_float(dtype: DType) -> Result<(), String> {
+pub(super) fn narrow_float(dtype: DType) -> Result<(), String> {
     match dtype {
         DType::F32 | DType::F16 | DType::BF16 => Ok(()),
         other => Err(format!("needs f32, f16 or bf16, got {other}")),
