@@ -113,11 +113,7 @@ fn run_once(executable: &Executable, operands: &[Tensor]) -> Result<Vec<Tensor>,
     executable.run(&views, &mut results.iter_mut().map(Buffer::bytes_mut).collect::<Vec<_>>())?;
     let tensor = |((_, ty), buffer): (&(String, TensorType), &Buffer)| {
         Data::from_bytes(ty.dtype, buffer.bytes())
-            .and_then(|data| Tensor::from_data(ty.shape, data))
-            .and_then(|tensor| match ty.packed {
-                Some(format) => tensor.into_packed(format),
-                None => Ok(tensor),
-            })
+            .and_then(|data| Tensor::of_type(*ty, data))
             .map_err(|e| Error::Compile(e.to_string()))
     };
     executable.outputs().iter().zip(&results).map(tensor).collect()

@@ -317,6 +317,26 @@ mod tests {
     }
 
     #[test]
+    fn an_input_may_be_a_packed_cache_of_any_number_of_pages() -> Result<(), Error> {
+        let mut g = Graph::new("g");
+        let ty = TensorType::packed(BlockFormat::Q8_0, [4, 32, 2, 64])?;
+        let dims = |last: &str| ["pool", "", "", last].map(|d| (!d.is_empty()).then(|| d.to_string())).to_vec();
+        let pool = g.input_of("keys", ty, dims(""))?;
+        g.output("keys", pool)?;
+        let text = g.to_string();
+        assert!(text.contains("q8_0[pool=4, 32, 2, 64]"), "{text}");
+        assert_eq!(text.parse::<Graph>()?, g);
+        g.verify()?;
+        let more = g.specialise_symbolic(&[("keys", Shape::new(&[9, 32, 2, 68])?)])?;
+        let ty = more.ty(more.outputs()[0].value)?;
+        assert_eq!(ty.to_string(), "q8_0[pool, 32, 2, 64]");
+        assert!(ty.shape.size(0).as_constant().is_none() && ty.elements().size(0).as_constant().is_none());
+        let problem = g.input_of("other", ty, dims("dim")).map(drop).unwrap_err().to_string();
+        assert!(problem.contains("whole blocks"), "{problem}");
+        Ok(())
+    }
+
+    #[test]
     fn other_operations_refuse_packed_operands() -> Result<(), Error> {
         let mut g = Graph::new("g");
         let w = g.param_of("w", TensorType::packed(BlockFormat::Q8_0, [4, 32])?)?;

@@ -110,6 +110,12 @@ impl Folder {
         }
     }
 
+    /// An error that names an entry of the configuration.
+    pub(super) fn bad_key(&self, key: Key, problem: String) -> Error {
+        let problem = format!("`{}`: {problem}", key.json);
+        Error::Config { path: self.path.join("config.json"), problem }
+    }
+
     pub(super) fn has_path(&self, path: &str) -> bool {
         self.file_of.contains_key(path)
     }
