@@ -42,7 +42,13 @@ pub(crate) const STORED: Elem = Elem::U16;
 /// is their place among the fours of the row whose first block is `row`.
 ///
 /// Every invocation of the workgroup must come here; the eight of a block are neighbours.
-pub(crate) fn store_four<'k>(sink: Buf<'k>, inside: Val<'k>, row: Val<'k>, four: Val<'k>, values: &[Val<'k>]) {
+pub(crate) fn store_four<'k>(
+    sink: Buf<'k>,
+    inside: Val<'k>,
+    row: Val<'k>,
+    four: Val<'k>,
+    values: &[Val<'k>],
+) {
     let k = row.builder();
     // Magnitudes in the order of their bits, NaN last.
     let magnitude = |x: &Val<'k>| x.bitcast(Scalar::U32) & 0x7fff_ffffu32;

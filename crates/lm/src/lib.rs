@@ -90,7 +90,12 @@ impl LanguageModel {
 
     /// Compiles the model for scoring given tokens.
     pub fn scorer(&self, session: &Session) -> Result<Scorer, Error> {
-        Scorer::new(&self.model, session)
+        self.scorer_with_cache(session, CacheType::F32)
+    }
+
+    /// The same with keys and values as such caches have them.
+    pub fn scorer_with_cache(&self, session: &Session, cache: CacheType) -> Result<Scorer, Error> {
+        Scorer::new(&self.model, session, cache)
     }
 }
 

@@ -127,10 +127,7 @@ fn requests_that_cannot_be_served_are_errors_and_harm_no_other() {
     assert_eq!(finish(&mut engine, |_, _| {})[&good].tokens.len(), 3);
     let session = Session::new(Device::Cpu).unwrap();
     let model = LanguageModel::load(file.path()).unwrap();
-    for options in [
-        EngineOptions::default().slots(0),
-        EngineOptions::default().chunk(0),
-    ] {
+    for options in [EngineOptions::default().slots(0), EngineOptions::default().chunk(0)] {
         assert!(model.engine(&session, &options).is_err());
     }
     assert!("i32".parse::<CacheType>().is_err());

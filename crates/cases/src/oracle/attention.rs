@@ -1,7 +1,7 @@
 //! Attention score by score, and the key-value cache.
 
-use olivine_ir::{TensorType, half};
 use olivine_ir::op::{Attention, HeadLayout, KvAppend, MaskKind};
+use olivine_ir::{TensorType, half};
 
 use super::Value;
 use super::packed::elements;

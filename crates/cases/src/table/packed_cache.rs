@@ -83,7 +83,13 @@ fn numbers(t: &mut Table) {
 struct Sizes(usize, usize, usize, usize, usize, usize);
 
 /// Attention to pools of 50 pages, whose numbers are out of order.
-fn paged(g: &mut Build, spec: Attention, sizes: Sizes, positions: usize, lengths: &[i64]) -> Result<ValueId, Error> {
+fn paged(
+    g: &mut Build,
+    spec: Attention,
+    sizes: Sizes,
+    positions: usize,
+    lengths: &[i64],
+) -> Result<ValueId, Error> {
     let (layout, Sizes(b, h, kv, sq, d, dv)) = (spec.layout, sizes);
     let q = g.x(layout.dims(b, h, sq, d))?;
     let k = g.cache(layout.dims(50, kv, positions, d))?;

@@ -56,12 +56,23 @@ pub(crate) struct EngineArgs {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum CacheName {
+pub(crate) enum CacheName {
     F32,
     F16,
     Bf16,
     #[value(name = "q8_0")]
     Q8_0,
+}
+
+impl From<CacheName> for CacheType {
+    fn from(name: CacheName) -> CacheType {
+        match name {
+            CacheName::F32 => CacheType::F32,
+            CacheName::F16 => CacheType::F16,
+            CacheName::Bf16 => CacheType::BF16,
+            CacheName::Q8_0 => CacheType::Q8_0,
+        }
+    }
 }
 
 impl ModelArgs {
@@ -75,10 +86,7 @@ impl EngineArgs {
     /// Options for so many sequences at once.
     pub(crate) fn options(&self, session: &Session, slots: usize) -> EngineOptions {
         let cache = match self.cache_type {
-            Some(CacheName::F32) => CacheType::F32,
-            Some(CacheName::F16) => CacheType::F16,
-            Some(CacheName::Bf16) => CacheType::BF16,
-            Some(CacheName::Q8_0) => CacheType::Q8_0,
+            Some(name) => name.into(),
             None if session.multiplies_f16() => CacheType::F16,
             None => CacheType::F32,
         };

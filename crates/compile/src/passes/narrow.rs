@@ -66,7 +66,8 @@ fn fixed_values(graph: &Graph) -> Vec<bool> {
 /// Which of a node's operands are cast; `None` if it stays as it is.
 fn narrowed_operands(graph: &Graph, fixed: &[bool], node: &Node) -> Option<Vec<usize>> {
     let is_f32 = |id: &ValueId| graph.ty(*id).is_ok_and(|ty| ty.dtype == DType::F32 && ty.packed.is_none());
-    let is_packed = |i: usize| node.inputs.get(i).is_some_and(|id| graph.ty(*id).is_ok_and(|ty| ty.packed.is_some()));
+    let is_packed =
+        |i: usize| node.inputs.get(i).is_some_and(|id| graph.ty(*id).is_ok_and(|ty| ty.packed.is_some()));
     let cast: Vec<usize> = match &node.op {
         Op::MatMul(MatMul { epilogue: None }) => (0..2).collect(),
         Op::Conv(Conv { epilogue: None, bias, .. }) => (0..2 + usize::from(*bias)).collect(),

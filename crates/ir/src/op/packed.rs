@@ -320,7 +320,8 @@ mod tests {
     fn an_input_may_be_a_packed_cache_of_any_number_of_pages() -> Result<(), Error> {
         let mut g = Graph::new("g");
         let ty = TensorType::packed(BlockFormat::Q8_0, [4, 32, 2, 64])?;
-        let dims = |last: &str| ["pool", "", "", last].map(|d| (!d.is_empty()).then(|| d.to_string())).to_vec();
+        let dims =
+            |last: &str| ["pool", "", "", last].map(|d| (!d.is_empty()).then(|| d.to_string())).to_vec();
         let pool = g.input_of("keys", ty, dims(""))?;
         g.output("keys", pool)?;
         let text = g.to_string();

@@ -221,7 +221,8 @@ impl Reference {
         let Some(format) = self.cache else { return row };
         let row: Vec<f32> = row.iter().map(|x| *x as f32).collect();
         let mut back = vec![0.0; row.len()];
-        olivine_quant::decode(format, &olivine_quant::encode(format, &row, None).unwrap(), &mut back).unwrap();
+        olivine_quant::decode(format, &olivine_quant::encode(format, &row, None).unwrap(), &mut back)
+            .unwrap();
         back.into_iter().map(f64::from).collect()
     }
 

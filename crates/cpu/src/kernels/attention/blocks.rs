@@ -69,9 +69,9 @@ fn encode<T: Real<Acc = f32>>(rows: &Operand<'_>, target: &mut Target<'_>, start
     let (data, dim) = (rows.elements::<T>(), dims[3]);
     let bytes = dim / FORMAT.elements() * FORMAT.bytes();
     let mut row = vec![0.0f32; dim];
-    for (a, b, c) in (0..dims[0])
-        .flat_map(|a| (0..dims[1]).flat_map(move |b| (0..dims[2]).map(move |c| (a as isize, b as isize, c as isize))))
-    {
+    for (a, b, c) in (0..dims[0]).flat_map(|a| {
+        (0..dims[1]).flat_map(move |b| (0..dims[2]).map(move |c| (a as isize, b as isize, c as isize)))
+    }) {
         let from = rows.offset as isize + a * rows.strides[0] + b * rows.strides[1] + c * rows.strides[2];
         if rows.strides[3] == 1 {
             T::widen(&data[from as usize..from as usize + dim], &mut row);

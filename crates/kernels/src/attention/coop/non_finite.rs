@@ -47,10 +47,8 @@ pub(super) fn rows<'k>(
         let row = args.row_at(place, number, length);
         let mask_row = args.mask_row(place, &row);
         let start = q.row(q.start(place.batch, row.head), row.query);
-        let query: Vec<Val<'k>> = depths
-            .iter()
-            .map(|(at, inside)| inside.select(q.number(queries, start, *at), zero))
-            .collect();
+        let query: Vec<Val<'k>> =
+            depths.iter().map(|(at, inside)| inside.select(q.number(queries, start, *at), zero)).collect();
         let (maximum, sum) = (k.var(k.f32(lowest(Scalar::F32) as f32)), k.var(zero));
         let sums: Vec<_> = columns.iter().map(|_| k.var(zero)).collect();
         k.for_(row.first.max(range.begin), row.end.min(range.end), k.u32(1), |key| {

@@ -10,7 +10,7 @@ use olivine_safetensors::Weights;
 use serde_json::Value;
 
 use super::architecture::{Architecture, LAYER_TENSORS};
-use super::config::Config;
+use super::config::{Config, Key};
 use super::source::bad_tensor;
 use crate::Error;
 

@@ -25,7 +25,7 @@ mod source;
 use std::path::Path;
 
 use olivine_gguf::Gguf;
-use olivine_ir::{DType, Graph, Tensor, ValueId};
+use olivine_ir::{Graph, Tensor, ValueId};
 
 use crate::Error;
 use build::Build;
