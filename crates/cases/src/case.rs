@@ -74,6 +74,14 @@ impl Build {
         self.graph.param_of(&name, TensorType::packed(format, elements)?)
     }
 
+    /// A packed input, filled as packed weights are.
+    pub fn packed_input(&mut self, format: BlockFormat, elements: impl IntoShape) -> Result<ValueId, Error> {
+        let name = format!("x{}", self.feeds.len());
+        self.feeds.push((name.clone(), normal(), false));
+        let ty = TensorType::packed(format, elements)?;
+        self.graph.input_of(&name, ty, vec![None; ty.shape.rank()])
+    }
+
     /// A weight of any dtype and distribution.
     pub fn weight_of(&mut self, dtype: DType, shape: impl IntoShape, fill: Fill) -> Result<ValueId, Error> {
         let name = format!("w{}", self.feeds.len());

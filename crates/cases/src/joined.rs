@@ -58,7 +58,9 @@ fn append(to: &mut Graph, from: &Graph, named: impl Fn(&str) -> String) -> Resul
     for id in from.ids() {
         let value = from.value(id).map_err(say)?;
         let copy = match &value.def {
-            Def::Input { name, .. } => to.input(&named(name), value.ty.dtype, value.ty.shape).map_err(say)?,
+            Def::Input { name, .. } => {
+                to.input_of(&named(name), value.ty, vec![None; value.ty.shape.rank()]).map_err(say)?
+            }
             Def::Param { name } => to.param_of(&named(name), value.ty).map_err(say)?,
             Def::Const(tensor) => to.constant(tensor.clone()),
             // A node comes with the first of its results.

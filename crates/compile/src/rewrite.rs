@@ -1,6 +1,6 @@
 //! Rebuilding a graph node by node: how every pass changes one.
 
-use olivine_ir::{Def, Dim, Error, Graph, Node, NodeId, Op, Shape, Tensor, ValueId};
+use olivine_ir::{Def, Dim, Error, Graph, Node, NodeId, Op, Shape, Tensor, TensorType, ValueId};
 
 /// Walks a graph in order and builds its successor; each old value maps to the new value that stands for it.
 ///
@@ -37,7 +37,7 @@ impl<'a> Rewriter<'a> {
                         shape = Shape::of_sizes(&sizes)?;
                         dims[axis] = capacity.as_symbol().map(|symbol| symbol.name().to_string());
                     }
-                    out.new.input_with_dims(name, value.ty.dtype, shape, dims)?
+                    out.new.input_of(name, TensorType { shape, ..value.ty }, dims)?
                 }
                 Def::Param { name } => out.new.param_of(name, value.ty)?,
                 Def::Const(_) | Def::Node { .. } => continue,

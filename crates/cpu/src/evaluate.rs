@@ -83,7 +83,7 @@ fn executable(op: &Op, operands: &[Tensor]) -> Result<Executable, Error> {
     let (mut inputs, weights) = (Vec::with_capacity(operands.len()), Weights::new());
     for (i, tensor) in operands.iter().enumerate() {
         let (name, ty) = (i.to_string(), tensor.ty());
-        // Inputs cannot be packed.
+        // Inputs can be packed in one format alone.
         inputs.push(match ty.packed {
             Some(_) => {
                 weights.set(&name, tensor.clone());
@@ -113,7 +113,7 @@ fn run_once(executable: &Executable, operands: &[Tensor]) -> Result<Vec<Tensor>,
     executable.run(&views, &mut results.iter_mut().map(Buffer::bytes_mut).collect::<Vec<_>>())?;
     let tensor = |((_, ty), buffer): (&(String, TensorType), &Buffer)| {
         Data::from_bytes(ty.dtype, buffer.bytes())
-            .and_then(|data| Tensor::from_data(ty.shape, data))
+            .and_then(|data| Tensor::of_type(*ty, data))
             .map_err(|e| Error::Compile(e.to_string()))
     };
     executable.outputs().iter().zip(&results).map(tensor).collect()

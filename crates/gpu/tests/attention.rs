@@ -7,7 +7,7 @@ mod common;
 use common::Interpreter;
 use olivine_cases::{Case, attention_cases, run_table, table};
 use olivine_ir::op::{Attention, HeadLayout};
-use olivine_ir::{DType, Graph};
+use olivine_ir::{BlockFormat, DType, Graph, TensorType};
 use olivine_ptx::Order;
 
 /// Every third case of the families, from one of the first three on; devices run the whole table.
@@ -125,6 +125,39 @@ fn cooperative_matrices() {
     let paged = |c: &Case| c.name.contains("pages-prefill") || c.name.contains("pages-many");
     pass(&device, &table().into_iter().filter(paged).collect::<Vec<_>>());
     pass(&device, &attention_cases(10, 51));
+}
+
+#[test]
+fn packed_caches() {
+    let cases = |from: usize, step: usize| -> Vec<Case> {
+        table().into_iter().filter(|c| c.family == "packed_cache").skip(from).step_by(step).collect()
+    };
+    pass(&Interpreter::rich(8), &cases(0, 5));
+    pass(&Interpreter::rich(32), &cases(1, 5));
+    pass(&Interpreter::plain(), &cases(2, 7));
+    let attends = |c: &Case| !c.name.contains("kv_append");
+    let matrices: Vec<Case> = cases(0, 1).into_iter().filter(attends).step_by(3).collect();
+    pass(&Interpreter::with_matrices(), &matrices);
+}
+
+#[test]
+fn packed_caches_are_read_by_every_kernel() {
+    let kernels = |device: &Interpreter, dtype: DType, queries: usize| -> Vec<String> {
+        let mut g = Graph::new("attention");
+        let q = g.input("q", dtype, [1, 2, queries, 64]).expect("an input");
+        let ty = TensorType::packed(BlockFormat::Q8_0, [1, 1, 50, 64]).expect("a type");
+        let caches = ["k", "v"].map(|name| g.input_of(name, ty, vec![None; 4]).expect("a cache"));
+        let spec = Attention::new(HeadLayout::Bhsd);
+        let y = g.attention(spec, q, caches[0], caches[1], &[]).expect("an attention");
+        g.output("y", y).expect("an output");
+        let program = device.lower(&g).expect("a program");
+        program.run.iter().map(|d| program.kernel(d).name.clone()).collect()
+    };
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
+        assert_eq!(kernels(&Interpreter::with_matrices(), dtype, 40), ["attention_coop"], "{dtype}");
+        assert_eq!(kernels(&Interpreter::rich(32), dtype, 1), ["attention_decode"], "{dtype}");
+        assert_eq!(kernels(&Interpreter::rich(32), dtype, 40), ["attention"], "{dtype}");
+    }
 }
 
 #[test]

@@ -43,3 +43,9 @@ fn attention_computes_the_same_as_ptx() {
     let cases = attention_cases(12, 23);
     pass(&Interpreter::ptx(Order::Descending), &cases);
 }
+
+#[test]
+fn packed_caches_compute_the_same_as_ptx() {
+    let cases: Vec<Case> = table().into_iter().filter(|c| c.family == "packed_cache").step_by(6).collect();
+    pass(&Interpreter::ptx(Order::Ascending), &cases);
+}

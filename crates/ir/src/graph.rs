@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::error::nearest;
 use crate::id::Identity;
 pub(crate) use crate::id::{NodeId, ValueId};
-use crate::op::Op;
+use crate::op::{KvAppend, Op};
 use crate::shape::IntoShape;
 use crate::size::{Bindings, Symbol};
 use crate::{DType, Dim, Error, Shape, Tensor, TensorType};
@@ -251,13 +251,22 @@ impl Graph {
         shape: impl IntoShape,
         dims: Vec<Option<String>>,
     ) -> Result<ValueId, Error> {
-        let shape = shape.into_shape()?;
+        self.input_of(name, TensorType::new(dtype, shape.into_shape()?), dims)
+    }
+
+    /// The same of any type, such as a packed key-value cache, whose last size has no name.
+    pub fn input_of(
+        &mut self,
+        name: &str,
+        ty: TensorType,
+        dims: Vec<Option<String>>,
+    ) -> Result<ValueId, Error> {
+        let shape = ty.shape;
+        let invalid = |problem| Error::Invalid { location: format!("input `{name}`"), problem };
         if dims.len() != shape.rank() {
-            return Err(Error::Invalid {
-                location: format!("input `{name}`"),
-                problem: format!("{} axis names for rank {}", dims.len(), shape.rank()),
-            });
+            return Err(invalid(format!("{} axis names for rank {}", dims.len(), shape.rank())));
         }
+        packed_input(ty, &dims).map_err(invalid)?;
         if self.inputs.by_name.contains_key(name) {
             return Err(Error::Duplicate { kind: "input", name: name.into() });
         }
@@ -276,7 +285,7 @@ impl Graph {
             }
         }
         let def = Def::Input { name: name.into(), dims };
-        Ok(self.push_value(TensorType::new(dtype, shape), def))
+        Ok(self.push_value(ty, def))
     }
 
     /// Declares a param: a weight given once, before the first run.
@@ -462,7 +471,7 @@ impl Graph {
                             }
                         }
                     }
-                    out.push_value(TensorType::new(value.ty.dtype, shape), value.def.clone());
+                    out.push_value(TensorType { shape, ..value.ty }, value.def.clone());
                 }
                 Def::Param { .. } | Def::Const(_) => {
                     out.push_value(value.ty, value.def.clone());
@@ -508,7 +517,7 @@ impl Graph {
             match &value.def {
                 Def::Input { name, .. } => {
                     let ty = types.next().copied().unwrap_or(value.ty);
-                    out.input(name, ty.dtype, ty.shape)?;
+                    out.input_of(name, ty, vec![None; ty.shape.rank()])?;
                 }
                 Def::Param { .. } | Def::Const(_) => {
                     out.push_value(value.ty, value.def.clone());
@@ -641,4 +650,18 @@ pub fn open_symbol(name: &str) -> Result<Symbol, Error> {
 /// An input's named size, with its value in a compile.
 fn open_size(name: &str, value: i64) -> Result<Dim, Error> {
     open_symbol(name)?.with_value(value).map_err(|e| Error::BadData { problem: e.to_string() })
+}
+
+/// Checks an input that may be packed: key-value caches are, and their rows are whole blocks.
+pub(crate) fn packed_input(ty: TensorType, dims: &[Option<String>]) -> Result<(), String> {
+    match ty.packed {
+        None => Ok(()),
+        Some(format) if format != KvAppend::FORMAT => {
+            Err(format!("an input cannot be packed as {format}, only as {}: got {ty}", KvAppend::FORMAT))
+        }
+        Some(_) if dims.last().is_some_and(Option::is_some) => {
+            Err(format!("the last size of {ty} is of whole blocks: it cannot have a name"))
+        }
+        Some(_) => Ok(()),
+    }
 }

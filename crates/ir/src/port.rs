@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::{DType, TensorType};
+use crate::{BlockFormat, DType, TensorType};
 
 /// A size in an input's or output's declared shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,9 +50,12 @@ impl Kind {
         let fits = |(dim, size): (&Dim, &usize)| !matches!(dim, Dim::Fixed(fixed) if fixed != size);
         match self {
             Kind::Tensor { element, dims } => {
-                let sizes = ty.shape.dims();
+                let shape = ty.elements();
+                let sizes = shape.dims();
                 let fits = |dims: &Vec<Dim>| dims.len() == sizes.len() && dims.iter().zip(sizes).all(fits);
-                element.dtype() == Some(ty.dtype) && dims.as_ref().is_none_or(fits)
+                element.dtype() == Some(ty.dtype)
+                    && element.format() == ty.packed
+                    && dims.as_ref().is_none_or(fits)
             }
             Kind::Optional(inner) => inner.takes(ty),
             Kind::Sequence(_) | Kind::Other(_) => false,
@@ -114,6 +117,8 @@ pub enum ElementType {
     String,
     Complex64,
     Complex128,
+    /// Packed blocks; sizes are in elements.
+    Blocks(BlockFormat),
 }
 
 impl ElementType {
@@ -131,7 +136,7 @@ impl ElementType {
             ElementType::I16 => DType::I16,
             ElementType::I32 => DType::I32,
             ElementType::I64 | ElementType::U64 => DType::I64,
-            ElementType::U8 | ElementType::U4 | ElementType::U2 => DType::U8,
+            ElementType::U8 | ElementType::U4 | ElementType::U2 | ElementType::Blocks(_) => DType::U8,
             ElementType::U16 | ElementType::U32 => DType::U32,
             ElementType::Bool => DType::Bool,
             ElementType::F8E4M3FN
@@ -161,15 +166,28 @@ impl ElementType {
         }
     }
 
+    /// The element type of a tensor's own.
+    pub fn of(ty: TensorType) -> ElementType {
+        ty.packed.map_or(ElementType::of_dtype(ty.dtype), ElementType::Blocks)
+    }
+
+    /// The block format of packed elements.
+    pub fn format(self) -> Option<BlockFormat> {
+        match self {
+            ElementType::Blocks(format) => Some(format),
+            _ => None,
+        }
+    }
+
     /// Whether a graph computes with these elements as its dtype does, without a thought to how they are held.
     pub fn is_native(self) -> bool {
         self.dtype().is_some_and(|dtype| ElementType::of_dtype(dtype) == self)
     }
 
-    /// Bits of one element in a file; 0 for strings.
+    /// Bits of one element in a file; 0 for strings and blocks.
     pub fn bits(self) -> usize {
         match self {
-            ElementType::String => 0,
+            ElementType::String | ElementType::Blocks(_) => 0,
             ElementType::I2 | ElementType::U2 => 2,
             ElementType::I4 | ElementType::U4 | ElementType::F4E2M1 => 4,
             ElementType::I8
@@ -190,6 +208,9 @@ impl ElementType {
 
 impl fmt::Display for ElementType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", format!("{self:?}").to_lowercase())
+        match self {
+            ElementType::Blocks(format) => write!(f, "{format}"),
+            other => write!(f, "{}", format!("{other:?}").to_lowercase()),
+        }
     }
 }

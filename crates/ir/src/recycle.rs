@@ -69,7 +69,7 @@ mod tests {
     fn a_gone_tensors_memory_comes_again_once() -> Result<(), Error> {
         let ty = TensorType::new(DType::F32, Shape::new(&[1 << 18])?);
         let recycler = Recycler::new([ty]);
-        let tensor = Tensor::recycled(ty.shape, recycler.take(ty)?, &recycler)?;
+        let tensor = Tensor::recycled(ty, recycler.take(ty)?, &recycler)?;
         let (first, copy) = (tensor.bytes().as_ptr(), tensor.clone());
         drop(tensor);
         assert_ne!(recycler.take(ty)?.as_bytes().as_ptr(), first, "it is still held");
@@ -84,7 +84,7 @@ mod tests {
     fn a_tensor_that_is_written_keeps_its_memory_and_small_ones_are_not_kept() -> Result<(), Error> {
         let ty = TensorType::new(DType::F32, Shape::new(&[1 << 18])?);
         let recycler = Recycler::new([ty]);
-        let mut tensor = Tensor::recycled(ty.shape, recycler.take(ty)?, &recycler)?;
+        let mut tensor = Tensor::recycled(ty, recycler.take(ty)?, &recycler)?;
         let first = tensor.bytes().as_ptr();
         tensor.as_mut_slice::<f32>()?[0] = 1.0;
         assert_eq!(tensor.bytes().as_ptr(), first);
@@ -92,7 +92,7 @@ mod tests {
         drop(tensor);
         let small = TensorType::new(DType::U8, Shape::new(&[8])?);
         let recycler = Recycler::new([small]);
-        drop(Tensor::recycled(small.shape, Data::U8(vec![7; 8]), &recycler)?);
+        drop(Tensor::recycled(small, Data::U8(vec![7; 8]), &recycler)?);
         assert_eq!(recycler.take(small)?, Data::U8(vec![0; 8]));
         Ok(())
     }

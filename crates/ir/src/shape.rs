@@ -453,26 +453,31 @@ impl TensorType {
     pub fn packed(format: BlockFormat, elements: impl IntoShape) -> Result<Self, Error> {
         let elements = elements.into_shape()?;
         let bad = |problem: String| Error::BadData { problem };
-        let mut dims = elements.to_vec();
-        let last = dims.last_mut().ok_or_else(|| bad(format!("a scalar cannot be packed as {format}")))?;
-        *last = format.bytes_of(*last).ok_or_else(|| {
+        let mut sizes = elements.sizes();
+        let axis = elements
+            .rank()
+            .checked_sub(1)
+            .ok_or_else(|| bad(format!("a scalar cannot be packed as {format}")))?;
+        let last = elements.number(axis);
+        let bytes = format.bytes_of(last).ok_or_else(|| {
             bad(format!(
                 "rows of {last} elements are not whole blocks: {format} has {} in a block",
                 format.elements()
             ))
         })?;
-        Ok(TensorType { dtype: DType::U8, shape: Shape::new(&dims)?, packed: Some(format) })
+        sizes[axis] = bytes.into();
+        Ok(TensorType { dtype: DType::U8, shape: Shape::of_sizes(&sizes)?, packed: Some(format) })
     }
 
     /// The sizes in elements: those of [`TensorType::shape`] except along the last axis of a packed tensor.
     pub fn elements(&self) -> Shape {
         let Some(format) = self.packed else { return self.shape };
-        let mut dims = self.shape.to_vec();
-        if let Some(last) = dims.last_mut() {
+        let mut sizes = self.shape.sizes();
+        if let Some(axis) = self.shape.rank().checked_sub(1) {
             // Checked when the type was built: the sizes in elements are those it was built from.
-            *last = *last / format.bytes() * format.elements();
+            sizes[axis] = (self.shape.number(axis) / format.bytes() * format.elements()).into();
         }
-        Shape::new(&dims).unwrap_or(self.shape)
+        Shape::of_sizes(&sizes).unwrap_or(self.shape)
     }
 
     /// Bytes of the contiguous tensor.

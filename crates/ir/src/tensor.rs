@@ -222,6 +222,15 @@ impl Tensor {
         Ok(Tensor::own(shape, data))
     }
 
+    /// Takes the elements that a type has as stored: of a packed one its blocks.
+    pub fn of_type(ty: TensorType, data: Data) -> Result<Self, Error> {
+        let tensor = Tensor::from_data(ty.shape, data)?;
+        match ty.packed {
+            Some(format) => tensor.into_packed(format),
+            None => Ok(tensor),
+        }
+    }
+
     /// Takes the bytes of packed blocks, for a tensor of so many elements.
     pub fn packed(format: BlockFormat, elements: impl IntoShape, bytes: Vec<u8>) -> Result<Self, Error> {
         Tensor::new(TensorType::packed(format, elements)?.shape, bytes)?.into_packed(format)
@@ -262,8 +271,8 @@ impl Tensor {
     }
 
     /// Takes typed elements that go to a recycler when the last owner is gone.
-    pub fn recycled(shape: impl IntoShape, data: Data, home: &Arc<Recycler>) -> Result<Self, Error> {
-        let mut tensor = Tensor::from_data(shape, data)?;
+    pub fn recycled(ty: TensorType, data: Data, home: &Arc<Recycler>) -> Result<Self, Error> {
+        let mut tensor = Tensor::of_type(ty, data)?;
         if let Elements::Own(owned) = &mut tensor.elements
             && let Some(owned) = Arc::get_mut(owned)
         {
@@ -299,6 +308,11 @@ impl Tensor {
     pub fn zeros(dtype: DType, shape: impl IntoShape) -> Result<Self, Error> {
         let shape = shape.into_shape()?;
         Ok(Tensor::own(shape, Data::zeros(dtype, shape.numel())?))
+    }
+
+    /// Zeros of any type: of a packed one, blocks whose bytes are zeros.
+    pub fn zeros_of(ty: TensorType) -> Result<Self, Error> {
+        Tensor::of_type(ty, Data::zeros(ty.dtype, ty.shape.numel())?)
     }
 
     /// Sizes.

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::graph::{Def, Node, NodeId, Value, ValueId};
+use crate::graph::{Def, Node, NodeId, Value, ValueId, packed_input};
 use crate::{Dim, Error, Graph, TensorType};
 
 impl Graph {
@@ -38,12 +38,6 @@ impl Graph {
                 return invalid(value_name(id), format!("{} is no tensor of whole blocks", value.ty));
             }
             match &value.def {
-                Def::Input { name, .. } if value.ty.packed.is_some() => {
-                    return invalid(
-                        format!("input `{name}`"),
-                        format!("an input cannot be packed, got {}", value.ty),
-                    );
-                }
                 Def::Input { name, dims } => {
                     distinct(&mut inputs, "input", name)?;
                     input_dims(name, dims, value, &mut sizes)?;
@@ -152,6 +146,9 @@ fn input_dims<'a>(
     let location = format!("input `{name}`");
     if dims.len() != value.ty.shape.rank() {
         return invalid(location, format!("{} axis names for {}", dims.len(), value.ty));
+    }
+    if let Err(problem) = packed_input(value.ty, dims) {
+        return invalid(location, problem);
     }
     for (dim, size) in dims.iter().zip(value.ty.shape.sizes().iter()) {
         let Some(dim) = dim else { continue };

@@ -326,6 +326,67 @@ fn attention_and_positions() {
             "pages must have shape [2, P], got [9, 3]",
         ),
         ("f32[9, 4, 4, 8]; f32[2, 4, 3, 8]; i64[]", "kv_append", into_pages, "takes 4 operands, got 3"),
+        // Packed caches: rows and queries are floats.
+        (
+            "q8_0[9, 4, 4, 64]; f16[2, 4, 3, 64]; i64[2]; i32[2, 3]",
+            "kv_append",
+            into_pages,
+            "q8_0[9, 4, 4, 64]",
+        ),
+        (
+            "q8_0[9, 4, 4, 64]; f32[2, 4, 3, 96]; i64[2]; i32[2, 3]",
+            "kv_append",
+            into_pages,
+            "cache and rows differ in batch, heads or dim",
+        ),
+        (
+            "q8_0[9, 4, 4, 64]; f64[2, 4, 3, 64]; i64[2]; i32[2, 3]",
+            "kv_append",
+            into_pages,
+            "rows of a packed cache: needs f32, f16 or bf16, got f64",
+        ),
+        (
+            "q4_0[9, 4, 4, 64]; f32[2, 4, 3, 64]; i64[2]; i32[2, 3]",
+            "kv_append",
+            into_pages,
+            "caches can be packed as q8_0 only, got q4_0[9, 4, 4, 64]",
+        ),
+        (
+            "q8_0[9, 4, 4, 64]; q8_0[2, 4, 3, 64]; i64[2]; i32[2, 3]",
+            "kv_append",
+            into_pages,
+            "operand 1 is packed, q8_0[2, 4, 3, 64]: it must be dequantised first",
+        ),
+        (
+            "f16[2, 6, 5, 64]; q8_0[9, 3, 4, 64]; q8_0[9, 3, 4, 96]; i32[2]; i32[2, 2]",
+            "attention",
+            paged,
+            "f16[2, 6, 5, 96]",
+        ),
+        (
+            "f32[2, 6, 5, 64]; q8_0[9, 3, 4, 32]; q8_0[9, 3, 4, 64]; i32[2]; i32[2, 2]",
+            "attention",
+            paged,
+            "head dims of q and k differ: 64 and 32",
+        ),
+        (
+            "f32[2, 6, 5, 64]; q8_0[9, 3, 4, 64]; f32[9, 3, 4, 64]; i32[2]; i32[2, 2]",
+            "attention",
+            paged,
+            "both k and v must be packed, got q8_0[9, 3, 4, 64] and f32[9, 3, 4, 64]",
+        ),
+        (
+            "f64[2, 6, 5, 64]; q8_0[9, 3, 4, 64]; q8_0[9, 3, 4, 64]; i32[2]; i32[2, 2]",
+            "attention",
+            paged,
+            "q beside packed k and v needs f32, f16 or bf16, got f64",
+        ),
+        (
+            "f32[2, 6, 5, 64]; q5_0[9, 3, 4, 64]; q5_0[9, 3, 4, 64]; i32[2]; i32[2, 2]",
+            "attention",
+            paged,
+            "caches can be packed as q8_0 only, got q5_0[9, 3, 4, 64]",
+        ),
         (
             "f32[2, 5, 4, 8]; i64[2, 5]",
             "rope",

@@ -1,7 +1,7 @@
 //! The key-value cache: rows written at a position that the device reads.
 //!
 //! The cache is copied to the result first; where both are the same bytes the copy is left out. Rows that fall outside
-//! the cache are dropped.
+//! the cache are dropped. Rows of a packed cache become blocks, which eight invocations write together (`q8_0`).
 
 use olivine_ir::Dim;
 use olivine_ir::op::{HeadLayout, KvAppend};
@@ -14,6 +14,7 @@ use crate::kernels;
 use crate::launch::{Launch, bytes};
 use crate::math;
 use crate::pages::PageTable;
+use crate::q8_0;
 use crate::site::{Operand, Site, Target, linear_group};
 use crate::walk::{Walk, Walker};
 
@@ -46,6 +47,8 @@ pub(super) struct Cache {
     /// The pages of each sequence, where the cache is a pool of them.
     pub(super) pages: Option<Operand>,
     pub(super) target: Target,
+    /// Whether rows are packed: strides count blocks then.
+    pub(super) packed: bool,
 }
 
 impl Cache {
@@ -56,7 +59,8 @@ impl Cache {
             [_, _, position, pages] if op.pages => (position, Some(pages.clone())),
             _ => return Err("needs a cache, rows and a position".into()),
         };
-        Ok(Cache { layout: op.layout, position: position.clone(), pages, target: target.clone() })
+        let packed = q8_0::is_packed(&target.ty)?;
+        Ok(Cache { layout: op.layout, position: position.clone(), pages, target: target.clone(), packed })
     }
 
     /// The axis of positions.
@@ -73,7 +77,13 @@ impl Cache {
     }
 
     fn strides(&self) -> Vec<Dim> {
-        self.target.ty.shape.stride_sizes().to_vec()
+        let strides = self.target.ty.shape.stride_sizes();
+        if self.packed { q8_0::block_strides(&strides) } else { strides }
+    }
+
+    /// What elements of rows are stored as.
+    fn stored(&self, rows: Elem) -> Elem {
+        if self.packed { q8_0::STORED } else { rows }
     }
 
     /// Declares where positions are, after what was bound before.
@@ -89,13 +99,14 @@ impl Cache {
         }
     }
 
-    /// Declares the cache as elements of a type.
+    /// Declares the cache for rows of elements of a type.
     pub(super) fn declare<'k>(&self, l: &Launch<'k>, elem: Elem) -> CacheRows<'k> {
         let strides = self.strides();
         let position = Integers::read(l, "position", &self.position);
         CacheRows {
             axis: self.axis(),
-            sink: l.bind("cache", elem, Access::Write, self.target.memory),
+            packed: self.packed,
+            sink: l.bind("cache", self.stored(elem), Access::Write, self.target.memory),
             positions: self.positions(l, position),
             strides: [0, 1, 2].map(|d| l.stride(&format!("to{d}"), strides[d])),
         }
@@ -135,13 +146,15 @@ impl<'k> RowPositions<'k> {
 /// A declared cache.
 pub(super) struct CacheRows<'k> {
     axis: usize,
+    /// Whether rows are packed.
+    pub(super) packed: bool,
     pub(super) sink: Buf<'k>,
     positions: RowPositions<'k>,
     strides: [Val<'k>; 3],
 }
 
 impl<'k> CacheRows<'k> {
-    /// Whether the row of a head is inside, and where it begins.
+    /// Whether the row of a head is inside, and the element or block that it begins with.
     pub(super) fn at(&self, row: [Val<'k>; 3]) -> (Val<'k>, Val<'k>) {
         let [inside, batch, position] = self.positions.at(row[0], row[self.axis]);
         let mut index = row;
@@ -162,6 +175,8 @@ pub(super) struct CacheAppend<'a> {
     words: u32,
     /// Elements that move at once.
     width: usize,
+    /// Whether those are one vector of the rows.
+    whole: bool,
     /// Invocations to a position.
     each: Dim,
     /// Invocations.
@@ -171,18 +186,24 @@ pub(super) struct CacheAppend<'a> {
 impl<'a> CacheAppend<'a> {
     /// Rows and where they go; `None` if there are none.
     pub(super) fn new(rows: &'a Operand, cache: &'a Cache) -> Option<Self> {
-        // Elements move as whole bits: wide ones as two words.
+        // Elements move as whole bits: wide ones as two words. Those of packed caches are numbers.
         let (elem, words) = match rows.ty.dtype.size() {
+            _ if cache.packed => (math::elem(rows.ty.dtype), 1),
             1 => (Elem::U8, 1),
             2 => (Elem::U16, 1),
             4 => (Elem::U32, 1),
             _ => (Elem::U32, 2),
         };
-        let (axis, dims, to) = (cache.axis(), rows.sizes(), cache.strides());
-        let width = if words == 1 && moves_fours(rows, &to) { 4 } else { 1 };
+        let (axis, dims, mut to) = (cache.axis(), rows.sizes(), cache.strides());
+        let whole = words == 1 && moves_fours(rows, if cache.packed { &[] } else { &to });
+        let width = if whole || cache.packed { 4 } else { 1 };
         // One row of positions for every combination of the other dimensions.
         let mut inner = dims.to_vec();
         inner.remove(axis);
+        if cache.packed {
+            // The block of an element is found apart.
+            to[3] = Dim::ZERO;
+        }
         let without_axis = |steps: &[Dim]| {
             let mut steps = steps.to_vec();
             steps.remove(axis);
@@ -196,7 +217,7 @@ impl<'a> CacheAppend<'a> {
         let walk = Walk::new(&inner, &[without_axis(&rows.strides), to]);
         let each = walk.numel().div_floor(width);
         let count = each * dims[axis];
-        (count != 0).then_some(CacheAppend { rows, cache, walk, elem, words, width, each, count })
+        (count != 0).then_some(CacheAppend { rows, cache, walk, elem, words, width, whole, each, count })
     }
 
     /// Operations and bytes.
@@ -233,7 +254,12 @@ impl<'a> CacheAppend<'a> {
             of: self,
             source,
             words,
-            sink: l.bind("cache", elem, Access::Write, target.memory),
+            sink: l.bind("cache", self.cache.stored(elem), Access::Write, target.memory),
+            fours: self.cache.packed.then(|| l.size("fours", dims[3].div_floor(4))),
+            element: match self.rows.strides[3] {
+                _ if self.whole || !self.cache.packed => None,
+                stride => Some(l.stride("element", stride)),
+            },
             n: l.size("n", self.count),
             each: l.size("each", self.each),
             of_sequence: by_sequence.then(|| l.size("of_sequence", self.each.div_floor(dims[0]))),
@@ -252,6 +278,10 @@ pub(super) struct DeclaredAppend<'k, 'm> {
     source: MatmulElements<'k, 'm>,
     words: u32,
     sink: Buf<'k>,
+    /// Fours of a row, where rows are packed.
+    fours: Option<Val<'k>>,
+    /// From one element of a row to the next, where four are no vector of a packed row.
+    element: Option<Val<'k>>,
     n: Val<'k>,
     each: Val<'k>,
     /// Invocations to a position of one sequence, where each has its own.
@@ -265,9 +295,12 @@ pub(super) struct DeclaredAppend<'k, 'm> {
 }
 
 impl<'k> DeclaredAppend<'k, '_> {
-    /// Does one invocation's part.
+    /// Does one invocation's part; the whole workgroup comes here.
     pub(super) fn run(&self, work: Val<'k>) {
         let k = work.builder();
+        if let Some(fours) = self.fours {
+            return self.pack(work, fours);
+        }
         let (words, width) = (self.words, self.of.width);
         k.if_(work.lt(self.n), || {
             let (row, rest) = (work / self.each, work % self.each);
@@ -284,6 +317,30 @@ impl<'k> DeclaredAppend<'k, '_> {
                 (0..words).zip(&values).for_each(|(word, v)| self.sink.store_vec(to * words + word, v));
             });
         });
+    }
+}
+
+impl<'k> DeclaredAppend<'k, '_> {
+    /// Packs four elements of a row, together with the other invocations of their block.
+    fn pack(&self, work: Val<'k>, fours: Val<'k>) {
+        let k = work.builder();
+        let is_any = work.lt(self.n);
+        let work = work.min(self.n - 1u32);
+        let (row, rest) = (work / self.each, work % self.each);
+        let sequence = self.of_sequence.map_or(k.u32(0), |invocations| rest / invocations);
+        let offsets = self.walker.at(rest * self.of.width);
+        let from = offsets[0] + row * self.from_row;
+        let values = match self.element {
+            None => self.source.load(from, 4),
+            Some(step) => (0..4u32).flat_map(|i| self.source.load(from + step * i, 1)).collect(),
+        };
+        // Sums become what they would be if they had been stored.
+        let rounded = |x: Val<'k>| math::round_to(x, self.of.rows.ty.dtype);
+        let values: Vec<Val<'k>> = values.into_iter().map(rounded).collect();
+        let [inside, page, position] = self.positions.at(sequence, row);
+        let to = offsets[1] + position * self.to_row;
+        let to = self.to_page.map_or(to, |step| to + page * step);
+        q8_0::store_four(self.sink, is_any & inside, to, rest % fours, &values);
     }
 }
 

@@ -46,15 +46,16 @@ pub(super) enum RopeTarget {
 
 /// A rotation to be declared in a kernel.
 pub(super) struct Rotation<'a> {
-    op: &'a Rope,
-    x: Operand,
+    pub(super) op: &'a Rope,
+    pub(super) x: Operand,
     /// Positions, or the tables of cosines and sines.
     angles: Vec<Operand>,
     /// Each pair's turns per position.
     turns: Option<Memory>,
     amplitude: f64,
     place: RopeTarget,
-    lanes: usize,
+    /// Pairs, or passing elements, that are loaded together.
+    pub(super) lanes: usize,
     units: usize,
     /// Invocations.
     pub(super) count: Dim,
@@ -77,7 +78,10 @@ impl<'a> Rotation<'a> {
         let pairs = op.rotary / 2;
         let rest = number(dims[3]) - op.rotary;
         let lanes = lanes(op, x);
-        let units = (pairs + rest).div_ceil(lanes);
+        let units = match &place {
+            RopeTarget::Cache(cache) if cache.packed => (2 * pairs + rest) / 4,
+            _ => (pairs + rest).div_ceil(lanes),
+        };
         let count = dims[0] * dims[1] * dims[2] * units;
         if count == 0 {
             return Ok(None);
@@ -173,45 +177,56 @@ enum DeclaredTarget<'k> {
 
 /// A declared rotation.
 pub(super) struct DeclaredRotation<'k, 't> {
-    of: &'t Rotation<'t>,
-    from: MatmulElements<'k, 't>,
+    pub(super) of: &'t Rotation<'t>,
+    pub(super) from: MatmulElements<'k, 't>,
     to: DeclaredTarget<'k>,
-    angles: Angles<'k>,
+    pub(super) angles: Angles<'k>,
     batched: bool,
-    n: Val<'k>,
+    pub(super) n: Val<'k>,
     of_row: Val<'k>,
     sizes: (Val<'k>, Val<'k>),
     strides: [Val<'k>; 3],
-    element: Val<'k>,
+    pub(super) element: Val<'k>,
     offset: Val<'k>,
 }
 
 impl<'k> DeclaredRotation<'k, '_> {
-    /// Does one invocation's part.
+    /// Does one invocation's part; the whole workgroup comes here.
     pub(super) fn run(&self, work: Val<'k>) {
         let k = work.builder();
-        let (d1, d2) = self.sizes;
+        if let DeclaredTarget::Cache(cache) = &self.to
+            && cache.packed
+        {
+            return self.pack(work, cache);
+        }
         k.if_(work.lt(self.n), || {
-            let (row, unit) = (work / self.of_row, work % self.of_row);
-            let (b, i1, i2) = (row / (d1 * d2), row / d2 % d1, row % d2);
-            let (place, length) = match self.of.op.layout {
-                HeadLayout::Bshd => (i1, d1),
-                HeadLayout::Bhsd => (i2, d2),
-            };
-            let place = if self.batched { b * length + place } else { place };
-            let [s0, s1, s2] = self.strides;
-            let start = self.offset + b * s0 + i1 * s1 + i2 * s2;
+            let WorkItem { row, unit, index, place, start } = self.item(work);
             let find = || match &self.to {
                 DeclaredTarget::Packed(out) => {
                     Destination { out: *out, to: row * self.of.width(), inside: k.bool(true) }
                 }
                 DeclaredTarget::Cache(cache) => {
-                    let (inside, to) = cache.at([b, i1, i2]);
+                    let (inside, to) = cache.at(index);
                     Destination { out: cache.sink, to, inside }
                 }
             };
             self.turn(start, place, unit, &find);
         });
+    }
+
+    /// What an invocation works on.
+    pub(super) fn item(&self, work: Val<'k>) -> WorkItem<'k> {
+        let (d1, d2) = self.sizes;
+        let (row, unit) = (work / self.of_row, work % self.of_row);
+        let index = [row / (d1 * d2), row / d2 % d1, row % d2];
+        let [b, i1, i2] = index;
+        let (place, length) = match self.of.op.layout {
+            HeadLayout::Bshd => (i1, d1),
+            HeadLayout::Bhsd => (i2, d2),
+        };
+        let place = if self.batched { b * length + place } else { place };
+        let [s0, s1, s2] = self.strides;
+        WorkItem { row, unit, index, place, start: self.offset + b * s0 + i1 * s1 + i2 * s2 }
     }
 
     /// Rotates some pairs of a row, or passes some elements on, to where `find` says.
@@ -257,6 +272,18 @@ impl<'k> DeclaredRotation<'k, '_> {
             _ => k.if_else(first.lt(pairs), turn, pass),
         }
     }
+}
+
+/// What an invocation works on: a unit of a row.
+pub(super) struct WorkItem<'k> {
+    row: Val<'k>,
+    pub(super) unit: Val<'k>,
+    /// The row's indices.
+    pub(super) index: [Val<'k>; 3],
+    /// The row's place among the angles.
+    pub(super) place: Val<'k>,
+    /// The row's first element.
+    pub(super) start: Val<'k>,
 }
 
 /// Where a row of the result begins, if it is anywhere.
@@ -312,7 +339,7 @@ fn turns_of(radians: f64) -> u64 {
 }
 
 /// Where cosines and sines come from.
-enum Angles<'k> {
+pub(super) enum Angles<'k> {
     None,
     Tables { cos: Buf<'k>, sin: Buf<'k> },
     Turns { positions: Integers<'k>, turns: Buf<'k>, amplitude: Val<'k> },
@@ -320,7 +347,7 @@ enum Angles<'k> {
 
 impl<'k> Angles<'k> {
     /// Cosine and sine of a pair at a place of the sequence, whose table row begins at `row`.
-    fn at(&self, row: Val<'k>, place: Val<'k>, pair: Val<'k>) -> (Val<'k>, Val<'k>) {
+    pub(super) fn at(&self, row: Val<'k>, place: Val<'k>, pair: Val<'k>) -> (Val<'k>, Val<'k>) {
         match self {
             Angles::None => (row, row),
             Angles::Tables { cos, sin } => (cos.load(row + pair), sin.load(row + pair)),

@@ -1,6 +1,6 @@
 //! Key-value caches on the device: for each layer a pool of pages, which all sequences share.
 
-use olivine::internals::models::PAGE;
+use olivine::internals::models::CacheType;
 use olivine::ir::{DType, Shape, Tensor, TensorType};
 use olivine::{DeviceTensor, Session, State};
 
@@ -15,7 +15,7 @@ pub(crate) struct Caches {
     session: Session,
     /// Names and rows of the pools, `[heads, dim]`.
     pools: Vec<(String, [usize; 2])>,
-    dtype: DType,
+    elements: CacheType,
     pages: usize,
     /// Pages at most.
     most: usize,
@@ -29,7 +29,7 @@ impl Caches {
     pub(crate) fn new(
         step: &Step,
         rows: &[([usize; 2], [usize; 2])],
-        dtype: DType,
+        elements: CacheType,
         (most, at_once): (usize, bool),
         slots: usize,
     ) -> Result<Self, Error> {
@@ -37,7 +37,7 @@ impl Caches {
         let pages = if at_once { most } else { FIRST_PAGES.min(most) };
         let rows = rows.iter().flat_map(|(keys, values)| [*keys, *values]);
         let pools: Vec<(String, [usize; 2])> = step.caches.iter().cloned().zip(rows).collect();
-        let zeros = zeros(&pools, dtype, pages)?;
+        let zeros = zeros(&pools, elements, pages)?;
         let fixed = recurrent::zeros(&step.recurrent, slots)?;
         let paged = step.caches.iter().map(String::as_str).zip(&zeros);
         let chosen = Tensor::zeros(DType::I64, [slots, 1, 1, 1])?;
@@ -46,7 +46,7 @@ impl Caches {
         let all = paged.chain(fixed.iter().map(|(name, zeros)| (*name, zeros))).chain(chosen);
         let state = step.executable.state_from(all)?;
         let fixed = recurrent::bytes(&step.recurrent, slots);
-        Ok(Caches { session, pools, dtype, pages, most, fixed, state })
+        Ok(Caches { session, pools, elements, pages, most, fixed, state })
     }
 
     /// Pages that the pools have.
@@ -61,8 +61,8 @@ impl Caches {
 
     /// Bytes on the device.
     pub(crate) fn bytes(&self) -> usize {
-        let row: usize = self.pools.iter().map(|(_, [heads, dim])| heads * dim).sum();
-        row * self.dtype.size() * self.pages * PAGE + self.fixed
+        let pool = |rows: &[usize; 2]| self.elements.pool(self.pages, *rows).map_or(0, |ty| ty.bytes());
+        self.pools.iter().map(|(_, rows)| pool(rows)).sum::<usize>() + self.fixed
     }
 
     pub(crate) fn state(&mut self) -> &mut State {
@@ -101,7 +101,7 @@ impl Caches {
     }
 
     fn resize(&mut self, pages: usize) -> Result<(), Error> {
-        for ((name, _), zeros) in self.pools.iter().zip(zeros(&self.pools, self.dtype, pages)?) {
+        for ((name, _), zeros) in self.pools.iter().zip(zeros(&self.pools, self.elements, pages)?) {
             let grown = self.session.upload(&zeros)?.with_prefix(self.state.get(name)?)?;
             self.state.set(name, &grown)?;
         }
@@ -112,13 +112,13 @@ impl Caches {
 /// Zeros for pools of so many pages; those of the same size share memory.
 pub(crate) fn zeros(
     pools: &[(String, [usize; 2])],
-    dtype: DType,
+    elements: CacheType,
     pages: usize,
 ) -> Result<Vec<Tensor>, Error> {
     let mut made: Vec<([usize; 2], Tensor)> = Vec::new();
     for (_, [heads, dim]) in pools {
         if !made.iter().any(|(of, _)| of == &[*heads, *dim]) {
-            made.push(([*heads, *dim], Tensor::zeros(dtype, [pages, PAGE, *heads, *dim])?));
+            made.push(([*heads, *dim], Tensor::zeros_of(elements.pool(pages, [*heads, *dim])?)?));
         }
     }
     let of = |rows: &[usize; 2]| made.iter().find(|(of, _)| of == rows).map(|(_, zeros)| zeros.clone());

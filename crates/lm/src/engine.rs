@@ -12,7 +12,6 @@
 use std::collections::{HashMap, VecDeque};
 
 use olivine::internals::models::{CausalLm, PAGE};
-use olivine::ir::DType;
 use olivine::{Device, DeviceTensor, Executable, Input, Session, StepTime};
 
 use crate::batch::{Inputs, Row, Sizes, inputs};
@@ -114,9 +113,6 @@ impl Engine {
         let chunk = zero("the chunk of a prompt", options.chunk)?;
         let asked = zero("the context", options.context.unwrap_or(model.context()))?;
         let tokens = zero("the positions of all caches", options.cache_tokens.unwrap_or(usize::MAX))?;
-        if !matches!(options.cache, DType::F32 | DType::F16 | DType::BF16) {
-            return Err(Error::Invalid { what: "the dtype of caches", value: options.cache.to_string() });
-        }
         if options.top_logprobs > MOST_TOP_LOGPROBS || (options.top_logprobs > 0 && !options.logprobs) {
             let value = format!("{} with log-probabilities: {}", options.top_logprobs, options.logprobs);
             return Err(Error::Invalid { what: "the number of likeliest tokens", value });

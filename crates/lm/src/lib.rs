@@ -55,6 +55,7 @@ use olivine::internals::models::CausalLm;
 pub use constraint::{Constraint, JsonConstraints, TokenMask};
 pub use engine::{Counts, Engine, Event, RequestId};
 pub use error::Error;
+pub use olivine::internals::models::CacheType;
 pub use options::{EngineOptions, MOST_TOP_LOGPROBS, Share};
 pub use request::{Finish, Request, Sampling};
 pub use score::{Perplexity, Scorer};
@@ -94,7 +95,12 @@ impl LanguageModel {
 
     /// Compiles the model for scoring given tokens.
     pub fn scorer(&self, session: &Session) -> Result<Scorer, Error> {
-        Scorer::new(&self.model, session)
+        self.scorer_with_cache(session, CacheType::F32)
+    }
+
+    /// The same with keys and values as such caches have them.
+    pub fn scorer_with_cache(&self, session: &Session, cache: CacheType) -> Result<Scorer, Error> {
+        Scorer::new(&self.model, session, cache)
     }
 }
 

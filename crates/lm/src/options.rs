@@ -1,6 +1,6 @@
 //! How an engine decodes.
 
-use olivine::ir::DType;
+use olivine::internals::models::CacheType;
 
 /// The most that [`EngineOptions::top_logprobs`] may be.
 pub const MOST_TOP_LOGPROBS: usize = 20;
@@ -27,8 +27,8 @@ pub struct EngineOptions {
     pub context: Option<usize>,
     /// Tokens of a prompt that a step computes at most.
     pub chunk: usize,
-    /// The dtype of caches: f32, f16 or bf16.
-    pub cache: DType,
+    /// The elements of key-value caches.
+    pub cache: CacheType,
     /// Positions of all caches together, which are allocated at once. If not given, caches grow as sequences need it.
     pub cache_tokens: Option<usize>,
     /// What sequences that begin alike share.
@@ -53,7 +53,7 @@ impl Default for EngineOptions {
             slots: 1,
             context: None,
             chunk: 512,
-            cache: DType::F32,
+            cache: CacheType::F32,
             cache_tokens: None,
             share: Share::default(),
             draft: 0,
@@ -81,7 +81,7 @@ impl EngineOptions {
     }
 
     /// Sets [`EngineOptions::cache`].
-    pub fn cache(self, cache: DType) -> Self {
+    pub fn cache(self, cache: CacheType) -> Self {
         EngineOptions { cache, ..self }
     }
 

@@ -1,6 +1,6 @@
 //! Log-probabilities of given tokens, and the perplexity of a text.
 
-use olivine::internals::models::{CausalLm, DecoderOptions, PAGE};
+use olivine::internals::models::{CacheType, CausalLm, DecoderOptions, PAGE};
 use olivine::ir::{DType, Shape, Tensor};
 use olivine::{Input, Session};
 
@@ -16,6 +16,7 @@ const CHUNK: usize = 128;
 pub struct Scorer {
     step: Step,
     rows: Vec<([usize; 2], [usize; 2])>,
+    cache: CacheType,
     context: usize,
 }
 
@@ -38,8 +39,8 @@ impl Perplexity {
 }
 
 impl Scorer {
-    pub(crate) fn new(model: &CausalLm, session: &Session) -> Result<Self, Error> {
-        let options = DecoderOptions { cache: Some(DType::F32), picked: false, context: None };
+    pub(crate) fn new(model: &CausalLm, session: &Session, cache: CacheType) -> Result<Self, Error> {
+        let options = DecoderOptions { cache: Some(cache), picked: false, context: None };
         let mut built = model.decoder(&options)?;
         let g = &mut built.graph;
         let dims = ["batch", "sequence", ""].map(|name| (!name.is_empty()).then(|| name.to_string()));
@@ -49,7 +50,7 @@ impl Scorer {
         let chosen = g.reshape(chosen, &[0, 0])?;
         g.output("logprobs", chosen)?;
         let step = graph::load(built, session, &["logprobs"])?;
-        Ok(Scorer { step, rows: model.cache_rows(), context: model.context() })
+        Ok(Scorer { step, rows: model.cache_rows(), cache, context: model.context() })
     }
 
     /// The log-probability of every token after the first, given those before it.
@@ -60,7 +61,7 @@ impl Scorer {
         }
         check_tokens(tokens.iter().copied(), self.step.vocabulary)?;
         let count = tokens.len().div_ceil(PAGE).max(1);
-        let mut caches = Caches::new(&self.step, &self.rows, DType::F32, (count, true), 1)?;
+        let mut caches = Caches::new(&self.step, &self.rows, self.cache, (count, true), 1)?;
         let pages = Tensor::new([1, count], (0..count as i32).collect())?;
         let mut all = Vec::with_capacity(tokens.len());
         let mut start = 0;

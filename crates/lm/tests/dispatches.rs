@@ -6,8 +6,8 @@ mod card;
 use card::h200;
 use olivine::internals::compile::{Options, compile};
 use olivine::internals::gpu::{Addressing, DeviceCaps, Program, Record, State, lower};
-use olivine::internals::models::{CausalLm, DecoderOptions};
-use olivine::ir::{DType, Shape};
+use olivine::internals::models::{CacheType, CausalLm, DecoderOptions};
+use olivine::ir::Shape;
 use olivine_gguf::{Gguf, TensorKind, Value, Writer};
 use olivine_ir::BlockFormat;
 
@@ -77,7 +77,7 @@ fn step(model: &CausalLm, sizes: [usize; 2], narrow: bool) -> Program {
 }
 
 fn step_on(caps: &DeviceCaps, model: &CausalLm, [batch, sequence]: [usize; 2], narrow: bool) -> Program {
-    let options = DecoderOptions { cache: Some(DType::F16), picked: true, context: None };
+    let options = DecoderOptions { cache: Some(CacheType::F16), picked: true, context: None };
     let mut built = model.decoder(&options).unwrap();
     built.graph.output("logits", built.logits).unwrap();
     let graph = &built.graph;

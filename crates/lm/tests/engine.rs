@@ -6,7 +6,9 @@ mod run;
 
 use common::{CONTEXT, TempModel, VOCABULARY};
 use olivine::prelude::*;
-use olivine_lm::{Engine, EngineOptions, Error, Event, Finish, LanguageModel, Request, RequestId, Sampling};
+use olivine_lm::{
+    CacheType, Engine, EngineOptions, Error, Event, Finish, LanguageModel, Request, RequestId, Sampling,
+};
 use run::{engine, finish, one, request};
 
 #[test]
@@ -88,15 +90,17 @@ fn penalties_and_biases_change_what_is_likeliest() {
 }
 
 #[test]
-fn f16_caches_are_close_to_f32_ones() {
+fn f16_and_packed_caches_are_close_to_f32_ones() {
     let file = TempModel::new("gpt-oss", "f16");
     let options = EngineOptions::default().slots(2).logprobs(true);
     let logprob = |options: EngineOptions| {
         let got = one(&mut engine(&file, options), Request::new((1..40).collect(), 1));
         f32::from_bits(got.tokens[0].1.unwrap())
     };
-    let (exact, close) = (logprob(options), logprob(options.cache(DType::F16)));
+    let (exact, close) = (logprob(options), logprob(options.cache(CacheType::F16)));
     assert!((exact - close).abs() < 0.02 && exact != close, "{exact} and {close}");
+    let packed = logprob(options.cache(CacheType::Q8_0));
+    assert!((exact - packed).abs() < 0.1 && exact != packed, "{exact} and {packed}");
 }
 
 #[test]
@@ -123,13 +127,10 @@ fn requests_that_cannot_be_served_are_errors_and_harm_no_other() {
     assert_eq!(finish(&mut engine, |_, _| {})[&good].tokens.len(), 3);
     let session = Session::new(Device::Cpu).unwrap();
     let model = LanguageModel::load(file.path()).unwrap();
-    for options in [
-        EngineOptions::default().slots(0),
-        EngineOptions::default().chunk(0),
-        EngineOptions::default().cache(DType::I32),
-    ] {
+    for options in [EngineOptions::default().slots(0), EngineOptions::default().chunk(0)] {
         assert!(model.engine(&session, &options).is_err());
     }
+    assert!("i32".parse::<CacheType>().is_err());
 }
 
 #[test]

@@ -5,8 +5,7 @@ mod common;
 mod run;
 
 use common::TempModel;
-use olivine::ir::DType;
-use olivine_lm::{Engine, EngineOptions, Finish, LanguageModel, Request, RequestId, Share};
+use olivine_lm::{CacheType, Engine, EngineOptions, Finish, LanguageModel, Request, RequestId, Share};
 use run::{Got, engine, engine_on, finish, one, request};
 
 /// Whether no sequence holds a page, and none is kept once they are forgotten.
@@ -18,8 +17,15 @@ fn all_free(engine: &mut Engine) -> bool {
 
 #[test]
 fn caches_grow_without_new_plans_and_without_changing_what_is_decoded() {
+    for cache in [CacheType::F32, CacheType::Q8_0] {
+        grows(cache);
+    }
+}
+
+fn grows(cache: CacheType) {
     let file = TempModel::new("llama", "growth");
-    let options = EngineOptions::default().slots(2).chunk(64).logprobs(true).share(Share::Nothing);
+    let options =
+        EngineOptions::default().slots(2).chunk(64).cache(cache).logprobs(true).share(Share::Nothing);
     let mut grown = engine(&file, options);
     let small = grown.cache_bytes();
     let first = one(&mut grown, Request::new(vec![9; 65], 3));
@@ -44,8 +50,14 @@ fn caches_grow_without_new_plans_and_without_changing_what_is_decoded() {
 
 #[test]
 fn on_vulkan_caches_grow_without_new_plans_and_shared_prefixes_give_the_same_bits() {
+    for cache in [CacheType::F32, CacheType::Q8_0] {
+        grows_and_shares_on_vulkan(cache);
+    }
+}
+
+fn grows_and_shares_on_vulkan(cache: CacheType) {
     let file = TempModel::new("llama", "vulkan");
-    let options = EngineOptions::default().slots(2).chunk(32).logprobs(true);
+    let options = EngineOptions::default().slots(2).chunk(32).cache(cache).logprobs(true);
     let mut engine = engine_on("vulkan".parse().unwrap(), &file, options);
     let small = engine.cache_bytes();
     let prompt = |count: i64| Request::new((0..count).map(|i| i * 7 % 150).collect(), 2);
@@ -66,9 +78,14 @@ fn on_vulkan_caches_grow_without_new_plans_and_shared_prefixes_give_the_same_bit
 
 #[test]
 fn shared_prefixes_give_the_same_bits() {
-    for (architecture, cache) in
-        [("llama", DType::F32), ("qwen3moe", DType::F32), ("gemma3", DType::F16), ("gpt-oss", DType::F32)]
-    {
+    for (architecture, cache) in [
+        ("llama", CacheType::F32),
+        ("qwen3moe", CacheType::F32),
+        ("gemma3", CacheType::F16),
+        ("gpt-oss", CacheType::F32),
+        ("llama", CacheType::Q8_0),
+        ("gemma3", CacheType::Q8_0),
+    ] {
         let file = TempModel::new(architecture, "shared");
         let options = EngineOptions::default().slots(2).chunk(32).cache(cache).logprobs(true);
         let mut alone = engine(&file, options.share(Share::Nothing));
@@ -120,8 +137,14 @@ fn a_chat_goes_on_from_its_pages() {
 
 #[test]
 fn sequences_give_their_pages_away_and_go_on_later_as_if_they_had_not() {
+    for cache in [CacheType::F32, CacheType::Q8_0] {
+        preempts(cache);
+    }
+}
+
+fn preempts(cache: CacheType) {
     let file = TempModel::new("llama", "preempted");
-    let options = EngineOptions::default().slots(3).chunk(32).logprobs(true);
+    let options = EngineOptions::default().slots(3).chunk(32).cache(cache).logprobs(true);
     let requests = || [request(1, 40, 150), request(2, 70, 90), request(3, 5, 170), request(4, 33, 60)];
     let mut roomy = engine(&file, options);
     let want: Vec<Got> = requests().map(|request| one(&mut roomy, request)).into();

@@ -28,7 +28,7 @@ pub use olivine_onnx as onnx;
 /// Models built in Rust, with seeded weights or with those of a folder.
 pub mod models {
     pub use crate::models::{
-        Bert, BertSizes, CausalLm, Decoder, DecoderGraph, DecoderOptions, Encoder, PAGE, Pooling,
+        Bert, BertSizes, CacheType, CausalLm, Decoder, DecoderGraph, DecoderOptions, Encoder, PAGE, Pooling,
         RecurrentState, seeded_input, seeded_params,
     };
 }

@@ -27,6 +27,6 @@ mod format;
 mod grids;
 
 pub use decode::{IQ4_VALUES, code_book, decode};
-pub use encode::{can_encode, encode};
+pub use encode::{can_encode, encode, encode_q8_0};
 pub use error::Error;
 pub use format::BlockFormat;

@@ -1,7 +1,7 @@
 //! Blocks: what is encoded decodes to nearly the same, and nothing that is given breaks anything.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-use olivine_quant::{BlockFormat, Error, can_encode, decode, encode};
+use olivine_quant::{BlockFormat, Error, can_encode, decode, encode, encode_q8_0};
 
 /// Numbers like those of weights, from a simple generator.
 fn numbers(count: usize, seed: u32) -> Vec<f32> {
@@ -188,4 +188,42 @@ fn bare_integers_are_stored_from_the_lowest_bits_on() {
     assert_eq!(decoded(BlockFormat::U4, 0xf3), [3.0, 15.0]);
     assert_eq!(decoded(BlockFormat::I4, 0xf3), [3.0, -1.0]);
     assert_eq!(decoded(BlockFormat::I4, 0x78), [-8.0, 7.0]);
+}
+
+#[test]
+fn q8_0_of_any_numbers_is_what_encode_makes_of_those_it_takes() {
+    let block = |x: &[f32; 32]| {
+        let mut into = [0xaau8; 34];
+        encode_q8_0(x, &mut into);
+        into
+    };
+    let mut seed = 1u32;
+    let mut numbers = |scale: f32| {
+        std::array::from_fn::<f32, 32, _>(|_| {
+            seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (seed as f32 / u32::MAX as f32 - 0.5) * scale
+        })
+    };
+    for power in -40..16 {
+        let x = numbers(2f32.powi(power));
+        assert_eq!(block(&x).to_vec(), encode(BlockFormat::Q8_0, &x, None).unwrap(), "2^{power}");
+    }
+    // Halves go away from zero; a scale that f16 takes for 0 leaves nothing.
+    let mut halves = [0.0f32; 32];
+    halves[..4].copy_from_slice(&[127.0, 0.5, -0.5, 1.5]);
+    assert_eq!(block(&halves)[2..6], [127, 1, 0xff, 2]);
+    assert_eq!(block(&[3.7e-6; 32]), [0; 34]);
+    assert_eq!(block(&[1e-39; 32]), [0; 34]);
+    // Beyond f16's range, and no numbers.
+    let huge = block(&[1e30; 32]);
+    assert!(huge[..2] == [0x00, 0x7c] && huge[2..] == [127; 32]);
+    for odd in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        let mut x = [1.0f32; 32];
+        x[7] = odd;
+        let packed = block(&x);
+        assert_eq!((packed[0], packed[1], packed[2..] == [0; 32]), (0x00, 0x7e, true));
+        let mut back = [0.0; 32];
+        decode(BlockFormat::Q8_0, &packed, &mut back).unwrap();
+        assert!(back.iter().all(|x| x.is_nan()));
+    }
 }

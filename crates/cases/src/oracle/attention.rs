@@ -1,9 +1,10 @@
 //! Attention score by score, and the key-value cache.
 
-use olivine_ir::TensorType;
 use olivine_ir::op::{Attention, HeadLayout, KvAppend, MaskKind};
+use olivine_ir::{TensorType, half};
 
 use super::Value;
+use super::packed::elements;
 use super::value::{broadcast_flat, each, flat};
 use super::{meanings, one};
 
@@ -29,7 +30,8 @@ fn sizes(layout: HeadLayout, dims: &[usize]) -> (usize, usize, usize) {
 }
 
 pub(super) fn attention(op: &Attention, x: &[Value], ty: TensorType) -> Result<Value, String> {
-    let (q, k, v) = (x[0].as_floats()?, x[1].as_floats()?, x[2].as_floats()?);
+    let (q, k, v) = (x[0].as_floats()?, elements(&x[1])?, elements(&x[2])?);
+    let (key_dims, value_dims) = (x[1].ty.elements(), x[2].ty.elements());
     let mut rest = x[3..].iter();
     let mask = if op.mask == MaskKind::None { None } else { rest.next() };
     let sinks = if op.sinks { rest.next().map(Value::as_floats).transpose()? } else { None };
@@ -37,15 +39,15 @@ pub(super) fn attention(op: &Attention, x: &[Value], ty: TensorType) -> Result<V
     let pages = if op.pages { rest.next() } else { None };
     let layout = op.layout;
     let (heads, sq, d) = sizes(layout, x[0].shape());
-    let (kv_heads, positions, _) = sizes(layout, x[1].shape());
+    let (kv_heads, positions, _) = sizes(layout, &key_dims);
     let sk = pages.map_or(positions, |pages| pages.shape()[1] * positions);
     // The place among batches or pages, and among their positions, of a sequence's key.
     let key = |b: usize, j: usize| -> Result<(usize, usize), String> {
         let Some(pages) = pages else { return Ok((b, j)) };
         let page = pages.as_ints()?[b * pages.shape()[1] + j / positions];
-        Ok((page.clamp(0, x[1].shape()[0] as i64 - 1) as usize, j % positions))
+        Ok((page.clamp(0, key_dims[0] as i64 - 1) as usize, j % positions))
     };
-    let (_, _, dv) = sizes(layout, x[2].shape());
+    let (_, _, dv) = sizes(layout, &value_dims);
     let scale = op.scale.unwrap_or(1.0 / (d as f64).sqrt());
     let mut out = vec![0.0; ty.shape.numel()];
     for b in 0..x[0].shape()[0] {
@@ -70,7 +72,7 @@ pub(super) fn attention(op: &Attention, x: &[Value], ty: TensorType) -> Result<V
                     let dot: f64 = (0..d)
                         .map(|e| {
                             q[offset(layout, x[0].shape(), b, h, i, e)]
-                                * k[offset(layout, x[1].shape(), kb, kv, kj, e)]
+                                * k[offset(layout, &key_dims, kb, kv, kj, e)]
                         })
                         .sum();
                     let mut score = dot * scale;
@@ -100,7 +102,7 @@ pub(super) fn attention(op: &Attention, x: &[Value], ty: TensorType) -> Result<V
                     let sum: f64 = weights
                         .iter()
                         .map(|((kb, kj), s)| {
-                            (s - top).exp() / total * v[offset(layout, x[2].shape(), *kb, kv, *kj, e)]
+                            (s - top).exp() / total * v[offset(layout, &value_dims, *kb, kv, *kj, e)]
                         })
                         .sum();
                     out[offset(layout, &ty.shape, b, h, i, e)] = sum;
@@ -112,6 +114,11 @@ pub(super) fn attention(op: &Attention, x: &[Value], ty: TensorType) -> Result<V
 }
 
 pub(super) fn kv_append(op: &KvAppend, x: &[Value]) -> Result<Value, String> {
+    if x[0].ty.packed.is_some() && x[1].ty.packed.is_none() {
+        // Blocks move as rows do.
+        let blocks = [x[0].clone(), blocks(&x[1])?];
+        return kv_append(op, &[&blocks, &x[2..]].concat());
+    }
     let positions = x[2].as_ints()?;
     let axis = if op.layout == HeadLayout::Bshd { 1 } else { 2 };
     let rows = x[1].shape();
@@ -143,6 +150,29 @@ pub(super) fn kv_append(op: &KvAppend, x: &[Value]) -> Result<Value, String> {
         next += 1;
         Some(from[next - 1])
     }))
+}
+
+/// Rows as blocks: those that the encoder refuses have a scale that is no finite number.
+fn blocks(rows: &Value) -> Result<Value, String> {
+    let say = |e: olivine_ir::Error| e.to_string();
+    let format = KvAppend::FORMAT;
+    let mut bytes = Vec::new();
+    for block in rows.as_floats()?.chunks(format.elements()) {
+        let block: Vec<f32> = block.iter().map(|x| *x as f32).collect();
+        let largest = block.iter().fold(0.0f32, |m, x| m.max(x.abs()));
+        if block.iter().any(|x| !x.is_finite()) {
+            bytes.extend([0x00, 0x7e].into_iter().chain([0; 32]));
+        } else if largest > 65504.0 {
+            // The scale may be infinite.
+            let scale = largest / 127.0;
+            bytes.extend(half::f16::from_f32(scale).to_le_bytes());
+            bytes.extend(block.iter().map(|x| (x * (1.0 / scale)).round() as i8 as u8));
+        } else {
+            bytes.extend(olivine_quant::encode(format, &block, None).map_err(|e| e.to_string())?);
+        }
+    }
+    let ty = TensorType::packed(format, rows.ty.shape).map_err(say)?;
+    Ok(Value::ints(ty, bytes.into_iter().map(i64::from).collect()))
 }
 
 /// The elements of two tensors of one dtype in a row.

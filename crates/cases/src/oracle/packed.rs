@@ -14,7 +14,7 @@ meanings! { |op, x, call|
 }
 
 /// The elements that an operand's bytes encode, row by row; floats and integers that are not packed as they are.
-fn elements(x: &Value) -> Result<Vec<f64>, String> {
+pub(super) fn elements(x: &Value) -> Result<Vec<f64>, String> {
     let Some(format) = x.ty.packed else {
         return x
             .as_floats()

@@ -20,6 +20,7 @@ mod long;
 mod movement;
 mod norm;
 mod packed;
+mod packed_cache;
 mod packed_together;
 mod pool;
 mod quantize;
@@ -62,6 +63,7 @@ pub fn table() -> Vec<Case> {
         ("reduce", reduce::rows),
         ("scan", scan::rows),
         ("attention", attention::rows),
+        ("packed_cache", packed_cache::rows),
         ("rope", rope::rows),
         ("state_space", state_space::rows),
         ("recurrent", recurrent::rows),

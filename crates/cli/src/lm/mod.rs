@@ -22,8 +22,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use olivine::Session;
-use olivine::ir::DType;
-use olivine_lm::{Engine, EngineOptions, Event, Finish, LanguageModel, Request, Sampling, Share};
+use olivine_lm::{CacheType, Engine, EngineOptions, Event, Finish, LanguageModel, Request, Sampling, Share};
 
 use crate::answer::Failure;
 
@@ -47,7 +46,7 @@ pub(crate) struct EngineArgs {
     /// The element type of key-value caches; if not given, f16 where matmuls are, on GPUs with f16 unless --precision is exact, and
     /// f32 elsewhere.
     #[arg(long, value_enum)]
-    cache_type: Option<CacheType>,
+    cache_type: Option<CacheName>,
     /// Positions of all caches together, allocated at once; without it they grow.
     #[arg(long, value_name = "N")]
     cache_tokens: Option<usize>,
@@ -57,10 +56,23 @@ pub(crate) struct EngineArgs {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum CacheType {
+pub(crate) enum CacheName {
     F32,
     F16,
     Bf16,
+    #[value(name = "q8_0")]
+    Q8_0,
+}
+
+impl From<CacheName> for CacheType {
+    fn from(name: CacheName) -> CacheType {
+        match name {
+            CacheName::F32 => CacheType::F32,
+            CacheName::F16 => CacheType::F16,
+            CacheName::Bf16 => CacheType::BF16,
+            CacheName::Q8_0 => CacheType::Q8_0,
+        }
+    }
 }
 
 impl ModelArgs {
@@ -74,11 +86,9 @@ impl EngineArgs {
     /// Options for so many sequences at once.
     pub(crate) fn options(&self, session: &Session, slots: usize) -> EngineOptions {
         let cache = match self.cache_type {
-            Some(CacheType::F32) => DType::F32,
-            Some(CacheType::F16) => DType::F16,
-            Some(CacheType::Bf16) => DType::BF16,
-            None if session.multiplies_f16() => DType::F16,
-            None => DType::F32,
+            Some(name) => name.into(),
+            None if session.multiplies_f16() => CacheType::F16,
+            None => CacheType::F32,
         };
         EngineOptions::default()
             .slots(slots)

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use serde_json::json;
 
-use super::{Ids, ModelArgs};
+use super::{CacheName, Ids, ModelArgs};
 use crate::Global;
 use crate::answer::{Answer, Failure};
 use crate::timing::{ms, timed};
@@ -25,6 +25,9 @@ pub(crate) struct PerplexityArgs {
     /// Tokens that are computed together; the second half of each window is scored.
     #[arg(long, value_name = "N", default_value_t = 512)]
     window: usize,
+    /// The element type of keys and values.
+    #[arg(long, value_enum, default_value = "f32")]
+    cache_type: CacheName,
 }
 
 pub(crate) fn run(global: &Global, args: &PerplexityArgs) -> Result<Answer, Failure> {
@@ -39,7 +42,7 @@ pub(crate) fn run(global: &Global, args: &PerplexityArgs) -> Result<Answer, Fail
         let first = special.bos.filter(|_| special.add_bos).map(i64::from);
         (super::text::encode(&tokenizer, &text, (true, false))?, first)
     };
-    let scorer = model.scorer(&global.session()?)?;
+    let scorer = model.scorer_with_cache(&global.session()?, args.cache_type.into())?;
     let (time, found) = timed(|| scorer.perplexity(&tokens, args.window, first));
     let found = found?;
     let text = format!(

@@ -38,11 +38,11 @@ impl Pass for Narrow {
                 out.bind(node.outputs[0], y);
                 return Ok(true);
             }
-            let Some(count) = own(node) else { return Ok(false) };
+            let Some(cast) = own(node) else { return Ok(false) };
             let mut operands = Vec::with_capacity(node.inputs.len());
             for (i, id) in node.inputs.iter().enumerate() {
                 let operand = out.get(*id)?;
-                operands.push(if i < count { out.new.cast(operand, DType::F16)? } else { operand });
+                operands.push(if cast.contains(&i) { out.new.cast(operand, DType::F16)? } else { operand });
             }
             let narrow = out.new.add_named(node.name.clone(), node.op.clone(), &operands)?[0];
             let wide = out.new.cast(narrow, DType::F32)?;
@@ -63,24 +63,33 @@ fn fixed_values(graph: &Graph) -> Vec<bool> {
     fixed.collect()
 }
 
-/// How many of a node's leading operands are cast; `None` if it stays as it is.
-fn narrowed_operands(graph: &Graph, fixed: &[bool], node: &Node) -> Option<usize> {
+/// Which of a node's operands are cast; `None` if it stays as it is.
+fn narrowed_operands(graph: &Graph, fixed: &[bool], node: &Node) -> Option<Vec<usize>> {
     let is_f32 = |id: &ValueId| graph.ty(*id).is_ok_and(|ty| ty.dtype == DType::F32 && ty.packed.is_none());
-    let count = match &node.op {
-        Op::MatMul(MatMul { epilogue: None }) => 2,
-        Op::Conv(Conv { epilogue: None, bias, .. }) => 2 + usize::from(*bias),
+    let is_packed =
+        |i: usize| node.inputs.get(i).is_some_and(|id| graph.ty(*id).is_ok_and(|ty| ty.packed.is_some()));
+    let cast: Vec<usize> = match &node.op {
+        Op::MatMul(MatMul { epilogue: None }) => (0..2).collect(),
+        Op::Conv(Conv { epilogue: None, bias, .. }) => (0..2 + usize::from(*bias)).collect(),
+        // Packed caches stay what they are.
+        Op::Attention(op) if op.mask != MaskKind::Bias && is_packed(1) => {
+            [Some(0), op.optional_operands().sinks].into_iter().flatten().collect()
+        }
         // Caches in pages are read in part: a cast would read all of them.
-        Op::Attention(op) if op.mask != MaskKind::Bias && !op.sinks && !op.pages => 3,
+        Op::Attention(op) if op.mask != MaskKind::Bias && !op.sinks && !op.pages => (0..3).collect(),
         _ => return None,
     };
-    let operands = node.inputs.get(..count)?;
+    let operands = cast.iter().map(|i| node.inputs.get(*i)).collect::<Option<Vec<_>>>()?;
     // What is known at load is computed once: as exactly as it can be.
     let varies = operands.iter().any(|id| !fixed[id.index()]);
-    (varies && operands.iter().all(is_f32)).then_some(count)
+    (varies && operands.iter().all(|id| is_f32(id))).then_some(cast)
 }
 
 #[cfg(test)]
 mod tests {
+    use olivine_ir::op::{Attention, HeadLayout};
+    use olivine_ir::{BlockFormat, TensorType};
+
     use super::*;
     use crate::compile;
 
@@ -104,6 +113,19 @@ mod tests {
         assert_eq!(names(&g), ["cast", "cast at load", "matmul"]);
         let compiled = compile(&g, &Options { narrow: true, ..Options::default() }).unwrap();
         assert_eq!(compiled.graph.ty(compiled.graph.outputs()[0].value).unwrap().dtype, DType::F32);
+    }
+
+    #[test]
+    fn queries_of_packed_caches_become_f16() {
+        let mut g = Graph::new("g");
+        let q = g.input("q", DType::F32, [1, 3, 2, 64]).unwrap();
+        let ty = TensorType::packed(BlockFormat::Q8_0, [1, 9, 2, 64]).unwrap();
+        let caches = ["k", "v"].map(|name| g.input_of(name, ty, vec![None; 4]).unwrap());
+        let sinks = g.param("sinks", DType::F32, [2]).unwrap();
+        let spec = Attention { sinks: true, ..Attention::new(HeadLayout::Bshd) };
+        let y = g.attention(spec, q, caches[0], caches[1], &[sinks]).unwrap();
+        g.output("y", y).unwrap();
+        assert_eq!(names(&g), ["cast", "cast at load", "attention", "cast"]);
     }
 
     #[test]

@@ -125,7 +125,7 @@ impl Fn1<f32, bf16> for NarrowBf16 {
 
 /// Exponent and mantissa move to their place; a product with a power of two then normalises subnormals as well.
 #[inline(always)]
-fn f16_to_f32(bits: u16) -> f32 {
+pub(crate) fn f16_to_f32(bits: u16) -> f32 {
     let (sign, rest) = (u32::from(bits & 0x8000) << 16, u32::from(bits & 0x7fff) << 13);
     let finite = f32::from_bits(rest) * f32::from_bits((127 + 112) << 23);
     let special = f32::from_bits(rest | 0x7f80_0000);

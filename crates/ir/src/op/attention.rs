@@ -1,8 +1,9 @@
 //! Attention and the key-value cache.
 
 use crate::graph::{Graph, ValueId};
+use crate::op::packed::narrow_float;
 use crate::op::{Rule, arity, float, index, of_shape, op, same_dtype, shape};
-use crate::{DType, Dim, Error, Shape, TensorType, words};
+use crate::{BlockFormat, DType, Dim, Error, Shape, TensorType, words};
 
 words! {
     /// Where heads stand in q, k and v; never guessed from sizes.
@@ -63,6 +64,9 @@ op! {
     /// With pages, k and v are pools that sequences share: their batch axis counts pages, and their sequence axis the positions S of
     /// a page. Key j of sequence b is row j mod S of page `pages[b, j / S]`, and Sk is P·S. Numbers of pages are clamped to
     /// those there are; those of keys that no query sees are not read.
+    ///
+    /// k and v may be packed as [`KvAppend::FORMAT`], both of them: their elements are what the blocks decode to in f32, and q is f32,
+    /// f16 or bf16.
     ///
     /// kv heads divide heads. Query i of Sq sits at position L−Sq+i, L being the length or Sk.
     /// The order of the score's steps is scale, softcap, bias, masks. A fully masked row gives zeros.
@@ -148,14 +152,22 @@ impl Rule for Attention {
         let AttentionOperands { mask, sinks, lengths, pages } = self.optional_operands();
         let count = 3 + [mask, sinks, lengths, pages].iter().flatten().count();
         arity(operands, count..=count)?;
-        same_dtype(&operands[..3])?;
+        match (operands[1].packed, operands[2].packed) {
+            (None, None) => same_dtype(&operands[..3])?,
+            (Some(_), Some(_)) => {
+                packed_cache(&operands[1])?;
+                packed_cache(&operands[2])?;
+                narrow_float(operands[0].dtype).map_err(|e| format!("q beside packed k and v {e}"))?;
+            }
+            _ => return Err(format!("both k and v must be packed, got {} and {}", operands[1], operands[2])),
+        }
         float(&operands[0])?;
         if let Some(t) = operands[..3].iter().find(|t| t.shape.rank() != 4) {
             return Err(format!("q, k and v must have rank 4, got {}", t.shape));
         }
         let (b, h, sq, d) = self.layout.sizes(&operands[0].shape);
-        let (bk, hk, sk, dk) = self.layout.sizes(&operands[1].shape);
-        let (bv, hv, sv, dv) = self.layout.sizes(&operands[2].shape);
+        let (bk, hk, sk, dk) = self.layout.sizes(&operands[1].elements());
+        let (bv, hv, sv, dv) = self.layout.sizes(&operands[2].elements());
         if bk != bv || (b != bk && !self.pages) {
             return Err(format!("batches differ: q {b}, k {bk}, v {bv}"));
         }
@@ -208,6 +220,20 @@ impl Rule for Attention {
     fn reads_strides(&self, operand: usize) -> bool {
         operand < 3 || self.optional_operands().mask == Some(operand)
     }
+
+    fn reads_packed(&self, operand: usize) -> bool {
+        matches!(operand, 1 | 2)
+    }
+}
+
+/// Checks the block format of a packed cache.
+fn packed_cache(cache: &TensorType) -> Result<(), String> {
+    match cache.packed {
+        Some(format) if format != KvAppend::FORMAT => {
+            Err(format!("caches can be packed as {} only, got {cache}", KvAppend::FORMAT))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Checks numbers of pages for a batch; the positions that they hold.
@@ -234,6 +260,9 @@ op! {
     /// With pages, a further operand (i32/i64 `[B, P]`), the cache is a pool as [`Attention`] reads it: a row goes to its position
     /// in the pages of its sequence, and is dropped if that is in none of them or in a page that does not exist. No two rows
     /// may go to one place.
+    ///
+    /// The cache may be packed as [`KvAppend::FORMAT`]: the rows are f32, f16 or bf16, and every 32 elements of a row become a block as
+    /// `olivine_quant::encode_q8_0` says.
     pub struct KvAppend = "kv_append" {
         /// Layout of cache and rows.
         pub layout: HeadLayout,
@@ -242,16 +271,27 @@ op! {
     }
 }
 
+impl KvAppend {
+    /// The block format that caches may be packed in: 8 bits for an element and an f16 scale for every 32 of a row.
+    pub const FORMAT: BlockFormat = BlockFormat::Q8_0;
+}
+
 impl Rule for KvAppend {
     fn infer(&self, operands: &[TensorType]) -> Result<Vec<TensorType>, String> {
         let count = 3 + usize::from(self.pages);
         arity(operands, count..=count)?;
-        same_dtype(&operands[..2])?;
+        match operands[0].packed {
+            None => same_dtype(&operands[..2])?,
+            Some(_) => {
+                packed_cache(&operands[0])?;
+                narrow_float(operands[1].dtype).map_err(|e| format!("rows of a packed cache: {e}"))?;
+            }
+        }
         index(&operands[2])?;
         if operands[..2].iter().any(|t| t.shape.rank() != 4) {
             return Err("cache and rows must have rank 4".into());
         }
-        let (b, h, capacity, d) = self.layout.sizes(&operands[0].shape);
+        let (b, h, capacity, d) = self.layout.sizes(&operands[0].elements());
         let (br, hr, rows, dr) = self.layout.sizes(&operands[1].shape);
         if (h, d) != (hr, dr) || (b != br && !self.pages) {
             return Err("cache and rows differ in batch, heads or dim".into());
@@ -269,6 +309,10 @@ impl Rule for KvAppend {
 
     fn reads_strides(&self, operand: usize) -> bool {
         operand == 1
+    }
+
+    fn reads_packed(&self, operand: usize) -> bool {
+        operand == 0
     }
 
     fn moves_elements(&self) -> bool {

@@ -142,7 +142,7 @@ impl Default for DequantMatMul {
 }
 
 /// x of a matmul with packed weights is one of the floats that accumulate in f32.
-fn narrow_float(dtype: DType) -> Result<(), String> {
+pub(super) fn narrow_float(dtype: DType) -> Result<(), String> {
     match dtype {
         DType::F32 | DType::F16 | DType::BF16 => Ok(()),
         other => Err(format!("needs f32, f16 or bf16, got {other}")),
@@ -313,6 +313,27 @@ mod tests {
         let wrong = |text: &str| text.parse::<Graph>().map(drop).unwrap_err().to_string();
         assert!(wrong("graph \"g\" {\n  %0 = param \"w\": q4_k[2, 100]\n}").contains("not whole blocks"));
         assert!(wrong("graph \"g\" {\n  %0 = input \"w\": q4_k[2, 256]\n}").contains("cannot be packed"));
+        Ok(())
+    }
+
+    #[test]
+    fn an_input_may_be_a_packed_cache_of_any_number_of_pages() -> Result<(), Error> {
+        let mut g = Graph::new("g");
+        let ty = TensorType::packed(BlockFormat::Q8_0, [4, 32, 2, 64])?;
+        let dims =
+            |last: &str| ["pool", "", "", last].map(|d| (!d.is_empty()).then(|| d.to_string())).to_vec();
+        let pool = g.input_of("keys", ty, dims(""))?;
+        g.output("keys", pool)?;
+        let text = g.to_string();
+        assert!(text.contains("q8_0[pool=4, 32, 2, 64]"), "{text}");
+        assert_eq!(text.parse::<Graph>()?, g);
+        g.verify()?;
+        let more = g.specialise_symbolic(&[("keys", Shape::new(&[9, 32, 2, 68])?)])?;
+        let ty = more.ty(more.outputs()[0].value)?;
+        assert_eq!(ty.to_string(), "q8_0[pool, 32, 2, 64]");
+        assert!(ty.shape.size(0).as_constant().is_none() && ty.elements().size(0).as_constant().is_none());
+        let problem = g.input_of("other", ty, dims("dim")).map(drop).unwrap_err().to_string();
+        assert!(problem.contains("whole blocks"), "{problem}");
         Ok(())
     }
 

@@ -163,10 +163,7 @@ impl<'a> Parser<'a> {
         self.mark(':')?;
         let declared = if word == "input" {
             let (ty, dims) = self.type_with_dims()?;
-            if ty.packed.is_some() {
-                return Err(self.lexer.error(at, format!("an input cannot be packed, got {ty}")));
-            }
-            self.graph.input_with_dims(&name, ty.dtype, ty.shape, dims)
+            self.graph.input_of(&name, ty, dims)
         } else {
             let ty = self.tensor_type()?;
             self.graph.param_of(&name, ty)

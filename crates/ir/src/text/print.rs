@@ -46,8 +46,9 @@ impl<'a> Printer<'a> {
     fn definition(&self, f: &mut fmt::Formatter<'_>, id: ValueId, value: &Value) -> fmt::Result {
         match &value.def {
             Def::Input { name, dims } => {
-                write!(f, "  {} = input {}: {}[", Id(id), quoted(name), value.ty.dtype)?;
-                for (axis, size) in value.ty.shape.values().iter().enumerate() {
+                let element = value.ty.packed.map_or(value.ty.dtype.name(), |format| format.name());
+                write!(f, "  {} = input {}: {element}[", Id(id), quoted(name))?;
+                for (axis, size) in value.ty.elements().values().iter().enumerate() {
                     f.write_str(if axis > 0 { ", " } else { "" })?;
                     match dims.get(axis) {
                         Some(Some(dim)) if is_plain_word(dim) => write!(f, "{dim}={size}")?,

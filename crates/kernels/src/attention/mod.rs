@@ -141,7 +141,8 @@ fn class(p: &Problem<'_>, matters: bool) -> Result<String, String> {
     let sizes = [number(p.rows())?, number(p.keys)?].map(|size| rounded(size).to_string()).join("x");
     let sees = if p.looks_back() { " causal" } else { "" };
     let mask = if p.op.mask == MaskKind::None { "" } else { " mask" };
-    Ok(format!("{} {sizes} d{}x{} b{pairs}{sees}{mask}", p.q.ty.dtype, p.dim, p.value_dim))
+    let cache = p.k.ty.packed.map(|format| format!(" of {format}")).unwrap_or_default();
+    Ok(format!("{}{cache} {sizes} d{}x{} b{pairs}{sees}{mask}", p.q.ty.dtype, p.dim, p.value_dim))
 }
 
 /// Every plan that computes the result.

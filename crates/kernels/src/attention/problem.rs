@@ -8,6 +8,7 @@ use super::{MOST_UNSPLIT, splits};
 use crate::launch::{Launch, number};
 use crate::math;
 use crate::pages::PageTable;
+use crate::q8_0;
 use crate::site::{Operand, Site, Target, class_of};
 
 /// Everything the kernels need to know of a node.
@@ -41,7 +42,7 @@ impl<'a> Problem<'a> {
         let (q, k, v) = (operand(0)?, operand(1)?, operand(2)?);
         let target = site.targets.first().cloned().ok_or("attention without a result")?;
         let (batch, heads, queries, dim) = op.layout.sizes(&q.ty.shape);
-        let (pool, kv_heads, positions, value_dim) = op.layout.sizes(&v.ty.shape);
+        let (pool, kv_heads, positions, value_dim) = op.layout.sizes(&v.ty.elements());
         // Kernels are written for the heads; batch and sequence come in any number.
         let [heads, dim, kv_heads, value_dim] = [heads, dim, kv_heads, value_dim].map(number);
         let AttentionOperands { mask, sinks, lengths, pages } = op.optional_operands();
@@ -52,6 +53,8 @@ impl<'a> Problem<'a> {
             steps.map(|s| (m, s)).ok_or_else(|| "the mask does not broadcast".to_string())
         };
         let scalar = math::elem(q.ty.dtype).scalar();
+        q8_0::is_packed(&k.ty)?;
+        q8_0::is_packed(&v.ty)?;
         if !site.caps.target.has(scalar) {
             return Err(format!("the device has no {scalar}"));
         }

@@ -2,12 +2,13 @@
 
 use olivine_ir::Dim;
 use olivine_ir::op::HeadLayout;
-use olivine_kernel::{Buf, Elem, Val};
+use olivine_kernel::{Access, Buf, Elem, Val};
 
 use super::tile::fours;
 use crate::launch::{Launch, number};
 use crate::math;
 use crate::pages::PageTable;
+use crate::q8_0;
 use crate::site::Operand;
 
 /// Where the rows of an operand `[batch, head, sequence, element]` begin.
@@ -111,6 +112,8 @@ pub(super) struct Rows<'k> {
     element: Val<'k>,
     width: usize,
     vectors: bool,
+    /// Whether rows are blocks, which are read as words.
+    packed: bool,
 }
 
 impl<'k> Rows<'k> {
@@ -123,23 +126,26 @@ impl<'k> Rows<'k> {
         pages: Option<PageTable<'k>>,
     ) -> Self {
         let steps = [&operand.strides[..], &[operand.offset]].concat();
-        let sizes = operand.sizes();
+        let sizes = operand.ty.elements().sizes();
         let width = number(sizes.get(3).copied().unwrap_or(Dim::ONE));
+        let packed = operand.ty.packed.is_some();
         let unit = steps.get(3).is_some_and(|s| s.as_constant() == Some(1));
         // A dimension of size 1 is never stepped over.
         let stepped = |i: usize| i != 3 && sizes.get(i).is_none_or(|size| size.as_constant() != Some(1));
         let mut apart = steps.iter().enumerate().filter(|(i, _)| stepped(*i));
         let vectors = unit
+            && !packed
             && width.is_multiple_of(4)
             && math::elem(operand.ty.dtype) != Elem::F64
             && apart.all(|(_, s)| s.is_multiple_of(4));
-        let buffer = l.read(name, operand);
+        let elem = if packed { Elem::U32 } else { math::elem(operand.ty.dtype) };
+        let buffer = l.bind(name, elem, Access::Read, operand.memory);
         let row_steps = RowSteps::declare(l, name, layout, operand, pages);
         let element = match steps.get(3) {
             Some(step) if step.as_constant() == Some(1) => l.k().u32(1),
             step => l.stride(&format!("{name}_element"), step.copied().unwrap_or(Dim::ZERO)),
         };
-        Rows { buffer, steps: row_steps, element, width, vectors }
+        Rows { buffer, steps: row_steps, element, width, vectors, packed }
     }
 
     /// Where a head's first row begins.
@@ -155,8 +161,11 @@ impl<'k> Rows<'k> {
     /// Elements `4·group ..` of the row that begins at `row`, zeros past its end; `group` stays below `groups`.
     pub(super) fn four(&self, row: Val<'k>, group: Val<'k>, groups: u32) -> Vec<Val<'k>> {
         let whole = fours(self.width);
-        if self.vectors {
-            let values = |group: Val<'k>| self.buffer.load_vec(row + group * 4, 4);
+        if self.vectors || self.packed {
+            let values = |group: Val<'k>| match self.packed {
+                true => q8_0::decode(&q8_0::load(self.buffer, row, group * 4, 4), 4),
+                false => self.buffer.load_vec(row + group * 4, 4),
+            };
             if groups <= whole {
                 return values(group);
             }

@@ -65,7 +65,7 @@ pub(super) fn bitcast<'k>(x: Typed<'k>, to: DType) -> Val<'k> {
 }
 
 /// The bits of an f16 that an f32 holds, by integer arithmetic.
-fn half_bits(x: Val<'_>) -> Val<'_> {
+pub(crate) fn half_bits(x: Val<'_>) -> Val<'_> {
     let (b, m) = (bits(x), bits(x) & 0x7fff_ffff);
     // Below the normal numbers of f16 a number is a multiple of 2^-24.
     let tiny = (float(m) * 16_777_216.0).convert(Scalar::U32);

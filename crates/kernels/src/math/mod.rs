@@ -32,6 +32,7 @@ use olivine_kernel::{Builder, CompareOp, Elem, Scalar, Val};
 
 pub use bits::{compare, pick};
 pub(crate) use bits::{is_inf, is_nan, round_to};
+pub(crate) use casts::half_bits;
 #[allow(unused_imports, reason = "kernel families call what they need")]
 pub(crate) use exact::{div, div_near, rsqrt, sqrt};
 

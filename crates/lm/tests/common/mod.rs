@@ -199,6 +199,8 @@ impl Drop for TempModel {
 pub(crate) struct Reference {
     file: Gguf,
     architecture: String,
+    /// The blocks that keys and values are rounded to, if they are.
+    cache: Option<BlockFormat>,
     weights: std::cell::RefCell<std::collections::HashMap<String, std::rc::Rc<Vec<f64>>>>,
 }
 
@@ -206,7 +208,22 @@ impl Reference {
     pub(crate) fn new(path: PathBuf) -> Self {
         let file = Gguf::open(path).unwrap();
         let architecture = file.metadata().string("general.architecture").unwrap().to_string();
-        Reference { file, architecture, weights: Default::default() }
+        Reference { file, architecture, cache: None, weights: Default::default() }
+    }
+
+    /// The same with keys and values that were packed as blocks.
+    pub(crate) fn with_cache(self, cache: Option<BlockFormat>) -> Self {
+        Reference { cache, ..self }
+    }
+
+    /// A row of keys or values as a cache gives it back.
+    fn cached(&self, row: Vec<f64>) -> Vec<f64> {
+        let Some(format) = self.cache else { return row };
+        let row: Vec<f32> = row.iter().map(|x| *x as f32).collect();
+        let mut back = vec![0.0; row.len()];
+        olivine_quant::decode(format, &olivine_quant::encode(format, &row, None).unwrap(), &mut back)
+            .unwrap();
+        back.into_iter().map(f64::from).collect()
     }
 
     fn weight(&self, name: &str) -> Option<std::rc::Rc<Vec<f64>>> {
@@ -368,8 +385,8 @@ impl Reference {
                 (part("attn_q"), part("attn_k"), part("attn_v"))
             };
             queries.push(self.rotated(&self.norm(q, &name("attn_q_norm")), position, local));
-            keys.push(self.rotated(&self.norm(k, &name("attn_k_norm")), position, local));
-            values.push(v);
+            keys.push(self.cached(self.rotated(&self.norm(k, &name("attn_k_norm")), position, local)));
+            values.push(self.cached(v));
         }
         let sinks = self.weight(&name("attn_sinks.weight"));
         for (position, x) in xs.iter_mut().enumerate() {

@@ -33,7 +33,7 @@ impl Engine for CpuEngine {
     }
 
     fn upload(&self, ty: TensorType, bytes: &[u8]) -> Result<DeviceTensor, Error> {
-        Ok(resident(Tensor::from_data(ty.shape, Data::from_bytes(ty.dtype, bytes)?)?))
+        Ok(resident(Tensor::of_type(ty, Data::from_bytes(ty.dtype, bytes)?)?))
     }
 
     fn describe(&self) -> String {
@@ -189,7 +189,7 @@ impl Prepared for CpuPrepared {
             let ty = self.outputs()[state.output].1;
             let data = std::mem::replace(&mut results[state.output], Data::zeros(ty.dtype, 0)?);
             // The old one's memory is what the next run writes to.
-            *state.tensor = resident(Tensor::recycled(ty.shape, data, &self.recycler)?);
+            *state.tensor = resident(Tensor::recycled(ty, data, &self.recycler)?);
         }
         Ok(results)
     }
@@ -240,7 +240,7 @@ impl Prepared for CpuPrepared {
         }
         let time = began.elapsed() / runs.max(1);
         let types = self.outputs().iter().map(|(_, ty)| *ty);
-        let output = |(ty, data): (TensorType, Data)| Ok(resident(Tensor::from_data(ty.shape, data)?));
+        let output = |(ty, data): (TensorType, Data)| Ok(resident(Tensor::of_type(ty, data)?));
         Ok((time, types.zip(results).map(output).collect::<Result<_, Error>>()?))
     }
 }
@@ -264,7 +264,7 @@ fn taken(input: &Input<'_>, recycler: &Arc<Recycler>) -> Result<Tensor, Error> {
             let mut data = recycler.take(view.ty())?;
             let Some(bytes) = data.as_bytes_mut() else { return Ok(view.to_tensor()?) };
             bytes.copy_from_slice(view.bytes());
-            Ok(Tensor::recycled(view.ty().shape, data, recycler)?)
+            Ok(Tensor::recycled(view.ty(), data, recycler)?)
         }
         Input::Device(tensor) => Ok(host(tensor)?.clone()),
     }
@@ -322,7 +322,7 @@ impl InFlight for CpuRun {
         self.finish()?;
         let data = self.results.get_mut(i).and_then(Option::take);
         let (Some(ty), Some(data)) = (self.types.get(i), data) else { return Err(Error::WorkerDied) };
-        Ok(resident(Tensor::recycled(ty.shape, data, &self.recycler)?))
+        Ok(resident(Tensor::recycled(*ty, data, &self.recycler)?))
     }
 }
 
@@ -393,7 +393,7 @@ impl Resident for HostTensor {
     }
 
     fn upload(&self, ty: TensorType, bytes: &[u8]) -> Result<DeviceTensor, Error> {
-        Ok(resident(Tensor::from_data(ty.shape, Data::from_bytes(ty.dtype, bytes)?)?))
+        Ok(resident(Tensor::of_type(ty, Data::from_bytes(ty.dtype, bytes)?)?))
     }
 
     fn poison(&self) -> Result<(), Error> {

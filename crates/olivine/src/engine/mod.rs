@@ -362,7 +362,7 @@ impl DeviceTensor {
     /// Brings all of it to the host, after the runs submitted so far.
     pub fn to_tensor(&self) -> Result<Tensor, Error> {
         let data = self.read_elements(0..self.ty.shape.numel())?;
-        Ok(Tensor::from_data(self.ty.shape, data)?)
+        Ok(Tensor::of_type(self.ty, data)?)
     }
 
     /// As [`DeviceTensor::to_tensor`], without blocking: in a browser, the only way to read. Elsewhere it blocks.
@@ -371,7 +371,7 @@ impl DeviceTensor {
         let count = self.ty.shape.numel();
         let mut bytes = olivine_ir::memory::zeroed(self.ty.bytes())?;
         self.inner.read_async(0..count, &mut bytes).await?;
-        Ok(Tensor::from_data(self.ty.shape, Data::from_bytes(self.ty.dtype, &bytes)?)?)
+        Ok(Tensor::of_type(self.ty, Data::from_bytes(self.ty.dtype, &bytes)?)?)
     }
 
     /// Brings some elements, counted row-major, to the host.

@@ -357,7 +357,7 @@ impl GraphExecutable {
     fn check_input(&self, name: &str, id: ValueId, got: TensorType) -> Result<(), Error> {
         let expected = self.ty(id);
         let Def::Input { dims, .. } = &self.graph.values()[id.index()].def else { return Ok(()) };
-        let fits = got.dtype == expected.dtype
+        let fits = (got.dtype, got.packed) == (expected.dtype, expected.packed)
             && got.shape.rank() == expected.shape.rank()
             && (0..dims.len()).all(|i| dims[i].is_some() || got.shape[i] == expected.shape[i]);
         if fits {
@@ -375,8 +375,9 @@ impl GraphExecutable {
             Some(Some(name)) => name.clone(),
             _ => size.to_string(),
         };
-        let sizes: Vec<String> = value.ty.shape.iter().enumerate().map(size).collect();
-        format!("{}[{}]", value.ty.dtype, sizes.join(", "))
+        let sizes: Vec<String> = value.ty.elements().iter().enumerate().map(size).collect();
+        let element = value.ty.packed.map_or(value.ty.dtype.name(), |format| format.name());
+        format!("{element}[{}]", sizes.join(", "))
     }
 
     /// What is prepared for some input shapes, compiled now if it is the first time they come.

@@ -264,7 +264,7 @@ impl InParts {
             for (i, (id, data)) in part.outputs.iter().zip(results).enumerate() {
                 let held = match (part.takes.get(i), types.get(i)) {
                     (Some(Take::Device), _) => Held::Device(run.output(i)?),
-                    (_, Some((_, ty))) => Held::Host(Tensor::from_data(ty.shape, data)?),
+                    (_, Some((_, ty))) => Held::Host(Tensor::of_type(*ty, data)?),
                     _ => return Err(Error::WorkerDied),
                 };
                 values.held.insert(*id, held);

@@ -200,8 +200,8 @@ pub(super) fn named(
     for HostOutput { at, name, ty } in outputs {
         let Some(data) = results.get_mut(at).and_then(Option::take) else { continue };
         let tensor = match home {
-            Some(home) => Tensor::recycled(ty.shape, data, home)?,
-            None => Tensor::from_data(ty.shape, data)?,
+            Some(home) => Tensor::recycled(ty, data, home)?,
+            None => Tensor::of_type(ty, data)?,
         };
         named.push((name, tensor));
     }

@@ -489,8 +489,8 @@ pub(crate) fn graph_inputs(graph: &Graph) -> Vec<Port> {
             Some(Some(name)) => Dim::Named(name.clone()),
             _ => Dim::Fixed(size),
         };
-        let dims = value.ty.shape.iter().copied().enumerate().map(dim).collect();
-        let element = ElementType::of_dtype(value.ty.dtype);
+        let dims = value.ty.elements().iter().copied().enumerate().map(dim).collect();
+        let element = ElementType::of(value.ty);
         Port { name: name.to_string(), kind: Kind::Tensor { element, dims: Some(dims) } }
     };
     graph.inputs().map(port).collect()
@@ -505,8 +505,9 @@ pub(crate) fn graph_outputs(graph: &Graph) -> Vec<Port> {
     let open = graph.inputs().any(|(_, id)| is_open(id));
     let port = |output: &olivine_ir::Output| {
         let ty = graph.values()[output.value.index()].ty;
-        let dims = ty.shape.iter().map(|size| if open { Dim::Free } else { Dim::Fixed(*size) }).collect();
-        let element = ElementType::of_dtype(ty.dtype);
+        let shape = ty.elements();
+        let dims = shape.iter().map(|size| if open { Dim::Free } else { Dim::Fixed(*size) }).collect();
+        let element = ElementType::of(ty);
         Port { name: output.name.clone(), kind: Kind::Tensor { element, dims: Some(dims) } }
     };
     graph.outputs().iter().map(port).collect()

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use olivine_gpu::Record;
-use olivine_ir::port::{Dim, Kind, Port};
-use olivine_ir::{Graph, Shape, TensorType, nearest};
+use olivine_ir::port::{Dim, ElementType, Kind, Port};
+use olivine_ir::{DType, Graph, Shape, TensorType, nearest};
 
 use super::graph_inputs;
 use crate::Error;
@@ -107,7 +107,7 @@ impl CompileOptions {
             Some((_, shape)) => Some(shape.clone()),
             None => dims.as_ref().and_then(|dims| dims.iter().map(|dim| self.size(dim)).collect()),
         };
-        sizes.map(|sizes| Ok(TensorType::new(dtype, Shape::new(&sizes)?))).transpose()
+        sizes.map(|sizes| type_of_elements(*element, dtype, &sizes)).transpose()
     }
 
     fn size(&self, dim: &Dim) -> Option<usize> {
@@ -124,14 +124,18 @@ impl CompileOptions {
             return Ok(None);
         }
         let shape = |(port, (_, id)): (Port, (&str, olivine_ir::ValueId))| {
-            let declared = graph.values()[id.index()].ty.shape;
+            let declared = graph.values()[id.index()].ty;
+            let stored = |sizes: &[usize]| {
+                Ok(type_of_elements(ElementType::of(declared), declared.dtype, sizes)?.shape)
+            };
             if let Some((_, shape)) = self.shapes.iter().find(|(input, _)| *input == port.name) {
-                return Ok(Shape::new(shape)?);
+                return stored(shape);
             }
-            let Kind::Tensor { dims: Some(dims), .. } = &port.kind else { return Ok(declared) };
-            let sizes = dims.iter().zip(declared.iter());
+            let Kind::Tensor { dims: Some(dims), .. } = &port.kind else { return Ok(declared.shape) };
+            let shape = declared.elements();
+            let sizes = dims.iter().zip(shape.iter());
             let sizes: Vec<usize> = sizes.map(|(dim, size)| self.size(dim).unwrap_or(*size)).collect();
-            Ok(Shape::new(&sizes)?)
+            stored(&sizes)
         };
         graph_inputs(graph).into_iter().zip(graph.inputs()).map(shape).collect::<Result<_, Error>>().map(Some)
     }
@@ -168,7 +172,7 @@ impl CompileOptions {
                 && (dims.len() != shape.len() || !dims.iter().zip(shape).all(fits))
             {
                 let (name, expected) = (input.clone(), port.kind.to_string());
-                let got = element.dtype().map(|dtype| Ok(TensorType::new(dtype, Shape::new(shape)?)));
+                let got = element.dtype().map(|dtype| type_of_elements(*element, dtype, shape));
                 return Err(match got {
                     Some(Ok(got)) => Error::WrongType { kind: "input", name, expected, got },
                     Some(Err(error)) => error,
@@ -188,6 +192,14 @@ impl CompileOptions {
         }
         Ok(())
     }
+}
+
+/// The type of a tensor of so many elements.
+fn type_of_elements(element: ElementType, dtype: DType, sizes: &[usize]) -> Result<TensorType, Error> {
+    Ok(match element.format() {
+        Some(format) => TensorType::packed(format, sizes)?,
+        None => TensorType::new(dtype, Shape::new(sizes)?),
+    })
 }
 
 fn named<'p>(kind: &'static str, name: &str, ports: &'p [Port]) -> Result<&'p Port, Error> {

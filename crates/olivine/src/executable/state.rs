@@ -4,8 +4,8 @@ use std::fmt;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-use olivine_ir::port::Port;
-use olivine_ir::{Def, Recycler, Tensor, TensorType, nearest};
+use olivine_ir::port::{Kind, Port};
+use olivine_ir::{BlockFormat, DType, Def, Recycler, Tensor, TensorType, nearest};
 
 use super::growth::Movers;
 use super::io::{HostOutput, host_outputs, named};
@@ -137,7 +137,7 @@ impl State {
         self.parts.iter().map(tensor).collect()
     }
 
-    /// Writes the state to a safetensors file, which [`Executable::load_state`] reads.
+    /// Writes the state to a safetensors file, which [`Executable::load_state`] reads. Packed parts are the bytes of their blocks there.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), Error> {
         Ok(olivine_safetensors::save(path, &self.to_tensors()?)?)
     }
@@ -200,16 +200,24 @@ impl Executable {
 
     fn first_value(&self, port: &Port, value: Option<Input<'_>>) -> Result<DeviceTensor, Error> {
         match value {
-            Some(input) if !port.kind.takes(input.ty()) => {
-                let (name, expected) = (port.name.clone(), port.kind.to_string());
-                Err(Error::WrongType { kind: "state", name, expected, got: input.ty() })
+            Some(input) => {
+                let ty = as_blocks(port, input.ty());
+                if !port.kind.takes(ty) {
+                    let (name, expected) = (port.name.clone(), port.kind.to_string());
+                    return Err(Error::WrongType { kind: "state", name, expected, got: input.ty() });
+                }
+                match input {
+                    Input::Host(view) => {
+                        self.session.inner.check()?;
+                        self.session.inner.engine.upload(ty, view.bytes())
+                    }
+                    Input::Device(tensor) => tensor.copy()?.reinterpret(ty),
+                }
             }
-            Some(Input::Host(view)) => self.session.upload(view),
-            Some(Input::Device(tensor)) => tensor.copy(),
             None => {
                 let open = || Error::OpenState { input: port.name.clone(), declared: port.kind.to_string() };
                 let ty = self.options.type_of(port)?.ok_or_else(open)?;
-                self.session.upload(&Tensor::zeros(ty.dtype, ty.shape)?)
+                self.session.upload(&Tensor::zeros_of(ty)?)
             }
         }
     }
@@ -271,6 +279,18 @@ impl Executable {
                 Ok(found.map(|(graph, passed)| Ready { graph, passed, all: false }))
             }
         }
+    }
+}
+
+/// The type that bytes have where they are the blocks of a packed part: files hold these as u8.
+fn as_blocks(port: &Port, ty: TensorType) -> TensorType {
+    let Kind::Tensor { element, .. } = &port.kind else { return ty };
+    let whole = |format: &BlockFormat| ty.shape.last().is_some_and(|row| row.is_multiple_of(format.bytes()));
+    match element.format().filter(whole) {
+        Some(format) if ty.dtype == DType::U8 && ty.packed.is_none() => {
+            TensorType { packed: Some(format), ..ty }
+        }
+        _ => ty,
     }
 }
 

@@ -9,7 +9,7 @@ mod seeded;
 
 pub use bert::Bert;
 pub use bert_gguf::{BertSizes, Pooling};
-pub use causal::{CausalLm, DecoderGraph, DecoderOptions, PAGE, RecurrentState};
+pub use causal::{CacheType, CausalLm, DecoderGraph, DecoderOptions, PAGE, RecurrentState};
 pub use decoder::Decoder;
 pub use encoder::Encoder;
 pub use seeded::{seeded_input, seeded_params};

@@ -108,9 +108,7 @@ pub(super) fn with_read_params(graph: Graph) -> Result<Graph, olivine_ir::Error>
     for id in graph.ids() {
         let value = graph.value(id)?;
         let copy = match &value.def {
-            Def::Input { name, dims } => {
-                new.input_with_dims(name, value.ty.dtype, value.ty.shape, dims.clone())?
-            }
+            Def::Input { name, dims } => new.input_of(name, value.ty, dims.clone())?,
             Def::Param { name } if is_read[id.index()] => new.param_of(name, value.ty)?,
             Def::Const(tensor) if is_read[id.index()] => new.constant(tensor.clone()),
             _ => continue,

@@ -63,6 +63,16 @@ pub fn encode(format: BlockFormat, x: &[f32], importance: Option<&[f32]>) -> Res
     Ok(packed)
 }
 
+/// Encodes whole blocks of [`BlockFormat::Q8_0`], `into` having their bytes: rows of any numbers, as [`encode`] does where it does not
+/// refuse them. A block with an infinity or a NaN decodes to NaN; one whose scale exceeds f16's range has an infinite scale.
+#[inline(always)]
+pub fn encode_q8_0(x: &[f32], into: &mut [u8]) {
+    let format = BlockFormat::Q8_0;
+    for (x, into) in x.chunks_exact(format.elements()).zip(into.chunks_exact_mut(format.bytes())) {
+        simple::q8_0_block(x, into);
+    }
+}
+
 fn encoder(format: BlockFormat) -> Option<Encoder> {
     Some(match format {
         BlockFormat::Q1_0 => simple::q1_0,

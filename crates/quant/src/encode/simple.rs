@@ -66,13 +66,33 @@ pub(super) fn q5_1(block: Block<'_>, into: &mut [u8]) {
 
 /// With 255 steps a search gains nothing: the scale is the largest magnitude over 127, as everywhere.
 pub(super) fn q8_0(block: Block<'_>, into: &mut [u8]) {
-    let largest = block.x.iter().fold(0.0f32, |m, x| m.max(x.abs()));
-    let d = largest / 127.0;
-    put_f16(into, 0, d);
-    let inverse = inverse(d);
-    for (byte, &x) in into[2..].iter_mut().zip(block.x) {
-        *byte = (x * inverse).round() as i8 as u8;
+    q8_0_block(block.x, into);
+}
+
+/// The same of a block of any numbers.
+#[inline(always)]
+pub(super) fn q8_0_block(x: &[f32], into: &mut [u8]) {
+    // Magnitudes in the order of their bits, NaN last.
+    let largest = x.iter().fold(0u32, |m, x| m.max(x.to_bits() & 0x7fff_ffff));
+    if largest >= f32::INFINITY.to_bits() {
+        into.fill(0);
+        into[..2].copy_from_slice(&half::f16::NAN.to_le_bytes());
+        return;
     }
+    let d = f32::from_bits(largest) / 127.0;
+    // What a scale of 0 multiplies does not count.
+    let inverse = if put_f16(into, 0, d) == 0.0 { 0.0 } else { inverse(d) };
+    for (byte, &x) in into[2..].iter_mut().zip(x) {
+        *byte = nearest_away(x * inverse) as u8;
+    }
+}
+
+/// The nearest integer, halves away from zero, in few instructions of any processor.
+#[inline(always)]
+fn nearest_away(x: f32) -> i8 {
+    let whole = x as i32;
+    let rest = x - whole as f32;
+    (whole + i32::from(rest >= 0.5) - i32::from(rest <= -0.5)) as i8
 }
 
 pub(super) fn iq4_nl(block: Block<'_>, into: &mut [u8]) {

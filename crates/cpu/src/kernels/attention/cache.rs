@@ -2,6 +2,7 @@
 
 use olivine_ir::op::{HeadLayout, KvAppend};
 
+use super::blocks;
 use super::pages::{Pages, integer};
 use crate::kernel::kernels;
 use crate::kernels::movement::{copy_box, copy_strided, with_size};
@@ -71,5 +72,8 @@ fn append(axis: usize, position: i64, from: Operand<'_>, target: &mut Target<'_>
     let kept = narrowed(&from, axis, first as usize, (end - first) as usize);
     let to = row_major(&target.ty.shape);
     let start = first_element + (position + first) as usize * to[axis] as usize;
+    if target.ty.packed.is_some() {
+        return blocks::append(&kept, target, start);
+    }
     with_size!(target.ty.dtype.size(), T => copy_box::<T>(&kept, &to, &mut target.elements::<T>()[start..]));
 }

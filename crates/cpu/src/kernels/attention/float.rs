@@ -25,6 +25,8 @@ pub(crate) trait Acc:
     /// eˣ for x ≤ 0.
     fn exp_below<const FMA: bool>(self) -> Self;
     fn tanh<const FMA: bool>(self) -> Self;
+    /// The number itself.
+    fn of_f32(x: f32) -> Self;
     /// Runs `f` with this thread's buffers, which keep their memory from call to call.
     fn with_scratch<R>(f: impl FnOnce(&mut Scratch<Self>) -> R) -> R;
 }
@@ -49,6 +51,10 @@ macro_rules! wide_real {
             #[inline(always)]
             fn tanh<const FMA: bool>(self) -> Self {
                 $tanh(self)
+            }
+            #[inline(always)]
+            fn of_f32(x: f32) -> Self {
+                x.into()
             }
             fn with_scratch<R>(f: impl FnOnce(&mut Scratch<Self>) -> R) -> R {
                 thread_local! {

@@ -5,6 +5,7 @@
 //! ```
 //! Heads that share keys form one tile when each has few queries, so that a step of decoding reads its keys once.
 
+mod blocks;
 mod cache;
 mod float;
 mod pages;
@@ -21,6 +22,8 @@ use crate::kernel::kernels;
 use crate::operand::{Number, Operand, Target};
 use crate::parallel;
 use crate::scratch;
+use crate::simd::run;
+use blocks::DecodeRows;
 use pages::{Pages, integer};
 use tile::{Tile, attend};
 
@@ -37,9 +40,17 @@ const SMALL: usize = 1 << 17;
 /// The same for one query of each sequence, in pages: threads are awake while a model decodes.
 const SMALL_DECODE: usize = 1 << 14;
 
+/// The elements of q, k or v.
+#[derive(Clone, Copy)]
+enum Elements<'a, T> {
+    Plain(&'a [T]),
+    /// Bytes of blocks; steps are in bytes then.
+    Blocks(&'a [u8]),
+}
+
 /// q, k or v as `[batch, head, sequence, dim]` with any steps.
 struct Strided<'a, T> {
-    data: &'a [T],
+    data: Elements<'a, T>,
     offset: usize,
     batch: isize,
     head: isize,
@@ -54,7 +65,11 @@ impl<'a, T: Real> Strided<'a, T> {
             HeadLayout::Bshd => (s[2], s[1]),
             HeadLayout::Bhsd => (s[1], s[2]),
         };
-        Strided { data: x.elements(), offset: x.offset, batch: s[0], head, sequence, dim: s[3] }
+        let data = match x.ty.packed {
+            Some(_) => Elements::Blocks(x.bytes()),
+            None => Elements::Plain(x.elements()),
+        };
+        Strided { data, offset: x.offset, batch: s[0], head, sequence, dim: s[3] }
     }
 
     fn at(&self, batch: usize, head: usize, sequence: usize) -> usize {
@@ -63,14 +78,31 @@ impl<'a, T: Real> Strided<'a, T> {
         (self.offset as isize + steps) as usize
     }
 
-    /// Widens the row that begins at element `start`.
-    fn read(&self, start: usize, out: &mut [T::Acc]) {
-        if self.dim == 1 || out.len() == 1 {
-            T::widen(&self.data[start..start + out.len()], out);
-        } else {
-            for (i, o) in out.iter_mut().enumerate() {
-                *o = self.data[(start as isize + i as isize * self.dim) as usize].wide();
+    /// Widens rows of `dim` elements, the first of which begins at `start`.
+    fn read(&self, start: usize, dim: usize, out: &mut [T::Acc]) {
+        let data = match self.data {
+            Elements::Plain(data) => data,
+            Elements::Blocks(blocks) => {
+                return run(DecodeRows { blocks, start, stride: self.sequence, dim, out });
             }
+        };
+        for (row, out) in out.chunks_mut(dim).enumerate() {
+            let start = (start as isize + row as isize * self.sequence) as usize;
+            if self.dim == 1 || dim == 1 {
+                T::widen(&data[start..start + dim], out);
+            } else {
+                for (i, o) in out.iter_mut().enumerate() {
+                    *o = data[(start as isize + i as isize * self.dim) as usize].wide();
+                }
+            }
+        }
+    }
+
+    /// The elements, if rows of `dim` can be read where they are.
+    fn in_place(&self, dim: usize) -> Option<&'a [T::Acc]> {
+        match self.data {
+            Elements::Plain(data) => T::as_acc(data).filter(|_| self.dim == 1 || dim == 1),
+            Elements::Blocks(_) => None,
         }
     }
 }
@@ -106,7 +138,7 @@ struct Problem<'a, T: Real> {
 impl<'a, T: Real> Problem<'a, T> {
     fn new(op: &Attention, x: &[Operand<'a>]) -> Self {
         let (_, heads, queries, dim) = op.layout.numbers(x[0].shape());
-        let (pool, kv_heads, positions, value_dim) = op.layout.numbers(x[2].shape());
+        let (pool, kv_heads, positions, value_dim) = op.layout.numbers(&x[2].ty.elements());
         let AttentionOperands { mask, sinks, lengths, pages } = op.optional_operands();
         let pages = pages.map(|i| Pages::new(x[i], pool, positions));
         let keys = pages.as_ref().map_or(positions, Pages::keys);

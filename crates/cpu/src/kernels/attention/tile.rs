@@ -82,16 +82,11 @@ impl<'a, T: Real> TileRows<'_, 'a, T> {
         }
     }
 
-    /// The elements, if rows can be read where they are.
-    fn in_place(&self) -> Option<&'a [T::Acc]> {
-        T::as_acc(self.of.data).filter(|_| self.of.dim == 1 || self.dim == 1)
-    }
-
     /// Calls `each` with parts of the rows: the first's number, how many, and the rows; widened into `buffer` unless they can be
     /// read where they are.
     fn parts(&self, buffer: &mut Vec<T::Acc>, mut each: impl FnMut(usize, usize, Rows<'_, T::Acc>)) {
         let stride = self.of.sequence;
-        match self.in_place() {
+        match self.of.in_place(self.dim) {
             Some(data) => self.runs(|run, start| each(run.first, run.count, Rows { data, start, stride })),
             None => each(0, self.count, self.together(buffer)),
         }
@@ -102,15 +97,13 @@ impl<'a, T: Real> TileRows<'_, 'a, T> {
     where
         'a: 'b,
     {
-        if let (Some(data), None) = (self.in_place(), &self.p.pages) {
+        if let (Some(data), None) = (self.of.in_place(self.dim), &self.p.pages) {
             let start = self.of.at(self.batch, self.kv_head, self.first);
             return Rows { data, start, stride: self.of.sequence };
         }
         let (dim, out) = (self.dim, sized(buffer, self.count * self.dim));
         self.runs(|run, start| {
-            for (i, out) in out[run.first * dim..][..run.count * dim].chunks_mut(dim).enumerate() {
-                self.of.read((start as isize + i as isize * self.of.sequence) as usize, out);
-            }
+            self.of.read(start, dim, &mut out[run.first * dim..][..run.count * dim]);
         });
         Rows { data: out, start: 0, stride: dim as isize }
     }
@@ -124,7 +117,7 @@ pub(super) fn attend<T: Real>(p: &Problem<'_, T>, t: Tile, write: &mut dyn FnMut
         let q = sized(q, rows * dim);
         for (r, q) in q.chunks_mut(dim).enumerate() {
             let (head, query) = t.row(r);
-            p.q.read(p.q.at(t.batch, head, query), q);
+            p.q.read(p.q.at(t.batch, head, query), dim, q);
         }
         let acc = sized(acc, rows * value_dim);
         acc.fill(Number::ZERO);

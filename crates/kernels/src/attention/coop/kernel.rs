@@ -117,20 +117,23 @@ impl<'k, 'p> Kernel<'k, 'p> {
             |name: &str, operand: &Operand, pages| Slots::read(l, name, layout, operand, pages, precision);
         // Weights of 0 must not look at values that are not finite; split numbers must all be finite.
         let wild = precision == OperandPrecision::Split || p.masks_elements();
+        let args = AttentionArgs::declare(l, p, sink);
+        let (q, keys, values) = (read("q", &p.q, None), read("k", &p.k, pages), read("v", &p.v, pages));
+        let wild = wild.then(|| NonFinite {
+            flag: k.shared(Elem::U32, 1, 1),
+            numbers: [("q", &q, &p.q), ("k", &keys, &p.k), ("v", &values, &p.v)]
+                .map(|(name, slots, operand)| slots.numbers(l, &format!("{name}_numbers"), operand)),
+        });
         Ok(Kernel {
             k,
             p,
             plan,
             precision,
-            args: AttentionArgs::declare(l, p, sink),
-            q: read("q", &p.q, None),
-            keys: read("k", &p.k, pages),
-            values: read("v", &p.v, pages),
-            wild: wild.then(|| NonFinite {
-                flag: k.shared(Elem::U32, 1, 1),
-                numbers: [("q", &p.q), ("k", &p.k), ("v", &p.v)]
-                    .map(|(name, operand)| l.read(&format!("{name}_numbers"), operand)),
-            }),
+            args,
+            q,
+            keys,
+            values,
+            wild,
             memory: k.shared(Elem::U32, 4, plan.panels(slots, precision)),
             largest: (precision == OperandPrecision::Split)
                 .then(|| k.shared(Elem::U32, 1, 2 * plan.subgroups)),
@@ -160,13 +163,13 @@ impl<'k, 'p> Kernel<'k, 'p> {
         let key_panel = Panel::new(self.memory, k.u32(0), plan.keys, self.slots.0);
         let after = Panel::len(plan.keys, self.slots.0, self.precision.planes());
         let value_panel = Panel::new(self.memory, k.u32(after), plan.keys, self.slots.1);
-        let keys = Stage::new(k, key_panel, self.precision);
-        let values = Stage::new(k, value_panel, self.precision);
+        let keys = Stage::new(&self.keys, key_panel);
+        let values = Stage::new(&self.values, value_panel);
         let starts =
             (self.keys.start(place.batch, place.kv_head), self.values.start(place.batch, place.kv_head));
         let fetch = |key: Val<'k>| {
-            keys.fetch(&self.keys, starts.0, key, end);
-            values.fetch(&self.values, starts.1, key, end);
+            keys.fetch(starts.0, key, end);
+            values.fetch(starts.1, key, end);
         };
         // Under way before the rows of q are waited for.
         k.if_(begin.lt(end), || fetch(begin));
@@ -282,7 +285,7 @@ impl<'k, 'p> Kernel<'k, 'p> {
     }
 
     /// Tells the workgroup the largest magnitudes of split k and v that this subgroup loaded.
-    fn tell_largest(&self, keys: &Stage<'k>, values: &Stage<'k>) {
+    fn tell_largest(&self, keys: &Stage<'k, '_>, values: &Stage<'k, '_>) {
         let Some(memory) = self.largest else { return };
         let k = self.k;
         let (of_keys, of_values) = (keys.largest(), values.largest());
@@ -295,8 +298,8 @@ impl<'k, 'p> Kernel<'k, 'p> {
     /// Puts k and v into their panels; rows of v past the last key are zeros. What undoes the scales of split ones.
     fn put(
         &self,
-        keys: &Stage<'k>,
-        values: &Stage<'k>,
+        keys: &Stage<'k, '_>,
+        values: &Stage<'k, '_>,
         key: Val<'k>,
         end: Val<'k>,
     ) -> Option<(Val<'k>, Val<'k>)> {

@@ -47,16 +47,14 @@ pub(super) fn rows<'k>(
         let row = args.row_at(place, number, length);
         let mask_row = args.mask_row(place, &row);
         let start = q.row(q.start(place.batch, row.head), row.query);
-        let query: Vec<Val<'k>> = depths
-            .iter()
-            .map(|(at, inside)| inside.select(queries.load(q.element(start, *at)), zero))
-            .collect();
+        let query: Vec<Val<'k>> =
+            depths.iter().map(|(at, inside)| inside.select(q.number(queries, start, *at), zero)).collect();
         let (maximum, sum) = (k.var(k.f32(lowest(Scalar::F32) as f32)), k.var(zero));
         let sums: Vec<_> = columns.iter().map(|_| k.var(zero)).collect();
         k.for_(row.first.max(range.begin), row.end.min(range.end), k.u32(1), |key| {
             let at = keys.row(starts.0, key);
             let products = depths.iter().zip(&query).map(|((depth, inside), q)| {
-                let key = of_keys.load(keys.element(at, *depth));
+                let key = keys.number(of_keys, at, *depth);
                 inside.select(*q * key, zero)
             });
             let product = k.subgroup_sum(products.reduce(|a, b| a + b).unwrap_or(zero));
@@ -70,7 +68,7 @@ pub(super) fn rows<'k>(
             let at = values.row(starts.1, key);
             for ((column, _), sum) in columns.iter().zip(&sums) {
                 let shrunk = sum.get() * shrink;
-                let more = weight.fma(of_values.load(values.element(at, *column)), shrunk);
+                let more = weight.fma(values.number(of_values, at, *column), shrunk);
                 sum.set(weight.ne(0).select(more, shrunk));
             }
         });

@@ -1,14 +1,15 @@
 //! q, k and v as rows of slots, and the panels that slots of k and v pass through.
 
-use olivine_ir::Dim;
 use olivine_ir::op::HeadLayout;
-use olivine_kernel::{Access, Buf, Builder, Elem, MatrixType, Shared, SubgroupOp, Val, Var};
+use olivine_ir::{DType, Dim};
+use olivine_kernel::{Access, Buf, Builder, Elem, MatrixType, Scalar, Shared, SubgroupOp, Val, Var};
 
 use super::super::rows::{HeadStart, RowSteps};
 use super::operands::{OperandPrecision, magnitude};
 use crate::launch::{Launch, number};
 use crate::math;
 use crate::pages::PageTable;
+use crate::q8_0;
 use crate::site::Operand;
 
 /// Elements of a slot: those of 16 bytes of a panel.
@@ -18,9 +19,11 @@ pub(super) const SLOT: u32 = 8;
 pub(super) struct Slots<'k> {
     k: &'k Builder,
     precision: OperandPrecision,
-    /// Words where whole slots of 16-bit elements can be loaded, otherwise elements.
+    /// Words where whole slots of 16-bit elements can be loaded and of blocks, otherwise elements.
     buffer: Buf<'k>,
     whole: bool,
+    /// Whether rows are blocks, whose slots are decoded on their way to a panel.
+    packed: bool,
     steps: RowSteps<'k>,
     element: Val<'k>,
     width: u32,
@@ -37,7 +40,8 @@ impl<'k> Slots<'k> {
         precision: OperandPrecision,
     ) -> Self {
         let steps = [&operand.strides[..], &[operand.offset]].concat();
-        let sizes = operand.sizes();
+        let sizes = operand.ty.elements().sizes();
+        let packed = operand.ty.packed.is_some();
         let width = number(sizes.get(3).copied().unwrap_or(Dim::ONE));
         // A dimension of size 1 is never stepped over.
         let stepped = |i: usize| i != 3 && sizes.get(i).is_none_or(|size| size.as_constant() != Some(1));
@@ -46,6 +50,7 @@ impl<'k> Slots<'k> {
         let unit = steps.get(3).is_some_and(|s| s.as_constant() == Some(1));
         let whole = unit && width as i64 % slot == 0 && apart.all(|(_, s)| s.is_multiple_of(slot));
         let elem = match (precision, whole) {
+            _ if packed => Elem::U32,
             (OperandPrecision::Split, _) => math::elem(operand.ty.dtype),
             (OperandPrecision::Whole(_), true) => Elem::U32,
             (OperandPrecision::Whole(_), false) => Elem::U16,
@@ -56,7 +61,20 @@ impl<'k> Slots<'k> {
             Some(step) if step.as_constant() == Some(1) => l.k().u32(1),
             step => l.stride(&format!("{name}_element"), step.copied().unwrap_or(Dim::ZERO)),
         };
-        Slots { k: l.k(), precision, buffer, whole, steps: row_steps, element, width: width as u32 }
+        Slots { k: l.k(), precision, buffer, whole, packed, steps: row_steps, element, width: width as u32 }
+    }
+
+    /// Declares the elements as numbers, for [`Slots::number`].
+    pub(super) fn numbers(&self, l: &Launch<'k>, name: &str, operand: &Operand) -> Buf<'k> {
+        if self.packed { self.buffer } else { l.read(name, operand) }
+    }
+
+    /// An element of the row that begins at `row`, of what [`Slots::numbers`] declared.
+    pub(super) fn number(&self, numbers: Buf<'k>, row: Val<'k>, at: Val<'k>) -> Val<'k> {
+        match self.packed {
+            true => q8_0::element(numbers, row, at),
+            false => numbers.load(self.element(row, at)),
+        }
     }
 
     /// Where a head's first row begins.
@@ -70,19 +88,45 @@ impl<'k> Slots<'k> {
     }
 
     /// The index of an element of the row that begins at `row`.
-    pub(super) fn element(&self, row: Val<'k>, at: Val<'k>) -> Val<'k> {
+    fn element(&self, row: Val<'k>, at: Val<'k>) -> Val<'k> {
         row + at * self.element
     }
 
-    /// A slot of the row that begins at `row`, zeros past its end: numbers, or words of two 16-bit elements. `slot`
-    /// stays below `slots`.
+    /// Values that [`Slots::load`] returns, as zeros.
+    fn zeros(&self) -> Vec<Val<'k>> {
+        match self.precision {
+            _ if self.packed => vec![self.k.u32(0); q8_0::loads(SLOT)],
+            OperandPrecision::Whole(_) => vec![self.k.u32(0); SLOT as usize / 2],
+            OperandPrecision::Split => vec![self.k.f32(0.0); SLOT as usize],
+        }
+    }
+
+    /// A loaded slot as numbers, or as words of two 16-bit elements.
+    fn decoded(&self, loaded: Vec<Val<'k>>) -> Vec<Val<'k>> {
+        if !self.packed {
+            return loaded;
+        }
+        let numbers = q8_0::decode(&loaded, SLOT);
+        let bits = |x: Val<'k>| math::round_to(x, DType::BF16).bitcast(Scalar::U32);
+        match self.precision {
+            OperandPrecision::Split => numbers,
+            OperandPrecision::Whole(Elem::BF16) => {
+                numbers.chunks(2).map(|pair| (bits(pair[0]) >> 16u32) | bits(pair[1])).collect()
+            }
+            OperandPrecision::Whole(_) => numbers.chunks(2).map(|pair| pair[0].pack_half(pair[1])).collect(),
+        }
+    }
+
+    /// A slot of the row that begins at `row`, zeros past its end: numbers, words of two 16-bit elements, or what is loaded of a
+    /// block. `slot` stays below `slots`.
     pub(super) fn load(&self, row: Val<'k>, slot: Val<'k>, slots: u32) -> Vec<Val<'k>> {
         let whole = self.width / SLOT;
         let zeroed = |inside: Val<'k>, v: Val<'k>| inside.select(v, v.like(0.0));
-        if self.whole {
+        if self.whole || self.packed {
             let load = |slot: Val<'k>| {
                 let first = row + slot * SLOT;
                 match self.precision {
+                    _ if self.packed => q8_0::load(self.buffer, row, slot * SLOT, SLOT),
                     OperandPrecision::Whole(_) => self.buffer.load_vec(first / 2u32, 4),
                     OperandPrecision::Split => {
                         [self.buffer.load_vec(first, 4), self.buffer.load_vec(first + 4u32, 4)].concat()
@@ -160,21 +204,24 @@ impl<'k> Panel<'k> {
 }
 
 /// A tile of rows on its way from memory through registers to a panel.
-pub(super) struct Stage<'k> {
+pub(super) struct Stage<'k, 's> {
+    source: &'s Slots<'k>,
     panel: Panel<'k>,
     held: Vec<Vec<Var<'k>>>,
 }
 
-impl<'k> Stage<'k> {
+impl<'k, 's> Stage<'k, 's> {
     /// A stage with nothing loaded yet.
-    pub(super) fn new(k: &'k Builder, panel: Panel<'k>, precision: OperandPrecision) -> Self {
+    pub(super) fn new(source: &'s Slots<'k>, panel: Panel<'k>) -> Self {
+        let k = source.k;
         let each = (panel.rows * panel.slots).div_ceil(k.group());
-        let (zero, count) = match precision {
-            OperandPrecision::Whole(_) => (k.u32(0), SLOT / 2),
-            OperandPrecision::Split => (k.f32(0.0), SLOT),
-        };
-        let held = (0..each).map(|_| (0..count).map(|_| k.var(zero)).collect()).collect();
-        Stage { panel, held }
+        let slot = || source.zeros().into_iter().map(|zero| k.var(zero)).collect();
+        Stage { source, panel, held: (0..each).map(|_| slot()).collect() }
+    }
+
+    /// What was loaded of a slot, decoded.
+    fn slot(&self, held: &[Var<'k>]) -> Vec<Val<'k>> {
+        self.source.decoded(held.iter().map(|v| v.get()).collect())
     }
 
     /// The row and slot of this invocation's i-th load.
@@ -184,18 +231,18 @@ impl<'k> Stage<'k> {
     }
 
     /// Loads the rows from `first` on; those past the last before `end` repeat it.
-    pub(super) fn fetch(&self, source: &Slots<'k>, start: HeadStart<'k>, first: Val<'k>, end: Val<'k>) {
+    pub(super) fn fetch(&self, start: HeadStart<'k>, first: Val<'k>, end: Val<'k>) {
         for (i, held) in self.held.iter().enumerate() {
-            let (row, slot) = self.part(source.k, i);
-            let at = source.row(start, (first + row).min(end - 1));
-            let loaded = source.load(at, slot, self.panel.slots);
+            let (row, slot) = self.part(self.source.k, i);
+            let at = self.source.row(start, (first + row).min(end - 1));
+            let loaded = self.source.load(at, slot, self.panel.slots);
             held.iter().zip(loaded).for_each(|(var, value)| var.set(value));
         }
     }
 
     /// The largest magnitude that the subgroup loaded, as bits: above those of infinity if there is a NaN.
     pub(super) fn largest(&self) -> Val<'k> {
-        let all = self.held.iter().flatten().map(|v| magnitude(v.get()));
+        let all = self.held.iter().flat_map(|held| self.slot(held)).map(magnitude);
         let k = self.panel.first.builder();
         let mine = all.reduce(|a, b| a.max(b)).unwrap_or(k.u32(0));
         mine.subgroup(SubgroupOp::Max)
@@ -207,7 +254,7 @@ impl<'k> Stage<'k> {
         for (i, held) in self.held.iter().enumerate() {
             let (row, slot) = self.part(k, i);
             let put = || {
-                let planes = planes(row, held.iter().map(|v| v.get()).collect());
+                let planes = planes(row, self.slot(held));
                 self.panel.store(row, slot, &planes);
             };
             // The last round may have slots for some invocations only.

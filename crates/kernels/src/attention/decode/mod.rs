@@ -158,6 +158,10 @@ fn plan(p: &Problem<'_>, caps: &DeviceCaps, keys_each: u32, group: u32) -> Optio
 
 /// Whether rows of k or v can be loaded `unit` elements at a time, in at most 16 bytes.
 fn is_whole(operand: &Operand, layout: HeadLayout, unit: u32) -> bool {
+    if operand.ty.packed.is_some() {
+        // Blocks are whole runs of eight elements.
+        return true;
+    }
     let sizes = operand.sizes();
     let (_, _, _, width) = layout.sizes(&operand.ty.shape);
     let elem = math::elem(operand.ty.dtype);

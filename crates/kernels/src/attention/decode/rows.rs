@@ -7,13 +7,16 @@ use super::super::rows::{HeadStart, Located, RowSteps};
 use crate::launch::Launch;
 use crate::math;
 use crate::pages::PageTable;
+use crate::q8_0;
 use crate::site::Operand;
 
 /// Rows of k or v as units of some elements.
 pub(super) struct UnitRows<'k> {
-    /// Words of two 16-bit elements, or elements of f32.
+    /// Words of two 16-bit elements or of blocks, or elements of f32.
     buffer: Buf<'k>,
     elem: Elem,
+    /// Whether rows are blocks.
+    packed: bool,
     steps: RowSteps<'k>,
     unit: u32,
     /// Units of a row.
@@ -35,6 +38,7 @@ impl<'k> UnitRows<'k> {
         UnitRows {
             buffer: l.bind(name, of_buffer, Access::Read, operand.memory),
             elem,
+            packed: operand.ty.packed.is_some(),
             steps: RowSteps::declare(l, name, layout, operand, pages),
             unit,
             count: width as u32 / unit,
@@ -67,6 +71,7 @@ impl<'k> UnitRows<'k> {
         }
         let first = row + unit * self.unit;
         let loaded = match self.elem {
+            _ if self.packed => q8_0::load(self.buffer, row, unit * self.unit, self.unit),
             Elem::F32 => self.buffer.load_vec(first, 4),
             _ => self.buffer.load_vec(first / 2u32, (self.unit / 2) as u8),
         };
@@ -78,6 +83,7 @@ impl<'k> UnitRows<'k> {
     pub(super) fn elements(&self, loaded: &[Val<'k>]) -> Vec<Val<'k>> {
         let float = |word: Val<'k>| word.bitcast(Scalar::F32);
         match self.elem {
+            _ if self.packed => q8_0::decode(loaded, self.unit),
             Elem::F32 => loaded.to_vec(),
             Elem::BF16 => {
                 loaded.iter().flat_map(|w| [float(*w << 16u32), float(*w & 0xffff_0000u32)]).collect()

@@ -10,7 +10,7 @@ use olivine_safetensors::Weights;
 use serde_json::Value;
 
 use super::architecture::{Architecture, LAYER_TENSORS};
-use super::config::Config;
+use super::config::{Config, Key};
 use super::source::bad_tensor;
 use crate::Error;
 
@@ -108,6 +108,12 @@ impl Folder {
             Some(path) => bad_tensor(&format!("{path}` or `{name}"), problem),
             None => bad_tensor(name, problem),
         }
+    }
+
+    /// An error that names an entry of the configuration.
+    pub(super) fn bad_key(&self, key: Key, problem: String) -> Error {
+        let problem = format!("`{}`: {problem}", key.json);
+        Error::Config { path: self.path.join("config.json"), problem }
     }
 
     pub(super) fn has_path(&self, path: &str) -> bool {

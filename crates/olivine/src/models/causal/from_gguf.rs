@@ -4,7 +4,7 @@ use olivine_gguf::{Gguf, Value as Entry};
 use olivine_ir::op::{Rope, RopeScaling};
 
 use super::architecture::{ARCHITECTURES, Architecture, Recurrence};
-use super::config::{Config, Experts, LARGEST, LAYOUT, MOST_LAYERS, Recurrent};
+use super::config::{Config, Experts, Key, LARGEST, LAYOUT, MOST_LAYERS, Recurrent};
 use crate::Error;
 
 impl Config {
@@ -75,6 +75,12 @@ impl Config {
 /// An error that names a key of the metadata.
 fn wrong(key: &str, problem: String) -> Error {
     olivine_gguf::Error::Metadata { key: key.to_string(), problem }.into()
+}
+
+/// An error that names an entry of the metadata.
+pub(super) fn bad_key(file: &Gguf, key: Key, problem: String) -> Error {
+    let name = file.metadata().string("general.architecture").unwrap_or_default();
+    wrong(&Keys { file, prefix: name }.key(key.gguf), problem)
 }
 
 /// The metadata of an architecture.

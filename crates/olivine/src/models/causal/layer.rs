@@ -1,9 +1,8 @@
 //! One layer: attention, and a feed-forward block or experts.
 
 use olivine_ir::op::{Attention, Binary, ReduceKind};
-use olivine_ir::{DType, Shape, ValueId};
+use olivine_ir::{DType, ValueId};
 
-use super::PAGE;
 use super::architecture::{Activation, Recurrence};
 use super::build::{Build, CacheInputs, Positions};
 use super::config::{Experts, LAYOUT, Mixer};
@@ -130,7 +129,7 @@ impl Build<'_> {
 
     /// A value in the dtype of the caches, if there are any.
     fn as_cached(&mut self, x: ValueId) -> Result<ValueId, Error> {
-        self.cast(x, self.options.cache.unwrap_or(DType::F32))
+        self.cast(x, self.options.cache.unwrap_or_default().rows())
     }
 
     /// Attention to the caches, after this run's rows went there.
@@ -142,14 +141,14 @@ impl Build<'_> {
         at: CacheInputs,
         layer: usize,
     ) -> Result<ValueId, Error> {
-        let dtype = self.options.cache.unwrap_or(DType::F32);
+        let elements = self.options.cache.unwrap_or_default();
         let mut caches = [q; 2];
         for (cache, (what, rows)) in caches.iter_mut().zip([("keys", k), ("values", v)]) {
             let shape = self.graph.ty(rows)?.shape;
             let (input, output) = (format!("{what}.{layer}"), format!("{what}.{layer}.next"));
             let dims = vec![Some("pool".into()), None, None, None];
-            let shape = Shape::new(&[4, PAGE, shape[2], shape[3]])?;
-            let before = self.graph.input_with_dims(&input, dtype, shape, dims)?;
+            let pool = elements.pool(4, [shape[2], shape[3]])?;
+            let before = self.graph.input_of(&input, pool, dims)?;
             *cache = self.graph.kv_append_pages(LAYOUT, before, rows, at.starts, at.pages)?;
             self.graph.output(&output, *cache)?;
             self.states.push((input, output));

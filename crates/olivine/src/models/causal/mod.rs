@@ -5,12 +5,14 @@
 //!   config.rs        sizes and numbers of one model; from_gguf.rs and from_json.rs read them
 //!   source.rs        its tensors, by their names in GGUF; folder.rs translates, fused_experts.rs reads gpt-oss's experts
 //!   build.rs         the graph, with or without caches
+//!   cache.rs         what key-value caches are made of
 //!   layer.rs         one layer of it: attention and feed-forward blocks
 //!   recurrent.rs     layers whose memory is a state of fixed size: Mamba-2, the gated delta net
 //! ```
 
 mod architecture;
 mod build;
+mod cache;
 mod config;
 mod folder;
 mod from_gguf;
@@ -23,10 +25,11 @@ mod source;
 use std::path::Path;
 
 use olivine_gguf::Gguf;
-use olivine_ir::{DType, Graph, Tensor, ValueId};
+use olivine_ir::{Graph, Tensor, ValueId};
 
 use crate::Error;
 use build::Build;
+pub use cache::CacheType;
 use config::{Config, Mixer};
 use folder::Folder;
 use source::Source;
@@ -46,8 +49,8 @@ pub const PAGE: usize = 32;
 /// How the graph of a language model is built.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DecoderOptions {
-    /// The dtype of key-value caches; without them the graph sees whole sequences.
-    pub cache: Option<DType>,
+    /// The elements of key-value caches; without them the graph sees whole sequences.
+    pub cache: Option<CacheType>,
     /// Whether logits are wanted for some positions alone, which an input names.
     pub picked: bool,
     /// Positions that sequences may have, where frequencies depend on that.
@@ -166,6 +169,7 @@ impl CausalLm {
 
     /// Builds the graph.
     pub fn decoder(&self, options: &DecoderOptions) -> Result<DecoderGraph, Error> {
+        options.cache.unwrap_or_default().check(&self.config, &self.source)?;
         Build::new(&self.source, &self.config, *options).decoder()
     }
 

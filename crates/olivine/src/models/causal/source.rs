@@ -3,8 +3,9 @@
 use olivine_gguf::{Gguf, TensorKind};
 use olivine_ir::{DType, Data, Shape, Tensor, TensorType};
 
-use super::config::Config;
+use super::config::{Config, Key};
 use super::folder::Folder;
+use super::from_gguf::bad_key;
 use crate::Error;
 
 /// An open model.
@@ -24,6 +25,14 @@ impl Source {
         match self {
             Source::Gguf(_) => bad_tensor(name, problem),
             Source::Folder(folder) => folder.bad(name, problem),
+        }
+    }
+
+    /// An error that names an entry of the metadata.
+    pub(super) fn bad_key(&self, key: Key, problem: String) -> Error {
+        match self {
+            Source::Gguf(file) => bad_key(file, key, problem),
+            Source::Folder(folder) => folder.bad_key(key, problem),
         }
     }
 
