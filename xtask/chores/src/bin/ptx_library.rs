@@ -47,6 +47,7 @@ fn large_card() -> DeviceCaps {
         f64: true,
         i64: true,
         packed_dot: true,
+        device_fences: true,
         shared_bytes: 48 << 10,
         max_invocations: 1024,
         matrices: vec![
