@@ -9,6 +9,7 @@ use common::TempModel;
 use common::recorded::Recorded;
 use olivine::prelude::*;
 use olivine_gguf::{Gguf, TensorKind, Value, Writer};
+use olivine_lm::{CacheType, EngineOptions, LanguageModel};
 use serde_json::{Value as Json, json};
 
 /// Loads and builds a model; an error must name one of the names.
@@ -227,5 +228,24 @@ fn tensors_of_folders_that_lie_are_errors_that_name_them() {
                 assert!(found || (lie == "missing" && optional), "{what}: it was loaded");
             }
         }
+    }
+}
+
+/// Heads that are not whole blocks cannot be in packed caches: the error names the key, before a tensor is read.
+#[test]
+fn packed_caches_of_heads_that_are_no_blocks_are_errors_that_name_a_key() {
+    let model = TempModel::new("qwen3", "no-blocks");
+    let file = Gguf::open(model.path()).unwrap();
+    let session = Session::new(Device::Cpu).unwrap();
+    for end in ["key_length", "value_length"] {
+        let entry =
+            |key: &str, value: &Value| Some(if key.ends_with(end) { Value::U32(80) } else { value.clone() });
+        let path = model.0.join("heads.gguf");
+        std::fs::write(&path, changed(&file, entry, |_, kind, shape| Some((kind, shape.to_vec())))).unwrap();
+        let changed = LanguageModel::load(&path).unwrap();
+        let error = changed.engine(&session, &EngineOptions::default().cache(CacheType::Q8_0)).err().unwrap();
+        let message = error.to_string();
+        assert!(message.contains(&format!("qwen3.attention.{end}")), "{message}");
+        assert!(message.contains("q8_0") && message.contains("80"), "{message}");
     }
 }

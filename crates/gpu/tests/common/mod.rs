@@ -216,7 +216,7 @@ impl Backend for Interpreter {
         let tensor = |port: &olivine_gpu::Port| {
             let bytes = &memory[port.buffer.0 as usize][..port.ty.bytes()];
             let data = Data::from_bytes(port.ty.dtype, bytes).map_err(|e| e.to_string())?;
-            Tensor::from_data(port.ty.shape, data).map_err(|e| e.to_string())
+            Tensor::of_type(port.ty, data).map_err(|e| e.to_string())
         };
         program.outputs.iter().map(tensor).collect()
     }
