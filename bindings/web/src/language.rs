@@ -78,6 +78,10 @@ impl LanguageModel {
 
     /// Generates after a text or after the JSON of a chat's messages, and calls `each` with every piece of text and the number of tokens so
     /// far. What `each` returns is awaited; the text ends where that is `false`. Resolves to `{finish, promptTokens, tokens}`.
+    #[allow(
+        clippy::await_holding_refcell_ref,
+        reason = "the engine stays borrowed until the text ends; another text is an error then"
+    )]
     pub async fn generate(
         &self,
         prompt: String,
