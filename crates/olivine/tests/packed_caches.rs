@@ -4,8 +4,8 @@
 use olivine::PipelineCache;
 use olivine::internals::OptionsExt as _;
 use olivine::internals::gpu::Mask;
-use olivine::ir::op::{Attention, HeadLayout};
-use olivine::ir::{BlockFormat, TensorType};
+use olivine::ir::op::{Attention, HeadLayout, Rope, RopeScaling, RopeStyle};
+use olivine::ir::{BlockFormat, TensorType, half};
 use olivine::prelude::*;
 use olivine_cases::{Case, SessionBackend, run_table, table};
 
@@ -131,4 +131,60 @@ fn states_of_packed_caches_are_kept_on_vulkan() {
 #[test]
 fn states_of_packed_caches_are_kept_on_wgpu() {
     keeps_state(Device::Wgpu);
+}
+
+/// Rows that a rotation makes for a packed cache alone go there in one pass; the blocks are those of rows that were stored in between.
+#[test]
+fn rotated_rows_are_packed_as_stored_rows_are() {
+    let session = Session::new(Device::Vulkan).unwrap();
+    let blocks = |style: RopeStyle, (dim, rotary): (usize, usize), dtype: DType, stored: bool| {
+        let mut g = Graph::new("rotated");
+        let x = g.input("x", dtype, [2, 3, 2, dim]).unwrap();
+        let positions = g.input("positions", DType::I64, [2, 3]).unwrap();
+        let starts = g.input("starts", DType::I64, [2]).unwrap();
+        let ty = TensorType::packed(BlockFormat::Q8_0, [2, 9, 2, dim]).unwrap();
+        let caches = ["keys", "values"].map(|name| g.input_of(name, ty, vec![None; 4]).unwrap());
+        let rope = Rope {
+            layout: HeadLayout::Bshd,
+            style,
+            rotary,
+            base: 10_000.0,
+            scaling: RopeScaling::None,
+            tables: false,
+        };
+        let k = g.rope(rope, x, &[positions]).unwrap();
+        let keys = g.kv_append(HeadLayout::Bshd, caches[0], k, starts).unwrap();
+        let values = g.kv_append(HeadLayout::Bshd, caches[1], x, starts).unwrap();
+        g.output("keys", keys).unwrap();
+        g.output("values", values).unwrap();
+        if stored {
+            g.output("k", k).unwrap();
+        }
+        let numbers: Vec<f32> = (0..12 * dim).map(|i| ((i * 29) % 97) as f32 / 16.0 - 3.0).collect();
+        let x = Tensor::new([2, 3, 2, dim], numbers).unwrap();
+        let x = if dtype == DType::F32 { x } else { halves(&x) };
+        let positions = Tensor::new([2, 3], vec![4i64, 5, 6, 7, 8, 9]).unwrap();
+        let starts = Tensor::from([4i64, 7]);
+        let empty = Tensor::zeros_of(ty).unwrap();
+        let inputs =
+            [("x", &x), ("positions", &positions), ("starts", &starts), ("keys", &empty), ("values", &empty)];
+        let out = session.compile(&g).unwrap().run(inputs).unwrap();
+        [out["keys"].bytes().to_vec(), out["values"].bytes().to_vec()]
+    };
+    for style in [RopeStyle::NeoX, RopeStyle::GptJ] {
+        for sizes in [(32, 32), (64, 64), (96, 96), (128, 64), (64, 12), (32, 6)] {
+            for dtype in [DType::F32, DType::F16] {
+                let [joined, apart] = [false, true].map(|stored| blocks(style, sizes, dtype, stored));
+                assert!(joined == apart, "{style:?} {sizes:?} {dtype}");
+                assert!(joined[0].iter().any(|byte| *byte != 0));
+            }
+        }
+    }
+}
+
+/// The same numbers in f16.
+fn halves(x: &Tensor) -> Tensor {
+    let numbers: Vec<half::f16> =
+        x.as_slice::<f32>().unwrap().iter().map(|x| half::f16::from_f32(*x)).collect();
+    Tensor::new(*x.shape(), numbers).unwrap()
 }
