@@ -67,6 +67,21 @@ fn the_processor_is_measured_once_stored_and_read_again() {
 }
 
 #[test]
+fn each_cache_folder_keeps_a_calibration_of_its_own() {
+    for name in ["first", "second"] {
+        let folder = folder(name);
+        let session = Session::with_options(Device::Cpu, options(&folder)).unwrap();
+        Calibration::load_or_measure(&session).unwrap();
+        let stored = std::fs::read_dir(&folder).unwrap().any(|file| {
+            let path = file.unwrap().path();
+            path.extension().is_some_and(|e| e == "json")
+        });
+        assert!(stored, "{name}");
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+}
+
+#[test]
 fn a_model_that_does_not_fit_its_sizes_is_an_error_of_the_prediction() {
     let folder = folder("names");
     let session = Session::with_options(Device::Cpu, options(&folder)).unwrap();

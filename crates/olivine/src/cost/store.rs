@@ -1,6 +1,7 @@
 //! Calibrations between processes: a JSON file for each device and driver in the user's cache folder.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -13,8 +14,17 @@ use crate::{Backend, Device, Error, Session};
 /// A larger file is none of ours.
 const LARGEST: u64 = 1 << 20;
 
-/// What this process has measured or read, so that it does so once even where nothing can be written.
-static KNOWN: Mutex<Option<HashMap<Identity, Arc<Calibration>>>> = Mutex::new(None);
+/// What this process has measured or read, so that it does so once even where nothing can be written. Sessions with cache
+/// folders of their own share nothing.
+static KNOWN: Mutex<Option<HashMap<Key, Arc<Calibration>>>> = Mutex::new(None);
+
+/// The cache folder, if there is one, and the device.
+type Key = (Option<PathBuf>, Identity);
+
+/// Calls `f` with what this process knows.
+fn with_known<R>(f: impl FnOnce(&mut HashMap<Key, Arc<Calibration>>) -> R) -> R {
+    f(KNOWN.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default())
+}
 
 /// Whose calibration it is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -47,6 +57,10 @@ impl Identity {
         driver += &session.inner.options.measured_as();
         let profile = if cfg!(debug_assertions) { "debug" } else { "release" };
         Identity { device, driver, build: format!("{} {profile}", env!("CARGO_PKG_VERSION")) }
+    }
+
+    fn key(self, folder: Option<&CacheFolder>) -> Key {
+        (folder.map(|folder| folder.path().to_path_buf()), self)
     }
 
     fn file(&self, extension: &str) -> String {
@@ -139,8 +153,7 @@ pub(crate) fn doubt(session: &Session, calibration: &Calibration) {
     if let Err(problem) = written {
         tracing::debug!(%problem, "the calibration cannot be marked as doubted");
     }
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    known.get_or_insert_default().remove(&identity);
+    with_known(|known| known.remove(&identity.key(Some(&folder))));
 }
 
 impl Calibration {
@@ -162,19 +175,15 @@ impl Calibration {
             return Ok(calibration.clone());
         }
         let identity = Identity::of(session);
-        let found = {
-            let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-            known.as_ref().and_then(|known| known.get(&identity).cloned())
-        };
-        let calibration = match found {
+        let folder = inner.options.folder();
+        let key = identity.clone().key(folder.as_ref());
+        let calibration = match with_known(|known| known.get(&key).cloned()) {
             Some(calibration) => calibration,
             None => {
-                let folder = inner.options.folder();
                 let mut measure = || Calibration::measure(session, &identity, progress);
                 let calibration = Arc::new(load_or(folder.as_ref(), &identity, &mut measure)?);
-                let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-                known.get_or_insert_default().insert(identity, calibration.clone());
-                calibration
+                // Another thread may have been quicker; all sessions go by the same numbers.
+                with_known(|known| known.entry(key).or_insert(calibration).clone())
             }
         };
         Ok(inner.calibration.get_or_init(|| calibration).clone())
@@ -185,16 +194,16 @@ impl Calibration {
         session.inner.check()?;
         let identity = Identity::of(session);
         let calibration = Calibration::measure(session, &identity, progress)?;
-        if let Some(folder) = session.inner.options.folder()
+        let folder = session.inner.options.folder();
+        if let Some(folder) = &folder
             && let Err(problem) = folder
                 .lock(&identity.file("lock"))
-                .and_then(|_lock| write(&folder, &identity, &calibration, false))
+                .and_then(|_lock| write(folder, &identity, &calibration, false))
         {
             tracing::warn!("the calibration cannot be written: {problem}");
         }
         let calibration = Arc::new(calibration);
-        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-        known.get_or_insert_default().insert(identity, calibration.clone());
+        with_known(|known| known.insert(identity.key(folder.as_ref()), calibration.clone()));
         Ok(calibration)
     }
 
