@@ -303,10 +303,10 @@ impl Engine {
             self.admissions += 1;
             sequence.admission = self.admissions;
             if self.share != Share::Nothing {
-                let mut held = std::mem::take(&mut sequence.held);
+                let mut table = std::mem::take(&mut sequence.page_table);
                 let shareable = sequence.shareable(self.share == Share::Pages);
-                sequence.cached = self.pages.share(&mut held, shareable);
-                sequence.held = held;
+                sequence.cached = self.pages.share(&mut table, shareable);
+                sequence.page_table = table;
                 self.counts.shared += sequence.cached;
             }
             sequence.submitted = sequence.cached;
@@ -317,7 +317,7 @@ impl Engine {
     /// Frees a slot and its pages.
     fn release(&mut self, slot: usize) -> Option<Sequence> {
         let mut sequence = self.slots[slot].take()?;
-        self.pages.release(&mut sequence.held);
+        self.pages.release(&mut sequence.page_table);
         (sequence.cached, sequence.submitted) = (0, 0);
         Some(sequence)
     }
@@ -327,10 +327,10 @@ impl Engine {
         let count = tokens.div_ceil(PAGE);
         loop {
             let Some(sequence) = &mut self.slots[slot] else { return Ok(false) };
-            if self.pages.take(&mut sequence.held, count) {
+            if self.pages.take(&mut sequence.page_table, count) {
                 return Ok(true);
             }
-            let (id, missing) = (sequence.id, count - sequence.held.pages().len());
+            let (id, missing) = (sequence.id, count - sequence.page_table.pages().len());
             let total = self.pages.count() + missing - self.pages.available();
             if total <= self.caches.most() && self.caches.grow(total).is_ok() {
                 self.pages.grow(self.caches.pages());
@@ -470,11 +470,11 @@ impl Engine {
             Share::Pages => sequence.cached,
         };
         if shared == sequence.cached {
-            self.pages.publish(&mut sequence.held, &sequence.tokens[..shared]);
+            self.pages.publish(&mut sequence.page_table, &sequence.tokens[..shared]);
         }
         if let Some(window) = self.window {
             // The next token is at position `cached`.
-            self.pages.trim(&mut sequence.held, (sequence.cached + 1).saturating_sub(window) / PAGE);
+            self.pages.trim(&mut sequence.page_table, (sequence.cached + 1).saturating_sub(window) / PAGE);
         }
         if let Some(finish) = ended {
             self.events.push(Event::End { id: sequence.id, finish });

@@ -25,27 +25,27 @@ struct Prefix {
     pages: Vec<Page>,
     /// Sequences that hold it.
     holders: usize,
-    /// When the last let go.
+    /// When the last released it.
     idle_since: u64,
 }
 
-/// A page that a sequence has let go because none of its tokens will see it again.
-const GONE: Page = -1;
+/// A page that a sequence has released because none of its tokens will see it again.
+const RELEASED: Page = -1;
 
 /// The pages of a sequence.
 #[derive(Debug, Default)]
-pub(crate) struct Held {
+pub(crate) struct PageTable {
     prefixes: Vec<PrefixId>,
     /// In the order of positions, those of prefixes first.
     pages: Vec<Page>,
     /// How many of them are shared.
     shared: usize,
-    /// How many of the prefixes it has let go, and how many of the pages: the first ones.
-    gone: (usize, usize),
+    /// How many of the prefixes it has released, and how many of the pages: the first ones.
+    released: (usize, usize),
 }
 
-impl Held {
-    /// The pages in the order of positions, -1 where they are gone.
+impl PageTable {
+    /// The pages in the order of positions, -1 where they are released.
     pub(crate) fn pages(&self) -> &[Page] {
         &self.pages
     }
@@ -60,7 +60,7 @@ pub(crate) struct Pages {
     unit: (usize, usize),
     prefixes: HashMap<PrefixId, Prefix>,
     found: HashMap<(PrefixId, Box<[i64]>), PrefixId>,
-    /// Prefixes that nobody holds, by when the last let go.
+    /// Prefixes that nobody holds, by when the last released them.
     idle: BTreeMap<u64, PrefixId>,
     next_id: PrefixId,
     clock: u64,
@@ -102,15 +102,15 @@ impl Pages {
     }
 
     /// Gives a sequence pages until it has so many; false, and no page, if there are not enough.
-    pub(crate) fn take(&mut self, held: &mut Held, count: usize) -> bool {
-        let missing = count.saturating_sub(held.pages.len());
+    pub(crate) fn take(&mut self, table: &mut PageTable, count: usize) -> bool {
+        let missing = count.saturating_sub(table.pages.len());
         if missing > self.available() {
             return false;
         }
         while self.free.len() < missing {
             self.evict();
         }
-        held.pages.extend(self.free.drain(self.free.len() - missing..).rev());
+        table.pages.extend(self.free.drain(self.free.len() - missing..).rev());
         true
     }
 
@@ -123,43 +123,43 @@ impl Pages {
     }
 
     /// Gives a new sequence the shared pages of the longest prefix of its tokens; the number of tokens that they hold.
-    pub(crate) fn share(&mut self, held: &mut Held, tokens: &[i64]) -> usize {
+    pub(crate) fn share(&mut self, table: &mut PageTable, tokens: &[i64]) -> usize {
         let mut before = 0;
         for unit in tokens.chunks_exact(self.unit.1) {
             let Some(id) = self.found.get(&(before, unit.into())).copied() else { break };
-            self.hold(held, id);
+            self.hold(table, id);
             before = id;
         }
-        held.prefixes.len() * self.unit.1
+        table.prefixes.len() * self.unit.1
     }
 
-    fn hold(&mut self, held: &mut Held, id: PrefixId) {
+    fn hold(&mut self, table: &mut PageTable, id: PrefixId) {
         let Some(prefix) = self.prefixes.get_mut(&id) else { return };
         if prefix.holders == 0 {
             self.idle.remove(&prefix.idle_since);
         }
         prefix.holders += 1;
-        held.prefixes.push(id);
-        held.pages.splice(held.shared..held.shared, prefix.pages.iter().copied());
-        held.shared += prefix.pages.len();
+        table.prefixes.push(id);
+        table.pages.splice(table.shared..table.shared, prefix.pages.iter().copied());
+        table.shared += prefix.pages.len();
     }
 
     /// Shares what a sequence has computed: `tokens` are those that its pages hold. Pages whose prefix is shared by another sequence already are
     /// given back, and the sequence goes on with the other's.
-    pub(crate) fn publish(&mut self, held: &mut Held, tokens: &[i64]) {
+    pub(crate) fn publish(&mut self, table: &mut PageTable, tokens: &[i64]) {
         let (pages, unit) = self.unit;
-        let done = held.prefixes.len();
+        let done = table.prefixes.len();
         for tokens in tokens.chunks_exact(unit).skip(done) {
-            let own = held.shared..held.shared + pages;
-            // Without pages that are gone, nothing after them is found.
-            if own.end > held.pages.len() || held.gone.1 > own.start {
+            let own = table.shared..table.shared + pages;
+            // Without pages that are released, nothing after them is found.
+            if own.end > table.pages.len() || table.released.1 > own.start {
                 return;
             }
-            let before = held.prefixes.last().copied().unwrap_or(0);
-            let own: Vec<Page> = held.pages.drain(own).collect();
+            let before = table.prefixes.last().copied().unwrap_or(0);
+            let own: Vec<Page> = table.pages.drain(own).collect();
             if let Some(id) = self.found.get(&(before, tokens.into())).copied() {
                 self.free.extend(own.into_iter().rev());
-                self.hold(held, id);
+                self.hold(table, id);
                 continue;
             }
             let id = self.next_id;
@@ -167,21 +167,21 @@ impl Pages {
             self.found.insert((before, tokens.into()), id);
             let prefix = Prefix { before, tokens: tokens.into(), pages: own, holders: 0, idle_since: 0 };
             self.prefixes.insert(id, prefix);
-            self.hold(held, id);
+            self.hold(table, id);
         }
     }
 
     /// Takes all pages of a sequence; those that are shared stay until the room is needed.
-    pub(crate) fn release(&mut self, held: &mut Held) {
-        let Held { prefixes, pages, shared, gone } = std::mem::take(held);
-        self.free.extend(pages[shared.max(gone.1)..].iter().rev());
+    pub(crate) fn release(&mut self, table: &mut PageTable) {
+        let PageTable { prefixes, pages, shared, released } = std::mem::take(table);
+        self.free.extend(pages[shared.max(released.1)..].iter().rev());
         // Later ones go first: without those before them they cannot be found.
-        for id in prefixes.into_iter().skip(gone.0).rev() {
-            self.let_go(id);
+        for id in prefixes.into_iter().skip(released.0).rev() {
+            self.drop_holder(id);
         }
     }
 
-    fn let_go(&mut self, id: PrefixId) {
+    fn drop_holder(&mut self, id: PrefixId) {
         let Some(prefix) = self.prefixes.get_mut(&id) else { return };
         prefix.holders -= 1;
         if prefix.holders == 0 {
@@ -192,16 +192,16 @@ impl Pages {
     }
 
     /// Takes the first pages of a sequence, so many of them, which it does not see any more. Prefixes go as a whole.
-    pub(crate) fn trim(&mut self, held: &mut Held, count: usize) {
-        let count = count.min(held.pages.len());
-        while held.gone.0 < held.prefixes.len() && held.gone.1 + self.unit.0 <= count {
-            self.let_go(held.prefixes[held.gone.0]);
-            held.pages[held.gone.1..held.gone.1 + self.unit.0].fill(GONE);
-            held.gone = (held.gone.0 + 1, held.gone.1 + self.unit.0);
+    pub(crate) fn trim(&mut self, table: &mut PageTable, count: usize) {
+        let count = count.min(table.pages.len());
+        while table.released.0 < table.prefixes.len() && table.released.1 + self.unit.0 <= count {
+            self.drop_holder(table.prefixes[table.released.0]);
+            table.pages[table.released.1..table.released.1 + self.unit.0].fill(RELEASED);
+            table.released = (table.released.0 + 1, table.released.1 + self.unit.0);
         }
-        while held.gone.1 >= held.shared && held.gone.1 < count {
-            self.free.push(std::mem::replace(&mut held.pages[held.gone.1], GONE));
-            held.gone.1 += 1;
+        while table.released.1 >= table.shared && table.released.1 < count {
+            self.free.push(std::mem::replace(&mut table.pages[table.released.1], RELEASED));
+            table.released.1 += 1;
         }
     }
 
@@ -217,10 +217,10 @@ impl Pages {
 mod tests {
     use super::*;
 
-    fn taken(pages: &mut Pages, count: usize) -> Held {
-        let mut held = Held::default();
-        assert!(pages.take(&mut held, count));
-        held
+    fn taken(pages: &mut Pages, count: usize) -> PageTable {
+        let mut table = PageTable::default();
+        assert!(pages.take(&mut table, count));
+        table
     }
 
     #[test]
@@ -228,7 +228,7 @@ mod tests {
         let mut pages = Pages::new(5, (1, 4));
         let mut a = taken(&mut pages, 3);
         assert_eq!(a.pages(), [0, 1, 2]);
-        let mut b = Held::default();
+        let mut b = PageTable::default();
         assert!(!pages.take(&mut b, 3) && b.pages().is_empty());
         assert!(pages.take(&mut b, 2));
         assert_eq!(b.pages(), [3, 4]);
@@ -250,7 +250,7 @@ mod tests {
         pages.publish(&mut a, &tokens[..9]);
         assert_eq!(a.pages(), [0, 1, 2, 3, 4]);
         // Another that begins alike holds the same pages.
-        let mut b = Held::default();
+        let mut b = PageTable::default();
         assert_eq!(pages.share(&mut b, &[0, 1, 2, 3, 9, 9, 9, 9]), 4);
         assert_eq!(b.pages(), [0, 1]);
         pages.release(&mut a);
@@ -291,7 +291,7 @@ mod tests {
         let tokens: Vec<i64> = (0..10).collect();
         let mut a = taken(&mut pages, 6);
         pages.publish(&mut a, &tokens);
-        let mut b = Held::default();
+        let mut b = PageTable::default();
         assert_eq!(pages.share(&mut b, &tokens), 8);
         // Half of a prefix stays, one that another holds does not become free, and own pages go one by one.
         pages.trim(&mut a, 1);
@@ -303,7 +303,7 @@ mod tests {
         assert_eq!(pages.available(), 3);
         pages.trim(&mut b, 2);
         assert_eq!((b.pages(), pages.available()), ([-1, -1, 2, 3].as_slice(), 5));
-        // More positions are after those that are gone.
+        // More positions are after those that are released.
         assert!(pages.take(&mut a, 7) && a.pages()[..5] == [-1; 5] && a.pages().len() == 7);
         pages.release(&mut a);
         pages.release(&mut b);

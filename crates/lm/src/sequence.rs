@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::batch::Row;
 use crate::draft::draft;
 use crate::engine::{Event, RequestId};
-use crate::pages::Held;
+use crate::pages::PageTable;
 use crate::{Finish, Request};
 
 /// A request on its way.
@@ -21,7 +21,7 @@ pub(crate) struct Sequence {
     /// The number of its admission to a slot, which distinguishes it from earlier sequences of that slot.
     pub(crate) admission: u64,
     /// Its pages.
-    pub(crate) held: Held,
+    pub(crate) page_table: PageTable,
     /// The tokens that its constraint allows next.
     allowed: Option<Arc<[u64]>>,
 }
@@ -38,8 +38,8 @@ pub(crate) struct Chosen {
 impl Sequence {
     pub(crate) fn new(id: RequestId, request: Request) -> Self {
         let tokens = request.prompt.clone();
-        let held = Held::default();
-        Sequence { id, request, tokens, cached: 0, submitted: 0, admission: 0, held, allowed: None }
+        let page_table = PageTable::default();
+        Sequence { id, request, tokens, cached: 0, submitted: 0, admission: 0, page_table, allowed: None }
     }
 
     /// Whether its prompt is done.
@@ -105,7 +105,7 @@ impl Sequence {
             history: &self.tokens,
             sampling: &self.request.sampling,
             draw: after.saturating_sub(self.request.prompt.len()) as u64,
-            pages: self.held.pages(),
+            pages: self.page_table.pages(),
             allowed: self.allowed.as_ref().filter(|_| after == self.tokens.len()),
         }
     }

@@ -25,7 +25,7 @@ impl Axis {
         Axis { input, output, scale }
     }
 
-    fn is_kept(&self) -> bool {
+    fn is_identity(&self) -> bool {
         self.input == self.output && self.scale == 1.0
     }
 
@@ -117,7 +117,7 @@ pub(super) fn resize(op: &Resize, x: &Value, ty: TensorType) -> Result<Value, St
         }));
     }
     let (mut data, mut dims) = (x.as_floats()?.to_vec(), shape.to_vec());
-    for (number, axis) in axes.iter().enumerate().filter(|(_, a)| !a.is_kept()) {
+    for (number, axis) in axes.iter().enumerate().filter(|(_, a)| !a.is_identity()) {
         let (outer, size, inner) = around(&dims, number);
         let mut out = Vec::with_capacity(outer * axis.output * inner);
         for o in 0..outer {

@@ -161,7 +161,7 @@ impl<'a, 'k> Ends<'a, 'k> {
                 let index = base + at * 2;
                 let inside = self.limit.map(|size| (at * 2).lt(size));
                 let index = inside.map_or(index, |inside| inside.select(index, self.k.u32(0)));
-                self.kept(inside, self.load_pair(index + self.offset))
+                self.or_zero(inside, self.load_pair(index + self.offset))
             }
             FftKind::Rfft if problem.packed => (self.real(base, at * 2), self.real(base, at * 2 + 1)),
             FftKind::Rfft => (self.real(base, at), self.zero()),
@@ -183,7 +183,7 @@ impl<'a, 'k> Ends<'a, 'k> {
         }
     }
 
-    fn kept(&self, inside: Option<Val<'k>>, value: Complex<'k>) -> Complex<'k> {
+    fn or_zero(&self, inside: Option<Val<'k>>, value: Complex<'k>) -> Complex<'k> {
         match inside {
             None => value,
             Some(inside) => (inside.select(value.0, self.zero()), inside.select(value.1, self.zero())),
@@ -194,7 +194,7 @@ impl<'a, 'k> Ends<'a, 'k> {
         let index = base + at * self.inner;
         let inside = self.limit.map(|size| at.lt(size));
         let index = inside.map_or(index, |inside| inside.select(index, self.k.u32(0)));
-        self.kept(inside, self.load_pair(index * 2 + self.offset))
+        self.or_zero(inside, self.load_pair(index * 2 + self.offset))
     }
 
     fn real(&self, base: Val<'k>, at: Val<'k>) -> Val<'k> {

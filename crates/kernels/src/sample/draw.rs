@@ -20,7 +20,7 @@ struct Ties<'k> {
 
 impl<'k> Ties<'k> {
     /// Kept weight of so many ties and of so much above the threshold.
-    fn kept(self, tied: Val<'k>, above: Wide<'k>) -> Wide<'k> {
+    fn weight(self, tied: Val<'k>, above: Wide<'k>) -> Wide<'k> {
         Wide::product(tied.min(self.most), self.weight).plus(above)
     }
 }
@@ -65,7 +65,7 @@ pub(super) fn emit(op: &Sample, plan: &Plan, site: &mut Site<'_>) -> Result<(), 
             |word: u32| k.if_value(me.lt(chunks), || parts.load((row * chunks + me) * 3 + word), || k.u32(0));
         let (own_tied, own) = (part(0), Wide { low: part(1), high: part(2) });
         let (tied, above) = scan(memory, own_tied, own);
-        let to_here = ties.kept(tied, above);
+        let to_here = ties.weight(tied, above);
         k.if_(me.eq(plan.group - 1), || tell([to_here.low, to_here.high, k.u32(0), k.u32(0)]));
         k.barrier();
         let [low, high, _, _] = told();
@@ -76,7 +76,7 @@ pub(super) fn emit(op: &Sample, plan: &Plan, site: &mut Site<'_>) -> Result<(), 
         };
         let (mark, _) = Wide { low, high }.scaled(word);
         let (tied, above) = (tied - own_tied, above.minus(own));
-        let holds = !mark.below(ties.kept(tied, above)) & mark.below(to_here);
+        let holds = !mark.below(ties.weight(tied, above)) & mark.below(to_here);
         k.barrier();
         k.if_(holds, || tell([me, tied, above.low, above.high]));
         k.barrier();
@@ -105,7 +105,7 @@ pub(super) fn emit(op: &Sample, plan: &Plan, site: &mut Site<'_>) -> Result<(), 
         let (all_tied, all) = scan(memory, own_tied, own);
         let (all_tied, all) = (all_tied + tied_before, all.plus(above_before));
         let (before_tied, before) = (all_tied - own_tied, all.minus(own));
-        let holds = !mark.below(ties.kept(before_tied, before)) & mark.below(ties.kept(all_tied, all));
+        let holds = !mark.below(ties.weight(before_tied, before)) & mark.below(ties.weight(all_tied, all));
         k.if_(holds, || {
             tied.set(before_tied);
             low.set(before.low);
@@ -113,7 +113,7 @@ pub(super) fn emit(op: &Sample, plan: &Plan, site: &mut Site<'_>) -> Result<(), 
             let token = k.var(k.u32(u32::MAX));
             k.for_(first, last, k.u32(1), |i| {
                 count(chunk.key(i));
-                let past = mark.below(ties.kept(tied.get(), Wide { low: low.get(), high: high.get() }));
+                let past = mark.below(ties.weight(tied.get(), Wide { low: low.get(), high: high.get() }));
                 k.if_(past, || token.set(token.get().min(i)));
             });
             to.store(row, token.get().bitcast(Scalar::I32));

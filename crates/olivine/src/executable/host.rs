@@ -82,7 +82,7 @@ impl HostOps {
             let (inputs, outputs) = (part.inputs.clone(), part.outputs.clone());
             Ok(Part { on_host: part.on_host, prepared, inputs, outputs, takes })
         };
-        let prepared = InParts {
+        let prepared = Partitioned {
             session: session.clone(),
             parts: parts.iter().map(part).collect::<Result<_, Error>>()?,
             inputs: graph.inputs().map(|(_, id)| id).collect(),
@@ -156,7 +156,7 @@ struct Part {
 }
 
 /// A graph that runs in parts.
-struct InParts {
+struct Partitioned {
     session: Session,
     parts: Vec<Part>,
     /// The graph's inputs, and what its outputs are.
@@ -166,23 +166,23 @@ struct InParts {
 }
 
 /// A value between parts.
-enum Held {
+enum Computed {
     Host(Tensor),
     Device(DeviceTensor),
 }
 
-impl Held {
+impl Computed {
     fn input(&self) -> Input<'_> {
         match self {
-            Held::Host(tensor) => Input::Host(tensor.view()),
-            Held::Device(tensor) => Input::Device(tensor),
+            Computed::Host(tensor) => Input::Host(tensor.view()),
+            Computed::Device(tensor) => Input::Device(tensor),
         }
     }
 
     fn to_host(&self) -> Result<Cow<'_, Tensor>, Error> {
         Ok(match self {
-            Held::Host(tensor) => Cow::Borrowed(tensor),
-            Held::Device(tensor) => Cow::Owned(tensor.to_tensor()?),
+            Computed::Host(tensor) => Cow::Borrowed(tensor),
+            Computed::Device(tensor) => Cow::Owned(tensor.to_tensor()?),
         })
     }
 }
@@ -190,17 +190,17 @@ impl Held {
 /// The values of a run.
 struct Values<'a> {
     given: HashMap<ValueId, Input<'a>>,
-    held: HashMap<ValueId, Held>,
+    computed: HashMap<ValueId, Computed>,
 }
 
 impl Values<'_> {
     fn get(&self, id: ValueId) -> Result<Input<'_>, Error> {
-        let held = self.held.get(&id).map(Held::input);
-        held.or_else(|| self.given.get(&id).copied()).ok_or(Error::WorkerDied)
+        let computed = self.computed.get(&id).map(Computed::input);
+        computed.or_else(|| self.given.get(&id).copied()).ok_or(Error::WorkerDied)
     }
 }
 
-impl InParts {
+impl Partitioned {
     /// With the types that outputs have for the sizes of the parts.
     fn with_types(mut self, declared: &[(String, TensorType)]) -> Self {
         let of_part = |id: &ValueId| {
@@ -231,26 +231,28 @@ impl InParts {
     /// Runs all parts; `visit` sees each before it runs.
     fn evaluate<'a>(&self, inputs: &[Input<'a>], mut visit: Option<Visit<'_>>) -> Result<Values<'a>, Error> {
         let given = self.inputs.iter().copied().zip(inputs.iter().copied()).collect();
-        let mut values = Values { given, held: HashMap::new() };
+        let mut values = Values { given, computed: HashMap::new() };
         for part in &self.parts {
             let begun = Instant::now();
             // What the host computes with is brought to the host. The device takes tensors of either; where copies are timed,
             // they are brought to it before.
-            let mut brought: Vec<Option<Held>> = Vec::with_capacity(part.inputs.len());
+            let mut brought: Vec<Option<Computed>> = Vec::with_capacity(part.inputs.len());
             for id in &part.inputs {
                 brought.push(match values.get(*id)? {
-                    Input::Device(tensor) if part.on_host => Some(Held::Host(tensor.to_tensor()?)),
-                    Input::Host(view) if !part.on_host && visit.is_some() && values.held.contains_key(id) => {
-                        Some(Held::Device(self.session.inner.engine.upload(view.ty(), view.bytes())?))
+                    Input::Device(tensor) if part.on_host => Some(Computed::Host(tensor.to_tensor()?)),
+                    Input::Host(view)
+                        if !part.on_host && visit.is_some() && values.computed.contains_key(id) =>
+                    {
+                        Some(Computed::Device(self.session.inner.engine.upload(view.ty(), view.bytes())?))
                     }
                     _ => None,
                 });
             }
             let time = begun.elapsed();
             let mut taken = Vec::with_capacity(part.inputs.len());
-            for (id, held) in part.inputs.iter().zip(&brought) {
-                taken.push(match held {
-                    Some(held) => held.input(),
+            for (id, computed) in part.inputs.iter().zip(&brought) {
+                taken.push(match computed {
+                    Some(computed) => computed.input(),
                     None => values.get(*id)?,
                 });
             }
@@ -262,12 +264,12 @@ impl InParts {
             drop(taken);
             let types = part.prepared.outputs();
             for (i, (id, data)) in part.outputs.iter().zip(results).enumerate() {
-                let held = match (part.takes.get(i), types.get(i)) {
-                    (Some(Take::Device), _) => Held::Device(run.output(i)?),
-                    (_, Some((_, ty))) => Held::Host(Tensor::of_type(*ty, data)?),
+                let computed = match (part.takes.get(i), types.get(i)) {
+                    (Some(Take::Device), _) => Computed::Device(run.output(i)?),
+                    (_, Some((_, ty))) => Computed::Host(Tensor::of_type(*ty, data)?),
                     _ => return Err(Error::WorkerDied),
                 };
-                values.held.insert(*id, held);
+                values.computed.insert(*id, computed);
             }
         }
         Ok(values)
@@ -276,8 +278,8 @@ impl InParts {
     /// An output on the host.
     fn on_host<'v>(&self, values: &'v Values<'_>, i: usize) -> Result<Cow<'v, Tensor>, Error> {
         let id = self.sources.get(i).ok_or(Error::WorkerDied)?;
-        match values.held.get(id) {
-            Some(held) => held.to_host(),
+        match values.computed.get(id) {
+            Some(computed) => computed.to_host(),
             None => Ok(Cow::Owned(match values.get(*id)? {
                 Input::Host(view) => view.to_tensor()?,
                 Input::Device(tensor) => tensor.to_tensor()?,
@@ -314,7 +316,7 @@ impl InParts {
 /// Called with a part, its inputs, and the time that copying them to its side took.
 type Visit<'a> = &'a mut dyn FnMut(&Part, &[Input<'_>], Duration) -> Result<(), Error>;
 
-impl Prepared for InParts {
+impl Prepared for Partitioned {
     fn outputs(&self) -> &[(String, TensorType)] {
         &self.outputs
     }
@@ -331,7 +333,7 @@ impl Prepared for InParts {
         let parts = self.parts.iter().map(&mut part).collect::<Result<_, Error>>()?;
         let (session, inputs) = (self.session.clone(), self.inputs.clone());
         let sources = self.sources.clone();
-        let other = InParts { session, parts, inputs, sources, outputs: Vec::new() };
+        let other = Partitioned { session, parts, inputs, sources, outputs: Vec::new() };
         Ok(changed.then(|| Arc::new(other.with_types(&self.outputs)) as Arc<dyn Prepared>))
     }
 

@@ -2,7 +2,7 @@
 
 /// Where in the object the next character is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum State {
     /// Before the object.
     Outside,
     /// Before a key, or before the end.
@@ -33,7 +33,7 @@ pub(crate) enum Scanned {
 /// A call of which a part has come.
 #[derive(Debug)]
 pub(crate) struct CallScan {
-    place: Place,
+    state: State,
     in_string: bool,
     escaped: bool,
     /// Brackets that are open in a value.
@@ -50,7 +50,7 @@ pub(crate) struct CallScan {
 impl CallScan {
     pub(crate) fn new() -> Self {
         CallScan {
-            place: Place::Outside,
+            state: State::Outside,
             in_string: false,
             escaped: false,
             depth: 0,
@@ -78,14 +78,14 @@ impl CallScan {
 
     /// Goes on with a character.
     pub(crate) fn push(&mut self, c: char) -> Scanned {
-        match self.place {
-            Place::InKey => {
+        match self.state {
+            State::InKey => {
                 self.key.push(c);
                 if self.ends_string(c) {
-                    self.place = Place::Colon;
+                    self.state = State::Colon;
                 }
             }
-            Place::InValue => {
+            State::InValue => {
                 self.add(c);
                 let ended = match self.in_string {
                     true => self.ends_string(c) && self.depth == 0,
@@ -95,31 +95,31 @@ impl CallScan {
                     return self.end_value();
                 }
             }
-            Place::Literal if matches!(c, ',' | '}') || c.is_whitespace() => match self.end_value() {
+            State::Literal if matches!(c, ',' | '}') || c.is_whitespace() => match self.end_value() {
                 Scanned::More => return self.push(c),
                 other => return other,
             },
-            Place::Literal => self.add(c),
+            State::Literal => self.add(c),
             _ if c.is_whitespace() => {}
-            Place::Outside if c == '{' => self.place = Place::Key,
-            Place::Key if c == '}' => return self.end(),
-            Place::Key if c == ',' => {}
-            Place::Key if c == '"' => {
+            State::Outside if c == '{' => self.state = State::Key,
+            State::Key if c == '}' => return self.end(),
+            State::Key if c == ',' => {}
+            State::Key if c == '"' => {
                 (self.key, self.value) = ("\"".into(), String::new());
-                (self.place, self.in_string) = (Place::InKey, true);
+                (self.state, self.in_string) = (State::InKey, true);
             }
-            Place::Colon if c == ':' => self.place = Place::Value,
-            Place::Value => {
-                self.place = match c {
-                    '"' | '{' | '[' => Place::InValue,
+            State::Colon if c == ':' => self.state = State::Value,
+            State::Value => {
+                self.state = match c {
+                    '"' | '{' | '[' => State::InValue,
                     ',' | '}' | ']' | ':' => return Scanned::Invalid,
-                    _ => Place::Literal,
+                    _ => State::Literal,
                 };
                 self.in_string = c == '"';
                 self.depth = usize::from(matches!(c, '{' | '['));
                 self.add(c);
             }
-            Place::Outside | Place::Key | Place::Colon => return Scanned::Invalid,
+            State::Outside | State::Key | State::Colon => return Scanned::Invalid,
         }
         Scanned::More
     }
@@ -155,7 +155,7 @@ impl CallScan {
     }
 
     fn end_value(&mut self) -> Scanned {
-        self.place = Place::Key;
+        self.state = State::Key;
         if self.key == "\"name\"" {
             match serde_json::from_str(&self.value) {
                 Ok(name) => self.name = Some(name),

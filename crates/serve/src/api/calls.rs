@@ -85,7 +85,7 @@ pub(crate) enum Delta {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum State {
     Text,
     /// Before the array of calls.
     Array,
@@ -108,7 +108,7 @@ pub(crate) struct Calls {
 /// Tells calls from text.
 pub(crate) struct CallParser {
     calls: Calls,
-    place: Place,
+    state: State,
     /// Text that is not understood yet.
     held: String,
     /// The text of the call in progress, which becomes content if it is none.
@@ -122,14 +122,14 @@ pub(crate) struct CallParser {
 
 impl CallParser {
     pub(crate) fn new(calls: Calls) -> Self {
-        let place = match (calls.forced, calls.syntax) {
-            (false, _) => Place::Text,
-            (true, Syntax::Mistral) => Place::Array,
-            (true, _) => Place::Call,
+        let state = match (calls.forced, calls.syntax) {
+            (false, _) => State::Text,
+            (true, Syntax::Mistral) => State::Array,
+            (true, _) => State::Call,
         };
         CallParser {
             calls,
-            place,
+            state,
             held: String::new(),
             raw: String::new(),
             scan: CallScan::new(),
@@ -172,11 +172,11 @@ impl CallParser {
 
     /// Goes on by one part of the text; false if more text is needed.
     fn step(&mut self, out: &mut Vec<Delta>) -> bool {
-        match self.place {
-            Place::Text => self.text(out),
-            Place::Array => self.array(out),
-            Place::Call => self.call(out),
-            Place::After => self.after(),
+        match self.state {
+            State::Text => self.text(out),
+            State::Array => self.array(out),
+            State::Call => self.call(out),
+            State::After => self.after(),
         }
     }
 
@@ -190,13 +190,13 @@ impl CallParser {
                 self.content(before.to_string(), out);
             }
             self.raw = opening.into();
-            self.place = if self.calls.syntax == Syntax::Mistral { Place::Array } else { Place::Call };
+            self.state = if self.calls.syntax == Syntax::Mistral { State::Array } else { State::Call };
             return true;
         }
         // Llama's calls are marked by nothing but that the answer begins with them.
         if self.calls.syntax == Syntax::Llama && !self.has_content && self.held.trim_start().starts_with('{')
         {
-            self.place = Place::Call;
+            self.state = State::Call;
             return true;
         }
         // What may become a marker is held back, and space before it, which is no content then.
@@ -212,7 +212,7 @@ impl CallParser {
         let Some((at, c)) = self.held.char_indices().find(|(_, c)| !c.is_whitespace()) else { return false };
         self.raw.extend(self.held.drain(..at + c.len_utf8()));
         match c {
-            '[' => self.place = Place::Call,
+            '[' => self.state = State::Call,
             _ => self.is_no_call(out),
         }
         true
@@ -225,14 +225,14 @@ impl CallParser {
             self.content(raw, out);
         }
         self.end_call();
-        self.place = Place::Text;
+        self.state = State::Text;
     }
 
     fn end_call(&mut self) {
         self.raw.clear();
         self.count += usize::from(std::mem::take(&mut self.announced));
         self.scan = CallScan::new();
-        self.place = Place::After;
+        self.state = State::After;
     }
 
     fn call(&mut self, out: &mut Vec<Delta>) -> bool {
@@ -294,18 +294,18 @@ impl CallParser {
     fn after(&mut self) -> bool {
         let rest = self.held.trim_start();
         let closing = self.calls.syntax.closing();
-        let (taken, place) = match (self.calls.syntax, rest.chars().next()) {
+        let (taken, state) = match (self.calls.syntax, rest.chars().next()) {
             (_, None) => return false,
-            (Syntax::Hermes, _) if rest.starts_with(closing) => (closing.len(), Place::Text),
+            (Syntax::Hermes, _) if rest.starts_with(closing) => (closing.len(), State::Text),
             (Syntax::Hermes, _) if closing.starts_with(rest) => return false,
-            (Syntax::Mistral, Some(',')) => (1, Place::Call),
-            (Syntax::Mistral, Some(']')) => (1, Place::Text),
-            (Syntax::Llama, Some(';')) => (1, Place::After),
-            (Syntax::Llama, Some('{')) => (0, Place::Call),
-            _ => (0, Place::Text),
+            (Syntax::Mistral, Some(',')) => (1, State::Call),
+            (Syntax::Mistral, Some(']')) => (1, State::Text),
+            (Syntax::Llama, Some(';')) => (1, State::After),
+            (Syntax::Llama, Some('{')) => (0, State::Call),
+            _ => (0, State::Text),
         };
         self.held = rest[taken..].to_string();
-        self.place = place;
+        self.state = state;
         true
     }
 }

@@ -129,7 +129,7 @@ impl Scores {
         Some(Scores { biases, ..self })
     }
 
-    fn kept(self, mask: ValueId, inverted: bool) -> Option<Scores> {
+    fn masked(self, mask: ValueId, inverted: bool) -> Option<Scores> {
         self.keep.is_none().then_some(Scores { keep: Some(Keep { mask, inverted }), ..self })
     }
 }
@@ -268,9 +268,9 @@ fn peel(facts: &Facts<'_>, id: ValueId, left: usize) -> Option<Scores> {
             .find_map(|(x, mask)| peel(x)?.biased(mask)),
         (ScalarOp::Where, [mask, a, b]) => {
             if number(*b).is_some_and(|n| n <= LOW_ENOUGH) && same_shape(*a) {
-                peel(*a)?.kept(*mask, false)
+                peel(*a)?.masked(*mask, false)
             } else if number(*a).is_some_and(|n| n <= LOW_ENOUGH) && same_shape(*b) {
-                peel(*b)?.kept(*mask, true)
+                peel(*b)?.masked(*mask, true)
             } else {
                 None
             }

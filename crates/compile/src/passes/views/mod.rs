@@ -26,7 +26,7 @@ impl Pass for Views {
         if is_done(graph) {
             return Ok(graph.clone());
         }
-        let mut walk = Walk { out: Rewriter::new(graph)?, readings: vec![None; graph.values().len()] };
+        let mut walk = Walk { out: Rewriter::new(graph)?, aliases: vec![None; graph.values().len()] };
         for node in graph.nodes() {
             walk.out.new.set_scope_of(&node.name);
             walk.node(graph, node)?;
@@ -45,9 +45,9 @@ fn is_done(graph: &Graph) -> bool {
     !graph.nodes().iter().any(|node| is_layout(&node.op)) && graph.outputs().iter().all(|o| made(o.value))
 }
 
-/// An old value as a strided reading of a new one that is no view, and the nodes that were made to say so.
+/// An old value as a strided alias of a new one that is no view, and the nodes that spell it out once they are needed.
 #[derive(Clone)]
-struct Reading {
+struct Alias {
     base: ValueId,
     view: View,
     /// Whether the view is the base as it is.
@@ -60,7 +60,7 @@ struct Reading {
 
 struct Walk<'a> {
     out: Rewriter<'a>,
-    readings: Vec<Option<Reading>>,
+    aliases: Vec<Option<Alias>>,
 }
 
 impl Walk<'_> {
@@ -82,7 +82,7 @@ impl Walk<'_> {
         let results =
             node.outputs.iter().map(|id| Ok(graph.ty(*id)?.shape)).collect::<Result<Vec<Shape>, Error>>()?;
         let Some(&operand) = node.inputs.first() else { return Ok(()) };
-        let x = self.reading(operand)?;
+        let x = self.alias(operand)?;
         let (base, views) = match compose(&node.op, &x.view, &results) {
             Some(views) => (x.base, views),
             None => {
@@ -98,50 +98,50 @@ impl Walk<'_> {
         let of = self.out.new.ty(base)?.shape;
         for (id, view) in node.outputs.iter().zip(views) {
             let whole = view.shape == of && view.is_packed();
-            self.readings[id.index()] = Some(Reading { base, view, whole, strided: None, packed: None });
+            self.aliases[id.index()] = Some(Alias { base, view, whole, strided: None, packed: None });
         }
         Ok(())
     }
 
     /// How an old value is read; a value that no layout operation made is read whole.
-    fn reading(&mut self, id: ValueId) -> Result<Reading, Error> {
-        if let Some(reading) = &self.readings[id.index()] {
-            return Ok(reading.clone());
+    fn alias(&mut self, id: ValueId) -> Result<Alias, Error> {
+        if let Some(alias) = &self.aliases[id.index()] {
+            return Ok(alias.clone());
         }
         let base = self.out.get(id)?;
         let view = View::packed(self.out.new.ty(base)?.shape);
-        let reading = Reading { base, view, whole: true, strided: None, packed: None };
-        self.readings[id.index()] = Some(reading.clone());
-        Ok(reading)
+        let alias = Alias { base, view, whole: true, strided: None, packed: None };
+        self.aliases[id.index()] = Some(alias.clone());
+        Ok(alias)
     }
 
     /// The new value for an operand, contiguous unless the reader takes strides.
     fn operand(&mut self, id: ValueId, takes_strides: bool) -> Result<ValueId, Error> {
-        let reading = self.reading(id)?;
+        let alias = self.alias(id)?;
         match () {
-            () if reading.whole => Ok(reading.base),
-            () if takes_strides || strides::is_contiguous(&reading.view) => self.strided(id),
+            () if alias.whole => Ok(alias.base),
+            () if takes_strides || strides::is_contiguous(&alias.view) => self.strided(id),
             () => self.packed(id),
         }
     }
 
     /// The value as a view node, or as its base when that is the same.
     fn strided(&mut self, id: ValueId) -> Result<ValueId, Error> {
-        let reading = self.reading(id)?;
-        if reading.whole {
-            return Ok(reading.base);
+        let alias = self.alias(id)?;
+        if alias.whole {
+            return Ok(alias.base);
         }
-        if let Some(value) = reading.strided {
+        if let Some(value) = alias.strided {
             return Ok(value);
         }
-        let value = self.out.new.add1(reading.view.clone(), &[reading.base])?;
-        self.readings[id.index()] = Some(Reading { strided: Some(value), ..reading });
+        let value = self.out.new.add1(alias.view.clone(), &[alias.base])?;
+        self.aliases[id.index()] = Some(Alias { strided: Some(value), ..alias });
         Ok(value)
     }
 
     /// The value copied to a packed one of its own, even if it is one already.
     fn packed(&mut self, id: ValueId) -> Result<ValueId, Error> {
-        if let Some(value) = self.reading(id)?.packed {
+        if let Some(value) = self.alias(id)?.packed {
             return Ok(value);
         }
         let strided = self.strided(id)?;
@@ -149,17 +149,17 @@ impl Walk<'_> {
         let Some(&value) = self.out.new.add_named("copy", copy, &[strided])?.first() else {
             return Ok(strided);
         };
-        let reading = self.reading(id)?;
-        self.readings[id.index()] = Some(Reading { packed: Some(value), ..reading });
+        let alias = self.alias(id)?;
+        self.aliases[id.index()] = Some(Alias { packed: Some(value), ..alias });
         Ok(value)
     }
 
     /// The new value for an output: a result of a node, possibly the whole of it under another shape, or a copy.
     fn output(&mut self, id: ValueId) -> Result<ValueId, Error> {
-        let reading = self.reading(id)?;
-        let base = self.out.new.value(reading.base)?;
-        let same_count = reading.view.shape.sizes().numel() == base.ty.shape.sizes().numel();
-        let all = same_count && reading.view.is_packed();
+        let alias = self.alias(id)?;
+        let base = self.out.new.value(alias.base)?;
+        let same_count = alias.view.shape.sizes().numel() == base.ty.shape.sizes().numel();
+        let all = same_count && alias.view.is_packed();
         if all && matches!(base.def, Def::Node { .. }) { self.strided(id) } else { self.packed(id) }
     }
 }

@@ -57,7 +57,7 @@ impl FusedGroups {
                 fused.add(Some("rope and kv append"), group);
             }
         }
-        for group in packed::matmuls_of_few_rows(compiled, &readers, |step| fused.last(step)) {
+        for group in packed::small_m_matmuls(compiled, &readers, |step| fused.last(step)) {
             fused.add(None, group);
         }
         for step in 0..graph.nodes().len() {

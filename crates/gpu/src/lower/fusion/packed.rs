@@ -8,14 +8,14 @@
 
 use olivine_compile::Compiled;
 use olivine_ir::{Def, Op, ValueId};
-use olivine_kernels::{Memory, reads_few_rows};
+use olivine_kernels::{Memory, is_small_m};
 
 use super::groups::{Readers, gated_by};
 use crate::lower::operand_of;
 
 /// Groups of matmuls of few rows that read one x and do not wait for each other, each after the norm that makes x where the group
 /// alone reads it. `last` is the step that lowers a step.
-pub(super) fn matmuls_of_few_rows(
+pub(super) fn small_m_matmuls(
     compiled: &Compiled,
     readers: &Readers,
     last: impl Fn(usize) -> usize,
@@ -62,7 +62,7 @@ fn matmuls(compiled: &Compiled, readers: &Readers, x: ValueId) -> Vec<usize> {
     };
     let once = |step: usize| all.iter().filter(|reader| reader.step == step).count() == 1;
     let found = all.iter().filter(|reader| multiplies(reader.step) && once(reader.step));
-    found.filter(|reader| reads_few_rows(&reader.operand)).map(|reader| reader.step).collect()
+    found.filter(|reader| is_small_m(&reader.operand)).map(|reader| reader.step).collect()
 }
 
 /// Whether an earlier matmul may be computed at a later step together with those of `open`: what reads its result comes after that, or is

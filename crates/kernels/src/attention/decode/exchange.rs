@@ -43,13 +43,13 @@ impl<'k> Exchange<'k> {
     }
 
     /// Scores that a lane keeps.
-    fn kept(&self) -> u32 {
+    fn scores_per_lane(&self) -> u32 {
         self.scores >> self.halvings
     }
 
     /// Rows that a lane keeps scores of.
-    pub(super) fn rows_held(&self) -> u32 {
-        self.kept().div_ceil(self.plan.keys_each)
+    pub(super) fn rows_per_lane(&self) -> u32 {
+        self.scores_per_lane().div_ceil(self.plan.keys_each)
     }
 
     /// The `i`-th of these rows.
@@ -80,17 +80,19 @@ impl<'k> Exchange<'k> {
 
     /// What the lane that keeps the score has of it, for every score.
     pub(super) fn spread(&self, kept: &[Val<'k>]) -> Vec<Val<'k>> {
-        (0..self.scores).map(|score| self.kept_value(kept[(score % self.kept()) as usize], score)).collect()
+        (0..self.scores)
+            .map(|score| self.from_keeper(kept[(score % self.scores_per_lane()) as usize], score))
+            .collect()
     }
 
     /// What the lanes that hold a row have of it.
-    pub(super) fn of_row(&self, held: &[Val<'k>], row: u32) -> Val<'k> {
+    pub(super) fn of_row(&self, values: &[Val<'k>], row: u32) -> Val<'k> {
         let score = row * self.plan.keys_each;
-        self.kept_value(held[(score % self.kept() / self.plan.keys_each) as usize], score)
+        self.from_keeper(values[(score % self.scores_per_lane() / self.plan.keys_each) as usize], score)
     }
 
     /// A score from the lane that keeps it.
-    fn kept_value(&self, value: Val<'k>, score: u32) -> Val<'k> {
+    fn from_keeper(&self, value: Val<'k>, score: u32) -> Val<'k> {
         if self.halvings == 0 {
             return value;
         }

@@ -69,7 +69,7 @@ pub(super) struct Kernel<'k, 'p> {
 }
 
 /// A row that this lane keeps scores of, relative to its maximum.
-struct Held<'k> {
+struct RowState<'k> {
     row: Row<'k>,
     mask_row: Option<Val<'k>>,
     /// Of all keys of the subgroup.
@@ -82,7 +82,7 @@ struct Held<'k> {
 struct State<'k> {
     /// By row, then by element of this lane.
     q: Vec<Vec<Val<'k>>>,
-    held: Vec<Held<'k>>,
+    rows: Vec<RowState<'k>>,
     /// By row, then by element of this lane.
     values: Vec<Vec<Var<'k>>>,
     /// Whether weights of 0 skip their values: 0 · Inf would be NaN.
@@ -169,15 +169,15 @@ impl<'k, 'p> Kernel<'k, 'p> {
             };
             (0..plan.key_units * of_unit).flat_map(four).collect()
         };
-        let held = |i: u32| {
+        let row = |i: u32| {
             let row = self.args.row_at(place, self.exchange.row(i), length);
             let row = Row { end: row.end.min(range.end), ..row };
             let mask_row = self.args.mask_row(place, &row);
-            Held { row, mask_row, maximum: k.var(zero), sum: k.var(zero) }
+            RowState { row, mask_row, maximum: k.var(zero), sum: k.var(zero) }
         };
         State {
             q: (0..plan.rows).map(query).collect(),
-            held: (0..self.exchange.rows_held()).map(held).collect(),
+            rows: (0..self.exchange.rows_per_lane()).map(row).collect(),
             values: (0..plan.rows).map(|_| (0..each).map(|_| k.var(zero)).collect()).collect(),
             wary: self.p.masks_elements().then(|| k.var(k.u32(0))),
             starts: (
@@ -190,9 +190,9 @@ impl<'k, 'p> Kernel<'k, 'p> {
     /// Accumulates all keys of this subgroup.
     fn all_keys(&self, place: &WorkgroupCoord<'k>, range: &Range<'k>, state: &State<'k>) {
         let (k, plan) = (self.k, self.plan);
-        for held in &state.held {
-            held.maximum.set(k.f32(lowest(Scalar::F32) as f32));
-            held.sum.set(k.f32(0.0));
+        for row in &state.rows {
+            row.maximum.set(k.f32(lowest(Scalar::F32) as f32));
+            row.sum.set(k.f32(0.0));
         }
         state.values.iter().flatten().for_each(|v| v.set(k.f32(0.0)));
         let stride = plan.key_tiles().keys;
@@ -284,8 +284,8 @@ impl<'k, 'p> Kernel<'k, 'p> {
         }
     }
 
-    /// Turns the scores of this lane into weights relative to the rows' new maxima: those of all rows and keys of the
-    /// lanes that share keys, and by what the held rows shrink.
+    /// Turns the scores of this lane into weights relative to the rows' new maxima. Returns the weights of all rows and keys of the
+    /// lanes that share keys, and the factor by which the sums of each row shrink.
     fn weigh(
         &self,
         state: &State<'k>,
@@ -294,24 +294,24 @@ impl<'k, 'p> Kernel<'k, 'p> {
         scores: Vec<Val<'k>>,
     ) -> (Vec<Val<'k>>, Vec<Val<'k>>) {
         let columns = self.plan.subgroup / self.plan.lanes;
-        let each = scores.len() / state.held.len();
+        let each = scores.len() / state.rows.len();
         let (mut weights, mut shrink) = (Vec::new(), Vec::new());
-        for (n, (held, products)) in state.held.iter().zip(scores.chunks(each)).enumerate() {
+        for (n, (row, products)) in state.rows.iter().zip(scores.chunks(each)).enumerate() {
             let score = |(i, product): (usize, &Val<'k>)| {
                 let key = first + self.column + self.exchange.key((n * each + i) as u32) * columns;
-                let score = self.args.score(*product, held.mask_row, key.min(range.end - 1));
-                self.args.seen(score, &held.row, key)
+                let score = self.args.score(*product, row.mask_row, key.min(range.end - 1));
+                self.args.seen(score, &row.row, key)
             };
             let scores: Vec<Val<'k>> = products.iter().enumerate().map(score).collect();
             let top = scores.iter().skip(1).fold(scores[0], |top, score| top.max(*score));
-            let old = held.maximum.get();
+            let old = row.maximum.get();
             let new = old.max(self.exchange.over_keys(top, |a, b| a.max(b)));
             let from = base(new);
             let rescale = exp2_below(old - from);
             let of_keys: Vec<Val<'k>> = scores.iter().map(|score| exp2_below(*score - from)).collect();
-            let sum = of_keys.iter().fold(held.sum.get() * rescale, |sum, weight| sum + *weight);
-            held.maximum.set(new);
-            held.sum.set(sum);
+            let sum = of_keys.iter().fold(row.sum.get() * rescale, |sum, weight| sum + *weight);
+            row.maximum.set(new);
+            row.sum.set(sum);
             weights.extend(of_keys);
             shrink.push(rescale);
         }
@@ -321,10 +321,10 @@ impl<'k, 'p> Kernel<'k, 'p> {
     /// Leaves what the subgroup accumulated in workgroup memory.
     fn meet(&self, state: &State<'k>) {
         let (k, plan) = (self.k, self.plan);
-        for (i, held) in state.held.iter().enumerate() {
-            let sum = self.exchange.over_keys(held.sum.get(), |a, b| a + b);
+        for (i, row) in state.rows.iter().enumerate() {
+            let sum = self.exchange.over_keys(row.sum.get(), |a, b| a + b);
             let at = self.subgroup * plan.rows + self.exchange.row(i as u32);
-            k.if_(self.exchange.is_first(), || self.of_rows.store_vec(at, &[held.maximum.get(), sum]));
+            k.if_(self.exchange.is_first(), || self.of_rows.store_vec(at, &[row.maximum.get(), sum]));
         }
         let (groups, of_unit) = (fours(self.p.value_dim), plan.unit / 4);
         let over_columns = |v: &Var<'k>| self.exchange.over_columns(v.get());
