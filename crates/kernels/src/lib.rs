@@ -95,7 +95,7 @@ pub use elementwise::{WHOLE_COPY, copy, whole_copy};
 pub use launch::{Bound, Launch};
 pub use math::elem;
 pub use matmul::SplitKPartials;
-pub use packed::is_small_m;
+pub use packed::joins_as_gemv;
 pub use site::{Emitted, Gating, Memory, Operand, Prepacked, Shared, Site, Target, linear_group};
 
 /// Whether a family reads packed operands that begin anywhere in their memory.

@@ -44,7 +44,7 @@ use crate::site::{Operand, Site, Target, recorded_class, rounded};
 use crate::walk::Walk;
 use weight::Weight;
 
-pub use together::is_small_m;
+pub use together::joins_as_gemv;
 pub(crate) use together::together;
 
 kernels! { |op, site|

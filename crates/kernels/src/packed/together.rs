@@ -21,7 +21,7 @@ const MOST_ROWS: usize = 4;
 
 /// Whether matmuls of these rows by packed weights gain by being lowered together.
 #[track_caller]
-pub fn is_small_m(x: &Operand) -> bool {
+pub fn joins_as_gemv(x: &Operand) -> bool {
     let sizes = x.sizes();
     let rows = sizes.split_last().map_or(Dim::ONE, |(_, outer)| product(outer));
     rows <= MOST_ROWS
@@ -50,7 +50,7 @@ struct Work<'a, 'm> {
 }
 
 /// A matmul of a small M, and how a GEMV computes it.
-struct SmallM<'p> {
+struct GemvMatmul<'p> {
     problem: Problem<'p>,
     weight: Weight,
     twin: Option<Weight>,
@@ -74,9 +74,9 @@ pub(crate) fn together(ops: &[(&Op, usize)], site: &mut Site<'_>) -> Result<(), 
         }
     }
     let work = works(&members);
-    let small_m: Option<Vec<SmallM<'_>>> =
-        work.iter().map(|work| work.small_m(site)).collect::<Result<_, String>>()?;
-    let parts = match small_m.filter(|all| all.iter().all(|of| of.reads_like(&all[0]))) {
+    let matmuls: Option<Vec<GemvMatmul<'_>>> =
+        work.iter().map(|work| work.gemv(site)).collect::<Result<_, String>>()?;
+    let parts = match matmuls.filter(|all| all.iter().all(|of| of.reads_like(&all[0]))) {
         Some(all) => parts(all, site)?,
         None => None,
     };
@@ -139,7 +139,7 @@ impl Work<'_, '_> {
     }
 
     /// Its form as a matmul of few rows; `None` if it is none.
-    fn small_m(&self, site: &mut Site<'_>) -> Result<Option<SmallM<'_>>, String> {
+    fn gemv(&self, site: &mut Site<'_>) -> Result<Option<GemvMatmul<'_>>, String> {
         let Member { op, operands, target } = self.matmul;
         let (own, extras) = operands.split_at(op.first_extra().min(operands.len()));
         let [x, w, ..] = own else { return Err("a matmul needs two operands".into()) };
@@ -175,13 +175,13 @@ impl Work<'_, '_> {
             return Ok(None);
         }
         let digits = gemv::digits(&problem, &weight, fast, site.caps);
-        Ok(Some(SmallM { problem, weight, twin, fast, digits }))
+        Ok(Some(GemvMatmul { problem, weight, twin, fast, digits }))
     }
 }
 
-impl SmallM<'_> {
+impl GemvMatmul<'_> {
     /// Whether another has the same x.
-    fn reads_like(&self, other: &SmallM<'_>) -> bool {
+    fn reads_like(&self, other: &GemvMatmul<'_>) -> bool {
         let (mine, others) = (&self.problem, &other.problem);
         mine.a.operand.reads_like(&others.a.operand) && mine.batch.strides[0] == others.batch.strides[0]
     }
@@ -193,10 +193,10 @@ impl SmallM<'_> {
 }
 
 /// The parts of the dispatches: how each matmul is cut. `None` if one is better computed otherwise.
-fn parts<'p>(all: Vec<SmallM<'p>>, site: &mut Site<'_>) -> Result<Option<Vec<Part<'p>>>, String> {
+fn parts<'p>(all: Vec<GemvMatmul<'p>>, site: &mut Site<'_>) -> Result<Option<Vec<Part<'p>>>, String> {
     let Some(cuts) = cuts(&all, site) else { return Ok(None) };
     let mut parts: Vec<Part<'p>> = Vec::with_capacity(all.len());
-    for (SmallM { mut problem, weight, twin, digits, .. }, cut) in all.into_iter().zip(cuts) {
+    for (GemvMatmul { mut problem, weight, twin, digits, .. }, cut) in all.into_iter().zip(cuts) {
         let weight = weight.decoded_as(digits > 0, site)?;
         let weight = parts.iter().fold(weight, |weight, part| weight.with_table_of(&part.weight));
         problem.packed = Some(weight.clone());
@@ -207,9 +207,9 @@ fn parts<'p>(all: Vec<SmallM<'p>>, site: &mut Site<'_>) -> Result<Option<Vec<Par
 }
 
 /// How each matmul is cut: the workgroups of all together fill the device, and are of one size where formats allow it.
-fn cuts(all: &[SmallM<'_>], site: &mut Site<'_>) -> Option<Vec<GemvCut>> {
+fn cuts(all: &[GemvMatmul<'_>], site: &mut Site<'_>) -> Option<Vec<GemvCut>> {
     let first = all.first()?;
-    if let [SmallM { problem, weight, twin, fast, digits }] = all {
+    if let [GemvMatmul { problem, weight, twin, fast, digits }] = all {
         let chosen = choose_small_m(problem, (weight, *digits, twin.is_some()), *fast, site);
         return match chosen {
             SmallM::Gemv(cut) => Some(vec![cut]),
@@ -228,7 +228,8 @@ fn cuts(all: &[SmallM<'_>], site: &mut Site<'_>) -> Option<Vec<GemvCut>> {
     let default = gemv::choose(&first.decoded(), first.digits, sizes, batches, caps);
     let candidates = gemv::candidates(&first.decoded(), default, sizes, batches, caps);
     let chosen = site.tuned(gemv::FAMILY, class, default, candidates);
-    let cut = |one: &SmallM<'_>| match (one.weight.name(), one.digits) == (first.weight.name(), first.digits)
+    let cut = |one: &GemvMatmul<'_>| match (one.weight.name(), one.digits)
+        == (first.weight.name(), first.digits)
     {
         true => chosen,
         false => gemv::choose(&one.decoded(), one.digits, sizes, batches, caps).in_groups_of(chosen.group()),

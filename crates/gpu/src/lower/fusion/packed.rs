@@ -8,7 +8,7 @@
 
 use olivine_compile::Compiled;
 use olivine_ir::{Def, Op, ValueId};
-use olivine_kernels::{Memory, is_small_m};
+use olivine_kernels::{Memory, joins_as_gemv};
 
 use super::groups::{Readers, gated_by};
 use crate::lower::operand_of;
@@ -62,7 +62,7 @@ fn matmuls(compiled: &Compiled, readers: &Readers, x: ValueId) -> Vec<usize> {
     };
     let once = |step: usize| all.iter().filter(|reader| reader.step == step).count() == 1;
     let found = all.iter().filter(|reader| multiplies(reader.step) && once(reader.step));
-    found.filter(|reader| is_small_m(&reader.operand)).map(|reader| reader.step).collect()
+    found.filter(|reader| joins_as_gemv(&reader.operand)).map(|reader| reader.step).collect()
 }
 
 /// Whether an earlier matmul may be computed at a later step together with those of `open`: what reads its result comes after that, or is

@@ -81,18 +81,18 @@ impl<'k> Exchange<'k> {
     /// What the lane that keeps the score has of it, for every score.
     pub(super) fn spread(&self, kept: &[Val<'k>]) -> Vec<Val<'k>> {
         (0..self.scores)
-            .map(|score| self.from_keeper(kept[(score % self.scores_per_lane()) as usize], score))
+            .map(|score| self.broadcast(kept[(score % self.scores_per_lane()) as usize], score))
             .collect()
     }
 
     /// What the lanes that hold a row have of it.
     pub(super) fn of_row(&self, values: &[Val<'k>], row: u32) -> Val<'k> {
         let score = row * self.plan.keys_each;
-        self.from_keeper(values[(score % self.scores_per_lane() / self.plan.keys_each) as usize], score)
+        self.broadcast(values[(score % self.scores_per_lane() / self.plan.keys_each) as usize], score)
     }
 
-    /// A score from the lane that keeps it.
-    fn from_keeper(&self, value: Val<'k>, score: u32) -> Val<'k> {
+    /// Shuffles a score, from the lane that keeps it, to all lanes of the cluster.
+    fn broadcast(&self, value: Val<'k>, score: u32) -> Val<'k> {
         if self.halvings == 0 {
             return value;
         }
