@@ -44,8 +44,15 @@ impl<'a> Call<'a> {
 pub(crate) fn attribute_sizes(op: &Op) -> Vec<Dim> {
     match op {
         Op::SliceScatter(op) => vec![op.start],
+        Op::Pad(op) => op.pads.iter().flat_map(|(before, _)| added_and_cut(*before)).collect(),
         _ => Vec::new(),
     }
+}
+
+/// What a pad before an axis adds and what it cuts.
+fn added_and_cut(before: Dim) -> [Dim; 2] {
+    // No axis is longer than the largest number, whose negative exists.
+    [before.max(0), -before.clamp(-i64::MAX, 0)]
 }
 
 /// Implements [`Run`]: `kernels! { |op, x, out, call| Softmax => softmax(op, x, out), }`, where an expression may end

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::error::{hint, nearest};
-use crate::{DType, Dim, Shape, SubGraph};
+use crate::{DType, Dim, Error, Shape, SubGraph};
 
 /// An attribute's value in the text form.
 #[derive(Clone, Debug)]
@@ -118,7 +118,19 @@ pub trait AttrField: Sized {
     fn missing() -> Option<Self> {
         None
     }
+    /// Replaces every size of the value, which may be an expression.
+    fn map_sizes(&mut self, size: &mut MapSize<'_>) -> Result<(), Error> {
+        let _ = size;
+        Ok(())
+    }
+    /// Whether a size of the value is an expression.
+    fn has_open_sizes(&self) -> bool {
+        false
+    }
 }
+
+/// What replaces a size.
+pub type MapSize<'a> = dyn FnMut(Dim) -> Result<Dim, Error> + 'a;
 
 fn expected<T>(what: &str, got: &Attr) -> Result<T, String> {
     Err(format!("expected {what}, found `{got}`"))
@@ -215,6 +227,13 @@ impl AttrField for Dim {
     fn same(&self, other: &Self) -> bool {
         self.structural() == other.structural()
     }
+    fn map_sizes(&mut self, size: &mut MapSize<'_>) -> Result<(), Error> {
+        *self = size(*self)?;
+        Ok(())
+    }
+    fn has_open_sizes(&self) -> bool {
+        !self.is_constant()
+    }
 }
 
 impl AttrField for Shape {
@@ -223,6 +242,14 @@ impl AttrField for Shape {
     }
     fn read(attr: &Attr) -> Result<Self, String> {
         Shape::new(&Vec::<usize>::read(attr)?).map_err(|e| e.to_string())
+    }
+    fn map_sizes(&mut self, size: &mut MapSize<'_>) -> Result<(), Error> {
+        let sizes = self.sizes().iter().map(|dim| size(*dim)).collect::<Result<Vec<_>, _>>()?;
+        *self = Shape::of_sizes(&sizes)?;
+        Ok(())
+    }
+    fn has_open_sizes(&self) -> bool {
+        self.is_symbolic()
     }
 }
 
@@ -239,6 +266,12 @@ impl<T: AttrField> AttrField for Vec<T> {
     }
     fn same(&self, other: &Self) -> bool {
         self.len() == other.len() && self.iter().zip(other).all(|(a, b)| a.same(b))
+    }
+    fn map_sizes(&mut self, size: &mut MapSize<'_>) -> Result<(), Error> {
+        self.iter_mut().try_for_each(|item| item.map_sizes(size))
+    }
+    fn has_open_sizes(&self) -> bool {
+        self.iter().any(T::has_open_sizes)
     }
 }
 
@@ -258,6 +291,12 @@ impl<T: AttrField> AttrField for Option<T> {
     fn missing() -> Option<Self> {
         Some(None)
     }
+    fn map_sizes(&mut self, size: &mut MapSize<'_>) -> Result<(), Error> {
+        self.as_mut().map_or(Ok(()), |value| value.map_sizes(size))
+    }
+    fn has_open_sizes(&self) -> bool {
+        self.as_ref().is_some_and(T::has_open_sizes)
+    }
 }
 
 impl<A: AttrField, B: AttrField> AttrField for (A, B) {
@@ -269,6 +308,13 @@ impl<A: AttrField, B: AttrField> AttrField for (A, B) {
             Attr::List(items) if items.len() == 2 => Ok((A::read(&items[0])?, B::read(&items[1])?)),
             _ => expected("a pair", attr),
         }
+    }
+    fn map_sizes(&mut self, size: &mut MapSize<'_>) -> Result<(), Error> {
+        self.0.map_sizes(size)?;
+        self.1.map_sizes(size)
+    }
+    fn has_open_sizes(&self) -> bool {
+        self.0.has_open_sizes() || self.1.has_open_sizes()
     }
 }
 

@@ -33,10 +33,10 @@ fn axes(op: &Pad, from: &[Dim], to: &[Dim]) -> Vec<Axis> {
     for ((pads, size), out) in op.pads.iter().zip(from).zip(to) {
         let before = match op.mode {
             // Cuts of more than there is leave the same outside: nothing of the operand.
-            PadMode::Constant | PadMode::Edge if pads.0 != 0 => Dim::from(pads.0).clamp(-*size, *out),
-            _ => pads.0.into(),
+            PadMode::Constant | PadMode::Edge if pads.0 != 0 => pads.0.clamp(-*size, *out),
+            _ => pads.0,
         };
-        let kept = *pads == (0, 0);
+        let kept = pads.0 == 0 && pads.1 == 0;
         match axes.last_mut() {
             Some(last) if kept && (last.kept || op.mode == PadMode::Constant) => {
                 last.size *= *size;
@@ -177,7 +177,8 @@ mod tests {
     }
 
     fn pad(mode: PadMode, pads: &[(i64, i64)]) -> Pad {
-        Pad { pads: pads.to_vec(), mode, value: 0.0 }
+        let pads = pads.iter().map(|(before, after)| ((*before).into(), (*after).into())).collect();
+        Pad { pads, mode, value: 0.0 }
     }
 
     #[test]

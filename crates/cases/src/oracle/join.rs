@@ -128,9 +128,11 @@ fn reads(mode: PadMode, i: i64, size: i64) -> Option<i64> {
 pub(super) fn pad(op: &Pad, x: &Value, ty: TensorType) -> Value {
     let constant = read(&Value::of(&Tensor::scalar_of(ty.dtype, op.value)), 0);
     let mut out = Vec::with_capacity(ty.shape.numel());
+    // The oracle's graphs have fixed sizes.
+    let before: Vec<i64> = op.pads.iter().map(|p| p.0.value().unwrap_or(0)).collect();
     each(&ty.shape, |at| {
         let from: Option<Vec<usize>> = (0..at.len())
-            .map(|a| reads(op.mode, at[a] as i64 - op.pads[a].0, x.shape()[a] as i64).map(|i| i as usize))
+            .map(|a| reads(op.mode, at[a] as i64 - before[a], x.shape()[a] as i64).map(|i| i as usize))
             .collect();
         out.push(from.map_or(constant, |from| read(x, flat(x.shape(), &from))));
     });

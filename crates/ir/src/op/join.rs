@@ -150,7 +150,7 @@ op! {
     /// The whole tensor repeated along each axis.
     pub struct Tile = "tile" {
         /// Repeats per axis.
-        pub repeats: Vec<usize>,
+        pub repeats: Vec<Dim>,
     }
 }
 
@@ -161,8 +161,11 @@ impl Rule for Tile {
         if self.repeats.len() != x.len() {
             return Err(format!("{} repeats for rank {}", self.repeats.len(), x.len()));
         }
+        if let Some(repeats) = self.repeats.iter().find(|r| **r < 0) {
+            return Err(format!("{repeats} repeats"));
+        }
         let all = x.iter().zip(&self.repeats);
-        let dims = all.map(|(d, r)| product_of(&[*d, (*r).into()])).collect::<Result<Vec<_>, _>>()?;
+        let dims = all.map(|(d, r)| product_of(&[*d, *r])).collect::<Result<Vec<_>, _>>()?;
         Ok(vec![TensorType::new(operands[0].dtype, shape(&dims)?)])
     }
 
@@ -260,7 +263,7 @@ op! {
     /// Elements added before and after each axis; negative amounts cut.
     pub struct Pad = "pad" {
         /// Before and after, per axis.
-        pub pads: Vec<(i64, i64)>,
+        pub pads: Vec<(Dim, Dim)>,
         /// What stands outside.
         pub mode: PadMode,
         /// The pad value, cast to the dtype; used by `constant` alone.
@@ -277,24 +280,25 @@ impl Rule for Pad {
         }
         let mut dims = Vec::new();
         for (axis, ((before, after), size)) in self.pads.iter().zip(x.iter()).enumerate() {
-            let both = before.checked_add(*after).ok_or_else(|| format!("axis {axis} overflows"))?;
-            let out = (*size + both).check().map_err(|_| format!("axis {axis} overflows"))?;
+            let out = (*size + (*before + *after)).check().map_err(|_| format!("axis {axis} overflows"))?;
             if out < 0 {
                 return Err(format!("axis {axis} of size {size} is cut by more than it has"));
             }
-            let most = (*before).max(*after).max(0);
             let room = match self.mode {
-                PadMode::Constant => Dim::constant(i64::MAX),
-                PadMode::Reflect => *size - 1,
-                PadMode::Edge | PadMode::Wrap if *size == 0 => Dim::ZERO,
-                PadMode::Edge => Dim::constant(i64::MAX),
-                PadMode::Wrap => *size,
+                PadMode::Constant => None,
+                PadMode::Reflect => Some(*size - 1),
+                PadMode::Edge if *size == 0 => Some(Dim::ZERO),
+                PadMode::Edge => None,
+                PadMode::Wrap => Some(*size),
             };
-            if most > 0 && most > room {
-                return Err(format!(
-                    "{} padding of {most} exceeds axis {axis} of size {size}",
-                    self.mode.name()
-                ));
+            if let Some(room) = room {
+                let most = before.max(*after);
+                if most > 0 && most > room {
+                    return Err(format!(
+                        "{} padding of {most} exceeds axis {axis} of size {size}",
+                        self.mode.name()
+                    ));
+                }
             }
             dims.push(out);
         }
@@ -341,7 +345,7 @@ impl Graph {
 
     /// The whole repeated per axis.
     pub fn tile(&mut self, x: ValueId, repeats: &[usize]) -> Result<ValueId, Error> {
-        self.add1(Tile { repeats: repeats.to_vec() }, &[x])
+        self.add1(Tile { repeats: repeats.iter().map(|r| (*r).into()).collect() }, &[x])
     }
 
     /// Each element repeated along an axis.
@@ -370,6 +374,7 @@ impl Graph {
         mode: PadMode,
         value: f64,
     ) -> Result<ValueId, Error> {
-        self.add1(Pad { pads: pads.to_vec(), mode, value }, &[x])
+        let pads = pads.iter().map(|(before, after)| ((*before).into(), (*after).into())).collect();
+        self.add1(Pad { pads, mode, value }, &[x])
     }
 }

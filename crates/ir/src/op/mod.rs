@@ -28,14 +28,13 @@ mod resize;
 mod rope;
 mod scan;
 mod signal;
-mod sizes;
 mod state_space;
 
 use std::fmt::Debug;
 
-use crate::attr::Attrs;
+use crate::attr::{Attrs, MapSize};
 use crate::error::{hint, nearest};
-use crate::{DType, Dim, Shape, Tensor, TensorType};
+use crate::{DType, Dim, Error, Shape, Tensor, TensorType};
 
 pub use attention::*;
 pub use contraction::*;
@@ -74,6 +73,15 @@ pub trait Spelled: Sized {
     fn names() -> Vec<&'static str>;
     /// Reads the operation back; `None` when the name is another operation's.
     fn read(name: &str, attrs: &Attrs) -> Option<Result<Self, String>>;
+    /// Replaces every size of the attributes, which may be an expression.
+    fn map_sizes(&mut self, size: &mut MapSize<'_>) -> Result<(), Error> {
+        let _ = size;
+        Ok(())
+    }
+    /// Whether a size of the attributes is an expression.
+    fn has_open_sizes(&self) -> bool {
+        false
+    }
 }
 
 /// What an operation means for types: the contract that every backend relies on.
@@ -145,6 +153,14 @@ macro_rules! op {
             fn names() -> Vec<&'static str> {
                 vec![$word]
             }
+            #[allow(unused_variables, reason = "an operation may have no attributes")]
+            fn map_sizes(&mut self, size: &mut $crate::attr::MapSize<'_>) -> Result<(), $crate::Error> {
+                $($crate::attr::AttrField::map_sizes(&mut self.$field, size)?;)*
+                Ok(())
+            }
+            fn has_open_sizes(&self) -> bool {
+                false $(|| $crate::attr::AttrField::has_open_sizes(&self.$field))*
+            }
             fn read(name: &str, attrs: &$crate::attr::Attrs) -> Option<Result<Self, String>> {
                 (name == $word).then(|| {
                     attrs.only(&[$(stringify!($field)),*])?;
@@ -185,6 +201,14 @@ macro_rules! kind_op {
             }
             fn names() -> Vec<&'static str> {
                 <$kind>::ALL.iter().map(|kind| kind.name()).collect()
+            }
+            #[allow(unused_variables, reason = "an operation may have no attributes")]
+            fn map_sizes(&mut self, size: &mut $crate::attr::MapSize<'_>) -> Result<(), $crate::Error> {
+                $($crate::attr::AttrField::map_sizes(&mut self.$field, size)?;)*
+                Ok(())
+            }
+            fn has_open_sizes(&self) -> bool {
+                false $(|| $crate::attr::AttrField::has_open_sizes(&self.$field))*
             }
             fn read(name: &str, attrs: &$crate::attr::Attrs) -> Option<Result<Self, String>> {
                 let kind = <$kind>::from_name(name)?;
@@ -288,6 +312,18 @@ macro_rules! ops {
                     return Err(format!("packed tensors are stored as u8, not {}", ty.dtype));
                 }
                 match self { $(Op::$name(op) => op.infer(operands)),* }
+            }
+
+            /// The operation with every size of its attributes replaced.
+            pub fn map_sizes(&self, mut size: impl FnMut(Dim) -> Result<Dim, Error>) -> Result<Op, Error> {
+                let mut op = self.clone();
+                match &mut op { $(Op::$name(op) => op.map_sizes(&mut size)?),* }
+                Ok(op)
+            }
+
+            /// Whether a size of its attributes is an expression.
+            pub fn has_open_sizes(&self) -> bool {
+                match self { $(Op::$name(op) => op.has_open_sizes()),* }
             }
 
             /// See [`Rule::reads_packed`].

@@ -156,7 +156,10 @@ fn stack(rng: &mut Rng) -> Made {
 
 fn tile(rng: &mut Rng) -> Made {
     let x = rng.shape(0, 8);
-    (Tile { repeats: rng.sizes(x.len()) }.into(), vec![ty(rng.dtype(), &x)])
+    (
+        Tile { repeats: rng.sizes(x.len()).into_iter().map(Into::into).collect() }.into(),
+        vec![ty(rng.dtype(), &x)],
+    )
 }
 
 fn repeat(rng: &mut Rng) -> Made {
@@ -189,7 +192,7 @@ fn pad(rng: &mut Rng) -> Made {
             };
             let cut = rng.below(size / 2 + 1) as i64;
             let side = |rng: &mut Rng| if rng.chance(25) { -cut } else { rng.below(most + 1) as i64 };
-            (side(rng), side(rng))
+            (side(rng).into(), side(rng).into())
         })
         .collect();
     (Pad { pads, mode, value: rng.real() }.into(), vec![ty(rng.dtype(), &x)])

@@ -4,7 +4,7 @@
 //!   mod.rs    bindings in, outcome out
 //!   walk.rs   graphs under construction, names, one node after another
 //!   fixed.rs  values that are known while the graph is built
-//!   sizes.rs  lists of sizes that stay expressions
+//!   sizes.rs  lists of sizes that stay expressions, ratio.rs their arithmetic
 //!   stage.rs  graphs that compute some of the values, and what they leave for later graphs
 //!   loops.rs  loops that the caller runs
 //!   iterations.rs  graphs of their iterations
@@ -19,6 +19,7 @@ mod iterations;
 mod limits;
 mod loops;
 mod node;
+mod ratio;
 mod sizes;
 mod stage;
 mod stored;

@@ -5,10 +5,11 @@
 //! numbers restricts the import to them: functions that ask for a fixed value, and nodes of the finished graph that
 //! compute with the constant.
 
-use olivine_ir::op::{Binary, ReduceKind, ScalarOp};
-use olivine_ir::{DType, Data, Def, Dim, Node, Op, Shape, Tensor, ValueId};
+use olivine_ir::op::{ReduceKind, ScalarOp};
+use olivine_ir::{Data, Def, Dim, Node, Op, Shape, Tensor, ValueId};
 
 use super::fixed::GraphValue;
+use super::ratio::{Outcome, Ratio, elementwise};
 use super::walk::Walk;
 use super::{Answer, TensorRef};
 
@@ -16,25 +17,26 @@ use super::{Answer, TensorRef};
 #[derive(Clone)]
 pub(super) struct SizedTensor {
     pub(super) tensor: Tensor,
-    pub(super) sizes: Option<Vec<Dim>>,
+    pub(super) sizes: Option<Vec<Ratio>>,
 }
 
 impl SizedTensor {
+    /// Elements as numbers that may be expressions; none for bools and other types that sizes are not computed in.
+    fn numbers(&self) -> Option<Vec<Ratio>> {
+        self.sizes.clone().or_else(|| Ratio::of_tensor(&self.tensor))
+    }
+
     /// Elements as sizes; none for types that are not integers.
     fn dims(&self) -> Option<Vec<Dim>> {
-        if let Some(sizes) = &self.sizes {
-            return Some(sizes.clone());
+        if !matches!(self.tensor.data(), Data::I64(_) | Data::I32(_)) {
+            return None;
         }
-        match self.tensor.data() {
-            Data::I64(v) => Some(v.iter().map(|v| Dim::from(*v)).collect()),
-            Data::I32(v) => Some(v.iter().map(|v| Dim::from(*v)).collect()),
-            _ => None,
-        }
+        self.numbers()?.into_iter().map(Ratio::size).collect()
     }
 
     fn pin(&self) {
         self.sizes.iter().flatten().for_each(|size| {
-            let _ = size.specialize_signed();
+            let _ = size.numerator.specialize_signed();
         });
     }
 }
@@ -42,11 +44,11 @@ impl SizedTensor {
 impl Walk<'_> {
     /// Notes that a list of integers is made of sizes.
     pub(crate) fn note_sizes(&mut self, at: TensorRef, sizes: Vec<Dim>) {
-        self.set_sizes((at.frame, at.id), sizes);
+        self.set_sizes((at.frame, at.id), sizes.into_iter().map(Ratio::from).collect());
     }
 
-    pub(super) fn set_sizes(&mut self, at: GraphValue, sizes: Vec<Dim>) {
-        if sizes.iter().all(|size| size.is_constant()) {
+    pub(super) fn set_sizes(&mut self, at: GraphValue, sizes: Vec<Ratio>) {
+        if sizes.iter().all(|size| size.numerator.is_constant()) {
             return;
         }
         // Graphs inside others are built for the sizes of this import.
@@ -58,7 +60,7 @@ impl Walk<'_> {
     }
 
     /// The expressions of a value that was found out, if it has any.
-    pub(super) fn sizes_at(&self, at: GraphValue) -> Option<&Vec<Dim>> {
+    pub(super) fn sizes_at(&self, at: GraphValue) -> Option<&Vec<Ratio>> {
         self.sizes.get(&at).or_else(|| self.outer(at).and_then(|outer| self.sizes_at(outer)))
     }
 
@@ -88,33 +90,48 @@ impl Walk<'_> {
             return;
         }
         if let ([id], [result]) = (node.outputs.as_slice(), results)
-            && let Some(sizes) = self.computed_sizes(&node.op, &operands, result)
+            && let Some(outcome) = self.computed_sizes(&node.op, &operands, result)
         {
-            return self.set_sizes((frame, *id), sizes);
+            return match outcome {
+                Outcome::Numbers(sizes) => self.set_sizes((frame, *id), sizes),
+                Outcome::Decided => {}
+            };
         }
         operands.iter().for_each(SizedTensor::pin);
     }
 
-    fn computed_sizes(&self, op: &Op, operands: &[SizedTensor], result: &Tensor) -> Option<Vec<Dim>> {
-        let sizes = match op {
-            Op::ScalarOp(op) => elementwise(op, operands, result)?,
-            Op::Reduce(op) if op.kind == ReduceKind::Prod && result.shape().numel() == 1 => {
-                vec![olivine_ir::product(&operands.first()?.dims()?)]
+    fn computed_sizes(&self, op: &Op, operands: &[SizedTensor], result: &Tensor) -> Option<Outcome> {
+        let outcome = match op {
+            Op::ScalarOp(ScalarOp::Where) => Outcome::Numbers(chosen(operands, result)?),
+            Op::ScalarOp(op) => {
+                let lists = operands.iter().map(|operand| aligned(operand, result.shape()));
+                let from = operands.first()?.tensor.dtype();
+                elementwise(op, &lists.collect::<Option<Vec<_>>>()?, from, result.dtype())?
             }
-            op => self.moved(op, operands, result)?,
+            Op::Reduce(op) if result.shape().numel() == 1 => {
+                let dims = operands.first()?.dims()?;
+                let all = match op.kind {
+                    ReduceKind::Prod => olivine_ir::product(&dims),
+                    ReduceKind::Sum => dims.into_iter().sum(),
+                    ReduceKind::Max => dims.into_iter().reduce(|a, b| a.max(b))?,
+                    ReduceKind::Min => dims.into_iter().reduce(|a, b| a.min(b))?,
+                    _ => return None,
+                };
+                Outcome::Numbers(vec![all.into()])
+            }
+            op => Outcome::Numbers(self.moved(op, operands, result)?),
         };
         // The expressions must be what the numbers are.
-        let numbers: Vec<i64> = match result.data() {
-            Data::I64(v) => v.clone(),
-            Data::I32(v) => v.iter().map(|v| i64::from(*v)).collect(),
-            _ => return None,
-        };
-        let agrees = |(size, number): (&Dim, &i64)| size.value().ok() == Some(*number);
-        (sizes.len() == numbers.len() && sizes.iter().zip(&numbers).all(agrees)).then_some(sizes)
+        if let Outcome::Numbers(numbers) = &outcome {
+            let values = result.to_f64();
+            let agrees = |(of, value): (&Ratio, &f64)| of.is(*value, result.dtype());
+            (numbers.len() == values.len() && numbers.iter().zip(&values).all(agrees)).then_some(())?;
+        }
+        Some(outcome)
     }
 
     /// What an operation that only moves elements makes: it moves the numbers of elements in their stead.
-    fn moved(&self, op: &Op, operands: &[SizedTensor], result: &Tensor) -> Option<Vec<Dim>> {
+    fn moved(&self, op: &Op, operands: &[SizedTensor], result: &Tensor) -> Option<Vec<Ratio>> {
         let data = match op {
             Op::Concat(_) => operands.len(),
             Op::Gather(_) | Op::GatherElements(_) => 1,
@@ -131,18 +148,18 @@ impl Walk<'_> {
         if operands.iter().skip(data).any(|operand| operand.sizes.is_some()) {
             return None;
         }
-        let mut all: Vec<Dim> = Vec::new();
+        let mut all: Vec<Ratio> = Vec::new();
         let mut numbered = Vec::with_capacity(operands.len());
         for (i, operand) in operands.iter().enumerate() {
             if i >= data {
                 numbered.push(operand.tensor.clone());
                 continue;
             }
-            let dims = operand.dims()?;
+            let of_operand = operand.numbers()?;
             let first = all.len() as i64;
-            let numbers: Vec<i64> = (first..first + dims.len() as i64).collect();
-            all.extend(dims);
-            numbered.push(Tensor::new(*operand.tensor.shape(), numbers).ok()?);
+            let positions: Vec<i64> = (first..first + of_operand.len() as i64).collect();
+            all.extend(of_operand);
+            numbered.push(Tensor::new(*operand.tensor.shape(), positions).ok()?);
         }
         let places = self.evaluator.evaluate(op, &numbered).ok()?;
         let [places] = places.as_slice() else { return None };
@@ -175,34 +192,22 @@ impl Walk<'_> {
     }
 }
 
-/// Arithmetic on sizes; comparisons are questions, whose answers are recorded.
-fn elementwise(op: &ScalarOp, operands: &[SizedTensor], result: &Tensor) -> Option<Vec<Dim>> {
-    let lists =
-        operands.iter().map(|operand| aligned(operand, result.shape())).collect::<Option<Vec<_>>>()?;
-    match (op, lists.as_slice()) {
-        (ScalarOp::Cast(DType::I64 | DType::I32), [x]) => Some(x.clone()),
-        (ScalarOp::Binary(op), [a, b]) => a.iter().zip(b).map(|(a, b)| binary(*op, *a, *b)).collect(),
-        _ => None,
-    }
+/// The elements that a condition chooses, which is no expression: what it was computed from is decided.
+fn chosen(operands: &[SizedTensor], result: &Tensor) -> Option<Vec<Ratio>> {
+    let [condition, a, b] = operands else { return None };
+    let condition = (condition.sizes.is_none()).then(|| condition.tensor.to_f64())?;
+    let condition = spread(&condition, operands[0].tensor.shape(), result.shape())?;
+    let lists = aligned(a, result.shape())?.into_iter().zip(aligned(b, result.shape())?);
+    Some(condition.iter().zip(lists).map(|(first, (a, b))| if *first != 0.0 { a } else { b }).collect())
 }
 
-fn binary(op: Binary, a: Dim, b: Dim) -> Option<Dim> {
-    match op {
-        Binary::Add => Some(a + b),
-        Binary::Sub => Some(a - b),
-        Binary::Mul => Some(a * b),
-        // Integer division rounds towards zero: the same where neither is negative.
-        Binary::Div if a >= 0 && b > 0 => Some(a.div_floor(b)),
-        Binary::Min => Some(a.min(b)),
-        Binary::Max => Some(a.max(b)),
-        _ => None,
-    }
+/// An operand's elements as they broadcast to a shape.
+fn aligned(operand: &SizedTensor, to: &Shape) -> Option<Vec<Ratio>> {
+    spread(&operand.numbers()?, operand.tensor.shape(), to)
 }
 
-/// An operand's sizes as they broadcast to a shape.
-fn aligned(operand: &SizedTensor, to: &Shape) -> Option<Vec<Dim>> {
-    let dims = operand.dims()?;
-    let strides = operand.tensor.shape().broadcast_strides(to)?;
+fn spread<T: Copy>(elements: &[T], from: &Shape, to: &Shape) -> Option<Vec<T>> {
+    let strides = from.broadcast_strides(to)?;
     let packed = to.strides();
     let index = |at: usize| {
         let mut rest = at;
@@ -214,5 +219,5 @@ fn aligned(operand: &SizedTensor, to: &Shape) -> Option<Vec<Dim>> {
         }
         index
     };
-    (0..to.numel()).map(|at| dims.get(index(at)).copied()).collect()
+    (0..to.numel()).map(|at| elements.get(index(at)).copied()).collect()
 }

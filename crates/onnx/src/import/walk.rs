@@ -38,7 +38,7 @@ pub(crate) struct Walk<'m> {
     /// Values found out so far, by graph and value.
     pub(super) fixed: HashMap<(usize, ValueId), Tensor>,
     /// Of values found out and of constants: the expressions of their elements, where those are sizes.
-    pub(super) sizes: HashMap<(usize, ValueId), Vec<olivine_ir::Dim>>,
+    pub(super) sizes: HashMap<(usize, ValueId), Vec<super::ratio::Ratio>>,
     /// How many of the known results of stages and loops are used.
     pub(super) taken: usize,
     /// How many loops of the caller's this is inside.

@@ -1,6 +1,6 @@
 //! Tensors put together, taken apart, repeated and padded.
 
-use olivine_ir::op::{Pad, PadMode, Slice, Split};
+use olivine_ir::op::{Pad, PadMode, Slice, Split, Tile};
 use olivine_ir::{DType, Data, Dim, Graph, Tensor, ValueId};
 
 use super::Entry;
@@ -167,16 +167,14 @@ fn expand(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
 fn tile(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     let x = n.tensor(0)?;
     let rank = n.shape(x)?.rank();
-    let mut repeats = n.fixed_ints(1)?;
+    let mut repeats = n.fixed_sizes(1)?;
     if n.opset() < 6 {
         // One axis, and how often.
         let (times, axis) = (n.fixed_int(1)?, n.fixed_int(2)?);
         let axis = n.axis(axis, rank)?;
-        repeats = (0..rank).map(|i| if i == axis { times } else { 1 }).collect();
+        repeats = (0..rank).map(|i| if i == axis { times.into() } else { Dim::ONE }).collect();
     }
-    let counts: Result<Vec<usize>, _> = repeats.iter().map(|r| usize::try_from(*r)).collect();
-    let counts = counts.map_err(|_| n.wrong(format!("repeats {repeats:?} are not all from 0 on")))?;
-    let y = n.build(|g| g.tile(x, &counts))?;
+    let y = n.add(Tile { repeats }, &[x])?;
     n.like_first(y)
 }
 
@@ -186,9 +184,10 @@ fn pad(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     let attributes = n.opset() < 11;
     let amounts = if attributes {
         let name = if n.opset() < 2 { "paddings" } else { "pads" };
-        n.ints(name)?.ok_or_else(|| n.wrong(format!("attribute `{name}` is missing")))?
+        let given = n.ints(name)?.ok_or_else(|| n.wrong(format!("attribute `{name}` is missing")))?;
+        given.into_iter().map(Dim::from).collect()
     } else {
-        n.fixed_ints(1)?
+        n.fixed_sizes(1)?
     };
     let axes = match n.optional_ints(3)? {
         Some(axes) => n.axes(&axes, shape.rank())?,
@@ -197,7 +196,7 @@ fn pad(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     if amounts.len() != 2 * axes.len() {
         return Err(n.wrong(format!("{} pads for {} axes", amounts.len(), axes.len())));
     }
-    let mut pads = vec![(0i64, 0i64); shape.rank()];
+    let mut pads = vec![(Dim::ZERO, Dim::ZERO); shape.rank()];
     for (i, axis) in axes.iter().enumerate() {
         pads[*axis] = (amounts[i], amounts[axes.len() + i]);
     }
@@ -212,7 +211,7 @@ fn pad(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
         pad_by_copies(n, x, &pads, mode)?
     } else if attributes {
         let value = f64::from(n.float_or("value", 0.0)?);
-        n.build(|g| g.pad(x, &pads, mode, value))?
+        n.add(Pad { pads, mode, value }, &[x])?
     } else {
         let value = n.optional(2)?;
         pad_with(n, x, &pads, value)?
@@ -224,7 +223,7 @@ fn pad(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
 pub(super) fn pad_with(
     n: &mut NodeContext<'_, '_>,
     x: ValueId,
-    pads: &[(i64, i64)],
+    pads: &[(Dim, Dim)],
     value: Option<ValueId>,
 ) -> Answer<ValueId> {
     let known = match value {
@@ -232,20 +231,21 @@ pub(super) fn pad_with(
         None => Some(0.0),
     };
     if let Some(number) = known {
-        return n.build(|g| g.pad(x, pads, PadMode::Constant, number));
+        return n.add(Pad { pads: pads.to_vec(), mode: PadMode::Constant, value: number }, &[x]);
     }
     let Some(value) = value else { return Err(n.wrong("its value is lost")) };
     let (dtype, shape, given) = (n.dtype(x)?, n.shape(x)?, n.ty(value)?);
     if given.dtype != dtype || given.shape.numel() != 1 {
         return Err(n.wrong(format!("its value is {given}, not one element of {dtype}")));
     }
+    let pad = Pad { pads: pads.to_vec(), mode: PadMode::Constant, value: 0.0 };
     n.build(|g| {
         let value = g.reshape(value, &[])?;
         let one = g.constant(Tensor::scalar_of(DType::U8, 1.0));
         let inside = g.fill(one, shape)?;
-        let inside = g.pad(inside, pads, PadMode::Constant, 0.0)?;
+        let inside = g.add1(pad.clone(), &[inside])?;
         let inside = g.cast(inside, DType::Bool)?;
-        let padded = g.pad(x, pads, PadMode::Constant, 0.0)?;
+        let padded = g.add1(pad, &[x])?;
         g.select(inside, padded, value)
     })
 }
@@ -270,37 +270,43 @@ const MOST_COPIES: i64 = 1 << 24;
 fn pad_by_copies(
     n: &mut NodeContext<'_, '_>,
     x: ValueId,
-    pads: &[(i64, i64)],
+    pads: &[(Dim, Dim)],
     mode: PadMode,
 ) -> Answer<ValueId> {
-    let cuts: Vec<(i64, i64)> = pads.iter().map(|(a, b)| ((*a).min(0), (*b).min(0))).collect();
+    let part =
+        |of: fn(Dim) -> Dim| -> Vec<(Dim, Dim)> { pads.iter().map(|(a, b)| (of(*a), of(*b))).collect() };
+    let is_pad = |(before, after): &(Dim, Dim)| *before != 0 || *after != 0;
     let mut y = x;
-    if cuts.iter().any(|cut| *cut != (0, 0)) {
+    let cuts = part(|n| n.min(0));
+    if cuts.iter().any(is_pad) {
         y = n.add(Pad { pads: cuts, mode: PadMode::Constant, value: 0.0 }, &[y])?;
     }
-    let pads: Vec<(i64, i64)> = pads.iter().map(|(a, b)| ((*a).max(0), (*b).max(0))).collect();
+    let pads = part(|n| n.max(0));
     let shape = n.shape(y)?;
-    let fits = |(size, (before, after)): (&Dim, &(i64, i64))| match mode {
+    let fits = |(size, pad): (&Dim, &(Dim, Dim))| match mode {
         // Axes without padding fit whatever their size is.
-        _ if (*before, *after) == (0, 0) => true,
-        PadMode::Reflect => *size > *before.max(after),
-        _ => *size >= *before.max(after),
+        _ if !is_pad(pad) => true,
+        PadMode::Reflect => *size > pad.0.max(pad.1),
+        _ => *size >= pad.0.max(pad.1),
     };
     if shape.sizes().iter().zip(&pads).all(fits) {
         return n.add(Pad { pads, mode, value: 0.0 }, &[y]);
     }
-    for (axis, (before, after)) in pads.into_iter().enumerate() {
+    for (axis, pad) in pads.into_iter().enumerate() {
         let size = n.shape(y)?[axis] as i64;
-        if (before, after) == (0, 0) {
+        if !is_pad(&pad) {
             continue;
         }
         if size == 0 {
             return Err(n.wrong(format!("axis {axis} is empty: there is nothing to pad it with")));
         }
-        let total = before.checked_add(after).and_then(|p| p.checked_add(size));
-        let total = total.filter(|t| *t <= MOST_COPIES);
+        // These are written down for the sizes at hand.
+        let [before, after] = [pad.0, pad.1].map(|pad| pad.specialize_signed().ok());
         let total =
-            total.ok_or_else(|| n.wrong(format!("pads of axis {axis} make it longer than {MOST_COPIES}")))?;
+            before.zip(after).and_then(|(before, after)| before.checked_add(after)?.checked_add(size));
+        let (Some(before), Some(total)) = (before, total.filter(|t| *t <= MOST_COPIES)) else {
+            return Err(n.wrong(format!("pads of axis {axis} make it longer than {MOST_COPIES}")));
+        };
         let positions: Vec<i64> = (0..total).map(|i| source(i - before, size, mode)).collect();
         let list = Tensor::new([positions.len()], positions);
         let list = n.built(list)?;
@@ -327,7 +333,7 @@ fn source(at: i64, size: i64, mode: PadMode) -> i64 {
 fn center_crop_pad(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     let x = n.tensor(0)?;
     let shape = n.shape(x)?;
-    let sizes = n.fixed_ints(1)?;
+    let sizes = n.fixed_sizes(1)?;
     let axes = match n.ints("axes")? {
         Some(axes) => n.axes(&axes, shape.rank())?,
         None => (0..shape.rank()).collect(),
@@ -335,12 +341,13 @@ fn center_crop_pad(n: &mut NodeContext<'_, '_>) -> Answer<Vec<Value>> {
     if sizes.len() != axes.len() {
         return Err(n.wrong(format!("{} sizes for {} axes", sizes.len(), axes.len())));
     }
-    let mut pads = vec![(0i64, 0i64); shape.rank()];
+    let mut pads = vec![(Dim::ZERO, Dim::ZERO); shape.rank()];
     for (axis, size) in axes.iter().zip(&sizes) {
-        let more = size.checked_sub(shape[*axis] as i64).filter(|_| *size >= 0);
+        let more = (*size - shape.size(*axis)).check().ok().filter(|_| *size >= 0);
         let more = more.ok_or_else(|| n.wrong(format!("size {size} of axis {axis}")))?;
         // The odd one goes to, or from, the end: division towards zero on both sides.
-        pads[*axis] = (more / 2, more - more / 2);
+        let half = if more < 0 { -(-more).div_floor(2) } else { more.div_floor(2) };
+        pads[*axis] = (half, more - half);
     }
     let y = pad_with(n, x, &pads, None)?;
     n.like_first(y)

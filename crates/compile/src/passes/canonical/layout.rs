@@ -40,7 +40,7 @@ pub(super) fn simplify(g: &Graph, op: &Op, inputs: &[ValueId], ty: TensorType) -
                 .then(|| Simpler::Node(Expand { shape: ty.shape }.into(), vec![inner.unwrap_or(x)]))
         }
         Op::Reverse(r) => same(r.axes.iter().all(|a| shape.sizes().get(*a).is_some_and(|d| *d <= 1))),
-        Op::Pad(p) => same(p.pads.iter().all(|p| *p == (0, 0))),
+        Op::Pad(p) => same(p.pads.iter().all(|(before, after)| *before == 0 && *after == 0)),
         Op::Tile(t) => same(t.repeats.iter().all(|r| *r == 1)),
         Op::Repeat(r) => same(r.repeats == 1),
         Op::Roll(r) => {

@@ -1,7 +1,7 @@
 //! A pad with zeros before a convolution becomes the convolution's own padding: what is not there need not be read.
 
 use olivine_ir::op::{Conv, Pad, PadMode, Window};
-use olivine_ir::{Error, Graph, Op, ValueId};
+use olivine_ir::{Dim, Error, Graph, Op, ValueId};
 
 use super::edit::sweep;
 use crate::{Options, Pass, rewrite};
@@ -42,11 +42,12 @@ fn fold(graph: &Graph, conv: &Conv, x: ValueId) -> Option<(Conv, ValueId)> {
         return None;
     };
     let (outer, spatial) = pads.split_at_checked(2)?;
-    if *value != 0.0 || outer.iter().any(|p| *p != (0, 0)) {
+    if *value != 0.0 || outer.iter().any(|(before, after)| *before != 0 || *after != 0) {
         return None;
     }
-    let sum = |own: usize, more: i64| own.checked_add(usize::try_from(more).ok()?);
-    let both = |(own, more): (&(usize, usize), &(i64, i64))| Some((sum(own.0, more.0)?, sum(own.1, more.1)?));
+    // A convolution's own padding is numbers.
+    let sum = |own: usize, more: Dim| own.checked_add(usize::try_from(more.as_constant()?).ok()?);
+    let both = |(own, more): (&(usize, usize), &(Dim, Dim))| Some((sum(own.0, more.0)?, sum(own.1, more.1)?));
     let pads = conv.window.pads.iter().zip(spatial).map(both).collect::<Option<Vec<_>>>()?;
     Some((Conv { window: Window { pads, ..conv.window.clone() }, ..conv.clone() }, *inner))
 }

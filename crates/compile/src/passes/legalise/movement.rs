@@ -27,10 +27,10 @@ fn tile(g: &mut Graph, op: &Tile, x: ValueId, to: Shape) -> Result<ValueId, Erro
         for (i, (&d, &r)) in sizes.iter().zip(&op.repeats).enumerate() {
             if needs_axis(i) {
                 split.push(Dim::ONE);
-                stretched.push(Dim::from(r));
+                stretched.push(r);
             }
             split.push(d);
-            stretched.push(if r != 1 && d == 1 { r.into() } else { d });
+            stretched.push(if r != 1 && d == 1 { r } else { d });
         }
         let x = reshape(g, x, &split)?;
         let x = expand(g, x, &stretched)?;
@@ -44,7 +44,7 @@ fn tile(g: &mut Graph, op: &Tile, x: ValueId, to: Shape) -> Result<ValueId, Erro
         }
         let (outer, inner) = around(&dims, axis);
         x = reshape(g, x, &[outer, Dim::ONE, dims[axis] * inner])?;
-        x = expand(g, x, &[outer, repeats.into(), dims[axis] * inner])?;
+        x = expand(g, x, &[outer, repeats, dims[axis] * inner])?;
         dims[axis] *= repeats;
     }
     reshape(g, x, &to.sizes())

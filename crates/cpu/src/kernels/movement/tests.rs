@@ -3,6 +3,7 @@ use olivine_ir::{DType, Shape, TensorType};
 
 use super::pad::pad;
 use super::*;
+use crate::kernel::attribute_sizes;
 
 fn shape(dims: &[usize]) -> Shape {
     Shape::new(dims).unwrap()
@@ -132,16 +133,19 @@ fn joining_reads_strides_and_skips_empty_parts_on_every_axis_of_rank_8() {
 fn padded<T: Pod>(dtype: DType, data: &[T], dims: &[usize], op: &Pad) -> Vec<T> {
     let ty = TensorType::new(dtype, shape(dims));
     let out_dims: Vec<usize> =
-        dims.iter().zip(&op.pads).map(|(d, (b, a))| (*d as i64 + b + a) as usize).collect();
+        dims.iter().zip(&op.pads).map(|(d, (b, a))| (*b + *a + *d).specialize().unwrap()).collect();
     let out_ty = TensorType::new(dtype, shape(&out_dims));
     let mut out = vec![T::zeroed(); out_ty.shape.numel()];
     let x = Operand::packed(ty, bytemuck::cast_slice(data));
-    pad(op, &[x], &mut [Target { ty: out_ty, bytes: bytemuck::cast_slice_mut(&mut out) }]);
+    let numbers: Vec<usize> =
+        attribute_sizes(&op.clone().into()).into_iter().map(|n| n.specialize().unwrap()).collect();
+    pad(op, &numbers, &[x], &mut [Target { ty: out_ty, bytes: bytemuck::cast_slice_mut(&mut out) }]);
     out
 }
 
 fn op(pads: &[(i64, i64)], mode: PadMode, value: f64) -> Pad {
-    Pad { pads: pads.to_vec(), mode, value }
+    let pads = pads.iter().map(|(before, after)| ((*before).into(), (*after).into())).collect();
+    Pad { pads, mode, value }
 }
 
 #[test]
