@@ -19,9 +19,9 @@ METHOD = f"""\
   call, which for short calls includes the launch, and around a CUDA graph of up to eight calls, of which a call's share counts. The gelu
   chain runs under `torch.compile` as well. The fastest of these ways is compared with, and named in brackets; "one call" is the ratio against
   a single call where another way is faster.
-- Whole runs (BERT-base) are timed on the host, from inputs in host memory to outputs in host memory; PyTorch's memory is pinned. The model
+- Whole runs (BERT-base, ResNet-50) are timed on the host, from inputs in host memory to outputs in host memory; PyTorch's memory is pinned. BERT
   is as it is published, with three matmuls for query, key and value; "fused" is the ratio against a PyTorch model in a CUDA graph that was
-  rewritten to have one.
+  rewritten to have one. ResNet-50 comes from an ONNX file that the script writes; PyTorch's has channels first or last, whichever is faster.
 - The ratio is PyTorch's time over ours: above 1 we are faster. Targets for it hold against PyTorch's fastest way too. "wgpu" is our time
   through Vulkan over that through wgpu; rows above {WGPU_FROM_MS * 1e3:g} µs should reach {WGPU_RATIO:g}.
 """

@@ -6,10 +6,15 @@ Calls take turns at as many sets of inputs as Olivine's runs do.
 """
 
 import json
+import pathlib
 import re
 import statistics
 import sys
 import time
+
+# This file is run as a program, beside the package that it belongs to.
+sys.path[0] = str(pathlib.Path(__file__).resolve().parent.parent)
+from comparison import resnet
 
 RUNS = 25
 WARMUP_SECONDS = 0.1
@@ -140,11 +145,58 @@ def encoder(layers: int, hidden: int, heads: int, feed_forward: int, fused: bool
         return Encoder()
 
 
-def whole_run(model, shape: tuple[int, ...], dtype) -> dict:
+def resnet50():
+    """The layers of resnet.py."""
+    import torch.nn as nn
+    import torch.nn.functional as F
+
+    def conv(channels: int, filters: int, k: int, stride: int = 1):
+        return nn.Conv2d(channels, filters, k, stride, k // 2)
+
+    class Block(nn.Module):
+        def __init__(self, channels: int, inner: int, stride: int, shortcut: bool) -> None:
+            super().__init__()
+            self.conv1, self.conv2 = conv(channels, inner, 1), conv(inner, inner, 3, stride)
+            self.conv3 = conv(inner, 4 * inner, 1)
+            self.shortcut = conv(channels, 4 * inner, 1, stride) if shortcut else nn.Identity()
+
+        def forward(self, x):
+            y = self.conv3(F.relu(self.conv2(F.relu(self.conv1(x)))))
+            return F.relu(y + self.shortcut(x))
+
+    class ResNet(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem, channels, blocks = conv(3, 64, 7, 2), 64, []
+            for s, (count, inner) in enumerate(resnet.STAGES):
+                for i in range(count):
+                    blocks.append(Block(channels, inner, 2 if i == 0 and s else 1, i == 0))
+                    channels = 4 * inner
+            self.blocks, self.fc = nn.Sequential(*blocks), nn.Linear(channels, resnet.CLASSES)
+
+        def forward(self, x):
+            x = self.blocks(F.max_pool2d(F.relu(self.stem(x)), 3, 2, 1))
+            return self.fc(x.mean((2, 3)))
+
+    with torch.device("cuda"):
+        return ResNet()
+
+
+def images(dtype, batch: int) -> dict:
+    """ResNet-50 with channels first and channels last; the faster of both counts."""
+    shape = (batch, 3, 224, 224)
+    forms = [torch.contiguous_format, torch.channels_last]
+    times = [whole_run(resnet50().to(memory_format=form), shape, dtype, form) for form in forms]
+    return {key: min(t[key] for t in times) for key in times[0]}
+
+
+def whole_run(model, shape: tuple[int, ...], dtype, form=None) -> dict:
     """Input up, model, output back; pinned memory on both sides."""
     model = model.to(dtype).eval()
-    x = (torch.rand(*shape) * 2 - 1).to(dtype).pin_memory()
-    y = torch.empty(*shape, dtype=dtype).pin_memory()
+    x = (torch.rand(*shape) * 2 - 1).to(dtype)
+    x = (x if form is None else x.contiguous(memory_format=form)).pin_memory()
+    with torch.inference_mode():
+        y = torch.empty_like(model(x.cuda()), device="cpu").pin_memory()
 
     def run(_: int) -> None:
         y.copy_(model(x.to("cuda", non_blocking=True)), non_blocking=True)
@@ -355,6 +407,9 @@ def measure(name: str) -> dict | None:
         times = whole_run(encoder(layers, hidden, heads, wide, False), shape, dtype)
         times["fused_ms"] = whole_run(encoder(layers, hidden, heads, wide, True), shape, dtype)["graph_ms"]
         return times
+    whole = re.fullmatch(r"resnet50 (f32|f16) b(\d+)", name)
+    if whole:
+        return images(getattr(torch, DTYPES[whole.group(1)]), int(whole.group(2)))
     work = subject(name)
     if work is None:
         return None

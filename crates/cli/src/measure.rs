@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use olivine::internals::DeviceTensorExt as _;
 use olivine::internals::ExecutableExt as _;
 use olivine::ir::{DType, Data, Error, Graph, Tensor, TensorType, ValueId};
-use olivine::{CompileOptions, DeviceTensor, Executable, Session, StepTime};
+use olivine::{CompileOptions, DeviceTensor, Executable, Model, Session, StepTime};
 
 use crate::answer::Failure;
 use crate::noise::Noise;
@@ -125,6 +125,20 @@ impl Subject {
             sets.push(fresh.iter().map(upload).collect::<Result<_, Failure>>()?);
         }
         Ok(Subject { executable, host, sets, small: bytes <= SMALL })
+    }
+
+    /// A model with its own weights and one set of inputs.
+    pub(crate) fn of_model(
+        session: &Session,
+        model: &Model,
+        inputs: Vec<(String, Tensor)>,
+    ) -> Result<Self, Failure> {
+        let executable = session.compile(model)?;
+        executable.load()?;
+        let upload = |(name, tensor): &(String, Tensor)| Ok((name.clone(), session.upload(tensor)?));
+        let set = inputs.iter().map(upload).collect::<Result<_, Failure>>()?;
+        let bytes: usize = inputs.iter().map(|(_, tensor)| tensor.ty().bytes()).sum();
+        Ok(Subject { executable, host: inputs, sets: vec![set], small: bytes <= SMALL })
     }
 
     /// A set of inputs.

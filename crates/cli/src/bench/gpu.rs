@@ -6,6 +6,7 @@ mod images;
 mod matmul;
 mod memory;
 mod models;
+mod onnx_files;
 mod rows;
 mod sequences;
 
@@ -25,6 +26,8 @@ use crate::progress::Progress;
 use crate::table::Table;
 use crate::timing::{Times, short};
 
+use onnx_files::OnnxFile;
+
 #[derive(Args)]
 pub(crate) struct GpuArgs {
     /// Only measurements whose name contains this.
@@ -36,6 +39,9 @@ pub(crate) struct GpuArgs {
     /// Small sizes and few runs, to see that all of it works.
     #[arg(long)]
     quick: bool,
+    /// Also measure whole runs of an ONNX model; may be repeated. Dimensions without a size are 1.
+    #[arg(long, value_name = "NAME=FILE[,DIM=N…]", value_parser = onnx_files::parse)]
+    onnx: Vec<OnnxFile>,
     /// Also run each this often on the same inputs; all runs must return the same bits.
     #[arg(long, value_name = "RUNS")]
     same_bits: Option<usize>,
@@ -55,6 +61,8 @@ impl GpuArgs {
 enum Unit {
     /// Floating-point operations of one run.
     Flops(f64),
+    /// Floating-point operations of one run, as its dispatches count them.
+    CountedFlops,
     /// Bytes that one run must move.
     Bytes(f64),
     /// Its time alone.
@@ -72,11 +80,17 @@ enum Clock {
     WallUnfused,
 }
 
+/// What a measurement runs.
+enum Source {
+    Graph(Graph),
+    Onnx(OnnxFile),
+}
+
 struct Measurement {
     name: String,
     unit: Unit,
     clock: Clock,
-    graph: Graph,
+    source: Source,
 }
 
 struct Measured {
@@ -91,7 +105,11 @@ struct Measured {
 }
 
 pub(crate) fn run(global: &Global, args: &GpuArgs) -> Result<Answer, Failure> {
-    let all = measurements(args.quick)?;
+    let mut all = measurements(args.quick)?;
+    for file in &args.onnx {
+        let (name, source) = (file.name.clone(), Source::Onnx(file.clone()));
+        all.push(Measurement { name, unit: Unit::CountedFlops, clock: Clock::Wall, source });
+    }
     if let Some(unknown) = args.only.iter().find(|name| !all.iter().any(|m| m.name == **name)) {
         return Err(Failure::new(format!("no measurement is named `{unknown}`"))
             .hint("without --only and --filter, all are made and listed"));
@@ -153,8 +171,11 @@ fn measure(
     busy: Option<&Busy>,
 ) -> Result<Measured, Failure> {
     let runs = if args.quick { Runs::QUICK } else { Runs::STEADY };
-    let Measurement { name, unit, clock, graph } = measurement;
-    let subject = Subject::with_noise(session, graph, noise)?;
+    let Measurement { name, unit, clock, source } = measurement;
+    let subject = match source {
+        Source::Graph(graph) => Subject::with_noise(session, graph, noise)?,
+        Source::Onnx(file) => file.subject(session)?,
+    };
     let steps = subject.profile()?;
     busy.map_or(Ok(()), Busy::work)?;
     let times = match clock {
@@ -164,13 +185,21 @@ fn measure(
     if let Some(repeats) = args.same_bits {
         subject.same_bits(repeats)?;
     }
-    let values = graph.inputs().chain(graph.params()).map(|(_, id)| id);
-    let values = values.chain(graph.outputs().iter().map(|o| o.value));
-    let touched: usize = values.filter_map(|id| Some(graph.ty(id).ok()?.bytes())).sum();
+    let touched = match source {
+        Source::Graph(graph) => {
+            let values = graph.inputs().chain(graph.params()).map(|(_, id)| id);
+            let values = values.chain(graph.outputs().iter().map(|o| o.value));
+            values.filter_map(|id| Some(graph.ty(id).ok()?.bytes() as f64)).sum()
+        }
+        // The file's bytes are nearly all weights.
+        Source::Onnx(file) => file.bytes()?,
+    };
+    let counted = || steps.iter().map(|s| s.flops as f64).sum();
     let (flops, bytes) = match unit {
-        Unit::Flops(flops) => (*flops, touched as f64),
-        Unit::Bytes(bytes) => (steps.iter().map(|s| s.flops as f64).sum(), *bytes),
-        Unit::Time => (0.0, touched as f64),
+        Unit::Flops(flops) => (*flops, touched),
+        Unit::CountedFlops => (counted(), touched),
+        Unit::Bytes(bytes) => (counted(), *bytes),
+        Unit::Time => (0.0, touched),
     };
     let (name, unit, clock) = (name.clone(), *unit, *clock);
     Ok(Measured { name, unit, clock, times, dispatches: steps.len(), flops, bytes })
@@ -178,8 +207,8 @@ fn measure(
 
 impl Measured {
     fn tflops(&self) -> Option<f64> {
-        let Unit::Flops(flops) = self.unit else { return None };
-        Some(flops / self.times.median() / 1e9)
+        let counts = matches!(self.unit, Unit::Flops(_) | Unit::CountedFlops);
+        counts.then(|| self.flops / self.times.median() / 1e9)
     }
 
     fn gb_per_s(&self) -> Option<f64> {
@@ -254,8 +283,8 @@ fn device(
     unit: Unit,
     body: impl FnOnce(&mut Graph) -> Result<ValueId, Error>,
 ) -> Result<Measurement, Failure> {
-    let graph = graph(&name, body)?;
-    Ok(Measurement { name, unit, clock: Clock::Device, graph })
+    let source = Source::Graph(graph(&name, body)?);
+    Ok(Measurement { name, unit, clock: Clock::Device, source })
 }
 
 #[cfg(test)]
@@ -275,10 +304,11 @@ mod tests {
             clock: Clock::Device,
             times: times.clone(),
             dispatches: 1,
-            flops: 0.0,
+            flops: 4e9,
             bytes: 0.0,
         };
         assert_eq!(row(Unit::Flops(4e9)).tflops(), Some(2.0));
+        assert_eq!(row(Unit::CountedFlops).tflops(), Some(2.0));
         assert_eq!(row(Unit::Bytes(4e6)).gb_per_s(), Some(2.0));
         assert_eq!((row(Unit::Time).tflops(), row(Unit::Time).gb_per_s()), (None, None));
     }

@@ -2,7 +2,7 @@
 
 use olivine::ir::{DType, Graph, Tensor, ValueId};
 
-use super::{Clock, Measurement, Unit, device};
+use super::{Clock, Measurement, Source, Unit, device};
 use crate::answer::Failure;
 
 /// The layout of the weights.
@@ -55,7 +55,7 @@ fn matmuls(
         graph.output(&format!("y{i}"), y)?;
     }
     let bytes = (count * k * n * dtype.size()) as f64;
-    Ok(Measurement { name, unit: Unit::Bytes(bytes), clock: Clock::Device, graph })
+    Ok(Measurement { name, unit: Unit::Bytes(bytes), clock: Clock::Device, source: Source::Graph(graph) })
 }
 
 fn matmul(

@@ -3,7 +3,7 @@
 use olivine::internals::models::Encoder;
 use olivine::ir::{DType, Graph};
 
-use super::{Clock, Measurement, Unit};
+use super::{Clock, Measurement, Source, Unit};
 use crate::answer::Failure;
 use crate::measure::graph;
 
@@ -14,7 +14,7 @@ pub(super) fn whole(quick: bool) -> Result<Vec<Measurement>, Failure> {
         name: format!("chain of {links}"),
         unit: Unit::Time,
         clock: Clock::WallUnfused,
-        graph: chain(links)?,
+        source: Source::Graph(chain(links)?),
     }];
     let (f32, f16) = (DType::F32, DType::F16);
     for (dtype, batch, sequence) in
@@ -31,7 +31,7 @@ pub(super) fn whole(quick: bool) -> Result<Vec<Measurement>, Failure> {
             name: format!("{name} {dtype} b{batch} s{sequence}"),
             unit: Unit::Flops(encoder.flops()),
             clock: Clock::Wall,
-            graph: encoder.graph()?,
+            source: Source::Graph(encoder.graph()?),
         });
     }
     Ok(list)
