@@ -42,6 +42,7 @@ fn card() -> DeviceCaps {
         matrix_support: MatrixSupport::Full,
         fragments: None,
         warpgroups: false,
+        int8_warpgroups: false,
         device_fences: false,
         max_invocations: 1024,
         shared_bytes: 49152,

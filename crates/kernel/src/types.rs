@@ -284,6 +284,8 @@ pub struct Target {
     pub fragments: Option<Fragments>,
     /// Warpgroups, asynchronous copies and roles of subgroups, as NVIDIA's Hopper has them, in kernels printed as PTX.
     pub warpgroups: bool,
+    /// Whether these warpgroups multiply 8-bit integers too.
+    pub int8_warpgroups: bool,
     /// Whether stores to buffers can be ordered between workgroups of a dispatch.
     pub device_fences: bool,
     /// Invocations of a workgroup.
@@ -318,6 +320,7 @@ impl Target {
             matrix_support: MatrixSupport::Full,
             fragments: None,
             warpgroups: false,
+            int8_warpgroups: false,
             device_fences: false,
             max_invocations: 128,
             shared_bytes: 16384,

@@ -6,7 +6,7 @@
 //! ```
 
 use crate::ir::{ArgId, Block, SharedId, Value, VarId};
-use crate::types::Elem;
+use crate::types::{Elem, Scalar};
 
 /// Invocations of a warpgroup.
 pub const WARPGROUP: u32 = 128;
@@ -83,14 +83,14 @@ pub enum WarpgroupStmt {
     },
     /// Before the first multiply, and before one that follows other uses of its variables.
     Fence,
-    /// Begins 64 x n += 64 x 16 · 16 x n. Its variables must not be used before it was waited for.
+    /// Begins 64 x n += 64 x k · k x n, with k of 32 bytes. Its variables must not be used before it was waited for.
     Multiply {
-        /// f16 or bf16.
-        elem: Elem,
-        /// n / 2 variables of f32. Of subgroup s, lane l holds rows 16s + l / 4 (and 8 more) and columns 8j + l % 4 · 2
-        /// (and 1 more): variable 4j + 2 (row) + (column).
+        /// Of the left and of the right operand: f16 or bf16 twice, or i8 or u8 each.
+        elems: [Elem; 2],
+        /// n / 2 variables of f32, or of i32 for integers, whose sums wrap. Of subgroup s, lane l holds rows 16s + l / 4 (and 8 more)
+        /// and columns 8j + l % 4 · 2 (and 1 more): variable 4j + 2 (row) + (column).
         sums: Vec<VarId>,
-        /// Four variables of u32, two elements each, of rows as above: columns l % 4 · 2 of both rows, then those 8 further on.
+        /// Four variables of u32, of rows as above: the l % 4-th four bytes along k of both rows, then those 16 bytes further on.
         left: [VarId; 4],
         /// The right operand.
         right: WarpgroupOperand,
@@ -101,4 +101,16 @@ pub enum WarpgroupStmt {
     Commit,
     /// Waits until so many groups, and no more, are still running.
     Wait(u32),
+}
+
+/// Bytes along k of a multiply.
+pub(crate) const K_BYTES: u32 = 32;
+
+/// The type of a multiply's sums; none for elements that warpgroups do not multiply.
+pub(crate) fn accumulator(elems: [Elem; 2]) -> Option<Scalar> {
+    match elems {
+        [Elem::F16, Elem::F16] | [Elem::BF16, Elem::BF16] => Some(Scalar::F32),
+        [Elem::I8 | Elem::U8, Elem::I8 | Elem::U8] => Some(Scalar::I32),
+        _ => None,
+    }
 }

@@ -23,6 +23,7 @@ fn hopper() -> Target {
         f16: true,
         i64: true,
         warpgroups: true,
+        int8_warpgroups: true,
         max_invocations: 1024,
         shared_bytes: 48 << 10,
         ..Target::plain()
@@ -123,7 +124,7 @@ fn write(k: &Builder, flaw: Flaw) {
                     let left = std::array::from_fn(|i| buffers[4 * step + i]);
                     let right = k.warpgroup_operand(ring, slot * (SLOT / 16), [128, 256]);
                     k.warpgroup_fence();
-                    k.warpgroup_multiply(Elem::F16, &sums, left, right, adds);
+                    k.warpgroup_multiply([Elem::F16; 2], &sums, left, right, adds);
                     k.warpgroup_commit();
                     k.warpgroup_wait(1);
                     // The step before is complete: its slot is free, and so are its left operands.
@@ -319,4 +320,98 @@ fn warpgroups_are_held_to_their_rules_and_to_hopper() {
     assert!(refused(|_| vec![(3, 64, nothing()), (5, 64, nothing())]));
     assert!(refused(|_| vec![(4, 64, nothing())]));
     assert!(refused(|k| vec![(4, 64, Box::new(|| k.barrier())), (4, 24, nothing())]));
+}
+
+/// One multiply of a warpgroup: sums that begin at `start`, and so many columns.
+fn one_multiply(elems: [Elem; 2], columns: u32, start: i32, target: &Target) -> Result<Kernel, Error> {
+    let k = Builder::new("one_multiply", WARPGROUP, target);
+    let a = k.arg("a", Elem::U32, Access::Read);
+    let b = k.arg("b", Elem::U32, Access::Read);
+    let is_float = elems[0].scalar().is_float();
+    let c = k.arg("c", if is_float { Elem::F32 } else { Elem::I32 }, Access::Write);
+    let bytes = columns * 32;
+    let (slot, barriers) = (k.shared(Elem::U32, 4, bytes / 16), k.shared(Elem::U64, 1, 1));
+    let barrier = k.async_barrier(barriers, k.u32(0));
+    k.if_(k.local_index().eq(0), || k.init_barrier(barrier, 1));
+    k.barrier();
+    k.if_(k.local_index().eq(0), || {
+        k.arrive(barrier, bytes);
+        k.copy_async((slot, k.u32(0)), (b, k.u32(0)), bytes, barrier);
+    });
+    let me = k.local_index();
+    let begin = || k.var(if is_float { k.f32(start as f32) } else { k.i32(start) });
+    let sums: Vec<Var<'_>> = (0..columns / 2).map(|_| begin()).collect();
+    let words = a.load_vec(me * 4, 4);
+    let left: [Var<'_>; 4] = std::array::from_fn(|i| k.var(words[i]));
+    k.await_phase(barrier, k.u32(0));
+    k.warpgroup_fence();
+    let right = k.warpgroup_operand(slot, k.u32(0), [128, 256]);
+    k.warpgroup_multiply(elems, &sums, left, right, k.bool(true));
+    k.warpgroup_commit();
+    k.warpgroup_wait(0);
+    for (i, sums) in (0u32..).zip(sums.chunks(4)) {
+        let sums: Vec<Val<'_>> = sums.iter().map(|sum| sum.get()).collect();
+        c.store_vec(me * (columns / 2) + 4 * i, &sums);
+    }
+    k.finish()
+}
+
+#[test]
+fn integers_of_either_sign_are_multiplied_into_sums_that_wrap() {
+    // All bytes occur, so that each is -1 as one type and 255 as the other.
+    let byte = |which: usize, i: usize, k: usize| ((i * 37 + k * 101 + which * 11 + i * k % 7) % 256) as u8;
+    let number =
+        |elem: Elem, byte: u8| if elem == Elem::I8 { i32::from(byte as i8) } else { i32::from(byte) };
+    for (elems, columns) in [
+        ([Elem::I8, Elem::I8], 256),
+        ([Elem::I8, Elem::U8], 128),
+        ([Elem::U8, Elem::I8], 32),
+        ([Elem::U8, Elem::U8], 24),
+    ] {
+        for start in [0, i32::MAX, i32::MIN] {
+            let kernel = one_multiply(elems, columns, start, &hopper()).expect("a valid kernel");
+            let n = columns as usize;
+            let mut a = Vec::new();
+            for (thread, word) in (0..128).flat_map(|thread| (0..4).map(move |word| (thread, word))) {
+                let row = thread / 32 * 16 + thread % 32 / 4 + word % 2 * 8;
+                let first = thread % 4 * 4 + word / 2 * 16;
+                a.extend((first..first + 4).map(|k| byte(0, row, k)));
+            }
+            let mut b = vec![0; n * 32];
+            for (column, k) in (0..n).flat_map(|column| (0..32).map(move |k| (column, k))) {
+                b[column / 8 * 256 + k / 16 * 128 + column % 8 * 16 + k % 16] = byte(1, column, k);
+            }
+            let mut expected = Vec::new();
+            for (thread, i) in (0..128).flat_map(|thread| (0..n / 2).map(move |i| (thread, i))) {
+                let row = thread / 32 * 16 + thread % 32 / 4 + i % 4 / 2 * 8;
+                let column = i / 4 * 8 + thread % 4 * 2 + i % 2;
+                let term = |k| number(elems[0], byte(0, row, k)) * number(elems[1], byte(1, column, k));
+                expected.extend((0..32).map(term).fold(start, i32::wrapping_add).to_le_bytes());
+            }
+            let buffers = [a, b, vec![0xff; expected.len()]];
+            let mut found = buffers.clone();
+            interpret(&kernel, 32, [1; 3], &mut found, &[], Device::EXACT).unwrap();
+            assert!(found[2] == expected, "{elems:?}, {columns} columns from {start}, interpreted");
+            let text = ptx::print(&kernel, &PtxOptions { capability: Capability::HOPPER }).unwrap();
+            for order in [Order::Ascending, Order::Descending] {
+                let mut found = buffers.clone();
+                Module::parse(&text).unwrap().run([1; 3], &mut found, &[], order).unwrap();
+                assert!(found[2] == expected, "{elems:?}, {columns} columns from {start}, emulated");
+            }
+        }
+    }
+}
+
+#[test]
+fn operands_that_warpgroups_do_not_multiply_are_refused() {
+    let refused = |elems, columns, target: &Target| one_multiply(elems, columns, 0, target).is_err();
+    assert!(!refused([Elem::F16; 2], 40, &hopper()));
+    // Integers come in sixteens of columns, with integers, and where the device has them.
+    assert!(refused([Elem::I8; 2], 40, &hopper()));
+    assert!(refused([Elem::I8, Elem::F16], 64, &hopper()));
+    assert!(refused([Elem::F16, Elem::BF16], 64, &hopper()));
+    assert!(refused([Elem::F32; 2], 64, &hopper()));
+    let without = Target { int8_warpgroups: false, ..hopper() };
+    assert!(refused([Elem::U8, Elem::I8], 64, &without));
+    assert!(!refused([Elem::F16; 2], 64, &without));
 }

@@ -137,6 +137,7 @@ impl DeviceCaps {
             self.target.matrices.clear();
             self.target.fragments = None;
             self.target.warpgroups = false;
+            self.target.int8_warpgroups = false;
         }
         self
     }

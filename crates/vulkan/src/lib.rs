@@ -47,7 +47,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use olivine_kernel::ptx::Capability;
-use olivine_kernel::{Fragments, Kernel};
+use olivine_kernel::{Fragments, Kernel, Target};
 use olivine_program::{Commands, DeviceCaps, Driver, KernelSource, ModuleCall, ask_fragments};
 pub use olivine_program::{Mask, Ptx};
 
@@ -118,10 +118,13 @@ impl Device {
         device.pipelines.launches_ptx = options.ptx == Ptx::All;
         let outcomes = Outcomes::open(&device.context, options.cache_dir.as_deref());
         match outcomes.as_ref().and_then(Outcomes::read) {
-            Some(Known::Right { capability, warpgroups }) => {
+            Some(Known::Right { capability, warpgroups, int8_warpgroups }) => {
                 device.caps.ptx = Some(capability);
                 device.caps.target.warpgroups = warpgroups;
-                device.caps.target.warpgroups = device.caps.clone().without(options.mask).target.warpgroups;
+                device.caps.target.int8_warpgroups = int8_warpgroups;
+                let masked = device.caps.clone().without(options.mask).target;
+                device.caps.target.warpgroups = masked.warpgroups;
+                device.caps.target.int8_warpgroups = masked.int8_warpgroups;
                 return Ok(device);
             }
             Some(Known::Gone(problem)) => {
@@ -138,11 +141,11 @@ impl Device {
         device.pipelines.launches_ptx = options.ptx == Ptx::All;
         match outcome {
             Outcome::Right => {
-                let warpgroups = device.caps.target.warpgroups;
+                let Target { warpgroups, int8_warpgroups, .. } = device.caps.target;
                 match device.caps.ptx {
                     // A failure may be one of this moment, such as of memory: it is tried again.
-                    Some(Capability::HOPPER) if !warpgroups => {}
-                    Some(capability) => keep(Known::Right { capability, warpgroups }),
+                    Some(Capability::HOPPER) if !(warpgroups && int8_warpgroups) => {}
+                    Some(capability) => keep(Known::Right { capability, warpgroups, int8_warpgroups }),
                     None if options.ptx == Ptx::All => {
                         let problem = "the driver takes the PTX of no generation that is printed";
                         tracing::warn!("{}: PTX is not used: {problem}", device.caps.name);
@@ -156,6 +159,7 @@ impl Device {
                 tracing::warn!("{}: PTX is not used: {problem}", device.caps.name);
                 device.caps.ptx = None;
                 device.caps.target.warpgroups = false;
+                device.caps.target.int8_warpgroups = false;
                 Ok(device)
             }
             Outcome::Gone(problem) => {
@@ -171,7 +175,8 @@ impl Device {
         }
     }
 
-    /// Finds the device's generation and runs a known kernel as PTX; then those of warpgroups, if it has any.
+    /// Finds the device's generation and runs a known kernel as PTX; then those of warpgroups, if it has any. Where those of
+    /// integers alone are wrong, floats are still multiplied by warpgroups.
     fn try_ptx(&mut self) -> Outcome {
         self.caps.ptx = ptx::capability(&self.context);
         // An older card has nothing to try.
@@ -181,10 +186,20 @@ impl Device {
             return outcome;
         }
         self.caps.target.warpgroups = true;
-        match ptx::run_warpgroup_trial(self) {
+        match ptx::run_warpgroup_trial(self, &ptx::FLOATS) {
+            Outcome::Right => {}
             Outcome::Wrong(problem) => {
                 tracing::warn!("{}: warpgroups are not used: {problem}", self.caps.name);
                 self.caps.target.warpgroups = false;
+                return Outcome::Right;
+            }
+            gone => return gone,
+        }
+        self.caps.target.int8_warpgroups = true;
+        match ptx::run_warpgroup_trial(self, &ptx::INTEGERS) {
+            Outcome::Wrong(problem) => {
+                tracing::warn!("{}: warpgroups are not used for integers: {problem}", self.caps.name);
+                self.caps.target.int8_warpgroups = false;
                 Outcome::Right
             }
             other => other,

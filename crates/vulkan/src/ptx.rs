@@ -27,7 +27,7 @@ use crate::error::failed;
 
 pub(crate) use outcomes::{Known, Outcomes};
 pub(crate) use trial::{Outcome, run as run_trial};
-pub(crate) use warpgroup_trial::run as run_warpgroup_trial;
+pub(crate) use warpgroup_trial::{FLOATS, INTEGERS, run as run_warpgroup_trial};
 
 /// The extension's entry points, all of them there.
 pub(crate) type EntryPoints = binary_import::DeviceFn;

@@ -189,6 +189,7 @@ pub(crate) fn caps(facts: &Facts) -> DeviceCaps {
             matrix_support: MatrixSupport::Full,
             fragments: None,
             warpgroups: false,
+            int8_warpgroups: false,
             // Of Vulkan's memory model, which devices have.
             device_fences: true,
             max_invocations,

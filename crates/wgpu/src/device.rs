@@ -399,6 +399,7 @@ impl Plan {
             matrix_support,
             fragments: None,
             warpgroups: false,
+            int8_warpgroups: false,
             // WebGPU orders nothing but atomics between workgroups.
             device_fences: false,
             max_invocations: limits

@@ -214,7 +214,7 @@ pub(crate) enum Op {
     PrefetchBulk,
     GroupMultiply {
         columns: usize,
-        operand: Ty,
+        operands: [Ty; 2],
     },
     GroupCommit,
     GroupWait,
@@ -351,7 +351,13 @@ pub(crate) fn op(name: &str) -> Option<Op> {
         ["wgmma", "mma_async", "sync", "aligned", shape, "f32", a @ ("f16" | "bf16"), b] if a == b => {
             let columns: usize = shape.strip_prefix("m64n")?.strip_suffix("k16")?.parse().ok()?;
             let known = (8..=256).contains(&columns) && columns.is_multiple_of(8);
-            known.then_some(Op::GroupMultiply { columns, operand: Ty::of(a)? })?
+            known.then_some(Op::GroupMultiply { columns, operands: [Ty::of(a)?; 2] })?
+        }
+        ["wgmma", "mma_async", "sync", "aligned", shape, "s32", a @ ("s8" | "u8"), b @ ("s8" | "u8")] => {
+            let columns: usize = shape.strip_prefix("m64n")?.strip_suffix("k32")?.parse().ok()?;
+            let step = if columns > 32 { 16 } else { 8 };
+            let known = (8..=256).contains(&columns) && columns.is_multiple_of(step);
+            known.then_some(Op::GroupMultiply { columns, operands: [Ty::of(a)?, Ty::of(b)?] })?
         }
         _ => return None,
     })

@@ -44,7 +44,7 @@ struct Copy {
 struct Pending {
     sums: Vec<usize>,
     left: Vec<usize>,
-    operand: Ty,
+    operands: [Ty; 2],
     descriptor: u64,
     adds: bool,
 }
@@ -66,6 +66,10 @@ impl Beside {
     pub(crate) fn new(early: bool) -> Self {
         Beside { early, ..Beside::default() }
     }
+}
+
+fn is_float(operands: [Ty; 2]) -> bool {
+    matches!(operands[0], Ty::F16 | Ty::BF16)
 }
 
 impl Workgroup<'_> {
@@ -157,12 +161,14 @@ impl Workgroup<'_> {
     /// What the four warps of a warpgroup do together.
     pub(crate) fn warpgroup(&mut self, first: usize, inst: &Instruction) -> Result<(), String> {
         match inst.op {
-            Op::GroupMultiply { columns, operand } => {
+            Op::GroupMultiply { columns, operands } => {
                 let [sums, left, descriptor, adds, rest @ ..] = inst.operands.as_slice() else {
                     return Err("operands are missing".into());
                 };
                 let (sums, left) = (Self::registers(Some(sums))?, Self::registers(Some(left))?);
+                // Floats are neither negated nor transposed; integers cannot be.
                 let plain = [1, 1, 0].map(Operand::Number);
+                let plain = if is_float(operands) { &plain[..] } else { &[] };
                 if rest != plain || sums.len() != columns / 2 || left.len() != 4 {
                     return Err("operands of another form".into());
                 }
@@ -172,7 +178,7 @@ impl Workgroup<'_> {
                         return Err("threads that differ about a multiply".into());
                     }
                 }
-                let pending = Pending { sums, left, operand, descriptor: d, adds: a != 0 };
+                let pending = Pending { sums, left, operands, descriptor: d, adds: a != 0 };
                 self.beside.open.entry(first).or_default().push(pending);
                 Ok(())
             }
@@ -197,38 +203,51 @@ impl Workgroup<'_> {
     }
 
     fn multiply_group(&mut self, first: usize, p: &Pending) -> Result<(), String> {
-        const INNER: usize = 16;
         let field = |shift: u32| ((p.descriptor >> shift) & 0x3fff) << 4;
         if p.descriptor >> 62 != 0 {
             return Err("a swizzled operand".into());
         }
-        let number = |bits: u64| match p.operand {
+        let number = |of: Ty, bits: u64| match of {
             Ty::F16 => number::half(bits & 0xffff),
-            _ => number::bfloat(bits & 0xffff),
+            Ty::BF16 => number::bfloat(bits & 0xffff),
+            Ty::S8 => f64::from(bits as u8 as i8),
+            _ => f64::from(bits as u8),
         };
+        let float = is_float(p.operands);
+        let size = if float { 2 } else { 1 };
+        // Elements of 4, of 16 and of all 32 bytes along k.
+        let (each, block, inner) = (4 / size, 16 / size, 32 / size);
         let columns = 2 * p.sums.len();
-        let mut b = Vec::with_capacity(columns * INNER);
-        for column in 0..columns as u64 {
-            for k in 0..INNER as u64 {
-                let at = field(0) + column / 8 * field(32) + k / 8 * field(16) + column % 8 * 16 + k % 8 * 2;
-                b.push(number(read(self.memory.bytes(true, at, 2)?)));
+        let mut b = Vec::with_capacity(columns * inner);
+        for column in 0..columns {
+            for k in 0..inner {
+                let inside = column % 8 * 16 + k % block * size;
+                let at = field(0) + (column / 8) as u64 * field(32) + (k / block) as u64 * field(16);
+                let bytes = self.memory.bytes(true, at + inside as u64, size)?;
+                b.push(number(p.operands[1], read(bytes)));
             }
         }
-        let a: Vec<f64> = (0..64 * INNER)
+        let a: Vec<f64> = (0..64 * inner)
             .map(|i| {
-                let (row, k) = (i / INNER, i % INNER);
-                let thread = first + row / 16 * WARP + row % 8 * 4 + k % 8 / 2;
-                number(self.get(thread, p.left[row % 16 / 8 + 2 * (k / 8)]) >> (16 * (k % 2)))
+                let (row, k) = (i / inner, i % inner);
+                let thread = first + row / 16 * WARP + row % 8 * 4 + k % block / each;
+                let word = self.get(thread, p.left[row % 16 / 8 + 2 * (k / block)]);
+                number(p.operands[0], word >> (8 * size * (k % each)))
             })
             .collect();
         for thread in 0..WARPGROUP {
             for (i, reg) in p.sums.iter().enumerate() {
                 let row = thread / WARP * 16 + thread % WARP / 4 + i % 4 / 2 * 8;
                 let column = i / 4 * 8 + thread % 4 * 2 + i % 2;
-                let old = f64::from(f32::from_bits(self.get(first + thread, *reg) as u32));
-                let start = if p.adds { old } else { 0.0 };
-                let sum = (0..INNER).fold(start, |sum, k| sum + a[row * INNER + k] * b[column * INNER + k]);
-                self.set(first + thread, *reg, number::single(sum as f32));
+                let old = self.get(first + thread, *reg) as u32;
+                let start = match float {
+                    _ if !p.adds => 0.0,
+                    true => f64::from(f32::from_bits(old)),
+                    false => f64::from(old as i32),
+                };
+                let sum = (0..inner).fold(start, |sum, k| sum + a[row * inner + k] * b[column * inner + k]);
+                let bits = if float { number::single(sum as f32) } else { u64::from(sum as i64 as u32) };
+                self.set(first + thread, *reg, bits);
             }
         }
         Ok(())

@@ -144,13 +144,18 @@ fn ptx(global: &Global) -> Option<Check> {
         Ok(session) => session,
         Err(error) => return missing(format!("{name}: {error}"), None),
     };
-    let Some((capability, warpgroups)) =
-        session.caps().and_then(|caps| Some((caps.ptx?, caps.target.warpgroups)))
+    let Some((capability, warpgroups, int8)) = session
+        .caps()
+        .and_then(|caps| Some((caps.ptx?, caps.target.warpgroups, caps.target.int8_warpgroups)))
     else {
         let found = format!("{name}: not used; its driver has no VK_NVX_binary_import or failed the trial");
         return missing(found, Some("an NVIDIA card and its driver; kernels run as SPIR-V until then"));
     };
-    let with = if warpgroups { ", and so are warpgroups" } else { "" };
+    let with = match (warpgroups, int8) {
+        (true, true) => ", and so are warpgroups",
+        (true, false) => ", and so are warpgroups, but not of integers",
+        _ => "",
+    };
     Some(Check::ok(
         WHAT,
         format!("{name}: a known kernel is right{with}, for compute capability {capability}"),

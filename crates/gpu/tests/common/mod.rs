@@ -91,6 +91,7 @@ impl Interpreter {
         let mut device = Interpreter::with_matrices();
         device.name = format!("{cores} cores with warpgroups, {ptx:?}");
         device.caps.target.warpgroups = true;
+        device.caps.target.int8_warpgroups = true;
         device.caps.ptx = Some(Capability::HOPPER);
         device.caps.processors = Some(cores);
         device.ptx = ptx;

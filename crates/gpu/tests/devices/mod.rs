@@ -45,6 +45,7 @@ pub(crate) fn h200_ptx() -> DeviceCaps {
     let mut caps = h200();
     caps.name = "a large card, as PTX".into();
     caps.target.warpgroups = true;
+    caps.target.int8_warpgroups = true;
     caps.ptx = Some(Capability::HOPPER);
     caps
 }

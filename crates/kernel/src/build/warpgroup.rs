@@ -69,7 +69,7 @@ impl Builder {
     /// Begins a warpgroup's multiply, into variables; see [`WarpgroupStmt::Multiply`].
     pub fn warpgroup_multiply<'k>(
         &'k self,
-        elem: Elem,
+        elems: [Elem; 2],
         sums: &[Var<'k>],
         left: [Var<'k>; 4],
         right: WarpgroupOperand,
@@ -77,7 +77,7 @@ impl Builder {
     ) {
         let sums = sums.iter().map(|v| v.id).collect();
         let left = left.map(|v| v.id);
-        self.warpgroup(WarpgroupStmt::Multiply { elem, sums, left, right, adds: adds.id });
+        self.warpgroup(WarpgroupStmt::Multiply { elems, sums, left, right, adds: adds.id });
     }
 
     /// The right operand of a multiply, whose blocks are so many bytes apart along k and along n.

@@ -8,8 +8,10 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use super::{Register, Run, invalid, memory};
 use crate::Error;
 use crate::ir::*;
-use crate::types::Elem;
-use crate::warpgroup::{AsyncBarrier, Role, WARPGROUP, WarpgroupOperand, WarpgroupStmt};
+use crate::types::{Elem, Scalar};
+use crate::warpgroup::{
+    AsyncBarrier, K_BYTES, Role, WARPGROUP, WarpgroupOperand, WarpgroupStmt, accumulator,
+};
 
 /// A barrier's state.
 #[derive(Clone, Copy, Debug, Default)]
@@ -140,9 +142,9 @@ impl Run<'_> {
             WarpgroupStmt::Prefetch { arg, from, bytes } => {
                 lanes().try_for_each(|lane| self.source(Storage::Arg(*arg), *from, *bytes, lane).map(|_| ()))
             }
-            WarpgroupStmt::Multiply { elem, sums, left, right, adds } => {
+            WarpgroupStmt::Multiply { elems, sums, left, right, adds } => {
                 for first in self.warpgroups(active)? {
-                    self.multiply(*elem, sums, left, *right, *adds, first)?;
+                    self.multiply(*elems, sums, left, *right, *adds, first)?;
                 }
                 Ok(())
             }
@@ -208,36 +210,43 @@ impl Run<'_> {
 
     fn multiply(
         &mut self,
-        elem: Elem,
+        elems: [Elem; 2],
         sums: &[VarId],
         left: &[VarId; 4],
         right: WarpgroupOperand,
         adds: Value,
         first: usize,
     ) -> Result<(), Error> {
-        const INNER: usize = 16;
+        let is_float = accumulator(elems) == Some(Scalar::F32);
+        let size = elems[0].size() as usize;
+        // Elements of 4, of 16 and of all bytes along k.
+        let (each, block, inner) = (4 / size, 16 / size, K_BYTES as usize / size);
         let columns = 2 * sums.len();
-        let float = |bits: u64| f64::from(f32::from_bits(memory::widen(elem, bits & 0xffff) as u32));
-        let part = |run: &Self, row: usize, k: usize| {
-            let lane = first + row / 16 * 32 + row % 8 * 4 + k % 8 / 2;
-            let var = left[row % 16 / 8 + 2 * (k / 8)];
-            float(run.vars[var.index() * run.width + lane][0] >> (16 * (k % 2)))
+        let number = |elem: Elem, bits: u64| match is_float {
+            true => f64::from(f32::from_bits(memory::widen(elem, bits & 0xffff) as u32)),
+            false => f64::from(memory::widen(elem, bits & 0xff) as u32 as i32),
         };
-        let a: Vec<f64> = (0..64 * INNER).map(|i| part(self, i / INNER, i % INNER)).collect();
+        let part = |run: &Self, row: usize, k: usize| {
+            let lane = first + row / 16 * 32 + row % 8 * 4 + k % block / each;
+            let var = left[row % 16 / 8 + 2 * (k / block)];
+            number(elems[0], run.vars[var.index() * run.width + lane][0] >> (8 * size * (k % each)))
+        };
+        let a: Vec<f64> = (0..64 * inner).map(|i| part(self, i / inner, i % inner)).collect();
         let start = self.get(right.index, first);
         let (bytes, held, lanes) = self.memory(Storage::Shared(right.shared))?;
         let start = start as usize * held.size() as usize * lanes;
         if !start.is_multiple_of(16) {
             return Err(invalid("an operand that is not aligned"));
         }
-        let mut b = Vec::with_capacity(columns * INNER);
+        let mut b = Vec::with_capacity(columns * inner);
         for column in 0..columns {
-            for k in 0..INNER {
-                let block = column / 8 * right.n_stride as usize + k / 8 * right.k_stride as usize;
-                let at = start + block + column % 8 * 16 + k % 8 * 2;
-                let raw =
-                    bytes.get(at..at + 2).ok_or_else(|| invalid("an operand past the end of its array"))?;
-                b.push(float(u64::from(raw[0]) | (u64::from(raw[1]) << 8)));
+            for k in 0..inner {
+                let skip = column / 8 * right.n_stride as usize + k / block * right.k_stride as usize;
+                let at = start + skip + column % 8 * 16 + k % block * size;
+                let raw = bytes
+                    .get(at..at + size)
+                    .ok_or_else(|| invalid("an operand past the end of its array"))?;
+                b.push(number(elems[1], raw.iter().rev().fold(0, |bits, byte| bits << 8 | u64::from(*byte))));
             }
         }
         for lane in 0..WARPGROUP as usize {
@@ -246,9 +255,14 @@ impl Run<'_> {
                 let row = lane / 32 * 16 + lane % 32 / 4 + i % 4 / 2 * 8;
                 let column = i / 4 * 8 + lane % 4 * 2 + i % 2;
                 let register = &mut self.vars[var.index() * self.width + first + lane];
-                let old = if adds { f64::from(f32::from_bits(register[0] as u32)) } else { 0.0 };
-                let sum = (0..INNER).fold(old, |sum, k| sum + a[row * INNER + k] * b[column * INNER + k]);
-                *register = [u64::from((sum as f32).to_bits()), 0, 0, 0] as Register;
+                let old = match is_float {
+                    _ if !adds => 0.0,
+                    true => f64::from(f32::from_bits(register[0] as u32)),
+                    false => f64::from(register[0] as u32 as i32),
+                };
+                let sum = (0..inner).fold(old, |sum, k| sum + a[row * inner + k] * b[column * inner + k]);
+                let bits = if is_float { (sum as f32).to_bits() } else { sum as i64 as u32 };
+                *register = [u64::from(bits), 0, 0, 0] as Register;
             }
         }
         Ok(())

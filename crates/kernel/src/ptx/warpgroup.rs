@@ -3,8 +3,8 @@
 use super::{Braced, Capability, Class, Printer, Reg, WARP, line};
 use crate::Error;
 use crate::ir::*;
-use crate::types::Elem;
-use crate::warpgroup::{AsyncBarrier, Role, WarpgroupStmt};
+use crate::types::{Elem, Scalar};
+use crate::warpgroup::{AsyncBarrier, Role, WarpgroupStmt, accumulator};
 
 impl Printer<'_> {
     pub(super) fn warpgroup(&mut self, stmt: &WarpgroupStmt) -> Result<(), Error> {
@@ -53,11 +53,21 @@ impl Printer<'_> {
             WarpgroupStmt::Fence => self.put(format_args!("wgmma.fence.sync.aligned")),
             WarpgroupStmt::Commit => self.put(format_args!("wgmma.commit_group.sync.aligned")),
             WarpgroupStmt::Wait(running) => self.put(format_args!("wgmma.wait_group.sync.aligned {running}")),
-            WarpgroupStmt::Multiply { elem, sums, left, right, adds } => {
-                let name = match elem {
+            WarpgroupStmt::Multiply { elems, sums, left, right, adds } => {
+                let names = elems.map(|elem| match elem {
                     Elem::F16 => "f16",
                     Elem::BF16 => "bf16",
-                    other => return Err(Error::Missing(format!("warpgroups' multiplies of {other}"))),
+                    Elem::I8 => "s8",
+                    _ => "u8",
+                });
+                // Floats may be negated and transposed on the way, integers not.
+                let (k, to, modifiers) = match accumulator(*elems) {
+                    Some(Scalar::F32) => (16, "f32", ", 1, 1, 0"),
+                    Some(_) => (32, "s32", ""),
+                    None => {
+                        let [a, b] = elems;
+                        return Err(Error::Missing(format!("warpgroups' multiplies of {a} and {b}")));
+                    }
                 };
                 let adds = self.single(*adds)?;
                 let start = self.shared_address(right.shared, right.index, None)?;
@@ -66,8 +76,10 @@ impl Printer<'_> {
                 let sums = self.all_of(sums)?;
                 let left = self.all_of(left)?;
                 self.put(format_args!(
-                    "wgmma.mma_async.sync.aligned.m64n{}k16.f32.{name}.{name} {}, {}, {descriptor}, {adds}, 1, 1, 0",
+                    "wgmma.mma_async.sync.aligned.m64n{}k{k}.{to}.{}.{} {}, {}, {descriptor}, {adds}{modifiers}",
                     2 * sums.len(),
+                    names[0],
+                    names[1],
                     Braced(&sums),
                     Braced(&left)
                 ));

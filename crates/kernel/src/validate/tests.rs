@@ -16,6 +16,7 @@ fn full() -> Target {
         matrix_support: MatrixSupport::Full,
         fragments: Some(Fragments::Quads),
         warpgroups: false,
+        int8_warpgroups: false,
         device_fences: false,
         max_invocations: 1024,
         shared_bytes: 16384,

@@ -4,7 +4,7 @@ use super::scope::Scope;
 use crate::Error;
 use crate::ir::*;
 use crate::types::{Elem, Scalar, Type};
-use crate::warpgroup::{AsyncBarrier, Role, WARPGROUP, WarpgroupStmt};
+use crate::warpgroup::{AsyncBarrier, Role, WARPGROUP, WarpgroupStmt, accumulator};
 
 const U32: Type = Type::Scalar(Scalar::U32);
 
@@ -38,14 +38,20 @@ impl Scope<'_, '_> {
                 self.copied(*arg, *from, *bytes)
             }
             WarpgroupStmt::Prefetch { arg, from, bytes } => self.copied(*arg, *from, *bytes),
-            WarpgroupStmt::Multiply { elem, sums, left, right, adds } => {
-                if !matches!(elem, Elem::F16 | Elem::BF16) {
-                    return self.rules.missing(format_args!("warpgroups' multiplies of {elem}"));
+            WarpgroupStmt::Multiply { elems, sums, left, right, adds } => {
+                let Some(accumulator) = accumulator(*elems) else {
+                    let [a, b] = elems;
+                    return self.rules.missing(format_args!("warpgroups' multiplies of {a} and {b}"));
+                };
+                if accumulator == Scalar::I32 && !self.rules.target.int8_warpgroups {
+                    return self.rules.missing("warpgroups that multiply integers");
                 }
-                if sums.is_empty() || sums.len() > 128 || !sums.len().is_multiple_of(4) {
+                // From 32 columns on, integers come in sixteens of them.
+                let step = if accumulator == Scalar::I32 && sums.len() > 16 { 8 } else { 4 };
+                if sums.is_empty() || sums.len() > 128 || !sums.len().is_multiple_of(step) {
                     return self.rules.invalid(format_args!("a multiply into {} variables", sums.len()));
                 }
-                self.variables(sums, Scalar::F32)?;
+                self.variables(sums, accumulator)?;
                 self.variables(left, Scalar::U32)?;
                 self.array(right.shared)?;
                 self.expect(right.index, U32, "where an operand begins")?;

@@ -22,6 +22,7 @@ pub(crate) fn rich() -> Target {
         matrix_support: MatrixSupport::Full,
         fragments: Some(Fragments::Quads),
         warpgroups: false,
+        int8_warpgroups: false,
         device_fences: true,
         max_invocations: 1024,
         shared_bytes: 49152,

@@ -45,6 +45,7 @@ pub(crate) fn card() -> DeviceCaps {
         matrix_support: MatrixSupport::Full,
         fragments: None,
         warpgroups: false,
+        int8_warpgroups: false,
         device_fences: false,
         max_invocations: 1024,
         shared_bytes: 49152,

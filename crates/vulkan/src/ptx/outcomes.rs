@@ -9,15 +9,15 @@ use olivine_kernel::ptx::Capability;
 use crate::context::Context;
 
 /// The format of the file.
-const FORMAT: &[u8; 8] = b"OLVPTX_1";
+const FORMAT: &[u8; 8] = b"OLVPTX_2";
 /// Files of more bytes are not ours.
 const LARGEST: u64 = 1 << 12;
 
 /// What is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Known {
-    /// Known kernels were right, and those of warpgroups too or not.
-    Right { capability: Capability, warpgroups: bool },
+    /// Known kernels were right, and those of warpgroups too or not: of floats, and of integers.
+    Right { capability: Capability, warpgroups: bool, int8_warpgroups: bool },
     /// The device was lost or did not come back.
     Gone(String),
 }
@@ -51,7 +51,9 @@ impl Outcomes {
 
 fn print(known: &Known) -> String {
     match known {
-        Known::Right { capability, warpgroups } => format!("right {capability} {warpgroups}"),
+        Known::Right { capability, warpgroups, int8_warpgroups } => {
+            format!("right {capability} {warpgroups} {int8_warpgroups}")
+        }
         Known::Gone(problem) => format!("gone {problem}"),
     }
 }
@@ -61,9 +63,11 @@ fn parse(text: &str) -> Option<Known> {
     match kind {
         "gone" => Some(Known::Gone(rest.to_string())),
         "right" => {
-            let (number, warpgroups) = rest.split_once(' ')?;
+            let (number, rest) = rest.split_once(' ')?;
             let capability = super::GENERATIONS.into_iter().find(|known| known.to_string() == number)?;
-            Some(Known::Right { capability, warpgroups: warpgroups.parse().ok()? })
+            let (floats, integers) = rest.split_once(' ')?;
+            let (warpgroups, int8_warpgroups) = (floats.parse().ok()?, integers.parse().ok()?);
+            Some(Known::Right { capability, warpgroups, int8_warpgroups })
         }
         _ => None,
     }
@@ -75,11 +79,23 @@ mod tests {
 
     #[test]
     fn outcomes_are_read_as_they_were_written() {
-        let right = Known::Right { capability: Capability::HOPPER, warpgroups: true };
-        for known in [right, Known::Gone("it hangs for 10 s".into())] {
+        let right = |warpgroups, int8_warpgroups| Known::Right {
+            capability: Capability::HOPPER,
+            warpgroups,
+            int8_warpgroups,
+        };
+        for known in [right(true, true), right(true, false), Known::Gone("it hangs for 10 s".into())] {
             assert_eq!(parse(&print(&known)), Some(known));
         }
-        for damaged in ["", "right", "right 9.0", "right 7 true", "right 9.0 maybe", "left 9.0 true"] {
+        for damaged in [
+            "",
+            "right",
+            "right 9.0",
+            "right 7 true true",
+            "right 9.0 true",
+            "right 9.0 true maybe",
+            "left 9.0 true true",
+        ] {
             assert_eq!(parse(damaged), None, "{damaged}");
         }
     }

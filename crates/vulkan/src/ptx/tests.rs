@@ -170,18 +170,20 @@ fn the_trial_of_warpgroups_computes_what_it_expects() {
         f16: true,
         i64: true,
         warpgroups: true,
+        int8_warpgroups: true,
         max_invocations: 1024,
         shared_bytes: 48 << 10,
         ..Target::plain()
     };
-    for elem in warpgroup_trial::ELEMS {
-        let trial = warpgroup_trial::trial(elem, &target).unwrap();
+    let all = FLOATS.into_iter().chain(INTEGERS);
+    for operands in all {
+        let trial = warpgroup_trial::trial(operands, &target).unwrap();
         let mut buffers = trial.inputs.clone();
         buffers.push(vec![0xff; trial.expected.len()]);
         interpret(&trial.kernel, 32, [1; 3], &mut buffers, &trial.params, Arithmetic::EXACT).unwrap();
-        assert!(buffers.last() == Some(&trial.expected), "{elem}");
+        assert!(buffers.last() == Some(&trial.expected), "{operands:?}");
         let text = text(&trial.kernel, Capability::HOPPER).unwrap();
-        assert!(text.contains(".target sm_90a\n"), "{elem}");
+        assert!(text.contains(".target sm_90a\n"), "{operands:?}");
         // Through SPIR-V there is no such kernel, and no way to make it one.
         assert!(trial.kernel.has_warpgroups());
         assert!(olivine_kernel::spirv::print(&trial.kernel, &Default::default()).is_err());

@@ -99,6 +99,7 @@ fn kernels(one_in: usize) -> Result<Vec<Arc<Kernel>>, String> {
 fn warpgroup_kernels() -> Result<Vec<Arc<Kernel>>, String> {
     let mut caps = large_card();
     caps.target.warpgroups = true;
+    caps.target.int8_warpgroups = true;
     caps.ptx = Some(Capability::HOPPER);
     let (mut seen, mut chosen) = (HashSet::new(), Vec::new());
     for dtype in [DType::F16, DType::BF16] {

@@ -30,6 +30,7 @@ fn card() -> DeviceCaps {
         matrix_support: MatrixSupport::Full,
         fragments: Some(Fragments::Quads),
         warpgroups: false,
+        int8_warpgroups: false,
         device_fences: false,
     };
     DeviceCaps {

@@ -268,7 +268,7 @@ impl<'k> Work<'k, '_> {
                     let right = k.warpgroup_operand(ring.slots, slot * (SLOT / 16), [128, 256]);
                     let adds = if step == 0 { block.gt(0u32) } else { k.bool(true) };
                     k.warpgroup_fence();
-                    k.warpgroup_multiply(self.elem, &sums, left, right, adds);
+                    k.warpgroup_multiply([self.elem; 2], &sums, left, right, adds);
                     k.warpgroup_commit();
                     k.warpgroup_wait(1);
                     // The step before is complete: its slot is free, and so are its words of A.

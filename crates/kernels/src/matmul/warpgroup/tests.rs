@@ -20,6 +20,7 @@ type Launch<'l> = dyn Fn(&Kernel, [u32; 3], &mut [Vec<u8>], &[u32]) + 'l;
 fn hopper(cores: u32) -> DeviceCaps {
     let mut caps = card();
     caps.target.warpgroups = true;
+    caps.target.int8_warpgroups = true;
     caps.ptx = Some(Capability::HOPPER);
     caps.processors = Some(cores);
     caps
