@@ -70,6 +70,7 @@ mod random;
 mod recurrent;
 mod reduce;
 mod resize;
+mod ring;
 mod rope;
 mod rope_append;
 mod rope_pack;

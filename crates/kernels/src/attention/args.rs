@@ -193,11 +193,23 @@ impl<'k, 'p> AttentionArgs<'k, 'p> {
 
     /// A score where the row may see the key, else the lowest there is.
     pub(super) fn seen(&self, score: Val<'k>, row: &Row<'k>, key: Val<'k>) -> Val<'k> {
-        let mut sees = key.lt(row.end);
-        if self.visible.window.is_some() {
-            sees = sees & key.ge(row.first);
-        }
-        sees.select(score, score.like(lowest(self.p.scalar)))
+        self.sees(row, key).select(score, score.like(lowest(self.p.scalar)))
+    }
+
+    /// Whether a row may see a key.
+    pub(super) fn sees(&self, row: &Row<'k>, key: Val<'k>) -> Val<'k> {
+        let before = key.lt(row.end);
+        if self.visible.window.is_some() { before & key.ge(row.first) } else { before }
+    }
+
+    /// What a dot product is multiplied by, as an exponent of two where there is no softcap.
+    pub(super) fn scale(&self) -> Val<'k> {
+        self.scale
+    }
+
+    /// The result.
+    pub(super) fn target(&self) -> Buf<'k> {
+        self.out
     }
 
     /// A row's sink as an exponent of two.

@@ -14,6 +14,7 @@ mod rows;
 mod softmax;
 mod tile;
 mod visible;
+mod warpgroup;
 
 use olivine_ir::Dim;
 use std::fmt;
@@ -68,6 +69,9 @@ pub(crate) fn attention(op: &Attention, site: &mut Site<'_>) -> Result<(), Strin
     }
     let bytes = p.partial().size() as u32;
     if let Some(plan) = coop::choose(&p, site.caps) {
+        if warpgroup::serves(&p, site.caps) && by_warpgroups(&p, site)? {
+            return warpgroup::emit(&p, site);
+        }
         let most = p.splits(BUSY_MATRICES, plan.rows(), plan.keys);
         let sink = sink(&p, Split { most, tiles: plan.key_tiles() }, site);
         coop::emit(&p, plan, &sink, site)?;
@@ -95,6 +99,14 @@ pub(crate) fn attention(op: &Attention, site: &mut Site<'_>) -> Result<(), Strin
     let sink = sink(&p, Split { most: splits, tiles: tile.key_tiles() }, site);
     kernel::emit(&p, &tile, &sink, site)?;
     combine::emit(&p, &sink, site)
+}
+
+/// Whether warpgroups compute it, which can: only where the device's record says so.
+fn by_warpgroups(p: &Problem<'_>, site: &mut Site<'_>) -> Result<bool, String> {
+    use warpgroup::Method::{CooperativeMatrices, Warpgroups};
+    let class = class(p, site.is_tuned(FAMILY))?;
+    let candidates = vec![CooperativeMatrices, Warpgroups];
+    Ok(site.tuned(FAMILY, class, CooperativeMatrices, candidates) == Warpgroups)
 }
 
 /// Where results go when the keys are split so; unsplit if the parts are more than kernels count.

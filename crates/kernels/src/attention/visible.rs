@@ -1,7 +1,7 @@
 //! Which keys rows may see, and how these keys are divided among workgroups. The combining dispatch calculates the same.
 
 use olivine_ir::Dim;
-use olivine_kernel::{Builder, Scalar, Val};
+use olivine_kernel::{Builder, Scalar, SubgroupOp, Val};
 
 use super::problem::Problem;
 use crate::integers::Integers;
@@ -117,6 +117,13 @@ impl<'k> VisibleKeys<'k> {
             Some(x) if self.one_length => x.uniform(self.k.u32(0)).clamp(self.sk),
             Some(x) => x.uniform(batch).clamp(self.sk),
         }
+    }
+
+    /// The same where only a subgroup is known to run together.
+    pub(super) fn length_in_subgroup(&self, batch: Val<'k>) -> Val<'k> {
+        let Some(lengths) = self.lengths else { return self.sk };
+        let at = if self.one_length { self.k.u32(0) } else { batch };
+        lengths.at(at).clamp(self.sk).subgroup(SubgroupOp::Max)
     }
 
     /// A row of the kv head and the keys it may see by length, causality and window.

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use olivine::internals::compile::{Options, compile};
 use olivine::internals::gpu::{Addressing, DeviceCaps, DeviceKind, Record, lower};
+use olivine::ir::op::{Attention, HeadLayout};
 use olivine::ir::{self, DType, Graph};
 use olivine_cases::{attention_cases, table};
 use olivine_kernel::ptx::{self, Capability, PtxOptions};
@@ -120,6 +121,46 @@ fn warpgroup_kernels() -> Result<Vec<Arc<Kernel>>, String> {
     Ok(chosen)
 }
 
+/// Attentions that are by warpgroups where the device's record says so: both types, narrow and wide heads, and every kind of score.
+fn attention_kernels() -> Result<Vec<Arc<Kernel>>, String> {
+    let mut caps = large_card();
+    caps.target.warpgroups = true;
+    caps.ptx = Some(Capability::HOPPER);
+    let plain = Attention::new(HeadLayout::Bhsd);
+    let specs = [
+        plain.clone(),
+        Attention { causal: true, ..plain.clone() },
+        Attention { softcap: Some(20.0), window: Some(1000), ..plain },
+    ];
+    let mut chosen = Vec::new();
+    for (dtype, dim) in [(DType::F16, 64), (DType::F16, 128), (DType::BF16, 128), (DType::F16, 72)] {
+        for spec in &specs {
+            let graph = attention(dtype, dim, spec).map_err(|e| e.to_string())?;
+            let compiled = compile(&graph, &Options::default()).map_err(|e| e.to_string())?;
+            let lowered = |record: &Record| lower(&compiled, &caps, record, &[]).map_err(|e| e.to_string());
+            let mut record = Record::new();
+            for decision in lowered(&record)?.decisions {
+                record.set(decision.family, &decision.class, "warpgroups");
+            }
+            let kernels = lowered(&record)?.kernels;
+            if !kernels.iter().any(|kernel| kernel.has_warpgroups()) {
+                return Err(format!("attention of {dtype} with heads of {dim} is not by warpgroups"));
+            }
+            chosen.extend(kernels.into_iter().filter(|k| k.name.starts_with("attention_warpgroup")));
+        }
+    }
+    Ok(chosen)
+}
+
+fn attention(dtype: DType, dim: usize, spec: &Attention) -> Result<Graph, ir::Error> {
+    let mut g = Graph::new("attention");
+    let q = g.input("q", dtype, [1, 32, 4096, dim])?;
+    let (k, v) = (g.input("k", dtype, [1, 8, 4096, dim])?, g.input("v", dtype, [1, 8, 4096, dim])?);
+    let y = g.attention(spec.clone(), q, k, v, &[])?;
+    g.output("y", y)?;
+    Ok(g)
+}
+
 /// `x · w` and what becomes of it.
 fn matmul(dtype: DType, [m, n, k]: [usize; 3], end: &str) -> Result<Graph, ir::Error> {
     let mut g = Graph::new(end);
@@ -157,7 +198,8 @@ fn write(folder: &Path, one_in: &str, capabilities: &[String]) -> Result<usize, 
         let options = PtxOptions { capability: Capability { major, minor } };
         if options.capability == Capability::HOPPER {
             // A module each: the assembler takes long for them, and says of a module what it does not like.
-            for (i, kernel) in warpgroup_kernels()?.into_iter().enumerate() {
+            let kernels = warpgroup_kernels()?.into_iter().chain(attention_kernels()?);
+            for (i, kernel) in kernels.enumerate() {
                 let file = folder.join(format!("sm_{major}{minor}a-{i:03}.ptx"));
                 let text = module(&[kernel], &options)?;
                 std::fs::write(&file, text).map_err(|e| format!("cannot write {}: {e}", file.display()))?;

@@ -12,7 +12,7 @@ use super::super::softmax::{base, exp2_below, lowest, normaliser};
 use super::super::tile::fours;
 use super::super::visible::{Range, Row};
 use super::non_finite::{self, Operands};
-use super::operands::{OperandPrecision, high_low, is_wild, magnitude, scales, split};
+use super::operands::{OperandPrecision, high_low, is_wild, magnitude, not_finite, scales, split};
 use super::staging::{Panel, SLOT, Slots, Stage};
 use super::{LANES, Plan, SIDE, precision, slots};
 use crate::launch::Launch;
@@ -333,11 +333,8 @@ impl<'k, 'p> Kernel<'k, 'p> {
     /// Sets the flag if a word holds a 16-bit element that is not finite.
     fn watch_words(&self, words: &[Val<'k>]) {
         let (k, Some(wild)) = (self.k, &self.wild) else { return };
-        // All bits of the exponent, and one that carries out of it when they are set.
-        let (exponent, carry) = if self.left.elem == Elem::F16 { (0x7c00, 0x400) } else { (0x7f80, 0x80) };
-        let carried = |w: &Val<'k>| (*w & (exponent * 0x1_0001u32)) + carry * 0x1_0001u32;
-        let Some(top) = words.iter().map(carried).reduce(|a, b| a | b) else { return };
-        k.if_((top & 0x8000_8000u32).ne(0), || {
+        let Some(met) = not_finite(self.left.elem, words.iter().copied()) else { return };
+        k.if_(met, || {
             wild.flag.atomic(AtomicOp::Or, k.u32(0), k.u32(1));
         });
     }

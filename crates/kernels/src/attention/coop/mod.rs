@@ -10,9 +10,9 @@
 //! operand where they are. f32 is multiplied as sums of two f16 (`f16`).
 
 mod kernel;
-mod non_finite;
-mod operands;
-mod staging;
+pub(super) mod non_finite;
+pub(super) mod operands;
+pub(super) mod staging;
 
 use olivine_ir::DType;
 use olivine_kernel::{Elem, Fragments};
@@ -82,7 +82,7 @@ fn slots(p: &Problem<'_>) -> (u32, u32) {
 }
 
 /// How elements become operands; `None` for types that are not multiplied by matrices.
-fn precision(p: &Problem<'_>) -> Option<OperandPrecision> {
+pub(super) fn precision(p: &Problem<'_>) -> Option<OperandPrecision> {
     match p.q.ty.dtype {
         DType::F16 | DType::BF16 => Some(OperandPrecision::Whole(math::elem(p.q.ty.dtype))),
         DType::F32 => Some(OperandPrecision::Split),

@@ -12,14 +12,14 @@ use super::LANES;
 use super::staging::Slots;
 
 /// q, k and v, and how their elements are loaded.
-pub(super) struct Operands<'a, 'k> {
-    pub(super) q: (&'a Slots<'k>, Buf<'k>),
-    pub(super) k: (&'a Slots<'k>, Buf<'k>),
-    pub(super) v: (&'a Slots<'k>, Buf<'k>),
+pub(in super::super) struct Operands<'a, 'k> {
+    pub(in super::super) q: (&'a Slots<'k>, Buf<'k>),
+    pub(in super::super) k: (&'a Slots<'k>, Buf<'k>),
+    pub(in super::super) v: (&'a Slots<'k>, Buf<'k>),
 }
 
 /// Computes and writes `rows` rows from `first` on, one after another; the lanes of the subgroup share the elements.
-pub(super) fn rows<'k>(
+pub(in super::super) fn rows<'k>(
     k: &'k Builder,
     p: &Problem<'_>,
     args: &AttentionArgs<'k, '_>,

@@ -8,7 +8,7 @@ use olivine_kernel::{Elem, Scalar, Val};
 
 /// How elements become operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum OperandPrecision {
+pub(in super::super) enum OperandPrecision {
     /// 16-bit elements as they are.
     Whole(Elem),
     /// f32 as a high and a low half.
@@ -17,7 +17,7 @@ pub(super) enum OperandPrecision {
 
 impl OperandPrecision {
     /// Element type of the operands.
-    pub(super) fn elem(self) -> Elem {
+    pub(in super::super) fn elem(self) -> Elem {
         match self {
             OperandPrecision::Whole(elem) => elem,
             OperandPrecision::Split => Elem::F16,
@@ -71,4 +71,13 @@ pub(super) fn split<'k>(numbers: &[Val<'k>], scale: Val<'k>) -> Vec<Vec<Val<'k>>
         low.push(pair[0].1.pack_half(pair[1].1));
     }
     vec![high, low]
+}
+
+/// Whether some of these words holds a 16-bit element that is not finite; none without words.
+pub(in super::super) fn not_finite<'k>(elem: Elem, words: impl Iterator<Item = Val<'k>>) -> Option<Val<'k>> {
+    // All bits of the exponent, and one that carries out of it when they are set.
+    let (exponent, carry) = if elem == Elem::F16 { (0x7c00, 0x400) } else { (0x7f80, 0x80) };
+    let carried = words.map(|word| (word & (exponent * 0x1_0001u32)) + carry * 0x1_0001u32);
+    let top = carried.reduce(|a, b| a | b);
+    top.map(|top| (top & 0x8000_8000u32).ne(0))
 }

@@ -16,7 +16,7 @@ use crate::site::Operand;
 pub(super) const SLOT: u32 = 8;
 
 /// `[batch, head, sequence, slot]` of an operand.
-pub(super) struct Slots<'k> {
+pub(in super::super) struct Slots<'k> {
     k: &'k Builder,
     precision: OperandPrecision,
     /// Words where whole slots of 16-bit elements can be loaded and of blocks, otherwise elements.
@@ -31,7 +31,7 @@ pub(super) struct Slots<'k> {
 
 impl<'k> Slots<'k> {
     /// Declares the buffer and its steps.
-    pub(super) fn read(
+    pub(in super::super) fn read(
         l: &Launch<'k>,
         name: &str,
         layout: HeadLayout,
@@ -65,7 +65,7 @@ impl<'k> Slots<'k> {
     }
 
     /// Declares the elements as numbers, for [`Slots::number`].
-    pub(super) fn numbers(&self, l: &Launch<'k>, name: &str, operand: &Operand) -> Buf<'k> {
+    pub(in super::super) fn numbers(&self, l: &Launch<'k>, name: &str, operand: &Operand) -> Buf<'k> {
         if self.packed { self.buffer } else { l.read(name, operand) }
     }
 
@@ -78,12 +78,12 @@ impl<'k> Slots<'k> {
     }
 
     /// Where a head's first row begins.
-    pub(super) fn start(&self, batch: Val<'k>, head: Val<'k>) -> HeadStart<'k> {
+    pub(in super::super) fn start(&self, batch: Val<'k>, head: Val<'k>) -> HeadStart<'k> {
         self.steps.start(batch, head)
     }
 
     /// Where a row of a head begins.
-    pub(super) fn row(&self, start: HeadStart<'k>, row: Val<'k>) -> Val<'k> {
+    pub(in super::super) fn row(&self, start: HeadStart<'k>, row: Val<'k>) -> Val<'k> {
         self.steps.row(start, row)
     }
 
@@ -119,7 +119,7 @@ impl<'k> Slots<'k> {
 
     /// A slot of the row that begins at `row`, zeros past its end: numbers, words of two 16-bit elements, or what is loaded of a
     /// block. `slot` stays below `slots`.
-    pub(super) fn load(&self, row: Val<'k>, slot: Val<'k>, slots: u32) -> Vec<Val<'k>> {
+    pub(in super::super) fn load(&self, row: Val<'k>, slot: Val<'k>, slots: u32) -> Vec<Val<'k>> {
         let whole = self.width / SLOT;
         let zeroed = |inside: Val<'k>, v: Val<'k>| inside.select(v, v.like(0.0));
         if self.whole || self.packed {

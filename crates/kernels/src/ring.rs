@@ -1,0 +1,132 @@
+//! A ring of slots in workgroup memory: one thread fills them by asynchronous copies, warpgroups multiply by them and empty them.
+
+use olivine_kernel::{Buf, Builder, Elem, Shared, Val, Var};
+
+/// The slots, with two barriers to each.
+#[derive(Clone, Copy)]
+pub(crate) struct Ring<'k> {
+    k: &'k Builder,
+    memory: Shared<'k>,
+    full: Shared<'k>,
+    empty: Shared<'k>,
+    slots: u32,
+    /// Bytes of a slot, a multiple of 16.
+    bytes: u32,
+}
+
+impl<'k> Ring<'k> {
+    /// Workgroup memory of a ring.
+    pub(crate) const fn shared_bytes(slots: u32, bytes: u32) -> u32 {
+        slots * (bytes + 16)
+    }
+
+    /// Takes workgroup memory.
+    pub(crate) fn declare(k: &'k Builder, slots: u32, bytes: u32) -> Self {
+        let barriers = || k.shared(Elem::U64, 1, slots);
+        let memory = k.shared(Elem::U32, 4, slots * (bytes / 16));
+        Ring { k, memory, full: barriers(), empty: barriers(), slots, bytes }
+    }
+
+    /// Makes the barriers; slots are empty when so many subgroups have said so.
+    pub(crate) fn init(&self, subgroups: u32) {
+        let k = self.k;
+        k.if_(k.local_index().eq(0u32), || {
+            for slot in 0..self.slots {
+                k.init_barrier(k.async_barrier(self.full, k.u32(slot)), 1);
+                k.init_barrier(k.async_barrier(self.empty, k.u32(slot)), subgroups);
+            }
+        });
+        k.barrier();
+    }
+
+    /// Where the copying thread begins.
+    pub(crate) fn writer(self) -> RingWriter<'k> {
+        // Of a fresh barrier, the phase of parity 1 counts as complete: all slots are empty.
+        RingWriter { ring: self, at: Position::new(self.k, 1) }
+    }
+
+    /// Where a subgroup that multiplies begins.
+    pub(crate) fn reader(self) -> RingReader<'k> {
+        RingReader { ring: self, at: Position::new(self.k, 0), held: self.k.var(self.k.u32(0)) }
+    }
+}
+
+/// A slot, and the parity of its phase.
+struct Position<'k> {
+    slot: Var<'k>,
+    parity: Var<'k>,
+}
+
+impl<'k> Position<'k> {
+    fn new(k: &'k Builder, parity: u32) -> Self {
+        Position { slot: k.var(k.u32(0)), parity: k.var(k.u32(parity)) }
+    }
+
+    fn advance(&self, ring: &Ring<'k>) {
+        let k = ring.k;
+        let next = self.slot.get() + 1u32;
+        let wraps = next.eq(ring.slots);
+        self.slot.set(wraps.select(k.u32(0), next));
+        self.parity.set(self.parity.get() ^ wraps.select(k.u32(1), k.u32(0)));
+    }
+}
+
+/// The thread that fills slots, one after another.
+pub(crate) struct RingWriter<'k> {
+    ring: Ring<'k>,
+    at: Position<'k>,
+}
+
+impl<'k> RingWriter<'k> {
+    /// Waits until the next slot is empty and begins to copy bytes of a buffer of u32, from a u64 element on, into it.
+    pub(crate) fn copy(&self, buffer: Buf<'k>, from: Val<'k>, bytes: u32) {
+        let Ring { k, memory, full, empty, .. } = self.ring;
+        let slot = self.at.slot.get();
+        k.await_phase(k.async_barrier(empty, slot), self.at.parity.get());
+        let full = k.async_barrier(full, slot);
+        k.arrive(full, bytes);
+        k.copy_async((memory, slot * (self.ring.bytes / 16)), (buffer, from), bytes, full);
+        self.at.advance(&self.ring);
+    }
+}
+
+/// A subgroup that multiplies by slots, one after another.
+pub(crate) struct RingReader<'k> {
+    ring: Ring<'k>,
+    at: Position<'k>,
+    /// The slot that multiplies under way still read.
+    held: Var<'k>,
+}
+
+impl<'k> RingReader<'k> {
+    /// For each of so many slots: waits until it is full, and calls `multiply` with its number, the ring's memory and the index of the
+    /// slot's first 16 bytes. Each slot's multiplies are a group, and those of the slot before are complete when they begin to run. All
+    /// are complete in the end: the assembler takes multiplies that go on into another iteration of a loop one by one.
+    pub(crate) fn multiply_by(&self, slots: u32, multiply: impl Fn(u32, Shared<'k>, Val<'k>)) {
+        for slot in 0..slots {
+            self.multiply_by_next(|memory, first| multiply(slot, memory, first));
+            if slot > 0 {
+                self.empty();
+            }
+            self.held.set(self.at.slot.get());
+            self.at.advance(&self.ring);
+        }
+        self.ring.k.warpgroup_wait(0);
+        self.empty();
+    }
+
+    fn multiply_by_next(&self, multiply: impl FnOnce(Shared<'k>, Val<'k>)) {
+        let k = self.ring.k;
+        let slot = self.at.slot.get();
+        k.await_phase(k.async_barrier(self.ring.full, slot), self.at.parity.get());
+        k.warpgroup_fence();
+        multiply(self.ring.memory, slot * (self.ring.bytes / 16));
+        k.warpgroup_commit();
+        k.warpgroup_wait(1);
+    }
+
+    fn empty(&self) {
+        let k = self.ring.k;
+        k.if_(k.lane().eq(0u32), || k.arrive(k.async_barrier(self.ring.empty, self.held.get()), 0));
+    }
+}
