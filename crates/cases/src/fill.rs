@@ -231,5 +231,5 @@ pub fn to_tensor(value: &Value) -> Result<Tensor, String> {
         crate::oracle::Numbers::Floats(v) => store_floats(dtype, v.len(), |i| round_to(dtype, v[i])),
         crate::oracle::Numbers::Ints(v) => store_ints(dtype, v),
     };
-    Tensor::from_data(value.ty.shape, data).map_err(|e| e.to_string())
+    Tensor::of_type(value.ty, data).map_err(|e| e.to_string())
 }
