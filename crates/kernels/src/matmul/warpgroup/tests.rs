@@ -14,10 +14,10 @@ use crate::matmul::warpgroup::{self, PathOfA};
 use crate::site::{Memory, Operand, Site, Target};
 
 /// Runs a kernel: its workgroups, buffers and parameters.
-type Launch<'l> = dyn Fn(&Kernel, [u32; 3], &mut [Vec<u8>], &[u32]) + 'l;
+pub(super) type Launch<'l> = dyn Fn(&Kernel, [u32; 3], &mut [Vec<u8>], &[u32]) + 'l;
 
 /// A card of Hopper with so many cores.
-fn hopper(cores: u32) -> DeviceCaps {
+pub(super) fn hopper(cores: u32) -> DeviceCaps {
     let mut caps = card();
     caps.target.warpgroups = true;
     caps.target.int8_warpgroups = true;

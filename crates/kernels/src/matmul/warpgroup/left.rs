@@ -1,0 +1,106 @@
+//! A on its way to the registers of warpgroups: as rows, or in packed fragments.
+
+use olivine_kernel::{Access, Buf, Builder, Elem, Val, Var};
+
+use super::kernel::{Work, wide};
+use super::pack::{self, FRAGMENTS, Packed};
+use super::{Form, STEP};
+use crate::launch::Launch;
+use crate::matmul::problem::Problem;
+use crate::matmul::tiled::TileCoord;
+
+/// A, as lanes load it.
+pub(super) struct LeftOperand<'k> {
+    k: &'k Builder,
+    form: Form,
+    words: Buf<'k>,
+    layout: LeftLayout<'k>,
+}
+
+enum LeftLayout<'k> {
+    /// Rows, so many elements apart.
+    Rows { outer: Val<'k> },
+    /// Fragments: blocks of 64 rows, and whether every batch has its own.
+    Packed { blocks: Val<'k>, batched: bool },
+}
+
+impl<'k> LeftOperand<'k> {
+    pub(super) fn declare(
+        l: &Launch<'k>,
+        form: Form,
+        problem: &Problem<'_>,
+        packed: Option<&Packed>,
+    ) -> Self {
+        let memory = packed.map_or(problem.a.operand.memory, |packed| packed.memory);
+        let words = l.bind("a", Elem::U32, Access::Read, memory).streaming();
+        let layout = match packed {
+            None => LeftLayout::Rows { outer: l.stride("a_outer", problem.a.outer) },
+            Some(packed) => LeftLayout::Packed {
+                blocks: l.size("a_blocks", pack::row_blocks(problem.m)),
+                batched: packed.batched,
+            },
+        };
+        LeftOperand { k: l.k(), form, words, layout }
+    }
+
+    /// Where a lane's words of a tile begin: of both of its rows, or of its fragments.
+    pub(super) fn starts(&self, work: &Work<'k, '_>, tile: &TileCoord<'k>) -> Vec<Val<'k>> {
+        let k = self.k;
+        let (lane, warp) = (k.lane(), k.subgroup_id());
+        match self.layout {
+            LeftLayout::Rows { outer } => {
+                let base = work.walker.at(tile.batch)[0];
+                let row = tile.first.0 + warp * 16u32 + lane / 4u32;
+                let each = 4 / self.form.size();
+                // Rows past the last are computed and not stored.
+                let start =
+                    |row: Val<'k>| (base + row.min(work.m - 1u32) * outer) / each + lane % 4u32 * 4u32;
+                [row, row + 8u32].map(|row| wide(start(row))).to_vec()
+            }
+            LeftLayout::Packed { blocks, batched } => {
+                let first = tile.first.0 / 64u32 + warp / 4u32;
+                let block = if batched { tile.batch * blocks + first } else { first };
+                let lane = warp % 4u32 * 32u32 + lane;
+                let steps = wide(block) * wide(work.k_steps);
+                vec![steps * wide(k.u32(FRAGMENTS / 4)) + wide(lane * 4u32)]
+            }
+        }
+    }
+
+    /// Words from one block of K to the next.
+    pub(super) fn pitch(&self) -> u32 {
+        let steps = 2 * self.form.batch;
+        match self.layout {
+            LeftLayout::Rows { .. } => steps * (STEP / 4),
+            LeftLayout::Packed { .. } => steps * (FRAGMENTS / 4),
+        }
+    }
+
+    /// Loads one of the two buffers of a block that begins at `starts`: variables of every k-step in turn.
+    pub(super) fn load(&self, starts: &[Val<'k>], second: bool, buffers: &[Var<'k>]) {
+        let half = buffers.len() / 2;
+        let buffers = if second { &buffers[half..] } else { &buffers[..half] };
+        let skip = if second { self.pitch() / 2 } else { 0 };
+        let at = |start: Val<'k>, words: u32| start + wide(self.k.u32(skip + words));
+        match starts {
+            [start] => {
+                for (step, fragment) in (0..).zip(buffers.chunks(4)) {
+                    let words = self.words.load_vec(at(*start, step * (FRAGMENTS / 4)), 4);
+                    fragment.iter().zip(words).for_each(|(var, word)| var.set(word));
+                }
+            }
+            rows => {
+                // Two k-steps of a row are 16 bytes of each lane.
+                for (pair, fragments) in (0..).zip(buffers.chunks(8)) {
+                    for (row, start) in rows.iter().enumerate() {
+                        let words = self.words.load_vec(at(*start, pair * (2 * STEP / 4)), 4);
+                        for (i, word) in words.into_iter().enumerate() {
+                            // Word 2s + h is of k-step s: of both rows in half 0 of it, then of both in half 1.
+                            fragments[4 * (i / 2) + 2 * (i % 2) + row].set(word);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
