@@ -1,16 +1,18 @@
-//! What becomes of a tile's sums: zero points are taken off, then the epilogue has them.
+//! What becomes of a tile's sums: zero points are taken off, or sums of parts brought back from their scales; then the epilogue
+//! has them.
 //!
 //! Σ(a − p)(b − q) = Σab − qΣa − pΣb + kpq: sums of rows are counted on the way, those of columns when B is packed.
 
 use olivine_kernel::{Access, Buf, Builder, Elem, Scalar, Val, Var};
 
-use super::pack::Packed;
+use super::kernel::Work;
+use super::pack::{Matrices, Packed};
 use crate::launch::Launch;
 use crate::matmul::epilogue::{BatchOffset, Epilogue, LoadedInputs};
 use crate::matmul::problem::Problem;
+use crate::matmul::split_f32::split::back;
 use crate::matmul::tiled::TileCoord;
-use crate::site::Operand;
-use crate::walk::Walker;
+use crate::site::{Memory, Operand};
 
 /// The zero points of a matmul of integers, each one for all or one to a row of A or column of B.
 pub(crate) struct ZeroOperands<'a> {
@@ -23,6 +25,10 @@ pub(crate) struct ZeroOperands<'a> {
 impl ZeroOperands<'_> {
     pub(super) fn want_column_sums(&self) -> bool {
         self.a.is_some()
+    }
+
+    pub(super) fn want_row_sums(&self) -> bool {
+        self.b.is_some()
     }
 }
 
@@ -60,8 +66,8 @@ impl<'k> ZeroPoint<'k> {
 pub(super) struct ZeroPoints<'k> {
     a: Option<ZeroPoint<'k>>,
     b: Option<ZeroPoint<'k>>,
-    /// With where they begin, and whether every batch has its own.
-    column_sums: Option<(Buf<'k>, Val<'k>, bool)>,
+    /// With where they begin, and which batches have their own.
+    column_sums: Option<(Buf<'k>, Val<'k>, Matrices)>,
     k_size: Val<'k>,
 }
 
@@ -74,7 +80,7 @@ impl<'k> ZeroPoints<'k> {
     ) -> Self {
         let sums = || {
             let buffer = l.bind("b_sums", Elem::I32, Access::Read, packed_b.memory);
-            (buffer, l.size("b_words", packed_b.words), packed_b.batched)
+            (buffer, l.size("b_words", packed_b.words), packed_b.matrices.clone())
         };
         ZeroPoints {
             a: zeros.a.map(|zero| ZeroPoint::declare(l, "a_zero", zero, problem.m)),
@@ -85,10 +91,43 @@ impl<'k> ZeroPoints<'k> {
     }
 }
 
+/// Declared scales of A's rows and B's columns.
+pub(super) struct Scales<'k> {
+    sides: [SideScales<'k>; 2],
+    /// A word for every batch, not 0 where the parts serve badly.
+    outliers: Buf<'k>,
+}
+
+/// Declared scales of one operand.
+struct SideScales<'k> {
+    buffer: Buf<'k>,
+    /// Where they begin, and how many a matrix has.
+    first: Val<'k>,
+    count: Val<'k>,
+    matrices: Matrices,
+}
+
+impl<'k> Scales<'k> {
+    pub(super) fn declare(l: &Launch<'k>, packed: [&Packed; 2], outliers: Memory) -> Self {
+        let mut names = ["a", "b"].into_iter();
+        let sides = packed.map(|packed| {
+            let name = names.next().unwrap_or_default();
+            SideScales {
+                buffer: l.bind(&format!("{name}_scales"), Elem::U32, Access::Read, packed.memory),
+                first: l.size(&format!("{name}_words"), packed.words),
+                count: l.size(&format!("{name}_count"), packed.scales),
+                matrices: packed.matrices.clone(),
+            }
+        });
+        Scales { sides, outliers: l.bind("outliers", Elem::U32, Access::Read, outliers) }
+    }
+}
+
 /// What is done to sums before the epilogue.
 pub(super) enum Correction<'k> {
     None,
     ZeroPoints(ZeroPoints<'k>),
+    Scales(Scales<'k>),
 }
 
 impl<'k> Correction<'k> {
@@ -96,11 +135,11 @@ impl<'k> Correction<'k> {
         matches!(self, Correction::ZeroPoints(ZeroPoints { b: Some(_), .. }))
     }
 
-    /// Whether each column has several numbers of its own.
+    /// Whether it takes so many registers that few columns should be finished at once.
     fn is_heavy(&self) -> bool {
         match self {
-            Correction::ZeroPoints(zeros) => zeros.b.as_ref().is_some_and(|zero| zero.count.is_some()),
-            Correction::None => false,
+            Correction::ZeroPoints(ZeroPoints { a, b: Some(b), .. }) => a.is_some() || b.count.is_some(),
+            _ => false,
         }
     }
 
@@ -112,19 +151,36 @@ impl<'k> Correction<'k> {
         rows: [Val<'k>; 2],
         row_sums: &[Val<'k>],
     ) -> TileCorrection<'k, 'e> {
-        let Correction::ZeroPoints(zeros) = self else { return TileCorrection::None };
-        let first = zeros.column_sums.map(|(_, first, batched)| {
-            let across = (end.n + (end.columns - 1)) / end.columns * end.columns;
-            if batched { first + tile.batch * across } else { first }
+        let zeros = match self {
+            Correction::None => return TileCorrection::None,
+            Correction::ZeroPoints(zeros) => zeros,
+            Correction::Scales(Scales { sides: [a, b], outliers }) => {
+                let first = |scales: &SideScales<'k>, side: usize| {
+                    let number = end.work.matrix(&scales.matrices, side, tile.batch);
+                    number.map_or(scales.first, |number| scales.first + number * scales.count)
+                };
+                let (of_a, of_b) = (first(a, 0), first(b, 1));
+                return TileCorrection::Scales {
+                    of_rows: rows.map(|row| a.buffer.load(of_a + row.min(end.work.m - 1u32))),
+                    columns: (b.buffer, of_b, b.count - 4u32),
+                    is_served: outliers.load(tile.batch).eq(0u32),
+                };
+            }
+        };
+        let first = zeros.column_sums.as_ref().map(|(_, first, matrices)| {
+            let columns = end.work.form.columns;
+            let across = (end.work.n + (columns - 1)) / columns * columns;
+            let matrix = end.work.matrix(matrices, 1, tile.batch);
+            matrix.map_or(*first, |matrix| *first + matrix * across)
         });
         TileCorrection::ZeroPoints {
             zeros,
-            n: end.n,
+            n: end.work.n,
             first,
-            of_rows: rows.map(|row| zeros.a.as_ref().map(|zero| zero.of(row.min(end.m - 1u32)))),
+            of_rows: rows.map(|row| zeros.a.as_ref().map(|zero| zero.of(row.min(end.work.m - 1u32)))),
             row_sums: row_sums.to_vec(),
             // One for all columns.
-            of_all: zeros.b.as_ref().filter(|zero| zero.count.is_none()).map(|zero| zero.of(end.n)),
+            of_all: zeros.b.as_ref().filter(|zero| zero.count.is_none()).map(|zero| zero.of(end.work.n)),
         }
     }
 }
@@ -143,6 +199,13 @@ enum TileCorrection<'k, 'e> {
         /// B's zero point, if all columns have the same.
         of_all: Option<Val<'k>>,
     },
+    Scales {
+        of_rows: [Val<'k>; 2],
+        /// Where those of the batch's columns begin, and the last four that there are.
+        columns: (Buf<'k>, Val<'k>, Val<'k>),
+        /// Whether the parts serve the batch.
+        is_served: Val<'k>,
+    },
 }
 
 /// What four neighbouring columns have of their own.
@@ -152,31 +215,55 @@ struct ColumnTerms<'k> {
     zeros: Option<Vec<Val<'k>>>,
     /// Sums, less k times the zero point.
     sums: Option<Vec<Val<'k>>>,
+    /// Scales of parts.
+    scales: Vec<Val<'k>>,
 }
 
 impl<'k> TileCorrection<'k, '_> {
     /// What the four columns from `column` on have; columns past the last give any.
     fn terms(&self, column: Val<'k>) -> ColumnTerms<'k> {
-        let TileCorrection::ZeroPoints { zeros, n, first, of_all, .. } = self else {
-            return ColumnTerms::default();
+        let (zeros, n, first, of_all) = match self {
+            TileCorrection::None => return ColumnTerms::default(),
+            TileCorrection::ZeroPoints { zeros, n, first, of_all, .. } => (zeros, n, first, of_all),
+            TileCorrection::Scales { columns: (buffer, first, last), .. } => {
+                let scales = buffer.load_vec(*first + column.min(*last), 4);
+                return ColumnTerms { scales, ..ColumnTerms::default() };
+            }
         };
         let of_b = zeros.b.as_ref().map(|zero| match of_all {
             Some(zero) => vec![*zero; 4],
             None => (0..4u32).map(|j| zero.of((column + j).min(*n - 1u32))).collect::<Vec<_>>(),
         });
-        let sums = zeros.column_sums.zip(*first).map(|((buffer, ..), first)| {
+        let sums = zeros.column_sums.as_ref().zip(*first).map(|((buffer, ..), first)| {
             let sums = buffer.load_vec(first + column, 4).into_iter();
             match &of_b {
                 Some(of_b) => sums.zip(of_b).map(|(sum, zero)| sum - zeros.k_size * *zero).collect(),
                 None => sums.collect::<Vec<_>>(),
             }
         });
-        ColumnTerms { zeros: of_b, sums }
+        ColumnTerms { zeros: of_b, sums, scales: Vec::new() }
+    }
+
+    /// Whether a row is stored.
+    fn stores(&self, is_row: Val<'k>) -> Val<'k> {
+        match self {
+            TileCorrection::Scales { is_served, .. } => is_row & *is_served,
+            _ => is_row,
+        }
     }
 
     /// The sums of one of both rows as they should be.
     fn apply(&self, half: usize, sums: [Val<'k>; 4], terms: &ColumnTerms<'k>) -> [Val<'k>; 4] {
-        let TileCorrection::ZeroPoints { of_rows, row_sums, .. } = self else { return sums };
+        let (of_rows, row_sums) = match self {
+            TileCorrection::None => return sums,
+            TileCorrection::ZeroPoints { of_rows, row_sums, .. } => (of_rows, row_sums),
+            TileCorrection::Scales { of_rows, .. } => {
+                return std::array::from_fn(|j| {
+                    let [first, second] = back(of_rows[half], terms.scales[j]);
+                    sums[j] * first * second
+                });
+            }
+        };
         std::array::from_fn(|j| {
             let mut sum = sums[j];
             if let (Some(zeros), Some(row_sum)) = (&terms.zeros, row_sums.get(half)) {
@@ -193,11 +280,7 @@ impl<'k> TileCorrection<'k, '_> {
 /// The end of every tile.
 pub(super) struct TileEnd<'k, 'e> {
     pub(super) k: &'k Builder,
-    pub(super) m: Val<'k>,
-    pub(super) n: Val<'k>,
-    /// Columns of a tile.
-    pub(super) columns: u32,
-    pub(super) walker: &'e Walker<'k>,
+    pub(super) work: &'e Work<'k, 'e>,
     pub(super) epilogue: Epilogue<'k, 'e>,
     pub(super) correction: Correction<'k>,
 }
@@ -208,14 +291,14 @@ impl<'k> TileEnd<'k, '_> {
         let (k, epilogue) = (self.k, &self.epilogue);
         let (lane, warp) = (k.lane(), k.subgroup_id());
         let row = tile.first.0 + warp * 16u32 + lane / 4u32;
-        let at = self.walker.at(tile.batch);
+        let at = self.work.walker.at(tile.batch);
         let rows = [row, row + 8u32];
         let part = Part {
             k,
             epilogue,
-            base: BatchOffset { out: tile.rest * self.m * self.n, extras: at[2..].to_vec() },
+            base: BatchOffset { out: tile.rest * self.work.m * self.work.n, extras: at[2..].to_vec() },
             rows,
-            m: self.m,
+            m: self.work.m,
             correction: self.correction.of_tile(self, tile, rows, row_sums),
         };
         let column = tile.first.1 + lane % 4u32 * 4u32;
@@ -267,7 +350,7 @@ impl<'k> Part<'k, '_> {
             columns.iter().map(|column| self.correction.terms(*column)).collect();
         for (half, row) in self.rows.into_iter().enumerate() {
             let loaded = loaded.get(half).or(loaded.first());
-            self.k.if_(row.lt(self.m), || {
+            self.k.if_(self.correction.stores(row.lt(self.m)), || {
                 for (i, (column, sums)) in columns.iter().zip(sums.chunks(8)).enumerate() {
                     // Two columns of each of two accumulator blocks.
                     let sums = [0, 1, 4, 5].map(|j| sums[2 * half + j].get());

@@ -3,7 +3,7 @@
 use olivine_kernel::{Access, Buf, Builder, Elem, Val, Var};
 
 use super::kernel::{Work, wide};
-use super::pack::{self, FRAGMENTS, Packed};
+use super::pack::{self, FRAGMENTS, Matrices, Packed};
 use super::{Form, STEP};
 use crate::launch::Launch;
 use crate::matmul::problem::Problem;
@@ -20,8 +20,8 @@ pub(super) struct LeftOperand<'k> {
 enum LeftLayout<'k> {
     /// Rows, so many elements apart.
     Rows { outer: Val<'k> },
-    /// Fragments: blocks of 64 rows, and whether every batch has its own.
-    Packed { blocks: Val<'k>, batched: bool },
+    /// Fragments: blocks of 64 rows, and which batches have their own.
+    Packed { blocks: Val<'k>, matrices: Matrices },
 }
 
 impl<'k> LeftOperand<'k> {
@@ -37,7 +37,7 @@ impl<'k> LeftOperand<'k> {
             None => LeftLayout::Rows { outer: l.stride("a_outer", problem.a.outer) },
             Some(packed) => LeftLayout::Packed {
                 blocks: l.size("a_blocks", pack::row_blocks(problem.m)),
-                batched: packed.batched,
+                matrices: packed.matrices.clone(),
             },
         };
         LeftOperand { k: l.k(), form, words, layout }
@@ -47,22 +47,23 @@ impl<'k> LeftOperand<'k> {
     pub(super) fn starts(&self, work: &Work<'k, '_>, tile: &TileCoord<'k>) -> Vec<Val<'k>> {
         let k = self.k;
         let (lane, warp) = (k.lane(), k.subgroup_id());
-        match self.layout {
+        match &self.layout {
             LeftLayout::Rows { outer } => {
                 let base = work.walker.at(tile.batch)[0];
                 let row = tile.first.0 + warp * 16u32 + lane / 4u32;
                 let each = 4 / self.form.size();
                 // Rows past the last are computed and not stored.
                 let start =
-                    |row: Val<'k>| (base + row.min(work.m - 1u32) * outer) / each + lane % 4u32 * 4u32;
+                    |row: Val<'k>| (base + row.min(work.m - 1u32) * *outer) / each + lane % 4u32 * 4u32;
                 [row, row + 8u32].map(|row| wide(start(row))).to_vec()
             }
-            LeftLayout::Packed { blocks, batched } => {
+            LeftLayout::Packed { blocks, matrices } => {
                 let first = tile.first.0 / 64u32 + warp / 4u32;
-                let block = if batched { tile.batch * blocks + first } else { first };
+                let matrix = work.matrix(matrices, 0, tile.batch);
+                let block = matrix.map_or(first, |matrix| matrix * *blocks + first);
                 let lane = warp % 4u32 * 32u32 + lane;
                 let steps = wide(block) * wide(work.k_steps);
-                vec![steps * wide(k.u32(FRAGMENTS / 4)) + wide(lane * 4u32)]
+                vec![steps * wide(k.u32(self.form.parts * (FRAGMENTS / 4))) + wide(lane * 4u32)]
             }
         }
     }
@@ -72,7 +73,7 @@ impl<'k> LeftOperand<'k> {
         let steps = 2 * self.form.batch;
         match self.layout {
             LeftLayout::Rows { .. } => steps * (STEP / 4),
-            LeftLayout::Packed { .. } => steps * (FRAGMENTS / 4),
+            LeftLayout::Packed { .. } => steps * self.form.parts * (FRAGMENTS / 4),
         }
     }
 

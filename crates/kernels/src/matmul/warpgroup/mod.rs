@@ -11,6 +11,9 @@
 //! inside packed operands, so that a lane's words of two k-steps are 16 neighbouring bytes of a row of A, and columns of B
 //! are in another order, so that a lane's sums are four neighbouring columns ([`pack`]). Integers are multiplied as they are,
 //! signed or not; zero points are taken off at the end ([`finish`]).
+//!
+//! f32 is multiplied as two f16 parts ([`split`]), three matmuls in one: a slot of B's ring has both parts of 128 columns.
+//! Batches with [`outliers`] are computed by tiles of f32 instead.
 
 mod finish;
 #[cfg(test)]
@@ -18,6 +21,7 @@ mod finish;
 mod int8_tests;
 mod kernel;
 mod left;
+mod outliers;
 mod pack;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::panic, reason = "a failed expectation is a failed test")]
@@ -31,6 +35,8 @@ use olivine_program::DeviceCaps;
 
 use crate::matmul::choice::Shape;
 use crate::matmul::problem::Problem;
+use crate::matmul::split_f32::split;
+use crate::matmul::vector_load::MatrixRole;
 
 pub(crate) use finish::ZeroOperands;
 pub(crate) use kernel::{emit, emit_int8};
@@ -64,6 +70,8 @@ struct Form {
     columns: u32,
     /// K-steps whose words of A are loaded together; two such buffers take turns.
     batch: u32,
+    /// Parts of an element: two f16 of f32.
+    parts: u32,
 }
 
 impl Form {
@@ -77,9 +85,13 @@ impl Form {
             (DType::I8 | DType::U8, DType::I8 | DType::U8) if problem.target.ty.dtype == DType::I32 => {
                 [a, b].map(|dtype| if dtype == DType::I8 { Elem::I8 } else { Elem::U8 })
             }
+            // Half the columns, because sums are begun anew with every two steps: there are two sets of them.
+            (DType::F32, DType::F32) => {
+                return Some(Form { elems: [Elem::F16; 2], columns: 128, batch: 4, parts: 2 });
+            }
             _ => return None,
         };
-        Some(Form { elems, columns: 256, batch: 8 })
+        Some(Form { elems, columns: 256, batch: 8, parts: 1 })
     }
 
     /// The same, or what is wrong with the problem.
@@ -104,6 +116,12 @@ impl Form {
 
     fn is_integer(self) -> bool {
         self.size() == 1
+    }
+
+    /// Percents of the tiles' work in all waves that must be the matmul's. Cooperative matrices reach 0.4 of the rate in f16 and
+    /// should reach as much in i8, and half of it in f32.
+    fn least_use(self) -> u64 {
+        if self.parts > 1 { 60 } else { 45 }
     }
 }
 
@@ -130,10 +148,6 @@ const LEAST_K: usize = 512;
 /// Rows, or columns, from which on the other operand may be packed in every run. At 4096 x 4096 packing takes 25 µs, and
 /// 400 rows by cooperative matrices take as much longer than by warpgroups.
 const PACKED_IN_RUN: usize = 512;
-/// Percents of the tiles' work in all waves that must be the matmul's: cooperative matrices reach 0.4 of the rate in f16, and
-/// should reach as much in i8.
-const LEAST_USE: u64 = 45;
-
 /// How a matmul is computed by these kernels on a device; `None` where it cannot be.
 fn serves(problem: &Problem<'_>, caps: &DeviceCaps) -> Option<Form> {
     let target = &caps.target;
@@ -146,14 +160,23 @@ fn serves(problem: &Problem<'_>, caps: &DeviceCaps) -> Option<Form> {
         && problem.packed.is_none();
     let form = if offered { Form::of(problem)? } else { return None };
     let integers = target.int8_warpgroups && target.packed_dot;
-    (integers || !form.is_integer()).then_some(form)
+    // Kernels count the elements of parts in 32 bits.
+    let counts = |side| split::elements(problem, side) <= u32::MAX;
+    let can = match form {
+        Form { parts: 2, .. } => counts(MatrixRole::A) && counts(MatrixRole::B),
+        form => integers || !form.is_integer(),
+    };
+    can.then_some(form)
 }
 
 /// Whether a lane's words of A are where rows are: 16 aligned bytes, and no k-step past the end of a row.
 fn has_whole_rows(form: Form, problem: &Problem<'_>) -> bool {
     let a = &problem.a;
     let steps = problem.batch.strides[0].iter().copied().chain([a.outer, a.operand.offset]);
-    a.k_stride == 1 && problem.k.is_multiple_of(form.k_block()) && pack::are_slots(form.size(), steps)
+    form.parts == 1
+        && a.k_stride == 1
+        && problem.k.is_multiple_of(form.k_block())
+        && pack::are_slots(form.size(), steps)
 }
 
 /// How A comes to the warpgroups; `None` where other kernels serve the matmul better.
@@ -166,7 +189,7 @@ pub(crate) fn choose(problem: &Problem<'_>, shape: &Shape, caps: &DeviceCaps) ->
     let tiles = rows.div_ceil(TILE_ROWS) * shape.n.div_ceil(form.columns) * shape.batches;
     let cores = caps.processor_count();
     let all = tiles.div_ceil(cores) * cores * (TILE_ROWS * form.columns);
-    if shape.n * shape.batches * shape.m * 100 < all * LEAST_USE {
+    if shape.n * shape.batches * shape.m * 100 < all * form.least_use() {
         return None;
     }
     if !problem.b.operand.stored && shape.m < PACKED_IN_RUN {

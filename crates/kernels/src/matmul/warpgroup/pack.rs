@@ -9,14 +9,19 @@
 //! every 16 columns, lane t has columns 4t to 4t + 3: column 4t + 2q + e is the accumulator's 8q + 2t + e. Indices past the
 //! end of K are zeros in both operands; rows and columns past the last repeat others. Behind B are the sums of its columns,
 //! if zero points ask for them.
+//!
+//! Of f32 there are two f16 parts ([`split`]). A k-step of A is both parts' fragments, high ones first; one of B has 128
+//! columns, 4 KiB of the low part and then as much of the high one. Behind either are the scales of its rows or columns.
 
 use olivine_ir::Dim;
 use olivine_kernel::{Access, Buf, Builder, Elem, Scalar, Val};
 
 use super::{Form, ROWS, SLOT, STEP};
 use crate::launch::{Launch, number};
-use crate::matmul::problem::{MatrixOperand, Problem};
-use crate::site::{Memory, Site, linear_group};
+use crate::matmul::problem::{Axis, MatrixOperand, Problem};
+use crate::matmul::split_f32::split::{self, SplitLayout, SplitOperand};
+use crate::matmul::vector_load::MatrixRole;
+use crate::site::{Memory, Operand, Site, linear_group};
 use crate::walk::Walk;
 
 /// Bytes of a warpgroup's fragments of A in a k-step.
@@ -54,15 +59,29 @@ struct Source<'a> {
     batch: Walk,
     /// Whether the sums of columns are wanted too.
     sums: bool,
+    /// Of two parts in lines: where their scales begin, and how many there are.
+    scales: Option<[Dim; 2]>,
 }
 
 /// A packed operand.
 pub(super) struct Packed {
     pub(super) memory: Memory,
-    /// Whether each batch has a matrix of its own.
-    pub(super) batched: bool,
-    /// Words before the sums of columns.
+    pub(super) matrices: Matrices,
+    /// Words before the sums of columns, or the scales.
     pub(super) words: Dim,
+    /// Scales of a matrix.
+    pub(super) scales: Dim,
+}
+
+/// Which of the packed matrices batches have.
+#[derive(Clone, Debug)]
+pub(super) enum Matrices {
+    /// All the same.
+    One,
+    /// Each its own.
+    Each,
+    /// By strides over the problem's batches.
+    Numbered(Vec<i64>),
 }
 
 /// Rows of 64 that packed A has: whole tiles.
@@ -82,7 +101,23 @@ impl<'a> Source<'a> {
         let strides = vec![if dims.is_empty() { Vec::new() } else { strides.clone() }];
         let batch = Walk { dims, strides };
         let (k_size, k_steps) = (problem.k_number(), k_steps(form, problem));
-        Source { form, role, operand, extent, k_size, k_steps, batch, sums: false }
+        Source { form, role, operand, extent, k_size, k_steps, batch, sums: false, scales: None }
+    }
+
+    /// Both parts of an f32 operand, from lines.
+    fn of_parts(
+        form: Form,
+        role: Role,
+        problem: &Problem<'_>,
+        lines: &SplitOperand,
+        operand: &'a MatrixOperand,
+    ) -> Self {
+        let extent = if role == Role::A { problem.m } else { problem.n };
+        let matrix = lines.outer * (2 * lines.k_size);
+        let batch = Walk::new(&[lines.matrices], &[vec![matrix]]);
+        let scales = Some([lines.scales, lines.outer * lines.matrices]);
+        let (k_size, k_steps) = (lines.k_size, k_steps(form, problem));
+        Source { form, role, operand, extent, k_size, k_steps, batch, sums: false, scales }
     }
 
     /// Blocks of rows or columns of a matrix.
@@ -96,7 +131,7 @@ impl<'a> Source<'a> {
     /// Bytes of a block in a k-step.
     fn step_bytes(&self) -> u32 {
         match self.role {
-            Role::A => FRAGMENTS,
+            Role::A => FRAGMENTS * self.form.parts,
             Role::B => SLOT,
         }
     }
@@ -134,7 +169,8 @@ impl<'a> Source<'a> {
         } else {
             site.shared(how, &operand.operand, self.all_bytes(), make)?
         };
-        Ok(Packed { memory, batched: !batch.dims.is_empty(), words: self.bytes().div_floor(4u32) })
+        let matrices = if batch.dims.is_empty() { Matrices::One } else { Matrices::Each };
+        Ok(Packed { memory, matrices, words: self.bytes().div_floor(4u32), scales: Dim::ZERO })
     }
 
     /// A workgroup to two k-steps of a block.
@@ -152,8 +188,18 @@ impl<'a> Source<'a> {
         let (blocks, pairs) = (l.size("blocks", blocks), l.size("pairs", pairs));
         let total = l.size("groups", groups);
         let walker = self.batch.declare(&l, &[self.operand.operand.offset]);
+        let scales = self.scales.map(|[from, count]| {
+            let words = l.bind("lines", Elem::U32, Access::Read, self.operand.operand.memory);
+            let to = l.size("words", self.bytes().div_floor(4u32));
+            (words, l.size("scales", from), l.size("scale_count", count), to)
+        });
         let id = linear_group(&k);
         k.if_(id.lt(total), || {
+            // There are more invocations than scales.
+            if let Some((words, from, count, to)) = scales {
+                let number = id * k.group() + k.local_index();
+                k.if_(number.lt(count), || out.store(to + number, words.load(from + number)));
+            }
             // Blocks of all batches, one after another.
             let number = id / pairs;
             let pair = id - number * pairs;
@@ -246,6 +292,52 @@ pub(super) fn pack_b(
     Source { sums, ..Source::new(form, Role::B, problem) }.prepare(site)
 }
 
+/// Both parts of an f32 operand: at load if it is stored.
+pub(super) fn pack_parts(
+    form: Form,
+    side: MatrixRole,
+    problem: &Problem<'_>,
+    site: &mut Site<'_>,
+) -> Result<Packed, String> {
+    let (role, given) = match side {
+        MatrixRole::A => (Role::A, &problem.a),
+        MatrixRole::B => (Role::B, &problem.b),
+    };
+    let parts = split::sizes(problem, side);
+    let plain = Source::new(form, role, problem);
+    let words = plain.blocks() * (parts.matrices * plain.k_steps) * (plain.step_bytes() / 4);
+    let bytes = 4 * (words + parts.outer * parts.matrices);
+    let make = |site: &mut Site<'_>, to: Memory| {
+        let lines = split::lines(problem, side, site)?;
+        let (outer, k_stride) = match lines.order {
+            SplitLayout::Lines(Axis::Outer) => (Dim::ONE, lines.outer),
+            _ => ((2 * lines.k_size).into(), Dim::ONE),
+        };
+        let whole = given.operand.clone();
+        let operand = Operand { memory: lines.memory, offset: Dim::ZERO, stored: false, ..whole };
+        let operand = MatrixOperand { operand, outer, k_stride };
+        Source::of_parts(form, role, problem, &lines, &operand).emit(to, site)
+    };
+    let memory = if given.operand.stored {
+        let how = format!(
+            "parts of {role:?} for warpgroups, {} by {}, {} by {}, {:?} by {:?}",
+            if role == Role::A { problem.m } else { problem.n },
+            given.outer,
+            problem.k,
+            given.k_stride,
+            problem.batch.dims,
+            problem.batch.strides[usize::from(role == Role::B)]
+        );
+        site.at_load(how, &given.operand, number(bytes) as u64, make)?
+    } else {
+        let memory = site.scratch(bytes);
+        make(site, memory)?;
+        memory
+    };
+    let matrices = Matrices::Numbered(parts.batch);
+    Ok(Packed { memory, matrices, words, scales: parts.outer })
+}
+
 /// An operand, read 16 bytes of neighbours along K at a time.
 struct Reader<'k> {
     k: &'k Builder,
@@ -260,6 +352,8 @@ struct Reader<'k> {
     k_size: Val<'k>,
     /// Whether K ends inside of the last block.
     tail: bool,
+    /// Whether it is two parts in turn along K.
+    has_parts: bool,
 }
 
 impl<'k> Reader<'k> {
@@ -285,21 +379,30 @@ impl<'k> Reader<'k> {
             extent: l.size("extent", source.extent),
             k_size: l.size("k_size", source.k_size),
             tail,
+            has_parts: source.form.parts > 1,
         }
     }
 
-    /// Four words from `from` on along K, at a position.
-    fn words(&self, base: Val<'k>, position: Val<'k>, from: Val<'k>) -> Vec<Val<'k>> {
+    /// Four words of a part from `from` on along K, at a position.
+    fn words(&self, base: Val<'k>, position: Val<'k>, from: Val<'k>, part: u32) -> Vec<Val<'k>> {
         let (zero, start) = (self.k.u32(0), base + position.min(self.extent - 1u32) * self.outer);
         let (each, neighbours) = (4 / self.size, 16 / self.size);
+        // Of parts K is a multiple of 64, and neighbours are inside or outside together.
+        let clamped = || if self.tail { from.min(self.k_size - neighbours) } else { from };
+        let at_part = || split::interleaved(clamped()) + part * split::RUN;
         if self.whole {
-            let at = if self.tail { from.min(self.k_size - neighbours) } else { from };
+            let at = if self.has_parts { at_part() } else { clamped() };
             let words = self.buffer.load_vec((start + at) / each, 4);
             let inside = from.lt(self.k_size);
             let cut = |word: Val<'k>| if self.tail { inside.select(word, zero) } else { word };
             return words.into_iter().map(cut).collect();
         }
+        let first = if self.has_parts { at_part() } else { from };
         let element = |i: u32| {
+            if self.has_parts {
+                let bits = self.buffer.load(start + (first + i) * self.k_stride);
+                return if self.tail { from.lt(self.k_size).select(bits, zero) } else { bits };
+            }
             let at = from + i;
             if !self.tail {
                 return self.buffer.load(start + at * self.k_stride);
@@ -328,14 +431,19 @@ fn columns<'k>(
     let position = block * k.group() + me;
     let neighbours = 16 / reader.size;
     let from = pair * (4 * neighbours);
-    let words: Vec<_> = (0..4).map(|t| reader.words(base, position, from + neighbours * t)).collect();
     let (t, q, e) = (me % 16u32 / 4u32, (me / 2u32) % 2u32, me % 2u32);
     let column = me / 16u32 * 16u32 + q * 8u32 + t * 2u32 + e;
     // In words: 64 to the next eight columns, 4 to the next column.
     let to = at + column / 8u32 * 64u32 + column % 8u32 * 4u32;
-    for (step, half) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
-        let line: Vec<Val<'k>> = words.iter().map(|of_lane| of_lane[2 * step + half]).collect();
-        out.store_vec(to + (step as u32 * (SLOT / 4) + half as u32 * 32), &line);
+    // The low part is multiplied first.
+    let places: &[u32] = if reader.has_parts { &[SLOT / 2 / 4, 0] } else { &[0] };
+    for (part, place) in (0..).zip(places) {
+        let words: Vec<_> =
+            (0..4).map(|t| reader.words(base, position, from + neighbours * t, part)).collect();
+        for (step, half) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+            let line: Vec<Val<'k>> = words.iter().map(|of_lane| of_lane[2 * step + half]).collect();
+            out.store_vec(to + (step as u32 * (SLOT / 4) + half as u32 * 32 + place), &line);
+        }
     }
 }
 
@@ -351,10 +459,15 @@ fn fragments<'k>(
     let row = block * ROWS + me / 32u32 * 16u32 + me % 32u32 / 4u32;
     let neighbours = 16 / reader.size;
     let from = pair * (4 * neighbours) + me % 4u32 * neighbours;
-    let (upper, lower) = (reader.words(base, row, from), reader.words(base, row + 8u32, from));
-    for step in 0..2 {
-        let halves = [2 * step, 2 * step + 1];
-        let fragment = halves.map(|i| [upper[i], lower[i]]).concat();
-        out.store_vec(at + me * 4u32 + step as u32 * (FRAGMENTS / 4), &fragment);
+    let parts = if reader.has_parts { 2 } else { 1 };
+    for part in 0..parts {
+        let (upper, lower) =
+            (reader.words(base, row, from, part), reader.words(base, row + 8u32, from, part));
+        for step in 0..2 {
+            let halves = [2 * step, 2 * step + 1];
+            let fragment = halves.map(|i| [upper[i], lower[i]]).concat();
+            let number = step as u32 * parts + part;
+            out.store_vec(at + me * 4u32 + number * (FRAGMENTS / 4), &fragment);
+        }
     }
 }
