@@ -57,6 +57,8 @@ pub(crate) struct SplitOperand {
     pub(crate) matrices: usize,
     /// Whether each 16 indices along K of lines are [`dealt`].
     dealt: bool,
+    /// Blocks of 64 rows of a matrix whose rows are brought into the order of warpgroups' fragments.
+    blocks: Option<Dim>,
 }
 
 /// The layout of the parts.
@@ -110,7 +112,7 @@ impl SplitOperand {
         let (outer, k_size) = extent.padded();
         let (scales, matrices) = (extent.words(), extent.matrices);
         let order = SplitLayout::Lines(extent.layout.along);
-        SplitOperand { memory, scales, order, outer, k_size, batch, matrices, dealt: false }
+        SplitOperand { memory, scales, order, outer, k_size, batch, matrices, dealt: false, blocks: None }
     }
 }
 
@@ -207,6 +209,24 @@ pub(crate) fn lines(
         Axis::Outer => by_columns(operand, &extent, &walk, &planes, site)?,
     }
     Ok(planes)
+}
+
+/// Emits the parts of A straight in the order of warpgroups' fragments, K filled up to `k_size`, with the scales from word
+/// `scales` on. Returns whether it could: rows must be contiguous along K.
+pub(crate) fn warpgroup_rows(
+    problem: &Problem<'_>,
+    (memory, scales): (Memory, Dim),
+    (blocks, k_size): (Dim, usize),
+    site: &mut Site<'_>,
+) -> Result<bool, String> {
+    let extent = extent(problem, MatrixRole::A);
+    if extent.layout.along != Axis::K {
+        return Ok(false);
+    }
+    let (operand, walk, batch) = matrices(problem, MatrixRole::A);
+    let planes = SplitOperand::new(memory, &extent, batch);
+    by_rows(operand, &extent, &walk, &SplitOperand { scales, k_size, blocks: Some(blocks), ..planes }, site)?;
+    Ok(true)
 }
 
 /// An operand with its matrices that differ: where they are, and their numbers as strides over the problem's batches.
@@ -423,6 +443,23 @@ fn store_dealt<'k>(out: Buf<'k>, at: [Val<'k>; 2], planes: &[Vec<Val<'k>>; 2]) {
     }
 }
 
+/// The same for a unit of a row of A from index `at` along K on, in the order of warpgroups' fragments: `first` is the number
+/// of the matrix' first block of 64 rows.
+fn store_for_warpgroups<'k>(
+    out: Buf<'k>,
+    (first, row): (Val<'k>, Val<'k>),
+    (at, k_size): (Val<'k>, Val<'k>),
+    planes: &[Vec<Val<'k>>; 2],
+) {
+    // Of 32 indices along K a warpgroup has 8 KiB: of each part the upper rows, then the lower ones, 16 bytes to a lane.
+    let pair = (first + row / 64u32) * (k_size / 32u32) + at / 32u32;
+    let lane = row % 64u32 / 16u32 * 32u32 + row % 8u32 * 4u32 + at % 32u32 / UNIT;
+    let to = pair * 2048u32 + row % 16u32 / 8u32 * 512u32 + lane * 4u32;
+    for (to, words) in [to, to + 1024u32].into_iter().zip(planes) {
+        out.store_vec(to, words);
+    }
+}
+
 /// Units that an invocation has in flight.
 const AT_ONCE: u32 = 4;
 
@@ -446,6 +483,7 @@ fn by_rows(
     let walker = walk.declare(&l, &[operand.operand.offset]);
     let out = l.bind("planes", Elem::U32, Access::Write, planes.memory);
     let scales = l.size("scales", planes.scales);
+    let blocks = planes.blocks.map(|blocks| l.size("blocks", blocks));
 
     let each = group / width;
     let me = k.local_index();
@@ -477,7 +515,10 @@ fn by_rows(
             for (at, words) in loads {
                 k.if_(at.lt(padded), || {
                     let halves = split(&words, &by);
-                    if planes.dealt {
+                    if let Some(blocks) = blocks {
+                        let number = matrix * blocks;
+                        store_for_warpgroups(out, (number, row - matrix * pitch), (at, padded), &halves);
+                    } else if planes.dealt {
                         let high = start + interleaved(dealt(at));
                         store_dealt(out, [high, high + RUN], &halves);
                     } else {

@@ -174,6 +174,8 @@ fn zero_points_are_taken_off() {
     for (dtypes, zeros) in MIXES.into_iter().zip([[One, One], [Each, One], [One, Each], [Each, Each]]) {
         Check { dtypes, zeros, sizes: [131, 259, 37], path: PathOfA::Packed, stored: false, ..PLAIN }.run();
         Check { dtypes, zeros, sizes: [40, 131, 512], ..PLAIN }.run();
+        // Rows that end inside of a block.
+        Check { dtypes, zeros, sizes: [70, 40, 784], ..PLAIN }.run();
     }
 }
 
@@ -203,6 +205,14 @@ fn sizes_that_end_inside_of_tiles_are_cut() {
     }
 }
 
+#[test]
+fn rows_that_end_inside_of_a_block_are_read_as_they_are() {
+    for k in [16, 256, 272, 528, 1008] {
+        Check { sizes: [130, 70, k], cores: 1, ..PLAIN }.run();
+    }
+    Check { sizes: [300, 40, 768], batches: 2, alike: false, stored: false, cores: 2, ..PLAIN }.run();
+}
+
 /// What a matmul of integers gets.
 fn chosen(sizes: [usize; 3], stored: bool, caps: &DeviceCaps) -> Option<PathOfA> {
     let [m, n, k] = sizes;
@@ -219,7 +229,8 @@ fn large_matmuls_of_integers_get_warpgroups_where_the_device_has_them() {
     let h200 = hopper(132);
     assert_eq!(chosen([4096, 4096, 4096], true, &h200), Some(PathOfA::Rows));
     assert_eq!(chosen([4096, 4096, 4096], false, &h200), Some(PathOfA::Rows));
-    assert_eq!(chosen([4096, 4096, 768], true, &h200), Some(PathOfA::Packed));
+    assert_eq!(chosen([4096, 4096, 784], true, &h200), Some(PathOfA::Rows));
+    assert_eq!(chosen([4096, 4096, 776], true, &h200), Some(PathOfA::Packed));
     assert_eq!(chosen([4096, 4096, 4097], true, &h200), Some(PathOfA::Packed));
     assert_eq!(chosen([128, 768, 768], true, &h200), None);
     assert_eq!(chosen([256, 32768, 4096], false, &h200), None);

@@ -249,7 +249,7 @@ impl<'k> Work<'k, '_> {
         let at: Vec<Var<'k>> =
             a.starts(self, &self.tile(k.group_id(0))).into_iter().map(|start| k.var(start)).collect();
         let now = || at.iter().map(|start| start.get()).collect::<Vec<_>>();
-        a.load(&now(), false, &buffers);
+        a.load(&now(), || k.u32(0), false, &buffers);
         k.for_(k.group_id(0), self.tiles, k.group_count(0), |number| {
             let next = number + k.group_count(0);
             let next = a.starts(self, &self.tile(next.lt(self.tiles).select(next, number)));
@@ -258,7 +258,7 @@ impl<'k> Work<'k, '_> {
             k.for_(k.u32(0), blocks, k.u32(1), |block| {
                 let is_last = (block + 1u32).eq(blocks);
                 let here = now();
-                let pitch = wide(k.u32(a.pitch()));
+                let pitch = wide(k.u32(a.advance()));
                 let following: Vec<Val<'k>> =
                     here.iter().zip(&next).map(|(at, next)| is_last.select(*next, *at + pitch)).collect();
                 for step in 0..2 * batch {
@@ -266,9 +266,10 @@ impl<'k> Work<'k, '_> {
                     k.await_phase(ring.full(slot), position.parity.get());
                     let left: [Var<'k>; 4] = std::array::from_fn(|i| buffers[4 * step as usize + i]);
                     // Of both rows in turn, before the multiply has the words.
-                    for (i, word) in left.iter().enumerate() {
-                        if let Some(sum) = row_sums.get(i % 2) {
-                            sum.set(add_bytes(word.get(), sum.get(), self.form.elems[0] == Elem::I8));
+                    if let [upper, lower] = row_sums[..] {
+                        let (ones, signed) = (a.ones(block, step), self.form.elems[0] == Elem::I8);
+                        for (word, sum) in left.iter().zip([upper, lower, upper, lower]) {
+                            sum.set(add_bytes(word.get(), ones, sum.get(), signed));
                         }
                     }
                     let right = k.warpgroup_operand(ring.slots, slot * (SLOT / 16), [128, 256]);
@@ -281,10 +282,10 @@ impl<'k> Work<'k, '_> {
                     let releases = if step == 0 { leads & block.gt(0u32) } else { leads };
                     k.if_(releases, || k.arrive(ring.empty(held.get()), 0));
                     if step == 0 {
-                        a.load(&here, true, &buffers);
+                        a.load(&here, || block, true, &buffers);
                     }
                     if step == batch {
-                        a.load(&following, false, &buffers);
+                        a.load(&following, || is_last.select(k.u32(0), block + 1u32), false, &buffers);
                     }
                     held.set(slot);
                     position.advance();
@@ -315,7 +316,7 @@ impl<'k> Work<'k, '_> {
         let at: Vec<Var<'k>> =
             a.starts(self, &self.tile(k.group_id(0))).into_iter().map(|start| k.var(start)).collect();
         let now = || at.iter().map(|start| start.get()).collect::<Vec<_>>();
-        a.load(&now(), false, &buffers);
+        a.load(&now(), || k.u32(0), false, &buffers);
         k.for_(k.group_id(0), self.tiles, k.group_count(0), |number| {
             let next = number + k.group_count(0);
             let next = a.starts(self, &self.tile(next.lt(self.tiles).select(next, number)));
@@ -324,7 +325,7 @@ impl<'k> Work<'k, '_> {
             k.for_(k.u32(0), blocks, k.u32(1), |block| {
                 let is_last = (block + 1u32).eq(blocks);
                 let here = now();
-                let pitch = wide(k.u32(a.pitch()));
+                let pitch = wide(k.u32(a.advance()));
                 let following: Vec<Val<'k>> =
                     here.iter().zip(&next).map(|(at, next)| is_last.select(*next, *at + pitch)).collect();
                 for first in (0..2 * batch).step_by(TOGETHER as usize) {
@@ -349,10 +350,10 @@ impl<'k> Work<'k, '_> {
                     }
                     // The other buffer's steps are complete.
                     if first == 0 {
-                        a.load(&here, true, &buffers);
+                        a.load(&here, || block, true, &buffers);
                     }
                     if first == batch {
-                        a.load(&following, false, &buffers);
+                        a.load(&following, || is_last.select(k.u32(0), block + 1u32), false, &buffers);
                     }
                     k.warpgroup_wait(0);
                     k.if_(leads, || slots.iter().for_each(|slot| k.arrive(ring.empty(*slot), 0)));

@@ -3,7 +3,7 @@
 use olivine_kernel::{Access, Buf, Builder, Elem, Val, Var};
 
 use super::kernel::{Work, wide};
-use super::pack::{self, FRAGMENTS, Matrices, Packed};
+use super::pack::{self, FRAGMENTS, Matrices, ONES, Packed};
 use super::{Form, STEP};
 use crate::launch::Launch;
 use crate::matmul::problem::Problem;
@@ -18,8 +18,8 @@ pub(super) struct LeftOperand<'k> {
 }
 
 enum LeftLayout<'k> {
-    /// Rows, so many elements apart.
-    Rows { outer: Val<'k> },
+    /// Rows, so many elements apart, and words of each where K ends inside of a block: then the last ones are loaded again.
+    Rows { outer: Val<'k>, end: Option<Val<'k>> },
     /// Fragments: blocks of 64 rows, and which batches have their own.
     Packed { blocks: Val<'k>, matrices: Matrices },
 }
@@ -34,7 +34,12 @@ impl<'k> LeftOperand<'k> {
         let memory = packed.map_or(problem.a.operand.memory, |packed| packed.memory);
         let words = l.bind("a", Elem::U32, Access::Read, memory).streaming();
         let layout = match packed {
-            None => LeftLayout::Rows { outer: l.stride("a_outer", problem.a.outer) },
+            None => {
+                let outer = l.stride("a_outer", problem.a.outer);
+                let is_cut = !problem.k_number().is_multiple_of(form.step() as usize * 16);
+                let end = is_cut.then(|| l.size("a_words", problem.k_number() / (4 / form.size()) as usize));
+                LeftLayout::Rows { outer, end }
+            }
             Some(packed) => LeftLayout::Packed {
                 blocks: l.size("a_blocks", pack::row_blocks(problem.m)),
                 matrices: packed.matrices.clone(),
@@ -48,13 +53,15 @@ impl<'k> LeftOperand<'k> {
         let k = self.k;
         let (lane, warp) = (k.lane(), k.subgroup_id());
         match &self.layout {
-            LeftLayout::Rows { outer } => {
+            LeftLayout::Rows { outer, end } => {
                 let base = work.walker.at(tile.batch)[0];
                 let row = tile.first.0 + warp * 16u32 + lane / 4u32;
                 let each = 4 / self.form.size();
                 // Rows past the last are computed and not stored.
-                let start =
-                    |row: Val<'k>| (base + row.min(work.m - 1u32) * *outer) / each + lane % 4u32 * 4u32;
+                let start = |row: Val<'k>| {
+                    let first = (base + row.min(work.m - 1u32) * *outer) / each;
+                    if end.is_some() { first } else { first + lane % 4u32 * 4u32 }
+                };
                 [row, row + 8u32].map(|row| wide(start(row))).to_vec()
             }
             LeftLayout::Packed { blocks, matrices } => {
@@ -68,8 +75,32 @@ impl<'k> LeftOperand<'k> {
         }
     }
 
+    /// How far the starts move from one block of K to the next.
+    pub(super) fn advance(&self) -> u32 {
+        match self.layout {
+            LeftLayout::Rows { end: Some(_), .. } => 0,
+            _ => self.pitch(),
+        }
+    }
+
+    /// What the bytes of a k-step's words are multiplied by for the sums of rows: 0 past the end of K.
+    pub(super) fn ones(&self, block: Val<'k>, step: u32) -> Val<'k> {
+        let (k, ones) = (self.k, self.k.u32(ONES));
+        match self.layout {
+            LeftLayout::Rows { end: Some(end), .. } => {
+                self.along(block, step / 2 * (2 * STEP / 4)).lt(end).select(ones, k.u32(0))
+            }
+            _ => ones,
+        }
+    }
+
+    /// A lane's word of a row, `skip` words on from its first one of a block.
+    fn along(&self, block: Val<'k>, skip: u32) -> Val<'k> {
+        block * self.pitch() + self.k.lane() % 4u32 * 4u32 + skip
+    }
+
     /// Words from one block of K to the next.
-    pub(super) fn pitch(&self) -> u32 {
+    fn pitch(&self) -> u32 {
         let steps = 2 * self.form.batch;
         match self.layout {
             LeftLayout::Rows { .. } => steps * (STEP / 4),
@@ -77,13 +108,31 @@ impl<'k> LeftOperand<'k> {
         }
     }
 
-    /// Loads one of the two buffers of a block that begins at `starts`: variables of every k-step in turn.
-    pub(super) fn load(&self, starts: &[Val<'k>], second: bool, buffers: &[Var<'k>]) {
+    /// Loads one of the two buffers of a block that begins at `starts`: variables of every k-step in turn. `block` has its
+    /// number.
+    pub(super) fn load(
+        &self,
+        starts: &[Val<'k>],
+        block: impl Fn() -> Val<'k>,
+        second: bool,
+        buffers: &[Var<'k>],
+    ) {
         let half = buffers.len() / 2;
         let buffers = if second { &buffers[half..] } else { &buffers[..half] };
         let skip = if second { self.pitch() / 2 } else { 0 };
         let at = |start: Val<'k>, words: u32| start + wide(self.k.u32(skip + words));
         match starts {
+            // Of both parts both rows, two k-steps at once.
+            [start] if self.form.parts > 1 => {
+                for (pair, fragments) in (0..).zip(buffers.chunks(16)) {
+                    for (number, (part, row)) in (0..).zip([(0, 0), (0, 1), (1, 0), (1, 1)]) {
+                        let words = self.words.load_vec(at(*start, (4 * pair + number) * (FRAGMENTS / 4)), 4);
+                        for (i, word) in words.into_iter().enumerate() {
+                            fragments[8 * (i / 2) + 4 * part + 2 * (i % 2) + row].set(word);
+                        }
+                    }
+                }
+            }
             [start] => {
                 for (step, fragment) in (0..).zip(buffers.chunks(4)) {
                     let words = self.words.load_vec(at(*start, step * (FRAGMENTS / 4)), 4);
@@ -94,7 +143,14 @@ impl<'k> LeftOperand<'k> {
                 // Two k-steps of a row are 16 bytes of each lane.
                 for (pair, fragments) in (0..).zip(buffers.chunks(8)) {
                     for (row, start) in rows.iter().enumerate() {
-                        let words = self.words.load_vec(at(*start, pair * (2 * STEP / 4)), 4);
+                        let skip_pairs = pair * (2 * STEP / 4);
+                        let at = match self.layout {
+                            LeftLayout::Rows { end: Some(end), .. } => {
+                                *start + wide(self.along(block(), skip + skip_pairs).min(end - 4u32))
+                            }
+                            _ => at(*start, skip_pairs),
+                        };
+                        let words = self.words.load_vec(at, 4);
                         for (i, word) in words.into_iter().enumerate() {
                             // Word 2s + h is of k-step s: of both rows in half 0 of it, then of both in half 1.
                             fragments[4 * (i / 2) + 2 * (i % 2) + row].set(word);

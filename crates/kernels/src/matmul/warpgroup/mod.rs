@@ -169,13 +169,14 @@ fn serves(problem: &Problem<'_>, caps: &DeviceCaps) -> Option<Form> {
     can.then_some(form)
 }
 
-/// Whether a lane's words of A are where rows are: 16 aligned bytes, and no k-step past the end of a row.
+/// Whether a lane's words of A are where rows are: 16 aligned bytes, all inside of a row or all past it. Past the end of a row
+/// others are multiplied by the zeros of B instead, which floats may not be: infinities times zero are NaN.
 fn has_whole_rows(form: Form, problem: &Problem<'_>) -> bool {
     let a = &problem.a;
     let steps = problem.batch.strides[0].iter().copied().chain([a.outer, a.operand.offset]);
     form.parts == 1
         && a.k_stride == 1
-        && problem.k.is_multiple_of(form.k_block())
+        && problem.k.is_multiple_of(if form.is_integer() { 16 } else { form.k_block() })
         && pack::are_slots(form.size(), steps)
 }
 

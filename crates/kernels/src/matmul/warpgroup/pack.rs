@@ -10,8 +10,9 @@
 //! end of K are zeros in both operands; rows and columns past the last repeat others. Behind B are the sums of its columns,
 //! if zero points ask for them.
 //!
-//! Of f32 there are two f16 parts ([`split`]). A k-step of A is both parts' fragments, high ones first; one of B has 128
-//! columns, 4 KiB of the low part and then as much of the high one. Behind either are the scales of its rows or columns.
+//! Of f32 there are two f16 parts ([`split`]). Two k-steps of A are 8 KiB: of the high part and then of the low one, the upper
+//! and then the lower rows of fragments, 16 bytes to a lane. A k-step of B has 128 columns, 4 KiB of the low part and then as
+//! much of the high one. Behind either are the scales of its rows or columns.
 
 use olivine_ir::Dim;
 use olivine_kernel::{Access, Buf, Builder, Elem, Scalar, Val};
@@ -238,7 +239,8 @@ impl<'a> Source<'a> {
             let sum = k.var(k.i32(0));
             k.for_(me / 16u32, k_steps, k.u32(16), |step| {
                 let words = memory.load_vec(first + step * (SLOT / 4), 4);
-                sum.set(words.into_iter().fold(sum.get(), |sum, word| add_bytes(word, sum, signed)));
+                let ones = k.u32(ONES);
+                sum.set(words.into_iter().fold(sum.get(), |sum, word| add_bytes(word, ones, sum, signed)));
             });
             met.store(me, sum.get());
             k.barrier();
@@ -258,9 +260,11 @@ impl<'a> Source<'a> {
 /// Columns whose sums a workgroup adds up: a block of packed B.
 const TOGETHER: u32 = 8;
 
-/// A sum and the four bytes of a word.
-pub(super) fn add_bytes<'k>(word: Val<'k>, sum: Val<'k>, signed: bool) -> Val<'k> {
-    let ones = word.builder().u32(0x0101_0101);
+/// Four bytes of 1.
+pub(super) const ONES: u32 = 0x0101_0101;
+
+/// A sum and the four bytes of a word, times those of `ones`.
+pub(super) fn add_bytes<'k>(word: Val<'k>, ones: Val<'k>, sum: Val<'k>, signed: bool) -> Val<'k> {
     if signed {
         return word.packed_dot(ones, sum, true);
     }
@@ -308,6 +312,10 @@ pub(super) fn pack_parts(
     let words = plain.blocks() * (parts.matrices * plain.k_steps) * (plain.step_bytes() / 4);
     let bytes = 4 * (words + parts.outer * parts.matrices);
     let make = |site: &mut Site<'_>, to: Memory| {
+        let sizes = (plain.blocks(), plain.k_steps * form.step() as usize);
+        if role == Role::A && split::warpgroup_rows(problem, (to, words), sizes, site)? {
+            return Ok(());
+        }
         let lines = split::lines(problem, side, site)?;
         let (outer, k_stride) = match lines.order {
             SplitLayout::Lines(Axis::Outer) => (Dim::ONE, lines.outer),
@@ -461,13 +469,14 @@ fn fragments<'k>(
     let from = pair * (4 * neighbours) + me % 4u32 * neighbours;
     let parts = if reader.has_parts { 2 } else { 1 };
     for part in 0..parts {
-        let (upper, lower) =
-            (reader.words(base, row, from, part), reader.words(base, row + 8u32, from, part));
-        for step in 0..2 {
+        let rows = [0, 8].map(|skip| reader.words(base, row + skip, from, part));
+        let fragment = |step: usize| {
             let halves = [2 * step, 2 * step + 1];
-            let fragment = halves.map(|i| [upper[i], lower[i]]).concat();
-            let number = step as u32 * parts + part;
-            out.store_vec(at + me * 4u32 + number * (FRAGMENTS / 4), &fragment);
+            halves.map(|i| [rows[0][i], rows[1][i]]).concat()
+        };
+        let chunks = if reader.has_parts { rows.clone() } else { [fragment(0), fragment(1)] };
+        for (number, words) in (2 * part..).zip(chunks) {
+            out.store_vec(at + me * 4u32 + number * (FRAGMENTS / 4), &words);
         }
     }
 }
