@@ -10,7 +10,7 @@ use devices::{Plans, difference, h200, h200_ptx, lowered};
 use olivine_cases::Backend as _;
 use olivine_ir::half::f16;
 use olivine_ir::size::Bindings;
-use olivine_ir::{DType, Error, Graph, Shape, Tensor, ValueId, open_symbol};
+use olivine_ir::{DType, Data, Error, Graph, Shape, Tensor, ValueId, open_symbol};
 use olivine_program::{DeviceCaps, Dispatch, Program};
 use olivine_ptx::Order;
 
@@ -45,10 +45,60 @@ fn large_matmuls_of_16_bits_are_by_warpgroups_where_ptx_is_launched() {
         let [_, run] = kernels(&spirv, dtype, large, true);
         assert!(run.iter().all(|name| name.starts_with("matmul_coop") || name == "matmul_pack"), "{run:?}");
     }
-    for (dtype, sizes) in [(DType::F32, large), (DType::F16, [128, 768, 768]), (DType::F16, [1, 4096, 4096])]
-    {
+    for (dtype, sizes) in [
+        (DType::F32, [128, 768, 768]),
+        (DType::F32, [1, 4096, 4096]),
+        (DType::F16, [128, 768, 768]),
+        (DType::F16, [1, 4096, 4096]),
+    ] {
         let with = kernels(&ptx, dtype, sizes, true);
         assert_eq!(with, kernels(&spirv, dtype, sizes, true), "{dtype} {sizes:?}");
+    }
+}
+
+#[test]
+fn large_matmuls_of_f32_are_by_warpgroups_and_by_tiles_where_parts_serve_badly() {
+    let [load, run] = kernels(&h200_ptx(), DType::F32, [4096, 4096, 4096], true);
+    assert_eq!(load.last().unwrap(), "matmul_warpgroup_pack_b");
+    assert_eq!(run, ["split_f32_rows", "matmul_warpgroup_outliers", WARPGROUP, "matmul_tiled"]);
+}
+
+/// `x · w` of integers, w a weight, with those zero points; both are one for all.
+fn integers(g: &mut Graph, dtypes: [DType; 2], [m, n, k]: [usize; 3], zeros: [bool; 2]) -> ValueId {
+    let x = g.input("x", dtypes[0], [m, k]).unwrap();
+    let w = g.param("w", dtypes[1], [k, n]).unwrap();
+    let [p, q] =
+        [("p", 0), ("q", 1)].map(|(name, i)| zeros[i].then(|| g.input(name, dtypes[i], []).unwrap()));
+    g.qmatmul(x, w, p, q).unwrap()
+}
+
+#[test]
+fn large_matmuls_of_integers_are_by_warpgroups_where_the_trial_of_them_was_right() {
+    let kernels = |caps: &DeviceCaps, sizes: [usize; 3], zeros: [bool; 2]| {
+        let mut g = Graph::new("integers");
+        let y = integers(&mut g, [DType::U8, DType::I8], sizes, zeros);
+        g.output("y", y).unwrap();
+        let program = lowered(&g, caps);
+        [names(&program, &program.load), names(&program, &program.run)]
+    };
+    let large = [4096, 4096, 4096];
+    let [load, run] = kernels(&h200_ptx(), large, [false; 2]);
+    assert_eq!((load, run), (vec!["matmul_warpgroup_pack_b".into()], vec![WARPGROUP.to_string()]));
+    // The sums of B's columns are for A's zero point.
+    let [load, run] = kernels(&h200_ptx(), large, [true; 2]);
+    assert_eq!(load, ["matmul_warpgroup_pack_b", "matmul_warpgroup_sums"]);
+    assert_eq!(run, [WARPGROUP]);
+    let [_, run] = kernels(&h200_ptx(), [4096, 4096, 768], [true, false]);
+    assert_eq!(run, [WARPGROUP]);
+    let [_, run] = kernels(&h200_ptx(), [4096, 4096, 770], [true, false]);
+    assert_eq!(run, ["matmul_warpgroup_pack_a", WARPGROUP]);
+    let (mut floats, mut none) = (h200_ptx(), h200_ptx());
+    floats.target.int8_warpgroups = false;
+    none.target.warpgroups = false;
+    for (caps, sizes) in [(floats, large), (h200_ptx(), [64, 768, 768])] {
+        let [_, run] = kernels(&caps, sizes, [true, false]);
+        assert!(!run.contains(&WARPGROUP.to_string()), "{run:?}");
+        assert_eq!(run, kernels(&none, sizes, [true, false])[1]);
     }
 }
 
@@ -81,8 +131,25 @@ fn a_few_plans_serve_all_rows() {
     let y = g.linear(x, w, b).unwrap();
     let y = g.gelu(y).unwrap();
     g.output("y", y).unwrap();
+    few_plans(&g, 12);
+}
+
+#[test]
+fn a_few_plans_serve_all_rows_of_integers() {
+    let mut g = Graph::new("rows");
+    let open = vec![Some("m".to_string()), None];
+    let x = g.input_with_dims("x", DType::U8, Shape::new(&[96, 1024]).unwrap(), open).unwrap();
+    let w = g.param("w", DType::I8, [1024, 4096]).unwrap();
+    let p = g.input("p", DType::U8, []).unwrap();
+    let y = g.qmatmul(x, w, Some(p), None).unwrap();
+    g.output("y", y).unwrap();
+    few_plans(&g, 12);
+}
+
+/// Every number of rows has the program that it has with fixed sizes; most have warpgroups.
+fn few_plans(g: &Graph, most: usize) {
     let caps = h200_ptx();
-    let mut plans = Plans::new(&g, &caps);
+    let mut plans = Plans::new(g, &caps);
     let mut by_warpgroups = 0;
     for i in 0..40 {
         let m = 1 + (i * 7919) % 9001;
@@ -94,7 +161,7 @@ fn a_few_plans_serve_all_rows() {
         by_warpgroups += usize::from(names(&program, &program.run).contains(&WARPGROUP.to_string()));
     }
     assert!(by_warpgroups > 20, "{by_warpgroups} of 40");
-    assert!(plans.plans.len() <= 12, "{} plans", plans.plans.len());
+    assert!(plans.plans.len() <= most, "{} plans", plans.plans.len());
 }
 
 /// Multiples of 1/8 that differ from their neighbours, small enough that sums of products are exact in f32.
@@ -161,6 +228,86 @@ fn a_block_of_a_transformer_is_near_the_sums_of_f64() {
             let near = (got - want).abs() <= 2e-3 * want.abs().max(4.0);
             assert!(near, "{}: {got} instead of {want} at {}, {}", device.name(), i / k, i % k);
         }
+    }
+}
+
+#[test]
+fn integers_with_zero_points_are_exact() {
+    let [m, n, k] = [150, 600, 520];
+    let byte = |i: usize, skew: usize| ((i * 71 + i / 256 * 13 + skew * 29) % 256) as u8;
+    let bytes = |count: usize, skew: usize| (0..count).map(|i| byte(i, skew)).collect::<Vec<u8>>();
+    let dtypes = [DType::U8, DType::I8];
+    let tensor = |dtype, dims: &[usize], bytes: &[u8]| {
+        Tensor::from_data(dims, Data::from_bytes(dtype, bytes).unwrap()).unwrap()
+    };
+    let (x, w) = (bytes(m * k, 0), bytes(k * n, 1));
+    let mut g = Graph::new("integers");
+    let y = integers(&mut g, dtypes, [m, n, k], [true; 2]);
+    g.output("y", y).unwrap();
+    let inputs = [
+        ("x".to_string(), tensor(dtypes[0], &[m, k], &x)),
+        ("p".to_string(), tensor(dtypes[0], &[], &[131])),
+        ("q".to_string(), tensor(dtypes[1], &[], &[0xfd])),
+    ];
+    let params = [("w".to_string(), tensor(dtypes[1], &[k, n], &w))];
+    for device in [Interpreter::hopper(2, None), Interpreter::hopper(1, Some(Order::Descending))] {
+        let program = device.lower(&g).unwrap();
+        let found = names(&program, &program.run);
+        assert!(found.contains(&WARPGROUP.to_string()), "{found:?}");
+        let outputs = device.run(&g, &inputs, &params).unwrap_or_else(|e| panic!("{}: {e}", device.name()));
+        let Data::I32(got) = outputs[0].data() else { panic!("{}", outputs[0].dtype()) };
+        for (i, got) in got.iter().enumerate() {
+            let (row, column) = (i / n, i % n);
+            let term =
+                |l: usize| (i32::from(x[row * k + l]) - 131) * (i32::from(w[l * n + column] as i8) + 3);
+            assert_eq!(*got, (0..k).map(term).sum::<i32>(), "{}, {row}, {column}", device.name());
+        }
+    }
+}
+
+#[test]
+fn f32_has_the_precision_of_single_precision() {
+    let [m, n, k] = [250, 520, 520];
+    let number = |i: usize, skew: usize| {
+        let mixed = (i as u64 * 0x9e37_79b9 + skew as u64 * 77).wrapping_mul(0x85eb_ca6b_1234_5679);
+        ((mixed >> 40) as f64 / f64::from(1 << 23) - 1.0) as f32
+    };
+    let numbers = |count: usize, skew: usize| (0..count).map(|i| number(i, skew)).collect::<Vec<f32>>();
+    let (x, w, b) = (numbers(m * k, 0), numbers(k * n, 1), numbers(n, 2));
+    let mut g = Graph::new("f32");
+    let in_x = g.input("x", DType::F32, [m, k]).unwrap();
+    let (in_w, in_b) = (g.param("w", DType::F32, [k, n]).unwrap(), g.param("b", DType::F32, [n]).unwrap());
+    let y = g.linear(in_x, in_w, in_b).unwrap();
+    let y = g.relu(y).unwrap();
+    g.output("y", y).unwrap();
+    let tensor = |dims: &[usize], x: &[f32]| Tensor::new(Shape::new(dims).unwrap(), x.to_vec()).unwrap();
+    let inputs = [("x".to_string(), tensor(&[m, k], &x))];
+    let params = [("w".to_string(), tensor(&[k, n], &w)), ("b".to_string(), tensor(&[n], &b))];
+    for device in [Interpreter::hopper(2, None), Interpreter::hopper(1, Some(Order::Ascending))] {
+        let program = device.lower(&g).unwrap();
+        let found = names(&program, &program.run);
+        assert!(found.contains(&WARPGROUP.to_string()), "{found:?}");
+        let outputs = device.run(&g, &inputs, &params).unwrap_or_else(|e| panic!("{}: {e}", device.name()));
+        let Data::F32(got) = outputs[0].data() else { panic!("{}", outputs[0].dtype()) };
+        let (mut error, mut of_single, mut all) = (0.0f64, 0.0f64, 0.0f64);
+        for (i, got) in got.iter().enumerate() {
+            let (row, column) = (i / n, i % n);
+            let pairs = (0..k).map(|l| (x[row * k + l], w[l * n + column]));
+            let exact: f64 = pairs.clone().map(|(x, w)| f64::from(x) * f64::from(w)).sum();
+            let exact = (exact + f64::from(b[column])).max(0.0);
+            let single = pairs.fold(0f32, |sum, (x, w)| x.mul_add(w, sum));
+            let single = (single + b[column]).max(0.0);
+            error += (f64::from(*got) - exact).powi(2);
+            of_single += (f64::from(single) - exact).powi(2);
+            all += exact * exact;
+        }
+        assert!(
+            error <= of_single,
+            "{}: {} {}",
+            device.name(),
+            (error / all).sqrt(),
+            (of_single / all).sqrt()
+        );
     }
 }
 

@@ -46,6 +46,7 @@ pub(crate) fn h200_ptx() -> DeviceCaps {
     caps.name = "a large card, as PTX".into();
     caps.target.warpgroups = true;
     caps.target.int8_warpgroups = true;
+    caps.target.packed_dot = true;
     caps.ptx = Some(Capability::HOPPER);
     caps
 }

@@ -193,6 +193,8 @@ struct Printer<'a> {
     /// Registers of every class.
     counts: HashMap<Class, u32>,
     labels: u32,
+    /// The version of PTX whose instructions are used, where that is a later one than the generation asks for.
+    version: (u8, u8),
     /// What is computed once, at the start; then the rest.
     prologue: String,
     code: String,
@@ -222,6 +224,7 @@ impl<'a> Printer<'a> {
             lane: None,
             counts: HashMap::new(),
             labels: 0,
+            version: (0, 0),
             prologue: String::new(),
             code: String::new(),
         };
@@ -235,7 +238,7 @@ impl<'a> Printer<'a> {
     fn finish(self) -> String {
         let mut text = String::new();
         let (capability, kernel) = (self.options.capability, self.kernel);
-        let version = capability.version();
+        let version = capability.version().max(self.version);
         // Hopper's own instructions are of no later generation, and of a later version of PTX.
         let own = kernel.has_warpgroups();
         let version = if own { version.max((8, 0)) } else { version };

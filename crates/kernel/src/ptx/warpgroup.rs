@@ -69,6 +69,9 @@ impl Printer<'_> {
                         return Err(Error::Missing(format!("warpgroups' multiplies of {a} and {b}")));
                     }
                 };
+                if elems[0] != elems[1] {
+                    self.version = self.version.max((8, 4));
+                }
                 let adds = self.single(*adds)?;
                 let start = self.shared_address(right.shared, right.index, None)?;
                 let start = self.address_register(start);

@@ -11,6 +11,7 @@ use crate::matmul::choice::{Choice, GemvConfig, LARGE, MEDIUM, SMALL, SMALL_M, S
 use crate::matmul::coop::blocks;
 use crate::matmul::coop::blocks::CoopTile;
 use crate::matmul::problem::{Axis, Layout, Problem};
+use crate::matmul::split_f32;
 use crate::matmul::split_f32::small_m;
 use crate::matmul::stream_k::StreamK;
 use crate::matmul::warpgroup;
@@ -93,6 +94,7 @@ pub(crate) fn candidates(
                 all.push(Choice::Coop { blocks, splits });
                 all.extend(shared(problem, blocks, splits, shape, caps));
             }
+            all.extend(split_f32::choose(problem, shape, caps).map(Choice::SplitF32));
         }
         Choice::Tiled { .. } => all.extend(tiles(m, listed, scalar, caps)),
         Choice::GemvDot { swapped, cut } => {
@@ -102,7 +104,10 @@ pub(crate) fn candidates(
             all.extend(cuts(m, listed, cut, caps).map(|cut| Choice::GemvAxpy { swapped, cut }));
         }
         // Their one cut each was measured over all of their shapes.
-        Choice::SmallMCoop(_) | Choice::SplitF32(_) => {}
+        Choice::SmallMCoop(_) => {}
+        Choice::SplitF32(_) => {
+            all.extend(warpgroup::candidates(problem, caps).into_iter().map(Choice::Warpgroup));
+        }
         Choice::SplitF32SmallM(_) => all.extend(small_m::CUTS.map(Choice::SplitF32SmallM)),
     }
     let mut distinct = Vec::with_capacity(all.len());

@@ -132,7 +132,7 @@ pub(crate) enum Choice {
         /// Which are whole, and how the rest is split.
         schedule: StreamK,
     },
-    /// f16 or bf16 by warpgroups, printed as PTX; A comes this way.
+    /// f16, bf16 or f32 by warpgroups, printed as PTX; A comes this way.
     Warpgroup(PathOfA),
     /// A few dozen rows of f16 by cooperative matrices.
     SmallMCoop(SmallMCoop),

@@ -1,7 +1,7 @@
 //! Matmuls: which kernel a shape gets, and the kernels.
 //!
 //! ```text
-//!   node ─ Problem (batches of [m, k]·[k, n], by strides) ─ choose ─┬─ warpgroup  f16 and bf16 by warpgroups, as PTX
+//!   node ─ Problem (batches of [m, k]·[k, n], by strides) ─ choose ─┬─ warpgroup  f16, bf16 and f32 by warpgroups, as PTX
 //!                                                                   ├─ coop       f16 and bf16 by cooperative matrices
 //!                                                                   ├─ stream_k   the same, the last wave of tiles split
 //!                                                                   ├─ split_f32  f32 by three matmuls of f16
@@ -10,7 +10,7 @@
 //!                                                                   └─ split_k    adds partial sums of a long K
 //! ```
 //! All of them end in [`epilogue`]: the epilogue and the store. [`grouped`] multiplies rows by the matrix of their
-//! expert, [`int8`] quantised operands, [`gated`] a gate and the value it multiplies in one pass.
+//! expert, [`int8`] quantised operands (by warpgroups too), [`gated`] a gate and the value it multiplies in one pass.
 
 pub(crate) mod candidates;
 pub(crate) mod choice;

@@ -96,25 +96,38 @@ fn kernels(one_in: usize) -> Result<Vec<Arc<Kernel>>, String> {
     Ok(chosen)
 }
 
-/// Matmuls that are by warpgroups: both types, both ways of A, and every kind of epilogue.
+/// Matmuls that are by warpgroups: all types, both ways of A, every kind of epilogue, and zero points.
 fn warpgroup_kernels() -> Result<Vec<Arc<Kernel>>, String> {
     let mut caps = large_card();
     caps.target.warpgroups = true;
     caps.target.int8_warpgroups = true;
     caps.ptx = Some(Capability::HOPPER);
     let (mut seen, mut chosen) = (HashSet::new(), Vec::new());
-    for dtype in [DType::F16, DType::BF16] {
+    let mut take = |graph: Graph, what: String| -> Result<(), String> {
+        let compiled = compile(&graph, &Options::default()).map_err(|e| e.to_string())?;
+        let program = lower(&compiled, &caps, &Record::new(), &[]).map_err(|e| e.to_string())?;
+        if !program.kernels.iter().any(|kernel| kernel.has_warpgroups()) {
+            return Err(format!("{what} is not by warpgroups"));
+        }
+        let fresh = program.kernels.into_iter().filter(|k| seen.insert(k.content_hash()));
+        chosen.extend(fresh.filter(|kernel| kernel.name.starts_with("matmul_warpgroup")));
+        Ok(())
+    };
+    for dtype in [DType::F16, DType::BF16, DType::F32] {
         // Rows in aligned blocks, rows that are packed in every run, and results that no vector holds.
         for [m, n, k] in [[4096, 4096, 4096], [4096, 4096, 4001], [4096, 4097, 1024]] {
             for end in ["plain", "bias", "gelu", "residual", "batches"] {
                 let graph = matmul(dtype, [m, n, k], end).map_err(|e| e.to_string())?;
-                let compiled = compile(&graph, &Options::default()).map_err(|e| e.to_string())?;
-                let program = lower(&compiled, &caps, &Record::new(), &[]).map_err(|e| e.to_string())?;
-                if !program.kernels.iter().any(|kernel| kernel.has_warpgroups()) {
-                    return Err(format!("{end} of {dtype} {m}x{n}x{k} is not by warpgroups"));
-                }
-                let fresh = program.kernels.into_iter().filter(|k| seen.insert(k.content_hash()));
-                chosen.extend(fresh.filter(|kernel| kernel.name.starts_with("matmul_warpgroup")));
+                take(graph, format!("{end} of {dtype} {m}x{n}x{k}"))?;
+            }
+        }
+    }
+    use DType::{I8, U8};
+    for dtypes in [[I8, I8], [U8, I8], [I8, U8], [U8, U8]] {
+        for [m, n, k] in [[4096, 4096, 4096], [4096, 4097, 768]] {
+            for zeros in [[None, None], [Some(false), None], [None, Some(false)], [Some(true), Some(true)]] {
+                let graph = integers(dtypes, [m, n, k], zeros).map_err(|e| e.to_string())?;
+                take(graph, format!("{dtypes:?} {m}x{n}x{k} with {zeros:?}"))?;
             }
         }
     }
@@ -157,6 +170,20 @@ fn attention(dtype: DType, dim: usize, spec: &Attention) -> Result<Graph, ir::Er
     let q = g.input("q", dtype, [1, 32, 4096, dim])?;
     let (k, v) = (g.input("k", dtype, [1, 8, 4096, dim])?, g.input("v", dtype, [1, 8, 4096, dim])?);
     let y = g.attention(spec.clone(), q, k, v, &[])?;
+    g.output("y", y)?;
+    Ok(g)
+}
+
+/// `x · w` of integers; zero points are one for all, or one to a row and column.
+fn integers(dtypes: [DType; 2], [m, n, k]: [usize; 3], zeros: [Option<bool>; 2]) -> Result<Graph, ir::Error> {
+    let mut g = Graph::new("integers");
+    let (x, w) = (g.input("x", dtypes[0], [m, k])?, g.param("w", dtypes[1], [k, n])?);
+    let mut zero = |name: &str, i: usize, count: usize| {
+        let dims = |each: bool| if each { vec![count] } else { Vec::new() };
+        zeros[i].map(|each| g.input(name, dtypes[i], dims(each).as_slice())).transpose()
+    };
+    let (p, q) = (zero("p", 0, m)?, zero("q", 1, n)?);
+    let y = g.qmatmul(x, w, p, q)?;
     g.output("y", y)?;
     Ok(g)
 }

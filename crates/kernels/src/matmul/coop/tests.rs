@@ -117,6 +117,7 @@ pub(crate) fn run_by<const N: usize>(
         for arg in &emitted.bound.args {
             let fresh = || match arg {
                 Memory::Scratch { bytes, .. } => vec![0xff; bytes.dim().specialize().unwrap()],
+                Memory::LoadScratch { bytes, .. } => vec![0xff; *bytes as usize],
                 Memory::Prepacked(i) => vec![0xff; site.prepacked[*i].bytes as usize],
                 Memory::Constant(i) => site.constants[*i].now().data().as_bytes().to_vec(),
                 other => panic!("{other:?}"),

@@ -1,6 +1,8 @@
 //! Matmuls of 8-bit integers by cooperative matrices: panels of bytes in workgroup memory, i32 sums in the matrices of
 //! subgroups, sums of lines for the zero points counted as the panels pass.
 
+use std::fmt;
+
 use olivine_ir::Dim;
 use olivine_kernel::{
     Access, Buf, Builder, Elem, MatrixType, MatrixUse, Reduction, Scalar, Shared, Val, Var,
@@ -39,6 +41,15 @@ const BUSY: u64 = 128;
 
 const LARGE: Int8CoopTile = Int8CoopTile { m: 128, n: 128, rows: 64, columns: 64, k_step: 64 };
 const MEDIUM: Int8CoopTile = Int8CoopTile { m: 64, n: 64, rows: 32, columns: 32, k_step: 64 };
+
+/// All tiles that are ever chosen.
+pub(crate) const TILES: [Int8CoopTile; 2] = [LARGE, MEDIUM];
+
+impl fmt::Display for Int8CoopTile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}x{}x{}", self.m, self.n, self.k_step)
+    }
+}
 
 impl Int8CoopTile {
     fn group(self) -> u32 {

@@ -4,6 +4,7 @@
 //! off at the end: Σ(a − p)(b − q) = Σab − qΣa − pΣb + kpq. A convolution is the same matmul; its right side
 //! gathers windows of the image as it loads, padding as the zero point.
 
+mod choice;
 mod coop;
 mod pack;
 
@@ -13,6 +14,9 @@ use olivine_kernel::{Access, Buf, Builder, Elem, Scalar, Shared, Val, Var};
 
 use crate::kernels;
 use crate::launch::{Launch, bytes, number};
+use crate::matmul::int8::choice::Int8Choice;
+use crate::matmul::problem::Problem;
+use crate::matmul::warpgroup::{self, ZeroOperands};
 use crate::site::{Operand, Site, linear_group};
 use crate::walk::Walk;
 
@@ -304,7 +308,20 @@ pub(crate) fn qmatmul(op: &QMatMul, site: &mut Site<'_>) -> Result<(), String> {
     }
     let zeros = [rest.first().filter(|_| op.a_zero), rest.get(usize::from(op.a_zero)).filter(|_| op.b_zero)];
     let sizes = coop::Sizes { m, n, k: k_size, batches };
-    if let Some(blocks) = coop::choose(sizes, site.caps) {
+    let blocks = if site.caps.target.warpgroups {
+        let problem = Problem::new(&operands[..2], &target, None)?;
+        match choice::choose(&problem, sizes, site) {
+            Some(Int8Choice::Warpgroup(path)) => {
+                let zeros = ZeroOperands { a: zeros[0], b: zeros[1] };
+                return warpgroup::emit_int8(&problem, path, &zeros, site);
+            }
+            Some(Int8Choice::Coop(blocks)) => Some(blocks),
+            None => None,
+        }
+    } else {
+        coop::choose(sizes, site.caps)
+    };
+    if let Some(blocks) = blocks {
         return coop::emit(sizes, blocks, [&left, &right], zeros, &batch, site);
     }
 

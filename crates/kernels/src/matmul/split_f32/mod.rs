@@ -10,7 +10,7 @@ mod block;
 mod convert;
 mod operands;
 pub(crate) mod small_m;
-mod split;
+pub(crate) mod split;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::panic, reason = "a failed expectation is a failed test")]
 mod tests;

@@ -53,8 +53,12 @@ pub(crate) struct SplitOperand {
     pub(crate) k_size: usize,
     /// Strides over the problem's batches, in matrices.
     pub(crate) batch: Vec<i64>,
+    /// Matrices that differ.
+    pub(crate) matrices: usize,
     /// Whether each 16 indices along K of lines are [`dealt`].
     dealt: bool,
+    /// Blocks of 64 rows of a matrix whose rows are brought into the order of warpgroups' fragments.
+    blocks: Option<Dim>,
 }
 
 /// The layout of the parts.
@@ -88,6 +92,27 @@ struct OperandExtent {
 impl OperandExtent {
     fn padded(&self) -> (Dim, usize) {
         (self.outer.next_multiple_of(RUN), self.k_size.next_multiple_of(K_MULTIPLE))
+    }
+
+    /// Words of parts.
+    fn words(&self) -> Dim {
+        let (outer, k_size) = self.padded();
+        outer * k_size * self.matrices
+    }
+
+    /// Bytes of parts and scales.
+    fn bytes(&self) -> Dim {
+        4 * (self.words() + self.padded().0 * self.matrices)
+    }
+}
+
+impl SplitOperand {
+    /// Parts in lines, in memory that has room for them.
+    fn new(memory: Memory, extent: &OperandExtent, batch: Vec<i64>) -> Self {
+        let (outer, k_size) = extent.padded();
+        let (scales, matrices) = (extent.words(), extent.matrices);
+        let order = SplitLayout::Lines(extent.layout.along);
+        SplitOperand { memory, scales, order, outer, k_size, batch, matrices, dealt: false, blocks: None }
     }
 }
 
@@ -127,23 +152,13 @@ pub(crate) fn emit(
     site: &mut Site<'_>,
 ) -> Result<SplitOperand, String> {
     let extent = extent(problem, side);
-    let (outer, k_size) = extent.padded();
-    let (operand, number) = match side {
-        MatrixRole::A => (&problem.a, 0),
-        MatrixRole::B => (&problem.b, 1),
-    };
-    let (dims_of_batch, strides) = (problem.batch.dims(), &problem.batch.strides(number));
-    let kept = dims_of_batch.iter().zip(strides).filter(|(_, s)| **s != 0);
-    let (dims, own): (Vec<usize>, Vec<i64>) = kept.map(|(d, s)| (*d, *s)).unzip();
-    let walk = Walk::new(&dims, &[own]);
-    let scales = outer * k_size * extent.matrices;
-    let bytes = 4 * (scales + outer * extent.matrices);
-    let batch = numbering(&dims_of_batch, strides);
+    let (operand, walk, batch) = matrices(problem, side);
     let lines = SplitLayout::Lines(extent.layout.along);
     let (fragments, dealt) = (form != SplitForm::Lines, form == SplitForm::Dealt);
     let order = if fragments { SplitLayout::Fragments { dealt } } else { lines };
     let planes =
-        |memory, order| SplitOperand { memory, scales, order, outer, k_size, batch: batch.clone(), dealt };
+        |memory, order| SplitOperand { order, dealt, ..SplitOperand::new(memory, &extent, batch.clone()) };
+    let bytes = extent.bytes();
     let make = |site: &mut Site<'_>, memory: Memory| {
         let first = planes(if fragments { site.scratch(bytes) } else { memory }, lines);
         match extent.layout.along {
@@ -162,6 +177,68 @@ pub(crate) fn emit(
     let memory = site.scratch(bytes);
     make(site, memory)?;
     Ok(planes(memory, order))
+}
+
+/// The sizes of an operand's parts.
+pub(crate) struct PartSizes {
+    /// Outer positions with those that fill up.
+    pub(crate) outer: Dim,
+    /// Matrices that differ, and their numbers as strides over the problem's batches.
+    pub(crate) matrices: usize,
+    pub(crate) batch: Vec<i64>,
+}
+
+/// The sizes of what [`lines`] makes.
+pub(crate) fn sizes(problem: &Problem<'_>, side: MatrixRole) -> PartSizes {
+    let extent = extent(problem, side);
+    let (_, _, batch) = matrices(problem, side);
+    PartSizes { outer: extent.padded().0, matrices: extent.matrices, batch }
+}
+
+/// Emits what makes an operand's parts in lines, into scratch memory: of this run, or of what is made at load.
+pub(crate) fn lines(
+    problem: &Problem<'_>,
+    side: MatrixRole,
+    site: &mut Site<'_>,
+) -> Result<SplitOperand, String> {
+    let extent = extent(problem, side);
+    let (operand, walk, batch) = matrices(problem, side);
+    let planes = SplitOperand::new(site.scratch(extent.bytes()), &extent, batch);
+    match extent.layout.along {
+        Axis::K => by_rows(operand, &extent, &walk, &planes, site)?,
+        Axis::Outer => by_columns(operand, &extent, &walk, &planes, site)?,
+    }
+    Ok(planes)
+}
+
+/// Emits the parts of A straight in the order of warpgroups' fragments, K filled up to `k_size`, with the scales from word
+/// `scales` on. Returns whether it could: rows must be contiguous along K.
+pub(crate) fn warpgroup_rows(
+    problem: &Problem<'_>,
+    (memory, scales): (Memory, Dim),
+    (blocks, k_size): (Dim, usize),
+    site: &mut Site<'_>,
+) -> Result<bool, String> {
+    let extent = extent(problem, MatrixRole::A);
+    if extent.layout.along != Axis::K {
+        return Ok(false);
+    }
+    let (operand, walk, batch) = matrices(problem, MatrixRole::A);
+    let planes = SplitOperand::new(memory, &extent, batch);
+    by_rows(operand, &extent, &walk, &SplitOperand { scales, k_size, blocks: Some(blocks), ..planes }, site)?;
+    Ok(true)
+}
+
+/// An operand with its matrices that differ: where they are, and their numbers as strides over the problem's batches.
+fn matrices<'p>(problem: &'p Problem<'_>, side: MatrixRole) -> (&'p MatrixOperand, Walk, Vec<i64>) {
+    let (operand, number) = match side {
+        MatrixRole::A => (&problem.a, 0),
+        MatrixRole::B => (&problem.b, 1),
+    };
+    let (dims_of_batch, strides) = (problem.batch.dims(), &problem.batch.strides(number));
+    let kept = dims_of_batch.iter().zip(strides).filter(|(_, s)| **s != 0);
+    let (dims, own): (Vec<usize>, Vec<i64>) = kept.map(|(d, s)| (*d, *s)).unzip();
+    (operand, Walk::new(&dims, &[own]), numbering(&dims_of_batch, strides))
 }
 
 /// Words of a fragment.
@@ -366,6 +443,23 @@ fn store_dealt<'k>(out: Buf<'k>, at: [Val<'k>; 2], planes: &[Vec<Val<'k>>; 2]) {
     }
 }
 
+/// The same for a unit of a row of A from index `at` along K on, in the order of warpgroups' fragments: `first` is the number
+/// of the matrix' first block of 64 rows.
+fn store_for_warpgroups<'k>(
+    out: Buf<'k>,
+    (first, row): (Val<'k>, Val<'k>),
+    (at, k_size): (Val<'k>, Val<'k>),
+    planes: &[Vec<Val<'k>>; 2],
+) {
+    // Of 32 indices along K a warpgroup has 8 KiB: of each part the upper rows, then the lower ones, 16 bytes to a lane.
+    let pair = (first + row / 64u32) * (k_size / 32u32) + at / 32u32;
+    let lane = row % 64u32 / 16u32 * 32u32 + row % 8u32 * 4u32 + at % 32u32 / UNIT;
+    let to = pair * 2048u32 + row % 16u32 / 8u32 * 512u32 + lane * 4u32;
+    for (to, words) in [to, to + 1024u32].into_iter().zip(planes) {
+        out.store_vec(to, words);
+    }
+}
+
 /// Units that an invocation has in flight.
 const AT_ONCE: u32 = 4;
 
@@ -389,6 +483,7 @@ fn by_rows(
     let walker = walk.declare(&l, &[operand.operand.offset]);
     let out = l.bind("planes", Elem::U32, Access::Write, planes.memory);
     let scales = l.size("scales", planes.scales);
+    let blocks = planes.blocks.map(|blocks| l.size("blocks", blocks));
 
     let each = group / width;
     let me = k.local_index();
@@ -420,7 +515,10 @@ fn by_rows(
             for (at, words) in loads {
                 k.if_(at.lt(padded), || {
                     let halves = split(&words, &by);
-                    if planes.dealt {
+                    if let Some(blocks) = blocks {
+                        let number = matrix * blocks;
+                        store_for_warpgroups(out, (number, row - matrix * pitch), (at, padded), &halves);
+                    } else if planes.dealt {
                         let high = start + interleaved(dealt(at));
                         store_dealt(out, [high, high + RUN], &halves);
                     } else {

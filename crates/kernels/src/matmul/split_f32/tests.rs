@@ -4,14 +4,17 @@ use std::collections::HashMap;
 
 use olivine_ir::{DType, Dim, Shape as Dims, TensorType, ValueId};
 use olivine_kernel::interpret::{Device, interpret};
+use olivine_kernel::ptx::{self, Capability, PtxOptions};
 use olivine_kernel::{Elem, Fragments, MatrixShape, MatrixSupport, Target as Features};
 use olivine_program::{Addressing, DeviceCaps, DeviceKind};
+use olivine_ptx::{Module, Order};
 
 use crate::matmul::epilogue::Destination;
 use crate::matmul::problem::Problem;
 use crate::matmul::split_f32;
 use crate::matmul::split_f32::small_m::SplitF32SmallM;
 use crate::matmul::split_f32::{SplitF32Config, SplitF32Tile, small_m};
+use crate::matmul::warpgroup::{self, PathOfA};
 use crate::site::{Memory, Operand, Site, Target};
 
 fn card() -> DeviceCaps {
@@ -105,7 +108,11 @@ impl Input {
 enum Way {
     Block(SplitF32Config),
     SmallM(SplitF32SmallM),
+    /// By warpgroups, interpreted, or emulated as PTX in that order.
+    Warpgroup(Option<Order>),
 }
+
+const WARPGROUP: Way = Way::Warpgroup(None);
 
 impl From<SplitF32Config> for Way {
     fn from(config: SplitF32Config) -> Self {
@@ -122,7 +129,10 @@ impl From<SplitF32SmallM> for Way {
 /// Runs a matmul of two inputs by three.
 fn matmul(a: &Input, b: &Input, way: impl Into<Way>) -> Vec<f32> {
     let way = way.into();
-    let caps = card();
+    let mut caps = card();
+    caps.target.warpgroups = matches!(way, Way::Warpgroup(_));
+    // One workgroup has all tiles.
+    caps.processors = Some(1);
     let (m, n) = (a.dims[a.dims.len() - 2], b.dims[b.dims.len() - 1]);
     let longer = if a.dims.len() > b.dims.len() { &a.dims } else { &b.dims };
     let mut dims = longer[..longer.len() - 2].to_vec();
@@ -135,13 +145,14 @@ fn matmul(a: &Input, b: &Input, way: impl Into<Way>) -> Vec<f32> {
     let size = 4 * shape.numel() as u64;
     let splits = match way {
         Way::Block(config) => config.splits,
-        Way::SmallM(_) => 1,
+        Way::SmallM(_) | Way::Warpgroup(_) => 1,
     };
     let parts = (splits > 1).then(|| site.scratch(size * splits as u64));
     let destination = parts.map_or(Destination::Target, Destination::Partials);
     match way {
         Way::Block(config) => split_f32::emit(&problem, config, &destination, &mut site).unwrap(),
         Way::SmallM(cut) => small_m::emit(&problem, cut, &destination, &mut site).unwrap(),
+        Way::Warpgroup(_) => warpgroup::emit(&problem, PathOfA::Packed, &mut site).unwrap(),
     }
     if let Some(parts) = parts {
         crate::matmul::split_k::emit(&problem, parts, splits, &[], &mut site).unwrap();
@@ -162,8 +173,17 @@ fn matmul(a: &Input, b: &Input, way: impl Into<Way>) -> Vec<f32> {
             memory.get(m).cloned().unwrap_or_else(fresh)
         };
         let mut buffers: Vec<Vec<u8>> = args.iter().map(take).collect();
-        interpret(&emitted.kernel, 32, emitted.group_numbers(), &mut buffers, &params, Device::EXACT)
-            .unwrap_or_else(|e| panic!("{}: {e}", emitted.kernel.name));
+        let (kernel, groups) = (&emitted.kernel, emitted.group_numbers());
+        if let Way::Warpgroup(Some(order)) = way {
+            let text = ptx::print(kernel, &PtxOptions { capability: Capability::HOPPER }).unwrap();
+            let module = Module::parse(&text).unwrap_or_else(|e| panic!("{}: {e}", kernel.name));
+            module
+                .run(groups, &mut buffers, &params, order)
+                .unwrap_or_else(|e| panic!("{}: {e}", kernel.name));
+        } else {
+            interpret(kernel, 32, groups, &mut buffers, &params, Device::EXACT)
+                .unwrap_or_else(|e| panic!("{}: {e}", kernel.name));
+        }
         let written = emitted.kernel.args.iter().map(|arg| arg.access.writes());
         let kept = args.iter().zip(buffers).zip(written).filter(|(_, written)| *written);
         memory.extend(kept.map(|((memory, bytes), _)| (*memory, bytes)));
@@ -313,7 +333,7 @@ fn errors_are_not_above_those_of_single_precision() {
         let a = Input::new(&[m, k], of(distribution, 10 + i as u64, m * k));
         let b = Input::new(&[k, n], of(distribution, 20 + i as u64, k * n));
         let (exact, single) = expected(&a, &b);
-        let ways: [Way; 2] = [whole(SMALL).into(), SHARED.into()];
+        let ways: [Way; 3] = [whole(SMALL).into(), SHARED.into(), WARPGROUP];
         for way in ways {
             let found = matmul(&a, &b, way);
             let (error, of_single) = (relative_l2(&found, &exact), relative_l2(&single, &exact));
@@ -362,7 +382,7 @@ fn rows_of_any_magnitude_keep_their_precision() {
         *y *= if i % n % 2 == 0 { 1.0 } else { 1e-8 };
     }
     let (exact, _) = expected(&a, &b);
-    let ways: [Way; 2] = [whole(SMALL).into(), SHARED.into()];
+    let ways: [Way; 3] = [whole(SMALL).into(), SHARED.into(), WARPGROUP];
     for (found, i) in ways.iter().flat_map(|way| matmul(&a, &b, *way).into_iter().zip(0..)) {
         let terms =
             (0..k).map(|d| (f64::from(a.data[i / n * k + d]) * f64::from(b.data[d * n + i % n])).abs());
@@ -394,7 +414,8 @@ fn infinities_and_nan_spread_as_in_single_precision() {
             (a, b) = (a.turned(), b.turned());
         }
         let (_, single) = expected(&a, &b);
-        let mut ways: Vec<Way> = vec![SplitF32Config { raw: !turn, direct: !turn, ..whole(SMALL) }.into()];
+        let mut ways: Vec<Way> =
+            vec![SplitF32Config { raw: !turn, direct: !turn, ..whole(SMALL) }.into(), WARPGROUP];
         if !turn {
             ways.push(SHARED.into());
         }
@@ -408,6 +429,42 @@ fn infinities_and_nan_spread_as_in_single_precision() {
                 assert!(same, "row {}, column {}: {x} for {y}, {way:?}", i / n, i % n);
             }
         }
+    }
+}
+
+#[test]
+fn warpgroups_multiply_any_size_layout_and_batch() {
+    let stored = |b: Input| Input { stored: true, ..b };
+    for order in [Order::Ascending, Order::Descending] {
+        let emulated = Way::Warpgroup(Some(order));
+        check(&numbers(1, &[70, 100]), &numbers(2, &[100, 140]), emulated);
+        check(&numbers(1, &[130, 257]).turned(), &stored(numbers(2, &[257, 40]).turned()), emulated);
+        check(&numbers(5, &[3, 20, 72]).turned(), &numbers(6, &[3, 72, 24]), emulated);
+    }
+    check(&numbers(1, &[200, 300]), &stored(numbers(2, &[300, 300])), WARPGROUP);
+    check(&numbers(5, &[20, 72]), &numbers(6, &[3, 72, 24]), WARPGROUP);
+    check(&numbers(5, &[3, 20, 72]), &numbers(6, &[72, 24]).turned(), WARPGROUP);
+}
+
+#[test]
+fn warpgroups_leave_outliers_to_single_precision_batch_by_batch() {
+    let (m, n, k) = (20, 24, 512);
+    for (side, wild) in [(0, 1e6), (1, 1e6), (0, f32::NAN), (1, f32::INFINITY)] {
+        let (mut a, mut b) = (numbers(11, &[2, m, k]), numbers(12, &[2, k, n]));
+        match side {
+            0 => a.data[m * k + 9 * k + 77] = wild,
+            _ => b.data[k * n + 100 * n + 3] = wild,
+        }
+        let found = matmul(&a, &b, WARPGROUP);
+        let (exact, single) = expected(&a, &b);
+        let equal = |(x, y): &(&f32, &f32)| x == y || (x.is_nan() && y.is_nan());
+        let same: Vec<usize> = found
+            .chunks(m * n)
+            .zip(single.chunks(m * n))
+            .map(|(f, s)| f.iter().zip(s).filter(equal).count())
+            .collect();
+        assert!(same[0] < m * n / 2 && same[1] == m * n, "{same:?}");
+        assert!(relative_l2(&found[..m * n], &exact[..m * n]) < 1e-6);
     }
 }
 

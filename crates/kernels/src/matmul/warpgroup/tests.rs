@@ -14,10 +14,10 @@ use crate::matmul::warpgroup::{self, PathOfA};
 use crate::site::{Memory, Operand, Site, Target};
 
 /// Runs a kernel: its workgroups, buffers and parameters.
-type Launch<'l> = dyn Fn(&Kernel, [u32; 3], &mut [Vec<u8>], &[u32]) + 'l;
+pub(super) type Launch<'l> = dyn Fn(&Kernel, [u32; 3], &mut [Vec<u8>], &[u32]) + 'l;
 
 /// A card of Hopper with so many cores.
-fn hopper(cores: u32) -> DeviceCaps {
+pub(super) fn hopper(cores: u32) -> DeviceCaps {
     let mut caps = card();
     caps.target.warpgroups = true;
     caps.target.int8_warpgroups = true;
@@ -114,7 +114,7 @@ impl Check {
 
     fn run(self) {
         let Check { dtype, batches, sizes: [m, n, k], turned, alike, .. } = self;
-        let caps = hopper(self.cores);
+        let (caps, size) = (hopper(self.cores), dtype.size());
         let of_b = if alike { 1 } else { batches };
         let a = self.operand(0, [batches, m, k], turned[0]);
         let b = Operand { stored: self.stored, ..self.operand(1, [of_b, k, n], turned[1]) };
@@ -141,7 +141,7 @@ impl Check {
         };
         let given = || {
             let (a, b) = (fill(batches * m * k, 0), fill(of_b * k * n, 5));
-            [a, b, vec![0xff; 2 * batches * m * wide], fill(n, 2), fill(batches * m * n, 3)]
+            [a, b, vec![0xff; size * batches * m * wide], fill(n, 2), fill(batches * m * n, 3)]
         };
         let expected = self.expected();
         let check = |what: &str, launch: &Launch<'_>| {
@@ -149,7 +149,7 @@ impl Check {
             let found = &memory[&Memory::Value(ValueId::new(2))];
             for (i, want) in expected.iter().enumerate() {
                 let at = |i: usize| (i / wide / m, i / wide % m, i % wide);
-                assert_eq!(found[2 * i..2 * i + 2], bits(dtype, *want), "{self:?}, {what}: {:?}", at(i));
+                assert_eq!(found[size * i..][..size], bits(dtype, *want), "{self:?}, {what}: {:?}", at(i));
             }
         };
         check("interpreted", &|kernel, groups, buffers, params| {
@@ -167,6 +167,7 @@ impl Check {
     fn expected(self) -> Vec<f32> {
         let Check { dtype, batches, sizes: [m, n, k], turned, alike, .. } = self;
         let rounded = |x: f32| match dtype {
+            DType::F32 => x,
             DType::F16 => olivine_ir::half::f16::from_f32(x).to_f32(),
             _ => olivine_ir::half::bf16::from_f32(x).to_f32(),
         };
@@ -245,13 +246,51 @@ fn every_epilogue_takes_the_sums() {
     }
 }
 
+#[test]
+fn whole_numbers_of_f32_are_exact_in_two_parts() {
+    let f32 = Check { dtype: DType::F32, path: PathOfA::Packed, sizes: [128, 128, 128], ..PLAIN };
+    f32.run();
+    // Several tiles to a workgroup, several blocks of K.
+    Check { sizes: [257, 384, 384], cores: 3, ..f32 }.run();
+    for (sizes, turned) in [
+        ([1, 1, 1], [false, false]),
+        ([70, 33, 31], [false, true]),
+        ([129, 257, 300], [true, false]),
+        ([64, 100, 200], [true, true]),
+    ] {
+        Check { sizes, turned, stored: false, ..f32 }.run();
+        Check { sizes, turned, ..f32 }.run();
+    }
+    for (alike, turned) in
+        [(true, [false; 2]), (false, [false, true]), (true, [true, false]), (false, [true; 2])]
+    {
+        let check = Check { batches: 3, alike, turned, stored: alike, end: End::Added, ..f32 };
+        Check { sizes: [40, 130, 72], ..check }.run();
+    }
+    for end in [End::Added, End::Long, End::Gated] {
+        Check { end, sizes: [130, 260, 96], ..f32 }.run();
+    }
+    for end in [End::Added, End::Long] {
+        Check { end, sizes: [70, 131, 33], ..f32 }.run();
+    }
+}
+
 /// What a matmul of f16 gets.
-fn chosen(sizes: [usize; 3], [a_stored, b_stored]: [bool; 2], caps: &DeviceCaps) -> Option<PathOfA> {
+fn chosen(sizes: [usize; 3], stored: [bool; 2], caps: &DeviceCaps) -> Option<PathOfA> {
+    chosen_of(DType::F16, sizes, stored, caps)
+}
+
+fn chosen_of(
+    dtype: DType,
+    sizes: [usize; 3],
+    [a_stored, b_stored]: [bool; 2],
+    caps: &DeviceCaps,
+) -> Option<PathOfA> {
     let [m, n, k] = sizes;
-    let check = Check { sizes, ..PLAIN };
+    let check = Check { dtype, sizes, ..PLAIN };
     let a = Operand { stored: a_stored, ..check.operand(0, [1, m, k], false) };
     let b = Operand { stored: b_stored, ..check.operand(1, [1, k, n], false) };
-    let ty = TensorType::new(DType::F16, Shape::new(&[1, m, n]).unwrap());
+    let ty = TensorType::new(dtype, Shape::new(&[1, m, n]).unwrap());
     let target = Target { ty, memory: Memory::Value(ValueId::new(2)) };
     let problem = Problem::new(&[a, b], &target, None).unwrap();
     warpgroup::choose(&problem, &crate::matmul::tests::shape([m, n, k, 1]), caps)
@@ -273,6 +312,12 @@ fn large_matmuls_get_warpgroups_where_the_device_has_them() {
     assert_eq!(chosen([4096, 4096, 256], weight, &h200), None);
     assert_eq!(chosen([256, 32768, 4096], [false, false], &h200), None);
     assert_eq!(chosen([256, 32768, 4096], weight, &h200), Some(PathOfA::Rows));
+    // f32 is packed always, and worth fuller waves.
+    let f32 = |sizes| chosen_of(DType::F32, sizes, weight, &h200);
+    assert_eq!(f32([4096, 4096, 4096]), Some(PathOfA::Packed));
+    assert_eq!(f32([512, 4096, 4096]), Some(PathOfA::Packed));
+    assert_eq!(f32([256, 4096, 4096]), None);
+    assert_eq!(f32([128, 768, 768]), None);
     // The same device through SPIR-V.
     let mut spirv = hopper(132);
     spirv.target.warpgroups = false;
