@@ -26,6 +26,9 @@ use crate::metrics::Metrics;
 /// How long to wait where the process has no file descriptor left.
 const PAUSE: Duration = Duration::from_millis(50);
 
+/// No client is waited for longer: the clock has an end.
+const LONGEST_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
+
 /// Accepts connections until `closing` becomes true, then waits for those that are open.
 pub(crate) async fn serve(
     listener: TcpListener,
@@ -34,10 +37,11 @@ pub(crate) async fn serve(
     metrics: &Arc<Metrics>,
     mut closing: watch::Receiver<bool>,
 ) {
+    let timeout = options.client_timeout.min(LONGEST_TIMEOUT);
     let graceful = GracefulShutdown::new();
     let room = Arc::new(Semaphore::new(options.connections.clamp(1, Semaphore::MAX_PERMITS)));
     let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(options.client_timeout).max_buf_size(64 << 10);
+    http.timer(TokioTimer::new()).header_read_timeout(timeout).max_buf_size(64 << 10);
     loop {
         let accepted = tokio::select! {
             accepted = accept(&listener, &room) => accepted,
@@ -47,7 +51,7 @@ pub(crate) async fn serve(
         let router = router.clone();
         let service =
             service_fn(move |request: Request<Incoming>| router.clone().call(request.map(Body::new)));
-        let io = TokioIo::new(Patient { stream, timeout: options.client_timeout, deadline: None });
+        let io = TokioIo::new(Patient { stream, timeout, deadline: None });
         let connection = graceful.watch(http.serve_connection(io, service));
         let counted = Counted::new(metrics.clone());
         tokio::spawn(async move {

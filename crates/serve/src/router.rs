@@ -6,17 +6,18 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::Router;
 use axum::body::Body;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::{HeaderValue, Request, Response, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::routing::{get, post};
 use olivine_lm::JsonConstraints;
-use olivine_tokenizer::{ChatTemplate, Json, Tokenizer};
+use olivine_tokenizer::{ChatTemplate, Tokenizer};
 use serde_json::json;
 
 use crate::ServeOptions;
 use crate::admission::Admission;
-use crate::api::{self, Budget, Problem, respond};
+use crate::api::{self, Budget, Problem, Received, respond};
 use crate::auth::{Keys, Origins};
 use crate::embed::EmbedJob;
 use crate::metrics::Metrics;
@@ -246,8 +247,9 @@ async fn models(State(app): State<Arc<App>>) -> Response<Body> {
     api::models(&app)
 }
 
-async fn model(State(app): State<Arc<App>>, Path(name): Path<String>) -> Response<Body> {
-    api::model(&app, &name).unwrap_or_else(|problem| problem.response())
+async fn model(State(app): State<Arc<App>>, name: Result<Path<String>, PathRejection>) -> Response<Body> {
+    let named = name.map_err(|why| Problem::bad(why.body_text()));
+    named.and_then(|Path(name)| api::model(&app, &name)).unwrap_or_else(|problem| problem.response())
 }
 
 async fn chat(State(app): State<Arc<App>>, request: Request<Body>) -> Response<Body> {
@@ -262,11 +264,11 @@ async fn embeddings(State(app): State<Arc<App>>, request: Request<Body>) -> Resp
     answer(app, request, api::embeddings).await
 }
 
-/// Reads a request's JSON and answers it, where the model answers and the queue has room.
+/// Receives a request's body and answers it, where the model answers and the queue has room.
 async fn answer<F>(
     app: Arc<App>,
     request: Request<Body>,
-    handler: impl FnOnce(Arc<App>, Json) -> F,
+    handler: impl FnOnce(Arc<App>, Received) -> F,
 ) -> Response<Body>
 where
     F: Future<Output = Result<Response<Body>, Problem>>,
@@ -279,8 +281,8 @@ where
             return Err(Problem::busy(app.admission.retry_after()));
         }
         let options = &app.options;
-        let json = api::read_json(request, options.body_limit, options.client_timeout, &app.budget).await?;
-        handler(app.clone(), json).await
+        let body = api::receive(request, options.body_limit, options.client_timeout, &app.budget).await?;
+        handler(app.clone(), body).await
     };
     answered.await.unwrap_or_else(|problem| problem.response())
 }
