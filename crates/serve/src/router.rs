@@ -18,7 +18,7 @@ use serde_json::json;
 use crate::ServeOptions;
 use crate::admission::Admission;
 use crate::api::{self, Budget, Problem, Received, respond};
-use crate::auth::{Keys, Origins};
+use crate::auth::{Hosts, Keys, Origins};
 use crate::embed::EmbedJob;
 use crate::metrics::Metrics;
 use crate::status::Status;
@@ -39,6 +39,7 @@ pub(crate) struct App {
     pub(crate) admission: Arc<Admission>,
     pub(crate) keys: Keys,
     pub(crate) origins: Origins,
+    pub(crate) hosts: Hosts,
     pub(crate) options: ServeOptions,
     pub(crate) budget: Arc<Budget>,
 }
@@ -200,6 +201,10 @@ async fn guard(State(app): State<Arc<App>>, request: Request<Body>, next: Next) 
     let origin = app.origins.allowed(request.headers());
     let open = matches!(route, "/" | "/health");
     let mut response = match app.origins.preflight(&request) {
+        _ if !app.hosts.allow(&request) => {
+            let message = "the server does not know this name of its own; start it with `--allow-host NAME` or with an API key";
+            Problem::new(StatusCode::MISDIRECTED_REQUEST, message).code("unknown_host").response()
+        }
         Some(response) => response,
         None if !open && !app.keys.allow(request.headers()) => {
             let message = "the API key is missing or wrong; send it as `Authorization: Bearer KEY`";

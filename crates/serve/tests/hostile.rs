@@ -5,7 +5,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::client::{get, post, posted};
+use common::client::{get, post, posted, send};
 use common::{NAME, loaded, options, serve};
 use olivine_serve::Server;
 use serde_json::{Map, Value, json};
@@ -62,6 +62,23 @@ fn tools_with_very_many_definitions_are_read_at_once() {
     let body = json!({ "model": NAME, "messages": [{ "role": "user", "content": "hi" }], "max_tokens": 2, "tools": [tool], "tool_choice": "required" });
     posted(&server, CHAT, &body);
     assert!(begun.elapsed() < LONG, "{:?}", begun.elapsed());
+}
+
+#[test]
+fn pages_whose_names_lead_to_this_machine_are_refused() {
+    let evil = "Host: evil.example\r\n";
+    let server = serve(1, options());
+    for path in ["/", "/health", "/v1/models", "/metrics"] {
+        let reply = send(&server, "GET", path, evil, b"").receive();
+        assert_eq!((reply.status, &reply.error()["code"]), (421, &json!("unknown_host")), "{path}");
+        assert_eq!(get(&server, path).status, 200, "{path}");
+    }
+    let known = serve(1, options().hosts(["evil.example".to_string()]));
+    assert_eq!(send(&known, "GET", "/v1/models", evil, b"").receive().status, 200);
+    let keys = serve(1, options().api_keys(["key".to_string()]));
+    let headers = format!("{evil}Authorization: Bearer key\r\n");
+    assert_eq!(send(&keys, "GET", "/v1/models", &headers, b"").receive().status, 200);
+    assert_eq!(send(&keys, "GET", "/v1/models", evil, b"").receive().status, 401);
 }
 
 #[test]

@@ -194,9 +194,9 @@ fn clients_that_are_slow_or_silent_lose_their_connection() {
     };
     closed("");
     closed("POST /v1/completions HT");
-    closed("POST /v1/completions HTTP/1.1\r\nHost: a\r\n");
+    closed("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n");
     let reply = closed(
-        "POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 50\r\n\r\n{\"prompt\": ",
+        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 50\r\n\r\n{\"prompt\": ",
     );
     assert!(reply.starts_with("HTTP/1.1 408"), "{reply}");
     assert!(closed("nonsense\r\n\r\n").starts_with("HTTP/1.1 400"));
