@@ -257,6 +257,60 @@ fn servers_that_ignore_ranges_or_lie_about_them_leave_no_wrong_file() {
 }
 
 #[test]
+fn a_range_of_another_date_is_of_another_file() {
+    let server = Server::new(move |head, n, stream| {
+        let all = content();
+        let dated = |year: usize| format!("Last-Modified: Mon, 01 Jan {year} 00:00:00 GMT");
+        let full = format!("200 OK\r\nContent-Length: {}\r\n{}", all.len(), dated(2024));
+        match range(head) {
+            None if n == 0 => send(stream, &full.replace("2024", "2001"), &[7; 50_000]),
+            None => send(stream, &full, &all),
+            Some(start) => {
+                let (end, total) = (all.len() - 1, all.len());
+                let head = format!("206 P\r\nContent-Range: bytes {start}-{end}/{total}\r\n{}", dated(2024));
+                send(stream, &head, &all[start..]);
+            }
+        }
+    });
+    let folder = Folder::new("dates");
+    assert_eq!(folder.pulled(&server.url, &[])["files"][0]["sha256"], DIGEST);
+}
+
+#[cfg(unix)]
+#[test]
+fn links_in_the_place_of_parts_are_not_followed() {
+    let server = Server::new(|_, _, stream| send(stream, "200 OK\r\nContent-Length: 3", b"abc"));
+    for name in [".model.bin.part", ".model.bin.part.json"] {
+        let folder = Folder::new(&format!("linked{name}"));
+        std::fs::write(folder.0.join("other"), "precious").unwrap();
+        std::os::unix::fs::symlink("other", folder.0.join(name)).unwrap();
+        assert!(folder.fails(&server.url, &[]).contains("not a plain file"), "{name}");
+        assert_eq!(std::fs::read_to_string(folder.0.join("other")).unwrap(), "precious", "{name}");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn what_is_no_plain_file_is_not_replaced() {
+    let folder = Folder::new("socket");
+    let path = folder.0.join("socket");
+    let _socket = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    let server = Server::new(|_, _, stream| send(stream, "200 OK\r\nContent-Length: 3", b"abc"));
+    assert!(folder.fails(&server.url, &["--out", "socket", "--force"]).contains("not a plain file"));
+    assert!(!path.metadata().unwrap().is_file());
+}
+
+#[test]
+fn times_that_no_clock_has_are_errors_of_the_command_line() {
+    let folder = Folder::new("times");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_olivine"));
+    command
+        .args(["pull", "http://127.0.0.1:1/x", "--timeout", "18446744073709551615"])
+        .current_dir(&folder.0);
+    assert_eq!(command.output().unwrap().status.code(), Some(2));
+}
+
+#[test]
 fn what_is_no_file_is_an_error_and_leaves_nothing() {
     type Answer = fn(&mut TcpStream);
     let cases: [(&str, Answer, &str); 6] = [

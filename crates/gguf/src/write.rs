@@ -106,6 +106,10 @@ impl Writer {
     ) -> Result<(), Error> {
         let path = path.as_ref();
         let failed = |source| Error::Write { path: path.to_path_buf(), source };
+        // A device that is renamed over is gone.
+        if path.metadata().is_ok_and(|meta| !meta.is_file()) {
+            return Err(failed(std::io::Error::other("it is not a plain file")));
+        }
         let mut name = path.file_name().unwrap_or_default().to_os_string();
         name.push(format!(".{}.part", std::process::id()));
         let part = path.with_file_name(name);

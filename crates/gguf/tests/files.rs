@@ -309,3 +309,18 @@ fn what_no_reader_takes_is_not_written() {
     assert!(writer.metadata("general.alignment", Value::from(64u32)).is_err());
     assert!(writer.metadata("bad", Value::Arrays(vec![Value::from(1u8)])).is_err());
 }
+
+#[cfg(unix)]
+#[test]
+fn what_is_no_plain_file_is_not_replaced() {
+    let folder = Folder::new("socket");
+    let path = folder.0.join("socket.gguf");
+    let _socket = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    let error = Writer::new().save(&path).unwrap_err();
+    assert!(
+        matches!(&error, Error::Write { source, .. } if source.to_string().contains("plain file")),
+        "{error}"
+    );
+    assert!(!path.metadata().unwrap().is_file());
+    assert_eq!(std::fs::read_dir(&folder.0).unwrap().count(), 1);
+}

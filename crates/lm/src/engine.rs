@@ -22,6 +22,9 @@ use crate::pages::Pages;
 use crate::sequence::{Chosen, Sequence};
 use crate::{EngineOptions, Error, Finish, MOST_TOP_LOGPROBS, Request, Share};
 
+/// Slots at most.
+const MOST_SLOTS: usize = 1 << 16;
+
 /// The number of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId(pub u64);
@@ -110,6 +113,9 @@ impl Engine {
             _ => Ok(value),
         };
         let slots = zero("slots", options.slots)?;
+        if slots > MOST_SLOTS {
+            return Err(Error::Invalid { what: "slots", value: format!("{slots}, over {MOST_SLOTS}") });
+        }
         let chunk = zero("the chunk of a prompt", options.chunk)?;
         let asked = zero("the context", options.context.unwrap_or(model.context()))?;
         let tokens = zero("the positions of all caches", options.cache_tokens.unwrap_or(usize::MAX))?;
@@ -139,7 +145,7 @@ impl Engine {
             table: context.div_ceil(PAGE),
             chunk,
             share,
-            draft: if model.is_recurrent() { 0 } else { options.draft },
+            draft: if model.is_recurrent() { 0 } else { options.draft.min(context) },
             window: model.window(),
             ahead: options.ahead.unwrap_or(!matches!(session.device(), Device::Cpu)),
             slots: (0..slots).map(|_| None).collect(),

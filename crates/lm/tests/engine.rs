@@ -134,6 +134,24 @@ fn requests_that_cannot_be_served_are_errors_and_harm_no_other() {
 }
 
 #[test]
+fn numbers_beyond_all_bounds_are_errors_or_as_much_as_fits() {
+    let file = TempModel::new("llama", "bounds");
+    let model = LanguageModel::load(file.path()).unwrap();
+    let session = Session::new(Device::Cpu).unwrap();
+    for slots in [0, 1 << 17, 1_000_000_000, usize::MAX] {
+        let error = model.engine(&session, &EngineOptions::default().slots(slots)).err().unwrap();
+        assert!(error.to_string().contains("slots"), "{error}");
+    }
+    let want = one(&mut engine(&file, EngineOptions::default()), request(5, 17, 24)).tokens;
+    let most = EngineOptions::default()
+        .context(Some(usize::MAX))
+        .chunk(usize::MAX)
+        .cache_tokens(Some(usize::MAX))
+        .draft(usize::MAX);
+    assert_eq!(one(&mut engine(&file, most), request(5, 17, 24)).tokens, want);
+}
+
+#[test]
 fn the_likeliest_tokens_come_with_those_that_ask_for_them() {
     let file = TempModel::new("llama", "top");
     let options = EngineOptions::default().slots(2).logprobs(true).top_logprobs(5);

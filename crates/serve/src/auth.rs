@@ -1,4 +1,6 @@
-//! Who may use the server: API keys, and pages of other origins.
+//! Who may use the server: API keys, pages of other origins, and the names by which it is reached.
+
+use std::net::{IpAddr, SocketAddr};
 
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
@@ -65,9 +67,76 @@ impl Origins {
     }
 }
 
+/// Names by which the server may be reached. A page can let its own name lead to this machine (DNS rebinding); to browsers the server then
+/// is of the page's origin, so that [`Origins`] does not count.
+pub(crate) struct Hosts(Option<Vec<String>>);
+
+impl Hosts {
+    /// Any name will do for a server that others reach or that asks for keys.
+    pub(crate) fn new(names: &[String], address: IpAddr, has_keys: bool) -> Self {
+        Hosts((address.is_loopback() && !has_keys).then(|| names.to_vec()))
+    }
+
+    /// Whether a request may be for the server. Addresses lead nowhere else; what is no browser may name none.
+    pub(crate) fn allow(&self, request: &Request<Body>) -> bool {
+        let Some(names) = &self.0 else { return true };
+        let headers = request.headers().get_all(header::HOST).into_iter();
+        let headers = headers.map(|host| host.to_str().unwrap_or_default());
+        headers.chain(request.uri().authority().map(|host| host.as_str())).all(|host| {
+            let is_address =
+                host.parse::<SocketAddr>().is_ok() || host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
+            let name = host.rsplit_once(':').map_or(host, |(name, _)| name).trim_end_matches('.');
+            let is_local = |name: &str| name == "localhost" || name.ends_with(".localhost");
+            is_address
+                || is_local(&name.to_ascii_lowercase())
+                || names.iter().any(|known| known.eq_ignore_ascii_case(name))
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pages_whose_names_lead_to_this_machine_get_nothing() {
+        let for_host =
+            |host: &str| Request::builder().header(header::HOST, host).body(Body::empty()).unwrap();
+        let own = [IpAddr::from([127, 0, 0, 1]), "::1".parse().unwrap()];
+        let hosts = Hosts::new(&["models.example".into()], own[0], false);
+        for good in [
+            "localhost",
+            "LOCALHOST:8080",
+            "a.localhost:1",
+            "localhost.",
+            "127.0.0.1:8080",
+            "127.0.0.1",
+            "[::1]:80",
+            "[::1]",
+            "Models.Example:8080",
+        ] {
+            assert!(hosts.allow(&for_host(good)), "{good}");
+        }
+        for bad in [
+            "evil.example",
+            "evil.example:8080",
+            "localhost.evil.example",
+            "127.0.0.1.evil.example:1",
+            "xlocalhost",
+            "",
+            ":8080",
+            "localhost@evil.example",
+        ] {
+            assert!(!hosts.allow(&for_host(bad)), "{bad}");
+        }
+        assert!(hosts.allow(&Request::new(Body::empty())));
+        let absolute =
+            Request::builder().uri("http://evil.example/v1/models").header(header::HOST, "localhost");
+        assert!(!hosts.allow(&absolute.body(Body::empty()).unwrap()));
+        assert!(!Hosts::new(&[], own[1], false).allow(&for_host("evil.example")));
+        assert!(Hosts::new(&[], own[0], true).allow(&for_host("evil.example")));
+        assert!(Hosts::new(&[], IpAddr::from([0, 0, 0, 0]), false).allow(&for_host("evil.example")));
+    }
 
     fn with(value: &str) -> HeaderMap {
         HeaderMap::from_iter([(header::AUTHORIZATION, HeaderValue::from_str(value).unwrap())])

@@ -1,8 +1,10 @@
 //! Connections: how many, how long they may be silent, and how they end.
 
+use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -26,6 +28,9 @@ use crate::metrics::Metrics;
 /// How long to wait where the process has no file descriptor left.
 const PAUSE: Duration = Duration::from_millis(50);
 
+/// No client is waited for longer: the clock has an end.
+const LONGEST_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
+
 /// Accepts connections until `closing` becomes true, then waits for those that are open.
 pub(crate) async fn serve(
     listener: TcpListener,
@@ -34,25 +39,38 @@ pub(crate) async fn serve(
     metrics: &Arc<Metrics>,
     mut closing: watch::Receiver<bool>,
 ) {
+    let timeout = options.client_timeout.min(LONGEST_TIMEOUT);
     let graceful = GracefulShutdown::new();
     let room = Arc::new(Semaphore::new(options.connections.clamp(1, Semaphore::MAX_PERMITS)));
     let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(options.client_timeout).max_buf_size(64 << 10);
+    http.timer(TokioTimer::new()).header_read_timeout(timeout).max_buf_size(64 << 10);
     loop {
         let accepted = tokio::select! {
             accepted = accept(&listener, &room) => accepted,
             _ = closing.wait_for(|closing| *closing) => break,
         };
         let Some((stream, permit)) = accepted else { continue };
-        let router = router.clone();
-        let service =
-            service_fn(move |request: Request<Incoming>| router.clone().call(request.map(Body::new)));
-        let io = TokioIo::new(Patient { stream, timeout: options.client_timeout, deadline: None });
+        let stream = Arc::new(Mutex::new(stream));
+        let busy = Arc::new(AtomicUsize::new(0));
+        let (router, answering) = (router.clone(), busy.clone());
+        let service = service_fn(move |request: Request<Incoming>| {
+            let answering = Answering::new(answering.clone());
+            let response = router.clone().call(request.map(Body::new));
+            async move {
+                let _answering = answering;
+                response.await
+            }
+        });
+        let io = TokioIo::new(Patient { stream: stream.clone(), timeout, deadline: None });
         let connection = graceful.watch(http.serve_connection(io, service));
         let counted = Counted::new(metrics.clone());
         tokio::spawn(async move {
             // What a client does to its connection is no event of ours.
-            let _ = connection.await;
+            tokio::select! {
+                biased;
+                _ = connection => {}
+                () = left(&stream, &busy) => {}
+            }
             drop((counted, permit));
         });
     }
@@ -81,6 +99,42 @@ async fn accept(listener: &TcpListener, room: &Arc<Semaphore>) -> Option<Accepte
     }
 }
 
+/// A request that is answered, until its response begins.
+struct Answering(Arc<AtomicUsize>);
+
+impl Answering {
+    fn new(busy: Arc<AtomicUsize>) -> Self {
+        busy.fetch_add(1, Ordering::Relaxed);
+        Answering(busy)
+    }
+}
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Until the client leaves while a request is answered. Hyper does not look where it has the beginning of a further request.
+async fn left(stream: &Mutex<TcpStream>, busy: &AtomicUsize) {
+    poll_fn(|cx| {
+        if busy.load(Ordering::Relaxed) == 0 {
+            return Poll::Pending;
+        }
+        let mut byte = [0];
+        match lock(stream).poll_peek(cx, &mut ReadBuf::new(&mut byte)) {
+            Poll::Ready(Ok(0) | Err(_)) => Poll::Ready(()),
+            Poll::Ready(Ok(_)) | Poll::Pending => Poll::Pending,
+        }
+    })
+    .await;
+}
+
+/// A stream is whole, whatever a thread did that panicked.
+fn lock(stream: &Mutex<TcpStream>) -> MutexGuard<'_, TcpStream> {
+    stream.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// An open connection, counted.
 struct Counted(Arc<Metrics>);
 
@@ -99,7 +153,8 @@ impl Drop for Counted {
 
 /// A connection whose client has to read what is sent: a write that waits for too long is an error.
 struct Patient {
-    stream: TcpStream,
+    /// Shared with [`left`], on the same task.
+    stream: Arc<Mutex<TcpStream>>,
     timeout: Duration,
     deadline: Option<Pin<Box<Sleep>>>,
 }
@@ -119,18 +174,14 @@ impl Patient {
 }
 
 impl AsyncRead for Patient {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buf)
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *lock(&self.stream)).poll_read(cx, buf)
     }
 }
 
 impl AsyncWrite for Patient {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        let written = Pin::new(&mut *lock(&self.stream)).poll_write(cx, bytes);
         self.in_time(cx, written)
     }
 
@@ -139,19 +190,19 @@ impl AsyncWrite for Patient {
         cx: &mut Context<'_>,
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, parts);
+        let written = Pin::new(&mut *lock(&self.stream)).poll_write_vectored(cx, parts);
         self.in_time(cx, written)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
+        lock(&self.stream).is_write_vectored()
     }
 
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *lock(&self.stream)).poll_flush(cx)
     }
 
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *lock(&self.stream)).poll_shutdown(cx)
     }
 }

@@ -19,6 +19,9 @@ pub struct ServeOptions {
     pub api_keys: Vec<String>,
     /// Origins whose pages may use the server; `*` for all.
     pub cors: Vec<String>,
+    /// Names of this machine that requests may be sent to, beside addresses and `localhost`. They count where the server listens for this
+    /// machine alone and asks for no key; a page whose name leads to this machine could use it otherwise.
+    pub hosts: Vec<String>,
     /// Bytes of a request's body at most.
     pub body_limit: usize,
     /// How long a client may take to send its headers, its body or to read what is sent.
@@ -38,6 +41,7 @@ impl Default for ServeOptions {
             queue: 256,
             api_keys: Vec::new(),
             cors: Vec::new(),
+            hosts: Vec::new(),
             body_limit: 4 << 20,
             client_timeout: Duration::from_secs(30),
             drain: Duration::from_secs(30),
@@ -80,6 +84,11 @@ impl ServeOptions {
     /// Sets [`ServeOptions::cors`].
     pub fn cors(self, origins: impl IntoIterator<Item = String>) -> Self {
         ServeOptions { cors: origins.into_iter().collect(), ..self }
+    }
+
+    /// Sets [`ServeOptions::hosts`].
+    pub fn hosts(self, names: impl IntoIterator<Item = String>) -> Self {
+        ServeOptions { hosts: names.into_iter().collect(), ..self }
     }
 
     /// Sets [`ServeOptions::body_limit`].

@@ -6,18 +6,19 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::Router;
 use axum::body::Body;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::{HeaderValue, Request, Response, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::routing::{get, post};
 use olivine_lm::JsonConstraints;
-use olivine_tokenizer::{ChatTemplate, Json, Tokenizer};
+use olivine_tokenizer::{ChatTemplate, Tokenizer};
 use serde_json::json;
 
 use crate::ServeOptions;
 use crate::admission::Admission;
-use crate::api::{self, Budget, Problem, respond};
-use crate::auth::{Keys, Origins};
+use crate::api::{self, Budget, Problem, Received, respond};
+use crate::auth::{Hosts, Keys, Origins};
 use crate::embed::EmbedJob;
 use crate::metrics::Metrics;
 use crate::status::Status;
@@ -38,6 +39,7 @@ pub(crate) struct App {
     pub(crate) admission: Arc<Admission>,
     pub(crate) keys: Keys,
     pub(crate) origins: Origins,
+    pub(crate) hosts: Hosts,
     pub(crate) options: ServeOptions,
     pub(crate) budget: Arc<Budget>,
 }
@@ -199,6 +201,10 @@ async fn guard(State(app): State<Arc<App>>, request: Request<Body>, next: Next) 
     let origin = app.origins.allowed(request.headers());
     let open = matches!(route, "/" | "/health");
     let mut response = match app.origins.preflight(&request) {
+        _ if !app.hosts.allow(&request) => {
+            let message = "the server does not know this name of its own; start it with `--allow-host NAME` or with an API key";
+            Problem::new(StatusCode::MISDIRECTED_REQUEST, message).code("unknown_host").response()
+        }
         Some(response) => response,
         None if !open && !app.keys.allow(request.headers()) => {
             let message = "the API key is missing or wrong; send it as `Authorization: Bearer KEY`";
@@ -246,8 +252,9 @@ async fn models(State(app): State<Arc<App>>) -> Response<Body> {
     api::models(&app)
 }
 
-async fn model(State(app): State<Arc<App>>, Path(name): Path<String>) -> Response<Body> {
-    api::model(&app, &name).unwrap_or_else(|problem| problem.response())
+async fn model(State(app): State<Arc<App>>, name: Result<Path<String>, PathRejection>) -> Response<Body> {
+    let named = name.map_err(|why| Problem::bad(why.body_text()));
+    named.and_then(|Path(name)| api::model(&app, &name)).unwrap_or_else(|problem| problem.response())
 }
 
 async fn chat(State(app): State<Arc<App>>, request: Request<Body>) -> Response<Body> {
@@ -262,11 +269,11 @@ async fn embeddings(State(app): State<Arc<App>>, request: Request<Body>) -> Resp
     answer(app, request, api::embeddings).await
 }
 
-/// Reads a request's JSON and answers it, where the model answers and the queue has room.
+/// Receives a request's body and answers it, where the model answers and the queue has room.
 async fn answer<F>(
     app: Arc<App>,
     request: Request<Body>,
-    handler: impl FnOnce(Arc<App>, Json) -> F,
+    handler: impl FnOnce(Arc<App>, Received) -> F,
 ) -> Response<Body>
 where
     F: Future<Output = Result<Response<Body>, Problem>>,
@@ -279,8 +286,8 @@ where
             return Err(Problem::busy(app.admission.retry_after()));
         }
         let options = &app.options;
-        let json = api::read_json(request, options.body_limit, options.client_timeout, &app.budget).await?;
-        handler(app.clone(), json).await
+        let body = api::receive(request, options.body_limit, options.client_timeout, &app.budget).await?;
+        handler(app.clone(), body).await
     };
     answered.await.unwrap_or_else(|problem| problem.response())
 }

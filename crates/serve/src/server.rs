@@ -10,7 +10,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 
 use crate::admission::Admission;
-use crate::auth::{Keys, Origins};
+use crate::auth::{Hosts, Keys, Origins};
 use crate::metrics::Metrics;
 use crate::model::{self, Kind};
 use crate::router::{App, Encoder, Language, Served, now, router};
@@ -86,6 +86,7 @@ impl Server {
             admission,
             keys: Keys::new(&options.api_keys),
             origins: Origins::new(&options.cors),
+            hosts: Hosts::new(&options.hosts, options.host, !options.api_keys.is_empty()),
             options: options.clone(),
             budget: Arc::default(),
         });

@@ -72,6 +72,22 @@ fn a_client_that_leaves_frees_its_slot_within_a_second() {
 }
 
 #[test]
+fn a_client_that_leaves_after_a_further_request_frees_its_slot() {
+    let server = serve(2, options());
+    let second = Duration::from_secs(1);
+    let body = endless(1).to_string();
+    let request = format!(
+        "POST {TEXT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let mut client = connect(server.address());
+    client.write_all(request.repeat(2).as_bytes()).unwrap();
+    wait_until(second, "the first has a slot", || busy(&server) == 1.0);
+    drop(client);
+    wait_until(second, "the slot is free", || busy(&server) == 0.0);
+}
+
+#[test]
 fn what_does_not_fit_in_the_queue_is_told_when_to_come_again() {
     let server = serve(1, options().queue(2));
     let clients: Vec<_> = (0..3).map(|seed| begin(&server, TEXT, &streamed(endless(seed)))).collect();
@@ -194,9 +210,9 @@ fn clients_that_are_slow_or_silent_lose_their_connection() {
     };
     closed("");
     closed("POST /v1/completions HT");
-    closed("POST /v1/completions HTTP/1.1\r\nHost: a\r\n");
+    closed("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n");
     let reply = closed(
-        "POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 50\r\n\r\n{\"prompt\": ",
+        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 50\r\n\r\n{\"prompt\": ",
     );
     assert!(reply.starts_with("HTTP/1.1 408"), "{reply}");
     assert!(closed("nonsense\r\n\r\n").starts_with("HTTP/1.1 400"));

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use crate::hash::Map;
-use crate::schema::{JsonSchema, SchemaState};
+use crate::schema::{JsonSchema, SchemaState, weight};
 use crate::trie::{NONE, Trie};
 use crate::{Error, TokenKind, Tokenizer};
 
@@ -68,8 +68,9 @@ pub(crate) const MOST_SPACES: u8 = 20;
 /// Arrays and objects inside each other.
 const DEEPEST: usize = 128;
 
-/// Masks of places in schemas that are kept.
-const MOST_SCHEMA_MASKS: usize = 1024;
+/// What finding a mask may cost, in parts of stacks that are copied; past it a text is read in one way only. Common schemas take a
+/// tenth of it.
+const MOST_WORK: usize = 1 << 22;
 
 /// Longer tokens are never allowed.
 const LONGEST_TOKEN: usize = 256;
@@ -283,7 +284,6 @@ pub struct JsonGrammar {
     /// Containers that one token can open.
     opens: usize,
     masks: Map<(Mode, usize, u64), Arc<[u64]>>,
-    schema_masks: Map<SchemaState, Arc<[u64]>>,
 }
 
 impl JsonGrammar {
@@ -318,7 +318,6 @@ impl JsonGrammar {
             sees: (sees <= 64).then_some(sees),
             opens,
             masks: Map::default(),
-            schema_masks: Map::default(),
         })
     }
 
@@ -333,32 +332,30 @@ impl JsonGrammar {
     }
 
     /// As [`JsonGrammar::mask`], for a value that follows a schema.
-    pub fn schema_mask(&mut self, state: &SchemaState) -> Arc<[u64]> {
-        if let Some(mask) = self.schema_masks.get(state) {
-            return mask.clone();
-        }
-        let mut words = vec![0u64; self.bytes.len().div_ceil(64)];
-        self.walk_schema(Trie::ROOT, state, &mut words);
-        if state.is_complete() {
-            self.ends.iter().for_each(|&id| set(&mut words, id));
-        }
-        let mask: Arc<[u64]> = words.into();
-        if self.schema_masks.len() > MOST_SCHEMA_MASKS {
-            self.schema_masks.clear();
-        }
-        self.schema_masks.insert(state.clone(), mask.clone());
-        mask
+    pub fn schema_mask(&self, state: &SchemaState) -> Arc<[u64]> {
+        state.mask(|| {
+            let mut words = vec![0u64; self.bytes.len().div_ceil(64)];
+            self.walk_schema(Trie::ROOT, state, &mut words, &mut 0);
+            if state.is_complete() {
+                self.ends.iter().for_each(|&id| set(&mut words, id));
+            }
+            words.into()
+        })
     }
 
-    fn walk_schema(&self, node: u32, state: &SchemaState, words: &mut [u64]) {
+    fn walk_schema(&self, node: u32, state: &SchemaState, words: &mut [u64], work: &mut usize) {
         for (byte, child) in self.trie.children(node) {
-            let Some(next) = state.step(byte) else { continue };
+            let Some(mut next) = state.step(byte) else { continue };
+            *work += weight(&next);
+            if *work > MOST_WORK {
+                next = next.first_way();
+            }
             let id = self.trie.value(child);
             if id != NONE {
                 set(words, id);
                 self.twins.get(&id).into_iter().flatten().for_each(|&id| set(words, id));
             }
-            self.walk_schema(child, &next, words);
+            self.walk_schema(child, &next, words, work);
         }
     }
 
@@ -522,6 +519,39 @@ mod tests {
         assert_eq!((0..21).filter(|&id| mask[0] >> id & 1 == 1).collect::<Vec<u32>>(), [0, 11]);
         assert!(grammar.masks.len() > 10);
         assert!(grammar.accept(&mut grammar.start(), 1).is_err());
+    }
+
+    #[test]
+    fn masks_of_costly_schemas_end_and_hold_what_is_allowed() {
+        let words = (0..20_000).map(|i| format!("w{i:b}\\u0000x"));
+        let entries: Vec<String> = ["\"", "{", "}", ":", "a"]
+            .map(quoted)
+            .into_iter()
+            .chain(words.map(|word| format!("\"{word}\"")))
+            .enumerate()
+            .map(|(id, word)| format!("{word}: {id}"))
+            .collect();
+        let json = format!(
+            r#"{{"model": {{"type": "WordLevel", "vocab": {{{}}}}}, "decoder": {{"type": "Fuse"}}}}"#,
+            entries.join(", ").replace("\\u0000", "")
+        );
+        let tokenizer = Tokenizer::from_json(&json).unwrap();
+        let grammar = JsonGrammar::new(&tokenizer).unwrap();
+        // Strings of so many lengths are as many ways to read each.
+        let lengths: Vec<String> = (0..1000)
+            .map(|most| format!("{{\"type\": \"string\", \"maxLength\": {}}}", 5000 + most))
+            .collect();
+        let schema = format!(r#"{{"anyOf": [{}]}}"#, lengths.join(","));
+        let mut state = grammar.start_schema(Arc::new(JsonSchema::parse(&schema).unwrap()));
+        let begun = std::time::Instant::now();
+        for _ in 0..3 {
+            let mask = grammar.schema_mask(&state);
+            let allowed = (0..20_005).filter(|id| mask[*id as usize / 64] >> (id % 64) & 1 == 1);
+            let allowed: Vec<u32> = allowed.collect();
+            assert!(!allowed.is_empty());
+            grammar.schema_accept(&mut state, *allowed.last().unwrap()).unwrap();
+        }
+        assert!(begun.elapsed().as_secs() < 20, "{:?}", begun.elapsed());
     }
 
     fn quoted(text: &str) -> String {

@@ -27,7 +27,7 @@ pub(crate) struct QuantizeArgs {
 }
 
 pub(crate) fn run(global: &Global, args: &QuantizeArgs) -> Result<Answer, Failure> {
-    if args.out.exists() && !args.force {
+    if args.out.symlink_metadata().is_ok() && !args.force {
         return Err(
             Failure::new(format!("`{}` is there already", args.out.display())).hint("--force replaces it")
         );

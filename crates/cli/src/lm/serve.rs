@@ -47,6 +47,10 @@ pub(crate) struct ServeArgs {
     /// An origin whose pages may use the server, such as https://example.com; `*` for all. May be given several times.
     #[arg(long, value_name = "ORIGIN")]
     cors: Vec<String>,
+    /// A name of this machine that requests may be sent to, beside addresses and localhost; needed only where --host is this machine's
+    /// own address and there are no keys. May be given several times.
+    #[arg(long, value_name = "NAME")]
+    allow_host: Vec<String>,
     /// A chat template in Jinja, in place of the model's own.
     #[arg(long, value_name = "FILE")]
     chat_template: Option<PathBuf>,
@@ -92,6 +96,7 @@ impl ServeArgs {
             .queue(self.queue)
             .api_keys(self.keys()?)
             .cors(self.cors.iter().cloned())
+            .hosts(self.allow_host.iter().cloned())
             .body_limit(self.body_limit)
             .client_timeout(Duration::from_secs(self.client_timeout))
             .drain(Duration::from_secs(self.drain)))

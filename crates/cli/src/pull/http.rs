@@ -242,8 +242,11 @@ fn validator(headers: &HeaderMap) -> Option<String> {
 
 /// Whether a range is of another version than the bytes before.
 fn changed(headers: &HeaderMap, version: &Version) -> bool {
-    let known = version.validator.as_deref().filter(|known| known.starts_with('"'));
-    let found = text(headers, header::ETAG).filter(|tag| tag.starts_with('"'));
+    let known = version.validator.as_deref();
+    let found = match known.is_some_and(|known| known.starts_with('"')) {
+        true => text(headers, header::ETAG).filter(|tag| tag.starts_with('"')),
+        false => text(headers, header::LAST_MODIFIED),
+    };
     known.zip(found).is_some_and(|(known, found)| known != found)
 }
 

@@ -19,6 +19,9 @@ use crate::Global;
 use crate::answer::{Answer, Failure};
 use crate::timing::bytes;
 
+/// Seconds of a year: the clock has an end.
+const LONGEST_TIMEOUT: u64 = 365 * 24 * 3600;
+
 #[derive(Args)]
 pub(crate) struct PullArgs {
     /// Where the model is: a URL, a file or a folder.
@@ -34,7 +37,7 @@ pub(crate) struct PullArgs {
     #[arg(long)]
     force: bool,
     /// Seconds without a byte after which a connection counts as dead.
-    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=LONGEST_TIMEOUT))]
     timeout: u64,
 }
 
@@ -97,6 +100,10 @@ fn target(out: Option<&Path>, name: Option<&str>, force: bool) -> Result<PathBuf
         return Err(
             Failure::new(format!("`{}` is there already", path.display())).hint("--force replaces it")
         );
+    }
+    // A device that is renamed over is gone.
+    if path.metadata().is_ok_and(|meta| !meta.is_file()) {
+        return Err(Failure::new(format!("`{}` is not a plain file", path.display())));
     }
     Ok(path)
 }

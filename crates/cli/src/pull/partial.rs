@@ -56,8 +56,9 @@ impl Partial {
             target.with_file_name(format!(".{name}.part.json")),
         );
         // A link could lead anywhere.
-        if part.symlink_metadata().is_ok_and(|meta| !meta.is_file()) {
-            return Err(Failure::new(format!("`{}` is not a plain file", part.display())).hint("remove it"));
+        let linked = |path: &&PathBuf| path.symlink_metadata().is_ok_and(|meta| !meta.is_file());
+        if let Some(path) = [&part, &note].into_iter().find(linked) {
+            return Err(Failure::new(format!("`{}` is not a plain file", path.display())).hint("remove it"));
         }
         let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&part);
         let file = opened.map_err(|e| failed("write", &part, &e))?;

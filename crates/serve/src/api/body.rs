@@ -41,13 +41,28 @@ impl Drop for Taken {
     }
 }
 
-/// Reads a body of at most `limit` bytes that comes in time, and parses it.
-pub(crate) async fn read_json(
+/// A body that has come. It is parsed by who uses it, on one thread: values take many times the bytes of their text, so those of all
+/// requests that wait must not be in memory.
+pub(crate) struct Received {
+    bytes: Vec<u8>,
+    _taken: Taken,
+}
+
+impl Received {
+    /// Parses the body, which must be JSON.
+    pub(crate) fn parse(self) -> Result<Json, Problem> {
+        let text = std::str::from_utf8(&self.bytes).map_err(|_| Problem::bad("the body is not UTF-8"))?;
+        Json::parse(text).map_err(|error| Problem::bad(format!("the body is not JSON: {error}")))
+    }
+}
+
+/// Reads a body of at most `limit` bytes that comes in time.
+pub(crate) async fn receive(
     request: Request<Body>,
     limit: usize,
     timeout: Duration,
     budget: &Arc<Budget>,
-) -> Result<Json, Problem> {
+) -> Result<Received, Problem> {
     // Pages of other origins cannot send this type without asking first (CORS).
     let kind = request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
     let kind = kind.and_then(|kind| kind.split(';').next()).unwrap_or_default().trim();
@@ -56,19 +71,13 @@ pub(crate) async fn read_json(
         return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
     }
     let mut taken = Taken { budget: budget.clone(), bytes: 0 };
-    let bytes = match tokio::time::timeout(timeout, collect(request.into_body(), limit, &mut taken)).await {
-        Ok(bytes) => bytes?,
+    match tokio::time::timeout(timeout, collect(request.into_body(), limit, &mut taken)).await {
+        Ok(bytes) => Ok(Received { bytes: bytes?, _taken: taken }),
         Err(_) => {
             let message = format!("the body did not come within {} s", timeout.as_secs());
-            return Err(Problem::new(StatusCode::REQUEST_TIMEOUT, message));
+            Err(Problem::new(StatusCode::REQUEST_TIMEOUT, message))
         }
-    };
-    super::blocking(move || {
-        let _taken = taken;
-        let text = String::from_utf8(bytes).map_err(|_| Problem::bad("the body is not UTF-8"))?;
-        Json::parse(&text).map_err(|error| Problem::bad(format!("the body is not JSON: {error}")))
-    })
-    .await
+    }
 }
 
 async fn collect(mut body: Body, limit: usize, taken: &mut Taken) -> Result<Vec<u8>, Problem> {

@@ -7,6 +7,7 @@ use axum::http::Response;
 use olivine_lm::MOST_TOP_LOGPROBS;
 use olivine_tokenizer::{ChatOptions, ChatTemplate, Json, Message};
 
+use super::body::Received;
 use super::fields::Fields;
 use super::format::Format;
 use super::generate::{Wanted, generate};
@@ -35,9 +36,9 @@ const EMPTY: [&str; 2] = ["store", "functions"];
 const MOST_MESSAGES: usize = 10_000;
 
 /// Answers a chat.
-pub(crate) async fn chat(app: Arc<App>, json: Json) -> Result<Response<Body>, Problem> {
+pub(crate) async fn chat(app: Arc<App>, body: Received) -> Result<Response<Body>, Problem> {
     let (wanted, app) = super::blocking(move || {
-        let wanted = prepare(&app, &json)?;
+        let wanted = prepare(&app, &body.parse()?)?;
         Ok((wanted, app))
     })
     .await?;

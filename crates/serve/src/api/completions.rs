@@ -6,6 +6,7 @@ use axum::body::Body;
 use axum::http::Response;
 use olivine_tokenizer::Json;
 
+use super::body::Received;
 use super::fields::Fields;
 use super::format::Format;
 use super::generate::{Wanted, generate};
@@ -25,9 +26,9 @@ const KNOWN: [&str; 4] = ["prompt", "suffix", "best_of", "echo"];
 const MOST_TOP: i64 = 5;
 
 /// Continues prompts.
-pub(crate) async fn completions(app: Arc<App>, json: Json) -> Result<Response<Body>, Problem> {
+pub(crate) async fn completions(app: Arc<App>, body: Received) -> Result<Response<Body>, Problem> {
     let (wanted, app) = super::blocking(move || {
-        let wanted = prepare(&app, &json)?;
+        let wanted = prepare(&app, &body.parse()?)?;
         Ok((wanted, app))
     })
     .await?;

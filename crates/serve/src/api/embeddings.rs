@@ -9,6 +9,7 @@ use olivine_tokenizer::Json;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
+use super::body::Received;
 use super::fields::Fields;
 use super::params::{Prompt, prompts};
 use super::problem::{Problem, respond};
@@ -26,10 +27,10 @@ struct Wanted {
 }
 
 /// Embeds texts.
-pub(crate) async fn embeddings(app: Arc<App>, json: Json) -> Result<Response<Body>, Problem> {
+pub(crate) async fn embeddings(app: Arc<App>, body: Received) -> Result<Response<Body>, Problem> {
     let begun = Instant::now();
     let (Wanted { model, texts, base64 }, app) = super::blocking(move || {
-        let wanted = prepare(&app, &json)?;
+        let wanted = prepare(&app, &body.parse()?)?;
         Ok((wanted, app))
     })
     .await?;

@@ -121,9 +121,9 @@ impl Format {
         echo.and_then(|(prompts, choices)| prompts.get(choice / choices)).map_or("", String::as_str)
     }
 
-    /// A response that is not a stream.
-    pub(crate) fn whole(&self, choices: &[Choice], prompt_tokens: usize) -> Value {
-        let one = |(index, choice): (usize, &Choice)| {
+    /// The JSON of a response that is not a stream.
+    pub(crate) fn whole(&self, choices: Vec<Choice>, prompt_tokens: usize) -> String {
+        let one = |(index, choice): (usize, Choice)| {
             let reason = choice.reason.map(|reason| name(reason, !choice.calls.is_empty()));
             let logprobs = self.logprobs_of(&choice.tokens, &mut 0);
             match self.is_chat {
@@ -138,9 +138,17 @@ impl Format {
             }
         };
         let mut json = self.head(if self.is_chat { "chat.completion" } else { "text_completion" });
-        json["choices"] = choices.iter().enumerate().map(one).collect();
         json["usage"] = usage(prompt_tokens, choices.iter().map(|choice| choice.generated).sum());
-        json
+        let mut text = json.to_string();
+        text.pop();
+        text.push_str(",\"choices\":[");
+        // Log-probabilities take twelve times their text as values, so only those of one choice are in memory.
+        for (index, choice) in choices.into_iter().enumerate() {
+            text.push_str(if index > 0 { "," } else { "" });
+            text.push_str(&one((index, choice)).to_string());
+        }
+        text.push_str("]}");
+        text
     }
 
     /// A chunk with a part of a choice and its tokens. `offset` counts the characters of completions with log-probabilities.

@@ -13,7 +13,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use super::events::Events;
 use super::format::{Choice, Format};
 use super::params::Params;
-use super::problem::{Problem, respond};
+use super::problem::{Problem, respond_text};
 use crate::router::{App, Language};
 use crate::worker::{Command, Job, Progress, Update};
 
@@ -142,5 +142,5 @@ pub(crate) async fn generate(
             }
         }
     }
-    Ok(respond(StatusCode::OK, &wanted.format.whole(&choices, running.prompt_tokens)))
+    Ok(respond_text(StatusCode::OK, wanted.format.whole(choices, running.prompt_tokens)))
 }

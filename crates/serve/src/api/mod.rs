@@ -29,7 +29,7 @@ mod params;
 mod problem;
 mod tools;
 
-pub(crate) use body::{Budget, read_json};
+pub(crate) use body::{Budget, Received, receive};
 pub(crate) use chat::chat;
 pub(crate) use completions::completions;
 pub(crate) use embeddings::embeddings;

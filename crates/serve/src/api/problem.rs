@@ -97,7 +97,12 @@ impl From<&olivine_lm::Error> for Problem {
 
 /// A response with a JSON body.
 pub(crate) fn respond(status: StatusCode, json: &Value) -> Response<Body> {
-    let mut response = Response::new(Body::from(json.to_string()));
+    respond_text(status, json.to_string())
+}
+
+/// [`respond`] with JSON that is written.
+pub(crate) fn respond_text(status: StatusCode, json: String) -> Response<Body> {
+    let mut response = Response::new(Body::from(json));
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response

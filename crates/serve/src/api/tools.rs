@@ -1,5 +1,6 @@
 //! `tools` and `tool_choice` of a chat.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use olivine_lm::Constraint;
@@ -14,6 +15,8 @@ use crate::router::Language;
 const MOST_TOOLS: usize = 128;
 /// Characters of a tool's name at most.
 const LONGEST_NAME: usize = 64;
+/// Keys of a schema whose entries others refer to.
+const DEFINITIONS: [&str; 2] = ["$defs", "definitions"];
 
 /// The tools that a model may or must call.
 pub(crate) struct Tools {
@@ -130,7 +133,7 @@ impl Tools {
         let object = |entries: Vec<(&str, Json)>| {
             Json::Object(entries.into_iter().map(|(key, value)| (key.to_string(), value)).collect())
         };
-        let mut shared: Vec<(String, Vec<(String, Json)>)> = Vec::new();
+        let mut shared = DEFINITIONS.map(|key| (key, Definitions::default()));
         let mut each = Vec::with_capacity(self.forced.len());
         for tool in &self.forced {
             let parameters = self.definitions[*tool].get("function").and_then(|f| f.get("parameters"));
@@ -139,10 +142,10 @@ impl Tools {
                 _ => vec![("type".into(), "object".into()), ("properties".into(), Json::Object(Vec::new()))],
             };
             // References are from the root of the document, which is around the parameters now.
-            for key in ["$defs", "definitions"] {
+            for (key, definitions) in &mut shared {
                 let Some(at) = parameters.iter().position(|(name, _)| name == key) else { continue };
                 let (_, Json::Object(entries)) = parameters.remove(at) else { continue };
-                add_definitions(&mut shared, key, entries)?;
+                definitions.add(key, entries)?;
             }
             let name = Json::from(self.calls.names[*tool].as_str());
             let properties = object(vec![
@@ -170,7 +173,8 @@ impl Tools {
             }
         };
         if let Json::Object(entries) = &mut root {
-            entries.extend(shared.into_iter().map(|(key, entries)| (key, Json::Object(entries))));
+            let shared = shared.into_iter().filter(|(_, definitions)| !definitions.entries.is_empty());
+            entries.extend(shared.map(|(key, all)| (key.to_string(), Json::Object(all.entries))));
         }
         Ok(root)
     }
@@ -183,24 +187,28 @@ impl Tools {
     }
 }
 
-fn add_definitions(
-    shared: &mut Vec<(String, Vec<(String, Json)>)>,
-    key: &str,
+/// Definitions of all tools under one key, in order, and where each is.
+#[derive(Default)]
+struct Definitions {
     entries: Vec<(String, Json)>,
-) -> Result<(), Problem> {
-    let at = shared.iter().position(|(known, _)| known == key).unwrap_or_else(|| {
-        shared.push((key.to_string(), Vec::new()));
-        shared.len() - 1
-    });
-    for (name, schema) in entries {
-        match shared[at].1.iter().find(|(known, _)| *known == name) {
-            Some((_, other)) if *other != schema => {
-                let message = format!("two tools define `{name}` in `{key}` differently");
-                return Err(Problem::param("tools", message));
+    places: HashMap<String, usize>,
+}
+
+impl Definitions {
+    fn add(&mut self, key: &str, entries: Vec<(String, Json)>) -> Result<(), Problem> {
+        for (name, schema) in entries {
+            match self.places.get(&name) {
+                Some(place) if self.entries[*place].1 != schema => {
+                    let message = format!("two tools define `{name}` in `{key}` differently");
+                    return Err(Problem::param("tools", message));
+                }
+                Some(_) => {}
+                None => {
+                    self.places.insert(name.clone(), self.entries.len());
+                    self.entries.push((name, schema));
+                }
             }
-            Some(_) => {}
-            None => shared[at].1.push((name, schema)),
         }
+        Ok(())
     }
-    Ok(())
 }

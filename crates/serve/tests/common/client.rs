@@ -68,7 +68,7 @@ pub(crate) fn send_to(
     let mut stream = connect(address);
     let length = if body.is_empty() { String::new() } else { format!("Content-Length: {}\r\n", body.len()) };
     let head =
-        format!("{method} {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n{length}{headers}\r\n");
+        format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{length}{headers}\r\n");
     stream.write_all(&[head.as_bytes(), body].concat()).unwrap();
     Connection { stream: BufReader::new(stream), chunk: 0, ended: false }
 }

@@ -3,12 +3,17 @@
 //! Objects have their properties in the order of the schema, and others only where `additionalProperties` allows them. A keyword that restricts
 //! values in a way that is not followed is an error.
 
+mod object;
 mod state;
 
-use crate::json::Json;
-use crate::{Error, hash::Map};
+use std::collections::{HashMap, HashSet};
 
+use crate::Error;
+use crate::json::Json;
+
+use object::{Object, Property};
 pub use state::SchemaState;
+pub(crate) use state::weight;
 
 /// The number of a node.
 pub(crate) type NodeId = usize;
@@ -19,10 +24,15 @@ pub(crate) enum Node {
     /// Anything.
     Any,
     /// A string of so many characters.
-    String { least: usize, most: usize },
+    String {
+        least: usize,
+        most: usize,
+    },
     /// A number, or only an integer.
-    Number { integer: bool },
-    /// One of these texts.
+    Number {
+        integer: bool,
+    },
+    /// One of these texts, in order.
     Texts(Vec<Box<[u8]>>),
     Array {
         /// The first items.
@@ -32,22 +42,9 @@ pub(crate) enum Node {
         least: usize,
         most: usize,
     },
-    Object {
-        properties: Vec<Property>,
-        /// Other properties, if there may be some.
-        others: Option<NodeId>,
-    },
+    Object(Object),
     /// One of these.
     Either(Vec<NodeId>),
-}
-
-/// A property of an object.
-#[derive(Debug)]
-pub(crate) struct Property {
-    /// Its name as JSON, with quotes.
-    pub(crate) key: Box<[u8]>,
-    pub(crate) value: NodeId,
-    pub(crate) required: bool,
 }
 
 /// A JSON schema that text can be held to.
@@ -110,8 +107,18 @@ impl JsonSchema {
 
     /// Reads a schema that is parsed.
     pub fn from_json(document: &Json) -> Result<JsonSchema, Error> {
-        let mut reader = Reader { document, nodes: Vec::new(), of_references: Map::default() };
+        let mut reader = Reader {
+            document,
+            nodes: Vec::new(),
+            of_references: HashMap::new(),
+            unread: Vec::new(),
+            indices: HashMap::new(),
+        };
         let root = reader.node(document)?;
+        while let Some((place, target)) = reader.unread.pop() {
+            let node = reader.node(target)?;
+            reader.nodes[place] = Node::Either(vec![node]);
+        }
         Ok(JsonSchema { nodes: reader.nodes, root })
     }
 }
@@ -119,10 +126,14 @@ impl JsonSchema {
 struct Reader<'a> {
     document: &'a Json,
     nodes: Vec<Node>,
-    of_references: Map<String, NodeId>,
+    of_references: HashMap<String, NodeId>,
+    /// What references lead to, with the nodes that will have it: a chain of references is no recursion.
+    unread: Vec<(NodeId, &'a Json)>,
+    /// The entries of objects that references lead through.
+    indices: HashMap<*const Json, HashMap<&'a str, &'a Json>>,
 }
 
-impl Reader<'_> {
+impl<'a> Reader<'a> {
     fn add(&mut self, node: Node) -> Result<NodeId, Error> {
         if self.nodes.len() >= MOST_NODES {
             return bad(format!("it has more than {MOST_NODES} parts"));
@@ -131,7 +142,7 @@ impl Reader<'_> {
         Ok(self.nodes.len() - 1)
     }
 
-    fn node(&mut self, schema: &Json) -> Result<NodeId, Error> {
+    fn node(&mut self, schema: &'a Json) -> Result<NodeId, Error> {
         let entries = match schema {
             Json::Bool(true) => return self.add(Node::Any),
             Json::Object(entries) => entries,
@@ -156,10 +167,9 @@ impl Reader<'_> {
             return self.add(Node::Texts(vec![written(value)]));
         }
         if let Some(values) = schema.get("enum") {
-            let texts =
-                values.as_array().filter(|all| !all.is_empty()).map(|all| all.iter().map(written).collect());
-            return match texts {
-                Some(texts) => self.add(Node::Texts(texts)),
+            let texts = values.as_array().filter(|all| !all.is_empty());
+            return match texts.map(|all| all.iter().map(written).collect()) {
+                Some(texts) => self.add(texts_of(texts)),
                 None => bad("`enum` must be an array with values"),
             };
         }
@@ -194,8 +204,8 @@ impl Reader<'_> {
         }
     }
 
-    fn of_type(&mut self, name: &str, schema: &Json) -> Result<NodeId, Error> {
-        let texts = |all: &[&str]| Node::Texts(all.iter().map(|text| text.as_bytes().into()).collect());
+    fn of_type(&mut self, name: &str, schema: &'a Json) -> Result<NodeId, Error> {
+        let texts = |all: &[&str]| texts_of(all.iter().map(|text| text.as_bytes().into()).collect());
         let node = match name {
             "null" => texts(&["null"]),
             "boolean" => texts(&["true", "false"]),
@@ -203,6 +213,9 @@ impl Reader<'_> {
             "integer" => Node::Number { integer: true },
             "string" => {
                 let (least, most) = (count(schema, "minLength", 0)?, count(schema, "maxLength", usize::MAX)?);
+                if least > most {
+                    return bad(format!("a string cannot have {least} characters and at most {most}"));
+                }
                 Node::String { least, most }
             }
             "array" => self.array(schema)?,
@@ -212,7 +225,7 @@ impl Reader<'_> {
         self.add(node)
     }
 
-    fn array(&mut self, schema: &Json) -> Result<Node, Error> {
+    fn array(&mut self, schema: &'a Json) -> Result<Node, Error> {
         let mut first = Vec::new();
         for item in schema.get("prefixItems").and_then(Json::as_array).unwrap_or_default() {
             first.push(self.node(item)?);
@@ -231,28 +244,32 @@ impl Reader<'_> {
         Ok(Node::Array { first, rest, least, most })
     }
 
-    fn object(&mut self, schema: &Json) -> Result<Node, Error> {
+    fn object(&mut self, schema: &'a Json) -> Result<Node, Error> {
         let properties = match schema.get("properties") {
             None => &[][..],
             Some(Json::Object(entries)) => entries,
             Some(_) => return bad("`properties` must be an object"),
         };
-        let required: Vec<&str> = schema
-            .get("required")
-            .and_then(Json::as_array)
-            .unwrap_or_default()
-            .iter()
-            .filter_map(Json::as_str)
-            .collect();
+        let required = schema.get("required").and_then(Json::as_array).unwrap_or_default();
+        let mut missing: HashSet<&str> = required.iter().filter_map(Json::as_str).collect();
         let key = |name: &str| written(&Json::String(name.into()));
-        let mut all = Vec::with_capacity(properties.len());
+        let mut all: Vec<Property> = Vec::with_capacity(properties.len());
+        let mut places: HashMap<&str, usize> = HashMap::new();
         for (name, value) in properties {
             let value = self.node(value)?;
-            all.push(Property { key: key(name), value, required: required.contains(&name.as_str()) });
+            // Of two with one name the last counts, as in all of JSON here.
+            if let Some(&place) = places.get(name.as_str()) {
+                all[place].value = value;
+                continue;
+            }
+            places.insert(name, all.len());
+            all.push(Property { key: key(name), value, required: missing.remove(name.as_str()) });
         }
-        for name in required.iter().filter(|name| !properties.iter().any(|(known, _)| known == *name)) {
-            let value = self.add(Node::Any)?;
-            all.push(Property { key: key(name), value, required: true });
+        for name in required.iter().filter_map(Json::as_str) {
+            if missing.remove(name) {
+                let value = self.add(Node::Any)?;
+                all.push(Property { key: key(name), value, required: true });
+            }
         }
         let others = match schema.get("additionalProperties") {
             Some(Json::Bool(false)) => None,
@@ -261,7 +278,14 @@ impl Reader<'_> {
             None if schema.get("properties").is_some() => None,
             None => Some(self.add(Node::Any)?),
         };
-        Ok(Node::Object { properties: all, others })
+        Ok(Node::Object(Object::new(all, others)))
+    }
+
+    /// An entry of an object that references lead through, of which there may be many.
+    fn entry(&mut self, object: &'a Json, name: &str) -> Option<&'a Json> {
+        let Json::Object(entries) = object else { return None };
+        let index = || entries.iter().map(|(name, value)| (name.as_str(), value)).collect();
+        self.indices.entry(std::ptr::from_ref(object)).or_insert_with(index).get(name).copied()
     }
 
     /// The node of a reference into the document; it may refer to itself.
@@ -275,18 +299,24 @@ impl Reader<'_> {
         let mut target = self.document;
         for part in path.split('/').filter(|part| !part.is_empty()) {
             let name = part.replace("~1", "/").replace("~0", "~");
-            match target.get(&name) {
+            match self.entry(target, &name) {
                 Some(found) => target = found,
                 None => return bad(format!("`$ref` leads nowhere: #{path}")),
             }
         }
-        // Its place is known before what is inside.
+        // Its place is known before what is inside, which may lead back to it.
         let place = self.add(Node::Either(Vec::new()))?;
         self.of_references.insert(path.to_string(), place);
-        let node = self.node(target)?;
-        self.nodes[place] = Node::Either(vec![node]);
+        self.unread.push((place, target));
         Ok(place)
     }
+}
+
+/// The node of texts.
+fn texts_of(mut texts: Vec<Box<[u8]>>) -> Node {
+    texts.sort_unstable();
+    texts.dedup();
+    Node::Texts(texts)
 }
 
 /// A number of items or characters.

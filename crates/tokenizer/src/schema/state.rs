@@ -1,17 +1,23 @@
 //! A place in a text that follows a schema: all ways to read what was written, each a stack of what is open.
 
-use std::hash::{Hash, Hasher};
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::hash::{BuildHasher as _, BuildHasherDefault};
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
 
+use super::object::narrowed;
 use super::{JsonSchema, Node, NodeId};
 use crate::grammar::{JsonState, MOST_SPACES};
+use crate::hash::FoldHasher;
 
-/// Ways to read a text at most; more are dropped, so that some texts are not reached, but none that is wrong.
-const MOST_WAYS: usize = 64;
+/// Ways to read a text at most; more are dropped, so that some texts are not reached, but none that is wrong. A call of one of 128 tools
+/// has that many until its name is read.
+const MOST_WAYS: usize = 160;
 /// Arrays, objects and alternatives inside each other.
 const DEEPEST: usize = 128;
-/// Alternatives that consist of alternatives.
-const DEEPEST_CHOICE: usize = 32;
+/// Masks of a schema that are kept, and parts of the stacks that they are of.
+const MOST_MASKS: usize = 1024;
+const HEAVIEST_MASKS: usize = 1 << 16;
 
 /// What is open, innermost last.
 type Way = Vec<Open>;
@@ -23,16 +29,17 @@ enum Open {
         node: NodeId,
         spaces: u8,
     },
-    /// Inside a given text of a node: which, and how much was read.
+    /// Inside one of the texts of a node: those that begin as what was read, and how much that is.
     Text {
         node: NodeId,
-        text: usize,
+        texts: Range<usize>,
         at: usize,
     },
-    /// Inside the key of a property.
+    /// Inside a key of an object, from property `next` on: places of keys that begin as what was read, and how much that is.
     Key {
         node: NodeId,
-        property: usize,
+        next: usize,
+        places: Range<usize>,
         at: usize,
     },
     /// Inside a value that the JSON automaton reads.
@@ -85,25 +92,29 @@ enum Phase {
     After,
 }
 
+/// Parts of the stacks of all ways: what a step costs.
+fn weight_of(ways: &[Way]) -> usize {
+    ways.iter().map(|way| way.len() + 1).sum()
+}
+
+/// [`weight_of`] the ways of a state.
+pub(crate) fn weight(state: &SchemaState) -> usize {
+    weight_of(&state.ways)
+}
+
+/// Masks of places in a schema, which go with it.
+#[derive(Debug, Default)]
+struct Masks {
+    of: HashMap<Vec<Way>, Arc<[u64]>>,
+    weight: usize,
+}
+
 /// A place in a text that follows a schema.
 #[derive(Clone, Debug)]
 pub struct SchemaState {
     schema: Arc<JsonSchema>,
+    masks: Arc<Mutex<Masks>>,
     ways: Vec<Way>,
-}
-
-impl PartialEq for SchemaState {
-    fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.schema, &other.schema) && self.ways == other.ways
-    }
-}
-
-impl Eq for SchemaState {}
-
-impl Hash for SchemaState {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.ways.hash(state);
-    }
 }
 
 fn is_space(byte: u8) -> bool {
@@ -114,7 +125,29 @@ impl SchemaState {
     /// Before the first byte.
     pub(crate) fn new(schema: Arc<JsonSchema>) -> Self {
         let ways = vec![vec![Open::Value { node: schema.root, spaces: 0 }]];
-        SchemaState { schema, ways }
+        SchemaState { schema, masks: Arc::default(), ways }
+    }
+
+    /// The mask of this place, which `make` finds where it is not kept.
+    pub(crate) fn mask(&self, make: impl FnOnce() -> Arc<[u64]>) -> Arc<[u64]> {
+        // What is kept is whole, whatever a thread did that panicked.
+        let mut masks = self.masks.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(mask) = masks.of.get(&self.ways) {
+            return mask.clone();
+        }
+        let (mask, weight) = (make(), weight_of(&self.ways));
+        if masks.of.len() >= MOST_MASKS || masks.weight + weight > HEAVIEST_MASKS {
+            *masks = Masks::default();
+        }
+        masks.weight += weight;
+        masks.of.insert(self.ways.clone(), mask.clone());
+        mask
+    }
+
+    /// The first of all ways, where there is no time for more.
+    pub(crate) fn first_way(mut self) -> Self {
+        self.ways.truncate(1);
+        self
     }
 
     /// Whether the text is a complete value.
@@ -125,12 +158,16 @@ impl SchemaState {
 
     /// The state after a byte; `None` if it cannot follow.
     pub(crate) fn step(&self, byte: u8) -> Option<SchemaState> {
-        let mut ways = Vec::new();
+        let mut reader = Reader { schema: &self.schema, byte, ways: Vec::new(), hashes: Vec::new() };
         for way in &self.ways {
-            Reader { schema: &self.schema, byte, ways: &mut ways }.step(way, 0);
+            reader.step(way);
         }
-        ways.truncate(MOST_WAYS);
-        (!ways.is_empty()).then(|| SchemaState { schema: self.schema.clone(), ways })
+        let ways = reader.ways;
+        (!ways.is_empty()).then(|| SchemaState {
+            schema: self.schema.clone(),
+            masks: self.masks.clone(),
+            ways,
+        })
     }
 }
 
@@ -138,12 +175,20 @@ impl SchemaState {
 struct Reader<'a> {
     schema: &'a JsonSchema,
     byte: u8,
-    ways: &'a mut Vec<Way>,
+    ways: Vec<Way>,
+    /// Of each way, so that few are compared.
+    hashes: Vec<u64>,
 }
 
 impl Reader<'_> {
     fn keep(&mut self, way: Way) {
-        if !self.ways.contains(&way) {
+        if self.ways.len() == MOST_WAYS {
+            return;
+        }
+        let hash = BuildHasherDefault::<FoldHasher>::default().hash_one(&way);
+        let same = |(i, other): (usize, &u64)| *other == hash && self.ways[i] == way;
+        if !self.hashes.iter().enumerate().any(same) {
+            self.hashes.push(hash);
             self.ways.push(way);
         }
     }
@@ -153,9 +198,9 @@ impl Reader<'_> {
         self.keep([before, &[open]].concat());
     }
 
-    fn step(&mut self, way: &[Open], depth: usize) {
+    fn step(&mut self, way: &[Open]) {
         let Some((open, before)) = way.split_last() else { return };
-        if depth > DEEPEST_CHOICE || way.len() > DEEPEST {
+        if way.len() > DEEPEST {
             return;
         }
         let (byte, space) = (self.byte, is_space(self.byte));
@@ -164,19 +209,12 @@ impl Reader<'_> {
                 if space && *spaces < MOST_SPACES {
                     self.keep_with(before, Open::Value { node: *node, spaces: spaces + 1 });
                 } else if !space {
-                    self.begin(before, *node, depth);
+                    self.begin(before, *node);
                 }
             }
-            Open::Text { node, text, at } => {
-                let Node::Texts(texts) = &self.schema.nodes[*node] else { return };
-                self.spell(before, &texts[*text], *at, |at| Open::Text { node: *node, text: *text, at });
-            }
-            Open::Key { node, property, at } => {
-                let Node::Object { properties, .. } = &self.schema.nodes[*node] else { return };
-                let of = |at| Open::Key { node: *node, property: *property, at };
-                self.spell(before, &properties[*property].key, *at, of);
-            }
-            Open::Free { state, kind } => self.free(before, state, kind, depth),
+            Open::Text { node, texts, at } => self.spell(before, *node, texts.clone(), *at),
+            Open::Key { node, next, places, at } => self.key(before, (*node, *next), places.clone(), *at),
+            Open::Free { state, kind } => self.free(before, state, kind),
             Open::Array { spaces, .. } | Open::Object { spaces, .. } if space && *spaces >= MOST_SPACES => {}
             Open::Array { node, items, phase, spaces } => {
                 let Node::Array { first, rest, least, most } = &self.schema.nodes[*node] else { return };
@@ -190,20 +228,21 @@ impl Reader<'_> {
                     (Phase::First | Phase::Next, _) if more => {
                         let Some(item) = first.get(*items).copied().or(*rest) else { return };
                         let open = [before, &[with(items + 1, Phase::After, 0)]].concat();
-                        self.begin(&open, item, depth);
+                        self.begin(&open, item);
                     }
                     _ => {}
                 }
             }
             Open::Object { node, next, phase, spaces } => {
-                let Node::Object { properties, others } = &self.schema.nodes[*node] else { return };
+                let Node::Object(object) = &self.schema.nodes[*node] else { return };
                 let with = |phase, spaces| Open::Object { node: *node, next: *next, phase, spaces };
-                let done = properties[*next..].iter().all(|property| !property.required);
                 match (*phase, byte) {
                     _ if space => self.keep_with(before, with(*phase, spaces + 1)),
-                    (Phase::First | Phase::After, b'}') if done => self.keep(before.to_vec()),
+                    (Phase::First | Phase::After, b'}') if object.may_end(*next) => {
+                        self.keep(before.to_vec())
+                    }
                     // A comma promises a property.
-                    (Phase::After, b',') if *next < properties.len() || others.is_some() => {
+                    (Phase::After, b',') if *next < object.len() || object.others.is_some() => {
                         self.keep_with(before, with(Phase::Next, 0));
                     }
                     (Phase::Colon(value), b':') => {
@@ -217,76 +256,97 @@ impl Reader<'_> {
         }
     }
 
-    /// The next byte of a given text.
-    fn spell(&mut self, before: &[Open], text: &[u8], at: usize, open: impl Fn(usize) -> Open) {
-        if text.get(at) != Some(&self.byte) {
+    /// The next byte of one of the texts of a node.
+    fn spell(&mut self, before: &[Open], node: NodeId, texts: Range<usize>, at: usize) {
+        let Node::Texts(all) = &self.schema.nodes[node] else { return };
+        let mut texts = narrowed(texts, at, self.byte, |text| &all[text]);
+        // Of numbers one may be the beginning of others.
+        if !texts.is_empty() && all[texts.start].len() == at + 1 {
+            self.keep(before.to_vec());
+            texts.start += 1;
+        }
+        if !texts.is_empty() {
+            self.keep_with(before, Open::Text { node, texts, at: at + 1 });
+        }
+    }
+
+    /// The next byte of a key of an object, from a property on.
+    fn key(&mut self, before: &[Open], (node, next): (NodeId, usize), places: Range<usize>, at: usize) {
+        let Node::Object(object) = &self.schema.nodes[node] else { return };
+        let places = object.narrowed(places, at, self.byte);
+        let at = at + 1;
+        if !places.clone().any(|place| object.may_come(next, object.at_place(place))) {
             return;
         }
-        match at + 1 == text.len() {
-            true => self.keep(before.to_vec()),
-            false => self.keep_with(before, open(at + 1)),
+        // Keys end with quotes, so that none is the beginning of another.
+        let number = object.at_place(places.start);
+        let property = object.property(number);
+        if property.key.len() == at {
+            let phase = Phase::Colon(property.value);
+            self.keep_with(before, Open::Object { node, next: number + 1, phase, spaces: 0 });
+        } else {
+            self.keep_with(before, Open::Key { node, next, places, at });
         }
     }
 
     /// The first byte of a value.
-    fn begin(&mut self, before: &[Open], node: NodeId, depth: usize) {
-        if depth > DEEPEST_CHOICE {
-            return;
+    fn begin(&mut self, before: &[Open], node: NodeId) {
+        let Node::Either(nodes) = &self.schema.nodes[node] else { return self.begin_one(before, node) };
+        // Alternatives may consist of alternatives, and of themselves: each is met once.
+        let mut met = vec![false; self.schema.nodes.len()];
+        let mut left: Vec<NodeId> = nodes.iter().rev().copied().collect();
+        while let Some(node) = left.pop() {
+            if std::mem::replace(&mut met[node], true) {
+                continue;
+            }
+            match &self.schema.nodes[node] {
+                Node::Either(nodes) => left.extend(nodes.iter().rev()),
+                _ => self.begin_one(before, node),
+            }
         }
+    }
+
+    /// The first byte of a value of a node that is no alternative.
+    fn begin_one(&mut self, before: &[Open], node: NodeId) {
         let byte = self.byte;
-        let empty = |phase| (phase, 0, 0u8);
         match &self.schema.nodes[node] {
-            Node::Any => self.free(before, &JsonState::start(), &Free::Any, depth),
+            Node::Any => self.free(before, &JsonState::start(), &Free::Any),
             Node::String { least, most } if byte == b'"' => {
                 let kind = Free::String { characters: 0, least: *least, most: *most };
                 self.keep_with(before, Open::Free { state: JsonState::string(), kind });
             }
             Node::Number { integer } if byte == b'-' || byte.is_ascii_digit() => {
-                self.free(before, &JsonState::start(), &Free::Number { integer: *integer }, depth);
+                self.free(before, &JsonState::start(), &Free::Number { integer: *integer });
             }
-            Node::Texts(texts) => {
-                for (text, bytes) in texts.iter().enumerate() {
-                    self.spell(before, bytes, 0, |at| Open::Text { node, text, at });
-                }
-            }
+            Node::Texts(texts) => self.spell(before, node, 0..texts.len(), 0),
             Node::Array { .. } if byte == b'[' => {
-                let (phase, items, spaces) = empty(Phase::First);
-                self.keep_with(before, Open::Array { node, items, phase, spaces });
+                self.keep_with(before, Open::Array { node, items: 0, phase: Phase::First, spaces: 0 });
             }
             Node::Object { .. } if byte == b'{' => {
-                let (phase, next, spaces) = empty(Phase::First);
-                self.keep_with(before, Open::Object { node, next, phase, spaces });
+                self.keep_with(before, Open::Object { node, next: 0, phase: Phase::First, spaces: 0 });
             }
-            Node::Either(nodes) => nodes.iter().for_each(|node| self.begin(before, *node, depth + 1)),
             _ => {}
         }
     }
 
     /// The quote of a key: any property up to the next that is required, or another.
     fn keys(&mut self, before: &[Open], node: NodeId, next: usize) {
-        let Node::Object { properties, others } = &self.schema.nodes[node] else { return };
-        let object = |next, value| Open::Object { node, next, phase: Phase::Colon(value), spaces: 0 };
-        let mut skips = true;
-        for (i, property) in properties.iter().enumerate().skip(next).take_while(|(_, property)| {
-            let may = skips;
-            skips = !property.required;
-            may
-        }) {
-            let key = Open::Key { node, property: i, at: 1 };
-            self.keep([before, &[object(i + 1, property.value), key]].concat());
-        }
-        if let (Some(value), true) = (others, properties[next..].iter().all(|property| !property.required)) {
+        let Node::Object(object) = &self.schema.nodes[node] else { return };
+        self.key(before, (node, next), 0..object.len(), 0);
+        if let (Some(value), true) = (object.others, object.may_end(next)) {
+            let phase = Phase::Colon(value);
             let kind = Free::OtherKey { written: vec![b'"'], node };
             let key = Open::Free { state: JsonState::string(), kind };
-            self.keep([before, &[object(properties.len(), *value), key]].concat());
+            let after = Open::Object { node, next: object.len(), phase, spaces: 0 };
+            self.keep([before, &[after, key]].concat());
         }
     }
 
     /// A byte of a value that the JSON automaton reads; a number ends with the byte after it.
-    fn free(&mut self, before: &[Open], state: &JsonState, kind: &Free, depth: usize) {
+    fn free(&mut self, before: &[Open], state: &JsonState, kind: &Free) {
         let byte = self.byte;
         if state.is_complete() {
-            self.step(before, depth + 1);
+            self.step(before);
             if is_space(byte) {
                 return;
             }
@@ -304,9 +364,9 @@ impl Reader<'_> {
             }
             Free::OtherKey { written, node } => {
                 written.push(byte);
-                let Node::Object { properties, .. } = &self.schema.nodes[*node] else { return };
+                let Node::Object(object) = &self.schema.nodes[*node] else { return };
                 // Written otherwise it could be a property after all.
-                if byte == b'\\' || properties.iter().any(|property| *property.key == **written) {
+                if byte == b'\\' || object.has(written) {
                     return;
                 }
             }
@@ -424,6 +484,74 @@ mod tests {
     }
 
     #[test]
+    fn every_text_of_many_is_reached() {
+        let list = |count: usize| (0..count).map(|i| format!("\"word {i}\"")).collect::<Vec<_>>().join(",");
+        check(
+            &format!(r#"{{"enum": [{}]}}"#, list(2000)),
+            &["\"word 0\"", "\"word 1\"", "\"word 19\"", "\"word 1999\""],
+            &["\"word 2000\"", "\"word \"", "\"word 01\""],
+        );
+        check(
+            r#"{"enum": [123, 1, 12, 1, "1"]}"#,
+            &["1", "12", "123", " 12", "\"1\""],
+            &["13", "1234", "2", "\"12\""],
+        );
+        let named = |i: usize| format!("\"key {i}\": {{\"const\": {i}}}");
+        let properties: Vec<String> = (0..1000).map(named).collect();
+        let object = format!(r#"{{"properties": {{{}}}, "required": ["key 500"]"#, properties.join(","));
+        let good = [
+            r#"{"key 500":500}"#,
+            r#"{"key 0":0,"key 499":499,"key 500":500,"key 501":501,"key 999":999}"#,
+            r#"{"key 1":1,"key 10":10,"key 100":100,"key 500" : 500 }"#,
+        ];
+        let bad = [
+            r#"{"key 501":501}"#,
+            r#"{"key 1":1}"#,
+            r#"{"key 2":2,"key 1":1,"key 500":500}"#,
+            r#"{"key 500":500,"key 500":500}"#,
+            r#"{"key 1000":1000,"key 500":500}"#,
+        ];
+        check(&(object.clone() + "}"), &good, &bad);
+        let open = object + r#", "additionalProperties": {"type": "null"}}"#;
+        check(&open, &[r#"{"key 500":500,"key 5000":null,"k":null}"#], &[r#"{"k":null,"key 500":500}"#]);
+        let call = |i: usize| {
+            format!(
+                r#"{{"properties": {{"name": {{"const": "tool {i}"}}, "a": {{"type": "integer"}}}}, "required": ["name", "a"]}}"#
+            )
+        };
+        let calls: Vec<String> = (0..128).map(call).collect();
+        check(
+            &format!(r#"{{"anyOf": [{}]}}"#, calls.join(",")),
+            &[r#"{"name": "tool 0", "a": 1}"#, r#"{"name": "tool 127", "a": 1}"#],
+            &[r#"{"name": "tool 128", "a": 1}"#],
+        );
+        check(
+            r#"{"properties": {"a": {"type": "null"}, "a": {"type": "integer"}}}"#,
+            &[r#"{"a":1}"#],
+            &[r#"{"a":null}"#],
+        );
+    }
+
+    #[test]
+    fn references_in_circles_and_in_long_chains_end() {
+        let circle = r##"{"anyOf": [{"$ref": "#"}, {"$ref": "#"}, {"anyOf": [{"$ref": "#"}, {"$ref": "#/$defs/a"}]},
+            {"type": "array", "items": {"$ref": "#"}}, {"const": 1}], "$defs": {"a": {"oneOf": [{"$ref": "#/$defs/a"}, {"$ref": "#"}]}}}"##;
+        assert!(JsonSchema::parse(&circle.replace(", \"$defs\"", "}, {\"$defs\"")).is_err());
+        check(circle, &["1", "[[1],1,[]]"], &["2", "[2]"]);
+        let link = |i: usize| format!(r##""a{i}": {{"$ref": "#/$defs/a{}"}}"##, i + 1);
+        let links: Vec<String> = (0..9000).map(link).collect();
+        let chain = format!(
+            r##"{{"$ref": "#/$defs/a0", "$defs": {{{}, "a9000": {{"const": 1}}}}}}"##,
+            links.join(",")
+        );
+        // The stack of a thread that prepares requests.
+        let checked = std::thread::Builder::new().stack_size(1 << 20).spawn(move || {
+            check(&chain, &["1"], &["2"]);
+        });
+        checked.unwrap().join().unwrap();
+    }
+
+    #[test]
     fn schemas_that_cannot_be_followed_are_errors() {
         for (schema, problem) in [
             ("3", "must be an object"),
@@ -435,6 +563,7 @@ mod tests {
             (r#"{"anyOf": [true], "properties": {}}"#, "cannot stand with"),
             (r#"{"type": "array", "minItems": 3, "maxItems": 2}"#, "cannot have 3 items"),
             (r#"{"type": "string", "minLength": -1}"#, "from 0 on"),
+            (r#"{"type": "string", "minLength": 3, "maxLength": 2}"#, "cannot have 3 characters"),
             (r#"{"type": []}"#, "must be a name"),
             ("{", "JSON"),
         ] {

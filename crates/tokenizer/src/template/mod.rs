@@ -14,6 +14,12 @@ const FUEL: u64 = 10_000_000;
 /// Bytes of the longest prompt.
 const LONGEST_PROMPT: usize = 64 << 20;
 
+/// Bytes of the longest template; those of models have a tenth of it.
+const LONGEST_TEMPLATE: usize = 256 << 10;
+/// Bytes of stack for a template, of which few are touched as a rule. Its expressions, and the values that it builds, may be nested as
+/// deeply as its length and its steps allow, and each level takes a part of the stack.
+const STACK: usize = if usize::BITS > 32 { 1 << 30 } else { 128 << 20 };
+
 const CHATML: &str = "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}\
 {% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
 
@@ -69,13 +75,22 @@ pub struct ChatTemplate {
 impl ChatTemplate {
     /// Compiles a template; `bos` and `eos` are the texts of these tokens.
     pub fn new(source: &str, bos: &str, eos: &str) -> Result<ChatTemplate, Error> {
+        if source.len() > LONGEST_TEMPLATE {
+            let length = source.len();
+            let problem = format!("its {length} bytes are more than {LONGEST_TEMPLATE}");
+            return Err(Error::Template { problem });
+        }
+        on_large_stack(|| ChatTemplate::compile(source, bos, eos))
+    }
+
+    fn compile(source: &str, bos: &str, eos: &str) -> Result<ChatTemplate, Error> {
         let mut environment = Environment::new();
         let syntax = environment.syntax().to_builder().trim_blocks(true).lstrip_blocks(true).build();
         environment.set_syntax(syntax.map_err(problem)?);
         environment.set_auto_escape_callback(|_| AutoEscape::None);
         environment.set_fuel(Some(FUEL));
         environment.set_formatter(|out, _, value| {
-            out.write_str(&python::text(value))
+            out.write_str(&python::text(value)?)
                 .map_err(|_| minijinja::Error::new(ErrorKind::WriteFailure, "the prompt is too long"))
         });
         environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
@@ -147,6 +162,10 @@ impl ChatTemplate {
     /// The prompt of a chat. It holds control tokens, so encode it with `parse_special`, and without `add_special` if it begins
     /// with BOS.
     pub fn render(&self, messages: &[Message], options: &ChatOptions) -> Result<String, Error> {
+        on_large_stack(|| self.render_here(messages, options))
+    }
+
+    fn render_here(&self, messages: &[Message], options: &ChatOptions) -> Result<String, Error> {
         let now = options.now;
         let strftime = move |format: String| match now.or_else(time::now) {
             Some(seconds) => Ok(time::strftime(&format, seconds)),
@@ -175,6 +194,20 @@ impl ChatTemplate {
         template.render_captured_to(Value::from_pairs(variables), &mut prompt).map_err(problem)?;
         String::from_utf8(prompt.0).map_err(|_| Error::Template { problem: "its output is not UTF-8".into() })
     }
+}
+
+/// Runs what a template may nest deeply on a thread with a large stack; there are no threads in browsers, whose stacks are theirs to check.
+fn on_large_stack<T: Send>(work: impl FnOnce() -> Result<T, Error> + Send) -> Result<T, Error> {
+    if cfg!(target_family = "wasm") {
+        return work();
+    }
+    let failed = |why: String| Error::Template { problem: why };
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("template".into()).stack_size(STACK);
+        let thread =
+            thread.spawn_scoped(scope, work).map_err(|e| failed(format!("it gets no thread: {e}")))?;
+        thread.join().unwrap_or_else(|_| Err(failed("its rendering panicked".into())))
+    })
 }
 
 /// Output up to the limit.
@@ -289,5 +322,42 @@ mod tests {
         );
         assert!(render("{{ messages[0].content.nothing.more }}").is_err());
         assert!(render("{% if %}").is_err());
+        // A list that is in itself twice, and so on, is short to build and long to write.
+        let twice = "{% set at = namespace(x=[1]) %}{% for i in range(60) %}{% set at.x = [at.x, at.x] %}{% endfor %}";
+        for write in ["{{ at.x }}", "{{ at.x | tojson }}", "{{ (at.x | string) | length }}"] {
+            assert!(render(&format!("{twice}{write}")).is_err(), "{write}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_nested_too_deeply_for_the_stack() {
+        let repeated = |before: &str, part: &str, count: usize, after: &str| {
+            let source = format!("{{{{ {before}{}{after} }}}}", part.repeat(count));
+            let rendered = render(&source);
+            assert!(rendered.is_ok(), "{part}: {rendered:?}");
+        };
+        for (before, part, after) in [
+            ("", "not ", "1"),
+            ("", "-", "1"),
+            ("1", "+1", ""),
+            ("1", "**1", ""),
+            ("'a'", "~1", ""),
+            ("1", "|string", ""),
+            ("", "1 if 0 else ", "1"),
+            ("messages", "|list", ""),
+            ("1", " and 1", ""),
+            ("1", " in 1", " if false else 1"),
+        ] {
+            repeated(before, part, ((LONGEST_TEMPLATE - 100) / part.len()).min(30_000), after);
+        }
+        assert!(render(&"a".repeat(LONGEST_TEMPLATE + 1)).is_err());
+        let otherwise = "{% elif 0 %}".repeat(20_000);
+        assert_eq!(render(&format!("{{% if 0 %}}{otherwise}{{% else %}}a{{% endif %}}")).unwrap(), "a");
+        let deep = "{% set at = namespace(x=[1]) %}{% for i in range(300) %}{% for j in range(1000) %}{% set at.x = [at.x] %}{% endfor %}{% endfor %}";
+        assert_eq!(
+            render(&format!("{deep}{{{{ at.x | length }}}}{{{{ (at.x ~ '') | length }}}}")).unwrap(),
+            "1600003"
+        );
+        assert!(render(&format!("{deep}{{{{ at.x }}}}")).unwrap().contains("[[…]]"));
     }
 }

@@ -1,28 +1,39 @@
 //! Values written as Python writes them.
 
 use minijinja::value::{Kwargs, ValueKind};
-use minijinja::{Error, Value};
+use minijinja::{Error, ErrorKind, Value};
+
+use super::LONGEST_PROMPT;
 
 /// `str(value)`.
-pub(super) fn text(value: &Value) -> String {
+pub(super) fn text(value: &Value) -> Result<String, Error> {
     match value.kind() {
-        ValueKind::Undefined => String::new(),
-        ValueKind::String => value.to_string(),
+        ValueKind::Undefined => Ok(String::new()),
+        ValueKind::String => Ok(value.to_string()),
         _ => {
             let mut out = String::new();
-            repr(value, &mut out, 0);
-            out
+            repr(value, &mut out, 0)?;
+            Ok(out)
         }
+    }
+}
+
+/// A value that is in another many times is short to build and long to write.
+fn check(out: &str) -> Result<(), Error> {
+    match out.len() > LONGEST_PROMPT {
+        true => Err(Error::new(ErrorKind::InvalidOperation, "a value is too long to write")),
+        false => Ok(()),
     }
 }
 
 const DEEPEST: usize = 64;
 
 /// `repr(value)`.
-fn repr(value: &Value, out: &mut String, depth: usize) {
+fn repr(value: &Value, out: &mut String, depth: usize) -> Result<(), Error> {
+    check(out)?;
     if depth > DEEPEST {
         out.push('…');
-        return;
+        return Ok(());
     }
     match value.kind() {
         ValueKind::None => out.push_str("None"),
@@ -33,7 +44,7 @@ fn repr(value: &Value, out: &mut String, depth: usize) {
             out.push('[');
             for (i, item) in value.try_iter().into_iter().flatten().enumerate() {
                 out.push_str(if i > 0 { ", " } else { "" });
-                repr(&item, out, depth + 1);
+                repr(&item, out, depth + 1)?;
             }
             out.push(']');
         }
@@ -41,14 +52,15 @@ fn repr(value: &Value, out: &mut String, depth: usize) {
             out.push('{');
             for (i, key) in value.try_iter().into_iter().flatten().enumerate() {
                 out.push_str(if i > 0 { ", " } else { "" });
-                repr(&key, out, depth + 1);
+                repr(&key, out, depth + 1)?;
                 out.push_str(": ");
-                repr(&value.get_item(&key).unwrap_or_default(), out, depth + 1);
+                repr(&value.get_item(&key).unwrap_or_default(), out, depth + 1)?;
             }
             out.push('}');
         }
         _ => out.push_str(&value.to_string()),
     }
+    Ok(())
 }
 
 fn quoted(text: &str, out: &mut String) {
@@ -116,7 +128,7 @@ pub(super) fn json(value: &Value, rest: &[Value], options: &Kwargs) -> Result<St
         colon,
     };
     let mut out = String::new();
-    style.dump(value, &mut out, 0);
+    style.dump(value, &mut out, 0)?;
     Ok(out)
 }
 
@@ -129,10 +141,11 @@ struct Style {
 }
 
 impl Style {
-    fn dump(&self, value: &Value, out: &mut String, depth: usize) {
+    fn dump(&self, value: &Value, out: &mut String, depth: usize) -> Result<(), Error> {
+        check(out)?;
         if depth > DEEPEST {
             out.push_str("null");
-            return;
+            return Ok(());
         }
         match value.kind() {
             ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
@@ -140,7 +153,7 @@ impl Style {
             ValueKind::String => self.string(value.as_str().unwrap_or_default(), out),
             ValueKind::Seq | ValueKind::Iterable => {
                 let items: Vec<Value> = value.try_iter().into_iter().flatten().collect();
-                self.list(('[', ']'), &items, out, depth, |item, out| self.dump(item, out, depth + 1));
+                self.list(('[', ']'), &items, out, depth, |item, out| self.dump(item, out, depth + 1))?;
             }
             ValueKind::Map => {
                 let mut keys: Vec<Value> = value.try_iter().into_iter().flatten().collect();
@@ -148,13 +161,14 @@ impl Style {
                     keys.sort();
                 }
                 self.list(('{', '}'), &keys, out, depth, |key, out| {
-                    self.string(&text(key), out);
+                    self.string(&text(key)?, out);
                     out.push_str(&self.colon);
-                    self.dump(&value.get_item(key).unwrap_or_default(), out, depth + 1);
-                });
+                    self.dump(&value.get_item(key).unwrap_or_default(), out, depth + 1)
+                })?;
             }
             _ => out.push_str("null"),
         }
+        Ok(())
     }
 
     fn list(
@@ -163,8 +177,8 @@ impl Style {
         items: &[Value],
         out: &mut String,
         depth: usize,
-        each: impl Fn(&Value, &mut String),
-    ) {
+        each: impl Fn(&Value, &mut String) -> Result<(), Error>,
+    ) -> Result<(), Error> {
         out.push(open);
         let line = |out: &mut String, depth: usize| {
             if let Some(indent) = self.indent {
@@ -175,12 +189,13 @@ impl Style {
         for (i, item) in items.iter().enumerate() {
             out.push_str(if i > 0 { &self.comma } else { "" });
             line(out, depth + 1);
-            each(item, out);
+            each(item, out)?;
         }
         if !items.is_empty() {
             line(out, depth);
         }
         out.push(close);
+        Ok(())
     }
 
     fn string(&self, text: &str, out: &mut String) {
