@@ -96,6 +96,20 @@ fn causal_queries_stand_after_the_keys_of_the_past() {
     close(&result(23, attention, &[q, k, v, past]), &[2.0, 3.0]);
 }
 
+#[test]
+fn a_lone_query_sees_all_keys_of_the_cache_that_it_is_given() {
+    let y = |queries: i64| {
+        let mut constants = vec![floats("q", &[1, queries, 1], &vec![0.0; queries as usize])];
+        constants.extend([floats("k", &[1, 1, 2, 1], &[0.0; 2]), floats("v", &[1, 1, 2, 1], &[2.0, 4.0])]);
+        let attention = node("com.microsoft:MultiHeadAttention", &["q", "k", "v"], &["y"])
+            .inside(5, &int_attribute("num_heads", 1))
+            .inside(5, &int_attribute("unidirectional", 1));
+        result(21, attention, &constants)
+    };
+    close(&y(1), &[3.0]);
+    close(&y(2), &[2.0, 3.0]);
+}
+
 /// Two queries, keys 0.5, −1 and 2 of which the first may be the past, all of one head of one element.
 #[test]
 fn every_score_that_attention_hands_out_is_that_of_its_step() {

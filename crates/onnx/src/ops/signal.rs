@@ -39,7 +39,15 @@ fn window(n: &mut NodeContext<'_, '_>, kind: WindowKind) -> Answer<Vec<Value>> {
     let (element, dtype) = named_type(n, "output_datatype")?;
     let periodic = n.flag("periodic", true)?;
     let computed = if dtype.is_float() { dtype } else { DType::F32 };
-    let y = n.build(|g| g.window(kind, length, periodic, computed))?;
+    let y = if periodic && length == 1 {
+        // The formula at its first number, as that of every longer window; graphs have 1 there, as PyTorch does.
+        n.build(|g| {
+            let two = g.window(kind, 2, true, computed)?;
+            g.narrow(two, 0, 0, 1)
+        })?
+    } else {
+        n.build(|g| g.window(kind, length, periodic, computed))?
+    };
     let y = cast(n, y, dtype)?;
     Ok(vec![n.result(y, element)])
 }

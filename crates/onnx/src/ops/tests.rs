@@ -272,3 +272,12 @@ fn a_cache_is_written_round_its_end() {
     let (results, _) = run(vec![scatter], &inputs, &["y"]);
     assert_eq!(results[0][0], floats(&[1, 3, 1], &[8.0, 2.0, 7.0]));
 }
+
+#[test]
+fn a_periodic_window_of_one_number_begins_as_longer_ones_do() {
+    for (op, first) in [("HannWindow", 0.0), ("HammingWindow", 4.0 / 46.0), ("BlackmanWindow", 0.0)] {
+        let (results, _) = run(vec![node(op, &["n"], &["y"], Vec::new())], &[("n", ints(&[], &[1]))], &["y"]);
+        let got = results[0][0].to_f64();
+        assert!(got.len() == 1 && (got[0] - first).abs() < 1e-7, "{op}: {got:?}");
+    }
+}

@@ -76,7 +76,8 @@ fn attend(
     let dtype = n.dtype(q)?;
     let mut heads = Heads::new(q, k, v);
     heads.scale = n.float("scale")?.map(f64::from).filter(|s| *s != 0.0);
-    if n.flag("unidirectional", false)? {
+    // A lone query is the last of its sequence, of which a cache may hold the rest in place of `key`.
+    if n.flag("unidirectional", false)? && shape.size(2) != 1 {
         heads.start = Start::After(before);
         heads.right = Some(0);
     }
