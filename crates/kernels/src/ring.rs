@@ -1,12 +1,13 @@
 //! A ring of slots in workgroup memory: one thread fills them by asynchronous copies, warpgroups multiply by them and empty them.
 
-use olivine_kernel::{Buf, Builder, Elem, Shared, Val, Var};
+use olivine_kernel::{AsyncBarrier, Buf, Builder, Elem, Shared, Val, Var};
 
 /// The slots, with two barriers to each.
 #[derive(Clone, Copy)]
 pub(crate) struct Ring<'k> {
     k: &'k Builder,
-    memory: Shared<'k>,
+    /// The slots, one after another, in elements of 16 bytes.
+    pub(crate) memory: Shared<'k>,
     full: Shared<'k>,
     empty: Shared<'k>,
     slots: u32,
@@ -39,33 +40,55 @@ impl<'k> Ring<'k> {
         k.barrier();
     }
 
+    /// What waits until a slot is full.
+    pub(crate) fn full(&self, slot: Val<'k>) -> AsyncBarrier {
+        self.k.async_barrier(self.full, slot)
+    }
+
+    /// What waits until a slot is empty.
+    pub(crate) fn empty(&self, slot: Val<'k>) -> AsyncBarrier {
+        self.k.async_barrier(self.empty, slot)
+    }
+
     /// Where the copying thread begins.
     pub(crate) fn writer(self) -> RingWriter<'k> {
-        // Of a fresh barrier, the phase of parity 1 counts as complete: all slots are empty.
-        RingWriter { ring: self, at: Position::new(self.k, 1) }
+        RingWriter { ring: self, at: Position::of_writer(self) }
     }
 
     /// Where a subgroup that multiplies begins.
     pub(crate) fn reader(self) -> RingReader<'k> {
-        RingReader { ring: self, at: Position::new(self.k, 0), held: self.k.var(self.k.u32(0)) }
+        RingReader { ring: self, at: Position::of_reader(self), held: self.k.var(self.k.u32(0)) }
     }
 }
 
-/// A slot, and the parity of its phase.
-struct Position<'k> {
-    slot: Var<'k>,
-    parity: Var<'k>,
+/// A role's position in the ring: a slot, and the parity of its phase.
+pub(crate) struct Position<'k> {
+    ring: Ring<'k>,
+    pub(crate) slot: Var<'k>,
+    pub(crate) parity: Var<'k>,
 }
 
 impl<'k> Position<'k> {
-    fn new(k: &'k Builder, parity: u32) -> Self {
-        Position { slot: k.var(k.u32(0)), parity: k.var(k.u32(parity)) }
+    /// Of the thread that fills slots. Of a fresh barrier, the phase of parity 1 counts as complete: all slots are empty.
+    pub(crate) fn of_writer(ring: Ring<'k>) -> Self {
+        Position::new(ring, 1)
     }
 
-    fn advance(&self, ring: &Ring<'k>) {
+    /// Of a subgroup that multiplies.
+    pub(crate) fn of_reader(ring: Ring<'k>) -> Self {
+        Position::new(ring, 0)
+    }
+
+    fn new(ring: Ring<'k>, parity: u32) -> Self {
         let k = ring.k;
+        Position { ring, slot: k.var(k.u32(0)), parity: k.var(k.u32(parity)) }
+    }
+
+    /// Goes on to the next slot.
+    pub(crate) fn advance(&self) {
+        let k = self.ring.k;
         let next = self.slot.get() + 1u32;
-        let wraps = next.eq(ring.slots);
+        let wraps = next.eq(self.ring.slots);
         self.slot.set(wraps.select(k.u32(0), next));
         self.parity.set(self.parity.get() ^ wraps.select(k.u32(1), k.u32(0)));
     }
@@ -80,13 +103,13 @@ pub(crate) struct RingWriter<'k> {
 impl<'k> RingWriter<'k> {
     /// Waits until the next slot is empty and begins to copy bytes of a buffer of u32, from a u64 element on, into it.
     pub(crate) fn copy(&self, buffer: Buf<'k>, from: Val<'k>, bytes: u32) {
-        let Ring { k, memory, full, empty, .. } = self.ring;
+        let Ring { k, memory, .. } = self.ring;
         let slot = self.at.slot.get();
-        k.await_phase(k.async_barrier(empty, slot), self.at.parity.get());
-        let full = k.async_barrier(full, slot);
+        k.await_phase(self.ring.empty(slot), self.at.parity.get());
+        let full = self.ring.full(slot);
         k.arrive(full, bytes);
         k.copy_async((memory, slot * (self.ring.bytes / 16)), (buffer, from), bytes, full);
-        self.at.advance(&self.ring);
+        self.at.advance();
     }
 }
 
@@ -109,7 +132,7 @@ impl<'k> RingReader<'k> {
                 self.empty();
             }
             self.held.set(self.at.slot.get());
-            self.at.advance(&self.ring);
+            self.at.advance();
         }
         self.ring.k.warpgroup_wait(0);
         self.empty();
@@ -118,7 +141,7 @@ impl<'k> RingReader<'k> {
     fn multiply_by_next(&self, multiply: impl FnOnce(Shared<'k>, Val<'k>)) {
         let k = self.ring.k;
         let slot = self.at.slot.get();
-        k.await_phase(k.async_barrier(self.ring.full, slot), self.at.parity.get());
+        k.await_phase(self.ring.full(slot), self.at.parity.get());
         k.warpgroup_fence();
         multiply(self.ring.memory, slot * (self.ring.bytes / 16));
         k.warpgroup_commit();
@@ -127,6 +150,6 @@ impl<'k> RingReader<'k> {
 
     fn empty(&self) {
         let k = self.ring.k;
-        k.if_(k.lane().eq(0u32), || k.arrive(k.async_barrier(self.ring.empty, self.held.get()), 0));
+        k.if_(k.lane().eq(0u32), || k.arrive(self.ring.empty(self.held.get()), 0));
     }
 }

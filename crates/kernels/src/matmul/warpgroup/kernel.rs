@@ -1,7 +1,7 @@
 //! The kernel: one thread copies blocks of B into a ring, two warpgroups multiply and finish their sums.
 
 use olivine_ir::Dim;
-use olivine_kernel::{Access, AsyncBarrier, Buf, Builder, Elem, Reduction, Scalar, Shared, Val, Var};
+use olivine_kernel::{Access, Buf, Builder, Elem, Reduction, Scalar, Val, Var};
 
 use super::finish::{Correction, Scales, TileEnd, ZeroOperands, ZeroPoints};
 use super::left::LeftOperand;
@@ -15,6 +15,7 @@ use crate::matmul::problem::Problem;
 use crate::matmul::tiled;
 use crate::matmul::tiled::{TileCoord, tile_coord_by};
 use crate::matmul::vector_load::MatrixRole;
+use crate::ring::{Position, Ring};
 use crate::site::Site;
 use crate::walk::{Walk, Walker};
 
@@ -80,13 +81,11 @@ fn emit_with(
         _ => Correction::None,
     };
     let walker = walk(problem, [packed_a.as_ref(), Some(&packed_b)]).declare(&l, &offsets(problem, is_split));
-    let barriers = || k.shared(Elem::U64, 1, SLOTS);
-    let ring =
-        Ring { k: &k, slots: k.shared(Elem::U32, 4, SLOTS * SLOT / 16), full: barriers(), empty: barriers() };
+    let ring = Ring::declare(&k, SLOTS, SLOT);
     let work = Work { k: &k, form, m, n, tiles, k_steps, ring, walker: &walker };
     let end = TileEnd { k: &k, work: &work, epilogue, correction };
 
-    ring.init();
+    ring.init(MULTIPLIERS);
     k.roles(vec![
         (MULTIPLIERS, REGISTERS[0], Box::new(|| work.multiply(&a, &end))),
         (GROUP / 32 - MULTIPLIERS, REGISTERS[1], Box::new(|| work.copy(b, &packed_b.matrices))),
@@ -123,57 +122,6 @@ pub(super) fn wide(x: Val<'_>) -> Val<'_> {
     x.convert(Scalar::U64)
 }
 
-/// Slots of workgroup memory that a thread fills and warpgroups empty, with two barriers to a slot.
-#[derive(Clone, Copy)]
-struct Ring<'k> {
-    k: &'k Builder,
-    slots: Shared<'k>,
-    full: Shared<'k>,
-    empty: Shared<'k>,
-}
-
-impl<'k> Ring<'k> {
-    fn init(&self) {
-        let k = self.k;
-        k.if_(k.local_index().eq(0u32), || {
-            for slot in 0..SLOTS {
-                k.init_barrier(k.async_barrier(self.full, k.u32(slot)), 1);
-                // One arrival of every subgroup that multiplies.
-                k.init_barrier(k.async_barrier(self.empty, k.u32(slot)), MULTIPLIERS);
-            }
-        });
-        k.barrier();
-    }
-
-    fn full(&self, slot: Val<'k>) -> AsyncBarrier {
-        self.k.async_barrier(self.full, slot)
-    }
-
-    fn empty(&self, slot: Val<'k>) -> AsyncBarrier {
-        self.k.async_barrier(self.empty, slot)
-    }
-}
-
-/// A role's position in the ring: a slot, and the parity of its phase.
-struct Position<'k> {
-    k: &'k Builder,
-    slot: Var<'k>,
-    parity: Var<'k>,
-}
-
-impl<'k> Position<'k> {
-    fn new(k: &'k Builder, parity: u32) -> Self {
-        Position { k, slot: k.var(k.u32(0)), parity: k.var(k.u32(parity)) }
-    }
-
-    fn advance(&self) {
-        let next = self.slot.get() + 1u32;
-        let wraps = next.eq(SLOTS);
-        self.slot.set(wraps.select(self.k.u32(0), next));
-        self.parity.set(self.parity.get() ^ wraps.select(self.k.u32(1), self.k.u32(0)));
-    }
-}
-
 /// What both roles know.
 pub(super) struct Work<'k, 'w> {
     k: &'k Builder,
@@ -204,8 +152,7 @@ impl<'k> Work<'k, '_> {
     fn copy(&self, b: Buf<'k>, matrices: &Matrices) {
         let (k, ring) = (self.k, self.ring);
         k.if_(k.local_index().eq(MULTIPLIERS * 32), || {
-            // Of a fresh barrier, the phase of parity 1 counts as complete: all slots are free.
-            let position = Position::new(k, 1);
+            let position = Position::of_writer(ring);
             k.for_(k.group_id(0), self.tiles, k.group_count(0), |number| {
                 let tile = self.tile(number);
                 let columns = self.form.columns;
@@ -219,7 +166,7 @@ impl<'k> Work<'k, '_> {
                     k.await_phase(ring.empty(slot), position.parity.get());
                     let from = (first + wide(step)) * wide(k.u32(SLOT / 4));
                     k.arrive(ring.full(slot), SLOT);
-                    k.copy_async((ring.slots, slot * (SLOT / 16)), (b, from), SLOT, ring.full(slot));
+                    k.copy_async((ring.memory, slot * (SLOT / 16)), (b, from), SLOT, ring.full(slot));
                     // Of the workgroups that walk a column together, one asks for each block.
                     let mine = ((step + row) % BAND).eq(0u32);
                     k.if_(mine & (step + PREFETCH).lt(self.k_steps), || {
@@ -237,7 +184,7 @@ impl<'k> Work<'k, '_> {
             return self.multiply_parts(a, end);
         }
         let (k, ring, batch) = (self.k, self.ring, self.form.batch);
-        let position = Position::new(k, 0);
+        let position = Position::of_reader(ring);
         let buffers: Vec<Var<'k>> = (0..2 * batch * 4).map(|_| k.var(k.u32(0))).collect();
         let zero = || if self.form.is_integer() { k.i32(0) } else { k.f32(0.0) };
         let sums: Vec<Var<'k>> = (0..self.form.columns / 2).map(|_| k.var(zero())).collect();
@@ -272,7 +219,7 @@ impl<'k> Work<'k, '_> {
                             sum.set(add_bytes(word.get(), ones, sum.get(), signed));
                         }
                     }
-                    let right = k.warpgroup_operand(ring.slots, slot * (SLOT / 16), [128, 256]);
+                    let right = k.warpgroup_operand(ring.memory, slot * (SLOT / 16), [128, 256]);
                     let adds = if step == 0 { block.gt(0u32) } else { k.bool(true) };
                     k.warpgroup_fence();
                     k.warpgroup_multiply(self.form.elems, &sums, left, right, adds);
@@ -308,7 +255,7 @@ impl<'k> Work<'k, '_> {
     fn multiply_parts(&self, a: &LeftOperand<'k>, end: &TileEnd<'k, '_>) {
         const TOGETHER: u32 = 2;
         let (k, ring, batch) = (self.k, self.ring, self.form.batch);
-        let position = Position::new(k, 0);
+        let position = Position::of_reader(ring);
         let buffers: Vec<Var<'k>> = (0..2 * batch * 8).map(|_| k.var(k.u32(0))).collect();
         let zeros = || (0..self.form.columns / 2).map(|_| k.var(k.f32(0.0))).collect::<Vec<_>>();
         let (fresh, sums): (Vec<Var<'k>>, Vec<Var<'k>>) = (zeros(), zeros());
@@ -337,7 +284,7 @@ impl<'k> Work<'k, '_> {
                         let [high, low] = [0, 4].map(|part| std::array::from_fn(|i| words[part + i]));
                         // The low part of B, then the high one.
                         let [b_low, b_high] = [0, SLOT / 2 / 16].map(|part| {
-                            k.warpgroup_operand(ring.slots, slot * (SLOT / 16) + part, [128, 256])
+                            k.warpgroup_operand(ring.memory, slot * (SLOT / 16) + part, [128, 256])
                         });
                         let elems = self.form.elems;
                         k.warpgroup_fence();

@@ -37,6 +37,7 @@ use crate::matmul::choice::Shape;
 use crate::matmul::problem::Problem;
 use crate::matmul::split_f32::split;
 use crate::matmul::vector_load::MatrixRole;
+use crate::ring::Ring;
 
 pub(crate) use finish::ZeroOperands;
 pub(crate) use kernel::{emit, emit_int8};
@@ -57,7 +58,7 @@ const STEP: u32 = 32;
 const SLOTS: u32 = 5;
 const SLOT: u32 = 8 << 10;
 /// Workgroup memory: the ring and two barriers to a slot.
-const SHARED: u32 = SLOTS * (SLOT + 16);
+const SHARED: u32 = Ring::shared_bytes(SLOTS, SLOT);
 /// Tile rows that are walked together, column by column, so that both operands stay in the cache.
 const BAND: u32 = 8;
 
