@@ -170,6 +170,11 @@ impl Kernel {
         self.softmax
     }
 
+    /// Whether it works something out for its sizes.
+    pub(crate) fn has_size_plans(&self) -> bool {
+        matches!(self.op, Op::Fft(_) | Op::Conv(_))
+    }
+
     /// The operation.
     pub(crate) fn op(&self) -> &Op {
         &self.op

@@ -546,7 +546,8 @@ impl Assembler {
             flops: emitted.flops,
             bytes: emitted.bytes,
         };
-        let (params, groups, flops, bytes) = (Vec::new(), [0; 3], 0, 0);
+        let (args, params, node) = (args.into(), Vec::new().into(), node.into());
+        let (groups, flops, bytes) = ([0; 3], 0, 0);
         let mut dispatch = Dispatch { kernel, args, params, groups, indirect, op, node, flops, bytes };
         sized.write(&mut dispatch)?;
         Ok(Some((dispatch, sized)))
