@@ -240,7 +240,7 @@ impl Program {
                 load.push(step);
                 continue;
             }
-            lowering.pack_operands(node, &mut step);
+            lowering.pack_operands(node, &mut step, &sizes);
             let of_step = lowering.facts(node, sizes, &plan);
             let joined = match (run.last_mut(), facts.last_mut()) {
                 (Some(last), Some(known)) => lowering.join_softmax((last, known), node, (&step, &of_step)),
@@ -641,11 +641,12 @@ impl<'a> Lowering<'a> {
         (narrow && stored).then_some(inputs[0])
     }
 
-    /// Has operands that are known at load laid out as the kernel wants them.
-    fn pack_operands(&mut self, node: &Node, step: &mut Step) {
+    /// Has operands that are known at load laid out as the kernel wants them, but parts that open sizes choose.
+    fn pack_operands(&mut self, node: &Node, step: &mut Step, sizes: &[(ViewSizes, ValueId)]) {
         let types: Vec<TensorType> = step.operands.iter().map(|o| o.ty).collect();
         for (i, (operand, id)) in step.operands.make_mut().iter_mut().zip(&node.inputs).enumerate() {
-            if !matches!(operand.location, Location::Stored(_)) {
+            let is_open = sizes.get(i).is_some_and(|(sizes, _)| sizes.is_symbolic());
+            if is_open || !matches!(operand.location, Location::Stored(_)) {
                 continue;
             }
             let Some(packing) = step.kernel.packing(i, &types) else { continue };

@@ -19,7 +19,7 @@ pub(crate) struct ViewSizes {
 }
 
 impl ViewSizes {
-    fn is_symbolic(&self) -> bool {
+    pub(crate) fn is_symbolic(&self) -> bool {
         self.shape.is_symbolic()
             || !self.offset.is_constant()
             || self.strides.iter().any(|s| !s.is_constant())

@@ -339,8 +339,9 @@ fn site<'a>(
     let mut operands = Vec::with_capacity(inputs.len());
     for (i, id) in inputs.iter().enumerate() {
         let mut operand = operand_of(graph, *id).ok_or_else(|| format!("operand {i} has no type"))?;
-        operand.stored =
-            matches!(operand.memory, Memory::Value(root) if stored.get(root.index()) == Some(&true));
+        // A part of a weight that open sizes choose is another one for other sizes.
+        operand.stored = !is_open(&operand)
+            && matches!(operand.memory, Memory::Value(root) if stored.get(root.index()) == Some(&true));
         check_size(&format!("operand {i}"), &operand.ty)?;
         operands.push(operand);
     }
@@ -446,6 +447,12 @@ fn pack(site: &mut Site<'_>, i: usize) -> Result<(), String> {
     };
     site.operands[i] = Target { ty, memory }.as_operand();
     Ok(())
+}
+
+/// Whether what an operand reads depends on open sizes.
+fn is_open(operand: &Operand) -> bool {
+    let open = |number: &Dim| !number.is_constant();
+    operand.ty.shape.is_symbolic() || open(&operand.offset) || operand.strides.iter().any(open)
 }
 
 /// Kernels count elements in 32 bits.
