@@ -3,6 +3,7 @@
 use std::sync::OnceLock;
 
 use olivine_ir::op::Region;
+use olivine_ir::size::Bindings;
 use olivine_ir::{DType, Dim, Op, Shape, TensorType, for_each_executor_op, for_each_kernel};
 
 use crate::Error;
@@ -146,6 +147,16 @@ impl Kernel {
             _ => Inner::None,
         };
         Ok(Kernel { op: op.clone(), program, inner, softmax: false })
+    }
+
+    /// The same for other values of the open sizes, where graphs inside have such.
+    pub(crate) fn for_sizes(&self, sizes: &Bindings) -> Result<Option<Self>, Error> {
+        let inner = match &self.inner {
+            Inner::None => None,
+            Inner::Branches(branches) => branches.for_sizes(sizes)?.map(|b| Inner::Branches(Box::new(b))),
+            Inner::Repeated(repeated) => repeated.for_sizes(sizes)?.map(|r| Inner::Repeated(Box::new(r))),
+        };
+        Ok(inner.map(|inner| Kernel { op: self.op.clone(), program: None, inner, softmax: false }))
     }
 
     /// The operation's name.

@@ -779,7 +779,7 @@ fn joined_softmaxes(graph: &Graph) -> Vec<usize> {
 
 /// Whether a kernel is prepared for its sizes when it is lowered.
 fn keeps_sizes(op: &Op) -> bool {
-    matches!(op, Op::If(_) | Op::Loop(_) | Op::Custom(_))
+    matches!(op, Op::Custom(_))
 }
 
 #[cfg(test)]

@@ -179,6 +179,11 @@ impl Sizing {
         }
         lists.give_to(program);
         self.forget_plans(program);
+        for step in &mut program.run {
+            if let Some(kernel) = step.kernel.for_sizes(sizes)? {
+                step.kernel = Arc::new(kernel);
+            }
+        }
         program.run.iter().try_for_each(|step| step.check_locations(program.arena))?;
         program.work = program.run.iter().map(Step::work).fold(0, usize::saturating_add);
         Ok(())

@@ -18,7 +18,7 @@ use olivine_compile::Compiled;
 use olivine_compile::plan::{MemoryPlan, PlanOptions, plan_graph_with};
 use olivine_ir::op::{Custom, If, Loop, Lowering};
 use olivine_ir::size::Structural;
-use olivine_ir::{Def, Dim, Graph, Node, Op, Tensor, TensorType, ValueId, for_each_executor_op};
+use olivine_ir::{Def, Dim, Graph, Node, Op, SubGraph, Tensor, TensorType, ValueId, for_each_executor_op};
 use olivine_kernel::Kernel;
 use olivine_kernels as kernels;
 use olivine_kernels::{Emitted, Gating, Memory, Operand, Prepacked, Shared, Site, SplitKPartials, Target};
@@ -355,6 +355,8 @@ fn site<'a>(
     site.tuning = tuning;
     if nodes.iter().any(|node| !node.op.bodies().is_empty()) {
         site.known = inputs.iter().map(|id| graph.as_const(*id).cloned()).collect();
+        // Memory of inner graphs, and what their iterations are bound to, are numbers.
+        nodes.iter().flat_map(|node| node.op.bodies()).for_each(SubGraph::specialise);
     }
     (site.may_defer_sum, site.partials) = (of.may_defer_sum, of.partials);
     Ok(site)
