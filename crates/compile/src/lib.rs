@@ -173,9 +173,9 @@ pub fn at_load(graph: &Graph) -> Vec<bool> {
         .nodes()
         .iter()
         .map(|node| {
-            // What has open sizes is another tensor for other sizes.
-            let fixed_sizes =
-                node.outputs.iter().all(|id| !graph.values()[id.index()].ty.shape.is_symbolic());
+            // What has open sizes is another tensor for other sizes, and so is what they choose a part of.
+            let fixed_sizes = !node.op.has_open_sizes()
+                && node.outputs.iter().all(|id| !graph.values()[id.index()].ty.shape.is_symbolic());
             let once =
                 fixed_sizes && node.inputs.iter().all(|id| fixed[id.index()]) && !is_generated(graph, node);
             for id in &node.outputs {

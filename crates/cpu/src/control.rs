@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use olivine_compile::{Compiled, at_load};
 use olivine_ir::op::{If, Loop};
+use olivine_ir::size::Bindings;
 use olivine_ir::{SubGraph, TensorView};
 
 use crate::arena::Buffer;
@@ -52,6 +53,14 @@ impl Branches {
         Ok(Branches { then: prepared(&op.then_branch, checked)?, other: prepared(&op.else_branch, checked)? })
     }
 
+    /// The same for other values of the open sizes, if there are such.
+    pub(crate) fn for_sizes(&self, sizes: &Bindings) -> Result<Option<Self>, Error> {
+        if !self.then.has_open_sizes() && !self.other.has_open_sizes() {
+            return Ok(None);
+        }
+        Ok(Some(Branches { then: self.then.for_sizes(sizes)?, other: self.other.for_sizes(sizes)? }))
+    }
+
     /// The work of the larger graph.
     pub(crate) fn work(&self) -> usize {
         self.then.work().max(self.other.work())
@@ -91,6 +100,16 @@ impl Repeated {
     pub(crate) fn new(op: &Loop, checked: bool) -> Result<Self, String> {
         let body = prepared(&op.body, checked)?;
         Ok(Repeated { body, carried: op.carried, max_iterations: op.max_iterations, idle: Mutex::default() })
+    }
+
+    /// The same for other values of the open sizes, if there are such.
+    pub(crate) fn for_sizes(&self, sizes: &Bindings) -> Result<Option<Self>, Error> {
+        if !self.body.has_open_sizes() {
+            return Ok(None);
+        }
+        let (carried, max_iterations) = (self.carried, self.max_iterations);
+        let body = self.body.for_sizes(sizes)?;
+        Ok(Some(Repeated { body, carried, max_iterations, idle: Mutex::default() }))
     }
 
     /// The steps of an iteration.

@@ -11,6 +11,7 @@ use olivine_ir::{Fusion, TensorType, TensorView};
 use crate::Error;
 use crate::arena::Buffer;
 use crate::cost::StepCost;
+use crate::kernel::SizePlans;
 use crate::kernels::movement::copy_strided;
 use crate::limit::memory_limit;
 use crate::lower::{Location, Pack, Program, Step, StepOperand, Stored};
@@ -508,7 +509,9 @@ impl Executable {
     }
 
     fn call(&self, step: &Step, operands: &[Operand<'_>], targets: &mut [Target<'_>]) -> Result<(), Error> {
-        let done = step.kernel.run(operands, targets, (&step.numbers, &step.plans), self.checked, &step.name);
+        let none = SizePlans::default();
+        let sizes = (&*step.numbers, step.plans.first().unwrap_or(&none));
+        let done = step.kernel.run(operands, targets, sizes, self.checked, &step.name);
         done.map_err(|failure| match failure {
             Failure::Index(fault) => Error::IndexOutOfRange {
                 op: step.kernel.name(),

@@ -3,6 +3,7 @@
 use std::sync::OnceLock;
 
 use olivine_ir::op::Region;
+use olivine_ir::size::Bindings;
 use olivine_ir::{DType, Dim, Op, Shape, TensorType, for_each_executor_op, for_each_kernel};
 
 use crate::Error;
@@ -148,6 +149,16 @@ impl Kernel {
         Ok(Kernel { op: op.clone(), program, inner, softmax: false })
     }
 
+    /// The same for other values of the open sizes, where graphs inside have such.
+    pub(crate) fn for_sizes(&self, sizes: &Bindings) -> Result<Option<Self>, Error> {
+        let inner = match &self.inner {
+            Inner::None => None,
+            Inner::Branches(branches) => branches.for_sizes(sizes)?.map(|b| Inner::Branches(Box::new(b))),
+            Inner::Repeated(repeated) => repeated.for_sizes(sizes)?.map(|r| Inner::Repeated(Box::new(r))),
+        };
+        Ok(inner.map(|inner| Kernel { op: self.op.clone(), program: None, inner, softmax: false }))
+    }
+
     /// The operation's name.
     pub(crate) fn name(&self) -> &'static str {
         self.op.name()
@@ -168,6 +179,11 @@ impl Kernel {
     pub(crate) fn join_softmax(&mut self, dtype: DType, result: &Shape) -> bool {
         self.softmax = matches!(self.op, Op::MatMul(_)) && contraction::suits_softmax(dtype, result);
         self.softmax
+    }
+
+    /// Whether it works something out for its sizes.
+    pub(crate) fn has_size_plans(&self) -> bool {
+        matches!(self.op, Op::Fft(_) | Op::Conv(_))
     }
 
     /// The operation.

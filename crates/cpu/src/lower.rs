@@ -7,7 +7,7 @@ use std::sync::Arc;
 use olivine_compile::plan::{MemoryPlan, PlanOptions, plan_graph_with};
 use olivine_compile::{Compiled, Spelling};
 use olivine_ir::op::ScalarOp;
-use olivine_ir::size::Bindings;
+use olivine_ir::size::{Bindings, SharedSlice};
 use olivine_ir::{DType, Def, Dim, Fusion, Graph, Node, Op, Tensor, TensorType, ValueId};
 
 use crate::Error;
@@ -70,17 +70,17 @@ pub(crate) struct Pack {
     pub(crate) expression: Option<String>,
 }
 
-/// One kernel call.
+/// One kernel call. Its lists are parts of those of its program.
 #[derive(Clone)]
 pub(crate) struct Step {
     pub(crate) name: Arc<str>,
     pub(crate) kernel: Arc<Kernel>,
-    pub(crate) operands: Vec<StepOperand>,
-    pub(crate) targets: Vec<(TensorType, Location)>,
+    pub(crate) operands: SharedSlice<StepOperand>,
+    pub(crate) targets: SharedSlice<(TensorType, Location)>,
     /// See [`Call::numbers`](crate::kernel::Call::numbers).
-    pub(crate) numbers: Vec<usize>,
-    /// What the kernel has worked out for its sizes.
-    pub(crate) plans: Arc<SizePlans>,
+    pub(crate) numbers: SharedSlice<usize>,
+    /// What the kernel has worked out for its sizes: one element, or none where it works nothing out.
+    pub(crate) plans: SharedSlice<SizePlans>,
     /// What a load-time step computes, spelled out down to params and small constants; executables of one model
     /// share results by it.
     pub(crate) expression: Option<Arc<str>>,
@@ -93,10 +93,9 @@ impl Step {
     }
 
     pub(crate) fn work(&self) -> usize {
-        let operands: Vec<TensorType> = self.operands.iter().map(|o| o.ty).collect();
-        let targets: Vec<TensorType> = self.targets.iter().map(|(ty, _)| *ty).collect();
-        let own = cost::work(self.kernel.op(), &operands, &targets);
-        own.saturating_add(self.kernel.inner_work())
+        let operands = self.operands.iter().map(|operand| &operand.ty);
+        let targets = self.targets.iter().map(|(ty, _)| ty);
+        cost::work(self.kernel.op(), operands, targets).saturating_add(self.kernel.inner_work())
     }
 
     /// What it reads, writes and computes, in a program with some stored values.
@@ -241,7 +240,7 @@ impl Program {
                 load.push(step);
                 continue;
             }
-            lowering.pack_operands(node, &mut step);
+            lowering.pack_operands(node, &mut step, &sizes);
             let of_step = lowering.facts(node, sizes, &plan);
             let joined = match (run.last_mut(), facts.last_mut()) {
                 (Some(last), Some(known)) => lowering.join_softmax((last, known), node, (&step, &of_step)),
@@ -267,6 +266,10 @@ impl Program {
             layout: plan.layout.clone(),
         })?;
         let load = read_ones(load, &run, &lowering.packs, &copies);
+        // What other sizes change is in one allocation of each kind.
+        SharedSlice::join(run.iter_mut().map(|step| &mut step.operands));
+        SharedSlice::join(run.iter_mut().map(|step| &mut step.targets));
+        SharedSlice::join(run.iter_mut().map(|step| &mut step.numbers));
         let live = live(lowering.stored.len(), &run, &copies);
         let work = run.iter().map(Step::work).fold(0, usize::saturating_add);
         let (names, outputs) =
@@ -605,8 +608,17 @@ impl<'a> Lowering<'a> {
             let value = number.value().map_err(|e| fail(e.to_string()))?;
             numbers.push(usize::try_from(value).map_err(|_| fail(format!("{number} is {value}")))?);
         }
-        let plans = Arc::default();
-        Ok((Step { name, kernel, operands, targets, numbers, plans, expression }, operand_sizes))
+        let plans = if kernel.has_size_plans() { vec![SizePlans::default()] } else { Vec::new() };
+        let step = Step {
+            name,
+            kernel,
+            operands: operands.into(),
+            targets: targets.into(),
+            numbers: numbers.into(),
+            plans: plans.into(),
+            expression,
+        };
+        Ok((step, operand_sizes))
     }
 
     /// The f16 or bf16 weight behind its f32 copy, for a matmul with small M, which is bound by memory bandwidth: the
@@ -629,11 +641,12 @@ impl<'a> Lowering<'a> {
         (narrow && stored).then_some(inputs[0])
     }
 
-    /// Has operands that are known at load laid out as the kernel wants them.
-    fn pack_operands(&mut self, node: &Node, step: &mut Step) {
+    /// Has operands that are known at load laid out as the kernel wants them, but parts that open sizes choose.
+    fn pack_operands(&mut self, node: &Node, step: &mut Step, sizes: &[(ViewSizes, ValueId)]) {
         let types: Vec<TensorType> = step.operands.iter().map(|o| o.ty).collect();
-        for (i, (operand, id)) in step.operands.iter_mut().zip(&node.inputs).enumerate() {
-            if !matches!(operand.location, Location::Stored(_)) {
+        for (i, (operand, id)) in step.operands.make_mut().iter_mut().zip(&node.inputs).enumerate() {
+            let is_open = sizes.get(i).is_some_and(|(sizes, _)| sizes.is_symbolic());
+            if is_open || !matches!(operand.location, Location::Stored(_)) {
                 continue;
             }
             let Some(packing) = step.kernel.packing(i, &types) else { continue };
@@ -664,10 +677,10 @@ impl<'a> Lowering<'a> {
         (softmax, facts): (&Step, &StepFacts),
     ) -> bool {
         let Op::Softmax(op) = &node.op else { return false };
-        let ([x], [(_, to)]) = (softmax.operands.as_slice(), softmax.targets.as_slice()) else {
+        let ([x], [(_, to)]) = (&*softmax.operands, &*softmax.targets) else {
             return false;
         };
-        let [(ty, made)] = matmul.targets.as_slice() else { return false };
+        let [(ty, made)] = &*matmul.targets else { return false };
         let (Some(read), Some(made_sizes), Some(to_facts)) =
             (facts.operands.first(), known.targets.first(), facts.targets.first())
         else {
@@ -697,7 +710,7 @@ impl<'a> Lowering<'a> {
         if !kernel.join_softmax(ty.dtype, &made_sizes.sizes.shape) {
             return false;
         }
-        matmul.targets = vec![(*ty, to.clone())];
+        matmul.targets = vec![(*ty, to.clone())].into();
         known.targets[0].buffer = to_facts.buffer;
         let nodes = vec![matmul.name.to_string(), node.name.clone()];
         matmul.name = nodes.join(" + ").into();
@@ -766,7 +779,7 @@ fn joined_softmaxes(graph: &Graph) -> Vec<usize> {
 
 /// Whether a kernel is prepared for its sizes when it is lowered.
 fn keeps_sizes(op: &Op) -> bool {
-    matches!(op, Op::If(_) | Op::Loop(_) | Op::Custom(_))
+    matches!(op, Op::Custom(_))
 }
 
 #[cfg(test)]

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use olivine_compile::plan::ArenaLayout;
-use olivine_ir::size::{Bindings, Error as SizeError, Slot, Table};
-use olivine_ir::{Dim, Shape};
+use olivine_ir::size::{Bindings, Error as SizeError, SharedSlice, Slot, Table};
+use olivine_ir::{Dim, Shape, TensorType};
 
 use crate::Error;
-use crate::lower::{Location, Program, Step};
+use crate::kernel::SizePlans;
+use crate::lower::{Location, Program, Step, StepOperand};
 
 /// The numbers of an operand or a result that may be expressions.
 #[derive(Clone)]
@@ -18,7 +19,7 @@ pub(crate) struct ViewSizes {
 }
 
 impl ViewSizes {
-    fn is_symbolic(&self) -> bool {
+    pub(crate) fn is_symbolic(&self) -> bool {
         self.shape.is_symbolic()
             || !self.offset.is_constant()
             || self.strides.iter().any(|s| !s.is_constant())
@@ -155,39 +156,17 @@ impl Sizing {
         Ok(())
     }
 
-    /// Writes the numbers for such sizes into a program.
+    /// Writes the numbers for such sizes into a program. How much is allocated does not depend on how many steps there are.
     pub(crate) fn apply(&self, program: &mut Program, sizes: &Bindings) -> Result<(), Error> {
         let mut values = Vec::new();
         self.table.evaluate(sizes, &mut values).map_err(no_sizes)?;
-        for step in &self.resized {
-            program.run[*step].plans = Arc::default();
-        }
+        let mut lists = Lists::of(program);
         for (tensor, field, slot) in &self.patches {
-            let value = values[slot.index()];
-            let number = |value: i64| usize::try_from(value).map_err(|_| negative(value));
-            let (shape, view) = match *tensor {
-                TensorRef::Input(i) => (&mut program.inputs[i].1.shape, None),
-                TensorRef::Output(i) => (&mut program.outputs[i].1.shape, None),
-                TensorRef::Target { step, target } => (&mut program.run[step].targets[target].0.shape, None),
-                TensorRef::Operand { step, operand } => {
-                    let operand = &mut program.run[step].operands[operand];
-                    (&mut operand.ty.shape, Some((&mut operand.strides, &mut operand.offset)))
-                }
-                TensorRef::Copy(i) => {
-                    let operand = &mut program.copies[i].0;
-                    (&mut operand.ty.shape, Some((&mut operand.strides, &mut operand.offset)))
-                }
-            };
-            match (*field, view) {
-                (Field::Size(axis), _) => shape.set_number(axis, number(value)?),
-                (Field::Stride(axis), Some((strides, _))) => strides[axis] = value as isize,
-                (Field::Offset, Some((_, offset))) => *offset = number(value)?,
-                _ => {}
-            }
+            lists.write(program, *tensor, *field, values[slot.index()])?;
         }
         for (step, i, slot) in &self.numbers {
-            let value = values[slot.index()];
-            program.run[*step].numbers[*i] = usize::try_from(value).map_err(|_| negative(value))?;
+            let at = program.run[*step].numbers.start() + i;
+            Arc::make_mut(&mut lists.numbers)[at] = number(values[slot.index()])?;
         }
         let bytes: Vec<u64> = self.bytes.iter().map(|slot| values[slot.index()] as u64).collect();
         let mut offsets = vec![0; bytes.len()];
@@ -196,24 +175,122 @@ impl Sizing {
         program.arena = arena as usize;
         for (tensor, buffer) in &self.in_arena {
             let start = offsets[*buffer] as usize;
-            let range = Location::Arena(start..start + bytes[*buffer] as usize);
-            match *tensor {
-                TensorRef::Operand { step, operand } => program.run[step].operands[operand].location = range,
-                TensorRef::Target { step, target } => program.run[step].targets[target].1 = range,
-                TensorRef::Copy(i) => program.copies[i].0.location = range,
-                TensorRef::Input(_) | TensorRef::Output(_) => {}
+            lists.place(program, *tensor, Location::Arena(start..start + bytes[*buffer] as usize));
+        }
+        lists.give_to(program);
+        self.forget_plans(program);
+        for step in &mut program.run {
+            if let Some(kernel) = step.kernel.for_sizes(sizes)? {
+                step.kernel = Arc::new(kernel);
             }
         }
         program.run.iter().try_for_each(|step| step.check_locations(program.arena))?;
         program.work = program.run.iter().map(Step::work).fold(0, usize::saturating_add);
         Ok(())
     }
+
+    /// Has steps of open sizes work out anew what they need for their sizes.
+    fn forget_plans(&self, program: &mut Program) {
+        let with_plans = |step: &&usize| !program.run[**step].plans.is_empty();
+        let count = self.resized.iter().filter(with_plans).count();
+        if count == 0 {
+            return;
+        }
+        let plans: Arc<[SizePlans]> = (0..count).map(|_| SizePlans::default()).collect();
+        let mut given = 0;
+        for step in &self.resized {
+            let step = &mut program.run[*step];
+            if !step.plans.is_empty() {
+                step.plans = SharedSlice::new(&plans, given..given + 1);
+                given += 1;
+            }
+        }
+    }
+}
+
+/// The lists that the steps of a program's run have parts of, while they are changed.
+struct Lists {
+    operands: Arc<[StepOperand]>,
+    targets: Arc<[(TensorType, Location)]>,
+    numbers: Arc<[usize]>,
+}
+
+impl Lists {
+    /// Those of a program, whose steps share one of each.
+    fn of(program: &Program) -> Self {
+        let first = program.run.first();
+        Lists {
+            operands: first.map(|step| step.operands.all().clone()).unwrap_or_default(),
+            targets: first.map(|step| step.targets.all().clone()).unwrap_or_default(),
+            numbers: first.map(|step| step.numbers.all().clone()).unwrap_or_default(),
+        }
+    }
+
+    fn operand(&mut self, program: &Program, step: usize, operand: usize) -> &mut StepOperand {
+        let at = program.run[step].operands.start() + operand;
+        &mut Arc::make_mut(&mut self.operands)[at]
+    }
+
+    fn target(&mut self, program: &Program, step: usize, target: usize) -> &mut (TensorType, Location) {
+        let at = program.run[step].targets.start() + target;
+        &mut Arc::make_mut(&mut self.targets)[at]
+    }
+
+    fn write(
+        &mut self,
+        program: &mut Program,
+        tensor: TensorRef,
+        field: Field,
+        value: i64,
+    ) -> Result<(), Error> {
+        let operand = match tensor {
+            TensorRef::Operand { step, operand } => self.operand(program, step, operand),
+            TensorRef::Copy(i) => &mut program.copies[i].0,
+            TensorRef::Target { .. } | TensorRef::Input(_) | TensorRef::Output(_) => {
+                let ty = match tensor {
+                    TensorRef::Target { step, target } => &mut self.target(program, step, target).0,
+                    TensorRef::Output(i) => &mut program.outputs[i].1,
+                    TensorRef::Input(i) => &mut program.inputs[i].1,
+                    _ => return Ok(()),
+                };
+                if let Field::Size(axis) = field {
+                    ty.shape.set_number(axis, number(value)?);
+                }
+                return Ok(());
+            }
+        };
+        match field {
+            Field::Size(axis) => operand.ty.shape.set_number(axis, number(value)?),
+            Field::Stride(axis) => operand.strides[axis] = value as isize,
+            Field::Offset => operand.offset = number(value)?,
+        }
+        Ok(())
+    }
+
+    /// Says where an operand or a result is.
+    fn place(&mut self, program: &mut Program, tensor: TensorRef, location: Location) {
+        match tensor {
+            TensorRef::Operand { step, operand } => self.operand(program, step, operand).location = location,
+            TensorRef::Target { step, target } => self.target(program, step, target).1 = location,
+            TensorRef::Copy(i) => program.copies[i].0.location = location,
+            TensorRef::Input(_) | TensorRef::Output(_) => {}
+        }
+    }
+
+    /// Makes them those of a program's steps.
+    fn give_to(self, program: &mut Program) {
+        for step in &mut program.run {
+            step.operands = step.operands.part_of(&self.operands);
+            step.targets = step.targets.part_of(&self.targets);
+            step.numbers = step.numbers.part_of(&self.numbers);
+        }
+    }
+}
+
+fn number(value: i64) -> Result<usize, Error> {
+    usize::try_from(value).map_err(|_| Error::Sizes(format!("a size is {value}")))
 }
 
 fn no_sizes(problem: SizeError) -> Error {
     Error::Sizes(problem.to_string())
-}
-
-fn negative(value: i64) -> Error {
-    Error::Sizes(format!("a size is {value}"))
 }

@@ -73,6 +73,6 @@ fn an_open_loop_is_gated_and_its_gates_have_a_buffer_of_their_own() {
     }
     // The same kernels serve every trip.
     assert!(program.kernels.len() < 12, "{} kernels", program.kernels.len());
-    let names: Vec<&str> = program.run.iter().map(|d| d.node.as_str()).collect();
+    let names: Vec<&str> = program.run.iter().map(|d| &*d.node).collect();
     assert!(names.iter().any(|n| n.starts_with("loop_0/")), "{names:?}");
 }

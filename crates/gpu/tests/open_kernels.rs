@@ -84,6 +84,29 @@ const FAMILIES: &[Family] = &[
         plans: 6,
     },
     Family {
+        name: "matmul of f16 over a cache",
+        build: |g| {
+            let x = input(g, "x", DType::F16, &["8", "24", "n"])?;
+            let values = input(g, "values", DType::F16, &["8", "n", "64"])?;
+            g.matmul(x, values)
+        },
+        sizes: &[("n", 65, 2000)],
+        shapes: |n| vec![("x", vec![8, 24, n[0]]), ("values", vec![8, n[0], 64])],
+        plans: 32,
+    },
+    Family {
+        name: "large matmul of f16 over an open K",
+        build: |g| {
+            let x = input(g, "x", DType::F16, &["m", "n"])?;
+            let y = input(g, "y", DType::F16, &["1000", "n"])?;
+            let y = g.swap_last_axes(y)?;
+            g.matmul(x, y)
+        },
+        sizes: &[("m", 200, 900), ("n", 65, 2000)],
+        shapes: |n| vec![("x", vec![n[0], n[1]]), ("y", vec![1000, n[1]])],
+        plans: 28,
+    },
+    Family {
         name: "grouped matmul",
         build: |g| {
             let x = input(g, "x", DType::F32, &["n", "64"])?;

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use crate::attr::MapSize;
 use crate::error::nearest;
 use crate::id::Identity;
 pub(crate) use crate::id::{NodeId, ValueId};
@@ -525,6 +526,35 @@ impl Graph {
                 Def::Node { node, result: 0 } => {
                     if let Some(n) = self.nodes.get(node.index()) {
                         out.add_again(n)?;
+                    }
+                }
+                Def::Node { .. } => {}
+            }
+        }
+        out.set_outputs(self.outputs.to_vec());
+        Ok(out)
+    }
+
+    /// The same graph with other sizes in the types of its inputs and in its operations' attributes: every node's types are
+    /// inferred anew.
+    pub(crate) fn with_sizes(&self, size: &mut MapSize<'_>) -> Result<Graph, Error> {
+        let mut out = Graph { name: self.name.clone(), ..Graph::default() };
+        for value in self.values.iter() {
+            match &value.def {
+                Def::Input { name, .. } => {
+                    let mut sizes = value.ty.shape.sizes();
+                    for dim in sizes.iter_mut() {
+                        *dim = size(*dim)?;
+                    }
+                    let ty = TensorType { shape: Shape::of_sizes(&sizes)?, ..value.ty };
+                    out.input_of(name, ty, vec![None; ty.shape.rank()])?;
+                }
+                Def::Param { .. } | Def::Const(_) => {
+                    out.push_value(value.ty, value.def.clone());
+                }
+                Def::Node { node, result: 0 } => {
+                    if let Some(n) = self.nodes.get(node.index()) {
+                        out.add_again(&Node { op: n.op.map_sizes(&mut *size)?, ..n.clone() })?;
                     }
                 }
                 Def::Node { .. } => {}

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::attr::{Attr, AttrField};
-use crate::{Def, Error, Graph, TensorType};
+use crate::attr::{Attr, AttrField, MapSize};
+use crate::{Def, Error, Graph, Shape, TensorType};
 
 /// Operations with graphs inside may stand inside each other this deep.
 pub const MAX_NESTING: usize = 16;
@@ -64,10 +64,27 @@ impl SubGraph {
 
     /// The same graph for inputs of other types: every node's types are inferred anew.
     pub fn for_inputs(&self, types: &[TensorType]) -> Result<SubGraph, Error> {
-        if self.inputs() == types {
+        let inputs = self.inputs();
+        if inputs.len() == types.len() && inputs.iter().zip(types).all(|(a, b)| is_same_type(a, b)) {
             return Ok(self.clone());
         }
         SubGraph::new(self.graph.with_input_types(types)?)
+    }
+
+    /// Has what is made of the graph hold for its sizes as they are now alone.
+    #[track_caller]
+    pub fn specialise(&self) {
+        for value in self.graph.values() {
+            let _ = value.ty.shape.dims();
+        }
+        for node in self.graph.nodes() {
+            // A size without a value is an error wherever it is read.
+            let _ = node.op.map_sizes(|size| {
+                let _ = size.specialize_signed();
+                Ok(size)
+            });
+            node.op.bodies().into_iter().for_each(SubGraph::specialise);
+        }
     }
 
     /// Refuses inputs of other types than those given; `what` names the graph.
@@ -86,6 +103,15 @@ impl SubGraph {
             Some(i) => Err(format!("input {i} of {what} is {}, given {}", inputs[i], types[i])),
         }
     }
+}
+
+/// Whether types are equal, with the same expressions and the same values of them; no question is asked.
+fn is_same_type(a: &TensorType, b: &TensorType) -> bool {
+    let sizes = |shape: Shape| shape.sizes();
+    let values = |shape: Shape| shape.values();
+    (a.dtype, a.packed) == (b.dtype, b.packed)
+        && values(a.shape) == values(b.shape)
+        && sizes(a.shape).iter().zip(sizes(b.shape).iter()).all(|(a, b)| a.structural() == b.structural())
 }
 
 impl PartialEq for SubGraph {
@@ -113,5 +139,13 @@ impl AttrField for SubGraph {
     }
     fn same(&self, other: &Self) -> bool {
         self == other
+    }
+    fn map_sizes(&mut self, size: &mut MapSize<'_>) -> Result<(), Error> {
+        *self = SubGraph::new(self.graph.with_sizes(size)?)?;
+        Ok(())
+    }
+    fn has_open_sizes(&self) -> bool {
+        self.graph.values().iter().any(|value| value.ty.shape.is_symbolic())
+            || self.graph.nodes().iter().any(|node| node.op.has_open_sizes())
     }
 }

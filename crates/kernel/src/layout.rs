@@ -65,9 +65,11 @@ impl ArgLayout {
         base + 4 * i as u32
     }
 
-    /// The block of one dispatch.
-    pub fn write(&self, addresses: &[u64], params: &[u32], check: Option<&Check<'_>>) -> Vec<u8> {
-        let mut block = vec![0; self.bytes() as usize];
+    /// Adds the block of one dispatch to others.
+    pub fn append(&self, addresses: &[u64], params: &[u32], check: Option<&Check<'_>>, blocks: &mut Vec<u8>) {
+        let start = blocks.len();
+        blocks.resize(start + self.bytes() as usize, 0);
+        let block = blocks.get_mut(start..).unwrap_or_default();
         let mut put = |offset: u32, bytes: &[u8]| {
             let offset = offset as usize;
             if let Some(to) = block.get_mut(offset..offset + bytes.len()) {
@@ -87,7 +89,6 @@ impl ArgLayout {
         for (i, param) in params.iter().enumerate() {
             put(self.param_offset(i), &param.to_le_bytes());
         }
-        block
     }
 }
 

@@ -110,7 +110,7 @@ fn what_lowering_joins_in_a_layer_of_llama_is_listed() {
     // A group is one dispatch, named after all of its nodes.
     for fusion in program.fusions.iter().filter(|f| f.rule == "rope and kv append") {
         assert_eq!(fusion.nodes.len(), 4, "{fusion:?}");
-        assert!(program.run.iter().any(|d| d.node == fusion.nodes.join(" + ")), "{fusion:?}");
+        assert!(program.run.iter().any(|d| *d.node == *fusion.nodes.join(" + ")), "{fusion:?}");
     }
 }
 

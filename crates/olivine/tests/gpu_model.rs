@@ -40,7 +40,7 @@ fn an_encoder_of_twelve_layers_gives_the_cpus_answer_and_nothing_runs_on_the_hos
         let program = session.program(&compiled).unwrap().unwrap();
         for node in compiled.graph.nodes().iter().filter(|n| !matches!(n.op, Op::View(_))) {
             let mut all = program.run.iter().chain(&program.load);
-            assert!(all.any(|d| d.node == node.name), "{device}: `{}` is not on the device", node.name);
+            assert!(all.any(|d| *d.node == *node.name), "{device}: `{}` is not on the device", node.name);
         }
     }
 }

@@ -322,3 +322,31 @@ fn an_exported_model_is_imported_and_compiled_once_for_all_lengths() {
         assert!(open.run([("x", &x)]).is_ok(), "an error leaves it working");
     }
 }
+
+/// A part of a param that an open size chooses: it is no weight that is read once, although its own sizes are fixed.
+#[test]
+fn a_row_of_a_param_that_an_open_size_chooses_is_chosen_anew_for_every_size() {
+    for device in [Device::Cpu, Device::Vulkan] {
+        let session = Session::new(device.clone()).unwrap();
+        let mut g = Graph::new("row");
+        let x = g.input_with_dims("x", DType::F32, [3], vec![Some("past".into())]).unwrap();
+        let table = g.param("table", DType::F32, [10, 4]).unwrap();
+        let past = olivine_ir::open_symbol("past").unwrap().with_value(3).unwrap();
+        let row = g.slice(table, 0, past, past + 1, 1).unwrap();
+        let row = g.exp(row).unwrap();
+        let sum = g.reduce(ReduceKind::Sum, x, &[0], true).unwrap();
+        let y = g.add(row, sum).unwrap();
+        g.output("y", y).unwrap();
+        let executable = session.compile(&g).unwrap();
+        let table: Vec<f32> = (0..40).map(|i| i as f32 / 8.0).collect();
+        executable.set_param("table", Tensor::new([10, 4], table.clone()).unwrap()).unwrap();
+        for past in [3, 5, 2, 9] {
+            let x = Tensor::zeros(DType::F32, [past]).unwrap();
+            let out = executable.run([("x", &x)]).unwrap();
+            let got = out["y"].as_slice::<f32>().unwrap();
+            for (got, at) in got.iter().zip(&table[past * 4..past * 4 + 4]) {
+                assert!((got - at.exp()).abs() <= 1e-5 * at.exp(), "{device:?}, past {past}: {got}");
+            }
+        }
+    }
+}

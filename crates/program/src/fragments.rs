@@ -98,12 +98,12 @@ pub(crate) fn run_once<D: Driver>(device: &D, kernel: Kernel, bytes: u64) -> Res
     let slice = Slice { buffer: BufferId(0), offset: 0, bytes };
     let dispatch = Dispatch {
         kernel: KernelId(0),
-        args: vec![slice],
-        params: Vec::new(),
+        args: vec![slice].into(),
+        params: Vec::new().into(),
         groups: [1; 3],
         indirect: None,
         op: "",
-        node: String::new(),
+        node: "".into(),
         flops: 0,
         bytes,
     };

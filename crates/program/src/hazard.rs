@@ -1,15 +1,14 @@
 //! Barriers only where bytes really conflict.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// What one command touches, in one space of addresses (device addresses, or a buffer's number in the high bits).
-#[derive(Clone, Debug, Default)]
-pub struct Touched {
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Touched<'a> {
     /// Bytes read.
-    pub reads: Vec<Range<u64>>,
+    pub reads: &'a [Range<u64>],
     /// Bytes written.
-    pub writes: Vec<Range<u64>>,
+    pub writes: &'a [Range<u64>],
 }
 
 /// Follows commands in order and says where a barrier must stand.
@@ -22,13 +21,13 @@ pub struct Hazards {
 impl Hazards {
     /// Whether the next command conflicts with one since the last barrier: it reads or writes what was written, or
     /// writes what was read. If so the barrier is taken to stand before it.
-    pub fn next(&mut self, command: &Touched) -> bool {
-        let conflict = self.writes.overlap(&command.reads)
-            || self.writes.overlap(&command.writes)
-            || self.reads.overlap(&command.writes);
+    pub fn next(&mut self, command: &Touched<'_>) -> bool {
+        let conflict = self.writes.overlap(command.reads)
+            || self.writes.overlap(command.writes)
+            || self.reads.overlap(command.writes);
         if conflict {
-            self.reads.ends.clear();
-            self.writes.ends.clear();
+            self.reads.sorted.clear();
+            self.writes.sorted.clear();
         }
         command.reads.iter().for_each(|range| self.reads.insert(range));
         command.writes.iter().for_each(|range| self.writes.insert(range));
@@ -39,14 +38,14 @@ impl Hazards {
 /// A set of bytes as ranges that do not touch: any number of commands may stand between two barriers.
 #[derive(Debug, Default)]
 struct Ranges {
-    /// Ends by beginnings.
-    ends: BTreeMap<u64, u64>,
+    /// Beginnings and ends, in order; the memory stays when it is emptied.
+    sorted: Vec<(u64, u64)>,
 }
 
 impl Ranges {
     fn overlap(&self, others: &[Range<u64>]) -> bool {
         let meets = |other: &Range<u64>| {
-            let before = self.ends.range(..other.end).next_back();
+            let before = self.sorted[..self.sorted.partition_point(|(start, _)| *start < other.end)].last();
             other.start < other.end && before.is_some_and(|(_, end)| *end > other.start)
         };
         others.iter().any(meets)
@@ -58,13 +57,13 @@ impl Ranges {
             return;
         }
         // All that touch it become one with it.
-        while let Some((from, to)) = self.ends.range(..=end).next_back().map(|(from, to)| (*from, *to))
-            && to >= start
-        {
-            self.ends.remove(&from);
-            (start, end) = (start.min(from), end.max(to));
+        let first = self.sorted.partition_point(|(_, to)| *to < start);
+        let past = self.sorted.partition_point(|(from, _)| *from <= end);
+        if let [known, ..] = &self.sorted[first..past] {
+            start = start.min(known.0);
+            end = end.max(self.sorted[past - 1].1);
         }
-        self.ends.insert(start, end);
+        self.sorted.splice(first..past, [(start, end)]);
     }
 }
 
@@ -72,20 +71,18 @@ impl Ranges {
 mod tests {
     use super::*;
 
-    fn touched(read: Range<u64>, write: Range<u64>) -> Touched {
-        Touched { reads: vec![read], writes: vec![write] }
-    }
-
     #[test]
     fn neighbours_run_side_by_side_and_conflicts_wait() {
         let mut hazards = Hazards::default();
-        assert!(!hazards.next(&touched(0..4, 8..12)));
-        assert!(!hazards.next(&touched(0..4, 4..8)), "two readers of one range");
-        assert!(hazards.next(&touched(11..12, 20..24)), "read after write");
-        assert!(!hazards.next(&touched(4..8, 30..31)), "the barrier before covers this one too");
-        assert!(hazards.next(&touched(90..90, 23..25)), "write after write");
-        assert!(!hazards.next(&touched(1..2, 90..90)));
-        assert!(hazards.next(&touched(90..90, 1..2)), "write after read");
+        let mut next =
+            |read: Range<u64>, write: Range<u64>| hazards.next(&Touched { reads: &[read], writes: &[write] });
+        assert!(!next(0..4, 8..12));
+        assert!(!next(0..4, 4..8), "two readers of one range");
+        assert!(next(11..12, 20..24), "read after write");
+        assert!(!next(4..8, 30..31), "the barrier before covers this one too");
+        assert!(next(90..90, 23..25), "write after write");
+        assert!(!next(1..2, 90..90));
+        assert!(next(90..90, 1..2), "write after read");
     }
 
     #[test]

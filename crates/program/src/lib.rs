@@ -14,8 +14,8 @@
 //! use olivine_program::{Hazards, Touched};
 //! // The second dispatch reads what the first writes: a barrier goes between them.
 //! let mut hazards = Hazards::default();
-//! assert!(!hazards.next(&Touched { reads: vec![0..64], writes: vec![64..128] }));
-//! assert!(hazards.next(&Touched { reads: vec![64..128], writes: vec![128..192] }));
+//! assert!(!hazards.next(&Touched { reads: &[0..64], writes: &[64..128] }));
+//! assert!(hazards.next(&Touched { reads: &[64..128], writes: &[128..192] }));
 //! ```
 #![forbid(unsafe_code)]
 

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use crate::program::{BufferId, Content, Program};
+use crate::program::{BufferDecl, BufferId, Content, Program};
 
 /// Bytes of params and constants that only the load reads, brought to the device at a time.
 const BATCH: u64 = 64 << 20;
@@ -120,7 +120,13 @@ impl Program {
 
     /// Bytes on the device of what stays there between runs: params, constants and what is packed from them.
     pub fn stored_bytes(&self) -> u64 {
-        self.stored_parts().fold(0, |sum, (_, bytes)| sum.saturating_add(bytes))
+        let stays = |(decl, read): &(&BufferDecl, bool)| match decl.content {
+            Content::Constant(_) | Content::Param(..) => *read,
+            Content::Packed { .. } => true,
+            _ => false,
+        };
+        let stored = self.buffers.iter().zip(self.read_by_runs()).filter(stays);
+        stored.fold(0, |sum, (decl, _)| sum.saturating_add(decl.bytes))
     }
 
     /// The parts of [`Program::stored_bytes`]; programs of one model share those of one name.
@@ -128,7 +134,7 @@ impl Program {
         self.buffers.iter().zip(self.read_by_runs()).filter_map(|(decl, read)| match &decl.content {
             Content::Constant(_) if read => Some((None, decl.bytes)),
             Content::Param(name, _) if read => Some((Some(format!("param {name}")), decl.bytes)),
-            Content::Packed { key } => Some((key.clone(), decl.bytes)),
+            Content::Packed { key } => Some((key.as_deref().map(str::to_string), decl.bytes)),
             _ => None,
         })
     }

@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use olivine_ir::size::SharedSlice;
 use olivine_ir::{Fusion, Tensor, TensorType};
 use olivine_kernel::Kernel;
 
@@ -35,11 +36,11 @@ pub enum Content {
     /// Numbers that follow from the sizes of a run; each run's memory has its own.
     Table(Tensor),
     /// A param by name.
-    Param(String, TensorType),
+    Param(Arc<str>, TensorType),
     /// What load-time dispatches make. Executables of one model share it by `key`, where there is one.
     Packed {
         /// The computation, spelled out down to params.
-        key: Option<String>,
+        key: Option<Arc<str>>,
     },
     /// Intermediate results of load-time dispatches, and what else they need; goes when they are done.
     LoadScratch,
@@ -82,9 +83,9 @@ pub struct Dispatch {
     /// The kernel.
     pub kernel: KernelId,
     /// Its buffers, in the order of [`Kernel::args`]; what it does with each stands there.
-    pub args: Vec<Slice>,
+    pub args: SharedSlice<Slice>,
     /// Its run-time numbers, in the order of [`Kernel::params`].
-    pub params: Vec<u32>,
+    pub params: SharedSlice<u32>,
     /// Workgroups; none is zero, and none is above the device's limit.
     pub groups: [u32; 3],
     /// Where the number of workgroups is at run time, three words: `groups`, or zeros where a branch is not taken.
@@ -93,7 +94,7 @@ pub struct Dispatch {
     /// The operation it belongs to.
     pub op: &'static str,
     /// The node it belongs to; several that one dispatch serves are joined by ` + `.
-    pub node: String,
+    pub node: Arc<str>,
     /// Floating-point operations, for profiles.
     pub flops: u64,
     /// Bytes that it must read and write at least, for profiles.
@@ -154,8 +155,8 @@ impl Program {
             let args = || dispatch.args.iter().zip(self.kernel(dispatch).args.iter().map(|a| a.access));
             let reads = args().filter(|(_, access)| access.reads()).map(|(slice, _)| slice);
             let writes = args().filter(|(_, access)| access.writes()).map(|(slice, _)| place(slice));
-            let reads = reads.chain(&dispatch.indirect).map(place).collect();
-            hazards.next(&Touched { reads, writes: writes.collect() })
+            let reads: Vec<_> = reads.chain(&dispatch.indirect).map(place).collect();
+            hazards.next(&Touched { reads: &reads, writes: &writes.collect::<Vec<_>>() })
         };
         dispatches.iter().map(waits).collect()
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use olivine_ir::size::{ArenaLayout, Bindings, Error as SizeError, Slot, Table};
+use olivine_ir::size::{ArenaLayout, Bindings, Error as SizeError, SharedSlice, Slot, Table};
 use olivine_ir::{Dim, Shape};
 
 use crate::Error;
@@ -193,12 +193,17 @@ impl Sizing {
         Ok(())
     }
 
-    /// Writes the numbers for such sizes into a program.
+    /// Writes the numbers for such sizes into a program. How much is allocated does not depend on how many dispatches there
+    /// are.
     fn apply(&self, program: &mut Program, sizes: &Bindings) -> Result<(), Error> {
         let mut values = Vec::new();
         self.table.evaluate(sizes, &mut values).map_err(no_sizes)?;
+        let first = program.run.first();
+        let mut args = first.map(|dispatch| dispatch.args.all().clone()).unwrap_or_default();
+        let mut params = first.map(|dispatch| dispatch.params.all().clone()).unwrap_or_default();
+        let mut lists = Lists { args: Arc::make_mut(&mut args), params: Arc::make_mut(&mut params) };
         for (target, slot) in &self.numbers {
-            self.write(program, *target, values[slot.index()])?;
+            self.write(program, &mut lists, *target, values[slot.index()])?;
         }
         for TableBuffer { buffer, table, sizes, bytes } in &self.tables {
             let sizes: Vec<usize> = sizes.iter().map(|slot| values[slot.index()] as usize).collect();
@@ -214,12 +219,23 @@ impl Sizing {
         }
         for arg in &self.arena_args {
             let offset = offsets[arg.buffer] + values[arg.offset.index()] as u64;
-            program.run[arg.dispatch].args[arg.arg].offset = offset;
+            lists.args[program.run[arg.dispatch].args.start() + arg.arg].offset = offset;
+        }
+        for dispatch in &mut program.run {
+            dispatch.args = dispatch.args.part_of(&args);
+            dispatch.params = dispatch.params.part_of(&params);
         }
         Ok(())
     }
 
-    fn write(&self, program: &mut Program, target: Number, value: i64) -> Result<(), Error> {
+    fn write(
+        &self,
+        program: &mut Program,
+        lists: &mut Lists<'_>,
+        target: Number,
+        value: i64,
+    ) -> Result<(), Error> {
+        let arg = |program: &Program, dispatch: usize, arg: usize| program.run[dispatch].args.start() + arg;
         let small = || u32::try_from(value).map_err(|_| too_many(value));
         match target {
             Number::Param { dispatch, param } => {
@@ -227,11 +243,15 @@ impl Sizing {
                 if !(i64::from(i32::MIN)..=i64::from(u32::MAX)).contains(&value) {
                     return Err(too_many(value));
                 }
-                program.run[dispatch].params[param] = value as u32;
+                lists.params[program.run[dispatch].params.start() + param] = value as u32;
             }
             Number::Groups { dispatch, axis } => program.run[dispatch].groups[axis] = small()?,
-            Number::ArgOffset { dispatch, arg } => program.run[dispatch].args[arg].offset = value as u64,
-            Number::ArgBytes { dispatch, arg } => program.run[dispatch].args[arg].bytes = value as u64,
+            Number::ArgOffset { dispatch, arg: i } => {
+                lists.args[arg(program, dispatch, i)].offset = value as u64
+            }
+            Number::ArgBytes { dispatch, arg: i } => {
+                lists.args[arg(program, dispatch, i)].bytes = value as u64
+            }
             Number::Flops(dispatch) => program.run[dispatch].flops = value as u64,
             Number::Bytes(dispatch) => program.run[dispatch].bytes = value as u64,
             Number::Buffer(i) if Some(BufferId(i as u32)) != self.arena => {
@@ -268,6 +288,9 @@ impl Program {
     /// The program with its numbers as expressions; dispatches without workgroups for the sizes at hand are left out.
     pub fn with_sizing(mut self, sizing: Option<Sizing>) -> Self {
         let mut sizing = sizing;
+        // What other sizes change is in one allocation of each kind.
+        SharedSlice::join(self.run.iter_mut().map(|dispatch| &mut dispatch.args));
+        SharedSlice::join(self.run.iter_mut().map(|dispatch| &mut dispatch.params));
         if let Some(sizing) = sizing.as_mut().filter(|_| !self.run.iter().all(Dispatch::runs)) {
             sizing.all = Some(self.run.clone());
             self.run.retain(Dispatch::runs);
@@ -275,6 +298,12 @@ impl Program {
         self.sizing = sizing.map(Arc::new);
         self
     }
+}
+
+/// The lists that the dispatches of a program's run have parts of, while they are changed.
+struct Lists<'a> {
+    args: &'a mut [Slice],
+    params: &'a mut [u32],
 }
 
 impl Dispatch {

@@ -12,6 +12,7 @@
 //!   Bindings ─────── new values of the symbols
 //!   Table ────────── many expressions as one list of instructions
 //!   ArenaLayout ──── offsets of buffers in one arena, for any sizes
+//!   SharedSlice ──── many short lists of numbers in one allocation
 //!   expr ─────────── the process-wide store of expressions in canonical form
 //! ```
 //!
@@ -53,6 +54,7 @@ pub mod guards;
 mod layout;
 mod operators;
 mod parse;
+mod shared;
 mod symbol;
 mod table;
 
@@ -62,5 +64,6 @@ pub use error::{Error, Fault};
 pub use expr::list::Expressions;
 pub use expr::store::{expression_count, set_expression_limit};
 pub use layout::ArenaLayout;
+pub use shared::SharedSlice;
 pub use symbol::{Scope, Symbol};
 pub use table::{Slot, Table};

@@ -5,6 +5,7 @@
 //! ```
 //! Long recordings are cut into several command buffers, so that no submission runs into a watchdog.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -75,7 +76,7 @@ pub(crate) struct Transfer {
 /// What a dispatch is.
 pub(crate) struct Step {
     pub(crate) op: &'static str,
-    pub(crate) node: String,
+    pub(crate) node: Arc<str>,
     pub(crate) kernel: Arc<Kernel>,
 }
 
@@ -152,8 +153,10 @@ struct Launch<'a> {
     dispatch: &'a Dispatch,
     kernel: &'a Arc<Kernel>,
     pipeline: &'a Arc<Pipeline>,
-    touched: Touched,
-    block: Vec<u8>,
+    /// Its parts of the lists of [`Launches`].
+    reads: Range<usize>,
+    writes: Range<usize>,
+    block: Range<usize>,
     /// Where its number of workgroups is, if that is in memory.
     indirect: Option<(vk::Buffer, u64)>,
 }
@@ -162,6 +165,41 @@ impl Launch<'_> {
     /// The kernel as PTX, if it is launched so: not where its number of workgroups is in memory.
     fn function(&self) -> Option<&Function> {
         self.pipeline.ptx.as_ref().filter(|_| self.indirect.is_none())
+    }
+}
+
+/// The dispatches of a recording, whose lists are in one allocation of each kind.
+#[derive(Default)]
+struct Launches<'a> {
+    each: Vec<Launch<'a>>,
+    reads: Vec<Range<u64>>,
+    writes: Vec<Range<u64>>,
+    blocks: Vec<u8>,
+    /// Addresses and lengths of the dispatch at hand.
+    addresses: Vec<u64>,
+    lengths: Vec<u32>,
+}
+
+impl<'a> Launches<'a> {
+    /// No dispatches yet, with memory for all that are to come.
+    fn for_dispatches(dispatches: &[Dispatch]) -> Self {
+        let args: usize = dispatches.iter().map(|d| d.args.len() + 1).sum();
+        let words: usize = dispatches.iter().map(|d| d.params.len() + 2).sum();
+        Launches {
+            each: Vec::with_capacity(dispatches.len()),
+            reads: Vec::with_capacity(args),
+            writes: Vec::with_capacity(args),
+            blocks: Vec::with_capacity(8 * args + 4 * words),
+            ..Launches::default()
+        }
+    }
+
+    fn touched(&self, launch: &Launch<'_>) -> Touched<'_> {
+        Touched { reads: &self.reads[launch.reads.clone()], writes: &self.writes[launch.writes.clone()] }
+    }
+
+    fn block(&self, launch: &Launch<'_>) -> &[u8] {
+        &self.blocks[launch.block.clone()]
     }
 }
 
@@ -185,14 +223,14 @@ impl Device {
         buffer.ok_or_else(|| refused("record", format!("buffer {} is used and not there", id.0)))
     }
 
-    /// Checks a dispatch against its kernel and buffers, and writes its arguments.
+    /// Checks a dispatch against its kernel and buffers, writes its arguments and adds it.
     fn launch<'a>(
         &self,
         commands: &Commands<'a, Device>,
-        i: usize,
+        launches: &mut Launches<'a>,
         dispatch: &'a Dispatch,
         report: u64,
-    ) -> Result<Launch<'a>, Error> {
+    ) -> Result<(), Error> {
         let wrong =
             |problem: String| refused("record", format!("{} `{}`: {problem}", dispatch.op, dispatch.node));
         let id = dispatch.kernel.0 as usize;
@@ -213,21 +251,22 @@ impl Device {
         if (0..3).any(|d| dispatch.groups[d] == 0 || dispatch.groups[d] > most[d]) {
             return Err(wrong(format!("{:?} workgroups, the device takes {most:?}", dispatch.groups)));
         }
-        let mut touched = Touched::default();
-        let (mut addresses, mut lengths) = (Vec::new(), Vec::new());
+        let first = (launches.reads.len(), launches.writes.len(), launches.blocks.len());
+        launches.addresses.clear();
+        launches.lengths.clear();
         for (slice, arg) in dispatch.args.iter().zip(&kernel.args) {
             let buffer = Self::buffer(commands, slice.buffer)?;
             buffer.check("record", slice.offset, slice.bytes)?;
             let address = buffer.address() + slice.offset;
-            addresses.push(address);
+            launches.addresses.push(address);
             // Bytes read as words may end inside of one; memory goes on to a multiple of 64.
             let elements = slice.bytes.div_ceil(u64::from(arg.elem.size()));
-            lengths.push(u32::try_from(elements).unwrap_or(u32::MAX));
+            launches.lengths.push(u32::try_from(elements).unwrap_or(u32::MAX));
             if slice.bytes > 0 && arg.access.reads() {
-                touched.reads.push(address..address + slice.bytes);
+                launches.reads.push(address..address + slice.bytes);
             }
             if slice.bytes > 0 && arg.access.writes() {
-                touched.writes.push(address..address + slice.bytes);
+                launches.writes.push(address..address + slice.bytes);
             }
         }
         let mut indirect = None;
@@ -238,7 +277,7 @@ impl Device {
                 return Err(wrong("its number of workgroups is not three aligned words".into()));
             }
             let address = buffer.address() + slice.offset;
-            touched.reads.push(address..address + 12);
+            launches.reads.push(address..address + 12);
             let (raw, start) = buffer.buffer_and_offset();
             indirect = Some((raw, start + slice.offset));
             if pipeline.raw == vk::Pipeline::null() {
@@ -248,9 +287,19 @@ impl Device {
                 )));
             }
         }
-        let check = Check { report, lengths: &lengths, dispatch: i as u32 };
-        let block = pipeline.args.write(&addresses, &dispatch.params, commands.checked.then_some(&check));
-        Ok(Launch { dispatch, kernel, pipeline, touched, block, indirect })
+        let check = Check { report, lengths: &launches.lengths, dispatch: launches.each.len() as u32 };
+        let check = commands.checked.then_some(&check);
+        pipeline.args.append(&launches.addresses, &dispatch.params, check, &mut launches.blocks);
+        launches.each.push(Launch {
+            dispatch,
+            kernel,
+            pipeline,
+            reads: first.0..launches.reads.len(),
+            writes: first.1..launches.writes.len(),
+            block: first.2..launches.blocks.len(),
+            indirect,
+        });
+        Ok(())
     }
 
     /// Places transfers in the staging memory behind `end`, but those that are written `directly`.
@@ -299,12 +348,8 @@ impl Device {
         };
 
         let address = report.as_ref().map_or(0, |r| r.address());
-        let launches = c
-            .dispatches
-            .iter()
-            .enumerate()
-            .map(|(i, dispatch)| self.launch(c, i, dispatch, address))
-            .collect::<Result<Vec<_>, _>>()?;
+        let mut launches = Launches::for_dispatches(c.dispatches);
+        c.dispatches.iter().try_for_each(|dispatch| self.launch(c, &mut launches, dispatch, address))?;
         let blocks = self.argument_blocks(&launches)?;
         keeps.extend(blocks.iter().chain(&report).cloned());
 
@@ -320,6 +365,7 @@ impl Device {
             queries: None,
             timing: c.timing,
             steps: launches
+                .each
                 .iter()
                 .map(|l| Step { op: l.dispatch.op, node: l.dispatch.node.clone(), kernel: l.kernel.clone() })
                 .collect(),
@@ -330,11 +376,11 @@ impl Device {
             _pipelines: c.pipelines.to_vec(),
             _bound: None,
         };
-        if c.timing != Timing::Off && !launches.is_empty() {
+        if c.timing != Timing::Off && !launches.each.is_empty() {
             recording.queries = Some(self.query_pool(recording.spans())?);
         }
-        let gated = launches.iter().any(|l| l.indirect.is_some());
-        let ptx = launches.iter().any(|l| l.function().is_some());
+        let gated = launches.each.iter().any(|l| l.indirect.is_some());
+        let ptx = launches.each.iter().any(|l| l.function().is_some());
         let mut writer =
             Writer { context, recording: &mut recording, launched: 0, seconds: 0.0, bound: None, gated, ptx };
         writer.begin()?;
@@ -343,14 +389,15 @@ impl Device {
         let runs = if let Timing::Runs(runs) = c.timing { runs.max(1) } else { 1 };
         for run in 0..runs {
             let mut at = blocks.as_ref().map_or(0, |b| b.address());
-            for (i, launch) in launches.iter().enumerate() {
+            for (i, launch) in launches.each.iter().enumerate() {
                 let seconds = estimate(self.caps.kind, launch.dispatch);
                 if writer.full(seconds) {
                     writer.end(i)?;
                     writer.begin()?;
                 }
-                let barrier = hazards.next(&launch.touched);
-                writer.launch(i, launch, barrier, at, (run == 0, run + 1 == runs));
+                let barrier = hazards.next(&launches.touched(launch));
+                let block = (launches.block(launch), at);
+                writer.launch(i, launch, barrier, block, (run == 0, run + 1 == runs));
                 writer.seconds += seconds;
                 if !launch.pipeline.args.in_push {
                     at += stride(launch.block.len());
@@ -358,15 +405,16 @@ impl Device {
             }
         }
         writer.after(report.as_deref());
-        writer.end(launches.len())?;
+        writer.end(launches.each.len())?;
         Ok(recording)
     }
 
     /// A buffer with the arguments of those dispatches whose arguments do not fit in push constants.
-    fn argument_blocks(&self, launches: &[Launch<'_>]) -> Result<Option<Arc<Buffer>>, Error> {
-        let mut bytes = Vec::new();
-        for launch in launches.iter().filter(|l| !l.pipeline.args.in_push) {
-            bytes.extend_from_slice(&launch.block);
+    fn argument_blocks(&self, launches: &Launches<'_>) -> Result<Option<Arc<Buffer>>, Error> {
+        let in_memory = || launches.each.iter().filter(|l| !l.pipeline.args.in_push);
+        let mut bytes = Vec::with_capacity(in_memory().map(|l| stride(l.block.len()) as usize).sum());
+        for launch in in_memory() {
+            bytes.extend_from_slice(launches.block(launch));
             bytes.resize(bytes.len() + stride(launch.block.len()) as usize - launch.block.len(), 0);
         }
         if bytes.is_empty() {
@@ -483,14 +531,14 @@ impl Writer<'_> {
         }
     }
 
-    /// One dispatch, behind a barrier where it conflicts with one before; `block` is where its arguments are in memory.
+    /// One dispatch, behind a barrier where it conflicts with one before; `block` are its arguments, and where they are in memory.
     /// A time of all begins with the `first` run and ends with the `last`.
     fn launch(
         &mut self,
         i: usize,
         launch: &Launch<'_>,
         barrier: bool,
-        block: u64,
+        (block, at): (&[u8], u64),
         (first, last): (bool, bool),
     ) {
         use vk::{AccessFlags2 as A, PipelineStageFlags2 as S};
@@ -508,8 +556,8 @@ impl Writer<'_> {
             self.barrier((stages, A::SHADER_WRITE), (stages, reads));
         }
         let (pipeline, function) = (launch.pipeline, launch.function());
-        let address = block.to_le_bytes();
-        let constants: &[u8] = if pipeline.args.in_push { &launch.block } else { &address };
+        let address = at.to_le_bytes();
+        let constants: &[u8] = if pipeline.args.in_push { block } else { &address };
         let [x, y, z] = launch.dispatch.groups;
         let label = self.context.labels.as_ref().and_then(|labels| {
             let (op, node) = (launch.dispatch.op, &launch.dispatch.node);
@@ -542,7 +590,7 @@ impl Writer<'_> {
                 device.cmd_write_timestamp2(commands, S::ALL_COMMANDS, queries, 2 * span);
             }
             match (function, launch.indirect) {
-                (Some(function), _) => function.launch(commands, launch.dispatch.groups, &launch.block),
+                (Some(function), _) => function.launch(commands, launch.dispatch.groups, block),
                 (None, Some((buffer, offset))) => device.cmd_dispatch_indirect(commands, buffer, offset),
                 (None, None) => device.cmd_dispatch(commands, x, y, z),
             }

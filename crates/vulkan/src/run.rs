@@ -65,7 +65,7 @@ impl Recording {
                 format!("a report of dispatch {}, which is not there", report.dispatch),
             ));
         };
-        let (op, node) = (*op, node.clone());
+        let (op, node) = (*op, node.to_string());
         Some(match report.what {
             Violation::OutOfBounds { arg, index, size } => {
                 let name = kernel.args.get(arg as usize).map_or_else(|| arg.to_string(), |a| a.name.clone());

@@ -51,7 +51,7 @@ pub(crate) struct Step {
     /// What is copied before it.
     pub(crate) copies: Vec<Copied>,
     pub(crate) op: &'static str,
-    pub(crate) node: String,
+    pub(crate) node: Arc<str>,
 }
 
 /// A buffer that the host writes before each run.
@@ -384,12 +384,12 @@ mod tests {
     fn dispatch(flops: u64) -> Dispatch {
         Dispatch {
             kernel: KernelId(0),
-            args: Vec::new(),
-            params: Vec::new(),
+            args: Vec::new().into(),
+            params: Vec::new().into(),
             groups: [1; 3],
             indirect: None,
             op: "MatMul",
-            node: format!("n{flops}"),
+            node: format!("n{flops}").into(),
             flops,
             bytes: 0,
         }

@@ -392,7 +392,7 @@ impl Recording {
             let problem = format!("a checked kernel reported {report:?} of no known dispatch");
             return Error::Driver { call: "wait", problem };
         };
-        let (op, node) = (step.op, step.node.clone());
+        let (op, node) = (step.op, step.node.to_string());
         match report.what {
             Violation::OutOfBounds { arg, index, size } => {
                 let kernel = &step.pipeline.kernel;

@@ -167,7 +167,7 @@ impl Step<'_> {
         let (d, kernel) = (self.dispatch, program.kernel(self.dispatch));
         let params = kernel.params.iter().zip(&d.params).map(|(p, v)| (p.name.clone(), json!(v))).collect();
         json!({
-            "kernel": d.kernel.0, "name": kernel.name, "op": d.op, "node": d.node, "groups": d.groups, "gated": d.indirect.is_some(),
+            "kernel": d.kernel.0, "name": kernel.name, "op": d.op, "node": &*d.node, "groups": d.groups, "gated": d.indirect.is_some(),
             "params": Value::Object(params), "reads": slices(&self.reads), "writes": slices(&self.writes),
             "barrier": self.barrier, "flops": d.flops, "bytes": d.bytes,
             "predicted_us": self.predicted.map(|time| time.as_secs_f64() * 1e6),
@@ -198,7 +198,7 @@ fn table(program: &Program, steps: &[Step<'_>]) -> Table {
             if step.barrier { "barrier".into() } else { String::new() },
             step.predicted.map_or_else(String::new, |time| short(time.as_secs_f64() * 1e6)),
             d.op.to_string(),
-            d.node.clone(),
+            d.node.to_string(),
             format!("{} {}", d.kernel.0, kernel.name),
             format!("{}{}", groups.join("×"), if d.indirect.is_some() { " or 0" } else { "" }),
             slices(&step.reads),

@@ -80,7 +80,7 @@ impl<D: Driver> Executable<D> {
             if let Content::Param(name, _) = &decl.content
                 && !self.weights.has(name)
             {
-                names.push(name.clone());
+                names.push(name.to_string());
             }
         }
         if names.is_empty() { Ok(()) } else { Err(Error::MissingParams { names }) }
@@ -97,7 +97,7 @@ impl<D: Driver> Executable<D> {
             }
             Content::Param(name, ty) => match self.weights.param(driver, name, *ty, decl.bytes, stays)? {
                 Some(buffer) => buffer,
-                None => return Err(Error::MissingParams { names: vec![name.clone()] }),
+                None => return Err(Error::MissingParams { names: vec![name.to_string()] }),
             },
             _ => return Ok(()),
         };

@@ -229,7 +229,7 @@ impl<D: Driver> Executable<D> {
             .zip(times)
             .map(|(d, (start, end))| DispatchTime {
                 op: d.op,
-                node: d.node.clone(),
+                node: d.node.to_string(),
                 kernel: self.program.kernel(d).name.clone(),
                 start,
                 time: end.saturating_sub(start),

@@ -18,7 +18,7 @@ use olivine_compile::Compiled;
 use olivine_compile::plan::{MemoryPlan, PlanOptions, plan_graph_with};
 use olivine_ir::op::{Custom, If, Loop, Lowering};
 use olivine_ir::size::Structural;
-use olivine_ir::{Def, Dim, Graph, Node, Op, Tensor, TensorType, ValueId, for_each_executor_op};
+use olivine_ir::{Def, Dim, Graph, Node, Op, SubGraph, Tensor, TensorType, ValueId, for_each_executor_op};
 use olivine_kernel::Kernel;
 use olivine_kernels as kernels;
 use olivine_kernels::{Emitted, Gating, Memory, Operand, Prepacked, Shared, Site, SplitKPartials, Target};
@@ -339,8 +339,9 @@ fn site<'a>(
     let mut operands = Vec::with_capacity(inputs.len());
     for (i, id) in inputs.iter().enumerate() {
         let mut operand = operand_of(graph, *id).ok_or_else(|| format!("operand {i} has no type"))?;
-        operand.stored =
-            matches!(operand.memory, Memory::Value(root) if stored.get(root.index()) == Some(&true));
+        // A part of a weight that open sizes choose is another one for other sizes.
+        operand.stored = !is_open(&operand)
+            && matches!(operand.memory, Memory::Value(root) if stored.get(root.index()) == Some(&true));
         check_size(&format!("operand {i}"), &operand.ty)?;
         operands.push(operand);
     }
@@ -354,6 +355,8 @@ fn site<'a>(
     site.tuning = tuning;
     if nodes.iter().any(|node| !node.op.bodies().is_empty()) {
         site.known = inputs.iter().map(|id| graph.as_const(*id).cloned()).collect();
+        // Memory of inner graphs, and what their iterations are bound to, are numbers.
+        nodes.iter().flat_map(|node| node.op.bodies()).for_each(SubGraph::specialise);
     }
     (site.may_defer_sum, site.partials) = (of.may_defer_sum, of.partials);
     Ok(site)
@@ -446,6 +449,12 @@ fn pack(site: &mut Site<'_>, i: usize) -> Result<(), String> {
     };
     site.operands[i] = Target { ty, memory }.as_operand();
     Ok(())
+}
+
+/// Whether what an operand reads depends on open sizes.
+fn is_open(operand: &Operand) -> bool {
+    let open = |number: &Dim| !number.is_constant();
+    operand.ty.shape.is_symbolic() || open(&operand.offset) || operand.strides.iter().any(open)
 }
 
 /// Kernels count elements in 32 bits.
@@ -546,7 +555,8 @@ impl Assembler {
             flops: emitted.flops,
             bytes: emitted.bytes,
         };
-        let (params, groups, flops, bytes) = (Vec::new(), [0; 3], 0, 0);
+        let (args, params, node) = (args.into(), Vec::new().into(), node.into());
+        let (groups, flops, bytes) = ([0; 3], 0, 0);
         let mut dispatch = Dispatch { kernel, args, params, groups, indirect, op, node, flops, bytes };
         sized.write(&mut dispatch)?;
         Ok(Some((dispatch, sized)))

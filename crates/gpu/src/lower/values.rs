@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
 
 use olivine_compile::plan::MemoryPlan;
 use olivine_compile::{Compiled, Spelling};
@@ -108,7 +109,7 @@ impl MemoryMap {
                 Def::Input { .. } => continue,
                 Def::Param { .. } | Def::Const(_) if !load.is_touched(id) => None,
                 Def::Param { name } => {
-                    let buffer = self.buffer(Content::Param(name.clone(), value.ty), bytes);
+                    let buffer = self.buffer(Content::Param(name.as_str().into(), value.ty), bytes);
                     Some(self.whole(buffer, bytes))
                 }
                 Def::Const(tensor) => {
@@ -123,7 +124,7 @@ impl MemoryMap {
                     } else if compiled.at_load[at] && !load.is_read_by_runs(id) {
                         load.value(id).map(|(bytes, offset)| self.load_slice(bytes, offset))
                     } else if compiled.at_load[at] {
-                        let key = self.spelling.get(id).map(str::to_string);
+                        let key = self.spelling.get(id).map(Arc::from);
                         let buffer = self.buffer(Content::Packed { key }, bytes);
                         Some(self.whole(buffer, bytes))
                     } else if let (Some(slot), Some(arena)) = (&plan.slots[id.index()], self.arena) {
@@ -153,7 +154,7 @@ impl MemoryMap {
         if let Some(slice) = self.prepacked.get(&name) {
             return PrepackedSlice { slice: *slice, is_shared: true };
         }
-        let buffer = self.buffer(Content::Packed { key }, bytes);
+        let buffer = self.buffer(Content::Packed { key: key.map(Arc::from) }, bytes);
         let slice = self.whole(buffer, bytes);
         self.prepacked.insert(name, slice);
         PrepackedSlice { slice, is_shared: false }

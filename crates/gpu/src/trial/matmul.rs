@@ -273,12 +273,12 @@ fn program(shape: MatrixShape, plan: &Plan, caps: &DeviceCaps) -> Result<Program
     let slice = |i: u32, bytes: usize| Slice { buffer: BufferId(i), offset: 0, bytes: bytes as u64 };
     let dispatch = Dispatch {
         kernel: KernelId(0),
-        args: vec![slice(0, x.ty().bytes()), slice(1, ty.bytes())],
-        params: Vec::new(),
+        args: vec![slice(0, x.ty().bytes()), slice(1, ty.bytes())].into(),
+        params: Vec::new().into(),
         groups: [1; 3],
         indirect: None,
         op: "matrix_trial",
-        node: super::name(shape),
+        node: super::name(shape).into(),
         flops: 0,
         bytes: (x.ty().bytes() + ty.bytes()) as u64,
     };

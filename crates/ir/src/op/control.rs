@@ -4,7 +4,7 @@
 //! after those that the operation is about, and an input of the inner graph, declared after the others.
 
 use crate::graph::{Graph, ValueId};
-use crate::op::{Op, Rule, arity, axis_in, op, shape};
+use crate::op::{Op, Rule, arity, axis_in, op};
 use crate::{DType, Error, Shape, SubGraph, TensorType};
 
 op! {
@@ -64,7 +64,7 @@ op! {
 
 /// An operand of one element, of any shape.
 fn one_element(what: &str, operand: &TensorType, dtype: DType) -> Result<(), String> {
-    if operand.dtype == dtype && operand.shape.numel() == 1 {
+    if operand.dtype == dtype && operand.shape.sizes().numel() == 1 {
         Ok(())
     } else {
         Err(format!("{what} must be one {dtype}, got {operand}"))
@@ -84,12 +84,12 @@ fn invariant(what: &str, begun: &[TensorType], next: &[TensorType]) -> Result<()
 
 /// A type with another axis put in.
 fn stacked(row: &TensorType, axis: usize, count: usize) -> Result<TensorType, String> {
-    let mut dims = row.shape.to_vec();
-    if axis > dims.len() {
-        return Err(format!("axis {axis} is outside rank {}", dims.len() + 1));
+    let mut sizes = row.shape.sizes().to_vec();
+    if axis > sizes.len() {
+        return Err(format!("axis {axis} is outside rank {}", sizes.len() + 1));
     }
-    dims.insert(axis, count);
-    Ok(TensorType::new(row.dtype, shape(&dims)?))
+    sizes.insert(axis, count.into());
+    Ok(TensorType::new(row.dtype, Shape::of_sizes(&sizes).map_err(|e| e.to_string())?))
 }
 
 impl If {
@@ -168,14 +168,14 @@ impl Scan {
         let mut iterations = None;
         for (i, (x, axis)) in operands[self.states..].iter().zip(&self.axes).enumerate() {
             axis_in(*axis, &x.shape)?;
-            let length = x.shape[*axis];
+            let length = x.shape.size(*axis).specialize().map_err(|e| e.to_string())?;
             let known = *iterations.get_or_insert(length);
             if known != length {
                 return Err(format!("sliced operand {i} has {length} slices, the first {known}"));
             }
-            let mut dims = x.shape.to_vec();
-            dims.remove(*axis);
-            types.push(TensorType::new(x.dtype, shape(&dims)?));
+            let mut sizes = x.shape.sizes().to_vec();
+            sizes.remove(*axis);
+            types.push(TensorType::new(x.dtype, Shape::of_sizes(&sizes).map_err(|e| e.to_string())?));
         }
         types.extend_from_slice(&operands[self.states + sliced..]);
         Ok((iterations.unwrap_or(0), types))

@@ -117,7 +117,7 @@ fn program_of<D: Driver>(
 fn lowered(program: &Program) -> Lowered {
     let mut branches = Work::branches(program).into_iter();
     let step = |(dispatch, work): (&olivine_gpu::Dispatch, Work)| LoweredStep {
-        node: dispatch.node.clone(),
+        node: dispatch.node.to_string(),
         op: dispatch.op,
         kernel: program.kernel(dispatch).name.clone(),
         work,

@@ -11,7 +11,7 @@ use olivine_ir::op::{RUN_COUNTER, run_counter_type};
 use olivine_ir::size::{Symbol, guards};
 use olivine_ir::{Data, Def, Graph, Shape, Tensor, TensorType, ValueId, nearest};
 
-use super::growth::grown_sizes;
+use super::growth::{Movers, grown_sizes};
 use super::host::HostOps;
 use super::io::{Input, Outputs, Pending, ResidentRun, host_outputs, named, write_results, zeros};
 use super::plans::{OpenSizes, Plans};
@@ -48,6 +48,8 @@ pub(crate) struct GraphExecutable {
     compiled: OfProcess<RwLock<Plans>>,
     /// What is compiled for runs that append to states.
     pub(super) appended: OfProcess<RwLock<Plans>>,
+    /// What moves states that grow to larger memory.
+    pub(super) movers: Movers,
     /// What the next run's random numbers see.
     runs: AtomicU64,
     /// The first runs beside their prediction.
@@ -79,6 +81,7 @@ impl GraphExecutable {
             model: OfProcess::new(model),
             compiled: OfProcess::new(RwLock::default()),
             appended: OfProcess::new(RwLock::default()),
+            movers: Movers::default(),
             runs: AtomicU64::new(0),
             watch: Watch::default(),
             host,

@@ -5,12 +5,13 @@
 //! room is used up, the state moves to larger memory.
 
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError};
+use std::collections::hash_map::Entry;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use olivine_compile::{Growing, append_in_place, growing_states};
-use olivine_ir::op::PadMode;
+use olivine_ir::op::{Pad, PadMode};
 use olivine_ir::size::{Bindings, Symbol, guards};
-use olivine_ir::{Def, Graph, Shape, open_symbol};
+use olivine_ir::{DType, Def, Dim, Graph, Shape, Tensor, TensorType, open_symbol};
 
 use super::graph::GraphExecutable;
 use super::plans::SizeValues;
@@ -191,17 +192,17 @@ impl Appending {
     pub(super) fn make_room(
         &self,
         session: &Session,
+        movers: &Movers,
         inputs: &[&str],
         parts: &mut [Part],
     ) -> Result<(), Error> {
-        let mut movers = Movers::new(session);
         for (state, (capacity, _)) in self.states.iter().zip(&self.sizes.states) {
             let Some(part) =
                 parts.iter_mut().find(|part| inputs.get(state.input) == Some(&part.name.as_str()))
             else {
                 continue;
             };
-            part.set_capacity(state.axis, *capacity, &mut movers)?;
+            part.set_capacity(state.axis, *capacity, session, movers)?;
         }
         Ok(())
     }
@@ -213,38 +214,61 @@ impl Appending {
     }
 }
 
-/// Copies of tensors with another size along an axis, compiled once for each kind.
-pub(super) struct Movers<'a> {
-    pub(super) session: &'a Session,
-    compiled: HashMap<(olivine_ir::DType, Shape, [usize; 3]), Executable>,
-}
+/// Copies of tensors with another size along an axis: what serves all sizes of a kind of tensor is compiled once.
+#[derive(Default)]
+pub(super) struct Movers(Mutex<HashMap<(DType, usize, usize), Arc<Executable>>>);
 
-impl<'a> Movers<'a> {
-    pub(super) fn new(session: &'a Session) -> Self {
-        Movers { session, compiled: HashMap::new() }
-    }
-
+impl Movers {
     /// The first `keep` positions of an axis, in a tensor of `size` positions; the others are zeros.
     pub(super) fn resized(
-        &mut self,
+        &self,
+        session: &Session,
         tensor: &DeviceTensor,
         axis: usize,
         keep: usize,
         size: usize,
     ) -> Result<DeviceTensor, Error> {
         let ty = tensor.ty();
-        let key = (ty.dtype, ty.shape, [axis, keep, size]);
-        if !self.compiled.contains_key(&key) {
-            let mut g = Graph::new("resize");
-            let x = g.input("x", ty.dtype, ty.shape)?;
-            let kept = g.slice(x, axis as isize, 0, keep as i64, 1)?;
-            let mut pads = vec![(0, 0); ty.shape.rank()];
-            pads[axis].1 = size as i64 - keep as i64;
-            let y = g.pad(kept, &pads, PadMode::Constant, 0.0)?;
-            g.output("y", y)?;
-            self.compiled.insert(key, self.session.compile(&g)?);
+        if keep == 0 || ty.shape.has_zero() {
+            let mut to = ty;
+            to.shape.set_number(axis, size);
+            return session.upload(&Tensor::zeros_of(to)?);
         }
-        let mut out = self.compiled[&key].run_resident([("x", tensor)])?;
+        let mover = {
+            let mut compiled = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            match compiled.entry((ty.dtype, ty.shape.rank(), axis)) {
+                Entry::Occupied(known) => known.get().clone(),
+                Entry::Vacant(new) => {
+                    let graph = mover(ty, axis, [keep, size])?;
+                    new.insert(Arc::new(session.compile(&graph)?)).clone()
+                }
+            }
+        };
+        let nothing = |size: usize| session.upload(&Tensor::zeros(DType::U8, [size, 0])?);
+        let (kept, room) = (nothing(keep)?, nothing(size)?);
+        let mut out = mover.run_resident([("x", tensor), ("kept", &kept), ("room", &room)])?;
         out.pop().map(|(_, y)| y).ok_or(Error::OtherDevice)
     }
+}
+
+/// A copy of `x` for all sizes: the first `kept` positions of an axis, in a result of `room`. These two are sizes of inputs
+/// without elements.
+fn mover(ty: TensorType, axis: usize, [keep, size]: [usize; 2]) -> Result<Graph, Error> {
+    let mut g = Graph::new("resize");
+    let names = (0..ty.shape.rank()).map(|axis| Some(format!("size.{axis}"))).collect();
+    let x = g.input_with_dims("x", ty.dtype, ty.shape.values(), names)?;
+    let bound = |name: &str, size: usize| {
+        let size = open_symbol(name)?.with_value(size as i64);
+        size.map_err(|e| olivine_ir::Error::BadData { problem: e.to_string() })
+    };
+    for (name, size) in [("kept", keep), ("room", size)] {
+        g.input_with_dims(name, DType::U8, [size, 0], vec![Some(name.to_string()), None])?;
+    }
+    let (kept, room) = (bound("kept", keep)?, bound("room", size)?);
+    let start = g.slice(x, axis as isize, 0, kept, 1)?;
+    let mut pads = vec![(Dim::ZERO, Dim::ZERO); ty.shape.rank()];
+    pads[axis].1 = room - kept;
+    let y = g.add_op(Pad { pads, mode: PadMode::Constant, value: 0.0 }, &[start])?;
+    g.output("y", y[0])?;
+    Ok(g)
 }

@@ -50,7 +50,7 @@ impl Part {
     fn compact(&self, session: &Session) -> Result<&DeviceTensor, Error> {
         let Some((axis, size)) = self.filled else { return Ok(&self.tensor) };
         if self.compact.get().is_none() {
-            let tensor = Movers::new(session).resized(&self.tensor, axis, size, size)?;
+            let tensor = Movers::default().resized(session, &self.tensor, axis, size, size)?;
             // Another thread may have been first; the two are equal.
             let _ = self.compact.set(tensor);
         }
@@ -74,14 +74,15 @@ impl Part {
         &mut self,
         axis: usize,
         capacity: usize,
-        movers: &mut Movers<'_>,
+        session: &Session,
+        movers: &Movers,
     ) -> Result<(), Error> {
         if self.filled.is_some_and(|(filled, _)| filled != axis) {
-            self.make_compact(movers.session)?;
+            self.make_compact(session)?;
         }
         let size = self.ty().shape.get(axis).copied().unwrap_or(0);
         if self.capacity(axis) != Some(capacity) {
-            self.tensor = movers.resized(&self.tensor, axis, size, capacity)?;
+            self.tensor = movers.resized(session, &self.tensor, axis, size, capacity)?;
         }
         self.filled = Some((axis, size));
         Ok(())
@@ -347,7 +348,7 @@ impl GraphExecutable {
             part.make_compact(self.session())?;
         }
         if let Some(appending) = &appending {
-            appending.make_room(self.session(), &names, state)?;
+            appending.make_room(self.session(), &self.movers, &names, state)?;
         }
 
         let counter = checked.counter.as_ref().map(Input::from);

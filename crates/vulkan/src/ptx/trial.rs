@@ -102,11 +102,11 @@ impl Trial {
         let dispatch = Dispatch {
             kernel: KernelId(0),
             args: (0..).zip(&sizes).map(slice).collect(),
-            params: self.params.clone(),
+            params: self.params.clone().into(),
             groups: [self.groups, 1, 1],
             indirect: None,
             op: "",
-            node: String::new(),
+            node: "".into(),
             flops: 0,
             bytes: sizes.iter().sum(),
         };

@@ -282,8 +282,8 @@ fn misuse_is_refused() {
     };
     assert!(broken(&|r| r.dispatches[0].groups = [0, 1, 1]));
     assert!(broken(&|r| r.dispatches[0].groups = [1, u32::MAX, 1]));
-    assert!(broken(&|r| r.dispatches[0].args[0].bytes = 257));
-    assert!(broken(&|r| r.dispatches[0].params.clear()));
+    assert!(broken(&|r| r.dispatches[0].args.make_mut()[0].bytes = 257));
+    assert!(broken(&|r| r.dispatches[0].params = Vec::new().into()));
     assert!(broken(&|r| r.dispatches[0].kernel.0 = 1));
     assert!(broken(&|r| r.buffers[0] = None));
     let gate = |offset, bytes| Some(Slice { buffer: y, offset, bytes });

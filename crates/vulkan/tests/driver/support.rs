@@ -148,11 +148,11 @@ impl Rig {
         self.dispatches.push(Dispatch {
             kernel,
             args: args.iter().map(slice).collect(),
-            params: params.to_vec(),
+            params: params.to_vec().into(),
             groups: [groups, 1, 1],
             indirect: None,
             op: "Test",
-            node: format!("node{}", self.dispatches.len()),
+            node: format!("node{}", self.dispatches.len()).into(),
             flops: 0,
             bytes: 0,
         });

@@ -4,7 +4,7 @@
 //! stays inside: broadcasts cost nothing where they are read, and memory where they are kept.
 
 use olivine_ir::op::{Loop, ScalarOp};
-use olivine_ir::{Def, Error, Graph, NodeId, Op, SubGraph, TensorType, ValueId};
+use olivine_ir::{Def, Dim, Error, Graph, NodeId, Op, SubGraph, TensorType, ValueId};
 
 /// The loop's results with its invariant nodes in front of it; `None` if there are none.
 pub(super) fn loop_(
@@ -54,9 +54,9 @@ fn invariant(body: &Graph, carried: usize) -> Result<(Vec<bool>, Vec<bool>), Err
         fixed[id.index()] = true;
     }
     let mut moved = Vec::with_capacity(body.nodes().len());
-    let bytes = |ids: &[ValueId]| -> Result<usize, Error> {
+    let bytes = |ids: &[ValueId]| -> Result<Dim, Error> {
         let types = ids.iter().map(|id| body.ty(*id)).collect::<Result<Vec<TensorType>, _>>()?;
-        Ok(types.iter().map(TensorType::bytes).fold(0, usize::saturating_add))
+        Ok(types.iter().map(TensorType::size_bytes).fold(Dim::ZERO, |sum, bytes| sum + bytes))
     };
     for node in body.nodes() {
         let all = node.inputs.iter().all(|id| fixed[id.index()]);
@@ -64,8 +64,8 @@ fn invariant(body: &Graph, carried: usize) -> Result<(Vec<bool>, Vec<bool>), Err
         let captured = node.inputs.iter().any(|id| body.as_const(*id).is_none());
         let plain = node.op.bodies().is_empty() && !matches!(node.op, Op::Custom(_));
         let converts = matches!(node.op, Op::ScalarOp(ScalarOp::Cast(_)));
-        let small = converts || bytes(&node.outputs)? <= bytes(&node.inputs)?;
-        let moves = all && captured && plain && small;
+        let may_move = all && captured && plain;
+        let moves = may_move && (converts || bytes(&node.outputs)? <= bytes(&node.inputs)?);
         for id in &node.outputs {
             fixed[id.index()] = moves;
         }

@@ -4,6 +4,7 @@ use olivine_ir::op::{Loop, Scan};
 use olivine_ir::{DType, Error, Graph, SubGraph, Tensor, ValueId};
 
 use super::inline::inline;
+use super::unroll::length;
 
 /// The scan's results. Operands that are read backwards are reversed before the loop, and results that are written
 /// backwards after it, so that the body counts up. Every operand has at least one slice: a scan without iterations was unrolled.
@@ -21,7 +22,7 @@ pub(super) fn as_loop(
         ordered.push(if back { g.reverse(*x, &[*axis as isize])? } else { *x });
     }
     let iterations = match (sliced.first(), op.axes.first()) {
-        (Some(x), Some(axis)) => g.ty(*x)?.shape[*axis],
+        (Some(x), Some(axis)) => length(g, *x, *axis)?,
         _ => 0,
     };
 

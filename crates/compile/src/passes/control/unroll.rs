@@ -39,7 +39,8 @@ pub(super) fn loop_(
         let rest = op.max_iterations.unwrap_or(iterations).saturating_sub(iterations);
         if rest > 0 || parts.is_empty() {
             let zero = g.constant(Tensor::scalar_of(ty.dtype, 0.0));
-            parts.push(g.fill(zero, Shape::new(&[&[rest], ty.shape.dims()].concat())?)?);
+            let sizes = [&[rest.into()], &*ty.shape.sizes()].concat();
+            parts.push(g.fill(zero, Shape::of_sizes(&sizes)?)?);
         }
         carried.push(if parts.len() == 1 { parts[0] } else { g.concat(&parts, 0)? });
     }
@@ -63,6 +64,12 @@ fn known_iterations(g: &Graph, op: &Loop, iterations: ValueId, begin: ValueId) -
     }
 }
 
+/// The size of an axis that is iterated over: what is compiled holds for it alone.
+pub(super) fn length(g: &Graph, x: ValueId, axis: usize) -> Result<usize, Error> {
+    let size = g.ty(x)?.shape.size(axis);
+    size.specialize().map_err(|e| Error::BadData { problem: e.to_string() })
+}
+
 /// A scan's results, if its iterations are few.
 pub(super) fn scan(
     g: &mut Graph,
@@ -73,7 +80,7 @@ pub(super) fn scan(
     let (states, rest) = inputs.split_at(op.states);
     let (sliced, captures) = rest.split_at(op.axes.len());
     let iterations = match (sliced.first(), op.axes.first()) {
-        (Some(x), Some(axis)) => g.ty(*x)?.shape[*axis],
+        (Some(x), Some(axis)) => length(g, *x, *axis)?,
         _ => 0,
     };
     if iterations.saturating_mul(nodes_of(op.body.graph()).max(1)) > MOST_UNROLLED_NODES {
@@ -88,9 +95,9 @@ pub(super) fn scan(
             let back = op.reverse.get(i).copied().unwrap_or(false);
             let place = if back { iterations - 1 - iteration } else { iteration } as i64;
             let slice = g.slice(*x, *axis as isize, place, place + 1, 1)?;
-            let mut dims = g.ty(slice)?.shape.to_vec();
-            dims.remove(*axis);
-            inputs.push(reshape(g, slice, &dims)?);
+            let mut sizes = g.ty(slice)?.shape.sizes().to_vec();
+            sizes.remove(*axis);
+            inputs.push(reshape(g, slice, &sizes)?);
         }
         inputs.extend_from_slice(captures);
         let mut outputs = inline(g, &op.body, &inputs, &format!("{name}/{iteration}"))?;

@@ -59,7 +59,7 @@ impl Filters {
                     let ordered = site.scratch(size);
                     reorder(problem, plan, ordered, site)?;
                     let ty = matrix(math::elem(w.ty.dtype), MatrixUse::A);
-                    pack(&PackSource::Elements(&operand(ordered)), (m.into(), k_size), ty, to, site)
+                    pack(&PackSource::Elements(&operand(ordered)), (m.into(), k_size.into()), ty, to, site)
                 };
                 let memory = made(how, w, number(packed.bytes()) as u64, make, site)?;
                 Ok(Filters { prepared: PreparedOperand::Packed(memory, packed), operand: operand(memory) })

@@ -146,7 +146,7 @@ impl CoopGemm<'_> {
                 "a",
                 &filters.prepared,
                 &filters.operand,
-                (problem.m, k_size),
+                (problem.m, k_size.into()),
                 &[],
             ),
             pixels: l.bind("pixels", Elem::U32, Access::Read, *image),

@@ -142,7 +142,7 @@ impl CoopTile {
                         && (number == 0 || problem.packed.is_none() || is_decoded_first(problem, caps))
                         && jumps.iter().all(|jump| *jump == 0)
                         && PANEL.is_multiple_of(part)
-                        && whole(problem.k_number()).is_multiple_of(self.k_step as usize)
+                        && whole(problem.k).is_multiple_of(self.k_step)
                 }
             };
             if !comes {
@@ -253,7 +253,7 @@ fn is_decoded_first(problem: &Problem<'_>, caps: &DeviceCaps) -> bool {
     problem.packed.is_some()
         && problem.experts.is_none()
         && problem.m >= DECODED_ROWS
-        && PackedShape::new(problem.n, problem.k_number()).bytes() <= DECODED_BYTES.min(caps.max_buffer_bytes)
+        && PackedShape::new(problem.n, problem.k).bytes() <= DECODED_BYTES.min(caps.max_buffer_bytes)
 }
 
 /// Blocks for a matmul, the best first; the last fit any matmul and device.

@@ -49,9 +49,8 @@ pub(crate) fn emit(
     let batches = problem.batches();
     let tiles = problem.m.div_ceil(blocks.m) * problem.n.div_ceil(blocks.n);
     let groups = tiles * batches * splits;
-    let k_number = problem.k_number();
-    let chunk = k_number.div_ceil(splits).next_multiple_of(blocks.k_step as usize);
-    let (a_sizes, b_sizes) = ((problem.m, k_number), (problem.n, k_number));
+    let chunk = problem.k.div_ceil(splits).next_multiple_of(blocks.k_step);
+    let (a_sizes, b_sizes) = ((problem.m, problem.k), (problem.n, problem.k));
     let a_given = PreparedOperand::new(blocks.ways.0, &problem.a, a_sizes, MatrixUse::A, site)?;
     let b_given = PreparedOperand::of_b(blocks.ways.1, problem, b_sizes, site)?;
 
@@ -65,7 +64,7 @@ pub(crate) fn emit(
     let parts = (splits > 1).then(|| (l.size("chunk", chunk), l.size("batches", batches)));
     let epilogue = Epilogue::declare(&l, problem, destination, n);
     let walker = problem.batch.declare(&l, &problem.offsets());
-    let tail = !k_number.is_multiple_of(blocks.k_step as usize);
+    let tail = !problem.k.is_multiple_of(blocks.k_step);
 
     let id = linear_group(&k);
     k.if_(id.lt(total), || {

@@ -32,7 +32,7 @@ impl PreparedOperand {
     pub(crate) fn of_b(
         way: OperandPath,
         problem: &Problem<'_>,
-        sizes: (Dim, usize),
+        sizes: (Dim, Dim),
         site: &mut Site<'_>,
     ) -> Result<PreparedOperand, String> {
         let Some(weight) = &problem.packed else {
@@ -53,7 +53,7 @@ impl PreparedOperand {
     pub(crate) fn new(
         way: OperandPath,
         operand: &MatrixOperand,
-        sizes: (Dim, usize),
+        sizes: (Dim, Dim),
         role: MatrixUse,
         site: &mut Site<'_>,
     ) -> Result<PreparedOperand, String> {
@@ -66,7 +66,7 @@ impl PreparedOperand {
     /// Packs an operand of `(extent, k_size)`: at load for weights, in every run for anything else.
     fn packed(
         operand: &MatrixOperand,
-        (extent, k_size): (Dim, usize),
+        (extent, k_size): (Dim, Dim),
         role: MatrixUse,
         site: &mut Site<'_>,
     ) -> Result<PreparedOperand, String> {
@@ -101,7 +101,7 @@ impl<'k> DeclaredOperand<'k> {
         name: &str,
         given: &PreparedOperand,
         operand: &MatrixOperand,
-        sizes: (Dim, usize),
+        sizes: (Dim, Dim),
         jumps: &[Dim],
     ) -> Self {
         match given {

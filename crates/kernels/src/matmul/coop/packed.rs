@@ -32,7 +32,8 @@ pub(crate) const PANEL: u32 = ABREAST * SIDE;
 /// K of a block that is packed at once.
 const PACK_K: u32 = 64;
 /// What K of a packed operand is rounded up to.
-pub(crate) fn whole(k_size: usize) -> usize {
+#[track_caller]
+pub(crate) fn whole(k_size: Dim) -> u32 {
     if k_size > 128 { 256 } else { 128 }
 }
 
@@ -42,12 +43,14 @@ pub(crate) struct PackedShape {
     /// Panels.
     pub(crate) panels: Dim,
     /// Matrices along K.
-    pub(crate) lines: usize,
+    pub(crate) lines: Dim,
 }
 
 impl PackedShape {
-    pub(crate) fn new(extent: impl Into<Dim>, k_size: usize) -> Self {
-        let lines = k_size.next_multiple_of(whole(k_size)) / SIDE as usize;
+    #[track_caller]
+    pub(crate) fn new(extent: impl Into<Dim>, k_size: impl Into<Dim>) -> Self {
+        let k_size = k_size.into();
+        let lines = k_size.next_multiple_of(whole(k_size)).div_floor(SIDE);
         PackedShape { panels: extent.into().div_ceil(PANEL), lines }
     }
 
@@ -67,13 +70,13 @@ pub(crate) enum PackSource<'a> {
 /// Emits the packing of an operand of `extent` by `k_size` into memory.
 pub(crate) fn pack(
     operand: &PackSource<'_>,
-    (extent, k_size): (Dim, usize),
+    (extent, k_size): (Dim, Dim),
     ty: MatrixType,
     to: Memory,
     site: &mut Site<'_>,
 ) -> Result<(), String> {
     let packed = PackedShape::new(extent, k_size);
-    let steps = packed.lines as u32 * SIDE / PACK_K;
+    let steps = (packed.lines * SIDE).div_floor(PACK_K);
     let k = site.builder("matmul_pack", ABREAST * LANES);
     let l = Launch::new(&k);
     let (strided, rows, offset) = match operand {
@@ -87,7 +90,8 @@ pub(crate) fn pack(
     };
     let out = l.bind("packed", Elem::U32, Access::Write, to);
     let (positions, all) = (l.size("extent", extent), l.size("k_size", k_size));
-    let (steps, total) = (l.size("steps", steps as usize), l.size("groups", packed.panels * steps as usize));
+    let groups = packed.panels * steps;
+    let (steps, total) = (l.size("steps", steps), l.size("groups", groups));
     let base = l.size("offset", offset);
     let tail = !k_size.is_multiple_of(whole(k_size));
     let id = linear_group(&k);
@@ -114,7 +118,7 @@ pub(crate) fn pack(
     });
     let moved = packed.bytes() + extent * k_size * 2;
     let bound = l.done();
-    site.dispatch(k, bound, packed.panels * (packed.lines as u32 * SIDE / PACK_K), (0, moved))
+    site.dispatch(k, bound, groups, (0, moved))
 }
 
 /// The matrices of one subgroup in a packed operand, with the next ones along K in flight.

@@ -119,13 +119,13 @@ impl<'k> StridedOperand<'k> {
         l: &Launch<'k>,
         name: &str,
         operand: &MatrixOperand,
-        (extent, k_size): (Dim, usize),
+        (extent, k_size): (Dim, Dim),
         jumps: &[Dim],
     ) -> Self {
         let along = operand.along(extent, k_size);
         let (unit, other, size) = match along {
             Axis::Outer => (operand.outer, operand.k_stride, extent),
-            Axis::K => (operand.k_stride, operand.outer, k_size.into()),
+            Axis::K => (operand.k_stride, operand.outer, k_size),
         };
         let own = [other, operand.operand.offset, size];
         let mut steps = jumps.iter().copied().chain(own);

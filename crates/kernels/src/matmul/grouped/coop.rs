@@ -146,7 +146,7 @@ pub(crate) fn emit(
     let across = n.div_ceil(blocks.n as usize);
     let groups = sorted.tiles * across;
     // Packed, all matrices are one above the other: the indices along K of an expert follow those of the one before.
-    let (a_sizes, b_sizes) = ((problem.m, k_number), (n.into(), k_number * experts.count));
+    let (a_sizes, b_sizes) = ((problem.m, k_number.into()), (n.into(), (k_number * experts.count).into()));
     let b_given = PreparedOperand::of_b(blocks.ways.1, problem, b_sizes, site)?;
 
     let k = site.builder("grouped_matmul_coop", blocks.group());

@@ -22,8 +22,7 @@ pub(crate) fn emit(
     stream_k: StreamK,
     site: &mut Site<'_>,
 ) -> Result<(), String> {
-    let k_number = problem.k_number();
-    let (a_sizes, b_sizes) = ((problem.m, k_number), (problem.n, k_number));
+    let (a_sizes, b_sizes) = ((problem.m, problem.k), (problem.n, problem.k));
     let a_given = PreparedOperand::new(blocks.ways.0, &problem.a, a_sizes, MatrixUse::A, site)?;
     let b_given = PreparedOperand::of_b(blocks.ways.1, problem, b_sizes, site)?;
     let parts = site.scratch(stream_k.bytes(blocks));
@@ -38,7 +37,7 @@ pub(crate) fn emit(
     let declared = stream_k.declare(&l);
     let epilogue = Epilogue::declare(&l, problem, &Destination::Target, n);
     let walker = problem.batch.declare(&l, &problem.offsets());
-    let (step, tail) = (blocks.k_step, !k_number.is_multiple_of(blocks.k_step as usize));
+    let (step, tail) = (blocks.k_step, !problem.k.is_multiple_of(blocks.k_step));
 
     declared.segments(&k, (all, step), |Segment { block, start, end, is_whole, slot }| {
         let TileCoord { first, rest, .. } =
