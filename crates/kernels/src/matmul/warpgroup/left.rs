@@ -36,6 +36,7 @@ impl<'k> LeftOperand<'k> {
         let layout = match packed {
             None => {
                 let outer = l.stride("a_outer", problem.a.outer);
+                // As far as B is filled up.
                 let is_cut = !problem.k_number().is_multiple_of(form.step() as usize * 16);
                 let end = is_cut.then(|| l.size("a_words", problem.k_number() / (4 / form.size()) as usize));
                 LeftLayout::Rows { outer, end }

@@ -1,6 +1,6 @@
-//! Matmuls of f16, bf16 and 8-bit integers by warpgroups (NVIDIA's Hopper): kernels that print as PTX only. Their structure
-//! is that of kernels that were measured at 762 TFLOP/s (A by rows) and 790 (A packed) for 4096³ in f16 on an H200, and at
-//! 1424 and 1483 TOP/s in i8.
+//! Matmuls of f16, bf16, f32 and 8-bit integers by warpgroups (NVIDIA's Hopper): kernels that print as PTX only. Their
+//! structure is that of sketches that were measured at 762 TFLOP/s (A by rows) and 790 (A packed) for 4096³ in f16 on an H200,
+//! and at 1424 and 1483 TOP/s in i8.
 //!
 //! ```text
 //!   B ─ packed, at load for weights ─ one thread copies 8 KiB a k-step ─► ring of 5 slots ─────────┐
