@@ -86,12 +86,12 @@ fn recording(
     };
     let dispatch = |i: usize| Dispatch {
         kernel: KernelId(0),
-        args: vec![Slice { buffer: BufferId(0), offset: 0, bytes }],
-        params: vec![n, i as u32],
+        args: vec![Slice { buffer: BufferId(0), offset: 0, bytes }].into(),
+        params: vec![n, i as u32].into(),
         groups: [groups.min(32768), groups.div_ceil(32768), 1],
         indirect: None,
         op: "Count",
-        node: format!("count{i}"),
+        node: format!("count{i}").into(),
         flops: 0,
         bytes,
     };
