@@ -375,6 +375,16 @@ const FAMILIES: &[Family] = &[
         plans: 10,
     },
     Family {
+        name: "softmax over rows of open length",
+        build: |g| {
+            let x = input(g, "x", DType::F32, &["6", "n"])?;
+            g.softmax(x, 1)
+        },
+        sizes: &[("n", 1, 448)],
+        shapes: |n| vec![("x", vec![6, n[0]])],
+        plans: 24,
+    },
+    Family {
         name: "orders of rows",
         build: |g| {
             let x = input(g, "x", DType::F32, &["n", "m", "100"])?;

@@ -8,6 +8,8 @@ use std::cell::RefCell;
 use olivine_ir::{DType, Dim};
 use olivine_kernel::{Builder, Elem, Scalar, Shared, Target, Val};
 
+use crate::launch::number;
+
 /// Several registers that belong together.
 pub(crate) type State<'k> = Vec<Val<'k>>;
 
@@ -61,8 +63,31 @@ const TINY: usize = 8;
 /// Rows that a cluster may hold together.
 const TOGETHER: u32 = 4;
 
+/// Lengths of rows up to which neighbours with the same tile are looked for; all longer ones have none.
+const LONGEST: usize = 1 << 17;
+
 impl RowTile {
-    /// The tile for rows of `n` elements, packed one after another; `None` if they are too long for registers.
+    /// The tile for rows of `n` elements, packed one after another; `None` if they are too long for registers. Open lengths
+    /// are restricted to those around that have the same tile.
+    #[track_caller]
+    pub(crate) fn of(n: Dim, dtype: DType, most: u32) -> Option<Self> {
+        let Some(now) = n.value().ok().and_then(|n| usize::try_from(n).ok()) else {
+            return RowTile::new(number(n), dtype, most);
+        };
+        let lanes = if n.is_multiple_of(vector(dtype)) { vector(dtype) } else { 1 };
+        let of = |n: usize| RowTile::with_lanes(n, lanes, dtype.size() > 4, most);
+        let tile = of(now);
+        if n.is_constant() {
+            return tile;
+        }
+        let is_alike = |size: &usize| of(*size) == tile;
+        let least = (1..=now).rev().step_by(lanes).take_while(is_alike).last().unwrap_or(now);
+        let largest = (now..LONGEST.max(now + 1)).step_by(lanes).take_while(is_alike).last().unwrap_or(now);
+        let is_inside = n >= least && (largest + lanes >= LONGEST || n <= largest);
+        if is_inside { tile } else { RowTile::new(number(n), dtype, most) }
+    }
+
+    /// The same of a number.
     pub(crate) fn new(n: usize, dtype: DType, most: u32) -> Option<Self> {
         let vector = vector(dtype);
         let lanes = if n.is_multiple_of(vector) { vector } else { 1 };

@@ -9,7 +9,7 @@ use olivine_kernel::{Access, Reduction, Val};
 use super::reduce::{self, Folded, LogSumExp};
 use super::rows::{Clusters, GROUP, RowTile, State, pairs, vector, wide};
 use crate::kernels;
-use crate::launch::{Launch, bytes, number};
+use crate::launch::{Launch, bytes};
 use crate::math;
 use crate::site::{Operand, Site, Target, linear_group, reversed_group};
 
@@ -22,19 +22,22 @@ kernels! { |op, site|
 pub(crate) fn softmax(axis: usize, log: bool, site: &mut Site<'_>) -> Result<(), String> {
     let (x, y) = (site.operands[0].clone(), site.targets[0].clone());
     let dims = x.sizes();
-    // How a row is held in registers is a number.
-    let n = number(dims.get(axis).copied().ok_or_else(|| format!("there is no axis {axis}"))?);
+    let n = dims.get(axis).copied().ok_or_else(|| format!("there is no axis {axis}"))?;
     reduce::admit(x.ty.dtype, site)?;
     if n == 0 || dims.numel() == 0 {
         return Ok(());
     }
     let inner = product(&dims[axis + 1..]);
-    match RowTile::new(n, x.ty.dtype, site.group_size(1024)) {
-        Some(tile) if inner == 1 => {
-            let tile = tile.for_rows(dims.numel().div_floor(n), &site.caps.target);
-            in_registers(tile, n, log, &x, &y, site)
+    if inner != 1 {
+        return in_two_steps(axis, inner, log, &x, &y, site);
+    }
+    match RowTile::of(n, x.ty.dtype, site.group_size(1024)) {
+        Some(tile) => {
+            let rows = product(&dims[..axis]);
+            let tile = tile.for_rows(rows, &site.caps.target);
+            in_registers(tile, (rows, n), log, &x, &y, site)
         }
-        _ => in_two_steps(axis, number(inner), log, &x, &y, site),
+        None => in_two_steps(axis, inner, log, &x, &y, site),
     }
 }
 
@@ -50,13 +53,12 @@ fn cost(x: &Operand, y: &Target) -> (Dim, Dim) {
 
 fn in_registers(
     tile: RowTile,
-    n: usize,
+    (rows, n): (Dim, Dim),
     log: bool,
     x: &Operand,
     y: &Target,
     site: &mut Site<'_>,
 ) -> Result<(), String> {
-    let rows = x.sizes().numel().div_floor(n);
     let k = site.builder(&name(log, "rows"), tile.group);
     let l = Launch::new(&k);
     let (source, sink) = (l.read("x", x), l.write("y", y));
@@ -134,27 +136,30 @@ impl<'k> SoftmaxRow<'k> {
 
 fn in_two_steps(
     axis: usize,
-    inner: usize,
+    inner: Dim,
     log: bool,
     x: &Operand,
     y: &Target,
     site: &mut Site<'_>,
 ) -> Result<(), String> {
-    let n = x.dims()[axis];
-    let numel = x.ty.shape.numel();
+    // How long rows and columns are folded is chosen by numbers.
+    let _ = x.dims();
+    let n = x.sizes()[axis];
     let states = reduce::states(&LogSumExp(x.ty.dtype), x, Folded::packed(&x.sizes(), &[axis]), site)?;
     let vector = vector(x.ty.dtype);
-    let run = if inner == 1 { n } else { inner };
+    let is_rows = inner == 1;
+    let run = if is_rows { n } else { inner };
     let lanes = if run.is_multiple_of(vector) { vector } else { 1 };
+    let vectors = x.sizes().numel().div_floor(lanes);
 
     let group = site.group_size(GROUP);
     let k = site.builder(&name(log, "apply"), group);
     let l = Launch::new(&k);
     let (source, sink) = (l.read("x", x), l.write("y", y));
     let arrays = states.bind(&l, Access::Read);
-    let (count, length) = (l.size("vectors", numel / lanes), l.size("n", n));
-    let work = reversed_group(&l, (numel / lanes).div_ceil(group as usize)) * group + k.local_index();
-    let columns = (inner > 1).then(|| l.size("inner", inner));
+    let (count, length) = (l.size("vectors", vectors), l.size("n", n));
+    let work = reversed_group(&l, vectors.div_ceil(group)) * group + k.local_index();
+    let columns = (!is_rows).then(|| l.size("inner", inner));
     k.if_(work.lt(count), || {
         let at = work * lanes;
         let values = source.load_vec(at, lanes as u8);
@@ -189,5 +194,5 @@ fn in_two_steps(
         sink.store_vec(at, &results);
     });
     let bound = l.done();
-    site.dispatch(k, bound, (numel / lanes).div_ceil(group as usize) as u64, cost(x, y))
+    site.dispatch(k, bound, vectors.div_ceil(group), cost(x, y))
 }
