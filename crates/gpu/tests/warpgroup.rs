@@ -15,6 +15,8 @@ use olivine_program::{DeviceCaps, Dispatch, Program};
 use olivine_ptx::Order;
 
 const WARPGROUP: &str = "matmul_warpgroup";
+/// The tuner's configuration of matmuls by warpgroups whose operands are packed.
+const PACKED: &str = "warpgroup packed";
 
 fn names(program: &Program, dispatches: &[Dispatch]) -> Vec<String> {
     dispatches.iter().map(|d| program.kernel(d).name.clone()).collect()
@@ -57,10 +59,21 @@ fn large_matmuls_of_16_bits_are_by_warpgroups_where_ptx_is_launched() {
 }
 
 #[test]
-fn large_matmuls_of_f32_are_by_warpgroups_and_by_tiles_where_parts_serve_badly() {
-    let [load, run] = kernels(&h200_ptx(), DType::F32, [4096, 4096, 4096], true);
+fn large_matmuls_of_f32_may_be_by_warpgroups_and_by_tiles_where_parts_serve_badly() {
+    let mut g = Graph::new("matmul");
+    let x = g.input("x", DType::F32, [4096, 4096]).unwrap();
+    let w = g.param("w", DType::F32, [4096, 4096]).unwrap();
+    let y = g.matmul(x, w).unwrap();
+    g.output("y", y).unwrap();
+    let found = |device: Interpreter| {
+        let program = device.lower(&g).unwrap();
+        [names(&program, &program.load), names(&program, &program.run)]
+    };
+    let [load, run] = found(Interpreter::hopper(132, None).preferring(PACKED));
     assert_eq!(load.last().unwrap(), "matmul_warpgroup_pack_b");
     assert_eq!(run, ["split_f32_rows", "matmul_warpgroup_outliers", WARPGROUP, "matmul_tiled"]);
+    let [_, run] = found(Interpreter::hopper(132, None));
+    assert!(!run.contains(&WARPGROUP.to_string()), "without a record: {run:?}");
 }
 
 /// `x · w` of integers, w a weight, with those zero points; both are one for all.
@@ -284,6 +297,7 @@ fn f32_has_the_precision_of_single_precision() {
     let inputs = [("x".to_string(), tensor(&[m, k], &x))];
     let params = [("w".to_string(), tensor(&[k, n], &w)), ("b".to_string(), tensor(&[n], &b))];
     for device in [Interpreter::hopper(2, None), Interpreter::hopper(1, Some(Order::Ascending))] {
+        let device = device.preferring(PACKED);
         let program = device.lower(&g).unwrap();
         let found = names(&program, &program.run);
         assert!(found.contains(&WARPGROUP.to_string()), "{found:?}");

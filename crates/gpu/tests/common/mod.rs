@@ -16,6 +16,8 @@ pub(crate) struct Interpreter {
     arithmetic: Device,
     /// Whether kernels are printed as PTX and emulated, instead of interpreted.
     ptx: Option<Order>,
+    /// A configuration that the tuner's record has wherever it is a candidate.
+    prefers: Option<&'static str>,
 }
 
 impl Interpreter {
@@ -98,6 +100,13 @@ impl Interpreter {
         device
     }
 
+    /// The same device, with a record of the tuner that has a configuration wherever it is a candidate.
+    #[allow(dead_code, reason = "of use to some of the tests that share this module")]
+    pub(crate) fn preferring(mut self, config: &'static str) -> Self {
+        self.prefers = Some(config);
+        self
+    }
+
     /// The same device, which orders stores between workgroups.
     #[allow(dead_code, reason = "of use to some of the tests that share this module")]
     pub(crate) fn with_fences(mut self) -> Self {
@@ -125,14 +134,23 @@ impl Interpreter {
             keeps_denormals: true,
             ptx: None,
         };
-        Interpreter { name: name.into(), caps, arithmetic, ptx: None }
+        Interpreter { name: name.into(), caps, arithmetic, ptx: None, prefers: None }
     }
 
     /// The program of a graph.
     pub(crate) fn lower(&self, graph: &Graph) -> Result<Program, String> {
         let options = Options::default();
         let compiled = compile(graph, &options).map_err(|e| e.to_string())?;
-        lower(&compiled, &self.caps, &Record::new(), &[]).map_err(|e| e.to_string())
+        let lowered = |record: &Record| lower(&compiled, &self.caps, record, &[]).map_err(|e| e.to_string());
+        let mut record = Record::new();
+        if let Some(config) = self.prefers {
+            for decision in lowered(&record)?.decisions {
+                if decision.candidates.iter().any(|candidate| candidate == config) {
+                    record.set(decision.family, &decision.class, config);
+                }
+            }
+        }
+        lowered(&record)
     }
 
     fn dispatch(&self, program: &Program, d: &Dispatch, memory: &mut [Vec<u8>]) -> Result<(), String> {

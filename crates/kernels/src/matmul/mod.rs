@@ -88,7 +88,12 @@ pub(crate) fn lower(problem: Problem<'_>, extras: &[Operand], site: &mut Site<'_
     let choose_for = |shape: &Shape| {
         (is_plain.then(|| small_m::coop::choose(&problem, shape, caps)).flatten())
             .map(Choice::SmallMCoop)
-            .or_else(|| warpgroup::choose(&problem, shape, caps).map(Choice::Warpgroup))
+            .or_else(|| {
+                // f32 by warpgroups has not run on a card: it is for the tuner to choose.
+                let measured = problem.dtype() != olivine_ir::DType::F32;
+                let path = warpgroup::choose(&problem, shape, caps).filter(|_| measured);
+                path.map(Choice::Warpgroup)
+            })
             .or_else(|| {
                 let chosen = coop::blocks::choose(&problem, shape, caps, may_defer_sum);
                 chosen.map(|(blocks, splits)| Choice::Coop { blocks, splits })

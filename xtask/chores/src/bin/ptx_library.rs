@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use olivine::internals::compile::{Options, compile};
-use olivine::internals::gpu::{Addressing, DeviceCaps, DeviceKind, Record, lower};
+use olivine::internals::gpu::{Addressing, DeviceCaps, DeviceKind, Program, Record, lower};
 use olivine::ir::op::{Attention, HeadLayout};
 use olivine::ir::{self, DType, Graph};
 use olivine_cases::{attention_cases, table};
@@ -96,6 +96,20 @@ fn kernels(one_in: usize) -> Result<Vec<Arc<Kernel>>, String> {
     Ok(chosen)
 }
 
+/// The program where a record of the tuner has a configuration wherever it is a candidate and warpgroups are not the default.
+fn preferring(config: &str, graph: &Graph, caps: &DeviceCaps) -> Result<Program, String> {
+    let compiled = compile(graph, &Options::default()).map_err(|e| e.to_string())?;
+    let lowered = |record: &Record| lower(&compiled, caps, record, &[]).map_err(|e| e.to_string());
+    let mut record = Record::new();
+    for decision in lowered(&record)?.decisions {
+        let other = !decision.default.starts_with("warpgroup");
+        if other && decision.candidates.iter().any(|candidate| candidate == config) {
+            record.set(decision.family, &decision.class, config);
+        }
+    }
+    lowered(&record)
+}
+
 /// Matmuls that are by warpgroups: all types, both ways of A, every kind of epilogue, and zero points.
 fn warpgroup_kernels() -> Result<Vec<Arc<Kernel>>, String> {
     let mut caps = large_card();
@@ -104,8 +118,7 @@ fn warpgroup_kernels() -> Result<Vec<Arc<Kernel>>, String> {
     caps.ptx = Some(Capability::HOPPER);
     let (mut seen, mut chosen) = (HashSet::new(), Vec::new());
     let mut take = |graph: Graph, what: String| -> Result<(), String> {
-        let compiled = compile(&graph, &Options::default()).map_err(|e| e.to_string())?;
-        let program = lower(&compiled, &caps, &Record::new(), &[]).map_err(|e| e.to_string())?;
+        let program = preferring("warpgroup packed", &graph, &caps)?;
         if !program.kernels.iter().any(|kernel| kernel.has_warpgroups()) {
             return Err(format!("{what} is not by warpgroups"));
         }
@@ -149,13 +162,7 @@ fn attention_kernels() -> Result<Vec<Arc<Kernel>>, String> {
     for (dtype, dim) in [(DType::F16, 64), (DType::F16, 128), (DType::BF16, 128), (DType::F16, 72)] {
         for spec in &specs {
             let graph = attention(dtype, dim, spec).map_err(|e| e.to_string())?;
-            let compiled = compile(&graph, &Options::default()).map_err(|e| e.to_string())?;
-            let lowered = |record: &Record| lower(&compiled, &caps, record, &[]).map_err(|e| e.to_string());
-            let mut record = Record::new();
-            for decision in lowered(&record)?.decisions {
-                record.set(decision.family, &decision.class, "warpgroups");
-            }
-            let kernels = lowered(&record)?.kernels;
+            let kernels = preferring("warpgroups", &graph, &caps)?.kernels;
             if !kernels.iter().any(|kernel| kernel.has_warpgroups()) {
                 return Err(format!("attention of {dtype} with heads of {dim} is not by warpgroups"));
             }
