@@ -280,7 +280,7 @@ fn integers_with_zero_points_are_exact() {
 
 #[test]
 fn f32_has_the_precision_of_single_precision() {
-    let [m, n, k] = [250, 520, 520];
+    let [m, n, k] = [600, 264, 264];
     let number = |i: usize, skew: usize| {
         let mixed = (i as u64 * 0x9e37_79b9 + skew as u64 * 77).wrapping_mul(0x85eb_ca6b_1234_5679);
         ((mixed >> 40) as f64 / f64::from(1 << 23) - 1.0) as f32
