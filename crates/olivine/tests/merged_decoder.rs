@@ -230,8 +230,8 @@ fn merged() -> Model {
     initializers.extend([
         floats("table", &[WORDS as i64, WIDTH as i64], &numbers(WORDS * WIDTH, 3)),
         floats("positions", &[LONGEST as i64, WIDTH as i64], &numbers(LONGEST * WIDTH, 5)),
-        floats("gamma", &[WIDTH as i64], &vec![1.0; WIDTH]),
-        floats("beta", &[WIDTH as i64], &vec![0.1; WIDTH]),
+        floats("gamma", &[WIDTH as i64], &[1.0; WIDTH]),
+        floats("beta", &[WIDTH as i64], &[0.1; WIDTH]),
         floats("quarter", &[], &[0.25]),
         floats("least", &[], &[f32::MIN]),
         floats("none", &[], &[0.0]),
