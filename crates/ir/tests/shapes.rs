@@ -169,7 +169,10 @@ proptest! {
         let starts = (0..).map(|i| i * stride);
         let whole = starts.clone().take_while(|s| s + span <= padded).count();
         let got = window.count(0, input, kernel, ceil);
-        if whole == 0 {
+        if whole == 0 && ceil && span < padded + stride {
+            // The only window hangs over the end, unless it would begin in the padding after the operand.
+            prop_assert_eq!(got, Ok(usize::from(input + before > 0)));
+        } else if whole == 0 {
             prop_assert!(got.is_err());
         } else if !ceil {
             prop_assert_eq!(got, Ok(whole));
