@@ -40,12 +40,12 @@ impl<'k> Ring<'k> {
         k.barrier();
     }
 
-    /// What waits until a slot is full.
+    /// The barrier whose phase is complete when a slot is full.
     pub(crate) fn full(&self, slot: Val<'k>) -> AsyncBarrier {
         self.k.async_barrier(self.full, slot)
     }
 
-    /// What waits until a slot is empty.
+    /// The barrier whose phase is complete when a slot is empty.
     pub(crate) fn empty(&self, slot: Val<'k>) -> AsyncBarrier {
         self.k.async_barrier(self.empty, slot)
     }
@@ -123,8 +123,8 @@ pub(crate) struct RingReader<'k> {
 
 impl<'k> RingReader<'k> {
     /// For each of so many slots: waits until it is full, and calls `multiply` with its number, the ring's memory and the index of the
-    /// slot's first 16 bytes. Each slot's multiplies are a group, and those of the slot before are complete when they begin to run. All
-    /// are complete in the end: the assembler takes multiplies that go on into another iteration of a loop one by one.
+    /// slot's first 16 bytes. Each slot's multiplies are a group; a slot is emptied once the next group has begun and its own is
+    /// complete. All groups are complete at the end: ptxas serialises multiplies that run on into the next iteration of a loop.
     pub(crate) fn multiply_by(&self, slots: u32, multiply: impl Fn(u32, Shared<'k>, Val<'k>)) {
         for slot in 0..slots {
             self.multiply_by_next(|memory, first| multiply(slot, memory, first));

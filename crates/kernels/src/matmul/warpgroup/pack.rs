@@ -223,7 +223,7 @@ impl<'a> Source<'a> {
         let groups = self.columns().div_floor(TOGETHER);
         let k = site.builder("matmul_warpgroup_sums", 16 * 2 * TOGETHER);
         let l = Launch::new(&k);
-        // The sums lie behind the bytes that they are of.
+        // The sums follow the bytes they were made of.
         let memory = l.bind("packed", Elem::U32, Access::ReadWrite, memory);
         let (total, k_steps) = (l.size("groups", groups), l.size("k_steps", self.k_steps));
         let words = l.size("words", self.bytes().div_floor(4u32));
