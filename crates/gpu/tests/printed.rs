@@ -50,7 +50,13 @@ fn spirv_val_takes_every_kernel() {
     for device in [Interpreter::plain(), Interpreter::rich(32)] {
         let kernels = kernels(&device);
         assert!(kernels.len() > 100, "{} kernels", kernels.len());
-        kernels.iter().for_each(|kernel| spirv_val_takes(kernel));
+        // Each is a process, and the other tests of this file are done long before.
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        std::thread::scope(|scope| {
+            for some in kernels.chunks(kernels.len().div_ceil(threads)) {
+                scope.spawn(|| some.iter().for_each(|kernel| spirv_val_takes(kernel)));
+            }
+        });
     }
 }
 

@@ -2,9 +2,10 @@
 //! with each masked off, checked, and in the browsers' dialect.
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
+mod own_process;
+
 use std::collections::HashSet;
 use std::fmt::Write;
-use std::process::Command;
 
 use olivine::internals::OptionsExt as _;
 use olivine::internals::SessionExt as _;
@@ -14,6 +15,7 @@ use olivine::{Device, PipelineCache, SessionOptions};
 use olivine_cases::{
     Case, CaseResult, Outcome, Report, SessionBackend, fuzz_cases, long_axes, run_table, table,
 };
+use own_process::in_own_process;
 
 /// Opens a device, or says what to install.
 fn open(name: &str, device: Device, options: SessionOptions) -> SessionBackend {
@@ -77,25 +79,6 @@ fn sample(backend: &SessionBackend, cases: Vec<Case>, by_type: bool) -> Vec<Case
         .collect();
     println!("{} of {all} cases, {} kernels", chosen.len(), seen.len());
     chosen
-}
-
-/// Runs the calling test's work in a process of its own, so that as many tests run at a time as there are cores.
-///
-/// In one process they could not: Debian 12's validation layer (1.3.239) corrupts its own memory when several threads
-/// record at a time (without it the same runs are sound on any number of threads), and a software device compiles
-/// kernels on one thread.
-fn in_own_process(work: impl FnOnce()) {
-    const CHILD: &str = "OLIVINE_TEST_IN_OWN_PROCESS";
-    if std::env::var_os(CHILD).is_some() {
-        return work();
-    }
-    let thread = std::thread::current();
-    let mut again = Command::new(std::env::current_exe().unwrap());
-    again.args([thread.name().unwrap(), "--exact", "--nocapture", "--test-threads=2"]).env(CHILD, "1");
-    let output = again.output().unwrap();
-    let (said, problems) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    println!("{said}");
-    assert!(output.status.success() && said.contains("1 passed"), "{}\n{said}\n{problems}", output.status);
 }
 
 fn threads(options: &SessionOptions) -> usize {
