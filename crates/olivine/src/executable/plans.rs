@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use olivine_compile::Growing;
 use olivine_ir::size::guards::GuardSet;
-use olivine_ir::size::{Bindings, Symbol};
+use olivine_ir::size::{Bindings, Error as SizeError, Symbol};
 use olivine_ir::{Def, Graph, Shape, ValueId, open_symbol};
 
 use crate::Error;
@@ -27,6 +27,15 @@ pub(super) struct SizeValues {
     zeros: Vec<Symbol>,
 }
 
+/// Why a symbol does not take a value.
+enum SizeProblem {
+    /// It has another already.
+    Differs {
+        known: usize,
+    },
+    Size(SizeError),
+}
+
 impl OpenSizes {
     pub(super) fn new(graph: &Graph) -> Result<Self, Error> {
         let symbol = |dim: &Option<String>| dim.as_deref().map(open_symbol).transpose();
@@ -39,17 +48,28 @@ impl OpenSizes {
         Ok(OpenSizes(graph.inputs().map(of).collect::<Result<_, _>>()?))
     }
 
+    /// The first input that has an axis of this size.
+    fn first_with(&self, symbol: Symbol) -> &str {
+        let has = |(_, symbols): &&(String, Vec<Option<Symbol>>)| symbols.contains(&Some(symbol));
+        self.0.iter().find(has).map_or("", |(input, _)| input)
+    }
+
     /// Their values in some input shapes, which were checked against the graph.
     pub(super) fn values(&self, shapes: &[Shape]) -> Result<SizeValues, Error> {
         let mut values = SizeValues { bindings: Bindings::new(), zeros: Vec::new() };
         for ((input, symbols), shape) in self.0.iter().zip(shapes) {
             for (symbol, size) in symbols.iter().zip(shape.iter()) {
-                if let Some(symbol) = symbol {
-                    values.add(*symbol, *size).map_err(|problem| olivine_ir::Error::Invalid {
-                        location: format!("input `{input}`"),
-                        problem,
-                    })?;
-                }
+                let Some(symbol) = symbol else { continue };
+                values.add(*symbol, *size).map_err(|problem| olivine_ir::Error::Invalid {
+                    location: format!("input `{input}`"),
+                    problem: match problem {
+                        SizeProblem::Differs { known } => {
+                            let (name, first) = (symbol.name(), self.first_with(*symbol));
+                            format!("size `{name}` is {size} here and {known} in input `{first}`")
+                        }
+                        SizeProblem::Size(error) => error.to_string(),
+                    },
+                })?;
             }
         }
         values.zeros.sort_unstable();
@@ -147,20 +167,20 @@ impl Plans {
 }
 
 impl SizeValues {
-    /// Gives a symbol its value; the error says what is wrong with it.
-    fn add(&mut self, symbol: Symbol, size: usize) -> Result<(), String> {
+    /// Gives a symbol its value.
+    fn add(&mut self, symbol: Symbol, size: usize) -> Result<(), SizeProblem> {
         let known = match self.zeros.contains(&symbol) {
             true => Some(0),
             false => self.bindings.get(symbol).map(|known| known as usize),
         };
         match known {
             Some(known) if known == size => Ok(()),
-            Some(known) => Err(format!("size `{}` is {size} here and {known} elsewhere", symbol.name())),
+            Some(known) => Err(SizeProblem::Differs { known }),
             None if size == 0 => {
                 self.zeros.push(symbol);
                 Ok(())
             }
-            None => self.bindings.bind(symbol, size as i64).map_err(|e| e.to_string()),
+            None => self.bindings.bind(symbol, size as i64).map_err(SizeProblem::Size),
         }
     }
 

@@ -128,7 +128,8 @@ impl OnnxExecutable {
         }
     }
 
-    /// The inputs with symbols for open sizes; `None` where there are none, and where one name has two values.
+    /// The inputs with symbols for open sizes; `None` where there are none, and where one name has two values, which the
+    /// import for exact sizes refuses.
     fn open_inputs(&self, types: &[(String, TensorType)]) -> Result<Option<OpenInputs>, Error> {
         let ports = self.model.all_inputs();
         let mut open = OpenInputs {
