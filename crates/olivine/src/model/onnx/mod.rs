@@ -223,7 +223,8 @@ impl OnnxExecutable {
             self.number(&whole.executable, &mut values, &self.runs)?;
             return Ok((self.found(types, key, whole), values.into_passed()));
         }
-        let whole = self.follow(Subject::Model, &self.plans, &mut key, &mut values, &self.runs).await?;
+        let whole = self.follow(Subject::Model, &self.plans, &mut key, &mut values, &self.runs).await;
+        let whole = whole.map_err(|error| self.with_sizes(error, &types))?;
         Ok((self.found(types, key, whole), values.into_passed()))
     }
 

@@ -17,6 +17,9 @@ use crate::executable::Input;
 /// Imports kept at a time; the oldest goes when another comes.
 const MOST: usize = 64;
 
+/// Sizes that an error names.
+const MOST_NAMED: usize = 16;
+
 /// Inputs whose values decide shapes, one after another, before an import gives up.
 const STEPS: usize = 16;
 
@@ -72,8 +75,13 @@ impl OnnxExecutable {
         for _ in 0..STEPS {
             let key = Key { values: open.key.values.clone(), ..Key::of(open.types.clone()) };
             let (outcome, guards) = guards::record(|| self.outcome(Subject::Model, &key, &[]));
-            // What does not fit is said by the import for exact sizes, in numbers.
-            let Ok(outcome) = outcome else { return Ok(None) };
+            let outcome = match outcome {
+                Ok(outcome) => outcome,
+                // Where sizes overflow, numbers would wrap.
+                Err(error @ Error::Onnx(olivine_onnx::Error::Size { .. })) => return Err(error),
+                // What does not fit is said by the import for exact sizes, in numbers.
+                Err(_) => return Ok(None),
+            };
             match outcome {
                 Outcome::NeedsInputs(names) => {
                     for name in names {
@@ -118,13 +126,52 @@ impl OnnxExecutable {
             let dims = dims.iter().map(size).collect::<Result<Vec<_>, _>>()?;
             types.push((port.name.clone(), TensorType::new(dtype, Shape::new(&dims)?)));
         }
-        match self.open_plan(&types, &Values::of_run(&[]))? {
-            Some((whole, _)) => whole.executable.prepare_for(sizes),
-            None => Err(Error::Missing {
+        let exact = match self.open_plan(&types, &Values::of_run(&[]))? {
+            Some((whole, _)) => return whole.executable.prepare_for(sizes),
+            None => self.outcome(Subject::Model, &Key::of(types.clone()), &[]),
+        };
+        match exact {
+            Err(error) => Err(self.with_sizes(error, &types)),
+            Ok(_) => Err(Error::Missing {
                 kind: "value",
                 name: "a run".into(),
                 expected: "inputs: the model's sizes depend on their values".into(),
             }),
+        }
+    }
+
+    /// A refusal by the import for exact sizes, with the names of these sizes.
+    pub(super) fn with_sizes(&self, error: Error, types: &[(String, TensorType)]) -> Error {
+        let ports = self.model.all_inputs();
+        let mut sizes: Vec<(String, usize)> = Vec::new();
+        for (name, ty) in types {
+            let kind = ports.iter().find(|port| port.name == *name).map(|port| &port.kind);
+            let Some(Kind::Tensor { dims: Some(dims), .. }) = kind else { continue };
+            for (axis, (dim, size)) in dims.iter().zip(ty.shape.iter()).enumerate() {
+                match dim {
+                    PortDim::Fixed(_) => {}
+                    PortDim::Named(_) => sizes.push((dim.to_string(), *size)),
+                    PortDim::Free => sizes.push((format!("{name}.{axis}"), *size)),
+                }
+            }
+        }
+        sizes.sort();
+        sizes.dedup();
+        if sizes.is_empty() {
+            return error;
+        }
+        let mut texts: Vec<String> =
+            sizes.iter().take(MOST_NAMED).map(|(name, size)| format!("{name:.200} = {size}")).collect();
+        texts.extend((sizes.len() > MOST_NAMED).then(|| "…".to_string()));
+        let with = |problem: String| format!("{problem} ({})", texts.join(", "));
+        match error {
+            Error::Onnx(olivine_onnx::Error::Invalid { location, problem }) => {
+                Error::Onnx(olivine_onnx::Error::Invalid { location, problem: with(problem) })
+            }
+            Error::Graph(olivine_ir::Error::Op { op, node, problem, operands }) => {
+                Error::Graph(olivine_ir::Error::Op { op, node, problem: with(problem), operands })
+            }
+            other => other,
         }
     }
 
