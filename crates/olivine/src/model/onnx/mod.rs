@@ -35,7 +35,7 @@ use values::Values;
 pub(crate) use values::Passed;
 
 /// Plans of a model that are cached at a time.
-const PLANS: usize = 64;
+const PLANS: usize = 128;
 
 /// An ONNX model on a device.
 pub(crate) struct OnnxExecutable {

@@ -1,5 +1,6 @@
 //! Imports that hold for more than one size: a model whose open sizes are symbols, imported once for each class of sizes.
 
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use olivine_ir::port::{Dim as PortDim, Kind};
@@ -14,8 +15,8 @@ use super::values::Values;
 use crate::Error;
 use crate::executable::Input;
 
-/// Imports kept at a time; the oldest goes when another comes.
-const MOST: usize = 64;
+/// Imports kept at a time; the least recently used goes when another comes.
+const MOST_IMPORTS: usize = 128;
 
 /// Sizes that an error names.
 const MOST_NAMED: usize = 16;
@@ -26,9 +27,12 @@ const STEPS: usize = 16;
 /// Imports of one model, each with the sizes that it holds for.
 #[derive(Default)]
 pub(super) struct OpenPlans {
+    /// The most recently used is the last.
     plans: Mutex<Vec<OpenPlan>>,
+    /// Imports made so far.
+    made: AtomicUsize,
     /// Whether the model runs graphs to find out sizes, or loops: it is imported for every combination of sizes then.
-    refused: std::sync::atomic::AtomicBool,
+    refused: AtomicBool,
 }
 
 struct OpenPlan {
@@ -63,14 +67,18 @@ impl OnnxExecutable {
         types: &[(String, TensorType)],
         values: &Values<'_>,
     ) -> Result<Option<(Arc<Whole>, InputValues)>, Error> {
-        use std::sync::atomic::Ordering;
         if self.open.refused.load(Ordering::Relaxed) {
             return Ok(None);
         }
         let Some(mut open) = self.open_inputs(types)? else { return Ok(None) };
         let lock = || self.open.plans.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(plan) = known_plan(&lock(), &open, values) {
-            return Ok(Some((plan.whole.clone(), plan.key.values.clone())));
+        {
+            let mut plans = lock();
+            if let Some(at) = known_plan(&plans, &open, values) {
+                plans[at..].rotate_left(1);
+                let plan = &plans[plans.len() - 1];
+                return Ok(Some((plan.whole.clone(), plan.key.values.clone())));
+            }
         }
         for _ in 0..STEPS {
             let key = Key { values: open.key.values.clone(), ..Key::of(open.types.clone()) };
@@ -93,9 +101,10 @@ impl OnnxExecutable {
                 Outcome::Whole(specialised) => {
                     let whole = self.whole(specialised)?;
                     let mut plans = lock();
-                    if plans.len() == MOST {
+                    if plans.len() == MOST_IMPORTS {
                         plans.remove(0);
                     }
+                    self.open.made.fetch_add(1, Ordering::Relaxed);
                     let known = open.key.values.clone();
                     plans.push(OpenPlan { key: open.key, guards, whole: whole.clone() });
                     return Ok(Some((whole, known)));
@@ -107,8 +116,8 @@ impl OnnxExecutable {
         Ok(None)
     }
 
-    /// Imports and compiles what runs of some sizes need, unless something serves them.
-    pub(crate) fn prepare_for(&self, sizes: &[(&str, usize)]) -> Result<(), Error> {
+    /// Imports and compiles what runs of some sizes need, unless something serves them; returns how many plans that took.
+    pub(crate) fn prepare_for(&self, sizes: &[(&str, usize)]) -> Result<usize, Error> {
         let mut types = Vec::new();
         for port in self.model.inputs() {
             let Kind::Tensor { element, dims: Some(dims) } = &port.kind else { continue };
@@ -126,8 +135,15 @@ impl OnnxExecutable {
             let dims = dims.iter().map(size).collect::<Result<Vec<_>, _>>()?;
             types.push((port.name.clone(), TensorType::new(dtype, Shape::new(&dims)?)));
         }
+        let imports = self.open.made.load(Ordering::Relaxed);
         let exact = match self.open_plan(&types, &Values::of_run(&[]))? {
-            Some((whole, _)) => return whole.executable.prepare_for(sizes),
+            Some((whole, _)) => {
+                // An import comes with a plan.
+                let is_new = self.open.made.load(Ordering::Relaxed) != imports;
+                let before = if is_new { 0 } else { whole.executable.plans_made() };
+                whole.executable.prepare_for(sizes)?;
+                return Ok(whole.executable.plans_made() - before);
+            }
             None => self.outcome(Subject::Model, &Key::of(types.clone()), &[]),
         };
         match exact {
@@ -246,17 +262,17 @@ impl OpenPlans {
     }
 }
 
-/// An import that holds for the inputs.
-fn known_plan<'p>(plans: &'p [OpenPlan], open: &OpenInputs, values: &Values<'_>) -> Option<&'p OpenPlan> {
+/// The position of an import that holds for the inputs.
+fn known_plan(plans: &[OpenPlan], open: &OpenInputs, values: &Values<'_>) -> Option<usize> {
     let given = |(name, bytes): &(String, Vec<u8>)| {
         bytes_of(values, name).is_ok_and(|given| given.as_ref() == Some(bytes))
     };
-    let holds = |plan: &&OpenPlan| {
+    let holds = |plan: &OpenPlan| {
         plan.key.inputs == open.key.inputs
             && plan.guards.holds(&open.sizes)
             && plan.key.values.iter().all(given)
     };
-    plans.iter().rev().find(holds)
+    plans.iter().rposition(holds)
 }
 
 /// The bytes of an input.
