@@ -159,14 +159,18 @@ impl Sizing {
     /// Writes the numbers for such sizes into a program. How much is allocated does not depend on how many steps there are.
     pub(crate) fn apply(&self, program: &mut Program, sizes: &Bindings) -> Result<(), Error> {
         let mut values = Vec::new();
-        self.table.evaluate(sizes, &mut values).map_err(no_sizes)?;
+        let evaluated = self.table.evaluate(sizes, &mut values);
+        evaluated.map_err(|problem| self.without_value(program, sizes, &problem))?;
         let mut lists = Lists::of(program);
         for (tensor, field, slot) in &self.patches {
-            lists.write(program, *tensor, *field, values[slot.index()])?;
+            let value = values[slot.index()];
+            let written = lists.write(program, *tensor, *field, value);
+            written.ok_or_else(|| no_size(owner(program, *tensor), value, sizes))?;
         }
         for (step, i, slot) in &self.numbers {
-            let at = program.run[*step].numbers.start() + i;
-            Arc::make_mut(&mut lists.numbers)[at] = number(values[slot.index()])?;
+            let (at, value) = (program.run[*step].numbers.start() + i, values[slot.index()]);
+            let number = number(value).ok_or_else(|| no_size(Some(node_of(program, *step)), value, sizes))?;
+            Arc::make_mut(&mut lists.numbers)[at] = number;
         }
         let bytes: Vec<u64> = self.bytes.iter().map(|slot| values[slot.index()] as u64).collect();
         let mut offsets = vec![0; bytes.len()];
@@ -187,6 +191,21 @@ impl Sizing {
         program.run.iter().try_for_each(|step| step.check_locations(program.arena))?;
         program.work = program.run.iter().map(Step::work).fold(0, usize::saturating_add);
         Ok(())
+    }
+
+    /// The error of sizes for which a number has no value: it says whose number that is.
+    #[cold]
+    fn without_value(&self, program: &Program, sizes: &Bindings, problem: &SizeError) -> Error {
+        let of_steps = self.numbers.iter().map(|(step, _, slot)| (node_of(program, *step), *slot));
+        let of_tensors =
+            self.patches.iter().filter_map(|(tensor, _, slot)| Some((owner(program, *tensor)?, *slot)));
+        let in_arena = self.in_arena.iter();
+        let of_memory =
+            in_arena.filter_map(|(tensor, buffer)| Some((owner(program, *tensor)?, self.bytes[*buffer])));
+        let all: Vec<(String, Slot)> = of_steps.chain(of_tensors).chain(of_memory).collect();
+        let slots: Vec<Slot> = all.iter().map(|(_, slot)| *slot).collect();
+        let whose = self.table.first_without_value(&slots, sizes).map(|i| all[i].0.as_str());
+        Error::Sizes(whose.map_or_else(|| problem.to_string(), |whose| format!("{whose}: {problem}")))
     }
 
     /// Has steps of open sizes work out anew what they need for their sizes.
@@ -236,13 +255,8 @@ impl Lists {
         &mut Arc::make_mut(&mut self.targets)[at]
     }
 
-    fn write(
-        &mut self,
-        program: &mut Program,
-        tensor: TensorRef,
-        field: Field,
-        value: i64,
-    ) -> Result<(), Error> {
+    /// Writes a number; `None` where it is no size.
+    fn write(&mut self, program: &mut Program, tensor: TensorRef, field: Field, value: i64) -> Option<()> {
         let operand = match tensor {
             TensorRef::Operand { step, operand } => self.operand(program, step, operand),
             TensorRef::Copy(i) => &mut program.copies[i].0,
@@ -251,12 +265,12 @@ impl Lists {
                     TensorRef::Target { step, target } => &mut self.target(program, step, target).0,
                     TensorRef::Output(i) => &mut program.outputs[i].1,
                     TensorRef::Input(i) => &mut program.inputs[i].1,
-                    _ => return Ok(()),
+                    _ => return Some(()),
                 };
                 if let Field::Size(axis) = field {
                     ty.shape.set_number(axis, number(value)?);
                 }
-                return Ok(());
+                return Some(());
             }
         };
         match field {
@@ -264,7 +278,7 @@ impl Lists {
             Field::Stride(axis) => operand.strides[axis] = value as isize,
             Field::Offset => operand.offset = number(value)?,
         }
-        Ok(())
+        Some(())
     }
 
     /// Says where an operand or a result is.
@@ -287,8 +301,29 @@ impl Lists {
     }
 }
 
-fn number(value: i64) -> Result<usize, Error> {
-    usize::try_from(value).map_err(|_| Error::Sizes(format!("a size is {value}")))
+fn number(value: i64) -> Option<usize> {
+    usize::try_from(value).ok()
+}
+
+fn no_size(whose: Option<String>, value: i64, sizes: &Bindings) -> Error {
+    let whose = whose.map_or(String::new(), |whose| format!("{whose}: "));
+    Error::Sizes(format!("{whose}a size is {value}, with {sizes}"))
+}
+
+fn node_of(program: &Program, step: usize) -> String {
+    let step = &program.run[step];
+    format!("{} `{}`", step.kernel.name(), step.name)
+}
+
+/// Whose number it is.
+fn owner(program: &Program, tensor: TensorRef) -> Option<String> {
+    let output = |i: usize| program.outputs.get(i).map(|(name, _)| format!("output `{name}`"));
+    match tensor {
+        TensorRef::Operand { step, .. } | TensorRef::Target { step, .. } => Some(node_of(program, step)),
+        TensorRef::Copy(i) => program.copies.get(i).and_then(|(_, to)| output(*to)),
+        TensorRef::Input(i) => program.inputs.get(i).map(|(name, _)| format!("input `{name}`")),
+        TensorRef::Output(i) => output(i),
+    }
 }
 
 fn no_sizes(problem: SizeError) -> Error {

@@ -452,6 +452,7 @@ impl Graph {
     ) -> Result<Graph, Error> {
         let mut out = Graph { name: self.name.clone(), ..Graph::default() };
         let mut sizes = Bindings::new();
+        let mut zeros: Vec<&str> = Vec::new();
         // Whether a name stands for a plain number here.
         let mut is_fixed = false;
         let problem = |e: crate::size::Error| Error::BadData { problem: e.to_string() };
@@ -467,8 +468,9 @@ impl Graph {
                         } else if let Some(symbol) = named.and_then(|name| open_symbol(name).ok()) {
                             is_fixed = true;
                             // Expressions are not for sizes of 0: their symbols are at least 1.
-                            if value > 0 {
-                                sizes.bind(symbol, value).map_err(problem)?;
+                            match value {
+                                0 => zeros.push(symbol.name()),
+                                _ => sizes.bind(symbol, value).map_err(problem)?,
                             }
                         }
                     }
@@ -490,7 +492,7 @@ impl Graph {
                     } else {
                         out.add_again(n)
                     }
-                    .map_err(|e| if is_fixed { with_sizes(e, &sizes) } else { e })?;
+                    .map_err(|e| if is_fixed { with_sizes(e, &sizes, &zeros) } else { e })?;
                 }
                 Def::Node { .. } => {}
             }
@@ -660,10 +662,14 @@ impl Graph {
 }
 
 /// A refusal of operands with the named sizes that it is for.
-fn with_sizes(error: Error, sizes: &Bindings) -> Error {
+fn with_sizes(error: Error, sizes: &Bindings, zeros: &[&str]) -> Error {
     match error {
         Error::Op { op, node, problem, operands } => {
-            Error::Op { op, node, problem: format!("{problem} ({sizes})"), operands }
+            let mut all: Vec<String> = zeros.iter().map(|name| format!("{name} = 0")).collect();
+            all.sort();
+            all.dedup();
+            all.extend((sizes.iter().next().is_some()).then(|| sizes.to_string()));
+            Error::Op { op, node, problem: format!("{problem} ({})", all.join(", ")), operands }
         }
         other => other,
     }

@@ -29,6 +29,14 @@ pub enum Error {
         /// What is wrong there.
         problem: String,
     },
+    /// Arithmetic on sizes, for the shape of something, that has no value for the sizes of a run.
+    #[error("{location}: {problem}")]
+    Size {
+        /// The node.
+        location: String,
+        /// The expression, why it has no value, and the sizes.
+        problem: String,
+    },
     /// Nodes that there is no import for: all of them.
     #[error("the model has operators that cannot be imported:{}", lines(.0))]
     Unsupported(Vec<Unsupported>),

@@ -577,7 +577,14 @@ fn dim(dim: &tensor_shape_proto::Dimension) -> Dim {
     use tensor_shape_proto::dimension::Value;
     match &dim.value {
         Some(Value::DimValue(size)) => usize::try_from(*size).map_or(Dim::Free, Dim::Fixed),
-        Some(Value::DimParam(name)) if !name.is_empty() => Dim::Named(name.clone()),
+        Some(Value::DimParam(name)) if !is_unknown(name) => Dim::Named(name.clone()),
         _ => Dim::Free,
     }
+}
+
+/// Whether the name of a size says that the size is not known: exporters write the same one for all of them.
+fn is_unknown(name: &str) -> bool {
+    let has_word = name.chars().any(|c| c.is_alphabetic() || c == '_');
+    !has_word && name.parse::<u64>().is_err()
+        || ["none", "unknown"].iter().any(|word| name.eq_ignore_ascii_case(word))
 }

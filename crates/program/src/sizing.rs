@@ -197,22 +197,29 @@ impl Sizing {
     /// are.
     fn apply(&self, program: &mut Program, sizes: &Bindings) -> Result<(), Error> {
         let mut values = Vec::new();
-        self.table.evaluate(sizes, &mut values).map_err(no_sizes)?;
+        let evaluated = self.table.evaluate(sizes, &mut values);
+        evaluated.map_err(|problem| self.without_value(program, sizes, &problem))?;
         let first = program.run.first();
         let mut args = first.map(|dispatch| dispatch.args.all().clone()).unwrap_or_default();
         let mut params = first.map(|dispatch| dispatch.params.all().clone()).unwrap_or_default();
         let mut lists = Lists { args: Arc::make_mut(&mut args), params: Arc::make_mut(&mut params) };
         for (target, slot) in &self.numbers {
-            self.write(program, &mut lists, *target, values[slot.index()])?;
+            let value = values[slot.index()];
+            self.write(program, &mut lists, *target, value).map_err(|TooMany| {
+                at(owner(program, *target), format!("{}, with {sizes}", too_many(value)))
+            })?;
         }
         for TableBuffer { buffer, table, sizes, bytes } in &self.tables {
             let sizes: Vec<usize> = sizes.iter().map(|slot| values[slot.index()] as usize).collect();
-            let table = table.of(&sizes, values[bytes.index()] as usize).map_err(Error::Sizes)?;
+            let table = table.of(&sizes, values[bytes.index()] as usize);
+            let table = table.map_err(|problem| at(owner(program, Number::Buffer(*buffer)), problem))?;
             program.buffers[*buffer].content = Content::Table(table);
         }
         let bytes: Vec<u64> = self.layout_bytes.iter().map(|slot| values[slot.index()] as u64).collect();
         let mut offsets = vec![0; bytes.len()];
-        let too_large = || Error::Plan("the arena needs more bytes than an address can count".into());
+        let too_large = || {
+            Error::Plan(format!("the arena needs more bytes than an address can count, with {sizes}").into())
+        };
         let arena = self.layout.place(&bytes, &mut offsets).ok_or_else(too_large)?;
         if let Some(decl) = self.arena.and_then(|id| program.buffers.get_mut(id.0 as usize)) {
             decl.bytes = arena.max(1).next_multiple_of(self.alignment.max(1));
@@ -228,20 +235,38 @@ impl Sizing {
         Ok(())
     }
 
+    /// The error of sizes for which a number has no value: it says whose number that is.
+    #[cold]
+    fn without_value(&self, program: &Program, sizes: &Bindings, problem: &SizeError) -> Error {
+        let mut slots: Vec<(Number, Slot)> = self.numbers.clone();
+        for arg in &self.arena_args {
+            let target = Number::ArgOffset { dispatch: arg.dispatch, arg: arg.arg };
+            slots.push((target, arg.offset));
+            slots.push((target, self.layout_bytes[arg.buffer]));
+        }
+        for table in &self.tables {
+            let all = table.sizes.iter().chain([&table.bytes]);
+            slots.extend(all.map(|slot| (Number::Buffer(table.buffer), *slot)));
+        }
+        let only: Vec<Slot> = slots.iter().map(|(_, slot)| *slot).collect();
+        let whose = self.table.first_without_value(&only, sizes);
+        at(whose.and_then(|i| owner(program, slots[i].0)), problem)
+    }
+
     fn write(
         &self,
         program: &mut Program,
         lists: &mut Lists<'_>,
         target: Number,
         value: i64,
-    ) -> Result<(), Error> {
+    ) -> Result<(), TooMany> {
         let arg = |program: &Program, dispatch: usize, arg: usize| program.run[dispatch].args.start() + arg;
-        let small = || u32::try_from(value).map_err(|_| too_many(value));
+        let small = || u32::try_from(value).map_err(|_| TooMany);
         match target {
             Number::Param { dispatch, param } => {
                 // Negative strides wrap.
                 if !(i64::from(i32::MIN)..=i64::from(u32::MAX)).contains(&value) {
-                    return Err(too_many(value));
+                    return Err(TooMany);
                 }
                 lists.params[program.run[dispatch].params.start() + param] = value as u32;
             }
@@ -324,12 +349,20 @@ impl SizedSlice {
 impl SizedDispatch {
     /// Writes its numbers in the current compile into a dispatch; arguments are the caller's.
     pub fn write(&self, dispatch: &mut Dispatch) -> Result<(), Error> {
-        let number = |dim: &Dim| dim.value().map_err(no_sizes);
-        dispatch.params = self.params.iter().map(|p| Ok(number(p)? as u32)).collect::<Result<_, Error>>()?;
-        for (count, dim) in dispatch.groups.iter_mut().zip(&self.groups) {
-            let value = number(dim)?;
-            *count = u32::try_from(value).map_err(|_| too_many(value))?;
+        let node = Some(node_of(dispatch));
+        let number = |dim: &Dim| dim.value().map_err(|problem| at(node.clone(), problem));
+        for slice in &self.args {
+            number(&slice.offset)?;
+            number(&slice.bytes)?;
         }
+        let params = self.params.iter().map(|p| Ok(number(p)? as u32)).collect::<Result<_, Error>>()?;
+        let mut groups = [0; 3];
+        for (count, dim) in groups.iter_mut().zip(&self.groups) {
+            let value = number(dim)?;
+            let many = || at(node.clone(), format!("`{dim}`: {}", too_many(value)));
+            *count = u32::try_from(value).map_err(|_| many())?;
+        }
+        (dispatch.params, dispatch.groups) = (params, groups);
         // For profiles: what is too large to count is not worth an error.
         let estimate = |dim: &Dim| dim.value().map_or(u64::MAX, |v| v as u64);
         (dispatch.flops, dispatch.bytes) = (estimate(&self.flops), estimate(&self.bytes));
@@ -341,6 +374,39 @@ fn no_sizes(problem: SizeError) -> Error {
     Error::Sizes(problem.to_string())
 }
 
-fn too_many(value: i64) -> Error {
-    Error::Sizes(format!("{value} does not fit the 32 bits that kernels count in"))
+/// A value is more than the 32 bits that kernels count in.
+struct TooMany;
+
+fn too_many(value: i64) -> String {
+    format!("{value} does not fit the 32 bits that kernels count in")
+}
+
+/// An error of a node's or of another part's numbers.
+fn at(whose: Option<String>, problem: impl std::fmt::Display) -> Error {
+    Error::Sizes(whose.map_or_else(|| problem.to_string(), |whose| format!("{whose}: {problem}")))
+}
+
+fn node_of(dispatch: &Dispatch) -> String {
+    format!("{} `{}`", dispatch.op, dispatch.node)
+}
+
+/// Whose number it is.
+fn owner(program: &Program, number: Number) -> Option<String> {
+    let reads = |buffer: usize| {
+        let mut dispatches = program.run.iter();
+        dispatches.find(|dispatch| dispatch.args.iter().any(|arg| arg.buffer.0 as usize == buffer))
+    };
+    match number {
+        Number::Param { dispatch, .. }
+        | Number::Groups { dispatch, .. }
+        | Number::ArgOffset { dispatch, .. }
+        | Number::ArgBytes { dispatch, .. }
+        | Number::Flops(dispatch)
+        | Number::Bytes(dispatch) => program.run.get(dispatch).map(node_of),
+        Number::Buffer(buffer) => reads(buffer).map(node_of),
+        Number::Input { port, .. } => program.inputs.get(port).map(|port| format!("input `{}`", port.name)),
+        Number::Output { port, .. } => {
+            program.outputs.get(port).map(|port| format!("output `{}`", port.name))
+        }
+    }
 }

@@ -151,6 +151,48 @@ impl Table {
         result.map_err(|problem| self.error(problem, bindings))
     }
 
+    /// The position of the first of some slots that has no value for such sizes, or a negative one that must not be: where
+    /// [`Table::evaluate`] fails, whose number that is.
+    #[cold]
+    pub fn first_without_value(&self, slots: &[Slot], bindings: &Bindings) -> Option<usize> {
+        let mut values = vec![0; self.len()];
+        let mut failed = vec![false; self.len()];
+        for (at, &instruction) in self.instructions.iter().enumerate() {
+            if self.operands_of(instruction).into_iter().any(|operand| failed[operand as usize]) {
+                failed[at] = true;
+                continue;
+            }
+            match self.step(instruction, bindings, &values) {
+                Ok(value) => {
+                    values[at] = value;
+                    failed[at] = value < 0 && self.sizes.contains(&(at as u32));
+                }
+                Err(_) => failed[at] = true,
+            }
+        }
+        slots.iter().position(|slot| failed.get(slot.index()) == Some(&true))
+    }
+
+    fn operands_of(&self, instruction: Instruction) -> Vec<u32> {
+        match instruction {
+            Instruction::Const(_) | Instruction::Symbol(_) | Instruction::Invalid => Vec::new(),
+            Instruction::Scale { a, .. } | Instruction::Abs(a) | Instruction::NextPowerOfTwo(a) => vec![a],
+            Instruction::Sum { start, end, .. } => {
+                let terms = self.terms.get(start as usize..end as usize).unwrap_or_default();
+                terms.iter().map(|&(term, _)| term).collect()
+            }
+            Instruction::Multiply(a, b)
+            | Instruction::Floor(a, b)
+            | Instruction::Ceil(a, b)
+            | Instruction::Rem(a, b) => vec![a, b],
+            Instruction::Product { start, end }
+            | Instruction::Min { start, end }
+            | Instruction::Max { start, end } => {
+                self.operands.get(start as usize..end as usize).unwrap_or_default().to_vec()
+            }
+        }
+    }
+
     /// Gives the vector its length.
     pub(crate) fn prepare(&self, values: &mut Vec<i64>) {
         if values.len() != self.len() {

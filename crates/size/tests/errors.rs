@@ -105,6 +105,19 @@ fn a_table_goes_on_working_after_an_error() {
 }
 
 #[test]
+fn the_numbers_that_have_no_value_are_found() {
+    let (_, rows, columns) = large();
+    let mut table = Table::new();
+    let dims = [rows + 1, rows * columns * 2 + rows, rows.div_floor(columns), rows - columns];
+    let slots = dims.map(|dim| table.add(dim).unwrap());
+    let first = |values| table.first_without_value(&slots, &bind(values));
+    assert_eq!(first([5, 2]), None);
+    assert_eq!(first([1 << 40, 1 << 30]), Some(1));
+    assert_eq!(first([5, 0]), Some(2));
+    assert_eq!(first([5, 6]), Some(3));
+}
+
+#[test]
 fn specialize_refuses_negative_sizes() {
     let (_, rows, columns) = large();
     assert_eq!(rows.specialize(), Ok(8));

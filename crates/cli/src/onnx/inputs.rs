@@ -120,8 +120,8 @@ impl InputArgs {
         self.dims.load_options()
     }
 
-    /// The tensors of a run. Inputs that are not given are filled at random if `fill_rest`, with sizes of 1 where none
-    /// are known; otherwise they are an error.
+    /// The tensors of a run. Inputs that are not given are filled at random if `fill_rest`, with sizes of 1 where neither
+    /// `--dim` nor another input has them; otherwise they are an error.
     pub(crate) fn tensors(&self, model: &Model, fill_rest: bool) -> Result<Vec<(String, Tensor)>, Failure> {
         let required = model.inputs();
         let ports = all_inputs(model);
@@ -149,6 +149,7 @@ impl InputArgs {
         if !fill_rest && !missing.is_empty() {
             return Err(missing_inputs(&missing));
         }
+        let sizes = with_sizes_of(&given, &ports, sizes);
         let mut filled = Vec::new();
         for port in missing {
             let (element, dims) = tensor_kind(&port.kind)?;
@@ -228,6 +229,24 @@ impl InputArgs {
             Failure::new(problem).context(format!("cannot use `{what}`"))
         })
     }
+}
+
+/// Named sizes, with those that given inputs have.
+fn with_sizes_of(
+    given: &[(String, Tensor)],
+    ports: &[Port],
+    mut sizes: HashMap<String, usize>,
+) -> HashMap<String, usize> {
+    for (name, tensor) in given {
+        let kind = ports.iter().find(|port| port.name == *name).map(|port| tensor_kind(&port.kind));
+        let Some(Ok((_, Some(dims)))) = kind else { continue };
+        for (dim, size) in dims.iter().zip(tensor.shape().iter()) {
+            if let Dim::Named(name) = dim {
+                sizes.entry(name.clone()).or_insert(*size);
+            }
+        }
+    }
+    sizes
 }
 
 /// Sizes joined by `x`; nothing or `scalar` is rank 0.

@@ -15,13 +15,15 @@ use olivine_program::{Content, Driver, Error, Port, Program, Slice, Timing};
 
 use crate::weights::Weights;
 use load::Loaded;
-use slot::Slot;
+use slot::{Memory, Slot, Tables};
 
 pub use tensor::DeviceTensor;
 
 /// Recordings kept for later runs.
 const IDLE_SLOTS: usize = 8;
-/// With so many of them, a run on other inputs is recorded into the memory of one instead of new memory.
+/// Bytes that pass between host and device in runs of idle recordings for other sizes than the last run's.
+const OTHERS_STAGED: u64 = 256 << 20;
+/// With so many of them, a run on other inputs of the same sizes is recorded into the memory of one instead of new memory.
 const DONORS: usize = 4;
 
 /// A program ready to run on a device; runs may overlap.
@@ -275,30 +277,11 @@ impl<D: Driver> Executable<D> {
             }
         }
         let loaded = self.loaded()?;
-        let idle = {
-            let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-            idle.retain(|slot| slot.generation == loaded.generation && slot.is_reusable());
-            let serves =
-                |slot: &Slot<D>| Arc::ptr_eq(&slot.sizes, &self.sizes) && slot.serves(inputs, takes, timing);
-            let found = idle.iter().position(|slot| serves(slot) && slot.is_free());
-            match found {
-                Some(i) => Ok(idle.remove(i)),
-                // Runs of other sizes give their memory at once: few sizes come again soon.
-                None => {
-                    let of_others = |slot: &Slot<D>| !Arc::ptr_eq(&slot.sizes, &self.sizes) && slot.is_free();
-                    let donor = idle.iter().position(of_others);
-                    let donor = donor.or_else(|| match idle.len() < DONORS {
-                        true => None,
-                        false => idle.iter().position(Slot::is_free),
-                    });
-                    Err(donor.map(|i| idle.remove(i)))
-                }
-            }
-        };
-        let mut slot = match idle {
+        let mut slot = match self.idle_slot(inputs, takes, timing, loaded.generation) {
             Ok(slot) => slot,
-            Err(donor) => self.record_or_evict(inputs, takes, timing, &loaded, donor)?,
+            Err(room) => self.record_or_evict(inputs, takes, timing, &loaded, room)?,
         };
+        slot.running = true;
         let mut upload = 0;
         for input in inputs {
             if let Input::Host(view) = input {
@@ -310,6 +293,61 @@ impl<D: Driver> Executable<D> {
         Ok(Run { executable: self.clone(), slot: Some(slot), finished: false })
     }
 
+    /// A recording for such a run, or what another may be recorded with.
+    fn idle_slot(
+        &self,
+        inputs: &[Input<'_, DeviceTensor<D>>],
+        takes: &[Take],
+        timing: Timing,
+        generation: u64,
+    ) -> Result<Slot<D>, Room<D>> {
+        let mut gone = Vec::new();
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        gone.extend(idle.extract_if(.., |slot| slot.generation != generation || !slot.is_reusable()));
+        let is_own = |slot: &Slot<D>| Arc::ptr_eq(&slot.sizes, &self.sizes);
+        let found =
+            idle.iter().position(|slot| is_own(slot) && slot.serves(inputs, takes, timing) && slot.is_free());
+        if let Some(i) = found {
+            let slot = idle.remove(i);
+            slot.memory.busy.store(true, Ordering::Release);
+            return Ok(slot);
+        }
+        // Recordings for other sizes stay, and this one works on their memory.
+        let shared = idle.iter().find(|slot| !is_own(slot) && slot.is_free()).map(|slot| slot.memory.clone());
+        let mut tables = Tables::<D>::new();
+        let memory = match shared {
+            Some(memory) => {
+                // What is too small must grow, and recordings know only what it was.
+                if memory.is_too_small(&self.program) {
+                    gone.extend(idle.extract_if(.., |slot| Arc::ptr_eq(&slot.memory, &memory)));
+                }
+                if idle.len() >= IDLE_SLOTS
+                    && let Some(i) = idle.iter().position(Slot::is_free)
+                {
+                    gone.push(idle.remove(i));
+                }
+                if let Some(slot) = gone.iter_mut().find(|slot| Arc::ptr_eq(&slot.memory, &memory)) {
+                    tables = std::mem::take(&mut slot.tables);
+                }
+                memory
+            }
+            None => {
+                let donor = match idle.len() < DONORS {
+                    true => None,
+                    false => idle.iter().position(Slot::is_free).map(|i| idle.remove(i)),
+                };
+                let memory = donor.as_ref().map(|donor| donor.memory.clone());
+                gone.extend(donor);
+                memory.unwrap_or_else(|| Arc::new(Memory::new()))
+            }
+        };
+        memory.busy.store(true, Ordering::Release);
+        drop(idle);
+        // What goes may have to wait for the device to free it; other threads need not.
+        drop(gone);
+        Err(Room { memory, tables })
+    }
+
     /// Records a slot; if memory runs out, it frees the idle slots and tries again.
     fn record_or_evict(
         &self,
@@ -317,32 +355,71 @@ impl<D: Driver> Executable<D> {
         takes: &[Take],
         timing: Timing,
         loaded: &Loaded<D>,
-        donor: Option<Slot<D>>,
+        room: Room<D>,
     ) -> Result<Slot<D>, Error> {
         self.recordings.fetch_add(1, Ordering::Relaxed);
-        match self.record(inputs, takes, timing, loaded, donor) {
-            Err(problem @ Error::OutOfMemory { .. }) => {
-                let evicted = std::mem::take(&mut *self.idle.lock().unwrap_or_else(PoisonError::into_inner));
-                if evicted.is_empty() {
-                    return Err(problem);
-                }
-                drop(evicted);
-                self.record(inputs, takes, timing, loaded, None)
+        let Room { memory, tables } = room;
+        let problem = match self.record(inputs, takes, timing, loaded, &memory, tables) {
+            Ok(slot) => return Ok(slot),
+            Err(problem) => problem,
+        };
+        let evicted = {
+            let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+            memory.busy.store(false, Ordering::Release);
+            match problem {
+                Error::OutOfMemory { .. } => std::mem::take(&mut *idle),
+                _ => return Err(problem),
             }
-            other => other,
+        };
+        if evicted.is_empty() {
+            return Err(problem);
         }
+        drop((evicted, memory));
+        let memory = Arc::new(Memory::new());
+        memory.busy.store(true, Ordering::Release);
+        self.record(inputs, takes, timing, loaded, &memory, Tables::<D>::new())
     }
 
     /// Returns a slot for later runs.
-    fn recycle(&self, slot: Slot<D>) {
+    fn recycle(&self, mut slot: Slot<D>) {
+        let mut gone = Vec::new();
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        idle.retain(Slot::is_reusable);
-        // What goes may have to wait for the device to free it; other threads need not.
-        let oldest = (idle.len() >= IDLE_SLOTS).then(|| idle.remove(0));
+        slot.running = false;
+        slot.memory.busy.store(false, Ordering::Release);
+        gone.extend(idle.extract_if(.., |slot| !slot.is_reusable()));
+        if idle.len() >= IDLE_SLOTS {
+            gone.push(idle.remove(0));
+        }
+        // Each recording has staging memory of its own.
+        let is_other = |other: &Slot<D>| !Arc::ptr_eq(&other.sizes, &slot.sizes);
+        let mut staged: u64 = idle.iter().filter(|other| is_other(other)).map(|other| other.transfers).sum();
+        while staged > OTHERS_STAGED
+            && let Some(i) = idle.iter().position(is_other)
+        {
+            let other = idle.remove(i);
+            staged -= other.transfers;
+            gone.push(other);
+        }
         idle.push(slot);
         drop(idle);
-        drop(oldest);
+        // What goes may have to wait for the device to free it; other threads need not.
+        drop(gone);
     }
+
+    /// Drops a slot whose run failed, and others on its memory.
+    fn discard(&self, slot: Option<Slot<D>>) {
+        drop(slot);
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let gone: Vec<Slot<D>> = idle.extract_if(.., |slot| !slot.is_reusable()).collect();
+        drop(idle);
+        drop(gone);
+    }
+}
+
+/// What a recording is made with: memory that is marked as busy, and tables of a recording that is gone.
+struct Room<D: Driver> {
+    memory: Arc<Memory<D>>,
+    tables: Tables<D>,
 }
 
 /// A run that was submitted. Dropping it waits for its end.
@@ -373,7 +450,7 @@ impl<D: Driver> Run<D> {
             self.finished = true;
             if let Err(problem) = self.executable.driver.wait(&mut slot.recording) {
                 // What a failed run leaves behind is not trusted with another.
-                self.slot = None;
+                self.executable.discard(self.slot.take());
                 return Err(problem);
             }
         }
@@ -386,7 +463,7 @@ impl<D: Driver> Run<D> {
         let outcome = ready!(self.executable.driver.poll_done(&mut slot.recording, context));
         self.finished = true;
         if outcome.is_err() {
-            self.slot = None;
+            self.executable.discard(self.slot.take());
         }
         Poll::Ready(outcome)
     }
@@ -395,7 +472,7 @@ impl<D: Driver> Run<D> {
     pub fn output(&self, i: usize) -> Option<DeviceTensor<D>> {
         let slot = self.slot.as_ref()?;
         let port = self.executable.program.outputs.get(i)?;
-        let (buffer, lease) = slot.outputs.get(i)?.clone()?;
+        let (buffer, lease) = slot.output(i)?;
         Some(DeviceTensor::leased(self.executable.driver.clone(), port.ty, buffer, lease))
     }
 

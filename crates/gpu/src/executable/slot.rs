@@ -1,20 +1,79 @@
-//! Slots: memory and recorded commands for one run at a time, kept and replayed.
+//! Slots: recorded commands for one run at a time, kept and replayed, and the memory they work on. Recordings for several
+//! sizes work on the same memory, one after another.
 
-use std::sync::{Arc, Weak};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use olivine_program::{BufferId, Commands, Content, Driver, Error, Timing};
+use olivine_program::{BufferDecl, BufferId, Commands, Content, Driver, Error, Program, Timing};
 
 use super::load::Loaded;
 use super::{DeviceTensor, Executable, Input, Take};
 
 /// An output that stays on the device, and the token that its readers hold.
-pub(super) type Leased<D> = (Arc<<D as Driver>::Buffer>, Arc<()>);
+type Leased<D> = (Arc<<D as Driver>::Buffer>, Arc<()>);
 
 /// A resident input of a recording: its buffer, which the recording keeps alive, and whether somebody still has the
 /// tensor.
 type Resident<D> = (Arc<<D as Driver>::Buffer>, Weak<()>);
 
-/// Recorded commands with the memory they work on. They serve any run with the same resident inputs, output locations,
+/// A buffer of numbers by sizes, and how many bytes it has.
+type TableBuffer<D> = (Arc<<D as Driver>::Buffer>, u64);
+
+/// Buffers of a program that recordings have of their own, by position.
+pub(super) type Tables<D> = Vec<Option<TableBuffer<D>>>;
+
+/// Memory that recordings work on, one run at a time.
+pub(super) struct Memory<D: Driver> {
+    /// For every buffer of the program its memory, where a recording has needed some.
+    buffers: Mutex<Vec<Option<MemoryBuffer<D>>>>,
+    /// Whether a run on it is in flight.
+    pub(super) busy: AtomicBool,
+    /// Whether a run on it has failed: what that leaves behind is not trusted with another.
+    failed: AtomicBool,
+}
+
+struct MemoryBuffer<D: Driver> {
+    buffer: Arc<D::Buffer>,
+    bytes: u64,
+    /// Held by those who read an output that is there.
+    lease: Arc<()>,
+}
+
+impl<D: Driver> Memory<D> {
+    pub(super) fn new() -> Self {
+        Memory { buffers: Mutex::default(), busy: AtomicBool::new(false), failed: AtomicBool::new(false) }
+    }
+
+    fn buffers(&self) -> MutexGuard<'_, Vec<Option<MemoryBuffer<D>>>> {
+        self.buffers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a run may write it: none is in flight, and nobody reads outputs of the last.
+    fn is_free(&self) -> bool {
+        let unread = |own: &MemoryBuffer<D>| Arc::strong_count(&own.lease) == 1;
+        !self.busy.load(Ordering::Acquire)
+            && !self.failed.load(Ordering::Acquire)
+            && self.buffers().iter().flatten().all(unread)
+    }
+
+    /// Whether some of its buffers are too small for a program. Recordings that use them must go first.
+    pub(super) fn is_too_small(&self, program: &Program) -> bool {
+        let small = |(decl, own): (&BufferDecl, &Option<MemoryBuffer<D>>)| {
+            own.as_ref().is_some_and(|own| own.bytes < decl.bytes)
+        };
+        program.buffers.iter().zip(self.buffers().iter()).any(small)
+    }
+}
+
+/// Where an output that stays on the device is.
+pub(super) enum Output<D: Driver> {
+    /// In a buffer of the memory.
+    Own(usize),
+    /// In an input's buffer, which the run writes.
+    Input(Leased<D>),
+}
+
+/// Recorded commands and the memory they work on. They serve any run with the same resident inputs, output locations,
 /// timing and weights.
 pub(super) struct Slot<D: Driver> {
     /// For every input its buffer, if it is on the device; `None` where the host uploads it.
@@ -24,11 +83,24 @@ pub(super) struct Slot<D: Driver> {
     /// Of the weights.
     pub(super) generation: u64,
     pub(super) recording: D::Recording,
-    pub(super) outputs: Vec<Option<Leased<D>>>,
-    /// For every buffer of the program its memory and how many bytes that has, if it is the slot's own.
-    own: Vec<Option<(Arc<D::Buffer>, u64)>>,
+    outputs: Vec<Option<Output<D>>>,
+    pub(super) memory: Arc<Memory<D>>,
+    /// Numbers that follow from sizes are the recording's alone.
+    pub(super) tables: Tables<D>,
+    /// Bytes that pass between host and device in a run.
+    pub(super) transfers: u64,
+    /// Whether a run may be in flight.
+    pub(super) running: bool,
     /// The sizes it was recorded for.
     pub(super) sizes: Arc<()>,
+}
+
+impl<D: Driver> Drop for Slot<D> {
+    fn drop(&mut self) {
+        if self.running {
+            self.memory.failed.store(true, Ordering::Release);
+        }
+    }
 }
 
 impl<D: Driver> Slot<D> {
@@ -49,26 +121,45 @@ impl<D: Driver> Slot<D> {
         self.takes == takes && self.timing == timing && self.inputs.iter().zip(inputs).all(same)
     }
 
-    /// Whether nobody reads the last run's outputs any more.
+    /// Whether nobody reads the last run's outputs any more, and no run is in flight on its memory.
     pub(super) fn is_free(&self) -> bool {
-        self.outputs.iter().flatten().all(|(_, lease)| Arc::strong_count(lease) == 1)
+        let unread = |output: &Output<D>| match output {
+            Output::Own(_) => true,
+            Output::Input((_, lease)) => Arc::strong_count(lease) == 1,
+        };
+        self.outputs.iter().flatten().all(unread) && self.memory.is_free()
     }
 
-    /// Whether the tensors it was recorded for still exist.
+    /// Whether the tensors it was recorded for still exist, and no run on its memory has failed.
     pub(super) fn is_reusable(&self) -> bool {
-        self.inputs.iter().flatten().all(|(_, lease)| lease.strong_count() > 0)
+        !self.memory.failed.load(Ordering::Acquire)
+            && self.inputs.iter().flatten().all(|(_, lease)| lease.strong_count() > 0)
+    }
+
+    /// An output that stays on the device, with a token for its reader.
+    pub(super) fn output(&self, i: usize) -> Option<Leased<D>> {
+        match self.outputs.get(i)?.as_ref()? {
+            Output::Own(at) => {
+                let buffers = self.memory.buffers();
+                let own = buffers.get(*at)?.as_ref()?;
+                Some((own.buffer.clone(), own.lease.clone()))
+            }
+            Output::Input(leased) => Some(leased.clone()),
+        }
     }
 }
 
 impl<D: Driver> Executable<D> {
-    /// Allocates memory, or takes that of an idle slot that nobody reads any more, and records the program for a run.
+    /// Records the program for a run on memory that is free, and allocates what that does not have. `tables` are those of a
+    /// recording that is gone.
     pub(super) fn record(
         &self,
         inputs: &[Input<'_, DeviceTensor<D>>],
         takes: &[Take],
         timing: Timing,
         loaded: &Loaded<D>,
-        donor: Option<Slot<D>>,
+        memory: &Arc<Memory<D>>,
+        mut tables: Tables<D>,
     ) -> Result<Slot<D>, Error> {
         let program = &self.program;
         let mut buffers = loaded.buffers.as_ref().clone();
@@ -82,30 +173,38 @@ impl<D: Driver> Executable<D> {
                 }
             });
         }
-        let mut own = donor.map_or_else(|| (0..buffers.len()).map(|_| None).collect(), |donor| donor.own);
-        for ((decl, buffer), own) in program.buffers.iter().zip(&mut buffers).zip(&mut own) {
-            if buffer.is_some() {
-                *own = None;
-                continue;
-            }
-            let label = || super::describe(&decl.content, program);
-            if own.as_ref().is_none_or(|(_, bytes)| *bytes < decl.bytes) {
-                // What is too small goes before what is larger comes.
-                *own = None;
-                let memory = match decl.content {
-                    Content::Arena | Content::Input(_) | Content::Output(_) | Content::Table(_) => {
-                        Some(self.driver.allocate(decl.bytes, &label())?)
+        tables.resize_with(buffers.len(), || None);
+        let mut owned = vec![false; buffers.len()];
+        {
+            let mut own = memory.buffers();
+            own.resize_with(buffers.len(), || None);
+            for (i, decl) in program.buffers.iter().enumerate() {
+                if buffers[i].is_some() {
+                    continue;
+                }
+                buffers[i] = match &decl.content {
+                    Content::Table(table) => {
+                        let memory = self.enough(&mut tables[i], decl)?;
+                        self.driver.write(&memory, 0, table.bytes())?;
+                        Some(memory)
                     }
-                    Content::Gates => Some(self.driver.allocate_gates(decl.bytes, &label())?),
+                    Content::Arena | Content::Input(_) | Content::Output(_) | Content::Gates => {
+                        owned[i] = true;
+                        let mut known = own[i].take().map(|own| (own.buffer, own.bytes, own.lease));
+                        if known.as_ref().is_none_or(|(_, bytes, _)| *bytes < decl.bytes) {
+                            // What is too small goes before what is larger comes.
+                            known = None;
+                        }
+                        let (buffer, bytes, lease) = match known {
+                            Some(known) => known,
+                            None => (self.allocated(decl)?, decl.bytes, Arc::new(())),
+                        };
+                        own[i] = Some(MemoryBuffer { buffer: buffer.clone(), bytes, lease });
+                        Some(buffer)
+                    }
                     _ => None,
                 };
-                *own = memory.map(|memory| (memory, decl.bytes));
             }
-            // The memory of another slot holds the numbers of other sizes.
-            if let (Content::Table(table), Some((memory, _))) = (&decl.content, own.as_ref()) {
-                self.driver.write(memory, 0, table.bytes())?;
-            }
-            *buffer = own.as_ref().map(|(memory, _)| memory.clone());
         }
         let host_inputs =
             program.inputs.iter().zip(inputs).filter(|(_, input)| matches!(input, Input::Host(_)));
@@ -114,15 +213,15 @@ impl<D: Driver> Executable<D> {
         let host_outputs = program.outputs.iter().zip(takes).filter(|(_, t)| **t == Take::Host);
         let downloads: Vec<(BufferId, u64)> =
             host_outputs.map(|(p, _)| (p.buffer, p.ty.bytes() as u64)).collect();
-        let outputs = program
-            .outputs
-            .iter()
-            .zip(takes)
-            .map(|(port, take)| {
-                let buffer = buffers.get(port.buffer.0 as usize)?.clone()?;
-                (*take == Take::Device).then(|| (buffer, Arc::new(())))
+        let outputs = program.outputs.iter().zip(takes).map(|(port, take)| {
+            let at = port.buffer.0 as usize;
+            let buffer = buffers.get(at)?.as_ref()?;
+            (*take == Take::Device).then(|| match owned[at] {
+                true => Output::Own(at),
+                false => Output::Input((buffer.clone(), Arc::new(()))),
             })
-            .collect();
+        });
+        let outputs = outputs.collect();
         let recording = self.driver.record(Commands {
             program,
             dispatches: &program.run,
@@ -133,8 +232,39 @@ impl<D: Driver> Executable<D> {
             timing,
             checked: self.checked,
         })?;
-        let (takes, generation) = (takes.to_vec(), loaded.generation);
-        let sizes = self.sizes.clone();
-        Ok(Slot { inputs: resident, takes, timing, generation, recording, outputs, own, sizes })
+        Ok(Slot {
+            inputs: resident,
+            takes: takes.to_vec(),
+            timing,
+            generation: loaded.generation,
+            recording,
+            outputs,
+            memory: memory.clone(),
+            tables,
+            transfers: uploads.iter().chain(&downloads).map(|(_, bytes)| bytes).sum(),
+            running: false,
+            sizes: self.sizes.clone(),
+        })
+    }
+
+    /// A recording's own buffer with the bytes of a program's.
+    fn enough(&self, known: &mut Option<TableBuffer<D>>, decl: &BufferDecl) -> Result<Arc<D::Buffer>, Error> {
+        if let Some((buffer, bytes)) = known
+            && *bytes >= decl.bytes
+        {
+            return Ok(buffer.clone());
+        }
+        *known = None;
+        let buffer = self.allocated(decl)?;
+        *known = Some((buffer.clone(), decl.bytes));
+        Ok(buffer)
+    }
+
+    fn allocated(&self, decl: &BufferDecl) -> Result<Arc<D::Buffer>, Error> {
+        let label = super::describe(&decl.content, &self.program);
+        match decl.content {
+            Content::Gates => self.driver.allocate_gates(decl.bytes, &label),
+            _ => self.driver.allocate(decl.bytes, &label),
+        }
     }
 }

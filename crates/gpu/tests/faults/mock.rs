@@ -8,7 +8,7 @@ use olivine_compile::{Compiled, Options, compile};
 use olivine_gpu::{
     Addressing, Commands, DeviceCaps, DeviceKind, Driver, Error, KernelSource, Record, Weights, lower,
 };
-use olivine_ir::{DType, Graph};
+use olivine_ir::{DType, Graph, Shape};
 use olivine_kernel::{Kernel, Target};
 
 /// A device with a little memory.
@@ -85,6 +85,22 @@ impl MockDriver {
         let weights = Arc::new(Weights::default());
         Arc::new(olivine_gpu::Executable::new(self.clone(), program, weights, false).unwrap())
     }
+
+    /// The same for any number of elements, compiled for `n`.
+    pub(crate) fn open_executable(self: &Arc<Self>, n: usize) -> Arc<olivine_gpu::Executable<MockDriver>> {
+        let graph = open_double().specialise_symbolic(&[("x", Shape::new(&[n]).unwrap())]).unwrap();
+        let program = lower(&compiled(&graph), self.caps(), &Record::new(), &[]).unwrap();
+        let weights = Arc::new(Weights::default());
+        Arc::new(olivine_gpu::Executable::new(self.clone(), program, weights, false).unwrap())
+    }
+}
+
+fn open_double() -> Graph {
+    let mut g = Graph::new("double");
+    let x = g.input_with_dims("x", DType::F32, [64], vec![Some("n".into())]).unwrap();
+    let y = g.add(x, x).unwrap();
+    g.output("y", y).unwrap();
+    g
 }
 
 pub(crate) fn double(n: usize) -> Graph {

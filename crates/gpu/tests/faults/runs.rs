@@ -1,9 +1,11 @@
 //! Runs that fail: what they held is given back, and the next run starts afresh.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
-use olivine_gpu::{DeviceTensor, Error, Input, Take};
-use olivine_ir::{DType, Shape, TensorType, TensorView};
+use olivine_gpu::{DeviceTensor, Error, Executable, Input, Run, Take};
+use olivine_ir::size::Bindings;
+use olivine_ir::{DType, Shape, TensorType, TensorView, open_symbol};
 
 use crate::mock::MockDriver;
 
@@ -135,4 +137,96 @@ fn outputs_that_somebody_holds_are_not_written_over() {
     drop(held);
     drop(take());
     assert_eq!(device.counts().recorded.load(SeqCst), 2);
+}
+
+/// The executable for `n` elements, and a run of it that the host waits for.
+fn sized(
+    base: &Arc<Executable<MockDriver>>,
+    n: usize,
+) -> (Arc<Executable<MockDriver>>, impl Fn(Take) -> Run<MockDriver> + use<>) {
+    let mut sizes = Bindings::new();
+    sizes.bind(open_symbol("n").unwrap(), n as i64).unwrap();
+    let executable = Arc::new(base.for_sizes(&sizes).unwrap());
+    let of_run = executable.clone();
+    let run = move |take: Take| {
+        let x = vec![0f32; n];
+        let view = TensorView::new([n], x.as_slice()).unwrap();
+        let mut run = of_run.start(&[Input::Host(view)], &[take]).unwrap();
+        run.finish().unwrap();
+        run
+    };
+    (executable, run)
+}
+
+#[test]
+fn sizes_that_come_by_turns_are_recorded_once_and_work_on_the_same_memory() {
+    let device = MockDriver::new(1 << 20);
+    let base = device.open_executable(N);
+    let all = [N, 2 * N, N / 2, N / 4].map(|n| sized(&base, n).1);
+    // The largest makes the memory grow; then there is a recording for each.
+    for run in all.iter().chain(&all) {
+        drop(run(Take::Host));
+    }
+    let recorded = device.counts().recorded.load(SeqCst);
+    let bytes = device.counts().bytes.load(SeqCst);
+    assert_eq!(bytes, 4 * BYTES as u64, "an input and an output of the largest");
+    for run in all.iter().chain(&all).chain(&all) {
+        drop(run(Take::Host));
+    }
+    assert_eq!(device.counts().recorded.load(SeqCst), recorded, "each is replayed");
+    assert_eq!(recorded, 5, "each once, and what was recorded before the memory grew");
+    assert_eq!(device.counts().bytes.load(SeqCst), bytes);
+}
+
+#[test]
+fn runs_of_two_sizes_at_a_time_have_memory_of_their_own() {
+    let device = MockDriver::new(1 << 20);
+    let base = device.open_executable(N);
+    let ((_, small), (_, large)) = (sized(&base, N / 2), sized(&base, N));
+    drop(large(Take::Host));
+    drop(small(Take::Host));
+    let one = device.counts().bytes.load(SeqCst);
+    // Both in flight: the second must not write what the first reads.
+    let (first, second) = (large(Take::Host), small(Take::Host));
+    let both = device.counts().bytes.load(SeqCst);
+    assert_eq!(both, one + BYTES as u64);
+    drop((first, second));
+    // An output that is held is not written by a run of another size.
+    let held = large(Take::Device);
+    let output = held.output(0).unwrap();
+    drop(held);
+    let recorded = device.counts().recorded.load(SeqCst);
+    drop(small(Take::Host));
+    assert_eq!(device.counts().recorded.load(SeqCst), recorded, "the one beside it is free");
+    drop(output);
+}
+
+#[test]
+fn ten_thousand_sizes_take_the_memory_of_the_largest() {
+    let device = MockDriver::new(1 << 24);
+    let base = device.open_executable(1 << 16);
+    let mut random = 5u64;
+    for i in 0..10_000 {
+        random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        drop(sized(&base, 2 + (random >> 33) as usize % (1 << 16)).1(Take::Host));
+        if i % 100 == 0 {
+            assert!(device.counts().bytes.load(SeqCst) <= 2 * (4 << 16) + 64);
+            assert!(device.counts().recordings.load(SeqCst) <= 8);
+        }
+    }
+}
+
+#[test]
+fn a_failed_run_takes_the_recordings_on_its_memory_with_it() {
+    let device = MockDriver::new(1 << 20);
+    let base = device.open_executable(N);
+    let ((_, small), (executable, large)) = (sized(&base, N / 2), sized(&base, N));
+    drop(large(Take::Host));
+    drop(small(Take::Host));
+    assert_eq!(device.counts().recordings.load(SeqCst), 2);
+    device.lose.store(1, SeqCst);
+    assert!(executable.run(&[zeros()], &mut [&mut [0; BYTES]]).is_err());
+    assert_eq!(device.counts().recordings.load(SeqCst), 0);
+    assert_eq!(device.counts().bytes.load(SeqCst), 0, "all its memory is free");
+    drop(small(Take::Host));
 }

@@ -125,6 +125,14 @@ impl GraphExecutable {
         [&self.compiled, &self.appended].iter().map(|plans| read(plans).count()).sum()
     }
 
+    /// How many plans were compiled so far.
+    pub(crate) fn plans_made(&self) -> usize {
+        if !self.compiled.is_here() {
+            return 0;
+        }
+        [&self.compiled, &self.appended].iter().map(|plans| read(plans).made()).sum()
+    }
+
     /// How many times runs were recorded.
     pub(crate) fn recordings(&self) -> usize {
         if !self.compiled.is_here() {
@@ -392,20 +400,21 @@ impl GraphExecutable {
         let values = self.open.values(shapes)?;
         let plan = read(&self.compiled).plan(&values).cloned();
         if let Some(plan) = plan {
-            let program = plan.for_sizes(values.bindings())?.unwrap_or(plan);
+            let program = plan.for_sizes(values.bindings())?.unwrap_or_else(|| plan.clone());
             let mut plans = self.compiled.write().unwrap_or_else(PoisonError::into_inner);
-            return Ok(plans.add_program(shapes, program));
+            return Ok(plans.add_program(shapes, &plan, program));
         }
         let (prepared, guards) = guards::record(|| self.prepare(shapes));
         let prepared = prepared?;
         let mut plans = self.compiled.write().unwrap_or_else(PoisonError::into_inner);
         plans.add_plan(guards, &values, Arc::new([]), prepared.clone());
-        Ok(plans.add_program(shapes, prepared))
+        Ok(plans.add_program(shapes, &prepared.clone(), prepared))
     }
 
-    /// Compiles what runs of some sizes need, unless a plan serves them.
-    pub(crate) fn prepare_for(&self, sizes: &[(&str, usize)]) -> Result<(), Error> {
+    /// Compiles what runs of some sizes need, unless a plan serves them; returns how many plans that took.
+    pub(crate) fn prepare_for(&self, sizes: &[(&str, usize)]) -> Result<usize, Error> {
         self.compiled.check()?;
+        let before = self.plans_made();
         let mut shapes = self.declared_shapes();
         for ((input, id), shape) in self.graph.inputs().zip(&mut shapes) {
             let Def::Input { dims, .. } = &self.graph.values()[id.index()].def else { continue };
@@ -421,12 +430,12 @@ impl GraphExecutable {
         }
         let values = self.open.values(&shapes)?;
         if self.grown.is_empty() && read(&self.compiled).plan(&values).is_some() {
-            return Ok(());
+            return Ok(0);
         }
         // Other kernels want weights packed in another way, which a run would wait for.
         match self.compile_for(&shapes)?.load() {
-            Err(error) if error.is_missing_params() => Ok(()),
-            outcome => outcome,
+            Err(error) if !error.is_missing_params() => Err(error),
+            _ => Ok(self.plans_made() - before),
         }
     }
 

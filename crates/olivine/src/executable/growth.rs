@@ -149,8 +149,8 @@ impl GraphExecutable {
             let prepared = match known {
                 Some(known) => known,
                 None => {
-                    let program = plan.for_sizes(&sizes.bindings)?.unwrap_or(plan);
-                    write().add_program(&key, program)
+                    let program = plan.for_sizes(&sizes.bindings)?.unwrap_or_else(|| plan.clone());
+                    write().add_program(&key, &plan, program)
                 }
             };
             return Ok(Some(Appending { prepared, states, sizes }));
@@ -159,7 +159,7 @@ impl GraphExecutable {
         let Some(made) = made? else { return Ok(None) };
         let mut plans = write();
         plans.add_plan(guards, &values, made.states.clone(), made.prepared.clone());
-        plans.add_program(&made.sizes.key(shapes)?, made.prepared.clone());
+        plans.add_program(&made.sizes.key(shapes)?, &made.prepared, made.prepared.clone());
         drop(plans);
         Ok(Some(made))
     }

@@ -260,13 +260,16 @@ impl Executable {
         sizes: impl IntoIterator<Item = (&'a str, RangeInclusive<usize>)>,
     ) -> Result<usize, Error> {
         let ranges: Vec<(&str, RangeInclusive<usize>)> = sizes.into_iter().collect();
-        let before = self.compiled();
-        for_each_combination(&ranges, |sizes| match &self.source {
-            Source::Graph(graph) => graph.prepare_for(sizes),
-            #[cfg(feature = "onnx")]
-            Source::Onnx(model) => model.prepare_for(sizes),
+        let mut made = 0;
+        for_each_combination(&ranges, |sizes| {
+            made += match &self.source {
+                Source::Graph(graph) => graph.prepare_for(sizes)?,
+                #[cfg(feature = "onnx")]
+                Source::Onnx(model) => model.prepare_for(sizes)?,
+            };
+            Ok(())
         })?;
-        Ok(self.compiled() - before)
+        Ok(made)
     }
 
     /// Runs on named inputs, which are borrowed, not copied; results come in new tensors. Element `i` of a sequence is the

@@ -41,6 +41,7 @@ impl Walk<'_> {
     /// that are expressions, the import holds for these numbers alone.
     pub(crate) fn fixed(&mut self, held: TensorRef, location: &str) -> Answer<Tensor> {
         let tensor = self.found(held, location)?;
+        self.check_sizes((held.frame, held.id), location)?;
         self.pin((held.frame, held.id));
         Ok(tensor)
     }

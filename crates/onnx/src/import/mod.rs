@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   mod.rs    bindings in, outcome out
+//!   inputs.rs a run's inputs beside what the model declares
 //!   walk.rs   graphs under construction, names, one node after another
 //!   fixed.rs  values that are known while the graph is built
 //!   sizes.rs  lists of sizes that stay expressions, ratio.rs their arithmetic
@@ -15,6 +16,7 @@
 //! ```
 
 mod fixed;
+mod inputs;
 mod iterations;
 mod limits;
 mod loops;

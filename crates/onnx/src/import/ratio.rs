@@ -1,6 +1,7 @@
 //! Arithmetic on sizes as models write it: on integers, and on floats between a cast and a rounding.
 
 use olivine_ir::op::{Binary, Compare, ScalarOp, Unary};
+use olivine_ir::size::Fault;
 use olivine_ir::{DType, Data, Dim, Tensor};
 
 /// A size, or among floats a size over a whole number: `ceil(cast(n) / 32)` stays an expression of `n`.
@@ -33,6 +34,11 @@ impl Ratio {
     /// The size, if it is one.
     pub(super) fn size(self) -> Option<Dim> {
         (self.denominator == 1).then_some(self.numerator)
+    }
+
+    /// Whether it does not fit in 64 bits.
+    pub(super) fn overflows(self) -> bool {
+        self.numerator.fault() == Some(Fault::Overflow)
     }
 
     /// The elements of a constant; none if some are too fine or too large.

@@ -12,6 +12,7 @@ use super::fixed::GraphValue;
 use super::ratio::{Outcome, Ratio, elementwise};
 use super::walk::Walk;
 use super::{Answer, TensorRef};
+use crate::error::Error;
 
 /// A value that is known, with expressions where it has any.
 #[derive(Clone)]
@@ -67,8 +68,21 @@ impl Walk<'_> {
     /// The elements of a tensor, integers that decide shapes, as sizes; the answer may be what it takes to know it.
     pub(crate) fn fixed_sizes(&mut self, held: TensorRef, location: &str) -> Answer<Option<Vec<Dim>>> {
         let tensor = self.found(held, location)?;
+        self.check_sizes((held.frame, held.id), location)?;
         let sizes = self.sizes_at((held.frame, held.id)).cloned();
         Ok(SizedTensor { tensor, sizes }.dims())
+    }
+
+    /// Refuses sizes that overflow. The numbers beside them have wrapped.
+    pub(super) fn check_sizes(&self, at: GraphValue, location: &str) -> Answer<()> {
+        let mut sizes = self.sizes_at(at).into_iter().flatten();
+        match sizes.find_map(|size| size.numerator.check().err()) {
+            None => Ok(()),
+            Some(problem) => {
+                let (location, problem) = (location.to_string(), problem.to_string());
+                Err(Error::Size { location, problem }.into())
+            }
+        }
     }
 
     /// Restricts the import to the numbers of a value.
@@ -121,10 +135,10 @@ impl Walk<'_> {
             }
             op => Outcome::Numbers(self.moved(op, operands, result)?),
         };
-        // The expressions must be what the numbers are.
+        // The expressions must be what the numbers are, unless these have wrapped.
         if let Outcome::Numbers(numbers) = &outcome {
             let values = result.to_f64();
-            let agrees = |(of, value): (&Ratio, &f64)| of.is(*value, result.dtype());
+            let agrees = |(of, value): (&Ratio, &f64)| of.overflows() || of.is(*value, result.dtype());
             (numbers.len() == values.len() && numbers.iter().zip(&values).all(agrees)).then_some(())?;
         }
         Some(outcome)

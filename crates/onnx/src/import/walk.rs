@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use olivine_ir::{Evaluate, Graph, NodeId, Tensor, TensorType, ValueId};
 
+use super::inputs::check_named_sizes;
 use super::limits::{Budget, label};
 use super::stored::Dequantised;
 use super::{Answer, Bindings, Bound, NodeContext, Part, TensorRef, Value};
@@ -16,7 +17,7 @@ use crate::proto::{
 };
 use crate::sparse::sparse_name;
 use crate::stored::{dense, dense_type};
-use crate::{Dim, Kind};
+use crate::{Kind, Port};
 
 /// Weights of at most this many elements are constants of the graph, which passes look into; others are params.
 pub(crate) const SMALL_WEIGHT: usize = 1024;
@@ -141,7 +142,9 @@ impl<'m> Walk<'m> {
         let bindings = self.bindings;
         let given: HashMap<&str, &Bound> =
             bindings.inputs.iter().rev().map(|(n, b)| (n.as_str(), b)).collect();
-        for port in model.inputs().into_iter().chain(model.overridable_initializers()) {
+        let ports: Vec<Port> = model.inputs().into_iter().chain(model.overridable_initializers()).collect();
+        check_named_sizes(&ports, &given)?;
+        for port in ports {
             let bound = given.get(port.name.as_str()).copied();
             let value = match bound {
                 Some(bound) => self.declare(&port.name, &port.kind, bound)?,
@@ -216,48 +219,6 @@ impl<'m> Walk<'m> {
             }
             Value::Nothing => Part::Nothing,
         })
-    }
-
-    /// Declares a run's input.
-    fn declare(&mut self, name: &str, kind: &Kind, bound: &Bound) -> Answer<Value> {
-        let wrong = |problem: String| Error::invalid(format!("input `{name}`"), problem);
-        match (kind, bound) {
-            (Kind::Optional(_), Bound::Nothing) => Ok(Value::Nothing),
-            (Kind::Optional(inner), bound) => self.declare(name, inner, bound),
-            (Kind::Sequence(inner), Bound::Sequence(items)) => {
-                let element = match &**inner {
-                    Kind::Tensor { element, .. } => Some(*element),
-                    _ => None,
-                };
-                let values =
-                    items.iter().enumerate().map(|(i, b)| self.declare(&format!("{name}[{i}]"), inner, b));
-                Ok(Value::Sequence(values.collect::<Answer<_>>()?, element))
-            }
-            (Kind::Tensor { element, dims }, Bound::Tensor { ty, .. }) => {
-                let fits = |(dim, size): (&Dim, &usize)| !matches!(dim, Dim::Fixed(fixed) if fixed != size);
-                let given = ty.shape.values();
-                if let Some(dims) = dims
-                    && (dims.len() != given.rank() || !dims.iter().zip(given.iter()).all(fits))
-                {
-                    let declared: Vec<String> = dims.iter().map(Dim::to_string).collect();
-                    let problem = format!("it is declared as [{}]; given {}", declared.join(", "), ty.shape);
-                    return Err(wrong(problem).into());
-                }
-                if element.dtype() != Some(ty.dtype) {
-                    let by = element.dtype().map_or("nothing".to_string(), |d| d.to_string());
-                    let held = if element.is_native() { String::new() } else { format!(", passed as {by}") };
-                    return Err(wrong(format!("expected elements of {element}{held}, got {ty}")).into());
-                }
-                // A size that is a symbol is open in the graph too, by the symbol's name.
-                let open =
-                    ty.shape.sizes().iter().map(|size| Some(size.as_symbol()?.name().to_string())).collect();
-                let id = self.graph().input_with_dims(name, ty.dtype, ty.shape, open);
-                let id = id.map_err(|e| wrong(e.to_string()))?;
-                Ok(Value::Tensor(TensorRef { frame: 0, id, element: *element }))
-            }
-            (Kind::Other(what), _) => Err(wrong(format!("values of kind {what} cannot be imported")).into()),
-            _ => Err(wrong("what is given is of another kind than declared".into()).into()),
-        }
     }
 
     /// The graph that nodes are added to now.

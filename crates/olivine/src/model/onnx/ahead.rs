@@ -83,7 +83,10 @@ impl OnnxExecutable {
         }
         let Kind::Tensor { element, dims } = &port.kind else { return Ok(None) };
         let Some(dtype) = element.dtype() else { return Ok(None) };
-        let given = |name: &str| self.options.dims.iter().find(|(dim, _)| dim == name).map(|(_, size)| *size);
+        let given = |name: &str| {
+            let dim = self.options.dims.iter().find(|(dim, _)| dim == name).map(|(_, size)| *size);
+            dim.or_else(|| self.size_in_shapes(name))
+        };
         let size_of = |dim: &Dim| match dim {
             Dim::Fixed(fixed) => *fixed,
             Dim::Named(name) => given(name).unwrap_or(size),
@@ -91,6 +94,17 @@ impl OnnxExecutable {
         };
         let sizes: Vec<usize> = dims.iter().flatten().map(size_of).collect();
         Ok(Some(TensorType::new(dtype, Shape::new(&sizes)?)))
+    }
+
+    /// The size of a dimension in the shapes of the options.
+    fn size_in_shapes(&self, name: &str) -> Option<usize> {
+        let inputs = self.model.all_inputs();
+        self.options.shapes.iter().find_map(|(input, shape)| {
+            let port = inputs.iter().find(|port| port.name == *input)?;
+            let Kind::Tensor { dims: Some(dims), .. } = &port.kind else { return None };
+            let axis = dims.iter().position(|dim| matches!(dim, Dim::Named(known) if known == name))?;
+            shape.get(axis).copied()
+        })
     }
 
     /// The graphs of a key, in the order in which they run; `None` if the key's sizes do not fit the model. Values that decide

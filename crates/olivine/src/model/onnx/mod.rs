@@ -35,7 +35,7 @@ use values::Values;
 pub(crate) use values::Passed;
 
 /// Plans of a model that are cached at a time.
-const PLANS: usize = 64;
+const PLANS: usize = 128;
 
 /// An ONNX model on a device.
 pub(crate) struct OnnxExecutable {
@@ -223,7 +223,8 @@ impl OnnxExecutable {
             self.number(&whole.executable, &mut values, &self.runs)?;
             return Ok((self.found(types, key, whole), values.into_passed()));
         }
-        let whole = self.follow(Subject::Model, &self.plans, &mut key, &mut values, &self.runs).await?;
+        let whole = self.follow(Subject::Model, &self.plans, &mut key, &mut values, &self.runs).await;
+        let whole = whole.map_err(|error| self.with_sizes(error, &types))?;
         Ok((self.found(types, key, whole), values.into_passed()))
     }
 

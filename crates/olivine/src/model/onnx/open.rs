@@ -1,5 +1,6 @@
 //! Imports that hold for more than one size: a model whose open sizes are symbols, imported once for each class of sizes.
 
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use olivine_ir::port::{Dim as PortDim, Kind};
@@ -14,8 +15,11 @@ use super::values::Values;
 use crate::Error;
 use crate::executable::Input;
 
-/// Imports kept at a time; the oldest goes when another comes.
-const MOST: usize = 64;
+/// Imports kept at a time; the least recently used goes when another comes.
+const MOST_IMPORTS: usize = 128;
+
+/// Sizes that an error names.
+const MOST_NAMED: usize = 16;
 
 /// Inputs whose values decide shapes, one after another, before an import gives up.
 const STEPS: usize = 16;
@@ -23,9 +27,12 @@ const STEPS: usize = 16;
 /// Imports of one model, each with the sizes that it holds for.
 #[derive(Default)]
 pub(super) struct OpenPlans {
+    /// The most recently used is the last.
     plans: Mutex<Vec<OpenPlan>>,
+    /// Imports made so far.
+    made: AtomicUsize,
     /// Whether the model runs graphs to find out sizes, or loops: it is imported for every combination of sizes then.
-    refused: std::sync::atomic::AtomicBool,
+    refused: AtomicBool,
 }
 
 struct OpenPlan {
@@ -60,20 +67,29 @@ impl OnnxExecutable {
         types: &[(String, TensorType)],
         values: &Values<'_>,
     ) -> Result<Option<(Arc<Whole>, InputValues)>, Error> {
-        use std::sync::atomic::Ordering;
         if self.open.refused.load(Ordering::Relaxed) {
             return Ok(None);
         }
         let Some(mut open) = self.open_inputs(types)? else { return Ok(None) };
         let lock = || self.open.plans.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(plan) = known_plan(&lock(), &open, values) {
-            return Ok(Some((plan.whole.clone(), plan.key.values.clone())));
+        {
+            let mut plans = lock();
+            if let Some(at) = known_plan(&plans, &open, values) {
+                plans[at..].rotate_left(1);
+                let plan = &plans[plans.len() - 1];
+                return Ok(Some((plan.whole.clone(), plan.key.values.clone())));
+            }
         }
         for _ in 0..STEPS {
             let key = Key { values: open.key.values.clone(), ..Key::of(open.types.clone()) };
             let (outcome, guards) = guards::record(|| self.outcome(Subject::Model, &key, &[]));
-            // What does not fit is said by the import for exact sizes, in numbers.
-            let Ok(outcome) = outcome else { return Ok(None) };
+            let outcome = match outcome {
+                Ok(outcome) => outcome,
+                // Where sizes overflow, numbers would wrap.
+                Err(error @ Error::Onnx(olivine_onnx::Error::Size { .. })) => return Err(error),
+                // What does not fit is said by the import for exact sizes, in numbers.
+                Err(_) => return Ok(None),
+            };
             match outcome {
                 Outcome::NeedsInputs(names) => {
                     for name in names {
@@ -85,9 +101,10 @@ impl OnnxExecutable {
                 Outcome::Whole(specialised) => {
                     let whole = self.whole(specialised)?;
                     let mut plans = lock();
-                    if plans.len() == MOST {
+                    if plans.len() == MOST_IMPORTS {
                         plans.remove(0);
                     }
+                    self.open.made.fetch_add(1, Ordering::Relaxed);
                     let known = open.key.values.clone();
                     plans.push(OpenPlan { key: open.key, guards, whole: whole.clone() });
                     return Ok(Some((whole, known)));
@@ -99,8 +116,8 @@ impl OnnxExecutable {
         Ok(None)
     }
 
-    /// Imports and compiles what runs of some sizes need, unless something serves them.
-    pub(crate) fn prepare_for(&self, sizes: &[(&str, usize)]) -> Result<(), Error> {
+    /// Imports and compiles what runs of some sizes need, unless something serves them; returns how many plans that took.
+    pub(crate) fn prepare_for(&self, sizes: &[(&str, usize)]) -> Result<usize, Error> {
         let mut types = Vec::new();
         for port in self.model.inputs() {
             let Kind::Tensor { element, dims: Some(dims) } = &port.kind else { continue };
@@ -118,9 +135,20 @@ impl OnnxExecutable {
             let dims = dims.iter().map(size).collect::<Result<Vec<_>, _>>()?;
             types.push((port.name.clone(), TensorType::new(dtype, Shape::new(&dims)?)));
         }
-        match self.open_plan(&types, &Values::of_run(&[]))? {
-            Some((whole, _)) => whole.executable.prepare_for(sizes),
-            None => Err(Error::Missing {
+        let imports = self.open.made.load(Ordering::Relaxed);
+        let exact = match self.open_plan(&types, &Values::of_run(&[]))? {
+            Some((whole, _)) => {
+                // An import comes with a plan.
+                let is_new = self.open.made.load(Ordering::Relaxed) != imports;
+                let before = if is_new { 0 } else { whole.executable.plans_made() };
+                whole.executable.prepare_for(sizes)?;
+                return Ok(whole.executable.plans_made() - before);
+            }
+            None => self.outcome(Subject::Model, &Key::of(types.clone()), &[]),
+        };
+        match exact {
+            Err(error) => Err(self.with_sizes(error, &types)),
+            Ok(_) => Err(Error::Missing {
                 kind: "value",
                 name: "a run".into(),
                 expected: "inputs: the model's sizes depend on their values".into(),
@@ -128,7 +156,43 @@ impl OnnxExecutable {
         }
     }
 
-    /// The inputs with symbols for open sizes; `None` where there are none, and where one name has two values.
+    /// A refusal by the import for exact sizes, with the names of these sizes.
+    pub(super) fn with_sizes(&self, error: Error, types: &[(String, TensorType)]) -> Error {
+        let ports = self.model.all_inputs();
+        let mut sizes: Vec<(String, usize)> = Vec::new();
+        for (name, ty) in types {
+            let kind = ports.iter().find(|port| port.name == *name).map(|port| &port.kind);
+            let Some(Kind::Tensor { dims: Some(dims), .. }) = kind else { continue };
+            for (axis, (dim, size)) in dims.iter().zip(ty.shape.iter()).enumerate() {
+                match dim {
+                    PortDim::Fixed(_) => {}
+                    PortDim::Named(_) => sizes.push((dim.to_string(), *size)),
+                    PortDim::Free => sizes.push((format!("{name}.{axis}"), *size)),
+                }
+            }
+        }
+        sizes.sort();
+        sizes.dedup();
+        if sizes.is_empty() {
+            return error;
+        }
+        let mut texts: Vec<String> =
+            sizes.iter().take(MOST_NAMED).map(|(name, size)| format!("{name:.200} = {size}")).collect();
+        texts.extend((sizes.len() > MOST_NAMED).then(|| "…".to_string()));
+        let with = |problem: String| format!("{problem} ({})", texts.join(", "));
+        match error {
+            Error::Onnx(olivine_onnx::Error::Invalid { location, problem }) => {
+                Error::Onnx(olivine_onnx::Error::Invalid { location, problem: with(problem) })
+            }
+            Error::Graph(olivine_ir::Error::Op { op, node, problem, operands }) => {
+                Error::Graph(olivine_ir::Error::Op { op, node, problem: with(problem), operands })
+            }
+            other => other,
+        }
+    }
+
+    /// The inputs with symbols for open sizes; `None` where there are none, and where one name has two values, which the
+    /// import for exact sizes refuses.
     fn open_inputs(&self, types: &[(String, TensorType)]) -> Result<Option<OpenInputs>, Error> {
         let ports = self.model.all_inputs();
         let mut open = OpenInputs {
@@ -198,17 +262,17 @@ impl OpenPlans {
     }
 }
 
-/// An import that holds for the inputs.
-fn known_plan<'p>(plans: &'p [OpenPlan], open: &OpenInputs, values: &Values<'_>) -> Option<&'p OpenPlan> {
+/// The position of an import that holds for the inputs.
+fn known_plan(plans: &[OpenPlan], open: &OpenInputs, values: &Values<'_>) -> Option<usize> {
     let given = |(name, bytes): &(String, Vec<u8>)| {
         bytes_of(values, name).is_ok_and(|given| given.as_ref() == Some(bytes))
     };
-    let holds = |plan: &&OpenPlan| {
+    let holds = |plan: &OpenPlan| {
         plan.key.inputs == open.key.inputs
             && plan.guards.holds(&open.sizes)
             && plan.key.values.iter().all(given)
     };
-    plans.iter().rev().find(holds)
+    plans.iter().rposition(holds)
 }
 
 /// The bytes of an input.

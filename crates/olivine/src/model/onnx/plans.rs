@@ -1,6 +1,6 @@
 //! Plans: the graphs to run, one after another, for inputs of given types and values.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -95,7 +95,7 @@ impl Whole {
     }
 }
 
-/// A cache of plans by key; the oldest is evicted when there are too many.
+/// A cache of plans by key; the least recently used is evicted when there are too many.
 pub(super) struct Plans {
     most: usize,
     table: Mutex<Table>,
@@ -103,8 +103,19 @@ pub(super) struct Plans {
 
 #[derive(Default)]
 struct Table {
-    plans: HashMap<Key, Plan>,
-    order: VecDeque<Key>,
+    /// Plans, and when each was used last.
+    plans: HashMap<Key, (Plan, u64)>,
+    /// Uses so far.
+    clock: u64,
+}
+
+impl Table {
+    fn get(&mut self, key: &Key) -> Option<Plan> {
+        let (plan, used) = self.plans.get_mut(key)?;
+        self.clock += 1;
+        *used = self.clock;
+        Some(plan.clone())
+    }
 }
 
 impl Plans {
@@ -116,7 +127,7 @@ impl Plans {
     pub(super) fn executables(&self) -> Vec<Arc<GraphExecutable>> {
         let table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
         let mut all = Vec::new();
-        for plan in table.plans.values() {
+        for (plan, _) in table.plans.values() {
             match plan {
                 Plan::Needs(_) => {}
                 Plan::Stage(stage) => all.push(stage.executable.clone()),
@@ -135,21 +146,21 @@ impl Plans {
     /// The plan for a key, made now if it is the first time that it comes.
     pub(super) fn get(&self, key: &Key, make: impl FnOnce() -> Result<Plan, Error>) -> Result<Plan, Error> {
         let table = || self.table.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(plan) = table().plans.get(key) {
-            return Ok(plan.clone());
+        if let Some(plan) = table().get(key) {
+            return Ok(plan);
         }
         let plan = make()?;
-        let Table { plans, order } = &mut *table();
-        if let Some(made) = plans.get(key) {
-            return Ok(made.clone());
+        let mut table = table();
+        if let Some(made) = table.get(key) {
+            return Ok(made);
         }
-        if order.len() == self.most
-            && let Some(oldest) = order.pop_front()
-        {
-            plans.remove(&oldest);
+        if table.plans.len() == self.most {
+            let oldest = table.plans.iter().min_by_key(|(_, (_, used))| *used).map(|(key, _)| key.clone());
+            oldest.and_then(|oldest| table.plans.remove(&oldest));
         }
-        order.push_back(key.clone());
-        plans.insert(key.clone(), plan.clone());
+        table.clock += 1;
+        let used = table.clock;
+        table.plans.insert(key.clone(), (plan.clone(), used));
         Ok(plan)
     }
 }
