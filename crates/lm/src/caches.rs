@@ -76,27 +76,40 @@ impl Caches {
         Ok(chosen.reinterpret(TensorType::new(DType::I64, shape))?)
     }
 
-    /// Makes the pools at least so large, if they may be, and as large as the device has memory for. What they may have is less
-    /// from then on if memory was short.
+    /// Makes the pools at least so large, if they may be: twice as large as before, or as much of that as the device has memory for.
+    /// What they may have is less from then on if memory was short.
     pub(crate) fn grow(&mut self, pages: usize) -> Result<(), Error> {
-        let wanted = pages.max(2 * self.pages).min(self.most);
-        if wanted <= self.pages {
-            return Ok(());
-        }
-        if let Err(error) = self.resize(wanted) {
-            self.most = self.pages;
-            // Pools that grew become as small as the others.
-            for (name, _) in &self.pools {
-                let mut ty = self.state.ty(name)?;
-                if ty.shape[0] != self.pages {
-                    ty.shape.set_number(0, self.pages);
-                    let first = self.state.get(name)?.reinterpret(ty)?;
-                    self.state.set(name, &first)?;
-                }
+        let mut wanted = pages.max(2 * self.pages).min(self.most);
+        while wanted > self.pages {
+            let Err(error) = self.resize(wanted) else {
+                self.pages = wanted;
+                return Ok(());
+            };
+            self.most = wanted - 1;
+            self.shrink()?;
+            if wanted <= pages {
+                return Err(error);
             }
-            return if pages <= self.pages { Ok(()) } else { Err(error) };
+            // Half as much beyond what is needed.
+            wanted = pages + (wanted - pages) / 2;
         }
-        self.pages = wanted;
+        Ok(())
+    }
+
+    /// Makes pools that grew as small as the others.
+    fn shrink(&mut self) -> Result<(), Error> {
+        let zeros = zeros(&self.pools, self.elements, self.pages)?;
+        for ((name, _), zeros) in self.pools.iter().zip(&zeros) {
+            let mut ty = self.state.ty(name)?;
+            if ty.shape[0] == self.pages {
+                continue;
+            }
+            ty.shape.set_number(0, self.pages);
+            let first = self.state.get(name)?.reinterpret(ty)?;
+            // A copy holds no more memory than it needs; there may be none for it.
+            let copy = self.session.upload(zeros).and_then(|zeros| zeros.with_prefix(&first));
+            self.state.set(name, copy.as_ref().unwrap_or(&first))?;
+        }
         Ok(())
     }
 

@@ -104,6 +104,8 @@ pub struct Counts {
     pub drafted: usize,
     /// Of these, tokens that were right.
     pub accepted: usize,
+    /// Times that a sequence went on by a chunk of its prompt or by a token.
+    pub advanced: usize,
 }
 
 impl Engine {
@@ -337,6 +339,7 @@ impl Engine {
                 return Ok(true);
             }
             let (id, missing) = (sequence.id, count - sequence.page_table.pages().len());
+            let holds = count - sequence.page_table.released();
             let total = self.pages.count() + missing - self.pages.available();
             if total <= self.caches.most() && self.caches.grow(total).is_ok() {
                 self.pages.grow(self.caches.pages());
@@ -344,11 +347,23 @@ impl Engine {
             }
             // Memory may have been short.
             self.context = self.context.min(self.caches.most() * PAGE);
+            if holds > self.caches.most() || self.slots.iter().flatten().count() == 1 {
+                self.end_without_memory(slot);
+                return Ok(false);
+            }
             let younger = self.by_age(|sequence| sequence.id > id).last().copied();
             let Some(younger) = younger else { return Ok(false) };
             self.counts.preempted += 1;
             self.requeue(younger);
         }
+    }
+
+    /// Ends a sequence that the caches cannot hold even if no other is there, once the tokens of its runs in flight are read.
+    fn end_without_memory(&mut self, slot: usize) {
+        let is_read = |sequence: &Sequence| sequence.submitted == sequence.cached;
+        let Some(id) = self.slots[slot].as_ref().filter(|s| is_read(s)).map(|s| s.id) else { return };
+        self.events.push(Event::End { id, finish: Finish::Context });
+        self.release(slot);
     }
 
     /// Frees a slot; its sequence waits for another, and is computed again.
@@ -463,6 +478,7 @@ impl Engine {
     /// Takes a sequence on after a run of so many of its tokens, and gives its slot to others if it ends.
     pub(crate) fn advance(&mut self, slot: usize, count: usize, chosen: Chosen) {
         let Some(sequence) = &mut self.slots[slot] else { return };
+        self.counts.advanced += 1;
         let prompt = sequence.request.prompt.len();
         if !sequence.is_prompt_done() {
             self.counts.computed += count;

@@ -49,6 +49,11 @@ impl PageTable {
     pub(crate) fn pages(&self) -> &[Page] {
         &self.pages
     }
+
+    /// How many of them are released.
+    pub(crate) fn released(&self) -> usize {
+        self.released.1
+    }
 }
 
 /// All pages.

@@ -151,7 +151,7 @@ pub enum Finish {
     Stop(i64),
     /// As many tokens as were asked for.
     Length,
-    /// The context is full.
+    /// The context is full, or memory is too short for the caches to hold more of the sequence; without any token of its own, for its prompt.
     Context,
     /// The constraint allows no further token.
     Constraint,

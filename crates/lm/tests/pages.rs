@@ -5,6 +5,7 @@ mod common;
 mod run;
 
 use common::TempModel;
+use olivine::prelude::*;
 use olivine_lm::{CacheType, Engine, EngineOptions, Finish, LanguageModel, Request, RequestId, Share};
 use run::{Got, engine, engine_on, finish, one, request};
 
@@ -261,4 +262,53 @@ fn a_long_sequence_with_windows_holds_a_few_pages() {
             assert!(all_free(&mut engine));
         }
     }
+}
+
+/// Takes all memory that a session may take, but for so many bytes.
+fn fill(session: &Session, left: usize) -> Vec<DeviceTensor> {
+    let upload = |bytes: usize| session.upload(&Tensor::zeros(DType::U8, [bytes]).unwrap());
+    let room: Vec<DeviceTensor> = (0..left >> 16).map(|_| upload(1 << 16).unwrap()).collect();
+    let mut taken = Vec::new();
+    let mut bytes = 32usize << 20;
+    while bytes >= 256 {
+        match upload(bytes) {
+            Ok(tensor) => taken.push(tensor),
+            Err(_) => bytes /= 2,
+        }
+    }
+    drop(room);
+    taken
+}
+
+#[test]
+fn sequences_that_memory_cannot_hold_end_and_others_go_on() {
+    let file = TempModel::new("llama", "short");
+    let limit = SessionOptions::default().memory_limit(96 << 20);
+    let session = Session::with_options("vulkan".parse().unwrap(), limit).unwrap();
+    let options = EngineOptions::default().slots(2).chunk(32).logprobs(true).share(Share::Nothing);
+    let mut engine = LanguageModel::load(file.path()).unwrap().engine(&session, &options).unwrap();
+    let short = one(&mut engine, Request::new(vec![5; 40], 9));
+    let small = engine.pages().0;
+    let taken = fill(&session, 2 << 20);
+    // A prompt, and a sequence while it decodes, each beside one that fits.
+    let context = engine.context();
+    let long = engine.add(Request::new(vec![7; context - 1], 1)).unwrap();
+    let fits = engine.add(Request::new(vec![5; 40], 9)).unwrap();
+    let mut steps = 0;
+    let bounded = |_: &mut Engine, _: usize| {
+        steps += 1;
+        assert!(steps < 4000, "a sequence never ends");
+    };
+    let got = finish(&mut engine, bounded);
+    assert_eq!((got[&long].tokens.len(), got[&long].finish), (0, Some(Finish::Context)));
+    assert_eq!(got[&fits], short);
+    let room = engine.context();
+    assert!(room < context && engine.pages().0 * 32 == room, "{room} of {context}");
+    assert!(engine.pages().0 > small, "pools grew by less than twice");
+    let decodes = one(&mut engine, Request::new(vec![3; 20], context));
+    assert_eq!((decodes.tokens.len() + 20, decodes.finish), (room, Some(Finish::Context)));
+    assert!(engine.add(Request::new(vec![7; room], 1)).is_err());
+    drop(taken);
+    assert_eq!(one(&mut engine, Request::new(vec![5; 40], 9)), short);
+    assert!(all_free(&mut engine));
 }

@@ -1,5 +1,6 @@
 //! Tokens that are found in text before anything else is done to it.
 
+use crate::Error;
 use crate::trie::Trie;
 use crate::unicode::is_word;
 
@@ -35,11 +36,19 @@ pub(crate) struct Finder {
 
 impl Finder {
     /// `written` is how a token is written in the text that is searched.
-    pub(crate) fn new(tokens: Vec<Added>, written: impl Fn(&Added) -> String) -> Finder {
-        let texts: Vec<String> = tokens.iter().map(written).collect();
+    pub(crate) fn new(
+        tokens: Vec<Added>,
+        written: impl Fn(&Added) -> Result<String, Error>,
+    ) -> Result<Finder, Error> {
+        let texts: Vec<String> = tokens.iter().map(written).collect::<Result<_, _>>()?;
         // Of tokens that are written alike, the first counts.
         let trie = Trie::new(texts.iter().enumerate().rev().map(|(i, text)| (text.as_bytes(), i as u32)));
-        Finder { tokens, trie }
+        Ok(Finder { tokens, trie })
+    }
+
+    /// Whether a token takes spaces around it.
+    pub(crate) fn trims(&self) -> bool {
+        self.tokens.iter().any(|token| token.lstrip || token.rstrip)
     }
 
     /// Splits a text at the leftmost, longest tokens.

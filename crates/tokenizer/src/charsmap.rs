@@ -2,6 +2,13 @@
 
 use unicode_segmentation::UnicodeSegmentation;
 
+use crate::Error;
+use crate::normalize::Growth;
+
+/// Bytes of the longest key, and of the longest replacement; those of models have a few dozen.
+const LONGEST_KEY: usize = 256;
+const LONGEST_REPLACEMENT: usize = 4096;
+
 /// The trie and the replacements, which end with a zero byte.
 #[derive(Debug)]
 pub(crate) struct Charsmap {
@@ -32,6 +39,7 @@ impl Charsmap {
         let mut at = unit(0).map(base);
         bytes
             .iter()
+            .take(LONGEST_KEY)
             .enumerate()
             .map_while(move |(i, &byte)| {
                 let here = at? ^ u32::from(byte);
@@ -48,7 +56,7 @@ impl Charsmap {
 
     fn replacement(&self, at: usize) -> Option<&str> {
         let rest = self.replacements.get(at..)?;
-        let end = rest.iter().position(|&byte| byte == 0)?;
+        let end = rest.iter().take(LONGEST_REPLACEMENT).position(|&byte| byte == 0)?;
         std::str::from_utf8(&rest[..end]).ok()
     }
 
@@ -60,12 +68,13 @@ impl Charsmap {
     }
 
     /// The rule of `tokenizers`: short grapheme clusters as a whole, otherwise character by character.
-    pub(crate) fn by_graphemes(&self, text: &str) -> String {
+    pub(crate) fn by_graphemes(&self, text: &str, growth: Growth) -> Result<String, Error> {
         let whole = |chunk: &str| {
             self.prefixes(chunk.as_bytes()).next().and_then(|(_, value)| self.replacement(value))
         };
         let mut result = String::with_capacity(text.len());
         for grapheme in text.graphemes(true) {
+            growth.check(result.len())?;
             if grapheme.len() < 6
                 && let Some(replacement) = whole(grapheme)
             {
@@ -77,6 +86,6 @@ impl Charsmap {
                 result.push_str(whole(chunk).unwrap_or(chunk));
             }
         }
-        result
+        Ok(result)
     }
 }

@@ -1,5 +1,6 @@
 //! From tokens back to text.
 
+use crate::normalize::Growth;
 use crate::unicode;
 use crate::vocab::byte_of_token;
 use crate::{Error, Tokenizer};
@@ -32,22 +33,24 @@ pub(crate) enum DecodeStep {
 }
 
 /// The bytes of a token.
-pub(crate) fn token_bytes(steps: &[DecodeStep], text: &str, first: bool) -> Vec<u8> {
+pub(crate) fn token_bytes(steps: &[DecodeStep], text: &str, first: bool) -> Result<Vec<u8>, Error> {
+    let growth = Growth::of_token(text.len());
     let mut text = text.to_string();
     for step in steps {
+        growth.check(text.len())?;
         match step {
             DecodeStep::ByteLevel => {
                 if let Some(bytes) = unicode::bytes_of_chars(&text) {
-                    return bytes;
+                    return Ok(bytes);
                 }
             }
             DecodeStep::ByteFallback => {
                 if let Some(byte) = byte_of_token(&text) {
-                    return vec![byte];
+                    return Ok(vec![byte]);
                 }
             }
-            DecodeStep::Escaped => return crate::gguf::unescaped(&text),
-            DecodeStep::Replace(from, to) => text = text.replace(from.as_str(), to),
+            DecodeStep::Escaped => return Ok(crate::gguf::unescaped(&text)),
+            DecodeStep::Replace(from, to) => text = growth.replace(&text, from, to)?,
             DecodeStep::StripStart(c, most) if first => {
                 let kept: usize = text.chars().take(*most).take_while(|x| x == c).map(char::len_utf8).sum();
                 text.drain(..kept);
@@ -70,7 +73,7 @@ pub(crate) fn token_bytes(steps: &[DecodeStep], text: &str, first: bool) -> Vec<
                     text = cleaned(&text);
                 }
             }
-            DecodeStep::Suffix(suffix) => text = text.replace(suffix.as_str(), " "),
+            DecodeStep::Suffix(suffix) => text = growth.replace(&text, suffix, " ")?,
             DecodeStep::Join => {
                 if !first {
                     text.insert(0, ' ');
@@ -78,7 +81,8 @@ pub(crate) fn token_bytes(steps: &[DecodeStep], text: &str, first: bool) -> Vec<
             }
         }
     }
-    text.into_bytes()
+    growth.check(text.len())?;
+    Ok(text.into_bytes())
 }
 
 /// English without the spaces that splitting at punctuation has put in.
@@ -126,7 +130,7 @@ impl<'a> TokenStream<'a> {
             return Ok(String::new());
         }
         if self.first {
-            self.pending.extend(self.tokenizer.piece(id, text, true));
+            self.pending.extend(self.tokenizer.piece(id, text, true)?);
         } else {
             self.pending.extend_from_slice(self.tokenizer.token_bytes(id)?);
         }

@@ -60,6 +60,14 @@ pub enum Error {
         /// The limit.
         limit: usize,
     },
+    /// A text that the tokenizer's own steps make too much of.
+    #[error("the tokenizer's steps make more than {limit} bytes of a text of {bytes}")]
+    TextGrows {
+        /// Bytes of the text.
+        bytes: usize,
+        /// The limit.
+        limit: usize,
+    },
     /// A chat template that cannot be parsed, raises an error or does not end.
     #[error("chat template: {problem}")]
     Template {

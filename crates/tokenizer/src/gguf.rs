@@ -220,10 +220,10 @@ impl Reader<'_> {
             let content = text.to_string();
             Some(Added { id, content, single_word: false, lstrip: false, rstrip, normalized: false, special })
         });
-        let raw = Finder::new(added.collect(), |token| token.content.clone());
+        let raw = Finder::new(added.collect(), |token| Ok(token.content.clone()))?;
         let tokenizer = Tokenizer {
             raw,
-            normalized: Finder::new(Vec::new(), |token| token.content.clone()),
+            normalized: Finder::new(Vec::new(), |token| Ok(token.content.clone()))?,
             vocab: self.vocab,
             normalizer,
             splitters,
@@ -236,7 +236,7 @@ impl Reader<'_> {
             special,
             bytes: TokenBytes::default(),
         };
-        Ok(tokenizer.finished())
+        tokenizer.finished()
     }
 
     fn spm(self) -> Result<Tokenizer, Error> {

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use crate::hash::Map;
-use crate::schema::{JsonSchema, SchemaState, weight};
+use crate::schema::{JsonSchema, SchemaState, Work};
 use crate::trie::{NONE, Trie};
 use crate::{Error, TokenKind, Tokenizer};
 
@@ -68,8 +68,7 @@ pub(crate) const MOST_SPACES: u8 = 20;
 /// Arrays and objects inside each other.
 const DEEPEST: usize = 128;
 
-/// What finding a mask may cost, in parts of stacks that are copied; past it a text is read in one way only. Common schemas take a
-/// tenth of it.
+/// What finding a mask may cost ([`Work`]); past it a text is read in one way only. Common schemas take a tenth of it.
 const MOST_WORK: usize = 1 << 22;
 
 /// Longer tokens are never allowed.
@@ -335,7 +334,7 @@ impl JsonGrammar {
     pub fn schema_mask(&self, state: &SchemaState) -> Arc<[u64]> {
         state.mask(|| {
             let mut words = vec![0u64; self.bytes.len().div_ceil(64)];
-            self.walk_schema(Trie::ROOT, state, &mut words, &mut 0);
+            self.walk_schema(Trie::ROOT, state, &mut words, &mut Work::new(MOST_WORK));
             if state.is_complete() {
                 self.ends.iter().for_each(|&id| set(&mut words, id));
             }
@@ -343,13 +342,13 @@ impl JsonGrammar {
         })
     }
 
-    fn walk_schema(&self, node: u32, state: &SchemaState, words: &mut [u64], work: &mut usize) {
+    fn walk_schema(&self, node: u32, state: &SchemaState, words: &mut [u64], work: &mut Work) {
+        // Tokens of one byte are always tried, so that some way goes on.
+        if work.is_exhausted() && node != Trie::ROOT {
+            return;
+        }
         for (byte, child) in self.trie.children(node) {
-            let Some(mut next) = state.step(byte) else { continue };
-            *work += weight(&next);
-            if *work > MOST_WORK {
-                next = next.first_way();
-            }
+            let Some(next) = state.step_within(byte, work) else { continue };
             let id = self.trie.value(child);
             if id != NONE {
                 set(words, id);
@@ -365,7 +364,9 @@ impl JsonGrammar {
             return Ok(());
         }
         let bytes = self.bytes.get(id as usize).ok_or(Error::UnknownId { id, size: self.bytes.len() })?;
-        let read = |state: SchemaState, byte: &u8| state.step(*byte);
+        // A token of the mask is read in no fewer ways than when the mask was found.
+        let mut work = Work::new(MOST_WORK);
+        let read = |state: SchemaState, byte: &u8| state.step_within(*byte, &mut work);
         match bytes.iter().try_fold(state.clone(), read).filter(|_| !bytes.is_empty()) {
             Some(next) => *state = next,
             None => {
@@ -552,6 +553,72 @@ mod tests {
             grammar.schema_accept(&mut state, *allowed.last().unwrap()).unwrap();
         }
         assert!(begun.elapsed().as_secs() < 20, "{:?}", begun.elapsed());
+    }
+
+    /// What the masks of a text's places cost, and how many tokens each allows.
+    fn work_along(grammar: &JsonGrammar, schema: &str, text: &str) -> Vec<(usize, usize)> {
+        let mut state = grammar.start_schema(Arc::new(JsonSchema::parse(schema).unwrap()));
+        let mut found = Vec::new();
+        for byte in text.bytes() {
+            let (mut words, mut work) = (vec![0u64; grammar.bytes.len().div_ceil(64)], Work::new(MOST_WORK));
+            grammar.walk_schema(Trie::ROOT, &state, &mut words, &mut work);
+            let allowed = words.iter().map(|word| word.count_ones() as usize).sum();
+            found.push((work.done, allowed));
+            state = state.step(byte).unwrap();
+        }
+        found
+    }
+
+    #[test]
+    fn alternatives_that_are_tried_in_vain_are_counted_and_bounded() {
+        // All texts of few characters, of which many begin values.
+        let alphabet = ["[", "]", "{", "1", "7", ",", "\\\"", "t", " ", "k"];
+        let mut texts = vec![String::new()];
+        for _ in 0..4 {
+            let longer = texts.iter().flat_map(|text| alphabet.map(|c| format!("{text}{c}")));
+            let longer: Vec<String> = longer.collect();
+            texts.extend(longer);
+            texts.sort();
+            texts.dedup();
+        }
+        let entries = texts.iter().filter(|text| !text.is_empty()).enumerate();
+        let entries: Vec<String> = entries.map(|(id, text)| format!("\"{text}\": {id}")).collect();
+        let json = format!(
+            r#"{{"model": {{"type": "WordLevel", "vocab": {{{}}}}}, "decoder": {{"type": "Fuse"}}}}"#,
+            entries.join(", ")
+        );
+        let grammar = JsonGrammar::new(&Tokenizer::from_json(&json).unwrap()).unwrap();
+        let many = |of: &dyn Fn(usize) -> String| (0..9000).map(of).collect::<Vec<_>>().join(",");
+        let word = |i: usize| format!("{{\"const\": \"k{i}\"}}");
+        let number = |i: usize| format!("{{\"const\": {}}}", i % 7);
+        let length = |i: usize| format!("{{\"type\": \"string\", \"minLength\": {i}}}");
+        let integer = |_: usize| "{\"type\": \"integer\"}".to_string();
+        let array = |_: usize| "{\"type\": \"array\", \"items\": false}".to_string();
+        for (what, values) in [
+            ("words", many(&word)),
+            ("numbers", many(&number)),
+            ("lengths", many(&length)),
+            ("integers", many(&integer)),
+            ("arrays", many(&array)),
+        ] {
+            let ways: Vec<String> = (0..160)
+                .map(|i| {
+                    format!(r##"{{"type": "array", "items": {{"$ref": "#/$defs/a"}}, "minItems": {i}}}"##)
+                })
+                .collect();
+            let schema =
+                format!(r##"{{"anyOf": [{}], "$defs": {{"a": {{"anyOf": [{values}]}}}}}}"##, ways.join(","));
+            let begin = match what {
+                "words" => "[\"k1",
+                "lengths" => "[\"kk",
+                "arrays" => "[[ ]",
+                _ => "[1,1",
+            };
+            for (at, (work, allowed)) in work_along(&grammar, &schema, begin).into_iter().enumerate() {
+                assert!(work < 4 * MOST_WORK, "{what} at {at}: {work}");
+                assert!(allowed > 0, "{what} at {at}");
+            }
+        }
     }
 
     fn quoted(text: &str) -> String {

@@ -2,6 +2,7 @@
 
 use unicode_normalization::UnicodeNormalization;
 
+use crate::Error;
 use crate::charsmap::Charsmap;
 use crate::regex::{Matcher, Program};
 use crate::trie::Trie;
@@ -35,6 +36,40 @@ impl Pattern {
                 }
             }
         }
+    }
+}
+
+/// How long a text may become on its way through a tokenizer's steps.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Growth {
+    bytes: usize,
+    limit: usize,
+}
+
+impl Growth {
+    /// Of a text of so many bytes. Steps of models make a few times as many of them.
+    pub(crate) fn of(bytes: usize) -> Self {
+        Growth { bytes, limit: bytes.saturating_mul(32).saturating_add(1 << 16) }
+    }
+
+    /// Of a token of so many bytes.
+    pub(crate) fn of_token(bytes: usize) -> Self {
+        Growth { bytes, limit: bytes.saturating_mul(16).saturating_add(64) }
+    }
+
+    pub(crate) fn check(self, bytes: usize) -> Result<(), Error> {
+        match bytes > self.limit {
+            true => Err(Error::TextGrows { bytes: self.bytes, limit: self.limit }),
+            false => Ok(()),
+        }
+    }
+
+    /// `text` with all matches of `wanted` replaced.
+    pub(crate) fn replace(self, text: &str, wanted: &str, content: &str) -> Result<String, Error> {
+        let count = text.matches(wanted).count();
+        let longer = content.len().saturating_sub(wanted.len());
+        self.check(text.len().saturating_add(count.saturating_mul(longer)))?;
+        Ok(text.replace(wanted, content))
     }
 }
 
@@ -76,9 +111,27 @@ pub(crate) enum Normalizer {
 }
 
 impl Normalizer {
-    pub(crate) fn apply(&self, text: String) -> String {
+    /// Normalises a text; if it becomes much longer, that is an error.
+    pub(crate) fn apply(&self, text: String) -> Result<String, Error> {
+        let growth = Growth::of(text.len());
+        self.apply_within(text, growth)
+    }
+
+    /// Whether no text becomes shorter.
+    pub(crate) fn keeps_bytes(&self) -> bool {
         match self {
-            Normalizer::Sequence(steps) => steps.iter().fold(text, |text, step| step.apply(text)),
+            Normalizer::Sequence(steps) => steps.iter().all(Normalizer::keeps_bytes),
+            Normalizer::Replace { pattern: Pattern::Text(wanted), content } => content.len() >= wanted.len(),
+            Normalizer::Prepend(_) | Normalizer::ByteLevel => true,
+            _ => false,
+        }
+    }
+
+    fn apply_within(&self, text: String, growth: Growth) -> Result<String, Error> {
+        let text = match self {
+            Normalizer::Sequence(steps) => {
+                steps.iter().try_fold(text, |text, step| step.apply_within(text, growth))?
+            }
             Normalizer::Nfc if text.is_ascii() => text,
             Normalizer::Nfc => text.nfc().collect(),
             Normalizer::Nfd => text.nfd().collect(),
@@ -92,7 +145,7 @@ impl Normalizer {
                 let text = if *left { text.trim_start() } else { &text };
                 (if *right { text.trim_end() } else { text }).to_string()
             }
-            Normalizer::Replace { pattern, content } => replace(pattern, content, text),
+            Normalizer::Replace { pattern, content } => replace(pattern, content, text, growth)?,
             Normalizer::Prepend(_) if text.is_empty() => text,
             Normalizer::Prepend(prefix) => format!("{prefix}{text}"),
             Normalizer::Bert { clean, ideographs, accents, lowercase } => {
@@ -100,11 +153,13 @@ impl Normalizer {
             }
             Normalizer::ByteLevel => text.bytes().map(|byte| BYTE_CHARS[usize::from(byte)]).collect(),
             Normalizer::Nmt => nmt(&text),
-            Normalizer::Charsmap(map) => map.by_graphemes(&text),
+            Normalizer::Charsmap(map) => map.by_graphemes(&text, growth)?,
             Normalizer::Sentence { charsmap, user_defined, prepend, merge } => {
-                sentence(&text, charsmap.as_ref(), user_defined, *prepend, *merge)
+                sentence(&text, charsmap.as_ref(), user_defined, (*prepend, *merge), growth)?
             }
-        }
+        };
+        growth.check(text.len())?;
+        Ok(text)
     }
 }
 
@@ -112,19 +167,22 @@ fn lowercase(text: &str) -> String {
     text.chars().flat_map(char::to_lowercase).collect()
 }
 
-fn replace(pattern: &Pattern, content: &str, text: String) -> String {
+fn replace(pattern: &Pattern, content: &str, text: String, growth: Growth) -> Result<String, Error> {
     if let Pattern::Text(wanted) = pattern {
-        return if wanted.is_empty() { text } else { text.replace(wanted.as_str(), content) };
+        return if wanted.is_empty() { Ok(text) } else { growth.replace(&text, wanted, content) };
     }
     let mut result = String::with_capacity(text.len());
     let mut done = 0;
     pattern.matches(&text, |start, end| {
-        result.push_str(&text[done..start]);
-        result.push_str(content);
-        done = end;
+        if growth.check(result.len()).is_ok() {
+            result.push_str(&text[done..start]);
+            result.push_str(content);
+            done = end;
+        }
     });
+    growth.check(result.len())?;
     result.push_str(&text[done..]);
-    result
+    Ok(result)
 }
 
 fn bert(mut text: String, clean: bool, ideographs: bool, accents: bool, lower: bool) -> String {
@@ -168,9 +226,9 @@ fn sentence(
     text: &str,
     charsmap: Option<&Charsmap>,
     user_defined: &Trie,
-    prepend: bool,
-    merge: bool,
-) -> String {
+    (prepend, merge): (bool, bool),
+    growth: Growth,
+) -> Result<String, Error> {
     let mut result = String::with_capacity(text.len() + 8);
     let (mut prepended, mut inside_word) = (false, false);
     let mut rest = text;
@@ -196,6 +254,93 @@ fn sentence(
             }
         }
         rest = &rest[length..];
+        growth.check(result.len())?;
     }
-    result
+    Ok(result)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Tokenizer;
+
+    fn tokenizer(parts: &str) -> Result<Tokenizer, Error> {
+        Tokenizer::from_json(&format!(
+            r#"{{"model": {{"type": "WordLevel", "vocab": {{"aaaa": 0, "b": 1}}, "unk_token": "b"}}, {parts}}}"#
+        ))
+    }
+
+    fn repeated(name: &str, list: &str, step: &str, count: usize) -> String {
+        format!(r#""{name}": {{"type": "Sequence", "{list}": [{}]}}"#, vec![step; count].join(","))
+    }
+
+    fn grows<T: std::fmt::Debug>(result: Result<T, Error>) -> bool {
+        matches!(result, Err(Error::TextGrows { .. }))
+    }
+
+    #[test]
+    fn steps_that_make_text_longer_and_longer_are_errors() {
+        let double = r#"{"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}"#;
+        let regex = r#"{"type": "Replace", "pattern": {"Regex": "a"}, "content": "aa"}"#;
+        let huge = format!(
+            r#"{{"type": "Replace", "pattern": {{"String": "a"}}, "content": "{}"}}"#,
+            "x".repeat(1 << 20)
+        );
+        let level = r#"{"type": "ByteLevel", "add_prefix_space": false, "use_regex": false}"#;
+        let text = "a é".repeat(1000);
+        for (what, parts) in [
+            ("replace", repeated("normalizer", "normalizers", double, 60)),
+            ("regex", repeated("normalizer", "normalizers", regex, 60)),
+            ("huge", format!(r#""normalizer": {huge}"#)),
+            ("bytes", repeated("normalizer", "normalizers", r#"{"type": "ByteLevel"}"#, 60)),
+            ("pieces", repeated("pre_tokenizer", "pretokenizers", level, 60)),
+        ] {
+            let tokenizer = tokenizer(&parts).unwrap_or_else(|e| panic!("{what}: {e}"));
+            assert!(grows(tokenizer.encode(&text, false, false)), "{what}");
+            assert!(tokenizer.encode("b", false, false).is_ok(), "{what}");
+        }
+        let added = r#""added_tokens": [{"id": 2, "content": "aaaaa", "normalized": true}], "#;
+        let parts = added.to_string() + &repeated("normalizer", "normalizers", double, 60);
+        assert!(grows(tokenizer(&parts)));
+        let wide = r#"{"type": "Replace", "pattern": {"String": ""}, "content": "xyz"}"#;
+        let suffix = r#"{"type": "BPEDecoder", "suffix": ""}"#;
+        for step in [double, wide, suffix] {
+            assert!(grows(tokenizer(&repeated("decoder", "decoders", step, 60))), "{step}");
+        }
+        for (name, list, step) in [
+            ("normalizer", "normalizers", double),
+            ("pre_tokenizer", "pretokenizers", level),
+            ("decoder", "decoders", double),
+        ] {
+            let error = tokenizer(&repeated(name, list, step, 1000)).unwrap_err().to_string();
+            assert!(error.contains("256 steps"), "{error}");
+        }
+    }
+
+    /// A charsmap whose trie has a cycle: every run of `a` is a key.
+    fn endless() -> Charsmap {
+        // The root's base is 0x100, so that `a` leads to unit 0x161, whose own base leads back to itself.
+        let mut units = vec![0u32; 0x200];
+        units[0] = 0x100 << 10;
+        units[0x161] = 0x61 | 0x61 << 10 | 1 << 8;
+        units[0x100] = 1 << 31;
+        let mut blob = ((units.len() * 4) as u32).to_le_bytes().to_vec();
+        units.iter().for_each(|unit| blob.extend(unit.to_le_bytes()));
+        blob.extend(b"yy\0");
+        Charsmap::new(&blob).unwrap()
+    }
+
+    #[test]
+    fn keys_of_a_charsmap_are_bounded() {
+        let map = endless();
+        let text = "a".repeat(1 << 20);
+        let (_, length) = map.longest(&text).unwrap();
+        assert!(length <= 256, "{length}");
+        let begun = std::time::Instant::now();
+        let user_defined = Trie::new(std::iter::empty::<(&[u8], u32)>());
+        let sentence =
+            Normalizer::Sentence { charsmap: Some(map), user_defined, prepend: true, merge: false };
+        sentence.apply(text).unwrap();
+        assert!(begun.elapsed().as_secs() < 20, "{:?}", begun.elapsed());
+    }
 }

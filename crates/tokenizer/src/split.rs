@@ -76,6 +76,23 @@ pub(crate) enum Splitter {
 pub(crate) const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 
 impl Splitter {
+    /// Whether no text becomes shorter.
+    pub(crate) fn keeps_bytes(&self) -> bool {
+        match self {
+            Splitter::Pattern { behavior, .. } | Splitter::Punctuation(behavior) => {
+                *behavior != Behavior::Removed
+            }
+            Splitter::Groups(_)
+            | Splitter::ByteLevel { .. }
+            | Splitter::Metaspace { .. }
+            | Splitter::Digits { .. }
+            | Splitter::FixedLength(_) => true,
+            Splitter::Whitespace | Splitter::WhitespaceSplit | Splitter::Bert | Splitter::Delimiter(_) => {
+                false
+            }
+        }
+    }
+
     pub(crate) fn apply(&self, pieces: &mut Pieces) {
         match self {
             Splitter::Pattern { pattern, behavior, invert } => {

@@ -7,7 +7,7 @@ use crate::added::{Finder, Part};
 use crate::decode::{DecodeStep, TokenStream, token_bytes};
 use crate::hash::FoldHasher;
 use crate::model::Model;
-use crate::normalize::Normalizer;
+use crate::normalize::{Growth, Normalizer};
 use crate::special::SpecialTokens;
 use crate::split::{Pieces, Splitter};
 use crate::vocab::{TokenKind, Vocab};
@@ -62,7 +62,7 @@ impl Tokenizer {
             match part {
                 Part::Token(id) => ids.push(id),
                 Part::Text(start, end) => {
-                    self.encode_part(&text[start..end], start == 0, parse_special, &mut cache, &mut ids);
+                    self.encode_part(&text[start..end], start == 0, parse_special, &mut cache, &mut ids)?;
                 }
             }
         }
@@ -79,9 +79,10 @@ impl Tokenizer {
         parse_special: bool,
         cache: &mut WordCache,
         ids: &mut Vec<u32>,
-    ) {
+    ) -> Result<(), Error> {
+        let growth = Growth::of(text.len());
         let text = match &self.normalizer {
-            Some(normalizer) => normalizer.apply(text.to_string()),
+            Some(normalizer) => normalizer.apply(text.to_string())?,
             None => text.to_string(),
         };
         let mut parts = Vec::new();
@@ -95,6 +96,7 @@ impl Tokenizer {
                     let mut pieces = Pieces { bounds: vec![(0, piece.len())], text: piece, at_start };
                     for splitter in &self.splitters {
                         splitter.apply(&mut pieces);
+                        growth.check(pieces.text.len())?;
                     }
                     for &(start, end) in &pieces.bounds {
                         cache.encode(&pieces.text[start..end], ids, |piece, ids| {
@@ -104,6 +106,17 @@ impl Tokenizer {
                 }
             }
         }
+        Ok(())
+    }
+
+    /// How many tokens a text of so many bytes has at least: 0 if the tokenizer may drop or merge parts of it.
+    pub fn fewest_tokens(&self, bytes: usize) -> usize {
+        let keeps = self.normalizer.as_ref().is_none_or(Normalizer::keeps_bytes)
+            && self.splitters.iter().all(Splitter::keeps_bytes)
+            && self.model.keeps_bytes()
+            && !self.raw.trims()
+            && !self.normalized.trims();
+        if keeps { bytes / self.vocab.longest().max(1) } else { 0 }
     }
 
     /// The text of tokens, without control tokens.
@@ -174,25 +187,27 @@ impl Tokenizer {
     }
 
     /// The bytes of a token.
-    pub(crate) fn piece(&self, id: u32, text: &str, first: bool) -> Vec<u8> {
+    pub(crate) fn piece(&self, id: u32, text: &str, first: bool) -> Result<Vec<u8>, Error> {
         let added =
             matches!(self.kind(id), Ok(TokenKind::Control | TokenKind::Unknown | TokenKind::UserDefined));
         if added && self.raw_added {
-            text.as_bytes().to_vec()
+            Ok(text.as_bytes().to_vec())
         } else {
             token_bytes(&self.decoder, text, first)
         }
     }
 
     /// Computes the bytes of all tokens, which is the last step of making a tokenizer.
-    pub(crate) fn finished(mut self) -> Tokenizer {
+    pub(crate) fn finished(mut self) -> Result<Tokenizer, Error> {
         let mut table = TokenBytes::default();
         for (id, text) in self.vocab.texts() {
-            table.bytes.extend(self.piece(id, text, false));
-            table.ends.push(table.bytes.len() as u32);
+            table.bytes.extend(self.piece(id, text, false)?);
+            let end = u32::try_from(table.bytes.len());
+            let limit = u32::MAX as usize;
+            table.ends.push(end.map_err(|_| Error::TextGrows { bytes: text.len(), limit })?);
         }
         self.bytes = table;
-        self
+        Ok(self)
     }
 }
 

@@ -46,13 +46,13 @@ impl Tokenizer {
         }
         let normalise = |token: &Added| match &normalizer {
             Some(normalizer) => normalizer.apply(token.content.clone()),
-            None => token.content.clone(),
+            None => Ok(token.content.clone()),
         };
         let (normalized, raw): (Vec<Added>, Vec<Added>) =
             added.into_iter().partition(|token| token.normalized);
         let mut tokenizer = Tokenizer {
-            raw: Finder::new(raw, |token| token.content.clone()),
-            normalized: Finder::new(normalized, normalise),
+            raw: Finder::new(raw, |token| Ok(token.content.clone()))?,
+            normalized: Finder::new(normalized, normalise)?,
             vocab,
             normalizer,
             splitters,
@@ -69,7 +69,7 @@ impl Tokenizer {
         tokenizer.special.recognise(&mut tokenizer.vocab);
         // The file says what is special.
         tokenizer.vocab.kinds = kinds;
-        Ok(tokenizer.finished())
+        tokenizer.finished()
     }
 
     /// Takes the names of BOS, EOS and others from the text of a `tokenizer_config.json`.

@@ -52,10 +52,22 @@ fn pattern(json: &Json, at: &str) -> Result<Pattern, Error> {
     }
 }
 
+/// Steps of a pre-tokenizer or a decoder; those of models have a few.
+const MOST_STEPS: usize = 256;
+
+fn bounded<T>(steps: &[T], at: &str) -> Result<(), Error> {
+    match steps.len() < MOST_STEPS {
+        true => Ok(()),
+        false => Err(Error::file(at, format!("it has more than {MOST_STEPS} steps"))),
+    }
+}
+
 pub(super) fn normalizer(json: &Json, at: &str) -> Result<Normalizer, Error> {
     Ok(match kind(json, at)? {
         "Sequence" => {
-            let steps = list(json, "normalizers", at)?.iter().map(|step| normalizer(step, at));
+            let steps = list(json, "normalizers", at)?;
+            bounded(steps, at)?;
+            let steps = steps.iter().map(|step| normalizer(step, at));
             Normalizer::Sequence(steps.collect::<Result<_, Error>>()?)
         }
         "NFC" => Normalizer::Nfc,
@@ -133,6 +145,7 @@ fn behavior(json: &Json, at: &str) -> Result<Behavior, Error> {
 }
 
 pub(super) fn splitters(json: &Json, at: &str, steps: &mut Vec<Splitter>) -> Result<(), Error> {
+    bounded(steps, at)?;
     steps.push(match kind(json, at)? {
         "Sequence" => {
             return list(json, "pretokenizers", at)?.iter().try_for_each(|step| splitters(step, at, steps));
@@ -239,6 +252,7 @@ pub(super) fn decoder(
     steps: &mut Vec<DecodeStep>,
     trim_end: &mut bool,
 ) -> Result<(), Error> {
+    bounded(steps, at)?;
     steps.push(match kind(json, at)? {
         "Sequence" => {
             return list(json, "decoders", at)?

@@ -33,6 +33,15 @@ pub(crate) enum Model {
 }
 
 impl Model {
+    /// Whether every byte of a text is part of a token.
+    pub(crate) fn keeps_bytes(&self) -> bool {
+        match self {
+            Model::Bpe(Bpe { symbols: Symbols::Bytes(bytes), .. }) => bytes.iter().all(|&id| id != NONE),
+            Model::Spm(spm) => spm.has_all_bytes(),
+            _ => false,
+        }
+    }
+
     /// Appends the tokens of a piece.
     pub(crate) fn encode(&self, vocab: &Vocab, piece: &str, ids: &mut Vec<u32>) {
         match self {

@@ -34,6 +34,11 @@ impl Spm {
         Spm { order: scores.iter().map(order).collect(), bytes, unk }
     }
 
+    /// Whether each byte has a token.
+    pub(super) fn has_all_bytes(&self) -> bool {
+        self.bytes.iter().all(|&id| id != NONE)
+    }
+
     pub(super) fn encode(&self, vocab: &Vocab, text: &str, ids: &mut Vec<u32>) {
         if text.len() >= NONE as usize {
             return;

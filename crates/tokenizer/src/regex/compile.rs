@@ -1,7 +1,7 @@
 //! Programs for the matcher.
 
 use super::parse::{Anchor, Greed, Node};
-use super::set::Class;
+use super::set::{Class, Set};
 
 /// A step of a program. `slot` numbers the steps at which threads can meet again.
 #[derive(Clone, Debug)]
@@ -40,12 +40,19 @@ pub(crate) struct Program {
 }
 
 const MOST_STEPS: usize = 4096;
+/// Nodes and items of classes that are compiled, as often as they repeat.
+const MOST_WORK: usize = 1 << 19;
 /// Characters that a lookahead may read.
 const FARTHEST: u64 = 16;
 
 pub(super) fn compile(node: &Node) -> Result<Program, String> {
+    compile_within(node, &mut 0)
+}
+
+/// Compiles with what is left of the work.
+fn compile_within(node: &Node, work: &mut usize) -> Result<Program, String> {
     let mut program = Program { steps: Vec::new(), classes: Vec::new(), looks: Vec::new(), slots: 0 };
-    program.add(node)?;
+    program.add(node, work)?;
     program.push(Step::Match)?;
     Ok(program)
 }
@@ -75,26 +82,28 @@ impl Program {
         }
     }
 
-    fn class(&mut self, class: Class) -> usize {
-        self.classes.push(class);
-        self.classes.len() - 1
+    fn class(&mut self, set: &Set, work: &mut usize) -> Result<usize, String> {
+        charge(work, set.size())?;
+        self.classes.push(Class::new(set.clone()));
+        Ok(self.classes.len() - 1)
     }
 
-    fn add(&mut self, node: &Node) -> Result<(), String> {
+    fn add(&mut self, node: &Node, work: &mut usize) -> Result<(), String> {
+        charge(work, 1)?;
         match node {
             Node::Empty => (),
             Node::Set(set) => {
-                let class = self.class(Class::new(set.clone()));
+                let class = self.class(set, work)?;
                 self.push(Step::Class(class))?;
             }
-            Node::Cat(nodes) => nodes.iter().try_for_each(|node| self.add(node))?,
-            Node::Alt(nodes) => self.alternatives(nodes)?,
-            Node::Repeat { body, min, max, greed } => self.repeat(body, *min, *max, *greed)?,
+            Node::Cat(nodes) => nodes.iter().try_for_each(|node| self.add(node, work))?,
+            Node::Alt(nodes) => self.alternatives(nodes, work)?,
+            Node::Repeat { body, min, max, greed } => self.repeat(body, (*min, *max), *greed, work)?,
             Node::Look { body, negated } => {
                 if reach(body).is_none_or(|reach| reach > FARTHEST) {
                     return Err(format!("a lookahead reads more than {FARTHEST} characters"));
                 }
-                self.looks.push(compile(body)?);
+                self.looks.push(compile_within(body, work)?);
                 self.push(Step::Look { program: self.looks.len() - 1, negated: *negated })?;
             }
             Node::Anchor(anchor) => {
@@ -104,16 +113,16 @@ impl Program {
         Ok(())
     }
 
-    fn alternatives(&mut self, nodes: &[Node]) -> Result<(), String> {
+    fn alternatives(&mut self, nodes: &[Node], work: &mut usize) -> Result<(), String> {
         let mut ends = Vec::new();
         let (last, others) = nodes.split_last().ok_or("an alternation is empty")?;
         for node in others {
             let split = self.split()?;
-            self.add(node)?;
+            self.add(node, work)?;
             ends.push(self.push(Step::Jump(0))?);
             self.set_split(split, split + 1, self.steps.len());
         }
-        self.add(last)?;
+        self.add(last, work)?;
         let after = self.steps.len();
         for end in ends {
             self.steps[end] = Step::Jump(after);
@@ -121,9 +130,15 @@ impl Program {
         Ok(())
     }
 
-    fn repeat(&mut self, body: &Node, min: u32, max: Option<u32>, greed: Greed) -> Result<(), String> {
+    fn repeat(
+        &mut self,
+        body: &Node,
+        (min, max): (u32, Option<u32>),
+        greed: Greed,
+        work: &mut usize,
+    ) -> Result<(), String> {
         if let Node::Set(set) = body {
-            let class = self.class(Class::new(set.clone()));
+            let class = self.class(set, work)?;
             let slot = self.slot();
             self.push(Step::Run { class, min, max: max.unwrap_or(u32::MAX), greed, slot })?;
             return Ok(());
@@ -131,8 +146,11 @@ impl Program {
         if greed == Greed::Possessive {
             return Err("a possessive quantifier after a group is not supported".into());
         }
+        if max.is_some() && is_empty(body) {
+            return Ok(());
+        }
         for _ in 0..min {
-            self.add(body)?;
+            self.add(body, work)?;
         }
         let order = |first, second| if greed == Greed::Lazy { (second, first) } else { (first, second) };
         match max {
@@ -141,7 +159,7 @@ impl Program {
                     return Err("what repeats without bound may be empty".into());
                 }
                 let split = self.split()?;
-                self.add(body)?;
+                self.add(body, work)?;
                 self.push(Step::Jump(split))?;
                 let (first, second) = order(split + 1, self.steps.len());
                 self.set_split(split, first, second);
@@ -150,7 +168,7 @@ impl Program {
                 let mut splits = Vec::new();
                 for _ in min..max {
                     splits.push(self.split()?);
-                    self.add(body)?;
+                    self.add(body, work)?;
                 }
                 let after = self.steps.len();
                 for split in splits {
@@ -160,6 +178,25 @@ impl Program {
             }
         }
         Ok(())
+    }
+}
+
+/// Takes from the work that compiling may do.
+fn charge(work: &mut usize, more: usize) -> Result<(), String> {
+    *work += more;
+    match *work > MOST_WORK {
+        true => Err("it repeats too much".into()),
+        false => Ok(()),
+    }
+}
+
+/// Whether a node has no steps.
+fn is_empty(node: &Node) -> bool {
+    match node {
+        Node::Empty => true,
+        Node::Cat(nodes) => nodes.iter().all(is_empty),
+        Node::Repeat { body, max, .. } => *max == Some(0) || (max.is_some() && is_empty(body)),
+        _ => false,
     }
 }
 

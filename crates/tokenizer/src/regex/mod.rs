@@ -99,4 +99,35 @@ mod tests {
             assert!(Program::new(pattern).is_err(), "{pattern}");
         }
     }
+
+    #[test]
+    fn hostile_patterns_are_refused_or_compiled_with_bounded_work() {
+        let begun = std::time::Instant::now();
+        let often = |part: &str, count: usize| part.repeat(count);
+        // What is empty has no steps, however often it repeats.
+        assert_eq!(all("(){1000}{1000}{1000}{1000}a", "ba"), ["a"]);
+        assert_eq!(all("((((){1000}){1000}){1000}b{0}){1000}a", "ba"), ["a"]);
+        let wide: String = (0..9000u32).filter_map(|i| char::from_u32(0x4E00 + i)).collect();
+        for pattern in [
+            "(){1000}{1000}{1000}{1000}{1000}".to_string(),
+            format!("a{}", often("{1}", 100_000)),
+            format!("a{}", often("{1}", 20_000)),
+            format!("a{}", often("?", 60_000)),
+            format!("[{}a]", often("a&&", 20_000)),
+            format!("[a{}]", often("&&b", 100)),
+            format!("{}a", often("()", 40_000)),
+            format!("(?:{}a){{1000}}", often("()", 20_000)),
+            format!("(?:[{wide}]a){{1000}}"),
+            format!("(?:(?=[{wide}])a){{1000}}"),
+            format!("(?:(?={}b)a){{1000}}", often("a|", 1000)),
+            format!("(?i:[{}])", often("a-\u{150}", 10_000)),
+            often("(?:", 20_000),
+            often("[", 60_000),
+            "a".repeat(1 << 17),
+        ] {
+            assert!(Program::new(&pattern).is_err(), "{}", crate::error::shortened(&pattern));
+        }
+        // A matter of milliseconds each, not of minutes.
+        assert!(begun.elapsed().as_secs() < 30, "{:?}", begun.elapsed());
+    }
 }

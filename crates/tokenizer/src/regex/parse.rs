@@ -34,6 +34,12 @@ pub(super) enum Node {
 }
 
 const DEEPEST: usize = 32;
+/// Bytes of the longest pattern; those of models have some thousand.
+const LONGEST: usize = 1 << 16;
+/// Quantifiers of one atom, as in `a{2}{3}`.
+const MOST_QUANTIFIERS: usize = 4;
+/// Items of a class, with other cases of its letters.
+const MOST_ITEMS: usize = 1 << 16;
 
 struct Parser<'a> {
     rest: std::iter::Peekable<std::str::Chars<'a>>,
@@ -42,6 +48,9 @@ struct Parser<'a> {
 }
 
 pub(super) fn parse(pattern: &str) -> Result<Node, String> {
+    if pattern.len() > LONGEST {
+        return Err(format!("it has {} bytes, more than {LONGEST}", pattern.len()));
+    }
     let mut parser = Parser { rest: pattern.chars().peekable(), depth: 0, fold: false };
     let node = parser.alternatives()?;
     match parser.rest.next() {
@@ -89,6 +98,7 @@ impl Parser<'_> {
     }
 
     fn quantified(&mut self, mut node: Node) -> Result<Node, String> {
+        let mut quantifiers = 0;
         loop {
             let (min, max, braces) = match self.rest.peek() {
                 Some('*') => (0, None, false),
@@ -103,6 +113,10 @@ impl Parser<'_> {
             };
             if !braces {
                 self.rest.next();
+            }
+            quantifiers += 1;
+            if quantifiers > MOST_QUANTIFIERS {
+                return Err(format!("more than {MOST_QUANTIFIERS} quantifiers follow each other"));
             }
             if matches!(node, Node::Look { .. } | Node::Anchor(_)) {
                 return Err("a lookahead or anchor cannot be repeated".into());
@@ -306,8 +320,11 @@ impl Parser<'_> {
             set.items.push(self.ranged(item)?);
         }
         if self.fold {
-            let cased: Vec<Item> = set.items.iter().flat_map(folded).collect();
+            let cased: Vec<Item> = set.items.iter().flat_map(folded).take(MOST_ITEMS).collect();
             set.items.extend(cased);
+        }
+        if set.items.len() >= MOST_ITEMS {
+            return Err(format!("a class has {MOST_ITEMS} items or more"));
         }
         self.depth -= 1;
         Ok(set)
@@ -315,21 +332,27 @@ impl Parser<'_> {
 
     /// The rest of a class after `&&`, which includes its `]`.
     fn intersected(&mut self) -> Result<Set, String> {
+        self.depth += 1;
+        if self.depth > DEEPEST {
+            return Err(format!("classes intersect deeper than {DEEPEST}"));
+        }
         let mut set = Set::default();
         loop {
             let Some(c) = self.rest.next() else { return Err("a class is not closed".into()) };
             let item = match c {
-                ']' => return Ok(set),
+                ']' => break,
                 '[' => Item::Set(self.set()?),
                 '&' if self.take('&') => {
                     set.and = Some(Box::new(self.intersected()?));
-                    return Ok(set);
+                    break;
                 }
                 '\\' => self.escaped_item()?,
                 c => one(c),
             };
             set.items.push(self.ranged(item)?);
         }
+        self.depth -= 1;
+        Ok(set)
     }
 
     fn ranged(&mut self, item: Item) -> Result<Item, String> {

@@ -25,6 +25,12 @@ impl Set {
         Set { items: vec![item], negated, and: None }
     }
 
+    /// How many items it has, with those of sets in it.
+    pub(super) fn size(&self) -> usize {
+        let inner = |item: &Item| if let Item::Set(set) = item { 1 + set.size() } else { 1 };
+        self.items.iter().map(inner).sum::<usize>() + self.and.as_ref().map_or(0, |and| and.size())
+    }
+
     pub(super) fn has(&self, c: char) -> bool {
         let listed = self.items.iter().any(|item| match item {
             Item::Range(low, high) => (*low..=*high).contains(&c),

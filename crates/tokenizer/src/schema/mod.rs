@@ -3,6 +3,7 @@
 //! Objects have their properties in the order of the schema, and others only where `additionalProperties` allows them. A keyword that restricts
 //! values in a way that is not followed is an error.
 
+mod first;
 mod object;
 mod state;
 
@@ -13,7 +14,7 @@ use crate::json::Json;
 
 use object::{Object, Property};
 pub use state::SchemaState;
-pub(crate) use state::weight;
+pub(crate) use state::Work;
 
 /// The number of a node.
 pub(crate) type NodeId = usize;
@@ -51,6 +52,8 @@ pub(crate) enum Node {
 #[derive(Debug)]
 pub struct JsonSchema {
     pub(crate) nodes: Vec<Node>,
+    /// With which bytes the values of each node can begin.
+    pub(crate) first: Vec<first::Bytes>,
     pub(crate) root: NodeId,
 }
 
@@ -119,7 +122,8 @@ impl JsonSchema {
             let node = reader.node(target)?;
             reader.nodes[place] = Node::Either(vec![node]);
         }
-        Ok(JsonSchema { nodes: reader.nodes, root })
+        let first = first::first_bytes(&reader.nodes);
+        Ok(JsonSchema { nodes: reader.nodes, first, root })
     }
 }
 
@@ -182,7 +186,7 @@ impl<'a> Reader<'a> {
                 return bad("`allOf` of several schemas is not supported");
             }
             let nodes = parts.iter().map(|part| self.node(part)).collect::<Result<_, _>>()?;
-            return self.add(Node::Either(nodes));
+            return self.either(nodes);
         }
         let types: Vec<&str> = match schema.get("type") {
             None if has(&["properties", "required", "additionalProperties"]) > 0 => vec!["object"],
@@ -200,8 +204,23 @@ impl<'a> Reader<'a> {
         match nodes.as_slice() {
             [] => bad("`type` must be a name or an array of names"),
             [one] => Ok(*one),
-            _ => self.add(Node::Either(nodes)),
+            _ => self.either(nodes),
         }
+    }
+
+    /// One of several nodes. Those of texts become one, whose texts are found faster.
+    fn either(&mut self, mut nodes: Vec<NodeId>) -> Result<NodeId, Error> {
+        let mut texts = Vec::new();
+        let mut first = None;
+        nodes.retain(|&node| {
+            let Node::Texts(more) = &mut self.nodes[node] else { return true };
+            texts.append(more);
+            first.replace(first.unwrap_or(node)).is_none()
+        });
+        if let Some(first) = first {
+            self.nodes[first] = texts_of(texts);
+        }
+        self.add(Node::Either(nodes))
     }
 
     fn of_type(&mut self, name: &str, schema: &'a Json) -> Result<NodeId, Error> {

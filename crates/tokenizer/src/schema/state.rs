@@ -97,11 +97,6 @@ fn weight_of(ways: &[Way]) -> usize {
     ways.iter().map(|way| way.len() + 1).sum()
 }
 
-/// [`weight_of`] the ways of a state.
-pub(crate) fn weight(state: &SchemaState) -> usize {
-    weight_of(&state.ways)
-}
-
 /// Masks of places in a schema, which go with it.
 #[derive(Debug, Default)]
 struct Masks {
@@ -144,12 +139,6 @@ impl SchemaState {
         mask
     }
 
-    /// The first of all ways, where there is no time for more.
-    pub(crate) fn first_way(mut self) -> Self {
-        self.ways.truncate(1);
-        self
-    }
-
     /// Whether the text is a complete value.
     pub fn is_complete(&self) -> bool {
         let number = |open: &Open| matches!(open, Open::Free { state, kind: Free::Any | Free::Number { .. } } if state.is_complete());
@@ -157,17 +146,53 @@ impl SchemaState {
     }
 
     /// The state after a byte; `None` if it cannot follow.
+    #[cfg(test)]
     pub(crate) fn step(&self, byte: u8) -> Option<SchemaState> {
-        let mut reader = Reader { schema: &self.schema, byte, ways: Vec::new(), hashes: Vec::new() };
-        for way in &self.ways {
+        self.step_within(byte, &mut Work::new(usize::MAX))
+    }
+
+    /// The state after a byte; `None` if it cannot follow. Where there is no time for more, text is read in the first way only.
+    pub(crate) fn step_within(&self, byte: u8, work: &mut Work) -> Option<SchemaState> {
+        let schema = &*self.schema;
+        let (ways, hashes, met) = (Vec::new(), Vec::new(), Vec::new());
+        let mut reader = Reader { schema, byte, ways, hashes, met, begun: 0, work: 0 };
+        let most = if work.is_spent() { 1 } else { usize::MAX };
+        for way in self.ways.iter().take(most) {
             reader.step(way);
         }
-        let ways = reader.ways;
+        work.done += reader.work;
+        let mut ways = reader.ways;
+        if work.is_spent() {
+            ways.truncate(1);
+        }
         (!ways.is_empty()).then(|| SchemaState {
             schema: self.schema.clone(),
             masks: self.masks.clone(),
             ways,
         })
+    }
+}
+
+/// What steps have cost: ways and alternatives that were tried, with the parts of stacks that were copied for them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Work {
+    pub(crate) done: usize,
+    most: usize,
+}
+
+impl Work {
+    /// Nothing yet, and so much before only the first way is read.
+    pub(crate) fn new(most: usize) -> Self {
+        Work { done: 0, most }
+    }
+
+    fn is_spent(&self) -> bool {
+        self.done > self.most
+    }
+
+    /// Whether reading in one way, too, has taken as much.
+    pub(crate) fn is_exhausted(&self) -> bool {
+        self.done / 2 > self.most
     }
 }
 
@@ -178,11 +203,20 @@ struct Reader<'a> {
     ways: Vec<Way>,
     /// Of each way, so that few are compared.
     hashes: Vec<u64>,
+    /// Which beginning of a value has met each node last.
+    met: Vec<u32>,
+    begun: u32,
+    work: usize,
 }
 
 impl Reader<'_> {
+    fn is_full(&self) -> bool {
+        self.ways.len() == MOST_WAYS
+    }
+
     fn keep(&mut self, way: Way) {
-        if self.ways.len() == MOST_WAYS {
+        self.work += way.len() + 1;
+        if self.is_full() {
             return;
         }
         let hash = BuildHasherDefault::<FoldHasher>::default().hash_one(&way);
@@ -203,6 +237,7 @@ impl Reader<'_> {
         if way.len() > DEEPEST {
             return;
         }
+        self.work += 1;
         let (byte, space) = (self.byte, is_space(self.byte));
         match open {
             Open::Value { node, spaces } => {
@@ -274,6 +309,7 @@ impl Reader<'_> {
     fn key(&mut self, before: &[Open], (node, next): (NodeId, usize), places: Range<usize>, at: usize) {
         let Node::Object(object) = &self.schema.nodes[node] else { return };
         let places = object.narrowed(places, at, self.byte);
+        self.work += places.len();
         let at = at + 1;
         if !places.clone().any(|place| object.may_come(next, object.at_place(place))) {
             return;
@@ -291,16 +327,33 @@ impl Reader<'_> {
 
     /// The first byte of a value.
     fn begin(&mut self, before: &[Open], node: NodeId) {
-        let Node::Either(nodes) = &self.schema.nodes[node] else { return self.begin_one(before, node) };
+        let schema = self.schema;
+        let byte = self.byte;
+        if !schema.first[node].has(byte) {
+            return;
+        }
+        let Node::Either(nodes) = &schema.nodes[node] else { return self.begin_one(before, node) };
         // Alternatives may consist of alternatives, and of themselves: each is met once.
-        let mut met = vec![false; self.schema.nodes.len()];
-        let mut left: Vec<NodeId> = nodes.iter().rev().copied().collect();
-        while let Some(node) = left.pop() {
-            if std::mem::replace(&mut met[node], true) {
+        if self.met.is_empty() {
+            self.met = vec![0; schema.nodes.len()];
+            self.work += schema.nodes.len() / 64;
+        }
+        self.begun += 1;
+        let mut left: Vec<std::slice::Iter<'_, NodeId>> = vec![nodes.iter()];
+        while let Some(nodes) = left.last_mut() {
+            let Some(&node) = nodes.next() else {
+                left.pop();
+                continue;
+            };
+            self.work += 1;
+            if !schema.first[node].has(byte)
+                || std::mem::replace(&mut self.met[node], self.begun) == self.begun
+            {
                 continue;
             }
-            match &self.schema.nodes[node] {
-                Node::Either(nodes) => left.extend(nodes.iter().rev()),
+            match &schema.nodes[node] {
+                Node::Either(nodes) => left.push(nodes.iter()),
+                _ if self.is_full() => return,
                 _ => self.begin_one(before, node),
             }
         }
@@ -363,6 +416,7 @@ impl Reader<'_> {
                 *characters += usize::from(begins && !ends && (*least > *characters || *most < usize::MAX));
             }
             Free::OtherKey { written, node } => {
+                self.work += written.len() / 8;
                 written.push(byte);
                 let Node::Object(object) = &self.schema.nodes[*node] else { return };
                 // Written otherwise it could be a property after all.

@@ -1,5 +1,7 @@
 //! Chat templates: the prompt of a chat, as Hugging Face's `transformers` renders it.
 
+mod limits;
+mod operands;
 mod python;
 mod time;
 
@@ -11,6 +13,8 @@ use crate::{Error, Json, Tokenizer};
 
 /// Steps that a template may take. The longest chats need a hundredth of them.
 const FUEL: u64 = 10_000_000;
+/// Bytes of the text between tags that all steps may write.
+const MOST_TEXT: u64 = 1 << 30;
 /// Bytes of the longest prompt.
 const LONGEST_PROMPT: usize = 64 << 20;
 
@@ -88,23 +92,32 @@ impl ChatTemplate {
         let syntax = environment.syntax().to_builder().trim_blocks(true).lstrip_blocks(true).build();
         environment.set_syntax(syntax.map_err(problem)?);
         environment.set_auto_escape_callback(|_| AutoEscape::None);
-        environment.set_fuel(Some(FUEL));
+        let (counted, longest) = operands::counted(&without_generation_tags(source));
+        environment.set_fuel(Some(FUEL.min(MOST_TEXT / longest.max(1) as u64)));
         environment.set_formatter(|out, _, value| {
-            out.write_str(&python::text(value)?)
+            let text = python::text(value)?;
+            limits::count(text.len())?;
+            out.write_str(&text)
                 .map_err(|_| minijinja::Error::new(ErrorKind::WriteFailure, "the prompt is too long"))
         });
-        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        limits::install(&mut environment);
         environment.add_filter("tojson", |value: Value, rest: Rest<Value>, options: Kwargs| {
-            python::json(&value, &rest, &options)
+            let text = python::json(&value, &rest, &options)?;
+            limits::count(text.len())?;
+            Ok::<_, minijinja::Error>(text)
         });
-        environment.add_filter("string", |value: Value| python::text(&value));
+        environment.add_filter("string", |value: Value| -> Result<String, minijinja::Error> {
+            let text = python::text(&value)?;
+            limits::count(text.len())?;
+            Ok(text)
+        });
         environment.add_function("raise_exception", |message: String| -> Result<Value, minijinja::Error> {
             Err(minijinja::Error::new(
                 ErrorKind::InvalidOperation,
                 format!("the template refuses the chat: {message}"),
             ))
         });
-        environment.add_template_owned("chat", without_generation_tags(source)).map_err(problem)?;
+        environment.add_template_owned("chat", counted).map_err(problem)?;
         Ok(ChatTemplate { environment, source: source.into(), bos: bos.into(), eos: eos.into() })
     }
 
@@ -166,6 +179,7 @@ impl ChatTemplate {
     }
 
     fn render_here(&self, messages: &[Message], options: &ChatOptions) -> Result<String, Error> {
+        limits::begin();
         let now = options.now;
         let strftime = move |format: String| match now.or_else(time::now) {
             Some(seconds) => Ok(time::strftime(&format, seconds)),
@@ -359,5 +373,89 @@ mod tests {
             "1600003"
         );
         assert!(render(&format!("{deep}{{{{ at.x }}}}")).unwrap().contains("[[…]]"));
+    }
+
+    #[test]
+    fn what_grows_with_every_step_is_an_error() {
+        let doubled = |step: &str| {
+            format!(
+                "{{% set at = namespace(x='abcdefgh', l=[1, 2], s='') %}}{{% for i in range(60) %}}{{% set at.x = {step} %}}{{% endfor %}}{{{{ at.x | length }}}}"
+            )
+        };
+        let begun = std::time::Instant::now();
+        for step in [
+            "at.x ~ at.x",
+            "at.x + at.x",
+            "at.x * 2",
+            "2 * at.x",
+            "[at.x, at.x] | join(at.x)",
+            "at.x | replace('a', at.x)",
+            "at.x.replace('a', at.x)",
+            "at.x | indent(2 ** 40)",
+            "at.x | indent(width=2 ** 40)",
+            "'%1000000000000d' | format(1)",
+            "'%*d' | format(1000000000000, 1)",
+            "'{:>1000000000000}'.format(1)",
+            "'{}{}'.format(at.x, at.x)",
+            "'%s%s' | format(at.x, at.x)",
+            "at.x.join([at.x, at.x])",
+            "(at.x | list) + (at.x | list)",
+            "(at.x ~ at.l) ~ at.x",
+            "[at.x, at.x] | sum(start='')",
+            "at.x if false else at.x ~ (at.x | upper)",
+            "(at.x|string) ~ (at.x|tojson)",
+            "at.x[0:] ~ at.x[:]",
+            "at.x ~ 0xE ~ at.x",
+        ] {
+            let error = render(&doubled(step));
+            assert!(error.is_err(), "{step}: {error:?}");
+            println!("{step}: {:?}", begun.elapsed());
+        }
+        for source in [
+            "{% set at = namespace(x='abcdefgh') %}{% for i in range(60) %}{% set y %}{{ at.x }}{{ at.x }}{% endset %}{% set at.x = y %}{% endfor %}",
+            "{% macro m(x) %}{{ x }}{{ x }}{% endmacro %}{% set at = namespace(x='abcdefgh') %}{% for i in range(60) %}{% set at.x = m(at.x) %}{% endfor %}",
+            "{% set x = 'a' * 90000000 %}{% set y = x ~ x ~ x ~ x ~ x ~ x ~ x ~ x ~ x ~ x ~ x ~ x %}",
+            "{% set at = namespace(l=[], x='a' * 50000000) %}{% for i in range(100000) %}{% set at.l = at.l + [at.x[1:]] %}{% endfor %}",
+            "{% set at = namespace(l=[], x='a' * 50000000) %}{% for i in range(100000) %}{% set at.l = at.l + [at.x.strip()] %}{% endfor %}",
+            "{% set at = namespace() %}{% set at.at = at %}{% set x = at ~ '' %}",
+            "{% set l = [1] * 90000000 %}{% set a = l | list %}{% set b = a | list %}",
+            "{% set at = namespace(l=[1]) %}{% for i in range(60) %}{% set at.l = at.l + at.l %}{% endfor %}{{ at.l | length }}",
+        ] {
+            let error = render(source);
+            assert!(error.is_err(), "{source}: {:?}", error.map(|text| text.len()));
+        }
+        // Text between tags that is captured again and again.
+        let raw = "{% set at = namespace(l=[]) %}{% for i in range(100000) %}{% for j in range(100000) %}{% set x %}".to_string()
+            + &"x".repeat(200_000)
+            + "{% endset %}{% set at.l = at.l + [x] %}{% endfor %}{% endfor %}";
+        assert!(render(&raw).is_err());
+    }
+
+    #[test]
+    fn counted_templates_render_as_they_are_written() {
+        let mut plain = Environment::new();
+        plain.set_formatter(|out, _, value| Ok(out.write_str(&python::text(value)?)?));
+        plain.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        let message = |role: &str, content: &str| {
+            Value::from_pairs([("role", Value::from(role)), ("content", Value::from(content))])
+        };
+        let messages = Value::from(vec![message("user", "Hi"), message("assistant", " Yes. ")]);
+        for source in [
+            "{{ 1 + 2 * 3 }} {{ 'a' ~ (1 + 2) }} {{ -1 + 2 }} {{ 2 ** 3 + 1 }} {{ 7 // 2 * 2 }}",
+            "{{ 'ab' * 2 + 'c' }} {{ ([1] + [2, 3])[1:] }} {{ [1, 2] * 2 }}",
+            "{{ messages[0].content[0:1] ~ messages[1]['content'].strip()[::-1] }}",
+            "{{ 'a' ~ 'b' if 1 + 1 == 2 else 'c' ~ 'd' }} {{ 'x' ~ 1 is string }}",
+            "{{ messages | map(attribute='role') | join(', ') ~ '!' }} {{ ', '.join(['a', 'b']) }}",
+            "{{ 'a\nb' | indent(2) }} {{ '%s-%03d' | format('x', 7) }} {{ '{:>3}|{}'.format(1, 'y') }}",
+            "{{ 'a,b' | replace(',', ';') }} {{ 'a,b'.split(',')[-1] + '.' }} {{ [1, 2, 3] | sum + 1 }}",
+            "{{ [3, 1, 2] | sort | list }} {{ 'abc' | list | reverse | join }} {{ [1, 2, 3] | batch(2) | list }}",
+            "{{ not 1 + 1 }} {{ (1, 2) + (3,) }} {{ 'a' < 'b' ~ 'c' }} {{ 5 is divisibleby 2 + 3 }}",
+            "{{ messages | sum(attribute='content', start='') }} {{ messages | join('-', attribute='role') }}",
+            "{% for m in messages[::-1] %}{{ loop.index0 + 1 }}{{ m['role'][0:2] + m.content|trim + '\n' }}{%- endfor -%} x",
+            "{% set ns = namespace(a='', b=[]) %}{% for m in messages + [messages[0]] %}{% set ns.a = ns.a ~ m.role ~ loop.index %}{% endfor %}{{+ ns.a }}",
+        ] {
+            let want = plain.render_str(source, Value::from_pairs([("messages", messages.clone())])).unwrap();
+            assert_eq!(render(source).unwrap_or_else(|e| panic!("{source}: {e}")), want, "{source}");
+        }
     }
 }
