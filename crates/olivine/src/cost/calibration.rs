@@ -9,7 +9,7 @@ use super::curve::Curve;
 /// The format's name in the file.
 const FORMAT: &str = "olivine-calibration";
 /// Changes when rows change their meaning; files of other versions are not read.
-const VERSION: u64 = 2;
+const VERSION: u64 = 3;
 
 /// Measured times of a device: of the library's own kernels at a few sizes, of launches, waits and transfers.
 ///
@@ -192,8 +192,8 @@ pub(crate) mod tests {
         }
         let changed = |from: &str, to: &str| Calibration::from_json(text.replacen(from, to, 1).as_bytes());
         for (from, to, reason) in [
-            ("\"version\":2", "\"version\":1", "version 1"),
-            ("\"version\":2", "\"version\":3", "version 3"),
+            ("\"version\":3", "\"version\":2", "version 2"),
+            ("\"version\":3", "\"version\":4", "version 4"),
             ("olivine-calibration", "something-else", "no calibration"),
             ("\"copy\"", "\"copi\"", "nothing was measured"),
             ("\"run\":", "\"run\":-", "damaged"),

@@ -172,13 +172,18 @@ fn closed(lowered: &Lowered, steps: &[StepPrediction]) -> Vec<bool> {
 
 impl Rates {
     /// Seconds of a step beside its work.
-    fn launch(&self, work: &Work) -> f64 {
+    pub(crate) fn launch(&self, work: &Work) -> f64 {
         self.dispatch + if work.waits { self.barrier } else { 0.0 }
     }
 
     /// Seconds of a step in a run that reads so many bytes of weights, and what they go into.
     fn step(&self, work: &Work, stored: u64) -> (f64, Bound) {
-        let launch = self.launch(work);
+        let (launch, (body, bound)) = (self.launch(work), self.body(work, stored));
+        (launch + body, if launch > body { Bound::Launch } else { bound })
+    }
+
+    /// The same without its launch.
+    pub(crate) fn body(&self, work: &Work, stored: u64) -> (f64, Bound) {
         let by_flops = |row: &str| self.by_flops(row, work.flops as f64);
         let by_bytes = |row: &str| self.by_bytes(row, row, work, stored);
         let (memory, arithmetic) = match work.family {
@@ -209,8 +214,7 @@ impl Rates {
         let repacked =
             self.row("movement").and_then(|row| row.time(2.0 * work.repacked as f64)).unwrap_or(0.0);
         let bound = if repacked > body { Bound::Memory } else { bound };
-        let body = body + repacked;
-        (launch + body, if launch > body { Bound::Launch } else { bound })
+        (body + repacked, bound)
     }
 
     /// A row by bytes, or that of copies where it was not measured.

@@ -290,7 +290,7 @@ mod tests {
             "{",
             "[1, 2, 3]",
             &good[..good.len() / 2],
-            &good.replace("\"version\":2", "\"version\":1"),
+            &good.replace("\"version\":3", "\"version\":2"),
             &good.replace("a device", "another device"),
             &good.replace("\"build\":\"1\"", "\"build\":\"0\""),
         ] {
