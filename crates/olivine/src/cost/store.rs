@@ -11,6 +11,9 @@ use super::calibration::Calibration;
 use super::measure::{self, Bench, Progress, SessionBench};
 use crate::{Backend, Device, Error, Session};
 
+/// The part of the CPU's measurement for numbers of threads between one and all.
+const BETWEEN: f64 = 0.4;
+
 /// A larger file is none of ours.
 const LARGEST: u64 = 1 << 20;
 
@@ -211,14 +214,14 @@ impl Calibration {
         let begun = web_time::Instant::now();
         let options = &session.inner.options;
         let rates = if session.device().backend() == Backend::Cpu {
-            let all = olivine_cpu::default_threads();
-            let counts = if all > 1 { vec![1, all] } else { vec![1] };
-            let limit = measure::limit() / counts.len() as u32;
-            let of = |threads: usize| {
-                let session = Session::with_options(Device::Cpu, options.clone().threads(threads))?;
-                run(&mut SessionBench(&session), threads, limit, progress)
+            let counts = thread_counts(olivine_cpu::default_threads());
+            let of = |(threads, share): &(usize, f64)| {
+                let session = Session::with_options(Device::Cpu, options.clone().threads(*threads))?;
+                run(&mut SessionBench(&session), *threads, measure::limit().mul_f64(*share), progress)
             };
-            counts.into_iter().map(of).collect::<Result<_, Error>>()?
+            let mut rates = counts.iter().map(of).collect::<Result<Vec<_>, Error>>()?;
+            super::calibration::complete(&mut rates);
+            rates
         } else {
             vec![run(&mut SessionBench(session), 0, measure::limit(), progress)?]
         };
@@ -226,6 +229,17 @@ impl Calibration {
         tracing::debug!(device, took = ?begun.elapsed(), "calibrated");
         Ok(Calibration { device, driver, build, confirmed: false, rates })
     }
+}
+
+/// The numbers of threads that the CPU is measured with, and the part of the time for each: most of it for one and for all.
+fn thread_counts(all: usize) -> Vec<(usize, f64)> {
+    let between: Vec<usize> = [2, 4, 8].into_iter().filter(|count| *count < all).collect();
+    let share = BETWEEN / between.len().max(1) as f64;
+    let ends = if between.is_empty() { 1.0 } else { 1.0 - BETWEEN };
+    let mut counts = vec![(1, if all > 1 { ends / 2.0 } else { 1.0 })];
+    counts.extend(between.into_iter().map(|count| (count, share)));
+    counts.extend((all > 1).then_some((all, ends / 2.0)));
+    counts
 }
 
 fn run(
@@ -267,6 +281,22 @@ mod tests {
             Ok(Calibration { device, driver, build, ..synthetic(rate) })
         });
         (loaded.unwrap(), measured)
+    }
+
+    #[test]
+    fn the_processor_is_measured_with_one_thread_two_four_eight_and_all() {
+        for (all, expected) in [
+            (1, vec![1]),
+            (2, vec![1, 2]),
+            (4, vec![1, 2, 4]),
+            (6, vec![1, 2, 4, 6]),
+            (16, vec![1, 2, 4, 8, 16]),
+        ] {
+            let counts = thread_counts(all);
+            assert_eq!(counts.iter().map(|(count, _)| *count).collect::<Vec<_>>(), expected);
+            let time: f64 = counts.iter().map(|(_, share)| share).sum();
+            assert!((time - 1.0).abs() < 1e-9, "{all} threads: {time} of the time");
+        }
     }
 
     #[test]

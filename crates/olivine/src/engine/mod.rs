@@ -226,7 +226,7 @@ pub struct Lowered {
     pub steps: Vec<LoweredStep>,
     /// What lowering joined, beside what the graph's passes had fused before.
     pub fusions: Vec<Fusion>,
-    /// The threads that a run's work pays for on the CPU, of those that there are; 1 on a GPU.
+    /// The threads that a run's work pays for on the CPU, of those that the session has; 1 on a GPU.
     pub width: usize,
     /// How often a run submits to the device and waits: once, unless operations run on the host in between.
     pub submissions: usize,
