@@ -27,4 +27,5 @@ pub use predict::{Bound, Prediction, StepPrediction};
 pub use rank::{Fallback, RankedDevice, rank};
 pub use work::{Family, Work};
 
-pub(crate) use watch::Watch;
+pub(crate) use store::OfSession as CalibrationOfSession;
+pub(crate) use watch::{Moved, Watch, WatchedRun};
