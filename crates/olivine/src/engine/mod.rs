@@ -77,7 +77,7 @@ pub(crate) trait Engine: Send + Sync {
     /// The program that a compiled graph becomes; `None` on the CPU, whose kernels are functions.
     fn program(&self, compiled: &Compiled) -> Result<Option<olivine_gpu::Program>, Error>;
 
-    /// The kernel calls of a run, and what lowering joined.
+    /// The kernel calls of a run, and what lowering joined. What does not fit in the device's memory is an error.
     fn lowered(&self, compiled: &Compiled) -> Result<Lowered, Error>;
 
     /// Begins a dispatch of a user's module on tensors, which it may write in place.
