@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use olivine::cost::{Calibration, RankedDevice, rank};
+use olivine::cost::{Calibration, RankedDevice, rank_devices};
 use olivine::{CompileOptions, DeviceInfo, Session};
 use serde_json::{Value, json};
 
@@ -14,7 +14,7 @@ use crate::progress::Progress;
 use crate::table::Table;
 use crate::timing::short;
 use crate::zoo::calibrate;
-use crate::{source, svg};
+use crate::{onnx, source, svg};
 
 #[derive(Args)]
 pub(crate) struct DevicesArgs {
@@ -91,12 +91,18 @@ fn ranking(
     model: &str,
     devices: &[DeviceInfo],
 ) -> Result<Answer, Failure> {
-    let graph = source::graph(model, &args.sizes)?;
-    let mut bar = Progress::new(1, global.quiet);
-    let mut show = |row: &str, _: usize, _: usize| bar.begin(&format!("measuring: {row}"));
-    let mut all = rank(&graph, &CompileOptions::default(), &global.options(), &mut show);
-    drop(bar);
-    all.retain(|ranked| devices.iter().any(|info| info.device == ranked.info.device));
+    let (devices, how) = (devices.to_vec(), global.options());
+    let mut show = Progress::of_measurements(global.quiet);
+    let all = if onnx::is_onnx(model) && !args.sizes.any() {
+        // All graphs that a run goes through count, not only the last.
+        let dims = &args.sizes.dims;
+        let model = onnx::load(Path::new(model), &dims.load_options())?;
+        rank_devices(devices, &model, &dims.compile_options(&model)?, &how, &mut show)
+    } else {
+        let graph = source::graph(model, &args.sizes)?;
+        rank_devices(devices, &graph, &CompileOptions::default(), &how, &mut show)
+    };
+    drop(show);
     let mut table =
         Table::new(&[">#", "device", "name", "kind", ">predicted ms", ">starting", ">transfers", "reason"]);
     for (i, ranked) in all.iter().enumerate() {

@@ -34,6 +34,17 @@ impl Progress {
         }
     }
 
+    /// A bar for measurements of devices, which tell how far they are: one after another.
+    pub(crate) fn of_measurements(quiet: bool) -> impl FnMut(&str, usize, usize) {
+        let mut bar: Option<Progress> = None;
+        move |row, done, all| {
+            let bar = bar.get_or_insert_with(|| Progress::new(all, quiet));
+            bar.begin(&format!("measuring: {row}"));
+            bar.bar.set_length(all as u64);
+            bar.bar.set_position(done as u64);
+        }
+    }
+
     /// A step is done.
     pub(crate) fn step(&self) {
         self.bar.inc(1);

@@ -47,7 +47,7 @@ mod tune;
 mod weights;
 
 pub use custom::{Args, Call, CodeLaunch, GpuKernel, Scratch};
-pub use executable::{DeviceTensor, DispatchTime, Executable, Input, Run, Take, Typed};
+pub use executable::{DeviceTensor, DispatchTime, Executable, Input, Run, Take, Typed, check_memory};
 pub use lower::{State, lower};
 pub use module::ModuleRun;
 pub use olivine_program::{

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use olivine_ir::size::Structural;
-use olivine_ir::{Dim, Sizes, Tensor, TensorType, ValueId};
+use olivine_ir::{DType, Dim, Sizes, Tensor, TensorType, ValueId};
 use olivine_kernel::{Builder, Kernel, Val};
 use olivine_program::{Decision, DeviceCaps, HostTable, Record};
 
@@ -201,6 +201,10 @@ pub struct Emitted {
     pub bound: Bound,
     /// Workgroups.
     pub groups: [Dim; 3],
+    /// The type of the node's first operand.
+    pub dtype: DType,
+    /// Whether its workgroups normally return at once: see [`Dispatch::fallback`](olivine_program::Dispatch::fallback).
+    pub fallback: bool,
     /// Floating-point operations, for profiles.
     pub flops: Dim,
     /// Bytes that it must read and write at least, for profiles.
@@ -495,7 +499,10 @@ impl<'a> Site<'a> {
         let kernel = Arc::new(kernel);
         let gating = Gating::Free;
         let prepacks = if self.loading { self.prepacked.len().checked_sub(1) } else { None };
-        self.emitted.push(Emitted { kernel, bound, groups, flops, bytes, gating, of: None, prepacks });
+        let dtype = self.operands.first().map_or(DType::F32, |operand| operand.ty.dtype);
+        let (fallback, of) = (false, None);
+        let emitted = Emitted { kernel, bound, groups, dtype, fallback, flops, bytes, gating, of, prepacks };
+        self.emitted.push(emitted);
         Ok(())
     }
 

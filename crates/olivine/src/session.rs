@@ -1,7 +1,7 @@
 //! A session: a device, and the executables compiled for it.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use olivine_compile::{Compiled, Options, Widen, compile};
 use olivine_cpu::{CpuEvaluator, Threads};
@@ -13,7 +13,7 @@ use olivine_gpu::{DeviceCaps, Tuning};
 use olivine_gpu::{Mask, Ptx, Record};
 use olivine_ir::{Graph, TensorView};
 
-use crate::cost::Calibration;
+use crate::cost::CalibrationOfSession;
 #[cfg(any(feature = "vulkan", feature = "wgpu"))]
 use crate::device::Choice;
 #[cfg(feature = "wgpu")]
@@ -184,8 +184,8 @@ pub(crate) struct Inner {
     pub(crate) notes: Vec<String>,
     /// As the session was opened.
     pub(crate) options: SessionOptions,
-    /// What the device was measured to do, once that is asked for.
-    pub(crate) calibration: OnceLock<Arc<Calibration>>,
+    /// What the device was measured to do, once that is known.
+    pub(crate) calibration: CalibrationOfSession,
 }
 
 impl Session {
@@ -243,7 +243,7 @@ impl Session {
         let widen = widens.then(olivine_cpu::widen);
         let has_f16 = engine.caps().is_some_and(|caps| caps.target.has(olivine_kernel::Scalar::F16));
         let narrow = options.precision == Precision::Fast && has_f16;
-        let (options, calibration) = (options.clone(), OnceLock::new());
+        let (options, calibration) = (options.clone(), CalibrationOfSession::default());
         let inner =
             Inner { device, no_fusion, widen, narrow, threads, engine, folder, notes, options, calibration };
         Ok(Session { inner: OfProcess::new(Arc::new(inner)) })
@@ -366,6 +366,9 @@ impl SessionOptions {
             (self.round_every_op, " rounded"),
             (self.browser_dialect, " browser"),
             (self.wgsl, " wgsl"),
+            (self.precision == Precision::Fast, " fast"),
+            (self.ptx == Ptx::Off, " without ptx"),
+            (self.ptx == Ptx::All, " all ptx"),
             (self.without.subgroups, " without subgroups"),
             (self.without.f16, " without f16"),
             (self.without.matrices, " without matrices"),

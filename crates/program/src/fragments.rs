@@ -9,7 +9,7 @@ use olivine_kernel::{
 
 use crate::Error;
 use crate::driver::{Commands, Driver, Timing};
-use crate::program::{BufferDecl, BufferId, Content, Dispatch, KernelId, Program, Slice};
+use crate::program::{BufferDecl, BufferId, Content, Dispatch, Program, Slice};
 
 const SIDE: u32 = 16;
 const LANES: u32 = 32;
@@ -96,17 +96,7 @@ pub(crate) fn run_once<D: Driver>(device: &D, kernel: Kernel, bytes: u64) -> Res
         ..Program::default()
     };
     let slice = Slice { buffer: BufferId(0), offset: 0, bytes };
-    let dispatch = Dispatch {
-        kernel: KernelId(0),
-        args: vec![slice].into(),
-        params: Vec::new().into(),
-        groups: [1; 3],
-        indirect: None,
-        op: "",
-        node: "".into(),
-        flops: 0,
-        bytes,
-    };
+    let dispatch = Dispatch { args: vec![slice].into(), bytes, ..Dispatch::default() };
     let pipelines = device.pipelines(&program.kernels, false)?;
     let buffer = device.allocate(bytes, "answers of a device")?;
     let mut recording = device.record(Commands {

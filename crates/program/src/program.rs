@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use olivine_ir::size::SharedSlice;
-use olivine_ir::{Fusion, Tensor, TensorType};
+use olivine_ir::{DType, Fusion, Tensor, TensorType};
 use olivine_kernel::Kernel;
 
 use crate::hazard::{Hazards, Touched};
@@ -95,10 +95,34 @@ pub struct Dispatch {
     pub op: &'static str,
     /// The node it belongs to; several that one dispatch serves are joined by ` + `.
     pub node: Arc<str>,
+    /// The type of the node's first operand. The kernel's own buffers do not say: packed operands are words there.
+    pub dtype: DType,
+    /// Whether its workgroups normally return at once: it repeats what another dispatch of the node computed, where flags say
+    /// that numbers did not suit that one's kernel.
+    pub fallback: bool,
     /// Floating-point operations, for profiles.
     pub flops: u64,
     /// Bytes that it must read and write at least, for profiles.
     pub bytes: u64,
+}
+
+impl Default for Dispatch {
+    /// One workgroup of the first kernel, without buffers.
+    fn default() -> Self {
+        Dispatch {
+            kernel: KernelId(0),
+            args: Vec::new().into(),
+            params: Vec::new().into(),
+            groups: [1; 3],
+            indirect: None,
+            op: "",
+            node: "".into(),
+            dtype: DType::F32,
+            fallback: false,
+            flops: 0,
+            bytes: 0,
+        }
+    }
 }
 
 /// An input or output.

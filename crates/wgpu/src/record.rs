@@ -377,22 +377,10 @@ fn span(dispatches: &[Dispatch]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use olivine_program::KernelId;
-
     use super::*;
 
     fn dispatch(flops: u64) -> Dispatch {
-        Dispatch {
-            kernel: KernelId(0),
-            args: Vec::new().into(),
-            params: Vec::new().into(),
-            groups: [1; 3],
-            indirect: None,
-            op: "MatMul",
-            node: format!("n{flops}").into(),
-            flops,
-            bytes: 0,
-        }
+        Dispatch { op: "MatMul", node: format!("n{flops}").into(), flops, ..Dispatch::default() }
     }
 
     #[test]

@@ -84,11 +84,9 @@ fn dispatch(kernel: u32, args: &[(u32, u64, u64)], params: &[u32], groups: u32, 
         args: args.iter().map(slice).collect(),
         params: params.to_vec().into(),
         groups: [groups, 1, 1],
-        indirect: None,
         op: "Test",
         node: node.into(),
-        flops: 0,
-        bytes: 0,
+        ..Dispatch::default()
     }
 }
 

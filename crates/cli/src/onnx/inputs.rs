@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use olivine::internals::onnx::{Dim, ElementType, Kind, Links, LoadOptions, Port};
 use olivine::ir::half::{bf16, f16};
 use olivine::ir::{Data, Shape, Tensor, nearest, round_to_odd};
-use olivine::{Model, npy};
+use olivine::{CompileOptions, Model, npy};
 
 use olivine_files::Format;
 
@@ -108,6 +108,13 @@ impl DimArgs {
         Ok(sizes)
     }
 
+    /// The sizes as options of a compile.
+    pub(crate) fn compile_options(&self, model: &Model) -> Result<CompileOptions, Failure> {
+        let sizes = self.sizes()?;
+        check_dims(&sizes, &all_inputs(model))?;
+        Ok(sizes.into_iter().fold(CompileOptions::new(), |options, (name, size)| options.dim(name, size)))
+    }
+
     /// Random tensors for all inputs; sizes that are not known are 1.
     pub(crate) fn random(&self, model: &Model) -> Result<Vec<(String, Tensor)>, Failure> {
         InputArgs { dims: self.clone(), ..InputArgs::default() }.tensors(model, true)
@@ -126,7 +133,7 @@ impl InputArgs {
         let required = model.inputs();
         let ports = all_inputs(model);
         let sizes = self.dims.sizes()?;
-        self.check_dims(&sizes, &ports)?;
+        check_dims(&sizes, &ports)?;
         let mut given: Vec<(String, Tensor)> = Vec::new();
         for text in &self.inputs {
             let (name, what) = text.split_once('=').ok_or_else(|| {
@@ -159,30 +166,6 @@ impl InputArgs {
         }
         given.append(&mut filled);
         Ok(given)
-    }
-
-    fn check_dims(&self, sizes: &HashMap<String, usize>, ports: &[Port]) -> Result<(), Failure> {
-        let mut names: Vec<&str> = Vec::new();
-        for port in ports {
-            if let Ok((_, Some(dims))) = tensor_kind(&port.kind) {
-                names.extend(dims.iter().filter_map(|d| match d {
-                    Dim::Named(name) => Some(name.as_str()),
-                    _ => None,
-                }));
-            }
-        }
-        match sizes.keys().find(|name| !names.contains(&name.as_str())) {
-            None => Ok(()),
-            Some(name) => {
-                names.sort_unstable();
-                names.dedup();
-                let failure = Failure::new(format!("no input has a dimension `{name}`"));
-                Err(failure.hint(match nearest(name, names.iter().copied()) {
-                    Some(near) => format!("did you mean `{near}`?"),
-                    None => format!("named dimensions: {}", names.join(", ")),
-                }))
-            }
-        }
     }
 
     fn seed_of(&self, name: &str) -> u64 {
@@ -262,6 +245,31 @@ fn parse_shape(text: &str) -> Result<Vec<usize>, Failure> {
 /// All inputs that a run may supply, initializers that may be overridden among them.
 pub(super) fn all_inputs(model: &Model) -> Vec<Port> {
     model.inputs().into_iter().chain(model.overridable_initializers()).collect()
+}
+
+/// Refuses sizes of dimensions that no input has.
+fn check_dims(sizes: &HashMap<String, usize>, ports: &[Port]) -> Result<(), Failure> {
+    let mut names: Vec<&str> = Vec::new();
+    for port in ports {
+        if let Ok((_, Some(dims))) = tensor_kind(&port.kind) {
+            names.extend(dims.iter().filter_map(|d| match d {
+                Dim::Named(name) => Some(name.as_str()),
+                _ => None,
+            }));
+        }
+    }
+    match sizes.keys().find(|name| !names.contains(&name.as_str())) {
+        None => Ok(()),
+        Some(name) => {
+            names.sort_unstable();
+            names.dedup();
+            let failure = Failure::new(format!("no input has a dimension `{name}`"));
+            Err(failure.hint(match nearest(name, names.iter().copied()) {
+                Some(near) => format!("did you mean `{near}`?"),
+                None => format!("named dimensions: {}", names.join(", ")),
+            }))
+        }
+    }
 }
 
 /// What an input, or an element of a sequence, is declared to be.

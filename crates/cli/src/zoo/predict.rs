@@ -94,14 +94,7 @@ pub(crate) fn run(global: &Global, args: &PredictArgs) -> Result<Answer, Failure
 
 /// Loads a session's calibration, or measures it under a bar.
 pub(crate) fn calibrate(global: &Global, session: &Session, again: bool) -> Result<(), Failure> {
-    let mut bar: Option<Progress> = None;
-    let mut show = |row: &str, done: usize, all: usize| {
-        let bar = bar.get_or_insert_with(|| Progress::new(all, global.quiet));
-        bar.begin(&format!("measuring {}: {row}", session.device()));
-        if done > 0 {
-            bar.step();
-        }
-    };
+    let mut show = Progress::of_measurements(global.quiet);
     if again {
         Calibration::measure_again(session, &mut show)?;
     }

@@ -510,8 +510,8 @@ fn count(what: &str, expected: usize, got: usize) -> Result<(), Error> {
     if expected == got { Ok(()) } else { Err(Error::WrongCount { what: what.into(), expected, got }) }
 }
 
-/// Refuses what cannot fit, naming the largest piece.
-fn check_memory<D: Driver>(program: &Program, driver: &D) -> Result<(), Error> {
+/// Refuses a program that cannot fit in a device's memory, naming the largest piece.
+pub fn check_memory<D: Driver>(program: &Program, driver: &D) -> Result<(), Error> {
     let caps = driver.caps();
     let too_large = |what: String, needed: u64, available: u64| Error::TooLarge {
         what,

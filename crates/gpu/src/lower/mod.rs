@@ -557,7 +557,9 @@ impl Assembler {
         };
         let (args, params, node) = (args.into(), Vec::new().into(), node.into());
         let (groups, flops, bytes) = ([0; 3], 0, 0);
-        let mut dispatch = Dispatch { kernel, args, params, groups, indirect, op, node, flops, bytes };
+        let Emitted { dtype, fallback, .. } = emitted;
+        let mut dispatch =
+            Dispatch { kernel, args, params, groups, indirect, op, node, dtype, fallback, flops, bytes };
         sized.write(&mut dispatch)?;
         Ok(Some((dispatch, sized)))
     }

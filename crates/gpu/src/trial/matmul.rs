@@ -9,7 +9,7 @@ use olivine_kernel::{
     Access, Builder, Elem, Kernel, MatrixShape, MatrixSupport, MatrixType, MatrixUse, Scalar, Shared, Val,
 };
 use olivine_program::{
-    BufferDecl, BufferId, Content, DeviceCaps, Dispatch, Driver, Error, KernelId, Port, Program, Slice,
+    BufferDecl, BufferId, Content, DeviceCaps, Dispatch, Driver, Error, Port, Program, Slice,
 };
 
 use crate::{Executable, Weights};
@@ -272,15 +272,11 @@ fn program(shape: MatrixShape, plan: &Plan, caps: &DeviceCaps) -> Result<Program
         vec![decl(Content::Constant(x.clone()), x.ty().bytes()), decl(Content::Output(0), ty.bytes())];
     let slice = |i: u32, bytes: usize| Slice { buffer: BufferId(i), offset: 0, bytes: bytes as u64 };
     let dispatch = Dispatch {
-        kernel: KernelId(0),
         args: vec![slice(0, x.ty().bytes()), slice(1, ty.bytes())].into(),
-        params: Vec::new().into(),
-        groups: [1; 3],
-        indirect: None,
         op: "matrix_trial",
         node: super::name(shape).into(),
-        flops: 0,
         bytes: (x.ty().bytes() + ty.bytes()) as u64,
+        ..Dispatch::default()
     };
     Ok(Program {
         kernels: vec![Arc::new(kernel)],

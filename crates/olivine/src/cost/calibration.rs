@@ -9,7 +9,7 @@ use super::curve::Curve;
 /// The format's name in the file.
 const FORMAT: &str = "olivine-calibration";
 /// Changes when rows change their meaning; files of other versions are not read.
-const VERSION: u64 = 2;
+const VERSION: u64 = 3;
 
 /// Measured times of a device: of the library's own kernels at a few sizes, of launches, waits and transfers.
 ///
@@ -150,6 +150,29 @@ impl Rates {
     }
 }
 
+/// Gives numbers of threads between the first and the last the rows and sizes that they were not measured at, which lie
+/// between those of the first and the last as the numbers of threads do.
+pub(crate) fn complete(rates: &mut [Rates]) {
+    let [first, between @ .., last] = rates else { return };
+    let part = |threads: usize| 1.0 / threads.max(1) as f64;
+    for rates in between {
+        let share = (part(first.threads) - part(rates.threads))
+            / (part(first.threads) - part(last.threads)).max(1e-9);
+        for (row, most) in &last.rows {
+            let Some(one) = first.rows.get(row) else { continue };
+            let measured = rates.rows.entry(row.clone()).or_default();
+            let largest = measured.points().last().map_or(0.0, |(work, _)| *work);
+            let beyond = most.points().iter().filter(|(work, _)| *work > largest);
+            let point = |(work, time): &(f64, f64)| {
+                let one = one.time(*work)?;
+                Some((*work, one + share * (time - one)))
+            };
+            let points = measured.points().iter().copied().chain(beyond.filter_map(point));
+            *measured = Curve::new(points.collect::<Vec<_>>());
+        }
+    }
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
@@ -192,8 +215,8 @@ pub(crate) mod tests {
         }
         let changed = |from: &str, to: &str| Calibration::from_json(text.replacen(from, to, 1).as_bytes());
         for (from, to, reason) in [
-            ("\"version\":2", "\"version\":1", "version 1"),
-            ("\"version\":2", "\"version\":3", "version 3"),
+            ("\"version\":3", "\"version\":2", "version 2"),
+            ("\"version\":3", "\"version\":4", "version 4"),
             ("olivine-calibration", "something-else", "no calibration"),
             ("\"copy\"", "\"copi\"", "nothing was measured"),
             ("\"run\":", "\"run\":-", "damaged"),
@@ -208,6 +231,24 @@ pub(crate) mod tests {
         for bytes in [&b""[..], b"null", b"[]", b"{}", b"\xff\xfe", &[0; 64]] {
             assert!(Calibration::from_json(bytes).is_err());
         }
+    }
+
+    #[test]
+    fn threads_between_have_what_they_were_not_measured_at_from_those_around_them() {
+        let of = |threads: usize, rate: f64| {
+            let rates = synthetic(rate).rates.remove(0);
+            Rates { threads, ..rates }
+        };
+        let mut rates = [of(1, 1e9), of(2, 2e9), of(4, 4e9)];
+        rates[1].rows.remove("gemv");
+        rates[1].rows.insert("copy".into(), Curve::new([(1e3, 7e-7)]));
+        complete(&mut rates);
+        let time =
+            |row: &str, work: f64| rates[1].rows.get(row).and_then(|curve| curve.time(work)).unwrap_or(0.0);
+        assert!((time("gemv", 1e9) - 0.5).abs() < 1e-6, "{}", time("gemv", 1e9));
+        assert!((time("copy", 1e3) - 7e-7).abs() < 1e-12, "what was measured stays");
+        assert!((time("copy", 1e9) - 0.5).abs() < 1e-6, "{}", time("copy", 1e9));
+        assert_eq!((&rates[0], &rates[2]), (&of(1, 1e9), &of(4, 4e9)));
     }
 
     #[test]

@@ -13,7 +13,8 @@ use web_time::Instant;
 
 use super::calibration::Rates;
 use super::curve::Curve;
-use super::probes::{self, PROBES, Probe, Quantity};
+use super::probes::{self, PROBES, Probe};
+use super::work::Work;
 use crate::engine::DeviceTensor;
 use crate::{Backend, Error, Executable, Session};
 
@@ -27,14 +28,18 @@ const PREPARING: f64 = 0.75;
 /// The part of that for clocks to rise, and samples that are enough for it.
 const RAMP: f64 = 0.03;
 const RAMP_SAMPLES: usize = 64;
-/// Sizes whose run is expected to take longer than this are left out.
+/// Sizes whose run is expected to take longer than this are left out, unless they are required.
 const LONG: f64 = 0.004;
 /// Samples of a point.
 const SAMPLES: usize = 7;
+/// Samples of a point that takes longer than [`LONG`] and is measured all the same.
+const LONG_SAMPLES: usize = 3;
 /// How long a sample should take: far more than a clock's tick.
 const SAMPLE: f64 = 0.0004;
 /// Samples that take longer than the shortest by more than this are of a machine that did something else.
 const OUTLIER: f64 = 1.5;
+/// Steps that a row is not about take no more of its time than this part.
+const OTHERS: f64 = 0.75;
 /// Steps of the graphs that show what a step costs.
 const STEPS: usize = 17;
 /// Bytes whose way to the device and back is measured.
@@ -44,22 +49,14 @@ const LARGE: f64 = 48e6;
 
 /// What runs graphs for a measurement.
 pub(crate) trait Bench {
-    /// What a run of a graph does; nothing is built for it.
-    fn count(&mut self, graph: &Graph) -> Result<Counted, Error>;
+    /// What the steps of a run do; nothing is built for it.
+    fn count(&mut self, graph: &Graph) -> Result<Vec<Work>, Error>;
 
     /// Makes a graph ready and runs it, so that later runs build nothing.
     fn prepare(&mut self, graph: &Graph) -> Result<Box<dyn Sampled>, Error>;
 
     /// Whether a type is worth a row of its own.
     fn computes(&self, dtype: DType) -> bool;
-}
-
-/// What the steps of a run do.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Counted {
-    pub(crate) flops: f64,
-    pub(crate) bytes: f64,
-    pub(crate) steps: usize,
 }
 
 /// A graph that is ready to be timed.
@@ -76,6 +73,8 @@ struct Point {
     /// `None` after the last sample of a large one.
     graph: Option<Box<dyn Sampled>>,
     runs: u32,
+    /// How many samples are enough.
+    enough: usize,
     device: Vec<f64>,
     /// Of points whose way from the host and back counts.
     wall: Option<Vec<f64>>,
@@ -87,7 +86,8 @@ impl Point {
         let once = graph.device(1)?.max(1e-8);
         let runs = (SAMPLE / once).clamp(1.0, 64.0) as u32;
         let device = if runs == 1 { vec![once] } else { Vec::new() };
-        let mut point = Point { graph: Some(graph), runs, device, wall: wall.then(Vec::new) };
+        let enough = if once > LONG { LONG_SAMPLES } else { SAMPLES };
+        let mut point = Point { graph: Some(graph), runs, enough, device, wall: wall.then(Vec::new) };
         point.sample()?;
         Ok(point)
     }
@@ -95,7 +95,7 @@ impl Point {
     /// Adds a sample, unless there are enough.
     fn sample(&mut self) -> Result<(), Error> {
         if let Some(graph) = &mut self.graph
-            && self.device.len() < SAMPLES
+            && self.device.len() < self.enough
         {
             self.device.push(graph.device(self.runs)?);
             if let Some(wall) = &mut self.wall {
@@ -127,9 +127,30 @@ fn typical(samples: &[f64]) -> f64 {
 /// A point of a row.
 struct RowPoint {
     row: &'static str,
+    size: usize,
+    /// What the steps do that the row is about.
     work: f64,
-    steps: usize,
+    /// The steps in order, and whether each is one that the row is about: operands may be packed first, or sums be added up.
+    steps: Vec<(Work, bool)>,
     point: Point,
+}
+
+impl RowPoint {
+    fn has_others(&self) -> bool {
+        self.steps.iter().any(|(_, own)| !own)
+    }
+
+    /// The time of the steps that the row is about, beside their launches. `rates` knows what others take.
+    fn seconds(&self, one: f64, rates: &Rates) -> f64 {
+        let time = self.point.seconds();
+        // Steps after the first begin like those of any run.
+        let launches: f64 = self.steps.iter().skip(1).map(|(work, _)| rates.launch(work)).sum();
+        let body = (time - one - launches).max(time * 0.02);
+        let others = self.steps.iter().filter(|(_, own)| !own);
+        let stored = self.steps.iter().map(|(work, _)| work.stored).fold(0, u64::saturating_add);
+        let others: f64 = others.map(|(work, _)| rates.body(work, stored).0).sum();
+        body - others.min(body * OTHERS)
+    }
 }
 
 /// Measures a device.
@@ -152,7 +173,7 @@ pub(crate) fn measure(
     }
     // On the CPU a step that comes after one of another kind takes longer than one of a kind that just ran.
     let chain = if threads > 0 { probes::mixed()? } else { probes::dependent(STEPS)? };
-    let steps = bench.count(&chain)?.steps.max(2);
+    let steps = bench.count(&chain)?.len().max(2);
     for graph in [&chain, &probes::independent(STEPS)?] {
         launch.points.push(Point::new(bench, graph, false)?);
     }
@@ -161,21 +182,22 @@ pub(crate) fn measure(
         launch.points.push(Point::new(bench, graph, true)?);
     }
     let mut points: Vec<RowPoint> = Vec::new();
-    let mut done = 0;
     let most = rows.iter().map(|probe| probe.sizes.len()).max().unwrap_or(0);
-    for rank in 0..most {
-        for (probe, size) in rows.iter().filter_map(|probe| Some((*probe, *probe.sizes.get(rank)?))) {
-            done += 1;
-            if !points.is_empty() && begun.elapsed() > limit.mul_f64(PREPARING) {
-                continue;
-            }
-            progress(probe.row, done, all);
-            let at = Instant::now();
-            if let Some(point) = row_point(bench, probe, size, &points)? {
-                points.push(point);
-            }
-            tracing::debug!(row = probe.row, size, took = ?at.elapsed(), "prepared");
+    let required = rows.iter().filter_map(|probe| Some((*probe, probe.required?)));
+    let ranked = (0..most)
+        .flat_map(|rank| rows.iter().filter_map(move |probe| Some((*probe, *probe.sizes.get(rank)?))))
+        .filter(|(probe, size)| probe.required != Some(*size));
+    for (at, (probe, size)) in required.chain(ranked).enumerate() {
+        let is_required = probe.required == Some(size);
+        if !is_required && begun.elapsed() > limit.mul_f64(PREPARING) {
+            break;
         }
+        progress(probe.row, at + 1, all);
+        let began = Instant::now();
+        if let Some(point) = row_point(bench, probe, size, &points)? {
+            points.push(point);
+        }
+        tracing::debug!(row = probe.row, size, took = ?began.elapsed(), "prepared");
     }
     for _ in 0..SAMPLES {
         for point in launch.all().chain(points.iter_mut().map(|row| &mut row.point)) {
@@ -195,19 +217,23 @@ fn row_point(
     known: &[RowPoint],
 ) -> Result<Option<RowPoint>, Error> {
     let graph = probe.graph(size)?;
-    let counted = bench.count(&graph)?;
-    let work = if probe.quantity == Quantity::Bytes { counted.bytes } else { counted.flops };
+    let steps = bench.count(&graph)?;
+    let family = steps.iter().max_by_key(|work| probe.amount(work)).map(|work| work.family);
+    let steps: Vec<(Work, bool)> =
+        steps.into_iter().map(|work| (work, Some(work.family) == family)).collect();
+    let own = steps.iter().filter(|(_, own)| *own);
+    let work = own.map(|(work, _)| probe.amount(work) as f64).sum();
     let of_row = known.iter().filter(|other| other.row == probe.row);
     let curve = Curve::new(of_row.map(|other| (other.work, other.point.seconds())));
-    if curve.time(work).is_some_and(|time| time > LONG) {
+    if probe.required != Some(size) && curve.time(work).is_some_and(|time| time > LONG) {
         return Ok(None);
     }
     let mut point = Point::new(bench, &graph, false)?;
-    if counted.bytes > LARGE {
+    if steps.iter().map(|(work, _)| work.bytes as f64).sum::<f64>() > LARGE {
         (0..SAMPLES / 2).try_for_each(|_| point.sample())?;
         point.graph = None;
     }
-    Ok(Some(RowPoint { row: probe.row, work, steps: counted.steps, point }))
+    Ok(Some(RowPoint { row: probe.row, size, work, steps, point }))
 }
 
 /// The points that show what a run and its steps take beside their work.
@@ -236,18 +262,22 @@ impl Launch {
             let wall = self.points.get(i).map_or(0.0, Point::wall);
             ((wall - of(i) - run) / MOVED as f64).max(0.0)
         };
-        let mut points: BTreeMap<&str, Vec<(f64, f64)>> = BTreeMap::new();
-        for row in rows {
-            let time = row.point.seconds();
-            // Steps after the first begin like those of any run.
-            let launches = one + row.steps.saturating_sub(1) as f64 * dispatch;
-            points.entry(row.row).or_default().push((row.work, (time - launches).max(time * 0.02)));
+        let (upload, download, barrier) = (moved(2), moved(3), step - dispatch);
+        let mut rates = Rates { threads, run, dispatch, barrier, upload, download, rows: BTreeMap::new() };
+        // Rows with steps of other rows come last, when those are known.
+        let mixed: Vec<&str> = rows.iter().filter(|row| row.has_others()).map(|row| row.row).collect();
+        for is_mixed in [false, true] {
+            let mut points: BTreeMap<&str, Vec<(f64, f64)>> = BTreeMap::new();
+            for row in rows.iter().filter(|row| mixed.contains(&row.row) == is_mixed) {
+                let seconds = row.seconds(one, &rates);
+                tracing::debug!(row = row.row, size = row.size, work = row.work, seconds, "measured");
+                points.entry(row.row).or_default().push((row.work, seconds));
+            }
+            let curves =
+                points.into_iter().map(|(row, points)| (row.to_string(), Curve::new(increasing(points))));
+            rates.rows.extend(curves.filter(|(_, curve)| !curve.points().is_empty()));
         }
-        let curve = |(row, points): (&str, Vec<_>)| (row.to_string(), Curve::new(increasing(points)));
-        let mut rows: BTreeMap<String, Curve> = points.into_iter().map(curve).collect();
-        rows.retain(|_, curve| !curve.points().is_empty());
-        let (upload, download) = (moved(2), moved(3));
-        Rates { threads, run, dispatch, barrier: step - dispatch, upload, download, rows }
+        rates
     }
 }
 
@@ -277,14 +307,10 @@ fn increasing(mut points: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
 pub(crate) struct SessionBench<'a>(pub(crate) &'a Session);
 
 impl Bench for SessionBench<'_> {
-    fn count(&mut self, graph: &Graph) -> Result<Counted, Error> {
+    fn count(&mut self, graph: &Graph) -> Result<Vec<Work>, Error> {
         let inner = &self.0.inner;
         let lowered = inner.engine.lowered(&inner.compile(graph, false)?)?;
-        let sum = |of: &dyn Fn(&crate::cost::Work) -> u64| -> f64 {
-            lowered.steps.iter().map(|step| of(&step.work) as f64).sum()
-        };
-        let (flops, bytes) = (sum(&|work| work.flops), sum(&|work| work.bytes));
-        Ok(Counted { flops, bytes, steps: lowered.steps.len() })
+        Ok(lowered.steps.into_iter().map(|step| step.work).collect())
     }
 
     fn prepare(&mut self, graph: &Graph) -> Result<Box<dyn Sampled>, Error> {
@@ -366,6 +392,7 @@ pub(crate) mod tests {
     use std::cell::Cell;
     use std::rc::Rc;
 
+    use super::super::work::Family;
     use super::*;
 
     /// A device whose every step takes a microsecond and whose work goes at one rate. It is lost after some runs, and every
@@ -374,11 +401,13 @@ pub(crate) mod tests {
         rate: f64,
         left: Rc<Cell<usize>>,
         noisy: bool,
+        /// Whether matmuls pack an operand first, which moves as many bytes as they compute.
+        packs: bool,
     }
 
     impl Synthetic {
         pub(crate) fn new(left: usize) -> Self {
-            Synthetic { rate: 1e10, left: Rc::new(Cell::new(left)), noisy: false }
+            Synthetic { rate: 1e10, left: Rc::new(Cell::new(left)), noisy: false, packs: false }
         }
     }
 
@@ -389,15 +418,23 @@ pub(crate) mod tests {
     }
 
     impl Bench for Synthetic {
-        fn count(&mut self, graph: &Graph) -> Result<Counted, Error> {
+        fn count(&mut self, graph: &Graph) -> Result<Vec<Work>, Error> {
             let numel: usize = graph.values().iter().map(|value| value.ty.shape.numel()).sum();
-            let work = numel as f64 * 4.0;
-            Ok(Counted { flops: work, bytes: work, steps: graph.nodes().len() })
+            let (steps, work) = (graph.nodes().len() as u64, 4 * numel as u64);
+            if self.packs && graph.name().starts_with("matmul") {
+                let (bytes, flops) = (0, work);
+                let matmul = Work { family: Family::Matmul, flops, bytes, ..Work::moving(0) };
+                return Ok(vec![Work::moving(work), matmul]);
+            }
+            let each = |step| work * (step + 1) / steps - work * step / steps;
+            let step = |step| Work { flops: each(step), ..Work::moving(each(step)) };
+            Ok((0..steps).map(step).collect())
         }
 
         fn prepare(&mut self, graph: &Graph) -> Result<Box<dyn Sampled>, Error> {
-            let counted = self.count(graph)?;
-            let time = counted.bytes / self.rate + counted.steps as f64 * 1e-6;
+            let steps = self.count(graph)?;
+            let bytes: u64 = steps.iter().map(|work| work.bytes.max(work.flops)).sum();
+            let time = bytes as f64 / self.rate + steps.len() as f64 * 1e-6;
             Ok(Box::new(SyntheticGraph { time, left: self.left.clone(), noisy: self.noisy }))
         }
 
@@ -438,6 +475,19 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn a_row_is_what_its_own_steps_take() -> Result<(), Error> {
+        let rate = |packs: bool| -> Result<f64, Error> {
+            let mut bench = Synthetic { packs, ..Synthetic::new(1 << 30) };
+            let rates = measure(&mut bench, 0, Duration::from_secs(1), &mut |_, _, _| {})?;
+            Ok(rates.rows.get("matmul f32").and_then(Curve::rate).unwrap_or_default())
+        };
+        // Packing is predicted beside the matmul, so the matmul's row must not have it.
+        let (alone, packed) = (rate(false)?, rate(true)?);
+        assert!((packed / alone - 1.0).abs() < 0.1, "{packed} {alone}");
+        Ok(())
+    }
+
+    #[test]
     fn a_device_lost_in_the_middle_is_an_error_wherever_it_happens() {
         for left in 0..300 {
             let lost = measure(&mut Synthetic::new(left), 0, Duration::from_secs(1), &mut |_, _, _| {});
@@ -446,9 +496,9 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn without_time_the_first_row_is_measured_still() -> Result<(), Error> {
+    fn without_time_the_required_rows_are_measured_still() -> Result<(), Error> {
         let rates = measure(&mut Synthetic::new(1 << 30), 0, Duration::ZERO, &mut |_, _, _| {})?;
-        assert_eq!(rates.rows.keys().collect::<Vec<_>>(), ["copy"]);
+        assert_eq!(rates.rows.keys().collect::<Vec<_>>(), ["copy", "matmul f32", "read", "write"]);
         Ok(())
     }
 
@@ -456,7 +506,9 @@ pub(crate) mod tests {
     fn sizes_that_would_take_long_are_left_out() -> Result<(), Error> {
         let mut bench = Synthetic { rate: 1e8, ..Synthetic::new(1 << 30) };
         let rates = measure(&mut bench, 0, Duration::from_secs(1), &mut |_, _, _| {})?;
-        let times = rates.rows.values().flat_map(|curve| curve.points().iter().skip(1).map(|(_, t)| *t));
+        let is_required = |row: &str| PROBES.iter().any(|probe| probe.row == row && probe.required.is_some());
+        let rows = rates.rows.iter().filter(|(row, _)| !is_required(row)).map(|(_, curve)| curve);
+        let times = rows.flat_map(|curve| curve.points().iter().skip(1).map(|(_, t)| *t));
         let longest = times.fold(0.0, f64::max);
         assert!(longest > 0.0 && longest < 2.0 * LONG, "{longest}");
         Ok(())

@@ -24,7 +24,8 @@ pub use calibration::{Calibration, Rates};
 pub use curve::Curve;
 pub use measure::Progress;
 pub use predict::{Bound, Prediction, StepPrediction};
-pub use rank::{Fallback, RankedDevice, rank};
+pub use rank::{Fallback, RankedDevice, rank, rank_devices};
 pub use work::{Family, Work};
 
-pub(crate) use watch::Watch;
+pub(crate) use store::OfSession as CalibrationOfSession;
+pub(crate) use watch::{Moved, Watch, WatchedRun};

@@ -98,16 +98,26 @@ impl Prediction {
 }
 
 impl Calibration {
+    /// The measured numbers of threads around one.
+    fn around(&self, threads: usize) -> Option<Between<'_>> {
+        let fewer = self.rates.iter().filter(|rates| rates.threads <= threads.max(1));
+        let fewer = fewer.max_by_key(|rates| rates.threads);
+        let more =
+            self.rates.iter().filter(|rates| rates.threads >= threads).min_by_key(|rates| rates.threads);
+        let (fewer, more) = (fewer.or(more)?, more.or(fewer)?);
+        // What can be divided takes a part of the time by each thread.
+        let part = |threads: usize| 1.0 / threads.max(1) as f64;
+        let saved = part(fewer.threads) - part(more.threads);
+        let share = if saved > 0.0 { (part(fewer.threads) - part(threads)) / saved } else { 1.0 };
+        Some(Between { fewer, more, share })
+    }
+
     /// What a run of a lowered graph will take; steps on the host by the host's own calibration.
     pub(crate) fn predict(&self, lowered: &Lowered, host: Option<&Calibration>) -> Prediction {
-        let alone = self.rates.iter().min_by_key(|rates| rates.threads);
-        let all = self.rates.iter().max_by_key(|rates| rates.threads);
-        let (Some(alone), Some(all)) = (alone, all) else { return Prediction::default() };
-        // Of the time that all threads save over one, so many of them save a part.
-        let most = all.threads.max(1) as f64;
-        let width = (lowered.width.max(1) as f64).min(most);
-        let share = if most > 1.0 { (1.0 - 1.0 / width) / (1.0 - 1.0 / most) } else { 1.0 };
-        let between = |alone: f64, all: f64| alone + share * (all - alone);
+        let Some(Between { fewer, more, share }) = self.around(lowered.width) else {
+            return Prediction::default();
+        };
+        let between = |fewer: f64, more: f64| fewer + share * (more - fewer);
         let works = lowered.steps.iter().flat_map(|step| std::iter::once(&step.work).chain(&step.inner));
         let stored: u64 = works.map(|work| work.stored).fold(0, u64::saturating_add);
         let seconds = |s: f64| Duration::try_from_secs_f64(s).unwrap_or(Duration::MAX);
@@ -115,43 +125,51 @@ impl Calibration {
         for step in &lowered.steps {
             let bytes = step.work.bytes as f64;
             let by_host = host.and_then(|host| host.rates.iter().max_by_key(|rates| rates.threads));
-            let (alone, all) = match (step.site, by_host) {
+            let (fewer, more) = match (step.site, by_host) {
                 (Site::Host, Some(host)) => (host, host),
-                _ => (alone, all),
+                _ => (fewer, more),
             };
             let of_step = |rates: &Rates| match step.site {
                 Site::Device | Site::Host => rates.step(&step.work, stored),
                 Site::ToHost => (rates.download * bytes, Bound::Memory),
                 Site::ToDevice => (rates.upload * bytes, Bound::Memory),
             };
-            let (mut time_alone, bound_alone) = of_step(alone);
-            let (mut time_all, bound_all) = of_step(all);
+            let (mut by_fewer, bound_by_fewer) = of_step(fewer);
+            let (mut by_more, bound_by_more) = of_step(more);
             for work in &step.inner {
-                time_alone += alone.step(work, stored).0 * work.times as f64;
-                time_all += all.step(work, stored).0 * work.times as f64;
+                by_fewer += fewer.step(work, stored).0 * work.times as f64;
+                by_more += more.step(work, stored).0 * work.times as f64;
             }
             steps.push(StepPrediction {
                 node: step.node.clone(),
                 op: step.op,
                 kernel: step.kernel.clone(),
-                time: seconds(between(time_alone, time_all)),
-                bound: if share < 0.5 { bound_alone } else { bound_all },
+                time: seconds(between(by_fewer, by_more)),
+                bound: if share < 0.5 { bound_by_fewer } else { bound_by_more },
                 work: step.work,
             });
         }
         let closed = closed(lowered, &steps);
         for (step, is_closed) in steps.iter_mut().zip(closed) {
             if is_closed {
-                step.time = step.time.min(seconds(all.launch(&step.work)));
+                step.time = step.time.min(seconds(more.launch(&step.work)));
                 step.bound = Bound::Launch;
             }
         }
-        let run = seconds(between(alone.run, all.run) * lowered.submissions.max(1) as f64);
-        let moved = all.upload * lowered.sent as f64 + all.download * lowered.received as f64;
+        let run = seconds(between(fewer.run, more.run) * lowered.submissions.max(1) as f64);
+        let moved = more.upload * lowered.sent as f64 + more.download * lowered.received as f64;
         let transfers = seconds(moved);
         let total = run + transfers + steps.iter().map(|step| step.time).sum::<Duration>();
         Prediction { total, run, transfers, steps }
     }
+}
+
+/// Two measured numbers of threads, one no larger and one no smaller than that of a run.
+struct Between<'a> {
+    fewer: &'a Rates,
+    more: &'a Rates,
+    /// Of the time that the larger number saves over the smaller, the part that the run's number saves.
+    share: f64,
 }
 
 /// For every step whether it belongs to the branch of an `if` that is taken not to run: the one that takes less time. Which one
@@ -172,13 +190,18 @@ fn closed(lowered: &Lowered, steps: &[StepPrediction]) -> Vec<bool> {
 
 impl Rates {
     /// Seconds of a step beside its work.
-    fn launch(&self, work: &Work) -> f64 {
+    pub(crate) fn launch(&self, work: &Work) -> f64 {
         self.dispatch + if work.waits { self.barrier } else { 0.0 }
     }
 
     /// Seconds of a step in a run that reads so many bytes of weights, and what they go into.
     fn step(&self, work: &Work, stored: u64) -> (f64, Bound) {
-        let launch = self.launch(work);
+        let (launch, (body, bound)) = (self.launch(work), self.body(work, stored));
+        (launch + body, if launch > body { Bound::Launch } else { bound })
+    }
+
+    /// The same without its launch.
+    pub(crate) fn body(&self, work: &Work, stored: u64) -> (f64, Bound) {
         let by_flops = |row: &str| self.by_flops(row, work.flops as f64);
         let by_bytes = |row: &str| self.by_bytes(row, row, work, stored);
         let (memory, arithmetic) = match work.family {
@@ -209,8 +232,7 @@ impl Rates {
         let repacked =
             self.row("movement").and_then(|row| row.time(2.0 * work.repacked as f64)).unwrap_or(0.0);
         let bound = if repacked > body { Bound::Memory } else { bound };
-        let body = body + repacked;
-        (launch + body, if launch > body { Bound::Launch } else { bound })
+        (body + repacked, bound)
     }
 
     /// A row by bytes, or that of copies where it was not measured.
@@ -257,6 +279,24 @@ mod tests {
         let lowered = Lowered { steps, width: 1, submissions: 1, ..Lowered::default() };
         let prediction = synthetic(1e9).predict(&lowered, None);
         (prediction.total - prediction.run).as_secs_f64()
+    }
+
+    #[test]
+    fn threads_between_measured_numbers_of_them_take_a_time_between() {
+        let (one, four) = (synthetic(1e9), synthetic(4e9));
+        let of = |calibration: &Calibration, threads: usize| {
+            let rates = calibration.rates.first().cloned().unwrap_or_default();
+            Rates { threads, ..rates }
+        };
+        let both = Calibration { rates: vec![of(&one, 1), of(&four, 4)], ..one.clone() };
+        let time = |width: usize| {
+            let steps = vec![step(1_000_000, None, Vec::new())];
+            let lowered = Lowered { steps, width, submissions: 1, ..Lowered::default() };
+            both.predict(&lowered, None).steps_time().as_secs_f64() - 3e-6
+        };
+        for (width, expected) in [(1, 1e-3), (2, 5e-4), (4, 2.5e-4), (16, 2.5e-4)] {
+            assert!((time(width) - expected).abs() < 1e-7, "{width}: {}", time(width));
+        }
     }
 
     #[test]

@@ -5,6 +5,8 @@ use olivine_ir::op::{
 };
 use olivine_ir::{DType, Error, Graph, ValueId};
 
+use super::work::Work;
+
 /// What a row of a calibration counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Quantity {
@@ -21,10 +23,22 @@ pub(crate) struct Probe {
     pub(crate) sizes: &'static [usize],
     /// The type that the device must compute in.
     pub(crate) dtype: DType,
+    /// A size that is measured before all others, however long it takes.
+    pub(crate) required: Option<usize>,
     build: fn(&mut Graph, usize, DType) -> Result<ValueId, Error>,
 }
 
 impl Probe {
+    /// With a size that is measured before all others, however long it takes.
+    const fn required(self, size: usize) -> Self {
+        Probe { required: Some(size), ..self }
+    }
+
+    /// What a step does, in the row's quantity.
+    pub(crate) fn amount(&self, work: &Work) -> u64 {
+        if self.quantity == Quantity::Bytes { work.bytes } else { work.flops }
+    }
+
     /// The graph of a size.
     pub(crate) fn graph(&self, size: usize) -> Result<Graph, Error> {
         let mut graph = Graph::new(self.row);
@@ -39,7 +53,7 @@ const fn bytes(
     sizes: &'static [usize],
     build: fn(&mut Graph, usize, DType) -> Result<ValueId, Error>,
 ) -> Probe {
-    Probe { row, quantity: Quantity::Bytes, sizes, dtype: DType::F32, build }
+    Probe { row, quantity: Quantity::Bytes, sizes, dtype: DType::F32, required: None, build }
 }
 
 const fn flops(
@@ -48,14 +62,16 @@ const fn flops(
     dtype: DType,
     build: fn(&mut Graph, usize, DType) -> Result<ValueId, Error>,
 ) -> Probe {
-    Probe { row, quantity: Quantity::Flops, sizes, dtype, build }
+    Probe { row, quantity: Quantity::Flops, sizes, dtype, required: None, build }
 }
 
-/// Every row, the ones that matter most first. All rows are measured at their first size before one is at its second, and a
-/// measurement that runs out of time leaves out the last.
+/// Every row, the ones that matter most first. Required sizes are measured before all others; then all rows are measured at
+/// their first size before one is at its second, and a measurement that runs out of time leaves out the last.
 pub(crate) const PROBES: &[Probe] = &[
-    bytes("copy", &[1 << 16, 1 << 12, 1 << 19, 1 << 21, 1 << 23], copy),
-    flops("matmul f32", &[128, 32, 512, 2048, 4096], DType::F32, matmul),
+    bytes("copy", &[1 << 16, 1 << 12, 1 << 19, 1 << 21, 1 << 23], copy).required(1 << 16),
+    bytes("read", &[1 << 20, 1 << 24], read).required(1 << 20),
+    bytes("write", &[1 << 20, 1 << 24], write).required(1 << 20),
+    flops("matmul f32", &[128, 32, 512, 2048, 4096], DType::F32, matmul).required(512),
     flops("conv", &[2, 1, 4, 16], DType::F32, conv),
     bytes("conv short", &[128, 48, 320, 768], short_conv),
     flops("arithmetic", &[1 << 16, 1 << 12, 1 << 19, 1 << 22], DType::F32, arithmetic),
@@ -67,8 +83,6 @@ pub(crate) const PROBES: &[Probe] = &[
     flops("recurrence", &[128, 64, 256], DType::F32, recurrence),
     bytes("rows", &[256, 16, 2048, 16384], rows),
     bytes("movement", &[256, 32, 1024, 2048], movement),
-    bytes("read", &[1 << 20, 1 << 24], read),
-    bytes("write", &[1 << 20, 1 << 24], write),
     flops("matmul f16", &[512, 4096], DType::F16, matmul),
     flops("matmul bf16", &[512, 4096], DType::BF16, matmul),
     flops("matmul i8", &[128, 512, 2048], DType::I8, integer_matmul),

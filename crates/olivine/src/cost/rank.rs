@@ -41,7 +41,20 @@ pub fn rank<C: Compile>(
     how: &SessionOptions,
     progress: Progress<'_>,
 ) -> Vec<RankedDevice> {
-    let mut all = ranked(devices(), &mut |info| predict(model, options, info, how, progress));
+    rank_devices(devices(), model, options, how, progress)
+}
+
+/// As [`rank`], of some devices; the others are not opened.
+pub fn rank_devices<C: Compile>(
+    devices: Vec<DeviceInfo>,
+    model: &C,
+    options: &CompileOptions,
+    how: &SessionOptions,
+    progress: Progress<'_>,
+) -> Vec<RankedDevice> {
+    let mut predict =
+        |info: &DeviceInfo| predict(model, options, info, how, progress).map(|(_, prediction)| prediction);
+    let mut all = ranked(devices, &mut predict);
     all.sort_by_key(|ranked| ranked.time().unwrap_or(Duration::MAX));
     all
 }
@@ -66,10 +79,11 @@ fn predict<C: Compile>(
     info: &DeviceInfo,
     how: &SessionOptions,
     progress: Progress<'_>,
-) -> Result<Prediction, Error> {
+) -> Result<(Session, Prediction), Error> {
     let session = Session::with_options(info.device.clone(), how.clone())?;
     Calibration::load_or_measure_with(&session, progress)?;
-    session.predict(model, options)
+    let prediction = session.predict(model, options)?;
+    Ok((session, prediction))
 }
 
 /// The fastest of ranked devices that is no software GPU.
@@ -82,29 +96,45 @@ impl Device {
     /// The device on which a run of a graph or model is predicted to be the fastest, for the sizes of `options`. Software GPUs
     /// are not candidates. Where there is one candidate it is chosen without measuring anything.
     pub fn auto_for<C: Compile>(model: &C, options: &CompileOptions) -> Result<Device, Error> {
-        Device::auto_with(model, options, &SessionOptions::default())
+        Ok(chosen(model, options, &SessionOptions::default())?.0)
     }
+}
 
-    fn auto_with<C: Compile>(
-        model: &C,
-        options: &CompileOptions,
-        how: &SessionOptions,
-    ) -> Result<Device, Error> {
-        let usable = |info: &DeviceInfo| info.unavailable.is_none() && info.class != DeviceClass::Software;
-        let candidates: Vec<DeviceInfo> = devices().into_iter().filter(usable).collect();
-        if let [only] = candidates.as_slice() {
-            return Ok(only.device.clone());
-        }
-        let all = ranked(candidates, &mut |info| predict(model, options, info, how, &mut |_, _, _| {}));
-        if let Some(best) = fastest(&all) {
-            return Ok(best.info.device.clone());
-        }
-        let reason = |ranked: &RankedDevice| {
-            Some(format!("{}: {}", ranked.info.device, ranked.prediction.as_ref().err()?))
-        };
-        let reason = all.iter().filter_map(reason).collect::<Vec<_>>().join("; ");
-        Err(Error::Unavailable { device: "auto".into(), reason })
+/// The device that is predicted to be the fastest, and the session that it was ranked in, if there was a choice.
+fn chosen<C: Compile>(
+    model: &C,
+    options: &CompileOptions,
+    how: &SessionOptions,
+) -> Result<(Device, Option<Session>), Error> {
+    let usable = |info: &DeviceInfo| info.unavailable.is_none() && info.class != DeviceClass::Software;
+    let candidates: Vec<DeviceInfo> = devices().into_iter().filter(usable).collect();
+    if let [only] = candidates.as_slice() {
+        return Ok((only.device.clone(), None));
     }
+    // Only the fastest so far stays open.
+    let mut best: Option<(Duration, Session)> = None;
+    let all = ranked(candidates, &mut |info| {
+        let (session, prediction) = predict(model, options, info, how, &mut |_, _, _| {})?;
+        if best.as_ref().is_none_or(|(time, _)| prediction.total < *time) {
+            best = Some((prediction.total, session));
+        }
+        Ok(prediction)
+    });
+    for ranked in &all {
+        if let Err(reason) = &ranked.prediction {
+            tracing::info!("{} is left out: {reason}", ranked.info.device);
+        }
+    }
+    if let Some(fastest) = fastest(&all) {
+        let device = fastest.info.device.clone();
+        let session = best.map(|(_, session)| session).filter(|session| *session.device() == device);
+        return Ok((device, session));
+    }
+    let reason = |ranked: &RankedDevice| {
+        Some(format!("{}: {}", ranked.info.device, ranked.prediction.as_ref().err()?))
+    };
+    let reason = all.iter().filter_map(reason).collect::<Vec<_>>().join("; ");
+    Err(Error::Unavailable { device: "auto".into(), reason })
 }
 
 /// A session that was opened after others could not be.
@@ -137,7 +167,10 @@ impl Session {
         options: &CompileOptions,
         how: SessionOptions,
     ) -> Result<Session, Error> {
-        Session::with_options(Device::auto_with(model, options, &how)?, how)
+        match chosen(model, options, &how)? {
+            (_, Some(session)) => Ok(session),
+            (device, None) => Session::with_options(device, how),
+        }
     }
 
     /// Opens the first of some devices that can be opened, and says which were refused and why. Nothing else is tried: a list

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -11,19 +12,92 @@ use super::calibration::Calibration;
 use super::measure::{self, Bench, Progress, SessionBench};
 use crate::{Backend, Device, Error, Session};
 
+/// The part of the CPU's measurement for numbers of threads between one and all.
+const BETWEEN: f64 = 0.4;
+
 /// A larger file is none of ours.
 const LARGEST: u64 = 1 << 20;
 
 /// What this process has measured or read, so that it does so once even where nothing can be written. Sessions with cache
 /// folders of their own share nothing.
-static KNOWN: Mutex<Option<HashMap<Key, Arc<Calibration>>>> = Mutex::new(None);
+static KNOWN: Mutex<Option<HashMap<Key, Known>>> = Mutex::new(None);
+
+/// A calibration of this process.
+#[derive(Clone)]
+struct Known {
+    calibration: Arc<Calibration>,
+    /// Whether runs were far from its predictions. Where nothing can be written, only this says so.
+    doubted: bool,
+}
 
 /// The cache folder, if there is one, and the device.
 type Key = (Option<PathBuf>, Identity);
 
 /// Calls `f` with what this process knows.
-fn with_known<R>(f: impl FnOnce(&mut HashMap<Key, Arc<Calibration>>) -> R) -> R {
+fn with_known<R>(f: impl FnOnce(&mut HashMap<Key, Known>) -> R) -> R {
     f(KNOWN.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default())
+}
+
+/// Makes a calibration known, unless another is that nobody doubts: all sessions go by the same numbers.
+fn known_or(key: Key, calibration: Arc<Calibration>) -> Arc<Calibration> {
+    with_known(|known| {
+        let new = Known { calibration, doubted: false };
+        let entry = known.entry(key).or_insert_with(|| new.clone());
+        if entry.doubted {
+            *entry = new;
+        }
+        entry.calibration.clone()
+    })
+}
+
+/// The calibration of a session's device, once it is loaded or measured.
+#[derive(Default)]
+pub(crate) struct OfSession {
+    /// What is known of `calibration`, for runs that ask every time.
+    state: AtomicU8,
+    calibration: Mutex<Option<Arc<Calibration>>>,
+}
+
+/// Nobody has looked yet; nothing is stored, or it is doubted; there is one.
+const UNKNOWN: u8 = 0;
+const ABSENT: u8 = 1;
+const PRESENT: u8 = 2;
+
+impl OfSession {
+    /// The calibration, if the session has one.
+    pub(crate) fn get(&self) -> Option<Arc<Calibration>> {
+        if self.state.load(Ordering::Acquire) != PRESENT {
+            return None;
+        }
+        self.calibration.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Sets or removes it; what is stored is not looked up after that.
+    fn set(&self, calibration: Option<Arc<Calibration>>) {
+        let mut own = self.calibration.lock().unwrap_or_else(PoisonError::into_inner);
+        *own = calibration;
+        self.state.store(if own.is_some() { PRESENT } else { ABSENT }, Ordering::Release);
+    }
+}
+
+/// The calibration of a session's device if there is one already: its own, this process's or one that is stored. Nothing is
+/// measured.
+pub(crate) fn stored(session: &Session) -> Option<Arc<Calibration>> {
+    let own = &session.inner.calibration;
+    if own.state.load(Ordering::Acquire) == UNKNOWN {
+        let identity = Identity::of(session);
+        let folder = session.inner.options.folder();
+        let key = identity.clone().key(folder.as_ref());
+        let found = match with_known(|known| known.get(&key).cloned()) {
+            Some(known) => Some(known).filter(|known| !known.doubted).map(|known| known.calibration),
+            None => match folder.as_ref().and_then(|folder| read(folder, &identity).ok().flatten()) {
+                Some((calibration, false)) => Some(known_or(key, Arc::new(calibration))),
+                _ => None,
+            },
+        };
+        own.set(found);
+    }
+    own.get()
 }
 
 /// Whose calibration it is.
@@ -54,18 +128,37 @@ impl Identity {
                 (caps.name.clone(), format!("{} ({way})", caps.driver))
             }
         };
-        driver += &session.inner.options.measured_as();
+        let inner = &session.inner;
+        driver += &inner.options.measured_as();
+        // Kernels are chosen by the record.
+        if let Some(record) = inner.engine.tuning().filter(|record| record.len() > 0) {
+            driver += &format!(" tuned {:016x}", hash(record.iter().flat_map(|(a, b, c)| [a, b, c])));
+        }
         let profile = if cfg!(debug_assertions) { "debug" } else { "release" };
-        Identity { device, driver, build: format!("{} {profile}", env!("CARGO_PKG_VERSION")) }
+        let build = format!("{} {profile}{CODE}{}", env!("CARGO_PKG_VERSION"), env!("OLIVINE_CODE"));
+        Identity { device, driver, build }
     }
 
     fn key(self, folder: Option<&CacheFolder>) -> Key {
         (folder.map(|folder| folder.path().to_path_buf()), self)
     }
 
+    /// The name of the file. Other code of the same version has the same, so that it does not leave files behind.
     fn file(&self, extension: &str) -> String {
-        cache_file_name("calibration", &self.device, &format!("{}\n{}", self.driver, self.build), extension)
+        let version = self.build.split_once(CODE).map_or(self.build.as_str(), |(version, _)| version);
+        cache_file_name("calibration", &self.device, &format!("{}\n{version}", self.driver), extension)
     }
+}
+
+/// What stands between a version and the hash of its code.
+const CODE: &str = ", code ";
+
+/// A hash that is the same in every process.
+fn hash<'a>(texts: impl Iterator<Item = &'a str>) -> u64 {
+    let bytes = texts.flat_map(|text| text.bytes().chain([0]));
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
 }
 
 /// What a file of the folder says; the error why it is not used.
@@ -104,16 +197,28 @@ fn write(
 }
 
 /// Reads what is stored for a device, or measures and stores it. Processes that do so at once wait for each other, and the
-/// second reads what the first measured. Where nothing can be written, what was measured serves this process.
+/// second reads what the first measured. Where nothing can be written, what was measured serves this process. What is stored
+/// does not count where it is what this process doubts.
 pub(crate) fn load_or(
     folder: Option<&CacheFolder>,
     identity: &Identity,
+    doubted: Option<&Calibration>,
     measure: &mut dyn FnMut() -> Result<Calibration, Error>,
 ) -> Result<Calibration, Error> {
-    let Some(folder) = folder else { return measure() };
+    // Runs doubted an earlier measurement. If it was right, the cost model is wrong about these runs, and another
+    // measurement would not help.
+    let mut measured = |earlier: Option<&Calibration>| {
+        let calibration = measure()?;
+        let confirmed = earlier.or(doubted).is_some_and(|earlier| earlier.agrees(&calibration));
+        Ok(Calibration { confirmed, ..calibration })
+    };
+    let Some(folder) = folder else { return measured(None) };
     let place = || folder.path().join(identity.file("json")).display().to_string();
     let stored = |first: bool| match read(folder, identity) {
-        Ok(found) => found,
+        Ok(found) => found.map(|(found, is_doubted)| {
+            let is_doubted = is_doubted || doubted == Some(&found);
+            (found, is_doubted)
+        }),
         Err(problem) => {
             if first {
                 tracing::warn!("{} is ignored and the device measured again: {problem}", place());
@@ -130,10 +235,7 @@ pub(crate) fn load_or(
         Some((calibration, true)) => Some(calibration),
         None => None,
     };
-    let mut calibration = measure()?;
-    // Runs doubted an earlier measurement. If it was right, the cost model is wrong about these runs, and another
-    // measurement would not help.
-    calibration.confirmed = earlier.is_some_and(|earlier| earlier.agrees(&calibration));
+    let calibration = measured(earlier.as_ref())?;
     let written = lock.and_then(|_lock| write(folder, identity, &calibration, false));
     if let Err(problem) = written {
         tracing::warn!(
@@ -144,16 +246,23 @@ pub(crate) fn load_or(
     Ok(calibration)
 }
 
-/// Has the next process measure again, unless that has been done before without another result.
-pub(crate) fn doubt(session: &Session, calibration: &Calibration) {
-    let (Some(folder), false) = (session.inner.options.folder(), calibration.confirmed) else { return };
-    let identity = Identity::of(session);
-    let written =
-        folder.lock(&identity.file("lock")).and_then(|_lock| write(&folder, &identity, calibration, true));
-    if let Err(problem) = written {
-        tracing::debug!(%problem, "the calibration cannot be marked as doubted");
+/// Has the device measured again when a prediction is next needed, in this process or another, unless that has been done before
+/// without another result.
+pub(crate) fn doubt(session: &Session, calibration: &Arc<Calibration>) {
+    if calibration.confirmed {
+        return;
     }
-    with_known(|known| known.remove(&identity.key(Some(&folder))));
+    let folder = session.inner.options.folder();
+    let identity = Identity::of(session);
+    if let Some(folder) = &folder {
+        let lock = folder.lock(&identity.file("lock"));
+        if let Err(problem) = lock.and_then(|_lock| write(folder, &identity, calibration, true)) {
+            tracing::debug!(%problem, "the calibration cannot be marked as doubted");
+        }
+    }
+    let doubted = Known { calibration: calibration.clone(), doubted: true };
+    with_known(|known| known.insert(identity.key(folder.as_ref()), doubted));
+    session.inner.calibration.set(None);
 }
 
 impl Calibration {
@@ -178,15 +287,17 @@ impl Calibration {
         let folder = inner.options.folder();
         let key = identity.clone().key(folder.as_ref());
         let calibration = match with_known(|known| known.get(&key).cloned()) {
-            Some(calibration) => calibration,
-            None => {
+            Some(Known { calibration, doubted: false }) => calibration,
+            known => {
+                let doubted = known.as_ref().map(|known| known.calibration.as_ref());
                 let mut measure = || Calibration::measure(session, &identity, progress);
-                let calibration = Arc::new(load_or(folder.as_ref(), &identity, &mut measure)?);
-                // Another thread may have been quicker; all sessions go by the same numbers.
-                with_known(|known| known.entry(key).or_insert(calibration).clone())
+                let calibration = load_or(folder.as_ref(), &identity, doubted, &mut measure)?;
+                // Another thread may have been quicker.
+                known_or(key, Arc::new(calibration))
             }
         };
-        Ok(inner.calibration.get_or_init(|| calibration).clone())
+        inner.calibration.set(Some(calibration.clone()));
+        Ok(calibration)
     }
 
     /// Measures a session's device, whatever is stored, and stores it.
@@ -203,22 +314,27 @@ impl Calibration {
             tracing::warn!("the calibration cannot be written: {problem}");
         }
         let calibration = Arc::new(calibration);
-        with_known(|known| known.insert(identity.key(folder.as_ref()), calibration.clone()));
+        let known = Known { calibration: calibration.clone(), doubted: false };
+        with_known(|all| all.insert(identity.key(folder.as_ref()), known));
+        session.inner.calibration.set(Some(calibration.clone()));
         Ok(calibration)
     }
 
     fn measure(session: &Session, identity: &Identity, progress: Progress<'_>) -> Result<Calibration, Error> {
         let begun = web_time::Instant::now();
         let options = &session.inner.options;
+        // Runs of a measurement are not held against an earlier one.
+        session.inner.calibration.set(None);
         let rates = if session.device().backend() == Backend::Cpu {
-            let all = olivine_cpu::default_threads();
-            let counts = if all > 1 { vec![1, all] } else { vec![1] };
-            let limit = measure::limit() / counts.len() as u32;
-            let of = |threads: usize| {
-                let session = Session::with_options(Device::Cpu, options.clone().threads(threads))?;
-                run(&mut SessionBench(&session), threads, limit, progress)
+            let counts = thread_counts(olivine_cpu::default_threads());
+            let of = |(threads, share): &(usize, f64)| {
+                let session = Session::with_options(Device::Cpu, options.clone().threads(*threads))?;
+                session.inner.calibration.set(None);
+                run(&mut SessionBench(&session), *threads, measure::limit().mul_f64(*share), progress)
             };
-            counts.into_iter().map(of).collect::<Result<_, Error>>()?
+            let mut rates = counts.iter().map(of).collect::<Result<Vec<_>, Error>>()?;
+            super::calibration::complete(&mut rates);
+            rates
         } else {
             vec![run(&mut SessionBench(session), 0, measure::limit(), progress)?]
         };
@@ -226,6 +342,17 @@ impl Calibration {
         tracing::debug!(device, took = ?begun.elapsed(), "calibrated");
         Ok(Calibration { device, driver, build, confirmed: false, rates })
     }
+}
+
+/// The numbers of threads that the CPU is measured with, and the part of the time for each: most of it for one and for all.
+fn thread_counts(all: usize) -> Vec<(usize, f64)> {
+    let between: Vec<usize> = [2, 4, 8].into_iter().filter(|count| *count < all).collect();
+    let share = BETWEEN / between.len().max(1) as f64;
+    let ends = if between.is_empty() { 1.0 } else { 1.0 - BETWEEN };
+    let mut counts = vec![(1, if all > 1 { ends / 2.0 } else { 1.0 })];
+    counts.extend(between.into_iter().map(|count| (count, share)));
+    counts.extend((all > 1).then_some((all, ends / 2.0)));
+    counts
 }
 
 fn run(
@@ -261,12 +388,28 @@ mod tests {
     /// Calls `load_or` with a device of a rate, and says how often it was measured.
     fn load(folder: Option<&CacheFolder>, identity: &Identity, rate: f64) -> (Calibration, usize) {
         let mut measured = 0;
-        let loaded = load_or(folder, identity, &mut || {
+        let loaded = load_or(folder, identity, None, &mut || {
             measured += 1;
             let Identity { device, driver, build } = identity.clone();
             Ok(Calibration { device, driver, build, ..synthetic(rate) })
         });
         (loaded.unwrap(), measured)
+    }
+
+    #[test]
+    fn the_processor_is_measured_with_one_thread_two_four_eight_and_all() {
+        for (all, expected) in [
+            (1, vec![1]),
+            (2, vec![1, 2]),
+            (4, vec![1, 2, 4]),
+            (6, vec![1, 2, 4, 6]),
+            (16, vec![1, 2, 4, 8, 16]),
+        ] {
+            let counts = thread_counts(all);
+            assert_eq!(counts.iter().map(|(count, _)| *count).collect::<Vec<_>>(), expected);
+            let time: f64 = counts.iter().map(|(_, share)| share).sum();
+            assert!((time - 1.0).abs() < 1e-9, "{all} threads: {time} of the time");
+        }
     }
 
     #[test]
@@ -290,7 +433,7 @@ mod tests {
             "{",
             "[1, 2, 3]",
             &good[..good.len() / 2],
-            &good.replace("\"version\":2", "\"version\":1"),
+            &good.replace("\"version\":3", "\"version\":2"),
             &good.replace("a device", "another device"),
             &good.replace("\"build\":\"1\"", "\"build\":\"0\""),
         ] {
@@ -312,7 +455,7 @@ mod tests {
             for _ in 0..8 {
                 scope.spawn(|| {
                     start.wait();
-                    let loaded = load_or(Some(&folder), &identity, &mut || {
+                    let loaded = load_or(Some(&folder), &identity, None, &mut || {
                         measured.fetch_add(1, Ordering::SeqCst);
                         std::thread::sleep(Duration::from_millis(50));
                         Ok(synthetic(1e9))
@@ -340,7 +483,7 @@ mod tests {
     fn a_measurement_that_fails_leaves_nothing_behind() {
         let folder = folder("failed");
         let identity = identity();
-        let lost = load_or(Some(&folder), &identity, &mut || Err(Error::WorkerDied));
+        let lost = load_or(Some(&folder), &identity, None, &mut || Err(Error::WorkerDied));
         assert!(matches!(lost, Err(Error::WorkerDied)));
         assert_eq!(read(&folder, &identity).unwrap(), None);
         assert_eq!(load(Some(&folder), &identity, 1e9).1, 1, "the next one measures");
@@ -353,7 +496,7 @@ mod tests {
         let identity = identity();
         let Identity { device, driver, build } = identity.clone();
         for left in (0..200).step_by(7) {
-            let lost = load_or(Some(&folder), &identity, &mut || {
+            let lost = load_or(Some(&folder), &identity, None, &mut || {
                 let mut bench = Synthetic::new(left);
                 let rates = run(&mut bench, 0, Duration::from_secs(1), &mut |_, _, _| {})?;
                 let (device, driver, build) = (device.clone(), driver.clone(), build.clone());
@@ -363,6 +506,36 @@ mod tests {
             assert_eq!(read(&folder, &identity).unwrap(), None);
         }
         assert_eq!(load(Some(&folder), &identity, 1e9).1, 1, "the next one measures");
+        std::fs::remove_dir_all(folder.path()).unwrap();
+    }
+
+    #[test]
+    fn what_this_process_doubts_does_not_count_where_no_file_can_say_so() {
+        let folder = folder("unmarked");
+        let (identity, old) = (identity(), synthetic(1e9));
+        write(&folder, &identity, &old, false).unwrap();
+        let old = read(&folder, &identity).unwrap().map(|(old, _)| old).unwrap();
+        for (folder, rate, confirmed) in
+            [(Some(&folder), 1.1e9, true), (None, 1.1e9, true), (None, 9e9, false)]
+        {
+            let again = load_or(folder, &identity, Some(&old), &mut || Ok(synthetic(rate))).unwrap();
+            assert_eq!(again, Calibration { confirmed, ..synthetic(rate) });
+        }
+        // Another process has measured again since.
+        let newer = load_or(Some(&folder), &identity, Some(&old), &mut || Err(Error::WorkerDied)).unwrap();
+        assert!(newer.confirmed && newer.agrees(&synthetic(1.1e9)));
+        std::fs::remove_dir_all(folder.path()).unwrap();
+    }
+
+    #[test]
+    fn other_code_of_a_version_takes_the_place_of_the_file() {
+        let of = |code: &str| Identity { build: format!("1 debug{CODE}{code}"), ..identity() };
+        assert_eq!(of("a").file("json"), of("b").file("json"));
+        assert_ne!(of("a").file("json"), Identity { build: "2 debug".into(), ..identity() }.file("json"));
+        let folder = folder("code");
+        assert_eq!(load(Some(&folder), &of("a"), 1e9).1, 1);
+        assert_eq!(load(Some(&folder), &of("b"), 2e9).1, 1);
+        assert_eq!(load(Some(&folder), &of("b"), 2e9).1, 0);
         std::fs::remove_dir_all(folder.path()).unwrap();
     }
 

@@ -4,7 +4,7 @@
 use olivine_gpu::{Content, Program};
 use olivine_ir::DType;
 #[cfg(any(feature = "vulkan", feature = "wgpu"))]
-use olivine_kernel::{Elem, Kernel, Type};
+use olivine_kernel::{Def, Elem, Kernel, MatrixUse, Type};
 
 #[cfg(any(feature = "vulkan", feature = "wgpu"))]
 use crate::engine::Branch;
@@ -62,7 +62,14 @@ impl Family {
     #[cfg(any(feature = "vulkan", feature = "wgpu"))]
     fn of_kernel(kernel: &str, op: &str) -> Self {
         let begins = |names: &[&str]| names.iter().any(|name| kernel.starts_with(name));
-        if kernel.contains("gemv") || kernel.contains("small_m") {
+        if kernel.contains("_pack") || begins(&["split_f32", "pack_rows", "conv_filters", "conv_pixels"]) {
+            // Operands on their way to another kernel's order.
+            Family::Movement
+        } else if begins(&["matmul_warpgroup_outliers", "matmul_warpgroup_sums"])
+            || kernel.ends_with("_fixup")
+        {
+            Family::Elementwise
+        } else if kernel.contains("gemv") || kernel.contains("small_m") {
             Family::Gemv
         } else if begins(&["matmul_split_k_sum", "whole_copy", "copy"]) {
             Family::Elementwise
@@ -106,7 +113,7 @@ impl Family {
 pub struct Work {
     /// Which measurements it is held against.
     pub family: Family,
-    /// The type of its first operand.
+    /// The type of its node's first operand.
     pub dtype: DType,
     /// Floating-point operations, about, with those of lanes and tiles that hold no result.
     pub flops: u64,
@@ -151,11 +158,12 @@ impl Work {
         let work = |(dispatch, waits): (&olivine_gpu::Dispatch, bool)| {
             let kernel = program.kernel(dispatch);
             let family = Family::of_kernel(&kernel.name, dispatch.op);
-            let (flops, bytes) = executed(family, dispatch, kernel);
+            // What normally returns at once takes its launch.
+            let (flops, bytes) = if dispatch.fallback { (0, 0) } else { executed(family, dispatch, kernel) };
             let stored = dispatch.args.iter().filter(|slice| is_stored(slice.buffer)).map(|s| s.bytes);
             Work {
                 family,
-                dtype: kernel.args.first().map_or(DType::F32, |arg| dtype(arg.elem)),
+                dtype: matrix_dtype(kernel).unwrap_or(dispatch.dtype),
                 flops,
                 functions: 0,
                 bytes,
@@ -191,6 +199,25 @@ impl Work {
             Some(Branch { gate: *gate, second: place.offset - words.offset >= 4 * first })
         };
         program.run.iter().enumerate().map(branch).collect()
+    }
+}
+
+/// The type that a kernel with matrix units multiplies, where that is another than its node's operands. f32 in three parts of
+/// f16 counts as f32.
+#[cfg(any(feature = "vulkan", feature = "wgpu"))]
+fn matrix_dtype(kernel: &Kernel) -> Option<DType> {
+    let operand = |def: &Def| match def.ty {
+        Type::Matrix(matrix) if matrix.role == MatrixUse::A => Some(matrix.elem),
+        _ => None,
+    };
+    if kernel.name.contains("split_f32") {
+        return None;
+    }
+    match kernel.values.iter().find_map(operand)? {
+        Elem::F16 => Some(DType::F16),
+        Elem::BF16 => Some(DType::BF16),
+        Elem::I8 | Elem::U8 => Some(DType::I8),
+        _ => None,
     }
 }
 
@@ -230,19 +257,6 @@ fn executed(family: Family, dispatch: &olivine_gpu::Dispatch, kernel: &Kernel) -
     (flops as u64, bytes as u64)
 }
 
-/// The type of a kernel's elements.
-#[cfg(any(feature = "vulkan", feature = "wgpu"))]
-fn dtype(elem: Elem) -> DType {
-    match elem {
-        Elem::F16 => DType::F16,
-        Elem::BF16 => DType::BF16,
-        Elem::F64 => DType::F64,
-        Elem::I8 => DType::I8,
-        Elem::U8 => DType::U8,
-        _ => DType::F32,
-    }
-}
-
 #[cfg(all(test, any(feature = "vulkan", feature = "wgpu")))]
 mod tests {
     use super::*;
@@ -254,6 +268,11 @@ mod tests {
             ("matmul_coop", "conv", Family::Matmul),
             ("matmul_gemv_axpy", "matmul", Family::Gemv),
             ("matmul_split_k_sum", "matmul", Family::Elementwise),
+            ("matmul_stream_k_fixup", "matmul", Family::Elementwise),
+            ("matmul_warpgroup_pack_a", "matmul", Family::Movement),
+            ("split_f32_rows", "matmul", Family::Movement),
+            ("conv_stream_k", "conv", Family::Conv),
+            ("conv_pixels", "conv", Family::Movement),
             ("conv_tiled", "conv", Family::Conv),
             ("conv_depthwise", "conv", Family::Depthwise),
             ("max_pool", "pool", Family::Pool),

@@ -45,7 +45,8 @@ impl Engine for CpuEngine {
     }
 
     fn lowered(&self, compiled: &Compiled) -> Result<Lowered, Error> {
-        Ok(lowered(&Executable::new(compiled, Arc::new(Weights::new()), self.checked)?))
+        let executable = Executable::new(compiled, Arc::new(Weights::new()), self.checked)?;
+        Ok(lowered(&executable, &self.threads))
     }
 
     fn dispatch_module(&self, call: &ModuleDispatch<'_>) -> Result<Box<dyn InFlight>, Error> {
@@ -58,7 +59,7 @@ impl Engine for CpuEngine {
     }
 }
 
-fn lowered(executable: &Executable) -> Lowered {
+fn lowered(executable: &Executable, threads: &Threads) -> Lowered {
     let step = |cost: olivine_cpu::StepCost| {
         fn inside(cost: &olivine_cpu::StepCost, times: u64) -> Vec<Work> {
             let times = times.saturating_mul(cost.iterations);
@@ -80,7 +81,7 @@ fn lowered(executable: &Executable) -> Lowered {
     Lowered {
         steps: executable.costs().into_iter().map(step).collect(),
         fusions: executable.fusions().to_vec(),
-        width: executable.width(),
+        width: executable.width().min(threads.count()),
         submissions: 1,
         sent: executable.inputs().iter().map(|(_, ty)| bytes(ty)).sum(),
         received: executable.outputs().iter().map(|(_, ty)| bytes(ty)).sum(),
@@ -119,7 +120,7 @@ struct CpuPrepared {
 
 impl Prepared for CpuPrepared {
     fn lowered(&self) -> Lowered {
-        lowered(&self.executable)
+        lowered(&self.executable, &self.threads)
     }
 
     fn host_bytes(&self) -> Option<HostBytes> {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use olivine_compile::Compiled;
 use olivine_gpu::{
     DeviceCaps, Driver, Executable, Finding, KernelSource, ModuleRun, Program, Record, Run, Take, Weights,
-    lower, proven, try_matrices,
+    check_memory, lower, proven, try_matrices,
 };
 use olivine_ir::size::Bindings;
 use olivine_ir::{Data, Tensor, TensorType, memory};
@@ -75,6 +75,7 @@ impl<D: Driver> Engine for GpuEngine<D> {
 
     fn lowered(&self, compiled: &Compiled) -> Result<Lowered, Error> {
         let program = program_of(&self.driver, compiled, &self.tuning, &[], self.checked)?;
+        check_memory(&program, self.driver.as_ref())?;
         Ok(lowered(&program))
     }
 

@@ -77,7 +77,7 @@ pub(crate) trait Engine: Send + Sync {
     /// The program that a compiled graph becomes; `None` on the CPU, whose kernels are functions.
     fn program(&self, compiled: &Compiled) -> Result<Option<olivine_gpu::Program>, Error>;
 
-    /// The kernel calls of a run, and what lowering joined.
+    /// The kernel calls of a run, and what lowering joined. What does not fit in the device's memory is an error.
     fn lowered(&self, compiled: &Compiled) -> Result<Lowered, Error>;
 
     /// Begins a dispatch of a user's module on tensors, which it may write in place.
@@ -226,7 +226,7 @@ pub struct Lowered {
     pub steps: Vec<LoweredStep>,
     /// What lowering joined, beside what the graph's passes had fused before.
     pub fusions: Vec<Fusion>,
-    /// The threads that a run's work pays for on the CPU, of those that there are; 1 on a GPU.
+    /// The threads that a run's work pays for on the CPU, of those that the session has; 1 on a GPU.
     pub width: usize,
     /// How often a run submits to the device and waits: once, unless operations run on the host in between.
     pub submissions: usize,

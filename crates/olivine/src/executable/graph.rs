@@ -13,9 +13,9 @@ use olivine_ir::{Data, Def, Graph, Shape, Tensor, TensorType, ValueId, nearest};
 
 use super::growth::{Movers, grown_sizes};
 use super::host::HostOps;
-use super::io::{Input, Outputs, Pending, ResidentRun, host_outputs, named, write_results, zeros};
+use super::io::{Input, OfWatch, Outputs, Pending, ResidentRun, host_outputs, named, write_results, zeros};
 use super::plans::{OpenSizes, Plans};
-use crate::cost::Watch;
+use crate::cost::{Moved, Watch, WatchedRun};
 use crate::engine::{DeviceTensor, Lowered, Model, Prepared, StepTime};
 use crate::model::watched;
 use crate::process::OfProcess;
@@ -53,7 +53,7 @@ pub(crate) struct GraphExecutable {
     /// What the next run's random numbers see.
     runs: AtomicU64,
     /// The first runs beside their prediction.
-    watch: Watch,
+    watch: Arc<Watch>,
     /// What runs on the host although the device is a GPU.
     host: Option<Arc<HostOps>>,
 }
@@ -83,7 +83,7 @@ impl GraphExecutable {
             appended: OfProcess::new(RwLock::default()),
             movers: Movers::default(),
             runs: AtomicU64::new(0),
-            watch: Watch::default(),
+            watch: Arc::default(),
             host,
         };
         let shapes = shapes.unwrap_or_else(|| executable.declared_shapes());
@@ -223,7 +223,6 @@ impl GraphExecutable {
     /// Runs on named inputs, which are borrowed, not copied; results come in new tensors.
     pub(crate) fn run(&self, inputs: NamedInputs<'_>) -> Result<Outputs, Error> {
         self.with_prepared(&inputs, |prepared, inputs| {
-            let begun = self.watch.begin(&self.session);
             let home = prepared.recycler();
             let mut results = match home {
                 Some(home) => {
@@ -231,18 +230,36 @@ impl GraphExecutable {
                 }
                 None => zeros(prepared.outputs())?,
             };
+            let watched = self.watched(prepared, inputs, |_| true);
             write_results(&mut results.iter_mut().collect::<Vec<_>>(), |t| prepared.run(inputs, t))?;
-            if let Some(begun) = begun {
-                let calibration = self.session.inner.calibration.get();
-                let predicted = || {
-                    // What the host takes is not this calibration's to say.
-                    let lowered = Some(prepared.lowered()).filter(|lowered| !lowered.has_host_steps());
-                    calibration.zip(lowered).map(|(known, lowered)| known.predict(&lowered, None).total)
-                };
-                self.watch.end(&self.session, begun, predicted);
-            }
+            watched.into_iter().for_each(|run| run.end(&self.session));
             named(host_outputs(prepared.outputs(), |_| true), results, home)
         })
+    }
+
+    /// A run that begins now, if it is one of the first; `received` says of every output whether it comes to the host.
+    pub(super) fn watched<'a>(
+        &self,
+        prepared: &Arc<dyn Prepared>,
+        inputs: impl IntoIterator<Item = &'a Input<'a>>,
+        received: impl Fn(usize) -> bool,
+    ) -> Option<WatchedRun> {
+        self.watch.begin(&self.session, prepared, || {
+            let on_host = |input: &Input<'_>| match input {
+                Input::Host(view) => view.bytes().len() as u64,
+                Input::Device(_) => 0,
+            };
+            let outputs = prepared.outputs().iter().enumerate().filter(|(i, _)| received(*i));
+            Moved {
+                sent: inputs.into_iter().map(on_host).sum(),
+                received: outputs.map(|(_, (_, ty))| ty.bytes() as u64).sum(),
+            }
+        })
+    }
+
+    /// The same of a run that somebody else may wait for.
+    pub(super) fn watched_later(&self, run: Option<WatchedRun>) -> Option<OfWatch> {
+        run.map(|run| OfWatch { session: self.session.clone(), run })
     }
 
     /// The kernel calls of a run on such inputs.
@@ -254,8 +271,10 @@ impl GraphExecutable {
     pub(crate) fn submit(&self, inputs: NamedInputs<'_>) -> Result<Pending, Error> {
         self.with_prepared(&inputs, |prepared, inputs| {
             let outputs = host_outputs(prepared.outputs(), |_| true);
+            let watched = self.watched(prepared, inputs, |_| true);
             let run = OfProcess::new(prepared.start(inputs, &vec![Take::Host; outputs.len()])?);
-            Ok(Pending { run, outputs, home: prepared.recycler().cloned() })
+            let (home, watched) = (prepared.recycler().cloned(), self.watched_later(watched));
+            Ok(Pending { run, outputs, home, watched })
         })
     }
 
@@ -263,7 +282,12 @@ impl GraphExecutable {
     pub(crate) fn run_resident(&self, inputs: NamedInputs<'_>) -> Result<Vec<(String, DeviceTensor)>, Error> {
         self.with_prepared(&inputs, |prepared, inputs| {
             let outputs = prepared.outputs().to_vec();
+            let watched = self.watched(prepared, inputs, |_| false);
             let mut run = prepared.start(inputs, &vec![Take::Device; outputs.len()])?;
+            if let Some(watched) = watched {
+                run.wait()?;
+                watched.end(&self.session);
+            }
             outputs.into_iter().enumerate().map(|(i, (name, _))| Ok((name, run.output(i)?))).collect()
         })
     }
@@ -272,7 +296,9 @@ impl GraphExecutable {
     pub(crate) fn submit_resident(&self, inputs: NamedInputs<'_>) -> Result<ResidentRun, Error> {
         self.with_prepared(&inputs, |prepared, inputs| {
             let outputs = prepared.outputs().len();
-            Ok(ResidentRun::new(prepared.start(inputs, &vec![Take::Device; outputs])?, outputs))
+            let watched = self.watched(prepared, inputs, |_| false);
+            let run = ResidentRun::new(prepared.start(inputs, &vec![Take::Device; outputs])?, outputs);
+            Ok(run.watched(self.watched_later(watched)))
         })
     }
 
@@ -284,7 +310,10 @@ impl GraphExecutable {
     ) -> Result<(), Error> {
         self.with_prepared(&inputs, |prepared, inputs| {
             let mut results = by_position(prepared.outputs(), outputs)?;
-            write_results(&mut results, |targets| prepared.run(inputs, targets))
+            let watched = self.watched(prepared, inputs, |_| true);
+            write_results(&mut results, |targets| prepared.run(inputs, targets))?;
+            watched.into_iter().for_each(|run| run.end(&self.session));
+            Ok(())
         })
     }
 
@@ -312,14 +341,14 @@ impl GraphExecutable {
     fn with_prepared<R>(
         &self,
         inputs: &[(&str, Input<'_>)],
-        run: impl FnOnce(&dyn Prepared, &[Input<'_>]) -> Result<R, Error>,
+        run: impl FnOnce(&Arc<dyn Prepared>, &[Input<'_>]) -> Result<R, Error>,
     ) -> Result<R, Error> {
         let types: Vec<(&str, TensorType)> = inputs.iter().map(|(name, input)| (*name, input.ty())).collect();
         let checked = self.check_inputs(&types)?;
         let counter = checked.counter.as_ref().map(Input::from);
         let ordered = checked.order.iter().filter_map(|at| at.map(|at| inputs[at].1).or(counter));
         let prepared = self.specialised(&checked.shapes)?;
-        run(prepared.as_ref(), &ordered.collect::<Vec<_>>())
+        run(&prepared, &ordered.collect::<Vec<_>>())
     }
 
     /// Checks the names and types of a run's inputs.

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use olivine_ir::{DType, Data, Recycler, Tensor, TensorType, memory, nearest};
 
-use crate::Error;
+use crate::cost::WatchedRun;
 use crate::engine::{DeviceTensor, InFlight};
 use crate::process::OfProcess;
+use crate::{Error, Session};
 
 /// An input of a run: borrowed from the host, or on the device already.
 ///
@@ -129,6 +130,26 @@ pub struct Pending {
     pub(super) outputs: Vec<HostOutput>,
     /// Where the memory of large results goes when they do.
     pub(super) home: Option<Arc<Recycler>>,
+    pub(super) watched: Option<OfWatch>,
+}
+
+/// A run that is held against its prediction if somebody waits for its end.
+pub(super) struct OfWatch {
+    pub(super) session: Session,
+    pub(super) run: WatchedRun,
+}
+
+/// Waits for a run. Of one that has ended nobody knows when.
+fn wait(run: &mut dyn InFlight, watched: Option<OfWatch>) -> Result<Vec<Data>, Error> {
+    let watched = match watched {
+        Some(watched) if !run.is_done()? => Some(watched),
+        _ => None,
+    };
+    let results = run.wait()?;
+    if let Some(OfWatch { session, run }) = watched {
+        run.end(&session);
+    }
+    Ok(results)
 }
 
 /// An output that comes to the host: its position among all outputs, its name and its type.
@@ -150,7 +171,7 @@ pub(super) fn host_outputs(
 impl Pending {
     /// Waits for the outputs.
     pub fn wait(mut self) -> Result<Outputs, Error> {
-        let results = self.run.get_mut()?.wait()?;
+        let results = wait(self.run.get_mut()?.as_mut(), self.watched.take())?;
         named(self.outputs, results, self.home.as_ref())
     }
 }
@@ -159,11 +180,16 @@ impl Pending {
 pub struct ResidentRun {
     run: OfProcess<Box<dyn InFlight>>,
     outputs: usize,
+    watched: Option<OfWatch>,
 }
 
 impl ResidentRun {
     pub(crate) fn new(run: Box<dyn InFlight>, outputs: usize) -> Self {
-        ResidentRun { run: OfProcess::new(run), outputs }
+        ResidentRun { run: OfProcess::new(run), outputs, watched: None }
+    }
+
+    pub(super) fn watched(self, watched: Option<OfWatch>) -> Self {
+        ResidentRun { watched, ..self }
     }
 
     /// The outputs in the graph's order; once. On a GPU they may be inputs of other runs before this one has ended; on the
@@ -180,7 +206,7 @@ impl ResidentRun {
 
     /// Waits for the end.
     pub fn wait(&mut self) -> Result<(), Error> {
-        self.run.get_mut()?.wait().map(drop)
+        wait(self.run.get_mut()?.as_mut(), self.watched.take()).map(drop)
     }
 }
 

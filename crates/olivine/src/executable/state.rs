@@ -10,6 +10,7 @@ use olivine_ir::{BlockFormat, DType, Def, Recycler, Tensor, TensorType, nearest}
 use super::growth::Movers;
 use super::io::{HostOutput, host_outputs, named};
 use super::{Executable, GraphExecutable, Input, Outputs, Pending, Ready, Source, listed};
+use crate::cost::WatchedRun;
 use crate::engine::{DeviceTensor, Prepared, StatePart};
 use crate::process::OfProcess;
 use crate::{Error, Session};
@@ -306,16 +307,33 @@ struct WithState<R> {
 impl GraphExecutable {
     fn run_with_state(&self, state: &mut [Part], inputs: &[(&str, Input<'_>)]) -> Result<Outputs, Error> {
         let WithState { run, outputs, home } =
-            self.with_state(state, inputs, |prepared, inputs, parts| prepared.run_with_state(inputs, parts))?;
+            self.with_state(state, inputs, |prepared, inputs, parts| {
+                let watched = self.watched_with_state(prepared, inputs, parts);
+                let results = prepared.run_with_state(inputs, parts)?;
+                watched.into_iter().for_each(|run| run.end(self.session()));
+                Ok(results)
+            })?;
         named(outputs, run, home.as_ref())
     }
 
     fn submit_with_state(&self, state: &mut [Part], inputs: &[(&str, Input<'_>)]) -> Result<Pending, Error> {
-        let WithState { run, outputs, home } =
+        let WithState { run: (run, watched), outputs, home } =
             self.with_state(state, inputs, |prepared, inputs, parts| {
-                prepared.start_with_state(inputs, parts)
+                let watched = self.watched_with_state(prepared, inputs, parts);
+                Ok((prepared.start_with_state(inputs, parts)?, self.watched_later(watched)))
             })?;
-        Ok(Pending { run: OfProcess::new(run), outputs, home })
+        Ok(Pending { run: OfProcess::new(run), outputs, home, watched })
+    }
+
+    /// As [`GraphExecutable::watched`]; the state stays on the device.
+    fn watched_with_state(
+        &self,
+        prepared: &Arc<dyn Prepared>,
+        inputs: &[Option<Input<'_>>],
+        parts: &[StatePart<'_>],
+    ) -> Option<WatchedRun> {
+        let is_state = |output: usize| parts.iter().any(|part| part.output == output);
+        self.watched(prepared, inputs.iter().flatten(), |output| !is_state(output))
     }
 
     /// Calls `run` with what is compiled for the inputs and a state, the inputs in the graph's order (`None` where a state is the
@@ -324,7 +342,7 @@ impl GraphExecutable {
         &self,
         state: &mut [Part],
         inputs: &[(&str, Input<'_>)],
-        run: impl FnOnce(&dyn Prepared, &[Option<Input<'_>>], &mut [StatePart<'_>]) -> Result<R, Error>,
+        run: impl FnOnce(&Arc<dyn Prepared>, &[Option<Input<'_>>], &mut [StatePart<'_>]) -> Result<R, Error>,
     ) -> Result<WithState<R>, Error> {
         // A state is not among the inputs that are borrowed: the run may write to it.
         let in_graph = state.iter().filter(|part| self.position(&part.name).is_some());
@@ -376,7 +394,7 @@ impl GraphExecutable {
                 parts.push(StatePart { input, output, tensor: &mut part.tensor });
             }
         }
-        let run = run(prepared.as_ref(), &ordered, &mut parts)?;
+        let run = run(&prepared, &ordered, &mut parts)?;
         for (input, axis, after) in appending.iter().flat_map(|appending| appending.after()) {
             if let Some(part) = state.iter_mut().find(|part| names.get(input) == Some(&part.name.as_str())) {
                 part.filled = Some((axis, after));

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use olivine_kernel::{Access, Builder, Elem, Kernel, Reduction, Scalar, Target};
 use olivine_program::{
-    BufferDecl, BufferId, Commands, Content, Dispatch, Driver, Error, KernelId, Program, Slice, Timing,
+    BufferDecl, BufferId, Commands, Content, Dispatch, Driver, Error, Program, Slice, Timing,
 };
 
 use crate::Device;
@@ -100,15 +100,11 @@ impl Trial {
         };
         let slice = |(i, bytes): (u32, &u64)| Slice { buffer: BufferId(i), offset: 0, bytes: *bytes };
         let dispatch = Dispatch {
-            kernel: KernelId(0),
             args: (0..).zip(&sizes).map(slice).collect(),
             params: self.params.clone().into(),
             groups: [self.groups, 1, 1],
-            indirect: None,
-            op: "",
-            node: "".into(),
-            flops: 0,
             bytes: sizes.iter().sum(),
+            ..Dispatch::default()
         };
         let pipelines = device.pipelines(&program.kernels, false).map_err(idle)?;
         if pipelines.iter().any(|p| p.ptx.is_none()) {

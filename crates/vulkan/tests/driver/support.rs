@@ -150,11 +150,9 @@ impl Rig {
             args: args.iter().map(slice).collect(),
             params: params.to_vec().into(),
             groups: [groups, 1, 1],
-            indirect: None,
             op: "Test",
             node: format!("node{}", self.dispatches.len()).into(),
-            flops: 0,
-            bytes: 0,
+            ..Dispatch::default()
         });
     }
 

@@ -6,9 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use olivine_kernel::{Access, Builder, Elem, Kernel, Scalar, Target};
-use olivine_program::{
-    BufferDecl, BufferId, Commands, Content, Dispatch, Driver, KernelId, Program, Slice, Timing,
-};
+use olivine_program::{BufferDecl, BufferId, Commands, Content, Dispatch, Driver, Program, Slice, Timing};
 use olivine_vulkan::{Buffer, Device, Options, Recording, Select};
 
 type Failure = Box<dyn std::error::Error>;
@@ -85,15 +83,13 @@ fn recording(
         ..Program::default()
     };
     let dispatch = |i: usize| Dispatch {
-        kernel: KernelId(0),
         args: vec![Slice { buffer: BufferId(0), offset: 0, bytes }].into(),
         params: vec![n, i as u32].into(),
         groups: [groups.min(32768), groups.div_ceil(32768), 1],
-        indirect: None,
         op: "Count",
         node: format!("count{i}").into(),
-        flops: 0,
         bytes,
+        ..Dispatch::default()
     };
     let began = Instant::now();
     let pipelines = device.pipelines(&program.kernels, false)?;

@@ -157,6 +157,11 @@ fn matmul(a: &Input, b: &Input, way: impl Into<Way>) -> Vec<f32> {
     if let Some(parts) = parts {
         crate::matmul::split_k::emit(&problem, parts, splits, &[], &mut site).unwrap();
     }
+    for emitted in &site.emitted {
+        // The kernels read packed operands as words.
+        assert_eq!(emitted.dtype, DType::F32);
+        assert_eq!(emitted.fallback, emitted.kernel.name == "matmul_tiled", "{}", emitted.kernel.name);
+    }
     let mut memory: HashMap<Memory, Vec<u8>> = HashMap::new();
     memory.insert(Memory::Value(ValueId::new(0)), a.bytes());
     memory.insert(Memory::Value(ValueId::new(1)), b.bytes());

@@ -35,7 +35,8 @@ pub(crate) fn emit(
     emit_where(problem, tile, splits, destination, None, site)
 }
 
-/// Emits a matmul by tiles of those batches only whose word in `chosen` is not 0.
+/// Emits a matmul by tiles of those batches only whose word in `chosen` is not 0: a fallback of another kernel, if there are
+/// such words.
 pub(crate) fn emit_where(
     problem: &Problem<'_>,
     tile: Tile,
@@ -48,6 +49,7 @@ pub(crate) fn emit_where(
     let batches = problem.batches();
     let groups = tiles * batches * splits;
     let chunk = problem.k.div_ceil(splits).next_multiple_of(tile.k);
+    let is_fallback = chosen.is_some();
 
     let k = site.builder("matmul_tiled", tile.group());
     let l = Launch::new(&k);
@@ -105,7 +107,10 @@ pub(crate) fn emit_where(
         }
     });
     let bound = l.done();
-    site.dispatch(k, bound, groups, problem.cost())
+    let first = site.emitted.len();
+    site.dispatch(k, bound, groups, problem.cost())?;
+    site.emitted.iter_mut().skip(first).for_each(|emitted| emitted.fallback = is_fallback);
+    Ok(())
 }
 
 /// Declares B, and how its elements are found: by strides, or in packed bytes.
