@@ -14,7 +14,7 @@ use olivine_kernel::{BoundModule, Kernel};
 use crate::cost::{Calibration, Prediction};
 use crate::engine::ModuleDispatch;
 use crate::executable::{HostOps, check_names};
-use crate::{DeviceTensor, Error, Executable, Input, ResidentRun, Session, SessionOptions};
+use crate::{DeviceTensor, Error, Executable, Input, ResidentOutputs, ResidentRun, Session, SessionOptions};
 
 pub use crate::engine::{Branch, Lowered, LoweredStep, Site};
 pub use olivine_compile as compile;
@@ -137,7 +137,7 @@ impl SessionExt for Session {
     ) -> Result<ResidentRun, Error> {
         self.inner.check()?;
         let run = self.inner.engine.dispatch_module(&ModuleDispatch { module, op, tensors, push, groups })?;
-        Ok(ResidentRun::new(run, 0))
+        Ok(ResidentRun::new(run, Vec::new()))
     }
 
     fn tuning(&self) -> Option<&Arc<Record>> {
@@ -160,12 +160,11 @@ impl SessionExt for Session {
 pub trait ExecutableExt {
     /// Runs so many times in a row and returns how long all kernels of the last graph together took on the device (from
     /// call to return on the CPU), running as they do untimed: a run's share. The outputs stay on the device, by name.
-    #[allow(clippy::type_complexity, reason = "a time and what `run_resident` returns")]
     fn time<'a, V: Into<Input<'a>>>(
         &self,
         inputs: impl IntoIterator<Item = (&'a str, V)>,
         runs: u32,
-    ) -> Result<(Duration, Vec<(String, DeviceTensor)>), Error>;
+    ) -> Result<(Duration, ResidentOutputs), Error>;
 
     /// The last graph of a run on these inputs, compiled.
     fn graph_for<'a, V: Into<Input<'a>>>(
@@ -186,7 +185,7 @@ impl ExecutableExt for Executable {
         &self,
         inputs: impl IntoIterator<Item = (&'a str, V)>,
         runs: u32,
-    ) -> Result<(Duration, Vec<(String, DeviceTensor)>), Error> {
+    ) -> Result<(Duration, ResidentOutputs), Error> {
         self.time_runs(inputs, runs)
     }
 

@@ -37,6 +37,7 @@
 //! that others may write, a record of measured choices that cannot be read or cooperative matrices that a driver computes
 //! wrongly, and progress (`DEBUG`) of compiling and building pipelines. Any `tracing` subscriber shows them.
 #![forbid(unsafe_code)]
+#![warn(missing_debug_implementations)]
 
 #[cfg(all(doctest, feature = "vulkan", feature = "wgpu", feature = "onnx"))]
 mod book;
@@ -58,7 +59,9 @@ pub use engine::{DeviceTensor, StepTime};
 pub use error::Error;
 #[cfg(feature = "async")]
 pub use executable::PendingFuture;
-pub use executable::{CompileOptions, Executable, Input, Outputs, Pending, ResidentRun, State};
+pub use executable::{
+    CompileOptions, Executable, Input, Outputs, OutputsIter, Pending, ResidentOutputs, ResidentRun, State,
+};
 pub use model::Model;
 pub use olivine_ir as ir;
 #[cfg(feature = "onnx")]
@@ -67,9 +70,12 @@ pub use session::{Compile, PipelineCache, Precision, Session, SessionOptions, Tu
 
 /// What most programs need.
 pub mod prelude {
-    pub use crate::ir::{DType, Graph, Shape, Tensor, TensorView, ValueId};
+    pub use crate::ir::op::{Attention, HeadLayout};
+    pub use crate::ir::port::{ElementType, Port};
+    pub use crate::ir::{DType, Graph, Shape, Tensor, TensorType, TensorView, ValueId};
     pub use crate::{
-        CompileOptions, Device, DeviceTensor, Error, Executable, Input, Model, Outputs, Precision, Session,
-        SessionOptions, State, devices, inputs, is_available,
+        Backend, CompileOptions, Device, DeviceTensor, Error, Executable, Input, Model, Outputs, Pending,
+        Precision, ResidentOutputs, ResidentRun, Session, SessionOptions, State, devices, inputs,
+        is_available,
     };
 }

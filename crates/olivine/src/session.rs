@@ -1,5 +1,6 @@
 //! A session: a device, and the executables compiled for it.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -167,6 +168,13 @@ pub enum PipelineCache {
 #[derive(Clone)]
 pub struct Session {
     pub(crate) inner: OfProcess<Arc<Inner>>,
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let device = format_args!("{}", self.inner.device);
+        f.debug_struct("Session").field("device", &device).finish_non_exhaustive()
+    }
 }
 
 pub(crate) struct Inner {

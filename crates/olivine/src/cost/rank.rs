@@ -108,6 +108,7 @@ impl Device {
 }
 
 /// A session that was opened after others could not be.
+#[derive(Debug)]
 pub struct Fallback {
     /// The session.
     pub session: Session,

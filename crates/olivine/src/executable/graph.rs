@@ -13,10 +13,12 @@ use olivine_ir::{Data, Def, Graph, Shape, Tensor, TensorType, ValueId, nearest};
 
 use super::growth::{Movers, grown_sizes};
 use super::host::HostOps;
-use super::io::{Input, Outputs, Pending, ResidentRun, host_outputs, named, write_results, zeros};
+use super::io::{
+    Input, Outputs, Pending, ResidentOutputs, ResidentRun, host_outputs, named, write_results, zeros,
+};
 use super::plans::{OpenSizes, Plans};
 use crate::cost::Watch;
-use crate::engine::{DeviceTensor, Lowered, Model, Prepared, StepTime};
+use crate::engine::{Lowered, Model, Prepared, StepTime};
 use crate::model::watched;
 use crate::process::OfProcess;
 use crate::{Error, Session};
@@ -252,19 +254,15 @@ impl GraphExecutable {
     }
 
     /// Runs and leaves the outputs on the device, by name; they may be inputs of other runs, or be read in part.
-    pub(crate) fn run_resident(&self, inputs: NamedInputs<'_>) -> Result<Vec<(String, DeviceTensor)>, Error> {
-        self.with_prepared(&inputs, |prepared, inputs| {
-            let outputs = prepared.outputs().to_vec();
-            let mut run = prepared.start(inputs, &vec![Take::Device; outputs.len()])?;
-            outputs.into_iter().enumerate().map(|(i, (name, _))| Ok((name, run.output(i)?))).collect()
-        })
+    pub(crate) fn run_resident(&self, inputs: NamedInputs<'_>) -> Result<ResidentOutputs, Error> {
+        self.submit_resident(inputs)?.outputs()
     }
 
     /// Begins a run whose outputs stay on the device and returns.
     pub(crate) fn submit_resident(&self, inputs: NamedInputs<'_>) -> Result<ResidentRun, Error> {
         self.with_prepared(&inputs, |prepared, inputs| {
-            let outputs = prepared.outputs().len();
-            Ok(ResidentRun::new(prepared.start(inputs, &vec![Take::Device; outputs])?, outputs))
+            let outputs: Vec<String> = prepared.outputs().iter().map(|(name, _)| name.clone()).collect();
+            Ok(ResidentRun::new(prepared.start(inputs, &vec![Take::Device; outputs.len()])?, outputs))
         })
     }
 
@@ -287,16 +285,15 @@ impl GraphExecutable {
 
     /// Runs so many times in a row and returns how long all kernels together took on the device (from call to return on the
     /// CPU), running as they do untimed: a run's share. The outputs stay on the device, by name.
-    #[allow(clippy::type_complexity, reason = "a time and what `run_resident` returns")]
     pub(crate) fn time(
         &self,
         inputs: NamedInputs<'_>,
         runs: u32,
-    ) -> Result<(Duration, Vec<(String, DeviceTensor)>), Error> {
+    ) -> Result<(Duration, ResidentOutputs), Error> {
         self.with_prepared(&inputs, |prepared, inputs| {
             let (time, outputs) = prepared.time(inputs, runs)?;
             let names = prepared.outputs().iter().map(|(name, _)| name.clone());
-            Ok((time, names.zip(outputs).collect()))
+            Ok((time, Outputs::new(names.zip(outputs).collect())))
         })
     }
 

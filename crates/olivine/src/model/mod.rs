@@ -8,6 +8,7 @@
 #[cfg(feature = "onnx")]
 mod onnx;
 
+use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -18,7 +19,7 @@ use olivine_ir::{Graph, Tensor, nearest};
 #[cfg(feature = "onnx")]
 use olivine_onnx as onnx_file;
 
-use crate::executable::{graph_inputs, graph_outputs};
+use crate::executable::{graph_inputs, graph_outputs, listed_ports};
 use crate::models::{Bert, CausalLm};
 use crate::{Compile, CompileOptions, Error, Executable, Session};
 
@@ -44,6 +45,16 @@ pub struct Model {
     source: Source,
     /// Inner values that are outputs too.
     watched: Arc<[String]>,
+}
+
+impl fmt::Debug for Model {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Model")
+            .field("name", &self.name())
+            .field("inputs", &listed_ports(&self.inputs()))
+            .field("outputs", &listed_ports(&self.outputs()))
+            .finish_non_exhaustive()
+    }
 }
 
 #[derive(Clone)]
