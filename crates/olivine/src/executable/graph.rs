@@ -101,12 +101,14 @@ impl GraphExecutable {
         }
     }
 
-    /// The same graph and params, with values from inside among the outputs.
-    pub(super) fn watching(&self, names: &[String]) -> Result<Self, Error> {
+    /// The same graph and params, with values from inside among the outputs; these states are all of its own, or none.
+    pub(super) fn watching(&self, names: &[String], states: &[(String, String)]) -> Result<Self, Error> {
         self.session.inner.check()?;
         let graph = watched(&self.graph, names)?;
         let (model, host) = (Arc::clone(&self.model), self.host.clone());
-        GraphExecutable::new(self.session.clone(), graph, Vec::new(), model, None, host)
+        let watching = GraphExecutable::new(self.session.clone(), graph, states.to_vec(), model, None, host)?;
+        watching.set_run_counter(self.run_counter());
+        Ok(watching)
     }
 
     /// What runs on the host although the device is a GPU.

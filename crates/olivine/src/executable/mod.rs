@@ -425,14 +425,30 @@ impl Executable {
         inputs: impl IntoIterator<Item = (&'a str, V)>,
         names: impl IntoIterator<Item = impl Into<String>>,
     ) -> Result<Outputs, Error> {
-        let names: Vec<String> = names.into_iter().map(Into::into).collect();
+        self.watching(names.into_iter().map(Into::into).collect(), &[])?.run(inputs)
+    }
+
+    /// As [`Executable::run_watching`], on a state, which is then what the run leaves, as after [`Executable::run_with_state`].
+    pub fn run_watching_with_state<'a, V: Into<Input<'a>>>(
+        &self,
+        state: &mut State,
+        inputs: impl IntoIterator<Item = (&'a str, V)>,
+        names: impl IntoIterator<Item = impl Into<String>>,
+    ) -> Result<Outputs, Error> {
+        let watching = self.watching(names.into_iter().map(Into::into).collect(), &self.options.state)?;
+        watching.run_with_state(state, inputs)
+    }
+
+    /// The same with values from inside among the outputs; these states are all of its own, or none.
+    fn watching(&self, names: Vec<String>, states: &[(String, String)]) -> Result<Executable, Error> {
         let source = match &self.source {
-            Source::Graph(graph) => Source::Graph(Arc::new(graph.watching(&names)?)),
+            Source::Graph(graph) => Source::Graph(Arc::new(graph.watching(&names, states)?)),
             #[cfg(feature = "onnx")]
-            Source::Onnx(model) => Source::Onnx(Box::new(model.watching(names)?)),
+            Source::Onnx(model) => Source::Onnx(Box::new(model.watching(names, states)?)),
         };
-        let options = CompileOptions { tuning: self.options.tuning.clone(), ..CompileOptions::default() };
-        Executable { session: self.session.clone(), source, options }.run(inputs)
+        let (tuning, state) = (self.options.tuning.clone(), states.to_vec());
+        let options = CompileOptions { tuning, state, ..CompileOptions::default() };
+        Ok(Executable { session: self.session.clone(), source, options })
     }
 
     /// The last graph of a run on these inputs, compiled.
