@@ -11,6 +11,8 @@ use olivine_gpu::{DeviceCaps, Finding, Mask, Program, Ptx, Record, Tuning, tunin
 use olivine_ir::Graph;
 use olivine_kernel::{BoundModule, Kernel};
 
+#[cfg(feature = "onnx")]
+use crate::Model;
 use crate::cost::{Calibration, Prediction};
 use crate::engine::ModuleDispatch;
 use crate::executable::{HostOps, check_names};
@@ -21,6 +23,7 @@ pub use olivine_compile as compile;
 pub use olivine_cpu as cpu;
 pub use olivine_gpu as gpu;
 pub use olivine_gpu::KernelSource;
+pub use olivine_ir as ir;
 pub use olivine_kernel as kernel;
 #[cfg(feature = "onnx")]
 pub use olivine_onnx as onnx;
@@ -204,6 +207,20 @@ impl ExecutableExt for Executable {
         let mut guards = self.import_guards();
         guards.extend(self.compiled_graphs().iter().flat_map(|graph| graph.guards()));
         guards
+    }
+}
+
+/// A model's file.
+#[cfg(feature = "onnx")]
+pub trait ModelExt {
+    /// The ONNX model, of a model that is one.
+    fn onnx(&self) -> Option<&olivine_onnx::Model>;
+}
+
+#[cfg(feature = "onnx")]
+impl ModelExt for Model {
+    fn onnx(&self) -> Option<&olivine_onnx::Model> {
+        self.onnx_file()
     }
 }
 

@@ -63,10 +63,21 @@ pub use executable::{
     CompileOptions, Executable, Input, Outputs, OutputsIter, Pending, ResidentOutputs, ResidentRun, State,
 };
 pub use model::Model;
-pub use olivine_ir as ir;
+pub use models::CacheType;
+/// The record of measured times by which kernels are chosen; [`TuneBy`] and [`CompileOptions::tuning`] take one.
+pub use olivine_gpu::Record as TuningRecord;
 #[cfg(feature = "onnx")]
 pub use olivine_onnx::{Links, LoadOptions};
 pub use session::{Compile, PipelineCache, Precision, Session, SessionOptions, TuneBy};
+
+/// Graphs, operations and tensors: what a model computes.
+pub mod ir {
+    pub use olivine_ir::{
+        BlockFormat, DType, Data, Def, Dim, Element, Error, Graph, IntoShape, MAX_ELEMENTS, MAX_NESTING,
+        MAX_RANK, Node, NodeId, Op, Output, Shape, Sizes, SubGraph, Tensor, TensorType, TensorView, Value,
+        ValueId, half, op, port,
+    };
+}
 
 /// What most programs need.
 pub mod prelude {

@@ -322,16 +322,27 @@ impl Session {
     }
 }
 
-/// What a session can compile: a [`Graph`] or a [`Model`](crate::Model).
-pub trait Compile {
-    /// Compiles it for a session's device.
-    fn compile_for(&self, session: &Session, options: &CompileOptions) -> Result<Executable, Error>;
+/// What a session can compile: a [`Graph`] or a [`Model`](crate::Model). No other types implement it.
+pub trait Compile: sealed::Compile {}
 
-    /// The graphs that a run goes through, for the sizes of the options and 1 where they are open.
-    fn graphs_for(&self, session: &Session, options: &CompileOptions) -> Result<Vec<Graph>, Error>;
+impl<T: sealed::Compile> Compile for T {}
+
+pub(crate) mod sealed {
+    use olivine_ir::Graph;
+
+    use crate::{CompileOptions, Error, Executable, Session};
+
+    /// How it is compiled.
+    pub trait Compile {
+        /// Compiles it for a session's device.
+        fn compile_for(&self, session: &Session, options: &CompileOptions) -> Result<Executable, Error>;
+
+        /// The graphs that a run goes through, for the sizes of the options and 1 where they are open.
+        fn graphs_for(&self, session: &Session, options: &CompileOptions) -> Result<Vec<Graph>, Error>;
+    }
 }
 
-impl Compile for Graph {
+impl sealed::Compile for Graph {
     fn compile_for(&self, session: &Session, options: &CompileOptions) -> Result<Executable, Error> {
         Executable::of_graph(session.clone(), self, options)
     }

@@ -21,7 +21,8 @@ use olivine_onnx as onnx_file;
 
 use crate::executable::{graph_inputs, graph_outputs, listed_ports};
 use crate::models::{Bert, CausalLm};
-use crate::{Compile, CompileOptions, Error, Executable, Session};
+use crate::session::sealed;
+use crate::{CompileOptions, Error, Executable, Session};
 
 #[cfg(feature = "onnx")]
 pub(crate) use onnx::{OnnxExecutable, Passed};
@@ -308,9 +309,9 @@ impl Model {
         }
     }
 
-    /// The ONNX model, of a model that is one.
+    /// As [`onnx`](crate::internals::ModelExt::onnx).
     #[cfg(feature = "onnx")]
-    pub fn onnx(&self) -> Option<&onnx_file::Model> {
+    pub(crate) fn onnx_file(&self) -> Option<&onnx_file::Model> {
         match &self.source {
             Source::Onnx(onnx) => Some(onnx),
             Source::Graph(_) => None,
@@ -318,7 +319,7 @@ impl Model {
     }
 }
 
-impl Compile for Model {
+impl sealed::Compile for Model {
     fn compile_for(&self, session: &Session, options: &CompileOptions) -> Result<Executable, Error> {
         match &self.source {
             #[cfg(feature = "onnx")]
