@@ -121,12 +121,12 @@ pub enum Precision {
 }
 
 impl std::str::FromStr for Precision {
-    type Err = String;
-    fn from_str(name: &str) -> Result<Self, String> {
+    type Err = Error;
+    fn from_str(name: &str) -> Result<Self, Error> {
         match name {
             "exact" => Ok(Precision::Exact),
             "fast" => Ok(Precision::Fast),
-            other => Err(format!("`{other}` is no precision: exact or fast")),
+            other => Err(Error::UnknownPrecision { name: other.into() }),
         }
     }
 }

@@ -175,7 +175,7 @@ impl OnnxExecutable {
                     for name in names.iter() {
                         let bytes = match values.get(name).ok_or_else(|| self.unknown(name))? {
                             Input::Host(view) => view.bytes().to_vec(),
-                            Input::Device(tensor) => tensor.to_tensor_async().await?.bytes().to_vec(),
+                            Input::Device(tensor) => tensor.fetched().await?.bytes().to_vec(),
                         };
                         key.values.push((name.clone(), bytes));
                     }
