@@ -17,10 +17,10 @@
 //! g.output("y", y)?;
 //!
 //! let dense = Session::new(Device::auto()?)?.compile(&g)?;
-//! dense.set_param("w", Tensor::new([3, 2], vec![1.0f32, -1.0, 0.5, 0.5, 2.0, -2.0])?)?;
-//! let x = Tensor::new([1, 3], vec![1.0f32, 2.0, 3.0])?;
+//! dense.set_param("w", Tensor::from([[1.0f32, -1.0], [0.5, 0.5], [2.0, -2.0]]))?;
+//! let x = Tensor::from([[1.0f32, 2.0, 3.0]]);
 //! let out = dense.run([("x", &x)])?;
-//! assert_eq!(out.get("y")?.as_slice::<f32>()?, &[8.0, 0.0]);
+//! assert_eq!(out["y"].to_string(), "[[8. 0.]]");
 //! # Ok::<(), olivine::Error>(())
 //! ```
 //!
