@@ -11,6 +11,7 @@ mod lm;
 mod onnx;
 mod programs;
 mod ptx;
+mod publish;
 mod requirements;
 mod serve;
 mod size;
@@ -53,6 +54,8 @@ cargo xtask <chore>
   web bench       time models beside ONNX Runtime Web in the same browser
   features        check that the crate compiles with every combination of its features
   programs        build and run the first programs of the book as packages of their own, with and without features
+  publish [ARGS…] check that every crate can be published: `cargo publish --workspace --dry-run ARGS…`, which builds each from its
+                  package, and that each package has a readme and licences; `--no-verify` packages alone
   ptx [--all]     print the kernel library as PTX and assemble it with NVIDIA's `ptxas`, which pip brings: a sample for four
                   generations of cards, with --all every kernel for Hopper
   probe [GiB]     print what every Vulkan device offers, and try a large buffer
@@ -99,6 +102,7 @@ fn main() -> ExitCode {
         ("web", _) => web::chore(rest),
         ("features", []) => features::check(),
         ("programs", []) => programs::check(),
+        ("publish", _) => publish::check(rest),
         ("ptx", []) => ptx::check(false),
         ("ptx", [flag]) if flag == "--all" => ptx::check(true),
         ("aarch64", _) => aarch64::check(rest),

@@ -142,6 +142,7 @@ impl LanguageModel {
                             Finish::Constraint => "constraint",
                         };
                     }
+                    _ => {}
                 }
             }
         };

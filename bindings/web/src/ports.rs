@@ -1,6 +1,7 @@
 //! What a model says of itself, as objects of JavaScript.
 
 use js_sys::{Array, Object};
+use olivine::internals::ModelExt as _;
 use olivine::ir::port::{Dim, Kind, Port};
 use wasm_bindgen::prelude::*;
 

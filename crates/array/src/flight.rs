@@ -22,7 +22,7 @@ struct State {
 impl Flight {
     /// Takes over a run; `at_once` where its outputs need not be waited for.
     pub(crate) fn new(mut run: ResidentRun, at_once: bool) -> Result<Self, Error> {
-        let outputs = if at_once { run.outputs()?.into_iter().map(Some).collect() } else { Vec::new() };
+        let outputs = if at_once { tensors(&mut run)? } else { Vec::new() };
         Ok(Flight { state: Mutex::new(State { run: Some(run), outputs, failed: None }) })
     }
 
@@ -76,7 +76,7 @@ impl State {
         if let Some(mut run) = self.run.take() {
             let ended = run.wait().and_then(|()| {
                 if self.outputs.is_empty() {
-                    self.outputs = run.outputs()?.into_iter().map(Some).collect();
+                    self.outputs = tensors(&mut run)?;
                 }
                 Ok(())
             });
@@ -84,6 +84,11 @@ impl State {
         }
         self.failed.clone().map_or(Ok(()), Err)
     }
+}
+
+/// The outputs of a run, for each to be taken.
+fn tensors(run: &mut ResidentRun) -> Result<Vec<Option<DeviceTensor>>, olivine::Error> {
+    Ok(run.outputs()?.into_tensors().into_iter().map(Some).collect())
 }
 
 /// Runs in flight of one device, in the order of their submission.

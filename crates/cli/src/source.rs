@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use olivine::ir::{Graph, Tensor, nearest};
+use olivine::internals::ir::nearest;
+use olivine::ir::{Graph, Tensor};
 use olivine_files::{Format, read_bounded, read_plain};
 
 use crate::answer::Failure;

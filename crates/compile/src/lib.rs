@@ -70,6 +70,7 @@ pub struct Compiled {
 
 /// What compiling can fail with.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// The graph is not valid, at the start or after a pass.
     #[error("after {pass}: {source}")]

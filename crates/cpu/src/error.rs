@@ -4,6 +4,7 @@ use olivine_ir::{DType, TensorType};
 
 /// An error of the CPU executor.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// Memory for tensors could not be had.
     #[error("not enough memory: {bytes} bytes are needed at once")]

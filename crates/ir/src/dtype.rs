@@ -8,6 +8,7 @@ use half::{bf16, f16};
 use crate::tensor::Data;
 
 /// The element type of a tensor.
+// Not `non_exhaustive`, as `Op` is not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum DType {
     /// IEEE 754 single precision.

@@ -4,6 +4,7 @@ use crate::{DType, TensorType};
 
 /// An error of the graph layer; each variant carries the facts needed to fix the cause.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// An operation refuses its operands.
     #[error("{op} `{node}`: {problem}; operands: {}", list(.operands))]

@@ -23,6 +23,7 @@
 #![forbid(unsafe_code)]
 
 pub mod attr;
+mod convert;
 mod display;
 mod dtype;
 mod error;

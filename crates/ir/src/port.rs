@@ -90,6 +90,7 @@ pub struct Port {
 /// The element type of a model's input, output or weight: what the model's format has, which is more than [`DType`] has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "the names are those of ONNX's types")]
+#[non_exhaustive]
 pub enum ElementType {
     F32,
     F16,

@@ -85,6 +85,13 @@ impl Shape {
         shape
     }
 
+    /// As [`Shape::matrix`], of several of them.
+    pub(crate) fn matrices(count: usize, rows: usize, columns: usize) -> Self {
+        let mut shape = Shape { rank: 3, ..Shape::SCALAR };
+        (shape.dims[0], shape.dims[1], shape.dims[2]) = (count, rows, columns);
+        shape
+    }
+
     /// Checks rank and element count: the product of all sizes, zeros taken as one, must stay below [`MAX_ELEMENTS`].
     pub fn new(dims: &[usize]) -> Result<Self, Error> {
         if dims.len() > MAX_RANK {

@@ -266,7 +266,7 @@ impl Tensor {
         Ok(Tensor { shape: ty.shape, elements: Elements::Shared(Arc::new(shared)), packed: ty.packed })
     }
 
-    fn own(shape: Shape, data: Data) -> Self {
+    pub(crate) fn own(shape: Shape, data: Data) -> Self {
         Tensor { shape, elements: Elements::Own(Arc::new(Owned { data, home: Weak::new() })), packed: None }
     }
 
@@ -425,26 +425,6 @@ impl Tensor {
     }
 }
 
-/// A vector as a tensor of one axis.
-impl<T: Element> From<Vec<T>> for Tensor {
-    fn from(elements: Vec<T>) -> Self {
-        let shape = Shape::vector(elements.len());
-        Tensor::own(shape, T::wrap(elements))
-    }
-}
-
-impl<T: Element, const N: usize> From<[T; N]> for Tensor {
-    fn from(elements: [T; N]) -> Self {
-        Vec::from(elements).into()
-    }
-}
-
-impl<T: Element, const N: usize, const M: usize> From<[[T; N]; M]> for Tensor {
-    fn from(rows: [[T; N]; M]) -> Self {
-        Tensor::own(Shape::matrix(M, N), T::wrap(rows.as_flattened().to_vec()))
-    }
-}
-
 /// Equal type and equal bits: a NaN equals itself, 0.0 differs from -0.0.
 impl PartialEq for Tensor {
     fn eq(&self, other: &Self) -> bool {
@@ -465,6 +445,12 @@ impl fmt::Debug for Tensor {
 pub struct TensorView<'a> {
     ty: TensorType,
     bytes: &'a [u8],
+}
+
+impl fmt::Debug for TensorView<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "TensorView({})", self.ty)
+    }
 }
 
 impl<'a> TensorView<'a> {

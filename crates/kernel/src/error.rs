@@ -2,6 +2,7 @@
 
 /// Why a kernel cannot be built or printed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// The author mixed types, or used a value where it does not exist.
     #[error("invalid kernel: {0}")]

@@ -1,6 +1,6 @@
 //! Key-value caches on the device: for each layer a pool of pages, which all sequences share.
 
-use olivine::internals::models::CacheType;
+use olivine::CacheType;
 use olivine::ir::{DType, Shape, Tensor, TensorType};
 use olivine::{DeviceTensor, Session, State};
 

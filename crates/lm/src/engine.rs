@@ -31,6 +31,7 @@ pub struct RequestId(pub u64);
 
 /// What a step brought.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum Event {
     /// The next token of a sequence.
     Token {

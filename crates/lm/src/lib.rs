@@ -55,7 +55,7 @@ use olivine::internals::models::CausalLm;
 pub use constraint::{Constraint, JsonConstraints, TokenMask};
 pub use engine::{Counts, Engine, Event, RequestId};
 pub use error::Error;
-pub use olivine::internals::models::CacheType;
+pub use olivine::CacheType;
 pub use options::{EngineOptions, MOST_TOP_LOGPROBS, Share};
 pub use request::{Finish, Request, Sampling};
 pub use score::{Perplexity, Scorer};

@@ -1,6 +1,6 @@
 //! How an engine decodes.
 
-use olivine::internals::models::CacheType;
+use olivine::CacheType;
 
 /// The most that [`EngineOptions::top_logprobs`] may be.
 pub const MOST_TOP_LOGPROBS: usize = 20;

@@ -76,6 +76,7 @@ impl Sampling {
 
 /// Tokens to continue.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Request {
     /// The tokens before.
     pub prompt: Vec<i64>,

@@ -1,6 +1,7 @@
 //! Log-probabilities of given tokens, and the perplexity of a text.
 
-use olivine::internals::models::{CacheType, CausalLm, DecoderOptions, PAGE};
+use olivine::CacheType;
+use olivine::internals::models::{CausalLm, DecoderOptions, PAGE};
 use olivine::ir::{DType, Shape, Tensor};
 use olivine::{Input, Session};
 

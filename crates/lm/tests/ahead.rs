@@ -56,6 +56,7 @@ fn finish_some(engine: &mut olivine_lm::Engine, steps: usize, got: &mut HashMap<
                     got.entry(id).or_default().tokens.push((token, logprob.map(f32::to_bits)));
                 }
                 olivine_lm::Event::End { id, finish } => got.entry(id).or_default().finish = Some(finish),
+                _ => {}
             }
         }
     }

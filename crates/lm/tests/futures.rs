@@ -59,6 +59,7 @@ fn awaited(engine: &mut Engine, drops: bool) -> HashMap<RequestId, Got> {
                     all.entry(id).or_default().tokens.push((token, logprob.map(f32::to_bits)));
                 }
                 Event::End { id, finish } => all.entry(id).or_default().finish = Some(finish),
+                _ => {}
             }
         }
     }

@@ -12,7 +12,6 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use olivine::Executable;
 use olivine::prelude::*;
 
 /// Samples of the half minute that the model hears at a time.
@@ -51,9 +50,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let features = out.get("features")?.clone();
 
     let encoder = compile("whisper/encoder_model_quantized.onnx")?;
-    let out = encoder.run_resident([("input_features", &features)])?;
-    let of_encoder = out.into_iter().find(|(name, _)| name == "last_hidden_state");
-    let (_, heard) = of_encoder.ok_or("the encoder has no hidden states")?;
+    let heard = encoder.run_resident([("input_features", &features)])?.take("last_hidden_state")?;
     eprintln!("heard in {:.2} s on {}", begun.elapsed().as_secs_f64(), session.device_name());
 
     let begun = Instant::now();

@@ -7,6 +7,13 @@ pub use olivine_cpu::{CpuFunction, ResultMut};
 pub use olivine_gpu::{Args, Call, CodeLaunch, GpuKernel, Scratch};
 pub use olivine_ir::attr::{Attr, Attrs};
 pub use olivine_ir::op::{Custom, CustomOp, Registry};
-/// The kernel language, for kernels of your own.
-pub use olivine_kernel as kernel;
 pub use olivine_kernel::{Foreign, SpirvModule, WgslModule};
+
+/// The kernel language, for kernels of your own.
+pub mod kernel {
+    pub use olivine_kernel::{
+        Access, AtomicOp, BinaryOp, Buf, Builder, CompareOp, Elem, Error, Fragments, Kernel,
+        MAX_BOUNDED_LENGTH, MatrixShape, MatrixSupport, MatrixType, MatrixUse, Number, Reduction, Scalar,
+        Shared, SubgroupOp, Target, Type, UnaryOp, Val, Var, bounded,
+    };
+}

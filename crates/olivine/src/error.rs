@@ -93,6 +93,12 @@ pub enum Error {
         /// What is wrong.
         problem: String,
     },
+    /// A name that is no [`Precision`](crate::Precision).
+    #[error("`{name}` is no precision: exact or fast")]
+    UnknownPrecision {
+        /// As given.
+        name: String,
+    },
     /// A device that is not there.
     #[error("device `{device}` is not available: {reason}")]
     Unavailable {

@@ -11,16 +11,19 @@ use olivine_gpu::{DeviceCaps, Finding, Mask, Program, Ptx, Record, Tuning, tunin
 use olivine_ir::Graph;
 use olivine_kernel::{BoundModule, Kernel};
 
+#[cfg(feature = "onnx")]
+use crate::Model;
 use crate::cost::{Calibration, Prediction};
 use crate::engine::ModuleDispatch;
 use crate::executable::{HostOps, check_names};
-use crate::{DeviceTensor, Error, Executable, Input, ResidentRun, Session, SessionOptions};
+use crate::{DeviceTensor, Error, Executable, Input, ResidentOutputs, ResidentRun, Session, SessionOptions};
 
 pub use crate::engine::{Branch, Lowered, LoweredStep, Site};
 pub use olivine_compile as compile;
 pub use olivine_cpu as cpu;
 pub use olivine_gpu as gpu;
 pub use olivine_gpu::KernelSource;
+pub use olivine_ir as ir;
 pub use olivine_kernel as kernel;
 #[cfg(feature = "onnx")]
 pub use olivine_onnx as onnx;
@@ -137,7 +140,7 @@ impl SessionExt for Session {
     ) -> Result<ResidentRun, Error> {
         self.inner.check()?;
         let run = self.inner.engine.dispatch_module(&ModuleDispatch { module, op, tensors, push, groups })?;
-        Ok(ResidentRun::new(run, 0))
+        Ok(ResidentRun::new(run, Vec::new()))
     }
 
     fn tuning(&self) -> Option<&Arc<Record>> {
@@ -160,12 +163,11 @@ impl SessionExt for Session {
 pub trait ExecutableExt {
     /// Runs so many times in a row and returns how long all kernels of the last graph together took on the device (from
     /// call to return on the CPU), running as they do untimed: a run's share. The outputs stay on the device, by name.
-    #[allow(clippy::type_complexity, reason = "a time and what `run_resident` returns")]
     fn time<'a, V: Into<Input<'a>>>(
         &self,
         inputs: impl IntoIterator<Item = (&'a str, V)>,
         runs: u32,
-    ) -> Result<(Duration, Vec<(String, DeviceTensor)>), Error>;
+    ) -> Result<(Duration, ResidentOutputs), Error>;
 
     /// The last graph of a run on these inputs, compiled.
     fn graph_for<'a, V: Into<Input<'a>>>(
@@ -186,7 +188,7 @@ impl ExecutableExt for Executable {
         &self,
         inputs: impl IntoIterator<Item = (&'a str, V)>,
         runs: u32,
-    ) -> Result<(Duration, Vec<(String, DeviceTensor)>), Error> {
+    ) -> Result<(Duration, ResidentOutputs), Error> {
         self.time_runs(inputs, runs)
     }
 
@@ -205,6 +207,20 @@ impl ExecutableExt for Executable {
         let mut guards = self.import_guards();
         guards.extend(self.compiled_graphs().iter().flat_map(|graph| graph.guards()));
         guards
+    }
+}
+
+/// A model's file.
+#[cfg(feature = "onnx")]
+pub trait ModelExt {
+    /// The ONNX model, of a model that is one.
+    fn onnx(&self) -> Option<&olivine_onnx::Model>;
+}
+
+#[cfg(feature = "onnx")]
+impl ModelExt for Model {
+    fn onnx(&self) -> Option<&olivine_onnx::Model> {
+        self.onnx_file()
     }
 }
 

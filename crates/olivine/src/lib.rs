@@ -17,10 +17,10 @@
 //! g.output("y", y)?;
 //!
 //! let dense = Session::new(Device::auto()?)?.compile(&g)?;
-//! dense.set_param("w", Tensor::new([3, 2], vec![1.0f32, -1.0, 0.5, 0.5, 2.0, -2.0])?)?;
-//! let x = Tensor::new([1, 3], vec![1.0f32, 2.0, 3.0])?;
+//! dense.set_param("w", Tensor::from([[1.0f32, -1.0], [0.5, 0.5], [2.0, -2.0]]))?;
+//! let x = Tensor::from([[1.0f32, 2.0, 3.0]]);
 //! let out = dense.run([("x", &x)])?;
-//! assert_eq!(out.get("y")?.as_slice::<f32>()?, &[8.0, 0.0]);
+//! assert_eq!(out["y"].to_string(), "[[8. 0.]]");
 //! # Ok::<(), olivine::Error>(())
 //! ```
 //!
@@ -37,6 +37,7 @@
 //! that others may write, a record of measured choices that cannot be read or cooperative matrices that a driver computes
 //! wrongly, and progress (`DEBUG`) of compiling and building pipelines. Any `tracing` subscriber shows them.
 #![forbid(unsafe_code)]
+#![warn(missing_debug_implementations)]
 
 #[cfg(all(doctest, feature = "vulkan", feature = "wgpu", feature = "onnx"))]
 mod book;
@@ -58,18 +59,34 @@ pub use engine::{DeviceTensor, StepTime};
 pub use error::Error;
 #[cfg(feature = "async")]
 pub use executable::PendingFuture;
-pub use executable::{CompileOptions, Executable, Input, Outputs, Pending, ResidentRun, State};
+pub use executable::{
+    CompileOptions, Executable, Input, Outputs, OutputsIter, Pending, ResidentOutputs, ResidentRun, State,
+};
 pub use model::Model;
-pub use olivine_ir as ir;
+pub use models::CacheType;
+/// The record of measured times by which kernels are chosen; [`TuneBy`] and [`CompileOptions::tuning`] take one.
+pub use olivine_gpu::Record as TuningRecord;
 #[cfg(feature = "onnx")]
 pub use olivine_onnx::{Links, LoadOptions};
 pub use session::{Compile, PipelineCache, Precision, Session, SessionOptions, TuneBy};
 
+/// Graphs, operations and tensors: what a model computes.
+pub mod ir {
+    pub use olivine_ir::{
+        BlockFormat, DType, Data, Def, Dim, Element, Error, Graph, IntoShape, MAX_ELEMENTS, MAX_NESTING,
+        MAX_RANK, Node, NodeId, Op, Output, Shape, Sizes, SubGraph, Tensor, TensorType, TensorView, Value,
+        ValueId, half, op, port,
+    };
+}
+
 /// What most programs need.
 pub mod prelude {
-    pub use crate::ir::{DType, Graph, Shape, Tensor, TensorView, ValueId};
+    pub use crate::ir::op::{Attention, HeadLayout};
+    pub use crate::ir::port::{ElementType, Port};
+    pub use crate::ir::{DType, Graph, Shape, Tensor, TensorType, TensorView, ValueId};
     pub use crate::{
-        CompileOptions, Device, DeviceTensor, Error, Executable, Input, Model, Outputs, Precision, Session,
-        SessionOptions, State, devices, inputs, is_available,
+        Backend, CompileOptions, Device, DeviceTensor, Error, Executable, Input, Model, Outputs, Pending,
+        Precision, ResidentOutputs, ResidentRun, Session, SessionOptions, State, devices, inputs,
+        is_available,
     };
 }

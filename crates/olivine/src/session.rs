@@ -1,5 +1,6 @@
 //! A session: a device, and the executables compiled for it.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -120,12 +121,12 @@ pub enum Precision {
 }
 
 impl std::str::FromStr for Precision {
-    type Err = String;
-    fn from_str(name: &str) -> Result<Self, String> {
+    type Err = Error;
+    fn from_str(name: &str) -> Result<Self, Error> {
         match name {
             "exact" => Ok(Precision::Exact),
             "fast" => Ok(Precision::Fast),
-            other => Err(format!("`{other}` is no precision: exact or fast")),
+            other => Err(Error::UnknownPrecision { name: other.into() }),
         }
     }
 }
@@ -167,6 +168,13 @@ pub enum PipelineCache {
 #[derive(Clone)]
 pub struct Session {
     pub(crate) inner: OfProcess<Arc<Inner>>,
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let device = format_args!("{}", self.inner.device);
+        f.debug_struct("Session").field("device", &device).finish_non_exhaustive()
+    }
 }
 
 pub(crate) struct Inner {
@@ -314,16 +322,27 @@ impl Session {
     }
 }
 
-/// What a session can compile: a [`Graph`] or a [`Model`](crate::Model).
-pub trait Compile {
-    /// Compiles it for a session's device.
-    fn compile_for(&self, session: &Session, options: &CompileOptions) -> Result<Executable, Error>;
+/// What a session can compile: a [`Graph`] or a [`Model`](crate::Model). No other types implement it.
+pub trait Compile: sealed::Compile {}
 
-    /// The graphs that a run goes through, for the sizes of the options and 1 where they are open.
-    fn graphs_for(&self, session: &Session, options: &CompileOptions) -> Result<Vec<Graph>, Error>;
+impl<T: sealed::Compile> Compile for T {}
+
+pub(crate) mod sealed {
+    use olivine_ir::Graph;
+
+    use crate::{CompileOptions, Error, Executable, Session};
+
+    /// How it is compiled.
+    pub trait Compile {
+        /// Compiles it for a session's device.
+        fn compile_for(&self, session: &Session, options: &CompileOptions) -> Result<Executable, Error>;
+
+        /// The graphs that a run goes through, for the sizes of the options and 1 where they are open.
+        fn graphs_for(&self, session: &Session, options: &CompileOptions) -> Result<Vec<Graph>, Error>;
+    }
 }
 
-impl Compile for Graph {
+impl sealed::Compile for Graph {
     fn compile_for(&self, session: &Session, options: &CompileOptions) -> Result<Executable, Error> {
         Executable::of_graph(session.clone(), self, options)
     }

@@ -59,7 +59,7 @@ fn names_that_are_neither_inputs_nor_defaults_are_refused() {
 
 #[test]
 fn weights_are_exchanged_for_others_of_their_type() {
-    let twice = |_: &str, _: olivine::internals::onnx::ElementType, tensor: &Tensor| {
+    let twice = |_: &str, _: ElementType, tensor: &Tensor| {
         let values = tensor.as_slice::<f32>().ok()?;
         Tensor::new([values.len()], values.iter().map(|v| 2.0 * v).collect()).ok()
     };

@@ -54,10 +54,10 @@ fn all_ways_of_running_a_model_give_the_same() {
 
         let kept = session.upload(&x).unwrap();
         let on_device = executable.run_resident([("x", &kept)]).unwrap();
-        let read: Vec<_> = on_device.iter().map(|(n, t)| (n.as_str(), t.to_tensor().unwrap())).collect();
+        let read: Vec<_> = on_device.iter().map(|(n, t)| (n, t.to_tensor().unwrap())).collect();
         assert_eq!(read, [("y", expected["y"].clone()), ("t", expected["t"].clone())], "{device}");
         // A result is the next run's input where it is.
-        let again = executable.run(inputs! { "x" => &on_device[0].1 }).unwrap();
+        let again = executable.run(inputs! { "x" => &on_device[0] }).unwrap();
         assert_eq!(again["y"], Tensor::from([[4.0f32, 0.0, 3.0], [0.0, 0.0, 6.0]]), "{device}");
         assert!(!executable.profile([("x", &x)]).unwrap().is_empty(), "{device}");
     }

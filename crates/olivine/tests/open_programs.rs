@@ -7,12 +7,13 @@ use std::sync::Arc;
 
 use olivine::internals::compile::{Options, compile};
 use olivine::internals::gpu::{Addressing, DeviceCaps, DeviceKind, Program, Record, lower};
+use olivine::internals::ir::open_symbol;
+use olivine::internals::ir::size::Bindings;
+use olivine::internals::ir::size::guards::{self, GuardSet};
 use olivine::internals::kernel::ptx::Capability;
 use olivine::internals::kernel::{Elem, Fragments, Kernel, MatrixShape, Target};
 use olivine::internals::models::Encoder;
-use olivine::ir::size::Bindings;
-use olivine::ir::size::guards::{self, GuardSet};
-use olivine::ir::{DType, Graph, Shape, open_symbol};
+use olivine::ir::{DType, Graph, Shape};
 
 mod graphs;
 

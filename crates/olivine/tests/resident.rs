@@ -2,10 +2,10 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a failed expectation is a failed test")]
 
+use olivine::ir::Data;
 use olivine::ir::op::HeadLayout;
-use olivine::ir::{self, Data};
 use olivine::prelude::*;
-use olivine::{Backend, PipelineCache, State};
+use olivine::{Backend, PipelineCache, ResidentOutputs, State};
 
 const DEVICES: [Device; 3] = [Device::Cpu, Device::Vulkan, Device::Wgpu];
 
@@ -55,8 +55,8 @@ fn squared(x: &Tensor) -> Vec<f32> {
 }
 
 /// A resident output by name.
-fn taken(outputs: Vec<(String, DeviceTensor)>, name: &str) -> DeviceTensor {
-    outputs.into_iter().find(|(n, _)| n == name).unwrap().1
+fn taken(mut outputs: ResidentOutputs, name: &str) -> DeviceTensor {
+    outputs.take(name).unwrap()
 }
 
 #[test]
@@ -125,9 +125,11 @@ fn outputs_of_a_run_in_flight_stay_on_the_device() {
         let model = session.compile(&square(1000)).unwrap();
         let x = ramp(1000, 2.0);
         let mut run = model.submit_resident([("x", &x)]).unwrap();
-        let mut outputs = run.outputs().unwrap();
+        let outputs = run.outputs().unwrap();
         // The result of a run that may not have ended is an input of another.
-        let again = model.run([("x", &outputs.remove(0))]).unwrap();
+        assert_eq!(outputs.iter().map(|(name, _)| name).collect::<Vec<_>>(), ["y"]);
+        assert!(matches!(outputs.get("z"), Err(Error::UnknownName { .. })));
+        let again = model.run([("x", &outputs["y"])]).unwrap();
         assert_eq!(f32s(again.at(0).unwrap()), squared(&vector(&squared(&x))));
         while !run.is_done().unwrap() {
             std::thread::yield_now();
@@ -142,10 +144,10 @@ fn outputs_of_a_run_in_flight_stay_on_the_device() {
 fn bytes_on_the_device_are_read_as_another_type_and_replaced_in_front() {
     everywhere(|session| {
         let x = session.upload(&vector(&[1.0, -2.0, 3.0])).unwrap();
-        let bits = x.reinterpret(ir::TensorType::new(DType::I32, Shape::new(&[2]).unwrap())).unwrap();
+        let bits = x.reinterpret(TensorType::new(DType::I32, Shape::new(&[2]).unwrap())).unwrap();
         let want = [1.0f32.to_bits() as i32, (-2.0f32).to_bits() as i32];
         assert_eq!(bits.to_tensor().unwrap().as_slice::<i32>().unwrap(), want);
-        let large = ir::TensorType::new(DType::F64, Shape::new(&[2]).unwrap());
+        let large = TensorType::new(DType::F64, Shape::new(&[2]).unwrap());
         assert!(x.reinterpret(large).unwrap_err().to_string().contains("at most the 12 bytes"));
         let front = session.upload(&vector(&[7.0])).unwrap();
         assert_eq!(f32s(&x.with_prefix(&front).unwrap().to_tensor().unwrap()), [7.0, -2.0, 3.0]);

@@ -4,6 +4,7 @@ use olivine_ir::TensorType;
 
 /// What lowering, loading and running can fail with.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// Nodes that the device cannot run: all of them, each with its reason.
     #[error("{device} cannot run {}", .nodes.join("; "))]

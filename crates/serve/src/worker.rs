@@ -235,6 +235,7 @@ impl Worker<'_> {
                 };
                 self.end(id, reason, true);
             }
+            _ => {}
         }
     }
 

@@ -259,7 +259,7 @@ fn measure(
     let input = session.upload(&host)?;
     let run = || executable.time([("x", &input)], 1);
     let outputs = run()?.1;
-    let error = outputs.first().map_or(Ok(f64::NAN), |(_, y)| {
+    let error = outputs.iter().next().map_or(Ok(f64::NAN), |(_, y)| {
         let y = Tensor::from_data([m, n], y.read_elements(0..m * n)?)?;
         error(&host, &weight, &y, (m, n, k))
     })?;

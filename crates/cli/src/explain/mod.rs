@@ -7,8 +7,9 @@ use std::collections::BTreeMap;
 use clap::Args;
 use olivine::Session;
 use olivine::internals::compile::{Compiled, plan};
+use olivine::internals::ir::{Printer, nearest};
 use olivine::internals::{ExecutableExt as _, SessionExt as _};
-use olivine::ir::{Def, Graph, Op, Printer, nearest};
+use olivine::ir::{Def, Graph, Op};
 use serde_json::{Value, json};
 
 use crate::Global;

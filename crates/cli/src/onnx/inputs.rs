@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use clap::{Args, ValueEnum};
+use olivine::internals::ir::{nearest, round_to_odd};
 use olivine::internals::onnx::{Dim, ElementType, Kind, Links, LoadOptions, Port};
 use olivine::ir::half::{bf16, f16};
-use olivine::ir::{Data, Shape, Tensor, nearest, round_to_odd};
+use olivine::ir::{Data, Shape, Tensor};
 use olivine::{CompileOptions, Model, npy};
 
 use olivine_files::Format;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 use olivine::internals::ExecutableExt as _;
+use olivine::internals::ModelExt as _;
 use olivine::internals::onnx::{Port, Unsupported};
 use olivine::ir::{Graph, Node, Op, Tensor};
 use olivine::{Executable, Model, Session};

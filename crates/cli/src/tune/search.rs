@@ -193,7 +193,7 @@ impl Ready<'_> {
     /// The first elements of the first output.
     fn sample(&self) -> Result<Vec<f64>, Failure> {
         let outputs = self.executable.run_resident(self.inputs())?;
-        let Some((_, tensor)) = outputs.first() else { return Ok(Vec::new()) };
+        let Ok(tensor) = outputs.at(0) else { return Ok(Vec::new()) };
         let all = tensor.ty().shape.numel();
         let count = all.min(4096);
         let data = tensor.read_elements(0..count)?;

@@ -274,6 +274,8 @@ macro_rules! ops {
     };
     (@all $($name:ident $lowering:ident,)*) => {
         /// One operation with its attributes.
+        // Not `non_exhaustive`, nor are the enums inside operations: backends match all variants, so that an operation
+        // without a kernel does not compile.
         #[derive(Clone, Debug, PartialEq)]
         #[allow(missing_docs, reason = "each variant wraps the documented struct of its name")]
         pub enum Op { $($name($name)),* }

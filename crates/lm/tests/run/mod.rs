@@ -55,6 +55,7 @@ pub(crate) fn finish(
                     all.entry(id).or_default().tokens.push((token, logprob.map(f32::to_bits)));
                 }
                 Event::End { id, finish } => all.entry(id).or_default().finish = Some(finish),
+                _ => {}
             }
         }
     }

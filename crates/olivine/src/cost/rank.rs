@@ -138,6 +138,7 @@ fn chosen<C: Compile>(
 }
 
 /// A session that was opened after others could not be.
+#[derive(Debug)]
 pub struct Fallback {
     /// The session.
     pub session: Session,

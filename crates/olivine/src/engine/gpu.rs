@@ -15,9 +15,11 @@ use olivine_ir::size::Bindings;
 use olivine_ir::{Data, Tensor, TensorType, memory};
 use olivine_kernel::Kernel;
 
+#[cfg(any(feature = "async", feature = "onnx"))]
+use super::Later;
 use super::{
-    DeviceTensor, Engine, InFlight, Later, Lowered, LoweredStep, Model, ModuleDispatch, Prepared, Resident,
-    Site, StatePart, StepTime,
+    DeviceTensor, Engine, InFlight, Lowered, LoweredStep, Model, ModuleDispatch, Prepared, Resident, Site,
+    StatePart, StepTime,
 };
 use crate::Error;
 use crate::cost::Work;
@@ -313,6 +315,7 @@ impl<D: Driver> Resident for OnGpu<D> {
         Ok(self.0.read_elements(elements, into)?)
     }
 
+    #[cfg(any(feature = "async", feature = "onnx"))]
     fn read_async<'a>(&'a self, elements: Range<usize>, into: &'a mut [u8]) -> Later<'a> {
         Box::pin(async move { Ok(self.0.read_elements_async(elements, into).await?) })
     }

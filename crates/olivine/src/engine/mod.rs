@@ -7,6 +7,7 @@ mod gpu;
 use std::any::Any;
 use std::fmt;
 use std::ops::Range;
+#[cfg(any(feature = "async", feature = "onnx"))]
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -29,6 +30,7 @@ pub(crate) use cpu::CpuEngine;
 pub(crate) use gpu::GpuEngine;
 
 /// What a device does without blocking, where it can.
+#[cfg(any(feature = "async", feature = "onnx"))]
 pub(crate) type Later<'a> = Pin<Box<dyn Future<Output = Result<(), Error>> + 'a>>;
 
 /// A device that is open.
@@ -316,6 +318,7 @@ pub struct DeviceTensor {
 pub(crate) trait Resident: Send + Sync {
     fn read(&self, elements: Range<usize>, into: &mut [u8]) -> Result<(), Error>;
     /// As `read`, without blocking where the device can.
+    #[cfg(any(feature = "async", feature = "onnx"))]
     fn read_async<'a>(&'a self, elements: Range<usize>, into: &'a mut [u8]) -> Later<'a> {
         Box::pin(std::future::ready(self.read(elements, into)))
     }
@@ -366,7 +369,14 @@ impl DeviceTensor {
     }
 
     /// As [`DeviceTensor::to_tensor`], without blocking: in a browser, the only way to read. Elsewhere it blocks.
+    #[cfg(feature = "async")]
     pub async fn to_tensor_async(&self) -> Result<Tensor, Error> {
+        self.fetched().await
+    }
+
+    /// As `to_tensor_async`, which needs a feature.
+    #[cfg(any(feature = "async", feature = "onnx"))]
+    pub(crate) async fn fetched(&self) -> Result<Tensor, Error> {
         self.inner.check()?;
         let count = self.ty.shape.numel();
         let mut bytes = olivine_ir::memory::zeroed(self.ty.bytes())?;

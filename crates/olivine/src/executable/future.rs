@@ -1,5 +1,6 @@
 //! Runs in flight as futures.
 
+use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 #[cfg(not(target_arch = "wasm32"))]
@@ -32,6 +33,12 @@ pub struct PendingFuture {
     run: Option<Pending>,
     #[cfg(not(target_arch = "wasm32"))]
     shared: Arc<Mutex<Shared>>,
+}
+
+impl fmt::Debug for PendingFuture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PendingFuture").field("run", &self.run).finish_non_exhaustive()
+    }
 }
 
 #[cfg(not(target_arch = "wasm32"))]

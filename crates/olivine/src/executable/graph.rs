@@ -13,10 +13,12 @@ use olivine_ir::{Data, Def, Graph, Shape, Tensor, TensorType, ValueId, nearest};
 
 use super::growth::{Movers, grown_sizes};
 use super::host::HostOps;
-use super::io::{Input, OfWatch, Outputs, Pending, ResidentRun, host_outputs, named, write_results, zeros};
+use super::io::{
+    Input, OfWatch, Outputs, Pending, ResidentOutputs, ResidentRun, host_outputs, named, write_results, zeros,
+};
 use super::plans::{OpenSizes, Plans};
 use crate::cost::{Moved, Watch, WatchedRun};
-use crate::engine::{DeviceTensor, Lowered, Model, Prepared, StepTime};
+use crate::engine::{Lowered, Model, Prepared, StepTime};
 use crate::model::watched;
 use crate::process::OfProcess;
 use crate::{Error, Session};
@@ -99,12 +101,14 @@ impl GraphExecutable {
         }
     }
 
-    /// The same graph and params, with values from inside among the outputs.
-    pub(super) fn watching(&self, names: &[String]) -> Result<Self, Error> {
+    /// The same graph and params, with values from inside among the outputs; these states are all of its own, or none.
+    pub(super) fn watching(&self, names: &[String], states: &[(String, String)]) -> Result<Self, Error> {
         self.session.inner.check()?;
         let graph = watched(&self.graph, names)?;
         let (model, host) = (Arc::clone(&self.model), self.host.clone());
-        GraphExecutable::new(self.session.clone(), graph, Vec::new(), model, None, host)
+        let watching = GraphExecutable::new(self.session.clone(), graph, states.to_vec(), model, None, host)?;
+        watching.set_run_counter(self.run_counter());
+        Ok(watching)
     }
 
     /// What runs on the host although the device is a GPU.
@@ -279,26 +283,21 @@ impl GraphExecutable {
     }
 
     /// Runs and leaves the outputs on the device, by name; they may be inputs of other runs, or be read in part.
-    pub(crate) fn run_resident(&self, inputs: NamedInputs<'_>) -> Result<Vec<(String, DeviceTensor)>, Error> {
-        self.with_prepared(&inputs, |prepared, inputs| {
-            let outputs = prepared.outputs().to_vec();
-            let watched = self.watched(prepared, inputs, |_| false);
-            let mut run = prepared.start(inputs, &vec![Take::Device; outputs.len()])?;
-            if let Some(watched) = watched {
-                run.wait()?;
-                watched.end(&self.session);
-            }
-            outputs.into_iter().enumerate().map(|(i, (name, _))| Ok((name, run.output(i)?))).collect()
-        })
+    pub(crate) fn run_resident(&self, inputs: NamedInputs<'_>) -> Result<ResidentOutputs, Error> {
+        let mut run = self.submit_resident(inputs)?;
+        if run.is_watched() {
+            run.wait()?;
+        }
+        run.outputs()
     }
 
     /// Begins a run whose outputs stay on the device and returns.
     pub(crate) fn submit_resident(&self, inputs: NamedInputs<'_>) -> Result<ResidentRun, Error> {
         self.with_prepared(&inputs, |prepared, inputs| {
-            let outputs = prepared.outputs().len();
+            let outputs: Vec<String> = prepared.outputs().iter().map(|(name, _)| name.clone()).collect();
             let watched = self.watched(prepared, inputs, |_| false);
-            let run = ResidentRun::new(prepared.start(inputs, &vec![Take::Device; outputs])?, outputs);
-            Ok(run.watched(self.watched_later(watched)))
+            let run = prepared.start(inputs, &vec![Take::Device; outputs.len()])?;
+            Ok(ResidentRun::new(run, outputs).watched(self.watched_later(watched)))
         })
     }
 
@@ -324,16 +323,15 @@ impl GraphExecutable {
 
     /// Runs so many times in a row and returns how long all kernels together took on the device (from call to return on the
     /// CPU), running as they do untimed: a run's share. The outputs stay on the device, by name.
-    #[allow(clippy::type_complexity, reason = "a time and what `run_resident` returns")]
     pub(crate) fn time(
         &self,
         inputs: NamedInputs<'_>,
         runs: u32,
-    ) -> Result<(Duration, Vec<(String, DeviceTensor)>), Error> {
+    ) -> Result<(Duration, ResidentOutputs), Error> {
         self.with_prepared(&inputs, |prepared, inputs| {
             let (time, outputs) = prepared.time(inputs, runs)?;
             let names = prepared.outputs().iter().map(|(name, _)| name.clone());
-            Ok((time, names.zip(outputs).collect()))
+            Ok((time, Outputs::new(names.zip(outputs).collect())))
         })
     }
 

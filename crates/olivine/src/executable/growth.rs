@@ -246,8 +246,7 @@ impl Movers {
         };
         let nothing = |size: usize| session.upload(&Tensor::zeros(DType::U8, [size, 0])?);
         let (kept, room) = (nothing(keep)?, nothing(size)?);
-        let mut out = mover.run_resident([("x", tensor), ("kept", &kept), ("room", &room)])?;
-        out.pop().map(|(_, y)| y).ok_or(Error::OtherDevice)
+        mover.run_resident([("x", tensor), ("kept", &kept), ("room", &room)])?.take("y")
     }
 }
 

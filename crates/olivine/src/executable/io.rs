@@ -1,5 +1,6 @@
 //! What goes into a run and what comes out.
 
+use std::fmt;
 use std::ops::Index;
 use std::sync::Arc;
 
@@ -44,34 +45,64 @@ macro_rules! inputs {
     };
 }
 
-/// Named results of a run, in the graph's order.
+/// Named results of a run, in the graph's order: tensors on the host, or tensors that stayed on the device
+/// ([`ResidentOutputs`]).
+///
+/// ```
+/// use olivine::prelude::*;
+/// # let session = Session::new(Device::Cpu)?;
+/// # let mut g = Graph::new("both");
+/// # let x = g.input("x", DType::F32, [2])?;
+/// # let (double, square) = (g.add(x, x)?, g.mul(x, x)?);
+/// # g.output("double", double)?;
+/// # g.output("square", square)?;
+/// # let model = session.compile(&g)?;
+/// let x = Tensor::from([1.0f32, 3.0]);
+/// let mut out = model.run([("x", &x)])?;
+/// assert_eq!(out["double"].to_vec::<f32>()?, [2.0, 6.0]);
+/// assert_eq!(out[1], out["square"]);
+/// for (name, tensor) in &out {
+///     println!("{name}: {tensor}");
+/// }
+/// let square = out.take("square")?;
+/// assert_eq!(square.to_string(), "[1. 9.]");
+/// # Ok::<(), olivine::Error>(())
+/// ```
 #[derive(Clone, Debug)]
-pub struct Outputs {
-    named: Vec<(String, Tensor)>,
+pub struct Outputs<T = Tensor> {
+    named: Vec<(String, T)>,
 }
 
-impl Outputs {
-    /// A result by name.
-    pub fn get(&self, name: &str) -> Result<&Tensor, Error> {
-        self.named.iter().find(|(n, _)| n == name).map(|(_, t)| t).ok_or_else(|| Error::UnknownName {
+/// Named results of a run that stayed on the device.
+pub type ResidentOutputs = Outputs<DeviceTensor>;
+
+impl<T> Outputs<T> {
+    pub(crate) fn new(named: Vec<(String, T)>) -> Self {
+        Outputs { named }
+    }
+
+    fn position(&self, name: &str) -> Result<usize, Error> {
+        self.named.iter().position(|(n, _)| n == name).ok_or_else(|| Error::UnknownName {
             kind: "output",
             name: name.into(),
             nearest: nearest(name, self.named.iter().map(|(n, _)| n.as_str())),
         })
     }
 
+    /// A result by name.
+    pub fn get(&self, name: &str) -> Result<&T, Error> {
+        self.position(name).map(|at| &self.named[at].1)
+    }
+
     /// A result by its position among the model's outputs.
-    pub fn at(&self, index: usize) -> Result<&Tensor, Error> {
+    pub fn at(&self, index: usize) -> Result<&T, Error> {
         let missing = || Error::UnknownName { kind: "output", name: index.to_string(), nearest: None };
         self.named.get(index).map(|(_, t)| t).ok_or_else(missing)
     }
 
     /// Takes a result out, to keep it without a copy; those after it move up by one position.
-    pub fn take(&mut self, name: &str) -> Result<Tensor, Error> {
-        match self.named.iter().position(|(n, _)| n == name) {
-            Some(at) => Ok(self.named.remove(at).1),
-            None => self.get(name).cloned(),
-        }
+    pub fn take(&mut self, name: &str) -> Result<T, Error> {
+        self.position(name).map(|at| self.named.remove(at).1)
     }
 
     /// How many results there are.
@@ -85,44 +116,71 @@ impl Outputs {
     }
 
     /// All results with their names.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &Tensor)> {
-        self.named.iter().map(|(n, t)| (n.as_str(), t))
+    pub fn iter(&self) -> OutputsIter<'_, T> {
+        self.into_iter()
     }
 
     /// All results without their names.
-    pub fn into_tensors(self) -> Vec<Tensor> {
+    pub fn into_tensors(self) -> Vec<T> {
         self.named.into_iter().map(|(_, t)| t).collect()
     }
 }
 
 /// A result by name. Panics where there is none; [`Outputs::get`] is an error there.
-impl Index<&str> for Outputs {
-    type Output = Tensor;
+impl<T> Index<&str> for Outputs<T> {
+    type Output = T;
 
     #[allow(clippy::panic, reason = "an index that is not there panics, as in the standard library")]
-    fn index(&self, name: &str) -> &Tensor {
+    fn index(&self, name: &str) -> &T {
         self.get(name).unwrap_or_else(|e| panic!("{e}"))
     }
 }
 
 /// A result by position. Panics where there is none; [`Outputs::at`] is an error there.
-impl Index<usize> for Outputs {
-    type Output = Tensor;
+impl<T> Index<usize> for Outputs<T> {
+    type Output = T;
 
     #[allow(clippy::panic, reason = "an index that is not there panics, as in the standard library")]
-    fn index(&self, position: usize) -> &Tensor {
+    fn index(&self, position: usize) -> &T {
         self.at(position).unwrap_or_else(|e| panic!("{e}"))
     }
 }
 
-impl IntoIterator for Outputs {
-    type Item = (String, Tensor);
-    type IntoIter = std::vec::IntoIter<(String, Tensor)>;
+impl<T> IntoIterator for Outputs<T> {
+    type Item = (String, T);
+    type IntoIter = std::vec::IntoIter<(String, T)>;
 
     fn into_iter(self) -> Self::IntoIter {
         self.named.into_iter()
     }
 }
+
+impl<'a, T> IntoIterator for &'a Outputs<T> {
+    type Item = (&'a str, &'a T);
+    type IntoIter = OutputsIter<'a, T>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        OutputsIter(self.named.iter())
+    }
+}
+
+/// Results of a run with their names; of [`Outputs::iter`].
+#[derive(Clone, Debug)]
+pub struct OutputsIter<'a, T = Tensor>(std::slice::Iter<'a, (String, T)>);
+
+impl<'a, T> Iterator for OutputsIter<'a, T> {
+    type Item = (&'a str, &'a T);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.0.next().map(|(name, tensor)| (name.as_str(), tensor))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.0.size_hint()
+    }
+}
+
+impl<T> ExactSizeIterator for OutputsIter<'_, T> {}
 
 /// A run in flight; several may be, of one executable and of many.
 pub struct Pending {
@@ -168,6 +226,13 @@ pub(super) fn host_outputs(
     all.map(|(at, (name, ty))| HostOutput { at, name: name.clone(), ty: *ty }).collect()
 }
 
+impl fmt::Debug for Pending {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let outputs: Vec<&str> = self.outputs.iter().map(|output| output.name.as_str()).collect();
+        f.debug_struct("Pending").field("outputs", &outputs).finish_non_exhaustive()
+    }
+}
+
 impl Pending {
     /// Waits for the outputs.
     pub fn wait(mut self) -> Result<Outputs, Error> {
@@ -179,12 +244,19 @@ impl Pending {
 /// A run in flight whose outputs stay on the device. Dropping it waits for its end.
 pub struct ResidentRun {
     run: OfProcess<Box<dyn InFlight>>,
-    outputs: usize,
+    /// Names of the outputs.
+    outputs: Vec<String>,
     watched: Option<OfWatch>,
 }
 
+impl fmt::Debug for ResidentRun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResidentRun").field("outputs", &self.outputs).finish_non_exhaustive()
+    }
+}
+
 impl ResidentRun {
-    pub(crate) fn new(run: Box<dyn InFlight>, outputs: usize) -> Self {
+    pub(crate) fn new(run: Box<dyn InFlight>, outputs: Vec<String>) -> Self {
         ResidentRun { run: OfProcess::new(run), outputs, watched: None }
     }
 
@@ -192,11 +264,16 @@ impl ResidentRun {
         ResidentRun { watched, ..self }
     }
 
+    pub(super) fn is_watched(&self) -> bool {
+        self.watched.is_some()
+    }
+
     /// The outputs in the graph's order; once. On a GPU they may be inputs of other runs before this one has ended; on the
     /// CPU this waits for the end.
-    pub fn outputs(&mut self) -> Result<Vec<DeviceTensor>, Error> {
+    pub fn outputs(&mut self) -> Result<ResidentOutputs, Error> {
         let run = self.run.get_mut()?;
-        (0..self.outputs).map(|i| run.output(i)).collect()
+        let named = self.outputs.iter().enumerate().map(|(i, name)| Ok((name.clone(), run.output(i)?)));
+        named.collect::<Result<_, Error>>().map(Outputs::new)
     }
 
     /// Whether it has ended, without waiting for that where other threads or a device do the work.
@@ -231,7 +308,7 @@ pub(super) fn named(
         };
         named.push((name, tensor));
     }
-    Ok(Outputs { named })
+    Ok(Outputs::new(named))
 }
 
 /// Hands the results' bytes to `run`.

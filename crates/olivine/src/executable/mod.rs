@@ -30,6 +30,7 @@ mod plans;
 mod split;
 mod state;
 
+use std::fmt;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 #[cfg(feature = "onnx")]
@@ -41,7 +42,7 @@ use std::time::Duration;
 use olivine_ir::port::{Dim, ElementType, Kind, Port};
 use olivine_ir::{Def, Graph, Tensor, ValueId};
 
-use crate::engine::{DeviceTensor, Lowered, StepTime};
+use crate::engine::{Lowered, StepTime};
 use crate::model::value_names;
 #[cfg(feature = "onnx")]
 use crate::model::{OnnxExecutable, Passed};
@@ -53,7 +54,7 @@ pub(crate) use io::{write_results, zeros};
 
 #[cfg(feature = "async")]
 pub use future::PendingFuture;
-pub use io::{Input, Outputs, Pending, ResidentRun};
+pub use io::{Input, Outputs, OutputsIter, Pending, ResidentOutputs, ResidentRun};
 pub use options::CompileOptions;
 pub use state::State;
 
@@ -65,6 +66,21 @@ pub struct Executable {
     session: Session,
     source: Source,
     options: CompileOptions,
+}
+
+impl fmt::Debug for Executable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Executable")
+            .field("device", &format_args!("{}", self.session.device()))
+            .field("inputs", &listed_ports(&self.inputs()))
+            .field("outputs", &listed_ports(&self.outputs()))
+            .finish_non_exhaustive()
+    }
+}
+
+/// Inputs or outputs in words, each in one.
+pub(crate) fn listed_ports(ports: &[Port]) -> Vec<String> {
+    ports.iter().map(|port| format!("{}: {}", port.name, port.kind)).collect()
 }
 
 /// What was compiled.
@@ -298,7 +314,7 @@ impl Executable {
     pub fn run_resident<'a, V: Into<Input<'a>>>(
         &self,
         inputs: impl IntoIterator<Item = (&'a str, V)>,
-    ) -> Result<Vec<(String, DeviceTensor)>, Error> {
+    ) -> Result<ResidentOutputs, Error> {
         let inputs = listed(inputs);
         let ready = self.ready(&inputs)?;
         ready.graph.run_resident(ready.inputs(&inputs))
@@ -339,12 +355,11 @@ impl Executable {
     }
 
     /// As [`time`](crate::internals::ExecutableExt::time).
-    #[allow(clippy::type_complexity, reason = "a time and what `run_resident` returns")]
     pub(crate) fn time_runs<'a, V: Into<Input<'a>>>(
         &self,
         inputs: impl IntoIterator<Item = (&'a str, V)>,
         runs: u32,
-    ) -> Result<(Duration, Vec<(String, DeviceTensor)>), Error> {
+    ) -> Result<(Duration, ResidentOutputs), Error> {
         let inputs = listed(inputs);
         let ready = self.ready(&inputs)?;
         ready.graph.time(ready.inputs(&inputs), runs)
@@ -413,14 +428,30 @@ impl Executable {
         inputs: impl IntoIterator<Item = (&'a str, V)>,
         names: impl IntoIterator<Item = impl Into<String>>,
     ) -> Result<Outputs, Error> {
-        let names: Vec<String> = names.into_iter().map(Into::into).collect();
+        self.watching(names.into_iter().map(Into::into).collect(), &[])?.run(inputs)
+    }
+
+    /// As [`Executable::run_watching`], on a state, which is then what the run leaves, as after [`Executable::run_with_state`].
+    pub fn run_watching_with_state<'a, V: Into<Input<'a>>>(
+        &self,
+        state: &mut State,
+        inputs: impl IntoIterator<Item = (&'a str, V)>,
+        names: impl IntoIterator<Item = impl Into<String>>,
+    ) -> Result<Outputs, Error> {
+        let watching = self.watching(names.into_iter().map(Into::into).collect(), &self.options.state)?;
+        watching.run_with_state(state, inputs)
+    }
+
+    /// The same with values from inside among the outputs; these states are all of its own, or none.
+    fn watching(&self, names: Vec<String>, states: &[(String, String)]) -> Result<Executable, Error> {
         let source = match &self.source {
-            Source::Graph(graph) => Source::Graph(Arc::new(graph.watching(&names)?)),
+            Source::Graph(graph) => Source::Graph(Arc::new(graph.watching(&names, states)?)),
             #[cfg(feature = "onnx")]
-            Source::Onnx(model) => Source::Onnx(Box::new(model.watching(names)?)),
+            Source::Onnx(model) => Source::Onnx(Box::new(model.watching(names, states)?)),
         };
-        let options = CompileOptions { tuning: self.options.tuning.clone(), ..CompileOptions::default() };
-        Executable { session: self.session.clone(), source, options }.run(inputs)
+        let (tuning, state) = (self.options.tuning.clone(), states.to_vec());
+        let options = CompileOptions { tuning, state, ..CompileOptions::default() };
+        Ok(Executable { session: self.session.clone(), source, options })
     }
 
     /// The last graph of a run on these inputs, compiled.

@@ -8,6 +8,7 @@
 #[cfg(feature = "onnx")]
 mod onnx;
 
+use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -18,9 +19,10 @@ use olivine_ir::{Graph, Tensor, nearest};
 #[cfg(feature = "onnx")]
 use olivine_onnx as onnx_file;
 
-use crate::executable::{graph_inputs, graph_outputs};
+use crate::executable::{graph_inputs, graph_outputs, listed_ports};
 use crate::models::{Bert, CausalLm};
-use crate::{Compile, CompileOptions, Error, Executable, Session};
+use crate::session::sealed;
+use crate::{CompileOptions, Error, Executable, Session};
 
 #[cfg(feature = "onnx")]
 pub(crate) use onnx::{OnnxExecutable, Passed};
@@ -44,6 +46,16 @@ pub struct Model {
     source: Source,
     /// Inner values that are outputs too.
     watched: Arc<[String]>,
+}
+
+impl fmt::Debug for Model {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Model")
+            .field("name", &self.name())
+            .field("inputs", &listed_ports(&self.inputs()))
+            .field("outputs", &listed_ports(&self.outputs()))
+            .finish_non_exhaustive()
+    }
 }
 
 #[derive(Clone)]
@@ -297,9 +309,9 @@ impl Model {
         }
     }
 
-    /// The ONNX model, of a model that is one.
+    /// As [`onnx`](crate::internals::ModelExt::onnx).
     #[cfg(feature = "onnx")]
-    pub fn onnx(&self) -> Option<&onnx_file::Model> {
+    pub(crate) fn onnx_file(&self) -> Option<&onnx_file::Model> {
         match &self.source {
             Source::Onnx(onnx) => Some(onnx),
             Source::Graph(_) => None,
@@ -307,7 +319,7 @@ impl Model {
     }
 }
 
-impl Compile for Model {
+impl sealed::Compile for Model {
     fn compile_for(&self, session: &Session, options: &CompileOptions) -> Result<Executable, Error> {
         match &self.source {
             #[cfg(feature = "onnx")]

@@ -1,5 +1,6 @@
 //! BERT encoders: the graph, and folders as Hugging Face writes them, with `config.json` and `model.safetensors`.
 
+use std::fmt;
 use std::path::Path;
 
 use olivine_files::read_text;
@@ -18,6 +19,12 @@ use crate::Error;
 pub struct Bert {
     graph: Graph,
     params: Vec<(String, Tensor)>,
+}
+
+impl fmt::Debug for Bert {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Bert").field("graph", &self.graph.name()).finish_non_exhaustive()
+    }
 }
 
 /// Bytes that a `config.json` may have.

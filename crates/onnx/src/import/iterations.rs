@@ -7,7 +7,8 @@ use olivine_ir::{DType, Def, Error as GraphError, Graph, Shape, SubGraph, Tensor
 
 use super::fixed::{ancestors, computed};
 use super::loops::{Argument, ArgumentSource, LoopCall, Made, unchanged};
-use super::walk::{BodyInput, Captured, Scope, Walk, positional_inputs};
+use super::names::positional_inputs;
+use super::walk::{BodyInput, Captured, Scope, Walk};
 use super::{Answer, Part, Stop, TensorRef, Value};
 use crate::ElementType;
 use crate::error::Error;

@@ -10,7 +10,8 @@ use std::collections::HashMap;
 
 use olivine_ir::{Def, Error as GraphError, Tensor, TensorType, ValueId};
 
-use super::walk::{Scope, Walk, free_names, positional_inputs};
+use super::names::{free_names, positional_inputs};
+use super::walk::{Scope, Walk};
 use super::{Answer, Known, Stage, Stop, TensorRef, Value};
 use crate::ElementType;
 use crate::error::Error;

@@ -12,6 +12,8 @@
 //!   node.rs   what an operator's import sees of its node
 //!   stored.rs weights that stay packed
 //!   value.rs  what a name stands for
+//!   names.rs  names that nodes and the graphs inside them use
+//!   passed_over.rs  imports of what fits some sizes, where not all nodes do
 //!   limits.rs what an import may take
 //! ```
 
@@ -20,7 +22,9 @@ mod inputs;
 mod iterations;
 mod limits;
 mod loops;
+mod names;
 mod node;
+mod passed_over;
 mod ratio;
 mod sizes;
 mod stage;
@@ -33,10 +37,11 @@ use olivine_ir::{Evaluate, Graph, Tensor, TensorType, ValueId};
 pub(crate) use iterations::copied;
 pub(crate) use loops::unchanged;
 pub use loops::{Argument, ArgumentSource, LoopCall, LoopResults, Made};
+pub(crate) use names::needed;
 pub(crate) use node::NodeContext;
 pub(crate) use stored::Dequantised;
 pub(crate) use value::{TensorRef, Value};
-pub(crate) use walk::{BodyInput, Captured, SMALL_WEIGHT, Walk, needed};
+pub(crate) use walk::{BodyInput, Captured, SMALL_WEIGHT, Walk};
 
 use crate::ElementType;
 use crate::error::Error;
@@ -56,6 +61,10 @@ pub struct Bindings {
     /// The most iterations that one graph may hold of a loop that its data end: a GPU records every one of them. `None`
     /// where the device runs such a loop to its end.
     pub batch: Option<usize>,
+    /// Passes over nodes that do not fit the inputs: their results are of the types that the model declares, with this size
+    /// where one is open. For looking at what a model does; such a graph is not to be run. `None` where a node that does
+    /// not fit is an error.
+    pub pass_over: Option<usize>,
 }
 
 /// What became known after a graph was asked for.
@@ -154,7 +163,7 @@ pub(crate) type Answer<T> = Result<T, Stop>;
 /// Imports a model.
 pub(crate) fn import(model: &Model, bindings: &Bindings, evaluator: &dyn Evaluate) -> Result<Outcome, Error> {
     let mut walk = Walk::new(model, bindings, evaluator, 0);
-    let outputs = walk.whole();
+    let outputs = walk.whole().and_then(|outputs| walk.with_passed_over(outputs));
     outcome(walk, outputs)
 }
 
@@ -167,7 +176,7 @@ pub(crate) fn import_iterations(
     evaluator: &dyn Evaluate,
 ) -> Result<Outcome, Error> {
     let mut walk = Walk::new(model, bindings, evaluator, call.level());
-    let outputs = walk.iterations(call, state);
+    let outputs = walk.iterations(call, state).and_then(|outputs| walk.with_passed_over(outputs));
     outcome(walk, outputs)
 }
 

@@ -8,8 +8,9 @@ use std::collections::{HashMap, HashSet};
 use olivine_ir::{Def, Graph, NodeId, ValueId};
 
 use super::fixed::{Ancestry, GraphValue};
+use super::names::needed;
 use super::stored::with_read_params;
-use super::walk::{Walk, needed};
+use super::walk::Walk;
 use super::{Answer, Part, Specialised, Stage, Value};
 use crate::error::Error;
 

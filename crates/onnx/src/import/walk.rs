@@ -6,15 +6,15 @@ use olivine_ir::{Evaluate, Graph, NodeId, Tensor, TensorType, ValueId};
 
 use super::inputs::check_named_sizes;
 use super::limits::{Budget, label};
+use super::names::{initializer_names, needed, positional_inputs};
+use super::passed_over::PassedOver;
 use super::stored::Dequantised;
 use super::{Answer, Bindings, Bound, NodeContext, Part, TensorRef, Value};
 use crate::ElementType;
 use crate::error::Error;
 use crate::model::{MAX_DEPTH, Model, function_key, location, operator, port};
 use crate::ops;
-use crate::proto::{
-    AttributeProto, FunctionProto, GraphProto, NodeProto, OperatorSetIdProto, TensorProto, ValueInfoProto,
-};
+use crate::proto::{AttributeProto, FunctionProto, GraphProto, NodeProto, OperatorSetIdProto, TensorProto};
 use crate::sparse::sparse_name;
 use crate::stored::{dense, dense_type};
 use crate::{Kind, Port};
@@ -54,6 +54,7 @@ pub(crate) struct Walk<'m> {
     /// Names of inner values that are to be outputs, and those found so far.
     watching: HashSet<&'m str>,
     pub(super) watched: Vec<(String, TensorRef)>,
+    pub(super) passed_over: PassedOver,
 }
 
 /// A graph under construction.
@@ -131,6 +132,7 @@ impl<'m> Walk<'m> {
             dequantised: HashMap::new(),
             watching: bindings.watched.iter().map(String::as_str).collect(),
             watched: Vec::new(),
+            passed_over: PassedOver::default(),
         }
     }
 
@@ -162,8 +164,8 @@ impl<'m> Walk<'m> {
         let mut added: HashMap<String, Part> = HashMap::new();
         for port in model.outputs() {
             let location = format!("output `{}`", port.name);
-            let value =
-                self.resolve(&port.name)?.ok_or_else(|| Error::invalid(&location, "nothing makes it"))?;
+            let value = self.resolve(&port.name)?;
+            let value = self.or_nothing(value, || Error::invalid(&location, "nothing makes it"))?;
             self.agrees(&port.kind, &value, || location.clone())?;
             // An output that the model lists twice is one output of the graph.
             let part = match added.get(&port.name) {
@@ -373,7 +375,7 @@ impl<'m> Walk<'m> {
             let Some(scope) = self.scopes.last_mut() else { break };
             scope.at = at;
             let node = &nodes[scope.order[at]];
-            self.import_node(node)?;
+            self.import_or_pass_over(node)?;
         }
         if let Some(scope) = self.scopes.last_mut() {
             scope.at = count;
@@ -432,7 +434,7 @@ impl<'m> Walk<'m> {
     }
 
     /// Imports one node and binds its results' names.
-    fn import_node(&mut self, node: &'m NodeProto) -> Answer<()> {
+    pub(super) fn import_node(&mut self, node: &'m NodeProto) -> Answer<()> {
         self.budget.node(|| location(node))?;
         let named: usize = node.input.iter().chain(&node.output).map(|name| 1 + name.len() / 64).sum();
         self.budget.step(named, || location(node))?;
@@ -612,7 +614,8 @@ impl<'m> Walk<'m> {
             .map(|name| {
                 let problem =
                     || Error::invalid(location(node), format!("nothing makes output `{name}` inside it"));
-                self.resolve(name)?.ok_or_else(|| problem().into())
+                let value = self.resolve(name)?;
+                self.or_nothing(value, problem)
             })
             .collect()
     }
@@ -717,44 +720,4 @@ impl<'m> Walk<'m> {
             (Ok(_), None) => Err(Error::invalid(location(node), "its graph was lost").into()),
         }
     }
-}
-
-/// The names that a node uses; of those that the graphs inside it use, the ones that they do not make themselves.
-pub(crate) fn needed<'m>(node: &'m NodeProto, names: &mut HashSet<&'m str>) {
-    names.extend(node.input.iter().map(String::as_str));
-    for attribute in &node.attribute {
-        for graph in attribute.g.iter().chain(&attribute.graphs) {
-            names.extend(free_names(graph));
-        }
-    }
-}
-
-/// Names of a graph's initializers.
-fn initializer_names(graph: &GraphProto) -> impl Iterator<Item = &str> {
-    let dense = graph.initializer.iter().map(|tensor| tensor.name());
-    dense.chain(graph.sparse_initializer.iter().map(sparse_name))
-}
-
-/// The inputs of a graph inside a node that so many arguments are for. Files of the first IR versions list initializers
-/// among the inputs: those take no argument unless there is one for every input.
-pub(super) fn positional_inputs(graph: &GraphProto, arguments: usize) -> Vec<&ValueInfoProto> {
-    let all: Vec<&ValueInfoProto> = graph.input.iter().collect();
-    if all.len() == arguments {
-        return all;
-    }
-    let initialised: HashSet<&str> = initializer_names(graph).collect();
-    all.into_iter().filter(|input| !initialised.contains(input.name())).collect()
-}
-
-/// The names that a graph inside a node uses and does not make itself.
-pub(super) fn free_names(graph: &GraphProto) -> HashSet<&str> {
-    let mut inside = HashSet::new();
-    graph.node.iter().for_each(|node| needed(node, &mut inside));
-    inside.extend(graph.output.iter().map(|o| o.name()));
-    let made = graph.node.iter().flat_map(|node| node.output.iter().map(String::as_str));
-    let made = made.chain(graph.input.iter().map(|i| i.name()));
-    for name in made.chain(initializer_names(graph)) {
-        inside.remove(name);
-    }
-    inside
 }

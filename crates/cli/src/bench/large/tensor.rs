@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use olivine::internals::models::seeded_input;
 use olivine::ir::{DType, Data, Graph, Shape};
-use olivine::{DeviceTensor, Session};
+use olivine::{DeviceTensor, ResidentOutputs, Session};
 use serde_json::{Value, json};
 
 use crate::answer::Failure;
@@ -66,8 +66,8 @@ pub(super) fn check(session: &Session, mib: usize) -> Result<Checked, Failure> {
     Ok(Checked { bytes: 4 * elements, elements, checked, median_ms: times.median() })
 }
 
-pub(super) fn only(outputs: Vec<(String, DeviceTensor)>) -> Result<DeviceTensor, Failure> {
-    let first = outputs.into_iter().next().map(|(_, tensor)| tensor);
+pub(super) fn only(outputs: ResidentOutputs) -> Result<DeviceTensor, Failure> {
+    let first = outputs.into_tensors().into_iter().next();
     first.ok_or_else(|| Failure::new("a run gave no output"))
 }
 

@@ -16,6 +16,7 @@ mod sensitivity;
 use std::path::PathBuf;
 
 use clap::Args;
+use olivine::internals::ModelExt as _;
 use olivine::internals::onnx::{ElementType, NodeInfo};
 use olivine::ir::Tensor;
 use olivine::{Device, Model, Session, npy};

@@ -93,7 +93,6 @@ const OF_OTHERS: [CoopTile; 3] =
 const STORED: (OperandPath, OperandPath) = (OperandPath::Staged, OperandPath::Packed);
 
 /// Blocks worth a measurement.
-#[allow(dead_code, reason = "for whoever measures candidates")]
 const ALL: [CoopTile; 15] = [
     LARGE,
     LARGE_STORED,

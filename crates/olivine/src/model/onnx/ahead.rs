@@ -3,7 +3,9 @@
 use olivine_cpu::UNKNOWN_ITERATIONS;
 use olivine_ir::port::{Dim, Kind, Port};
 use olivine_ir::{Graph, Shape, Tensor, TensorType};
-use olivine_onnx::{Argument, ArgumentSource, LoopCall, Made, Outcome, Stage};
+use olivine_onnx::{
+    Argument, ArgumentSource, LoopCall, LoopResults, Made, Outcome, Part, Specialised, Stage,
+};
 
 use super::OnnxExecutable;
 use super::plans::{BATCH, Found, Key, Plan, Subject};
@@ -11,6 +13,9 @@ use crate::Error;
 
 /// Sizes to check a model with where its own are open: one that suits sequences, one that suits images, and the least.
 const SIZES: [usize; 3] = [32, 224, 1];
+
+/// Those of them where nodes that do not fit are passed over.
+const PASSED_OVER: [usize; 2] = [32, 1];
 
 /// Values and stages that sizes may depend on, one after another, before a check gives up.
 const STEPS: usize = 64;
@@ -39,30 +44,47 @@ impl OnnxExecutable {
     }
 
     /// Lowers the model for sizes of our choice, the first that fit it, and drops the result: what the device cannot do
-    /// does not depend on them. The CPU refuses no operator.
+    /// does not depend on them. Where none fit, nodes that do not are passed over. The CPU refuses no operator.
     fn check_operators(&self) -> Result<(), Error> {
         if self.is_on_host() {
             return Ok(());
         }
         for size in SIZES {
-            if let Some(graphs) = self.graphs_of(self.sample_key(size)?, false)? {
-                return graphs.iter().try_for_each(|graph| self.check_graph(graph));
+            let sampled = self.sample(Subject::Model, self.sample_key(size)?, None);
+            if sampled.end.is_some() {
+                return sampled.graphs.iter().try_for_each(|graph| self.check_graph(graph));
             }
+        }
+        // A node that does not fit one size may fit another.
+        for size in PASSED_OVER {
+            let sampled = self.sample(Subject::Model, self.sample_key(size)?, Some(size));
+            if sampled.end.is_none() {
+                tracing::debug!(
+                    model = self.model.name(),
+                    size,
+                    "the check of operators did not reach the end"
+                );
+            }
+            sampled.graphs.iter().try_for_each(|graph| self.check_graph(graph))?;
         }
         Ok(())
     }
 
     /// The graphs of a run for the sizes of the options, and for sizes of 1 where they are open, or the first that fit the
-    /// model. A loop's graph of iterations comes as often as it runs, as far as that is known; what follows a loop depends on
-    /// its results and is left out.
+    /// model. A loop's graph of iterations comes as often as it runs, as far as that is known; what follows a loop is for
+    /// the sizes that its first iterations leave.
     pub(super) fn import_ahead(&self) -> Result<Vec<Graph>, Error> {
         for size in SIZES.iter().rev() {
-            if let Some(mut graphs) = self.graphs_of(self.sample_key(*size)?, true)? {
-                for graph in &mut graphs {
-                    graph.retain_outputs(|name| name == "value" || self.options.computes(name));
-                }
-                return Ok(graphs);
+            let mut sampled = self.sample(Subject::Model, self.sample_key(*size)?, None);
+            if sampled.end.is_none() && !sampled.is_enough {
+                continue;
             }
+            let repeated = sampled.graphs.iter_mut().zip(&sampled.counts);
+            let all = repeated.flat_map(|(graph, count)| {
+                graph.retain_outputs(|name| name == "value" || self.options.computes(name));
+                std::iter::repeat_n(&*graph, *count)
+            });
+            return Ok(all.cloned().collect());
         }
         // What does not fit is said by the import for the sizes as they are.
         let key = self.sample_key(1)?;
@@ -71,13 +93,14 @@ impl OnnxExecutable {
 
     fn sample_key(&self, size: usize) -> Result<Key, Error> {
         let ports = self.model.inputs();
-        let types = ports.iter().map(|port| Ok(self.sample(port, size)?.map(|ty| (port.name.clone(), ty))));
+        let types =
+            ports.iter().map(|port| Ok(self.sample_type(port, size)?.map(|ty| (port.name.clone(), ty))));
         let types = types.filter_map(Result::transpose).collect::<Result<Vec<_>, Error>>()?;
         Ok(Key::of(types))
     }
 
     /// A type that an input could have.
-    fn sample(&self, port: &Port, size: usize) -> Result<Option<TensorType>, Error> {
+    fn sample_type(&self, port: &Port, size: usize) -> Result<Option<TensorType>, Error> {
         if let Some(ty) = self.options.type_of(port)? {
             return Ok(Some(ty));
         }
@@ -107,53 +130,67 @@ impl OnnxExecutable {
         })
     }
 
-    /// The graphs of a key, in the order in which they run; `None` if the key's sizes do not fit the model. Values that decide
-    /// sizes are taken to be 1. `loops` says whether the iterations of loops are among them.
-    fn graphs_of(&self, mut key: Key, loops: bool) -> Result<Option<Vec<Graph>>, Error> {
-        let (mut graphs, mut stage_values) = (Vec::new(), Vec::new());
+    /// The graphs of a key, up to where its sizes do not fit. Values that decide sizes are taken to be 1, and loops to end
+    /// with what their first graph of iterations leaves. With `pass_over`, nodes that do not fit are passed over; it is the
+    /// size of what they declare to be open.
+    fn sample(&self, subject: Subject<'_>, mut key: Key, pass_over: Option<usize>) -> Sampled {
+        let (mut sampled, mut stage_values) = (Sampled::default(), Vec::new());
         for _ in 0..STEPS {
-            let Ok(outcome) = self.outcome(Subject::Model, &key, &stage_values) else { return Ok(None) };
+            let outcome = match pass_over {
+                Some(size) => self.outcome_for_checks(subject, &key, &stage_values, size),
+                None => self.outcome(subject, &key, &stage_values),
+            };
+            let Ok(outcome) = outcome else { return sampled };
             match outcome {
                 Outcome::Whole(whole) => {
-                    graphs.push(whole.graph);
-                    return Ok(Some(graphs));
+                    sampled.add(whole.graph.clone(), 1);
+                    sampled.end = Some(whole);
+                    return sampled;
                 }
                 Outcome::NeedsInputs(names) => {
                     for name in names {
                         let Some((_, ty)) = key.types.iter().find(|(n, _)| *n == name) else {
-                            return Ok(None);
+                            return sampled;
                         };
                         let bytes = ones(*ty);
                         key.values.push((name, bytes));
                     }
                 }
-                Outcome::Stage(Stage { graph, stage_values: more, .. }) => {
-                    let Ok(value) = graph.output_named("value") else { return Ok(None) };
-                    let ty = graph.ty(value)?;
-                    graphs.push(graph);
+                Outcome::Stage(Stage { graph, stage_values: more }) => {
+                    let ty = graph.output_named("value").and_then(|value| graph.ty(value));
+                    let Ok(ty) = ty else { return sampled };
+                    sampled.add(graph, 1);
                     key.known.push(Found::Value(ty, ones(ty)));
                     stage_values.extend(more);
                 }
-                // What follows a loop depends on what it comes to.
                 Outcome::Loop(call) => {
-                    graphs.extend(call.arguments.iter().map(|stage| stage.graph.clone()));
-                    if loops {
-                        graphs.extend(self.iterations_of(&call)?);
+                    sampled.is_enough = true;
+                    if let Some(arguments) = &call.arguments {
+                        sampled.add(arguments.graph.clone(), 1);
+                        stage_values.extend(&arguments.stage_values);
                     }
-                    return Ok(Some(graphs));
+                    let Some(results) = self.sample_loop(&call, pass_over, &mut sampled) else {
+                        return sampled;
+                    };
+                    key.known.push(Found::Loop(results));
                 }
             }
         }
-        Ok(Some(graphs))
+        sampled.is_enough = true;
+        sampled
     }
 
-    /// The graph of a loop's iterations, as often as it runs for the first sizes of the carried values; nothing where more
-    /// than sizes decides about it.
-    fn iterations_of(&self, call: &LoopCall) -> Result<Vec<Graph>, Error> {
-        let key = Key { state: call.carried.iter().map(made).collect(), ..Key::default() };
-        let Ok(Outcome::Whole(whole)) = self.outcome(Subject::Loop(call), &key, &[]) else {
-            return Ok(Vec::new());
-        };
+    /// Adds the graphs of a loop's iterations for the first sizes of the carried values, as often as they run; the results
+    /// are those of the first.
+    fn sample_loop(
+        &self,
+        call: &LoopCall,
+        pass_over: Option<usize>,
+        sampled: &mut Sampled,
+    ) -> Option<LoopResults> {
+        let begin: Vec<Made> = call.carried.iter().map(Argument::made).collect();
+        let key = Key { state: begin.clone(), ..Key::default() };
+        let Sampled { graphs, counts, end, .. } = self.sample(Subject::Loop(call), key, pass_over);
         let most = match &call.most {
             Some(Argument::Tensor { source: ArgumentSource::Const(most), .. }) => {
                 most.as_slice::<i64>().ok().and_then(|most| usize::try_from(*most.first()?).ok())
@@ -162,8 +199,27 @@ impl OnnxExecutable {
         };
         let count = most.filter(|most| *most <= MOST_ITERATIONS).unwrap_or(UNKNOWN_ITERATIONS);
         // Where a graph has several iterations, it counts them.
-        let each = if whole.graph.output_named("count").is_ok() { BATCH } else { 1 };
-        Ok(vec![whole.graph; count.div_ceil(each)])
+        let several = end.as_ref().is_some_and(|end| end.graph.output_named("count").is_ok());
+        let passes = count.div_ceil(if several { BATCH } else { 1 });
+        for (graph, each) in graphs.into_iter().zip(counts) {
+            sampled.add(graph, each.saturating_mul(passes).min(MOST_ITERATIONS));
+        }
+        let end = end?;
+        let mut parts = end.outputs.iter().filter(|(name, _)| name != "going" && name != "count");
+        let carried = begin.into_iter().zip(&mut parts).map(|(begin, (_, part))| match left(&end, part) {
+            Made::Nothing => begin,
+            left => left,
+        });
+        let carried = carried.collect();
+        let row = |(_, part): (usize, &(String, Part))| match left(&end, &part.1) {
+            Made::Tensor(ty, element) if !several => {
+                let shape = Shape::new(&[&[1], ty.shape.dims()].concat()).ok()?;
+                Some(Made::Tensor(TensorType::new(ty.dtype, shape), element))
+            }
+            row => Some(row),
+        };
+        let rows = parts.enumerate().filter(|(i, _)| *i < call.rows).map(row).collect::<Option<_>>();
+        Some(LoopResults { carried, rows })
     }
 
     /// An error if the device cannot run a graph whatever its sizes.
@@ -181,12 +237,38 @@ impl OnnxExecutable {
     }
 }
 
-/// What an argument of a loop is at its first iteration.
-fn made(argument: &Argument) -> Made {
-    match argument {
-        Argument::Nothing => Made::Nothing,
-        Argument::Tensor { ty, element, .. } => Made::Tensor(*ty, *element),
-        Argument::Sequence(items, element) => Made::Sequence(items.iter().map(made).collect(), *element),
+/// The graphs that an import for sizes of our choice comes to.
+#[derive(Default)]
+struct Sampled {
+    graphs: Vec<Graph>,
+    /// How often each runs.
+    counts: Vec<usize>,
+    /// The last of them; `None` where the sizes do not fit.
+    end: Option<Specialised>,
+    /// Whether they come to a loop, or are many: what follows is then left out where the sizes do not fit it.
+    is_enough: bool,
+}
+
+impl Sampled {
+    fn add(&mut self, graph: Graph, count: usize) {
+        self.graphs.push(graph);
+        self.counts.push(count);
+    }
+}
+
+/// What an output of a graph is.
+fn left(graph: &Specialised, part: &Part) -> Made {
+    match part {
+        Part::Nothing => Made::Nothing,
+        Part::Sequence(parts) => Made::Sequence(parts.iter().map(|part| left(graph, part)).collect(), None),
+        Part::Tensor(name) => {
+            let ty = graph.graph.output_named(name).and_then(|value| graph.graph.ty(value));
+            let element = graph.elements.iter().find(|(output, _)| output == name);
+            match (ty, element) {
+                (Ok(ty), Some((_, element))) => Made::Tensor(ty, *element),
+                _ => Made::Nothing,
+            }
+        }
     }
 }
 

@@ -137,20 +137,31 @@ impl OnnxExecutable {
         OnnxExecutable::new(model, file, session, options)?.import_ahead()
     }
 
-    /// The same model and weights, with values from inside among the outputs. Nothing is compiled ahead.
-    pub(crate) fn watching(&self, names: Vec<String>) -> Result<Self, Error> {
+    /// The same model and weights, with values from inside among the outputs; these states are all of its own, or none.
+    /// Nothing is compiled ahead.
+    pub(crate) fn watching(&self, names: Vec<String>, states: &[(String, String)]) -> Result<Self, Error> {
         self.plans.check()?;
         let known: HashSet<String> = self.model.values().into_iter().collect();
         if let Some(name) = names.iter().find(|name| !known.contains(*name)) {
             let nearest = olivine_ir::nearest(name, known.iter().map(String::as_str));
             return Err(Error::UnknownName { kind: "value", name: name.clone(), nearest });
         }
+        let mut options = CompileOptions {
+            tuning: self.options.tuning.clone(),
+            state: states.to_vec(),
+            ..CompileOptions::default()
+        };
+        // Where none is named, all are computed.
+        if !self.options.outputs.is_empty() {
+            let of_state = self.options.state.iter().map(|(_, output)| output);
+            options.outputs = self.options.outputs.iter().chain(of_state).chain(&names).cloned().collect();
+        }
         Ok(OnnxExecutable {
             session: self.session.clone(),
             model: self.model.clone().watching(names),
             file: self.file.clone(),
             params: OfProcess::new(Arc::clone(&self.params)),
-            options: CompileOptions { tuning: self.options.tuning.clone(), ..CompileOptions::default() },
+            options,
             given: self.given.clone(),
             last: Mutex::default(),
             plans: OfProcess::new(Plans::new(PLANS)),

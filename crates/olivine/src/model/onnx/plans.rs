@@ -186,7 +186,7 @@ impl OnnxExecutable {
                     for name in names.iter() {
                         let bytes = match values.get(name).ok_or_else(|| self.unknown(name))? {
                             Input::Host(view) => view.bytes().to_vec(),
-                            Input::Device(tensor) => tensor.to_tensor_async().await?.bytes().to_vec(),
+                            Input::Device(tensor) => tensor.fetched().await?.bytes().to_vec(),
                         };
                         key.values.push((name.clone(), bytes));
                     }
@@ -222,7 +222,22 @@ impl OnnxExecutable {
         key: &Key,
         stage_values: &[ValueId],
     ) -> Result<Outcome, Error> {
+        self.outcome_of(subject, key, self.bindings(subject, key, stage_values)?)
+    }
+
+    /// As [`OnnxExecutable::outcome`], passing over nodes that do not fit the key: open sizes that they declare are `size`.
+    pub(super) fn outcome_for_checks(
+        &self,
+        subject: Subject<'_>,
+        key: &Key,
+        stage_values: &[ValueId],
+        size: usize,
+    ) -> Result<Outcome, Error> {
         let bindings = self.bindings(subject, key, stage_values)?;
+        self.outcome_of(subject, key, Bindings { pass_over: Some(size), ..bindings })
+    }
+
+    fn outcome_of(&self, subject: Subject<'_>, key: &Key, bindings: Bindings) -> Result<Outcome, Error> {
         Ok(match subject {
             Subject::Model => self.file.specialise(&bindings, &CpuEvaluator)?,
             Subject::Loop(call) => self.file.iterations(call, &key.state, &bindings, &CpuEvaluator)?,

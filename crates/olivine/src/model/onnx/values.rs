@@ -30,7 +30,7 @@ impl Passed {
     pub(super) async fn to_tensor(&self) -> Result<Tensor, Error> {
         match self {
             Passed::Host(tensor) => Ok(tensor.clone()),
-            Passed::Device(tensor) => tensor.to_tensor_async().await,
+            Passed::Device(tensor) => tensor.fetched().await,
         }
     }
 

@@ -13,6 +13,7 @@ use crate::Error;
 
 /// The elements of key-value caches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum CacheType {
     /// 32-bit floats.
     #[default]

@@ -22,6 +22,7 @@ mod layer;
 mod recurrent;
 mod source;
 
+use std::fmt;
 use std::path::Path;
 
 use olivine_gguf::Gguf;
@@ -41,6 +42,12 @@ use source::Source;
 pub struct CausalLm {
     source: Source,
     config: Config,
+}
+
+impl fmt::Debug for CausalLm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CausalLm").finish_non_exhaustive()
+    }
 }
 
 /// Positions of a page of a key-value cache.
@@ -69,6 +76,7 @@ pub struct DecoderOptions {
 /// Layers without attention have states of fixed size, [`DecoderGraph::recurrent`], and the graph one more input: `slots`, i32
 /// `[batch, 1]`: where a sequence's states are in their pools. Those of -1 are not written. A sequence whose first position of a run is
 /// 0 begins with zeros, whatever its slot holds.
+#[derive(Debug)]
 pub struct DecoderGraph {
     /// The graph, without outputs but the caches: `keys.<i>.next` and `values.<i>.next`.
     pub graph: Graph,
