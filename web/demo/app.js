@@ -1,5 +1,6 @@
 import { Engine } from "./engine.js";
 import { digits } from "./digits.js";
+import { keepPage } from "./drop.js";
 import { models } from "./model.js";
 import { sentences } from "./sentences.js";
 import { text } from "./text.js";
@@ -34,6 +35,7 @@ const device = showDevice().catch((error) => {
 });
 
 const page = { engine, device, report, clear };
+keepPage();
 digits(page);
 models(page);
 sentences(page);

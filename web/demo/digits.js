@@ -7,6 +7,8 @@ export function digits({ engine, device, report, clear }) {
   const guesses = document.querySelector("#guesses");
   const words = document.querySelector("#guess");
   let strokes = [];
+  /** Strokes that go on, by pointer. */
+  const drawn = new Map();
   let model;
 
   for (let digit = 0; digit < 10; digit++) {
@@ -32,7 +34,8 @@ export function digits({ engine, device, report, clear }) {
   let again = false;
   async function guess() {
     if (busy) return void (again = true);
-    const pixels = shrink(strokes);
+    const drawing = strokes;
+    const pixels = shrink(drawing);
     if (!pixels) return;
     busy = true;
     try {
@@ -41,12 +44,15 @@ export function digits({ engine, device, report, clear }) {
       const start = performance.now();
       const { probabilities } = await engine.use("run", { key: "digits", feeds: { pixels } });
       const took = performance.now() - start;
-      const values = [...probabilities.data];
-      show(values);
-      const best = values.indexOf(Math.max(...values));
-      words.innerHTML = `<strong>${best}</strong>, ${Math.round(100 * values[best])} % sure, in ${took.toFixed(1)} ms`;
-      words.title = deviceName;
-      clear();
+      // The pad may have been cleared meanwhile.
+      if (drawing === strokes) {
+        const values = [...probabilities.data];
+        show(values);
+        const best = values.indexOf(Math.max(...values));
+        words.innerHTML = `<strong>${best}</strong>, ${Math.round(100 * values[best])} % sure, in ${took.toFixed(1)} ms`;
+        words.title = deviceName;
+        clear();
+      }
     } catch (error) {
       model = undefined;
       report(error);
@@ -64,18 +70,23 @@ export function digits({ engine, device, report, clear }) {
   };
   pad.addEventListener("pointerdown", (event) => {
     pad.setPointerCapture(event.pointerId);
-    strokes.push([at(event)]);
+    const stroke = [at(event)];
+    strokes.push(stroke);
+    drawn.set(event.pointerId, stroke);
     draw(pad, strokes);
   });
   pad.addEventListener("pointermove", (event) => {
-    if (!pad.hasPointerCapture(event.pointerId)) return;
-    strokes.at(-1).push(at(event));
+    const stroke = drawn.get(event.pointerId);
+    if (!stroke) return;
+    stroke.push(at(event));
     draw(pad, strokes);
   });
-  pad.addEventListener("pointerup", guess);
-  pad.addEventListener("pointercancel", guess);
+  for (const kind of ["pointerup", "pointercancel"]) {
+    pad.addEventListener(kind, (event) => drawn.delete(event.pointerId) && guess());
+  }
   document.querySelector("#wipe").addEventListener("click", () => {
     strokes = [];
+    drawn.clear();
     draw(pad, strokes);
     show();
     words.textContent = "Draw with a finger or the mouse.";

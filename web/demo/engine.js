@@ -4,9 +4,11 @@
 export class Engine {
   #worker;
   #calls = new Map();
-  /** Models by key: how to load each, and whether the worker has it. */
+  /** Models by key: how to load each, whether the worker has it, and on which device. */
   #models = new Map();
   #next = 0;
+  /** Counts the GPU devices that were lost. */
+  #lost = 0;
 
   #start() {
     const worker = new Worker(new URL("./worker.js", import.meta.url), { type: "module" });
@@ -29,10 +31,6 @@ export class Engine {
     this.#worker = undefined;
     for (const call of this.#calls.values()) call.reject(new Error(words));
     this.#calls.clear();
-    this.#forget();
-  }
-
-  #forget() {
     for (const model of this.#models.values()) model.loaded = false;
   }
 
@@ -42,23 +40,39 @@ export class Engine {
   }
 
   /** Loads a model now and returns what it says of itself. */
-  async load(argument, onProgress, how = "load") {
+  load(argument, onProgress, how = "load") {
     this.expect(argument, how);
-    const model = this.#models.get(argument.key);
-    const said = await this.call(how, argument, onProgress);
-    model.loaded = true;
-    return said;
+    return this.#load(this.#models.get(argument.key), onProgress);
+  }
+
+  async #load(model, onProgress) {
+    model.lost = this.#lost;
+    return this.#watched(model, async () => {
+      const said = await this.call(model.how, model.argument, onProgress);
+      model.loaded = true;
+      model.device = said.device;
+      return said;
+    });
   }
 
   /** A call on the model of `argument.key`. */
   async use(name, argument, onProgress) {
     const model = this.#models.get(argument.key);
+    if (model && !model.loaded) await this.#load(model);
+    return this.#watched(model, () => this.call(name, argument, onProgress));
+  }
+
+  /** Work on a model. If its device is lost, so are the other models on that device, but none that was loaded since. */
+  async #watched(model, work) {
+    const since = model?.lost;
     try {
-      if (model && !model.loaded) await this.load(model.argument, undefined, model.how);
-      return await this.call(name, argument, onProgress);
+      return await work();
     } catch (error) {
-      // Its models are lost with it.
-      if (/device was lost/.test(error.message)) this.#forget();
+      if (model && /device was lost/.test(error.message)) {
+        const gone = ({ device, lost }) => device === "webgpu" && lost === since;
+        for (const other of this.#models.values()) if (gone(other)) other.loaded = false;
+        this.#lost = Math.max(this.#lost, since + 1);
+      }
       throw error;
     }
   }

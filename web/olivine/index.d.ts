@@ -5,11 +5,17 @@ export type ElementType =
   | "u8" | "u16" | "u32" | "u64"
   | "bool";
 
-/** Elements of a tensor. `bool` is a Uint8Array of 0 and 1, `bf16` a Uint16Array of bits. */
+/** Float16Array, where the compiler's library has it. */
+export type HalfArray = typeof globalThis extends { Float16Array: { prototype: infer Elements } } ? Elements : never;
+
+/**
+ * Elements of a tensor. `bool` is a Uint8Array of 0 and 1, `bf16` a Uint16Array of bits. `f16` is a Float16Array where the
+ * browser has it, and else a Uint16Array of bits; inputs may be either.
+ */
 export type Elements =
-  | Float32Array | Float64Array
+  | Float32Array | Float64Array | HalfArray
   | Int8Array | Int16Array | Int32Array | BigInt64Array
-  | Uint8Array | Uint16Array | Uint32Array | BigUint64Array;
+  | Uint8Array | Uint8ClampedArray | Uint16Array | Uint32Array | BigUint64Array;
 
 /** A tensor: elements in row-major order, and sizes. */
 export interface Tensor {
@@ -67,7 +73,7 @@ export class Model {
   readonly summary: Summary;
   /** Runs on tensors by name. A typed array alone will do where its sizes follow from the declaration. */
   run(feeds: Record<string, Tensor | Elements>): Promise<Record<string, Result>>;
-  /** Frees its memory now instead of when it is collected. */
+  /** Frees its memory now instead of when it is collected; runs that are under way end first. */
   free(): void;
 }
 
@@ -130,6 +136,17 @@ export class LanguageModel {
   detokenize(ids: Iterable<number>): string;
   /** Continues a text or answers to a chat, one text at a time. Leaving the loop ends it. */
   generate(prompt: string | Message[], options?: GenerateOptions): AsyncGenerator<Piece, void>;
+  /** Frees its memory now instead of when it is collected; a text that is under way ends, and what waits for it is rejected. */
+  free(): void;
+}
+
+/** The tokenizer of a BERT encoder. */
+export class WordPiece {
+  private constructor();
+  /** Reads the text of a `vocab.txt`. `lowercase`, for models that are not cased, is true and `maxTokens` 512 unless given. */
+  static load(vocabulary: string, options?: { lowercase?: boolean; maxTokens?: number }): Promise<WordPiece>;
+  /** The tokens of a text, from `[CLS]` to `[SEP]`; a longer text is cut. */
+  encode(text: string): number[];
   /** Frees its memory now instead of when it is collected. */
   free(): void;
 }

@@ -1,58 +1,36 @@
 // Olivine in the browser: load a model, run it on WebGPU or on the CPU. Works in pages and in workers.
 
-import init, { Download, Session } from "./wasm/olivine_web.js";
+import init, { Download, WordPiece as Pieces, onPanic } from "./wasm/olivine_web.js";
 import { download } from "./download.js";
+import { guarded, stop } from "./guard.js";
+import { Handle } from "./handle.js";
 import { LanguageModel } from "./language.js";
+import { choose, onSession } from "./sessions.js";
 import { fromModule, toModule } from "./tensors.js";
 
 export { clearCache } from "./cache.js";
 export { LanguageModel };
 
 let module;
-let stopped;
-const sessions = new Map();
 
 /** Loads the WebAssembly module, once; `load` and `device` do it by themselves. */
 export function ready(source) {
-  module ??= init({ module_or_path: source ?? new URL("./wasm/olivine_web_bg.wasm", import.meta.url) });
+  module ??= start(source ?? new URL("./wasm/olivine_web_bg.wasm", import.meta.url)).catch((error) => {
+    // What cannot be fetched now may be there later.
+    module = undefined;
+    throw error;
+  });
   return module;
 }
 
-// A panic ends the module; what it said is on the console. Everything later would only fail in odd ways.
-async function guarded(work) {
-  if (stopped) throw stopped;
-  try {
-    return await work();
-  } catch (error) {
-    if (error instanceof WebAssembly.RuntimeError) {
-      stopped = new Error(`Olivine has stopped (${error.message}): reload the page, or start a new worker`);
-      throw stopped;
-    }
-    throw error;
-  }
-}
-
-function open(device) {
-  if (!sessions.has(device)) {
-    const opened = Session.open(device);
-    sessions.set(device, opened);
-    // A device that cannot be opened now may be there later.
-    opened.catch(() => sessions.delete(device));
-  }
-  return sessions.get(device);
-}
-
-async function choose(device = "auto") {
-  if (device !== "auto") return { device, session: await open(device) };
-  try {
-    return { device: "webgpu", session: await open("webgpu") };
-  } catch (error) {
-    return { device: "cpu", session: await open("cpu"), reason: error.message };
-  }
+async function start(source) {
+  const exports = await init({ module_or_path: source });
+  onPanic(stop);
+  return exports;
 }
 
 // Browsers say little of a GPU, and where they say it differs.
-async function nameOf(device, session) {
+async function nameOf({ device, session }) {
   if (device === "cpu") return session.name();
   const info = (await navigator.gpu.requestAdapter())?.info;
   const words = [info?.vendor, info?.architecture, info?.description].filter(Boolean);
@@ -63,8 +41,8 @@ async function nameOf(device, session) {
 export async function device(wanted = "auto") {
   await ready();
   return guarded(async () => {
-    const { device, session, reason } = await choose(wanted);
-    return { device, name: await nameOf(device, session), reason };
+    const { place, reason } = await choose(wanted);
+    return { device: place.device, name: await nameOf(place), reason };
   });
 }
 
@@ -72,10 +50,9 @@ export async function device(wanted = "auto") {
 export async function loadLanguageModel(source, options = {}) {
   await ready();
   return guarded(async () => {
-    const { device, session } = await choose(options.device);
+    const { place } = await choose(options.device);
     const file = await download(source, Download, options);
-    const model = session.compileLanguageModel(file, options.context);
-    return new LanguageModel(device, session, model, (work) => guarded(() => lostIs(device, work())));
+    return new LanguageModel(place, await onSession(place, (session) => session.compileLanguageModel(file, options.context)));
   });
 }
 
@@ -83,51 +60,66 @@ export async function loadLanguageModel(source, options = {}) {
 export async function load(source, options = {}) {
   await ready();
   return guarded(async () => {
-    const { device, session } = await choose(options.device);
-    const sizes = options.sizes ?? {};
-    if (options.config !== undefined) {
-      const file = await download(source, Download, options);
-      return new Model(device, session, await lostIs(device, session.compileBert(options.config, file, sizes)));
-    }
+    const { place } = await choose(options.device);
+    const { config, sizes = {} } = options;
     const file = await download(source, Download, options);
-    return new Model(device, session, await lostIs(device, session.compile(file, sizes)));
+    const compile = (session) =>
+      config === undefined ? session.compile(file, sizes) : session.compileBert(config, file, sizes);
+    return new Model(place, await onSession(place, compile));
   });
-}
-
-// After a device is lost, the next `load` opens it anew.
-async function lostIs(device, work) {
-  try {
-    return await work;
-  } catch (error) {
-    if (/device was lost/.test(error?.message)) sessions.delete(device);
-    throw error;
-  }
 }
 
 /** A model compiled for a device. */
 export class Model {
-  #model;
+  #place;
+  #handle;
 
-  constructor(device, session, model) {
-    this.device = device;
-    this.deviceName = session.name().replace(/[ ·]+$/, "");
-    this.#model = model;
+  constructor(place, model) {
+    this.device = place.device;
+    this.deviceName = place.session.name().replace(/[ ·]+$/, "");
     this.inputs = model.inputs();
     this.outputs = model.outputs();
     this.summary = model.summary();
+    this.#place = place;
+    this.#handle = new Handle(model);
   }
 
   /** Runs on typed arrays by name. */
   run(feeds) {
     return guarded(async () => {
-      if (!this.#model) throw new Error("the model was freed");
-      return fromModule(await lostIs(this.device, this.#model.run(toModule(feeds, this.inputs))));
+      const inputs = toModule(feeds, this.inputs);
+      const results = await this.#handle.use((model) => onSession(this.#place, () => model.run(inputs)));
+      return fromModule(results, this.outputs);
     });
+  }
+
+  /** Frees its memory now instead of when it is collected; runs that are under way end first. */
+  free() {
+    this.#handle.free();
+  }
+}
+
+/** The tokenizer of a BERT encoder. */
+export class WordPiece {
+  #handle;
+
+  constructor(tokenizer) {
+    this.#handle = new Handle(tokenizer);
+  }
+
+  /** Reads the text of a `vocab.txt`. */
+  static async load(vocabulary, { lowercase = true, maxTokens = 512 } = {}) {
+    await ready();
+    return guarded(() => new WordPiece(new Pieces(vocabulary, lowercase, maxTokens)));
+  }
+
+  /** The tokens of a text, from `[CLS]` to `[SEP]`; a longer text is cut. */
+  encode(text) {
+    return Array.from(this.#handle.object.encode(text));
   }
 
   /** Frees its memory now instead of when it is collected. */
   free() {
-    this.#model?.free();
-    this.#model = undefined;
+    this.#handle.free();
   }
 }

@@ -1,37 +1,44 @@
 // A language model: text after a prompt or a chat, piece by piece.
 
+import { guarded } from "./guard.js";
+import { Handle } from "./handle.js";
+import { onSession } from "./sessions.js";
+
 /** A language model compiled for a device. */
 export class LanguageModel {
-  #model;
-  #guarded;
+  #place;
+  #handle;
   /** The end of the last text that was begun: the module generates one at a time. */
   #last = Promise.resolve();
+  /** Ends the text that waits for its last piece to be taken. */
+  #end;
 
-  constructor(device, session, model, guarded) {
-    this.device = device;
-    this.deviceName = session.name().replace(/[ ·]+$/, "");
+  constructor(place, model) {
+    this.device = place.device;
+    this.deviceName = place.session.name().replace(/[ ·]+$/, "");
     this.name = model.name;
     this.context = model.context;
     this.chats = model.chats;
-    this.#model = model;
-    this.#guarded = guarded;
+    this.#place = place;
+    this.#handle = new Handle(model);
   }
 
   /** The tokens of a text. */
   tokenize(text, { special = true } = {}) {
-    return Array.from(this.#there().tokenize(text, special));
+    return Array.from(this.#handle.object.tokenize(text, special));
   }
 
   /** The text of tokens. */
   detokenize(ids) {
-    return this.#there().detokenize(Uint32Array.from(ids));
+    return this.#handle.object.detokenize(Uint32Array.from(ids));
   }
 
   /** Generates after a text, or answers to a chat: yields pieces of text, then why it ended. */
   async *generate(prompt, options = {}) {
     const { signal, json, ...numbers } = options;
     signal?.throwIfAborted();
-    const model = this.#there();
+    // Known before others end.
+    this.#handle.object;
     const chat = typeof prompt !== "string";
     const given = chat ? JSON.stringify(prompt) : prompt;
     const schema = typeof json === "object" && json ? JSON.stringify(json) : json;
@@ -45,20 +52,24 @@ export class LanguageModel {
     };
     const each = async (text, tokens) => {
       await otherEvents();
-      if (signal?.aborted) return false;
+      if (signal?.aborted || this.#handle.freed) return false;
       const taken = new Promise((resolve) => (resume = resolve));
+      this.#end = () => resume(false);
       give({ text, tokens });
       return taken;
     };
+    const whole = (model) => onSession(this.#place, () => model.generate(given, chat, { ...numbers, json: schema }, each));
     let next = fresh();
     this.#last = this.#last
-      .then(() => this.#guarded(() => model.generate(given, chat, { ...numbers, json: schema }, each)))
+      .then(() => guarded(() => this.#handle.use(whole)))
       .then((end) => give({ text: "", ...end }), (error) => fail(error));
     try {
       for (;;) {
         const piece = await next;
         if (piece.finish) {
           signal?.throwIfAborted();
+          // A text that was ended from outside was ended by `free`.
+          if (piece.finish === "stopped") this.#handle.object;
           yield piece;
           return;
         }
@@ -72,15 +83,10 @@ export class LanguageModel {
     }
   }
 
-  /** Frees its memory now instead of when it is collected. */
+  /** Frees its memory now instead of when it is collected; a text that is under way ends. */
   free() {
-    this.#model?.free();
-    this.#model = undefined;
-  }
-
-  #there() {
-    if (!this.#model) throw new Error("the model was freed");
-    return this.#model;
+    this.#handle.free();
+    this.#end?.();
   }
 }
 

@@ -11,14 +11,15 @@ export function open({ gpu = true } = {}) {
   });
 }
 
-/** A page whose errors are printed and kept. */
-export async function newPage(browser, address, viewport = { width: 1280, height: 900 }) {
+/** A page whose errors are kept; `first` runs in it before all else. */
+export async function newPage(browser, address, viewport = { width: 1280, height: 900 }, first = undefined) {
   const page = await browser.newPage({ viewport, deviceScaleFactor: viewport.width < 600 ? 2 : 1 });
   page.problems = [];
   page.on("pageerror", (error) => page.problems.push(error.message));
   page.on("console", (message) => {
     if (message.type() === "error") page.problems.push(message.text());
   });
+  if (first) await page.addInitScript(first);
   await page.goto(address);
   return page;
 }

@@ -96,6 +96,36 @@ async function lostInARun(browser, page) {
   return `${rows[0]} | then ${again[0]}`;
 }
 
+/** A file that is chosen while another model runs takes its place, and the run leaves nothing behind. */
+async function chosenInARun(page) {
+  await giveModel(page, "magika.onnx", await readFile(join(ZOO, "magika/model.onnx")));
+  await page.waitForSelector("#loaded:not([hidden])", { timeout: 60_000 });
+  await page.click("#run");
+  await page.waitForTimeout(700);
+  const { rows, agreement } = await runSample(page);
+  must(rows.length === 2 && rows.every((row) => / ms$/.test(row)), rows.join("; "));
+  must(/agree|same bits/.test(agreement) && (await page.isHidden("#problem")), `${agreement} ${await page.textContent("#problem")}`);
+  // What the first run still had to say would come by now.
+  await page.waitForTimeout(1500);
+  const { length } = await page.$$("#bars div");
+  must(length === 2, `${length} rows`);
+  await goesOn(page, 2);
+}
+
+/** The module of the worker ends; the page says why, starts another, and loads the model again. */
+async function endedModule(page) {
+  const { rows } = await runSample(page);
+  must(rows.length === 2, rows.join("; "));
+  const fail = page.workers()[0].evaluate(() => import("/olivine/wasm/olivine_web.js").then((module) => module.fail("panic")));
+  fail.catch(() => {});
+  await page.waitForTimeout(500);
+  const words = await runModel(page);
+  must(words.rows.some((row) => /Olivine has stopped \(panicked at .*on purpose\)/.test(row)), words.rows.join("; "));
+  const again = await runModel(page);
+  must(again.rows.length === 2 && again.rows.every((row) => / ms$/.test(row)), again.rows.join("; "));
+  return words.rows[0];
+}
+
 /** With WebGPU. */
 export async function faults(browser, address) {
   const on = (folder, body, browser) => async () => {
@@ -109,6 +139,8 @@ export async function faults(browser, address) {
   await test("bad models are explained and the page goes on", on("demo", badModels, browser));
   await test("a tensor of too many elements is explained and the page goes on", on("demo", tooManyElements, browser));
   await test("a tensor above the limit of one binding is refused with the limit", on("test", moreThanOneBinding, browser));
+  await test("a model chosen while another runs takes its place", on("demo", chosenInARun, browser));
+  await test("a panic is explained and the page goes on", on("demo", endedModule, browser));
   await test("a tab closed in a run harms no other", () => closedTab(browser, address));
   // Chromium offers no WebGPU any more after a few crashes, so each has a browser of its own.
   for (const [name, body] of [["a lost device", lostDevice], ["a device lost in a run", lostInARun]]) {

@@ -10,7 +10,4 @@ export const ZOO = at("../../target/zoo");
 export const SHOTS = at("../../target/web-pages");
 
 export const start = (port) =>
-  serve(
-    { demo: at("../demo"), olivine: at("../olivine"), test: at("."), zoo: ZOO, cases: at("../../target/web-cases") },
-    port,
-  );
+  serve({ demo: at("../demo"), olivine: at("../olivine"), test: at("."), zoo: ZOO, cases: at("../../target/web-cases") }, port);

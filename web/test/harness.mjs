@@ -34,6 +34,25 @@ export function must(holds, words) {
   if (!holds) throw new Error(words);
 }
 
+/** How far outputs are from others, `[name, {data}]` in the order of names: for the output that differs most the L2 norm of the
+ * difference, relative to that of the other. */
+export function difference(outputs, expected) {
+  must(outputs.length === expected.length, `${outputs.length} outputs, not ${expected.length}`);
+  const sorted = [...outputs].sort(([a], [b]) => (a < b ? -1 : 1));
+  return sorted.reduce((most, [name, { data }], i) => {
+    const other = expected[i].data;
+    must(data.length === other.length, `${name}: ${data.length} elements, not ${other.length}`);
+    let [apart, size] = [0, 0];
+    data.forEach((x, k) => {
+      apart += (Number(x) - Number(other[k])) ** 2;
+      size += Number(other[k]) ** 2;
+    });
+    const relative = Math.sqrt(apart / (size || 1));
+    must(!Number.isNaN(relative), `${name} has NaN`);
+    return Math.max(most, relative);
+  }, 0);
+}
+
 /** Draws strokes, as parts of the pad's width and height. */
 export async function draw(page, strokes) {
   await page.click("#wipe");

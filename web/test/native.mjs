@@ -1,6 +1,6 @@
 // The same runs on the CPU by the native program, through .npy files.
 
-import { execFile, execFileSync } from "node:child_process";
+import { execFile, execFileSync, spawn } from "node:child_process";
 import { mkdtemp, readFile, readdir, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -22,6 +22,39 @@ function parse(bytes) {
   const header = bytes.subarray(10, 10 + length).toString("latin1");
   const Elements = ARRAYS[/'descr': *'([^']+)'/.exec(header)[1]];
   return { data: new Elements(Uint8Array.from(bytes.subarray(10 + length)).buffer) };
+}
+
+/** Typed arrays of what a page returned as `[name, kind, elements as strings, dims]`. */
+export function typed(tensors) {
+  return tensors.map(([name, kind, elements, dims]) => {
+    const big = kind.startsWith("Big");
+    return [name, { data: globalThis[kind].from(elements, big ? BigInt : Number), dims }];
+  });
+}
+
+/** What a server of the native program answers to a request for embeddings, `{data, usage}`. */
+export async function embeddings(program, folder, input) {
+  const server = spawn(program, ["serve", folder, "--device", "cpu", "--port", "0"], { stdio: ["ignore", "pipe", "pipe"] });
+  try {
+    const address = await new Promise((resolve, reject) => {
+      let said = "";
+      for (const stream of [server.stdout, server.stderr]) {
+        stream.on("data", (bytes) => {
+          said += bytes;
+          const found = /http:\/\/[\w.:]+/.exec(said);
+          if (found) resolve(found[0]);
+        });
+      }
+      server.on("exit", () => reject(new Error(`the server does not start: ${said}`)));
+    });
+    const body = JSON.stringify({ model: "minilm", input });
+    const response = await fetch(`${address}/v1/embeddings`, { method: "POST", headers: { "content-type": "application/json" }, body });
+    const answer = await response.json();
+    if (!response.ok) throw new Error(JSON.stringify(answer));
+    return answer;
+  } finally {
+    server.kill();
+  }
 }
 
 /** The outputs of a model file on typed arrays, in the order of their names. */

@@ -9,7 +9,9 @@ import { faults, memory } from "./faults.mjs";
 import { ROOT, SHOTS, start } from "./folders.mjs";
 import { failed, must, test } from "./harness.mjs";
 import { models } from "./models.mjs";
+import { calls } from "./package.mjs";
 import { text, textOnCpu } from "./text.mjs";
+import { types } from "./types.mjs";
 
 const MOST_BYTES = 4e6;
 
@@ -26,8 +28,10 @@ await test("the module is small", async () => {
   return `${size} bytes gzipped`;
 });
 
+if (wanted(types)) await types();
+
 let browser = await open();
-for (const part of [demo, models, text, faults].filter(wanted)) await part(browser, address);
+for (const part of [demo, models, calls, text, faults].filter(wanted)) await part(browser, address);
 await browser.close();
 
 browser = await open({ gpu: false });

@@ -175,6 +175,16 @@ async function babble(browser, address) {
   await page.click("#stop");
   await silent(page);
   must(await page.isHidden("#problem"), await page.textContent("#problem"));
+  // Another file may come while an answer is written.
+  await start("abc");
+  await grown(6);
+  await giveDecoder(page, bytes("other.gguf", llama()));
+  must((await page.locator("#log p").count()) === 0 && !(await talking(page)), "the old answer is still there");
+  await start("abc");
+  await grown(6);
+  await page.click("#stop");
+  await silent(page);
+  must(await page.isHidden("#problem"), await page.textContent("#problem"));
   words.push(await page.locator("#log .theirs").last().textContent());
   must(/^abc[a-x]+$/.test(words.at(-1)), words.at(-1));
   await page.close();

@@ -1,9 +1,11 @@
 //! Language models: text after a prompt or a chat, token by token.
 
-use std::cell::RefCell;
+use std::cell::{RefCell, RefMut};
 
 use js_sys::{Function, Object, Promise, Reflect};
-use olivine_lm::{Engine, EngineOptions, Event, Finish, JsonConstraints, Request, Sampling, Share};
+use olivine_lm::{
+    Engine, EngineOptions, Event, Finish, JsonConstraints, Request, RequestId, Sampling, Share,
+};
 use olivine_tokenizer::{ChatOptions, ChatTemplate, Json, Message, Tokenizer};
 use wasm_bindgen::prelude::*;
 use wasm_bindgen_futures::JsFuture;
@@ -102,6 +104,8 @@ impl LanguageModel {
         let busy = |_| JsError::new("the model is generating another text");
         let mut engine = self.engine.try_borrow_mut().map_err(busy)?;
         let id = engine.add(request).map_err(thrown)?;
+        // However this ends, the text does.
+        let mut text = Text { engine, id };
         let mut stream = self.tokenizer.stream().continued();
         let mut tokens = 0u32;
         let goes_on = async |text: String, tokens: u32| {
@@ -110,13 +114,7 @@ impl LanguageModel {
             Ok::<bool, JsError>(answer != JsValue::FALSE)
         };
         let finish = 'text: loop {
-            let events = match engine.step_async().await {
-                Ok(events) => events,
-                Err(error) => {
-                    engine.cancel(id);
-                    return Err(thrown(error));
-                }
-            };
+            let events = text.engine.step_async().await.map_err(thrown)?;
             if events.is_empty() && !goes_on(String::new(), tokens).await? {
                 break "stopped";
             }
@@ -125,8 +123,8 @@ impl LanguageModel {
                     Event::Token { token, .. } => {
                         tokens += 1;
                         // Models have rows for more tokens than their vocabulary; those have no text.
-                        let text = u32::try_from(token).ok().and_then(|id| stream.push(id).ok());
-                        if !goes_on(text.unwrap_or_default(), tokens).await? {
+                        let piece = u32::try_from(token).ok().and_then(|id| stream.push(id).ok());
+                        if !goes_on(piece.unwrap_or_default(), tokens).await? {
                             break 'text "stopped";
                         }
                     }
@@ -146,12 +144,24 @@ impl LanguageModel {
                 }
             }
         };
-        engine.cancel(id);
+        drop(text);
         of_fields(&[
             ("finish", finish.into()),
             ("promptTokens", (prompt_tokens as f64).into()),
             ("tokens", tokens.into()),
         ])
+    }
+}
+
+/// A text that is being generated; the engine forgets it when this is dropped.
+struct Text<'a> {
+    engine: RefMut<'a, Engine>,
+    id: RequestId,
+}
+
+impl Drop for Text<'_> {
+    fn drop(&mut self) {
+        self.engine.cancel(self.id);
     }
 }
 

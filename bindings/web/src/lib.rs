@@ -4,6 +4,7 @@
 //!   Download ── bytes of a file, in this module's memory while they arrive
 //!   Session::open(device) ─┬─ compile(Download) ── Model ── run([{name, type, dims, bytes}]) ── the same of the outputs
 //!                          └─ compileLanguageModel(Download) ── LanguageModel ── generate(prompt, each) ── pieces of text
+//!   WordPiece ── encode(text) ── tokens for a BERT encoder
 //! ```
 //!
 //! The package's JavaScript turns typed arrays into such objects and back. Everything that waits for a device is a promise.
@@ -13,8 +14,11 @@ mod cases;
 mod language;
 mod ports;
 mod tensors;
+mod wordpiece;
 
-use js_sys::{Array, Object};
+use std::cell::RefCell;
+
+use js_sys::{Array, Function, Object};
 use olivine::{CompileOptions, Device, SessionOptions};
 use wasm_bindgen::prelude::*;
 
@@ -23,10 +27,40 @@ fn thrown(error: impl std::fmt::Display) -> JsError {
     JsError::new(&error.to_string())
 }
 
+thread_local! {
+    /// Who is told of a panic.
+    static LISTENER: RefCell<Option<Function>> = const { RefCell::new(None) };
+}
+
 /// Reports panics, which end the module, before the trap that follows has lost their message.
 #[wasm_bindgen(start)]
 pub fn start() {
-    std::panic::set_hook(Box::new(|panic| report_panic(&panic.to_string())));
+    std::panic::set_hook(Box::new(|panic| {
+        let text = panic.to_string();
+        report_panic(&text);
+        LISTENER.with(|listener| {
+            if let Ok(Some(listener)) = listener.try_borrow().as_deref() {
+                // Nothing is left to hear that the listener itself failed.
+                let _ = listener.call1(&JsValue::NULL, &text.into());
+            }
+        });
+    }));
+}
+
+/// Calls `listener` with the words of a panic, after which nothing of this module works any more.
+#[wasm_bindgen(js_name = onPanic)]
+pub fn on_panic(listener: Function) {
+    LISTENER.with(|place| place.replace(Some(listener)));
+}
+
+/// Ends the module as a bug would, for the tests: in a future, with a `panic`, or for lack of memory with an `abort`.
+#[wasm_bindgen]
+#[allow(clippy::panic, clippy::unused_async, reason = "a panic in a future is what it is for")]
+pub async fn fail(how: String) {
+    match how.as_str() {
+        "abort" => std::alloc::handle_alloc_error(std::alloc::Layout::new::<[u64; 1 << 20]>()),
+        _ => panic!("on purpose"),
+    }
 }
 
 #[wasm_bindgen]
@@ -148,6 +182,6 @@ impl Model {
         let inputs = tensors::given(&inputs)?;
         let named = inputs.iter().map(|(name, tensor)| (name.as_str(), tensor));
         let outputs = self.executable.run_async(named).await.map_err(thrown)?;
-        Ok(tensors::results(&outputs))
+        tensors::results(&outputs)
     }
 }

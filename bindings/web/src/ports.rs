@@ -2,7 +2,7 @@
 
 use js_sys::{Array, Object};
 use olivine::internals::ModelExt as _;
-use olivine::ir::port::{Dim, Kind, Port};
+use olivine::ir::port::{Dim, ElementType, Kind, Port};
 use wasm_bindgen::prelude::*;
 
 use crate::tensors::of_fields;
@@ -20,8 +20,12 @@ fn object(port: &Port) -> Result<Object, JsError> {
     };
     let (element, dims) = match &port.kind {
         Kind::Tensor { element, dims } => {
-            // The element type of the tensors that a run takes, such as u8 for a float of 8 bits.
-            let element = element.dtype().map_or_else(|| element.to_string(), |dtype| dtype.to_string());
+            // The element type of the tensors that a run takes, such as f32 for a float of 8 bits. JavaScript has arrays for two
+            // that the package converts.
+            let element = match element {
+                ElementType::U16 | ElementType::U64 => element.to_string(),
+                other => other.dtype().map_or_else(|| other.to_string(), |dtype| dtype.to_string()),
+            };
             let dims = dims.as_ref().map(|dims| dims.iter().map(size).collect::<Array>());
             (element, dims.map_or(JsValue::NULL, Into::into))
         }

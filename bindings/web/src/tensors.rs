@@ -18,6 +18,13 @@ extern "C" {
     /// be converted in every run, which takes longer than a small model.
     type Fields;
 
+    /// A `Uint8Array`, for which the browser may have no memory.
+    #[wasm_bindgen(js_name = Uint8Array)]
+    type Bytes;
+
+    #[wasm_bindgen(catch, constructor, js_class = "Uint8Array")]
+    fn zeroed(length: u32) -> Result<Bytes, JsValue>;
+
     #[wasm_bindgen(method, getter = "name")]
     fn name(this: &Fields) -> JsValue;
     #[wasm_bindgen(method, getter = "type")]
@@ -54,23 +61,29 @@ fn tensor(object: &JsValue) -> Result<(String, Tensor), JsError> {
         let got = bytes.length() as usize / dtype.size().max(1);
         return Err(wrong(format!("{got} elements for {dtype}{shape}, which has {}", shape.numel())));
     }
-    let data = Data::from_bytes(dtype, &bytes.to_vec()).map_err(thrown)?;
+    let mut copy = olivine::ir::memory::zeroed::<u8>(expected).map_err(|e| wrong(e.to_string()))?;
+    bytes.copy_to(&mut copy);
+    let data = Data::from_bytes(dtype, &copy).map_err(|e| wrong(e.to_string()))?;
     Ok((name.clone(), Tensor::from_data(shape, data).map_err(thrown)?))
 }
 
 /// The outputs of a run; their bytes are copied out of this module's memory.
-pub(crate) fn results(outputs: &Outputs) -> Array {
+pub(crate) fn results(outputs: &Outputs) -> Result<Array, JsError> {
     outputs.iter().map(|(name, tensor)| object(name, tensor)).collect()
 }
 
-fn object(name: &str, tensor: &Tensor) -> JsValue {
+fn object(name: &str, tensor: &Tensor) -> Result<JsValue, JsError> {
+    let length = tensor.bytes().len();
+    let full = |_| JsError::new(&format!("output `{name}`: not enough memory for {length} bytes"));
+    let bytes: Uint8Array = Bytes::zeroed(length as u32).map_err(full)?.unchecked_into();
+    bytes.copy_from(tensor.bytes());
     let dims: Array = tensor.shape().iter().map(|size| JsValue::from(*size as f64)).collect();
     let fields: Fields = Object::new().unchecked_into();
     fields.set_name(name);
     fields.set_dtype(&tensor.dtype().to_string());
     fields.set_dims(&dims);
-    fields.set_bytes(&Uint8Array::from(tensor.bytes()));
-    fields.into()
+    fields.set_bytes(&bytes);
+    Ok(fields.into())
 }
 
 /// An object with some fields.

@@ -28,6 +28,12 @@ pub enum Error {
         /// What is wrong with it.
         problem: String,
     },
+    /// A `vocab.txt` that lacks tokens.
+    #[error("vocab.txt: {problem}")]
+    BertVocab {
+        /// What is wrong with it.
+        problem: String,
+    },
     /// Text that is not JSON.
     #[error("invalid JSON at byte {at}: {problem}")]
     Json {

@@ -33,11 +33,21 @@ impl Buffer {
     }
 }
 
-/// Read-back buffers to use again, and how much is staged for writing.
+#[cfg(target_arch = "wasm32")]
+impl Drop for Buffer {
+    /// wgpu leaves a browser's memory to its garbage collector, which does not know when a GPU is short of it.
+    fn drop(&mut self) {
+        self.raw.destroy();
+    }
+}
+
+/// Read-back buffers to use again, how much is staged for writing, and how much was ever asked for.
 #[derive(Debug, Default)]
 pub(crate) struct Staging {
     free: Mutex<Vec<wgpu::Buffer>>,
     staged: AtomicU64,
+    #[cfg(target_arch = "wasm32")]
+    asked: AtomicU64,
 }
 
 impl Staging {
@@ -96,6 +106,8 @@ impl Device {
         also: wgpu::BufferUsages,
     ) -> Result<Arc<Buffer>, Error> {
         let size = self.fitting(bytes, label)?;
+        #[cfg(target_arch = "wasm32")]
+        self.staging.asked.fetch_add(size, Ordering::Relaxed);
         let raw = self.scoped("allocate", || self.create(size, label, also));
         let raw = raw.map_err(|c| unallocated(c, size, label))?;
         Ok(Arc::new(Buffer { raw, bytes: size }))
@@ -235,18 +247,14 @@ impl Device {
     /// Makes calls, and resolves when the browser has said what was wrong with them.
     #[cfg(target_arch = "wasm32")]
     pub(crate) fn watch(&self, calls: &mut dyn FnMut()) -> impl Future<Output = Result<(), Error>> + use<'_> {
+        let before = self.staging.asked.load(Ordering::Relaxed);
         let scope = Scope::new(&self.raw);
         calls();
         let outcome = scope.end();
+        // A browser does not say which call lacked memory.
+        let asked = self.staging.asked.load(Ordering::Relaxed) - before;
         async move {
-            outcome.await.map_err(|caught| match caught {
-                // A browser does not say which call it was.
-                Caught::OutOfMemory => {
-                    let problem = format!("{} is out of memory", self.caps.name);
-                    Error::Driver { call: "compile", problem }
-                }
-                other => other.into_error("compile"),
-            })?;
+            outcome.await.map_err(|caught| unallocated(caught, asked, "the model"))?;
             self.faults.check("compile", None)
         }
     }

@@ -17,6 +17,8 @@ use crate::time::Timer;
 #[derive(Debug)]
 pub struct Recording {
     pub(crate) steps: Vec<Step>,
+    /// All buffers that the steps use: in browsers their memory goes with the last of these, whatever is bound.
+    pub(crate) _buffers: Vec<Arc<Buffer>>,
     /// The steps of each submission.
     pub(crate) parts: Vec<Range<usize>>,
     pub(crate) uploads: Vec<Upload>,
@@ -238,6 +240,9 @@ impl Device {
                 node: one.dispatch.node.clone(),
             }
         };
+        let bound = checked.iter().flat_map(|one| &one.bound).map(|(buffer, ..)| buffer.clone());
+        let gates = checked.iter().filter_map(|one| one.indirect).map(|(buffer, _)| buffer.clone());
+        let buffers = bound.chain(gates).collect();
         let steps: Vec<Step> = checked.iter_mut().zip(places).map(step).collect();
         let download = |(buffer, bytes): (&Arc<Buffer>, u64)| {
             let staging = readback(&self.raw, bytes.max(4).next_multiple_of(4), "download");
@@ -255,6 +260,7 @@ impl Device {
         };
         Recording {
             steps,
+            _buffers: buffers,
             parts,
             uploads: uploads.into_iter().map(upload).collect(),
             downloads: downloads.into_iter().map(download).collect(),

@@ -92,6 +92,20 @@ fn cached_recordings_release_their_memory_for_a_run_that_needs_it() {
 }
 
 #[test]
+fn what_runs_left_serves_the_same_run_until_it_is_evicted() {
+    let device = MockDriver::new(1 << 20);
+    let executable = device.executable(N);
+    let replays = |take| executable.replays(&[zeros()], &[take]);
+    assert!(!replays(Take::Host) && !executable.evict(), "nothing has run");
+    let held = executable.start(&[zeros()], &[Take::Host]).unwrap();
+    assert!(!replays(Take::Host), "the recording is in use");
+    held.wait_into(&mut [&mut [0; BYTES]]).unwrap();
+    assert!(replays(Take::Host) && !replays(Take::Device));
+    assert!(executable.evict() && !replays(Take::Host));
+    assert_eq!(device.counts().bytes.load(SeqCst), 0, "all its memory is free");
+}
+
+#[test]
 fn a_dropped_tensor_takes_its_recordings_with_it() {
     let device = MockDriver::new(1 << 20);
     let executable = device.executable(N);

@@ -182,6 +182,16 @@ impl<D: Driver> Prepared for GpuPrepared<D> {
         self.executable.recordings()
     }
 
+    #[cfg(feature = "async")]
+    fn replays(&self, inputs: &[Input<'_>], takes: &[Take]) -> bool {
+        self.typed(inputs).is_ok_and(|inputs| self.executable.replays(&inputs, takes))
+    }
+
+    #[cfg(feature = "async")]
+    fn evict(&self) -> bool {
+        self.executable.evict()
+    }
+
     fn outputs(&self) -> &[(String, TensorType)] {
         &self.outputs
     }

@@ -118,6 +118,18 @@ pub(crate) trait Prepared: Send + Sync {
         0
     }
 
+    /// Whether such a run takes no memory of a device: an earlier one left it.
+    #[cfg(feature = "async")]
+    fn replays(&self, _inputs: &[Input<'_>], _takes: &[Take]) -> bool {
+        true
+    }
+
+    /// Frees what earlier runs left on a device, and returns whether that was anything.
+    #[cfg(feature = "async")]
+    fn evict(&self) -> bool {
+        false
+    }
+
     /// What it takes of the host's memory, on the CPU.
     fn host_bytes(&self) -> Option<HostBytes> {
         None

@@ -18,6 +18,8 @@ use super::io::{
 };
 use super::plans::{OpenSizes, Plans};
 use crate::cost::{Moved, Watch, WatchedRun};
+#[cfg(feature = "async")]
+use crate::engine::Engine;
 use crate::engine::{Lowered, Model, Prepared, StepTime};
 use crate::model::watched;
 use crate::process::OfProcess;
@@ -143,6 +145,19 @@ impl GraphExecutable {
             return 0;
         }
         [&self.compiled, &self.appended].iter().map(|plans| read(plans).recordings()).sum()
+    }
+
+    /// Frees what earlier runs left on the device, and returns whether that was anything.
+    #[cfg(feature = "async")]
+    pub(super) fn evict(&self) -> bool {
+        let [specialised, appended] = [&self.compiled, &self.appended].map(|plans| read(plans).evict());
+        specialised || appended
+    }
+
+    /// Where it runs.
+    #[cfg(feature = "async")]
+    pub(super) fn engine(&self) -> &dyn Engine {
+        self.session.inner.engine.as_ref()
     }
 
     /// For every plan what sizes it holds for, a line for each guard.
@@ -336,7 +351,7 @@ impl GraphExecutable {
     }
 
     /// Calls `run` with what is compiled for the inputs' shapes, and with the inputs in the graph's order.
-    fn with_prepared<R>(
+    pub(super) fn with_prepared<R>(
         &self,
         inputs: &[(&str, Input<'_>)],
         run: impl FnOnce(&Arc<dyn Prepared>, &[Input<'_>]) -> Result<R, Error>,

@@ -160,6 +160,12 @@ impl Plans {
         self.plans.iter().map(|plan| plan.prepared.recordings()).sum()
     }
 
+    /// Frees what earlier runs left on the device, and returns whether that was anything.
+    #[cfg(feature = "async")]
+    pub(super) fn evict(&self) -> bool {
+        self.plans.iter().filter(|plan| plan.prepared.evict()).count() > 0
+    }
+
     /// The guards of every plan.
     pub(super) fn guards(&self) -> impl Iterator<Item = &GuardSet> {
         self.plans.iter().map(|plan| &plan.guards)

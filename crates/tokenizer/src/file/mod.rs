@@ -1,5 +1,6 @@
 //! Tokenizers from `tokenizer.json`, the format of Hugging Face's `tokenizers`.
 
+mod bert;
 mod model;
 mod steps;
 
@@ -15,7 +16,10 @@ const MOST_TOKENS: usize = 1 << 24;
 impl Tokenizer {
     /// The tokenizer that the text of a `tokenizer.json` describes.
     pub fn from_json(text: &str) -> Result<Tokenizer, Error> {
-        let json = Json::parse(text)?;
+        Tokenizer::of_file(&Json::parse(text)?)
+    }
+
+    fn of_file(json: &Json) -> Result<Tokenizer, Error> {
         let section = |name: &str| json.get(name).filter(|value| **value != Json::Null);
         let Some(model) = section("model") else { return Err(Error::file("model", "it is missing")) };
         let added = added(section("added_tokens"))?;
