@@ -60,7 +60,7 @@ impl GraphExecutable {
                 Some(self.engine().watch(&mut start))
             };
             let run = OfProcess::new(started?);
-            Ok((Pending { run, outputs, home: prepared.recycler().cloned() }, outcome))
+            Ok((Pending { run, outputs, home: prepared.recycler().cloned(), watched: None }, outcome))
         });
         let (run, outcome) = begun?;
         if let Some(outcome) = outcome {
