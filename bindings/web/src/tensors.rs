@@ -61,7 +61,8 @@ fn tensor(object: &JsValue) -> Result<(String, Tensor), JsError> {
         let got = bytes.length() as usize / dtype.size().max(1);
         return Err(wrong(format!("{got} elements for {dtype}{shape}, which has {}", shape.numel())));
     }
-    let mut copy = olivine::ir::memory::zeroed::<u8>(expected).map_err(|e| wrong(e.to_string()))?;
+    let mut copy =
+        olivine::internals::ir::memory::zeroed::<u8>(expected).map_err(|e| wrong(e.to_string()))?;
     bytes.copy_to(&mut copy);
     let data = Data::from_bytes(dtype, &copy).map_err(|e| wrong(e.to_string()))?;
     Ok((name.clone(), Tensor::from_data(shape, data).map_err(thrown)?))
