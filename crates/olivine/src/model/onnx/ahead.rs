@@ -51,7 +51,7 @@ impl OnnxExecutable {
         }
         for size in SIZES {
             let sampled = self.sample(Subject::Model, self.sample_key(size)?, None);
-            if sampled.end.is_some() {
+            if sampled.end.is_some() || sampled.is_long {
                 return sampled.graphs.iter().try_for_each(|graph| self.check_graph(graph));
             }
         }
@@ -72,11 +72,12 @@ impl OnnxExecutable {
 
     /// The graphs of a run for the sizes of the options, and for sizes of 1 where they are open, or the first that fit the
     /// model. A loop's graph of iterations comes as often as it runs, as far as that is known; what follows a loop is for
-    /// the sizes that its first iterations leave.
+    /// the sizes that its first iterations leave, and left out where these do not fit.
     pub(super) fn import_ahead(&self) -> Result<Vec<Graph>, Error> {
         for size in SIZES.iter().rev() {
             let mut sampled = self.sample(Subject::Model, self.sample_key(*size)?, None);
-            if sampled.end.is_none() && !sampled.is_enough {
+            let fits = sampled.end.is_some() || sampled.is_long || sampled.has_loop;
+            if !fits {
                 continue;
             }
             let repeated = sampled.graphs.iter_mut().zip(&sampled.counts);
@@ -164,7 +165,7 @@ impl OnnxExecutable {
                     stage_values.extend(more);
                 }
                 Outcome::Loop(call) => {
-                    sampled.is_enough = true;
+                    sampled.has_loop = true;
                     if let Some(arguments) = &call.arguments {
                         sampled.add(arguments.graph.clone(), 1);
                         stage_values.extend(&arguments.stage_values);
@@ -176,7 +177,7 @@ impl OnnxExecutable {
                 }
             }
         }
-        sampled.is_enough = true;
+        sampled.is_long = true;
         sampled
     }
 
@@ -245,8 +246,9 @@ struct Sampled {
     counts: Vec<usize>,
     /// The last of them; `None` where the sizes do not fit.
     end: Option<Specialised>,
-    /// Whether they come to a loop, or are many: what follows is then left out where the sizes do not fit it.
-    is_enough: bool,
+    /// Whether there are more stages and loops than are looked at.
+    is_long: bool,
+    has_loop: bool,
 }
 
 impl Sampled {
