@@ -1,15 +1,30 @@
 //! Params of a model on a device, and what load-time dispatches made of them; all executables of the model share them.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use olivine_ir::{Tensor, TensorType};
 use olivine_program::{Driver, Error};
+
+/// Memory that finished runs of an executable have left for later ones.
+pub(crate) trait Idle: Send + Sync {
+    /// Its bytes.
+    fn bytes(&self) -> u64;
+    /// When a run last used it, as a count of uses.
+    fn used(&self) -> u64;
+    /// Frees it.
+    fn clear(&self);
+}
 
 /// A model's params. A param stays on the host until runs of an executable read it, and is on the device from then on;
 /// one that only loads read comes to the device for as long as these take.
 pub struct Weights<D: Driver> {
     state: Mutex<State<D>>,
+    /// Of all executables of the model.
+    idle: Mutex<Vec<Weak<dyn Idle>>>,
+    /// Uses of idle memory so far.
+    uses: AtomicU64,
 }
 
 struct State<D: Driver> {
@@ -27,11 +42,45 @@ enum Param<D: Driver> {
 impl<D: Driver> Default for Weights<D> {
     fn default() -> Self {
         let state = State { params: HashMap::new(), packed: HashMap::new(), generation: 0 };
-        Weights { state: Mutex::new(state) }
+        Weights { state: Mutex::new(state), idle: Mutex::default(), uses: AtomicU64::new(0) }
     }
 }
 
 impl<D: Driver> Weights<D> {
+    /// Counts an executable's idle memory among the model's.
+    pub(crate) fn add_idle(&self, idle: Weak<dyn Idle>) {
+        let mut all = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|known| known.strong_count() > 0);
+        all.push(idle);
+    }
+
+    /// The number of a use.
+    pub(crate) fn use_number(&self) -> u64 {
+        self.uses.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Frees idle memory of other executables than one that is to have more, the least recently used first, until they have
+    /// so many bytes at most; returns whether there was any.
+    pub(crate) fn bound_idle(&self, most: u64, but: &Arc<impl Idle>) -> bool {
+        let all = self.idle.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let is_other = |idle: &Arc<dyn Idle>| !std::ptr::addr_eq(Arc::as_ptr(idle), Arc::as_ptr(but));
+        let mut others: Vec<(u64, Arc<dyn Idle>)> =
+            all.iter().filter_map(Weak::upgrade).filter(is_other).map(|idle| (idle.bytes(), idle)).collect();
+        let mut bytes: u64 = others.iter().map(|(bytes, _)| bytes).sum();
+        if bytes <= most {
+            return false;
+        }
+        others.sort_by_key(|(_, idle)| idle.used());
+        for (own, idle) in others.iter().filter(|(own, _)| *own > 0) {
+            if bytes <= most {
+                break;
+            }
+            idle.clear();
+            bytes -= own;
+        }
+        true
+    }
+
     /// Sets or replaces a param; the elements are shared until they are on the device.
     pub fn set(&self, name: &str, tensor: Tensor) {
         let mut state = self.lock();

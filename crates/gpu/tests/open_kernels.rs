@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
 use olivine_ir::op::{
-    CoordinateMode, Direction, HeadLayout, NearestMode, Recurrent, RecurrentKind, RecurrentLayer, Resize,
-    ResizeMode, Rope, RopeScaling, RopeStyle, ScatterMode, Window,
+    CoordinateMode, Direction, GridMode, GridPadding, HeadLayout, NearestMode, Recurrent, RecurrentKind,
+    RecurrentLayer, Resize, ResizeMode, Rope, RopeScaling, RopeStyle, ScatterMode, TriPart, Window,
 };
 use olivine_ir::size::Bindings;
 use olivine_ir::{BlockFormat, DType, Dim, Error, Graph, Shape, TensorType, ValueId, open_symbol};
@@ -383,6 +383,31 @@ const FAMILIES: &[Family] = &[
         sizes: &[("n", 1, 448)],
         shapes: |n| vec![("x", vec![6, n[0]])],
         plans: 24,
+    },
+    Family {
+        name: "triangles, positions and one-hot axes",
+        build: |g| {
+            let x = input(g, "x", DType::F32, &["n", "m", "k"])?;
+            let upper = g.trilu(x, TriPart::Upper, 20)?;
+            let both = g.trilu(upper, TriPart::Lower, -3)?;
+            let (positions, _) = g.nonzero(both)?;
+            let values = input(g, "values", DType::I64, &["2"])?;
+            g.one_hot(positions, values, 7, 1)
+        },
+        sizes: &[("n", 1, 5), ("m", 5, 300), ("k", 5, 300)],
+        shapes: |n| vec![("x", vec![n[0], n[1], n[2]]), ("values", vec![2])],
+        plans: 4,
+    },
+    Family {
+        name: "samples of a grid",
+        build: |g| {
+            let x = input(g, "x", DType::F32, &["n", "c", "h", "w"])?;
+            let grid = input(g, "grid", DType::F32, &["n", "m", "k", "2"])?;
+            g.grid_sample(x, grid, GridMode::Linear, GridPadding::Zeros, false)
+        },
+        sizes: &[("n", 2, 4), ("c", 5, 40), ("h", 5, 90), ("w", 5, 90), ("m", 5, 90), ("k", 5, 90)],
+        shapes: |n| vec![("x", vec![n[0], n[1], n[2], n[3]]), ("grid", vec![n[0], n[4], n[5], 2])],
+        plans: 2,
     },
     Family {
         name: "orders of rows",

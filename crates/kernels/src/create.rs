@@ -2,7 +2,7 @@
 
 use olivine_ir::half::{bf16, f16};
 use olivine_ir::op::{OneHot, Range, ScalarOp, TriPart, Trilu};
-use olivine_ir::{DType, Data, Dim, Tensor, memory, round_to_odd};
+use olivine_ir::{DType, Data, Dim, Tensor, memory, product, round_to_odd};
 use olivine_kernel::{Access, Scalar, Val};
 
 use super::cells::{Cell, CellBuf, Cells};
@@ -47,11 +47,11 @@ fn groups(cells: Cells, n: impl Into<Dim>, group: u32) -> Dim {
 pub(crate) fn one_hot(op: &OneHot, site: &mut Site<'_>) -> Result<(), String> {
     let (indices, values, target) =
         (site.operands[0].clone(), site.operands[1].clone(), site.targets[0].clone());
-    let n = target.ty.shape.numel();
+    let n = target.ty.shape.sizes().numel();
     if n == 0 {
         return Ok(());
     }
-    let inner: usize = indices.dims()[op.axis..].iter().product();
+    let inner = product(&indices.sizes()[op.axis..]);
 
     let cells = Cells::new(target.ty.dtype.size(), site.caps);
     let group = site.group_size(256);
@@ -77,13 +77,14 @@ pub(crate) fn one_hot(op: &OneHot, site: &mut Site<'_>) -> Result<(), String> {
 /// One triangle of the last two axes.
 pub(crate) fn trilu(op: &Trilu, site: &mut Site<'_>) -> Result<(), String> {
     let (x, target) = (site.operands[0].clone(), site.targets[0].clone());
-    let n = target.ty.shape.numel();
-    let [.., height, width] = *x.dims() else { return Err("a triangle of rank below 2".into()) };
+    let n = target.ty.shape.sizes().numel();
+    let [.., height, width] = x.sizes()[..] else { return Err("a triangle of rank below 2".into()) };
     if n == 0 {
         return Ok(());
     }
     // A diagonal outside the matrix is clamped to its border.
-    let diagonal = op.diagonal.clamp(-(height as i64), width as i64);
+    let right = Dim::from(op.diagonal.max(0)).min(width);
+    let down = Dim::from(op.diagonal.min(0).saturating_neg()).min(height);
 
     let cells = Cells::new(target.ty.dtype.size(), site.caps);
     let group = site.group_size(256);
@@ -92,8 +93,7 @@ pub(crate) fn trilu(op: &Trilu, site: &mut Site<'_>) -> Result<(), String> {
     let from = cells.bind(&l, "x", Access::Read, x.memory);
     let to = cells.bind(&l, "y", Access::Write, target.memory);
     let (height, width) = (l.size("height", height), l.size("width", width));
-    let right = l.size("right", diagonal.max(0) as usize);
-    let down = l.size("down", (-diagonal).max(0) as usize);
+    let (right, down) = (l.size("right", right), l.size("down", down));
     fill(&l, cells, to, n, |position| {
         let above = position / width;
         let column = position - above * width + down;

@@ -1,7 +1,7 @@
 //! Positions of what is not zero: blocks are counted, the counts are added up, and every block writes its own.
 
-use olivine_ir::DType;
 use olivine_ir::op::NonZero;
+use olivine_ir::{DType, Dim};
 use olivine_kernel::{Access, Builder, Elem, Reduction, Shared, Val};
 use olivine_program::DeviceCaps;
 
@@ -19,14 +19,14 @@ const ROUNDS: usize = 16;
 
 /// Lowers a search for what is not zero.
 pub(crate) fn nonzero(_: &NonZero, site: &mut Site<'_>) -> Result<(), String> {
-    let n = site.operands[0].ty.shape.numel();
+    let n = site.operands[0].sizes().numel();
     let block = site.group_size(256) as usize * ROUNDS;
     if n > u32::MAX as usize - block {
         return Err(format!("{n} elements are more than positions can be counted of"));
     }
     let blocks = n.div_ceil(block);
     // The total comes last, so that an empty operand has one too.
-    let counts = site.scratch(4 * (blocks as u64 + 1));
+    let counts = site.scratch((blocks + 1) * 4);
     count(blocks, counts, site)?;
     add_up(blocks, counts, site)?;
     write(blocks, counts, site)
@@ -58,7 +58,7 @@ struct Flags<'k> {
 impl<'k> Flags<'k> {
     fn declare(l: &Launch<'k>, operand: &Operand, caps: &DeviceCaps) -> Self {
         let x = Cells::new(operand.ty.dtype.size(), caps).bind(l, "x", Access::Read, operand.memory);
-        Flags { x, dtype: operand.ty.dtype, n: l.size("n", operand.ty.shape.numel()) }
+        Flags { x, dtype: operand.ty.dtype, n: l.size("n", operand.sizes().numel()) }
     }
 
     /// Whether an element is there and not zero.
@@ -72,7 +72,7 @@ impl<'k> Flags<'k> {
 }
 
 /// Counts every block's.
-fn count(blocks: usize, counts: Memory, site: &mut Site<'_>) -> Result<(), String> {
+fn count(blocks: Dim, counts: Memory, site: &mut Site<'_>) -> Result<(), String> {
     let x = site.operands[0].clone();
     let group = site.group_size(256);
     let k = site.builder("nonzero_count", group);
@@ -91,7 +91,7 @@ fn count(blocks: usize, counts: Memory, site: &mut Site<'_>) -> Result<(), Strin
     k.if_(block.lt(all) & k.local_index().eq(0), || to.store(block, total));
 
     let (bound, moved) = (l.done(), bytes(&x.ty));
-    site.dispatch(k, bound, blocks as u64, (0, moved))
+    site.dispatch(k, bound, blocks, (0, moved))
 }
 
 /// The sum of all earlier invocations' values, and of all.
@@ -113,7 +113,7 @@ pub(super) fn scan<'k>(k: &'k Builder, memory: Shared<'k>, value: Val<'k>) -> (V
 }
 
 /// Turns counts into where every block begins, by one workgroup, and stores the total.
-fn add_up(blocks: usize, counts: Memory, site: &mut Site<'_>) -> Result<(), String> {
+fn add_up(blocks: Dim, counts: Memory, site: &mut Site<'_>) -> Result<(), String> {
     let total = site.targets[1].clone();
     let cells = Cells::new(8, site.caps);
     let group = site.group_size(256);
@@ -138,13 +138,13 @@ fn add_up(blocks: usize, counts: Memory, site: &mut Site<'_>) -> Result<(), Stri
     });
 
     let bound = l.done();
-    site.dispatch(k, bound, 1, (0, 8 * blocks as u64))
+    site.dispatch(k, bound, 1, (0, blocks * 8))
 }
 
 /// Writes every block's positions, and -1 from the total on.
-fn write(blocks: usize, counts: Memory, site: &mut Site<'_>) -> Result<(), String> {
+fn write(blocks: Dim, counts: Memory, site: &mut Site<'_>) -> Result<(), String> {
     let (x, target) = (site.operands[0].clone(), site.targets[0].clone());
-    if target.ty.shape.numel() == 0 {
+    if target.ty.shape.sizes().numel() == 0 {
         return Ok(());
     }
     let wide = Cells::new(8, site.caps);
@@ -155,7 +155,7 @@ fn write(blocks: usize, counts: Memory, site: &mut Site<'_>) -> Result<(), Strin
     let counts = l.bind("counts", Elem::U32, Access::Read, counts);
     let to = wide.bind(&l, "positions", Access::Write, target.memory);
     let all = l.size("blocks", blocks);
-    let dims: Vec<Val<'_>> = x.dims().iter().map(|size| l.size("axis", *size)).collect();
+    let dims: Vec<Val<'_>> = x.sizes().iter().map(|size| l.size("axis", *size)).collect();
     let memory = k.shared(Elem::U32, 1, group);
 
     let block = linear_group(&k);
@@ -188,5 +188,5 @@ fn write(blocks: usize, counts: Memory, site: &mut Site<'_>) -> Result<(), Strin
 
     let moved = bytes(&x.ty) + bytes(&target.ty);
     let bound = l.done();
-    site.dispatch(k, bound, blocks as u64, (0, moved))
+    site.dispatch(k, bound, blocks, (0, moved))
 }

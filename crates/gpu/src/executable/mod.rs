@@ -5,7 +5,7 @@ mod slot;
 mod tensor;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use olivine_program::{Content, Driver, Error, Port, Program, Slice, Timing};
 
 use crate::weights::Weights;
 use load::Loaded;
-use slot::{Memory, Slot, Tables};
+use slot::{IdleSlots, Memory, Slot, Tables};
 
 pub use tensor::DeviceTensor;
 
@@ -23,6 +23,8 @@ pub use tensor::DeviceTensor;
 const IDLE_SLOTS: usize = 8;
 /// Bytes that pass between host and device in runs of idle recordings for other sizes than the last run's.
 const OTHERS_STAGED: u64 = 256 << 20;
+/// The part of the device's memory that idle slots of a model's other executables may have when one needs more.
+const OTHERS_PART: u64 = 8;
 /// With so many of them, a run on other inputs of the same sizes is recorded into the memory of one instead of new memory.
 const DONORS: usize = 4;
 
@@ -36,7 +38,7 @@ pub struct Executable<D: Driver> {
     weights: Arc<Weights<D>>,
     checked: bool,
     loaded: Mutex<Option<Loaded<D>>>,
-    idle: Arc<Mutex<Vec<Slot<D>>>>,
+    idle: Arc<IdleSlots<D>>,
     /// Recordings made so far, for all sizes.
     recordings: Arc<AtomicUsize>,
     /// Tells recordings for these sizes from those for others.
@@ -138,6 +140,9 @@ impl<D: Driver> Executable<D> {
         let begun = web_time::Instant::now();
         let pipelines = driver.pipelines(&program.kernels, checked)?;
         tracing::debug!(kernels = program.kernels.len(), took = ?begun.elapsed(), "built pipelines");
+        let idle = Arc::new(IdleSlots::new());
+        let for_weights: Weak<IdleSlots<D>> = Arc::downgrade(&idle);
+        weights.add_idle(for_weights);
         Ok(Executable {
             driver,
             program,
@@ -145,7 +150,7 @@ impl<D: Driver> Executable<D> {
             weights,
             checked,
             loaded: Mutex::new(None),
-            idle: Arc::default(),
+            idle,
             recordings: Arc::default(),
             sizes: Arc::default(),
             base: None,
@@ -301,8 +306,9 @@ impl<D: Driver> Executable<D> {
         timing: Timing,
         generation: u64,
     ) -> Result<Slot<D>, Room<D>> {
+        self.idle.set_used(self.weights.use_number());
         let mut gone = Vec::new();
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut idle = self.idle.lock();
         gone.extend(idle.extract_if(.., |slot| slot.generation != generation || !slot.is_reusable()));
         let is_own = |slot: &Slot<D>| Arc::ptr_eq(&slot.sizes, &self.sizes);
         let found =
@@ -315,10 +321,11 @@ impl<D: Driver> Executable<D> {
         // Recordings for other sizes stay, and this one works on their memory.
         let shared = idle.iter().find(|slot| !is_own(slot) && slot.is_free()).map(|slot| slot.memory.clone());
         let mut tables = Tables::<D>::new();
-        let memory = match shared {
+        let (memory, grows) = match shared {
             Some(memory) => {
                 // What is too small must grow, and recordings know only what it was.
-                if memory.is_too_small(&self.program) {
+                let grows = memory.is_too_small(&self.program);
+                if grows {
                     gone.extend(idle.extract_if(.., |slot| Arc::ptr_eq(&slot.memory, &memory)));
                 }
                 if idle.len() >= IDLE_SLOTS
@@ -329,7 +336,7 @@ impl<D: Driver> Executable<D> {
                 if let Some(slot) = gone.iter_mut().find(|slot| Arc::ptr_eq(&slot.memory, &memory)) {
                     tables = std::mem::take(&mut slot.tables);
                 }
-                memory
+                (memory, grows)
             }
             None => {
                 let donor = match idle.len() < DONORS {
@@ -338,17 +345,21 @@ impl<D: Driver> Executable<D> {
                 };
                 let memory = donor.as_ref().map(|donor| donor.memory.clone());
                 gone.extend(donor);
-                memory.unwrap_or_else(|| Arc::new(Memory::new()))
+                let grows = memory.is_none();
+                (memory.unwrap_or_else(|| Arc::new(Memory::new())), grows)
             }
         };
         memory.busy.store(true, Ordering::Release);
         drop(idle);
         // What goes may have to wait for the device to free it; other threads need not.
         drop(gone);
+        if grows {
+            self.weights.bound_idle(self.driver.caps().memory_bytes / OTHERS_PART, &self.idle);
+        }
         Err(Room { memory, tables })
     }
 
-    /// Records a slot; if memory runs out, it frees the idle slots and tries again.
+    /// Records a slot; if memory runs out, it frees the idle slots of all executables of the model and tries again.
     fn record_or_evict(
         &self,
         inputs: &[Input<'_, DeviceTensor<D>>],
@@ -364,14 +375,15 @@ impl<D: Driver> Executable<D> {
             Err(problem) => problem,
         };
         let evicted = {
-            let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut idle = self.idle.lock();
             memory.busy.store(false, Ordering::Release);
             match problem {
                 Error::OutOfMemory { .. } => std::mem::take(&mut *idle),
                 _ => return Err(problem),
             }
         };
-        if evicted.is_empty() {
+        let others = self.weights.bound_idle(0, &self.idle);
+        if evicted.is_empty() && !others {
             return Err(problem);
         }
         drop((evicted, memory));
@@ -402,7 +414,7 @@ impl<D: Driver> Executable<D> {
     /// Returns a slot for later runs.
     fn recycle(&self, mut slot: Slot<D>) {
         let mut gone = Vec::new();
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut idle = self.idle.lock();
         slot.running = false;
         slot.memory.busy.store(false, Ordering::Release);
         gone.extend(idle.extract_if(.., |slot| !slot.is_reusable()));
@@ -428,7 +440,7 @@ impl<D: Driver> Executable<D> {
     /// Drops a slot whose run failed, and others on its memory.
     fn discard(&self, slot: Option<Slot<D>>) {
         drop(slot);
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut idle = self.idle.lock();
         let gone: Vec<Slot<D>> = idle.extract_if(.., |slot| !slot.is_reusable()).collect();
         drop(idle);
         drop(gone);

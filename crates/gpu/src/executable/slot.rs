@@ -1,13 +1,14 @@
 //! Slots: recorded commands for one run at a time, kept and replayed, and the memory they work on. Recordings for several
 //! sizes work on the same memory, one after another.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use olivine_program::{BufferDecl, BufferId, Commands, Content, Driver, Error, Program, Timing};
 
 use super::load::Loaded;
 use super::{DeviceTensor, Executable, Input, Take};
+use crate::weights::Idle;
 
 /// An output that stays on the device, and the token that its readers hold.
 type Leased<D> = (Arc<<D as Driver>::Buffer>, Arc<()>);
@@ -56,12 +57,57 @@ impl<D: Driver> Memory<D> {
             && self.buffers().iter().flatten().all(unread)
     }
 
+    fn bytes(&self) -> u64 {
+        self.buffers().iter().flatten().map(|own| own.bytes).sum()
+    }
+
     /// Whether some of its buffers are too small for a program. Recordings that use them must go first.
     pub(super) fn is_too_small(&self, program: &Program) -> bool {
         let small = |(decl, own): (&BufferDecl, &Option<MemoryBuffer<D>>)| {
             own.as_ref().is_some_and(|own| own.bytes < decl.bytes)
         };
         program.buffers.iter().zip(self.buffers().iter()).any(small)
+    }
+}
+
+/// Slots of an executable, and of those for other sizes of its graph, that no run uses.
+pub(super) struct IdleSlots<D: Driver> {
+    slots: Mutex<Vec<Slot<D>>>,
+    used: AtomicU64,
+}
+
+impl<D: Driver> IdleSlots<D> {
+    pub(super) fn new() -> Self {
+        IdleSlots { slots: Mutex::default(), used: AtomicU64::new(0) }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Vec<Slot<D>>> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that a run uses them, with the number of the use.
+    pub(super) fn set_used(&self, number: u64) {
+        self.used.store(number, Ordering::Relaxed);
+    }
+}
+
+impl<D: Driver> Idle for IdleSlots<D> {
+    fn bytes(&self) -> u64 {
+        let slots = self.lock();
+        let is_first =
+            |i: usize| !slots[..i].iter().any(|other| Arc::ptr_eq(&other.memory, &slots[i].memory));
+        let of_memory = (0..slots.len()).filter(|i| is_first(*i)).map(|i| slots[i].memory.bytes());
+        let tables = slots.iter().flat_map(|slot| slot.tables.iter().flatten()).map(|(_, bytes)| bytes);
+        of_memory.sum::<u64>() + tables.sum::<u64>()
+    }
+
+    fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    fn clear(&self) {
+        let gone = std::mem::take(&mut *self.lock());
+        drop(gone);
     }
 }
 

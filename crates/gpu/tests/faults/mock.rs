@@ -81,8 +81,17 @@ impl MockDriver {
 
     /// y = x + x over `n` elements, ready to run.
     pub(crate) fn executable(self: &Arc<Self>, n: usize) -> Arc<olivine_gpu::Executable<MockDriver>> {
+        self.executable_with(n, &Arc::default())
+    }
+
+    /// The same as a plan of the model that has these weights.
+    pub(crate) fn executable_with(
+        self: &Arc<Self>,
+        n: usize,
+        weights: &Arc<Weights<MockDriver>>,
+    ) -> Arc<olivine_gpu::Executable<MockDriver>> {
         let program = lower(&compiled(&double(n)), self.caps(), &Record::new(), &[]).unwrap();
-        let weights = Arc::new(Weights::default());
+        let weights = weights.clone();
         Arc::new(olivine_gpu::Executable::new(self.clone(), program, weights, false).unwrap())
     }
 

@@ -189,6 +189,7 @@ fn sizes_that_come_by_turns_are_recorded_once_and_work_on_the_same_memory() {
     }
     assert_eq!(device.counts().recorded.load(SeqCst), recorded, "each is replayed");
     assert_eq!(recorded, 5, "each once, and what was recorded before the memory grew");
+    assert_eq!(base.recordings(), 5);
     assert_eq!(device.counts().bytes.load(SeqCst), bytes);
 }
 
@@ -243,4 +244,32 @@ fn a_failed_run_takes_the_recordings_on_its_memory_with_it() {
     assert_eq!(device.counts().recordings.load(SeqCst), 0);
     assert_eq!(device.counts().bytes.load(SeqCst), 0, "all its memory is free");
     drop(small(Take::Host));
+}
+
+#[test]
+fn idle_memory_of_other_plans_is_bounded_by_a_part_of_the_device() {
+    let device = MockDriver::new(1 << 20);
+    let weights = Arc::default();
+    let plans: Vec<_> = (0..20).map(|_| device.executable_with(4 * N, &weights)).collect();
+    let (x, mut y) = (vec![0f32; 4 * N], vec![0; 4 * BYTES]);
+    let mut run = |plan: &Arc<Executable<MockDriver>>| {
+        let view = TensorView::new([4 * N], x.as_slice()).unwrap();
+        plan.run(&[Input::Host(view)], &mut [&mut y]).unwrap();
+    };
+    // Each takes 8 KiB; an eighth of the device is 128 KiB.
+    plans.iter().for_each(&mut run);
+    assert_eq!(device.counts().recordings.load(SeqCst), 17, "16 others and the last");
+    let recorded = device.counts().recorded.load(SeqCst);
+    plans[3..].iter().for_each(&mut run);
+    assert_eq!(device.counts().recorded.load(SeqCst), recorded, "the least recently used went");
+}
+
+#[test]
+fn idle_memory_of_other_plans_is_freed_for_a_run_that_needs_it() {
+    let device = MockDriver::new(3 * BYTES as u64);
+    let weights = Arc::default();
+    let (first, second) = (device.executable_with(N, &weights), device.executable_with(N, &weights));
+    first.run(&[zeros()], &mut [&mut [0; BYTES]]).unwrap();
+    second.run(&[zeros()], &mut [&mut [0; BYTES]]).unwrap();
+    assert_eq!(device.counts().recordings.load(SeqCst), 1);
 }

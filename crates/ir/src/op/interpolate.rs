@@ -51,19 +51,18 @@ impl Rule for GridSample {
             return Err(format!("x must be [N, C, H, W] or [N, C, D, H, W], got {x}"));
         }
         let spatial = x.rank() - 2;
-        if grid.rank() != x.rank() || grid[0] != x[0] || grid[x.rank() - 1] != spatial {
+        let (from, to) = (x.sizes(), grid.sizes());
+        if grid.rank() != x.rank() || to[0] != from[0] || to[spatial + 1] != spatial {
+            let (images, rank) = (from[0], x.rank());
             return Err(format!(
-                "a grid for {x} has shape [{}, .., {spatial}] and rank {}, got {grid}",
-                x[0],
-                x.rank()
+                "a grid for {x} has shape [{images}, .., {spatial}] and rank {rank}, got {grid}"
             ));
         }
         if self.mode == GridMode::Cubic && spatial != 2 {
             return Err(format!("cubic sampling is of images [N, C, H, W], got {x}"));
         }
-        let dims = [&x[..2], &grid[1..=spatial]].concat();
-        let out = shape(&dims)?;
-        if x[2..].contains(&0) && !out.has_zero() {
+        let out = shape(&[&from[..2], &to[1..=spatial]].concat())?;
+        if from[2..].iter().any(|size| *size == 0) && !out.has_zero() {
             return Err(format!("nothing to read: {x} has no elements"));
         }
         Ok(vec![TensorType::new(operands[0].dtype, out)])
@@ -122,17 +121,18 @@ impl Rule for RoiAlign {
         if x.rank() != 4 {
             return Err(format!("x must be [N, C, H, W], got {x}"));
         }
-        if regions.rank() != 2 || regions[1] != 4 {
+        let (from, of_regions) = (x.sizes(), regions.sizes());
+        if regions.rank() != 2 || of_regions[1] != 4 {
             return Err(format!("regions must have shape [R, 4], got {regions}"));
         }
-        of_shape("batch indices", &operands[2], &[regions[0]])?;
+        of_shape("batch indices", &operands[2], &[of_regions[0]])?;
         if !(self.scale.is_finite() && self.scale > 0.0) {
             return Err(format!("the scale must be positive, got {}", self.scale));
         }
         if self.sampling_ratio > MOST_SAMPLES {
             return Err(format!("{} samples along an axis, at most {MOST_SAMPLES}", self.sampling_ratio));
         }
-        let out = shape(&[regions[0], x[1], self.height, self.width])?;
+        let out = shape(&[of_regions[0], from[1], self.height.into(), self.width.into()])?;
         if x.has_zero() && !out.has_zero() {
             return Err(format!("nothing to read: {x} has no elements"));
         }

@@ -1,6 +1,7 @@
 //! Reading an image at the places of a grid.
 
 use olivine_ir::op::{GridMode, GridPadding, GridSample};
+use olivine_ir::product;
 use olivine_kernel::{Buf, Scalar, Val};
 
 use super::{channels, not_finite, working};
@@ -20,20 +21,21 @@ const CUBIC: f64 = -0.75;
 /// Lowers a sampling.
 pub(crate) fn grid_sample(op: &GridSample, site: &mut Site<'_>) -> Result<(), String> {
     let (x, grid, target) = (site.operands[0].clone(), site.operands[1].clone(), site.targets[0].clone());
-    let n = target.ty.shape.numel();
+    let n = target.ty.shape.sizes().numel();
     if n == 0 {
         return Ok(());
     }
     let scalar = working(&[x.ty.dtype, grid.ty.dtype], site)?;
-    let sizes = &x.dims()[2..];
+    let all_sizes = x.sizes();
+    let sizes = &all_sizes[2..];
     let rank = sizes.len();
     let taps = match op.mode {
         GridMode::Nearest => 1,
         GridMode::Linear => 1 << rank,
         GridMode::Cubic => 1 << (2 * rank),
     };
-    let (images, all) = (x.dims()[0], x.dims()[1]);
-    let places: usize = target.ty.shape[2..].iter().product();
+    let (images, all) = (all_sizes[0], all_sizes[1]);
+    let places = product(&target.ty.shape.sizes()[2..]);
     let together = channels(all, taps, site);
     let items = images * all.div_ceil(together) * places;
 
@@ -87,8 +89,8 @@ pub(crate) fn grid_sample(op: &GridSample, site: &mut Site<'_>) -> Result<(), St
 
     let moved = bytes(&x.ty) + bytes(&grid.ty) + bytes(&target.ty);
     let bound = l.done();
-    let flops = 2 * (n * taps) as u64;
-    site.dispatch(k, bound, items.div_ceil(group as usize) as u64, (flops, moved))
+    let flops = n * (2 * taps);
+    site.dispatch(k, bound, items.div_ceil(group), (flops, moved))
 }
 
 /// A sample of an axis.

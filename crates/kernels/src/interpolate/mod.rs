@@ -4,7 +4,7 @@
 mod grid;
 mod roi;
 
-use olivine_ir::DType;
+use olivine_ir::{DType, Dim};
 use olivine_kernel::{Scalar, Val};
 
 use super::reduce::admit;
@@ -17,10 +17,10 @@ const LOADS: usize = 16;
 const CHANNELS: usize = 4;
 
 /// Channels that share their places, given the samples of each.
-fn channels(count: usize, samples: usize, site: &Site<'_>) -> usize {
+fn channels(count: Dim, samples: usize, site: &Site<'_>) -> usize {
     let unrolled = if site.caps.wants_short_kernels() { LOADS / 2 } else { LOADS };
-    let most = (unrolled / samples.max(1)).clamp(1, CHANNELS).min(count);
-    [4, 2].into_iter().find(|c| *c <= most).unwrap_or(1)
+    let most = (unrolled / samples.max(1)).clamp(1, CHANNELS);
+    [4, 2].into_iter().find(|c| *c <= most && count >= *c).unwrap_or(1)
 }
 
 /// The type places and sums are computed in: f64 where an operand is, else f32.

@@ -22,15 +22,15 @@ const NEAR: usize = 4;
 pub(crate) fn roi_align(op: &RoiAlign, site: &mut Site<'_>) -> Result<(), String> {
     let (x, corners, target) = (site.operands[0].clone(), site.operands[1].clone(), site.targets[0].clone());
     let batches = site.operands[2].clone();
-    let n = target.ty.shape.numel();
+    let n = target.ty.shape.sizes().numel();
     if n == 0 {
         return Ok(());
     }
     let scalar = working(&[x.ty.dtype], site)?;
-    let dims = x.dims();
+    let dims = x.sizes();
     let together = channels(dims[1], NEAR, site);
     let blocks = dims[1].div_ceil(together);
-    let (regions, bins) = (corners.dims()[0], op.height * op.width);
+    let (regions, bins) = (corners.sizes()[0], op.height * op.width);
     let items = regions * blocks * bins;
 
     let group = site.group_size(GROUP);
@@ -122,8 +122,8 @@ pub(crate) fn roi_align(op: &RoiAlign, site: &mut Site<'_>) -> Result<(), String
     let read = bytes(&target.ty) * NEAR as u64;
     let moved = read.min(bytes(&x.ty)) + bytes(&corners.ty) + bytes(&target.ty);
     let bound = l.done();
-    let flops = (n * 2 * NEAR * op.sampling_ratio.max(1).pow(2)) as u64;
-    site.dispatch(k, bound, items.div_ceil(group as usize) as u64, (flops, moved))
+    let flops = n * (2 * NEAR * op.sampling_ratio.max(1).pow(2));
+    site.dispatch(k, bound, items.div_ceil(group), (flops, moved))
 }
 
 /// A bin's samples along one axis.
