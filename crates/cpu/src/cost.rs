@@ -72,12 +72,41 @@ pub struct StepCost {
     pub stored: u64,
     /// Bytes of weights that are laid out for the kernel in every run, because nobody knows them when the model is loaded.
     pub repacked: u64,
-    /// Whether it is a convolution whose filters see one channel each.
-    pub depthwise: bool,
+    /// Of a convolution, which kind.
+    pub conv: Option<ConvKind>,
     /// The steps of the graph inside: of the larger branch, or of an iteration.
     pub inner: Vec<StepCost>,
     /// How often the steps inside run.
     pub iterations: u64,
+}
+
+/// Convolutions that run at the same rates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConvKind {
+    /// Filters see one channel each.
+    Depthwise,
+    /// Filters see one position.
+    Pointwise,
+    /// Filters see so few channels that vectors and tiles along them stay empty: mostly a model's first.
+    FewChannels,
+    /// All others.
+    Other,
+}
+
+impl ConvKind {
+    /// Channels up to which they are few.
+    const FEW: usize = 4;
+
+    pub(crate) fn of(op: &Op, operands: &[TensorType]) -> Option<Self> {
+        let (Op::Conv(conv), Some(filters)) = (op, operands.get(1)) else { return None };
+        let (channels, window) = filters.shape.get(1..).and_then(|sizes| sizes.split_first())?;
+        Some(match *channels {
+            1 if conv.groups > 1 => ConvKind::Depthwise,
+            _ if window.iter().all(|size| *size == 1) => ConvKind::Pointwise,
+            1..=ConvKind::FEW => ConvKind::FewChannels,
+            _ => ConvKind::Other,
+        })
+    }
 }
 
 /// Iterations that a loop is taken to make whose number is neither known when it is compiled nor bounded.
@@ -175,6 +204,20 @@ mod tests {
         for unknown in [iterations(None, None), iterations(Some(i64::MAX), None)] {
             assert_eq!(unknown, UNKNOWN_ITERATIONS as u64);
         }
+    }
+
+    #[test]
+    fn convolutions_have_the_kind_that_their_filters_say() {
+        use olivine_ir::op::{Conv, Window};
+        let kind = |filters: &[usize], groups: usize| {
+            let op = Op::Conv(Conv { window: Window::unit(2), groups, bias: false, epilogue: None });
+            let shape = olivine_ir::Shape::new(filters).ok()?;
+            ConvKind::of(&op, &[TensorType::new(DType::F32, shape); 2])
+        };
+        assert_eq!(kind(&[32, 1, 3, 3], 32), Some(ConvKind::Depthwise));
+        assert_eq!(kind(&[64, 32, 1, 1], 1), Some(ConvKind::Pointwise));
+        assert_eq!(kind(&[16, 3, 3, 3], 1), Some(ConvKind::FewChannels));
+        assert_eq!(kind(&[16, 16, 3, 3], 1), Some(ConvKind::Other));
     }
 
     #[test]

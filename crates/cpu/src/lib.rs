@@ -46,7 +46,7 @@ mod thread_pool;
 mod threads;
 mod weights;
 
-pub use cost::{StepCost, UNKNOWN_ITERATIONS};
+pub use cost::{ConvKind, StepCost, UNKNOWN_ITERATIONS};
 pub use custom::{CpuFunction, ResultMut};
 pub use error::Error;
 pub use evaluate::{CpuEvaluator, evaluate};

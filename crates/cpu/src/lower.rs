@@ -113,9 +113,6 @@ impl Step {
         };
         let stored = self.operands.iter().filter(|o| o.stored().is_some()).map(|o| o.ty.bytes());
         let stored = stored.fold(0, usize::saturating_add).min(read);
-        let filter = |c: &olivine_ir::op::Conv| {
-            c.groups > 1 && operands.get(1).and_then(|t| t.shape.get(1).copied()) == Some(1)
-        };
         let flops = cost::flops(op, &operands, &targets);
         let repacked = self.operands.iter().enumerate().filter(|(_, operand)| operand.packed.is_none());
         let repacked = repacked.filter_map(|(i, _)| self.kernel.packing(i, &operands));
@@ -133,7 +130,7 @@ impl Step {
             functions: cost::functions(op, &targets),
             bytes: read.saturating_add(bytes(&targets)) as u64,
             stored: stored as u64,
-            depthwise: matches!(op, Op::Conv(c) if filter(c)),
+            conv: cost::ConvKind::of(op, &operands),
             repacked: repacked.map(|packing| packing.bytes as u64).sum(),
             inner: self.kernel.inner_costs(),
             iterations: self.kernel.inner_iterations(asked),

@@ -13,6 +13,7 @@ use web_time::Instant;
 
 use super::calibration::Rates;
 use super::curve::Curve;
+use super::predict::Traffic;
 use super::probes::{self, PROBES, Probe};
 use super::work::Work;
 use crate::engine::DeviceTensor;
@@ -33,7 +34,7 @@ const LONG: f64 = 0.004;
 /// Samples of a point.
 const SAMPLES: usize = 7;
 /// Samples of a point that takes longer than [`LONG`] and is measured all the same.
-const LONG_SAMPLES: usize = 3;
+const LONG_SAMPLES: usize = 5;
 /// How long a sample should take: far more than a clock's tick.
 const SAMPLE: f64 = 0.0004;
 /// Samples that take longer than the shortest by more than this are of a machine that did something else.
@@ -147,8 +148,8 @@ impl RowPoint {
         let launches: f64 = self.steps.iter().skip(1).map(|(work, _)| rates.launch(work)).sum();
         let body = (time - one - launches).max(time * 0.02);
         let others = self.steps.iter().filter(|(_, own)| !own);
-        let stored = self.steps.iter().map(|(work, _)| work.stored).fold(0, u64::saturating_add);
-        let others: f64 = others.map(|(work, _)| rates.body(work, stored).0).sum();
+        let run = Traffic::of(self.steps.iter().map(|(work, _)| work));
+        let others: f64 = others.map(|(work, _)| rates.body(work, &run).0).sum();
         body - others.min(body * OTHERS)
     }
 }
@@ -161,7 +162,8 @@ pub(crate) fn measure(
     progress: Progress<'_>,
 ) -> Result<Rates, Error> {
     let begun = Instant::now();
-    let rows: Vec<&Probe> = PROBES.iter().filter(|probe| bench.computes(probe.dtype)).collect();
+    let is_measured = |probe: &&Probe| bench.computes(probe.dtype) && (threads > 0 || !probe.on_host);
+    let rows: Vec<&Probe> = PROBES.iter().filter(is_measured).collect();
     let all = rows.iter().map(|probe| probe.sizes.len()).sum::<usize>() + 1;
     progress("launch", 0, all);
     let one = Point::new(bench, &probes::dependent(1)?, true)?;

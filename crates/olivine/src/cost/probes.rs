@@ -23,6 +23,8 @@ pub(crate) struct Probe {
     pub(crate) sizes: &'static [usize],
     /// The type that the device must compute in.
     pub(crate) dtype: DType,
+    /// Whether it is for the CPU alone: on a GPU it would be another row's kernel.
+    pub(crate) on_host: bool,
     /// A size that is measured before all others, however long it takes.
     pub(crate) required: Option<usize>,
     build: fn(&mut Graph, usize, DType) -> Result<ValueId, Error>,
@@ -32,6 +34,11 @@ impl Probe {
     /// With a size that is measured before all others, however long it takes.
     const fn required(self, size: usize) -> Self {
         Probe { required: Some(size), ..self }
+    }
+
+    /// For the CPU alone.
+    const fn on_host(self) -> Self {
+        Probe { on_host: true, ..self }
     }
 
     /// What a step does, in the row's quantity.
@@ -53,7 +60,7 @@ const fn bytes(
     sizes: &'static [usize],
     build: fn(&mut Graph, usize, DType) -> Result<ValueId, Error>,
 ) -> Probe {
-    Probe { row, quantity: Quantity::Bytes, sizes, dtype: DType::F32, required: None, build }
+    Probe { row, quantity: Quantity::Bytes, sizes, dtype: DType::F32, on_host: false, required: None, build }
 }
 
 const fn flops(
@@ -62,7 +69,7 @@ const fn flops(
     dtype: DType,
     build: fn(&mut Graph, usize, DType) -> Result<ValueId, Error>,
 ) -> Probe {
-    Probe { row, quantity: Quantity::Flops, sizes, dtype, required: None, build }
+    Probe { row, quantity: Quantity::Flops, sizes, dtype, on_host: false, required: None, build }
 }
 
 /// Every row, the ones that matter most first. Required sizes are measured before all others; then all rows are measured at
@@ -74,6 +81,8 @@ pub(crate) const PROBES: &[Probe] = &[
     flops("matmul f32", &[128, 32, 512, 2048, 4096], DType::F32, matmul).required(512),
     flops("conv", &[2, 1, 4, 16], DType::F32, conv),
     bytes("conv short", &[128, 48, 320, 768], short_conv),
+    flops("conv pointwise", &[2, 1, 4, 8], DType::F32, pointwise_conv).on_host(),
+    flops("conv few", &[96, 32, 192, 384], DType::F32, first_conv).on_host(),
     flops("arithmetic", &[1 << 16, 1 << 12, 1 << 19, 1 << 22], DType::F32, arithmetic),
     bytes("gemv", &[256, 64, 1024, 2048, 4096], gemv),
     flops("depthwise", &[32, 8, 128, 256], DType::F32, depthwise),
@@ -145,6 +154,21 @@ fn short_conv(g: &mut Graph, channels: usize, dtype: DType) -> Result<ValueId, E
     let x = g.input("x", dtype, [1, channels, 4])?;
     let w = g.param("w", dtype, [channels, channels, 3])?;
     g.conv(x, w, None, Window { pads: vec![(1, 1)], ..Window::unit(1) }, 1)
+}
+
+/// A convolution of one position, as between depthwise ones.
+fn pointwise_conv(g: &mut Graph, n: usize, dtype: DType) -> Result<ValueId, Error> {
+    let (channels, width) = (24 * n, 13 + 5 * n);
+    let x = g.input("x", dtype, [1, channels, width, width])?;
+    let w = g.param("w", dtype, [32 * n, channels, 1, 1])?;
+    g.conv(x, w, None, Window::unit(2), 1)
+}
+
+/// A model's first convolution: colours of an image of twice the width of its result.
+fn first_conv(g: &mut Graph, n: usize, dtype: DType) -> Result<ValueId, Error> {
+    let x = g.input("x", dtype, [1, 3, n, n])?;
+    let w = g.param("w", dtype, [16, 3, 3, 3])?;
+    g.conv(x, w, None, Window { strides: vec![2; 2], ..padded() }, 1)
 }
 
 fn pool(g: &mut Graph, n: usize, dtype: DType) -> Result<ValueId, Error> {

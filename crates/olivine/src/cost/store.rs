@@ -131,7 +131,7 @@ impl Identity {
         let inner = &session.inner;
         driver += &inner.options.measured_as();
         // Kernels are chosen by the record.
-        if let Some(record) = inner.engine.tuning().filter(|record| record.len() > 0) {
+        if let Some(record) = inner.engine.tuning().filter(|record| !record.is_empty()) {
             driver += &format!(" tuned {:016x}", hash(record.iter().flat_map(|(a, b, c)| [a, b, c])));
         }
         let profile = if cfg!(debug_assertions) { "debug" } else { "release" };

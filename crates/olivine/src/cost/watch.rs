@@ -143,7 +143,7 @@ fn ratio(took: f64, predicted: Duration) -> f64 {
 
 /// Whether times are out of all proportion to their predictions.
 fn is_far(ratio: f64) -> bool {
-    ratio > FAR || ratio < 1.0 / FAR
+    !(1.0 / FAR..=FAR).contains(&ratio)
 }
 
 #[cfg(test)]

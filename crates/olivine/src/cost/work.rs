@@ -1,5 +1,6 @@
 //! What a step of a run does, in the terms that devices are measured in.
 
+use olivine_cpu::ConvKind;
 #[cfg(any(feature = "vulkan", feature = "wgpu"))]
 use olivine_gpu::{Content, Program};
 use olivine_ir::DType;
@@ -29,6 +30,10 @@ pub enum Family {
     Conv,
     /// Convolutions of a channel each.
     Depthwise,
+    /// On the CPU, convolutions whose filters see one position.
+    Pointwise,
+    /// On the CPU, convolutions whose filters see few channels.
+    FewChannels,
     /// Pooling and resizing.
     Pool,
     /// Attention.
@@ -50,6 +55,8 @@ impl Family {
             Family::Gemv => "gemv",
             Family::Conv => "conv",
             Family::Depthwise => "depthwise",
+            Family::Pointwise => "pointwise",
+            Family::FewChannels => "few channels",
             Family::Pool => "pool",
             Family::Attention => "attention",
             Family::Rows => "rows",
@@ -141,7 +148,12 @@ impl Work {
 
     /// The work of a step on the CPU; they run one after another.
     pub(crate) fn of_cpu(cost: &olivine_cpu::StepCost) -> Self {
-        let family = if cost.depthwise { Family::Depthwise } else { Family::of_op(cost.op) };
+        let family = match cost.conv {
+            Some(ConvKind::Depthwise) => Family::Depthwise,
+            Some(ConvKind::Pointwise) => Family::Pointwise,
+            Some(ConvKind::FewChannels) => Family::FewChannels,
+            Some(ConvKind::Other) | None => Family::of_op(cost.op),
+        };
         let olivine_cpu::StepCost { dtype, executed: flops, functions, bytes, stored, repacked, .. } = *cost;
         Work { family, dtype, flops, functions, bytes, stored, repacked, waits: true, times: 1 }
     }
