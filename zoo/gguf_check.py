@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares olivine's GGUF crates with the `gguf` package and with llama.cpp's library (`xllamacpp`).
 
-usage: gguf_check.py FOLDER [ZOO]     FOLDER holds the examples `convert` (olivine-quant), `copy` and `decode` (olivine-gguf);
+usage: gguf_check.py FOLDER [ZOO]     FOLDER holds the examples `convert` (olivine-quant), `copy`, `decode` and `kinds` (olivine-gguf);
                                       ZOO is the folder that zoo/fetch filled, with smollm2
 """
 import ctypes, glob, os, subprocess, sys, tempfile, warnings
@@ -119,6 +119,96 @@ def files():
     report(same, f"{len(pairs)} tensors")
 
 
+def small_model(file, arch, layers, heads, kv_heads, width=256, experts=0, tied=False, fused=False):
+    """A file that llama.cpp quantises, with random weights."""
+    writer, random = gguf.GGUFWriter(file, arch), np.random.default_rng(1)
+    writer.add_block_count(layers)
+    writer.add_context_length(64)
+    writer.add_embedding_length(width)
+    writer.add_feed_forward_length(512)
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(kv_heads)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_layer_norm_eps(1e-5)
+    writer.add_rope_dimension_count(width // heads)
+    if experts:
+        writer.add_expert_count(experts)
+        writer.add_expert_used_count(2)
+    shapes = {"token_embd": (64, width), "output_norm": (width,)}
+    if not tied:
+        shapes["output"] = (64, width)
+    narrow = width * kv_heads // heads
+    for layer in range(layers):
+        parts = {"attn_norm": (width,), "ffn_norm": (width,), "attn_output": (width, width)}
+        if fused:
+            parts |= {"attn_qkv": (3 * width, width), "ffn_up": (512, width), "ffn_down": (width, 512)}
+        else:
+            parts |= {"attn_q": (width, width), "attn_k": (narrow, width), "attn_v": (narrow, width)}
+            end = (experts, "_exps") if experts else (None, "")
+            for name, shape in (("gate", (512, width)), ("up", (512, width)), ("down", (width, 512))):
+                parts[f"ffn_{name}{end[1]}"] = shape if end[0] is None else (end[0], *shape)
+            if experts:
+                parts["ffn_gate_inp"] = (experts, width)
+        shapes |= {f"blk.{layer}.{name}": shape for name, shape in parts.items()}
+    for name, shape in shapes.items():
+        writer.add_tensor(f"{name}.weight", random.normal(size=shape).astype(np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def presets():
+    """The type of every tensor and the number of the file's type, as llama.cpp quantises small models."""
+    sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "bench"))
+    import llama_library
+
+    folder = llama_library.library(None)
+    for name in ("libggml-base*.so", "libggml.*.so", "libllama.*.so"):
+        library = ctypes.CDLL(glob.glob(os.path.join(folder, name))[0], mode=ctypes.RTLD_GLOBAL)
+
+    class Params(ctypes.Structure):
+        # Threads, the file's type, and room for what else a version has; the defaults are the library's.
+        _fields_ = [("threads", ctypes.c_int32), ("ftype", ctypes.c_int32), ("rest", ctypes.c_uint8 * 120)]
+
+    log = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)(lambda *_: None)
+    library.llama_log_set(log, None)
+    library.llama_model_quantize_default_params.restype = Params
+    models = {
+        "llama": ("llama", 8, 4, 4, {}),
+        "llama, tied, shared heads": ("llama", 17, 8, 2, {"tied": True}),
+        "llama, rows of 192": ("llama", 3, 4, 2, {"width": 192}),
+        "llama, rows of 288": ("llama", 3, 4, 4, {"width": 288}),
+        "8 experts": ("llama", 8, 4, 1, {"experts": 8}),
+        "6 experts": ("llama", 8, 4, 2, {"experts": 6}),
+        "80 layers": ("llama", 80, 4, 2, {"width": 32}),
+        "falcon": ("falcon", 17, 4, 4, {"fused": True}),
+        "phi3": ("phi3", 8, 4, 4, {"fused": True}),
+    }
+    for what, (arch, layers, heads, kv_heads, more) in models.items():
+        source, to = path("model.gguf"), path("quantised.gguf")
+        small_model(source, arch, layers, heads, kv_heads, **more)
+        lines = subprocess.run([os.path.join(EXAMPLES, "kinds"), source], check=True, capture_output=True, text=True)
+        ours = {}
+        for line in lines.stdout.splitlines():
+            preset, ftype, tensor, kind = line.split()
+            ours.setdefault((preset, int(ftype)), {})[tensor] = kind.upper()
+        compared, differ = 0, []
+        for (preset, ftype), kinds in ours.items():
+            params = library.llama_model_quantize_default_params()
+            params.threads, params.ftype = 1, ftype
+            # Presets that need an importance matrix, and those that this version does not have.
+            if library.llama_model_quantize(source.encode(), to.encode(), ctypes.byref(params)):
+                continue
+            reader = gguf.GGUFReader(to)
+            theirs = {tensor.name: tensor.tensor_type.name for tensor in reader.tensors}
+            compared += 1
+            differ += [f"{preset} {name}: {kinds.get(name)}, not {kind}" for name, kind in theirs.items() if kinds.get(name) != kind]
+            if reader.fields["general.file_type"].contents() != ftype:
+                differ.append(f"{preset}: file type {ftype}")
+        report(compared > 20 and not differ, f"presets of {what}: {compared} compared, {len(differ)} tensors differ {differ[:3]}")
+
+
 def model(file):
     """Every tensor of a published model, bit for bit."""
     subprocess.run([os.path.join(EXAMPLES, "decode"), file, path("out")], check=True)
@@ -136,6 +226,7 @@ def model(file):
 decoding()
 encoding()
 files()
+presets()
 if len(sys.argv) > 2:
     model(os.path.join(sys.argv[2], "smollm2", "model.gguf"))
 else:

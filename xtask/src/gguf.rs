@@ -3,7 +3,7 @@
 use std::process::Command;
 
 /// Fails if a block decodes to other bits than in the `gguf` package, if a file that one side writes is not read by the other,
-/// or if an encoder is worse than llama.cpp's. With the zoo's folder, every tensor of smollm2 is compared too.
+/// if an encoder is worse than llama.cpp's, or if a preset gives a tensor another type. With the zoo's folder, every tensor of smollm2 is compared too.
 pub(crate) fn check(zoo: Option<&str>) -> Result<(), String> {
     let packages = crate::root().join("target/gguf");
     if !packages.join("gguf").is_dir() || !packages.join("xllamacpp").is_dir() {
@@ -20,6 +20,8 @@ pub(crate) fn check(zoo: Option<&str>) -> Result<(), String> {
         "copy",
         "--example",
         "decode",
+        "--example",
+        "kinds",
     ]))?;
     let mut check = Command::new("python3");
     check.arg(crate::root().join("zoo/gguf_check.py")).arg(crate::root().join("target/debug/examples"));

@@ -126,10 +126,13 @@ struct Shape {
     experts: u64,
     /// Query heads that share a key head.
     sharing: u64,
-    /// Tensors whose name has `attn_v`.
+    /// Tensors of values: `attn_v`, and those that hold values with others.
     values: usize,
     /// Whether the embedding is the output layer too.
     tied: bool,
+    falcon: bool,
+    /// Whether it is a model of 70 billion parameters whose query heads share key heads.
+    seventy: bool,
 }
 
 impl Shape {
@@ -140,12 +143,15 @@ impl Shape {
         let heads = number("attention.head_count").unwrap_or(1);
         let shared = number("attention.head_count_kv").unwrap_or(heads).max(1);
         let named = |part: &str| file.tensors().iter().filter(|t| t.name.contains(part)).count();
+        let layers = number("block_count").and_then(|n| usize::try_from(n).ok()).unwrap_or(0);
         Shape {
-            layers: number("block_count").and_then(|n| usize::try_from(n).ok()).unwrap_or(0),
+            layers,
             experts: number("expert_count").unwrap_or(0),
             sharing: heads / shared,
             values: named("attn_v.weight") + named("attn_qkv.weight") + named("attn_kv_b.weight"),
             tied: file.tensor("output.weight").is_none(),
+            falcon: architecture == "falcon",
+            seventy: layers == 80 && matches!(architecture, "llama" | "qwen2") && shared < heads,
         }
     }
 }
@@ -162,7 +168,9 @@ fn first_number(metadata: &Metadata, key: &str) -> Option<u64> {
 
 /// The first and last eighth of layers, and every third between.
 fn more_bits(i: usize, n: usize) -> bool {
-    i < n / 8 || i >= 7 * n / 8 || (i - n / 8) % 3 == 2
+    // 7 * n / 8, for every n.
+    let late = n / 8 * 7 + n % 8 * 7 / 8;
+    i < n / 8 || i >= late || (i - n / 8) % 3 == 2
 }
 
 /// The layer of `blk.N.…`.
@@ -174,9 +182,17 @@ fn mixed(model: &Shape, tensor: &Tensor, format: B, mix: Mix, values: &mut usize
     let name = tensor.name.as_str();
     let is = |part: &str| name.ends_with(&format!("{part}.weight"));
     if name == "output.weight" || (model.tied && name == "token_embd.weight") {
-        return if matches!(format, B::Q8_0) { format } else { B::Q6_K };
+        return if matches!(format, B::Q8_0 | B::MXFP4) || model.falcon { B::Q8_0 } else { B::Q6_K };
     }
-    if is("attn_v") || is("attn_kv_b") {
+    if format == B::MXFP4 {
+        // Experts alone.
+        let experts = tensor.shape.len() > 2 && tensor.shape[..tensor.shape.len() - 2].iter().any(|n| *n > 1);
+        return if experts { format } else { B::Q8_0 };
+    }
+    if name == "token_embd.weight" {
+        return if matches!(format, B::TQ1_0 | B::TQ2_0) { B::Q4_K } else { format };
+    }
+    if is("attn_v") || is("attn_kv_b") || is("attn_qkv") {
         let i = *values;
         *values += 1;
         let wide = model.sharing >= 4;
@@ -192,6 +208,7 @@ fn mixed(model: &Shape, tensor: &Tensor, format: B, mix: Mix, values: &mut usize
             (B::Q4_K, Mix::Small) if i < 4 => B::Q5_K,
             _ => format,
         };
+        let kind = if model.seventy && matches!(kind, B::Q3_K | B::Q4_K) { B::Q5_K } else { kind };
         return if model.experts == 8 { B::Q8_0 } else { kind };
     }
     if is("attn_k") && model.experts == 8 {
@@ -203,31 +220,28 @@ fn mixed(model: &Shape, tensor: &Tensor, format: B, mix: Mix, values: &mut usize
             (B::Q2_K, Mix::Medium) => B::Q3_K,
             (B::Q2_K, Mix::Small) if i < n / 8 => B::Q4_K,
             (B::Q3_K, Mix::Medium) if i < n / 16 => B::Q5_K,
+            (B::Q3_K, Mix::Medium) if model.falcon && !more_bits(i, n) => B::Q3_K,
             (B::Q3_K, Mix::Medium) => B::Q4_K,
+            (B::Q3_K, Mix::Large) if model.falcon => B::Q4_K,
             (B::Q3_K, Mix::Large) => B::Q5_K,
+            (B::Q4_K, Mix::Medium) if model.falcon && i < n / 16 => B::Q6_K,
+            (B::Q4_K, Mix::Medium) if model.falcon && more_bits(i, n) => B::Q5_K,
+            (B::Q4_K, Mix::Medium) if model.falcon => B::Q4_K,
             (B::Q4_K | B::Q5_K, Mix::Medium) if more_bits(i, n) => B::Q6_K,
-            (B::Q4_K, Mix::Small) if i < n / 8 => B::Q5_K,
+            (B::Q4_K, Mix::Small) if i < n / 8 && !model.falcon => B::Q5_K,
             (B::IQ4_NL | B::IQ4_XS, _) if i < n / 8 => B::Q5_K,
             _ => format,
         };
     }
     if is("attn_output") {
-        let small =
-            matches!(format, B::Q2_K | B::Q3_K | B::Q4_K | B::IQ4_NL | B::IQ4_XS) && mix != Mix::Large;
         return match (format, mix) {
-            _ if model.experts == 8 && small => B::Q5_K,
+            (B::Q3_K, Mix::Large) if model.falcon => B::Q4_K,
+            _ if model.falcon => format,
+            (B::Q2_K, Mix::Small) | (B::Q3_K, Mix::Large) if model.experts == 8 => format,
+            (B::Q2_K | B::Q3_K | B::Q4_K | B::IQ4_NL | B::IQ4_XS, _) if model.experts == 8 => B::Q5_K,
             (B::Q2_K, Mix::Medium) => B::Q3_K,
             (B::Q3_K, Mix::Medium) => B::Q4_K,
             (B::Q3_K, Mix::Large) => B::Q5_K,
-            _ => format,
-        };
-    }
-    if is("attn_qkv") {
-        *values += 1;
-        return match (format, mix) {
-            (B::Q3_K, Mix::Medium | Mix::Large) => B::Q4_K,
-            (B::Q4_K, Mix::Medium) => B::Q5_K,
-            (B::Q5_K, Mix::Medium) => B::Q6_K,
             _ => format,
         };
     }
@@ -240,7 +254,8 @@ fn fitting(kind: TensorKind, row: usize) -> TensorKind {
         return kind;
     }
     let smaller = match kind {
-        TensorKind::Blocks(B::Q2_K | B::Q3_K | B::IQ4_XS) => B::IQ4_NL,
+        TensorKind::Blocks(B::IQ4_XS) => B::IQ4_NL,
+        TensorKind::Blocks(B::Q2_K | B::Q3_K) => B::Q4_0,
         TensorKind::Blocks(B::Q4_K) => B::Q5_0,
         TensorKind::Blocks(B::Q5_K) => B::Q5_1,
         TensorKind::Blocks(B::Q6_K) => B::Q8_0,
@@ -263,5 +278,32 @@ impl FromStr for Preset {
             let names: Vec<_> = Preset::all().map(Preset::name).collect();
             format!("there is no preset `{name}`; there are {}", names.join(", "))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Value, Writer};
+
+    fn of(blocks: Value) -> Vec<TensorKind> {
+        let mut writer = Writer::new();
+        writer.metadata("general.architecture", Value::from("llama")).unwrap();
+        writer.metadata("llama.block_count", blocks).unwrap();
+        for name in ["blk.0.ffn_down.weight", "blk.18446744073709551615.attn_v.weight", "blk.9.attn_v.weight"]
+        {
+            writer.tensor(name, TensorKind::F32, &[2, 256], vec![0; 2 * 256 * 4]).unwrap();
+        }
+        let file = Gguf::from_bytes(writer.to_bytes().unwrap()).unwrap();
+        Preset::all().flat_map(|preset| preset.kinds(&file)).collect()
+    }
+
+    #[test]
+    fn layers_beyond_all_bounds_have_types_too() {
+        for blocks in [0, 1, 1 << 61, 1 << 63, u64::MAX] {
+            assert_eq!(of(Value::from(blocks)).len(), 3 * Preset::all().count());
+        }
+        assert_eq!((0..32).filter(|i| more_bits(*i, 32)).count(), 4 + 8 + 4);
+        assert!(more_bits(usize::MAX, usize::MAX) && more_bits(usize::MAX - 1, usize::MAX));
     }
 }

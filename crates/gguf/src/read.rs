@@ -91,7 +91,7 @@ fn alignment(metadata: &Metadata) -> Result<usize, Error> {
     let Some(value) = metadata.get(ALIGNMENT_KEY) else { return Ok(ALIGNMENT) };
     let alignment = value.as_u64().and_then(|n| usize::try_from(n).ok());
     alignment.filter(|n| n.is_power_of_two() && *n <= 1 << 20).ok_or_else(|| {
-        let problem = format!("{value:?} is not a power of two up to 2^20");
+        let problem = format!("{} is not a power of two up to 2^20", shortened(&value.to_string()));
         Error::Metadata { key: ALIGNMENT_KEY.into(), problem }
     })
 }

@@ -243,6 +243,15 @@ fn lies_are_named() {
         let hand = Hand::new(3, 0, 1).text("general.alignment").u32(4).u32(alignment);
         assert!(hand.error().contains("general.alignment"));
     }
+    // A value of any size has a short message.
+    let mut hand = Hand::new(3, 0, 1).text("general.alignment").u32(9).u32(4).length(100_000);
+    for i in 0..100_000 {
+        hand = hand.u32(i);
+    }
+    let error = hand.error();
+    assert!(error.contains("[100000 of u32] is not a power of two") && error.len() < 300, "{error}");
+    let error = Hand::new(3, 0, 1).text("general.alignment").u32(8).text(&"x".repeat(100_000)).error();
+    assert!(error.contains("general.alignment") && error.len() < 600, "{} bytes", error.len());
 }
 
 fn part(folder: &Path, name: &str, number: u16, count: u16, tensors: i32, holds: &str) -> PathBuf {

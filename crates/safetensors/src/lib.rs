@@ -15,6 +15,7 @@ mod tests;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use bytes::Bytes;
 use header::Entry;
 use olivine_files::Contents;
 use olivine_ir::{Data, Tensor, TensorType};
@@ -60,11 +61,11 @@ pub enum Error {
 /// The tensors of a file.
 pub struct Weights {
     entries: BTreeMap<String, Entry>,
-    bytes: Contents,
+    bytes: Bytes,
 }
 
 impl Weights {
-    /// Opens a file; elements are read when they are asked for.
+    /// Opens a file. Tensors are parts of its mapping where their elements are aligned, and are read when they are used.
     pub fn load(path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = path.as_ref();
         let map = Contents::map(path).map_err(|source| Error::File { path: path.to_path_buf(), source })?;
@@ -78,7 +79,7 @@ impl Weights {
 
     fn read(bytes: Contents) -> Result<Self, Error> {
         let entries = header::read(&bytes)?;
-        Ok(Weights { entries, bytes })
+        Ok(Weights { entries, bytes: Bytes::from_owner(bytes) })
     }
 
     /// The tensors' names, in order.
@@ -103,8 +104,11 @@ impl Weights {
             .dtype
             .dtype()
             .ok_or_else(|| wrong(format!("elements of type {} cannot be held", entry.dtype)))?;
-        let bytes = self.bytes.get(entry.bytes.clone()).unwrap_or_default();
-        let data = Data::from_bytes(dtype, bytes).map_err(|e| wrong(e.to_string()))?;
-        Tensor::from_data(entry.shape, data).map_err(|e| wrong(e.to_string()))
+        let inside = entry.bytes.start <= entry.bytes.end && entry.bytes.end <= self.bytes.len();
+        let bytes = if inside { self.bytes.slice(entry.bytes.clone()) } else { Bytes::new() };
+        // Elements that are not aligned are copied, and so are bools, whose bytes have to be looked at.
+        let shared = Tensor::from_shared(TensorType::new(dtype, entry.shape), bytes.clone());
+        let copied = |_| Tensor::from_data(entry.shape, Data::from_bytes(dtype, &bytes)?);
+        shared.or_else(copied).map_err(|e| wrong(e.to_string()))
     }
 }

@@ -162,3 +162,24 @@ fn broken_files_are_refused_or_right_and_never_panic() {
     }
     assert!(read > 100 && refused > 10_000, "{read} were read, {refused} refused");
 }
+
+#[test]
+fn tensors_are_parts_of_the_file_where_their_elements_are_aligned() {
+    let elements: Vec<u8> = [1f32, -2.5].iter().flat_map(|v| v.to_le_bytes()).chain([1, 0]).collect();
+    for padding in 0..8 {
+        let header = r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"BOOL","shape":[2],"data_offsets":[8,10]}}"#;
+        let header = header.to_string() + &" ".repeat(padding);
+        let weights = Weights::from_bytes(file(&header, &elements)).unwrap();
+        let [a, again] = [(); 2].map(|()| weights.tensor("a").unwrap());
+        assert_eq!(a.as_slice::<f32>().unwrap(), [1.0, -2.5]);
+        let places = [&a, &again].map(|tensor| tensor.as_slice::<f32>().unwrap().as_ptr());
+        let start = weights.bytes.as_ptr().wrapping_add(8 + header.len());
+        let aligned = start.cast::<f32>().is_aligned();
+        assert_eq!(places[0] == places[1], aligned, "padding {padding}");
+        assert_eq!(places[0] == start.cast(), aligned, "padding {padding}");
+        assert_eq!(weights.tensor("b").unwrap().as_slice::<bool>().unwrap(), [true, false]);
+        // The file lives as long as its tensors.
+        drop(weights);
+        assert_eq!(again.as_slice::<f32>().unwrap(), [1.0, -2.5]);
+    }
+}

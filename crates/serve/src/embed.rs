@@ -173,7 +173,7 @@ fn serve(encoder: &Encoder, job: EmbedJob, status: &Status, metrics: &Metrics, a
         let result = encoder.embed(batch);
         metrics.step.record(started.elapsed());
         metrics.steps.add(1);
-        status.step_ends();
+        status.step_ends(true);
         match result {
             Ok(more) => vectors.extend(more),
             Err(error) => {

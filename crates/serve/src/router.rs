@@ -37,6 +37,8 @@ pub(crate) struct App {
     pub(crate) status: Arc<Status>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) admission: Arc<Admission>,
+    /// Requests that are parsed, rendered and tokenised at once.
+    pub(crate) preparing: Admission,
     pub(crate) keys: Keys,
     pub(crate) origins: Origins,
     pub(crate) hosts: Hosts,
@@ -113,6 +115,11 @@ impl Language {
     /// The tokens of a text, in which control tokens may be written.
     pub(crate) fn encode(&self, text: &str, add_special: bool) -> Result<Vec<i64>, Problem> {
         let wrong = |error: olivine_tokenizer::Error| Problem::param("prompt", error.to_string());
+        // Without making the tokens of a text that cannot fit.
+        let (tokens, context) = (self.tokenizer.fewest_tokens(text.len()), self.context);
+        if tokens >= context {
+            return Err(Problem::from(&olivine_lm::Error::PromptTooLong { tokens, context }));
+        }
         let ids = self.tokenizer.encode(text, add_special, true).map_err(wrong)?;
         self.check_tokens(&ids.into_iter().map(i64::from).collect::<Vec<_>>())
     }

@@ -84,6 +84,7 @@ impl Server {
             status: status.clone(),
             metrics: metrics.clone(),
             admission,
+            preparing: Admission::new(slots, options.queue),
             keys: Keys::new(&options.api_keys),
             origins: Origins::new(&options.cors),
             hosts: Hosts::new(&options.hosts, options.host, !options.api_keys.is_empty()),

@@ -7,6 +7,9 @@ use std::time::{Duration, Instant};
 /// A step that takes longer than this counts as a failure until it ends.
 const LONGEST_STEP: Duration = Duration::from_secs(300);
 
+/// Sequences that stay where they are for longer, while steps run, count as a failure until one goes on.
+const LONGEST_STALL: Duration = Duration::from_secs(30);
+
 /// The state of the thread that owns the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum State {
@@ -26,12 +29,15 @@ pub(crate) struct Status {
     origin: Instant,
     /// Milliseconds from the origin to the beginning of the step in progress, plus one; 0 for none.
     step: AtomicU64,
+    /// The same of the first step in a row after which no sequence had gone on.
+    stall: AtomicU64,
 }
 
 impl Status {
     pub(crate) fn new() -> Self {
         let (state, closing) = (Mutex::new(State::Starting), AtomicBool::new(false));
-        Status { state, changed: Condvar::new(), closing, origin: Instant::now(), step: AtomicU64::new(0) }
+        let (step, stall) = (AtomicU64::new(0), AtomicU64::new(0));
+        Status { state, changed: Condvar::new(), closing, origin: Instant::now(), step, stall }
     }
 
     pub(crate) fn set(&self, state: State) {
@@ -55,17 +61,30 @@ impl Status {
         self.closing.store(true, Ordering::Relaxed);
     }
 
-    pub(crate) fn step_begins(&self) {
-        let now = u64::try_from(self.origin.elapsed().as_millis()).unwrap_or(u64::MAX - 1);
-        self.step.store(now + 1, Ordering::Relaxed);
+    fn now(&self) -> u64 {
+        u64::try_from(self.origin.elapsed().as_millis()).unwrap_or(u64::MAX - 1) + 1
     }
 
-    pub(crate) fn step_ends(&self) {
+    pub(crate) fn step_begins(&self) {
+        self.step.store(self.now(), Ordering::Relaxed);
+    }
+
+    /// A step has ended, after which a sequence had gone on or had ended, or there is none.
+    pub(crate) fn step_ends(&self, went_on: bool) {
         self.step.store(0, Ordering::Relaxed);
+        if went_on {
+            self.stall.store(0, Ordering::Relaxed);
+        } else if self.stall.load(Ordering::Relaxed) == 0 {
+            self.stall.store(self.now(), Ordering::Relaxed);
+        }
     }
 
     /// Why requests cannot be served, or `None` if they can.
     pub(crate) fn problem(&self) -> Option<String> {
+        self.problem_at(self.origin.elapsed())
+    }
+
+    fn problem_at(&self, now: Duration) -> Option<String> {
         match &*self.state.lock().unwrap_or_else(PoisonError::into_inner) {
             State::Starting => return Some("the model is starting".into()),
             State::Failed(why) => return Some(format!("the model failed: {why}")),
@@ -74,9 +93,15 @@ impl Status {
         if self.closing.load(Ordering::Relaxed) {
             return Some("the server is shutting down".into());
         }
-        let begun = Duration::from_millis(self.step.load(Ordering::Relaxed).checked_sub(1)?);
-        let took = self.origin.elapsed().saturating_sub(begun);
-        (took > LONGEST_STEP).then(|| format!("a step has been running for {} s", took.as_secs()))
+        let since = |begun: &AtomicU64| {
+            let begun = begun.load(Ordering::Relaxed).checked_sub(1)?;
+            Some(now.saturating_sub(Duration::from_millis(begun)))
+        };
+        if let Some(took) = since(&self.step).filter(|took| *took > LONGEST_STEP) {
+            return Some(format!("a step has been running for {} s", took.as_secs()));
+        }
+        let stalled = since(&self.stall).filter(|stalled| *stalled > LONGEST_STALL)?;
+        Some(format!("no sequence has gone on for {} s", stalled.as_secs()))
     }
 }
 
@@ -103,7 +128,17 @@ mod tests {
         assert_eq!(status.problem(), None);
         status.step_begins();
         assert_eq!(status.problem(), None);
-        status.step_ends();
+        assert!(status.problem_at(LONGEST_STEP * 2).is_some_and(|why| why.contains("step")));
+        status.step_ends(true);
+        assert_eq!(status.problem_at(LONGEST_STEP * 2), None);
+        // Steps that do nothing for sequences that are there.
+        for went_on in [false, false, true] {
+            status.step_begins();
+            status.step_ends(went_on);
+            assert_eq!(status.problem(), None);
+            let later = status.problem_at(status.origin.elapsed() + LONGEST_STALL * 2);
+            assert_eq!(later.is_some_and(|why| why.contains("no sequence")), !went_on);
+        }
         status.close();
         assert!(status.problem().is_some_and(|why| why.contains("shutting down")));
     }

@@ -82,6 +82,8 @@ struct Active<'t> {
     text: Assembly<'t>,
     choice: usize,
     updates: UnboundedSender<Update>,
+    /// Tokens of its prompt.
+    prompt: usize,
     generated: usize,
     begun: Instant,
     last: Instant,
@@ -104,17 +106,20 @@ pub(crate) fn run(mut engine: Engine, tokenizer: &Tokenizer, commands: &Receiver
     }
     shared.status.set(State::Ready);
     let mut worker = Worker { engine, tokenizer, shared, active: HashMap::new() };
+    let mut advanced = 0;
     while worker.receive(commands) {
         worker.drop_left();
         worker.report();
         if worker.active.is_empty() {
+            shared.status.step_ends(true);
             continue;
         }
         shared.status.step_begins();
         let begun = Instant::now();
         let events = worker.engine.step();
         shared.metrics.step.record(begun.elapsed());
-        shared.status.step_ends();
+        let went_on = std::mem::replace(&mut advanced, worker.engine.counts().advanced) != advanced;
+        shared.status.step_ends(went_on || !matches!(&events, Ok(events) if events.is_empty()));
         shared.metrics.steps.add(1);
         let went_on = match events {
             Ok(events) => {
@@ -181,6 +186,7 @@ impl Worker<'_> {
             text,
             choice: job.choice,
             updates: job.updates,
+            prompt,
             generated: 0,
             begun: job.begun,
             last: job.begun,
@@ -227,6 +233,17 @@ impl Worker<'_> {
                 let known = |id: i64| u32::try_from(id).unwrap_or(u32::MAX);
                 let top = top.into_iter().map(|(id, logprob)| (known(id), logprob)).collect();
                 self.token(id, Token { id: known(token), logprob, top });
+            }
+            // Memory is short, so that the context is smaller than when the prompt was checked.
+            Event::End { id, finish: Finish::Context }
+                if self.active.get(&id).is_some_and(|active| active.generated == 0) =>
+            {
+                let Some(active) = self.active.remove(&id) else { return };
+                let context = self.engine.context();
+                active.send(Progress::Refused(olivine_lm::Error::PromptTooLong {
+                    tokens: active.prompt,
+                    context,
+                }));
             }
             Event::End { id, finish } => {
                 let reason = match finish {

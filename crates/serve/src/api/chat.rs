@@ -7,6 +7,7 @@ use axum::http::Response;
 use olivine_lm::MOST_TOP_LOGPROBS;
 use olivine_tokenizer::{ChatOptions, ChatTemplate, Json, Message};
 
+use super::Left;
 use super::body::Received;
 use super::fields::Fields;
 use super::format::Format;
@@ -37,16 +38,13 @@ const MOST_MESSAGES: usize = 10_000;
 
 /// Answers a chat.
 pub(crate) async fn chat(app: Arc<App>, body: Received) -> Result<Response<Body>, Problem> {
-    let (wanted, app) = super::blocking(move || {
-        let wanted = prepare(&app, &body.parse()?)?;
-        Ok((wanted, app))
-    })
-    .await?;
+    let its = app.clone();
+    let wanted = super::blocking(&app.preparing, move |left| prepare(&its, &body.parse()?, left)).await?;
     let language = app.language()?;
     generate(&app, language, wanted).await
 }
 
-fn prepare(app: &App, json: &Json) -> Result<Wanted, Problem> {
+fn prepare(app: &App, json: &Json, left: &Left) -> Result<Wanted, Problem> {
     let fields = Fields::of(json, "")?;
     let language = app.language()?;
     let model = app.named(fields.str("model")?)?;
@@ -69,6 +67,7 @@ fn prepare(app: &App, json: &Json) -> Result<Wanted, Problem> {
     let params = Params::read(&fields)?;
     let logprobs = logprobs(&fields, language)?;
     let messages = messages(&fields)?;
+    left.check()?;
     let prompt = prompt(&fields, language, template, &messages, tools.as_ref())?;
     let format = Format {
         is_chat: true,

@@ -6,6 +6,7 @@ use axum::body::Body;
 use axum::http::Response;
 use olivine_tokenizer::Json;
 
+use super::Left;
 use super::body::Received;
 use super::fields::Fields;
 use super::format::Format;
@@ -27,16 +28,13 @@ const MOST_TOP: i64 = 5;
 
 /// Continues prompts.
 pub(crate) async fn completions(app: Arc<App>, body: Received) -> Result<Response<Body>, Problem> {
-    let (wanted, app) = super::blocking(move || {
-        let wanted = prepare(&app, &body.parse()?)?;
-        Ok((wanted, app))
-    })
-    .await?;
+    let its = app.clone();
+    let wanted = super::blocking(&app.preparing, move |left| prepare(&its, &body.parse()?, left)).await?;
     let language = app.language()?;
     generate(&app, language, wanted).await
 }
 
-fn prepare(app: &App, json: &Json) -> Result<Wanted, Problem> {
+fn prepare(app: &App, json: &Json, left: &Left) -> Result<Wanted, Problem> {
     let fields = Fields::of(json, "")?;
     let language = app.language()?;
     let model = app.named(fields.str("model")?)?;
@@ -56,9 +54,12 @@ fn prepare(app: &App, json: &Json) -> Result<Wanted, Problem> {
         return Err(Problem::unsupported("echo", "log-probabilities of the prompt are not supported"));
     }
     let given = prompts(&fields, "prompt", MOST_PROMPTS)?;
-    let tokens = |prompt: &Prompt<'_>| match prompt {
-        Prompt::Text(text) => language.encode(text, true),
-        Prompt::Tokens(ids) => language.check_tokens(ids),
+    let tokens = |prompt: &Prompt<'_>| {
+        left.check()?;
+        match prompt {
+            Prompt::Text(text) => language.encode(text, true),
+            Prompt::Tokens(ids) => language.check_tokens(ids),
+        }
     };
     let prompts = given.iter().map(tokens).collect::<Result<Vec<_>, _>>()?;
     let text = |prompt: &Prompt<'_>| match prompt {

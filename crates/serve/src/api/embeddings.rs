@@ -9,6 +9,7 @@ use olivine_tokenizer::Json;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
+use super::Left;
 use super::body::Received;
 use super::fields::Fields;
 use super::params::{Prompt, prompts};
@@ -29,11 +30,9 @@ struct Wanted {
 /// Embeds texts.
 pub(crate) async fn embeddings(app: Arc<App>, body: Received) -> Result<Response<Body>, Problem> {
     let begun = Instant::now();
-    let (Wanted { model, texts, base64 }, app) = super::blocking(move || {
-        let wanted = prepare(&app, &body.parse()?)?;
-        Ok((wanted, app))
-    })
-    .await?;
+    let its = app.clone();
+    let prepared = super::blocking(&app.preparing, move |left| prepare(&its, &body.parse()?, left)).await;
+    let Wanted { model, texts, base64 } = prepared?;
     let encoder = app.encoder()?;
     let busy = || Problem::busy(app.admission.retry_after());
     let permit = app.admission.take(1).and_then(|mut permits| permits.pop()).ok_or_else(busy)?;
@@ -52,7 +51,7 @@ pub(crate) async fn embeddings(app: Arc<App>, body: Received) -> Result<Response
     Ok(respond(StatusCode::OK, &json!({ "object": "list", "data": data, "model": model, "usage": usage })))
 }
 
-fn prepare(app: &App, json: &Json) -> Result<Wanted, Problem> {
+fn prepare(app: &App, json: &Json, left: &Left) -> Result<Wanted, Problem> {
     let fields = Fields::of(json, "")?;
     fields.only(&[&["model", "input", "encoding_format", "dimensions", "user"]])?;
     let model = app.named(fields.str("model")?)?;
@@ -67,7 +66,8 @@ fn prepare(app: &App, json: &Json) -> Result<Wanted, Problem> {
         return Err(Problem::unsupported("dimensions", message));
     }
     let given = prompts(&fields, "input", MOST_TEXTS)?;
-    let texts = given.iter().map(|prompt| tokens(encoder, prompt)).collect::<Result<Vec<_>, _>>()?;
+    let tokens = |prompt: &Prompt<'_>| left.check().and_then(|()| tokens(encoder, prompt));
+    let texts = given.iter().map(tokens).collect::<Result<Vec<_>, _>>()?;
     Ok(Wanted { model, texts, base64 })
 }
 
