@@ -395,7 +395,7 @@ impl<D: Driver> Executable<D> {
     /// Whether an earlier run left the memory and the commands of such a run, which then takes no memory.
     pub fn replays(&self, inputs: &[Input<'_, DeviceTensor<D>>], takes: &[Take]) -> bool {
         let generation = self.weights.generation();
-        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let idle = self.idle.lock();
         idle.iter().any(|slot| {
             slot.generation == generation
                 && Arc::ptr_eq(&slot.sizes, &self.sizes)
@@ -405,10 +405,11 @@ impl<D: Driver> Executable<D> {
         })
     }
 
-    /// Frees what earlier runs left, of all sizes, and returns whether that was anything.
+    /// Frees what earlier runs left, of all sizes and executables of the model, and returns whether that was anything.
     pub fn evict(&self) -> bool {
-        let evicted = std::mem::take(&mut *self.idle.lock().unwrap_or_else(PoisonError::into_inner));
-        !evicted.is_empty()
+        let evicted = std::mem::take(&mut *self.idle.lock());
+        let others = self.weights.bound_idle(0, &self.idle);
+        !evicted.is_empty() || others
     }
 
     /// Returns a slot for later runs.
