@@ -1,4 +1,5 @@
-//! `olivine bench lengths`: what a run costs more when its sizes are new.
+//! `olivine bench lengths`: what a run costs more when its sizes are new: more than the same sizes again, and more than sizes
+//! that came before others.
 
 use std::collections::HashSet;
 use std::ops::RangeInclusive;
@@ -58,20 +59,36 @@ struct Subject {
     inputs: MakeInputs,
 }
 
-/// Rounds over all sizes after the first.
-const ROUNDS: usize = 5;
+/// Runs with the same sizes at once after the first, and rounds over all sizes after that.
+const REPEATS: usize = 5;
 
-/// Sizes, the first run with them and the median of those in later rounds, each after a run with other sizes.
+/// Sizes and the times of runs with them.
 struct Row {
     sizes: Vec<usize>,
     first: Duration,
+    /// The median of the runs at once after the first, which find everything as it is left there.
     again: Duration,
+    /// The median of the later rounds, each run after one with other sizes.
+    after_others: Duration,
 }
 
 impl Row {
+    /// What is evaluated, recorded and compiled for new sizes.
     fn cost(&self) -> Duration {
         self.first.saturating_sub(self.again)
     }
+
+    /// What sizes that came before, but not just now, take less than new ones.
+    fn cost_over_others(&self) -> Duration {
+        self.first.saturating_sub(self.after_others)
+    }
+}
+
+/// The median and the largest.
+fn median_and_worst(costs: impl Iterator<Item = Duration>) -> (Duration, Duration) {
+    let mut costs: Vec<Duration> = costs.collect();
+    costs.sort_unstable();
+    (costs.get(costs.len() / 2).copied().unwrap_or_default(), costs.last().copied().unwrap_or_default())
 }
 
 fn encoder(session: &Session, args: &LengthsArgs) -> Result<Subject, Failure> {
@@ -112,7 +129,7 @@ impl Subject {
         Ok(begun.elapsed())
     }
 
-    /// Runs with new sizes in random order, each of which comes once.
+    /// Runs with new sizes in random order, each of which is new once.
     fn rows(&self, count: usize) -> Result<Vec<Row>, Failure> {
         let largest: Vec<usize> = self.dims.iter().map(|(_, range)| *range.end()).collect();
         // Weights are loaded and threads awake before the first sizes count.
@@ -138,18 +155,24 @@ impl Subject {
             }
             all.push(sizes);
         }
-        let mut times = vec![Vec::with_capacity(1 + ROUNDS); all.len()];
-        for _ in 0..=ROUNDS {
-            for (sizes, times) in all.iter().zip(&mut times) {
-                times.push(self.run(&(self.inputs)(sizes)?)?);
+        let mut rows = Vec::with_capacity(all.len());
+        for sizes in all {
+            let inputs = (self.inputs)(&sizes)?;
+            let first = self.run(&inputs)?;
+            let again = (0..REPEATS).map(|_| self.run(&inputs)).collect::<Result<Vec<_>, _>>()?;
+            let (again, _) = median_and_worst(again.into_iter());
+            rows.push(Row { sizes, first, again, after_others: Duration::ZERO });
+        }
+        let mut rounds = vec![Vec::with_capacity(REPEATS); rows.len()];
+        for _ in 0..REPEATS {
+            for (row, times) in rows.iter().zip(&mut rounds) {
+                times.push(self.run(&(self.inputs)(&row.sizes)?)?);
             }
         }
-        let row = |(sizes, times): (Vec<usize>, Vec<Duration>)| {
-            let mut again = times[1..].to_vec();
-            again.sort_unstable();
-            Row { sizes, first: times[0], again: again[ROUNDS / 2] }
-        };
-        Ok(all.into_iter().zip(times).map(row).collect())
+        for (row, times) in rows.iter_mut().zip(rounds) {
+            (row.after_others, _) = median_and_worst(times.into_iter());
+        }
+        Ok(rows)
     }
 }
 
@@ -167,11 +190,10 @@ pub(crate) fn run(global: &Global, args: &LengthsArgs) -> Result<Answer, Failure
     let prepared = begun.elapsed();
     let before = executable.compiled();
     let rows = subject.rows(args.count as usize)?;
-    let mut costs: Vec<Duration> = rows.iter().map(Row::cost).collect();
-    costs.sort_unstable();
-    let median = costs.get(costs.len() / 2).copied().unwrap_or_default();
-    let worst = costs.last().copied().unwrap_or_default();
-    let (plans, late) = (executable.compiled(), executable.compiled() - before);
+    let (median, worst) = median_and_worst(rows.iter().map(Row::cost));
+    let (others_median, others_worst) = median_and_worst(rows.iter().map(Row::cost_over_others));
+    let plans = executable.compiled();
+    let late = plans.saturating_sub(before);
     let device = session.device().to_string();
     let range = |(name, range): &(String, RangeInclusive<usize>)| match range.end() == range.start() {
         true => format!("{name} {}", range.start()),
@@ -181,20 +203,30 @@ pub(crate) fn run(global: &Global, args: &LengthsArgs) -> Result<Answer, Failure
     let mut text = format!(
         "{device}: {}, {} sizes: {}\n\
          compiled ahead in {:.2} s; {plans} plans, {late} of them at a run\n\
-         a new size costs {:.3} ms (median), {:.3} ms (worst)\n",
+         a new size costs {:.3} ms (median), {:.3} ms (worst) over the same size again\n\
+         and {:.3} ms (median), {:.3} ms (worst) over a known size after others\n",
         subject.name,
         rows.len(),
         sizes.join(", "),
         prepared.as_secs_f64(),
         ms(median),
         ms(worst),
+        ms(others_median),
+        ms(others_worst),
     );
     let guards = if args.guards { executable.guards() } else { Vec::new() };
     for (i, guards) in guards.iter().enumerate() {
         text.push_str(&format!("guards {i}\n"));
         guards.iter().for_each(|guard| text.push_str(&format!("  {guard}\n")));
     }
-    let each = |row: &Row| json!({"sizes": row.sizes, "first_ms": ms(row.first), "again_ms": ms(row.again)});
+    let each = |row: &Row| {
+        json!({
+            "sizes": row.sizes,
+            "first_ms": ms(row.first),
+            "again_ms": ms(row.again),
+            "after_others_ms": ms(row.after_others),
+        })
+    };
     let json = json!({
         "device": device,
         "model": subject.name,
@@ -204,6 +236,8 @@ pub(crate) fn run(global: &Global, args: &LengthsArgs) -> Result<Answer, Failure
         "plans_at_a_run": late,
         "median_ms": ms(median),
         "worst_ms": ms(worst),
+        "over_others_median_ms": ms(others_median),
+        "over_others_worst_ms": ms(others_worst),
         "guards": guards,
         "rows": rows.iter().map(each).collect::<Vec<_>>(),
     });
