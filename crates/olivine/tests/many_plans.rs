@@ -59,3 +59,33 @@ fn past_the_limit_the_least_recently_used_plan_goes() {
     assert_eq!(sums.compiled(), MOST);
     run(&sums, 3);
 }
+
+#[test]
+fn sizes_that_come_by_turns_are_recorded_once_each() {
+    let mut g = Graph::new("by turns");
+    let x = g.input_with_dims("x", DType::F32, [64, 8], vec![Some("n".into()), None]).unwrap();
+    let rows = g.softmax(x, 1).unwrap();
+    let columns = g.transpose(rows, &[1, 0]).unwrap();
+    let y = g.matmul(rows, columns).unwrap();
+    g.output("y", y).unwrap();
+    let session = Session::new(Device::Vulkan).unwrap();
+    let executable = session.compile(&g).unwrap();
+    let run = |n: usize| {
+        let numbers: Vec<f32> = (0..8 * n).map(|i| (i % 13) as f32 / 4.0).collect();
+        let x = Tensor::new([n, 8], numbers).unwrap();
+        executable.run([("x", &x)]).unwrap()["y"].bytes().to_vec()
+    };
+    // The largest comes first, so that no memory grows.
+    let sizes = [256, 192, 128, 64];
+    let first: Vec<Vec<u8>> = sizes.iter().map(|n| run(*n)).collect();
+    let recorded = executable.recordings();
+    let taken = session.memory_taken();
+    for _ in 0..5 {
+        for (n, want) in sizes.iter().zip(&first) {
+            assert!(run(*n) == *want, "{n} rows");
+        }
+    }
+    assert_eq!(recorded, sizes.len(), "once for each size");
+    assert_eq!(executable.recordings(), recorded, "and then replayed");
+    assert_eq!(session.memory_taken(), taken);
+}
