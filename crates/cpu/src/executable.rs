@@ -25,7 +25,8 @@ const LITTLE: usize = 16 << 20;
 
 /// A graph ready to run on the CPU; runs may overlap.
 ///
-/// Executables of one graph for several sizes share weights, what is made of them at load, and arenas.
+/// Executables of one graph for several sizes share what is made of weights at load; those of one model share weights and
+/// arenas.
 pub struct Executable {
     program: Program,
     weights: Arc<Weights>,
@@ -114,7 +115,8 @@ impl Executable {
     ) -> Result<Self, Error> {
         let program = Program::new(compiled, checked, states)?;
         check_memory(&program)?;
-        Ok(Executable { program, weights, loaded: Arc::default(), arenas: Arc::default(), checked })
+        let arenas = weights.arenas();
+        Ok(Executable { program, weights, loaded: Arc::default(), arenas, checked })
     }
 
     /// The same graph for other values of its open sizes; the guards of its compile must hold for them.

@@ -1,7 +1,7 @@
 //! Params of a model and what load-time nodes made of them, shared by all executables of the model.
 
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use olivine_compile::Widen;
 use olivine_ir::Tensor;
@@ -18,6 +18,8 @@ pub fn widen() -> Widen {
 #[derive(Default)]
 pub struct Weights {
     state: RwLock<State>,
+    /// Memory of finished runs of all executables.
+    arenas: Arc<Mutex<Vec<Buffer>>>,
 }
 
 #[derive(Default)]
@@ -41,6 +43,10 @@ impl Weights {
         state.params.insert(name.to_string(), tensor);
         state.packed.clear();
         state.generation += 1;
+    }
+
+    pub(crate) fn arenas(&self) -> Arc<Mutex<Vec<Buffer>>> {
+        self.arenas.clone()
     }
 
     /// A param's elements, if set.
