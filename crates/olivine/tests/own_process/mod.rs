@@ -7,7 +7,7 @@
 use std::process::Command;
 
 /// Runs the calling test's work in a process of its own.
-pub fn in_own_process(work: impl FnOnce()) {
+pub(crate) fn in_own_process(work: impl FnOnce()) {
     const CHILD: &str = "OLIVINE_TEST_IN_OWN_PROCESS";
     if std::env::var_os(CHILD).is_some() {
         return work();
