@@ -148,5 +148,19 @@ fn a_folder_of_safetensors_is_a_model_with_its_weights() {
     let run =
         |model: &Model| session.compile(model).unwrap().run(given).unwrap()["sentence_embedding"].clone();
     assert_ne!(run(&other.unwrap()), results[0]);
+
+    // A configuration that names more rows than a table has: an index beyond them would read the last one.
+    let config = |more: &str| {
+        let sizes =
+            r#""num_hidden_layers": 1, "hidden_size": 8, "num_attention_heads": 2, "hidden_act": "gelu""#;
+        folder.file("config.json", format!(r#"{{"model_type": "bert", {sizes}, {more}}}"#).as_bytes());
+        Model::load(&folder.0)
+    };
+    for (key, rows) in [("vocab_size", words), ("max_position_embeddings", 8), ("type_vocab_size", 2)] {
+        assert!(config(&format!(r#""{key}": {rows}"#)).is_ok(), "{key}");
+        let error = config(&format!(r#""{key}": {}"#, rows + 1)).err().unwrap().to_string();
+        assert!(error.contains(key) && error.contains(&format!("{rows} rows")), "{error}");
+        assert!(config(&format!(r#""{key}": "many""#)).is_err(), "{key}");
+    }
     assert_eq!(run(&model), results[0]);
 }

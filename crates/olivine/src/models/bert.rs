@@ -38,7 +38,16 @@ pub(super) struct Config {
     pub(super) eps: f64,
     /// Whether gelu is approximated by tanh.
     pub(super) tanh: bool,
+    /// Rows that tables of embeddings have at least: the key that says so, the table and how many.
+    pub(super) rows: Vec<(&'static str, &'static str, usize)>,
 }
+
+/// Keys of a `config.json` with numbers of rows, and the tables that have them.
+const TABLES: [(&str, &str); 3] = [
+    ("vocab_size", "embeddings.word_embeddings.weight"),
+    ("max_position_embeddings", "embeddings.position_embeddings.weight"),
+    ("type_vocab_size", "embeddings.token_type_embeddings.weight"),
+];
 
 /// Weights by their names in a folder.
 pub(super) type Lookup<'w> = dyn Fn(&str) -> Result<Tensor, Error> + 'w;
@@ -47,16 +56,31 @@ impl Bert {
     /// Reads a folder.
     pub fn load(folder: impl AsRef<Path>) -> Result<Self, Error> {
         let folder = folder.as_ref();
-        let config = Config::read(&folder.join("config.json"))?;
+        let path = folder.join("config.json");
+        let config = Config::read(&path)?;
         let weights = Weights::load(folder.join("model.safetensors"))?;
-        Bert::build(&config, &|name| Ok(weights.tensor(name)?))
+        Bert::build(&config, &|name| Ok(weights.tensor(name)?))?.checked(&config, &path)
     }
 
     /// Reads the text of a `config.json` and the bytes of a `model.safetensors`.
     pub fn from_bytes(config: &str, weights: Vec<u8>) -> Result<Self, Error> {
-        let config = Config::parse(Path::new("config.json"), config)?;
+        let path = Path::new("config.json");
+        let config = Config::parse(path, config)?;
         let weights = Weights::from_bytes(weights)?;
-        Bert::build(&config, &|name| Ok(weights.tensor(name)?))
+        Bert::build(&config, &|name| Ok(weights.tensor(name)?))?.checked(&config, path)
+    }
+
+    /// Refuses a configuration that names more tokens or positions than there are embeddings: an index beyond a table reads its last row.
+    fn checked(self, config: &Config, path: &Path) -> Result<Self, Error> {
+        for (key, table, claimed) in &config.rows {
+            let rows =
+                self.params.iter().find(|(name, _)| name == table).map_or(0, |(_, table)| table.shape()[0]);
+            if *claimed > rows {
+                let problem = format!("`{key}` is {claimed}, and `{table}` has {rows} rows");
+                return Err(Error::Config { path: path.to_path_buf(), problem });
+            }
+        }
+        Ok(self)
     }
 
     pub(super) fn build(config: &Config, weights: &Lookup<'_>) -> Result<Self, Error> {
@@ -99,12 +123,15 @@ impl Config {
             Some("gelu_new" | "gelu_pytorch_tanh") => true,
             other => return Err(bad(format!("hidden_act {other:?} is unknown"))),
         };
+        let given = TABLES.into_iter().filter(|(key, _)| !json[*key].is_null());
+        let rows = given.map(|(key, table)| Ok((key, table, number(key)?))).collect::<Result<_, Error>>()?;
         let config = Config {
             layers: number("num_hidden_layers")?,
             hidden: number("hidden_size")?,
             heads: number("num_attention_heads")?,
             eps: json["layer_norm_eps"].as_f64().unwrap_or(1e-12),
             tanh,
+            rows,
         };
         if !config.hidden.is_multiple_of(config.heads) {
             return Err(bad(format!("{} heads do not divide a width of {}", config.heads, config.hidden)));

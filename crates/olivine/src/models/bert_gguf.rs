@@ -53,6 +53,7 @@ impl Bert {
             eps: file.metadata().float("bert.attention.layer_norm_epsilon")?,
             // Files do not say which approximation the model was trained with; it is exact in nearly all.
             tanh: false,
+            rows: Vec::new(),
         };
         if !config.hidden.is_multiple_of(config.heads) {
             let problem = format!("{} heads do not divide a width of {}", config.heads, config.hidden);
