@@ -1,13 +1,13 @@
 //! `olivine generate`: continues a prompt, token by token.
 
 use std::io::Write as _;
-use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
-use olivine_lm::{JsonConstraints, Request, Share};
+use clap::Args;
+use olivine_lm::{Request, Share};
 use olivine_tokenizer::Tokenizer;
 use serde_json::json;
 
+use super::text::FormatArgs;
 use super::{EngineArgs, Ids, ModelArgs, SamplingArgs, complete, reason, text};
 use crate::Global;
 use crate::answer::{Answer, Failure};
@@ -23,7 +23,7 @@ pub(crate) struct GenerateArgs {
     #[arg(short, long, value_name = "TEXT", required_unless_present = "ids")]
     prompt: Option<String>,
     /// The prompt as token ids, with commas between them; ids are printed too.
-    #[arg(long, value_name = "IDS", conflicts_with = "prompt")]
+    #[arg(long, value_name = "IDS", conflicts_with_all = ["prompt", "format", "json_schema"])]
     ids: Option<Ids>,
     /// How many tokens to generate at most.
     #[arg(short, long, value_name = "N", default_value_t = 128)]
@@ -39,22 +39,8 @@ pub(crate) struct GenerateArgs {
     /// Go on after tokens that end a text.
     #[arg(long)]
     ignore_end: bool,
-    /// What the text must be.
-    #[arg(long, value_enum, conflicts_with = "ids")]
-    format: Option<TextFormat>,
-    /// A file with a JSON schema that the text must follow.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["ids", "format"])]
-    json_schema: Option<PathBuf>,
-}
-
-/// Bytes of a JSON schema at most.
-const LARGEST_SCHEMA: u64 = 1 << 24;
-
-/// What a text is held to.
-#[derive(Clone, Copy, ValueEnum)]
-enum TextFormat {
-    /// One JSON value.
-    Json,
+    #[command(flatten)]
+    format: FormatArgs,
 }
 
 pub(crate) fn run(global: &Global, args: &GenerateArgs) -> Result<Answer, Failure> {
@@ -72,15 +58,8 @@ pub(crate) fn run(global: &Global, args: &GenerateArgs) -> Result<Answer, Failur
     let mut request = Request::new(prompt, args.number)
         .stop(ends.into_iter().chain(args.stop_ids.0.iter().copied()))
         .sampling(args.sampling.sampling());
-    if let (Some(TextFormat::Json), Some(tokenizer)) = (args.format, &tokenizer) {
-        request = request.constraint(JsonConstraints::new(tokenizer)?.value());
-    }
-    if let (Some(path), Some(tokenizer)) = (&args.json_schema, &tokenizer) {
-        let named = |e: Failure| e.context(format!("cannot use `{}`", path.display()));
-        let schema =
-            olivine_files::read_text(path, LARGEST_SCHEMA).map_err(|e| named(Failure::new(e.to_string())))?;
-        let constraint = JsonConstraints::new(tokenizer)?.schema(&schema).map_err(|e| named(e.into()))?;
-        request = request.constraint(constraint);
+    if let Some(tokenizer) = &tokenizer {
+        request.constraint = args.format.constraint(tokenizer)?;
     }
     let mut shown = Shown::new(tokenizer.as_ref(), global.json);
     let generated = complete(&mut engine, request, |token| shown.add(token))?;
@@ -125,7 +104,7 @@ impl<'a> Shown<'a> {
     /// Prints a token.
     pub(crate) fn add(&mut self, token: i64) -> Result<(), Failure> {
         let piece = match &mut self.stream {
-            Some(stream) => text::push(stream, token)?,
+            Some(stream) => text::push(stream, token),
             None if self.text.is_empty() => token.to_string(),
             None => format!(" {token}"),
         };
