@@ -1,4 +1,4 @@
-//! The loop over numbered cases, which the fuzzers share.
+//! The loop over numbered cases, which the fuzzers share, with bounds of each case's time and of the process's memory.
 //!
 //! ```text
 //!   arguments ── run_cases ── case_of(a number of seed and case) ── counts, or the case that failed
@@ -6,7 +6,12 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// What a case may take on a busy machine; it is milliseconds as a rule.
+const LONGEST_CASE: Duration = Duration::from_secs(60);
+/// Bytes that the process may have held at once.
+const MOST_MEMORY: u64 = 3 << 30;
 
 struct Options {
     cases: u64,
@@ -57,7 +62,13 @@ pub fn run_cases(case_of: impl Fn(u64) -> Result<&'static str, String>) -> ExitC
     let start = Instant::now();
     let mut counts: Vec<(&str, u64)> = Vec::new();
     for case in 0..options.cases {
-        let problem = match catch_unwind(AssertUnwindSafe(|| run(case))) {
+        let begun = Instant::now();
+        let ended = catch_unwind(AssertUnwindSafe(|| run(case)));
+        let problem = match ended {
+            Ok(Ok(_)) if begun.elapsed() > LONGEST_CASE => Some(format!("it took {:?}", begun.elapsed())),
+            Ok(Ok(_)) if peak_memory() > MOST_MEMORY => {
+                Some(format!("the process has held {} MiB", peak_memory() >> 20))
+            }
             Ok(Ok(kind)) => {
                 match counts.iter_mut().find(|(k, _)| *k == kind) {
                     Some((_, count)) => *count += 1,
@@ -87,4 +98,11 @@ pub fn run_cases(case_of: impl Fn(u64) -> Result<&'static str, String>) -> ExitC
         each.join(", ")
     );
     ExitCode::SUCCESS
+}
+
+/// The most bytes that this process has held at once, where the system says so.
+fn peak_memory() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()).unwrap_or(0) << 10
 }

@@ -10,7 +10,9 @@ mod rng;
 
 use std::process::ExitCode;
 
-use olivine_gguf::{Gguf, TensorKind, Value, Writer};
+use olivine::internals::models::{Bert, CausalLm};
+use olivine_gguf::{Gguf, Preset, TensorKind, Value, Writer};
+use olivine_ir::BlockFormat;
 use rng::Rng;
 
 /// Tensors beyond this are not decoded.
@@ -21,6 +23,9 @@ fn main() -> ExitCode {
 }
 
 fn case_of(rng: &mut Rng) -> Result<&'static str, String> {
+    if rng.below(8) == 0 {
+        return model(rng);
+    }
     let mut bytes = valid(rng)?;
     let valid = Gguf::from_bytes(bytes.clone()).map_err(|e| format!("a written file is not read: {e}"))?;
     same_again(&valid)?;
@@ -49,6 +54,104 @@ fn case_of(rng: &mut Rng) -> Result<&'static str, String> {
             Ok("files refused")
         }
     }
+}
+
+/// A file that says it is a model, with sizes and tensors that may contradict each other: what is built of it, and the types that presets
+/// give its tensors.
+fn model(rng: &mut Rng) -> Result<&'static str, String> {
+    let architectures =
+        ["llama", "qwen2", "qwen3moe", "phi3", "gemma3", "gpt-oss", "mamba2", "qwen3next", "bert"];
+    let architecture = architectures[rng.below(architectures.len())];
+    let mut writer = Writer::new();
+    let mut number = |rng: &mut Rng, key: &str, usual: u64| {
+        let extreme = [0, 1, 3, 1 << 20, 1 << 31, 1 << 61, 1 << 63, u64::MAX];
+        let value = if rng.below(12) == 0 { extreme[rng.below(extreme.len())] } else { usual };
+        let value = u32::try_from(value).map_or(Value::from(value), Value::from);
+        writer.metadata(format!("{architecture}.{key}"), value).map_err(|e| e.to_string())
+    };
+    let layers = rng.below(3) as u64;
+    for (key, usual) in [
+        ("block_count", layers),
+        ("embedding_length", 64),
+        ("feed_forward_length", 96),
+        ("attention.head_count", 4),
+        ("attention.head_count_kv", 2),
+        ("attention.key_length", 16),
+        ("attention.value_length", 16),
+        ("context_length", 32),
+        ("expert_count", 4),
+        ("expert_used_count", 2),
+        ("expert_feed_forward_length", 96),
+        ("attention.sliding_window", 8),
+        ("rope.dimension_count", 16),
+        ("ssm.conv_kernel", 4),
+        ("ssm.inner_size", 64),
+        ("ssm.state_size", 16),
+        ("ssm.time_step_rank", 4),
+        ("ssm.group_count", 1),
+    ] {
+        if rng.below(30) > 0 {
+            number(rng, key, usual)?;
+        }
+    }
+    for key in ["attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon", "rope.freq_base"] {
+        writer.metadata(format!("{architecture}.{key}"), Value::from(1e-5f32)).map_err(|e| e.to_string())?;
+    }
+    writer.metadata("general.architecture", Value::from(architecture)).map_err(|e| e.to_string())?;
+    let mut tensors = vec![
+        ("token_embd.weight".to_string(), vec![20, 64]),
+        ("output.weight".to_string(), vec![20, 64]),
+        ("output_norm.weight".to_string(), vec![64]),
+        ("position_embd.weight".to_string(), vec![32, 64]),
+        ("token_types.weight".to_string(), vec![2, 64]),
+        ("token_embd_norm.weight".to_string(), vec![64]),
+        ("token_embd_norm.bias".to_string(), vec![64]),
+    ];
+    for layer in 0..layers {
+        for (name, shape) in [
+            ("attn_norm.weight", vec![64]),
+            ("attn_q.weight", vec![64, 64]),
+            ("attn_k.weight", vec![32, 64]),
+            ("attn_v.weight", vec![32, 64]),
+            ("attn_qkv.weight", vec![128, 64]),
+            ("attn_output.weight", vec![64, 64]),
+            ("ffn_norm.weight", vec![64]),
+            ("ffn_gate.weight", vec![96, 64]),
+            ("ffn_up.weight", vec![96, 64]),
+            ("ffn_down.weight", vec![64, 96]),
+            ("ffn_gate_inp.weight", vec![4, 64]),
+            ("ffn_down_exps.weight", vec![4, 64, 96]),
+        ] {
+            tensors.push((format!("blk.{layer}.{name}"), shape));
+        }
+    }
+    for (name, mut shape) in tensors.into_iter().filter(|_| rng.below(40) > 0).collect::<Vec<_>>() {
+        if rng.below(40) == 0 {
+            let at = rng.below(shape.len());
+            shape[at] = rng.below(70);
+        }
+        let kind = if shape[shape.len() - 1].is_multiple_of(32) && rng.below(3) == 0 {
+            TensorKind::Blocks(BlockFormat::Q8_0)
+        } else {
+            TensorKind::F32
+        };
+        let bytes = vec![0; kind.bytes_of(&shape)?];
+        writer.tensor(name, kind, &shape, bytes).map_err(|e| e.to_string())?;
+    }
+    let file = Gguf::from_bytes(writer.to_bytes().map_err(|e| e.to_string())?).map_err(|e| e.to_string())?;
+    for preset in Preset::all() {
+        if preset.kinds(&file).len() != file.tensors().len() {
+            return Err(format!("{preset} has other tensors"));
+        }
+    }
+    if architecture == "bert" {
+        let _ = Bert::sizes(&file);
+        return Ok(if Bert::of_gguf(&file).is_ok() { "encoders built" } else { "encoders refused" });
+    }
+    Ok(match CausalLm::of_gguf(file).and_then(|model| model.whole()) {
+        Ok(_) => "models built",
+        Err(_) => "models refused",
+    })
 }
 
 /// Whatever is read can be written, and is then the same. The alignment is the writer's own, and it writes at most four sizes.

@@ -10,9 +10,10 @@
 mod rng;
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use olivine_gguf::{Gguf, Value, Writer};
-use olivine_tokenizer::{ChatOptions, ChatTemplate, Message, Tokenizer};
+use olivine_tokenizer::{ChatOptions, ChatTemplate, JsonGrammar, JsonSchema, Message, Tokenizer};
 use rng::Rng;
 
 fn main() -> ExitCode {
@@ -20,12 +21,14 @@ fn main() -> ExitCode {
 }
 
 fn case_of(rng: &mut Rng) -> Result<&'static str, String> {
-    let made = match rng.below(8) {
+    let made = match rng.below(10) {
         0 => Tokenizer::from_json(&json(rng)),
         1 => {
             template(rng);
             return Ok("templates tried");
         }
+        2 => return schema(rng),
+        3 => return steps(rng),
         _ => {
             let file = Gguf::from_bytes(metadata(rng)?).map_err(|e| e.to_string())?;
             Tokenizer::from_gguf(file.metadata())
@@ -200,8 +203,122 @@ fn json(rng: &mut Rng) -> String {
     chars.into_iter().collect()
 }
 
+/// A tokenizer with random expressions and steps, which may make text longer, on longer texts.
+fn steps(rng: &mut Rng) -> Result<&'static str, String> {
+    let atoms =
+        ["a", "()", "(?:ab|a)", "[a-z&&[^b]]", "\\\\p{L}", "(?=a)", "(", ")", "[", "|", "\\\\s", "(?i:s)"];
+    let counts = ["", "", "*", "+", "?", "{2}", "{1000}", "{3,}", "{0,7}", "??", "++"];
+    let mut expression = String::new();
+    for _ in 0..rng.below(6) + 1 {
+        expression += atoms[rng.below(atoms.len())];
+        for _ in 0..rng.below(4) {
+            expression += counts[rng.below(counts.len())];
+        }
+    }
+    let pattern = match rng.below(2) {
+        0 => format!(r#"{{"Regex": "{expression}"}}"#),
+        _ => r#"{"String": "a"}"#.to_string(),
+    };
+    let content = "a".repeat(1 << rng.below(12));
+    let replace = format!(r#"{{"type": "Replace", "pattern": {pattern}, "content": "{content}"}}"#);
+    let split = format!(r#"{{"type": "Split", "pattern": {pattern}, "behavior": "Isolated"}}"#);
+    let level = r#"{"type": "ByteLevel", "add_prefix_space": true}"#;
+    let list = |step: &str, count: usize| vec![step; count].join(",");
+    let json = format!(
+        r#"{{"normalizer": {{"type": "Sequence", "normalizers": [{}]}}, "pre_tokenizer": {{"type": "Sequence", "pretokenizers": [{}, {}]}},
+        "decoder": {{"type": "Sequence", "decoders": [{}]}},
+        "model": {{"type": "BPE", "unk_token": "u", "vocab": {{"a": 0, "b": 1, "ab": 2, "u": 3}}, "merges": ["a b"]}}}}"#,
+        list(&replace, 1 + rng.below(40)),
+        split,
+        list(level, 1 + rng.below(40)),
+        list(&replace.replace("Regex", "String"), 1 + rng.below(3)),
+    );
+    let Ok(tokenizer) = Tokenizer::from_json(&json) else { return Ok("steps refused") };
+    let text = text(rng, 400);
+    match tokenizer.encode(&text, false, false) {
+        Ok(ids) if ids.len() > 64 * text.len() + (1 << 17) => {
+            Err(format!("{} tokens of {} bytes", ids.len(), text.len()))
+        }
+        Ok(_) => Ok("steps used"),
+        Err(_) => Ok("texts refused"),
+    }
+}
+
+/// A random schema, whose masks are followed for a while.
+fn schema(rng: &mut Rng) -> Result<&'static str, String> {
+    let wrong = |e: olivine_tokenizer::Error| e.to_string();
+    let words = [
+        "{", "}", "[", "]", "\\\"", ":", ",", "a", "ab", "1", "12", "-", " ", "tr", "ue", "null", "[[",
+        "\\\"a", "]}",
+    ];
+    let entries: Vec<String> =
+        words.iter().enumerate().map(|(id, word)| format!("\"{word}\": {id}")).collect();
+    let json = format!(
+        r#"{{"model": {{"type": "WordLevel", "vocab": {{{}}}}}, "decoder": {{"type": "Fuse"}}}}"#,
+        entries.join(",")
+    );
+    let grammar = JsonGrammar::new(&Tokenizer::from_json(&json).map_err(wrong)?).map_err(wrong)?;
+    let definitions: Vec<String> = (0..4).map(|i| format!("\"d{i}\": {}", value_schema(rng, 3))).collect();
+    let text = format!(
+        r##"{{"anyOf": [{}, {{"$ref": "#/$defs/d0"}}], "$defs": {{{}}}}}"##,
+        value_schema(rng, 3),
+        definitions.join(",")
+    );
+    let Ok(schema) = JsonSchema::parse(&text) else { return Ok("schemas refused") };
+    let mut state = grammar.start_schema(Arc::new(schema));
+    for _ in 0..12 {
+        let mask = grammar.schema_mask(&state);
+        let allowed: Vec<u32> = (0..words.len() as u32).filter(|id| mask[0] >> id & 1 == 1).collect();
+        if allowed.is_empty() {
+            break;
+        }
+        let id = allowed[rng.below(allowed.len())];
+        grammar.schema_accept(&mut state, id).map_err(|e| format!("an allowed token is refused: {e}"))?;
+    }
+    Ok("schemas followed")
+}
+
+fn value_schema(rng: &mut Rng, nesting: usize) -> String {
+    match rng.below(if nesting > 0 { 9 } else { 6 }) {
+        0 => r#"{"type": "integer"}"#.into(),
+        1 => format!(r#"{{"type": "string", "maxLength": {}}}"#, rng.below(4)),
+        2 => format!(r#"{{"const": {}}}"#, ["1", "12", "\"a\"", "true", "[1]"][rng.below(5)]),
+        3 => format!(r##"{{"$ref": "#/$defs/d{}"}}"##, rng.below(5)),
+        4 => "true".into(),
+        5 => r#"{"enum": ["a", "ab", 1, null]}"#.into(),
+        6 => format!(
+            r#"{{"type": "array", "items": {}, "minItems": {}}}"#,
+            value_schema(rng, nesting - 1),
+            rng.below(3)
+        ),
+        7 => format!(
+            r#"{{"properties": {{"a": {}, "ab": true}}, "required": ["a"]}}"#,
+            value_schema(rng, nesting - 1)
+        ),
+        _ => {
+            let parts: Vec<String> = (0..rng.below(40) + 1).map(|_| value_schema(rng, nesting - 1)).collect();
+            format!(r#"{{"anyOf": [{}]}}"#, parts.join(","))
+        }
+    }
+}
+
 fn template(rng: &mut Rng) {
     let parts = [
+        "{% set at = namespace(x='ab', l=[1]) %}",
+        "{% for i in range(50) %}",
+        "{% set at.x = at.x ~ at.x %}",
+        "{% set at.x = at.x + at.x[1:] + '' %}",
+        "{% set at.x = at.x * 9 %}",
+        "{% set at.x = at.x | indent(2 ** 20) | upper %}",
+        "{% set at.x = '%99999d%s' | format(1, at.x) %}",
+        "{% set at.x = [at.x, at.x] | join(at.x) %}",
+        "{% set at.x = at.x | replace('a', at.x) %}",
+        "{% set at.x = at.x.replace('b', at.x).split('a') | join %}",
+        "{% set at.l = at.l + [at.l, at.x] %}",
+        "{% set y %}{{ at.x }}{{ at.x }}{% endset %}{% set at.x = y %}",
+        "{{ at.l ~ at.x }}",
+        "{{ at.l | list | length }}",
+        "{% macro m(x) %}{{ x }}{{ x }}{% endmacro %}{% set at.x = m(at.x) %}",
         "{% for m in messages %}",
         "{% endfor %}",
         "{{ m.content }}",
