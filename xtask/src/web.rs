@@ -113,8 +113,18 @@ fn compile(args: &[&str]) -> Result<PathBuf, String> {
     if !has_std(TARGET) {
         command.args(["-Z", "build-std=std,panic_abort"]);
     }
+    let folder = target.join(TARGET).join("web");
+    let module = folder.join("olivine_web.wasm");
+    // The module with the table and the one without have one name, and cargo takes either for the other.
+    let (last, now) = (folder.join("olivine_web.args"), args.join(" "));
+    if std::fs::read_to_string(&last).ok().as_deref() != Some(now.as_str()) {
+        for stale in [&last, &module, &folder.join("deps/olivine_web.wasm")] {
+            let _ = std::fs::remove_file(stale);
+        }
+    }
     run(command.arg("--target-dir").arg(&target).args(args))?;
-    Ok(target.join(TARGET).join("web/olivine_web.wasm"))
+    std::fs::write(&last, now).map_err(|e| format!("cannot write {}: {e}", last.display()))?;
+    Ok(module)
 }
 
 /// Writes a module's JavaScript.
