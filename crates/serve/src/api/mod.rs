@@ -112,13 +112,17 @@ mod tests {
         let preparing = Admission::new(2, 0);
         let mut context = Context::from_waker(Waker::noop());
         let (word, heard) = channel();
-        let (said, begun) = channel();
+        let (starts, started) = channel();
+        let (said, gone) = channel();
         let first = blocking(&preparing, move |left| {
+            starts.send(()).map_err(|_| Problem::bad("nobody listens"))?;
             let gone = waits(heard)(left)?;
             said.send(gone).map_err(|_| Problem::bad("nobody listens"))
         });
         let mut first = Box::pin(first);
         assert!(first.as_mut().poll(&mut context).is_pending());
+        // What is dropped before a thread has taken it is never begun.
+        started.recv_timeout(Duration::from_secs(20)).unwrap();
         let (never, unheard) = channel();
         let mut second = Box::pin(blocking(&preparing, waits(unheard)));
         assert!(second.as_mut().poll(&mut context).is_pending());
@@ -129,7 +133,7 @@ mod tests {
         drop(second);
         drop(first);
         word.send(()).unwrap();
-        assert!(begun.recv_timeout(Duration::from_secs(20)).unwrap());
+        assert!(gone.recv_timeout(Duration::from_secs(20)).unwrap());
         assert!(never.send(()).is_err());
         for _ in 0..200 {
             if preparing.take(2).is_some() {
