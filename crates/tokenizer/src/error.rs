@@ -66,6 +66,12 @@ pub enum Error {
         /// The limit.
         limit: usize,
     },
+    /// A text in which an expression of the tokenizer is searched for too long.
+    #[error("an expression of the tokenizer takes too long to be found in {bytes} bytes of text")]
+    SearchTooLong {
+        /// The text's bytes.
+        bytes: usize,
+    },
     /// A text that the tokenizer's own steps make too much of.
     #[error("the tokenizer's steps make more than {limit} bytes of a text of {bytes}")]
     TextGrows {

@@ -16,12 +16,13 @@ pub(crate) enum Pattern {
 }
 
 impl Pattern {
-    /// All matches, which do not overlap.
-    pub(crate) fn matches(&self, text: &str, mut each: impl FnMut(usize, usize)) {
+    /// All matches, which do not overlap. Returns whether these are all: a search that takes too long is given up.
+    pub(crate) fn matches(&self, text: &str, mut each: impl FnMut(usize, usize)) -> bool {
         match self {
-            Pattern::Text(wanted) if wanted.is_empty() => (),
+            Pattern::Text(wanted) if wanted.is_empty() => true,
             Pattern::Text(wanted) => {
-                text.match_indices(wanted.as_str()).for_each(|(at, found)| each(at, at + found.len()))
+                text.match_indices(wanted.as_str()).for_each(|(at, found)| each(at, at + found.len()));
+                true
             }
             Pattern::Regex(program) => {
                 let mut matcher = Matcher::new(program, text);
@@ -34,6 +35,7 @@ impl Pattern {
                         end + text[end..].chars().next().map_or(1, char::len_utf8)
                     };
                 }
+                !matcher.gave_up()
             }
         }
     }
@@ -173,7 +175,7 @@ fn replace(pattern: &Pattern, content: &str, text: String, growth: Growth) -> Re
     }
     let mut result = String::with_capacity(text.len());
     let mut done = 0;
-    pattern.matches(&text, |start, end| {
+    let all = pattern.matches(&text, |start, end| {
         if growth.check(result.len()).is_ok() {
             result.push_str(&text[done..start]);
             result.push_str(content);
@@ -181,6 +183,9 @@ fn replace(pattern: &Pattern, content: &str, text: String, growth: Growth) -> Re
         }
     });
     growth.check(result.len())?;
+    if !all {
+        return Err(Error::SearchTooLong { bytes: text.len() });
+    }
     result.push_str(&text[done..]);
     Ok(result)
 }

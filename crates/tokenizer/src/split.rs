@@ -1,5 +1,6 @@
 //! Pre-tokenizers: text split into pieces that are encoded on their own.
 
+use crate::Error;
 use crate::normalize::Pattern;
 use crate::regex::Program;
 use crate::unicode::{self, BYTE_CHARS};
@@ -93,18 +94,23 @@ impl Splitter {
         }
     }
 
-    pub(crate) fn apply(&self, pieces: &mut Pieces) {
+    /// Splits the pieces further; an error if an expression is searched for too long.
+    pub(crate) fn apply(&self, pieces: &mut Pieces) -> Result<(), Error> {
+        let mut given_up = None;
         match self {
             Splitter::Pattern { pattern, behavior, invert } => {
                 pieces.split(*behavior, |text, found| {
                     let mut done = 0;
-                    pattern.matches(text, |start, end| {
+                    let all = pattern.matches(text, |start, end| {
                         if start > done {
                             found.push((start, *invert));
                         }
                         found.push((end, !*invert));
                         done = end;
                     });
+                    if !all {
+                        given_up = Some(text.len());
+                    }
                     if done < text.len() {
                         found.push((text.len(), *invert));
                     }
@@ -123,7 +129,11 @@ impl Splitter {
                     });
                 }
                 if let Some(regex) = regex {
-                    pieces.split(Behavior::Isolated, |text, found| isolate(regex, text, found));
+                    pieces.split(Behavior::Isolated, |text, found| {
+                        if !isolate(regex, text, found) {
+                            given_up = Some(text.len());
+                        }
+                    });
                 }
                 if *write {
                     pieces.rewrite(|piece, _, out| {
@@ -162,11 +172,12 @@ impl Splitter {
                 found.push((text.len(), true));
             }),
         }
+        given_up.map_or(Ok(()), |bytes| Err(Error::SearchTooLong { bytes }))
     }
 }
 
-/// The ends of matches and of what is between them.
-fn isolate(regex: &Program, text: &str, found: &mut Vec<(usize, bool)>) {
+/// The ends of matches and of what is between them. Returns whether these are all.
+fn isolate(regex: &Program, text: &str, found: &mut Vec<(usize, bool)>) -> bool {
     let mut matcher = crate::regex::Matcher::new(regex, text);
     let mut done = 0;
     while done < text.len()
@@ -184,6 +195,7 @@ fn isolate(regex: &Program, text: &str, found: &mut Vec<(usize, bool)>) {
     if done < text.len() {
         found.push((text.len(), false));
     }
+    !matcher.gave_up()
 }
 
 /// What does not match is one part, up to `end`.
@@ -327,7 +339,7 @@ mod tests {
 
     fn split(splitter: &Splitter, text: &str) -> Vec<String> {
         let mut pieces = Pieces { text: text.into(), bounds: vec![(0, text.len())], at_start: true };
-        splitter.apply(&mut pieces);
+        splitter.apply(&mut pieces).unwrap();
         pieces.bounds.iter().map(|&(start, end)| pieces.text[start..end].to_string()).collect()
     }
 

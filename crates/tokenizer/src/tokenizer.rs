@@ -95,7 +95,7 @@ impl Tokenizer {
                     let piece = text[start..end].to_string();
                     let mut pieces = Pieces { bounds: vec![(0, piece.len())], text: piece, at_start };
                     for splitter in &self.splitters {
-                        splitter.apply(&mut pieces);
+                        splitter.apply(&mut pieces)?;
                         growth.check(pieces.text.len())?;
                     }
                     for &(start, end) in &pieces.bounds {

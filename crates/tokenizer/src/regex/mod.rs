@@ -43,6 +43,18 @@ mod tests {
     }
 
     #[test]
+    fn a_search_that_takes_too_long_is_given_up() {
+        let program = Program::new("(?:a?){1000}(?:a?){1000}b").unwrap();
+        let text = "a".repeat(1 << 16);
+        let mut matcher = Matcher::new(&program, &text);
+        assert_eq!(matcher.find(0), None);
+        assert!(matcher.gave_up());
+        let mut matcher = Matcher::new(&program, "aab");
+        assert_eq!(matcher.find(0), Some((0, 3)));
+        assert!(!matcher.gave_up());
+    }
+
+    #[test]
     fn the_first_alternative_wins() {
         assert_eq!(all("a|ab", "ab"), ["a"]);
         assert_eq!(all("(?:ab|a)c?", "abac"), ["ab", "ac"]);

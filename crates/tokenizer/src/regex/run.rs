@@ -25,20 +25,31 @@ pub(crate) struct Matcher<'a> {
     failed: Vec<u64>,
     base: usize,
     work: usize,
+    /// The work after which nothing matches any more.
+    limit: usize,
 }
 
 /// Steps per byte that need no memory of failures.
 const EASY: usize = 64;
 
+/// Steps per byte after which a search is given up. Expressions of real tokenizers need tens.
+const HARD: usize = 1024;
+
 impl<'a> Matcher<'a> {
     pub(crate) fn new(program: &'a Program, text: &'a str) -> Matcher<'a> {
-        Matcher { program, text, frames: Vec::new(), failed: Vec::new(), base: 0, work: 0 }
+        let limit = (HARD * text.len()).saturating_add(1 << 22);
+        Matcher { program, text, frames: Vec::new(), failed: Vec::new(), base: 0, work: 0, limit }
+    }
+
+    /// Whether a search was given up, so that matches may be missing.
+    pub(crate) fn gave_up(&self) -> bool {
+        self.work > self.limit
     }
 
     /// The leftmost match that begins at `from` or later.
     pub(crate) fn find(&mut self, from: usize) -> Option<(usize, usize)> {
         let mut start = from;
-        while start <= self.text.len() {
+        while start <= self.text.len() && !self.gave_up() {
             if let Some(end) = self.match_at(start) {
                 return Some((start, end));
             }
@@ -77,6 +88,9 @@ impl<'a> Matcher<'a> {
         let (mut step, mut at) = (0, start);
         loop {
             self.work += 1;
+            if self.gave_up() {
+                return None;
+            }
             if self.failed.is_empty() && self.work > EASY * start + (1 << 16) {
                 // Restarted, so that every state from here on is marked.
                 self.base = start;
@@ -121,7 +135,11 @@ impl<'a> Matcher<'a> {
                 }
                 Step::Look { program, negated } => {
                     let body = &self.program.looks[*program];
-                    Matcher::new(body, self.text).match_at(at).is_some() != *negated
+                    let mut ahead = Matcher::new(body, self.text);
+                    ahead.limit = self.limit - self.work;
+                    let found = ahead.match_at(at).is_some();
+                    self.work += ahead.work;
+                    found != *negated
                 }
                 Step::Anchor(anchor) => self.anchored(*anchor, at),
             };
