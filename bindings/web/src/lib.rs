@@ -28,7 +28,7 @@ fn thrown(error: impl std::fmt::Display) -> JsError {
 }
 
 thread_local! {
-    /// Who is told of a panic.
+    /// What JavaScript wants called with the message of a panic.
     static LISTENER: RefCell<Option<Function>> = const { RefCell::new(None) };
 }
 
@@ -47,10 +47,10 @@ pub fn start() {
     }));
 }
 
-/// Calls `listener` with the words of a panic, after which nothing of this module works any more.
+/// Calls `listener` with the message of a panic, after which nothing of this module works any more.
 #[wasm_bindgen(js_name = onPanic)]
 pub fn on_panic(listener: Function) {
-    LISTENER.with(|place| place.replace(Some(listener)));
+    LISTENER.with(|known| known.replace(Some(listener)));
 }
 
 /// Ends the module as a bug would, for the tests: in a future, with a `panic`, or for lack of memory with an `abort`.
